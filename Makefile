@@ -1,0 +1,105 @@
+# Rodimus Server. `make run` serves the bundled model, `make test` runs every test; both install what is missing.
+# BUILD and SAN are how the sanitizer targets build the same tree beside the plain one.
+BUILD   ?= build
+SAN     ?=
+CC      ?= gcc
+NVCC    ?= $(shell command -v nvcc 2>/dev/null)
+PORT    ?= 8080
+COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+
+PKGS    := libmicrohttpd jansson libuv libpcre2-8 libutf8proc
+WARN    := -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror
+# _GNU_SOURCE: C11 plus POSIX and Linux (epoll options, sched_getaffinity); no compiler extensions but where a file says so.
+CPPFLAGS = -D_GNU_SOURCE -DROD_VERSION='"0.1.0"' $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+CFLAGS   = -std=c11 -O3 -g -fno-math-errno -ffp-contract=off -fvisibility=hidden $(WARN) $(SAN)
+LDFLAGS  = -pthread -rdynamic $(SAN)
+LDLIBS   = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm -pthread
+
+ENGINE_SRC := $(wildcard engine/*.c) $(filter-out kernels/cpu_simd.c,$(wildcard kernels/*.c))
+SERVER_SRC := $(filter-out server/main.c,$(wildcard server/*.c))
+ENGINE_OBJ := $(ENGINE_SRC:%.c=$(BUILD)/%.o)
+SERVER_OBJ := $(SERVER_SRC:%.c=$(BUILD)/%.o)
+TEST_SRC   := $(wildcard tests/unit/test_*.c tests/backend/test_*.c)
+TEST_BIN   := $(TEST_SRC:%.c=$(BUILD)/%)
+
+# kernels/cpu_simd.c is compiled once per instruction set; cpu.c chooses at run time.
+ifneq ($(filter x86_64,$(shell uname -m)),)
+SIMD_ISA := base avx2 avx512
+else
+SIMD_ISA := base
+endif
+SIMD_FLAGS_base   :=
+SIMD_FLAGS_avx2   := -mavx2 -mfma -mf16c
+SIMD_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512
+SIMD_OBJ := $(if $(wildcard kernels/cpu_simd.c),$(SIMD_ISA:%=$(BUILD)/kernels/cpu_simd_%.o))
+ENGINE_OBJ += $(SIMD_OBJ)
+
+CUDA_SO := $(if $(and $(NVCC),$(wildcard kernels/*.cu)),$(BUILD)/rodimus_cuda.so)
+
+all: $(BUILD)/rodimus $(CUDA_SO)
+
+$(BUILD)/rodimus: $(BUILD)/server/main.o $(BUILD)/libserver.a $(BUILD)/librodimus.a
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$(BUILD)/librodimus.a: $(ENGINE_OBJ)
+	rm -f $@; ar rcs $@ $^
+$(BUILD)/libserver.a: $(SERVER_OBJ)
+	rm -f $@; ar rcs $@ $^
+
+$(BUILD)/%.o: %.c | have-headers
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -I. -MMD -MP -c -o $@ $<
+
+$(BUILD)/kernels/cpu_simd_%.o: kernels/cpu_simd.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -I. $(SIMD_FLAGS_$*) -Wno-psabi -DISA=$* -MMD -MP -c -o $@ $<
+
+# The commit is compiled into one small object, so that a new commit relinks and rebuilds nothing else.
+$(BUILD)/server/version.o: CPPFLAGS += -DROD_COMMIT='"$(COMMIT)"'
+$(BUILD)/server/version.o: $(BUILD)/commit.stamp
+$(BUILD)/commit.stamp: force
+	@mkdir -p $(@D); echo $(COMMIT) | cmp -s - $@ || echo $(COMMIT) > $@
+
+# CUDA: -fatbin for Hopper; the object is loaded at run time where a device is (engine/backend.h).
+$(BUILD)/rodimus_cuda.so: $(wildcard kernels/*.cu kernels/*.cuh kernels/*.h engine/backend.h)
+	@mkdir -p $(@D)
+	$(NVCC) -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I. -Xcompiler -fPIC,-Wall -shared -o $@ $(wildcard kernels/*.cu) -lcudart_static -ldl -lrt -lpthread
+
+have-headers:
+	@pkg-config --exists $(PKGS) 2>/dev/null || { echo "missing libraries ($(PKGS)): run 'make deps'" >&2; exit 1; }
+
+deps:
+	@deploy/install-deps
+
+run: deps
+	@$(MAKE) --no-print-directory all
+	@$(BUILD)/rodimus serve --port $(PORT)
+
+# ---- tests: each cmocka program prints its own counts; tests/run adds them up and prints the closing line ----
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libserver.a $(BUILD)/librodimus.a
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+
+test: deps
+	@$(MAKE) --no-print-directory all test-programs
+	@tests/run $(BUILD)
+test-programs: $(TEST_BIN)
+test-c: test-programs
+	@tests/run $(BUILD) c
+
+asan: deps
+	@$(MAKE) --no-print-directory BUILD=build/asan SAN="-fsanitize=address -fno-omit-frame-pointer" test-c
+ubsan: deps
+	@$(MAKE) --no-print-directory BUILD=build/ubsan SAN="-fsanitize=undefined -fno-sanitize-recover=all" test-c
+tsan: deps
+	@$(MAKE) --no-print-directory BUILD=build/tsan SAN="-fsanitize=thread" test-c
+
+format:
+	clang-format -i $(wildcard engine/*.[ch] kernels/*.[ch] server/*.[ch] tests/*/*.[ch])
+clean:
+	rm -rf build
+
+force:
+.PHONY: all deps run test test-programs test-c asan ubsan tsan format clean force have-headers
+.PRECIOUS: $(BUILD)/%.o
+.SECONDARY:
+-include $(ENGINE_OBJ:.o=.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(BUILD)/server/main.d

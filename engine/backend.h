@@ -1,0 +1,69 @@
+/* backend.h - the one seam to a device: a few model-level functions, never a table of operations.
+ *
+ * Who owns what: a backend owns its copy of the weights, the slot pool (states, conv tails, window rings of n_slots
+ * sessions) and every workspace; after open the model's memory may be unmapped.
+ * Threads: all calls from one thread at a time (the engine thread). Invariant: forward allocates nothing.
+ * Laws (architecture.md rule 9): a segment's results depend on nothing but its slot's state, its tokens and its
+ * position; splitting a segment at absolute multiples of chunk_tok changes no bit.
+ */
+#ifndef BACKEND_H
+#define BACKEND_H
+
+#include "rodimus.h"
+
+struct model;
+struct backend;
+
+/* One session's rows of a step: tokens tok[0..n_tok) at absolute positions pos.. are read into the slot's state.
+ * Logits are produced for the last n_out tokens (0 = none; 1 for a decode row or the end of a prompt). */
+struct backend_segment {
+    uint32_t slot, n_tok, n_out;
+    uint64_t pos;
+    const int32_t *tok;
+};
+
+struct backend_config {
+    uint32_t n_slots;        /* 0 = auto */
+    uint32_t n_threads;      /* CPU only, 0 = all cores */
+    uint32_t max_batch_tok;  /* rows of a forward, 0 = auto */
+    uint32_t max_out;        /* rows of logits of a forward, 0 = max_batch_tok */
+    const char *device;      /* "cpu", "cuda", "cuda:N" */
+    const char *precision;   /* "auto", "fp32", "bf16", "fp16" */
+    void (*log)(void *arg, int level, const char *line);
+    void *log_arg;
+};
+
+struct backend_info {
+    char device[64];         /* for people: "cpu (avx512, 2 threads)" */
+    uint32_t n_slots, max_batch_tok, max_out, chunk_tok;
+    uint64_t weight_bytes, slot_bytes;
+};
+
+/* A copy of one layer's state in fp32, in golden.safetensors' layout: S [M,E]; conv [E,K] oldest first; k, v
+ * [n_keys,Hk,P] and [n_keys,Hv,P] oldest first. Buffers are the caller's, sized for the model's dims; k, v may be NULL. */
+struct backend_layer_state { float *S, *conv, *k, *v; uint32_t n_keys; };
+
+struct backend_ops {
+    const char *name;        /* "cpu", "cuda" */
+    int (*open)(const struct model *model, const struct backend_config *config, struct backend **out, struct rod_error *err);
+    void (*close)(struct backend *be);
+    const struct backend_info *(*info)(const struct backend *be);
+    void (*slot_zero)(struct backend *be, uint32_t slot); /* the state before the first token */
+    /* The state after pos tokens (pos tells how much of the window is filled). For verify and tests. */
+    int (*slot_read)(struct backend *be, uint32_t slot, uint64_t pos, uint32_t layer, struct backend_layer_state *out,
+                     struct rod_error *err);
+    /* Every segment with another slot; sum of n_tok <= max_batch_tok, sum of n_out <= max_out. *logits: fp32 rows of
+     * vocab_size floats, in segment order, valid until the next call. A failure is a device fault. */
+    int (*forward)(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
+                   struct rod_error *err);
+};
+
+extern const struct backend_ops backend_cpu;
+
+/* The ops for a device string ("auto", "cpu", "cuda", "cuda:N"): the CUDA ones come from rodimus_cuda.so beside the
+ * program, loaded at run time. "auto" without a usable GPU gives the CPU; "cuda" without one fails with a clear error. */
+int backend_find(const char *device, const struct backend_ops **out, struct rod_error *err);
+/* One line a device ("cuda:0 NVIDIA ..."), for `rodimus version`; returns the count written. */
+size_t backend_devices(char (*lines)[128], size_t max_lines);
+
+#endif
