@@ -1,0 +1,47 @@
+/* main.c - the one binary: picks the subcommand. */
+#include "commands.h"
+#include "version.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *usage;
+    const char *does;
+};
+
+static const struct command commands[] = {
+    {"version", cmd_version, "", "version, commit, build features, devices seen"},
+};
+
+#define N_COMMANDS (sizeof commands / sizeof *commands)
+
+static void print_help(FILE *to) {
+    fprintf(to, "rodimus %s - serves Rodimus and Rodimus+ language models over the OpenAI HTTP API\n\n", version_string());
+    fprintf(to, "Usage: rodimus COMMAND [flags]\n\nCommands:\n");
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        fprintf(to, "  %-9s %-34s %s\n", commands[i].name, commands[i].usage, commands[i].does);
+    }
+    fprintf(to, "\n'rodimus COMMAND --help' lists the flags of a command.\n"
+                "Exit codes: 0 done, 1 the work failed, 2 wrong usage.\n");
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        print_help(stderr);
+        return 2;
+    }
+    const char *name = argv[1];
+    if (!strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help")) {
+        print_help(stdout);
+        return 0;
+    }
+    if (!strcmp(name, "--version")) name = "version";
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (!strcmp(name, commands[i].name)) return commands[i].run(argc - 1, argv + 1);
+    }
+    fprintf(stderr, "rodimus: there is no command '%s'; 'rodimus --help' lists them\n", name);
+    return 2;
+}
