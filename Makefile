@@ -1,5 +1,7 @@
 # Rodimus Server. `make run` serves the bundled model, `make test` runs every test; both install what is missing.
 # BUILD and SAN are how the sanitizer targets build the same tree beside the plain one.
+MAKEFLAGS += --no-builtin-rules
+
 BUILD   ?= build
 SAN     ?=
 CC      ?= gcc
@@ -50,7 +52,7 @@ $(BUILD)/%.o: %.c | have-headers
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -I. -MMD -MP -c -o $@ $<
 
-$(BUILD)/kernels/cpu_simd_%.o: kernels/cpu_simd.c
+$(SIMD_OBJ): $(BUILD)/kernels/cpu_simd_%.o: kernels/cpu_simd.c | have-headers
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(CFLAGS) -I. $(SIMD_FLAGS_$*) -Wno-psabi -DISA=$* -MMD -MP -c -o $@ $<
 

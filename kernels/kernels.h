@@ -1,0 +1,104 @@
+/* kernels.h - the operations of the model, one card each (E1..E10: the equations listed in kernels/README.md).
+ *
+ * Two implementations on the CPU: ref_* (ref.c), which read like the paper, sum in double and are the twins that every
+ * other kernel is tested against; and struct cpu_ops, compiled once per instruction set (cpu_simd.c), which serve.
+ * Who owns what: the caller owns every buffer. Threads: pure functions, no state. Nothing here allocates.
+ * Invariant of struct cpu_ops: each output element is summed in one fixed order, whatever the number of rows, the tile
+ * it falls into, or the thread that computes it; so a row's result depends on neither its neighbours nor the split of
+ * a prompt at chunk borders.
+ *
+ * Widths: rows of fp32 scratch are padded with zeros to a multiple of CPU_PANEL floats; kernels run over padded widths.
+ */
+#ifndef KERNELS_H
+#define KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { CPU_PANEL = 32, CPU_CHUNK = 64 };
+
+enum cpu_dtype { CPU_F32, CPU_F16, CPU_BF16 };
+
+/* A matrix [rows, cols] in its own dtype, repacked: panels of 32 rows, and within a panel column by column, so that a
+ * column of a panel is one contiguous load (32 weights). Rows past `rows` are zero. bf16: the 32 weights of a column
+ * are 16 words, row l in the low and row 16 + l in the high half. */
+struct cpu_matrix {
+    uint32_t rows, cols, n_panels;
+    enum cpu_dtype dtype;
+    unsigned char *data; /* [n_panels][cols][32] */
+};
+size_t cpu_matrix_bytes(uint32_t rows, uint32_t cols, enum cpu_dtype dtype);
+/* Where row's weight of column col lies: byte offset into data. */
+size_t cpu_matrix_offset(const struct cpu_matrix *w, uint32_t row, uint32_t col);
+/* dst[cols] = one row in fp32 (the embedding lookup). */
+void cpu_matrix_row(const struct cpu_matrix *w, uint32_t row, float *dst);
+
+/* n keys of one run of the window, oldest first: key j's dim p is kt[p * ld_k + j], value j's dim p is v[j * ld_v + p].
+ * Key heads lie ld_kh floats apart in kt, value heads P apart in v. Loads of kt may pass the run's end by 64 floats. */
+struct cpu_run { const float *kt, *v; size_t ld_k, ld_kh, ld_v; uint32_t n; };
+
+struct cpu_ops {
+    const char *isa;
+    /* y[r, o] = base[r, o] + sum_c W[o, c] x[r, c] for the rows o of panels [p0, p1); base NULL = 0, may be y.
+     * Bytes: the panels' weights once for all n_rows rows. Order: c ascending, one accumulator. Twin ref_linear. */
+    void (*linear)(const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_t n_rows, const float *x, size_t ldx,
+                   const float *base, size_t ld_base, float *y, size_t ldy);
+    /* y = x * w / sqrt(mean(x^2) + eps) over n values; y may be x. width = n padded (the padding of x is zero). */
+    void (*rmsnorm)(const float *x, const float *w, float eps, uint32_t n, uint32_t width, float *y);
+    /* E2 for channels [e0, e1) of one row: s = SiLU(bias + sum_j w[j] tap[j]); tap[j] = the inputs at t-K+1+j. */
+    void (*conv_silu)(const float *const *tap, uint32_t K, const float *w, size_t ldw, const float *bias, uint32_t e0,
+                      uint32_t e1, float *s);
+    /* E4: u = sigmoid(c + b) * a, channels [e0, e1); u may be c. */
+    void (*gate_u)(const float *c, const float *b, const float *a, uint32_t e0, uint32_t e1, float *u);
+    /* E3, E5 for one row of M: q <- q / sqrt(M); k <- i * k / max(|k|, eps); log_alpha = -g tau;
+     * g = softplus(xg + bg), tau = sigmoid(xt + bt), i = g^tau. Padding of k is zero and stays so. */
+    void (*gates)(uint32_t M, float k_eps, float *q, float *k, const float *xg, const float *bg, const float *xt,
+                  const float *bt, float *log_alpha);
+    /* E6, E7 for one token, channels [e0, e1) (multiples of 32): S <- exp(log_alpha) S + k u; o = q S. S is tiled
+     * [E / 32][M][32]. Bytes: S read and written once. Order: m ascending. Twin ref_gla. */
+    void (*gla_step)(uint32_t M, const float *q, const float *k, const float *log_alpha, const float *u, uint32_t e0,
+                     uint32_t e1, float *S, float *o);
+    /* Chunkwise form, first part, once a chunk of n <= 64 tokens: from q, k (with i), log_alpha [n, ld] the running sums
+     * b [n, ld] (double), q_in = q exp(b_t) [n, ld], k_out = k exp(b_n - b_i) transposed [M, 64], decay [M] = exp(b_n). */
+    void (*gla_chunk_decays)(uint32_t M, uint32_t n, size_t ld, const float *q, const float *k, const float *log_alpha,
+                             double *b, float *q_in, float *k_out, float *decay);
+    /* Second part, for one row t: A[i] = sum_m q[t,m] k[i,m] exp(b[t,m] - b[i,m]) for i <= t, 0 up to n. Differences
+     * of exponents only, all <= 0: nothing overflows, nothing small is lost. Order: m in lanes, then a fixed tree. */
+    void (*gla_chunk_scores)(uint32_t M, uint32_t n, size_t ld, uint32_t t, const float *q, const float *k, const double *b,
+                             float *A);
+    /* Third part, channels [e0, e1): o_t = q_in_t S + sum_i A[t,i] u_i, then S <- decay S + k_out u. A is [n, 64]. */
+    void (*gla_chunk_apply)(uint32_t M, uint32_t n, size_t ld, const float *q_in, const float *A, const float *k_out,
+                            const float *decay, const float *u, size_t ldu, uint32_t e0, uint32_t e1, float *S, float *o,
+                            size_t ldo);
+    /* E7, E8: o <- (o + residual s) SiLU(z), channels [e0, e1). */
+    void (*gate_out)(float *o, const float *residual, const float *s, const float *z, uint32_t e0, uint32_t e1);
+    /* E9 for one token and the query heads [h0, h1): out[h] = softmax(q[h] K^T / sqrt(P)) V over the runs in order.
+     * q, out [H * P]; scratch [4 * (n_keys + 128)]. Key head of h is h mod Hk, value head h mod Hv.
+     * Order: keys oldest first, dims ascending. Twin ref_window. */
+    void (*window)(uint32_t h0, uint32_t h1, uint32_t Hk, uint32_t Hv, uint32_t P, const float *q,
+                   const struct cpu_run *runs, uint32_t n_runs, float *scratch, float *out);
+    /* E10: a <- SiLU(g) a, channels [f0, f1). */
+    void (*ffn_act)(float *a, const float *g, uint32_t f0, uint32_t f1);
+    /* Sum of n floats: the read-bandwidth ceiling that the benchmark measures. n is a multiple of 256. */
+    float (*read_sum)(const float *x, size_t n);
+};
+
+/* The best one that this processor runs; isa: "avx512", "avx2", "base"; NULL where the processor lacks it. */
+const struct cpu_ops *cpu_ops_best(void);
+const struct cpu_ops *cpu_ops_find(const char *isa);
+
+/* ---- twins: plain loops in double, arguments as in the equations ---- */
+void ref_linear(const float *W, uint32_t rows, uint32_t cols, const float *x, float *y); /* y = W x */
+void ref_rmsnorm(const float *x, const float *w, float eps, uint32_t n, float *y);
+void ref_conv_silu(const float *const *tap, uint32_t K, const float *w, size_t ldw, const float *bias, uint32_t E, float *s);
+void ref_gates(uint32_t M, float k_eps, float *q, float *k, const float *xg, const float *bg, const float *xt,
+               const float *bt, float *log_alpha);
+/* E6, E7 over n tokens: S [M, E] row-major is carried on; q, k (with i and the scale in), log_alpha [n, M]; u, o [n, E]. */
+void ref_gla(uint32_t M, uint32_t E, uint32_t n, const float *q, const float *k, const float *log_alpha, const float *u,
+             double *S, float *o);
+/* E9 for one token over n keys: keys [n, Hk, P], values [n, Hv, P], q and out [H, P] */
+void ref_window(uint32_t H, uint32_t Hk, uint32_t Hv, uint32_t P, uint32_t n, const float *q, const float *k, const float *v,
+                float *out);
+
+#endif

@@ -1,0 +1,83 @@
+/* ref.c - the twins: each operation as the equations write it, in double, one loop per sum. */
+#include "kernels.h"
+
+#include <math.h>
+
+static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+static double silu(double x) { return x * sigmoid(x); }
+static double softplus(double x) { return fmax(x, 0.0) + log1p(exp(-fabs(x))); }
+
+void ref_linear(const float *W, uint32_t rows, uint32_t cols, const float *x, float *y) {
+    for (uint32_t o = 0; o < rows; o++) {
+        double sum = 0;
+        for (uint32_t c = 0; c < cols; c++) sum += (double)W[(size_t)o * cols + c] * (double)x[c];
+        y[o] = (float)sum;
+    }
+}
+
+void ref_rmsnorm(const float *x, const float *w, float eps, uint32_t n, float *y) {
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];
+    double scale = 1.0 / sqrt(sum / n + (double)eps);
+    for (uint32_t i = 0; i < n; i++) y[i] = (float)((double)x[i] * (double)w[i] * scale);
+}
+
+void ref_conv_silu(const float *const *tap, uint32_t K, const float *w, size_t ldw, const float *bias, uint32_t E, float *s) {
+    for (uint32_t e = 0; e < E; e++) {
+        double sum = (double)bias[e];
+        for (uint32_t j = 0; j < K; j++) sum += (double)w[j * ldw + e] * (double)tap[j][e];
+        s[e] = (float)silu(sum);
+    }
+}
+
+void ref_gates(uint32_t M, float k_eps, float *q, float *k, const float *xg, const float *bg, const float *xt,
+               const float *bt, float *log_alpha) {
+    double norm = 0;
+    for (uint32_t m = 0; m < M; m++) norm += (double)k[m] * (double)k[m];
+    norm = fmax(sqrt(norm), (double)k_eps);
+    for (uint32_t m = 0; m < M; m++) {
+        double g = softplus((double)xg[m] + (double)bg[m]), tau = sigmoid((double)xt[m] + (double)bt[m]);
+        q[m] = (float)((double)q[m] / sqrt((double)M));
+        k[m] = (float)(pow(g, tau) * (double)k[m] / norm);
+        log_alpha[m] = (float)(-g * tau);
+    }
+}
+
+void ref_gla(uint32_t M, uint32_t E, uint32_t n, const float *q, const float *k, const float *log_alpha, const float *u,
+             double *S, float *o) {
+    for (uint32_t t = 0; t < n; t++) {
+        for (uint32_t e = 0; e < E; e++) {
+            double sum = 0;
+            for (uint32_t m = 0; m < M; m++) {
+                double *s = &S[(size_t)m * E + e];
+                *s = exp((double)log_alpha[t * M + m]) * *s + (double)k[t * M + m] * (double)u[(size_t)t * E + e];
+                sum += (double)q[t * M + m] * *s;
+            }
+            o[(size_t)t * E + e] = (float)sum;
+        }
+    }
+}
+
+static double score(uint32_t P, const float *q, const float *k) {
+    double sum = 0;
+    for (uint32_t p = 0; p < P; p++) sum += (double)q[p] * (double)k[p];
+    return sum / sqrt((double)P);
+}
+
+void ref_window(uint32_t H, uint32_t Hk, uint32_t Hv, uint32_t P, uint32_t n, const float *q, const float *k, const float *v,
+                float *out) {
+    for (uint32_t h = 0; h < H; h++) {
+        const float *qh = q + (size_t)h * P, *kh = k + (size_t)(h % Hk) * P, *vh = v + (size_t)(h % Hv) * P;
+        double top = -INFINITY;
+        for (uint32_t j = 0; j < n; j++) top = fmax(top, score(P, qh, kh + (size_t)j * Hk * P));
+        for (uint32_t p = 0; p < P; p++) {
+            double sum = 0, total = 0;
+            for (uint32_t j = 0; j < n; j++) {
+                double weight = exp(score(P, qh, kh + (size_t)j * Hk * P) - top);
+                total += weight;
+                sum += weight * (double)vh[(size_t)j * Hv * P + p];
+            }
+            out[(size_t)h * P + p] = (float)(sum / total);
+        }
+    }
+}
