@@ -14,6 +14,7 @@ struct command {
 
 static const struct command commands[] = {
     {"version", cmd_version, "", "version, commit, build features, devices seen"},
+    {"load", cmd_load, "--url URL [flags]", "HTTP load generator: latency percentiles and throughput"},
 };
 
 #define N_COMMANDS (sizeof commands / sizeof *commands)
