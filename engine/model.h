@@ -14,55 +14,79 @@ const char *dtype_name(enum dtype dtype); /* "fp32", "fp16", "bf16" */
 
 /* The letters of model.md. */
 struct model_dims {
-    bool plus;                 /* Rodimus+: attention and FFN after the mixer */
+    bool plus; /* Rodimus+: attention and FFN after the mixer */
     uint32_t D, L, E, M, R, K, V;
-    uint32_t H, Hk, Hv, P, F;  /* 0 without plus */
-    uint32_t visible;          /* keys a token sees, itself included; 0 without plus */
-    uint32_t rot_dim;          /* rotated leading dims of a head, 0 = none */
+    uint32_t H, Hk, Hv, P, F; /* 0 without plus */
+    uint32_t visible;         /* keys a token sees, itself included; 0 without plus */
+    uint32_t rot_dim;         /* rotated leading dims of a head, 0 = none */
     bool rot_interleaved, qk_norm;
     double rot_base;
     float norm_eps, k_eps, qk_norm_eps;
     bool scale_embed, norm_embed, tied;
-    int32_t bos_id, eos_id;    /* -1 = none */
+    int32_t bos_id, eos_id; /* -1 = none */
 };
 
 /* A matrix [rows, cols], row-major, as one or two row-stacked pieces: FLA files store W_fc, W_in, W_m and the FFN's fc
- * as two tensors (first piece = first rows). A vector has rows = 1; conv is [E, K]. */
-struct weight_part { const void *data; enum dtype dtype; uint32_t rows; };
-struct weight { struct weight_part part[2]; uint32_t n_parts, rows, cols; };
+ * as two tensors (first piece = first rows). A vector has rows = 1 (FLA's two-piece gate bias: 2 rows of M, the same
+ * order); conv is [E, K]. data may lie at an odd address: read it with memcpy or weight_part_to_f32. */
+struct weight_part {
+    const void *data;
+    enum dtype dtype;
+    uint32_t rows;
+};
+struct weight {
+    struct weight_part part[2];
+    uint32_t n_parts, rows, cols;
+};
 
 struct model_layer {
-    struct weight mixer_norm, fc, conv, conv_b, residual, in_proj, c0, c1, c1_b, mem_gate, mem_gate_b, act_norm, out_proj;
+    struct weight mixer_norm, fc, conv, conv_b, residual, in_proj, c0, c1, c1_b, mem_gate, mem_gate_b, act_norm,
+        out_proj;
     struct weight attn_norm, q, k, v, q_norm, k_norm, ao, ffn_norm, f1, f2; /* n_parts = 0 where absent */
 };
 
-struct model_tensor { const char *name, *file; enum dtype dtype; uint64_t n_bytes; uint32_t shape[4], n_dims; }; /* for inspect */
+/* For inspect: every tensor of the files, sorted by name. dtype as the file spells it ("BF16"); used: dims call for it.
+ */
+struct model_tensor {
+    const char *name, *file, *dtype;
+    uint64_t n_bytes, shape[8];
+    uint32_t n_dims;
+    bool used;
+};
 
 struct model {
     struct model_dims dims;
-    char name[128], layout[16];      /* layout: "published", "fla", "synthetic" */
+    char name[128], layout[16];                       /* layout: "published", "fla", "synthetic" */
     struct weight embed, embed_norm, norm_f, lm_head; /* lm_head = embed if tied */
-    struct model_layer *layers;      /* [L] */
-    struct model_tensor *tensors; size_t n_tensors;
+    struct model_layer *layers;                       /* [L] */
+    struct model_tensor *tensors;
+    size_t n_tensors;
     uint64_t n_params, weight_bytes; /* a tied head counted once */
-    enum dtype weight_dtype;         /* of the projections */
+    enum dtype weight_dtype;         /* of the projections (layer 0's W_fc) */
     int64_t created_unix_s;
     float default_temperature, default_top_p, default_min_p, default_repetition_penalty; /* NAN = unsaid */
-    int32_t default_top_k;           /* -1 = unsaid */
-    int32_t eos_ids[8]; uint32_t n_eos_ids; /* config.json's and generation_config.json's end tokens (int or list) */
-    char warnings[4][256]; uint32_t n_warnings; /* "config.json says float32, the weights are bf16" ... */
+    int32_t default_top_k;                                                               /* -1 = unsaid */
+    int32_t eos_ids[8];
+    uint32_t n_eos_ids; /* config.json's and generation_config.json's end tokens (int or list) */
+    char warnings[4][256];
+    uint32_t n_warnings; /* "config.json says float32, the weights are bf16" ... */
     void *priv;
 };
 
-/* dir: config.json, model.safetensors or model.safetensors.index.json with its shards, optional generation_config.json.
- * Errors name the key, or tensor and file. */
+/* dir: config.json, model.safetensors or model.safetensors.index.json with its shards, optional generation_config.json
+ * (its temperature, top_p, top_k, min_p and repetition_penalty become defaults; do_sample is not looked at, as in
+ * vLLM). Errors name the key, or tensor and file. */
 int model_open(const char *dir, struct model **out, struct rod_error *err);
-/* Random weights of a published shape (interface.md, --synthetic); dtype bf16. Deterministic by seed. */
+/* Random bf16 weights of a published shape: "rodimus-1.4b", "rodimus-plus-1.6b", "rodimus-plus-1.6b-w1024" (a window of
+ * 1,024 keys), "rodimus-plus-4b", "tales". The same for one seed whatever the number of threads that fill them. */
 int model_synthetic(const char *name, uint64_t seed, struct model **out, struct rod_error *err);
 void model_close(struct model *model);
 
 /* Pure: config.json's text -> dims, either layout; ROD_EUNSUPPORTED or ROD_EMODEL naming the key. */
 int model_parse_config(const char *json, size_t len, struct model_dims *dims, bool *fla, struct rod_error *err);
+
+/* Parameters that dims call for (a tied head counted once), without any weights. */
+uint64_t model_count_params(const struct model_dims *dims);
 
 /* dst[rows * cols] = the weight in fp32, pieces stacked. */
 void weight_to_f32(const struct weight *w, float *dst);

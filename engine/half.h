@@ -1,0 +1,40 @@
+/* half.h - the two 16-bit float formats, exactly: f16 has 5 exponent bits and 10 of fraction, bf16 is the upper half of
+ * an fp32. Widening is exact for every bit pattern (subnormals, infinities, NaNs keep their payload). */
+#ifndef HALF_H
+#define HALF_H
+
+#include <stdint.h>
+#include <string.h>
+
+static inline float half_bits_to_f32(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+static inline uint32_t half_f32_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static inline float half_bf16_to_f32(uint16_t h) { return half_bits_to_f32((uint32_t)h << 16); }
+
+static inline float half_f16_to_f32(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
+    uint32_t magnitude = h & 0x7fffu;
+    if (magnitude >= 0x7c00u) return half_bits_to_f32(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13); /* inf, NaN */
+    if (magnitude < 0x0400u) { /* zero and subnormals: an integer times 2^-24, both exact in fp32 */
+        float x = (float)magnitude * 0x1p-24f;
+        return half_bits_to_f32(sign | half_f32_bits(x));
+    }
+    return half_bits_to_f32(sign | ((magnitude << 13) + (112u << 23))); /* the bias goes from 15 to 127 */
+}
+
+/* To nearest, ties to even; NaN stays NaN. */
+static inline uint16_t half_f32_to_bf16(float x) {
+    uint32_t bits = half_f32_bits(x);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40u);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+#endif

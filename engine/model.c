@@ -1,0 +1,406 @@
+/* model.c - opens a checkpoint directory: config.json says what must be there, the safetensors files say what is. */
+#include "model_internal.h"
+#include "safetensors.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAX_JSON_BYTES (64u << 20) /* an index of a huge model has a few MB */
+
+/* What model.priv holds: the mapped files, sorted by path. */
+struct files {
+    struct model_storage base;
+    struct safetensors **st;
+    size_t n;
+};
+
+/* ---- small helpers ---- */
+
+static char *join_path(const char *dir, const char *file) {
+    char *path = NULL;
+    return asprintf(&path, "%s/%s", dir, file) < 0 ? NULL : path;
+}
+
+static void add_warning(struct model *model, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add_warning(struct model *model, const char *format, ...) {
+    if (model->n_warnings == sizeof model->warnings / sizeof *model->warnings) return;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(model->warnings[model->n_warnings++], sizeof model->warnings[0], format, args);
+    va_end(args);
+}
+
+/* The whole file, NUL-terminated. ROD_ENOTFOUND when it is not there. */
+static int read_file(const char *path, char **text, size_t *len, struct rod_error *err) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return rod_fail(err, errno == ENOENT ? ROD_ENOTFOUND : ROD_EIO, "cannot open %.300s: %s", path,
+                        strerror(errno));
+    struct stat info;
+    if (fstat(fd, &info) || !S_ISREG(info.st_mode) || info.st_size > MAX_JSON_BYTES) {
+        close(fd);
+        return rod_fail(err, ROD_EMODEL, "%.300s is not a regular file of at most %u bytes", path, MAX_JSON_BYTES);
+    }
+    size_t size = (size_t)info.st_size;
+    char *buffer = malloc(size + 1);
+    size_t n = 0;
+    ssize_t got = 1;
+    while (buffer && n < size && (got = read(fd, buffer + n, size - n)) > 0) n += (size_t)got;
+    int saved = errno;
+    close(fd);
+    if (!buffer) return rod_fail(err, ROD_ENOMEM, "no memory to read %.300s", path);
+    if (got < 0) {
+        free(buffer);
+        return rod_fail(err, ROD_EIO, "cannot read %.300s: %s", path, strerror(saved));
+    }
+    buffer[n] = 0;
+    *text = buffer;
+    *len = n;
+    return 0;
+}
+
+/* dir/file; *text stays NULL when it is optional and not there. */
+static int read_beside(const char *dir, const char *file, bool optional, char **text, size_t *len,
+                       struct rod_error *err) {
+    *text = NULL;
+    char *path = join_path(dir, file);
+    if (!path) return rod_fail(err, ROD_ENOMEM, "no memory to read %.300s/%s", dir, file);
+    int rc = read_file(path, text, len, err);
+    free(path);
+    return optional && rc == ROD_ENOTFOUND ? 0 : rc;
+}
+
+/* ---- files ---- */
+
+static int open_shard(const char *dir, const char *file, struct files *files, struct rod_error *err) {
+    char *path = join_path(dir, file);
+    if (!path) return rod_fail(err, ROD_ENOMEM, "no memory to open %.300s/%s", dir, file);
+    int rc = safetensors_open(path, &files->st[files->n], err);
+    free(path);
+    if (!rc) files->n++;
+    return rc;
+}
+
+/* Every tensor where the index says, and nowhere else. */
+static int check_places(const struct safetensors_index *index, const struct files *files, struct rod_error *err) {
+    for (size_t i = 0; i < index->n_places; i++) {
+        const struct safetensors_place *place = &index->places[i];
+        const char *found = NULL;
+        bool in_place = false;
+        for (size_t f = 0; f < files->n; f++) {
+            if (!safetensors_find(files->st[f], place->tensor)) continue;
+            if (!strcmp(index->files[f], place->file))
+                in_place = true;
+            else
+                found = index->files[f];
+        }
+        if (in_place && !found) continue;
+        if (in_place)
+            return rod_fail(err, ROD_EMODEL, "tensor %.120s is in two shards, %.80s and %.80s", place->tensor,
+                            place->file, found);
+        if (found)
+            return rod_fail(err, ROD_EMODEL, "tensor %.120s is in shard %.80s, the index says %.80s", place->tensor,
+                            found, place->file);
+        return rod_fail(err, ROD_EMODEL, "tensor %.120s is missing from shard %.80s", place->tensor, place->file);
+    }
+    return 0;
+}
+
+static int open_sharded(const char *dir, const char *json, size_t len, struct files *files, struct rod_error *err) {
+    struct safetensors_index index;
+    int rc = safetensors_parse_index(json, len, "model.safetensors.index.json", &index, err);
+    if (rc) return rc;
+    files->st = calloc(index.n_files, sizeof *files->st);
+    if (!files->st) rc = rod_fail(err, ROD_ENOMEM, "no memory for the shards of %.300s", dir);
+    for (size_t i = 0; i < index.n_files && !rc; i++) rc = open_shard(dir, index.files[i], files, err);
+    if (!rc) rc = check_places(&index, files, err);
+    safetensors_free_index(&index);
+    return rc;
+}
+
+static int open_files(const char *dir, struct files *files, struct rod_error *err) {
+    files->st = calloc(1, sizeof *files->st);
+    if (!files->st) return rod_fail(err, ROD_ENOMEM, "no memory to open %.300s", dir);
+    int rc = open_shard(dir, "model.safetensors", files, err);
+    if (rc != ROD_ENOTFOUND) return rc;
+
+    free(files->st);
+    files->st = NULL;
+    char *json;
+    size_t len;
+    rc = read_beside(dir, "model.safetensors.index.json", true, &json, &len, err);
+    if (rc) return rc;
+    if (json) {
+        rc = open_sharded(dir, json, len, files, err);
+        free(json);
+        return rc;
+    }
+    char *pickle = join_path(dir, "pytorch_model.bin");
+    bool has_pickle = pickle && access(pickle, F_OK) == 0;
+    free(pickle);
+    return rod_fail(err, ROD_ENOTFOUND, "%.250s has neither model.safetensors nor model.safetensors.index.json%s", dir,
+                    has_pickle ? "; pytorch_model.bin is not read: save it as safetensors first" : "");
+}
+
+/* ---- binding ---- */
+
+static int tensor_by_name(const void *a, const void *b) {
+    return strcmp(((const struct model_tensor *)a)->name, ((const struct model_tensor *)b)->name);
+}
+
+static int list_tensors(struct model *model, const struct files *files, struct rod_error *err) {
+    size_t n = 0;
+    for (size_t f = 0; f < files->n; f++) n += files->st[f]->table.n_tensors;
+    model->tensors = calloc(n + 1, sizeof *model->tensors);
+    if (!model->tensors) return rod_fail(err, ROD_ENOMEM, "no memory for the list of tensors");
+    for (size_t f = 0; f < files->n; f++)
+        for (size_t i = 0; i < files->st[f]->table.n_tensors; i++) {
+            const struct safetensors_tensor *t = &files->st[f]->table.tensors[i];
+            struct model_tensor *m = &model->tensors[model->n_tensors++];
+            *m = (struct model_tensor){.name = t->name,
+                                       .file = files->st[f]->path,
+                                       .dtype = safetensors_dtype_name(t->dtype),
+                                       .n_bytes = t->n_bytes,
+                                       .n_dims = t->n_dims};
+            memcpy(m->shape, t->shape, sizeof m->shape);
+        }
+    qsort(model->tensors, n, sizeof *model->tensors, tensor_by_name);
+    for (size_t i = 1; i < n; i++)
+        if (!strcmp(model->tensors[i - 1].name, model->tensors[i].name))
+            return rod_fail(err, ROD_EMODEL, "tensor %.120s is in two shards, %.120s and %.120s",
+                            model->tensors[i].name, model->tensors[i - 1].file, model->tensors[i].file);
+    return 0;
+}
+
+static struct model_tensor *find_tensor(const struct model *model, const char *name) {
+    struct model_tensor key = {.name = name};
+    if (!model->n_tensors) return NULL;
+    return bsearch(&key, model->tensors, model->n_tensors, sizeof key, tensor_by_name);
+}
+
+static const void *tensor_data(const struct files *files, const struct model_tensor *m) {
+    for (size_t f = 0; f < files->n; f++)
+        if (files->st[f]->path == m->file)
+            return safetensors_data(files->st[f], safetensors_find(files->st[f], m->name));
+    return NULL;
+}
+
+static bool weight_dtype_of(const char *name, enum dtype *out) {
+    static const struct {
+        const char *name;
+        enum dtype dtype;
+    } known[] = {{"F32", DTYPE_F32}, {"F16", DTYPE_F16}, {"BF16", DTYPE_BF16}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(name, known[i].name)) {
+            *out = known[i].dtype;
+            return true;
+        }
+    return false;
+}
+
+struct binding {
+    struct model *model;
+    const struct files *files;
+    struct rod_error *err;
+};
+
+static int bind_piece(void *arg, const struct model_piece *piece) {
+    struct binding *b = arg;
+    struct model_tensor *t = find_tensor(b->model, piece->name);
+    char expected[80], got[160];
+    safetensors_render_shape(piece->shape, piece->n_dims, expected, sizeof expected);
+    if (!t)
+        return rod_fail(b->err, ROD_EMODEL, "tensor %s of shape %s is missing from %.200s%s", piece->name, expected,
+                        b->files->st[0]->path, b->files->n > 1 ? " and the other shards" : "");
+    if (t->n_dims != piece->n_dims || memcmp(t->shape, piece->shape, piece->n_dims * sizeof *t->shape))
+        return rod_fail(b->err, ROD_EMODEL, "tensor %s in %.150s has shape %s, config.json calls for %s", piece->name,
+                        t->file, safetensors_render_shape(t->shape, t->n_dims, got, sizeof got), expected);
+    enum dtype dtype;
+    if (!weight_dtype_of(t->dtype, &dtype))
+        return rod_fail(b->err, ROD_EMODEL, "tensor %s in %.200s has dtype %s, weights must be F32, F16 or BF16",
+                        piece->name, t->file, t->dtype);
+    t->used = true;
+    model_piece_bind(b->model, piece, tensor_data(b->files, t), dtype);
+    return 0;
+}
+
+/* ---- warnings ---- */
+
+static bool same_values(const struct weight_part *a, const struct weight_part *b, size_t n) {
+    if (a->dtype == b->dtype) return !memcmp(a->data, b->data, n * dtype_bytes(a->dtype));
+    float x[256], y[256];
+    for (size_t i = 0; i < n; i += 256) {
+        size_t m = n - i < 256 ? n - i : 256;
+        weight_part_to_f32(a, i, m, x);
+        weight_part_to_f32(b, i, m, y);
+        if (memcmp(x, y, m * sizeof *x)) return false;
+    }
+    return true;
+}
+
+/* A tied checkpoint may store the head all the same (the published 1.6B does). The embedding is what counts. */
+static void check_tied_head(struct model *model, const struct files *files) {
+    struct model_tensor *t = find_tensor(model, "lm_head.weight");
+    if (!model->dims.tied || !t) return;
+    t->used = true; /* known, if not needed: not a stranger */
+    struct weight_part head = {.data = tensor_data(files, t), .rows = model->dims.V};
+    if (!weight_dtype_of(t->dtype, &head.dtype) || t->n_dims != 2 || t->shape[0] != model->dims.V ||
+        t->shape[1] != model->dims.D ||
+        !same_values(&model->embed.part[0], &head, (size_t)model->dims.V * model->dims.D))
+        add_warning(model, "tie_word_embeddings is true, but lm_head.weight is stored and differs from the embedding; "
+                           "the embedding is used");
+}
+
+static void check_unused(struct model *model) {
+    size_t n = 0;
+    const char *first = NULL;
+    for (size_t i = 0; i < model->n_tensors; i++)
+        if (!model->tensors[i].used) {
+            if (!n++) first = model->tensors[i].name;
+        }
+    if (n)
+        add_warning(model, "%zu tensor%s in the files that this model does not use, %.120s first", n,
+                    n == 1 ? " is" : "s are", first);
+}
+
+static void check_dtype(struct model *model, const char *said) {
+    static const struct {
+        const char *said;
+        enum dtype dtype;
+    } known[] = {{"float32", DTYPE_F32}, {"float16", DTYPE_F16}, {"bfloat16", DTYPE_BF16}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(said, known[i].said) && known[i].dtype != model->weight_dtype)
+            add_warning(model, "config.json says torch_dtype %s, the weights are %s; the weights count", said,
+                        dtype_name(model->weight_dtype));
+}
+
+/* ---- open ---- */
+
+static void add_eos(struct model *model, const int32_t *ids, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        bool known = false;
+        for (uint32_t j = 0; j < model->n_eos_ids; j++) known |= model->eos_ids[j] == ids[i];
+        if (known) continue;
+        if (model->n_eos_ids == MODEL_MAX_EOS)
+            add_warning(model, "more than %d end tokens; %d is not one here", MODEL_MAX_EOS, ids[i]);
+        else
+            model->eos_ids[model->n_eos_ids++] = ids[i];
+    }
+}
+
+static int read_generation(struct model *model, const char *dir, struct rod_error *err) {
+    char *json;
+    size_t len;
+    int rc = read_beside(dir, "generation_config.json", true, &json, &len, err);
+    if (rc || !json) return rc;
+    struct model_generation g;
+    rc = model_generation_parse(json, len, model->dims.V, &g, err);
+    free(json);
+    if (rc) return rc;
+    model->default_temperature = g.temperature;
+    model->default_top_p = g.top_p;
+    model->default_min_p = g.min_p;
+    model->default_repetition_penalty = g.repetition_penalty;
+    model->default_top_k = g.top_k;
+    add_eos(model, g.eos_ids, g.n_eos_ids);
+    if (model->dims.bos_id < 0) model->dims.bos_id = g.bos_id;
+    if (model->dims.eos_id < 0 && g.n_eos_ids) model->dims.eos_id = g.eos_ids[0];
+    return 0;
+}
+
+static int read_config(struct model *model, const char *dir, struct model_config *config, struct rod_error *err) {
+    char *json;
+    size_t len;
+    int rc = read_beside(dir, "config.json", false, &json, &len, err);
+    if (rc) return rc;
+    rc = model_config_parse(json, len, config, err);
+    free(json);
+    if (rc) return rc;
+    model->dims = config->dims;
+    snprintf(model->layout, sizeof model->layout, "%s", config->fla ? "fla" : "published");
+    add_eos(model, config->eos_ids, config->n_eos_ids);
+    return 0;
+}
+
+/* The last component of the directory, also for "." and "dir/". */
+static void set_name(struct model *model, const char *dir) {
+    char *real = realpath(dir, NULL);
+    const char *slash = real ? strrchr(real, '/') : NULL;
+    snprintf(model->name, sizeof model->name, "%s", slash && slash[1] ? slash + 1 : "model");
+    free(real);
+}
+
+static int open_into(struct model *model, const char *dir, struct rod_error *err) {
+    struct files *files = model->priv;
+    struct model_config config;
+    int rc = read_config(model, dir, &config, err);
+    if (rc) return rc;
+    model->layers = calloc(model->dims.L, sizeof *model->layers);
+    if (!model->layers) return rod_fail(err, ROD_ENOMEM, "no memory for %u layers", model->dims.L);
+    if ((rc = open_files(dir, files, err))) return rc;
+    if ((rc = list_tensors(model, files, err))) return rc;
+    struct binding binding = {model, files, err};
+    if ((rc = model_plan(&model->dims, config.fla, bind_piece, &binding))) return rc;
+    if (model->dims.tied) model->lm_head = model->embed;
+    model->weight_dtype = model->layers[0].fc.part[0].dtype;
+    for (size_t f = 0; f < files->n; f++)
+        if (files->st[f]->modified_unix_s > model->created_unix_s)
+            model->created_unix_s = files->st[f]->modified_unix_s;
+    if ((rc = read_generation(model, dir, err))) return rc;
+    check_dtype(model, config.torch_dtype);
+    check_tied_head(model, files);
+    check_unused(model);
+    set_name(model, dir);
+    return 0;
+}
+
+static void close_files(struct model_storage *storage) {
+    struct files *files = (struct files *)(void *)storage;
+    for (size_t i = 0; i < files->n; i++) safetensors_close(files->st[i]);
+    free(files->st);
+    free(files);
+}
+
+int model_open(const char *dir, struct model **out, struct rod_error *err) {
+    struct model *model = model_new();
+    struct files *files = calloc(1, sizeof *files);
+    if (!model || !files) {
+        free(files);
+        model_close(model);
+        return rod_fail(err, ROD_ENOMEM, "no memory to open %.300s", dir);
+    }
+    files->base.close = close_files;
+    model->priv = files;
+    int rc = open_into(model, dir, err);
+    if (rc) {
+        model_close(model);
+        return rc;
+    }
+    *out = model;
+    return 0;
+}
+
+struct model *model_new(void) {
+    struct model *model = calloc(1, sizeof *model);
+    if (!model) return NULL;
+    model->default_temperature = model->default_top_p = model->default_min_p = model->default_repetition_penalty = NAN;
+    model->default_top_k = -1;
+    return model;
+}
+
+void model_close(struct model *model) {
+    if (!model) return;
+    struct model_storage *storage = model->priv;
+    if (storage) storage->close(storage);
+    free(model->layers);
+    free(model->tensors);
+    free(model);
+}

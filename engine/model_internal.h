@@ -1,0 +1,62 @@
+/* model_internal.h - what the model_*.c files share: the parsed configuration and the plan, the list of the tensors
+ * that dims call for. Pure data; private to the checkpoint code (and its tests). */
+#ifndef MODEL_INTERNAL_H
+#define MODEL_INTERNAL_H
+
+#include "model.h"
+
+#define MODEL_MAX_EOS 8
+
+/* First member of what model.priv points to: who owns the weights' bytes knows how to let them go. */
+struct model_storage {
+    void (*close)(struct model_storage *storage);
+};
+/* An empty model whose defaults say "unsaid"; NULL without memory. model_close frees it and its storage. */
+struct model *model_new(void);
+
+/* config.json, whole. */
+struct model_config {
+    struct model_dims dims;
+    bool fla;
+    char torch_dtype[16]; /* as the file says, "" = unsaid: only good for a warning */
+    int32_t eos_ids[MODEL_MAX_EOS];
+    uint32_t n_eos_ids;
+};
+int model_config_parse(const char *json, size_t len, struct model_config *out, struct rod_error *err);
+
+/* generation_config.json: what it says is the default of a request that says nothing, as vLLM reads it: do_sample is
+ * not looked at (a client that wants argmax asks for temperature 0). NAN / -1 = unsaid. */
+struct model_generation {
+    float temperature, top_p, min_p, repetition_penalty;
+    int32_t top_k, bos_id;
+    int32_t eos_ids[MODEL_MAX_EOS];
+    uint32_t n_eos_ids;
+};
+int model_generation_parse(const char *json, size_t len, uint32_t vocab_size, struct model_generation *out,
+                           struct rod_error *err);
+
+/* How synthetic weights are drawn: spreads under which every term of the equations carries weight. */
+enum model_init { INIT_NORM, INIT_CONV, INIT_GATE_BIAS, INIT_BIAS, INIT_EMBED, INIT_PROJECTION };
+
+/* One tensor of a file: where it goes (a weight of the model or of a layer, which part) and its shape. */
+struct model_piece {
+    char name[96];
+    bool in_layer;
+    uint32_t layer;
+    size_t offset; /* of the struct weight in struct model_layer or struct model */
+    uint32_t part, n_parts;
+    uint32_t rows, cols;               /* of this piece */
+    uint32_t weight_rows, weight_cols; /* of the whole weight */
+    uint64_t shape[3];
+    uint32_t n_dims;
+    enum model_init init;
+};
+/* Calls visit for every tensor that dims need, in one fixed order; stops at the first non-zero answer and returns it.
+ */
+int model_plan(const struct model_dims *dims, bool fla, int (*visit)(void *arg, const struct model_piece *piece),
+               void *arg);
+struct weight *model_piece_weight(struct model *model, const struct model_piece *piece);
+/* Adds data as the piece's part of its weight. */
+void model_piece_bind(struct model *model, const struct model_piece *piece, const void *data, enum dtype dtype);
+
+#endif
