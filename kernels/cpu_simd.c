@@ -12,7 +12,7 @@
 
 #if defined __AVX512F__
 #define LANES 16
-#define MAX_ROWS 12
+#define MAX_ROWS 8
 #elif defined __AVX2__
 #define LANES 8
 #define MAX_ROWS 2
@@ -216,10 +216,9 @@ INLINE void tile(enum cpu_dtype dtype, const int np, const int nr, const unsigne
     }
 #define CASE(dtype, n) \
     case n: tile(dtype, 1, n, wp, panel_bytes, w->cols, xr, ldx, br, ld_base, yr, ldy, n_last); break;
-#if MAX_ROWS == 12
+#if MAX_ROWS == 8
 #define CASES(d) \
-    CASE(d, 1) CASE(d, 2) CASE(d, 3) CASE(d, 4) CASE(d, 5) CASE(d, 6) CASE(d, 7) CASE(d, 8) CASE(d, 9) CASE(d, 10) \
-    CASE(d, 11) CASE(d, 12)
+    CASE(d, 1) CASE(d, 2) CASE(d, 3) CASE(d, 4) CASE(d, 5) CASE(d, 6) CASE(d, 7) CASE(d, 8)
 #elif MAX_ROWS == 2
 #define CASES(d) CASE(d, 1) CASE(d, 2)
 #else
@@ -268,7 +267,7 @@ INLINE void small_tile(const int nr, const float *x1, size_t ldx1, uint32_t k1, 
 static void gla_chunk_apply(uint32_t M, uint32_t n, size_t ld, const float *q_in, const float *A, const float *k_out,
                             const float *decay, const float *u, size_t ldu, uint32_t e0, uint32_t e1, float *S, float *o,
                             size_t ldo) {
-    enum { ROWS = MAX_ROWS > 8 ? 8 : MAX_ROWS };
+    enum { ROWS = MAX_ROWS };
     for (uint32_t e = e0; e < e1; e += CPU_PANEL) {
         float *Se = S + (size_t)e * M; /* panel e / 32: [M][32] */
         uint32_t t = 0;

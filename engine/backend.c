@@ -1,0 +1,56 @@
+/* backend.c - finds the backend for a device string. The CUDA one is a shared object beside the program, loaded only
+ * when asked for or when "auto" looks for a GPU, so that one build runs on machines with and without one. */
+#include "backend.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* What rodimus_cuda.so exports. devices: one line a usable GPU. ops: NULL while the object can only list devices. */
+struct backend_plugin {
+    size_t (*devices)(char (*lines)[128], size_t max_lines);
+    const struct backend_ops *ops;
+};
+
+static const struct backend_plugin *load_cuda(char *why, size_t why_bytes) {
+    char path[4096 + 32];
+    ssize_t n = readlink("/proc/self/exe", path, 4096);
+    if (n < 0) n = 0;
+    path[n] = 0;
+    char *slash = strrchr(path, '/');
+    snprintf(slash ? slash + 1 : path, 32, "rodimus_cuda.so");
+    if (access(path, R_OK)) {
+        snprintf(why, why_bytes, "this build has no CUDA part (rodimus_cuda.so is made where nvcc is installed)");
+        return NULL;
+    }
+    void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL); /* stays loaded: its statics must outlive every engine */
+    if (!object) {
+        snprintf(why, why_bytes, "rodimus_cuda.so does not load: %s", dlerror());
+        return NULL;
+    }
+    const struct backend_plugin *plugin = dlsym(object, "rodimus_cuda_plugin");
+    if (!plugin) snprintf(why, why_bytes, "rodimus_cuda.so is of another build");
+    return plugin;
+}
+
+size_t backend_devices(char (*lines)[128], size_t max_lines) {
+    char why[256];
+    const struct backend_plugin *plugin = load_cuda(why, sizeof why);
+    return plugin ? plugin->devices(lines, max_lines) : 0;
+}
+
+int backend_find(const char *device, const struct backend_ops **out, struct rod_error *err) {
+    char why[256] = "", line[1][128];
+    bool wanted = !strcmp(device, "cuda") || !strncmp(device, "cuda:", 5);
+    if (!wanted && strcmp(device, "auto") && strcmp(device, "cpu"))
+        return rod_fail(err, ROD_EINVALID, "device '%s' is none of auto, cpu, cuda, cuda:N", device);
+    *out = &backend_cpu;
+    if (!strcmp(device, "cpu")) return 0;
+    const struct backend_plugin *plugin = load_cuda(why, sizeof why);
+    if (plugin && !plugin->ops) snprintf(why, sizeof why, "the CUDA part of this version lists devices but runs no model yet");
+    else if (plugin && !plugin->devices(line, 1)) snprintf(why, sizeof why, "no usable GPU is here");
+    else if (plugin) *out = plugin->ops;
+    if (wanted && *out == &backend_cpu) return rod_fail(err, ROD_EUNSUPPORTED, "device '%s': %s", device, why);
+    return 0;
+}

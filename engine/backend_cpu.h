@@ -1,0 +1,58 @@
+/* backend_cpu.h - what the CPU backend's two files share: loading and slots (backend_cpu.c), a step (forward_cpu.c).
+ *
+ * Who owns what: struct backend owns packed weights, the slot pool and the workspaces. Threads: the engine thread, and
+ * the team inside forward. Invariant: every row of scratch is padded with zeros to its padded width.
+ */
+#ifndef BACKEND_CPU_H
+#define BACKEND_CPU_H
+
+#include "backend.h"
+#include "kernels/kernels.h"
+#include "model.h"
+#include "team.h"
+
+struct cpu_layer {
+    struct cpu_matrix a, z, q, k, g, t, c0, c1, out;    /* halves of W_fc, W_in, W_m; W_c0, W_c1, W_o */
+    struct cpu_matrix aq, ak, av, ao, fa, fg, fout;     /* attention; halves of W_f1; W_f2 */
+    float *mixer_norm, *conv, *conv_b, *residual, *c1_b, *g_b, *t_b, *act_norm; /* conv [K, Ep] */
+    float *attn_norm, *q_norm, *k_norm, *ffn_norm;
+};
+
+/* Floats from a slot's start to the parts of one layer's state. */
+struct cpu_slot_layout { size_t S, conv, k, v, layer_floats; };
+
+struct backend {
+    struct backend_info info;
+    struct model_dims d;
+    uint32_t Dp, Ep, Mp, Rp, Fp, Kvp, Vvp; /* padded D, E, M, R, F, Hk P, Hv P */
+    const struct cpu_ops *ops;
+    struct team *team;
+    struct cpu_layer *layers;
+    struct cpu_matrix embed, lm_head; /* one and the same data when tied */
+    float *embed_norm, *norm_f;
+    double *inv_freq;                 /* [rot_dim / 2] */
+
+    float *slots;                     /* [n_slots][L][layer_floats], S tiled as gla_step wants it */
+    size_t slot_floats;
+    struct cpu_slot_layout at;
+
+    /* Workspaces; N = max_batch_tok rows. */
+    float *x, *h, *y, *a, *z, *s, *u, *o, *q, *k, *g, *t, *log_alpha, *q_in, *k_out, *decay, *A, *c0;
+    float *aq, *ak, *av, *att, *kt, *fa, *fg, *rope, *logits;
+    size_t ld_kt;                     /* kt: this step's keys transposed [Hk P][ld_kt] */
+    double *b;
+    float **window_scratch;           /* [threads] */
+    struct cpu_row { uint32_t segment, index; } *rows;            /* of the step: segment, and place in it */
+    struct cpu_chunk { uint32_t first_row, n, slot, segment; } *chunks; /* pieces of segments between multiples of 64 */
+    void **allocations;
+    size_t n_allocations;
+};
+
+static inline float *cpu_slot(const struct backend *be, uint32_t slot, uint32_t layer) {
+    return be->slots + (size_t)slot * be->slot_floats + layer * be->at.layer_floats;
+}
+
+int forward_cpu(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
+                struct rod_error *err);
+
+#endif

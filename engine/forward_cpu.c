@@ -1,0 +1,318 @@
+/* forward_cpu.c - one step on the CPU: the team walks the layers together, a barrier between dependent stages.
+ *
+ * A stage shares out rows, panels of 32 outputs, or heads; every output element is computed whole by one thread, so
+ * neither the number of threads nor the other rows of the step change a bit of it.
+ */
+#include "backend_cpu.h"
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+struct step {
+    struct backend *be;
+    const struct backend_segment *segs;
+    uint32_t n_segs, n_rows, n_out, n_chunks;
+    bool any_chunk; /* a piece of more than one token */
+};
+
+/* y[rows] = base + W x for the member's share of W's panels. */
+static void product(const struct step *st, uint32_t member, const struct cpu_matrix *w, uint32_t n_rows, const float *x,
+                    size_t ldx, const float *base, float *y, size_t ldy) {
+    uint32_t p0, p1;
+    team_share(st->be->team, member, w->n_panels, &p0, &p1);
+    st->be->ops->linear(w, p0, p1, n_rows, x, ldx, base, ldy, y, ldy);
+}
+
+/* Several products of one input with outputs side by side, shared out as one row of panels. */
+struct product { const struct cpu_matrix *w; const float *x; size_t ldx; float *y; size_t ldy; };
+static void products(const struct step *st, uint32_t member, const struct product *list, uint32_t n) {
+    uint32_t total = 0, p0, p1, first = 0;
+    for (uint32_t i = 0; i < n; i++) total += list[i].w->n_panels;
+    team_share(st->be->team, member, total, &p0, &p1);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t last = first + list[i].w->n_panels, lo = p0 > first ? p0 : first, hi = p1 < last ? p1 : last;
+        if (lo < hi)
+            st->be->ops->linear(list[i].w, lo - first, hi - first, st->n_rows, list[i].x, list[i].ldx, NULL, 0, list[i].y,
+                                list[i].ldy);
+        first = last;
+    }
+}
+
+static void norm_rows(const struct step *st, uint32_t member, const float *x, const float *w, uint32_t n, uint32_t width,
+                      float *y) {
+    uint32_t r0, r1;
+    team_share(st->be->team, member, st->n_rows, &r0, &r1);
+    for (uint32_t r = r0; r < r1; r++)
+        st->be->ops->rmsnorm(x + (size_t)r * width, w, st->be->d.norm_eps, n, width, y + (size_t)r * width);
+}
+
+/* x = embedding (scaled, normed); the rotary angles of each row. */
+static void embed_rows(const struct step *st, uint32_t member) {
+    struct backend *be = st->be;
+    const struct model_dims *d = &be->d;
+    uint32_t r0, r1;
+    team_share(be->team, member, st->n_rows, &r0, &r1);
+    for (uint32_t r = r0; r < r1; r++) {
+        const struct backend_segment *seg = &st->segs[be->rows[r].segment];
+        float *x = be->x + (size_t)r * be->Dp, *rope = be->rope + (size_t)r * d->rot_dim;
+        cpu_matrix_row(&be->embed, (uint32_t)seg->tok[be->rows[r].index], x);
+        if (d->scale_embed)
+            for (uint32_t i = 0; i < d->D; i++) x[i] *= sqrtf((float)d->M);
+        if (d->norm_embed) be->ops->rmsnorm(x, be->embed_norm, d->norm_eps, d->D, be->Dp, x);
+        for (uint32_t i = 0; i < d->rot_dim / 2; i++) {
+            double angle = (double)(seg->pos + be->rows[r].index) * be->inv_freq[i];
+            rope[2 * i] = (float)cos(angle);
+            rope[2 * i + 1] = (float)sin(angle);
+        }
+    }
+}
+
+/* E2 for channels [e0, e1): inputs before the segment come from the slot's ring (row of position p: p mod K). */
+static void convolve(const struct step *st, const struct cpu_layer *w, uint32_t layer, uint32_t e0, uint32_t e1) {
+    struct backend *be = st->be;
+    const uint32_t K = be->d.K, Ep = be->Ep;
+    const float *tap[64];
+    uint32_t r = 0;
+    for (uint32_t i = 0; i < st->n_segs; i++) {
+        const struct backend_segment *seg = &st->segs[i];
+        float *ring = cpu_slot(be, seg->slot, layer) + be->at.conv;
+        const float *a = be->a + (size_t)r * Ep;
+        for (uint32_t t = 0; t < seg->n_tok; t++, r++) {
+            for (uint32_t j = 0; j < K; j++)
+                tap[j] = t + j + 1 >= K ? a + (size_t)(t + j + 1 - K) * Ep : ring + (size_t)((seg->pos + t + j + 1) % K) * Ep;
+            be->ops->conv_silu(tap, K, w->conv, Ep, w->conv_b, e0, e1, be->s + (size_t)r * Ep);
+        }
+        for (uint32_t t = seg->n_tok > K ? seg->n_tok - K : 0; t < seg->n_tok; t++)
+            memcpy(ring + (size_t)((seg->pos + t) % K) * Ep + e0, a + (size_t)t * Ep + e0, (e1 - e0) * sizeof(float));
+    }
+}
+
+/* E6 and E7 for channels [e0, e1), chunk by chunk. */
+static void recur(const struct step *st, const struct cpu_layer *w, uint32_t layer, uint32_t e0, uint32_t e1) {
+    struct backend *be = st->be;
+    const struct cpu_ops *ops = be->ops;
+    const size_t Ep = be->Ep, Mp = be->Mp;
+    for (uint32_t i = 0; i < st->n_chunks; i++) {
+        const struct cpu_chunk *chunk = &be->chunks[i];
+        size_t r = chunk->first_row;
+        float *S = cpu_slot(be, chunk->slot, layer) + be->at.S;
+        if (chunk->n == 1)
+            ops->gla_step(be->d.M, be->q + r * Mp, be->k + r * Mp, be->log_alpha + r * Mp, be->u + r * Ep, e0, e1, S,
+                          be->o + r * Ep);
+        else
+            ops->gla_chunk_apply(be->d.M, chunk->n, Mp, be->q_in + r * Mp, be->A + r * CPU_CHUNK, be->k_out + r * Mp,
+                                 be->decay + r * Mp, be->u + r * Ep, Ep, e0, e1, S, be->o + r * Ep, Ep);
+    }
+    for (size_t r = 0; r < st->n_rows; r++)
+        ops->gate_out(be->o + r * Ep, w->residual, be->s + r * Ep, be->z + r * Ep, e0, e1);
+}
+
+static void mixer(const struct step *st, uint32_t member, uint32_t layer) {
+    struct backend *be = st->be;
+    const struct cpu_ops *ops = be->ops;
+    const struct cpu_layer *w = &be->layers[layer];
+    const struct model_dims *d = &be->d;
+    const size_t Dp = be->Dp, Ep = be->Ep, Mp = be->Mp, Rp = be->Rp;
+    const uint32_t n = st->n_rows;
+    uint32_t first, last, e0, e1;
+    team_share(be->team, member, be->Ep / CPU_PANEL, &e0, &e1);
+    e0 *= CPU_PANEL, e1 *= CPU_PANEL;
+
+    norm_rows(st, member, be->x, w->mixer_norm, d->D, be->Dp, be->h);
+    team_barrier(be->team); /* h before E1 */
+    const struct product fc[] = {{&w->a, be->h, Dp, be->a, Ep}, {&w->z, be->h, Dp, be->z, Ep}};
+    products(st, member, fc, 2);
+    team_barrier(be->team); /* a before E2 and W_c0 */
+    convolve(st, w, layer, e0, e1);
+    team_barrier(be->team); /* s before E3, E5 */
+    const struct product in[] = {{&w->q, be->s, Ep, be->q, Mp}, {&w->k, be->s, Ep, be->k, Mp}, {&w->g, be->s, Ep, be->g, Mp},
+                                 {&w->t, be->s, Ep, be->t, Mp}, {&w->c0, be->a, Ep, be->c0, Rp}};
+    products(st, member, in, 5);
+    team_barrier(be->team); /* projections before gates; c0 before W_c1 */
+    team_share(be->team, member, n, &first, &last);
+    for (size_t r = first; r < last; r++)
+        ops->gates(d->M, d->k_eps, be->q + r * Mp, be->k + r * Mp, be->g + r * Mp, w->g_b, be->t + r * Mp, w->t_b,
+                   be->log_alpha + r * Mp);
+    product(st, member, &w->c1, n, be->c0, Rp, NULL, be->u, Ep);
+    for (size_t r = 0; r < n; r++) ops->gate_u(be->u + r * Ep, w->c1_b, be->a + r * Ep, e0, e1, be->u + r * Ep); /* own panels */
+    team_barrier(be->team); /* q, k, log_alpha of all rows before E6 */
+    if (st->any_chunk) {
+        for (uint32_t i = member; i < st->n_chunks; i += team_size(be->team)) {
+            const struct cpu_chunk *chunk = &be->chunks[i];
+            size_t at = chunk->first_row * Mp;
+            if (chunk->n > 1)
+                ops->gla_chunk_decays(d->M, chunk->n, Mp, be->q + at, be->k + at, be->log_alpha + at, be->b + at,
+                                      be->q_in + at, be->k_out + at, be->decay + at);
+        }
+        team_barrier(be->team); /* running sums before scores */
+        uint32_t row = 0;
+        for (uint32_t i = 0; i < st->n_chunks; i++) {
+            const struct cpu_chunk *chunk = &be->chunks[i];
+            size_t at = chunk->first_row * Mp;
+            for (uint32_t t = 0; chunk->n > 1 && t < chunk->n; t++, row++)
+                if (row % team_size(be->team) == member)
+                    ops->gla_chunk_scores(d->M, chunk->n, Mp, t, be->q + at, be->k + at, be->b + at,
+                                          be->A + (chunk->first_row + t) * (size_t)CPU_CHUNK);
+        }
+        team_barrier(be->team); /* scores before they are applied */
+    }
+    recur(st, w, layer, e0, e1);
+    team_barrier(be->team); /* whole rows of o before their norm */
+    norm_rows(st, member, be->o, w->act_norm, d->E, be->Ep, be->o);
+    team_barrier(be->team); /* normed o before W_o */
+    product(st, member, &w->out, n, be->o, Ep, be->x, be->x, Dp);
+    team_barrier(be->team); /* x_state */
+}
+
+/* Rotates one head in place (half-split or interleaved pairs). */
+static void rotate(const struct model_dims *d, const float *rope, float *head) {
+    uint32_t half = d->rot_dim / 2;
+    for (uint32_t i = 0; i < half; i++) {
+        float *a = d->rot_interleaved ? head + 2 * i : head + i, *b = d->rot_interleaved ? a + 1 : head + half + i;
+        float c = rope[2 * i], s = rope[2 * i + 1], x = *a, y = *b;
+        *a = x * c - y * s;
+        *b = x * s + y * c;
+    }
+}
+
+static void norm_head(const struct model_dims *d, const float *w, float *head) {
+    float sum = 0;
+    for (uint32_t p = 0; p < d->P; p++) sum += head[p] * head[p];
+    float scale = 1.0f / sqrtf(sum / (float)d->P + d->qk_norm_eps);
+    for (uint32_t p = 0; p < d->P; p++) head[p] = head[p] * scale * w[p];
+}
+
+static void attend_row(const struct step *st, uint32_t member, uint32_t layer, size_t r, uint32_t h0, uint32_t h1) {
+    struct backend *be = st->be;
+    const struct model_dims *d = &be->d;
+    const struct backend_segment *seg = &st->segs[be->rows[r].segment];
+    const float *slot = cpu_slot(be, seg->slot, layer);
+    const uint32_t index = be->rows[r].index;
+    const size_t Qp = (size_t)(d->H * d->P + CPU_PANEL - 1) / CPU_PANEL * CPU_PANEL, W = d->visible, nv = (size_t)d->Hv * d->P;
+    const uint64_t pos = seg->pos + index, oldest = pos + 1 > W ? pos + 1 - W : 0;
+    struct cpu_run runs[3];
+    uint32_t n_runs = 0;
+    if (oldest < seg->pos) { /* keys of earlier steps: in the ring, position p at p mod W */
+        uint32_t n = (uint32_t)(seg->pos - oldest), from = (uint32_t)(oldest % W);
+        uint32_t n_first = n < d->visible - from ? n : d->visible - from;
+        const float *kt = slot + be->at.k, *v = slot + be->at.v;
+        runs[n_runs++] = (struct cpu_run){kt + from, v + from * nv, W, W * d->P, nv, n_first};
+        if (n > n_first) runs[n_runs++] = (struct cpu_run){kt, v, W, W * d->P, nv, n - n_first};
+    }
+    uint32_t n_new = (uint32_t)(pos - (oldest > seg->pos ? oldest : seg->pos)) + 1; /* keys of this step */
+    size_t row = r + 1 - n_new;
+    runs[n_runs++] = (struct cpu_run){be->kt + row, be->av + row * be->Vvp, be->ld_kt, be->ld_kt * d->P, be->Vvp, n_new};
+    be->ops->window(h0, h1, d->Hk, d->Hv, d->P, be->aq + r * Qp, runs, n_runs, be->window_scratch[member], be->att + r * Qp);
+}
+
+static void attention_and_ffn(const struct step *st, uint32_t member, uint32_t layer) {
+    struct backend *be = st->be;
+    const struct cpu_ops *ops = be->ops;
+    const struct cpu_layer *w = &be->layers[layer];
+    const struct model_dims *d = &be->d;
+    const size_t Dp = be->Dp, Fp = be->Fp, Kvp = be->Kvp, Vvp = be->Vvp;
+    const size_t Qp = (size_t)(d->H * d->P + CPU_PANEL - 1) / CPU_PANEL * CPU_PANEL;
+    const uint32_t n = st->n_rows, size = team_size(be->team);
+    uint32_t first, last;
+
+    norm_rows(st, member, be->x, w->attn_norm, d->D, be->Dp, be->h);
+    team_barrier(be->team); /* h2 before q, k, v */
+    const struct product qkv[] = {{&w->aq, be->h, Dp, be->aq, Qp}, {&w->ak, be->h, Dp, be->ak, Kvp}, {&w->av, be->h, Dp, be->av, Vvp}};
+    products(st, member, qkv, 3);
+    team_barrier(be->team); /* q and k before rotary */
+    team_share(be->team, member, n, &first, &last);
+    for (size_t r = first; r < last; r++) {
+        const float *rope = be->rope + r * d->rot_dim;
+        for (uint32_t h = 0; h < d->H; h++) {
+            float *head = be->aq + r * Qp + (size_t)h * d->P;
+            if (d->qk_norm) norm_head(d, w->q_norm, head);
+            rotate(d, rope, head);
+        }
+        for (uint32_t h = 0; h < d->Hk; h++) {
+            float *head = be->ak + r * Kvp + (size_t)h * d->P;
+            if (d->qk_norm) norm_head(d, w->k_norm, head);
+            rotate(d, rope, head);
+            for (uint32_t p = 0; p < d->P; p++) be->kt[((size_t)h * d->P + p) * be->ld_kt + r] = head[p];
+        }
+    }
+    team_barrier(be->team); /* rotated q, k before attention */
+    if (n >= 2 * size) {
+        for (size_t r = first; r < last; r++) attend_row(st, member, layer, r, 0, d->H);
+    } else { /* few rows: share their heads */
+        uint32_t h0, h1;
+        team_share(be->team, member, d->H, &h0, &h1);
+        for (size_t r = 0; r < n && h0 < h1; r++) attend_row(st, member, layer, r, h0, h1);
+    }
+    team_barrier(be->team); /* attention has read the rings; att is whole */
+    for (size_t r = first; r < last; r++) { /* the newest keys of each segment into the ring */
+        const struct backend_segment *seg = &st->segs[be->rows[r].segment];
+        if (be->rows[r].index + (uint64_t)d->visible < seg->n_tok) continue;
+        float *slot = cpu_slot(be, seg->slot, layer);
+        size_t at = (size_t)((seg->pos + be->rows[r].index) % d->visible), nk = (size_t)d->Hk * d->P, nv = (size_t)d->Hv * d->P;
+        for (size_t i = 0; i < nk; i++) slot[be->at.k + i * d->visible + at] = be->ak[r * Kvp + i];
+        memcpy(slot + be->at.v + at * nv, be->av + r * Vvp, nv * sizeof(float));
+    }
+    product(st, member, &w->ao, n, be->att, Qp, be->x, be->y, Dp);
+    team_barrier(be->team); /* y before its norm */
+    norm_rows(st, member, be->y, w->ffn_norm, d->D, be->Dp, be->h);
+    team_barrier(be->team); /* before W_f1 */
+    const struct product f1[] = {{&w->fa, be->h, Dp, be->fa, Fp}, {&w->fg, be->h, Dp, be->fg, Fp}};
+    products(st, member, f1, 2);
+    team_barrier(be->team); /* both halves before their product */
+    team_share(be->team, member, be->Fp / CPU_PANEL, &first, &last);
+    for (size_t r = 0; r < n; r++) ops->ffn_act(be->fa + r * Fp, be->fg + r * Fp, first * CPU_PANEL, last * CPU_PANEL);
+    team_barrier(be->team); /* before W_f2 */
+    product(st, member, &w->fout, n, be->fa, Fp, be->x, be->x, Dp); /* onto x_state, not onto y: the two-hop residual */
+    team_barrier(be->team);
+}
+
+static void output_rows(const struct step *st, uint32_t member) {
+    struct backend *be = st->be;
+    uint32_t first, last, r = 0, out = 0;
+    team_share(be->team, member, st->n_out, &first, &last);
+    for (uint32_t i = 0; i < st->n_segs; i++) {
+        for (uint32_t t = 0; t < st->segs[i].n_tok; t++, r++) {
+            if (t + st->segs[i].n_out < st->segs[i].n_tok) continue;
+            if (out >= first && out < last)
+                be->ops->rmsnorm(be->x + (size_t)r * be->Dp, be->norm_f, be->d.norm_eps, be->d.D, be->Dp,
+                                 be->h + (size_t)out * be->Dp);
+            out++;
+        }
+    }
+    team_barrier(be->team); /* normed rows before W_lm */
+    product(st, member, &be->lm_head, st->n_out, be->h, be->Dp, NULL, be->logits, be->d.V);
+}
+
+static void step_member(void *arg, uint32_t member) {
+    const struct step *st = arg;
+    embed_rows(st, member);
+    team_barrier(st->be->team);
+    for (uint32_t i = 0; i < st->be->d.L; i++) {
+        mixer(st, member, i);
+        if (st->be->d.plus) attention_and_ffn(st, member, i);
+    }
+    if (st->n_out) output_rows(st, member);
+}
+
+int forward_cpu(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
+                struct rod_error *err) {
+    struct step st = {.be = be, .segs = segs, .n_segs = n_segs};
+    for (uint32_t i = 0; i < n_segs; i++) {
+        assert(segs[i].slot < be->info.n_slots && segs[i].n_tok > 0 && segs[i].n_out <= segs[i].n_tok);
+        assert(st.n_rows + segs[i].n_tok <= be->info.max_batch_tok && st.n_out + segs[i].n_out <= be->info.max_out);
+        for (uint32_t t = 0; t < segs[i].n_tok;) { /* pieces end at absolute multiples of the chunk */
+            uint32_t n = CPU_CHUNK - (uint32_t)((segs[i].pos + t) % CPU_CHUNK);
+            if (n > segs[i].n_tok - t) n = segs[i].n_tok - t;
+            be->chunks[st.n_chunks++] = (struct cpu_chunk){st.n_rows + t, n, segs[i].slot, i};
+            if (n > 1) st.any_chunk = true;
+            t += n;
+        }
+        for (uint32_t t = 0; t < segs[i].n_tok; t++) be->rows[st.n_rows++] = (struct cpu_row){i, t};
+        st.n_out += segs[i].n_out;
+    }
+    (void)err; /* nothing can fail: no allocation, no device */
+    if (st.n_rows) team_run(be->team, step_member, &st);
+    *logits = be->logits;
+    return 0;
+}
