@@ -1,0 +1,116 @@
+/* buf.c - see buf.h. */
+#include "buf.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void buf_fini(struct buf *b) {
+    free(b->data);
+    *b = (struct buf){0};
+}
+
+void buf_clear(struct buf *b) { b->len = 0; }
+
+/* Room for len more bytes and the NUL that buf_take adds. */
+static bool reserve(struct buf *b, size_t len) {
+    if (b->failed) return false;
+    if (b->room - b->len > len) return true;
+    size_t room = b->room ? b->room : 128;
+    while (room - b->len <= len) {
+        if (room > SIZE_MAX / 2) {
+            b->failed = true;
+            return false;
+        }
+        room *= 2;
+    }
+    char *grown = realloc(b->data, room);
+    if (!grown) {
+        b->failed = true;
+        return false;
+    }
+    b->data = grown;
+    b->room = room;
+    return true;
+}
+
+void buf_add(struct buf *b, const void *bytes, size_t len) {
+    if (!len || !reserve(b, len)) return;
+    memcpy(b->data + b->len, bytes, len);
+    b->len += len;
+}
+
+void buf_puts(struct buf *b, const char *text) { buf_add(b, text, strlen(text)); }
+
+void buf_putc(struct buf *b, char c) { buf_add(b, &c, 1); }
+
+void buf_addf(struct buf *b, const char *format, ...) {
+    char small[256];
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int n = vsnprintf(small, sizeof small, format, args);
+    va_end(args);
+    if (n < 0) {
+        b->failed = true;
+    } else if ((size_t)n < sizeof small) {
+        buf_add(b, small, (size_t)n);
+    } else if (reserve(b, (size_t)n)) {
+        vsnprintf(b->data + b->len, (size_t)n + 1, format, again);
+        b->len += (size_t)n;
+    }
+    va_end(again);
+}
+
+void buf_int(struct buf *b, int64_t value) {
+    char digits[24];
+    size_t at = sizeof digits;
+    uint64_t rest = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    do {
+        digits[--at] = (char)('0' + rest % 10);
+        rest /= 10;
+    } while (rest);
+    if (value < 0) digits[--at] = '-';
+    buf_add(b, digits + at, sizeof digits - at);
+}
+
+void buf_json(struct buf *b, const char *text, size_t len) {
+    if (!reserve(b, len + 2)) return;
+    buf_putc(b, '"');
+    size_t from = 0;
+    for (size_t i = 0; i < len; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c >= 0x20 && c != '"' && c != '\\' && c != 0x7f) continue;
+        buf_add(b, text + from, i - from);
+        from = i + 1;
+        switch (c) {
+        case '"': buf_add(b, "\\\"", 2); break;
+        case '\\': buf_add(b, "\\\\", 2); break;
+        case '\n': buf_add(b, "\\n", 2); break;
+        case '\r': buf_add(b, "\\r", 2); break;
+        case '\t': buf_add(b, "\\t", 2); break;
+        default: buf_addf(b, "\\u%04x", c); break;
+        }
+    }
+    buf_add(b, text + from, len - from);
+    buf_putc(b, '"');
+}
+
+void buf_logprob(struct buf *b, float value) {
+    if (!(value > -1e30f)) value = -1e30f; /* JSON has no infinity */
+    buf_addf(b, "%.9g", (double)value);
+}
+
+char *buf_take(struct buf *b, size_t *len) {
+    if (!reserve(b, 0)) {
+        buf_fini(b);
+        return NULL;
+    }
+    b->data[b->len] = 0;
+    char *data = b->data;
+    if (len) *len = b->len;
+    *b = (struct buf){0};
+    return data;
+}

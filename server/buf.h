@@ -1,0 +1,30 @@
+/* buf.h - bytes that grow, and JSON's spelling of strings and numbers.
+ *
+ * Who owns what: the buffer owns data; buf_take moves it out. When memory runs out `failed` stays set and further calls
+ * do nothing, so that a caller checks once, at the end. Zeroes are an empty buffer. Pure; one thread at a time.
+ */
+#ifndef BUF_H
+#define BUF_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct buf {
+    char *data;
+    size_t len, room;
+    bool failed;
+};
+
+void buf_fini(struct buf *b);
+void buf_clear(struct buf *b);                                /* empty, the memory is kept */
+void buf_add(struct buf *b, const void *bytes, size_t len);
+void buf_puts(struct buf *b, const char *text);
+void buf_putc(struct buf *b, char c);
+void buf_addf(struct buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void buf_int(struct buf *b, int64_t value);
+void buf_json(struct buf *b, const char *text, size_t len);   /* "text" with quotes, escaped; text is UTF-8 */
+void buf_logprob(struct buf *b, float value);                 /* 9 digits; -inf is written as -1e30 */
+char *buf_take(struct buf *b, size_t *len);                   /* malloc'd, NUL-terminated; NULL if failed */
+
+#endif

@@ -1,0 +1,160 @@
+/* config.c - the table, and the order of the sources. */
+#include "config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define AT(member) .offset = offsetof(struct config, member)
+#define RANGE(low, high) .min = (low), .max = (high)
+#define MODEL   .group = "Model"
+#define NETWORK .group = "Network"
+#define LIMITS  .group = "Scheduling and limits"
+#define ACCESS  .group = "Access"
+#define LOGS    .group = "Logs"
+#define DAY_MS  86400000.0
+#define HUGE    1e15 /* exact in a double, beyond any real limit */
+
+#define SESSIONS .group = "Sessions", .reserved = "sessions are a later step"
+#define TLS      .group = "Access", .reserved = "put a TLS balancer in front"
+
+/* clang-format off */
+const struct option config_options[] = {
+    {"model", OPTION_STRING, AT(model), MODEL, .letter = 'm', .metavar = "DIR",
+     .help = "checkpoint directory: config.json, *.safetensors, tokenizer.json; without it the bundled demo model"},
+    {"model_name", OPTION_STRING, AT(model_name), MODEL, .metavar = "NAME",
+     .help = "name in /v1/models and in the requests' \"model\"; without it the directory's last component"},
+    {"device", OPTION_CHOICE, AT(device), MODEL, .fallback = "auto", .choices = "auto|cpu|cuda|cuda:N", .metavar = "NAME",
+     .help = "auto, cpu, cuda or cuda:N"},
+    {"precision", OPTION_CHOICE, AT(precision), MODEL, .fallback = "auto", .choices = "auto|fp32|bf16|fp16", .metavar = "NAME",
+     .help = "arithmetic: auto, fp32, bf16 or fp16"},
+    {"threads", OPTION_AUTO, AT(threads), MODEL, .fallback = "auto", RANGE(1, 1024),
+     .help = "compute threads of the CPU backend; auto = all cores"},
+
+    {"host", OPTION_STRING, AT(host), NETWORK, .fallback = "127.0.0.1", .metavar = "ADDRESS",
+     .help = "address to listen on; 0.0.0.0 or :: for all"},
+    {"port", OPTION_UINT, AT(port), NETWORK, .fallback = "8080", RANGE(0, 65535),
+     .help = "port to listen on; 0 takes a free one and prints it"},
+    {"connection_limit", OPTION_UINT, AT(connection_limit), NETWORK, .fallback = "4096", RANGE(8, 1000000),
+     .help = "open connections; keep it well above slots + max-queue-requests"},
+    {"body_max_bytes", OPTION_UINT, AT(body_max_bytes), NETWORK, .fallback = "8388608", RANGE(1024, 1073741824),
+     .help = "largest request body; larger ones get 413"},
+    {"idle_timeout_ms", OPTION_UINT, AT(idle_timeout_ms), NETWORK, .fallback = "60000", RANGE(1000, DAY_MS),
+     .help = "a connection that sends and takes nothing for so long is closed, and so is one that needs longer for its headers"},
+    {"stream_buffer_bytes", OPTION_UINT, AT(stream_buffer_bytes), NETWORK, .fallback = "1048576", RANGE(4096, 1073741824),
+     .help = "a stream whose client lets so much pile up unread is cancelled"},
+
+    {"slots", OPTION_AUTO, AT(slots), LIMITS, .fallback = "auto", RANGE(1, 65536),
+     .help = "requests that run at once; auto = what fits the device"},
+    {"max_batch_tokens", OPTION_AUTO, AT(max_batch_tokens), LIMITS, .fallback = "auto", RANGE(1, 1048576),
+     .help = "token rows of one step"},
+    {"max_queue_requests", OPTION_UINT, AT(max_queue_requests), LIMITS, .fallback = "1024", RANGE(0, 1000000),
+     .help = "requests that may wait beyond the free slots; more get 429"},
+    {"max_queue_tokens", OPTION_UINT, AT(max_queue_tokens), LIMITS, .fallback = "4194304", RANGE(0, HUGE),
+     .help = "prompt tokens that may wait; more get 429; 0 = no limit"},
+    {"max_prompt_tokens", OPTION_UINT, AT(max_prompt_tokens), LIMITS, .fallback = "1048576", RANGE(1, 2147483647),
+     .help = "longest prompt; longer ones get 400"},
+    {"default_max_tokens", OPTION_UINT, AT(default_max_tokens), LIMITS, .fallback = "2048", RANGE(1, 2147483647),
+     .help = "end of a chat answer whose request names no limit"},
+    {"request_timeout_ms", OPTION_UINT, AT(request_timeout_ms), LIMITS, .fallback = "600000", RANGE(0, DAY_MS),
+     .help = "a request that waits longer for a slot gets 408; 0 = no limit"},
+    {"sse_ping_ms", OPTION_UINT, AT(sse_ping_ms), LIMITS, .fallback = "15000", RANGE(0, DAY_MS),
+     .help = "comment line on a stream after so much silence; 0 = never"},
+    {"drain_ms", OPTION_UINT, AT(drain_ms), LIMITS, .fallback = "30000", RANGE(0, DAY_MS),
+     .help = "after SIGTERM running requests may go on for so long"},
+
+    {"api_keys", OPTION_LIST, AT(api_keys), ACCESS, .metavar = "KEY,...", .secret = true,
+     .help = "keys that clients must send (Authorization: Bearer or X-Api-Key); prefer --api-key-file, flags show in ps"},
+    {"api_key_file", OPTION_STRING, AT(api_key_file), ACCESS, .metavar = "FILE",
+     .help = "more keys, one a line"},
+
+    {"log_level", OPTION_CHOICE, AT(log_level), LOGS, .fallback = "info", .choices = "debug|info|warn|error", .metavar = "LEVEL",
+     .help = "debug, info, warn or error; info has one line a request, never its text"},
+    {"log_format", OPTION_CHOICE, AT(log_format), LOGS, .fallback = "text", .choices = "text|json", .metavar = "FORMAT",
+     .help = "text or json, on stderr"},
+
+    {"admin_port", OPTION_UINT, AT(admin_port), RANGE(0, 65535), .fallback = "0", NETWORK,
+     .reserved = "health and metrics are on the main port"},
+    {"admin_key", OPTION_STRING, AT(admin_key), ACCESS, .secret = true, .reserved = "api_keys protect every route but health"},
+    {"cors_origins", OPTION_LIST, AT(cors_origins), ACCESS, .reserved = "let the balancer add the headers"},
+    {"tls_cert", OPTION_STRING, AT(tls_cert), TLS},
+    {"tls_key", OPTION_STRING, AT(tls_key), TLS},
+    {"state_dtype", OPTION_CHOICE, AT(state_dtype), .group = "Sessions", .fallback = "fp32", .choices = "fp32",
+     .reserved = "states are fp32"},
+    {"deterministic", OPTION_BOOL, AT(deterministic), .group = "Sessions", .fallback = "false",
+     .reserved = "the CPU backend always is"},
+    {"session_header", OPTION_STRING, AT(session_header), SESSIONS, .fallback = "X-Session-Id"},
+    {"session_busy", OPTION_CHOICE, AT(session_busy), SESSIONS, .fallback = "wait", .choices = "wait|reject"},
+    {"session_durability", OPTION_CHOICE, AT(session_durability), SESSIONS, .fallback = "turn", .choices = "turn|lazy"},
+    {"session_ttl_s", OPTION_UINT, AT(session_ttl_s), SESSIONS, .fallback = "86400", RANGE(0, HUGE)},
+    {"state_dir", OPTION_STRING, AT(state_dir), SESSIONS},
+    {"state_host_bytes", OPTION_UINT, AT(state_host_bytes), SESSIONS, .fallback = "0", RANGE(0, HUGE)},
+    {"state_disk_bytes", OPTION_UINT, AT(state_disk_bytes), SESSIONS, .fallback = "0", RANGE(0, HUGE)},
+    {"prefix_cache_bytes", OPTION_UINT, AT(prefix_cache_bytes), SESSIONS, .fallback = "0", RANGE(0, HUGE)},
+};
+/* clang-format on */
+const size_t config_n_options = sizeof config_options / sizeof *config_options;
+
+struct option_set config_set(struct config *config) {
+    return (struct option_set){config_options, config_n_options, config};
+}
+
+/* --config is no row of the table: a file cannot name a file. The last one wins, as with every flag. */
+static const char *config_path(int argc, char **argv, char **environment) {
+    const char *path = NULL;
+    for (char **at = environment; at && *at; at++) {
+        if (!strncmp(*at, "RODIMUS_CONFIG=", 15)) path = *at + 15;
+    }
+    for (int i = 1; i < argc; i++) {
+        if (!strncmp(argv[i], "--config=", 9)) path = argv[i] + 9;
+        if (!strcmp(argv[i], "--config") && i + 1 < argc) path = argv[++i];
+    }
+    return path && *path ? path : NULL;
+}
+
+/* One key a line; blank lines and lines that begin with # are skipped. */
+static int read_keys(struct config *config, struct option_error *err) {
+    FILE *file = fopen(config->api_key_file, "r");
+    if (!file) {
+        snprintf(err->message, sizeof err->message, "api_key_file: cannot read %s", config->api_key_file);
+        return -1;
+    }
+    struct option_set set = config_set(config);
+    struct option row = *options_find(&set, "api_keys");
+    row.type = OPTION_REPEAT;
+    char *line = NULL;
+    size_t room = 0;
+    int rc = 0;
+    while (!rc && getline(&line, &room, file) > 0) {
+        char *key = line + strspn(line, " \t");
+        key[strcspn(key, " \t\r\n")] = 0;
+        if (*key && *key != '#') rc = options_set(&set, &row, key, "api_key_file", err);
+    }
+    free(line);
+    fclose(file);
+    if (!rc && config->api_keys.n_items == 0) {
+        snprintf(err->message, sizeof err->message, "api_key_file: %s holds no key", config->api_key_file);
+        return -1;
+    }
+    return rc;
+}
+
+enum config_result config_load(struct config *config, int argc, char **argv, char **environment, struct option_error *err) {
+    *config = (struct config){0};
+    struct option_set set = config_set(config);
+    bool help = false;
+    if (options_init(&set, err)) return CONFIG_USAGE;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) return CONFIG_HELP;
+    }
+    const char *path = config_path(argc, argv, environment);
+    if (path && options_from_file(&set, path, err)) return CONFIG_USAGE;
+    if (options_from_environment(&set, environment, err)) return CONFIG_USAGE;
+    if (options_from_flags(&set, argc, argv, "config", &help, err)) return CONFIG_USAGE;
+    if (*config->api_key_file && read_keys(config, err)) return CONFIG_USAGE;
+    return CONFIG_OK;
+}
+
+void config_fini(struct config *config) {
+    struct option_set set = config_set(config);
+    options_fini(&set);
+}

@@ -1,0 +1,44 @@
+/* config.h - every setting of `rodimus serve`, from one table (config.c).
+ *
+ * Flag over environment over --config FILE over default; config/default.json holds every key and is checked against the
+ * table by tests/unit/test_config.c. Who owns what: strings and lists belong to the struct; config_fini frees them.
+ */
+#ifndef CONFIG_H
+#define CONFIG_H
+
+#include "options.h"
+
+struct config {
+    /* model */
+    char *model, *model_name, *device, *precision;
+    uint64_t threads;
+    /* network */
+    char *host;
+    uint64_t port, connection_limit, body_max_bytes, idle_timeout_ms, stream_buffer_bytes;
+    /* scheduling and limits */
+    uint64_t slots, max_batch_tokens, max_queue_requests, max_queue_tokens, max_prompt_tokens, default_max_tokens;
+    uint64_t request_timeout_ms, sse_ping_ms, drain_ms;
+    /* access */
+    struct option_list api_keys;
+    char *api_key_file;
+    /* logs */
+    char *log_level, *log_format;
+    /* reserved rows keep a value too, so that config/default.json can be read back */
+    uint64_t admin_port, state_host_bytes, state_disk_bytes, session_ttl_s, prefix_cache_bytes;
+    char *state_dtype, *admin_key, *tls_cert, *tls_key, *session_header, *session_busy, *session_durability, *state_dir;
+    struct option_list cors_origins;
+    bool deterministic;
+};
+
+extern const struct option config_options[];
+extern const size_t config_n_options;
+struct option_set config_set(struct config *config);
+
+enum config_result { CONFIG_OK, CONFIG_HELP, CONFIG_USAGE };
+
+/* Reads defaults, file, environment and flags. CONFIG_USAGE: err says which key, value and source is at fault.
+ * Whatever the result, config_fini must be called. */
+enum config_result config_load(struct config *config, int argc, char **argv, char **environment, struct option_error *err);
+void config_fini(struct config *config);
+
+#endif

@@ -1,0 +1,617 @@
+/* http.c - see http.h; the facts about libmicrohttpd 0.9.75 that shape this file:
+ * - resuming walks the list of suspended connections: resume many, then run once;
+ * - a content reader that returns 0 without suspending burns a core: suspend first;
+ * - a suspended connection neither times out nor notices that its client left: a uv_poll for UV_DISCONNECT does;
+ * - an answer queued in the first handler call closes the connection: answer in a later one, but for framing errors;
+ * - it accepts Content-Length with Transfer-Encoding, two Content-Lengths, no Host: headers are counted here. */
+#include "http.h"
+
+#include "buf.h"
+#include "http_listen.h"
+
+#include <assert.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define POOL_BYTES        16384              /* of a connection: 15.4 KiB a stream in all */
+#define STREAM_BLOCK      1024
+#define RESUME_BATCH      1024
+#define DRAIN_MAX_BYTES   ((size_t)256 << 20) /* a refused body is read and dropped up to here, so that the client sees why */
+#define BODIES_MAX_BYTES  ((size_t)512 << 20) /* all bodies being gathered */
+#define SLOWEST_BODY_BPS  1024               /* a body that arrives slower than this is given up */
+#define MAX_HEADERS       6
+
+struct http_connection { /* an open socket; its socket context */
+    struct http *http;
+    struct http_connection *prev, *next;
+    struct http_request *request; /* in progress, or NULL */
+    uint64_t since_ns;            /* opened, or last request done */
+    int fd;
+};
+
+struct http_header_line {
+    char *name, *value;
+};
+
+struct http_request {
+    struct http *http;
+    struct http_connection *socket;
+    struct MHD_Connection *connection;
+    struct http_request *prev, *next;  /* all requests */
+    struct http_request *next_dirty;
+    char *path, method[16];
+    void *user;
+    /* body */
+    char *body;
+    size_t body_len, body_room, received, declared;
+    bool chunked;
+    /* answer */
+    struct http_header_line headers[MAX_HEADERS];
+    unsigned n_headers, status;
+    char *content_type;
+    struct buf out; /* the body of http_respond, or what a stream has not sent; out_at: read so far */
+    size_t out_at;
+    uint64_t sent;
+    bool answered, streaming, ended, close_after, aborted; /* answered: an answer exists; ended: the stream's last byte is in */
+    /* state */
+    bool dispatched, queued, suspended, dirty, gone, watching, discard, refused; /* refused: the transport itself answered */
+    uv_poll_t watch;
+    uint64_t started_ns;
+};
+
+struct http {
+    uv_loop_t *loop;
+    struct MHD_Daemon *daemon;
+    struct http_handlers on;
+    uv_poll_t poll;
+    uv_timer_t timer, sweep;
+    uv_prepare_t prepare;
+    struct http_connection *connections;
+    struct http_request *requests, *dirty;
+    size_t n_connections, body_max, bodies_bytes;
+    uint64_t idle_ns;
+    int listener;
+    uint16_t port;
+    unsigned n_handles; /* open uv handles of the server itself */
+    bool pump;
+};
+
+/* ---- accessors ---- */
+
+const char *http_method(const struct http_request *r) { return r->method; }
+const char *http_path(const struct http_request *r) { return r->path; }
+void http_set_user(struct http_request *r, void *user) { r->user = user; }
+void *http_user(const struct http_request *r) { return r->user; }
+uint64_t http_started_ns(const struct http_request *r) { return r->started_ns; }
+unsigned http_status(const struct http_request *r) { return r->status; }
+uint64_t http_sent_bytes(const struct http_request *r) { return r->sent; }
+bool http_left(const struct http_request *r) { return r->gone; }
+uint16_t http_port(const struct http *h) { return h->port; }
+size_t http_connections(const struct http *h) { return h->n_connections; }
+size_t http_stream_pending(const struct http_request *r) { return r->out.len - r->out_at; }
+
+const char *http_header(const struct http_request *r, const char *name) {
+    return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
+}
+
+size_t http_content_length(const struct http_request *r, bool *chunked) {
+    *chunked = r->chunked;
+    return r->declared;
+}
+
+char *http_take_body(struct http_request *r, size_t *len) {
+    char *body = r->body;
+    *len = r->body_len;
+    r->http->bodies_bytes -= r->body_room;
+    r->body = NULL;
+    r->body_len = r->body_room = 0;
+    return body;
+}
+
+void http_peer(const struct http_request *r, char *text, size_t size) {
+    struct sockaddr_storage address;
+    socklen_t len = sizeof address;
+    if (getpeername(r->socket->fd, (struct sockaddr *)&address, &len) ||
+        getnameinfo((struct sockaddr *)&address, len, text, (socklen_t)size, NULL, 0, NI_NUMERICHOST)) {
+        snprintf(text, size, "?");
+    }
+}
+
+/* ---- waking connections ---- */
+
+/* The answer of r has moved on: resume its connection before the loop sleeps again. */
+static void mark_dirty(struct http_request *r) {
+    if (!r->suspended || r->dirty) return;
+    r->dirty = true;
+    r->next_dirty = r->http->dirty;
+    r->http->dirty = r;
+}
+
+static void on_timer(uv_timer_t *timer) { ((struct http *)timer->data)->pump = true; }
+
+static void run_daemon(struct http *h) {
+    MHD_UNSIGNED_LONG_LONG wait_ms = 0;
+    enum MHD_Result waits = MHD_NO;
+    for (int i = 0; i < 64; i++) { /* a bound, so that timers and the engine's events get their turn */
+        MHD_run(h->daemon);
+        waits = MHD_get_timeout(h->daemon, &wait_ms);
+        if (waits != MHD_YES || wait_ms) break;
+    }
+    if (waits == MHD_YES) {
+        uv_timer_start(&h->timer, on_timer, wait_ms, 0);
+    } else {
+        uv_timer_stop(&h->timer);
+    }
+}
+
+/* Before the loop sleeps: resume what has moved on, in batches, and let the daemon work. */
+static void on_prepare(uv_prepare_t *prepare) {
+    struct http *h = prepare->data;
+    while (h->dirty || h->pump) {
+        for (int i = 0; i < RESUME_BATCH && h->dirty; i++) {
+            struct http_request *r = h->dirty;
+            h->dirty = r->next_dirty;
+            r->dirty = r->suspended = false;
+            MHD_resume_connection(r->connection);
+        }
+        h->pump = false;
+        run_daemon(h);
+    }
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events) {
+    (void)status;
+    (void)events;
+    ((struct http *)poll->data)->pump = true;
+}
+
+/* ---- clients that leave ---- */
+
+static void client_left(struct http_request *r) {
+    if (r->gone) return;
+    r->gone = true;
+    if (!r->refused) r->http->on.gone(r->http->on.arg, r);
+    mark_dirty(r);
+}
+
+/* Any status below 0 counts too: a reset arrives as UV_EBADF. */
+static void on_watch(uv_poll_t *watch, int status, int events) {
+    struct http_request *r = watch->data;
+    if (status >= 0 && !(events & UV_DISCONNECT)) return;
+    uv_poll_stop(watch);
+    client_left(r);
+}
+
+static void watch_client(struct http_request *r) {
+    if (r->watching || uv_poll_init_socket(r->http->loop, &r->watch, r->socket->fd)) return;
+    r->watching = true;
+    r->watch.data = r;
+    uv_poll_start(&r->watch, UV_DISCONNECT, on_watch);
+}
+
+static void suspend(struct http_request *r) {
+    watch_client(r);
+    r->suspended = true;
+    MHD_suspend_connection(r->connection);
+}
+
+/* ---- the answer ---- */
+
+void http_add_header(struct http_request *r, const char *name, const char *value) {
+    if (r->n_headers == MAX_HEADERS) return;
+    struct http_header_line *line = &r->headers[r->n_headers];
+    line->name = strdup(name);
+    line->value = strdup(value);
+    if (line->name && line->value) {
+        r->n_headers++;
+    } else {
+        free(line->name);
+        free(line->value);
+        *line = (struct http_header_line){0};
+    }
+}
+
+void http_close_after(struct http_request *r) { r->close_after = true; }
+
+static void answer(struct http_request *r, unsigned status, const char *content_type) {
+    r->answered = true;
+    r->status = status;
+    r->content_type = strdup(content_type);
+    mark_dirty(r);
+}
+
+void http_respond(struct http_request *r, unsigned status, const char *content_type, const void *body, size_t len) {
+    if (r->answered || r->gone) return;
+    buf_add(&r->out, body, len);
+    answer(r, status, content_type);
+}
+
+void http_stream_begin(struct http_request *r, const char *content_type) {
+    if (r->answered || r->gone) return;
+    r->streaming = true;
+    answer(r, MHD_HTTP_OK, content_type);
+}
+
+void http_stream_write(struct http_request *r, const void *bytes, size_t len) {
+    if (!r->streaming || r->ended || r->gone) return;
+    buf_add(&r->out, bytes, len);
+    if (r->out.failed) {
+        http_abort(r);
+        return;
+    }
+    mark_dirty(r);
+}
+
+void http_stream_end(struct http_request *r) {
+    r->ended = true;
+    mark_dirty(r);
+}
+
+void http_abort(struct http_request *r) {
+    r->aborted = true;
+    mark_dirty(r);
+}
+
+/* Takes what is there into the daemon's buffer; several tokens that a slow client has let wait leave as one write. */
+static ssize_t read_stream(void *cls, uint64_t pos, char *to, size_t max) {
+    struct http_request *r = cls;
+    (void)pos;
+    if (r->gone || r->aborted) return MHD_CONTENT_READER_END_WITH_ERROR;
+    size_t n = r->out.len - r->out_at;
+    if (n) {
+        if (n > max) n = max;
+        memcpy(to, r->out.data + r->out_at, n);
+        r->out_at += n;
+        r->sent += n;
+        if (r->out_at == r->out.len) {
+            r->out_at = 0;
+            buf_clear(&r->out);
+            if (r->out.room > 65536) buf_fini(&r->out);
+        } else if (r->out_at > r->out.room / 2) {
+            r->out.len -= r->out_at;
+            memmove(r->out.data, r->out.data + r->out_at, r->out.len);
+            r->out_at = 0;
+        }
+        return (ssize_t)n;
+    }
+    if (r->ended) return MHD_CONTENT_READER_END_OF_STREAM;
+    suspend(r);
+    return 0;
+}
+
+static struct MHD_Response *make_response(struct http_request *r) {
+    if (r->streaming) return MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, r, NULL);
+    size_t len = 0;
+    char *body = buf_take(&r->out, &len);
+    if (!body) return NULL;
+    struct MHD_Response *response = MHD_create_response_from_buffer(len, body, MHD_RESPMEM_MUST_FREE);
+    if (!response) free(body);
+    r->sent = len;
+    return response;
+}
+
+static enum MHD_Result queue_answer(struct http_request *r) {
+    struct MHD_Response *response = make_response(r);
+    if (!response) return MHD_NO;
+    if (r->content_type) MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, r->content_type);
+    for (unsigned i = 0; i < r->n_headers; i++) {
+        MHD_add_response_header(response, r->headers[i].name, r->headers[i].value);
+    }
+    if (r->close_after) MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
+    r->queued = true;
+    if (r->streaming) watch_client(r);
+    enum MHD_Result rc = MHD_queue_response(r->connection, r->status, response);
+    MHD_destroy_response(response);
+    return rc;
+}
+
+/* ---- requests come in ---- */
+
+static void refuse(struct http_request *r, unsigned status, const char *code, const char *message) {
+    r->refused = true;
+    r->discard = true;
+    r->http->on.refuse(r->http->on.arg, r, status, code, message);
+}
+
+struct framing { /* what the request says about its own length and host */
+    unsigned n_length, n_encoding, n_host;
+    bool bad_name, chunked, expect;
+    const char *length;
+};
+
+static enum MHD_Result count_header(void *cls, enum MHD_ValueKind kind, const char *name, size_t name_len, const char *value,
+                                    size_t value_len) {
+    struct framing *f = cls;
+    (void)kind;
+    (void)value_len;
+    for (size_t i = 0; i < name_len; i++) f->bad_name |= (unsigned char)name[i] <= ' ' || (unsigned char)name[i] >= 0x7f;
+    if (!strcasecmp(name, "Content-Length")) {
+        f->n_length++;
+        f->length = value;
+    } else if (!strcasecmp(name, "Transfer-Encoding")) {
+        f->n_encoding++;
+        f->chunked = value && !strcasecmp(value, "chunked");
+    } else if (!strcasecmp(name, "Host")) {
+        f->n_host++;
+    } else if (!strcasecmp(name, "Expect")) {
+        f->expect = true;
+    }
+    return MHD_YES;
+}
+
+/* What a proxy in front might read differently than we do is refused and the connection closed: nobody may smuggle a
+ * second request into the body of the first. */
+static const char *framing_fault(const struct framing *f, const char *version) {
+    bool old = !strcmp(version, "HTTP/1.0");
+    if (f->bad_name) return "a header name contains a space or a control character";
+    if (f->n_length > 1) return "Content-Length appears more than once";
+    if (f->n_encoding > 1) return "Transfer-Encoding appears more than once";
+    if (f->n_length && f->n_encoding) return "Content-Length and Transfer-Encoding exclude each other";
+    if (f->n_encoding && (!f->chunked || old)) return "the only Transfer-Encoding understood is chunked, in HTTP/1.1";
+    if (f->n_length && strspn(f->length, "0123456789") != strlen(f->length)) return "Content-Length is not a number";
+    if (f->n_host > 1 || (!f->n_host && !old)) return "exactly one Host header is needed";
+    return NULL;
+}
+
+static struct http_request *new_request(struct http *h, struct MHD_Connection *connection, const char *url, const char *method) {
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct http_request *r = calloc(1, sizeof *r);
+    char *path = strdup(url);
+    if (!r || !path || !info || !info->socket_context) {
+        free(r);
+        free(path);
+        return NULL;
+    }
+    r->http = h;
+    r->socket = info->socket_context;
+    r->socket->request = r;
+    r->connection = connection;
+    r->path = path;
+    r->started_ns = uv_hrtime();
+    snprintf(r->method, sizeof r->method, "%s", method);
+    r->next = h->requests;
+    if (r->next) r->next->prev = r;
+    h->requests = r;
+    return r;
+}
+
+/* The headers are in. An answer queued here closes the connection, so only what must close it is queued here. */
+static enum MHD_Result first_call(struct http_request *r, const char *version) {
+    struct http *h = r->http;
+    struct framing f = {0};
+    MHD_get_connection_values_n(r->connection, MHD_HEADER_KIND, count_header, &f);
+    const char *fault = framing_fault(&f, version);
+    if (!fault) {
+        r->chunked = f.n_encoding != 0;
+        r->declared = f.n_length ? (size_t)strtoull(f.length, NULL, 10) : 0;
+        h->on.headers(h->on.arg, r);
+        if (!r->answered && r->declared > h->body_max) refuse(r, 413, "body_too_large", NULL);
+        if (!r->answered && h->bodies_bytes > BODIES_MAX_BYTES) refuse(r, 503, "overloaded", NULL);
+    } else {
+        http_close_after(r);
+        refuse(r, 400, "bad_framing", fault);
+        return queue_answer(r);
+    }
+    if (!r->answered) return MHD_YES;
+    r->discard = true;
+    bool wait = r->declared <= DRAIN_MAX_BYTES && !f.expect;
+    return wait ? MHD_YES : queue_answer(r);
+}
+
+static enum MHD_Result take_body(struct http_request *r, const char *bytes, size_t n) {
+    struct http *h = r->http;
+    r->received += n;
+    if (r->received > DRAIN_MAX_BYTES) return MHD_NO;
+    if (!r->discard && r->received > h->body_max) refuse(r, 413, "body_too_large", NULL);
+    if (r->discard) return MHD_YES;
+    if (r->body_len + n + 1 > r->body_room) {
+        size_t room = r->body_room ? r->body_room * 2 : 1024;
+        while (room < r->body_len + n + 1) room *= 2;
+        char *grown = realloc(r->body, room);
+        if (!grown) {
+            refuse(r, 503, "overloaded", NULL);
+            return MHD_YES;
+        }
+        h->bodies_bytes += room - r->body_room;
+        r->body = grown;
+        r->body_room = room;
+    }
+    memcpy(r->body + r->body_len, bytes, n);
+    r->body_len += n;
+    r->body[r->body_len] = 0;
+    return MHD_YES;
+}
+
+static enum MHD_Result on_access(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
+                                 const char *version, const char *data, size_t *n_data, void **context) {
+    struct http *h = cls;
+    struct http_request *r = *context;
+    if (!r) {
+        r = new_request(h, connection, url, method);
+        *context = r;
+        return r ? first_call(r, version) : MHD_NO;
+    }
+    if (*n_data) {
+        size_t n = *n_data;
+        *n_data = 0;
+        return take_body(r, data, n);
+    }
+    if (!r->dispatched) {
+        r->dispatched = true;
+        if (!r->answered) h->on.request(h->on.arg, r);
+    }
+    if (r->gone || r->aborted) return MHD_NO;
+    if (r->answered) return r->queued ? MHD_YES : queue_answer(r);
+    suspend(r);
+    return MHD_YES;
+}
+
+/* ---- requests and connections end ---- */
+
+static void free_request(struct http_request *r) {
+    for (unsigned i = 0; i < r->n_headers; i++) {
+        free(r->headers[i].name);
+        free(r->headers[i].value);
+    }
+    free(r->content_type);
+    free(r->path);
+    buf_fini(&r->out);
+    free(r);
+}
+
+static void on_watch_closed(uv_handle_t *handle) { free_request(handle->data); }
+
+static void on_completed(void *cls, struct MHD_Connection *connection, void **context,
+                         enum MHD_RequestTerminationCode reason) {
+    struct http *h = cls;
+    struct http_request *r = *context;
+    (void)connection;
+    if (!r) return;
+    *context = NULL;
+    assert(!r->dirty); /* a dirty request is suspended, and those do not complete */
+    if (reason != MHD_REQUEST_TERMINATED_COMPLETED_OK && !r->aborted) client_left(r);
+    h->on.done(h->on.arg, r);
+    h->bodies_bytes -= r->body_room;
+    free(r->body);
+    if (r->prev) r->prev->next = r->next;
+    if (r->next) r->next->prev = r->prev;
+    if (h->requests == r) h->requests = r->next;
+    r->socket->request = NULL;
+    r->socket->since_ns = uv_hrtime();
+    if (r->watching) {
+        uv_poll_stop(&r->watch); /* before the daemon closes the descriptor */
+        uv_close((uv_handle_t *)&r->watch, on_watch_closed);
+    } else {
+        free_request(r);
+    }
+}
+
+static void on_socket(void *cls, struct MHD_Connection *connection, void **context, enum MHD_ConnectionNotificationCode code) {
+    struct http *h = cls;
+    if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
+        struct http_connection *c = *context;
+        if (!c) return;
+        if (c->prev) c->prev->next = c->next;
+        if (c->next) c->next->prev = c->prev;
+        if (h->connections == c) h->connections = c->next;
+        h->n_connections--;
+        free(c);
+        *context = NULL;
+        return;
+    }
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    struct http_connection *c = calloc(1, sizeof *c);
+    if (!c || !info) {
+        free(c);
+        return; /* without a context its requests are refused in new_request */
+    }
+    *c = (struct http_connection){.http = h, .next = h->connections, .since_ns = uv_hrtime(), .fd = info->connect_fd};
+    if (c->next) c->next->prev = c;
+    h->connections = c;
+    h->n_connections++;
+    *context = c;
+    http_tune_socket(c->fd, h->idle_ns / 1000000);
+}
+
+/* The daemon's own timeout counts from the last byte, so a client that drips bytes could hold a connection for ever. A
+ * request must have its headers within the idle timeout, and its body at a least rate. */
+static void on_sweep(uv_timer_t *timer) {
+    struct http *h = timer->data;
+    uint64_t now = uv_hrtime();
+    for (struct http_connection *c = h->connections; c; c = c->next) {
+        const struct http_request *r = c->request;
+        uint64_t since = r ? r->started_ns : c->since_ns, allowed = h->idle_ns;
+        if (r && r->dispatched) continue;
+        if (r) allowed += (uint64_t)r->received / SLOWEST_BODY_BPS * 1000000000u;
+        if (now - since > allowed) shutdown(c->fd, SHUT_RDWR);
+    }
+}
+
+/* ---- the server ---- */
+
+static void on_daemon_log(void *cls, const char *format, va_list args) {
+    struct http *h = cls;
+    char line[256];
+    int n = vsnprintf(line, sizeof line, format, args);
+    while (n > 0 && n < (int)sizeof line && (line[n - 1] == '\n' || line[n - 1] == '\r')) line[--n] = 0;
+    if (h->on.log) h->on.log(h->on.arg, line);
+}
+
+static int start_daemon(struct http *h, const struct http_config *config) {
+    unsigned idle_s = (unsigned)((config->idle_timeout_ms + 999) / 1000);
+    h->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_access, h, /* */
+        MHD_OPTION_EXTERNAL_LOGGER, on_daemon_log, h, MHD_OPTION_LISTEN_SOCKET, h->listener, MHD_OPTION_CONNECTION_LIMIT,
+        config->connection_limit, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, idle_s,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_socket, h, MHD_OPTION_END);
+    return h->daemon ? 0 : -1;
+}
+
+int http_open(uv_loop_t *loop, const struct http_config *config, struct http **out, char *message, size_t size) {
+    struct http *h = calloc(1, sizeof *h);
+    if (!h) {
+        snprintf(message, size, "out of memory");
+        return -1;
+    }
+    h->loop = loop;
+    h->on = config->handlers;
+    h->body_max = config->body_max_bytes;
+    h->idle_ns = config->idle_timeout_ms * 1000000;
+    h->listener = http_listen(config->host, config->port, &h->port, message, size);
+    if (h->listener < 0) {
+        free(h);
+        return -1;
+    }
+    if (start_daemon(h, config)) {
+        snprintf(message, size, "libmicrohttpd did not start on %s:%u", config->host, h->port);
+        close(h->listener);
+        free(h);
+        return -1;
+    }
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD);
+    uv_poll_init(loop, &h->poll, info->epoll_fd);
+    uv_timer_init(loop, &h->timer);
+    uv_timer_init(loop, &h->sweep);
+    uv_prepare_init(loop, &h->prepare);
+    h->poll.data = h->timer.data = h->sweep.data = h->prepare.data = h;
+    h->n_handles = 4;
+    uv_poll_start(&h->poll, UV_READABLE, on_poll);
+    uv_timer_start(&h->sweep, on_sweep, 1000, 1000);
+    uv_prepare_start(&h->prepare, on_prepare);
+    *out = h;
+    return 0;
+}
+
+void http_quiesce(struct http *h) {
+    if (h->listener < 0) return;
+    int fd = MHD_quiesce_daemon(h->daemon);
+    if (fd >= 0) close(fd);
+    h->listener = -1;
+}
+
+static void on_handle_closed(uv_handle_t *handle) {
+    struct http *h = handle->data;
+    if (--h->n_handles == 0) free(h);
+}
+
+void http_close(struct http *h) {
+    http_quiesce(h);
+    for (struct http_request *r = h->requests, *next; r; r = next) {
+        next = r->next;
+        client_left(r);
+    }
+    h->pump = true;
+    on_prepare(&h->prepare); /* stopping with a suspended connection aborts the process: resume them all first */
+    MHD_stop_daemon(h->daemon);
+    uv_close((uv_handle_t *)&h->poll, on_handle_closed);
+    uv_close((uv_handle_t *)&h->timer, on_handle_closed);
+    uv_close((uv_handle_t *)&h->sweep, on_handle_closed);
+    uv_close((uv_handle_t *)&h->prepare, on_handle_closed);
+}

@@ -1,0 +1,74 @@
+/* http.h - the transport: libmicrohttpd on a libuv loop. Knows no OpenAI.
+ *
+ * A request passes `headers` (may answer early), `request` (the body is complete), perhaps `gone` (the client left before
+ * the answer ended: write no more) and in the end always `done`, after which the pointer is dead. Between `request` and
+ * the answer the connection is suspended and costs nothing; a leaving client is noticed all the same.
+ * Who owns what: http owns every connection and request; a body given to http_respond or http_stream_write is copied.
+ * Threads: all on the loop's thread. Invariant: connections are resumed and the daemon is run in one place, the prepare
+ * handle, once for all that a loop turn has written.
+ */
+#ifndef HTTP_H
+#define HTTP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <uv.h>
+
+struct http;
+struct http_request;
+
+struct http_handlers {
+    void *arg;
+    void (*headers)(void *arg, struct http_request *r);
+    void (*request)(void *arg, struct http_request *r);
+    void (*gone)(void *arg, struct http_request *r);
+    void (*done)(void *arg, struct http_request *r);
+    /* The transport itself refuses (bad framing, body too large): the application words it with http_respond. */
+    void (*refuse)(void *arg, struct http_request *r, unsigned status, const char *code, const char *message);
+    void (*log)(void *arg, const char *line); /* the daemon's own remarks */
+};
+
+struct http_config {
+    const char *host;
+    uint16_t port; /* 0 = a free one */
+    unsigned connection_limit;
+    size_t body_max_bytes;
+    uint64_t idle_timeout_ms;
+    struct http_handlers handlers;
+};
+
+/* Listens. 0, or -1 with message filled ("cannot listen on 127.0.0.1:8080: Address already in use"). */
+int http_open(uv_loop_t *loop, const struct http_config *config, struct http **out, char *message, size_t size);
+uint16_t http_port(const struct http *h);
+size_t http_connections(const struct http *h);
+void http_quiesce(struct http *h); /* no new connections; open ones go on */
+/* Ends every request (gone, done), stops the daemon. The memory is freed when the loop has run once more. */
+void http_close(struct http *h);
+
+/* ---- a request ---- */
+const char *http_method(const struct http_request *r);
+const char *http_path(const struct http_request *r);                      /* decoded, without the query */
+const char *http_header(const struct http_request *r, const char *name);  /* in `headers` and `request` only; or NULL */
+size_t http_content_length(const struct http_request *r, bool *chunked);  /* as declared */
+char *http_take_body(struct http_request *r, size_t *len);                /* moved out, NUL-terminated; NULL if empty */
+void http_set_user(struct http_request *r, void *user);
+void *http_user(const struct http_request *r);
+void http_peer(const struct http_request *r, char *text, size_t size);    /* numeric address */
+uint64_t http_started_ns(const struct http_request *r);                   /* uv_hrtime at the headers */
+unsigned http_status(const struct http_request *r);                       /* 0 before an answer */
+uint64_t http_sent_bytes(const struct http_request *r);                   /* of the body, handed to the daemon */
+bool http_left(const struct http_request *r);                             /* the client left before the end */
+
+/* ---- the answer: one http_respond, or http_stream_begin, writes, http_stream_end ---- */
+void http_add_header(struct http_request *r, const char *name, const char *value); /* before the answer; copied */
+void http_close_after(struct http_request *r);                                     /* Connection: close */
+void http_respond(struct http_request *r, unsigned status, const char *content_type, const void *body, size_t len);
+void http_stream_begin(struct http_request *r, const char *content_type);
+void http_stream_write(struct http_request *r, const void *bytes, size_t len);
+size_t http_stream_pending(const struct http_request *r); /* bytes that the client has not taken yet */
+void http_stream_end(struct http_request *r);
+/* Drops the connection without a proper end (the client must see that the answer is incomplete). */
+void http_abort(struct http_request *r);
+
+#endif

@@ -1,0 +1,76 @@
+/* http_listen.c - see http_listen.h. */
+#include "http_listen.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* A client that stops reading would otherwise swallow 2.7 MB of kernel buffers; with this 20 KB. */
+#define NOTSENT_LOWAT_BYTES 16384
+#define BACKLOG             4096
+
+static int listen_on(const struct addrinfo *a) {
+    int fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol), on = 1;
+    if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (bind(fd, a->ai_addr, a->ai_addrlen) || listen(fd, BACKLOG)) {
+        int why = errno;
+        close(fd);
+        errno = why;
+        return -1;
+    }
+    return fd;
+}
+
+int http_listen(const char *host, uint16_t port, uint16_t *bound, char *message, size_t size) {
+    char service[8];
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
+    snprintf(service, sizeof service, "%u", port);
+    int rc = getaddrinfo(host, service, &hints, &found);
+    if (rc) {
+        snprintf(message, size, "cannot listen on host '%s': %s", host, gai_strerror(rc));
+        return -1;
+    }
+    int fd = -1;
+    errno = 0;
+    for (const struct addrinfo *a = found; a && fd < 0; a = a->ai_next) fd = listen_on(a);
+    int why = errno;
+    freeaddrinfo(found);
+    if (fd < 0) {
+        snprintf(message, size, "cannot listen on %s port %u: %s%s", host, port, strerror(why),
+                 why == EADDRINUSE ? " (another server? choose one with --port)" : "");
+        return -1;
+    }
+    struct sockaddr_storage address = {0};
+    socklen_t len = sizeof address;
+    getsockname(fd, (struct sockaddr *)&address, &len);
+    *bound = ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
+                                                 : ((struct sockaddr_in *)&address)->sin_port);
+    return fd;
+}
+
+void http_tune_socket(int fd, uint64_t idle_ms) {
+    int on = 1, lowat = NOTSENT_LOWAT_BYTES;
+    unsigned timeout = (unsigned)idle_ms;
+    setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof lowat);
+    /* Peers that vanish without a FIN. */
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof timeout);
+}
+
+uint64_t http_raise_files(uint64_t n) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit)) return n;
+    if (limit.rlim_cur >= n) return limit.rlim_cur;
+    struct rlimit wanted = {.rlim_cur = n, .rlim_max = limit.rlim_max < n ? n : limit.rlim_max};
+    if (!setrlimit(RLIMIT_NOFILE, &wanted)) return n; /* root may raise the hard limit too */
+    wanted = (struct rlimit){.rlim_cur = limit.rlim_max < n ? limit.rlim_max : n, .rlim_max = limit.rlim_max};
+    if (!setrlimit(RLIMIT_NOFILE, &wanted)) return wanted.rlim_cur;
+    return limit.rlim_cur;
+}
