@@ -7,6 +7,7 @@ SAN     ?=
 CC      ?= gcc
 NVCC    ?= $(shell command -v nvcc 2>/dev/null)
 PORT    ?= 8080
+JOBS    ?= $(shell nproc)
 COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 
 PKGS    := libmicrohttpd jansson libuv libpcre2-8 libutf8proc
@@ -23,6 +24,9 @@ ENGINE_OBJ := $(ENGINE_SRC:%.c=$(BUILD)/%.o)
 SERVER_OBJ := $(SERVER_SRC:%.c=$(BUILD)/%.o)
 TEST_SRC   := $(wildcard tests/unit/test_*.c tests/backend/test_*.c)
 TEST_BIN   := $(TEST_SRC:%.c=$(BUILD)/%)
+FUZZ_SRC   := $(wildcard tests/fuzz/fuzz_*.c)
+FUZZ_BIN   := $(FUZZ_SRC:%.c=$(BUILD)/%)
+FUZZ_SAN   := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -fsanitize-coverage=trace-pc
 
 # kernels/cpu_simd.c is compiled once per instruction set; cpu.c chooses at run time.
 ifneq ($(filter x86_64,$(shell uname -m)),)
@@ -81,9 +85,17 @@ run: deps
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libserver.a $(BUILD)/librodimus.a
 	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 
+$(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/driver.o $(BUILD)/libserver.a $(BUILD)/librodimus.a
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
 test: deps
-	@$(MAKE) --no-print-directory all test-programs
+	@$(MAKE) --no-print-directory -j$(JOBS) all test-programs
+	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/fuzz SAN="$(FUZZ_SAN)" fuzz-programs
 	@tests/run $(BUILD)
+fuzz: deps
+	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/fuzz SAN="$(FUZZ_SAN)" fuzz-programs
+	@tests/run $(BUILD) fuzz
+fuzz-programs: $(FUZZ_BIN)
 test-programs: $(TEST_BIN)
 test-c: test-programs
 	@tests/run $(BUILD) c
@@ -101,7 +113,7 @@ clean:
 	rm -rf build
 
 force:
-.PHONY: all deps run test test-programs test-c asan ubsan tsan format clean force have-headers
+.PHONY: all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
--include $(ENGINE_OBJ:.o=.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(BUILD)/server/main.d
+-include $(ENGINE_OBJ:.o=.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d
