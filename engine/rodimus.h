@@ -101,14 +101,15 @@ struct rod_model_info {
 const struct rod_model_info *rod_engine_info(const struct rod_engine *engine);
 
 struct rod_stats {             /* a consistent enough snapshot; counters since open */
-    uint32_t n_slots, slots_used, queued, queued_max, running; /* running = requests that hold a slot */
+    uint32_t n_slots, slots_used, queued, queued_max, running; /* queued_max = max_queue; running = they hold a slot */
     uint64_t queued_tok;
     uint64_t requests_finished, requests_cancelled, requests_failed, requests_rejected;
     uint64_t prefill_tok, decode_tok, steps, last_step_end_ns; /* ns: CLOCK_MONOTONIC */
     uint64_t step_ns_sum;
     uint64_t step_ns_bucket[20]; /* cumulative counts; upper bounds rod_step_bounds_ns, last = +Inf */
-    uint64_t batch_rows_sum;
+    uint64_t batch_rows_sum;   /* sessions that had a row in a step, summed over the steps */
     bool failed;               /* a device fault: nothing will run any more */
+    uint64_t requests_nan;     /* of the failed ones: the logits were not numbers */
 };
 extern const uint64_t rod_step_bounds_ns[20];
 void rod_engine_stats(const struct rod_engine *engine, struct rod_stats *out);
@@ -158,7 +159,8 @@ struct rod_request {           /* make with rod_request_new; every pointer mallo
     uint64_t queue_timeout_ns; /* 0 = none: ROD_ETIMEDOUT if no slot by then */
     void *user;                /* comes back with every event */
 };
-struct rod_request *rod_request_new(void); /* calloc + the defaults of wire.md (temperature 1, max_tokens 16 ...) */
+/* calloc + the defaults of wire.md (temperature 1, max_tokens 16 ...) and a random seed */
+struct rod_request *rod_request_new(void);
 void rod_request_free(struct rod_request *request);
 
 /* On success the request belongs to the engine and *ticket names it; on failure it stays the caller's. */
@@ -184,14 +186,14 @@ struct rod_event {
     uint64_t ticket;
     void *user;
     /* DELTA: text (valid UTF-8, may be empty while bytes or a possible stop string are held back) and the tokens of
-     * this step. FINISH may carry the last text too. */
-    char *text; size_t text_len;       /* malloc'd, NUL-terminated; never NULL in DELTA and FINISH */
+     * this step, each reported once. FINISH may carry the last text that was held back; it has no tokens. */
+    char *text; size_t text_len;       /* part of the event's memory, NUL-terminated; never NULL in DELTA and FINISH */
     struct rod_token *tokens; size_t n_tokens;
     /* FINISH */
     enum rod_finish reason;
     char *stop_string;                 /* matched stop string or NULL */
     int32_t stop_id;                   /* matched stop id or end token, else -1 */
-    uint64_t prompt_tok, completion_tok, cached_tok;
+    uint64_t prompt_tok, completion_tok, cached_tok; /* completion_tok = tokens reported: without the end token */
     uint64_t queue_ns, prefill_ns, decode_ns; /* waiting for a slot; until the first token; from first to last */
     /* ERROR */
     struct rod_error error;

@@ -1,0 +1,215 @@
+/* engine.c - the public calls: open from parts, close, submit, cancel, events, text, figures. The loop is engine_step.c. */
+#include "engine_internal.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const uint64_t rod_step_bounds_ns[20] = {
+    100000,     200000,     500000,     1000000,     2000000,     5000000,     10000000,    20000000,     50000000,
+    100000000,  200000000,  500000000,  1000000000,  2000000000,  5000000000,  10000000000, 20000000000,  50000000000,
+    100000000000, UINT64_MAX};
+
+void engine_log(const struct rod_engine *e, int level, const char *format, ...) {
+    if (!e->config.log) return;
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    e->config.log(e->config.log_arg, level, line);
+}
+
+/* ---- open and close ---- */
+
+static void engine_free(struct rod_engine *e) {
+    sched_fini(&e->sched);
+    sampler_fini(&e->sampler);
+    free(e->rows);
+    free(e->segs);
+    free(e);
+}
+
+static void fill_info(struct rod_engine *e) {
+    struct rod_model_info *info = &e->parts.info;
+    const struct backend_info *be = &e->backend_info;
+    snprintf(info->device, sizeof info->device, "%s", be->device);
+    info->weight_bytes = be->weight_bytes;
+    info->session_bytes = be->slot_bytes;
+    info->n_slots = be->n_slots;
+    info->max_batch_tok = be->max_batch_tok;
+    info->chunk_tok = be->chunk_tok;
+    info->max_prompt_tok = e->config.max_prompt_tok;
+    info->has_tokenizer = e->parts.tokenizer != NULL;
+    info->has_chat = e->parts.tokenizer && tokenizer_find(e->parts.tokenizer, "<role>") >= 0;
+}
+
+/* Everything that can fail but the thread. */
+static int init_parts(struct rod_engine *e, struct rod_error *err) {
+    const struct backend_info *be = &e->backend_info;
+    if (be->chunk_tok > be->max_batch_tok)
+        return rod_fail(err, ROD_EINVALID, "max_batch_tokens is %u and must be at least the prompt chunk of %u tokens.",
+                        be->max_batch_tok, be->chunk_tok);
+    const struct sched_config sched = {be->n_slots, be->max_batch_tok, be->max_out, be->chunk_tok};
+    int rc = sched_init(&e->sched, &sched, err);
+    if (!rc) rc = sampler_init(&e->sampler, e->parts.V, err);
+    if (rc) return rc;
+    e->rows = calloc(be->n_slots, sizeof *e->rows);
+    e->segs = calloc(be->n_slots, sizeof *e->segs);
+    if (!e->rows || !e->segs) return rod_fail(err, ROD_ENOMEM, "No memory for the rows of %u slots.", be->n_slots);
+    return mailbox_init(&e->mailbox, be->n_slots, e->config.max_queue, e->config.max_queue_tok, err);
+}
+
+int engine_open_parts(const struct rod_engine_config *config, const struct engine_parts *parts, struct rod_engine **out,
+                      struct rod_error *err) {
+    struct rod_engine *e = calloc(1, sizeof *e);
+    if (!e) return rod_fail(err, ROD_ENOMEM, "No memory for the engine.");
+    e->config = *config;
+    e->config.model_dir = e->config.synthetic = e->config.device = e->config.precision = NULL;
+    e->parts = *parts;
+    e->backend_info = *parts->ops->info(parts->backend);
+    e->max_token_bytes = text_max_token_bytes(parts->tokenizer);
+    fill_info(e);
+    int rc = init_parts(e, err);
+    if (rc) {
+        engine_free(e);
+        return rc;
+    }
+    if (pthread_create(&e->thread, NULL, engine_thread, e)) {
+        mailbox_fini(&e->mailbox);
+        engine_free(e);
+        return rod_fail(err, ROD_EINTERNAL, "The engine thread did not start.");
+    }
+    *out = e;
+    return 0;
+}
+
+void rod_engine_drain(struct rod_engine *e) { mailbox_refuse(&e->mailbox, ROD_EDRAINING); }
+
+void rod_engine_close(struct rod_engine *e) {
+    if (!e) return;
+    mailbox_stop(&e->mailbox);
+    pthread_join(e->thread, NULL);
+    for (struct rod_event *event; (event = rod_next_event(e));) rod_event_free(event);
+    mailbox_fini(&e->mailbox);
+    e->parts.ops->close(e->parts.backend);
+    if (e->parts.tokenizer) tokenizer_close(e->parts.tokenizer);
+    engine_free(e);
+}
+
+/* ---- requests ---- */
+
+int rod_submit(struct rod_engine *e, struct rod_request *request, uint64_t *ticket, struct rod_error *err) {
+    int rc = request_check(request, e->parts.V, e->config.max_prompt_tok, err);
+    if (!rc && request->n_stop && !e->parts.tokenizer) {
+        rc = rod_fail(err, ROD_EUNSUPPORTED, "This model has no tokenizer, so stop strings cannot be found; use stop_token_ids.");
+        if (err) snprintf(err->param, sizeof err->param, "stop");
+    }
+    struct work *work;
+    if (!rc) rc = work_new(e, request, &work, err);
+    if (rc) return rc;
+    rc = mailbox_push(&e->mailbox, &work->mail, ticket, err);
+    if (rc) {
+        work->request = NULL;
+        work_free(work);
+        atomic_fetch_add_explicit(&e->counters.rejected, 1, memory_order_relaxed);
+    }
+    return rc;
+}
+
+void rod_cancel(struct rod_engine *e, uint64_t ticket) { mailbox_cancel(&e->mailbox, ticket); }
+
+struct rod_event *rod_next_event(struct rod_engine *e) {
+    if (!e->taken) e->taken = mailbox_take(&e->mailbox);
+    struct event *event = event_of_link(e->taken);
+    if (!event) return NULL;
+    e->taken = event->link.next;
+    return &event->pub;
+}
+
+/* ---- figures ---- */
+
+const struct rod_model_info *rod_engine_info(const struct rod_engine *e) { return &e->parts.info; }
+
+static uint64_t get(const atomic_uint_fast64_t *counter) { return atomic_load_explicit(counter, memory_order_relaxed); }
+
+void rod_engine_stats(const struct rod_engine *e, struct rod_stats *out) {
+    const struct engine_counters *c = &e->counters;
+    struct mailbox_counts counts;
+    mailbox_count((struct mailbox *)&e->mailbox, &counts); /* const for the caller; its lock is not */
+    *out = (struct rod_stats){
+        .n_slots = e->backend_info.n_slots,
+        .slots_used = (uint32_t)get(&c->running),
+        .running = (uint32_t)get(&c->running),
+        .queued = (uint32_t)counts.n_waiting,
+        .queued_max = e->config.max_queue,
+        .queued_tok = counts.waiting_tok,
+        .requests_finished = get(&c->finished),
+        .requests_cancelled = get(&c->cancelled),
+        .requests_failed = get(&c->failed),
+        .requests_rejected = get(&c->rejected),
+        .requests_nan = get(&c->nan),
+        .prefill_tok = get(&c->prefill_tok),
+        .decode_tok = get(&c->decode_tok),
+        .steps = get(&c->steps),
+        .last_step_end_ns = get(&c->last_step_end_ns),
+        .step_ns_sum = get(&c->step_ns_sum),
+        .batch_rows_sum = get(&c->rows_sum),
+        .failed = atomic_load_explicit(&c->device_failed, memory_order_relaxed),
+    };
+    uint64_t sum = 0;
+    for (int i = 0; i < 20; i++) out->step_ns_bucket[i] = sum += get(&c->bucket[i]);
+}
+
+/* ---- text ---- */
+
+static int need_tokenizer(const struct rod_engine *e, struct rod_error *err) {
+    if (e->parts.tokenizer) return 0;
+    return rod_fail(err, ROD_EUNSUPPORTED, "This model has no tokenizer.json: it takes and gives token ids only.");
+}
+
+int rod_encode(const struct rod_engine *e, const char *text, size_t len, bool special, int32_t **ids, size_t *n_ids,
+               struct rod_error *err) {
+    int rc = need_tokenizer(e, err);
+    return rc ? rc : tokenizer_encode(e->parts.tokenizer, text, len, special, ids, n_ids, err);
+}
+
+int rod_decode(const struct rod_engine *e, const int32_t *ids, size_t n_ids, bool skip_special, char **text, size_t *len,
+               struct rod_error *err) {
+    const struct tokenizer *t = e->parts.tokenizer;
+    int rc = need_tokenizer(e, err);
+    if (rc) return rc;
+    size_t cap = 16;
+    for (size_t i = 0; i < n_ids; i++) {
+        size_t n = 0;
+        bool special;
+        if (ids[i] < 0 || (uint32_t)ids[i] >= e->parts.V)
+            return rod_fail(err, ROD_EINVALID, "Token id %d is outside the vocabulary of %u tokens.", ids[i], e->parts.V);
+        if (tokenizer_bytes(t, ids[i], &n, &special)) cap += n * 3 + 16;
+    }
+    char *buf = malloc(cap + 1);
+    if (!buf) return rod_fail(err, ROD_ENOMEM, "No memory for the text of %zu tokens.", n_ids);
+    struct detok detok = {0};
+    size_t n = 0;
+    for (size_t i = 0; i < n_ids; i++) {
+        size_t token_len;
+        bool special;
+        if (tokenizer_bytes(t, ids[i], &token_len, &special)) n += detok_push(&detok, t, ids[i], skip_special, buf + n);
+    }
+    n += detok_flush(&detok, buf + n);
+    buf[n] = 0;
+    *text = buf;
+    *len = n;
+    return 0;
+}
+
+const char *rod_token_bytes(const struct rod_engine *e, int32_t id, size_t *len, bool *special) {
+    return e->parts.tokenizer ? tokenizer_bytes(e->parts.tokenizer, id, len, special) : NULL;
+}
+
+int rod_chat_encode(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages, int32_t **ids,
+                    size_t *n_ids, struct rod_error *err) {
+    int rc = need_tokenizer(e, err);
+    return rc ? rc : chat_encode(e->parts.tokenizer, messages, n_messages, ids, n_ids, err);
+}

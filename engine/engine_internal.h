@@ -1,0 +1,84 @@
+/* engine_internal.h - the engine's parts, for engine*.c and the tests that plug in a backend of their own.
+ *
+ * Who owns what: an engine owns its backend and tokenizer and every work between submit and its end. A work is one
+ * submitted request with all memory that its steps will need, made on the submitting thread.
+ * Threads: sched, sampler, rows, segs, events of this step: the engine thread. mailbox and counters: any. taken: the
+ * consumer. Everything else is immutable after open.
+ */
+#ifndef ENGINE_INTERNAL_H
+#define ENGINE_INTERNAL_H
+
+#include "backend.h"
+#include "mailbox.h"
+#include "request.h"
+#include "sampler.h"
+#include "sched.h"
+#include "text.h"
+
+#include <stdatomic.h>
+#include <time.h>
+
+struct work {
+    struct mail mail;
+    struct sched_req sched;
+    struct rod_request *request;
+    struct text text;
+    struct sampler_counts counts;   /* n_table = 0: this request has no penalties */
+    int32_t *banned; size_t n_banned; /* before min_tokens */
+    int32_t last;                   /* the token that the next step feeds */
+    uint32_t n_generated;
+    uint64_t submit_ns, first_ns, last_ns;
+    struct event *end;              /* made at submit, so that every request can end whatever the memory */
+};
+
+struct engine_counters {
+    atomic_uint_fast64_t finished, cancelled, failed, rejected, nan;
+    atomic_uint_fast64_t prefill_tok, decode_tok, steps, last_step_end_ns, step_ns_sum, rows_sum, running;
+    atomic_uint_fast64_t bucket[20]; /* not cumulative */
+    atomic_bool device_failed;
+};
+
+/* What an engine runs on. backend is open; ops closes it. tokenizer may be NULL. */
+struct engine_parts {
+    const struct backend_ops *ops;
+    struct backend *backend;
+    struct tokenizer *tokenizer;
+    uint32_t V;
+    int32_t eos_ids[8]; uint32_t n_eos_ids;
+    struct rod_model_info info;     /* the engine fills in what the backend and tokenizer know */
+};
+
+struct rod_engine {
+    struct rod_engine_config config; /* its strings are not kept */
+    struct engine_parts parts;
+    struct backend_info backend_info;
+    size_t max_token_bytes;
+    struct mailbox mailbox;
+    struct engine_counters counters;
+    struct mailbox_event *taken;
+    struct sched sched;
+    struct sampler sampler;
+    struct sched_row *rows;         /* [n_slots] */
+    struct backend_segment *segs;   /* [n_slots] */
+    struct mailbox_events events;   /* of this step */
+    pthread_t thread;
+};
+
+/* Takes over backend and tokenizer on success. config: n_slots and max_batch_tok are the backend's by now. */
+int engine_open_parts(const struct rod_engine_config *config, const struct engine_parts *parts, struct rod_engine **out,
+                      struct rod_error *err);
+void *engine_thread(void *engine); /* engine_step.c */
+
+/* work.c */
+int work_new(const struct rod_engine *engine, struct rod_request *request, struct work **out, struct rod_error *err);
+void work_free(struct work *work); /* its request too, unless taken out before */
+
+void engine_log(const struct rod_engine *engine, int level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+static inline uint64_t engine_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+#endif

@@ -1,0 +1,79 @@
+/* engine_open.c - from a directory to an engine: model, tokenizer, backend. */
+#include "engine_internal.h"
+#include "model.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void fill_info(struct rod_model_info *info, const struct model *model, bool synthetic) {
+    const struct model_dims *d = &model->dims;
+    snprintf(info->name, sizeof info->name, "%s", model->name);
+    snprintf(info->arch, sizeof info->arch, "%s", d->plus ? "rodimus_plus" : "rodimus");
+    snprintf(info->weight_dtype, sizeof info->weight_dtype, "%s", dtype_name(model->weight_dtype));
+    info->d_model = d->D;
+    info->n_layer = d->L;
+    info->vocab_size = d->V;
+    info->window_tok = d->visible;
+    info->n_params = model->n_params;
+    info->bos_id = d->bos_id;
+    info->eos_id = model->n_eos_ids ? model->eos_ids[0] : d->eos_id;
+    info->default_temperature = model->default_temperature;
+    info->default_top_p = model->default_top_p;
+    info->default_min_p = model->default_min_p;
+    info->default_repetition_penalty = model->default_repetition_penalty;
+    info->default_top_k = model->default_top_k;
+    info->created_unix_s = synthetic ? 0 : model->created_unix_s;
+}
+
+static int open_backend(const struct rod_engine_config *config, const struct model *model, struct engine_parts *parts,
+                        struct rod_error *err) {
+    const char *device = config->device ? config->device : "auto";
+    int rc = backend_find(device, &parts->ops, err);
+    if (rc) return rc;
+    const struct backend_config be = {
+        .n_slots = config->n_slots,
+        .n_threads = config->n_threads,
+        .max_batch_tok = config->max_batch_tok,
+        /* One row of logits a session: only decode rows and the ends of prompts are sampled. */
+        .max_out = config->n_slots,
+        .device = strcmp(device, "auto") == 0 ? parts->ops->name : device,
+        .precision = config->precision ? config->precision : "auto",
+        .log = config->log,
+        .log_arg = config->log_arg,
+    };
+    return parts->ops->open(model, &be, &parts->backend, err);
+}
+
+static void find_eos(const struct model *model, struct engine_parts *parts) {
+    for (uint32_t i = 0; i < model->n_eos_ids && i < 8; i++) parts->eos_ids[parts->n_eos_ids++] = model->eos_ids[i];
+    if (!parts->n_eos_ids && model->dims.eos_id >= 0) parts->eos_ids[parts->n_eos_ids++] = model->dims.eos_id;
+}
+
+int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **out, struct rod_error *err) {
+    if (!config->model_dir == !config->synthetic)
+        return rod_fail(err, ROD_EINVALID, "Give either a model directory or the name of a synthetic model.");
+    struct model *model;
+    int rc = config->synthetic ? model_synthetic(config->synthetic, 1, &model, err) : model_open(config->model_dir, &model, err);
+    if (rc) return rc;
+    for (uint32_t i = 0; i < model->n_warnings && config->log; i++) config->log(config->log_arg, 2, model->warnings[i]);
+
+    struct engine_parts parts = {.V = model->dims.V};
+    fill_info(&parts.info, model, config->synthetic != NULL);
+    find_eos(model, &parts);
+    if (!config->synthetic) {
+        rc = tokenizer_open(config->model_dir, &parts.tokenizer, err);
+        if (rc == ROD_ENOTFOUND) {
+            if (config->log) config->log(config->log_arg, 2, "there is no tokenizer.json: prompts must be token ids");
+            parts.tokenizer = NULL;
+            rc = 0;
+        }
+    }
+    if (!rc) rc = open_backend(config, model, &parts, err);
+    if (!rc) rc = engine_open_parts(config, &parts, out, err);
+    model_close(model); /* the backend has its own copy of the weights */
+    if (rc) {
+        if (parts.backend) parts.ops->close(parts.backend);
+        if (parts.tokenizer) tokenizer_close(parts.tokenizer);
+    }
+    return rc;
+}

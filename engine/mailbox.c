@@ -1,0 +1,158 @@
+/* mailbox.c - two short critical sections: one for what goes in, one for what comes out. */
+#include "mailbox.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+int mailbox_init(struct mailbox *m, uint32_t n_slots, uint32_t max_queue, uint64_t max_queue_tok, struct rod_error *err) {
+    *m = (struct mailbox){.n_slots = n_slots, .max_queue = max_queue, .max_queue_tok = max_queue_tok};
+    /* Tickets count up, so a table as large as the live mails has chains of one; beyond 65,536 chains just grow. */
+    m->n_table = 64;
+    while (m->n_table < 65536 && m->n_table < (uint64_t)n_slots + max_queue) m->n_table *= 2;
+    m->table = calloc(m->n_table, sizeof(struct mail *));
+    if (!m->table) return rod_fail(err, ROD_ENOMEM, "No memory for the table of requests.");
+    pthread_mutex_init(&m->lock, NULL);
+    pthread_mutex_init(&m->out_lock, NULL);
+    pthread_cond_init(&m->filled, NULL);
+    return 0;
+}
+
+void mailbox_fini(struct mailbox *m) {
+    assert(m->n_live == 0);
+    free(m->table);
+    pthread_mutex_destroy(&m->lock);
+    pthread_mutex_destroy(&m->out_lock);
+    pthread_cond_destroy(&m->filled);
+}
+
+static struct mail **table_at(struct mailbox *m, uint64_t ticket) { return &m->table[ticket & (m->n_table - 1)]; }
+
+static int admission(const struct mailbox *m, const struct mail *mail, struct rod_error *err) {
+    if (m->refusal == ROD_EDEVICE) return rod_fail(err, ROD_EDEVICE, "The device failed; this server takes no requests.");
+    if (m->refusal) return rod_fail(err, m->refusal, "The server is shutting down and takes no new requests.");
+    if (m->n_live < m->n_slots) return 0; /* a slot is free for it: it does not wait */
+    if (m->n_live - m->n_slots >= m->max_queue)
+        return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %u requests run and %u wait.", m->n_slots, m->max_queue);
+    if (m->max_queue_tok && m->waiting_tok + mail->n_tok > m->max_queue_tok)
+        return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %llu prompt tokens wait and the limit is %llu.",
+                        (unsigned long long)m->waiting_tok, (unsigned long long)m->max_queue_tok);
+    return 0;
+}
+
+int mailbox_push(struct mailbox *m, struct mail *mail, uint64_t *ticket, struct rod_error *err) {
+    mail->next = mail->cancel_next = mail->cancel_prev = NULL;
+    mail->cancelled = mail->cancel_listed = mail->started = false;
+    pthread_mutex_lock(&m->lock);
+    int rc = admission(m, mail, err);
+    if (rc == 0) {
+        mail->ticket = *ticket = ++m->last_ticket;
+        struct mail **bucket = table_at(m, mail->ticket);
+        mail->chain = *bucket;
+        *bucket = mail;
+        m->n_live++;
+        m->n_waiting++;
+        m->waiting_tok += mail->n_tok;
+        if (m->tail) m->tail->next = mail;
+        else m->head = mail;
+        m->tail = mail;
+        pthread_cond_signal(&m->filled);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return rc;
+}
+
+void mailbox_cancel(struct mailbox *m, uint64_t ticket) {
+    pthread_mutex_lock(&m->lock);
+    struct mail *mail = *table_at(m, ticket);
+    while (mail && mail->ticket != ticket) mail = mail->chain;
+    if (mail && !mail->cancelled) {
+        mail->cancelled = mail->cancel_listed = true;
+        mail->cancel_next = m->cancels;
+        if (m->cancels) m->cancels->cancel_prev = mail;
+        m->cancels = mail;
+        pthread_cond_signal(&m->filled);
+    }
+    pthread_mutex_unlock(&m->lock);
+}
+
+void mailbox_refuse(struct mailbox *m, int code) {
+    pthread_mutex_lock(&m->lock);
+    if (m->refusal != ROD_EDEVICE) m->refusal = code;
+    pthread_mutex_unlock(&m->lock);
+}
+
+void mailbox_stop(struct mailbox *m) {
+    pthread_mutex_lock(&m->lock);
+    m->stop = true;
+    if (!m->refusal) m->refusal = ROD_EDRAINING;
+    pthread_cond_signal(&m->filled);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void mailbox_pop(struct mailbox *m, bool wait, struct mailbox_batch *batch) {
+    pthread_mutex_lock(&m->lock);
+    while (wait && !m->head && !m->cancels && !m->stop) pthread_cond_wait(&m->filled, &m->lock);
+    *batch = (struct mailbox_batch){m->head, m->cancels, m->stop};
+    m->head = m->tail = m->cancels = NULL;
+    for (struct mail *c = batch->cancels; c; c = c->cancel_next) c->cancel_listed = false;
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void leave_queue(struct mailbox *m, struct mail *mail) {
+    if (mail->started) return;
+    mail->started = true;
+    m->n_waiting--;
+    m->waiting_tok -= mail->n_tok;
+}
+
+void mailbox_started(struct mailbox *m, struct mail *mail) {
+    pthread_mutex_lock(&m->lock);
+    leave_queue(m, mail);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void mailbox_retire(struct mailbox *m, struct mail *mail) {
+    pthread_mutex_lock(&m->lock);
+    struct mail **at = table_at(m, mail->ticket);
+    while (*at != mail) at = &(*at)->chain;
+    *at = mail->chain;
+    if (mail->cancel_listed) { /* cancelled in the moment when it ended by itself */
+        if (mail->cancel_prev) mail->cancel_prev->cancel_next = mail->cancel_next;
+        else m->cancels = mail->cancel_next;
+        if (mail->cancel_next) mail->cancel_next->cancel_prev = mail->cancel_prev;
+    }
+    leave_queue(m, mail);
+    m->n_live--;
+    pthread_mutex_unlock(&m->lock);
+}
+
+void mailbox_append(struct mailbox_events *events, struct mailbox_event *event) {
+    event->next = NULL;
+    if (events->tail) events->tail->next = event;
+    else events->head = event;
+    events->tail = event;
+}
+
+void mailbox_post(struct mailbox *m, struct mailbox_events *events) {
+    if (!events->head) return;
+    pthread_mutex_lock(&m->out_lock);
+    if (m->out.tail) m->out.tail->next = events->head;
+    else m->out.head = events->head;
+    m->out.tail = events->tail;
+    pthread_mutex_unlock(&m->out_lock);
+    *events = (struct mailbox_events){0};
+}
+
+struct mailbox_event *mailbox_take(struct mailbox *m) {
+    pthread_mutex_lock(&m->out_lock);
+    struct mailbox_event *head = m->out.head;
+    m->out = (struct mailbox_events){0};
+    pthread_mutex_unlock(&m->out_lock);
+    return head;
+}
+
+void mailbox_count(struct mailbox *m, struct mailbox_counts *out) {
+    pthread_mutex_lock(&m->lock);
+    *out = (struct mailbox_counts){m->n_live, m->n_waiting, m->waiting_tok};
+    pthread_mutex_unlock(&m->lock);
+}

@@ -1,0 +1,161 @@
+/* sched.c - queue, slots and the plan of a step. */
+#include "sched.h"
+
+#include <assert.h>
+
+static void list_push(struct sched_list *l, struct sched_req *req) {
+    req->prev = l->tail;
+    req->next = NULL;
+    if (l->tail) l->tail->next = req;
+    else l->head = req;
+    l->tail = req;
+    l->n++;
+}
+
+static void list_remove(struct sched_list *l, struct sched_req *req) {
+    if (req->prev) req->prev->next = req->next;
+    else l->head = req->next;
+    if (req->next) req->next->prev = req->prev;
+    else l->tail = req->prev;
+    req->prev = req->next = NULL;
+    l->n--;
+}
+
+static struct sched_list *list_of(struct sched *s, const struct sched_req *req) {
+    switch (req->state) {
+    case SCHED_QUEUED: return &s->queue;
+    case SCHED_PREFILL: return &s->prefill;
+    case SCHED_DECODE: return &s->decode;
+    case SCHED_NONE: break;
+    }
+    return NULL;
+}
+
+int sched_init(struct sched *s, const struct sched_config *config, struct rod_error *err) {
+    assert(config->n_slots && config->max_out && config->chunk_tok && config->chunk_tok <= config->max_batch_tok);
+    *s = (struct sched){.config = *config, .next_deadline_ns = UINT64_MAX};
+    return slots_init(&s->slots, config->n_slots, err);
+}
+
+void sched_fini(struct sched *s) { slots_fini(&s->slots); }
+
+void sched_submit(struct sched *s, struct sched_req *req, uint64_t now_ns) {
+    assert(req->n_prompt > req->pos);
+    req->state = SCHED_QUEUED;
+    req->submit_ns = now_ns;
+    req->slot = SLOTS_NONE;
+    if (req->deadline_ns && req->deadline_ns < s->next_deadline_ns) s->next_deadline_ns = req->deadline_ns;
+    list_push(&s->queue, req);
+}
+
+struct sched_req *sched_expire(struct sched *s, uint64_t now_ns) {
+    if (now_ns < s->next_deadline_ns) return NULL;
+    uint64_t next_ns = UINT64_MAX;
+    for (struct sched_req *r = s->queue.head; r; r = r->next) {
+        if (!r->deadline_ns) continue;
+        if (r->deadline_ns <= now_ns) {
+            list_remove(&s->queue, r);
+            r->state = SCHED_NONE;
+            return r;
+        }
+        if (r->deadline_ns < next_ns) next_ns = r->deadline_ns;
+    }
+    s->next_deadline_ns = next_ns;
+    return NULL;
+}
+
+struct sched_req *sched_admit(struct sched *s, uint64_t now_ns) {
+    struct sched_req *r = s->queue.head;
+    if (!r) return NULL;
+    uint32_t slot = slots_acquire(&s->slots);
+    if (slot == SLOTS_NONE) return NULL;
+    list_remove(&s->queue, r);
+    r->slot = slot;
+    r->state = SCHED_PREFILL;
+    r->admit_ns = now_ns;
+    list_push(&s->prefill, r);
+    return r;
+}
+
+/* How many tokens of the prompt fit into budget_tok: to its end, or to the last multiple of chunk_tok before. */
+static uint32_t piece_tok(const struct sched *s, const struct sched_req *r, uint32_t budget_tok, uint32_t n_out) {
+    uint64_t end = r->pos + budget_tok;
+    if (end >= r->n_prompt && n_out) return (uint32_t)(r->n_prompt - r->pos);
+    if (end >= r->n_prompt) end = r->n_prompt - 1; /* no row of logits left for its end */
+    end -= end % s->config.chunk_tok;
+    return end > r->pos ? (uint32_t)(end - r->pos) : 0;
+}
+
+/* The least that a prompt can advance: to the next multiple of chunk_tok or to its end. */
+static uint32_t least_tok(const struct sched *s, const struct sched_req *r) {
+    uint64_t to_chunk = s->config.chunk_tok - r->pos % s->config.chunk_tok, to_end = r->n_prompt - r->pos;
+    return (uint32_t)(to_chunk < to_end ? to_chunk : to_end);
+}
+
+/* The prompt with the least left to read that this plan has not taken yet. */
+static struct sched_req *shortest(const struct sched *s) {
+    struct sched_req *best = NULL;
+    for (struct sched_req *r = s->prefill.head; r; r = r->next)
+        if (r->plan != s->n_plans && (!best || r->n_prompt - r->pos < best->n_prompt - best->pos)) best = r;
+    return best;
+}
+
+uint32_t sched_plan(struct sched *s, struct sched_row *rows) {
+    uint32_t n = 0, budget = s->config.max_batch_tok, outs = s->config.max_out;
+    s->n_plans++;
+
+    /* One prompt advances however many decode rows there are: the oldest and the shortest in turn, so that a short
+     * prompt overtakes a long one and the long one still gets every second turn. Its least piece is kept free. */
+    struct sched_req *first = s->prefill.head ? (s->n_prompt_plans % 2 ? shortest(s) : s->prefill.head) : NULL;
+    uint32_t kept = first ? least_tok(s, first) : 0, kept_out = first && kept == first->n_prompt - first->pos;
+    if (first && s->decode.n && (kept == budget || kept_out == outs) && s->n_plans % 2) {
+        first = NULL; /* they do not fit together: steps alternate between the two kinds */
+        kept = kept_out = 0;
+    }
+
+    uint32_t n_decode = s->decode.n;
+    if (n_decode > budget - kept) n_decode = budget - kept;
+    if (n_decode > outs - kept_out) n_decode = outs - kept_out;
+    struct sched_req *r = s->decode.head;
+    for (uint32_t i = 0; i < n_decode; i++, r = r->next) {
+        r->plan = s->n_plans;
+        rows[n++] = (struct sched_row){.req = r, .pos = r->pos, .n_tok = 1, .n_out = 1};
+    }
+    budget -= n_decode;
+    outs -= n_decode;
+
+    if (first) s->n_prompt_plans++;
+    for (r = first; r && budget; r = shortest(s)) {
+        uint32_t n_tok = piece_tok(s, r, budget, outs);
+        if (!n_tok) break;
+        uint32_t n_out = r->pos + n_tok == r->n_prompt;
+        r->plan = s->n_plans;
+        rows[n++] = (struct sched_row){.req = r, .pos = r->pos, .n_tok = n_tok, .n_out = n_out};
+        budget -= n_tok;
+        outs -= n_out;
+    }
+    return n;
+}
+
+void sched_commit(struct sched *s, const struct sched_row *row) {
+    struct sched_req *r = row->req;
+    assert(r->pos == row->pos && (r->state == SCHED_PREFILL || r->state == SCHED_DECODE));
+    r->pos += row->n_tok;
+    if (r->state == SCHED_DECODE) { /* to the end of the line: when not all rows fit, they take turns */
+        list_remove(&s->decode, r);
+        list_push(&s->decode, r);
+    } else if (r->pos == r->n_prompt) {
+        list_remove(&s->prefill, r);
+        r->state = SCHED_DECODE;
+        list_push(&s->decode, r);
+    }
+}
+
+void sched_remove(struct sched *s, struct sched_req *req) {
+    struct sched_list *list = list_of(s, req);
+    assert(list);
+    list_remove(list, req);
+    if (req->state != SCHED_QUEUED) slots_release(&s->slots, req->slot);
+    req->slot = SLOTS_NONE;
+    req->state = SCHED_NONE;
+}

@@ -1,0 +1,61 @@
+/* sched.h - which requests run in the next step: a pure state machine in the caller's time.
+ *
+ *   submit -> QUEUED -> admit -> PREFILL -> (plan, commit)* -> DECODE -> (plan, commit)* -> remove
+ *
+ * Who owns what: a sched_req is the caller's and stays at its address until sched_remove or sched_expire gave it back.
+ * Threads: the engine thread; no I/O, no clock (now_ns is an argument), no allocation after init.
+ * Invariants: a slot has at most one request; a plan has at most max_batch_tok tokens, max_out rows of logits and one
+ * row a request; a prompt is split only at absolute multiples of chunk_tok, so its state does not depend on the load;
+ * every admitted request advances within a bounded number of plans.
+ */
+#ifndef SCHED_H
+#define SCHED_H
+
+#include "slots.h"
+
+enum sched_state { SCHED_NONE, SCHED_QUEUED, SCHED_PREFILL, SCHED_DECODE };
+
+struct sched_req {
+    struct sched_req *prev, *next;
+    enum sched_state state;
+    uint32_t slot;          /* in PREFILL and DECODE */
+    uint64_t n_prompt, pos; /* tokens of the prompt; tokens read so far */
+    uint64_t deadline_ns;   /* no slot by then: expired; 0 = none */
+    uint64_t submit_ns, admit_ns;
+    uint64_t plan;          /* the plan that last took it */
+};
+
+struct sched_list { struct sched_req *head, *tail; uint32_t n; };
+
+struct sched_config {
+    uint32_t n_slots, max_batch_tok, max_out, chunk_tok; /* all >= 1, chunk_tok <= max_batch_tok */
+};
+
+struct sched {
+    struct sched_config config;
+    struct slots slots;
+    struct sched_list queue, prefill, decode; /* decode: the row that ran longest ago first */
+    uint64_t next_deadline_ns;                /* no queued request expires before this */
+    uint64_t n_plans, n_prompt_plans;
+};
+
+/* One request's share of a step: tokens [pos, pos + n_tok) are read, logits come for the last n_out (0 or 1). */
+struct sched_row { struct sched_req *req; uint64_t pos; uint32_t n_tok, n_out; };
+
+int sched_init(struct sched *s, const struct sched_config *config, struct rod_error *err);
+void sched_fini(struct sched *s);
+
+/* req: n_prompt >= 1, pos (0), deadline_ns filled by the caller. */
+void sched_submit(struct sched *s, struct sched_req *req, uint64_t now_ns);
+/* The next queued request whose deadline has come, taken out; NULL = none. Call before sched_admit. */
+struct sched_req *sched_expire(struct sched *s, uint64_t now_ns);
+/* First come, first served: the next queued request, now holding a slot; NULL = none waits or no slot is free. */
+struct sched_req *sched_admit(struct sched *s, uint64_t now_ns);
+/* rows: room for n_slots. Decode rows first, then prompt pieces. Returns the number of rows; 0 = nothing runs. */
+uint32_t sched_plan(struct sched *s, struct sched_row *rows);
+/* The row's tokens were read. */
+void sched_commit(struct sched *s, const struct sched_row *row);
+/* Finished, failed or cancelled, in any state: its slot is free at once. */
+void sched_remove(struct sched *s, struct sched_req *req);
+
+#endif
