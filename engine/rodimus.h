@@ -201,4 +201,61 @@ struct rod_event {
 struct rod_event *rod_next_event(struct rod_engine *engine); /* NULL = none now; never blocks */
 void rod_event_free(struct rod_event *event);
 
+/* ---- a checkpoint looked at from outside (no engine needed); any thread ---- */
+struct rod_tensor_info {
+    const char *name, *file, *dtype; /* dtype as the file spells it: "BF16" */
+    uint64_t n_bytes, shape[8];
+    uint32_t n_dims;
+    bool used;                 /* the model calls for it */
+};
+struct rod_inspect_report {    /* the letters are the design's: D d_model, L layers, E d_inner, M mem_size, R low rank, ... */
+    char name[128], layout[16], arch[32], weight_dtype[16];
+    uint32_t D, L, E, M, R, K, V, H, Hk, Hv, P, F, window_tok, rot_dim;
+    double rot_base;
+    float norm_eps, k_eps;
+    bool tied, scale_embed, norm_embed, qk_norm, rot_interleaved;
+    int32_t bos_id;
+    int32_t eos_ids[8]; uint32_t n_eos_ids;
+    uint64_t n_params, weight_bytes, file_bytes; /* weight_bytes: what the model calls for */
+    /* One session, whatever its length: S in fp32, conv tail and window in 16 bits (GPU) or all in fp32 (CPU). */
+    uint64_t S_bytes, conv16_bytes, window16_bytes, session16_bytes, session32_bytes;
+    const struct rod_tensor_info *tensors; size_t n_tensors; /* sorted by name */
+    const char *warnings[4]; uint32_t n_warnings;
+    void *priv;
+};
+/* Errors name the first fault: the key, or tensor and file. */
+int rod_inspect(const char *dir, struct rod_inspect_report **out, struct rod_error *err);
+void rod_inspect_free(struct rod_inspect_report *report);
+
+/* Runs a golden.safetensors through prefill and through single steps and compares everything that it holds. */
+struct rod_verify_options {
+    const char *model_dir, *golden_path;
+    const char *device, *precision; /* NULL = "auto" */
+    uint32_t n_threads;        /* CPU, 0 = all cores */
+    uint32_t first_tok, piece_tok; /* how prefill splits the prompt: the first piece, the others; 0 = as large as fits */
+};
+enum { ROD_VERIFY_PREFILL, ROD_VERIFY_STEPS, ROD_VERIFY_N_MODES };
+struct rod_verify_row {        /* one tensor in one mode */
+    char what[32];             /* "logits", "state.3.S" */
+    int mode;
+    double rel_err;            /* ||x - ref|| / ||ref|| */
+    double max_err;            /* largest |x - ref| of one element / rms of its row of the reference */
+    bool ok;
+};
+struct rod_verify_agreement {  /* argmax of the prompt's logits; greedy continuation, fed the reference's ids */
+    uint32_t argmax_same, argmax_excused, greedy_same, greedy_excused; /* excused: too close to call at this precision */
+    bool ok;
+};
+struct rod_verify_report {
+    char model[128], device[64], precision[16];
+    uint32_t n_tok, n_greedy;
+    double rel_bound, max_bound, margin; /* margin: of the logits' deviation, below which ids may differ; 0 = never */
+    struct rod_verify_row *rows; size_t n_rows;
+    struct rod_verify_agreement agreement[ROD_VERIFY_N_MODES];
+    bool passed;
+};
+/* 0 when it could be run: then report->passed is the answer. */
+int rod_verify(const struct rod_verify_options *options, struct rod_verify_report **out, struct rod_error *err);
+void rod_verify_free(struct rod_verify_report *report);
+
 #endif

@@ -1,0 +1,259 @@
+/* verify.c - see verify.h. Comparisons are written so that a NaN on either side fails them. */
+#include "verify.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- running ---- */
+
+void verify_free(struct verify_result *result) {
+    if (!result) return;
+    golden_free_state(result->layers, result->n_layers);
+    free(result->logits);
+    free(result->greedy_logits);
+    free(result);
+}
+
+static int run_prompt(const struct backend_ops *ops, struct backend *be, uint32_t V, const struct golden *g,
+                      uint32_t first_tok, uint32_t piece_tok, float *logits, struct rod_error *err) {
+    const struct backend_info *info = ops->info(be);
+    uint32_t most = info->max_batch_tok < info->max_out ? info->max_batch_tok : info->max_out;
+    if (piece_tok == 0 || piece_tok > most) piece_tok = most;
+    if (first_tok == 0 || first_tok > most) first_tok = piece_tok;
+    ops->slot_zero(be, 0);
+    for (uint32_t pos = 0; pos < g->T;) {
+        uint32_t n = pos ? piece_tok : first_tok;
+        if (n > g->T - pos) n = g->T - pos;
+        struct backend_segment segment = {.slot = 0, .n_tok = n, .n_out = n, .pos = pos, .tok = g->ids + pos};
+        const float *rows;
+        int rc = ops->forward(be, &segment, 1, &rows, err);
+        if (rc) return rc;
+        memcpy(logits + (size_t)pos * V, rows, (size_t)n * V * sizeof *logits);
+        pos += n;
+    }
+    return 0;
+}
+
+/* The reference's own ids are fed, so that one close call does not make every later id another. */
+static int run_greedy(const struct backend_ops *ops, struct backend *be, uint32_t V, const struct golden *g,
+                      const float *last, float *greedy_logits, struct rod_error *err) {
+    memcpy(greedy_logits, last, V * sizeof *last);
+    for (uint32_t i = 0; i + 1 < g->n_greedy; i++) {
+        struct backend_segment segment = {.slot = 0, .n_tok = 1, .n_out = 1, .pos = g->T + i, .tok = &g->greedy_ids[i]};
+        const float *row;
+        int rc = ops->forward(be, &segment, 1, &row, err);
+        if (rc) return rc;
+        memcpy(greedy_logits + (size_t)(i + 1) * V, row, V * sizeof *row);
+    }
+    return 0;
+}
+
+int verify_run(const struct backend_ops *ops, struct backend *be, const struct model_dims *d, const struct golden *g,
+               uint32_t first_tok, uint32_t piece_tok, struct verify_result **out, struct rod_error *err) {
+    struct verify_result *r = calloc(1, sizeof *r);
+    if (r) {
+        r->n_layers = d->L;
+        r->logits = malloc((size_t)g->T * d->V * sizeof *r->logits);
+        r->greedy_logits = malloc((size_t)g->n_greedy * d->V * sizeof *r->greedy_logits);
+        r->layers = golden_new_state(d, g->n_keys);
+    }
+    int rc = r && r->logits && r->greedy_logits && r->layers
+                 ? run_prompt(ops, be, d->V, g, first_tok, piece_tok, r->logits, err)
+                 : rod_fail(err, ROD_ENOMEM, "no memory for the results of %u tokens", g->T);
+    for (uint32_t i = 0; i < d->L && !rc; i++) {
+        rc = ops->slot_read(be, 0, g->T, i, &r->layers[i], err);
+        if (!rc && r->layers[i].n_keys != g->n_keys && d->plus)
+            rc = rod_fail(err, ROD_EINTERNAL, "layer %u keeps %u keys after %u tokens, %u are seen", i,
+                          r->layers[i].n_keys, g->T, g->n_keys);
+    }
+    if (!rc) rc = run_greedy(ops, be, d->V, g, r->logits + (size_t)(g->T - 1) * d->V, r->greedy_logits, err);
+    if (rc) {
+        verify_free(r);
+        return rc;
+    }
+    *out = r;
+    return 0;
+}
+
+/* ---- comparing ---- */
+
+/* fp32: the vectors were computed in float64, so what is left is fp32 rounding; every id must agree (the sets' smallest
+ * margin is far above it). 16-bit arithmetic: rounding of each operand, 2^-11 or 2^-8, grown through the layers; ids
+ * may differ where the reference's best two are within a tenth of the logits' deviation. The bound on one element is
+ * there because a single wrong value hides in a norm: in fp32 six times the worst of the vectors (2e-5, of S). */
+struct verify_bounds verify_bounds(enum dtype arithmetic) {
+    switch (arithmetic) {
+    case DTYPE_F32: return (struct verify_bounds){1e-5, 1e-4, 0};
+    case DTYPE_F16: return (struct verify_bounds){2.5e-3, 0.1, 0.1};
+    case DTYPE_BF16: break;
+    }
+    return (struct verify_bounds){1.5e-2, 0.5, 0.1};
+}
+
+struct rod_verify_report *verify_new_report(const struct model_dims *d, struct verify_bounds bounds) {
+    struct rod_verify_report *report = calloc(1, sizeof *report);
+    if (!report) return NULL;
+    report->rows = calloc(ROD_VERIFY_N_MODES * (1 + 4 * (size_t)d->L), sizeof *report->rows);
+    if (!report->rows) {
+        free(report);
+        return NULL;
+    }
+    report->rel_bound = bounds.rel;
+    report->max_bound = bounds.max;
+    report->margin = bounds.margin;
+    report->passed = true;
+    return report;
+}
+
+void rod_verify_free(struct rod_verify_report *report) {
+    if (!report) return;
+    free(report->rows);
+    free(report);
+}
+
+/* n values in rows that share one scale, their rms: rows of S decay at their own speeds. */
+static void compare_values(const float *ref, const float *x, size_t n, size_t row, const char *what, int mode,
+                           struct rod_verify_report *report) {
+    double diff2 = 0, ref2 = 0, max_err = 0;
+    bool finite = true;
+    for (size_t first = 0; first < n; first += row) {
+        double row_diff = 0, row_ref2 = 0;
+        for (size_t i = first; i < first + row; i++) {
+            double r = (double)ref[i], d = (double)x[i] - r;
+            finite &= isfinite(d) && isfinite(r);
+            diff2 += d * d;
+            row_ref2 += r * r;
+            if (fabs(d) > row_diff) row_diff = fabs(d);
+        }
+        ref2 += row_ref2;
+        double rms = sqrt(row_ref2 / (double)row);
+        double err = row_diff == 0 ? 0 : row_diff / rms; /* a row of zeros: any difference is infinite */
+        if (err > max_err) max_err = err;
+    }
+    struct rod_verify_row *out = &report->rows[report->n_rows++];
+    snprintf(out->what, sizeof out->what, "%s", what);
+    out->mode = mode;
+    out->rel_err = !finite ? NAN : diff2 == 0 ? 0 : sqrt(diff2 / ref2);
+    out->max_err = finite ? max_err : NAN;
+    out->ok = out->rel_err <= report->rel_bound && out->max_err <= report->max_bound; /* false for NAN */
+    if (!out->ok) report->passed = false;
+}
+
+static uint32_t argmax(const float *row, uint32_t n) { /* ties to the lower id */
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (row[i] > row[best]) best = i;
+    return best;
+}
+
+static double deviation(const float *row, uint32_t n) {
+    double sum = 0, square = 0;
+    for (uint32_t i = 0; i < n; i++) sum += (double)row[i], square += (double)row[i] * (double)row[i];
+    double mean = sum / n;
+    return sqrt(fmax(square / n - mean * mean, 0));
+}
+
+/* Whether choosing `chosen` where the reference chose `wanted` is a close call: judged by row, the reference's logits
+ * where they are known. */
+static bool close_call(const float *row, uint32_t n, uint32_t wanted, uint32_t chosen, double margin) {
+    double gap = fabs((double)row[wanted] - (double)row[chosen]);
+    return margin > 0 && gap <= margin * deviation(row, n);
+}
+
+void verify_compare(const struct golden *g, const struct verify_result *r, const struct model_dims *d, int mode,
+                    struct rod_verify_report *report) {
+    compare_values(g->logits, r->logits, (size_t)g->T * d->V, d->V, "logits", mode, report);
+    for (uint32_t i = 0; i < d->L; i++)
+        for (uint32_t which = 0; which < (d->plus ? 4 : 2); which++) {
+            struct golden_tensor ref = golden_state_tensor(&g->layers[i], d, which);
+            struct golden_tensor got = golden_state_tensor(&r->layers[i], d, which);
+            char what[32];
+            snprintf(what, sizeof what, "state.%u.%s", i, ref.name);
+            compare_values(ref.values, got.values, ref.n, ref.row, what, mode, report);
+        }
+
+    struct rod_verify_agreement *a = &report->agreement[mode];
+    for (uint32_t t = 0; t < g->T; t++) {
+        const float *ref = g->logits + (size_t)t * d->V;
+        uint32_t wanted = argmax(ref, d->V), chosen = argmax(r->logits + (size_t)t * d->V, d->V);
+        if (wanted == chosen)
+            a->argmax_same++;
+        else
+            a->argmax_excused += close_call(ref, d->V, wanted, chosen, report->margin);
+    }
+    for (uint32_t i = 0; i < g->n_greedy; i++) {
+        const float *row = r->greedy_logits + (size_t)i * d->V;
+        uint32_t wanted = (uint32_t)g->greedy_ids[i], chosen = argmax(row, d->V);
+        if (wanted == chosen)
+            a->greedy_same++;
+        else
+            a->greedy_excused += close_call(row, d->V, wanted, chosen, report->margin);
+    }
+    report->n_tok = g->T;
+    report->n_greedy = g->n_greedy;
+    a->ok = a->argmax_same + a->argmax_excused == g->T && a->greedy_same + a->greedy_excused == g->n_greedy;
+    if (!a->ok) report->passed = false;
+}
+
+/* ---- all of it ---- */
+
+/* What the arithmetic is done in: fp32 on the CPU whatever the weights' type; on a GPU the precision asked for, or with
+ * "auto" the weights' own type, fp32 becoming bf16. */
+static enum dtype arithmetic_of(const struct backend_ops *ops, const char *precision, const struct model *model) {
+    if (!strcmp(ops->name, "cpu")) return DTYPE_F32;
+    for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
+        if (!strcmp(precision, dtype_name(dtype))) return dtype;
+    return model->weight_dtype == DTYPE_F32 ? DTYPE_BF16 : model->weight_dtype;
+}
+
+static int verify_model(const struct rod_verify_options *o, const struct model *model, struct rod_verify_report **out,
+                        struct rod_error *err) {
+    const char *precision = o->precision ? o->precision : "auto";
+    const struct backend_ops *ops;
+    struct golden *golden = NULL;
+    struct backend *be = NULL;
+    struct backend_config config = {
+        .n_slots = 1, .n_threads = o->n_threads, .device = o->device ? o->device : "auto", .precision = precision};
+    int rc = backend_find(config.device, &ops, err);
+    if (!rc) rc = golden_open(o->golden_path, &model->dims, &golden, err);
+    if (!rc) rc = ops->open(model, &config, &be, err);
+    struct rod_verify_report *report = NULL;
+    if (!rc) {
+        enum dtype arithmetic = arithmetic_of(ops, precision, model);
+        report = verify_new_report(&model->dims, verify_bounds(arithmetic));
+        if (!report) rc = rod_fail(err, ROD_ENOMEM, "no memory for a report");
+        if (report) {
+            snprintf(report->model, sizeof report->model, "%s", model->name);
+            snprintf(report->device, sizeof report->device, "%s", ops->info(be)->device);
+            snprintf(report->precision, sizeof report->precision, "%s", dtype_name(arithmetic));
+        }
+    }
+    for (int mode = 0; mode < ROD_VERIFY_N_MODES && !rc; mode++) {
+        bool steps = mode == ROD_VERIFY_STEPS;
+        struct verify_result *result;
+        rc =
+            verify_run(ops, be, &model->dims, golden, steps ? 1 : o->first_tok, steps ? 1 : o->piece_tok, &result, err);
+        if (rc) break;
+        verify_compare(golden, result, &model->dims, mode, report);
+        verify_free(result);
+    }
+    if (be) ops->close(be);
+    golden_close(golden);
+    if (rc) {
+        rod_verify_free(report);
+        return rc;
+    }
+    *out = report;
+    return 0;
+}
+
+int rod_verify(const struct rod_verify_options *options, struct rod_verify_report **out, struct rod_error *err) {
+    struct model *model;
+    int rc = model_open(options->model_dir, &model, err);
+    if (rc) return rc;
+    rc = verify_model(options, model, out, err);
+    model_close(model);
+    return rc;
+}
