@@ -170,8 +170,9 @@ static void lay_out_slot(struct backend *be) {
     at->S = 0;
     at->conv = at->S + (size_t)be->Ep * d->M;
     at->k = at->conv + (size_t)d->K * be->Ep;
-    at->v = at->k + (size_t)d->Hk * d->P * d->visible + 2 * CPU_PANEL; /* loads of keys may pass the end */
-    at->layer_floats = (at->v + (size_t)d->Hv * d->P * d->visible + 15) / 16 * 16;
+    be->ring_keys = d->plus ? pad(d->visible + CPU_CHUNK - 1) : 0;
+    at->v = at->k + (size_t)d->Hk * d->P * be->ring_keys;
+    at->layer_floats = at->v + (size_t)d->Hv * d->P * be->ring_keys;
     be->slot_floats = at->layer_floats * d->L;
     be->info.slot_bytes = be->slot_floats * sizeof(float);
 }
@@ -195,8 +196,7 @@ static int make_slots(struct backend *be, uint32_t n_slots, struct rod_error *er
 static int make_workspaces(struct backend *be, struct rod_error *err) {
     const struct model_dims *d = &be->d;
     const size_t N = be->info.max_batch_tok, n_threads = team_size(be->team);
-    const size_t Dp = be->Dp, Ep = be->Ep, Mp = be->Mp, Qp = pad(d->H * d->P);
-    be->ld_kt = (N + 15) / 16 * 16;
+    const size_t Dp = be->Dp, Ep = be->Ep, Mp = be->Mp, Qp = be->Qp;
     const struct { float **p; size_t n; } parts[] = {
         {&be->x, N * Dp},        {&be->h, N * Dp},      {&be->y, N * Dp},         {&be->a, N * Ep},
         {&be->z, N * Ep},        {&be->s, N * Ep},      {&be->u, N * Ep},         {&be->o, N * Ep},
@@ -204,8 +204,7 @@ static int make_workspaces(struct backend *be, struct rod_error *err) {
         {&be->log_alpha, N * Mp}, {&be->q_in, N * Mp},  {&be->k_out, N * Mp},     {&be->decay, N * Mp},
         {&be->A, N * CPU_CHUNK}, {&be->c0, N * be->Rp}, {&be->aq, N * Qp},        {&be->ak, N * be->Kvp},
         {&be->av, N * be->Vvp},  {&be->att, N * Qp},    {&be->fa, N * be->Fp},    {&be->fg, N * be->Fp},
-        {&be->kt, (size_t)d->Hk * d->P * be->ld_kt + 2 * CPU_PANEL},              {&be->rope, N * d->rot_dim},
-        {&be->logits, (size_t)be->info.max_out * d->V},
+        {&be->rope, N * d->rot_dim},                    {&be->logits, (size_t)be->info.max_out * d->V},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (!(*parts[i].p = take(be, parts[i].n * sizeof(float), err))) return ROD_ENOMEM;
@@ -217,7 +216,7 @@ static int make_workspaces(struct backend *be, struct rod_error *err) {
     if (!be->b || !be->rows || !be->chunks || !be->inv_freq || !be->window_scratch) return ROD_ENOMEM;
     for (uint32_t i = 0; i < d->rot_dim / 2; i++) be->inv_freq[i] = 1.0 / pow(d->rot_base, 2.0 * i / d->rot_dim);
     for (size_t i = 0; i < n_threads; i++)
-        if (!(be->window_scratch[i] = take(be, 4 * ((size_t)d->visible + 128) * sizeof(float), err))) return ROD_ENOMEM;
+        if (!(be->window_scratch[i] = take(be, 4 * ((size_t)d->visible + 2 * CPU_PANEL) * sizeof(float), err))) return ROD_ENOMEM;
     return 0;
 }
 
@@ -248,7 +247,7 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     be->d = model->dims;
     be->ops = cpu_ops_best();
     be->Dp = pad(d->D), be->Ep = pad(d->E), be->Mp = pad(d->M), be->Rp = pad(d->R), be->Fp = pad(d->F);
-    be->Kvp = pad(d->Hk * d->P), be->Vvp = pad(d->Hv * d->P);
+    be->Qp = pad(d->H * d->P), be->Kvp = pad(d->Hk * d->P), be->Vvp = pad(d->Hv * d->P);
     lay_out_slot(be);
     int rc = make_slots(be, config->n_slots, err);
     be->info.chunk_tok = CPU_CHUNK;
@@ -299,8 +298,9 @@ static int backend_cpu_slot_read(struct backend *be, uint32_t slot, uint64_t pos
     out->n_keys = pos < d->visible ? (uint32_t)pos : d->visible;
     if (!d->plus || !out->k || !out->v) return 0;
     for (uint32_t j = 0; j < out->n_keys; j++) {
-        size_t at = (size_t)((pos - out->n_keys + j) % d->visible), nk = (size_t)d->Hk * d->P, nv = (size_t)d->Hv * d->P;
-        for (size_t i = 0; i < nk; i++) out->k[j * nk + i] = base[be->at.k + i * d->visible + at];
+        size_t at = (size_t)((pos - out->n_keys + j) % be->ring_keys), nk = (size_t)d->Hk * d->P, nv = (size_t)d->Hv * d->P;
+        for (size_t i = 0; i < nk; i++)
+            out->k[j * nk + i] = base[be->at.k + (at / CPU_PANEL * nk + i) * CPU_PANEL + at % CPU_PANEL];
         memcpy(out->v + j * nv, base + be->at.v + at * nv, nv * sizeof(float));
     }
     return 0;

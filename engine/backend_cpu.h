@@ -24,7 +24,7 @@ struct cpu_slot_layout { size_t S, conv, k, v, layer_floats; };
 struct backend {
     struct backend_info info;
     struct model_dims d;
-    uint32_t Dp, Ep, Mp, Rp, Fp, Kvp, Vvp; /* padded D, E, M, R, F, Hk P, Hv P */
+    uint32_t Dp, Ep, Mp, Rp, Fp, Qp, Kvp, Vvp; /* padded D, E, M, R, F, H P, Hk P, Hv P */
     const struct cpu_ops *ops;
     struct team *team;
     struct cpu_layer *layers;
@@ -35,15 +35,15 @@ struct backend {
     float *slots;                     /* [n_slots][L][layer_floats], S tiled as gla_step wants it */
     size_t slot_floats;
     struct cpu_slot_layout at;
+    uint32_t ring_keys;               /* of the window, see struct cpu_window */
 
     /* Workspaces; N = max_batch_tok rows. */
     float *x, *h, *y, *a, *z, *s, *u, *o, *q, *k, *g, *t, *log_alpha, *q_in, *k_out, *decay, *A, *c0;
-    float *aq, *ak, *av, *att, *kt, *fa, *fg, *rope, *logits;
-    size_t ld_kt;                     /* kt: this step's keys transposed [Hk P][ld_kt] */
+    float *aq, *ak, *av, *att, *fa, *fg, *rope, *logits;
     double *b;
     float **window_scratch;           /* [threads] */
-    struct cpu_row { uint32_t segment, index; } *rows;            /* of the step: segment, and place in it */
-    struct cpu_chunk { uint32_t first_row, n, slot, segment; } *chunks; /* pieces of segments between multiples of 64 */
+    struct cpu_row { uint32_t segment, index, phase; } *rows; /* of the step: segment, place in it, which of its pieces */
+    struct cpu_chunk { uint32_t first_row, n, slot; } *chunks; /* pieces of segments between multiples of 64 */
     void **allocations;
     size_t n_allocations;
 };

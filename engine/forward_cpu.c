@@ -13,7 +13,8 @@ struct step {
     struct backend *be;
     const struct backend_segment *segs;
     uint32_t n_segs, n_rows, n_out, n_chunks;
-    bool any_chunk; /* a piece of more than one token */
+    uint32_t n_phases; /* most pieces of one segment */
+    bool any_chunk;    /* a piece of more than one token */
 };
 
 /* y[rows] = base + W x for the member's share of W's panels. */
@@ -183,27 +184,54 @@ static void norm_head(const struct model_dims *d, const float *w, float *head) {
     for (uint32_t p = 0; p < d->P; p++) head[p] = head[p] * scale * w[p];
 }
 
+/* Row r's key and value into its session's ring. */
+static void remember_row(const struct step *st, uint32_t layer, size_t r) {
+    struct backend *be = st->be;
+    const struct backend_segment *seg = &st->segs[be->rows[r].segment];
+    float *slot = cpu_slot(be, seg->slot, layer);
+    const size_t nk = (size_t)be->d.Hk * be->d.P, nv = (size_t)be->d.Hv * be->d.P;
+    const size_t at = (size_t)((seg->pos + be->rows[r].index) % be->ring_keys);
+    float *kt = slot + be->at.k + at / CPU_PANEL * nk * CPU_PANEL + at % CPU_PANEL;
+    for (size_t i = 0; i < nk; i++) kt[i * CPU_PANEL] = be->ak[r * be->Kvp + i];
+    memcpy(slot + be->at.v + at * nv, be->av + r * be->Vvp, nv * sizeof(float));
+}
+
 static void attend_row(const struct step *st, uint32_t member, uint32_t layer, size_t r, uint32_t h0, uint32_t h1) {
     struct backend *be = st->be;
     const struct model_dims *d = &be->d;
     const struct backend_segment *seg = &st->segs[be->rows[r].segment];
     const float *slot = cpu_slot(be, seg->slot, layer);
-    const uint32_t index = be->rows[r].index;
-    const size_t Qp = (size_t)(d->H * d->P + CPU_PANEL - 1) / CPU_PANEL * CPU_PANEL, W = d->visible, nv = (size_t)d->Hv * d->P;
-    const uint64_t pos = seg->pos + index, oldest = pos + 1 > W ? pos + 1 - W : 0;
-    struct cpu_run runs[3];
-    uint32_t n_runs = 0;
-    if (oldest < seg->pos) { /* keys of earlier steps: in the ring, position p at p mod W */
-        uint32_t n = (uint32_t)(seg->pos - oldest), from = (uint32_t)(oldest % W);
-        uint32_t n_first = n < d->visible - from ? n : d->visible - from;
-        const float *kt = slot + be->at.k, *v = slot + be->at.v;
-        runs[n_runs++] = (struct cpu_run){kt + from, v + from * nv, W, W * d->P, nv, n_first};
-        if (n > n_first) runs[n_runs++] = (struct cpu_run){kt, v, W, W * d->P, nv, n - n_first};
+    const struct cpu_window ring = {slot + be->at.k, slot + be->at.v, be->ring_keys, d->visible};
+    be->ops->window(h0, h1, d->Hk, d->Hv, d->P, be->aq + r * be->Qp, &ring, seg->pos + be->rows[r].index,
+                    be->window_scratch[member], be->att + r * be->Qp);
+}
+
+/* Pieces of segments go phase by phase: a piece's keys enter the rings, then its rows read them. One phase, but for
+ * prompts longer than a chunk. */
+static void attend(const struct step *st, uint32_t member, uint32_t layer) {
+    struct backend *be = st->be;
+    const uint32_t n = st->n_rows, size = team_size(be->team);
+    for (uint32_t phase = 0; phase < st->n_phases; phase++) {
+        uint32_t n_phase = 0, at = 0, first, last, h0, h1;
+        for (uint32_t r = 0; r < n; r++) n_phase += be->rows[r].phase == phase;
+        team_share(be->team, member, n_phase, &first, &last);
+        if (phase > 0) {
+            for (uint32_t r = 0; r < n; r++)
+                if (be->rows[r].phase == phase && at++ >= first && at <= last) remember_row(st, layer, r);
+            team_barrier(be->team); /* the piece's keys before its attention */
+        }
+        at = 0;
+        team_share(be->team, member, be->d.H, &h0, &h1);
+        for (uint32_t r = 0; r < n; r++) {
+            if (be->rows[r].phase != phase) continue;
+            bool mine = at >= first && at < last;
+            at++;
+            if (n_phase < 2 * size) { /* few rows: share their heads */
+                if (h0 < h1) attend_row(st, member, layer, r, h0, h1);
+            } else if (mine) attend_row(st, member, layer, r, 0, be->d.H);
+        }
+        team_barrier(be->team); /* attention has read the rings; att is whole */
     }
-    uint32_t n_new = (uint32_t)(pos - (oldest > seg->pos ? oldest : seg->pos)) + 1; /* keys of this step */
-    size_t row = r + 1 - n_new;
-    runs[n_runs++] = (struct cpu_run){be->kt + row, be->av + row * be->Vvp, be->ld_kt, be->ld_kt * d->P, be->Vvp, n_new};
-    be->ops->window(h0, h1, d->Hk, d->Hv, d->P, be->aq + r * Qp, runs, n_runs, be->window_scratch[member], be->att + r * Qp);
 }
 
 static void attention_and_ffn(const struct step *st, uint32_t member, uint32_t layer) {
@@ -211,16 +239,15 @@ static void attention_and_ffn(const struct step *st, uint32_t member, uint32_t l
     const struct cpu_ops *ops = be->ops;
     const struct cpu_layer *w = &be->layers[layer];
     const struct model_dims *d = &be->d;
-    const size_t Dp = be->Dp, Fp = be->Fp, Kvp = be->Kvp, Vvp = be->Vvp;
-    const size_t Qp = (size_t)(d->H * d->P + CPU_PANEL - 1) / CPU_PANEL * CPU_PANEL;
-    const uint32_t n = st->n_rows, size = team_size(be->team);
+    const size_t Dp = be->Dp, Fp = be->Fp, Kvp = be->Kvp, Vvp = be->Vvp, Qp = be->Qp;
+    const uint32_t n = st->n_rows;
     uint32_t first, last;
 
     norm_rows(st, member, be->x, w->attn_norm, d->D, be->Dp, be->h);
     team_barrier(be->team); /* h2 before q, k, v */
     const struct product qkv[] = {{&w->aq, be->h, Dp, be->aq, Qp}, {&w->ak, be->h, Dp, be->ak, Kvp}, {&w->av, be->h, Dp, be->av, Vvp}};
     products(st, member, qkv, 3);
-    team_barrier(be->team); /* q and k before rotary */
+    team_barrier(be->team); /* q, k, v before rotary and the rings */
     team_share(be->team, member, n, &first, &last);
     for (size_t r = first; r < last; r++) {
         const float *rope = be->rope + r * d->rot_dim;
@@ -233,26 +260,11 @@ static void attention_and_ffn(const struct step *st, uint32_t member, uint32_t l
             float *head = be->ak + r * Kvp + (size_t)h * d->P;
             if (d->qk_norm) norm_head(d, w->k_norm, head);
             rotate(d, rope, head);
-            for (uint32_t p = 0; p < d->P; p++) be->kt[((size_t)h * d->P + p) * be->ld_kt + r] = head[p];
         }
+        if (be->rows[r].phase == 0) remember_row(st, layer, r);
     }
-    team_barrier(be->team); /* rotated q, k before attention */
-    if (n >= 2 * size) {
-        for (size_t r = first; r < last; r++) attend_row(st, member, layer, r, 0, d->H);
-    } else { /* few rows: share their heads */
-        uint32_t h0, h1;
-        team_share(be->team, member, d->H, &h0, &h1);
-        for (size_t r = 0; r < n && h0 < h1; r++) attend_row(st, member, layer, r, h0, h1);
-    }
-    team_barrier(be->team); /* attention has read the rings; att is whole */
-    for (size_t r = first; r < last; r++) { /* the newest keys of each segment into the ring */
-        const struct backend_segment *seg = &st->segs[be->rows[r].segment];
-        if (be->rows[r].index + (uint64_t)d->visible < seg->n_tok) continue;
-        float *slot = cpu_slot(be, seg->slot, layer);
-        size_t at = (size_t)((seg->pos + be->rows[r].index) % d->visible), nk = (size_t)d->Hk * d->P, nv = (size_t)d->Hv * d->P;
-        for (size_t i = 0; i < nk; i++) slot[be->at.k + i * d->visible + at] = be->ak[r * Kvp + i];
-        memcpy(slot + be->at.v + at * nv, be->av + r * Vvp, nv * sizeof(float));
-    }
+    team_barrier(be->team); /* rotated q, k and the first pieces' rings before attention */
+    attend(st, member, layer);
     product(st, member, &w->ao, n, be->att, Qp, be->x, be->y, Dp);
     team_barrier(be->team); /* y before its norm */
     norm_rows(st, member, be->y, w->ffn_norm, d->D, be->Dp, be->h);
@@ -301,14 +313,14 @@ int forward_cpu(struct backend *be, const struct backend_segment *segs, uint32_t
     for (uint32_t i = 0; i < n_segs; i++) {
         assert(segs[i].slot < be->info.n_slots && segs[i].n_tok > 0 && segs[i].n_out <= segs[i].n_tok);
         assert(st.n_rows + segs[i].n_tok <= be->info.max_batch_tok && st.n_out + segs[i].n_out <= be->info.max_out);
-        for (uint32_t t = 0; t < segs[i].n_tok;) { /* pieces end at absolute multiples of the chunk */
+        for (uint32_t t = 0, phase = 0; t < segs[i].n_tok;) { /* pieces end at absolute multiples of the chunk */
             uint32_t n = CPU_CHUNK - (uint32_t)((segs[i].pos + t) % CPU_CHUNK);
             if (n > segs[i].n_tok - t) n = segs[i].n_tok - t;
-            be->chunks[st.n_chunks++] = (struct cpu_chunk){st.n_rows + t, n, segs[i].slot, i};
+            be->chunks[st.n_chunks++] = (struct cpu_chunk){st.n_rows, n, segs[i].slot};
             if (n > 1) st.any_chunk = true;
-            t += n;
+            for (uint32_t k = 0; k < n; k++, t++) be->rows[st.n_rows++] = (struct cpu_row){i, t, phase};
+            if (++phase > st.n_phases) st.n_phases = phase;
         }
-        for (uint32_t t = 0; t < segs[i].n_tok; t++) be->rows[st.n_rows++] = (struct cpu_row){i, t};
         st.n_out += segs[i].n_out;
     }
     (void)err; /* nothing can fail: no allocation, no device */

@@ -27,7 +27,11 @@
 #pragma GCC optimize("fp-contract=fast")
 
 #define VECTOR_BYTES (LANES * 4)
+#define PREFETCH_BYTES 8192 /* ahead in a stream of weights: some 150 ns at the speed of eight rows */
 #define NV (CPU_PANEL / LANES)
+/* keys scored together, so that four heads' sums fit the registers */
+#define WINDOW_NV (LANES == 16 ? 2 : LANES == 8 ? 2 : 1)
+#define WINDOW_LANES (WINDOW_NV * LANES)
 #define CAT_(a, b) a##b
 #define CAT(a, b) CAT_(a, b)
 #define INLINE static inline __attribute__((always_inline))
@@ -45,11 +49,6 @@ INLINE vf load(const float *p) { return *(const vf_any *)p; }
 INLINE void store(float *p, vf v) { *(vf_any *)p = v; }
 INLINE vf all(float x) { return (vf){0} + x; }
 INLINE vf pick(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
-INLINE vf load_some(const float *p, uint32_t n) { /* n < LANES floats, zeros behind */
-    vf v = {0};
-    memcpy(&v, p, n * sizeof *p);
-    return v;
-}
 INLINE float sum_lanes(vf v) { /* one fixed tree */
     float a[LANES];
     memcpy(a, &v, sizeof a);
@@ -157,19 +156,33 @@ INLINE void tile(enum cpu_dtype dtype, const int np, const int nr, const unsigne
         for (int r = 0; r < nr; r++)
 #pragma GCC unroll 16
             for (int v = 0; v < NV; v++) acc[p][r][v] = (vf){0};
-    const size_t step = dtype == CPU_F32 ? CPU_PANEL * 4 : CPU_PANEL * 2;
+    const size_t step = dtype == CPU_F32 ? CPU_PANEL * 4 : CPU_PANEL * 2, row = ldx * sizeof *x;
+    /* Rows are reached as base + {0, 1, 2, 4} strides from rows 0, 3 and 6, which x86 addresses without arithmetic; the
+     * empty asm keeps the compiler from giving each row a pointer of its own, more than there are registers. */
+    const char *x0 = (const char *)x, *x3 = x0 + (nr > 3 ? 3 * row : 0), *x6 = x0 + (nr > 6 ? 6 * row : 0);
     for (uint32_t c = 0; c < n; c++) {
+#ifdef __x86_64__
+        __asm__("" : "+r"(x0), "+r"(x3), "+r"(x6));
+#endif
 #pragma GCC unroll 16
         for (int p = 0; p < np; p++) {
             vf col[NV];
-            load_column(dtype, w + (size_t)p * panel_bytes + c * step, col);
+            const unsigned char *wc = w + (size_t)p * panel_bytes + c * step;
+            __builtin_prefetch(wc + PREFETCH_BYTES); /* the next panel's start too: panels follow each other */
+            load_column(dtype, wc, col);
 #pragma GCC unroll 16
             for (int r = 0; r < nr; r++) {
-                float xc = x[(size_t)r * ldx + c];
+                const char *xr = r == 0 || r == 1 || r == 2 || r == 4 ? x0 + (size_t)r * row
+                                 : r == 6                             ? x6
+                                                                      : x3 + (size_t)(r - 3) * row;
+                float xc = *(const float *)(const void *)xr;
 #pragma GCC unroll 16
                 for (int v = 0; v < NV; v++) acc[p][r][v] += col[v] * xc;
             }
         }
+        x0 += sizeof *x;
+        x3 += sizeof *x;
+        x6 += sizeof *x;
     }
 #pragma GCC unroll 16
     for (int p = 0; p < np; p++)
@@ -189,51 +202,60 @@ INLINE void tile(enum cpu_dtype dtype, const int np, const int nr, const unsigne
         }
 }
 
-#define LINEAR(name, dtype)                                                                                             \
-    static void name(const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_t n_rows, const float *x, size_t ldx, \
-                     const float *base, size_t ld_base, float *y, size_t ldy) {                                         \
-        const size_t panel_bytes = cpu_matrix_bytes(CPU_PANEL, w->cols, dtype);                                         \
-        const int np_few = LANES == 16 ? 4 : 2; /* independent chains that hide the latency of an addition */           \
-        for (uint32_t p = p0; p < p1;) {                                                                                \
-            uint32_t np = n_rows <= 2 && p + (uint32_t)np_few <= p1 ? (uint32_t)np_few : 1;                             \
-            const unsigned char *wp = w->data + p * panel_bytes;                                                        \
-            uint32_t n_last = w->rows - (p + np - 1) * CPU_PANEL;                                                       \
-            if (n_last > CPU_PANEL) n_last = CPU_PANEL;                                                                 \
-            for (uint32_t r = 0; r < n_rows;) {                                                                         \
-                uint32_t nr = n_rows - r < MAX_ROWS ? n_rows - r : MAX_ROWS;                                            \
-                const float *xr = x + r * ldx, *br = base ? base + r * ld_base + p * CPU_PANEL : NULL;                  \
-                float *yr = y + r * ldy + p * CPU_PANEL;                                                                \
-                if (np > 1) {                                                                                           \
-                    if (nr == 1) tile(dtype, np_few, 1, wp, panel_bytes, w->cols, xr, ldx, br, ld_base, yr, ldy, n_last); \
-                    else tile(dtype, np_few, MAX_ROWS < 2 ? 1 : 2, wp, panel_bytes, w->cols, xr, ldx, br, ld_base, yr,  \
-                              ldy, n_last);                                                                             \
-                } else                                                                                                  \
-                    switch (nr) { CASES(dtype) }                                                                        \
-                r += nr;                                                                                                \
-            }                                                                                                           \
-            p += np;                                                                                                    \
-        }                                                                                                               \
+/* A tile of its own function each: one loop a function keeps its few pointers in registers. */
+#define TILE(suffix, dtype, np, nr)                                                                                      \
+    static __attribute__((noinline)) void tile_##suffix##_##np##x##nr(                                                   \
+        const unsigned char *w, size_t panel_bytes, uint32_t n, const float *x, size_t ldx, const float *base,           \
+        size_t ld_base, float *y, size_t ldy, uint32_t n_last) {                                                         \
+        tile(dtype, np, nr, w, panel_bytes, n, x, ldx, base, ld_base, y, ldy, n_last);                                   \
     }
-#define CASE(dtype, n) \
-    case n: tile(dtype, 1, n, wp, panel_bytes, w->cols, xr, ldx, br, ld_base, yr, ldy, n_last); break;
+typedef void tile_function(const unsigned char *w, size_t panel_bytes, uint32_t n, const float *x, size_t ldx,
+                           const float *base, size_t ld_base, float *y, size_t ldy, uint32_t n_last);
 #if MAX_ROWS == 8
-#define CASES(d) \
-    CASE(d, 1) CASE(d, 2) CASE(d, 3) CASE(d, 4) CASE(d, 5) CASE(d, 6) CASE(d, 7) CASE(d, 8)
+#define TILES(s, d) \
+    TILE(s, d, 1, 1) TILE(s, d, 1, 2) TILE(s, d, 1, 3) TILE(s, d, 1, 4) TILE(s, d, 1, 5) TILE(s, d, 1, 6) TILE(s, d, 1, 7) \
+    TILE(s, d, 1, 8) TILE(s, d, 4, 1) TILE(s, d, 4, 2)
+#define ONE_PANEL(s) \
+    {tile_##s##_1x1, tile_##s##_1x2, tile_##s##_1x3, tile_##s##_1x4, tile_##s##_1x5, tile_##s##_1x6, tile_##s##_1x7, tile_##s##_1x8}
+#define FEW_ROWS(s) {tile_##s##_4x1, tile_##s##_4x2}
+enum { FEW_PANELS = 4 };
 #elif MAX_ROWS == 2
-#define CASES(d) CASE(d, 1) CASE(d, 2)
+#define TILES(s, d) TILE(s, d, 1, 1) TILE(s, d, 1, 2) TILE(s, d, 2, 1)
+#define ONE_PANEL(s) {tile_##s##_1x1, tile_##s##_1x2}
+#define FEW_ROWS(s) {tile_##s##_2x1, NULL}
+enum { FEW_PANELS = 2 };
 #else
-#define CASES(d) CASE(d, 1)
+#define TILES(s, d) TILE(s, d, 1, 1)
+#define ONE_PANEL(s) {tile_##s##_1x1}
+#define FEW_ROWS(s) {NULL, NULL}
+enum { FEW_PANELS = 1 };
 #endif
-LINEAR(linear_f32, CPU_F32)
-LINEAR(linear_f16, CPU_F16)
-LINEAR(linear_bf16, CPU_BF16)
+TILES(f32, CPU_F32)
+TILES(f16, CPU_F16)
+TILES(bf16, CPU_BF16)
 
 static void linear(const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_t n_rows, const float *x, size_t ldx,
                    const float *base, size_t ld_base, float *y, size_t ldy) {
-    switch (w->dtype) {
-    case CPU_F32: linear_f32(w, p0, p1, n_rows, x, ldx, base, ld_base, y, ldy); break;
-    case CPU_F16: linear_f16(w, p0, p1, n_rows, x, ldx, base, ld_base, y, ldy); break;
-    case CPU_BF16: linear_bf16(w, p0, p1, n_rows, x, ldx, base, ld_base, y, ldy); break;
+    static tile_function *const one_panel[3][MAX_ROWS] = {
+        [CPU_F32] = ONE_PANEL(f32), [CPU_F16] = ONE_PANEL(f16), [CPU_BF16] = ONE_PANEL(bf16)};
+    static tile_function *const few_rows[3][2] = {
+        [CPU_F32] = FEW_ROWS(f32), [CPU_F16] = FEW_ROWS(f16), [CPU_BF16] = FEW_ROWS(bf16)};
+    const size_t panel_bytes = cpu_matrix_bytes(CPU_PANEL, w->cols, w->dtype);
+    /* one or two rows: several panels at once, whose independent sums hide the latency of an addition */
+    tile_function *several = n_rows <= 2 ? few_rows[w->dtype][n_rows - 1] : NULL;
+    for (uint32_t p = p0; p < p1;) {
+        uint32_t np = several && p + FEW_PANELS <= p1 ? FEW_PANELS : 1;
+        uint32_t n_last = w->rows - (p + np - 1) * CPU_PANEL;
+        if (n_last > CPU_PANEL) n_last = CPU_PANEL;
+        for (uint32_t r = 0; r < n_rows;) {
+            uint32_t nr = np > 1 ? n_rows : n_rows - r < MAX_ROWS ? n_rows - r : MAX_ROWS;
+            tile_function *run = np > 1 ? several : one_panel[w->dtype][nr - 1];
+            run(w->data + p * panel_bytes, panel_bytes, w->cols, x + r * ldx, ldx,
+                base ? base + r * ld_base + (size_t)p * CPU_PANEL : NULL, ld_base, y + r * ldy + (size_t)p * CPU_PANEL, ldy,
+                n_last);
+            r += nr;
+        }
+        p += np;
     }
 }
 
@@ -400,43 +422,47 @@ static void gla_chunk_scores(uint32_t M, uint32_t n, size_t ld, uint32_t t, cons
 
 /* ---- attention over the window ---- */
 
-/* scores[j] of one run for nh heads (h, h + Hk, ...: they share the key head); ld_s floats between heads. */
-INLINE void window_scores(const int nh, uint32_t P, const float *q, size_t ld_q, const float *kt, size_t ld_k, uint32_t n,
-                          float scale, float *scores, size_t ld_s) {
-    for (uint32_t j = 0; j < n; j += 2 * LANES) {
-        vf acc[4][2];
+/* scores of n_blocks blocks of 32 keys for nh heads (h, h + Hk, ...: they share the key head); ld_s floats between heads.
+ * A block is [P][32]; the blocks are a ring of n_ring, ld_block floats apart. */
+INLINE void window_scores(const int nh, uint32_t P, const float *q, size_t ld_q, const float *kt, size_t ld_block,
+                          uint32_t first_block, uint32_t n_blocks, uint32_t n_ring, float scale, float *scores, size_t ld_s) {
+    for (uint32_t b = 0, at = first_block; b < n_blocks; b++, at = at + 1 == n_ring ? 0 : at + 1) {
+        const float *block = kt + at * ld_block;
+        for (uint32_t j = 0; j < CPU_PANEL; j += WINDOW_LANES) {
+            vf acc[4][WINDOW_NV];
 #pragma GCC unroll 4
-        for (int h = 0; h < nh; h++) acc[h][0] = acc[h][1] = (vf){0};
-        for (uint32_t p = 0; p < P; p++) {
-            vf k0 = load(kt + p * ld_k + j), k1 = load(kt + p * ld_k + j + LANES);
+            for (int h = 0; h < nh; h++)
 #pragma GCC unroll 4
-            for (int h = 0; h < nh; h++) {
-                float x = q[(size_t)h * ld_q + p];
-                acc[h][0] += k0 * x;
-                acc[h][1] += k1 * x;
+                for (int v = 0; v < WINDOW_NV; v++) acc[h][v] = (vf){0};
+            for (uint32_t p = 0; p < P; p++) {
+                __builtin_prefetch(block + (p + 24) * CPU_PANEL + j);
+#pragma GCC unroll 4
+                for (int v = 0; v < WINDOW_NV; v++) {
+                    vf k = load(block + p * CPU_PANEL + j + (uint32_t)v * LANES);
+#pragma GCC unroll 4
+                    for (int h = 0; h < nh; h++) acc[h][v] += k * q[(size_t)h * ld_q + p];
+                }
             }
-        }
 #pragma GCC unroll 4
-        for (int h = 0; h < nh; h++) {
-            store(scores + (size_t)h * ld_s + j, acc[h][0] * scale);
-            store(scores + (size_t)h * ld_s + j + LANES, acc[h][1] * scale);
+            for (int h = 0; h < nh; h++)
+#pragma GCC unroll 4
+                for (int v = 0; v < WINDOW_NV; v++)
+                    store(scores + (size_t)h * ld_s + b * CPU_PANEL + j + (uint32_t)v * LANES, acc[h][v] * scale);
         }
     }
 }
 
-/* scores -> exp(score - max), returns their sum; lanes are keys counted from the oldest. */
+/* scores -> exp(score - max), returns their sum. n is a multiple of 32. */
 static float window_softmax(float *scores, uint32_t n) {
-    uint32_t padded = (n + LANES - 1) / LANES * LANES;
-    for (uint32_t j = n; j < padded; j++) scores[j] = -INFINITY;
-    vf top = all(-INFINITY);
-    for (uint32_t j = 0; j < padded; j += LANES) {
+    vf top = load(scores);
+    for (uint32_t j = LANES; j < n; j += LANES) {
         vf x = load(scores + j);
         top = pick(x > top, x, top);
     }
     float max = top[0];
     for (int i = 1; i < LANES; i++) max = top[i] > max ? top[i] : max;
     vf sum = {0};
-    for (uint32_t j = 0; j < padded; j += LANES) {
+    for (uint32_t j = 0; j < n; j += LANES) {
         vf w = vexp(load(scores + j) - max);
         store(scores + j, w);
         sum += w;
@@ -444,73 +470,91 @@ static float window_softmax(float *scores, uint32_t n) {
     return sum_lanes(sum);
 }
 
-/* out += sum_j weight[j] v[j], dims [p, p + n) of one head in nv registers (the last one may be partial) */
-INLINE void window_values(const int nv, const float *weights, const float *v, size_t ld_v, uint32_t n, float *out,
-                          uint32_t n_dims) {
-    vf acc[4];
-    uint32_t whole = n_dims / LANES, rest = n_dims % LANES;
+/* out[h] += sum_j weight[h][j] v[j][h], n keys, nh heads of nv whole registers; ld_o, ld_vh floats between heads */
+INLINE void window_values(const int nh, const int nv, const float *weights, size_t ld_s, const float *v, size_t ld_v,
+                          const size_t *head_at, uint32_t n, float *out, size_t ld_o) {
+    vf acc[4][4];
 #pragma GCC unroll 4
-    for (int i = 0; i < nv; i++)
-        acc[i] = (uint32_t)i < whole ? load(out + i * LANES) : load_some(out + i * LANES, rest);
-    if (rest == 0) {
-        for (uint32_t j = 0; j < n; j++)
+    for (int h = 0; h < nh; h++)
 #pragma GCC unroll 4
-            for (int i = 0; i < nv; i++) acc[i] += load(v + j * ld_v + (size_t)i * LANES) * weights[j];
-    } else {
-        for (uint32_t j = 0; j < n; j++)
+        for (int i = 0; i < nv; i++) acc[h][i] = load(out + (size_t)h * ld_o + (size_t)i * LANES);
+    const float *vh[4];
 #pragma GCC unroll 4
-            for (int i = 0; i < nv; i++) {
-                const float *vj = v + j * ld_v + (size_t)i * LANES;
-                acc[i] += ((uint32_t)i < whole ? load(vj) : load_some(vj, rest)) * weights[j];
-            }
+    for (int h = 0; h < nh; h++) vh[h] = v + head_at[h];
+    for (uint32_t j = 0; j < n; j++) {
+#pragma GCC unroll 4
+        for (int h = 0; h < nh; h++) {
+#ifdef __x86_64__
+            __asm__("" : "+r"(vh[h])); /* one pointer a head; the registers of it are reached by displacement */
+#endif
+            float w = weights[(size_t)h * ld_s + j];
+            __builtin_prefetch((const char *)vh[h] + 8 * ld_v * sizeof *v);
+#pragma GCC unroll 4
+            for (int i = 0; i < nv; i++) acc[h][i] += load(vh[h] + (size_t)i * LANES) * w;
+            vh[h] += ld_v;
+        }
     }
-    memcpy(out, acc, n_dims * sizeof *out);
+#pragma GCC unroll 4
+    for (int h = 0; h < nh; h++)
+#pragma GCC unroll 4
+        for (int i = 0; i < nv; i++) store(out + (size_t)h * ld_o + (size_t)i * LANES, acc[h][i]);
+}
+
+/* The same for one head and the last n_dims < LANES dims of it. */
+static void window_values_rest(const float *weights, const float *v, size_t ld_v, uint32_t n, float *out, uint32_t n_dims) {
+    for (uint32_t i = 0; i < n_dims; i++) {
+        float sum = out[i];
+        for (uint32_t j = 0; j < n; j++) sum += v[j * ld_v + i] * weights[j];
+        out[i] = sum;
+    }
 }
 
 static void window(uint32_t h0, uint32_t h1, uint32_t Hk, uint32_t Hv, uint32_t P, const float *q,
-                   const struct cpu_run *runs, uint32_t n_runs, float *scratch, float *out) {
-    uint32_t n_keys = 0;
-    for (uint32_t i = 0; i < n_runs; i++) n_keys += runs[i].n;
-    const size_t ld_s = n_keys + 2 * (size_t)CPU_PANEL + LANES;
+                   const struct cpu_window *ring, uint64_t pos, float *scratch, float *out) {
+    const uint64_t oldest = pos + 1 > ring->visible ? pos + 1 - ring->visible : 0;
+    const uint32_t n_ring = ring->n_keys / CPU_PANEL, n_blocks = (uint32_t)(pos / CPU_PANEL - oldest / CPU_PANEL) + 1;
+    const uint32_t first_block = (uint32_t)(oldest / CPU_PANEL % n_ring), before = (uint32_t)(oldest % CPU_PANEL);
+    const uint32_t n = (uint32_t)(pos - oldest) + 1, from = (uint32_t)(oldest % ring->n_keys);
+    const uint32_t n_first = n < ring->n_keys - from ? n : ring->n_keys - from; /* then the ring goes round */
+    const size_t ld_s = (size_t)n_blocks * CPU_PANEL, ld_block = (size_t)Hk * P * CPU_PANEL, ld_v = (size_t)Hv * P;
+    const size_t ld_h = (size_t)Hk * P;
     const float scale = 1.0f / sqrtf((float)P);
     for (uint32_t hk = 0; hk < Hk; hk++) {
         uint32_t first = h0 + (hk + Hk - h0 % Hk) % Hk; /* the first head >= h0 that reads key head hk */
         for (uint32_t h = first; h < h1; h += 4 * Hk) {
-            uint32_t nh = (h1 - h + Hk - 1) / Hk;
-            if (nh > 4) nh = 4;
-            uint32_t j = 0;
-            for (uint32_t i = 0; i < n_runs; i++) {
-                const float *kt = runs[i].kt + hk * runs[i].ld_kh, *qh = q + (size_t)h * P;
-                float *dst = scratch + j;
-                switch (nh) {
-                case 1: window_scores(1, P, qh, (size_t)Hk * P, kt, runs[i].ld_k, runs[i].n, scale, dst, ld_s); break;
-                case 2: window_scores(2, P, qh, (size_t)Hk * P, kt, runs[i].ld_k, runs[i].n, scale, dst, ld_s); break;
-                case 3: window_scores(3, P, qh, (size_t)Hk * P, kt, runs[i].ld_k, runs[i].n, scale, dst, ld_s); break;
-                default: window_scores(4, P, qh, (size_t)Hk * P, kt, runs[i].ld_k, runs[i].n, scale, dst, ld_s); break;
-                }
-                j += runs[i].n;
+            const uint32_t nh = (h1 - h + Hk - 1) / Hk < 4 ? (h1 - h + Hk - 1) / Hk : 4;
+            const float *kt = ring->kt + (size_t)hk * P * CPU_PANEL, *qh = q + (size_t)h * P;
+            float *oh = out + (size_t)h * P, total[4];
+            size_t head_at[4] = {0};
+            switch (nh) {
+            case 1: window_scores(1, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s); break;
+            case 2: window_scores(2, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s); break;
+            case 3: window_scores(3, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s); break;
+            default: window_scores(4, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s); break;
             }
             for (uint32_t g = 0; g < nh; g++) {
-                uint32_t head = h + g * Hk;
-                float *weights = scratch + g * ld_s, *oh = out + (size_t)head * P;
-                float total = window_softmax(weights, n_keys);
-                memset(oh, 0, P * sizeof *oh);
-                for (uint32_t p = 0; p < P; p += 4 * LANES) {
-                    uint32_t n_dims = P - p < 4 * LANES ? P - p : 4 * LANES;
-                    j = 0;
-                    for (uint32_t i = 0; i < n_runs; i++) {
-                        const float *v = runs[i].v + (size_t)(head % Hv) * P + p;
-                        switch ((n_dims + LANES - 1) / LANES) {
-                        case 1: window_values(1, weights + j, v, runs[i].ld_v, runs[i].n, oh + p, n_dims); break;
-                        case 2: window_values(2, weights + j, v, runs[i].ld_v, runs[i].n, oh + p, n_dims); break;
-                        case 3: window_values(3, weights + j, v, runs[i].ld_v, runs[i].n, oh + p, n_dims); break;
-                        default: window_values(4, weights + j, v, runs[i].ld_v, runs[i].n, oh + p, n_dims); break;
-                        }
-                        j += runs[i].n;
-                    }
-                }
-                for (uint32_t p = 0; p < P; p++) oh[p] *= 1.0f / total;
+                float *weights = scratch + g * ld_s;
+                for (uint32_t j = 0; j < before; j++) weights[j] = -INFINITY; /* older than the window */
+                for (size_t j = before + n; j < ld_s; j++) weights[j] = -INFINITY; /* after this token */
+                total[g] = window_softmax(weights, (uint32_t)ld_s);
+                head_at[g] = (size_t)((h + g * Hk) % Hv) * P;
+                memset(oh + g * ld_h, 0, P * sizeof *oh);
             }
+            for (int part = 0; part < 2; part++) { /* up to the ring's end, then from its start */
+                uint32_t n_part = part ? n - n_first : n_first, p = 0;
+                const float *weights = scratch + before + (part ? n_first : 0), *v = ring->v + (part ? 0 : from * ld_v);
+                if (n_part == 0) continue;
+                for (; nh == 4 && p + 4 * LANES <= P; p += 4 * LANES)
+                    window_values(4, 4, weights, ld_s, v + p, ld_v, head_at, n_part, oh + p, ld_h);
+                for (; p + LANES <= P; p += LANES)
+                    for (uint32_t g = 0; g < nh; g++)
+                        window_values(1, 1, weights + g * ld_s, ld_s, v + p, ld_v, head_at + g, n_part, oh + g * ld_h + p,
+                                      ld_h);
+                for (uint32_t g = 0; p < P && g < nh; g++)
+                    window_values_rest(weights + g * ld_s, v + head_at[g] + p, ld_v, n_part, oh + g * ld_h + p, P - p);
+            }
+            for (uint32_t g = 0; g < nh; g++)
+                for (uint32_t p = 0; p < P; p++) oh[g * ld_h + p] *= 1.0f / total[g];
         }
     }
 }

@@ -34,9 +34,10 @@ size_t cpu_matrix_offset(const struct cpu_matrix *w, uint32_t row, uint32_t col)
 /* dst[cols] = one row in fp32 (the embedding lookup). */
 void cpu_matrix_row(const struct cpu_matrix *w, uint32_t row, float *dst);
 
-/* n keys of one run of the window, oldest first: key j's dim p is kt[p * ld_k + j], value j's dim p is v[j * ld_v + p].
- * Key heads lie ld_kh floats apart in kt, value heads P apart in v. Loads of kt may pass the run's end by 64 floats. */
-struct cpu_run { const float *kt, *v; size_t ld_k, ld_kh, ld_v; uint32_t n; };
+/* A session's window in one layer: a ring of n_keys keys (a multiple of 32, at least visible + 63, so that a chunk of 64
+ * queries sees its keys whole). Position p lies at r = p mod n_keys: dim i of key head h at
+ * kt[((r / 32 * Hk + h) * P + i) * 32 + r % 32], of value head h at v[(r * Hv + h) * P + i]. */
+struct cpu_window { const float *kt, *v; uint32_t n_keys, visible; };
 
 struct cpu_ops {
     const char *isa;
@@ -73,11 +74,12 @@ struct cpu_ops {
                             size_t ldo);
     /* E7, E8: o <- (o + residual s) SiLU(z), channels [e0, e1). */
     void (*gate_out)(float *o, const float *residual, const float *s, const float *z, uint32_t e0, uint32_t e1);
-    /* E9 for one token and the query heads [h0, h1): out[h] = softmax(q[h] K^T / sqrt(P)) V over the runs in order.
-     * q, out [H * P]; scratch [4 * (n_keys + 128)]. Key head of h is h mod Hk, value head h mod Hv.
-     * Order: keys oldest first, dims ascending. Twin ref_window. */
+    /* E9 for the token at pos (its own key is in the ring) and the query heads [h0, h1): out[h] = softmax(q[h] K^T /
+     * sqrt(P)) V over the visible keys. q, out [H * P]; scratch [4 * (visible + 64)]. Key head of h is h mod Hk, value
+     * head h mod Hv. Bytes: keys once for four heads, values once a head. Order: dims ascending for a score; keys oldest
+     * first, lanes by absolute position, so a result depends on pos alone. Twin ref_window. */
     void (*window)(uint32_t h0, uint32_t h1, uint32_t Hk, uint32_t Hv, uint32_t P, const float *q,
-                   const struct cpu_run *runs, uint32_t n_runs, float *scratch, float *out);
+                   const struct cpu_window *ring, uint64_t pos, float *scratch, float *out);
     /* E10: a <- SiLU(g) a, channels [f0, f1). */
     void (*ffn_act)(float *a, const float *g, uint32_t f0, uint32_t f1);
     /* Sum of n floats: the read-bandwidth ceiling that the benchmark measures. n is a multiple of 256. */
