@@ -17,7 +17,9 @@ int tokenizer_parse(const char *json, size_t len, const char *config_json, size_
                     struct rod_error *err);
 void tokenizer_close(struct tokenizer *t);
 
-/* text: UTF-8, else ROD_EINVALID. special: recognise special added tokens. *ids malloc'd (never NULL on success). */
+/* text: UTF-8, else ROD_EINVALID. special: recognise special added tokens, and begin with those that the tokenizer's files
+ * ask for before every text (TemplateProcessing, add_bos_token: none in the published models). *ids malloc'd (never NULL
+ * on success). */
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool special, int32_t **ids, size_t *n_ids,
                      struct rod_error *err);
 /* A text of several pieces, each recognising special tokens or not: encoded as their concatenation would be, except that

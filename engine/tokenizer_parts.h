@@ -1,0 +1,170 @@
+/* tokenizer_parts.h - what the files of the tokenizer share; nothing but tokenizer*.c includes it.
+ *
+ * A text goes through four parts, each a struct here:
+ *   added   finds added tokens in the raw text, then (after NFC) those that want normalized text
+ *   split   cuts what lies between them into words by the pre-tokenizer's stages
+ *   bpe     turns a word into ids by merging the pair of lowest rank first, through a cache of words
+ *   ids     gathers them
+ * Who owns what: struct tokenizer owns all tables; they are immutable after parse. Everything that a call changes is
+ * in a *_work struct that the call owns. Threads: any, each with its own work.
+ */
+#ifndef TOKENIZER_PARTS_H
+#define TOKENIZER_PARTS_H
+
+#include "tokenizer.h"
+
+#include <jansson.h>
+
+#define TOKENIZER_MAX_IDS (1u << 22) /* ids are indices of a table: a file may not make us allocate without bound */
+
+/* ---- ids: a growing array ---- */
+struct ids {
+    int32_t *v;
+    size_t n, cap;
+};
+int ids_reserve(struct ids *ids, size_t n_more); /* 0 or ROD_ENOMEM */
+
+/* ---- bpe ---- */
+struct bpe_merge {
+    uint64_t key; /* left id << 32 | right id; BPE_NO_KEY = free */
+    uint32_t rank;
+    int32_t id;
+};
+
+struct bpe {
+    int32_t byte_id[256];     /* -1: no such token; only bytes that UTF-8 never has */
+    struct bpe_merge *merges; /* open addressed, at most half full */
+    uint32_t merge_mask;
+    bool ignore_merges; /* a word that is a token is that token */
+    int32_t *words;     /* ignore_merges: ids, open addressed by the hash of their bytes; -1 = free */
+    uint32_t word_mask;
+    const struct token *tokens; /* borrowed from the tokenizer */
+    const char *blob;
+};
+
+struct bpe_symbol {
+    int32_t id; /* -1: merged into its left neighbour */
+    uint32_t prev, next;
+};
+
+struct bpe_cached {
+    uint64_t hash;
+    uint32_t text, len; /* the word, in arena; len 0 = free */
+    uint32_t n_ids;
+    size_t ids; /* where the ids of its first occurrence are in the output: they are not stored twice */
+};
+
+struct bpe_work {
+    struct ids out;
+    struct bpe_symbol *symbols;
+    size_t cap_symbols;
+    uint64_t *heap; /* rank << 32 | position of the left symbol */
+    size_t cap_heap;
+    struct bpe_cached *cache;
+    uint32_t cache_mask, n_cached;
+    char *arena;
+    uint32_t arena_len, arena_cap;
+};
+
+int bpe_init(struct bpe *bpe, size_t n_merges); /* an empty table with room for n_merges */
+void bpe_fini(struct bpe *bpe);
+void bpe_add_merge(struct bpe *bpe, int32_t left, int32_t right, uint32_t rank, int32_t id); /* the last one wins */
+int bpe_index_words(struct bpe *bpe, const bool *usable, size_t n_tokens);                   /* for ignore_merges */
+int bpe_encode(const struct bpe *bpe, struct bpe_work *work, const char *word, size_t len);  /* appends to work->out */
+void bpe_work_fini(struct bpe_work *work); /* all but out.v, which is the call's result */
+
+/* ---- split ---- */
+#define SPLIT_MAX_STAGES 8
+
+struct split_stage {
+    void *code; /* pcre2_code, NULL: this stage does not split */
+    bool jit;
+    bool drop_match, drop_gap; /* behavior Removed, and Removed with invert */
+    bool prefix_space;         /* ByteLevel's add_prefix_space */
+};
+
+struct split {
+    struct split_stage stage[SPLIT_MAX_STAGES];
+    uint32_t n_stages;
+};
+
+struct split_work {
+    void *match, *context; /* pcre2_match_data, pcre2_match_context; made when first needed */
+    int (*word)(void *arg, const char *word, size_t len);
+    void *arg;
+};
+
+int split_init(struct split *split, const json_t *pre_tokenizer, struct rod_error *err);
+void split_fini(struct split *split);
+/* Calls work->word for every word of a section, in order. The words are valid during the call only. */
+int split_run(const struct split *split, struct split_work *work, const char *text, size_t len, struct rod_error *err);
+void split_work_fini(struct split_work *work);
+
+/* Rewrites an Oniguruma pattern (what the reference implementation runs) so that PCRE2 reads it the same way; *out is
+ * malloc'd. What the two read differently is ROD_EUNSUPPORTED with the construct named. */
+int regex_translate(const char *pattern, size_t len, char **out, size_t *n_out, struct rod_error *err);
+
+/* ---- added tokens ---- */
+struct added_token {
+    int32_t id;
+    uint32_t text, len; /* what is searched, in the tokenizer's blob */
+    bool special, single_word, lstrip, rstrip;
+};
+
+struct added_node {          /* a trie: children are linked lists, but the first level is a table */
+    uint32_t child, sibling; /* 0 = none */
+    int32_t token;           /* index of the added token that ends here, -1 = none */
+    unsigned char byte;
+};
+
+struct added {
+    struct added_token *tokens;
+    uint32_t n_tokens, cap_tokens;
+    struct added_node *nodes; /* nodes[0] is not used */
+    uint32_t n_nodes, cap_nodes;
+    uint32_t root[256];
+};
+
+/* A stretch of text to search. run[i].end are offsets into the whole text, of which text is the part at base. */
+struct added_run {
+    size_t end;
+    bool special;
+};
+struct added_view {
+    const char *text;
+    size_t len, base;
+    const struct added_run *run; /* neighbours differ in special */
+    size_t n_runs;
+};
+struct added_match {
+    size_t start, end; /* spaces taken by lstrip and rstrip included */
+    size_t resume;     /* where the search goes on */
+    int32_t id;
+};
+
+int added_insert(struct added *added, const struct added_token *token, const char *text);
+/* The leftmost, then longest, token at or after from; taken: the end of the last match. */
+bool added_find(const struct added *added, const struct added_view *view, size_t from, size_t taken,
+                struct added_match *out);
+void added_fini(struct added *added);
+
+/* ---- the whole ---- */
+struct token {
+    uint32_t bytes, len; /* in blob */
+    bool present, special;
+};
+
+struct tokenizer {
+    char *blob; /* bytes of every token, and the searched form of added tokens */
+    uint32_t blob_len, blob_cap;
+    struct token *tokens;
+    uint32_t n_ids;
+    struct bpe bpe;
+    struct split split;
+    struct added raw, normalized; /* searched before and after normalization */
+    bool nfc;
+    int32_t prefix[4]; /* what the post-processor puts before a text, mostly nothing */
+    uint32_t n_prefix;
+};
+
+#endif

@@ -1,0 +1,33 @@
+/* utf8.h - UTF-8 checks and the few Unicode facts that a tokenizer needs.
+ *
+ * Pure functions of their arguments, any thread. Invariant: "text" below is valid UTF-8 unless said otherwise;
+ * utf8_check is what makes it so.
+ */
+#ifndef UTF8_H
+#define UTF8_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* The offset of the first byte of the first broken sequence, as Python's decoder counts it; len when all is valid. */
+size_t utf8_check(const char *bytes, size_t len);
+bool utf8_is_ascii(const char *bytes, size_t len);
+
+/* Bytes that a sequence beginning with this byte has: 1..4; 0 when no sequence begins so. */
+uint32_t utf8_lead_len(unsigned char lead);
+/* May this byte follow the first n (1..3) bytes of an unfinished valid sequence? */
+bool utf8_may_follow(const unsigned char *seq, uint32_t n, unsigned char next);
+
+/* The character at text, its length in *n_bytes. */
+uint32_t utf8_decode(const char *text, size_t *n_bytes);
+/* Writes a scalar value as 1..4 bytes; returns how many. */
+size_t utf8_encode(uint32_t c, char out[4]);
+
+bool utf8_is_space(uint32_t c); /* Unicode White_Space */
+bool utf8_is_word(uint32_t c);  /* Unicode word characters: Alphabetic, marks, decimal digits, connectors, joiners */
+
+/* The canonical composition (NFC) of a text; *out is malloc'd. O(n log n) whatever the marks. false: out of memory. */
+bool utf8_nfc(const char *text, size_t len, char **out, size_t *n_out);
+
+#endif

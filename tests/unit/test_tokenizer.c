@@ -1,0 +1,773 @@
+/* test_tokenizer.c - the tokenizer against the reference implementation's results, hostile files and hostile texts. */
+#include "engine/tokenizer_parts.h"
+#include "engine/utf8.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <cmocka.h>
+
+#include <pthread.h>
+
+#define TALES    "config/models/tales"
+#define FAMILIES "tests/vectors/tokenizers/"
+
+static const char *const families[] = {"deepseek-stages",       "gpt2-prefix-space",    "llama3-ignore-merges",
+                                       "neox-nfc-spaces",       "o200k-removed-invert", "odd-patterns",
+                                       "published-added-flags", "starcoder-digits"};
+#define N_FAMILIES (sizeof families / sizeof *families)
+
+/* ---- helpers ---- */
+
+static json_t *load_json(const char *path) {
+    json_error_t where;
+    json_t *root = json_load_file(path, JSON_ALLOW_NUL, &where);
+    if (!root) fail_msg("%s: %s (line %d)", path, where.text, where.line);
+    return root;
+}
+
+static json_t *load_family(size_t i) {
+    char path[256];
+    snprintf(path, sizeof path, FAMILIES "%s.json", families[i]);
+    return load_json(path);
+}
+
+static struct tokenizer *parse_object(const json_t *object) {
+    struct rod_error err;
+    struct tokenizer *t = NULL;
+    char *text = json_dumps(object, JSON_COMPACT);
+    assert_non_null(text);
+    if (tokenizer_parse(text, strlen(text), NULL, 0, &t, &err)) fail_msg("%s", err.message);
+    free(text);
+    return t;
+}
+
+static struct tokenizer *open_tales(void) {
+    struct rod_error err;
+    struct tokenizer *t = NULL;
+    if (tokenizer_open(TALES, &t, &err)) fail_msg("%s", err.message);
+    return t;
+}
+
+static char *read_file(const char *path, size_t *len) {
+    FILE *f = fopen(path, "rb");
+    if (!f) fail_msg("%s is missing", path);
+    char *data = malloc(1 << 20);
+    assert_non_null(data);
+    *len = fread(data, 1, 1 << 20, f);
+    fclose(f);
+    return data;
+}
+
+static char *repeat(const char *unit, size_t len) {
+    size_t n = strlen(unit);
+    char *s = malloc(len + 1);
+    assert_non_null(s);
+    for (size_t i = 0; i < len; i++) s[i] = unit[i % n];
+    s[len] = 0;
+    return s;
+}
+
+static uint64_t next_random(uint64_t *state) { /* xorshift64* */
+    *state ^= *state >> 12, *state ^= *state << 25, *state ^= *state >> 27;
+    return *state * UINT64_C(2685821657736338717);
+}
+
+static char *decode(const struct tokenizer *t, const int32_t *ids, size_t n, bool skip_special, size_t *len) {
+    size_t cap = 16, w = 0, part;
+    bool special;
+    for (size_t i = 0; i < n; i++) cap += (tokenizer_bytes(t, ids[i], &part, &special) ? part : 0) * 3 + 16;
+    char *text = malloc(cap);
+    assert_non_null(text);
+    struct detok d = {{0}, 0};
+    for (size_t i = 0; i < n; i++) w += detok_push(&d, t, ids[i], skip_special, text + w);
+    w += detok_flush(&d, text + w);
+    text[w] = 0;
+    *len = w;
+    return text;
+}
+
+static void check_ids(const char *what, const int32_t *got, size_t n_got, const json_t *want) {
+    size_t n_want = json_array_size(want), i = 0;
+    while (i < n_got && i < n_want && got[i] == json_integer_value(json_array_get(want, i))) i++;
+    if (i == n_got && i == n_want) return;
+    fail_msg("%s: %zu ids, expected %zu; the first difference at %zu: %d, expected %d", what, n_got, n_want, i,
+             i < n_got ? got[i] : -1, i < n_want ? (int)json_integer_value(json_array_get(want, i)) : -1);
+}
+
+static void check_case(const char *name, size_t k, const struct tokenizer *t, const json_t *c) {
+    static const char *const keys[] = {"decoded", "skipped"};
+    const json_t *text = json_object_get(c, "text");
+    char what[320];
+    struct rod_error err;
+    int32_t *ids = NULL;
+    size_t n = 0;
+    snprintf(what, sizeof what, "%s case %zu \"%.200s\"", name, k, json_string_value(text));
+    if (tokenizer_encode(t, json_string_value(text), json_string_length(text), true, &ids, &n, &err))
+        fail_msg("%s: %s", what, err.message);
+    check_ids(what, ids, n, json_object_get(c, "ids"));
+    for (int skip = 0; skip < 2; skip++) {
+        const json_t *want = json_object_get(c, keys[skip]);
+        if (!json_is_string(want)) continue;
+        size_t len;
+        char *got = decode(t, ids, n, skip, &len);
+        if (len != json_string_length(want) || memcmp(got, json_string_value(want), len))
+            fail_msg("%s: decoded \"%s\", expected \"%s\"", what, got, json_string_value(want));
+        free(got);
+    }
+    free(ids);
+}
+
+static void encode_equals(const struct tokenizer *t, const char *text, bool special, const int32_t *want,
+                          size_t n_want) {
+    struct rod_error err;
+    int32_t *ids;
+    size_t n;
+    if (tokenizer_encode(t, text, strlen(text), special, &ids, &n, &err)) fail_msg("%s", err.message);
+    if (n != n_want || memcmp(ids, want, n * sizeof *ids))
+        fail_msg("\"%s\": %zu ids, expected %zu others", text, n, n_want);
+    free(ids);
+}
+
+static double cpu_s(void) {
+    struct timespec ts;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
+}
+
+/* ---- against the reference implementation ---- */
+
+static void demo_model_cases_pass(void **state) {
+    (void)state;
+    struct tokenizer *t = open_tales();
+    json_t *cases = load_json(TALES "/tokenizer_cases.json"), *c;
+    size_t i;
+    assert_true(json_array_size(cases) > 40);
+    json_array_foreach(cases, i, c) check_case("tales", i, t, c);
+    json_decref(cases);
+    tokenizer_close(t);
+}
+
+static void every_family_of_tokenizers_gives_the_reference_ids(void **state) {
+    (void)state;
+    for (size_t f = 0; f < N_FAMILIES; f++) {
+        json_t *root = load_family(f), *c;
+        struct tokenizer *t = parse_object(json_object_get(root, "tokenizer"));
+        size_t i;
+        assert_true(json_array_size(json_object_get(root, "cases")) > 80);
+        json_array_foreach(json_object_get(root, "cases"), i, c) check_case(families[f], i, t, c);
+        tokenizer_close(t);
+        json_decref(root);
+    }
+}
+
+static void the_interpreter_splits_as_the_compiled_pattern_does(void **state) {
+    (void)state;
+    for (size_t f = 0; f < N_FAMILIES; f++) {
+        json_t *root = load_family(f), *c;
+        struct tokenizer *t = parse_object(json_object_get(root, "tokenizer"));
+        size_t i;
+        for (uint32_t k = 0; k < t->split.n_stages; k++) t->split.stage[k].jit = false;
+        json_array_foreach(json_object_get(root, "cases"), i, c) check_case(families[f], i, t, c);
+        tokenizer_close(t);
+        json_decref(root);
+    }
+}
+
+static void heldout_text_round_trips(void **state) {
+    (void)state;
+    struct tokenizer *t = open_tales();
+    struct rod_error err;
+    size_t len, n, back;
+    int32_t *ids;
+    char *text = read_file(TALES "/heldout.txt", &len);
+    assert_int_equal(tokenizer_encode(t, text, len, true, &ids, &n, &err), 0);
+    char *again = decode(t, ids, n, false, &back);
+    assert_int_equal(back, len);
+    assert_memory_equal(again, text, len);
+    free(again);
+    free(ids);
+    free(text);
+    tokenizer_close(t);
+}
+
+static void random_unicode_round_trips(void **state) {
+    (void)state;
+    struct tokenizer *t = open_tales();
+    uint64_t seed = 20240607;
+    for (int round = 0; round < 300; round++) {
+        char text[800];
+        size_t len = 0, n, back;
+        while (len < 700 && next_random(&seed) % 200) {
+            uint32_t bits = (uint32_t)(next_random(&seed) % 21) + 1,
+                     c = (uint32_t)next_random(&seed) & ((1u << bits) - 1);
+            if (c <= 0x10ffff && !(c >= 0xd800 && c < 0xe000)) len += utf8_encode(c, text + len);
+        }
+        struct rod_error err;
+        int32_t *ids;
+        if (tokenizer_encode(t, text, len, round & 1, &ids, &n, &err)) fail_msg("round %d: %s", round, err.message);
+        char *again = decode(t, ids, n, false, &back);
+        if (back != len || memcmp(again, text, len))
+            fail_msg("seed 20240607 round %d: %zu bytes became %zu", round, len, back);
+        free(again);
+        free(ids);
+    }
+    tokenizer_close(t);
+}
+
+/* ---- special tokens and pieces ---- */
+
+static void special_tokens_are_recognised_only_when_asked(void **state) {
+    (void)state;
+    struct tokenizer *t = open_tales();
+    size_t len;
+    bool special;
+    int32_t role = tokenizer_find(t, "<role>");
+    assert_int_equal(role, 4);
+    assert_int_equal(tokenizer_find(t, "<rol"), -1);
+    assert_string_equal(tokenizer_bytes(t, role, &len, &special), "<role>");
+    assert_true(special);
+    assert_int_equal(len, 6);
+    assert_null(tokenizer_bytes(t, -1, &len, &special));
+    assert_null(tokenizer_bytes(t, (int32_t)tokenizer_n_ids(t), &len, &special));
+    encode_equals(t, "<role>", true, (int32_t[]){role}, 1);
+    struct rod_error err;
+    int32_t *ids;
+    size_t n;
+    assert_int_equal(tokenizer_encode(t, "<role></role><|endoftext|>", 26, false, &ids, &n, &err), 0);
+    for (size_t i = 0; i < n; i++) {
+        tokenizer_bytes(t, ids[i], &len, &special);
+        assert_false(special);
+    }
+    free(ids);
+    tokenizer_close(t);
+}
+
+static void pieces_encode_as_their_concatenation(void **state) {
+    (void)state;
+    json_t *root = load_family(6);
+    struct tokenizer *tokenizers[] = {open_tales(), parse_object(json_object_get(root, "tokenizer"))};
+    size_t len;
+    char *text = read_file(TALES "/heldout.txt", &len);
+    uint64_t seed = 99;
+    for (int round = 0; round < 200; round++) {
+        const struct tokenizer *t = tokenizers[round & 1];
+        bool special = round & 2;
+        size_t from = next_random(&seed) % (len - 600), at = 0, n_pieces = 0, n, m,
+               total = 200 + next_random(&seed) % 300;
+        struct tokenizer_piece pieces[600];
+        while (((unsigned char)text[from] & 0xc0) == 0x80) from++;
+        while (((unsigned char)text[from + total] & 0xc0) == 0x80) total++;
+        while (at < total) {
+            size_t step = next_random(&seed) % 20;
+            if (step > total - at) step = total - at;
+            while (((unsigned char)text[from + at + step] & 0xc0) == 0x80) step++;
+            pieces[n_pieces++] = (struct tokenizer_piece){text + from + at, step, special};
+            at += step;
+        }
+        int32_t *a, *b;
+        struct rod_error err;
+        assert_int_equal(tokenizer_encode(t, text + from, total, special, &a, &n, &err), 0);
+        assert_int_equal(tokenizer_encode_pieces(t, pieces, n_pieces, &b, &m, &err), 0);
+        if (n != m || memcmp(a, b, n * sizeof *a))
+            fail_msg("seed 99 round %d: %zu ids alone, %zu in pieces", round, n, m);
+        free(a);
+        free(b);
+    }
+    free(text);
+    tokenizer_close(tokenizers[0]);
+    tokenizer_close(tokenizers[1]);
+    json_decref(root);
+}
+
+static void no_special_token_reaches_into_a_piece_without_them(void **state) {
+    (void)state;
+    struct tokenizer *t = open_tales();
+    static const struct tokenizer_piece cut[][3] = {{{"<ro", 3, true}, {"le>", 3, true}, {"", 0, false}},
+                                                    {{"<ro", 3, true}, {"le>", 3, false}, {"", 0, true}},
+                                                    {{"<ro", 3, false}, {"le>", 3, true}, {"x", 1, true}},
+                                                    {{"<r", 2, true}, {"ol", 2, false}, {"e>", 2, true}}};
+    for (size_t i = 0; i < 4; i++) {
+        int32_t *ids;
+        size_t n, n_special = 0, len;
+        struct rod_error err;
+        bool special;
+        assert_int_equal(tokenizer_encode_pieces(t, cut[i], 3, &ids, &n, &err), 0);
+        for (size_t k = 0; k < n; k++) n_special += tokenizer_bytes(t, ids[k], &len, &special) && special;
+        if (n_special != (i == 0)) fail_msg("cut %zu: %zu special tokens", i, n_special);
+        free(ids);
+    }
+    tokenizer_close(t);
+}
+
+static void ignore_merges_never_makes_a_special_token(void **state) {
+    (void)state;
+    json_t *root = load_family(2), *tokenizer = json_object_get(root, "tokenizer"), *a;
+    size_t i;
+    /* "Hello" is a whole word that only ignore_merges finds; made special, plain text must not give it */
+    json_t *vocab = json_object_get(json_object_get(tokenizer, "model"), "vocab");
+    int32_t hello = (int32_t)json_integer_value(json_object_get(vocab, "Hello"));
+    struct tokenizer *t = parse_object(tokenizer);
+    encode_equals(t, "Hello", false, (int32_t[]){hello}, 1);
+    tokenizer_close(t);
+    json_array_foreach(json_object_get(tokenizer, "added_tokens"), i, a) {
+        if (strcmp(json_string_value(json_object_get(a, "content")), "</s>")) continue;
+        json_object_set_new(a, "content", json_string("Hello"));
+        json_object_set_new(a, "id", json_integer(hello));
+    }
+    t = parse_object(tokenizer);
+    int32_t *ids;
+    size_t n;
+    struct rod_error err;
+    assert_int_equal(tokenizer_encode(t, "Hello", 5, false, &ids, &n, &err), 0);
+    assert_true(n > 1);
+    free(ids);
+    assert_int_equal(tokenizer_encode(t, "Hello", 5, true, &ids, &n, &err), 0);
+    assert_int_equal(n, 2); /* the template's <s>, and the token */
+    assert_int_equal(ids[1], hello);
+    free(ids);
+    tokenizer_close(t);
+    json_decref(root);
+}
+
+static void an_added_token_decodes_to_its_content(void **state) {
+    (void)state;
+    json_t *root = load_family(3);
+    struct tokenizer *t = parse_object(json_object_get(root, "tokenizer"));
+    tokenizer_close(t);
+    json_decref(root);
+    root = load_family(3);
+    json_t *extra =
+        json_pack("{s:i,s:s,s:b,s:b}", "id", 5000, "content", "<caf\xc3\xa9 >", "special", 0, "normalized", 0);
+    json_array_append_new(json_object_get(json_object_get(root, "tokenizer"), "added_tokens"), extra);
+    t = parse_object(json_object_get(root, "tokenizer"));
+    encode_equals(t, "<caf\xc3\xa9 >", false, (int32_t[]){5000}, 1);
+    size_t len;
+    char *text = decode(t, (int32_t[]){5000, 4999, 5001, -1}, 4, false, &len); /* ids in a gap have no text */
+    assert_string_equal(text, "<caf\xc3\xa9 >");
+    free(text);
+    tokenizer_close(t);
+    json_decref(root);
+}
+
+static void add_bos_token_is_honoured(void **state) {
+    (void)state;
+    static const char config[] = "{\"add_bos_token\": true, \"bos_token\": {\"content\": \"<|startoftext|>\"}}";
+    static const char eos[] = "{\"add_eos_token\": true}";
+    size_t len, n, n_special;
+    char *json = read_file(TALES "/tokenizer.json", &len);
+    struct tokenizer *t;
+    struct rod_error err;
+    int32_t *ids;
+    assert_int_equal(tokenizer_parse(json, len, config, sizeof config - 1, &t, &err), 0);
+    assert_int_equal(tokenizer_encode(t, "a", 1, true, &ids, &n_special, &err), 0);
+    assert_int_equal(ids[0], 0);
+    free(ids);
+    assert_int_equal(tokenizer_encode(t, "a", 1, false, &ids, &n, &err), 0);
+    assert_int_equal(n_special, n + 1);
+    free(ids);
+    tokenizer_close(t);
+    assert_int_equal(tokenizer_parse(json, len, eos, sizeof eos - 1, &t, &err), ROD_EUNSUPPORTED);
+    assert_non_null(strstr(err.message, "add_eos_token"));
+    free(json);
+}
+
+/* ---- bad input ---- */
+
+static void invalid_utf8_is_refused_with_its_offset(void **state) {
+    (void)state;
+    static const struct {
+        const char *bytes;
+        size_t len, at;
+    } bad[] = {{"ab\xff", 3, 2},
+               {"\xc0\x80", 2, 0},
+               {"x\xed\xa0\x80", 4, 1},
+               {"\xf4\x90\x80\x80", 4, 0},
+               {"12345678\xe4\xbd", 10, 8},
+               {"\xe0\x9f\xbf", 3, 0},
+               {"\x80", 1, 0},
+               {"abcdefgh\xf0\x9f\x98", 11, 8},
+               {"\xc3\xa9\xc3", 3, 2},
+               {"\xf5\x80\x80\x80", 4, 0},
+               {"\xf0\x8f\xbf\xbf", 4, 0}};
+    struct tokenizer *t = open_tales();
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct rod_error err;
+        int32_t *ids;
+        size_t n;
+        char want[32];
+        assert_int_equal(tokenizer_encode(t, bad[i].bytes, bad[i].len, true, &ids, &n, &err), ROD_EINVALID);
+        snprintf(want, sizeof want, "offset %zu", bad[i].at);
+        if (!strstr(err.message, want)) fail_msg("text %zu: \"%s\" lacks \"%s\"", i, err.message, want);
+        struct tokenizer_piece piece = {bad[i].bytes, bad[i].len, false};
+        assert_int_equal(tokenizer_encode_pieces(t, &piece, 1, &ids, &n, &err), ROD_EINVALID);
+    }
+    tokenizer_close(t);
+}
+
+static void a_directory_without_a_tokenizer_is_not_found(void **state) {
+    (void)state;
+    struct tokenizer *t;
+    struct rod_error err;
+    assert_int_equal(tokenizer_open("tests/vectors/rodimus-small", &t, &err), ROD_ENOTFOUND);
+    assert_int_equal(tokenizer_open("tests/no/such/place", &t, &err), ROD_ENOTFOUND);
+}
+
+/* Sets a dotted path of the tokenizer to a JSON value and expects the code and the name in the message. */
+static void refused(const char *path, const char *value, int code, const char *named) {
+    json_t *root = load_family(6), *object = json_object_get(root, "tokenizer");
+    char key[128];
+    json_error_t where;
+    const char *dot;
+    for (; (dot = strchr(path, '.')); path = dot + 1) {
+        snprintf(key, sizeof key, "%.*s", (int)(dot - path), path);
+        object =
+            key[0] >= '0' && key[0] <= '9' ? json_array_get(object, (size_t)atoi(key)) : json_object_get(object, key);
+        assert_non_null(object);
+    }
+    json_t *v = json_loads(value, JSON_DECODE_ANY | JSON_ALLOW_NUL, &where);
+    if (!v) fail_msg("%s: %s", value, where.text);
+    json_object_set_new(object, path, v);
+    char *text = json_dumps(json_object_get(root, "tokenizer"), 0);
+    struct tokenizer *t = NULL;
+    struct rod_error err = {0};
+    int rc = tokenizer_parse(text, strlen(text), NULL, 0, &t, &err);
+    if (rc != code || (code && !strstr(err.message, named)))
+        fail_msg("%s = %s: %s \"%s\", expected %s naming %s", path, value, rod_code_name(rc), err.message,
+                 rod_code_name(code), named);
+    if (!rc) tokenizer_close(t);
+    free(text);
+    json_decref(root);
+}
+
+static void what_is_not_supported_is_refused_by_name(void **state) {
+    (void)state;
+    const int no = ROD_EUNSUPPORTED, bad = ROD_EMODEL;
+    refused("model.type", "\"Unigram\"", no, "Unigram");
+    refused("model.dropout", "0.1", no, "dropout");
+    refused("model.dropout", "0.0", 0, "");
+    refused("model.continuing_subword_prefix", "\"##\"", no, "continuing_subword_prefix");
+    refused("model.end_of_word_suffix", "\"</w>\"", no, "end_of_word_suffix");
+    refused("model.end_of_word_suffix", "\"\"", 0, "");
+    refused("model.ignore_merges", "3", bad, "ignore_merges");
+    refused("model.vocab", "[]", bad, "vocab");
+    refused("model.vocab", "{\"a\": 0}", no, "byte 0x00");
+    refused("model.vocab", "{\"a\": -1}", bad, "\"a\"");
+    refused("model.vocab", "{\"a\": 99999999999}", bad, "\"a\"");
+    refused("model.vocab", "{\"a\": 1, \"b\": 1}", bad, "twice");
+    refused("model.merges", "[\"a b c\"]", bad, "merges[0]");
+    refused("model.merges", "[\"ab\"]", bad, "merges[0]");
+    refused("model.merges", "[[\"a\", 3]]", bad, "merges[0]");
+    refused("model.merges", "[[\"a\", \"\\u0000\"]]", bad, "merges[0]");
+    refused("model.merges", "7", bad, "merges");
+    refused("model.merges", "[\"#version: 0.2\"]", 0, "");
+    refused("model", "null", bad, "model");
+    refused("normalizer", "{\"type\": \"NFKC\"}", no, "NFKC");
+    refused("normalizer", "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Lowercase\"}]}", no, "Lowercase");
+    refused("normalizer", "{\"type\": \"Sequence\", \"normalizers\": []}", 0, "");
+    refused("decoder", "{\"type\": \"WordPiece\"}", no, "WordPiece");
+    refused("decoder", "null", no, "decoder");
+    refused("post_processor", "{\"type\": \"BertProcessing\"}", no, "BertProcessing");
+    refused("post_processor",
+            "{\"type\": \"TemplateProcessing\", \"single\": [{\"Sequence\": {\"id\": \"A\"}}, {\"SpecialToken\": "
+            "{\"id\": \"<s>\"}}], \"special_tokens\": {\"<s>\": {\"ids\": [1]}}}",
+            no, "TemplateProcessing");
+    refused("pre_tokenizer", "null", no, "pre_tokenizer");
+    refused("pre_tokenizer", "{\"type\": \"Metaspace\"}", no, "Metaspace");
+    refused("pre_tokenizer", "{\"type\": \"Digits\"}", no, "ByteLevel");
+    refused("pre_tokenizer.pretokenizers.0.behavior", "\"MergedWithNext\"", no, "behavior");
+    refused("pre_tokenizer.pretokenizers.0.invert", "\"x\"", no, "invert");
+    refused("pre_tokenizer.pretokenizers.0.pattern", "\"x\"", no, "pattern");
+    refused("pre_tokenizer.pretokenizers.0.pattern", "{\"String\": \"\"}", no, "pattern");
+    refused("pre_tokenizer.pretokenizers.0", "{\"type\": \"Whitespace\"}", no, "Whitespace");
+    refused("added_tokens.0.id", "\"x\"", bad, "added_tokens[0]");
+    refused("added_tokens.0.id", "65", bad, "65");
+    refused("added_tokens.0.content", "5", bad, "content");
+    refused("added_tokens.0.lstrip", "5", bad, "lstrip");
+    refused("added_tokens", "{}", bad, "added_tokens");
+}
+
+static void patterns_that_read_differently_are_refused(void **state) {
+    (void)state;
+    static const char *const patterns[] = {
+        "a{1,3}+", "a{2}?",       "a{,3}",   "[a[b]]",         "[a&&b]",       "\\\\bx",  "\\\\h",
+        "\\\\R",   "x(?i)y|z",    "(?<n>x)", "(?m:x)",         "\\\\p{Alpha}", "\\\\pL",  "[]a]",
+        "[a",      "(a",          "\\\\1",   "(*UTF)",         "a\\\\",        "\\\\xff", "(?#c)",
+        "[\\\\W]", "\\\\Qa\\\\E", "\\\\p{L", "\\\\p{no-name}", "\\\\K"};
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        char value[128];
+        snprintf(value, sizeof value, "{\"Regex\": \"%s\"}", patterns[i]);
+        refused("pre_tokenizer.pretokenizers.0.pattern", value, ROD_EUNSUPPORTED, "pattern");
+    }
+}
+
+static void mutated_files_never_crash(void **state) {
+    (void)state;
+    for (size_t f = 0; f < N_FAMILIES; f++) {
+        json_t *root = load_family(f);
+        char *good = json_dumps(json_object_get(root, "tokenizer"), JSON_COMPACT | JSON_ENSURE_ASCII);
+        size_t len = strlen(good), n_parsed = 0;
+        uint64_t seed = 7000 + f;
+        for (int round = 0; round < 60; round++) {
+            char *text = malloc(len + 1);
+            memcpy(text, good, len + 1);
+            size_t n = len;
+            if (round % 4 == 0) n = next_random(&seed) % len;
+            static const char letters[] = "\"\\{}[]:,0919-.eEtrufalsn \x01\x80\xff(?*+|^$";
+            for (uint64_t k = next_random(&seed) % 12 + 1; round % 4 && k;
+                 k--) { /* the ends hold most of the structure */
+                size_t at = next_random(&seed) % (k & 1 ? len : 1500 < len ? 1500 : len);
+                if (round % 4 == 1)
+                    text[at] = letters[next_random(&seed) % (sizeof letters - 1)];
+                else if (round % 4 == 2)
+                    memcpy(text + at, good + next_random(&seed) % (len - 16), len - at < 16 ? len - at : 16);
+                else if (text[at] >= '0' && text[at] <= '9')
+                    text[at] = (char)('0' + next_random(&seed) % 10);
+            }
+            struct tokenizer *t;
+            struct rod_error err = {0};
+            int rc = tokenizer_parse(text, n, NULL, 0, &t, &err);
+            if (!rc) {
+                int32_t *ids;
+                size_t n_ids;
+                n_parsed++;
+                rc = tokenizer_encode(t, "The <s> caf\xc3\xa9's 123  \n<mask>", 28, true, &ids, &n_ids, &err);
+                if (!rc) free(ids);
+                tokenizer_close(t);
+            } else if (!err.message[0])
+                fail_msg("%s seed %d round %d: no message", families[f], 7000 + (int)f, round);
+            free(text);
+        }
+        assert_true(n_parsed > 0); /* some changes must reach the encoder */
+        free(good);
+        json_decref(root);
+    }
+}
+
+/* ---- cost ---- */
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SLACK 20
+#else
+#define SLACK 1
+#endif
+
+static void encoding_is_fast(void **state) {
+    (void)state;
+    struct tokenizer *t = open_tales();
+    size_t len, n;
+    char *text = read_file(TALES "/heldout.txt", &len), *big = malloc(len * 40);
+    for (size_t i = 0; i < 40; i++) memcpy(big + i * len, text, len);
+    int32_t *ids;
+    struct rod_error err;
+    double start = cpu_s();
+    assert_int_equal(tokenizer_encode(t, big, len * 40, true, &ids, &n, &err), 0);
+    double rate = (double)len * 40 / 1e6 / (cpu_s() - start);
+    print_message("note: encode %.1f MB/s of CPU time\n", rate);
+    if (rate * SLACK < 5) fail_msg("%.1f MB/s, expected at least 5", rate);
+    free(ids);
+    free(big);
+    free(text);
+    tokenizer_close(t);
+}
+
+static void pathological_texts_take_linear_time(void **state) {
+    (void)state;
+    static const char *const units[] = {"a",
+                                        "e",
+                                        "the",
+                                        " ",
+                                        "\n",
+                                        " \n",
+                                        "  \r\n",
+                                        "-",
+                                        "!?.,;:-()[]{}'\"*&^%$#@~`<>/|",
+                                        "'",
+                                        "'s",
+                                        "<role",
+                                        "1",
+                                        "aB",
+                                        "\xe4\xbd\xa0",
+                                        "\xcc\x81\xcc\x96",
+                                        "e\xcc\x81",
+                                        "\xf0\x9f\x98\x80",
+                                        "<s> ",
+                                        "  <l>  "};
+    const size_t len = 1000000 / 12 * 12;
+    for (size_t f = 0; f <= N_FAMILIES; f++) {
+        json_t *root = f < N_FAMILIES ? load_family(f) : NULL;
+        struct tokenizer *t = root ? parse_object(json_object_get(root, "tokenizer")) : open_tales();
+        for (int jit = 1; jit >= (f == N_FAMILIES || f == 1 ? 0 : 1);
+             jit--) { /* the interpreter, too, on two of them */
+            for (uint32_t k = 0; k < t->split.n_stages; k++) t->split.stage[k].jit = t->split.stage[k].jit && jit;
+            for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+                if (SLACK > 1 && (i & 3) != (f & 3)) continue; /* enough under a sanitizer */
+                char *text = repeat(units[i], len);
+                int32_t *ids;
+                size_t n;
+                struct rod_error err;
+                if (i == 3) text[len - 1] = 'x';
+                double start = cpu_s();
+                if (tokenizer_encode(t, text, len - len % strlen(units[i]), true, &ids, &n, &err))
+                    fail_msg("unit \"%s\": %s", units[i], err.message);
+                double s = cpu_s() - start;
+                if (s > 2 * SLACK)
+                    fail_msg("%s, 1 MB of \"%s\": %.2f s", f < N_FAMILIES ? families[f] : "tales", units[i], s);
+                free(ids);
+                free(text);
+            }
+        }
+        tokenizer_close(t);
+        json_decref(root);
+    }
+}
+
+/* ---- threads ---- */
+
+struct shared {
+    const struct tokenizer *t;
+    const char *text;
+    size_t len, n;
+    int32_t *ids;
+};
+
+static void *encode_in_thread(void *arg) {
+    struct shared *s = arg;
+    struct rod_error err;
+    return tokenizer_encode(s->t, s->text, s->len, true, &s->ids, &s->n, &err) ? arg : NULL;
+}
+
+static void threads_share_a_tokenizer(void **state) {
+    (void)state;
+    struct tokenizer *t = open_tales();
+    struct shared s[4];
+    pthread_t threads[4];
+    size_t len;
+    char *text = read_file(TALES "/heldout.txt", &len);
+    for (int i = 0; i < 4; i++) {
+        s[i] = (struct shared){.t = t, .text = text, .len = len};
+        assert_int_equal(pthread_create(&threads[i], NULL, encode_in_thread, &s[i]), 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        void *failed;
+        pthread_join(threads[i], &failed);
+        assert_null(failed);
+        assert_int_equal(s[i].n, s[0].n);
+        assert_memory_equal(s[i].ids, s[0].ids, s[0].n * sizeof *s[0].ids);
+    }
+    for (int i = 0; i < 4; i++) free(s[i].ids);
+    free(text);
+    tokenizer_close(t);
+}
+
+/* ---- streaming decode ---- */
+
+/* What Python's bytes.decode("utf-8", "replace") gives, written from the table of well-formed sequences. */
+static size_t reference_replace(const unsigned char *in, size_t len, char *out) {
+    static const unsigned char rows[][5] = {{0xc2, 0xdf, 0x80, 0xbf, 2}, {0xe0, 0xe0, 0xa0, 0xbf, 3},
+                                            {0xe1, 0xec, 0x80, 0xbf, 3}, {0xed, 0xed, 0x80, 0x9f, 3},
+                                            {0xee, 0xef, 0x80, 0xbf, 3}, {0xf0, 0xf0, 0x90, 0xbf, 4},
+                                            {0xf1, 0xf3, 0x80, 0xbf, 4}, {0xf4, 0xf4, 0x80, 0x8f, 4}};
+    size_t w = 0;
+    for (size_t i = 0; i < len;) {
+        size_t n = 1, want = in[i] < 0x80 ? 1 : 0;
+        for (size_t r = 0; r < 8; r++) {
+            if (in[i] < rows[r][0] || in[i] > rows[r][1]) continue;
+            want = rows[r][4];
+            while (n < want && i + n < len && in[i + n] >= (n == 1 ? rows[r][2] : 0x80) &&
+                   in[i + n] <= (n == 1 ? rows[r][3] : 0xbf))
+                n++;
+        }
+        if (n == want)
+            memcpy(out + w, in + i, n), w += n;
+        else
+            memcpy(out + w, "\xef\xbf\xbd", 3), w += 3;
+        i += n;
+    }
+    return w;
+}
+
+static void streaming_decode_equals_whole_decode(void **state) {
+    (void)state;
+    struct tokenizer *t = open_tales();
+    static const unsigned char pool[] = {0x41, 0x7f, 0x80, 0x8f, 0x90, 0x9f, 0xa0, 0xbf, 0xc0, 0xc2, 0xdf, 0xe0,
+                                         0xe1, 0xed, 0xef, 0xf0, 0xf1, 0xf3, 0xf4, 0xf5, 0xff, 0x80, 0x80, 0xbf};
+    uint64_t seed = 4242;
+    for (int round = 0; round < 3000; round++) {
+        int32_t ids[64];
+        unsigned char bytes[4096];
+        size_t n_ids = next_random(&seed) % 64, n_bytes = 0, len;
+        bool special;
+        for (size_t i = 0; i < n_ids; i++) { /* single bytes from the edges of the table, and whole tokens */
+            int32_t id = t->bpe.byte_id[pool[next_random(&seed) % sizeof pool]];
+            if (id < 0 || next_random(&seed) % 8 == 0) id = (int32_t)(next_random(&seed) % tokenizer_n_ids(t));
+            const char *b = tokenizer_bytes(t, ids[i] = id, &len, &special);
+            memcpy(bytes + n_bytes, b, len);
+            n_bytes += len;
+        }
+        char want[3 * sizeof bytes], got[3 * sizeof bytes];
+        size_t n_want = reference_replace(bytes, n_bytes, want), n_got = 0;
+        struct detok d = {{0}, 0};
+        for (size_t i = 0; i < n_ids; i++) {
+            size_t n = detok_push(&d, t, ids[i], false, got + n_got);
+            if (utf8_check(got + n_got, n) != n) fail_msg("seed 4242 round %d: a push ended inside a character", round);
+            n_got += n;
+        }
+        n_got += detok_flush(&d, got + n_got);
+        assert_int_equal(d.n_held, 0);
+        if (n_got != n_want || memcmp(got, want, n_got))
+            fail_msg("seed 4242 round %d: %zu bytes, expected %zu", round, n_got, n_want);
+    }
+    tokenizer_close(t);
+}
+
+static void nfc_composes_as_unicode_says(void **state) {
+    (void)state;
+    static const char *const pairs[][2] = {
+        {"e\xcc\x81", "\xc3\xa9"},
+        {"\xe2\x84\xab", "\xc3\x85"},                             /* the angstrom sign */
+        {"\xe1\x84\x80\xe1\x85\xa1\xe1\x86\xa8", "\xea\xb0\x81"}, /* Hangul */
+        {"\xea\xb0\x80\xe1\x86\xa7", "\xea\xb0\x80\xe1\x86\xa7"}, /* U+11A7 is no final */
+        {"s\xcc\x87\xcc\xa3", "\xe1\xb9\xa9"},                    /* marks in the wrong order */
+        {"\xe0\xa5\x98", "\xe0\xa4\x95\xe0\xa4\xbc"},             /* excluded from composition */
+        {"", ""},
+        {"\xcc\x81", "\xcc\x81"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        char *got;
+        size_t n;
+        assert_true(utf8_nfc(pairs[i][0], strlen(pairs[i][0]), &got, &n));
+        assert_string_equal(got, pairs[i][1]);
+        assert_int_equal(n, strlen(pairs[i][1]));
+        free(got);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(demo_model_cases_pass),
+        cmocka_unit_test(every_family_of_tokenizers_gives_the_reference_ids),
+        cmocka_unit_test(the_interpreter_splits_as_the_compiled_pattern_does),
+        cmocka_unit_test(heldout_text_round_trips),
+        cmocka_unit_test(random_unicode_round_trips),
+        cmocka_unit_test(special_tokens_are_recognised_only_when_asked),
+        cmocka_unit_test(pieces_encode_as_their_concatenation),
+        cmocka_unit_test(no_special_token_reaches_into_a_piece_without_them),
+        cmocka_unit_test(ignore_merges_never_makes_a_special_token),
+        cmocka_unit_test(an_added_token_decodes_to_its_content),
+        cmocka_unit_test(add_bos_token_is_honoured),
+        cmocka_unit_test(invalid_utf8_is_refused_with_its_offset),
+        cmocka_unit_test(a_directory_without_a_tokenizer_is_not_found),
+        cmocka_unit_test(what_is_not_supported_is_refused_by_name),
+        cmocka_unit_test(patterns_that_read_differently_are_refused),
+        cmocka_unit_test(mutated_files_never_crash),
+        cmocka_unit_test(encoding_is_fast),
+        cmocka_unit_test(pathological_texts_take_linear_time),
+        cmocka_unit_test(threads_share_a_tokenizer),
+        cmocka_unit_test(streaming_decode_equals_whole_decode),
+        cmocka_unit_test(nfc_composes_as_unicode_says),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
