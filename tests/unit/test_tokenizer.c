@@ -430,7 +430,8 @@ static void refused(const char *path, const char *value, int code, const char *n
     }
     json_t *v = json_loads(value, JSON_DECODE_ANY | JSON_ALLOW_NUL, &where);
     if (!v) fail_msg("%s: %s", value, where.text);
-    json_object_set_new(object, path, v);
+    if (json_is_array(object)) json_array_set_new(object, (size_t)atoi(path), v);
+    else json_object_set_new(object, path, v);
     char *text = json_dumps(json_object_get(root, "tokenizer"), 0);
     struct tokenizer *t = NULL;
     struct rod_error err = {0};
