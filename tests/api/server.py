@@ -1,0 +1,233 @@
+"""A rodimus server as a child process, and a plain HTTP client for what the openai package cannot say."""
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(ROOT, os.environ.get("BUILD_DIR", "build"))
+RODIMUS = os.path.join(BUILD, "rodimus")
+MODEL = os.path.join(ROOT, "config", "models", "tales")
+START_S = 60
+
+
+class Answer:
+    def __init__(self, status, headers, body):
+        self.status, self.headers, self.body = status, headers, body
+
+    def header(self, name):
+        values = [v for k, v in self.headers if k.lower() == name.lower()]
+        return ", ".join(values) if values else None
+
+    @property
+    def json(self):
+        return json.loads(self.body)
+
+    @property
+    def error(self):
+        return self.json["error"]
+
+    def __repr__(self):
+        return f"<{self.status} {self.headers} {self.body[:600]!r}>"
+
+
+class Event:
+    """One frame of a stream: data is the parsed JSON, or the string [DONE]."""
+
+    def __init__(self, raw):
+        self.raw = raw
+        lines = raw.split(b"\n")
+        self.comment = all(line.startswith(b":") for line in lines)
+        data = b"\n".join(line[6:] if line.startswith(b"data: ") else line[5:] for line in lines if line.startswith(b"data:"))
+        self.data = data.decode() if data == b"[DONE]" or self.comment else json.loads(data)
+
+
+def read_events(response):
+    """The frames of an SSE body, as they come."""
+    pending = b""
+    while True:
+        piece = response.read1(65536)
+        if not piece:
+            assert pending == b"", f"unfinished frame {pending!r}"
+            return
+        pending += piece
+        while b"\n\n" in pending:
+            frame, pending = pending.split(b"\n\n", 1)
+            yield Event(frame)
+
+
+def environment():
+    """The settings of whoever runs the tests must not reach the server."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("RODIMUS_")}
+
+
+def command(*args, timeout=60, **more):
+    """Runs a rodimus command to its end."""
+    return subprocess.run([RODIMUS, *map(str, args)], capture_output=True, text=True, timeout=timeout,
+                          env=more.pop("env", environment()), **more)
+
+
+class Server:
+    """Starts `rodimus serve --port 0 FLAGS` and waits for the line with its address. stop() ends this process only."""
+
+    def __init__(self, *flags, name="server", env=None, cwd=None):
+        logs = os.path.join(BUILD, "api-logs")
+        os.makedirs(logs, exist_ok=True)
+        self.log_path = os.path.join(logs, f"{name}.log")
+        self.lines = []
+        self.ready = threading.Event()
+        with open(self.log_path, "w") as log:
+            self.process = subprocess.Popen([RODIMUS, "serve", "--port", "0", *map(str, flags)], stdout=subprocess.PIPE,
+                                            stderr=log, text=True, env={**environment(), **(env or {})}, cwd=cwd or ROOT)
+        self.host, self.port = "127.0.0.1", None
+        self.reader = threading.Thread(target=self._read_stdout, daemon=True)
+        self.reader.start()
+        if not self.ready.wait(START_S) or self.port is None:
+            self.kill()
+            raise RuntimeError(f"the server did not start: {''.join(self.lines)} {self.log()}")
+
+    def _read_stdout(self):
+        for line in self.process.stdout:
+            self.lines.append(line)
+            m = re.search(r"http://[^\s/]*:(\d+)", line)
+            if m and self.port is None:
+                self.port = int(m.group(1))
+                self.ready.set()
+        self.ready.set()
+
+    def log(self):
+        with open(self.log_path, errors="replace") as log:
+            return log.read()
+
+    @property
+    def url(self):
+        return f"http://{self.host}:{self.port}"
+
+    # ---- requests ----
+    def open(self, method, path, body=None, headers=None, timeout=60):
+        """The connection and its response, body unread."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
+        if body is not None and not isinstance(body, (bytes, str)):
+            body = json.dumps(body)
+        headers = {"Content-Type": "application/json", **(headers or {})} if body is not None else headers or {}
+        connection.request(method, path, body, headers)
+        return connection, connection.getresponse()
+
+    def ask(self, method, path, body=None, headers=None, timeout=60):
+        connection, response = self.open(method, path, body, headers, timeout)
+        try:
+            return Answer(response.status, response.getheaders(), response.read())
+        finally:
+            connection.close()
+
+    def get(self, path, **more):
+        return self.ask("GET", path, **more)
+
+    def post(self, path, body, **more):
+        return self.ask("POST", path, body, **more)
+
+    def complete(self, prompt="Once upon a time", max_tokens=4, **more):
+        """A completion that must succeed: its JSON."""
+        answer = self.post("/v1/completions", {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **more})
+        assert answer.status == 200, answer
+        return answer.json
+
+    def events(self, path, body, timeout=60):
+        """All frames of a streamed answer."""
+        connection, response = self.open("POST", path, {**body, "stream": True}, timeout=timeout)
+        try:
+            assert response.status == 200, response.read()
+            return list(read_events(response))
+        finally:
+            connection.close()
+
+    def socket(self, timeout=30):
+        return socket.create_connection((self.host, self.port), timeout=timeout)
+
+    def raw(self, bytes_, timeout=30, shut=False):
+        """Sends bytes as they are; returns all that comes until the server closes, or is silent for `timeout`."""
+        with self.socket(timeout) as s:
+            try:
+                s.sendall(bytes_)
+                if shut:
+                    s.shutdown(socket.SHUT_WR)
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # it answers before it has read everything
+            return read_all(s)
+
+    # ---- what it says about itself ----
+    def metrics(self):
+        answer = self.get("/metrics")
+        assert answer.status == 200, answer
+        values = {}
+        for line in answer.body.decode().splitlines():
+            if line and not line.startswith("#"):
+                name, _, value = line.rpartition(" ")
+                values[name] = float(value)
+        return values
+
+    def metric(self, name):
+        return self.metrics()[name]
+
+    def wait_metric(self, name, good, timeout=10):
+        """Waits until good(value); returns the seconds it took."""
+        began = time.monotonic()
+        while True:
+            value = self.metric(name)
+            if good(value):
+                return time.monotonic() - began
+            assert time.monotonic() - began < timeout, f"{name} is still {value} after {timeout} s"
+            time.sleep(0.01)
+
+    def rss_bytes(self):
+        with open(f"/proc/{self.process.pid}/statm") as f:
+            return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def n_files(self):
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    # ---- its end ----
+    def terminate(self):
+        self.process.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout=30):
+        return self.process.wait(timeout)
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+
+    def stop(self):
+        """SIGTERM; the exit code."""
+        if self.process.poll() is None:
+            self.terminate()
+        try:
+            return self.wait(40)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+
+def read_all(s):
+    """Everything until the peer closes or resets, or the socket's timeout."""
+    got = b""
+    while True:
+        try:
+            piece = s.recv(65536)
+        except (TimeoutError, ConnectionResetError):
+            return got
+        if not piece:
+            return got
+        got += piece
+
+
+def status_of(raw):
+    """The status code of a raw answer, None if there is none."""
+    m = re.match(rb"HTTP/1\.1 (\d{3}) ", raw)
+    return int(m.group(1)) if m else None

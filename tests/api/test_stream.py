@@ -1,0 +1,126 @@
+"""The bytes of a stream: frames, their order, headers, and what is never sent unasked."""
+import json
+
+import pytest
+
+from server import read_events
+
+BODY = {"prompt": "The fox said to the raven, \"", "max_tokens": 6, "temperature": 0}
+CHAT = {"messages": [{"role": "user", "content": "Tell me a tale about a fox."}], "max_tokens": 6, "temperature": 0}
+ROUTES = [("/v1/completions", BODY), ("/v1/chat/completions", CHAT)]
+
+
+@pytest.fixture(params=ROUTES, ids=["completions", "chat"])
+def route(request):
+    return request.param
+
+
+def test_headers(server, route):
+    connection, response = server.open("POST", route[0], {**route[1], "stream": True}, {"X-Request-Id": "abc-1"})
+    list(read_events(response))
+    connection.close()
+    assert response.getheader("Content-Type") == "text/event-stream; charset=utf-8"
+    assert response.getheader("Cache-Control") == "no-cache"
+    assert response.getheader("X-Accel-Buffering") == "no"
+    assert response.getheader("X-Request-Id") == "abc-1"
+    assert response.getheader("Content-Length") is None
+
+
+def test_frames(server, route):
+    events = [e for e in server.events(*route) if not e.comment]
+    assert all(e.raw.startswith(b"data: ") and b"\n" not in e.raw for e in events)
+    assert events[-1].data == "[DONE]" and all(e.data != "[DONE]" for e in events[:-1])
+    chunks = [e.data for e in events[:-1]]
+    assert len({c["id"] for c in chunks}) == len({c["created"] for c in chunks}) == 1
+    assert all("usage" not in c or c["usage"] is None for c in chunks), "nobody asked for usage"
+    assert all(len(c["choices"]) == 1 for c in chunks)
+    last = chunks[-1]["choices"][0]
+    assert last["finish_reason"] == "length"
+    assert all(c["choices"][0]["finish_reason"] is None for c in chunks[:-1])
+
+
+def test_finish_comes_in_its_own_chunk(server, route):
+    chunks = [e.data for e in server.events(*route) if e.data != "[DONE]" and not e.comment]
+    last = chunks[-1]["choices"][0]
+    if "delta" in last:
+        assert last["delta"] == {}
+    else:
+        assert last["text"] == ""
+
+
+def test_first_chat_chunk_is_the_role(server):
+    chunks = [e.data for e in server.events("/v1/chat/completions", CHAT) if not e.comment]
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert chunks[0]["choices"][0]["finish_reason"] is None
+
+
+def test_usage_only_when_asked(server, route):
+    path, body = route
+    events = server.events(path, {**body, "stream_options": {"include_usage": True}})
+    assert events[-1].data == "[DONE]"
+    usage = events[-2].data
+    assert usage["choices"] == []
+    whole = server.post(path, body).json["usage"]
+    assert usage["usage"] == whole
+    assert usage["usage"]["completion_tokens"] == 6
+    assert all(e.data.get("usage") is None for e in events[:-2] if not e.comment)
+    for options in ({"include_usage": False}, {}, None):
+        events = server.events(path, {**body, "stream_options": options})
+        assert all(e.data["choices"] for e in events[:-1] if not e.comment), options
+
+
+def test_continuous_usage(server, route):
+    path, body = route
+    events = server.events(path, {**body, "stream_options": {"include_usage": True, "continuous_usage_stats": True}})
+    counts = [e.data["usage"]["completion_tokens"] for e in events[:-1] if not e.comment]
+    assert counts == sorted(counts) and counts[-1] == 6
+
+
+def test_stream_joins_to_the_whole_answer(server, route):
+    path, body = route
+    body = {**body, "max_tokens": 100}
+    text = ""
+    for e in server.events(path, body):
+        if e.data != "[DONE]" and not e.comment:
+            choice = e.data["choices"][0]
+            text += choice["text"] if "text" in choice else choice["delta"].get("content", "")
+    choice = server.post(path, body).json["choices"][0]
+    assert text == (choice["text"] if "text" in choice else choice["message"]["content"])
+
+
+def test_deltas_never_end_inside_a_character(server):
+    """Bytes that are no character by themselves, forced: every frame is valid UTF-8 and JSON by itself."""
+    ids = server.post("/tokenize", {"prompt": "\u4f60"}).json["tokens"]
+    assert len(ids) == 3  # one byte a token
+    for bias in ({str(ids[0]): 100}, {str(i): 100 for i in ids}):
+        events = server.events("/v1/completions", {**BODY, "max_tokens": 30, "temperature": 1, "seed": 4, "logit_bias": bias})
+        for e in events:
+            e.raw.decode()
+            assert b"\\ud" not in e.raw
+        text = "".join(e.data["choices"][0]["text"] for e in events[:-1])
+        whole = server.post("/v1/completions", {**BODY, "max_tokens": 30, "temperature": 1, "seed": 4, "logit_bias": bias})
+        assert text == whole.json["choices"][0]["text"]
+
+
+def test_errors_before_the_first_token_are_no_stream(server, route):
+    answer = server.post(route[0], {**route[1], "stream": True, "temperature": 9})
+    assert answer.status == 400
+    assert answer.header("Content-Type").startswith("application/json")
+
+
+def test_stream_null_is_no_stream(server, route):
+    answer = server.post(route[0], {**route[1], "stream": None})
+    assert answer.status == 200 and answer.header("Content-Type").startswith("application/json")
+    json.loads(answer.body)
+
+
+def test_keep_alive_after_a_stream(server):
+    import http.client
+    connection = http.client.HTTPConnection(server.host, server.port, timeout=30)
+    for _ in range(3):
+        connection.request("POST", "/v1/completions", json.dumps({**BODY, "stream": True}), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        assert response.status == 200
+        assert list(read_events(response))[-1].data == "[DONE]"
+        assert response.getheader("Connection") != "close"
+    connection.close()
