@@ -28,9 +28,11 @@ def test_all_roles_render(client):
 
 
 def test_content_may_be_parts(client):
-    parts = [{"role": "user", "content": [{"type": "text", "text": "Tell me a tale "}, {"type": "text", "text": "about a fox."}]}]
+    """Text parts are joined by line breaks."""
+    parts = [{"role": "user", "content": [{"type": "text", "text": "Tell me a tale"}, {"type": "text", "text": "about a fox."}]}]
+    whole = [{"role": "user", "content": "Tell me a tale\nabout a fox."}]
     a = client.chat.completions.create(model="tales", messages=parts, max_tokens=10, temperature=0)
-    b = client.chat.completions.create(model="tales", messages=ASK, max_tokens=10, temperature=0)
+    b = client.chat.completions.create(model="tales", messages=whole, max_tokens=10, temperature=0)
     assert a.choices[0].message.content == b.choices[0].message.content
 
 

@@ -1,0 +1,235 @@
+"""What a request that cannot be honoured gets: status, type, code, and the field at fault."""
+import openai
+import pytest
+
+COMPLETION = {"prompt": "Once", "max_tokens": 1}
+CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+HUGE = 10**15
+
+# (what the request adds, the field that the error names). None as a value takes the field away.
+BOTH = [
+    ({"temperature": -0.1}, "temperature"), ({"temperature": 2.1}, "temperature"), ({"temperature": "hot"}, "temperature"),
+    ({"temperature": [1]}, "temperature"), ({"temperature": True}, "temperature"),
+    ({"top_p": 0}, "top_p"), ({"top_p": 1.01}, "top_p"), ({"top_p": -1}, "top_p"), ({"top_p": "1"}, "top_p"),
+    ({"top_k": -2}, "top_k"), ({"top_k": 1.5}, "top_k"), ({"top_k": "all"}, "top_k"), ({"top_k": HUGE}, "top_k"),
+    ({"min_p": -0.1}, "min_p"), ({"min_p": 1.1}, "min_p"),
+    ({"typical_p": 0}, "typical_p"), ({"typical_p": 2}, "typical_p"),
+    ({"frequency_penalty": 2.1}, "frequency_penalty"), ({"frequency_penalty": -2.1}, "frequency_penalty"),
+    ({"presence_penalty": 3}, "presence_penalty"), ({"presence_penalty": {}}, "presence_penalty"),
+    ({"repetition_penalty": 0}, "repetition_penalty"), ({"repetition_penalty": -1}, "repetition_penalty"),
+    ({"repeat_penalty": 0}, "repeat_penalty"),
+    ({"n": 0}, "n"), ({"n": -1}, "n"), ({"n": 129}, "n"), ({"n": 1.5}, "n"), ({"n": "2"}, "n"), ({"n": HUGE}, "n"),
+    ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 1.5}, "max_tokens"),
+    ({"max_tokens": "16"}, "max_tokens"), ({"max_tokens": HUGE}, "max_tokens"), ({"max_tokens": 1e300}, "max_tokens"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    ({"min_tokens": -1}, "min_tokens"), ({"min_tokens": 2}, "min_tokens"),
+    ({"seed": 1.5}, "seed"), ({"seed": "x"}, "seed"),
+    ({"stop": 1}, "stop"), ({"stop": [1]}, "stop"), ({"stop": ["a"] * 17}, "stop"), ({"stop": {}}, "stop"), ({"stop": [""]}, "stop"),
+    ({"stop_token_ids": 1}, "stop_token_ids"), ({"stop_token_ids": [-1]}, "stop_token_ids"),
+    ({"stop_token_ids": [4096]}, "stop_token_ids"), ({"stop_token_ids": ["a"]}, "stop_token_ids"),
+    ({"logit_bias": []}, "logit_bias"), ({"logit_bias": {"a": 1}}, "logit_bias"), ({"logit_bias": {"4096": 1}}, "logit_bias"),
+    ({"logit_bias": {"-1": 1}}, "logit_bias"), ({"logit_bias": {"1": 101}}, "logit_bias"),
+    ({"logit_bias": {"1": -101}}, "logit_bias"), ({"logit_bias": {"1": "1"}}, "logit_bias"),
+    ({"ignore_eos": 1}, "ignore_eos"), ({"include_stop_str_in_output": "yes"}, "include_stop_str_in_output"),
+    ({"stream": 1}, "stream"), ({"stream": "true"}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": []}, "stream_options"),
+    ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options"),
+    ({"model": 7}, "model"),
+    # what later versions will do: never ignored, never half done
+    ({"best_of": 2}, "best_of"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+    ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+    ({"bad_words": ["x"]}, "bad_words"), ({"allowed_token_ids": [1]}, "allowed_token_ids"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"truncate_prompt_tokens": 4}, "truncate_prompt_tokens"), ({"prompt_logprobs": 1}, "prompt_logprobs"),
+    ({"session_id": "a"}, "session_id"),
+]
+COMPLETION_ONLY = [
+    ({"prompt": None}, "prompt"), ({"prompt": ""}, "prompt"), ({"prompt": []}, "prompt"), ({"prompt": 7}, "prompt"),
+    ({"prompt": {}}, "prompt"), ({"prompt": True}, "prompt"), ({"prompt": [[]]}, "prompt"), ({"prompt": [""]}, "prompt"),
+    ({"prompt": ["a", 1]}, "prompt"), ({"prompt": [1, "a"]}, "prompt"), ({"prompt": [[1], "a"]}, "prompt"),
+    ({"prompt": [-1]}, "prompt"), ({"prompt": [4096]}, "prompt"), ({"prompt": [1.5]}, "prompt"), ({"prompt": [HUGE]}, "prompt"),
+    ({"prompt": [None]}, "prompt"),
+    ({"logprobs": 21}, "logprobs"), ({"logprobs": -1}, "logprobs"), ({"logprobs": "5"}, "logprobs"),
+    ({"echo": True}, "echo"), ({"suffix": "x"}, "suffix"),
+]
+CHAT_ONLY = [
+    ({"messages": None}, "messages"), ({"messages": []}, "messages"), ({"messages": "Hi"}, "messages"),
+    ({"messages": [1]}, "messages"), ({"messages": [{}]}, "messages"), ({"messages": [{"role": "king", "content": "a"}]}, "messages"),
+    ({"messages": [{"role": "user"}]}, "messages"), ({"messages": [{"role": "user", "content": 1}]}, "messages"),
+    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages"),
+    ({"messages": [{"role": 1, "content": "a"}]}, "messages"),
+    ({"logprobs": 1}, "logprobs"), ({"top_logprobs": 3}, "top_logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"), ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+    ({"tool_choice": "required"}, "tool_choice"),
+]
+ROWS = ([("/v1/completions", COMPLETION, *row) for row in BOTH + COMPLETION_ONLY] +
+        [("/v1/chat/completions", CHAT, *row) for row in BOTH + CHAT_ONLY])
+
+
+def name_of(row):
+    return f"{'chat' if 'chat' in row[0] else 'text'}-{str(row[2])[:60]}"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_bad_fields_are_named(server, stream):
+    """One test for the whole table, so that the server is asked some 300 times in a second or two; all misses are listed."""
+    wrong = []
+    for path, base, add, param in ROWS:
+        body = {k: v for k, v in {**base, **({"stream": True} if stream else {}), **add}.items()
+                if not (v is None and k in ("prompt", "messages"))}
+        if stream and "stream_options" in add and "stream" not in add:
+            continue  # valid in a stream
+        answer = server.post(path, body)
+        if answer.status != 400:
+            wrong.append(f"{path} {add}: {answer!r}")
+            continue
+        error = answer.error
+        named = error["param"] or ""
+        if set(error) != {"message", "type", "param", "code"} or error["type"] != "invalid_request_error" or \
+                not named.startswith(param) or param.split("[")[0] not in error["message"]:
+            wrong.append(f"{path} {add}: {error}")
+    assert not wrong, "\n".join(wrong)
+
+
+NULLS = ["model", "temperature", "top_p", "top_k", "min_p", "typical_p", "frequency_penalty", "presence_penalty",
+         "repetition_penalty", "repeat_penalty", "n", "max_tokens", "max_completion_tokens", "min_tokens", "seed", "stop",
+         "stop_token_ids", "logit_bias", "ignore_eos", "include_stop_str_in_output", "stream", "stream_options", "user", "best_of",
+         "logprobs", "top_logprobs", "echo", "suffix", "response_format", "tools", "tool_choice", "structured_outputs", "bad_words",
+         "allowed_token_ids", "truncate_prompt_tokens", "prompt_logprobs", "return_token_ids", "metadata", "store"]
+
+
+@pytest.mark.parametrize("path,base", [("/v1/completions", COMPLETION), ("/v1/chat/completions", CHAT)])
+def test_null_means_absent(server, path, base):
+    for field in NULLS:
+        answer = server.post(path, {**base, field: None, **({} if field in ("max_tokens",) else {"max_tokens": 1})})
+        assert answer.status == 200, (field, answer)
+    assert server.post(path, {**dict.fromkeys(NULLS), **base}).status == 200
+
+
+@pytest.mark.parametrize("path,base", [("/v1/completions", COMPLETION), ("/v1/chat/completions", CHAT)])
+def test_what_asks_for_nothing_is_accepted(server, path, base):
+    for add in ({"best_of": 1}, {"user": "me"}, {"unknown_field": {"deep": [1, 2]}}, {"x" * 5000: 1}, {"echo": False}, {"suffix": ""},
+                {"response_format": {"type": "text"}}, {"stop": []}, {"tools": []}, {"logit_bias": {}}, {"metadata": {"a": "b"}},
+                {"store": False}, {"stop_token_ids": []}, {"max_tokens": 1.0}, {"n": 1.0}):
+        answer = server.post(path, {**base, **add})
+        assert answer.status == 200, (add, answer)
+
+
+def test_the_client_raises_its_own_errors(client):
+    with pytest.raises(openai.BadRequestError) as e:
+        client.completions.create(model="tales", prompt="a", temperature=9)
+    assert e.value.param == "temperature" and e.value.type == "invalid_request_error"
+    with pytest.raises(openai.NotFoundError) as e:
+        client.completions.create(model="another", prompt="a")
+    assert e.value.code == "model_not_found" and e.value.param == "model"
+
+
+def test_unknown_model(server):
+    for path, base in (("/v1/completions", COMPLETION), ("/v1/chat/completions", CHAT)):
+        answer = server.post(path, {**base, "model": "gpt"})
+        assert answer.status == 404
+        assert answer.error["code"] == "model_not_found" and answer.error["param"] == "model"
+    assert server.get("/v1/models/gpt").status == 404
+
+
+def test_too_long_prompt(own_server):
+    s = own_server("--max-prompt-tokens", 100)
+    assert s.post("/v1/completions", {"prompt": [5] * 100, "max_tokens": 1}).status == 200
+    for body in ({"prompt": [5] * 101, "max_tokens": 1}, {"prompt": "a " * 300, "max_tokens": 1}):
+        answer = s.post("/v1/completions", body)
+        assert answer.status == 400, answer
+        assert answer.error["code"] == "context_length_exceeded"
+        assert answer.error["n_prompt_tokens"] >= 101 and answer.error["limit"] == 100
+        assert "100" in answer.error["message"]
+
+
+def test_queue_full_is_429_with_retry_after(own_server):
+    s = own_server("--slots", 1, "--max-queue-requests", 1)
+    open_ones = []
+    for _ in range(2):
+        c, r = None, None
+        import threading
+        t = threading.Thread(target=lambda: open_ones.append(s.ask("POST", "/v1/completions", {
+            "prompt": [5], "max_tokens": 3000, "ignore_eos": True})), daemon=True)
+        t.start()
+        s.wait_metric("rodimus_slots_used", lambda n: n == 1)
+    s.wait_metric("rodimus_queue_requests", lambda n: n == 1)
+    for stream in (False, True):
+        answer = s.post("/v1/completions", {**COMPLETION, "stream": stream})
+        assert answer.status == 429, answer
+        assert answer.error["type"] == "rate_limit"
+        assert int(answer.header("Retry-After")) >= 0
+    # Choices count one by one: two cannot both be taken.
+    assert s.post("/v1/completions", {**COMPLETION, "n": 2}).status == 429
+    assert s.metric("rodimus_engine_requests_rejected_total") >= 2
+
+
+def test_waiting_too_long_is_408(own_server):
+    s = own_server("--slots", 1, "--request-timeout-ms", 300)
+    connection, response = s.open("POST", "/v1/completions", {"prompt": [5], "max_tokens": 100000, "ignore_eos": True,
+                                                               "stream": True})
+    assert response.status == 200
+    answer = s.post("/v1/completions", COMPLETION)
+    assert answer.status == 408, answer
+    assert answer.header("x-should-retry") == "false"
+    connection.close()
+
+
+def test_api_keys(own_server):
+    s = own_server("--api-keys", "first,second")
+    for headers in ({"Authorization": "Bearer first"}, {"Authorization": "Bearer second"}, {"X-Api-Key": "second"}):
+        assert s.post("/v1/completions", COMPLETION, headers=headers).status == 200
+        assert s.get("/v1/models", headers=headers).status == 200
+    bodies = set()
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"X-Api-Key": "firs"}, {"Authorization": "first"}, {"X-Api-Key": ""},
+                    {"Authorization": "Bearer firstt"}):
+        answer = s.post("/v1/completions", COMPLETION, headers=headers)
+        assert answer.status == 401, headers
+        bodies.add(answer.body)
+        assert s.get("/v1/models", headers=headers).status == 401
+        assert s.get("/metrics", headers=headers).status == 401
+    assert len(bodies) == 1, "missing and wrong keys must look the same"
+    for path in ("/health", "/health/live", "/health/ready"):
+        assert s.get(path).status == 200
+    assert "first" not in s.log() and "second" not in s.log()
+
+
+def test_methods_and_paths(server):
+    for method, path, status in (("GET", "/v1/completions", 405), ("DELETE", "/v1/chat/completions", 405), ("POST", "/v1/models", 405),
+                                 ("PUT", "/health", 405), ("GET", "/nothing", 404), ("POST", "/v1/nothing", 404),
+                                 ("GET", "/v1", 404), ("GET", "/v1/completions/", 404), ("GET", "/../etc/passwd", 404),
+                                 ("GET", "/%2e%2e/etc/passwd", 404), ("GET", "//health", 404)):
+        answer = server.ask(method, path, COMPLETION if method in ("POST", "PUT") else None)
+        assert answer.status == status, (method, path, answer)
+        assert answer.error["type"] == "invalid_request_error"
+        if status == 405:
+            assert answer.header("Allow")
+
+
+def test_content_types(server):
+    import json
+    body = json.dumps(COMPLETION)
+    for kind in ("application/json", "application/json; charset=utf-8", "Application/JSON"):
+        assert server.ask("POST", "/v1/completions", body, {"Content-Type": kind}).status == 200, kind
+    for kind in ("text/xml", "multipart/form-data; boundary=x"):
+        answer = server.ask("POST", "/v1/completions", body, {"Content-Type": kind})
+        assert answer.status == 415, (kind, answer)
+
+
+def test_request_ids(server):
+    answer = server.post("/v1/completions", COMPLETION, headers={"X-Request-Id": "my-id.7"})
+    assert answer.header("X-Request-Id") == "my-id.7"
+    assert answer.json["id"] == "cmpl-my-id.7"
+    made = [server.post("/v1/completions", COMPLETION).header("X-Request-Id") for _ in range(2)]
+    assert all(made) and made[0] != made[1]
+    # An error carries one too; and one that would break a header or a log line is not taken over.
+    assert server.post("/v1/completions", {}).header("X-Request-Id")
+    for evil in ("a b\tc", "x" * 5000, "\x7f", '"quoted"'):
+        got = server.post("/v1/completions", COMPLETION, headers={"X-Request-Id": evil})
+        assert got.status in (200, 400, 431), evil
+        if got.status == 200:
+            assert len(got.header("X-Request-Id")) <= 256
+    assert "my-id.7" in server.log()

@@ -1,0 +1,81 @@
+"""500 streams at once: each gets exactly the text that it would get alone."""
+import asyncio
+import json
+import random
+import time
+
+N_STREAMS = 500
+
+
+def plan(heldout):
+    """Greedy and seeded requests over prompts of 1 to some 600 tokens, all different. Fixed, so that a failure repeats."""
+    rng = random.Random(20)
+    requests = []
+    for i in range(N_STREAMS):
+        n_chars = rng.choice([3, 20, 20, 80, 80, 200, 200, 600, 2000]) + rng.randrange(20)
+        at = rng.randrange(len(heldout) - n_chars)
+        body = {"prompt": heldout[at:at + n_chars], "max_tokens": rng.randint(4, 28), "stream": True,
+                "stream_options": {"include_usage": True}}
+        if i % 2:
+            body |= {"temperature": rng.choice([0.7, 1.0, 1.3]), "top_p": rng.choice([1.0, 0.9]), "seed": i}
+            if i % 3 == 0:
+                body |= {"top_k": 40, "min_p": 0.02, "frequency_penalty": 0.5, "repetition_penalty": 1.1}
+            if i % 5 == 0:
+                body |= {"stop": ["the", "\n"]}
+        else:
+            body["temperature"] = 0
+        requests.append(body)
+    return requests
+
+
+async def ask(server, body):
+    """The text, the finish, and the count of one streamed request, by a plain socket."""
+    reader, writer = await asyncio.open_connection(server.host, server.port, limit=1 << 20)
+    data = json.dumps(body).encode()
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+                 b"Content-Length: %d\r\n\r\n" % len(data) + data)
+    head = await reader.readuntil(b"\r\n\r\n")
+    if not head.startswith(b"HTTP/1.1 200"):
+        return head, (await reader.read()).decode(errors="replace"), 0
+    body_bytes = b""
+    while size := int(await reader.readline(), 16):
+        body_bytes += (await reader.readexactly(size + 2))[:-2]
+    writer.close()
+    text, finish, n = "", None, 0
+    frames = body_bytes.decode().split("\n\n")
+    assert frames[-2:] == ["data: [DONE]", ""], frames[-3:]
+    for frame in frames[:-2]:
+        if frame.startswith(":"):
+            continue
+        chunk = json.loads(frame.removeprefix("data: "))
+        if chunk["choices"]:
+            text += chunk["choices"][0]["text"]
+            finish = chunk["choices"][0]["finish_reason"] or finish
+        else:
+            n = chunk["usage"]["completion_tokens"]
+    return finish, text, n
+
+
+def test_500_streams_get_what_each_would_get_alone(own_server, heldout):
+    s = own_server("--max-queue-requests", N_STREAMS)
+    requests = plan(heldout)
+
+    async def all_alone():
+        return [await ask(s, body) for body in requests]
+
+    async def all_at_once():
+        return await asyncio.gather(*(ask(s, body) for body in requests))
+
+    began = time.monotonic()
+    alone = asyncio.run(all_alone())
+    middle = time.monotonic()
+    together = asyncio.run(all_at_once())
+    end = time.monotonic()
+    n_tokens = sum(n for _, _, n in alone)
+    print(f"note: {n_tokens} tokens: one by one {middle - began:.1f} s, {N_STREAMS} streams at once {end - middle:.1f} s")
+    wrong = [(i, a, t) for i, (a, t) in enumerate(zip(alone, together)) if a != t]
+    assert not wrong, f"{len(wrong)} of {N_STREAMS} differ, the first: {wrong[0]} {requests[wrong[0][0]]}"
+    assert all(finish in ("stop", "length") for finish, _, _ in alone)
+    assert s.metric("rodimus_engine_requests_failed_total") == 0
+    assert s.metric("rodimus_slots_used") == 0
+    assert s.stop() == 0

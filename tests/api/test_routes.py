@@ -1,0 +1,247 @@
+"""The routes beside the completions, and openapi.yaml against what the server really answers."""
+import json
+import os
+import re
+
+import jsonschema
+import pytest
+import yaml
+
+from server import MODEL, ROOT
+
+
+@pytest.fixture(scope="module")
+def openapi():
+    with open(os.path.join(ROOT, "openapi.yaml"), encoding="utf-8") as f:
+        return yaml.safe_load(f)
+
+
+def test_health(server):
+    for path in ("/health", "/health/live", "/health/ready"):
+        answer = server.get(path)
+        assert answer.status == 200, (path, answer)
+
+
+def test_models(server, client):
+    models = client.models.list().data
+    assert [m.id for m in models] == ["tales"]
+    one = server.get("/v1/models/tales").json
+    assert one == server.get("/v1/models").json["data"][0]
+    assert one["object"] == "model" and one["max_model_len"] > 0
+    assert client.models.retrieve("tales").id == "tales"
+
+
+def test_version(server):
+    version = server.get("/version").json
+    assert re.match(r"\d+\.\d+\.\d+", version["version"])
+    assert version["commit"]
+
+
+def test_metrics_are_prometheus_text(server):
+    before = server.metrics()
+    server.complete(max_tokens=7, ignore_eos=True)
+    after = server.metrics()
+    assert after["rodimus_decode_tokens_total"] - before["rodimus_decode_tokens_total"] in (6, 7)
+    assert after["rodimus_completion_tokens_total"] - before["rodimus_completion_tokens_total"] == 7
+    assert after["rodimus_prefill_tokens_total"] > before["rodimus_prefill_tokens_total"]
+    answer = server.get("/metrics")
+    assert answer.header("Content-Type").startswith("text/plain; version=0.0.4")
+    typed, seen = {}, set()
+    for line in answer.body.decode().splitlines():
+        if line.startswith("# TYPE "):
+            name, kind = line.split()[2:]
+            assert name not in typed, f"{name} twice"
+            typed[name] = kind
+        elif not line.startswith("#"):
+            m = re.fullmatch(r'([a-zA-Z_:][\w:]*)(\{[^}]*\})? (\S+)', line)
+            assert m, line
+            float(m.group(3))
+            base = re.sub(r"_(bucket|sum|count)$", "", m.group(1))
+            assert m.group(1) in typed or base in typed, f"{line} has no type"
+            assert line.rpartition(" ")[0] not in seen, f"{line} twice"
+            seen.add(line.rpartition(" ")[0])
+    for name in ("rodimus_slots", "rodimus_slots_used", "vllm:num_requests_running", "vllm:num_requests_waiting",
+                 "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"):
+        assert name in after
+    for name in [n for n, kind in typed.items() if kind == "histogram"]:
+        series = {}
+        for key, value in after.items():
+            m = re.fullmatch(re.escape(name) + r'_bucket\{(.*,)?le="([^"]+)"\}', key)
+            if m:
+                series.setdefault(m.group(1), []).append((float(m.group(2)), value))
+        for buckets in series.values():
+            assert buckets == sorted(buckets) and buckets[-1][0] == float("inf")
+            assert [v for _, v in buckets] == sorted(v for _, v in buckets), f"{name} is not cumulative"
+
+
+def test_tokenize_equals_the_reference(server, tokenizer_cases):
+    for case in tokenizer_cases:
+        answer = server.post("/tokenize", {"prompt": case["text"]})
+        assert answer.status == 200, (case, answer)
+        assert answer.json["tokens"] == case["ids"], case["text"]
+        assert answer.json["count"] == len(case["ids"])
+        back = server.post("/detokenize", {"tokens": case["ids"]}).json["prompt"]
+        assert back == case["decoded"]
+
+
+def test_tokenize_messages(server):
+    ask = [{"role": "user", "content": "Hi"}]
+    tokens = server.post("/tokenize", {"messages": ask}).json["tokens"]
+    chat = server.post("/v1/chat/completions", {"messages": ask, "max_tokens": 1}).json
+    assert len(tokens) == chat["usage"]["prompt_tokens"]
+
+
+def test_tokenize_errors(server):
+    for body, param in (({}, "prompt"), ({"prompt": 1}, "prompt"), ({"messages": []}, "messages")):
+        answer = server.post("/tokenize", body)
+        assert answer.status == 400 and answer.error["param"].startswith(param), (body, answer)
+    for body in ({}, {"tokens": "a"}, {"tokens": [-1]}, {"tokens": [4096]}, {"tokens": ["a"]}):
+        answer = server.post("/detokenize", body)
+        assert answer.status == 400 and answer.error["param"].startswith("tokens"), (body, answer)
+
+
+def test_tokenize_round_trip(server, heldout):
+    tokens = server.post("/tokenize", {"prompt": heldout}).json["tokens"]
+    assert server.post("/detokenize", {"tokens": tokens}).json["prompt"] == heldout
+
+
+def test_defaults_come_from_generation_config(server):
+    with open(os.path.join(MODEL, "generation_config.json")) as f:
+        config = json.load(f)
+    ask = {"prompt": "Once upon a time", "max_tokens": 20, "seed": 5}
+    plain = server.post("/v1/completions", ask).json
+    said = server.post("/v1/completions", {**ask, "temperature": config["temperature"], "top_p": config["top_p"]}).json
+    other = server.post("/v1/completions", {**ask, "temperature": 2, "top_p": 1}).json
+    assert plain["choices"] == said["choices"] != other["choices"]
+
+
+# ---- openapi ----
+
+ONE_OF_EACH = {
+    ("/v1/completions", "post"): {"prompt": "a", "max_tokens": 1, "logprobs": 2},
+    ("/v1/chat/completions", "post"): {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "logprobs": True,
+                                       "top_logprobs": 2},
+    ("/tokenize", "post"): {"prompt": "a"},
+    ("/detokenize", "post"): {"tokens": [5]},
+    ("/apply-template", "post"): {"messages": [{"role": "user", "content": "a"}]},
+}
+METHODS = ("get", "post", "put", "delete", "patch", "head", "options")
+
+
+def resolver(openapi):
+    """Schemas of the document, references and all, as JSON Schema."""
+    def validate(instance, schema):
+        jsonschema.Draft202012Validator({**schema, "components": openapi.get("components", {})}).validate(instance)
+    return validate
+
+
+def operations(openapi):
+    for path, item in openapi["paths"].items():
+        for method in item:
+            if method in METHODS:
+                yield path, method, item[method]
+
+
+def filled(path):
+    return path.replace("{model}", "tales").replace("{id}", "tales")
+
+
+def deref(openapi, thing):
+    while "$ref" in thing:
+        node = openapi
+        for key in thing["$ref"].removeprefix("#/").split("/"):
+            node = node[key]
+        thing = node
+    return thing
+
+
+def test_openapi_json_is_openapi_yaml(server, openapi):
+    served = server.get("/openapi.json")
+    assert served.header("Content-Type").startswith("application/json")
+    assert served.json == json.loads(json.dumps(openapi, default=str))
+
+
+def test_openapi_schemas_are_schemas(openapi):
+    assert openapi["openapi"].startswith("3.1")
+    for name, schema in openapi["components"]["schemas"].items():
+        jsonschema.Draft202012Validator.check_schema(schema)
+    text = json.dumps(openapi, default=str)
+    for ref in set(re.findall(r'"\$ref": "([^"]+)"', text)):
+        assert deref(openapi, {"$ref": ref}) is not None, ref
+
+
+def test_every_documented_route_answers_as_documented(server, openapi):
+    validate = resolver(openapi)
+    for path, method, operation in operations(openapi):
+        body = ONE_OF_EACH.get((path, method))
+        if "requestBody" in operation:
+            assert body, f"{path} has a body that this test does not know"
+            content = deref(openapi, operation["requestBody"])["content"]["application/json"]
+            validate(body, content["schema"])
+        answer = server.ask(method.upper(), filled(path), body)
+        documented = operation["responses"]
+        assert str(answer.status) in documented, (method, path, answer)
+        assert answer.status not in (404, 405, 500, 501), (method, path, answer)
+        response = deref(openapi, documented[str(answer.status)])
+        kind = answer.header("Content-Type").split(";")[0]
+        assert kind in response["content"], (method, path, kind)
+        if kind == "application/json":
+            validate(answer.json, response["content"][kind]["schema"])
+
+
+def test_undocumented_routes_and_methods_do_not_answer(server, openapi):
+    documented = {(filled(p), m) for p, m, _ in operations(openapi)}
+    paths = {p for p, _ in documented}
+    guesses = paths | {"/v1/embeddings", "/v1/responses", "/v1/sessions", "/admin", "/v1/audio/speech", "/openapi.yaml", "/docs",
+                       "/slots", "/apply-template", "/", "/v1/models/tales/x", "/config", "/generate", "/health/x", "/metrics/"}
+    for path in sorted(guesses):
+        for method in ("get", "post", "put", "delete", "patch"):
+            if (path, method) in documented:
+                continue
+            status = server.ask(method.upper(), path, {} if method in ("post", "put", "patch") else None).status
+            assert status == (405 if path in paths else 404), (method, path, status)
+
+
+def test_errors_have_the_documented_shape(server, openapi):
+    validate = resolver(openapi)
+    for path, method, operation in operations(openapi):
+        if "requestBody" not in operation:
+            continue
+        for body, status in ((b"{", "400"), (b'{"model": "gpt"}', "404")):
+            answer = server.ask(method.upper(), filled(path), body)
+            if str(answer.status) == status:
+                content = deref(openapi, operation["responses"][status])["content"]["application/json"]
+                validate(answer.json, content["schema"])
+            else:
+                assert status == "404", (path, answer)
+
+
+def test_stream_chunks_have_the_documented_shape(server, openapi):
+    validate = resolver(openapi)
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        content = deref(openapi, openapi["paths"][path]["post"]["responses"]["200"])["content"]
+        assert "text/event-stream" in content, path
+        schema = content["text/event-stream"].get("schema", {})
+        for event in server.events(path, {**ONE_OF_EACH[path, "post"], "stream_options": {"include_usage": True}}):
+            if event.data != "[DONE]" and not event.comment:
+                if "$ref" in schema or "oneOf" in schema or schema.get("type") == "object":
+                    validate(event.data, schema)
+
+
+def test_requests_of_the_tests_are_documented(openapi):
+    """The fields that the server reads are all in the document."""
+    wanted = {"prompt", "model", "max_tokens", "temperature", "top_p", "top_k", "min_p", "n", "stop", "stop_token_ids", "seed",
+              "logit_bias", "logprobs", "stream", "stream_options", "frequency_penalty", "presence_penalty", "repetition_penalty",
+              "ignore_eos", "min_tokens"}
+
+    def properties(schema):
+        schema = deref(openapi, schema)
+        found = set(schema.get("properties", {}))
+        for part in schema.get("allOf", []):
+            found |= properties(part)
+        return found
+
+    for path in ("/v1/completions", "/v1/chat/completions"):
+        schema = openapi["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        missing = (wanted - {"prompt"} if "chat" in path else wanted) - properties(schema)
+        assert not missing, (path, missing)
