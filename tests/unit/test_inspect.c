@@ -1,0 +1,135 @@
+/* test_inspect.c - rod_inspect's facts, and the exit codes of the inspect and verify commands. */
+#include "engine/rodimus.h"
+#include "server/commands.h"
+
+#include <fcntl.h>
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void the_demo_model_is_described(void **state) {
+    (void)state;
+    struct rod_inspect_report *r;
+    struct rod_error err;
+    if (rod_inspect("config/models/tales", &r, &err)) fail_msg("%s", err.message);
+    assert_string_equal(r->name, "tales");
+    assert_string_equal(r->layout, "published");
+    assert_string_equal(r->arch, "rodimus_plus");
+    assert_string_equal(r->weight_dtype, "bf16");
+    assert_int_equal(r->n_params, 7185920);
+    assert_int_equal(r->weight_bytes, 14371840);
+    assert_int_equal(r->file_bytes, 14371840);
+    assert_int_equal(r->window_tok, 257);
+    assert_int_equal(r->n_tensors, 128);
+    assert_string_equal(r->tensors[0].name, "model.embeddings.weight");
+    assert_string_equal(r->tensors[0].dtype, "BF16");
+    assert_int_equal(r->tensors[0].shape[0], 4096);
+    for (size_t i = 0; i < r->n_tensors; i++) assert_true(r->tensors[i].used);
+    /* L (M E 4 + K E 2 + visible (Hk + Hv) P 2) */
+    assert_int_equal(r->session16_bytes, 6 * (64 * 512 * 4 + 4 * 512 * 2 + 257 * 5 * 64 * 2));
+    assert_int_equal(r->session32_bytes, 6 * 4 * (64 * 512 + 4 * 512 + 257 * 5 * 64));
+    assert_int_equal(r->n_warnings, 0);
+    rod_inspect_free(r);
+}
+
+/* Runs a command with its standard output in a file; returns the exit code. */
+static int run(int (*command)(int argc, char **argv), char **argv, char **output) {
+    char path[] = "/tmp/rodimus-test-XXXXXX";
+    int argc = 0, file = mkstemp(path);
+    assert_true(file >= 0);
+    while (argv[argc]) argc++;
+    fflush(stdout);
+    int kept = dup(STDOUT_FILENO);
+    dup2(file, STDOUT_FILENO);
+    int rc = command(argc, argv);
+    fflush(stdout);
+    dup2(kept, STDOUT_FILENO);
+    close(kept);
+    struct stat info;
+    assert_int_equal(fstat(file, &info), 0);
+    *output = calloc(1, (size_t)info.st_size + 1);
+    assert_non_null(*output);
+    assert_int_equal(pread(file, *output, (size_t)info.st_size, 0), info.st_size);
+    close(file);
+    unlink(path);
+    return rc;
+}
+
+static void inspect_exits_as_promised(void **state) {
+    (void)state;
+    char *output;
+    assert_int_equal(run(cmd_inspect, (char *[]){"inspect", "--help", NULL}, &output), 0);
+    assert_non_null(strstr(output, "Usage: rodimus inspect DIR"));
+    free(output);
+    assert_int_equal(run(cmd_inspect, (char *[]){"inspect", NULL}, &output), 2);
+    free(output);
+    assert_int_equal(run(cmd_inspect, (char *[]){"inspect", "a", "b", NULL}, &output), 2);
+    free(output);
+    assert_int_equal(run(cmd_inspect, (char *[]){"inspect", "tests/vectors", NULL}, &output), 1);
+    assert_string_equal(output, "");
+    free(output);
+    assert_int_equal(run(cmd_inspect, (char *[]){"inspect", "tests/vectors/fla-rodimus-plus-small", NULL}, &output), 0);
+    assert_non_null(strstr(output, "fla layout"));
+    assert_non_null(strstr(output, "model.layers.1.ska_attn.q_norm.weight"));
+    free(output);
+}
+
+static void inspect_writes_json_for_programs(void **state) {
+    (void)state;
+    char *output;
+    assert_int_equal(run(cmd_inspect, (char *[]){"inspect", "--json", "config/models/tales", NULL}, &output), 0);
+    json_t *root = json_loads(output, 0, NULL);
+    assert_non_null(root);
+    assert_string_equal(json_string_value(json_object_get(root, "arch")), "rodimus_plus");
+    assert_int_equal(json_integer_value(json_object_get(root, "parameters")), 7185920);
+    assert_int_equal(json_array_size(json_object_get(root, "tensors")), 128);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(root, "session"), "bytes")), 1797888);
+    json_decref(root);
+    free(output);
+}
+
+#define VECTOR "tests/vectors/rodimus-plus-short"
+
+static void verify_exits_as_promised(void **state) {
+    (void)state;
+    char *output;
+    assert_int_equal(run(cmd_verify, (char *[]){"verify", "--help", NULL}, &output), 0);
+    free(output);
+    assert_int_equal(run(cmd_verify, (char *[]){"verify", "--model", VECTOR, NULL}, &output), 2);
+    free(output);
+    assert_int_equal(run(cmd_verify,
+                         (char *[]){"verify", "--model", VECTOR, "--golden", VECTOR "/golden.safetensors",
+                                    "--precision", "int8", NULL},
+                         &output),
+                     2);
+    free(output);
+    assert_int_equal(
+        run(cmd_verify, (char *[]){"verify", "--model", VECTOR, "--golden", VECTOR "/none", NULL}, &output), 1);
+    free(output);
+    assert_int_equal(run(cmd_verify,
+                         (char *[]){"verify", "--model", VECTOR, "--golden", VECTOR "/golden.safetensors", "--device",
+                                    "cpu", "--piece-tokens", "2", "--threads", "1", NULL},
+                         &output),
+                     0);
+    assert_non_null(strstr(output, "state.1.v"));
+    assert_non_null(strstr(output, "24 of 24"));
+    assert_non_null(strstr(output, "\nPASS\n"));
+    free(output);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_demo_model_is_described),
+        cmocka_unit_test(inspect_exits_as_promised),
+        cmocka_unit_test(inspect_writes_json_for_programs),
+        cmocka_unit_test(verify_exits_as_promised),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
