@@ -425,12 +425,12 @@ static void refused(const char *path, const char *value, int code, const char *n
     for (; (dot = strchr(path, '.')); path = dot + 1) {
         snprintf(key, sizeof key, "%.*s", (int)(dot - path), path);
         object =
-            key[0] >= '0' && key[0] <= '9' ? json_array_get(object, (size_t)atoi(key)) : json_object_get(object, key);
+            key[0] >= '0' && key[0] <= '9' ? json_array_get(object, strtoul(key, NULL, 10)) : json_object_get(object, key);
         assert_non_null(object);
     }
     json_t *v = json_loads(value, JSON_DECODE_ANY | JSON_ALLOW_NUL, &where);
     if (!v) fail_msg("%s: %s", value, where.text);
-    if (json_is_array(object)) json_array_set_new(object, (size_t)atoi(path), v);
+    if (json_is_array(object)) json_array_set_new(object, strtoul(path, NULL, 10), v);
     else json_object_set_new(object, path, v);
     char *text = json_dumps(json_object_get(root, "tokenizer"), 0);
     struct tokenizer *t = NULL;
