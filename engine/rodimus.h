@@ -258,4 +258,33 @@ struct rod_verify_report {
 int rod_verify(const struct rod_verify_options *options, struct rod_verify_report **out, struct rod_error *err);
 void rod_verify_free(struct rod_verify_report *report);
 
+/* Measures decode and prefill at the engine's level, without HTTP, and the machine's ceilings in the same run. */
+struct rod_bench_options {
+    const char *model_dir, *synthetic; /* one of the two */
+    const char *device, *precision;    /* NULL = "auto" */
+    uint32_t n_threads;                /* CPU, 0 = all cores */
+    const uint32_t *batches; size_t n_batches;     /* decode: sessions a step */
+    const uint64_t *contexts; size_t n_contexts;   /* decode: tokens each session has read before */
+    const uint64_t *prompts; size_t n_prompts;     /* prefill: lengths, one session */
+    double seconds;                    /* of measuring a row, at least 5 steps */
+};
+struct rod_bench_row {
+    char model[128], device[64], dtype[16];
+    bool prefill;
+    uint32_t batch;
+    uint64_t context;          /* decode: tokens before; prefill: prompt length */
+    double ms;                 /* median of a step (decode) or of the whole prompt (prefill) */
+    double ms_low, ms_high;    /* fastest and slowest */
+    double tokens_per_s;       /* from the median */
+    double bytes, flop;        /* that must move and be done: weights once a step, states, windows */
+    double read_bytes_per_s;   /* ceiling: reading as many bytes as one such step touches, all threads */
+    double flop_per_s;         /* ceiling: a matrix product in cache, all threads */
+    double ceiling;            /* tokens/s if the larger of the two floors were reached */
+    double fraction;           /* tokens_per_s / ceiling */
+    uint64_t resident_bytes;   /* of the process, after the row */
+};
+/* Calls report for each row as it is measured; a nonzero return stops. */
+int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, const struct rod_bench_row *row), void *arg,
+              struct rod_error *err);
+
 #endif

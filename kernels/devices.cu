@@ -17,7 +17,7 @@ static size_t devices(char (*lines)[128], size_t max_lines) {
     for (int i = 0; i < n && written < max_lines; i++) {
         cudaDeviceProp p;
         if (cudaGetDeviceProperties(&p, i) != cudaSuccess || p.major < 9) continue;
-        std::snprintf(lines[written++], 128, "cuda:%d %.72s, %.0f GiB, compute capability %d.%d", i, p.name,
+        std::snprintf(lines[written++], 128, "cuda:%d %.40s, %.0f GiB, compute capability %d.%d", i, p.name,
                       (double)p.totalGlobalMem / (1 << 30), p.major, p.minor);
     }
     return written;

@@ -1,0 +1,141 @@
+/* cmd_bench.c - rodimus bench: a table of decode and prefill speed, each row beside what the machine could do. */
+#include "commands.h"
+#include "engine/rodimus.h"
+#include "options.h"
+#include "version.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct bench_options {
+    char *model, *synthetic, *device, *precision, *json;
+    struct option_list batches, contexts, prompts;
+    uint64_t threads;
+    double seconds;
+};
+
+#define AT(field) offsetof(struct bench_options, field)
+static const struct option bench_flags[] = {
+    {.name = "model", .type = OPTION_STRING, .offset = AT(model), .metavar = "DIR", .group = "What", .help = "checkpoint directory"},
+    {.name = "synthetic", .type = OPTION_STRING, .offset = AT(synthetic), .metavar = "NAME", .group = "What",
+     .help = "random weights of a published shape instead: rodimus-1.4b, rodimus-plus-1.6b, rodimus-plus-1.6b-w1024, "
+             "rodimus-plus-4b"},
+    {.name = "batches", .type = OPTION_LIST, .offset = AT(batches), .fallback = "1,2,4,8,16,32,64", .metavar = "N,N,...",
+     .group = "What", .help = "decode: sessions a step"},
+    {.name = "contexts", .type = OPTION_LIST, .offset = AT(contexts), .fallback = "512", .metavar = "N,N,...", .group = "What",
+     .help = "decode: tokens each session has read before"},
+    {.name = "prompts", .type = OPTION_LIST, .offset = AT(prompts), .fallback = "64,512,4096", .metavar = "N,N,...",
+     .group = "What", .help = "prefill: prompt lengths"},
+    {.name = "device", .type = OPTION_CHOICE, .offset = AT(device), .fallback = "auto", .choices = "auto|cpu|cuda|cuda:N",
+     .group = "How", .help = "where to run"},
+    {.name = "precision", .type = OPTION_CHOICE, .offset = AT(precision), .fallback = "auto", .choices = "auto|fp32|bf16|fp16",
+     .group = "How", .help = "of the weights; auto = their own"},
+    {.name = "threads", .type = OPTION_AUTO, .offset = AT(threads), .fallback = "auto", .max = 4096, .metavar = "N",
+     .group = "How", .help = "CPU compute threads; auto = all cores"},
+    {.name = "seconds", .type = OPTION_FLOAT, .offset = AT(seconds), .fallback = "2", .min = 0.01, .max = 600, .metavar = "S",
+     .group = "How", .help = "time to measure a row"},
+    {.name = "json", .type = OPTION_STRING, .offset = AT(json), .metavar = "FILE", .group = "Output",
+     .help = "write the rows there too"},
+};
+
+/* Numbers of a list, malloc'd as uint64_t. NULL: one of them is no number. */
+static uint64_t *numbers(const char *flag, const struct option_list *list, uint64_t max) {
+    uint64_t *values = calloc(list->n_items + 1, sizeof *values);
+    for (size_t i = 0; values && i < list->n_items; i++) {
+        char *end;
+        errno = 0;
+        unsigned long long value = strtoull(list->items[i], &end, 10);
+        if (errno || end == list->items[i] || *end || list->items[i][0] == '-' || value > max) {
+            fprintf(stderr, "rodimus bench: --%s: '%s' is not a number up to %llu\n", flag, list->items[i],
+                    (unsigned long long)max);
+            free(values);
+            return NULL;
+        }
+        values[i] = value;
+    }
+    return values;
+}
+
+struct bench_output { json_t *rows; char date[32]; bool header; };
+
+static int report_row(void *arg, const struct rod_bench_row *row) {
+    struct bench_output *output = arg;
+    if (!output->header) {
+        printf("%s, %s, %s; read %.0f GB/s and %.0f GFLOP/s are this run's own ceilings\n\n", row->model, row->device,
+               row->dtype, row->read_bytes_per_s / 1e9, row->flop_per_s / 1e9);
+        printf("%-8s %6s %9s %12s %10s %10s %10s %9s %9s\n", "phase", "batch", "context", "tokens/s", "ms", "MB", "GFLOP",
+               "ceiling", "resident");
+        output->header = true;
+    }
+    printf("%-8s %6u %9llu %12.1f %10.3f %10.2f %10.3f %8.1f%% %6.0f MB\n", row->prefill ? "prefill" : "decode", row->batch,
+           (unsigned long long)row->context, row->tokens_per_s, row->ms, row->bytes / 1e6, row->flop / 1e9,
+           100 * row->fraction, (double)row->resident_bytes / 1e6);
+    fflush(stdout);
+    json_t *object = json_pack(
+        "{s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I}", "model", row->model, "phase",
+        row->prefill ? "prefill" : "decode", "device", row->device, "commit", version_commit(), "date", output->date, "dtype",
+        row->dtype, "batch", (int)row->batch, "context", (json_int_t)row->context, "tokens_per_s", row->tokens_per_s, "ms",
+        row->ms, "ms_low", row->ms_low, "ms_high", row->ms_high, "bytes", row->bytes, "flop", row->flop, "ceiling",
+        row->ceiling, "fraction", row->fraction, "read_bytes_per_s", row->read_bytes_per_s, "flop_per_s", row->flop_per_s,
+        "resident_bytes", (json_int_t)row->resident_bytes);
+    return json_array_append_new(output->rows, object);
+}
+
+static int run_bench(const struct bench_options *options, struct bench_output *output) {
+    uint64_t *batches = numbers("batches", &options->batches, 65536);
+    uint64_t *contexts = numbers("contexts", &options->contexts, 1u << 30);
+    uint64_t *prompts = numbers("prompts", &options->prompts, 1u << 30);
+    uint32_t *batches32 = calloc(options->batches.n_items + 1, sizeof *batches32);
+    int rc = 2;
+    if (batches && contexts && prompts && batches32) {
+        for (size_t i = 0; i < options->batches.n_items; i++) batches32[i] = (uint32_t)batches[i];
+        struct rod_bench_options bench = {
+            .model_dir = options->model, .synthetic = options->synthetic[0] ? options->synthetic : NULL,
+            .device = options->device, .precision = options->precision, .n_threads = (uint32_t)options->threads,
+            .batches = batches32, .n_batches = options->batches.n_items, .contexts = contexts,
+            .n_contexts = options->contexts.n_items, .prompts = prompts, .n_prompts = options->prompts.n_items,
+            .seconds = options->seconds};
+        struct rod_error err = {0};
+        rc = rod_bench(&bench, report_row, output, &err) ? 1 : 0;
+        if (rc) fprintf(stderr, "rodimus bench: %s\n", err.message[0] ? err.message : "cannot keep the results");
+        if (!rc && options->json[0] && json_dump_file(output->rows, options->json, JSON_INDENT(1) | JSON_REAL_PRECISION(7))) {
+            fprintf(stderr, "rodimus bench: cannot write %s: %s\n", options->json, strerror(errno));
+            rc = 1;
+        }
+    }
+    free(batches), free(contexts), free(prompts), free(batches32);
+    return rc;
+}
+
+int cmd_bench(int argc, char **argv) {
+    struct bench_options options = {0};
+    struct option_set set = {bench_flags, sizeof bench_flags / sizeof *bench_flags, &options};
+    struct option_error error = {""};
+    bool help = false;
+    int rc = 2;
+    if (options_init(&set, &error) || options_from_flags(&set, argc, argv, NULL, &help, &error)) {
+        fprintf(stderr, "rodimus bench: %s\n", error.message);
+    } else if (help) {
+        printf("Usage: rodimus bench --model DIR | --synthetic NAME [flags]\n\n"
+               "Decode and prefill at the engine's level, without HTTP. Each row says the bytes and FLOP that it needs and\n"
+               "what fraction it reaches of the ceiling: reading as many bytes, or multiplying in cache, on this machine in\n"
+               "this run.\n\n");
+        options_help(&set, stdout, 100);
+        rc = 0;
+    } else if (!options.model[0] == !options.synthetic[0]) {
+        fprintf(stderr, "rodimus bench: give either --model DIR or --synthetic NAME\n");
+    } else {
+        struct bench_output output = {.rows = json_array()};
+        time_t now = time(NULL);
+        struct tm utc;
+        strftime(output.date, sizeof output.date, "%Y-%m-%d", gmtime_r(&now, &utc));
+        rc = run_bench(&options, &output);
+        json_decref(output.rows);
+    }
+    options_fini(&set);
+    return rc;
+}
