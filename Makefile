@@ -21,7 +21,7 @@ LDLIBS   = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm -pthread
 ENGINE_SRC := $(wildcard engine/*.c) $(filter-out kernels/cpu_simd.c,$(wildcard kernels/*.c))
 SERVER_SRC := $(filter-out server/main.c,$(wildcard server/*.c))
 ENGINE_OBJ := $(ENGINE_SRC:%.c=$(BUILD)/%.o)
-SERVER_OBJ := $(SERVER_SRC:%.c=$(BUILD)/%.o)
+SERVER_OBJ := $(SERVER_SRC:%.c=$(BUILD)/%.o) $(BUILD)/openapi_json.o
 TEST_SRC   := $(wildcard tests/unit/test_*.c tests/backend/test_*.c)
 TEST_BIN   := $(TEST_SRC:%.c=$(BUILD)/%)
 FUZZ_SRC   := $(wildcard tests/fuzz/fuzz_*.c)
@@ -70,6 +70,14 @@ $(BUILD)/commit.stamp: force
 $(BUILD)/rodimus_cuda.so: $(wildcard kernels/*.cu kernels/*.cuh kernels/*.h engine/backend.h)
 	@mkdir -p $(@D)
 	$(NVCC) -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I. -Xcompiler -fPIC,-Wall -shared -o $@ $(wildcard kernels/*.cu) -lcudart_static -ldl -lrt -lpthread
+
+# The description of the routes is compiled in, as JSON. PyYAML is Debian's, whatever python3 comes first in the path.
+$(BUILD)/openapi_json.o: $(BUILD)/openapi_json.c
+	$(CC) $(CPPFLAGS) $(CFLAGS) -I. -MMD -MP -c -o $@ $<
+$(BUILD)/openapi_json.c: openapi.yaml server/openapi_embed.py
+	@mkdir -p $(@D)
+	@for p in /usr/bin/python3 python3; do $$p -c 'import yaml' 2>/dev/null && exec $$p server/openapi_embed.py openapi.yaml $@; done; \
+	echo "missing PyYAML: run 'make deps'" >&2; exit 1
 
 have-headers:
 	@pkg-config --exists $(PKGS) 2>/dev/null || { echo "missing libraries ($(PKGS)): run 'make deps'" >&2; exit 1; }

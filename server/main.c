@@ -13,11 +13,12 @@ struct command {
 };
 
 static const struct command commands[] = {
+    {"serve", cmd_serve, "[--model DIR] [flags]", "the server; without --model it serves the bundled model"},
     {"verify", cmd_verify, "--model DIR --golden FILE [flags]", "compares a backend with a golden.safetensors"},
     {"inspect", cmd_inspect, "DIR [--json]", "what a checkpoint holds: sizes, tensors, bytes per session"},
-    {"version", cmd_version, "", "version, commit, build features, devices seen"},
     {"bench", cmd_bench, "--model DIR | --synthetic NAME", "decode and prefill speed beside the machine's ceilings"},
     {"load", cmd_load, "--url URL [flags]", "HTTP load generator: latency percentiles and throughput"},
+    {"version", cmd_version, "", "version, commit, build features, devices seen"},
 };
 
 #define N_COMMANDS (sizeof commands / sizeof *commands)

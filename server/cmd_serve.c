@@ -1,0 +1,294 @@
+/* cmd_serve.c - rodimus serve: from the configuration to a clean end.
+ *
+ * The port is taken first (a port in use is known at once), the model is loaded on the thread pool while /health/ready
+ * answers 503, then requests are taken. The first SIGTERM or SIGINT drains, the second ends the process. */
+#include "commands.h"
+#include "http_listen.h"
+#include "model_path.h"
+#include "server.h"
+#include "version.h"
+
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* After SIGTERM a balancer needs two of its check intervals to see ready = 503; until then the port stays open. */
+#define LINGER_MS 1000
+/* What is not gone so long after the drain's time is over is cut. */
+#define CUT_MS 2000
+
+extern char **environ;
+
+struct service {
+    struct server server;
+    uv_loop_t loop;
+    uv_signal_t sigint, sigterm;
+    uv_async_t wake;
+    uv_timer_t drain;
+    uv_work_t loading;
+    char model_dir[PATH_MAX];
+    struct rod_engine *loaded;
+    struct rod_error load_error;
+    int load_rc, exit_code;
+    uint64_t drain_began_ms, linger_ms;
+    bool stopping;
+};
+
+/* ---- the end ---- */
+
+static void stop(struct service *v) {
+    if (v->stopping) return;
+    v->stopping = true;
+    uv_timer_stop(&v->drain);
+    uv_stop(&v->loop);
+}
+
+static void on_drain(uv_timer_t *timer) {
+    struct service *v = timer->data;
+    struct server *s = &v->server;
+    uint64_t waited = uv_now(&v->loop) - v->drain_began_ms;
+    if (!s->n_turns && !s->n_jobs && waited >= v->linger_ms) {
+        stop(v);
+    } else if (waited >= s->config.drain_ms + CUT_MS) {
+        log_text(&s->log, LOG_WARN, "%zu requests did not end in time and are cut", s->n_turns);
+        stop(v);
+    } else if (waited >= s->config.drain_ms && s->n_turns) {
+        turn_end_all(s);
+    }
+}
+
+static void drain(struct service *v, uint64_t linger_ms) {
+    struct server *s = &v->server;
+    s->draining = true;
+    v->linger_ms = linger_ms;
+    v->drain_began_ms = uv_now(&v->loop);
+    if (s->engine) rod_engine_drain(s->engine);
+    uv_timer_start(&v->drain, on_drain, 0, 20);
+}
+
+static void on_signal(uv_signal_t *signal, int number) {
+    struct service *v = signal->data;
+    struct server *s = &v->server;
+    if (s->draining || !s->engine) {
+        log_text(&s->log, LOG_WARN, "stopped at once by %s", number == SIGINT ? "SIGINT" : "SIGTERM");
+        _exit(s->draining ? 128 + number : 0);
+    }
+    log_text(&s->log, LOG_INFO, "%s: draining, %zu requests in progress; once more ends at once",
+             number == SIGINT ? "SIGINT" : "SIGTERM", s->n_turns);
+    drain(v, number == SIGINT ? 0 : LINGER_MS);
+}
+
+/* ---- the engine's events ---- */
+
+static void on_wake(uv_async_t *wake) {
+    struct service *v = wake->data;
+    struct server *s = &v->server;
+    if (!s->engine) return;
+    struct rod_event *event;
+    bool fault = false;
+    while ((event = rod_next_event(s->engine))) {
+        fault = fault || (event->kind == ROD_EVENT_ERROR && event->error.code == ROD_EDEVICE);
+        turn_event(event);
+    }
+    if (!fault || s->failed) return;
+    struct rod_stats stats;
+    rod_engine_stats(s->engine, &stats);
+    if (!stats.failed) return;
+    log_text(&s->log, LOG_ERROR, "the device has failed: ending");
+    s->failed = true;
+    v->exit_code = 1;
+    if (!s->draining) drain(v, 0);
+}
+
+static void wake_loop(void *arg) { uv_async_send(arg); }
+
+static void engine_log(void *arg, int level, const char *line) {
+    const struct log *log = arg;
+    log_text(log, level < LOG_DEBUG ? LOG_DEBUG : level > LOG_ERROR ? LOG_ERROR : (enum log_level)level, "%s", line);
+}
+
+/* ---- the model ---- */
+
+static void load(uv_work_t *work) {
+    struct service *v = work->data;
+    struct server *s = &v->server;
+    const struct config *c = &s->config;
+    struct rod_engine_config config = {
+        .model_dir = v->model_dir,
+        .device = c->device,
+        .precision = c->precision,
+        .n_slots = (uint32_t)c->slots,
+        .n_threads = (uint32_t)c->threads,
+        .max_batch_tok = (uint32_t)c->max_batch_tokens,
+        .max_queue = (uint32_t)c->max_queue_requests,
+        .max_queue_tok = c->max_queue_tokens,
+        .max_prompt_tok = c->max_prompt_tokens,
+        .wake = wake_loop,
+        .wake_arg = &v->wake,
+        .log = engine_log,
+        .log_arg = &s->log,
+    };
+    v->load_rc = rod_engine_open(&config, &v->loaded, &v->load_error);
+}
+
+static const char *vocab_bytes(void *arg, int32_t id, size_t *len) {
+    bool special = false;
+    return rod_token_bytes(arg, id, len, &special);
+}
+
+static void set_defaults(struct server *s) {
+    const struct rod_model_info *i = s->info;
+    s->defaults = (struct openai_defaults){
+        .model_name = s->model_name,
+        .vocab_size = i->vocab_size,
+        .temperature = isnan(i->default_temperature) ? 1 : i->default_temperature,
+        .top_p = isnan(i->default_top_p) ? 1 : i->default_top_p,
+        .min_p = isnan(i->default_min_p) ? 0 : i->default_min_p,
+        .repetition_penalty = isnan(i->default_repetition_penalty) ? 1 : i->default_repetition_penalty,
+        .top_k = i->default_top_k,
+        .chat_max_tokens = (uint32_t)s->config.default_max_tokens,
+    };
+    s->vocab = (struct openai_vocab){vocab_bytes, s->engine};
+}
+
+static void announce(const struct service *v) {
+    const struct server *s = &v->server;
+    const struct rod_model_info *i = s->info;
+    const char *host = s->config.host;
+    bool six = strchr(host, ':') != NULL, any = !strcmp(host, "0.0.0.0") || !strcmp(host, "::");
+    unsigned port = http_port(s->http);
+    printf("rodimus %s serves %s (%s, %.1f M parameters, %s, %s, %u slots) on http://%s%s%s:%u\n", version_string(),
+           s->model_name, i->arch, (double)i->n_params / 1e6, i->weight_dtype, i->device, i->n_slots, six ? "[" : "", host,
+           six ? "]" : "", port);
+    printf("try: curl -N http://%s%s%s:%u/v1/completions -H 'Content-Type: application/json'%s "
+           "-d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 100, \"stream\": true}'\n",
+           six && !any ? "[" : "", any ? "127.0.0.1" : host, six && !any ? "]" : "", port,
+           s->config.api_keys.n_items ? " -H 'Authorization: Bearer KEY'" : "");
+    fflush(stdout);
+}
+
+static void on_loaded(uv_work_t *work, int status) {
+    struct service *v = work->data;
+    struct server *s = &v->server;
+    (void)status;
+    if (v->load_rc) {
+        fprintf(stderr, "rodimus serve: cannot serve %s: %s\n", v->model_dir, v->load_error.message);
+        v->exit_code = 1;
+        stop(v);
+        return;
+    }
+    s->engine = v->loaded;
+    s->info = rod_engine_info(s->engine);
+    const char *name = *s->config.model_name ? s->config.model_name : s->info->name;
+    snprintf(s->model_name, sizeof s->model_name, "%s", name);
+    set_defaults(s);
+    announce(v);
+}
+
+/* ---- the beginning ---- */
+
+static void print_help(void) {
+    struct config config = {0};
+    struct option_set set = config_set(&config);
+    printf("Usage: rodimus serve [flags]\n\n"
+           "Serves a Rodimus or Rodimus+ checkpoint over the OpenAI HTTP API. Without --model it serves the bundled\n"
+           "demo model. Every flag is also an environment variable and a key of the configuration file:\n"
+           "  --max-queue-requests 64  =  RODIMUS_MAX_QUEUE_REQUESTS=64  =  \"max_queue_requests\": 64\n"
+           "A flag goes before the environment, the environment before the file, the file before the default\n"
+           "(in brackets below; config/default.json lists them all).\n\n"
+           "  --config FILE                   JSON file of settings\n"
+           "  -h, --help                      this text\n");
+    options_help(&set, stdout, 110);
+    printf("\nExamples\n"
+           "  rodimus serve\n"
+           "  rodimus serve --model /models/rodimus-plus-coder-1.6b --host 0.0.0.0 --slots 64\n"
+           "  RODIMUS_API_KEY_FILE=/run/secrets/keys rodimus serve --config server.json --log-format json\n");
+}
+
+static int find_model(struct service *v) {
+    const char *given = v->server.config.model;
+    if (*given) {
+        snprintf(v->model_dir, sizeof v->model_dir, "%s", given);
+        return 0;
+    }
+    if (!model_path_bundled(v->model_dir, sizeof v->model_dir)) return 0;
+    fprintf(stderr, "rodimus serve: the bundled model is not at %s; name one with --model DIR\n", v->model_dir);
+    return -1;
+}
+
+/* Every connection is a file; the model, the log and the pool need some more. */
+static unsigned connection_limit(const struct server *s) {
+    const uint64_t others = 64;
+    uint64_t wanted = s->config.connection_limit, files = http_raise_files(wanted + others);
+    if (files >= wanted + others) return (unsigned)wanted;
+    uint64_t left = files > 2 * others ? files - others : others;
+    log_text(&s->log, LOG_WARN, "connection_limit is lowered from %llu to %llu: the limit of open files is %llu (ulimit -n)",
+             (unsigned long long)wanted, (unsigned long long)left, (unsigned long long)files);
+    return (unsigned)left;
+}
+
+static int start(struct service *v) {
+    struct server *s = &v->server;
+    char message[256];
+    struct http_config http = {.host = s->config.host, .port = (uint16_t)s->config.port, .connection_limit = connection_limit(s),
+                               .body_max_bytes = s->config.body_max_bytes, .idle_timeout_ms = s->config.idle_timeout_ms,
+                               .handlers = routes_handlers(s)};
+    if (http_open(&v->loop, &http, &s->http, message, sizeof message)) {
+        fprintf(stderr, "rodimus serve: %s\n", message);
+        return -1;
+    }
+    uv_async_init(&v->loop, &v->wake, on_wake);
+    uv_timer_init(&v->loop, &v->drain);
+    uv_timer_init(&v->loop, &s->tick);
+    uv_signal_init(&v->loop, &v->sigint);
+    uv_signal_init(&v->loop, &v->sigterm);
+    v->wake.data = v->drain.data = v->sigint.data = v->sigterm.data = v->loading.data = v;
+    s->tick.data = s;
+    uv_signal_start(&v->sigint, on_signal, SIGINT);
+    uv_signal_start(&v->sigterm, on_signal, SIGTERM);
+    log_text(&s->log, LOG_INFO, "loading %s", v->model_dir);
+    uv_queue_work(&v->loop, &v->loading, load, on_loaded);
+    return 0;
+}
+
+static void finish(struct service *v) {
+    struct server *s = &v->server;
+    http_close(s->http);
+    if (s->engine) rod_engine_close(s->engine);
+    uv_close((uv_handle_t *)&v->wake, NULL);
+    uv_close((uv_handle_t *)&v->drain, NULL);
+    uv_close((uv_handle_t *)&s->tick, NULL);
+    uv_close((uv_handle_t *)&v->sigint, NULL);
+    uv_close((uv_handle_t *)&v->sigterm, NULL);
+    turn_free_all(s);
+}
+
+int cmd_serve(int argc, char **argv) {
+    struct service v = {0};
+    struct server *s = &v.server;
+    struct option_error err;
+    enum config_result result = config_load(&s->config, argc, argv, environ, &err);
+    int rc = result == CONFIG_HELP ? 0 : 2;
+    if (result == CONFIG_HELP) print_help();
+    if (result == CONFIG_USAGE) fprintf(stderr, "rodimus serve: %s\n('rodimus serve --help' lists the settings)\n", err.message);
+    if (result == CONFIG_OK) {
+        rc = 1;
+        log_init(&s->log, s->config.log_level, s->config.log_format, STDERR_FILENO);
+        signal(SIGPIPE, SIG_IGN);
+        uv_loop_init(&v.loop);
+        s->loop = &v.loop;
+        if (!find_model(&v) && !start(&v)) {
+            uv_run(&v.loop, UV_RUN_DEFAULT);
+            finish(&v);
+            uv_run(&v.loop, UV_RUN_DEFAULT);
+            rc = v.exit_code;
+        }
+        uv_loop_close(&v.loop);
+    }
+    config_fini(&s->config);
+    return rc;
+}

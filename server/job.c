@@ -1,0 +1,130 @@
+/* job.c - /tokenize and /detokenize: parsed, worked and rendered in one go, on the pool when the body is long. */
+#include "server.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct job {
+    struct server *server;
+    struct exchange *exchange; /* NULL when the client left */
+    bool detokenize, failed;
+    char *body;
+    size_t body_len;
+    struct buf out;
+    struct openai_error err;
+    uv_work_t work;
+};
+
+static void fail_rod(struct job *j, const struct rod_error *rod) {
+    j->failed = true;
+    openai_error_from(&j->err, rod);
+}
+
+static void tokenize(struct job *j) {
+    const struct server *s = j->server;
+    struct openai_tokenize t;
+    struct rod_error rod = {0};
+    int32_t *ids = NULL;
+    size_t n = 0;
+    j->failed = openai_parse_tokenize(j->body, j->body_len, &s->defaults, &t, &j->err) != 0;
+    if (j->failed) return;
+    int rc = 0;
+    if (t.n_messages) {
+        rc = rod_chat_encode(s->engine, t.messages, t.n_messages, &ids, &n, &rod);
+    } else if (t.len) {
+        rc = rod_encode(s->engine, t.text, t.len, true, &ids, &n, &rod);
+    }
+    if (rc) fail_rod(j, &rod);
+    buf_addf(&j->out, "{\"count\":%zu,\"max_model_len\":%llu,\"tokens\":[", n, (unsigned long long)s->info->max_prompt_tok);
+    for (size_t i = 0; i < n; i++) {
+        if (i) buf_putc(&j->out, ',');
+        buf_int(&j->out, ids[i]);
+    }
+    buf_puts(&j->out, "],\"token_strs\":");
+    if (t.token_strs) {
+        for (size_t i = 0; i < n; i++) {
+            buf_putc(&j->out, i ? ',' : '[');
+            openai_render_token(&j->out, ids[i], &s->vocab);
+        }
+        buf_puts(&j->out, n ? "]}" : "[]}");
+    } else {
+        buf_puts(&j->out, "null}");
+    }
+    free(ids);
+    openai_tokenize_fini(&t);
+}
+
+static void detokenize(struct job *j) {
+    const struct server *s = j->server;
+    struct rod_error rod = {0};
+    int32_t *ids = NULL;
+    size_t n = 0, len = 0;
+    char *text = NULL;
+    j->failed = openai_parse_detokenize(j->body, j->body_len, &s->defaults, &ids, &n, &j->err) != 0;
+    if (j->failed) return;
+    if (rod_decode(s->engine, ids, n, false, &text, &len, &rod)) {
+        fail_rod(j, &rod);
+    } else {
+        buf_puts(&j->out, "{\"prompt\":");
+        buf_json(&j->out, text, len);
+        buf_putc(&j->out, '}');
+    }
+    free(text);
+    free(ids);
+}
+
+static void work(struct job *j) {
+    if (j->detokenize) {
+        detokenize(j);
+    } else {
+        tokenize(j);
+    }
+    if (j->failed || !j->out.failed) return;
+    j->failed = true;
+    openai_error_set(&j->err, 500, "server_error", "out_of_memory", "", "out of memory");
+}
+
+static void finish(struct job *j) {
+    if (j->exchange) {
+        j->exchange->job = NULL;
+        if (j->failed) {
+            routes_fail(j->exchange, &j->err);
+        } else {
+            routes_respond(j->exchange, 200, "application/json", &j->out);
+        }
+    }
+    j->server->n_jobs--;
+    buf_fini(&j->out);
+    free(j->body);
+    free(j);
+}
+
+static void on_work(uv_work_t *request) { work(request->data); }
+
+static void on_work_done(uv_work_t *request, int status) {
+    (void)status;
+    finish(request->data);
+}
+
+static void start(struct exchange *x, bool backwards) {
+    struct server *s = x->server;
+    struct job *j = calloc(1, sizeof *j);
+    if (!j) {
+        struct openai_error err;
+        openai_error_set(&err, 500, "server_error", "out_of_memory", "", "out of memory");
+        routes_fail(x, &err);
+        return;
+    }
+    *j = (struct job){.server = s, .exchange = x, .detokenize = backwards};
+    x->job = j;
+    s->n_jobs++;
+    j->body = http_take_body(x->http, &j->body_len);
+    j->work.data = j;
+    if (j->body_len > SERVER_INLINE_BYTES && uv_queue_work(s->loop, &j->work, on_work, on_work_done) == 0) return;
+    work(j);
+    finish(j);
+}
+
+void job_tokenize(struct exchange *x) { start(x, false); }
+void job_detokenize(struct exchange *x) { start(x, true); }
+void job_gone(struct job *job) { job->exchange = NULL; }

@@ -1,0 +1,134 @@
+/* openai.h - the OpenAI protocol as pure functions: JSON to structs and back.
+ *
+ * Who owns what: a parsed request owns its strings and arrays; openai_request_fini frees them. Rendering appends to a buf.
+ * Invariant: no I/O, no clock, no engine: token bytes come from a callback. Any thread.
+ * Rules of the parser: every optional field may be null; unknown fields are ignored; what is known and cannot be honoured
+ * is an error that names the field.
+ */
+#ifndef OPENAI_H
+#define OPENAI_H
+
+#include "buf.h"
+
+#include "engine/rodimus.h"
+
+#include <jansson.h>
+
+enum openai_kind { OPENAI_COMPLETION, OPENAI_CHAT };
+
+struct openai_error {
+    unsigned http;
+    const char *type, *code;   /* static; code "" = null */
+    char param[64];            /* "" = null */
+    char message[448];
+    uint64_t n_prompt_tok, limit_tok; /* of a prompt that is too long; 0 = not shown */
+};
+void openai_error_set(struct openai_error *e, unsigned http, const char *type, const char *code, const char *param,
+                      const char *format, ...) __attribute__((format(printf, 6, 7)));
+void openai_error_from(struct openai_error *e, const struct rod_error *from);
+void openai_render_error(struct buf *out, const struct openai_error *e); /* {"error": {...}} */
+
+/* ---- requests ---- */
+
+struct openai_defaults { /* what a request that says nothing gets, and what its numbers are checked against */
+    const char *model_name;
+    uint32_t vocab_size;
+    float temperature, top_p, min_p, repetition_penalty;
+    int32_t top_k;
+    uint32_t chat_max_tokens;
+};
+
+struct openai_prompt { /* text, or ids when ids is not NULL */
+    char *text;
+    size_t len;
+    int32_t *ids;
+    size_t n_ids;
+};
+
+struct openai_request {
+    enum openai_kind kind;
+    struct openai_prompt *prompts; /* completions */
+    size_t n_prompts;
+    struct rod_message *messages;  /* chat; strings owned */
+    size_t n_messages;
+    struct rod_sampling sampling;
+    bool has_seed;
+    struct rod_bias *bias;
+    size_t n_bias;
+    char **stop;
+    size_t n_stop;
+    int32_t *stop_ids;
+    size_t n_stop_ids;
+    uint32_t n, max_tokens, min_tokens;
+    bool ignore_eos, include_stop, keep_special;
+    int32_t n_logprobs;            /* -1 = none */
+    bool stream, include_usage, continuous_usage, return_token_ids;
+    int64_t ping_ms;               /* -1 = the server's */
+};
+
+/* 0, or -1 with err filled (400, or 404 for another model). The body need not be UTF-8: then it is an error too. */
+int openai_parse(enum openai_kind kind, const char *body, size_t len, const struct openai_defaults *defaults,
+                 struct openai_request *out, struct openai_error *err);
+void openai_request_fini(struct openai_request *request);
+
+struct openai_tokenize { /* POST /tokenize: a prompt (n_messages = 0) or messages */
+    char *text;
+    size_t len;
+    struct rod_message *messages;
+    size_t n_messages;
+    bool token_strs;
+};
+int openai_parse_tokenize(const char *body, size_t len, const struct openai_defaults *defaults, struct openai_tokenize *out,
+                          struct openai_error *err);
+void openai_tokenize_fini(struct openai_tokenize *t);
+int openai_parse_detokenize(const char *body, size_t len, const struct openai_defaults *defaults, int32_t **ids,
+                            size_t *n_ids, struct openai_error *err);
+
+/* ---- answers ---- */
+
+struct openai_vocab { /* the bytes of a token, or NULL */
+    const char *(*bytes)(void *arg, int32_t id, size_t *len);
+    void *arg;
+};
+
+struct openai_logprobs { /* JSON fragments that grow with the tokens; chat uses `tokens` alone */
+    struct buf tokens, values, tops, offsets;
+    uint64_t n_chars; /* of the text so far */
+};
+void openai_logprobs_add(struct openai_logprobs *l, enum openai_kind kind, const struct rod_token *tokens, size_t n_tokens,
+                         const struct openai_vocab *vocab);
+void openai_logprobs_clear(struct openai_logprobs *l); /* empty, but n_chars goes on */
+void openai_logprobs_fini(struct openai_logprobs *l);
+/* One token as text: its UTF-8, "bytes:\xE2\x80" where it is a part of a character, "token_id:7" without a tokenizer. */
+void openai_render_token(struct buf *out, int32_t id, const struct openai_vocab *vocab);
+
+struct openai_usage {
+    uint64_t prompt_tok, completion_tok, cached_tok;
+};
+
+struct openai_choice { /* a whole choice, or the new part of one in a stream */
+    uint32_t index;
+    const char *text;
+    size_t text_len;
+    bool role;                             /* chat stream: the first chunk, which names the role */
+    const struct openai_logprobs *logprobs; /* NULL = null */
+    const struct buf *token_ids;           /* fragment "1,2,3"; NULL = not asked for */
+    const struct buf *prompt_ids;          /* likewise */
+    bool finished;
+    enum rod_finish reason;
+    const char *stop_string;               /* NULL = none */
+    int32_t stop_id;                       /* -1 = none */
+};
+
+/* {"id":...,"object":...,"created":...,"model":..., : the beginning that all chunks of an answer share. */
+void openai_render_prefix(struct buf *out, enum openai_kind kind, bool stream, const char *request_id, int64_t created_unix_s,
+                          const char *model);
+/* usage: NULL = left out; null_usage: "usage":null, which clients expect on the other chunks when they asked for usage. */
+void openai_render_chunk(struct buf *out, enum openai_kind kind, const struct buf *prefix, const struct openai_choice *choice,
+                         const struct openai_usage *usage, bool null_usage);
+void openai_render_usage_chunk(struct buf *out, const struct buf *prefix, const struct openai_usage *usage);
+void openai_render_answer(struct buf *out, enum openai_kind kind, const struct buf *prefix, const struct openai_choice *choices,
+                          size_t n_choices, const struct openai_usage *usage);
+void openai_render_model(struct buf *out, const char *name, const struct rod_model_info *info);
+
+#endif

@@ -1,0 +1,325 @@
+/* openai_render.c - structs become JSON; see openai.h. Streams run through here for every token, so it writes text. */
+#include "openai.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const id_prefix[] = {"cmpl-", "chatcmpl-"};
+
+static void put_text(struct buf *out, const char *text) { buf_json(out, text, strlen(text)); }
+
+static void put_text_or_null(struct buf *out, const char *text) {
+    if (text && *text) {
+        put_text(out, text);
+    } else {
+        buf_puts(out, "null");
+    }
+}
+
+void openai_render_error(struct buf *out, const struct openai_error *e) {
+    buf_puts(out, "{\"error\":{\"message\":");
+    put_text(out, e->message);
+    buf_puts(out, ",\"type\":");
+    put_text(out, e->type);
+    buf_puts(out, ",\"param\":");
+    put_text_or_null(out, e->param);
+    buf_puts(out, ",\"code\":");
+    put_text_or_null(out, e->code);
+    if (e->limit_tok) {
+        buf_addf(out, ",\"n_prompt_tokens\":%llu,\"limit\":%llu", (unsigned long long)e->n_prompt_tok,
+                 (unsigned long long)e->limit_tok);
+    }
+    buf_puts(out, "}}");
+}
+
+/* ---- tokens and log-probabilities ---- */
+
+/* The length of the character that begins at s, 0 if the bytes are none. */
+static size_t utf8_char(const unsigned char *s, size_t n) {
+    if (s[0] < 0x80) return 1;
+    size_t len = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+    if (s[0] < 0xc2 || s[0] > 0xf4 || len > n) return 0;
+    for (size_t i = 1; i < len; i++) {
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    }
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f)) return 0;
+    if ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f)) return 0;
+    return len;
+}
+
+static bool utf8_whole(const char *bytes, size_t n) {
+    for (size_t i = 0; i < n;) {
+        size_t len = utf8_char((const unsigned char *)bytes + i, n - i);
+        if (!len) return false;
+        i += len;
+    }
+    return true;
+}
+
+void openai_render_token(struct buf *out, int32_t id, const struct openai_vocab *vocab) {
+    size_t n = 0;
+    const char *bytes = vocab->bytes(vocab->arg, id, &n);
+    if (!bytes) {
+        buf_addf(out, "\"token_id:%d\"", id);
+    } else if (utf8_whole(bytes, n)) {
+        buf_json(out, bytes, n);
+    } else {
+        buf_puts(out, "\"bytes:");
+        for (size_t i = 0; i < n; i++) buf_addf(out, "\\\\x%02x", (unsigned char)bytes[i]);
+        buf_putc(out, '"');
+    }
+}
+
+/* {"token":..,"logprob":..,"bytes":[..] with the brace left open. */
+static void put_chat_token(struct buf *out, int32_t id, float logprob, const struct openai_vocab *vocab) {
+    size_t n = 0;
+    const char *bytes = vocab->bytes(vocab->arg, id, &n);
+    buf_puts(out, "{\"token\":");
+    openai_render_token(out, id, vocab);
+    buf_puts(out, ",\"logprob\":");
+    buf_logprob(out, logprob);
+    buf_puts(out, ",\"bytes\":");
+    if (!bytes) {
+        buf_puts(out, "null");
+        return;
+    }
+    buf_putc(out, '[');
+    for (size_t i = 0; i < n; i++) {
+        if (i) buf_putc(out, ',');
+        buf_int(out, (unsigned char)bytes[i]);
+    }
+    buf_putc(out, ']');
+}
+
+static void add_chat(struct openai_logprobs *l, const struct rod_token *t, const struct openai_vocab *vocab) {
+    struct buf *out = &l->tokens;
+    if (out->len) buf_putc(out, ',');
+    put_chat_token(out, t->id, t->logprob, vocab);
+    buf_puts(out, ",\"top_logprobs\":[");
+    for (uint32_t i = 0; i < t->n_top; i++) {
+        if (i) buf_putc(out, ',');
+        put_chat_token(out, t->top[i].id, t->top[i].logprob, vocab);
+        buf_putc(out, '}');
+    }
+    buf_puts(out, "]}");
+}
+
+/* The legacy object: parallel arrays; the sampled token is in the top list even when it is not among the best. */
+static void add_legacy(struct openai_logprobs *l, const struct rod_token *t, const struct openai_vocab *vocab) {
+    if (l->tokens.len) {
+        buf_putc(&l->tokens, ',');
+        buf_putc(&l->values, ',');
+        buf_putc(&l->tops, ',');
+        buf_putc(&l->offsets, ',');
+    }
+    openai_render_token(&l->tokens, t->id, vocab);
+    buf_logprob(&l->values, t->logprob);
+    buf_int(&l->offsets, (int64_t)l->n_chars);
+    buf_putc(&l->tops, '{');
+    bool seen = false;
+    for (uint32_t i = 0; i < t->n_top; i++) {
+        if (i) buf_putc(&l->tops, ',');
+        openai_render_token(&l->tops, t->top[i].id, vocab);
+        buf_putc(&l->tops, ':');
+        buf_logprob(&l->tops, t->top[i].logprob);
+        seen = seen || t->top[i].id == t->id;
+    }
+    if (!seen) {
+        if (t->n_top) buf_putc(&l->tops, ',');
+        openai_render_token(&l->tops, t->id, vocab);
+        buf_putc(&l->tops, ':');
+        buf_logprob(&l->tops, t->logprob);
+    }
+    buf_putc(&l->tops, '}');
+    size_t n = 0;
+    const char *bytes = vocab->bytes(vocab->arg, t->id, &n);
+    for (size_t i = 0; bytes && i < n; i++) l->n_chars += ((unsigned char)bytes[i] & 0xc0) != 0x80;
+}
+
+void openai_logprobs_add(struct openai_logprobs *l, enum openai_kind kind, const struct rod_token *tokens, size_t n_tokens,
+                         const struct openai_vocab *vocab) {
+    for (size_t i = 0; i < n_tokens; i++) {
+        if (kind == OPENAI_CHAT) {
+            add_chat(l, &tokens[i], vocab);
+        } else {
+            add_legacy(l, &tokens[i], vocab);
+        }
+    }
+}
+
+void openai_logprobs_clear(struct openai_logprobs *l) {
+    buf_clear(&l->tokens);
+    buf_clear(&l->values);
+    buf_clear(&l->tops);
+    buf_clear(&l->offsets);
+}
+
+void openai_logprobs_fini(struct openai_logprobs *l) {
+    buf_fini(&l->tokens);
+    buf_fini(&l->values);
+    buf_fini(&l->tops);
+    buf_fini(&l->offsets);
+}
+
+static void put_fragment(struct buf *out, const char *name, const struct buf *fragment) {
+    buf_addf(out, "\"%s\":[", name);
+    buf_add(out, fragment->data, fragment->len);
+    buf_putc(out, ']');
+}
+
+static void put_logprobs(struct buf *out, enum openai_kind kind, const struct openai_logprobs *l) {
+    buf_puts(out, ",\"logprobs\":");
+    if (!l) {
+        buf_puts(out, "null");
+    } else if (kind == OPENAI_CHAT) {
+        buf_putc(out, '{');
+        put_fragment(out, "content", &l->tokens);
+        buf_puts(out, ",\"refusal\":null}");
+    } else {
+        buf_putc(out, '{');
+        put_fragment(out, "tokens", &l->tokens);
+        buf_putc(out, ',');
+        put_fragment(out, "token_logprobs", &l->values);
+        buf_putc(out, ',');
+        put_fragment(out, "top_logprobs", &l->tops);
+        buf_putc(out, ',');
+        put_fragment(out, "text_offset", &l->offsets);
+        buf_putc(out, '}');
+    }
+}
+
+/* ---- choices ---- */
+
+static void put_usage(struct buf *out, const struct openai_usage *u) {
+    buf_puts(out, "\"usage\":{\"prompt_tokens\":");
+    buf_int(out, (int64_t)u->prompt_tok);
+    buf_puts(out, ",\"completion_tokens\":");
+    buf_int(out, (int64_t)u->completion_tok);
+    buf_puts(out, ",\"total_tokens\":");
+    buf_int(out, (int64_t)(u->prompt_tok + u->completion_tok));
+    buf_puts(out, ",\"prompt_tokens_details\":{\"cached_tokens\":");
+    buf_int(out, (int64_t)u->cached_tok);
+    buf_puts(out, "}}");
+}
+
+/* Completions name the prompt's ids in the choice (each may have another prompt), chats beside the choices. */
+static void put_ids(struct buf *out, enum openai_kind kind, const struct openai_choice *c) {
+    if (c->prompt_ids && kind == OPENAI_COMPLETION) {
+        buf_putc(out, ',');
+        put_fragment(out, "prompt_token_ids", c->prompt_ids);
+    }
+    if (c->token_ids) {
+        buf_putc(out, ',');
+        put_fragment(out, "token_ids", c->token_ids);
+    }
+}
+
+static void put_chat_prompt(struct buf *out, enum openai_kind kind, const struct openai_choice *c) {
+    if (!c->prompt_ids || kind != OPENAI_CHAT) return;
+    buf_putc(out, ',');
+    put_fragment(out, "prompt_token_ids", c->prompt_ids);
+}
+
+static void put_finish(struct buf *out, const struct openai_choice *c) {
+    if (!c->finished) {
+        buf_puts(out, ",\"finish_reason\":null,\"stop_reason\":null}");
+        return;
+    }
+    buf_puts(out, c->reason == ROD_FINISH_LENGTH ? ",\"finish_reason\":\"length\"" : ",\"finish_reason\":\"stop\"");
+    buf_puts(out, ",\"stop_reason\":");
+    if (c->stop_string) {
+        put_text(out, c->stop_string);
+    } else if (c->stop_id >= 0) {
+        buf_int(out, c->stop_id);
+    } else {
+        buf_puts(out, "null");
+    }
+    buf_putc(out, '}');
+}
+
+void openai_render_prefix(struct buf *out, enum openai_kind kind, bool stream, const char *request_id, int64_t created_unix_s,
+                          const char *model) {
+    buf_addf(out, "{\"id\":\"%s%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", id_prefix[kind], request_id,
+             kind == OPENAI_COMPLETION ? "text_completion" : stream ? "chat.completion.chunk" : "chat.completion",
+             (long long)created_unix_s);
+    put_text(out, model);
+    buf_putc(out, ',');
+}
+
+void openai_render_chunk(struct buf *out, enum openai_kind kind, const struct buf *prefix, const struct openai_choice *c,
+                         const struct openai_usage *usage, bool null_usage) {
+    buf_add(out, prefix->data, prefix->len);
+    buf_puts(out, "\"choices\":[{\"index\":");
+    buf_int(out, c->index);
+    if (kind == OPENAI_COMPLETION) {
+        buf_puts(out, ",\"text\":");
+        buf_json(out, c->text, c->text_len);
+    } else if (c->role) {
+        buf_puts(out, ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"}");
+    } else if (c->finished) {
+        buf_puts(out, ",\"delta\":{}");
+    } else {
+        buf_puts(out, ",\"delta\":{\"content\":");
+        buf_json(out, c->text, c->text_len);
+        buf_putc(out, '}');
+    }
+    put_logprobs(out, kind, c->logprobs);
+    put_ids(out, kind, c);
+    put_finish(out, c);
+    buf_putc(out, ']');
+    put_chat_prompt(out, kind, c);
+    if (usage) {
+        buf_putc(out, ',');
+        put_usage(out, usage);
+    } else if (null_usage) {
+        buf_puts(out, ",\"usage\":null");
+    }
+    buf_putc(out, '}');
+}
+
+void openai_render_usage_chunk(struct buf *out, const struct buf *prefix, const struct openai_usage *usage) {
+    buf_add(out, prefix->data, prefix->len);
+    buf_puts(out, "\"choices\":[],");
+    put_usage(out, usage);
+    buf_putc(out, '}');
+}
+
+void openai_render_answer(struct buf *out, enum openai_kind kind, const struct buf *prefix, const struct openai_choice *choices,
+                          size_t n_choices, const struct openai_usage *usage) {
+    buf_add(out, prefix->data, prefix->len);
+    buf_puts(out, "\"choices\":[");
+    for (size_t i = 0; i < n_choices; i++) {
+        const struct openai_choice *c = &choices[i];
+        buf_puts(out, i ? ",{\"index\":" : "{\"index\":");
+        buf_int(out, c->index);
+        if (kind == OPENAI_COMPLETION) {
+            buf_puts(out, ",\"text\":");
+            buf_json(out, c->text, c->text_len);
+        } else {
+            buf_puts(out, ",\"message\":{\"role\":\"assistant\",\"content\":");
+            buf_json(out, c->text, c->text_len);
+            buf_puts(out, ",\"refusal\":null}");
+        }
+        put_logprobs(out, kind, c->logprobs);
+        put_ids(out, kind, c);
+        put_finish(out, c);
+    }
+    buf_putc(out, ']');
+    put_chat_prompt(out, kind, &choices[0]);
+    buf_putc(out, ',');
+    put_usage(out, usage);
+    buf_putc(out, '}');
+}
+
+void openai_render_model(struct buf *out, const char *name, const struct rod_model_info *info) {
+    buf_puts(out, "{\"id\":");
+    put_text(out, name);
+    buf_addf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"rodimus\",\"root\":", (long long)info->created_unix_s);
+    put_text(out, name);
+    buf_addf(out, ",\"parent\":null,\"max_model_len\":%llu,\"session_bytes\":%llu,\"arch\":",
+             (unsigned long long)info->max_prompt_tok, (unsigned long long)info->session_bytes);
+    put_text(out, info->arch);
+    buf_puts(out, ",\"dtype\":");
+    put_text(out, info->weight_dtype);
+    buf_addf(out, ",\"n_params\":%llu,\"vocab_size\":%u}", (unsigned long long)info->n_params, info->vocab_size);
+}

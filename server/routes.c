@@ -1,0 +1,386 @@
+/* routes.c - the table of routes, what every request passes on its way to one (id, key, method, type of the body), and
+ * the routes that need no engine. */
+#include "server.h"
+#include "version.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#define JSON "application/json"
+#define STALLED_NS 60000000000u /* no step for so long although work waits */
+
+struct route {
+    const char *method, *path; /* a path that ends in '/' takes what follows as a name */
+    void (*run)(struct exchange *x);
+    bool open;                 /* needs no key */
+    bool engine;               /* 503 while loading or draining */
+};
+
+static void get_health(struct exchange *x);
+static void get_live(struct exchange *x);
+static void get_metrics(struct exchange *x);
+static void get_models(struct exchange *x);
+static void get_model(struct exchange *x);
+static void get_version(struct exchange *x);
+static void get_slots(struct exchange *x);
+static void get_openapi(struct exchange *x);
+static void post_completions(struct exchange *x) { turn_start(x, OPENAI_COMPLETION); }
+static void post_chat(struct exchange *x) { turn_start(x, OPENAI_CHAT); }
+
+static const struct route routes[] = {
+    {"POST", "/v1/completions", .run = post_completions, .engine = true},
+    {"POST", "/v1/chat/completions", .run = post_chat, .engine = true},
+    {"GET", "/v1/models", .run = get_models},
+    {"GET", "/v1/models/", .run = get_model},
+    {"POST", "/tokenize", .run = job_tokenize, .engine = true},
+    {"POST", "/detokenize", .run = job_detokenize, .engine = true},
+    {"GET", "/health", .run = get_health, .open = true},
+    {"GET", "/health/ready", .run = get_health, .open = true},
+    {"GET", "/health/live", .run = get_live, .open = true},
+    {"GET", "/metrics", .run = get_metrics},
+    {"GET", "/version", .run = get_version},
+    {"GET", "/slots", .run = get_slots},
+    {"GET", "/openapi.json", .run = get_openapi},
+};
+#define N_ROUTES ((unsigned)(sizeof routes / sizeof *routes))
+
+/* ---- answers ---- */
+
+void routes_respond(struct exchange *x, unsigned status, const char *content_type, struct buf *body) {
+    if (body->failed) {
+        struct openai_error err;
+        openai_error_set(&err, 500, "server_error", "out_of_memory", "", "out of memory");
+        buf_fini(body);
+        routes_fail(x, &err);
+        return;
+    }
+    if (x->server->draining) http_close_after(x->http);
+    http_respond(x->http, status, content_type, body->data, body->len);
+    buf_fini(body);
+}
+
+void routes_fail(struct exchange *x, const struct openai_error *err) {
+    struct buf body = {0};
+    openai_render_error(&body, err);
+    if (err->http == 401) http_add_header(x->http, "WWW-Authenticate", "Bearer");
+    if (err->http == 429 || err->http == 503) http_add_header(x->http, "Retry-After", "1");
+    if (err->http == 408) http_add_header(x->http, "x-should-retry", "false"); /* SDKs would retry it, in the same queue */
+    if (x->server->draining) http_close_after(x->http);
+    http_respond(x->http, err->http, JSON, body.failed ? "{}" : body.data, body.failed ? 2 : body.len);
+    buf_fini(&body);
+}
+
+static void fail(struct exchange *x, unsigned status, const char *type, const char *code, const char *message) {
+    struct openai_error err;
+    openai_error_set(&err, status, type, code, "", "%s", message);
+    routes_fail(x, &err);
+}
+
+static void invalid(struct exchange *x, unsigned status, const char *code, const char *message) {
+    fail(x, status, "invalid_request_error", code, message);
+}
+
+/* ---- readiness ---- */
+
+const char *routes_unready(const struct server *s) {
+    if (s->failed) return "failed";
+    if (s->draining) return "draining";
+    if (!s->engine) return "loading";
+    struct rod_stats stats;
+    rod_engine_stats(s->engine, &stats);
+    if (stats.failed) return "failed";
+    uint64_t now = uv_hrtime(), last = stats.last_step_end_ns, oldest = turn_oldest_ns(s);
+    if (last > oldest) oldest = last; /* work that came after an idle hour has waited since it came, not for an hour */
+    return (stats.running || stats.queued) && oldest && now > oldest + STALLED_NS ? "stalled" : NULL;
+}
+
+static void get_health(struct exchange *x) {
+    const char *why = routes_unready(x->server);
+    struct buf body = {0};
+    buf_addf(&body, "{\"status\":\"%s\"}", why ? why : "ok");
+    routes_respond(x, why ? 503 : 200, JSON, &body);
+}
+
+static void get_live(struct exchange *x) {
+    struct buf body = {0};
+    buf_puts(&body, "{\"status\":\"ok\"}");
+    routes_respond(x, 200, JSON, &body);
+}
+
+/* ---- the plain routes ---- */
+
+static void get_metrics(struct exchange *x) {
+    struct server *s = x->server;
+    const char *names[METRICS_ROUTES];
+    struct rod_stats stats = {0};
+    struct buf body = {0};
+    for (unsigned i = 0; i < N_ROUTES; i++) names[i] = routes[i].path;
+    names[N_ROUTES] = "other";
+    s->metrics.connections = http_connections(s->http);
+    if (s->engine) rod_engine_stats(s->engine, &stats);
+    metrics_render(&s->metrics, names, N_ROUTES + 1, s->engine ? &stats : NULL, s->info, s->model_name, !routes_unready(s), &body);
+    routes_respond(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
+}
+
+static bool loaded(struct exchange *x) {
+    if (x->server->engine) return true;
+    fail(x, 503, "unavailable", "loading", "the model is still loading");
+    return false;
+}
+
+static void get_models(struct exchange *x) {
+    if (!loaded(x)) return;
+    struct buf body = {0};
+    buf_puts(&body, "{\"object\":\"list\",\"data\":[");
+    openai_render_model(&body, x->server->model_name, x->server->info);
+    buf_puts(&body, "]}");
+    routes_respond(x, 200, JSON, &body);
+}
+
+static void get_model(struct exchange *x) {
+    if (!loaded(x)) return;
+    const char *name = http_path(x->http) + strlen("/v1/models/");
+    if (strcmp(name, x->server->model_name) != 0) {
+        struct openai_error err;
+        openai_error_set(&err, 404, "invalid_request_error", "model_not_found", "model",
+                         "the model '%.100s' is not served here, '%.100s' is", name, x->server->model_name);
+        routes_fail(x, &err);
+        return;
+    }
+    struct buf body = {0};
+    openai_render_model(&body, name, x->server->info);
+    routes_respond(x, 200, JSON, &body);
+}
+
+static void get_version(struct exchange *x) {
+    struct buf body = {0};
+    buf_addf(&body, "{\"version\":\"%s\",\"commit\":\"%s\"}", version_string(), version_commit());
+    routes_respond(x, 200, JSON, &body);
+}
+
+static void get_slots(struct exchange *x) {
+    if (!loaded(x)) return;
+    struct rod_stats s;
+    rod_engine_stats(x->server->engine, &s);
+    struct buf body = {0};
+    buf_addf(&body, "{\"slots\":%u,\"used\":%u,\"free\":%u,\"running\":%u,\"queued\":%u,\"queued_tokens\":%llu,\"session_bytes\":%llu}",
+             s.n_slots, s.slots_used, s.n_slots - s.slots_used, s.running, s.queued, (unsigned long long)s.queued_tok,
+             (unsigned long long)x->server->info->session_bytes);
+    routes_respond(x, 200, JSON, &body);
+}
+
+static void get_openapi(struct exchange *x) {
+    struct buf body = {0};
+    buf_add(&body, openapi_json, openapi_json_len);
+    routes_respond(x, 200, JSON, &body);
+}
+
+/* ---- on the way to a route ---- */
+
+/* The client's id if it can stand in a header and a log line as it is, else a random one. */
+static void choose_id(struct exchange *x) {
+    static const char allowed[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._:-";
+    const char *given = http_header(x->http, "X-Request-Id");
+    size_t n = given ? strlen(given) : 0;
+    if (n && n < sizeof x->id && strspn(given, allowed) == n) {
+        memcpy(x->id, given, n + 1);
+        return;
+    }
+    unsigned char random[16] = {0};
+    getrandom(random, sizeof random, 0);
+    for (size_t i = 0; i < sizeof random; i++) snprintf(x->id + 2 * i, 3, "%02x", random[i]);
+}
+
+static bool path_matches(const struct route *route, const char *path) {
+    size_t n = strlen(route->path);
+    if (route->path[n - 1] == '/') return !strncmp(path, route->path, n) && path[n];
+    return !strcmp(path, route->path);
+}
+
+static bool method_matches(const struct route *route, const char *method) {
+    return !strcmp(method, route->method) || (!strcmp(method, "HEAD") && !strcmp(route->method, "GET"));
+}
+
+/* N_ROUTES after an answer of 404 or 405. */
+static unsigned find_route(struct exchange *x) {
+    const char *path = http_path(x->http), *method = http_method(x->http);
+    char allow[64] = "", message[256];
+    for (unsigned i = 0; i < N_ROUTES; i++) {
+        if (!path_matches(&routes[i], path)) continue;
+        if (method_matches(&routes[i], method)) return i;
+        snprintf(allow, sizeof allow, "%s", strcmp(routes[i].method, "GET") ? routes[i].method : "GET, HEAD");
+    }
+    if (*allow) {
+        http_add_header(x->http, "Allow", allow);
+        snprintf(message, sizeof message, "%s is not allowed on %.100s, use %s", method, path, allow);
+        invalid(x, 405, "method_not_allowed", message);
+    } else {
+        snprintf(message, sizeof message, "there is no %s %.160s here; GET /openapi.json lists the routes", method, path);
+        invalid(x, 404, "not_found", message);
+    }
+    return N_ROUTES;
+}
+
+/* The time depends on the length of what the client sent and on nothing of the key. */
+static bool same_key(const char *given, const char *key) {
+    size_t n = strlen(given), n_key = strlen(key);
+    unsigned different = n != n_key;
+    for (size_t i = 0; i < n; i++) different |= (unsigned)((unsigned char)given[i] ^ (unsigned char)key[n_key ? i % n_key : 0]);
+    return !different;
+}
+
+static bool key_valid(struct exchange *x) {
+    const struct option_list *keys = &x->server->config.api_keys;
+    if (!keys->n_items) return true;
+    const char *given = http_header(x->http, "Authorization");
+    if (given && !strncasecmp(given, "Bearer ", 7)) {
+        given += 7;
+    } else {
+        given = http_header(x->http, "X-Api-Key");
+    }
+    bool valid = false;
+    for (size_t i = 0; given && i < keys->n_items; i++) valid |= same_key(given, keys->items[i]);
+    if (!valid) fail(x, 401, "authentication_error", "invalid_api_key", "a valid API key is needed: Authorization: Bearer KEY");
+    return valid;
+}
+
+/* JSON, or no type at all. What a browser form may send without asking (text/plain, urlencoded) is refused, so that a
+ * foreign page cannot use a server on the visitor's machine. */
+static bool body_acceptable(struct exchange *x) {
+    bool chunked = false;
+    size_t declared = http_content_length(x->http, &chunked);
+    if (!chunked && !declared && !http_header(x->http, "Content-Length")) {
+        invalid(x, 411, "length_required", "a body with a Content-Length is needed");
+        return false;
+    }
+    const char *encoding = http_header(x->http, "Content-Encoding");
+    if (encoding && strcasecmp(encoding, "identity") != 0) {
+        invalid(x, 415, "unsupported_encoding", "Content-Encoding is not supported, send the body as it is");
+        return false;
+    }
+    const char *type = http_header(x->http, "Content-Type");
+    if (!type || !*type) return true;
+    size_t n = strcspn(type, "; \t");
+    if ((n == 16 && !strncasecmp(type, JSON, n)) || (n > 5 && !strncasecmp(type + n - 5, "+json", 5))) return true;
+    invalid(x, 415, "unsupported_media_type", "the body must be JSON: send the header Content-Type: application/json");
+    return false;
+}
+
+static bool taking_requests(struct exchange *x) {
+    const struct server *s = x->server;
+    if (s->failed) {
+        fail(x, 503, "unavailable", "device_fault", "the device has failed, the server is restarting");
+    } else if (s->draining) {
+        fail(x, 503, "unavailable", "draining", "the server is shutting down");
+    } else if (!s->engine) {
+        fail(x, 503, "unavailable", "loading", "the model is still loading");
+    } else {
+        return true;
+    }
+    return false;
+}
+
+static struct exchange *new_exchange(struct server *s, struct http_request *r) {
+    struct exchange *x = calloc(1, sizeof *x);
+    if (!x) return NULL;
+    *x = (struct exchange){.server = s, .http = r, .route = N_ROUTES};
+    http_set_user(r, x);
+    choose_id(x);
+    http_add_header(r, "X-Request-Id", x->id);
+    return x;
+}
+
+static void on_headers(void *arg, struct http_request *r) {
+    struct exchange *x = new_exchange(arg, r);
+    if (!x) {
+        http_abort(r);
+        return;
+    }
+    x->route = find_route(x);
+    if (x->route == N_ROUTES) return;
+    const struct route *route = &routes[x->route];
+    if (!route->open && !key_valid(x)) return;
+    if (!strcmp(route->method, "POST") && !body_acceptable(x)) return;
+    if (http_header(r, "X-Session-Id") && route->engine) {
+        struct openai_error err;
+        openai_error_set(&err, 400, "invalid_request_error", "unsupported", "X-Session-Id",
+                         "sessions are not available in this version; leave the header X-Session-Id out");
+        routes_fail(x, &err);
+        return;
+    }
+    if (route->engine) taking_requests(x);
+}
+
+static void on_request(void *arg, struct http_request *r) {
+    struct exchange *x = http_user(r);
+    (void)arg;
+    if (!x) return;
+    const struct route *route = &routes[x->route];
+    if (!route->engine || taking_requests(x)) route->run(x); /* a drain may have begun while the body came in */
+}
+
+static void on_gone(void *arg, struct http_request *r) {
+    struct exchange *x = http_user(r);
+    (void)arg;
+    if (!x) return;
+    if (x->turn) turn_gone(x->turn);
+    if (x->job) job_gone(x->job);
+    x->job = NULL;
+}
+
+static void log_access(const struct exchange *x, unsigned status) {
+    char peer[64];
+    struct log_field fields[12];
+    int n = 0;
+    http_peer(x->http, peer, sizeof peer);
+    fields[n++] = (struct log_field){"id", x->id, 0};
+    fields[n++] = (struct log_field){"peer", peer, 0};
+    fields[n++] = (struct log_field){"method", http_method(x->http), 0};
+    fields[n++] = (struct log_field){"path", http_path(x->http), 0};
+    fields[n++] = (struct log_field){"status", NULL, status};
+    fields[n++] = (struct log_field){"ms", NULL, (double)((uv_hrtime() - http_started_ns(x->http)) / 10000) / 100};
+    fields[n++] = (struct log_field){"bytes", NULL, (double)http_sent_bytes(x->http)};
+    if (x->turn) n += turn_log_fields(x->turn, fields + n, 12 - n);
+    /* Probes and scrapes come every few seconds for ever: they are worth a line only to who looks for them. */
+    bool probe = x->route < N_ROUTES && status == 200 && (routes[x->route].open || routes[x->route].run == get_metrics);
+    log_line(&x->server->log, probe ? LOG_DEBUG : LOG_INFO, "request", fields, n);
+}
+
+static void on_done(void *arg, struct http_request *r) {
+    struct server *s = arg;
+    struct exchange *x = http_user(r);
+    if (!x) return;
+    unsigned status = http_left(r) ? 499 : http_status(r);
+    log_access(x, status);
+    metrics_request(&s->metrics, x->route, status);
+    if (x->turn) turn_done(x->turn);
+    if (x->job) job_gone(x->job);
+    free(x);
+}
+
+static void on_refuse(void *arg, struct http_request *r, unsigned status, const char *code, const char *message) {
+    struct server *s = arg;
+    struct exchange *x = http_user(r);
+    if (!x) x = new_exchange(s, r);
+    if (!x) return;
+    char text[160];
+    if (status == 413) {
+        snprintf(text, sizeof text, "the body is larger than %llu bytes", (unsigned long long)s->config.body_max_bytes);
+        invalid(x, status, code, text);
+    } else if (status == 503) {
+        fail(x, status, "unavailable", code, "too many request bodies are arriving at once");
+    } else {
+        invalid(x, status, code, message);
+    }
+}
+
+static void on_log(void *arg, const char *line) {
+    const struct server *s = arg;
+    log_text(&s->log, LOG_DEBUG, "http: %s", line);
+}
+
+struct http_handlers routes_handlers(struct server *s) {
+    return (struct http_handlers){s, on_headers, on_request, on_gone, on_done, on_refuse, on_log};
+}
