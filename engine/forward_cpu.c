@@ -121,23 +121,23 @@ static void mixer(const struct step *st, uint32_t member, uint32_t layer) {
     e0 *= CPU_PANEL, e1 *= CPU_PANEL;
 
     norm_rows(st, member, be->x, w->mixer_norm, d->D, be->Dp, be->h);
-    team_barrier(be->team); /* h before E1 */
+    team_barrier(be->team, member); /* h before E1 */
     const struct product fc[] = {{&w->a, be->h, Dp, be->a, Ep}, {&w->z, be->h, Dp, be->z, Ep}};
     products(st, member, fc, 2);
-    team_barrier(be->team); /* a before E2 and W_c0 */
+    team_barrier(be->team, member); /* a before E2 and W_c0 */
     convolve(st, w, layer, e0, e1);
-    team_barrier(be->team); /* s before E3, E5 */
+    team_barrier(be->team, member); /* s before E3, E5 */
     const struct product in[] = {{&w->q, be->s, Ep, be->q, Mp}, {&w->k, be->s, Ep, be->k, Mp}, {&w->g, be->s, Ep, be->g, Mp},
                                  {&w->t, be->s, Ep, be->t, Mp}, {&w->c0, be->a, Ep, be->c0, Rp}};
     products(st, member, in, 5);
-    team_barrier(be->team); /* projections before gates; c0 before W_c1 */
+    team_barrier(be->team, member); /* projections before gates; c0 before W_c1 */
     team_share(be->team, member, n, &first, &last);
     for (size_t r = first; r < last; r++)
         ops->gates(d->M, d->k_eps, be->q + r * Mp, be->k + r * Mp, be->g + r * Mp, w->g_b, be->t + r * Mp, w->t_b,
                    be->log_alpha + r * Mp);
     product(st, member, &w->c1, n, be->c0, Rp, NULL, be->u, Ep);
     for (size_t r = 0; r < n; r++) ops->gate_u(be->u + r * Ep, w->c1_b, be->a + r * Ep, e0, e1, be->u + r * Ep); /* own panels */
-    team_barrier(be->team); /* q, k, log_alpha of all rows before E6 */
+    team_barrier(be->team, member); /* q, k, log_alpha of all rows before E6 */
     if (st->any_chunk) {
         for (uint32_t i = member; i < st->n_chunks; i += team_size(be->team)) {
             const struct cpu_chunk *chunk = &be->chunks[i];
@@ -146,7 +146,7 @@ static void mixer(const struct step *st, uint32_t member, uint32_t layer) {
                 ops->gla_chunk_decays(d->M, chunk->n, Mp, be->q + at, be->k + at, be->log_alpha + at, be->b + at,
                                       be->q_in + at, be->k_out + at, be->decay + at);
         }
-        team_barrier(be->team); /* running sums before scores */
+        team_barrier(be->team, member); /* running sums before scores */
         uint32_t row = 0;
         for (uint32_t i = 0; i < st->n_chunks; i++) {
             const struct cpu_chunk *chunk = &be->chunks[i];
@@ -156,14 +156,14 @@ static void mixer(const struct step *st, uint32_t member, uint32_t layer) {
                     ops->gla_chunk_scores(d->M, chunk->n, Mp, t, be->q + at, be->k + at, be->b + at,
                                           be->A + (chunk->first_row + t) * (size_t)CPU_CHUNK);
         }
-        team_barrier(be->team); /* scores before they are applied */
+        team_barrier(be->team, member); /* scores before they are applied */
     }
     recur(st, w, layer, e0, e1);
-    team_barrier(be->team); /* whole rows of o before their norm */
+    team_barrier(be->team, member); /* whole rows of o before their norm */
     norm_rows(st, member, be->o, w->act_norm, d->E, be->Ep, be->o);
-    team_barrier(be->team); /* normed o before W_o */
+    team_barrier(be->team, member); /* normed o before W_o */
     product(st, member, &w->out, n, be->o, Ep, be->x, be->x, Dp);
-    team_barrier(be->team); /* x_state */
+    team_barrier(be->team, member); /* x_state */
 }
 
 /* Rotates one head in place (half-split or interleaved pairs). */
@@ -218,7 +218,7 @@ static void attend(const struct step *st, uint32_t member, uint32_t layer) {
         if (phase > 0) {
             for (uint32_t r = 0; r < n; r++)
                 if (be->rows[r].phase == phase && at++ >= first && at <= last) remember_row(st, layer, r);
-            team_barrier(be->team); /* the piece's keys before its attention */
+            team_barrier(be->team, member); /* the piece's keys before its attention */
         }
         at = 0;
         team_share(be->team, member, be->d.H, &h0, &h1);
@@ -230,7 +230,7 @@ static void attend(const struct step *st, uint32_t member, uint32_t layer) {
                 if (h0 < h1) attend_row(st, member, layer, r, h0, h1);
             } else if (mine) attend_row(st, member, layer, r, 0, be->d.H);
         }
-        team_barrier(be->team); /* attention has read the rings; att is whole */
+        team_barrier(be->team, member); /* attention has read the rings; att is whole */
     }
 }
 
@@ -244,10 +244,10 @@ static void attention_and_ffn(const struct step *st, uint32_t member, uint32_t l
     uint32_t first, last;
 
     norm_rows(st, member, be->x, w->attn_norm, d->D, be->Dp, be->h);
-    team_barrier(be->team); /* h2 before q, k, v */
+    team_barrier(be->team, member); /* h2 before q, k, v */
     const struct product qkv[] = {{&w->aq, be->h, Dp, be->aq, Qp}, {&w->ak, be->h, Dp, be->ak, Kvp}, {&w->av, be->h, Dp, be->av, Vvp}};
     products(st, member, qkv, 3);
-    team_barrier(be->team); /* q, k, v before rotary and the rings */
+    team_barrier(be->team, member); /* q, k, v before rotary and the rings */
     team_share(be->team, member, n, &first, &last);
     for (size_t r = first; r < last; r++) {
         const float *rope = be->rope + r * d->rot_dim;
@@ -263,20 +263,20 @@ static void attention_and_ffn(const struct step *st, uint32_t member, uint32_t l
         }
         if (be->rows[r].phase == 0) remember_row(st, layer, r);
     }
-    team_barrier(be->team); /* rotated q, k and the first pieces' rings before attention */
+    team_barrier(be->team, member); /* rotated q, k and the first pieces' rings before attention */
     attend(st, member, layer);
     product(st, member, &w->ao, n, be->att, Qp, be->x, be->y, Dp);
-    team_barrier(be->team); /* y before its norm */
+    team_barrier(be->team, member); /* y before its norm */
     norm_rows(st, member, be->y, w->ffn_norm, d->D, be->Dp, be->h);
-    team_barrier(be->team); /* before W_f1 */
+    team_barrier(be->team, member); /* before W_f1 */
     const struct product f1[] = {{&w->fa, be->h, Dp, be->fa, Fp}, {&w->fg, be->h, Dp, be->fg, Fp}};
     products(st, member, f1, 2);
-    team_barrier(be->team); /* both halves before their product */
+    team_barrier(be->team, member); /* both halves before their product */
     team_share(be->team, member, be->Fp / CPU_PANEL, &first, &last);
     for (size_t r = 0; r < n; r++) ops->ffn_act(be->fa + r * Fp, be->fg + r * Fp, first * CPU_PANEL, last * CPU_PANEL);
-    team_barrier(be->team); /* before W_f2 */
+    team_barrier(be->team, member); /* before W_f2 */
     product(st, member, &w->fout, n, be->fa, Fp, be->x, be->x, Dp); /* onto x_state, not onto y: the two-hop residual */
-    team_barrier(be->team);
+    team_barrier(be->team, member);
 }
 
 static void output_rows(const struct step *st, uint32_t member) {
@@ -292,14 +292,14 @@ static void output_rows(const struct step *st, uint32_t member) {
             out++;
         }
     }
-    team_barrier(be->team); /* normed rows before W_lm */
+    team_barrier(be->team, member); /* normed rows before W_lm */
     product(st, member, &be->lm_head, st->n_out, be->h, be->Dp, NULL, be->logits, be->d.V);
 }
 
 static void step_member(void *arg, uint32_t member) {
     const struct step *st = arg;
     embed_rows(st, member);
-    team_barrier(st->be->team);
+    team_barrier(st->be->team, member);
     for (uint32_t i = 0; i < st->be->d.L; i++) {
         mixer(st, member, i);
         if (st->be->d.plus) attention_and_ffn(st, member, i);

@@ -1,7 +1,10 @@
 /* team.c - see team.h. The barrier counts arrivals; the last one opens the next round. A waiter spins while the others
- * are likely to arrive within microseconds, then sleeps: on a busy machine the others need its processor, and a kernel
- * moves a waiting thread to one that is idle, not to one that spins (measured beside one busy process on two cores: a
- * step of 0.14 ms took 11 ms with waiters that spin and yield). */
+ * are likely to arrive within microseconds, then sleeps.
+ *
+ * On a busy machine a member that lost its processor in the middle of a stage keeps all the others waiting for a time
+ * slice, milliseconds for microseconds of work: beside one busy process on two cores a step of 0.14 ms took 11 ms. So
+ * the caller notes how long it slept at barriers; after a run that stalled, it works alone for a while (what a job
+ * computes does not depend on the number of members), and then tries the team again. */
 #include "team.h"
 
 #include <pthread.h>
@@ -9,11 +12,13 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
+#include <time.h>
 
-enum { SPIN_BARRIER = 2000, SPIN_IDLE = 2000 }; /* some 20 us */
+enum { SPINS = 2000 /* some 20 us */, STALL_NS = 1000000, ALONE_FACTOR = 20, ALONE_MAX_NS = 500000000 };
 
 struct team {
-    uint32_t n;
+    uint32_t n, n_active; /* n_active: of this run, n or 1 */
+    uint64_t stalled_ns, alone_until_ns; /* the caller's */
     pthread_t *threads;
     void (*job)(void *arg, uint32_t member);
     void *arg;
@@ -34,9 +39,15 @@ static void pause_briefly(void) {
 #endif
 }
 
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 /* Returns once *counter is no longer `seen`. */
-static void team_await(struct team *team, atomic_uint *counter, unsigned seen, int spins) {
-    for (int i = 0; i < spins; i++) {
+static void team_await(struct team *team, atomic_uint *counter, unsigned seen) {
+    for (int i = 0; i < SPINS; i++) {
         if (atomic_load_explicit(counter, memory_order_acquire) != seen) return;
         pause_briefly();
     }
@@ -62,10 +73,10 @@ static void *member_main(void *arg) {
     free(arg);
     unsigned seen = 0;
     for (;;) {
-        team_await(team, &team->round, seen++, SPIN_IDLE);
+        team_await(team, &team->round, seen++);
         if (atomic_load(&team->stop)) return NULL;
         team->job(team->arg, self.index);
-        team_barrier(team);
+        team_barrier(team, self.index);
     }
 }
 
@@ -76,7 +87,7 @@ struct team *team_open(uint32_t n_threads) {
     }
     struct team *team = aligned_alloc(64, (sizeof *team + 63) / 64 * 64);
     if (!team) return NULL;
-    *team = (struct team){.n = 1, .threads = calloc(n_threads, sizeof *team->threads)};
+    *team = (struct team){.n = 1, .n_active = 1, .threads = calloc(n_threads, sizeof *team->threads)};
     if (!team->threads) {
         free(team);
         return NULL;
@@ -93,6 +104,7 @@ struct team *team_open(uint32_t n_threads) {
         }
         team->n++;
     }
+    team->n_active = team->n;
     return team;
 }
 
@@ -107,30 +119,45 @@ void team_close(struct team *team) {
     free(team);
 }
 
-uint32_t team_size(const struct team *team) { return team->n; }
+uint32_t team_size(const struct team *team) { return team->n_active; }
 
 void team_run(struct team *team, void (*job)(void *arg, uint32_t member), void *arg) {
-    if (team->n == 1) {
-        job(arg, 0);
-        return;
+    team->n_active = team->n == 1 || (team->alone_until_ns && now_ns() < team->alone_until_ns) ? 1 : team->n;
+    if (team->n_active > 1) {
+        team->job = job;
+        team->arg = arg;
+        team->stalled_ns = 0;
+        team_announce(team, &team->round);
     }
-    team->job = job;
-    team->arg = arg;
-    team_announce(team, &team->round);
     job(arg, 0);
-    team_barrier(team); /* orders the members' last writes before the caller's reads */
+    if (team->n_active > 1) {
+        team_barrier(team, 0); /* orders the members' last writes before the caller's reads */
+        team->alone_until_ns = 0;
+        if (team->stalled_ns > STALL_NS) {
+            uint64_t alone_ns = team->stalled_ns * ALONE_FACTOR;
+            team->alone_until_ns = now_ns() + (alone_ns < ALONE_MAX_NS ? alone_ns : ALONE_MAX_NS);
+        }
+    }
+    team->n_active = team->n;
 }
 
-void team_barrier(struct team *team) {
-    if (team->n == 1) return;
+void team_barrier(struct team *team, uint32_t member) {
+    if (team->n_active == 1) return;
     unsigned round = atomic_load_explicit(&team->opened, memory_order_relaxed);
     if (atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel) + 1 == team->n) {
         atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
         team_announce(team, &team->opened);
-    } else team_await(team, &team->opened, round, SPIN_BARRIER);
+    } else if (member > 0) {
+        team_await(team, &team->opened, round);
+    } else {
+        uint64_t begin = now_ns();
+        team_await(team, &team->opened, round);
+        uint64_t waited_ns = now_ns() - begin;
+        if (waited_ns > STALL_NS / 10) team->stalled_ns += waited_ns; /* longer than any stage is uneven */
+    }
 }
 
 void team_share(const struct team *team, uint32_t member, uint32_t n, uint32_t *first, uint32_t *last) {
-    *first = (uint32_t)((uint64_t)n * member / team->n);
-    *last = (uint32_t)((uint64_t)n * (member + 1) / team->n);
+    *first = (uint32_t)((uint64_t)n * member / team->n_active);
+    *last = (uint32_t)((uint64_t)n * (member + 1) / team->n_active);
 }
