@@ -147,12 +147,12 @@ static int encoding_normalized(struct encoding *e, const struct added_view *view
 /* Runs are normalized apart, so that what composes with a piece's first character cannot reach into another piece. */
 static int encoding_section(struct encoding *e, const struct added_view *view) {
     if (!e->t->nfc || utf8_is_ascii(view->text, view->len)) return encoding_normalized(e, view);
-    struct added_run *run = malloc((view->n_runs + 1) * sizeof *run);
+    size_t first = added_run_at(view, 0), last = added_run_at(view, view->len - 1);
+    struct added_run *run = malloc((last - first + 1) * sizeof *run);
     char *text = NULL;
     size_t len = 0, n_runs = 0, done = 0;
     int rc = run ? 0 : encoding_memory(e);
-    for (size_t i = 0; !rc && done < view->len; i++) {
-        if (view->run[i].end <= view->base + done) continue;
+    for (size_t i = first; !rc && i <= last; i++) {
         size_t end = view->run[i].end - view->base < view->len ? view->run[i].end - view->base : view->len, n = 0;
         char *part = NULL, *grown = NULL;
         if (!utf8_nfc(view->text + done, end - done, &part, &n) || !(grown = realloc(text, len + n + 1))) {

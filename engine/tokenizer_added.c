@@ -101,17 +101,22 @@ static const struct added_token *added_at(const struct added *added, const struc
     return best;
 }
 
-bool added_find(const struct added *added, const struct added_view *view, size_t from, size_t taken,
-                struct added_match *out) {
-    if (!added->n_tokens) return false;
-    size_t run = 0, past = view->n_runs; /* the run that from is in, by halving: a chat has many */
+size_t added_run_at(const struct added_view *view, size_t pos) {
+    size_t run = 0, past = view->n_runs;
     while (run < past) {
         size_t mid = run + (past - run) / 2;
-        if (view->run[mid].end <= view->base + from)
+        if (view->run[mid].end <= view->base + pos)
             run = mid + 1;
         else
             past = mid;
     }
+    return run;
+}
+
+bool added_find(const struct added *added, const struct added_view *view, size_t from, size_t taken,
+                struct added_match *out) {
+    if (!added->n_tokens) return false;
+    size_t run = added_run_at(view, from);
     for (size_t pos = from; pos < view->len; pos++) {
         if (!added->root[(unsigned char)view->text[pos]]) continue;
         while (run < view->n_runs && view->run[run].end <= view->base + pos) run++;

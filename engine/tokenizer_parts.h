@@ -143,6 +143,8 @@ struct added_match {
 };
 
 int added_insert(struct added *added, const struct added_token *token, const char *text);
+/* The run that a position of the view is in, by halving: a chat has many; n_runs past the last. */
+size_t added_run_at(const struct added_view *view, size_t pos);
 /* The leftmost, then longest, token at or after from; taken: the end of the last match. */
 bool added_find(const struct added *added, const struct added_view *view, size_t from, size_t taken,
                 struct added_match *out);

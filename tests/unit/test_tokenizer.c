@@ -303,6 +303,29 @@ static void no_special_token_reaches_into_a_piece_without_them(void **state) {
     tokenizer_close(t);
 }
 
+static void pieces_are_normalized_without_mixing(void **state) {
+    (void)state;
+    json_t *root = load_family(3);
+    struct tokenizer *t = parse_object(json_object_get(root, "tokenizer"));
+    /* <s> wants normalized text here; "\u0338" would compose with the ">" before it if the pieces were one text */
+    static const char *const texts[] = {"e\xcc\x81<s>", "\xcc\xb8 e\xcc\x81<s></s>", "e\xcc\x81</s>"};
+    struct tokenizer_piece pieces[3];
+    for (size_t i = 0; i < 3; i++) pieces[i] = (struct tokenizer_piece){texts[i], strlen(texts[i]), i != 1};
+    struct rod_error err;
+    int32_t *ids;
+    size_t n, n_special = 0, len;
+    bool special;
+    assert_int_equal(tokenizer_encode_pieces(t, pieces, 3, &ids, &n, &err), 0);
+    for (size_t k = 0; k < n; k++) n_special += tokenizer_bytes(t, ids[k], &len, &special) && special;
+    assert_int_equal(n_special, 2);
+    char *text = decode(t, ids, n, false, &len);
+    assert_string_equal(text, "\xc3\xa9<s>\xcc\xb8 \xc3\xa9<s></s>\xc3\xa9</s>");
+    free(text);
+    free(ids);
+    tokenizer_close(t);
+    json_decref(root);
+}
+
 static void ignore_merges_never_makes_a_special_token(void **state) {
     (void)state;
     json_t *root = load_family(2), *tokenizer = json_object_get(root, "tokenizer"), *a;
@@ -756,6 +779,7 @@ int main(void) {
         cmocka_unit_test(special_tokens_are_recognised_only_when_asked),
         cmocka_unit_test(pieces_encode_as_their_concatenation),
         cmocka_unit_test(no_special_token_reaches_into_a_piece_without_them),
+        cmocka_unit_test(pieces_are_normalized_without_mixing),
         cmocka_unit_test(ignore_merges_never_makes_a_special_token),
         cmocka_unit_test(an_added_token_decodes_to_its_content),
         cmocka_unit_test(add_bos_token_is_honoured),
