@@ -54,3 +54,5 @@ int backend_find(const char *device, const struct backend_ops **out, struct rod_
     if (wanted && *out == &backend_cpu) return rod_fail(err, ROD_EUNSUPPORTED, "device '%s': %s", device, why);
     return 0;
 }
+
+size_t rod_devices(char (*lines)[128], size_t max_lines) { return backend_devices(lines, max_lines); }

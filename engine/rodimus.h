@@ -54,6 +54,10 @@ int rod_code_http(int code);           /* HTTP status; 200 for ROD_OK */
 const char *rod_code_type(int code);   /* OpenAI error type */
 const char *rod_code_openai(int code); /* OpenAI error code, "" = null */
 
+/* ---- devices ---- */
+/* One line a device ("cuda:0 NVIDIA ..."); returns the count written. */
+size_t rod_devices(char (*lines)[128], size_t max_lines);
+
 /* ---- engine ---- */
 struct rod_engine;
 

@@ -73,9 +73,11 @@ static void drain(struct service *v, uint64_t linger_ms) {
 static void on_signal(uv_signal_t *signal, int number) {
     struct service *v = signal->data;
     struct server *s = &v->server;
-    if (s->draining || !s->engine) {
+    if (s->draining || !s->engine) { /* the second one, or nothing to drain yet: the default action ends the process */
         log_text(&s->log, LOG_WARN, "stopped at once by %s", number == SIGINT ? "SIGINT" : "SIGTERM");
-        _exit(s->draining ? 128 + number : 0);
+        uv_signal_stop(signal);
+        raise(number);
+        return;
     }
     log_text(&s->log, LOG_INFO, "%s: draining, %zu requests in progress; once more ends at once",
              number == SIGINT ? "SIGINT" : "SIGTERM", s->n_turns);

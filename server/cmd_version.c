@@ -2,22 +2,29 @@
 #include "commands.h"
 #include "version.h"
 
+#include "engine/rodimus.h"
+
 #include <jansson.h>
 #include <microhttpd.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include <uv.h>
 
 int cmd_version(int argc, char **argv) {
     if (argc > 1) {
         bool help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h");
-        fprintf(help ? stdout : stderr, "Usage: rodimus version\nPrints version, commit and build features.\n");
+        fprintf(help ? stdout : stderr, "Usage: rodimus version\nPrints version, commit, build features and the devices seen.\n");
         return help ? 0 : 2;
     }
     printf("rodimus %s\ncommit %s\n", version_string(), version_commit());
     printf("compiler %s\n", version_compiler());
     printf("libraries libmicrohttpd %s, libuv %s, jansson %s\n", MHD_get_version(), uv_version_string(),
            jansson_version_str());
+    printf("device cpu, %ld cores\n", sysconf(_SC_NPROCESSORS_ONLN));
+    char devices[16][128];
+    size_t n = rod_devices(devices, 16);
+    for (size_t i = 0; i < n; i++) printf("device %s\n", devices[i]);
     return 0;
 }

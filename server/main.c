@@ -14,6 +14,7 @@ struct command {
 
 static const struct command commands[] = {
     {"serve", cmd_serve, "[--model DIR] [flags]", "the server; without --model it serves the bundled model"},
+    {"generate", cmd_generate, "[--model DIR] -p TEXT [-n N]", "streams a completion to the terminal"},
     {"verify", cmd_verify, "--model DIR --golden FILE [flags]", "compares a backend with a golden.safetensors"},
     {"inspect", cmd_inspect, "DIR [--json]", "what a checkpoint holds: sizes, tensors, bytes per session"},
     {"bench", cmd_bench, "--model DIR | --synthetic NAME", "decode and prefill speed beside the machine's ceilings"},

@@ -2,13 +2,22 @@
 #include "model_path.h"
 
 #include <limits.h>
-#include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-/* From the folder of the program: build/, build/asan/, an installation's bin/. */
-static const char *const places[] = {"../config/models/tales", "../../config/models/tales", "../share/rodimus/models/tales"};
+/* From the folder of the program so many levels up, then down: build/, build/asan/, an installation's bin/. */
+static const struct {
+    int levels;
+    const char *path;
+} places[] = {{1, "config/models/tales"}, {2, "config/models/tales"}, {1, "share/rodimus/models/tales"}};
+
+static void go_up(char *path, int levels) {
+    for (; levels > 0; levels--) {
+        char *slash = strrchr(path, '/');
+        if (slash) *slash = 0;
+    }
+}
 
 static int complete(const char *path) {
     char file[PATH_MAX];
@@ -17,16 +26,16 @@ static int complete(const char *path) {
 }
 
 int model_path_bundled(char *path, size_t size) {
-    char self[PATH_MAX] = "", found[PATH_MAX];
+    char self[PATH_MAX] = "", base[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    char *slash = n > 0 ? strrchr(self, '/') : NULL;
-    if (slash) *slash = 0;
-    for (size_t i = 0; slash && i < sizeof places / sizeof *places; i++) {
-        snprintf(path, size, "%s/%s", self, places[i]);
-        if (!complete(path)) continue;
-        if (realpath(path, found)) snprintf(path, size, "%s", found);
-        return 0;
+    for (size_t i = 0; n > 0 && i < sizeof places / sizeof *places; i++) {
+        snprintf(base, sizeof base, "%s", self);
+        go_up(base, places[i].levels + 1);
+        snprintf(path, size, "%s/%s", base, places[i].path);
+        if (complete(path)) return 0;
     }
-    snprintf(path, size, "%s/%s", slash ? self : ".", places[0]);
+    snprintf(base, sizeof base, "%s", self);
+    go_up(base, places[0].levels + 1);
+    snprintf(path, size, "%s/%s", base, places[0].path);
     return -1;
 }
