@@ -42,7 +42,8 @@ static void fill_info(struct rod_engine *e) {
     info->chunk_tok = be->chunk_tok;
     info->max_prompt_tok = e->config.max_prompt_tok;
     info->has_tokenizer = e->parts.tokenizer != NULL;
-    info->has_chat = e->parts.tokenizer && tokenizer_find(e->parts.tokenizer, "<role>") >= 0;
+    info->has_chat = e->parts.tokenizer && tokenizer_find(e->parts.tokenizer, "<role>") >= 0 &&
+                     tokenizer_find(e->parts.tokenizer, "</role>") >= 0;
 }
 
 /* Everything that can fail but the thread. */

@@ -1,6 +1,8 @@
 /* request.c - defaults, validation and events. */
 #include "request.h"
 
+#include "utf8.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -76,27 +78,15 @@ static int check_ids(const int32_t *ids, size_t n, uint32_t V, const char *param
     return 0;
 }
 
-static bool is_utf8(const char *text) {
-    const unsigned char *p = (const unsigned char *)text;
-    while (*p) {
-        uint32_t n = *p < 0x80 ? 0 : *p >= 0xc2 && *p < 0xe0 ? 1 : (*p & 0xf0) == 0xe0 ? 2 : *p >= 0xf0 && *p < 0xf5 ? 3 : 9;
-        if (n == 9) return false;
-        unsigned low = *p == 0xe0 ? 0xa0 : *p == 0xf0 ? 0x90 : 0x80, high = *p == 0xed ? 0x9f : *p == 0xf4 ? 0x8f : 0xbf;
-        p++;
-        for (; n; n--, p++, low = 0x80, high = 0xbf)
-            if (*p < low || *p > high) return false;
-    }
-    return true;
-}
-
 static int check_stops(const struct rod_request *r, uint32_t V, struct rod_error *err) {
     size_t n_bytes = 0;
     if (r->n_stop > REQUEST_MAX_STOP)
         return fail(err, "stop", "There are %zu stop strings; the limit is %u.", r->n_stop, REQUEST_MAX_STOP);
     for (size_t i = 0; i < r->n_stop; i++) {
         if (!r->stop[i] || !r->stop[i][0]) return fail(err, "stop", "A stop string is empty.");
-        if (!is_utf8(r->stop[i])) return fail(err, "stop", "A stop string is not valid UTF-8.");
-        n_bytes += strlen(r->stop[i]);
+        size_t len = strlen(r->stop[i]);
+        if (utf8_check(r->stop[i], len) != len) return fail(err, "stop", "A stop string is not valid UTF-8.");
+        n_bytes += len;
     }
     if (n_bytes > REQUEST_MAX_STOP_BYTES)
         return fail(err, "stop", "The stop strings have %zu bytes; the limit is %u.", n_bytes, REQUEST_MAX_STOP_BYTES);

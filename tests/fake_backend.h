@@ -1,0 +1,152 @@
+/* fake_backend.h - a deterministic backend without a model, that checks how the engine uses it.
+ *
+ * FAKE_HASH: the logits are random numbers of a hash of all tokens read since slot_zero. FAKE_COPY: after a prompt the
+ * model says the prompt again, token by token, then the end token. A broken rule of backend.h is noted in fault.
+ * gate: while gated, a forward waits until fake_step lets one pass, so that tests decide what happens between steps.
+ */
+#ifndef FAKE_BACKEND_H
+#define FAKE_BACKEND_H
+
+#include "engine/engine_internal.h"
+#include "engine/philox.h"
+
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum fake_kind { FAKE_HASH, FAKE_COPY };
+enum { FAKE_COPY_MAX = 4096 };
+
+struct fake_slot { uint64_t hash, pos; uint32_t n_prompt, n_said; bool zeroed, said_any; int32_t said[FAKE_COPY_MAX]; };
+
+struct backend {
+    struct backend_info info;
+    enum fake_kind kind;
+    uint32_t V;
+    int32_t eos;
+    struct fake_slot *slots;
+    float *logits;
+    uint64_t *last_step;               /* [n_slots] the forward that last had this slot */
+    atomic_bool gated;
+    sem_t gate, entered;
+    atomic_uint n_forwards;
+    _Atomic(int32_t) nan_token;        /* a row that reads this token gives NaN; -1 = never */
+    atomic_uint fail_at;               /* this forward (from 1) is a device fault; 0 = never */
+    char fault[128];
+};
+
+static inline void fake_close(struct backend *be) {
+    free(be->slots);
+    free(be->logits);
+    free(be->last_step);
+    sem_destroy(&be->gate);
+    sem_destroy(&be->entered);
+    free(be);
+}
+
+static inline const struct backend_info *fake_info(const struct backend *be) { return &be->info; }
+
+static inline void fake_slot_zero(struct backend *be, uint32_t slot) {
+    struct fake_slot *s = &be->slots[slot];
+    s->hash = s->pos = s->n_prompt = s->n_said = 0;
+    s->zeroed = true;
+    s->said_any = false;
+}
+
+static inline uint64_t fake_mix(uint64_t hash, int32_t tok) {
+    uint64_t x = (hash ^ (uint64_t)(uint32_t)tok) + 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+static inline void fake_logits(const struct backend *be, const struct fake_slot *s, float *row) {
+    uint64_t x = s->hash | 1;
+    for (uint32_t v = 0; v < be->V; v++) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        row[v] = (float)(x >> 40) * 0x1p-21f; /* 0..8 */
+    }
+    if (be->kind == FAKE_COPY) row[s->n_said < s->n_prompt ? s->said[s->n_said] : be->eos] = 40;
+}
+
+static inline int fake_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
+                               struct rod_error *err) {
+    unsigned step = atomic_fetch_add(&be->n_forwards, 1) + 1;
+    if (atomic_load(&be->gated)) {
+        sem_post(&be->entered);
+        sem_wait(&be->gate);
+    }
+    if (step == atomic_load(&be->fail_at)) return rod_fail(err, ROD_EDEVICE, "the fake device caught fire");
+    uint32_t n_tok = 0, n_out = 0;
+    const char *fault = NULL;
+    for (uint32_t i = 0; i < n_segs; i++) {
+        const struct backend_segment *seg = &segs[i];
+        if (seg->slot >= be->info.n_slots) {
+            fault = "a slot out of range";
+            break;
+        }
+        struct fake_slot *s = &be->slots[seg->slot];
+        if (be->last_step[seg->slot] == step) fault = "a slot twice in a step";
+        be->last_step[seg->slot] = step;
+        if (!s->zeroed) fault = "a slot that was never zeroed";
+        if (s->pos != seg->pos) fault = "a position that does not follow the last one";
+        if (!seg->n_tok || seg->n_out > seg->n_tok) fault = "a segment without tokens or with too many outputs";
+        bool prompt = !s->said_any;
+        if (prompt && !seg->n_out && (seg->pos + seg->n_tok) % be->info.chunk_tok) fault = "a prompt split inside a chunk";
+        for (uint32_t t = 0; t < seg->n_tok; t++) {
+            s->hash = fake_mix(s->hash, seg->tok[t]);
+            if (prompt && s->pos < FAKE_COPY_MAX) s->said[s->pos] = seg->tok[t];
+            s->pos++;
+        }
+        n_tok += seg->n_tok;
+        if (seg->n_out) {
+            if (prompt) s->n_prompt = (uint32_t)s->pos;
+            else s->n_said++;
+            s->said_any = true;
+            if (n_out < be->info.max_out) fake_logits(be, s, be->logits + (size_t)n_out * be->V);
+            if (seg->tok[seg->n_tok - 1] == atomic_load(&be->nan_token)) be->logits[(size_t)n_out * be->V + 7] = NAN;
+            n_out++;
+        }
+    }
+    if (n_tok > be->info.max_batch_tok) fault = "more tokens than max_batch_tok";
+    if (n_out > be->info.max_out) fault = "more outputs than max_out";
+    if (fault && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "step %u: %s", step, fault);
+    *logits = be->logits;
+    return 0;
+}
+
+static const struct backend_ops fake_ops = {
+    .name = "fake", .close = fake_close, .info = fake_info, .slot_zero = fake_slot_zero, .forward = fake_forward};
+
+static inline struct backend *fake_open(enum fake_kind kind, uint32_t V, uint32_t n_slots, uint32_t max_batch_tok,
+                                        uint32_t chunk_tok) {
+    struct backend *be = calloc(1, sizeof *be);
+    be->info = (struct backend_info){.device = "fake", .n_slots = n_slots, .max_batch_tok = max_batch_tok,
+                                     .max_out = n_slots, .chunk_tok = chunk_tok};
+    be->kind = kind;
+    be->V = V;
+    be->eos = 1;
+    be->slots = calloc(n_slots, sizeof *be->slots);
+    be->logits = calloc((size_t)n_slots * V, sizeof(float));
+    be->last_step = calloc(n_slots, sizeof *be->last_step);
+    be->nan_token = -1;
+    sem_init(&be->gate, 0, 0);
+    sem_init(&be->entered, 0, 0);
+    return be;
+}
+
+/* With the gate: waits until a forward has begun, lets it pass. */
+static inline void fake_step(struct backend *be) {
+    sem_wait(&be->entered);
+    sem_post(&be->gate);
+}
+/* Opens the gate for good; a forward that waits at it goes on. */
+static inline void fake_release(struct backend *be) {
+    atomic_store(&be->gated, false);
+    sem_post(&be->gate);
+}
+
+#endif
