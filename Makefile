@@ -42,23 +42,32 @@ ENGINE_OBJ += $(SIMD_OBJ)
 
 CUDA_SO := $(if $(and $(NVCC),$(wildcard kernels/*.cu)),$(BUILD)/rodimus_cuda.so)
 
+# One short line a file; make V=1 prints the whole commands.
+Q   := $(if $(V),,@)
+say  = $(if $(V),,@printf '  %-5s %s\n' '$(1)' '$(2)')
+
 all: $(BUILD)/rodimus $(CUDA_SO)
 
 $(BUILD)/rodimus: $(BUILD)/server/main.o $(BUILD)/libserver.a $(BUILD)/librodimus.a
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/librodimus.a: $(ENGINE_OBJ)
-	rm -f $@; ar rcs $@ $^
+	$(call say,AR,$@)
+	$(Q)rm -f $@; ar rcs $@ $^
 $(BUILD)/libserver.a: $(SERVER_OBJ)
-	rm -f $@; ar rcs $@ $^
+	$(call say,AR,$@)
+	$(Q)rm -f $@; ar rcs $@ $^
 
 $(BUILD)/%.o: %.c | have-headers
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -I. -MMD -MP -c -o $@ $<
+	$(call say,CC,$@)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -I. -MMD -MP -c -o $@ $<
 
 $(SIMD_OBJ): $(BUILD)/kernels/cpu_simd_%.o: kernels/cpu_simd.c | have-headers
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -I. $(SIMD_FLAGS_$*) -Wno-psabi -DISA=$* -MMD -MP -c -o $@ $<
+	$(call say,CC,$@)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -I. $(SIMD_FLAGS_$*) -Wno-psabi -DISA=$* -MMD -MP -c -o $@ $<
 
 # The commit is compiled into one small object, so that a new commit relinks and rebuilds nothing else.
 $(BUILD)/server/version.o: CPPFLAGS += -DROD_COMMIT='"$(COMMIT)"'
@@ -69,11 +78,13 @@ $(BUILD)/commit.stamp: force
 # CUDA: -fatbin for Hopper; the object is loaded at run time where a device is (engine/backend.h).
 $(BUILD)/rodimus_cuda.so: $(wildcard kernels/*.cu kernels/*.cuh kernels/*.h engine/backend.h)
 	@mkdir -p $(@D)
-	$(NVCC) -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I. -Xcompiler -fPIC,-Wall -shared -o $@ $(wildcard kernels/*.cu) -lcudart_static -ldl -lrt -lpthread
+	$(call say,NVCC,$@)
+	$(Q)$(NVCC) -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I. -Xcompiler -fPIC,-Wall -shared -o $@ $(wildcard kernels/*.cu) -lcudart_static -ldl -lrt -lpthread
 
 # The description of the routes is compiled in, as JSON. PyYAML is Debian's, whatever python3 comes first in the path.
 $(BUILD)/openapi_json.o: $(BUILD)/openapi_json.c
-	$(CC) $(CPPFLAGS) $(CFLAGS) -I. -MMD -MP -c -o $@ $<
+	$(call say,CC,$@)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -I. -MMD -MP -c -o $@ $<
 $(BUILD)/openapi_json.c: openapi.yaml server/openapi_embed.py
 	@mkdir -p $(@D)
 	@for p in /usr/bin/python3 python3; do $$p -c 'import yaml' 2>/dev/null && exec $$p server/openapi_embed.py openapi.yaml $@; done; \
@@ -86,15 +97,17 @@ deps:
 	@deploy/install-deps
 
 run: deps
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@$(BUILD)/rodimus serve --port $(PORT)
 
 # ---- tests: each cmocka program prints its own counts; tests/run adds them up and prints the closing line ----
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libserver.a $(BUILD)/librodimus.a
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 
 $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/driver.o $(BUILD)/libserver.a $(BUILD)/librodimus.a
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
 test: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) all test-programs
@@ -109,11 +122,11 @@ test-c: test-programs
 	@tests/run $(BUILD) c
 
 asan: deps
-	@$(MAKE) --no-print-directory BUILD=build/asan SAN="-fsanitize=address -fno-omit-frame-pointer" test-c
+	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/asan SAN="-fsanitize=address -fno-omit-frame-pointer" test-c
 ubsan: deps
-	@$(MAKE) --no-print-directory BUILD=build/ubsan SAN="-fsanitize=undefined -fno-sanitize-recover=all" test-c
+	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/ubsan SAN="-fsanitize=undefined -fno-sanitize-recover=all" test-c
 tsan: deps
-	@$(MAKE) --no-print-directory BUILD=build/tsan SAN="-fsanitize=thread" test-c
+	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/tsan SAN="-fsanitize=thread" test-c
 
 format:
 	clang-format -i $(wildcard engine/*.[ch] kernels/*.[ch] server/*.[ch] tests/*/*.[ch])
