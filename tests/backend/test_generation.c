@@ -1,0 +1,294 @@
+/* test_generation.c - the whole engine on the demo model against generation_cases.json (computed in float64): greedy
+ * tokens, text and log-probabilities, alone, in a crowd and with the prompt split in many ways.
+ */
+#include "tests/collect.h"
+
+#include "engine/backend.h"
+#include "engine/model.h"
+#include "engine/philox.h"
+
+#include <jansson.h>
+
+#define TALES "config/models/tales"
+enum { MAX_CASES = 8, N_GREEDY = 48, V = 4096 };
+
+struct generation_case {
+    const char *prompt, *text;
+    int32_t *ids; size_t n_ids;
+    int32_t greedy[N_GREEDY]; double logprobs[N_GREEDY];
+    double *prompt_logprobs; /* [n_ids], the first has none */
+    int32_t top[5]; double top_logprobs[5];
+};
+struct generation_cases { json_t *root; struct generation_case c[MAX_CASES]; size_t n; };
+
+static void load(struct generation_cases *cases) {
+    json_error_t where;
+    cases->root = json_load_file(TALES "/generation_cases.json", 0, &where);
+    if (!cases->root) fail_msg("generation_cases.json: %s", where.text);
+    cases->n = json_array_size(cases->root);
+    assert_in_range(cases->n, 1, MAX_CASES);
+    for (size_t i = 0; i < cases->n; i++) {
+        struct generation_case *c = &cases->c[i];
+        const json_t *j = json_array_get(cases->root, i), *ids = json_object_get(j, "prompt_ids");
+        c->prompt = json_string_value(json_object_get(j, "prompt"));
+        c->text = json_string_value(json_object_get(j, "greedy_text"));
+        c->n_ids = json_array_size(ids);
+        c->ids = calloc(c->n_ids, sizeof *c->ids);
+        c->prompt_logprobs = calloc(c->n_ids, sizeof *c->prompt_logprobs);
+        for (size_t k = 0; k < c->n_ids; k++) {
+            c->ids[k] = (int32_t)json_integer_value(json_array_get(ids, k));
+            c->prompt_logprobs[k] = json_number_value(json_array_get(json_object_get(j, "prompt_logprobs"), k));
+        }
+        assert_int_equal(json_array_size(json_object_get(j, "greedy_ids")), N_GREEDY);
+        for (size_t k = 0; k < N_GREEDY; k++) {
+            c->greedy[k] = (int32_t)json_integer_value(json_array_get(json_object_get(j, "greedy_ids"), k));
+            c->logprobs[k] = json_number_value(json_array_get(json_object_get(j, "greedy_logprobs"), k));
+        }
+        for (size_t k = 0; k < 5; k++) {
+            const json_t *top = json_array_get(json_object_get(j, "next_top5"), k);
+            c->top[k] = (int32_t)json_integer_value(json_array_get(top, 0));
+            c->top_logprobs[k] = json_number_value(json_array_get(top, 1));
+        }
+    }
+}
+
+static void unload(struct generation_cases *cases) {
+    for (size_t i = 0; i < cases->n; i++) {
+        free(cases->c[i].ids);
+        free(cases->c[i].prompt_logprobs);
+    }
+    json_decref(cases->root);
+}
+
+static void open_engine(struct collector *c, uint32_t n_slots, uint32_t max_batch_tok) {
+    struct rod_error err;
+    struct rod_engine_config config = {.model_dir = TALES, .device = "cpu", .precision = "auto", .n_slots = n_slots,
+                                       .max_batch_tok = max_batch_tok, .max_queue = 1000};
+    collect_init(c, &config);
+    if (rod_engine_open(&config, &c->engine, &err)) fail_msg("%s", err.message);
+}
+
+static struct rod_request *greedy(const struct generation_case *c, struct answer *a) {
+    struct rod_request *r = collect_request(c->ids, c->n_ids, a);
+    r->max_tokens = N_GREEDY;
+    r->ignore_eos = true;
+    r->keep_special = true;
+    r->n_logprobs = 5;
+    return r;
+}
+
+static void expect_case(const struct generation_case *c, const struct answer *a, const char *what) {
+    collect_assert_ids(a, c->greedy, N_GREEDY, what);
+    if (strcmp(a->text, c->text)) fail_msg("%s: text \"%s\", want \"%s\"", what, a->text, c->text);
+    for (int k = 0; k < N_GREEDY; k++)
+        if (!(fabs((double)a->logprobs[k] - c->logprobs[k]) <= 1e-4))
+            fail_msg("%s: log-probability %d is %.9g, want %.9g", what, k, (double)a->logprobs[k], c->logprobs[k]);
+    for (int k = 0; k < 5; k++) {
+        assert_int_equal(a->top[k].id, c->top[k]);
+        if (!(fabs((double)a->top[k].logprob - c->top_logprobs[k]) <= 1e-4))
+            fail_msg("%s: top log-probability %d is %.9g, want %.9g", what, k, (double)a->top[k].logprob, c->top_logprobs[k]);
+    }
+}
+
+static void greedy_text_alone_is_the_reference(void **state) {
+    (void)state;
+    struct generation_cases cases;
+    struct collector c;
+    load(&cases);
+    open_engine(&c, 1, 0);
+    for (size_t i = 0; i < cases.n; i++) {
+        struct answer a;
+        int32_t *ids;
+        size_t n;
+        struct rod_error err;
+        const char *prompt = cases.c[i].prompt;
+        assert_int_equal(rod_encode(c.engine, prompt, strlen(prompt), true, &ids, &n, &err), 0);
+        assert_int_equal(n, cases.c[i].n_ids);
+        assert_memory_equal(ids, cases.c[i].ids, n * sizeof *ids);
+        free(ids);
+        collect_submit(&c, greedy(&cases.c[i], &a));
+        collect_until(&c, &a, 1);
+        expect_case(&cases.c[i], &a, prompt);
+        assert_int_equal(a.end.prompt_tok, n);
+        collect_free(&a);
+    }
+    collect_close(&c);
+    unload(&cases);
+}
+
+/* Long prompts of the held-out tales and short ones, each with its own settings: neighbours of the greedy cases. */
+static struct rod_request *neighbour(const struct collector *c, uint64_t seed, struct answer *a) {
+    static const char *const words[] = {"Once upon a time", "The king said", "<role>HUMAN</role>Tell me a tale about a fox.<role>ASSISTANT</role>",
+                                        "There lived in a forest an old woman who had a goose and a cat."};
+    char text[4096];
+    size_t len = 0;
+    for (uint64_t i = 0; i <= seed * 5 % 37 && len + 200 < sizeof text; i++)
+        len += (size_t)snprintf(text + len, sizeof text - len, "%s ", words[(seed + i) % 4]);
+    int32_t *ids;
+    size_t n;
+    struct rod_error err;
+    if (rod_encode(c->engine, text, len, true, &ids, &n, &err)) fail_msg("%s", err.message);
+    struct rod_request *r = collect_request(ids, n, a);
+    free(ids);
+    r->sampling.temperature = 0.6f + 0.1f * (float)(seed % 8);
+    r->sampling.top_p = seed % 2 ? 0.95f : 1;
+    r->sampling.top_k = seed % 3 ? 0 : 40;
+    r->sampling.repetition_penalty = seed % 5 ? 1 : 1.1f;
+    r->sampling.seed = seed;
+    r->max_tokens = 10 + (uint32_t)(seed * 7 % 50);
+    if (seed % 4 == 0) collect_stop(r, "\n");
+    return r;
+}
+
+static void greedy_text_in_a_batch_of_sixteen_mixed_requests_is_the_reference(void **state) {
+    (void)state;
+    enum { N = 16 };
+    struct generation_cases cases;
+    struct collector c;
+    load(&cases);
+    open_engine(&c, N, 0);
+    struct answer *a = calloc(N, sizeof *a);
+    for (uint32_t i = 0; i < N; i++)
+        collect_submit(&c, i % 4 == 1 && i / 4 < cases.n ? greedy(&cases.c[i / 4], &a[i]) : neighbour(&c, i, &a[i]));
+    collect_until(&c, a, N);
+    for (uint32_t i = 0; i < N; i++) {
+        if (i % 4 == 1 && i / 4 < cases.n) expect_case(&cases.c[i / 4], &a[i], "in a batch of 16");
+        assert_false(a[i].failed);
+        collect_free(&a[i]);
+    }
+    free(a);
+    collect_close(&c);
+    unload(&cases);
+}
+
+static void sampled_text_is_the_same_alone_in_a_crowd_and_however_prompts_are_split(void **state) {
+    (void)state;
+    enum { N = 24 };
+    const struct { uint32_t n_slots, max_batch_tok; } crowds[] = {{24, 0}, {5, 69}, {3, 131}, {16, 512}};
+    struct answer *alone = calloc(N, sizeof *alone), *crowd = calloc(N, sizeof *crowd);
+    struct collector c;
+    open_engine(&c, 1, 2048);
+    for (uint64_t i = 0; i < N; i++) {
+        collect_submit(&c, neighbour(&c, i, &alone[i]));
+        collect_until(&c, &alone[i], 1);
+        assert_false(alone[i].failed);
+    }
+    collect_close(&c);
+    for (size_t k = 0; k < sizeof crowds / sizeof *crowds; k++) {
+        open_engine(&c, crowds[k].n_slots, crowds[k].max_batch_tok);
+        for (uint64_t i = 0; i < N; i++) collect_submit(&c, neighbour(&c, (i * 5 + k) % N, &crowd[(i * 5 + k) % N]));
+        collect_until(&c, crowd, N);
+        for (int i = 0; i < N; i++) {
+            char what[96];
+            snprintf(what, sizeof what, "request %d with %u slots and steps of %u", i, crowds[k].n_slots, crowds[k].max_batch_tok);
+            collect_assert_ids(&crowd[i], alone[i].ids, alone[i].n_ids, what);
+            assert_string_equal(crowd[i].text, alone[i].text);
+            assert_int_equal(crowd[i].end.reason, alone[i].end.reason);
+            collect_free(&crowd[i]);
+        }
+        collect_close(&c);
+    }
+    for (int i = 0; i < N; i++) collect_free(&alone[i]);
+    free(alone);
+    free(crowd);
+}
+
+static void a_slot_reused_after_a_cancel_leaves_no_trace(void **state) {
+    (void)state;
+    struct generation_cases cases;
+    struct collector c;
+    load(&cases);
+    open_engine(&c, 1, 65);
+    struct answer dropped, a;
+    struct rod_request *r = neighbour(&c, 7, &dropped);
+    r->max_tokens = 100000;
+    r->ignore_eos = true;
+    collect_submit(&c, r);
+    collect_submit(&c, greedy(&cases.c[0], &a));
+    collect_wait(&c, 10000); /* something of the first came out: it holds the only slot */
+    rod_cancel(c.engine, dropped.ticket);
+    collect_until(&c, &dropped, 1);
+    assert_int_equal(dropped.end.reason, ROD_FINISH_CANCEL);
+    collect_until(&c, &a, 1);
+    expect_case(&cases.c[0], &a, "after a cancelled request");
+    collect_free(&dropped);
+    collect_free(&a);
+    collect_close(&c);
+    unload(&cases);
+}
+
+static void log_probabilities_of_the_prompts_are_the_reference(void **state) {
+    (void)state;
+    struct generation_cases cases;
+    struct model *model;
+    struct backend *be;
+    struct rod_error err;
+    load(&cases);
+    if (model_open(TALES, &model, &err)) fail_msg("%s", err.message);
+    struct backend_config config = {.n_slots = 1, .max_batch_tok = 1024, .device = "cpu", .precision = "auto"};
+    if (backend_cpu.open(model, &config, &be, &err)) fail_msg("%s", err.message);
+    for (size_t i = 0; i < cases.n; i++) {
+        const struct generation_case *c = &cases.c[i];
+        const float *logits;
+        const uint32_t n = (uint32_t)c->n_ids;
+        backend_cpu.slot_zero(be, 0);
+        const struct backend_segment seg = {0, n, n, 0, c->ids};
+        if (backend_cpu.forward(be, &seg, 1, &logits, &err)) fail_msg("%s", err.message);
+        for (uint32_t k = 1; k < n; k++) {
+            const float *row = logits + (size_t)(k - 1) * V;
+            double sum = 0;
+            for (int v = 0; v < V; v++) sum += exp((double)row[v]);
+            double got = (double)row[c->ids[k]] - log(sum);
+            if (!(fabs(got - c->prompt_logprobs[k]) <= 1e-4))
+                fail_msg("case %zu: log-probability of prompt token %u is %.9g, want %.9g", i, k, got, c->prompt_logprobs[k]);
+        }
+    }
+    backend_cpu.close(be);
+    model_close(model);
+    unload(&cases);
+}
+
+static void opening_what_is_not_there_fails_with_a_reason(void **state) {
+    (void)state;
+    struct rod_engine *engine;
+    struct rod_error err = {0};
+    struct rod_engine_config config = {.model_dir = "config/models/none", .device = "cpu"};
+    assert_true(rod_engine_open(&config, &engine, &err) < 0);
+    assert_true(strlen(err.message) > 10);
+    config = (struct rod_engine_config){.device = "cpu"};
+    assert_int_equal(rod_engine_open(&config, &engine, &err), ROD_EINVALID);
+    config = (struct rod_engine_config){.model_dir = TALES, .device = "toaster"};
+    assert_int_equal(rod_engine_open(&config, &engine, &err), ROD_EINVALID);
+    config = (struct rod_engine_config){.model_dir = TALES, .device = "cpu", .n_slots = 8, .max_batch_tok = 20};
+    assert_int_equal(rod_engine_open(&config, &engine, &err), ROD_EINVALID);
+}
+
+static void the_demo_model_says_what_it_is(void **state) {
+    (void)state;
+    struct collector c;
+    open_engine(&c, 0, 0);
+    const struct rod_model_info *info = rod_engine_info(c.engine);
+    assert_string_equal(info->name, "tales");
+    assert_string_equal(info->arch, "rodimus_plus");
+    assert_string_equal(info->weight_dtype, "bf16");
+    assert_int_equal(info->vocab_size, V);
+    assert_int_equal(info->window_tok, 257);
+    assert_true(info->n_slots >= 1 && info->n_slots <= 64 && info->session_bytes > 1000000);
+    assert_true(info->has_tokenizer && info->has_chat);
+    assert_int_equal(info->eos_id, 1);
+    assert_true(info->default_temperature > 0.79f && info->default_temperature < 0.81f);
+    collect_close(&c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(greedy_text_alone_is_the_reference),
+        cmocka_unit_test(greedy_text_in_a_batch_of_sixteen_mixed_requests_is_the_reference),
+        cmocka_unit_test(sampled_text_is_the_same_alone_in_a_crowd_and_however_prompts_are_split),
+        cmocka_unit_test(a_slot_reused_after_a_cancel_leaves_no_trace),
+        cmocka_unit_test(log_probabilities_of_the_prompts_are_the_reference),
+        cmocka_unit_test(opening_what_is_not_there_fails_with_a_reason),
+        cmocka_unit_test(the_demo_model_says_what_it_is),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
