@@ -256,6 +256,7 @@ void http_stream_end(struct http_request *r) {
 
 void http_abort(struct http_request *r) {
     r->aborted = true;
+    shutdown(r->socket->fd, SHUT_RDWR); /* a daemon that waits to write would not ask the reader again */
     mark_dirty(r);
 }
 

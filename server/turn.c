@@ -46,7 +46,7 @@ struct turn {
     size_t n_prompts;
     struct turn_choice *choices;
     uint32_t n_choices, n_open;
-    bool working, left, over, streaming, stream; /* over: answered; streaming: the stream has begun */
+    bool working, left, over, streaming, stream, slow; /* over: answered; streaming: the stream has begun; slow: cut */
     struct buf prefix, frame;
     struct openai_usage usage;
     uint64_t started_ns, sent_ns, first_ns, queue_ns;
@@ -121,14 +121,16 @@ uint64_t turn_oldest_ns(const struct server *server) {
 }
 
 int turn_log_fields(const struct turn *t, struct log_field *fields, int max) {
-    if (max < 4) return 0;
+    if (max < 5) return 0;
     uint64_t completion = 0;
     for (uint32_t i = 0; i < t->n_choices; i++) completion += t->choices[i].completion_tok;
     fields[0] = (struct log_field){"prompt_tokens", NULL, (double)t->usage.prompt_tok};
     fields[1] = (struct log_field){"completion_tokens", NULL, (double)completion};
     fields[2] = (struct log_field){"ttft_ms", NULL, t->first_ns ? (double)((t->first_ns - t->started_ns) / 10000) / 100 : -1};
     fields[3] = (struct log_field){"stream", t->stream ? "true" : "false", 0};
-    return 4;
+    if (!t->slow) return 4;
+    fields[4] = (struct log_field){"cut", "slow_client", 0};
+    return 5;
 }
 
 /* ---- answers ---- */
@@ -154,6 +156,7 @@ static void write_frames(struct turn *t) {
     t->sent_ns = uv_hrtime();
     if (!t->over && http_stream_pending(r) > s->config.stream_buffer_bytes) {
         s->metrics.slow_clients++;
+        t->slow = true;
         t->over = true;
         cancel_all(t);
         http_abort(r);
