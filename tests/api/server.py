@@ -156,8 +156,8 @@ class Server:
                 s.sendall(bytes_)
                 if shut:
                     s.shutdown(socket.SHUT_WR)
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # it answers before it has read everything
+            except OSError:
+                pass  # it may answer and close before it has read everything
             return read_all(s)
 
     # ---- what it says about itself ----

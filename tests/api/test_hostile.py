@@ -58,8 +58,7 @@ def test_ambiguous_framing_is_refused_and_the_connection_closed(server, headers)
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + headers + b"\r\n"
     got = server.raw(head + OK_BODY + hidden, timeout=5)
     assert status_of(got) in (400, 411, 413, 501, None), got[:300]
-    assert got.count(b"HTTP/1.1 ") <= 1, got
-    assert b'"commit"' not in got
+    assert b'"commit"' not in got and b"text_completion" not in got
 
 
 @pytest.mark.parametrize("host", [b"", b"Host: a\r\nHost: b\r\n"], ids=["missing", "twice"])
@@ -86,28 +85,29 @@ def test_what_is_no_request_gets_no_answer_or_an_error(server, bytes_):
 
 # ---- size ----
 
-def test_content_length_over_the_limit_is_413_at_once(server):
-    with server.socket(10) as s:
-        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 52428800\r\n\r\n")
-        began = time.monotonic()
-        got = read_all(s)
-        assert status_of(got) == 413, got[:300]
-        assert time.monotonic() - began < 5
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
 
 
 def test_50_megabytes_are_413_and_not_kept(server):
+    """The body is read and dropped, so that the client, which sends before it reads, sees why."""
     before = server.rss_bytes()
     with server.socket(20) as s:
+        s.sendall(HEAD + b"Content-Length: 52428800\r\n\r\n")
         block = b"a" * 65536
-        try:
-            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 52428800\r\n\r\n")
-            for _ in range(800):
-                s.sendall(block)
-        except (BrokenPipeError, ConnectionResetError):
-            pass  # it closed before all had come, as it may
+        for _ in range(800):
+            s.sendall(block)
         got = read_all(s)
-    assert status_of(got) in (413, None), got[:300]
+    assert status_of(got) == 413, got[:300]
+    assert b"body_too_large" in got
     assert server.rss_bytes() - before < 30e6
+
+
+def test_an_absurd_length_is_413_at_once(server):
+    with server.socket(10) as s:
+        s.sendall(HEAD + b"Content-Length: 1099511627776\r\n\r\n")
+        began = time.monotonic()
+        assert status_of(read_all(s)) == 413
+        assert time.monotonic() - began < 2
 
 
 def test_expect_100_over_the_limit_gets_no_continue(server):
@@ -128,20 +128,24 @@ def test_expect_100_gets_its_answer(server):
         assert b"HTTP/1.1 200 " in first + read_all(s)
 
 
-def test_chunked_overflow_ends(server):
-    """No length announced: it may read on to a bound, then it answers 413 or closes."""
+def test_chunked_overflow(server):
+    """No length announced: what is over the limit but has an end gets 413; what has none is cut off, and never kept."""
     before = server.rss_bytes()
+    chunk = b"10000\r\n" + b"a" * 65536 + b"\r\n"
+    with server.socket(20) as s:
+        s.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 200 + b"0\r\n\r\n")
+        got = read_all(s)
+        assert status_of(got) == 413, got[:300]
     with server.socket(20) as s:
         sent = 0
         try:
-            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
-            while sent < 200e6:
-                s.sendall(b"10000\r\n" + b"a" * 65536 + b"\r\n")
+            s.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+            while sent < 600e6:
+                s.sendall(chunk)
                 sent += 65536
-        except (BrokenPipeError, ConnectionResetError):
+        except OSError:
             pass
-        assert sent < 150e6, "it reads without a bound"
-        assert status_of(read_all(s)) in (413, None)
+        assert sent < 600e6, "it reads without a bound"
     assert server.rss_bytes() - before < 30e6
 
 
@@ -182,21 +186,19 @@ def test_half_open_sockets_cost_nobody(server):
 def test_slow_loris_is_dropped(own_server):
     """A header line now and then does not keep a connection for ever."""
     s = own_server("--idle-timeout-ms", 1000)
-    with s.socket(1) as loris:
+    with s.socket(0.4) as loris:
         loris.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n")
         began = time.monotonic()
-        closed = False
-        while time.monotonic() - began < 12 and not closed:
+        dropped = False
+        while not dropped:
+            assert time.monotonic() - began < 12, "still connected"
             try:
                 loris.sendall(b"X-A: b\r\n")
-                time.sleep(0.4)
-                loris.setblocking(False)
-                closed = loris.recv(1000) in (b"",) or True
-            except BlockingIOError:
-                loris.settimeout(1)
-            except (BrokenPipeError, ConnectionResetError):
-                closed = True
-        assert closed
+                dropped = loris.recv(1000) == b""
+            except TimeoutError:
+                pass  # nothing came: it still waits for the end of the headers
+            except OSError:
+                dropped = True
     s.complete(max_tokens=1)
 
 
@@ -250,7 +252,7 @@ def test_random_bytes_around_a_request(server):
         for _ in range(rng.randint(1, 6)):
             bytes_[rng.randrange(len(bytes_))] = rng.randrange(256)
         try:
-            with server.socket(2) as s:
+            with server.socket(0.3) as s:
                 s.sendall(bytes_)
                 s.shutdown(socket.SHUT_WR)
                 s.recv(100)

@@ -57,25 +57,27 @@ async def ask(server, body):
 
 
 def test_500_streams_get_what_each_would_get_alone(own_server, heldout):
-    s = own_server("--max-queue-requests", N_STREAMS)
+    """First as the server comes: most wait for one of its slots. Then with a slot for each: all are in every step."""
     requests = plan(heldout)
+    s = own_server("--max-queue-requests", N_STREAMS)
+    wide = own_server("--slots", N_STREAMS)
 
-    async def all_alone():
+    async def one_by_one():
         return [await ask(s, body) for body in requests]
 
-    async def all_at_once():
-        return await asyncio.gather(*(ask(s, body) for body in requests))
+    async def at_once(server):
+        return await asyncio.gather(*(ask(server, body) for body in requests))
 
     began = time.monotonic()
-    alone = asyncio.run(all_alone())
-    middle = time.monotonic()
-    together = asyncio.run(all_at_once())
-    end = time.monotonic()
-    n_tokens = sum(n for _, _, n in alone)
-    print(f"note: {n_tokens} tokens: one by one {middle - began:.1f} s, {N_STREAMS} streams at once {end - middle:.1f} s")
-    wrong = [(i, a, t) for i, (a, t) in enumerate(zip(alone, together)) if a != t]
-    assert not wrong, f"{len(wrong)} of {N_STREAMS} differ, the first: {wrong[0]} {requests[wrong[0][0]]}"
+    alone = asyncio.run(one_by_one())
+    print(f"note: {sum(n for _, _, n in alone)} tokens one by one: {time.monotonic() - began:.1f} s")
     assert all(finish in ("stop", "length") for finish, _, _ in alone)
-    assert s.metric("rodimus_engine_requests_failed_total") == 0
-    assert s.metric("rodimus_slots_used") == 0
-    assert s.stop() == 0
+    for server in (s, wide):
+        began = time.monotonic()
+        together = asyncio.run(at_once(server))
+        print(f"note: {N_STREAMS} streams at once, {server.metric('rodimus_slots'):.0f} slots: {time.monotonic() - began:.1f} s")
+        wrong = [(i, a, t) for i, (a, t) in enumerate(zip(alone, together)) if a != t]
+        assert not wrong, f"{len(wrong)} of {N_STREAMS} differ, the first: {wrong[0]} {requests[wrong[0][0]]}"
+        assert server.metric("rodimus_engine_requests_failed_total") == 0
+        assert server.metric("rodimus_slots_used") == 0
+        assert server.stop() == 0
