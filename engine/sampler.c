@@ -55,11 +55,13 @@ bool sampler_needs_counts(const struct rod_sampling *sampling) {
 
 /* ---- sums and maxima in one fixed order ---- */
 
-/* exp(x) for x <= 0 to about one unit in the last place, branch-free so that the compiler vectorises it without changing
- * a bit; below -87 it is 0. The polynomial is the Taylor series on |r| <= ln(2)/2. */
-static inline float exp_negative(float x) {
+static inline float clamp(float x) { return x < -88.0f ? -88.0f : x; }
+
+/* exp(y) for -88 <= y <= 0 to about one unit in the last place, branch-free so that the compiler vectorises it without
+ * changing a bit. Below about -87.7 it is 0: n is -127 there, whose power of two is made as 0. The polynomial is the Taylor series
+ * on |r| <= ln(2)/2. */
+static inline float exp_clamped(float y) {
     const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
-    float y = x < -87.0f ? -87.0f : x;
     float n = (y * 1.44269504f + shift) - shift;
     float r = (y - n * 0.693359375f) - n * -2.12194440e-4f; /* ln 2 in two parts */
     float p = 1.0f / 5040;
@@ -73,8 +75,7 @@ static inline float exp_negative(float x) {
     int32_t bits = ((int32_t)n + 127) * (1 << 23);
     float scale;
     memcpy(&scale, &bits, sizeof scale);
-    float e = p * scale;
-    return x < -87.0f ? 0.0f : e;
+    return p * scale;
 }
 
 static uint32_t block_len(uint32_t V, uint32_t block) { return V - block * BLOCK < BLOCK ? V - block * BLOCK : BLOCK; }
@@ -110,20 +111,20 @@ static float maxima(const float *x, uint32_t V, float *block_max, bool *finite) 
     return max;
 }
 
-/* The sum of exp((x - max) * scale) over a block; the terms go to mass where it is not NULL. */
+/* The sum of exp((x - max) * scale) over a block; the terms go to mass where it is not NULL. A short last block is
+ * padded with terms of 0, so that every block has the same loops of fixed length. Two of them: in one, the compiler would
+ * follow the clamped value as a constant and branch. */
 static double block_mass(const float *x, uint32_t n, float max, float scale, float *mass) {
-    float lane[LANES] = {0}, e[LANES];
-    uint32_t i = 0;
-    for (; i + LANES <= n; i += LANES) {
-        for (uint32_t j = 0; j < LANES; j++) e[j] = exp_negative((x[i + j] - max) * scale);
-        for (uint32_t j = 0; j < LANES; j++) lane[j] += e[j];
-        if (mass) memcpy(mass + i, e, sizeof e);
+    float in[BLOCK], e[BLOCK], lane[LANES] = {0};
+    if (n < BLOCK) {
+        for (uint32_t i = 0; i < BLOCK; i++) in[i] = i < n ? x[i] : -INFINITY;
+        x = in;
     }
-    for (; i < n; i++) {
-        e[0] = exp_negative((x[i] - max) * scale);
-        lane[0] += e[0];
-        if (mass) mass[i] = e[0];
-    }
+    for (uint32_t i = 0; i < BLOCK; i++) e[i] = clamp((x[i] - max) * scale);
+    for (uint32_t i = 0; i < BLOCK; i++) e[i] = exp_clamped(e[i]);
+    for (uint32_t i = 0; i < BLOCK; i += LANES)
+        for (uint32_t j = 0; j < LANES; j++) lane[j] += e[i + j];
+    if (mass) memcpy(mass, e, n * sizeof *e);
     double sum = 0;
     for (uint32_t j = 0; j < LANES; j++) sum += (double)lane[j];
     return sum;
@@ -273,7 +274,7 @@ static uint32_t gather(struct sampler *s, const float *x, float low, float max, 
         if (s->block_max[b] < low) continue;
         for (uint32_t i = b * BLOCK, end = i + block_len(s->V, b); i < end; i++) {
             if (!(x[i] >= low)) continue;
-            float mass = exp_negative((x[i] - max) * scale);
+            float mass = exp_clamped(clamp((x[i] - max) * scale));
             if (mass > 0) s->candidates[n++] = (struct sampler_candidate){.key = -x[i], .mass = mass, .id = (int32_t)i};
         }
     }

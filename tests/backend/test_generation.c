@@ -142,16 +142,16 @@ static struct rod_request *neighbour(const struct collector *c, uint64_t seed, s
 
 static void greedy_text_in_a_batch_of_sixteen_mixed_requests_is_the_reference(void **state) {
     (void)state;
-    enum { N = 16 };
+    enum { BATCH = 16 };
     struct generation_cases cases;
     struct collector c;
     load(&cases);
-    open_engine(&c, N, 0);
-    struct answer *a = calloc(N, sizeof *a);
-    for (uint32_t i = 0; i < N; i++)
+    open_engine(&c, BATCH, 0);
+    struct answer *a = calloc(BATCH, sizeof *a);
+    for (uint32_t i = 0; i < BATCH; i++)
         collect_submit(&c, i % 4 == 1 && i / 4 < cases.n ? greedy(&cases.c[i / 4], &a[i]) : neighbour(&c, i, &a[i]));
-    collect_until(&c, a, N);
-    for (uint32_t i = 0; i < N; i++) {
+    collect_until(&c, a, BATCH);
+    for (uint32_t i = 0; i < BATCH; i++) {
         if (i % 4 == 1 && i / 4 < cases.n) expect_case(&cases.c[i / 4], &a[i], "in a batch of 16");
         assert_false(a[i].failed);
         collect_free(&a[i]);
@@ -161,10 +161,15 @@ static void greedy_text_in_a_batch_of_sixteen_mixed_requests_is_the_reference(vo
     unload(&cases);
 }
 
+#ifdef __SANITIZE_THREAD__ /* thirty times slower: races need no large crowd */
+enum { N = 6, N_CROWDS = 1, N_LOAD = 40 };
+#else
+enum { N = 24, N_CROWDS = 4, N_LOAD = 500 };
+#endif
+
 static void sampled_text_is_the_same_alone_in_a_crowd_and_however_prompts_are_split(void **state) {
     (void)state;
-    enum { N = 24 };
-    const struct { uint32_t n_slots, max_batch_tok; } crowds[] = {{24, 0}, {5, 69}, {3, 131}, {16, 512}};
+    const struct { uint32_t n_slots, max_batch_tok; } crowds[4] = {{5, 69}, {24, 0}, {3, 131}, {16, 512}};
     struct answer *alone = calloc(N, sizeof *alone), *crowd = calloc(N, sizeof *crowd);
     struct collector c;
     open_engine(&c, 1, 2048);
@@ -174,7 +179,7 @@ static void sampled_text_is_the_same_alone_in_a_crowd_and_however_prompts_are_sp
         assert_false(alone[i].failed);
     }
     collect_close(&c);
-    for (size_t k = 0; k < sizeof crowds / sizeof *crowds; k++) {
+    for (size_t k = 0; k < N_CROWDS; k++) {
         open_engine(&c, crowds[k].n_slots, crowds[k].max_batch_tok);
         for (uint64_t i = 0; i < N; i++) collect_submit(&c, neighbour(&c, (i * 5 + k) % N, &crowd[(i * 5 + k) % N]));
         collect_until(&c, crowd, N);
@@ -191,6 +196,42 @@ static void sampled_text_is_the_same_alone_in_a_crowd_and_however_prompts_are_sp
     for (int i = 0; i < N; i++) collect_free(&alone[i]);
     free(alone);
     free(crowd);
+}
+
+static struct rod_request *short_request(uint64_t seed, struct answer *a) {
+    int32_t ids[12];
+    for (size_t k = 0; k < 12; k++) ids[k] = 5 + (int32_t)(philox_uniform(seed, k, 0) * (V - 5));
+    struct rod_request *r = collect_request(ids, 1 + seed % 12, a);
+    r->sampling.temperature = seed % 2 ? 0.8f : 0;
+    r->sampling.top_p = 0.95f;
+    r->sampling.seed = seed;
+    r->max_tokens = 8;
+    return r;
+}
+
+static void five_hundred_streams_at_once_get_what_each_gets_alone(void **state) {
+    (void)state;
+    struct answer *a = calloc(N_LOAD, sizeof *a);
+    struct collector c;
+    open_engine(&c, 512, 0);
+    for (uint64_t i = 0; i < N_LOAD; i++) collect_submit(&c, short_request(i, &a[i]));
+    collect_until(&c, a, N_LOAD);
+    collect_close(&c);
+    open_engine(&c, 1, 0);
+    for (uint64_t i = 0; i < N_LOAD; i++) {
+        assert_false(a[i].failed);
+        if (i % 10 < 2) {
+            struct answer alone;
+            collect_submit(&c, short_request(i, &alone));
+            collect_until(&c, &alone, 1);
+            collect_assert_ids(&a[i], alone.ids, alone.n_ids, "one of many");
+            assert_string_equal(a[i].text, alone.text);
+            collect_free(&alone);
+        }
+        collect_free(&a[i]);
+    }
+    free(a);
+    collect_close(&c);
 }
 
 static void a_slot_reused_after_a_cancel_leaves_no_trace(void **state) {
@@ -285,6 +326,7 @@ int main(void) {
         cmocka_unit_test(greedy_text_alone_is_the_reference),
         cmocka_unit_test(greedy_text_in_a_batch_of_sixteen_mixed_requests_is_the_reference),
         cmocka_unit_test(sampled_text_is_the_same_alone_in_a_crowd_and_however_prompts_are_split),
+        cmocka_unit_test(five_hundred_streams_at_once_get_what_each_gets_alone),
         cmocka_unit_test(a_slot_reused_after_a_cancel_leaves_no_trace),
         cmocka_unit_test(log_probabilities_of_the_prompts_are_the_reference),
         cmocka_unit_test(opening_what_is_not_there_fails_with_a_reason),
