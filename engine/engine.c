@@ -1,4 +1,5 @@
-/* engine.c - the public calls: open from parts, close, submit, cancel, events, text, figures. The loop is engine_step.c. */
+/* engine.c - the public calls: open from parts, close, submit, cancel, events, text, figures. The loop is
+ * engine_step.c. */
 #include "engine_internal.h"
 
 #include <stdarg.h>
@@ -6,10 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-const uint64_t rod_step_bounds_ns[20] = {
-    100000,     200000,     500000,     1000000,     2000000,     5000000,     10000000,    20000000,     50000000,
-    100000000,  200000000,  500000000,  1000000000,  2000000000,  5000000000,  10000000000, 20000000000,  50000000000,
-    100000000000, UINT64_MAX};
+const uint64_t rod_step_bounds_ns[20] = {100000,      200000,      500000,      1000000,      2000000,
+                                         5000000,     10000000,    20000000,    50000000,     100000000,
+                                         200000000,   500000000,   1000000000,  2000000000,   5000000000,
+                                         10000000000, 20000000000, 50000000000, 100000000000, UINT64_MAX};
 
 void engine_log(const struct rod_engine *e, int level, const char *format, ...) {
     if (!e->config.log) return;
@@ -104,7 +105,8 @@ void rod_engine_close(struct rod_engine *e) {
 int rod_submit(struct rod_engine *e, struct rod_request *request, uint64_t *ticket, struct rod_error *err) {
     int rc = request_check(request, e->parts.V, e->config.max_prompt_tok, err);
     if (!rc && request->n_stop && !e->parts.tokenizer) {
-        rc = rod_fail(err, ROD_EUNSUPPORTED, "This model has no tokenizer, so stop strings cannot be found; use stop_token_ids.");
+        rc = rod_fail(err, ROD_EUNSUPPORTED,
+                      "This model has no tokenizer, so stop strings cannot be found; use stop_token_ids.");
         if (err) snprintf(err->param, sizeof err->param, "stop");
     }
     struct work *work;
@@ -176,8 +178,8 @@ int rod_encode(const struct rod_engine *e, const char *text, size_t len, bool sp
     return rc ? rc : tokenizer_encode(e->parts.tokenizer, text, len, special, ids, n_ids, err);
 }
 
-int rod_decode(const struct rod_engine *e, const int32_t *ids, size_t n_ids, bool skip_special, char **text, size_t *len,
-               struct rod_error *err) {
+int rod_decode(const struct rod_engine *e, const int32_t *ids, size_t n_ids, bool skip_special, char **text,
+               size_t *len, struct rod_error *err) {
     const struct tokenizer *t = e->parts.tokenizer;
     int rc = need_tokenizer(e, err);
     if (rc) return rc;
@@ -186,7 +188,8 @@ int rod_decode(const struct rod_engine *e, const int32_t *ids, size_t n_ids, boo
         size_t n = 0;
         bool special;
         if (ids[i] < 0 || (uint32_t)ids[i] >= e->parts.V)
-            return rod_fail(err, ROD_EINVALID, "Token id %d is outside the vocabulary of %u tokens.", ids[i], e->parts.V);
+            return rod_fail(err, ROD_EINVALID, "Token id %d is outside the vocabulary of %u tokens.", ids[i],
+                            e->parts.V);
         if (tokenizer_bytes(t, ids[i], &n, &special)) cap += n * 3 + 16;
     }
     char *buf = malloc(cap + 1);

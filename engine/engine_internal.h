@@ -23,12 +23,13 @@ struct work {
     struct sched_req sched;
     struct rod_request *request;
     struct text text;
-    struct sampler_counts counts;   /* n_table = 0: this request has no penalties */
-    int32_t *banned; size_t n_banned; /* before min_tokens */
-    int32_t last;                   /* the token that the next step feeds */
+    struct sampler_counts counts; /* n_table = 0: this request has no penalties */
+    int32_t *banned;
+    size_t n_banned; /* before min_tokens */
+    int32_t last;    /* the token that the next step feeds */
     uint32_t n_generated;
     uint64_t submit_ns, first_ns, last_ns;
-    struct event *end;              /* made at submit, so that every request can end whatever the memory */
+    struct event *end; /* made at submit, so that every request can end whatever the memory */
 };
 
 struct engine_counters {
@@ -44,8 +45,9 @@ struct engine_parts {
     struct backend *backend;
     struct tokenizer *tokenizer;
     uint32_t V;
-    int32_t eos_ids[8]; uint32_t n_eos_ids;
-    struct rod_model_info info;     /* the engine fills in what the backend and tokenizer know */
+    int32_t eos_ids[8];
+    uint32_t n_eos_ids;
+    struct rod_model_info info; /* the engine fills in what the backend and tokenizer know */
 };
 
 struct rod_engine {
@@ -58,9 +60,9 @@ struct rod_engine {
     struct mailbox_event *taken;
     struct sched sched;
     struct sampler sampler;
-    struct sched_row *rows;         /* [n_slots] */
-    struct backend_segment *segs;   /* [n_slots] */
-    struct mailbox_events events;   /* of this step */
+    struct sched_row *rows;       /* [n_slots] */
+    struct backend_segment *segs; /* [n_slots] */
+    struct mailbox_events events; /* of this step */
     pthread_t thread;
 };
 
@@ -73,7 +75,8 @@ void *engine_thread(void *engine); /* engine_step.c */
 int work_new(const struct rod_engine *engine, struct rod_request *request, struct work **out, struct rod_error *err);
 void work_free(struct work *work); /* its request too, unless taken out before */
 
-void engine_log(const struct rod_engine *engine, int level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void engine_log(const struct rod_engine *engine, int level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 static inline uint64_t engine_now_ns(void) {
     struct timespec t;

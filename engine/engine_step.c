@@ -11,7 +11,9 @@ static struct work *work_of_sched(struct sched_req *req) {
     return (struct work *)(void *)((char *)req - offsetof(struct work, sched));
 }
 
-static void count(atomic_uint_fast64_t *counter, uint64_t n) { atomic_fetch_add_explicit(counter, n, memory_order_relaxed); }
+static void count(atomic_uint_fast64_t *counter, uint64_t n) {
+    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
 
 /* ---- the end of a request ---- */
 

@@ -4,7 +4,8 @@
 #include <assert.h>
 #include <stdlib.h>
 
-int mailbox_init(struct mailbox *m, uint32_t n_slots, uint32_t max_queue, uint64_t max_queue_tok, struct rod_error *err) {
+int mailbox_init(struct mailbox *m, uint32_t n_slots, uint32_t max_queue, uint64_t max_queue_tok,
+                 struct rod_error *err) {
     *m = (struct mailbox){.n_slots = n_slots, .max_queue = max_queue, .max_queue_tok = max_queue_tok};
     /* Tickets count up, so a table as large as the live mails has chains of one; beyond 65,536 chains just grow. */
     m->n_table = 64;
@@ -28,11 +29,13 @@ void mailbox_fini(struct mailbox *m) {
 static struct mail **table_at(struct mailbox *m, uint64_t ticket) { return &m->table[ticket & (m->n_table - 1)]; }
 
 static int admission(const struct mailbox *m, const struct mail *mail, struct rod_error *err) {
-    if (m->refusal == ROD_EDEVICE) return rod_fail(err, ROD_EDEVICE, "The device failed; this server takes no requests.");
+    if (m->refusal == ROD_EDEVICE)
+        return rod_fail(err, ROD_EDEVICE, "The device failed; this server takes no requests.");
     if (m->refusal) return rod_fail(err, m->refusal, "The server is shutting down and takes no new requests.");
     if (m->n_live < m->n_slots) return 0; /* a slot is free for it: it does not wait */
     if (m->n_live - m->n_slots >= m->max_queue)
-        return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %u requests run and %u wait.", m->n_slots, m->max_queue);
+        return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %u requests run and %u wait.", m->n_slots,
+                        m->max_queue);
     if (m->max_queue_tok && m->waiting_tok + mail->n_tok > m->max_queue_tok)
         return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %llu prompt tokens wait and the limit is %llu.",
                         (unsigned long long)m->waiting_tok, (unsigned long long)m->max_queue_tok);
@@ -52,8 +55,10 @@ int mailbox_push(struct mailbox *m, struct mail *mail, uint64_t *ticket, struct 
         m->n_live++;
         m->n_waiting++;
         m->waiting_tok += mail->n_tok;
-        if (m->tail) m->tail->next = mail;
-        else m->head = mail;
+        if (m->tail)
+            m->tail->next = mail;
+        else
+            m->head = mail;
         m->tail = mail;
         pthread_cond_signal(&m->filled);
     }
@@ -117,8 +122,10 @@ void mailbox_retire(struct mailbox *m, struct mail *mail) {
     while (*at != mail) at = &(*at)->chain;
     *at = mail->chain;
     if (mail->cancel_listed) { /* cancelled in the moment when it ended by itself */
-        if (mail->cancel_prev) mail->cancel_prev->cancel_next = mail->cancel_next;
-        else m->cancels = mail->cancel_next;
+        if (mail->cancel_prev)
+            mail->cancel_prev->cancel_next = mail->cancel_next;
+        else
+            m->cancels = mail->cancel_next;
         if (mail->cancel_next) mail->cancel_next->cancel_prev = mail->cancel_prev;
     }
     leave_queue(m, mail);
@@ -128,16 +135,20 @@ void mailbox_retire(struct mailbox *m, struct mail *mail) {
 
 void mailbox_append(struct mailbox_events *events, struct mailbox_event *event) {
     event->next = NULL;
-    if (events->tail) events->tail->next = event;
-    else events->head = event;
+    if (events->tail)
+        events->tail->next = event;
+    else
+        events->head = event;
     events->tail = event;
 }
 
 void mailbox_post(struct mailbox *m, struct mailbox_events *events) {
     if (!events->head) return;
     pthread_mutex_lock(&m->out_lock);
-    if (m->out.tail) m->out.tail->next = events->head;
-    else m->out.head = events->head;
+    if (m->out.tail)
+        m->out.tail->next = events->head;
+    else
+        m->out.head = events->head;
     m->out.tail = events->tail;
     pthread_mutex_unlock(&m->out_lock);
     *events = (struct mailbox_events){0};

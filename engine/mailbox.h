@@ -14,32 +14,42 @@
 #include <pthread.h>
 
 struct mail {
-    struct mail *next;         /* in the list of new mails */
-    struct mail *chain;        /* in the table by ticket */
+    struct mail *next;  /* in the list of new mails */
+    struct mail *chain; /* in the table by ticket */
     struct mail *cancel_next, *cancel_prev;
-    uint64_t ticket, n_tok;    /* n_tok: the prompt's tokens, for max_queue_tok */
+    uint64_t ticket, n_tok; /* n_tok: the prompt's tokens, for max_queue_tok */
     bool cancelled, cancel_listed, started;
 };
 
-struct mailbox_event { struct mailbox_event *next; };
-struct mailbox_events { struct mailbox_event *head, *tail; };
+struct mailbox_event {
+    struct mailbox_event *next;
+};
+struct mailbox_events {
+    struct mailbox_event *head, *tail;
+};
 
 struct mailbox {
     pthread_mutex_t lock;
     pthread_cond_t filled;
     struct mail *head, *tail, *cancels;
-    struct mail **table; uint32_t n_table; /* power of two */
+    struct mail **table;
+    uint32_t n_table; /* power of two */
     uint64_t last_ticket, n_live, n_waiting, waiting_tok;
-    uint32_t n_slots, max_queue; uint64_t max_queue_tok;
-    int refusal;               /* 0, ROD_EDRAINING or ROD_EDEVICE */
+    uint32_t n_slots, max_queue;
+    uint64_t max_queue_tok;
+    int refusal; /* 0, ROD_EDRAINING or ROD_EDEVICE */
     bool stop;
     pthread_mutex_t out_lock;
     struct mailbox_events out;
 };
 
-struct mailbox_batch { struct mail *submits, *cancels; bool stop; }; /* linked by next, by cancel_next */
+struct mailbox_batch {
+    struct mail *submits, *cancels;
+    bool stop;
+}; /* linked by next, by cancel_next */
 
-int mailbox_init(struct mailbox *m, uint32_t n_slots, uint32_t max_queue, uint64_t max_queue_tok, struct rod_error *err);
+int mailbox_init(struct mailbox *m, uint32_t n_slots, uint32_t max_queue, uint64_t max_queue_tok,
+                 struct rod_error *err);
 void mailbox_fini(struct mailbox *m); /* no mail may live; events still inside are the caller's: take them first */
 
 /* Names the mail by a ticket and hands it over; ROD_EQUEUEFULL, ROD_EDRAINING or ROD_EDEVICE leave it the caller's. */
@@ -48,7 +58,8 @@ void mailbox_cancel(struct mailbox *m, uint64_t ticket); /* unknown or ended tic
 void mailbox_refuse(struct mailbox *m, int code);        /* every later push fails with code; ROD_EDEVICE is final */
 void mailbox_stop(struct mailbox *m);                    /* pop reports stop from now on */
 
-/* Moves out what came in; wait: blocks until there is something. A cancelled mail is in submits of this or an earlier pop. */
+/* Moves out what came in; wait: blocks until there is something. A cancelled mail is in submits of this or an earlier
+ * pop. */
 void mailbox_pop(struct mailbox *m, bool wait, struct mailbox_batch *batch);
 void mailbox_started(struct mailbox *m, struct mail *mail); /* it no longer waits: it has a slot */
 void mailbox_retire(struct mailbox *m, struct mail *mail);  /* it ended; may be freed afterwards */
@@ -57,7 +68,9 @@ void mailbox_append(struct mailbox_events *events, struct mailbox_event *event);
 void mailbox_post(struct mailbox *m, struct mailbox_events *events); /* moves the whole list */
 struct mailbox_event *mailbox_take(struct mailbox *m);               /* all posted ones, oldest first, linked by next */
 
-struct mailbox_counts { uint64_t n_live, n_waiting, waiting_tok; };
+struct mailbox_counts {
+    uint64_t n_live, n_waiting, waiting_tok;
+};
 void mailbox_count(struct mailbox *m, struct mailbox_counts *out);
 
 #endif

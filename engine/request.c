@@ -38,7 +38,8 @@ void rod_request_free(struct rod_request *request) {
 
 /* ---- validation ---- */
 
-static int fail(struct rod_error *err, const char *param, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static int fail(struct rod_error *err, const char *param, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 static int fail(struct rod_error *err, const char *param, const char *format, ...) {
     if (!err) return ROD_EINVALID;
     char message[sizeof err->message];
@@ -91,7 +92,8 @@ static int check_stops(const struct rod_request *r, uint32_t V, struct rod_error
     if (n_bytes > REQUEST_MAX_STOP_BYTES)
         return fail(err, "stop", "The stop strings have %zu bytes; the limit is %u.", n_bytes, REQUEST_MAX_STOP_BYTES);
     if (r->n_stop_ids > REQUEST_MAX_STOP_IDS)
-        return fail(err, "stop_token_ids", "There are %zu stop token ids; the limit is %u.", r->n_stop_ids, REQUEST_MAX_STOP_IDS);
+        return fail(err, "stop_token_ids", "There are %zu stop token ids; the limit is %u.", r->n_stop_ids,
+                    REQUEST_MAX_STOP_IDS);
     return check_ids(r->stop_ids, r->n_stop_ids, V, "stop_token_ids", err);
 }
 
@@ -115,7 +117,8 @@ int request_check(const struct rod_request *r, uint32_t V, uint64_t max_prompt_t
     }
     if (r->max_tokens < 1) return fail(err, "max_tokens", "max_tokens is 0 and must be at least 1.");
     if (r->min_tokens > r->max_tokens)
-        return fail(err, "min_tokens", "min_tokens is %u and above max_tokens, which is %u.", r->min_tokens, r->max_tokens);
+        return fail(err, "min_tokens", "min_tokens is %u and above max_tokens, which is %u.", r->min_tokens,
+                    r->max_tokens);
     if (r->n_logprobs < -1 || r->n_logprobs > 20)
         return fail(err, "logprobs", "logprobs is %d and must be between 0 and 20.", r->n_logprobs);
     return 0;

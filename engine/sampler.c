@@ -58,8 +58,8 @@ bool sampler_needs_counts(const struct rod_sampling *sampling) {
 static inline float clamp(float x) { return x < -88.0f ? -88.0f : x; }
 
 /* exp(y) for -88 <= y <= 0 to about one unit in the last place, branch-free so that the compiler vectorises it without
- * changing a bit. Below about -87.7 it is 0: n is -127 there, whose power of two is made as 0. The polynomial is the Taylor series
- * on |r| <= ln(2)/2. */
+ * changing a bit. Below about -87.7 it is 0: n is -127 there, whose power of two is made as 0. The polynomial is the
+ * Taylor series on |r| <= ln(2)/2. */
 static inline float exp_clamped(float y) {
     const float shift = 12582912.0f; /* 1.5 * 2^23: adding it rounds to an integer */
     float n = (y * 1.44269504f + shift) - shift;
@@ -112,8 +112,8 @@ static float maxima(const float *x, uint32_t V, float *block_max, bool *finite) 
 }
 
 /* The sum of exp((x - max) * scale) over a block; the terms go to mass where it is not NULL. A short last block is
- * padded with terms of 0, so that every block has the same loops of fixed length. Two of them: in one, the compiler would
- * follow the clamped value as a constant and branch. */
+ * padded with terms of 0, so that every block has the same loops of fixed length. Two of them: in one, the compiler
+ * would follow the clamped value as a constant and branch. */
 static double block_mass(const float *x, uint32_t n, float max, float scale, float *mass) {
     float in[BLOCK], e[BLOCK], lane[LANES] = {0};
     if (n < BLOCK) {
@@ -150,8 +150,7 @@ static void top_logits(const float *x, uint32_t V, const float *block_max, uint3
 
 static double log_sum(const float *x, uint32_t V, float max) {
     double sum = 0;
-    for (uint32_t b = 0; b * BLOCK < V; b++)
-        sum += block_mass(x + (size_t)b * BLOCK, block_len(V, b), max, 1.0f, NULL);
+    for (uint32_t b = 0; b * BLOCK < V; b++) sum += block_mass(x + (size_t)b * BLOCK, block_len(V, b), max, 1.0f, NULL);
     return (double)max + log(sum);
 }
 
@@ -170,8 +169,7 @@ static const float *adjusted(struct sampler *s, const struct sampler_input *in, 
     for (uint32_t i = 0; penalties && i < c->n; i++) {
         float *v = &x[c->ids[i]];
         *v = *v > 0 ? *v / sp->repetition_penalty : *v * sp->repetition_penalty;
-        if (c->n_generated[i])
-            *v -= (float)c->n_generated[i] * sp->frequency_penalty + sp->presence_penalty;
+        if (c->n_generated[i]) *v -= (float)c->n_generated[i] * sp->frequency_penalty + sp->presence_penalty;
     }
     return x;
 }
@@ -215,8 +213,10 @@ static void select_count(struct sampler_candidate *c, uint32_t n, uint32_t k) {
     for (uint32_t lo = 0, hi = n; hi - lo > 1;) {
         uint32_t at = partition(c, lo, hi);
         if (at == k) return;
-        if (at > k) hi = at;
-        else lo = at + 1;
+        if (at > k)
+            hi = at;
+        else
+            lo = at + 1;
     }
 }
 

@@ -16,9 +16,10 @@
 
 /* Distinct tokens of a request with how often each was generated; a table of fixed size, as no step allocates. */
 struct sampler_counts {
-    uint32_t n, n_table;                    /* n_table: power of two, 0 = not counting */
-    int32_t *ids; uint32_t *n_generated;    /* [capacity], in order of first appearance */
-    uint32_t *table;                        /* [n_table] index + 1 into ids, 0 = empty */
+    uint32_t n, n_table; /* n_table: power of two, 0 = not counting */
+    int32_t *ids;
+    uint32_t *n_generated; /* [capacity], in order of first appearance */
+    uint32_t *table;       /* [n_table] index + 1 into ids, 0 = empty */
 };
 /* Room for max_distinct ids. */
 int sampler_counts_init(struct sampler_counts *counts, uint64_t max_distinct, struct rod_error *err);
@@ -27,12 +28,15 @@ void sampler_counts_add(struct sampler_counts *counts, int32_t id, uint32_t n_ge
 /* Whether these settings look at the history at all. */
 bool sampler_needs_counts(const struct rod_sampling *sampling);
 
-struct sampler_candidate { float key, mass; int32_t id; };
+struct sampler_candidate {
+    float key, mass;
+    int32_t id;
+};
 
 struct sampler {
     uint32_t V, n_blocks;
-    float *logits;                       /* [V] after bias, bans and penalties; then masses of a draw over all */
-    float *block_max, *block_mass;    /* [n_blocks]; block_mass of a draw over all */
+    float *logits;                        /* [V] after bias, bans and penalties; then masses of a draw over all */
+    float *block_max, *block_mass;        /* [n_blocks]; block_mass of a draw over all */
     struct sampler_candidate *candidates; /* [V] */
 };
 int sampler_init(struct sampler *s, uint32_t V, struct rod_error *err);
@@ -40,16 +44,18 @@ void sampler_fini(struct sampler *s);
 
 struct sampler_input {
     const struct rod_sampling *sampling;
-    const struct rod_bias *bias; size_t n_bias;
-    const int32_t *banned; size_t n_banned; /* never chosen: end and stop ids before min_tokens */
-    const struct sampler_counts *counts;    /* NULL = empty */
-    uint64_t position;                      /* of the token to be drawn */
-    int32_t n_logprobs;                     /* -1 = none */
+    const struct rod_bias *bias;
+    size_t n_bias;
+    const int32_t *banned;
+    size_t n_banned;                     /* never chosen: end and stop ids before min_tokens */
+    const struct sampler_counts *counts; /* NULL = empty */
+    uint64_t position;                   /* of the token to be drawn */
+    int32_t n_logprobs;                  /* -1 = none */
 };
 
 struct sampler_output {
     int32_t id;
-    float logprob;                          /* if n_logprobs >= 0 */
+    float logprob; /* if n_logprobs >= 0 */
     uint32_t n_top;
     struct rod_logprob top[SAMPLER_MAX_TOP]; /* best first, ties to the lower id */
 };

@@ -6,17 +6,23 @@
 static void list_push(struct sched_list *l, struct sched_req *req) {
     req->prev = l->tail;
     req->next = NULL;
-    if (l->tail) l->tail->next = req;
-    else l->head = req;
+    if (l->tail)
+        l->tail->next = req;
+    else
+        l->head = req;
     l->tail = req;
     l->n++;
 }
 
 static void list_remove(struct sched_list *l, struct sched_req *req) {
-    if (req->prev) req->prev->next = req->next;
-    else l->head = req->next;
-    if (req->next) req->next->prev = req->prev;
-    else l->tail = req->prev;
+    if (req->prev)
+        req->prev->next = req->next;
+    else
+        l->head = req->next;
+    if (req->next)
+        req->next->prev = req->prev;
+    else
+        l->tail = req->prev;
     req->prev = req->next = NULL;
     l->n--;
 }

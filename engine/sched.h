@@ -22,10 +22,13 @@ struct sched_req {
     uint64_t n_prompt, pos; /* tokens of the prompt; tokens read so far */
     uint64_t deadline_ns;   /* no slot by then: expired; 0 = none */
     uint64_t submit_ns, admit_ns;
-    uint64_t plan;          /* the plan that last took it */
+    uint64_t plan; /* the plan that last took it */
 };
 
-struct sched_list { struct sched_req *head, *tail; uint32_t n; };
+struct sched_list {
+    struct sched_req *head, *tail;
+    uint32_t n;
+};
 
 struct sched_config {
     uint32_t n_slots, max_batch_tok, max_out, chunk_tok; /* all >= 1, chunk_tok <= max_batch_tok */
@@ -40,7 +43,11 @@ struct sched {
 };
 
 /* One request's share of a step: tokens [pos, pos + n_tok) are read, logits come for the last n_out (0 or 1). */
-struct sched_row { struct sched_req *req; uint64_t pos; uint32_t n_tok, n_out; };
+struct sched_row {
+    struct sched_req *req;
+    uint64_t pos;
+    uint32_t n_tok, n_out;
+};
 
 int sched_init(struct sched *s, const struct sched_config *config, struct rod_error *err);
 void sched_fini(struct sched *s);

@@ -1,18 +1,25 @@
 /* stops.h - finds the first stop string in a text that comes in pieces.
  *
- * One Knuth-Morris-Pratt automaton a string, so a byte costs O(1) a string whatever its shape. The match that ends first
- * wins; of several that end at one byte, the longest: the result does not depend on how the text is cut into pieces.
- * Who owns what: the strings stay the caller's and must outlive it. Threads: none of its own. Pure.
- * Invariant: text that may be the beginning of a stop string is never released before that is decided.
+ * One Knuth-Morris-Pratt automaton a string, so a byte costs O(1) a string whatever its shape. The match that ends
+ * first wins; of several that end at one byte, the longest: the result does not depend on how the text is cut into
+ * pieces. Who owns what: the strings stay the caller's and must outlive it. Threads: none of its own. Pure. Invariant:
+ * text that may be the beginning of a stop string is never released before that is decided.
  */
 #ifndef STOPS_H
 #define STOPS_H
 
 #include "rodimus.h"
 
-struct stops_string { const char *text; size_t len, at; uint32_t *fail; }; /* at: bytes matched so far */
+struct stops_string {
+    const char *text;
+    size_t len, at;
+    uint32_t *fail;
+}; /* at: bytes matched so far */
 
-struct stops { struct stops_string *strings; size_t n; };
+struct stops {
+    struct stops_string *strings;
+    size_t n;
+};
 
 /* strings: n non-empty NUL-terminated strings (n may be 0). */
 int stops_init(struct stops *stops, char *const *strings, size_t n, struct rod_error *err);

@@ -23,9 +23,10 @@ size_t text_cap(const struct text *t, size_t max_token_bytes) {
     return stops_max_len(&t->stops) + push_bytes(max_token_bytes) + FLUSH_BYTES;
 }
 
-int text_init(struct text *t, const struct tokenizer *tokenizer, size_t max_token_bytes, const struct rod_request *request,
-              struct rod_error *err) {
-    *t = (struct text){.tokenizer = tokenizer, .skip_special = !request->keep_special, .include_stop = request->include_stop};
+int text_init(struct text *t, const struct tokenizer *tokenizer, size_t max_token_bytes,
+              const struct rod_request *request, struct rod_error *err) {
+    *t = (struct text){
+        .tokenizer = tokenizer, .skip_special = !request->keep_special, .include_stop = request->include_stop};
     if (!tokenizer) return 0;
     int rc = stops_init(&t->stops, request->stop, request->n_stop, err);
     if (rc) return rc;

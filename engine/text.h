@@ -1,8 +1,8 @@
 /* text.h - a request's tokens become text: detokenised, scanned for stop strings, held back where that is undecided.
  *
- * Who owns what: a text belongs to a request; buf holds what is not released yet. Threads: the engine thread after init.
- * Invariants: what is released is valid UTF-8 in whole characters and no beginning of a stop string that may still
- * complete; nothing is allocated after init.
+ * Who owns what: a text belongs to a request; buf holds what is not released yet. Threads: the engine thread after
+ * init. Invariants: what is released is valid UTF-8 in whole characters and no beginning of a stop string that may
+ * still complete; nothing is allocated after init.
  */
 #ifndef TEXT_H
 #define TEXT_H
@@ -16,15 +16,15 @@ struct text {
     struct stops stops;
     bool skip_special, include_stop;
     char *buf;
-    size_t n_buf, n_out;               /* buf[0..n_out) was released by the last push or flush, the rest is held */
+    size_t n_buf, n_out; /* buf[0..n_out) was released by the last push or flush, the rest is held */
 };
 
 /* The longest token in bytes, once a tokenizer. */
 size_t text_max_token_bytes(const struct tokenizer *tokenizer);
 
 /* max_token_bytes: of text_max_token_bytes. The request's stop strings must outlive it. */
-int text_init(struct text *t, const struct tokenizer *tokenizer, size_t max_token_bytes, const struct rod_request *request,
-              struct rod_error *err);
+int text_init(struct text *t, const struct tokenizer *tokenizer, size_t max_token_bytes,
+              const struct rod_request *request, struct rod_error *err);
 void text_fini(struct text *t);
 /* Most bytes that a push or flush releases. */
 size_t text_cap(const struct text *t, size_t max_token_bytes);

@@ -19,7 +19,8 @@ static int init_banned(struct work *w, const struct engine_parts *parts, struct 
     w->banned = malloc((r->n_stop_ids + parts->n_eos_ids + 1) * sizeof *w->banned);
     if (!w->banned) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
     for (uint32_t i = 0; i < parts->n_eos_ids && !r->ignore_eos; i++)
-        if (parts->eos_ids[i] >= 0 && (uint32_t)parts->eos_ids[i] < parts->V) w->banned[w->n_banned++] = parts->eos_ids[i];
+        if (parts->eos_ids[i] >= 0 && (uint32_t)parts->eos_ids[i] < parts->V)
+            w->banned[w->n_banned++] = parts->eos_ids[i];
     for (size_t i = 0; i < r->n_stop_ids; i++) w->banned[w->n_banned++] = r->stop_ids[i];
     return 0;
 }

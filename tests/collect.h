@@ -1,7 +1,7 @@
 /* collect.h - for tests of the engine: submits requests and gathers their answers by ticket.
  *
- * A collector is the consumer of one engine: its wake callback posts a semaphore, collect_until pulls events. Every rule
- * about events that holds for all requests is asserted here.
+ * A collector is the consumer of one engine: its wake callback posts a semaphore, collect_until pulls events. Every
+ * rule about events that holds for all requests is asserted here.
  */
 #ifndef COLLECT_H
 #define COLLECT_H
@@ -23,12 +23,16 @@
 
 struct answer {
     uint64_t ticket;
-    char *text; size_t text_len;
-    int32_t *ids; float *logprobs; size_t n_ids;
-    uint32_t n_top; struct rod_logprob top[20]; /* of the first token */
+    char *text;
+    size_t text_len;
+    int32_t *ids;
+    float *logprobs;
+    size_t n_ids;
+    uint32_t n_top;
+    struct rod_logprob top[20]; /* of the first token */
     uint32_t n_deltas;
     bool ended, failed;
-    struct rod_event end;         /* its pointers are not kept */
+    struct rod_event end; /* its pointers are not kept */
     char stop_string[64];
 };
 

@@ -18,7 +18,12 @@
 enum fake_kind { FAKE_HASH, FAKE_COPY };
 enum { FAKE_COPY_MAX = 4096 };
 
-struct fake_slot { uint64_t hash, pos; uint32_t n_prompt, n_said; bool zeroed, said_any; int32_t said[FAKE_COPY_MAX]; };
+struct fake_slot {
+    uint64_t hash, pos;
+    uint32_t n_prompt, n_said;
+    bool zeroed, said_any;
+    int32_t said[FAKE_COPY_MAX];
+};
 
 struct backend {
     struct backend_info info;
@@ -27,12 +32,12 @@ struct backend {
     int32_t eos;
     struct fake_slot *slots;
     float *logits;
-    uint64_t *last_step;               /* [n_slots] the forward that last had this slot */
+    uint64_t *last_step; /* [n_slots] the forward that last had this slot */
     atomic_bool gated;
     sem_t gate, entered;
     atomic_uint n_forwards;
-    _Atomic(int32_t) nan_token;        /* a row that reads this token gives NaN; -1 = never */
-    atomic_uint fail_at;               /* this forward (from 1) is a device fault; 0 = never */
+    _Atomic(int32_t) nan_token; /* a row that reads this token gives NaN; -1 = never */
+    atomic_uint fail_at;        /* this forward (from 1) is a device fault; 0 = never */
     char fault[128];
 };
 
@@ -72,8 +77,8 @@ static inline void fake_logits(const struct backend *be, const struct fake_slot 
     if (be->kind == FAKE_COPY) row[s->n_said < s->n_prompt ? s->said[s->n_said] : be->eos] = 40;
 }
 
-static inline int fake_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
-                               struct rod_error *err) {
+static inline int fake_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs,
+                               const float **logits, struct rod_error *err) {
     unsigned step = atomic_fetch_add(&be->n_forwards, 1) + 1;
     if (atomic_load(&be->gated)) {
         sem_post(&be->entered);
@@ -95,7 +100,8 @@ static inline int fake_forward(struct backend *be, const struct backend_segment 
         if (s->pos != seg->pos) fault = "a position that does not follow the last one";
         if (!seg->n_tok || seg->n_out > seg->n_tok) fault = "a segment without tokens or with too many outputs";
         bool prompt = !s->said_any;
-        if (prompt && !seg->n_out && (seg->pos + seg->n_tok) % be->info.chunk_tok) fault = "a prompt split inside a chunk";
+        if (prompt && !seg->n_out && (seg->pos + seg->n_tok) % be->info.chunk_tok)
+            fault = "a prompt split inside a chunk";
         for (uint32_t t = 0; t < seg->n_tok; t++) {
             s->hash = fake_mix(s->hash, seg->tok[t]);
             if (prompt && s->pos < FAKE_COPY_MAX) s->said[s->pos] = seg->tok[t];
@@ -103,8 +109,10 @@ static inline int fake_forward(struct backend *be, const struct backend_segment 
         }
         n_tok += seg->n_tok;
         if (seg->n_out) {
-            if (prompt) s->n_prompt = (uint32_t)s->pos;
-            else s->n_said++;
+            if (prompt)
+                s->n_prompt = (uint32_t)s->pos;
+            else
+                s->n_said++;
             s->said_any = true;
             if (n_out < be->info.max_out) fake_logits(be, s, be->logits + (size_t)n_out * be->V);
             if (seg->tok[seg->n_tok - 1] == atomic_load(&be->nan_token)) be->logits[(size_t)n_out * be->V + 7] = NAN;
@@ -124,8 +132,11 @@ static const struct backend_ops fake_ops = {
 static inline struct backend *fake_open(enum fake_kind kind, uint32_t V, uint32_t n_slots, uint32_t max_batch_tok,
                                         uint32_t chunk_tok) {
     struct backend *be = calloc(1, sizeof *be);
-    be->info = (struct backend_info){.device = "fake", .n_slots = n_slots, .max_batch_tok = max_batch_tok,
-                                     .max_out = n_slots, .chunk_tok = chunk_tok};
+    be->info = (struct backend_info){.device = "fake",
+                                     .n_slots = n_slots,
+                                     .max_batch_tok = max_batch_tok,
+                                     .max_out = n_slots,
+                                     .chunk_tok = chunk_tok};
     be->kind = kind;
     be->V = V;
     be->eos = 1;

@@ -14,12 +14,19 @@ enum { MAX_CASES = 8, N_GREEDY = 48, V = 4096 };
 
 struct generation_case {
     const char *prompt, *text;
-    int32_t *ids; size_t n_ids;
-    int32_t greedy[N_GREEDY]; double logprobs[N_GREEDY];
+    int32_t *ids;
+    size_t n_ids;
+    int32_t greedy[N_GREEDY];
+    double logprobs[N_GREEDY];
     double *prompt_logprobs; /* [n_ids], the first has none */
-    int32_t top[5]; double top_logprobs[5];
+    int32_t top[5];
+    double top_logprobs[5];
 };
-struct generation_cases { json_t *root; struct generation_case c[MAX_CASES]; size_t n; };
+struct generation_cases {
+    json_t *root;
+    struct generation_case c[MAX_CASES];
+    size_t n;
+};
 
 static void load(struct generation_cases *cases) {
     json_error_t where;
@@ -62,8 +69,12 @@ static void unload(struct generation_cases *cases) {
 
 static void open_engine(struct collector *c, uint32_t n_slots, uint32_t max_batch_tok) {
     struct rod_error err;
-    struct rod_engine_config config = {.model_dir = TALES, .device = "cpu", .precision = "auto", .n_slots = n_slots,
-                                       .max_batch_tok = max_batch_tok, .max_queue = 1000};
+    struct rod_engine_config config = {.model_dir = TALES,
+                                       .device = "cpu",
+                                       .precision = "auto",
+                                       .n_slots = n_slots,
+                                       .max_batch_tok = max_batch_tok,
+                                       .max_queue = 1000};
     collect_init(c, &config);
     if (rod_engine_open(&config, &c->engine, &err)) fail_msg("%s", err.message);
 }
@@ -86,7 +97,8 @@ static void expect_case(const struct generation_case *c, const struct answer *a,
     for (int k = 0; k < 5; k++) {
         assert_int_equal(a->top[k].id, c->top[k]);
         if (!(fabs((double)a->top[k].logprob - c->top_logprobs[k]) <= 1e-4))
-            fail_msg("%s: top log-probability %d is %.9g, want %.9g", what, k, (double)a->top[k].logprob, c->top_logprobs[k]);
+            fail_msg("%s: top log-probability %d is %.9g, want %.9g", what, k, (double)a->top[k].logprob,
+                     c->top_logprobs[k]);
     }
 }
 
@@ -118,7 +130,8 @@ static void greedy_text_alone_is_the_reference(void **state) {
 
 /* Long prompts of the held-out tales and short ones, each with its own settings: neighbours of the greedy cases. */
 static struct rod_request *neighbour(const struct collector *c, uint64_t seed, struct answer *a) {
-    static const char *const words[] = {"Once upon a time", "The king said", "<role>HUMAN</role>Tell me a tale about a fox.<role>ASSISTANT</role>",
+    static const char *const words[] = {"Once upon a time", "The king said",
+                                        "<role>HUMAN</role>Tell me a tale about a fox.<role>ASSISTANT</role>",
                                         "There lived in a forest an old woman who had a goose and a cat."};
     char text[4096];
     size_t len = 0;
@@ -185,7 +198,8 @@ static void sampled_text_is_the_same_alone_in_a_crowd_and_however_prompts_are_sp
         collect_until(&c, crowd, N);
         for (int i = 0; i < N; i++) {
             char what[96];
-            snprintf(what, sizeof what, "request %d with %u slots and steps of %u", i, crowds[k].n_slots, crowds[k].max_batch_tok);
+            snprintf(what, sizeof what, "request %d with %u slots and steps of %u", i, crowds[k].n_slots,
+                     crowds[k].max_batch_tok);
             collect_assert_ids(&crowd[i], alone[i].ids, alone[i].n_ids, what);
             assert_string_equal(crowd[i].text, alone[i].text);
             assert_int_equal(crowd[i].end.reason, alone[i].end.reason);
@@ -281,7 +295,8 @@ static void log_probabilities_of_the_prompts_are_the_reference(void **state) {
             for (int v = 0; v < V; v++) sum += exp((double)row[v]);
             double got = (double)row[c->ids[k]] - log(sum);
             if (!(fabs(got - c->prompt_logprobs[k]) <= 1e-4))
-                fail_msg("case %zu: log-probability of prompt token %u is %.9g, want %.9g", i, k, got, c->prompt_logprobs[k]);
+                fail_msg("case %zu: log-probability of prompt token %u is %.9g, want %.9g", i, k, got,
+                         c->prompt_logprobs[k]);
         }
     }
     backend_cpu.close(be);

@@ -1,5 +1,5 @@
-/* test_laws.c - the laws of the seam, to the bit, on every model of tests/vectors: a prompt's splits at multiples of the
- * chunk, its neighbours, its slot and its slot's past change nothing, neither logits nor state.
+/* test_laws.c - the laws of the seam, to the bit, on every model of tests/vectors: a prompt's splits at multiples of
+ * the chunk, its neighbours, its slot and its slot's past change nothing, neither logits nor state.
  */
 #include "engine/backend.h"
 #include "engine/model.h"
@@ -19,7 +19,12 @@ static const char *const sets[] = {"fla-rodimus-plus-small",  "fla-rodimus-small
 
 enum { N_SLOTS = 6, MAX_PROMPT = 300, N_DECODE = 5 };
 
-struct bench { struct model *model; struct backend *be; uint32_t V, chunk; const char *name; };
+struct bench {
+    struct model *model;
+    struct backend *be;
+    uint32_t V, chunk;
+    const char *name;
+};
 
 static struct bench set_up(const char *set, uint32_t n_threads) {
     char path[128];
@@ -27,8 +32,8 @@ static struct bench set_up(const char *set, uint32_t n_threads) {
     struct bench b = {.name = set};
     snprintf(path, sizeof path, "tests/vectors/%s", set);
     if (model_open(path, &b.model, &err)) fail_msg("%s", err.message);
-    struct backend_config config = {.n_slots = N_SLOTS, .n_threads = n_threads, .max_batch_tok = 1024, .device = "cpu",
-                                    .precision = "auto"};
+    struct backend_config config = {
+        .n_slots = N_SLOTS, .n_threads = n_threads, .max_batch_tok = 1024, .device = "cpu", .precision = "auto"};
     if (backend_cpu.open(b.model, &config, &b.be, &err)) fail_msg("%s: %s", set, err.message);
     b.V = b.model->dims.V;
     b.chunk = backend_cpu.info(b.be)->chunk_tok;
@@ -49,8 +54,13 @@ static void forward(const struct bench *b, const struct backend_segment *segs, u
     if (backend_cpu.forward(b->be, segs, n, logits, &err)) fail_msg("%s: %s", b->name, err.message);
 }
 
-/* Everything that a sequence leaves behind: the logits of its last prompt token and of the decode steps, and its state. */
-struct trace { float *logits; float *state; size_t n_state; };
+/* Everything that a sequence leaves behind: the logits of its last prompt token and of the decode steps, and its state.
+ */
+struct trace {
+    float *logits;
+    float *state;
+    size_t n_state;
+};
 
 static struct trace trace_new(const struct bench *b) {
     const struct model_dims *d = &b->model->dims;
@@ -94,11 +104,16 @@ static void expect_equal(const struct bench *b, const struct trace *got, const s
 }
 
 /* Neighbours of a step: other slots read their own tokens beside the sequence under test. */
-struct company { uint32_t n; uint64_t pos[N_SLOTS]; uint64_t seed; int32_t tok[N_SLOTS][256]; };
+struct company {
+    uint32_t n;
+    uint64_t pos[N_SLOTS];
+    uint64_t seed;
+    int32_t tok[N_SLOTS][256];
+};
 
 /* Reads prompt[0..n) in pieces of piece tokens (0 = whole) and then N_DECODE more tokens, in slot, in company. */
-static struct trace read_sequence(const struct bench *b, uint32_t slot, const int32_t *prompt, uint32_t n, uint32_t piece,
-                                  struct company *company) {
+static struct trace read_sequence(const struct bench *b, uint32_t slot, const int32_t *prompt, uint32_t n,
+                                  uint32_t piece, struct company *company) {
     struct trace t = trace_new(b);
     backend_cpu.slot_zero(b->be, slot);
     uint64_t pos = 0, step = 0;
@@ -223,7 +238,8 @@ static void chunked_is_stepwise_within_rounding(void **state) {
         struct bench b = set_up(sets[i], 2);
         int32_t tok[MAX_PROMPT];
         fill_tokens(tok, MAX_PROMPT, b.V, 12);
-        struct trace chunked = read_sequence(&b, 0, tok, 290, 0, NULL), stepwise = read_sequence(&b, 1, tok, 290, 1, NULL);
+        struct trace chunked = read_sequence(&b, 0, tok, 290, 0, NULL),
+                     stepwise = read_sequence(&b, 1, tok, 290, 1, NULL);
         double max = 0, diff = 0;
         for (size_t k = 0; k < (size_t)(N_DECODE + 1) * b.V; k++) {
             double x = (double)stepwise.logits[k], d = (double)chunked.logits[k] - x;

@@ -1,12 +1,20 @@
-/* test_engine.c - the engine over a fake backend: what a request may ask, how it ends, and what its neighbours notice. */
+/* test_engine.c - the engine over a fake backend: what a request may ask, how it ends, and what its neighbours notice.
+ */
 #include "tests/collect.h"
 #include "tests/fake_backend.h"
 
 enum { V = 4096, EOS = 1 };
 
-struct bench { struct collector c; struct backend *be; };
+struct bench {
+    struct collector c;
+    struct backend *be;
+};
 
-struct bench_options { enum fake_kind kind; uint32_t n_slots, max_batch_tok, chunk_tok; bool tokenizer, gated; };
+struct bench_options {
+    enum fake_kind kind;
+    uint32_t n_slots, max_batch_tok, chunk_tok;
+    bool tokenizer, gated;
+};
 
 static void bench_open(struct bench *b, struct bench_options o, struct rod_engine_config config) {
     struct rod_error err;
@@ -35,7 +43,7 @@ static void bench_close(struct bench *b) {
 }
 
 #define OPTIONS(...) ((struct bench_options){__VA_ARGS__})
-#define CONFIG(...) ((struct rod_engine_config){.max_queue = 1000, __VA_ARGS__})
+#define CONFIG(...)  ((struct rod_engine_config){.max_queue = 1000, __VA_ARGS__})
 
 static void fill_ids(int32_t *ids, size_t n, uint64_t seed) {
     for (size_t i = 0; i < n; i++) ids[i] = 2 + (int32_t)(philox_uniform(seed, i, 9) * (V - 2));
@@ -179,19 +187,35 @@ static void special_tokens_appear_only_when_asked_for(void **state) {
 
 /* ---- how a request stops ---- */
 
-struct stop_case { const char *say, *stops[3], *want, *want_included, *matched; };
+struct stop_case {
+    const char *say, *stops[3], *want, *want_included, *matched;
+};
 
 static void stop_strings_end_the_text_before_or_after_themselves(void **state) {
     (void)state;
     const struct stop_case cases[] = {
-        {"The fox said to the raven, come down.", {"raven"}, "The fox said to the ", "The fox said to the raven", "raven"},
+        {"The fox said to the raven, come down.",
+         {"raven"},
+         "The fox said to the ",
+         "The fox said to the raven",
+         "raven"},
         {"The fox said to the raven, come down.", {"d to th"}, "The fox sai", "The fox said to th", "d to th"},
-        {"The fox said to the raven, come down.", {"zzz", "own", "."}, "The fox said to the raven, come d",
-         "The fox said to the raven, come down", "own"},
+        {"The fox said to the raven, come down.",
+         {"zzz", "own", "."},
+         "The fox said to the raven, come d",
+         "The fox said to the raven, come down",
+         "own"},
         {"The fox.", {"The fox."}, "", "The fox.", "The fox."},
-        {"The fox ran and ran and ran", {"and ran and not"}, "The fox ran and ran and ran", "The fox ran and ran and ran", ""},
-        {mixed, {"\xf0\x9f\x91\xa9"}, "Caf\xc3\xa9 \xe2\x82\xac 5, \xf0\x9f\x90\xba",
-         "Caf\xc3\xa9 \xe2\x82\xac 5, \xf0\x9f\x90\xba\xf0\x9f\x91\xa9", "\xf0\x9f\x91\xa9"},
+        {"The fox ran and ran and ran",
+         {"and ran and not"},
+         "The fox ran and ran and ran",
+         "The fox ran and ran and ran",
+         ""},
+        {mixed,
+         {"\xf0\x9f\x91\xa9"},
+         "Caf\xc3\xa9 \xe2\x82\xac 5, \xf0\x9f\x90\xba",
+         "Caf\xc3\xa9 \xe2\x82\xac 5, \xf0\x9f\x90\xba\xf0\x9f\x91\xa9",
+         "\xf0\x9f\x91\xa9"},
     };
     struct bench b;
     bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
@@ -335,7 +359,8 @@ static void every_request_gets_the_same_tokens_alone_and_in_a_crowd(void **state
         finish(&b, r, &alone[i]);
     }
     bench_close(&b);
-    const struct bench_options crowds[] = {{FAKE_HASH, 16, 24, 8, false, false}, {FAKE_HASH, 64, 16, 16, false, false},
+    const struct bench_options crowds[] = {{FAKE_HASH, 16, 24, 8, false, false},
+                                           {FAKE_HASH, 64, 16, 16, false, false},
                                            {FAKE_HASH, 7, 500, 1, false, false}};
     for (int k = 0; k < 3; k++) {
         bench_open(&b, crowds[k], CONFIG());
@@ -379,7 +404,12 @@ static void unseeded_requests_draw_differently(void **state) {
     bench_close(&b);
 }
 
-struct submit_job { struct bench *b; struct answer *answers; int n; pthread_t id; };
+struct submit_job {
+    struct bench *b;
+    struct answer *answers;
+    int n;
+    pthread_t id;
+};
 
 static void *submit_job(void *arg) {
     struct submit_job *job = arg;
@@ -433,20 +463,20 @@ static void many_threads_may_submit_and_cancel(void **state) {
 
 /* ---- refusals ---- */
 
-#define REFUSED(want, field, change)                                                                      \
-    do {                                                                                                    \
-        struct answer a_;                                                                                   \
-        struct rod_request *r = collect_request((const int32_t[]){5, 6, 7}, 3, &a_);                        \
-        struct rod_error err = {0};                                                                         \
-        uint64_t ticket;                                                                                    \
-        change;                                                                                             \
-        int rc = rod_submit(b.c.engine, r, &ticket, &err);                                                  \
-        if (rc != (want)) fail_msg("%s: %d, want %d (%s)", #change, rc, (int)(want), err.message);          \
-        assert_int_equal(err.code, rc);                                                                     \
-        assert_string_equal(err.param, field);                                                              \
-        assert_true(strlen(err.message) > 10);                                                              \
-        rod_request_free(r);                                                                                \
-        collect_free(&a_);                                                                                  \
+#define REFUSED(want, field, change)                                                                                   \
+    do {                                                                                                               \
+        struct answer a_;                                                                                              \
+        struct rod_request *r = collect_request((const int32_t[]){5, 6, 7}, 3, &a_);                                   \
+        struct rod_error err = {0};                                                                                    \
+        uint64_t ticket;                                                                                               \
+        change;                                                                                                        \
+        int rc = rod_submit(b.c.engine, r, &ticket, &err);                                                             \
+        if (rc != (want)) fail_msg("%s: %d, want %d (%s)", #change, rc, (int)(want), err.message);                     \
+        assert_int_equal(err.code, rc);                                                                                \
+        assert_string_equal(err.param, field);                                                                         \
+        assert_true(strlen(err.message) > 10);                                                                         \
+        rod_request_free(r);                                                                                           \
+        collect_free(&a_);                                                                                             \
     } while (0)
 
 static void what_makes_no_sense_is_refused_and_the_field_named(void **state) {

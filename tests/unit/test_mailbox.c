@@ -121,9 +121,21 @@ static void events_come_out_in_the_order_posted(void **state) {
 /* ---- many threads (the real test runs under TSan) ---- */
 
 enum { N_THREADS = 4, N_EACH = 3000 };
-struct letter { struct mail mail; struct mailbox_event event; int thread, number; bool was_cancelled; };
-struct shared { struct mailbox m; atomic_int n_refused; };
-struct submitter { struct shared *shared; int thread; pthread_t id; };
+struct letter {
+    struct mail mail;
+    struct mailbox_event event;
+    int thread, number;
+    bool was_cancelled;
+};
+struct shared {
+    struct mailbox m;
+    atomic_int n_refused;
+};
+struct submitter {
+    struct shared *shared;
+    int thread;
+    pthread_t id;
+};
 
 static void *submit_many(void *arg) {
     struct submitter *s = arg;

@@ -22,11 +22,10 @@ static void fill_logits(float *x, uint32_t n, uint64_t seed, float spread) {
 
 static void philox_gives_the_published_known_answers(void **state) {
     (void)state;
-    const uint32_t cases[3][10] = {
-        {0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
-        {~0u, ~0u, ~0u, ~0u, ~0u, ~0u, 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
-        {0xa4093822, 0x299f31d0, 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xd16cfe09, 0x94fdcceb, 0x5001e420,
-         0x24126ea1}};
+    const uint32_t cases[3][10] = {{0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
+                                   {~0u, ~0u, ~0u, ~0u, ~0u, ~0u, 0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
+                                   {0xa4093822, 0x299f31d0, 0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xd16cfe09,
+                                    0x94fdcceb, 0x5001e420, 0x24126ea1}};
     for (int i = 0; i < 3; i++) {
         uint32_t out[4];
         philox_block(cases[i], cases[i] + 2, out);
@@ -36,7 +35,11 @@ static void philox_gives_the_published_known_answers(void **state) {
 
 /* ---- the direct computation: full sort, double, one filter after the other ---- */
 
-struct ref { double p; int id; double key; };
+struct ref {
+    double p;
+    int id;
+    double key;
+};
 static int by_p(const void *a, const void *b) {
     const struct ref *x = a, *y = b;
     if (x->p != y->p) return x->p < y->p ? 1 : -1;
@@ -129,7 +132,9 @@ static void assert_draws_follow(const struct rod_sampling *sp, const float *x, c
     }
     if (n_cells > 1) {
         double k = n_cells - 1, z = (cbrt(chi / k) - (1 - 2 / (9 * k))) / sqrt(2 / (9 * k));
-        if (z > 4) fail_msg("seed %llu: chi-square %g with %g degrees of freedom, score %g > 4", (unsigned long long)seed, chi, k, z);
+        if (z > 4)
+            fail_msg("seed %llu: chi-square %g with %g degrees of freedom, score %g > 4", (unsigned long long)seed, chi,
+                     k, z);
     }
     free(count);
     sampler_fini(&s);
@@ -145,12 +150,12 @@ static void check_distribution(const struct rod_sampling *sp, float spread, uint
     assert_draws_follow(sp, x, p, seed + 17, &in);
 }
 
-#define DISTRIBUTION(name, ...)                                                    \
-    static void name(void **state) {                                               \
-        (void)state;                                                               \
-        struct rod_sampling sp = neutral;                                          \
-        __VA_ARGS__;                                                               \
-        for (uint64_t seed = 1; seed <= 3; seed++) check_distribution(&sp, 2.5f, seed); \
+#define DISTRIBUTION(name, ...)                                                                                        \
+    static void name(void **state) {                                                                                   \
+        (void)state;                                                                                                   \
+        struct rod_sampling sp = neutral;                                                                              \
+        __VA_ARGS__;                                                                                                   \
+        for (uint64_t seed = 1; seed <= 3; seed++) check_distribution(&sp, 2.5f, seed);                                \
     }
 DISTRIBUTION(plain_draws_follow_the_softmax, (void)0)
 DISTRIBUTION(temperature_sharpens, sp.temperature = 0.5f)

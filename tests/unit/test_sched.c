@@ -198,10 +198,16 @@ static void an_admitted_request_no_longer_expires(void **state) {
 
 /* ---- a random life, with every invariant checked in every step ---- */
 
-struct rng { uint64_t seed, n; };
+struct rng {
+    uint64_t seed, n;
+};
 static uint32_t below(struct rng *g, uint32_t n) { return (uint32_t)(philox_uniform(g->seed, g->n++, 0) * n); }
 
-struct sim_req { struct sched_req sched; uint64_t want_tok, n_out, waited; bool live; };
+struct sim_req {
+    struct sched_req sched;
+    uint64_t want_tok, n_out, waited;
+    bool live;
+};
 
 static void simulate(uint64_t seed) {
     struct rng g = {seed, 0};
@@ -264,15 +270,16 @@ static void simulate(uint64_t seed) {
             n_out += row->n_out;
         }
         if (n_tok > max_batch || n_out > max_out)
-            fail_msg("seed %llu: a step of %u tokens and %u outputs, limits %u and %u", (unsigned long long)seed, n_tok, n_out,
-                     max_batch, max_out);
+            fail_msg("seed %llu: a step of %u tokens and %u outputs, limits %u and %u", (unsigned long long)seed, n_tok,
+                     n_out, max_batch, max_out);
         if (s.prefill.n + s.decode.n) assert_true(n > 0);
         for (uint32_t i = 0; i < n_submitted; i++) {
             if (!r[i].live || r[i].sched.state == SCHED_QUEUED) continue;
             r[i].waited = row_of(rows, n, &r[i].sched) ? 0 : r[i].waited + 1;
             /* Nothing that holds a slot starves: the bound is far below "never". */
             if (r[i].waited > 4000)
-                fail_msg("seed %llu: a request waited for %llu steps", (unsigned long long)seed, (unsigned long long)r[i].waited);
+                fail_msg("seed %llu: a request waited for %llu steps", (unsigned long long)seed,
+                         (unsigned long long)r[i].waited);
         }
         for (uint32_t i = 0; i < n; i++) {
             struct sim_req *w = (struct sim_req *)(void *)rows[i].req;

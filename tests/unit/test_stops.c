@@ -20,8 +20,10 @@ static char *stream(char *const *strings, size_t n_strings, const char *text, si
         size_t n = piece < len - n_all ? piece : len - n_all, n_read, n_held;
         *match = stops_scan(&stops, text + n_all, n, &n_read, &n_held);
         size_t until;
-        if (*match >= 0) until = n_all + n_read - strlen(strings[*match]);
-        else until = n_all + n - n_held;
+        if (*match >= 0)
+            until = n_all + n_read - strlen(strings[*match]);
+        else
+            until = n_all + n - n_held;
         assert_true(until >= n_sent); /* nothing sent is ever taken back */
         n_sent = until;
         n_all += n;
@@ -100,7 +102,8 @@ static int direct(char *const *strings, size_t n, const char *text, size_t *star
         int best = -1;
         for (size_t i = 0; i < n; i++) {
             size_t k = strlen(strings[i]);
-            if (k <= end && !memcmp(text + end - k, strings[i], k) && (best < 0 || k > strlen(strings[best]))) best = (int)i;
+            if (k <= end && !memcmp(text + end - k, strings[i], k) && (best < 0 || k > strlen(strings[best])))
+                best = (int)i;
         }
         if (best >= 0) {
             *start = end - strlen(strings[best]);
@@ -127,8 +130,8 @@ static void random_texts_agree_with_a_direct_search(void **state) {
         char *got = stream(list, 3, text, piece, &match);
         /* Two equal strings may be named by either index. */
         if (strlen(got) != start || (match < 0) != (want < 0) || (match >= 0 && strcmp(list[match], list[want])))
-            fail_msg("seed %llu: got %zu bytes and match %d, want %zu and %d", (unsigned long long)seed, strlen(got), match, start,
-                     want);
+            fail_msg("seed %llu: got %zu bytes and match %d, want %zu and %d", (unsigned long long)seed, strlen(got),
+                     match, start, want);
         free(got);
     }
 }
