@@ -99,8 +99,11 @@ void buf_json(struct buf *b, const char *text, size_t len) {
 }
 
 void buf_logprob(struct buf *b, float value) {
-    if (!(value > -1e30f)) value = -1e30f; /* JSON has no infinity */
-    buf_addf(b, "%.9g", (double)value);
+    if (value > -1e30f) {
+        buf_addf(b, "%.9g", (double)value);
+    } else {
+        buf_puts(b, "-1e30"); /* JSON has no infinity */
+    }
 }
 
 char *buf_take(struct buf *b, size_t *len) {

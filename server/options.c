@@ -303,13 +303,10 @@ int options_from_flags(const struct option_set *set, int argc, char **argv, cons
 
 /* ---- environment ---- */
 
-/* Kubernetes describes a service called "rodimus" to every pod of its namespace in variables of these forms; the CPU
- * kernels read RODIMUS_ISA. */
+/* RODIMUS_CONFIG names the file, which is no row of a table. Kubernetes describes a service called "rodimus" to every
+ * pod of its namespace in variables of the other forms. */
 static bool foreign_variable(const char *name, const char *value) {
-    static const char *const elsewhere[] = {"CONFIG", "ISA"};
-    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++) {
-        if (!strcmp(name, elsewhere[i])) return true;
-    }
+    if (!strcmp(name, "CONFIG")) return true;
     if (!strncmp(name, "SERVICE_HOST", 12) || !strncmp(name, "SERVICE_PORT", 12)) return true;
     return !strncmp(name, "PORT", 4) && (name[4] == '_' || !strncmp(value, "tcp://", 6) || !strncmp(value, "udp://", 6));
 }
@@ -476,7 +473,7 @@ void options_help(const struct option_set *set, FILE *to, int width) {
         help_row(option, to, width);
     }
     if (n) {
-        fprintf(to, "\nReserved (named in the interface, not available in this version; anything but the default is refused)\n  ");
+        fprintf(to, "\nReserved (not available in this version: anything but the default is refused)\n  ");
         wrap(to, reserved, 2, 2, width);
     }
 }

@@ -1,0 +1,267 @@
+/* test_config.c - flags, environment and file of `rodimus serve`: one table, one meaning, errors that name the fault. */
+#include "server/config.h"
+
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+enum { MAX_ARGS = 12 };
+
+/* Loads from words ("--port 1") and variables, both separated by single spaces. */
+static enum config_result load(struct config *c, const char *flags, const char *variables, struct option_error *err) {
+    char words[2][512], *list[2][MAX_ARGS + 1] = {{0}};
+    const char *from[2] = {flags, variables};
+    int n[2] = {0, 0};
+    list[0][n[0]++] = "serve";
+    for (int k = 0; k < 2; k++) {
+        snprintf(words[k], sizeof words[k], "%s", from[k]);
+        char *rest = words[k], *word;
+        while ((word = strsep(&rest, " "))) {
+            if (*word && n[k] < MAX_ARGS) list[k][n[k]++] = word;
+        }
+    }
+    err->message[0] = 0;
+    return config_load(c, n[0], list[0], list[1], err);
+}
+
+static void check_error(const char *flags, const char *variables, const char *const *wanted) {
+    struct config c;
+    struct option_error err;
+    enum config_result result = load(&c, flags, variables, &err);
+    if (result != CONFIG_USAGE) fail_msg("'%s' '%s' is accepted", flags, variables);
+    for (; *wanted; wanted++) {
+        if (!strstr(err.message, *wanted)) fail_msg("'%s' is not in: %s", *wanted, err.message);
+    }
+    config_fini(&c);
+}
+#define ERROR(flags, variables, ...) check_error(flags, variables, (const char *const[]){__VA_ARGS__, NULL})
+
+static const char *write_file(const char *text) {
+    static char path[64];
+    snprintf(path, sizeof path, "/tmp/test_config_%d.json", (int)getpid());
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+    return path;
+}
+
+static void flag_goes_before_environment_before_file_before_default(void **state) {
+    (void)state;
+    char flags[128];
+    struct config c;
+    struct option_error err;
+    const char *path = write_file("{\"port\": 1001, \"drain_ms\": 1002, \"sse_ping_ms\": 1003}");
+    snprintf(flags, sizeof flags, "--config %s --port 3001", path);
+    assert_int_equal(load(&c, flags, "RODIMUS_PORT=2001 RODIMUS_DRAIN_MS=2002 OTHER=1", &err), CONFIG_OK);
+    unlink(path);
+    assert_int_equal(c.port, 3001);
+    assert_int_equal(c.drain_ms, 2002);
+    assert_int_equal(c.sse_ping_ms, 1003);
+    assert_int_equal(c.max_queue_requests, 1024);
+    assert_string_equal(c.host, "127.0.0.1");
+    config_fini(&c);
+}
+
+static void the_file_can_be_named_by_the_environment(void **state) {
+    (void)state;
+    char variables[128];
+    struct config c;
+    struct option_error err;
+    const char *path = write_file("{\"slots\": 7, \"api_keys\": [\"a,b\", \"c\"], \"log_format\": null}");
+    snprintf(variables, sizeof variables, "RODIMUS_CONFIG=%s", path);
+    assert_int_equal(load(&c, "", variables, &err), CONFIG_OK);
+    unlink(path);
+    assert_int_equal(c.slots, 7);
+    assert_int_equal(c.api_keys.n_items, 2);
+    assert_string_equal(c.api_keys.items[0], "a,b");
+    assert_string_equal(c.log_format, "text");
+    config_fini(&c);
+}
+
+static void values_have_one_spelling_everywhere(void **state) {
+    (void)state;
+    struct config c;
+    struct option_error err;
+    assert_int_equal(load(&c, "--slots=auto --port=0 --api-keys=k1,k2 -m dir --device cuda:3", "RODIMUS_LOG_LEVEL=warn", &err), CONFIG_OK);
+    assert_int_equal(c.slots, 0);
+    assert_int_equal(c.port, 0);
+    assert_int_equal(c.api_keys.n_items, 2);
+    assert_string_equal(c.api_keys.items[1], "k2");
+    assert_string_equal(c.model, "dir");
+    assert_string_equal(c.device, "cuda:3");
+    assert_string_equal(c.log_level, "warn");
+    config_fini(&c);
+}
+
+static void errors_name_key_value_range_and_source(void **state) {
+    (void)state;
+    ERROR("--port 70000", "", "port", "70000", "0 to 65535", "flag --port");
+    ERROR("", "RODIMUS_PORT=70000", "port", "70000", "0 to 65535", "RODIMUS_PORT");
+    ERROR("--port 12x", "", "port", "12x", "whole number");
+    ERROR("--port -1", "", "port", "-1", "out of range");
+    ERROR("--port 99999999999999999999999", "", "port", "out of range");
+    ERROR("--slots 0", "", "slots", "auto or 1");
+    ERROR("--device gpu", "", "device", "gpu", "auto|cpu|cuda|cuda:N");
+    ERROR("--device cuda:", "", "device");
+    ERROR("--device cuda:1234", "", "device");
+    ERROR("--port", "", "--port", "needs a value");
+    ERROR("stray", "", "stray");
+}
+
+static void unknown_names_are_errors_with_a_guess(void **state) {
+    (void)state;
+    ERROR("--prot 1", "", "--prot", "did you mean --port?");
+    ERROR("--max_queue_requests 1", "", "--max_queue_requests", "--max-queue-requests");
+    ERROR("", "RODIMUS_SLOT=1", "RODIMUS_SLOT", "did you mean RODIMUS_SLOTS?");
+    ERROR("--no-such-thing-at-all 1", "", "unknown flag --no-such-thing-at-all");
+}
+
+static void variables_of_kubernetes_are_not_settings(void **state) {
+    (void)state;
+    struct config c;
+    struct option_error err;
+    assert_int_equal(load(&c, "", "RODIMUS_SERVICE_HOST=10.0.0.1 RODIMUS_SERVICE_PORT=80 RODIMUS_PORT=tcp://10.0.0.1:80 RODIMUS_PORT_80_TCP_ADDR=10.0.0.1", &err), CONFIG_OK);
+    assert_int_equal(c.port, 8080);
+    config_fini(&c);
+}
+
+static void files_are_checked_as_strictly(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *want[3];
+    } cases[] = {
+        {"{\"prot\": 1}", {"prot", "did you mean port?"}},
+        {"{\"port\": \"80\"}", {"port", "must be a number"}},
+        {"{\"port\": 1.5}", {"port", "whole number"}},
+        {"{\"port\": 1, \"port\": 2}", {"duplicate"}},
+        {"{\"host\": 5}", {"host", "must not be a number"}},
+        {"{\"api_keys\": \"k\"}", {"api_keys", "array"}},
+        {"{\"api_keys\": [1]}", {"api_keys[0]", "string"}},
+        {"{\"host\": {}}", {"host", "object"}},
+        {"[]", {"JSON object"}},
+        {"{\"port\": 1", {"line 1"}},
+        {"{\"config\": \"x\"}", {"config"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char flags[128];
+        const char *path = write_file(cases[i].text), *want[4] = {path};
+        memcpy(want + 1, cases[i].want, sizeof cases[i].want);
+        snprintf(flags, sizeof flags, "--config %s", path);
+        check_error(flags, "", want);
+        unlink(path);
+    }
+    ERROR("--config /nowhere/at/all.json", "", "/nowhere/at/all.json");
+}
+
+static void what_is_not_available_is_refused_unless_it_is_the_default(void **state) {
+    (void)state;
+    struct config c;
+    struct option_error err;
+    ERROR("--tls-cert x.pem", "", "tls_cert", "not available in this version");
+    ERROR("", "RODIMUS_STATE_DIR=/var", "state_dir", "not available");
+    ERROR("--deterministic", "", "deterministic", "not available");
+    ERROR("--admin-key secret", "", "admin_key", "not available");
+    assert_int_equal(load(&c, "--admin-port 0 --session-header X-Session-Id --deterministic=false", "", &err), CONFIG_OK);
+    config_fini(&c);
+}
+
+static void secrets_are_not_in_messages(void **state) {
+    (void)state;
+    struct config c;
+    struct option_error err;
+    assert_int_equal(load(&c, "--admin-key hunter2", "", &err), CONFIG_USAGE);
+    assert_null(strstr(err.message, "hunter2"));
+    config_fini(&c);
+}
+
+static void keys_come_from_a_file_too(void **state) {
+    (void)state;
+    char flags[128];
+    struct config c;
+    struct option_error err;
+    const char *path = write_file("# team keys\nk1\n\n  k2  \r\n");
+    snprintf(flags, sizeof flags, "--api-keys k0 --api-key-file %s", path);
+    assert_int_equal(load(&c, flags, "", &err), CONFIG_OK);
+    assert_int_equal(c.api_keys.n_items, 3);
+    assert_string_equal(c.api_keys.items[2], "k2");
+    config_fini(&c);
+    write_file("# none\n");
+    snprintf(flags, sizeof flags, "--api-key-file %s", path);
+    ERROR(flags, "", "api_key_file", "no key");
+    unlink(path);
+    ERROR(flags, "", "api_key_file", "cannot read");
+}
+
+static void default_json_holds_every_key_with_its_default(void **state) {
+    (void)state;
+    json_error_t fault;
+    json_t *root = json_load_file("config/default.json", JSON_REJECT_DUPLICATES, &fault);
+    if (!root) fail_msg("config/default.json line %d: %s", fault.line, fault.text);
+    for (size_t i = 0; i < config_n_options; i++) {
+        const struct option *o = &config_options[i];
+        const json_t *value = json_object_get(root, o->name);
+        char text[64] = "";
+        if (!value) fail_msg("config/default.json lacks %s", o->name);
+        if (json_is_integer(value)) snprintf(text, sizeof text, "%lld", (long long)json_integer_value(value));
+        if (json_is_boolean(value)) snprintf(text, sizeof text, "%s", json_is_true(value) ? "true" : "false");
+        if (json_is_string(value)) snprintf(text, sizeof text, "%s", json_string_value(value));
+        const char *want = o->fallback ? o->fallback : "";
+        if (strcmp(text, want) != 0) fail_msg("%s is '%s' in config/default.json, '%s' in the table", o->name, text, want);
+    }
+    assert_int_equal(json_object_size(root), config_n_options);
+    json_decref(root);
+    struct config c;
+    struct option_error err;
+    if (load(&c, "--config config/default.json", "", &err) != CONFIG_OK) fail_msg("%s", err.message);
+    config_fini(&c);
+}
+
+static void help_names_every_flag(void **state) {
+    (void)state;
+    struct config c;
+    struct option_error err;
+    char *text = NULL;
+    size_t len = 0;
+    assert_int_equal(load(&c, "--port 1 --help", "", &err), CONFIG_HELP);
+    FILE *file = open_memstream(&text, &len);
+    assert_non_null(file);
+    struct option_set set = config_set(&c);
+    options_help(&set, file, 100);
+    fclose(file);
+    for (size_t i = 0; i < config_n_options; i++) {
+        char flag[64];
+        snprintf(flag, sizeof flag, "--%s", config_options[i].name);
+        for (char *at = flag; *at; at++) *at = *at == '_' ? '-' : *at;
+        if (!strstr(text, flag)) fail_msg("%s is not in --help", flag);
+    }
+    for (const char *line = text; *line; line = strchr(line, '\n') + 1) {
+        size_t n = strcspn(line, "\n");
+        if (n > 100) fail_msg("a line of --help has %zu columns: %.*s", n, (int)n, line);
+    }
+    free(text);
+    config_fini(&c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(flag_goes_before_environment_before_file_before_default),
+        cmocka_unit_test(the_file_can_be_named_by_the_environment),
+        cmocka_unit_test(values_have_one_spelling_everywhere),
+        cmocka_unit_test(errors_name_key_value_range_and_source),
+        cmocka_unit_test(unknown_names_are_errors_with_a_guess),
+        cmocka_unit_test(variables_of_kubernetes_are_not_settings),
+        cmocka_unit_test(files_are_checked_as_strictly),
+        cmocka_unit_test(what_is_not_available_is_refused_unless_it_is_the_default),
+        cmocka_unit_test(secrets_are_not_in_messages),
+        cmocka_unit_test(keys_come_from_a_file_too),
+        cmocka_unit_test(default_json_holds_every_key_with_its_default),
+        cmocka_unit_test(help_names_every_flag),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

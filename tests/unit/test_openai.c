@@ -1,0 +1,445 @@
+/* test_openai.c - the OpenAI protocol: what is accepted, what is refused and by which name, what answers look like. */
+#include "server/openai.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static const struct openai_defaults defaults = {.model_name = "tales", .vocab_size = 1000, .temperature = 0.8f, .top_p = 0.95f,
+                                                .min_p = 0, .repetition_penalty = 1, .top_k = -1, .chat_max_tokens = 2048};
+
+static int parse(enum openai_kind kind, const char *body, struct openai_request *out, struct openai_error *err) {
+    return openai_parse(kind, body, strlen(body), &defaults, out, err);
+}
+
+static void accept(enum openai_kind kind, const char *body, struct openai_request *out) {
+    struct openai_error err;
+    if (parse(kind, body, out, &err)) fail_msg("%s is refused: %s", body, err.message);
+}
+
+static void refuse(enum openai_kind kind, const char *body, unsigned http, const char *param) {
+    struct openai_request r;
+    struct openai_error err = {0};
+    if (parse(kind, body, &r, &err) == 0) fail_msg("%s is accepted", body);
+    if (err.http != http || strcmp(err.param, param) != 0) {
+        fail_msg("%s: got %u at '%s' (%s), want %u at '%s'", body, err.http, err.param, err.message, http, param);
+    }
+}
+
+static void a_prompt_alone_gets_the_defaults(void **state) {
+    (void)state;
+    struct openai_request r;
+    accept(OPENAI_COMPLETION, "{\"prompt\": \"x\"}", &r);
+    assert_int_equal(r.n_prompts, 1);
+    assert_string_equal(r.prompts[0].text, "x");
+    assert_float_equal(r.sampling.temperature, 0.8, 1e-6);
+    assert_float_equal(r.sampling.top_p, 0.95, 1e-6);
+    assert_float_equal(r.sampling.typical_p, 1, 0);
+    assert_int_equal(r.max_tokens, 16);
+    assert_int_equal(r.n, 1);
+    assert_int_equal(r.n_logprobs, -1);
+    assert_false(r.has_seed);
+    assert_false(r.stream);
+    openai_request_fini(&r);
+    accept(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", &r);
+    assert_int_equal(r.max_tokens, 2048);
+    openai_request_fini(&r);
+}
+
+static void prompts_have_four_forms(void **state) {
+    (void)state;
+    struct openai_request r;
+    accept(OPENAI_COMPLETION, "{\"prompt\": [\"a\", \"bc\"]}", &r);
+    assert_int_equal(r.n_prompts, 2);
+    assert_string_equal(r.prompts[1].text, "bc");
+    openai_request_fini(&r);
+    accept(OPENAI_COMPLETION, "{\"prompt\": [1, 2, 999]}", &r);
+    assert_int_equal(r.n_prompts, 1);
+    assert_int_equal(r.prompts[0].n_ids, 3);
+    assert_int_equal(r.prompts[0].ids[2], 999);
+    openai_request_fini(&r);
+    accept(OPENAI_COMPLETION, "{\"prompt\": [[1], [2, 3]]}", &r);
+    assert_int_equal(r.n_prompts, 2);
+    assert_int_equal(r.prompts[1].n_ids, 2);
+    openai_request_fini(&r);
+    accept(OPENAI_COMPLETION, "{\"prompt\": \"a\\u0000b\"}", &r);
+    assert_int_equal(r.prompts[0].len, 3);
+    openai_request_fini(&r);
+}
+
+static void every_optional_field_may_be_null(void **state) {
+    (void)state;
+    struct openai_request r;
+    accept(OPENAI_COMPLETION,
+           "{\"prompt\": \"x\", \"model\": null, \"max_tokens\": null, \"max_completion_tokens\": null, \"min_tokens\": null,"
+           "\"temperature\": null, \"top_p\": null, \"top_k\": null, \"min_p\": null, \"typical_p\": null,"
+           "\"frequency_penalty\": null, \"presence_penalty\": null, \"repetition_penalty\": null, \"repeat_penalty\": null,"
+           "\"logit_bias\": null, \"seed\": null, \"stop\": null, \"stop_token_ids\": null, \"ignore_eos\": null, \"n\": null,"
+           "\"include_stop_str_in_output\": null, \"skip_special_tokens\": null, \"best_of\": null, \"echo\": null,"
+           "\"logprobs\": null, \"prompt_logprobs\": null, \"suffix\": null, \"stream\": null, \"stream_options\": null,"
+           "\"return_token_ids\": null, \"sse_ping_ms\": null, \"response_format\": null, \"tools\": null, \"tool_choice\": null,"
+           "\"structured_outputs\": null, \"bad_words\": null, \"allowed_token_ids\": null, \"session_id\": null, \"user\": null}",
+           &r);
+    assert_int_equal(r.max_tokens, 16);
+    openai_request_fini(&r);
+    accept(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"name\": null, \"tool_calls\": null},"
+                        "{\"role\": \"assistant\", \"content\": null}], \"top_logprobs\": null, \"modalities\": null}", &r);
+    assert_int_equal(r.messages[1].content_len, 0);
+    openai_request_fini(&r);
+}
+
+static void unknown_fields_and_empty_wishes_are_accepted(void **state) {
+    (void)state;
+    struct openai_request r;
+    accept(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"foo\": [1, {}], \"tools\": [], \"echo\": false,"
+                        "\"best_of\": 1, \"tool_choice\": \"none\", \"response_format\": {\"type\": \"text\"},"
+                        "\"modalities\": [\"text\"], \"logit_bias\": {}, \"stop\": [], \"suffix\": \"\", \"metadata\": {\"a\": \"b\"}}", &r);
+    openai_request_fini(&r);
+}
+
+static void sampling_fields_arrive(void **state) {
+    (void)state;
+    struct openai_request r;
+    accept(OPENAI_COMPLETION,
+           "{\"prompt\": \"x\", \"temperature\": 2, \"top_p\": 0.5, \"top_k\": 40.0, \"min_p\": 0.1, \"typical_p\": 0.9,"
+           "\"frequency_penalty\": -2, \"presence_penalty\": 1.5, \"repeat_penalty\": 1.1, \"seed\": -7, \"n\": 128,"
+           "\"logit_bias\": {\"5\": -100, \"999\": 2.5}, \"stop\": [\"a\", \"\\n\\n\"], \"stop_token_ids\": [3], \"max_tokens\": 9,"
+           "\"max_completion_tokens\": 8, \"min_tokens\": 8, \"ignore_eos\": true, \"skip_special_tokens\": false, \"logprobs\": 20,"
+           "\"include_stop_str_in_output\": true, \"stream\": true, \"stream_options\": {\"include_usage\": true,"
+           "\"continuous_usage_stats\": true}, \"return_token_ids\": true, \"sse_ping_ms\": 0, \"model\": \"tales\"}", &r);
+    assert_float_equal(r.sampling.temperature, 2, 0);
+    assert_int_equal(r.sampling.top_k, 40);
+    assert_float_equal(r.sampling.typical_p, 0.9, 1e-6);
+    assert_float_equal(r.sampling.frequency_penalty, -2, 0);
+    assert_float_equal(r.sampling.repetition_penalty, 1.1, 1e-6);
+    assert_true(r.has_seed && r.sampling.seed == (uint64_t)-7);
+    assert_int_equal(r.n_bias, 2);
+    assert_int_equal(r.n_stop, 2);
+    assert_string_equal(r.stop[1], "\n\n");
+    assert_int_equal(r.stop_ids[0], 3);
+    assert_int_equal(r.max_tokens, 8);
+    assert_int_equal(r.min_tokens, 8);
+    assert_int_equal(r.n, 128);
+    assert_int_equal(r.n_logprobs, 20);
+    assert_int_equal(r.ping_ms, 0);
+    assert_true(r.ignore_eos && r.keep_special && r.include_stop && r.stream && r.include_usage && r.continuous_usage);
+    openai_request_fini(&r);
+}
+
+static void faults_name_their_field(void **state) {
+    (void)state;
+    static const struct {
+        const char *fields, *param;
+    } cases[] = {
+        {"\"temperature\": 2.1", "temperature"}, {"\"temperature\": -1", "temperature"}, {"\"temperature\": \"1\"", "temperature"},
+        {"\"temperature\": true", "temperature"}, {"\"top_p\": 0", "top_p"}, {"\"top_p\": 1.1", "top_p"}, {"\"top_p\": 1e-300", "top_p"},
+        {"\"top_k\": -2", "top_k"}, {"\"top_k\": 1.5", "top_k"}, {"\"min_p\": 2", "min_p"}, {"\"typical_p\": 0", "typical_p"},
+        {"\"frequency_penalty\": 3", "frequency_penalty"}, {"\"presence_penalty\": -3", "presence_penalty"},
+        {"\"repetition_penalty\": 0", "repetition_penalty"}, {"\"repeat_penalty\": -1", "repeat_penalty"},
+        {"\"seed\": 1.5", "seed"}, {"\"seed\": \"x\"", "seed"}, {"\"n\": 0", "n"}, {"\"n\": 129", "n"}, {"\"n\": true", "n"},
+        {"\"max_tokens\": 0", "max_tokens"}, {"\"max_tokens\": -1", "max_tokens"}, {"\"max_tokens\": 1e30", "max_tokens"},
+        {"\"max_tokens\": 9007199254740993", "max_tokens"}, {"\"min_tokens\": 17", "min_tokens"}, {"\"stop\": \"\"", "stop"},
+        {"\"stop\": [\"a\", 1]", "stop"}, {"\"stop\": {}", "stop"}, {"\"stop\": \"a\\u0000\"", "stop"},
+        {"\"stop\": [\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\"]", "stop"},
+        {"\"stop_token_ids\": [1000]", "stop_token_ids"}, {"\"stop_token_ids\": 1", "stop_token_ids"},
+        {"\"logit_bias\": {\"1000\": 1}", "logit_bias"}, {"\"logit_bias\": {\"x\": 1}", "logit_bias"},
+        {"\"logit_bias\": {\"-1\": 1}", "logit_bias"}, {"\"logit_bias\": {\"1\": 101}", "logit_bias"},
+        {"\"logit_bias\": {\"1\": null}", "logit_bias"}, {"\"logit_bias\": []", "logit_bias"}, {"\"ignore_eos\": 1", "ignore_eos"},
+        {"\"stream\": \"yes\"", "stream"}, {"\"stream_options\": {}", "stream_options"},
+        {"\"stream\": true, \"stream_options\": []", "stream_options"},
+        {"\"stream\": true, \"stream_options\": {\"include_usage\": 1}", "stream_options"}, {"\"model\": 5", "model"},
+        {"\"logprobs\": 21", "logprobs"}, {"\"logprobs\": true", "logprobs"}, {"\"best_of\": 2", "best_of"}, {"\"echo\": true", "echo"},
+        {"\"suffix\": \"x\"", "suffix"}, {"\"prompt_logprobs\": 0", "prompt_logprobs"}, {"\"bad_words\": [\"x\"]", "bad_words"},
+        {"\"allowed_token_ids\": [1]", "allowed_token_ids"}, {"\"structured_outputs\": {\"regex\": \"x\"}", "structured_outputs"},
+        {"\"guided_json\": {\"type\": \"object\"}", "guided_json"}, {"\"response_format\": {\"type\": \"json_object\"}", "response_format"},
+        {"\"response_format\": 5", "response_format"}, {"\"truncate_prompt_tokens\": 5", "truncate_prompt_tokens"},
+        {"\"session_id\": \"s\"", "session_id"}, {"\"tools\": [{}]", "tools"}, {"\"tool_choice\": \"required\"", "tool_choice"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[512];
+        snprintf(body, sizeof body, "{\"prompt\": \"x\", %s}", cases[i].fields);
+        refuse(OPENAI_COMPLETION, body, 400, cases[i].param);
+    }
+}
+
+static void bad_prompts_are_refused(void **state) {
+    (void)state;
+    refuse(OPENAI_COMPLETION, "{}", 400, "prompt");
+    refuse(OPENAI_COMPLETION, "{\"prompt\": null}", 400, "prompt");
+    refuse(OPENAI_COMPLETION, "{\"prompt\": \"\"}", 400, "prompt");
+    refuse(OPENAI_COMPLETION, "{\"prompt\": 5}", 400, "prompt");
+    refuse(OPENAI_COMPLETION, "{\"prompt\": {}}", 400, "prompt");
+    refuse(OPENAI_COMPLETION, "{\"prompt\": []}", 400, "prompt");
+    refuse(OPENAI_COMPLETION, "{\"prompt\": [1000]}", 400, "prompt");
+    refuse(OPENAI_COMPLETION, "{\"prompt\": [-1]}", 400, "prompt");
+    refuse(OPENAI_COMPLETION, "{\"prompt\": [true]}", 400, "prompt");
+    refuse(OPENAI_COMPLETION, "{\"prompt\": [1, \"a\"]}", 400, "prompt");
+    refuse(OPENAI_COMPLETION, "{\"prompt\": [\"a\", 1]}", 400, "prompt[1]");
+    refuse(OPENAI_COMPLETION, "{\"prompt\": [\"a\", \"\"]}", 400, "prompt[1]");
+    refuse(OPENAI_COMPLETION, "{\"prompt\": [[1], []]}", 400, "prompt[1]");
+}
+
+static void bad_messages_are_refused(void **state) {
+    (void)state;
+    refuse(OPENAI_CHAT, "{}", 400, "messages");
+    refuse(OPENAI_CHAT, "{\"messages\": \"x\"}", 400, "messages");
+    refuse(OPENAI_CHAT, "{\"messages\": []}", 400, "messages");
+    refuse(OPENAI_CHAT, "{\"messages\": [5]}", 400, "messages[0]");
+    refuse(OPENAI_CHAT, "{\"messages\": [{\"content\": \"x\"}]}", 400, "messages[0]");
+    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"boss\", \"content\": \"x\"}]}", 400, "messages[0]");
+    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\"}]}", 400, "messages[0]");
+    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", 400, "messages[0]");
+    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}", 400, "messages[0].content[0]");
+    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{}]}]}", 400, "messages[0]");
+    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"top_logprobs\": 2}", 400, "top_logprobs");
+    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"logprobs\": 2}", 400, "logprobs");
+}
+
+static void content_parts_are_joined_by_line_breaks(void **state) {
+    (void)state;
+    struct openai_request r;
+    accept(OPENAI_CHAT, "{\"messages\": [{\"role\": \"developer\", \"content\": [{\"type\": \"text\", \"text\": \"a\"},"
+                        "{\"type\": \"text\", \"text\": \"b\"}]}]}", &r);
+    assert_string_equal(r.messages[0].content, "a\nb");
+    assert_string_equal(r.messages[0].role, "developer");
+    openai_request_fini(&r);
+}
+
+static void another_model_is_not_found(void **state) {
+    (void)state;
+    struct openai_request r;
+    struct openai_error err;
+    assert_int_equal(parse(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"model\": \"gpt-4\"}", &r, &err), -1);
+    assert_int_equal(err.http, 404);
+    assert_string_equal(err.code, "model_not_found");
+    assert_string_equal(err.param, "model");
+}
+
+static void what_is_not_a_json_object_is_refused(void **state) {
+    (void)state;
+    static const char *const bodies[] = {"", "{", "[]", "5", "null", "{\"prompt\": NaN}", "{\"prompt\": 1e999}", "{\"prompt\": \"\xff\"}",
+                                         "{\"prompt\": \"\\ud800\"}", "{\"prompt\": \"x\"} x", "{\"prompt\": 99999999999999999999}"};
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) refuse(OPENAI_COMPLETION, bodies[i], 400, "");
+    struct openai_request r;
+    struct openai_error err;
+    assert_int_equal(openai_parse(OPENAI_CHAT, NULL, 0, &defaults, &r, &err), -1);
+    assert_int_equal(err.http, 400);
+}
+
+/* ---- answers ---- */
+
+static const char *word(void *arg, int32_t id, size_t *len) {
+    static const char *const words[] = {"He", "llo", "\xE2\x80", "\"quote\n"};
+    (void)arg;
+    if (id < 0 || id > 3) return NULL;
+    *len = strlen(words[id]);
+    return words[id];
+}
+static const struct openai_vocab vocab = {word, NULL};
+
+static json_t *read_back(struct buf *b) {
+    json_error_t fault;
+    json_t *root = json_loadb(b->data, b->len, 0, &fault);
+    if (!root) fail_msg("not JSON: %s: %.*s", fault.text, (int)b->len, b->data);
+    buf_fini(b);
+    return root;
+}
+
+static const json_t *at(const json_t *value, const char *path) {
+    char copy[128], *rest = copy, *part;
+    snprintf(copy, sizeof copy, "%s", path);
+    while ((part = strsep(&rest, "."))) {
+        value = json_is_array(value) ? json_array_get(value, (size_t)strtoul(part, NULL, 10)) : json_object_get(value, part);
+    }
+    if (!value) fail_msg("%s is missing", path);
+    return value;
+}
+
+static void errors_have_the_openai_form(void **state) {
+    (void)state;
+    struct buf b = {0};
+    struct openai_error e;
+    openai_error_set(&e, 400, "invalid_request_error", "", "n", "n is \"bad\"\n");
+    openai_render_error(&b, &e);
+    json_t *root = read_back(&b);
+    assert_string_equal(json_string_value(at(root, "error.message")), "n is \"bad\"\n");
+    assert_string_equal(json_string_value(at(root, "error.param")), "n");
+    assert_true(json_is_null(at(root, "error.code")));
+    json_decref(root);
+    struct rod_error from;
+    rod_fail(&from, ROD_EQUEUEFULL, "full");
+    openai_error_from(&e, &from);
+    assert_int_equal(e.http, 429);
+    openai_render_error(&b, &e);
+    root = read_back(&b);
+    assert_string_equal(json_string_value(at(root, "error.code")), "queue_full");
+    assert_true(json_is_null(at(root, "error.param")));
+    json_decref(root);
+}
+
+static void tokens_are_spelled_as_text_or_bytes(void **state) {
+    (void)state;
+    struct buf b = {0};
+    for (int32_t id = 0; id < 5; id++) openai_render_token(&b, id, &vocab);
+    size_t len;
+    char *got = buf_take(&b, &len);
+    assert_string_equal(got, "\"He\"\"llo\"\"bytes:\\\\xe2\\\\x80\"\"\\\"quote\\n\"\"token_id:4\"");
+    free(got);
+}
+
+static void legacy_logprobs_are_parallel_arrays(void **state) {
+    (void)state;
+    struct rod_logprob top[] = {{1, -0.5f}, {3, -2}};
+    struct rod_token tokens[] = {{0, -3, 2, top}, {1, -0.5f, 2, top}, {2, -INFINITY, 0, NULL}};
+    struct openai_logprobs l = {0};
+    struct buf b = {0}, prefix = {0};
+    openai_logprobs_add(&l, OPENAI_COMPLETION, tokens, 3, &vocab);
+    struct openai_choice c = {.index = 3, .text = "Hello", .text_len = 5, .logprobs = &l, .stop_id = -1};
+    openai_render_prefix(&prefix, OPENAI_COMPLETION, true, "id7", 12, "m \"x\"");
+    openai_render_chunk(&b, OPENAI_COMPLETION, &prefix, &c, NULL, false);
+    json_t *root = read_back(&b);
+    assert_string_equal(json_string_value(at(root, "id")), "cmpl-id7");
+    assert_string_equal(json_string_value(at(root, "object")), "text_completion");
+    assert_string_equal(json_string_value(at(root, "model")), "m \"x\"");
+    assert_int_equal(json_integer_value(at(root, "choices.0.index")), 3);
+    assert_string_equal(json_string_value(at(root, "choices.0.logprobs.tokens.1")), "llo");
+    assert_float_equal(json_real_value(at(root, "choices.0.logprobs.token_logprobs.1")), -0.5, 0);
+    assert_float_equal(json_real_value(at(root, "choices.0.logprobs.token_logprobs.2")), -1e30, 0);
+    assert_int_equal(json_object_size(at(root, "choices.0.logprobs.top_logprobs.0")), 3); /* the sampled one is added */
+    assert_int_equal(json_object_size(at(root, "choices.0.logprobs.top_logprobs.1")), 2);
+    assert_int_equal(json_integer_value(at(root, "choices.0.logprobs.text_offset.2")), 5);
+    assert_true(json_is_null(at(root, "choices.0.finish_reason")));
+    json_decref(root);
+    openai_logprobs_clear(&l);
+    openai_logprobs_add(&l, OPENAI_COMPLETION, tokens, 1, &vocab);
+    assert_memory_equal(l.offsets.data, "6", 1); /* the half character counts once; offsets go on over chunks */
+    openai_logprobs_fini(&l);
+    buf_fini(&prefix);
+}
+
+static void chat_logprobs_hold_bytes(void **state) {
+    (void)state;
+    struct rod_logprob top[] = {{2, -0.25f}};
+    struct rod_token tokens[] = {{2, -0.25f, 1, top}};
+    struct openai_logprobs l = {0};
+    struct buf b = {0}, prefix = {0};
+    openai_logprobs_add(&l, OPENAI_CHAT, tokens, 1, &vocab);
+    struct openai_choice c = {.text = "", .logprobs = &l, .stop_id = -1};
+    openai_render_prefix(&prefix, OPENAI_CHAT, true, "i", 12, "m");
+    openai_render_chunk(&b, OPENAI_CHAT, &prefix, &c, NULL, true);
+    json_t *root = read_back(&b);
+    assert_string_equal(json_string_value(at(root, "object")), "chat.completion.chunk");
+    assert_int_equal(json_integer_value(at(root, "choices.0.logprobs.content.0.bytes.1")), 0x80);
+    assert_string_equal(json_string_value(at(root, "choices.0.logprobs.content.0.top_logprobs.0.token")), "bytes:\\xe2\\x80");
+    assert_true(json_is_null(at(root, "usage")));
+    json_decref(root);
+    openai_logprobs_fini(&l);
+    buf_fini(&prefix);
+}
+
+static void chat_chunks_are_role_then_content_then_finish(void **state) {
+    (void)state;
+    struct buf b = {0}, prefix = {0};
+    struct openai_usage usage = {5, 2, 1};
+    struct openai_choice c = {.role = true, .text = "", .stop_id = -1};
+    openai_render_prefix(&prefix, OPENAI_CHAT, true, "i", 12, "m");
+    openai_render_chunk(&b, OPENAI_CHAT, &prefix, &c, NULL, false);
+    json_t *root = read_back(&b);
+    assert_string_equal(json_string_value(at(root, "choices.0.delta.role")), "assistant");
+    assert_string_equal(json_string_value(at(root, "choices.0.delta.content")), "");
+    assert_null(json_object_get(root, "usage"));
+    json_decref(root);
+    c = (struct openai_choice){.text = "", .finished = true, .reason = ROD_FINISH_STOP, .stop_string = "END", .stop_id = -1};
+    openai_render_chunk(&b, OPENAI_CHAT, &prefix, &c, &usage, true);
+    root = read_back(&b);
+    assert_int_equal(json_object_size(at(root, "choices.0.delta")), 0);
+    assert_string_equal(json_string_value(at(root, "choices.0.finish_reason")), "stop");
+    assert_string_equal(json_string_value(at(root, "choices.0.stop_reason")), "END");
+    assert_int_equal(json_integer_value(at(root, "usage.total_tokens")), 7);
+    json_decref(root);
+    openai_render_usage_chunk(&b, &prefix, &usage);
+    root = read_back(&b);
+    assert_int_equal(json_array_size(at(root, "choices")), 0);
+    assert_int_equal(json_integer_value(at(root, "usage.prompt_tokens_details.cached_tokens")), 1);
+    json_decref(root);
+    buf_fini(&prefix);
+}
+
+static void whole_answers_hold_all_choices(void **state) {
+    (void)state;
+    struct buf b = {0}, prefix = {0}, ids = {0}, prompt = {0};
+    buf_puts(&ids, "1,2");
+    buf_puts(&prompt, "7");
+    struct openai_usage usage = {1, 4, 0};
+    struct openai_choice c[2] = {{.index = 0, .text = "a", .text_len = 1, .finished = true, .reason = ROD_FINISH_LENGTH,
+                                  .stop_id = -1, .token_ids = &ids, .prompt_ids = &prompt},
+                                 {.index = 1, .text = "b", .text_len = 1, .finished = true, .stop_id = 42}};
+    for (enum openai_kind kind = OPENAI_COMPLETION; kind <= OPENAI_CHAT; kind++) {
+        openai_render_prefix(&prefix, kind, false, "i", 12, "m");
+        openai_render_answer(&b, kind, &prefix, c, 2, &usage);
+        json_t *root = read_back(&b);
+        assert_string_equal(json_string_value(at(root, kind == OPENAI_CHAT ? "choices.1.message.content" : "choices.1.text")), "b");
+        assert_string_equal(json_string_value(at(root, "choices.0.finish_reason")), "length");
+        assert_int_equal(json_integer_value(at(root, "choices.1.stop_reason")), 42);
+        assert_int_equal(json_array_size(at(root, "choices.0.token_ids")), 2);
+        assert_int_equal(json_integer_value(at(root, kind == OPENAI_CHAT ? "prompt_token_ids.0" : "choices.0.prompt_token_ids.0")), 7);
+        json_decref(root);
+        buf_fini(&prefix);
+    }
+    buf_fini(&ids);
+    buf_fini(&prompt);
+}
+
+static void tokenize_takes_text_or_messages(void **state) {
+    (void)state;
+    struct openai_tokenize t;
+    struct openai_error err;
+    const char *body = "{\"prompt\": \"\", \"return_token_strs\": true, \"add_special_tokens\": false}";
+    assert_int_equal(openai_parse_tokenize(body, strlen(body), &defaults, &t, &err), 0);
+    assert_true(t.token_strs && t.len == 0 && !t.n_messages);
+    openai_tokenize_fini(&t);
+    body = "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}";
+    assert_int_equal(openai_parse_tokenize(body, strlen(body), &defaults, &t, &err), 0);
+    assert_int_equal(t.n_messages, 1);
+    openai_tokenize_fini(&t);
+    body = "{\"prompt\": [1]}";
+    assert_int_equal(openai_parse_tokenize(body, strlen(body), &defaults, &t, &err), -1);
+    assert_string_equal(err.param, "prompt");
+    int32_t *ids;
+    size_t n;
+    body = "{\"tokens\": [1, 2]}";
+    assert_int_equal(openai_parse_detokenize(body, strlen(body), &defaults, &ids, &n, &err), 0);
+    assert_int_equal(n, 2);
+    free(ids);
+    body = "{\"tokens\": [1, 1000]}";
+    assert_int_equal(openai_parse_detokenize(body, strlen(body), &defaults, &ids, &n, &err), -1);
+    assert_string_equal(err.param, "tokens");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_prompt_alone_gets_the_defaults),
+        cmocka_unit_test(prompts_have_four_forms),
+        cmocka_unit_test(every_optional_field_may_be_null),
+        cmocka_unit_test(unknown_fields_and_empty_wishes_are_accepted),
+        cmocka_unit_test(sampling_fields_arrive),
+        cmocka_unit_test(faults_name_their_field),
+        cmocka_unit_test(bad_prompts_are_refused),
+        cmocka_unit_test(bad_messages_are_refused),
+        cmocka_unit_test(content_parts_are_joined_by_line_breaks),
+        cmocka_unit_test(another_model_is_not_found),
+        cmocka_unit_test(what_is_not_a_json_object_is_refused),
+        cmocka_unit_test(errors_have_the_openai_form),
+        cmocka_unit_test(tokens_are_spelled_as_text_or_bytes),
+        cmocka_unit_test(legacy_logprobs_are_parallel_arrays),
+        cmocka_unit_test(chat_logprobs_hold_bytes),
+        cmocka_unit_test(chat_chunks_are_role_then_content_then_finish),
+        cmocka_unit_test(whole_answers_hold_all_choices),
+        cmocka_unit_test(tokenize_takes_text_or_messages),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
