@@ -124,7 +124,8 @@ int turn_log_fields(const struct turn *t, struct log_field *fields, int max) {
     if (max < 5) return 0;
     uint64_t completion = 0;
     for (uint32_t i = 0; i < t->n_choices; i++) completion += t->choices[i].completion_tok;
-    fields[0] = (struct log_field){"prompt_tokens", NULL, (double)t->usage.prompt_tok};
+    /* While the pool works on the turn, what it writes must not be read. */
+    fields[0] = (struct log_field){"prompt_tokens", NULL, t->working ? 0 : (double)t->usage.prompt_tok};
     fields[1] = (struct log_field){"completion_tokens", NULL, (double)completion};
     fields[2] = (struct log_field){"ttft_ms", NULL, t->first_ns ? (double)((t->first_ns - t->started_ns) / 10000) / 100 : -1};
     fields[3] = (struct log_field){"stream", t->stream ? "true" : "false", 0};
@@ -386,6 +387,7 @@ void turn_tick(uv_timer_t *timer) {
     uint64_t now = uv_hrtime();
     if (!server->turns) uv_timer_stop(timer);
     for (struct turn *t = server->turns; t; t = t->next) {
+        if (t->working) continue; /* the request is still being written on the pool */
         uint64_t silence = ping_ns(t);
         if (!t->n_open || t->over || !t->exchange || !t->request.stream || !silence) continue;
         if (now - t->sent_ns < silence || (t->streaming && http_stream_pending(t->exchange->http))) continue;
