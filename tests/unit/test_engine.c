@@ -1,49 +1,6 @@
 /* test_engine.c - the engine over a fake backend: what a request may ask, how it ends, and what its neighbours notice.
  */
-#include "tests/collect.h"
-#include "tests/fake_backend.h"
-
-enum { V = 4096, EOS = 1 };
-
-struct bench {
-    struct collector c;
-    struct backend *be;
-};
-
-struct bench_options {
-    enum fake_kind kind;
-    uint32_t n_slots, max_batch_tok, chunk_tok;
-    bool tokenizer, gated;
-};
-
-static void bench_open(struct bench *b, struct bench_options o, struct rod_engine_config config) {
-    struct rod_error err;
-    collect_init(&b->c, &config);
-    b->be = fake_open(o.kind, V, o.n_slots ? o.n_slots : 4, o.max_batch_tok ? o.max_batch_tok : 64,
-                      o.chunk_tok ? o.chunk_tok : 8);
-    b->be->gated = o.gated;
-    struct engine_parts parts = {.ops = &fake_ops, .backend = b->be, .V = V, .eos_ids = {EOS}, .n_eos_ids = 1};
-    if (o.tokenizer && tokenizer_open("config/models/tales", &parts.tokenizer, &err)) fail_msg("%s", err.message);
-    if (engine_open_parts(&config, &parts, &b->c.engine, &err)) fail_msg("%s", err.message);
-}
-
-static void bench_close(struct bench *b) {
-    char fault[sizeof b->be->fault];
-    fake_release(b->be);
-    rod_engine_drain(b->c.engine);
-    struct rod_stats stats;
-    do {
-        collect_now(&b->c);
-        rod_engine_stats(b->c.engine, &stats);
-    } while (stats.running + stats.queued);
-    collect_now(&b->c);
-    memcpy(fault, b->be->fault, sizeof fault);
-    collect_close(&b->c);
-    if (fault[0]) fail_msg("the engine broke a rule of backend.h: %s", fault);
-}
-
-#define OPTIONS(...) ((struct bench_options){__VA_ARGS__})
-#define CONFIG(...)  ((struct rod_engine_config){.max_queue = 1000, __VA_ARGS__})
+#include "tests/engine_bench.h"
 
 static void fill_ids(int32_t *ids, size_t n, uint64_t seed) {
     for (size_t i = 0; i < n; i++) ids[i] = 2 + (int32_t)(philox_uniform(seed, i, 9) * (V - 2));
@@ -63,24 +20,6 @@ static void expect_greedy(const int32_t *prompt, size_t n_prompt, int32_t *out, 
         s->hash = fake_mix(s->hash, best);
     }
     free(s);
-}
-
-/* One request in the copy model with the demo tokenizer: it says text. */
-static struct rod_request *say(struct bench *b, const char *text, struct answer *a) {
-    int32_t *ids;
-    size_t n;
-    struct rod_error err;
-    if (rod_encode(b->c.engine, text, strlen(text), true, &ids, &n, &err)) fail_msg("%s", err.message);
-    struct rod_request *r = collect_request(ids, n, a);
-    r->max_tokens = 1000;
-    free(ids);
-    return r;
-}
-
-static void finish(struct bench *b, struct rod_request *r, struct answer *a) {
-    collect_submit(&b->c, r);
-    collect_until(&b->c, a, 1);
-    if (a->failed) fail_msg("%s", a->end.error.message);
 }
 
 /* ---- generation ---- */
@@ -105,208 +44,6 @@ static void greedy_tokens_are_the_models_and_each_is_reported_once(void **state)
         assert_int_equal(a.end.stop_id, -1);
         assert_int_equal(a.n_deltas, 30);
         assert_int_equal(a.text_len, 0);
-        collect_free(&a);
-    }
-    bench_close(&b);
-}
-
-static void the_end_token_ends_the_text_and_is_not_counted(void **state) {
-    (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
-    struct answer a;
-    finish(&b, say(&b, "Once upon a time there was a wolf.", &a), &a);
-    assert_string_equal(a.text, "Once upon a time there was a wolf.");
-    assert_int_equal(a.end.reason, ROD_FINISH_STOP);
-    assert_int_equal(a.end.stop_id, EOS);
-    assert_int_equal(a.end.completion_tok, a.end.prompt_tok);
-    collect_free(&a);
-    bench_close(&b);
-}
-
-static void ignoring_the_end_token_goes_on_to_max_tokens(void **state) {
-    (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
-    struct answer a;
-    struct rod_request *r = say(&b, "A wolf.", &a);
-    r->ignore_eos = true;
-    r->max_tokens = (uint32_t)r->n_prompt + 5;
-    finish(&b, r, &a);
-    assert_int_equal(a.end.reason, ROD_FINISH_LENGTH);
-    assert_int_equal(a.end.completion_tok, a.end.prompt_tok + 5);
-    assert_int_equal(a.ids[a.n_ids - 1], EOS);
-    assert_string_equal(a.text, "A wolf.");
-    collect_free(&a);
-    bench_close(&b);
-}
-
-static const char mixed[] = "Caf\xc3\xa9 \xe2\x82\xac 5, \xf0\x9f\x90\xba\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x91\xa7 "
-                            "\xe7\x8b\xbc\xe3\x81\xa8\xe7\xbe\x8a, \xd0\xb2\xd0\xbe\xd0\xbb\xd0\xba!";
-
-static void text_of_any_language_streams_in_whole_characters(void **state) {
-    (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
-    struct answer a; /* collect_event checks every piece */
-    finish(&b, say(&b, mixed, &a), &a);
-    assert_string_equal(a.text, mixed);
-    assert_true(a.n_ids > 20);
-    collect_free(&a);
-    bench_close(&b);
-}
-
-static void a_text_cut_inside_a_character_ends_with_the_replacement_character(void **state) {
-    (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
-    struct answer a;
-    struct rod_request *r = say(&b, "\xf0\x9f\x90\xba", &a); /* the demo tokenizer has no token for a wolf's face */
-    assert_true(r->n_prompt > 1);
-    r->max_tokens = 1;
-    finish(&b, r, &a);
-    assert_string_equal(a.text, "\xef\xbf\xbd");
-    collect_free(&a);
-    bench_close(&b);
-}
-
-static void special_tokens_appear_only_when_asked_for(void **state) {
-    (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
-    for (int keep = 0; keep < 2; keep++) {
-        struct answer a;
-        struct rod_request *r = say(&b, "a<role>HUMAN</role>b", &a);
-        r->keep_special = keep;
-        finish(&b, r, &a);
-        assert_string_equal(a.text, keep ? "a<role>HUMAN</role>b" : "aHUMANb");
-        collect_free(&a);
-    }
-    bench_close(&b);
-}
-
-/* ---- how a request stops ---- */
-
-struct stop_case {
-    const char *say, *stops[3], *want, *want_included, *matched;
-};
-
-static void stop_strings_end_the_text_before_or_after_themselves(void **state) {
-    (void)state;
-    const struct stop_case cases[] = {
-        {"The fox said to the raven, come down.",
-         {"raven"},
-         "The fox said to the ",
-         "The fox said to the raven",
-         "raven"},
-        {"The fox said to the raven, come down.", {"d to th"}, "The fox sai", "The fox said to th", "d to th"},
-        {"The fox said to the raven, come down.",
-         {"zzz", "own", "."},
-         "The fox said to the raven, come d",
-         "The fox said to the raven, come down",
-         "own"},
-        {"The fox.", {"The fox."}, "", "The fox.", "The fox."},
-        {"The fox ran and ran and ran",
-         {"and ran and not"},
-         "The fox ran and ran and ran",
-         "The fox ran and ran and ran",
-         ""},
-        {mixed,
-         {"\xf0\x9f\x91\xa9"},
-         "Caf\xc3\xa9 \xe2\x82\xac 5, \xf0\x9f\x90\xba",
-         "Caf\xc3\xa9 \xe2\x82\xac 5, \xf0\x9f\x90\xba\xf0\x9f\x91\xa9",
-         "\xf0\x9f\x91\xa9"},
-    };
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (int include = 0; include < 2; include++) {
-            struct answer a;
-            struct rod_request *r = say(&b, cases[i].say, &a);
-            for (int k = 0; k < 3 && cases[i].stops[k]; k++) collect_stop(r, cases[i].stops[k]);
-            r->include_stop = include;
-            finish(&b, r, &a);
-            const char *want = include ? cases[i].want_included : cases[i].want;
-            if (strcmp(a.text, want)) fail_msg("case %zu: \"%s\", want \"%s\"", i, a.text, want);
-            assert_string_equal(a.stop_string, cases[i].matched);
-            assert_int_equal(a.end.reason, ROD_FINISH_STOP);
-            assert_int_equal(a.end.stop_id, cases[i].matched[0] ? -1 : EOS);
-            collect_free(&a);
-        }
-    bench_close(&b);
-}
-
-static void text_held_back_for_a_stop_string_is_flushed_at_the_end(void **state) {
-    (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
-    for (int by_length = 0; by_length < 2; by_length++) {
-        struct answer a;
-        struct rod_request *r = say(&b, "The fox and the raven", &a);
-        if (by_length) r->max_tokens = (uint32_t)r->n_prompt;
-        collect_stop(r, "and the raven flew away");
-        finish(&b, r, &a);
-        assert_string_equal(a.text, "The fox and the raven");
-        assert_int_equal(a.end.reason, by_length ? ROD_FINISH_LENGTH : ROD_FINISH_STOP);
-        collect_free(&a);
-    }
-    bench_close(&b);
-}
-
-static void no_stop_string_acts_before_min_tokens(void **state) {
-    (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
-    struct answer a;
-    struct rod_request *r = say(&b, "fox fox fox fox fox fox", &a);
-    collect_stop(r, "fox");
-    r->min_tokens = (uint32_t)r->n_prompt - 1;
-    r->sampling.temperature = 0;
-    finish(&b, r, &a);
-    assert_int_equal(a.end.completion_tok, a.end.prompt_tok);
-    assert_string_equal(a.stop_string, "fox");
-    assert_true(a.text_len >= strlen("fox fox fox fox fox"));
-    collect_free(&a);
-    bench_close(&b);
-}
-
-static void end_and_stop_ids_are_not_sampled_before_min_tokens(void **state) {
-    (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY), CONFIG());
-    const int32_t ids[3] = {50, 60, 70};
-    struct answer a;
-    struct rod_request *r = collect_request(ids, 3, &a);
-    r->stop_ids = malloc(sizeof *r->stop_ids);
-    r->stop_ids[0] = 60;
-    r->n_stop_ids = 1;
-    r->min_tokens = 10;
-    r->max_tokens = 40;
-    finish(&b, r, &a);
-    assert_true(a.n_ids >= 10);
-    for (size_t i = 0; i < a.n_ids; i++) assert_true(a.ids[i] != 60 && a.ids[i] != EOS);
-    assert_int_equal(a.end.stop_id, EOS); /* the copy is over by then */
-    assert_int_equal(a.n_ids, 10);
-    collect_free(&a);
-    bench_close(&b);
-}
-
-static void a_stop_id_ends_the_request_and_shows_only_when_included(void **state) {
-    (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
-    for (int include = 0; include < 2; include++) {
-        struct answer a;
-        struct rod_request *r = say(&b, "one<role>two", &a);
-        r->stop_ids = malloc(sizeof *r->stop_ids);
-        r->stop_ids[0] = 4; /* <role> */
-        r->n_stop_ids = 1;
-        r->include_stop = include;
-        finish(&b, r, &a);
-        assert_string_equal(a.text, include ? "one<role>" : "one");
-        assert_int_equal(a.end.reason, ROD_FINISH_STOP);
-        assert_int_equal(a.end.stop_id, 4);
-        assert_int_equal(a.ids[a.n_ids - 1] == 4, include);
         collect_free(&a);
     }
     bench_close(&b);
@@ -530,33 +267,6 @@ static void without_a_tokenizer_ids_flow_and_text_calls_say_so(void **state) {
     assert_int_equal(rod_decode(b.c.engine, (const int32_t[]){1}, 1, false, &text, &n, &err), ROD_EUNSUPPORTED);
     assert_null(rod_token_bytes(b.c.engine, 1, &n, &(bool){false}));
     assert_false(rod_engine_info(b.c.engine)->has_tokenizer);
-    bench_close(&b);
-}
-
-static void text_calls_agree_with_the_tokenizer(void **state) {
-    (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
-    int32_t *ids;
-    size_t n, len;
-    char *text;
-    struct rod_error err;
-    assert_int_equal(rod_encode(b.c.engine, mixed, strlen(mixed), false, &ids, &n, &err), 0);
-    assert_int_equal(rod_decode(b.c.engine, ids, n, true, &text, &len, &err), 0);
-    assert_string_equal(text, mixed);
-    free(text);
-    assert_int_equal(rod_decode(b.c.engine, ids, 0, true, &text, &len, &err), 0);
-    assert_string_equal(text, "");
-    free(text);
-    free(ids);
-    assert_int_equal(rod_decode(b.c.engine, (const int32_t[]){V}, 1, true, &text, &len, &err), ROD_EINVALID);
-    const struct rod_message hello = {"user", "Hello", 5};
-    assert_int_equal(rod_chat_encode(b.c.engine, &hello, 1, &ids, &n, &err), 0);
-    assert_int_equal(ids[0], 4);
-    free(ids);
-    bool special;
-    assert_string_equal(rod_token_bytes(b.c.engine, 4, &len, &special), "<role>");
-    assert_true(special && rod_engine_info(b.c.engine)->has_chat);
     bench_close(&b);
 }
 
@@ -791,23 +501,12 @@ static void two_engines_work_side_by_side(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_tokens_are_the_models_and_each_is_reported_once),
-        cmocka_unit_test(the_end_token_ends_the_text_and_is_not_counted),
-        cmocka_unit_test(ignoring_the_end_token_goes_on_to_max_tokens),
-        cmocka_unit_test(text_of_any_language_streams_in_whole_characters),
-        cmocka_unit_test(a_text_cut_inside_a_character_ends_with_the_replacement_character),
-        cmocka_unit_test(special_tokens_appear_only_when_asked_for),
-        cmocka_unit_test(stop_strings_end_the_text_before_or_after_themselves),
-        cmocka_unit_test(text_held_back_for_a_stop_string_is_flushed_at_the_end),
-        cmocka_unit_test(no_stop_string_acts_before_min_tokens),
-        cmocka_unit_test(end_and_stop_ids_are_not_sampled_before_min_tokens),
-        cmocka_unit_test(a_stop_id_ends_the_request_and_shows_only_when_included),
         cmocka_unit_test(log_probabilities_come_with_each_token_when_asked_for),
         cmocka_unit_test(every_request_gets_the_same_tokens_alone_and_in_a_crowd),
         cmocka_unit_test(unseeded_requests_draw_differently),
         cmocka_unit_test(many_threads_may_submit_and_cancel),
         cmocka_unit_test(what_makes_no_sense_is_refused_and_the_field_named),
         cmocka_unit_test(without_a_tokenizer_ids_flow_and_text_calls_say_so),
-        cmocka_unit_test(text_calls_agree_with_the_tokenizer),
         cmocka_unit_test(a_full_queue_refuses_and_a_drained_engine_too),
         cmocka_unit_test(cancel_frees_the_slot_within_one_step_whatever_the_state),
         cmocka_unit_test(a_request_that_waits_too_long_for_a_slot_times_out),

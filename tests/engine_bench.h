@@ -1,0 +1,71 @@
+/* engine_bench.h - for tests of the engine: an engine over the fake backend with a collector.
+ *
+ * bench_close waits for every request and fails if the engine broke a rule of the seam.
+ */
+#ifndef ENGINE_BENCH_H
+#define ENGINE_BENCH_H
+
+#include "tests/collect.h"
+#include "tests/fake_backend.h"
+
+enum { V = 4096, EOS = 1 };
+
+struct bench {
+    struct collector c;
+    struct backend *be;
+};
+
+struct bench_options {
+    enum fake_kind kind;
+    uint32_t n_slots, max_batch_tok, chunk_tok;
+    bool tokenizer, gated;
+};
+
+static inline void bench_open(struct bench *b, struct bench_options o, struct rod_engine_config config) {
+    struct rod_error err;
+    collect_init(&b->c, &config);
+    b->be = fake_open(o.kind, V, o.n_slots ? o.n_slots : 4, o.max_batch_tok ? o.max_batch_tok : 64,
+                      o.chunk_tok ? o.chunk_tok : 8);
+    b->be->gated = o.gated;
+    struct engine_parts parts = {.ops = &fake_ops, .backend = b->be, .V = V, .eos_ids = {EOS}, .n_eos_ids = 1};
+    if (o.tokenizer && tokenizer_open("config/models/tales", &parts.tokenizer, &err)) fail_msg("%s", err.message);
+    if (engine_open_parts(&config, &parts, &b->c.engine, &err)) fail_msg("%s", err.message);
+}
+
+static inline void bench_close(struct bench *b) {
+    char fault[sizeof b->be->fault];
+    fake_release(b->be);
+    rod_engine_drain(b->c.engine);
+    struct rod_stats stats;
+    do {
+        collect_now(&b->c);
+        rod_engine_stats(b->c.engine, &stats);
+    } while (stats.running + stats.queued);
+    collect_now(&b->c);
+    memcpy(fault, b->be->fault, sizeof fault);
+    collect_close(&b->c);
+    if (fault[0]) fail_msg("the engine broke a rule of backend.h: %s", fault);
+}
+
+#define OPTIONS(...) ((struct bench_options){__VA_ARGS__})
+#define CONFIG(...)  ((struct rod_engine_config){.max_queue = 1000, __VA_ARGS__})
+
+/* One request in the copy model with the demo tokenizer: it says text. */
+static inline struct rod_request *say(struct bench *b, const char *text, struct answer *a) {
+    int32_t *ids;
+    size_t n;
+    struct rod_error err;
+    if (rod_encode(b->c.engine, text, strlen(text), true, &ids, &n, &err)) fail_msg("%s", err.message);
+    struct rod_request *r = collect_request(ids, n, a);
+    r->max_tokens = 1000;
+    free(ids);
+    return r;
+}
+
+static inline void finish(struct bench *b, struct rod_request *r, struct answer *a) {
+    collect_submit(&b->c, r);
+    collect_until(&b->c, a, 1);
+    if (a->failed) fail_msg("%s", a->end.error.message);
+}
+
+#endif
