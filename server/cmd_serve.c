@@ -167,7 +167,7 @@ static void announce(const struct service *v) {
            s->model_name, i->arch, (double)i->n_params / 1e6, i->weight_dtype, i->device, i->n_slots, six ? "[" : "", host,
            six ? "]" : "", port);
     printf("try: curl -N http://%s%s%s:%u/v1/completions -H 'Content-Type: application/json'%s "
-           "-d '{\"prompt\": \"Once upon a time\", \"max_tokens\": 100, \"stream\": true}'\n",
+           "-d '{\"prompt\": \"Once upon a time there was\", \"max_tokens\": 100, \"stream\": true}'\n",
            six && !any ? "[" : "", any ? "127.0.0.1" : host, six && !any ? "]" : "", port,
            s->config.api_keys.n_items ? " -H 'Authorization: Bearer KEY'" : "");
     fflush(stdout);

@@ -361,10 +361,18 @@ static const char *framing_fault(const struct framing *f, const char *version) {
     return NULL;
 }
 
+/* "http://host/path", the form that proxies are sent, names the same path. */
+static const char *path_of(const char *url) {
+    const char *host = !strncasecmp(url, "http://", 7) ? url + 7 : !strncasecmp(url, "https://", 8) ? url + 8 : NULL;
+    if (!host) return url;
+    const char *slash = strchr(host, '/');
+    return slash ? slash : "/";
+}
+
 static struct http_request *new_request(struct http *h, struct MHD_Connection *connection, const char *url, const char *method) {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     struct http_request *r = calloc(1, sizeof *r);
-    char *path = strdup(url);
+    char *path = strdup(path_of(url));
     if (!r || !path || !info || !info->socket_context) {
         free(r);
         free(path);

@@ -56,11 +56,14 @@ int http_listen(const char *host, uint16_t port, uint16_t *bound, char *message,
 }
 
 void http_tune_socket(int fd, uint64_t idle_ms) {
-    int on = 1, lowat = NOTSENT_LOWAT_BYTES;
+    int on = 1, lowat = NOTSENT_LOWAT_BYTES, idle_s = 30, interval_s = 10, probes = 3;
     unsigned timeout = (unsigned)idle_ms;
     setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &lowat, sizeof lowat);
     /* Peers that vanish without a FIN. */
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof timeout);
 }
 

@@ -74,12 +74,14 @@ static void engine_part(struct buf *out, const struct rod_stats *s, const struct
           (double)s->requests_finished);
     value(out, "rodimus_engine_requests_cancelled_total", "counter", "Requests whose client left.", (double)s->requests_cancelled);
     value(out, "rodimus_engine_requests_failed_total", "counter", "Requests that ended in an error.", (double)s->requests_failed);
+    value(out, "rodimus_engine_requests_nan_total", "counter", "Requests that failed because the logits were not numbers.",
+          (double)s->requests_nan);
     value(out, "rodimus_engine_requests_rejected_total", "counter", "Requests refused because the queue was full.",
           (double)s->requests_rejected);
     value(out, "rodimus_prefill_tokens_total", "counter", "Prompt tokens read.", (double)s->prefill_tok);
     value(out, "rodimus_decode_tokens_total", "counter", "Tokens generated.", (double)s->decode_tok);
     value(out, "rodimus_steps_total", "counter", "Engine steps.", (double)s->steps);
-    value(out, "rodimus_step_rows_total", "counter", "Token rows of all steps.", (double)s->batch_rows_sum);
+    value(out, "rodimus_step_rows_total", "counter", "Sessions that took part in a step, summed over the steps.", (double)s->batch_rows_sum);
     step_histogram(out, s);
     /* The names that balancers and autoscalers of the field look for. A slot is our unit of memory. */
     double used = s->n_slots ? (double)s->slots_used / (double)s->n_slots : 0;

@@ -447,11 +447,36 @@ static bool check_model(const struct parse *p) {
     return false;
 }
 
+/* A parsed value takes up to a hundred bytes, so a short body of very many of them ("[[],[],...") could take gigabytes.
+ * The longest prompt of token ids still fits. */
+static bool too_many_values(const char *body, size_t len) {
+    enum { MAX_VALUES = 3 << 19 };
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++) n += body[i] == ',' || body[i] == '[' || body[i] == '{';
+    if (n <= MAX_VALUES) return false;
+    bool in_string = false; /* rarely reached: commas of a long text are no values */
+    n = 0;
+    for (size_t i = 0; i < len; i++) {
+        char c = body[i];
+        if (in_string && c == '\\') {
+            i++;
+        } else if (c == '"') {
+            in_string = !in_string;
+        } else {
+            n += !in_string && (c == ',' || c == '[' || c == '{');
+        }
+    }
+    return n > MAX_VALUES;
+}
+
 static json_t *load(const char *body, size_t len, struct parse *p) {
-    json_error_t fault;
-    json_t *root = body ? json_loadb(body, len, JSON_ALLOW_NUL, &fault) : NULL;
+    json_error_t fault = {0};
+    bool flood = body && too_many_values(body, len);
+    json_t *root = body && !flood ? json_loadb(body, len, JSON_ALLOW_NUL, &fault) : NULL;
     if (!body) {
         bad(p, "", "the body is empty; a JSON object is needed");
+    } else if (flood) {
+        bad(p, "", "the body holds too many values");
     } else if (!root) {
         bad(p, "", "the body is not JSON: line %d column %d: %.200s", fault.line, fault.column, fault.text);
     } else if (!json_is_object(root)) {

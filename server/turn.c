@@ -6,11 +6,14 @@
 #include "server.h"
 #include "sse.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
+
+#define TRIM_BYTES ((size_t)1 << 20)
 
 struct turn_choice {
     struct turn *turn;
@@ -123,15 +126,17 @@ uint64_t turn_oldest_ns(const struct server *server) {
 int turn_log_fields(const struct turn *t, struct log_field *fields, int max) {
     if (max < 5) return 0;
     uint64_t completion = 0;
+    int n = 0;
     for (uint32_t i = 0; i < t->n_choices; i++) completion += t->choices[i].completion_tok;
     /* While the pool works on the turn, what it writes must not be read. */
-    fields[0] = (struct log_field){"prompt_tokens", NULL, t->working ? 0 : (double)t->usage.prompt_tok};
-    fields[1] = (struct log_field){"completion_tokens", NULL, (double)completion};
-    fields[2] = (struct log_field){"ttft_ms", NULL, t->first_ns ? (double)((t->first_ns - t->started_ns) / 10000) / 100 : -1};
-    fields[3] = (struct log_field){"stream", t->stream ? "true" : "false", 0};
-    if (!t->slow) return 4;
-    fields[4] = (struct log_field){"cut", "slow_client", 0};
-    return 5;
+    fields[n++] = (struct log_field){"prompt_tokens", NULL, t->working ? 0 : (double)t->usage.prompt_tok};
+    fields[n++] = (struct log_field){"completion_tokens", NULL, (double)completion};
+    if (t->first_ns) {
+        fields[n++] = (struct log_field){"ttft_ms", NULL, (double)((t->first_ns - t->started_ns) / 10000) / 100};
+    }
+    fields[n++] = (struct log_field){"stream", t->stream ? "true" : "false", 0};
+    if (t->slow) fields[n++] = (struct log_field){"cut", "slow_client", 0};
+    return n;
 }
 
 /* ---- answers ---- */
@@ -512,6 +517,7 @@ static struct rod_request *engine_request(struct turn *t, struct turn_choice *c)
 static void submit(struct turn *t) {
     struct server *s = t->server;
     t->stream = t->request.stream;
+    if (!s->info->has_tokenizer) t->request.return_token_ids = true; /* there is no text to answer with */
     if (t->has_err || !fits(t)) {
         fail(t, &t->err);
         return;
@@ -544,7 +550,12 @@ static void submit(struct turn *t) {
     if (!uv_is_active((uv_handle_t *)&s->tick)) uv_timer_start(&s->tick, turn_tick, 100, 100);
 }
 
-static void on_work(uv_work_t *work) { prepare(work->data); }
+static void on_work(uv_work_t *work) {
+    struct turn *t = work->data;
+    size_t bytes = t->body_len;
+    prepare(t);
+    if (bytes > TRIM_BYTES) malloc_trim(0); /* what JSON took for a moment would stay with this thread's heap */
+}
 
 static void on_work_done(uv_work_t *work, int status) {
     struct turn *t = work->data;

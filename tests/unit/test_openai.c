@@ -230,6 +230,27 @@ static void what_is_not_a_json_object_is_refused(void **state) {
     assert_int_equal(err.http, 400);
 }
 
+static void a_flood_of_values_is_refused_but_not_a_text_of_commas(void **state) {
+    (void)state;
+    const size_t n = 2000000;
+    char *body = malloc(3 * n + 64);
+    assert_non_null(body);
+    struct openai_request r;
+    struct openai_error err;
+    size_t len = (size_t)snprintf(body, 64, "{\"prompt\": [[]");
+    for (size_t i = 0; i < n; i++) memcpy(body + len + 3 * i, ",[]", 3);
+    memcpy(body + len + 3 * n, "]}", 2);
+    assert_int_equal(openai_parse(OPENAI_COMPLETION, body, len + 3 * n + 2, &defaults, &r, &err), -1);
+    assert_non_null(strstr(err.message, "too many values"));
+    len = (size_t)snprintf(body, 64, "{\"prompt\": \"\\\"");
+    memset(body + len, ',', n);
+    memcpy(body + len + n, "\"}", 2);
+    assert_int_equal(openai_parse(OPENAI_COMPLETION, body, len + n + 2, &defaults, &r, &err), 0);
+    assert_int_equal(r.prompts[0].len, n + 1);
+    openai_request_fini(&r);
+    free(body);
+}
+
 /* ---- answers ---- */
 
 static const char *word(void *arg, int32_t id, size_t *len) {
@@ -433,6 +454,7 @@ int main(void) {
         cmocka_unit_test(content_parts_are_joined_by_line_breaks),
         cmocka_unit_test(another_model_is_not_found),
         cmocka_unit_test(what_is_not_a_json_object_is_refused),
+        cmocka_unit_test(a_flood_of_values_is_refused_but_not_a_text_of_commas),
         cmocka_unit_test(errors_have_the_openai_form),
         cmocka_unit_test(tokens_are_spelled_as_text_or_bytes),
         cmocka_unit_test(legacy_logprobs_are_parallel_arrays),
