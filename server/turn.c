@@ -393,7 +393,6 @@ void turn_tick(uv_timer_t *timer) {
     if (!server->turns) uv_timer_stop(timer);
     for (struct turn *t = server->turns; t; t = t->next) {
         if (t->working) continue; /* the request is still being written on the pool */
-        /* Before a choice is open the request may still be in the hands of the thread pool. */
         if (!t->n_open || t->over || !t->exchange || !t->stream) continue;
         uint64_t silence = ping_ns(t);
         if (!silence) continue;
