@@ -76,11 +76,15 @@ def test_no_length_is_411(server):
     b"GET /" + b"a" * 100000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X-A: b\r\n" * 20000 + b"\r\n",
     b"GET / HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 1000000 + b"\r\n\r\n", b"GET / HTTP/1.1\r\n: novalue\r\n\r\n",
     b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n folded: y\r\n\r\n",
-    b"GET http://x/health HTTP/1.1\r\nHost: x\r\n\r\n",
 ], ids=lambda b: repr(b[:24]))
 def test_what_is_no_request_gets_no_answer_or_an_error(server, bytes_):
     got = server.raw(bytes_, timeout=3, shut=True)
     assert status_of(got) in (None, 400, 404, 405, 413, 414, 431, 505), got[:300]
+
+
+def test_a_target_with_scheme_and_host_is_the_same_path(server):
+    assert status_of(server.raw(b"GET http://x/health HTTP/1.1\r\nHost: x\r\n\r\n", timeout=3, shut=True)) in (None, 200)
+    assert status_of(server.raw(b"GET http://x/nope HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", timeout=3)) == 404
 
 
 # ---- size ----
