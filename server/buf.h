@@ -17,14 +17,14 @@ struct buf {
 };
 
 void buf_fini(struct buf *b);
-void buf_clear(struct buf *b);                                /* empty, the memory is kept */
+void buf_clear(struct buf *b); /* empty, the memory is kept */
 void buf_add(struct buf *b, const void *bytes, size_t len);
 void buf_puts(struct buf *b, const char *text);
 void buf_putc(struct buf *b, char c);
 void buf_addf(struct buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void buf_int(struct buf *b, int64_t value);
-void buf_json(struct buf *b, const char *text, size_t len);   /* "text" with quotes, escaped; text is UTF-8 */
-void buf_logprob(struct buf *b, float value);                 /* 9 digits; -inf is written as -1e30 */
-char *buf_take(struct buf *b, size_t *len);                   /* malloc'd, NUL-terminated; NULL if failed */
+void buf_json(struct buf *b, const char *text, size_t len); /* "text" with quotes, escaped; text is UTF-8 */
+void buf_logprob(struct buf *b, float value);               /* 9 digits; -inf is written as -1e30 */
+char *buf_take(struct buf *b, size_t *len);                 /* malloc'd, NUL-terminated; NULL if failed */
 
 #endif

@@ -30,11 +30,11 @@ struct generate {
     bool chat, ignore_eos, special, quiet;
 };
 
-#define AT(member) .offset = offsetof(struct generate, member)
+#define AT(member)       .offset = offsetof(struct generate, member)
 #define RANGE(low, high) .min = (low), .max = (high)
-#define WHAT .group = "What to run"
-#define LENGTH .group = "Length"
-#define SAMPLING .group = "Sampling (without a flag: the model's generation_config.json)"
+#define WHAT             .group = "What to run"
+#define LENGTH           .group = "Length"
+#define SAMPLING         .group = "Sampling (without a flag: the model's generation_config.json)"
 
 /* clang-format off */
 static const struct option generate_options[] = {
@@ -120,7 +120,8 @@ static char *read_prompt(void) {
     return text;
 }
 
-static int encode(const struct rod_engine *engine, const struct generate *g, struct rod_request *r, struct rod_error *err) {
+static int encode(const struct rod_engine *engine, const struct generate *g, struct rod_request *r,
+                  struct rod_error *err) {
     size_t len = strlen(g->prompt);
     if (!g->chat) return rod_encode(engine, g->prompt, len, true, &r->prompt, &r->n_prompt, err);
     struct rod_message message = {"user", g->prompt, len};
@@ -204,8 +205,13 @@ static void follow(struct run *run) {
 
 static int run_model(struct generate *g, struct run *run, const char *dir) {
     struct rod_error err = {0};
-    struct rod_engine_config config = {.model_dir = dir, .device = g->device, .precision = g->precision, .n_slots = 1,
-                                       .n_threads = (uint32_t)g->threads, .wake = wake, .wake_arg = &run->wake_fd,
+    struct rod_engine_config config = {.model_dir = dir,
+                                       .device = g->device,
+                                       .precision = g->precision,
+                                       .n_slots = 1,
+                                       .n_threads = (uint32_t)g->threads,
+                                       .wake = wake,
+                                       .wake_arg = &run->wake_fd,
                                        .log = log_stderr};
     if (rod_engine_open(&config, &run->engine, &err)) return failed("", &err);
     struct rod_request *request = rod_request_new();
@@ -240,7 +246,9 @@ static int run(struct generate *g) {
     sigaddset(&signals, SIGINT);
     sigaddset(&signals, SIGTERM);
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
-    struct run state = {.quiet = g->quiet, .last = '\n', .wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+    struct run state = {.quiet = g->quiet,
+                        .last = '\n',
+                        .wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
                         .signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK)};
     int rc = 1;
     if (state.wake_fd >= 0 && state.signal_fd >= 0) rc = run_model(g, &state, dir);
@@ -258,8 +266,9 @@ int cmd_generate(int argc, char **argv) {
     if (options_init(&set, &err) || options_from_flags(&set, argc, argv, NULL, &help, &err)) {
         fprintf(stderr, "rodimus generate: %s\n('rodimus generate --help' lists the flags)\n", err.message);
     } else if (help) {
-        printf("Usage: rodimus generate [--model DIR] -p TEXT [-n N] [flags]\n\nStreams a completion to the terminal.\n\n"
-               "  -h, --help                      this text\n");
+        printf(
+            "Usage: rodimus generate [--model DIR] -p TEXT [-n N] [flags]\n\nStreams a completion to the terminal.\n\n"
+            "  -h, --help                      this text\n");
         options_help(&set, stdout, 110);
         printf("\nExamples\n  rodimus generate -p 'Once upon a time there was'\n"
                "  rodimus generate --chat -p 'Tell me a tale about a fox.' -t 0.7 --seed 7\n"

@@ -164,8 +164,8 @@ static void announce(const struct service *v) {
     bool six = strchr(host, ':') != NULL, any = !strcmp(host, "0.0.0.0") || !strcmp(host, "::");
     unsigned port = http_port(s->http);
     printf("rodimus %s serves %s (%s, %.1f M parameters, %s, %s, %u slots) on http://%s%s%s:%u\n", version_string(),
-           s->model_name, i->arch, (double)i->n_params / 1e6, i->weight_dtype, i->device, i->n_slots, six ? "[" : "", host,
-           six ? "]" : "", port);
+           s->model_name, i->arch, (double)i->n_params / 1e6, i->weight_dtype, i->device, i->n_slots, six ? "[" : "",
+           host, six ? "]" : "", port);
     printf("try: curl -N http://%s%s%s:%u/v1/completions -H 'Content-Type: application/json'%s "
            "-d '{\"prompt\": \"Once upon a time there was\", \"max_tokens\": 100, \"stream\": true}'\n",
            six && !any ? "[" : "", any ? "127.0.0.1" : host, six && !any ? "]" : "", port,
@@ -228,7 +228,8 @@ static unsigned connection_limit(const struct server *s) {
     uint64_t wanted = s->config.connection_limit, files = http_raise_files(wanted + others);
     if (files >= wanted + others) return (unsigned)wanted;
     uint64_t left = files > 2 * others ? files - others : others;
-    log_text(&s->log, LOG_WARN, "connection_limit is lowered from %llu to %llu: the limit of open files is %llu (ulimit -n)",
+    log_text(&s->log, LOG_WARN,
+             "connection_limit is lowered from %llu to %llu: the limit of open files is %llu (ulimit -n)",
              (unsigned long long)wanted, (unsigned long long)left, (unsigned long long)files);
     return (unsigned)left;
 }
@@ -236,8 +237,11 @@ static unsigned connection_limit(const struct server *s) {
 static int start(struct service *v) {
     struct server *s = &v->server;
     char message[256];
-    struct http_config http = {.host = s->config.host, .port = (uint16_t)s->config.port, .connection_limit = connection_limit(s),
-                               .body_max_bytes = s->config.body_max_bytes, .idle_timeout_ms = s->config.idle_timeout_ms,
+    struct http_config http = {.host = s->config.host,
+                               .port = (uint16_t)s->config.port,
+                               .connection_limit = connection_limit(s),
+                               .body_max_bytes = s->config.body_max_bytes,
+                               .idle_timeout_ms = s->config.idle_timeout_ms,
                                .handlers = routes_handlers(s)};
     if (http_open(&v->loop, &http, &s->http, message, sizeof message)) {
         fprintf(stderr, "rodimus serve: %s\n", message);
@@ -276,7 +280,8 @@ int cmd_serve(int argc, char **argv) {
     enum config_result result = config_load(&s->config, argc, argv, environ, &err);
     int rc = result == CONFIG_HELP ? 0 : 2;
     if (result == CONFIG_HELP) print_help();
-    if (result == CONFIG_USAGE) fprintf(stderr, "rodimus serve: %s\n('rodimus serve --help' lists the settings)\n", err.message);
+    if (result == CONFIG_USAGE)
+        fprintf(stderr, "rodimus serve: %s\n('rodimus serve --help' lists the settings)\n", err.message);
     if (result == CONFIG_OK) {
         rc = 1;
         log_init(&s->log, s->config.log_level, s->config.log_format, STDERR_FILENO);

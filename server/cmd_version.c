@@ -16,7 +16,8 @@ int cmd_version(int argc, char **argv) {
     if (argc > 1) {
         bool help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h");
         if (!help) fprintf(stderr, "rodimus version: %s is not understood\n", argv[1]);
-        fprintf(help ? stdout : stderr, "Usage: rodimus version\nPrints version, commit, build features and the devices seen.\n");
+        fprintf(help ? stdout : stderr,
+                "Usage: rodimus version\nPrints version, commit, build features and the devices seen.\n");
         return help ? 0 : 2;
     }
     printf("rodimus %s\ncommit %s\n", version_string(), version_commit());

@@ -4,15 +4,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AT(member) .offset = offsetof(struct config, member)
+#define AT(member)       .offset = offsetof(struct config, member)
 #define RANGE(low, high) .min = (low), .max = (high)
-#define MODEL   .group = "Model"
-#define NETWORK .group = "Network"
-#define LIMITS  .group = "Scheduling and limits"
-#define ACCESS  .group = "Access"
-#define LOGS    .group = "Logs"
-#define DAY_MS  86400000.0
-#define HUGE    1e15 /* exact in a double, beyond any real limit */
+#define MODEL            .group = "Model"
+#define NETWORK          .group = "Network"
+#define LIMITS           .group = "Scheduling and limits"
+#define ACCESS           .group = "Access"
+#define LOGS             .group = "Logs"
+#define DAY_MS           86400000.0
+#define HUGE             1e15 /* exact in a double, beyond any real limit */
 
 #define SESSIONS .group = "Sessions", .reserved = "sessions are a later step"
 #define TLS      .group = "Access", .reserved = "put a TLS balancer in front"
@@ -138,7 +138,8 @@ static int read_keys(struct config *config, struct option_error *err) {
     return rc;
 }
 
-enum config_result config_load(struct config *config, int argc, char **argv, char **environment, struct option_error *err) {
+enum config_result config_load(struct config *config, int argc, char **argv, char **environment,
+                               struct option_error *err) {
     *config = (struct config){0};
     struct option_set set = config_set(config);
     bool help = false;

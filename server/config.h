@@ -38,7 +38,8 @@ enum config_result { CONFIG_OK, CONFIG_HELP, CONFIG_USAGE };
 
 /* Reads defaults, file, environment and flags. CONFIG_USAGE: err says which key, value and source is at fault.
  * Whatever the result, config_fini must be called. */
-enum config_result config_load(struct config *config, int argc, char **argv, char **environment, struct option_error *err);
+enum config_result config_load(struct config *config, int argc, char **argv, char **environment,
+                               struct option_error *err);
 void config_fini(struct config *config);
 
 #endif

@@ -20,13 +20,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define POOL_BYTES        16384              /* of a connection: 15.4 KiB a stream in all */
-#define STREAM_BLOCK      1024
-#define RESUME_BATCH      1024
-#define DRAIN_MAX_BYTES   ((size_t)256 << 20) /* a refused body is read and dropped up to here, so that the client sees why */
-#define BODIES_MAX_BYTES  ((size_t)512 << 20) /* all bodies being gathered */
-#define SLOWEST_BODY_BPS  1024               /* a body that arrives slower than this is given up */
-#define MAX_HEADERS       6
+#define POOL_BYTES   16384 /* of a connection: 15.4 KiB a stream in all */
+#define STREAM_BLOCK 1024
+#define RESUME_BATCH 1024
+#define DRAIN_MAX_BYTES                                                                                                \
+    ((size_t)256 << 20) /* a refused body is read and dropped up to here, so that the client sees why */
+#define BODIES_MAX_BYTES ((size_t)512 << 20) /* all bodies being gathered */
+#define SLOWEST_BODY_BPS 1024                /* a body that arrives slower than this is given up */
+#define MAX_HEADERS      6
 
 struct http_connection { /* an open socket; its socket context */
     struct http *http;
@@ -44,7 +45,7 @@ struct http_request {
     struct http *http;
     struct http_connection *socket;
     struct MHD_Connection *connection;
-    struct http_request *prev, *next;  /* all requests */
+    struct http_request *prev, *next; /* all requests */
     struct http_request *next_dirty;
     char *path, method[16];
     void *user;
@@ -59,9 +60,11 @@ struct http_request {
     struct buf out; /* the body of http_respond, or what a stream has not sent; out_at: read so far */
     size_t out_at;
     uint64_t sent;
-    bool answered, streaming, ended, close_after, aborted; /* answered: an answer exists; ended: the stream's last byte is in */
+    bool answered, streaming, ended, close_after,
+        aborted; /* answered: an answer exists; ended: the stream's last byte is in */
     /* state */
-    bool dispatched, queued, suspended, dirty, gone, watching, discard, refused; /* refused: the transport itself answered */
+    bool dispatched, queued, suspended, dirty, gone, watching, discard,
+        refused; /* refused: the transport itself answered */
     uv_poll_t watch;
     uint64_t started_ns;
 };
@@ -327,12 +330,13 @@ struct framing { /* what the request says about its own length and host */
     const char *length;
 };
 
-static enum MHD_Result count_header(void *cls, enum MHD_ValueKind kind, const char *name, size_t name_len, const char *value,
-                                    size_t value_len) {
+static enum MHD_Result count_header(void *cls, enum MHD_ValueKind kind, const char *name, size_t name_len,
+                                    const char *value, size_t value_len) {
     struct framing *f = cls;
     (void)kind;
     (void)value_len;
-    for (size_t i = 0; i < name_len; i++) f->bad_name |= (unsigned char)name[i] <= ' ' || (unsigned char)name[i] >= 0x7f;
+    for (size_t i = 0; i < name_len; i++)
+        f->bad_name |= (unsigned char)name[i] <= ' ' || (unsigned char)name[i] >= 0x7f;
     if (!strcasecmp(name, "Content-Length")) {
         f->n_length++;
         f->length = value;
@@ -369,7 +373,8 @@ static const char *path_of(const char *url) {
     return slash ? slash : "/";
 }
 
-static struct http_request *new_request(struct http *h, struct MHD_Connection *connection, const char *url, const char *method) {
+static struct http_request *new_request(struct http *h, struct MHD_Connection *connection, const char *url,
+                                        const char *method) {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     struct http_request *r = calloc(1, sizeof *r);
     char *path = strdup(path_of(url));
@@ -502,7 +507,8 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **co
     }
 }
 
-static void on_socket(void *cls, struct MHD_Connection *connection, void **context, enum MHD_ConnectionNotificationCode code) {
+static void on_socket(void *cls, struct MHD_Connection *connection, void **context,
+                      enum MHD_ConnectionNotificationCode code) {
     struct http *h = cls;
     if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
         struct http_connection *c = *context;
@@ -557,9 +563,10 @@ static int start_daemon(struct http *h, const struct http_config *config) {
     unsigned idle_s = (unsigned)((config->idle_timeout_ms + 999) / 1000);
     h->daemon = MHD_start_daemon(
         MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_access, h, /* */
-        MHD_OPTION_EXTERNAL_LOGGER, on_daemon_log, h, MHD_OPTION_LISTEN_SOCKET, h->listener, MHD_OPTION_CONNECTION_LIMIT,
-        config->connection_limit, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, idle_s,
-        MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_socket, h, MHD_OPTION_END);
+        MHD_OPTION_EXTERNAL_LOGGER, on_daemon_log, h, MHD_OPTION_LISTEN_SOCKET, h->listener,
+        MHD_OPTION_CONNECTION_LIMIT, config->connection_limit, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES,
+        MHD_OPTION_CONNECTION_TIMEOUT, idle_s, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
+        MHD_OPTION_NOTIFY_CONNECTION, on_socket, h, MHD_OPTION_END);
     return h->daemon ? 0 : -1;
 }
 

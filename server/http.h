@@ -1,9 +1,9 @@
 /* http.h - the transport: libmicrohttpd on a libuv loop. Knows no OpenAI.
  *
- * A request passes `headers` (may answer early), `request` (the body is complete), perhaps `gone` (the client left before
- * the answer ended: write no more) and in the end always `done`, after which the pointer is dead. Between `request` and
- * the answer the connection is suspended and costs nothing; a leaving client is noticed all the same.
- * Who owns what: http owns every connection and request; a body given to http_respond or http_stream_write is copied.
+ * A request passes `headers` (may answer early), `request` (the body is complete), perhaps `gone` (the client left
+ * before the answer ended: write no more) and in the end always `done`, after which the pointer is dead. Between
+ * `request` and the answer the connection is suspended and costs nothing; a leaving client is noticed all the same. Who
+ * owns what: http owns every connection and request; a body given to http_respond or http_stream_write is copied.
  * Threads: all on the loop's thread. Invariant: connections are resumed and the daemon is run in one place, the prepare
  * handle, once for all that a loop turn has written.
  */
@@ -48,17 +48,17 @@ void http_close(struct http *h);
 
 /* ---- a request ---- */
 const char *http_method(const struct http_request *r);
-const char *http_path(const struct http_request *r);                      /* decoded, without the query */
-const char *http_header(const struct http_request *r, const char *name);  /* in `headers` and `request` only; or NULL */
-size_t http_content_length(const struct http_request *r, bool *chunked);  /* as declared */
-char *http_take_body(struct http_request *r, size_t *len);                /* moved out, NUL-terminated; NULL if empty */
+const char *http_path(const struct http_request *r);                     /* decoded, without the query */
+const char *http_header(const struct http_request *r, const char *name); /* in `headers` and `request` only; or NULL */
+size_t http_content_length(const struct http_request *r, bool *chunked); /* as declared */
+char *http_take_body(struct http_request *r, size_t *len);               /* moved out, NUL-terminated; NULL if empty */
 void http_set_user(struct http_request *r, void *user);
 void *http_user(const struct http_request *r);
-void http_peer(const struct http_request *r, char *text, size_t size);    /* numeric address */
-uint64_t http_started_ns(const struct http_request *r);                   /* uv_hrtime at the headers */
-unsigned http_status(const struct http_request *r);                       /* 0 before an answer */
-uint64_t http_sent_bytes(const struct http_request *r);                   /* of the body, handed to the daemon */
-bool http_left(const struct http_request *r);                             /* the client left before the end */
+void http_peer(const struct http_request *r, char *text, size_t size); /* numeric address */
+uint64_t http_started_ns(const struct http_request *r);                /* uv_hrtime at the headers */
+unsigned http_status(const struct http_request *r);                    /* 0 before an answer */
+uint64_t http_sent_bytes(const struct http_request *r);                /* of the body, handed to the daemon */
+bool http_left(const struct http_request *r);                          /* the client left before the end */
 
 /* ---- the answer: one http_respond, or http_stream_begin, writes, http_stream_end ---- */
 void http_add_header(struct http_request *r, const char *name, const char *value); /* before the answer; copied */

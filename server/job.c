@@ -35,7 +35,8 @@ static void tokenize(struct job *j) {
         rc = rod_encode(s->engine, t.text, t.len, true, &ids, &n, &rod);
     }
     if (rc) fail_rod(j, &rod);
-    buf_addf(&j->out, "{\"count\":%zu,\"max_model_len\":%llu,\"tokens\":[", n, (unsigned long long)s->info->max_prompt_tok);
+    buf_addf(&j->out, "{\"count\":%zu,\"max_model_len\":%llu,\"tokens\":[", n,
+             (unsigned long long)s->info->max_prompt_tok);
     for (size_t i = 0; i < n; i++) {
         if (i) buf_putc(&j->out, ',');
         buf_int(&j->out, ids[i]);

@@ -60,7 +60,8 @@ static void add_fields(struct buf *b, bool json, const struct log_field *fields,
     }
 }
 
-void log_line(const struct log *log, enum log_level level, const char *message, const struct log_field *fields, int n_fields) {
+void log_line(const struct log *log, enum log_level level, const char *message, const struct log_field *fields,
+              int n_fields) {
     if (level < log->level) return;
     struct buf b = {0};
     if (log->json) {

@@ -25,7 +25,9 @@ struct log_field {
 };
 
 void log_init(struct log *log, const char *level, const char *format, int fd);
-void log_line(const struct log *log, enum log_level level, const char *message, const struct log_field *fields, int n_fields);
-void log_text(const struct log *log, enum log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void log_line(const struct log *log, enum log_level level, const char *message, const struct log_field *fields,
+              int n_fields);
+void log_text(const struct log *log, enum log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
 #endif

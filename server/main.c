@@ -25,7 +25,8 @@ static const struct command commands[] = {
 #define N_COMMANDS (sizeof commands / sizeof *commands)
 
 static void print_help(FILE *to) {
-    fprintf(to, "rodimus %s - serves Rodimus and Rodimus+ language models over the OpenAI HTTP API\n\n", version_string());
+    fprintf(to, "rodimus %s - serves Rodimus and Rodimus+ language models over the OpenAI HTTP API\n\n",
+            version_string());
     fprintf(to, "Usage: rodimus COMMAND [flags]\n\nCommands:\n");
     for (size_t i = 0; i < N_COMMANDS; i++) {
         fprintf(to, "  %-9s %-34s %s\n", commands[i].name, commands[i].usage, commands[i].does);

@@ -42,8 +42,8 @@ static void histogram(struct buf *out, const char *name, const char *help, const
         buf_addf(out, "%s_bucket{le=\"%g\"} %llu\n", name, bounds_s[i], (unsigned long long)n);
     }
     n += h->count[METRICS_BOUNDS];
-    buf_addf(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.9g\n%s_count %llu\n", name, (unsigned long long)n, name, h->sum, name,
-             (unsigned long long)n);
+    buf_addf(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.9g\n%s_count %llu\n", name, (unsigned long long)n, name,
+             h->sum, name, (unsigned long long)n);
 }
 
 static void step_histogram(struct buf *out, const struct rod_stats *s) {
@@ -53,11 +53,13 @@ static void step_histogram(struct buf *out, const struct rod_stats *s) {
         buf_addf(out, "%s_bucket{le=\"%g\"} %llu\n", name, (double)rod_step_bounds_ns[i] * 1e-9,
                  (unsigned long long)s->step_ns_bucket[i]);
     }
-    buf_addf(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.9g\n%s_count %llu\n", name, (unsigned long long)s->step_ns_bucket[19],
-             name, (double)s->step_ns_sum * 1e-9, name, (unsigned long long)s->step_ns_bucket[19]);
+    buf_addf(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.9g\n%s_count %llu\n", name,
+             (unsigned long long)s->step_ns_bucket[19], name, (double)s->step_ns_sum * 1e-9, name,
+             (unsigned long long)s->step_ns_bucket[19]);
 }
 
-static void engine_part(struct buf *out, const struct rod_stats *s, const struct rod_model_info *info, const char *model_name) {
+static void engine_part(struct buf *out, const struct rod_stats *s, const struct rod_model_info *info,
+                        const char *model_name) {
     head(out, "rodimus_model_info", "gauge", "The model served; always 1.");
     buf_puts(out, "rodimus_model_info{model=");
     buf_json(out, model_name, strlen(model_name));
@@ -68,20 +70,24 @@ static void engine_part(struct buf *out, const struct rod_stats *s, const struct
     value(out, "rodimus_queue_requests", "gauge", "Requests that wait for a slot.", s->queued);
     value(out, "rodimus_queue_requests_limit", "gauge", "Requests that may wait.", s->queued_max);
     value(out, "rodimus_queue_tokens", "gauge", "Prompt tokens that wait.", (double)s->queued_tok);
-    value(out, "rodimus_session_bytes", "gauge", "State of one session, whatever its length.", (double)info->session_bytes);
+    value(out, "rodimus_session_bytes", "gauge", "State of one session, whatever its length.",
+          (double)info->session_bytes);
     value(out, "rodimus_weight_bytes", "gauge", "Weights.", (double)info->weight_bytes);
     value(out, "rodimus_engine_requests_finished_total", "counter", "Requests that ended by themselves.",
           (double)s->requests_finished);
-    value(out, "rodimus_engine_requests_cancelled_total", "counter", "Requests whose client left.", (double)s->requests_cancelled);
-    value(out, "rodimus_engine_requests_failed_total", "counter", "Requests that ended in an error.", (double)s->requests_failed);
-    value(out, "rodimus_engine_requests_nan_total", "counter", "Requests that failed because the logits were not numbers.",
-          (double)s->requests_nan);
+    value(out, "rodimus_engine_requests_cancelled_total", "counter", "Requests whose client left.",
+          (double)s->requests_cancelled);
+    value(out, "rodimus_engine_requests_failed_total", "counter", "Requests that ended in an error.",
+          (double)s->requests_failed);
+    value(out, "rodimus_engine_requests_nan_total", "counter",
+          "Requests that failed because the logits were not numbers.", (double)s->requests_nan);
     value(out, "rodimus_engine_requests_rejected_total", "counter", "Requests refused because the queue was full.",
           (double)s->requests_rejected);
     value(out, "rodimus_prefill_tokens_total", "counter", "Prompt tokens read.", (double)s->prefill_tok);
     value(out, "rodimus_decode_tokens_total", "counter", "Tokens generated.", (double)s->decode_tok);
     value(out, "rodimus_steps_total", "counter", "Engine steps.", (double)s->steps);
-    value(out, "rodimus_step_rows_total", "counter", "Sessions that took part in a step, summed over the steps.", (double)s->batch_rows_sum);
+    value(out, "rodimus_step_rows_total", "counter", "Sessions that took part in a step, summed over the steps.",
+          (double)s->batch_rows_sum);
     step_histogram(out, s);
     /* The names that balancers and autoscalers of the field look for. A slot is our unit of memory. */
     double used = s->n_slots ? (double)s->slots_used / (double)s->n_slots : 0;
@@ -91,8 +97,9 @@ static void engine_part(struct buf *out, const struct rod_stats *s, const struct
     value(out, "vllm:gpu_cache_usage_perc", "gauge", "Slots in use, 0 to 1.", used);
 }
 
-void metrics_render(const struct metrics *m, const char *const *route_names, unsigned n_routes, const struct rod_stats *stats,
-                    const struct rod_model_info *info, const char *model_name, bool ready, struct buf *out) {
+void metrics_render(const struct metrics *m, const char *const *route_names, unsigned n_routes,
+                    const struct rod_stats *stats, const struct rod_model_info *info, const char *model_name,
+                    bool ready, struct buf *out) {
     head(out, "rodimus_build_info", "gauge", "The build; always 1.");
     buf_addf(out, "rodimus_build_info{version=\"%s\",commit=\"%s\"} 1\n", version_string(), version_commit());
     value(out, "rodimus_ready", "gauge", "1 when new requests are taken.", ready);
@@ -111,7 +118,8 @@ void metrics_render(const struct metrics *m, const char *const *route_names, uns
     }
     value(out, "rodimus_http_connections", "gauge", "Open connections.", (double)m->connections);
     value(out, "rodimus_http_streams", "gauge", "Streams in progress.", (double)m->streams);
-    value(out, "rodimus_http_disconnects_total", "counter", "Clients that left before their answer ended.", (double)m->disconnects);
+    value(out, "rodimus_http_disconnects_total", "counter", "Clients that left before their answer ended.",
+          (double)m->disconnects);
     value(out, "rodimus_http_slow_clients_total", "counter", "Streams cancelled because the client did not read.",
           (double)m->slow_clients);
     value(out, "rodimus_http_pings_total", "counter", "Ping comments sent.", (double)m->pings);

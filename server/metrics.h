@@ -30,7 +30,8 @@ void metrics_request(struct metrics *m, unsigned route, unsigned status);
 void metrics_observe(struct metrics_histogram *h, double seconds);
 
 /* stats, info may be NULL while the model loads. route_names: [n_routes] labels by route number. */
-void metrics_render(const struct metrics *m, const char *const *route_names, unsigned n_routes, const struct rod_stats *stats,
-                    const struct rod_model_info *info, const char *model_name, bool ready, struct buf *out);
+void metrics_render(const struct metrics *m, const char *const *route_names, unsigned n_routes,
+                    const struct rod_stats *stats, const struct rod_model_info *info, const char *model_name,
+                    bool ready, struct buf *out);
 
 #endif

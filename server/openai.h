@@ -1,9 +1,9 @@
 /* openai.h - the OpenAI protocol as pure functions: JSON to structs and back.
  *
- * Who owns what: a parsed request owns its strings and arrays; openai_request_fini frees them. Rendering appends to a buf.
- * Invariant: no I/O, no clock, no engine: token bytes come from a callback. Any thread.
- * Rules of the parser: every optional field may be null; unknown fields are ignored; what is known and cannot be honoured
- * is an error that names the field.
+ * Who owns what: a parsed request owns its strings and arrays; openai_request_fini frees them. Rendering appends to a
+ * buf. Invariant: no I/O, no clock, no engine: token bytes come from a callback. Any thread. Rules of the parser: every
+ * optional field may be null; unknown fields are ignored; what is known and cannot be honoured is an error that names
+ * the field.
  */
 #ifndef OPENAI_H
 #define OPENAI_H
@@ -18,8 +18,8 @@ enum openai_kind { OPENAI_COMPLETION, OPENAI_CHAT };
 
 struct openai_error {
     unsigned http;
-    const char *type, *code;   /* static; code "" = null */
-    char param[64];            /* "" = null */
+    const char *type, *code; /* static; code "" = null */
+    char param[64];          /* "" = null */
     char message[448];
     uint64_t n_prompt_tok, limit_tok; /* of a prompt that is too long; 0 = not shown */
 };
@@ -49,7 +49,7 @@ struct openai_request {
     enum openai_kind kind;
     struct openai_prompt *prompts; /* completions */
     size_t n_prompts;
-    struct rod_message *messages;  /* chat; strings owned */
+    struct rod_message *messages; /* chat; strings owned */
     size_t n_messages;
     struct rod_sampling sampling;
     bool has_seed;
@@ -61,9 +61,9 @@ struct openai_request {
     size_t n_stop_ids;
     uint32_t n, max_tokens, min_tokens;
     bool ignore_eos, include_stop, keep_special;
-    int32_t n_logprobs;            /* -1 = none */
+    int32_t n_logprobs; /* -1 = none */
     bool stream, include_usage, continuous_usage, return_token_ids;
-    int64_t ping_ms;               /* -1 = the server's */
+    int64_t ping_ms; /* -1 = the server's */
 };
 
 /* 0, or -1 with err filled (400, or 404 for another model). The body need not be UTF-8: then it is an error too. */
@@ -78,8 +78,8 @@ struct openai_tokenize { /* POST /tokenize: a prompt (n_messages = 0) or message
     size_t n_messages;
     bool token_strs;
 };
-int openai_parse_tokenize(const char *body, size_t len, const struct openai_defaults *defaults, struct openai_tokenize *out,
-                          struct openai_error *err);
+int openai_parse_tokenize(const char *body, size_t len, const struct openai_defaults *defaults,
+                          struct openai_tokenize *out, struct openai_error *err);
 void openai_tokenize_fini(struct openai_tokenize *t);
 int openai_parse_detokenize(const char *body, size_t len, const struct openai_defaults *defaults, int32_t **ids,
                             size_t *n_ids, struct openai_error *err);
@@ -95,11 +95,12 @@ struct openai_logprobs { /* JSON fragments that grow with the tokens; chat uses 
     struct buf tokens, values, tops, offsets;
     uint64_t n_chars; /* of the text so far */
 };
-void openai_logprobs_add(struct openai_logprobs *l, enum openai_kind kind, const struct rod_token *tokens, size_t n_tokens,
-                         const struct openai_vocab *vocab);
+void openai_logprobs_add(struct openai_logprobs *l, enum openai_kind kind, const struct rod_token *tokens,
+                         size_t n_tokens, const struct openai_vocab *vocab);
 void openai_logprobs_clear(struct openai_logprobs *l); /* empty, but n_chars goes on */
 void openai_logprobs_fini(struct openai_logprobs *l);
-/* One token as text: its UTF-8, "bytes:\xE2\x80" where it is a part of a character, "token_id:7" without a tokenizer. */
+/* One token as text: its UTF-8, "bytes:\xE2\x80" where it is a part of a character, "token_id:7" without a tokenizer.
+ */
 void openai_render_token(struct buf *out, int32_t id, const struct openai_vocab *vocab);
 
 struct openai_usage {
@@ -110,25 +111,26 @@ struct openai_choice { /* a whole choice, or the new part of one in a stream */
     uint32_t index;
     const char *text;
     size_t text_len;
-    bool role;                             /* chat stream: the first chunk, which names the role */
+    bool role;                              /* chat stream: the first chunk, which names the role */
     const struct openai_logprobs *logprobs; /* NULL = null */
-    const struct buf *token_ids;           /* fragment "1,2,3"; NULL = not asked for */
-    const struct buf *prompt_ids;          /* likewise */
+    const struct buf *token_ids;            /* fragment "1,2,3"; NULL = not asked for */
+    const struct buf *prompt_ids;           /* likewise */
     bool finished;
     enum rod_finish reason;
-    const char *stop_string;               /* NULL = none */
-    int32_t stop_id;                       /* -1 = none */
+    const char *stop_string; /* NULL = none */
+    int32_t stop_id;         /* -1 = none */
 };
 
 /* {"id":...,"object":...,"created":...,"model":..., : the beginning that all chunks of an answer share. */
-void openai_render_prefix(struct buf *out, enum openai_kind kind, bool stream, const char *request_id, int64_t created_unix_s,
-                          const char *model);
-/* usage: NULL = left out; null_usage: "usage":null, which clients expect on the other chunks when they asked for usage. */
-void openai_render_chunk(struct buf *out, enum openai_kind kind, const struct buf *prefix, const struct openai_choice *choice,
-                         const struct openai_usage *usage, bool null_usage);
+void openai_render_prefix(struct buf *out, enum openai_kind kind, bool stream, const char *request_id,
+                          int64_t created_unix_s, const char *model);
+/* usage: NULL = left out; null_usage: "usage":null, which clients expect on the other chunks when they asked for usage.
+ */
+void openai_render_chunk(struct buf *out, enum openai_kind kind, const struct buf *prefix,
+                         const struct openai_choice *choice, const struct openai_usage *usage, bool null_usage);
 void openai_render_usage_chunk(struct buf *out, const struct buf *prefix, const struct openai_usage *usage);
-void openai_render_answer(struct buf *out, enum openai_kind kind, const struct buf *prefix, const struct openai_choice *choices,
-                          size_t n_choices, const struct openai_usage *usage);
+void openai_render_answer(struct buf *out, enum openai_kind kind, const struct buf *prefix,
+                          const struct openai_choice *choices, size_t n_choices, const struct openai_usage *usage);
 void openai_render_model(struct buf *out, const char *name, const struct rod_model_info *info);
 
 #endif

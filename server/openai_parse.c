@@ -30,12 +30,13 @@ void openai_error_set(struct openai_error *e, unsigned http, const char *type, c
 }
 
 void openai_error_from(struct openai_error *e, const struct rod_error *from) {
-    openai_error_set(e, (unsigned)rod_code_http(from->code), rod_code_type(from->code), rod_code_openai(from->code), from->param,
-                     "%s", from->message);
+    openai_error_set(e, (unsigned)rod_code_http(from->code), rod_code_type(from->code), rod_code_openai(from->code),
+                     from->param, "%s", from->message);
 }
 
 /* Fills a 400 that names param; always false, so that callers write `return bad(...)`. */
-static bool bad(const struct parse *p, const char *param, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static bool bad(const struct parse *p, const char *param, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 static bool bad(const struct parse *p, const char *param, const char *format, ...) {
     va_list args;
     va_start(args, format);
@@ -77,7 +78,8 @@ static bool as_int(const json_t *value, int64_t *out) {
         return true;
     }
     double real = json_is_real(value) ? json_real_value(value) : NAN;
-    if (!(real > -9e15 && real < 9e15) || trunc(real) != real) return false; /* 16.0 is 16; 1.5 and 1e30 are not whole */
+    if (!(real > -9e15 && real < 9e15) || trunc(real) != real)
+        return false; /* 16.0 is 16; 1.5 and 1e30 are not whole */
     *out = (int64_t)real;
     return true;
 }
@@ -89,7 +91,8 @@ static bool get_int(const struct parse *p, const char *name, int64_t low, int64_
     int64_t number = 0;
     if (!as_int(value, &number)) return bad(p, name, "%s must be an integer", name);
     if (number < low || number > high) {
-        return bad(p, name, "%s is %lld, it must be %lld to %lld", name, (long long)number, (long long)low, (long long)high);
+        return bad(p, name, "%s is %lld, it must be %lld to %lld", name, (long long)number, (long long)low,
+                   (long long)high);
     }
     *out = number;
     return true;
@@ -109,8 +112,8 @@ static bool get_float(const struct parse *p, const char *name, double low, bool 
     if (!json_is_number(value)) return bad(p, name, "%s must be a number, not %s", name, type_name(value));
     double number = json_number_value(value);
     if (!(number >= low && number <= high) || (low_open && number == low)) {
-        return bad(p, name, "%s is %g, it must be %s %g and at most %g", name, number, low_open ? "more than" : "at least", low,
-                   high);
+        return bad(p, name, "%s is %g, it must be %s %g and at most %g", name, number,
+                   low_open ? "more than" : "at least", low, high);
     }
     *out = (float)number;
     if (low_open && *out <= (float)low) return bad(p, name, "%s is %g, which is too small", name, number);
@@ -140,11 +143,29 @@ static bool asks(const json_t *value) {
 }
 
 static bool refuse_unavailable(const struct parse *p, enum openai_kind kind) {
-    static const char *const fields[] = {
-        "prompt_logprobs", "suffix", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-        "bad_words", "allowed_token_ids", "use_beam_search", "truncate_prompt_tokens", "tools", "functions", "function_call",
-        "session_id", "session_create", "expected_version", "prompt_embeds", "audio", "continue_final_message", "chat_template",
-        "logits_processors", "echo"};
+    static const char *const fields[] = {"prompt_logprobs",
+                                         "suffix",
+                                         "structured_outputs",
+                                         "guided_json",
+                                         "guided_regex",
+                                         "guided_choice",
+                                         "guided_grammar",
+                                         "bad_words",
+                                         "allowed_token_ids",
+                                         "use_beam_search",
+                                         "truncate_prompt_tokens",
+                                         "tools",
+                                         "functions",
+                                         "function_call",
+                                         "session_id",
+                                         "session_create",
+                                         "expected_version",
+                                         "prompt_embeds",
+                                         "audio",
+                                         "continue_final_message",
+                                         "chat_template",
+                                         "logits_processors",
+                                         "echo"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const json_t *value = json_object_get(p->root, fields[i]);
         if (value && asks(value)) return bad(p, fields[i], "%s is not available in this version", fields[i]);
@@ -194,10 +215,12 @@ static bool parse_ids(const struct parse *p, const char *param, const json_t *ar
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_array_get(array, i);
         int64_t id = -1;
-        if (!json_is_integer(item)) return bad(p, param, "%s[%zu] must be a token id, not %s", param, i, type_name(item));
+        if (!json_is_integer(item))
+            return bad(p, param, "%s[%zu] must be a token id, not %s", param, i, type_name(item));
         id = json_integer_value(item);
         if (id < 0 || id >= p->defaults->vocab_size) {
-            return bad(p, param, "%s[%zu] is %lld, token ids are 0 to %u", param, i, (long long)id, p->defaults->vocab_size - 1);
+            return bad(p, param, "%s[%zu] is %lld, token ids are 0 to %u", param, i, (long long)id,
+                       p->defaults->vocab_size - 1);
         }
         ids[i] = (int32_t)id;
     }
@@ -233,7 +256,8 @@ static bool parse_prompts(const struct parse *p, struct openai_request *out) {
         char param[40];
         snprintf(param, sizeof param, "prompt[%zu]", i);
         const json_t *item = json_array_get(value, i);
-        if (json_typeof(item) != json_typeof(first)) return bad(p, param, "%s: all prompts of a request are of one kind", param);
+        if (json_typeof(item) != json_typeof(first))
+            return bad(p, param, "%s: all prompts of a request are of one kind", param);
         if (!parse_prompt(p, param, item, &out->prompts[i])) return false;
     }
     return true;
@@ -336,7 +360,8 @@ static bool parse_stop(const struct parse *p, struct openai_request *out) {
 static bool parse_stop_ids(const struct parse *p, struct openai_request *out) {
     const json_t *value = get(p, "stop_token_ids");
     if (!value) return true;
-    if (!json_is_array(value)) return bad(p, "stop_token_ids", "stop_token_ids must be an array, not %s", type_name(value));
+    if (!json_is_array(value))
+        return bad(p, "stop_token_ids", "stop_token_ids must be an array, not %s", type_name(value));
     return parse_ids(p, "stop_token_ids", value, &out->stop_ids, &out->n_stop_ids);
 }
 
@@ -358,7 +383,8 @@ static bool parse_bias(const struct parse *p, struct openai_request *out) {
                        p->defaults->vocab_size - 1);
         }
         double bias = json_is_number(number) ? json_number_value(number) : NAN;
-        if (!(bias >= -100 && bias <= 100)) return bad(p, "logit_bias", "logit_bias of %ld must be a number from -100 to 100", id);
+        if (!(bias >= -100 && bias <= 100))
+            return bad(p, "logit_bias", "logit_bias of %ld must be a number from -100 to 100", id);
         out->bias[out->n_bias++] = (struct rod_bias){(int32_t)id, (float)bias};
     }
     return true;
@@ -367,12 +393,17 @@ static bool parse_bias(const struct parse *p, struct openai_request *out) {
 static bool parse_sampling(const struct parse *p, struct openai_request *out) {
     struct rod_sampling *s = &out->sampling;
     const struct openai_defaults *d = p->defaults;
-    *s = (struct rod_sampling){.temperature = d->temperature, .top_p = d->top_p, .top_k = d->top_k, .min_p = d->min_p,
-                               .typical_p = 1, .repetition_penalty = d->repetition_penalty};
+    *s = (struct rod_sampling){.temperature = d->temperature,
+                               .top_p = d->top_p,
+                               .top_k = d->top_k,
+                               .min_p = d->min_p,
+                               .typical_p = 1,
+                               .repetition_penalty = d->repetition_penalty};
     int64_t top_k = s->top_k, seed = 0;
     out->has_seed = get(p, "seed") != NULL;
-    bool ok = get_float(p, "temperature", 0, false, 2, &s->temperature) && get_float(p, "top_p", 0, true, 1, &s->top_p) &&
-              get_float(p, "min_p", 0, false, 1, &s->min_p) && get_float(p, "typical_p", 0, true, 1, &s->typical_p) &&
+    bool ok = get_float(p, "temperature", 0, false, 2, &s->temperature) &&
+              get_float(p, "top_p", 0, true, 1, &s->top_p) && get_float(p, "min_p", 0, false, 1, &s->min_p) &&
+              get_float(p, "typical_p", 0, true, 1, &s->typical_p) &&
               get_float(p, "frequency_penalty", -2, false, 2, &s->frequency_penalty) &&
               get_float(p, "presence_penalty", -2, false, 2, &s->presence_penalty) &&
               get_float(p, "repeat_penalty", 0, true, 1e6, &s->repetition_penalty) &&
@@ -391,11 +422,12 @@ static bool parse_limits(const struct parse *p, struct openai_request *out) {
     out->n = 1;
     out->max_tokens = out->kind == OPENAI_CHAT ? p->defaults->chat_max_tokens : 16;
     int64_t n = 1, ping_ms = -1;
-    bool ok = get_int(p, "n", 1, 128, &n) && get_u32(p, "max_tokens", 1, &out->max_tokens) &&
-              get_u32(p, "max_completion_tokens", 1, &out->max_tokens) && get_u32(p, "min_tokens", 0, &out->min_tokens) &&
-              get_bool(p, "ignore_eos", &out->ignore_eos) && get_bool(p, "skip_special_tokens", &skip_special) &&
-              get_bool(p, "include_stop_str_in_output", &out->include_stop) &&
-              get_bool(p, "return_token_ids", &out->return_token_ids) && get_int(p, "sse_ping_ms", 0, 86400000, &ping_ms);
+    bool ok =
+        get_int(p, "n", 1, 128, &n) && get_u32(p, "max_tokens", 1, &out->max_tokens) &&
+        get_u32(p, "max_completion_tokens", 1, &out->max_tokens) && get_u32(p, "min_tokens", 0, &out->min_tokens) &&
+        get_bool(p, "ignore_eos", &out->ignore_eos) && get_bool(p, "skip_special_tokens", &skip_special) &&
+        get_bool(p, "include_stop_str_in_output", &out->include_stop) &&
+        get_bool(p, "return_token_ids", &out->return_token_ids) && get_int(p, "sse_ping_ms", 0, 86400000, &ping_ms);
     out->n = (uint32_t)n;
     out->ping_ms = ping_ms;
     out->keep_special = !skip_special;
@@ -425,7 +457,8 @@ static bool parse_stream(const struct parse *p, struct openai_request *out) {
     if (!get_bool(p, "stream", &out->stream)) return false;
     const json_t *options = get(p, "stream_options");
     if (!options) return true;
-    if (!json_is_object(options)) return bad(p, "stream_options", "stream_options must be an object, not %s", type_name(options));
+    if (!json_is_object(options))
+        return bad(p, "stream_options", "stream_options must be an object, not %s", type_name(options));
     if (!out->stream) return bad(p, "stream_options", "stream_options needs stream to be true");
     struct parse inner = {options, p->defaults, p->err};
     bool ok = get_bool(&inner, "include_usage", &out->include_usage) &&
@@ -516,8 +549,8 @@ void openai_request_fini(struct openai_request *r) {
     *r = (struct openai_request){0};
 }
 
-int openai_parse_tokenize(const char *body, size_t len, const struct openai_defaults *defaults, struct openai_tokenize *out,
-                          struct openai_error *err) {
+int openai_parse_tokenize(const char *body, size_t len, const struct openai_defaults *defaults,
+                          struct openai_tokenize *out, struct openai_error *err) {
     *out = (struct openai_tokenize){0};
     struct parse p = {NULL, defaults, err};
     json_t *root = load(body, len, &p);
@@ -544,8 +577,8 @@ void openai_tokenize_fini(struct openai_tokenize *t) {
     *t = (struct openai_tokenize){0};
 }
 
-int openai_parse_detokenize(const char *body, size_t len, const struct openai_defaults *defaults, int32_t **ids, size_t *n_ids,
-                            struct openai_error *err) {
+int openai_parse_detokenize(const char *body, size_t len, const struct openai_defaults *defaults, int32_t **ids,
+                            size_t *n_ids, struct openai_error *err) {
     struct parse p = {NULL, defaults, err};
     *ids = NULL;
     *n_ids = 0;

@@ -136,8 +136,8 @@ static void add_legacy(struct openai_logprobs *l, const struct rod_token *t, con
     for (size_t i = 0; bytes && i < n; i++) l->n_chars += ((unsigned char)bytes[i] & 0xc0) != 0x80;
 }
 
-void openai_logprobs_add(struct openai_logprobs *l, enum openai_kind kind, const struct rod_token *tokens, size_t n_tokens,
-                         const struct openai_vocab *vocab) {
+void openai_logprobs_add(struct openai_logprobs *l, enum openai_kind kind, const struct rod_token *tokens,
+                         size_t n_tokens, const struct openai_vocab *vocab) {
     for (size_t i = 0; i < n_tokens; i++) {
         if (kind == OPENAI_CHAT) {
             add_chat(l, &tokens[i], vocab);
@@ -237,17 +237,19 @@ static void put_finish(struct buf *out, const struct openai_choice *c) {
     buf_putc(out, '}');
 }
 
-void openai_render_prefix(struct buf *out, enum openai_kind kind, bool stream, const char *request_id, int64_t created_unix_s,
-                          const char *model) {
+void openai_render_prefix(struct buf *out, enum openai_kind kind, bool stream, const char *request_id,
+                          int64_t created_unix_s, const char *model) {
     buf_addf(out, "{\"id\":\"%s%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", id_prefix[kind], request_id,
-             kind == OPENAI_COMPLETION ? "text_completion" : stream ? "chat.completion.chunk" : "chat.completion",
+             kind == OPENAI_COMPLETION ? "text_completion"
+             : stream                  ? "chat.completion.chunk"
+                                       : "chat.completion",
              (long long)created_unix_s);
     put_text(out, model);
     buf_putc(out, ',');
 }
 
-void openai_render_chunk(struct buf *out, enum openai_kind kind, const struct buf *prefix, const struct openai_choice *c,
-                         const struct openai_usage *usage, bool null_usage) {
+void openai_render_chunk(struct buf *out, enum openai_kind kind, const struct buf *prefix,
+                         const struct openai_choice *c, const struct openai_usage *usage, bool null_usage) {
     buf_add(out, prefix->data, prefix->len);
     buf_puts(out, "\"choices\":[{\"index\":");
     buf_int(out, c->index);
@@ -284,8 +286,8 @@ void openai_render_usage_chunk(struct buf *out, const struct buf *prefix, const 
     buf_putc(out, '}');
 }
 
-void openai_render_answer(struct buf *out, enum openai_kind kind, const struct buf *prefix, const struct openai_choice *choices,
-                          size_t n_choices, const struct openai_usage *usage) {
+void openai_render_answer(struct buf *out, enum openai_kind kind, const struct buf *prefix,
+                          const struct openai_choice *choices, size_t n_choices, const struct openai_usage *usage) {
     buf_add(out, prefix->data, prefix->len);
     buf_puts(out, "\"choices\":[");
     for (size_t i = 0; i < n_choices; i++) {
@@ -314,7 +316,8 @@ void openai_render_answer(struct buf *out, enum openai_kind kind, const struct b
 void openai_render_model(struct buf *out, const char *name, const struct rod_model_info *info) {
     buf_puts(out, "{\"id\":");
     put_text(out, name);
-    buf_addf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"rodimus\",\"root\":", (long long)info->created_unix_s);
+    buf_addf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"rodimus\",\"root\":",
+             (long long)info->created_unix_s);
     put_text(out, name);
     buf_addf(out, ",\"parent\":null,\"max_model_len\":%llu,\"session_bytes\":%llu,\"arch\":",
              (unsigned long long)info->max_prompt_tok, (unsigned long long)info->session_bytes);

@@ -79,8 +79,8 @@ static bool choice_valid(const char *choices, const char *text) {
 }
 
 static int out_of_range(const struct option *option, const char *text, const char *source, struct option_error *err) {
-    return fail(err, "%s = %s (%s) is out of range: it must be %s%.15g to %.15g", option->name, shown(option, text), source,
-                option->type == OPTION_AUTO ? "auto or " : "", option->min, option->max);
+    return fail(err, "%s = %s (%s) is out of range: it must be %s%.15g to %.15g", option->name, shown(option, text),
+                source, option->type == OPTION_AUTO ? "auto or " : "", option->min, option->max);
 }
 
 static int bad_value(const struct option *option, const char *text, const char *source, const char *wanted,
@@ -88,7 +88,8 @@ static int bad_value(const struct option *option, const char *text, const char *
     return fail(err, "%s = '%s' (%s) is not %s", option->name, shown(option, text), source, wanted);
 }
 
-static int number_set(const struct option *option, void *at, const char *text, const char *source, struct option_error *err) {
+static int number_set(const struct option *option, void *at, const char *text, const char *source,
+                      struct option_error *err) {
     if (option->type == OPTION_AUTO && !strcmp(text, "auto")) {
         *(uint64_t *)at = 0;
         return 0;
@@ -97,7 +98,8 @@ static int number_set(const struct option *option, void *at, const char *text, c
     errno = 0;
     if (option->type == OPTION_FLOAT) {
         double value = strtod(text, &end);
-        if (end == text || *end || isspace((unsigned char)*text)) return bad_value(option, text, source, "a number", err);
+        if (end == text || *end || isspace((unsigned char)*text))
+            return bad_value(option, text, source, "a number", err);
         if (!(value >= option->min && value <= option->max)) return out_of_range(option, text, source, err);
         *(double *)at = value;
         return 0;
@@ -123,7 +125,8 @@ static int number_set(const struct option *option, void *at, const char *text, c
     return 0;
 }
 
-static int bool_set(const struct option *option, bool *at, const char *text, const char *source, struct option_error *err) {
+static int bool_set(const struct option *option, bool *at, const char *text, const char *source,
+                    struct option_error *err) {
     static const char *const yes[] = {"true", "1", "yes", "on"}, *const no[] = {"false", "0", "no", "off"};
     for (size_t i = 0; i < 4; i++) {
         if (!strcmp(text, yes[i]) || !strcmp(text, no[i])) {
@@ -138,15 +141,16 @@ int options_set(const struct option_set *set, const struct option *option, const
                 struct option_error *err) {
     const char *fallback = option->fallback ? option->fallback : "";
     if (option->reserved && strcmp(text, fallback) != 0) {
-        return fail(err, "%s (%s) is not available in this version%s%s; only its default '%s' is accepted", option->name,
-                    source, *option->reserved ? ": " : "", option->reserved, fallback);
+        return fail(err, "%s (%s) is not available in this version%s%s; only its default '%s' is accepted",
+                    option->name, source, *option->reserved ? ": " : "", option->reserved, fallback);
     }
     void *at = field(set, option);
     switch (option->type) {
     case OPTION_STRING: return string_set(at, text, err);
     case OPTION_CHOICE:
         if (!choice_valid(option->choices, text)) {
-            return fail(err, "%s = '%s' (%s) is not one of %s", option->name, shown(option, text), source, option->choices);
+            return fail(err, "%s = '%s' (%s) is not one of %s", option->name, shown(option, text), source,
+                        option->choices);
         }
         return string_set(at, text, err);
     case OPTION_UINT:
@@ -308,7 +312,8 @@ int options_from_flags(const struct option_set *set, int argc, char **argv, cons
 static bool foreign_variable(const char *name, const char *value) {
     if (!strcmp(name, "CONFIG")) return true;
     if (!strncmp(name, "SERVICE_HOST", 12) || !strncmp(name, "SERVICE_PORT", 12)) return true;
-    return !strncmp(name, "PORT", 4) && (name[4] == '_' || !strncmp(value, "tcp://", 6) || !strncmp(value, "udp://", 6));
+    return !strncmp(name, "PORT", 4) &&
+           (name[4] == '_' || !strncmp(value, "tcp://", 6) || !strncmp(value, "udp://", 6));
 }
 
 int options_from_environment(const struct option_set *set, char **environment, struct option_error *err) {
@@ -331,8 +336,8 @@ int options_from_environment(const struct option_set *set, char **environment, s
 
 /* ---- files ---- */
 
-static int from_array(const struct option_set *set, const struct option *option, const json_t *array, const char *source,
-                      struct option_error *err) {
+static int from_array(const struct option_set *set, const struct option *option, const json_t *array,
+                      const char *source, struct option_error *err) {
     if (option->type != OPTION_LIST) return fail(err, "%s (%s) must not be an array", option->name, source);
     if (option->reserved && json_array_size(array)) return options_set(set, option, "[...]", source, err);
     struct option_list *list = field(set, option);
@@ -442,7 +447,8 @@ static void help_row(const struct option *option, FILE *to, int width) {
         snprintf(left + n, sizeof left - (size_t)n, " %s", option->metavar ? option->metavar : "N");
     }
     bool plain = option->fallback && *option->fallback && option->type != OPTION_BOOL;
-    snprintf(right, sizeof right, "%s%s%s%s", option->help, plain ? " [" : "", plain ? option->fallback : "", plain ? "]" : "");
+    snprintf(right, sizeof right, "%s%s%s%s", option->help, plain ? " [" : "", plain ? option->fallback : "",
+             plain ? "]" : "");
     int column = fprintf(to, "%s", left);
     if (column > indent - 2) {
         fputc('\n', to);

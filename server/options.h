@@ -31,18 +31,18 @@ struct option_list {
 };
 
 struct option {
-    const char *name;      /* snake_case */
+    const char *name; /* snake_case */
     enum option_type type;
-    size_t offset;         /* of the value in the caller's struct */
-    const char *fallback;  /* the default, as text; NULL = empty */
-    double min, max;       /* of numbers, both included */
-    const char *choices;   /* "auto|cpu|cuda|cuda:N"; a final N stands for digits */
-    const char *metavar;   /* "N", "DIR" ... in --help */
-    const char *group;     /* heading in --help */
+    size_t offset;        /* of the value in the caller's struct */
+    const char *fallback; /* the default, as text; NULL = empty */
+    double min, max;      /* of numbers, both included */
+    const char *choices;  /* "auto|cpu|cuda|cuda:N"; a final N stands for digits */
+    const char *metavar;  /* "N", "DIR" ... in --help */
+    const char *group;    /* heading in --help */
     const char *help;
-    const char *reserved;  /* not NULL: not available in this version, only the default is accepted; why */
-    char letter;           /* short flag, 0 = none */
-    bool secret;           /* never print the value */
+    const char *reserved; /* not NULL: not available in this version, only the default is accepted; why */
+    char letter;          /* short flag, 0 = none */
+    bool secret;          /* never print the value */
 };
 
 struct option_set {

@@ -8,14 +8,14 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define JSON "application/json"
+#define JSON       "application/json"
 #define STALLED_NS 60000000000u /* no step for so long although work waits */
 
 struct route {
     const char *method, *path; /* a path that ends in '/' takes what follows as a name */
     void (*run)(struct exchange *x);
-    bool open;                 /* needs no key */
-    bool engine;               /* 503 while loading or draining */
+    bool open;   /* needs no key */
+    bool engine; /* 503 while loading or draining */
 };
 
 static void get_health(struct exchange *x);
@@ -66,7 +66,8 @@ void routes_fail(struct exchange *x, const struct openai_error *err) {
     openai_render_error(&body, err);
     if (err->http == 401) http_add_header(x->http, "WWW-Authenticate", "Bearer");
     if (err->http == 429 || err->http == 503) http_add_header(x->http, "Retry-After", "1");
-    if (err->http == 408) http_add_header(x->http, "x-should-retry", "false"); /* SDKs would retry it, in the same queue */
+    if (err->http == 408)
+        http_add_header(x->http, "x-should-retry", "false"); /* SDKs would retry it, in the same queue */
     if (x->server->draining) http_close_after(x->http);
     http_respond(x->http, err->http, JSON, body.failed ? "{}" : body.data, body.failed ? 2 : body.len);
     buf_fini(&body);
@@ -120,7 +121,8 @@ static void get_metrics(struct exchange *x) {
     names[N_ROUTES] = "other";
     s->metrics.connections = http_connections(s->http);
     if (s->engine) rod_engine_stats(s->engine, &stats);
-    metrics_render(&s->metrics, names, N_ROUTES + 1, s->engine ? &stats : NULL, s->info, s->model_name, !routes_unready(s), &body);
+    metrics_render(&s->metrics, names, N_ROUTES + 1, s->engine ? &stats : NULL, s->info, s->model_name,
+                   !routes_unready(s), &body);
     routes_respond(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 
@@ -165,7 +167,9 @@ static void get_slots(struct exchange *x) {
     struct rod_stats s;
     rod_engine_stats(x->server->engine, &s);
     struct buf body = {0};
-    buf_addf(&body, "{\"slots\":%u,\"used\":%u,\"free\":%u,\"running\":%u,\"queued\":%u,\"queued_tokens\":%llu,\"session_bytes\":%llu}",
+    buf_addf(&body,
+             "{\"slots\":%u,\"used\":%u,\"free\":%u,\"running\":%u,\"queued\":%u,\"queued_tokens\":%llu,\"session_"
+             "bytes\":%llu}",
              s.n_slots, s.slots_used, s.n_slots - s.slots_used, s.running, s.queued, (unsigned long long)s.queued_tok,
              (unsigned long long)x->server->info->session_bytes);
     routes_respond(x, 200, JSON, &body);
@@ -217,7 +221,8 @@ static unsigned find_route(struct exchange *x) {
         snprintf(message, sizeof message, "%s is not allowed on %.100s, use %s", method, path, allow);
         invalid(x, 405, "method_not_allowed", message);
     } else {
-        snprintf(message, sizeof message, "there is no %s %.160s here; GET /openapi.json lists the routes", method, path);
+        snprintf(message, sizeof message, "there is no %s %.160s here; GET /openapi.json lists the routes", method,
+                 path);
         invalid(x, 404, "not_found", message);
     }
     return N_ROUTES;
@@ -227,7 +232,8 @@ static unsigned find_route(struct exchange *x) {
 static bool same_key(const char *given, const char *key) {
     size_t n = strlen(given), n_key = strlen(key);
     unsigned different = n != n_key;
-    for (size_t i = 0; i < n; i++) different |= (unsigned)((unsigned char)given[i] ^ (unsigned char)key[n_key ? i % n_key : 0]);
+    for (size_t i = 0; i < n; i++)
+        different |= (unsigned)((unsigned char)given[i] ^ (unsigned char)key[n_key ? i % n_key : 0]);
     return !different;
 }
 
@@ -242,7 +248,8 @@ static bool key_valid(struct exchange *x) {
     }
     bool valid = false;
     for (size_t i = 0; given && i < keys->n_items; i++) valid |= same_key(given, keys->items[i]);
-    if (!valid) fail(x, 401, "authentication_error", "invalid_api_key", "a valid API key is needed: Authorization: Bearer KEY");
+    if (!valid)
+        fail(x, 401, "authentication_error", "invalid_api_key", "a valid API key is needed: Authorization: Bearer KEY");
     return valid;
 }
 

@@ -1,8 +1,8 @@
 /* server.h - what the files of `rodimus serve` share: the server, and an exchange (a request with its route and id).
  *
  * Who owns what: cmd_serve.c owns the server and the engine; routes.c owns exchanges; turn.c owns turns.
- * Threads: all on the loop thread, but turn_prepare and the work of a job, which run on libuv's pool and touch only their
- * own turn or job, the engine's any-thread functions and the server's constants (engine, info, defaults, config).
+ * Threads: all on the loop thread, but turn_prepare and the work of a job, which run on libuv's pool and touch only
+ * their own turn or job, the engine's any-thread functions and the server's constants (engine, info, defaults, config).
  */
 #ifndef SERVER_H
 #define SERVER_H
@@ -35,19 +35,19 @@ struct server {
     struct openai_defaults defaults;
     struct openai_vocab vocab;
     char model_name[128];
-    struct turn *turns;                /* all in progress */
+    struct turn *turns; /* all in progress */
     size_t n_turns, n_jobs;
-    uv_timer_t tick;                   /* pings; runs while there are turns */
-    bool draining, failed;             /* failed: a device fault; the process will end */
+    uv_timer_t tick;       /* pings; runs while there are turns */
+    bool draining, failed; /* failed: a device fault; the process will end */
 };
 
 struct exchange { /* one HTTP request; the user pointer of its http_request */
     struct server *server;
     struct http_request *http;
-    char id[SERVER_ID_BYTES];          /* of the client, or made here; in X-Request-Id and in logs */
+    char id[SERVER_ID_BYTES]; /* of the client, or made here; in X-Request-Id and in logs */
     unsigned route;
-    struct turn *turn;                 /* of a completion, or NULL */
-    struct job *job;                   /* of work on the thread pool, or NULL */
+    struct turn *turn; /* of a completion, or NULL */
+    struct job *job;   /* of work on the thread pool, or NULL */
 };
 
 /* ---- routes.c ---- */
@@ -59,13 +59,13 @@ const char *routes_unready(const struct server *server);
 
 /* ---- turn.c: a completion from its body to its last byte ---- */
 void turn_start(struct exchange *x, enum openai_kind kind);
-void turn_event(struct rod_event *event); /* takes the event */
-void turn_gone(struct turn *turn);        /* the client left: its choices are cancelled */
-void turn_done(struct turn *turn);        /* the http request ends; the exchange dies after this */
-void turn_tick(uv_timer_t *timer);        /* pings; the timer's data is the server */
+void turn_event(struct rod_event *event);             /* takes the event */
+void turn_gone(struct turn *turn);                    /* the client left: its choices are cancelled */
+void turn_done(struct turn *turn);                    /* the http request ends; the exchange dies after this */
+void turn_tick(uv_timer_t *timer);                    /* pings; the timer's data is the server */
 uint64_t turn_oldest_ns(const struct server *server); /* when the oldest came; 0 = there is none */
-void turn_end_all(struct server *server); /* the drain's time is over: an error to each */
-void turn_free_all(struct server *server);/* after the engine is closed */
+void turn_end_all(struct server *server);             /* the drain's time is over: an error to each */
+void turn_free_all(struct server *server);            /* after the engine is closed */
 int turn_log_fields(const struct turn *turn, struct log_field *fields, int max);
 
 /* ---- job.c: /tokenize and /detokenize, on the pool when long ---- */

@@ -12,7 +12,7 @@
 
 void sse_begin(struct buf *b); /* then the JSON value, then sse_end */
 void sse_end(struct buf *b);
-void sse_ping(struct buf *b);  /* a comment: clients skip it */
-void sse_done(struct buf *b);  /* data: [DONE] */
+void sse_ping(struct buf *b); /* a comment: clients skip it */
+void sse_done(struct buf *b); /* data: [DONE] */
 
 #endif

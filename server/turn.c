@@ -22,7 +22,7 @@ struct turn_choice {
     bool open, role_sent;     /* open: the engine will send more */
     struct buf text;          /* without streaming: all so far */
     struct openai_logprobs logprobs;
-    struct buf ids;           /* token ids as text, if asked for */
+    struct buf ids; /* token ids as text, if asked for */
     uint64_t completion_tok;
     enum rod_finish reason;
     char *stop_string;
@@ -119,7 +119,8 @@ void turn_free_all(struct server *server) {
 
 uint64_t turn_oldest_ns(const struct server *server) {
     uint64_t oldest = 0;
-    for (const struct turn *t = server->turns; t; t = t->next) oldest = t->started_ns; /* new ones come in at the head */
+    for (const struct turn *t = server->turns; t; t = t->next)
+        oldest = t->started_ns; /* new ones come in at the head */
     return oldest;
 }
 
@@ -235,7 +236,8 @@ static void push_delta(struct turn *t, struct turn_choice *c, const struct rod_e
         choice.prompt_ids = &prompt_ids;
     }
     if (first && t->kind == OPENAI_CHAT) {
-        struct openai_choice opening = {.index = c->index, .role = true, .stop_id = -1, .prompt_ids = choice.prompt_ids};
+        struct openai_choice opening = {
+            .index = c->index, .role = true, .stop_id = -1, .prompt_ids = choice.prompt_ids};
         push_chunk(t, c, &opening);
         choice.prompt_ids = NULL;
     }
@@ -456,7 +458,8 @@ static bool fits(struct turn *t) {
         if (!limit || n <= limit) continue;
         const char *param = t->kind == OPENAI_CHAT ? "messages" : "prompt";
         openai_error_set(&t->err, 400, "invalid_request_error", "context_length_exceeded", param,
-                         "the prompt has %llu tokens, the limit is %llu", (unsigned long long)n, (unsigned long long)limit);
+                         "the prompt has %llu tokens, the limit is %llu", (unsigned long long)n,
+                         (unsigned long long)limit);
         t->err.n_prompt_tok = n;
         t->err.limit_tok = limit;
         return false;
@@ -464,8 +467,8 @@ static bool fits(struct turn *t) {
     uint64_t wanted = (uint64_t)t->n_prompts * t->request.n, most = s->info->n_slots + s->config.max_queue_requests;
     if (wanted <= most) return true;
     openai_error_set(&t->err, 400, "invalid_request_error", "", t->request.n > 1 ? "n" : "prompt",
-                     "%llu choices were asked for, this server takes at most %llu at a time", (unsigned long long)wanted,
-                     (unsigned long long)most);
+                     "%llu choices were asked for, this server takes at most %llu at a time",
+                     (unsigned long long)wanted, (unsigned long long)most);
     return false;
 }
 

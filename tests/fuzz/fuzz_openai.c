@@ -8,8 +8,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const struct openai_defaults defaults = {.model_name = "m", .vocab_size = 64, .temperature = 1, .top_p = 1,
-                                                .repetition_penalty = 1, .top_k = -1, .chat_max_tokens = 10};
+static const struct openai_defaults defaults = {.model_name = "m",
+                                                .vocab_size = 64,
+                                                .temperature = 1,
+                                                .top_p = 1,
+                                                .repetition_penalty = 1,
+                                                .top_k = -1,
+                                                .chat_max_tokens = 10};
 
 static void check_error(const struct openai_error *err) {
     struct buf out = {0};
@@ -20,7 +25,8 @@ static void check_error(const struct openai_error *err) {
 
 static void check_request(const struct openai_request *r) {
     const struct rod_sampling *s = &r->sampling;
-    if (!(s->temperature >= 0 && s->temperature <= 2 && s->top_p > 0 && s->top_p <= 1 && s->repetition_penalty > 0)) abort();
+    if (!(s->temperature >= 0 && s->temperature <= 2 && s->top_p > 0 && s->top_p <= 1 && s->repetition_penalty > 0))
+        abort();
     if (r->n < 1 || r->n > 128 || r->max_tokens < 1 || r->min_tokens > r->max_tokens || r->n_logprobs > 20) abort();
     if (r->kind == OPENAI_CHAT ? !r->n_messages : !r->n_prompts) abort();
     for (size_t i = 0; i < r->n_prompts; i++) {
@@ -61,9 +67,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         rc = openai_parse_tokenize(body, size - 1, &defaults, &tokenize, &err);
         if (!rc) openai_tokenize_fini(&tokenize);
         break;
-    default:
-        rc = openai_parse_detokenize(body, size - 1, &defaults, &ids, &n, &err);
-        free(ids);
+    default: rc = openai_parse_detokenize(body, size - 1, &defaults, &ids, &n, &err); free(ids);
     }
     if (rc) check_error(&err);
     return 0;

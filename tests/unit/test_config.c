@@ -1,4 +1,5 @@
-/* test_config.c - flags, environment and file of `rodimus serve`: one table, one meaning, errors that name the fault. */
+/* test_config.c - flags, environment and file of `rodimus serve`: one table, one meaning, errors that name the fault.
+ */
 #include "server/config.h"
 
 #include <jansson.h>
@@ -88,7 +89,9 @@ static void values_have_one_spelling_everywhere(void **state) {
     (void)state;
     struct config c;
     struct option_error err;
-    assert_int_equal(load(&c, "--slots=auto --port=0 --api-keys=k1,k2 -m dir --device cuda:3", "RODIMUS_LOG_LEVEL=warn", &err), CONFIG_OK);
+    assert_int_equal(
+        load(&c, "--slots=auto --port=0 --api-keys=k1,k2 -m dir --device cuda:3", "RODIMUS_LOG_LEVEL=warn", &err),
+        CONFIG_OK);
     assert_int_equal(c.slots, 0);
     assert_int_equal(c.port, 0);
     assert_int_equal(c.api_keys.n_items, 2);
@@ -126,7 +129,11 @@ static void variables_of_kubernetes_are_not_settings(void **state) {
     (void)state;
     struct config c;
     struct option_error err;
-    assert_int_equal(load(&c, "", "RODIMUS_SERVICE_HOST=10.0.0.1 RODIMUS_SERVICE_PORT=80 RODIMUS_PORT=tcp://10.0.0.1:80 RODIMUS_PORT_80_TCP_ADDR=10.0.0.1", &err), CONFIG_OK);
+    assert_int_equal(load(&c, "",
+                          "RODIMUS_SERVICE_HOST=10.0.0.1 RODIMUS_SERVICE_PORT=80 RODIMUS_PORT=tcp://10.0.0.1:80 "
+                          "RODIMUS_PORT_80_TCP_ADDR=10.0.0.1",
+                          &err),
+                     CONFIG_OK);
     assert_int_equal(c.port, 8080);
     config_fini(&c);
 }
@@ -167,7 +174,8 @@ static void what_is_not_available_is_refused_unless_it_is_the_default(void **sta
     ERROR("", "RODIMUS_STATE_DIR=/var", "state_dir", "not available");
     ERROR("--deterministic", "", "deterministic", "not available");
     ERROR("--admin-key secret", "", "admin_key", "not available");
-    assert_int_equal(load(&c, "--admin-port 0 --session-header X-Session-Id --deterministic=false", "", &err), CONFIG_OK);
+    assert_int_equal(load(&c, "--admin-port 0 --session-header X-Session-Id --deterministic=false", "", &err),
+                     CONFIG_OK);
     config_fini(&c);
 }
 
@@ -212,7 +220,8 @@ static void default_json_holds_every_key_with_its_default(void **state) {
         if (json_is_boolean(value)) snprintf(text, sizeof text, "%s", json_is_true(value) ? "true" : "false");
         if (json_is_string(value)) snprintf(text, sizeof text, "%s", json_string_value(value));
         const char *want = o->fallback ? o->fallback : "";
-        if (strcmp(text, want) != 0) fail_msg("%s is '%s' in config/default.json, '%s' in the table", o->name, text, want);
+        if (strcmp(text, want) != 0)
+            fail_msg("%s is '%s' in config/default.json, '%s' in the table", o->name, text, want);
     }
     assert_int_equal(json_object_size(root), config_n_options);
     json_decref(root);

@@ -9,8 +9,14 @@
 #include <string.h>
 #include <cmocka.h>
 
-static const struct openai_defaults defaults = {.model_name = "tales", .vocab_size = 1000, .temperature = 0.8f, .top_p = 0.95f,
-                                                .min_p = 0, .repetition_penalty = 1, .top_k = -1, .chat_max_tokens = 2048};
+static const struct openai_defaults defaults = {.model_name = "tales",
+                                                .vocab_size = 1000,
+                                                .temperature = 0.8f,
+                                                .top_p = 0.95f,
+                                                .min_p = 0,
+                                                .repetition_penalty = 1,
+                                                .top_k = -1,
+                                                .chat_max_tokens = 2048};
 
 static int parse(enum openai_kind kind, const char *body, struct openai_request *out, struct openai_error *err) {
     return openai_parse(kind, body, strlen(body), &defaults, out, err);
@@ -74,20 +80,28 @@ static void prompts_have_four_forms(void **state) {
 static void every_optional_field_may_be_null(void **state) {
     (void)state;
     struct openai_request r;
-    accept(OPENAI_COMPLETION,
-           "{\"prompt\": \"x\", \"model\": null, \"max_tokens\": null, \"max_completion_tokens\": null, \"min_tokens\": null,"
-           "\"temperature\": null, \"top_p\": null, \"top_k\": null, \"min_p\": null, \"typical_p\": null,"
-           "\"frequency_penalty\": null, \"presence_penalty\": null, \"repetition_penalty\": null, \"repeat_penalty\": null,"
-           "\"logit_bias\": null, \"seed\": null, \"stop\": null, \"stop_token_ids\": null, \"ignore_eos\": null, \"n\": null,"
-           "\"include_stop_str_in_output\": null, \"skip_special_tokens\": null, \"best_of\": null, \"echo\": null,"
-           "\"logprobs\": null, \"prompt_logprobs\": null, \"suffix\": null, \"stream\": null, \"stream_options\": null,"
-           "\"return_token_ids\": null, \"sse_ping_ms\": null, \"response_format\": null, \"tools\": null, \"tool_choice\": null,"
-           "\"structured_outputs\": null, \"bad_words\": null, \"allowed_token_ids\": null, \"session_id\": null, \"user\": null}",
-           &r);
+    accept(
+        OPENAI_COMPLETION,
+        "{\"prompt\": \"x\", \"model\": null, \"max_tokens\": null, \"max_completion_tokens\": null, \"min_tokens\": "
+        "null,"
+        "\"temperature\": null, \"top_p\": null, \"top_k\": null, \"min_p\": null, \"typical_p\": null,"
+        "\"frequency_penalty\": null, \"presence_penalty\": null, \"repetition_penalty\": null, \"repeat_penalty\": "
+        "null,"
+        "\"logit_bias\": null, \"seed\": null, \"stop\": null, \"stop_token_ids\": null, \"ignore_eos\": null, \"n\": "
+        "null,"
+        "\"include_stop_str_in_output\": null, \"skip_special_tokens\": null, \"best_of\": null, \"echo\": null,"
+        "\"logprobs\": null, \"prompt_logprobs\": null, \"suffix\": null, \"stream\": null, \"stream_options\": null,"
+        "\"return_token_ids\": null, \"sse_ping_ms\": null, \"response_format\": null, \"tools\": null, "
+        "\"tool_choice\": null,"
+        "\"structured_outputs\": null, \"bad_words\": null, \"allowed_token_ids\": null, \"session_id\": null, "
+        "\"user\": null}",
+        &r);
     assert_int_equal(r.max_tokens, 16);
     openai_request_fini(&r);
-    accept(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"name\": null, \"tool_calls\": null},"
-                        "{\"role\": \"assistant\", \"content\": null}], \"top_logprobs\": null, \"modalities\": null}", &r);
+    accept(OPENAI_CHAT,
+           "{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"name\": null, \"tool_calls\": null},"
+           "{\"role\": \"assistant\", \"content\": null}], \"top_logprobs\": null, \"modalities\": null}",
+           &r);
     assert_int_equal(r.messages[1].content_len, 0);
     openai_request_fini(&r);
 }
@@ -95,22 +109,29 @@ static void every_optional_field_may_be_null(void **state) {
 static void unknown_fields_and_empty_wishes_are_accepted(void **state) {
     (void)state;
     struct openai_request r;
-    accept(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"foo\": [1, {}], \"tools\": [], \"echo\": false,"
-                        "\"best_of\": 1, \"tool_choice\": \"none\", \"response_format\": {\"type\": \"text\"},"
-                        "\"modalities\": [\"text\"], \"logit_bias\": {}, \"stop\": [], \"suffix\": \"\", \"metadata\": {\"a\": \"b\"}}", &r);
+    accept(
+        OPENAI_CHAT,
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"foo\": [1, {}], \"tools\": [], \"echo\": false,"
+        "\"best_of\": 1, \"tool_choice\": \"none\", \"response_format\": {\"type\": \"text\"},"
+        "\"modalities\": [\"text\"], \"logit_bias\": {}, \"stop\": [], \"suffix\": \"\", \"metadata\": {\"a\": \"b\"}}",
+        &r);
     openai_request_fini(&r);
 }
 
 static void sampling_fields_arrive(void **state) {
     (void)state;
     struct openai_request r;
-    accept(OPENAI_COMPLETION,
-           "{\"prompt\": \"x\", \"temperature\": 2, \"top_p\": 0.5, \"top_k\": 40.0, \"min_p\": 0.1, \"typical_p\": 0.9,"
-           "\"frequency_penalty\": -2, \"presence_penalty\": 1.5, \"repeat_penalty\": 1.1, \"seed\": -7, \"n\": 128,"
-           "\"logit_bias\": {\"5\": -100, \"999\": 2.5}, \"stop\": [\"a\", \"\\n\\n\"], \"stop_token_ids\": [3], \"max_tokens\": 9,"
-           "\"max_completion_tokens\": 8, \"min_tokens\": 8, \"ignore_eos\": true, \"skip_special_tokens\": false, \"logprobs\": 20,"
-           "\"include_stop_str_in_output\": true, \"stream\": true, \"stream_options\": {\"include_usage\": true,"
-           "\"continuous_usage_stats\": true}, \"return_token_ids\": true, \"sse_ping_ms\": 0, \"model\": \"tales\"}", &r);
+    accept(
+        OPENAI_COMPLETION,
+        "{\"prompt\": \"x\", \"temperature\": 2, \"top_p\": 0.5, \"top_k\": 40.0, \"min_p\": 0.1, \"typical_p\": 0.9,"
+        "\"frequency_penalty\": -2, \"presence_penalty\": 1.5, \"repeat_penalty\": 1.1, \"seed\": -7, \"n\": 128,"
+        "\"logit_bias\": {\"5\": -100, \"999\": 2.5}, \"stop\": [\"a\", \"\\n\\n\"], \"stop_token_ids\": [3], "
+        "\"max_tokens\": 9,"
+        "\"max_completion_tokens\": 8, \"min_tokens\": 8, \"ignore_eos\": true, \"skip_special_tokens\": false, "
+        "\"logprobs\": 20,"
+        "\"include_stop_str_in_output\": true, \"stream\": true, \"stream_options\": {\"include_usage\": true,"
+        "\"continuous_usage_stats\": true}, \"return_token_ids\": true, \"sse_ping_ms\": 0, \"model\": \"tales\"}",
+        &r);
     assert_float_equal(r.sampling.temperature, 2, 0);
     assert_int_equal(r.sampling.top_k, 40);
     assert_float_equal(r.sampling.typical_p, 0.9, 1e-6);
@@ -135,29 +156,68 @@ static void faults_name_their_field(void **state) {
     static const struct {
         const char *fields, *param;
     } cases[] = {
-        {"\"temperature\": 2.1", "temperature"}, {"\"temperature\": -1", "temperature"}, {"\"temperature\": \"1\"", "temperature"},
-        {"\"temperature\": true", "temperature"}, {"\"top_p\": 0", "top_p"}, {"\"top_p\": 1.1", "top_p"}, {"\"top_p\": 1e-300", "top_p"},
-        {"\"top_k\": -2", "top_k"}, {"\"top_k\": 1.5", "top_k"}, {"\"min_p\": 2", "min_p"}, {"\"typical_p\": 0", "typical_p"},
-        {"\"frequency_penalty\": 3", "frequency_penalty"}, {"\"presence_penalty\": -3", "presence_penalty"},
-        {"\"repetition_penalty\": 0", "repetition_penalty"}, {"\"repeat_penalty\": -1", "repeat_penalty"},
-        {"\"seed\": 1.5", "seed"}, {"\"seed\": \"x\"", "seed"}, {"\"n\": 0", "n"}, {"\"n\": 129", "n"}, {"\"n\": true", "n"},
-        {"\"max_tokens\": 0", "max_tokens"}, {"\"max_tokens\": -1", "max_tokens"}, {"\"max_tokens\": 1e30", "max_tokens"},
-        {"\"max_tokens\": 9007199254740993", "max_tokens"}, {"\"min_tokens\": 17", "min_tokens"}, {"\"stop\": \"\"", "stop"},
-        {"\"stop\": [\"a\", 1]", "stop"}, {"\"stop\": {}", "stop"}, {"\"stop\": \"a\\u0000\"", "stop"},
-        {"\"stop\": [\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\"]", "stop"},
-        {"\"stop_token_ids\": [1000]", "stop_token_ids"}, {"\"stop_token_ids\": 1", "stop_token_ids"},
-        {"\"logit_bias\": {\"1000\": 1}", "logit_bias"}, {"\"logit_bias\": {\"x\": 1}", "logit_bias"},
-        {"\"logit_bias\": {\"-1\": 1}", "logit_bias"}, {"\"logit_bias\": {\"1\": 101}", "logit_bias"},
-        {"\"logit_bias\": {\"1\": null}", "logit_bias"}, {"\"logit_bias\": []", "logit_bias"}, {"\"ignore_eos\": 1", "ignore_eos"},
-        {"\"stream\": \"yes\"", "stream"}, {"\"stream_options\": {}", "stream_options"},
+        {"\"temperature\": 2.1", "temperature"},
+        {"\"temperature\": -1", "temperature"},
+        {"\"temperature\": \"1\"", "temperature"},
+        {"\"temperature\": true", "temperature"},
+        {"\"top_p\": 0", "top_p"},
+        {"\"top_p\": 1.1", "top_p"},
+        {"\"top_p\": 1e-300", "top_p"},
+        {"\"top_k\": -2", "top_k"},
+        {"\"top_k\": 1.5", "top_k"},
+        {"\"min_p\": 2", "min_p"},
+        {"\"typical_p\": 0", "typical_p"},
+        {"\"frequency_penalty\": 3", "frequency_penalty"},
+        {"\"presence_penalty\": -3", "presence_penalty"},
+        {"\"repetition_penalty\": 0", "repetition_penalty"},
+        {"\"repeat_penalty\": -1", "repeat_penalty"},
+        {"\"seed\": 1.5", "seed"},
+        {"\"seed\": \"x\"", "seed"},
+        {"\"n\": 0", "n"},
+        {"\"n\": 129", "n"},
+        {"\"n\": true", "n"},
+        {"\"max_tokens\": 0", "max_tokens"},
+        {"\"max_tokens\": -1", "max_tokens"},
+        {"\"max_tokens\": 1e30", "max_tokens"},
+        {"\"max_tokens\": 9007199254740993", "max_tokens"},
+        {"\"min_tokens\": 17", "min_tokens"},
+        {"\"stop\": \"\"", "stop"},
+        {"\"stop\": [\"a\", 1]", "stop"},
+        {"\"stop\": {}", "stop"},
+        {"\"stop\": \"a\\u0000\"", "stop"},
+        {"\"stop\": "
+         "[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\",\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\"]",
+         "stop"},
+        {"\"stop_token_ids\": [1000]", "stop_token_ids"},
+        {"\"stop_token_ids\": 1", "stop_token_ids"},
+        {"\"logit_bias\": {\"1000\": 1}", "logit_bias"},
+        {"\"logit_bias\": {\"x\": 1}", "logit_bias"},
+        {"\"logit_bias\": {\"-1\": 1}", "logit_bias"},
+        {"\"logit_bias\": {\"1\": 101}", "logit_bias"},
+        {"\"logit_bias\": {\"1\": null}", "logit_bias"},
+        {"\"logit_bias\": []", "logit_bias"},
+        {"\"ignore_eos\": 1", "ignore_eos"},
+        {"\"stream\": \"yes\"", "stream"},
+        {"\"stream_options\": {}", "stream_options"},
         {"\"stream\": true, \"stream_options\": []", "stream_options"},
-        {"\"stream\": true, \"stream_options\": {\"include_usage\": 1}", "stream_options"}, {"\"model\": 5", "model"},
-        {"\"logprobs\": 21", "logprobs"}, {"\"logprobs\": true", "logprobs"}, {"\"best_of\": 2", "best_of"}, {"\"echo\": true", "echo"},
-        {"\"suffix\": \"x\"", "suffix"}, {"\"prompt_logprobs\": 0", "prompt_logprobs"}, {"\"bad_words\": [\"x\"]", "bad_words"},
-        {"\"allowed_token_ids\": [1]", "allowed_token_ids"}, {"\"structured_outputs\": {\"regex\": \"x\"}", "structured_outputs"},
-        {"\"guided_json\": {\"type\": \"object\"}", "guided_json"}, {"\"response_format\": {\"type\": \"json_object\"}", "response_format"},
-        {"\"response_format\": 5", "response_format"}, {"\"truncate_prompt_tokens\": 5", "truncate_prompt_tokens"},
-        {"\"session_id\": \"s\"", "session_id"}, {"\"tools\": [{}]", "tools"}, {"\"tool_choice\": \"required\"", "tool_choice"},
+        {"\"stream\": true, \"stream_options\": {\"include_usage\": 1}", "stream_options"},
+        {"\"model\": 5", "model"},
+        {"\"logprobs\": 21", "logprobs"},
+        {"\"logprobs\": true", "logprobs"},
+        {"\"best_of\": 2", "best_of"},
+        {"\"echo\": true", "echo"},
+        {"\"suffix\": \"x\"", "suffix"},
+        {"\"prompt_logprobs\": 0", "prompt_logprobs"},
+        {"\"bad_words\": [\"x\"]", "bad_words"},
+        {"\"allowed_token_ids\": [1]", "allowed_token_ids"},
+        {"\"structured_outputs\": {\"regex\": \"x\"}", "structured_outputs"},
+        {"\"guided_json\": {\"type\": \"object\"}", "guided_json"},
+        {"\"response_format\": {\"type\": \"json_object\"}", "response_format"},
+        {"\"response_format\": 5", "response_format"},
+        {"\"truncate_prompt_tokens\": 5", "truncate_prompt_tokens"},
+        {"\"session_id\": \"s\"", "session_id"},
+        {"\"tools\": [{}]", "tools"},
+        {"\"tool_choice\": \"required\"", "tool_choice"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char body[512];
@@ -193,17 +253,21 @@ static void bad_messages_are_refused(void **state) {
     refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"boss\", \"content\": \"x\"}]}", 400, "messages[0]");
     refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\"}]}", 400, "messages[0]");
     refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", 400, "messages[0]");
-    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}", 400, "messages[0].content[0]");
+    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}", 400,
+           "messages[0].content[0]");
     refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{}]}]}", 400, "messages[0]");
-    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"top_logprobs\": 2}", 400, "top_logprobs");
+    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"top_logprobs\": 2}", 400,
+           "top_logprobs");
     refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"logprobs\": 2}", 400, "logprobs");
 }
 
 static void content_parts_are_joined_by_line_breaks(void **state) {
     (void)state;
     struct openai_request r;
-    accept(OPENAI_CHAT, "{\"messages\": [{\"role\": \"developer\", \"content\": [{\"type\": \"text\", \"text\": \"a\"},"
-                        "{\"type\": \"text\", \"text\": \"b\"}]}]}", &r);
+    accept(OPENAI_CHAT,
+           "{\"messages\": [{\"role\": \"developer\", \"content\": [{\"type\": \"text\", \"text\": \"a\"},"
+           "{\"type\": \"text\", \"text\": \"b\"}]}]}",
+           &r);
     assert_string_equal(r.messages[0].content, "a\nb");
     assert_string_equal(r.messages[0].role, "developer");
     openai_request_fini(&r);
@@ -221,8 +285,17 @@ static void another_model_is_not_found(void **state) {
 
 static void what_is_not_a_json_object_is_refused(void **state) {
     (void)state;
-    static const char *const bodies[] = {"", "{", "[]", "5", "null", "{\"prompt\": NaN}", "{\"prompt\": 1e999}", "{\"prompt\": \"\xff\"}",
-                                         "{\"prompt\": \"\\ud800\"}", "{\"prompt\": \"x\"} x", "{\"prompt\": 99999999999999999999}"};
+    static const char *const bodies[] = {"",
+                                         "{",
+                                         "[]",
+                                         "5",
+                                         "null",
+                                         "{\"prompt\": NaN}",
+                                         "{\"prompt\": 1e999}",
+                                         "{\"prompt\": \"\xff\"}",
+                                         "{\"prompt\": \"\\ud800\"}",
+                                         "{\"prompt\": \"x\"} x",
+                                         "{\"prompt\": 99999999999999999999}"};
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) refuse(OPENAI_COMPLETION, bodies[i], 400, "");
     struct openai_request r;
     struct openai_error err;
@@ -274,7 +347,8 @@ static const json_t *at(const json_t *value, const char *path) {
     char copy[128], *rest = copy, *part;
     snprintf(copy, sizeof copy, "%s", path);
     while ((part = strsep(&rest, "."))) {
-        value = json_is_array(value) ? json_array_get(value, (size_t)strtoul(part, NULL, 10)) : json_object_get(value, part);
+        value = json_is_array(value) ? json_array_get(value, (size_t)strtoul(part, NULL, 10))
+                                     : json_object_get(value, part);
     }
     if (!value) fail_msg("%s is missing", path);
     return value;
@@ -355,7 +429,8 @@ static void chat_logprobs_hold_bytes(void **state) {
     json_t *root = read_back(&b);
     assert_string_equal(json_string_value(at(root, "object")), "chat.completion.chunk");
     assert_int_equal(json_integer_value(at(root, "choices.0.logprobs.content.0.bytes.1")), 0x80);
-    assert_string_equal(json_string_value(at(root, "choices.0.logprobs.content.0.top_logprobs.0.token")), "bytes:\\xe2\\x80");
+    assert_string_equal(json_string_value(at(root, "choices.0.logprobs.content.0.top_logprobs.0.token")),
+                        "bytes:\\xe2\\x80");
     assert_true(json_is_null(at(root, "usage")));
     json_decref(root);
     openai_logprobs_fini(&l);
@@ -374,7 +449,8 @@ static void chat_chunks_are_role_then_content_then_finish(void **state) {
     assert_string_equal(json_string_value(at(root, "choices.0.delta.content")), "");
     assert_null(json_object_get(root, "usage"));
     json_decref(root);
-    c = (struct openai_choice){.text = "", .finished = true, .reason = ROD_FINISH_STOP, .stop_string = "END", .stop_id = -1};
+    c = (struct openai_choice){
+        .text = "", .finished = true, .reason = ROD_FINISH_STOP, .stop_string = "END", .stop_id = -1};
     openai_render_chunk(&b, OPENAI_CHAT, &prefix, &c, &usage, true);
     root = read_back(&b);
     assert_int_equal(json_object_size(at(root, "choices.0.delta")), 0);
@@ -396,18 +472,27 @@ static void whole_answers_hold_all_choices(void **state) {
     buf_puts(&ids, "1,2");
     buf_puts(&prompt, "7");
     struct openai_usage usage = {1, 4, 0};
-    struct openai_choice c[2] = {{.index = 0, .text = "a", .text_len = 1, .finished = true, .reason = ROD_FINISH_LENGTH,
-                                  .stop_id = -1, .token_ids = &ids, .prompt_ids = &prompt},
+    struct openai_choice c[2] = {{.index = 0,
+                                  .text = "a",
+                                  .text_len = 1,
+                                  .finished = true,
+                                  .reason = ROD_FINISH_LENGTH,
+                                  .stop_id = -1,
+                                  .token_ids = &ids,
+                                  .prompt_ids = &prompt},
                                  {.index = 1, .text = "b", .text_len = 1, .finished = true, .stop_id = 42}};
     for (enum openai_kind kind = OPENAI_COMPLETION; kind <= OPENAI_CHAT; kind++) {
         openai_render_prefix(&prefix, kind, false, "i", 12, "m");
         openai_render_answer(&b, kind, &prefix, c, 2, &usage);
         json_t *root = read_back(&b);
-        assert_string_equal(json_string_value(at(root, kind == OPENAI_CHAT ? "choices.1.message.content" : "choices.1.text")), "b");
+        assert_string_equal(
+            json_string_value(at(root, kind == OPENAI_CHAT ? "choices.1.message.content" : "choices.1.text")), "b");
         assert_string_equal(json_string_value(at(root, "choices.0.finish_reason")), "length");
         assert_int_equal(json_integer_value(at(root, "choices.1.stop_reason")), 42);
         assert_int_equal(json_array_size(at(root, "choices.0.token_ids")), 2);
-        assert_int_equal(json_integer_value(at(root, kind == OPENAI_CHAT ? "prompt_token_ids.0" : "choices.0.prompt_token_ids.0")), 7);
+        assert_int_equal(
+            json_integer_value(at(root, kind == OPENAI_CHAT ? "prompt_token_ids.0" : "choices.0.prompt_token_ids.0")),
+            7);
         json_decref(root);
         buf_fini(&prefix);
     }

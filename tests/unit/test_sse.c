@@ -15,7 +15,8 @@ static void check(struct buf *b, const char *want) {
     size_t len = 0;
     char *got = buf_take(b, &len);
     assert_non_null(got);
-    if (strcmp(got, want) != 0 || len != strlen(want)) fail_msg("got \"%s\" (%zu), want \"%s\" (%zu)", got, len, want, strlen(want));
+    if (strcmp(got, want) != 0 || len != strlen(want))
+        fail_msg("got \"%s\" (%zu), want \"%s\" (%zu)", got, len, want, strlen(want));
     free(got);
 }
 
