@@ -87,6 +87,12 @@ def test_a_target_with_scheme_and_host_is_the_same_path(server):
     assert status_of(server.raw(b"GET http://x/nope HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", timeout=3)) == 404
 
 
+def test_a_whole_url_as_the_target_is_its_path(server):
+    """What a client sends to a proxy; every server must take it."""
+    assert status_of(server.raw(b"GET http://x/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", timeout=5)) == 200
+    assert status_of(server.raw(b"GET http://x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", timeout=5)) == 404
+
+
 # ---- size ----
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
