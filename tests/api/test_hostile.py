@@ -82,11 +82,6 @@ def test_what_is_no_request_gets_no_answer_or_an_error(server, bytes_):
     assert status_of(got) in (None, 400, 404, 405, 413, 414, 431, 505), got[:300]
 
 
-def test_a_target_with_scheme_and_host_is_the_same_path(server):
-    assert status_of(server.raw(b"GET http://x/health HTTP/1.1\r\nHost: x\r\n\r\n", timeout=3, shut=True)) in (None, 200)
-    assert status_of(server.raw(b"GET http://x/nope HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", timeout=3)) == 404
-
-
 def test_a_whole_url_as_the_target_is_its_path(server):
     """What a client sends to a proxy; every server must take it."""
     assert status_of(server.raw(b"GET http://x/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", timeout=5)) == 200
