@@ -1,7 +1,8 @@
 /* cmd_serve.c - rodimus serve: from the configuration to a clean end.
  *
- * The port is taken first (a port in use is known at once), the model is loaded on the thread pool while /health/ready
- * answers 503, then requests are taken. The first SIGTERM or SIGINT drains, the second ends the process. */
+ * The port is taken first (a port in use is known at once), the model is loaded on a thread of its own while
+ * /health/ready answers 503, then requests are taken. The first SIGTERM or SIGINT drains, the second ends the process.
+ */
 #include "commands.h"
 #include "http_listen.h"
 #include "model_path.h"
@@ -27,15 +28,15 @@ struct service {
     struct server server;
     uv_loop_t loop;
     uv_signal_t sigint, sigterm;
-    uv_async_t wake;
+    uv_async_t wake, loaded_wake;
     uv_timer_t drain;
-    uv_work_t loading;
+    uv_thread_t loader;
     char model_dir[PATH_MAX];
     struct rod_engine *loaded;
     struct rod_error load_error;
     int load_rc, exit_code;
     uint64_t drain_began_ms, linger_ms;
-    bool stopping;
+    bool stopping, abandoned; /* abandoned: end at once, nothing is closed */
 };
 
 /* ---- the end ---- */
@@ -73,10 +74,11 @@ static void drain(struct service *v, uint64_t linger_ms) {
 static void on_signal(uv_signal_t *signal, int number) {
     struct service *v = signal->data;
     struct server *s = &v->server;
-    if (s->draining || !s->engine) { /* the second one, or nothing to drain yet: the default action ends the process */
+    if (s->draining || !s->engine) { /* the second one, or nothing to drain yet */
         log_text(&s->log, LOG_WARN, "stopped at once by %s", number == SIGINT ? "SIGINT" : "SIGTERM");
-        uv_signal_stop(signal);
-        raise(number);
+        v->abandoned = true;
+        v->exit_code = 128 + number;
+        stop(v);
         return;
     }
     log_text(&s->log, LOG_INFO, "%s: draining, %zu requests in progress; once more ends at once",
@@ -115,8 +117,9 @@ static void engine_log(void *arg, int level, const char *line) {
 
 /* ---- the model ---- */
 
-static void load(uv_work_t *work) {
-    struct service *v = work->data;
+/* A thread of its own, not the pool's: libuv waits for its pool when the process ends, and nobody waits for a load. */
+static void load(void *arg) {
+    struct service *v = arg;
     struct server *s = &v->server;
     const struct config *c = &s->config;
     struct rod_engine_config config = {
@@ -135,6 +138,7 @@ static void load(uv_work_t *work) {
         .log_arg = &s->log,
     };
     v->load_rc = rod_engine_open(&config, &v->loaded, &v->load_error);
+    uv_async_send(&v->loaded_wake);
 }
 
 static const char *vocab_bytes(void *arg, int32_t id, size_t *len) {
@@ -173,10 +177,10 @@ static void announce(const struct service *v) {
     fflush(stdout);
 }
 
-static void on_loaded(uv_work_t *work, int status) {
-    struct service *v = work->data;
+static void on_loaded(uv_async_t *wake) {
+    struct service *v = wake->data;
     struct server *s = &v->server;
-    (void)status;
+    uv_thread_join(&v->loader);
     if (v->load_rc) {
         fprintf(stderr, "rodimus serve: cannot serve %s: %s\n", v->model_dir, v->load_error.message);
         v->exit_code = 1;
@@ -248,17 +252,19 @@ static int start(struct service *v) {
         return -1;
     }
     uv_async_init(&v->loop, &v->wake, on_wake);
+    uv_async_init(&v->loop, &v->loaded_wake, on_loaded);
     uv_timer_init(&v->loop, &v->drain);
     uv_timer_init(&v->loop, &s->tick);
     uv_signal_init(&v->loop, &v->sigint);
     uv_signal_init(&v->loop, &v->sigterm);
-    v->wake.data = v->drain.data = v->sigint.data = v->sigterm.data = v->loading.data = v;
+    v->wake.data = v->loaded_wake.data = v->drain.data = v->sigint.data = v->sigterm.data = v;
     s->tick.data = s;
     uv_signal_start(&v->sigint, on_signal, SIGINT);
     uv_signal_start(&v->sigterm, on_signal, SIGTERM);
     log_text(&s->log, LOG_INFO, "loading %s", v->model_dir);
-    uv_queue_work(&v->loop, &v->loading, load, on_loaded);
-    return 0;
+    if (!uv_thread_create(&v->loader, load, v)) return 0;
+    fprintf(stderr, "rodimus serve: cannot start a thread\n");
+    return -1;
 }
 
 static void finish(struct service *v) {
@@ -266,6 +272,7 @@ static void finish(struct service *v) {
     http_close(s->http);
     if (s->engine) rod_engine_close(s->engine);
     uv_close((uv_handle_t *)&v->wake, NULL);
+    uv_close((uv_handle_t *)&v->loaded_wake, NULL);
     uv_close((uv_handle_t *)&v->drain, NULL);
     uv_close((uv_handle_t *)&s->tick, NULL);
     uv_close((uv_handle_t *)&v->sigint, NULL);
@@ -274,8 +281,10 @@ static void finish(struct service *v) {
 }
 
 int cmd_serve(int argc, char **argv) {
-    struct service v = {0};
-    struct server *s = &v.server;
+    /* On the heap: when the end does not wait for the loader or the engine, their threads still look at it. */
+    struct service *v = calloc(1, sizeof *v);
+    if (!v) return 1;
+    struct server *s = &v->server;
     struct option_error err;
     enum config_result result = config_load(&s->config, argc, argv, environ, &err);
     int rc = result == CONFIG_HELP ? 0 : 2;
@@ -286,16 +295,18 @@ int cmd_serve(int argc, char **argv) {
         rc = 1;
         log_init(&s->log, s->config.log_level, s->config.log_format, STDERR_FILENO);
         signal(SIGPIPE, SIG_IGN);
-        uv_loop_init(&v.loop);
-        s->loop = &v.loop;
-        if (!find_model(&v) && !start(&v)) {
-            uv_run(&v.loop, UV_RUN_DEFAULT);
-            finish(&v);
-            uv_run(&v.loop, UV_RUN_DEFAULT);
-            rc = v.exit_code;
+        uv_loop_init(&v->loop);
+        s->loop = &v->loop;
+        if (!find_model(v) && !start(v)) {
+            uv_run(&v->loop, UV_RUN_DEFAULT);
+            if (v->abandoned) return v->exit_code;
+            finish(v);
+            uv_run(&v->loop, UV_RUN_DEFAULT);
+            rc = v->exit_code;
         }
-        uv_loop_close(&v.loop);
+        uv_loop_close(&v->loop);
     }
     config_fini(&s->config);
+    free(v);
     return rc;
 }
