@@ -1,0 +1,48 @@
+"""README.md says what happens: every example under a `test: run` mark ends well, and prints what stands under the next
+`test: output` mark. Ids and times of creation differ from run to run and are left out."""
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from server import RODIMUS, ROOT, environment
+
+MARKED = re.compile(r"<!-- test: (run|output) -->\n```(\w+)\n(.*?)^```$", re.M | re.S)
+
+
+def examples():
+    """(name, language, code, output or None) of each example in README.md."""
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
+        text = f.read()
+    found = []
+    for m in MARKED.finditer(text):
+        mark, language, body = m.groups()
+        if mark == "run":
+            line = text.count("\n", 0, m.start(3)) + 1
+            found.append([f"line-{line}", language, body, None])
+        else:
+            assert found and found[-1][3] is None, f"output without a run: {body[:80]}"
+            found[-1][3] = body
+    return found
+
+
+def settled(text):
+    text = re.sub(r'"id":"(chat)?cmpl-[0-9a-f]{32}"', r'"id":"\1cmpl-"', text)
+    return re.sub(r'"created":\d+', '"created":0', text).rstrip("\n")
+
+
+@pytest.mark.parametrize("language, code, output", [pytest.param(*e[1:], id=e[0]) for e in examples()])
+def test_examples_print_what_the_readme_shows(server, language, code, output):
+    code = code.replace("http://127.0.0.1:8080", server.url).replace("build/rodimus", RODIMUS)
+    command = {"bash": ["bash", "-euc", code], "python": [sys.executable, "-c", code]}[language]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment())
+    assert done.returncode == 0, done.stdout + done.stderr
+    if output is not None:
+        assert settled(done.stdout) == settled(output)
+
+
+def test_the_readme_has_examples_of_each_kind():
+    kinds = {(language, output is not None) for _, language, _, output in examples()}
+    assert {("bash", True), ("python", True)} <= kinds
