@@ -18,7 +18,8 @@ CFLAGS   = -std=c11 -O3 -g -fno-math-errno -ffp-contract=off -fvisibility=hidden
 LDFLAGS  = -pthread -rdynamic $(SAN)
 LDLIBS   = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm -pthread
 
-ENGINE_SRC := $(wildcard engine/*.c) $(filter-out kernels/cpu_simd.c,$(wildcard kernels/*.c))
+CUDA_C     := engine/backend_cuda.c engine/backend_cuda_forward.c
+ENGINE_SRC := $(filter-out $(CUDA_C),$(wildcard engine/*.c)) $(filter-out kernels/cpu_simd.c,$(wildcard kernels/*.c))
 SERVER_SRC := $(filter-out server/main.c,$(wildcard server/*.c))
 ENGINE_OBJ := $(ENGINE_SRC:%.c=$(BUILD)/%.o)
 SERVER_OBJ := $(SERVER_SRC:%.c=$(BUILD)/%.o) $(BUILD)/openapi_json.o
@@ -75,11 +76,22 @@ $(BUILD)/server/version.o: $(BUILD)/commit.stamp
 $(BUILD)/commit.stamp: force
 	@mkdir -p $(@D); echo $(COMMIT) | cmp -s - $@ || echo $(COMMIT) > $@
 
-# CUDA: -fatbin for Hopper; the object is loaded at run time where a device is (engine/backend.h).
-$(BUILD)/rodimus_cuda.so: $(wildcard kernels/*.cu kernels/*.cuh kernels/*.h engine/backend.h)
+# CUDA: the kernels, and the C that drives them, as one object that is loaded at run time where a device is
+# (engine/backend.h). Machine code for Ampere and Hopper, and PTX for what comes between and after.
+CUDA_ARCH := -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
+CUDA_HOME  = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+CUDA_OBJ  := $(patsubst %.cu,$(BUILD)/cuda/%.o,$(wildcard kernels/*.cu)) $(patsubst %.c,$(BUILD)/cuda/%.o,$(CUDA_C) engine/error.c engine/weight.c)
+$(BUILD)/rodimus_cuda.so: $(CUDA_OBJ)
+	$(call say,LINK,$@)
+	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) -o $@ $^ -ldl -lrt -lpthread
+$(BUILD)/cuda/%.o: %.cu
 	@mkdir -p $(@D)
 	$(call say,NVCC,$@)
-	$(Q)$(NVCC) -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -I. -Xcompiler -fPIC,-Wall -shared -o $@ $(wildcard kernels/*.cu) -lcudart_static -ldl -lrt -lpthread
+	$(Q)$(NVCC) -std=c++17 -O3 $(CUDA_ARCH) -I. -Xcompiler -fPIC,-Wall -MMD -MP -c -o $@ $<
+$(BUILD)/cuda/%.o: %.c
+	@mkdir -p $(@D)
+	$(call say,CC,$@)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -I. -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<
 
 # The description of the routes is compiled in, as JSON. PyYAML is Debian's, whatever python3 comes first in the path.
 $(BUILD)/openapi_json.o: $(BUILD)/openapi_json.c
@@ -117,6 +129,11 @@ fuzz: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/fuzz SAN="$(FUZZ_SAN)" fuzz-programs
 	@tests/run $(BUILD) fuzz
 fuzz-programs: $(FUZZ_BIN)
+# Programs look for the CUDA object in their own folder.
+test-gpu: deps
+	@$(MAKE) --no-print-directory -j$(JOBS) all test-programs
+	@[ -z "$(CUDA_SO)" ] || ln -sf $(abspath $(BUILD))/rodimus_cuda.so $(BUILD)/tests/backend/rodimus_cuda.so
+	@tests/run $(BUILD) gpu
 test-programs: $(TEST_BIN)
 test-c: test-programs
 	@tests/run $(BUILD) c
@@ -133,8 +150,18 @@ format:
 clean:
 	rm -rf build
 
+# What another machine with a driver needs, in one folder: build/bundle/rodimus runs there as it is.
+BUNDLE := $(BUILD)/bundle
+bundle: all
+	@rm -rf $(BUNDLE); mkdir -p $(BUNDLE)/lib $(BUNDLE)/config/models
+	@cp -r config/models/tales $(BUNDLE)/config/models/
+	@cp $(CUDA_SO) $(BUNDLE)/
+	@ldd $(BUILD)/rodimus | awk '$$3 ~ /^\// {print $$3}' | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so' | xargs -I{} cp -L {} $(BUNDLE)/lib/
+	$(call say,LINK,$(BUNDLE)/rodimus)
+	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/lib' -Wl,--disable-new-dtags -o $(BUNDLE)/rodimus $(BUILD)/server/main.o $(BUILD)/libserver.a $(BUILD)/librodimus.a $(LDLIBS)
+
 force:
-.PHONY: all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers
+.PHONY: bundle test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
--include $(ENGINE_OBJ:.o=.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d
+-include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d)) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d

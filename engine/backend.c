@@ -7,12 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What rodimus_cuda.so exports. devices: one line a usable GPU. ops: NULL while the object can only list devices. */
-struct backend_plugin {
-    size_t (*devices)(char (*lines)[128], size_t max_lines);
-    const struct backend_ops *ops;
-};
-
 static const struct backend_plugin *load_cuda(char *why, size_t why_bytes) {
     char path[4096 + 32];
     ssize_t n = readlink("/proc/self/exe", path, 4096);
@@ -48,8 +42,7 @@ int backend_find(const char *device, const struct backend_ops **out, struct rod_
     *out = &backend_cpu;
     if (!strcmp(device, "cpu")) return 0;
     const struct backend_plugin *plugin = load_cuda(why, sizeof why);
-    if (plugin && !plugin->ops) snprintf(why, sizeof why, "the CUDA part of this version lists devices but runs no model yet");
-    else if (plugin && !plugin->devices(line, 1)) snprintf(why, sizeof why, "no usable GPU is here");
+    if (plugin && !plugin->devices(line, 1)) snprintf(why, sizeof why, "no usable GPU is here");
     else if (plugin) *out = plugin->ops;
     if (wanted && *out == &backend_cpu) return rod_fail(err, ROD_EUNSUPPORTED, "device '%s': %s", device, why);
     return 0;

@@ -56,6 +56,15 @@ struct backend_ops {
      * vocab_size floats, in segment order, valid until the next call. A failure is a device fault. */
     int (*forward)(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                    struct rod_error *err);
+    /* What the device can do, for the benchmark: bytes a second over a working set of about `bytes`, products a second.
+     * NULL: the benchmark measures the CPU. */
+    int (*ceilings)(struct backend *be, double bytes, double *bytes_per_s, double *flop_per_s, struct rod_error *err);
+};
+
+/* What rodimus_cuda.so exports as rodimus_cuda_plugin. devices: one line a usable GPU. */
+struct backend_plugin {
+    size_t (*devices)(char (*lines)[128], size_t max_lines);
+    const struct backend_ops *ops;
 };
 
 extern const struct backend_ops backend_cpu;

@@ -116,8 +116,9 @@ static double recurrence_flop(const struct model_dims *d, double keys) { /* deca
     return d->L * (5.0 * d->M * d->E + 4.0 * keys * d->H * d->P);
 }
 
-static double state_bytes(const struct model_dims *d, double keys) { /* one session in one step, fp32 */
-    return 4.0 * d->L * (2.0 * d->M * d->E + (double)d->K * d->E + keys * d->P * (d->Hk + d->Hv));
+/* One session in one step: S in fp32; conv tail and window in `size` bytes an element. */
+static double state_bytes(const struct model_dims *d, double keys, double size) {
+    return d->L * (8.0 * d->M * d->E + size * ((double)d->K * d->E + keys * d->P * (d->Hk + d->Hv)));
 }
 
 /* ---- rows ---- */
@@ -128,7 +129,7 @@ struct bench {
     struct backend *be;
     struct team *team; /* for the ceilings */
     const struct model *model;
-    double flop_per_s;
+    double flop_per_s, read_bytes_per_s; /* the latter 0: measured for each row */
     int32_t *ids;
     double *times;
     struct backend_segment *segs;
@@ -170,8 +171,8 @@ static void fill_row(struct bench *b, struct rod_bench_row *row, size_t n_times,
     double n_steps = row->prefill ? ceil(tokens / info->max_batch_tok) : 1; /* each step reads the weights */
     row->flop = tokens * (matrix_flop(d, false) + recurrence_flop(d, keys)) + heads * 2.0 * d->D * d->V;
     row->bytes = (double)b->model->weight_bytes * n_steps +
-                 (row->prefill ? n_steps : (double)row->batch) * state_bytes(d, keys);
-    row->read_bytes_per_s = read_rate(b->team, row->bytes / n_steps);
+                 (row->prefill ? n_steps : (double)row->batch) * state_bytes(d, keys, b->ops->ceilings && b->model->weight_dtype != DTYPE_F32 ? 2 : 4);
+    row->read_bytes_per_s = b->read_bytes_per_s ? b->read_bytes_per_s : read_rate(b->team, row->bytes / n_steps);
     row->flop_per_s = b->flop_per_s;
     row->ceiling = tokens / fmax(row->bytes / row->read_bytes_per_s, row->flop / row->flop_per_s);
     row->fraction = row->tokens_per_s / row->ceiling;
@@ -268,8 +269,9 @@ int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, 
         b.pos = calloc(most, sizeof *b.pos);
         if (!b.team || !b.ids || !b.times || !b.segs || !b.pos) rc = rod_fail(err, ROD_ENOMEM, "no memory for the benchmark");
         else {
-            b.flop_per_s = flop_rate(b.team);
-            rc = run_rows(&b, report, arg, err);
+            if (b.ops->ceilings) rc = b.ops->ceilings(b.be, (double)model->weight_bytes, &b.read_bytes_per_s, &b.flop_per_s, err);
+            else b.flop_per_s = flop_rate(b.team);
+            if (!rc) rc = run_rows(&b, report, arg, err);
         }
     }
     free(b.ids), free(b.times), free(b.segs), free(b.pos);

@@ -69,9 +69,10 @@ static void unload(struct generation_cases *cases) {
 
 static void open_engine(struct collector *c, uint32_t n_slots, uint32_t max_batch_tok) {
     struct rod_error err;
+    const char *device = getenv("RODIMUS_TEST_DEVICE");
     struct rod_engine_config config = {.model_dir = TALES,
-                                       .device = "cpu",
-                                       .precision = "auto",
+                                       .device = device ? device : "cpu",
+                                       .precision = device ? "fp32" : "auto", /* exact on a GPU too */
                                        .n_slots = n_slots,
                                        .max_batch_tok = max_batch_tok,
                                        .max_queue = 1000};
@@ -329,7 +330,8 @@ static void the_demo_model_says_what_it_is(void **state) {
     assert_string_equal(info->weight_dtype, "bf16");
     assert_int_equal(info->vocab_size, V);
     assert_int_equal(info->window_tok, 257);
-    assert_true(info->n_slots >= 1 && info->n_slots <= 64 && info->session_bytes > 1000000);
+    assert_true(info->n_slots >= 1 && info->session_bytes > 1000000);
+    if (!getenv("RODIMUS_TEST_DEVICE")) assert_in_range(info->n_slots, 1, 64);
     assert_true(info->has_tokenizer && info->has_chat);
     assert_int_equal(info->eos_id, 1);
     assert_true(info->default_temperature > 0.79f && info->default_temperature < 0.81f);

@@ -1,0 +1,171 @@
+/* backend_cuda_forward.c - one step on the GPU. A step of single tokens is one graph replay per bucket of rows; a step
+ * with prompt pieces launches the same kernels one by one. The order of stages is that of forward_cpu.c. */
+#include "backend_cuda.h"
+
+#include <cuda_runtime.h>
+
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+struct step {
+    uint32_t n_rows, n_segs, n_out, n_phases, phase_end[64];
+    bool single; /* one token a session */
+};
+
+static void mixer(struct backend *be, const struct step *st, uint32_t layer, const float *pending, uint32_t n_pending) {
+    const struct cuda_layer *w = &be->layers[layer];
+    const struct cuda_shape *s = &be->shape;
+    const uint32_t n = st->n_rows;
+    const size_t part = (size_t)be->info.max_batch_tok * s->D;
+    void *stream = be->stream;
+    /* x += what the layer before left in partial sums; h = RMSNorm(x) */
+    k_add_norm(be->x, pending, n_pending, part, NULL, 0, 0, w->mixer_norm, s->norm_eps, n, s->D, be->x, be->act_d,
+               s->dtype, stream);
+    k_linear(&w->fc, be->act_d, n, be->az, 2 * (size_t)s->Ep, 0, stream);
+    k_conv(s, layer, &be->rows, st->n_segs, be->az, w->conv, w->conv_b, be->s, be->act_e, be->act_a, stream);
+    const size_t in_stride = (size_t)be->info.max_batch_tok * 4 * s->M,
+                 c0_stride = (size_t)be->info.max_batch_tok * s->R;
+    k_linear_pair(&w->in, be->act_e, be->in, 4 * (size_t)s->M, in_stride, &w->c0, be->act_a, be->c0_part, s->R,
+                  c0_stride, n, stream);
+    k_gates(s, be->in, w->in.splits, in_stride, be->c0_part, w->c0.splits, c0_stride, w->g_b, w->t_b, n, be->q, be->k,
+            be->log_alpha, be->c0, stream);
+    k_gla(s, layer, &be->rows, st->n_segs, be->q, be->k, be->log_alpha, be->c0, w->c1, w->c1_b, be->az, be->s,
+          w->residual, w->act_norm, be->sums, be->act_e, stream);
+    k_linear(&w->out, be->act_e, n, be->d_part, s->D, part, stream);
+}
+
+static void attention_and_ffn(struct backend *be, const struct step *st, uint32_t layer) {
+    const struct cuda_layer *w = &be->layers[layer];
+    const struct cuda_shape *s = &be->shape;
+    const uint32_t n = st->n_rows, width = (s->H + s->Hk + s->Hv) * s->P;
+    const size_t part = (size_t)be->info.max_batch_tok * s->D;
+    void *stream = be->stream;
+    /* x_state = x + W_o's sums times the scale of E8's norm; h2 */
+    k_add_norm(be->x, be->d_part, w->out.splits, part, be->sums, s->Ep / 32, s->E, w->attn_norm, s->norm_eps, n, s->D,
+               be->x, be->act_d, s->dtype, stream);
+    k_linear(&w->qkv, be->act_d, n, be->qkv, width, (size_t)be->info.max_batch_tok * width, stream);
+    for (uint32_t phase = 0, first = 0; phase < st->n_phases; first = st->phase_end[phase++]) {
+        const int32_t *list = be->list + first;
+        const uint32_t n_list = st->phase_end[phase] - first;
+        k_rope(s, layer, &be->rows, list, n_list, be->qkv, w->qkv.splits, (size_t)be->info.max_batch_tok * width,
+               be->turn, w->q_norm, w->k_norm, be->aq, stream);
+        k_window(s, layer, &be->rows, list, n_list, st->single, be->aq, be->part, be->part_ml, stream);
+        k_window_combine(s, list, n_list, be->part, be->part_ml, be->act_q, stream);
+    }
+    k_linear(&w->ao, be->act_q, n, be->d_part, s->D, part, stream);
+    k_add_norm(be->x, be->d_part, w->ao.splits, part, NULL, 0, 0, w->ffn_norm, s->norm_eps, n, s->D, NULL, be->act_d,
+               s->dtype, stream);
+    k_linear(&w->f1, be->act_d, n, be->f1, 2 * (size_t)s->F, (size_t)be->info.max_batch_tok * 2 * s->F, stream);
+    k_ffn_act(be->f1, w->f1.splits, (size_t)be->info.max_batch_tok * 2 * s->F, s->F, n, be->act_f, s->dtype, stream);
+    k_linear(&w->f2, be->act_f, n, be->d_part, s->D, part,
+             stream); /* added to x_state by the next norm: the two-hop residual */
+}
+
+static void enqueue_step(struct backend *be, const struct step *st) {
+    const struct model_dims *d = &be->d;
+    const struct cuda_shape *s = &be->shape;
+    void *stream = be->stream;
+    const size_t part = (size_t)be->info.max_batch_tok * s->D;
+    k_embed(&be->embed, &be->rows, st->n_rows, d->scale_embed ? sqrtf((float)d->M) : 1.0f, be->x, be->inv_freq,
+            d->rot_dim / 2, be->turn, stream);
+    if (d->norm_embed) k_norm_rows(be->x, be->embed_norm, s->norm_eps, st->n_rows, s->D, stream);
+    uint32_t n_pending = 0;
+    for (uint32_t i = 0; i < d->L; i++) {
+        mixer(be, st, i, be->d_part, n_pending);
+        if (d->plus) {
+            attention_and_ffn(be, st, i);
+            n_pending = be->layers[i].f2.splits;
+        } else {
+            k_add_norm(be->x, be->d_part, be->layers[i].out.splits, part, be->sums, s->Ep / 32, s->E, NULL, s->norm_eps,
+                       st->n_rows, s->D, be->x, NULL, s->dtype, stream);
+        }
+    }
+    if (n_pending)
+        k_add_norm(be->x, be->d_part, n_pending, part, NULL, 0, 0, NULL, s->norm_eps, st->n_rows, s->D, be->x, NULL,
+                   s->dtype, stream);
+    if (st->n_out == 0) return;
+    k_gather_rows(be->x, be->out, st->n_out, s->D, be->gathered, stream);
+    k_add_norm(be->gathered, NULL, 0, 0, NULL, 0, 0, be->norm_f, s->norm_eps, st->n_out, s->D, NULL, be->act_d,
+               s->dtype, stream);
+    k_linear(&be->lm_head, be->act_d, st->n_out, be->logits, s->V, 0, stream);
+    cudaMemcpyAsync(be->host_logits, be->logits, (size_t)st->n_out * s->V * sizeof(float), cudaMemcpyDeviceToHost,
+                    be->stream);
+}
+
+static uint32_t bucket_of(uint32_t n) {
+    uint32_t b = 0;
+    while (b < CUDA_N_BUCKETS && 1u << b < n) b++;
+    return b;
+}
+
+int forward_cuda_capture(struct backend *be, struct rod_error *err) {
+    for (uint32_t b = 0; b < CUDA_N_BUCKETS; b++) {
+        const uint32_t n = 1u << b;
+        if (n > be->info.max_batch_tok || n / 2 >= be->info.n_slots) break;
+        struct step st = {.n_rows = n, .n_segs = n, .n_out = n, .n_phases = 1, .phase_end = {n}, .single = true};
+        cudaGraph_t graph = NULL;
+        int rc = cuda_check(cudaStreamBeginCapture(be->stream, cudaStreamCaptureModeThreadLocal),
+                            "capturing a decode step", err);
+        if (rc) return rc;
+        cudaMemcpyAsync(be->block, be->host_block, be->block_bytes, cudaMemcpyHostToDevice, be->stream);
+        enqueue_step(be, &st);
+        rc = cuda_check(cudaStreamEndCapture(be->stream, &graph), "capturing a decode step", err);
+        if (!rc)
+            rc = cuda_check(cudaGraphInstantiate(&be->graphs[b], graph, 0), "building the graph of a decode step", err);
+        if (graph) cudaGraphDestroy(graph);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+int forward_cuda(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
+                 struct rod_error *err) {
+    int32_t *tok = (int32_t *)(uintptr_t)be->host.tok, *slot = (int32_t *)(uintptr_t)be->host.slot;
+    int32_t *seg_first = (int32_t *)(uintptr_t)be->host.seg_first, *seg_n = (int32_t *)(uintptr_t)be->host.seg_n;
+    int64_t *pos = (int64_t *)(uintptr_t)be->host.pos;
+    const uint32_t chunk = be->info.chunk_tok;
+    struct step st = {.n_segs = n_segs};
+    bool decode = true;
+    for (uint32_t i = 0; i < n_segs; i++) {
+        assert(segs[i].slot < be->info.n_slots && segs[i].n_tok > 0 && segs[i].n_out <= segs[i].n_tok);
+        assert(st.n_rows + segs[i].n_tok <= be->info.max_batch_tok && st.n_out + segs[i].n_out <= be->info.max_out);
+        decode = decode && segs[i].n_tok == 1 && segs[i].n_out == 1;
+        seg_first[i] = (int32_t)st.n_rows;
+        seg_n[i] = (int32_t)segs[i].n_tok;
+        for (uint32_t t = 0; t < segs[i].n_tok; t++, st.n_rows++) {
+            tok[st.n_rows] = segs[i].tok[t];
+            slot[st.n_rows] = (int32_t)segs[i].slot;
+            pos[st.n_rows] = (int64_t)(segs[i].pos + t);
+            if (t + segs[i].n_out >= segs[i].n_tok) be->host_out[st.n_out++] = (int32_t)st.n_rows;
+        }
+    }
+    if (st.n_rows == 0) return 0;
+    uint32_t b = bucket_of(n_segs);
+    if (decode && b < CUDA_N_BUCKETS && be->graphs[b]) {
+        for (uint32_t r = n_segs; r < 1u << b; r++) { /* padding rows work in a slot that nobody owns */
+            tok[r] = 0, slot[r] = (int32_t)be->info.n_slots, pos[r] = 0, seg_first[r] = (int32_t)r, seg_n[r] = 1;
+        }
+        for (uint32_t r = 0; r < 1u << b; r++) be->host_list[r] = be->host_out[r] = (int32_t)r;
+        int rc = cuda_check(cudaGraphLaunch(be->graphs[b], be->stream), "starting a decode step", err);
+        if (rc) return rc;
+    } else {
+        uint32_t n_listed = 0;
+        for (uint32_t phase = 0; n_listed < st.n_rows;
+             phase++) { /* pieces of segments between multiples of the chunk */
+            assert(phase < sizeof st.phase_end / sizeof *st.phase_end);
+            for (uint32_t i = 0, r = 0; i < n_segs; i++)
+                for (uint32_t t = 0; t < segs[i].n_tok; t++, r++)
+                    if ((segs[i].pos + t) / chunk - segs[i].pos / chunk == phase)
+                        be->host_list[n_listed++] = (int32_t)r;
+            st.phase_end[phase] = n_listed;
+            st.n_phases = phase + 1;
+        }
+        cudaMemcpyAsync(be->block, be->host_block, be->block_bytes, cudaMemcpyHostToDevice, be->stream);
+        enqueue_step(be, &st);
+        int rc = cuda_check(cudaGetLastError(), "launching a step", err);
+        if (rc) return rc;
+    }
+    *logits = be->host_logits;
+    return cuda_check(cudaStreamSynchronize(be->stream), "running a step", err);
+}

@@ -1,0 +1,126 @@
+/* cuda.h - launchers of the CUDA kernels (k_*), one card each. Equations: kernels/README.md. Twins: kernels.h, ref_*.
+ *
+ * Everything is asynchronous on `stream` (a cudaStream_t) and allocates nothing; errors are found by the caller's next
+ * check of the stream. Threads: any, one stream at a time. Dtypes: an "activation" is fp32, fp16 or bf16 as dtype says.
+ *
+ * Packed activations (16 bit): rows in groups of 8, columns in tiles of 16, in the order in which a warp's lanes feed
+ * them to mma.m16n8k16 as operand B. Packed weights: tiles [16 rows][16 columns] in the order of operand A, 512 bytes
+ * each, all tiles of 16 rows in a row. fp32: both plain row-major. K is padded with zeros to a multiple of 16.
+ *
+ * Order of summation of every product: k is cut by the matrix's shape alone (splits, then warps), never by the number
+ * of rows, so a row's result is the same to the bit in any batch.
+ */
+#ifndef CUDA_KERNELS_H
+#define CUDA_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum cuda_dtype { CUDA_F32, CUDA_F16, CUDA_BF16 };
+
+struct cuda_matrix {
+    void *data;
+    uint32_t rows, cols; /* of the weight */
+    uint32_t splits;     /* k is cut in so many partial products; a consumer adds them in order */
+    enum cuda_dtype dtype;
+};
+static inline uint32_t cuda_pad16(uint32_t n) { return (n + 15) / 16 * 16; }
+/* Bytes of a packed matrix, of packed activations for n_rows rows. */
+size_t cuda_matrix_bytes(uint32_t rows, uint32_t cols, enum cuda_dtype dtype);
+size_t cuda_activation_bytes(uint32_t n_rows, uint32_t cols, enum cuda_dtype dtype);
+
+/* What a step's rows are; device memory. A padding row has slot = n_slots (a slot that nobody owns) and pos 0. */
+struct cuda_rows {
+    const int32_t *tok, *slot;        /* [n_rows] */
+    const int64_t *pos;               /* [n_rows] */
+    const int32_t *seg_first, *seg_n; /* [n_segs]: rows of one session, in order */
+};
+
+/* Sizes and the slot pool, by value. Strides in elements. */
+struct cuda_shape {
+    uint32_t D, E, M, R, K, H, Hk, Hv, P, F, V, visible, rot_dim, ring_keys;
+    uint32_t Ep; /* E padded to 32: width of a, z, s, o */
+    bool rot_interleaved, qk_norm;
+    float norm_eps, k_eps, qk_norm_eps;
+    enum cuda_dtype dtype;      /* activations, conv tails, window */
+    float *S;                   /* [n_slots + 1][L][Ep / 32][M][32] */
+    void *conv, *keys, *values; /* [n_slots + 1][L]: [K][Ep]; [ring_keys][Hk P]; [ring_keys][Hv P] */
+    size_t S_slot, conv_slot, keys_slot, values_slot, S_layer, conv_layer, keys_layer, values_layer;
+};
+
+/* Rows of a weight, row-major on the device in their own dtype, -> rows [row0, row0 + rows) of dst (zeroed before),
+ * packed. */
+void k_pack(const void *src, enum cuda_dtype src_dtype, uint32_t row0, uint32_t rows, uint32_t cols,
+            const struct cuda_matrix *dst, void *stream);
+/* x[r] = embedding of tok[r] (from the packed matrix) * scale; fp32 [n_rows][D]. Bytes: 2 D a row. turn
+ * [n_rows][half][2]: cosine and sine of pos * inv_freq, in double until then. */
+void k_embed(const struct cuda_matrix *w, const struct cuda_rows *rows, uint32_t n_rows, float scale, float *x,
+             const double *inv_freq, uint32_t half, float *turn, void *stream);
+/* E8, E9, E10's sums and norms, one block a row: y = base + row_scale * sum of the partial products (n_partial of
+ * [n_rows][n], partial_stride floats apart); out = y; act = RMSNorm(y; w) packed. Any of out, act may be NULL, also
+ * n_partial = 0. row_sums (may be NULL): n_sums partial sums of squares a row, row_scale = 1 / sqrt(sum / sum_n + eps).
+ */
+void k_add_norm(const float *base, const float *partial, uint32_t n_partial, size_t partial_stride,
+                const float *row_sums, uint32_t n_sums, uint32_t sum_n, const float *w, float eps, uint32_t n_rows,
+                uint32_t n, float *out, void *act, enum cuda_dtype dtype, void *stream);
+/* y[split][r][o] = partial products of W (packed) and x (packed activations); fp32, [splits][n_rows][ldy], splits
+ * split_stride floats apart. Bytes: the weights once for each 64 rows. Twin ref_linear. */
+void k_linear(const struct cuda_matrix *w, const void *x, uint32_t n_rows, float *y, size_t ldy, size_t split_stride,
+              void *stream);
+/* Two products of the same number of columns and splits, as one launch. */
+void k_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
+                   const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
+                   uint32_t n_rows, void *stream);
+/* E2 for each segment and channel: az [n_rows][2 Ep] (a, z) -> s fp32 [n_rows][Ep], s and a packed; the conv tail moves
+ * on. */
+void k_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs,
+            const float *az, const float *w, const float *bias, float *s, void *s_act, void *a_act, void *stream);
+/* E3, E5: sums the partial products in [splits][n_rows][4 M + R] (q, k, gate, tau pre-activations; c0) ->
+ * q, k (with i), log_alpha [n_rows][M] each, c0 [n_rows][R]. Twin ref_gates. */
+void k_gates(const struct cuda_shape *shape, const float *in, uint32_t splits, size_t split_stride, const float *in_c0,
+             uint32_t splits_c0, size_t split_stride_c0, const float *g_b, const float *t_b, uint32_t n_rows, float *q,
+             float *k, float *log_alpha, float *c0, void *stream);
+/* E4, E6, E7 and the gate of E8 for each segment and 32 channels: u = sigmoid(W_c1 c0 + b) a; S, token by token in
+ * registers; o = (o + residual s) SiLU(z); sums [n_rows][Ep / 32] = partial sums of o^2, act = o * act_norm packed (the
+ * norm's scale is applied after W_o). Bytes: S read and written once a segment. Twin ref_gla. */
+void k_gla(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs,
+           const float *q, const float *k, const float *log_alpha, const float *c0, const float *c1, const float *c1_b,
+           const float *az, const float *s, const float *residual, const float *act_norm, float *sums, void *act,
+           void *stream);
+/* q/k norm (option) and rotary; qkv [splits][n_rows][(H + Hk + Hv) P] -> q fp32 [n_rows][H P]; key and value into the
+ * ring. The rows are list[0..n_list). */
+void k_rope(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
+            uint32_t n_list, const float *qkv, uint32_t splits, size_t split_stride, const float *turn,
+            const float *q_norm, const float *k_norm, float *q, void *stream);
+/* E9 over blocks of 32 keys: partial results o [n_list][n_blocks][H P] and (max, sum) [n_list][n_blocks][H][2]. Bytes:
+ * values once, keys once for four heads. P is a multiple of 8 (fp32: 4).
+ * single: every row is the only one of its session in this step, so all keys but its own may be read before the inputs
+ * are ready. */
+uint32_t cuda_window_blocks(const struct cuda_shape *shape);
+/* Once before k_window: asks the device for the shared memory that its blocks need. False: it has less. */
+bool cuda_window_prepare(const struct cuda_shape *shape);
+void k_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
+              uint32_t n_list, bool single, const float *q, float *part, float *part_ml, void *stream);
+/* Puts the blocks together, in order: act [n_rows][H P] packed. Twin ref_window. */
+void k_window_combine(const struct cuda_shape *shape, const int32_t *list, uint32_t n_list, const float *part,
+                      const float *part_ml, void *act, void *stream);
+/* E10: in [n_rows][2 F] (a2, g2), splits added in order -> act = SiLU(g2) a2 packed. */
+void k_ffn_act(const float *in, uint32_t splits, size_t split_stride, uint32_t F, uint32_t n_rows, void *act,
+               enum cuda_dtype dtype, void *stream);
+/* x = RMSNorm(x; w) in place, fp32 [n_rows][n]: the embedding's norm. */
+void k_norm_rows(float *x, const float *w, float eps, uint32_t n_rows, uint32_t n, void *stream);
+/* dst[i] = rows list[i] of src [.][n]. */
+void k_gather_rows(const float *src, const int32_t *list, uint32_t n_list, uint32_t n, float *dst, void *stream);
+
+/* One line a usable GPU; returns the count written. */
+size_t cuda_devices(char (*lines)[128], size_t max_lines);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
