@@ -44,7 +44,13 @@ static uint64_t resident_bytes(void) {
 
 /* ---- ceilings ---- */
 
-struct read_job { struct team *team; const struct cpu_ops *ops; const float *x; size_t n; double sum[1024]; };
+struct read_job {
+    struct team *team;
+    const struct cpu_ops *ops;
+    const float *x;
+    size_t n;
+    double sum[1024];
+};
 static void read_member(void *arg, uint32_t member) {
     struct read_job *job = arg;
     uint32_t first, last;
@@ -69,13 +75,19 @@ static double read_rate(struct team *team, double bytes) {
     return (double)n * sizeof *x / best;
 }
 
-struct flop_job { struct team *team; const struct cpu_ops *ops; const struct cpu_matrix *w; const float *x; float *y; };
+struct flop_job {
+    struct team *team;
+    const struct cpu_ops *ops;
+    const struct cpu_matrix *w;
+    const float *x;
+    float *y;
+};
 enum { FLOP_ROWS = 8, FLOP_COLS = 256, FLOP_OUT = 32, FLOP_REPEAT = 200 };
 static void flop_member(void *arg, uint32_t member) {
     struct flop_job *job = arg;
     for (int i = 0; i < FLOP_REPEAT; i++)
-        job->ops->linear(job->w, 0, 1, FLOP_ROWS, job->x, FLOP_COLS, NULL, 0, job->y + (size_t)member * FLOP_ROWS * FLOP_OUT,
-                         FLOP_OUT);
+        job->ops->linear(job->w, 0, 1, FLOP_ROWS, job->x, FLOP_COLS, NULL, 0,
+                         job->y + (size_t)member * FLOP_ROWS * FLOP_OUT, FLOP_OUT, NULL);
 }
 
 /* Best rate of fp32 products of bf16 weights with everything in the nearest cache. */
@@ -160,7 +172,8 @@ static int read_tokens(struct bench *b, uint32_t slot, uint64_t n_tok, struct ro
     return 0;
 }
 
-static void fill_row(struct bench *b, struct rod_bench_row *row, size_t n_times, double tokens, double keys, double heads) {
+static void fill_row(struct bench *b, struct rod_bench_row *row, size_t n_times, double tokens, double keys,
+                     double heads) {
     const struct model_dims *d = &b->model->dims;
     const struct backend_info *info = b->ops->info(b->be);
     qsort(b->times, n_times, sizeof *b->times, compare);
@@ -171,7 +184,8 @@ static void fill_row(struct bench *b, struct rod_bench_row *row, size_t n_times,
     double n_steps = row->prefill ? ceil(tokens / info->max_batch_tok) : 1; /* each step reads the weights */
     row->flop = tokens * (matrix_flop(d, false) + recurrence_flop(d, keys)) + heads * 2.0 * d->D * d->V;
     row->bytes = (double)b->model->weight_bytes * n_steps +
-                 (row->prefill ? n_steps : (double)row->batch) * state_bytes(d, keys, b->ops->ceilings && b->model->weight_dtype != DTYPE_F32 ? 2 : 4);
+                 (row->prefill ? n_steps : (double)row->batch) *
+                     state_bytes(d, keys, b->ops->ceilings && b->model->weight_dtype != DTYPE_F32 ? 2 : 4);
     row->read_bytes_per_s = b->read_bytes_per_s ? b->read_bytes_per_s : read_rate(b->team, row->bytes / n_steps);
     row->flop_per_s = b->flop_per_s;
     row->ceiling = tokens / fmax(row->bytes / row->read_bytes_per_s, row->flop / row->flop_per_s);
@@ -182,7 +196,8 @@ static void fill_row(struct bench *b, struct rod_bench_row *row, size_t n_times,
     snprintf(row->dtype, sizeof row->dtype, "%s", dtype_name(b->model->weight_dtype));
 }
 
-static int measure_decode(struct bench *b, uint32_t batch, uint64_t context, struct rod_bench_row *row, struct rod_error *err) {
+static int measure_decode(struct bench *b, uint32_t batch, uint64_t context, struct rod_bench_row *row,
+                          struct rod_error *err) {
     const struct model_dims *d = &b->model->dims;
     const float *logits;
     size_t n = 0;
@@ -197,8 +212,8 @@ static int measure_decode(struct bench *b, uint32_t batch, uint64_t context, str
         if (step == WARM_STEPS) begin = now_s();
         if (step > WARM_STEPS && n >= MIN_STEPS && now_s() - begin > b->options->seconds) break;
         for (uint32_t i = 0; i < batch; i++) {
-            b->ids[i] = token_at(d->V, b->pos[i] + 1000003u * i);
-            b->segs[i] = (struct backend_segment){i, 1, 1, b->pos[i]++, &b->ids[i]};
+            b->ids[i] = token_at(d->V, (uint64_t)step + 1000003u * i);
+            b->segs[i] = (struct backend_segment){i, 1, 1, b->pos[i], &b->ids[i]}; /* always at this position */
         }
         double t = now_s();
         int rc = b->ops->forward(b->be, b->segs, batch, &logits, err);
@@ -206,7 +221,7 @@ static int measure_decode(struct bench *b, uint32_t batch, uint64_t context, str
         if (step >= WARM_STEPS) b->times[n++] = now_s() - t;
     }
     *row = (struct rod_bench_row){.batch = batch, .context = context};
-    double keys = d->plus ? fmin((double)context + (double)n / 2, d->visible) : 0;
+    double keys = d->plus ? fmin((double)context + 1, d->visible) : 0;
     fill_row(b, row, n, batch, keys, batch);
     return 0;
 }
@@ -243,21 +258,26 @@ static int run_rows(struct bench *b, int (*report)(void *arg, const struct rod_b
     return rc;
 }
 
-int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, const struct rod_bench_row *row), void *arg,
-              struct rod_error *err) {
+int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, const struct rod_bench_row *row),
+              void *arg, struct rod_error *err) {
     struct model *model = NULL;
     struct bench b = {.options = options};
     uint32_t most = 1;
     for (size_t i = 0; i < options->n_batches; i++) {
-        if (options->batches[i] == 0) return rod_fail(err, ROD_EINVALID, "a batch of 0 sessions has no step to measure");
+        if (options->batches[i] == 0)
+            return rod_fail(err, ROD_EINVALID, "a batch of 0 sessions has no step to measure");
         if (options->batches[i] > most) most = options->batches[i];
     }
     for (size_t i = 0; i < options->n_prompts; i++)
         if (options->prompts[i] == 0) return rod_fail(err, ROD_EINVALID, "a prompt of 0 tokens has nothing to measure");
-    int rc = options->synthetic ? model_synthetic(options->synthetic, 1, &model, err) : model_open(options->model_dir, &model, err);
+    int rc = options->synthetic ? model_synthetic(options->synthetic, 1, &model, err)
+                                : model_open(options->model_dir, &model, err);
     if (!rc) rc = backend_find(options->device ? options->device : "auto", &b.ops, err);
-    struct backend_config config = {.n_slots = most, .n_threads = options->n_threads, .max_out = most,
-                                    .device = options->device, .precision = options->precision ? options->precision : "auto"};
+    struct backend_config config = {.n_slots = most,
+                                    .n_threads = options->n_threads,
+                                    .max_out = most,
+                                    .device = options->device,
+                                    .precision = options->precision ? options->precision : "auto"};
     if (!rc && most < 192) config.max_batch_tok = 256;
     if (!rc) rc = b.ops->open(model, &config, &b.be, err);
     if (!rc) {
@@ -267,10 +287,13 @@ int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, 
         b.times = calloc(MAX_STEPS, sizeof *b.times);
         b.segs = calloc(most, sizeof *b.segs);
         b.pos = calloc(most, sizeof *b.pos);
-        if (!b.team || !b.ids || !b.times || !b.segs || !b.pos) rc = rod_fail(err, ROD_ENOMEM, "no memory for the benchmark");
+        if (!b.team || !b.ids || !b.times || !b.segs || !b.pos)
+            rc = rod_fail(err, ROD_ENOMEM, "no memory for the benchmark");
         else {
-            if (b.ops->ceilings) rc = b.ops->ceilings(b.be, (double)model->weight_bytes, &b.read_bytes_per_s, &b.flop_per_s, err);
-            else b.flop_per_s = flop_rate(b.team);
+            if (b.ops->ceilings)
+                rc = b.ops->ceilings(b.be, (double)model->weight_bytes, &b.read_bytes_per_s, &b.flop_per_s, err);
+            else
+                b.flop_per_s = flop_rate(b.team);
             if (!rc) rc = run_rows(&b, report, arg, err);
         }
     }

@@ -19,29 +19,70 @@ struct step {
 
 /* y[rows] = base + W x for the member's share of W's panels. */
 static void product(const struct step *st, uint32_t member, const struct cpu_matrix *w, uint32_t n_rows, const float *x,
-                    size_t ldx, const float *base, float *y, size_t ldy) {
+                    size_t ldx, const float *base, float *y, size_t ldy, struct cpu_ahead *ahead) {
     uint32_t p0, p1;
     team_share(st->be->team, member, w->n_panels, &p0, &p1);
-    st->be->ops->linear(w, p0, p1, n_rows, x, ldx, base, ldy, y, ldy);
+    st->be->ops->linear(w, p0, p1, n_rows, x, ldx, base, ldy, y, ldy, ahead);
 }
 
 /* Several products of one input with outputs side by side, shared out as one row of panels. */
-struct product { const struct cpu_matrix *w; const float *x; size_t ldx; float *y; size_t ldy; };
-static void products(const struct step *st, uint32_t member, const struct product *list, uint32_t n) {
+struct product {
+    const struct cpu_matrix *w;
+    const float *x;
+    size_t ldx;
+    float *y;
+    size_t ldy;
+};
+static void products(const struct step *st, uint32_t member, const struct product *list, uint32_t n,
+                     struct cpu_ahead *ahead) {
     uint32_t total = 0, p0, p1, first = 0;
     for (uint32_t i = 0; i < n; i++) total += list[i].w->n_panels;
     team_share(st->be->team, member, total, &p0, &p1);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t last = first + list[i].w->n_panels, lo = p0 > first ? p0 : first, hi = p1 < last ? p1 : last;
         if (lo < hi)
-            st->be->ops->linear(list[i].w, lo - first, hi - first, st->n_rows, list[i].x, list[i].ldx, NULL, 0, list[i].y,
-                                list[i].ldy);
+            st->be->ops->linear(list[i].w, lo - first, hi - first, st->n_rows, list[i].x, list[i].ldx, NULL, 0,
+                                list[i].y, list[i].ldy, ahead);
         first = last;
     }
 }
 
-static void norm_rows(const struct step *st, uint32_t member, const float *x, const float *w, uint32_t n, uint32_t width,
-                      float *y) {
+static void ahead_push(struct cpu_ahead *ahead, const float *at, size_t n) {
+    if (n && ahead->n < sizeof ahead->range / sizeof *ahead->range) {
+        ahead->range[ahead->n].at = (const char *)at;
+        ahead->range[ahead->n++].end = (const char *)(at + n);
+    }
+}
+
+/* What the member will read of the sessions' states in this layer's recurrence: worth fetching early where a few rows
+ * decode; with more of them the second-level cache does not hold it. */
+static void ahead_states(const struct step *st, uint32_t member, uint32_t layer, struct cpu_ahead *ahead) {
+    const struct backend *be = st->be;
+    uint32_t e0, e1;
+    ahead->n = ahead->next = 0;
+    if (st->any_chunk || st->n_rows > sizeof ahead->range / sizeof *ahead->range || layer >= be->d.L) return;
+    team_share(be->team, member, be->Ep / CPU_PANEL, &e0, &e1);
+    for (uint32_t i = 0; i < st->n_chunks; i++)
+        ahead_push(ahead, cpu_slot(be, be->chunks[i].slot, layer) + be->at.S + (size_t)e0 * CPU_PANEL * be->d.M,
+                   (size_t)(e1 - e0) * CPU_PANEL * be->d.M);
+}
+
+/* The values of the window of the member's first rows, as far as they are filled. */
+static void ahead_windows(const struct step *st, uint32_t member, uint32_t layer, struct cpu_ahead *ahead) {
+    const struct backend *be = st->be;
+    uint32_t first, last;
+    ahead->n = ahead->next = 0;
+    if (st->any_chunk || st->n_rows > sizeof ahead->range / sizeof *ahead->range) return;
+    team_share(be->team, member, st->n_rows, &first, &last);
+    for (uint32_t r = first; r < last; r++) {
+        const struct backend_segment *seg = &st->segs[be->rows[r].segment];
+        uint64_t filled = seg->pos < be->ring_keys ? seg->pos : be->ring_keys;
+        ahead_push(ahead, cpu_slot(be, seg->slot, layer) + be->at.v, (size_t)filled * be->d.Hv * be->d.P);
+    }
+}
+
+static void norm_rows(const struct step *st, uint32_t member, const float *x, const float *w, uint32_t n,
+                      uint32_t width, float *y) {
     uint32_t r0, r1;
     team_share(st->be->team, member, st->n_rows, &r0, &r1);
     for (uint32_t r = r0; r < r1; r++)
@@ -81,7 +122,8 @@ static void convolve(const struct step *st, const struct cpu_layer *w, uint32_t 
         const float *a = be->a + (size_t)r * Ep;
         for (uint32_t t = 0; t < seg->n_tok; t++, r++) {
             for (uint32_t j = 0; j < K; j++)
-                tap[j] = t + j + 1 >= K ? a + (size_t)(t + j + 1 - K) * Ep : ring + (size_t)((seg->pos + t + j + 1) % K) * Ep;
+                tap[j] = t + j + 1 >= K ? a + (size_t)(t + j + 1 - K) * Ep
+                                        : ring + (size_t)((seg->pos + t + j + 1) % K) * Ep;
             be->ops->conv_silu(tap, K, w->conv, Ep, w->conv_b, e0, e1, be->s + (size_t)r * Ep);
         }
         for (uint32_t t = seg->n_tok > K ? seg->n_tok - K : 0; t < seg->n_tok; t++)
@@ -109,7 +151,7 @@ static void recur(const struct step *st, const struct cpu_layer *w, uint32_t lay
         ops->gate_out(be->o + r * Ep, w->residual, be->s + r * Ep, be->z + r * Ep, e0, e1);
 }
 
-static void mixer(const struct step *st, uint32_t member, uint32_t layer) {
+static void mixer(const struct step *st, uint32_t member, uint32_t layer, struct cpu_ahead *ahead) {
     struct backend *be = st->be;
     const struct cpu_ops *ops = be->ops;
     const struct cpu_layer *w = &be->layers[layer];
@@ -123,20 +165,24 @@ static void mixer(const struct step *st, uint32_t member, uint32_t layer) {
     norm_rows(st, member, be->x, w->mixer_norm, d->D, be->Dp, be->h);
     team_barrier(be->team, member); /* h before E1 */
     const struct product fc[] = {{&w->a, be->h, Dp, be->a, Ep}, {&w->z, be->h, Dp, be->z, Ep}};
-    products(st, member, fc, 2);
+    products(st, member, fc, 2, ahead);
     team_barrier(be->team, member); /* a before E2 and W_c0 */
     convolve(st, w, layer, e0, e1);
     team_barrier(be->team, member); /* s before E3, E5 */
-    const struct product in[] = {{&w->q, be->s, Ep, be->q, Mp}, {&w->k, be->s, Ep, be->k, Mp}, {&w->g, be->s, Ep, be->g, Mp},
-                                 {&w->t, be->s, Ep, be->t, Mp}, {&w->c0, be->a, Ep, be->c0, Rp}};
-    products(st, member, in, 5);
+    const struct product in[] = {{&w->q, be->s, Ep, be->q, Mp},
+                                 {&w->k, be->s, Ep, be->k, Mp},
+                                 {&w->g, be->s, Ep, be->g, Mp},
+                                 {&w->t, be->s, Ep, be->t, Mp},
+                                 {&w->c0, be->a, Ep, be->c0, Rp}};
+    products(st, member, in, 5, ahead);
     team_barrier(be->team, member); /* projections before gates; c0 before W_c1 */
     team_share(be->team, member, n, &first, &last);
     for (size_t r = first; r < last; r++)
         ops->gates(d->M, d->k_eps, be->q + r * Mp, be->k + r * Mp, be->g + r * Mp, w->g_b, be->t + r * Mp, w->t_b,
                    be->log_alpha + r * Mp);
-    product(st, member, &w->c1, n, be->c0, Rp, NULL, be->u, Ep);
-    for (size_t r = 0; r < n; r++) ops->gate_u(be->u + r * Ep, w->c1_b, be->a + r * Ep, e0, e1, be->u + r * Ep); /* own panels */
+    product(st, member, &w->c1, n, be->c0, Rp, NULL, be->u, Ep, NULL);
+    for (size_t r = 0; r < n; r++)
+        ops->gate_u(be->u + r * Ep, w->c1_b, be->a + r * Ep, e0, e1, be->u + r * Ep); /* own panels */
     team_barrier(be->team, member); /* q, k, log_alpha of all rows before E6 */
     if (st->any_chunk) {
         for (uint32_t i = member; i < st->n_chunks; i += team_size(be->team)) {
@@ -162,7 +208,11 @@ static void mixer(const struct step *st, uint32_t member, uint32_t layer) {
     team_barrier(be->team, member); /* whole rows of o before their norm */
     norm_rows(st, member, be->o, w->act_norm, d->E, be->Ep, be->o);
     team_barrier(be->team, member); /* normed o before W_o */
-    product(st, member, &w->out, n, be->o, Ep, be->x, be->x, Dp);
+    if (d->plus)
+        ahead_windows(st, member, layer, ahead);
+    else
+        ahead_states(st, member, layer + 1, ahead);
+    product(st, member, &w->out, n, be->o, Ep, be->x, be->x, Dp, ahead);
     team_barrier(be->team, member); /* x_state */
 }
 
@@ -228,13 +278,14 @@ static void attend(const struct step *st, uint32_t member, uint32_t layer) {
             at++;
             if (n_phase < 2 * size) { /* few rows: share their heads */
                 if (h0 < h1) attend_row(st, member, layer, r, h0, h1);
-            } else if (mine) attend_row(st, member, layer, r, 0, be->d.H);
+            } else if (mine)
+                attend_row(st, member, layer, r, 0, be->d.H);
         }
         team_barrier(be->team, member); /* attention has read the rings; att is whole */
     }
 }
 
-static void attention_and_ffn(const struct step *st, uint32_t member, uint32_t layer) {
+static void attention_and_ffn(const struct step *st, uint32_t member, uint32_t layer, struct cpu_ahead *ahead) {
     struct backend *be = st->be;
     const struct cpu_ops *ops = be->ops;
     const struct cpu_layer *w = &be->layers[layer];
@@ -245,8 +296,9 @@ static void attention_and_ffn(const struct step *st, uint32_t member, uint32_t l
 
     norm_rows(st, member, be->x, w->attn_norm, d->D, be->Dp, be->h);
     team_barrier(be->team, member); /* h2 before q, k, v */
-    const struct product qkv[] = {{&w->aq, be->h, Dp, be->aq, Qp}, {&w->ak, be->h, Dp, be->ak, Kvp}, {&w->av, be->h, Dp, be->av, Vvp}};
-    products(st, member, qkv, 3);
+    const struct product qkv[] = {
+        {&w->aq, be->h, Dp, be->aq, Qp}, {&w->ak, be->h, Dp, be->ak, Kvp}, {&w->av, be->h, Dp, be->av, Vvp}};
+    products(st, member, qkv, 3, ahead);
     team_barrier(be->team, member); /* q, k, v before rotary and the rings */
     team_share(be->team, member, n, &first, &last);
     for (size_t r = first; r < last; r++) {
@@ -265,17 +317,19 @@ static void attention_and_ffn(const struct step *st, uint32_t member, uint32_t l
     }
     team_barrier(be->team, member); /* rotated q, k and the first pieces' rings before attention */
     attend(st, member, layer);
-    product(st, member, &w->ao, n, be->att, Qp, be->x, be->y, Dp);
+    ahead_states(st, member, layer + 1, ahead);
+    product(st, member, &w->ao, n, be->att, Qp, be->x, be->y, Dp, ahead);
     team_barrier(be->team, member); /* y before its norm */
     norm_rows(st, member, be->y, w->ffn_norm, d->D, be->Dp, be->h);
     team_barrier(be->team, member); /* before W_f1 */
     const struct product f1[] = {{&w->fa, be->h, Dp, be->fa, Fp}, {&w->fg, be->h, Dp, be->fg, Fp}};
-    products(st, member, f1, 2);
+    products(st, member, f1, 2, ahead);
     team_barrier(be->team, member); /* both halves before their product */
     team_share(be->team, member, be->Fp / CPU_PANEL, &first, &last);
     for (size_t r = 0; r < n; r++) ops->ffn_act(be->fa + r * Fp, be->fg + r * Fp, first * CPU_PANEL, last * CPU_PANEL);
     team_barrier(be->team, member); /* before W_f2 */
-    product(st, member, &w->fout, n, be->fa, Fp, be->x, be->x, Dp); /* onto x_state, not onto y: the two-hop residual */
+    product(st, member, &w->fout, n, be->fa, Fp, be->x, be->x, Dp,
+            ahead); /* onto x_state, not onto y: the two-hop residual */
     team_barrier(be->team, member);
 }
 
@@ -293,16 +347,18 @@ static void output_rows(const struct step *st, uint32_t member) {
         }
     }
     team_barrier(be->team, member); /* normed rows before W_lm */
-    product(st, member, &be->lm_head, st->n_out, be->h, be->Dp, NULL, be->logits, be->d.V);
+    product(st, member, &be->lm_head, st->n_out, be->h, be->Dp, NULL, be->logits, be->d.V, NULL);
 }
 
 static void step_member(void *arg, uint32_t member) {
     const struct step *st = arg;
+    struct cpu_ahead ahead;
     embed_rows(st, member);
+    ahead_states(st, member, 0, &ahead);
     team_barrier(st->be->team, member);
     for (uint32_t i = 0; i < st->be->d.L; i++) {
-        mixer(st, member, i);
-        if (st->be->d.plus) attention_and_ffn(st, member, i);
+        mixer(st, member, i, &ahead);
+        if (st->be->d.plus) attention_and_ffn(st, member, i, &ahead);
     }
     if (st->n_out) output_rows(st, member);
 }

@@ -27,6 +27,7 @@
 #pragma GCC optimize("fp-contract=fast")
 
 #define VECTOR_BYTES (LANES * 4)
+#define AHEAD_ROWS 4 /* from so many rows on a product is bound by arithmetic and has loads to spare */
 #define PREFETCH_BYTES 8192 /* ahead in a stream of weights: some 150 ns at the speed of eight rows */
 #define NV (CPU_PANEL / LANES)
 /* keys scored together, so that four heads' sums fit the registers */
@@ -148,7 +149,8 @@ INLINE void load_column(enum cpu_dtype dtype, const unsigned char *p, vf out[NV]
 /* np panels by nr rows: y = base + W x; all of np, nr, dtype are constants after inlining. n_last = rows of W in the
  * last panel (32 but at the end of the matrix). */
 INLINE void tile(enum cpu_dtype dtype, const int np, const int nr, const unsigned char *w, size_t panel_bytes, uint32_t n,
-                 const float *x, size_t ldx, const float *base, size_t ld_base, float *y, size_t ldy, uint32_t n_last) {
+                 const float *x, size_t ldx, const float *base, size_t ld_base, float *y, size_t ldy, uint32_t n_last,
+                 const char *ahead) {
     vf acc[4][MAX_ROWS][NV];
 #pragma GCC unroll 16
     for (int p = 0; p < np; p++)
@@ -169,6 +171,7 @@ INLINE void tile(enum cpu_dtype dtype, const int np, const int nr, const unsigne
             vf col[NV];
             const unsigned char *wc = w + (size_t)p * panel_bytes + c * step;
             __builtin_prefetch(wc + PREFETCH_BYTES); /* the next panel's start too: panels follow each other */
+            if (nr >= AHEAD_ROWS) __builtin_prefetch(ahead + c * 64, 1, 2);
             load_column(dtype, wc, col);
 #pragma GCC unroll 16
             for (int r = 0; r < nr; r++) {
@@ -206,11 +209,11 @@ INLINE void tile(enum cpu_dtype dtype, const int np, const int nr, const unsigne
 #define TILE(suffix, dtype, np, nr)                                                                                      \
     static __attribute__((noinline)) void tile_##suffix##_##np##x##nr(                                                   \
         const unsigned char *w, size_t panel_bytes, uint32_t n, const float *x, size_t ldx, const float *base,           \
-        size_t ld_base, float *y, size_t ldy, uint32_t n_last) {                                                         \
-        tile(dtype, np, nr, w, panel_bytes, n, x, ldx, base, ld_base, y, ldy, n_last);                                   \
+        size_t ld_base, float *y, size_t ldy, uint32_t n_last, const char *ahead) {                                      \
+        tile(dtype, np, nr, w, panel_bytes, n, x, ldx, base, ld_base, y, ldy, n_last, ahead);                            \
     }
 typedef void tile_function(const unsigned char *w, size_t panel_bytes, uint32_t n, const float *x, size_t ldx,
-                           const float *base, size_t ld_base, float *y, size_t ldy, uint32_t n_last);
+                           const float *base, size_t ld_base, float *y, size_t ldy, uint32_t n_last, const char *ahead);
 #if MAX_ROWS == 8
 #define TILES(s, d) \
     TILE(s, d, 1, 1) TILE(s, d, 1, 2) TILE(s, d, 1, 3) TILE(s, d, 1, 4) TILE(s, d, 1, 5) TILE(s, d, 1, 6) TILE(s, d, 1, 7) \
@@ -235,7 +238,7 @@ TILES(f16, CPU_F16)
 TILES(bf16, CPU_BF16)
 
 static void linear(const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_t n_rows, const float *x, size_t ldx,
-                   const float *base, size_t ld_base, float *y, size_t ldy) {
+                   const float *base, size_t ld_base, float *y, size_t ldy, struct cpu_ahead *ahead) {
     static tile_function *const one_panel[3][MAX_ROWS] = {
         [CPU_F32] = ONE_PANEL(f32), [CPU_F16] = ONE_PANEL(f16), [CPU_BF16] = ONE_PANEL(bf16)};
     static tile_function *const few_rows[3][2] = {
@@ -250,9 +253,15 @@ static void linear(const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_
         for (uint32_t r = 0; r < n_rows;) {
             uint32_t nr = np > 1 ? n_rows : n_rows - r < MAX_ROWS ? n_rows - r : MAX_ROWS;
             tile_function *run = np > 1 ? several : one_panel[w->dtype][nr - 1];
+            const char *next = (const char *)w->data + p * panel_bytes; /* nothing ahead: what is read anyway */
+            if (ahead && nr >= AHEAD_ROWS && ahead->next < ahead->n) {
+                next = ahead->range[ahead->next].at;
+                ahead->range[ahead->next].at += (size_t)w->cols * 64;
+                if (ahead->range[ahead->next].at >= ahead->range[ahead->next].end) ahead->next++;
+            }
             run(w->data + p * panel_bytes, panel_bytes, w->cols, x + r * ldx, ldx,
                 base ? base + r * ld_base + (size_t)p * CPU_PANEL : NULL, ld_base, y + r * ldy + (size_t)p * CPU_PANEL, ldy,
-                n_last);
+                n_last, next);
             r += nr;
         }
         p += np;

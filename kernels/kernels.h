@@ -34,17 +34,29 @@ size_t cpu_matrix_offset(const struct cpu_matrix *w, uint32_t row, uint32_t col)
 /* dst[cols] = one row in fp32 (the embedding lookup). */
 void cpu_matrix_row(const struct cpu_matrix *w, uint32_t row, float *dst);
 
-/* A session's window in one layer: a ring of n_keys keys (a multiple of 32, at least visible + 63, so that a chunk of 64
- * queries sees its keys whole). Position p lies at r = p mod n_keys: dim i of key head h at
- * kt[((r / 32 * Hk + h) * P + i) * 32 + r % 32], of value head h at v[(r * Hv + h) * P + i]. */
-struct cpu_window { const float *kt, *v; uint32_t n_keys, visible; };
+/* A session's window in one layer: a ring of n_keys keys (a multiple of 32, at least visible + 63, so that a chunk of
+ * 64 queries sees its keys whole). Position p lies at r = p mod n_keys: dim i of key head h at kt[((r / 32 * Hk + h) *
+ * P + i) * 32 + r % 32], of value head h at v[(r * Hv + h) * P + i]. */
+struct cpu_window {
+    const float *kt, *v;
+    uint32_t n_keys, visible;
+};
+
+/* Memory that later stages will read, fetched into the second-level cache by products that are bound by arithmetic. */
+struct cpu_ahead {
+    struct {
+        const char *at, *end;
+    } range[16];
+    uint32_t n, next;
+};
 
 struct cpu_ops {
     const char *isa;
     /* y[r, o] = base[r, o] + sum_c W[o, c] x[r, c] for the rows o of panels [p0, p1); base NULL = 0, may be y.
-     * Bytes: the panels' weights once for all n_rows rows. Order: c ascending, one accumulator. Twin ref_linear. */
+     * ahead may be NULL. Bytes: the panels' weights once for all n_rows rows. Order: c ascending, one accumulator. Twin
+     * ref_linear. */
     void (*linear)(const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_t n_rows, const float *x, size_t ldx,
-                   const float *base, size_t ld_base, float *y, size_t ldy);
+                   const float *base, size_t ld_base, float *y, size_t ldy, struct cpu_ahead *ahead);
     /* y = x * w / sqrt(mean(x^2) + eps) over n values; y may be x. width = n padded (the padding of x is zero). */
     void (*rmsnorm)(const float *x, const float *w, float eps, uint32_t n, uint32_t width, float *y);
     /* E2 for channels [e0, e1) of one row: s = SiLU(bias + sum_j w[j] tap[j]); tap[j] = the inputs at t-K+1+j. */
@@ -60,24 +72,25 @@ struct cpu_ops {
      * [E / 32][M][32]. Bytes: S read and written once. Order: m ascending. Twin ref_gla. */
     void (*gla_step)(uint32_t M, const float *q, const float *k, const float *log_alpha, const float *u, uint32_t e0,
                      uint32_t e1, float *S, float *o);
-    /* Chunkwise form, first part, once a chunk of n <= 64 tokens: from q, k (with i), log_alpha [n, ld] the running sums
-     * b [n, ld] (double), q_in = q exp(b_t) [n, ld], k_out = k exp(b_n - b_i) transposed [M, 64], decay [M] = exp(b_n). */
+    /* Chunkwise form, first part, once a chunk of n <= 64 tokens: from q, k (with i), log_alpha [n, ld] the running
+     * sums b [n, ld] (double), q_in = q exp(b_t) [n, ld], k_out = k exp(b_n - b_i) transposed [M, 64], decay [M] =
+     * exp(b_n). */
     void (*gla_chunk_decays)(uint32_t M, uint32_t n, size_t ld, const float *q, const float *k, const float *log_alpha,
                              double *b, float *q_in, float *k_out, float *decay);
     /* Second part, for one row t: A[i] = sum_m q[t,m] k[i,m] exp(b[t,m] - b[i,m]) for i <= t, 0 up to n. Differences
      * of exponents only, all <= 0: nothing overflows, nothing small is lost. Order: m in lanes, then a fixed tree. */
-    void (*gla_chunk_scores)(uint32_t M, uint32_t n, size_t ld, uint32_t t, const float *q, const float *k, const double *b,
-                             float *A);
+    void (*gla_chunk_scores)(uint32_t M, uint32_t n, size_t ld, uint32_t t, const float *q, const float *k,
+                             const double *b, float *A);
     /* Third part, channels [e0, e1): o_t = q_in_t S + sum_i A[t,i] u_i, then S <- decay S + k_out u. A is [n, 64]. */
     void (*gla_chunk_apply)(uint32_t M, uint32_t n, size_t ld, const float *q_in, const float *A, const float *k_out,
-                            const float *decay, const float *u, size_t ldu, uint32_t e0, uint32_t e1, float *S, float *o,
-                            size_t ldo);
+                            const float *decay, const float *u, size_t ldu, uint32_t e0, uint32_t e1, float *S,
+                            float *o, size_t ldo);
     /* E7, E8: o <- (o + residual s) SiLU(z), channels [e0, e1). */
     void (*gate_out)(float *o, const float *residual, const float *s, const float *z, uint32_t e0, uint32_t e1);
     /* E9 for the token at pos (its own key is in the ring) and the query heads [h0, h1): out[h] = softmax(q[h] K^T /
      * sqrt(P)) V over the visible keys. q, out [H * P]; scratch [4 * (visible + 64)]. Key head of h is h mod Hk, value
-     * head h mod Hv. Bytes: keys once for four heads, values once a head. Order: dims ascending for a score; keys oldest
-     * first, lanes by absolute position, so a result depends on pos alone. Twin ref_window. */
+     * head h mod Hv. Bytes: keys once for four heads, values once a head. Order: dims ascending for a score; keys
+     * oldest first, lanes by absolute position, so a result depends on pos alone. Twin ref_window. */
     void (*window)(uint32_t h0, uint32_t h1, uint32_t Hk, uint32_t Hv, uint32_t P, const float *q,
                    const struct cpu_window *ring, uint64_t pos, float *scratch, float *out);
     /* E10: a <- SiLU(g) a, channels [f0, f1). */
@@ -93,14 +106,16 @@ const struct cpu_ops *cpu_ops_find(const char *isa);
 /* ---- twins: plain loops in double, arguments as in the equations ---- */
 void ref_linear(const float *W, uint32_t rows, uint32_t cols, const float *x, float *y); /* y = W x */
 void ref_rmsnorm(const float *x, const float *w, float eps, uint32_t n, float *y);
-void ref_conv_silu(const float *const *tap, uint32_t K, const float *w, size_t ldw, const float *bias, uint32_t E, float *s);
+void ref_conv_silu(const float *const *tap, uint32_t K, const float *w, size_t ldw, const float *bias, uint32_t E,
+                   float *s);
 void ref_gates(uint32_t M, float k_eps, float *q, float *k, const float *xg, const float *bg, const float *xt,
                const float *bt, float *log_alpha);
-/* E6, E7 over n tokens: S [M, E] row-major is carried on; q, k (with i and the scale in), log_alpha [n, M]; u, o [n, E]. */
+/* E6, E7 over n tokens: S [M, E] row-major is carried on; q, k (with i and the scale in), log_alpha [n, M]; u, o [n,
+ * E]. */
 void ref_gla(uint32_t M, uint32_t E, uint32_t n, const float *q, const float *k, const float *log_alpha, const float *u,
              double *S, float *o);
 /* E9 for one token over n keys: keys [n, Hk, P], values [n, Hv, P], q and out [H, P] */
-void ref_window(uint32_t H, uint32_t Hk, uint32_t Hv, uint32_t P, uint32_t n, const float *q, const float *k, const float *v,
-                float *out);
+void ref_window(uint32_t H, uint32_t Hk, uint32_t Hv, uint32_t P, uint32_t n, const float *q, const float *k,
+                const float *v, float *out);
 
 #endif

@@ -88,9 +88,9 @@ static void linear_equals_its_twin_over_ragged_sizes(void **state) {
         struct cpu_matrix m = random_matrix(rows, cols, dtype, W);
         for (uint32_t r = 0; r < n; r++) ref_linear(W, rows, cols, x + (size_t)r * cols, ref + (size_t)r * rows);
         FOR_EACH_ISA(ops) {
-            ops->linear(&m, 0, m.n_panels, n, x, cols, NULL, 0, y, rows);
+            ops->linear(&m, 0, m.n_panels, n, x, cols, NULL, 0, y, rows, NULL);
             check_close("linear", ops->isa, y, ref, (size_t)n * rows, 2e-6);
-            ops->linear(&m, 0, m.n_panels, n, x, cols, base, rows, y, rows);
+            ops->linear(&m, 0, m.n_panels, n, x, cols, base, rows, y, rows, NULL);
             for (size_t i = 0; i < (size_t)n * rows; i++) y[i] -= base[i];
             check_close("linear with a base", ops->isa, y, ref, (size_t)n * rows, 5e-6);
         }
@@ -106,10 +106,10 @@ static void a_row_of_linear_is_the_same_to_the_bit_beside_any_other_rows(void **
         struct cpu_matrix m = random_matrix(ROWS, COLS, (enum cpu_dtype)dtype, W);
         FOR_EACH_ISA(ops) {
             for (uint32_t n = 1; n <= N; n++) {
-                ops->linear(&m, 0, m.n_panels, n, x, COLS, NULL, 0, all, ROWS);
+                ops->linear(&m, 0, m.n_panels, n, x, COLS, NULL, 0, all, ROWS, NULL);
                 for (uint32_t r = 0; r < n; r++) {
                     for (uint32_t p = 0; p < m.n_panels; p++) /* panel by panel, as another thread count would */
-                        ops->linear(&m, p, p + 1, 1, x + r * COLS, COLS, NULL, 0, one, ROWS);
+                        ops->linear(&m, p, p + 1, 1, x + r * COLS, COLS, NULL, 0, one, ROWS, NULL);
                     if (memcmp(one, all + r * ROWS, sizeof *one * ROWS))
                         fail_msg("%s: row %u of %u differs from the row alone", ops->isa, r, n);
                 }
@@ -132,7 +132,7 @@ static void half_precision_weights_are_read_exactly(void **state) {
         W[r] = (float)((half & 0x8000 ? -1.0 : 1.0) * (e ? ldexp(1024 + f, e - 25) : ldexp(f, -24)));
     }
     FOR_EACH_ISA(ops) {
-        ops->linear(&m, 0, m.n_panels, 1, &x, 1, NULL, 0, y, 65536);
+        ops->linear(&m, 0, m.n_panels, 1, &x, 1, NULL, 0, y, 65536, NULL);
         for (uint32_t r = 0; r < 65536; r++)
             if (y[r] != W[r]) fail_msg("%s: half 0x%04x read as %.9g, is %.9g", ops->isa, r, (double)y[r], (double)W[r]);
     }
