@@ -56,9 +56,10 @@ void k_rope(const struct cuda_shape *shape, uint32_t layer, const struct cuda_ro
                                     split_stride, (const float2 *)turn, q_norm, k_norm, q)));
 }
 
-// A block: one row, 32 keys, up to 4 heads, 128 threads. Keys and values are copied to shared memory asynchronously, so
-// that they are all on their way at once and cost no registers. Scores: four threads a key, each a quarter of the dims in
-// chunks of 16 bytes. Values: a thread a chunk of 16 bytes and every n-th key; the key groups are added in order.
+// A block: one row, up to 4 heads, 128 threads, some blocks of 32 keys one after the other. Keys and values are copied to
+// shared memory asynchronously, the next block's while this one is used. Scores: four threads a key, each a quarter of
+// the dims in chunks of 16 bytes. Values: a thread a chunk of 16 bytes and every n-th key; the key groups are added in
+// order. Each 32 keys give a partial result of their own, so how many a block takes changes no bit.
 enum { WINDOW_THREADS = 128, WINDOW_KEYS = 32, WINDOW_HEADS = 4 };
 template <class T> struct chunk { // 16 bytes
     static constexpr int N = 16 / sizeof(T);
@@ -82,125 +83,142 @@ template <int N> __device__ __forceinline__ void await_async() { asm volatile("c
 // PT = P when the heads are of a common size (the divisions below become shifts), else 0.
 template <class T, int PT>
 __global__ void __launch_bounds__(WINDOW_THREADS)
-window_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *list, bool single, const float *q, float *part, float *part_ml) {
+window_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *list, bool single, uint32_t n_blocks, uint32_t per_block,
+              const float *q, float *part, float *part_ml) {
     extern __shared__ __align__(16) unsigned char smem[];
     constexpr uint32_t N = chunk<T>::N;
-    const uint32_t P = PT ? PT : shape.P, h0 = blockIdx.y * WINDOW_HEADS, block = blockIdx.z;
+    const uint32_t P = PT ? PT : shape.P, h0 = blockIdx.x * WINDOW_HEADS;
     const uint32_t nh = PT ? WINDOW_HEADS : min((uint32_t)WINDOW_HEADS, shape.H - h0);
     const uint32_t row_bytes = key_row_bytes(P, sizeof(T)), chunks = nh * P / N, per_row = P / N;
-    unsigned char *key_tile = smem;                                       // [32][row_bytes]
-    uint4 *value_tile = (uint4 *)(smem + WINDOW_KEYS * row_bytes);        // [32][chunks]
-    float *qs = (float *)(value_tile + WINDOW_KEYS * chunks);             // [4][P]
+    const uint32_t groups = WINDOW_THREADS / chunks ? WINDOW_THREADS / chunks : 1;
+    const uint32_t stage_bytes = WINDOW_KEYS * (row_bytes + chunks * 16);
+    float *qs = (float *)(smem + 2 * stage_bytes);                        // [4][P]; before it two stages of keys and values
     float *weights = qs + WINDOW_HEADS * P;                               // [4][32]
-    float *sums = (float *)value_tile;                                    // [groups][nh P], when the values are used up
+    float *sums = weights + WINDOW_HEADS * WINDOW_KEYS;                   // [groups][nh P]
     let_next_start();
     if (!single) wait_for_inputs();
-    const uint32_t r = (uint32_t)list[blockIdx.x];
+    const uint32_t r = (uint32_t)list[blockIdx.y];
     const int64_t pos = rows.pos[r], oldest = pos + 1 > shape.visible ? pos + 1 - shape.visible : 0;
-    const int64_t left = pos + 1 - oldest - (int64_t)block * WINDOW_KEYS;
-    float *ml = part_ml + (((size_t)blockIdx.x * gridDim.z + block) * shape.H + h0) * 2;
-    if (left <= 0) { // fewer keys than blocks
-        wait_for_inputs(); // what is written here is read by the kernel before the last one
-        if (threadIdx.x < nh) ml[threadIdx.x * 2] = -INFINITY, ml[threadIdx.x * 2 + 1] = 0;
-        return;
-    }
-    const uint32_t n = left < WINDOW_KEYS ? (uint32_t)left : WINDOW_KEYS, from = (uint32_t)((oldest + (int64_t)block * WINDOW_KEYS) % shape.ring_keys);
+    const uint32_t n_all = (uint32_t)(pos + 1 - oldest), first = blockIdx.z * per_block, last = min(first + per_block, n_blocks);
     const size_t slot = (size_t)rows.slot[r], ld_k = (size_t)shape.Hk * P, ld_v = (size_t)shape.Hv * P;
     const T *keys = (const T *)shape.keys + slot * shape.keys_slot + layer * shape.keys_layer;
     const T *values = (const T *)shape.values + slot * shape.values_slot + layer * shape.values_layer;
-    auto place = [&](uint32_t j) { uint32_t at = from + j; return (size_t)(at < shape.ring_keys ? at : at - shape.ring_keys); };
-    auto stage_keys = [&](uint32_t hk, uint32_t lo, uint32_t hi) {
+    const uint32_t oldest_at = (uint32_t)(oldest % shape.ring_keys);
+    auto place = [&](uint32_t j) { uint32_t at = oldest_at + j; return (size_t)(at < shape.ring_keys ? at : at - shape.ring_keys); };
+    auto stage_keys = [&](unsigned char *tile, uint32_t hk, uint32_t j0, uint32_t lo, uint32_t hi) {
         for (uint32_t i = lo * per_row + threadIdx.x; i < hi * per_row; i += WINDOW_THREADS) {
             uint32_t j = i / per_row, d = i % per_row;
-            copy_async(key_tile + j * row_bytes + d * 16, (const uint4 *)(keys + place(j) * ld_k + (size_t)hk * P) + d);
+            copy_async(tile + j * row_bytes + d * 16, (const uint4 *)(keys + place(j0 + j) * ld_k + (size_t)hk * P) + d);
         }
-        commit_async();
     };
-    auto stage_values = [&](uint32_t lo, uint32_t hi) {
+    auto stage_values = [&](uint4 *tile, uint32_t j0, uint32_t lo, uint32_t hi) {
         for (uint32_t i = lo * chunks + threadIdx.x; i < hi * chunks; i += WINDOW_THREADS) {
             uint32_t j = i / chunks, c = i % chunks, head = c / per_row;
-            copy_async(value_tile + i, (const uint4 *)(values + place(j) * ld_v + (size_t)((h0 + head) % shape.Hv) * P) + c % per_row);
+            copy_async(tile + i, (const uint4 *)(values + place(j0 + j) * ld_v + (size_t)((h0 + head) % shape.Hv) * P) + c % per_row);
         }
-        commit_async();
     };
-    uint32_t staged = h0 % shape.Hk;
-    const bool has_own = left <= WINDOW_KEYS; // the token's own key, the last one, was written just now
-    const uint32_t n_old = has_own ? n - 1 : n;
-    stage_keys(staged, 0, n_old);
-    stage_values(0, n_old);
-    if (single) wait_for_inputs();
-    if (has_own) {
-        stage_keys(staged, n_old, n);
-        stage_values(n_old, n);
-    }
+    auto keys_of = [&](uint32_t b) { return smem + (b & 1) * stage_bytes; };
+    auto values_of = [&](uint32_t b) { return (uint4 *)(keys_of(b) + WINDOW_KEYS * row_bytes); };
+    auto n_of = [&](uint32_t b) { return n_all > b * WINDOW_KEYS ? min(n_all - b * WINDOW_KEYS, (uint32_t)WINDOW_KEYS) : 0u; };
+    const uint32_t hk0 = h0 % shape.Hk;
+    auto stage = [&](uint32_t b, uint32_t lo, uint32_t hi) {
+        stage_keys(keys_of(b), hk0, b * WINDOW_KEYS, lo, hi);
+        stage_values(values_of(b), b * WINDOW_KEYS, lo, hi);
+    };
+    if (single) { // the token's own key, the newest, is being written now: all others may come before
+        const uint32_t n = n_of(first), own = n && first * WINDOW_KEYS + n == n_all;
+        stage(first, 0, n - own);
+        wait_for_inputs();
+        stage(first, n - own, n);
+    } else stage(first, 0, n_of(first));
+    commit_async();
     for (uint32_t i = threadIdx.x; i < nh * P; i += WINDOW_THREADS) qs[i] = q[(size_t)r * shape.H * P + h0 * P + i];
-    await_async<1>(); // all but the last group, which is values
-    __syncthreads(); // keys and q
     const float scale = rsqrtf((float)P);
-    const uint32_t key = threadIdx.x / 4, quarter = threadIdx.x % 4;
-    for (uint32_t h = 0; h < nh; h++) {
-        const uint32_t hk = (h0 + h) % shape.Hk;
-        if (hk != staged) {
-            __syncthreads(); // the last tile is read
-            stage_keys(hk, 0, n);
-            await_async<0>();
-            __syncthreads(); // the tile is whole
-            staged = hk;
+    const uint32_t key = threadIdx.x / 4, quarter = threadIdx.x % 4, c = threadIdx.x % chunks, group = threadIdx.x / chunks;
+    for (uint32_t b = first; b < last; b++) {
+        const uint32_t n = n_of(b);
+        float *ml = part_ml + (((size_t)blockIdx.y * n_blocks + b) * shape.H + h0) * 2;
+        if (n == 0) { // fewer keys than blocks
+            if (threadIdx.x < nh) ml[threadIdx.x * 2] = -INFINITY, ml[threadIdx.x * 2 + 1] = 0;
+            continue;
         }
-        float sum = 0;
-        if (key < n)
-            for (uint32_t d = quarter; d < per_row; d += 4) {
-                float k[N];
-                ((const chunk<T> *)(key_tile + key * row_bytes + d * 16))->to_floats(k);
-                const float4 *qd = (const float4 *)(qs + h * P + d * N);
+        if (b + 1 < last) stage(b + 1, 0, n_of(b + 1));
+        commit_async(); // maybe empty, so that all but the newest group are this block's
+        await_async<1>();
+        __syncthreads(); // keys, values and q; everyone has left the last block
+        const unsigned char *key_tile = keys_of(b);
+        const uint4 *value_tile = values_of(b);
+        float score[WINDOW_HEADS] = {};
+        if (shape.Hk == 1) {
+            if (key < n)
+                for (uint32_t d = quarter; d < per_row; d += 4) {
+                    float k[N];
+                    ((const chunk<T> *)(key_tile + key * row_bytes + d * 16))->to_floats(k);
 #pragma unroll
-                for (uint32_t i = 0; i < N / 4; i++) {
-                    float4 x = qd[i];
-                    sum += k[4 * i] * x.x;
-                    sum += k[4 * i + 1] * x.y;
-                    sum += k[4 * i + 2] * x.z;
-                    sum += k[4 * i + 3] * x.w;
+                    for (int h = 0; h < WINDOW_HEADS; h++)
+                        if (h < nh) {
+                            const float4 *qd = (const float4 *)(qs + h * P + d * N);
+#pragma unroll
+                            for (uint32_t i = 0; i < N / 4; i++) {
+                                float4 x = qd[i];
+                                score[h] += k[4 * i] * x.x;
+                                score[h] += k[4 * i + 1] * x.y;
+                                score[h] += k[4 * i + 2] * x.z;
+                                score[h] += k[4 * i + 3] * x.w;
+                            }
+                        }
                 }
-            }
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        if (quarter == 0) weights[h * WINDOW_KEYS + key] = key < n ? sum * scale : -INFINITY;
-    }
-    __syncthreads(); // all scores
-    if (threadIdx.x / 32 < nh) { // a warp a head
-        const uint32_t h = threadIdx.x / 32, lane = threadIdx.x % 32;
-        float x = weights[h * WINDOW_KEYS + lane], top = x;
+        } else { // heads with keys of their own: read from the ring
 #pragma unroll
-        for (int i = 16; i; i >>= 1) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, i));
-        x = expf(x - top);
-        weights[h * WINDOW_KEYS + lane] = x;
-        float total = warp_sum(x);
-        if (lane == 0) ml[h * 2] = top, ml[h * 2 + 1] = total;
-    }
-    await_async<0>();
-    __syncthreads(); // weights and values
-    const uint32_t groups = WINDOW_THREADS / chunks ? WINDOW_THREADS / chunks : 1, c = threadIdx.x % chunks, group = threadIdx.x / chunks;
-    float acc[N] = {};
-    if (group < groups) {
-        const float *weight = weights + c / per_row * WINDOW_KEYS;
-#pragma unroll 4
-        for (uint32_t j = group; j < n; j += groups) {
-            float f[N], w = weight[j];
-            ((const chunk<T> *)(value_tile + j * chunks + c))->to_floats(f);
+            for (int h = 0; h < WINDOW_HEADS; h++)
+                if (h < nh && key < n) {
+                    const chunk<T> *k_row = (const chunk<T> *)(keys + place(b * WINDOW_KEYS + key) * ld_k + (size_t)((h0 + h) % shape.Hk) * P);
+                    for (uint32_t d = quarter; d < per_row; d += 4) {
+                        float k[N];
+                        k_row[d].to_floats(k);
 #pragma unroll
-            for (int d = 0; d < N; d++) acc[d] += w * f[d];
+                        for (uint32_t i = 0; i < N; i++) score[h] += k[i] * qs[h * P + d * N + i];
+                    }
+                }
         }
-    }
-    __syncthreads(); // the values are used up: their place holds the groups' sums now
-    if (group < groups)
 #pragma unroll
-        for (int d = 0; d < N; d++) sums[group * nh * P + c * N + d] = acc[d];
-    __syncthreads(); // the groups' sums
-    float *out = part + ((size_t)blockIdx.x * gridDim.z + block) * shape.H * P + h0 * P;
-    for (uint32_t i = threadIdx.x; i < nh * P; i += WINDOW_THREADS) {
-        float sum = 0;
-        for (uint32_t g = 0; g < groups; g++) sum += sums[g * nh * P + i];
-        out[i] = sum;
+        for (int h = 0; h < WINDOW_HEADS; h++) {
+            score[h] += __shfl_xor_sync(0xffffffffu, score[h], 1);
+            score[h] += __shfl_xor_sync(0xffffffffu, score[h], 2);
+            if (h < nh && quarter == 0) weights[h * WINDOW_KEYS + key] = key < n ? score[h] * scale : -INFINITY;
+        }
+        __syncthreads(); // all scores
+        if (threadIdx.x / 32 < nh) { // a warp a head
+            const uint32_t h = threadIdx.x / 32, lane = threadIdx.x % 32;
+            float x = weights[h * WINDOW_KEYS + lane], top = x;
+#pragma unroll
+            for (int i = 16; i; i >>= 1) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, i));
+            x = expf(x - top);
+            weights[h * WINDOW_KEYS + lane] = x;
+            float total = warp_sum(x);
+            if (lane == 0) ml[h * 2] = top, ml[h * 2 + 1] = total;
+        }
+        __syncthreads(); // weights
+        if (group < groups) {
+            const float *weight = weights + c / per_row * WINDOW_KEYS;
+            float acc[N] = {};
+#pragma unroll 4
+            for (uint32_t j = group; j < n; j += groups) {
+                float f[N], w = weight[j];
+                ((const chunk<T> *)(value_tile + j * chunks + c))->to_floats(f);
+#pragma unroll
+                for (int d = 0; d < N; d++) acc[d] += w * f[d];
+            }
+#pragma unroll
+            for (int d = 0; d < N; d++) sums[group * nh * P + c * N + d] = acc[d];
+        }
+        __syncthreads(); // the groups' sums; this block's stage is free
+        float *out = part + ((size_t)blockIdx.y * n_blocks + b) * shape.H * P + h0 * P;
+        for (uint32_t i = threadIdx.x; i < nh * P; i += WINDOW_THREADS) {
+            float sum = 0;
+            for (uint32_t g = 0; g < groups; g++) sum += sums[g * nh * P + i];
+            out[i] = sum;
+        }
     }
 }
 
@@ -208,8 +226,9 @@ uint32_t cuda_window_blocks(const struct cuda_shape *shape) { return (shape->vis
 
 static size_t window_smem(const struct cuda_shape *shape) {
     const uint32_t size = shape->dtype == CUDA_F32 ? 4 : 2, nh = shape->H < WINDOW_HEADS ? shape->H : WINDOW_HEADS;
-    const size_t values = (size_t)WINDOW_KEYS * nh * shape->P * size, sums = WINDOW_THREADS * 16 / size * 4; /* groups * nh * P floats at most */
-    return WINDOW_KEYS * key_row_bytes(shape->P, size) + (values > sums ? values : sums) + 4 * (size_t)WINDOW_HEADS * (shape->P + WINDOW_KEYS);
+    const uint32_t chunks = nh * shape->P * size / 16, groups = WINDOW_THREADS / chunks ? WINDOW_THREADS / chunks : 1;
+    return 2 * (size_t)WINDOW_KEYS * (key_row_bytes(shape->P, size) + chunks * 16) +
+           4 * ((size_t)WINDOW_HEADS * (shape->P + WINDOW_KEYS) + (size_t)groups * nh * shape->P);
 }
 
 template <class T> static auto window_kernel_for(const struct cuda_shape *shape) -> decltype(&window_kernel<T, 0>) {
@@ -220,6 +239,8 @@ template <class T> static auto window_kernel_for(const struct cuda_shape *shape)
 
 bool cuda_window_prepare(const struct cuda_shape *shape) {
     cudaError_t rc = cudaErrorInvalidValue;
+    const uint32_t nh = shape->H < WINDOW_HEADS ? shape->H : WINDOW_HEADS;
+    if (nh * shape->P * (shape->dtype == CUDA_F32 ? 4 : 2) / 16 > WINDOW_THREADS) return false; /* a thread a chunk of the values */
     FOR_DTYPE(shape->dtype, (rc = cudaFuncSetAttribute(window_kernel_for<T>(shape), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                        (int)window_smem(shape))));
     return rc == cudaSuccess;
@@ -227,9 +248,13 @@ bool cuda_window_prepare(const struct cuda_shape *shape) {
 
 void k_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list, uint32_t n_list,
               bool single, const float *q, float *part, float *part_ml, void *stream) {
-    dim3 grid(n_list, (shape->H + WINDOW_HEADS - 1) / WINDOW_HEADS, cuda_window_blocks(shape));
+    const uint32_t n_blocks = cuda_window_blocks(shape), head_groups = (shape->H + WINDOW_HEADS - 1) / WINDOW_HEADS;
+    uint32_t per_block = n_list * head_groups * n_blocks / 528; /* four blocks a multiprocessor of an H200; longer runs overlap better */
+    per_block = per_block < 1 ? 1 : per_block > 16 ? 16 : per_block;
+    /* head groups first: together they read whole rows of values, neighbours in memory at the same time */
+    dim3 grid(head_groups, n_list, (n_blocks + per_block - 1) / per_block);
     FOR_DTYPE(shape->dtype, (launch(window_kernel_for<T>(shape), grid, dim3(WINDOW_THREADS), window_smem(shape), stream, *shape, layer,
-                                    *rows, list, single, q, part, part_ml)));
+                                    *rows, list, single, n_blocks, per_block, q, part, part_ml)));
 }
 
 // A block: 128 outputs of one row. The heads' weights of the blocks are made once by the first warps.
