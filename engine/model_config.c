@@ -60,16 +60,21 @@ static int64_t cfg_int(struct cfg *c, const json_t *object, const char *path, in
     return lo;
 }
 
-/* Above lo, at most hi. */
-static double cfg_real(struct cfg *c, const json_t *object, const char *path, double def, double lo, double hi) {
+/* At most hi; above lo, or with lo_in from lo on. */
+static double cfg_interval(struct cfg *c, const json_t *object, const char *path, double def, double lo, bool lo_in,
+                           double hi) {
     const json_t *value = cfg_get(object, last_part(path));
     if (!value) return def;
     double x = json_number_value(value);
-    if (json_is_number(value) && x > lo && x <= hi) return x;
-    char what[96];
-    snprintf(what, sizeof what, "a number above %g, at most %g is needed", lo, hi);
+    if (json_is_number(value) && (lo_in ? x >= lo : x > lo) && x <= hi) return x;
+    char what[96]; /* 15 digits: bounds are printed as they are written here */
+    snprintf(what, sizeof what, "a number %s %.15g, at most %.15g is needed", lo_in ? "of at least" : "above", lo, hi);
     cfg_fail(c, ROD_EMODEL, path, value, what);
     return hi;
+}
+
+static double cfg_real(struct cfg *c, const json_t *object, const char *path, double def, double lo, double hi) {
+    return cfg_interval(c, object, path, def, lo, false, hi);
 }
 
 static bool cfg_bool(struct cfg *c, const json_t *object, const char *path, bool def) {
@@ -114,7 +119,7 @@ static void cfg_refuse(struct cfg *c, const char *path, const json_t *value, con
 static uint32_t cfg_align8(struct cfg *c, const char *path, const json_t *value, double x, uint32_t max) {
     if (x >= 1 && x <= (double)max - 8) return ((uint32_t)x + 7) / 8 * 8;
     char what[96];
-    snprintf(what, sizeof what, "the derived size %g must be from 1 to %u", x, max - 8);
+    snprintf(what, sizeof what, "the derived size %.15g must be from 1 to %u", x, max - 8);
     cfg_fail(c, ROD_EMODEL, path, value, what);
     return 8;
 }
@@ -317,11 +322,10 @@ int model_generation_parse(const char *json, size_t len, uint32_t vocab_size, st
     *out = (struct model_generation){.bos_id = -1};
     json_t *root = load_object(&c, json, len);
     if (!c.rc) {
-        double below_zero = nextafter(0, -1); /* these intervals include 0 */
-        out->temperature = (float)cfg_real(&c, root, "temperature", NAN, below_zero, 1000);
+        out->temperature = (float)cfg_interval(&c, root, "temperature", NAN, 0, true, 1000);
         out->top_p = (float)cfg_real(&c, root, "top_p", NAN, 0, 1);
-        out->min_p = (float)cfg_real(&c, root, "min_p", NAN, below_zero, 1);
-        out->repetition_penalty = (float)cfg_real(&c, root, "repetition_penalty", NAN, 0, 1000);
+        out->min_p = (float)cfg_interval(&c, root, "min_p", NAN, 0, true, 1);
+        out->repetition_penalty = (float)cfg_interval(&c, root, "repetition_penalty", NAN, 1e-3, true, 1e3);
         int64_t top_k = cfg_int(&c, root, "top_k", INT32_MIN, INT32_MIN, INT32_MAX);
         out->top_k = !cfg_get(root, "top_k") ? -1 : top_k < 0 ? 0 : (int32_t)top_k; /* -1 there means off, as 0 does */
         out->bos_id = (int32_t)cfg_int(&c, root, "bos_token_id", -1, -1, (int64_t)vocab_size - 1);

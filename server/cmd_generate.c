@@ -61,7 +61,7 @@ static const struct option generate_options[] = {
     {"top_p", OPTION_FLOAT, AT(top_p), SAMPLING, RANGE(1e-6, 1), .help = "only the likeliest that sum to P"},
     {"min_p", OPTION_FLOAT, AT(min_p), SAMPLING, RANGE(0, 1), .help = "only those at least P times as likely as the likeliest"},
     {"typical_p", OPTION_FLOAT, AT(typical_p), SAMPLING, RANGE(1e-6, 1), .help = "locally typical sampling"},
-    {"repetition_penalty", OPTION_FLOAT, AT(repetition_penalty), SAMPLING, RANGE(1e-3, 100), .help = "above 1: fewer repetitions"},
+    {"repetition_penalty", OPTION_FLOAT, AT(repetition_penalty), SAMPLING, RANGE(1e-3, 1e3), .help = "above 1: fewer repetitions"},
     {"frequency_penalty", OPTION_FLOAT, AT(frequency_penalty), SAMPLING, RANGE(-2, 2), .help = "less of what came often"},
     {"presence_penalty", OPTION_FLOAT, AT(presence_penalty), SAMPLING, RANGE(-2, 2), .help = "less of what came at all"},
     {"seed", OPTION_INT, AT(seed), SAMPLING, .fallback = "-1", RANGE(-1, 9e18), .help = "same seed, same text; -1 = another each time"},

@@ -89,7 +89,9 @@ static bool get_int(const struct parse *p, const char *name, int64_t low, int64_
     if (!value) return true;
     if (!json_is_number(value)) return bad(p, name, "%s must be an integer, not %s", name, type_name(value));
     int64_t number = 0;
-    if (!as_int(value, &number)) return bad(p, name, "%s must be an integer", name);
+    if (!as_int(value, &number)) {
+        return bad(p, name, "%s must be an integer from %lld to %lld", name, (long long)low, (long long)high);
+    }
     if (number < low || number > high) {
         return bad(p, name, "%s is %lld, it must be %lld to %lld", name, (long long)number, (long long)low,
                    (long long)high);
@@ -215,9 +217,7 @@ static bool parse_ids(const struct parse *p, const char *param, const json_t *ar
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_array_get(array, i);
         int64_t id = -1;
-        if (!json_is_integer(item))
-            return bad(p, param, "%s[%zu] must be a token id, not %s", param, i, type_name(item));
-        id = json_integer_value(item);
+        if (!as_int(item, &id)) return bad(p, param, "%s[%zu] must be a token id, not %s", param, i, type_name(item));
         if (id < 0 || id >= p->defaults->vocab_size) {
             return bad(p, param, "%s[%zu] is %lld, token ids are 0 to %u", param, i, (long long)id,
                        p->defaults->vocab_size - 1);
@@ -406,8 +406,8 @@ static bool parse_sampling(const struct parse *p, struct openai_request *out) {
               get_float(p, "typical_p", 0, true, 1, &s->typical_p) &&
               get_float(p, "frequency_penalty", -2, false, 2, &s->frequency_penalty) &&
               get_float(p, "presence_penalty", -2, false, 2, &s->presence_penalty) &&
-              get_float(p, "repeat_penalty", 0, true, 1e6, &s->repetition_penalty) &&
-              get_float(p, "repetition_penalty", 0, true, 1e6, &s->repetition_penalty) &&
+              get_float(p, "repeat_penalty", 1e-3, false, 1e3, &s->repetition_penalty) &&
+              get_float(p, "repetition_penalty", 1e-3, false, 1e3, &s->repetition_penalty) &&
               get_int(p, "top_k", -1, INT32_MAX, &top_k) && get_int(p, "seed", INT64_MIN, INT64_MAX, &seed) &&
               parse_stop(p, out) && parse_stop_ids(p, out) && parse_bias(p, out);
     s->top_k = (int32_t)top_k;
@@ -502,14 +502,24 @@ static bool too_many_values(const char *body, size_t len) {
     return n > MAX_VALUES;
 }
 
+/* An integer beyond 64 bits is valid JSON that jansson does not read. With all integers read as reals the check of the
+ * field that holds it can name it. */
+static json_t *load_json(const char *body, size_t len, json_error_t *fault) {
+    json_t *root = json_loadb(body, len, JSON_ALLOW_NUL, fault);
+    if (root || json_error_code(fault) != json_error_numeric_overflow) return root;
+    return json_loadb(body, len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, fault);
+}
+
 static json_t *load(const char *body, size_t len, struct parse *p) {
     json_error_t fault = {0};
     bool flood = body && too_many_values(body, len);
-    json_t *root = body && !flood ? json_loadb(body, len, JSON_ALLOW_NUL, &fault) : NULL;
+    json_t *root = body && !flood ? load_json(body, len, &fault) : NULL;
     if (!body) {
         bad(p, "", "the body is empty; a JSON object is needed");
     } else if (flood) {
         bad(p, "", "the body holds too many values");
+    } else if (!root && json_error_code(&fault) == json_error_numeric_overflow) {
+        bad(p, "", "a number in the body is too large: line %d column %d", fault.line, fault.column);
     } else if (!root) {
         bad(p, "", "the body is not JSON: line %d column %d: %.200s", fault.line, fault.column, fault.text);
     } else if (!json_is_object(root)) {

@@ -320,6 +320,25 @@ static void generation_defaults_are_read(void **state) {
     }
 }
 
+static void bounds_are_printed_as_plain_numbers(void **state) {
+    (void)state;
+    struct model_generation g;
+    struct rod_error err;
+    static const char *const cases[][2] = {
+        {"{\"temperature\":-1}", "a number of at least 0, at most 1000 is needed"},
+        {"{\"min_p\":-1}", "a number of at least 0, at most 1 is needed"},
+        {"{\"repetition_penalty\":0.0005}", "a number of at least 0.001, at most 1000 is needed"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(model_generation_parse(cases[i][0], strlen(cases[i][0]), 300, &g, &err), ROD_EMODEL);
+        if (!strstr(err.message, cases[i][1])) fail_msg("%s: \"%s\" lacks \"%s\"", cases[i][0], err.message, cases[i][1]);
+    }
+    struct model_config c;
+    const char *wide = "{\"model_type\":\"rodimus\",\"d_model\":256,\"n_layer\":2,\"vocab_size\":300,"
+                       "\"mixer_cfg\":{\"expand_ratio\":2e6}}";
+    assert_int_equal(parse(wide, &c, &err), ROD_EMODEL);
+    if (!strstr(err.message, "a number above 0, at most 1048576 is needed")) fail_msg("\"%s\"", err.message);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(published_configs_have_the_sizes_of_the_design),
@@ -328,6 +347,7 @@ int main(void) {
         cmocka_unit_test(options_are_understood),
         cmocka_unit_test(bad_configs_are_refused_by_key),
         cmocka_unit_test(generation_defaults_are_read),
+        cmocka_unit_test(bounds_are_printed_as_plain_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

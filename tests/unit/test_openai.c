@@ -170,6 +170,15 @@ static void faults_name_their_field(void **state) {
         {"\"frequency_penalty\": 3", "frequency_penalty"},
         {"\"presence_penalty\": -3", "presence_penalty"},
         {"\"repetition_penalty\": 0", "repetition_penalty"},
+        {"\"repetition_penalty\": 0.0009", "repetition_penalty"},
+        {"\"repetition_penalty\": 1000.1", "repetition_penalty"},
+        {"\"repeat_penalty\": 1001", "repeat_penalty"},
+        {"\"seed\": 9223372036854775808", "seed"},
+        {"\"seed\": -9223372036854775809", "seed"},
+        {"\"max_tokens\": 100000000000000000000000000", "max_tokens"},
+        {"\"temperature\": 100000000000000000000000000", "temperature"},
+        {"\"stop_token_ids\": [5, 100000000000000000000000000]", "stop_token_ids"},
+        {"\"logit_bias\": {\"1\": 100000000000000000000000000}", "logit_bias"},
         {"\"repeat_penalty\": -1", "repeat_penalty"},
         {"\"seed\": 1.5", "seed"},
         {"\"seed\": \"x\"", "seed"},
@@ -224,6 +233,37 @@ static void faults_name_their_field(void **state) {
         snprintf(body, sizeof body, "{\"prompt\": \"x\", %s}", cases[i].fields);
         refuse(OPENAI_COMPLETION, body, 400, cases[i].param);
     }
+}
+
+static void integers_beyond_64_bits_are_numbers_and_their_range_is_named(void **state) {
+    (void)state;
+    struct openai_request r;
+    struct openai_error err;
+    assert_int_equal(parse(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"seed\": 9223372036854775808}", &r, &err), -1);
+    assert_string_equal(err.message, "seed must be an integer from -9223372036854775808 to 9223372036854775807");
+    accept(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"seed\": 9223372036854775807}", &r);
+    assert_true(r.sampling.seed == INT64_MAX);
+    openai_request_fini(&r);
+    /* In a field that nobody reads it does no harm, also not to the token ids beside it. */
+    accept(OPENAI_COMPLETION, "{\"prompt\": [1, 2], \"seed\": 7, \"other\": 100000000000000000000000000}", &r);
+    assert_int_equal(r.prompts[0].ids[1], 2);
+    assert_int_equal(r.sampling.seed, 7);
+    openai_request_fini(&r);
+    /* What no double holds has no name left. */
+    assert_int_equal(parse(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"seed\": 1e999}", &r, &err), -1);
+    assert_non_null(strstr(err.message, "too large"));
+    assert_null(strstr(err.message, "not JSON"));
+}
+
+static void the_bounds_of_repetition_penalty_are_inside(void **state) {
+    (void)state;
+    struct openai_request r;
+    accept(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"repetition_penalty\": 0.001}", &r);
+    assert_true(r.sampling.repetition_penalty == 1e-3f);
+    openai_request_fini(&r);
+    accept(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"repeat_penalty\": 1000}", &r);
+    assert_true(r.sampling.repetition_penalty == 1e3f);
+    openai_request_fini(&r);
 }
 
 static void bad_prompts_are_refused(void **state) {
@@ -534,6 +574,8 @@ int main(void) {
         cmocka_unit_test(unknown_fields_and_empty_wishes_are_accepted),
         cmocka_unit_test(sampling_fields_arrive),
         cmocka_unit_test(faults_name_their_field),
+        cmocka_unit_test(integers_beyond_64_bits_are_numbers_and_their_range_is_named),
+        cmocka_unit_test(the_bounds_of_repetition_penalty_are_inside),
         cmocka_unit_test(bad_prompts_are_refused),
         cmocka_unit_test(bad_messages_are_refused),
         cmocka_unit_test(content_parts_are_joined_by_line_breaks),
