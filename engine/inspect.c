@@ -1,6 +1,7 @@
-/* inspect.c - a checkpoint as plain facts for a person: the model is opened as for serving, so what it refuses is the
- * first fault. */
+/* inspect.c - a checkpoint as plain facts for a person: model and tokenizer are opened as for serving, so what they
+ * refuse is the first fault. */
 #include "model.h"
+#include "tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,10 +60,28 @@ static void copy_tensors(struct rod_inspect_report *r, const struct model *m, st
     for (uint32_t i = 0; i < m->n_warnings; i++) r->warnings[r->n_warnings++] = m->warnings[i];
 }
 
+/* None is fine, as it is for serving. */
+static int read_tokenizer(const char *dir, bool *has, uint32_t *n_ids, struct rod_error *err) {
+    struct tokenizer *tokenizer;
+    int rc = tokenizer_open(dir, &tokenizer, err);
+    *has = !rc;
+    if (rc) return rc == ROD_ENOTFOUND ? 0 : rc;
+    *n_ids = tokenizer_n_ids(tokenizer);
+    tokenizer_close(tokenizer);
+    return 0;
+}
+
 int rod_inspect(const char *dir, struct rod_inspect_report **out, struct rod_error *err) {
     struct model *model;
     int rc = model_open(dir, &model, err);
     if (rc) return rc;
+    bool has_tokenizer;
+    uint32_t tokenizer_ids = 0;
+    rc = read_tokenizer(dir, &has_tokenizer, &tokenizer_ids, err);
+    if (rc) {
+        model_close(model);
+        return rc;
+    }
     struct rod_inspect_report *report = calloc(1, sizeof *report);
     struct inspected *inspected = calloc(1, sizeof *inspected);
     struct rod_tensor_info *tensors = calloc(model->n_tensors + 1, sizeof *tensors);
@@ -75,6 +94,8 @@ int rod_inspect(const char *dir, struct rod_inspect_report **out, struct rod_err
     }
     *inspected = (struct inspected){model, tensors};
     report->priv = inspected;
+    report->has_tokenizer = has_tokenizer;
+    report->tokenizer_ids = tokenizer_ids;
     copy_dims(report, model);
     copy_tensors(report, model, tensors);
     *out = report;

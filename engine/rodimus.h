@@ -220,6 +220,8 @@ struct rod_inspect_report {    /* the letters are the design's: D d_model, L lay
     bool tied, scale_embed, norm_embed, qk_norm, rot_interleaved;
     int32_t bos_id;
     int32_t eos_ids[8]; uint32_t n_eos_ids;
+    bool has_tokenizer;        /* else prompts must be token ids */
+    uint32_t tokenizer_ids;    /* the tokenizer's highest id + 1 */
     uint64_t n_params, weight_bytes, file_bytes; /* weight_bytes: what the model calls for */
     /* One session, whatever its length: S in fp32, conv tail and window in 16 bits (GPU) or all in fp32 (CPU). */
     uint64_t S_bytes, conv16_bytes, window16_bytes, session16_bytes, session32_bytes;
@@ -227,7 +229,7 @@ struct rod_inspect_report {    /* the letters are the design's: D d_model, L lay
     const char *warnings[4]; uint32_t n_warnings;
     void *priv;
 };
-/* Errors name the first fault: the key, or tensor and file. */
+/* Opens model and tokenizer as serving does. Errors name the first fault: the key, or tensor and file. */
 int rod_inspect(const char *dir, struct rod_inspect_report **out, struct rod_error *err);
 void rod_inspect_free(struct rod_inspect_report *report);
 

@@ -14,7 +14,7 @@
 
 static const char HELP[] =
     "Usage: rodimus inspect DIR [--json]\n"
-    "Shows what the checkpoint in DIR is: layout, sizes, tensors, bytes of one session, sessions per GiB.\n"
+    "Shows what the checkpoint in DIR is: layout, sizes, tokenizer, tensors, bytes of one session, sessions per GiB.\n"
     "\n"
     "  --json   one JSON object on standard output\n"
     "  --help   this text\n"
@@ -39,7 +39,11 @@ static void print_sizes(const struct rod_inspect_report *r) {
            r->scale_embed ? "; embedding scaled" : "", r->norm_embed ? "; embedding normed" : "");
     printf("  first token %d, end tokens", r->bos_id);
     for (uint32_t i = 0; i < r->n_eos_ids; i++) printf(" %d", r->eos_ids[i]);
-    printf("%s\n\n", r->n_eos_ids ? "" : " none");
+    printf("%s\n", r->n_eos_ids ? "" : " none");
+    if (r->has_tokenizer)
+        printf("  tokenizer with %u ids\n\n", r->tokenizer_ids);
+    else
+        printf("  tokenizer none: token-id prompts only\n\n");
     printf("  parameters       %15" PRIu64 "  (%.2f billion)\n", r->n_params, (double)r->n_params / 1e9);
     printf("  weights          %15" PRIu64 " bytes  (%.2f GiB)\n", r->weight_bytes, (double)r->weight_bytes / GIB);
     printf("  in the files     %15" PRIu64 " bytes, %zu tensors\n", r->file_bytes, r->n_tensors);
@@ -119,9 +123,10 @@ static int print_json(const struct rod_inspect_report *r) {
         "window_bytes", (json_int_t)r->window16_bytes, "bytes", (json_int_t)r->session16_bytes, "sessions_per_gib",
         (json_int_t)sessions_per_gib(r->session16_bytes), "fp32_bytes", (json_int_t)r->session32_bytes,
         "fp32_sessions_per_gib", (json_int_t)sessions_per_gib(r->session32_bytes));
-    json_t *root = json_pack("{s:s,s:s,s:s,s:s,s:o,s:i,s:o,s:I,s:I,s:I,s:o,s:o,s:o}", "name", r->name, "arch", r->arch,
+    json_t *tokenizer = r->has_tokenizer ? json_pack("{s:I}", "ids", (json_int_t)r->tokenizer_ids) : json_null();
+    json_t *root = json_pack("{s:s,s:s,s:s,s:s,s:o,s:i,s:o,s:o,s:I,s:I,s:I,s:o,s:o,s:o}", "name", r->name, "arch", r->arch,
                              "layout", r->layout, "weight_dtype", r->weight_dtype, "sizes", sizes, "bos_token_id",
-                             r->bos_id, "eos_token_ids", eos, "parameters", (json_int_t)r->n_params, "weight_bytes",
+                             r->bos_id, "eos_token_ids", eos, "tokenizer", tokenizer, "parameters", (json_int_t)r->n_params, "weight_bytes",
                              (json_int_t)r->weight_bytes, "file_bytes", (json_int_t)r->file_bytes, "session", session,
                              "warnings", warnings, "tensors", tensors_json(r));
     char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(7)) : NULL;

@@ -36,6 +36,8 @@ static void the_demo_model_is_described(void **state) {
     assert_int_equal(r->session16_bytes, 6 * (64 * 512 * 4 + 4 * 512 * 2 + 257 * 5 * 64 * 2));
     assert_int_equal(r->session32_bytes, 6 * 4 * (64 * 512 + 4 * 512 + 257 * 5 * 64));
     assert_int_equal(r->n_warnings, 0);
+    assert_true(r->has_tokenizer);
+    assert_int_equal(r->tokenizer_ids, 4096);
     rod_inspect_free(r);
 }
 
@@ -81,6 +83,61 @@ static void inspect_exits_as_promised(void **state) {
     free(output);
 }
 
+/* A checkpoint whose weights are good, with this text as tokenizer.json (NULL: none). */
+static int inspect_with_tokenizer(const char *tokenizer, bool json, char **output) {
+    static const char *const files[] = {"config.json", "model.safetensors"};
+    char dir[] = "/tmp/rodimus-test-XXXXXX", from[128], to[128];
+    assert_non_null(mkdtemp(dir));
+    for (int i = 0; i < 2; i++) {
+        snprintf(from, sizeof from, "tests/vectors/rodimus-plus-short/%s", files[i]);
+        snprintf(to, sizeof to, "%s/%s", dir, files[i]);
+        char *real = realpath(from, NULL);
+        assert_non_null(real);
+        assert_int_equal(symlink(real, to), 0);
+        free(real);
+    }
+    snprintf(to, sizeof to, "%s/tokenizer.json", dir);
+    if (tokenizer) {
+        FILE *file = fopen(to, "w");
+        assert_non_null(file);
+        assert_true(fputs(tokenizer, file) >= 0);
+        assert_int_equal(fclose(file), 0);
+    }
+    int rc = run(cmd_inspect, (char *[]){"inspect", dir, json ? "--json" : NULL, NULL}, output);
+    unlink(to);
+    for (int i = 0; i < 2; i++) {
+        snprintf(to, sizeof to, "%s/%s", dir, files[i]);
+        unlink(to);
+    }
+    assert_int_equal(rmdir(dir), 0);
+    return rc;
+}
+
+static void a_tokenizer_that_serve_refuses_fails_inspect_too(void **state) {
+    (void)state;
+    static const char *const bad[] = {"garbage", "{\"model\":{\"type\":\"Unigram\"}}", ""};
+    char *output;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        int rc = inspect_with_tokenizer(bad[i], false, &output);
+        if (rc != 1 || output[0]) fail_msg("%s: exit code %d, expected 1; output %s", bad[i], rc, output);
+        free(output);
+    }
+}
+
+static void the_tokenizer_is_described(void **state) {
+    (void)state;
+    char *output;
+    assert_int_equal(inspect_with_tokenizer(NULL, false, &output), 0);
+    assert_non_null(strstr(output, "tokenizer none: token-id prompts only"));
+    free(output);
+    assert_int_equal(inspect_with_tokenizer(NULL, true, &output), 0);
+    assert_non_null(strstr(output, "\"tokenizer\": null"));
+    free(output);
+    assert_int_equal(run(cmd_inspect, (char *[]){"inspect", "config/models/tales", NULL}, &output), 0);
+    assert_non_null(strstr(output, "tokenizer with 4096 ids"));
+    free(output);
+}
+
 static void inspect_writes_json_for_programs(void **state) {
     (void)state;
     char *output;
@@ -91,6 +148,7 @@ static void inspect_writes_json_for_programs(void **state) {
     assert_int_equal(json_integer_value(json_object_get(root, "parameters")), 7185920);
     assert_int_equal(json_array_size(json_object_get(root, "tensors")), 128);
     assert_int_equal(json_integer_value(json_object_get(json_object_get(root, "session"), "bytes")), 1797888);
+    assert_int_equal(json_integer_value(json_object_get(json_object_get(root, "tokenizer"), "ids")), 4096);
     json_decref(root);
     free(output);
 }
@@ -128,6 +186,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_demo_model_is_described),
         cmocka_unit_test(inspect_exits_as_promised),
+        cmocka_unit_test(a_tokenizer_that_serve_refuses_fails_inspect_too),
+        cmocka_unit_test(the_tokenizer_is_described),
         cmocka_unit_test(inspect_writes_json_for_programs),
         cmocka_unit_test(verify_exits_as_promised),
     };
