@@ -171,6 +171,30 @@ static int parse_entries(json_t *root, uint64_t data_first, uint64_t file_bytes,
     return check_tiling(out, data_first, file_bytes, file, err);
 }
 
+/* The header stops being good at its first end bytes, where an object's second key of one name ends: says which tensor
+ * it belongs to. Until there it is valid JSON. */
+static int refuse_duplicate(const char *header, size_t end, const char *file, struct rod_error *err) {
+    const char *tensor = "", *key = "";
+    int n_tensor = 0, n_key = 0;
+    unsigned depth = 0;
+    for (size_t i = 0; i < end; i++) {
+        if (header[i] == '{' || header[i] == '[') depth++;
+        if (header[i] == '}' || header[i] == ']') depth--;
+        if (header[i] != '"') continue;
+        size_t first = ++i;
+        while (i < end && header[i] != '"') i += header[i] == '\\' ? 2 : 1;
+        key = header + first;
+        n_key = (int)((i < end ? i : end) - first);
+        if (depth == 1) tensor = key, n_tensor = n_key;
+    }
+    if (n_tensor > 120) n_tensor = 120;
+    if (depth == 1)
+        return rod_fail(err, ROD_EMODEL, "%.150s: header has a duplicate: tensor %.*s is there twice", file, n_tensor,
+                        tensor);
+    return rod_fail(err, ROD_EMODEL, "%.150s: header has a duplicate: tensor %.*s: %.*s is there twice", file, n_tensor,
+                    tensor, n_key > 60 ? 60 : n_key, key);
+}
+
 int safetensors_parse(const void *bytes, size_t n_bytes, uint64_t file_bytes, const char *file,
                       struct safetensors_table *out, struct rod_error *err) {
     *out = (struct safetensors_table){0};
@@ -188,6 +212,9 @@ int safetensors_parse(const void *bytes, size_t n_bytes, uint64_t file_bytes, co
     json_error_t json_err;
     json_t *root = json_loadb((const char *)bytes + 8, (size_t)header_bytes,
                               JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &json_err);
+    if (!root && json_error_code(&json_err) == json_error_duplicate_key && json_err.position > 0 &&
+        (uint64_t)json_err.position <= header_bytes)
+        return refuse_duplicate((const char *)bytes + 8, (size_t)json_err.position, file, err);
     if (!root)
         return rod_fail(err, ROD_EMODEL, "%.150s: header is not valid JSON at byte %d: %.160s", file, json_err.position,
                         json_err.text);
