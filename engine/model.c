@@ -40,7 +40,7 @@ static void add_warning(struct model *model, const char *format, ...) {
 
 /* The whole file, NUL-terminated. ROD_ENOTFOUND when it is not there. */
 static int read_file(const char *path, char **text, size_t *len, struct rod_error *err) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe answers at once and is refused */
     if (fd < 0)
         return rod_fail(err, errno == ENOENT ? ROD_ENOTFOUND : ROD_EIO, "cannot open %.300s: %s", path,
                         strerror(errno));

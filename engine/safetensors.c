@@ -233,7 +233,7 @@ void safetensors_free(struct safetensors_table *table) {
 /* ---- the file ---- */
 
 static int map_file(struct safetensors *st, struct rod_error *err) {
-    int fd = open(st->path, O_RDONLY | O_CLOEXEC);
+    int fd = open(st->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe answers at once and is refused */
     if (fd < 0)
         return rod_fail(err, errno == ENOENT ? ROD_ENOTFOUND : ROD_EIO, "cannot open %.300s: %s", st->path,
                         strerror(errno));

@@ -3,9 +3,12 @@
 #include "utf8.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define TOKENIZER_MAX_FILE_BYTES (256u << 20)
 #define TOKENIZER_MAX_TEXT_BYTES (1u << 30) /* positions in a word are 32 bits */
@@ -17,9 +20,19 @@ static int tokenizer_read(const char *dir, const char *name, char **bytes, size_
     char path[4096];
     int n = snprintf(path, sizeof path, "%s/%s", dir, name);
     if (n < 0 || (size_t)n >= sizeof path) return rod_fail(err, ROD_EINVALID, "the path of %s is too long", name);
-    FILE *f = fopen(path, "rb");
-    if (!f && (errno == ENOENT || errno == ENOTDIR)) return rod_fail(err, ROD_ENOTFOUND, "%s: no such file", path);
-    if (!f) return rod_fail(err, ROD_EIO, "%s: %s", path, strerror(errno));
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe answers at once and is refused */
+    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) return rod_fail(err, ROD_ENOTFOUND, "%s: no such file", path);
+    if (fd < 0) return rod_fail(err, ROD_EIO, "%s: %s", path, strerror(errno));
+    struct stat info;
+    if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
+        close(fd);
+        return rod_fail(err, ROD_EMODEL, "%s: not a regular file", path);
+    }
+    FILE *f = fdopen(fd, "rb");
+    if (!f) {
+        close(fd);
+        return rod_fail(err, ROD_ENOMEM, "out of memory while opening %s", path);
+    }
     size_t cap = 1 << 16, have = 0;
     char *data = malloc(cap);
     int rc = data ? 0 : rod_fail(err, ROD_ENOMEM, "out of memory while reading %s", path);

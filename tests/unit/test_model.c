@@ -1,6 +1,7 @@
 /* test_model.c - checkpoints on disk, made here from the vectors: whole, sharded, and each kind of broken. */
 #include "engine/model_internal.h"
 #include "engine/safetensors.h"
+#include "engine/tokenizer.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -53,7 +55,8 @@ static void remove_files(const char *dir, const char *const *files) {
 }
 static const char *const checkpoint_files[] = {
     "config.json",     "generation_config.json", "model.safetensors", "model.safetensors.index.json",
-    "m-1.safetensors", "m-2.safetensors",        "pytorch_model.bin", NULL};
+    "m-1.safetensors", "m-2.safetensors",        "pytorch_model.bin", "tokenizer.json",
+    NULL};
 
 static struct model *open_good(const char *dir) {
     struct model *model;
@@ -70,15 +73,20 @@ static void expect_refusal(const char *dir, int code, const char *says, const ch
         fail_msg("code %d (expected %d), \"%s\" lacks \"%s\" or \"%s\"", rc, code, err.message, says, also);
 }
 
+/* The old file goes first: it may be no plain file. */
+static void copy_checkpoint_file(const char *from, const char *dir, const char *file) {
+    size_t n;
+    char path[256], *text = read_text(from, file, &n);
+    snprintf(path, sizeof path, "%s/%s", dir, file);
+    unlink(path);
+    write_text(dir, file, text, n);
+    free(text);
+}
+
 /* A writable copy of a vector's checkpoint. */
 static void copy_checkpoint(const char *from, const char *dir) {
-    static const char *const files[] = {"config.json", "model.safetensors"};
-    for (int i = 0; i < 2; i++) {
-        size_t n;
-        char *text = read_text(from, files[i], &n);
-        write_text(dir, files[i], text, n);
-        free(text);
-    }
+    copy_checkpoint_file(from, dir, "config.json");
+    copy_checkpoint_file(from, dir, "model.safetensors");
 }
 
 /* config.json of dir with one text replaced by another. */
@@ -243,6 +251,40 @@ static void faults_of_a_checkpoint_name_tensor_file_and_shape(void **state) {
     remove_files(dir, checkpoint_files);
 }
 
+static void replace_by_fifo(const char *dir, const char *file) {
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s", dir, file);
+    unlink(path);
+    assert_int_equal(mkfifo(path, 0600), 0);
+}
+
+/* Nobody writes into these: a reader that waits would wait for ever, and the alarm ends the test. */
+static void pipes_and_directories_are_refused_at_once(void **state) {
+    (void)state;
+    char dir[] = "/tmp/rodimus-test-XXXXXX", path[64];
+    struct tokenizer *tokenizer;
+    struct rod_error err = {0};
+    alarm(20);
+    assert_non_null(mkdtemp(dir));
+    copy_checkpoint(SMALL, dir);
+    replace_by_fifo(dir, "config.json");
+    expect_refusal(dir, ROD_EMODEL, "config.json", "not a regular file");
+    copy_checkpoint_file(SMALL, dir, "config.json");
+    replace_by_fifo(dir, "model.safetensors");
+    expect_refusal(dir, ROD_EMODEL, "model.safetensors", "not a regular file");
+    replace_by_fifo(dir, "tokenizer.json");
+    assert_int_equal(tokenizer_open(dir, &tokenizer, &err), ROD_EMODEL);
+    if (!strstr(err.message, "tokenizer.json: not a regular file")) fail_msg("%s", err.message);
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    unlink(path);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(tokenizer_open(dir, &tokenizer, &err), ROD_EMODEL);
+    if (!strstr(err.message, "tokenizer.json: not a regular file")) fail_msg("%s", err.message);
+    rmdir(path);
+    alarm(0);
+    remove_files(dir, checkpoint_files);
+}
+
 static void a_pickle_alone_is_explained(void **state) {
     (void)state;
     char dir[] = "/tmp/rodimus-test-XXXXXX", path[64];
@@ -367,6 +409,7 @@ int main(void) {
         cmocka_unit_test(every_vector_opens_whole),
         cmocka_unit_test(two_piece_weights_stack_in_order),
         cmocka_unit_test(faults_of_a_checkpoint_name_tensor_file_and_shape),
+        cmocka_unit_test(pipes_and_directories_are_refused_at_once),
         cmocka_unit_test(a_pickle_alone_is_explained),
         cmocka_unit_test(tensors_of_a_wrong_type_are_refused),
         cmocka_unit_test(a_stored_tied_head_is_compared),
