@@ -114,7 +114,29 @@ static int check_places(const struct safetensors_index *index, const struct file
     return 0;
 }
 
-static int open_sharded(const char *dir, const char *json, size_t len, struct files *files, struct rod_error *err) {
+static int place_by_tensor(const void *a, const void *b) {
+    return strcmp(((const struct safetensors_place *)a)->tensor, ((const struct safetensors_place *)b)->tensor);
+}
+
+/* What the shards hold counts, as it does without an index; but the two files disagree, and that is said. */
+static void check_unlisted(struct model *model, const struct safetensors_index *index, const struct files *files) {
+    size_t n = 0;
+    const char *first = NULL;
+    for (size_t f = 0; f < files->n; f++)
+        for (size_t i = 0; i < files->st[f]->table.n_tensors; i++) {
+            struct safetensors_place key = {.tensor = files->st[f]->table.tensors[i].name};
+            if (bsearch(&key, index->places, index->n_places, sizeof key, place_by_tensor)) continue;
+            if (!n++ || strcmp(key.tensor, first) < 0) first = key.tensor;
+        }
+    if (n)
+        add_warning(model,
+                    "%zu tensor%s of the shards %s not in model.safetensors.index.json and %s read all the same, "
+                    "%.100s first",
+                    n, n == 1 ? "" : "s", n == 1 ? "is" : "are", n == 1 ? "is" : "are", first);
+}
+
+static int open_sharded(struct model *model, const char *dir, const char *json, size_t len, struct files *files,
+                        struct rod_error *err) {
     struct safetensors_index index;
     int rc = safetensors_parse_index(json, len, "model.safetensors.index.json", &index, err);
     if (rc) return rc;
@@ -122,11 +144,12 @@ static int open_sharded(const char *dir, const char *json, size_t len, struct fi
     if (!files->st) rc = rod_fail(err, ROD_ENOMEM, "no memory for the shards of %.300s", dir);
     for (size_t i = 0; i < index.n_files && !rc; i++) rc = open_shard(dir, index.files[i], files, err);
     if (!rc) rc = check_places(&index, files, err);
+    if (!rc) check_unlisted(model, &index, files);
     safetensors_free_index(&index);
     return rc;
 }
 
-static int open_files(const char *dir, struct files *files, struct rod_error *err) {
+static int open_files(struct model *model, const char *dir, struct files *files, struct rod_error *err) {
     files->st = calloc(1, sizeof *files->st);
     if (!files->st) return rod_fail(err, ROD_ENOMEM, "no memory to open %.300s", dir);
     int rc = open_shard(dir, "model.safetensors", files, err);
@@ -139,7 +162,7 @@ static int open_files(const char *dir, struct files *files, struct rod_error *er
     rc = read_beside(dir, "model.safetensors.index.json", true, &json, &len, err);
     if (rc) return rc;
     if (json) {
-        rc = open_sharded(dir, json, len, files, err);
+        rc = open_sharded(model, dir, json, len, files, err);
         free(json);
         return rc;
     }
@@ -345,7 +368,7 @@ static int open_into(struct model *model, const char *dir, struct rod_error *err
     if (rc) return rc;
     model->layers = calloc(model->dims.L, sizeof *model->layers);
     if (!model->layers) return rod_fail(err, ROD_ENOMEM, "no memory for %u layers", model->dims.L);
-    if ((rc = open_files(dir, files, err))) return rc;
+    if ((rc = open_files(model, dir, files, err))) return rc;
     if ((rc = list_tensors(model, files, err))) return rc;
     struct binding binding = {model, files, err};
     if ((rc = model_plan(&model->dims, config.fla, bind_piece, &binding))) return rc;

@@ -271,6 +271,9 @@ static void parse_root(struct cfg *c, const json_t *root, struct model_config *o
     if (!d->plus && strcmp(block, "rodimus"))
         cfg_refuse(c, "block_type", cfg_get(root, "block_type"), "only rodimus and rodimus_plus are supported");
 
+    value = cfg_get(root, "quantization_config");
+    if (value) cfg_refuse(c, "quantization_config", value, "quantized weights are not supported");
+
     d->V = (uint32_t)cfg_int(c, root, "vocab_size", 0, 1, MAX_V);
     d->qk_norm_eps = 1e-5f;
     out->fla = cfg_get(root, "hidden_size") != NULL;

@@ -386,6 +386,40 @@ static void shards_are_one_model_and_their_faults_are_named(void **state) {
     remove_files(dir, checkpoint_files);
 }
 
+static void a_tensor_that_the_index_omits_is_used_with_a_warning(void **state) {
+    (void)state;
+    char dir[] = "/tmp/rodimus-test-XXXXXX", path[64];
+    assert_non_null(mkdtemp(dir));
+    copy_checkpoint(SMALL, dir);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    unlink(path);
+    struct safetensors *st;
+    struct rod_error err;
+    assert_int_equal(safetensors_open(SMALL "/model.safetensors", &st, &err), 0);
+    write_tensors(dir, "m-1.safetensors", st, pick_even);
+    write_tensors(dir, "m-2.safetensors", st, pick_odd);
+    write_index(dir, st, "m-1.safetensors", "m-2.safetensors");
+    safetensors_close(st);
+    json_t *root = json_load_file(strcat(path, ".index.json"), 0, NULL);
+    json_t *map = json_object_get(root, "weight_map");
+    assert_int_equal(json_object_del(map, "model.layers.1.mixer.act_norm.weight"), 0);
+    assert_int_equal(json_dump_file(root, path, 0), 0);
+    struct model *m = open_good(dir);
+    assert_int_equal(m->n_warnings, 1);
+    assert_string_equal(m->warnings[0], "1 tensor of the shards is not in model.safetensors.index.json and is read all "
+                                        "the same, model.layers.1.mixer.act_norm.weight first");
+    model_close(m);
+    assert_int_equal(json_object_del(map, "model.layers.0.mixer.act_norm.weight"), 0);
+    assert_int_equal(json_dump_file(root, path, 0), 0);
+    m = open_good(dir);
+    assert_int_equal(m->n_warnings, 1);
+    if (!strstr(m->warnings[0], "2 tensors of the shards are not in")) fail_msg("%s", m->warnings[0]);
+    if (!strstr(m->warnings[0], "model.layers.0.mixer.act_norm.weight first")) fail_msg("%s", m->warnings[0]);
+    model_close(m);
+    json_decref(root);
+    remove_files(dir, checkpoint_files);
+}
+
 static void end_tokens_of_both_files_are_joined(void **state) {
     (void)state;
     char dir[] = "/tmp/rodimus-test-XXXXXX";
@@ -414,6 +448,7 @@ int main(void) {
         cmocka_unit_test(tensors_of_a_wrong_type_are_refused),
         cmocka_unit_test(a_stored_tied_head_is_compared),
         cmocka_unit_test(shards_are_one_model_and_their_faults_are_named),
+        cmocka_unit_test(a_tensor_that_the_index_omits_is_used_with_a_warning),
         cmocka_unit_test(end_tokens_of_both_files_are_joined),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
