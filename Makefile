@@ -60,12 +60,13 @@ $(BUILD)/libserver.a: $(SERVER_OBJ)
 	$(call say,AR,$@)
 	$(Q)rm -f $@; ar rcs $@ $^
 
-$(BUILD)/%.o: %.c | have-headers
+# Objects depend on the Makefile, so that a changed flag rebuilds them.
+$(BUILD)/%.o: %.c Makefile | have-headers
 	@mkdir -p $(@D)
 	$(call say,CC,$@)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -I. -MMD -MP -c -o $@ $<
 
-$(SIMD_OBJ): $(BUILD)/kernels/cpu_simd_%.o: kernels/cpu_simd.c | have-headers
+$(SIMD_OBJ): $(BUILD)/kernels/cpu_simd_%.o: kernels/cpu_simd.c Makefile | have-headers
 	@mkdir -p $(@D)
 	$(call say,CC,$@)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -I. $(SIMD_FLAGS_$*) -Wno-psabi -DISA=$* -MMD -MP -c -o $@ $<
@@ -84,17 +85,17 @@ CUDA_OBJ  := $(patsubst %.cu,$(BUILD)/cuda/%.o,$(wildcard kernels/*.cu)) $(patsu
 $(BUILD)/rodimus_cuda.so: $(CUDA_OBJ)
 	$(call say,LINK,$@)
 	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) -o $@ $^ -ldl -lrt -lpthread
-$(BUILD)/cuda/%.o: %.cu
+$(BUILD)/cuda/%.o: %.cu Makefile
 	@mkdir -p $(@D)
 	$(call say,NVCC,$@)
 	$(Q)$(NVCC) -std=c++17 -O3 $(CUDA_ARCH) -I. -Xcompiler -fPIC,-Wall -MMD -MP -c -o $@ $<
-$(BUILD)/cuda/%.o: %.c
+$(BUILD)/cuda/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC,$@)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -fPIC -I. -isystem $(CUDA_HOME)/include -MMD -MP -c -o $@ $<
 
 # The description of the routes is compiled in, as JSON. PyYAML is Debian's, whatever python3 comes first in the path.
-$(BUILD)/openapi_json.o: $(BUILD)/openapi_json.c
+$(BUILD)/openapi_json.o: $(BUILD)/openapi_json.c Makefile
 	$(call say,CC,$@)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -I. -MMD -MP -c -o $@ $<
 $(BUILD)/openapi_json.c: openapi.yaml server/openapi_embed.py
