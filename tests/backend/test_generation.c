@@ -8,6 +8,7 @@
 #include "engine/philox.h"
 
 #include <jansson.h>
+#include <unistd.h>
 
 #define TALES "config/models/tales"
 enum { MAX_CASES = 8, N_GREEDY = 48, V = 4096 };
@@ -305,6 +306,25 @@ static void log_probabilities_of_the_prompts_are_the_reference(void **state) {
     unload(&cases);
 }
 
+static void slots_beyond_the_memory_are_refused(void **state) {
+    (void)state;
+    struct model *model;
+    struct backend *be;
+    struct rod_error err = {0};
+    if (model_open(TALES, &model, &err)) fail_msg("%s", err.message);
+    struct backend_config config = {.n_slots = 1, .device = "cpu", .precision = "auto"};
+    if (backend_cpu.open(model, &config, &be, &err)) fail_msg("%s", err.message);
+    const uint64_t slot_bytes = backend_cpu.info(be)->slot_bytes;
+    backend_cpu.close(be);
+    const uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
+    config.n_slots = (uint32_t)(memory / slot_bytes + 1);
+    assert_int_equal(backend_cpu.open(model, &config, &be, &err), ROD_ENOMEM);
+    char want[128];
+    snprintf(want, sizeof want, "%u slots of %llu bytes", config.n_slots, (unsigned long long)slot_bytes);
+    if (!strstr(err.message, want) || !strstr(err.message, "memory")) fail_msg("\"%s\" lacks \"%s\"", err.message, want);
+    model_close(model);
+}
+
 static void opening_what_is_not_there_fails_with_a_reason(void **state) {
     (void)state;
     struct rod_engine *engine;
@@ -346,6 +366,7 @@ int main(void) {
         cmocka_unit_test(five_hundred_streams_at_once_get_what_each_gets_alone),
         cmocka_unit_test(a_slot_reused_after_a_cancel_leaves_no_trace),
         cmocka_unit_test(log_probabilities_of_the_prompts_are_the_reference),
+        cmocka_unit_test(slots_beyond_the_memory_are_refused),
         cmocka_unit_test(opening_what_is_not_there_fails_with_a_reason),
         cmocka_unit_test(the_demo_model_says_what_it_is),
     };
