@@ -373,6 +373,14 @@ static const char *path_of(const char *url) {
     return slash ? slash : "/";
 }
 
+/* A path with a NUL would end there for whoever reads it as a string, so it stays as it was sent and is refused below.
+ * "%2500" looks the same then; it names nothing either. */
+static size_t unescape(void *cls, struct MHD_Connection *connection, char *text) {
+    (void)cls;
+    (void)connection;
+    return strstr(text, "%00") ? strlen(text) : MHD_http_unescape(text);
+}
+
 static struct http_request *new_request(struct http *h, struct MHD_Connection *connection, const char *url,
                                         const char *method) {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
@@ -402,6 +410,7 @@ static enum MHD_Result first_call(struct http_request *r, const char *version) {
     struct framing f = {0};
     MHD_get_connection_values_n(r->connection, MHD_HEADER_KIND, count_header, &f);
     const char *fault = framing_fault(&f, version);
+    if (!fault && strstr(r->path, "%00")) fault = "a path holds no NUL";
     if (!fault) {
         r->chunked = f.n_encoding != 0;
         r->declared = f.n_length ? (size_t)strtoull(f.length, NULL, 10) : 0;
@@ -566,7 +575,7 @@ static int start_daemon(struct http *h, const struct http_config *config) {
         MHD_OPTION_EXTERNAL_LOGGER, on_daemon_log, h, MHD_OPTION_LISTEN_SOCKET, h->listener,
         MHD_OPTION_CONNECTION_LIMIT, config->connection_limit, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES,
         MHD_OPTION_CONNECTION_TIMEOUT, idle_s, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
-        MHD_OPTION_NOTIFY_CONNECTION, on_socket, h, MHD_OPTION_END);
+        MHD_OPTION_NOTIFY_CONNECTION, on_socket, h, MHD_OPTION_UNESCAPE_CALLBACK, unescape, h, MHD_OPTION_END);
     return h->daemon ? 0 : -1;
 }
 

@@ -82,6 +82,12 @@ def test_what_is_no_request_gets_no_answer_or_an_error(server, bytes_):
     assert status_of(got) in (None, 400, 404, 405, 413, 414, 431, 505), got[:300]
 
 
+@pytest.mark.parametrize("path", [b"/health%00x", b"/health%00", b"/%00", b"/v1/models/tales%00"])
+def test_a_nul_in_a_path_is_400(server, path):
+    got = server.raw(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", timeout=5)
+    assert status_of(got) == 400, got[:300]
+
+
 def test_a_whole_url_as_the_target_is_its_path(server):
     """What a client sends to a proxy; every server must take it."""
     assert status_of(server.raw(b"GET http://x/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", timeout=5)) == 200
