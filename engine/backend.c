@@ -48,4 +48,8 @@ int backend_find(const char *device, const struct backend_ops **out, struct rod_
     return 0;
 }
 
+void rod_cuda_note(char *note, size_t note_bytes) {
+    if (load_cuda(note, note_bytes)) snprintf(note, note_bytes, "rodimus_cuda.so is loaded");
+}
+
 size_t rod_devices(char (*lines)[128], size_t max_lines) { return backend_devices(lines, max_lines); }

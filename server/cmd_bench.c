@@ -30,9 +30,9 @@ static const struct option bench_flags[] = {
      .help = "decode: tokens each session has read before"},
     {.name = "prompts", .type = OPTION_LIST, .offset = AT(prompts), .fallback = "64,512,4096", .metavar = "N,N,...",
      .group = "What", .help = "prefill: prompt lengths"},
-    {.name = "device", .type = OPTION_CHOICE, .offset = AT(device), .fallback = "auto", .choices = "auto|cpu|cuda|cuda:N",
+    {.name = "device", .type = OPTION_CHOICE, .offset = AT(device), .fallback = "auto", .choices = "auto|cpu|cuda|cuda:N", .metavar = "NAME",
      .group = "How", .help = "where to run"},
-    {.name = "precision", .type = OPTION_CHOICE, .offset = AT(precision), .fallback = "auto", .choices = "auto|fp32|bf16|fp16",
+    {.name = "precision", .type = OPTION_CHOICE, .offset = AT(precision), .fallback = "auto", .choices = "auto|fp32|bf16|fp16", .metavar = "NAME",
      .group = "How", .help = "of the weights; auto = their own"},
     {.name = "threads", .type = OPTION_AUTO, .offset = AT(threads), .fallback = "auto", .max = 4096, .metavar = "N",
      .group = "How", .help = "CPU compute threads; auto = all cores"},
@@ -74,7 +74,7 @@ static int report_row(void *arg, const struct rod_bench_row *row) {
     printf("%-8s %6u %9llu %12.1f %10.3f %10.2f %10.3f %8.1f%% %6.0f MB\n", row->prefill ? "prefill" : "decode", row->batch,
            (unsigned long long)row->context, row->tokens_per_s, row->ms, row->bytes / 1e6, row->flop / 1e9,
            100 * row->fraction, (double)row->resident_bytes / 1e6);
-    fflush(stdout);
+    if (fflush(stdout)) return -1; /* main.c says so */
     json_t *object = json_pack(
         "{s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I}", "model", row->model, "phase",
         row->prefill ? "prefill" : "decode", "device", row->device, "commit", version_commit(), "date", output->date, "dtype",
@@ -123,7 +123,7 @@ int cmd_bench(int argc, char **argv) {
         printf("Usage: rodimus bench --model DIR | --synthetic NAME [flags]\n\n"
                "Decode and prefill at the engine's level, without HTTP. Each row says the bytes and FLOP that it needs and\n"
                "what fraction it reaches of the ceiling: reading as many bytes, or multiplying in cache, on this machine in\n"
-               "this run.\n\n");
+               "this run.\n");
         options_help(&set, stdout, 100);
         rc = 0;
     } else if (!options.model[0] == !options.synthetic[0]) {

@@ -178,7 +178,7 @@ static void take(struct run *run, struct rod_event *e) {
             fwrite(e->text, 1, e->text_len, stdout);
             run->last = e->text[e->text_len - 1];
         }
-        fflush(stdout);
+        if (fflush(stdout)) rod_cancel(run->engine, run->ticket); /* nobody gets the rest; main.c says so */
         run->ended = e->kind == ROD_EVENT_FINISH;
     }
     if (run->ended && run->last != '\n') putchar('\n');

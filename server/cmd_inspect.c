@@ -179,6 +179,5 @@ int cmd_inspect(int argc, char **argv) {
         print_tensors(report);
     }
     rod_inspect_free(report);
-    if (fflush(stdout)) rc = 1;
     return rc;
 }

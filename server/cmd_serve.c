@@ -53,6 +53,7 @@ static void on_drain(uv_timer_t *timer) {
     struct server *s = &v->server;
     uint64_t waited = uv_now(&v->loop) - v->drain_began_ms;
     if (!s->n_turns && !s->n_jobs && waited >= v->linger_ms) {
+        log_text(&s->log, LOG_INFO, "drained in %llu ms: no request is left", (unsigned long long)waited);
         stop(v);
     } else if (waited >= s->config.drain_ms + CUT_MS) {
         log_text(&s->log, LOG_WARN, "%zu requests did not end in time and are cut", s->n_turns);

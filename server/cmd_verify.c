@@ -134,6 +134,5 @@ int cmd_verify(int argc, char **argv) {
     print_report(report);
     rc = report->passed ? 0 : 1;
     rod_verify_free(report);
-    if (fflush(stdout)) rc = 1;
     return rc;
 }

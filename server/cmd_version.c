@@ -4,12 +4,15 @@
 
 #include "engine/rodimus.h"
 
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include <jansson.h>
 #include <microhttpd.h>
+#include <pcre2.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include <utf8proc.h>
 #include <uv.h>
 
 int cmd_version(int argc, char **argv) {
@@ -22,8 +25,12 @@ int cmd_version(int argc, char **argv) {
     }
     printf("rodimus %s\ncommit %s\n", version_string(), version_commit());
     printf("compiler %s\n", version_compiler());
-    printf("libraries libmicrohttpd %s, libuv %s, jansson %s\n", MHD_get_version(), uv_version_string(),
-           jansson_version_str());
+    char pcre2[64] = "unknown", cuda[256];
+    pcre2_config(PCRE2_CONFIG_VERSION, pcre2); /* "10.42 2022-12-11", less than 24 bytes by its manual */
+    printf("libraries libmicrohttpd %s, libuv %s, jansson %s, PCRE2 %.*s, utf8proc %s\n", MHD_get_version(),
+           uv_version_string(), jansson_version_str(), (int)strcspn(pcre2, " "), pcre2, utf8proc_version());
+    rod_cuda_note(cuda, sizeof cuda);
+    printf("cuda %s\n", cuda);
     printf("device cpu, %ld cores\n", sysconf(_SC_NPROCESSORS_ONLN));
     char devices[16][128];
     size_t n = rod_devices(devices, 16);

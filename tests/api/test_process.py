@@ -6,12 +6,13 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import threading
 import time
 
 import pytest
 
-from server import MODEL, ROOT, Server, command, read_events
+from server import MODEL, RODIMUS, ROOT, Server, command, environment, read_events
 
 STREAM = {"prompt": "Once", "max_tokens": 150, "ignore_eos": True, "temperature": 0, "stream": True}
 
@@ -67,6 +68,7 @@ def test_sigterm_when_idle(own_server):
     began = time.monotonic()
     assert s.stop() == 0
     assert time.monotonic() - began < 8
+    assert s.log().count("drained") == 1, s.log()
 
 
 def test_sigint_drains_too(own_server):
@@ -293,6 +295,24 @@ def test_version():
     done = command("version")
     assert done.returncode == 0
     assert re.search(r"\d+\.\d+\.\d+", done.stdout) and "cpu" in done.stdout.lower()
+    for library in ("libmicrohttpd", "libuv", "jansson", "PCRE2", "utf8proc"):
+        assert re.search(library + r" \d+\.\d+", done.stdout), done.stdout
+    assert re.search("^cuda .*rodimus_cuda.so", done.stdout, re.M), done.stdout
+
+
+def test_bench_help_is_tidy():
+    text = command("bench", "--help").stdout
+    assert "--device NAME" in text and "--precision NAME" in text and "\n\n\n" not in text, text
+
+
+@pytest.mark.parametrize("flags", [["version"], ["--help"], ["bench", "--help"], ["inspect", MODEL], ["inspect", MODEL, "--json"],
+                                   ["generate", "--model", MODEL, "-p", "Once", "-n", "2000", "--ignore-eos"],
+                                   ["bench", "--model", MODEL, "--batches", "1", "--contexts", "8", "--prompts", "8",
+                                    "--seconds", "0.01"]], ids=lambda f: " ".join(f[:1] + f[-1:])[:30])
+def test_output_that_cannot_be_written_is_a_failure(flags):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([RODIMUS, *flags], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=environment())
+    assert done.returncode == 1 and "cannot write to standard output" in done.stderr, done
 
 
 def test_generate(cases):
