@@ -146,8 +146,9 @@ ubsan: deps
 tsan: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/tsan SAN="-fsanitize=thread" test-c
 
-format:
-	clang-format -i $(wildcard engine/*.[ch] kernels/*.[ch] server/*.[ch] tests/*/*.[ch])
+format: # with clang-format 14, Debian 12's; another version may disagree with it
+	@command -v clang-format >/dev/null || { echo "make format needs clang-format (apt-get install clang-format)" >&2; exit 1; }
+	@clang-format -i $(wildcard engine/*.[ch] kernels/*.[ch] server/*.[ch] tests/*.h tests/*/*.[ch])
 clean:
 	rm -rf build
 

@@ -23,29 +23,34 @@ struct backend_segment {
 };
 
 struct backend_config {
-    uint32_t n_slots;        /* 0 = auto */
-    uint32_t n_threads;      /* CPU only, 0 = all cores */
-    uint32_t max_batch_tok;  /* rows of a forward, 0 = auto */
-    uint32_t max_out;        /* rows of logits of a forward, 0 = max_batch_tok */
-    const char *device;      /* "cpu", "cuda", "cuda:N" */
-    const char *precision;   /* "auto", "fp32", "bf16", "fp16" */
+    uint32_t n_slots;       /* 0 = auto */
+    uint32_t n_threads;     /* CPU only, 0 = all cores */
+    uint32_t max_batch_tok; /* rows of a forward, 0 = auto */
+    uint32_t max_out;       /* rows of logits of a forward, 0 = max_batch_tok */
+    const char *device;     /* "cpu", "cuda", "cuda:N" */
+    const char *precision;  /* "auto", "fp32", "bf16", "fp16" */
     void (*log)(void *arg, int level, const char *line);
     void *log_arg;
 };
 
 struct backend_info {
-    char device[64];         /* for people: "cpu (avx512, 2 threads)" */
+    char device[64]; /* for people: "cpu (avx512, 2 threads)" */
     uint32_t n_slots, max_batch_tok, max_out, chunk_tok;
     uint64_t weight_bytes, slot_bytes;
 };
 
 /* A copy of one layer's state in fp32, in golden.safetensors' layout: S [M,E]; conv [E,K] oldest first; k, v
- * [n_keys,Hk,P] and [n_keys,Hv,P] oldest first. Buffers are the caller's, sized for the model's dims; k, v may be NULL. */
-struct backend_layer_state { float *S, *conv, *k, *v; uint32_t n_keys; };
+ * [n_keys,Hk,P] and [n_keys,Hv,P] oldest first. Buffers are the caller's, sized for the model's dims; k, v may be NULL.
+ */
+struct backend_layer_state {
+    float *S, *conv, *k, *v;
+    uint32_t n_keys;
+};
 
 struct backend_ops {
-    const char *name;        /* "cpu", "cuda" */
-    int (*open)(const struct model *model, const struct backend_config *config, struct backend **out, struct rod_error *err);
+    const char *name; /* "cpu", "cuda" */
+    int (*open)(const struct model *model, const struct backend_config *config, struct backend **out,
+                struct rod_error *err);
     void (*close)(struct backend *be);
     const struct backend_info *(*info)(const struct backend *be);
     void (*slot_zero)(struct backend *be, uint32_t slot); /* the state before the first token */
@@ -70,7 +75,8 @@ struct backend_plugin {
 extern const struct backend_ops backend_cpu;
 
 /* The ops for a device string ("auto", "cpu", "cuda", "cuda:N"): the CUDA ones come from rodimus_cuda.so beside the
- * program, loaded at run time. "auto" without a usable GPU gives the CPU; "cuda" without one fails with a clear error. */
+ * program, loaded at run time. "auto" without a usable GPU gives the CPU; "cuda" without one fails with a clear error.
+ */
 int backend_find(const char *device, const struct backend_ops **out, struct rod_error *err);
 /* One line a device ("cuda:0 NVIDIA ..."), for `rodimus version`; returns the count written. */
 size_t backend_devices(char (*lines)[128], size_t max_lines);

@@ -35,7 +35,8 @@ struct pack_job {
     float *rows; /* [threads][cols], for conversions */
 };
 
-static const unsigned char *source_row(const struct weight *w, uint32_t row, const struct weight_part **part, size_t *first) {
+static const unsigned char *source_row(const struct weight *w, uint32_t row, const struct weight_part **part,
+                                       size_t *first) {
     const struct weight_part *p = &w->part[0];
     if (row >= p->rows) {
         row -= p->rows;
@@ -121,7 +122,11 @@ static int load_layer(struct backend *be, const struct model_layer *src, bool fp
                       struct rod_error *err) {
     const struct model_dims *d = &be->d;
     int rc = 0;
-    const struct { const struct weight *w; uint32_t first, n; struct cpu_matrix *m; } matrices[] = {
+    const struct {
+        const struct weight *w;
+        uint32_t first, n;
+        struct cpu_matrix *m;
+    } matrices[] = {
         {&src->fc, 0, d->E, &dst->a},         {&src->fc, d->E, d->E, &dst->z},
         {&src->in_proj, 0, d->M, &dst->q},    {&src->in_proj, d->M, d->M, &dst->k},
         {&src->mem_gate, 0, d->M, &dst->g},   {&src->mem_gate, d->M, d->M, &dst->t},
@@ -131,7 +136,11 @@ static int load_layer(struct backend *be, const struct model_layer *src, bool fp
         {&src->ao, 0, d->D, &dst->ao},        {&src->f1, 0, d->F, &dst->fa},
         {&src->f1, d->F, d->F, &dst->fg},     {&src->f2, 0, d->D, &dst->fout},
     };
-    const struct { const struct weight *w; uint32_t first, n; float **v; } vectors[] = {
+    const struct {
+        const struct weight *w;
+        uint32_t first, n;
+        float **v;
+    } vectors[] = {
         {&src->mixer_norm, 0, d->D, &dst->mixer_norm}, {&src->conv_b, 0, d->E, &dst->conv_b},
         {&src->residual, 0, d->E, &dst->residual},     {&src->c1_b, 0, d->E, &dst->c1_b},
         {&src->mem_gate_b, 0, d->M, &dst->g_b},        {&src->mem_gate_b, d->M, d->M, &dst->t_b},
@@ -140,7 +149,8 @@ static int load_layer(struct backend *be, const struct model_layer *src, bool fp
         {&src->ffn_norm, 0, d->D, &dst->ffn_norm},
     };
     for (size_t i = 0; !rc && i < sizeof matrices / sizeof *matrices; i++)
-        if (matrices[i].w->n_parts) rc = pack(be, matrices[i].w, matrices[i].first, matrices[i].n, fp32, matrices[i].m, err);
+        if (matrices[i].w->n_parts)
+            rc = pack(be, matrices[i].w, matrices[i].first, matrices[i].n, fp32, matrices[i].m, err);
     for (size_t i = 0; !rc && i < sizeof vectors / sizeof *vectors; i++)
         if (vectors[i].w->n_parts && !(*vectors[i].v = vector(be, vectors[i].w, vectors[i].first, vectors[i].n, err)))
             rc = ROD_ENOMEM;
@@ -152,8 +162,10 @@ static int load_weights(struct backend *be, const struct model *model, bool fp32
     const struct model_dims *d = &be->d;
     int rc = pack(be, &model->embed, 0, d->V, fp32, &be->embed, err);
     if (rc) return rc;
-    if (d->tied) be->lm_head = be->embed;
-    else if ((rc = pack(be, &model->lm_head, 0, d->V, fp32, &be->lm_head, err))) return rc;
+    if (d->tied)
+        be->lm_head = be->embed;
+    else if ((rc = pack(be, &model->lm_head, 0, d->V, fp32, &be->lm_head, err)))
+        return rc;
     if (!(be->norm_f = vector(be, &model->norm_f, 0, d->D, err))) return ROD_ENOMEM;
     if (d->norm_embed && !(be->embed_norm = vector(be, &model->embed_norm, 0, d->D, err))) return ROD_ENOMEM;
     if (!(be->layers = take(be, sizeof *be->layers * d->L, err))) return ROD_ENOMEM;
@@ -186,10 +198,11 @@ static int make_slots(struct backend *be, uint32_t n_slots, struct rod_error *er
     be->info.n_slots = n_slots;
     /* Pages are taken when sessions fill them: what cannot fit would end the process later, under load. */
     if (n_slots > memory / be->info.slot_bytes)
-        return rod_fail(err, ROD_ENOMEM, "%u slots of %llu bytes a session are more than the machine's memory, %llu bytes",
-                        n_slots, (unsigned long long)be->info.slot_bytes, (unsigned long long)memory);
-    void *p = mmap(NULL, be->info.slot_bytes * n_slots, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                   -1, 0);
+        return rod_fail(err, ROD_ENOMEM,
+                        "%u slots of %llu bytes a session are more than the machine's memory, %llu bytes", n_slots,
+                        (unsigned long long)be->info.slot_bytes, (unsigned long long)memory);
+    void *p = mmap(NULL, be->info.slot_bytes * n_slots, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
         return rod_fail(err, ROD_ENOMEM, "no memory for %u slots of %llu bytes", n_slots,
                         (unsigned long long)be->info.slot_bytes);
@@ -201,14 +214,36 @@ static int make_workspaces(struct backend *be, struct rod_error *err) {
     const struct model_dims *d = &be->d;
     const size_t N = be->info.max_batch_tok, n_threads = team_size(be->team);
     const size_t Dp = be->Dp, Ep = be->Ep, Mp = be->Mp, Qp = be->Qp;
-    const struct { float **p; size_t n; } parts[] = {
-        {&be->x, N * Dp},        {&be->h, N * Dp},      {&be->y, N * Dp},         {&be->a, N * Ep},
-        {&be->z, N * Ep},        {&be->s, N * Ep},      {&be->u, N * Ep},         {&be->o, N * Ep},
-        {&be->q, N * Mp},        {&be->k, N * Mp},      {&be->g, N * Mp},         {&be->t, N * Mp},
-        {&be->log_alpha, N * Mp}, {&be->q_in, N * Mp},  {&be->k_out, N * Mp},     {&be->decay, N * Mp},
-        {&be->A, N * CPU_CHUNK}, {&be->c0, N * be->Rp}, {&be->aq, N * Qp},        {&be->ak, N * be->Kvp},
-        {&be->av, N * be->Vvp},  {&be->att, N * Qp},    {&be->fa, N * be->Fp},    {&be->fg, N * be->Fp},
-        {&be->rope, N * d->rot_dim},                    {&be->logits, (size_t)be->info.max_out * d->V},
+    const struct {
+        float **p;
+        size_t n;
+    } parts[] = {
+        {&be->x, N * Dp},
+        {&be->h, N * Dp},
+        {&be->y, N * Dp},
+        {&be->a, N * Ep},
+        {&be->z, N * Ep},
+        {&be->s, N * Ep},
+        {&be->u, N * Ep},
+        {&be->o, N * Ep},
+        {&be->q, N * Mp},
+        {&be->k, N * Mp},
+        {&be->g, N * Mp},
+        {&be->t, N * Mp},
+        {&be->log_alpha, N * Mp},
+        {&be->q_in, N * Mp},
+        {&be->k_out, N * Mp},
+        {&be->decay, N * Mp},
+        {&be->A, N * CPU_CHUNK},
+        {&be->c0, N * be->Rp},
+        {&be->aq, N * Qp},
+        {&be->ak, N * be->Kvp},
+        {&be->av, N * be->Vvp},
+        {&be->att, N * Qp},
+        {&be->fa, N * be->Fp},
+        {&be->fg, N * be->Fp},
+        {&be->rope, N * d->rot_dim},
+        {&be->logits, (size_t)be->info.max_out * d->V},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (!(*parts[i].p = take(be, parts[i].n * sizeof(float), err))) return ROD_ENOMEM;
@@ -220,7 +255,8 @@ static int make_workspaces(struct backend *be, struct rod_error *err) {
     if (!be->b || !be->rows || !be->chunks || !be->inv_freq || !be->window_scratch) return ROD_ENOMEM;
     for (uint32_t i = 0; i < d->rot_dim / 2; i++) be->inv_freq[i] = 1.0 / pow(d->rot_base, 2.0 * i / d->rot_dim);
     for (size_t i = 0; i < n_threads; i++)
-        if (!(be->window_scratch[i] = take(be, 4 * ((size_t)d->visible + 2 * CPU_PANEL) * sizeof(float), err))) return ROD_ENOMEM;
+        if (!(be->window_scratch[i] = take(be, 4 * ((size_t)d->visible + 2 * CPU_PANEL) * sizeof(float), err)))
+            return ROD_ENOMEM;
     return 0;
 }
 
@@ -260,12 +296,14 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     be->info.max_batch_tok = config->max_batch_tok ? config->max_batch_tok : be->info.n_slots + 3 * CPU_CHUNK;
     if (!config->max_batch_tok && be->info.max_batch_tok < 256) be->info.max_batch_tok = 256;
     if (!rc && be->info.max_batch_tok < least && config->n_slots)
-        rc = rod_fail(err, ROD_EINVALID, "max_batch_tokens %u is below slots + %d = %u: a full step must have room for a prompt",
+        rc = rod_fail(err, ROD_EINVALID,
+                      "max_batch_tokens %u is below slots + %d = %u: a full step must have room for a prompt",
                       be->info.max_batch_tok, CPU_CHUNK, least);
     if (!rc && be->info.max_batch_tok < least) { /* slots were ours to choose */
         if (be->info.max_batch_tok <= CPU_CHUNK)
             rc = rod_fail(err, ROD_EINVALID, "max_batch_tokens %u is below %d", be->info.max_batch_tok, CPU_CHUNK + 1);
-        else be->info.n_slots = be->info.max_batch_tok - CPU_CHUNK;
+        else
+            be->info.n_slots = be->info.max_batch_tok - CPU_CHUNK;
     }
     be->info.max_out = config->max_out ? config->max_out : be->info.max_batch_tok;
     if (be->info.max_out > be->info.max_batch_tok) be->info.max_out = be->info.max_batch_tok;
@@ -302,7 +340,8 @@ static int backend_cpu_slot_read(struct backend *be, uint32_t slot, uint64_t pos
     out->n_keys = pos < d->visible ? (uint32_t)pos : d->visible;
     if (!d->plus || !out->k || !out->v) return 0;
     for (uint32_t j = 0; j < out->n_keys; j++) {
-        size_t at = (size_t)((pos - out->n_keys + j) % be->ring_keys), nk = (size_t)d->Hk * d->P, nv = (size_t)d->Hv * d->P;
+        size_t at = (size_t)((pos - out->n_keys + j) % be->ring_keys), nk = (size_t)d->Hk * d->P,
+               nv = (size_t)d->Hv * d->P;
         for (size_t i = 0; i < nk; i++)
             out->k[j * nk + i] = base[be->at.k + (at / CPU_PANEL * nk + i) * CPU_PANEL + at % CPU_PANEL];
         memcpy(out->v + j * nv, base + be->at.v + at * nv, nv * sizeof(float));

@@ -12,14 +12,16 @@
 #include "team.h"
 
 struct cpu_layer {
-    struct cpu_matrix a, z, q, k, g, t, c0, c1, out;    /* halves of W_fc, W_in, W_m; W_c0, W_c1, W_o */
-    struct cpu_matrix aq, ak, av, ao, fa, fg, fout;     /* attention; halves of W_f1; W_f2 */
+    struct cpu_matrix a, z, q, k, g, t, c0, c1, out; /* halves of W_fc, W_in, W_m; W_c0, W_c1, W_o */
+    struct cpu_matrix aq, ak, av, ao, fa, fg, fout;  /* attention; halves of W_f1; W_f2 */
     float *mixer_norm, *conv, *conv_b, *residual, *c1_b, *g_b, *t_b, *act_norm; /* conv [K, Ep] */
     float *attn_norm, *q_norm, *k_norm, *ffn_norm;
 };
 
 /* Floats from a slot's start to the parts of one layer's state. */
-struct cpu_slot_layout { size_t S, conv, k, v, layer_floats; };
+struct cpu_slot_layout {
+    size_t S, conv, k, v, layer_floats;
+};
 
 struct backend {
     struct backend_info info;
@@ -30,20 +32,24 @@ struct backend {
     struct cpu_layer *layers;
     struct cpu_matrix embed, lm_head; /* one and the same data when tied */
     float *embed_norm, *norm_f;
-    double *inv_freq;                 /* [rot_dim / 2] */
+    double *inv_freq; /* [rot_dim / 2] */
 
-    float *slots;                     /* [n_slots][L][layer_floats], S tiled as gla_step wants it */
+    float *slots; /* [n_slots][L][layer_floats], S tiled as gla_step wants it */
     size_t slot_floats;
     struct cpu_slot_layout at;
-    uint32_t ring_keys;               /* of the window, see struct cpu_window */
+    uint32_t ring_keys; /* of the window, see struct cpu_window */
 
     /* Workspaces; N = max_batch_tok rows. */
     float *x, *h, *y, *a, *z, *s, *u, *o, *q, *k, *g, *t, *log_alpha, *q_in, *k_out, *decay, *A, *c0;
     float *aq, *ak, *av, *att, *fa, *fg, *rope, *logits;
     double *b;
-    float **window_scratch;           /* [threads] */
-    struct cpu_row { uint32_t segment, index, phase; } *rows; /* of the step: segment, place in it, which of its pieces */
-    struct cpu_chunk { uint32_t first_row, n, slot; } *chunks; /* pieces of segments between multiples of 64 */
+    float **window_scratch; /* [threads] */
+    struct cpu_row {
+        uint32_t segment, index, phase;
+    } * rows; /* of the step: segment, place in it, which of its pieces */
+    struct cpu_chunk {
+        uint32_t first_row, n, slot;
+    } * chunks; /* pieces of segments between multiples of 64 */
     void **allocations;
     size_t n_allocations;
 };

@@ -18,7 +18,7 @@ int rod_fail(struct rod_error *err, int code, const char *format, ...) {
 
 const char *rod_code_name(int code) {
     switch (code) {
-#define ROD_X(name, value, http, type, openai) \
+#define ROD_X(name, value, http, type, openai)                                                                         \
     case value: return #name;
         ROD_ERRORS(ROD_X)
 #undef ROD_X
@@ -28,7 +28,7 @@ const char *rod_code_name(int code) {
 
 int rod_code_http(int code) {
     switch (code) {
-#define ROD_X(name, value, http, type, openai) \
+#define ROD_X(name, value, http, type, openai)                                                                         \
     case value: return http;
         ROD_ERRORS(ROD_X)
 #undef ROD_X
@@ -38,7 +38,7 @@ int rod_code_http(int code) {
 
 const char *rod_code_type(int code) {
     switch (code) {
-#define ROD_X(name, value, http, type, openai) \
+#define ROD_X(name, value, http, type, openai)                                                                         \
     case value: return type;
         ROD_ERRORS(ROD_X)
 #undef ROD_X
@@ -48,7 +48,7 @@ const char *rod_code_type(int code) {
 
 const char *rod_code_openai(int code) {
     switch (code) {
-#define ROD_X(name, value, http, type, openai) \
+#define ROD_X(name, value, http, type, openai)                                                                         \
     case value: return openai;
         ROD_ERRORS(ROD_X)
 #undef ROD_X

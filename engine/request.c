@@ -55,7 +55,8 @@ static int fail(struct rod_error *err, const char *param, const char *format, ..
 /* NaN fails every comparison, so it fails here too. */
 static int check_range(struct rod_error *err, const char *param, float value, float low, float high) {
     if (value >= low && value <= high) return 0;
-    return fail(err, param, "%s is %g, it must be at least %g and at most %g.", param, (double)value, (double)low, (double)high);
+    return fail(err, param, "%s is %g, it must be at least %g and at most %g.", param, (double)value, (double)low,
+                (double)high);
 }
 
 static int check_sampling(const struct rod_sampling *s, struct rod_error *err) {

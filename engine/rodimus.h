@@ -4,11 +4,11 @@
  * answer with events that the owner pulls.
  * Who owns what: a request is moved into the engine by rod_submit (on success the engine frees it); an event is moved
  * out by rod_next_event (the caller frees it with rod_event_free).
- * Threads: rod_engine_open, rod_engine_close: one thread. rod_encode, rod_decode, rod_chat_encode, rod_submit, rod_cancel,
- * rod_engine_stats: any thread. rod_next_event: one consumer thread. The wake callback runs on the engine thread, at most
- * once a step, and must only signal (uv_async_send, a semaphore).
- * Invariant: every successfully submitted request ends in exactly one ROD_EVENT_FINISH or ROD_EVENT_ERROR, also when
- * it is cancelled or the engine is closed before the consumer pulls it.
+ * Threads: rod_engine_open, rod_engine_close: one thread. rod_encode, rod_decode, rod_chat_encode, rod_submit,
+ * rod_cancel, rod_engine_stats: any thread. rod_next_event: one consumer thread. The wake callback runs on the engine
+ * thread, at most once a step, and must only signal (uv_async_send, a semaphore). Invariant: every successfully
+ * submitted request ends in exactly one ROD_EVENT_FINISH or ROD_EVENT_ERROR, also when it is cancelled or the engine is
+ * closed before the consumer pulls it.
  */
 #ifndef RODIMUS_H
 #define RODIMUS_H
@@ -18,25 +18,25 @@
 #include <stdint.h>
 
 /* ---- errors: name, value, HTTP status, OpenAI error type, OpenAI error code ("" = null) ---- */
-#define ROD_ERRORS(X)                                                                         \
-    X(ROD_EINVALID, -1, 400, "invalid_request_error", "")                                     \
-    X(ROD_EUNSUPPORTED, -2, 400, "invalid_request_error", "unsupported")                      \
-    X(ROD_ETOOLONG, -3, 400, "invalid_request_error", "context_length_exceeded")              \
-    X(ROD_EQUEUEFULL, -4, 429, "rate_limit", "queue_full")                                    \
-    X(ROD_ETIMEDOUT, -5, 408, "timeout", "queue_timeout")                                     \
-    X(ROD_EDRAINING, -6, 503, "unavailable", "draining")                                      \
-    X(ROD_EDEVICE, -7, 503, "unavailable", "device_fault")                                    \
-    X(ROD_ENOTFOUND, -8, 404, "invalid_request_error", "not_found")                           \
-    X(ROD_EMODEL, -9, 500, "server_error", "bad_model")   /* a checkpoint or tokenizer file at fault */ \
-    X(ROD_EIO, -10, 500, "server_error", "io")                                                \
-    X(ROD_ENOMEM, -11, 500, "server_error", "out_of_memory")                                  \
+#define ROD_ERRORS(X)                                                                                                  \
+    X(ROD_EINVALID, -1, 400, "invalid_request_error", "")                                                              \
+    X(ROD_EUNSUPPORTED, -2, 400, "invalid_request_error", "unsupported")                                               \
+    X(ROD_ETOOLONG, -3, 400, "invalid_request_error", "context_length_exceeded")                                       \
+    X(ROD_EQUEUEFULL, -4, 429, "rate_limit", "queue_full")                                                             \
+    X(ROD_ETIMEDOUT, -5, 408, "timeout", "queue_timeout")                                                              \
+    X(ROD_EDRAINING, -6, 503, "unavailable", "draining")                                                               \
+    X(ROD_EDEVICE, -7, 503, "unavailable", "device_fault")                                                             \
+    X(ROD_ENOTFOUND, -8, 404, "invalid_request_error", "not_found")                                                    \
+    X(ROD_EMODEL, -9, 500, "server_error", "bad_model") /* a checkpoint or tokenizer file at fault */                  \
+    X(ROD_EIO, -10, 500, "server_error", "io")                                                                         \
+    X(ROD_ENOMEM, -11, 500, "server_error", "out_of_memory")                                                           \
     X(ROD_EINTERNAL, -12, 500, "server_error", "internal")
 
 enum rod_code {
 #define ROD_X(name, value, http, type, code) name = value,
     ROD_ERRORS(ROD_X)
 #undef ROD_X
-    ROD_OK = 0
+        ROD_OK = 0
 };
 
 /* Filled where the fact is known. message: one English sentence for the person who caused it; param: the request field
@@ -64,19 +64,20 @@ void rod_cuda_note(char *note, size_t note_bytes);
 struct rod_engine;
 
 struct rod_engine_config {
-    const char *model_dir;     /* a checkpoint directory; or NULL with synthetic set */
-    const char *synthetic;     /* "rodimus-1.4b" ...: random weights of that shape, no tokenizer */
-    const char *device;        /* "auto", "cpu", "cuda", "cuda:N" */
-    const char *precision;     /* "auto", "fp32", "bf16", "fp16" */
-    uint32_t n_slots;          /* 0 = auto */
-    uint32_t n_threads;        /* CPU compute threads, 0 = all cores */
-    uint32_t max_batch_tok;    /* rows of one step, 0 = the backend's choice */
-    uint32_t max_queue;        /* requests beyond the free slots; past it ROD_EQUEUEFULL */
-    uint64_t max_queue_tok;    /* prompt tokens waiting, 0 = no limit */
-    uint64_t max_prompt_tok;   /* longer prompts: ROD_ETOOLONG; 0 = no limit */
-    void (*wake)(void *arg);   /* events are waiting; engine thread; may be NULL */
+    const char *model_dir;   /* a checkpoint directory; or NULL with synthetic set */
+    const char *synthetic;   /* "rodimus-1.4b" ...: random weights of that shape, no tokenizer */
+    const char *device;      /* "auto", "cpu", "cuda", "cuda:N" */
+    const char *precision;   /* "auto", "fp32", "bf16", "fp16" */
+    uint32_t n_slots;        /* 0 = auto */
+    uint32_t n_threads;      /* CPU compute threads, 0 = all cores */
+    uint32_t max_batch_tok;  /* rows of one step, 0 = the backend's choice */
+    uint32_t max_queue;      /* requests beyond the free slots; past it ROD_EQUEUEFULL */
+    uint64_t max_queue_tok;  /* prompt tokens waiting, 0 = no limit */
+    uint64_t max_prompt_tok; /* longer prompts: ROD_ETOOLONG; 0 = no limit */
+    void (*wake)(void *arg); /* events are waiting; engine thread; may be NULL */
     void *wake_arg;
-    void (*log)(void *arg, int level, const char *line); /* level 0 debug 1 info 2 warn 3 error; any thread; may be NULL */
+    void (*log)(void *arg, int level,
+                const char *line); /* level 0 debug 1 info 2 warn 3 error; any thread; may be NULL */
     void *log_arg;
 };
 
@@ -88,76 +89,87 @@ void rod_engine_close(struct rod_engine *engine);
 void rod_engine_drain(struct rod_engine *engine);
 
 struct rod_model_info {
-    char name[128];            /* last component of the directory, or the synthetic name */
-    char arch[32];             /* "rodimus" or "rodimus_plus" */
-    char device[64];           /* "cpu (avx512, 2 threads)" ... */
-    char weight_dtype[16];     /* "bf16" ... */
+    char name[128];                                    /* last component of the directory, or the synthetic name */
+    char arch[32];                                     /* "rodimus" or "rodimus_plus" */
+    char device[64];                                   /* "cpu (avx512, 2 threads)" ... */
+    char weight_dtype[16];                             /* "bf16" ... */
     uint32_t d_model, n_layer, vocab_size, window_tok; /* window_tok = keys seen, 0 without attention */
     uint64_t n_params, weight_bytes;
-    uint64_t session_bytes;    /* state of one session, whatever its length */
+    uint64_t session_bytes; /* state of one session, whatever its length */
     uint32_t n_slots, max_batch_tok, chunk_tok;
     uint64_t max_prompt_tok;
     bool has_tokenizer, has_chat;
-    int32_t bos_id, eos_id;    /* -1 = none */
+    int32_t bos_id, eos_id; /* -1 = none */
     /* defaults of generation_config.json; NAN / -1 where it says nothing */
     float default_temperature, default_top_p, default_min_p, default_repetition_penalty;
     int32_t default_top_k;
-    int64_t created_unix_s;    /* modification time of the weights */
+    int64_t created_unix_s; /* modification time of the weights */
 };
 const struct rod_model_info *rod_engine_info(const struct rod_engine *engine);
 
-struct rod_stats {             /* a consistent enough snapshot; counters since open */
+struct rod_stats {                                             /* a consistent enough snapshot; counters since open */
     uint32_t n_slots, slots_used, queued, queued_max, running; /* queued_max = max_queue; running = they hold a slot */
     uint64_t queued_tok;
     uint64_t requests_finished, requests_cancelled, requests_failed, requests_rejected;
     uint64_t prefill_tok, decode_tok, steps, last_step_end_ns; /* ns: CLOCK_MONOTONIC */
     uint64_t step_ns_sum;
     uint64_t step_ns_bucket[20]; /* cumulative counts; upper bounds rod_step_bounds_ns, last = +Inf */
-    uint64_t batch_rows_sum;   /* sessions that had a row in a step, summed over the steps */
-    bool failed;               /* a device fault: nothing will run any more */
-    uint64_t requests_nan;     /* of the failed ones: the logits were not numbers */
+    uint64_t batch_rows_sum;     /* sessions that had a row in a step, summed over the steps */
+    bool failed;                 /* a device fault: nothing will run any more */
+    uint64_t requests_nan;       /* of the failed ones: the logits were not numbers */
 };
 extern const uint64_t rod_step_bounds_ns[20];
 void rod_engine_stats(const struct rod_engine *engine, struct rod_stats *out);
 
 /* ---- text ---- */
 /* text: UTF-8 (else ROD_EINVALID). special: recognise special tokens in the text. *ids is malloc'd. */
-int rod_encode(const struct rod_engine *engine, const char *text, size_t len, bool special, int32_t **ids, size_t *n_ids,
-               struct rod_error *err);
+int rod_encode(const struct rod_engine *engine, const char *text, size_t len, bool special, int32_t **ids,
+               size_t *n_ids, struct rod_error *err);
 /* *text is malloc'd, NUL-terminated, valid UTF-8 (broken sequences become U+FFFD). */
 int rod_decode(const struct rod_engine *engine, const int32_t *ids, size_t n_ids, bool skip_special, char **text,
                size_t *len, struct rod_error *err);
 /* The raw bytes of one token (special tokens: their content). NULL if id is out of range or there is no tokenizer. */
 const char *rod_token_bytes(const struct rod_engine *engine, int32_t id, size_t *len, bool *special);
 
-struct rod_message { const char *role; const char *content; size_t content_len; }; /* role: system developer user assistant tool */
+struct rod_message {
+    const char *role;
+    const char *content;
+    size_t content_len;
+}; /* role: system developer user assistant tool */
 /* Renders the published chat format (model.md) with the generation prompt; contents never make special tokens. */
-int rod_chat_encode(const struct rod_engine *engine, const struct rod_message *messages, size_t n_messages, int32_t **ids,
-                    size_t *n_ids, struct rod_error *err);
+int rod_chat_encode(const struct rod_engine *engine, const struct rod_message *messages, size_t n_messages,
+                    int32_t **ids, size_t *n_ids, struct rod_error *err);
 
 /* ---- requests ---- */
-struct rod_bias { int32_t id; float bias; };
+struct rod_bias {
+    int32_t id;
+    float bias;
+};
 
-struct rod_sampling {          /* wire.md, topic "sampling" */
-    float temperature;         /* 0 = argmax, ties to the lower id */
-    float top_p;               /* 1 = off */
-    int32_t top_k;             /* <= 0 = off */
-    float min_p;               /* 0 = off */
-    float typical_p;           /* 1 = off */
+struct rod_sampling {                          /* wire.md, topic "sampling" */
+    float temperature;                         /* 0 = argmax, ties to the lower id */
+    float top_p;                               /* 1 = off */
+    int32_t top_k;                             /* <= 0 = off */
+    float min_p;                               /* 0 = off */
+    float typical_p;                           /* 1 = off */
     float frequency_penalty, presence_penalty; /* over generated tokens */
-    float repetition_penalty;  /* 1 = off; over prompt and generated tokens */
+    float repetition_penalty;                  /* 1 = off; over prompt and generated tokens */
     uint64_t seed;
 };
 
-struct rod_request {           /* make with rod_request_new; every pointer malloc'd and owned by the request */
-    char id[64];               /* request id for logs */
-    int32_t *prompt; size_t n_prompt;  /* at least one token, each 0 <= id < vocab_size */
+struct rod_request { /* make with rod_request_new; every pointer malloc'd and owned by the request */
+    char id[64];     /* request id for logs */
+    int32_t *prompt;
+    size_t n_prompt; /* at least one token, each 0 <= id < vocab_size */
     struct rod_sampling sampling;
-    struct rod_bias *bias; size_t n_bias;
-    char **stop; size_t n_stop;        /* NUL-terminated UTF-8 strings */
-    int32_t *stop_ids; size_t n_stop_ids;
-    uint32_t max_tokens;       /* >= 1 */
-    uint32_t min_tokens;       /* end token and stop ids are not sampled before this many */
+    struct rod_bias *bias;
+    size_t n_bias;
+    char **stop;
+    size_t n_stop; /* NUL-terminated UTF-8 strings */
+    int32_t *stop_ids;
+    size_t n_stop_ids;
+    uint32_t max_tokens; /* >= 1 */
+    uint32_t min_tokens; /* end token and stop ids are not sampled before this many */
     bool ignore_eos;
     bool include_stop;         /* keep the matched stop string in the text */
     bool keep_special;         /* special tokens appear in the text */
@@ -171,20 +183,24 @@ void rod_request_free(struct rod_request *request);
 
 /* On success the request belongs to the engine and *ticket names it; on failure it stays the caller's. */
 int rod_submit(struct rod_engine *engine, struct rod_request *request, uint64_t *ticket, struct rod_error *err);
-/* Idempotent. The request ends with ROD_EVENT_FINISH, reason ROD_FINISH_CANCEL, and its slot is free within one step. */
+/* Idempotent. The request ends with ROD_EVENT_FINISH, reason ROD_FINISH_CANCEL, and its slot is free within one step.
+ */
 void rod_cancel(struct rod_engine *engine, uint64_t ticket);
 
 /* ---- events ---- */
 enum rod_event_kind { ROD_EVENT_DELTA, ROD_EVENT_FINISH, ROD_EVENT_ERROR };
 enum rod_finish { ROD_FINISH_STOP, ROD_FINISH_LENGTH, ROD_FINISH_CANCEL };
 
-struct rod_logprob { int32_t id; float logprob; };
-
-struct rod_token {             /* one generated token */
+struct rod_logprob {
     int32_t id;
-    float logprob;             /* the model's own, before temperature, penalties and masks; valid if n_logprobs >= 0 */
+    float logprob;
+};
+
+struct rod_token { /* one generated token */
+    int32_t id;
+    float logprob; /* the model's own, before temperature, penalties and masks; valid if n_logprobs >= 0 */
     uint32_t n_top;
-    struct rod_logprob *top;   /* [n_top], best first; owned by the event */
+    struct rod_logprob *top; /* [n_top], best first; owned by the event */
 };
 
 struct rod_event {
@@ -193,14 +209,16 @@ struct rod_event {
     void *user;
     /* DELTA: text (valid UTF-8, may be empty while bytes or a possible stop string are held back) and the tokens of
      * this step, each reported once. FINISH may carry the last text that was held back; it has no tokens. */
-    char *text; size_t text_len;       /* part of the event's memory, NUL-terminated; never NULL in DELTA and FINISH */
-    struct rod_token *tokens; size_t n_tokens;
+    char *text;
+    size_t text_len; /* part of the event's memory, NUL-terminated; never NULL in DELTA and FINISH */
+    struct rod_token *tokens;
+    size_t n_tokens;
     /* FINISH */
     enum rod_finish reason;
-    char *stop_string;                 /* matched stop string or NULL */
-    int32_t stop_id;                   /* matched stop id or end token, else -1 */
+    char *stop_string;                               /* matched stop string or NULL */
+    int32_t stop_id;                                 /* matched stop id or end token, else -1 */
     uint64_t prompt_tok, completion_tok, cached_tok; /* completion_tok = tokens reported: without the end token */
-    uint64_t queue_ns, prefill_ns, decode_ns; /* waiting for a slot; until the first token; from first to last */
+    uint64_t queue_ns, prefill_ns, decode_ns;        /* waiting for a slot; until the first token; from first to last */
     /* ERROR */
     struct rod_error error;
 };
@@ -212,23 +230,27 @@ struct rod_tensor_info {
     const char *name, *file, *dtype; /* dtype as the file spells it: "BF16" */
     uint64_t n_bytes, shape[8];
     uint32_t n_dims;
-    bool used;                 /* the model calls for it */
+    bool used; /* the model calls for it */
 };
-struct rod_inspect_report {    /* the letters are the design's: D d_model, L layers, E d_inner, M mem_size, R low rank, ... */
+struct rod_inspect_report { /* the letters are the design's: D d_model, L layers, E d_inner, M mem_size, R low rank, ...
+                             */
     char name[128], layout[16], arch[32], weight_dtype[16];
     uint32_t D, L, E, M, R, K, V, H, Hk, Hv, P, F, window_tok, rot_dim;
     double rot_base;
     float norm_eps, k_eps;
     bool tied, scale_embed, norm_embed, qk_norm, rot_interleaved;
     int32_t bos_id;
-    int32_t eos_ids[8]; uint32_t n_eos_ids;
-    bool has_tokenizer;        /* else prompts must be token ids */
-    uint32_t tokenizer_ids;    /* the tokenizer's highest id + 1 */
+    int32_t eos_ids[8];
+    uint32_t n_eos_ids;
+    bool has_tokenizer;                          /* else prompts must be token ids */
+    uint32_t tokenizer_ids;                      /* the tokenizer's highest id + 1 */
     uint64_t n_params, weight_bytes, file_bytes; /* weight_bytes: what the model calls for */
     /* One session, whatever its length: S in fp32, conv tail and window in 16 bits (GPU) or all in fp32 (CPU). */
     uint64_t S_bytes, conv16_bytes, window16_bytes, session16_bytes, session32_bytes;
-    const struct rod_tensor_info *tensors; size_t n_tensors; /* sorted by name */
-    const char *warnings[4]; uint32_t n_warnings;
+    const struct rod_tensor_info *tensors;
+    size_t n_tensors; /* sorted by name */
+    const char *warnings[4];
+    uint32_t n_warnings;
     void *priv;
 };
 /* Opens model and tokenizer as serving does. Errors name the first fault: the key, or tensor and file. */
@@ -239,26 +261,29 @@ void rod_inspect_free(struct rod_inspect_report *report);
 struct rod_verify_options {
     const char *model_dir, *golden_path;
     const char *device, *precision; /* NULL = "auto" */
-    uint32_t n_threads;        /* CPU, 0 = all cores */
-    uint32_t first_tok, piece_tok; /* how prefill splits the prompt: the first piece, the others; 0 = as large as fits */
+    uint32_t n_threads;             /* CPU, 0 = all cores */
+    uint32_t first_tok,
+        piece_tok; /* how prefill splits the prompt: the first piece, the others; 0 = as large as fits */
 };
 enum { ROD_VERIFY_PREFILL, ROD_VERIFY_STEPS, ROD_VERIFY_N_MODES };
-struct rod_verify_row {        /* one tensor in one mode */
-    char what[32];             /* "logits", "state.3.S" */
+struct rod_verify_row { /* one tensor in one mode */
+    char what[32];      /* "logits", "state.3.S" */
     int mode;
-    double rel_err;            /* ||x - ref|| / ||ref|| */
-    double max_err;            /* largest |x - ref| of one element / rms of its row of the reference */
+    double rel_err; /* ||x - ref|| / ||ref|| */
+    double max_err; /* largest |x - ref| of one element / rms of its row of the reference */
     bool ok;
 };
-struct rod_verify_agreement {  /* argmax of the prompt's logits; greedy continuation, fed the reference's ids */
-    uint32_t argmax_same, argmax_excused, greedy_same, greedy_excused; /* excused: too close to call at this precision */
+struct rod_verify_agreement { /* argmax of the prompt's logits; greedy continuation, fed the reference's ids */
+    uint32_t argmax_same, argmax_excused, greedy_same,
+        greedy_excused; /* excused: too close to call at this precision */
     bool ok;
 };
 struct rod_verify_report {
     char model[128], device[64], precision[16];
     uint32_t n_tok, n_greedy;
     double rel_bound, max_bound, margin; /* margin: of the logits' deviation, below which ids may differ; 0 = never */
-    struct rod_verify_row *rows; size_t n_rows;
+    struct rod_verify_row *rows;
+    size_t n_rows;
     struct rod_verify_agreement agreement[ROD_VERIFY_N_MODES];
     bool passed;
 };
@@ -271,28 +296,31 @@ struct rod_bench_options {
     const char *model_dir, *synthetic; /* one of the two */
     const char *device, *precision;    /* NULL = "auto" */
     uint32_t n_threads;                /* CPU, 0 = all cores */
-    const uint32_t *batches; size_t n_batches;     /* decode: sessions a step */
-    const uint64_t *contexts; size_t n_contexts;   /* decode: tokens each session has read before */
-    const uint64_t *prompts; size_t n_prompts;     /* prefill: lengths, one session */
-    double seconds;                    /* of measuring a row, at least 5 steps */
+    const uint32_t *batches;
+    size_t n_batches; /* decode: sessions a step */
+    const uint64_t *contexts;
+    size_t n_contexts; /* decode: tokens each session has read before */
+    const uint64_t *prompts;
+    size_t n_prompts; /* prefill: lengths, one session */
+    double seconds;   /* of measuring a row, at least 5 steps */
 };
 struct rod_bench_row {
     char model[128], device[64], dtype[16];
     bool prefill;
     uint32_t batch;
-    uint64_t context;          /* decode: tokens before; prefill: prompt length */
-    double ms;                 /* median of a step (decode) or of the whole prompt (prefill) */
-    double ms_low, ms_high;    /* fastest and slowest */
-    double tokens_per_s;       /* from the median */
-    double bytes, flop;        /* that must move and be done: weights once a step, states, windows */
-    double read_bytes_per_s;   /* ceiling: reading as many bytes as one such step touches, all threads */
-    double flop_per_s;         /* ceiling: a matrix product in cache, all threads */
-    double ceiling;            /* tokens/s if the larger of the two floors were reached */
-    double fraction;           /* tokens_per_s / ceiling */
-    uint64_t resident_bytes;   /* of the process, after the row */
+    uint64_t context;        /* decode: tokens before; prefill: prompt length */
+    double ms;               /* median of a step (decode) or of the whole prompt (prefill) */
+    double ms_low, ms_high;  /* fastest and slowest */
+    double tokens_per_s;     /* from the median */
+    double bytes, flop;      /* that must move and be done: weights once a step, states, windows */
+    double read_bytes_per_s; /* ceiling: reading as many bytes as one such step touches, all threads */
+    double flop_per_s;       /* ceiling: a matrix product in cache, all threads */
+    double ceiling;          /* tokens/s if the larger of the two floors were reached */
+    double fraction;         /* tokens_per_s / ceiling */
+    uint64_t resident_bytes; /* of the process, after the row */
 };
 /* Calls report for each row as it is measured; a nonzero return stops. */
-int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, const struct rod_bench_row *row), void *arg,
-              struct rod_error *err);
+int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, const struct rod_bench_row *row),
+              void *arg, struct rod_error *err);
 
 #endif

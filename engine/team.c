@@ -17,7 +17,7 @@
 enum { SPINS = 2000 /* some 20 us */, STALL_NS = 1000000, ALONE_FACTOR = 20, ALONE_MAX_NS = 500000000 };
 
 struct team {
-    uint32_t n, n_active; /* n_active: of this run, n or 1 */
+    uint32_t n, n_active;                /* n_active: of this run, n or 1 */
     uint64_t stalled_ns, alone_until_ns; /* the caller's */
     pthread_t *threads;
     void (*job)(void *arg, uint32_t member);
@@ -31,7 +31,10 @@ struct team {
     atomic_bool stop;
 };
 
-struct member { struct team *team; uint32_t index; };
+struct member {
+    struct team *team;
+    uint32_t index;
+};
 
 static void pause_briefly(void) {
 #ifdef __x86_64__
@@ -52,7 +55,8 @@ static void team_await(struct team *team, atomic_uint *counter, unsigned seen) {
         pause_briefly();
     }
     pthread_mutex_lock(&team->lock);
-    atomic_fetch_add(&team->n_asleep, 1); /* before the next look at the counter: team_announce looks in the other order */
+    atomic_fetch_add(&team->n_asleep,
+                     1); /* before the next look at the counter: team_announce looks in the other order */
     while (atomic_load(counter) == seen) pthread_cond_wait(&team->wake, &team->lock);
     atomic_fetch_sub(&team->n_asleep, 1);
     pthread_mutex_unlock(&team->lock);

@@ -17,23 +17,31 @@ int tokenizer_parse(const char *json, size_t len, const char *config_json, size_
                     struct rod_error *err);
 void tokenizer_close(struct tokenizer *t);
 
-/* text: UTF-8, else ROD_EINVALID. special: recognise special added tokens, and begin with those that the tokenizer's files
- * ask for before every text (TemplateProcessing, add_bos_token: none in the published models). *ids malloc'd (never NULL
- * on success). */
-int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool special, int32_t **ids, size_t *n_ids,
-                     struct rod_error *err);
-/* A text of several pieces, each recognising special tokens or not: encoded as their concatenation would be, except that
- * no special token begins or ends in a piece that does not recognise them. */
-struct tokenizer_piece { const char *text; size_t len; bool special; };
+/* text: UTF-8, else ROD_EINVALID. special: recognise special added tokens, and begin with those that the tokenizer's
+ * files ask for before every text (TemplateProcessing, add_bos_token: none in the published models). *ids malloc'd
+ * (never NULL on success). */
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, bool special, int32_t **ids,
+                     size_t *n_ids, struct rod_error *err);
+/* A text of several pieces, each recognising special tokens or not: encoded as their concatenation would be, except
+ * that no special token begins or ends in a piece that does not recognise them. */
+struct tokenizer_piece {
+    const char *text;
+    size_t len;
+    bool special;
+};
 int tokenizer_encode_pieces(const struct tokenizer *t, const struct tokenizer_piece *pieces, size_t n_pieces,
                             int32_t **ids, size_t *n_ids, struct rod_error *err);
 
-uint32_t tokenizer_n_ids(const struct tokenizer *t);              /* highest id + 1 */
+uint32_t tokenizer_n_ids(const struct tokenizer *t);                                            /* highest id + 1 */
 const char *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *len, bool *special); /* NULL: no such id */
-int32_t tokenizer_find(const struct tokenizer *t, const char *content); /* id of an added token's exact content, or -1 */
+int32_t tokenizer_find(const struct tokenizer *t,
+                       const char *content); /* id of an added token's exact content, or -1 */
 
 /* Streaming decode: bytes in, whole UTF-8 characters out; never half a character. */
-struct detok { unsigned char held[4]; uint32_t n_held; };
+struct detok {
+    unsigned char held[4];
+    uint32_t n_held;
+};
 /* Appends id's text to dst, at most *n_dst + 4 bytes written past the token's own length; dst must have room for
  * token length * 3 + 16 bytes (a broken byte becomes U+FFFD, 3 bytes). Returns the bytes appended. */
 size_t detok_push(struct detok *d, const struct tokenizer *t, int32_t id, bool skip_special, char *dst);

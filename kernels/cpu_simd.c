@@ -11,13 +11,13 @@
 #include <string.h>
 
 #if defined __AVX512F__
-#define LANES 16
+#define LANES    16
 #define MAX_ROWS 8
 #elif defined __AVX2__
-#define LANES 8
+#define LANES    8
 #define MAX_ROWS 2
 #else
-#define LANES 4
+#define LANES    4
 #define MAX_ROWS 1
 #endif
 #if defined __F16C__ || defined __AVX512F__
@@ -26,16 +26,16 @@
 
 #pragma GCC optimize("fp-contract=fast")
 
-#define VECTOR_BYTES (LANES * 4)
-#define AHEAD_ROWS 4 /* from so many rows on a product is bound by arithmetic and has loads to spare */
+#define VECTOR_BYTES   (LANES * 4)
+#define AHEAD_ROWS     4    /* from so many rows on a product is bound by arithmetic and has loads to spare */
 #define PREFETCH_BYTES 8192 /* ahead in a stream of weights: some 150 ns at the speed of eight rows */
-#define NV (CPU_PANEL / LANES)
+#define NV             (CPU_PANEL / LANES)
 /* keys scored together, so that four heads' sums fit the registers */
-#define WINDOW_NV (LANES == 16 ? 2 : LANES == 8 ? 2 : 1)
+#define WINDOW_NV    (LANES == 16 ? 2 : LANES == 8 ? 2 : 1)
 #define WINDOW_LANES (WINDOW_NV * LANES)
-#define CAT_(a, b) a##b
-#define CAT(a, b) CAT_(a, b)
-#define INLINE static inline __attribute__((always_inline))
+#define CAT_(a, b)   a##b
+#define CAT(a, b)    CAT_(a, b)
+#define INLINE       static inline __attribute__((always_inline))
 
 typedef float vf __attribute__((vector_size(VECTOR_BYTES)));
 typedef int32_t vi __attribute__((vector_size(VECTOR_BYTES)));
@@ -148,9 +148,9 @@ INLINE void load_column(enum cpu_dtype dtype, const unsigned char *p, vf out[NV]
 
 /* np panels by nr rows: y = base + W x; all of np, nr, dtype are constants after inlining. n_last = rows of W in the
  * last panel (32 but at the end of the matrix). */
-INLINE void tile(enum cpu_dtype dtype, const int np, const int nr, const unsigned char *w, size_t panel_bytes, uint32_t n,
-                 const float *x, size_t ldx, const float *base, size_t ld_base, float *y, size_t ldy, uint32_t n_last,
-                 const char *ahead) {
+INLINE void tile(enum cpu_dtype dtype, const int np, const int nr, const unsigned char *w, size_t panel_bytes,
+                 uint32_t n, const float *x, size_t ldx, const float *base, size_t ld_base, float *y, size_t ldy,
+                 uint32_t n_last, const char *ahead) {
     vf acc[4][MAX_ROWS][NV];
 #pragma GCC unroll 16
     for (int p = 0; p < np; p++)
@@ -206,31 +206,41 @@ INLINE void tile(enum cpu_dtype dtype, const int np, const int nr, const unsigne
 }
 
 /* A tile of its own function each: one loop a function keeps its few pointers in registers. */
-#define TILE(suffix, dtype, np, nr)                                                                                      \
-    static __attribute__((noinline)) void tile_##suffix##_##np##x##nr(                                                   \
-        const unsigned char *w, size_t panel_bytes, uint32_t n, const float *x, size_t ldx, const float *base,           \
-        size_t ld_base, float *y, size_t ldy, uint32_t n_last, const char *ahead) {                                      \
-        tile(dtype, np, nr, w, panel_bytes, n, x, ldx, base, ld_base, y, ldy, n_last, ahead);                            \
+#define TILE(suffix, dtype, np, nr)                                                                                    \
+    static __attribute__((noinline)) void tile_##suffix##_##np##x##nr(                                                 \
+        const unsigned char *w, size_t panel_bytes, uint32_t n, const float *x, size_t ldx, const float *base,         \
+        size_t ld_base, float *y, size_t ldy, uint32_t n_last, const char *ahead) {                                    \
+        tile(dtype, np, nr, w, panel_bytes, n, x, ldx, base, ld_base, y, ldy, n_last, ahead);                          \
     }
 typedef void tile_function(const unsigned char *w, size_t panel_bytes, uint32_t n, const float *x, size_t ldx,
                            const float *base, size_t ld_base, float *y, size_t ldy, uint32_t n_last, const char *ahead);
 #if MAX_ROWS == 8
-#define TILES(s, d) \
-    TILE(s, d, 1, 1) TILE(s, d, 1, 2) TILE(s, d, 1, 3) TILE(s, d, 1, 4) TILE(s, d, 1, 5) TILE(s, d, 1, 6) TILE(s, d, 1, 7) \
-    TILE(s, d, 1, 8) TILE(s, d, 4, 1) TILE(s, d, 4, 2)
-#define ONE_PANEL(s) \
-    {tile_##s##_1x1, tile_##s##_1x2, tile_##s##_1x3, tile_##s##_1x4, tile_##s##_1x5, tile_##s##_1x6, tile_##s##_1x7, tile_##s##_1x8}
-#define FEW_ROWS(s) {tile_##s##_4x1, tile_##s##_4x2}
+#define TILES(s, d)                                                                                                    \
+    TILE(s, d, 1, 1)                                                                                                   \
+    TILE(s, d, 1, 2)                                                                                                   \
+    TILE(s, d, 1, 3) TILE(s, d, 1, 4) TILE(s, d, 1, 5) TILE(s, d, 1, 6) TILE(s, d, 1, 7) TILE(s, d, 1, 8)              \
+        TILE(s, d, 4, 1) TILE(s, d, 4, 2)
+#define ONE_PANEL(s)                                                                                                   \
+    {                                                                                                                  \
+        tile_##s##_1x1, tile_##s##_1x2, tile_##s##_1x3, tile_##s##_1x4, tile_##s##_1x5, tile_##s##_1x6,                \
+            tile_##s##_1x7, tile_##s##_1x8                                                                             \
+    }
+#define FEW_ROWS(s)                                                                                                    \
+    { tile_##s##_4x1, tile_##s##_4x2 }
 enum { FEW_PANELS = 4 };
 #elif MAX_ROWS == 2
 #define TILES(s, d) TILE(s, d, 1, 1) TILE(s, d, 1, 2) TILE(s, d, 2, 1)
-#define ONE_PANEL(s) {tile_##s##_1x1, tile_##s##_1x2}
-#define FEW_ROWS(s) {tile_##s##_2x1, NULL}
+#define ONE_PANEL(s)                                                                                                   \
+    { tile_##s##_1x1, tile_##s##_1x2 }
+#define FEW_ROWS(s)                                                                                                    \
+    { tile_##s##_2x1, NULL }
 enum { FEW_PANELS = 2 };
 #else
 #define TILES(s, d) TILE(s, d, 1, 1)
-#define ONE_PANEL(s) {tile_##s##_1x1}
-#define FEW_ROWS(s) {NULL, NULL}
+#define ONE_PANEL(s)                                                                                                   \
+    { tile_##s##_1x1 }
+#define FEW_ROWS(s)                                                                                                    \
+    { NULL, NULL }
 enum { FEW_PANELS = 1 };
 #endif
 TILES(f32, CPU_F32)
@@ -260,8 +270,8 @@ static void linear(const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_
                 if (ahead->range[ahead->next].at >= ahead->range[ahead->next].end) ahead->next++;
             }
             run(w->data + p * panel_bytes, panel_bytes, w->cols, x + r * ldx, ldx,
-                base ? base + r * ld_base + (size_t)p * CPU_PANEL : NULL, ld_base, y + r * ldy + (size_t)p * CPU_PANEL, ldy,
-                n_last, next);
+                base ? base + r * ld_base + (size_t)p * CPU_PANEL : NULL, ld_base, y + r * ldy + (size_t)p * CPU_PANEL,
+                ldy, n_last, next);
             r += nr;
         }
         p += np;
@@ -270,8 +280,8 @@ static void linear(const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_
 
 /* nr rows of 32 columns: y = scale * y + x1 b1 + x2 b2, sums in this order; b* are [k, 32] with row stride ldb. */
 INLINE void small_tile(const int nr, const float *x1, size_t ldx1, uint32_t k1, const float *b1, size_t ldb1,
-                       const float *x2, size_t ldx2, uint32_t k2, const float *b2, size_t ldb2, const float *scale, float *y,
-                       size_t ldy) {
+                       const float *x2, size_t ldx2, uint32_t k2, const float *b2, size_t ldb2, const float *scale,
+                       float *y, size_t ldy) {
     vf acc[MAX_ROWS][NV];
 #pragma GCC unroll 16
     for (int r = 0; r < nr; r++)
@@ -296,13 +306,14 @@ INLINE void small_tile(const int nr, const float *x1, size_t ldx1, uint32_t k1, 
 }
 
 static void gla_chunk_apply(uint32_t M, uint32_t n, size_t ld, const float *q_in, const float *A, const float *k_out,
-                            const float *decay, const float *u, size_t ldu, uint32_t e0, uint32_t e1, float *S, float *o,
-                            size_t ldo) {
+                            const float *decay, const float *u, size_t ldu, uint32_t e0, uint32_t e1, float *S,
+                            float *o, size_t ldo) {
     enum { ROWS = MAX_ROWS };
     for (uint32_t e = e0; e < e1; e += CPU_PANEL) {
         float *Se = S + (size_t)e * M; /* panel e / 32: [M][32] */
         uint32_t t = 0;
-        for (; t + ROWS <= n; t += ROWS) /* rows t.. see only the inputs up to their last one; A is 0 above the diagonal */
+        for (; t + ROWS <= n;
+             t += ROWS) /* rows t.. see only the inputs up to their last one; A is 0 above the diagonal */
             small_tile(ROWS, q_in + t * ld, ld, M, Se, CPU_PANEL, A + (size_t)t * CPU_CHUNK, CPU_CHUNK, t + ROWS, u + e,
                        ldu, NULL, o + t * ldo + e, ldo);
         for (; t < n; t++)
@@ -416,8 +427,8 @@ static void gla_chunk_decays(uint32_t M, uint32_t n, size_t ld, const float *q, 
         }
 }
 
-static void gla_chunk_scores(uint32_t M, uint32_t n, size_t ld, uint32_t t, const float *q, const float *k, const double *b,
-                             float *A) {
+static void gla_chunk_scores(uint32_t M, uint32_t n, size_t ld, uint32_t t, const float *q, const float *k,
+                             const double *b, float *A) {
     for (uint32_t i = 0; i <= t; i++) {
         vf sum = {0};
         for (uint32_t m = 0; m < M; m += LANES) {
@@ -431,10 +442,11 @@ static void gla_chunk_scores(uint32_t M, uint32_t n, size_t ld, uint32_t t, cons
 
 /* ---- attention over the window ---- */
 
-/* scores of n_blocks blocks of 32 keys for nh heads (h, h + Hk, ...: they share the key head); ld_s floats between heads.
- * A block is [P][32]; the blocks are a ring of n_ring, ld_block floats apart. */
+/* scores of n_blocks blocks of 32 keys for nh heads (h, h + Hk, ...: they share the key head); ld_s floats between
+ * heads. A block is [P][32]; the blocks are a ring of n_ring, ld_block floats apart. */
 INLINE void window_scores(const int nh, uint32_t P, const float *q, size_t ld_q, const float *kt, size_t ld_block,
-                          uint32_t first_block, uint32_t n_blocks, uint32_t n_ring, float scale, float *scores, size_t ld_s) {
+                          uint32_t first_block, uint32_t n_blocks, uint32_t n_ring, float scale, float *scores,
+                          size_t ld_s) {
     for (uint32_t b = 0, at = first_block; b < n_blocks; b++, at = at + 1 == n_ring ? 0 : at + 1) {
         const float *block = kt + at * ld_block;
         for (uint32_t j = 0; j < CPU_PANEL; j += WINDOW_LANES) {
@@ -510,7 +522,8 @@ INLINE void window_values(const int nh, const int nv, const float *weights, size
 }
 
 /* The same for one head and the last n_dims < LANES dims of it. */
-static void window_values_rest(const float *weights, const float *v, size_t ld_v, uint32_t n, float *out, uint32_t n_dims) {
+static void window_values_rest(const float *weights, const float *v, size_t ld_v, uint32_t n, float *out,
+                               uint32_t n_dims) {
     for (uint32_t i = 0; i < n_dims; i++) {
         float sum = out[i];
         for (uint32_t j = 0; j < n; j++) sum += v[j * ld_v + i] * weights[j];
@@ -536,14 +549,22 @@ static void window(uint32_t h0, uint32_t h1, uint32_t Hk, uint32_t Hv, uint32_t 
             float *oh = out + (size_t)h * P, total[4];
             size_t head_at[4] = {0};
             switch (nh) {
-            case 1: window_scores(1, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s); break;
-            case 2: window_scores(2, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s); break;
-            case 3: window_scores(3, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s); break;
-            default: window_scores(4, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s); break;
+            case 1:
+                window_scores(1, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s);
+                break;
+            case 2:
+                window_scores(2, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s);
+                break;
+            case 3:
+                window_scores(3, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s);
+                break;
+            default:
+                window_scores(4, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s);
+                break;
             }
             for (uint32_t g = 0; g < nh; g++) {
                 float *weights = scratch + g * ld_s;
-                for (uint32_t j = 0; j < before; j++) weights[j] = -INFINITY; /* older than the window */
+                for (uint32_t j = 0; j < before; j++) weights[j] = -INFINITY;      /* older than the window */
                 for (size_t j = before + n; j < ld_s; j++) weights[j] = -INFINITY; /* after this token */
                 total[g] = window_softmax(weights, (uint32_t)ld_s);
                 head_at[g] = (size_t)((h + g * Hk) % Hv) * P;
@@ -557,8 +578,8 @@ static void window(uint32_t h0, uint32_t h1, uint32_t Hk, uint32_t Hv, uint32_t 
                     window_values(4, 4, weights, ld_s, v + p, ld_v, head_at, n_part, oh + p, ld_h);
                 for (; p + LANES <= P; p += LANES)
                     for (uint32_t g = 0; g < nh; g++)
-                        window_values(1, 1, weights + g * ld_s, ld_s, v + p, ld_v, head_at + g, n_part, oh + g * ld_h + p,
-                                      ld_h);
+                        window_values(1, 1, weights + g * ld_s, ld_s, v + p, ld_v, head_at + g, n_part,
+                                      oh + g * ld_h + p, ld_h);
                 for (uint32_t g = 0; p < P && g < nh; g++)
                     window_values_rest(weights + g * ld_s, v + head_at[g] + p, ld_v, n_part, oh + g * ld_h + p, P - p);
             }
@@ -579,7 +600,7 @@ static float read_sum(const float *x, size_t n) {
 }
 
 #define STRING_(x) #x
-#define STRING(x) STRING_(x)
+#define STRING(x)  STRING_(x)
 extern const struct cpu_ops CAT(cpu_ops_, ISA);
 const struct cpu_ops CAT(cpu_ops_, ISA) = {
     .isa = STRING(ISA),

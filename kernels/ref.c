@@ -22,7 +22,8 @@ void ref_rmsnorm(const float *x, const float *w, float eps, uint32_t n, float *y
     for (uint32_t i = 0; i < n; i++) y[i] = (float)((double)x[i] * (double)w[i] * scale);
 }
 
-void ref_conv_silu(const float *const *tap, uint32_t K, const float *w, size_t ldw, const float *bias, uint32_t E, float *s) {
+void ref_conv_silu(const float *const *tap, uint32_t K, const float *w, size_t ldw, const float *bias, uint32_t E,
+                   float *s) {
     for (uint32_t e = 0; e < E; e++) {
         double sum = (double)bias[e];
         for (uint32_t j = 0; j < K; j++) sum += (double)w[j * ldw + e] * (double)tap[j][e];
@@ -64,8 +65,8 @@ static double score(uint32_t P, const float *q, const float *k) {
     return sum / sqrt((double)P);
 }
 
-void ref_window(uint32_t H, uint32_t Hk, uint32_t Hv, uint32_t P, uint32_t n, const float *q, const float *k, const float *v,
-                float *out) {
+void ref_window(uint32_t H, uint32_t Hk, uint32_t Hv, uint32_t P, uint32_t n, const float *q, const float *k,
+                const float *v, float *out) {
     for (uint32_t h = 0; h < H; h++) {
         const float *qh = q + (size_t)h * P, *kh = k + (size_t)(h % Hk) * P, *vh = v + (size_t)(h % Hv) * P;
         double top = -INFINITY;

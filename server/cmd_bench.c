@@ -20,25 +20,78 @@ struct bench_options {
 
 #define AT(field) offsetof(struct bench_options, field)
 static const struct option bench_flags[] = {
-    {.name = "model", .type = OPTION_STRING, .offset = AT(model), .metavar = "DIR", .group = "What", .help = "checkpoint directory"},
-    {.name = "synthetic", .type = OPTION_STRING, .offset = AT(synthetic), .metavar = "NAME", .group = "What",
+    {.name = "model",
+     .type = OPTION_STRING,
+     .offset = AT(model),
+     .metavar = "DIR",
+     .group = "What",
+     .help = "checkpoint directory"},
+    {.name = "synthetic",
+     .type = OPTION_STRING,
+     .offset = AT(synthetic),
+     .metavar = "NAME",
+     .group = "What",
      .help = "random weights of a published shape instead: rodimus-1.4b, rodimus-plus-1.6b, rodimus-plus-1.6b-w1024, "
              "rodimus-plus-4b"},
-    {.name = "batches", .type = OPTION_LIST, .offset = AT(batches), .fallback = "1,2,4,8,16,32,64", .metavar = "N,N,...",
-     .group = "What", .help = "decode: sessions a step"},
-    {.name = "contexts", .type = OPTION_LIST, .offset = AT(contexts), .fallback = "512", .metavar = "N,N,...", .group = "What",
+    {.name = "batches",
+     .type = OPTION_LIST,
+     .offset = AT(batches),
+     .fallback = "1,2,4,8,16,32,64",
+     .metavar = "N,N,...",
+     .group = "What",
+     .help = "decode: sessions a step"},
+    {.name = "contexts",
+     .type = OPTION_LIST,
+     .offset = AT(contexts),
+     .fallback = "512",
+     .metavar = "N,N,...",
+     .group = "What",
      .help = "decode: tokens each session has read before"},
-    {.name = "prompts", .type = OPTION_LIST, .offset = AT(prompts), .fallback = "64,512,4096", .metavar = "N,N,...",
-     .group = "What", .help = "prefill: prompt lengths"},
-    {.name = "device", .type = OPTION_CHOICE, .offset = AT(device), .fallback = "auto", .choices = "auto|cpu|cuda|cuda:N", .metavar = "NAME",
-     .group = "How", .help = "where to run"},
-    {.name = "precision", .type = OPTION_CHOICE, .offset = AT(precision), .fallback = "auto", .choices = "auto|fp32|bf16|fp16", .metavar = "NAME",
-     .group = "How", .help = "of the weights; auto = their own"},
-    {.name = "threads", .type = OPTION_AUTO, .offset = AT(threads), .fallback = "auto", .max = 4096, .metavar = "N",
-     .group = "How", .help = "CPU compute threads; auto = all cores"},
-    {.name = "seconds", .type = OPTION_FLOAT, .offset = AT(seconds), .fallback = "2", .min = 0.01, .max = 600, .metavar = "S",
-     .group = "How", .help = "time to measure a row"},
-    {.name = "json", .type = OPTION_STRING, .offset = AT(json), .metavar = "FILE", .group = "Output",
+    {.name = "prompts",
+     .type = OPTION_LIST,
+     .offset = AT(prompts),
+     .fallback = "64,512,4096",
+     .metavar = "N,N,...",
+     .group = "What",
+     .help = "prefill: prompt lengths"},
+    {.name = "device",
+     .type = OPTION_CHOICE,
+     .offset = AT(device),
+     .fallback = "auto",
+     .choices = "auto|cpu|cuda|cuda:N",
+     .metavar = "NAME",
+     .group = "How",
+     .help = "where to run"},
+    {.name = "precision",
+     .type = OPTION_CHOICE,
+     .offset = AT(precision),
+     .fallback = "auto",
+     .choices = "auto|fp32|bf16|fp16",
+     .metavar = "NAME",
+     .group = "How",
+     .help = "of the weights; auto = their own"},
+    {.name = "threads",
+     .type = OPTION_AUTO,
+     .offset = AT(threads),
+     .fallback = "auto",
+     .max = 4096,
+     .metavar = "N",
+     .group = "How",
+     .help = "CPU compute threads; auto = all cores"},
+    {.name = "seconds",
+     .type = OPTION_FLOAT,
+     .offset = AT(seconds),
+     .fallback = "2",
+     .min = 0.01,
+     .max = 600,
+     .metavar = "S",
+     .group = "How",
+     .help = "time to measure a row"},
+    {.name = "json",
+     .type = OPTION_STRING,
+     .offset = AT(json),
+     .metavar = "FILE",
+     .group = "Output",
      .help = "write the rows there too"},
 };
 
@@ -60,28 +113,32 @@ static uint64_t *numbers(const char *flag, const struct option_list *list, uint6
     return values;
 }
 
-struct bench_output { json_t *rows; char date[32]; bool header; };
+struct bench_output {
+    json_t *rows;
+    char date[32];
+    bool header;
+};
 
 static int report_row(void *arg, const struct rod_bench_row *row) {
     struct bench_output *output = arg;
     if (!output->header) {
         printf("%s, %s, %s; read %.0f GB/s and %.0f GFLOP/s are this run's own ceilings\n\n", row->model, row->device,
                row->dtype, row->read_bytes_per_s / 1e9, row->flop_per_s / 1e9);
-        printf("%-8s %6s %9s %12s %10s %10s %10s %9s %9s\n", "phase", "batch", "context", "tokens/s", "ms", "MB", "GFLOP",
-               "ceiling", "resident");
+        printf("%-8s %6s %9s %12s %10s %10s %10s %9s %9s\n", "phase", "batch", "context", "tokens/s", "ms", "MB",
+               "GFLOP", "ceiling", "resident");
         output->header = true;
     }
-    printf("%-8s %6u %9llu %12.1f %10.3f %10.2f %10.3f %8.1f%% %6.0f MB\n", row->prefill ? "prefill" : "decode", row->batch,
-           (unsigned long long)row->context, row->tokens_per_s, row->ms, row->bytes / 1e6, row->flop / 1e9,
+    printf("%-8s %6u %9llu %12.1f %10.3f %10.2f %10.3f %8.1f%% %6.0f MB\n", row->prefill ? "prefill" : "decode",
+           row->batch, (unsigned long long)row->context, row->tokens_per_s, row->ms, row->bytes / 1e6, row->flop / 1e9,
            100 * row->fraction, (double)row->resident_bytes / 1e6);
     if (fflush(stdout)) return -1; /* main.c says so */
     json_t *object = json_pack(
         "{s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I}", "model", row->model, "phase",
-        row->prefill ? "prefill" : "decode", "device", row->device, "commit", version_commit(), "date", output->date, "dtype",
-        row->dtype, "batch", (int)row->batch, "context", (json_int_t)row->context, "tokens_per_s", row->tokens_per_s, "ms",
-        row->ms, "ms_low", row->ms_low, "ms_high", row->ms_high, "bytes", row->bytes, "flop", row->flop, "ceiling",
-        row->ceiling, "fraction", row->fraction, "read_bytes_per_s", row->read_bytes_per_s, "flop_per_s", row->flop_per_s,
-        "resident_bytes", (json_int_t)row->resident_bytes);
+        row->prefill ? "prefill" : "decode", "device", row->device, "commit", version_commit(), "date", output->date,
+        "dtype", row->dtype, "batch", (int)row->batch, "context", (json_int_t)row->context, "tokens_per_s",
+        row->tokens_per_s, "ms", row->ms, "ms_low", row->ms_low, "ms_high", row->ms_high, "bytes", row->bytes, "flop",
+        row->flop, "ceiling", row->ceiling, "fraction", row->fraction, "read_bytes_per_s", row->read_bytes_per_s,
+        "flop_per_s", row->flop_per_s, "resident_bytes", (json_int_t)row->resident_bytes);
     return json_array_append_new(output->rows, object);
 }
 
@@ -93,16 +150,23 @@ static int run_bench(const struct bench_options *options, struct bench_output *o
     int rc = 2;
     if (batches && contexts && prompts && batches32) {
         for (size_t i = 0; i < options->batches.n_items; i++) batches32[i] = (uint32_t)batches[i];
-        struct rod_bench_options bench = {
-            .model_dir = options->model, .synthetic = options->synthetic[0] ? options->synthetic : NULL,
-            .device = options->device, .precision = options->precision, .n_threads = (uint32_t)options->threads,
-            .batches = batches32, .n_batches = options->batches.n_items, .contexts = contexts,
-            .n_contexts = options->contexts.n_items, .prompts = prompts, .n_prompts = options->prompts.n_items,
-            .seconds = options->seconds};
+        struct rod_bench_options bench = {.model_dir = options->model,
+                                          .synthetic = options->synthetic[0] ? options->synthetic : NULL,
+                                          .device = options->device,
+                                          .precision = options->precision,
+                                          .n_threads = (uint32_t)options->threads,
+                                          .batches = batches32,
+                                          .n_batches = options->batches.n_items,
+                                          .contexts = contexts,
+                                          .n_contexts = options->contexts.n_items,
+                                          .prompts = prompts,
+                                          .n_prompts = options->prompts.n_items,
+                                          .seconds = options->seconds};
         struct rod_error err = {0};
         rc = rod_bench(&bench, report_row, output, &err) ? 1 : 0;
         if (rc) fprintf(stderr, "rodimus bench: %s\n", err.message[0] ? err.message : "cannot keep the results");
-        if (!rc && options->json[0] && json_dump_file(output->rows, options->json, JSON_INDENT(1) | JSON_REAL_PRECISION(7))) {
+        if (!rc && options->json[0] &&
+            json_dump_file(output->rows, options->json, JSON_INDENT(1) | JSON_REAL_PRECISION(7))) {
             fprintf(stderr, "rodimus bench: cannot write %s: %s\n", options->json, strerror(errno));
             rc = 1;
         }
@@ -121,8 +185,10 @@ int cmd_bench(int argc, char **argv) {
         fprintf(stderr, "rodimus bench: %s\n", error.message);
     } else if (help) {
         printf("Usage: rodimus bench --model DIR | --synthetic NAME [flags]\n\n"
-               "Decode and prefill at the engine's level, without HTTP. Each row says the bytes and FLOP that it needs and\n"
-               "what fraction it reaches of the ceiling: reading as many bytes, or multiplying in cache, on this machine in\n"
+               "Decode and prefill at the engine's level, without HTTP. Each row says the bytes and FLOP that it needs "
+               "and\n"
+               "what fraction it reaches of the ceiling: reading as many bytes, or multiplying in cache, on this "
+               "machine in\n"
                "this run.\n");
         options_help(&set, stdout, 100);
         rc = 0;

@@ -29,7 +29,8 @@ static const char HELP[] =
     "  --json FILE           write the report to FILE too (- is standard output)\n"
     "  --help                this text\n"
     "\n"
-    "Times are in milliseconds. first token: until the first text; inter-token: between two pieces of text of one stream\n"
+    "Times are in milliseconds. first token: until the first text; inter-token: between two pieces of text of one "
+    "stream\n"
     "(a piece may hold several tokens); per token: from first to last text by the tokens less one; end to end: whole\n"
     "request. With --rate, times count from when the request was due. Exit code 0 only if every request succeeded.\n";
 
@@ -149,11 +150,14 @@ static int read_flag(struct load_options *options, int flag, const char *name, c
     case 's': return read_u32(value, 100000, &plan->n_streams) ? 0 : usage(name, value, "must be 1 to 100000");
     case 'n': return read_u32(value, 100000000, &plan->n_requests) ? 0 : usage(name, value, "must be 1 to 100000000");
     case 'p':
-        return read_range(value, &plan->prompt_min_tok, &plan->prompt_max_tok) ? 0 : usage(name, value, "must be N or A:B");
+        return read_range(value, &plan->prompt_min_tok, &plan->prompt_max_tok) ? 0
+                                                                               : usage(name, value, "must be N or A:B");
     case 'o':
-        return read_range(value, &plan->output_min_tok, &plan->output_max_tok) ? 0 : usage(name, value, "must be N or A:B");
+        return read_range(value, &plan->output_min_tok, &plan->output_max_tok) ? 0
+                                                                               : usage(name, value, "must be N or A:B");
     case 'r': return read_real(value, 1e6, &plan->rate) ? 0 : usage(name, value, "must be 0 to 1000000");
-    case 'S': return read_u64(value, 0, UINT64_MAX, &plan->seed, NULL) ? 0 : usage(name, value, "must be a whole number");
+    case 'S':
+        return read_u64(value, 0, UINT64_MAX, &plan->seed, NULL) ? 0 : usage(name, value, "must be a whole number");
     case 't': return read_real(value, 2, &plan->temperature) ? 0 : usage(name, value, "must be 0 to 2");
     case 'v': return read_u32(value, 10000000, &plan->vocab) ? 0 : usage(name, value, "must be 1 to 10000000");
     case 'f':
@@ -172,14 +176,22 @@ static int read_flag(struct load_options *options, int flag, const char *name, c
 
 static int read_options(struct load_options *options, int argc, char **argv, bool *help) {
     static const struct option flags[] = {
-        {"url", required_argument, NULL, 'u'},           {"streams", required_argument, NULL, 's'},
-        {"requests", required_argument, NULL, 'n'},      {"prompt-tokens", required_argument, NULL, 'p'},
-        {"output-tokens", required_argument, NULL, 'o'}, {"rate", required_argument, NULL, 'r'},
-        {"seed", required_argument, NULL, 'S'},          {"temperature", required_argument, NULL, 't'},
-        {"vocab", required_argument, NULL, 'v'},         {"text", required_argument, NULL, 'f'},
-        {"stop-at-eos", no_argument, NULL, 'e'},         {"model", required_argument, NULL, 'm'},
-        {"api-key", required_argument, NULL, 'k'},       {"timeout-ms", required_argument, NULL, 'T'},
-        {"json", required_argument, NULL, 'j'},          {"help", no_argument, NULL, 'h'},
+        {"url", required_argument, NULL, 'u'},
+        {"streams", required_argument, NULL, 's'},
+        {"requests", required_argument, NULL, 'n'},
+        {"prompt-tokens", required_argument, NULL, 'p'},
+        {"output-tokens", required_argument, NULL, 'o'},
+        {"rate", required_argument, NULL, 'r'},
+        {"seed", required_argument, NULL, 'S'},
+        {"temperature", required_argument, NULL, 't'},
+        {"vocab", required_argument, NULL, 'v'},
+        {"text", required_argument, NULL, 'f'},
+        {"stop-at-eos", no_argument, NULL, 'e'},
+        {"model", required_argument, NULL, 'm'},
+        {"api-key", required_argument, NULL, 'k'},
+        {"timeout-ms", required_argument, NULL, 'T'},
+        {"json", required_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},
         {NULL, 0, NULL, 0},
     };
     int flag, index = 0, rc = 0;
@@ -243,8 +255,8 @@ static int write_json(const struct load_options *options, struct load_result *re
     for (size_t i = 0; i < result->n_reasons; i++)
         json_object_set_new(errors, result->reasons[i].text, json_integer((json_int_t)result->reasons[i].n));
     json_t *root = json_pack(
-        "{s:s, s:i, s:i, s:[i,i], s:[i,i], s:f, s:I, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o, s:o, s:o, s:o}", "url",
-        options->url, "streams", (int)plan->n_streams, "requests", (int)plan->n_requests, "prompt_tokens",
+        "{s:s, s:i, s:i, s:[i,i], s:[i,i], s:f, s:I, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o, s:o, s:o, s:o}",
+        "url", options->url, "streams", (int)plan->n_streams, "requests", (int)plan->n_requests, "prompt_tokens",
         (int)plan->prompt_min_tok, (int)plan->prompt_max_tok, "output_tokens", (int)plan->output_min_tok,
         (int)plan->output_max_tok, "rate", plan->rate, "seed", (json_int_t)plan->seed, "wall_s", wall_s, "ok",
         (json_int_t)result->n_ok, "failed", (json_int_t)result->n_failed, "prompt_tokens_total",
@@ -253,7 +265,8 @@ static int write_json(const struct load_options *options, struct load_result *re
         json_samples(&result->first_token), "inter_token_ms", json_samples(&result->inter_token), "per_token_ms",
         json_samples(&result->per_token), "end_to_end_ms", json_samples(&result->end_to_end), "errors", errors);
     FILE *file = strcmp(options->json_file, "-") == 0 ? stdout : fopen(options->json_file, "w");
-    int rc = root != NULL && file != NULL && json_dumpf(root, file, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) == 0 ? 0 : 1;
+    int rc =
+        root != NULL && file != NULL && json_dumpf(root, file, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) == 0 ? 0 : 1;
     if (file != NULL && fputc('\n', file) == EOF) rc = 1;
     if (file != NULL && file != stdout && fclose(file) != 0) rc = 1;
     if (rc != 0) fprintf(stderr, "rodimus load: cannot write %s\n", options->json_file);
@@ -263,8 +276,14 @@ static int write_json(const struct load_options *options, struct load_result *re
 
 int cmd_load(int argc, char **argv) {
     struct load_options options = {
-        .plan = {.n_streams = 8, .prompt_min_tok = 128, .prompt_max_tok = 128, .output_min_tok = 64,
-                 .output_max_tok = 64, .vocab = 1000, .seed = 1, .timeout_ms = 600000},
+        .plan = {.n_streams = 8,
+                 .prompt_min_tok = 128,
+                 .prompt_max_tok = 128,
+                 .output_min_tok = 64,
+                 .output_max_tok = 64,
+                 .vocab = 1000,
+                 .seed = 1,
+                 .timeout_ms = 600000},
     };
     struct load_result result = {0};
     struct rod_error err = {0};

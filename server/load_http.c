@@ -92,10 +92,14 @@ static int chunk_size_line(struct load_http *http) {
     const char *c = http->line;
     for (; *c != '\0'; c++) {
         unsigned digit;
-        if (*c >= '0' && *c <= '9') digit = (unsigned)(*c - '0');
-        else if (*c >= 'a' && *c <= 'f') digit = (unsigned)(*c - 'a' + 10);
-        else if (*c >= 'A' && *c <= 'F') digit = (unsigned)(*c - 'A' + 10);
-        else break;
+        if (*c >= '0' && *c <= '9')
+            digit = (unsigned)(*c - '0');
+        else if (*c >= 'a' && *c <= 'f')
+            digit = (unsigned)(*c - 'a' + 10);
+        else if (*c >= 'A' && *c <= 'F')
+            digit = (unsigned)(*c - 'A' + 10);
+        else
+            break;
         if (size > UINT64_MAX >> 4) return http_fault(http, "chunk size too large");
         size = size << 4 | digit;
     }

@@ -1,11 +1,12 @@
-/* load_http.h - what the load generator reads: an HTTP/1.1 response, the server-sent events in it, one completion chunk.
+/* load_http.h - what the load generator reads: an HTTP/1.1 response, the server-sent events in it, one completion
+ * chunk.
  *
  * What it is: three small push parsers. Each is fed bytes as they come from a socket, in pieces of any size, and calls
  * back for what is complete; the result does not depend on how the bytes were cut.
- * Who owns what: the caller owns the structs; load_sse holds a growing buffer that load_sse_fini frees. Bytes given to a
- * callback are valid during the call only.
- * Threads: none of its own, one thread a struct. Pure: no I/O, no clock, no state outside the structs.
- * Invariant: any input either parses or gives -1 with `fault` set; memory stays below LOAD_LINE_MAX and LOAD_EVENT_MAX.
+ * Who owns what: the caller owns the structs; load_sse holds a growing buffer that load_sse_fini frees. Bytes given to
+ * a callback are valid during the call only. Threads: none of its own, one thread a struct. Pure: no I/O, no clock, no
+ * state outside the structs. Invariant: any input either parses or gives -1 with `fault` set; memory stays below
+ * LOAD_LINE_MAX and LOAD_EVENT_MAX.
  */
 #ifndef LOAD_HTTP_H
 #define LOAD_HTTP_H
@@ -17,10 +18,10 @@
 enum { LOAD_LINE_MAX = 8192, LOAD_HEADERS_MAX = 65536, LOAD_EVENT_MAX = 1 << 20 };
 
 enum load_http_state {
-    LOAD_HTTP_STATUS,     /* status line */
+    LOAD_HTTP_STATUS, /* status line */
     LOAD_HTTP_HEADERS,
-    LOAD_HTTP_BODY,       /* body_left bytes, by Content-Length */
-    LOAD_HTTP_UNTIL_EOF,  /* neither length nor chunks: the body ends with the connection */
+    LOAD_HTTP_BODY,      /* body_left bytes, by Content-Length */
+    LOAD_HTTP_UNTIL_EOF, /* neither length nor chunks: the body ends with the connection */
     LOAD_HTTP_CHUNK_SIZE,
     LOAD_HTTP_CHUNK_DATA, /* body_left bytes of this chunk */
     LOAD_HTTP_CHUNK_END,  /* the line end after a chunk */
@@ -30,15 +31,15 @@ enum load_http_state {
 
 struct load_http {
     enum load_http_state state;
-    int status;           /* 200 ... once the status line was read */
-    bool keep_alive;      /* the connection may carry another request after this response */
-    bool event_stream;    /* Content-Type is text/event-stream */
+    int status;        /* 200 ... once the status line was read */
+    bool keep_alive;   /* the connection may carry another request after this response */
+    bool event_stream; /* Content-Type is text/event-stream */
     bool chunked, has_length;
     uint64_t length_bytes, body_left;
     size_t headers_bytes;
     size_t n_line;
     char line[LOAD_LINE_MAX];
-    const char *fault;    /* why -1 was returned; a constant string */
+    const char *fault; /* why -1 was returned; a constant string */
 };
 
 void load_http_init(struct load_http *http);
@@ -50,12 +51,12 @@ int load_http_feed(struct load_http *http, const char *bytes, size_t n, size_t *
 int load_http_eof(struct load_http *http);
 
 struct load_sse {
-    char *line;           /* the unfinished line */
+    char *line; /* the unfinished line */
     size_t n_line, cap_line;
-    char *data;           /* the data lines of the unfinished event, joined by \n */
+    char *data; /* the data lines of the unfinished event, joined by \n */
     size_t n_data, cap_data;
-    bool has_data;        /* at least one data line */
-    bool after_cr;        /* a \n that comes now belongs to the \r before it */
+    bool has_data; /* at least one data line */
+    bool after_cr; /* a \n that comes now belongs to the \r before it */
     const char *fault;
 };
 
@@ -67,11 +68,11 @@ int load_sse_feed(struct load_sse *sse, const char *bytes, size_t n,
                   void (*event)(void *arg, const char *data, size_t n), void *arg);
 
 struct load_chunk {
-    bool done;                  /* [DONE] */
-    bool text;                  /* some choice has text that is not empty */
-    bool finish;                /* some choice has a finish_reason */
-    bool error;                 /* an error object; message says which */
-    int64_t completion_tokens;  /* of usage, -1 = no usage here */
+    bool done;                 /* [DONE] */
+    bool text;                 /* some choice has text that is not empty */
+    bool finish;               /* some choice has a finish_reason */
+    bool error;                /* an error object; message says which */
+    int64_t completion_tokens; /* of usage, -1 = no usage here */
     int64_t prompt_tokens;
     char message[160];
 };

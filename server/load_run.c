@@ -20,16 +20,16 @@ struct load_stream {
     uv_connect_t connect;
     uv_write_t write;
     uv_timer_t timeout;
-    bool open;               /* tcp is initialised: closed by uv_close only */
+    bool open; /* tcp is initialised: closed by uv_close only */
     bool closing;
-    bool again;              /* after closing, send the same request once more: an old keep-alive socket had died */
-    bool reused;             /* this request went out on a socket that had carried another */
-    bool answered;           /* bytes of this answer have come */
+    bool again;    /* after closing, send the same request once more: an old keep-alive socket had died */
+    bool reused;   /* this request went out on a socket that had carried another */
+    bool answered; /* bytes of this answer have come */
     struct load_http http;
     struct load_sse sse;
-    char *out;               /* head and body of the request */
+    char *out; /* head and body of the request */
     size_t n_out;
-    char *body;              /* an answer that is no event stream */
+    char *body; /* an answer that is no event stream */
     size_t n_body;
     uint32_t index;
     uint64_t start_ns, first_ns, last_ns;
@@ -47,7 +47,7 @@ struct load {
     struct load_stream **streams;
     struct load_stream **idle;
     uint32_t n_idle;
-    uint64_t *due_ns;        /* [n_requests] after begin_ns; all 0 in a closed loop */
+    uint64_t *due_ns; /* [n_requests] after begin_ns; all 0 in a closed loop */
     uint64_t begin_ns;
     uint32_t next, n_ended;
     bool no_memory;
@@ -110,11 +110,12 @@ static char *plan_request(const struct load_plan *plan, uint32_t index, size_t *
     json_decref(body);
     if (text == NULL) return NULL;
     char *out = NULL;
-    int n = asprintf(&out,
-                     "POST %s/v1/completions HTTP/1.1\r\nHost: %s:%s\r\nContent-Type: application/json\r\n"
-                     "Accept: text/event-stream\r\n%s%s%sContent-Length: %zu\r\n\r\n%s",
-                     plan->path, plan->host, plan->port, plan->api_key != NULL ? "Authorization: Bearer " : "",
-                     plan->api_key != NULL ? plan->api_key : "", plan->api_key != NULL ? "\r\n" : "", strlen(text), text);
+    int n =
+        asprintf(&out,
+                 "POST %s/v1/completions HTTP/1.1\r\nHost: %s:%s\r\nContent-Type: application/json\r\n"
+                 "Accept: text/event-stream\r\n%s%s%sContent-Length: %zu\r\n\r\n%s",
+                 plan->path, plan->host, plan->port, plan->api_key != NULL ? "Authorization: Bearer " : "",
+                 plan->api_key != NULL ? plan->api_key : "", plan->api_key != NULL ? "\r\n" : "", strlen(text), text);
     free(text);
     if (n < 0) return NULL;
     *n_out = (size_t)n;
@@ -130,8 +131,10 @@ static void count_reason(struct load_result *result, const char *text) {
     size_t i = 0;
     while (i < result->n_reasons && strcmp(result->reasons[i].text, text) != 0) i++;
     if (i == result->n_reasons) {
-        if (i == LOAD_REASONS_MAX) i--;
-        else snprintf(result->reasons[result->n_reasons++].text, sizeof result->reasons[i].text, "%s", text);
+        if (i == LOAD_REASONS_MAX)
+            i--;
+        else
+            snprintf(result->reasons[result->n_reasons++].text, sizeof result->reasons[i].text, "%s", text);
     }
     result->reasons[i].n++;
 }
@@ -157,7 +160,8 @@ static void stream_end(struct load_stream *stream) {
         count_reason(result, stream->reason);
     } else {
         int rc = load_sample(&result->end_to_end, ms_between(stream->start_ns, now_ns));
-        if (stream->first_ns > 0) rc |= load_sample(&result->first_token, ms_between(stream->start_ns, stream->first_ns));
+        if (stream->first_ns > 0)
+            rc |= load_sample(&result->first_token, ms_between(stream->start_ns, stream->first_ns));
         if (stream->first_ns > 0 && stream->output_tok > 1)
             rc |= load_sample(&result->per_token,
                               ms_between(stream->first_ns, stream->last_ns) / (double)(stream->output_tok - 1));
@@ -220,7 +224,8 @@ static void on_event(void *arg, const char *data, size_t n) {
     if (chunk.prompt_tokens >= 0) stream->prompt_tok = chunk.prompt_tokens;
     if (!chunk.text) return;
     uint64_t now_ns = uv_hrtime();
-    if (stream->first_ns == 0) stream->first_ns = now_ns;
+    if (stream->first_ns == 0)
+        stream->first_ns = now_ns;
     else if (load_sample(&stream->load->result->inter_token, ms_between(stream->last_ns, now_ns)) != 0)
         stream->load->no_memory = true;
     stream->last_ns = now_ns;
@@ -267,9 +272,12 @@ static void on_read(uv_stream_t *tcp, ssize_t n_read, const uv_buf_t *buffer) {
     struct load_stream *stream = tcp->data;
     if (n_read == 0 || stream->closing) return;
     if (n_read < 0) {
-        if (n_read != UV_EOF) stream_fail(stream, "read", uv_strerror((int)n_read));
-        else if (load_http_eof(&stream->http) != 0) stream_fail(stream, stream->http.fault, "");
-        else stream_judge(stream);
+        if (n_read != UV_EOF)
+            stream_fail(stream, "read", uv_strerror((int)n_read));
+        else if (load_http_eof(&stream->http) != 0)
+            stream_fail(stream, stream->http.fault, "");
+        else
+            stream_judge(stream);
         stream_close(stream);
         return;
     }
@@ -349,7 +357,8 @@ static void stream_send(struct load_stream *stream) {
         return;
     }
     if (rc == 0)
-        rc = uv_tcp_connect(&stream->connect, &stream->tcp, (const struct sockaddr *)&stream->load->address, on_connected);
+        rc = uv_tcp_connect(&stream->connect, &stream->tcp, (const struct sockaddr *)&stream->load->address,
+                            on_connected);
     if (rc == 0) rc = uv_tcp_nodelay(&stream->tcp, 1);
     if (rc != 0) {
         stream_fail(stream, "connect", uv_strerror(rc));
@@ -413,7 +422,8 @@ int load_run(const struct load_plan *plan, struct load_result *result, struct ro
     load->plan = plan;
     load->result = result;
     int rc = resolve(plan, &load->address, err);
-    if (rc == 0 && load_init(load) != 0) rc = rod_fail(err, ROD_ENOMEM, "out of memory for %u streams", plan->n_streams);
+    if (rc == 0 && load_init(load) != 0)
+        rc = rod_fail(err, ROD_ENOMEM, "out of memory for %u streams", plan->n_streams);
     if (rc == 0) {
         plan_arrivals(load);
         uv_timer_init(&load->loop, &load->arrival);

@@ -16,29 +16,35 @@
 #include "engine/rodimus.h"
 
 struct load_plan {
-    const char *host;            /* name or address */
+    const char *host; /* name or address */
     const char *port;
-    const char *path;            /* before /v1/completions: "" or "/prefix" */
-    const char *api_key;         /* NULL = none */
-    const char *model;           /* NULL = the server's */
-    uint32_t n_streams;          /* connections = most requests in flight */
+    const char *path;    /* before /v1/completions: "" or "/prefix" */
+    const char *api_key; /* NULL = none */
+    const char *model;   /* NULL = the server's */
+    uint32_t n_streams;  /* connections = most requests in flight */
     uint32_t n_requests;
     uint32_t prompt_min_tok, prompt_max_tok; /* uniform */
     uint32_t output_min_tok, output_max_tok;
-    uint32_t vocab;              /* prompts are ids below this ... */
-    const char *text;            /* ... or pieces of this text, 4 bytes a token, if not NULL */
+    uint32_t vocab;   /* prompts are ids below this ... */
+    const char *text; /* ... or pieces of this text, 4 bytes a token, if not NULL */
     size_t n_text;
-    double rate;                 /* Poisson arrivals a second; 0 = closed loop: a stream asks again when answered */
+    double rate; /* Poisson arrivals a second; 0 = closed loop: a stream asks again when answered */
     double temperature;
     uint64_t seed;
-    uint64_t timeout_ms;         /* of one request */
-    bool stop_at_eos;            /* else ignore_eos is sent, so that output lengths are as planned */
+    uint64_t timeout_ms; /* of one request */
+    bool stop_at_eos;    /* else ignore_eos is sent, so that output lengths are as planned */
 };
 
-struct load_samples { double *ms; size_t n, cap; };
+struct load_samples {
+    double *ms;
+    size_t n, cap;
+};
 
 enum { LOAD_REASONS_MAX = 16 };
-struct load_reason { char text[192]; uint64_t n; };
+struct load_reason {
+    char text[192];
+    uint64_t n;
+};
 
 struct load_result {
     uint64_t n_ok, n_failed;

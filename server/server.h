@@ -1,8 +1,9 @@
 /* server.h - what the files of `rodimus serve` share: the server, and an exchange (a request with its route and id).
  *
  * Who owns what: cmd_serve.c owns the server and the engine; routes.c owns exchanges; turn.c owns turns.
- * Threads: all on the loop thread, but prepare in turn.c and the work of a job, which run on libuv's pool and touch only
- * their own turn or job, the engine's any-thread functions and the server's constants (engine, info, defaults, config).
+ * Threads: all on the loop thread, but prepare in turn.c and the work of a job, which run on libuv's pool and touch
+ * only their own turn or job, the engine's any-thread functions and the server's constants (engine, info, defaults,
+ * config).
  */
 #ifndef SERVER_H
 #define SERVER_H

@@ -321,7 +321,8 @@ static void slots_beyond_the_memory_are_refused(void **state) {
     assert_int_equal(backend_cpu.open(model, &config, &be, &err), ROD_ENOMEM);
     char want[128];
     snprintf(want, sizeof want, "%u slots of %llu bytes", config.n_slots, (unsigned long long)slot_bytes);
-    if (!strstr(err.message, want) || !strstr(err.message, "memory")) fail_msg("\"%s\" lacks \"%s\"", err.message, want);
+    if (!strstr(err.message, want) || !strstr(err.message, "memory"))
+        fail_msg("\"%s\" lacks \"%s\"", err.message, want);
     model_close(model);
 }
 

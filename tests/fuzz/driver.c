@@ -27,7 +27,10 @@ const char *__ubsan_default_options(void);
 
 enum { MAP_SIZE = 1 << 16, INPUT_MAX = 1 << 16, CORPUS_MAX = 4096, HANG_S = 20 };
 
-struct input { uint8_t *bytes; size_t n; };
+struct input {
+    uint8_t *bytes;
+    size_t n;
+};
 
 /* The harness itself is not watched: scanning the map must not cost more than the target. */
 #define UNWATCHED __attribute__((no_sanitize_coverage, no_sanitize("address", "undefined")))
@@ -35,7 +38,7 @@ struct input { uint8_t *bytes; size_t n; };
 static uint8_t visits[MAP_SIZE] __attribute__((aligned(8))); /* of the current run */
 static uint8_t seen[MAP_SIZE];                               /* classes of visit counts that some run had */
 static uintptr_t block_before;
-static struct input current;     /* the input that runs now, for the death callback */
+static struct input current; /* the input that runs now, for the death callback */
 static char crash_file[512];
 static struct input corpus[CORPUS_MAX];
 static size_t n_corpus;
@@ -143,11 +146,49 @@ static size_t replace(uint8_t *buffer, size_t n, size_t at, size_t n_old, const 
 /* Puts a value of the kind that parsers get wrong in place of a run of digits, or of a string, or somewhere. */
 static size_t mutate_text(uint8_t *buffer, size_t n) {
     static const char *const values[] = {
-        "0", "-1", "1", "-0", "1e999", "-1e999", "1e-400", "0.1", "2147483647", "2147483648", "4294967295", "4294967296",
-        "9007199254740993", "9223372036854775807", "9223372036854775808", "18446744073709551615",
-        "18446744073709551616", "99999999999999999999999999", "null", "true", "false", "\"\"", "\"a\"", "[]", "{}", "[[]]",
-        "{\"a\":1}", "\\u0000", "\\ud800", "\\udc00\\ud800", "\xff", "\xc3", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x80\x8b", "e\xcc\x81",
-        "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", ",", ":", "\"", "<|endoftext|>", "NaN", "Infinity",
+        "0",
+        "-1",
+        "1",
+        "-0",
+        "1e999",
+        "-1e999",
+        "1e-400",
+        "0.1",
+        "2147483647",
+        "2147483648",
+        "4294967295",
+        "4294967296",
+        "9007199254740993",
+        "9223372036854775807",
+        "9223372036854775808",
+        "18446744073709551615",
+        "18446744073709551616",
+        "99999999999999999999999999",
+        "null",
+        "true",
+        "false",
+        "\"\"",
+        "\"a\"",
+        "[]",
+        "{}",
+        "[[]]",
+        "{\"a\":1}",
+        "\\u0000",
+        "\\ud800",
+        "\\udc00\\ud800",
+        "\xff",
+        "\xc3",
+        "\xed\xa0\x80",
+        "\xf4\x90\x80\x80",
+        "\xe2\x80\x8b",
+        "e\xcc\x81",
+        "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[",
+        ",",
+        ":",
+        "\"",
+        "<|endoftext|>",
+        "NaN",
+        "Infinity",
     };
     const char *value = values[random_below(sizeof values / sizeof *values)];
     size_t at = random_below(n + 1), end;
@@ -164,18 +205,30 @@ static size_t mutate_text(uint8_t *buffer, size_t n) {
 
 /* Writes a number at the edges of its type, 1, 2, 4 or 8 bytes wide. */
 static size_t mutate_integer(uint8_t *buffer, size_t n) {
-    static const uint64_t edges[] = {0, 1, 2, 7, 8, 127, 128, 255, 256, 32767, 32768, 65535, 65536, INT32_MAX, 1u << 31, UINT32_MAX,
-                                     1ull << 32, 1ull << 53, INT64_MAX, 1ull << 63, UINT64_MAX, UINT64_MAX - 7, 100000000};
+    static const uint64_t edges[] = {0,          1,
+                                     2,          7,
+                                     8,          127,
+                                     128,        255,
+                                     256,        32767,
+                                     32768,      65535,
+                                     65536,      INT32_MAX,
+                                     1u << 31,   UINT32_MAX,
+                                     1ull << 32, 1ull << 53,
+                                     INT64_MAX,  1ull << 63,
+                                     UINT64_MAX, UINT64_MAX - 7,
+                                     100000000};
     size_t width = (size_t)1 << random_below(4);
     if (n < width) return n;
-    uint64_t value = edges[random_below(sizeof edges / sizeof *edges)] + (random_below(4) == 0 ? random_below(3) - 1 : 0);
+    uint64_t value =
+        edges[random_below(sizeof edges / sizeof *edges)] + (random_below(4) == 0 ? random_below(3) - 1 : 0);
     size_t at = random_below(3) == 0 ? 0 : random_below(n - width + 1);
     memcpy(buffer + at, &value, width);
     return n;
 }
 
 static size_t mutate(uint8_t *buffer, size_t n) {
-    size_t at = random_below(n + 1), n_part = random_below(random_below(8) == 0 ? n - at + 1 : (n - at < 16 ? n - at : 16) + 1);
+    size_t at = random_below(n + 1),
+           n_part = random_below(random_below(8) == 0 ? n - at + 1 : (n - at < 16 ? n - at : 16) + 1);
     uint8_t part[256];
     switch (random_below(10)) {
     case 0:
@@ -253,9 +306,12 @@ int main(int argc, char **argv) {
     __sanitizer_set_death_callback(on_death);
     signal(SIGALRM, on_hang);
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc) seconds = strtod(argv[++i], NULL);
-        else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) random_state = strtoull(argv[++i], NULL, 10);
-        else if (argv[i][0] != '-' && read_inputs(argv[i])) files_only = true;
+        if (strcmp(argv[i], "--seconds") == 0 && i + 1 < argc)
+            seconds = strtod(argv[++i], NULL);
+        else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
+            random_state = strtoull(argv[++i], NULL, 10);
+        else if (argv[i][0] != '-' && read_inputs(argv[i]))
+            files_only = true;
         else {
             fprintf(stderr, "Usage: %s [--seconds N] [--seed N], or %s FILE... to run just these\n", argv[0], argv[0]);
             return 2;

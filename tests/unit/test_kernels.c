@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 static const char *const all_isa[] = {"base", "avx2", "avx512"};
-#define FOR_EACH_ISA(ops)                                                   \
-    for (size_t isa_ = 0; isa_ < sizeof all_isa / sizeof *all_isa; isa_++) \
+#define FOR_EACH_ISA(ops)                                                                                              \
+    for (size_t isa_ = 0; isa_ < sizeof all_isa / sizeof *all_isa; isa_++)                                             \
         for (const struct cpu_ops *ops = cpu_ops_find(all_isa[isa_]), *once_ = ops; once_; once_ = NULL)
 
 static uint64_t random_state = 1;
@@ -47,8 +47,8 @@ static void check_close(const char *what, const char *isa, const float *x, const
     if (!(sqrt(diff / norm) <= tol)) {
         for (size_t i = 0; i < n; i++)
             if (!(fabs((double)x[i] - (double)ref[i]) <= tol * sqrt(norm / (double)n)))
-                fail_msg("%s (%s): element %zu of %zu is %.9g, the twin says %.9g; relative error %.3g > %.3g", what, isa, i, n,
-                         (double)x[i], (double)ref[i], sqrt(diff / norm), tol);
+                fail_msg("%s (%s): element %zu of %zu is %.9g, the twin says %.9g; relative error %.3g > %.3g", what,
+                         isa, i, n, (double)x[i], (double)ref[i], sqrt(diff / norm), tol);
         fail_msg("%s (%s): relative error %.3g > %.3g", what, isa, sqrt(diff / norm), tol);
     }
 }
@@ -67,7 +67,8 @@ static struct cpu_matrix random_matrix(uint32_t rows, uint32_t cols, enum cpu_dt
             memcpy(&bits, &f, 4);
             uint16_t half = (uint16_t)(bits >> 16);
             if (dtype == CPU_F16) half = (uint16_t)uniform(0, 0x7c00) | (uint16_t)(uniform(0, 2) < 1 ? 0x8000 : 0);
-            memcpy(m.data + cpu_matrix_offset(&m, r, c), dtype == CPU_F32 ? (void *)&f : (void *)&half, dtype == CPU_F32 ? 4 : 2);
+            memcpy(m.data + cpu_matrix_offset(&m, r, c), dtype == CPU_F32 ? (void *)&f : (void *)&half,
+                   dtype == CPU_F32 ? 4 : 2);
         }
     float *row = floats(cols);
     for (uint32_t r = 0; r < rows; r++) {
@@ -83,8 +84,9 @@ static void linear_equals_its_twin_over_ragged_sizes(void **state) {
     for (int round = 0; round < 60; round++) {
         uint32_t rows = pick_up_to(200), cols = pick_up_to(150), n = pick_up_to(21);
         enum cpu_dtype dtype = (enum cpu_dtype)(round % 3);
-        float *W = floats((size_t)rows * cols), *x = random_floats((size_t)n * cols, -1, 1), *y = floats((size_t)n * rows),
-              *base = random_floats((size_t)n * rows, -1, 1), *ref = floats((size_t)n * rows);
+        float *W = floats((size_t)rows * cols), *x = random_floats((size_t)n * cols, -1, 1),
+              *y = floats((size_t)n * rows), *base = random_floats((size_t)n * rows, -1, 1),
+              *ref = floats((size_t)n * rows);
         struct cpu_matrix m = random_matrix(rows, cols, dtype, W);
         for (uint32_t r = 0; r < n; r++) ref_linear(W, rows, cols, x + (size_t)r * cols, ref + (size_t)r * rows);
         FOR_EACH_ISA(ops) {
@@ -134,7 +136,8 @@ static void half_precision_weights_are_read_exactly(void **state) {
     FOR_EACH_ISA(ops) {
         ops->linear(&m, 0, m.n_panels, 1, &x, 1, NULL, 0, y, 65536, NULL);
         for (uint32_t r = 0; r < 65536; r++)
-            if (y[r] != W[r]) fail_msg("%s: half 0x%04x read as %.9g, is %.9g", ops->isa, r, (double)y[r], (double)W[r]);
+            if (y[r] != W[r])
+                fail_msg("%s: half 0x%04x read as %.9g, is %.9g", ops->isa, r, (double)y[r], (double)W[r]);
     }
     free(W), free(y), free(m.data);
 }
@@ -144,7 +147,8 @@ static void row_operations_equal_their_twins(void **state) {
     for (int round = 0; round < 40; round++) {
         uint32_t n = pick_up_to(300), width = pad(n), K = pick_up_to(6);
         double range = round % 4 == 0 ? 30 : 3; /* the wide range saturates the sigmoids */
-        float *x = random_floats(width, -range, range), *w = random_floats(width, -1, 1), *y = floats(width), *ref = floats(width);
+        float *x = random_floats(width, -range, range), *w = random_floats(width, -1, 1), *y = floats(width),
+              *ref = floats(width);
         float *cw = random_floats((size_t)K * width, -1, 1), *bias = random_floats(width, -1, 1), *taps[8];
         for (uint32_t j = 0; j < K; j++) taps[j] = random_floats(width, -range, range);
         for (uint32_t i = n; i < width; i++) x[i] = w[i] = 0;
@@ -158,16 +162,19 @@ static void row_operations_equal_their_twins(void **state) {
             ref_conv_silu(tap, K, cw, width, bias, width, ref);
             check_close("conv_silu", ops->isa, y, ref, width, 1e-6);
             ops->gate_u(x, bias, w, 0, width, y);
-            for (uint32_t i = 0; i < width; i++) ref[i] = (float)((double)w[i] / (1 + exp(-(double)x[i] - (double)bias[i])));
+            for (uint32_t i = 0; i < width; i++)
+                ref[i] = (float)((double)w[i] / (1 + exp(-(double)x[i] - (double)bias[i])));
             check_close("gate_u", ops->isa, y, ref, width, 1e-6);
             memcpy(y, w, width * sizeof *y);
             ops->ffn_act(y, x, 0, width);
-            for (uint32_t i = 0; i < width; i++) ref[i] = (float)((double)w[i] * (double)x[i] / (1 + exp(-(double)x[i])));
+            for (uint32_t i = 0; i < width; i++)
+                ref[i] = (float)((double)w[i] * (double)x[i] / (1 + exp(-(double)x[i])));
             check_close("ffn_act", ops->isa, y, ref, width, 1e-6);
             memcpy(y, w, width * sizeof *y);
             ops->gate_out(y, bias, taps[0], x, 0, width);
             for (uint32_t i = 0; i < width; i++)
-                ref[i] = (float)(((double)w[i] + (double)bias[i] * (double)taps[0][i]) * (double)x[i] / (1 + exp(-(double)x[i])));
+                ref[i] = (float)(((double)w[i] + (double)bias[i] * (double)taps[0][i]) * (double)x[i] /
+                                 (1 + exp(-(double)x[i])));
             check_close("gate_out", ops->isa, y, ref, width, 1e-6);
         }
         for (uint32_t j = 0; j < K; j++) free(taps[j]);
@@ -187,11 +194,13 @@ static void gates_equal_their_twin_also_where_softplus_underflows(void **state) 
         if (round == 7) memset(in[1], 0, Mp * sizeof(float)); /* a zero key stays zero */
         for (int i = 0; i < 3; i++) mine[i] = floats(Mp), ref[i] = floats(Mp);
         FOR_EACH_ISA(ops) {
-            for (int i = 0; i < 2; i++) memcpy(mine[i], in[i], Mp * sizeof(float)), memcpy(ref[i], in[i], Mp * sizeof(float));
+            for (int i = 0; i < 2; i++)
+                memcpy(mine[i], in[i], Mp * sizeof(float)), memcpy(ref[i], in[i], Mp * sizeof(float));
             ops->gates(M, 1e-12f, mine[0], mine[1], in[2], in[3], in[4], in[5], mine[2]);
             ref_gates(M, 1e-12f, ref[0], ref[1], in[2], in[3], in[4], in[5], ref[2]);
             check_close("gates q", ops->isa, mine[0], ref[0], M, 1e-6);
-            check_close("gates k", ops->isa, mine[1], ref[1], M, range > 100 ? 4e-5 : 2e-6); /* exponents of 100: 100 ulp */
+            check_close("gates k", ops->isa, mine[1], ref[1], M,
+                        range > 100 ? 4e-5 : 2e-6); /* exponents of 100: 100 ulp */
             check_close("gates log_alpha", ops->isa, mine[2], ref[2], M, 1e-6);
         }
         for (int i = 0; i < 6; i++) free(in[i]);
@@ -200,28 +209,34 @@ static void gates_equal_their_twin_also_where_softplus_underflows(void **state) 
 }
 
 /* n tokens through the twin and through the kernels cut at `cut` (0 = step by step). */
-static void check_recurrence(const struct cpu_ops *ops, uint32_t M, uint32_t E, uint32_t n, uint32_t cut, const float *q,
-                             const float *k, const float *la, const float *u, double tol) {
+static void check_recurrence(const struct cpu_ops *ops, uint32_t M, uint32_t E, uint32_t n, uint32_t cut,
+                             const float *q, const float *k, const float *la, const float *u, double tol) {
     const uint32_t Mp = pad(M), Ep = pad(E);
-    float *qd = floats((size_t)n * M), *kd = floats((size_t)n * M), *lad = floats((size_t)n * M), *ud = floats((size_t)n * E);
+    float *qd = floats((size_t)n * M), *kd = floats((size_t)n * M), *lad = floats((size_t)n * M),
+          *ud = floats((size_t)n * E);
     for (uint32_t t = 0; t < n; t++) {
         memcpy(qd + t * M, q + t * Mp, M * sizeof(float)), memcpy(kd + t * M, k + t * Mp, M * sizeof(float));
-        memcpy(lad + t * M, la + t * Mp, M * sizeof(float)), memcpy(ud + (size_t)t * E, u + (size_t)t * Ep, E * sizeof(float));
+        memcpy(lad + t * M, la + t * Mp, M * sizeof(float)),
+            memcpy(ud + (size_t)t * E, u + (size_t)t * Ep, E * sizeof(float));
     }
     double *S_ref = calloc((size_t)M * E, sizeof *S_ref);
-    float *o_ref = floats((size_t)n * E), *S = floats((size_t)Ep * M), *o = floats((size_t)n * Ep), *o_plain = floats((size_t)n * E);
-    float *q_in = floats((size_t)n * Mp), *k_out = floats((size_t)n * Mp), *decay = floats(Mp), *A = floats((size_t)n * CPU_CHUNK);
+    float *o_ref = floats((size_t)n * E), *S = floats((size_t)Ep * M), *o = floats((size_t)n * Ep),
+          *o_plain = floats((size_t)n * E);
+    float *q_in = floats((size_t)n * Mp), *k_out = floats((size_t)n * Mp), *decay = floats(Mp),
+          *A = floats((size_t)n * CPU_CHUNK);
     double *b = aligned_alloc(64, (size_t)n * Mp * sizeof *b + 64 - (size_t)n * Mp * sizeof *b % 64);
     memset(b, 0, (size_t)n * Mp * sizeof *b);
     ref_gla(M, E, n, qd, kd, lad, ud, S_ref, o_ref);
     for (uint32_t t = 0; t < n;) {
         uint32_t c = cut ? (n - t < cut ? n - t : cut) : 1;
         const float *qt = q + t * Mp, *kt = k + t * Mp, *lt = la + t * Mp;
-        if (cut == 0) ops->gla_step(M, qt, kt, lt, u + (size_t)t * Ep, 0, Ep, S, o + (size_t)t * Ep);
+        if (cut == 0)
+            ops->gla_step(M, qt, kt, lt, u + (size_t)t * Ep, 0, Ep, S, o + (size_t)t * Ep);
         else {
             ops->gla_chunk_decays(M, c, Mp, qt, kt, lt, b, q_in, k_out, decay);
             for (uint32_t i = 0; i < c; i++) ops->gla_chunk_scores(M, c, Mp, i, qt, kt, b, A + (size_t)i * CPU_CHUNK);
-            ops->gla_chunk_apply(M, c, Mp, q_in, A, k_out, decay, u + (size_t)t * Ep, Ep, 0, Ep, S, o + (size_t)t * Ep, Ep);
+            ops->gla_chunk_apply(M, c, Mp, q_in, A, k_out, decay, u + (size_t)t * Ep, Ep, 0, Ep, S, o + (size_t)t * Ep,
+                                 Ep);
         }
         t += c;
     }
@@ -234,7 +249,8 @@ static void check_recurrence(const struct cpu_ops *ops, uint32_t M, uint32_t E, 
     for (uint32_t t = 0; t < n; t++) memcpy(o_plain + (size_t)t * E, o + (size_t)t * Ep, E * sizeof(float));
     check_close(cut ? "chunk o" : "step o", ops->isa, o_plain, o_ref, (size_t)n * E, tol);
     check_close(cut ? "chunk S" : "step S", ops->isa, S_plain, S_want, (size_t)M * E, tol);
-    free(qd), free(kd), free(lad), free(ud), free(S_ref), free(o_ref), free(S), free(o), free(o_plain), free(q_in), free(k_out);
+    free(qd), free(kd), free(lad), free(ud), free(S_ref), free(o_ref), free(S), free(o), free(o_plain), free(q_in),
+        free(k_out);
     free(decay), free(A), free(b), free(S_plain), free(S_want);
 }
 
@@ -242,9 +258,11 @@ static void recurrence_equals_its_twin_by_step_and_by_chunk_for_all_decays(void 
     (void)state;
     static const double decays[][2] = {{-1e-6, 0}, {-0.1, 0}, {-3, -0.5}, {-30, -1}, {-30, 0}, {0, 0}};
     for (int round = 0; round < 24; round++) {
-        uint32_t M = 8 + pick_up_to(120), E = pick_up_to(150), n = round % 3 == 0 ? 64 : pick_up_to(130), Mp = pad(M), Ep = pad(E);
+        uint32_t M = 8 + pick_up_to(120), E = pick_up_to(150), n = round % 3 == 0 ? 64 : pick_up_to(130), Mp = pad(M),
+                 Ep = pad(E);
         const double *d = decays[round % 6];
-        float *q = floats((size_t)n * Mp), *k = floats((size_t)n * Mp), *la = floats((size_t)n * Mp), *u = floats((size_t)n * Ep);
+        float *q = floats((size_t)n * Mp), *k = floats((size_t)n * Mp), *la = floats((size_t)n * Mp),
+              *u = floats((size_t)n * Ep);
         for (uint32_t t = 0; t < n; t++) {
             bool silent = round % 4 == 3 && t > 3 && t < n / 2; /* a long run of zeros */
             for (uint32_t m = 0; m < M; m++) {
@@ -272,12 +290,14 @@ static void window_equals_its_twin_partly_filled_and_wrapped(void **state) {
         uint64_t pos = round % 3 == 0 ? pick_up_to(visible) - 1 : pick_up_to(100000); /* partly filled, then wrapped */
         uint32_t n = pos + 1 < visible ? (uint32_t)pos + 1 : visible;
         float *kt = random_floats((size_t)n_keys * Hk * P, -1, 1), *v = random_floats((size_t)n_keys * Hv * P, -1, 1);
-        float *q = random_floats((size_t)H * P, -3, 3), *k_ref = floats((size_t)n * Hk * P), *v_ref = floats((size_t)n * Hv * P);
+        float *q = random_floats((size_t)H * P, -3, 3), *k_ref = floats((size_t)n * Hk * P),
+              *v_ref = floats((size_t)n * Hv * P);
         float *out = floats((size_t)H * P), *part = floats((size_t)H * P), *ref = floats((size_t)H * P);
         float *scratch = floats(4 * (visible + 64));
         for (uint32_t j = 0; j < n; j++) {
             uint64_t r = (pos + 1 - n + j) % n_keys;
-            for (uint32_t i = 0; i < Hk * P; i++) k_ref[(size_t)j * Hk * P + i] = kt[((r / 32 * Hk * P) + i) * 32 + r % 32];
+            for (uint32_t i = 0; i < Hk * P; i++)
+                k_ref[(size_t)j * Hk * P + i] = kt[((r / 32 * Hk * P) + i) * 32 + r % 32];
             memcpy(v_ref + (size_t)j * Hv * P, v + r * Hv * P, Hv * P * sizeof(float));
         }
         ref_window(H, Hk, Hv, P, n, q, k_ref, v_ref, ref);
@@ -286,7 +306,8 @@ static void window_equals_its_twin_partly_filled_and_wrapped(void **state) {
             ops->window(0, H, Hk, Hv, P, q, &ring, pos, scratch, out);
             check_close("window", ops->isa, out, ref, (size_t)H * P, 3e-6);
             for (uint32_t i = 0; i < H; i++) ops->window(i, i + 1, Hk, Hv, P, q, &ring, pos, scratch, part);
-            if (memcmp(part, out, (size_t)H * P * sizeof(float))) fail_msg("%s: a head alone differs from a head among others", ops->isa);
+            if (memcmp(part, out, (size_t)H * P * sizeof(float)))
+                fail_msg("%s: a head alone differs from a head among others", ops->isa);
         }
         free(kt), free(v), free(q), free(k_ref), free(v_ref), free(out), free(part), free(ref), free(scratch);
     }

@@ -36,8 +36,10 @@ static void gather_event(void *arg, const char *data, size_t n) {
     got->n_events++;
 }
 
-/* Feeds `input` in pieces of `piece` bytes; returns the state of http, or -1 on a fault. *used: bytes of the response. */
-static int feed_http(struct load_http *http, const char *input, size_t n, size_t piece, struct gathered *got, size_t *used) {
+/* Feeds `input` in pieces of `piece` bytes; returns the state of http, or -1 on a fault. *used: bytes of the response.
+ */
+static int feed_http(struct load_http *http, const char *input, size_t n, size_t piece, struct gathered *got,
+                     size_t *used) {
     load_http_init(http);
     got->n = 0;
     got->text[0] = '\0';
@@ -78,7 +80,7 @@ static void response_is_the_same_however_it_is_cut(void **state) {
 
 struct response_case {
     const char *input;
-    int state;          /* after all of it, -1 = fault */
+    int state; /* after all of it, -1 = fault */
     const char *body;
     int status;
     bool keep_alive;
@@ -96,7 +98,8 @@ static void responses_end_where_their_headers_say(void **state) {
         {"HTTP/1.1 200 OK\r\n\r\nuntil the end", LOAD_HTTP_UNTIL_EOF, "until the end", 200, false},
         {"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na", LOAD_HTTP_DONE, "a", 200, true},
         {"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab", LOAD_HTTP_BODY, "ab", 200, true},
-        {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nA\r\n0123456789\r\n", LOAD_HTTP_CHUNK_SIZE, "0123456789", 200, true},
+        {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nA\r\n0123456789\r\n", LOAD_HTTP_CHUNK_SIZE, "0123456789",
+         200, true},
         {"SSH-2.0-OpenSSH\r\n", -1, "", 0, false},
         {"HTTP/2 200\r\n", -1, "", 0, false},
         {"HTTP/1.1 2x0 OK\r\n", -1, "", 0, false},
@@ -161,7 +164,8 @@ static void endless_headers_are_refused(void **state) {
     assert_true(n_lines <= LOAD_HEADERS_MAX / 16 + 1);
     load_http_init(http);
     rc = 0;
-    for (int i = 0; i < LOAD_LINE_MAX && rc == 0; i++) rc = load_http_feed(http, "aaaaaaaa", 8, &used, gather_body, got);
+    for (int i = 0; i < LOAD_LINE_MAX && rc == 0; i++)
+        rc = load_http_feed(http, "aaaaaaaa", 8, &used, gather_body, got);
     assert_int_equal(rc, -1);
     free(got);
     free(http);
@@ -169,8 +173,9 @@ static void endless_headers_are_refused(void **state) {
 
 static void events_are_the_same_however_they_are_cut(void **state) {
     (void)state;
-    static const char input[] = ": ping\n\ndata: one\n\ndata:two\r\n\r\nevent: x\ndata: three\ndata:  four\nid: 1\n\n\n\n"
-                                "data\n\nretry: 10\n\rdata: five\r\rdatum: no\n\ndata: unfinished\n";
+    static const char input[] =
+        ": ping\n\ndata: one\n\ndata:two\r\n\r\nevent: x\ndata: three\ndata:  four\nid: 1\n\n\n\n"
+        "data\n\nretry: 10\n\rdata: five\r\rdatum: no\n\ndata: unfinished\n";
     static const char want[] = "<one><two><three\n four><><five>";
     struct gathered *got = calloc(1, sizeof *got);
     for (size_t piece = 1; piece < sizeof input; piece++) {

@@ -333,7 +333,8 @@ static void bounds_are_printed_as_plain_numbers(void **state) {
         {"{\"repetition_penalty\":0.0005}", "a number of at least 0.001, at most 1000 is needed"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(model_generation_parse(cases[i][0], strlen(cases[i][0]), 300, &g, &err), ROD_EMODEL);
-        if (!strstr(err.message, cases[i][1])) fail_msg("%s: \"%s\" lacks \"%s\"", cases[i][0], err.message, cases[i][1]);
+        if (!strstr(err.message, cases[i][1]))
+            fail_msg("%s: \"%s\" lacks \"%s\"", cases[i][0], err.message, cases[i][1]);
     }
     struct model_config c;
     const char *wide = "{\"model_type\":\"rodimus\",\"d_model\":256,\"n_layer\":2,\"vocab_size\":300,"

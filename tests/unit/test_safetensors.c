@@ -100,9 +100,9 @@ static void broken_headers_name_tensor_and_fault(void **state) {
         {"{\"w\\n\":{}}", 0, "control character", ""},
         {"{" T("w", "\"F32\"", "[1]", "[0,4]") "," T("w", "\"F32\"", "[1]", "[0,4]") "}", 4, "tensor w is there twice",
          "duplicate"},
-        {"{" T("model.layers.0.a_long_name.weight", "\"F32\"", "[1]", "[0,4]") ","
-             T("model.layers.0.a_long_name.weight", "\"F32\"", "[1]", "[4,8]") "}", 8,
-         "tensor model.layers.0.a_long_name.weight is there twice", "duplicate"},
+        {"{" T("model.layers.0.a_long_name.weight", "\"F32\"", "[1]",
+               "[0,4]") "," T("model.layers.0.a_long_name.weight", "\"F32\"", "[1]", "[4,8]") "}",
+         8, "tensor model.layers.0.a_long_name.weight is there twice", "duplicate"},
         {"{" T("a\\\"{\\\\", "\"F32\"", "[1]", "[0,4]") "," T("a\\\"{\\\\", "\"F32\"", "[1]", "[4,8]") "}", 8,
          "tensor a\\\"{\\\\ is there twice", "duplicate"},
         {"{" T("v", "\"F32\"", "[1]", "[0,4]") ",\"w\":{\"dtype\":\"F32\",\"shape\":[1],\"dtype\":\"F16\"}}", 4,
@@ -337,7 +337,9 @@ static void shards_outside_the_directory_are_refused(void **state) {
     static const struct {
         const char *json, *says;
     } cases[] = {
-        {"{\"weight_map\":{\"w\":\".." "/m.safetensors\"}}", "w"},
+        {"{\"weight_map\":{\"w\":\".."
+         "/m.safetensors\"}}",
+         "w"},
         {"{\"weight_map\":{\"w\":\"/etc/m.safetensors\"}}", "plain"},
         {"{\"weight_map\":{\"w\":\"sub/m.safetensors\"}}", "plain"},
         {"{\"weight_map\":{\"w\":\"..\\\\m.safetensors\"}}", "plain"},

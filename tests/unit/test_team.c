@@ -10,7 +10,11 @@
 #include <cmocka.h>
 
 enum { MEMBERS = 3, STAGES = 200 };
-struct relay { struct team *team; int cell[2][MEMBERS]; int wrong[MEMBERS]; };
+struct relay {
+    struct team *team;
+    int cell[2][MEMBERS];
+    int wrong[MEMBERS];
+};
 
 /* Each stage writes its own cell and, after the barrier, reads everyone's. */
 static void relay_member(void *arg, uint32_t member) {
