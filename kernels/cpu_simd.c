@@ -218,8 +218,9 @@ typedef void tile_function(const unsigned char *w, size_t panel_bytes, uint32_t 
 #define TILES(s, d)                                                                                                    \
     TILE(s, d, 1, 1)                                                                                                   \
     TILE(s, d, 1, 2)                                                                                                   \
-    TILE(s, d, 1, 3) TILE(s, d, 1, 4) TILE(s, d, 1, 5) TILE(s, d, 1, 6) TILE(s, d, 1, 7) TILE(s, d, 1, 8)              \
-        TILE(s, d, 4, 1) TILE(s, d, 4, 2)
+    TILE(s, d, 1, 3)                                                                                                   \
+    TILE(s, d, 1, 4)                                                                                                   \
+    TILE(s, d, 1, 5) TILE(s, d, 1, 6) TILE(s, d, 1, 7) TILE(s, d, 1, 8) TILE(s, d, 4, 1) TILE(s, d, 4, 2)
 #define ONE_PANEL(s)                                                                                                   \
     {                                                                                                                  \
         tile_##s##_1x1, tile_##s##_1x2, tile_##s##_1x3, tile_##s##_1x4, tile_##s##_1x5, tile_##s##_1x6,                \
