@@ -8,10 +8,10 @@
 template <class T> __device__ __forceinline__ float to_float(T x) { return float(x); }
 template <class T> __device__ __forceinline__ T from_float(float x) { return T(x); }
 
-// Element (row, k) of activations with K (padded) columns: fp32 row-major, 16 bit in the order of mma's operand B.
+// Element (row, k) of activations with K (padded) columns: fp32 row-major, 16 bit in tiles of 8 rows and 16 columns, each two
+// matrices of 8 rows by 16 bytes: what wgmma reads as operand B from shared memory without a swizzle.
 template <class T> __device__ __forceinline__ size_t act_at(uint32_t row, uint32_t k, uint32_t K) {
-    uint32_t lane = (row & 7) * 4 + ((k & 7) >> 1);
-    return ((size_t)(row >> 3) * (K >> 4) + (k >> 4)) * 128 + lane * 4 + (k & 1) + ((k & 8) >> 2);
+    return ((size_t)(row >> 3) * (K >> 4) + (k >> 4)) * 128 + ((k & 8) << 3) + (row & 7) * 8 + (k & 7);
 }
 template <> __device__ __forceinline__ size_t act_at<float>(uint32_t row, uint32_t k, uint32_t K) { return (size_t)row * K + k; }
 

@@ -3,8 +3,8 @@
  * Everything is asynchronous on `stream` (a cudaStream_t) and allocates nothing; errors are found by the caller's next
  * check of the stream. Threads: any, one stream at a time. Dtypes: an "activation" is fp32, fp16 or bf16 as dtype says.
  *
- * Packed activations (16 bit): rows in groups of 8, columns in tiles of 16, in the order in which a warp's lanes feed
- * them to mma.m16n8k16 as operand B. Packed weights: tiles [16 rows][16 columns] in the order of operand A, 512 bytes
+ * Packed activations (16 bit): tiles of 8 rows and 16 columns, each two matrices of 8 rows by 16 bytes (operand B of
+ * wgmma, as it lies in shared memory), all tiles of 8 rows in a row. Packed weights: tiles [16 rows][16 columns] in the order of operand A, 512 bytes
  * each, all tiles of 16 rows in a row. fp32: both plain row-major. K is padded with zeros to a multiple of 16.
  *
  * Order of summation of every product: k is cut by the matrix's shape alone (splits, then warps), never by the number

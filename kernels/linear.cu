@@ -43,7 +43,7 @@ __device__ __forceinline__ uint4 load_stream(const uint4 *p) { // weights are re
 }
 
 // One or two products of the same k with outputs of their own (W_in with W_m on s, W_c0 on a), as one launch.
-struct linear_part { const uint4 *w; const uint2 *x; float *y; size_t ldy, split_stride; uint32_t O, tiles; };
+struct linear_part { const uint4 *w; const uint32_t *x; float *y; size_t ldy, split_stride; uint32_t O, tiles; };
 
 // A block: MT tiles of 16 outputs, one split of k cut over its 8 warps, up to 8 NT rows. The first weights are on their way
 // before the inputs are ready. Order: k ascending inside a warp's part, then the warps in order; MT and NT do not enter.
@@ -71,7 +71,7 @@ linear_kernel(linear_part one, linear_part two, uint32_t KT, uint32_t n_rows) {
     float acc[MT][NT][4] = {};
     let_next_start();
     wait_for_inputs(); // x is whole
-    const uint2 *xp = p.x + ((size_t)(row0 / 8) * KT + k0) * 32 + lane;
+    const uint32_t *xp = p.x + ((size_t)(row0 / 8) * KT + k0) * 64 + lane;
     for (uint32_t k = 0; k < n; k += U) {
 #pragma unroll
         for (int u = 0; u < U; u++) {
@@ -79,7 +79,8 @@ linear_kernel(linear_part one, linear_part two, uint32_t KT, uint32_t n_rows) {
                 uint2 b[NT];
 #pragma unroll
                 for (int i = 0; i < NT; i++)
-                    b[i] = row0 + i * 8 + g < n_rows ? __ldg(xp + ((size_t)i * KT + k + u) * 32) : make_uint2(0, 0);
+                    b[i] = row0 + i * 8 + g < n_rows ? make_uint2(__ldg(xp + ((size_t)i * KT + k + u) * 64), __ldg(xp + ((size_t)i * KT + k + u) * 64 + 32))
+                                                     : make_uint2(0, 0);
 #pragma unroll
                 for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -143,7 +144,7 @@ static void linear_parts(const struct cuda_matrix *w, const linear_part &one, co
 }
 
 static linear_part part_of(const struct cuda_matrix *w, const void *x, float *y, size_t ldy, size_t split_stride) {
-    return linear_part{(const uint4 *)w->data, (const uint2 *)x, y, ldy, split_stride, w->rows, cuda_pad16(w->rows) / 16};
+    return linear_part{(const uint4 *)w->data, (const uint32_t *)x, y, ldy, split_stride, w->rows, cuda_pad16(w->rows) / 16};
 }
 
 void k_linear(const struct cuda_matrix *w, const void *x, uint32_t n_rows, float *y, size_t ldy, size_t split_stride, void *stream) {
