@@ -89,11 +89,7 @@ static int upload_rows(struct upload *up, const struct weight *w, uint32_t first
 }
 
 static int new_matrix(struct backend *be, uint32_t rows, uint32_t cols, struct cuda_matrix *m, struct rod_error *err) {
-    const uint32_t tiles = cuda_pad16(rows) / 16, k_tiles = cuda_pad16(cols) / 16;
-    uint32_t splits = (256 + tiles - 1) / tiles; /* two blocks a multiprocessor, but at least two tiles of k a warp */
-    if (splits > k_tiles / 16) splits = k_tiles / 16;
-    if (splits > 16) splits = 16;
-    *m = (struct cuda_matrix){.rows = rows, .cols = cols, .splits = splits ? splits : 1, .dtype = be->shape.dtype};
+    *m = (struct cuda_matrix){.rows = rows, .cols = cols, .dtype = be->shape.dtype};
     size_t bytes = cuda_matrix_bytes(rows, cols, m->dtype);
     m->data = take(be, bytes, "a weight matrix", err);
     if (!m->data) return err ? err->code : ROD_ENOMEM;
@@ -146,13 +142,13 @@ static int load_layer(struct upload *up, const struct model_layer *src, struct c
     const struct model_dims *d = &be->d;
     const uint32_t Ep = be->shape.Ep;
     int rc = new_matrix(be, 2 * Ep, d->D, &dst->fc, err);
+    dst->fc.whole = true;
     if (!rc) rc = upload_rows(up, &src->fc, 0, d->E, 0, &dst->fc, err);
     if (!rc) rc = upload_rows(up, &src->fc, d->E, d->E, Ep, &dst->fc, err);
     if (!rc) rc = new_matrix(be, 4 * d->M, d->E, &dst->in, err);
     if (!rc) rc = upload_rows(up, &src->in_proj, 0, 2 * d->M, 0, &dst->in, err);
     if (!rc) rc = upload_rows(up, &src->mem_gate, 0, 2 * d->M, 2 * d->M, &dst->in, err);
     if (!rc) rc = upload_matrix(up, &src->c0, &dst->c0, err);
-    dst->c0.splits = dst->in.splits; /* one launch */
     if (!rc) rc = upload_matrix(up, &src->out_proj, &dst->out, err);
     if (!rc && d->plus) {
         const uint32_t nq = d->H * d->P, nk = d->Hk * d->P, nv = d->Hv * d->P;
@@ -215,7 +211,7 @@ static int load_weights(struct backend *be, const struct model *model, const str
         if (up.device[i]) cudaFree(up.device[i]);
         if (up.done[i]) cudaEventDestroy(up.done[i]);
     }
-    be->lm_head.splits = 1; /* its outputs are read as they are */
+    be->lm_head.whole = true;
     return rc;
 }
 
@@ -276,15 +272,6 @@ static int make_rows(struct backend *be, struct rod_error *err) {
     return 0;
 }
 
-static uint32_t max_splits(const struct backend *be, size_t at) { /* of one matrix over the layers */
-    uint32_t most = 1;
-    for (uint32_t i = 0; i < be->d.L; i++) {
-        const struct cuda_matrix *m = (const struct cuda_matrix *)(const void *)((const char *)&be->layers[i] + at);
-        if (m->splits > most) most = m->splits;
-    }
-    return most;
-}
-
 /* Rows of logits: a bucket's padding rows have theirs too. */
 static size_t logit_rows(const struct backend *be, const struct backend_config *config) {
     size_t n = be->info.max_out;
@@ -296,33 +283,29 @@ static int make_workspaces(struct backend *be, const struct backend_config *conf
     const struct cuda_shape *s = &be->shape;
     const size_t N = be->info.max_batch_tok, D = s->D, Ep = s->Ep, M = s->M,
                  width = (size_t)(s->H + s->Hk + s->Hv) * s->P;
-    uint32_t d_parts = max_splits(be, offsetof(struct cuda_layer, out));
-    if (d_parts < max_splits(be, offsetof(struct cuda_layer, ao)))
-        d_parts = max_splits(be, offsetof(struct cuda_layer, ao));
-    if (d_parts < max_splits(be, offsetof(struct cuda_layer, f2)))
-        d_parts = max_splits(be, offsetof(struct cuda_layer, f2));
     const size_t blocks = cuda_window_blocks(s);
     const struct {
         float **p;
         size_t n;
     } parts[] = {
+        /* 4: partial products */
         {&be->x, N * D},
         {&be->y, N * D},
         {&be->az, N * 2 * Ep},
         {&be->s, N * Ep},
-        {&be->in, max_splits(be, offsetof(struct cuda_layer, in)) * N * 4 * M},
-        {&be->c0_part, max_splits(be, offsetof(struct cuda_layer, c0)) * N * s->R},
+        {&be->in, 4 * N * 4 * M},
+        {&be->c0_part, 4 * N * s->R},
         {&be->q, N * M},
         {&be->k, N * M},
         {&be->log_alpha, N * M},
         {&be->c0, N * s->R},
         {&be->sums, N * (Ep / 32)},
-        {&be->d_part, d_parts * N * D},
-        {&be->qkv, max_splits(be, offsetof(struct cuda_layer, qkv)) * N * width},
+        {&be->d_part, 4 * N * D},
+        {&be->qkv, 4 * N * width},
         {&be->aq, N * s->H * s->P},
         {&be->part, N * blocks * s->H * s->P},
         {&be->part_ml, N * blocks * s->H * 2},
-        {&be->f1, max_splits(be, offsetof(struct cuda_layer, f1)) * N * 2 * s->F},
+        {&be->f1, 4 * N * 2 * s->F},
         {&be->gathered, N * D},
         {&be->turn, N * s->rot_dim},
         {&be->logits, logit_rows(be, config) * s->V},

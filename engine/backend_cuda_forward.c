@@ -28,8 +28,8 @@ static void mixer(struct backend *be, const struct step *st, uint32_t layer, con
                  c0_stride = (size_t)be->info.max_batch_tok * s->R;
     k_linear_pair(&w->in, be->act_e, be->in, 4 * (size_t)s->M, in_stride, &w->c0, be->act_a, be->c0_part, s->R,
                   c0_stride, n, stream);
-    k_gates(s, be->in, w->in.splits, in_stride, be->c0_part, w->c0.splits, c0_stride, w->g_b, w->t_b, n, be->q, be->k,
-            be->log_alpha, be->c0, stream);
+    k_gates(s, be->in, cuda_linear_splits(&w->in, n), in_stride, be->c0_part, cuda_linear_splits(&w->c0, n), c0_stride,
+            w->g_b, w->t_b, n, be->q, be->k, be->log_alpha, be->c0, stream);
     k_gla(s, layer, &be->rows, st->n_segs, be->q, be->k, be->log_alpha, be->c0, w->c1, w->c1_b, be->az, be->s,
           w->residual, w->act_norm, be->sums, be->act_e, stream);
     k_linear(&w->out, be->act_e, n, be->d_part, s->D, part, stream);
@@ -42,22 +42,23 @@ static void attention_and_ffn(struct backend *be, const struct step *st, uint32_
     const size_t part = (size_t)be->info.max_batch_tok * s->D;
     void *stream = be->stream;
     /* x_state = x + W_o's sums times the scale of E8's norm; h2 */
-    k_add_norm(be->x, be->d_part, w->out.splits, part, be->sums, s->Ep / 32, s->E, w->attn_norm, s->norm_eps, n, s->D,
-               be->x, be->act_d, s->dtype, stream);
+    k_add_norm(be->x, be->d_part, cuda_linear_splits(&w->out, n), part, be->sums, s->Ep / 32, s->E, w->attn_norm,
+               s->norm_eps, n, s->D, be->x, be->act_d, s->dtype, stream);
     k_linear(&w->qkv, be->act_d, n, be->qkv, width, (size_t)be->info.max_batch_tok * width, stream);
     for (uint32_t phase = 0, first = 0; phase < st->n_phases; first = st->phase_end[phase++]) {
         const int32_t *list = be->list + first;
         const uint32_t n_list = st->phase_end[phase] - first;
-        k_rope(s, layer, &be->rows, list, n_list, be->qkv, w->qkv.splits, (size_t)be->info.max_batch_tok * width,
-               be->turn, w->q_norm, w->k_norm, be->aq, stream);
+        k_rope(s, layer, &be->rows, list, n_list, be->qkv, cuda_linear_splits(&w->qkv, n),
+               (size_t)be->info.max_batch_tok * width, be->turn, w->q_norm, w->k_norm, be->aq, stream);
         k_window(s, layer, &be->rows, list, n_list, st->single, be->aq, be->part, be->part_ml, stream);
         k_window_combine(s, list, n_list, be->part, be->part_ml, be->act_q, stream);
     }
     k_linear(&w->ao, be->act_q, n, be->d_part, s->D, part, stream);
-    k_add_norm(be->x, be->d_part, w->ao.splits, part, NULL, 0, 0, w->ffn_norm, s->norm_eps, n, s->D, NULL, be->act_d,
-               s->dtype, stream);
+    k_add_norm(be->x, be->d_part, cuda_linear_splits(&w->ao, n), part, NULL, 0, 0, w->ffn_norm, s->norm_eps, n, s->D,
+               NULL, be->act_d, s->dtype, stream);
     k_linear(&w->f1, be->act_d, n, be->f1, 2 * (size_t)s->F, (size_t)be->info.max_batch_tok * 2 * s->F, stream);
-    k_ffn_act(be->f1, w->f1.splits, (size_t)be->info.max_batch_tok * 2 * s->F, s->F, n, be->act_f, s->dtype, stream);
+    k_ffn_act(be->f1, cuda_linear_splits(&w->f1, n), (size_t)be->info.max_batch_tok * 2 * s->F, s->F, n, be->act_f,
+              s->dtype, stream);
     k_linear(&w->f2, be->act_f, n, be->d_part, s->D, part,
              stream); /* added to x_state by the next norm: the two-hop residual */
 }
@@ -75,10 +76,10 @@ static void enqueue_step(struct backend *be, const struct step *st) {
         mixer(be, st, i, be->d_part, n_pending);
         if (d->plus) {
             attention_and_ffn(be, st, i);
-            n_pending = be->layers[i].f2.splits;
+            n_pending = cuda_linear_splits(&be->layers[i].f2, st->n_rows);
         } else {
-            k_add_norm(be->x, be->d_part, be->layers[i].out.splits, part, be->sums, s->Ep / 32, s->E, NULL, s->norm_eps,
-                       st->n_rows, s->D, be->x, NULL, s->dtype, stream);
+            k_add_norm(be->x, be->d_part, cuda_linear_splits(&be->layers[i].out, st->n_rows), part, be->sums,
+                       s->Ep / 32, s->E, NULL, s->norm_eps, st->n_rows, s->D, be->x, NULL, s->dtype, stream);
         }
     }
     if (n_pending)

@@ -4,11 +4,12 @@
  * check of the stream. Threads: any, one stream at a time. Dtypes: an "activation" is fp32, fp16 or bf16 as dtype says.
  *
  * Packed activations (16 bit): tiles of 8 rows and 16 columns, each two matrices of 8 rows by 16 bytes (operand B of
- * wgmma, as it lies in shared memory), all tiles of 8 rows in a row. Packed weights: tiles [16 rows][16 columns] in the order of operand A, 512 bytes
- * each, all tiles of 16 rows in a row. fp32: both plain row-major. K is padded with zeros to a multiple of 16.
+ * wgmma, as it lies in shared memory), all tiles of 8 rows in a row. Packed weights: tiles [16 rows][16 columns] in the
+ * order of operand A, 512 bytes each, all tiles of 16 rows in a row. fp32: both plain row-major. K is padded with zeros
+ * to a multiple of 16.
  *
- * Order of summation of every product: k is cut by the matrix's shape alone (splits, then warps), never by the number
- * of rows, so a row's result is the same to the bit in any batch.
+ * Order of summation of every product: k is cut by the matrix's shape alone (16 slices, four quarters; linear.cu),
+ * never by the number of rows, so a row's result is the same to the bit in any batch.
  */
 #ifndef CUDA_KERNELS_H
 #define CUDA_KERNELS_H
@@ -26,8 +27,8 @@ enum cuda_dtype { CUDA_F32, CUDA_F16, CUDA_BF16 };
 struct cuda_matrix {
     void *data;
     uint32_t rows, cols; /* of the weight */
-    uint32_t splits;     /* k is cut in so many partial products; a consumer adds them in order */
     enum cuda_dtype dtype;
+    bool whole; /* its reader adds no partial products */
 };
 static inline uint32_t cuda_pad16(uint32_t n) { return (n + 15) / 16 * 16; }
 /* Bytes of a packed matrix, of packed activations for n_rows rows. */
@@ -68,11 +69,13 @@ void k_embed(const struct cuda_matrix *w, const struct cuda_rows *rows, uint32_t
 void k_add_norm(const float *base, const float *partial, uint32_t n_partial, size_t partial_stride,
                 const float *row_sums, uint32_t n_sums, uint32_t sum_n, const float *w, float eps, uint32_t n_rows,
                 uint32_t n, float *out, void *act, enum cuda_dtype dtype, void *stream);
+/* Partial products that k_linear leaves for its reader to add in order: 1 or 4, the same bits (fp32: by the matrix). */
+uint32_t cuda_linear_splits(const struct cuda_matrix *w, uint32_t n_rows);
 /* y[split][r][o] = partial products of W (packed) and x (packed activations); fp32, [splits][n_rows][ldy], splits
- * split_stride floats apart. Bytes: the weights once for each 64 rows. Twin ref_linear. */
+ * split_stride floats apart. Twin ref_linear. */
 void k_linear(const struct cuda_matrix *w, const void *x, uint32_t n_rows, float *y, size_t ldy, size_t split_stride,
               void *stream);
-/* Two products of the same number of columns and splits, as one launch. */
+/* Two products of the same number of columns, both whole or both not, as one launch. */
 void k_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
                    const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
                    uint32_t n_rows, void *stream);

@@ -8,6 +8,11 @@ size_t cuda_activation_bytes(uint32_t n_rows, uint32_t cols, enum cuda_dtype dty
     return (size_t)((n_rows + 7) / 8 * 8) * cuda_pad16(cols) * (dtype == CUDA_F32 ? 4 : 2);
 }
 
+uint32_t cuda_linear_splits(const struct cuda_matrix *w, uint32_t n_rows) {
+    (void)n_rows;
+    return w->whole ? 1 : 4;
+}
+
 template <class S, class T> __global__ void pack_kernel(const S *src, uint32_t row0, uint32_t rows, uint32_t cols, T *dst) {
     const uint32_t K = (cols + 15) / 16 * 16;
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < (size_t)rows * cols; i += (size_t)gridDim.x * blockDim.x) {
@@ -45,16 +50,20 @@ __device__ __forceinline__ uint4 load_stream(const uint4 *p) { // weights are re
 // One or two products of the same k with outputs of their own (W_in with W_m on s, W_c0 on a), as one launch.
 struct linear_part { const uint4 *w; const uint32_t *x; float *y; size_t ldy, split_stride; uint32_t O, tiles; };
 
-// A block: MT tiles of 16 outputs, one split of k cut over its 8 warps, up to 8 NT rows. The first weights are on their way
-// before the inputs are ready. Order: k ascending inside a warp's part, then the warps in order; MT and NT do not enter.
-enum { LINEAR_WARPS = 8 };
-template <class T, int MT, int NT, int U, int BLOCKS>
-__global__ void __launch_bounds__(LINEAR_WARPS * 32, BLOCKS)
+// The order of every 16-bit product, whatever kernel computes it: k is cut into 16 slices by shape alone, slice i = k-tiles
+// [KT i / 16, KT (i + 1) / 16); inside a slice one fp32 accumulator from 0, k-tiles ascending; a quarter is
+// ((s0 + s1) + s2) + s3 of its slices, the result ((q0 + q1) + q2) + q3. The quarters may be left for the reader to add.
+enum { SLICES = 16 };
+__device__ __forceinline__ uint32_t slice_at(uint32_t KT, uint32_t slice) { return KT * slice / SLICES; }
+
+// A block: MT tiles of 16 outputs, up to 8 NT rows, WARPS slices of k, one a warp: all 16 or one quarter. The first weights are
+// on their way before the inputs are ready.
+template <class T, int WARPS, int MT, int NT, int U>
+__global__ void __launch_bounds__(WARPS * 32)
 linear_kernel(linear_part one, linear_part two, uint32_t KT, uint32_t n_rows) {
-    __shared__ float part[LINEAR_WARPS][16][8 * NT + 1];
+    __shared__ float part[WARPS][16][8 * NT + 1];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const uint32_t s0 = (uint32_t)((uint64_t)KT * blockIdx.y / gridDim.y), s1 = (uint32_t)((uint64_t)KT * (blockIdx.y + 1) / gridDim.y);
-    const uint32_t k0 = s0 + (s1 - s0) * warp / LINEAR_WARPS, k1 = s0 + (s1 - s0) * (warp + 1) / LINEAR_WARPS;
+    const uint32_t k0 = slice_at(KT, blockIdx.y * WARPS + warp), k1 = slice_at(KT, blockIdx.y * WARPS + warp + 1);
     const uint32_t blocks_one = (one.tiles + MT - 1) / MT;
     const bool second = blockIdx.x >= blocks_one;
     const linear_part p = {second ? two.w : one.w, second ? two.x : one.x, second ? two.y : one.y, second ? two.ldy : one.ldy,
@@ -102,11 +111,14 @@ linear_kernel(linear_part one, linear_part two, uint32_t KT, uint32_t n_rows) {
             part[warp][g + 8][i * 8 + 2 * t + 1] = acc[m][i][3];
         }
         __syncthreads(); // every warp's part before they are added
-        for (uint32_t i = threadIdx.x; i < 16 * 8 * NT; i += LINEAR_WARPS * 32) {
+        for (uint32_t i = threadIdx.x; i < 16 * 8 * NT; i += WARPS * 32) {
             uint32_t o = i % 16, r = i / 16, out = (tile0 + m) * 16 + o;
             float sum = 0;
 #pragma unroll
-            for (int j = 0; j < LINEAR_WARPS; j++) sum += part[j][o][r];
+            for (int q = 0; q < WARPS; q += 4) {
+                float quarter = ((part[q][o][r] + part[q + 1][o][r]) + part[q + 2][o][r]) + part[q + 3][o][r];
+                sum = q ? sum + quarter : quarter;
+            }
             if (out < p.O && row0 + r < n_rows) p.y[blockIdx.y * p.split_stride + (row0 + r) * p.ldy + out] = sum;
         }
     }
@@ -127,20 +139,24 @@ __global__ void linear_f32_kernel(const float *w, const float *x, uint32_t K, ui
 }
 
 template <class T> static void linear_16(const linear_part &one, const linear_part &two, uint32_t KT, uint32_t splits, uint32_t n_rows, void *stream) {
-#define LINEAR_CASE(MT, NT, U, BLOCKS)                                                                                      \
-    launch(linear_kernel<T, MT, NT, U, BLOCKS>,                                                                             \
+#define LINEAR_CASE(WARPS, MT, NT, U)                                                                                       \
+    launch(linear_kernel<T, WARPS, MT, NT, U>,                                                                              \
            dim3((one.tiles + MT - 1) / MT + (two.tiles + MT - 1) / MT, splits, (n_rows + 8 * NT - 1) / (8 * NT)),             \
-           dim3(LINEAR_WARPS * 32), 0, stream, one, two, KT, n_rows)
-    if (n_rows <= 8) LINEAR_CASE(1, 1, 8, 4);
-    else if (n_rows <= 16) LINEAR_CASE(2, 2, 4, 3);
-    else if (n_rows <= 32) LINEAR_CASE(2, 4, 4, 2);
-    else LINEAR_CASE(2, 8, 2, 2);
+           dim3(WARPS * 32), 0, stream, one, two, KT, n_rows)
+#define LINEAR_ROWS(WARPS)                                                                                                  \
+    do {                                                                                                                    \
+        if (n_rows <= 8) LINEAR_CASE(WARPS, 1, 1, 8);                                                                         \
+        else if (n_rows <= 16) LINEAR_CASE(WARPS, 2, 2, 4);                                                                   \
+        else LINEAR_CASE(WARPS, 2, 4, 4);                                                                                    \
+    } while (0)
+    if (splits == 1) LINEAR_ROWS(16);
+    else LINEAR_ROWS(4);
 }
 
 static void linear_parts(const struct cuda_matrix *w, const linear_part &one, const linear_part &two, uint32_t n_rows, void *stream) {
-    const uint32_t KT = cuda_pad16(w->cols) / 16;
-    if (w->dtype == CUDA_F16) linear_16<__half>(one, two, KT, w->splits, n_rows, stream);
-    else linear_16<__nv_bfloat16>(one, two, KT, w->splits, n_rows, stream);
+    const uint32_t KT = cuda_pad16(w->cols) / 16, splits = cuda_linear_splits(w, n_rows);
+    if (w->dtype == CUDA_F16) linear_16<__half>(one, two, KT, splits, n_rows, stream);
+    else linear_16<__nv_bfloat16>(one, two, KT, splits, n_rows, stream);
 }
 
 static linear_part part_of(const struct cuda_matrix *w, const void *x, float *y, size_t ldy, size_t split_stride) {
@@ -149,7 +165,7 @@ static linear_part part_of(const struct cuda_matrix *w, const void *x, float *y,
 
 void k_linear(const struct cuda_matrix *w, const void *x, uint32_t n_rows, float *y, size_t ldy, size_t split_stride, void *stream) {
     if (w->dtype == CUDA_F32)
-        launch(linear_f32_kernel, dim3((w->rows + 7) / 8, w->splits, n_rows), dim3(256), 0, stream, (const float *)w->data,
+        launch(linear_f32_kernel, dim3((w->rows + 7) / 8, cuda_linear_splits(w, n_rows), n_rows), dim3(256), 0, stream, (const float *)w->data,
                (const float *)x, cuda_pad16(w->cols), w->rows, n_rows, y, ldy, split_stride);
     else linear_parts(w, part_of(w, x, y, ldy, split_stride), linear_part{}, n_rows, stream);
 }
