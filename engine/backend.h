@@ -2,14 +2,15 @@
  *
  * Who owns what: a backend owns its copy of the weights, the slot pool (states, conv tails, window rings of n_slots
  * sessions) and every workspace; after open the model's memory may be unmapped.
- * Threads: all calls from one thread at a time (the engine thread). Invariant: forward allocates nothing.
+ * Threads: all calls from one thread at a time (the engine thread). Invariant: forward, launch and collect allocate
+ * nothing.
  * Laws (architecture.md rule 9): a segment's results depend on nothing but its slot's state, its tokens and its
  * position; splitting a segment at absolute multiples of chunk_tok changes no bit.
  */
 #ifndef BACKEND_H
 #define BACKEND_H
 
-#include "rodimus.h"
+#include "sampler.h"
 
 struct model;
 struct backend;
@@ -20,6 +21,26 @@ struct backend_segment {
     uint32_t slot, n_tok, n_out;
     uint64_t pos;
     const int32_t *tok;
+};
+
+/* How a device chooses a slot's tokens: sampler.h's order and meaning. What is pointed to is copied. A slot's tokens
+ * before its first output are the prompt that the penalties count. */
+struct backend_sampling {
+    const struct rod_sampling *sampling;
+    const struct rod_bias *bias;
+    size_t n_bias;
+    const int32_t *end_ids; /* end and stop ids: drawing one ends the slot; none is drawn before min_tokens */
+    size_t n_end_ids;
+    uint32_t min_tokens, max_tokens; /* not counting end_ids; the slot ends with its max_tokens-th token */
+    int32_t n_logprobs;              /* -1 = none */
+};
+
+/* What one row of a launched step gave. */
+struct backend_token {
+    struct sampler_output picked; /* if status is SAMPLER_OK */
+    enum sampler_status status;
+    bool ended;  /* by end_ids, max_tokens or status: later rows of this slot do nothing */
+    bool masked; /* the slot had ended before: there is nothing here */
 };
 
 struct backend_config {
@@ -37,6 +58,7 @@ struct backend_info {
     char device[64]; /* for people: "cpu (avx512, 2 threads)" */
     uint32_t n_slots, max_batch_tok, max_out, chunk_tok;
     uint64_t weight_bytes, slot_bytes;
+    uint64_t host_bytes; /* moved between host and device by the last step; 0 where they are one */
 };
 
 /* A copy of one layer's state in fp32, in golden.safetensors' layout: S [M,E]; conv [E,K] oldest first; k, v
@@ -61,6 +83,17 @@ struct backend_ops {
      * vocab_size floats, in segment order, valid until the next call. A failure is a device fault. */
     int (*forward)(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                    struct rod_error *err);
+    /* Sampling on the device, and steps launched ahead; all three NULL where there is none. After slot_zero: how the
+     * slot's tokens are chosen from now on. In order with the steps launched before it and after it. */
+    int (*slot_sampling)(struct backend *be, uint32_t slot, const struct backend_sampling *sampling,
+                         struct rod_error *err);
+    /* As forward, but returns before the step has run and samples a token for each row of logits (n_out is 0 or 1).
+     * tok NULL with n_tok 1: the slot's last token, which the host need not have seen; a slot that has ended is left as
+     * it is. The segments' tokens are copied. At most two steps are launched and not collected. */
+    int (*launch)(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err);
+    /* Waits for the oldest launched step without using the processor. tokens: one for each segment with n_out, in
+     * order, valid until the next collect. A failure is a device fault, perhaps of a later step. */
+    int (*collect)(struct backend *be, const struct backend_token **tokens, struct rod_error *err);
     /* What the device can do, for the benchmark: bytes a second over a working set of about `bytes`, products a second.
      * NULL: the benchmark measures the CPU. */
     int (*ceilings)(struct backend *be, double bytes, double *bytes_per_s, double *flop_per_s, struct rod_error *err);

@@ -27,7 +27,7 @@ void engine_log(const struct rod_engine *e, int level, const char *format, ...) 
 static void engine_free(struct rod_engine *e) {
     sched_fini(&e->sched);
     sampler_fini(&e->sampler);
-    free(e->rows);
+    for (int i = 0; i < 2; i++) free(e->steps[i].rows);
     free(e->segs);
     free(e);
 }
@@ -57,9 +57,10 @@ static int init_parts(struct rod_engine *e, struct rod_error *err) {
     int rc = sched_init(&e->sched, &sched, err);
     if (!rc) rc = sampler_init(&e->sampler, e->parts.V, err);
     if (rc) return rc;
-    e->rows = calloc(be->n_slots, sizeof *e->rows);
+    for (int i = 0; i < 2; i++) e->steps[i].rows = calloc(be->n_slots, sizeof *e->steps[i].rows);
     e->segs = calloc(be->n_slots, sizeof *e->segs);
-    if (!e->rows || !e->segs) return rod_fail(err, ROD_ENOMEM, "No memory for the rows of %u slots.", be->n_slots);
+    if (!e->steps[0].rows || !e->steps[1].rows || !e->segs)
+        return rod_fail(err, ROD_ENOMEM, "No memory for the rows of %u slots.", be->n_slots);
     return mailbox_init(&e->mailbox, be->n_slots, e->config.max_queue, e->config.max_queue_tok, err);
 }
 

@@ -2,7 +2,7 @@
  *
  * Who owns what: an engine owns its backend and tokenizer and every work between submit and its end. A work is one
  * submitted request with all memory that its steps will need, made on the submitting thread.
- * Threads: sched, sampler, rows, segs, events of this step: the engine thread. mailbox and counters: any. taken: the
+ * Threads: sched, sampler, steps, segs, events of this turn: the engine thread. mailbox and counters: any. taken: the
  * consumer. Everything else is immutable after open.
  */
 #ifndef ENGINE_INTERNAL_H
@@ -24,9 +24,10 @@ struct work {
     struct rod_request *request;
     struct text text;
     struct sampler_counts counts; /* n_table = 0: this request has no penalties */
-    int32_t *banned;
-    size_t n_banned; /* before min_tokens */
-    int32_t last;    /* the token that the next step feeds */
+    int32_t *end_ids;             /* end and stop ids; not chosen before min_tokens */
+    size_t n_end_ids;
+    int32_t last;    /* the token that the next step feeds, where the host feeds it */
+    uint32_t row[2]; /* its row of each step on its way, if that row names it */
     uint32_t n_generated;
     uint64_t submit_ns, first_ns, last_ns;
     struct event *end; /* made at submit, so that every request can end whatever the memory */
@@ -50,6 +51,14 @@ struct engine_parts {
     struct rod_model_info info; /* the engine fills in what the backend and tokenizer know */
 };
 
+/* A step between its plan and its results. */
+struct step {
+    struct sched_row *rows; /* [n_slots]; req NULL: the request ended after the plan */
+    uint32_t n_rows;
+    bool needs_host; /* one of its tokens may end a request by its text: the next plan waits for it */
+    uint64_t begin_ns;
+};
+
 struct rod_engine {
     struct rod_engine_config config; /* its strings are not kept */
     struct engine_parts parts;
@@ -60,9 +69,10 @@ struct rod_engine {
     struct mailbox_event *taken;
     struct sched sched;
     struct sampler sampler;
-    struct sched_row *rows;       /* [n_slots] */
+    struct step steps[2]; /* taking turns: step number n is steps[n % 2] */
+    uint64_t n_planned, n_collected;
     struct backend_segment *segs; /* [n_slots] */
-    struct mailbox_events events; /* of this step */
+    struct mailbox_events events; /* of this turn of the loop */
     pthread_t thread;
 };
 
@@ -70,6 +80,16 @@ struct rod_engine {
 int engine_open_parts(const struct rod_engine_config *config, const struct engine_parts *parts, struct rod_engine **out,
                       struct rod_error *err);
 void *engine_thread(void *engine); /* engine_step.c */
+
+/* engine_token.c: a request's next token becomes an event, or its end. */
+void engine_token_take(struct rod_engine *engine, struct work *work, const struct sampler_output *picked,
+                       uint64_t now_ns);
+void engine_token_cancel(struct rod_engine *engine, struct work *work);
+void engine_token_fail(struct rod_engine *engine, struct work *work, const struct rod_error *error);
+
+static inline void engine_count(atomic_uint_fast64_t *counter, uint64_t n) {
+    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
 
 /* work.c */
 int work_new(const struct rod_engine *engine, struct rod_request *request, struct work **out, struct rod_error *err);

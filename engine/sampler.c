@@ -313,10 +313,12 @@ static int32_t draw_filtered(struct sampler *s, const struct rod_sampling *sp, c
         if (sp->top_p < 1) n = select_mass(c, n, (double)sp->top_p * total_mass(c, n));
     }
     if (sp->typical_p < 1) n = select_typical(c, n, sp->typical_p);
-    double left = u * total_mass(c, n);
-    uint32_t i = 0;
-    while (i + 1 < n && (left -= (double)c[i].mass) >= 0) i++;
-    return c[i].id;
+    /* The order of the draw is the ids', which a device can walk too; with equal keys the selection is by id. */
+    for (uint32_t i = 0; i < n; i++) c[i].key = 0;
+    n = select_mass(c, n, u * total_mass(c, n));
+    int32_t last = c[0].id;
+    for (uint32_t i = 1; i < n; i++) last = c[i].id > last ? c[i].id : last;
+    return last;
 }
 
 static int32_t draw_all(struct sampler *s, const float *x, float max, float scale, double u) {
@@ -372,12 +374,23 @@ void sampler_fini(struct sampler *s) {
     *s = (struct sampler){0};
 }
 
+int sampler_check(enum sampler_status status, struct rod_error *err) {
+    switch (status) {
+    case SAMPLER_OK: return 0;
+    case SAMPLER_NAN:
+        return rod_fail(err, ROD_EINTERNAL, "A logit of this request is not a number: its state is broken.");
+    case SAMPLER_FORBIDDEN: return rod_fail(err, ROD_EINVALID, "Every token is forbidden by logit_bias or min_tokens.");
+    case SAMPLER_INFINITE: return rod_fail(err, ROD_EINVALID, "The penalties make a logit infinite.");
+    }
+    return rod_fail(err, ROD_EINTERNAL, "A token has no known status.");
+}
+
 int sampler_pick(struct sampler *s, const struct sampler_input *in, const float *logits, struct sampler_output *out,
                  struct rod_error *err) {
     const struct rod_sampling *sp = in->sampling;
     bool finite;
     float raw_max = maxima(logits, s->V, s->block_max, &finite);
-    if (!finite) return rod_fail(err, ROD_EINTERNAL, "A logit of this request is not a number: its state is broken.");
+    if (!finite) return sampler_check(SAMPLER_NAN, err);
 
     out->n_top = 0;
     double lse = 0;
@@ -390,8 +403,8 @@ int sampler_pick(struct sampler *s, const struct sampler_input *in, const float 
 
     const float *x = adjusted(s, in, logits);
     float max = x == logits ? raw_max : maxima(x, s->V, s->block_max, &finite);
-    if (!(max > -INFINITY)) return rod_fail(err, ROD_EINVALID, "Every token is forbidden by logit_bias or min_tokens.");
-    if (!(max < INFINITY)) return rod_fail(err, ROD_EINVALID, "The penalties make a logit infinite.");
+    if (!(max > -INFINITY)) return sampler_check(SAMPLER_FORBIDDEN, err);
+    if (!(max < INFINITY)) return sampler_check(SAMPLER_INFINITE, err);
 
     if (sp->temperature == 0) {
         out->id = argmax(x, s->V, s->block_max, max);

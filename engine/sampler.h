@@ -2,6 +2,7 @@
  *
  * Order: log-probabilities from the raw logits; then logit_bias, banned ids, repetition, frequency and presence
  * penalties, temperature, top_k, min_p, top_p, typical_p (each over what the one before left), one draw.
+ * The draw goes through what is left in order of id.
  * Who owns what: a sampler is scratch space for one row at a time; counts belong to a request.
  * Threads: the engine thread (counts are filled by the submitting thread before). No allocation after init.
  * Invariant: the token is a function of this row's logits, the request, its history and (seed, position) alone: every
@@ -59,6 +60,11 @@ struct sampler_output {
     uint32_t n_top;
     struct rod_logprob top[SAMPLER_MAX_TOP]; /* best first, ties to the lower id */
 };
+
+/* Why a row has no token. */
+enum sampler_status { SAMPLER_OK, SAMPLER_NAN, SAMPLER_FORBIDDEN, SAMPLER_INFINITE };
+/* 0, or the status as an error: ROD_EINTERNAL for SAMPLER_NAN, else ROD_EINVALID. */
+int sampler_check(enum sampler_status status, struct rod_error *err);
 
 /* logits [V]. ROD_EINTERNAL when one is not a finite number, ROD_EINVALID when every token is banned. */
 int sampler_pick(struct sampler *s, const struct sampler_input *in, const float *logits, struct sampler_output *out,

@@ -32,6 +32,7 @@ static struct sched_list *list_of(struct sched *s, const struct sched_req *req) 
     case SCHED_QUEUED: return &s->queue;
     case SCHED_PREFILL: return &s->prefill;
     case SCHED_DECODE: return &s->decode;
+    case SCHED_LAST: return &s->last;
     case SCHED_NONE: break;
     }
     return NULL;
@@ -147,14 +148,11 @@ void sched_commit(struct sched *s, const struct sched_row *row) {
     struct sched_req *r = row->req;
     assert(r->pos == row->pos && (r->state == SCHED_PREFILL || r->state == SCHED_DECODE));
     r->pos += row->n_tok;
-    if (r->state == SCHED_DECODE) { /* to the end of the line: when not all rows fit, they take turns */
-        list_remove(&s->decode, r);
-        list_push(&s->decode, r);
-    } else if (r->pos == r->n_prompt) {
-        list_remove(&s->prefill, r);
-        r->state = SCHED_DECODE;
-        list_push(&s->decode, r);
-    }
+    r->n_out += row->n_out;
+    if (r->state == SCHED_PREFILL && r->pos < r->n_prompt) return;
+    list_remove(list_of(s, r), r);
+    r->state = r->max_out && r->n_out == r->max_out ? SCHED_LAST : SCHED_DECODE;
+    list_push(list_of(s, r), r); /* to the end of the line: when not all rows fit, they take turns */
 }
 
 void sched_remove(struct sched *s, struct sched_req *req) {

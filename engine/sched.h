@@ -1,6 +1,8 @@
 /* sched.h - which requests run in the next step: a pure state machine in the caller's time.
  *
- *   submit -> QUEUED -> admit -> PREFILL -> (plan, commit)* -> DECODE -> (plan, commit)* -> remove
+ *   submit -> QUEUED -> admit -> PREFILL -> (plan, commit)* -> DECODE -> (plan, commit)* -> LAST -> remove
+ *
+ * commit may come before the step has run (look-ahead); a request with all its tokens planned waits in LAST for them.
  *
  * Who owns what: a sched_req is the caller's and stays at its address until sched_remove or sched_expire gave it back.
  * Threads: the engine thread; no I/O, no clock (now_ns is an argument), no allocation after init.
@@ -13,14 +15,15 @@
 
 #include "slots.h"
 
-enum sched_state { SCHED_NONE, SCHED_QUEUED, SCHED_PREFILL, SCHED_DECODE };
+enum sched_state { SCHED_NONE, SCHED_QUEUED, SCHED_PREFILL, SCHED_DECODE, SCHED_LAST };
 
 struct sched_req {
     struct sched_req *prev, *next;
     enum sched_state state;
-    uint32_t slot;          /* in PREFILL and DECODE */
-    uint64_t n_prompt, pos; /* tokens of the prompt; tokens read so far */
-    uint64_t deadline_ns;   /* no slot by then: expired; 0 = none */
+    uint32_t slot;           /* in PREFILL, DECODE and LAST */
+    uint64_t n_prompt, pos;  /* tokens of the prompt; tokens read so far */
+    uint64_t max_out, n_out; /* tokens it may get, 0 = no limit; those planned */
+    uint64_t deadline_ns;    /* no slot by then: expired; 0 = none */
     uint64_t submit_ns, admit_ns;
     uint64_t plan; /* the plan that last took it */
 };
@@ -37,8 +40,8 @@ struct sched_config {
 struct sched {
     struct sched_config config;
     struct slots slots;
-    struct sched_list queue, prefill, decode; /* decode: the row that ran longest ago first */
-    uint64_t next_deadline_ns;                /* no queued request expires before this */
+    struct sched_list queue, prefill, decode, last; /* decode: the row that ran longest ago first */
+    uint64_t next_deadline_ns;                      /* no queued request expires before this */
     uint64_t n_plans, n_prompt_plans;
 };
 
@@ -52,7 +55,7 @@ struct sched_row {
 int sched_init(struct sched *s, const struct sched_config *config, struct rod_error *err);
 void sched_fini(struct sched *s);
 
-/* req: n_prompt >= 1, pos (0), deadline_ns filled by the caller. */
+/* req: n_prompt >= 1, pos (0), max_out, deadline_ns filled by the caller. */
 void sched_submit(struct sched *s, struct sched_req *req, uint64_t now_ns);
 /* The next queued request whose deadline has come, taken out; NULL = none. Call before sched_admit. */
 struct sched_req *sched_expire(struct sched *s, uint64_t now_ns);
@@ -60,7 +63,7 @@ struct sched_req *sched_expire(struct sched *s, uint64_t now_ns);
 struct sched_req *sched_admit(struct sched *s, uint64_t now_ns);
 /* rows: room for n_slots. Decode rows first, then prompt pieces. Returns the number of rows; 0 = nothing runs. */
 uint32_t sched_plan(struct sched *s, struct sched_row *rows);
-/* The row's tokens were read. */
+/* The row's tokens are read, now or by a step on its way. */
 void sched_commit(struct sched *s, const struct sched_row *row);
 /* Finished, failed or cancelled, in any state: its slot is free at once. */
 void sched_remove(struct sched *s, struct sched_req *req);

@@ -4,24 +4,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int init_counts(struct work *w, uint32_t V, struct rod_error *err) {
+static int init_counts(struct work *w, const struct engine_parts *parts, struct rod_error *err) {
     const struct rod_request *r = w->request;
-    if (!sampler_needs_counts(&r->sampling)) return 0;
+    const uint32_t V = parts->V;
+    if (parts->ops->launch || !sampler_needs_counts(&r->sampling)) return 0; /* a device that samples counts itself */
     uint64_t n_distinct = (uint64_t)r->n_prompt + r->max_tokens;
     int rc = sampler_counts_init(&w->counts, n_distinct < V ? n_distinct : V, err);
     for (size_t i = 0; !rc && i < r->n_prompt; i++) sampler_counts_add(&w->counts, r->prompt[i], 0);
     return rc;
 }
 
-static int init_banned(struct work *w, const struct engine_parts *parts, struct rod_error *err) {
+static int init_end_ids(struct work *w, const struct engine_parts *parts, struct rod_error *err) {
     const struct rod_request *r = w->request;
-    if (r->min_tokens == 0) return 0;
-    w->banned = malloc((r->n_stop_ids + parts->n_eos_ids + 1) * sizeof *w->banned);
-    if (!w->banned) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
+    w->end_ids = malloc((r->n_stop_ids + parts->n_eos_ids + 1) * sizeof *w->end_ids);
+    if (!w->end_ids) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
     for (uint32_t i = 0; i < parts->n_eos_ids && !r->ignore_eos; i++)
         if (parts->eos_ids[i] >= 0 && (uint32_t)parts->eos_ids[i] < parts->V)
-            w->banned[w->n_banned++] = parts->eos_ids[i];
-    for (size_t i = 0; i < r->n_stop_ids; i++) w->banned[w->n_banned++] = r->stop_ids[i];
+            w->end_ids[w->n_end_ids++] = parts->eos_ids[i];
+    for (size_t i = 0; i < r->n_stop_ids; i++) w->end_ids[w->n_end_ids++] = r->stop_ids[i];
     return 0;
 }
 
@@ -30,8 +30,8 @@ int work_new(const struct rod_engine *e, struct rod_request *request, struct wor
     if (!w) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
     w->request = request;
     int rc = text_init(&w->text, e->parts.tokenizer, e->max_token_bytes, request, err);
-    if (!rc) rc = init_counts(w, e->parts.V, err);
-    if (!rc) rc = init_banned(w, &e->parts, err);
+    if (!rc) rc = init_counts(w, &e->parts, err);
+    if (!rc) rc = init_end_ids(w, &e->parts, err);
     if (!rc) {
         w->end = event_new(text_cap(&w->text, e->max_token_bytes), 0, 0, stops_max_len(&w->text.stops) + 1);
         if (!w->end) rc = rod_fail(err, ROD_ENOMEM, "No memory for a request.");
@@ -44,6 +44,7 @@ int work_new(const struct rod_engine *e, struct rod_request *request, struct wor
     w->submit_ns = engine_now_ns();
     w->mail.n_tok = request->n_prompt;
     w->sched.n_prompt = request->n_prompt;
+    w->sched.max_out = request->max_tokens;
     if (request->queue_timeout_ns) {
         bool never = request->queue_timeout_ns > UINT64_MAX - w->submit_ns;
         w->sched.deadline_ns = never ? 0 : w->submit_ns + request->queue_timeout_ns;
@@ -56,7 +57,7 @@ void work_free(struct work *w) {
     rod_request_free(w->request);
     text_fini(&w->text);
     sampler_counts_fini(&w->counts);
-    free(w->banned);
+    free(w->end_ids);
     event_free(w->end);
     free(w);
 }

@@ -1,6 +1,7 @@
 /* engine_bench.h - for tests of the engine: an engine over the fake backend with a collector.
  *
- * bench_close waits for every request and fails if the engine broke a rule of the seam.
+ * bench_on_device: the tests that do not say otherwise run on the device that samples. bench_close waits for every
+ * request and fails if the engine broke a rule of the seam.
  */
 #ifndef ENGINE_BENCH_H
 #define ENGINE_BENCH_H
@@ -9,6 +10,8 @@
 #include "tests/fake_backend.h"
 
 enum { V = 4096, EOS = 1 };
+
+static bool bench_on_device;
 
 struct bench {
     struct collector c;
@@ -24,10 +27,11 @@ struct bench_options {
 static inline void bench_open(struct bench *b, struct bench_options o, struct rod_engine_config config) {
     struct rod_error err;
     collect_init(&b->c, &config);
-    b->be = fake_open(o.kind, V, o.n_slots ? o.n_slots : 4, o.max_batch_tok ? o.max_batch_tok : 64,
+    const struct backend_ops *ops = bench_on_device ? &fake_device_ops : &fake_ops;
+    b->be = fake_open(ops, o.kind, V, o.n_slots ? o.n_slots : 4, o.max_batch_tok ? o.max_batch_tok : 64,
                       o.chunk_tok ? o.chunk_tok : 8);
     b->be->gated = o.gated;
-    struct engine_parts parts = {.ops = &fake_ops, .backend = b->be, .V = V, .eos_ids = {EOS}, .n_eos_ids = 1};
+    struct engine_parts parts = {.ops = ops, .backend = b->be, .V = V, .eos_ids = {EOS}, .n_eos_ids = 1};
     if (o.tokenizer && tokenizer_open("config/models/tales", &parts.tokenizer, &err)) fail_msg("%s", err.message);
     if (engine_open_parts(&config, &parts, &b->c.engine, &err)) fail_msg("%s", err.message);
 }

@@ -1,8 +1,10 @@
 /* fake_backend.h - a deterministic backend without a model, that checks how the engine uses it.
  *
  * FAKE_HASH: the logits are random numbers of a hash of all tokens read since slot_zero. FAKE_COPY: after a prompt the
- * model says the prompt again, token by token, then the end token. A broken rule of backend.h is noted in fault.
- * gate: while gated, a forward waits until fake_step lets one pass, so that tests decide what happens between steps.
+ * model says the prompt again, token by token, then the end token. fake_device_ops samples on its own, as a GPU does: a
+ * launched step runs at once, but what it gave is seen when it is collected. A broken rule of backend.h is noted in
+ * fault. gate: while gated, a forward or a collect waits until fake_step lets one pass, so that tests decide what
+ * happens between steps.
  */
 #ifndef FAKE_BACKEND_H
 #define FAKE_BACKEND_H
@@ -21,12 +23,22 @@ enum { FAKE_COPY_MAX = 4096 };
 struct fake_slot {
     uint64_t hash, pos;
     uint32_t n_prompt, n_said;
-    bool zeroed, said_any;
+    bool zeroed, said_any, prepared, ended;
+    int32_t last; /* of the device's sampling: */
+    uint32_t n_generated;
+    struct rod_sampling sampling;
+    struct sampler_counts counts;
+    struct rod_bias *bias;
+    int32_t *end_ids;
+    size_t n_bias, n_end_ids;
+    uint32_t min_tokens, max_tokens;
+    int32_t n_logprobs;
     int32_t said[FAKE_COPY_MAX];
 };
 
 struct backend {
     struct backend_info info;
+    const struct backend_ops *ops;
     enum fake_kind kind;
     uint32_t V;
     int32_t eos;
@@ -36,12 +48,28 @@ struct backend {
     atomic_bool gated;
     sem_t gate, entered;
     atomic_uint n_forwards;
-    _Atomic(int32_t) nan_token; /* a row that reads this token gives NaN; -1 = never */
-    atomic_uint fail_at;        /* this forward (from 1) is a device fault; 0 = never */
+    _Atomic(int32_t) nan_token;  /* a row that reads this token gives NaN; -1 = never */
+    atomic_uint fail_at;         /* this forward (from 1) is a device fault; 0 = never */
+    atomic_uint fail_collect_at; /* this collect (from 1) is one */
+    struct sampler sampler;
+    struct backend_token *tokens[2]; /* of the steps on their way */
+    atomic_uint n_collects, n_masked;
     char fault[128];
 };
 
+static inline void fake_forget(struct fake_slot *s) {
+    sampler_counts_fini(&s->counts);
+    free(s->bias);
+    free(s->end_ids);
+    s->bias = NULL;
+    s->end_ids = NULL;
+}
+
 static inline void fake_close(struct backend *be) {
+    for (uint32_t i = 0; i < be->info.n_slots; i++) fake_forget(&be->slots[i]);
+    sampler_fini(&be->sampler);
+    free(be->tokens[0]);
+    free(be->tokens[1]);
     free(be->slots);
     free(be->logits);
     free(be->last_step);
@@ -56,7 +84,7 @@ static inline void fake_slot_zero(struct backend *be, uint32_t slot) {
     struct fake_slot *s = &be->slots[slot];
     s->hash = s->pos = s->n_prompt = s->n_said = 0;
     s->zeroed = true;
-    s->said_any = false;
+    s->said_any = s->prepared = false;
 }
 
 static inline uint64_t fake_mix(uint64_t hash, int32_t tok) {
@@ -77,13 +105,18 @@ static inline void fake_logits(const struct backend *be, const struct fake_slot 
     if (be->kind == FAKE_COPY) row[s->n_said < s->n_prompt ? s->said[s->n_said] : be->eos] = 40;
 }
 
+static inline void fake_wait(struct backend *be) {
+    if (!atomic_load(&be->gated)) return;
+    sem_post(&be->entered);
+    sem_wait(&be->gate);
+}
+
+static const struct backend_ops fake_ops, fake_device_ops;
+
 static inline int fake_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs,
                                const float **logits, struct rod_error *err) {
     unsigned step = atomic_fetch_add(&be->n_forwards, 1) + 1;
-    if (atomic_load(&be->gated)) {
-        sem_post(&be->entered);
-        sem_wait(&be->gate);
-    }
+    if (be->ops == &fake_ops) fake_wait(be);
     if (step == atomic_load(&be->fail_at)) return rod_fail(err, ROD_EDEVICE, "the fake device caught fire");
     uint32_t n_tok = 0, n_out = 0;
     const char *fault = NULL;
@@ -126,19 +159,129 @@ static inline int fake_forward(struct backend *be, const struct backend_segment 
     return 0;
 }
 
+/* ---- sampling on the device ---- */
+
+static inline void *fake_copy(const void *src, size_t bytes) {
+    void *dst = malloc(bytes + 1);
+    if (bytes) memcpy(dst, src, bytes);
+    return dst;
+}
+
+static inline int fake_slot_sampling(struct backend *be, uint32_t slot, const struct backend_sampling *in,
+                                     struct rod_error *err) {
+    struct fake_slot *s = &be->slots[slot];
+    fake_forget(s);
+    s->prepared = true;
+    s->ended = false;
+    s->n_generated = 0;
+    s->sampling = *in->sampling;
+    s->n_bias = in->n_bias;
+    s->bias = fake_copy(in->bias, in->n_bias * sizeof *in->bias);
+    s->n_end_ids = in->n_end_ids;
+    s->end_ids = fake_copy(in->end_ids, in->n_end_ids * sizeof *in->end_ids);
+    s->min_tokens = in->min_tokens;
+    s->max_tokens = in->max_tokens;
+    s->n_logprobs = in->n_logprobs;
+    return sampler_counts_init(&s->counts, be->V, err);
+}
+
+static inline void fake_pick(struct backend *be, struct fake_slot *s, const float *logits, struct backend_token *out) {
+    const struct sampler_input in = {.sampling = &s->sampling,
+                                     .bias = s->bias,
+                                     .n_bias = s->n_bias,
+                                     .banned = s->end_ids,
+                                     .n_banned = s->n_generated < s->min_tokens ? s->n_end_ids : 0,
+                                     .counts = &s->counts,
+                                     .position = s->pos,
+                                     .n_logprobs = s->n_logprobs};
+    struct rod_error err;
+    *out = (struct backend_token){0};
+    if (sampler_pick(&be->sampler, &in, logits, &out->picked, &err)) {
+        out->status = err.code == ROD_EINTERNAL ? SAMPLER_NAN : SAMPLER_FORBIDDEN;
+        out->ended = s->ended = true;
+        return;
+    }
+    s->last = out->picked.id;
+    for (size_t i = 0; i < s->n_end_ids; i++) out->ended = out->ended || s->end_ids[i] == s->last;
+    if (!out->ended) {
+        sampler_counts_add(&s->counts, s->last, 1);
+        out->ended = ++s->n_generated == s->max_tokens;
+    }
+    s->ended = out->ended;
+}
+
+static inline int fake_launch(struct backend *be, const struct backend_segment *segs, uint32_t n_segs,
+                              struct rod_error *err) {
+    const unsigned step = atomic_load(&be->n_forwards);
+    struct backend_token *tokens = be->tokens[step % 2];
+    struct backend_segment *live = calloc(n_segs, sizeof *live);
+    uint32_t n_live = 0, n_out = 0;
+    const char *fault = NULL;
+    if (step - atomic_load(&be->n_collects) > 1) fault = "a third step on its way";
+    for (uint32_t i = 0; i < n_segs; i++) {
+        struct fake_slot *s = &be->slots[segs[i].slot];
+        live[n_live] = segs[i];
+        if (!s->prepared) fault = "a slot without its sampling";
+        if (s->said_any != !segs[i].tok) fault = "a token from the host after the prompt, or none in it";
+        if (segs[i].tok)
+            for (uint32_t t = 0; t < segs[i].n_tok; t++) sampler_counts_add(&s->counts, segs[i].tok[t], 0);
+        else
+            live[n_live].tok = &s->last;
+        if (segs[i].tok || !s->ended) n_live++;
+    }
+    if (fault && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "step %u: %s", step, fault);
+    const float *logits = NULL;
+    int rc = fake_forward(be, live, n_live, &logits, err);
+    for (uint32_t i = 0, k = 0, row = 0; !rc && i < n_segs; i++) {
+        const bool runs = k < n_live && live[k].slot == segs[i].slot;
+        if (segs[i].n_out && !runs) {
+            tokens[n_out++] = (struct backend_token){.masked = true};
+            atomic_fetch_add(&be->n_masked, 1);
+        } else if (segs[i].n_out) {
+            fake_pick(be, &be->slots[segs[i].slot], logits + (size_t)row++ * be->V, &tokens[n_out++]);
+        }
+        k += runs;
+    }
+    free(live);
+    return rc;
+}
+
+static inline int fake_collect(struct backend *be, const struct backend_token **tokens, struct rod_error *err) {
+    const unsigned step = atomic_load(&be->n_collects);
+    fake_wait(be);
+    if (step == atomic_load(&be->n_forwards) && !be->fault[0])
+        snprintf(be->fault, sizeof be->fault, "collect %u: nothing was launched", step);
+    if (step + 1 == atomic_load(&be->fail_collect_at)) return rod_fail(err, ROD_EDEVICE, "the fake device caught fire");
+    atomic_fetch_add(&be->n_collects, 1);
+    *tokens = be->tokens[step % 2];
+    return 0;
+}
+
 static const struct backend_ops fake_ops = {
     .name = "fake", .close = fake_close, .info = fake_info, .slot_zero = fake_slot_zero, .forward = fake_forward};
 
-static inline struct backend *fake_open(enum fake_kind kind, uint32_t V, uint32_t n_slots, uint32_t max_batch_tok,
-                                        uint32_t chunk_tok) {
+static const struct backend_ops fake_device_ops = {.name = "fake device",
+                                                   .close = fake_close,
+                                                   .info = fake_info,
+                                                   .slot_zero = fake_slot_zero,
+                                                   .forward = fake_forward,
+                                                   .slot_sampling = fake_slot_sampling,
+                                                   .launch = fake_launch,
+                                                   .collect = fake_collect};
+
+static inline struct backend *fake_open(const struct backend_ops *ops, enum fake_kind kind, uint32_t V,
+                                        uint32_t n_slots, uint32_t max_batch_tok, uint32_t chunk_tok) {
     struct backend *be = calloc(1, sizeof *be);
     be->info = (struct backend_info){.device = "fake",
                                      .n_slots = n_slots,
                                      .max_batch_tok = max_batch_tok,
                                      .max_out = n_slots,
                                      .chunk_tok = chunk_tok};
+    be->ops = ops;
     be->kind = kind;
     be->V = V;
+    for (int i = 0; i < 2; i++) be->tokens[i] = calloc(n_slots, sizeof *be->tokens[i]);
+    if (sampler_init(&be->sampler, V, NULL)) abort();
     be->eos = 1;
     be->slots = calloc(n_slots, sizeof *be->slots);
     be->logits = calloc((size_t)n_slots * V, sizeof(float));
@@ -149,12 +292,12 @@ static inline struct backend *fake_open(enum fake_kind kind, uint32_t V, uint32_
     return be;
 }
 
-/* With the gate: waits until a forward has begun, lets it pass. */
+/* With the gate: waits until a forward or collect has begun, lets it pass. */
 static inline void fake_step(struct backend *be) {
     sem_wait(&be->entered);
     sem_post(&be->gate);
 }
-/* Opens the gate for good; a forward that waits at it goes on. */
+/* Opens the gate for good; who waits at it goes on. */
 static inline void fake_release(struct backend *be) {
     atomic_store(&be->gated, false);
     sem_post(&be->gate);

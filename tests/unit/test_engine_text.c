@@ -243,5 +243,7 @@ int main(void) {
         cmocka_unit_test(a_stop_id_ends_the_request_and_shows_only_when_included),
         cmocka_unit_test(text_calls_agree_with_the_tokenizer),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int failed = cmocka_run_group_tests_name("host sampling", tests, NULL, NULL);
+    bench_on_device = true;
+    return failed + cmocka_run_group_tests_name("device sampling", tests, NULL, NULL);
 }

@@ -303,6 +303,28 @@ static void in_random_lives_every_invariant_holds_and_everything_ends(void **sta
     for (uint64_t seed = 1; seed <= 60; seed++) simulate(seed);
 }
 
+static void a_request_with_all_its_tokens_planned_keeps_its_slot_and_runs_no_more(void **state) {
+    (void)state;
+    struct sched s = make(1, 16, 16, 8);
+    struct sched_row rows[1];
+    uint32_t n;
+    struct sched_req r = request(3), next = request(3);
+    r.max_out = 2;
+    sched_submit(&s, &r, 0);
+    sched_submit(&s, &next, 0);
+    sched_admit(&s, 0);
+    run_step(&s, rows, &n); /* the prompt and its token */
+    assert_int_equal(r.state, SCHED_DECODE);
+    run_step(&s, rows, &n);
+    assert_int_equal(r.state, SCHED_LAST);
+    assert_int_equal(r.n_out, 2);
+    assert_int_equal(sched_plan(&s, rows), 0);
+    assert_null(sched_admit(&s, 0));
+    sched_remove(&s, &r);
+    assert_ptr_equal(sched_admit(&s, 0), &next);
+    sched_fini(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_get_slots_first_come_first_served),
@@ -314,6 +336,7 @@ int main(void) {
         cmocka_unit_test(a_queued_request_expires_at_its_deadline_without_costing_a_step),
         cmocka_unit_test(an_admitted_request_no_longer_expires),
         cmocka_unit_test(in_random_lives_every_invariant_holds_and_everything_ends),
+        cmocka_unit_test(a_request_with_all_its_tokens_planned_keeps_its_slot_and_runs_no_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

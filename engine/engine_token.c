@@ -1,0 +1,125 @@
+/* engine_token.c - a token of a request becomes text and an event; and how requests end. */
+#include "engine_internal.h"
+
+#include <string.h>
+
+/* ---- the end of a request ---- */
+
+/* Whoever sees the event may submit again, so slot and place are given back before it is posted. */
+static void end_work(struct rod_engine *e, struct work *w) {
+    if (w->sched.state != SCHED_NONE) {
+        if (w->sched.state != SCHED_QUEUED) atomic_fetch_sub_explicit(&e->counters.running, 1, memory_order_relaxed);
+        sched_remove(&e->sched, &w->sched);
+    }
+    for (int i = 0; i < 2; i++) { /* what is still on its way for it is nobody's */
+        struct step *step = &e->steps[i];
+        if (w->row[i] < step->n_rows && step->rows[w->row[i]].req == &w->sched) step->rows[w->row[i]].req = NULL;
+    }
+    mailbox_retire(&e->mailbox, &w->mail);
+    struct event *end = w->end;
+    w->end = NULL;
+    end->pub.ticket = w->mail.ticket;
+    end->pub.user = w->request->user;
+    mailbox_append(&e->events, &end->link);
+    work_free(w);
+}
+
+void engine_token_fail(struct rod_engine *e, struct work *w, const struct rod_error *error) {
+    w->end->pub.kind = ROD_EVENT_ERROR;
+    w->end->pub.error = *error;
+    engine_count(&e->counters.failed, 1);
+    end_work(e, w);
+}
+
+/* match: index of the stop string or -1; stop_id: the end token or stop id or -1. */
+static void end_finish(struct rod_engine *e, struct work *w, enum rod_finish reason, int match, int32_t stop_id) {
+    struct rod_event *pub = &w->end->pub;
+    struct text *t = &w->text;
+    if (match < 0) {
+        match = text_flush(t, w->n_generated > w->request->min_tokens);
+        if (match >= 0 && reason == ROD_FINISH_LENGTH) reason = ROD_FINISH_STOP;
+    } else {
+        t->n_out = 0; /* the delta had it */
+    }
+    char *stop_string = event_extra(w->end, stops_max_len(&t->stops) + 1);
+    if (t->n_out) memcpy(pub->text, t->buf, t->n_out);
+    pub->text_len = t->n_out;
+    pub->text[t->n_out] = 0;
+    if (match >= 0 && reason == ROD_FINISH_STOP && stop_id < 0) {
+        memcpy(stop_string, t->stops.strings[match].text, t->stops.strings[match].len + 1);
+        pub->stop_string = stop_string;
+    }
+    pub->kind = ROD_EVENT_FINISH;
+    pub->reason = reason;
+    pub->stop_id = stop_id;
+    pub->prompt_tok = w->request->n_prompt;
+    pub->completion_tok = w->n_generated;
+    bool admitted = w->sched.state != SCHED_NONE && w->sched.state != SCHED_QUEUED;
+    uint64_t now_ns = engine_now_ns();
+    pub->queue_ns = (admitted ? w->sched.admit_ns : now_ns) - w->submit_ns;
+    pub->prefill_ns = admitted ? (w->first_ns ? w->first_ns : now_ns) - w->sched.admit_ns : 0;
+    pub->decode_ns = w->last_ns - w->first_ns;
+    engine_count(reason == ROD_FINISH_CANCEL ? &e->counters.cancelled : &e->counters.finished, 1);
+    end_work(e, w);
+}
+
+/* ---- one sampled row ---- */
+
+static bool contains(const int32_t *ids, size_t n, int32_t id) {
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] == id) return true;
+    return false;
+}
+
+/* The only allocation in a step: a message that moves to the consumer. */
+static int send_delta(struct rod_engine *e, struct work *w, const struct sampler_output *picked) {
+    const struct text *t = &w->text;
+    struct event *event = event_new(t->n_out, 1, picked->n_top, 0);
+    if (!event) return ROD_ENOMEM;
+    struct rod_event *pub = &event->pub;
+    pub->kind = ROD_EVENT_DELTA;
+    pub->ticket = w->mail.ticket;
+    pub->user = w->request->user;
+    if (t->n_out) memcpy(pub->text, t->buf, t->n_out);
+    pub->text_len = t->n_out;
+    pub->text[t->n_out] = 0;
+    struct rod_token *token = &pub->tokens[0];
+    token->id = picked->id;
+    token->logprob = picked->logprob;
+    token->n_top = picked->n_top;
+    if (picked->n_top) memcpy(token->top, picked->top, picked->n_top * sizeof *token->top);
+    mailbox_append(&e->events, &event->link);
+    return 0;
+}
+
+void engine_token_take(struct rod_engine *e, struct work *w, const struct sampler_output *picked, uint64_t now_ns) {
+    const struct rod_request *r = w->request;
+    const struct engine_parts *parts = &e->parts;
+    struct rod_error err;
+    if (!w->first_ns) w->first_ns = now_ns;
+    w->last_ns = now_ns;
+
+    bool is_end = !r->ignore_eos && contains(parts->eos_ids, parts->n_eos_ids, picked->id);
+    bool is_stop = !is_end && contains(r->stop_ids, r->n_stop_ids, picked->id);
+    if (is_end || (is_stop && !r->include_stop)) { /* neither text nor a counted token */
+        end_finish(e, w, ROD_FINISH_STOP, -1, picked->id);
+        return;
+    }
+    w->n_generated++;
+    if (w->counts.n_table) sampler_counts_add(&w->counts, picked->id, 1);
+    int match = text_push(&w->text, picked->id, !r->keep_special && !is_stop, w->n_generated > r->min_tokens);
+    if (send_delta(e, w, picked)) {
+        rod_fail(&err, ROD_ENOMEM, "No memory for the next token.");
+        engine_token_fail(e, w, &err);
+    } else if (match >= 0) {
+        end_finish(e, w, ROD_FINISH_STOP, match, -1);
+    } else if (is_stop) {
+        end_finish(e, w, ROD_FINISH_STOP, -1, picked->id);
+    } else if (w->n_generated == r->max_tokens) {
+        end_finish(e, w, ROD_FINISH_LENGTH, -1, -1);
+    } else {
+        w->last = picked->id;
+    }
+}
+
+void engine_token_cancel(struct rod_engine *e, struct work *w) { end_finish(e, w, ROD_FINISH_CANCEL, -1, -1); }
