@@ -23,7 +23,7 @@ ENGINE_SRC := $(filter-out $(CUDA_C),$(wildcard engine/*.c)) $(filter-out kernel
 SERVER_SRC := $(filter-out server/main.c,$(wildcard server/*.c))
 ENGINE_OBJ := $(ENGINE_SRC:%.c=$(BUILD)/%.o)
 SERVER_OBJ := $(SERVER_SRC:%.c=$(BUILD)/%.o) $(BUILD)/openapi_json.o
-TEST_SRC   := $(wildcard tests/unit/test_*.c tests/backend/test_*.c)
+TEST_SRC   := $(wildcard tests/unit/test_*.c tests/backend/test_*.c tests/gpu/test_*.c)
 TEST_BIN   := $(TEST_SRC:%.c=$(BUILD)/%)
 FUZZ_SRC   := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN   := $(FUZZ_SRC:%.c=$(BUILD)/%)
@@ -85,6 +85,12 @@ CUDA_OBJ  := $(patsubst %.cu,$(BUILD)/cuda/%.o,$(wildcard kernels/*.cu)) $(patsu
 $(BUILD)/rodimus_cuda.so: $(CUDA_OBJ)
 	$(call say,LINK,$@)
 	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) -o $@ $^ -ldl -lrt -lpthread
+# The same kernels for the tests, with as much of the CUDA runtime as these need (tests/gpu/under_test.h).
+UNDER_TEST := $(if $(CUDA_SO),$(BUILD)/tests/gpu/kernels_under_test.so)
+$(BUILD)/tests/gpu/kernels_under_test.so: $(filter $(BUILD)/cuda/kernels/%,$(CUDA_OBJ)) $(BUILD)/cuda/tests/gpu/under_test.o
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) -o $@ $^ -ldl -lrt -lpthread
 $(BUILD)/cuda/%.o: %.cu Makefile
 	@mkdir -p $(@D)
 	$(call say,NVCC,$@)
@@ -132,10 +138,15 @@ fuzz: deps
 fuzz-programs: $(FUZZ_BIN)
 # Programs look for the CUDA object in their own folder.
 test-gpu: deps
-	@$(MAKE) --no-print-directory -j$(JOBS) all test-programs
-	@[ -z "$(CUDA_SO)" ] || ln -sf $(abspath $(BUILD))/rodimus_cuda.so $(BUILD)/tests/backend/rodimus_cuda.so
+	@$(MAKE) --no-print-directory -j$(JOBS) all test-programs gpu-objects
 	@tests/run $(BUILD) gpu
 test-programs: $(TEST_BIN)
+gpu-objects: $(UNDER_TEST)
+	@mkdir -p $(BUILD)/tests/backend
+	@[ -z "$(CUDA_SO)" ] || ln -sf $(abspath $(BUILD))/rodimus_cuda.so $(BUILD)/tests/backend/rodimus_cuda.so
+sanitize-gpu: deps
+	@$(MAKE) --no-print-directory -j$(JOBS) test-programs gpu-objects
+	@tests/gpu/sanitize $(BUILD)/tests/gpu
 test-c: test-programs
 	@tests/run $(BUILD) c
 
@@ -163,7 +174,7 @@ bundle: all
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/lib' -Wl,--disable-new-dtags -o $(BUNDLE)/rodimus $(BUILD)/server/main.o $(BUILD)/libserver.a $(BUILD)/librodimus.a $(LDLIBS)
 
 force:
-.PHONY: bundle test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers
+.PHONY: bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
--include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d)) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d
+-include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d

@@ -65,20 +65,24 @@ static double score(uint32_t P, const float *q, const float *k) {
     return sum / sqrt((double)P);
 }
 
+/* Dims in blocks, so that a score is computed once a block and not once a dim. */
+enum { REF_DIMS = 64 };
+
 void ref_window(uint32_t H, uint32_t Hk, uint32_t Hv, uint32_t P, uint32_t n, const float *q, const float *k,
                 const float *v, float *out) {
     for (uint32_t h = 0; h < H; h++) {
         const float *qh = q + (size_t)h * P, *kh = k + (size_t)(h % Hk) * P, *vh = v + (size_t)(h % Hv) * P;
         double top = -INFINITY;
         for (uint32_t j = 0; j < n; j++) top = fmax(top, score(P, qh, kh + (size_t)j * Hk * P));
-        for (uint32_t p = 0; p < P; p++) {
-            double sum = 0, total = 0;
+        for (uint32_t p0 = 0; p0 < P; p0 += REF_DIMS) {
+            const uint32_t p1 = p0 + REF_DIMS < P ? p0 + REF_DIMS : P;
+            double sum[REF_DIMS] = {0}, total = 0;
             for (uint32_t j = 0; j < n; j++) {
                 double weight = exp(score(P, qh, kh + (size_t)j * Hk * P) - top);
                 total += weight;
-                sum += weight * (double)vh[(size_t)j * Hv * P + p];
+                for (uint32_t p = p0; p < p1; p++) sum[p - p0] += weight * (double)vh[(size_t)j * Hv * P + p];
             }
-            out[(size_t)h * P + p] = (float)(sum / total);
+            for (uint32_t p = p0; p < p1; p++) out[(size_t)h * P + p] = (float)(sum[p - p0] / total);
         }
     }
 }

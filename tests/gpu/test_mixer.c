@@ -1,0 +1,220 @@
+/* test_mixer.c - mixer.cu against its twins: convolution (E2), gates (E3, E5), state and read-out (E4, E6, E7). The
+ * pool has two layers and slots that no row uses: what a kernel must not touch is compared to the bit. */
+#include "gpu.h"
+
+enum { LAYERS = 2 };
+
+static struct cuda_shape mixer_shape(uint32_t i, uint32_t most_width, enum cuda_dtype dtype) {
+    const struct model_dims d = gpu_dims(i, false);
+    struct cuda_shape s = {.E = gpu_pick_width(most_width),
+                           .M = d.M,
+                           .R = d.R,
+                           .K = d.K,
+                           .k_eps = d.k_eps,
+                           .norm_eps = d.norm_eps,
+                           .dtype = dtype};
+    if (gpu_pick(0, 1)) s.M = gpu_pick(0, 1) ? gpu_pick(2, 16) * 8 : gpu_pick(16, 128);
+    if (gpu_pick(0, 1)) s.R = gpu_pick(1, 64);
+    if (gpu_pick(0, 2) == 0) s.K = gpu_pick(2, 8);
+    s.Ep = (s.E + 31) / 32 * 32;
+    s.S_layer = (size_t)s.Ep * s.M, s.S_slot = s.S_layer * LAYERS;
+    s.conv_layer = (size_t)s.K * s.Ep, s.conv_slot = s.conv_layer * LAYERS;
+    return s;
+}
+
+/* ---- E2 ---- */
+
+static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    struct cuda_shape shape = mixer_shape(i, 700, dtype);
+    const uint32_t E = shape.E, Ep = shape.Ep, K = shape.K, layer = gpu_pick(0, LAYERS - 1);
+    struct gpu_rows rows = gpu_make_rows(n_rows, i % 2 ? 1 : 70, 9);
+    GPU_WHAT(", %u segments, E %u, K %u", rows.n_segs, E, K);
+    const size_t n_pool = (rows.n_slots + 1) * shape.conv_slot;
+    float *az = host_random((size_t)n_rows * 2 * Ep, -2, 2, CUDA_F32),
+          *w = host_random((size_t)K * Ep, -1, 1, CUDA_F32), *bias = host_random(E, -1, 1, CUDA_F32),
+          *pool = host_random(n_pool, -2, 2, dtype), *ref_s = host_floats((size_t)n_rows * E),
+          *ref_a = host_floats((size_t)n_rows * E), *want = host_copy(pool, n_pool), *a = host_floats(Ep);
+    for (uint32_t g = 0; g < rows.n_segs; g++)
+        for (int32_t t = 0; t < rows.seg_n[g]; t++) {
+            const size_t r = (size_t)(rows.seg_first[g] + t);
+            const int64_t pos = rows.pos[r];
+            float *tail = want + (size_t)rows.slot[r] * shape.conv_slot + layer * shape.conv_layer;
+            const float *tap[8];
+            memcpy(a, az + r * 2 * Ep, Ep * sizeof *a);
+            for (uint32_t j = 0; j < K; j++) tap[j] = j + 1 == K ? a : tail + (size_t)((pos + 1 + j) % K) * Ep;
+            ref_conv_silu(tap, K, w, Ep, bias, E, ref_s + r * E);
+            memcpy(ref_a + r * E, a, E * sizeof *a);
+            for (uint32_t e = 0; e < E; e++) tail[(size_t)(pos % K) * Ep + e] = gpu_round(a[e], dtype);
+        }
+    shape.conv = gpu_from_typed(pool, n_pool, dtype);
+    float *s = gpu_floats((size_t)n_rows * Ep);
+    void *s_act = gpu_act_out(n_rows, E, dtype), *a_act = gpu_act_out(n_rows, E, dtype);
+    GPU_RUN(k_conv, &shape, layer, &rows.device, rows.n_segs, gpu_from(az, (size_t)n_rows * 2 * Ep),
+            gpu_from(w, (size_t)K * Ep), gpu_from(bias, E), s, s_act, a_act);
+    float *got = gpu_fetch(s, (size_t)n_rows * Ep), *got_s = host_floats((size_t)n_rows * E);
+    for (uint32_t r = 0; r < n_rows; r++) memcpy(got_s + (size_t)r * E, got + (size_t)r * Ep, E * sizeof *got);
+    gpu_check("convolution", got_s, ref_s, (size_t)n_rows * E, 2e-6, 0);
+    gpu_check("convolution, packed", gpu_fetch_act(s_act, n_rows, E, dtype), ref_s, (size_t)n_rows * E, 2e-6,
+              gpu_ulp(dtype));
+    for (size_t j = 0; j < (size_t)n_rows * E; j++) ref_a[j] = gpu_round(ref_a[j], dtype);
+    gpu_check_same("its input, packed", gpu_fetch_act(a_act, n_rows, E, dtype), ref_a, (size_t)n_rows * E);
+    gpu_check_same("the tails of all slots", gpu_fetch_typed(shape.conv, n_pool, dtype), want, n_pool);
+}
+static void the_convolution_equals_its_twin_and_moves_its_tail_on(void **state) {
+    (void)state;
+    gpu_rounds(conv_round);
+}
+
+/* ---- E3, E5 ---- */
+
+static void gates_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    const struct cuda_shape shape = mixer_shape(i, 64, dtype);
+    const uint32_t M = shape.M, R = shape.R, splits = gpu_pick(1, 16), splits_c0 = gpu_pick(1, 16);
+    const size_t stride = (size_t)n_rows * 4 * M + gpu_pick(0, 1) * 32, stride_c0 = (size_t)n_rows * R + 16;
+    GPU_WHAT(", M %u, R %u, %u and %u splits", M, R, splits, splits_c0);
+    const double range = i % 5 == 4 ? 40 : 6; /* far into both tails of softplus, or as a trained model has them */
+    float *in = host_random(splits * stride, -range / splits, range / splits, CUDA_F32),
+          *in_c0 = host_random(splits_c0 * stride_c0, -1, 1, CUDA_F32), *g_b = host_random(M, -3, 1, CUDA_F32),
+          *t_b = host_random(M, -1, 1, CUDA_F32);
+    const size_t n = (size_t)n_rows * M;
+    float *q = host_floats(n), *k = host_floats(n), *log_alpha = host_floats(n), *c0 = host_floats((size_t)n_rows * R),
+          *g = host_floats(M), *t = host_floats(M);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        for (uint32_t m = 0; m < M; m++) {
+            double v[4] = {0};
+            for (uint32_t p = 0; p < splits; p++)
+                for (uint32_t j = 0; j < 4; j++) v[j] += (double)in[p * stride + (size_t)r * 4 * M + j * M + m];
+            q[(size_t)r * M + m] = (float)v[0], k[(size_t)r * M + m] = (float)v[1];
+            g[m] = (float)v[2], t[m] = (float)v[3];
+        }
+        ref_gates(M, shape.k_eps, q + (size_t)r * M, k + (size_t)r * M, g, g_b, t, t_b, log_alpha + (size_t)r * M);
+        for (uint32_t j = 0; j < R; j++) {
+            double sum = 0;
+            for (uint32_t p = 0; p < splits_c0; p++) sum += (double)in_c0[p * stride_c0 + (size_t)r * R + j];
+            c0[(size_t)r * R + j] = (float)sum;
+        }
+    }
+    float *at_q = gpu_floats(n), *at_k = gpu_floats(n), *at_l = gpu_floats(n), *at_c = gpu_floats((size_t)n_rows * R);
+    GPU_RUN(k_gates, &shape, gpu_from(in, splits * stride), splits, stride, gpu_from(in_c0, splits_c0 * stride_c0),
+            splits_c0, stride_c0, gpu_from(g_b, M), gpu_from(t_b, M), n_rows, at_q, at_k, at_l, at_c);
+    gpu_check("q", gpu_fetch(at_q, n), q, n, 2e-6, 0);
+    gpu_check("k with its gate", gpu_fetch(at_k, n), k, n, 1e-5, 0);
+    gpu_check("log alpha", gpu_fetch(at_l, n), log_alpha, n, 5e-6, 0);
+    gpu_check("c0", gpu_fetch(at_c, (size_t)n_rows * R), c0, (size_t)n_rows * R, 2e-6, 0);
+}
+static void the_gates_equal_their_twin(void **state) {
+    (void)state;
+    gpu_rounds(gates_round);
+}
+
+/* ---- E4, E6, E7 ---- */
+
+struct mixer_inputs {
+    float *q, *k, *log_alpha, *c0, *c1, *c1_b, *az, *s, *residual, *act_norm;
+};
+
+static struct mixer_inputs random_inputs(const struct cuda_shape *shape, uint32_t n_rows) {
+    const size_t n = n_rows, M = shape->M, E = shape->E, R = shape->R, Ep = shape->Ep;
+    struct mixer_inputs x = {.q = host_random(n * M, -0.3, 0.3, CUDA_F32),
+                             .k = host_random(n * M, -0.5, 0.5, CUDA_F32),
+                             .log_alpha = host_floats(n * M),
+                             .c0 = host_random(n * R, -1, 1, CUDA_F32),
+                             .c1 = host_random(E * R, -0.5, 0.5, CUDA_F32),
+                             .c1_b = host_random(E, -1, 1, CUDA_F32),
+                             .az = host_random(n * 2 * Ep, -2, 2, CUDA_F32),
+                             .s = host_random(n * Ep, -1, 2, CUDA_F32),
+                             .residual = host_random(E, 0.5, 1.5, CUDA_F32),
+                             .act_norm = host_random(E, 0.5, 1.5, CUDA_F32)};
+    for (size_t i = 0; i < n * M; i++) { /* slow forgetting, fast, and all at once */
+        uint32_t kind = gpu_pick(0, 9);
+        x.log_alpha[i] = kind == 0 ? gpu_uniform(-90, -20) : kind < 4 ? gpu_uniform(-1e-5, 0) : gpu_uniform(-2, 0);
+    }
+    return x;
+}
+
+/* Carries S on in double and gives what leaves: o gated (before the norm's weight) [n_rows][E]. */
+static void mixer_twin(const struct cuda_shape *shape, const struct gpu_rows *rows, uint32_t layer,
+                       const struct mixer_inputs *x, float *pool, float *out) {
+    const uint32_t M = shape->M, E = shape->E, R = shape->R, Ep = shape->Ep;
+    double *S = host_bytes((size_t)M * E * sizeof *S);
+    float *u = host_floats(E), *o = host_floats(E);
+    for (uint32_t g = 0; g < rows->n_segs; g++) {
+        const size_t first = (size_t)rows->seg_first[g];
+        float *tiles = pool + (size_t)rows->slot[first] * shape->S_slot + layer * shape->S_layer;
+        for (uint32_t e = 0; e < E; e++)
+            for (uint32_t m = 0; m < M; m++)
+                S[(size_t)m * E + e] = (double)tiles[((size_t)(e / 32) * M + m) * 32 + e % 32];
+        for (size_t r = first; r < first + (size_t)rows->seg_n[g]; r++) {
+            const float *a = x->az + r * 2 * Ep, *z = a + Ep;
+            for (uint32_t e = 0; e < E; e++) {
+                double c = (double)x->c1_b[e];
+                for (uint32_t j = 0; j < R; j++) c += (double)x->c1[(size_t)e * R + j] * (double)x->c0[r * R + j];
+                u[e] = (float)((double)a[e] / (1 + exp(-c)));
+            }
+            ref_gla(M, E, 1, x->q + r * M, x->k + r * M, x->log_alpha + r * M, u, S, o);
+            for (uint32_t e = 0; e < E; e++)
+                out[r * E + e] = (float)(((double)o[e] + (double)x->residual[e] * (double)x->s[r * Ep + e]) *
+                                         (double)z[e] / (1 + exp(-(double)z[e])));
+        }
+        for (uint32_t e = 0; e < E; e++)
+            for (uint32_t m = 0; m < M; m++)
+                tiles[((size_t)(e / 32) * M + m) * 32 + e % 32] = (float)S[(size_t)m * E + e];
+    }
+}
+
+/* Slots and layers that a step has no row for are as before, to the bit; the others as the twin's, channels < E. */
+static void check_states(const struct cuda_shape *shape, const struct gpu_rows *rows, uint32_t layer, const float *got,
+                         const float *want) {
+    uint8_t *used = host_bytes(rows->n_slots + 1);
+    for (uint32_t r = 0; r < rows->n_rows; r++) used[rows->slot[r]] = 1;
+    float *x = host_floats(shape->S_layer), *ref = host_floats(shape->S_layer);
+    for (uint32_t slot = 0; slot <= rows->n_slots; slot++)
+        for (uint32_t l = 0; l < LAYERS; l++) {
+            const size_t at = slot * shape->S_slot + l * shape->S_layer;
+            if (!used[slot] || l != layer) {
+                gpu_check_same("a state that no row reads", got + at, want + at, shape->S_layer);
+                continue;
+            }
+            size_t n = 0;
+            for (uint32_t e = 0; e < shape->E; e++)
+                for (uint32_t m = 0; m < shape->M; m++, n++) {
+                    size_t i = at + ((size_t)(e / 32) * shape->M + m) * 32 + e % 32;
+                    x[n] = got[i], ref[n] = want[i];
+                }
+            gpu_check("state", x, ref, n, 3e-6, 0);
+        }
+}
+
+static void gla_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    struct cuda_shape shape = mixer_shape(i, n_rows > 64 ? 120 : 400, dtype);
+    const uint32_t E = shape.E, Ep = shape.Ep, M = shape.M, R = shape.R, layer = gpu_pick(0, LAYERS - 1);
+    struct gpu_rows rows = gpu_make_rows(n_rows, i % 2 ? 1 : 70, 9);
+    GPU_WHAT(", %u segments, E %u, M %u, R %u", rows.n_segs, E, M, R);
+    struct mixer_inputs x = random_inputs(&shape, n_rows);
+    const size_t n = n_rows, n_pool = (rows.n_slots + 1) * shape.S_slot;
+    float *pool = host_random(n_pool, -1, 1, CUDA_F32), *out = host_floats(n * E);
+    shape.S = gpu_from(pool, n_pool);
+    mixer_twin(&shape, &rows, layer, &x, pool, out);
+    float *sums = gpu_floats(n * (Ep / 32));
+    void *act = gpu_act_out(n_rows, E, dtype);
+    GPU_RUN(k_gla, &shape, layer, &rows.device, rows.n_segs, gpu_from(x.q, n * M), gpu_from(x.k, n * M),
+            gpu_from(x.log_alpha, n * M), gpu_from(x.c0, n * R), gpu_from(x.c1, (size_t)E * R), gpu_from(x.c1_b, E),
+            gpu_from(x.az, n * 2 * Ep), gpu_from(x.s, n * Ep), gpu_from(x.residual, E), gpu_from(x.act_norm, E), sums,
+            act);
+    float *ref_sums = host_floats(n * (Ep / 32));
+    for (size_t r = 0; r < n; r++)
+        for (uint32_t e = 0; e < E; e++) {
+            ref_sums[r * (Ep / 32) + e / 32] += out[r * E + e] * out[r * E + e];
+            out[r * E + e] *= x.act_norm[e];
+        }
+    check_states(&shape, &rows, layer, gpu_fetch(shape.S, n_pool), pool);
+    gpu_check("read-out, gated", gpu_fetch_act(act, n_rows, E, dtype), out, n * E, 1e-5, gpu_ulp(dtype));
+    gpu_check("sums of squares", gpu_fetch(sums, n * (Ep / 32)), ref_sums, n * (Ep / 32), 1e-5, 0);
+}
+static void the_state_and_its_read_out_equal_their_twin(void **state) {
+    (void)state;
+    gpu_rounds(gla_round);
+}
+
+GPU_MAIN(cmocka_unit_test(the_convolution_equals_its_twin_and_moves_its_tail_on),
+         cmocka_unit_test(the_gates_equal_their_twin), cmocka_unit_test(the_state_and_its_read_out_equal_their_twin))

@@ -1,0 +1,145 @@
+/* test_rows.c - rows.cu: packing and embedding, sums with norms, the FFN's gate, gathering. */
+#include "gpu.h"
+
+/* Rows of a stacked matrix come back as they went in: k_pack in pieces and from every type, k_embed's look-up. */
+static void embed_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    const enum cuda_dtype from = (enum cuda_dtype)(i / 3 % 3);
+    const uint32_t D = gpu_pick(0, 1) ? gpu_pick_width(600) : gpu_pick(1, 600), V = gpu_pick(1, 500),
+                   first = gpu_pick(0, V), half = gpu_pick(0, 64);
+    const float scale = gpu_pick(0, 1) ? 1.0f : gpu_uniform(2, 9);
+    GPU_WHAT(", V %u, D %u from %s, half %u", V, D, gpu_dtype_name(from), half);
+    float *W = host_random((size_t)V * D, -2, 2, from);
+    struct cuda_matrix m = {
+        .data = gpu_zeros(gpu.k->cuda_matrix_bytes(V, D, dtype)), .rows = V, .cols = D, .splits = 1, .dtype = dtype};
+    if (first) GPU_RUN(k_pack, gpu_from_typed(W, (size_t)first * D, from), from, 0, first, D, &m);
+    if (first < V)
+        GPU_RUN(k_pack, gpu_from_typed(W + (size_t)first * D, (size_t)(V - first) * D, from), from, first, V - first, D,
+                &m);
+    struct gpu_rows rows = gpu_make_rows(n_rows, 4, V);
+    double *inv_freq = host_bytes((half + 1) * sizeof *inv_freq);
+    for (uint32_t j = 0; j < half; j++) inv_freq[j] = pow(10000.0, -(double)j / half);
+    float *x = gpu_floats((size_t)n_rows * D), *turn = gpu_floats((size_t)n_rows * half * 2);
+    GPU_RUN(k_embed, &m, &rows.device, n_rows, scale, x, gpu_copy(inv_freq, (half + 1) * sizeof *inv_freq), half, turn);
+    float *ref = host_floats((size_t)n_rows * D), *ref_turn = host_floats((size_t)n_rows * half * 2);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        for (uint32_t k = 0; k < D; k++)
+            ref[(size_t)r * D + k] = gpu_round(W[(size_t)rows.tok[r] * D + k], dtype) * scale;
+        for (uint32_t j = 0; j < half; j++) {
+            ref_turn[((size_t)r * half + j) * 2] = (float)cos((double)rows.pos[r] * inv_freq[j]);
+            ref_turn[((size_t)r * half + j) * 2 + 1] = (float)sin((double)rows.pos[r] * inv_freq[j]);
+        }
+    }
+    gpu_check_same("embedding", gpu_fetch(x, (size_t)n_rows * D), ref, (size_t)n_rows * D);
+    if (half)
+        gpu_check("cosines and sines", gpu_fetch(turn, (size_t)n_rows * half * 2), ref_turn, (size_t)n_rows * half * 2,
+                  1e-6, 0);
+}
+static void packed_rows_come_back_as_embeddings(void **state) {
+    (void)state;
+    gpu_rounds(embed_round);
+}
+
+static void add_norm_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    const uint32_t n = i % 7 == 3       ? gpu_pick(2000, 8192)
+                       : gpu_pick(0, 1) ? gpu_pick_width(700)
+                                        : gpu_pick(1, 700),
+                   n_partial = gpu_pick(0, 3) ? gpu_pick(1, 16) : 0, n_sums = gpu_pick(0, 1) ? gpu_pick(1, 200) : 0,
+                   sum_n = n_sums * 32;
+    const bool with_out = gpu_pick(0, 2) != 0, with_act = !with_out || gpu_pick(0, 2), in_place = gpu_pick(0, 1);
+    const float eps = 1e-5f;
+    const size_t stride = (size_t)n_rows * n + gpu_pick(0, 2) * 16;
+    GPU_WHAT(", n %u, %u partial, %u sums%s%s", n, n_partial, n_sums, with_out ? ", out" : "", with_act ? ", act" : "");
+    float *base = host_random((size_t)n_rows * n, -3, 3, CUDA_F32), *w = host_random(n, 0.3, 1.7, CUDA_F32),
+          *partial = host_random(n_partial * stride, -1, 1, CUDA_F32),
+          *sums = host_random((size_t)n_rows * n_sums, 0, 60, CUDA_F32);
+    float *ref = host_floats((size_t)n_rows * n), *ref_act = host_floats((size_t)n_rows * n);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        double total = 0;
+        for (uint32_t j = 0; j < n_sums; j++) total += (double)sums[(size_t)r * n_sums + j];
+        const double scale = n_sums ? 1 / sqrt(total / sum_n + (double)eps) : 1;
+        for (uint32_t j = 0; j < n; j++) {
+            double added = 0;
+            for (uint32_t p = 0; p < n_partial; p++) added += (double)partial[p * stride + (size_t)r * n + j];
+            ref[(size_t)r * n + j] = (float)((double)base[(size_t)r * n + j] + scale * added);
+        }
+        ref_rmsnorm(ref + (size_t)r * n, w, eps, n, ref_act + (size_t)r * n);
+    }
+    float *base_at = gpu_from(base, (size_t)n_rows * n), *out = !with_out  ? NULL
+                                                                : in_place ? base_at
+                                                                           : gpu_floats((size_t)n_rows * n);
+    void *act = with_act ? gpu_act_out(n_rows, n, dtype) : NULL;
+    GPU_RUN(k_add_norm, base_at, n_partial ? gpu_from(partial, n_partial * stride) : NULL, n_partial, stride,
+            n_sums ? gpu_from(sums, (size_t)n_rows * n_sums) : NULL, n_sums, sum_n, with_act ? gpu_from(w, n) : NULL,
+            eps, n_rows, n, out, act, dtype);
+    if (out) gpu_check("sum", gpu_fetch(out, (size_t)n_rows * n), ref, (size_t)n_rows * n, 1e-6, 0);
+    if (out != base_at) gpu_check_same("base", gpu_fetch(base_at, (size_t)n_rows * n), base, (size_t)n_rows * n);
+    if (act)
+        gpu_check("norm of the sum", gpu_fetch_act(act, n_rows, n, dtype), ref_act, (size_t)n_rows * n, 2e-6,
+                  gpu_ulp(dtype));
+}
+static void sums_and_norms_equal_their_twins(void **state) {
+    (void)state;
+    gpu_rounds(add_norm_round);
+}
+
+static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    const struct model_dims d = gpu_dims(i, true);
+    const uint32_t F = gpu_pick(0, 2) ? gpu_pick(1, 900) : d.F, splits = gpu_pick(1, 9);
+    const size_t stride = (size_t)n_rows * 2 * F + gpu_pick(0, 2) * 16;
+    GPU_WHAT(", F %u, %u splits", F, splits);
+    float *in = host_random(splits * stride, -4, 4, CUDA_F32), *ref = host_floats((size_t)n_rows * F);
+    for (uint32_t r = 0; r < n_rows; r++)
+        for (uint32_t f = 0; f < F; f++) {
+            double a = 0, g = 0;
+            for (uint32_t p = 0; p < splits; p++) {
+                a += (double)in[p * stride + (size_t)r * 2 * F + f];
+                g += (double)in[p * stride + (size_t)r * 2 * F + F + f];
+            }
+            ref[(size_t)r * F + f] = (float)(a * g / (1 + exp(-g)));
+        }
+    void *act = gpu_act_out(n_rows, F, dtype);
+    GPU_RUN(k_ffn_act, gpu_from(in, splits * stride), splits, stride, F, n_rows, act, dtype);
+    gpu_check("FFN gate", gpu_fetch_act(act, n_rows, F, dtype), ref, (size_t)n_rows * F, 3e-6, gpu_ulp(dtype));
+}
+static void the_gate_of_the_ffn_equals_its_twin(void **state) {
+    (void)state;
+    gpu_rounds(ffn_round);
+}
+
+static void norm_rows_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    (void)dtype, (void)i; /* fp32 alone */
+    const uint32_t n = gpu_pick(1, 1500);
+    GPU_WHAT(", n %u", n);
+    float *x = host_random((size_t)n_rows * n, -3, 3, CUDA_F32), *w = host_random(n, 0.3, 1.7, CUDA_F32),
+          *ref = host_floats((size_t)n_rows * n), *at = gpu_from(x, (size_t)n_rows * n);
+    for (uint32_t r = 0; r < n_rows; r++) ref_rmsnorm(x + (size_t)r * n, w, 1e-6f, n, ref + (size_t)r * n);
+    GPU_RUN(k_norm_rows, at, gpu_from(w, n), 1e-6f, n_rows, n);
+    gpu_check("norm in place", gpu_fetch(at, (size_t)n_rows * n), ref, (size_t)n_rows * n, 1e-6, 0);
+}
+static void a_norm_in_place_equals_its_twin(void **state) {
+    (void)state;
+    gpu_rounds(norm_rows_round);
+}
+
+static void gather_round(uint32_t n_list, enum cuda_dtype dtype, uint32_t i) {
+    (void)dtype, (void)i;
+    const uint32_t n = gpu_pick(1, 1500), n_rows = n_list + gpu_pick(0, 40);
+    GPU_WHAT(", n %u of %u rows", n, n_rows);
+    float *src = host_random((size_t)n_rows * n, -3, 3, CUDA_F32), *ref = host_floats((size_t)n_list * n),
+          *dst = gpu_floats((size_t)n_list * n);
+    int32_t *list = host_bytes(n_list * sizeof *list);
+    for (uint32_t r = 0; r < n_list; r++) {
+        list[r] = (int32_t)gpu_pick(0, n_rows - 1);
+        memcpy(ref + (size_t)r * n, src + (size_t)list[r] * n, n * sizeof *ref);
+    }
+    GPU_RUN(k_gather_rows, gpu_from(src, (size_t)n_rows * n), gpu_copy(list, n_list * sizeof *list), n_list, n, dst);
+    gpu_check_same("gathered rows", gpu_fetch(dst, (size_t)n_list * n), ref, (size_t)n_list * n);
+}
+static void gathered_rows_are_copies(void **state) {
+    (void)state;
+    gpu_rounds(gather_round);
+}
+
+GPU_MAIN(cmocka_unit_test(packed_rows_come_back_as_embeddings), cmocka_unit_test(sums_and_norms_equal_their_twins),
+         cmocka_unit_test(the_gate_of_the_ffn_equals_its_twin), cmocka_unit_test(a_norm_in_place_equals_its_twin),
+         cmocka_unit_test(gathered_rows_are_copies))

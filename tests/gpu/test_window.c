@@ -1,0 +1,228 @@
+/* test_window.c - swa.cu: rotary and the ring, attention over the window (E9). Windows partly filled, exactly full and
+ * wrapped; ring places that hold no visible key are NaN. */
+#include "gpu.h"
+
+enum { LAYERS = 2, CHUNK = 64 };
+
+static struct cuda_shape window_shape(uint32_t i, uint32_t visible, uint32_t n_slots, enum cuda_dtype dtype) {
+    (void)n_slots;
+    const struct model_dims d = gpu_dims(i, true);
+    struct cuda_shape s = {.H = d.H,
+                           .Hk = d.Hk,
+                           .Hv = d.Hv,
+                           .P = d.P,
+                           .visible = visible ? visible : d.visible,
+                           .rot_dim = d.rot_dim,
+                           .rot_interleaved = d.rot_interleaved,
+                           .qk_norm = d.qk_norm,
+                           .qk_norm_eps = 1e-5f,
+                           .dtype = dtype};
+    s.ring_keys = s.visible + CHUNK - 1;
+    s.keys_layer = (size_t)s.ring_keys * s.Hk * s.P, s.keys_slot = s.keys_layer * LAYERS;
+    s.values_layer = (size_t)s.ring_keys * s.Hv * s.P, s.values_slot = s.values_layer * LAYERS;
+    return s;
+}
+/* Where the ring has the key (or value) of a position: elements from the pool's begin. */
+static size_t key_at(const struct cuda_shape *s, uint32_t slot, uint32_t layer, int64_t pos) {
+    return slot * s->keys_slot + layer * s->keys_layer + (size_t)(pos % s->ring_keys) * s->Hk * s->P;
+}
+static size_t value_at(const struct cuda_shape *s, uint32_t slot, uint32_t layer, int64_t pos) {
+    return slot * s->values_slot + layer * s->values_layer + (size_t)(pos % s->ring_keys) * s->Hv * s->P;
+}
+
+/* ---- rotary ---- */
+
+/* One head of query or key: norm (option), then the pairs turned. turn: [half][2]. */
+static void turn_head(const struct cuda_shape *s, const double *v, const float *norm, const float *turn, float *out) {
+    const uint32_t P = s->P, half = s->rot_dim / 2;
+    double squares = 0, x[256];
+    for (uint32_t p = 0; p < P; p++) squares += v[p] * v[p];
+    for (uint32_t p = 0; p < P; p++)
+        x[p] = s->qk_norm ? v[p] * (double)norm[p] / sqrt(squares / P + (double)s->qk_norm_eps) : v[p];
+    for (uint32_t p = 2 * half; p < P; p++) out[p] = (float)x[p];
+    for (uint32_t j = 0; j < half; j++) {
+        const uint32_t a = s->rot_interleaved ? 2 * j : j, b = s->rot_interleaved ? 2 * j + 1 : j + half;
+        const double c = (double)turn[2 * j], sin = (double)turn[2 * j + 1];
+        out[a] = (float)(x[a] * c - x[b] * sin);
+        out[b] = (float)(x[b] * c + x[a] * sin);
+    }
+}
+
+static int32_t *random_list(uint32_t n_rows, uint32_t n_list) { /* rows in any order, each at most once */
+    int32_t *list = host_bytes(n_rows * sizeof *list);
+    for (uint32_t i = 0; i < n_rows; i++) list[i] = (int32_t)i;
+    for (uint32_t i = 0; i < n_list; i++) {
+        uint32_t j = gpu_pick(i, n_rows - 1);
+        int32_t kept = list[i];
+        list[i] = list[j], list[j] = kept;
+    }
+    return list;
+}
+
+/* What the rows of the list wrote is close to the twin's; everything else is as it was. */
+static void check_ring(const char *what, const float *got, const float *want, const uint8_t *written, size_t n,
+                       double ulp) {
+    size_t n_written = 0;
+    float *x = host_floats(n), *ref = host_floats(n);
+    for (size_t i = 0; i < n; i++) {
+        if (written[i]) x[n_written] = got[i], ref[n_written++] = want[i];
+        if (!written[i] && memcmp(&got[i], &want[i], sizeof *got))
+            fail_msg("%s (%s): element %zu of the ring is %g, it was %g and is no row's", what, gpu.what, i,
+                     (double)got[i], (double)want[i]);
+    }
+    gpu_check(what, x, ref, n_written, 2e-6, ulp);
+}
+
+static void rope_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    struct gpu_rows rows = gpu_make_rows(n_rows, i % 2 ? 1 : CHUNK, 9);
+    struct cuda_shape s = window_shape(i, gpu_pick(1, 9), rows.n_slots, dtype);
+    const uint32_t P = s.P, H = s.H, n_heads = s.H + s.Hk + s.Hv, width = n_heads * P, half = s.rot_dim / 2,
+                   layer = gpu_pick(0, LAYERS - 1), splits = gpu_pick(1, 8),
+                   n_list = gpu_pick(0, 1) ? n_rows : gpu_pick(1, n_rows);
+    if ((rows.n_slots + 1) * s.values_slot > 30000000) return; /* many sessions of the largest heads */
+    const size_t stride = (size_t)n_rows * width + 16, n_keys = (rows.n_slots + 1) * s.keys_slot,
+                 n_values = (rows.n_slots + 1) * s.values_slot;
+    GPU_WHAT(", %u listed, H %u %u %u, P %u, rotated %u%s, %u splits", n_list, H, s.Hk, s.Hv, P, s.rot_dim,
+             s.qk_norm ? ", q/k norm" : "", splits);
+    float *qkv = host_random(splits * stride, -1, 1, CUDA_F32), *turn = host_floats((size_t)n_rows * half * 2 + 1),
+          *q_norm = host_random(P, 0.5, 1.5, CUDA_F32), *k_norm = host_random(P, 0.5, 1.5, CUDA_F32),
+          *keys = host_random(n_keys, -1, 1, dtype), *values = host_random(n_values, -1, 1, dtype);
+    uint8_t *wrote_key = host_bytes(n_keys), *wrote_value = host_bytes(n_values);
+    for (size_t j = 0; j < (size_t)n_rows * half; j++) {
+        const double angle = (double)gpu_uniform(-3, 3);
+        turn[2 * j] = (float)cos(angle), turn[2 * j + 1] = (float)sin(angle);
+    }
+    const int32_t *list = random_list(n_rows, n_list);
+    s.keys = gpu_from_typed(keys, n_keys, dtype), s.values = gpu_from_typed(values, n_values, dtype);
+    float *q = gpu_floats((size_t)n_rows * H * P), *ref_q = host_floats((size_t)n_rows * H * P);
+    GPU_RUN(k_rope, &s, layer, &rows.device, gpu_copy(list, n_list * sizeof *list), n_list,
+            gpu_from(qkv, splits * stride), splits, stride, gpu_from(turn, (size_t)n_rows * half * 2),
+            gpu_from(q_norm, P), gpu_from(k_norm, P), q);
+    for (uint32_t j = 0; j < n_list; j++) {
+        const uint32_t r = (uint32_t)list[j], slot = (uint32_t)rows.slot[r];
+        const size_t key = key_at(&s, slot, layer, rows.pos[r]), value = value_at(&s, slot, layer, rows.pos[r]);
+        for (uint32_t h = 0; h < n_heads; h++) {
+            double v[256] = {0};
+            for (uint32_t p = 0; p < P; p++)
+                for (uint32_t k = 0; k < splits; k++) v[p] += (double)qkv[k * stride + (size_t)r * width + h * P + p];
+            float *to = h < H          ? ref_q + ((size_t)r * H + h) * P
+                        : h < H + s.Hk ? keys + key + (size_t)(h - H) * P
+                                       : values + value + (size_t)(h - H - s.Hk) * P;
+            if (h < H + s.Hk)
+                turn_head(&s, v, h < H ? q_norm : k_norm, turn + (size_t)r * half * 2, to);
+            else
+                for (uint32_t p = 0; p < P; p++) to[p] = (float)v[p];
+        }
+        memset(wrote_key + key, 1, (size_t)s.Hk * P);
+        memset(wrote_value + value, 1, (size_t)s.Hv * P);
+    }
+    float *got_q = gpu_fetch(q, (size_t)n_rows * H * P);
+    uint8_t *listed = host_bytes(n_rows);
+    for (uint32_t j = 0; j < n_list; j++) listed[list[j]] = 1;
+    for (uint32_t r = 0; r < n_rows; r++) {
+        const size_t at = (size_t)r * H * P;
+        if (listed[r])
+            gpu_check("query", got_q + at, ref_q + at, (size_t)H * P, 2e-6, 0);
+        else
+            gpu_check_poison("the query of a row that is not listed", got_q + at, (size_t)H * P);
+    }
+    check_ring("key", gpu_fetch_typed(s.keys, n_keys, dtype), keys, wrote_key, n_keys, gpu_ulp(dtype));
+    check_ring("value", gpu_fetch_typed(s.values, n_values, dtype), values, wrote_value, n_values, gpu_ulp(dtype));
+}
+static void rotary_equals_its_twin_and_fills_the_ring(void **state) {
+    (void)state;
+    gpu_rounds(rope_round);
+}
+
+/* ---- attention ---- */
+
+enum { SESSIONS = 5 };
+
+/* Each session's ring holds the last keys up to position newest; the other places are NaN. */
+struct rings {
+    float *keys, *values;
+    int64_t newest[SESSIONS];
+};
+
+static struct rings random_rings(const struct cuda_shape *s, uint32_t layer) {
+    const size_t n_keys = (SESSIONS + 1) * s->keys_slot, n_values = (SESSIONS + 1) * s->values_slot;
+    struct rings x = {.keys = host_floats(n_keys), .values = host_floats(n_values)};
+    for (size_t i = 0; i < n_keys; i++) x.keys[i] = NAN;
+    for (size_t i = 0; i < n_values; i++) x.values[i] = NAN;
+    const int64_t newest[SESSIONS] = {(int64_t)gpu_pick(0, s->visible - 1), s->visible - 1, s->visible,
+                                      (int64_t)s->ring_keys * gpu_pick(1, 5) + gpu_pick(0, s->ring_keys),
+                                      ((int64_t)1 << 33) + gpu_pick(0, 9999)};
+    for (uint32_t slot = 0; slot < SESSIONS; slot++) {
+        x.newest[slot] = newest[slot];
+        const double scale = gpu_pick(0, 3) ? 1.7 : 8; /* flat and sharp */
+        for (int64_t pos = newest[slot]; pos >= 0 && pos > newest[slot] - s->ring_keys; pos--) {
+            float *key = x.keys + key_at(s, slot, layer, pos), *value = x.values + value_at(s, slot, layer, pos);
+            for (uint32_t j = 0; j < s->Hk * s->P; j++) key[j] = gpu_round(gpu_uniform(-scale, scale), s->dtype);
+            for (uint32_t j = 0; j < s->Hv * s->P; j++) value[j] = gpu_round(gpu_uniform(-2, 2), s->dtype);
+        }
+    }
+    return x;
+}
+
+static void window_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    const uint32_t visible = i % 9 == 4 ? 0 : gpu_pick(0, 2) ? gpu_pick(1, 300) : gpu_pick(1, 8) * 32 + gpu_pick(0, 1);
+    struct cuda_shape s = window_shape(i, visible, SESSIONS, dtype);
+    const uint32_t P = s.P, H = s.H, layer = gpu_pick(0, LAYERS - 1),
+                   n_list = gpu_pick(0, 1) ? n_rows : gpu_pick(1, n_rows);
+    const bool single = gpu_pick(0, 1);
+    GPU_WHAT(", %u listed, H %u %u %u, P %u, %u keys seen%s", n_list, H, s.Hk, s.Hv, P, s.visible,
+             single ? ", single" : "");
+    struct rings rings = random_rings(&s, layer);
+    struct gpu_rows rows = gpu_make_rows(n_rows, 1, 9);
+    for (uint32_t r = 0; r < n_rows; r++) { /* any session, at any of the positions whose window the ring holds */
+        const uint32_t slot = gpu_pick(0, SESSIONS - 1);
+        const int64_t newest = rings.newest[slot], back = gpu_pick(0, 1) ? 0 : gpu_pick(0, CHUNK - 1);
+        rows.slot[r] = (int32_t)slot;
+        rows.pos[r] = back < newest ? newest - back : newest;
+    }
+    rows.device.slot = gpu_copy(rows.slot, n_rows * sizeof *rows.slot);
+    rows.device.pos = gpu_copy(rows.pos, n_rows * sizeof *rows.pos);
+    const int32_t *list = random_list(n_rows, n_list);
+    const int32_t *at_list = gpu_copy(list, n_list * sizeof *list);
+    float *q = host_random((size_t)n_rows * H * P, -1.7, 1.7, CUDA_F32);
+    s.keys = gpu_from_typed(rings.keys, (SESSIONS + 1) * s.keys_slot, dtype);
+    s.values = gpu_from_typed(rings.values, (SESSIONS + 1) * s.values_slot, dtype);
+    const size_t blocks = gpu.k->cuda_window_blocks(&s);
+    float *part = gpu_floats(n_list * blocks * H * P), *part_ml = gpu_floats(n_list * blocks * H * 2);
+    void *act = gpu_act_out(n_rows, H * P, dtype);
+    if (!gpu.k->cuda_window_prepare(&s)) fail_msg("%s: the window's kernel does not fit this GPU", gpu.what);
+    GPU_RUN(k_window, &s, layer, &rows.device, at_list, n_list, single, gpu_from(q, (size_t)n_rows * H * P), part,
+            part_ml);
+    GPU_RUN(k_window_combine, &s, at_list, n_list, part, part_ml, act);
+    float *got = gpu_fetch_act(act, n_rows, H * P, dtype), *ref = host_floats((size_t)H * P),
+          *k = host_floats((size_t)s.visible * s.Hk * P), *v = host_floats((size_t)s.visible * s.Hv * P);
+    uint8_t *listed = host_bytes(n_rows);
+    /* queries and weights may be rounded as keys and values are */
+    const double tol = dtype == CUDA_F32 ? 5e-6 : 2 * gpu_ulp(dtype);
+    const uint32_t step = (uint32_t)((double)n_list * H * s.visible * P / 6e7) + 1;
+    for (uint32_t j = 0; j < n_list; j++) {
+        const uint32_t r = (uint32_t)list[j], slot = (uint32_t)rows.slot[r];
+        listed[r] = 1;
+        if (j % step) continue;
+        const int64_t pos = rows.pos[r], oldest = pos + 1 > s.visible ? pos + 1 - s.visible : 0;
+        for (int64_t p = oldest; p <= pos; p++) {
+            memcpy(k + (size_t)(p - oldest) * s.Hk * P, rings.keys + key_at(&s, slot, layer, p), s.Hk * P * sizeof *k);
+            memcpy(v + (size_t)(p - oldest) * s.Hv * P, rings.values + value_at(&s, slot, layer, p),
+                   s.Hv * P * sizeof *v);
+        }
+        ref_window(H, s.Hk, s.Hv, P, (uint32_t)(pos + 1 - oldest), q + (size_t)r * H * P, k, v, ref);
+        gpu_check("attention", got + (size_t)r * H * P, ref, (size_t)H * P, tol, gpu_ulp(dtype));
+    }
+    for (uint32_t r = 0; r < n_rows && gpu.poison; r++)
+        for (uint32_t p = 0; p < H * P && !listed[r]; p++)
+            if (!isnan(got[(size_t)r * H * P + p]))
+                fail_msg("%s: row %u is not listed and was written: %g", gpu.what, r,
+                         (double)got[(size_t)r * H * P + p]);
+}
+static void attention_over_the_window_equals_its_twin(void **state) {
+    (void)state;
+    gpu_rounds(window_round);
+}
+
+GPU_MAIN(cmocka_unit_test(rotary_equals_its_twin_and_fills_the_ring),
+         cmocka_unit_test(attention_over_the_window_equals_its_twin))

@@ -1,0 +1,61 @@
+/* under_test.h - what kernels_under_test.so exports as kernels_under_test: the CUDA kernels as they are in the product,
+ * and as much of the CUDA runtime as a test needs, so that the tests themselves are plain C and build without a GPU.
+ *
+ * Threads: one. Every function that can fail gives NULL or the error's text.
+ */
+#ifndef UNDER_TEST_H
+#define UNDER_TEST_H
+
+#include "kernels/cuda.h"
+
+/* A kernel that has a card in cuda.h and no line here has no test. */
+#define UNDER_TEST(X)                                                                                                  \
+    X(cuda_matrix_bytes)                                                                                               \
+    X(cuda_activation_bytes)                                                                                           \
+    X(cuda_window_blocks)                                                                                              \
+    X(cuda_window_prepare)                                                                                             \
+    X(k_pack)                                                                                                          \
+    X(k_embed)                                                                                                         \
+    X(k_add_norm)                                                                                                      \
+    X(k_linear)                                                                                                        \
+    X(k_linear_pair)                                                                                                   \
+    X(k_conv)                                                                                                          \
+    X(k_gates)                                                                                                         \
+    X(k_gla)                                                                                                           \
+    X(k_rope)                                                                                                          \
+    X(k_window)                                                                                                        \
+    X(k_window_combine)                                                                                                \
+    X(k_ffn_act)                                                                                                       \
+    X(k_norm_rows)                                                                                                     \
+    X(k_gather_rows)
+
+struct under_test {
+    const char *(*open)(void **stream); /* the first usable GPU */
+    void *(*take)(size_t bytes);        /* exactly so many, that memcheck sees what lies beyond; NULL without memory */
+    void (*give)(void *p);
+    const char *(*fill)(void *p, int byte, size_t bytes, void *stream);
+    const char *(*write)(void *device, const void *host, size_t bytes, void *stream);
+    const char *(*read)(void *host, const void *device, size_t bytes, void *stream);
+    const char *(*wait)(void *stream);
+    /* plain fp32 [n_rows][cols] on the device <-> packed activations. src NULL: nothing but the padding of the columns
+     * is written, with zeros, as the product's workspaces have it. unpack: all cuda_pad16(cols) columns. */
+    void (*pack_act)(const float *src, uint32_t n_rows, uint32_t cols, void *act, enum cuda_dtype dtype, void *stream);
+    void (*unpack_act)(const void *act, uint32_t n_rows, uint32_t cols, float *dst, enum cuda_dtype dtype,
+                       void *stream);
+#ifdef __cplusplus
+#define UNDER_TEST_X(name) decltype(&::name) name;
+#else
+#define UNDER_TEST_X(name) __typeof__(name) *name;
+#endif
+    UNDER_TEST(UNDER_TEST_X)
+#undef UNDER_TEST_X
+};
+
+#ifdef __cplusplus
+extern "C"
+#else
+extern
+#endif
+    const struct under_test kernels_under_test;
+
+#endif
