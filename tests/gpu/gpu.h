@@ -179,13 +179,9 @@ static inline float *gpu_fetch_act(const void *act, uint32_t n_rows, uint32_t co
     return p;
 }
 /* W [rows][cols] of dtype's values, packed. */
-static inline struct cuda_matrix gpu_matrix(const float *W, uint32_t rows, uint32_t cols, uint32_t splits,
-                                            enum cuda_dtype dtype) {
-    struct cuda_matrix m = {.data = gpu_zeros(gpu.k->cuda_matrix_bytes(rows, cols, dtype)),
-                            .rows = rows,
-                            .cols = cols,
-                            .splits = splits,
-                            .dtype = dtype};
+static inline struct cuda_matrix gpu_matrix(const float *W, uint32_t rows, uint32_t cols, enum cuda_dtype dtype) {
+    struct cuda_matrix m = {.rows = rows, .cols = cols, .dtype = dtype};
+    m.data = gpu_zeros(gpu.k->cuda_matrix_bytes(rows, cols, dtype));
     GPU_RUN(k_pack, gpu_from(W, (size_t)rows * cols), CUDA_F32, 0, rows, cols, &m);
     return m;
 }

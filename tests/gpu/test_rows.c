@@ -10,7 +10,7 @@ static void embed_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     GPU_WHAT(", V %u, D %u from %s, half %u", V, D, gpu_dtype_name(from), half);
     float *W = host_random((size_t)V * D, -2, 2, from);
     struct cuda_matrix m = {
-        .data = gpu_zeros(gpu.k->cuda_matrix_bytes(V, D, dtype)), .rows = V, .cols = D, .splits = 1, .dtype = dtype};
+        .data = gpu_zeros(gpu.k->cuda_matrix_bytes(V, D, dtype)), .rows = V, .cols = D, .dtype = dtype};
     if (first) GPU_RUN(k_pack, gpu_from_typed(W, (size_t)first * D, from), from, 0, first, D, &m);
     if (first < V)
         GPU_RUN(k_pack, gpu_from_typed(W + (size_t)first * D, (size_t)(V - first) * D, from), from, first, V - first, D,

@@ -17,6 +17,7 @@
     X(k_pack)                                                                                                          \
     X(k_embed)                                                                                                         \
     X(k_add_norm)                                                                                                      \
+    X(cuda_linear_splits)                                                                                              \
     X(k_linear)                                                                                                        \
     X(k_linear_pair)                                                                                                   \
     X(k_conv)                                                                                                          \
