@@ -55,6 +55,58 @@ __device__ __forceinline__ float block_sum(float x, float *shared) {
     return sum;
 }
 
+// c += a b: 16 outputs by 8 rows over 16 k, fp32 sums.
+__device__ __forceinline__ void mma(float (&c)[4], const uint4 &a, const uint2 &b, __half) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
+}
+__device__ __forceinline__ void mma(float (&c)[4], const uint4 &a, const uint2 &b, __nv_bfloat16) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
+}
+
+// ---- sums in one order, whatever kernel makes them: a row's bits do not depend on which one its batch takes ----
+
+// Slices of k in order: quarters of four, then the quarters.
+__device__ __forceinline__ float canonical_sum(const float *slice, uint32_t stride) {
+    float quarter[4];
+#pragma unroll
+    for (int q = 0; q < 4; q++)
+        quarter[q] = ((slice[(4 * q) * stride] + slice[(4 * q + 1) * stride]) + slice[(4 * q + 2) * stride]) + slice[(4 * q + 3) * stride];
+    return ((quarter[0] + quarter[1]) + quarter[2]) + quarter[3];
+}
+// Sum over 16 neighbouring lanes: of 16 neighbouring columns. All lanes of the warp call it.
+__device__ __forceinline__ float tile_sum(float x) {
+#pragma unroll
+    for (int i = 8; i; i >>= 1) x += __shfl_xor_sync(0xffffffffu, x, i);
+    return x;
+}
+// Sum of the n partial sums of a row; a whole warp calls it and every lane has it.
+__device__ __forceinline__ float row_total(const float *part, uint32_t n) {
+    float sum = 0;
+    for (uint32_t i = threadIdx.x % 32; i < n; i += 32) sum += part[i];
+    return warp_sum(sum);
+}
+__device__ __forceinline__ float rms_scale(float squares, uint32_t n, float eps) { return rsqrtf(squares / (float)n + eps); }
+__device__ __forceinline__ float normed(float x, float scale, float w) { return x * scale * w; }
+__device__ __forceinline__ float add_scaled(float base, float scale, float x) { return __fmaf_rn(scale, x, base); }
+__device__ __forceinline__ float ffn_gate(float a, float g) { return a * silu(g); } // E10
+
+// E2 at one channel: the taps before the newest, oldest first and ending at tap[6]; w [K][ld], tail [K][ld] a ring by position mod K.
+template <class T>
+__device__ __forceinline__ void conv_taps(float (&weight)[8], float (&tap)[8], const float *w, const T *tail, uint32_t K, uint32_t ld, uint32_t place) {
+#pragma unroll
+    for (uint32_t j = 0; j < 8; j++) weight[j] = j + K >= 8 ? w[(size_t)(j + K - 8) * ld] : 0.0f;
+#pragma unroll
+    for (uint32_t j = 1; j < 8; j++) tap[7 - j] = j < K ? to_float(tail[(size_t)((place + K - j) % K) * ld]) : 0.0f;
+}
+__device__ __forceinline__ float conv_sum(const float (&weight)[8], const float (&tap)[8], float newest, float bias) {
+    float sum = bias;
+#pragma unroll
+    for (int j = 0; j < 7; j++) sum = __fmaf_rn(weight[j], tap[j], sum);
+    return silu(__fmaf_rn(weight[7], newest, sum));
+}
+
 // Launches with programmatic dependent launch where the device has it.
 template <class... P, class... A> static void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream, A... args) {
     cudaLaunchConfig_t config = {};

@@ -32,15 +32,6 @@ void k_pack(const void *src, enum cuda_dtype src_dtype, uint32_t row0, uint32_t 
         FOR_DTYPE(dst->dtype, (pack_kernel<__nv_bfloat16, T><<<1024, 256, 0, st>>>((const __nv_bfloat16 *)src, row0, rows, cols, (T *)dst->data)));
 }
 
-__device__ __forceinline__ void mma(float (&c)[4], const uint4 &a, const uint2 &b, __half) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
-}
-__device__ __forceinline__ void mma(float (&c)[4], const uint4 &a, const uint2 &b, __nv_bfloat16) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
-}
-
 __device__ __forceinline__ uint4 load_stream(const uint4 *p) { // weights are read once: do not keep them in L1
     uint4 v;
     asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
