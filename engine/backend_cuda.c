@@ -59,9 +59,9 @@ static void progress(struct upload *up) {
     up->config->log(up->config->log_arg, 1, line);
 }
 
-/* Rows [first, first + n) of w -> rows from row0 on of m. */
-static int upload_rows(struct upload *up, const struct weight *w, uint32_t first, uint32_t n, uint32_t row0,
-                       const struct cuda_matrix *m, struct rod_error *err) {
+/* Rows [first, first + n) of w -> rows from row0 on of m, as pack places them. */
+static int upload_packed(struct upload *up, const struct weight *w, uint32_t first, uint32_t n, uint32_t row0,
+                         enum cuda_pack pack, const struct cuda_matrix *m, struct rod_error *err) {
     uint32_t base = 0;
     for (uint32_t p = 0; p < w->n_parts; base += w->part[p++].rows) {
         const struct weight_part *part = &w->part[p];
@@ -77,7 +77,8 @@ static int upload_rows(struct upload *up, const struct weight *w, uint32_t first
             if (rc) return rc;
             memcpy(up->host[i], (const unsigned char *)part->data + lo * row_bytes, rows * row_bytes);
             cudaMemcpyAsync(up->device[i], up->host[i], rows * row_bytes, cudaMemcpyHostToDevice, up->be->stream);
-            k_pack(up->device[i], dtype_of(part->dtype), row0 + base + lo - first, rows, w->cols, m, up->be->stream);
+            k_pack(up->device[i], dtype_of(part->dtype), row0 + base + lo - first, rows, w->cols, pack, m,
+                   up->be->stream);
             rc = cuda_check(cudaEventRecord(up->done[i], up->be->stream), "uploading weights", err);
             if (rc) return rc;
             up->bytes += rows * row_bytes;
@@ -86,6 +87,11 @@ static int upload_rows(struct upload *up, const struct weight *w, uint32_t first
         }
     }
     return 0;
+}
+
+static int upload_rows(struct upload *up, const struct weight *w, uint32_t first, uint32_t n, uint32_t row0,
+                       const struct cuda_matrix *m, struct rod_error *err) {
+    return upload_packed(up, w, first, n, row0, CUDA_PACK_ROWS, m, err);
 }
 
 static int new_matrix(struct backend *be, uint32_t rows, uint32_t cols, struct cuda_matrix *m, struct rod_error *err) {
@@ -157,7 +163,9 @@ static int load_layer(struct upload *up, const struct model_layer *src, struct c
         if (!rc) rc = upload_rows(up, &src->k, 0, nk, nq, &dst->qkv, err);
         if (!rc) rc = upload_rows(up, &src->v, 0, nv, nq + nk, &dst->qkv, err);
         if (!rc) rc = upload_matrix(up, &src->ao, &dst->ao, err);
-        if (!rc) rc = upload_matrix(up, &src->f1, &dst->f1, err);
+        if (!rc) rc = new_matrix(be, 2 * d->F, d->D, &dst->f1, err);
+        if (!rc) rc = upload_packed(up, &src->f1, 0, d->F, 0, CUDA_PACK_FIRST_EIGHTS, &dst->f1, err);
+        if (!rc) rc = upload_packed(up, &src->f1, d->F, d->F, 0, CUDA_PACK_SECOND_EIGHTS, &dst->f1, err);
         if (!rc) rc = upload_matrix(up, &src->f2, &dst->f2, err);
     }
     const struct {
@@ -291,6 +299,8 @@ static int make_workspaces(struct backend *be, const struct backend_config *conf
         /* 4: partial products */
         {&be->x, N * D},
         {&be->y, N * D},
+        {&be->squares, N * ((D + 15) / 16)},
+        {&be->y_squares, N * ((D + 15) / 16)},
         {&be->az, N * 2 * Ep},
         {&be->s, N * Ep},
         {&be->in, 4 * N * 4 * M},
@@ -358,6 +368,9 @@ static int refuse(const struct model_dims *d, struct rod_error *err) {
         return rod_fail(err, ROD_EUNSUPPORTED, "the CUDA backend runs d_conv up to 8, this model has %u", d->K);
     if (d->D > 8192)
         return rod_fail(err, ROD_EUNSUPPORTED, "the CUDA backend runs d_model up to 8192, this model has %u", d->D);
+    if (d->R > 512)
+        return rod_fail(err, ROD_EUNSUPPORTED, "the CUDA backend runs input_gate_low_rank up to 512, this model has %u",
+                        d->R);
     if (d->plus && (d->P % 8 || d->P > 256))
         return rod_fail(err, ROD_EUNSUPPORTED,
                         "the CUDA backend runs head sizes that are multiples of 8 up to 256, this model has %u", d->P);
@@ -408,6 +421,7 @@ static int open_parts(struct backend *be, const struct model *model, const struc
                                     .k_eps = d->k_eps,
                                     .qk_norm_eps = d->qk_norm_eps,
                                     .dtype = dtype};
+    be->few = cuda_few_possible(&be->shape);
     lay_out_slots(be);
     be->info.chunk_tok = CHUNK;
     const uint32_t want = config->n_slots ? config->n_slots : MAX_BATCH / 2, least = want + CHUNK;

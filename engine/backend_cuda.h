@@ -25,6 +25,7 @@ struct backend {
     struct backend_info info;
     struct model_dims d;
     struct cuda_shape shape;
+    bool few; /* steps of few rows have kernels of their own here */
     int device;
     struct CUstream_st *stream; /* a cudaStream_t */
     struct cuda_layer *layers;
@@ -40,8 +41,8 @@ struct backend {
     size_t block_bytes;
 
     /* Workspaces, fp32 but the activations (act_*). */
-    float *x, *y, *az, *s, *in, *c0_part, *q, *k, *log_alpha, *c0, *sums, *d_part, *qkv, *aq, *part, *part_ml, *f1,
-        *gathered, *turn, *logits;
+    float *x, *y, *squares, *y_squares, *az, *s, *in, *c0_part, *q, *k, *log_alpha, *c0, *sums, *d_part, *qkv, *aq,
+        *part, *part_ml, *f1, *gathered, *turn, *logits;
     void *act_d, *act_e, *act_a, *act_q, *act_f;
     float *host_logits;
 

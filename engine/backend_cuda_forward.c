@@ -13,15 +13,17 @@ struct step {
     bool single; /* one token a session */
 };
 
-static void mixer(struct backend *be, const struct step *st, uint32_t layer, const float *pending, uint32_t n_pending) {
+/* pending: partial sums that the layer before left to add, row_sums of a norm whose scale they still want. */
+static void mixer(struct backend *be, const struct step *st, uint32_t layer, uint32_t n_pending,
+                  const float *row_sums) {
     const struct cuda_layer *w = &be->layers[layer];
     const struct cuda_shape *s = &be->shape;
     const uint32_t n = st->n_rows;
     const size_t part = (size_t)be->info.max_batch_tok * s->D;
     void *stream = be->stream;
     /* x += what the layer before left in partial sums; h = RMSNorm(x) */
-    k_add_norm(be->x, pending, n_pending, part, NULL, 0, 0, w->mixer_norm, s->norm_eps, n, s->D, be->x, be->act_d,
-               s->dtype, stream);
+    k_add_norm(be->x, be->d_part, n_pending, part, row_sums, s->Ep / 32, s->E, w->mixer_norm, s->norm_eps, n, s->D,
+               be->x, be->act_d, s->dtype, stream);
     k_linear(&w->fc, be->act_d, n, be->az, 2 * (size_t)s->Ep, 0, stream);
     k_conv(s, layer, &be->rows, st->n_segs, be->az, w->conv, w->conv_b, be->s, be->act_e, be->act_a, stream);
     const size_t in_stride = (size_t)be->info.max_batch_tok * 4 * s->M,
@@ -63,35 +65,85 @@ static void attention_and_ffn(struct backend *be, const struct step *st, uint32_
              stream); /* added to x_state by the next norm: the two-hop residual */
 }
 
-static void enqueue_step(struct backend *be, const struct step *st) {
+/* A layer of a decode step of few rows: the same sums in the same order, with the norms, the convolution, the gates and
+ * the FFN gate inside the products. */
+static void few_mixer(struct backend *be, const struct step *st, uint32_t layer) {
+    const struct cuda_layer *w = &be->layers[layer];
+    const struct cuda_shape *s = &be->shape;
+    const struct cuda_residual x = {be->x, be->squares, w->mixer_norm, s->norm_eps, s->D};
+    const size_t in_stride = (size_t)CUDA_FEW_ROWS * 4 * s->M, c0_stride = (size_t)CUDA_FEW_ROWS * s->R;
+    const uint32_t n = st->n_rows;
+    void *stream = be->stream;
+    k_few_conv(s, layer, &be->rows, &w->fc, &x, w->conv, w->conv_b, n, be->az, be->s, be->act_e, be->act_a, stream);
+    k_few_linear_pair(&w->in, be->act_e, be->in, 4 * (size_t)s->M, in_stride, &w->c0, be->act_a, be->c0_part, s->R,
+                      c0_stride, n, stream);
+    k_gla_gates(s, layer, &be->rows, n, be->in, 4, in_stride, be->c0_part, 4, c0_stride, w->g_b, w->t_b, w->c1, w->c1_b,
+                be->az, be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
+    k_few_residual(&w->out, be->act_e, be->x, be->sums, s->Ep / 32, s->E, s->norm_eps, n, be->x, be->squares, stream);
+}
+
+static void few_attention_and_ffn(struct backend *be, const struct step *st, uint32_t layer) {
+    const struct cuda_layer *w = &be->layers[layer];
+    const struct cuda_shape *s = &be->shape;
+    const struct cuda_residual x = {be->x, be->squares, w->attn_norm, s->norm_eps, s->D},
+                               y = {be->y, be->y_squares, w->ffn_norm, s->norm_eps, s->D};
+    const uint32_t n = st->n_rows, width = (s->H + s->Hk + s->Hv) * s->P;
+    void *stream = be->stream;
+    k_few_linear(&w->qkv, &x, n, be->qkv, width, stream);
+    k_rope(s, layer, &be->rows, be->list, n, be->qkv, 1, 0, be->turn, w->q_norm, w->k_norm, be->aq, stream);
+    k_window(s, layer, &be->rows, be->list, n, true, be->aq, be->part, be->part_ml, stream);
+    k_window_combine(s, be->list, n, be->part, be->part_ml, be->act_q, stream);
+    k_few_residual(&w->ao, be->act_q, be->x, NULL, 0, 0, 0, n, be->y, be->y_squares, stream);
+    k_few_ffn(&w->f1, &y, n, be->act_f, stream);
+    k_few_residual(&w->f2, be->act_f, be->x, NULL, 0, 0, 0, n, be->x, be->squares, stream); /* the two-hop residual */
+}
+
+/* Logits of a decode step of few rows, a row each. */
+static void enqueue_few(struct backend *be, const struct step *st) {
+    const struct cuda_residual x = {be->x, be->squares, be->norm_f, be->shape.norm_eps, be->shape.D};
+    for (uint32_t i = 0; i < be->d.L; i++) {
+        few_mixer(be, st, i);
+        if (be->d.plus) few_attention_and_ffn(be, st, i);
+    }
+    k_few_linear(&be->lm_head, &x, st->n_rows, be->logits, be->shape.V, be->stream);
+}
+
+static void enqueue_many(struct backend *be, const struct step *st) {
     const struct model_dims *d = &be->d;
     const struct cuda_shape *s = &be->shape;
     void *stream = be->stream;
     const size_t part = (size_t)be->info.max_batch_tok * s->D;
-    k_embed(&be->embed, &be->rows, st->n_rows, d->scale_embed ? sqrtf((float)d->M) : 1.0f, be->x, be->inv_freq,
-            d->rot_dim / 2, be->turn, stream);
-    if (d->norm_embed) k_norm_rows(be->x, be->embed_norm, s->norm_eps, st->n_rows, s->D, stream);
     uint32_t n_pending = 0;
+    const float *row_sums = NULL;
     for (uint32_t i = 0; i < d->L; i++) {
-        mixer(be, st, i, be->d_part, n_pending);
-        if (d->plus) {
-            attention_and_ffn(be, st, i);
-            n_pending = cuda_linear_splits(&be->layers[i].f2, st->n_rows);
-        } else {
-            k_add_norm(be->x, be->d_part, cuda_linear_splits(&be->layers[i].out, st->n_rows), part, be->sums,
-                       s->Ep / 32, s->E, NULL, s->norm_eps, st->n_rows, s->D, be->x, NULL, s->dtype, stream);
-        }
+        mixer(be, st, i, n_pending, row_sums);
+        if (d->plus) attention_and_ffn(be, st, i);
+        const struct cuda_matrix *last = d->plus ? &be->layers[i].f2 : &be->layers[i].out;
+        n_pending = cuda_linear_splits(last, st->n_rows);
+        row_sums = d->plus ? NULL : be->sums;
     }
-    if (n_pending)
-        k_add_norm(be->x, be->d_part, n_pending, part, NULL, 0, 0, NULL, s->norm_eps, st->n_rows, s->D, be->x, NULL,
-                   s->dtype, stream);
     if (st->n_out == 0) return;
+    k_add_norm(be->x, be->d_part, n_pending, part, row_sums, s->Ep / 32, s->E, NULL, s->norm_eps, st->n_rows, s->D,
+               be->x, NULL, s->dtype, stream);
     k_gather_rows(be->x, be->out, st->n_out, s->D, be->gathered, stream);
     k_add_norm(be->gathered, NULL, 0, 0, NULL, 0, 0, be->norm_f, s->norm_eps, st->n_out, s->D, NULL, be->act_d,
                s->dtype, stream);
     k_linear(&be->lm_head, be->act_d, st->n_out, be->logits, s->V, 0, stream);
-    cudaMemcpyAsync(be->host_logits, be->logits, (size_t)st->n_out * s->V * sizeof(float), cudaMemcpyDeviceToHost,
-                    be->stream);
+}
+
+static void enqueue_step(struct backend *be, const struct step *st) {
+    const struct model_dims *d = &be->d;
+    k_embed(&be->embed, &be->rows, st->n_rows, d->scale_embed ? sqrtf((float)d->M) : 1.0f, be->x, be->squares,
+            be->inv_freq, d->rot_dim / 2, be->turn, be->stream);
+    if (d->norm_embed)
+        k_norm_rows(be->x, be->squares, be->embed_norm, be->shape.norm_eps, st->n_rows, be->shape.D, be->stream);
+    if (be->few && st->single && st->n_rows <= CUDA_FEW_ROWS && st->n_out == st->n_rows)
+        enqueue_few(be, st);
+    else
+        enqueue_many(be, st);
+    if (st->n_out)
+        cudaMemcpyAsync(be->host_logits, be->logits, (size_t)st->n_out * be->shape.V * sizeof(float),
+                        cudaMemcpyDeviceToHost, be->stream);
 }
 
 static uint32_t bucket_of(uint32_t n) {

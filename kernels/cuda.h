@@ -54,14 +54,18 @@ struct cuda_shape {
     size_t S_slot, conv_slot, keys_slot, values_slot, S_layer, conv_layer, keys_layer, values_layer;
 };
 
-/* Rows of a weight, row-major on the device in their own dtype, -> rows [row0, row0 + rows) of dst (zeroed before),
- * packed. */
+/* Where rows of a weight go in the packed matrix: as they are, or, of two halves taken by eights in turn (a2 and g2 of
+ * W_f1, so that 16 outputs hold pairs), the first or the second. */
+enum cuda_pack { CUDA_PACK_ROWS, CUDA_PACK_FIRST_EIGHTS, CUDA_PACK_SECOND_EIGHTS };
+/* Rows of a weight, row-major on the device in their own dtype, -> rows [row0, row0 + rows), as `pack` places them, of
+ * dst (zeroed before), packed. */
 void k_pack(const void *src, enum cuda_dtype src_dtype, uint32_t row0, uint32_t rows, uint32_t cols,
-            const struct cuda_matrix *dst, void *stream);
-/* x[r] = embedding of tok[r] (from the packed matrix) * scale; fp32 [n_rows][D]. Bytes: 2 D a row. turn
- * [n_rows][half][2]: cosine and sine of pos * inv_freq, in double until then. */
+            enum cuda_pack pack, const struct cuda_matrix *dst, void *stream);
+/* x[r] = embedding of tok[r] (from the packed matrix) * scale; fp32 [n_rows][D]. Bytes: 2 D a row. squares
+ * [n_rows][D / 16]: sums of squares of 16 columns each. turn [n_rows][half][2]: cosine and sine of pos * inv_freq, in
+ * double until then. The kernels after it may read the step's rows before their inputs are ready. */
 void k_embed(const struct cuda_matrix *w, const struct cuda_rows *rows, uint32_t n_rows, float scale, float *x,
-             const double *inv_freq, uint32_t half, float *turn, void *stream);
+             float *squares, const double *inv_freq, uint32_t half, float *turn, void *stream);
 /* E8, E9, E10's sums and norms, one block a row: y = base + row_scale * sum of the partial products (n_partial of
  * [n_rows][n], partial_stride floats apart); out = y; act = RMSNorm(y; w) packed. Any of out, act may be NULL, also
  * n_partial = 0. row_sums (may be NULL): n_sums partial sums of squares a row, row_scale = 1 / sqrt(sum / sum_n + eps).
@@ -95,6 +99,12 @@ void k_gla(const struct cuda_shape *shape, uint32_t layer, const struct cuda_row
            const float *q, const float *k, const float *log_alpha, const float *c0, const float *c1, const float *c1_b,
            const float *az, const float *s, const float *residual, const float *act_norm, float *sums, void *act,
            void *stream);
+/* k_gates and k_gla of a step of single tokens as one: every block makes the gates of its row itself. */
+void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
+                 const float *in, uint32_t splits, size_t split_stride, const float *in_c0, uint32_t splits_c0,
+                 size_t split_stride_c0, const float *g_b, const float *t_b, const float *c1, const float *c1_b,
+                 const float *az, const float *s, const float *residual, const float *act_norm, float *sums, void *act,
+                 void *stream);
 /* q/k norm (option) and rotary; qkv [splits][n_rows][(H + Hk + Hv) P] -> q fp32 [n_rows][H P]; key and value into the
  * ring. The rows are list[0..n_list). */
 void k_rope(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
@@ -112,13 +122,43 @@ void k_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_
 /* Puts the blocks together, in order: act [n_rows][H P] packed. Twin ref_window. */
 void k_window_combine(const struct cuda_shape *shape, const int32_t *list, uint32_t n_list, const float *part,
                       const float *part_ml, void *act, void *stream);
-/* E10: in [n_rows][2 F] (a2, g2), splits added in order -> act = SiLU(g2) a2 packed. */
+/* E10: in [n_rows][2 F] (a2, g2 by eights in turn), splits added in order -> act = SiLU(g2) a2 packed. */
 void k_ffn_act(const float *in, uint32_t splits, size_t split_stride, uint32_t F, uint32_t n_rows, void *act,
                enum cuda_dtype dtype, void *stream);
-/* x = RMSNorm(x; w) in place, fp32 [n_rows][n]: the embedding's norm. */
-void k_norm_rows(float *x, const float *w, float eps, uint32_t n_rows, uint32_t n, void *stream);
+/* x = RMSNorm(x; w) in place, fp32 [n_rows][n], and its squares as k_embed: the embedding's norm. */
+void k_norm_rows(float *x, float *squares, const float *w, float eps, uint32_t n_rows, uint32_t n, void *stream);
 /* dst[i] = rows list[i] of src [.][n]. */
 void k_gather_rows(const float *src, const int32_t *list, uint32_t n_list, uint32_t n, float *dst, void *stream);
+
+/* ---- decode steps of few rows (decode.cu) ---- */
+
+enum { CUDA_FEW_ROWS = 8 };
+/* The residual stream before a norm: x [n_rows][D], squares [n_rows][D / 16] (k_embed, k_few_residual), the norm's
+ * weight [D]. */
+struct cuda_residual {
+    const float *x, *squares, *norm;
+    float eps;
+    uint32_t D;
+};
+/* Whether this device and these sizes have them: compute capability 9.x, 16 bit, D and E multiples of 16. */
+bool cuda_few_possible(const struct cuda_shape *shape);
+/* y[r][o] = W RMSNorm(x), whole sums, fp32 [n_rows][ldy]. Bytes: the weights once. Twin ref_linear after ref norm. */
+void k_few_linear(const struct cuda_matrix *w, const struct cuda_residual *in, uint32_t n_rows, float *y, size_t ldy,
+                  void *stream);
+/* k_few_linear of W_fc with k_conv of its outputs: one token a session. */
+void k_few_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows,
+                const struct cuda_matrix *w, const struct cuda_residual *in, const float *conv, const float *bias,
+                uint32_t n_rows, float *az, float *s, void *s_act, void *a_act, void *stream);
+/* k_few_linear of W_f1 with k_ffn_act of its outputs: act [n_rows][F] packed. */
+void k_few_ffn(const struct cuda_matrix *w, const struct cuda_residual *in, uint32_t n_rows, void *act, void *stream);
+/* y = base + row_scale * W act, as k_add_norm; fp32 [n_rows][rows of W], and its squares. y may be base. */
+void k_few_residual(const struct cuda_matrix *w, const void *act, const float *base, const float *row_sums,
+                    uint32_t n_sums, uint32_t sum_n, float eps, uint32_t n_rows, float *y, float *squares,
+                    void *stream);
+/* k_linear_pair of two small matrices: four partial products each. */
+void k_few_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
+                       const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
+                       uint32_t n_rows, void *stream);
 
 /* One line a usable GPU; returns the count written. */
 size_t cuda_devices(char (*lines)[128], size_t max_lines);

@@ -3,7 +3,7 @@
 // FFN gate). A layer is ten dependent kernels so, not fifteen. Hopper only: the other devices take the kernels of many rows.
 #include "common.cuh"
 
-enum { FEW_WARPS = 16, FEW_LD = 20 }; // a warp a slice of k; [slice][row][FEW_LD] partial sums: a stride without bank conflicts
+enum { FEW_WARPS = 16, FEW_LD = 20, FEW_SMEM = 227 << 10 }; // a warp a slice of k; [slice][row][FEW_LD] partial sums: a stride without bank conflicts
 
 // ---- weights by the bulk copy engine ----
 
@@ -210,9 +210,100 @@ few_kernel(const uint4 *w, uint32_t KT, uint32_t n_rows, In in, Out out) {
     if (warp < 4) out.template finish<T>(state, tile, o, r, mine, canonical_sum(part + r * FEW_LD + o, 8 * FEW_LD));
 }
 
-template <class T, int GROUP, bool EARLY, class In, class Out>
+static size_t few_smem(uint32_t KT) { return (size_t)KT * 512 + FEW_WARPS * (8 * FEW_LD * sizeof(float) + 8); }
+
+template <class T, bool EARLY, class In, class Out>
 static void few_launch(const struct cuda_matrix *w, uint32_t n_rows, const In &in, const Out &out, void *stream) {
     const uint32_t KT = cuda_pad16(w->cols) / 16;
-    launch(few_kernel<T, GROUP, EARLY, In, Out>, dim3(cuda_pad16(w->rows) / 16), dim3(FEW_WARPS * 32), few_smem(KT), stream, (const uint4 *)w->data, KT,
-           n_rows, in, out);
+    auto kernel = KT <= 8 * FEW_WARPS ? few_kernel<T, 8, EARLY, In, Out> : few_kernel<T, 16, EARLY, In, Out>;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)few_smem(KT));
+    launch(kernel, dim3(cuda_pad16(w->rows) / 16), dim3(FEW_WARPS * 32), few_smem(KT), stream, (const uint4 *)w->data, KT, n_rows, in, out);
+}
+#define FEW(w, early, ...)                                                                  \
+    do {                                                                                    \
+        if ((w)->dtype == CUDA_F16) few_launch<__half, early>(w, n_rows, __VA_ARGS__);      \
+        else few_launch<__nv_bfloat16, early>(w, n_rows, __VA_ARGS__);                      \
+    } while (0)
+
+// Two products of the same k with operands of their own. A block: a tile, a quarter of k, a warp a slice; out: [4][n_rows][ldy].
+struct few_part { const uint4 *w; const uint32_t *act; float *y; size_t ldy, quarter_stride; uint32_t tiles, O; };
+template <class T>
+__global__ void __launch_bounds__(128)
+few_pair_kernel(few_part one, few_part two, uint32_t KT, uint32_t n_rows) {
+    __shared__ float part[4][8][FEW_LD];
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, slice = blockIdx.y * 4 + warp;
+    const bool second = blockIdx.x >= one.tiles;
+    const few_part p = second ? two : one;
+    const uint32_t tile = second ? blockIdx.x - one.tiles : blockIdx.x, k0 = KT * slice / 16, n = KT * (slice + 1) / 16 - k0;
+    const uint4 *w = p.w + ((size_t)tile * KT + k0) * 32 + lane;
+    const uint32_t *act = p.act + (size_t)k0 * 64 + lane;
+    uint4 a[16];
+#pragma unroll
+    for (int u = 0; u < 16; u++)
+        if (u < n) a[u] = w[(size_t)u * 32];
+    let_next_start();
+    wait_for_inputs();
+    float acc[4] = {};
+    for (uint32_t k = 0; k < n; k += 16) {
+        uint2 b[16];
+#pragma unroll
+        for (int u = 0; u < 16; u++)
+            if (k + u < n) b[u] = g < n_rows ? make_uint2(act[(size_t)(k + u) * 64], act[(size_t)(k + u) * 64 + 32]) : make_uint2(0, 0);
+#pragma unroll
+        for (int u = 0; u < 16; u++)
+            if (k + u < n) {
+                mma(acc, a[u], b[u], T());
+                if (k + u + 16 < n) a[u] = w[(size_t)(k + u + 16) * 32];
+            }
+    }
+    part[warp][2 * t][g] = acc[0];
+    part[warp][2 * t + 1][g] = acc[1];
+    part[warp][2 * t][g + 8] = acc[2];
+    part[warp][2 * t + 1][g + 8] = acc[3];
+    __syncthreads(); // the four slices
+    const uint32_t o = threadIdx.x % 16, r = threadIdx.x / 16;
+    if (r < n_rows && tile * 16 + o < p.O)
+        p.y[blockIdx.y * p.quarter_stride + r * p.ldy + tile * 16 + o] = ((part[0][r][o] + part[1][r][o]) + part[2][r][o]) + part[3][r][o];
+}
+
+// ---- launchers ----
+
+bool cuda_few_possible(const struct cuda_shape *shape) {
+    int device = 0, major = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    return major == 9 && shape->dtype != CUDA_F32 && shape->D % 16 == 0 && shape->E % 16 == 0 && shape->F % 8 == 0 &&
+           shape->H * shape->P % 16 == 0 && few_smem(cuda_pad16(shape->D) / 16) <= FEW_SMEM && few_smem(cuda_pad16(shape->E) / 16) <= FEW_SMEM &&
+           few_smem(cuda_pad16(shape->F) / 16) <= FEW_SMEM && few_smem(cuda_pad16(shape->H * shape->P) / 16) <= FEW_SMEM;
+}
+
+static few_norm norm_of(const struct cuda_residual *in) { return few_norm{in->x, in->squares, in->norm, in->eps, in->D}; }
+
+void k_few_linear(const struct cuda_matrix *w, const struct cuda_residual *in, uint32_t n_rows, float *y, size_t ldy, void *stream) {
+    FEW(w, true, norm_of(in), few_plain{y, ldy, w->rows}, stream);
+}
+
+void k_few_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const struct cuda_matrix *w,
+                const struct cuda_residual *in, const float *conv, const float *bias, uint32_t n_rows, float *az, float *s, void *s_act,
+                void *a_act, void *stream) {
+    FEW(w, false, norm_of(in), few_conv{*shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
+}
+
+void k_few_ffn(const struct cuda_matrix *w, const struct cuda_residual *in, uint32_t n_rows, void *act, void *stream) {
+    FEW(w, true, norm_of(in), few_ffn{act, w->rows / 2}, stream);
+}
+
+void k_few_residual(const struct cuda_matrix *w, const void *act, const float *base, const float *row_sums, uint32_t n_sums, uint32_t sum_n,
+                    float eps, uint32_t n_rows, float *y, float *squares, void *stream) {
+    FEW(w, true, few_act{(const uint32_t *)act, cuda_pad16(w->cols) / 16}, few_residual{base, row_sums, n_sums, sum_n, w->rows, eps, y, squares}, stream);
+}
+
+void k_few_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1, const struct cuda_matrix *w2,
+                       const void *x2, float *y2, size_t ldy2, size_t split_stride2, uint32_t n_rows, void *stream) {
+    const uint32_t KT = cuda_pad16(w1->cols) / 16;
+    const few_part one = {(const uint4 *)w1->data, (const uint32_t *)x1, y1, ldy1, split_stride1, cuda_pad16(w1->rows) / 16, w1->rows};
+    const few_part two = {(const uint4 *)w2->data, (const uint32_t *)x2, y2, ldy2, split_stride2, cuda_pad16(w2->rows) / 16, w2->rows};
+    const dim3 grid(one.tiles + two.tiles, 4);
+    if (w1->dtype == CUDA_F16) launch(few_pair_kernel<__half>, grid, dim3(128), 0, stream, one, two, KT, n_rows);
+    else launch(few_pair_kernel<__nv_bfloat16>, grid, dim3(128), 0, stream, one, two, KT, n_rows);
 }

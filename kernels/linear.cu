@@ -13,23 +13,25 @@ uint32_t cuda_linear_splits(const struct cuda_matrix *w, uint32_t n_rows) {
     return w->whole ? 1 : 4;
 }
 
-template <class S, class T> __global__ void pack_kernel(const S *src, uint32_t row0, uint32_t rows, uint32_t cols, T *dst) {
+template <class S, class T> __global__ void pack_kernel(const S *src, uint32_t row0, uint32_t rows, uint32_t cols, uint32_t pack, T *dst) {
     const uint32_t K = (cols + 15) / 16 * 16;
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < (size_t)rows * cols; i += (size_t)gridDim.x * blockDim.x) {
         uint32_t o = (uint32_t)(i / cols), k = (uint32_t)(i % cols);
-        dst[weight_at<T>(row0 + o, k, K)] = from_float<T>(to_float(src[i]));
+        o += row0;
+        if (pack != CUDA_PACK_ROWS) o = o / 8 * 16 + o % 8 + (pack == CUDA_PACK_SECOND_EIGHTS ? 8 : 0);
+        dst[weight_at<T>(o, k, K)] = from_float<T>(to_float(src[i]));
     }
 }
 
 void k_pack(const void *src, enum cuda_dtype src_dtype, uint32_t row0, uint32_t rows, uint32_t cols,
-            const struct cuda_matrix *dst, void *stream) {
+            enum cuda_pack pack, const struct cuda_matrix *dst, void *stream) {
     cudaStream_t st = (cudaStream_t)stream;
     if (src_dtype == CUDA_F32)
-        FOR_DTYPE(dst->dtype, (pack_kernel<float, T><<<1024, 256, 0, st>>>((const float *)src, row0, rows, cols, (T *)dst->data)));
+        FOR_DTYPE(dst->dtype, (pack_kernel<float, T><<<1024, 256, 0, st>>>((const float *)src, row0, rows, cols, (uint32_t)pack, (T *)dst->data)));
     else if (src_dtype == CUDA_F16)
-        FOR_DTYPE(dst->dtype, (pack_kernel<__half, T><<<1024, 256, 0, st>>>((const __half *)src, row0, rows, cols, (T *)dst->data)));
+        FOR_DTYPE(dst->dtype, (pack_kernel<__half, T><<<1024, 256, 0, st>>>((const __half *)src, row0, rows, cols, (uint32_t)pack, (T *)dst->data)));
     else
-        FOR_DTYPE(dst->dtype, (pack_kernel<__nv_bfloat16, T><<<1024, 256, 0, st>>>((const __nv_bfloat16 *)src, row0, rows, cols, (T *)dst->data)));
+        FOR_DTYPE(dst->dtype, (pack_kernel<__nv_bfloat16, T><<<1024, 256, 0, st>>>((const __nv_bfloat16 *)src, row0, rows, cols, (uint32_t)pack, (T *)dst->data)));
 }
 
 __device__ __forceinline__ uint4 load_stream(const uint4 *p) { // weights are read once: do not keep them in L1
