@@ -50,6 +50,8 @@ struct backend_config {
     uint32_t max_out;       /* rows of logits of a forward, 0 = max_batch_tok */
     const char *device;     /* "cpu", "cuda", "cuda:N" */
     const char *precision;  /* "auto", "fp32", "bf16", "fp16" */
+    bool deterministic;     /* a row's bits depend on the number of rows in no way; without it they may by bucket */
+    uint64_t fault_step;    /* for tests: this step (from 1) is a device fault; 0 = none */
     void (*log)(void *arg, int level, const char *line);
     void *log_arg;
 };

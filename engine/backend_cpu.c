@@ -285,6 +285,7 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     }
     const struct model_dims *d = &be->d;
     be->d = model->dims;
+    be->fault_step = config->fault_step;
     be->ops = cpu_ops_best();
     be->Dp = pad(d->D), be->Ep = pad(d->E), be->Mp = pad(d->M), be->Rp = pad(d->R), be->Fp = pad(d->F);
     be->Qp = pad(d->H * d->P), be->Kvp = pad(d->Hk * d->P), be->Vvp = pad(d->Hv * d->P);

@@ -50,6 +50,7 @@ struct backend {
     struct cpu_chunk {
         uint32_t first_row, n, slot;
     } * chunks; /* pieces of segments between multiples of 64 */
+    uint64_t fault_step, n_steps;
     void **allocations;
     size_t n_allocations;
 };

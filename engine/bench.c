@@ -277,6 +277,7 @@ int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, 
                                     .n_threads = options->n_threads,
                                     .max_out = most,
                                     .device = options->device,
+                                    .deterministic = options->deterministic,
                                     .precision = options->precision ? options->precision : "auto"};
     if (!rc && most < 192) config.max_batch_tok = 256;
     if (!rc) rc = b.ops->open(model, &config, &b.be, err);

@@ -138,6 +138,10 @@ const struct rod_model_info *rod_engine_info(const struct rod_engine *e) { retur
 
 static uint64_t get(const atomic_uint_fast64_t *counter) { return atomic_load_explicit(counter, memory_order_relaxed); }
 
+bool rod_engine_failed(const struct rod_engine *e) {
+    return atomic_load_explicit(&e->counters.device_failed, memory_order_relaxed);
+}
+
 void rod_engine_stats(const struct rod_engine *e, struct rod_stats *out) {
     const struct engine_counters *c = &e->counters;
     struct mailbox_counts counts;

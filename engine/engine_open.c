@@ -3,6 +3,7 @@
 #include "model.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void fill_info(struct rod_model_info *info, const struct model *model, bool synthetic) {
@@ -25,6 +26,15 @@ static void fill_info(struct rod_model_info *info, const struct model *model, bo
     info->created_unix_s = synthetic ? 0 : model->created_unix_s;
 }
 
+/* For the tests of a device fault: the number of the step that fails. Whoever may set a process's environment may end
+ * it anyway. */
+static uint64_t fault_step(const struct rod_engine_config *config) {
+    const char *text = getenv("RODIMUS_TEST_FAULT_STEP");
+    const uint64_t step = text ? strtoull(text, NULL, 10) : 0;
+    if (step && config->log) config->log(config->log_arg, 2, "RODIMUS_TEST_FAULT_STEP is set: the device will fail");
+    return step;
+}
+
 static int open_backend(const struct rod_engine_config *config, const struct model *model, struct engine_parts *parts,
                         struct rod_error *err) {
     const char *device = config->device ? config->device : "auto";
@@ -38,6 +48,8 @@ static int open_backend(const struct rod_engine_config *config, const struct mod
         .max_out = config->n_slots,
         .device = strcmp(device, "auto") == 0 ? parts->ops->name : device,
         .precision = config->precision ? config->precision : "auto",
+        .deterministic = config->deterministic,
+        .fault_step = fault_step(config),
         .log = config->log,
         .log_arg = config->log_arg,
     };

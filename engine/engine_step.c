@@ -30,6 +30,8 @@ static void device_fault(struct rod_engine *e, const struct rod_error *error) {
     rod_fail(&fault, ROD_EDEVICE, "The device failed: %s", error->message);
     fail_all(e, &fault);
     e->n_collected = e->n_planned; /* what was on its way does not arrive */
+    /* Perhaps no request was left to tell: the owner must know all the same. */
+    if (!e->events.head && e->config.wake) e->config.wake(e->config.wake_arg);
 }
 
 /* ---- mail ---- */

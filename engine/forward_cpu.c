@@ -365,6 +365,8 @@ static void step_member(void *arg, uint32_t member) {
 
 int forward_cpu(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                 struct rod_error *err) {
+    if (be->fault_step && ++be->n_steps == be->fault_step)
+        return rod_fail(err, ROD_EDEVICE, "step %llu is a test's fault", (unsigned long long)be->n_steps);
     struct step st = {.be = be, .segs = segs, .n_segs = n_segs};
     for (uint32_t i = 0; i < n_segs; i++) {
         assert(segs[i].slot < be->info.n_slots && segs[i].n_tok > 0 && segs[i].n_out <= segs[i].n_tok);

@@ -68,6 +68,7 @@ struct rod_engine_config {
     const char *synthetic;   /* "rodimus-1.4b" ...: random weights of that shape, no tokenizer */
     const char *device;      /* "auto", "cpu", "cuda", "cuda:N" */
     const char *precision;   /* "auto", "fp32", "bf16", "fp16" */
+    bool deterministic;      /* the same bits in steps of any size; costs speed on some devices */
     uint32_t n_slots;        /* 0 = auto */
     uint32_t n_threads;      /* CPU compute threads, 0 = all cores */
     uint32_t max_batch_tok;  /* rows of one step, 0 = the backend's choice */
@@ -120,6 +121,8 @@ struct rod_stats {                                             /* a consistent e
 };
 extern const uint64_t rod_step_bounds_ns[20];
 void rod_engine_stats(const struct rod_engine *engine, struct rod_stats *out);
+/* A device fault: every request has got its error, and nothing will run any more. The wake callback follows it. */
+bool rod_engine_failed(const struct rod_engine *engine);
 
 /* ---- text ---- */
 /* text: UTF-8 (else ROD_EINVALID). special: recognise special tokens in the text. *ids is malloc'd. */
@@ -261,7 +264,8 @@ void rod_inspect_free(struct rod_inspect_report *report);
 struct rod_verify_options {
     const char *model_dir, *golden_path;
     const char *device, *precision; /* NULL = "auto" */
-    uint32_t n_threads;             /* CPU, 0 = all cores */
+    bool deterministic;
+    uint32_t n_threads; /* CPU, 0 = all cores */
     uint32_t first_tok,
         piece_tok; /* how prefill splits the prompt: the first piece, the others; 0 = as large as fits */
 };
@@ -295,7 +299,8 @@ void rod_verify_free(struct rod_verify_report *report);
 struct rod_bench_options {
     const char *model_dir, *synthetic; /* one of the two */
     const char *device, *precision;    /* NULL = "auto" */
-    uint32_t n_threads;                /* CPU, 0 = all cores */
+    bool deterministic;
+    uint32_t n_threads; /* CPU, 0 = all cores */
     const uint32_t *batches;
     size_t n_batches; /* decode: sessions a step */
     const uint64_t *contexts;

@@ -79,13 +79,14 @@ int verify_run(const struct backend_ops *ops, struct backend *be, const struct m
 
 /* ---- comparing ---- */
 
-/* fp32: the vectors were computed in float64, so what is left is fp32 rounding; every id must agree (the sets' smallest
- * margin is far above it). 16-bit arithmetic: rounding of each operand, 2^-11 or 2^-8, grown through the layers; ids
- * may differ where the reference's best two are within a tenth of the logits' deviation. The bound on one element is
- * there because a single wrong value hides in a norm: in fp32 six times the worst of the vectors (2e-5, of S). */
-struct verify_bounds verify_bounds(enum dtype arithmetic) {
+/* fp32: the vectors were computed in float64, so what is left is fp32 rounding; every id must agree on the CPU (the
+ * sets' smallest margin is far above it). A GPU's fp32 has sums of another order and fast exponentials. 16-bit
+ * arithmetic: rounding of each operand, 2^-11 or 2^-8, grown through the layers. On a GPU ids may differ where the
+ * reference's best two are within a tenth of the logits' deviation. The bound on one element is there because a single
+ * wrong value hides in a norm: in fp32 six times the worst of the vectors (2e-5, of S). */
+struct verify_bounds verify_bounds(enum dtype arithmetic, bool gpu) {
     switch (arithmetic) {
-    case DTYPE_F32: return (struct verify_bounds){1e-5, 1e-4, 0};
+    case DTYPE_F32: return gpu ? (struct verify_bounds){1e-4, 1e-3, 0.1} : (struct verify_bounds){1e-5, 1e-4, 0};
     case DTYPE_F16: return (struct verify_bounds){2.5e-3, 0.1, 0.1};
     case DTYPE_BF16: break;
     }
@@ -214,15 +215,18 @@ static int verify_model(const struct rod_verify_options *o, const struct model *
     const struct backend_ops *ops;
     struct golden *golden = NULL;
     struct backend *be = NULL;
-    struct backend_config config = {
-        .n_slots = 1, .n_threads = o->n_threads, .device = o->device ? o->device : "auto", .precision = precision};
+    struct backend_config config = {.n_slots = 1,
+                                    .n_threads = o->n_threads,
+                                    .device = o->device ? o->device : "auto",
+                                    .precision = precision,
+                                    .deterministic = o->deterministic};
     int rc = backend_find(config.device, &ops, err);
     if (!rc) rc = golden_open(o->golden_path, &model->dims, &golden, err);
     if (!rc) rc = ops->open(model, &config, &be, err);
     struct rod_verify_report *report = NULL;
     if (!rc) {
         enum dtype arithmetic = arithmetic_of(ops, precision, model);
-        report = verify_new_report(&model->dims, verify_bounds(arithmetic));
+        report = verify_new_report(&model->dims, verify_bounds(arithmetic, strcmp(ops->name, "cpu") != 0));
         if (!report) rc = rod_fail(err, ROD_ENOMEM, "no memory for a report");
         if (report) {
             snprintf(report->model, sizeof report->model, "%s", model->name);

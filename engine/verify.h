@@ -27,7 +27,7 @@ void verify_free(struct verify_result *result);
 struct verify_bounds {
     double rel, max, margin;
 };
-struct verify_bounds verify_bounds(enum dtype arithmetic);
+struct verify_bounds verify_bounds(enum dtype arithmetic, bool gpu);
 
 /* Fills the report's rows and agreement of one mode (rows has room for 1 + 4 L more) and clears report->passed on any
  * difference beyond its bounds; a NaN is one. */

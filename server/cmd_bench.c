@@ -15,6 +15,7 @@ struct bench_options {
     char *model, *synthetic, *device, *precision, *json;
     struct option_list batches, contexts, prompts;
     uint64_t threads;
+    bool deterministic;
     double seconds;
 };
 
@@ -78,6 +79,11 @@ static const struct option bench_flags[] = {
      .metavar = "N",
      .group = "How",
      .help = "CPU compute threads; auto = all cores"},
+    {.name = "deterministic",
+     .type = OPTION_BOOL,
+     .offset = AT(deterministic),
+     .group = "How",
+     .help = "the same bits in steps of any size, on a GPU too"},
     {.name = "seconds",
      .type = OPTION_FLOAT,
      .offset = AT(seconds),
@@ -154,6 +160,7 @@ static int run_bench(const struct bench_options *options, struct bench_output *o
                                           .synthetic = options->synthetic[0] ? options->synthetic : NULL,
                                           .device = options->device,
                                           .precision = options->precision,
+                                          .deterministic = options->deterministic,
                                           .n_threads = (uint32_t)options->threads,
                                           .batches = batches32,
                                           .n_batches = options->batches.n_items,

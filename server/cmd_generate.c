@@ -27,7 +27,7 @@ struct generate {
     uint64_t threads, max_tokens, min_tokens;
     int64_t seed, top_k;
     double temperature, top_p, min_p, typical_p, frequency_penalty, presence_penalty, repetition_penalty;
-    bool chat, ignore_eos, special, quiet;
+    bool chat, ignore_eos, special, quiet, deterministic;
 };
 
 #define AT(member)       .offset = offsetof(struct generate, member)
@@ -48,6 +48,7 @@ static const struct option generate_options[] = {
     {"precision", OPTION_CHOICE, AT(precision), WHAT, .fallback = "auto", .choices = "auto|fp32|bf16|fp16", .metavar = "NAME",
      .help = "auto, fp32, bf16 or fp16"},
     {"threads", OPTION_AUTO, AT(threads), WHAT, .fallback = "auto", RANGE(1, 1024), .help = "compute threads of the CPU"},
+    {"deterministic", OPTION_BOOL, AT(deterministic), WHAT, .help = "the same bits in steps of any size, on a GPU too"},
     {"quiet", OPTION_BOOL, AT(quiet), WHAT, .letter = 'q', .help = "no rate on standard error"},
     {"max_tokens", OPTION_UINT, AT(max_tokens), LENGTH, .letter = 'n', .fallback = "256", RANGE(1, 2147483647),
      .help = "tokens to generate at most"},
@@ -208,6 +209,7 @@ static int run_model(struct generate *g, struct run *run, const char *dir) {
     struct rod_engine_config config = {.model_dir = dir,
                                        .device = g->device,
                                        .precision = g->precision,
+                                       .deterministic = g->deterministic,
                                        .n_slots = 1,
                                        .n_threads = (uint32_t)g->threads,
                                        .wake = wake,

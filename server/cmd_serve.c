@@ -21,6 +21,8 @@
 #define LINGER_MS 1000
 /* What is not gone so long after the drain's time is over is cut. */
 #define CUT_MS 2000
+/* After a device fault nothing goes on; what has its error need only be read. */
+#define FAULT_MS 2000
 
 extern char **environ;
 
@@ -51,14 +53,15 @@ static void stop(struct service *v) {
 static void on_drain(uv_timer_t *timer) {
     struct service *v = timer->data;
     struct server *s = &v->server;
-    uint64_t waited = uv_now(&v->loop) - v->drain_began_ms;
+    uint64_t waited = uv_now(&v->loop) - v->drain_began_ms, limit = s->config.drain_ms;
+    if (s->failed && limit > FAULT_MS) limit = FAULT_MS;
     if (!s->n_turns && !s->n_jobs && waited >= v->linger_ms) {
         log_text(&s->log, LOG_INFO, "drained in %llu ms: no request is left", (unsigned long long)waited);
         stop(v);
-    } else if (waited >= s->config.drain_ms + CUT_MS) {
+    } else if (waited >= limit + CUT_MS) {
         log_text(&s->log, LOG_WARN, "%zu requests did not end in time and are cut", s->n_turns);
         stop(v);
-    } else if (waited >= s->config.drain_ms && s->n_turns) {
+    } else if (waited >= limit && s->n_turns) {
         turn_end_all(s);
     }
 }
@@ -94,15 +97,8 @@ static void on_wake(uv_async_t *wake) {
     struct server *s = &v->server;
     if (!s->engine) return;
     struct rod_event *event;
-    bool fault = false;
-    while ((event = rod_next_event(s->engine))) {
-        fault = fault || (event->kind == ROD_EVENT_ERROR && event->error.code == ROD_EDEVICE);
-        turn_event(event);
-    }
-    if (!fault || s->failed) return;
-    struct rod_stats stats;
-    rod_engine_stats(s->engine, &stats);
-    if (!stats.failed) return;
+    while ((event = rod_next_event(s->engine))) turn_event(event);
+    if (s->failed || !rod_engine_failed(s->engine)) return;
     log_text(&s->log, LOG_ERROR, "the device has failed: ending");
     s->failed = true;
     v->exit_code = 1;
@@ -127,6 +123,7 @@ static void load(void *arg) {
         .model_dir = v->model_dir,
         .device = c->device,
         .precision = c->precision,
+        .deterministic = c->deterministic,
         .n_slots = (uint32_t)c->slots,
         .n_threads = (uint32_t)c->threads,
         .max_batch_tok = (uint32_t)c->max_batch_tokens,

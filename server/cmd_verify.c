@@ -18,6 +18,7 @@ static const char HELP[] =
     "  --golden FILE     input_ids, logits, greedy_ids and state.N.S, .conv, .k, .v\n"
     "  --device D        auto, cpu, cuda or cuda:N (auto)\n"
     "  --precision P     auto, fp32, bf16 or fp16 (auto)\n"
+    "  --deterministic   the same bits in steps of any size, on a GPU too\n"
     "  --threads N       compute threads of the CPU, 0 = all cores (0)\n"
     "  --piece-tokens N  prefill in pieces of N tokens, 0 = as large as a step takes (0)\n"
     "  --help            this text\n"
@@ -25,7 +26,7 @@ static const char HELP[] =
     "error: norm of the difference by norm of the reference. worst: the largest difference of one element by the root\n"
     "mean square of its row. Exit code 0 only if everything is within its bound.\n";
 
-enum { FLAG_MODEL = 1, FLAG_GOLDEN, FLAG_DEVICE, FLAG_PRECISION, FLAG_THREADS, FLAG_PIECE };
+enum { FLAG_MODEL = 1, FLAG_GOLDEN, FLAG_DEVICE, FLAG_PRECISION, FLAG_THREADS, FLAG_PIECE, FLAG_DETERMINISTIC };
 
 static const struct option flags[] = {{"model", required_argument, NULL, FLAG_MODEL},
                                       {"golden", required_argument, NULL, FLAG_GOLDEN},
@@ -33,6 +34,7 @@ static const struct option flags[] = {{"model", required_argument, NULL, FLAG_MO
                                       {"precision", required_argument, NULL, FLAG_PRECISION},
                                       {"threads", required_argument, NULL, FLAG_THREADS},
                                       {"piece-tokens", required_argument, NULL, FLAG_PIECE},
+                                      {"deterministic", no_argument, NULL, FLAG_DETERMINISTIC},
                                       {"help", no_argument, NULL, 'h'},
                                       {NULL, 0, NULL, 0}};
 
@@ -63,6 +65,7 @@ static int read_flags(int argc, char **argv, struct rod_verify_options *o) {
         case FLAG_PIECE:
             if (!read_count("piece-tokens", optarg, &o->piece_tok)) return 2;
             break;
+        case FLAG_DETERMINISTIC: o->deterministic = true; break;
         case 'h': fputs(HELP, stdout); return 0;
         default: return 2; /* getopt has said which */
         }

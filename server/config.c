@@ -29,6 +29,8 @@ const struct option config_options[] = {
      .help = "arithmetic: auto, fp32, bf16 or fp16"},
     {"threads", OPTION_AUTO, AT(threads), MODEL, .fallback = "auto", RANGE(1, 1024),
      .help = "compute threads of the CPU backend; auto = all cores"},
+    {"deterministic", OPTION_BOOL, AT(deterministic), MODEL, .fallback = "false",
+     .help = "a GPU gives a session the same bits in steps of any size, not only within a batch bucket; the CPU always does"},
 
     {"host", OPTION_STRING, AT(host), NETWORK, .fallback = "127.0.0.1", .metavar = "ADDRESS",
      .help = "address to listen on; 0.0.0.0 or :: for all"},
@@ -80,8 +82,6 @@ const struct option config_options[] = {
     {"tls_key", OPTION_STRING, AT(tls_key), TLS},
     {"state_dtype", OPTION_CHOICE, AT(state_dtype), .group = "Sessions", .fallback = "fp32", .choices = "fp32",
      .reserved = "states are fp32"},
-    {"deterministic", OPTION_BOOL, AT(deterministic), .group = "Sessions", .fallback = "false",
-     .reserved = "the CPU backend always is"},
     {"session_header", OPTION_STRING, AT(session_header), SESSIONS, .fallback = "X-Session-Id"},
     {"session_busy", OPTION_CHOICE, AT(session_busy), SESSIONS, .fallback = "wait", .choices = "wait|reject"},
     {"session_durability", OPTION_CHOICE, AT(session_durability), SESSIONS, .fallback = "turn", .choices = "turn|lazy"},

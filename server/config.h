@@ -12,6 +12,7 @@ struct config {
     /* model */
     char *model, *model_name, *device, *precision;
     uint64_t threads;
+    bool deterministic;
     /* network */
     char *host;
     uint64_t port, connection_limit, body_max_bytes, idle_timeout_ms, stream_buffer_bytes;
@@ -27,7 +28,6 @@ struct config {
     uint64_t admin_port, state_host_bytes, state_disk_bytes, session_ttl_s, prefix_cache_bytes;
     char *state_dtype, *admin_key, *tls_cert, *tls_key, *session_header, *session_busy, *session_durability, *state_dir;
     struct option_list cors_origins;
-    bool deterministic;
 };
 
 extern const struct option config_options[];

@@ -310,7 +310,7 @@ int options_from_flags(const struct option_set *set, int argc, char **argv, cons
 /* RODIMUS_CONFIG names the file, which is no row of a table. Kubernetes describes a service called "rodimus" to every
  * pod of its namespace in variables of the other forms. */
 static bool foreign_variable(const char *name, const char *value) {
-    if (!strcmp(name, "CONFIG")) return true;
+    if (!strcmp(name, "CONFIG") || !strncmp(name, "TEST_", 5)) return true; /* TEST_: of the tests */
     if (!strncmp(name, "SERVICE_HOST", 12) || !strncmp(name, "SERVICE_PORT", 12)) return true;
     return !strncmp(name, "PORT", 4) &&
            (name[4] == '_' || !strncmp(value, "tcp://", 6) || !strncmp(value, "udp://", 6));

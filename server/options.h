@@ -68,8 +68,8 @@ const struct option *options_find(const struct option_set *set, const char *name
  * skip (may be NULL): a flag name that is read elsewhere; its value is stepped over. 0 or -1. */
 int options_from_flags(const struct option_set *set, int argc, char **argv, const char *skip, bool *help,
                        struct option_error *err);
-/* RODIMUS_NAME=VALUE. An unknown name is an error, but for RODIMUS_CONFIG and those that Kubernetes sets for a service
- * called rodimus). 0 or -1. */
+/* RODIMUS_NAME=VALUE. An unknown name is an error, but for RODIMUS_CONFIG, RODIMUS_TEST_* and those that Kubernetes
+ * sets for a service called rodimus). 0 or -1. */
 int options_from_environment(const struct option_set *set, char **environment, struct option_error *err);
 /* A JSON object of names. 0 or -1. */
 int options_from_file(const struct option_set *set, const char *path, struct option_error *err);

@@ -241,8 +241,14 @@ static void a_golden_of_another_model_is_refused_by_name(void **state) {
     assert_non_null(strstr(err.message, "golden.safetensors"));
     options.golden_path = "tests/vectors/none.safetensors";
     assert_int_equal(rod_verify(&options, &report, &err), ROD_ENOTFOUND);
-    options = (struct rod_verify_options){
-        "tests/vectors/fla-rodimus-small", "tests/vectors/rodimus-small/golden.safetensors", "cpu", "auto", 0, 0, 0};
+    options = (struct rod_verify_options){"tests/vectors/fla-rodimus-small",
+                                          "tests/vectors/rodimus-small/golden.safetensors",
+                                          "cpu",
+                                          "auto",
+                                          false,
+                                          0,
+                                          0,
+                                          0};
     assert_int_equal(rod_verify(&options, &report, &err), ROD_EMODEL);
     assert_non_null(strstr(err.message, "another model"));
     options.device = "tpu";

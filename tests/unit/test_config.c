@@ -172,10 +172,23 @@ static void what_is_not_available_is_refused_unless_it_is_the_default(void **sta
     struct option_error err;
     ERROR("--tls-cert x.pem", "", "tls_cert", "not available in this version");
     ERROR("", "RODIMUS_STATE_DIR=/var", "state_dir", "not available");
-    ERROR("--deterministic", "", "deterministic", "not available");
     ERROR("--admin-key secret", "", "admin_key", "not available");
-    assert_int_equal(load(&c, "--admin-port 0 --session-header X-Session-Id --deterministic=false", "", &err),
-                     CONFIG_OK);
+    assert_int_equal(load(&c, "--admin-port 0 --session-header X-Session-Id", "", &err), CONFIG_OK);
+    config_fini(&c);
+}
+
+static void determinism_is_a_setting_and_variables_of_tests_are_nobodys(void **state) {
+    (void)state;
+    struct config c;
+    struct option_error err;
+    assert_int_equal(load(&c, "", "RODIMUS_TEST_FAULT_STEP=3", &err), CONFIG_OK);
+    assert_false(c.deterministic);
+    config_fini(&c);
+    assert_int_equal(load(&c, "--deterministic", "", &err), CONFIG_OK);
+    assert_true(c.deterministic);
+    config_fini(&c);
+    assert_int_equal(load(&c, "", "RODIMUS_DETERMINISTIC=yes", &err), CONFIG_OK);
+    assert_true(c.deterministic);
     config_fini(&c);
 }
 
@@ -267,6 +280,7 @@ int main(void) {
         cmocka_unit_test(variables_of_kubernetes_are_not_settings),
         cmocka_unit_test(files_are_checked_as_strictly),
         cmocka_unit_test(what_is_not_available_is_refused_unless_it_is_the_default),
+        cmocka_unit_test(determinism_is_a_setting_and_variables_of_tests_are_nobodys),
         cmocka_unit_test(secrets_are_not_in_messages),
         cmocka_unit_test(keys_come_from_a_file_too),
         cmocka_unit_test(default_json_holds_every_key_with_its_default),
