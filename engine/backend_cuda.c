@@ -374,6 +374,9 @@ static int refuse(const struct model_dims *d, struct rod_error *err) {
     if (d->plus && (d->P % 8 || d->P > 256))
         return rod_fail(err, ROD_EUNSUPPORTED,
                         "the CUDA backend runs head sizes that are multiples of 8 up to 256, this model has %u", d->P);
+    if (d->F % 8)
+        return rod_fail(err, ROD_EUNSUPPORTED,
+                        "the CUDA backend runs FFN widths that are multiples of 8, this model has %u", d->F);
     return 0;
 }
 
@@ -455,6 +458,7 @@ static int backend_cuda_open(const struct model *model, const struct backend_con
         return rod_fail(err, ROD_ENOMEM, "no memory for the CUDA backend");
     }
     be->d = model->dims;
+    be->fault_step = config->fault_step;
     if (config->device && !strncmp(config->device, "cuda:", 5)) be->device = (int)strtol(config->device + 5, NULL, 10);
     int n = 0, rc = cuda_check(cudaGetDeviceCount(&n), "looking for devices", err);
     if (!rc && be->device >= n) rc = rod_fail(err, ROD_EINVALID, "device %s: there are %d", config->device, n);

@@ -47,6 +47,7 @@ struct backend {
     float *host_logits;
 
     struct CUgraphExec_st *graphs[CUDA_N_BUCKETS]; /* cudaGraphExec_t */
+    uint64_t fault_step, n_steps;                  /* backend_config.fault_step */
     void **allocations;
     size_t n_allocations;
 };

@@ -174,6 +174,7 @@ int forward_cuda_capture(struct backend *be, struct rod_error *err) {
 
 int forward_cuda(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                  struct rod_error *err) {
+    if (be->fault_step && ++be->n_steps == be->fault_step) k_fault(be->stream);
     int32_t *tok = (int32_t *)(uintptr_t)be->host.tok, *slot = (int32_t *)(uintptr_t)be->host.slot;
     int32_t *seg_first = (int32_t *)(uintptr_t)be->host.seg_first, *seg_n = (int32_t *)(uintptr_t)be->host.seg_n;
     int64_t *pos = (int64_t *)(uintptr_t)be->host.pos;

@@ -23,9 +23,9 @@ static void fail_all(struct rod_engine *e, const struct rod_error *error) {
 }
 
 static void device_fault(struct rod_engine *e, const struct rod_error *error) {
+    engine_log(e, 3, "device fault: %s", error->message); /* before anyone acts on it */
     atomic_store_explicit(&e->counters.device_failed, true, memory_order_relaxed);
     mailbox_refuse(&e->mailbox, ROD_EDEVICE);
-    engine_log(e, 3, "device fault: %s", error->message);
     struct rod_error fault;
     rod_fail(&fault, ROD_EDEVICE, "The device failed: %s", error->message);
     fail_all(e, &fault);

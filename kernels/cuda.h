@@ -160,6 +160,9 @@ void k_few_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, 
                        const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
                        uint32_t n_rows, void *stream);
 
+/* A kernel that traps, for tests of a fault: nothing runs in this process's context afterwards. */
+void k_fault(void *stream);
+
 /* One line a usable GPU; returns the count written. */
 size_t cuda_devices(char (*lines)[128], size_t max_lines);
 

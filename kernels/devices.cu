@@ -1,4 +1,4 @@
-// devices.cu - which GPUs are here, for `rodimus version` and for choosing a device. A GPU is usable from compute
+// devices.cu - which GPUs are here, for `rodimus version` and for choosing a device; and how one fails, for tests. A GPU is usable from compute
 // capability 8.0 on, the first with the tensor core products of linear.cu.
 #include "common.cuh"
 #include <cstdio>
@@ -15,3 +15,7 @@ size_t cuda_devices(char (*lines)[128], size_t max_lines) {
     }
     return written;
 }
+
+__global__ void fault_kernel() { asm volatile("trap;"); }
+
+void k_fault(void *stream) { fault_kernel<<<1, 1, 0, (cudaStream_t)stream>>>(); }

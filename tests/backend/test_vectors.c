@@ -54,7 +54,7 @@ static struct verify_result *run(const struct bench *b, uint32_t first_tok, uint
 
 static struct rod_verify_report *compare(const struct bench *b, const struct golden *golden,
                                          const struct verify_result *result) {
-    struct rod_verify_report *report = verify_new_report(&b->model->dims, verify_bounds(DTYPE_F32));
+    struct rod_verify_report *report = verify_new_report(&b->model->dims, verify_bounds(DTYPE_F32, false));
     assert_non_null(report);
     verify_compare(golden, result, &b->model->dims, ROD_VERIFY_PREFILL, report);
     return report;

@@ -182,7 +182,7 @@ static inline float *gpu_fetch_act(const void *act, uint32_t n_rows, uint32_t co
 static inline struct cuda_matrix gpu_matrix(const float *W, uint32_t rows, uint32_t cols, enum cuda_dtype dtype) {
     struct cuda_matrix m = {.rows = rows, .cols = cols, .dtype = dtype};
     m.data = gpu_zeros(gpu.k->cuda_matrix_bytes(rows, cols, dtype));
-    GPU_RUN(k_pack, gpu_from(W, (size_t)rows * cols), CUDA_F32, 0, rows, cols, &m);
+    GPU_RUN(k_pack, gpu_from(W, (size_t)rows * cols), CUDA_F32, 0, rows, cols, CUDA_PACK_ROWS, &m);
     return m;
 }
 
@@ -319,6 +319,19 @@ static inline void gpu_check_same(const char *what, const float *x, const float 
         if (memcmp(&x[i], &ref[i], sizeof *x))
             fail_msg("%s (%s, seed %llu): element %zu of %zu is %.9g, want %.9g to the bit", what, gpu.what,
                      (unsigned long long)gpu.seed, i, n, (double)x[i], (double)ref[i]);
+}
+/* Sums of squares of 16 columns each, of the last tile what there is of it: what a fused norm reads. */
+static inline float *gpu_square_tiles(const float *x, uint32_t n_rows, uint32_t n) {
+    const uint32_t tiles = (n + 15) / 16;
+    float *squares = host_floats((size_t)n_rows * tiles);
+    for (uint32_t r = 0; r < n_rows; r++)
+        for (uint32_t t = 0; t < tiles; t++) {
+            double sum = 0;
+            for (uint32_t i = t * 16; i < n && i < t * 16 + 16; i++)
+                sum += (double)x[(size_t)r * n + i] * (double)x[(size_t)r * n + i];
+            squares[(size_t)r * tiles + t] = (float)sum;
+        }
+    return squares;
 }
 /* Memory that a kernel must not touch is as gpu_bytes left it. */
 static inline void gpu_check_poison(const char *what, const float *x, size_t n) {

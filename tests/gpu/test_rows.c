@@ -11,15 +11,18 @@ static void embed_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     float *W = host_random((size_t)V * D, -2, 2, from);
     struct cuda_matrix m = {
         .data = gpu_zeros(gpu.k->cuda_matrix_bytes(V, D, dtype)), .rows = V, .cols = D, .dtype = dtype};
-    if (first) GPU_RUN(k_pack, gpu_from_typed(W, (size_t)first * D, from), from, 0, first, D, &m);
+    if (first) GPU_RUN(k_pack, gpu_from_typed(W, (size_t)first * D, from), from, 0, first, D, CUDA_PACK_ROWS, &m);
     if (first < V)
         GPU_RUN(k_pack, gpu_from_typed(W + (size_t)first * D, (size_t)(V - first) * D, from), from, first, V - first, D,
-                &m);
+                CUDA_PACK_ROWS, &m);
     struct gpu_rows rows = gpu_make_rows(n_rows, 4, V);
     double *inv_freq = host_bytes((half + 1) * sizeof *inv_freq);
     for (uint32_t j = 0; j < half; j++) inv_freq[j] = pow(10000.0, -(double)j / half);
-    float *x = gpu_floats((size_t)n_rows * D), *turn = gpu_floats((size_t)n_rows * half * 2);
-    GPU_RUN(k_embed, &m, &rows.device, n_rows, scale, x, gpu_copy(inv_freq, (half + 1) * sizeof *inv_freq), half, turn);
+    const size_t n_tiles = (size_t)n_rows * ((D + 15) / 16);
+    float *x = gpu_floats((size_t)n_rows * D), *turn = gpu_floats((size_t)n_rows * half * 2),
+          *squares = gpu_floats(n_tiles);
+    GPU_RUN(k_embed, &m, &rows.device, n_rows, scale, x, squares, gpu_copy(inv_freq, (half + 1) * sizeof *inv_freq),
+            half, turn);
     float *ref = host_floats((size_t)n_rows * D), *ref_turn = host_floats((size_t)n_rows * half * 2);
     for (uint32_t r = 0; r < n_rows; r++) {
         for (uint32_t k = 0; k < D; k++)
@@ -30,6 +33,7 @@ static void embed_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         }
     }
     gpu_check_same("embedding", gpu_fetch(x, (size_t)n_rows * D), ref, (size_t)n_rows * D);
+    gpu_check("its squares", gpu_fetch(squares, n_tiles), gpu_square_tiles(ref, n_rows, D), n_tiles, 1e-6, 0);
     if (half)
         gpu_check("cosines and sines", gpu_fetch(turn, (size_t)n_rows * half * 2), ref_turn, (size_t)n_rows * half * 2,
                   1e-6, 0);
@@ -84,7 +88,7 @@ static void sums_and_norms_equal_their_twins(void **state) {
 
 static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     const struct model_dims d = gpu_dims(i, true);
-    const uint32_t F = gpu_pick(0, 2) ? gpu_pick(1, 900) : d.F, splits = gpu_pick(1, 9);
+    const uint32_t F = gpu_pick(0, 2) ? gpu_pick_width(900) : d.F, splits = gpu_pick(1, 9);
     const size_t stride = (size_t)n_rows * 2 * F + gpu_pick(0, 2) * 16;
     GPU_WHAT(", F %u, %u splits", F, splits);
     float *in = host_random(splits * stride, -4, 4, CUDA_F32), *ref = host_floats((size_t)n_rows * F);
@@ -92,8 +96,8 @@ static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         for (uint32_t f = 0; f < F; f++) {
             double a = 0, g = 0;
             for (uint32_t p = 0; p < splits; p++) {
-                a += (double)in[p * stride + (size_t)r * 2 * F + f];
-                g += (double)in[p * stride + (size_t)r * 2 * F + F + f];
+                const float *pair = in + p * stride + (size_t)r * 2 * F + f / 8 * 16 + f % 8; /* by eights in turn */
+                a += (double)pair[0], g += (double)pair[8];
             }
             ref[(size_t)r * F + f] = (float)(a * g / (1 + exp(-g)));
         }
@@ -112,9 +116,12 @@ static void norm_rows_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) 
     GPU_WHAT(", n %u", n);
     float *x = host_random((size_t)n_rows * n, -3, 3, CUDA_F32), *w = host_random(n, 0.3, 1.7, CUDA_F32),
           *ref = host_floats((size_t)n_rows * n), *at = gpu_from(x, (size_t)n_rows * n);
+    const size_t n_tiles = (size_t)n_rows * ((n + 15) / 16);
+    float *squares = gpu_floats(n_tiles);
     for (uint32_t r = 0; r < n_rows; r++) ref_rmsnorm(x + (size_t)r * n, w, 1e-6f, n, ref + (size_t)r * n);
-    GPU_RUN(k_norm_rows, at, gpu_from(w, n), 1e-6f, n_rows, n);
+    GPU_RUN(k_norm_rows, at, squares, gpu_from(w, n), 1e-6f, n_rows, n);
     gpu_check("norm in place", gpu_fetch(at, (size_t)n_rows * n), ref, (size_t)n_rows * n, 1e-6, 0);
+    gpu_check("its squares", gpu_fetch(squares, n_tiles), gpu_square_tiles(ref, n_rows, n), n_tiles, 2e-6, 0);
 }
 static void a_norm_in_place_equals_its_twin(void **state) {
     (void)state;

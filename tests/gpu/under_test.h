@@ -23,11 +23,18 @@
     X(k_conv)                                                                                                          \
     X(k_gates)                                                                                                         \
     X(k_gla)                                                                                                           \
+    X(k_gla_gates)                                                                                                     \
     X(k_rope)                                                                                                          \
     X(k_window)                                                                                                        \
     X(k_window_combine)                                                                                                \
     X(k_ffn_act)                                                                                                       \
     X(k_norm_rows)                                                                                                     \
+    X(cuda_few_possible)                                                                                               \
+    X(k_few_linear)                                                                                                    \
+    X(k_few_conv)                                                                                                      \
+    X(k_few_ffn)                                                                                                       \
+    X(k_few_residual)                                                                                                  \
+    X(k_few_linear_pair)                                                                                               \
     X(k_gather_rows)
 
 struct under_test {

@@ -1,0 +1,9 @@
+"""A device fault on the CPU: see fault.py."""
+import pytest
+
+import fault
+
+
+@pytest.mark.parametrize("part", fault.ALL, ids=lambda f: f.__name__)
+def test_a_device_fault_ends_everything(part):
+    part("cpu")

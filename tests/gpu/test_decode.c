@@ -1,0 +1,211 @@
+/* test_decode.c - decode.cu: the fused products of steps of few rows against their twins. Widths are what
+ * cuda_few_possible asks for; a device that lacks them has nothing to test. */
+#include "gpu.h"
+
+enum { LAYERS = 2 };
+
+/* The operand of a product after a norm, as 16 bits have it, [n_rows][D]. */
+struct residual {
+    float *x, *norm, *h;
+    struct cuda_residual device;
+};
+static struct residual random_residual(uint32_t n_rows, uint32_t D, enum cuda_dtype dtype) {
+    struct residual in = {.x = host_random((size_t)n_rows * D, -3, 3, CUDA_F32),
+                          .norm = host_random(D, 0.5, 1.5, CUDA_F32),
+                          .h = host_floats((size_t)n_rows * D)};
+    for (uint32_t r = 0; r < n_rows; r++) ref_rmsnorm(in.x + (size_t)r * D, in.norm, 1e-5f, D, in.h + (size_t)r * D);
+    for (size_t i = 0; i < (size_t)n_rows * D; i++) in.h[i] = gpu_round(in.h[i], dtype);
+    in.device = (struct cuda_residual){gpu_from(in.x, (size_t)n_rows * D),
+                                       gpu_from(gpu_square_tiles(in.x, n_rows, D), (size_t)n_rows * D / 16),
+                                       gpu_from(in.norm, D), 1e-5f, D};
+    return in;
+}
+/* A value of the norm that lies between two of 16 bits may be rounded to the other one. */
+static double norm_tolerance(enum cuda_dtype dtype) { return 0.1 * gpu_ulp(dtype); }
+
+static float *random_weights(uint32_t O, uint32_t K, enum cuda_dtype dtype) {
+    const double range = sqrt(3.0 / K);
+    return host_random((size_t)O * K, -range, range, dtype);
+}
+static float *twin_product(const float *W, uint32_t O, uint32_t K, const float *x, uint32_t n_rows) {
+    float *y = host_floats((size_t)n_rows * O);
+    for (uint32_t r = 0; r < n_rows; r++) ref_linear(W, O, K, x + (size_t)r * K, y + (size_t)r * O);
+    return y;
+}
+
+/* Sizes of a round; false: not for this device or type. */
+static bool few_sizes(uint32_t *n_rows, enum cuda_dtype dtype, uint32_t i, struct cuda_shape *s) {
+    const struct model_dims d = gpu_dims(i, false);
+    *s = (struct cuda_shape){.D = 16 * gpu_pick(1, i % 5 ? 40 : 128),
+                             .E = 16 * gpu_pick(1, 60),
+                             .M = d.M,
+                             .R = d.R,
+                             .K = gpu_pick(2, 8),
+                             .F = gpu_pick_width(900),
+                             .H = 2,
+                             .P = 64,
+                             .dtype = dtype};
+    s->Ep = (s->E + 31) / 32 * 32;
+    s->conv_layer = (size_t)s->K * s->Ep, s->conv_slot = s->conv_layer * LAYERS;
+    *n_rows = (*n_rows - 1) % CUDA_FEW_ROWS + 1;
+    snprintf(gpu.what, sizeof gpu.what, "%u rows, %s, D %u, E %u, F %u", *n_rows, gpu_dtype_name(dtype), s->D, s->E,
+             s->F);
+    return gpu.k->cuda_few_possible(s);
+}
+
+static void linear_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    struct cuda_shape s;
+    if (!few_sizes(&n_rows, dtype, i, &s)) return;
+    const uint32_t O = gpu_pick(1, 900), ld = O + gpu_pick(0, 3) * 4;
+    GPU_WHAT(", O %u", O);
+    struct residual in = random_residual(n_rows, s.D, dtype);
+    float *W = random_weights(O, s.D, dtype), *y = gpu_floats((size_t)n_rows * ld);
+    struct cuda_matrix m = gpu_matrix(W, O, s.D, dtype);
+    GPU_RUN(k_few_linear, &m, &in.device, n_rows, y, ld);
+    float *got = gpu_fetch(y, (size_t)n_rows * ld), *ref = twin_product(W, O, s.D, in.h, n_rows);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        gpu_check("norm and product", got + (size_t)r * ld, ref + (size_t)r * O, O, norm_tolerance(dtype), 0);
+        gpu_check_poison("beside a product's outputs", got + (size_t)r * ld + O, ld - O);
+    }
+}
+static void a_product_of_a_norm_equals_its_twin(void **state) {
+    (void)state;
+    gpu_rounds(linear_round);
+}
+
+static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    struct cuda_shape s;
+    if (!few_sizes(&n_rows, dtype, i, &s)) return;
+    const uint32_t E = s.E, Ep = s.Ep, K = s.K, D = s.D, layer = gpu_pick(0, LAYERS - 1);
+    struct gpu_rows rows = gpu_make_rows(n_rows, 1, 9);
+    GPU_WHAT(", K %u", K);
+    struct residual in = random_residual(n_rows, D, dtype);
+    float *W = random_weights(2 * E, D, dtype), *w = host_random((size_t)K * Ep, -1, 1, CUDA_F32),
+          *bias = host_random(E, -1, 1, CUDA_F32);
+    struct cuda_matrix m = {.rows = 2 * Ep, .cols = D, .dtype = dtype, .whole = true};
+    m.data = gpu_zeros(gpu.k->cuda_matrix_bytes(2 * Ep, D, dtype));
+    for (uint32_t half = 0; half < 2; half++) /* a from row 0, z from row Ep */
+        GPU_RUN(k_pack, gpu_from(W + (size_t)half * E * D, (size_t)E * D), CUDA_F32, half * Ep, E, D, CUDA_PACK_ROWS,
+                &m);
+    const size_t n_pool = (rows.n_slots + 1) * s.conv_slot, n = (size_t)n_rows * E;
+    float *pool = host_random(n_pool, -2, 2, dtype);
+    s.conv = gpu_from_typed(pool, n_pool, dtype);
+    float *at_az = gpu_floats((size_t)n_rows * 2 * Ep), *at_s = gpu_floats((size_t)n_rows * Ep);
+    void *s_act = gpu_act_out(n_rows, E, dtype), *a_act = gpu_act_out(n_rows, E, dtype);
+    GPU_RUN(k_few_conv, &s, layer, &rows.device, &m, &in.device, gpu_from(w, (size_t)K * Ep), gpu_from(bias, E), n_rows,
+            at_az, at_s, s_act, a_act);
+    float *az = gpu_fetch(at_az, (size_t)n_rows * 2 * Ep), *got = gpu_fetch(at_s, (size_t)n_rows * Ep),
+          *ref_az = twin_product(W, 2 * E, D, in.h, n_rows), *ref_s = host_floats(n), *got_s = host_floats(n),
+          *ref_a = host_floats(n);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        const float *a = az + (size_t)r * 2 * Ep;
+        gpu_check("a", a, ref_az + (size_t)r * 2 * E, E, norm_tolerance(dtype), 0);
+        gpu_check("z", a + Ep, ref_az + (size_t)r * 2 * E + E, E, norm_tolerance(dtype), 0);
+        float *tail = pool + (size_t)rows.slot[r] * s.conv_slot + layer * s.conv_layer;
+        const float *tap[8]; /* of the product as it came, whose twin is checked above */
+        for (uint32_t j = 0; j < K; j++) tap[j] = j + 1 == K ? a : tail + (size_t)((rows.pos[r] + 1 + j) % K) * Ep;
+        ref_conv_silu(tap, K, w, Ep, bias, E, ref_s + (size_t)r * E);
+        memcpy(got_s + (size_t)r * E, got + (size_t)r * Ep, E * sizeof *got);
+        for (uint32_t e = 0; e < E; e++)
+            tail[(size_t)(rows.pos[r] % K) * Ep + e] = ref_a[(size_t)r * E + e] = gpu_round(a[e], dtype);
+    }
+    gpu_check("convolution", got_s, ref_s, n, 2e-6, 0);
+    gpu_check("convolution, packed", gpu_fetch_act(s_act, n_rows, E, dtype), ref_s, n, 2e-6, gpu_ulp(dtype));
+    gpu_check_same("its input, packed", gpu_fetch_act(a_act, n_rows, E, dtype), ref_a, n);
+    gpu_check_same("the tails of all slots", gpu_fetch_typed(s.conv, n_pool, dtype), pool, n_pool);
+}
+static void a_product_with_its_convolution_equals_its_twins(void **state) {
+    (void)state;
+    gpu_rounds(conv_round);
+}
+
+static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    struct cuda_shape s;
+    if (!few_sizes(&n_rows, dtype, i, &s)) return;
+    const uint32_t F = s.F, D = s.D;
+    struct residual in = random_residual(n_rows, D, dtype);
+    float *W = random_weights(2 * F, D, dtype);
+    struct cuda_matrix m = {.rows = 2 * F, .cols = D, .dtype = dtype};
+    m.data = gpu_zeros(gpu.k->cuda_matrix_bytes(2 * F, D, dtype));
+    GPU_RUN(k_pack, gpu_from(W, (size_t)F * D), CUDA_F32, 0, F, D, CUDA_PACK_FIRST_EIGHTS, &m);
+    GPU_RUN(k_pack, gpu_from(W + (size_t)F * D, (size_t)F * D), CUDA_F32, 0, F, D, CUDA_PACK_SECOND_EIGHTS, &m);
+    void *act = gpu_act_out(n_rows, F, dtype);
+    GPU_RUN(k_few_ffn, &m, &in.device, n_rows, act);
+    float *y = twin_product(W, 2 * F, D, in.h, n_rows), *ref = host_floats((size_t)n_rows * F);
+    for (uint32_t r = 0; r < n_rows; r++)
+        for (uint32_t f = 0; f < F; f++) {
+            const double a = (double)y[(size_t)r * 2 * F + f], g = (double)y[(size_t)r * 2 * F + F + f];
+            ref[(size_t)r * F + f] = (float)(a * g / (1 + exp(-g)));
+        }
+    gpu_check("FFN gate of a product", gpu_fetch_act(act, n_rows, F, dtype), ref, (size_t)n_rows * F,
+              2 * norm_tolerance(dtype), gpu_ulp(dtype));
+}
+static void a_product_with_the_gate_of_the_ffn_equals_its_twins(void **state) {
+    (void)state;
+    gpu_rounds(ffn_round);
+}
+
+static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    struct cuda_shape s;
+    if (!few_sizes(&n_rows, dtype, i, &s)) return;
+    const uint32_t D = s.D, K = gpu_pick(0, 1) ? s.E : s.F, n_sums = gpu_pick(0, 1) ? s.Ep / 32 : 0;
+    const bool in_place = gpu_pick(0, 1);
+    GPU_WHAT(", k %u, %u sums", K, n_sums);
+    const size_t n = (size_t)n_rows * D;
+    float *W = random_weights(D, K, dtype), *x = host_random((size_t)n_rows * K, -1.7, 1.7, dtype),
+          *base = host_random(n, -3, 3, CUDA_F32), *sums = host_random((size_t)n_rows * n_sums, 1, 60, CUDA_F32);
+    struct cuda_matrix m = gpu_matrix(W, D, K, dtype);
+    float *at_base = gpu_from(base, n), *y = in_place ? at_base : gpu_floats(n), *squares = gpu_floats(n / 16);
+    GPU_RUN(k_few_residual, &m, gpu_act(x, n_rows, K, dtype), at_base,
+            n_sums ? gpu_from(sums, (size_t)n_rows * n_sums) : NULL, n_sums, 32 * n_sums, 1e-5f, n_rows, y, squares);
+    float *ref = twin_product(W, D, K, x, n_rows), *got = gpu_fetch(y, n);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        double total = 0;
+        for (uint32_t j = 0; j < n_sums; j++) total += (double)sums[(size_t)r * n_sums + j];
+        const double scale = n_sums ? 1 / sqrt(total / (32 * n_sums) + 1e-5) : 1;
+        for (uint32_t o = 0; o < D; o++)
+            ref[(size_t)r * D + o] = (float)((double)base[(size_t)r * D + o] + scale * (double)ref[(size_t)r * D + o]);
+    }
+    gpu_check("residual", got, ref, n, 1e-5, 0);
+    gpu_check("its squares", gpu_fetch(squares, n / 16), gpu_square_tiles(got, n_rows, D), n / 16, 1e-6, 0);
+}
+static void a_product_added_to_the_stream_equals_its_twins(void **state) {
+    (void)state;
+    gpu_rounds(residual_round);
+}
+
+static void pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    struct cuda_shape s;
+    if (!few_sizes(&n_rows, dtype, i, &s)) return;
+    const uint32_t K = s.E, O[2] = {4 * s.M, s.R};
+    float *W[2], *x[2], *y[2];
+    struct cuda_matrix m[2];
+    void *act[2];
+    for (int j = 0; j < 2; j++) {
+        W[j] = random_weights(O[j], K, dtype);
+        x[j] = host_random((size_t)n_rows * K, -1.7, 1.7, dtype);
+        m[j] = gpu_matrix(W[j], O[j], K, dtype);
+        act[j] = gpu_act(x[j], n_rows, K, dtype);
+        y[j] = gpu_floats((size_t)4 * n_rows * O[j]);
+    }
+    GPU_RUN(k_few_linear_pair, &m[0], act[0], y[0], O[0], (size_t)n_rows * O[0], &m[1], act[1], y[1], O[1],
+            (size_t)n_rows * O[1], n_rows);
+    for (int j = 0; j < 2; j++) {
+        const size_t n = (size_t)n_rows * O[j];
+        float *parts = gpu_fetch(y[j], 4 * n), *sum = host_floats(n);
+        for (size_t p = 0; p < 4; p++)
+            for (size_t k = 0; k < n; k++) sum[k] += parts[p * n + k];
+        gpu_check(j ? "second of a pair" : "first of a pair", sum, twin_product(W[j], O[j], K, x[j], n_rows), n, 1e-5,
+                  0);
+    }
+}
+static void two_small_products_equal_their_twins(void **state) {
+    (void)state;
+    gpu_rounds(pair_round);
+}
+
+GPU_MAIN(cmocka_unit_test(a_product_of_a_norm_equals_its_twin),
+         cmocka_unit_test(a_product_with_its_convolution_equals_its_twins),
+         cmocka_unit_test(a_product_with_the_gate_of_the_ffn_equals_its_twins),
+         cmocka_unit_test(a_product_added_to_the_stream_equals_its_twins),
+         cmocka_unit_test(two_small_products_equal_their_twins))
