@@ -260,10 +260,13 @@ struct rod_inspect_report { /* the letters are the design's: D d_model, L layers
 int rod_inspect(const char *dir, struct rod_inspect_report **out, struct rod_error *err);
 void rod_inspect_free(struct rod_inspect_report *report);
 
-/* Runs a golden.safetensors through prefill and through single steps and compares everything that it holds. */
+/* Runs a golden.safetensors through prefill and through single steps and compares everything that it holds. Without
+ * one, the same from the CPU backend for n_tok random ids: for a GPU and models of full size. */
 struct rod_verify_options {
-    const char *model_dir, *golden_path;
-    const char *device, *precision; /* NULL = "auto" */
+    const char *model_dir, *golden_path; /* golden_path NULL: against the CPU */
+    const char *synthetic;               /* instead of model_dir */
+    uint32_t n_tok;                      /* against the CPU: length of the prompt, 0 = 64 */
+    const char *device, *precision;      /* NULL = "auto" */
     bool deterministic;
     uint32_t n_threads; /* CPU, 0 = all cores */
     uint32_t first_tok,

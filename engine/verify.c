@@ -39,6 +39,7 @@ static int run_prompt(const struct backend_ops *ops, struct backend *be, uint32_
 /* The reference's own ids are fed, so that one close call does not make every later id another. */
 static int run_greedy(const struct backend_ops *ops, struct backend *be, uint32_t V, const struct golden *g,
                       const float *last, float *greedy_logits, struct rod_error *err) {
+    if (g->n_greedy == 0) return 0;
     memcpy(greedy_logits, last, V * sizeof *last);
     for (uint32_t i = 0; i + 1 < g->n_greedy; i++) {
         struct backend_segment segment = {.slot = 0, .n_tok = 1, .n_out = 1, .pos = g->T + i, .tok = &g->greedy_ids[i]};
@@ -83,14 +84,19 @@ int verify_run(const struct backend_ops *ops, struct backend *be, const struct m
  * sets' smallest margin is far above it). A GPU's fp32 has sums of another order and fast exponentials. 16-bit
  * arithmetic: rounding of each operand, 2^-11 or 2^-8, grown through the layers. On a GPU ids may differ where the
  * reference's best two are within a tenth of the logits' deviation. The bound on one element is there because a single
- * wrong value hides in a norm: in fp32 six times the worst of the vectors (2e-5, of S). */
-struct verify_bounds verify_bounds(enum dtype arithmetic, bool gpu) {
+ * wrong value hides in a norm: in fp32 six times the worst of the vectors (2e-5, of S). Against the CPU's
+ * fp32 sums a model may be of a published size: some 100 norms and products deep, and wider. */
+struct verify_bounds verify_bounds(enum dtype arithmetic, bool gpu, bool against_cpu) {
     switch (arithmetic) {
-    case DTYPE_F32: return gpu ? (struct verify_bounds){1e-4, 1e-3, 0.1} : (struct verify_bounds){1e-5, 1e-4, 0};
-    case DTYPE_F16: return (struct verify_bounds){2.5e-3, 0.1, 0.1};
+    case DTYPE_F32:
+        return against_cpu ? (struct verify_bounds){1e-3, 1e-2, 0.1}
+               : gpu       ? (struct verify_bounds){1e-4, 1e-3, 0.1}
+                           : (struct verify_bounds){1e-5, 1e-4, 0};
+    case DTYPE_F16:
+        return against_cpu ? (struct verify_bounds){8e-3, 0.3, 0.1} : (struct verify_bounds){2.5e-3, 0.1, 0.1};
     case DTYPE_BF16: break;
     }
-    return (struct verify_bounds){1.5e-2, 0.5, 0.1};
+    return against_cpu ? (struct verify_bounds){6e-2, 2, 0.1} : (struct verify_bounds){1.5e-2, 0.5, 0.1};
 }
 
 struct rod_verify_report *verify_new_report(const struct model_dims *d, struct verify_bounds bounds) {
@@ -221,12 +227,15 @@ static int verify_model(const struct rod_verify_options *o, const struct model *
                                     .precision = precision,
                                     .deterministic = o->deterministic};
     int rc = backend_find(config.device, &ops, err);
-    if (!rc) rc = golden_open(o->golden_path, &model->dims, &golden, err);
+    if (!rc)
+        rc = o->golden_path ? golden_open(o->golden_path, &model->dims, &golden, err)
+                            : verify_reference(model, o->n_tok ? o->n_tok : 64, o->n_threads, &golden, err);
     if (!rc) rc = ops->open(model, &config, &be, err);
     struct rod_verify_report *report = NULL;
     if (!rc) {
         enum dtype arithmetic = arithmetic_of(ops, precision, model);
-        report = verify_new_report(&model->dims, verify_bounds(arithmetic, strcmp(ops->name, "cpu") != 0));
+        report =
+            verify_new_report(&model->dims, verify_bounds(arithmetic, strcmp(ops->name, "cpu") != 0, !o->golden_path));
         if (!report) rc = rod_fail(err, ROD_ENOMEM, "no memory for a report");
         if (report) {
             snprintf(report->model, sizeof report->model, "%s", model->name);
@@ -255,7 +264,10 @@ static int verify_model(const struct rod_verify_options *o, const struct model *
 
 int rod_verify(const struct rod_verify_options *options, struct rod_verify_report **out, struct rod_error *err) {
     struct model *model;
-    int rc = model_open(options->model_dir, &model, err);
+    if (!options->model_dir == !options->synthetic)
+        return rod_fail(err, ROD_EINVALID, "give either a model directory or the name of a synthetic model");
+    int rc = options->synthetic ? model_synthetic(options->synthetic, 1, &model, err)
+                                : model_open(options->model_dir, &model, err);
     if (rc) return rc;
     rc = verify_model(options, model, out, err);
     model_close(model);

@@ -22,12 +22,15 @@ int verify_run(const struct backend_ops *ops, struct backend *be, const struct m
                const struct golden *golden, uint32_t first_tok, uint32_t piece_tok, struct verify_result **out,
                struct rod_error *err);
 void verify_free(struct verify_result *result);
+/* What a golden file would hold, computed by the CPU backend: a prompt of n_tok random ids, the same for one model. */
+int verify_reference(const struct model *model, uint32_t n_tok, uint32_t n_threads, struct golden **out,
+                     struct rod_error *err);
 
 /* What may differ (and why): see verify_bounds in verify.c. */
 struct verify_bounds {
     double rel, max, margin;
 };
-struct verify_bounds verify_bounds(enum dtype arithmetic, bool gpu);
+struct verify_bounds verify_bounds(enum dtype arithmetic, bool gpu, bool against_cpu);
 
 /* Fills the report's rows and agreement of one mode (rows has room for 1 + 4 L more) and clears report->passed on any
  * difference beyond its bounds; a NaN is one. */

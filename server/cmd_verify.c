@@ -10,12 +10,18 @@
 
 static const char HELP[] =
     "Usage: rodimus verify --model DIR --golden FILE [--device D] [--precision P]\n"
+    "       rodimus verify --model DIR | --synthetic NAME --device cuda [--tokens N]\n"
     "Runs the prompt of FILE (golden.safetensors) through prefill and through single steps, and compares the logits, "
     "the\n"
-    "state of every layer and the greedy continuation with those in FILE.\n"
+    "state of every layer and the greedy continuation with those in FILE. Without --golden the CPU computes them, for "
+    "a\n"
+    "prompt of N random ids.\n"
     "\n"
     "  --model DIR       checkpoint directory\n"
+    "  --synthetic NAME  random weights of a published shape instead: rodimus-1.4b, rodimus-plus-1.6b,\n"
+    "                    rodimus-plus-1.6b-w1024, rodimus-plus-4b\n"
     "  --golden FILE     input_ids, logits, greedy_ids and state.N.S, .conv, .k, .v\n"
+    "  --tokens N        without --golden: length of the prompt (64)\n"
     "  --device D        auto, cpu, cuda or cuda:N (auto)\n"
     "  --precision P     auto, fp32, bf16 or fp16 (auto)\n"
     "  --deterministic   the same bits in steps of any size, on a GPU too\n"
@@ -26,7 +32,17 @@ static const char HELP[] =
     "error: norm of the difference by norm of the reference. worst: the largest difference of one element by the root\n"
     "mean square of its row. Exit code 0 only if everything is within its bound.\n";
 
-enum { FLAG_MODEL = 1, FLAG_GOLDEN, FLAG_DEVICE, FLAG_PRECISION, FLAG_THREADS, FLAG_PIECE, FLAG_DETERMINISTIC };
+enum {
+    FLAG_MODEL = 1,
+    FLAG_GOLDEN,
+    FLAG_DEVICE,
+    FLAG_PRECISION,
+    FLAG_THREADS,
+    FLAG_PIECE,
+    FLAG_DETERMINISTIC,
+    FLAG_SYNTHETIC,
+    FLAG_TOKENS
+};
 
 static const struct option flags[] = {{"model", required_argument, NULL, FLAG_MODEL},
                                       {"golden", required_argument, NULL, FLAG_GOLDEN},
@@ -34,6 +50,8 @@ static const struct option flags[] = {{"model", required_argument, NULL, FLAG_MO
                                       {"precision", required_argument, NULL, FLAG_PRECISION},
                                       {"threads", required_argument, NULL, FLAG_THREADS},
                                       {"piece-tokens", required_argument, NULL, FLAG_PIECE},
+                                      {"synthetic", required_argument, NULL, FLAG_SYNTHETIC},
+                                      {"tokens", required_argument, NULL, FLAG_TOKENS},
                                       {"deterministic", no_argument, NULL, FLAG_DETERMINISTIC},
                                       {"help", no_argument, NULL, 'h'},
                                       {NULL, 0, NULL, 0}};
@@ -65,6 +83,10 @@ static int read_flags(int argc, char **argv, struct rod_verify_options *o) {
         case FLAG_PIECE:
             if (!read_count("piece-tokens", optarg, &o->piece_tok)) return 2;
             break;
+        case FLAG_SYNTHETIC: o->synthetic = optarg; break;
+        case FLAG_TOKENS:
+            if (!read_count("tokens", optarg, &o->n_tok)) return 2;
+            break;
         case FLAG_DETERMINISTIC: o->deterministic = true; break;
         case 'h': fputs(HELP, stdout); return 0;
         default: return 2; /* getopt has said which */
@@ -81,7 +103,7 @@ static int read_flags(int argc, char **argv, struct rod_verify_options *o) {
         fprintf(stderr, "rodimus verify: unexpected argument %s; --help explains\n", argv[optind]);
         return 2;
     }
-    if (!o->model_dir || !o->golden_path) {
+    if (!o->model_dir == !o->synthetic || (o->golden_path && (o->synthetic || o->n_tok))) {
         fputs(HELP, stderr);
         return 2;
     }

@@ -54,7 +54,7 @@ static struct verify_result *run(const struct bench *b, uint32_t first_tok, uint
 
 static struct rod_verify_report *compare(const struct bench *b, const struct golden *golden,
                                          const struct verify_result *result) {
-    struct rod_verify_report *report = verify_new_report(&b->model->dims, verify_bounds(DTYPE_F32, false));
+    struct rod_verify_report *report = verify_new_report(&b->model->dims, verify_bounds(DTYPE_F32, false, false));
     assert_non_null(report);
     verify_compare(golden, result, &b->model->dims, ROD_VERIFY_PREFILL, report);
     return report;
@@ -227,6 +227,21 @@ static void the_public_call_passes_and_a_changed_file_fails(void **state) {
     rmdir(dir);
 }
 
+static void without_a_golden_the_cpu_is_the_reference(void **state) {
+    (void)state;
+    struct rod_verify_options options = {.synthetic = "tales", .n_tok = 300, .device = "cpu"};
+    struct rod_verify_report *report;
+    struct rod_error err;
+    if (rod_verify(&options, &report, &err)) fail_msg("%s", err.message);
+    assert_true(report->passed);
+    assert_int_equal(report->n_tok, 300);
+    assert_int_equal(report->agreement[ROD_VERIFY_STEPS].argmax_same, 300);
+    assert_true(report->rows[0].rel_err == 0); /* itself, by the same way */
+    rod_verify_free(report);
+    options.model_dir = "tests/vectors/rodimus-small";
+    assert_int_equal(rod_verify(&options, &report, &err), ROD_EINVALID);
+}
+
 static void a_golden_of_another_model_is_refused_by_name(void **state) {
     (void)state;
     struct rod_verify_options options = {.model_dir = "tests/vectors/rodimus-small",
@@ -241,14 +256,8 @@ static void a_golden_of_another_model_is_refused_by_name(void **state) {
     assert_non_null(strstr(err.message, "golden.safetensors"));
     options.golden_path = "tests/vectors/none.safetensors";
     assert_int_equal(rod_verify(&options, &report, &err), ROD_ENOTFOUND);
-    options = (struct rod_verify_options){"tests/vectors/fla-rodimus-small",
-                                          "tests/vectors/rodimus-small/golden.safetensors",
-                                          "cpu",
-                                          "auto",
-                                          false,
-                                          0,
-                                          0,
-                                          0};
+    options.model_dir = "tests/vectors/fla-rodimus-small";
+    options.golden_path = "tests/vectors/rodimus-small/golden.safetensors";
     assert_int_equal(rod_verify(&options, &report, &err), ROD_EMODEL);
     assert_non_null(strstr(err.message, "another model"));
     options.device = "tpu";
@@ -261,6 +270,7 @@ int main(void) {
         cmocka_unit_test(prompts_of_every_edge_length_end_in_the_right_logits),
         cmocka_unit_test(one_changed_value_anywhere_is_noticed),
         cmocka_unit_test(the_public_call_passes_and_a_changed_file_fails),
+        cmocka_unit_test(without_a_golden_the_cpu_is_the_reference),
         cmocka_unit_test(a_golden_of_another_model_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
