@@ -18,7 +18,7 @@ CFLAGS   = -std=c11 -O3 -g -fno-math-errno -ffp-contract=off -fvisibility=hidden
 LDFLAGS  = -pthread -rdynamic $(SAN)
 LDLIBS   = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm -pthread
 
-CUDA_C     := engine/backend_cuda.c engine/backend_cuda_forward.c
+CUDA_C     := $(wildcard engine/backend_cuda*.c)
 ENGINE_SRC := $(filter-out $(CUDA_C),$(wildcard engine/*.c)) $(filter-out kernels/cpu_simd.c,$(wildcard kernels/*.c))
 SERVER_SRC := $(filter-out server/main.c,$(wildcard server/*.c))
 ENGINE_OBJ := $(ENGINE_SRC:%.c=$(BUILD)/%.o)
@@ -142,8 +142,8 @@ test-gpu: deps
 	@tests/run $(BUILD) gpu
 test-programs: $(TEST_BIN)
 gpu-objects: $(UNDER_TEST)
-	@mkdir -p $(BUILD)/tests/backend
-	@[ -z "$(CUDA_SO)" ] || ln -sf $(abspath $(BUILD))/rodimus_cuda.so $(BUILD)/tests/backend/rodimus_cuda.so
+	@mkdir -p $(BUILD)/tests/backend $(BUILD)/tests/gpu
+	@[ -z "$(CUDA_SO)" ] || for d in backend gpu; do ln -sf $(abspath $(BUILD))/rodimus_cuda.so $(BUILD)/tests/$$d/rodimus_cuda.so; done
 sanitize-gpu: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) test-programs gpu-objects
 	@tests/gpu/sanitize $(BUILD)/tests/gpu

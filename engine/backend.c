@@ -43,7 +43,7 @@ int backend_find(const char *device, const struct backend_ops **out, struct rod_
     if (!strcmp(device, "cpu")) return 0;
     const struct backend_plugin *plugin = load_cuda(why, sizeof why);
     if (plugin && !plugin->devices(line, 1))
-        snprintf(why, sizeof why, "no usable GPU is here");
+        snprintf(why, sizeof why, "no GPU of compute capability 8.0 or more is here");
     else if (plugin)
         *out = plugin->ops;
     if (wanted && *out == &backend_cpu) return rod_fail(err, ROD_EUNSUPPORTED, "device '%s': %s", device, why);

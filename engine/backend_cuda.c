@@ -1,5 +1,4 @@
-/* backend_cuda.c - the CUDA backend: uploads and packs the weights, owns the slot pool, the workspaces and the graphs.
- */
+/* backend_cuda.c - the CUDA backend: opens it, owns the slot pool, the workspaces and the graphs. */
 #include "backend_cuda.h"
 
 #include <cuda_runtime.h>
@@ -9,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ALLOCATIONS = 128 + 32 * 4096, STAGING_BYTES = 32 << 20, CHUNK = 64, MAX_BATCH = 512 };
+enum { MAX_ALLOCATIONS = 128 + 32 * 4096, CHUNK = 64, MAX_BATCH = 512 };
 
 int cuda_check(int rc, const char *doing, struct rod_error *err) {
     if (rc == cudaSuccess) return 0;
@@ -17,8 +16,7 @@ int cuda_check(int rc, const char *doing, struct rod_error *err) {
                     cudaGetErrorName((cudaError_t)rc));
 }
 
-/* Device memory that lives as long as the backend. */
-static void *take(struct backend *be, size_t bytes, const char *what, struct rod_error *err) {
+void *cuda_take(struct backend *be, size_t bytes, const char *what, struct rod_error *err) {
     void *p = NULL;
     bytes = (bytes + 255) / 256 * 256 + 256;
     cudaError_t rc = be->n_allocations < MAX_ALLOCATIONS ? cudaMalloc(&p, bytes) : cudaErrorMemoryAllocation;
@@ -33,194 +31,6 @@ static void *take(struct backend *be, size_t bytes, const char *what, struct rod
     }
     be->allocations[be->n_allocations++] = p;
     return p;
-}
-
-/* ---- weights ---- */
-
-/* Two pinned buffers take turns: while one is copied and packed, the files are read into the other. */
-struct upload {
-    struct backend *be;
-    const struct backend_config *config;
-    void *host[2], *device[2];
-    cudaEvent_t done[2];
-    int turn;
-    uint64_t bytes, total, said;
-};
-
-static enum cuda_dtype dtype_of(enum dtype dtype) {
-    return dtype == DTYPE_F32 ? CUDA_F32 : dtype == DTYPE_F16 ? CUDA_F16 : CUDA_BF16;
-}
-
-static void progress(struct upload *up) {
-    if (!up->config->log || up->bytes - up->said < 1u << 29) return;
-    up->said = up->bytes;
-    char line[128];
-    snprintf(line, sizeof line, "loading weights: %.1f of %.1f GB", (double)up->bytes / 1e9, (double)up->total / 1e9);
-    up->config->log(up->config->log_arg, 1, line);
-}
-
-/* Rows [first, first + n) of w -> rows from row0 on of m, as pack places them. */
-static int upload_packed(struct upload *up, const struct weight *w, uint32_t first, uint32_t n, uint32_t row0,
-                         enum cuda_pack pack, const struct cuda_matrix *m, struct rod_error *err) {
-    uint32_t base = 0;
-    for (uint32_t p = 0; p < w->n_parts; base += w->part[p++].rows) {
-        const struct weight_part *part = &w->part[p];
-        const size_t row_bytes = w->cols * dtype_bytes(part->dtype);
-        uint32_t lo = first > base ? first - base : 0, hi = first + n > base ? first + n - base : 0;
-        if (hi > part->rows) hi = part->rows;
-        while (lo < hi) {
-            uint32_t rows = (uint32_t)(STAGING_BYTES / row_bytes);
-            if (rows == 0) return rod_fail(err, ROD_EMODEL, "a weight's row of %zu bytes is too long", row_bytes);
-            if (rows > hi - lo) rows = hi - lo;
-            const int i = up->turn ^= 1;
-            int rc = cuda_check(cudaEventSynchronize(up->done[i]), "uploading weights", err);
-            if (rc) return rc;
-            memcpy(up->host[i], (const unsigned char *)part->data + lo * row_bytes, rows * row_bytes);
-            cudaMemcpyAsync(up->device[i], up->host[i], rows * row_bytes, cudaMemcpyHostToDevice, up->be->stream);
-            k_pack(up->device[i], dtype_of(part->dtype), row0 + base + lo - first, rows, w->cols, pack, m,
-                   up->be->stream);
-            rc = cuda_check(cudaEventRecord(up->done[i], up->be->stream), "uploading weights", err);
-            if (rc) return rc;
-            up->bytes += rows * row_bytes;
-            progress(up);
-            lo += rows;
-        }
-    }
-    return 0;
-}
-
-static int upload_rows(struct upload *up, const struct weight *w, uint32_t first, uint32_t n, uint32_t row0,
-                       const struct cuda_matrix *m, struct rod_error *err) {
-    return upload_packed(up, w, first, n, row0, CUDA_PACK_ROWS, m, err);
-}
-
-static int new_matrix(struct backend *be, uint32_t rows, uint32_t cols, struct cuda_matrix *m, struct rod_error *err) {
-    *m = (struct cuda_matrix){.rows = rows, .cols = cols, .dtype = be->shape.dtype};
-    size_t bytes = cuda_matrix_bytes(rows, cols, m->dtype);
-    m->data = take(be, bytes, "a weight matrix", err);
-    if (!m->data) return err ? err->code : ROD_ENOMEM;
-    be->info.weight_bytes += bytes;
-    return cuda_check(cudaMemsetAsync(m->data, 0, bytes, be->stream), "clearing a weight matrix", err);
-}
-
-static int upload_matrix(struct upload *up, const struct weight *w, struct cuda_matrix *m, struct rod_error *err) {
-    int rc = new_matrix(up->be, w->rows, w->cols, m, err);
-    return rc ? rc : upload_rows(up, w, 0, w->rows, 0, m, err);
-}
-
-/* n floats on the device, from a host array. */
-static float *upload_floats(struct backend *be, const float *src, size_t n, struct rod_error *err) {
-    float *dst = take(be, n * sizeof *dst, "a weight vector", err);
-    if (dst && cuda_check(cudaMemcpy(dst, src, n * sizeof *dst, cudaMemcpyHostToDevice), "uploading a vector", err))
-        return NULL;
-    be->info.weight_bytes += n * sizeof *dst;
-    return dst;
-}
-
-static float *upload_vector(struct backend *be, const struct weight *w, size_t first, size_t n, struct rod_error *err) {
-    float *all = malloc(sizeof *all * w->rows * w->cols), *dst = NULL;
-    if (!all) {
-        rod_fail(err, ROD_ENOMEM, "no memory to convert weights");
-        return NULL;
-    }
-    weight_to_f32(w, all);
-    dst = upload_floats(be, all + first, n, err);
-    free(all);
-    return dst;
-}
-
-static float *upload_conv(struct backend *be, const struct weight *w, struct rod_error *err) { /* [E, K] -> [K, Ep] */
-    const uint32_t E = be->d.E, K = be->d.K, Ep = be->shape.Ep;
-    float *rows = malloc(sizeof *rows * E * K), *turned = calloc((size_t)K * Ep, sizeof *turned), *dst = NULL;
-    if (rows && turned) {
-        weight_to_f32(w, rows);
-        for (uint32_t e = 0; e < E; e++)
-            for (uint32_t j = 0; j < K; j++) turned[j * Ep + e] = rows[e * K + j];
-        dst = upload_floats(be, turned, (size_t)K * Ep, err);
-    } else
-        rod_fail(err, ROD_ENOMEM, "no memory to convert weights");
-    free(rows), free(turned);
-    return dst;
-}
-
-static int load_layer(struct upload *up, const struct model_layer *src, struct cuda_layer *dst, struct rod_error *err) {
-    struct backend *be = up->be;
-    const struct model_dims *d = &be->d;
-    const uint32_t Ep = be->shape.Ep;
-    int rc = new_matrix(be, 2 * Ep, d->D, &dst->fc, err);
-    dst->fc.whole = true;
-    if (!rc) rc = upload_rows(up, &src->fc, 0, d->E, 0, &dst->fc, err);
-    if (!rc) rc = upload_rows(up, &src->fc, d->E, d->E, Ep, &dst->fc, err);
-    if (!rc) rc = new_matrix(be, 4 * d->M, d->E, &dst->in, err);
-    if (!rc) rc = upload_rows(up, &src->in_proj, 0, 2 * d->M, 0, &dst->in, err);
-    if (!rc) rc = upload_rows(up, &src->mem_gate, 0, 2 * d->M, 2 * d->M, &dst->in, err);
-    if (!rc) rc = upload_matrix(up, &src->c0, &dst->c0, err);
-    if (!rc) rc = upload_matrix(up, &src->out_proj, &dst->out, err);
-    if (!rc && d->plus) {
-        const uint32_t nq = d->H * d->P, nk = d->Hk * d->P, nv = d->Hv * d->P;
-        rc = new_matrix(be, nq + nk + nv, d->D, &dst->qkv, err);
-        if (!rc) rc = upload_rows(up, &src->q, 0, nq, 0, &dst->qkv, err);
-        if (!rc) rc = upload_rows(up, &src->k, 0, nk, nq, &dst->qkv, err);
-        if (!rc) rc = upload_rows(up, &src->v, 0, nv, nq + nk, &dst->qkv, err);
-        if (!rc) rc = upload_matrix(up, &src->ao, &dst->ao, err);
-        if (!rc) rc = new_matrix(be, 2 * d->F, d->D, &dst->f1, err);
-        if (!rc) rc = upload_packed(up, &src->f1, 0, d->F, 0, CUDA_PACK_FIRST_EIGHTS, &dst->f1, err);
-        if (!rc) rc = upload_packed(up, &src->f1, d->F, d->F, 0, CUDA_PACK_SECOND_EIGHTS, &dst->f1, err);
-        if (!rc) rc = upload_matrix(up, &src->f2, &dst->f2, err);
-    }
-    const struct {
-        const struct weight *w;
-        size_t first, n;
-        float **v;
-    } vectors[] = {
-        {&src->mixer_norm, 0, d->D, &dst->mixer_norm},
-        {&src->conv_b, 0, d->E, &dst->conv_b},
-        {&src->residual, 0, d->E, &dst->residual},
-        {&src->c1, 0, (size_t)d->E * d->R, &dst->c1},
-        {&src->c1_b, 0, d->E, &dst->c1_b},
-        {&src->mem_gate_b, 0, d->M, &dst->g_b},
-        {&src->mem_gate_b, d->M, d->M, &dst->t_b},
-        {&src->act_norm, 0, d->E, &dst->act_norm},
-        {&src->attn_norm, 0, d->D, &dst->attn_norm},
-        {&src->q_norm, 0, d->P, &dst->q_norm},
-        {&src->k_norm, 0, d->P, &dst->k_norm},
-        {&src->ffn_norm, 0, d->D, &dst->ffn_norm},
-    };
-    for (size_t i = 0; !rc && i < sizeof vectors / sizeof *vectors; i++)
-        if (vectors[i].w->n_parts &&
-            !(*vectors[i].v = upload_vector(be, vectors[i].w, vectors[i].first, vectors[i].n, err)))
-            rc = err ? err->code : ROD_ENOMEM;
-    if (!rc && !(dst->conv = upload_conv(be, &src->conv, err))) rc = err ? err->code : ROD_ENOMEM;
-    return rc;
-}
-
-static int load_weights(struct backend *be, const struct model *model, const struct backend_config *config,
-                        struct rod_error *err) {
-    const struct model_dims *d = &be->d;
-    struct upload up = {.be = be, .config = config, .total = model->weight_bytes};
-    int rc = 0;
-    for (int i = 0; !rc && i < 2; i++) {
-        rc = cuda_check(cudaMallocHost(&up.host[i], STAGING_BYTES), "taking pinned memory", err);
-        if (!rc) rc = cuda_check(cudaMalloc(&up.device[i], STAGING_BYTES), "taking staging memory", err);
-        if (!rc) rc = cuda_check(cudaEventCreateWithFlags(&up.done[i], cudaEventDisableTiming), "making an event", err);
-    }
-    if (!rc) rc = upload_matrix(&up, &model->embed, &be->embed, err);
-    if (!rc && d->tied)
-        be->lm_head = be->embed;
-    else if (!rc)
-        rc = upload_matrix(&up, &model->lm_head, &be->lm_head, err);
-    if (!rc && !(be->norm_f = upload_vector(be, &model->norm_f, 0, d->D, err))) rc = ROD_EDEVICE;
-    if (!rc && d->norm_embed && !(be->embed_norm = upload_vector(be, &model->embed_norm, 0, d->D, err)))
-        rc = ROD_EDEVICE;
-    for (uint32_t i = 0; !rc && i < d->L; i++) rc = load_layer(&up, &model->layers[i], &be->layers[i], err);
-    if (!rc) rc = cuda_check(cudaStreamSynchronize(be->stream), "packing weights", err);
-    for (int i = 0; i < 2; i++) {
-        if (up.host[i]) cudaFreeHost(up.host[i]);
-        if (up.device[i]) cudaFree(up.device[i]);
-        if (up.done[i]) cudaEventDestroy(up.done[i]);
-    }
-    be->lm_head.whole = true;
-    return rc;
 }
 
 /* ---- slots and workspaces ---- */
@@ -241,21 +51,50 @@ static void lay_out_slots(struct backend *be) {
     be->info.slot_bytes = s->S_slot * 4 + (s->conv_slot + s->keys_slot + s->values_slot) * act_bytes(be);
 }
 
-static int make_slots(struct backend *be, uint32_t n_slots, struct rod_error *err) {
-    struct cuda_shape *s = &be->shape;
+/* Before anything is loaded: whether the device could hold so many sessions at all. */
+static bool fits(const struct backend *be, uint32_t n_slots, struct rod_error *err) {
     size_t available = 0, total = 0;
     cudaMemGetInfo(&available, &total);
-    if (n_slots ==
-        0) { /* what is free, less a reserve for the driver; a step has at most MAX_BATCH rows with a chunk of prompt */
-        uint64_t fit = available > (1u << 29) ? (available - (1u << 29)) / be->info.slot_bytes : 0;
-        if (fit < 2)
-            return rod_fail(err, ROD_ENOMEM, "GPU memory: a session takes %.1f MiB, %.1f MiB are free",
-                            (double)be->info.slot_bytes / (1 << 20), (double)available / (1 << 20));
-        n_slots = fit - 1 > MAX_BATCH / 2 ? MAX_BATCH / 2 : (uint32_t)(fit - 1);
-    }
+    const double gib = 1 << 30, need = ((double)n_slots + 1) * (double)be->info.slot_bytes;
+    if (need <= (double)available) return true;
+    rod_fail(err, ROD_ENOMEM, "GPU memory: %u slots of %.1f MiB need %.1f GiB, %.1f of %.1f GiB are free", n_slots,
+             (double)be->info.slot_bytes / (1 << 20), need / gib, (double)available / gib, (double)total / gib);
+    return false;
+}
+
+/* What is free, less a reserve for graphs and the driver, but no more than a step has rows for beside a piece of a
+ * prompt: a session that runs has a row in every step. */
+static int choose_slots(const struct backend *be, const struct backend_config *config, uint32_t *n_slots,
+                        struct rod_error *err) {
+    size_t available = 0, total = 0;
+    cudaMemGetInfo(&available, &total);
+    const uint64_t fit = available > (1u << 29) ? (available - (1u << 29)) / be->info.slot_bytes : 0;
+    const double session_mib = (double)be->info.slot_bytes / (1 << 20);
+    if (fit < 2)
+        return rod_fail(err, ROD_ENOMEM, "GPU memory: a session takes %.1f MiB, %.1f MiB are free", session_mib,
+                        (double)available / (1 << 20));
+    const uint32_t rows = be->info.max_batch_tok - CHUNK;
+    *n_slots = fit - 1 > rows ? rows : (uint32_t)(fit - 1);
+    char line[192];
+    int len = snprintf(line, sizeof line, "slots: %u sessions of %.1f MiB", *n_slots, session_mib);
+    if (*n_slots == rows)
+        snprintf(line + len, sizeof line - (size_t)len,
+                 ", as many as a step of %u rows takes beside a prompt (max_batch_tokens); memory would hold %llu",
+                 be->info.max_batch_tok, (unsigned long long)(fit - 1));
+    else
+        snprintf(line + len, sizeof line - (size_t)len, ", all that is free after weights and workspaces");
+    if (config->log) config->log(config->log_arg, 1, line);
+    return 0;
+}
+
+static int make_slots(struct backend *be, const struct backend_config *config, struct rod_error *err) {
+    struct cuda_shape *s = &be->shape;
+    uint32_t n_slots = config->n_slots;
+    int rc = n_slots ? 0 : choose_slots(be, config, &n_slots, err);
+    if (rc) return rc;
     be->info.n_slots = n_slots;
     const size_t n = (size_t)n_slots + 1, a = act_bytes(be); /* one more for padding rows */
-    unsigned char *pool = take(be, n * be->info.slot_bytes, "the slot pool", err);
+    unsigned char *pool = cuda_take(be, n * be->info.slot_bytes, "the slot pool", err);
     if (!pool) return err ? err->code : ROD_ENOMEM;
     s->S = (float *)(void *)pool;
     s->keys = pool + n * s->S_slot * 4;
@@ -268,7 +107,7 @@ static int make_rows(struct backend *be, struct rod_error *err) {
     const size_t N = be->info.max_batch_tok;
     be->block_bytes = N * (6 * sizeof(int32_t) + sizeof(int64_t));
     int rc = cuda_check(cudaMallocHost(&be->host_block, be->block_bytes), "taking pinned memory", err);
-    if (rc || !(be->block = take(be, be->block_bytes, "the rows of a step", err))) return rc ? rc : ROD_ENOMEM;
+    if (rc || !(be->block = cuda_take(be, be->block_bytes, "the rows of a step", err))) return rc ? rc : ROD_ENOMEM;
     memset(be->host_block, 0, be->block_bytes);
     for (int i = 0; i < 2; i++) {
         int64_t *pos = i ? be->block : be->host_block;
@@ -321,7 +160,7 @@ static int make_workspaces(struct backend *be, const struct backend_config *conf
         {&be->logits, logit_rows(be, config) * s->V},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (!(*parts[i].p = take(be, parts[i].n * sizeof(float), "a workspace", err)))
+        if (!(*parts[i].p = cuda_take(be, parts[i].n * sizeof(float), "a workspace", err)))
             return err ? err->code : ROD_ENOMEM;
     const struct {
         void **p;
@@ -330,13 +169,13 @@ static int make_workspaces(struct backend *be, const struct backend_config *conf
         {&be->act_d, s->D}, {&be->act_e, s->E}, {&be->act_a, s->E}, {&be->act_q, s->H * s->P}, {&be->act_f, s->F}};
     for (size_t i = 0; i < sizeof acts / sizeof *acts; i++) {
         size_t bytes = cuda_activation_bytes((uint32_t)N, acts[i].cols, s->dtype); /* the padding of k stays zero */
-        if (!(*acts[i].p = take(be, bytes, "a workspace", err))) return err ? err->code : ROD_ENOMEM;
+        if (!(*acts[i].p = cuda_take(be, bytes, "a workspace", err))) return err ? err->code : ROD_ENOMEM;
         cudaMemsetAsync(*acts[i].p, 0, bytes, be->stream);
     }
     double *inv_freq = calloc(s->rot_dim / 2 + 1, sizeof *inv_freq);
     if (!inv_freq) return rod_fail(err, ROD_ENOMEM, "no memory for the rotary frequencies");
     for (uint32_t i = 0; i < s->rot_dim / 2; i++) inv_freq[i] = 1.0 / pow(be->d.rot_base, 2.0 * i / s->rot_dim);
-    be->inv_freq = take(be, (s->rot_dim / 2 + 1) * sizeof *inv_freq, "a workspace", err);
+    be->inv_freq = cuda_take(be, (s->rot_dim / 2 + 1) * sizeof *inv_freq, "a workspace", err);
     int rc = !be->inv_freq ? ROD_ENOMEM
                            : cuda_check(cudaMemcpy(be->inv_freq, inv_freq, (s->rot_dim / 2 + 1) * sizeof *inv_freq,
                                                    cudaMemcpyHostToDevice),
@@ -427,7 +266,8 @@ static int open_parts(struct backend *be, const struct model *model, const struc
     be->few = cuda_few_possible(&be->shape);
     lay_out_slots(be);
     be->info.chunk_tok = CHUNK;
-    const uint32_t want = config->n_slots ? config->n_slots : MAX_BATCH / 2, least = want + CHUNK;
+    if (!fits(be, config->n_slots, err)) return err ? err->code : ROD_ENOMEM;
+    const uint32_t least = (config->n_slots ? config->n_slots : 1) + CHUNK;
     be->info.max_batch_tok = config->max_batch_tok ? config->max_batch_tok : least > MAX_BATCH ? least : MAX_BATCH;
     if (be->info.max_batch_tok < least)
         return rod_fail(err, ROD_EINVALID,
@@ -439,13 +279,33 @@ static int open_parts(struct backend *be, const struct model *model, const struc
         config->max_out && config->max_out < be->info.max_batch_tok ? config->max_out : be->info.max_batch_tok;
     if (d->plus && !cuda_window_prepare(&be->shape))
         return rod_fail(err, ROD_EUNSUPPORTED, "heads of %u dims need more shared memory than this GPU has", d->P);
-    if (!rc) rc = load_weights(be, model, config, err);
+    if (!rc) rc = load_cuda(be, model, config, err);
     if (!rc) rc = make_rows(be, err);
     if (!rc) rc = make_workspaces(be, config, err);
-    if (!rc) rc = make_slots(be, config->n_slots, err);
+    if (!rc) rc = make_slots(be, config, err);
     if (!rc) rc = cuda_check(cudaStreamSynchronize(be->stream), "setting up", err);
     if (!rc) rc = forward_cuda_capture(be, err);
     return rc;
+}
+
+/* "cuda:N", or the first GPU that has what the kernels need (devices.cu). */
+static int choose_device(const char *name, int *device, char *text, size_t text_bytes, struct rod_error *err) {
+    const bool any = !name || strncmp(name, "cuda:", 5) != 0;
+    struct cudaDeviceProp prop;
+    int n = 0, rc = cuda_check(cudaGetDeviceCount(&n), "looking for devices", err);
+    if (rc) return rc;
+    *device = any ? 0 : (int)strtol(name + 5, NULL, 10);
+    if (*device >= n) return rod_fail(err, ROD_EINVALID, "device %s: there are %d GPUs", any ? "cuda" : name, n);
+    for (;; ++*device) {
+        rc = cuda_check(cudaGetDeviceProperties(&prop, *device), "looking at a device", err);
+        if (rc) return rc;
+        if (prop.major >= 8) break;
+        if (!any || *device + 1 == n)
+            return rod_fail(err, ROD_EUNSUPPORTED, "cuda:%d (%.40s) has compute capability %d.%d, 8.0 is needed",
+                            *device, prop.name, prop.major, prop.minor);
+    }
+    snprintf(text, text_bytes, "cuda:%d (%.40s)", *device, prop.name);
+    return 0;
 }
 
 static int backend_cuda_open(const struct model *model, const struct backend_config *config, struct backend **out,
@@ -459,18 +319,13 @@ static int backend_cuda_open(const struct model *model, const struct backend_con
     }
     be->d = model->dims;
     be->fault_step = config->fault_step;
-    if (config->device && !strncmp(config->device, "cuda:", 5)) be->device = (int)strtol(config->device + 5, NULL, 10);
-    int n = 0, rc = cuda_check(cudaGetDeviceCount(&n), "looking for devices", err);
-    if (!rc && be->device >= n) rc = rod_fail(err, ROD_EINVALID, "device %s: there are %d", config->device, n);
+    int rc = choose_device(config->device, &be->device, be->info.device, sizeof be->info.device, err);
     if (!rc) rc = refuse(&be->d, err);
     if (!rc) rc = open_parts(be, model, config, err);
     if (rc) {
         backend_cuda_close(be);
         return rc;
     }
-    struct cudaDeviceProp prop;
-    cudaGetDeviceProperties(&prop, be->device);
-    snprintf(be->info.device, sizeof be->info.device, "cuda:%d (%.40s)", be->device, prop.name);
     *out = be;
     return 0;
 }

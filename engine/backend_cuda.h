@@ -1,5 +1,5 @@
-/* backend_cuda.h - what the CUDA backend's files share: loading and slots (backend_cuda.c), a step
- * (backend_cuda_forward.c).
+/* backend_cuda.h - what the CUDA backend's files share: opening and slots (backend_cuda.c), the weights
+ * (backend_cuda_load.c), a step (backend_cuda_forward.c).
  *
  * They are compiled into rodimus_cuda.so, with the kernels; engine/backend.c loads it.
  * Who owns what: struct backend owns all device memory, pinned memory, the stream and the graphs. Threads: one at a
@@ -56,6 +56,11 @@ int forward_cuda(struct backend *be, const struct backend_segment *segs, uint32_
                  struct rod_error *err);
 /* Captures the decode steps of every bucket up to n_slots rows. */
 int forward_cuda_capture(struct backend *be, struct rod_error *err);
+/* Uploads and packs every weight. */
+int load_cuda(struct backend *be, const struct model *model, const struct backend_config *config,
+              struct rod_error *err);
+/* Device memory that lives as long as the backend; NULL with what was asked for and what is free. */
+void *cuda_take(struct backend *be, size_t bytes, const char *what, struct rod_error *err);
 /* rc: a cudaError_t. 0, or ROD_EDEVICE with what was being done. */
 int cuda_check(int rc, const char *doing, struct rod_error *err);
 

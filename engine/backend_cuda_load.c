@@ -1,0 +1,235 @@
+/* backend_cuda_load.c - from a model's files to packed weights on the device: once, through pinned memory. */
+#include "backend_cuda.h"
+
+#include <cuda_runtime.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { STAGING_BYTES = 32 << 20, READ_AHEAD_BYTES = 512 << 20 };
+
+/* Two pinned buffers take turns: while one is copied and packed, the files are read into the other. */
+struct upload {
+    struct backend *be;
+    const struct backend_config *config;
+    void *host[2], *device[2];
+    cudaEvent_t done[2];
+    int turn;
+    uint64_t bytes, total, said; /* copied, of all, when last logged */
+    const struct model *model;
+    uint64_t asked; /* read ahead: bytes asked for, the next weight and part to ask for */
+    uint32_t next_weight, next_part;
+};
+
+/* The i-th matrix in the order of loading; NULL after the last. */
+static const struct weight *matrix_at(const struct model *model, uint32_t i) {
+    static const size_t at[] = {offsetof(struct model_layer, fc),       offsetof(struct model_layer, in_proj),
+                                offsetof(struct model_layer, mem_gate), offsetof(struct model_layer, c0),
+                                offsetof(struct model_layer, out_proj), offsetof(struct model_layer, q),
+                                offsetof(struct model_layer, k),        offsetof(struct model_layer, v),
+                                offsetof(struct model_layer, ao),       offsetof(struct model_layer, f1),
+                                offsetof(struct model_layer, f2)};
+    const uint32_t n = sizeof at / sizeof *at;
+    if (i == 0) return &model->embed;
+    if (--i == 0 && !model->dims.tied) return &model->lm_head;
+    if (!model->dims.tied) i--;
+    if (i / n >= model->dims.L) return NULL;
+    return (const struct weight *)(const void *)((const char *)&model->layers[i / n] + at[i % n]);
+}
+
+/* Asks the system to read what comes next from the files, while what is there is copied and packed. */
+static void read_ahead(struct upload *up) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const struct weight *w;
+    while (up->asked < up->bytes + READ_AHEAD_BYTES && (w = matrix_at(up->model, up->next_weight))) {
+        if (up->next_part >= w->n_parts) {
+            up->next_weight++, up->next_part = 0;
+            continue;
+        }
+        const struct weight_part *part = &w->part[up->next_part++];
+        const size_t bytes = (size_t)part->rows * w->cols * dtype_bytes(part->dtype);
+        const uintptr_t begin = (uintptr_t)part->data / page * page;
+        madvise((void *)begin, (uintptr_t)part->data + bytes - begin, MADV_WILLNEED); /* refused: only slower */
+        up->asked += bytes;
+    }
+}
+
+static enum cuda_dtype dtype_of(enum dtype dtype) {
+    return dtype == DTYPE_F32 ? CUDA_F32 : dtype == DTYPE_F16 ? CUDA_F16 : CUDA_BF16;
+}
+
+static void progress(struct upload *up) {
+    if (!up->config->log || up->bytes - up->said < 1u << 29) return;
+    up->said = up->bytes;
+    char line[128];
+    snprintf(line, sizeof line, "loading weights: %.1f of %.1f GB", (double)up->bytes / 1e9, (double)up->total / 1e9);
+    up->config->log(up->config->log_arg, 1, line);
+}
+
+/* Rows [first, first + n) of w -> rows from row0 on of m, as pack places them. */
+static int upload_packed(struct upload *up, const struct weight *w, uint32_t first, uint32_t n, uint32_t row0,
+                         enum cuda_pack pack, const struct cuda_matrix *m, struct rod_error *err) {
+    uint32_t base = 0;
+    for (uint32_t p = 0; p < w->n_parts; base += w->part[p++].rows) {
+        const struct weight_part *part = &w->part[p];
+        const size_t row_bytes = w->cols * dtype_bytes(part->dtype);
+        uint32_t lo = first > base ? first - base : 0, hi = first + n > base ? first + n - base : 0;
+        if (hi > part->rows) hi = part->rows;
+        while (lo < hi) {
+            uint32_t rows = (uint32_t)(STAGING_BYTES / row_bytes);
+            if (rows == 0) return rod_fail(err, ROD_EMODEL, "a weight's row of %zu bytes is too long", row_bytes);
+            if (rows > hi - lo) rows = hi - lo;
+            const int i = up->turn ^= 1;
+            read_ahead(up);
+            int rc = cuda_check(cudaEventSynchronize(up->done[i]), "uploading weights", err);
+            if (rc) return rc;
+            memcpy(up->host[i], (const unsigned char *)part->data + lo * row_bytes, rows * row_bytes);
+            cudaMemcpyAsync(up->device[i], up->host[i], rows * row_bytes, cudaMemcpyHostToDevice, up->be->stream);
+            k_pack(up->device[i], dtype_of(part->dtype), row0 + base + lo - first, rows, w->cols, pack, m,
+                   up->be->stream);
+            rc = cuda_check(cudaEventRecord(up->done[i], up->be->stream), "uploading weights", err);
+            if (rc) return rc;
+            up->bytes += rows * row_bytes;
+            progress(up);
+            lo += rows;
+        }
+    }
+    return 0;
+}
+
+static int upload_rows(struct upload *up, const struct weight *w, uint32_t first, uint32_t n, uint32_t row0,
+                       const struct cuda_matrix *m, struct rod_error *err) {
+    return upload_packed(up, w, first, n, row0, CUDA_PACK_ROWS, m, err);
+}
+
+static int new_matrix(struct backend *be, uint32_t rows, uint32_t cols, struct cuda_matrix *m, struct rod_error *err) {
+    *m = (struct cuda_matrix){.rows = rows, .cols = cols, .dtype = be->shape.dtype};
+    size_t bytes = cuda_matrix_bytes(rows, cols, m->dtype);
+    m->data = cuda_take(be, bytes, "a weight matrix", err);
+    if (!m->data) return err ? err->code : ROD_ENOMEM;
+    be->info.weight_bytes += bytes;
+    return cuda_check(cudaMemsetAsync(m->data, 0, bytes, be->stream), "clearing a weight matrix", err);
+}
+
+static int upload_matrix(struct upload *up, const struct weight *w, struct cuda_matrix *m, struct rod_error *err) {
+    int rc = new_matrix(up->be, w->rows, w->cols, m, err);
+    return rc ? rc : upload_rows(up, w, 0, w->rows, 0, m, err);
+}
+
+/* n floats on the device, from a host array. */
+static float *upload_floats(struct backend *be, const float *src, size_t n, struct rod_error *err) {
+    float *dst = cuda_take(be, n * sizeof *dst, "a weight vector", err);
+    if (dst && cuda_check(cudaMemcpy(dst, src, n * sizeof *dst, cudaMemcpyHostToDevice), "uploading a vector", err))
+        return NULL;
+    be->info.weight_bytes += n * sizeof *dst;
+    return dst;
+}
+
+static float *upload_vector(struct backend *be, const struct weight *w, size_t first, size_t n, struct rod_error *err) {
+    float *all = malloc(sizeof *all * w->rows * w->cols), *dst = NULL;
+    if (!all) {
+        rod_fail(err, ROD_ENOMEM, "no memory to convert weights");
+        return NULL;
+    }
+    weight_to_f32(w, all);
+    dst = upload_floats(be, all + first, n, err);
+    free(all);
+    return dst;
+}
+
+static float *upload_conv(struct backend *be, const struct weight *w, struct rod_error *err) { /* [E, K] -> [K, Ep] */
+    const uint32_t E = be->d.E, K = be->d.K, Ep = be->shape.Ep;
+    float *rows = malloc(sizeof *rows * E * K), *turned = calloc((size_t)K * Ep, sizeof *turned), *dst = NULL;
+    if (rows && turned) {
+        weight_to_f32(w, rows);
+        for (uint32_t e = 0; e < E; e++)
+            for (uint32_t j = 0; j < K; j++) turned[j * Ep + e] = rows[e * K + j];
+        dst = upload_floats(be, turned, (size_t)K * Ep, err);
+    } else
+        rod_fail(err, ROD_ENOMEM, "no memory to convert weights");
+    free(rows), free(turned);
+    return dst;
+}
+
+static int load_layer(struct upload *up, const struct model_layer *src, struct cuda_layer *dst, struct rod_error *err) {
+    struct backend *be = up->be;
+    const struct model_dims *d = &be->d;
+    const uint32_t Ep = be->shape.Ep;
+    int rc = new_matrix(be, 2 * Ep, d->D, &dst->fc, err);
+    dst->fc.whole = true;
+    if (!rc) rc = upload_rows(up, &src->fc, 0, d->E, 0, &dst->fc, err);
+    if (!rc) rc = upload_rows(up, &src->fc, d->E, d->E, Ep, &dst->fc, err);
+    if (!rc) rc = new_matrix(be, 4 * d->M, d->E, &dst->in, err);
+    if (!rc) rc = upload_rows(up, &src->in_proj, 0, 2 * d->M, 0, &dst->in, err);
+    if (!rc) rc = upload_rows(up, &src->mem_gate, 0, 2 * d->M, 2 * d->M, &dst->in, err);
+    if (!rc) rc = upload_matrix(up, &src->c0, &dst->c0, err);
+    if (!rc) rc = upload_matrix(up, &src->out_proj, &dst->out, err);
+    if (!rc && d->plus) {
+        const uint32_t nq = d->H * d->P, nk = d->Hk * d->P, nv = d->Hv * d->P;
+        rc = new_matrix(be, nq + nk + nv, d->D, &dst->qkv, err);
+        if (!rc) rc = upload_rows(up, &src->q, 0, nq, 0, &dst->qkv, err);
+        if (!rc) rc = upload_rows(up, &src->k, 0, nk, nq, &dst->qkv, err);
+        if (!rc) rc = upload_rows(up, &src->v, 0, nv, nq + nk, &dst->qkv, err);
+        if (!rc) rc = upload_matrix(up, &src->ao, &dst->ao, err);
+        if (!rc) rc = new_matrix(be, 2 * d->F, d->D, &dst->f1, err);
+        if (!rc) rc = upload_packed(up, &src->f1, 0, d->F, 0, CUDA_PACK_FIRST_EIGHTS, &dst->f1, err);
+        if (!rc) rc = upload_packed(up, &src->f1, d->F, d->F, 0, CUDA_PACK_SECOND_EIGHTS, &dst->f1, err);
+        if (!rc) rc = upload_matrix(up, &src->f2, &dst->f2, err);
+    }
+    const struct {
+        const struct weight *w;
+        size_t first, n;
+        float **v;
+    } vectors[] = {
+        {&src->mixer_norm, 0, d->D, &dst->mixer_norm},
+        {&src->conv_b, 0, d->E, &dst->conv_b},
+        {&src->residual, 0, d->E, &dst->residual},
+        {&src->c1, 0, (size_t)d->E * d->R, &dst->c1},
+        {&src->c1_b, 0, d->E, &dst->c1_b},
+        {&src->mem_gate_b, 0, d->M, &dst->g_b},
+        {&src->mem_gate_b, d->M, d->M, &dst->t_b},
+        {&src->act_norm, 0, d->E, &dst->act_norm},
+        {&src->attn_norm, 0, d->D, &dst->attn_norm},
+        {&src->q_norm, 0, d->P, &dst->q_norm},
+        {&src->k_norm, 0, d->P, &dst->k_norm},
+        {&src->ffn_norm, 0, d->D, &dst->ffn_norm},
+    };
+    for (size_t i = 0; !rc && i < sizeof vectors / sizeof *vectors; i++)
+        if (vectors[i].w->n_parts &&
+            !(*vectors[i].v = upload_vector(be, vectors[i].w, vectors[i].first, vectors[i].n, err)))
+            rc = err ? err->code : ROD_ENOMEM;
+    if (!rc && !(dst->conv = upload_conv(be, &src->conv, err))) rc = err ? err->code : ROD_ENOMEM;
+    return rc;
+}
+
+int load_cuda(struct backend *be, const struct model *model, const struct backend_config *config,
+              struct rod_error *err) {
+    const struct model_dims *d = &be->d;
+    struct upload up = {.be = be, .config = config, .total = model->weight_bytes, .model = model};
+    int rc = 0;
+    for (int i = 0; !rc && i < 2; i++) {
+        rc = cuda_check(cudaMallocHost(&up.host[i], STAGING_BYTES), "taking pinned memory", err);
+        if (!rc) rc = cuda_check(cudaMalloc(&up.device[i], STAGING_BYTES), "taking staging memory", err);
+        if (!rc) rc = cuda_check(cudaEventCreateWithFlags(&up.done[i], cudaEventDisableTiming), "making an event", err);
+    }
+    if (!rc) rc = upload_matrix(&up, &model->embed, &be->embed, err);
+    if (!rc && d->tied)
+        be->lm_head = be->embed;
+    else if (!rc)
+        rc = upload_matrix(&up, &model->lm_head, &be->lm_head, err);
+    if (!rc && !(be->norm_f = upload_vector(be, &model->norm_f, 0, d->D, err))) rc = ROD_EDEVICE;
+    if (!rc && d->norm_embed && !(be->embed_norm = upload_vector(be, &model->embed_norm, 0, d->D, err)))
+        rc = ROD_EDEVICE;
+    for (uint32_t i = 0; !rc && i < d->L; i++) rc = load_layer(&up, &model->layers[i], &be->layers[i], err);
+    if (!rc) rc = cuda_check(cudaStreamSynchronize(be->stream), "packing weights", err);
+    for (int i = 0; i < 2; i++) {
+        if (up.host[i]) cudaFreeHost(up.host[i]);
+        if (up.device[i]) cudaFree(up.device[i]);
+        if (up.done[i]) cudaEventDestroy(up.done[i]);
+    }
+    be->lm_head.whole = true;
+    return rc;
+}
