@@ -139,7 +139,7 @@ static int make_workspaces(struct backend *be, const struct backend_config *conf
         {&be->x, N * D},
         {&be->y, N * D},
         {&be->squares, N * ((D + 15) / 16)},
-        {&be->y_squares, N * ((D + 15) / 16)},
+        {&be->row_scale, N},
         {&be->az, N * 2 * Ep},
         {&be->s, N * Ep},
         {&be->in, 4 * N * 4 * M},
@@ -154,7 +154,7 @@ static int make_workspaces(struct backend *be, const struct backend_config *conf
         {&be->aq, N * s->H * s->P},
         {&be->part, N * blocks * s->H * s->P},
         {&be->part_ml, N * blocks * s->H * 2},
-        {&be->f1, 4 * N * 2 * s->F},
+        {&be->f1, 4 * N * 2 * ((s->F + 7) / 8 * 8)},
         {&be->gathered, N * D},
         {&be->turn, N * s->rot_dim},
         {&be->logits, logit_rows(be, config) * s->V},
@@ -213,9 +213,6 @@ static int refuse(const struct model_dims *d, struct rod_error *err) {
     if (d->plus && (d->P % 8 || d->P > 256))
         return rod_fail(err, ROD_EUNSUPPORTED,
                         "the CUDA backend runs head sizes that are multiples of 8 up to 256, this model has %u", d->P);
-    if (d->F % 8)
-        return rod_fail(err, ROD_EUNSUPPORTED,
-                        "the CUDA backend runs FFN widths that are multiples of 8, this model has %u", d->F);
     return 0;
 }
 

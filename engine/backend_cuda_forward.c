@@ -21,19 +21,21 @@ static void mixer(struct backend *be, const struct step *st, uint32_t layer, uin
     const uint32_t n = st->n_rows;
     const size_t part = (size_t)be->info.max_batch_tok * s->D;
     void *stream = be->stream;
+    /* The scale of a norm is applied after the product that follows, but for fp32. */
+    float *row_scale = s->dtype == CUDA_F32 ? NULL : be->row_scale;
     /* x += what the layer before left in partial sums; h = RMSNorm(x) */
     k_add_norm(be->x, be->d_part, n_pending, part, row_sums, s->Ep / 32, s->E, w->mixer_norm, s->norm_eps, n, s->D,
-               be->x, be->act_d, s->dtype, stream);
+               be->x, be->act_d, row_scale, NULL, s->dtype, stream);
     k_linear(&w->fc, be->act_d, n, be->az, 2 * (size_t)s->Ep, 0, stream);
-    k_conv(s, layer, &be->rows, st->n_segs, be->az, w->conv, w->conv_b, be->s, be->act_e, be->act_a, stream);
+    k_conv(s, layer, &be->rows, st->n_segs, be->az, row_scale, w->conv, w->conv_b, be->s, be->act_e, be->act_a, stream);
     const size_t in_stride = (size_t)be->info.max_batch_tok * 4 * s->M,
                  c0_stride = (size_t)be->info.max_batch_tok * s->R;
     k_linear_pair(&w->in, be->act_e, be->in, 4 * (size_t)s->M, in_stride, &w->c0, be->act_a, be->c0_part, s->R,
                   c0_stride, n, stream);
     k_gates(s, be->in, cuda_linear_splits(&w->in, n), in_stride, be->c0_part, cuda_linear_splits(&w->c0, n), c0_stride,
             w->g_b, w->t_b, n, be->q, be->k, be->log_alpha, be->c0, stream);
-    k_gla(s, layer, &be->rows, st->n_segs, be->q, be->k, be->log_alpha, be->c0, w->c1, w->c1_b, be->az, be->s,
-          w->residual, w->act_norm, be->sums, be->act_e, stream);
+    k_gla(s, layer, &be->rows, st->n_segs, be->q, be->k, be->log_alpha, be->c0, w->c1, w->c1_b, be->az, row_scale,
+          be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
     k_linear(&w->out, be->act_e, n, be->d_part, s->D, part, stream);
 }
 
@@ -42,10 +44,11 @@ static void attention_and_ffn(struct backend *be, const struct step *st, uint32_
     const struct cuda_shape *s = &be->shape;
     const uint32_t n = st->n_rows, width = (s->H + s->Hk + s->Hv) * s->P;
     const size_t part = (size_t)be->info.max_batch_tok * s->D;
+    float *row_scale = s->dtype == CUDA_F32 ? NULL : be->row_scale;
     void *stream = be->stream;
     /* x_state = x + W_o's sums times the scale of E8's norm; h2 */
     k_add_norm(be->x, be->d_part, cuda_linear_splits(&w->out, n), part, be->sums, s->Ep / 32, s->E, w->attn_norm,
-               s->norm_eps, n, s->D, be->x, be->act_d, s->dtype, stream);
+               s->norm_eps, n, s->D, be->x, be->act_d, NULL, NULL, s->dtype, stream);
     k_linear(&w->qkv, be->act_d, n, be->qkv, width, (size_t)be->info.max_batch_tok * width, stream);
     for (uint32_t phase = 0, first = 0; phase < st->n_phases; first = st->phase_end[phase++]) {
         const int32_t *list = be->list + first;
@@ -57,20 +60,20 @@ static void attention_and_ffn(struct backend *be, const struct step *st, uint32_
     }
     k_linear(&w->ao, be->act_q, n, be->d_part, s->D, part, stream);
     k_add_norm(be->x, be->d_part, cuda_linear_splits(&w->ao, n), part, NULL, 0, 0, w->ffn_norm, s->norm_eps, n, s->D,
-               NULL, be->act_d, s->dtype, stream);
-    k_linear(&w->f1, be->act_d, n, be->f1, 2 * (size_t)s->F, (size_t)be->info.max_batch_tok * 2 * s->F, stream);
-    k_ffn_act(be->f1, cuda_linear_splits(&w->f1, n), (size_t)be->info.max_batch_tok * 2 * s->F, s->F, n, be->act_f,
-              s->dtype, stream);
+               NULL, be->act_d, row_scale, NULL, s->dtype, stream);
+    const size_t f1_stride = (size_t)be->info.max_batch_tok * w->f1.rows;
+    k_linear(&w->f1, be->act_d, n, be->f1, w->f1.rows, f1_stride, stream);
+    k_ffn_act(be->f1, cuda_linear_splits(&w->f1, n), f1_stride, row_scale, s->F, n, be->act_f, s->dtype, stream);
     k_linear(&w->f2, be->act_f, n, be->d_part, s->D, part,
              stream); /* added to x_state by the next norm: the two-hop residual */
 }
 
 /* A layer of a decode step of few rows: the same sums in the same order, with the norms, the convolution, the gates and
  * the FFN gate inside the products. */
-static void few_mixer(struct backend *be, const struct step *st, uint32_t layer) {
+static void few_mixer(struct backend *be, const struct step *st, uint32_t layer, const float *next_norm) {
     const struct cuda_layer *w = &be->layers[layer];
     const struct cuda_shape *s = &be->shape;
-    const struct cuda_residual x = {be->x, be->squares, w->mixer_norm, s->norm_eps, s->D};
+    const struct cuda_normed x = {be->act_d, be->squares, s->norm_eps, s->D};
     const size_t in_stride = (size_t)CUDA_FEW_ROWS * 4 * s->M, c0_stride = (size_t)CUDA_FEW_ROWS * s->R;
     const uint32_t n = st->n_rows;
     void *stream = be->stream;
@@ -79,33 +82,43 @@ static void few_mixer(struct backend *be, const struct step *st, uint32_t layer)
                       c0_stride, n, stream);
     k_gla_gates(s, layer, &be->rows, n, be->in, 4, in_stride, be->c0_part, 4, c0_stride, w->g_b, w->t_b, w->c1, w->c1_b,
                 be->az, be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
-    k_few_residual(&w->out, be->act_e, be->x, be->sums, s->Ep / 32, s->E, s->norm_eps, n, be->x, be->squares, stream);
+    k_few_residual(&w->out, be->act_e, be->sums, s->Ep / 32, s->E, s->norm_eps, be->x, next_norm, n, be->x, be->squares,
+                   be->act_d, stream);
 }
 
-static void few_attention_and_ffn(struct backend *be, const struct step *st, uint32_t layer) {
+static void few_attention_and_ffn(struct backend *be, const struct step *st, uint32_t layer, const float *next_norm) {
     const struct cuda_layer *w = &be->layers[layer];
     const struct cuda_shape *s = &be->shape;
-    const struct cuda_residual x = {be->x, be->squares, w->attn_norm, s->norm_eps, s->D},
-                               y = {be->y, be->y_squares, w->ffn_norm, s->norm_eps, s->D};
+    const struct cuda_normed y = {be->act_d, be->squares, s->norm_eps, s->D}, normed = {be->act_d, NULL, 0, 0};
     const uint32_t n = st->n_rows, width = (s->H + s->Hk + s->Hv) * s->P;
     void *stream = be->stream;
-    k_few_linear(&w->qkv, &x, n, be->qkv, width, stream);
+    k_add_norm(be->x, NULL, 0, 0, NULL, 0, 0, w->attn_norm, s->norm_eps, n, s->D, NULL, be->act_d, NULL, NULL, s->dtype,
+               stream);
+    k_few_linear(&w->qkv, &normed, n, be->qkv, width, stream);
     k_rope(s, layer, &be->rows, be->list, n, be->qkv, 1, 0, be->turn, w->q_norm, w->k_norm, be->aq, stream);
     k_window(s, layer, &be->rows, be->list, n, true, be->aq, be->part, be->part_ml, stream);
     k_window_combine(s, be->list, n, be->part, be->part_ml, be->act_q, stream);
-    k_few_residual(&w->ao, be->act_q, be->x, NULL, 0, 0, 0, n, be->y, be->y_squares, stream);
+    k_few_residual(&w->ao, be->act_q, NULL, 0, 0, 0, be->x, w->ffn_norm, n, NULL, be->squares, be->act_d, stream);
     k_few_ffn(&w->f1, &y, n, be->act_f, stream);
-    k_few_residual(&w->f2, be->act_f, be->x, NULL, 0, 0, 0, n, be->x, be->squares, stream); /* the two-hop residual */
+    k_few_residual(&w->f2, be->act_f, NULL, 0, 0, 0, be->x, next_norm, n, be->x, be->squares, be->act_d,
+                   stream); /* the two-hop residual */
 }
 
 /* Logits of a decode step of few rows, a row each. */
 static void enqueue_few(struct backend *be, const struct step *st) {
-    const struct cuda_residual x = {be->x, be->squares, be->norm_f, be->shape.norm_eps, be->shape.D};
-    for (uint32_t i = 0; i < be->d.L; i++) {
-        few_mixer(be, st, i);
-        if (be->d.plus) few_attention_and_ffn(be, st, i);
+    const struct cuda_shape *s = &be->shape;
+    const struct cuda_normed normed = {be->act_d, NULL, 0, 0};
+    const uint32_t L = be->d.L, n = st->n_rows;
+    k_add_norm(be->x, NULL, 0, 0, NULL, 0, 0, be->layers[0].mixer_norm, s->norm_eps, n, s->D, NULL, be->act_d,
+               be->row_scale, be->squares, s->dtype, be->stream);
+    for (uint32_t i = 0; i < L; i++) {
+        const float *next = i + 1 < L ? be->layers[i + 1].mixer_norm : NULL;
+        few_mixer(be, st, i, be->d.plus ? NULL : next);
+        if (be->d.plus) few_attention_and_ffn(be, st, i, next);
     }
-    k_few_linear(&be->lm_head, &x, st->n_rows, be->logits, be->shape.V, be->stream);
+    k_add_norm(be->x, NULL, 0, 0, NULL, 0, 0, be->norm_f, s->norm_eps, n, s->D, NULL, be->act_d, NULL, NULL, s->dtype,
+               be->stream);
+    k_few_linear(&be->lm_head, &normed, n, be->logits, s->V, be->stream);
 }
 
 static void enqueue_many(struct backend *be, const struct step *st) {
@@ -124,19 +137,18 @@ static void enqueue_many(struct backend *be, const struct step *st) {
     }
     if (st->n_out == 0) return;
     k_add_norm(be->x, be->d_part, n_pending, part, row_sums, s->Ep / 32, s->E, NULL, s->norm_eps, st->n_rows, s->D,
-               be->x, NULL, s->dtype, stream);
+               be->x, NULL, NULL, NULL, s->dtype, stream);
     k_gather_rows(be->x, be->out, st->n_out, s->D, be->gathered, stream);
-    k_add_norm(be->gathered, NULL, 0, 0, NULL, 0, 0, be->norm_f, s->norm_eps, st->n_out, s->D, NULL, be->act_d,
-               s->dtype, stream);
+    k_add_norm(be->gathered, NULL, 0, 0, NULL, 0, 0, be->norm_f, s->norm_eps, st->n_out, s->D, NULL, be->act_d, NULL,
+               NULL, s->dtype, stream);
     k_linear(&be->lm_head, be->act_d, st->n_out, be->logits, s->V, 0, stream);
 }
 
 static void enqueue_step(struct backend *be, const struct step *st) {
     const struct model_dims *d = &be->d;
-    k_embed(&be->embed, &be->rows, st->n_rows, d->scale_embed ? sqrtf((float)d->M) : 1.0f, be->x, be->squares,
-            be->inv_freq, d->rot_dim / 2, be->turn, be->stream);
-    if (d->norm_embed)
-        k_norm_rows(be->x, be->squares, be->embed_norm, be->shape.norm_eps, st->n_rows, be->shape.D, be->stream);
+    k_embed(&be->embed, &be->rows, st->n_rows, d->scale_embed ? sqrtf((float)d->M) : 1.0f, be->x, be->inv_freq,
+            d->rot_dim / 2, be->turn, be->stream);
+    if (d->norm_embed) k_norm_rows(be->x, be->embed_norm, be->shape.norm_eps, st->n_rows, be->shape.D, be->stream);
     if (be->few && st->single && st->n_rows <= CUDA_FEW_ROWS && st->n_out == st->n_rows)
         enqueue_few(be, st);
     else

@@ -89,6 +89,12 @@ __device__ __forceinline__ float row_total(const float *part, uint32_t n) {
 }
 __device__ __forceinline__ float rms_scale(float squares, uint32_t n, float eps) { return rsqrtf(squares / (float)n + eps); }
 __device__ __forceinline__ float normed(float x, float scale, float w) { return x * scale * w; }
+// RMSNorm as 16-bit operand of a product before its scale is known: W RMSNorm(x; w) = scale * W (x w). fp16 holds x w as small as
+// 1e-3 and as large as a million so.
+template <class T> __device__ __forceinline__ float weighted(float x, float w) { return x * w; }
+template <> __device__ __forceinline__ float weighted<__half>(float x, float w) { return x * w * 0.0625f; }
+template <class T> __device__ __forceinline__ float scale_of_weighted(float scale) { return scale; }
+template <> __device__ __forceinline__ float scale_of_weighted<__half>(float scale) { return scale * 16.0f; }
 __device__ __forceinline__ float add_scaled(float base, float scale, float x) { return __fmaf_rn(scale, x, base); }
 __device__ __forceinline__ float ffn_gate(float a, float g) { return a * silu(g); } // E10
 

@@ -61,18 +61,21 @@ enum cuda_pack { CUDA_PACK_ROWS, CUDA_PACK_FIRST_EIGHTS, CUDA_PACK_SECOND_EIGHTS
  * dst (zeroed before), packed. */
 void k_pack(const void *src, enum cuda_dtype src_dtype, uint32_t row0, uint32_t rows, uint32_t cols,
             enum cuda_pack pack, const struct cuda_matrix *dst, void *stream);
-/* x[r] = embedding of tok[r] (from the packed matrix) * scale; fp32 [n_rows][D]. Bytes: 2 D a row. squares
- * [n_rows][D / 16]: sums of squares of 16 columns each. turn [n_rows][half][2]: cosine and sine of pos * inv_freq, in
- * double until then. The kernels after it may read the step's rows before their inputs are ready. */
+/* x[r] = embedding of tok[r] (from the packed matrix) * scale; fp32 [n_rows][D]. Bytes: 2 D a row. turn
+ * [n_rows][half][2]: cosine and sine of pos * inv_freq, in double until then. The kernels after it may read the step's
+ * rows before their inputs are ready. */
 void k_embed(const struct cuda_matrix *w, const struct cuda_rows *rows, uint32_t n_rows, float scale, float *x,
-             float *squares, const double *inv_freq, uint32_t half, float *turn, void *stream);
+             const double *inv_freq, uint32_t half, float *turn, void *stream);
 /* E8, E9, E10's sums and norms, one block a row: y = base + row_scale * sum of the partial products (n_partial of
  * [n_rows][n], partial_stride floats apart); out = y; act = RMSNorm(y; w) packed. Any of out, act may be NULL, also
- * n_partial = 0. row_sums (may be NULL): n_sums partial sums of squares a row, row_scale = 1 / sqrt(sum / sum_n + eps).
- */
+ * n_partial = 0. row_sums (may be NULL): n_sums partial sums of squares a row, scaling the partial products by
+ * 1 / sqrt(sum / sum_n + eps). row_scale (may be NULL) [n_rows]: act = y * w (fp16: / 16) and row_scale the norm's
+ * scale for it, which the readers of the next product apply: what the fused decode kernels do. squares (may be NULL)
+ * [n_rows][n / 16, rounded up]: sums of y^2 by 16 columns. */
 void k_add_norm(const float *base, const float *partial, uint32_t n_partial, size_t partial_stride,
                 const float *row_sums, uint32_t n_sums, uint32_t sum_n, const float *w, float eps, uint32_t n_rows,
-                uint32_t n, float *out, void *act, enum cuda_dtype dtype, void *stream);
+                uint32_t n, float *out, void *act, float *row_scale, float *squares, enum cuda_dtype dtype,
+                void *stream);
 /* Partial products that k_linear leaves for its reader to add in order: 1 or 4, the same bits (fp32: by the matrix). */
 uint32_t cuda_linear_splits(const struct cuda_matrix *w, uint32_t n_rows);
 /* y[split][r][o] = partial products of W (packed) and x (packed activations); fp32, [splits][n_rows][ldy], splits
@@ -83,10 +86,11 @@ void k_linear(const struct cuda_matrix *w, const void *x, uint32_t n_rows, float
 void k_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
                    const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
                    uint32_t n_rows, void *stream);
-/* E2 for each segment and channel: az [n_rows][2 Ep] (a, z) -> s fp32 [n_rows][Ep], s and a packed; the conv tail moves
- * on. */
+/* E2 for each segment and channel: az [n_rows][2 Ep] (a, z), times row_scale [n_rows] where not NULL -> s fp32
+ * [n_rows][Ep], s and a packed; the conv tail moves on. */
 void k_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs,
-            const float *az, const float *w, const float *bias, float *s, void *s_act, void *a_act, void *stream);
+            const float *az, const float *row_scale, const float *w, const float *bias, float *s, void *s_act,
+            void *a_act, void *stream);
 /* E3, E5: sums the partial products in [splits][n_rows][4 M + R] (q, k, gate, tau pre-activations; c0) ->
  * q, k (with i), log_alpha [n_rows][M] each, c0 [n_rows][R]. Twin ref_gates. */
 void k_gates(const struct cuda_shape *shape, const float *in, uint32_t splits, size_t split_stride, const float *in_c0,
@@ -97,8 +101,8 @@ void k_gates(const struct cuda_shape *shape, const float *in, uint32_t splits, s
  * norm's scale is applied after W_o). Bytes: S read and written once a segment. Twin ref_gla. */
 void k_gla(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs,
            const float *q, const float *k, const float *log_alpha, const float *c0, const float *c1, const float *c1_b,
-           const float *az, const float *s, const float *residual, const float *act_norm, float *sums, void *act,
-           void *stream);
+           const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
+           float *sums, void *act, void *stream);
 /* k_gates and k_gla of a step of single tokens as one: every block makes the gates of its row itself. */
 void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
                  const float *in, uint32_t splits, size_t split_stride, const float *in_c0, uint32_t splits_c0,
@@ -122,39 +126,42 @@ void k_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_
 /* Puts the blocks together, in order: act [n_rows][H P] packed. Twin ref_window. */
 void k_window_combine(const struct cuda_shape *shape, const int32_t *list, uint32_t n_list, const float *part,
                       const float *part_ml, void *act, void *stream);
-/* E10: in [n_rows][2 F] (a2, g2 by eights in turn), splits added in order -> act = SiLU(g2) a2 packed. */
-void k_ffn_act(const float *in, uint32_t splits, size_t split_stride, uint32_t F, uint32_t n_rows, void *act,
-               enum cuda_dtype dtype, void *stream);
-/* x = RMSNorm(x; w) in place, fp32 [n_rows][n], and its squares as k_embed: the embedding's norm. */
-void k_norm_rows(float *x, float *squares, const float *w, float eps, uint32_t n_rows, uint32_t n, void *stream);
+/* E10: in [n_rows][2 F8] (a2, g2 by eights in turn, F8 = F rounded up to 8), splits added in order, times row_scale
+ * where not NULL -> act = SiLU(g2) a2 packed. */
+void k_ffn_act(const float *in, uint32_t splits, size_t split_stride, const float *row_scale, uint32_t F,
+               uint32_t n_rows, void *act, enum cuda_dtype dtype, void *stream);
+/* x = RMSNorm(x; w) in place, fp32 [n_rows][n]: the embedding's norm. */
+void k_norm_rows(float *x, const float *w, float eps, uint32_t n_rows, uint32_t n, void *stream);
 /* dst[i] = rows list[i] of src [.][n]. */
 void k_gather_rows(const float *src, const int32_t *list, uint32_t n_list, uint32_t n, float *dst, void *stream);
 
 /* ---- decode steps of few rows (decode.cu) ---- */
 
 enum { CUDA_FEW_ROWS = 8 };
-/* The residual stream before a norm: x [n_rows][D], squares [n_rows][D / 16] (k_embed, k_few_residual), the norm's
- * weight [D]. */
-struct cuda_residual {
-    const float *x, *squares, *norm;
+/* An RMSNorm whose scale comes after the product: act = x * w packed (fp16: / 16), squares [n_rows][D / 16] of x by 16
+ * columns. squares NULL: act is normed already. */
+struct cuda_normed {
+    const void *act;
+    const float *squares;
     float eps;
     uint32_t D;
 };
 /* Whether this device and these sizes have them: compute capability 9.x, 16 bit, D and E multiples of 16. */
 bool cuda_few_possible(const struct cuda_shape *shape);
 /* y[r][o] = W RMSNorm(x), whole sums, fp32 [n_rows][ldy]. Bytes: the weights once. Twin ref_linear after ref norm. */
-void k_few_linear(const struct cuda_matrix *w, const struct cuda_residual *in, uint32_t n_rows, float *y, size_t ldy,
+void k_few_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy,
                   void *stream);
 /* k_few_linear of W_fc with k_conv of its outputs: one token a session. */
 void k_few_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows,
-                const struct cuda_matrix *w, const struct cuda_residual *in, const float *conv, const float *bias,
+                const struct cuda_matrix *w, const struct cuda_normed *in, const float *conv, const float *bias,
                 uint32_t n_rows, float *az, float *s, void *s_act, void *a_act, void *stream);
 /* k_few_linear of W_f1 with k_ffn_act of its outputs: act [n_rows][F] packed. */
-void k_few_ffn(const struct cuda_matrix *w, const struct cuda_residual *in, uint32_t n_rows, void *act, void *stream);
-/* y = base + row_scale * W act, as k_add_norm; fp32 [n_rows][rows of W], and its squares. y may be base. */
-void k_few_residual(const struct cuda_matrix *w, const void *act, const float *base, const float *row_sums,
-                    uint32_t n_sums, uint32_t sum_n, float eps, uint32_t n_rows, float *y, float *squares,
-                    void *stream);
+void k_few_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream);
+/* y = base + row_scale * W in, as k_add_norm; fp32 [n_rows][rows of W]; act, squares: y as the next norm's operand. y
+ * may be base; NULL: y, and next_norm with act. */
+void k_few_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums, uint32_t sum_n,
+                    float eps, const float *base, const float *next_norm, uint32_t n_rows, float *y, float *squares,
+                    void *act, void *stream);
 /* k_linear_pair of two small matrices: four partial products each. */
 void k_few_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
                        const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,

@@ -1,6 +1,6 @@
 // decode.cu - the products of a decode step of at most 8 rows: a block brings the weights of 16 outputs into shared memory before its
-// inputs are ready, makes its operand from the residual stream (norm included) and finishes its outputs (convolution, residual,
-// FFN gate). A layer is ten dependent kernels so, not fifteen. Hopper only: the other devices take the kernels of many rows.
+// inputs are ready and finishes its outputs: the scale of the norm before it, convolution, residual and operand of the next norm, FFN gate.
+// Hopper only: the other devices take the kernels of many rows.
 #include "common.cuh"
 
 enum { FEW_WARPS = 16, FEW_LD = 20, FEW_SMEM = 227 << 10 }; // a warp a slice of k; [slice][row][FEW_LD] partial sums: a stride without bank conflicts
@@ -30,104 +30,65 @@ __device__ __forceinline__ void await_bulk(uint64_t *bar) {
 #endif
 }
 
-// ---- where the operand comes from ----
-
-struct few_act { // packed activations
-    const uint32_t *act;
-    uint32_t KT;
-    template <class T> struct loader {
-        const uint32_t *p;
-        bool mine;
-        __device__ loader(const few_act &in, uint32_t n_rows, uint32_t lane) : p(in.act + lane), mine(lane / 4 < n_rows) {}
-        __device__ void ready() {}
-        __device__ uint2 operator()(uint32_t k) const {
-            return mine ? make_uint2(p[(size_t)k * 64], p[(size_t)k * 64 + 32]) : make_uint2(0, 0);
-        }
-    };
-};
-
-template <class T> __device__ __forceinline__ uint32_t two(float a, float b) {
-    T v[2] = {from_float<T>(a), from_float<T>(b)};
-    return *(const uint32_t *)v;
-}
-
-struct few_norm { // RMSNorm of fp32 rows, whose squares are summed by tiles of 16 already
-    const float *x, *squares, *w;
-    float eps;
-    uint32_t D;
-    template <class T> struct loader {
-        const few_norm &in;
-        const float *row, *w;
-        uint32_t n_rows, lane;
-        float scale;
-        bool mine;
-        __device__ loader(const few_norm &norm, uint32_t rows, uint32_t lane)
-            : in(norm), row(norm.x + (size_t)(lane / 4) * norm.D + 2 * (lane % 4)), w(norm.w + 2 * (lane % 4)), n_rows(rows), lane(lane),
-              scale(0), mine(lane / 4 < rows) {}
-        __device__ void ready() {
-#pragma unroll
-            for (uint32_t r = 0; r < 8; r++)
-                if (r < n_rows) {
-                    float all = rms_scale(row_total(in.squares + (size_t)r * (in.D / 16), in.D / 16), in.D, in.eps);
-                    if (r == lane / 4) scale = all;
-                }
-        }
-        __device__ uint2 operator()(uint32_t k) const {
-            if (!mine) return make_uint2(0, 0);
-            const float2 a = *(const float2 *)(row + k * 16), b = *(const float2 *)(row + k * 16 + 8);
-            const float2 wa = *(const float2 *)(w + k * 16), wb = *(const float2 *)(w + k * 16 + 8);
-            return make_uint2(two<T>(normed(a.x, scale, wa.x), normed(a.y, scale, wa.y)), two<T>(normed(b.x, scale, wb.x), normed(b.y, scale, wb.y)));
-        }
-    };
-};
-
 // ---- what becomes of an output: (tile, o of 16, row), called by 128 threads, a half-warp a row; mine: the row is one ----
 
+// The scale of a row's norm from its partial sums of squares; a warp has two rows and all its lanes call this.
+struct few_scale {
+    const float *squares; // NULL: none
+    uint32_t n_sums, n;
+    float eps;
+    __device__ float operator()(uint32_t r, bool mine) const {
+        if (!squares || !__any_sync(0xffffffffu, mine)) return 1.0f;
+        const uint32_t first = r & ~1u;
+        const float one = row_total(squares + (size_t)first * n_sums, n_sums);
+        const float other = __all_sync(0xffffffffu, mine) ? row_total(squares + (size_t)(first + 1) * n_sums, n_sums) : 0.0f;
+        return rms_scale(r & 1 ? other : one, n, eps);
+    }
+};
+
 struct few_plain {
+    few_scale norm;
     float *y;
     size_t ldy;
     uint32_t O;
-    struct state {};
+    struct state { float scale; };
     template <class T> __device__ void early(state &, uint32_t, uint32_t, uint32_t, bool) const {}
-    template <class T> __device__ void late(state &, uint32_t, uint32_t, uint32_t, bool) const {}
-    template <class T> __device__ void finish(state &, uint32_t tile, uint32_t o, uint32_t r, bool mine, float v) const {
-        if (mine && tile * 16 + o < O) y[r * ldy + tile * 16 + o] = v;
+    template <class T> __device__ void late(state &st, uint32_t, uint32_t, uint32_t r, bool mine) const { st.scale = norm.squares ? scale_of_weighted<T>(norm(r, mine)) : 1.0f; }
+    template <class T> __device__ void finish(state &st, uint32_t tile, uint32_t o, uint32_t r, bool mine, float v) const {
+        if (mine && tile * 16 + o < O) y[r * ldy + tile * 16 + o] = v * st.scale;
     }
 };
 
-struct few_residual { // y = base + scale * v, and the squares of this tile
-    const float *base, *row_sums;
-    uint32_t n_sums, sum_n, D;
-    float eps;
+struct few_residual { // y = base + scale * v; of the norm that comes next: y * w packed, and the squares of this tile
+    few_scale norm;
+    const float *base, *w;
+    uint32_t D;
     float *y, *squares;
-    struct state { float base, scale; };
-    template <class T> __device__ void early(state &, uint32_t, uint32_t, uint32_t, bool) const {}
+    void *act;
+    struct state { float base, scale, w; };
+    template <class T> __device__ void early(state &st, uint32_t tile, uint32_t o, uint32_t, bool) const { st.w = w ? w[tile * 16 + o] : 0.0f; }
     template <class T> __device__ void late(state &st, uint32_t tile, uint32_t o, uint32_t r, bool mine) const {
         st.base = mine ? base[(size_t)r * D + tile * 16 + o] : 0.0f;
-        st.scale = 1.0f;
-        if (!row_sums) return;
-        const uint32_t first = r & ~1u, last = first + 1; // the rows of this warp
-        const bool any = __any_sync(0xffffffffu, mine);
-        if (!any) return;
-        float one = row_total(row_sums + (size_t)first * n_sums, n_sums), other = 0;
-        if (__all_sync(0xffffffffu, mine)) other = row_total(row_sums + (size_t)last * n_sums, n_sums);
-        st.scale = rms_scale(r & 1 ? other : one, sum_n, eps);
+        st.scale = norm(r, mine);
     }
     template <class T> __device__ void finish(state &st, uint32_t tile, uint32_t o, uint32_t r, bool mine, float v) const {
         const float out = add_scaled(st.base, st.scale, v), square = tile_sum(mine ? out * out : 0.0f);
-        if (mine) y[(size_t)r * D + tile * 16 + o] = out;
-        if (mine && o == 0) squares[(size_t)r * (D / 16) + tile] = square;
+        if (!mine) return;
+        if (y) y[(size_t)r * D + tile * 16 + o] = out;
+        if (w) ((T *)act)[act_at<T>(r, tile * 16 + o, D)] = from_float<T>(weighted<T>(out, st.w));
+        if (o == 0) squares[(size_t)r * (D / 16) + tile] = square;
     }
 };
 
 struct few_conv { // E1, E2: tiles of a, then from column Ep on of z
+    few_scale norm;
     cuda_shape shape;
     uint32_t layer;
     cuda_rows rows;
     const float *w, *bias;
     float *az, *s;
     void *s_act, *a_act;
-    struct state { float tap[8], weight[8], bias; uint32_t slot, place; };
+    struct state { float tap[8], weight[8], bias, scale; uint32_t slot, place; };
     template <class T> __device__ T *tail(const state &st, uint32_t e) const {
         return (T *)shape.conv + (size_t)st.slot * shape.conv_slot + layer * shape.conv_layer + e;
     }
@@ -139,10 +100,11 @@ struct few_conv { // E1, E2: tiles of a, then from column Ep on of z
         st.bias = bias[e];
         conv_taps(st.weight, st.tap, w + e, tail<T>(st, e), shape.K, shape.Ep, st.place);
     }
-    template <class T> __device__ void late(state &, uint32_t, uint32_t, uint32_t, bool) const {}
+    template <class T> __device__ void late(state &st, uint32_t, uint32_t, uint32_t r, bool mine) const { st.scale = scale_of_weighted<T>(norm(r, mine)); }
     template <class T> __device__ void finish(state &st, uint32_t tile, uint32_t o, uint32_t r, bool mine, float v) const {
         const uint32_t e = tile * 16 + o;
         if (!mine) return;
+        v *= st.scale;
         az[(size_t)r * 2 * shape.Ep + e] = v;
         if (e >= shape.E) return;
         const float sum = conv_sum(st.weight, st.tap, v, st.bias);
@@ -155,12 +117,14 @@ struct few_conv { // E1, E2: tiles of a, then from column Ep on of z
 };
 
 struct few_ffn { // E10: eight rows of a2, eight of g2
+    few_scale norm;
     void *act;
     uint32_t F;
-    struct state {};
+    struct state { float scale; };
     template <class T> __device__ void early(state &, uint32_t, uint32_t, uint32_t, bool) const {}
-    template <class T> __device__ void late(state &, uint32_t, uint32_t, uint32_t, bool) const {}
-    template <class T> __device__ void finish(state &, uint32_t tile, uint32_t o, uint32_t r, bool mine, float v) const {
+    template <class T> __device__ void late(state &st, uint32_t, uint32_t, uint32_t r, bool mine) const { st.scale = scale_of_weighted<T>(norm(r, mine)); }
+    template <class T> __device__ void finish(state &st, uint32_t tile, uint32_t o, uint32_t r, bool mine, float v) const {
+        v *= st.scale;
         const float gate = __shfl_xor_sync(0xffffffffu, v, 8);
         if (mine && o < 8) ((T *)act)[act_at<T>(r, tile * 8 + o, (F + 15) / 16 * 16)] = from_float<T>(ffn_gate(v, gate));
     }
@@ -169,9 +133,9 @@ struct few_ffn { // E10: eight rows of a2, eight of g2
 // ---- the kernel ----
 
 // A block: a tile of 16 outputs, whole. GROUP operands are in flight at a time. EARLY: the next kernel may start before the inputs are ready.
-template <class T, int GROUP, bool EARLY, class In, class Out>
+template <class T, int GROUP, bool EARLY, class Out>
 __global__ void __launch_bounds__(FEW_WARPS * 32)
-few_kernel(const uint4 *w, uint32_t KT, uint32_t n_rows, In in, Out out) {
+few_kernel(const uint4 *w, const uint32_t *act, uint32_t KT, uint32_t n_rows, Out out) {
     extern __shared__ __align__(128) unsigned char smem[];
     float *part = (float *)(smem + (size_t)KT * 512);
     uint64_t *bars = (uint64_t *)(part + FEW_WARPS * 8 * FEW_LD);
@@ -187,9 +151,11 @@ few_kernel(const uint4 *w, uint32_t KT, uint32_t n_rows, In in, Out out) {
     __syncwarp(); // the barrier is there
     wait_for_inputs();
     if (!EARLY) let_next_start();
-    typename In::template loader<T> load(in, n_rows, lane);
+    auto load = [&](uint32_t k) {
+        const uint32_t *p = act + (size_t)k * 64 + lane;
+        return g < n_rows ? make_uint2(p[0], p[32]) : make_uint2(0, 0);
+    };
     if (warp < 4) out.template late<T>(state, tile, o, r, mine);
-    load.ready();
     float acc[4] = {};
     for (uint32_t k = k0; k < k1; k += GROUP) {
         uint2 b[GROUP];
@@ -212,17 +178,17 @@ few_kernel(const uint4 *w, uint32_t KT, uint32_t n_rows, In in, Out out) {
 
 static size_t few_smem(uint32_t KT) { return (size_t)KT * 512 + FEW_WARPS * (8 * FEW_LD * sizeof(float) + 8); }
 
-template <class T, bool EARLY, class In, class Out>
-static void few_launch(const struct cuda_matrix *w, uint32_t n_rows, const In &in, const Out &out, void *stream) {
+template <class T, bool EARLY, class Out>
+static void few_launch(const struct cuda_matrix *w, const void *act, uint32_t n_rows, const Out &out, void *stream) {
     const uint32_t KT = cuda_pad16(w->cols) / 16;
-    auto kernel = KT <= 8 * FEW_WARPS ? few_kernel<T, 8, EARLY, In, Out> : few_kernel<T, 16, EARLY, In, Out>;
+    auto kernel = KT <= 8 * FEW_WARPS ? few_kernel<T, 8, EARLY, Out> : few_kernel<T, 16, EARLY, Out>;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)few_smem(KT));
-    launch(kernel, dim3(cuda_pad16(w->rows) / 16), dim3(FEW_WARPS * 32), few_smem(KT), stream, (const uint4 *)w->data, KT, n_rows, in, out);
+    launch(kernel, dim3(cuda_pad16(w->rows) / 16), dim3(FEW_WARPS * 32), few_smem(KT), stream, (const uint4 *)w->data, (const uint32_t *)act, KT, n_rows, out);
 }
 #define FEW(w, early, ...)                                                                  \
     do {                                                                                    \
-        if ((w)->dtype == CUDA_F16) few_launch<__half, early>(w, n_rows, __VA_ARGS__);      \
-        else few_launch<__nv_bfloat16, early>(w, n_rows, __VA_ARGS__);                      \
+        if ((w)->dtype == CUDA_F16) few_launch<__half, early>(w, __VA_ARGS__, stream);      \
+        else few_launch<__nv_bfloat16, early>(w, __VA_ARGS__, stream);                      \
     } while (0)
 
 // Two products of the same k with operands of their own. A block: a tile, a quarter of k, a warp a slice; out: [4][n_rows][ldy].
@@ -272,30 +238,30 @@ bool cuda_few_possible(const struct cuda_shape *shape) {
     int device = 0, major = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    return major == 9 && shape->dtype != CUDA_F32 && shape->D % 16 == 0 && shape->E % 16 == 0 && shape->F % 8 == 0 &&
+    return major == 9 && shape->dtype != CUDA_F32 && shape->D % 16 == 0 && shape->E % 16 == 0 &&
            shape->H * shape->P % 16 == 0 && few_smem(cuda_pad16(shape->D) / 16) <= FEW_SMEM && few_smem(cuda_pad16(shape->E) / 16) <= FEW_SMEM &&
            few_smem(cuda_pad16(shape->F) / 16) <= FEW_SMEM && few_smem(cuda_pad16(shape->H * shape->P) / 16) <= FEW_SMEM;
 }
 
-static few_norm norm_of(const struct cuda_residual *in) { return few_norm{in->x, in->squares, in->norm, in->eps, in->D}; }
+static few_scale scale_of(const struct cuda_normed *in) { return few_scale{in->squares, in->D / 16, in->D, in->eps}; }
 
-void k_few_linear(const struct cuda_matrix *w, const struct cuda_residual *in, uint32_t n_rows, float *y, size_t ldy, void *stream) {
-    FEW(w, true, norm_of(in), few_plain{y, ldy, w->rows}, stream);
+void k_few_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy, void *stream) {
+    FEW(w, true, in->act, n_rows, few_plain{scale_of(in), y, ldy, w->rows});
 }
 
 void k_few_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const struct cuda_matrix *w,
-                const struct cuda_residual *in, const float *conv, const float *bias, uint32_t n_rows, float *az, float *s, void *s_act,
+                const struct cuda_normed *in, const float *conv, const float *bias, uint32_t n_rows, float *az, float *s, void *s_act,
                 void *a_act, void *stream) {
-    FEW(w, false, norm_of(in), few_conv{*shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
+    FEW(w, false, in->act, n_rows, few_conv{scale_of(in), *shape, layer, *rows, conv, bias, az, s, s_act, a_act});
 }
 
-void k_few_ffn(const struct cuda_matrix *w, const struct cuda_residual *in, uint32_t n_rows, void *act, void *stream) {
-    FEW(w, true, norm_of(in), few_ffn{act, w->rows / 2}, stream);
+void k_few_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream) {
+    FEW(w, true, in->act, n_rows, few_ffn{scale_of(in), act, w->rows / 2});
 }
 
-void k_few_residual(const struct cuda_matrix *w, const void *act, const float *base, const float *row_sums, uint32_t n_sums, uint32_t sum_n,
-                    float eps, uint32_t n_rows, float *y, float *squares, void *stream) {
-    FEW(w, true, few_act{(const uint32_t *)act, cuda_pad16(w->cols) / 16}, few_residual{base, row_sums, n_sums, sum_n, w->rows, eps, y, squares}, stream);
+void k_few_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums, uint32_t sum_n, float eps, const float *base,
+                    const float *next_norm, uint32_t n_rows, float *y, float *squares, void *act, void *stream) {
+    FEW(w, true, in, n_rows, few_residual{few_scale{row_sums, n_sums, sum_n, eps}, base, next_norm, w->rows, y, squares, act});
 }
 
 void k_few_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1, const struct cuda_matrix *w2,

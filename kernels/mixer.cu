@@ -2,8 +2,8 @@
 #include "common.cuh"
 
 template <class T>
-__global__ void conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const float *az, const float *w, const float *bias,
-                            float *s, T *s_act, T *a_act) {
+__global__ void conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const float *az, const float *row_scale, const float *w,
+                            const float *bias, float *s, T *s_act, T *a_act) {
     const uint32_t e = blockIdx.x * blockDim.x + threadIdx.x, K = shape.K, Ep = shape.Ep, Ek = (shape.E + 15) / 16 * 16;
     const bool mine = e < shape.E;
     const float b = mine ? bias[e] : 0;
@@ -16,7 +16,7 @@ __global__ void conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, co
     wait_for_inputs();
     if (!mine) return;
     for (uint32_t t = 0; t < n; t++) {
-        const float a = az[(size_t)(first + t) * 2 * Ep + e], sum = conv_sum(weight, tap, a, b);
+        const float a = az[(size_t)(first + t) * 2 * Ep + e] * (row_scale ? row_scale[first + t] : 1.0f), sum = conv_sum(weight, tap, a, b);
         const T stored = from_float<T>(a);
         s[(size_t)(first + t) * Ep + e] = sum;
         s_act[act_at<T>(first + t, e, Ek)] = from_float<T>(sum);
@@ -30,9 +30,9 @@ __global__ void conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, co
 }
 
 void k_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs, const float *az,
-            const float *w, const float *bias, float *s, void *s_act, void *a_act, void *stream) {
+            const float *row_scale, const float *w, const float *bias, float *s, void *s_act, void *a_act, void *stream) {
     FOR_DTYPE(shape->dtype, (launch(conv_kernel<T>, dim3((shape->E + 127) / 128, n_segs), dim3(128), 0, stream, *shape, layer, *rows,
-                                    az, w, bias, s, (T *)s_act, (T *)a_act)));
+                                    az, row_scale, w, bias, s, (T *)s_act, (T *)a_act)));
 }
 
 // log g from the pre-activation, also where g = softplus(x) is below the smallest float.
@@ -99,7 +99,7 @@ struct gla_gates { // ready (q, k, log_alpha, c0), or partial products and biase
 template <class T, bool GATES>
 __global__ void __launch_bounds__(GLA_THREADS)
 gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const float *c1, const float *c1_b, const float *az,
-           const float *s, const float *residual, const float *act_norm, float *sums, T *act) {
+           const float *row_scale, const float *s, const float *residual, const float *act_norm, float *sums, T *act) {
     __shared__ float4 part[GLA_GROUPS][8];
     __shared__ float qs[128], ks[128], as[128], us[32], low[512], shared[32];
     const uint32_t M = shape.M, Ep = shape.Ep, R = shape.R, quad = threadIdx.x % 8, group = threadIdx.x / 8;
@@ -123,6 +123,7 @@ gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const
     wait_for_inputs();
     for (uint32_t t = 0; t < n; t++) {
         const uint32_t r = first + t;
+        const float scale = row_scale ? row_scale[r] : 1.0f;
         if (GATES) {
             for (uint32_t i = threadIdx.x; i < R; i += GLA_THREADS) low[i] = low_rank_of(shape, in.in_c0, in.splits_c0, in.split_stride_c0, r, i);
             const gate_values gate = gates_of(shape, in.in, in.splits, in.split_stride, r, bias_g, bias_t, shared);
@@ -145,7 +146,7 @@ gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const
                 for (uint32_t i = lane4 + 32; i < R; i += 4) sum = __fmaf_rn(c1[(size_t)channel * R + i], low[i], sum);
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            if (lane4 == 0) us[threadIdx.x / 4] = channel < shape.E ? sigmoid(sum + bias_u) * az[(size_t)r * 2 * Ep + channel] : 0.0f;
+            if (lane4 == 0) us[threadIdx.x / 4] = channel < shape.E ? sigmoid(sum + bias_u) * (az[(size_t)r * 2 * Ep + channel] * scale) : 0.0f;
         }
         __syncthreads(); // u
         float4 u = ((const float4 *)us)[quad], o = make_float4(0, 0, 0, 0);
@@ -168,7 +169,7 @@ gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const
 #pragma unroll
             for (int i = 0; i < GLA_GROUPS; i++) sum += ((const float *)part[i])[c];
             if (e < shape.E) {
-                out = __fmaf_rn(residual[e], s[(size_t)r * Ep + e], sum) * silu(az[(size_t)r * 2 * Ep + Ep + e]);
+                out = __fmaf_rn(residual[e], s[(size_t)r * Ep + e], sum) * silu(az[(size_t)r * 2 * Ep + Ep + e] * scale);
                 act[act_at<T>(r, e, Ek)] = from_float<T>(out * act_norm[e]);
             }
             float square = warp_sum(out * out);
@@ -185,10 +186,10 @@ gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const
 
 void k_gla(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs, const float *q,
            const float *k, const float *log_alpha, const float *c0, const float *c1, const float *c1_b, const float *az,
-           const float *s, const float *residual, const float *act_norm, float *sums, void *act, void *stream) {
+           const float *row_scale, const float *s, const float *residual, const float *act_norm, float *sums, void *act, void *stream) {
     const gla_gates in = {q, k, log_alpha, c0};
     FOR_DTYPE(shape->dtype, (launch(gla_kernel<T, false>, dim3(shape->Ep / 32, n_segs), dim3(GLA_THREADS), 0, stream, *shape, layer, *rows, in,
-                                    c1, c1_b, az, s, residual, act_norm, sums, (T *)act)));
+                                    c1, c1_b, az, row_scale, s, residual, act_norm, sums, (T *)act)));
 }
 
 void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, const float *in, uint32_t splits,
@@ -197,5 +198,5 @@ void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cu
                  float *sums, void *act, void *stream) {
     const gla_gates gates = {NULL, NULL, NULL, NULL, in, in_c0, g_b, t_b, splits, splits_c0, split_stride, split_stride_c0};
     FOR_DTYPE(shape->dtype, (launch(gla_kernel<T, true>, dim3(shape->Ep / 32, n_rows), dim3(GLA_THREADS), 0, stream, *shape, layer, *rows, gates,
-                                    c1, c1_b, az, s, residual, act_norm, sums, (T *)act)));
+                                    c1, c1_b, az, NULL, s, residual, act_norm, sums, (T *)act)));
 }

@@ -1,18 +1,10 @@
 // rows.cu - what happens to a row between the products: embedding, sums with norms, the FFN's gate, gathering.
 #include "common.cuh"
 
-// Squares of a row in shared or global memory that this block wrote, summed by tiles of 16: [n / 16], for the fused decode kernels.
-__device__ __forceinline__ void square_tiles(const float *row, uint32_t n, float *squares) {
-    for (uint32_t i = threadIdx.x; i < (n + 31) / 32 * 32; i += blockDim.x) {
-        const float v = i < n ? row[i] : 0.0f, square = tile_sum(v * v);
-        if (i < n && i % 16 == 0) squares[i / 16] = square;
-    }
-}
-
 // The next kernel starts when this one's inputs are there: from then on every kernel may read the step's rows before its own wait.
 template <class T>
-__global__ void embed_kernel(const T *w, uint32_t K, cuda_rows rows, float scale, uint32_t D, float *x, float *squares, const double *inv_freq,
-                             uint32_t half, float2 *turn) {
+__global__ void embed_kernel(const T *w, uint32_t K, cuda_rows rows, float scale, uint32_t D, float *x, const double *inv_freq, uint32_t half,
+                             float2 *turn) {
     wait_for_inputs();
     let_next_start();
     const uint32_t r = blockIdx.x, tok = (uint32_t)rows.tok[r];
@@ -22,21 +14,19 @@ __global__ void embed_kernel(const T *w, uint32_t K, cuda_rows rows, float scale
         turn[(size_t)r * half + i] = make_float2((float)c, (float)s);
     }
     for (uint32_t i = threadIdx.x; i < D; i += blockDim.x) x[(size_t)r * D + i] = to_float(w[weight_at<T>(tok, i, K)]) * scale;
-    __syncthreads(); // the row is whole
-    square_tiles(x + (size_t)r * D, D, squares + (size_t)r * ((D + 15) / 16));
 }
 
-void k_embed(const struct cuda_matrix *w, const struct cuda_rows *rows, uint32_t n_rows, float scale, float *x, float *squares,
-             const double *inv_freq, uint32_t half, float *turn, void *stream) {
+void k_embed(const struct cuda_matrix *w, const struct cuda_rows *rows, uint32_t n_rows, float scale, float *x, const double *inv_freq,
+             uint32_t half, float *turn, void *stream) {
     FOR_DTYPE(w->dtype, (launch(embed_kernel<T>, dim3(n_rows), dim3(256), 0, stream, (const T *)w->data, cuda_pad16(w->cols), *rows,
-                                scale, w->cols, x, squares, inv_freq, half, (float2 *)turn)));
+                                scale, w->cols, x, inv_freq, half, (float2 *)turn)));
 }
 
 enum { NORM_THREADS = 512, NORM_MOST = 16 }; // columns up to 8192
 template <class T>
 __global__ void __launch_bounds__(NORM_THREADS)
 add_norm_kernel(const float *base, const float *partial, uint32_t n_partial, size_t partial_stride, const float *row_sums,
-                uint32_t n_sums, uint32_t sum_n, const float *w, float eps, uint32_t n, float *out, T *act) {
+                uint32_t n_sums, uint32_t sum_n, const float *w, float eps, uint32_t n, float *out, T *act, float *row_scale, float *squares) {
     __shared__ float tiles[NORM_THREADS * NORM_MOST / 16];
     float v[NORM_MOST], weight[NORM_MOST];
 #pragma unroll
@@ -67,44 +57,50 @@ add_norm_kernel(const float *base, const float *partial, uint32_t n_partial, siz
             if (out) out[(size_t)r * n + i] = v[j];
         }
         const float square = tile_sum(v[j] * v[j]); // v is 0 beyond the row
-        if (i < n && i % 16 == 0) tiles[i / 16] = square;
+        if (i < n && i % 16 == 0) {
+            tiles[i / 16] = square;
+            if (squares) squares[(size_t)r * ((n + 15) / 16) + i / 16] = square;
+        }
     }
     if (!act) return;
     __syncthreads(); // the tiles' sums
     const float norm = rms_scale(row_total(tiles, (n + 15) / 16), n, eps);
+    if (row_scale && threadIdx.x == 0) row_scale[r] = scale_of_weighted<T>(norm);
     const uint32_t K = (n + 15) / 16 * 16;
 #pragma unroll
     for (int j = 0; j < NORM_MOST; j++) {
         uint32_t i = threadIdx.x + j * NORM_THREADS;
-        if (i < n) act[act_at<T>(r, i, K)] = from_float<T>(normed(v[j], norm, weight[j]));
+        if (i < n) act[act_at<T>(r, i, K)] = from_float<T>(row_scale ? weighted<T>(v[j], weight[j]) : normed(v[j], norm, weight[j]));
     }
 }
 
 void k_add_norm(const float *base, const float *partial, uint32_t n_partial, size_t partial_stride, const float *row_sums,
                 uint32_t n_sums, uint32_t sum_n, const float *w, float eps, uint32_t n_rows, uint32_t n, float *out, void *act,
-                enum cuda_dtype dtype, void *stream) {
+                float *row_scale, float *squares, enum cuda_dtype dtype, void *stream) {
     FOR_DTYPE(dtype, (launch(add_norm_kernel<T>, dim3(n_rows), dim3(NORM_THREADS), 0, stream, base, partial, n_partial, partial_stride,
-                             row_sums, n_sums, sum_n, w, eps, n, out, (T *)act)));
+                             row_sums, n_sums, sum_n, w, eps, n, out, (T *)act, row_scale, squares)));
 }
 
-template <class T> __global__ void ffn_act_kernel(const float *in, uint32_t splits, size_t split_stride, uint32_t F, T *act) {
+template <class T> __global__ void ffn_act_kernel(const float *in, uint32_t splits, size_t split_stride, const float *row_scale, uint32_t F, T *act) {
     let_next_start();
     wait_for_inputs();
     const uint32_t r = blockIdx.y, K = (F + 15) / 16 * 16;
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= F) return;
-    const size_t at = (size_t)r * 2 * F + i / 8 * 16 + i % 8; // eight columns of a2, eight of g2
+    const size_t at = (size_t)r * 2 * ((F + 7) / 8 * 8) + i / 8 * 16 + i % 8; // eight columns of a2, eight of g2
+    const float scale = row_scale ? row_scale[r] : 1.0f;
     float a = 0, g = 0;
     for (uint32_t p = 0; p < splits; p++) a += in[p * split_stride + at], g += in[p * split_stride + at + 8];
-    act[act_at<T>(r, i, K)] = from_float<T>(ffn_gate(a, g));
+    act[act_at<T>(r, i, K)] = from_float<T>(ffn_gate(a * scale, g * scale));
 }
 
-void k_ffn_act(const float *in, uint32_t splits, size_t split_stride, uint32_t F, uint32_t n_rows, void *act, enum cuda_dtype dtype,
+void k_ffn_act(const float *in, uint32_t splits, size_t split_stride, const float *row_scale, uint32_t F, uint32_t n_rows, void *act, enum cuda_dtype dtype,
                void *stream) {
-    FOR_DTYPE(dtype, (launch(ffn_act_kernel<T>, dim3((F + 127) / 128, n_rows), dim3(128), 0, stream, in, splits, split_stride, F, (T *)act)));
+    FOR_DTYPE(dtype, (launch(ffn_act_kernel<T>, dim3((F + 127) / 128, n_rows), dim3(128), 0, stream, in, splits, split_stride,
+                             row_scale, F, (T *)act)));
 }
 
-__global__ void norm_rows_kernel(float *x, float *squares, const float *w, float eps, uint32_t n) {
+__global__ void norm_rows_kernel(float *x, const float *w, float eps, uint32_t n) {
     __shared__ float shared[32];
     let_next_start();
     wait_for_inputs();
@@ -112,12 +108,10 @@ __global__ void norm_rows_kernel(float *x, float *squares, const float *w, float
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) sum += row[i] * row[i];
     float norm = rms_scale(block_sum(sum, shared), n, eps);
     for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) row[i] *= norm * w[i];
-    __syncthreads(); // the row is whole
-    square_tiles(row, n, squares + (size_t)blockIdx.x * ((n + 15) / 16));
 }
 
-void k_norm_rows(float *x, float *squares, const float *w, float eps, uint32_t n_rows, uint32_t n, void *stream) {
-    launch(norm_rows_kernel, dim3(n_rows), dim3(256), 0, stream, x, squares, w, eps, n);
+void k_norm_rows(float *x, const float *w, float eps, uint32_t n_rows, uint32_t n, void *stream) {
+    launch(norm_rows_kernel, dim3(n_rows), dim3(256), 0, stream, x, w, eps, n);
 }
 
 __global__ void gather_rows_kernel(const float *src, const int32_t *list, uint32_t n, float *dst) {

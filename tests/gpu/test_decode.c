@@ -4,24 +4,26 @@
 
 enum { LAYERS = 2 };
 
-/* The operand of a product after a norm, as 16 bits have it, [n_rows][D]. */
-struct residual {
-    float *x, *norm, *h;
-    struct cuda_residual device;
+/* The operand of a product whose norm's scale comes after it, as 16 bits have it, times that scale: [n_rows][D]. */
+struct normed {
+    float *x, *h;
+    struct cuda_normed device;
 };
-static struct residual random_residual(uint32_t n_rows, uint32_t D, enum cuda_dtype dtype) {
-    struct residual in = {.x = host_random((size_t)n_rows * D, -3, 3, CUDA_F32),
-                          .norm = host_random(D, 0.5, 1.5, CUDA_F32),
-                          .h = host_floats((size_t)n_rows * D)};
-    for (uint32_t r = 0; r < n_rows; r++) ref_rmsnorm(in.x + (size_t)r * D, in.norm, 1e-5f, D, in.h + (size_t)r * D);
-    for (size_t i = 0; i < (size_t)n_rows * D; i++) in.h[i] = gpu_round(in.h[i], dtype);
-    in.device = (struct cuda_residual){gpu_from(in.x, (size_t)n_rows * D),
-                                       gpu_from(gpu_square_tiles(in.x, n_rows, D), (size_t)n_rows * D / 16),
-                                       gpu_from(in.norm, D), 1e-5f, D};
+static struct normed random_normed(uint32_t n_rows, uint32_t D, enum cuda_dtype dtype) {
+    struct normed in = {.x = host_random((size_t)n_rows * D, -3, 3, CUDA_F32), .h = host_floats((size_t)n_rows * D)};
+    const float *w = host_random(D, 0.5, 1.5, CUDA_F32), down = dtype == CUDA_F16 ? 1.0f / 16 : 1;
+    for (size_t i = 0; i < (size_t)n_rows * D; i++) in.h[i] = gpu_round(in.x[i] * w[i % D] * down, dtype);
+    in.device = (struct cuda_normed){gpu_act(in.h, n_rows, D, dtype),
+                                     gpu_from(gpu_square_tiles(in.x, n_rows, D), (size_t)n_rows * D / 16), 1e-5f, D};
+    for (uint32_t r = 0; r < n_rows; r++) {
+        double squares = 0;
+        for (uint32_t j = 0; j < D; j++) squares += (double)in.x[(size_t)r * D + j] * (double)in.x[(size_t)r * D + j];
+        const double scale = 1 / sqrt(squares / D + 1e-5) / (double)down;
+        for (uint32_t j = 0; j < D; j++)
+            in.h[(size_t)r * D + j] = (float)((double)in.h[(size_t)r * D + j] * scale);
+    }
     return in;
 }
-/* A value of the norm that lies between two of 16 bits may be rounded to the other one. */
-static double norm_tolerance(enum cuda_dtype dtype) { return 0.1 * gpu_ulp(dtype); }
 
 static float *random_weights(uint32_t O, uint32_t K, enum cuda_dtype dtype) {
     const double range = sqrt(3.0 / K);
@@ -58,13 +60,13 @@ static void linear_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     if (!few_sizes(&n_rows, dtype, i, &s)) return;
     const uint32_t O = gpu_pick(1, 900), ld = O + gpu_pick(0, 3) * 4;
     GPU_WHAT(", O %u", O);
-    struct residual in = random_residual(n_rows, s.D, dtype);
+    struct normed in = random_normed(n_rows, s.D, dtype);
     float *W = random_weights(O, s.D, dtype), *y = gpu_floats((size_t)n_rows * ld);
     struct cuda_matrix m = gpu_matrix(W, O, s.D, dtype);
     GPU_RUN(k_few_linear, &m, &in.device, n_rows, y, ld);
     float *got = gpu_fetch(y, (size_t)n_rows * ld), *ref = twin_product(W, O, s.D, in.h, n_rows);
     for (uint32_t r = 0; r < n_rows; r++) {
-        gpu_check("norm and product", got + (size_t)r * ld, ref + (size_t)r * O, O, norm_tolerance(dtype), 0);
+        gpu_check("norm and product", got + (size_t)r * ld, ref + (size_t)r * O, O, 1e-5, 0);
         gpu_check_poison("beside a product's outputs", got + (size_t)r * ld + O, ld - O);
     }
 }
@@ -79,7 +81,7 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     const uint32_t E = s.E, Ep = s.Ep, K = s.K, D = s.D, layer = gpu_pick(0, LAYERS - 1);
     struct gpu_rows rows = gpu_make_rows(n_rows, 1, 9);
     GPU_WHAT(", K %u", K);
-    struct residual in = random_residual(n_rows, D, dtype);
+    struct normed in = random_normed(n_rows, D, dtype);
     float *W = random_weights(2 * E, D, dtype), *w = host_random((size_t)K * Ep, -1, 1, CUDA_F32),
           *bias = host_random(E, -1, 1, CUDA_F32);
     struct cuda_matrix m = {.rows = 2 * Ep, .cols = D, .dtype = dtype, .whole = true};
@@ -99,8 +101,8 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
           *ref_a = host_floats(n);
     for (uint32_t r = 0; r < n_rows; r++) {
         const float *a = az + (size_t)r * 2 * Ep;
-        gpu_check("a", a, ref_az + (size_t)r * 2 * E, E, norm_tolerance(dtype), 0);
-        gpu_check("z", a + Ep, ref_az + (size_t)r * 2 * E + E, E, norm_tolerance(dtype), 0);
+        gpu_check("a", a, ref_az + (size_t)r * 2 * E, E, 1e-5, 0);
+        gpu_check("z", a + Ep, ref_az + (size_t)r * 2 * E + E, E, 1e-5, 0);
         float *tail = pool + (size_t)rows.slot[r] * s.conv_slot + layer * s.conv_layer;
         const float *tap[8]; /* of the product as it came, whose twin is checked above */
         for (uint32_t j = 0; j < K; j++) tap[j] = j + 1 == K ? a : tail + (size_t)((rows.pos[r] + 1 + j) % K) * Ep;
@@ -123,7 +125,7 @@ static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape s;
     if (!few_sizes(&n_rows, dtype, i, &s)) return;
     const uint32_t F = s.F, D = s.D;
-    struct residual in = random_residual(n_rows, D, dtype);
+    struct normed in = random_normed(n_rows, D, dtype);
     float *W = random_weights(2 * F, D, dtype);
     struct cuda_matrix m = {.rows = 2 * F, .cols = D, .dtype = dtype};
     m.data = gpu_zeros(gpu.k->cuda_matrix_bytes(2 * F, D, dtype));
@@ -138,7 +140,7 @@ static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
             ref[(size_t)r * F + f] = (float)(a * g / (1 + exp(-g)));
         }
     gpu_check("FFN gate of a product", gpu_fetch_act(act, n_rows, F, dtype), ref, (size_t)n_rows * F,
-              2 * norm_tolerance(dtype), gpu_ulp(dtype));
+              2e-5, gpu_ulp(dtype));
 }
 static void a_product_with_the_gate_of_the_ffn_equals_its_twins(void **state) {
     (void)state;
@@ -156,8 +158,10 @@ static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
           *base = host_random(n, -3, 3, CUDA_F32), *sums = host_random((size_t)n_rows * n_sums, 1, 60, CUDA_F32);
     struct cuda_matrix m = gpu_matrix(W, D, K, dtype);
     float *at_base = gpu_from(base, n), *y = in_place ? at_base : gpu_floats(n), *squares = gpu_floats(n / 16);
-    GPU_RUN(k_few_residual, &m, gpu_act(x, n_rows, K, dtype), at_base,
-            n_sums ? gpu_from(sums, (size_t)n_rows * n_sums) : NULL, n_sums, 32 * n_sums, 1e-5f, n_rows, y, squares);
+    float *w = host_random(D, 0.5, 1.5, CUDA_F32);
+    void *act = gpu_act_out(n_rows, D, dtype);
+    GPU_RUN(k_few_residual, &m, gpu_act(x, n_rows, K, dtype), n_sums ? gpu_from(sums, (size_t)n_rows * n_sums) : NULL,
+            n_sums, 32 * n_sums, 1e-5f, at_base, gpu_from(w, D), n_rows, y, squares, act);
     float *ref = twin_product(W, D, K, x, n_rows), *got = gpu_fetch(y, n);
     for (uint32_t r = 0; r < n_rows; r++) {
         double total = 0;
@@ -167,6 +171,9 @@ static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
             ref[(size_t)r * D + o] = (float)((double)base[(size_t)r * D + o] + scale * (double)ref[(size_t)r * D + o]);
     }
     gpu_check("residual", got, ref, n, 1e-5, 0);
+    float *operand = host_floats(n);
+    for (size_t k = 0; k < n; k++) operand[k] = gpu_round(got[k] * w[k % D] * (dtype == CUDA_F16 ? 0.0625f : 1), dtype);
+    gpu_check_same("operand of the next norm", gpu_fetch_act(act, n_rows, D, dtype), operand, n);
     gpu_check("its squares", gpu_fetch(squares, n / 16), gpu_square_tiles(got, n_rows, D), n / 16, 1e-6, 0);
 }
 static void a_product_added_to_the_stream_equals_its_twins(void **state) {

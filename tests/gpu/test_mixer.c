@@ -49,7 +49,7 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     shape.conv = gpu_from_typed(pool, n_pool, dtype);
     float *s = gpu_floats((size_t)n_rows * Ep);
     void *s_act = gpu_act_out(n_rows, E, dtype), *a_act = gpu_act_out(n_rows, E, dtype);
-    GPU_RUN(k_conv, &shape, layer, &rows.device, rows.n_segs, gpu_from(az, (size_t)n_rows * 2 * Ep),
+    GPU_RUN(k_conv, &shape, layer, &rows.device, rows.n_segs, gpu_from(az, (size_t)n_rows * 2 * Ep), NULL,
             gpu_from(w, (size_t)K * Ep), gpu_from(bias, E), s, s_act, a_act);
     float *got = gpu_fetch(s, (size_t)n_rows * Ep), *got_s = host_floats((size_t)n_rows * E);
     for (uint32_t r = 0; r < n_rows; r++) memcpy(got_s + (size_t)r * E, got + (size_t)r * Ep, E * sizeof *got);
@@ -199,8 +199,8 @@ static void gla_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     void *act = gpu_act_out(n_rows, E, dtype);
     GPU_RUN(k_gla, &shape, layer, &rows.device, rows.n_segs, gpu_from(x.q, n * M), gpu_from(x.k, n * M),
             gpu_from(x.log_alpha, n * M), gpu_from(x.c0, n * R), gpu_from(x.c1, (size_t)E * R), gpu_from(x.c1_b, E),
-            gpu_from(x.az, n * 2 * Ep), gpu_from(x.s, n * Ep), gpu_from(x.residual, E), gpu_from(x.act_norm, E), sums,
-            act);
+            gpu_from(x.az, n * 2 * Ep), NULL, gpu_from(x.s, n * Ep), gpu_from(x.residual, E), gpu_from(x.act_norm, E),
+            sums, act);
     float *ref_sums = host_floats(n * (Ep / 32));
     for (size_t r = 0; r < n; r++)
         for (uint32_t e = 0; e < E; e++) {

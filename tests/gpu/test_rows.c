@@ -72,14 +72,27 @@ static void add_norm_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
                                                                 : in_place ? base_at
                                                                            : gpu_floats((size_t)n_rows * n);
     void *act = with_act ? gpu_act_out(n_rows, n, dtype) : NULL;
+    const bool late = with_act && dtype != CUDA_F32 && gpu_pick(0, 1); /* the scale is for later */
+    float *row_scale = late ? gpu_floats(n_rows) : NULL;
+    const size_t n_tiles = (n + 15) / 16;
+    float *squares = gpu_pick(0, 1) ? gpu_floats(n_rows * n_tiles) : NULL;
     GPU_RUN(k_add_norm, base_at, n_partial ? gpu_from(partial, n_partial * stride) : NULL, n_partial, stride,
             n_sums ? gpu_from(sums, (size_t)n_rows * n_sums) : NULL, n_sums, sum_n, with_act ? gpu_from(w, n) : NULL,
-            eps, n_rows, n, out, act, dtype);
+            eps, n_rows, n, out, act, row_scale, squares, dtype);
     if (out) gpu_check("sum", gpu_fetch(out, (size_t)n_rows * n), ref, (size_t)n_rows * n, 1e-6, 0);
     if (out != base_at) gpu_check_same("base", gpu_fetch(base_at, (size_t)n_rows * n), base, (size_t)n_rows * n);
-    if (act)
-        gpu_check("norm of the sum", gpu_fetch_act(act, n_rows, n, dtype), ref_act, (size_t)n_rows * n, 2e-6,
-                  gpu_ulp(dtype));
+    if (act) {
+        float *got = gpu_fetch_act(act, n_rows, n, dtype), *scales = late ? gpu_fetch(row_scale, n_rows) : NULL;
+        for (size_t j = 0; late && j < (size_t)n_rows * n; j++) got[j] *= scales[j / n];
+        gpu_check("norm of the sum", got, ref_act, (size_t)n_rows * n, 2e-6, gpu_ulp(dtype));
+    }
+    if (squares) {
+        float *expected = host_floats(n_rows * n_tiles);
+        for (uint32_t r = 0; r < n_rows; r++)
+            for (uint32_t j = 0; j < n; j++)
+                expected[r * n_tiles + j / 16] += ref[(size_t)r * n + j] * ref[(size_t)r * n + j];
+        gpu_check("squares", gpu_fetch(squares, n_rows * n_tiles), expected, n_rows * n_tiles, 2e-6, 0);
+    }
 }
 static void sums_and_norms_equal_their_twins(void **state) {
     (void)state;
@@ -88,21 +101,27 @@ static void sums_and_norms_equal_their_twins(void **state) {
 
 static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     const struct model_dims d = gpu_dims(i, true);
-    const uint32_t F = gpu_pick(0, 2) ? gpu_pick_width(900) : d.F, splits = gpu_pick(1, 9);
-    const size_t stride = (size_t)n_rows * 2 * F + gpu_pick(0, 2) * 16;
+    const uint32_t F = gpu_pick(0, 2) ? gpu_pick(1, 900) : d.F, splits = gpu_pick(1, 9);
+    const uint32_t F8 = (F + 7) / 8 * 8; /* a2, g2 by eights in turn */
+    const size_t stride = (size_t)n_rows * 2 * F8 + gpu_pick(0, 2) * 16;
     GPU_WHAT(", F %u, %u splits", F, splits);
-    float *in = host_random(splits * stride, -4, 4, CUDA_F32), *ref = host_floats((size_t)n_rows * F);
+    const bool scaled = gpu_pick(0, 1);
+    float *in = host_random(splits * stride, -4, 4, CUDA_F32), *ref = host_floats((size_t)n_rows * F),
+          *row_scale = host_random(n_rows, 0.3, 1.2, CUDA_F32);
     for (uint32_t r = 0; r < n_rows; r++)
         for (uint32_t f = 0; f < F; f++) {
             double a = 0, g = 0;
             for (uint32_t p = 0; p < splits; p++) {
-                const float *pair = in + p * stride + (size_t)r * 2 * F + f / 8 * 16 + f % 8; /* by eights in turn */
-                a += (double)pair[0], g += (double)pair[8];
+                const float *at = in + p * stride + (size_t)r * 2 * F8 + f / 8 * 16 + f % 8;
+                a += (double)at[0];
+                g += (double)at[8];
             }
+            if (scaled) a *= (double)row_scale[r], g *= (double)row_scale[r];
             ref[(size_t)r * F + f] = (float)(a * g / (1 + exp(-g)));
         }
     void *act = gpu_act_out(n_rows, F, dtype);
-    GPU_RUN(k_ffn_act, gpu_from(in, splits * stride), splits, stride, F, n_rows, act, dtype);
+    GPU_RUN(k_ffn_act, gpu_from(in, splits * stride), splits, stride, scaled ? gpu_from(row_scale, n_rows) : NULL, F,
+            n_rows, act, dtype);
     gpu_check("FFN gate", gpu_fetch_act(act, n_rows, F, dtype), ref, (size_t)n_rows * F, 3e-6, gpu_ulp(dtype));
 }
 static void the_gate_of_the_ffn_equals_its_twin(void **state) {
