@@ -19,8 +19,7 @@ static struct normed random_normed(uint32_t n_rows, uint32_t D, enum cuda_dtype 
         double squares = 0;
         for (uint32_t j = 0; j < D; j++) squares += (double)in.x[(size_t)r * D + j] * (double)in.x[(size_t)r * D + j];
         const double scale = 1 / sqrt(squares / D + 1e-5) / (double)down;
-        for (uint32_t j = 0; j < D; j++)
-            in.h[(size_t)r * D + j] = (float)((double)in.h[(size_t)r * D + j] * scale);
+        for (uint32_t j = 0; j < D; j++) in.h[(size_t)r * D + j] = (float)((double)in.h[(size_t)r * D + j] * scale);
     }
     return in;
 }
@@ -139,8 +138,8 @@ static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
             const double a = (double)y[(size_t)r * 2 * F + f], g = (double)y[(size_t)r * 2 * F + F + f];
             ref[(size_t)r * F + f] = (float)(a * g / (1 + exp(-g)));
         }
-    gpu_check("FFN gate of a product", gpu_fetch_act(act, n_rows, F, dtype), ref, (size_t)n_rows * F,
-              2e-5, gpu_ulp(dtype));
+    gpu_check("FFN gate of a product", gpu_fetch_act(act, n_rows, F, dtype), ref, (size_t)n_rows * F, 2e-5,
+              gpu_ulp(dtype));
 }
 static void a_product_with_the_gate_of_the_ffn_equals_its_twins(void **state) {
     (void)state;

@@ -242,8 +242,8 @@ static void fused_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         else {
             GPU_RUN(k_gates, &shape, in, splits, stride, in_c0, splits, stride_c0, g_b, t_b, n_rows, q, k, log_alpha,
                     c0);
-            GPU_RUN(k_gla, &shape, layer, &rows.device, rows.n_segs, q, k, log_alpha, c0, c1, c1_b, az, s, residual,
-                    act_norm, sums, act);
+            GPU_RUN(k_gla, &shape, layer, &rows.device, rows.n_segs, q, k, log_alpha, c0, c1, c1_b, az, NULL, s,
+                    residual, act_norm, sums, act);
         }
         states[fused] = gpu_fetch(shape.S, n_pool);
         read_outs[fused] = gpu_fetch_act(act, n_rows, E, dtype);
