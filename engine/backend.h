@@ -82,7 +82,8 @@ struct backend_ops {
     int (*slot_read)(struct backend *be, uint32_t slot, uint64_t pos, uint32_t layer, struct backend_layer_state *out,
                      struct rod_error *err);
     /* Every segment with another slot; sum of n_tok <= max_batch_tok, sum of n_out <= max_out. *logits: fp32 rows of
-     * vocab_size floats, in segment order, valid until the next call. A failure is a device fault. */
+     * vocab_size floats, in segment order, valid until the next call. A failure is a device fault. Not while a launched
+     * step is on its way. */
     int (*forward)(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                    struct rod_error *err);
     /* Sampling on the device, and steps launched ahead; all three NULL where there is none. After slot_zero: how the

@@ -68,7 +68,7 @@ static int choose_slots(const struct backend *be, const struct backend_config *c
                         struct rod_error *err) {
     size_t available = 0, total = 0;
     cudaMemGetInfo(&available, &total);
-    const uint64_t fit = available > (1u << 29) ? (available - (1u << 29)) / be->info.slot_bytes : 0;
+    const uint64_t fit = available > (1u << 29) ? (available - (1u << 29)) / (be->info.slot_bytes + sample_cuda_slot_bytes(be->shape.V)) : 0;
     const double session_mib = (double)be->info.slot_bytes / (1 << 20);
     if (fit < 2)
         return rod_fail(err, ROD_ENOMEM, "GPU memory: a session takes %.1f MiB, %.1f MiB are free", session_mib,
@@ -105,16 +105,18 @@ static int make_slots(struct backend *be, const struct backend_config *config, s
 
 static int make_rows(struct backend *be, struct rod_error *err) {
     const size_t N = be->info.max_batch_tok;
-    be->block_bytes = N * (6 * sizeof(int32_t) + sizeof(int64_t));
-    int rc = cuda_check(cudaMallocHost(&be->host_block, be->block_bytes), "taking pinned memory", err);
-    if (rc || !(be->block = cuda_take(be, be->block_bytes, "the rows of a step", err))) return rc ? rc : ROD_ENOMEM;
-    memset(be->host_block, 0, be->block_bytes);
-    for (int i = 0; i < 2; i++) {
-        int64_t *pos = i ? be->block : be->host_block;
+    const size_t bytes = N * (6 * sizeof(int32_t) + sizeof(int64_t));
+    int rc = cuda_check(cudaMallocHost(&be->host_block, 2 * bytes), "taking pinned memory", err);
+    if (rc || !(be->block = cuda_take(be, bytes, "the rows of a step", err))) return rc ? rc : ROD_ENOMEM;
+    memset(be->host_block, 0, 2 * bytes);
+    for (int i = 0; i < 3; i++) {
+        int64_t *pos = i == 2 ? be->block : (void *)((char *)be->host_block + (size_t)i * bytes);
         int32_t *p = (int32_t *)(pos + N);
-        *(i ? &be->rows : &be->host) = (struct cuda_rows){p, p + N, pos, p + 2 * N, p + 3 * N};
-        *(i ? &be->list : &be->host_list) = p + 4 * N;
-        *(i ? &be->out : &be->host_out) = p + 5 * N;
+        const struct cuda_rows rows = {p, p + N, pos, p + 2 * N, p + 3 * N};
+        if (i < 2)
+            be->host[i] = (struct cuda_step){rows, p + 4 * N, p + 5 * N};
+        else
+            be->rows = rows, be->list = p + 4 * N, be->out = p + 5 * N;
     }
     return 0;
 }
@@ -191,8 +193,9 @@ static void backend_cuda_close(struct backend *be) {
     if (!be) return;
     cudaSetDevice(be->device);
     if (be->stream) cudaStreamSynchronize(be->stream);
-    for (int i = 0; i < CUDA_N_BUCKETS; i++)
-        if (be->graphs[i]) cudaGraphExecDestroy(be->graphs[i]);
+    for (int i = 0; i < 2 * CUDA_N_BUCKETS; i++)
+        if (be->graphs[i % 2][i / 2]) cudaGraphExecDestroy(be->graphs[i % 2][i / 2]);
+    sample_cuda_close(be);
     for (size_t i = 0; i < be->n_allocations; i++) cudaFree(be->allocations[i]);
     if (be->host_block) cudaFreeHost(be->host_block);
     if (be->host_logits) cudaFreeHost(be->host_logits);
@@ -280,6 +283,7 @@ static int open_parts(struct backend *be, const struct model *model, const struc
     if (!rc) rc = make_rows(be, err);
     if (!rc) rc = make_workspaces(be, config, err);
     if (!rc) rc = make_slots(be, config, err);
+    if (!rc) rc = sample_cuda_open(be, logit_rows(be, config), err);
     if (!rc) rc = cuda_check(cudaStreamSynchronize(be->stream), "setting up", err);
     if (!rc) rc = forward_cuda_capture(be, err);
     return rc;
@@ -435,6 +439,9 @@ static const struct backend_ops backend_cuda = {
     .slot_zero = backend_cuda_slot_zero,
     .slot_read = backend_cuda_slot_read,
     .forward = forward_cuda,
+    .slot_sampling = sample_cuda_slot,
+    .launch = sample_cuda_launch,
+    .collect = sample_cuda_collect,
     .ceilings = backend_cuda_ceilings,
 };
 

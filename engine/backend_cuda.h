@@ -1,5 +1,6 @@
 /* backend_cuda.h - what the CUDA backend's files share: opening and slots (backend_cuda.c), the weights
- * (backend_cuda_load.c), a step (backend_cuda_forward.c).
+ * (backend_cuda_load.c), a step (backend_cuda_forward.c),
+ * its tokens (backend_cuda_sample.c).
  *
  * They are compiled into rodimus_cuda.so, with the kernels; engine/backend.c loads it.
  * Who owns what: struct backend owns all device memory, pinned memory, the stream and the graphs. Threads: one at a
@@ -35,10 +36,13 @@ struct backend {
 
     /* Of a step: the rows, in one block of pinned memory and its copy on the device. list: rows by phase of their
      * segment (pieces between multiples of the chunk); out: rows whose logits are wanted. */
-    struct cuda_rows host, rows;
-    int32_t *host_list, *list, *host_out, *out;
+    struct cuda_step host[2]; /* step n fills host[n % 2], while step n - 1 may still read the other */
+    struct cuda_rows rows;
+    int32_t *list, *out;
     void *host_block, *block;
-    size_t block_bytes;
+    uint64_t n_steps;
+    struct cuda_sampling_parts *sampling; /* backend_cuda_sample.c */
+    struct cuda_sampler sampler;
 
     /* Workspaces, fp32 but the activations (act_*). */
     float *x, *y, *squares, *row_scale, *az, *s, *in, *c0_part, *q, *k, *log_alpha, *c0, *sums, *d_part, *qkv, *aq,
@@ -46,8 +50,8 @@ struct backend {
     void *act_d, *act_e, *act_a, *act_q, *act_f;
     float *host_logits;
 
-    struct CUgraphExec_st *graphs[CUDA_N_BUCKETS]; /* cudaGraphExec_t */
-    uint64_t fault_step, n_steps;                  /* backend_config.fault_step */
+    struct CUgraphExec_st *graphs[2][CUDA_N_BUCKETS]; /* cudaGraphExec_t; 0: logits to the host, 1: tokens */
+    uint64_t fault_step; /* backend_config.fault_step */
     void **allocations;
     size_t n_allocations;
 };
@@ -59,6 +63,18 @@ int forward_cuda_capture(struct backend *be, struct rod_error *err);
 /* Uploads and packs every weight. */
 int load_cuda(struct backend *be, const struct model *model, const struct backend_config *config,
               struct rod_error *err);
+/* Starts a step, to end with logits in host_logits or (sample) with this turn's tokens. *n_out: its rows of them. */
+int forward_cuda_start(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, bool sample,
+                       uint32_t *n_out, struct rod_error *err);
+
+/* n_rows: most rows of logits. After the slots, before forward_cuda_capture. */
+int sample_cuda_open(struct backend *be, size_t n_rows, struct rod_error *err);
+void sample_cuda_close(struct backend *be);
+size_t sample_cuda_slot_bytes(uint32_t V); /* on the device, beside the slot's state */
+int sample_cuda_slot(struct backend *be, uint32_t slot, const struct backend_sampling *sampling, struct rod_error *err);
+int sample_cuda_launch(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err);
+int sample_cuda_collect(struct backend *be, const struct backend_token **tokens, struct rod_error *err);
+
 /* Device memory that lives as long as the backend; NULL with what was asked for and what is free. */
 void *cuda_take(struct backend *be, size_t bytes, const char *what, struct rod_error *err);
 /* rc: a cudaError_t. 0, or ROD_EDEVICE with what was being done. */

@@ -11,6 +11,7 @@
 struct step {
     uint32_t n_rows, n_segs, n_out, n_phases, phase_end[64];
     bool single; /* one token a session */
+    bool sample; /* its logits become tokens on the device */
 };
 
 /* pending: partial sums that the layer before left to add, row_sums of a norm whose scale they still want. */
@@ -146,6 +147,8 @@ static void enqueue_many(struct backend *be, const struct step *st) {
 
 static void enqueue_step(struct backend *be, const struct step *st) {
     const struct model_dims *d = &be->d;
+    const struct cuda_step to = {be->rows, be->list, be->out};
+    k_step_rows(&be->sampler, be->host, &to, st->n_rows, st->n_segs, st->n_out, be->stream);
     k_embed(&be->embed, &be->rows, st->n_rows, d->scale_embed ? sqrtf((float)d->M) : 1.0f, be->x, be->inv_freq,
             d->rot_dim / 2, be->turn, be->stream);
     if (d->norm_embed) k_norm_rows(be->x, be->embed_norm, be->shape.norm_eps, st->n_rows, be->shape.D, be->stream);
@@ -153,7 +156,9 @@ static void enqueue_step(struct backend *be, const struct step *st) {
         enqueue_few(be, st);
     else
         enqueue_many(be, st);
-    if (st->n_out)
+    if (st->n_out && st->sample)
+        k_sample(&be->sampler, &be->rows, be->out, st->n_out, be->logits, be->stream);
+    else if (st->n_out)
         cudaMemcpyAsync(be->host_logits, be->logits, (size_t)st->n_out * be->shape.V * sizeof(float),
                         cudaMemcpyDeviceToHost, be->stream);
 }
@@ -164,34 +169,44 @@ static uint32_t bucket_of(uint32_t n) {
     return b;
 }
 
-int forward_cuda_capture(struct backend *be, struct rod_error *err) {
-    for (uint32_t b = 0; b < CUDA_N_BUCKETS; b++) {
-        const uint32_t n = 1u << b;
-        if (n > be->info.max_batch_tok || n / 2 >= be->info.n_slots) break;
-        struct step st = {.n_rows = n, .n_segs = n, .n_out = n, .n_phases = 1, .phase_end = {n}, .single = true};
-        cudaGraph_t graph = NULL;
-        int rc = cuda_check(cudaStreamBeginCapture(be->stream, cudaStreamCaptureModeThreadLocal),
-                            "capturing a decode step", err);
-        if (rc) return rc;
-        cudaMemcpyAsync(be->block, be->host_block, be->block_bytes, cudaMemcpyHostToDevice, be->stream);
-        enqueue_step(be, &st);
-        rc = cuda_check(cudaStreamEndCapture(be->stream, &graph), "capturing a decode step", err);
-        if (!rc)
-            rc = cuda_check(cudaGraphInstantiate(&be->graphs[b], graph, 0), "building the graph of a decode step", err);
-        if (graph) cudaGraphDestroy(graph);
-        if (rc) return rc;
-    }
-    return 0;
+static int capture(struct backend *be, uint32_t b, bool sample, struct rod_error *err) {
+    const uint32_t n = 1u << b;
+    const struct step st = {
+        .n_rows = n, .n_segs = n, .n_out = n, .n_phases = 1, .phase_end = {n}, .single = true, .sample = sample};
+    cudaGraph_t graph = NULL;
+    int rc = cuda_check(cudaStreamBeginCapture(be->stream, cudaStreamCaptureModeThreadLocal), "capturing a decode step",
+                        err);
+    if (rc) return rc;
+    enqueue_step(be, &st);
+    rc = cuda_check(cudaStreamEndCapture(be->stream, &graph), "capturing a decode step", err);
+    if (!rc)
+        rc = cuda_check(cudaGraphInstantiate(&be->graphs[sample][b], graph, 0), "building the graph of a decode step",
+                        err);
+    if (graph) cudaGraphDestroy(graph);
+    return rc;
 }
 
-int forward_cuda(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
-                 struct rod_error *err) {
-    if (be->fault_step && ++be->n_steps == be->fault_step) k_fault(be->stream);
-    int32_t *tok = (int32_t *)(uintptr_t)be->host.tok, *slot = (int32_t *)(uintptr_t)be->host.slot;
-    int32_t *seg_first = (int32_t *)(uintptr_t)be->host.seg_first, *seg_n = (int32_t *)(uintptr_t)be->host.seg_n;
-    int64_t *pos = (int64_t *)(uintptr_t)be->host.pos;
+int forward_cuda_capture(struct backend *be, struct rod_error *err) {
+    int rc = 0;
+    for (uint32_t b = 0; !rc && b < CUDA_N_BUCKETS; b++) {
+        if (1u << b > be->info.max_batch_tok || 1u << b >> 1 >= be->info.n_slots) break;
+        rc = capture(be, b, false, err);
+        if (!rc) rc = capture(be, b, true, err);
+    }
+    return rc;
+}
+
+int forward_cuda_start(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, bool sample,
+                       uint32_t *n_out, struct rod_error *err) {
+    const struct cuda_step *host = &be->host[be->n_steps % 2];
+    int32_t *tok = (int32_t *)(uintptr_t)host->rows.tok, *slot = (int32_t *)(uintptr_t)host->rows.slot;
+    int32_t *seg_first = (int32_t *)(uintptr_t)host->rows.seg_first, *seg_n = (int32_t *)(uintptr_t)host->rows.seg_n;
+    int64_t *pos = (int64_t *)(uintptr_t)host->rows.pos;
+    int32_t *list = (int32_t *)(uintptr_t)host->list, *out = (int32_t *)(uintptr_t)host->out;
     const uint32_t chunk = be->info.chunk_tok;
-    struct step st = {.n_segs = n_segs};
+    struct step st = {.n_segs = n_segs, .sample = sample};
+    cudaSetDevice(be->device); /* of this thread */
+    if (be->fault_step && be->n_steps + 1 == be->fault_step) k_fault(be->stream);
     bool decode = true;
     for (uint32_t i = 0; i < n_segs; i++) {
         assert(segs[i].slot < be->info.n_slots && segs[i].n_tok > 0 && segs[i].n_out <= segs[i].n_tok);
@@ -200,20 +215,22 @@ int forward_cuda(struct backend *be, const struct backend_segment *segs, uint32_
         seg_first[i] = (int32_t)st.n_rows;
         seg_n[i] = (int32_t)segs[i].n_tok;
         for (uint32_t t = 0; t < segs[i].n_tok; t++, st.n_rows++) {
-            tok[st.n_rows] = segs[i].tok[t];
+            tok[st.n_rows] = segs[i].tok ? segs[i].tok[t] : -1;
             slot[st.n_rows] = (int32_t)segs[i].slot;
             pos[st.n_rows] = (int64_t)(segs[i].pos + t);
-            if (t + segs[i].n_out >= segs[i].n_tok) be->host_out[st.n_out++] = (int32_t)st.n_rows;
+            if (t + segs[i].n_out >= segs[i].n_tok) out[st.n_out++] = (int32_t)st.n_rows;
         }
     }
+    *n_out = st.n_out;
     if (st.n_rows == 0) return 0;
+    be->n_steps++;
     uint32_t b = bucket_of(n_segs);
-    if (decode && b < CUDA_N_BUCKETS && be->graphs[b]) {
+    if (decode && b < CUDA_N_BUCKETS && be->graphs[sample][b]) {
         for (uint32_t r = n_segs; r < 1u << b; r++) { /* padding rows work in a slot that nobody owns */
             tok[r] = 0, slot[r] = (int32_t)be->info.n_slots, pos[r] = 0, seg_first[r] = (int32_t)r, seg_n[r] = 1;
         }
-        for (uint32_t r = 0; r < 1u << b; r++) be->host_list[r] = be->host_out[r] = (int32_t)r;
-        int rc = cuda_check(cudaGraphLaunch(be->graphs[b], be->stream), "starting a decode step", err);
+        for (uint32_t r = 0; r < 1u << b; r++) list[r] = out[r] = (int32_t)r;
+        int rc = cuda_check(cudaGraphLaunch(be->graphs[sample][b], be->stream), "starting a decode step", err);
         if (rc) return rc;
     } else {
         uint32_t n_listed = 0;
@@ -222,16 +239,23 @@ int forward_cuda(struct backend *be, const struct backend_segment *segs, uint32_
             assert(phase < sizeof st.phase_end / sizeof *st.phase_end);
             for (uint32_t i = 0, r = 0; i < n_segs; i++)
                 for (uint32_t t = 0; t < segs[i].n_tok; t++, r++)
-                    if ((segs[i].pos + t) / chunk - segs[i].pos / chunk == phase)
-                        be->host_list[n_listed++] = (int32_t)r;
+                    if ((segs[i].pos + t) / chunk - segs[i].pos / chunk == phase) list[n_listed++] = (int32_t)r;
             st.phase_end[phase] = n_listed;
             st.n_phases = phase + 1;
         }
-        cudaMemcpyAsync(be->block, be->host_block, be->block_bytes, cudaMemcpyHostToDevice, be->stream);
         enqueue_step(be, &st);
         int rc = cuda_check(cudaGetLastError(), "launching a step", err);
         if (rc) return rc;
     }
+    be->info.host_bytes = (uint64_t)st.n_rows * 32;
+    if (!sample) be->info.host_bytes += (uint64_t)st.n_out * be->shape.V * sizeof(float);
+    return 0;
+}
+
+int forward_cuda(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
+                 struct rod_error *err) {
+    uint32_t n_out;
+    int rc = forward_cuda_start(be, segs, n_segs, false, &n_out, err);
     *logits = be->host_logits;
-    return cuda_check(cudaStreamSynchronize(be->stream), "running a step", err);
+    return rc ? rc : cuda_check(cudaStreamSynchronize(be->stream), "running a step", err);
 }

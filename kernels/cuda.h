@@ -167,6 +167,72 @@ void k_few_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, 
                        const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
                        uint32_t n_rows, void *stream);
 
+/* ---- sampling ---- */
+
+enum { CUDA_MAX_TOP = 20, CUDA_ADMIT_IDS = 512, CUDA_SAMPLE_MAX_V = 2048 * 1024 };
+enum { CUDA_TOKEN_NAN = 1, CUDA_TOKEN_FORBIDDEN, CUDA_TOKEN_INFINITE }; /* as enum sampler_status */
+
+/* How a slot's tokens are chosen (engine/sampler.h), and how far it is. */
+struct cuda_sampling {
+    uint64_t seed;
+    float temperature, top_p, typical_p, repetition_penalty, frequency_penalty, presence_penalty;
+    float min_logit; /* log(min_p) * temperature: how far below the largest logit min_p reaches; -INFINITY = no limit */
+    int32_t top_k, n_logprobs, last; /* last: the token that the next step reads */
+    uint32_t min_tokens, max_tokens, n_generated;
+    bool biased, penalised, ended;
+};
+/* What a row gave. logprob and the top ones as the slot's n_logprobs asks. */
+struct cuda_token {
+    int32_t id;
+    float logprob;
+    uint8_t status, ended, masked, n_top; /* masked: the row's slot had ended; the rest is not written */
+    int32_t top_id[CUDA_MAX_TOP];
+    float top_logprob[CUDA_MAX_TOP];
+};
+/* Of a piece of a row: largest logits with their ids, after and before adjustment; smallest one; sum of exp(raw - its
+ * largest); whether one is not finite. */
+struct cuda_piece {
+    unsigned long long best, raw_best;
+    float low, raw_sum;
+    uint32_t broken, unused;
+};
+struct cuda_sampler { /* by value */
+    uint32_t V, n_slots;
+    struct cuda_sampling *slots;  /* [n_slots] */
+    uint32_t *marks;              /* [n_slots][V]: end id, seen, how often generated */
+    float *bias;                  /* [n_slots][V], read where the slot is biased */
+    struct cuda_piece *pieces;    /* [most rows][cuda_sample_pieces(V)] */
+    uint32_t *turn;               /* steps so far: which of two blocks and results is this step's */
+    struct cuda_token *tokens[2]; /* [most rows], in the host's memory */
+};
+/* A step's rows with the lists that go with them. tok -1: the slot's last token. */
+struct cuda_step {
+    struct cuda_rows rows;
+    const int32_t *list, *out;
+};
+/* A slot's sampling, or (first = false) more of its ids; pinned memory. */
+struct cuda_admission {
+    struct cuda_sampling sampling;
+    uint32_t slot, n_end_ids, n_bias;
+    bool first;
+    int32_t end_ids[CUDA_ADMIT_IDS], bias_ids[CUDA_ADMIT_IDS];
+    float bias[CUDA_ADMIT_IDS];
+};
+uint32_t cuda_sample_pieces(uint32_t V);
+/* The slot's marks were zeroed before, and its bias if it has one. Bias of one id is added in order. */
+void k_admit(const struct cuda_sampler *s, const struct cuda_admission *host, void *stream);
+/* First kernel of a step: this turn's rows from pinned memory to the device. A row that reads its slot's last token
+ * works in the padding slot if the slot has ended; other tokens are marked as seen where penalties need it. Ends the
+ * turn's input: the host may write it again when the step is done. Bytes over PCIe: 32 a row. */
+void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[2], const struct cuda_step *device,
+                 uint32_t n_rows, uint32_t n_segs, uint32_t n_out, void *stream);
+/* A token for each row out[0..n_out) with logits [n_out][V]; results go to s->tokens of this turn. Masses are integers,
+ * 2^40 for the largest logit, so sums have no order; log-probabilities are summed by pieces of 2,048 in order. Bytes:
+ * logits once (greedy), 2 times (a draw over all), 4 times (top_p or top_k). Twin engine/sampler.c, which rounds masses
+ * to fp32. V up to CUDA_SAMPLE_MAX_V. */
+void k_sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out,
+              const float *logits, void *stream);
+
 /* A kernel that traps, for tests of a fault: nothing runs in this process's context afterwards. */
 void k_fault(void *stream);
 

@@ -35,7 +35,11 @@
     X(k_few_ffn)                                                                                                       \
     X(k_few_residual)                                                                                                  \
     X(k_few_linear_pair)                                                                                               \
-    X(k_gather_rows)
+    X(k_gather_rows)                                                                                                   \
+    X(cuda_sample_pieces)                                                                                              \
+    X(k_admit)                                                                                                         \
+    X(k_step_rows)                                                                                                     \
+    X(k_sample)
 
 struct under_test {
     const char *(*open)(void **stream); /* the first usable GPU */

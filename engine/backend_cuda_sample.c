@@ -1,0 +1,178 @@
+/* backend_cuda_sample.c - sampling on the GPU seen from the host: a slot's wishes go in by a ring of pinned pieces, a
+ * step's tokens come back in pinned memory, two steps at a time. */
+#include "backend_cuda.h"
+
+#include <cuda_runtime.h>
+
+#include <assert.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static_assert(CUDA_MAX_TOP == SAMPLER_MAX_TOP, "a row's top log-probabilities fit");
+static_assert((int)CUDA_TOKEN_NAN == SAMPLER_NAN && (int)CUDA_TOKEN_FORBIDDEN == SAMPLER_FORBIDDEN &&
+                  (int)CUDA_TOKEN_INFINITE == SAMPLER_INFINITE,
+              "one list of statuses");
+
+enum { RING = 64 }; /* admissions on their way before the host waits for the oldest */
+
+struct cuda_sampling_parts {
+    struct cuda_admission *ring; /* [RING], pinned */
+    cudaEvent_t admitted[RING];
+    uint64_t n_admissions;
+    cudaEvent_t done[2]; /* of the steps on their way, by turn */
+    uint32_t n_out[2];
+    uint64_t n_launched, n_collected;
+    uint64_t turn[2]; /* be->n_steps when launched */
+    struct backend_token *tokens;
+};
+
+/* ---- open and close ---- */
+
+size_t sample_cuda_slot_bytes(uint32_t V) { return (sizeof(uint32_t) + sizeof(float)) * (size_t)V + 512; }
+
+static int open_memory(struct backend *be, size_t n_rows, struct rod_error *err) {
+    struct cuda_sampler *s = &be->sampler;
+    const size_t slots = be->info.n_slots * sizeof *s->slots, per_slot = be->info.n_slots * (size_t)s->V;
+    const char *what = "the slots' sampling";
+    if (!(s->slots = cuda_take(be, slots, what, err)) ||
+        !(s->marks = cuda_take(be, per_slot * sizeof *s->marks, what, err)) ||
+        !(s->bias = cuda_take(be, per_slot * sizeof *s->bias, what, err)) ||
+        !(s->pieces = cuda_take(be, n_rows * cuda_sample_pieces(s->V) * sizeof *s->pieces, what, err)) ||
+        !(s->turn = cuda_take(be, sizeof *s->turn, what, err)))
+        return err ? err->code : ROD_ENOMEM;
+    int rc = cuda_check(cudaMemsetAsync(s->slots, 0, slots, be->stream), "clearing the slots' sampling", err);
+    if (!rc) rc = cuda_check(cudaMemsetAsync(s->turn, 0, sizeof *s->turn, be->stream), "clearing the turn", err);
+    for (int i = 0; !rc && i < 2; i++)
+        rc = cuda_check(cudaMallocHost((void **)&s->tokens[i], n_rows * sizeof *s->tokens[i]),
+                        "taking pinned memory for tokens", err);
+    if (!rc)
+        rc = cuda_check(cudaMallocHost((void **)&be->sampling->ring, RING * sizeof(struct cuda_admission)),
+                        "taking pinned memory for admissions", err);
+    return rc;
+}
+
+int sample_cuda_open(struct backend *be, size_t n_rows, struct rod_error *err) {
+    be->sampler = (struct cuda_sampler){.V = be->shape.V, .n_slots = be->info.n_slots};
+    if (be->shape.V > CUDA_SAMPLE_MAX_V)
+        return rod_fail(err, ROD_EUNSUPPORTED, "the CUDA backend samples from up to %d tokens, this model has %u",
+                        CUDA_SAMPLE_MAX_V, be->shape.V);
+    be->sampling = calloc(1, sizeof *be->sampling);
+    if (be->sampling) be->sampling->tokens = calloc(n_rows, sizeof *be->sampling->tokens);
+    if (!be->sampling || !be->sampling->tokens) return rod_fail(err, ROD_ENOMEM, "no memory for the tokens of a step");
+    int rc = open_memory(be, n_rows, err);
+    for (int i = 0; !rc && i < RING; i++)
+        rc = cuda_check(
+            cudaEventCreateWithFlags(&be->sampling->admitted[i], cudaEventDisableTiming | cudaEventBlockingSync),
+            "making an event", err);
+    /* Waiting blocks: the next step is on its way meanwhile, so the time to wake up (tens of us) costs nothing, where
+     * spinning would take a core for the whole step. */
+    for (int i = 0; !rc && i < 2; i++)
+        rc =
+            cuda_check(cudaEventCreateWithFlags(&be->sampling->done[i], cudaEventDisableTiming | cudaEventBlockingSync),
+                       "making an event", err);
+    return rc;
+}
+
+void sample_cuda_close(struct backend *be) {
+    struct cuda_sampling_parts *p = be->sampling;
+    if (!p) return;
+    for (int i = 0; i < RING; i++)
+        if (p->admitted[i]) cudaEventDestroy(p->admitted[i]);
+    for (int i = 0; i < 2; i++) {
+        if (p->done[i]) cudaEventDestroy(p->done[i]);
+        if (be->sampler.tokens[i]) cudaFreeHost(be->sampler.tokens[i]);
+    }
+    if (p->ring) cudaFreeHost(p->ring);
+    free(p->tokens);
+    free(p);
+    be->sampling = NULL;
+}
+
+/* ---- a slot's sampling ---- */
+
+static uint32_t take_ids(size_t *done, size_t n) {
+    const size_t left = n - *done, now = left < CUDA_ADMIT_IDS ? left : CUDA_ADMIT_IDS;
+    *done += now;
+    return (uint32_t)now;
+}
+
+int sample_cuda_slot(struct backend *be, uint32_t slot, const struct backend_sampling *in, struct rod_error *err) {
+    const struct rod_sampling *sp = in->sampling;
+    const struct cuda_sampler *s = &be->sampler;
+    struct cuda_sampling_parts *p = be->sampling;
+    cudaSetDevice(be->device);
+    cudaMemsetAsync(s->marks + (size_t)slot * s->V, 0, s->V * sizeof *s->marks, be->stream);
+    if (in->n_bias) cudaMemsetAsync(s->bias + (size_t)slot * s->V, 0, s->V * sizeof *s->bias, be->stream);
+    size_t n_ids = 0, n_bias = 0;
+    for (bool first = true; first || n_ids < in->n_end_ids || n_bias < in->n_bias; first = false) {
+        const uint64_t at = p->n_admissions++ % RING;
+        struct cuda_admission *a = &p->ring[at];
+        int rc = cuda_check(cudaEventSynchronize(p->admitted[at]), "giving a slot its sampling", err);
+        if (rc) return rc;
+        *a = (struct cuda_admission){.slot = slot, .first = first};
+        a->sampling = (struct cuda_sampling){
+            .seed = sp->seed,
+            .temperature = sp->temperature,
+            .top_p = sp->top_p,
+            .typical_p = sp->typical_p,
+            .repetition_penalty = sp->repetition_penalty,
+            .frequency_penalty = sp->frequency_penalty,
+            .presence_penalty = sp->presence_penalty,
+            .min_logit = sp->min_p > 0 ? logf(sp->min_p) * sp->temperature : -INFINITY,
+            .top_k = sp->top_k,
+            .n_logprobs = in->n_logprobs,
+            .min_tokens = in->min_tokens,
+            .max_tokens = in->max_tokens,
+            .biased = in->n_bias > 0,
+            .penalised = sp->frequency_penalty != 0 || sp->presence_penalty != 0 || sp->repetition_penalty != 1,
+        };
+        const int32_t *ids = in->end_ids + n_ids;
+        const struct rod_bias *bias = in->bias + n_bias;
+        a->n_end_ids = take_ids(&n_ids, in->n_end_ids);
+        a->n_bias = take_ids(&n_bias, in->n_bias);
+        if (a->n_end_ids) memcpy(a->end_ids, ids, a->n_end_ids * sizeof *ids);
+        for (uint32_t i = 0; i < a->n_bias; i++) a->bias_ids[i] = bias[i].id, a->bias[i] = bias[i].bias;
+        k_admit(s, a, be->stream);
+        rc = cuda_check(cudaEventRecord(p->admitted[at], be->stream), "giving a slot its sampling", err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+/* ---- steps ---- */
+
+int sample_cuda_launch(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err) {
+    struct cuda_sampling_parts *p = be->sampling;
+    assert(p->n_launched - p->n_collected < 2);
+    const uint64_t at = p->n_launched % 2;
+    p->turn[at] = be->n_steps % 2;
+    int rc = forward_cuda_start(be, segs, n_segs, true, &p->n_out[at], err);
+    if (!rc) rc = cuda_check(cudaEventRecord(p->done[at], be->stream), "starting a step", err);
+    p->n_launched++;
+    return rc;
+}
+
+int sample_cuda_collect(struct backend *be, const struct backend_token **tokens, struct rod_error *err) {
+    struct cuda_sampling_parts *p = be->sampling;
+    assert(p->n_collected < p->n_launched);
+    const uint64_t at = p->n_collected++ % 2;
+    int rc = cuda_check(cudaEventSynchronize(p->done[at]), "running a step", err);
+    if (rc) return rc;
+    be->info.host_bytes = 0; /* of this step: its rows in, its tokens out */
+    for (uint32_t i = 0; i < p->n_out[at]; i++) {
+        const struct cuda_token *from = &be->sampler.tokens[p->turn[at]][i];
+        struct backend_token *to = &p->tokens[i];
+        to->status = (enum sampler_status)from->status;
+        to->ended = from->ended;
+        to->masked = from->masked;
+        to->picked.id = from->id;
+        to->picked.logprob = from->logprob;
+        to->picked.n_top = from->masked ? 0 : from->n_top;
+        for (uint32_t k = 0; k < to->picked.n_top; k++)
+            to->picked.top[k] = (struct rod_logprob){from->top_id[k], from->top_logprob[k]};
+        be->info.host_bytes += 32 + 12 + 8 * (uint64_t)to->picked.n_top;
+    }
+    *tokens = p->tokens;
+    return 0;
+}

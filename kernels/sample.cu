@@ -1,0 +1,505 @@
+// sample.cu - from rows of logits to tokens, and the rows of a step: what the host wrote, with the tokens that the last step drew.
+//
+// A probability is an integer here: 2^40 for the largest logit, fewer for the others. Sums of integers are the same in any order, so
+// shared counters may be added to as threads come, and a draw still is a function of its row alone.
+#include "common.cuh"
+#include <cfloat>
+
+using u64 = unsigned long long;
+
+enum { PIECE = 2048, PIECE_THREADS = 256, PICK_THREADS = 1024, WARPS = PICK_THREADS / 32, BINS = PICK_THREADS, LIST = PICK_THREADS };
+constexpr uint32_t MARK_END = 1u << 31, MARK_SEEN = 1u << 30, MARK_COUNT = MARK_SEEN - 1;
+
+// ---- order: larger is more wanted; equal logits in order of id ----
+
+__device__ __forceinline__ uint32_t ordered(float x) {
+    uint32_t bits = __float_as_uint(__fadd_rn(x, 0.0f)); // -0 is 0
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+__device__ __forceinline__ float from_ordered(uint32_t o) { return __uint_as_float(o & 0x80000000u ? o & 0x7fffffffu : ~o); }
+__device__ __forceinline__ u64 key_of(float x, uint32_t id) { return (u64)ordered(x) << 32 | (0xffffffffu - id); }
+__device__ __forceinline__ uint32_t id_of(u64 key) { return 0xffffffffu - (uint32_t)key; }
+__device__ __forceinline__ float logit_of(u64 key) { return from_ordered((uint32_t)(key >> 32)); }
+
+__device__ __forceinline__ u64 warp_max(u64 x) {
+#pragma unroll
+    for (int i = 16; i; i >>= 1) {
+        u64 other = __shfl_xor_sync(0xffffffffu, x, i);
+        x = other > x ? other : x;
+    }
+    return x;
+}
+__device__ __forceinline__ u64 warp_total(u64 x) {
+#pragma unroll
+    for (int i = 16; i; i >>= 1) x += __shfl_xor_sync(0xffffffffu, x, i);
+    return x;
+}
+__device__ __forceinline__ u64 warp_scan(u64 x) { // inclusive
+#pragma unroll
+    for (int i = 1; i < 32; i *= 2) {
+        u64 before = __shfl_up_sync(0xffffffffu, x, i);
+        if ((threadIdx.x & 31) >= i) x += before;
+    }
+    return x;
+}
+
+// ---- a row after bias, bans and penalties: the same operations in the same order as on the CPU, so the same bits ----
+
+struct adjusted_row {
+    const float *logits, *bias; // bias, marks: NULL where the row has none
+    const uint32_t *marks;
+    float repetition, frequency, presence;
+    bool banned, penalised;
+    uint32_t V;
+
+    __device__ adjusted_row(const cuda_sampler &s, const cuda_sampling &sp, uint32_t slot, const float *row) : logits(row), V(s.V) {
+        banned = sp.n_generated < sp.min_tokens;
+        penalised = sp.penalised;
+        bias = sp.biased ? s.bias + (size_t)slot * V : NULL;
+        marks = banned || penalised ? s.marks + (size_t)slot * V : NULL;
+        repetition = sp.repetition_penalty, frequency = sp.frequency_penalty, presence = sp.presence_penalty;
+    }
+    __device__ float operator()(float v, uint32_t i) const {
+        if (bias) v = __fadd_rn(v, bias[i]);
+        if (!marks) return v;
+        const uint32_t mark = marks[i], n = mark & MARK_COUNT;
+        if (banned && mark & MARK_END) v = -INFINITY;
+        if (!penalised || !(mark & MARK_SEEN)) return v;
+        v = v > 0 ? __fdiv_rn(v, repetition) : __fmul_rn(v, repetition);
+        return n ? __fsub_rn(v, __fadd_rn(__fmul_rn((float)n, frequency), presence)) : v;
+    }
+};
+
+// ---- first kernel: pieces of a row ----
+
+uint32_t cuda_sample_pieces(uint32_t V) { return (V + PIECE - 1) / PIECE; }
+
+__global__ void __launch_bounds__(PIECE_THREADS)
+pieces_kernel(cuda_sampler s, const int32_t *slots, const int32_t *out, const float *logits, cuda_piece *pieces) {
+    __shared__ float shared[32];
+    __shared__ cuda_piece warps[PIECE_THREADS / 32];
+    let_next_start();
+    wait_for_inputs();
+    const uint32_t slot = (uint32_t)slots[out[blockIdx.y]], first = blockIdx.x * PIECE;
+    if (slot >= s.n_slots) return;
+    const adjusted_row row(s, s.slots[slot], slot, logits + (size_t)blockIdx.y * s.V);
+    const bool logprobs = s.slots[slot].n_logprobs >= 0;
+    float raw[PIECE / PIECE_THREADS];
+    cuda_piece mine = {0, 0, INFINITY, 0, 0, 0};
+#pragma unroll
+    for (int j = 0; j < PIECE / PIECE_THREADS; j++) {
+        const uint32_t i = first + j * PIECE_THREADS + threadIdx.x;
+        raw[j] = i < s.V ? row.logits[i] : -INFINITY;
+    }
+#pragma unroll
+    for (int j = 0; j < PIECE / PIECE_THREADS; j++) {
+        const uint32_t i = first + j * PIECE_THREADS + threadIdx.x;
+        if (i >= s.V) break;
+        const float v = row(raw[j], i);
+        const u64 key = key_of(v, i), raw_key = key_of(raw[j], i);
+        mine.broken |= !(fabsf(raw[j]) <= FLT_MAX);
+        mine.best = key > mine.best ? key : mine.best;
+        mine.raw_best = raw_key > mine.raw_best ? raw_key : mine.raw_best;
+        mine.low = fminf(mine.low, v);
+    }
+    mine.best = warp_max(mine.best);
+    mine.raw_best = warp_max(mine.raw_best);
+    mine.broken = __any_sync(0xffffffffu, mine.broken);
+#pragma unroll
+    for (int i = 16; i; i >>= 1) mine.low = fminf(mine.low, __shfl_xor_sync(0xffffffffu, mine.low, i));
+    if ((threadIdx.x & 31) == 0) warps[threadIdx.x / 32] = mine;
+    __syncthreads(); // the warps' results before they are merged
+    mine = warps[0];
+    for (uint32_t w = 1; w < PIECE_THREADS / 32; w++) {
+        mine.best = warps[w].best > mine.best ? warps[w].best : mine.best;
+        mine.raw_best = warps[w].raw_best > mine.raw_best ? warps[w].raw_best : mine.raw_best;
+        mine.low = fminf(mine.low, warps[w].low);
+        mine.broken |= warps[w].broken;
+    }
+    if (logprobs) { // the same for the whole block
+        const float max = logit_of(mine.raw_best);
+        float sum = 0;
+#pragma unroll
+        for (int j = 0; j < PIECE / PIECE_THREADS; j++) sum += expf(raw[j] - max);
+        mine.raw_sum = block_sum(sum, shared);
+    }
+    if (threadIdx.x == 0) pieces[(size_t)blockIdx.y * gridDim.x + blockIdx.x] = mine;
+}
+
+// ---- second kernel: a block takes a row's pieces, and its logits again where it draws ----
+
+struct pick_shared {
+    uint32_t lo[BINS], hi[BINS]; // 64-bit counters in halves: shared memory adds 32 bits at a time
+    u64 list[LIST], weight[LIST], warps[WARPS], found, before;
+    double reals[WARPS];
+    uint32_t bin, n_list;
+};
+
+__device__ __forceinline__ void add64(uint32_t *lo, uint32_t *hi, u64 v) {
+    const uint32_t low = (uint32_t)v, old = atomicAdd(lo, low), high = (uint32_t)(v >> 32) + (old + low < old);
+    if (high) atomicAdd(hi, high);
+}
+
+// The largest over the block; all threads have it.
+__device__ u64 block_max(u64 x, pick_shared &sh) {
+    x = warp_max(x);
+    __syncthreads(); // everyone has read the last result
+    if ((threadIdx.x & 31) == 0) sh.warps[threadIdx.x / 32] = x;
+    __syncthreads(); // the warps' results
+    return warp_max(sh.warps[threadIdx.x & 31]);
+}
+// The sum over the block, and what the warps before this one have.
+__device__ u64 block_total(u64 x, pick_shared &sh, u64 *warps_before) {
+    x = warp_total(x);
+    __syncthreads(); // everyone has read the last result
+    if ((threadIdx.x & 31) == 0) sh.warps[threadIdx.x / 32] = x;
+    __syncthreads(); // the warps' sums
+    const u64 upto = warp_scan(sh.warps[threadIdx.x & 31]);
+    const uint32_t w = threadIdx.x / 32;
+    *warps_before = w ? __shfl_sync(0xffffffffu, upto, w - 1) : 0;
+    return __shfl_sync(0xffffffffu, upto, 31);
+}
+__device__ double block_total(double x, pick_shared &sh) {
+#pragma unroll
+    for (int i = 16; i; i >>= 1) x += __shfl_xor_sync(0xffffffffu, x, i);
+    __syncthreads(); // everyone has read the last result
+    if ((threadIdx.x & 31) == 0) sh.reals[threadIdx.x / 32] = x;
+    __syncthreads(); // the warps' sums
+    double sum = 0;
+    for (uint32_t w = 0; w < WARPS; w++) sum += sh.reals[w];
+    return sum;
+}
+
+// A warp's run of n elements from first on: the w-th of 32 equal ones, a multiple of 32 long.
+__device__ __forceinline__ uint32_t run_len(uint32_t n) { return (n + PICK_THREADS - 1) / PICK_THREADS * 32; }
+
+// visit(id, logit) for [first, first + n), each warp its run in order of id.
+template <class Visit> __device__ __forceinline__ void scan(const adjusted_row &row, uint32_t first, uint32_t n, Visit visit) {
+    const uint32_t len = run_len(n), begin = threadIdx.x / 32 * len, end = begin + len < n ? begin + len : n;
+    for (uint32_t i = begin + (threadIdx.x & 31); i < end; i += 8 * 32) {
+        float v[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++) v[j] = i + j * 32 < end ? row.logits[first + i + j * 32] : 0.0f; // all loads first
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            if (i + j * 32 < end) visit(first + i + j * 32, row(v[j], first + i + j * 32));
+    }
+}
+
+// What the filters left, and what a token weighs.
+struct draw_state {
+    float max, scale, bins_per_y;
+    u64 cut;                       // kept: key >= cut
+    bool typical;
+    double mean;                   // of y over what was kept before typical_p
+    u64 typical_cut;
+
+    __device__ float y(float x) const { return (max - x) * scale; } // how far below the best, in units of the exponent
+    __device__ u64 mass(float x) const {
+        float e;
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(y(x) * -1.4426950408889634f));
+        const uint32_t bits = __float_as_uint(e), shift = 127 - (bits >> 23);
+        return shift > 40 ? 0 : ((u64)(bits & 0x7fffff | 0x800000) << 17) >> shift;
+    }
+    __device__ u64 typical_key(float x, uint32_t i) const {
+        return (u64)~ordered((float)fabs((double)y(x) - mean)) << 32 | (0xffffffffu - i);
+    }
+    __device__ bool keeps(float x, uint32_t i) const { return key_of(x, i) >= cut && (!typical || typical_key(x, i) >= typical_cut); }
+    __device__ u64 kept_mass(float x, uint32_t i) const { return keeps(x, i) ? mass(x) : 0; }
+};
+
+// In which counter is the target, counted from the first? Sets sh.bin and sh.before; the sum of all. The target is at least 1.
+template <class Target> __device__ u64 find_bin(pick_shared &sh, Target target_of) {
+    __syncthreads(); // all has been added
+    const u64 here = (u64)sh.hi[threadIdx.x] << 32 | sh.lo[threadIdx.x];
+    u64 before, total = block_total(here, sh, &before);
+    before += warp_scan(here) - here;
+    const u64 target = target_of(total);
+    if (before < target && target <= before + here) sh.bin = threadIdx.x, sh.before = before;
+    __syncthreads(); // the bin is known
+    return total;
+}
+__device__ __forceinline__ void clear_bins(pick_shared &sh) {
+    __syncthreads(); // the counters have been read
+    sh.lo[threadIdx.x] = sh.hi[threadIdx.x] = 0;
+    __syncthreads(); // and are clear
+}
+
+// The threshold (of order) of the shortest run of most wanted tokens that weighs `share` of all, or `count` tokens (share 0). 0: there
+// are fewer. Two passes over the row: weights by bins, which order the tokens as `order` does; then the one bin that matters, whose
+// few tokens are compared with each other. A bin with too many is divided by the bits of their order until they are few.
+template <class Order, class Bin>
+__device__ u64 select(pick_shared &sh, const adjusted_row &row, const draw_state &d, double share, u64 count, Order order, Bin bin_of) {
+    clear_bins(sh);
+    scan(row, 0, row.V, [&](uint32_t i, float x) {
+        const u64 mass = d.kept_mass(x, i);
+        if (mass) add64(&sh.lo[bin_of(x)], &sh.hi[bin_of(x)], share > 0 ? mass : 1);
+    });
+    u64 target = count;
+    const u64 total = find_bin(sh, [&](u64 all) {
+        if (share > 0) {
+            target = (u64)ceil(share * (double)all);
+            target = target < 1 ? 1 : target > all ? all : target;
+        }
+        return target;
+    });
+    if (target > total) return 0;
+    const uint32_t bin = sh.bin;
+    u64 remain = target - sh.before, prefix = 0;
+    int shift = 64; // the bits of order above it are prefix
+    const auto in_reach = [&](uint32_t i, float x) {
+        return d.kept_mass(x, i) && bin_of(x) == bin && (shift == 64 || order(x, i) >> shift == prefix);
+    };
+    for (;;) {
+        __syncthreads(); // the list has been read
+        if (threadIdx.x == 0) sh.n_list = 0;
+        __syncthreads(); // and is empty
+        scan(row, 0, row.V, [&](uint32_t i, float x) {
+            if (!in_reach(i, x)) return;
+            const uint32_t at = atomicAdd(&sh.n_list, 1);
+            if (at < LIST) sh.list[at] = order(x, i), sh.weight[at] = share > 0 ? d.mass(x) : 1;
+        });
+        __syncthreads(); // the list is whole
+        if (sh.n_list <= LIST) break;
+        const int bits = shift < 10 ? shift : 10, next = shift - bits;
+        clear_bins(sh);
+        scan(row, 0, row.V, [&](uint32_t i, float x) {
+            if (!in_reach(i, x)) return;
+            const uint32_t digit = (uint32_t)(~order(x, i) >> next) & ((1u << bits) - 1);
+            add64(&sh.lo[digit], &sh.hi[digit], share > 0 ? d.mass(x) : 1);
+        });
+        find_bin(sh, [&](u64) { return remain; });
+        remain -= sh.before;
+        prefix = (shift == 64 ? 0 : prefix << bits) | (((1u << bits) - 1) - sh.bin);
+        shift = next;
+    }
+    if (threadIdx.x < sh.n_list) {
+        const u64 me = sh.list[threadIdx.x];
+        u64 before = 0;
+        for (uint32_t j = 0; j < sh.n_list; j++) before += sh.list[j] > me ? sh.weight[j] : 0;
+        if (before < remain && remain <= before + sh.weight[threadIdx.x]) sh.found = me;
+    }
+    __syncthreads(); // found
+    return sh.found;
+}
+
+__device__ double uniform(uint64_t seed, uint64_t position) { // philox, draw 0: engine/philox.c
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32), c0 = (uint32_t)position, c1 = (uint32_t)(position >> 32), c2 = 0, c3 = 0;
+    for (int round = 0; round < 10; round++) {
+        const u64 p0 = (u64)0xD2511F53u * c0, p1 = (u64)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1, c3 = (uint32_t)p0;
+        k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
+    }
+    return (double)(((u64)c0 << 32 | c1) >> 11) * 0x1p-53;
+}
+
+__device__ void filter(pick_shared &sh, const adjusted_row &row, const cuda_sampling &sp, draw_state &d) {
+    const auto order = [&](float x, uint32_t i) { return key_of(x, i); };
+    const auto bin = [&](float x) { return (uint32_t)fminf(d.y(x) * d.bins_per_y, BINS - 1); };
+    if (sp.top_k > 0) {
+        const u64 cut = select(sh, row, d, 0, (u64)sp.top_k, order, bin);
+        d.cut = cut > d.cut ? cut : d.cut;
+    }
+    if (sp.min_logit > -INFINITY) {
+        const u64 cut = (u64)ordered(__fadd_rn(d.max, sp.min_logit)) << 32;
+        d.cut = cut > d.cut ? cut : d.cut;
+    }
+    if (sp.top_p < 1) {
+        const u64 cut = select(sh, row, d, (double)sp.top_p, 0, order, bin);
+        d.cut = cut > d.cut ? cut : d.cut;
+    }
+    if (sp.typical_p < 1) { // |-log p - entropy| is |y - the mean of y|
+        u64 mass = 0, unused;
+        double sum = 0;
+        scan(row, 0, row.V, [&](uint32_t i, float x) {
+            const u64 m = d.kept_mass(x, i);
+            mass += m;
+            if (m) sum += (double)m * (double)d.y(x);
+        });
+        const double total = (double)block_total(mass, sh, &unused);
+        d.mean = block_total(sum, sh) / total;
+        d.typical_cut = select(
+            sh, row, d, (double)sp.typical_p, 0, [&](float x, uint32_t i) { return d.typical_key(x, i); },
+            [&](float x) { return (uint32_t)fminf((float)fabs((double)d.y(x) - d.mean) * (BINS / 32), BINS - 1); });
+        d.typical = true;
+    }
+}
+
+// The first token in order of id at which the sum of masses exceeds u of all: down through runs of runs.
+__device__ uint32_t draw(pick_shared &sh, const adjusted_row &row, const draw_state &d, double u) {
+    uint32_t first = 0, n = row.V;
+    u64 target = 0;
+    for (int level = 0; level < 2; level++) {
+        u64 mass = 0, before;
+        scan(row, first, n, [&](uint32_t i, float x) { mass += d.kept_mass(x, i); });
+        const u64 total = block_total(mass, sh, &before);
+        if (level == 0) {
+            target = (u64)(u * (double)total);
+            if (target >= total) target = total - 1;
+        }
+        mass = warp_total(mass);
+        if ((threadIdx.x & 31) == 0 && before <= target && target < before + mass) sh.bin = threadIdx.x / 32, sh.before = before;
+        __syncthreads(); // the run is known
+        const uint32_t begin = sh.bin * run_len(n), len = n - begin < run_len(n) ? n - begin : run_len(n);
+        target -= sh.before;
+        first += begin, n = len;
+        __syncthreads(); // and has been read
+    }
+    if (threadIdx.x < 32) {
+        for (uint32_t i = 0; i < n; i += 32) {
+            const uint32_t id = first + i + threadIdx.x;
+            u64 mass = 0;
+            if (i + threadIdx.x < n) mass = d.kept_mass(row(row.logits[id], id), id);
+            const u64 upto = warp_scan(mass);
+            const uint32_t hit = __ballot_sync(0xffffffffu, upto > target);
+            if (hit) {
+                if (threadIdx.x == 0) sh.bin = first + i + __ffs(hit) - 1;
+                break;
+            }
+            target -= __shfl_sync(0xffffffffu, upto, 31);
+        }
+    }
+    __syncthreads(); // the token is known
+    return sh.bin;
+}
+
+// The n most likely tokens, one after the other: the best of the pieces, then that piece without it. sh.list: the pieces' best.
+__device__ void top_logprobs(pick_shared &sh, const float *logits, uint32_t V, uint32_t n_pieces, uint32_t n, double lse, cuda_token *token) {
+    for (uint32_t k = 0; k < n; k++) {
+        const u64 best = block_max(threadIdx.x < n_pieces ? sh.list[threadIdx.x] : 0, sh);
+        const uint32_t piece = id_of(best) / PIECE;
+        u64 next = 0;
+        for (uint32_t i = piece * PIECE + threadIdx.x; i < (piece + 1) * PIECE && i < V; i += PICK_THREADS) {
+            const u64 key = key_of(logits[i], i);
+            if (key < best && key > next) next = key;
+        }
+        next = block_max(next, sh);
+        if (threadIdx.x == 0) {
+            sh.list[piece] = next;
+            token->top_id[k] = (int32_t)id_of(best);
+            token->top_logprob[k] = (float)((double)logit_of(best) - lse);
+        }
+        __syncthreads(); // the list before it is read again
+    }
+}
+
+__global__ void __launch_bounds__(PICK_THREADS)
+pick_kernel(cuda_sampler s, cuda_rows rows, const int32_t *out, const float *logits, const cuda_piece *pieces, uint32_t n_pieces) {
+    __shared__ pick_shared sh;
+    let_next_start();
+    wait_for_inputs();
+    const uint32_t o = blockIdx.x, r = (uint32_t)out[o], slot = (uint32_t)rows.slot[r], thread = threadIdx.x;
+    cuda_token *token = s.tokens[(*s.turn - 1) & 1] + o;
+    if (slot >= s.n_slots) {
+        if (thread == 0) token->masked = 1;
+        return;
+    }
+    const cuda_sampling sp = s.slots[slot];
+    cuda_piece mine = {0, 0, INFINITY, 0, 0, 0};
+    if (thread < n_pieces) mine = pieces[(size_t)o * n_pieces + thread];
+    const adjusted_row row(s, sp, slot, logits + (size_t)o * s.V);
+    const u64 best = block_max(mine.best, sh);
+    const bool broken = __syncthreads_or(mine.broken);
+    const float max = logit_of(best);
+    const uint32_t status = broken ? CUDA_TOKEN_NAN : !(max > -INFINITY) ? CUDA_TOKEN_FORBIDDEN : !(max < INFINITY) ? CUDA_TOKEN_INFINITE : 0;
+
+    double lse = 0;
+    uint32_t n_top = 0;
+    if (status == 0 && sp.n_logprobs >= 0) {
+        const float raw_max = logit_of(block_max(mine.raw_best, sh));
+        lse = (double)raw_max + log(block_total(thread < n_pieces ? (double)mine.raw_sum * exp((double)logit_of(mine.raw_best) - (double)raw_max) : 0.0, sh));
+        n_top = (uint32_t)sp.n_logprobs < s.V ? (uint32_t)sp.n_logprobs : s.V;
+        sh.list[thread] = mine.raw_best;
+        __syncthreads(); // the list is whole
+        top_logprobs(sh, row.logits, s.V, n_pieces, n_top, lse, token);
+    }
+    uint32_t id = id_of(best);
+    if (status == 0 && sp.temperature > 0) {
+        draw_state d = {max, fminf(__fdiv_rn(1.0f, sp.temperature), 1e30f), 0, 0, false, 0, 0};
+        const float low = -logit_of(block_max(thread < n_pieces ? key_of(-mine.low, 0) : 0, sh)), range = fminf(d.y(low), 32.0f);
+        d.bins_per_y = range > 0 ? BINS / range : 0; // as many bins as tokens that differ allow
+        filter(sh, row, sp, d);
+        id = draw(sh, row, d, uniform(sp.seed, (uint64_t)rows.pos[r] + 1));
+    }
+    if (thread) return;
+    cuda_sampling *state = &s.slots[slot];
+    bool ended = status != 0;
+    if (status == 0) {
+        uint32_t *mark = s.marks + (size_t)slot * s.V + id;
+        state->last = (int32_t)id;
+        if (*mark & MARK_END) {
+            ended = true;
+        } else {
+            if (sp.penalised) *mark = (*mark | MARK_SEEN) + 1;
+            state->n_generated = sp.n_generated + 1;
+            ended = sp.n_generated + 1 == sp.max_tokens;
+        }
+    }
+    state->ended = ended;
+    token->id = (int32_t)id;
+    token->logprob = sp.n_logprobs >= 0 && status == 0 ? (float)((double)row.logits[id] - lse) : 0.0f;
+    token->n_top = (uint8_t)n_top;
+    token->status = (uint8_t)status;
+    token->ended = ended;
+    token->masked = 0;
+}
+
+void k_sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out, const float *logits, void *stream) {
+    const uint32_t n_pieces = cuda_sample_pieces(s->V);
+    launch(pieces_kernel, dim3(n_pieces, n_out), dim3(PIECE_THREADS), 0, stream, *s, rows->slot, out, logits, s->pieces);
+    launch(pick_kernel, dim3(n_out), dim3(PICK_THREADS), 0, stream, *s, *rows, out, logits, (const cuda_piece *)s->pieces, n_pieces);
+}
+
+// ---- the rows of a step ----
+
+__global__ void step_rows_kernel(cuda_sampler s, cuda_step even, cuda_step odd, cuda_step to, uint32_t n_rows, uint32_t n_segs, uint32_t n_out) {
+    wait_for_inputs();
+    const uint32_t turn = *s.turn;
+    const cuda_step from = turn & 1 ? odd : even;
+    for (uint32_t r = threadIdx.x; r < n_rows; r += blockDim.x) {
+        int32_t tok = from.rows.tok[r], slot = from.rows.slot[r];
+        int64_t pos = from.rows.pos[r];
+        if (tok < 0) { // the slot's own last token, if it goes on
+            const bool ended = s.slots[slot].ended;
+            tok = ended ? 0 : s.slots[slot].last;
+            if (ended) slot = (int32_t)s.n_slots, pos = 0;
+        } else if ((uint32_t)slot < s.n_slots && s.slots[slot].penalised) {
+            atomicOr(&s.marks[(size_t)slot * s.V + tok], MARK_SEEN);
+        }
+        ((int32_t *)to.rows.tok)[r] = tok;
+        ((int32_t *)to.rows.slot)[r] = slot;
+        ((int64_t *)to.rows.pos)[r] = pos;
+        ((int32_t *)to.list)[r] = from.list[r];
+        if (r < n_segs) ((int32_t *)to.rows.seg_first)[r] = from.rows.seg_first[r];
+        if (r < n_segs) ((int32_t *)to.rows.seg_n)[r] = from.rows.seg_n[r];
+        if (r < n_out) ((int32_t *)to.out)[r] = from.out[r];
+    }
+    __syncthreads(); // everyone has read the turn
+    if (threadIdx.x == 0) *s.turn = turn + 1;
+}
+
+void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[2], const struct cuda_step *device, uint32_t n_rows, uint32_t n_segs,
+                 uint32_t n_out, void *stream) {
+    launch(step_rows_kernel, dim3(1), dim3(n_rows < 1024 ? (n_rows + 31) / 32 * 32 : 1024), 0, stream, *s, host[0], host[1], *device, n_rows, n_segs,
+           n_out);
+}
+
+// ---- admission ----
+
+__global__ void admit_kernel(cuda_sampler s, const cuda_admission *a) {
+    __shared__ int32_t ids[CUDA_ADMIT_IDS];
+    __shared__ float bias[CUDA_ADMIT_IDS];
+    wait_for_inputs();
+    const uint32_t slot = a->slot, n_bias = a->n_bias, n_end_ids = a->n_end_ids;
+    if (a->first && threadIdx.x == 0) s.slots[slot] = a->sampling;
+    for (uint32_t i = threadIdx.x; i < n_end_ids; i += blockDim.x) s.marks[(size_t)slot * s.V + a->end_ids[i]] = MARK_END;
+    for (uint32_t i = threadIdx.x; i < n_bias; i += blockDim.x) ids[i] = a->bias_ids[i], bias[i] = a->bias[i];
+    __syncthreads(); // the entries are here
+    for (uint32_t i = 0; i < n_bias; i++) // an id that comes twice is added in order, by one thread
+        if ((uint32_t)ids[i] % blockDim.x == threadIdx.x) s.bias[(size_t)slot * s.V + ids[i]] += bias[i];
+}
+
+void k_admit(const struct cuda_sampler *s, const struct cuda_admission *host, void *stream) {
+    launch(admit_kernel, dim3(1), dim3(256), 0, stream, *s, host);
+}

@@ -1,0 +1,327 @@
+/* test_sample.c - tokens of the GPU against engine/sampler.c, the rows of a step, and a row alone and in company.
+ *
+ * Greedy tokens and statuses are equal to the bit of the logit; a draw may differ where rounding decides: the GPU's
+ * masses are integers of 2^-40, the CPU's are fp32. Few may, and where they do, no filter may have been left. */
+#include "gpu.h"
+
+#include "engine/philox.h"
+#include "engine/sampler.h"
+
+enum { N_STEPS = 6, MOST_BIAS = 40 };
+
+struct row {
+    struct rod_sampling sampling;
+    struct rod_bias bias[MOST_BIAS];
+    uint32_t n_bias, n_end_ids, min_tokens, max_tokens, n_generated;
+    int32_t end_ids[4], n_logprobs, tok;
+    struct sampler_counts counts;
+    uint64_t pos;
+    bool ended;
+};
+
+struct bench {
+    uint32_t V, n_rows;
+    struct cuda_sampler s;
+    struct row *rows;
+    float *logits;  /* [n_rows][V] */
+    int32_t *slots; /* [n_rows] */
+    struct cuda_step host[2], device;
+    uint32_t turn;
+};
+
+static void random_logits(float *x, uint32_t V, uint32_t kind) {
+    static const float spreads[] = {0.02f, 1, 3, 12};
+    for (uint32_t i = 0; i < V; i++) {
+        const double a = (double)gpu_uniform(1e-9, 1), b = (double)gpu_uniform(0, 1);
+        x[i] = spreads[kind % 4] * (float)(sqrt(-2 * log(a)) * cos(6.283185307179586 * b));
+        if (kind / 4 == 1) x[i] = roundf(x[i] * 2) / 2; /* ties */
+        if (kind / 4 == 2) x[i] = 1.5f;                 /* nothing but ties */
+    }
+}
+
+static void random_request(struct row *r, uint32_t V, uint32_t kind) {
+    *r = (struct row){.max_tokens = gpu_pick(0, 3) ? 1000 : gpu_pick(1, N_STEPS), .n_logprobs = -1};
+    struct rod_sampling *sp = &r->sampling;
+    *sp = (struct rod_sampling){
+        .temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .seed = gpu_bits()};
+    if (kind == 0 || gpu_pick(0, 3) == 0)
+        sp->temperature = 0;
+    else if (kind == 1)
+        sp->temperature = 1e-30f;
+    else
+        sp->temperature = gpu_uniform(0.2, 2);
+    if (gpu_pick(0, 2) == 0) sp->top_p = gpu_uniform(0.05, 0.999);
+    if (gpu_pick(0, 2) == 0) sp->top_k = (int32_t)(gpu_pick(0, 1) ? gpu_pick(1, 60) : gpu_pick(1, 2 * V));
+    if (gpu_pick(0, 3) == 0) sp->min_p = gpu_uniform(0.0005, 0.5);
+    if (gpu_pick(0, 4) == 0) sp->typical_p = gpu_uniform(0.1, 0.99);
+    if (gpu_pick(0, 3) == 0) sp->repetition_penalty = gpu_uniform(0.5, 2);
+    if (gpu_pick(0, 3) == 0) sp->frequency_penalty = gpu_uniform(-1, 2);
+    if (gpu_pick(0, 3) == 0) sp->presence_penalty = gpu_uniform(-1, 2);
+    if (gpu_pick(0, 2) == 0) r->n_bias = gpu_pick(1, MOST_BIAS);
+    for (uint32_t i = 0; i < r->n_bias; i++)
+        r->bias[i] = (struct rod_bias){(int32_t)gpu_pick(0, V - 1), gpu_pick(0, 2) ? gpu_uniform(-9, 9) : -INFINITY};
+    r->n_end_ids = gpu_pick(0, 4);
+    for (uint32_t i = 0; i < r->n_end_ids; i++) r->end_ids[i] = (int32_t)gpu_pick(0, V - 1);
+    r->min_tokens = gpu_pick(0, 1) ? gpu_pick(0, 4) : 0;
+    if (r->min_tokens > r->max_tokens) r->min_tokens = r->max_tokens;
+    if (gpu_pick(0, 2) == 0) r->n_logprobs = (int32_t)gpu_pick(0, 20);
+    r->pos = gpu_pick(0, 3) ? gpu_pick(0, 4000) : gpu_bits() >> 30;
+}
+
+static struct cuda_step step_at(void *base, uint32_t N) {
+    int64_t *pos = base;
+    int32_t *p = (int32_t *)(pos + N);
+    return (struct cuda_step){{p, p + N, pos, p + 2 * N, p + 3 * N}, p + 4 * N, p + 5 * N};
+}
+
+static void admit(struct bench *b, uint32_t i) {
+    struct row *r = &b->rows[i];
+    const struct rod_sampling *sp = &r->sampling;
+    const uint32_t slot = (uint32_t)b->slots[i];
+    struct cuda_admission a = {.slot = slot, .first = true, .n_bias = r->n_bias, .n_end_ids = r->n_end_ids};
+    a.sampling = (struct cuda_sampling){.seed = sp->seed,
+                                        .temperature = sp->temperature,
+                                        .top_p = sp->top_p,
+                                        .typical_p = sp->typical_p,
+                                        .repetition_penalty = sp->repetition_penalty,
+                                        .frequency_penalty = sp->frequency_penalty,
+                                        .presence_penalty = sp->presence_penalty,
+                                        .min_logit = sp->min_p > 0 ? logf(sp->min_p) * sp->temperature : -INFINITY,
+                                        .top_k = sp->top_k,
+                                        .n_logprobs = r->n_logprobs,
+                                        .min_tokens = r->min_tokens,
+                                        .max_tokens = r->max_tokens,
+                                        .biased = r->n_bias > 0,
+                                        .penalised = sampler_needs_counts(sp)};
+    for (uint32_t k = 0; k < r->n_end_ids; k++) a.end_ids[k] = r->end_ids[k];
+    for (uint32_t k = 0; k < r->n_bias; k++) a.bias_ids[k] = r->bias[k].id, a.bias[k] = r->bias[k].bias;
+    gpu_expect(gpu.k->fill(b->s.marks + (size_t)slot * b->V, 0, b->V * sizeof(uint32_t), gpu.stream), "clearing marks");
+    if (r->n_bias)
+        gpu_expect(gpu.k->fill(b->s.bias + (size_t)slot * b->V, 0, b->V * sizeof(float), gpu.stream), "clearing bias");
+    void *at = gpu.k->take(sizeof a);
+    gpu_expect(gpu.k->write(at, &a, sizeof a, gpu.stream), "writing an admission");
+    GPU_RUN(k_admit, &b->s, (const struct cuda_admission *)at);
+    gpu.k->give(at);
+    if (sampler_counts_init(&r->counts, b->V, NULL)) fail_msg("no memory");
+}
+
+static struct bench set_up(uint32_t V, uint32_t n_rows) {
+    struct bench b = {.V = V, .n_rows = n_rows};
+    const uint32_t n_slots = n_rows + 2;
+    b.s = (struct cuda_sampler){
+        .V = V,
+        .n_slots = n_slots,
+        .slots = gpu_bytes(n_slots * sizeof *b.s.slots),
+        .marks = gpu_bytes((size_t)n_slots * V * sizeof *b.s.marks),
+        .bias = gpu_floats((size_t)n_slots * V),
+        .pieces = gpu_bytes(n_rows * gpu.k->cuda_sample_pieces(V) * sizeof *b.s.pieces),
+        .turn = gpu_zeros(sizeof *b.s.turn),
+        .tokens = {gpu_bytes(n_rows * sizeof **b.s.tokens), gpu_bytes(n_rows * sizeof **b.s.tokens)}};
+    const size_t bytes = n_rows * (6 * sizeof(int32_t) + sizeof(int64_t));
+    for (int i = 0; i < 2; i++) b.host[i] = step_at(gpu_zeros(bytes), n_rows);
+    b.device = step_at(gpu_bytes(bytes), n_rows);
+    b.rows = host_bytes(n_rows * sizeof *b.rows);
+    b.slots = host_bytes(n_rows * sizeof *b.slots);
+    for (uint32_t i = 0; i < n_rows; i++) b.slots[i] = (int32_t)(n_slots - 1 - i); /* any but the row's number */
+    b.logits = host_floats((size_t)n_rows * V);
+    return b;
+}
+
+static void tear_down(struct bench *b) {
+    for (uint32_t i = 0; i < b->n_rows; i++) sampler_counts_fini(&b->rows[i].counts);
+}
+
+/* Rows first .. first + n of the bench as a step; tok as the rows say; tokens are fetched. */
+static struct cuda_token *run(struct bench *b, uint32_t first, uint32_t n, const float *logits) {
+    const size_t bytes = b->n_rows * (6 * sizeof(int32_t) + sizeof(int64_t));
+    void *block = host_bytes(bytes);
+    const struct cuda_step step = step_at(block, b->n_rows);
+    for (uint32_t i = 0; i < n; i++) {
+        ((int32_t *)(uintptr_t)step.rows.tok)[i] = b->rows[first + i].tok;
+        ((int32_t *)(uintptr_t)step.rows.slot)[i] = b->slots[first + i];
+        ((int64_t *)(uintptr_t)step.rows.pos)[i] = (int64_t)b->rows[first + i].pos;
+        ((int32_t *)(uintptr_t)step.out)[i] = (int32_t)i;
+    }
+    gpu_expect(gpu.k->write((void *)(uintptr_t)b->host[b->turn % 2].rows.pos, block, bytes, gpu.stream),
+               "writing rows");
+    gpu.k->k_step_rows(&b->s, b->host, &b->device, n, n, n, gpu.stream);
+    GPU_RUN(k_sample, &b->s, &b->device.rows, b->device.out, n, logits);
+    struct cuda_token *tokens = host_bytes(n * sizeof *tokens);
+    gpu_expect(gpu.k->read(tokens, b->s.tokens[b->turn % 2], n * sizeof *tokens, gpu.stream), "reading tokens");
+    b->turn++;
+    free(gpu.host[--gpu.n_host - 1]); /* the block; the tokens take its place */
+    gpu.host[gpu.n_host - 1] = tokens;
+    return tokens;
+}
+
+/* Compares a row's token with the sampler's and moves the row on; true: it was drawn differently. */
+static bool check_row(struct bench *b, uint32_t i, struct sampler *sampler, const struct cuda_token *t) {
+    struct row *r = &b->rows[i];
+    if ((t->masked != 0) != r->ended) fail_msg("%s: row %u is masked %d, ended %d", gpu.what, i, t->masked, r->ended);
+    if (r->ended) return false;
+    const struct sampler_input in = {.sampling = &r->sampling,
+                                     .bias = r->bias,
+                                     .n_bias = r->n_bias,
+                                     .banned = r->end_ids,
+                                     .n_banned = r->n_generated < r->min_tokens ? r->n_end_ids : 0,
+                                     .counts = &r->counts,
+                                     .position = r->pos + 1,
+                                     .n_logprobs = r->n_logprobs};
+    struct sampler_output want;
+    struct rod_error err = {0};
+    const float *logits = b->logits + (size_t)i * b->V;
+    const int rc = sampler_pick(sampler, &in, logits, &want, &err);
+    struct rod_error got_err = {0};
+    if (sampler_check((enum sampler_status)t->status, &got_err) != rc)
+        fail_msg("%s (seed %llu): row %u: status %d, the sampler says %s", gpu.what, (unsigned long long)gpu.seed, i,
+                 t->status, err.message);
+    bool differs = false;
+    if (rc == 0) {
+        differs = t->id != want.id;
+        if (differs && (r->sampling.temperature < 1e-20f || t->id < 0 || (uint32_t)t->id >= b->V))
+            fail_msg("%s (seed %llu): row %u: token %d, want %d at temperature %g", gpu.what,
+                     (unsigned long long)gpu.seed, i, t->id, want.id, (double)r->sampling.temperature);
+        if (r->n_logprobs >= 0) {
+            const double want_logprob = (double)want.logprob + (double)logits[t->id] - (double)logits[want.id];
+            if (!(fabs((double)t->logprob - want_logprob) < 2e-5))
+                fail_msg("%s: row %u: log-probability %.7g, want %.7g", gpu.what, i, (double)t->logprob, want_logprob);
+            assert_int_equal(t->n_top, want.n_top);
+            for (uint32_t k = 0; k < want.n_top; k++)
+                if (t->top_id[k] != want.top[k].id ||
+                    !(fabs((double)t->top_logprob[k] - (double)want.top[k].logprob) < 2e-5))
+                    fail_msg("%s: row %u: top %u is %d with %.7g, want %d with %.7g", gpu.what, i, k, t->top_id[k],
+                             (double)t->top_logprob[k], want.top[k].id, (double)want.top[k].logprob);
+        } else {
+            assert_int_equal(t->n_top, 0);
+        }
+        for (uint32_t k = 0; k < r->n_end_ids; k++) r->ended = r->ended || r->end_ids[k] == t->id;
+        if (!r->ended) {
+            sampler_counts_add(&r->counts, t->id, 1);
+            r->ended = ++r->n_generated == r->max_tokens;
+        }
+    } else {
+        r->ended = true;
+    }
+    if ((t->ended != 0) != r->ended) fail_msg("%s: row %u: ended %d, want %d", gpu.what, i, t->ended, r->ended);
+    r->tok = -1;
+    r->pos++;
+    return differs;
+}
+
+static void tokens_equal_the_samplers(void **state) {
+    (void)state;
+    static const uint32_t sizes[][2] = {{300, 200}, {126464, 24}, {2048, 100}, {2049, 64},  {1, 3},       {31, 64},
+                                        {5003, 90}, {65537, 20},  {1000, 256}, {32000, 48}, {126464, 256}};
+    uint32_t n_drawn = 0, n_differ = 0;
+    const uint32_t n_rounds = sizeof sizes / sizeof *sizes;
+    for (uint32_t round = 0; round < n_rounds && (!gpu.n_shapes || round < gpu.n_shapes); round++) {
+        const uint32_t V = sizes[round][0], n_rows = sizes[round][1];
+        snprintf(gpu.what, sizeof gpu.what, "V %u, %u rows", V, n_rows);
+        struct bench b = set_up(V, n_rows);
+        struct sampler sampler;
+        assert_int_equal(sampler_init(&sampler, V, NULL), 0);
+        for (uint32_t i = 0; i < n_rows; i++) {
+            random_logits(b.logits + (size_t)i * V, V, V > 50000 && i % 12 > 3 ? i % 4 : i % 12);
+            random_request(&b.rows[i], V, i % 9);
+            admit(&b, i);
+            if (i % 37 == 36) b.logits[(size_t)i * V + gpu_pick(0, V - 1)] = i % 2 ? NAN : INFINITY;
+            b.rows[i].tok = (int32_t)gpu_pick(0, V - 1); /* the prompt's last token, seen from now on */
+            sampler_counts_add(&b.rows[i].counts, b.rows[i].tok, 0);
+        }
+        const float *device = gpu_from(b.logits, (size_t)n_rows * V);
+        for (int step = 0; step < N_STEPS; step++) {
+            const struct cuda_token *tokens = run(&b, 0, n_rows, device);
+            for (uint32_t i = 0; i < n_rows; i++) {
+                n_drawn += !b.rows[i].ended && b.rows[i].sampling.temperature > 1e-20f;
+                n_differ += check_row(&b, i, &sampler, &tokens[i]);
+            }
+        }
+        sampler_fini(&sampler);
+        tear_down(&b);
+        gpu_round_end();
+    }
+    printf("note: %u of %u draws differ from the CPU's by rounding\n", n_differ, n_drawn);
+    if (n_differ > 2 + n_drawn / 500) fail_msg("seed %llu: too many", (unsigned long long)gpu.seed);
+}
+
+static void a_row_gets_the_same_token_alone_and_in_company(void **state) {
+    (void)state;
+    enum { ROWS = 40 };
+    snprintf(gpu.what, sizeof gpu.what, "alone and in company");
+    struct bench b = set_up(20011, ROWS);
+    struct cuda_token company[ROWS];
+    const float *device = NULL;
+    for (int pass = 0; pass < 2; pass++) {
+        for (uint32_t i = 0; i < ROWS; i++) {
+            if (pass == 0) {
+                random_logits(b.logits + (size_t)i * b.V, b.V, i % 12);
+                random_request(&b.rows[i], b.V, 2);
+                b.rows[i].tok = 5;
+            } else {
+                sampler_counts_fini(&b.rows[i].counts);
+            }
+            admit(&b, i);
+        }
+        if (pass == 0) device = gpu_from(b.logits, (size_t)ROWS * b.V);
+        if (pass == 0) memcpy(company, run(&b, 0, ROWS, device), sizeof company);
+        for (uint32_t i = 0; pass == 1 && i < ROWS; i++) {
+            const struct cuda_token *t = run(&b, i, 1, device + (size_t)i * b.V), *want = &company[i];
+            if (t->id != want->id || memcmp(&t->logprob, &want->logprob, sizeof t->logprob) || t->ended != want->ended)
+                fail_msg("seed %llu: row %u: token %d with %.9g alone, %d with %.9g in company",
+                         (unsigned long long)gpu.seed, i, t->id, (double)t->logprob, want->id, (double)want->logprob);
+            for (uint32_t k = 0; k < want->n_top; k++)
+                assert_memory_equal(&t->top_logprob[k], &want->top_logprob[k], sizeof *t->top_logprob);
+        }
+    }
+    tear_down(&b);
+    gpu_round_end();
+}
+
+static void a_step_reads_what_the_last_one_drew_and_masks_what_ended(void **state) {
+    (void)state;
+    enum { ROWS = 5 };
+    snprintf(gpu.what, sizeof gpu.what, "rows of a step");
+    struct bench b = set_up(1000, ROWS);
+    for (uint32_t i = 0; i < ROWS; i++) {
+        b.rows[i] = (struct row){.max_tokens = i == 1 ? 1 : 9, .n_logprobs = -1, .pos = 10 + i, .tok = (int32_t)i};
+        b.rows[i].sampling =
+            (struct rod_sampling){.top_p = 1, .typical_p = 1, .repetition_penalty = i == 2 ? 2.0f : 1.0f};
+        b.rows[i].n_end_ids = i == 3;
+        b.rows[i].end_ids[0] = 700;
+        admit(&b, i);
+        for (uint32_t v = 0; v < b.V; v++) b.logits[i * b.V + v] = v == (i == 3 ? 700 : 100 + i) ? 4.0f : 0.0f;
+    }
+    const float *device = gpu_from(b.logits, (size_t)ROWS * b.V);
+    const struct cuda_token *t = run(&b, 0, ROWS, device);
+    for (uint32_t i = 0; i < ROWS; i++) {
+        assert_int_equal(t[i].id, i == 3 ? 700 : 100 + i);
+        assert_int_equal(t[i].ended, i == 1 || i == 3);
+        b.rows[i].tok = -1;
+    }
+    t = run(&b, 0, ROWS, device);
+    int32_t tok[ROWS], slot[ROWS];
+    int64_t pos[ROWS];
+    gpu_expect(gpu.k->read(tok, b.device.rows.tok, sizeof tok, gpu.stream), "reading rows");
+    gpu_expect(gpu.k->read(slot, b.device.rows.slot, sizeof slot, gpu.stream), "reading rows");
+    gpu_expect(gpu.k->read(pos, b.device.rows.pos, sizeof pos, gpu.stream), "reading rows");
+    for (uint32_t i = 0; i < ROWS; i++) {
+        const bool ended = i == 1 || i == 3;
+        assert_int_equal(t[i].masked, ended);
+        assert_int_equal(tok[i], ended ? 0 : 100 + i);
+        assert_int_equal(slot[i], ended ? (int32_t)b.s.n_slots : b.slots[i]);
+        assert_int_equal(pos[i], ended ? 0 : 10 + i);
+        if (!ended) assert_int_equal(t[i].id, 100 + i);
+    }
+    uint32_t *marks = host_bytes(b.V * sizeof *marks);
+    gpu_expect(gpu.k->read(marks, b.s.marks + (size_t)b.slots[2] * b.V, b.V * sizeof *marks, gpu.stream),
+               "reading marks");
+    assert_int_equal(marks[2] & 0x3fffffff, 0);
+    assert_true(marks[2] >> 30 == 1); /* seen in the prompt */
+    assert_int_equal(marks[102] & 0x3fffffff, 2);
+    assert_int_equal(marks[3], 0);
+    tear_down(&b);
+    gpu_round_end();
+}
+
+GPU_MAIN(cmocka_unit_test(a_step_reads_what_the_last_one_drew_and_masks_what_ended),
+         cmocka_unit_test(a_row_gets_the_same_token_alone_and_in_company), cmocka_unit_test(tokens_equal_the_samplers))
