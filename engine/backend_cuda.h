@@ -51,7 +51,7 @@ struct backend {
     float *host_logits;
 
     struct CUgraphExec_st *graphs[2][CUDA_N_BUCKETS]; /* cudaGraphExec_t; 0: logits to the host, 1: tokens */
-    uint64_t fault_step; /* backend_config.fault_step */
+    uint64_t fault_step;                              /* backend_config.fault_step */
     void **allocations;
     size_t n_allocations;
 };

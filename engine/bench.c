@@ -4,7 +4,9 @@
  * bytes over the measured read bandwidth are one floor. Its products are the other: FLOP over the measured rate of a
  * matrix product whose operands stay in cache. The ceiling is the larger floor. Bandwidth is measured over as many
  * bytes as the step touches, so that a model that fits a cache is held to that cache's speed.
- * Tokens are pseudo-random ids, states are those that such tokens leave: nothing is timed on zeros.
+ * Tokens are pseudo-random ids, states are those that such tokens leave: nothing is timed on zeros. Where the device
+ * samples, decode runs as the engine runs it: the next step is launched before the last one is collected, and reads the
+ * token that the last one drew (greedily).
  */
 #include "backend.h"
 #include "kernels/kernels.h"
@@ -196,33 +198,87 @@ static void fill_row(struct bench *b, struct rod_bench_row *row, size_t n_times,
     snprintf(row->dtype, sizeof row->dtype, "%s", dtype_name(b->model->weight_dtype));
 }
 
+static double thread_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The times of whole steps, and what the thread and the bus had to do. */
+struct decode_times {
+    size_t n;
+    double begin, cpu_begin, wall, cpu;
+};
+
+static bool decode_goes_on(const struct bench *b, int step, struct decode_times *t) {
+    if (step == WARM_STEPS) t->begin = now_s(), t->cpu_begin = thread_s();
+    const double now = now_s();
+    if (t->n < MAX_STEPS && (step <= WARM_STEPS || t->n < MIN_STEPS || now - t->begin <= b->options->seconds))
+        return true;
+    t->wall = now - t->begin;
+    t->cpu = thread_s() - t->cpu_begin;
+    return false;
+}
+
+static int decode_by_host(struct bench *b, uint32_t batch, struct decode_times *times, struct rod_error *err) {
+    const float *logits;
+    for (int step = 0; decode_goes_on(b, step, times); step++) {
+        for (uint32_t i = 0; i < batch; i++) {
+            b->ids[i] = token_at(b->model->dims.V, (uint64_t)step + 1000003u * i);
+            b->segs[i] = (struct backend_segment){i, 1, 1, b->pos[i], &b->ids[i]}; /* always at this position */
+        }
+        double t = now_s();
+        int rc = b->ops->forward(b->be, b->segs, batch, &logits, err);
+        if (rc) return rc;
+        if (step >= WARM_STEPS) b->times[times->n++] = now_s() - t;
+    }
+    return 0;
+}
+
+static int decode_by_device(struct bench *b, uint32_t batch, struct decode_times *times, struct rod_error *err) {
+    const struct rod_sampling greedy = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+    const struct backend_sampling sampling = {.sampling = &greedy, .max_tokens = UINT32_MAX, .n_logprobs = -1};
+    const struct backend_token *tokens;
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < batch; i++) {
+        b->ids[i] = token_at(b->model->dims.V, 1000003u * i);
+        b->segs[i] = (struct backend_segment){i, 1, 1, b->pos[i], &b->ids[i]}; /* always at this position */
+        rc = b->ops->slot_sampling(b->be, i, &sampling, err);
+    }
+    if (!rc) rc = b->ops->launch(b->be, b->segs, batch, err);
+    for (uint32_t i = 0; i < batch; i++) b->segs[i].tok = NULL;
+    double last = now_s();
+    for (int step = 0; !rc && decode_goes_on(b, step, times); step++) {
+        rc = b->ops->launch(b->be, b->segs, batch, err);
+        if (!rc) rc = b->ops->collect(b->be, &tokens, err);
+        for (uint32_t i = 0; !rc && i < batch; i++)
+            if (tokens[i].masked || tokens[i].status != SAMPLER_OK)
+                rc = rod_fail(err, ROD_EINTERNAL, "session %u gives no token", i);
+        double now = now_s();
+        if (step >= WARM_STEPS) b->times[times->n++] = now - last;
+        last = now;
+    }
+    return rc ? rc : b->ops->collect(b->be, &tokens, err);
+}
+
 static int measure_decode(struct bench *b, uint32_t batch, uint64_t context, struct rod_bench_row *row,
                           struct rod_error *err) {
     const struct model_dims *d = &b->model->dims;
-    const float *logits;
-    size_t n = 0;
+    struct decode_times times = {0};
     for (uint32_t i = 0; i < batch; i++) {
         b->ops->slot_zero(b->be, i);
         b->pos[i] = 0;
         int rc = read_tokens(b, i, context, err);
         if (rc) return rc;
     }
-    double begin = 0;
-    for (int step = 0; n < MAX_STEPS; step++) {
-        if (step == WARM_STEPS) begin = now_s();
-        if (step > WARM_STEPS && n >= MIN_STEPS && now_s() - begin > b->options->seconds) break;
-        for (uint32_t i = 0; i < batch; i++) {
-            b->ids[i] = token_at(d->V, (uint64_t)step + 1000003u * i);
-            b->segs[i] = (struct backend_segment){i, 1, 1, b->pos[i], &b->ids[i]}; /* always at this position */
-        }
-        double t = now_s();
-        int rc = b->ops->forward(b->be, b->segs, batch, &logits, err);
-        if (rc) return rc;
-        if (step >= WARM_STEPS) b->times[n++] = now_s() - t;
-    }
-    *row = (struct rod_bench_row){.batch = batch, .context = context};
+    int rc = b->ops->launch ? decode_by_device(b, batch, &times, err) : decode_by_host(b, batch, &times, err);
+    if (rc) return rc;
+    *row = (struct rod_bench_row){.batch = batch,
+                                  .context = context,
+                                  .host_cpu = times.cpu / times.wall,
+                                  .host_bytes = (double)b->ops->info(b->be)->host_bytes};
     double keys = d->plus ? fmin((double)context + 1, d->visible) : 0;
-    fill_row(b, row, n, batch, keys, batch);
+    fill_row(b, row, times.n, batch, keys, batch);
     return 0;
 }
 

@@ -326,6 +326,8 @@ struct rod_bench_row {
     double ceiling;          /* tokens/s if the larger of the two floors were reached */
     double fraction;         /* tokens_per_s / ceiling */
     uint64_t resident_bytes; /* of the process, after the row */
+    double host_cpu;         /* decode: processor time of the thread that drives the device, of a step's time */
+    double host_bytes;       /* decode: between host and device, a step; 0 on the CPU */
 };
 /* Calls report for each row as it is measured; a nonzero return stops. */
 int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, const struct rod_bench_row *row),

@@ -57,9 +57,11 @@ static void random_request(struct row *r, uint32_t V, uint32_t kind) {
     if (gpu_pick(0, 3) == 0) sp->repetition_penalty = gpu_uniform(0.5, 2);
     if (gpu_pick(0, 3) == 0) sp->frequency_penalty = gpu_uniform(-1, 2);
     if (gpu_pick(0, 3) == 0) sp->presence_penalty = gpu_uniform(-1, 2);
-    if (gpu_pick(0, 2) == 0) r->n_bias = gpu_pick(1, MOST_BIAS);
+    if (gpu_pick(0, 2) == 0) r->n_bias = gpu_pick(1, MOST_BIAS < V ? MOST_BIAS : V);
+    const uint32_t first = gpu_pick(0, V - 1); /* each id once: the order of two sums rounds differently */
     for (uint32_t i = 0; i < r->n_bias; i++)
-        r->bias[i] = (struct rod_bias){(int32_t)gpu_pick(0, V - 1), gpu_pick(0, 2) ? gpu_uniform(-9, 9) : -INFINITY};
+        r->bias[i] = (struct rod_bias){(int32_t)((first + i * (V / MOST_BIAS + 1)) % V),
+                                       gpu_pick(0, 2) ? gpu_uniform(-9, 9) : -INFINITY};
     r->n_end_ids = gpu_pick(0, 4);
     for (uint32_t i = 0; i < r->n_end_ids; i++) r->end_ids[i] = (int32_t)gpu_pick(0, V - 1);
     r->min_tokens = gpu_pick(0, 1) ? gpu_pick(0, 4) : 0;
@@ -134,7 +136,8 @@ static void tear_down(struct bench *b) {
 /* Rows first .. first + n of the bench as a step; tok as the rows say; tokens are fetched. */
 static struct cuda_token *run(struct bench *b, uint32_t first, uint32_t n, const float *logits) {
     const size_t bytes = b->n_rows * (6 * sizeof(int32_t) + sizeof(int64_t));
-    void *block = host_bytes(bytes);
+    void *block = calloc(1, bytes);
+    assert_non_null(block);
     const struct cuda_step step = step_at(block, b->n_rows);
     for (uint32_t i = 0; i < n; i++) {
         ((int32_t *)(uintptr_t)step.rows.tok)[i] = b->rows[first + i].tok;
@@ -149,8 +152,7 @@ static struct cuda_token *run(struct bench *b, uint32_t first, uint32_t n, const
     struct cuda_token *tokens = host_bytes(n * sizeof *tokens);
     gpu_expect(gpu.k->read(tokens, b->s.tokens[b->turn % 2], n * sizeof *tokens, gpu.stream), "reading tokens");
     b->turn++;
-    free(gpu.host[--gpu.n_host - 1]); /* the block; the tokens take its place */
-    gpu.host[gpu.n_host - 1] = tokens;
+    free(block);
     return tokens;
 }
 
@@ -323,5 +325,49 @@ static void a_step_reads_what_the_last_one_drew_and_masks_what_ended(void **stat
     gpu_round_end();
 }
 
-GPU_MAIN(cmocka_unit_test(a_step_reads_what_the_last_one_drew_and_masks_what_ended),
+static double now_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1e6 * (double)t.tv_sec + 1e-3 * (double)t.tv_nsec;
+}
+
+static void time_it(uint32_t n_rows, uint32_t kind, const char *name, const struct rod_sampling *sp,
+                    int32_t n_logprobs) {
+    enum { REPEAT = 30 };
+    struct bench b = set_up(126464, n_rows);
+    for (uint32_t i = 0; i < n_rows; i++) {
+        random_logits(b.logits + (size_t)i * b.V, i ? 1 : b.V, kind); /* all rows alike: random numbers take long */
+        if (i) memcpy(b.logits + (size_t)i * b.V, b.logits, b.V * sizeof(float));
+        b.rows[i] = (struct row){.max_tokens = UINT32_MAX, .n_logprobs = n_logprobs, .sampling = *sp};
+        b.rows[i].sampling.seed = i;
+        admit(&b, i);
+    }
+    const float *device = gpu_from(b.logits, (size_t)n_rows * b.V);
+    run(&b, 0, n_rows, device);
+    const double begin = now_us();
+    for (int i = 0; i < REPEAT; i++) gpu.k->k_sample(&b.s, &b.device.rows, b.device.out, n_rows, device, gpu.stream);
+    gpu_expect(gpu.k->wait(gpu.stream), "sampling");
+    printf("note: %u rows of 126,464, %s: %.1f us\n", n_rows, name, (now_us() - begin) / REPEAT);
+    tear_down(&b);
+    gpu_round_end();
+}
+
+static void speed_is_printed(void **state) {
+    (void)state;
+    struct rod_sampling greedy = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1}, all = greedy;
+    all.temperature = 1;
+    struct rod_sampling top_p = all, top_k = all, typical = all;
+    top_p.top_p = 0.9f, top_k.top_k = 50, typical.typical_p = 0.9f;
+    for (uint32_t n_rows = 1; n_rows <= 256 && !gpu.n_shapes; n_rows *= 256) {
+        time_it(n_rows, 2, "greedy", &greedy, -1);
+        time_it(n_rows, 2, "greedy with 5 log-probabilities", &greedy, 5);
+        time_it(n_rows, 2, "a draw over all", &all, -1);
+        time_it(n_rows, 2, "top_p 0.9", &top_p, -1);
+        time_it(n_rows, 0, "top_p 0.9 of nearly equal logits", &top_p, -1);
+        time_it(n_rows, 2, "top_k 50", &top_k, -1);
+        time_it(n_rows, 2, "typical_p 0.9", &typical, -1);
+    }
+}
+
+GPU_MAIN(cmocka_unit_test(speed_is_printed), cmocka_unit_test(a_step_reads_what_the_last_one_drew_and_masks_what_ended),
          cmocka_unit_test(a_row_gets_the_same_token_alone_and_in_company), cmocka_unit_test(tokens_equal_the_samplers))
