@@ -68,7 +68,9 @@ static int choose_slots(const struct backend *be, const struct backend_config *c
                         struct rod_error *err) {
     size_t available = 0, total = 0;
     cudaMemGetInfo(&available, &total);
-    const uint64_t fit = available > (1u << 29) ? (available - (1u << 29)) / (be->info.slot_bytes + sample_cuda_slot_bytes(be->shape.V)) : 0;
+    const uint64_t fit = available > (1u << 29)
+                             ? (available - (1u << 29)) / (be->info.slot_bytes + sample_cuda_slot_bytes(be->shape.V))
+                             : 0;
     const double session_mib = (double)be->info.slot_bytes / (1 << 20);
     if (fit < 2)
         return rod_fail(err, ROD_ENOMEM, "GPU memory: a session takes %.1f MiB, %.1f MiB are free", session_mib,
