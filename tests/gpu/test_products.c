@@ -116,7 +116,7 @@ static void a_row_of_a_product_has_the_same_bits_in_any_batch(void **state) {
 static void published_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     static const uint32_t sizes[][2] = {{8192, 2048}, {2048, 4096}, {2304, 2048}, {5472, 2048}, {2048, 2736}};
     const uint32_t O = sizes[i % 5][0], K = sizes[i % 5][1];
-    if (i >= 15) return;
+    if (i >= 15 && !gpu.n_shapes) return;
     float *W = random_weights(O, K, dtype), *x = host_random((size_t)n_rows * K, -1.7, 1.7, dtype);
     struct cuda_matrix m = gpu_matrix(W, O, K, dtype);
     m.whole = gpu_pick(0, 1);

@@ -168,7 +168,7 @@ static void window_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     const uint32_t visible = i % 9 == 4 ? 0 : gpu_pick(0, 2) ? gpu_pick(1, 300) : gpu_pick(1, 8) * 32 + gpu_pick(0, 1);
     struct cuda_shape s = window_shape(i, visible, SESSIONS, dtype);
     const uint32_t P = s.P, H = s.H, layer = gpu_pick(0, LAYERS - 1),
-                   n_list = gpu_pick(0, 1) ? n_rows : gpu_pick(1, n_rows);
+                   n_list = gpu_pick(0, 1) || !gpu.poison ? n_rows : gpu_pick(1, n_rows);
     const bool single = gpu_pick(0, 1);
     GPU_WHAT(", %u listed, H %u %u %u, P %u, %u keys seen%s", n_list, H, s.Hk, s.Hv, P, s.visible,
              single ? ", single" : "");
