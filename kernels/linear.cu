@@ -207,9 +207,7 @@ __device__ __forceinline__ void wgmma(float (&d)[64], const uint4 &a, uint64_t b
 template <int MW, int NB, int SK, int STAGES, int CLUSTER> struct wide {
     enum { W_STAGE = MW * 4 * SK * 512, X_STAGE = NB / 8 * SK * 256, STAGE = W_STAGE + X_STAGE, RING = STAGE * STAGES, LD = MW * 64 + 4,
            PLANES = CLUSTER == 8 ? 2 : 1, // sums a block leaves: two slices, or one slice, quarter or all
-           SUMS = PLANES * NB * LD * 4, BYTES = RING > SUMS ? RING : SUMS,
-           FULL = MW * NB >= 256, // all registers: the consumers take what the producers leave
-           THREADS = MW * 128 + (FULL ? 128 : 32) };
+           SUMS = PLANES * NB * LD * 4, BYTES = RING > SUMS ? RING : SUMS, THREADS = MW * 128 + 32 };
 };
 
 struct wide_part { CUtensorMap w, x; float *y; size_t ldy; uint32_t O, tiles; };
@@ -239,7 +237,6 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
     __syncthreads(); // the barriers are there
     let_next_start();
     if (warp >= MW * 4) {
-        if (G::FULL) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(MW == 2 ? 40 : 24));
         if (threadIdx.x == MW * 128) {
             uint64_t once, often;
             asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(once));
@@ -264,7 +261,6 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
         }
         __syncwarp();
     } else {
-        if (G::FULL) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MW == 2 ? 232 : 112));
         float acc[NB / 2], sum[NB / 2], more[CLUSTER == 1 || CLUSTER == 8 ? NB / 2 : 1];
 #pragma unroll
         for (int i = 0; i < NB / 2; i++) acc[i] = 0, sum[i] = -0.0f; // -0 + s = s to the bit
