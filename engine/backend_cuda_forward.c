@@ -9,7 +9,9 @@
 #include <string.h>
 
 struct step {
-    uint32_t n_rows, n_segs, n_out, n_phases, phase_end[64];
+    /* Of a phase, the rows that are alone in their segment's piece come first; alone_end = phase_end of the phase
+     * before where k_decode_window is not possible. */
+    uint32_t n_rows, n_segs, n_out, n_phases, alone_end[64], phase_end[64];
     bool single; /* one token a session */
     bool sample; /* its logits become tokens on the device */
 };
@@ -40,6 +42,27 @@ static void mixer(struct backend *be, const struct step *st, uint32_t layer, uin
     k_linear(&w->out, be->act_e, n, be->d_part, s->D, part, stream);
 }
 
+/* E9's attention: qkv in `splits` partial sums -> act_q. A row's kernel depends on its own piece alone, so its bits do
+ * not depend on the rest of the step. */
+static void attention(struct backend *be, const struct step *st, uint32_t layer, uint32_t splits, size_t stride) {
+    const struct cuda_layer *w = &be->layers[layer];
+    const struct cuda_shape *s = &be->shape;
+    void *stream = be->stream;
+    for (uint32_t phase = 0, first = 0; phase < st->n_phases; first = st->phase_end[phase++]) {
+        const int32_t *alone = be->list + first, *list = be->list + st->alone_end[phase];
+        const uint32_t n_alone = st->alone_end[phase] - first, n_list = st->phase_end[phase] - st->alone_end[phase];
+        if (n_alone)
+            k_decode_window(s, layer, &be->rows, alone, n_alone, st->single, be->qkv, splits, stride, be->turn,
+                            w->q_norm, w->k_norm, be->part, be->part_ml, be->act_q, stream);
+        if (n_list) {
+            k_rope(s, layer, &be->rows, list, n_list, be->qkv, splits, stride, be->turn, w->q_norm, w->k_norm, be->aq,
+                   stream);
+            k_window(s, layer, &be->rows, list, n_list, be->aq, be->part, be->part_ml, stream);
+            k_window_combine(s, list, n_list, be->part, be->part_ml, be->act_q, stream);
+        }
+    }
+}
+
 static void attention_and_ffn(struct backend *be, const struct step *st, uint32_t layer) {
     const struct cuda_layer *w = &be->layers[layer];
     const struct cuda_shape *s = &be->shape;
@@ -51,14 +74,7 @@ static void attention_and_ffn(struct backend *be, const struct step *st, uint32_
     k_add_norm(be->x, be->d_part, cuda_linear_splits(&w->out, n), part, be->sums, s->Ep / 32, s->E, w->attn_norm,
                s->norm_eps, n, s->D, be->x, be->act_d, NULL, NULL, s->dtype, stream);
     k_linear(&w->qkv, be->act_d, n, be->qkv, width, (size_t)be->info.max_batch_tok * width, stream);
-    for (uint32_t phase = 0, first = 0; phase < st->n_phases; first = st->phase_end[phase++]) {
-        const int32_t *list = be->list + first;
-        const uint32_t n_list = st->phase_end[phase] - first;
-        k_rope(s, layer, &be->rows, list, n_list, be->qkv, cuda_linear_splits(&w->qkv, n),
-               (size_t)be->info.max_batch_tok * width, be->turn, w->q_norm, w->k_norm, be->aq, stream);
-        k_window(s, layer, &be->rows, list, n_list, st->single, be->aq, be->part, be->part_ml, stream);
-        k_window_combine(s, list, n_list, be->part, be->part_ml, be->act_q, stream);
-    }
+    attention(be, st, layer, cuda_linear_splits(&w->qkv, n), (size_t)be->info.max_batch_tok * width);
     k_linear(&w->ao, be->act_q, n, be->d_part, s->D, part, stream);
     k_add_norm(be->x, be->d_part, cuda_linear_splits(&w->ao, n), part, NULL, 0, 0, w->ffn_norm, s->norm_eps, n, s->D,
                NULL, be->act_d, row_scale, NULL, s->dtype, stream);
@@ -96,9 +112,7 @@ static void few_attention_and_ffn(struct backend *be, const struct step *st, uin
     k_add_norm(be->x, NULL, 0, 0, NULL, 0, 0, w->attn_norm, s->norm_eps, n, s->D, NULL, be->act_d, NULL, NULL, s->dtype,
                stream);
     k_few_linear(&w->qkv, &normed, n, be->qkv, width, stream);
-    k_rope(s, layer, &be->rows, be->list, n, be->qkv, 1, 0, be->turn, w->q_norm, w->k_norm, be->aq, stream);
-    k_window(s, layer, &be->rows, be->list, n, true, be->aq, be->part, be->part_ml, stream);
-    k_window_combine(s, be->list, n, be->part, be->part_ml, be->act_q, stream);
+    attention(be, st, layer, 1, 0);
     k_few_residual(&w->ao, be->act_q, NULL, 0, 0, 0, be->x, w->ffn_norm, n, NULL, be->squares, be->act_d, stream);
     k_few_ffn(&w->f1, &y, n, be->act_f, stream);
     k_few_residual(&w->f2, be->act_f, NULL, 0, 0, 0, be->x, next_norm, n, be->x, be->squares, be->act_d,
@@ -171,8 +185,9 @@ static uint32_t bucket_of(uint32_t n) {
 
 static int capture(struct backend *be, uint32_t b, bool sample, struct rod_error *err) {
     const uint32_t n = 1u << b;
-    const struct step st = {
+    struct step st = {
         .n_rows = n, .n_segs = n, .n_out = n, .n_phases = 1, .phase_end = {n}, .single = true, .sample = sample};
+    if (cuda_decode_window_possible(&be->shape)) st.alone_end[0] = n;
     cudaGraph_t graph = NULL;
     int rc = cuda_check(cudaStreamBeginCapture(be->stream, cudaStreamCaptureModeThreadLocal), "capturing a decode step",
                         err);
@@ -234,12 +249,21 @@ int forward_cuda_start(struct backend *be, const struct backend_segment *segs, u
         if (rc) return rc;
     } else {
         uint32_t n_listed = 0;
+        const bool decodes = cuda_decode_window_possible(&be->shape);
         for (uint32_t phase = 0; n_listed < st.n_rows;
              phase++) { /* pieces of segments between multiples of the chunk */
             assert(phase < sizeof st.phase_end / sizeof *st.phase_end);
-            for (uint32_t i = 0, r = 0; i < n_segs; i++)
-                for (uint32_t t = 0; t < segs[i].n_tok; t++, r++)
-                    if ((segs[i].pos + t) / chunk - segs[i].pos / chunk == phase) list[n_listed++] = (int32_t)r;
+            st.alone_end[phase] = n_listed;
+            for (int alone = decodes; alone >= 0; alone--) {
+                for (uint32_t i = 0; i < n_segs; i++) {
+                    const uint64_t begin = segs[i].pos, end = begin + segs[i].n_tok,
+                                   piece = (begin / chunk + phase) * chunk;
+                    const uint64_t from = piece < begin ? begin : piece, to = piece + chunk < end ? piece + chunk : end;
+                    if (from >= to || (decodes && alone != (to - from == 1))) continue;
+                    for (uint64_t p = from; p < to; p++) list[n_listed++] = seg_first[i] + (int32_t)(p - begin);
+                }
+                if (alone) st.alone_end[phase] = n_listed;
+            }
             st.phase_end[phase] = n_listed;
             st.n_phases = phase + 1;
         }

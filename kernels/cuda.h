@@ -114,18 +114,25 @@ void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cu
 void k_rope(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
             uint32_t n_list, const float *qkv, uint32_t splits, size_t split_stride, const float *turn,
             const float *q_norm, const float *k_norm, float *q, void *stream);
-/* E9 over blocks of 32 keys: partial results o [n_list][n_blocks][H P] and (max, sum) [n_list][n_blocks][H][2]. Bytes:
- * values once, keys once for four heads. P is a multiple of 8 (fp32: 4).
- * single: every row is the only one of its session in this step, so all keys but its own may be read before the inputs
- * are ready. */
+/* E9 over blocks of 32 keys, after k_rope: partial results o [n_list][n_blocks][H P] and (max, sum)
+ * [n_list][n_blocks][H][2]. Bytes: values once, keys once for four heads. P is a multiple of 8 (fp32: 4). */
 uint32_t cuda_window_blocks(const struct cuda_shape *shape);
 /* Once before k_window: asks the device for the shared memory that its blocks need. False: it has less. */
 bool cuda_window_prepare(const struct cuda_shape *shape);
 void k_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
-              uint32_t n_list, bool single, const float *q, float *part, float *part_ml, void *stream);
+              uint32_t n_list, const float *q, float *part, float *part_ml, void *stream);
 /* Puts the blocks together, in order: act [n_rows][H P] packed. Twin ref_window. */
 void k_window_combine(const struct cuda_shape *shape, const int32_t *list, uint32_t n_list, const float *part,
                       const float *part_ml, void *act, void *stream);
+/* k_rope, k_window and k_window_combine of rows that are the only ones of their session in the list, which reads the
+ * window at the bandwidth of memory: 16 bit, one key head, H = Hv a multiple of 4, P = 64 or 128. part, part_ml: as
+ * k_window's. single: they are the only ones in the whole step, so that all keys but their own may be read before the
+ * inputs are ready. Bytes: values once, keys once for four heads (most of it from the cache). */
+bool cuda_decode_window_possible(const struct cuda_shape *shape);
+void k_decode_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
+                     uint32_t n_list, bool single, const float *qkv, uint32_t splits, size_t split_stride,
+                     const float *turn, const float *q_norm, const float *k_norm, float *part, float *part_ml,
+                     void *act, void *stream);
 /* E10: in [n_rows][2 F8] (a2, g2 by eights in turn, F8 = F rounded up to 8), splits added in order, times row_scale
  * where not NULL -> act = SiLU(g2) a2 packed. */
 void k_ffn_act(const float *in, uint32_t splits, size_t split_stride, const float *row_scale, uint32_t F,

@@ -1,4 +1,5 @@
-// swa.cu - sliding-window shared-key attention of single tokens (E9): rotary and the ring, blocks of 64 keys, their combination.
+// swa.cu - sliding-window attention (E9) of any shape, a row at a time: rotary and the ring, blocks of 32 keys, their combination.
+// Decode steps of the common shapes take swa_decode.cu.
 #include "common.cuh"
 
 // A warp a head: queries, keys, then values.
@@ -83,7 +84,7 @@ template <int N> __device__ __forceinline__ void await_async() { asm volatile("c
 // PT = P when the heads are of a common size (the divisions below become shifts), else 0.
 template <class T, int PT>
 __global__ void __launch_bounds__(WINDOW_THREADS)
-window_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *list, bool single, uint32_t n_blocks, uint32_t per_block,
+window_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *list, uint32_t n_blocks, uint32_t per_block,
               const float *q, float *part, float *part_ml) {
     extern __shared__ __align__(16) unsigned char smem[];
     constexpr uint32_t N = chunk<T>::N;
@@ -96,7 +97,7 @@ window_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *l
     float *weights = qs + WINDOW_HEADS * P;                               // [4][32]
     float *sums = weights + WINDOW_HEADS * WINDOW_KEYS;                   // [groups][nh P]
     let_next_start();
-    if (!single) wait_for_inputs();
+    wait_for_inputs();
     const uint32_t r = (uint32_t)list[blockIdx.y];
     const int64_t pos = rows.pos[r], oldest = pos + 1 > shape.visible ? pos + 1 - shape.visible : 0;
     const uint32_t n_all = (uint32_t)(pos + 1 - oldest), first = blockIdx.z * per_block, last = min(first + per_block, n_blocks);
@@ -105,14 +106,14 @@ window_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *l
     const T *values = (const T *)shape.values + slot * shape.values_slot + layer * shape.values_layer;
     const uint32_t oldest_at = (uint32_t)(oldest % shape.ring_keys);
     auto place = [&](uint32_t j) { uint32_t at = oldest_at + j; return (size_t)(at < shape.ring_keys ? at : at - shape.ring_keys); };
-    auto stage_keys = [&](unsigned char *tile, uint32_t hk, uint32_t j0, uint32_t lo, uint32_t hi) {
-        for (uint32_t i = lo * per_row + threadIdx.x; i < hi * per_row; i += WINDOW_THREADS) {
+    auto stage_keys = [&](unsigned char *tile, uint32_t hk, uint32_t j0, uint32_t n) {
+        for (uint32_t i = threadIdx.x; i < n * per_row; i += WINDOW_THREADS) {
             uint32_t j = i / per_row, d = i % per_row;
             copy_async(tile + j * row_bytes + d * 16, (const uint4 *)(keys + place(j0 + j) * ld_k + (size_t)hk * P) + d);
         }
     };
-    auto stage_values = [&](uint4 *tile, uint32_t j0, uint32_t lo, uint32_t hi) {
-        for (uint32_t i = lo * chunks + threadIdx.x; i < hi * chunks; i += WINDOW_THREADS) {
+    auto stage_values = [&](uint4 *tile, uint32_t j0, uint32_t n) {
+        for (uint32_t i = threadIdx.x; i < n * chunks; i += WINDOW_THREADS) {
             uint32_t j = i / chunks, c = i % chunks, head = c / per_row;
             copy_async(tile + i, (const uint4 *)(values + place(j0 + j) * ld_v + (size_t)((h0 + head) % shape.Hv) * P) + c % per_row);
         }
@@ -121,16 +122,11 @@ window_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *l
     auto values_of = [&](uint32_t b) { return (uint4 *)(keys_of(b) + WINDOW_KEYS * row_bytes); };
     auto n_of = [&](uint32_t b) { return n_all > b * WINDOW_KEYS ? min(n_all - b * WINDOW_KEYS, (uint32_t)WINDOW_KEYS) : 0u; };
     const uint32_t hk0 = h0 % shape.Hk;
-    auto stage = [&](uint32_t b, uint32_t lo, uint32_t hi) {
-        stage_keys(keys_of(b), hk0, b * WINDOW_KEYS, lo, hi);
-        stage_values(values_of(b), b * WINDOW_KEYS, lo, hi);
+    auto stage = [&](uint32_t b) {
+        stage_keys(keys_of(b), hk0, b * WINDOW_KEYS, n_of(b));
+        stage_values(values_of(b), b * WINDOW_KEYS, n_of(b));
     };
-    if (single) { // the token's own key, the newest, is being written now: all others may come before
-        const uint32_t n = n_of(first), own = n && first * WINDOW_KEYS + n == n_all;
-        stage(first, 0, n - own);
-        wait_for_inputs();
-        stage(first, n - own, n);
-    } else stage(first, 0, n_of(first));
+    stage(first);
     commit_async();
     for (uint32_t i = threadIdx.x; i < nh * P; i += WINDOW_THREADS) qs[i] = q[(size_t)r * shape.H * P + h0 * P + i];
     const float scale = rsqrtf((float)P);
@@ -142,7 +138,7 @@ window_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *l
             if (threadIdx.x < nh) ml[threadIdx.x * 2] = -INFINITY, ml[threadIdx.x * 2 + 1] = 0;
             continue;
         }
-        if (b + 1 < last) stage(b + 1, 0, n_of(b + 1));
+        if (b + 1 < last) stage(b + 1);
         commit_async(); // maybe empty, so that all but the newest group are this block's
         await_async<1>();
         __syncthreads(); // keys, values and q; everyone has left the last block
@@ -247,14 +243,14 @@ bool cuda_window_prepare(const struct cuda_shape *shape) {
 }
 
 void k_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list, uint32_t n_list,
-              bool single, const float *q, float *part, float *part_ml, void *stream) {
+              const float *q, float *part, float *part_ml, void *stream) {
     const uint32_t n_blocks = cuda_window_blocks(shape), head_groups = (shape->H + WINDOW_HEADS - 1) / WINDOW_HEADS;
     uint32_t per_block = n_list * head_groups * n_blocks / 528; /* four blocks a multiprocessor of an H200; longer runs overlap better */
     per_block = per_block < 1 ? 1 : per_block > 16 ? 16 : per_block;
     /* head groups first: together they read whole rows of values, neighbours in memory at the same time */
     dim3 grid(head_groups, n_list, (n_blocks + per_block - 1) / per_block);
     FOR_DTYPE(shape->dtype, (launch(window_kernel_for<T>(shape), grid, dim3(WINDOW_THREADS), window_smem(shape), stream, *shape, layer,
-                                    *rows, list, single, n_blocks, per_block, q, part, part_ml)));
+                                    *rows, list, n_blocks, per_block, q, part, part_ml)));
 }
 
 // A block: 128 outputs of one row. The heads' weights of the blocks are made once by the first warps.

@@ -1,5 +1,5 @@
-/* test_window.c - swa.cu: rotary and the ring, attention over the window (E9). Windows partly filled, exactly full and
- * wrapped; ring places that hold no visible key are NaN. */
+/* test_window.c - swa.cu, swa_decode.cu: rotary and the ring, attention over the window (E9). Windows partly filled,
+ * exactly full and wrapped; ring places that hold no visible key are NaN. */
 #include "gpu.h"
 
 enum { LAYERS = 2, CHUNK = 64 };
@@ -169,9 +169,7 @@ static void window_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape s = window_shape(i, visible, SESSIONS, dtype);
     const uint32_t P = s.P, H = s.H, layer = gpu_pick(0, LAYERS - 1),
                    n_list = gpu_pick(0, 1) || !gpu.poison ? n_rows : gpu_pick(1, n_rows);
-    const bool single = gpu_pick(0, 1);
-    GPU_WHAT(", %u listed, H %u %u %u, P %u, %u keys seen%s", n_list, H, s.Hk, s.Hv, P, s.visible,
-             single ? ", single" : "");
+    GPU_WHAT(", %u listed, H %u %u %u, P %u, %u keys seen", n_list, H, s.Hk, s.Hv, P, s.visible);
     struct rings rings = random_rings(&s, layer);
     struct gpu_rows rows = gpu_make_rows(n_rows, 1, 9);
     for (uint32_t r = 0; r < n_rows; r++) { /* any session, at any of the positions whose window the ring holds */
@@ -191,8 +189,7 @@ static void window_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     float *part = gpu_floats(n_list * blocks * H * P), *part_ml = gpu_floats(n_list * blocks * H * 2);
     void *act = gpu_act_out(n_rows, H * P, dtype);
     if (!gpu.k->cuda_window_prepare(&s)) fail_msg("%s: the window's kernel does not fit this GPU", gpu.what);
-    GPU_RUN(k_window, &s, layer, &rows.device, at_list, n_list, single, gpu_from(q, (size_t)n_rows * H * P), part,
-            part_ml);
+    GPU_RUN(k_window, &s, layer, &rows.device, at_list, n_list, gpu_from(q, (size_t)n_rows * H * P), part, part_ml);
     GPU_RUN(k_window_combine, &s, at_list, n_list, part, part_ml, act);
     float *got = gpu_fetch_act(act, n_rows, H * P, dtype), *ref = host_floats((size_t)H * P),
           *k = host_floats((size_t)s.visible * s.Hk * P), *v = host_floats((size_t)s.visible * s.Hv * P);
@@ -224,5 +221,121 @@ static void attention_over_the_window_equals_its_twin(void **state) {
     gpu_rounds(window_round);
 }
 
+/* ---- both, in a decode step ---- */
+
+struct decode_inputs {
+    struct cuda_shape s;
+    uint32_t layer, splits;
+    size_t stride;
+    float *qkv, *turn, *q_norm, *k_norm; /* on the device */
+};
+
+/* act of the n_list rows (of n_rows) of the list. */
+static float *decode_act(const struct decode_inputs *in, const struct gpu_rows *rows, const int32_t *list,
+                         uint32_t n_list, bool single) {
+    const struct cuda_shape *s = &in->s;
+    const size_t blocks = gpu.k->cuda_window_blocks(s);
+    float *part = gpu_floats(n_list * blocks * s->H * s->P), *part_ml = gpu_floats(n_list * blocks * s->H * 2);
+    void *act = gpu_act_out(rows->n_rows, s->H * s->P, s->dtype);
+    GPU_RUN(k_decode_window, s, in->layer, &rows->device, gpu_copy(list, n_list * sizeof *list), n_list, single,
+            in->qkv, in->splits, in->stride, in->turn, in->q_norm, in->k_norm, part, part_ml, act);
+    return gpu_fetch_act(act, rows->n_rows, s->H * s->P, s->dtype);
+}
+
+static void decode_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    if (dtype == CUDA_F32) return;
+    n_rows = n_rows > SESSIONS ? SESSIONS : n_rows;
+    struct decode_inputs in = {.s = window_shape(i, 1, SESSIONS, dtype), .splits = gpu_pick(1, 4)};
+    struct cuda_shape *s = &in.s;
+    s->H = s->Hv = 4 * gpu_pick(1, 4), s->Hk = 1;
+    s->P = gpu_pick(0, 1) ? 64 : 128;
+    s->visible = gpu_pick(0, 2) ? gpu_pick(1, 700) : gpu_pick(1, 18) * 128 + gpu_pick(0, 1);
+    s->rot_dim = gpu_pick(0, 2) ? s->P : 2 * gpu_pick(0, s->P / 2);
+    s->rot_interleaved = gpu_pick(0, 1), s->qk_norm = gpu_pick(0, 1);
+    s->ring_keys = s->visible + CHUNK - 1;
+    s->keys_layer = (size_t)s->ring_keys * s->P, s->keys_slot = s->keys_layer * LAYERS;
+    s->values_layer = s->keys_layer * s->Hv, s->values_slot = s->values_layer * LAYERS;
+    in.layer = gpu_pick(0, LAYERS - 1);
+    if (!gpu.k->cuda_decode_window_possible(s)) fail_msg("%s: no kernel for these heads", gpu.what);
+    const uint32_t P = s->P, H = s->H, width = (2 * H + 1) * P, half = s->rot_dim / 2;
+    GPU_WHAT(", of %u, H %u, P %u, %u keys seen, rotated %u%s, %u splits", n_rows, H, P, s->visible, s->rot_dim,
+             s->qk_norm ? ", q/k norm" : "", in.splits);
+    struct rings rings = random_rings(s, in.layer);
+    struct gpu_rows rows = gpu_make_rows(n_rows, 1, 9);
+    for (uint32_t r = 0; r < n_rows; r++) { /* the newest key is the step's: NaN in the ring until then */
+        const uint32_t slot = (uint32_t)(rows.slot[r] = (int32_t)((r + i) % SESSIONS));
+        rows.pos[r] = rings.newest[slot];
+        for (uint32_t p = 0; p < P; p++) rings.keys[key_at(s, slot, in.layer, rows.pos[r]) + p] = NAN;
+        for (uint32_t p = 0; p < H * P; p++) rings.values[value_at(s, slot, in.layer, rows.pos[r]) + p] = NAN;
+    }
+    rows.device.slot = gpu_copy(rows.slot, n_rows * sizeof *rows.slot);
+    rows.device.pos = gpu_copy(rows.pos, n_rows * sizeof *rows.pos);
+    in.stride = (size_t)n_rows * width + 16;
+    float *qkv = host_random(in.splits * in.stride, -1, 1, CUDA_F32),
+          *turn = host_floats((size_t)n_rows * half * 2 + 1), *q_norm = host_random(P, 0.5, 1.5, CUDA_F32),
+          *k_norm = host_random(P, 0.5, 1.5, CUDA_F32);
+    for (size_t j = 0; j < (size_t)n_rows * half; j++) {
+        const double angle = (double)gpu_uniform(-3, 3);
+        turn[2 * j] = (float)cos(angle), turn[2 * j + 1] = (float)sin(angle);
+    }
+    in.qkv = gpu_from(qkv, in.splits * in.stride), in.turn = gpu_from(turn, (size_t)n_rows * half * 2);
+    in.q_norm = gpu_from(q_norm, P), in.k_norm = gpu_from(k_norm, P);
+    const size_t n_keys = (SESSIONS + 1) * s->keys_slot, n_values = (SESSIONS + 1) * s->values_slot;
+    s->keys = gpu_from_typed(rings.keys, n_keys, dtype), s->values = gpu_from_typed(rings.values, n_values, dtype);
+    int32_t *list = random_list(n_rows, n_rows);
+    float *got = decode_act(&in, &rows, list, n_rows, gpu_pick(0, 1));
+
+    float *q = host_floats((size_t)H * P), *ref = host_floats((size_t)H * P), *k = host_floats((size_t)s->visible * P),
+          *v = host_floats((size_t)s->visible * H * P);
+    uint8_t *wrote_key = host_bytes(n_keys), *wrote_value = host_bytes(n_values);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        const uint32_t slot = (uint32_t)rows.slot[r];
+        const int64_t pos = rows.pos[r], oldest = pos + 1 > s->visible ? pos + 1 - s->visible : 0;
+        const size_t key = key_at(s, slot, in.layer, pos), value = value_at(s, slot, in.layer, pos);
+        for (uint32_t h = 0; h < 2 * H + 1; h++) {
+            double x[256] = {0};
+            for (uint32_t p = 0; p < P; p++)
+                for (uint32_t j = 0; j < in.splits; j++)
+                    x[p] += (double)qkv[j * in.stride + (size_t)r * width + h * P + p];
+            if (h <= H)
+                turn_head(s, x, h < H ? q_norm : k_norm, turn + (size_t)r * half * 2,
+                          h < H ? q + h * P : rings.keys + key);
+            else
+                for (uint32_t p = 0; p < P; p++) rings.values[value + (h - H - 1) * P + p] = (float)x[p];
+        }
+        memset(wrote_key + key, 1, P);
+        memset(wrote_value + value, 1, (size_t)H * P);
+        for (int64_t p = oldest; p <= pos; p++) {
+            for (uint32_t j = 0; j < P; j++)
+                k[(size_t)(p - oldest) * P + j] = gpu_round(rings.keys[key_at(s, slot, in.layer, p) + j], dtype);
+            for (uint32_t j = 0; j < H * P; j++)
+                v[(size_t)(p - oldest) * H * P + j] =
+                    gpu_round(rings.values[value_at(s, slot, in.layer, p) + j], dtype);
+        }
+        ref_window(H, 1, H, P, (uint32_t)(pos + 1 - oldest), q, k, v, ref);
+        gpu_check("attention", got + (size_t)r * H * P, ref, (size_t)H * P, gpu_ulp(dtype), gpu_ulp(dtype));
+    }
+    check_ring("key", gpu_fetch_typed(s->keys, n_keys, dtype), rings.keys, wrote_key, n_keys, gpu_ulp(dtype));
+    check_ring("value", gpu_fetch_typed(s->values, n_values, dtype), rings.values, wrote_value, n_values,
+               gpu_ulp(dtype));
+
+    /* the same bits alone and among so many rows that a block takes several ranges */
+    const uint32_t many = (uint32_t)(30000000 / (gpu.k->cuda_window_blocks(s) * H * P)),
+                   n_many = many > 600 ? 600 : many;
+    int32_t *crowd = host_bytes((n_many + 1) * sizeof *crowd);
+    for (uint32_t j = 0; j < n_many; j++) crowd[j] = list[j % n_rows];
+    const float *among = n_many < n_rows ? got : decode_act(&in, &rows, crowd, n_many, false);
+    gpu_check_same("a row among many", among, got, (size_t)n_rows * H * P);
+    if (!gpu.poison) return; /* rows that nobody wrote would be read back */
+    const uint32_t r = (uint32_t)list[0];
+    const float *alone = decode_act(&in, &rows, list, 1, true);
+    gpu_check_same("a row alone", alone + (size_t)r * H * P, got + (size_t)r * H * P, (size_t)H * P);
+}
+static void a_decode_step_equals_its_twins_and_depends_on_no_other_row(void **state) {
+    (void)state;
+    gpu_rounds(decode_round);
+}
+
 GPU_MAIN(cmocka_unit_test(rotary_equals_its_twin_and_fills_the_ring),
-         cmocka_unit_test(attention_over_the_window_equals_its_twin))
+         cmocka_unit_test(attention_over_the_window_equals_its_twin),
+         cmocka_unit_test(a_decode_step_equals_its_twins_and_depends_on_no_other_row))

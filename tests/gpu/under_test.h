@@ -27,6 +27,8 @@
     X(k_rope)                                                                                                          \
     X(k_window)                                                                                                        \
     X(k_window_combine)                                                                                                \
+    X(cuda_decode_window_possible)                                                                                     \
+    X(k_decode_window)                                                                                                 \
     X(k_ffn_act)                                                                                                       \
     X(k_norm_rows)                                                                                                     \
     X(cuda_few_possible)                                                                                               \
