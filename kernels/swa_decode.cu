@@ -1,12 +1,12 @@
 // swa_decode.cu - E9 of rows that are alone in their piece of a session, above all decode steps: rotary, scores on tensor
 // cores, values streamed through registers; then the ranges' results put together. One key head, 16 bit.
 //
-// The window's keys, oldest first, are cut into ranges of 128. A range's result for four heads is the work of eight warps:
-// warp w takes the tiles of 8 keys w and w + 8 of its range, its results are folded in that order, then the warps' in
-// theirs. Blocks take one or more ranges; nothing of this cut depends on the other rows, so neither do the bits.
+// The window's keys, oldest first, are cut into ranges of 128. A range's result is the work of eight warps: warp w takes
+// the tiles of 8 keys w and w + 8 of its range, its results are folded in that order, then the warps' in theirs. How many
+// ranges and heads a block takes depends on the number of rows, but heads are independent of each other, so no bit does.
 #include "common.cuh"
 
-enum { HEADS = 4, WARPS = 8, TILE = 8, TILES = 2, STEP = WARPS * TILE, RANGE = STEP * TILES, THREADS = WARPS * 32 };
+enum { WARPS = 8, TILE = 8, TILES = 2, STEP = WARPS * TILE, RANGE = STEP * TILES, THREADS = WARPS * 32 };
 
 struct decode_window {
     cuda_shape shape;
@@ -75,14 +75,14 @@ __device__ __forceinline__ void turned_head(const decode_window &a, uint32_t row
     }
 }
 
-// A block: one row, four heads, some ranges. A warp's next keys and values are on their way while it works on these: a
-// register is asked for again as soon as it is used.
-template <class T, int P>
+// A block: one row, HEADS heads, some ranges. AHEAD = 1: a warp's next tile is on its way while it works on this one, a
+// register is asked for again as soon as it is used. AHEAD = TILES: one range a block, all of it on its way from the start.
+template <class T, int P, int HEADS, int AHEAD>
 __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_constant__ decode_window a) {
     constexpr int KEY = P / 32;               // 16-byte pieces of a key to a lane: lane t of four has pieces t, t + 4 ...
     constexpr int VALUE = HEADS * P / 8 / 32; // of a key's values: lane l has pieces l, l + 32
     constexpr int Q_ROW = P / 8 + 4;          // a stride that spreads the rows over the banks
-    __shared__ uint4 qs[2 * HEADS * Q_ROW];   // queries in T, then what rounding took off
+    __shared__ uint4 qs[2 * HEADS * Q_ROW];   // queries in T, each followed by what rounding took off
     __shared__ uint4 new_key[P / 8], new_value[HEADS * P / 8];
     __shared__ __align__(16) float sums[2][WARPS][HEADS * P]; // a range's, and the next one's
     __shared__ float2 sums_ml[2][WARPS][HEADS];
@@ -100,21 +100,22 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
     T *values = (T *)s.values + slot * s.values_slot + a.layer * s.values_layer;
     const uint32_t oldest_at = (uint32_t)(oldest % ring);
     auto place = [&](uint32_t j) { return (size_t)(oldest_at + j < ring ? oldest_at + j : oldest_at + j - ring); };
-    uint4 key[KEY], value[TILE][VALUE];
-    auto fetch_keys = [&](uint32_t j) {
+    uint4 key[AHEAD][KEY], value[AHEAD][TILE][VALUE];
+    auto fetch_keys = [&](int u, uint32_t j) {
         const uint4 *p = (const uint4 *)(keys + place(j + g) * P) + t;
 #pragma unroll
-        for (int i = 0; i < KEY; i++) key[i] = stream16(p + 4 * i, j + g < newest);
+        for (int i = 0; i < KEY; i++) key[u][i] = stream16(p + 4 * i, j + g < newest);
     };
-    auto fetch_value = [&](uint32_t j, int k, int c) {
-        value[k][c] = stream16((const uint4 *)(values + place(j + k) * ld_v + h0 * P) + c * 32 + lane, j + k < newest);
+    auto fetch_value = [&](int u, uint32_t j, int k, int c) {
+        value[u][k][c] = stream16((const uint4 *)(values + place(j + k) * ld_v + h0 * P) + c * 32 + lane, j + k < newest);
     };
     uint32_t j = first * RANGE + warp * TILE; // the tile's first key
-    fetch_keys(j);
 #pragma unroll
-    for (int k = 0; k < TILE; k++)
+    for (int i = 0; i < AHEAD; i++) fetch_keys(i, j + i * STEP);
 #pragma unroll
-        for (int c = 0; c < VALUE; c++) fetch_value(j, k, c);
+    for (int i = 0; i < AHEAD * TILE; i++)
+#pragma unroll
+        for (int c = 0; c < VALUE; c++) fetch_value(i / TILE, j + i / TILE * STEP, i % TILE, c);
     if (a.early) wait_for_inputs();
 
     // The queries; where the newest key is, it and its values too. They go into the ring, but no block of this step reads them there.
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
         float *stage = sums[0][0] + job * P;
         if (job < HEADS) {
             turned_head<P>(a, r, h0 + job, a.q_norm, stage, x);
-            T *high = (T *)(qs + job * Q_ROW), *low = (T *)(qs + (HEADS + job) * Q_ROW);
+            T *high = (T *)(qs + 2 * job * Q_ROW), *low = (T *)(qs + (2 * job + 1) * Q_ROW);
 #pragma unroll
             for (int i = 0; i < P / 32; i++) {
                 const T y = from_float<T>(x[i]);
@@ -158,33 +159,34 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
     const float scale = rsqrtf((float)P) * 1.4426950408889634f; // powers of two
     for (uint32_t b = first; b < last; b++) {
         float top = -INFINITY, sum = 0, acc[VALUE][8] = {};
-#pragma unroll 1
+#pragma unroll AHEAD
         for (int tile = 0; tile < TILES; tile++) {
+            const int u = tile % AHEAD;
             if (newest - j < TILE) {
                 const uint32_t own = newest - j;
 #pragma unroll
                 for (int i = 0; i < KEY; i++)
-                    if (g == own) key[i] = new_key[4 * i + t];
+                    if (g == own) key[u][i] = new_key[4 * i + t];
 #pragma unroll
                 for (int k = 0; k < TILE; k++)
 #pragma unroll
                     for (int c = 0; c < VALUE; c++)
-                        if (k == own) value[k][c] = new_value[c * 32 + lane];
+                        if (k == own) value[u][k][c] = new_value[c * 32 + lane];
             }
-            const uint32_t next = tile + 1 < TILES ? j + STEP : b + 1 < last ? (b + 1) * RANGE + warp * TILE : n;
-            // Scores: heads are rows of the product, twice (high and low part), keys its columns. Which dims a step of 16
-            // takes does not matter, so a lane gives those that it loaded.
+            const uint32_t next = j + STEP < last * RANGE ? j + STEP : n;
+            // Scores: heads are rows of the product, in pairs of high and low part, keys its columns. Which dims a step of
+            // 16 takes does not matter, so a lane gives those that it loaded.
             float score[4] = {};
 #pragma unroll
             for (int i = 0; i < KEY; i++) {
-                const uint4 q = qs[g * Q_ROW + 4 * i + t];
-                mma(score, make_uint4(q.x, 0, q.y, 0), make_uint2(key[i].x, key[i].y), T());
-                mma(score, make_uint4(q.z, 0, q.w, 0), make_uint2(key[i].z, key[i].w), T());
+                const uint4 q = qs[g % (2 * HEADS) * Q_ROW + 4 * i + t];
+                mma(score, make_uint4(q.x, 0, q.y, 0), make_uint2(key[u][i].x, key[u][i].y), T());
+                mma(score, make_uint4(q.z, 0, q.w, 0), make_uint2(key[u][i].z, key[u][i].w), T());
             }
-            fetch_keys(next);
+            if (AHEAD < TILES) fetch_keys(u, next);
 #pragma unroll
-            for (int e = 0; e < 2; e++) { // lane (g, t): head g mod 4, keys 2 t and 2 t + 1
-                score[e] += __shfl_xor_sync(0xffffffffu, score[e], 16);
+            for (int e = 0; e < 2; e++) { // lane (g, t): head g / 2, keys 2 t and 2 t + 1
+                score[e] += __shfl_xor_sync(0xffffffffu, score[e], 4);
                 score[e] = j + 2 * t + e < n ? score[e] * scale : -INFINITY;
             }
             float m = fmaxf(score[0], score[1]);
@@ -201,7 +203,7 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
             uint32_t head[VALUE]; // of this lane's values: the first lane that has its weights
 #pragma unroll
             for (int c = 0; c < VALUE; c++) {
-                head[c] = (c * 32 + lane) / (P / 8) * 4;
+                head[c] = (c * 32 + lane) / (P / 8) * 8;
                 const float f = __shfl_sync(0xffffffffu, keep, head[c]);
 #pragma unroll
                 for (int d = 0; d < 8; d++) acc[c][d] *= f;
@@ -211,16 +213,16 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
 #pragma unroll
                 for (int c = 0; c < VALUE; c++) {
                     const float weight = __shfl_sync(0xffffffffu, w[k % 2], head[c] + k / 2);
-                    const uint32_t bits[4] = {value[k][c].x, value[k][c].y, value[k][c].z, value[k][c].w};
+                    const uint32_t bits[4] = {value[u][k][c].x, value[u][k][c].y, value[u][k][c].z, value[u][k][c].w};
 #pragma unroll
                     for (int d = 0; d < 4; d++) {
                         const float2 v = two_floats(bits[d], T());
                         acc[c][2 * d] += weight * v.x;
                         acc[c][2 * d + 1] += weight * v.y;
                     }
-                    fetch_value(next, k, c);
+                    if (AHEAD < TILES) fetch_value(u, next, k, c);
                 }
-            j = next;
+            j += STEP;
         }
         float *mine = sums[b & 1][warp];
 #pragma unroll
@@ -228,7 +230,7 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
             *(float4 *)(mine + c * 256 + lane * 8) = make_float4(acc[c][0], acc[c][1], acc[c][2], acc[c][3]);
             *(float4 *)(mine + c * 256 + lane * 8 + 4) = make_float4(acc[c][4], acc[c][5], acc[c][6], acc[c][7]);
         }
-        if (t == 0 && g < HEADS) sums_ml[b & 1][warp][g] = make_float2(top, sum);
+        if (t == 0 && g % 2 == 0 && g < 2 * HEADS) sums_ml[b & 1][warp][g / 2] = make_float2(top, sum);
         __syncthreads(); // the warps' sums; those of the range before are free
         const uint32_t o = threadIdx.x * 2, h = o / P;
         if (h < HEADS) {
@@ -298,21 +300,27 @@ __global__ void __launch_bounds__(GROUPS * P / 2) decode_combine_kernel(const __
 }
 
 bool cuda_decode_window_possible(const struct cuda_shape *s) {
-    return s->dtype != CUDA_F32 && (s->P == 64 || s->P == 128) && s->Hk == 1 && s->Hv == s->H && s->H % HEADS == 0;
+    return s->dtype != CUDA_F32 && (s->P == 64 || s->P == 128) && s->Hk == 1 && s->Hv == s->H && s->H % 4 == 0;
 }
 
-template <class T, int P> static void decode(decode_window a, uint32_t n_list, void *stream) {
-    launch(decode_window_kernel<T, P>, dim3(a.shape.H / HEADS, (a.n_ranges + a.per_block - 1) / a.per_block, n_list), dim3(THREADS), 0, stream, a);
+template <class T, int P, int HEADS, int AHEAD> static void decode(const decode_window &a, uint32_t n_list, void *stream) {
+    launch(decode_window_kernel<T, P, HEADS, AHEAD>, dim3(a.shape.H / HEADS, (a.n_ranges + a.per_block - 1) / a.per_block, n_list),
+           dim3(THREADS), 0, stream, a);
     launch(decode_combine_kernel<T, P>, dim3(a.shape.H, n_list), dim3(GROUPS * P / 2), 0, stream, a);
+}
+template <class T> static void decode(decode_window a, uint32_t n_list, void *stream) {
+    const uint32_t quarters = n_list * (a.shape.H / 4) * a.n_ranges; // blocks, four heads to each
+    const bool few = quarters <= 132;                                // a block of its own to each multiprocessor of an H200
+    a.per_block = quarters >= 2048 ? 2 : 1;                          // longer runs overlap better
+    if (a.shape.P == 64) few ? decode<T, 64, 4, 2>(a, n_list, stream) : decode<T, 64, 4, 1>(a, n_list, stream);
+    else few ? decode<T, 128, 2, 2>(a, n_list, stream) : decode<T, 128, 4, 1>(a, n_list, stream);
 }
 
 void k_decode_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list, uint32_t n_list,
                      bool single, const float *qkv, uint32_t splits, size_t split_stride, const float *turn, const float *q_norm,
                      const float *k_norm, float *part, float *part_ml, void *act, void *stream) {
-    const uint32_t n_ranges = (shape->visible + RANGE - 1) / RANGE;
-    const uint32_t per_block = n_list * (shape->H / HEADS) * n_ranges >= 2048 ? 2 : 1; // many blocks: longer runs overlap better
-    decode_window a = {*shape, layer, *rows, list, single, n_ranges, per_block, qkv, splits, split_stride, (const float2 *)turn, q_norm, k_norm,
-                       part, (float2 *)part_ml, act};
-    if (shape->dtype == CUDA_F16) shape->P == 64 ? decode<__half, 64>(a, n_list, stream) : decode<__half, 128>(a, n_list, stream);
-    else shape->P == 64 ? decode<__nv_bfloat16, 64>(a, n_list, stream) : decode<__nv_bfloat16, 128>(a, n_list, stream);
+    const decode_window a = {*shape, layer, *rows, list, single, (shape->visible + RANGE - 1) / RANGE, 1, qkv, splits, split_stride,
+                             (const float2 *)turn, q_norm, k_norm, part, (float2 *)part_ml, act};
+    if (shape->dtype == CUDA_F16) decode<__half>(a, n_list, stream);
+    else decode<__nv_bfloat16>(a, n_list, stream);
 }
