@@ -49,7 +49,7 @@ struct adjusted_row {
     const float *logits, *bias; // bias, marks: NULL where the row has none
     const uint32_t *marks;
     float repetition, frequency, presence;
-    bool banned, penalised;
+    bool banned, penalised, plain; // plain: nothing changes
     uint32_t V;
 
     __device__ adjusted_row(const cuda_sampler &s, const cuda_sampling &sp, uint32_t slot, const float *row) : logits(row), V(s.V) {
@@ -58,6 +58,7 @@ struct adjusted_row {
         bias = sp.biased ? s.bias + (size_t)slot * V : NULL;
         marks = banned || penalised ? s.marks + (size_t)slot * V : NULL;
         repetition = sp.repetition_penalty, frequency = sp.frequency_penalty, presence = sp.presence_penalty;
+        plain = !bias && !marks;
     }
     __device__ float operator()(float v, uint32_t i) const {
         if (bias) v = __fadd_rn(v, bias[i]);
@@ -80,35 +81,45 @@ pieces_kernel(cuda_sampler s, const int32_t *slots, const int32_t *out, const fl
     __shared__ cuda_piece warps[PIECE_THREADS / 32];
     let_next_start();
     wait_for_inputs();
-    const uint32_t slot = (uint32_t)slots[out[blockIdx.y]], first = blockIdx.x * PIECE;
-    if (slot >= s.n_slots) return;
-    const adjusted_row row(s, s.slots[slot], slot, logits + (size_t)blockIdx.y * s.V);
-    const bool logprobs = s.slots[slot].n_logprobs >= 0;
+    const uint32_t first = blockIdx.x * PIECE + threadIdx.x;
+    const float *logits_here = logits + (size_t)blockIdx.y * s.V;
     float raw[PIECE / PIECE_THREADS];
+#pragma unroll
+    for (int j = 0; j < PIECE / PIECE_THREADS; j++) { // all loads first, a row's or a padding row's
+        const uint32_t i = first + j * PIECE_THREADS;
+        raw[j] = i < s.V ? logits_here[i] : 0.0f;
+    }
+    const uint32_t slot = (uint32_t)slots[out[blockIdx.y]];
+    if (slot >= s.n_slots) return;
+    const adjusted_row row(s, s.slots[slot], slot, logits_here);
+    const bool logprobs = s.slots[slot].n_logprobs >= 0;
     cuda_piece mine = {0, 0, INFINITY, 0, 0, 0};
+    float zero = 0;
+    if (first < s.V) { // ids ascend, so an equal logit that comes later is no better
+        float best = row.plain ? raw[0] : row(raw[0], first), raw_best = raw[0];
+        uint32_t id = first, raw_id = first;
+        mine.low = best, zero = raw[0] * 0.0f;
 #pragma unroll
-    for (int j = 0; j < PIECE / PIECE_THREADS; j++) {
-        const uint32_t i = first + j * PIECE_THREADS + threadIdx.x;
-        raw[j] = i < s.V ? row.logits[i] : -INFINITY;
+        for (int j = 1; j < PIECE / PIECE_THREADS; j++) {
+            const uint32_t i = first + j * PIECE_THREADS;
+            if (i >= s.V) break;
+            const float v = row.plain ? raw[j] : row(raw[j], i);
+            if (v > best) best = v, id = i;
+            if (raw[j] > raw_best) raw_best = raw[j], raw_id = i;
+            mine.low = fminf(mine.low, v);
+            zero += raw[j] * 0.0f; // stays 0 unless one is infinite or not a number
+        }
+        mine.best = key_of(best, id);
+        mine.raw_best = key_of(raw_best, raw_id);
     }
-#pragma unroll
-    for (int j = 0; j < PIECE / PIECE_THREADS; j++) {
-        const uint32_t i = first + j * PIECE_THREADS + threadIdx.x;
-        if (i >= s.V) break;
-        const float v = row(raw[j], i);
-        const u64 key = key_of(v, i), raw_key = key_of(raw[j], i);
-        mine.broken |= !(fabsf(raw[j]) <= FLT_MAX);
-        mine.best = key > mine.best ? key : mine.best;
-        mine.raw_best = raw_key > mine.raw_best ? raw_key : mine.raw_best;
-        mine.low = fminf(mine.low, v);
-    }
+    mine.broken = __any_sync(0xffffffffu, !(zero == 0));
     mine.best = warp_max(mine.best);
     mine.raw_best = warp_max(mine.raw_best);
-    mine.broken = __any_sync(0xffffffffu, mine.broken);
 #pragma unroll
     for (int i = 16; i; i >>= 1) mine.low = fminf(mine.low, __shfl_xor_sync(0xffffffffu, mine.low, i));
     if ((threadIdx.x & 31) == 0) warps[threadIdx.x / 32] = mine;
     __syncthreads(); // the warps' results before they are merged
+    if (threadIdx.x && !logprobs) return;
     mine = warps[0];
     for (uint32_t w = 1; w < PIECE_THREADS / 32; w++) {
         mine.best = warps[w].best > mine.best ? warps[w].best : mine.best;
@@ -120,7 +131,7 @@ pieces_kernel(cuda_sampler s, const int32_t *slots, const int32_t *out, const fl
         const float max = logit_of(mine.raw_best);
         float sum = 0;
 #pragma unroll
-        for (int j = 0; j < PIECE / PIECE_THREADS; j++) sum += expf(raw[j] - max);
+        for (int j = 0; j < PIECE / PIECE_THREADS; j++) sum += first + j * PIECE_THREADS < s.V ? expf(raw[j] - max) : 0.0f;
         mine.raw_sum = block_sum(sum, shared);
     }
     if (threadIdx.x == 0) pieces[(size_t)blockIdx.y * gridDim.x + blockIdx.x] = mine;
@@ -176,35 +187,47 @@ __device__ __forceinline__ uint32_t run_len(uint32_t n) { return (n + PICK_THREA
 // visit(id, logit) for [first, first + n), each warp its run in order of id.
 template <class Visit> __device__ __forceinline__ void scan(const adjusted_row &row, uint32_t first, uint32_t n, Visit visit) {
     const uint32_t len = run_len(n), begin = threadIdx.x / 32 * len, end = begin + len < n ? begin + len : n;
-    for (uint32_t i = begin + (threadIdx.x & 31); i < end; i += 8 * 32) {
+    uint32_t i = begin + (threadIdx.x & 31);
+    for (; i + 7 * 32 < end; i += 8 * 32) {
         float v[8];
 #pragma unroll
-        for (int j = 0; j < 8; j++) v[j] = i + j * 32 < end ? row.logits[first + i + j * 32] : 0.0f; // all loads first
+        for (int j = 0; j < 8; j++) v[j] = row.logits[first + i + j * 32]; // all loads first
 #pragma unroll
-        for (int j = 0; j < 8; j++)
-            if (i + j * 32 < end) visit(first + i + j * 32, row(v[j], first + i + j * 32));
+        for (int j = 0; j < 8; j++) visit(first + i + j * 32, row.plain ? v[j] : row(v[j], first + i + j * 32));
+    }
+    for (; i < end; i += 32) {
+        const float v = row.logits[first + i];
+        visit(first + i, row.plain ? v : row(v, first + i));
     }
 }
 
 // What the filters left, and what a token weighs.
 struct draw_state {
-    float max, scale, bins_per_y;
-    u64 cut;                       // kept: key >= cut
+    float max, scale, bins_per_y; // scale: of the exponent to base 2
+    u64 cut;                      // kept: key >= cut
+    float cut_logit;
+    uint32_t cut_id;
     bool typical;
-    double mean;                   // of y over what was kept before typical_p
+    float mean; // of y over what was kept before typical_p
     u64 typical_cut;
 
-    __device__ float y(float x) const { return (max - x) * scale; } // how far below the best, in units of the exponent
+    __device__ void raise(u64 key) {
+        if (key > cut) cut = key, cut_logit = logit_of(key), cut_id = id_of(key);
+    }
+    __device__ float y(float x) const { return (max - x) * scale; } // how far below the best, in powers of two
     __device__ u64 mass(float x) const {
         float e;
-        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(y(x) * -1.4426950408889634f));
-        const uint32_t bits = __float_as_uint(e), shift = 127 - (bits >> 23);
-        return shift > 40 ? 0 : ((u64)(bits & 0x7fffff | 0x800000) << 17) >> shift;
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"((x - max) * scale));
+        const uint32_t bits = __float_as_uint(e);
+        u64 fixed = (u64)((bits & 0x7fffffu) | 0x800000u) << 17;
+        asm("shr.u64 %0, %1, %2;" : "=l"(fixed) : "l"(fixed), "r"(127 - (bits >> 23))); // shifts beyond 63 give 0
+        return fixed;
     }
-    __device__ u64 typical_key(float x, uint32_t i) const {
-        return (u64)~ordered((float)fabs((double)y(x) - mean)) << 32 | (0xffffffffu - i);
+    __device__ u64 typical_key(float x, uint32_t i) const { return (u64)~ordered(fabsf(y(x) - mean)) << 32 | (0xffffffffu - i); }
+    __device__ bool keeps(float x, uint32_t i) const {
+        if (!(x > cut_logit) && !(x == cut_logit && i <= cut_id)) return false;
+        return !typical || typical_key(x, i) >= typical_cut;
     }
-    __device__ bool keeps(float x, uint32_t i) const { return key_of(x, i) >= cut && (!typical || typical_key(x, i) >= typical_cut); }
     __device__ u64 kept_mass(float x, uint32_t i) const { return keeps(x, i) ? mass(x) : 0; }
 };
 
@@ -228,12 +251,15 @@ __device__ __forceinline__ void clear_bins(pick_shared &sh) {
 // The threshold (of order) of the shortest run of most wanted tokens that weighs `share` of all, or `count` tokens (share 0). 0: there
 // are fewer. Two passes over the row: weights by bins, which order the tokens as `order` does; then the one bin that matters, whose
 // few tokens are compared with each other. A bin with too many is divided by the bits of their order until they are few.
-template <class Order, class Bin>
-__device__ u64 select(pick_shared &sh, const adjusted_row &row, const draw_state &d, double share, u64 count, Order order, Bin bin_of) {
+// place: ascends with order, 0 .. BINS.
+template <class Order, class Place>
+__device__ u64 select(pick_shared &sh, const adjusted_row &row, const draw_state &d, double share, u64 count, Order order, Place place) {
     clear_bins(sh);
     scan(row, 0, row.V, [&](uint32_t i, float x) {
         const u64 mass = d.kept_mass(x, i);
-        if (mass) add64(&sh.lo[bin_of(x)], &sh.hi[bin_of(x)], share > 0 ? mass : 1);
+        if (!mass) return;
+        const uint32_t bin = (uint32_t)fminf(place(x), BINS - 1);
+        add64(&sh.lo[bin], &sh.hi[bin], share > 0 ? mass : 1);
     });
     u64 target = count;
     const u64 total = find_bin(sh, [&](u64 all) {
@@ -244,11 +270,12 @@ __device__ u64 select(pick_shared &sh, const adjusted_row &row, const draw_state
         return target;
     });
     if (target > total) return 0;
-    const uint32_t bin = sh.bin;
+    const float bin_begin = (float)sh.bin, bin_end = sh.bin == BINS - 1 ? INFINITY : bin_begin + 1;
     u64 remain = target - sh.before, prefix = 0;
     int shift = 64; // the bits of order above it are prefix
     const auto in_reach = [&](uint32_t i, float x) {
-        return d.kept_mass(x, i) && bin_of(x) == bin && (shift == 64 || order(x, i) >> shift == prefix);
+        const float at = place(x);
+        return at >= bin_begin && at < bin_end && d.kept_mass(x, i) && (shift == 64 || order(x, i) >> shift == prefix);
     };
     for (;;) {
         __syncthreads(); // the list has been read
@@ -296,20 +323,11 @@ __device__ double uniform(uint64_t seed, uint64_t position) { // philox, draw 0:
 
 __device__ void filter(pick_shared &sh, const adjusted_row &row, const cuda_sampling &sp, draw_state &d) {
     const auto order = [&](float x, uint32_t i) { return key_of(x, i); };
-    const auto bin = [&](float x) { return (uint32_t)fminf(d.y(x) * d.bins_per_y, BINS - 1); };
-    if (sp.top_k > 0) {
-        const u64 cut = select(sh, row, d, 0, (u64)sp.top_k, order, bin);
-        d.cut = cut > d.cut ? cut : d.cut;
-    }
-    if (sp.min_logit > -INFINITY) {
-        const u64 cut = (u64)ordered(__fadd_rn(d.max, sp.min_logit)) << 32;
-        d.cut = cut > d.cut ? cut : d.cut;
-    }
-    if (sp.top_p < 1) {
-        const u64 cut = select(sh, row, d, (double)sp.top_p, 0, order, bin);
-        d.cut = cut > d.cut ? cut : d.cut;
-    }
-    if (sp.typical_p < 1) { // |-log p - entropy| is |y - the mean of y|
+    const auto place = [&](float x) { return d.y(x) * d.bins_per_y; };
+    if (sp.top_k > 0) d.raise(select(sh, row, d, 0, (u64)sp.top_k, order, place));
+    if (sp.min_logit > -INFINITY) d.raise((u64)ordered(__fadd_rn(d.max, sp.min_logit)) << 32);
+    if (sp.top_p < 1) d.raise(select(sh, row, d, (double)sp.top_p, 0, order, place));
+    if (sp.typical_p < 1) { // |-log p - entropy| is |y - the mean of y|, but for a factor
         u64 mass = 0, unused;
         double sum = 0;
         scan(row, 0, row.V, [&](uint32_t i, float x) {
@@ -318,10 +336,10 @@ __device__ void filter(pick_shared &sh, const adjusted_row &row, const cuda_samp
             if (m) sum += (double)m * (double)d.y(x);
         });
         const double total = (double)block_total(mass, sh, &unused);
-        d.mean = block_total(sum, sh) / total;
+        d.mean = (float)(block_total(sum, sh) / total);
         d.typical_cut = select(
             sh, row, d, (double)sp.typical_p, 0, [&](float x, uint32_t i) { return d.typical_key(x, i); },
-            [&](float x) { return (uint32_t)fminf((float)fabs((double)d.y(x) - d.mean) * (BINS / 32), BINS - 1); });
+            [&](float x) { return fabsf(d.y(x) - d.mean) * (BINS / 64); });
         d.typical = true;
     }
 }
@@ -416,8 +434,9 @@ pick_kernel(cuda_sampler s, cuda_rows rows, const int32_t *out, const float *log
     }
     uint32_t id = id_of(best);
     if (status == 0 && sp.temperature > 0) {
-        draw_state d = {max, fminf(__fdiv_rn(1.0f, sp.temperature), 1e30f), 0, 0, false, 0, 0};
-        const float low = -logit_of(block_max(thread < n_pieces ? key_of(-mine.low, 0) : 0, sh)), range = fminf(d.y(low), 32.0f);
+        const float scale = fminf(__fdiv_rn(1.0f, sp.temperature), 1e30f) * 1.4426950408889634f;
+        draw_state d = {max, scale, 0, 0, -INFINITY, 0xffffffffu, false, 0, 0};
+        const float low = -logit_of(block_max(thread < n_pieces ? key_of(-mine.low, 0) : 0, sh)), range = fminf(d.y(low), 41.0f);
         d.bins_per_y = range > 0 ? BINS / range : 0; // as many bins as tokens that differ allow
         filter(sh, row, sp, d);
         id = draw(sh, row, d, uniform(sp.seed, (uint64_t)rows.pos[r] + 1));
@@ -458,6 +477,8 @@ __global__ void step_rows_kernel(cuda_sampler s, cuda_step even, cuda_step odd, 
     const uint32_t turn = *s.turn;
     const cuda_step from = turn & 1 ? odd : even;
     for (uint32_t r = threadIdx.x; r < n_rows; r += blockDim.x) {
+        const int32_t list = from.list[r], out = r < n_out ? from.out[r] : 0; // all loads over the bus first
+        const int32_t seg_first = r < n_segs ? from.rows.seg_first[r] : 0, seg_n = r < n_segs ? from.rows.seg_n[r] : 0;
         int32_t tok = from.rows.tok[r], slot = from.rows.slot[r];
         int64_t pos = from.rows.pos[r];
         if (tok < 0) { // the slot's own last token, if it goes on
@@ -470,10 +491,9 @@ __global__ void step_rows_kernel(cuda_sampler s, cuda_step even, cuda_step odd, 
         ((int32_t *)to.rows.tok)[r] = tok;
         ((int32_t *)to.rows.slot)[r] = slot;
         ((int64_t *)to.rows.pos)[r] = pos;
-        ((int32_t *)to.list)[r] = from.list[r];
-        if (r < n_segs) ((int32_t *)to.rows.seg_first)[r] = from.rows.seg_first[r];
-        if (r < n_segs) ((int32_t *)to.rows.seg_n)[r] = from.rows.seg_n[r];
-        if (r < n_out) ((int32_t *)to.out)[r] = from.out[r];
+        ((int32_t *)to.list)[r] = list;
+        if (r < n_segs) ((int32_t *)to.rows.seg_first)[r] = seg_first, ((int32_t *)to.rows.seg_n)[r] = seg_n;
+        if (r < n_out) ((int32_t *)to.out)[r] = out;
     }
     __syncthreads(); // everyone has read the turn
     if (threadIdx.x == 0) *s.turn = turn + 1;
