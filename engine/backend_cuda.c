@@ -338,12 +338,14 @@ static const struct backend_info *backend_cuda_info(const struct backend *be) { 
 static void backend_cuda_slot_zero(struct backend *be,
                                    uint32_t slot) { /* an error shows in the next forward: CUDA's are sticky */
     const struct cuda_shape *s = &be->shape;
+    cudaSetDevice(be->device); /* of this thread, here and below */
     cudaMemsetAsync(s->S + slot * s->S_slot, 0, s->S_slot * 4, be->stream);
     cudaMemsetAsync((unsigned char *)s->conv + slot * s->conv_slot * act_bytes(be), 0, s->conv_slot * act_bytes(be),
                     be->stream);
 }
 
 static float *read_back(struct backend *be, const void *src, size_t n, enum cuda_dtype dtype, struct rod_error *err) {
+    cudaSetDevice(be->device);
     float *dst = malloc(n * sizeof *dst + 16);
     if (!dst) {
         rod_fail(err, ROD_ENOMEM, "no memory to read a state");
@@ -406,6 +408,7 @@ static int backend_cuda_slot_read(struct backend *be, uint32_t slot, uint64_t po
 static int backend_cuda_ceilings(struct backend *be, double bytes, double *bytes_per_s, double *flop_per_s,
                                  struct rod_error *err) {
     (void)bytes;
+    cudaSetDevice(be->device);
     const size_t n = (size_t)1 << 31;
     void *from = NULL, *to = NULL;
     cudaEvent_t begin = NULL, end = NULL;

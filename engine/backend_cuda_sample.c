@@ -157,6 +157,7 @@ int sample_cuda_collect(struct backend *be, const struct backend_token **tokens,
     struct cuda_sampling_parts *p = be->sampling;
     assert(p->n_collected < p->n_launched);
     const uint64_t at = p->n_collected++ % 2;
+    cudaSetDevice(be->device);
     int rc = cuda_check(cudaEventSynchronize(p->done[at]), "running a step", err);
     if (rc) return rc;
     be->info.host_bytes = 0; /* of this step: its rows in, its tokens out */
