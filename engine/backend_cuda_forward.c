@@ -52,8 +52,8 @@ static void attention(struct backend *be, const struct step *st, uint32_t layer,
         const int32_t *alone = be->list + first, *list = be->list + st->alone_end[phase];
         const uint32_t n_alone = st->alone_end[phase] - first, n_list = st->phase_end[phase] - st->alone_end[phase];
         if (n_alone)
-            k_decode_window(s, layer, &be->rows, alone, n_alone, st->single, be->qkv, splits, stride, be->turn,
-                            w->q_norm, w->k_norm, be->part, be->part_ml, be->act_q, stream);
+            k_decode_window(s, layer, &be->rows, st->single ? NULL : alone, n_alone, st->single, be->qkv, splits,
+                            stride, be->turn, w->q_norm, w->k_norm, be->part, be->part_ml, be->act_q, stream);
         if (n_list) {
             k_rope(s, layer, &be->rows, list, n_list, be->qkv, splits, stride, be->turn, w->q_norm, w->k_norm, be->aq,
                    stream);

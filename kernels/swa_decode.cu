@@ -12,7 +12,7 @@ struct decode_window {
     cuda_shape shape;
     uint32_t layer;
     cuda_rows rows;
-    const int32_t *list;
+    const int32_t *list;           // NULL: all rows in order
     bool early;                    // all keys but the rows' own may be read before the inputs are ready
     uint32_t n_ranges, per_block;  // ranges of a full window; of them to a block
     const float *qkv;
@@ -25,6 +25,14 @@ struct decode_window {
     void *act;
 };
 
+// The code is kept short: at one row every instruction is read once a layer, and read from afar.
+
+// 2^x.
+__device__ __forceinline__ float power(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 // 16 bytes that are read once, or zeros.
 __device__ __forceinline__ uint4 stream16(const void *p, bool wanted) {
     uint4 v;
@@ -49,8 +57,9 @@ __device__ __forceinline__ void turned_head(const decode_window &a, uint32_t row
     for (int i = 0; i < P / 32; i++) {
         const uint32_t p = lane + 32 * i;
         x[i] = 0;
-        if (p < 2 * half) w[i] = a.turn[(size_t)row * half + (pairs ? p / 2 : p % half)];
+        if (p < 2 * half) w[i] = a.turn[(size_t)row * half + (pairs ? p / 2 : p < half ? p : p - half)];
     }
+#pragma unroll 1
     for (uint32_t s = 0; s < a.splits; s++)
 #pragma unroll
         for (int i = 0; i < P / 32; i++) x[i] += in[s * a.split_stride + lane + 32 * i];
@@ -91,15 +100,16 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
     const uint32_t first = blockIdx.y * a.per_block, ring = s.ring_keys;
     let_next_start();
     if (!a.early) wait_for_inputs();
-    const uint32_t r = (uint32_t)a.list[blockIdx.z];
-    const int64_t pos = a.rows.pos[r], oldest = pos + 1 > s.visible ? pos + 1 - s.visible : 0;
-    const uint32_t n = (uint32_t)(pos + 1 - oldest), newest = n - 1, last = min(first + a.per_block, (n + RANGE - 1) / RANGE);
+    const uint32_t r = a.list ? (uint32_t)a.list[blockIdx.z] : blockIdx.z;
+    const uint64_t pos = (uint64_t)a.rows.pos[r];
+    const size_t slot = (size_t)a.rows.slot[r];
+    const uint32_t n = (uint32_t)min(pos + 1, (uint64_t)s.visible), newest = n - 1, last = min(first + a.per_block, (n + RANGE - 1) / RANGE);
     if (first >= last) return; // fewer keys than ranges
-    const size_t slot = (size_t)a.rows.slot[r], ld_v = (size_t)s.H * P;
     T *keys = (T *)s.keys + slot * s.keys_slot + a.layer * s.keys_layer;
     T *values = (T *)s.values + slot * s.values_slot + a.layer * s.values_layer;
-    const uint32_t oldest_at = (uint32_t)(oldest % ring);
-    auto place = [&](uint32_t j) { return (size_t)(oldest_at + j < ring ? oldest_at + j : oldest_at + j - ring); };
+    const uint32_t newest_at = (uint32_t)(pos % ring), oldest_at = newest_at >= newest ? newest_at - newest : newest_at + ring - newest;
+    const uint32_t value_row = s.H * P, own_values = h0 * P; // elements; a ring has fewer than 2^32
+    auto place = [&](uint32_t j) { return oldest_at + j < ring ? oldest_at + j : oldest_at + j - ring; };
     uint4 key[AHEAD][KEY], value[AHEAD][TILE][VALUE];
     auto fetch_keys = [&](int u, uint32_t j) {
         const uint4 *p = (const uint4 *)(keys + place(j + g) * P) + t;
@@ -107,7 +117,7 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
         for (int i = 0; i < KEY; i++) key[u][i] = stream16(p + 4 * i, j + g < newest);
     };
     auto fetch_value = [&](int u, uint32_t j, int k, int c) {
-        value[u][k][c] = stream16((const uint4 *)(values + place(j + k) * ld_v + h0 * P) + c * 32 + lane, j + k < newest);
+        value[u][k][c] = stream16((const uint4 *)(values + (place(j + k) * value_row + own_values)) + c * 32 + lane, j + k < newest);
     };
     uint32_t j = first * RANGE + warp * TILE; // the tile's first key
 #pragma unroll
@@ -120,37 +130,34 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
 
     // The queries; where the newest key is, it and its values too. They go into the ring, but no block of this step reads them there.
     const uint32_t n_jobs = newest / RANGE >= first && newest / RANGE < last ? 2 * HEADS + 1 : HEADS;
-    const size_t newest_at = (size_t)(pos % ring);
+#pragma unroll 1
     for (uint32_t job = warp; job < n_jobs; job += WARPS) {
         float x[P / 32];
-        float *stage = sums[0][0] + job * P;
-        if (job < HEADS) {
-            turned_head<P>(a, r, h0 + job, a.q_norm, stage, x);
-            T *high = (T *)(qs + 2 * job * Q_ROW), *low = (T *)(qs + (2 * job + 1) * Q_ROW);
-#pragma unroll
-            for (int i = 0; i < P / 32; i++) {
-                const T y = from_float<T>(x[i]);
-                high[lane + 32 * i] = y;
-                low[lane + 32 * i] = from_float<T>(x[i] - to_float(y));
-            }
-        } else if (job == HEADS) {
-            turned_head<P>(a, r, s.H, a.k_norm, stage, x);
+        if (job <= HEADS) {
+            turned_head<P>(a, r, job < HEADS ? h0 + job : s.H, job < HEADS ? a.q_norm : a.k_norm, sums[0][0] + job * P, x);
+            T *high = job < HEADS ? (T *)(qs + 2 * job * Q_ROW) : (T *)new_key;
 #pragma unroll
             for (int i = 0; i < P / 32; i++) {
                 const uint32_t p = lane + 32 * i;
-                ((T *)new_key)[p] = from_float<T>(x[i]);
-                if (blockIdx.x == 0) keys[newest_at * P + p] = from_float<T>(x[i]);
+                const T y = from_float<T>(x[i]);
+                high[p] = y;
+                if (job < HEADS) high[Q_ROW * 8 + p] = from_float<T>(x[i] - to_float(y));
+                else if (blockIdx.x == 0) keys[newest_at * P + p] = y;
             }
         } else {
             const uint32_t h = job - HEADS - 1;
-            const float *in = a.qkv + (size_t)r * (2 * s.H + 1) * P + (s.H + 1 + h0 + h) * P;
+            const float *in = a.qkv + (size_t)r * (2 * s.H + 1) * P + (s.H + 1 + h0 + h) * P + lane;
+#pragma unroll
+            for (int i = 0; i < P / 32; i++) x[i] = 0;
+#pragma unroll 1
+            for (uint32_t k = 0; k < a.splits; k++)
+#pragma unroll
+                for (int i = 0; i < P / 32; i++) x[i] += in[k * a.split_stride + 32 * i];
 #pragma unroll
             for (int i = 0; i < P / 32; i++) {
-                const uint32_t p = lane + 32 * i;
-                float y = 0;
-                for (uint32_t k = 0; k < a.splits; k++) y += in[k * a.split_stride + p];
-                ((T *)new_value)[h * P + p] = from_float<T>(y);
-                values[newest_at * ld_v + (h0 + h) * P + p] = from_float<T>(y);
+                const uint32_t p = h * P + lane + 32 * i;
+                ((T *)new_value)[p] = from_float<T>(x[i]);
+                values[newest_at * value_row + own_values + p] = from_float<T>(x[i]);
             }
         }
     }
@@ -194,7 +201,7 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
             m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
             m = fmaxf(m, top);
             const float base = m == -INFINITY ? 0 : m; // a tile beyond the newest key
-            const float w[2] = {exp2f(score[0] - base), exp2f(score[1] - base)}, keep = exp2f(top - base);
+            const float w[2] = {power(score[0] - base), power(score[1] - base)}, keep = power(top - base);
             float add = w[0] + w[1];
             add += __shfl_xor_sync(0xffffffffu, add, 1);
             add += __shfl_xor_sync(0xffffffffu, add, 2);
@@ -241,7 +248,7 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
 #pragma unroll
             for (int i = 0; i < WARPS; i++) {
                 const float2 ml = sums_ml[b & 1][i][h], v = *(const float2 *)(sums[b & 1][i] + o);
-                const float f = exp2f(ml.x - m);
+                const float f = power(ml.x - m);
                 total += f * ml.y;
                 x.x += f * v.x, x.y += f * v.y;
             }
@@ -261,9 +268,8 @@ __global__ void __launch_bounds__(GROUPS * P / 2) decode_combine_kernel(const __
     const uint32_t h = blockIdx.x, lane = threadIdx.x % 32, group = threadIdx.x / (P / 2), o = threadIdx.x % (P / 2) * 2;
     let_next_start();
     if (!a.early) wait_for_inputs();
-    const uint32_t r = (uint32_t)a.list[blockIdx.y];
-    const int64_t pos = a.rows.pos[r];
-    const uint32_t n = ((uint32_t)(pos + 1 > s.visible ? s.visible : pos + 1) + RANGE - 1) / RANGE;
+    const uint32_t r = a.list ? (uint32_t)a.list[blockIdx.y] : blockIdx.y;
+    const uint32_t n = ((uint32_t)min((uint64_t)a.rows.pos[r] + 1, (uint64_t)s.visible) + RANGE - 1) / RANGE;
     const float *part = a.part + ((size_t)blockIdx.y * a.n_ranges * s.H + h) * P + o;
     const float2 *part_ml = a.part_ml + (size_t)blockIdx.y * a.n_ranges * s.H + h;
     if (a.early) wait_for_inputs();
@@ -280,7 +286,7 @@ __global__ void __launch_bounds__(GROUPS * P / 2) decode_combine_kernel(const __
         float m = fmaxf(ml.x, top);
 #pragma unroll
         for (int i = 16; i; i >>= 1) m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, i));
-        const float w = exp2f(ml.x - m), keep = exp2f(top - m);
+        const float w = power(ml.x - m), keep = power(top - m);
         total = total * keep + warp_sum(w * ml.y);
         sum.x *= keep, sum.y *= keep, top = m;
 #pragma unroll
@@ -295,12 +301,13 @@ __global__ void __launch_bounds__(GROUPS * P / 2) decode_combine_kernel(const __
 #pragma unroll
     for (int i = 1; i < GROUPS; i++) sum.x += sums[i][o / 2].x, sum.y += sums[i][o / 2].y;
     T *act = (T *)a.act + act_at<T>(r, h * P + o, s.H * P); // pairs of columns are neighbours
-    act[0] = from_float<T>(sum.x / total);
-    act[1] = from_float<T>(sum.y / total);
+    act[0] = from_float<T>(__fdividef(sum.x, total));
+    act[1] = from_float<T>(__fdividef(sum.y, total));
 }
 
 bool cuda_decode_window_possible(const struct cuda_shape *s) {
-    return s->dtype != CUDA_F32 && (s->P == 64 || s->P == 128) && s->Hk == 1 && s->Hv == s->H && s->H % 4 == 0;
+    return s->dtype != CUDA_F32 && (s->P == 64 || s->P == 128) && s->Hk == 1 && s->Hv == s->H && s->H % 4 == 0 &&
+           (uint64_t)s->ring_keys * s->H * s->P < UINT32_MAX;
 }
 
 template <class T, int P, int HEADS, int AHEAD> static void decode(const decode_window &a, uint32_t n_list, void *stream) {

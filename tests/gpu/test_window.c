@@ -237,8 +237,8 @@ static float *decode_act(const struct decode_inputs *in, const struct gpu_rows *
     const size_t blocks = gpu.k->cuda_window_blocks(s);
     float *part = gpu_floats(n_list * blocks * s->H * s->P), *part_ml = gpu_floats(n_list * blocks * s->H * 2);
     void *act = gpu_act_out(rows->n_rows, s->H * s->P, s->dtype);
-    GPU_RUN(k_decode_window, s, in->layer, &rows->device, gpu_copy(list, n_list * sizeof *list), n_list, single,
-            in->qkv, in->splits, in->stride, in->turn, in->q_norm, in->k_norm, part, part_ml, act);
+    GPU_RUN(k_decode_window, s, in->layer, &rows->device, list ? gpu_copy(list, n_list * sizeof *list) : NULL, n_list,
+            single, in->qkv, in->splits, in->stride, in->turn, in->q_norm, in->k_norm, part, part_ml, act);
     return gpu_fetch_act(act, rows->n_rows, s->H * s->P, s->dtype);
 }
 
@@ -283,7 +283,7 @@ static void decode_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     const size_t n_keys = (SESSIONS + 1) * s->keys_slot, n_values = (SESSIONS + 1) * s->values_slot;
     s->keys = gpu_from_typed(rings.keys, n_keys, dtype), s->values = gpu_from_typed(rings.values, n_values, dtype);
     int32_t *list = random_list(n_rows, n_rows);
-    float *got = decode_act(&in, &rows, list, n_rows, gpu_pick(0, 1));
+    float *got = decode_act(&in, &rows, gpu_pick(0, 1) ? list : NULL, n_rows, gpu_pick(0, 1));
 
     float *q = host_floats((size_t)H * P), *ref = host_floats((size_t)H * P), *k = host_floats((size_t)s->visible * P),
           *v = host_floats((size_t)s->visible * H * P);
