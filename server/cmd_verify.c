@@ -10,18 +10,18 @@
 
 static const char HELP[] =
     "Usage: rodimus verify --model DIR --golden FILE [--device D] [--precision P]\n"
-    "       rodimus verify --model DIR | --synthetic NAME --device cuda [--tokens N]\n"
+    "       rodimus verify --model DIR | --synthetic NAME --against cpu [--tokens N] [--device D] ...\n"
     "Runs the prompt of FILE (golden.safetensors) through prefill and through single steps, and compares the logits, "
     "the\n"
-    "state of every layer and the greedy continuation with those in FILE. Without --golden the CPU computes them, for "
-    "a\n"
-    "prompt of N random ids.\n"
+    "state of every layer and the greedy continuation with those in FILE. --against cpu: with what the CPU backend\n"
+    "computes in fp32, for a prompt of N random ids.\n"
     "\n"
     "  --model DIR       checkpoint directory\n"
     "  --synthetic NAME  random weights of a published shape instead: rodimus-1.4b, rodimus-plus-1.6b,\n"
     "                    rodimus-plus-1.6b-w1024, rodimus-plus-4b\n"
     "  --golden FILE     input_ids, logits, greedy_ids and state.N.S, .conv, .k, .v\n"
-    "  --tokens N        without --golden: length of the prompt (64)\n"
+    "  --against cpu     instead of --golden\n"
+    "  --tokens N        with --against: length of the prompt (64)\n"
     "  --device D        auto, cpu, cuda or cuda:N (auto)\n"
     "  --precision P     auto, fp32, bf16 or fp16 (auto)\n"
     "  --deterministic   the same bits in steps of any size, on a GPU too\n"
@@ -41,7 +41,8 @@ enum {
     FLAG_PIECE,
     FLAG_DETERMINISTIC,
     FLAG_SYNTHETIC,
-    FLAG_TOKENS
+    FLAG_TOKENS,
+    FLAG_AGAINST
 };
 
 static const struct option flags[] = {{"model", required_argument, NULL, FLAG_MODEL},
@@ -51,6 +52,7 @@ static const struct option flags[] = {{"model", required_argument, NULL, FLAG_MO
                                       {"threads", required_argument, NULL, FLAG_THREADS},
                                       {"piece-tokens", required_argument, NULL, FLAG_PIECE},
                                       {"synthetic", required_argument, NULL, FLAG_SYNTHETIC},
+                                      {"against", required_argument, NULL, FLAG_AGAINST},
                                       {"tokens", required_argument, NULL, FLAG_TOKENS},
                                       {"deterministic", no_argument, NULL, FLAG_DETERMINISTIC},
                                       {"help", no_argument, NULL, 'h'},
@@ -70,6 +72,7 @@ static bool read_count(const char *flag, const char *text, uint32_t *value) {
 /* -1 to go on, else the exit code. */
 static int read_flags(int argc, char **argv, struct rod_verify_options *o) {
     int flag;
+    const char *against = NULL;
     optind = 0; /* getopt keeps its place in a global; 0 starts afresh */
     while ((flag = getopt_long(argc, argv, "h", flags, NULL)) != -1) {
         switch (flag) {
@@ -84,6 +87,7 @@ static int read_flags(int argc, char **argv, struct rod_verify_options *o) {
             if (!read_count("piece-tokens", optarg, &o->piece_tok)) return 2;
             break;
         case FLAG_SYNTHETIC: o->synthetic = optarg; break;
+        case FLAG_AGAINST: against = optarg; break;
         case FLAG_TOKENS:
             if (!read_count("tokens", optarg, &o->n_tok)) return 2;
             break;
@@ -103,7 +107,12 @@ static int read_flags(int argc, char **argv, struct rod_verify_options *o) {
         fprintf(stderr, "rodimus verify: unexpected argument %s; --help explains\n", argv[optind]);
         return 2;
     }
-    if (!o->model_dir == !o->synthetic || (o->golden_path && (o->synthetic || o->n_tok))) {
+    if (against && strcmp(against, "cpu")) {
+        fprintf(stderr, "rodimus verify: --against %s: only cpu is known\n", against);
+        return 2;
+    }
+    if (!o->model_dir == !o->synthetic || !o->golden_path == !against ||
+        (o->golden_path && (o->synthetic || o->n_tok))) {
         fputs(HELP, stderr);
         return 2;
     }

@@ -180,6 +180,15 @@ static void verify_exits_as_promised(void **state) {
     assert_non_null(strstr(output, "24 of 24"));
     assert_non_null(strstr(output, "\nPASS\n"));
     free(output);
+    assert_int_equal(run(cmd_verify, (char *[]){"verify", "--model", VECTOR, "--against", "gpu", NULL}, &output), 2);
+    free(output);
+    assert_int_equal(
+        run(cmd_verify,
+            (char *[]){"verify", "--synthetic", "tales", "--against", "cpu", "--device", "cpu", "--tokens", "5", NULL},
+            &output),
+        0);
+    assert_non_null(strstr(output, "\nPASS\n"));
+    free(output);
 }
 
 int main(void) {
