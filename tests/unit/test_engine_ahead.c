@@ -144,6 +144,26 @@ static void a_fault_of_a_step_on_its_way_fails_everything(void **state) {
     bench_close(&b);
 }
 
+/* The only request is cancelled while the step that fails is on its way: nobody gets the error, the owner must know. */
+static void a_fault_that_no_request_hears_of_is_known_to_the_owner(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer gone;
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1, .gated = true), CONFIG());
+    collect_submit(&b.c, request(&gone, 2, 1000));
+    assert_int_equal(flying(&b), 2);
+    assert_false(rod_engine_failed(b.c.engine));
+    rod_cancel(b.c.engine, gone.ticket);
+    atomic_store(&b.be->fail_collect_at, 2);
+    fake_release(b.be);
+    collect_until(&b.c, &gone, 1);
+    assert_false(gone.failed);
+    assert_int_equal(gone.end.reason, ROD_FINISH_CANCEL);
+    assert_true(rod_engine_failed(b.c.engine)); /* by the wake that brought the event */
+    collect_free(&gone);
+    bench_close(&b);
+}
+
 static void rows_with_stop_strings_are_never_ahead(void **state) {
     (void)state;
     struct bench b;
@@ -212,6 +232,7 @@ int main(void) {
         cmocka_unit_test(a_cancel_with_two_steps_on_their_way_frees_the_slot_for_the_next_plan),
         cmocka_unit_test(a_request_joins_the_step_planned_next),
         cmocka_unit_test(a_fault_of_a_step_on_its_way_fails_everything),
+        cmocka_unit_test(a_fault_that_no_request_hears_of_is_known_to_the_owner),
         cmocka_unit_test(rows_with_stop_strings_are_never_ahead),
         cmocka_unit_test(a_broken_row_ends_alone_while_its_next_step_is_on_its_way),
         cmocka_unit_test(closing_with_two_steps_on_their_way_frees_everything),
