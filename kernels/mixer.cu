@@ -86,34 +86,36 @@ void k_gates(const struct cuda_shape *shape, const float *in, uint32_t splits, s
            split_stride_c0, g_b, t_b, q, k, log_alpha, c0);
 }
 
-// A block: one segment, 32 channels, 128 threads: thread (group, quad) holds rows m = group, group + 16, ... of four
-// channels of S in registers. The read-out adds a thread's rows, then the 16 groups in order.
+// A block: one segment, CHANNELS channels, four threads a channel: thread (group, quad) holds rows m = group, group + 16, ... of
+// four channels of S in registers. The read-out adds a thread's rows, then the 16 groups in order.
 // GATES: each block makes the gates of its one token itself, from the partial products.
-enum { GLA_THREADS = 128, GLA_GROUPS = 16, GLA_MOST = 8 }; // M up to 128
+enum { GLA_GROUPS = 16, GLA_MOST = 8 }; // M up to 128
 struct gla_gates { // ready (q, k, log_alpha, c0), or partial products and biases
     const float *q, *k, *log_alpha, *c0;
     const float *in, *in_c0, *g_b, *t_b;
     uint32_t splits, splits_c0;
     size_t split_stride, split_stride_c0;
 };
-template <class T, bool GATES>
-__global__ void __launch_bounds__(GLA_THREADS)
+template <class T, bool GATES, int CHANNELS>
+__global__ void __launch_bounds__(CHANNELS * 4)
 gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const float *c1, const float *c1_b, const float *az,
            const float *row_scale, const float *s, const float *residual, const float *act_norm, float *sums, T *act) {
-    __shared__ float4 part[GLA_GROUPS][8];
-    __shared__ float qs[128], ks[128], as[128], us[32], low[512], shared[32];
-    const uint32_t M = shape.M, Ep = shape.Ep, R = shape.R, quad = threadIdx.x % 8, group = threadIdx.x / 8;
-    const uint32_t e0 = blockIdx.x * 32, Ek = (shape.E + 15) / 16 * 16, m0 = threadIdx.x;
+    constexpr uint32_t THREADS = CHANNELS * 4, QUADS = CHANNELS / 4;
+    __shared__ float4 part[GLA_GROUPS][QUADS];
+    __shared__ float qs[128], ks[128], as[128], us[CHANNELS], low[512], shared[32];
+    const uint32_t M = shape.M, Ep = shape.Ep, R = shape.R, quad = threadIdx.x % QUADS, group = threadIdx.x / QUADS;
+    const uint32_t e0 = blockIdx.x * CHANNELS, Ek = (shape.E + 15) / 16 * 16, m0 = threadIdx.x;
     const uint32_t first = (uint32_t)rows.seg_first[blockIdx.y], n = GATES ? 1 : (uint32_t)rows.seg_n[blockIdx.y];
     const uint32_t channel = e0 + threadIdx.x / 4, lane4 = threadIdx.x % 4; // E4: four threads a channel, each a quarter of the low rank
+    const bool in_state = e0 + quad * 4 < Ep;
     let_next_start();
     // S was last written a step ago, so it comes before the inputs are ready
-    float4 *S = (float4 *)(shape.S + (size_t)rows.slot[first] * shape.S_slot + layer * shape.S_layer + (size_t)e0 * M) + quad;
+    float4 *S = (float4 *)(shape.S + (size_t)rows.slot[first] * shape.S_slot + layer * shape.S_layer + (size_t)(e0 / 32 + quad / 8) * M * 32) + quad % 8;
     float4 v[GLA_MOST];
 #pragma unroll
     for (int i = 0; i < GLA_MOST; i++) {
         uint32_t m = group + i * GLA_GROUPS;
-        if (m < M) v[i] = S[(size_t)m * 8];
+        if (m < M && in_state) v[i] = S[(size_t)m * 8];
     }
     const float bias_g = GATES && m0 < M ? in.g_b[m0] : 0, bias_t = GATES && m0 < M ? in.t_b[m0] : 0;
     const float bias_u = channel < shape.E ? c1_b[channel] : 0;
@@ -124,12 +126,13 @@ gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const
     for (uint32_t t = 0; t < n; t++) {
         const uint32_t r = first + t;
         const float scale = row_scale ? row_scale[r] : 1.0f;
+        const float a_in = channel < shape.E && lane4 == 0 ? az[(size_t)r * 2 * Ep + channel] * scale : 0.0f;
         if (GATES) {
-            for (uint32_t i = threadIdx.x; i < R; i += GLA_THREADS) low[i] = low_rank_of(shape, in.in_c0, in.splits_c0, in.split_stride_c0, r, i);
+            for (uint32_t i = threadIdx.x; i < R; i += THREADS) low[i] = low_rank_of(shape, in.in_c0, in.splits_c0, in.split_stride_c0, r, i);
             const gate_values gate = gates_of(shape, in.in, in.splits, in.split_stride, r, bias_g, bias_t, shared);
             if (m0 < M) qs[m0] = gate.q, ks[m0] = gate.k, as[m0] = expf(gate.log_alpha);
         } else {
-            for (uint32_t i = threadIdx.x; i < R; i += GLA_THREADS) low[i] = in.c0[(size_t)r * R + i];
+            for (uint32_t i = threadIdx.x; i < R; i += THREADS) low[i] = in.c0[(size_t)r * R + i];
             if (m0 < M) {
                 qs[m0] = in.q[(size_t)r * M + m0];
                 ks[m0] = in.k[(size_t)r * M + m0];
@@ -146,7 +149,7 @@ gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const
                 for (uint32_t i = lane4 + 32; i < R; i += 4) sum = __fmaf_rn(c1[(size_t)channel * R + i], low[i], sum);
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            if (lane4 == 0) us[threadIdx.x / 4] = channel < shape.E ? sigmoid(sum + bias_u) * (az[(size_t)r * 2 * Ep + channel] * scale) : 0.0f;
+            if (lane4 == 0) us[threadIdx.x / 4] = sigmoid(sum + bias_u) * a_in;
         }
         __syncthreads(); // u
         float4 u = ((const float4 *)us)[quad], o = make_float4(0, 0, 0, 0);
@@ -159,12 +162,13 @@ gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const
                 v[i].z = __fmaf_rn(a, v[i].z, km * u.z), v[i].w = __fmaf_rn(a, v[i].w, km * u.w);
                 o.x = __fmaf_rn(qm, v[i].x, o.x), o.y = __fmaf_rn(qm, v[i].y, o.y);
                 o.z = __fmaf_rn(qm, v[i].z, o.z), o.w = __fmaf_rn(qm, v[i].w, o.w);
+                if (GATES && in_state) S[(size_t)m * 8] = v[i];
             }
         }
         part[group][quad] = o;
         __syncthreads(); // the groups' sums
-        if (threadIdx.x < 32) {
-            uint32_t c = threadIdx.x, e = e0 + c;
+        if (threadIdx.x < CHANNELS && e0 + threadIdx.x < Ep) { // whole warps: Ep is a multiple of 32
+            const uint32_t c = threadIdx.x, e = e0 + c;
             float sum = 0, out = 0;
 #pragma unroll
             for (int i = 0; i < GLA_GROUPS; i++) sum += ((const float *)part[i])[c];
@@ -172,31 +176,42 @@ gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const
                 out = __fmaf_rn(residual[e], s[(size_t)r * Ep + e], sum) * silu(az[(size_t)r * 2 * Ep + Ep + e] * scale);
                 act[act_at<T>(r, e, Ek)] = from_float<T>(out * act_norm[e]);
             }
-            float square = warp_sum(out * out);
-            if (c == 0) sums[(size_t)r * gridDim.x + blockIdx.x] = square;
+            const float square = warp_sum(out * out);
+            if (c % 32 == 0) sums[(size_t)r * (Ep / 32) + e / 32] = square;
         }
         __syncthreads(); // all have read before the next token's values
     }
+    if (GATES) return; // written already
 #pragma unroll
     for (int i = 0; i < GLA_MOST; i++) {
         uint32_t m = group + i * GLA_GROUPS;
-        if (m < M) S[(size_t)m * 8] = v[i];
+        if (m < M && in_state) S[(size_t)m * 8] = v[i];
     }
+}
+
+// Many channels a block share the gates; few blocks leave a small step's state to too few multiprocessors.
+template <bool GATES>
+static void gla(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs, const gla_gates &in,
+                const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s, const float *residual,
+                const float *act_norm, float *sums, void *act, void *stream) {
+    if (n_segs < 4)
+        FOR_DTYPE(shape->dtype, (launch(gla_kernel<T, GATES, 32>, dim3(shape->Ep / 32, n_segs), dim3(128), 0, stream, *shape, layer, *rows, in,
+                                        c1, c1_b, az, row_scale, s, residual, act_norm, sums, (T *)act)));
+    else
+        FOR_DTYPE(shape->dtype, (launch(gla_kernel<T, GATES, 128>, dim3((shape->Ep + 127) / 128, n_segs), dim3(512), 0, stream, *shape, layer,
+                                        *rows, in, c1, c1_b, az, row_scale, s, residual, act_norm, sums, (T *)act)));
 }
 
 void k_gla(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs, const float *q,
            const float *k, const float *log_alpha, const float *c0, const float *c1, const float *c1_b, const float *az,
            const float *row_scale, const float *s, const float *residual, const float *act_norm, float *sums, void *act, void *stream) {
-    const gla_gates in = {q, k, log_alpha, c0};
-    FOR_DTYPE(shape->dtype, (launch(gla_kernel<T, false>, dim3(shape->Ep / 32, n_segs), dim3(GLA_THREADS), 0, stream, *shape, layer, *rows, in,
-                                    c1, c1_b, az, row_scale, s, residual, act_norm, sums, (T *)act)));
+    gla<false>(shape, layer, rows, n_segs, gla_gates{q, k, log_alpha, c0}, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act, stream);
 }
 
 void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, const float *in, uint32_t splits,
                  size_t split_stride, const float *in_c0, uint32_t splits_c0, size_t split_stride_c0, const float *g_b, const float *t_b,
-                 const float *c1, const float *c1_b, const float *az, const float *s, const float *residual, const float *act_norm,
+                 const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
                  float *sums, void *act, void *stream) {
     const gla_gates gates = {NULL, NULL, NULL, NULL, in, in_c0, g_b, t_b, splits, splits_c0, split_stride, split_stride_c0};
-    FOR_DTYPE(shape->dtype, (launch(gla_kernel<T, true>, dim3(shape->Ep / 32, n_rows), dim3(GLA_THREADS), 0, stream, *shape, layer, *rows, gates,
-                                    c1, c1_b, az, NULL, s, residual, act_norm, sums, (T *)act)));
+    gla<true>(shape, layer, rows, n_rows, gates, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act, stream);
 }
