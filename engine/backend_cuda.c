@@ -212,8 +212,8 @@ static int refuse(const struct model_dims *d, struct rod_error *err) {
         return rod_fail(err, ROD_EUNSUPPORTED, "the CUDA backend runs d_conv up to 8, this model has %u", d->K);
     if (d->D > 8192)
         return rod_fail(err, ROD_EUNSUPPORTED, "the CUDA backend runs d_model up to 8192, this model has %u", d->D);
-    if (d->R > 512)
-        return rod_fail(err, ROD_EUNSUPPORTED, "the CUDA backend runs input_gate_low_rank up to 512, this model has %u",
+    if (d->R > 128)
+        return rod_fail(err, ROD_EUNSUPPORTED, "the CUDA backend runs input_gate_low_rank up to 128, this model has %u",
                         d->R);
     if (d->plus && (d->P % 8 || d->P > 256))
         return rod_fail(err, ROD_EUNSUPPORTED,

@@ -35,10 +35,17 @@ static void mixer(struct backend *be, const struct step *st, uint32_t layer, uin
                  c0_stride = (size_t)be->info.max_batch_tok * s->R;
     k_linear_pair(&w->in, be->act_e, be->in, 4 * (size_t)s->M, in_stride, &w->c0, be->act_a, be->c0_part, s->R,
                   c0_stride, n, stream);
-    k_gates(s, be->in, cuda_linear_splits(&w->in, n), in_stride, be->c0_part, cuda_linear_splits(&w->c0, n), c0_stride,
-            w->g_b, w->t_b, n, be->q, be->k, be->log_alpha, be->c0, stream);
-    k_gla(s, layer, &be->rows, st->n_segs, be->q, be->k, be->log_alpha, be->c0, w->c1, w->c1_b, be->az, row_scale,
-          be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
+    const uint32_t in_splits = cuda_linear_splits(&w->in, n), c0_splits = cuda_linear_splits(&w->c0, n);
+    if (st->single) {
+        k_gla_gates(s, layer, &be->rows, n, be->in, in_splits, in_stride, be->c0_part, c0_splits, c0_stride, w->g_b,
+                    w->t_b, w->c1, w->c1_b, be->az, row_scale, be->s, w->residual, w->act_norm, be->sums, be->act_e,
+                    stream);
+    } else {
+        k_gates(s, be->in, in_splits, in_stride, be->c0_part, c0_splits, c0_stride, w->g_b, w->t_b, n, be->q, be->k,
+                be->log_alpha, be->c0, stream);
+        k_gla(s, layer, &be->rows, st->n_segs, be->q, be->k, be->log_alpha, be->c0, w->c1, w->c1_b, be->az, row_scale,
+              be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
+    }
     k_linear(&w->out, be->act_e, n, be->d_part, s->D, part, stream);
 }
 
@@ -98,7 +105,7 @@ static void few_mixer(struct backend *be, const struct step *st, uint32_t layer,
     k_few_linear_pair(&w->in, be->act_e, be->in, 4 * (size_t)s->M, in_stride, &w->c0, be->act_a, be->c0_part, s->R,
                       c0_stride, n, stream);
     k_gla_gates(s, layer, &be->rows, n, be->in, 4, in_stride, be->c0_part, 4, c0_stride, w->g_b, w->t_b, w->c1, w->c1_b,
-                be->az, be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
+                be->az, NULL, be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
     k_few_residual(&w->out, be->act_e, be->sums, s->Ep / 32, s->E, s->norm_eps, be->x, next_norm, n, be->x, be->squares,
                    be->act_d, stream);
 }
@@ -151,11 +158,14 @@ static void enqueue_many(struct backend *be, const struct step *st) {
         row_sums = d->plus ? NULL : be->sums;
     }
     if (st->n_out == 0) return;
-    k_add_norm(be->x, be->d_part, n_pending, part, row_sums, s->Ep / 32, s->E, NULL, s->norm_eps, st->n_rows, s->D,
-               be->x, NULL, NULL, NULL, s->dtype, stream);
-    k_gather_rows(be->x, be->out, st->n_out, s->D, be->gathered, stream);
-    k_add_norm(be->gathered, NULL, 0, 0, NULL, 0, 0, be->norm_f, s->norm_eps, st->n_out, s->D, NULL, be->act_d, NULL,
-               NULL, s->dtype, stream);
+    const bool all = st->single && st->n_out == st->n_rows; /* no rows to choose */
+    k_add_norm(be->x, be->d_part, n_pending, part, row_sums, s->Ep / 32, s->E, all ? be->norm_f : NULL, s->norm_eps,
+               st->n_rows, s->D, all ? NULL : be->x, all ? be->act_d : NULL, NULL, NULL, s->dtype, stream);
+    if (!all) {
+        k_gather_rows(be->x, be->out, st->n_out, s->D, be->gathered, stream);
+        k_add_norm(be->gathered, NULL, 0, 0, NULL, 0, 0, be->norm_f, s->norm_eps, st->n_out, s->D, NULL, be->act_d,
+                   NULL, NULL, s->dtype, stream);
+    }
     k_linear(&be->lm_head, be->act_d, st->n_out, be->logits, s->V, 0, stream);
 }
 

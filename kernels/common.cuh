@@ -116,18 +116,22 @@ __device__ __forceinline__ float conv_sum(const float (&weight)[8], const float 
 // Launches with programmatic dependent launch where the device has it.
 template <class... P, class... A> static void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream, A... args) {
     cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attr[1];
+    cudaLaunchAttribute attr[2];
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = smem;
     config.stream = (cudaStream_t)stream;
-    attr[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attr[0].val.programmaticStreamSerializationAllowed = 1;
+    // All kernels want the same division of shared memory and first-level cache: a multiprocessor changes it only when it is empty,
+    // so a kernel that wanted another could not start beside the one before it.
+    attr[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attr[0].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+    attr[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attr[1].val.programmaticStreamSerializationAllowed = 1;
     int device = 0, major = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     config.attrs = attr;
-    config.numAttrs = major >= 9;
+    config.numAttrs = major >= 9 ? 2 : 1;
     cudaLaunchKernelEx(&config, kernel, P(args)...);
 }
 

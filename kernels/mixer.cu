@@ -41,22 +41,44 @@ __device__ __forceinline__ float log_softplus(float x, float g) {
     return x < -8.0f ? x + y * (y * (5.0f / 24) - 0.5f) : logf(g);
 }
 
-// One row's gates from the partial products in [splits][.][4 M + R]: thread m < M gives q, k (with i), log_alpha; every thread
-// of the block calls it, threads from M on get nothing. shared: 32 floats.
-struct gate_values { float q, k, log_alpha; };
-__device__ __forceinline__ gate_values gates_of(const cuda_shape &shape, const float *in, uint32_t splits, size_t split_stride, uint32_t r,
-                                                float bias_g, float bias_t, float *shared) {
-    const uint32_t M = shape.M, m = threadIdx.x;
-    float v[4] = {0, 0, 0, 0};
-    if (m < M)
-#pragma unroll 4
-        for (uint32_t p = 0; p < splits; p++)
+// One row's gates from the partial products in [splits][.][4 M + R], by one warp: lane l makes those of m = l, l + 32, ... and
+// gives them to put(m, q, k with i, log_alpha).
+template <int MOST, class F> // MOST: of m's a lane
+__device__ __forceinline__ void gates_of(const cuda_shape &shape, const float *in, uint32_t splits, size_t split_stride, uint32_t r, const float (&bias_g)[MOST],
+                                         const float (&bias_t)[MOST], F put) {
+    const uint32_t M = shape.M, lane = threadIdx.x % 32;
+    float v[MOST][4], squares = 0;
 #pragma unroll
-            for (int i = 0; i < 4; i++) v[i] += in[p * split_stride + (size_t)r * 4 * M + i * M + m];
-    const float norm = fmaxf(sqrtf(block_sum(v[1] * v[1], shared)), shape.k_eps);
-    const float x = v[2] + bias_g, tau = 1.0f / (1.0f + expf(-(v[3] + bias_t)));
-    const float g = fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
-    return {v[0] * rsqrtf((float)M), v[1] / norm * expf(log_softplus(x, g) * tau), -(g * tau)};
+    for (int j = 0; j < MOST; j++) {
+        const uint32_t m = lane + 32 * j;
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[j][i] = 0;
+        if (m < M)
+#pragma unroll 4
+            for (uint32_t p = 0; p < splits; p++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) v[j][i] += in[p * split_stride + (size_t)r * 4 * M + i * M + m];
+    }
+#pragma unroll
+    for (int j = 0; j < MOST; j++)
+        if (32 * j < M) squares += warp_sum(v[j][1] * v[j][1]);
+    const float norm = fmaxf(sqrtf(squares), shape.k_eps);
+#pragma unroll
+    for (int j = 0; j < MOST; j++) {
+        const uint32_t m = lane + 32 * j;
+        if (m >= M) continue;
+        const float x = v[j][2] + bias_g[j], tau = 1.0f / (1.0f + expf(-(v[j][3] + bias_t[j])));
+        const float g = fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+        put(m, v[j][0] * rsqrtf((float)M), v[j][1] / norm * expf(log_softplus(x, g) * tau), -(g * tau));
+    }
+}
+template <int MOST>
+__device__ __forceinline__ void gate_biases(const cuda_shape &shape, const float *g_b, const float *t_b, float (&bias_g)[MOST], float (&bias_t)[MOST]) {
+#pragma unroll
+    for (int j = 0; j < MOST; j++) {
+        const uint32_t m = threadIdx.x % 32 + 32 * j;
+        bias_g[j] = m < shape.M ? g_b[m] : 0.0f, bias_t[j] = m < shape.M ? t_b[m] : 0.0f;
+    }
 }
 __device__ __forceinline__ float low_rank_of(const cuda_shape &shape, const float *in, uint32_t splits, size_t split_stride, uint32_t r, uint32_t i) {
     float sum = 0;
@@ -68,43 +90,44 @@ __device__ __forceinline__ float low_rank_of(const cuda_shape &shape, const floa
 __global__ void gates_kernel(cuda_shape shape, const float *in, uint32_t splits, size_t split_stride, const float *in_c0,
                              uint32_t splits_c0, size_t split_stride_c0, const float *g_b, const float *t_b, float *q, float *k,
                              float *log_alpha, float *c0) {
-    __shared__ float shared[32];
-    const uint32_t r = blockIdx.x, M = shape.M, m = threadIdx.x;
-    const float bias_g = m < M ? g_b[m] : 0, bias_t = m < M ? t_b[m] : 0;
+    const size_t r = blockIdx.x;
+    float bias_g[4], bias_t[4]; // M up to 128
+    gate_biases(shape, g_b, t_b, bias_g, bias_t);
     let_next_start();
     wait_for_inputs();
-    const gate_values v = gates_of(shape, in, splits, split_stride, r, bias_g, bias_t, shared);
-    if (m < M) q[(size_t)r * M + m] = v.q, k[(size_t)r * M + m] = v.k, log_alpha[(size_t)r * M + m] = v.log_alpha;
-    for (uint32_t i = threadIdx.x; i < shape.R; i += blockDim.x)
-        c0[(size_t)r * shape.R + i] = low_rank_of(shape, in_c0, splits_c0, split_stride_c0, r, i);
+    gates_of(shape, in, splits, split_stride, (uint32_t)r, bias_g, bias_t, [&](uint32_t m, float q_m, float k_m, float log_alpha_m) {
+        q[r * shape.M + m] = q_m, k[r * shape.M + m] = k_m, log_alpha[r * shape.M + m] = log_alpha_m;
+    });
+    for (uint32_t i = threadIdx.x; i < shape.R; i += 32) c0[r * shape.R + i] = low_rank_of(shape, in_c0, splits_c0, split_stride_c0, (uint32_t)r, i);
 }
 
 void k_gates(const struct cuda_shape *shape, const float *in, uint32_t splits, size_t split_stride, const float *in_c0,
              uint32_t splits_c0, size_t split_stride_c0, const float *g_b, const float *t_b, uint32_t n_rows, float *q, float *k,
              float *log_alpha, float *c0, void *stream) {
-    launch(gates_kernel, dim3(n_rows), dim3((shape->M + 31) / 32 * 32), 0, stream, *shape, in, splits, split_stride, in_c0, splits_c0,
+    launch(gates_kernel, dim3(n_rows), dim3(32), 0, stream, *shape, in, splits, split_stride, in_c0, splits_c0,
            split_stride_c0, g_b, t_b, q, k, log_alpha, c0);
 }
 
 // A block: one segment, CHANNELS channels, four threads a channel: thread (group, quad) holds rows m = group, group + 16, ... of
 // four channels of S in registers. The read-out adds a thread's rows, then the 16 groups in order.
-// GATES: each block makes the gates of its one token itself, from the partial products.
-enum { GLA_GROUPS = 16, GLA_MOST = 8 }; // M up to 128
+// GATES: each block makes the gates of its one token itself, from the partial products; its first warp does.
+enum { GLA_GROUPS = 16, GLA_MOST_R = 128 };
 struct gla_gates { // ready (q, k, log_alpha, c0), or partial products and biases
     const float *q, *k, *log_alpha, *c0;
     const float *in, *in_c0, *g_b, *t_b;
     uint32_t splits, splits_c0;
     size_t split_stride, split_stride_c0;
 };
-template <class T, bool GATES, int CHANNELS>
-__global__ void __launch_bounds__(CHANNELS * 4)
+template <class T, bool GATES, int CHANNELS, int MOST_M>
+__global__ void __launch_bounds__(CHANNELS * 4, (MOST_M > 64 ? 128 : 256) / CHANNELS)
 gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const float *c1, const float *c1_b, const float *az,
            const float *row_scale, const float *s, const float *residual, const float *act_norm, float *sums, T *act) {
-    constexpr uint32_t THREADS = CHANNELS * 4, QUADS = CHANNELS / 4;
+    constexpr uint32_t THREADS = CHANNELS * 4, QUADS = CHANNELS / 4, GLA_MOST = MOST_M / GLA_GROUPS;
     __shared__ float4 part[GLA_GROUPS][QUADS];
-    __shared__ float qs[128], ks[128], as[128], us[CHANNELS], low[512], shared[32];
+    __shared__ float qs[128], ks[128], as[128], us[CHANNELS], lows[THREADS / 32][GLA_MOST_R];
     const uint32_t M = shape.M, Ep = shape.Ep, R = shape.R, quad = threadIdx.x % QUADS, group = threadIdx.x / QUADS;
-    const uint32_t e0 = blockIdx.x * CHANNELS, Ek = (shape.E + 15) / 16 * 16, m0 = threadIdx.x;
+    const uint32_t e0 = blockIdx.x * CHANNELS, Ek = (shape.E + 15) / 16 * 16, lane = threadIdx.x % 32;
+    float *low = lows[threadIdx.x / 32];
     const uint32_t first = (uint32_t)rows.seg_first[blockIdx.y], n = GATES ? 1 : (uint32_t)rows.seg_n[blockIdx.y];
     const uint32_t channel = e0 + threadIdx.x / 4, lane4 = threadIdx.x % 4; // E4: four threads a channel, each a quarter of the low rank
     const bool in_state = e0 + quad * 4 < Ep;
@@ -117,7 +140,8 @@ gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const
         uint32_t m = group + i * GLA_GROUPS;
         if (m < M && in_state) v[i] = S[(size_t)m * 8];
     }
-    const float bias_g = GATES && m0 < M ? in.g_b[m0] : 0, bias_t = GATES && m0 < M ? in.t_b[m0] : 0;
+    float bias_g[MOST_M / 32], bias_t[MOST_M / 32];
+    if (GATES && threadIdx.x < 32) gate_biases(shape, in.g_b, in.t_b, bias_g, bias_t);
     const float bias_u = channel < shape.E ? c1_b[channel] : 0;
     float c1_early[8]; // R up to 32
 #pragma unroll
@@ -127,19 +151,19 @@ gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const
         const uint32_t r = first + t;
         const float scale = row_scale ? row_scale[r] : 1.0f;
         const float a_in = channel < shape.E && lane4 == 0 ? az[(size_t)r * 2 * Ep + channel] * scale : 0.0f;
+        for (uint32_t i = lane; i < R; i += 32) // each warp for itself
+            low[i] = GATES ? low_rank_of(shape, in.in_c0, in.splits_c0, in.split_stride_c0, r, i) : in.c0[(size_t)r * R + i];
         if (GATES) {
-            for (uint32_t i = threadIdx.x; i < R; i += THREADS) low[i] = low_rank_of(shape, in.in_c0, in.splits_c0, in.split_stride_c0, r, i);
-            const gate_values gate = gates_of(shape, in.in, in.splits, in.split_stride, r, bias_g, bias_t, shared);
-            if (m0 < M) qs[m0] = gate.q, ks[m0] = gate.k, as[m0] = expf(gate.log_alpha);
-        } else {
-            for (uint32_t i = threadIdx.x; i < R; i += THREADS) low[i] = in.c0[(size_t)r * R + i];
-            if (m0 < M) {
-                qs[m0] = in.q[(size_t)r * M + m0];
-                ks[m0] = in.k[(size_t)r * M + m0];
-                as[m0] = expf(in.log_alpha[(size_t)r * M + m0]);
+            if (threadIdx.x < 32)
+                gates_of(shape, in.in, in.splits, in.split_stride, r, bias_g, bias_t,
+                         [&](uint32_t m, float q, float k, float log_alpha) { qs[m] = q, ks[m] = k, as[m] = expf(log_alpha); });
+        } else
+            for (uint32_t m = threadIdx.x; m < M; m += THREADS) {
+                qs[m] = in.q[(size_t)r * M + m];
+                ks[m] = in.k[(size_t)r * M + m];
+                as[m] = expf(in.log_alpha[(size_t)r * M + m]);
             }
-        }
-        __syncthreads(); // q, k, decays, the low rank of this token
+        __syncwarp(); // the low rank
         {
             float sum = 0;
 #pragma unroll
@@ -151,7 +175,7 @@ gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
             if (lane4 == 0) us[threadIdx.x / 4] = sigmoid(sum + bias_u) * a_in;
         }
-        __syncthreads(); // u
+        __syncthreads(); // q, k, decays, u of this token
         float4 u = ((const float4 *)us)[quad], o = make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int i = 0; i < GLA_MOST; i++) {
@@ -189,23 +213,29 @@ gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const
     }
 }
 
-// Many channels a block share the gates; few blocks leave a small step's state to too few multiprocessors.
-template <bool GATES>
+template <bool GATES, int CHANNELS>
 static void gla(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs, const gla_gates &in,
                 const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s, const float *residual,
                 const float *act_norm, float *sums, void *act, void *stream) {
-    if (n_segs < 4)
-        FOR_DTYPE(shape->dtype, (launch(gla_kernel<T, GATES, 32>, dim3(shape->Ep / 32, n_segs), dim3(128), 0, stream, *shape, layer, *rows, in,
-                                        c1, c1_b, az, row_scale, s, residual, act_norm, sums, (T *)act)));
-    else
-        FOR_DTYPE(shape->dtype, (launch(gla_kernel<T, GATES, 128>, dim3((shape->Ep + 127) / 128, n_segs), dim3(512), 0, stream, *shape, layer,
-                                        *rows, in, c1, c1_b, az, row_scale, s, residual, act_norm, sums, (T *)act)));
+    const dim3 grid((shape->Ep + CHANNELS - 1) / CHANNELS, n_segs);
+#define GLA(MOST_M)                                                                                                                 \
+    FOR_DTYPE(shape->dtype, (launch(gla_kernel<T, GATES, CHANNELS, MOST_M>, grid, dim3(CHANNELS * 4), 0, stream, *shape, layer, *rows, in, \
+                                    c1, c1_b, az, row_scale, s, residual, act_norm, sums, (T *)act)))
+    if (shape->M <= 64) GLA(64);
+    else GLA(128);
 }
+// Many channels a block share the gates; with few rows they would leave the state to too few multiprocessors.
+#define GLA_BY_ROWS(gates, n_segs, in)                                                                                                    \
+    do {                                                                                                                                   \
+        if ((n_segs) < 4) gla<gates, 32>(shape, layer, rows, n_segs, in, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act, stream); \
+        else gla<gates, 128>(shape, layer, rows, n_segs, in, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act, stream);             \
+    } while (0)
 
 void k_gla(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs, const float *q,
            const float *k, const float *log_alpha, const float *c0, const float *c1, const float *c1_b, const float *az,
            const float *row_scale, const float *s, const float *residual, const float *act_norm, float *sums, void *act, void *stream) {
-    gla<false>(shape, layer, rows, n_segs, gla_gates{q, k, log_alpha, c0}, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act, stream);
+    const gla_gates in = {q, k, log_alpha, c0};
+    GLA_BY_ROWS(false, n_segs, in);
 }
 
 void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, const float *in, uint32_t splits,
@@ -213,5 +243,5 @@ void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cu
                  const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
                  float *sums, void *act, void *stream) {
     const gla_gates gates = {NULL, NULL, NULL, NULL, in, in_c0, g_b, t_b, splits, splits_c0, split_stride, split_stride_c0};
-    gla<true>(shape, layer, rows, n_rows, gates, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act, stream);
+    GLA_BY_ROWS(true, n_rows, gates);
 }

@@ -239,7 +239,7 @@ static void fused_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         void *act = gpu_act_out(n_rows, E, dtype);
         if (fused)
             GPU_RUN(k_gla_gates, &shape, layer, &rows.device, n_rows, in, splits, stride, in_c0, splits, stride_c0, g_b,
-                    t_b, c1, c1_b, az, s, residual, act_norm, sums, act);
+                    t_b, c1, c1_b, az, NULL, s, residual, act_norm, sums, act);
         else {
             GPU_RUN(k_gates, &shape, in, splits, stride, in_c0, splits, stride_c0, g_b, t_b, n_rows, q, k, log_alpha,
                     c0);
