@@ -51,7 +51,8 @@ static void mixer(struct backend *be, const struct step *st, uint32_t layer, uin
 
 /* E9's attention: qkv in `splits` partial sums -> act_q. A row's kernel depends on its own piece alone, so its bits do
  * not depend on the rest of the step. */
-static void attention(struct backend *be, const struct step *st, uint32_t layer, uint32_t splits, size_t stride) {
+static void attention(struct backend *be, const struct step *st, uint32_t layer, uint32_t splits, size_t stride,
+                      const float *row_scale) {
     const struct cuda_layer *w = &be->layers[layer];
     const struct cuda_shape *s = &be->shape;
     void *stream = be->stream;
@@ -60,10 +61,11 @@ static void attention(struct backend *be, const struct step *st, uint32_t layer,
         const uint32_t n_alone = st->alone_end[phase] - first, n_list = st->phase_end[phase] - st->alone_end[phase];
         if (n_alone)
             k_decode_window(s, layer, &be->rows, st->single ? NULL : alone, n_alone, st->single, be->qkv, splits,
-                            stride, be->turn, w->q_norm, w->k_norm, be->part, be->part_ml, be->act_q, stream);
+                            stride, row_scale, be->turn, w->q_norm, w->k_norm, be->part, be->part_ml, be->act_q,
+                            stream);
         if (n_list) {
-            k_rope(s, layer, &be->rows, list, n_list, be->qkv, splits, stride, be->turn, w->q_norm, w->k_norm, be->aq,
-                   stream);
+            k_rope(s, layer, &be->rows, list, n_list, be->qkv, splits, stride, row_scale, be->turn, w->q_norm,
+                   w->k_norm, be->aq, stream);
             k_window(s, layer, &be->rows, list, n_list, be->aq, be->part, be->part_ml, stream);
             k_window_combine(s, list, n_list, be->part, be->part_ml, be->act_q, stream);
         }
@@ -79,9 +81,9 @@ static void attention_and_ffn(struct backend *be, const struct step *st, uint32_
     void *stream = be->stream;
     /* x_state = x + W_o's sums times the scale of E8's norm; h2 */
     k_add_norm(be->x, be->d_part, cuda_linear_splits(&w->out, n), part, be->sums, s->Ep / 32, s->E, w->attn_norm,
-               s->norm_eps, n, s->D, be->x, be->act_d, NULL, NULL, s->dtype, stream);
+               s->norm_eps, n, s->D, be->x, be->act_d, row_scale, NULL, s->dtype, stream);
     k_linear(&w->qkv, be->act_d, n, be->qkv, width, (size_t)be->info.max_batch_tok * width, stream);
-    attention(be, st, layer, cuda_linear_splits(&w->qkv, n), (size_t)be->info.max_batch_tok * width);
+    attention(be, st, layer, cuda_linear_splits(&w->qkv, n), (size_t)be->info.max_batch_tok * width, row_scale);
     k_linear(&w->ao, be->act_q, n, be->d_part, s->D, part, stream);
     k_add_norm(be->x, be->d_part, cuda_linear_splits(&w->ao, n), part, NULL, 0, 0, w->ffn_norm, s->norm_eps, n, s->D,
                NULL, be->act_d, row_scale, NULL, s->dtype, stream);
@@ -113,15 +115,13 @@ static void few_mixer(struct backend *be, const struct step *st, uint32_t layer,
 static void few_attention_and_ffn(struct backend *be, const struct step *st, uint32_t layer, const float *next_norm) {
     const struct cuda_layer *w = &be->layers[layer];
     const struct cuda_shape *s = &be->shape;
-    const struct cuda_normed y = {be->act_d, be->squares, s->norm_eps, s->D}, normed = {be->act_d, NULL, 0, 0};
+    const struct cuda_normed x = {be->act_d, be->squares, s->norm_eps, s->D}; /* and y after it */
     const uint32_t n = st->n_rows, width = (s->H + s->Hk + s->Hv) * s->P;
     void *stream = be->stream;
-    k_add_norm(be->x, NULL, 0, 0, NULL, 0, 0, w->attn_norm, s->norm_eps, n, s->D, NULL, be->act_d, NULL, NULL, s->dtype,
-               stream);
-    k_few_linear(&w->qkv, &normed, n, be->qkv, width, stream);
-    attention(be, st, layer, 1, 0);
+    k_few_linear(&w->qkv, &x, n, be->qkv, width, stream);
+    attention(be, st, layer, 1, 0, NULL);
     k_few_residual(&w->ao, be->act_q, NULL, 0, 0, 0, be->x, w->ffn_norm, n, NULL, be->squares, be->act_d, stream);
-    k_few_ffn(&w->f1, &y, n, be->act_f, stream);
+    k_few_ffn(&w->f1, &x, n, be->act_f, stream);
     k_few_residual(&w->f2, be->act_f, NULL, 0, 0, 0, be->x, next_norm, n, be->x, be->squares, be->act_d,
                    stream); /* the two-hop residual */
 }
@@ -135,7 +135,7 @@ static void enqueue_few(struct backend *be, const struct step *st) {
                be->row_scale, be->squares, s->dtype, be->stream);
     for (uint32_t i = 0; i < L; i++) {
         const float *next = i + 1 < L ? be->layers[i + 1].mixer_norm : NULL;
-        few_mixer(be, st, i, be->d.plus ? NULL : next);
+        few_mixer(be, st, i, be->d.plus ? be->layers[i].attn_norm : next);
         if (be->d.plus) few_attention_and_ffn(be, st, i, next);
     }
     k_add_norm(be->x, NULL, 0, 0, NULL, 0, 0, be->norm_f, s->norm_eps, n, s->D, NULL, be->act_d, NULL, NULL, s->dtype,

@@ -109,11 +109,11 @@ void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cu
                  size_t split_stride_c0, const float *g_b, const float *t_b, const float *c1, const float *c1_b,
                  const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
                  float *sums, void *act, void *stream);
-/* q/k norm (option) and rotary; qkv [splits][n_rows][(H + Hk + Hv) P] -> q fp32 [n_rows][H P]; key and value into the
- * ring. The rows are list[0..n_list). */
+/* q/k norm (option) and rotary; qkv [splits][n_rows][(H + Hk + Hv) P], times row_scale where not NULL -> q fp32
+ * [n_rows][H P]; key and value into the ring. The rows are list[0..n_list). */
 void k_rope(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
-            uint32_t n_list, const float *qkv, uint32_t splits, size_t split_stride, const float *turn,
-            const float *q_norm, const float *k_norm, float *q, void *stream);
+            uint32_t n_list, const float *qkv, uint32_t splits, size_t split_stride, const float *row_scale,
+            const float *turn, const float *q_norm, const float *k_norm, float *q, void *stream);
 /* E9 over blocks of 32 keys, after k_rope: partial results o [n_list][n_blocks][H P] and (max, sum)
  * [n_list][n_blocks][H][2]. Bytes: values once, keys once for four heads. P is a multiple of 8 (fp32: 4). */
 uint32_t cuda_window_blocks(const struct cuda_shape *shape);
@@ -132,8 +132,8 @@ void k_window_combine(const struct cuda_shape *shape, const int32_t *list, uint3
 bool cuda_decode_window_possible(const struct cuda_shape *shape);
 void k_decode_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
                      uint32_t n_list, bool single, const float *qkv, uint32_t splits, size_t split_stride,
-                     const float *turn, const float *q_norm, const float *k_norm, float *part, float *part_ml,
-                     void *act, void *stream);
+                     const float *row_scale, const float *turn, const float *q_norm, const float *k_norm, float *part,
+                     float *part_ml, void *act, void *stream);
 /* E10: in [n_rows][2 F8] (a2, g2 by eights in turn, F8 = F rounded up to 8), splits added in order, times row_scale
  * where not NULL -> act = SiLU(g2) a2 packed. */
 void k_ffn_act(const float *in, uint32_t splits, size_t split_stride, const float *row_scale, uint32_t F,

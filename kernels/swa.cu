@@ -7,7 +7,7 @@ enum { ROPE_WARPS = 4, ROPE_MOST_P = 256 };
 template <class T>
 __global__ void __launch_bounds__(ROPE_WARPS * 32)
 rope_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *list, const float *qkv, uint32_t splits,
-            size_t split_stride, const float2 *turn, const float *q_norm, const float *k_norm, float *q) {
+            size_t split_stride, const float *row_scale, const float2 *turn, const float *q_norm, const float *k_norm, float *q) {
     __shared__ float head[ROPE_WARPS][ROPE_MOST_P];
     const uint32_t r = (uint32_t)list[blockIdx.x], warp = threadIdx.x / 32, lane = threadIdx.x % 32, P = shape.P;
     const uint32_t half = shape.rot_dim / 2, h = blockIdx.y * ROPE_WARPS + warp, n_heads = shape.H + shape.Hk + shape.Hv;
@@ -16,10 +16,12 @@ rope_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *lis
     wait_for_inputs();
     if (h >= n_heads) return;
     const float *in = qkv + (size_t)r * n_heads * P + h * P;
+    const float scale = row_scale ? row_scale[r] : 1.0f;
     float squares = 0;
     for (uint32_t p = lane; p < P; p += 32) {
         float v = 0;
         for (uint32_t i = 0; i < splits; i++) v += in[i * split_stride + p];
+        v *= scale;
         head[warp][p] = v;
         squares += v * v;
     }
@@ -30,8 +32,8 @@ rope_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *lis
     }
     const bool is_q = h < shape.H;
     if (shape.qk_norm) {
-        float scale = rsqrtf(warp_sum(squares) / P + shape.qk_norm_eps);
-        for (uint32_t p = lane; p < P; p += 32) head[warp][p] *= scale * (is_q ? q_norm[p] : k_norm[p]);
+        float down = rsqrtf(warp_sum(squares) / P + shape.qk_norm_eps);
+        for (uint32_t p = lane; p < P; p += 32) head[warp][p] *= down * (is_q ? q_norm[p] : k_norm[p]);
     }
     __syncwarp(); // pairs are read across lanes
     T *key = (T *)shape.keys + slot * shape.keys_slot + layer * shape.keys_layer + at * shape.Hk * P;
@@ -50,11 +52,11 @@ rope_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *lis
 }
 
 void k_rope(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list, uint32_t n_list,
-            const float *qkv, uint32_t splits, size_t split_stride, const float *turn, const float *q_norm,
+            const float *qkv, uint32_t splits, size_t split_stride, const float *row_scale, const float *turn, const float *q_norm,
             const float *k_norm, float *q, void *stream) {
     dim3 grid(n_list, (shape->H + shape->Hk + shape->Hv + ROPE_WARPS - 1) / ROPE_WARPS);
     FOR_DTYPE(shape->dtype, (launch(rope_kernel<T>, grid, dim3(ROPE_WARPS * 32), 0, stream, *shape, layer, *rows, list, qkv, splits,
-                                    split_stride, (const float2 *)turn, q_norm, k_norm, q)));
+                                    split_stride, row_scale, (const float2 *)turn, q_norm, k_norm, q)));
 }
 
 // A block: one row, up to 4 heads, 128 threads, some blocks of 32 keys one after the other. Keys and values are copied to

@@ -18,6 +18,7 @@ struct decode_window {
     const float *qkv;
     uint32_t splits;
     size_t split_stride;
+    const float *row_scale; // of the products' sums; may be NULL
     const float2 *turn;
     const float *q_norm, *k_norm;
     float *part;     // [row of the list][n_ranges][H P]
@@ -63,6 +64,11 @@ __device__ __forceinline__ void turned_head(const decode_window &a, uint32_t row
     for (uint32_t s = 0; s < a.splits; s++)
 #pragma unroll
         for (int i = 0; i < P / 32; i++) x[i] += in[s * a.split_stride + lane + 32 * i];
+    if (a.row_scale) {
+        const float scale = a.row_scale[row];
+#pragma unroll
+        for (int i = 0; i < P / 32; i++) x[i] *= scale;
+    }
     if (a.shape.qk_norm) {
         float squares = 0;
 #pragma unroll
@@ -153,8 +159,10 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
             for (uint32_t k = 0; k < a.splits; k++)
 #pragma unroll
                 for (int i = 0; i < P / 32; i++) x[i] += in[k * a.split_stride + 32 * i];
+            const float scale = a.row_scale ? a.row_scale[r] : 1.0f;
 #pragma unroll
             for (int i = 0; i < P / 32; i++) {
+                x[i] *= scale;
                 const uint32_t p = h * P + lane + 32 * i;
                 ((T *)new_value)[p] = from_float<T>(x[i]);
                 values[newest_at * value_row + own_values + p] = from_float<T>(x[i]);
@@ -324,9 +332,9 @@ template <class T> static void decode(decode_window a, uint32_t n_list, void *st
 }
 
 void k_decode_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list, uint32_t n_list,
-                     bool single, const float *qkv, uint32_t splits, size_t split_stride, const float *turn, const float *q_norm,
-                     const float *k_norm, float *part, float *part_ml, void *act, void *stream) {
-    const decode_window a = {*shape, layer, *rows, list, single, (shape->visible + RANGE - 1) / RANGE, 1, qkv, splits, split_stride,
+                     bool single, const float *qkv, uint32_t splits, size_t split_stride, const float *row_scale, const float *turn,
+                     const float *q_norm, const float *k_norm, float *part, float *part_ml, void *act, void *stream) {
+    const decode_window a = {*shape, layer, *rows, list, single, (shape->visible + RANGE - 1) / RANGE, 1, qkv, splits, split_stride, row_scale,
                              (const float2 *)turn, q_norm, k_norm, part, (float2 *)part_ml, act};
     if (shape->dtype == CUDA_F16) decode<__half>(a, n_list, stream);
     else decode<__nv_bfloat16>(a, n_list, stream);

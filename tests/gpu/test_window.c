@@ -96,7 +96,7 @@ static void rope_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     s.keys = gpu_from_typed(keys, n_keys, dtype), s.values = gpu_from_typed(values, n_values, dtype);
     float *q = gpu_floats((size_t)n_rows * H * P), *ref_q = host_floats((size_t)n_rows * H * P);
     GPU_RUN(k_rope, &s, layer, &rows.device, gpu_copy(list, n_list * sizeof *list), n_list,
-            gpu_from(qkv, splits * stride), splits, stride, gpu_from(turn, (size_t)n_rows * half * 2),
+            gpu_from(qkv, splits * stride), splits, stride, NULL, gpu_from(turn, (size_t)n_rows * half * 2),
             gpu_from(q_norm, P), gpu_from(k_norm, P), q);
     for (uint32_t j = 0; j < n_list; j++) {
         const uint32_t r = (uint32_t)list[j], slot = (uint32_t)rows.slot[r];
@@ -238,7 +238,7 @@ static float *decode_act(const struct decode_inputs *in, const struct gpu_rows *
     float *part = gpu_floats(n_list * blocks * s->H * s->P), *part_ml = gpu_floats(n_list * blocks * s->H * 2);
     void *act = gpu_act_out(rows->n_rows, s->H * s->P, s->dtype);
     GPU_RUN(k_decode_window, s, in->layer, &rows->device, list ? gpu_copy(list, n_list * sizeof *list) : NULL, n_list,
-            single, in->qkv, in->splits, in->stride, in->turn, in->q_norm, in->k_norm, part, part_ml, act);
+            single, in->qkv, in->splits, in->stride, NULL, in->turn, in->q_norm, in->k_norm, part, part_ml, act);
     return gpu_fetch_act(act, rows->n_rows, s->H * s->P, s->dtype);
 }
 
