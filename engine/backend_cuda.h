@@ -41,6 +41,7 @@ struct backend {
     int32_t *list, *out;
     void *host_block, *block;
     uint64_t n_steps;
+    uint32_t bucket;                      /* of the last step; CUDA_N_BUCKETS: it was no graph */
     struct cuda_sampling_parts *sampling; /* backend_cuda_sample.c */
     struct cuda_sampler sampler;
 

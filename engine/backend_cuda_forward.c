@@ -257,7 +257,9 @@ int forward_cuda_start(struct backend *be, const struct backend_segment *segs, u
         for (uint32_t r = 0; r < 1u << b; r++) list[r] = out[r] = (int32_t)r;
         int rc = cuda_check(cudaGraphLaunch(be->graphs[sample][b], be->stream), "starting a decode step", err);
         if (rc) return rc;
+        be->bucket = b;
     } else {
+        be->bucket = CUDA_N_BUCKETS;
         uint32_t n_listed = 0;
         const bool decodes = cuda_decode_window_possible(&be->shape);
         for (uint32_t phase = 0; n_listed < st.n_rows;
