@@ -195,8 +195,9 @@ static void backend_cuda_close(struct backend *be) {
     if (!be) return;
     cudaSetDevice(be->device);
     if (be->stream) cudaStreamSynchronize(be->stream);
-    for (int i = 0; i < 2 * CUDA_N_BUCKETS; i++)
-        if (be->graphs[i % 2][i / 2]) cudaGraphExecDestroy(be->graphs[i % 2][i / 2]);
+    for (int end = 0; end < CUDA_N_ENDS; end++)
+        for (int b = 0; b < CUDA_N_BUCKETS; b++)
+            if (be->graphs[end][b]) cudaGraphExecDestroy(be->graphs[end][b]);
     sample_cuda_close(be);
     for (size_t i = 0; i < be->n_allocations; i++) cudaFree(be->allocations[i]);
     if (be->host_block) cudaFreeHost(be->host_block);

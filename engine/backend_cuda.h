@@ -21,6 +21,8 @@ struct cuda_layer {
 };
 
 enum { CUDA_N_BUCKETS = 10 }; /* 1, 2, 4 ... 512 rows */
+/* How a step ends: logits to the host; tokens, the largest logit of each row; tokens, some of them drawn. */
+enum cuda_end { CUDA_LOGITS, CUDA_GREEDY, CUDA_DRAWS, CUDA_N_ENDS };
 
 struct backend {
     struct backend_info info;
@@ -51,8 +53,8 @@ struct backend {
     void *act_d, *act_e, *act_a, *act_q, *act_f;
     float *host_logits;
 
-    struct CUgraphExec_st *graphs[2][CUDA_N_BUCKETS]; /* cudaGraphExec_t; 0: logits to the host, 1: tokens */
-    uint64_t fault_step;                              /* backend_config.fault_step */
+    struct CUgraphExec_st *graphs[CUDA_N_ENDS][CUDA_N_BUCKETS]; /* cudaGraphExec_t */
+    uint64_t fault_step;                                        /* backend_config.fault_step */
     void **allocations;
     size_t n_allocations;
 };
@@ -64,8 +66,8 @@ int forward_cuda_capture(struct backend *be, struct rod_error *err);
 /* Uploads and packs every weight. */
 int load_cuda(struct backend *be, const struct model *model, const struct backend_config *config,
               struct rod_error *err);
-/* Starts a step, to end with logits in host_logits or (sample) with this turn's tokens. *n_out: its rows of them. */
-int forward_cuda_start(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, bool sample,
+/* Starts a step, to end with logits in host_logits or with this turn's tokens. *n_out: its rows of them. */
+int forward_cuda_start(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, enum cuda_end how,
                        uint32_t *n_out, struct rod_error *err);
 
 /* n_rows: most rows of logits. After the slots, before forward_cuda_capture. */

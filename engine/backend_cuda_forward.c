@@ -13,7 +13,7 @@ struct step {
      * before where k_decode_window is not possible. */
     uint32_t n_rows, n_segs, n_out, n_phases, alone_end[64], phase_end[64];
     bool single; /* one token a session */
-    bool sample; /* its logits become tokens on the device */
+    enum cuda_end end;
 };
 
 /* pending: partial sums that the layer before left to add, row_sums of a norm whose scale they still want. */
@@ -180,8 +180,8 @@ static void enqueue_step(struct backend *be, const struct step *st) {
         enqueue_few(be, st);
     else
         enqueue_many(be, st);
-    if (st->n_out && st->sample)
-        k_sample(&be->sampler, &be->rows, be->out, st->n_out, be->logits, be->stream);
+    if (st->n_out && st->end != CUDA_LOGITS)
+        k_sample(&be->sampler, &be->rows, be->out, st->n_out, st->end == CUDA_DRAWS, be->logits, be->stream);
     else if (st->n_out)
         cudaMemcpyAsync(be->host_logits, be->logits, (size_t)st->n_out * be->shape.V * sizeof(float),
                         cudaMemcpyDeviceToHost, be->stream);
@@ -193,10 +193,10 @@ static uint32_t bucket_of(uint32_t n) {
     return b;
 }
 
-static int capture(struct backend *be, uint32_t b, bool sample, struct rod_error *err) {
+static int capture(struct backend *be, uint32_t b, enum cuda_end end, struct rod_error *err) {
     const uint32_t n = 1u << b;
     struct step st = {
-        .n_rows = n, .n_segs = n, .n_out = n, .n_phases = 1, .phase_end = {n}, .single = true, .sample = sample};
+        .n_rows = n, .n_segs = n, .n_out = n, .n_phases = 1, .phase_end = {n}, .single = true, .end = end};
     if (cuda_decode_window_possible(&be->shape)) st.alone_end[0] = n;
     cudaGraph_t graph = NULL;
     int rc = cuda_check(cudaStreamBeginCapture(be->stream, cudaStreamCaptureModeThreadLocal), "capturing a decode step",
@@ -205,8 +205,8 @@ static int capture(struct backend *be, uint32_t b, bool sample, struct rod_error
     enqueue_step(be, &st);
     rc = cuda_check(cudaStreamEndCapture(be->stream, &graph), "capturing a decode step", err);
     if (!rc)
-        rc = cuda_check(cudaGraphInstantiate(&be->graphs[sample][b], graph, 0), "building the graph of a decode step",
-                        err);
+        rc =
+            cuda_check(cudaGraphInstantiate(&be->graphs[end][b], graph, 0), "building the graph of a decode step", err);
     if (graph) cudaGraphDestroy(graph);
     return rc;
 }
@@ -215,13 +215,12 @@ int forward_cuda_capture(struct backend *be, struct rod_error *err) {
     int rc = 0;
     for (uint32_t b = 0; !rc && b < CUDA_N_BUCKETS; b++) {
         if (1u << b > be->info.max_batch_tok || 1u << b >> 1 >= be->info.n_slots) break;
-        rc = capture(be, b, false, err);
-        if (!rc) rc = capture(be, b, true, err);
+        for (int end = 0; !rc && end < CUDA_N_ENDS; end++) rc = capture(be, b, (enum cuda_end)end, err);
     }
     return rc;
 }
 
-int forward_cuda_start(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, bool sample,
+int forward_cuda_start(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, enum cuda_end how,
                        uint32_t *n_out, struct rod_error *err) {
     const struct cuda_step *host = &be->host[be->n_steps % 2];
     int32_t *tok = (int32_t *)(uintptr_t)host->rows.tok, *slot = (int32_t *)(uintptr_t)host->rows.slot;
@@ -229,7 +228,7 @@ int forward_cuda_start(struct backend *be, const struct backend_segment *segs, u
     int64_t *pos = (int64_t *)(uintptr_t)host->rows.pos;
     int32_t *list = (int32_t *)(uintptr_t)host->list, *out = (int32_t *)(uintptr_t)host->out;
     const uint32_t chunk = be->info.chunk_tok;
-    struct step st = {.n_segs = n_segs, .sample = sample};
+    struct step st = {.n_segs = n_segs, .end = how};
     cudaSetDevice(be->device); /* of this thread */
     if (be->fault_step && be->n_steps + 1 == be->fault_step) k_fault(be->stream);
     bool decode = true;
@@ -250,12 +249,12 @@ int forward_cuda_start(struct backend *be, const struct backend_segment *segs, u
     if (st.n_rows == 0) return 0;
     be->n_steps++;
     uint32_t b = bucket_of(n_segs);
-    if (decode && b < CUDA_N_BUCKETS && be->graphs[sample][b]) {
+    if (decode && b < CUDA_N_BUCKETS && be->graphs[how][b]) {
         for (uint32_t r = n_segs; r < 1u << b; r++) { /* padding rows work in a slot that nobody owns */
             tok[r] = 0, slot[r] = (int32_t)be->info.n_slots, pos[r] = 0, seg_first[r] = (int32_t)r, seg_n[r] = 1;
         }
         for (uint32_t r = 0; r < 1u << b; r++) list[r] = out[r] = (int32_t)r;
-        int rc = cuda_check(cudaGraphLaunch(be->graphs[sample][b], be->stream), "starting a decode step", err);
+        int rc = cuda_check(cudaGraphLaunch(be->graphs[how][b], be->stream), "starting a decode step", err);
         if (rc) return rc;
         be->bucket = b;
     } else {
@@ -284,14 +283,14 @@ int forward_cuda_start(struct backend *be, const struct backend_segment *segs, u
         if (rc) return rc;
     }
     be->info.host_bytes = (uint64_t)st.n_rows * 32;
-    if (!sample) be->info.host_bytes += (uint64_t)st.n_out * be->shape.V * sizeof(float);
+    if (how == CUDA_LOGITS) be->info.host_bytes += (uint64_t)st.n_out * be->shape.V * sizeof(float);
     return 0;
 }
 
 int forward_cuda(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                  struct rod_error *err) {
     uint32_t n_out;
-    int rc = forward_cuda_start(be, segs, n_segs, false, &n_out, err);
+    int rc = forward_cuda_start(be, segs, n_segs, CUDA_LOGITS, &n_out, err);
     *logits = be->host_logits;
     return rc ? rc : cuda_check(cudaStreamSynchronize(be->stream), "running a step", err);
 }

@@ -28,6 +28,7 @@ struct cuda_sampling_parts {
     uint32_t bucket[2];
     uint64_t begin_ns[2], usual_ns[CUDA_N_BUCKETS]; /* what a step of a bucket took when waited for alone */
     struct backend_token *tokens;
+    bool *draws; /* [n_slots] */
 };
 
 /* ---- open and close ---- */
@@ -62,7 +63,9 @@ int sample_cuda_open(struct backend *be, size_t n_rows, struct rod_error *err) {
                         CUDA_SAMPLE_MAX_V, be->shape.V);
     be->sampling = calloc(1, sizeof *be->sampling);
     if (be->sampling) be->sampling->tokens = calloc(n_rows, sizeof *be->sampling->tokens);
-    if (!be->sampling || !be->sampling->tokens) return rod_fail(err, ROD_ENOMEM, "no memory for the tokens of a step");
+    if (be->sampling) be->sampling->draws = calloc(be->info.n_slots, sizeof *be->sampling->draws);
+    if (!be->sampling || !be->sampling->tokens || !be->sampling->draws)
+        return rod_fail(err, ROD_ENOMEM, "no memory for the tokens of a step");
     int rc = open_memory(be, n_rows, err);
     for (int i = 0; !rc && i < RING; i++)
         rc = cuda_check(
@@ -88,6 +91,7 @@ void sample_cuda_close(struct backend *be) {
     }
     if (p->ring) cudaFreeHost(p->ring);
     free(p->tokens);
+    free(p->draws);
     free(p);
     be->sampling = NULL;
 }
@@ -107,6 +111,7 @@ int sample_cuda_slot(struct backend *be, uint32_t slot, const struct backend_sam
     cudaSetDevice(be->device);
     cudaMemsetAsync(s->marks + (size_t)slot * s->V, 0, s->V * sizeof *s->marks, be->stream);
     if (in->n_bias) cudaMemsetAsync(s->bias + (size_t)slot * s->V, 0, s->V * sizeof *s->bias, be->stream);
+    p->draws[slot] = sp->temperature > 0;
     size_t n_ids = 0, n_bias = 0;
     for (bool first = true; first || n_ids < in->n_end_ids || n_bias < in->n_bias; first = false) {
         const uint64_t at = p->n_admissions++ % RING;
@@ -156,7 +161,10 @@ int sample_cuda_launch(struct backend *be, const struct backend_segment *segs, u
     assert(p->n_launched - p->n_collected < 2);
     const uint64_t at = p->n_launched % 2;
     p->turn[at] = be->n_steps % 2;
-    int rc = forward_cuda_start(be, segs, n_segs, true, &p->n_out[at], err);
+    enum cuda_end end = CUDA_GREEDY;
+    for (uint32_t i = 0; i < n_segs; i++)
+        if (p->draws[segs[i].slot]) end = CUDA_DRAWS;
+    int rc = forward_cuda_start(be, segs, n_segs, end, &p->n_out[at], err);
     if (!rc) rc = cuda_check(cudaEventRecord(p->done[at], be->stream), "starting a step", err);
     p->bucket[at] = be->bucket;
     p->begin_ns[at] = now_ns();

@@ -113,10 +113,11 @@ __device__ __forceinline__ float conv_sum(const float (&weight)[8], const float 
     return silu(__fmaf_rn(weight[7], newest, sum));
 }
 
-// Launches with programmatic dependent launch where the device has it.
-template <class... P, class... A> static void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream, A... args) {
+// Launches with programmatic dependent launch where the device has it, and there in clusters of so many blocks.
+template <class... P, class... A>
+static void launch_clusters(uint32_t cluster, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream, A... args) {
     cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attr[2];
+    cudaLaunchAttribute attr[3];
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = smem;
@@ -127,12 +128,18 @@ template <class... P, class... A> static void launch(void (*kernel)(P...), dim3 
     attr[0].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
     attr[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attr[1].val.programmaticStreamSerializationAllowed = 1;
+    attr[2].id = cudaLaunchAttributeClusterDimension;
+    attr[2].val.clusterDim.x = cluster;
+    attr[2].val.clusterDim.y = attr[2].val.clusterDim.z = 1;
     int device = 0, major = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     config.attrs = attr;
-    config.numAttrs = major >= 9 ? 2 : 1;
+    config.numAttrs = major < 9 ? 1 : cluster > 1 ? 3 : 2;
     cudaLaunchKernelEx(&config, kernel, P(args)...);
+}
+template <class... P, class... A> static void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream, A... args) {
+    launch_clusters(1, kernel, grid, block, smem, stream, args...);
 }
 
 #define FOR_DTYPE(dtype, call)                                        \

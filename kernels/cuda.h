@@ -237,9 +237,10 @@ void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[2], c
 /* A token for each row out[0..n_out) with logits [n_out][V]; results go to s->tokens of this turn. Masses are integers,
  * 2^40 for the largest logit, so sums have no order; log-probabilities are summed by pieces of 2,048 in order. Bytes:
  * logits once (greedy), 2 times (a draw over all), 4 times (top_p or top_k). Twin engine/sampler.c, which rounds masses
- * to fp32. V up to CUDA_SAMPLE_MAX_V. */
+ * to fp32. V up to CUDA_SAMPLE_MAX_V. draws: a temperature above 0 is among them, so several blocks may share a row
+ * (a hint: the tokens are the same). */
 void k_sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out,
-              const float *logits, void *stream);
+              bool draws, const float *logits, void *stream);
 
 /* A kernel that traps, for tests of a fault: nothing runs in this process's context afterwards. */
 void k_fault(void *stream);

@@ -137,11 +137,50 @@ pieces_kernel(cuda_sampler s, const int32_t *slots, const int32_t *out, const fl
     if (threadIdx.x == 0) pieces[(size_t)blockIdx.y * gridDim.x + blockIdx.x] = mine;
 }
 
-// ---- second kernel: a block takes a row's pieces, and its logits again where it draws ----
+// ---- the blocks that share a row: a cluster, or one block ----
+
+struct team {
+    uint32_t n, rank;
+    // Everything before it, of all blocks, comes before everything after it.
+    __device__ void sync() const {
+#if __CUDA_ARCH__ >= 900
+        if (n > 1) {
+            asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+            return;
+        }
+#endif
+        __syncthreads();
+    }
+    // p: in this block's shared memory; the value that lies there in another's.
+    __device__ uint32_t of(uint32_t from, const uint32_t *p) const {
+#if __CUDA_ARCH__ >= 900
+        if (n > 1) {
+            uint32_t v;
+            asm volatile("{\n.reg .u32 a;\nmapa.shared::cluster.u32 a, %1, %2;\nld.shared::cluster.u32 %0, [a];\n}"
+                         : "=r"(v) : "r"((uint32_t)__cvta_generic_to_shared(p)), "r"(from) : "memory");
+            return v;
+        }
+#endif
+        return *p;
+    }
+    __device__ u64 of(uint32_t from, const u64 *p) const {
+#if __CUDA_ARCH__ >= 900
+        if (n > 1) {
+            u64 v;
+            asm volatile("{\n.reg .u32 a;\nmapa.shared::cluster.u32 a, %1, %2;\nld.shared::cluster.u64 %0, [a];\n}"
+                         : "=l"(v) : "r"((uint32_t)__cvta_generic_to_shared(p)), "r"(from) : "memory");
+            return v;
+        }
+#endif
+        return *p;
+    }
+};
+
+// ---- second kernel: a block, or a cluster, takes a row's pieces, and its logits again where it draws ----
 
 struct pick_shared {
     uint32_t lo[BINS], hi[BINS]; // 64-bit counters in halves: shared memory adds 32 bits at a time
-    u64 list[LIST], weight[LIST], warps[WARPS], found, before;
+    u64 list[LIST], weight[LIST], warps[WARPS], found, before, mine[2]; // mine: sums that the team adds
     double reals[WARPS];
     uint32_t bin, n_list;
 };
@@ -181,12 +220,13 @@ __device__ double block_total(double x, pick_shared &sh) {
     return sum;
 }
 
-// A warp's run of n elements from first on: the w-th of 32 equal ones, a multiple of 32 long.
-__device__ __forceinline__ uint32_t run_len(uint32_t n) { return (n + PICK_THREADS - 1) / PICK_THREADS * 32; }
+// Elements are shared out over the team's warps in runs of equal length, a multiple of 32.
+__device__ __forceinline__ uint32_t run_len(uint32_t n, uint32_t n_blocks) { return (n + n_blocks * PICK_THREADS - 1) / (n_blocks * PICK_THREADS) * 32; }
 
 // visit(id, logit) for [first, first + n), each warp its run in order of id.
-template <class Visit> __device__ __forceinline__ void scan(const adjusted_row &row, uint32_t first, uint32_t n, Visit visit) {
-    const uint32_t len = run_len(n), begin = threadIdx.x / 32 * len, end = begin + len < n ? begin + len : n;
+template <class Visit>
+__device__ __forceinline__ void scan(const team &t, const adjusted_row &row, uint32_t first, uint32_t n, Visit visit) {
+    const uint32_t len = run_len(n, t.n), begin = (t.rank * WARPS + threadIdx.x / 32) * len, end = begin + len < n ? begin + len : n;
     uint32_t i = begin + (threadIdx.x & 31);
     for (; i + 7 * 32 < end; i += 8 * 32) {
         float v[8];
@@ -232,9 +272,10 @@ struct draw_state {
 };
 
 // In which counter is the target, counted from the first? Sets sh.bin and sh.before; the sum of all. The target is at least 1.
-template <class Target> __device__ u64 find_bin(pick_shared &sh, Target target_of) {
-    __syncthreads(); // all has been added
-    const u64 here = (u64)sh.hi[threadIdx.x] << 32 | sh.lo[threadIdx.x];
+template <class Target> __device__ u64 find_bin(const team &t, pick_shared &sh, Target target_of) {
+    t.sync(); // all has been added
+    u64 here = 0;
+    for (uint32_t i = 0; i < t.n; i++) here += (u64)t.of(i, &sh.hi[threadIdx.x]) << 32 | t.of(i, &sh.lo[threadIdx.x]);
     u64 before, total = block_total(here, sh, &before);
     before += warp_scan(here) - here;
     const u64 target = target_of(total);
@@ -242,8 +283,8 @@ template <class Target> __device__ u64 find_bin(pick_shared &sh, Target target_o
     __syncthreads(); // the bin is known
     return total;
 }
-__device__ __forceinline__ void clear_bins(pick_shared &sh) {
-    __syncthreads(); // the counters have been read
+__device__ __forceinline__ void clear_bins(const team &t, pick_shared &sh) {
+    t.sync(); // the counters have been read
     sh.lo[threadIdx.x] = sh.hi[threadIdx.x] = 0;
     __syncthreads(); // and are clear
 }
@@ -253,16 +294,16 @@ __device__ __forceinline__ void clear_bins(pick_shared &sh) {
 // few tokens are compared with each other. A bin with too many is divided by the bits of their order until they are few.
 // place: ascends with order, 0 .. BINS.
 template <class Order, class Place>
-__device__ u64 select(pick_shared &sh, const adjusted_row &row, const draw_state &d, double share, u64 count, Order order, Place place) {
-    clear_bins(sh);
-    scan(row, 0, row.V, [&](uint32_t i, float x) {
+__device__ u64 select(const team &t, pick_shared &sh, const adjusted_row &row, const draw_state &d, double share, u64 count, Order order, Place place) {
+    clear_bins(t, sh);
+    scan(t, row, 0, row.V, [&](uint32_t i, float x) {
         const u64 mass = d.kept_mass(x, i);
         if (!mass) return;
         const uint32_t bin = (uint32_t)fminf(place(x), BINS - 1);
         add64(&sh.lo[bin], &sh.hi[bin], share > 0 ? mass : 1);
     });
     u64 target = count;
-    const u64 total = find_bin(sh, [&](u64 all) {
+    const u64 total = find_bin(t, sh, [&](u64 all) {
         if (share > 0) {
             target = (u64)ceil(share * (double)all);
             target = target < 1 ? 1 : target > all ? all : target;
@@ -277,33 +318,48 @@ __device__ u64 select(pick_shared &sh, const adjusted_row &row, const draw_state
         const float at = place(x);
         return at >= bin_begin && at < bin_end && d.kept_mass(x, i) && (shift == 64 || order(x, i) >> shift == prefix);
     };
+    uint32_t n_list = 0;
     for (;;) {
-        __syncthreads(); // the list has been read
+        t.sync(); // the lists have been read
         if (threadIdx.x == 0) sh.n_list = 0;
-        __syncthreads(); // and is empty
-        scan(row, 0, row.V, [&](uint32_t i, float x) {
+        __syncthreads(); // and are empty
+        scan(t, row, 0, row.V, [&](uint32_t i, float x) {
             if (!in_reach(i, x)) return;
             const uint32_t at = atomicAdd(&sh.n_list, 1);
             if (at < LIST) sh.list[at] = order(x, i), sh.weight[at] = share > 0 ? d.mass(x) : 1;
         });
-        __syncthreads(); // the list is whole
-        if (sh.n_list <= LIST) break;
+        t.sync(); // the lists are whole
+        uint32_t from = 0, at = threadIdx.x; // this thread's element of all lists, one after the other
+        for (n_list = 0; n_list <= LIST && from < t.n; from++) n_list += t.of(from, &sh.n_list);
+        if (n_list <= LIST) {
+            u64 element = 0, weight = 0;
+            for (from = 0; threadIdx.x < n_list; from++) {
+                const uint32_t n = t.of(from, &sh.n_list);
+                if (at < n) break;
+                at -= n;
+            }
+            if (threadIdx.x < n_list) element = t.of(from, &sh.list[at]), weight = t.of(from, &sh.weight[at]);
+            t.sync(); // and have been read
+            if (threadIdx.x < n_list) sh.list[threadIdx.x] = element, sh.weight[threadIdx.x] = weight;
+            __syncthreads(); // every block has them all
+            break;
+        }
         const int bits = shift < 10 ? shift : 10, next = shift - bits;
-        clear_bins(sh);
-        scan(row, 0, row.V, [&](uint32_t i, float x) {
+        clear_bins(t, sh);
+        scan(t, row, 0, row.V, [&](uint32_t i, float x) {
             if (!in_reach(i, x)) return;
             const uint32_t digit = (uint32_t)(~order(x, i) >> next) & ((1u << bits) - 1);
             add64(&sh.lo[digit], &sh.hi[digit], share > 0 ? d.mass(x) : 1);
         });
-        find_bin(sh, [&](u64) { return remain; });
+        find_bin(t, sh, [&](u64) { return remain; });
         remain -= sh.before;
         prefix = (shift == 64 ? 0 : prefix << bits) | (((1u << bits) - 1) - sh.bin);
         shift = next;
     }
-    if (threadIdx.x < sh.n_list) {
+    if (threadIdx.x < n_list) {
         const u64 me = sh.list[threadIdx.x];
         u64 before = 0;
-        for (uint32_t j = 0; j < sh.n_list; j++) before += sh.list[j] > me ? sh.weight[j] : 0;
+        for (uint32_t j = 0; j < n_list; j++) before += sh.list[j] > me ? sh.weight[j] : 0;
         if (before < remain && remain <= before + sh.weight[threadIdx.x]) sh.found = me;
     }
     __syncthreads(); // found
@@ -321,49 +377,71 @@ __device__ double uniform(uint64_t seed, uint64_t position) { // philox, draw 0:
     return (double)(((u64)c0 << 32 | c1) >> 11) * 0x1p-53;
 }
 
-__device__ void filter(pick_shared &sh, const adjusted_row &row, const cuda_sampling &sp, draw_state &d) {
+__device__ void filter(const team &t, pick_shared &sh, const adjusted_row &row, const cuda_sampling &sp, draw_state &d) {
     const auto order = [&](float x, uint32_t i) { return key_of(x, i); };
     const auto place = [&](float x) { return d.y(x) * d.bins_per_y; };
-    if (sp.top_k > 0) d.raise(select(sh, row, d, 0, (u64)sp.top_k, order, place));
+    if (sp.top_k > 0) d.raise(select(t, sh, row, d, 0, (u64)sp.top_k, order, place));
     if (sp.min_logit > -INFINITY) d.raise((u64)ordered(__fadd_rn(d.max, sp.min_logit)) << 32);
-    if (sp.top_p < 1) d.raise(select(sh, row, d, (double)sp.top_p, 0, order, place));
+    if (sp.top_p < 1) d.raise(select(t, sh, row, d, (double)sp.top_p, 0, order, place));
     if (sp.typical_p < 1) { // |-log p - entropy| is |y - the mean of y|, but for a factor
-        u64 mass = 0, unused;
-        double sum = 0;
-        scan(row, 0, row.V, [&](uint32_t i, float x) {
-            const u64 m = d.kept_mass(x, i);
+        u64 mass = 0, sum = 0, unused; // of integers, again: 2^-24 of the mass, 2^-16 of y
+        scan(t, row, 0, row.V, [&](uint32_t i, float x) {
+            const u64 m = d.kept_mass(x, i) >> 16;
             mass += m;
-            if (m) sum += (double)m * (double)d.y(x);
+            if (m) sum += m * (u64)(d.y(x) * 65536.0f);
         });
-        const double total = (double)block_total(mass, sh, &unused);
-        d.mean = (float)(block_total(sum, sh) / total);
+        mass = block_total(mass, sh, &unused);
+        sum = block_total(sum, sh, &unused);
+        if (threadIdx.x == 0) sh.mine[0] = mass, sh.mine[1] = sum;
+        t.sync(); // every block's sums
+        mass = sum = 0;
+        for (uint32_t i = 0; i < t.n; i++) mass += t.of(i, &sh.mine[0]), sum += t.of(i, &sh.mine[1]);
+        d.mean = (float)((double)sum / (double)mass / 65536);
         d.typical_cut = select(
-            sh, row, d, (double)sp.typical_p, 0, [&](float x, uint32_t i) { return d.typical_key(x, i); },
+            t, sh, row, d, (double)sp.typical_p, 0, [&](float x, uint32_t i) { return d.typical_key(x, i); },
             [&](float x) { return fabsf(d.y(x) - d.mean) * (BINS / 64); });
         d.typical = true;
     }
 }
 
 // The first token in order of id at which the sum of masses exceeds u of all: down through runs of runs.
-__device__ uint32_t draw(pick_shared &sh, const adjusted_row &row, const draw_state &d, double u) {
-    uint32_t first = 0, n = row.V;
-    u64 target = 0;
-    for (int level = 0; level < 2; level++) {
-        u64 mass = 0, before;
-        scan(row, first, n, [&](uint32_t i, float x) { mass += d.kept_mass(x, i); });
-        const u64 total = block_total(mass, sh, &before);
-        if (level == 0) {
-            target = (u64)(u * (double)total);
-            if (target >= total) target = total - 1;
-        }
-        mass = warp_total(mass);
-        if ((threadIdx.x & 31) == 0 && before <= target && target < before + mass) sh.bin = threadIdx.x / 32, sh.before = before;
-        __syncthreads(); // the run is known
-        const uint32_t begin = sh.bin * run_len(n), len = n - begin < run_len(n) ? n - begin : run_len(n);
-        target -= sh.before;
-        first += begin, n = len;
-        __syncthreads(); // and has been read
+__device__ uint32_t draw(const team &t, pick_shared &sh, const adjusted_row &row, const draw_state &d, double u) {
+    u64 mass = 0, before;
+    scan(t, row, 0, row.V, [&](uint32_t i, float x) { mass += d.kept_mass(x, i); });
+    const u64 block = block_total(mass, sh, &before);
+    t.sync(); // the sums of typical_p have been read
+    if (threadIdx.x == 0) sh.mine[0] = block, sh.n_list = WARPS;
+    mass = warp_total(mass);
+    t.sync(); // every block's sum
+    u64 total = 0, blocks_before = 0;
+    for (uint32_t i = 0; i < t.n; i++) {
+        if (i == t.rank) blocks_before = total;
+        total += t.of(i, &sh.mine[0]);
     }
+    u64 target = (u64)(u * (double)total);
+    if (target >= total) target = total - 1;
+    before += blocks_before;
+    if ((threadIdx.x & 31) == 0 && before <= target && target < before + mass) // this warp has it
+        sh.n_list = threadIdx.x / 32, sh.before = before;
+    t.sync(); // one block's warp has said so
+    uint32_t owner = 0;
+    while (t.of(owner, &sh.n_list) == WARPS) owner++;
+    uint32_t first = (owner * WARPS + t.of(owner, &sh.n_list)) * run_len(row.V, t.n), n = row.V - first;
+    if (n > run_len(row.V, t.n)) n = run_len(row.V, t.n);
+    target -= t.of(owner, &sh.before);
+    t.sync(); // and everyone knows: each block goes on alone
+
+    const team alone = {1, 0};
+    mass = 0;
+    scan(alone, row, first, n, [&](uint32_t i, float x) { mass += d.kept_mass(x, i); });
+    block_total(mass, sh, &before);
+    mass = warp_total(mass);
+    if ((threadIdx.x & 31) == 0 && before <= target && target < before + mass) sh.bin = threadIdx.x / 32, sh.before = before;
+    __syncthreads(); // the run is known
+    const uint32_t len = run_len(n, 1), begin = sh.bin * len;
+    target -= sh.before;
+    first += begin, n = n - begin < len ? n - begin : len;
+    __syncthreads(); // and has been read
     if (threadIdx.x < 32) {
         for (uint32_t i = 0; i < n; i += 32) {
             const uint32_t id = first + i + threadIdx.x;
@@ -403,14 +481,15 @@ __device__ void top_logprobs(pick_shared &sh, const float *logits, uint32_t V, u
 }
 
 __global__ void __launch_bounds__(PICK_THREADS)
-pick_kernel(cuda_sampler s, cuda_rows rows, const int32_t *out, const float *logits, const cuda_piece *pieces, uint32_t n_pieces) {
+pick_kernel(cuda_sampler s, cuda_rows rows, const int32_t *out, const float *logits, const cuda_piece *pieces, uint32_t n_pieces, uint32_t n_blocks) {
     __shared__ pick_shared sh;
     let_next_start();
     wait_for_inputs();
-    const uint32_t o = blockIdx.x, r = (uint32_t)out[o], slot = (uint32_t)rows.slot[r], thread = threadIdx.x;
+    const team t = {n_blocks, blockIdx.x % n_blocks};
+    const uint32_t o = blockIdx.x / n_blocks, r = (uint32_t)out[o], slot = (uint32_t)rows.slot[r], thread = threadIdx.x;
     cuda_token *token = s.tokens[(*s.turn - 1) & 1] + o;
     if (slot >= s.n_slots) {
-        if (thread == 0) token->masked = 1;
+        if (thread == 0 && t.rank == 0) token->masked = 1;
         return;
     }
     const cuda_sampling sp = s.slots[slot];
@@ -424,7 +503,7 @@ pick_kernel(cuda_sampler s, cuda_rows rows, const int32_t *out, const float *log
 
     double lse = 0;
     uint32_t n_top = 0;
-    if (status == 0 && sp.n_logprobs >= 0) {
+    if (status == 0 && sp.n_logprobs >= 0 && t.rank == 0) {
         const float raw_max = logit_of(block_max(mine.raw_best, sh));
         lse = (double)raw_max + log(block_total(thread < n_pieces ? (double)mine.raw_sum * exp((double)logit_of(mine.raw_best) - (double)raw_max) : 0.0, sh));
         n_top = (uint32_t)sp.n_logprobs < s.V ? (uint32_t)sp.n_logprobs : s.V;
@@ -438,10 +517,10 @@ pick_kernel(cuda_sampler s, cuda_rows rows, const int32_t *out, const float *log
         draw_state d = {max, scale, 0, 0, -INFINITY, 0xffffffffu, false, 0, 0};
         const float low = -logit_of(block_max(thread < n_pieces ? key_of(-mine.low, 0) : 0, sh)), range = fminf(d.y(low), 41.0f);
         d.bins_per_y = range > 0 ? BINS / range : 0; // as many bins as tokens that differ allow
-        filter(sh, row, sp, d);
-        id = draw(sh, row, d, uniform(sp.seed, (uint64_t)rows.pos[r] + 1));
+        filter(t, sh, row, sp, d);
+        id = draw(t, sh, row, d, uniform(sp.seed, (uint64_t)rows.pos[r] + 1));
     }
-    if (thread) return;
+    if (thread || t.rank) return;
     cuda_sampling *state = &s.slots[slot];
     bool ended = status != 0;
     if (status == 0) {
@@ -464,10 +543,17 @@ pick_kernel(cuda_sampler s, cuda_rows rows, const int32_t *out, const float *log
     token->masked = 0;
 }
 
-void k_sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out, const float *logits, void *stream) {
+void k_sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out, bool draws, const float *logits,
+              void *stream) {
     const uint32_t n_pieces = cuda_sample_pieces(s->V);
+    int device = 0, major = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    // some 128 multiprocessors for few rows; the result is the same whatever the number
+    const uint32_t n_blocks = major < 9 || !draws ? 1 : n_out <= 16 ? 8 : n_out <= 32 ? 4 : n_out <= 64 ? 2 : 1;
     launch(pieces_kernel, dim3(n_pieces, n_out), dim3(PIECE_THREADS), 0, stream, *s, rows->slot, out, logits, s->pieces);
-    launch(pick_kernel, dim3(n_out), dim3(PICK_THREADS), 0, stream, *s, *rows, out, logits, (const cuda_piece *)s->pieces, n_pieces);
+    launch_clusters(n_blocks, pick_kernel, dim3(n_out * n_blocks), dim3(PICK_THREADS), 0, stream, *s, *rows, out, logits,
+                    (const cuda_piece *)s->pieces, n_pieces, n_blocks);
 }
 
 // ---- the rows of a step ----

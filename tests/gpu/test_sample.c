@@ -148,7 +148,7 @@ static struct cuda_token *run(struct bench *b, uint32_t first, uint32_t n, const
     gpu_expect(gpu.k->write((void *)(uintptr_t)b->host[b->turn % 2].rows.pos, block, bytes, gpu.stream),
                "writing rows");
     gpu.k->k_step_rows(&b->s, b->host, &b->device, n, n, n, gpu.stream);
-    GPU_RUN(k_sample, &b->s, &b->device.rows, b->device.out, n, logits);
+    GPU_RUN(k_sample, &b->s, &b->device.rows, b->device.out, n, true, logits);
     struct cuda_token *tokens = host_bytes(n * sizeof *tokens);
     gpu_expect(gpu.k->read(tokens, b->s.tokens[b->turn % 2], n * sizeof *tokens, gpu.stream), "reading tokens");
     b->turn++;
@@ -345,7 +345,8 @@ static void time_it(uint32_t n_rows, uint32_t kind, const char *name, const stru
     const float *device = gpu_from(b.logits, (size_t)n_rows * b.V);
     run(&b, 0, n_rows, device);
     const double begin = now_us();
-    for (int i = 0; i < REPEAT; i++) gpu.k->k_sample(&b.s, &b.device.rows, b.device.out, n_rows, device, gpu.stream);
+    for (int i = 0; i < REPEAT; i++)
+        gpu.k->k_sample(&b.s, &b.device.rows, b.device.out, n_rows, sp->temperature > 0, device, gpu.stream);
     gpu_expect(gpu.k->wait(gpu.stream), "sampling");
     printf("note: %u rows of 126,464, %s: %.1f us\n", n_rows, name, (now_us() - begin) / REPEAT);
     tear_down(&b);
