@@ -26,7 +26,8 @@ struct cuda_sampling_parts {
     uint64_t n_launched, n_collected;
     uint64_t turn[2]; /* be->n_steps when launched */
     uint32_t bucket[2];
-    uint64_t begin_ns[2], usual_ns[CUDA_N_BUCKETS]; /* what a step of a bucket took when waited for alone */
+    uint64_t begin_ns[2], usual_ns[CUDA_N_BUCKETS]; /* what a step of a bucket takes, waited for alone */
+    uint64_t early_ns;                              /* how long before that to look out for it */
     struct backend_token *tokens;
     bool *draws; /* [n_slots] */
 };
@@ -173,20 +174,29 @@ int sample_cuda_launch(struct backend *be, const struct backend_segment *segs, u
 }
 
 /* Waits for a decode step that has no other behind it: here the time to wake up from blocking (some 150 us on an H200's
- * host) would be the device's idle time. So sleep while the step surely runs, and look out for its end from SPIN_NS
- * before it is due until SPIN_NS after; who still waits then blocks. */
+ * host) would be the device's idle time. So sleep while the step surely runs, and look out for its end from early_ns
+ * before it is due. early_ns grows when that was too late and shrinks slowly, and is at most an eighth of a step, which
+ * bounds the processor's share. Who still waits early_ns after it was due blocks. */
 static void wait_alone(struct cuda_sampling_parts *p, uint64_t at) {
-    enum { SPIN_NS = 150000 };
+    enum { LEAST_NS = 50000 };
     uint64_t *usual_ns = &p->usual_ns[p->bucket[at]];
-    const uint64_t due_ns = p->begin_ns[at] + *usual_ns;
-    for (uint64_t t = now_ns(); t + SPIN_NS < due_ns; t = now_ns()) {
-        const uint64_t left_ns = due_ns - SPIN_NS - t;
+    uint64_t early_ns = p->early_ns < *usual_ns / 8 ? p->early_ns : *usual_ns / 8;
+    if (early_ns < LEAST_NS) early_ns = LEAST_NS;
+    const uint64_t due_ns = p->begin_ns[at] + *usual_ns, t = now_ns();
+    if (t + early_ns < due_ns) {
+        const uint64_t left_ns = due_ns - early_ns - t;
         nanosleep(&(struct timespec){(time_t)(left_ns / 1000000000), (long)(left_ns % 1000000000)}, NULL);
     }
-    while (cudaEventQuery(p->done[at]) == cudaErrorNotReady && now_ns() < due_ns + SPIN_NS) {}
+    const bool late = cudaEventQuery(p->done[at]) != cudaErrorNotReady;
+    while (!late && cudaEventQuery(p->done[at]) == cudaErrorNotReady && now_ns() < due_ns + early_ns) {}
     cudaEventSynchronize(p->done[at]); /* its error is found by the caller's next call */
     const uint64_t took_ns = now_ns() - p->begin_ns[at];
-    *usual_ns = *usual_ns == 0 || took_ns < *usual_ns ? took_ns : *usual_ns + (took_ns - *usual_ns) / 4;
+    if (took_ns < *usual_ns || *usual_ns == 0)
+        *usual_ns = took_ns;
+    else if (!late)
+        *usual_ns += (took_ns - *usual_ns) / 4;
+    p->early_ns += late ? LEAST_NS : 0;
+    if (!late && p->early_ns > LEAST_NS) p->early_ns -= p->early_ns / 64;
 }
 
 int sample_cuda_collect(struct backend *be, const struct backend_token **tokens, struct rod_error *err) {

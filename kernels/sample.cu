@@ -180,7 +180,7 @@ struct team {
 
 struct pick_shared {
     uint32_t lo[BINS], hi[BINS]; // 64-bit counters in halves: shared memory adds 32 bits at a time
-    u64 list[LIST], weight[LIST], warps[WARPS], found, before, mine[2]; // mine: sums that the team adds
+    u64 list[LIST], weight[LIST], warps[WARPS], found, before, mine[3]; // mine: sums that the team adds
     double reals[WARPS];
     uint32_t bin, n_list;
 };
@@ -243,18 +243,20 @@ __device__ __forceinline__ void scan(const team &t, const adjusted_row &row, uin
 
 // What the filters left, and what a token weighs.
 struct draw_state {
-    float max, scale, bins_per_y; // scale: of the exponent to base 2
+    float max, scale, scale_e, bins_per_y; // scale: of the exponent to base 2, scale_e: to base e
     u64 cut;                      // kept: key >= cut
     float cut_logit;
     uint32_t cut_id;
     bool typical;
-    float mean; // of y over what was kept before typical_p
+    double mean; // of y_e over what was kept before typical_p
     u64 typical_cut;
 
     __device__ void raise(u64 key) {
         if (key > cut) cut = key, cut_logit = logit_of(key), cut_id = id_of(key);
     }
     __device__ float y(float x) const { return (max - x) * scale; } // how far below the best, in powers of two
+    __device__ float y_e(float x) const { return (max - x) * scale_e; }
+    __device__ float distance(float x) const { return (float)fabs((double)y_e(x) - mean); }
     __device__ u64 mass(float x) const {
         float e;
         asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"((x - max) * scale));
@@ -263,7 +265,7 @@ struct draw_state {
         asm("shr.u64 %0, %1, %2;" : "=l"(fixed) : "l"(fixed), "r"(127 - (bits >> 23))); // shifts beyond 63 give 0
         return fixed;
     }
-    __device__ u64 typical_key(float x, uint32_t i) const { return (u64)~ordered(fabsf(y(x) - mean)) << 32 | (0xffffffffu - i); }
+    __device__ u64 typical_key(float x, uint32_t i) const { return (u64)~ordered(distance(x)) << 32 | (0xffffffffu - i); }
     __device__ bool keeps(float x, uint32_t i) const {
         if (!(x > cut_logit) && !(x == cut_logit && i <= cut_id)) return false;
         return !typical || typical_key(x, i) >= typical_cut;
@@ -383,23 +385,27 @@ __device__ void filter(const team &t, pick_shared &sh, const adjusted_row &row, 
     if (sp.top_k > 0) d.raise(select(t, sh, row, d, 0, (u64)sp.top_k, order, place));
     if (sp.min_logit > -INFINITY) d.raise((u64)ordered(__fadd_rn(d.max, sp.min_logit)) << 32);
     if (sp.top_p < 1) d.raise(select(t, sh, row, d, (double)sp.top_p, 0, order, place));
-    if (sp.typical_p < 1) { // |-log p - entropy| is |y - the mean of y|, but for a factor
-        u64 mass = 0, sum = 0, unused; // of integers, again: 2^-24 of the mass, 2^-16 of y
+    if (sp.typical_p < 1) { // |-log p - entropy| is |y_e - the mean of y_e|
+        u64 mass = 0, high = 0, low = 0, unused; // of integers, again: y_e in 2^-26, the products in two parts
         scan(t, row, 0, row.V, [&](uint32_t i, float x) {
-            const u64 m = d.kept_mass(x, i) >> 16;
+            const u64 m = d.kept_mass(x, i);
+            if (!m) return;
+            const u64 y = (u64)(d.y_e(x) * 67108864.0f), product = m * y;
             mass += m;
-            if (m) sum += m * (u64)(d.y(x) * 65536.0f);
+            high += product >> 40 | __umul64hi(m, y) << 24;
+            low += product & ((1ull << 40) - 1);
         });
         mass = block_total(mass, sh, &unused);
-        sum = block_total(sum, sh, &unused);
-        if (threadIdx.x == 0) sh.mine[0] = mass, sh.mine[1] = sum;
+        high = block_total(high, sh, &unused);
+        low = block_total(low, sh, &unused);
+        if (threadIdx.x == 0) sh.mine[0] = mass, sh.mine[1] = high, sh.mine[2] = low;
         t.sync(); // every block's sums
-        mass = sum = 0;
-        for (uint32_t i = 0; i < t.n; i++) mass += t.of(i, &sh.mine[0]), sum += t.of(i, &sh.mine[1]);
-        d.mean = (float)((double)sum / (double)mass / 65536);
+        mass = high = low = 0;
+        for (uint32_t i = 0; i < t.n; i++) mass += t.of(i, &sh.mine[0]), high += t.of(i, &sh.mine[1]), low += t.of(i, &sh.mine[2]);
+        d.mean = ((double)high * 0x1p40 + (double)low) / (double)mass * 0x1p-26;
         d.typical_cut = select(
             t, sh, row, d, (double)sp.typical_p, 0, [&](float x, uint32_t i) { return d.typical_key(x, i); },
-            [&](float x) { return fabsf(d.y(x) - d.mean) * (BINS / 64); });
+            [&](float x) { return d.distance(x) * (BINS / 32); });
         d.typical = true;
     }
 }
@@ -513,8 +519,8 @@ pick_kernel(cuda_sampler s, cuda_rows rows, const int32_t *out, const float *log
     }
     uint32_t id = id_of(best);
     if (status == 0 && sp.temperature > 0) {
-        const float scale = fminf(__fdiv_rn(1.0f, sp.temperature), 1e30f) * 1.4426950408889634f;
-        draw_state d = {max, scale, 0, 0, -INFINITY, 0xffffffffu, false, 0, 0};
+        const float scale = fminf(__fdiv_rn(1.0f, sp.temperature), 1e30f);
+        draw_state d = {max, scale * 1.4426950408889634f, scale, 0, 0, -INFINITY, 0xffffffffu, false, 0, 0};
         const float low = -logit_of(block_max(thread < n_pieces ? key_of(-mine.low, 0) : 0, sh)), range = fminf(d.y(low), 41.0f);
         d.bins_per_y = range > 0 ? BINS / range : 0; // as many bins as tokens that differ allow
         filter(t, sh, row, sp, d);

@@ -248,10 +248,10 @@ static void tokens_equal_the_samplers(void **state) {
 
 static void a_row_gets_the_same_token_alone_and_in_company(void **state) {
     (void)state;
-    enum { ROWS = 40 };
+    const uint32_t ROWS = gpu.n_shapes ? 6 : 40;
     snprintf(gpu.what, sizeof gpu.what, "alone and in company");
     struct bench b = set_up(20011, ROWS);
-    struct cuda_token company[ROWS];
+    struct cuda_token company[40];
     const float *device = NULL;
     for (int pass = 0; pass < 2; pass++) {
         for (uint32_t i = 0; i < ROWS; i++) {
@@ -265,7 +265,7 @@ static void a_row_gets_the_same_token_alone_and_in_company(void **state) {
             admit(&b, i);
         }
         if (pass == 0) device = gpu_from(b.logits, (size_t)ROWS * b.V);
-        if (pass == 0) memcpy(company, run(&b, 0, ROWS, device), sizeof company);
+        if (pass == 0) memcpy(company, run(&b, 0, ROWS, device), ROWS * sizeof *company);
         for (uint32_t i = 0; pass == 1 && i < ROWS; i++) {
             const struct cuda_token *t = run(&b, i, 1, device + (size_t)i * b.V), *want = &company[i];
             if (t->id != want->id || memcmp(&t->logprob, &want->logprob, sizeof t->logprob) || t->ended != want->ended)
