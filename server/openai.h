@@ -66,6 +66,10 @@ struct openai_request {
     int64_t ping_ms; /* -1 = the server's */
 };
 
+/* The JSON object of a body, or NULL with err filled: a 400 that names the field where the body is no JSON, has a key
+ * twice, a number beyond doubles, too many values or too deep ones. body NULL = empty. The caller decrefs. */
+json_t *openai_load(const char *body, size_t len, struct openai_error *err);
+
 /* 0, or -1 with err filled (400, or 404 for another model). The body need not be UTF-8: then it is an error too. */
 int openai_parse(enum openai_kind kind, const char *body, size_t len, const struct openai_defaults *defaults,
                  struct openai_request *out, struct openai_error *err);

@@ -480,53 +480,8 @@ static bool check_model(const struct parse *p) {
     return false;
 }
 
-/* A parsed value takes up to a hundred bytes, so a short body of very many of them ("[[],[],...") could take gigabytes.
- * The longest prompt of token ids still fits. */
-static bool too_many_values(const char *body, size_t len) {
-    enum { MAX_VALUES = 3 << 19 };
-    size_t n = 0;
-    for (size_t i = 0; i < len; i++) n += body[i] == ',' || body[i] == '[' || body[i] == '{';
-    if (n <= MAX_VALUES) return false;
-    bool in_string = false; /* rarely reached: commas of a long text are no values */
-    n = 0;
-    for (size_t i = 0; i < len; i++) {
-        char c = body[i];
-        if (in_string && c == '\\') {
-            i++;
-        } else if (c == '"') {
-            in_string = !in_string;
-        } else {
-            n += !in_string && (c == ',' || c == '[' || c == '{');
-        }
-    }
-    return n > MAX_VALUES;
-}
-
-/* An integer beyond 64 bits is valid JSON that jansson does not read. With all integers read as reals the check of the
- * field that holds it can name it. */
-static json_t *load_json(const char *body, size_t len, json_error_t *fault) {
-    json_t *root = json_loadb(body, len, JSON_ALLOW_NUL, fault);
-    if (root || json_error_code(fault) != json_error_numeric_overflow) return root;
-    return json_loadb(body, len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, fault);
-}
-
 static json_t *load(const char *body, size_t len, struct parse *p) {
-    json_error_t fault = {0};
-    bool flood = body && too_many_values(body, len);
-    json_t *root = body && !flood ? load_json(body, len, &fault) : NULL;
-    if (!body) {
-        bad(p, "", "the body is empty; a JSON object is needed");
-    } else if (flood) {
-        bad(p, "", "the body holds too many values");
-    } else if (!root && json_error_code(&fault) == json_error_numeric_overflow) {
-        bad(p, "", "a number in the body is too large: line %d column %d", fault.line, fault.column);
-    } else if (!root) {
-        bad(p, "", "the body is not JSON: line %d column %d: %.200s", fault.line, fault.column, fault.text);
-    } else if (!json_is_object(root)) {
-        bad(p, "", "the body must be a JSON object, not %s", type_name(root));
-        json_decref(root);
-        root = NULL;
-    }
+    json_t *root = openai_load(body, len, p->err);
     p->root = root;
     return root;
 }

@@ -326,17 +326,21 @@ static void another_model_is_not_found(void **state) {
 
 static void what_is_not_a_json_object_is_refused(void **state) {
     (void)state;
-    static const char *const bodies[] = {"",
-                                         "{",
-                                         "[]",
-                                         "5",
-                                         "null",
-                                         "{\"prompt\": NaN}",
-                                         "{\"prompt\": 1e999}",
-                                         "{\"prompt\": \"\xff\"}",
-                                         "{\"prompt\": \"\\ud800\"}",
-                                         "{\"prompt\": \"x\"} x"};
-    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) refuse(OPENAI_COMPLETION, bodies[i], 400, "");
+    static const char *const bodies[][2] = {{"", ""},
+                                            {"{", ""},
+                                            {"[]", ""},
+                                            {"5", ""},
+                                            {"null", ""},
+                                            {"{\"prompt\": NaN}", "prompt"},
+                                            {"{\"n\": 1, \"prompt\": 1e999}", "prompt"},
+                                            {"{\"n\": [{\"a\": \"}\"}], \"prompt\": \"\xff\"}", "prompt"},
+                                            {"{\"prompt\": \"\\ud800\", \"n\": 1}", "prompt"},
+                                            {"{\"prompt\": \"\\\"\", \"n\": {\"m\": 1, \"m\": 2}}", "n"},
+                                            {"{\"prompt\": 1, \"n\": 2, \"prompt\": 3}", "prompt"},
+                                            {"{\"a\\n\": nul}", ""},
+                                            {"{\"prompt\": \"x\"} x", "prompt"}};
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
+        refuse(OPENAI_COMPLETION, bodies[i][0], 400, bodies[i][1]);
     struct openai_request r;
     struct openai_error err;
     assert_int_equal(openai_parse(OPENAI_CHAT, NULL, 0, &defaults, &r, &err), -1);
