@@ -16,7 +16,8 @@ struct model;
 struct backend;
 
 /* One session's rows of a step: tokens tok[0..n_tok) at absolute positions pos.. are read into the slot's state.
- * Logits are produced for the last n_out tokens (0 = none; 1 for a decode row or the end of a prompt). */
+ * Logits are produced for the last n_out tokens (0 = none; 1 for a decode row or the end of a prompt; all for a prompt
+ * that is scored). */
 struct backend_segment {
     uint32_t slot, n_tok, n_out;
     uint64_t pos;
@@ -47,7 +48,7 @@ struct backend_config {
     uint32_t n_slots;       /* 0 = auto */
     uint32_t n_threads;     /* CPU only, 0 = all cores */
     uint32_t max_batch_tok; /* rows of a forward, 0 = auto */
-    uint32_t max_out;       /* rows of logits of a forward, 0 = max_batch_tok */
+    uint32_t max_out;       /* rows of logits of a forward, 0 = max_batch_tok; prompts can be scored from a chunk on */
     const char *device;     /* "cpu", "cuda", "cuda:N" */
     const char *precision;  /* "auto", "fp32", "bf16", "fp16" */
     bool deterministic;     /* a row's bits depend on the number of rows in no way; without it they may by bucket */
@@ -78,6 +79,8 @@ struct backend_ops {
     void (*close)(struct backend *be);
     const struct backend_info *(*info)(const struct backend *be);
     void (*slot_zero)(struct backend *be, uint32_t slot); /* the state before the first token */
+    /* Slot `to` gets the state of `from` after pos tokens, bit for bit. NULL where a device cannot. */
+    void (*slot_copy)(struct backend *be, uint32_t from, uint32_t to, uint64_t pos);
     /* The state after pos tokens (pos tells how much of the window is filled). For verify and tests. */
     int (*slot_read)(struct backend *be, uint32_t slot, uint64_t pos, uint32_t layer, struct backend_layer_state *out,
                      struct rod_error *err);

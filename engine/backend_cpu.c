@@ -326,6 +326,19 @@ static void backend_cpu_slot_zero(struct backend *be, uint32_t slot) {
     for (uint32_t i = 0; i < be->d.L; i++) memset(cpu_slot(be, slot, i), 0, be->at.k * sizeof(float));
 }
 
+/* As much of the window's rings as is filled, in whole panels. */
+static void backend_cpu_slot_copy(struct backend *be, uint32_t from, uint32_t to, uint64_t pos) {
+    const struct model_dims *d = &be->d;
+    const size_t n_keys = pos < be->ring_keys ? pad((uint32_t)pos) : be->ring_keys;
+    for (uint32_t i = 0; i < d->L; i++) {
+        const float *src = cpu_slot(be, from, i);
+        float *dst = cpu_slot(be, to, i);
+        memcpy(dst, src, be->at.k * sizeof(float));
+        memcpy(dst + be->at.k, src + be->at.k, (size_t)d->Hk * d->P * n_keys * sizeof(float));
+        memcpy(dst + be->at.v, src + be->at.v, (size_t)d->Hv * d->P * n_keys * sizeof(float));
+    }
+}
+
 static int backend_cpu_slot_read(struct backend *be, uint32_t slot, uint64_t pos, uint32_t layer,
                                  struct backend_layer_state *out, struct rod_error *err) {
     const struct model_dims *d = &be->d;
@@ -356,6 +369,7 @@ const struct backend_ops backend_cpu = {
     .close = backend_cpu_close,
     .info = backend_cpu_info,
     .slot_zero = backend_cpu_slot_zero,
+    .slot_copy = backend_cpu_slot_copy,
     .slot_read = backend_cpu_slot_read,
     .forward = forward_cpu,
 };

@@ -103,23 +103,48 @@ void rod_engine_close(struct rod_engine *e) {
 
 /* ---- requests ---- */
 
-int rod_submit(struct rod_engine *e, struct rod_request *request, uint64_t *ticket, struct rod_error *err) {
+static int check(const struct rod_engine *e, const struct rod_request *request, struct rod_error *err) {
     int rc = request_check(request, e->parts.V, e->config.max_prompt_tok, err);
-    if (!rc && request->n_stop && !e->parts.tokenizer) {
+    if (rc) return rc;
+    const char *param = "";
+    if (request->n_stop && !e->parts.tokenizer) {
         rc = rod_fail(err, ROD_EUNSUPPORTED,
                       "This model has no tokenizer, so stop strings cannot be found; use stop_token_ids.");
-        if (err) snprintf(err->param, sizeof err->param, "stop");
+        param = "stop";
+    } else if (request->n_prompt_logprobs >= 0 && e->backend_info.max_out < e->backend_info.chunk_tok) {
+        rc = rod_fail(err, ROD_EUNSUPPORTED, "This server has too little room for logits to score a prompt.");
+        param = "prompt_logprobs";
     }
-    struct work *work;
-    if (!rc) rc = work_new(e, request, &work, err);
-    if (rc) return rc;
-    rc = mailbox_push(&e->mailbox, &work->mail, ticket, err);
-    if (rc) {
+    if (err) snprintf(err->param, sizeof err->param, "%s", param);
+    return rc;
+}
+
+int rod_submit_all(struct rod_engine *e, struct rod_request *const *requests, size_t n, uint64_t *tickets,
+                   struct rod_error *err) {
+    struct mail **mails = calloc(n, sizeof *mails);
+    size_t n_made = 0;
+    int rc = mails ? 0 : rod_fail(err, ROD_ENOMEM, "No memory for %zu requests.", n);
+    while (!rc && n_made < n) {
+        struct work *work;
+        rc = check(e, requests[n_made], err);
+        if (!rc) rc = work_new(e, requests[n_made], &work, err);
+        if (!rc) mails[n_made++] = &work->mail;
+    }
+    if (!rc) {
+        rc = mailbox_push_all(&e->mailbox, mails, n, tickets, err);
+        if (rc) atomic_fetch_add_explicit(&e->counters.rejected, n, memory_order_relaxed);
+    }
+    for (size_t i = 0; rc && i < n_made; i++) {
+        struct work *work = work_of_mail(mails[i]);
         work->request = NULL;
         work_free(work);
-        atomic_fetch_add_explicit(&e->counters.rejected, 1, memory_order_relaxed);
     }
+    free(mails);
     return rc;
+}
+
+int rod_submit(struct rod_engine *e, struct rod_request *request, uint64_t *ticket, struct rod_error *err) {
+    return rod_submit_all(e, &request, 1, ticket, err);
 }
 
 void rod_cancel(struct rod_engine *e, uint64_t ticket) { mailbox_cancel(&e->mailbox, ticket); }

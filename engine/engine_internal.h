@@ -18,16 +18,24 @@
 #include <stdatomic.h>
 #include <time.h>
 
+/* Requests whose tokens the device samples and those whose logits the host must see cannot share a step. Where no
+ * device samples, all are LANE_FIRST. */
+enum engine_lane { LANE_FIRST, LANE_HOST };
+
 struct work {
     struct mail mail;
     struct sched_req sched;
     struct rod_request *request;
     struct text text;
     struct sampler_counts counts; /* n_table = 0: this request has no penalties */
-    int32_t *end_ids;             /* end and stop ids; not chosen before min_tokens */
-    size_t n_end_ids;
-    int32_t last;    /* the token that the next step feeds, where the host feeds it */
-    uint32_t row[2]; /* its row of each step on its way, if that row names it */
+    int32_t *end_ids;             /* end and stop ids; not chosen before min_tokens. Behind them room for the ends of */
+    size_t n_end_ids;             /* all bad words */
+    int32_t *recent; /* [n_recent] the last tokens generated, newest last: as many as a bad word looks at */
+    uint32_t n_recent, recent_tok; /* recent_tok: room */
+    enum engine_lane lane;
+    struct work *leader; /* the request whose state this one waits for, NULL = none */
+    int32_t last;        /* the token that the next step feeds, where the host feeds it */
+    uint32_t row[2];     /* its row of each step on its way, if that row names it */
     uint32_t n_generated;
     uint64_t submit_ns, first_ns, last_ns;
     struct event *end; /* made at submit, so that every request can end whatever the memory */
@@ -71,6 +79,7 @@ struct rod_engine {
     struct sampler sampler;
     struct step steps[2]; /* taking turns: step number n is steps[n % 2] */
     uint64_t n_planned, n_collected;
+    bool host_next;               /* of both lanes with work, LANE_HOST has the next step */
     struct backend_segment *segs; /* [n_slots] */
     struct mailbox_events events; /* of this turn of the loop */
     pthread_t thread;
@@ -84,6 +93,8 @@ void *engine_thread(void *engine); /* engine_step.c */
 /* engine_token.c: a request's next token becomes an event, or its end. */
 void engine_token_take(struct rod_engine *engine, struct work *work, const struct sampler_output *picked,
                        uint64_t now_ns);
+/* The prompt is read and nothing is to be generated. */
+void engine_token_none(struct rod_engine *engine, struct work *work, uint64_t now_ns);
 void engine_token_cancel(struct rod_engine *engine, struct work *work);
 void engine_token_fail(struct rod_engine *engine, struct work *work, const struct rod_error *error);
 
@@ -94,6 +105,21 @@ static inline void engine_count(atomic_uint_fast64_t *counter, uint64_t n) {
 /* work.c */
 int work_new(const struct rod_engine *engine, struct rod_request *request, struct work **out, struct rod_error *err);
 void work_free(struct work *work); /* its request too, unless taken out before */
+
+/* engine_score.c */
+/* The prompt's tokens whose logits a step gave become an event, also for the requests that follow. Fails as
+ * sampler_score does, or with ROD_ENOMEM. */
+int engine_score_prompt(struct rod_engine *engine, struct work *work, const struct sched_row *row, const float *logits,
+                        struct rod_error *err);
+/* What sampler_pick must not choose now: end ids before min_tokens and ends of bad words. ids may point to the work. */
+size_t engine_score_banned(struct work *work, const int32_t **ids);
+
+static inline struct work *work_of_mail(struct mail *mail) {
+    return (struct work *)(void *)((char *)mail - offsetof(struct work, mail));
+}
+static inline struct work *work_of_sched(struct sched_req *req) {
+    return (struct work *)(void *)((char *)req - offsetof(struct work, sched));
+}
 
 void engine_log(const struct rod_engine *engine, int level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { SCORED_ROWS = 64 };
+
 static void fill_info(struct rod_model_info *info, const struct model *model, bool synthetic) {
     const struct model_dims *d = &model->dims;
     snprintf(info->name, sizeof info->name, "%s", model->name);
@@ -44,8 +46,9 @@ static int open_backend(const struct rod_engine_config *config, const struct mod
         .n_slots = config->n_slots,
         .n_threads = config->n_threads,
         .max_batch_tok = config->max_batch_tok,
-        /* One row of logits a session: only decode rows and the ends of prompts are sampled. */
-        .max_out = config->n_slots,
+        /* One row of logits a session: only decode rows and the ends of prompts are sampled. But a prompt that is
+         * scored wants one for each token of a chunk. */
+        .max_out = config->n_slots && config->n_slots < SCORED_ROWS ? SCORED_ROWS : config->n_slots,
         .device = strcmp(device, "auto") == 0 ? parts->ops->name : device,
         .precision = config->precision ? config->precision : "auto",
         .deterministic = config->deterministic,

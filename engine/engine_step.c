@@ -3,22 +3,20 @@
  * Two ways to run a step. Without sampling on the device: forward, then a token a row. With it: a step is launched and
  * collected later, and the next one is planned and launched in between, so that the device never waits for the host:
  * it feeds itself, and leaves alone what it has seen end. What the host alone can end (a stop string) is known only
- * when the step is collected, so after such a row the next plan waits.
+ * when the step is collected, so after such a row the next plan waits. Requests whose logits the host must see
+ * (LANE_HOST) run in steps of their own, in the first way.
  */
 #include "engine_internal.h"
 
-static struct work *work_of_mail(struct mail *mail) {
-    return (struct work *)(void *)((char *)mail - offsetof(struct work, mail));
-}
-static struct work *work_of_sched(struct sched_req *req) {
-    return (struct work *)(void *)((char *)req - offsetof(struct work, sched));
-}
+#include <string.h>
 
 /* ---- faults ---- */
 
 static void fail_all(struct rod_engine *e, const struct rod_error *error) {
-    struct sched_list *lists[4] = {&e->sched.decode, &e->sched.last, &e->sched.prefill, &e->sched.queue};
-    for (int i = 0; i < 4; i++)
+    struct sched *s = &e->sched; /* followers before those whom they follow */
+    struct sched_list *lists[] = {&s->follow,     &s->decode[0],  &s->decode[1], &s->last,
+                                  &s->prefill[0], &s->prefill[1], &s->queue};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         while (lists[i]->head) engine_token_fail(e, work_of_sched(lists[i]->head), error);
 }
 
@@ -53,7 +51,7 @@ static int prepare_slot(struct rod_engine *e, const struct work *w, struct rod_e
     const struct backend_ops *ops = e->parts.ops;
     const struct rod_request *r = w->request;
     ops->slot_zero(e->parts.backend, w->sched.slot);
-    if (!ops->launch) return 0;
+    if (!ops->launch || w->lane == LANE_HOST) return 0;
     const struct backend_sampling sampling = {.sampling = &r->sampling,
                                               .bias = r->bias,
                                               .n_bias = r->n_bias,
@@ -63,6 +61,24 @@ static int prepare_slot(struct rod_engine *e, const struct work *w, struct rod_e
                                               .max_tokens = r->max_tokens,
                                               .n_logprobs = r->n_logprobs};
     return ops->slot_sampling(e->parts.backend, w->sched.slot, &sampling, err);
+}
+
+/* The request that reads the same prompt and whose state this one can take: NULL = none. What was scored already is
+ * missed by who comes later. */
+static struct work *find_leader(struct rod_engine *e, const struct work *w) {
+    const struct rod_request *r = w->request;
+    const uint64_t ticket = w->mail.ticket - r->same_before; /* those submitted together have consecutive ones */
+    if (!r->same_before || !e->parts.ops->slot_copy || (e->parts.ops->launch && w->lane != LANE_HOST)) return NULL;
+    for (struct sched_req *s = e->sched.prefill[w->lane].head; s; s = s->next) {
+        struct work *leader = work_of_sched(s);
+        const struct rod_request *its = leader->request;
+        if (leader->mail.ticket != ticket) continue;
+        const bool same =
+            its->n_prompt == r->n_prompt && !memcmp(its->prompt, r->prompt, r->n_prompt * sizeof *r->prompt);
+        const bool scores = s->pos == 0 && s->scored && its->n_prompt_logprobs == r->n_prompt_logprobs;
+        return same && (!w->sched.scored || scores) ? leader : NULL;
+    }
+    return NULL;
 }
 
 static int admit(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
@@ -77,8 +93,11 @@ static int admit(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
     while ((req = sched_admit(&e->sched, now_ns))) {
         engine_count(&e->counters.running, 1);
         mailbox_started(&e->mailbox, &work_of_sched(req)->mail);
-        int rc = prepare_slot(e, work_of_sched(req), err);
+        struct work *w = work_of_sched(req);
+        int rc = prepare_slot(e, w, err);
         if (rc) return rc;
+        w->leader = find_leader(e, w);
+        if (w->leader) sched_follow(&e->sched, req);
     }
     return 0;
 }
@@ -86,13 +105,13 @@ static int admit(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
 /* ---- a step ---- */
 
 /* Plans the next step into e->segs and its struct step; NULL: nothing runs. */
-static struct step *plan(struct rod_engine *e, uint64_t now_ns) {
+static struct step *plan(struct rod_engine *e, enum engine_lane lane, uint64_t now_ns) {
     struct step *step = &e->steps[e->n_planned % 2];
-    step->n_rows = sched_plan(&e->sched, step->rows);
+    step->n_rows = sched_plan(&e->sched, (uint8_t)lane, step->rows);
     if (step->n_rows == 0) return NULL;
     step->begin_ns = now_ns;
     step->needs_host = false;
-    const bool device_feeds = e->parts.ops->launch != NULL;
+    const bool device_feeds = e->parts.ops->launch && lane == LANE_FIRST;
     uint64_t n_prefill = 0;
     for (uint32_t i = 0; i < step->n_rows; i++) {
         const struct sched_row *row = &step->rows[i];
@@ -125,15 +144,19 @@ static void count_step(struct rod_engine *e, uint64_t begin_ns, uint32_t n_rows)
     atomic_store_explicit(&c->last_step_end_ns, end_ns, memory_order_relaxed);
 }
 
-static int sample(struct rod_engine *e, const struct work *w, uint64_t position, const float *logits,
+static int sample(struct rod_engine *e, struct work *w, uint64_t position, const float *logits,
                   struct sampler_output *picked, struct rod_error *err) {
     const struct rod_request *r = w->request;
+    const int32_t *banned;
+    const size_t n_banned = engine_score_banned(w, &banned);
     const struct sampler_input in = {
         .sampling = &r->sampling,
         .bias = r->bias,
         .n_bias = r->n_bias,
-        .banned = w->end_ids,
-        .n_banned = w->n_generated < r->min_tokens ? w->n_end_ids : 0,
+        .allowed = r->allowed_ids,
+        .n_allowed = r->n_allowed_ids,
+        .banned = banned,
+        .n_banned = n_banned,
         .counts = w->counts.n_table ? &w->counts : NULL,
         .position = position,
         .n_logprobs = r->n_logprobs,
@@ -141,63 +164,121 @@ static int sample(struct rod_engine *e, const struct work *w, uint64_t position,
     return sampler_pick(&e->sampler, &in, logits, picked, err);
 }
 
+static void fail_row(struct rod_engine *e, struct work *w, const struct rod_error *err) {
+    if (err->code == ROD_EINTERNAL) {
+        engine_count(&e->counters.nan, 1);
+        engine_log(e, 3, "request %s: %s", w->request->id, err->message);
+    }
+    engine_token_fail(e, w, err);
+}
+
+static void take_logits(struct rod_engine *e, struct work *w, uint64_t position, const float *logits, uint64_t now_ns) {
+    struct sampler_output picked;
+    struct rod_error err;
+    if (w->request->max_tokens == 0)
+        engine_token_none(e, w, now_ns);
+    else if (sample(e, w, position, logits, &picked, &err))
+        fail_row(e, w, &err);
+    else
+        engine_token_take(e, w, &picked, now_ns);
+}
+
+/* Who waited for this prompt to be read goes on from a copy of the state and with the same logits. */
+static void fork_followers(struct rod_engine *e, const struct work *w, const float *logits, uint64_t now_ns) {
+    for (struct sched_req *r = e->sched.follow.head, *next; r; r = next) {
+        struct work *follower = work_of_sched(r);
+        next = r->next;
+        if (follower->leader != w) continue;
+        follower->leader = NULL;
+        e->parts.ops->slot_copy(e->parts.backend, w->sched.slot, r->slot, w->sched.n_prompt);
+        sched_fork(&e->sched, r);
+        take_logits(e, follower, r->pos, logits, now_ns);
+    }
+}
+
+/* A row whose logits the host has. */
+static void finish_on_host(struct rod_engine *e, const struct sched_row *row, const float *logits, uint64_t now_ns) {
+    struct work *w = work_of_sched(row->req);
+    const uint64_t position = row->pos + row->n_tok;
+    struct rod_error err;
+    if (w->sched.scored && row->pos < w->sched.n_prompt && engine_score_prompt(e, w, row, logits, &err)) {
+        fail_row(e, w, &err);
+        return;
+    }
+    if (position < w->sched.n_prompt) return;
+    logits += (size_t)(row->n_out - 1) * e->parts.V;
+    if (position == w->sched.n_prompt) fork_followers(e, w, logits, now_ns);
+    take_logits(e, w, position, logits, now_ns);
+}
+
+static void finish_on_device(struct rod_engine *e, struct work *w, const struct backend_token *token, uint64_t now_ns) {
+    struct rod_error err;
+    if (token->masked ? rod_fail(&err, ROD_EDEVICE, "The device ended a request that goes on.")
+                      : sampler_check(token->status, &err))
+        fail_row(e, w, &err);
+    else
+        engine_token_take(e, w, &token->picked, now_ns);
+}
+
 /* The oldest step has run: its tokens, or its logits where they are NULL, go to the requests that are still there. */
 static void finish_step(struct rod_engine *e, const float *logits, const struct backend_token *tokens) {
     struct step *step = &e->steps[e->n_collected % 2];
     const uint64_t now_ns = engine_now_ns();
-    for (uint32_t i = 0, out = 0; i < step->n_rows; i++) {
+    uint32_t out = 0, n_out = 0;
+    for (uint32_t i = 0; i < step->n_rows; i++, out += n_out) {
         const struct sched_row row = step->rows[i];
-        if (!row.n_out) continue;
-        const struct backend_token *token = tokens ? &tokens[out] : NULL;
-        const float *its_logits = tokens ? NULL : logits + (size_t)out * e->parts.V;
-        out++;
-        if (!row.req) continue;
+        n_out = row.n_out;
+        if (!row.n_out || !row.req) continue;
         struct work *w = work_of_sched(row.req);
-        struct sampler_output host;
-        struct rod_error err;
         if (w->n_generated) engine_count(&e->counters.decode_tok, 1);
-        int rc = !token          ? sample(e, w, row.pos + row.n_tok, its_logits, &host, &err)
-                 : token->masked ? rod_fail(&err, ROD_EDEVICE, "The device ended a request that goes on.")
-                                 : sampler_check(token->status, &err);
-        if (rc == 0) {
-            engine_token_take(e, w, token ? &token->picked : &host, now_ns);
-            continue;
-        }
-        if (rc == ROD_EINTERNAL) {
-            engine_count(&e->counters.nan, 1);
-            engine_log(e, 3, "request %s: %s", w->request->id, err.message);
-        }
-        engine_token_fail(e, w, &err);
+        if (tokens)
+            finish_on_device(e, w, &tokens[out], now_ns);
+        else
+            finish_on_host(e, &row, logits + (size_t)out * e->parts.V, now_ns);
     }
     count_step(e, step->begin_ns, step->n_rows);
     step->n_rows = 0;
     e->n_collected++;
 }
 
-static int run_on_host(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
+static int run_on_host(struct rod_engine *e, enum engine_lane lane, uint64_t now_ns, struct rod_error *err) {
     const float *logits;
-    const struct step *step = plan(e, now_ns);
+    const struct step *step = plan(e, lane, now_ns);
     if (!step) return 0;
     int rc = e->parts.ops->forward(e->parts.backend, e->segs, step->n_rows, &logits, err);
     if (!rc) finish_step(e, logits, NULL);
     return rc;
 }
 
-/* Launches a step if it may, and collects one if two are on their way or there is nothing to launch. */
-static int run_on_device(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
-    const struct backend_ops *ops = e->parts.ops;
-    const uint64_t n_flying = e->n_planned - e->n_collected;
-    const bool may = n_flying == 0 || !e->steps[e->n_collected % 2].needs_host;
-    const struct step *step = may ? plan(e, now_ns) : NULL;
-    if (step) {
-        int rc = ops->launch(e->parts.backend, e->segs, step->n_rows, err);
-        if (rc) return rc;
-    }
-    if (n_flying == 0) return 0; /* the next turn looks ahead of it */
+static int collect(struct rod_engine *e, struct rod_error *err) {
     const struct backend_token *tokens;
-    int rc = ops->collect(e->parts.backend, &tokens, err);
+    int rc = e->parts.ops->collect(e->parts.backend, &tokens, err);
     if (!rc) finish_step(e, NULL, tokens);
     return rc;
+}
+
+/* Launches a step if it may, and collects one if two are on their way or there is nothing to launch. */
+static int run_on_device(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
+    const uint64_t n_flying = e->n_planned - e->n_collected;
+    const bool may = n_flying == 0 || !e->steps[e->n_collected % 2].needs_host;
+    const struct step *step = may ? plan(e, LANE_FIRST, now_ns) : NULL;
+    if (step) {
+        int rc = e->parts.ops->launch(e->parts.backend, e->segs, step->n_rows, err);
+        if (rc) return rc;
+    }
+    return n_flying ? collect(e, err) : 0; /* with none on its way before, the next turn looks ahead of this one */
+}
+
+/* The lanes take turns. A step of the host's lane begins when nothing is on its way. */
+static int run(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
+    if (!e->parts.ops->launch) return run_on_host(e, LANE_FIRST, now_ns, err);
+    const bool host = sched_lane_busy(&e->sched, LANE_HOST);
+    const bool device = sched_lane_busy(&e->sched, LANE_FIRST) || e->n_planned != e->n_collected;
+    e->host_next = host && !e->host_next;
+    if (!host || (device && !e->host_next)) return run_on_device(e, now_ns, err);
+    int rc = 0;
+    while (!rc && e->n_planned != e->n_collected) rc = collect(e, err);
+    return rc ? rc : run_on_host(e, LANE_HOST, now_ns, err);
 }
 
 static void post(struct rod_engine *e, bool wake) {
@@ -223,11 +304,12 @@ void *engine_thread(void *arg) {
             fail_all(e, &err);
         } else {
             int rc = admit(e, now_ns, &err);
-            if (!rc) rc = e->parts.ops->launch ? run_on_device(e, now_ns, &err) : run_on_host(e, now_ns, &err);
+            if (!rc) rc = run(e, now_ns, &err);
             if (rc) device_fault(e, &err);
         }
         post(e, true);
-        idle = e->n_planned == e->n_collected && !e->sched.queue.n && !e->sched.prefill.n && !e->sched.decode.n;
+        idle = e->n_planned == e->n_collected && !e->sched.queue.n && !sched_lane_busy(&e->sched, LANE_FIRST) &&
+               !sched_lane_busy(&e->sched, LANE_HOST);
     }
     struct rod_error err;
     rod_fail(&err, ROD_EDRAINING, "The server shut down before this request ended.");

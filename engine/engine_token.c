@@ -5,11 +5,22 @@
 
 /* ---- the end of a request ---- */
 
+/* Who waited for its state reads the prompt after all. */
+static void leave_followers(struct rod_engine *e, const struct work *w) {
+    for (struct sched_req *r = e->sched.follow.head, *next; r; r = next) {
+        next = r->next;
+        if (work_of_sched(r)->leader != w) continue;
+        work_of_sched(r)->leader = NULL;
+        sched_unfollow(&e->sched, r);
+    }
+}
+
 /* Whoever sees the event may submit again, so slot and place are given back before it is posted. */
 static void end_work(struct rod_engine *e, struct work *w) {
     if (w->sched.state != SCHED_NONE) {
         if (w->sched.state != SCHED_QUEUED) atomic_fetch_sub_explicit(&e->counters.running, 1, memory_order_relaxed);
         sched_remove(&e->sched, &w->sched);
+        leave_followers(e, w);
     }
     for (int i = 0; i < 2; i++) { /* what is still on its way for it is nobody's */
         struct step *step = &e->steps[i];
@@ -92,6 +103,11 @@ static int send_delta(struct rod_engine *e, struct work *w, const struct sampler
     return 0;
 }
 
+static void remember(struct work *w, int32_t id) {
+    if (w->n_recent == w->recent_tok) memmove(w->recent, w->recent + 1, --w->n_recent * sizeof *w->recent);
+    w->recent[w->n_recent++] = id;
+}
+
 void engine_token_take(struct rod_engine *e, struct work *w, const struct sampler_output *picked, uint64_t now_ns) {
     const struct rod_request *r = w->request;
     const struct engine_parts *parts = &e->parts;
@@ -106,6 +122,7 @@ void engine_token_take(struct rod_engine *e, struct work *w, const struct sample
         return;
     }
     w->n_generated++;
+    if (w->recent_tok) remember(w, picked->id);
     if (w->counts.n_table) sampler_counts_add(&w->counts, picked->id, 1);
     int match = text_push(&w->text, picked->id, !r->keep_special && !is_stop, w->n_generated > r->min_tokens);
     if (send_delta(e, w, picked)) {
@@ -120,6 +137,11 @@ void engine_token_take(struct rod_engine *e, struct work *w, const struct sample
     } else {
         w->last = picked->id;
     }
+}
+
+void engine_token_none(struct rod_engine *e, struct work *w, uint64_t now_ns) {
+    w->first_ns = w->last_ns = now_ns;
+    end_finish(e, w, ROD_FINISH_LENGTH, -1, -1);
 }
 
 void engine_token_cancel(struct rod_engine *e, struct work *w) { end_finish(e, w, ROD_FINISH_CANCEL, -1, -1); }

@@ -28,42 +28,56 @@ void mailbox_fini(struct mailbox *m) {
 
 static struct mail **table_at(struct mailbox *m, uint64_t ticket) { return &m->table[ticket & (m->n_table - 1)]; }
 
-static int admission(const struct mailbox *m, const struct mail *mail, struct rod_error *err) {
+/* The place of all of them: who finds a slot free does not wait. */
+static int admission(const struct mailbox *m, struct mail *const *mails, size_t n, struct rod_error *err) {
     if (m->refusal == ROD_EDEVICE)
         return rod_fail(err, ROD_EDEVICE, "The device failed; this server takes no requests.");
     if (m->refusal) return rod_fail(err, m->refusal, "The server is shutting down and takes no new requests.");
-    if (m->n_live < m->n_slots) return 0; /* a slot is free for it: it does not wait */
-    if (m->n_live - m->n_slots >= m->max_queue)
-        return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %u requests run and %u wait.", m->n_slots,
-                        m->max_queue);
-    if (m->max_queue_tok && m->waiting_tok + mail->n_tok > m->max_queue_tok)
-        return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %llu prompt tokens wait and the limit is %llu.",
-                        (unsigned long long)m->waiting_tok, (unsigned long long)m->max_queue_tok);
+    uint64_t waiting_tok = m->waiting_tok;
+    for (uint64_t i = 0, live = m->n_live; i < n; i++, live++) {
+        if (live < m->n_slots) continue;
+        if (live - m->n_slots >= m->max_queue)
+            return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %u requests run and %u wait.", m->n_slots,
+                            m->max_queue);
+        if (m->max_queue_tok && waiting_tok + mails[i]->n_tok > m->max_queue_tok)
+            return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %llu prompt tokens wait and the limit is %llu.",
+                            (unsigned long long)waiting_tok, (unsigned long long)m->max_queue_tok);
+        waiting_tok += mails[i]->n_tok;
+    }
     return 0;
 }
 
-int mailbox_push(struct mailbox *m, struct mail *mail, uint64_t *ticket, struct rod_error *err) {
+static void push(struct mailbox *m, struct mail *mail) {
     mail->next = mail->cancel_next = mail->cancel_prev = NULL;
     mail->cancelled = mail->cancel_listed = mail->started = false;
+    mail->ticket = ++m->last_ticket;
+    struct mail **bucket = table_at(m, mail->ticket);
+    mail->chain = *bucket;
+    *bucket = mail;
+    m->n_live++;
+    m->n_waiting++;
+    m->waiting_tok += mail->n_tok;
+    if (m->tail)
+        m->tail->next = mail;
+    else
+        m->head = mail;
+    m->tail = mail;
+}
+
+int mailbox_push_all(struct mailbox *m, struct mail *const *mails, size_t n, uint64_t *tickets, struct rod_error *err) {
     pthread_mutex_lock(&m->lock);
-    int rc = admission(m, mail, err);
-    if (rc == 0) {
-        mail->ticket = *ticket = ++m->last_ticket;
-        struct mail **bucket = table_at(m, mail->ticket);
-        mail->chain = *bucket;
-        *bucket = mail;
-        m->n_live++;
-        m->n_waiting++;
-        m->waiting_tok += mail->n_tok;
-        if (m->tail)
-            m->tail->next = mail;
-        else
-            m->head = mail;
-        m->tail = mail;
-        pthread_cond_signal(&m->filled);
+    int rc = admission(m, mails, n, err);
+    for (size_t i = 0; !rc && i < n; i++) {
+        push(m, mails[i]);
+        tickets[i] = mails[i]->ticket;
     }
+    if (!rc) pthread_cond_signal(&m->filled);
     pthread_mutex_unlock(&m->lock);
     return rc;
+}
+
+int mailbox_push(struct mailbox *m, struct mail *mail, uint64_t *ticket, struct rod_error *err) {
+    return mailbox_push_all(m, &mail, 1, ticket, err);
 }
 
 void mailbox_cancel(struct mailbox *m, uint64_t ticket) {

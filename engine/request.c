@@ -22,7 +22,7 @@ struct rod_request *rod_request_new(void) {
         r->sampling.seed = (uint64_t)now.tv_nsec * 0x9E3779B97F4A7C15u ^ (uint64_t)now.tv_sec ^ (uint64_t)(uintptr_t)r;
     }
     r->max_tokens = 16;
-    r->n_logprobs = -1;
+    r->n_logprobs = r->n_prompt_logprobs = -1;
     return r;
 }
 
@@ -33,6 +33,9 @@ void rod_request_free(struct rod_request *request) {
     for (size_t i = 0; i < request->n_stop; i++) free(request->stop[i]);
     free(request->stop);
     free(request->stop_ids);
+    free(request->allowed_ids);
+    for (size_t i = 0; i < request->n_bad; i++) free(request->bad[i].ids);
+    free(request->bad);
     free(request);
 }
 
@@ -98,6 +101,21 @@ static int check_stops(const struct rod_request *r, uint32_t V, struct rod_error
     return check_ids(r->stop_ids, r->n_stop_ids, V, "stop_token_ids", err);
 }
 
+static int check_choice(const struct rod_request *r, uint32_t V, struct rod_error *err) {
+    size_t n = 0;
+    if (r->n_allowed_ids > V)
+        return fail(err, "allowed_token_ids", "allowed_token_ids has more entries than the vocabulary has tokens.");
+    int rc = check_ids(r->allowed_ids, r->n_allowed_ids, V, "allowed_token_ids", err);
+    for (size_t i = 0; !rc && i < r->n_bad; i++) {
+        if (!r->bad[i].n_ids) return fail(err, "bad_words", "One of bad_words has no tokens.");
+        n += r->bad[i].n_ids;
+        rc = check_ids(r->bad[i].ids, r->bad[i].n_ids, V, "bad_words", err);
+    }
+    if (n > REQUEST_MAX_BAD_TOK)
+        return fail(err, "bad_words", "bad_words have %zu tokens together; the limit is %u.", n, REQUEST_MAX_BAD_TOK);
+    return rc;
+}
+
 int request_check(const struct rod_request *r, uint32_t V, uint64_t max_prompt_tok, struct rod_error *err) {
     if (r->n_prompt == 0) return fail(err, "prompt", "The prompt is empty: at least one token is needed.");
     if (max_prompt_tok && r->n_prompt > max_prompt_tok) {
@@ -109,6 +127,7 @@ int request_check(const struct rod_request *r, uint32_t V, uint64_t max_prompt_t
     int rc = check_ids(r->prompt, r->n_prompt, V, "prompt", err);
     if (!rc) rc = check_sampling(&r->sampling, err);
     if (!rc) rc = check_stops(r, V, err);
+    if (!rc) rc = check_choice(r, V, err);
     if (rc) return rc;
     if (r->n_bias > V) return fail(err, "logit_bias", "logit_bias has more entries than the vocabulary has tokens.");
     for (size_t i = 0; i < r->n_bias; i++) {
@@ -116,12 +135,14 @@ int request_check(const struct rod_request *r, uint32_t V, uint64_t max_prompt_t
         float bias = r->bias[i].bias; /* -INFINITY forbids the token */
         if (bias != -INFINITY && (rc = check_range(err, "logit_bias", bias, -100, 100))) return rc;
     }
-    if (r->max_tokens < 1) return fail(err, "max_tokens", "max_tokens is 0 and must be at least 1.");
     if (r->min_tokens > r->max_tokens)
         return fail(err, "min_tokens", "min_tokens is %u and above max_tokens, which is %u.", r->min_tokens,
                     r->max_tokens);
     if (r->n_logprobs < -1 || r->n_logprobs > 20)
         return fail(err, "logprobs", "logprobs is %d and must be between 0 and 20.", r->n_logprobs);
+    if (r->n_prompt_logprobs < -1 || r->n_prompt_logprobs > 20)
+        return fail(err, "prompt_logprobs", "prompt_logprobs is %d and must be between 0 and 20.",
+                    r->n_prompt_logprobs);
     return 0;
 }
 

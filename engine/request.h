@@ -12,6 +12,7 @@
 #define REQUEST_MAX_STOP       64u
 #define REQUEST_MAX_STOP_BYTES 16384u /* all stop strings together */
 #define REQUEST_MAX_STOP_IDS   1024u
+#define REQUEST_MAX_BAD_TOK    4096u /* all bad words together */
 
 /* Checks ids, ranges and sizes; the error names the field. max_prompt_tok: 0 = no limit. */
 int request_check(const struct rod_request *request, uint32_t V, uint64_t max_prompt_tok, struct rod_error *err);

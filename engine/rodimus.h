@@ -4,7 +4,7 @@
  * answer with events that the owner pulls.
  * Who owns what: a request is moved into the engine by rod_submit (on success the engine frees it); an event is moved
  * out by rod_next_event (the caller frees it with rod_event_free).
- * Threads: rod_engine_open, rod_engine_close: one thread. rod_encode, rod_decode, rod_chat_encode, rod_submit,
+ * Threads: rod_engine_open, rod_engine_close: one thread. rod_encode, rod_decode, rod_chat_encode, rod_submit(_all),
  * rod_cancel, rod_engine_stats: any thread. rod_next_event: one consumer thread. The wake callback runs on the engine
  * thread, at most once a step, and must only signal (uv_async_send, a semaphore). Invariant: every successfully
  * submitted request ends in exactly one ROD_EVENT_FINISH or ROD_EVENT_ERROR, also when it is cancelled or the engine is
@@ -149,6 +149,11 @@ struct rod_bias {
     float bias;
 };
 
+struct rod_ids {
+    int32_t *ids;
+    size_t n_ids;
+};
+
 struct rod_sampling {                          /* wire.md, topic "sampling" */
     float temperature;                         /* 0 = argmax, ties to the lower id */
     float top_p;                               /* 1 = off */
@@ -171,12 +176,19 @@ struct rod_request { /* make with rod_request_new; every pointer malloc'd and ow
     size_t n_stop; /* NUL-terminated UTF-8 strings */
     int32_t *stop_ids;
     size_t n_stop_ids;
-    uint32_t max_tokens; /* >= 1 */
+    int32_t *allowed_ids; /* only these are chosen; n_allowed_ids 0 = all */
+    size_t n_allowed_ids;
+    struct rod_ids *bad; /* sequences that are not generated: the last id is not chosen after the others */
+    size_t n_bad;
+    uint32_t max_tokens; /* 0: the prompt is read, perhaps scored, and nothing is generated */
     uint32_t min_tokens; /* end token and stop ids are not sampled before this many */
     bool ignore_eos;
     bool include_stop;         /* keep the matched stop string in the text */
     bool keep_special;         /* special tokens appear in the text */
     int32_t n_logprobs;        /* -1 = none; 0..20 = log-probability of the token and that many top ones */
+    int32_t n_prompt_logprobs; /* the same for the prompt's tokens but the first: ROD_EVENT_PROMPT brings them */
+    size_t same_before; /* in rod_submit_all: the request so many places before has the same prompt; 0 = none. Where the
+                           device can, its state after the prompt is copied and the prompt is not read again */
     uint64_t queue_timeout_ns; /* 0 = none: ROD_ETIMEDOUT if no slot by then */
     void *user;                /* comes back with every event */
 };
@@ -186,12 +198,15 @@ void rod_request_free(struct rod_request *request);
 
 /* On success the request belongs to the engine and *ticket names it; on failure it stays the caller's. */
 int rod_submit(struct rod_engine *engine, struct rod_request *request, uint64_t *ticket, struct rod_error *err);
+/* All n or none, in order and at once. */
+int rod_submit_all(struct rod_engine *engine, struct rod_request *const *requests, size_t n, uint64_t *tickets,
+                   struct rod_error *err);
 /* Idempotent. The request ends with ROD_EVENT_FINISH, reason ROD_FINISH_CANCEL, and its slot is free within one step.
  */
 void rod_cancel(struct rod_engine *engine, uint64_t ticket);
 
 /* ---- events ---- */
-enum rod_event_kind { ROD_EVENT_DELTA, ROD_EVENT_FINISH, ROD_EVENT_ERROR };
+enum rod_event_kind { ROD_EVENT_PROMPT, ROD_EVENT_DELTA, ROD_EVENT_FINISH, ROD_EVENT_ERROR };
 enum rod_finish { ROD_FINISH_STOP, ROD_FINISH_LENGTH, ROD_FINISH_CANCEL };
 
 struct rod_logprob {
@@ -199,9 +214,10 @@ struct rod_logprob {
     float logprob;
 };
 
-struct rod_token { /* one generated token */
+struct rod_token { /* one generated token, or one of the prompt */
     int32_t id;
     float logprob; /* the model's own, before temperature, penalties and masks; valid if n_logprobs >= 0 */
+    uint32_t rank; /* of a prompt's token: 1 = the most likely; ties share the better rank */
     uint32_t n_top;
     struct rod_logprob *top; /* [n_top], best first; owned by the event */
 };
@@ -210,10 +226,12 @@ struct rod_event {
     enum rod_event_kind kind;
     uint64_t ticket;
     void *user;
-    /* DELTA: text (valid UTF-8, may be empty while bytes or a possible stop string are held back) and the tokens of
+    /* PROMPT: the next tokens of the prompt with their log-probabilities, from its second on; before the first DELTA,
+     * and only if n_prompt_logprobs asks for them.
+     * DELTA: text (valid UTF-8, may be empty while bytes or a possible stop string are held back) and the tokens of
      * this step, each reported once. FINISH may carry the last text that was held back; it has no tokens. */
     char *text;
-    size_t text_len; /* part of the event's memory, NUL-terminated; never NULL in DELTA and FINISH */
+    size_t text_len; /* part of the event's memory, NUL-terminated; NULL in ERROR alone */
     struct rod_token *tokens;
     size_t n_tokens;
     /* FINISH */

@@ -154,6 +154,15 @@ static double log_sum(const float *x, uint32_t V, float max) {
     return (double)max + log(sum);
 }
 
+/* The top ones into out; the logarithm of the sum that every log-probability of the row is taken from. */
+static double logprobs(const struct sampler *s, const float *logits, float max, uint32_t n_top,
+                       struct sampler_output *out) {
+    const double lse = log_sum(logits, s->V, max);
+    top_logits(logits, s->V, s->block_max, n_top < s->V ? n_top : s->V, out);
+    for (uint32_t i = 0; i < out->n_top; i++) out->top[i].logprob = (float)((double)out->top[i].logprob - lse);
+    return lse;
+}
+
 /* ---- adjustments ---- */
 
 /* Bias, bans and penalties on a copy; the raw logits themselves when there is nothing to do. */
@@ -161,9 +170,14 @@ static const float *adjusted(struct sampler *s, const struct sampler_input *in, 
     const struct rod_sampling *sp = in->sampling;
     const struct sampler_counts *c = in->counts;
     bool penalties = c && c->n && sampler_needs_counts(sp);
-    if (!in->n_bias && !in->n_banned && !penalties) return logits;
+    if (!in->n_bias && !in->n_banned && !in->n_allowed && !penalties) return logits;
     float *x = s->logits;
-    memcpy(x, logits, s->V * sizeof *x);
+    if (in->n_allowed) {
+        for (uint32_t i = 0; i < s->V; i++) x[i] = -INFINITY;
+        for (size_t i = 0; i < in->n_allowed; i++) x[in->allowed[i]] = logits[in->allowed[i]];
+    } else {
+        memcpy(x, logits, s->V * sizeof *x);
+    }
     for (size_t i = 0; i < in->n_bias; i++) x[in->bias[i].id] += in->bias[i].bias;
     for (size_t i = 0; i < in->n_banned; i++) x[in->banned[i]] = -INFINITY;
     for (uint32_t i = 0; penalties && i < c->n; i++) {
@@ -379,7 +393,9 @@ int sampler_check(enum sampler_status status, struct rod_error *err) {
     case SAMPLER_OK: return 0;
     case SAMPLER_NAN:
         return rod_fail(err, ROD_EINTERNAL, "A logit of this request is not a number: its state is broken.");
-    case SAMPLER_FORBIDDEN: return rod_fail(err, ROD_EINVALID, "Every token is forbidden by logit_bias or min_tokens.");
+    case SAMPLER_FORBIDDEN:
+        return rod_fail(err, ROD_EINVALID,
+                        "Every token is forbidden by logit_bias, allowed_token_ids, bad_words or min_tokens.");
     case SAMPLER_INFINITE: return rod_fail(err, ROD_EINVALID, "The penalties make a logit infinite.");
     }
     return rod_fail(err, ROD_EINTERNAL, "A token has no known status.");
@@ -393,13 +409,7 @@ int sampler_pick(struct sampler *s, const struct sampler_input *in, const float 
     if (!finite) return sampler_check(SAMPLER_NAN, err);
 
     out->n_top = 0;
-    double lse = 0;
-    if (in->n_logprobs >= 0) {
-        uint32_t n_max = (uint32_t)in->n_logprobs < s->V ? (uint32_t)in->n_logprobs : s->V;
-        lse = log_sum(logits, s->V, raw_max);
-        top_logits(logits, s->V, s->block_max, n_max, out);
-        for (uint32_t i = 0; i < out->n_top; i++) out->top[i].logprob = (float)((double)out->top[i].logprob - lse);
-    }
+    const double lse = in->n_logprobs >= 0 ? logprobs(s, logits, raw_max, (uint32_t)in->n_logprobs, out) : 0;
 
     const float *x = adjusted(s, in, logits);
     float max = x == logits ? raw_max : maxima(x, s->V, s->block_max, &finite);
@@ -416,5 +426,18 @@ int sampler_pick(struct sampler *s, const struct sampler_input *in, const float 
         out->id = all ? draw_all(s, x, max, scale, u) : draw_filtered(s, sp, x, max, scale, u);
     }
     out->logprob = in->n_logprobs >= 0 ? (float)((double)logits[out->id] - lse) : 0;
+    return 0;
+}
+
+int sampler_score(struct sampler *s, const float *logits, int32_t id, uint32_t n_top, struct sampler_output *out,
+                  uint32_t *rank, struct rod_error *err) {
+    bool finite;
+    const float max = maxima(logits, s->V, s->block_max, &finite), own = logits[id];
+    if (!finite) return sampler_check(SAMPLER_NAN, err);
+    out->n_top = 0;
+    out->id = id;
+    out->logprob = (float)((double)own - logprobs(s, logits, max, n_top, out));
+    *rank = 1;
+    for (uint32_t i = 0; i < s->V; i++) *rank += logits[i] > own;
     return 0;
 }

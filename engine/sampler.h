@@ -1,12 +1,11 @@
 /* sampler.h - from a row of logits to the next token.
  *
- * Order: log-probabilities from the raw logits; then logit_bias, banned ids, repetition, frequency and presence
- * penalties, temperature, top_k, min_p, top_p, typical_p (each over what the one before left), one draw.
- * The draw goes through what is left in order of id.
- * Who owns what: a sampler is scratch space for one row at a time; counts belong to a request.
- * Threads: the engine thread (counts are filled by the submitting thread before). No allocation after init.
- * Invariant: the token is a function of this row's logits, the request, its history and (seed, position) alone: every
- * sum has one fixed order, whatever shares the batch.
+ * Order: log-probabilities from the raw logits; then allowed ids, logit_bias, banned ids, repetition, frequency and
+ * presence penalties, temperature, top_k, min_p, top_p, typical_p (each over what the one before left), one draw. The
+ * draw goes through what is left in order of id. Who owns what: a sampler is scratch space for one row at a time;
+ * counts belong to a request. Threads: the engine thread (counts are filled by the submitting thread before). No
+ * allocation after init. Invariant: the token is a function of this row's logits, the request, its history and (seed,
+ * position) alone: every sum has one fixed order, whatever shares the batch.
  */
 #ifndef SAMPLER_H
 #define SAMPLER_H
@@ -47,8 +46,10 @@ struct sampler_input {
     const struct rod_sampling *sampling;
     const struct rod_bias *bias;
     size_t n_bias;
+    const int32_t *allowed;
+    size_t n_allowed; /* nothing else is chosen; 0 = all */
     const int32_t *banned;
-    size_t n_banned;                     /* never chosen: end and stop ids before min_tokens */
+    size_t n_banned;                     /* never chosen: end and stop ids before min_tokens, ends of bad words */
     const struct sampler_counts *counts; /* NULL = empty */
     uint64_t position;                   /* of the token to be drawn */
     int32_t n_logprobs;                  /* -1 = none */
@@ -69,5 +70,9 @@ int sampler_check(enum sampler_status status, struct rod_error *err);
 /* logits [V]. ROD_EINTERNAL when one is not a finite number, ROD_EINVALID when every token is banned. */
 int sampler_pick(struct sampler *s, const struct sampler_input *in, const float *logits, struct sampler_output *out,
                  struct rod_error *err);
+/* How likely the model finds id in this row, with its n_top best ones: out's id, logprob and top; rank from 1. Errors
+ * as sampler_pick. */
+int sampler_score(struct sampler *s, const float *logits, int32_t id, uint32_t n_top, struct sampler_output *out,
+                  uint32_t *rank, struct rod_error *err);
 
 #endif

@@ -30,8 +30,9 @@ static void list_remove(struct sched_list *l, struct sched_req *req) {
 static struct sched_list *list_of(struct sched *s, const struct sched_req *req) {
     switch (req->state) {
     case SCHED_QUEUED: return &s->queue;
-    case SCHED_PREFILL: return &s->prefill;
-    case SCHED_DECODE: return &s->decode;
+    case SCHED_PREFILL: return &s->prefill[req->lane];
+    case SCHED_FOLLOW: return &s->follow;
+    case SCHED_DECODE: return &s->decode[req->lane];
     case SCHED_LAST: return &s->last;
     case SCHED_NONE: break;
     }
@@ -47,7 +48,8 @@ int sched_init(struct sched *s, const struct sched_config *config, struct rod_er
 void sched_fini(struct sched *s) { slots_fini(&s->slots); }
 
 void sched_submit(struct sched *s, struct sched_req *req, uint64_t now_ns) {
-    assert(req->n_prompt > req->pos);
+    assert(req->n_prompt > req->pos && req->lane < SCHED_N_LANES);
+    assert(!req->scored || s->config.max_out >= s->config.chunk_tok);
     req->state = SCHED_QUEUED;
     req->submit_ns = now_ns;
     req->slot = SLOTS_NONE;
@@ -80,13 +82,13 @@ struct sched_req *sched_admit(struct sched *s, uint64_t now_ns) {
     r->slot = slot;
     r->state = SCHED_PREFILL;
     r->admit_ns = now_ns;
-    list_push(&s->prefill, r);
+    list_push(list_of(s, r), r);
     return r;
 }
 
 /* How many tokens of the prompt fit into budget_tok: to its end, or to the last multiple of chunk_tok before. */
 static uint32_t piece_tok(const struct sched *s, const struct sched_req *r, uint32_t budget_tok, uint32_t n_out) {
-    uint64_t end = r->pos + budget_tok;
+    uint64_t end = r->pos + (r->scored && n_out < budget_tok ? n_out : budget_tok);
     if (end >= r->n_prompt && n_out) return (uint32_t)(r->n_prompt - r->pos);
     if (end >= r->n_prompt) end = r->n_prompt - 1; /* no row of logits left for its end */
     end -= end % s->config.chunk_tok;
@@ -100,43 +102,51 @@ static uint32_t least_tok(const struct sched *s, const struct sched_req *r) {
 }
 
 /* The prompt with the least left to read that this plan has not taken yet. */
-static struct sched_req *shortest(const struct sched *s) {
+static struct sched_req *shortest(const struct sched *s, uint8_t lane) {
     struct sched_req *best = NULL;
-    for (struct sched_req *r = s->prefill.head; r; r = r->next)
-        if (r->plan != s->n_plans && (!best || r->n_prompt - r->pos < best->n_prompt - best->pos)) best = r;
+    for (struct sched_req *r = s->prefill[lane].head; r; r = r->next)
+        if (r->plan != s->n_plans[lane] && (!best || r->n_prompt - r->pos < best->n_prompt - best->pos)) best = r;
     return best;
 }
 
-uint32_t sched_plan(struct sched *s, struct sched_row *rows) {
+/* Rows of logits of a piece of n_tok tokens. */
+static uint32_t piece_out(const struct sched_req *r, uint32_t n_tok) {
+    return r->scored ? n_tok : r->pos + n_tok == r->n_prompt;
+}
+
+bool sched_lane_busy(const struct sched *s, uint8_t lane) { return s->prefill[lane].n || s->decode[lane].n; }
+
+uint32_t sched_plan(struct sched *s, uint8_t lane, struct sched_row *rows) {
     uint32_t n = 0, budget = s->config.max_batch_tok, outs = s->config.max_out;
-    s->n_plans++;
+    const struct sched_list *prefill = &s->prefill[lane], *decode = &s->decode[lane];
+    const uint64_t number = ++s->n_plans[lane];
 
     /* One prompt advances however many decode rows there are: the oldest and the shortest in turn, so that a short
      * prompt overtakes a long one and the long one still gets every second turn. Its least piece is kept free. */
-    struct sched_req *first = s->prefill.head ? (s->n_prompt_plans % 2 ? shortest(s) : s->prefill.head) : NULL;
-    uint32_t kept = first ? least_tok(s, first) : 0, kept_out = first && kept == first->n_prompt - first->pos;
-    if (first && s->decode.n && (kept == budget || kept_out == outs) && s->n_plans % 2) {
+    struct sched_req *first = prefill->head ? (s->n_prompt_plans[lane] % 2 ? shortest(s, lane) : prefill->head) : NULL;
+    uint32_t kept = first ? least_tok(s, first) : 0, kept_out = first ? piece_out(first, kept) : 0;
+    if (first && decode->n && (kept == budget || kept_out == outs) && number % 2) {
         first = NULL; /* they do not fit together: steps alternate between the two kinds */
         kept = kept_out = 0;
     }
 
-    uint32_t n_decode = s->decode.n;
+    uint32_t n_decode = decode->n;
     if (n_decode > budget - kept) n_decode = budget - kept;
     if (n_decode > outs - kept_out) n_decode = outs - kept_out;
-    struct sched_req *r = s->decode.head;
+    struct sched_req *r = decode->head;
     for (uint32_t i = 0; i < n_decode; i++, r = r->next) {
-        r->plan = s->n_plans;
+        r->plan = number;
         rows[n++] = (struct sched_row){.req = r, .pos = r->pos, .n_tok = 1, .n_out = 1};
     }
     budget -= n_decode;
     outs -= n_decode;
 
-    if (first) s->n_prompt_plans++;
-    for (r = first; r && budget; r = shortest(s)) {
-        uint32_t n_tok = piece_tok(s, r, budget, outs);
-        if (!n_tok) break;
-        uint32_t n_out = r->pos + n_tok == r->n_prompt;
-        r->plan = s->n_plans;
+    if (first) s->n_prompt_plans[lane]++;
+    for (r = first; r && budget; r = shortest(s, lane)) {
+        uint32_t n_tok = piece_tok(s, r, budget, outs), n_out = piece_out(r, n_tok);
+        if (!n_tok && !r->scored) break;
+        r->plan = number;
+        if (!n_tok) continue; /* no rows of logits are left for it, but tokens perhaps for others */
         rows[n++] = (struct sched_row){.req = r, .pos = r->pos, .n_tok = n_tok, .n_out = n_out};
         budget -= n_tok;
         outs -= n_out;
@@ -144,15 +154,41 @@ uint32_t sched_plan(struct sched *s, struct sched_row *rows) {
     return n;
 }
 
+static void move(struct sched *s, struct sched_req *r, enum sched_state to) {
+    list_remove(list_of(s, r), r);
+    r->state = to;
+    list_push(list_of(s, r), r);
+}
+
+/* To the end of the line: when not all rows fit, they take turns. */
+static void to_decode(struct sched *s, struct sched_req *r) {
+    move(s, r, r->max_out && r->n_out == r->max_out ? SCHED_LAST : SCHED_DECODE);
+}
+
 void sched_commit(struct sched *s, const struct sched_row *row) {
     struct sched_req *r = row->req;
     assert(r->pos == row->pos && (r->state == SCHED_PREFILL || r->state == SCHED_DECODE));
     r->pos += row->n_tok;
-    r->n_out += row->n_out;
+    if (row->n_out && r->pos >= r->n_prompt) r->n_out++; /* rows of logits before the prompt's end score it */
     if (r->state == SCHED_PREFILL && r->pos < r->n_prompt) return;
-    list_remove(list_of(s, r), r);
-    r->state = r->max_out && r->n_out == r->max_out ? SCHED_LAST : SCHED_DECODE;
-    list_push(list_of(s, r), r); /* to the end of the line: when not all rows fit, they take turns */
+    to_decode(s, r);
+}
+
+void sched_follow(struct sched *s, struct sched_req *req) {
+    assert(req->state == SCHED_PREFILL && req->pos == 0);
+    move(s, req, SCHED_FOLLOW);
+}
+
+void sched_unfollow(struct sched *s, struct sched_req *req) {
+    assert(req->state == SCHED_FOLLOW);
+    move(s, req, SCHED_PREFILL);
+}
+
+void sched_fork(struct sched *s, struct sched_req *req) {
+    assert(req->state == SCHED_FOLLOW);
+    req->pos = req->n_prompt;
+    req->n_out = 1;
+    to_decode(s, req);
 }
 
 void sched_remove(struct sched *s, struct sched_req *req) {

@@ -1,7 +1,12 @@
 /* sched.h - which requests run in the next step: a pure state machine in the caller's time.
  *
  *   submit -> QUEUED -> admit -> PREFILL -> (plan, commit)* -> DECODE -> (plan, commit)* -> LAST -> remove
+ *                                  | ^                          ^
+ *                           follow v | unfollow                 | fork
+ *                                 FOLLOW -----------------------+
  *
+ * A plan takes requests of one lane only: lanes are for requests that cannot share a step.
+ * FOLLOW holds a slot and waits for the state of another request that reads the same prompt.
  * commit may come before the step has run (look-ahead); a request with all its tokens planned waits in LAST for them.
  *
  * Who owns what: a sched_req is the caller's and stays at its address until sched_remove or sched_expire gave it back.
@@ -15,17 +20,20 @@
 
 #include "slots.h"
 
-enum sched_state { SCHED_NONE, SCHED_QUEUED, SCHED_PREFILL, SCHED_DECODE, SCHED_LAST };
+enum sched_state { SCHED_NONE, SCHED_QUEUED, SCHED_PREFILL, SCHED_FOLLOW, SCHED_DECODE, SCHED_LAST };
+enum { SCHED_N_LANES = 2 };
 
 struct sched_req {
     struct sched_req *prev, *next;
     enum sched_state state;
-    uint32_t slot;           /* in PREFILL, DECODE and LAST */
+    uint32_t slot;           /* in PREFILL, FOLLOW, DECODE and LAST */
+    uint8_t lane;            /* the caller's, below SCHED_N_LANES */
+    bool scored;             /* logits are wanted for every token of the prompt; needs max_out >= chunk_tok */
     uint64_t n_prompt, pos;  /* tokens of the prompt; tokens read so far */
     uint64_t max_out, n_out; /* tokens it may get, 0 = no limit; those planned */
     uint64_t deadline_ns;    /* no slot by then: expired; 0 = none */
     uint64_t submit_ns, admit_ns;
-    uint64_t plan; /* the plan that last took it */
+    uint64_t plan; /* the plan of its lane that last took it or passed it over */
 };
 
 struct sched_list {
@@ -40,12 +48,14 @@ struct sched_config {
 struct sched {
     struct sched_config config;
     struct slots slots;
-    struct sched_list queue, prefill, decode, last; /* decode: the row that ran longest ago first */
-    uint64_t next_deadline_ns;                      /* no queued request expires before this */
-    uint64_t n_plans, n_prompt_plans;
+    struct sched_list queue, follow, last;
+    struct sched_list prefill[SCHED_N_LANES], decode[SCHED_N_LANES]; /* decode: the row that ran longest ago first */
+    uint64_t next_deadline_ns;                                       /* no queued request expires before this */
+    uint64_t n_plans[SCHED_N_LANES], n_prompt_plans[SCHED_N_LANES];
 };
 
-/* One request's share of a step: tokens [pos, pos + n_tok) are read, logits come for the last n_out (0 or 1). */
+/* One request's share of a step: tokens [pos, pos + n_tok) are read, logits come for the last n_out: 0 or 1, all of
+ * a prompt that is scored. */
 struct sched_row {
     struct sched_req *req;
     uint64_t pos;
@@ -62,7 +72,13 @@ struct sched_req *sched_expire(struct sched *s, uint64_t now_ns);
 /* First come, first served: the next queued request, now holding a slot; NULL = none waits or no slot is free. */
 struct sched_req *sched_admit(struct sched *s, uint64_t now_ns);
 /* rows: room for n_slots. Decode rows first, then prompt pieces. Returns the number of rows; 0 = nothing runs. */
-uint32_t sched_plan(struct sched *s, struct sched_row *rows);
+uint32_t sched_plan(struct sched *s, uint8_t lane, struct sched_row *rows);
+bool sched_lane_busy(const struct sched *s, uint8_t lane); /* a plan of it has rows */
+/* An admitted request that has read nothing waits for another's state; then reads itself after all, or has got the
+ * state after its prompt and its first token's logits. */
+void sched_follow(struct sched *s, struct sched_req *req);
+void sched_unfollow(struct sched *s, struct sched_req *req);
+void sched_fork(struct sched *s, struct sched_req *req);
 /* The row's tokens are read, now or by a step on its way. */
 void sched_commit(struct sched *s, const struct sched_row *row);
 /* Finished, failed or cancelled, in any state: its slot is free at once. */

@@ -7,7 +7,8 @@
 static int init_counts(struct work *w, const struct engine_parts *parts, struct rod_error *err) {
     const struct rod_request *r = w->request;
     const uint32_t V = parts->V;
-    if (parts->ops->launch || !sampler_needs_counts(&r->sampling)) return 0; /* a device that samples counts itself */
+    const bool device = parts->ops->launch && w->lane == LANE_FIRST; /* it counts itself */
+    if (device || !sampler_needs_counts(&r->sampling)) return 0;
     uint64_t n_distinct = (uint64_t)r->n_prompt + r->max_tokens;
     int rc = sampler_counts_init(&w->counts, n_distinct < V ? n_distinct : V, err);
     for (size_t i = 0; !rc && i < r->n_prompt; i++) sampler_counts_add(&w->counts, r->prompt[i], 0);
@@ -16,7 +17,7 @@ static int init_counts(struct work *w, const struct engine_parts *parts, struct 
 
 static int init_end_ids(struct work *w, const struct engine_parts *parts, struct rod_error *err) {
     const struct rod_request *r = w->request;
-    w->end_ids = malloc((r->n_stop_ids + parts->n_eos_ids + 1) * sizeof *w->end_ids);
+    w->end_ids = malloc((r->n_stop_ids + parts->n_eos_ids + r->n_bad + 1) * sizeof *w->end_ids);
     if (!w->end_ids) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
     for (uint32_t i = 0; i < parts->n_eos_ids && !r->ignore_eos; i++)
         if (parts->eos_ids[i] >= 0 && (uint32_t)parts->eos_ids[i] < parts->V)
@@ -25,13 +26,30 @@ static int init_end_ids(struct work *w, const struct engine_parts *parts, struct
     return 0;
 }
 
+static int init_recent(struct work *w, struct rod_error *err) {
+    size_t most = 0;
+    for (size_t i = 0; i < w->request->n_bad; i++)
+        if (w->request->bad[i].n_ids > most) most = w->request->bad[i].n_ids;
+    if (most < 2) return 0;
+    w->recent_tok = (uint32_t)most - 1;
+    w->recent = malloc(w->recent_tok * sizeof *w->recent);
+    return w->recent ? 0 : rod_fail(err, ROD_ENOMEM, "No memory for a request.");
+}
+
+/* What a device that samples cannot do by itself. */
+static bool needs_logits(const struct rod_request *r) {
+    return r->n_prompt_logprobs >= 0 || r->n_allowed_ids || r->n_bad || r->max_tokens == 0;
+}
+
 int work_new(const struct rod_engine *e, struct rod_request *request, struct work **out, struct rod_error *err) {
     struct work *w = calloc(1, sizeof *w);
     if (!w) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
     w->request = request;
+    w->lane = e->parts.ops->launch && needs_logits(request) ? LANE_HOST : LANE_FIRST;
     int rc = text_init(&w->text, e->parts.tokenizer, e->max_token_bytes, request, err);
     if (!rc) rc = init_counts(w, &e->parts, err);
     if (!rc) rc = init_end_ids(w, &e->parts, err);
+    if (!rc) rc = init_recent(w, err);
     if (!rc) {
         w->end = event_new(text_cap(&w->text, e->max_token_bytes), 0, 0, stops_max_len(&w->text.stops) + 1);
         if (!w->end) rc = rod_fail(err, ROD_ENOMEM, "No memory for a request.");
@@ -44,7 +62,10 @@ int work_new(const struct rod_engine *e, struct rod_request *request, struct wor
     w->submit_ns = engine_now_ns();
     w->mail.n_tok = request->n_prompt;
     w->sched.n_prompt = request->n_prompt;
-    w->sched.max_out = request->max_tokens;
+    w->sched.max_out =
+        request->max_tokens ? request->max_tokens : 1; /* logits of the prompt's end, if only for its end */
+    w->sched.lane = (uint8_t)w->lane;
+    w->sched.scored = request->n_prompt_logprobs >= 0 && request->n_prompt > 1;
     if (request->queue_timeout_ns) {
         bool never = request->queue_timeout_ns > UINT64_MAX - w->submit_ns;
         w->sched.deadline_ns = never ? 0 : w->submit_ns + request->queue_timeout_ns;
@@ -58,6 +79,7 @@ void work_free(struct work *w) {
     text_fini(&w->text);
     sampler_counts_fini(&w->counts);
     free(w->end_ids);
+    free(w->recent);
     event_free(w->end);
     free(w);
 }

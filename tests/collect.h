@@ -30,6 +30,13 @@ struct answer {
     size_t n_ids;
     uint32_t n_top;
     struct rod_logprob top[20]; /* of the first token */
+    struct answer_token {
+        int32_t id;
+        float logprob;
+        uint32_t rank, n_top;
+        struct rod_logprob top[20];
+    } * prompt; /* as scored, from the second token on */
+    size_t n_prompt;
     uint32_t n_deltas;
     bool ended, failed;
     struct rod_event end; /* its pointers are not kept */
@@ -96,6 +103,17 @@ static inline void collect_event(struct rod_event *e) {
         memcpy(a->text + a->text_len, e->text, e->text_len + 1);
         a->text_len += e->text_len;
     }
+    if (e->kind == ROD_EVENT_PROMPT) {
+        assert_int_equal(a->n_deltas, 0);
+        assert_true(e->n_tokens >= 1);
+        a->prompt = realloc(a->prompt, (a->n_prompt + e->n_tokens) * sizeof *a->prompt);
+        for (size_t i = 0; i < e->n_tokens; i++) {
+            const struct rod_token *t = &e->tokens[i];
+            struct answer_token *to = &a->prompt[a->n_prompt++];
+            *to = (struct answer_token){t->id, t->logprob, t->rank, t->n_top, {{0}}};
+            memcpy(to->top, t->top, t->n_top * sizeof *to->top);
+        }
+    }
     if (e->kind == ROD_EVENT_DELTA) {
         a->n_deltas++;
         assert_true(e->n_tokens >= 1);
@@ -153,6 +171,7 @@ static inline void collect_free(struct answer *a) {
     free(a->text);
     free(a->ids);
     free(a->logprobs);
+    free(a->prompt);
     memset(a, 0, sizeof *a);
 }
 

@@ -47,13 +47,14 @@ struct backend {
     uint64_t *last_step; /* [n_slots] the forward that last had this slot */
     atomic_bool gated;
     sem_t gate, entered;
-    atomic_uint n_forwards;
-    _Atomic(int32_t) nan_token;  /* a row that reads this token gives NaN; -1 = never */
-    atomic_uint fail_at;         /* this forward (from 1) is a device fault; 0 = never */
-    atomic_uint fail_collect_at; /* this collect (from 1) is one */
+    atomic_uint n_forwards, n_launches; /* a launch is a forward too */
+    _Atomic(int32_t) nan_token;         /* a row that reads this token gives NaN; -1 = never */
+    atomic_uint fail_at;                /* this forward (from 1) is a device fault; 0 = never */
+    atomic_uint fail_collect_at;        /* this collect (from 1) is one */
     struct sampler sampler;
+    bool launching;
     struct backend_token *tokens[2]; /* of the steps on their way */
-    atomic_uint n_collects, n_masked;
+    atomic_uint n_collects, n_masked, n_copies;
     char fault[128];
 };
 
@@ -87,6 +88,20 @@ static inline void fake_slot_zero(struct backend *be, uint32_t slot) {
     s->said_any = s->prepared = false;
 }
 
+static inline void fake_slot_copy(struct backend *be, uint32_t from, uint32_t to, uint64_t pos) {
+    const struct fake_slot *src = &be->slots[from];
+    struct fake_slot *dst = &be->slots[to];
+    if (src->pos != pos && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "a copy at another position");
+    dst->hash = src->hash;
+    dst->pos = src->pos;
+    dst->n_prompt = src->n_prompt;
+    dst->n_said = src->n_said;
+    dst->zeroed = true;
+    dst->said_any = src->said_any;
+    memcpy(dst->said, src->said, sizeof dst->said);
+    atomic_fetch_add(&be->n_copies, 1);
+}
+
 static inline uint64_t fake_mix(uint64_t hash, int32_t tok) {
     uint64_t x = (hash ^ (uint64_t)(uint32_t)tok) + 0x9E3779B97F4A7C15u;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -116,10 +131,12 @@ static const struct backend_ops fake_ops, fake_device_ops;
 static inline int fake_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs,
                                const float **logits, struct rod_error *err) {
     unsigned step = atomic_fetch_add(&be->n_forwards, 1) + 1;
-    if (be->ops == &fake_ops) fake_wait(be);
+    if (!be->launching) fake_wait(be);
     if (step == atomic_load(&be->fail_at)) return rod_fail(err, ROD_EDEVICE, "the fake device caught fire");
     uint32_t n_tok = 0, n_out = 0;
     const char *fault = NULL;
+    if (be->ops == &fake_device_ops && !be->launching && atomic_load(&be->n_launches) != atomic_load(&be->n_collects))
+        fault = "a forward beside a step on its way";
     for (uint32_t i = 0; i < n_segs; i++) {
         const struct backend_segment *seg = &segs[i];
         if (seg->slot >= be->info.n_slots) {
@@ -139,18 +156,17 @@ static inline int fake_forward(struct backend *be, const struct backend_segment 
             s->hash = fake_mix(s->hash, seg->tok[t]);
             if (prompt && s->pos < FAKE_COPY_MAX) s->said[s->pos] = seg->tok[t];
             s->pos++;
-        }
-        n_tok += seg->n_tok;
-        if (seg->n_out) {
+            if (t + seg->n_out < seg->n_tok) continue;
             if (prompt)
                 s->n_prompt = (uint32_t)s->pos;
-            else
+            else if (t + 1 == seg->n_tok)
                 s->n_said++;
             s->said_any = true;
             if (n_out < be->info.max_out) fake_logits(be, s, be->logits + (size_t)n_out * be->V);
-            if (seg->tok[seg->n_tok - 1] == atomic_load(&be->nan_token)) be->logits[(size_t)n_out * be->V + 7] = NAN;
+            if (seg->tok[t] == atomic_load(&be->nan_token)) be->logits[(size_t)n_out * be->V + 7] = NAN;
             n_out++;
         }
+        n_tok += seg->n_tok;
     }
     if (n_tok > be->info.max_batch_tok) fault = "more tokens than max_batch_tok";
     if (n_out > be->info.max_out) fault = "more outputs than max_out";
@@ -212,7 +228,7 @@ static inline void fake_pick(struct backend *be, struct fake_slot *s, const floa
 
 static inline int fake_launch(struct backend *be, const struct backend_segment *segs, uint32_t n_segs,
                               struct rod_error *err) {
-    const unsigned step = atomic_load(&be->n_forwards);
+    const unsigned step = atomic_fetch_add(&be->n_launches, 1);
     struct backend_token *tokens = be->tokens[step % 2];
     struct backend_segment *live = calloc(n_segs, sizeof *live);
     uint32_t n_live = 0, n_out = 0;
@@ -231,7 +247,9 @@ static inline int fake_launch(struct backend *be, const struct backend_segment *
     }
     if (fault && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "step %u: %s", step, fault);
     const float *logits = NULL;
+    be->launching = true;
     int rc = fake_forward(be, live, n_live, &logits, err);
+    be->launching = false;
     for (uint32_t i = 0, k = 0, row = 0; !rc && i < n_segs; i++) {
         const bool runs = k < n_live && live[k].slot == segs[i].slot;
         if (segs[i].n_out && !runs) {
@@ -249,7 +267,7 @@ static inline int fake_launch(struct backend *be, const struct backend_segment *
 static inline int fake_collect(struct backend *be, const struct backend_token **tokens, struct rod_error *err) {
     const unsigned step = atomic_load(&be->n_collects);
     fake_wait(be);
-    if (step == atomic_load(&be->n_forwards) && !be->fault[0])
+    if (step == atomic_load(&be->n_launches) && !be->fault[0])
         snprintf(be->fault, sizeof be->fault, "collect %u: nothing was launched", step);
     if (step + 1 == atomic_load(&be->fail_collect_at)) return rod_fail(err, ROD_EDEVICE, "the fake device caught fire");
     atomic_fetch_add(&be->n_collects, 1);
@@ -257,8 +275,12 @@ static inline int fake_collect(struct backend *be, const struct backend_token **
     return 0;
 }
 
-static const struct backend_ops fake_ops = {
-    .name = "fake", .close = fake_close, .info = fake_info, .slot_zero = fake_slot_zero, .forward = fake_forward};
+static const struct backend_ops fake_ops = {.name = "fake",
+                                            .close = fake_close,
+                                            .info = fake_info,
+                                            .slot_zero = fake_slot_zero,
+                                            .slot_copy = fake_slot_copy,
+                                            .forward = fake_forward};
 
 static const struct backend_ops fake_device_ops = {.name = "fake device",
                                                    .close = fake_close,
@@ -275,7 +297,7 @@ static inline struct backend *fake_open(const struct backend_ops *ops, enum fake
     be->info = (struct backend_info){.device = "fake",
                                      .n_slots = n_slots,
                                      .max_batch_tok = max_batch_tok,
-                                     .max_out = n_slots,
+                                     .max_out = n_slots > chunk_tok ? n_slots : chunk_tok,
                                      .chunk_tok = chunk_tok};
     be->ops = ops;
     be->kind = kind;
@@ -284,7 +306,7 @@ static inline struct backend *fake_open(const struct backend_ops *ops, enum fake
     if (sampler_init(&be->sampler, V, NULL)) abort();
     be->eos = 1;
     be->slots = calloc(n_slots, sizeof *be->slots);
-    be->logits = calloc((size_t)n_slots * V, sizeof(float));
+    be->logits = calloc((size_t)be->info.max_out * V, sizeof(float));
     be->last_step = calloc(n_slots, sizeof *be->last_step);
     be->nan_token = -1;
     sem_init(&be->gate, 0, 0);

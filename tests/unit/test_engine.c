@@ -233,7 +233,10 @@ static void what_makes_no_sense_is_refused_and_the_field_named(void **state) {
     REFUSED(ROD_EINVALID, "frequency_penalty", r->sampling.frequency_penalty = 3);
     REFUSED(ROD_EINVALID, "presence_penalty", r->sampling.presence_penalty = -INFINITY);
     REFUSED(ROD_EINVALID, "repetition_penalty", r->sampling.repetition_penalty = 0);
-    REFUSED(ROD_EINVALID, "max_tokens", r->max_tokens = 0);
+    REFUSED(ROD_EINVALID, "prompt_logprobs", r->n_prompt_logprobs = 21);
+    REFUSED(ROD_EINVALID, "allowed_token_ids",
+            (r->allowed_ids = calloc(1, 4), r->allowed_ids[0] = V, r->n_allowed_ids = 1));
+    REFUSED(ROD_EINVALID, "bad_words", (r->bad = calloc(1, sizeof *r->bad), r->n_bad = 1));
     REFUSED(ROD_EINVALID, "min_tokens", r->min_tokens = 17);
     REFUSED(ROD_EINVALID, "logprobs", r->n_logprobs = 21);
     REFUSED(ROD_EINVALID, "stop", collect_stop(r, ""));

@@ -20,7 +20,7 @@ static struct sched make(uint32_t n_slots, uint32_t max_batch_tok, uint32_t max_
 static struct sched_req request(uint64_t n_prompt) { return (struct sched_req){.n_prompt = n_prompt}; }
 
 static void run_step(struct sched *s, struct sched_row *rows, uint32_t *n) {
-    *n = sched_plan(s, rows);
+    *n = sched_plan(s, 0, rows);
     for (uint32_t i = 0; i < *n; i++) sched_commit(s, &rows[i]);
 }
 
@@ -103,7 +103,7 @@ static void a_prompt_gets_its_chunk_even_when_decode_rows_fill_the_budget(void *
         sched_submit(&s, &d[i], 0);
         sched_admit(&s, 0);
     }
-    while (s.prefill.n) run_step(&s, rows, &n);
+    while (s.prefill[0].n) run_step(&s, rows, &n);
     sched_submit(&s, &p, 0);
     sched_admit(&s, 0);
     uint64_t before[30];
@@ -227,6 +227,7 @@ static void simulate(uint64_t seed) {
             uint32_t kind = below(&g, 10);
             q->sched = request(1 + (kind ? below(&g, 3 * chunk) : below(&g, 40 * chunk)));
             q->want_tok = 1 + below(&g, 30);
+            q->sched.scored = max_out >= chunk && q->sched.n_prompt > 1 && !below(&g, 3);
             q->sched.deadline_ns = below(&g, 4) ? 0 : now + below(&g, 3000);
             q->live = true;
             sched_submit(&s, &q->sched, now);
@@ -250,7 +251,7 @@ static void simulate(uint64_t seed) {
         while ((q = sched_admit(&s, now))) assert_true(q->slot < n_slots);
         assert_true(s.queue.n == 0 || s.slots.n_free == 0);
 
-        uint32_t n = sched_plan(&s, rows), n_tok = 0, n_out = 0;
+        uint32_t n = sched_plan(&s, 0, rows), n_tok = 0, n_out = 0;
         bool used[MAX_SLOTS] = {false};
         for (uint32_t i = 0; i < n; i++) {
             const struct sched_row *row = &rows[i];
@@ -264,7 +265,7 @@ static void simulate(uint64_t seed) {
             } else {
                 assert_true(end <= row->req->n_prompt);
                 assert_true(end == row->req->n_prompt || end % chunk == 0);
-                assert_int_equal(row->n_out, end == row->req->n_prompt);
+                assert_int_equal(row->n_out, row->req->scored ? row->n_tok : end == row->req->n_prompt);
             }
             n_tok += row->n_tok;
             n_out += row->n_out;
@@ -272,7 +273,7 @@ static void simulate(uint64_t seed) {
         if (n_tok > max_batch || n_out > max_out)
             fail_msg("seed %llu: a step of %u tokens and %u outputs, limits %u and %u", (unsigned long long)seed, n_tok,
                      n_out, max_batch, max_out);
-        if (s.prefill.n + s.decode.n) assert_true(n > 0);
+        if (s.prefill[0].n + s.decode[0].n) assert_true(n > 0);
         for (uint32_t i = 0; i < n_submitted; i++) {
             if (!r[i].live || r[i].sched.state == SCHED_QUEUED) continue;
             r[i].waited = row_of(rows, n, &r[i].sched) ? 0 : r[i].waited + 1;
@@ -284,7 +285,7 @@ static void simulate(uint64_t seed) {
         for (uint32_t i = 0; i < n; i++) {
             struct sim_req *w = (struct sim_req *)(void *)rows[i].req;
             sched_commit(&s, &rows[i]);
-            if (rows[i].n_out && ++w->n_out == w->want_tok) {
+            if (rows[i].n_out && w->sched.pos >= w->sched.n_prompt && ++w->n_out == w->want_tok) {
                 sched_remove(&s, &w->sched);
                 w->live = false;
                 n_ended++;
@@ -292,7 +293,7 @@ static void simulate(uint64_t seed) {
         }
     }
     assert_int_equal(s.slots.n_free, n_slots);
-    assert_int_equal(s.queue.n + s.prefill.n + s.decode.n, 0);
+    assert_int_equal(s.queue.n + s.prefill[0].n + s.decode[0].n, 0);
     assert_int_equal(n_submitted, N);
     free(r);
     sched_fini(&s);
@@ -318,7 +319,7 @@ static void a_request_with_all_its_tokens_planned_keeps_its_slot_and_runs_no_mor
     run_step(&s, rows, &n);
     assert_int_equal(r.state, SCHED_LAST);
     assert_int_equal(r.n_out, 2);
-    assert_int_equal(sched_plan(&s, rows), 0);
+    assert_int_equal(sched_plan(&s, 0, rows), 0);
     assert_null(sched_admit(&s, 0));
     sched_remove(&s, &r);
     assert_ptr_equal(sched_admit(&s, 0), &next);
