@@ -433,7 +433,7 @@ static void tokens_are_spelled_as_text_or_bytes(void **state) {
 static void legacy_logprobs_are_parallel_arrays(void **state) {
     (void)state;
     struct rod_logprob top[] = {{1, -0.5f}, {3, -2}};
-    struct rod_token tokens[] = {{0, -3, 2, top}, {1, -0.5f, 2, top}, {2, -INFINITY, 0, NULL}};
+    struct rod_token tokens[] = {{0, -3, 0, 2, top}, {1, -0.5f, 0, 2, top}, {2, -INFINITY, 0, 0, NULL}};
     struct openai_logprobs l = {0};
     struct buf b = {0}, prefix = {0};
     openai_logprobs_add(&l, OPENAI_COMPLETION, tokens, 3, &vocab);
@@ -463,7 +463,7 @@ static void legacy_logprobs_are_parallel_arrays(void **state) {
 static void chat_logprobs_hold_bytes(void **state) {
     (void)state;
     struct rod_logprob top[] = {{2, -0.25f}};
-    struct rod_token tokens[] = {{2, -0.25f, 1, top}};
+    struct rod_token tokens[] = {{2, -0.25f, 0, 1, top}};
     struct openai_logprobs l = {0};
     struct buf b = {0}, prefix = {0};
     openai_logprobs_add(&l, OPENAI_CHAT, tokens, 1, &vocab);
