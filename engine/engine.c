@@ -1,6 +1,7 @@
 /* engine.c - the public calls: open from parts, close, submit, cancel, events, text, figures. The loop is
  * engine_step.c. */
 #include "engine_internal.h"
+#include "fim.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -43,8 +44,7 @@ static void fill_info(struct rod_engine *e) {
     info->chunk_tok = be->chunk_tok;
     info->max_prompt_tok = e->config.max_prompt_tok;
     info->has_tokenizer = e->parts.tokenizer != NULL;
-    info->has_chat = e->parts.tokenizer && tokenizer_find(e->parts.tokenizer, "<role>") >= 0 &&
-                     tokenizer_find(e->parts.tokenizer, "</role>") >= 0;
+    info->has_chat = e->parts.chat != NULL;
 }
 
 /* Everything that can fail but the thread. */
@@ -97,6 +97,7 @@ void rod_engine_close(struct rod_engine *e) {
     for (struct rod_event *event; (event = rod_next_event(e));) rod_event_free(event);
     mailbox_fini(&e->mailbox);
     e->parts.ops->close(e->parts.backend);
+    chat_close(e->parts.chat);
     if (e->parts.tokenizer) tokenizer_close(e->parts.tokenizer);
     engine_free(e);
 }
@@ -242,8 +243,29 @@ const char *rod_token_bytes(const struct rod_engine *e, int32_t id, size_t *len,
     return e->parts.tokenizer ? tokenizer_bytes(e->parts.tokenizer, id, len, special) : NULL;
 }
 
-int rod_chat_encode(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages, int32_t **ids,
-                    size_t *n_ids, struct rod_error *err) {
+int rod_tokenize(const struct rod_engine *e, const char *text, size_t len, bool special, bool begin, int32_t **ids,
+                 size_t *n_ids, struct rod_error *err) {
     int rc = need_tokenizer(e, err);
-    return rc ? rc : chat_encode(e->parts.tokenizer, messages, n_messages, ids, n_ids, err);
+    if (rc) return rc;
+    const struct tokenizer_piece piece = {text, len, special};
+    if (!begin) return tokenizer_encode_pieces(e->parts.tokenizer, &piece, 1, ids, n_ids, err);
+    return tokenizer_encode(e->parts.tokenizer, text, len, special, ids, n_ids, err);
+}
+
+int rod_chat_encode(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages, bool generation,
+                    int32_t **ids, size_t *n_ids, struct rod_error *err) {
+    int rc = need_tokenizer(e, err);
+    return rc ? rc : chat_encode(e->parts.chat, e->parts.tokenizer, messages, n_messages, generation, ids, n_ids, err);
+}
+
+int rod_chat_render(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages, bool generation,
+                    char **text, size_t *len, struct rod_error *err) {
+    int rc = need_tokenizer(e, err);
+    return rc ? rc : chat_render(e->parts.chat, messages, n_messages, generation, text, len, err);
+}
+
+int rod_fim_encode(const struct rod_engine *e, const char *before, size_t n_before, const char *after, size_t n_after,
+                   int32_t **ids, size_t *n_ids, struct rod_error *err) {
+    int rc = need_tokenizer(e, err);
+    return rc ? rc : fim_encode(e->parts.tokenizer, before, n_before, after, n_after, ids, n_ids, err);
 }

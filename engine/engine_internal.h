@@ -9,6 +9,7 @@
 #define ENGINE_INTERNAL_H
 
 #include "backend.h"
+#include "chat.h"
 #include "mailbox.h"
 #include "request.h"
 #include "sampler.h"
@@ -48,11 +49,12 @@ struct engine_counters {
     atomic_bool device_failed;
 };
 
-/* What an engine runs on. backend is open; ops closes it. tokenizer may be NULL. */
+/* What an engine runs on. backend is open; ops closes it. tokenizer and chat may be NULL. */
 struct engine_parts {
     const struct backend_ops *ops;
     struct backend *backend;
     struct tokenizer *tokenizer;
+    struct chat *chat; /* NULL: no chat format */
     uint32_t V;
     int32_t eos_ids[8];
     uint32_t n_eos_ids;

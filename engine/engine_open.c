@@ -64,6 +64,20 @@ static void find_eos(const struct model *model, struct engine_parts *parts) {
     if (!parts->n_eos_ids && model->dims.eos_id >= 0) parts->eos_ids[parts->n_eos_ids++] = model->dims.eos_id;
 }
 
+/* Tokens that end an answer of the chat format end every text: the model was trained to stop there. */
+static int open_chat(const struct rod_engine_config *config, struct engine_parts *parts, struct rod_error *err) {
+    char note[320];
+    int rc = chat_open(config->model_dir, parts->tokenizer, &parts->chat, note, sizeof note, err);
+    if (rc) return rc;
+    if (*note && config->log) config->log(config->log_arg, 2, note);
+    for (uint32_t i = 0; parts->chat && i < parts->chat->n_stop_ids && parts->n_eos_ids < 8; i++) {
+        bool known = false;
+        for (uint32_t k = 0; k < parts->n_eos_ids; k++) known |= parts->eos_ids[k] == parts->chat->stop_ids[i];
+        if (!known) parts->eos_ids[parts->n_eos_ids++] = parts->chat->stop_ids[i];
+    }
+    return 0;
+}
+
 int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **out, struct rod_error *err) {
     if (!config->model_dir == !config->synthetic)
         return rod_fail(err, ROD_EINVALID, "Give either a model directory or the name of a synthetic model.");
@@ -82,6 +96,8 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
             if (config->log) config->log(config->log_arg, 2, "there is no tokenizer.json: prompts must be token ids");
             parts.tokenizer = NULL;
             rc = 0;
+        } else if (!rc) {
+            rc = open_chat(config, &parts, err);
         }
     }
     if (!rc) rc = open_backend(config, model, &parts, err);
@@ -89,6 +105,7 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
     model_close(model); /* the backend has its own copy of the weights */
     if (rc) {
         if (parts.backend) parts.ops->close(parts.backend);
+        chat_close(parts.chat);
         if (parts.tokenizer) tokenizer_close(parts.tokenizer);
     }
     return rc;

@@ -128,6 +128,10 @@ bool rod_engine_failed(const struct rod_engine *engine);
 /* text: UTF-8 (else ROD_EINVALID). special: recognise special tokens in the text. *ids is malloc'd. */
 int rod_encode(const struct rod_engine *engine, const char *text, size_t len, bool special, int32_t **ids,
                size_t *n_ids, struct rod_error *err);
+/* Likewise with a choice: special, recognise special tokens; begin, put those in front that the tokenizer's files ask
+ * for (with special alone). rod_encode takes both or neither. */
+int rod_tokenize(const struct rod_engine *engine, const char *text, size_t len, bool special, bool begin, int32_t **ids,
+                 size_t *n_ids, struct rod_error *err);
 /* *text is malloc'd, NUL-terminated, valid UTF-8 (broken sequences become U+FFFD). */
 int rod_decode(const struct rod_engine *engine, const int32_t *ids, size_t n_ids, bool skip_special, char **text,
                size_t *len, struct rod_error *err);
@@ -139,9 +143,16 @@ struct rod_message {
     const char *content;
     size_t content_len;
 }; /* role: system developer user assistant tool */
-/* Renders the published chat format (model.md) with the generation prompt; contents never make special tokens. */
+/* Renders the model's chat format (chat.h); contents never make special tokens. generation: with the generation
+ * prompt. *text is malloc'd and NUL-terminated; it does not tell frame from content, the ids do. */
 int rod_chat_encode(const struct rod_engine *engine, const struct rod_message *messages, size_t n_messages,
-                    int32_t **ids, size_t *n_ids, struct rod_error *err);
+                    bool generation, int32_t **ids, size_t *n_ids, struct rod_error *err);
+int rod_chat_render(const struct rod_engine *engine, const struct rod_message *messages, size_t n_messages,
+                    bool generation, char **text, size_t *len, struct rod_error *err);
+/* A prompt for what belongs between before and after, through the tokenizer's fill-in-the-middle tokens; without them
+ * ROD_EUNSUPPORTED. */
+int rod_fim_encode(const struct rod_engine *engine, const char *before, size_t n_before, const char *after,
+                   size_t n_after, int32_t **ids, size_t *n_ids, struct rod_error *err);
 
 /* ---- requests ---- */
 struct rod_bias {

@@ -48,8 +48,4 @@ size_t detok_push(struct detok *d, const struct tokenizer *t, int32_t id, bool s
 /* The end: what is still held becomes one U+FFFD. */
 size_t detok_flush(struct detok *d, char *dst);
 
-/* chat.h's job, next to the tokenizer: the published format, see chat.c */
-int chat_encode(const struct tokenizer *t, const struct rod_message *messages, size_t n_messages, int32_t **ids,
-                size_t *n_ids, struct rod_error *err);
-
 #endif

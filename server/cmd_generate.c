@@ -126,7 +126,7 @@ static int encode(const struct rod_engine *engine, const struct generate *g, str
     size_t len = strlen(g->prompt);
     if (!g->chat) return rod_encode(engine, g->prompt, len, true, &r->prompt, &r->n_prompt, err);
     struct rod_message message = {"user", g->prompt, len};
-    return rod_chat_encode(engine, &message, 1, &r->prompt, &r->n_prompt, err);
+    return rod_chat_encode(engine, &message, 1, true, &r->prompt, &r->n_prompt, err);
 }
 
 static float chosen(double flag, float model, float otherwise) {

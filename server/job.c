@@ -1,4 +1,5 @@
-/* job.c - /tokenize and /detokenize: parsed, worked and rendered in one go, on the pool when the body is long. */
+/* job.c - /tokenize, /detokenize and /apply-template: parsed, worked and rendered in one go, on the pool when the body
+ * is long. */
 #include "server.h"
 
 #include <stdlib.h>
@@ -7,7 +8,8 @@
 struct job {
     struct server *server;
     struct exchange *exchange; /* NULL when the client left */
-    bool detokenize, failed;
+    void (*run)(struct job *j);
+    bool failed;
     char *body;
     size_t body_len;
     struct buf out;
@@ -20,6 +22,27 @@ static void fail_rod(struct job *j, const struct rod_error *rod) {
     openai_error_from(&j->err, rod);
 }
 
+static void put_offsets(struct job *j, const char *text, size_t len, const int32_t *ids, size_t n) {
+    buf_puts(&j->out, ",\"offsets\":");
+    openai_render_offsets(&j->out, text ? text : "", len, ids, n, &j->server->vocab);
+}
+
+static void put_tokens(struct job *j, const struct openai_tokenize *t, const int32_t *ids, size_t n) {
+    const struct server *s = j->server;
+    buf_addf(&j->out, "{\"count\":%zu,\"max_model_len\":%llu,\"tokens\":[", n,
+             (unsigned long long)s->info->max_prompt_tok);
+    for (size_t i = 0; i < n; i++) {
+        if (i) buf_putc(&j->out, ',');
+        buf_int(&j->out, ids[i]);
+    }
+    buf_puts(&j->out, "],\"token_strs\":");
+    for (size_t i = 0; t->token_strs && i < n; i++) {
+        buf_putc(&j->out, i ? ',' : '[');
+        openai_render_token(&j->out, ids[i], &s->vocab);
+    }
+    buf_puts(&j->out, !t->token_strs ? "null" : n ? "]" : "[]");
+}
+
 static void tokenize(struct job *j) {
     const struct server *s = j->server;
     struct openai_tokenize t;
@@ -30,26 +53,18 @@ static void tokenize(struct job *j) {
     if (j->failed) return;
     int rc = 0;
     if (t.n_messages) {
-        rc = rod_chat_encode(s->engine, t.messages, t.n_messages, &ids, &n, &rod);
+        rc = rod_chat_encode(s->engine, t.messages, t.n_messages, t.generation, &ids, &n, &rod);
+        if (!rc && t.offsets)
+            rc = rod_chat_render(s->engine, t.messages, t.n_messages, t.generation, &t.text, &t.len, &rod);
     } else if (t.len) {
-        rc = rod_encode(s->engine, t.text, t.len, true, &ids, &n, &rod);
+        rc = rod_tokenize(s->engine, t.text, t.len, t.parse_special, t.add_special, &ids, &n, &rod);
     }
-    if (rc) fail_rod(j, &rod);
-    buf_addf(&j->out, "{\"count\":%zu,\"max_model_len\":%llu,\"tokens\":[", n,
-             (unsigned long long)s->info->max_prompt_tok);
-    for (size_t i = 0; i < n; i++) {
-        if (i) buf_putc(&j->out, ',');
-        buf_int(&j->out, ids[i]);
-    }
-    buf_puts(&j->out, "],\"token_strs\":");
-    if (t.token_strs) {
-        for (size_t i = 0; i < n; i++) {
-            buf_putc(&j->out, i ? ',' : '[');
-            openai_render_token(&j->out, ids[i], &s->vocab);
-        }
-        buf_puts(&j->out, n ? "]}" : "[]}");
+    if (rc) {
+        fail_rod(j, &rod);
     } else {
-        buf_puts(&j->out, "null}");
+        put_tokens(j, &t, ids, n);
+        if (t.offsets) put_offsets(j, t.text, t.len, ids, n);
+        buf_putc(&j->out, '}');
     }
     free(ids);
     openai_tokenize_fini(&t);
@@ -58,12 +73,32 @@ static void tokenize(struct job *j) {
 static void detokenize(struct job *j) {
     const struct server *s = j->server;
     struct rod_error rod = {0};
-    int32_t *ids = NULL;
-    size_t n = 0, len = 0;
+    struct openai_detokenize d;
+    size_t len = 0;
     char *text = NULL;
-    j->failed = openai_parse_detokenize(j->body, j->body_len, &s->defaults, &ids, &n, &j->err) != 0;
+    j->failed = openai_parse_detokenize(j->body, j->body_len, &s->defaults, &d, &j->err) != 0;
     if (j->failed) return;
-    if (rod_decode(s->engine, ids, n, false, &text, &len, &rod)) {
+    if (rod_decode(s->engine, d.ids, d.n_ids, d.skip_special, &text, &len, &rod)) {
+        fail_rod(j, &rod);
+    } else {
+        buf_puts(&j->out, "{\"prompt\":");
+        buf_json(&j->out, text, len);
+        if (d.offsets) put_offsets(j, text, len, d.ids, d.n_ids);
+        buf_putc(&j->out, '}');
+    }
+    free(text);
+    free(d.ids);
+}
+
+static void apply_template(struct job *j) {
+    const struct server *s = j->server;
+    struct openai_tokenize t;
+    struct rod_error rod = {0};
+    char *text = NULL;
+    size_t len = 0;
+    j->failed = openai_parse_template(j->body, j->body_len, &s->defaults, &t, &j->err) != 0;
+    if (j->failed) return;
+    if (rod_chat_render(s->engine, t.messages, t.n_messages, t.generation, &text, &len, &rod)) {
         fail_rod(j, &rod);
     } else {
         buf_puts(&j->out, "{\"prompt\":");
@@ -71,15 +106,11 @@ static void detokenize(struct job *j) {
         buf_putc(&j->out, '}');
     }
     free(text);
-    free(ids);
+    openai_tokenize_fini(&t);
 }
 
 static void work(struct job *j) {
-    if (j->detokenize) {
-        detokenize(j);
-    } else {
-        tokenize(j);
-    }
+    j->run(j);
     if (j->failed || !j->out.failed) return;
     j->failed = true;
     openai_error_set(&j->err, 500, "server_error", "out_of_memory", "", "out of memory");
@@ -107,7 +138,7 @@ static void on_work_done(uv_work_t *request, int status) {
     finish(request->data);
 }
 
-static void start(struct exchange *x, bool backwards) {
+static void start(struct exchange *x, void (*run)(struct job *j)) {
     struct server *s = x->server;
     struct job *j = calloc(1, sizeof *j);
     if (!j) {
@@ -116,7 +147,7 @@ static void start(struct exchange *x, bool backwards) {
         routes_fail(x, &err);
         return;
     }
-    *j = (struct job){.server = s, .exchange = x, .detokenize = backwards};
+    *j = (struct job){.server = s, .exchange = x, .run = run};
     x->job = j;
     s->n_jobs++;
     j->body = http_take_body(x->http, &j->body_len);
@@ -126,6 +157,7 @@ static void start(struct exchange *x, bool backwards) {
     finish(j);
 }
 
-void job_tokenize(struct exchange *x) { start(x, false); }
-void job_detokenize(struct exchange *x) { start(x, true); }
+void job_tokenize(struct exchange *x) { start(x, tokenize); }
+void job_detokenize(struct exchange *x) { start(x, detokenize); }
+void job_apply_template(struct exchange *x) { start(x, apply_template); }
 void job_gone(struct job *job) { job->exchange = NULL; }

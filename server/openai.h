@@ -49,6 +49,8 @@ struct openai_request {
     enum openai_kind kind;
     struct openai_prompt *prompts; /* completions */
     size_t n_prompts;
+    char *suffix; /* completions: what comes after the hole; NULL = none */
+    size_t suffix_len;
     struct rod_message *messages; /* chat; strings owned */
     size_t n_messages;
     struct rod_sampling sampling;
@@ -80,13 +82,23 @@ struct openai_tokenize { /* POST /tokenize: a prompt (n_messages = 0) or message
     size_t len;
     struct rod_message *messages;
     size_t n_messages;
-    bool token_strs;
+    bool token_strs, offsets;
+    bool parse_special, add_special; /* recognise special tokens in the text; put the tokenizer's own in front */
+    bool generation;                 /* of messages: with the generation prompt */
 };
 int openai_parse_tokenize(const char *body, size_t len, const struct openai_defaults *defaults,
                           struct openai_tokenize *out, struct openai_error *err);
 void openai_tokenize_fini(struct openai_tokenize *t);
-int openai_parse_detokenize(const char *body, size_t len, const struct openai_defaults *defaults, int32_t **ids,
-                            size_t *n_ids, struct openai_error *err);
+/* POST /apply-template: messages and generation of an openai_tokenize. */
+int openai_parse_template(const char *body, size_t len, const struct openai_defaults *defaults,
+                          struct openai_tokenize *out, struct openai_error *err);
+struct openai_detokenize {
+    int32_t *ids;
+    size_t n_ids;
+    bool skip_special, offsets;
+};
+int openai_parse_detokenize(const char *body, size_t len, const struct openai_defaults *defaults,
+                            struct openai_detokenize *out, struct openai_error *err); /* the caller frees ids */
 
 /* ---- answers ---- */
 
@@ -106,6 +118,12 @@ void openai_logprobs_fini(struct openai_logprobs *l);
 /* One token as text: its UTF-8, "bytes:\xE2\x80" where it is a part of a character, "token_id:7" without a tokenizer.
  */
 void openai_render_token(struct buf *out, int32_t id, const struct openai_vocab *vocab);
+
+/* "[[0,4],...]": where each token lies in the text, in characters; a part of a character has the whole one, and what
+ * the text does not show (skip_special, or a token that was put in front of it) is empty. "null" where the tokens are
+ * not the text: a normalizer has changed it. special tells of an id whether it is a special token. */
+void openai_render_offsets(struct buf *out, const char *text, size_t len, const int32_t *ids, size_t n_ids,
+                           const struct openai_vocab *vocab);
 
 struct openai_usage {
     uint64_t prompt_tok, completion_tok, cached_tok;

@@ -146,7 +146,6 @@ static bool asks(const json_t *value) {
 
 static bool refuse_unavailable(const struct parse *p, enum openai_kind kind) {
     static const char *const fields[] = {"prompt_logprobs",
-                                         "suffix",
                                          "structured_outputs",
                                          "guided_json",
                                          "guided_regex",
@@ -261,6 +260,19 @@ static bool parse_prompts(const struct parse *p, struct openai_request *out) {
         if (!parse_prompt(p, param, item, &out->prompts[i])) return false;
     }
     return true;
+}
+
+/* An empty suffix asks for nothing: then it is a plain completion. */
+static bool parse_suffix(const struct parse *p, struct openai_request *out) {
+    const json_t *value = get(p, "suffix");
+    if (!value || (json_is_string(value) && !json_string_length(value))) return true;
+    if (out->kind == OPENAI_CHAT) return bad(p, "suffix", "suffix belongs to completions, chats have no hole to fill");
+    if (!json_is_string(value)) return bad(p, "suffix", "suffix must be a string, not %s", type_name(value));
+    for (size_t i = 0; i < out->n_prompts; i++) {
+        if (out->prompts[i].ids) return bad(p, "suffix", "suffix needs a prompt of text, not of token ids");
+    }
+    out->suffix = copy_string(value, &out->suffix_len);
+    return out->suffix ? true : no_memory(p);
 }
 
 /* Content parts are joined by line breaks, as other servers do for models that know text alone. */
@@ -494,7 +506,8 @@ int openai_parse(enum openai_kind kind, const char *body, size_t len, const stru
     if (!root) return -1;
     bool ok = check_model(&p) && refuse_unavailable(&p, kind) &&
               (kind == OPENAI_CHAT ? parse_messages(&p, &out->messages, &out->n_messages) : parse_prompts(&p, out)) &&
-              parse_sampling(&p, out) && parse_limits(&p, out) && parse_logprobs(&p, out) && parse_stream(&p, out);
+              parse_suffix(&p, out) && parse_sampling(&p, out) && parse_limits(&p, out) && parse_logprobs(&p, out) &&
+              parse_stream(&p, out);
     json_decref(root);
     if (!ok) openai_request_fini(out);
     return ok ? 0 : -1;
@@ -506,6 +519,7 @@ void openai_request_fini(struct openai_request *r) {
         free(r->prompts[i].ids);
     }
     free(r->prompts);
+    free(r->suffix);
     free_messages(r->messages, r->n_messages);
     for (size_t i = 0; i < r->n_stop; i++) free(r->stop[i]);
     free(r->stop);
@@ -514,23 +528,38 @@ void openai_request_fini(struct openai_request *r) {
     *r = (struct openai_request){0};
 }
 
+static bool parse_text_or_messages(const struct parse *p, struct openai_tokenize *out) {
+    const json_t *prompt = get(p, "prompt");
+    if (get(p, "messages")) return parse_messages(p, &out->messages, &out->n_messages);
+    if (!json_is_string(prompt))
+        return bad(p, "prompt", prompt ? "prompt must be a string" : "prompt or messages is needed");
+    out->text = copy_string(prompt, &out->len);
+    return out->text ? true : no_memory(p);
+}
+
 int openai_parse_tokenize(const char *body, size_t len, const struct openai_defaults *defaults,
                           struct openai_tokenize *out, struct openai_error *err) {
-    *out = (struct openai_tokenize){0};
+    *out = (struct openai_tokenize){.parse_special = true, .add_special = true, .generation = true};
     struct parse p = {NULL, defaults, err};
     json_t *root = load(body, len, &p);
     if (!root) return -1;
-    bool special = true, ok = check_model(&p) && get_bool(&p, "return_token_strs", &out->token_strs) &&
-                              get_bool(&p, "add_special_tokens", &special);
-    const json_t *prompt = get(&p, "prompt");
-    if (ok && get(&p, "messages")) {
-        ok = parse_messages(&p, &out->messages, &out->n_messages);
-    } else if (ok && !json_is_string(prompt)) {
-        ok = bad(&p, "prompt", prompt ? "prompt must be a string" : "prompt or messages is needed");
-    } else if (ok) {
-        out->text = copy_string(prompt, &out->len);
-        ok = out->text ? true : no_memory(&p);
-    }
+    bool ok = check_model(&p) && get_bool(&p, "return_token_strs", &out->token_strs) &&
+              get_bool(&p, "return_offsets", &out->offsets) && get_bool(&p, "parse_special", &out->parse_special) &&
+              get_bool(&p, "add_special_tokens", &out->add_special) &&
+              get_bool(&p, "add_generation_prompt", &out->generation) && parse_text_or_messages(&p, out);
+    json_decref(root);
+    if (!ok) openai_tokenize_fini(out);
+    return ok ? 0 : -1;
+}
+
+int openai_parse_template(const char *body, size_t len, const struct openai_defaults *defaults,
+                          struct openai_tokenize *out, struct openai_error *err) {
+    *out = (struct openai_tokenize){.generation = true};
+    struct parse p = {NULL, defaults, err};
+    json_t *root = load(body, len, &p);
+    if (!root) return -1;
+    bool ok = check_model(&p) && get_bool(&p, "add_generation_prompt", &out->generation) &&
+              parse_messages(&p, &out->messages, &out->n_messages);
     json_decref(root);
     if (!ok) openai_tokenize_fini(out);
     return ok ? 0 : -1;
@@ -542,21 +571,21 @@ void openai_tokenize_fini(struct openai_tokenize *t) {
     *t = (struct openai_tokenize){0};
 }
 
-int openai_parse_detokenize(const char *body, size_t len, const struct openai_defaults *defaults, int32_t **ids,
-                            size_t *n_ids, struct openai_error *err) {
+int openai_parse_detokenize(const char *body, size_t len, const struct openai_defaults *defaults,
+                            struct openai_detokenize *out, struct openai_error *err) {
     struct parse p = {NULL, defaults, err};
-    *ids = NULL;
-    *n_ids = 0;
+    *out = (struct openai_detokenize){0};
     json_t *root = load(body, len, &p);
     if (!root) return -1;
     const json_t *value = get(&p, "tokens");
-    bool ok = check_model(&p);
+    bool ok = check_model(&p) && get_bool(&p, "skip_special_tokens", &out->skip_special) &&
+              get_bool(&p, "return_offsets", &out->offsets);
     if (ok && !json_is_array(value)) ok = bad(&p, "tokens", "tokens must be an array of token ids");
-    ok = ok && parse_ids(&p, "tokens", value, ids, n_ids);
+    ok = ok && parse_ids(&p, "tokens", value, &out->ids, &out->n_ids);
     json_decref(root);
     if (!ok) {
-        free(*ids);
-        *ids = NULL;
+        free(out->ids);
+        out->ids = NULL;
     }
     return ok ? 0 : -1;
 }

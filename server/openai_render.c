@@ -70,6 +70,33 @@ void openai_render_token(struct buf *out, int32_t id, const struct openai_vocab 
     }
 }
 
+/* Where in text the token's bytes begin, from at on; a token that is not there may be one that is not shown. */
+void openai_render_offsets(struct buf *out, const char *text, size_t len, const int32_t *ids, size_t n_ids,
+                           const struct openai_vocab *vocab) {
+    const size_t mark = out->len;
+    size_t at = 0, n_chars = 0; /* bytes of text passed, and characters begun in them */
+    buf_putc(out, '[');
+    for (size_t i = 0; i < n_ids; i++) {
+        size_t n = 0;
+        const char *bytes = vocab->bytes(vocab->arg, ids[i], &n);
+        if (!bytes || n > len - at || memcmp(bytes, text + at, n) != 0) n = 0;
+        const bool inside = n && ((unsigned char)text[at] & 0xc0) == 0x80;
+        const size_t begin = n_chars - inside;
+        for (size_t k = 0; k < n; k++) n_chars += ((unsigned char)text[at + k] & 0xc0) != 0x80;
+        at += n;
+        if (i) buf_putc(out, ',');
+        buf_putc(out, '[');
+        buf_int(out, (int64_t)begin);
+        buf_putc(out, ',');
+        buf_int(out, (int64_t)n_chars);
+        buf_putc(out, ']');
+    }
+    buf_putc(out, ']');
+    if (at == len || out->failed) return;
+    out->len = mark; /* the tokens are not this text */
+    buf_puts(out, "null");
+}
+
 /* {"token":..,"logprob":..,"bytes":[..] with the brace left open. */
 static void put_chat_token(struct buf *out, int32_t id, float logprob, const struct openai_vocab *vocab) {
     size_t n = 0;
@@ -324,5 +351,12 @@ void openai_render_model(struct buf *out, const char *name, const struct rod_mod
     put_text(out, info->arch);
     buf_puts(out, ",\"dtype\":");
     put_text(out, info->weight_dtype);
-    buf_addf(out, ",\"n_params\":%llu,\"vocab_size\":%u}", (unsigned long long)info->n_params, info->vocab_size);
+    buf_addf(out, ",\"n_params\":%llu,\"vocab_size\":%u,\"context_length\":null,\"window\":",
+             (unsigned long long)info->n_params, info->vocab_size);
+    if (info->window_tok) {
+        buf_int(out, info->window_tok);
+    } else {
+        buf_puts(out, "null");
+    }
+    buf_addf(out, ",\"slots\":%u,\"chat\":%s}", info->n_slots, info->has_chat ? "true" : "false");
 }

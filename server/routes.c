@@ -36,6 +36,7 @@ static const struct route routes[] = {
     {"GET", "/v1/models/", .run = get_model},
     {"POST", "/tokenize", .run = job_tokenize, .engine = true},
     {"POST", "/detokenize", .run = job_detokenize, .engine = true},
+    {"POST", "/apply-template", .run = job_apply_template, .engine = true},
     {"GET", "/health", .run = get_health, .open = true},
     {"GET", "/health/ready", .run = get_health, .open = true},
     {"GET", "/health/live", .run = get_live, .open = true},

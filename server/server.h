@@ -69,9 +69,10 @@ void turn_end_all(struct server *server);             /* the drain's time is ove
 void turn_free_all(struct server *server);            /* after the engine is closed */
 int turn_log_fields(const struct turn *turn, struct log_field *fields, int max);
 
-/* ---- job.c: /tokenize and /detokenize, on the pool when long ---- */
+/* ---- job.c: /tokenize, /detokenize and /apply-template, on the pool when long ---- */
 void job_tokenize(struct exchange *x);
 void job_detokenize(struct exchange *x);
+void job_apply_template(struct exchange *x);
 void job_gone(struct job *job);
 
 /* ---- the description, made from openapi.yaml at build time ---- */

@@ -412,7 +412,8 @@ static int encode(struct turn *t, size_t i, struct rod_error *err) {
     struct server *s = t->server;
     struct openai_request *q = &t->request;
     struct turn_prompt *p = &t->prompts[i];
-    if (t->kind == OPENAI_CHAT) return rod_chat_encode(s->engine, q->messages, q->n_messages, &p->ids, &p->n_ids, err);
+    if (t->kind == OPENAI_CHAT)
+        return rod_chat_encode(s->engine, q->messages, q->n_messages, true, &p->ids, &p->n_ids, err);
     struct openai_prompt *from = &q->prompts[i];
     if (from->ids) {
         p->ids = from->ids;
@@ -420,7 +421,9 @@ static int encode(struct turn *t, size_t i, struct rod_error *err) {
         from->ids = NULL;
         return 0;
     }
-    int rc = rod_encode(s->engine, from->text, from->len, true, &p->ids, &p->n_ids, err);
+    int rc = q->suffix
+                 ? rod_fim_encode(s->engine, from->text, from->len, q->suffix, q->suffix_len, &p->ids, &p->n_ids, err)
+                 : rod_encode(s->engine, from->text, from->len, true, &p->ids, &p->n_ids, err);
     free(from->text);
     from->text = NULL;
     return rc;

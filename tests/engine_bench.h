@@ -33,6 +33,9 @@ static inline void bench_open(struct bench *b, struct bench_options o, struct ro
     b->be->gated = o.gated;
     struct engine_parts parts = {.ops = ops, .backend = b->be, .V = V, .eos_ids = {EOS}, .n_eos_ids = 1};
     if (o.tokenizer && tokenizer_open("config/models/tales", &parts.tokenizer, &err)) fail_msg("%s", err.message);
+    char note[320];
+    if (o.tokenizer && chat_open("config/models/tales", parts.tokenizer, &parts.chat, note, sizeof note, &err))
+        fail_msg("%s", err.message);
     if (engine_open_parts(&config, &parts, &b->c.engine, &err)) fail_msg("%s", err.message);
 }
 

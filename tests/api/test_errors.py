@@ -56,7 +56,7 @@ COMPLETION_ONLY = [
     ({"prompt": [-1]}, "prompt"), ({"prompt": [4096]}, "prompt"), ({"prompt": [1.5]}, "prompt"), ({"prompt": [HUGE]}, "prompt"),
     ({"prompt": [None]}, "prompt"),
     ({"logprobs": 21}, "logprobs"), ({"logprobs": -1}, "logprobs"), ({"logprobs": "5"}, "logprobs"),
-    ({"echo": True}, "echo"), ({"suffix": "x"}, "suffix"),
+    ({"echo": True}, "echo"), ({"suffix": "x"}, "suffix"), ({"suffix": 1}, "suffix"), ({"suffix": "x", "prompt": [5]}, "suffix"),
 ]
 CHAT_ONLY = [
     ({"messages": None}, "messages"), ({"messages": []}, "messages"), ({"messages": "Hi"}, "messages"),
@@ -66,7 +66,7 @@ CHAT_ONLY = [
     ({"messages": [{"role": 1, "content": "a"}]}, "messages"),
     ({"logprobs": 1}, "logprobs"), ({"top_logprobs": 3}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"), ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
-    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tool_choice": "required"}, "tool_choice"), ({"suffix": "x"}, "suffix"),
 ]
 ROWS = ([("/v1/completions", COMPLETION, *row) for row in BOTH + COMPLETION_ONLY] +
         [("/v1/chat/completions", CHAT, *row) for row in BOTH + CHAT_ONLY])

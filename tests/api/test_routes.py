@@ -29,6 +29,8 @@ def test_models(server, client):
     assert one == server.get("/v1/models").json["data"][0]
     assert one["object"] == "model" and one["max_model_len"] > 0
     assert client.models.retrieve("tales").id == "tales"
+    assert one["context_length"] is None and one["session_bytes"] == server.get("/slots").json["session_bytes"] > 0
+    assert one["slots"] == server.get("/slots").json["slots"] and one["window"] == 257 and one["chat"] is True
 
 
 def test_version(server):
@@ -121,8 +123,8 @@ ONE_OF_EACH = {
     ("/v1/completions", "post"): {"prompt": "a", "max_tokens": 1, "logprobs": 2},
     ("/v1/chat/completions", "post"): {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "logprobs": True,
                                        "top_logprobs": 2},
-    ("/tokenize", "post"): {"prompt": "a"},
-    ("/detokenize", "post"): {"tokens": [5]},
+    ("/tokenize", "post"): {"prompt": "a", "return_offsets": True, "return_token_strs": True},
+    ("/detokenize", "post"): {"tokens": [5], "return_offsets": True},
     ("/apply-template", "post"): {"messages": [{"role": "user", "content": "a"}]},
 }
 METHODS = ("get", "post", "put", "delete", "patch", "head", "options")

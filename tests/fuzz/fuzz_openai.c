@@ -53,8 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct openai_error err = {0};
     struct openai_request request;
     struct openai_tokenize tokenize;
-    int32_t *ids = NULL;
-    size_t n = 0;
+    struct openai_detokenize detokenize;
     int rc = 0;
     switch (data[0] & 3) {
     case 0:
@@ -67,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         rc = openai_parse_tokenize(body, size - 1, &defaults, &tokenize, &err);
         if (!rc) openai_tokenize_fini(&tokenize);
         break;
-    default: rc = openai_parse_detokenize(body, size - 1, &defaults, &ids, &n, &err); free(ids);
+    default: rc = openai_parse_detokenize(body, size - 1, &defaults, &detokenize, &err); free(detokenize.ids);
     }
     if (rc) check_error(&err);
     return 0;

@@ -220,7 +220,7 @@ static void text_calls_agree_with_the_tokenizer(void **state) {
     free(ids);
     assert_int_equal(rod_decode(b.c.engine, (const int32_t[]){V}, 1, true, &text, &len, &err), ROD_EINVALID);
     const struct rod_message hello = {"user", "Hello", 5};
-    assert_int_equal(rod_chat_encode(b.c.engine, &hello, 1, &ids, &n, &err), 0);
+    assert_int_equal(rod_chat_encode(b.c.engine, &hello, 1, true, &ids, &n, &err), 0);
     assert_int_equal(ids[0], 4);
     free(ids);
     bool special;

@@ -559,14 +559,18 @@ static void tokenize_takes_text_or_messages(void **state) {
     body = "{\"prompt\": [1]}";
     assert_int_equal(openai_parse_tokenize(body, strlen(body), &defaults, &t, &err), -1);
     assert_string_equal(err.param, "prompt");
-    int32_t *ids;
-    size_t n;
-    body = "{\"tokens\": [1, 2]}";
-    assert_int_equal(openai_parse_detokenize(body, strlen(body), &defaults, &ids, &n, &err), 0);
-    assert_int_equal(n, 2);
-    free(ids);
+    body = "{\"prompt\": \"x\", \"parse_special\": false, \"return_offsets\": true, \"add_generation_prompt\": null}";
+    assert_int_equal(openai_parse_tokenize(body, strlen(body), &defaults, &t, &err), 0);
+    assert_true(!t.parse_special && t.offsets && t.add_special && t.generation);
+    openai_tokenize_fini(&t);
+    struct openai_detokenize d;
+    body = "{\"tokens\": [1, 2], \"skip_special_tokens\": true}";
+    assert_int_equal(openai_parse_detokenize(body, strlen(body), &defaults, &d, &err), 0);
+    assert_int_equal(d.n_ids, 2);
+    assert_true(d.skip_special && !d.offsets);
+    free(d.ids);
     body = "{\"tokens\": [1, 1000]}";
-    assert_int_equal(openai_parse_detokenize(body, strlen(body), &defaults, &ids, &n, &err), -1);
+    assert_int_equal(openai_parse_detokenize(body, strlen(body), &defaults, &d, &err), -1);
     assert_string_equal(err.param, "tokens");
 }
 

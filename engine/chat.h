@@ -1,0 +1,41 @@
+/* chat.h - how messages become a prompt: a table of what stands before and after each role's content.
+ *
+ * Three sources, the first that is there counts: chat_template.rodimus.json in the model's directory (config/README.md
+ * has the format); a Jinja template of the checkpoint that is seen to write one of the known formats; <role> tokens in
+ * the tokenizer, which mean the published format. No Jinja is run. Contents never make special tokens; the frame does.
+ * Threads: a chat is immutable after open. It owns its strings and borrows nothing.
+ */
+#ifndef CHAT_H
+#define CHAT_H
+
+#include "tokenizer.h"
+
+enum { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_TOOL, CHAT_N_ROLES };
+
+struct chat {
+    char *begin, *generation;                          /* before all messages; where the model goes on */
+    char *prefix[CHAT_N_ROLES], *suffix[CHAT_N_ROLES]; /* prefix NULL: the format has no such role */
+    int32_t stop_ids[4];                               /* tokens that end an answer, beside the model's own */
+    uint32_t n_stop_ids;
+};
+
+struct chat_files {                     /* texts of a checkpoint's files, NULL = not there */
+    const char *table, *config, *jinja; /* chat_template.rodimus.json, tokenizer_config.json, chat_template.jinja */
+    size_t table_len, config_len, jinja_len;
+};
+
+/* *out NULL: the model has no chat format. note: "", or one sentence about a template that is ignored. Errors
+ * (ROD_EMODEL) are faults of the table, by key. parse is pure. */
+int chat_open(const char *dir, const struct tokenizer *t, struct chat **out, char *note, size_t note_bytes,
+              struct rod_error *err);
+int chat_parse(const struct chat_files *files, const struct tokenizer *t, struct chat **out, char *note,
+               size_t note_bytes, struct rod_error *err);
+void chat_close(struct chat *chat);
+
+/* generation: end with the place where the model goes on. *ids, *text malloc'd. */
+int chat_encode(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
+                size_t n_messages, bool generation, int32_t **ids, size_t *n_ids, struct rod_error *err);
+int chat_render(const struct chat *chat, const struct rod_message *messages, size_t n_messages, bool generation,
+                char **text, size_t *len, struct rod_error *err);
+
+#endif
