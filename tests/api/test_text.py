@@ -1,6 +1,4 @@
 """/tokenize, /detokenize and /apply-template with their choices; chat formats; fill in the middle."""
-import json
-import os
 import subprocess
 
 import pytest

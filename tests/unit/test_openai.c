@@ -215,7 +215,7 @@ static void faults_name_their_field(void **state) {
         {"\"logprobs\": true", "logprobs"},
         {"\"best_of\": 2", "best_of"},
         {"\"echo\": true", "echo"},
-        {"\"suffix\": \"x\"", "suffix"},
+        {"\"suffix\": 7", "suffix"},
         {"\"prompt_logprobs\": 0", "prompt_logprobs"},
         {"\"bad_words\": [\"x\"]", "bad_words"},
         {"\"allowed_token_ids\": [1]", "allowed_token_ids"},
