@@ -4,7 +4,8 @@
  * bytes over the measured read bandwidth are one floor. Its products are the other: FLOP over the measured rate of a
  * matrix product whose operands stay in cache. The ceiling is the larger floor. Bandwidth is measured over as many
  * bytes as the step touches, so that a model that fits a cache is held to that cache's speed.
- * Tokens are pseudo-random ids, states are those that such tokens leave: nothing is timed on zeros. Where the device
+ * Tokens are pseudo-random ids, states are those that such tokens leave: nothing is timed on zeros. One session reads
+ * the context and the others get a copy of its state, where the backend copies slots. Where the device
  * samples, decode runs as the engine runs it: the next step is launched before the last one is collected, and reads the
  * token that the last one drew (greedily).
  */
@@ -266,6 +267,11 @@ static int measure_decode(struct bench *b, uint32_t batch, uint64_t context, str
     const struct model_dims *d = &b->model->dims;
     struct decode_times times = {0};
     for (uint32_t i = 0; i < batch; i++) {
+        if (i && b->ops->slot_copy) {
+            b->ops->slot_copy(b->be, 0, i, b->pos[0]);
+            b->pos[i] = b->pos[0];
+            continue;
+        }
         b->ops->slot_zero(b->be, i);
         b->pos[i] = 0;
         int rc = read_tokens(b, i, context, err);

@@ -223,6 +223,37 @@ static void a_reused_slot_leaves_no_trace(void **state) {
     }
 }
 
+/* The copy goes on as the first would, whatever the target held and the first does then. */
+static void a_copied_slot_goes_on_with_the_same_bits(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_SETS; i++) {
+        struct bench b = set_up(sets[i], 2);
+        int32_t tok[MAX_PROMPT];
+        fill_tokens(tok, MAX_PROMPT, b.V, 12);
+        for (size_t k = 0; b.ops->slot_copy && k < sizeof lengths / sizeof *lengths; k++) {
+            const uint32_t n = lengths[k];
+            struct trace whole = read_sequence(&b, 0, tok, n, 0, NULL), copied = trace_new(&b),
+                         dirty = read_sequence(&b, 4, tok + 3, 120, 0, NULL);
+            const float *logits;
+            b.ops->slot_zero(b.be, 1);
+            forward(&b, &(struct backend_segment){1, n, 1, 0, tok}, 1, &logits);
+            memcpy(copied.logits, logits, b.V * sizeof(float));
+            b.ops->slot_copy(b.be, 1, 4, n);
+            forward(&b, &(struct backend_segment){1, 1, 1, n, tok}, 1, &logits);
+            for (uint32_t t = 0; t < N_DECODE; t++) {
+                forward(&b, &(struct backend_segment){4, 1, 1, n + t, tok + n + t}, 1, &logits);
+                memcpy(copied.logits + (size_t)(t + 1) * b.V, logits, b.V * sizeof(float));
+            }
+            trace_state(&b, 4, n + N_DECODE, &copied);
+            char what[64];
+            snprintf(what, sizeof what, "%u tokens, copied", n);
+            expect_equal(&b, &copied, &whole, what);
+            trace_free(&whole), trace_free(&copied), trace_free(&dirty);
+        }
+        tear_down(&b);
+    }
+}
+
 static void the_number_of_threads_changes_no_bit(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
@@ -269,6 +300,7 @@ int main(void) {
         cmocka_unit_test(a_prompt_split_at_multiples_of_the_chunk_gives_the_same_bits),
         cmocka_unit_test(neighbours_and_slot_change_no_bit),
         cmocka_unit_test(a_reused_slot_leaves_no_trace),
+        cmocka_unit_test(a_copied_slot_goes_on_with_the_same_bits),
         cmocka_unit_test(the_number_of_threads_changes_no_bit),
         cmocka_unit_test(chunked_is_stepwise_within_rounding),
     };
