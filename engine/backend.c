@@ -36,6 +36,10 @@ size_t backend_devices(char (*lines)[128], size_t max_lines) {
 
 int backend_find(const char *device, const struct backend_ops **out, struct rod_error *err) {
     char why[256] = "", line[1][128];
+    if (!strcmp(device, "null") || !strncmp(device, "null:", 5)) {
+        *out = &backend_null;
+        return 0;
+    }
     bool wanted = !strcmp(device, "cuda") || !strncmp(device, "cuda:", 5);
     if (!wanted && strcmp(device, "auto") && strcmp(device, "cpu"))
         return rod_fail(err, ROD_EINVALID, "device '%s' is none of auto, cpu, cuda, cuda:N", device);

@@ -111,10 +111,11 @@ struct backend_plugin {
     const struct backend_ops *ops;
 };
 
-extern const struct backend_ops backend_cpu;
+extern const struct backend_ops backend_cpu, backend_null;
 
-/* The ops for a device string ("auto", "cpu", "cuda", "cuda:N"): the CUDA ones come from rodimus_cuda.so beside the
- * program, loaded at run time. "auto" without a usable GPU gives the CPU; "cuda" without one fails with a clear error.
+/* The ops for a device string ("auto", "cpu", "cuda", "cuda:N", "null", "null:MS"): the CUDA ones come from
+ * rodimus_cuda.so beside the program, loaded at run time. "auto" without a usable GPU gives the CPU; "cuda" without one
+ * fails with a clear error.
  */
 int backend_find(const char *device, const struct backend_ops **out, struct rod_error *err);
 /* One line a device ("cuda:0 NVIDIA ..."), for `rodimus version`; returns the count written. */
