@@ -170,7 +170,8 @@ static int open_files(struct model *model, const char *dir, struct files *files,
     bool has_pickle = pickle && access(pickle, F_OK) == 0;
     free(pickle);
     return rod_fail(err, ROD_ENOTFOUND, "%.250s has neither model.safetensors nor model.safetensors.index.json%s", dir,
-                    has_pickle ? "; pytorch_model.bin is not read: save it as safetensors first" : "");
+                    has_pickle ? "; pytorch_model.bin is not read: deploy/convert-checkpoint makes safetensors of it"
+                               : "");
 }
 
 /* ---- binding ---- */
