@@ -140,6 +140,10 @@ fuzz-programs: $(FUZZ_BIN)
 test-gpu: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) all test-programs gpu-objects
 	@tests/run $(BUILD) gpu
+# With packages too large for every run: schemathesis over openapi.yaml.
+test-clients: deps
+	@$(MAKE) --no-print-directory -j$(JOBS) all
+	@tests/clients/schema $(BUILD)
 test-programs: $(TEST_BIN)
 gpu-objects: $(UNDER_TEST)
 	@mkdir -p $(BUILD)/tests/backend $(BUILD)/tests/gpu
@@ -174,7 +178,7 @@ bundle: all
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/lib' -Wl,--disable-new-dtags -o $(BUNDLE)/rodimus $(BUILD)/server/main.o $(BUILD)/libserver.a $(BUILD)/librodimus.a $(LDLIBS)
 
 force:
-.PHONY: bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers
+.PHONY: test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
 -include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d
