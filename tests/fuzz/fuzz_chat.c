@@ -1,0 +1,48 @@
+/* Any file beside a model as its chat format: a table, a tokenizer_config.json or a Jinja template, by the first byte.
+ * What is taken renders a chat whose contents stand in it as they are; what is not has a message or a note. */
+#include "engine/chat.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static struct tokenizer *open_once(void) {
+    static struct tokenizer *t;
+    struct rod_error err;
+    if (!t && tokenizer_open("config/models/tales", &t, &err)) abort();
+    return t;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    if (!size) return 0;
+    const struct tokenizer *t = open_once();
+    const char *text = (const char *)data + 1;
+    struct chat_files files = {0};
+    if (data[0] % 3 == 0) {
+        files.table = text;
+        files.table_len = size - 1;
+    } else if (data[0] % 3 == 1) {
+        files.config = text;
+        files.config_len = size - 1;
+    } else {
+        files.jinja = text;
+        files.jinja_len = size - 1;
+    }
+    struct rod_error err = {0};
+    struct chat *chat = NULL;
+    char note[320];
+    if (chat_parse(&files, t, &chat, note, sizeof note, &err)) {
+        if (chat || !err.message[0]) abort();
+        return 0;
+    }
+    if (!chat) abort(); /* this tokenizer has <role>: there is always a format */
+    const struct rod_message message = {"user", "ab<role>", 8};
+    char *out = NULL;
+    size_t len = 0;
+    if (!chat_render(chat, &message, 1, true, &out, &len, &err) && !memmem(out, len, "ab<role>", 8)) abort();
+    free(out);
+    chat_close(chat);
+    return 0;
+}
