@@ -30,6 +30,7 @@ static void engine_free(struct rod_engine *e) {
     sampler_fini(&e->sampler);
     for (int i = 0; i < 2; i++) free(e->steps[i].rows);
     free(e->segs);
+    grammar_cache_close(e->grammars);
     free(e);
 }
 
@@ -61,6 +62,8 @@ static int init_parts(struct rod_engine *e, struct rod_error *err) {
     e->segs = calloc(be->n_slots, sizeof *e->segs);
     if (!e->steps[0].rows || !e->steps[1].rows || !e->segs)
         return rod_fail(err, ROD_ENOMEM, "No memory for the rows of %u slots.", be->n_slots);
+    if (e->parts.tokenizer) rc = grammar_cache_new(e->parts.tokenizer, e->parts.V, &e->grammars, err);
+    if (rc) return rc;
     return mailbox_init(&e->mailbox, be->n_slots, e->config.max_queue, e->config.max_queue_tok, err);
 }
 
@@ -250,6 +253,12 @@ int rod_tokenize(const struct rod_engine *e, const char *text, size_t len, bool 
     const struct tokenizer_piece piece = {text, len, special};
     if (!begin) return tokenizer_encode_pieces(e->parts.tokenizer, &piece, 1, ids, n_ids, err);
     return tokenizer_encode(e->parts.tokenizer, text, len, special, ids, n_ids, err);
+}
+
+int rod_grammar_open(const struct rod_engine *e, enum rod_grammar_kind kind, const char *text, size_t len,
+                     struct rod_grammar **out, struct rod_error *err) {
+    int rc = need_tokenizer(e, err);
+    return rc ? rc : grammar_cache_open(e->grammars, kind, text, len, out, err);
 }
 
 int rod_chat_encode(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages, bool generation,

@@ -10,6 +10,7 @@
 
 #include "backend.h"
 #include "chat.h"
+#include "grammar.h"
 #include "mailbox.h"
 #include "request.h"
 #include "sampler.h"
@@ -33,6 +34,7 @@ struct work {
     size_t n_end_ids;             /* all bad words */
     int32_t *recent; /* [n_recent] the last tokens generated, newest last: as many as a bad word looks at */
     uint32_t n_recent, recent_tok; /* recent_tok: room */
+    struct grammar_walk walk;      /* where the text stands in the request's grammar */
     enum engine_lane lane;
     struct work *leader; /* the request whose state this one waits for, NULL = none */
     int32_t last;        /* the token that the next step feeds, where the host feeds it */
@@ -74,6 +76,7 @@ struct rod_engine {
     struct engine_parts parts;
     struct backend_info backend_info;
     size_t max_token_bytes;
+    struct grammar_cache *grammars; /* NULL without a tokenizer */
     struct mailbox mailbox;
     struct engine_counters counters;
     struct mailbox_event *taken;
@@ -99,6 +102,8 @@ void engine_token_take(struct rod_engine *engine, struct work *work, const struc
 void engine_token_none(struct rod_engine *engine, struct work *work, uint64_t now_ns);
 void engine_token_cancel(struct rod_engine *engine, struct work *work);
 void engine_token_fail(struct rod_engine *engine, struct work *work, const struct rod_error *error);
+/* What the grammar says it "is" or "has" becomes a sentence; returns the code. */
+int engine_token_grammar_fault(const struct rod_error *fault, struct rod_error *err);
 
 static inline void engine_count(atomic_uint_fast64_t *counter, uint64_t n) {
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);

@@ -69,7 +69,7 @@ int engine_score_prompt(struct rod_engine *e, struct work *w, const struct sched
 
 size_t engine_score_banned(struct work *w, const int32_t **ids) {
     const struct rod_request *r = w->request;
-    const bool early = w->n_generated < r->min_tokens;
+    const bool early = w->n_generated < r->min_tokens || (r->grammar && !grammar_walk_accepts(&w->walk));
     size_t n = w->n_end_ids;
     for (size_t i = 0; i < r->n_bad; i++) {
         const struct rod_ids *bad = &r->bad[i];

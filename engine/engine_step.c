@@ -149,12 +149,19 @@ static int sample(struct rod_engine *e, struct work *w, uint64_t position, const
     const struct rod_request *r = w->request;
     const int32_t *banned;
     const size_t n_banned = engine_score_banned(w, &banned);
+    const uint64_t *mask = NULL;
+    struct rod_error fault;
+    if (r->grammar && grammar_walk_mask(&w->walk, grammar_vocab(r->grammar), &mask, &fault))
+        return engine_token_grammar_fault(&fault, err);
     const struct sampler_input in = {
         .sampling = &r->sampling,
         .bias = r->bias,
         .n_bias = r->n_bias,
         .allowed = r->allowed_ids,
         .n_allowed = r->n_allowed_ids,
+        .mask = mask,
+        .also = w->end_ids,
+        .n_also = mask && grammar_walk_accepts(&w->walk) ? w->n_end_ids : 0,
         .banned = banned,
         .n_banned = n_banned,
         .counts = w->counts.n_table ? &w->counts : NULL,

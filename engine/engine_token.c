@@ -76,6 +76,20 @@ static void end_finish(struct rod_engine *e, struct work *w, enum rod_finish rea
 
 /* ---- one sampled row ---- */
 
+int engine_token_grammar_fault(const struct rod_error *fault, struct rod_error *err) {
+    if (fault->code != ROD_EINVALID) return rod_fail(err, fault->code, "%s", fault->message);
+    return rod_fail(err, ROD_EINVALID, "The structured output's grammar %s.", fault->message);
+}
+
+static int grammar_follow(struct work *w, const struct tokenizer *tokenizer, int32_t id, struct rod_error *err) {
+    size_t len = 0;
+    bool special = false;
+    const char *bytes = tokenizer_bytes(tokenizer, id, &len, &special);
+    struct rod_error fault;
+    int rc = bytes && !special ? grammar_walk_push(&w->walk, bytes, len, &fault) : 0;
+    return rc ? engine_token_grammar_fault(&fault, err) : 0;
+}
+
 static bool contains(const int32_t *ids, size_t n, int32_t id) {
     for (size_t i = 0; i < n; i++)
         if (ids[i] == id) return true;
@@ -124,12 +138,22 @@ void engine_token_take(struct rod_engine *e, struct work *w, const struct sample
     w->n_generated++;
     if (w->recent_tok) remember(w, picked->id);
     if (w->counts.n_table) sampler_counts_add(&w->counts, picked->id, 1);
+    bool finished = false;
+    if (r->grammar && !is_stop) { /* a stop id is no part of the grammar's text */
+        if (grammar_follow(w, parts->tokenizer, picked->id, &err)) {
+            engine_token_fail(e, w, &err);
+            return;
+        }
+        finished = grammar_walk_finished(&w->walk);
+    }
     int match = text_push(&w->text, picked->id, !r->keep_special && !is_stop, w->n_generated > r->min_tokens);
     if (send_delta(e, w, picked)) {
         rod_fail(&err, ROD_ENOMEM, "No memory for the next token.");
         engine_token_fail(e, w, &err);
     } else if (match >= 0) {
         end_finish(e, w, ROD_FINISH_STOP, match, -1);
+    } else if (finished) {
+        end_finish(e, w, ROD_FINISH_STOP, -1, -1);
     } else if (is_stop) {
         end_finish(e, w, ROD_FINISH_STOP, -1, picked->id);
     } else if (w->n_generated == r->max_tokens) {

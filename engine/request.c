@@ -36,6 +36,7 @@ void rod_request_free(struct rod_request *request) {
     free(request->allowed_ids);
     for (size_t i = 0; i < request->n_bad; i++) free(request->bad[i].ids);
     free(request->bad);
+    rod_grammar_close(request->grammar);
     free(request);
 }
 

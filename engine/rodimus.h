@@ -154,6 +154,22 @@ int rod_chat_render(const struct rod_engine *engine, const struct rod_message *m
 int rod_fim_encode(const struct rod_engine *engine, const char *before, size_t n_before, const char *after,
                    size_t n_after, int32_t **ids, size_t *n_ids, struct rod_error *err);
 
+/* ---- structured output: what a request's text must look like ---- */
+enum rod_grammar_kind {
+    ROD_GRAMMAR_JSON_OBJECT, /* any JSON object; no text */
+    ROD_GRAMMAR_JSON_SCHEMA, /* a JSON Schema, as JSON */
+    ROD_GRAMMAR_REGEX,       /* the whole output matches */
+    ROD_GRAMMAR_CHOICE,      /* one of a JSON array of strings */
+    ROD_GRAMMAR_EBNF         /* a grammar in the GBNF dialect */
+};
+struct rod_grammar;
+/* Compiles a text, or finds it compiled: mostly under a millisecond, at most a second or two. ROD_EINVALID: it cannot
+ * be honoured; the message goes on from the field's name ("has the keyword ..."). Any thread. */
+int rod_grammar_open(const struct rod_engine *engine, enum rod_grammar_kind kind, const char *text, size_t len,
+                     struct rod_grammar **out, struct rod_error *err);
+struct rod_grammar *rod_grammar_share(struct rod_grammar *grammar); /* one more owner; NULL gives NULL */
+void rod_grammar_close(struct rod_grammar *grammar);                /* of each owner; also after the engine's close */
+
 /* ---- requests ---- */
 struct rod_bias {
     int32_t id;
@@ -200,8 +216,9 @@ struct rod_request { /* make with rod_request_new; every pointer malloc'd and ow
     int32_t n_prompt_logprobs; /* the same for the prompt's tokens but the first: ROD_EVENT_PROMPT brings them */
     size_t same_before; /* in rod_submit_all: the request so many places before has the same prompt; 0 = none. Where the
                            device can, its state after the prompt is copied and the prompt is not read again */
-    uint64_t queue_timeout_ns; /* 0 = none: ROD_ETIMEDOUT if no slot by then */
-    void *user;                /* comes back with every event */
+    struct rod_grammar *grammar; /* NULL = any text; the request ends where nothing may follow */
+    uint64_t queue_timeout_ns;   /* 0 = none: ROD_ETIMEDOUT if no slot by then */
+    void *user;                  /* comes back with every event */
 };
 /* calloc + the defaults of wire.md (temperature 1, max_tokens 16 ...) and a random seed */
 struct rod_request *rod_request_new(void);

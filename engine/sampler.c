@@ -165,16 +165,44 @@ static double logprobs(const struct sampler *s, const float *logits, float max, 
 
 /* ---- adjustments ---- */
 
-/* Bias, bans and penalties on a copy; the raw logits themselves when there is nothing to do. */
+/* The logits that a mask allows; the others become -INFINITY. */
+static void copy_masked(float *x, const float *logits, uint32_t V, const struct sampler_input *in) {
+    for (uint32_t i = 0; i < V; i += 64) {
+        const uint64_t word = in->mask[i / 64];
+        const uint32_t n = V - i < 64 ? V - i : 64;
+        if (word == UINT64_MAX) {
+            memcpy(x + i, logits + i, n * sizeof *x);
+            continue;
+        }
+        for (uint32_t k = 0; k < n; k++) x[i + k] = -INFINITY;
+        for (uint64_t left = word; left; left &= left - 1) {
+            const uint32_t k = (uint32_t)__builtin_ctzll(left);
+            x[i + k] = logits[i + k];
+        }
+    }
+    for (size_t i = 0; i < in->n_also; i++) x[in->also[i]] = logits[in->also[i]];
+}
+
+static bool masked_out(const struct sampler_input *in, int32_t id) {
+    if (!in->mask || (in->mask[id / 64] >> (id % 64) & 1)) return false;
+    for (size_t i = 0; i < in->n_also; i++)
+        if (in->also[i] == id) return false;
+    return true;
+}
+
+/* Mask, bias, bans and penalties on a copy; the raw logits themselves when there is nothing to do. */
 static const float *adjusted(struct sampler *s, const struct sampler_input *in, const float *logits) {
     const struct rod_sampling *sp = in->sampling;
     const struct sampler_counts *c = in->counts;
     bool penalties = c && c->n && sampler_needs_counts(sp);
-    if (!in->n_bias && !in->n_banned && !in->n_allowed && !penalties) return logits;
+    if (!in->n_bias && !in->n_banned && !in->n_allowed && !in->mask && !penalties) return logits;
     float *x = s->logits;
     if (in->n_allowed) {
         for (uint32_t i = 0; i < s->V; i++) x[i] = -INFINITY;
-        for (size_t i = 0; i < in->n_allowed; i++) x[in->allowed[i]] = logits[in->allowed[i]];
+        for (size_t i = 0; i < in->n_allowed; i++)
+            if (!masked_out(in, in->allowed[i])) x[in->allowed[i]] = logits[in->allowed[i]];
+    } else if (in->mask) {
+        copy_masked(x, logits, s->V, in);
     } else {
         memcpy(x, logits, s->V * sizeof *x);
     }
@@ -394,8 +422,9 @@ int sampler_check(enum sampler_status status, struct rod_error *err) {
     case SAMPLER_NAN:
         return rod_fail(err, ROD_EINTERNAL, "A logit of this request is not a number: its state is broken.");
     case SAMPLER_FORBIDDEN:
-        return rod_fail(err, ROD_EINVALID,
-                        "Every token is forbidden by logit_bias, allowed_token_ids, bad_words or min_tokens.");
+        return rod_fail(
+            err, ROD_EINVALID,
+            "Every token is forbidden by logit_bias, allowed_token_ids, bad_words, min_tokens or the grammar.");
     case SAMPLER_INFINITE: return rod_fail(err, ROD_EINVALID, "The penalties make a logit infinite.");
     }
     return rod_fail(err, ROD_EINTERNAL, "A token has no known status.");

@@ -1,11 +1,11 @@
 /* sampler.h - from a row of logits to the next token.
  *
- * Order: log-probabilities from the raw logits; then allowed ids, logit_bias, banned ids, repetition, frequency and
- * presence penalties, temperature, top_k, min_p, top_p, typical_p (each over what the one before left), one draw. The
- * draw goes through what is left in order of id. Who owns what: a sampler is scratch space for one row at a time;
- * counts belong to a request. Threads: the engine thread (counts are filled by the submitting thread before). No
- * allocation after init. Invariant: the token is a function of this row's logits, the request, its history and (seed,
- * position) alone: every sum has one fixed order, whatever shares the batch.
+ * Order: log-probabilities from the raw logits; then a grammar's mask, allowed ids, logit_bias, banned ids, repetition,
+ * frequency and presence penalties, temperature, top_k, min_p, top_p, typical_p (each over what the one before left),
+ * one draw. The draw goes through what is left in order of id. Who owns what: a sampler is scratch space for one row at
+ * a time; counts belong to a request. Threads: the engine thread (counts are filled by the submitting thread before).
+ * No allocation after init. Invariant: the token is a function of this row's logits, the request, its history and
+ * (seed, position) alone: every sum has one fixed order, whatever shares the batch.
  */
 #ifndef SAMPLER_H
 #define SAMPLER_H
@@ -47,7 +47,10 @@ struct sampler_input {
     const struct rod_bias *bias;
     size_t n_bias;
     const int32_t *allowed;
-    size_t n_allowed; /* nothing else is chosen; 0 = all */
+    size_t n_allowed;     /* nothing else is chosen; 0 = all */
+    const uint64_t *mask; /* of a grammar, a bit for each id, 64 a word: nothing else is chosen; NULL = all */
+    const int32_t *also;  /* beyond the mask: end and stop ids where the grammar may end */
+    size_t n_also;
     const int32_t *banned;
     size_t n_banned;                     /* never chosen: end and stop ids before min_tokens, ends of bad words */
     const struct sampler_counts *counts; /* NULL = empty */

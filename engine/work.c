@@ -38,7 +38,7 @@ static int init_recent(struct work *w, struct rod_error *err) {
 
 /* What a device that samples cannot do by itself. */
 static bool needs_logits(const struct rod_request *r) {
-    return r->n_prompt_logprobs >= 0 || r->n_allowed_ids || r->n_bad || r->max_tokens == 0;
+    return r->n_prompt_logprobs >= 0 || r->n_allowed_ids || r->n_bad || r->grammar || r->max_tokens == 0;
 }
 
 int work_new(const struct rod_engine *e, struct rod_request *request, struct work **out, struct rod_error *err) {
@@ -46,6 +46,7 @@ int work_new(const struct rod_engine *e, struct rod_request *request, struct wor
     if (!w) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
     w->request = request;
     w->lane = e->parts.ops->launch && needs_logits(request) ? LANE_HOST : LANE_FIRST;
+    if (request->grammar) grammar_walk_init(&w->walk, grammar_of(request->grammar));
     int rc = text_init(&w->text, e->parts.tokenizer, e->max_token_bytes, request, err);
     if (!rc) rc = init_counts(w, &e->parts, err);
     if (!rc) rc = init_end_ids(w, &e->parts, err);
@@ -75,6 +76,7 @@ int work_new(const struct rod_engine *e, struct rod_request *request, struct wor
 }
 
 void work_free(struct work *w) {
+    grammar_walk_fini(&w->walk);
     rod_request_free(w->request);
     text_fini(&w->text);
     sampler_counts_fini(&w->counts);

@@ -1,0 +1,219 @@
+/* grammar.c - a text of any kind to an automaton, and the cache of those that requests share.
+ *
+ * The cache keeps every grammar that a request holds, and of the others the latest, up to a count and a sum of memory.
+ * Compiling runs outside the lock: two threads may compile the same text, and the second takes the first one's. */
+#include "grammar_internal.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KEEP_UNUSED = 32 };
+#define KEEP_BYTES ((size_t)128 << 20) /* of unused ones together */
+
+struct rod_grammar {
+    struct grammar_cache *cache;
+    struct rod_grammar *prev, *next; /* the latest first */
+    struct grammar *grammar;
+    enum rod_grammar_kind kind;
+    char *text;
+    size_t len, users;
+};
+
+struct grammar_cache {
+    pthread_mutex_t lock;
+    const struct tokenizer *tokenizer;
+    struct vocab *vocab; /* made for the first grammar */
+    struct rod_grammar *head, *tail;
+    uint32_t V;
+    bool closed;
+};
+
+/* ---- compiling ---- */
+
+int grammar_compile(enum rod_grammar_kind kind, const char *text, size_t len, struct grammar **out,
+                    struct rod_error *err) {
+    if (len > GRAMMAR_MAX_TEXT)
+        return rod_fail(err, ROD_EINVALID, "has %zu bytes; the limit is %u", len, GRAMMAR_MAX_TEXT);
+    struct rod_error own;
+    if (!err) err = &own;
+    struct ir ir;
+    struct grammar *g = calloc(1, sizeof *g);
+    int rc = ir_init(&ir, err);
+    if (!g && !rc) rc = rod_fail(err, ROD_ENOMEM, "took more memory than there is");
+    if (!rc) {
+        uint32_t whole = IR_NOTHING;
+        switch (kind) {
+        case ROD_GRAMMAR_JSON_OBJECT: whole = ir_json_object(&ir); break;
+        case ROD_GRAMMAR_JSON_SCHEMA: ir_schema(&ir, text, len); break;
+        case ROD_GRAMMAR_REGEX: whole = ir_regex(&ir, text, len, false); break;
+        case ROD_GRAMMAR_CHOICE: ir_choice(&ir, text, len); break;
+        case ROD_GRAMMAR_EBNF: ir_ebnf(&ir, text, len); break;
+        }
+        if (!ir.rc && whole != IR_NOTHING) ir.rules[0] = whole;
+        rc = ir.rc;
+    }
+    if (!rc) rc = gram_build(g, &ir, err);
+    if (!rc) rc = gram_start(g, err);
+    if (!rc && g->found.states[GRAM_START].n == 0) rc = rod_fail(err, ROD_EINVALID, "matches the empty text alone");
+    ir_fini(&ir);
+    if (rc)
+        grammar_free(g);
+    else
+        *out = g;
+    return rc;
+}
+
+void grammar_free(struct grammar *g) {
+    if (!g) return;
+    gram_stop(g);
+    free(g->nodes);
+    free(g->depth);
+    free(g->rules);
+    free(g);
+}
+
+size_t grammar_bytes(const struct grammar *g) { return g->n_nodes * (sizeof *g->nodes + 1) + g->found.bytes; }
+
+/* ---- the cache; what says "locked" is called with its lock ---- */
+
+int grammar_cache_new(const struct tokenizer *tokenizer, uint32_t V, struct grammar_cache **out,
+                      struct rod_error *err) {
+    struct grammar_cache *c = calloc(1, sizeof *c);
+    if (!c || pthread_mutex_init(&c->lock, NULL)) {
+        free(c);
+        return rod_fail(err, ROD_ENOMEM, "No memory for the grammars.");
+    }
+    c->tokenizer = tokenizer;
+    c->V = V;
+    *out = c;
+    return 0;
+}
+
+static void unlink_locked(struct grammar_cache *c, struct rod_grammar *s) {
+    *(s->prev ? &s->prev->next : &c->head) = s->next;
+    *(s->next ? &s->next->prev : &c->tail) = s->prev;
+    s->prev = s->next = NULL;
+}
+
+static void link_locked(struct grammar_cache *c, struct rod_grammar *s) {
+    s->prev = NULL;
+    s->next = c->head;
+    *(c->head ? &c->head->prev : &c->tail) = s;
+    c->head = s;
+}
+
+static void free_shared(struct rod_grammar *s) {
+    grammar_free(s->grammar);
+    free(s->text);
+    free(s);
+}
+
+/* Drops unused ones from the oldest on until few enough are left; all of them once the cache is closed. */
+static void drop_locked(struct grammar_cache *c) {
+    size_t n = 0, bytes = 0;
+    for (struct rod_grammar *s = c->head, *next; s; s = next) {
+        next = s->next;
+        if (s->users) continue;
+        n++;
+        bytes += s->len + grammar_bytes(s->grammar);
+        if (!c->closed && n <= KEEP_UNUSED && bytes <= KEEP_BYTES) continue;
+        unlink_locked(c, s);
+        free_shared(s);
+    }
+}
+
+/* Unlocks; frees the cache if nobody needs it any more. */
+static void leave(struct grammar_cache *c) {
+    drop_locked(c);
+    bool gone = c->closed && !c->head;
+    pthread_mutex_unlock(&c->lock);
+    if (!gone) return;
+    vocab_free(c->vocab);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+void grammar_cache_close(struct grammar_cache *c) {
+    if (!c) return;
+    pthread_mutex_lock(&c->lock);
+    c->closed = true;
+    leave(c);
+}
+
+static struct rod_grammar *find_locked(struct grammar_cache *c, enum rod_grammar_kind kind, const char *text,
+                                       size_t len) {
+    for (struct rod_grammar *s = c->head; s; s = s->next)
+        if (s->kind == kind && s->len == len && (len == 0 || memcmp(s->text, text, len) == 0)) return s;
+    return NULL;
+}
+
+/* One more user; NULL if there is none such. */
+static struct rod_grammar *take(struct grammar_cache *c, enum rod_grammar_kind kind, const char *text, size_t len,
+                                struct rod_grammar *made) {
+    pthread_mutex_lock(&c->lock);
+    struct rod_grammar *s = find_locked(c, kind, text, len);
+    if (s)
+        unlink_locked(c, s);
+    else
+        s = made;
+    if (s) {
+        link_locked(c, s);
+        s->users++;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return s;
+}
+
+static int need_vocab(struct grammar_cache *c, struct rod_error *err) {
+    pthread_mutex_lock(&c->lock);
+    int rc = c->vocab ? 0 : vocab_new(c->tokenizer, c->V, &c->vocab, err);
+    pthread_mutex_unlock(&c->lock);
+    return rc;
+}
+
+int grammar_cache_open(struct grammar_cache *c, enum rod_grammar_kind kind, const char *text, size_t len,
+                       struct rod_grammar **out, struct rod_error *err) {
+    int rc = need_vocab(c, err);
+    if (rc) return rc;
+    *out = take(c, kind, text, len, NULL);
+    if (*out) return 0;
+    struct rod_grammar *s = calloc(1, sizeof *s);
+    char *copy = malloc(len + 1);
+    rc = s && copy ? 0 : rod_fail(err, ROD_ENOMEM, "No memory for a grammar.");
+    if (!rc) rc = grammar_compile(kind, text, len, &s->grammar, err);
+    if (rc) {
+        free(copy);
+        free(s);
+        return rc;
+    }
+    if (len) memcpy(copy, text, len);
+    s->cache = c;
+    s->kind = kind;
+    s->text = copy;
+    s->len = len;
+    *out = take(c, kind, text, len, s);
+    if (*out != s) free_shared(s);
+    return 0;
+}
+
+struct rod_grammar *rod_grammar_share(struct rod_grammar *s) {
+    if (!s) return NULL;
+    pthread_mutex_lock(&s->cache->lock);
+    s->users++;
+    pthread_mutex_unlock(&s->cache->lock);
+    return s;
+}
+
+void rod_grammar_close(struct rod_grammar *s) {
+    if (!s) return;
+    struct grammar_cache *c = s->cache;
+    pthread_mutex_lock(&c->lock);
+    s->users--;
+    leave(c);
+}
+
+struct grammar *grammar_of(const struct rod_grammar *s) {
+    return s->grammar;
+}
+const struct vocab *grammar_vocab(const struct rod_grammar *s) { return s->cache->vocab; }

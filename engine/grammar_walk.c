@@ -1,0 +1,347 @@
+/* grammar_walk.c - the states of a grammar, found when a walk reaches them.
+ *
+ * A state is the set of all places where the text so far may stand. To read a byte: every place whose node takes it
+ * moves on, and what is reached without a byte (choices, calls, ends of rules) is followed until all lead to nodes that
+ * take bytes. A place from which the end is more than GRAMMAR_MAX_DEPTH calls deep is not taken, so no way leads into a
+ * nesting that could not be closed again. */
+#include "grammar_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEEN_SLOTS = 8192, MAX_SEEN = SEEN_SLOTS / 2 };
+
+/* ---- growing arrays and tables ---- */
+
+static int no_memory(struct rod_error *err) {
+    return rod_fail(err, ROD_ENOMEM, "No memory for the states of a grammar.");
+}
+static int too_ambiguous(struct rod_error *err) {
+    return rod_fail(err, ROD_EINVALID, "is too ambiguous: a text can be read in too many ways");
+}
+
+static bool room(struct gram_states *s, void **items, uint32_t *cap, uint32_t used, uint32_t n, size_t item_bytes) {
+    if (n <= *cap - used) return true;
+    uint32_t want = *cap ? *cap : 64;
+    while (want - used < n) {
+        if (want > UINT32_MAX / 2) return false;
+        want *= 2;
+    }
+    void *more = realloc(*items, want * item_bytes);
+    if (!more) return false;
+    s->bytes += (want - *cap) * item_bytes;
+    *items = more;
+    *cap = want;
+    return true;
+}
+
+static bool table_room(struct gram_states *s, struct gram_table *t, uint32_t used, const uint32_t *hashes,
+                       size_t stride_bytes) {
+    if (used * 2 < t->n_slots) return true;
+    uint32_t n = t->n_slots ? t->n_slots * 2 : 256;
+    uint32_t *slots = calloc(n, sizeof *slots);
+    if (!slots) return false;
+    for (uint32_t i = 0; i < used; i++) {
+        uint32_t hash;
+        memcpy(&hash, (const char *)hashes + i * stride_bytes, sizeof hash);
+        uint32_t at = hash & (n - 1);
+        while (slots[at]) at = (at + 1) & (n - 1);
+        slots[at] = i + 1;
+    }
+    free(t->slots);
+    s->bytes += (n - t->n_slots) * sizeof *slots;
+    t->slots = slots;
+    t->n_slots = n;
+    return true;
+}
+
+static uint32_t mix(uint32_t a, uint32_t b) {
+    uint32_t x = (a ^ 0x9E3779B9u) * 0x85EBCA6Bu ^ b;
+    x = (x ^ x >> 15) * 0xC2B2AE35u;
+    return x ^ x >> 13;
+}
+
+/* ---- frames ---- */
+
+static bool frame_table_room(struct gram_states *s) {
+    struct gram_table *t = &s->frame_table;
+    if (s->n_frames * 2 < t->n_slots) return true;
+    uint32_t *hashes = malloc((s->n_frames + 1) * sizeof *hashes);
+    if (!hashes) return false;
+    for (uint32_t i = 0; i < s->n_frames; i++) hashes[i] = mix(s->frames[i].node, s->frames[i].below);
+    bool ok = table_room(s, t, s->n_frames, hashes, sizeof *hashes);
+    free(hashes);
+    return ok;
+}
+
+static int push_frame(struct gram_states *s, uint32_t node, uint32_t below, uint32_t *out, struct rod_error *err) {
+    void *items = s->frames;
+    bool ok = room(s, &items, &s->cap_frames, s->n_frames, 1, sizeof *s->frames);
+    s->frames = items;
+    if (!ok || !frame_table_room(s)) return no_memory(err);
+    struct gram_table *t = &s->frame_table;
+    uint32_t at = mix(node, below) & (t->n_slots - 1);
+    for (; t->slots[at]; at = (at + 1) & (t->n_slots - 1)) {
+        const struct gram_frame *f = &s->frames[t->slots[at] - 1];
+        if (f->node != node || f->below != below) continue;
+        *out = t->slots[at] - 1;
+        return 0;
+    }
+    *out = s->n_frames;
+    s->frames[s->n_frames++] = (struct gram_frame){node, below, s->n_frames ? s->frames[below].depth + 1 : 0};
+    t->slots[at] = *out + 1;
+    return 0;
+}
+
+/* ---- states ---- */
+
+static int compare_places(const void *a, const void *b) {
+    const struct gram_place *x = a, *y = b;
+    if (x->node != y->node) return x->node < y->node ? -1 : 1;
+    return x->stack < y->stack ? -1 : x->stack > y->stack;
+}
+
+/* The state with these places, found or new. Sorts them. */
+static int intern(struct grammar *g, struct gram_place *places, uint32_t n, bool accepts, uint32_t *out,
+                  struct rod_error *err) {
+    struct gram_states *s = &g->found;
+    if (n > 1) qsort(places, n, sizeof *places, compare_places);
+    uint32_t hash = accepts;
+    for (uint32_t i = 0; i < n; i++) hash = mix(mix(hash, places[i].node), places[i].stack);
+    void *items = s->states;
+    uint32_t cap = s->cap_states;
+    bool ok = room(s, &items, &s->cap_states, s->n_states, 1, sizeof *s->states);
+    s->states = items;
+    if (ok && cap != s->cap_states) {
+        uint32_t *next = realloc(s->next, (size_t)s->cap_states * g->n_classes * sizeof *next);
+        if (next) {
+            s->next = next;
+            s->bytes += (size_t)(s->cap_states - cap) * g->n_classes * sizeof *next;
+        } else {
+            s->cap_states = cap;
+            ok = false;
+        }
+    }
+    items = s->places;
+    ok = ok && room(s, &items, &s->cap_places, s->n_places, n, sizeof *s->places);
+    s->places = items;
+    if (!ok || !table_room(s, &s->state_table, s->n_states, s->states ? &s->states->hash : NULL, sizeof *s->states))
+        return no_memory(err);
+    struct gram_table *t = &s->state_table;
+    uint32_t at = hash & (t->n_slots - 1);
+    for (; t->slots[at]; at = (at + 1) & (t->n_slots - 1)) {
+        const struct gram_state *st = &s->states[t->slots[at] - 1];
+        if (st->hash != hash || st->n != n || st->accepts != accepts) continue;
+        if (n && memcmp(s->places + st->first, places, n * sizeof *places) != 0) continue;
+        *out = t->slots[at] - 1;
+        return 0;
+    }
+    if (n) memcpy(s->places + s->n_places, places, n * sizeof *places);
+    *out = s->n_states;
+    s->states[s->n_states] = (struct gram_state){.first = s->n_places, .n = n, .hash = hash, .accepts = accepts};
+    s->n_places += n;
+    for (uint32_t c = 0; c < g->n_classes; c++) s->next[(size_t)s->n_states * g->n_classes + c] = GRAM_UNKNOWN;
+    t->slots[at] = ++s->n_states;
+    return 0;
+}
+
+/* ---- one transition ---- */
+
+static void begin(struct grammar *g) {
+    if (++g->turn == 0) { /* after 2^32 transitions old marks would look new */
+        memset(g->seen, 0, SEEN_SLOTS * sizeof *g->seen);
+        g->turn = 1;
+    }
+    g->n_todo = g->n_out = g->n_seen = 0;
+    g->accepts = false;
+}
+
+/* To be followed, unless it was already or its end is too deep. */
+static int visit(struct grammar *g, uint32_t node, uint32_t stack, struct rod_error *err) {
+    if (g->depth[node] == UINT8_MAX) return 0;
+    if (g->depth[node] + g->found.frames[stack].depth > GRAMMAR_MAX_DEPTH) return 0;
+    uint32_t at = mix(node, stack) & (SEEN_SLOTS - 1);
+    for (; g->seen[at].turn == g->turn; at = (at + 1) & (SEEN_SLOTS - 1))
+        if (g->seen[at].node == node && g->seen[at].stack == stack) return 0;
+    if (g->n_seen++ == MAX_SEEN || g->work++ == GRAMMAR_MAX_WORK) return too_ambiguous(err);
+    g->seen[at] = (struct gram_seen){node, stack, g->turn};
+    g->todo[g->n_todo++] = (struct gram_place){node, stack};
+    return 0;
+}
+
+/* Follows what is to do; leaves the new state's places in g->out. */
+static int follow(struct grammar *g, struct rod_error *err) {
+    int rc = 0;
+    while (!rc && g->n_todo) {
+        struct gram_place p = g->todo[--g->n_todo];
+        const struct gram_node *n = &g->nodes[p.node];
+        uint32_t frame = p.stack;
+        switch (n->kind) {
+        case GRAM_RANGE:
+            if (g->n_out == GRAMMAR_MAX_PLACES) return too_ambiguous(err);
+            g->out[g->n_out++] = p;
+            break;
+        case GRAM_SPLIT:
+            rc = visit(g, n->a, p.stack, err);
+            if (!rc) rc = visit(g, n->b, p.stack, err);
+            break;
+        case GRAM_CALL:
+            if (n->b != GRAM_END_NODE) rc = push_frame(&g->found, n->b, p.stack, &frame, err);
+            if (!rc) rc = visit(g, g->rules[n->a], frame, err);
+            break;
+        case GRAM_END:
+            if (p.stack == 0)
+                g->accepts = true;
+            else
+                rc = visit(g, g->found.frames[p.stack].node, g->found.frames[p.stack].below, err);
+            break;
+        default: break;
+        }
+    }
+    return rc;
+}
+
+int gram_next(struct grammar *g, uint32_t state, uint8_t byte_class, uint32_t *next, struct rod_error *err) {
+    uint32_t *known = &g->found.next[(size_t)state * g->n_classes + byte_class];
+    if (*known != GRAM_UNKNOWN) {
+        *next = *known;
+        return 0;
+    }
+    const uint8_t byte = g->byte_of[byte_class];
+    const struct gram_state st = g->found.states[state];
+    int rc = 0;
+    begin(g);
+    g->work += st.n;
+    for (uint32_t i = 0; !rc && i < st.n; i++) {
+        struct gram_place p = g->found.places[st.first + i];
+        const struct gram_node *n = &g->nodes[p.node];
+        if (byte >= n->lo && byte <= n->hi) rc = visit(g, n->a, p.stack, err);
+    }
+    if (!rc) rc = follow(g, err);
+    if (!rc) rc = intern(g, g->out, g->n_out, g->accepts, next, err);
+    if (!rc) g->found.next[(size_t)state * g->n_classes + byte_class] = *next; /* the array may have moved */
+    return rc;
+}
+
+static void forget(struct gram_states *s) {
+    for (uint32_t i = 0; i < s->n_states; i++) free(s->states[i].mask);
+    free(s->frames);
+    free(s->places);
+    free(s->states);
+    free(s->next);
+    free(s->frame_table.slots);
+    free(s->state_table.slots);
+    *s = (struct gram_states){0};
+}
+
+/* The empty stack, the dead state and the first one. */
+static int begin_states(struct grammar *g, struct rod_error *err) {
+    uint32_t at;
+    g->found = (struct gram_states){0};
+    int rc = push_frame(&g->found, GRAM_END_NODE, 0, &at, err);
+    if (!rc) rc = intern(g, NULL, 0, false, &at, err);
+    if (rc) return rc;
+    begin(g);
+    rc = visit(g, g->rules[0], 0, err);
+    if (!rc) rc = follow(g, err);
+    return rc ? rc : intern(g, g->out, g->n_out, g->accepts, &at, err);
+}
+
+int gram_start(struct grammar *g, struct rod_error *err) {
+    g->todo = malloc(MAX_SEEN * sizeof *g->todo);
+    g->out = malloc(GRAMMAR_MAX_PLACES * sizeof *g->out);
+    g->seen = calloc(SEEN_SLOTS, sizeof *g->seen);
+    if (!g->todo || !g->out || !g->seen) return no_memory(err);
+    return begin_states(g, err);
+}
+
+void gram_stop(struct grammar *g) {
+    forget(&g->found);
+    free(g->todo);
+    free(g->out);
+    free(g->seen);
+}
+
+/* ---- dropping what no walk needs ---- */
+
+static int copy_stack(struct grammar *g, const struct gram_states *old, uint32_t stack, uint32_t *out,
+                      struct rod_error *err) {
+    uint32_t path[GRAMMAR_MAX_DEPTH + 1], n = 0;
+    for (; stack; stack = old->frames[stack].below) path[n++] = old->frames[stack].node;
+    int rc = 0;
+    for (*out = 0; !rc && n > 0;) rc = push_frame(&g->found, path[--n], *out, out, err);
+    return rc;
+}
+
+static int copy_state(struct grammar *g, const struct gram_states *old, uint32_t state, uint32_t *out,
+                      struct rod_error *err) {
+    const struct gram_state *st = &old->states[state];
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < st->n; i++) {
+        g->out[i].node = old->places[st->first + i].node;
+        rc = copy_stack(g, old, old->places[st->first + i].stack, &g->out[i].stack, err);
+    }
+    return rc ? rc : intern(g, g->out, st->n, st->accepts, out, err);
+}
+
+/* On an error everything stays as it was. */
+static int keep_walks(struct grammar *g, struct rod_error *err) {
+    struct gram_states old = g->found;
+    int rc = begin_states(g, err);
+    for (struct grammar_walk *w = g->walks; w && !rc; w = w->next) rc = copy_state(g, &old, w->state, &w->moved, err);
+    if (rc) {
+        forget(&g->found);
+        g->found = old;
+        return rc;
+    }
+    for (struct grammar_walk *w = g->walks; w; w = w->next) w->state = w->moved;
+    forget(&old);
+    return 0;
+}
+
+int gram_trim(struct grammar *g, struct grammar_walk *w, struct rod_error *err) {
+    if (!w->listed) { /* until now it stood at the start */
+        w->next = g->walks;
+        if (w->next) w->next->prev = w;
+        g->walks = w;
+        w->listed = true;
+    }
+    return g->found.bytes > GRAMMAR_STATE_BYTES ? keep_walks(g, err) : 0;
+}
+
+/* ---- walks ---- */
+
+void grammar_walk_init(struct grammar_walk *w, struct grammar *g) {
+    *w = (struct grammar_walk){.grammar = g, .state = GRAM_START};
+}
+
+void grammar_walk_fini(struct grammar_walk *w) {
+    if (w->listed) {
+        if (w->prev)
+            w->prev->next = w->next;
+        else
+            w->grammar->walks = w->next;
+        if (w->next) w->next->prev = w->prev;
+    }
+    *w = (struct grammar_walk){0};
+}
+
+int grammar_walk_push(struct grammar_walk *w, const char *bytes, size_t n, struct rod_error *err) {
+    struct grammar *g = w->grammar;
+    int rc = gram_trim(g, w, err);
+    uint32_t state = w->state;
+    g->work = 0;
+    for (size_t i = 0; !rc && i < n; i++) {
+        rc = gram_next(g, state, g->class_of[(unsigned char)bytes[i]], &state, err);
+        if (!rc && state == GRAM_DEAD) rc = rod_fail(err, ROD_EINVALID, "does not allow this text");
+    }
+    if (!rc) w->state = state;
+    return rc;
+}
+
+bool grammar_walk_accepts(const struct grammar_walk *w) { return w->grammar->found.states[w->state].accepts; }
+
+bool grammar_walk_finished(const struct grammar_walk *w) {
+    const struct gram_state *s = &w->grammar->found.states[w->state];
+    return s->accepts && s->n == 0;
+}
