@@ -88,7 +88,8 @@ static int push_frame(struct gram_states *s, uint32_t node, uint32_t below, uint
         return 0;
     }
     *out = s->n_frames;
-    s->frames[s->n_frames++] = (struct gram_frame){node, below, s->n_frames ? s->frames[below].depth + 1 : 0};
+    const uint32_t depth = s->n_frames ? s->frames[below].depth + 1 : 0;
+    s->frames[s->n_frames++] = (struct gram_frame){node, below, depth};
     t->slots[at] = *out + 1;
     return 0;
 }

@@ -45,6 +45,15 @@ struct openai_prompt { /* text, or ids when ids is not NULL */
     size_t n_ids;
 };
 
+struct openai_grammar { /* what the text must look like */
+    enum rod_grammar_kind kind;
+    const char *param; /* the field that asks for it; static */
+    char *text;        /* NULL = nothing is asked for */
+    size_t len;
+};
+/* response_format and structured_outputs of a request's object. out->text is the caller's, also on an error. */
+bool openai_parse_grammar(const json_t *root, struct openai_grammar *out, struct openai_error *err);
+
 struct openai_request {
     enum openai_kind kind;
     struct openai_prompt *prompts; /* completions */
@@ -61,6 +70,7 @@ struct openai_request {
     size_t n_stop;
     int32_t *stop_ids;
     size_t n_stop_ids;
+    struct openai_grammar grammar;
     uint32_t n, max_tokens, min_tokens;
     bool ignore_eos, include_stop, keep_special;
     int32_t n_logprobs; /* -1 = none */

@@ -146,7 +146,6 @@ static bool asks(const json_t *value) {
 
 static bool refuse_unavailable(const struct parse *p, enum openai_kind kind) {
     static const char *const fields[] = {"prompt_logprobs",
-                                         "structured_outputs",
                                          "guided_json",
                                          "guided_regex",
                                          "guided_choice",
@@ -174,14 +173,6 @@ static bool refuse_unavailable(const struct parse *p, enum openai_kind kind) {
     int64_t best_of = 1;
     if (!get_int(p, "best_of", 0, INT32_MAX, &best_of)) return false;
     if (best_of > 1) return bad(p, "best_of", "best_of greater than 1 is not available; use n");
-    const json_t *format = get(p, "response_format");
-    if (format) {
-        const char *type = json_string_value(json_object_get(format, "type"));
-        if (!type) return bad(p, "response_format", "response_format must be an object with a type");
-        if (strcmp(type, "text") != 0) {
-            return bad(p, "response_format", "response_format %.40s is not available in this version", type);
-        }
-    }
     const json_t *choice = get(p, "tool_choice");
     const char *named = json_string_value(choice);
     if (choice && (!named || (strcmp(named, "none") != 0 && strcmp(named, "auto") != 0))) {
@@ -506,8 +497,8 @@ int openai_parse(enum openai_kind kind, const char *body, size_t len, const stru
     if (!root) return -1;
     bool ok = check_model(&p) && refuse_unavailable(&p, kind) &&
               (kind == OPENAI_CHAT ? parse_messages(&p, &out->messages, &out->n_messages) : parse_prompts(&p, out)) &&
-              parse_suffix(&p, out) && parse_sampling(&p, out) && parse_limits(&p, out) && parse_logprobs(&p, out) &&
-              parse_stream(&p, out);
+              parse_suffix(&p, out) && parse_sampling(&p, out) && openai_parse_grammar(root, &out->grammar, err) &&
+              parse_limits(&p, out) && parse_logprobs(&p, out) && parse_stream(&p, out);
     json_decref(root);
     if (!ok) openai_request_fini(out);
     return ok ? 0 : -1;
@@ -524,6 +515,7 @@ void openai_request_fini(struct openai_request *r) {
     for (size_t i = 0; i < r->n_stop; i++) free(r->stop[i]);
     free(r->stop);
     free(r->stop_ids);
+    free(r->grammar.text);
     free(r->bias);
     *r = (struct openai_request){0};
 }

@@ -47,6 +47,7 @@ struct turn {
     uv_work_t work;
     struct turn_prompt *prompts;
     size_t n_prompts;
+    struct rod_grammar *grammar; /* NULL = any text */
     struct turn_choice *choices;
     uint32_t n_choices, n_open;
     bool working, left, over, streaming, stream, slow; /* over: answered; streaming: the stream has begun; slow: cut */
@@ -79,6 +80,7 @@ static void free_turn(struct turn *t) {
     free(t->prompts);
     free(t->choices);
     openai_request_fini(&t->request);
+    rod_grammar_close(t->grammar);
     buf_fini(&t->prefix);
     buf_fini(&t->frame);
     free(t->body);
@@ -430,6 +432,18 @@ static int encode(struct turn *t, size_t i, struct rod_error *err) {
 }
 
 /* Parses and encodes; on the pool when the body is long. Touches nothing but the turn and what is constant. */
+/* Compiles what the text must look like; the error names the field. */
+static int open_grammar(struct turn *t, struct rod_error *err) {
+    const struct openai_grammar *g = &t->request.grammar;
+    struct rod_error fault = {0};
+    if (!g->text) return 0;
+    int rc = rod_grammar_open(t->server->engine, g->kind, g->text, g->len, &t->grammar, &fault);
+    if (rc == ROD_EINVALID) rod_fail(err, rc, "%s %s", g->param, fault.message);
+    if (rc && rc != ROD_EINVALID) *err = fault;
+    if (rc) snprintf(err->param, sizeof err->param, "%s", g->param);
+    return rc;
+}
+
 static void prepare(struct turn *t) {
     struct server *s = t->server;
     struct rod_error rod = {0};
@@ -440,7 +454,7 @@ static void prepare(struct turn *t) {
     struct openai_request *q = &t->request;
     t->n_prompts = t->kind == OPENAI_CHAT ? 1 : q->n_prompts;
     t->prompts = calloc(t->n_prompts, sizeof *t->prompts);
-    int rc = t->prompts ? 0 : rod_fail(&rod, ROD_ENOMEM, "out of memory");
+    int rc = t->prompts ? open_grammar(t, &rod) : rod_fail(&rod, ROD_ENOMEM, "out of memory");
     if (!t->prompts) t->n_prompts = 0;
     for (size_t i = 0; !rc && i < t->n_prompts; i++) {
         rc = encode(t, i, &rod);
@@ -512,6 +526,7 @@ static struct rod_request *engine_request(struct turn *t, struct turn_choice *c)
     r->include_stop = q->include_stop;
     r->keep_special = q->keep_special;
     r->n_logprobs = q->n_logprobs;
+    r->grammar = rod_grammar_share(t->grammar);
     r->queue_timeout_ns = t->server->config.request_timeout_ms * 1000000;
     r->user = c;
     if (ok && (r->stop || !q->n_stop)) return r;
@@ -570,6 +585,12 @@ static void on_work_done(uv_work_t *work, int status) {
     maybe_free(t);
 }
 
+/* A grammar may take long to compile, however short its text. */
+static bool may_have_grammar(const struct turn *t) {
+    return t->body && (memmem(t->body, t->body_len, "response_format", 15) ||
+                       memmem(t->body, t->body_len, "structured_outputs", 18));
+}
+
 void turn_start(struct exchange *x, enum openai_kind kind) {
     struct server *s = x->server;
     struct turn *t = calloc(1, sizeof *t);
@@ -590,7 +611,8 @@ void turn_start(struct exchange *x, enum openai_kind kind) {
     t->started_ns = t->sent_ns = http_started_ns(x->http);
     t->body = http_take_body(x->http, &t->body_len);
     t->work.data = t;
-    if (t->body_len > SERVER_INLINE_BYTES && uv_queue_work(s->loop, &t->work, on_work, on_work_done) == 0) {
+    const bool slow = t->body_len > SERVER_INLINE_BYTES || may_have_grammar(t);
+    if (slow && uv_queue_work(s->loop, &t->work, on_work, on_work_done) == 0) {
         t->working = true;
         return;
     }

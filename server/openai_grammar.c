@@ -1,0 +1,114 @@
+/* openai_grammar.c - response_format and structured_outputs: which field asks for which grammar. Whether the grammar
+ * can be honoured is the engine's to say. */
+#include "openai.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool bad(struct openai_error *err, const char *param, const char *message) {
+    openai_error_set(err, 400, "invalid_request_error", "", param, "%s %s", param, message);
+    return false;
+}
+
+static bool take(struct openai_grammar *out, enum rod_grammar_kind kind, const char *param, const json_t *value,
+                 struct openai_error *err) {
+    char *text = json_is_string(value) ? malloc(json_string_length(value) + 1)
+                                       : json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+    if (!text) {
+        openai_error_set(err, 500, "server_error", "out_of_memory", "", "out of memory");
+        return false;
+    }
+    if (json_is_string(value)) memcpy(text, json_string_value(value), json_string_length(value) + 1);
+    *out = (struct openai_grammar){.kind = kind, .param = param, .text = text};
+    out->len = json_is_string(value) ? json_string_length(value) : strlen(text);
+    return true;
+}
+
+static const json_t *get(const json_t *object, const char *name) {
+    const json_t *value = json_object_get(object, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+static bool json_object_wanted(struct openai_grammar *out, const char *param, struct openai_error *err) {
+    json_t *none = json_string("");
+    bool ok = take(out, ROD_GRAMMAR_JSON_OBJECT, param, none, err);
+    json_decref(none);
+    return ok;
+}
+
+/* {"type": "json_schema", "json_schema": {"name", "schema", "strict"}}: honoured as a whole, strict or not. */
+static bool parse_format(const json_t *format, struct openai_grammar *out, struct openai_error *err) {
+    if (!json_is_object(format)) return bad(err, "response_format", "must be an object");
+    const char *type = json_string_value(get(format, "type"));
+    if (!type) return bad(err, "response_format", "must have a type: text, json_object or json_schema");
+    if (strcmp(type, "text") == 0) return true;
+    if (strcmp(type, "json_object") == 0) return json_object_wanted(out, "response_format", err);
+    if (strcmp(type, "json_schema") != 0)
+        return bad(err, "response_format", "has a type that is none of text, json_object and json_schema");
+    const json_t *named = get(format, "json_schema");
+    if (!json_is_object(named)) return bad(err, "response_format", "of type json_schema needs the object json_schema");
+    const json_t *schema = get(named, "schema");
+    if (!json_is_object(schema) && !json_is_boolean(schema))
+        return bad(err, "response_format", "needs json_schema.schema, a JSON Schema");
+    return take(out, ROD_GRAMMAR_JSON_SCHEMA, "response_format", schema, err);
+}
+
+static bool parse_structured(const json_t *fields, struct openai_grammar *out, struct openai_error *err) {
+    static const struct {
+        const char *name, *param;
+        enum rod_grammar_kind kind;
+    } known[] = {{"json", "structured_outputs.json", ROD_GRAMMAR_JSON_SCHEMA},
+                 {"regex", "structured_outputs.regex", ROD_GRAMMAR_REGEX},
+                 {"choice", "structured_outputs.choice", ROD_GRAMMAR_CHOICE},
+                 {"grammar", "structured_outputs.grammar", ROD_GRAMMAR_EBNF},
+                 {"json_object", "structured_outputs.json_object", ROD_GRAMMAR_JSON_OBJECT}};
+    enum { N_KNOWN = sizeof known / sizeof *known };
+    const char *name;
+    json_t *value;
+    bool ok = true;
+    if (!json_is_object(fields)) return bad(err, "structured_outputs", "must be an object");
+    json_object_foreach((json_t *)fields, name, value) {
+        size_t k = 0;
+        while (k < N_KNOWN && strcmp(name, known[k].name) != 0) k++;
+        if (json_is_null(value) || json_is_false(value)) continue;
+        if (k == N_KNOWN)
+            return bad(err, "structured_outputs", "takes json, regex, choice, grammar and json_object, nothing else");
+        if (out->text) return bad(err, "structured_outputs", "takes one field at a time");
+        bool string = json_is_string(value);
+        switch (known[k].kind) {
+        case ROD_GRAMMAR_JSON_SCHEMA:
+            if (!string && !json_is_object(value) && !json_is_true(value))
+                return bad(err, known[k].param, "must be a JSON Schema, or one as a string");
+            break;
+        case ROD_GRAMMAR_CHOICE:
+            if (!json_is_array(value)) return bad(err, known[k].param, "must be an array of strings");
+            break;
+        case ROD_GRAMMAR_JSON_OBJECT:
+            if (!json_is_true(value)) return bad(err, known[k].param, "must be true or false");
+            break;
+        default:
+            if (!string) return bad(err, known[k].param, "must be a string");
+        }
+        ok = known[k].kind == ROD_GRAMMAR_JSON_OBJECT ? json_object_wanted(out, known[k].param, err)
+                                                      : take(out, known[k].kind, known[k].param, value, err);
+        if (!ok) return false;
+    }
+    return true;
+}
+
+bool openai_parse_grammar(const json_t *root, struct openai_grammar *out, struct openai_error *err) {
+    const json_t *format = get(root, "response_format"), *structured = get(root, "structured_outputs");
+    struct openai_grammar other = {0};
+    *out = (struct openai_grammar){0};
+    if (format && !parse_format(format, out, err)) return false;
+    if (structured && !parse_structured(structured, &other, err)) {
+        free(other.text);
+        return false;
+    }
+    if (out->text && other.text) {
+        free(other.text);
+        return bad(err, "structured_outputs", "cannot be joined with a response_format other than text");
+    }
+    if (other.text) *out = other;
+    return true;
+}
