@@ -41,9 +41,9 @@ BOTH = [
     ({"model": 7}, "model"),
     # what later versions will do: never ignored, never half done
     ({"best_of": 2}, "best_of"),
-    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"response_format": {"type": "xml"}}, "response_format"),
     ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
-    ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+    ({"structured_outputs": {"regex": "(a"}}, "structured_outputs"), ({"guided_json": {"type": "object"}}, "guided_json"),
     ({"bad_words": ["x"]}, "bad_words"), ({"allowed_token_ids": [1]}, "allowed_token_ids"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ({"truncate_prompt_tokens": 4}, "truncate_prompt_tokens"), ({"prompt_logprobs": 1}, "prompt_logprobs"),

@@ -1,0 +1,119 @@
+/* test_engine_grammar.c - requests with a grammar over fake backends, one that samples on its own and one that does
+ * not: what they say, how they end, and that others beside them say what they say alone. */
+#include "tests/engine_bench.h"
+
+static struct rod_grammar *opened(struct bench *b, enum rod_grammar_kind kind, const char *text) {
+    struct rod_grammar *g = NULL;
+    struct rod_error err;
+    if (rod_grammar_open(b->c.engine, kind, text, strlen(text), &g, &err)) fail_msg("%s", err.message);
+    return g;
+}
+
+static void a_choice_is_said_and_ends_the_request(void **state) {
+    (void)state;
+    struct bench b;
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
+    struct rod_grammar *g = opened(&b, ROD_GRAMMAR_CHOICE, "[\"tea\",\"coffee\"]");
+    for (int i = 0; i < 10; i++) {
+        struct answer a;
+        struct rod_request *r = say(&b, "What do you drink?", &a);
+        r->grammar = rod_grammar_share(g);
+        r->sampling.temperature = 1;
+        r->sampling.seed = (uint64_t)i;
+        r->ignore_eos = i % 2;
+        r->min_tokens = 50; /* nothing may follow, so there is nothing to wait for */
+        finish(&b, r, &a);
+        assert_true(!strcmp(a.text, "tea") || !strcmp(a.text, "coffee"));
+        assert_int_equal(a.end.reason, ROD_FINISH_STOP);
+        assert_int_equal(a.end.stop_id, -1);
+        collect_free(&a);
+    }
+    rod_grammar_close(g);
+    bench_close(&b);
+}
+
+/* The copy model wants to say its prompt and then to end; the grammar takes what it can of that. */
+static void the_end_token_is_chosen_only_where_the_text_may_end(void **state) {
+    (void)state;
+    struct bench b;
+    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct rod_grammar *g = opened(&b, ROD_GRAMMAR_REGEX, "12(34)*");
+    struct answer a;
+    struct rod_request *r = say(&b, "1234", &a);
+    r->grammar = g;
+    finish(&b, r, &a);
+    assert_string_equal(a.text, "1234");
+    assert_int_equal(a.end.reason, ROD_FINISH_STOP);
+    assert_int_equal(a.end.stop_id, EOS);
+    collect_free(&a);
+    g = opened(&b, ROD_GRAMMAR_REGEX, "1234567");
+    r = say(&b, "1234", &a);
+    r->grammar = g;
+    finish(&b, r, &a);
+    assert_string_equal(a.text, "1234567");
+    collect_free(&a);
+    bench_close(&b);
+}
+
+static void others_say_what_they_say_alone(void **state) {
+    (void)state;
+    enum { N = 12 };
+    struct answer alone[N], mixed[N];
+    for (int with = 0; with < 2; with++) {
+        struct bench b;
+        bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .n_slots = 4), CONFIG());
+        struct answer *answers = with ? mixed : alone;
+        struct rod_grammar *g =
+            opened(&b, ROD_GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}");
+        for (int i = 0; i < N; i++) {
+            struct rod_request *r = say(&b, i % 2 ? "A wolf and a sheep went out." : "Three little pigs", &answers[i]);
+            r->sampling.temperature = 1;
+            r->sampling.seed = (uint64_t)i;
+            r->max_tokens = 30;
+            if (with && i % 3 == 0) r->grammar = rod_grammar_share(g);
+            collect_submit(&b.c, r);
+        }
+        collect_until(&b.c, answers, N);
+        rod_grammar_close(g);
+        bench_close(&b);
+    }
+    for (int i = 0; i < N; i++) {
+        assert_false(mixed[i].failed);
+        if (i % 3) assert_string_equal(alone[i].text, mixed[i].text);
+        if (i % 3 == 0) assert_int_equal(mixed[i].text[0], '[');
+        collect_free(&alone[i]);
+        collect_free(&mixed[i]);
+    }
+}
+
+static void a_grammar_outlives_the_engine(void **state) {
+    (void)state;
+    struct bench b;
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
+    struct rod_grammar *g = opened(&b, ROD_GRAMMAR_REGEX, "[a-z]+"), *same = opened(&b, ROD_GRAMMAR_REGEX, "[a-z]+");
+    assert_ptr_equal(g, same);
+    struct rod_error err;
+    struct rod_grammar *none = NULL;
+    assert_int_equal(rod_grammar_open(b.c.engine, ROD_GRAMMAR_REGEX, "(", 1, &none, &err), ROD_EINVALID);
+    assert_null(none);
+    for (int i = 0; i < 100; i++) { /* more than are kept */
+        char text[32];
+        snprintf(text, sizeof text, "x{%d}", i + 1);
+        rod_grammar_close(opened(&b, ROD_GRAMMAR_REGEX, text));
+    }
+    bench_close(&b);
+    rod_grammar_close(g);
+    rod_grammar_close(same);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_choice_is_said_and_ends_the_request),
+        cmocka_unit_test(the_end_token_is_chosen_only_where_the_text_may_end),
+        cmocka_unit_test(others_say_what_they_say_alone),
+        cmocka_unit_test(a_grammar_outlives_the_engine),
+    };
+    int failed = cmocka_run_group_tests_name("host sampling", tests, NULL, NULL);
+    bench_on_device = true;
+    return failed + cmocka_run_group_tests_name("device sampling", tests, NULL, NULL);
+}
