@@ -97,17 +97,19 @@ static bool contains(const int32_t *ids, size_t n, int32_t id) {
 }
 
 /* The only allocation in a step: a message that moves to the consumer. */
-static int send_delta(struct rod_engine *e, struct work *w, const struct sampler_output *picked) {
+static int send_token(struct rod_engine *e, struct work *w, enum rod_event_kind kind,
+                      const struct sampler_output *picked) {
     const struct text *t = &w->text;
-    struct event *event = event_new(t->n_out, 1, picked->n_top, 0);
+    const size_t n_text = kind == ROD_EVENT_DELTA ? t->n_out : 0;
+    struct event *event = event_new(n_text, 1, picked->n_top, 0);
     if (!event) return ROD_ENOMEM;
     struct rod_event *pub = &event->pub;
-    pub->kind = ROD_EVENT_DELTA;
+    pub->kind = kind;
     pub->ticket = w->mail.ticket;
     pub->user = w->request->user;
-    if (t->n_out) memcpy(pub->text, t->buf, t->n_out);
-    pub->text_len = t->n_out;
-    pub->text[t->n_out] = 0;
+    if (n_text) memcpy(pub->text, t->buf, n_text);
+    pub->text_len = n_text;
+    pub->text[n_text] = 0;
     struct rod_token *token = &pub->tokens[0];
     token->id = picked->id;
     token->logprob = picked->logprob;
@@ -132,7 +134,12 @@ void engine_token_take(struct rod_engine *e, struct work *w, const struct sample
     bool is_end = !r->ignore_eos && contains(parts->eos_ids, parts->n_eos_ids, picked->id);
     bool is_stop = !is_end && contains(r->stop_ids, r->n_stop_ids, picked->id);
     if (is_end || (is_stop && !r->include_stop)) { /* neither text nor a counted token */
-        end_finish(e, w, ROD_FINISH_STOP, -1, picked->id);
+        if (r->report_end && send_token(e, w, ROD_EVENT_END_TOKEN, picked)) {
+            rod_fail(&err, ROD_ENOMEM, "No memory for the next token.");
+            engine_token_fail(e, w, &err);
+        } else {
+            end_finish(e, w, ROD_FINISH_STOP, -1, picked->id);
+        }
         return;
     }
     w->n_generated++;
@@ -147,7 +154,7 @@ void engine_token_take(struct rod_engine *e, struct work *w, const struct sample
         finished = grammar_walk_finished(&w->walk);
     }
     int match = text_push(&w->text, picked->id, !r->keep_special && !is_stop, w->n_generated > r->min_tokens);
-    if (send_delta(e, w, picked)) {
+    if (send_token(e, w, ROD_EVENT_DELTA, picked)) {
         rod_fail(&err, ROD_ENOMEM, "No memory for the next token.");
         engine_token_fail(e, w, &err);
     } else if (match >= 0) {

@@ -214,6 +214,7 @@ struct rod_request { /* make with rod_request_new; every pointer malloc'd and ow
     bool keep_special;         /* special tokens appear in the text */
     int32_t n_logprobs;        /* -1 = none; 0..20 = log-probability of the token and that many top ones */
     int32_t n_prompt_logprobs; /* the same for the prompt's tokens but the first: ROD_EVENT_PROMPT brings them */
+    bool report_end;           /* ROD_EVENT_END_TOKEN brings the log-probability of the token that ends it */
     size_t same_before; /* in rod_submit_all: the request so many places before has the same prompt; 0 = none. Where the
                            device can, its state after the prompt is copied and the prompt is not read again */
     struct rod_grammar *grammar; /* NULL = any text; the request ends where nothing may follow */
@@ -234,7 +235,7 @@ int rod_submit_all(struct rod_engine *engine, struct rod_request *const *request
 void rod_cancel(struct rod_engine *engine, uint64_t ticket);
 
 /* ---- events ---- */
-enum rod_event_kind { ROD_EVENT_PROMPT, ROD_EVENT_DELTA, ROD_EVENT_FINISH, ROD_EVENT_ERROR };
+enum rod_event_kind { ROD_EVENT_PROMPT, ROD_EVENT_DELTA, ROD_EVENT_END_TOKEN, ROD_EVENT_FINISH, ROD_EVENT_ERROR };
 enum rod_finish { ROD_FINISH_STOP, ROD_FINISH_LENGTH, ROD_FINISH_CANCEL };
 
 struct rod_logprob {
@@ -256,6 +257,7 @@ struct rod_event {
     void *user;
     /* PROMPT: the next tokens of the prompt with their log-probabilities, from its second on; before the first DELTA,
      * and only if n_prompt_logprobs asks for them.
+     * END_TOKEN: the end or stop id that was chosen, without text and not counted; only if report_end asks for it.
      * DELTA: text (valid UTF-8, may be empty while bytes or a possible stop string are held back) and the tokens of
      * this step, each reported once. FINISH may carry the last text that was held back; it has no tokens. */
     char *text;

@@ -71,9 +71,15 @@ struct openai_request {
     int32_t *stop_ids;
     size_t n_stop_ids;
     struct openai_grammar grammar;
+    int32_t *allowed_ids; /* n_allowed_ids 0 = all */
+    size_t n_allowed_ids;
+    struct openai_prompt *bad_words; /* text alone */
+    size_t n_bad_words;
+    int64_t truncate_tok; /* of each prompt the last so many; 0 = all of it, -1 = as many as this server takes */
     uint32_t n, max_tokens, min_tokens;
     bool ignore_eos, include_stop, keep_special;
-    int32_t n_logprobs; /* -1 = none */
+    int32_t n_logprobs, n_prompt_logprobs; /* -1 = none */
+    bool echo;
     bool stream, include_usage, continuous_usage, return_token_ids;
     int64_t ping_ms; /* -1 = the server's */
 };
@@ -123,6 +129,11 @@ struct openai_logprobs { /* JSON fragments that grow with the tokens; chat uses 
 };
 void openai_logprobs_add(struct openai_logprobs *l, enum openai_kind kind, const struct rod_token *tokens,
                          size_t n_tokens, const struct openai_vocab *vocab);
+/* The first token of a prompt, which nothing stands before: null (legacy object). */
+void openai_logprobs_add_first(struct openai_logprobs *l, int32_t id, const struct openai_vocab *vocab);
+/* prompt_logprobs as a fragment: {"7": {"logprob", "rank", "decoded_token"}, ...} a token, null for the first; token
+ * NULL = the first. */
+void openai_prompt_logprobs_add(struct buf *out, const struct rod_token *token, const struct openai_vocab *vocab);
 void openai_logprobs_clear(struct openai_logprobs *l); /* empty, but n_chars goes on */
 void openai_logprobs_fini(struct openai_logprobs *l);
 /* One token as text: its UTF-8, "bytes:\xE2\x80" where it is a part of a character, "token_id:7" without a tokenizer.
@@ -147,6 +158,7 @@ struct openai_choice { /* a whole choice, or the new part of one in a stream */
     const struct openai_logprobs *logprobs; /* NULL = null */
     const struct buf *token_ids;            /* fragment "1,2,3"; NULL = not asked for */
     const struct buf *prompt_ids;           /* likewise */
+    const struct buf *prompt_logprobs;      /* likewise */
     bool finished;
     enum rod_finish reason;
     const char *stop_string; /* NULL = none */

@@ -145,15 +145,11 @@ static bool asks(const json_t *value) {
 }
 
 static bool refuse_unavailable(const struct parse *p, enum openai_kind kind) {
-    static const char *const fields[] = {"prompt_logprobs",
-                                         "guided_json",
+    static const char *const fields[] = {"guided_json",
                                          "guided_regex",
                                          "guided_choice",
                                          "guided_grammar",
-                                         "bad_words",
-                                         "allowed_token_ids",
                                          "use_beam_search",
-                                         "truncate_prompt_tokens",
                                          "tools",
                                          "functions",
                                          "function_call",
@@ -164,8 +160,7 @@ static bool refuse_unavailable(const struct parse *p, enum openai_kind kind) {
                                          "audio",
                                          "continue_final_message",
                                          "chat_template",
-                                         "logits_processors",
-                                         "echo"};
+                                         "logits_processors"};
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const json_t *value = json_object_get(p->root, fields[i]);
         if (value && asks(value)) return bad(p, fields[i], "%s is not available in this version", fields[i]);
@@ -368,6 +363,40 @@ static bool parse_stop_ids(const struct parse *p, struct openai_request *out) {
     return parse_ids(p, "stop_token_ids", value, &out->stop_ids, &out->n_stop_ids);
 }
 
+static bool parse_allowed(const struct parse *p, struct openai_request *out) {
+    const json_t *value = get(p, "allowed_token_ids");
+    if (!value) return true;
+    if (!json_is_array(value))
+        return bad(p, "allowed_token_ids", "allowed_token_ids must be an array, not %s", type_name(value));
+    if (json_array_size(value) > p->defaults->vocab_size)
+        return bad(p, "allowed_token_ids", "allowed_token_ids has more entries than the vocabulary, %u",
+                   p->defaults->vocab_size);
+    return parse_ids(p, "allowed_token_ids", value, &out->allowed_ids, &out->n_allowed_ids);
+}
+
+static bool parse_bad_words(const struct parse *p, struct openai_request *out) {
+    enum { MAX_WORDS = 512 };
+    const json_t *value = get(p, "bad_words");
+    if (!value) return true;
+    if (!json_is_array(value))
+        return bad(p, "bad_words", "bad_words must be an array of strings, not %s", type_name(value));
+    size_t n = json_array_size(value);
+    if (n > MAX_WORDS) return bad(p, "bad_words", "bad_words has %zu strings, %d are allowed", n, MAX_WORDS);
+    out->bad_words = calloc(n ? n : 1, sizeof *out->bad_words);
+    if (!out->bad_words) return no_memory(p);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_array_get(value, i);
+        if (!json_is_string(item))
+            return bad(p, "bad_words", "bad_words[%zu] must be a string, not %s", i, type_name(item));
+        if (!json_string_length(item)) return bad(p, "bad_words", "bad_words[%zu] is empty", i);
+        struct openai_prompt *word = &out->bad_words[i];
+        word->text = copy_string(item, &word->len);
+        if (!word->text) return no_memory(p);
+        out->n_bad_words = i + 1;
+    }
+    return true;
+}
+
 static bool parse_bias(const struct parse *p, struct openai_request *out) {
     const json_t *value = get(p, "logit_bias");
     if (!value) return true;
@@ -412,7 +441,8 @@ static bool parse_sampling(const struct parse *p, struct openai_request *out) {
               get_float(p, "repeat_penalty", 1e-3, false, 1e3, &s->repetition_penalty) &&
               get_float(p, "repetition_penalty", 1e-3, false, 1e3, &s->repetition_penalty) &&
               get_int(p, "top_k", -1, INT32_MAX, &top_k) && get_int(p, "seed", INT64_MIN, INT64_MAX, &seed) &&
-              parse_stop(p, out) && parse_stop_ids(p, out) && parse_bias(p, out);
+              parse_stop(p, out) && parse_stop_ids(p, out) && parse_bias(p, out) && parse_allowed(p, out) &&
+              parse_bad_words(p, out);
     s->top_k = (int32_t)top_k;
     s->seed = (uint64_t)seed;
     return ok;
@@ -424,16 +454,22 @@ static bool parse_limits(const struct parse *p, struct openai_request *out) {
     bool skip_special = true;
     out->n = 1;
     out->max_tokens = out->kind == OPENAI_CHAT ? p->defaults->chat_max_tokens : 16;
+    const int64_t least = out->kind == OPENAI_CHAT; /* a completion of no tokens reads or scores its prompt */
     int64_t n = 1, ping_ms = -1;
     bool ok =
-        get_int(p, "n", 1, 128, &n) && get_u32(p, "max_tokens", 1, &out->max_tokens) &&
+        get_int(p, "n", 1, 128, &n) && get_u32(p, "max_tokens", least, &out->max_tokens) &&
         get_u32(p, "max_completion_tokens", 1, &out->max_tokens) && get_u32(p, "min_tokens", 0, &out->min_tokens) &&
         get_bool(p, "ignore_eos", &out->ignore_eos) && get_bool(p, "skip_special_tokens", &skip_special) &&
         get_bool(p, "include_stop_str_in_output", &out->include_stop) &&
-        get_bool(p, "return_token_ids", &out->return_token_ids) && get_int(p, "sse_ping_ms", 0, 86400000, &ping_ms);
+        get_bool(p, "return_token_ids", &out->return_token_ids) && get_int(p, "sse_ping_ms", 0, 86400000, &ping_ms) &&
+        get_int(p, "truncate_prompt_tokens", -1, INT32_MAX, &out->truncate_tok);
     out->n = (uint32_t)n;
     out->ping_ms = ping_ms;
     out->keep_special = !skip_special;
+    if (ok && !out->truncate_tok && get(p, "truncate_prompt_tokens"))
+        return bad(p, "truncate_prompt_tokens", "truncate_prompt_tokens is 0, it must be -1 or at least 1");
+    if (out->truncate_tok && out->suffix)
+        return bad(p, "truncate_prompt_tokens", "truncate_prompt_tokens would cut the parts of a prompt with a suffix");
     if (ok && out->min_tokens > out->max_tokens) {
         return bad(p, "min_tokens", "min_tokens is %u, more than max_tokens, %u", out->min_tokens, out->max_tokens);
     }
@@ -441,8 +477,14 @@ static bool parse_limits(const struct parse *p, struct openai_request *out) {
 }
 
 static bool parse_logprobs(const struct parse *p, struct openai_request *out) {
-    int64_t n = -1;
+    int64_t n = -1, n_prompt = -1;
     bool wanted = false;
+    if (!get_bool(p, "echo", &out->echo) || !get_int(p, "prompt_logprobs", 0, 20, &n_prompt)) return false;
+    if (out->kind == OPENAI_CHAT && out->echo) return bad(p, "echo", "echo is there for completions, not for chats");
+    if (out->kind == OPENAI_CHAT && n_prompt >= 0)
+        return bad(p, "prompt_logprobs", "prompt_logprobs is there for completions, not for chats");
+    if (out->echo && out->suffix) return bad(p, "echo", "echo and suffix do not go together");
+    out->n_prompt_logprobs = (int32_t)n_prompt;
     if (out->kind == OPENAI_COMPLETION) {
         const json_t *value = get(p, "logprobs");
         if (value && !json_is_false(value) && !get_int(p, "logprobs", 0, 20, &n)) return false;
@@ -517,6 +559,9 @@ void openai_request_fini(struct openai_request *r) {
     free(r->stop_ids);
     free(r->grammar.text);
     free(r->bias);
+    free(r->allowed_ids);
+    for (size_t i = 0; i < r->n_bad_words; i++) free(r->bad_words[i].text);
+    free(r->bad_words);
     *r = (struct openai_request){0};
 }
 

@@ -131,17 +131,31 @@ static void add_chat(struct openai_logprobs *l, const struct rod_token *t, const
     buf_puts(out, "]}");
 }
 
-/* The legacy object: parallel arrays; the sampled token is in the top list even when it is not among the best. */
-static void add_legacy(struct openai_logprobs *l, const struct rod_token *t, const struct openai_vocab *vocab) {
+/* What every token has in the legacy object of parallel arrays: its text and where that begins. */
+static void add_place(struct openai_logprobs *l, int32_t id, const struct openai_vocab *vocab) {
     if (l->tokens.len) {
         buf_putc(&l->tokens, ',');
         buf_putc(&l->values, ',');
         buf_putc(&l->tops, ',');
         buf_putc(&l->offsets, ',');
     }
-    openai_render_token(&l->tokens, t->id, vocab);
-    buf_logprob(&l->values, t->logprob);
+    openai_render_token(&l->tokens, id, vocab);
     buf_int(&l->offsets, (int64_t)l->n_chars);
+    size_t n = 0;
+    const char *bytes = vocab->bytes(vocab->arg, id, &n);
+    for (size_t i = 0; bytes && i < n; i++) l->n_chars += ((unsigned char)bytes[i] & 0xc0) != 0x80;
+}
+
+void openai_logprobs_add_first(struct openai_logprobs *l, int32_t id, const struct openai_vocab *vocab) {
+    add_place(l, id, vocab);
+    buf_puts(&l->values, "null");
+    buf_puts(&l->tops, "null");
+}
+
+/* The sampled token is in the top list even when it is not among the best. */
+static void add_legacy(struct openai_logprobs *l, const struct rod_token *t, const struct openai_vocab *vocab) {
+    add_place(l, t->id, vocab);
+    buf_logprob(&l->values, t->logprob);
     buf_putc(&l->tops, '{');
     bool seen = false;
     for (uint32_t i = 0; i < t->n_top; i++) {
@@ -158,9 +172,34 @@ static void add_legacy(struct openai_logprobs *l, const struct rod_token *t, con
         buf_logprob(&l->tops, t->logprob);
     }
     buf_putc(&l->tops, '}');
-    size_t n = 0;
-    const char *bytes = vocab->bytes(vocab->arg, t->id, &n);
-    for (size_t i = 0; bytes && i < n; i++) l->n_chars += ((unsigned char)bytes[i] & 0xc0) != 0x80;
+}
+
+static void put_ranked(struct buf *out, int32_t id, float logprob, uint32_t rank, const struct openai_vocab *vocab) {
+    buf_putc(out, '"');
+    buf_int(out, id);
+    buf_puts(out, "\":{\"logprob\":");
+    buf_logprob(out, logprob);
+    buf_puts(out, ",\"rank\":");
+    buf_int(out, rank);
+    buf_puts(out, ",\"decoded_token\":");
+    openai_render_token(out, id, vocab);
+    buf_putc(out, '}');
+}
+
+void openai_prompt_logprobs_add(struct buf *out, const struct rod_token *t, const struct openai_vocab *vocab) {
+    if (out->len) buf_putc(out, ',');
+    if (!t) {
+        buf_puts(out, "null");
+        return;
+    }
+    buf_putc(out, '{');
+    put_ranked(out, t->id, t->logprob, t->rank, vocab);
+    for (uint32_t i = 0; i < t->n_top; i++) {
+        if (t->top[i].id == t->id) continue;
+        buf_putc(out, ',');
+        put_ranked(out, t->top[i].id, t->top[i].logprob, i + 1, vocab);
+    }
+    buf_putc(out, '}');
 }
 
 void openai_logprobs_add(struct openai_logprobs *l, enum openai_kind kind, const struct rod_token *tokens,
@@ -234,6 +273,10 @@ static void put_ids(struct buf *out, enum openai_kind kind, const struct openai_
     if (c->prompt_ids && kind == OPENAI_COMPLETION) {
         buf_putc(out, ',');
         put_fragment(out, "prompt_token_ids", c->prompt_ids);
+    }
+    if (c->prompt_logprobs) {
+        buf_putc(out, ',');
+        put_fragment(out, "prompt_logprobs", c->prompt_logprobs);
     }
     if (c->token_ids) {
         buf_putc(out, ',');

@@ -1,9 +1,9 @@
 /* server.h - what the files of `rodimus serve` share: the server, and an exchange (a request with its route and id).
  *
  * Who owns what: cmd_serve.c owns the server and the engine; routes.c owns exchanges; turn.c owns turns.
- * Threads: all on the loop thread, but prepare in turn.c and the work of a job, which run on libuv's pool and touch
- * only their own turn or job, the engine's any-thread functions and the server's constants (engine, info, defaults,
- * config).
+ * Threads: all on the loop thread, but prepare in turn_open.c and the work of a job, which run on libuv's pool and
+ * touch only their own turn or job, the engine's any-thread functions and the server's constants (engine, info,
+ * defaults, config).
  */
 #ifndef SERVER_H
 #define SERVER_H
@@ -58,7 +58,7 @@ void routes_fail(struct exchange *x, const struct openai_error *err);
 /* NULL when requests are taken, else why not: "loading", "draining", "failed", "stalled". */
 const char *routes_unready(const struct server *server);
 
-/* ---- turn.c: a completion from its body to its last byte ---- */
+/* ---- turn.c, turn_open.c: a completion from its body to its last byte ---- */
 void turn_start(struct exchange *x, enum openai_kind kind);
 void turn_event(struct rod_event *event);             /* takes the event */
 void turn_gone(struct turn *turn);                    /* the client left: its choices are cancelled */

@@ -22,7 +22,7 @@ BOTH = [
     ({"repeat_penalty": 0}, "repeat_penalty"), ({"repetition_penalty": 1001}, "repetition_penalty"),
     ({"seed": 2**63}, "seed"), ({"seed": -2**63 - 1}, "seed"), ({"max_tokens": 10**26}, "max_tokens"), ({"n": 2**64}, "n"),
     ({"n": 0}, "n"), ({"n": -1}, "n"), ({"n": 129}, "n"), ({"n": 1.5}, "n"), ({"n": "2"}, "n"), ({"n": HUGE}, "n"),
-    ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 1.5}, "max_tokens"),
+    ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 1.5}, "max_tokens"),
     ({"max_tokens": "16"}, "max_tokens"), ({"max_tokens": HUGE}, "max_tokens"), ({"max_tokens": 1e300}, "max_tokens"),
     ({"max_completion_tokens": 0}, "max_completion_tokens"),
     ({"min_tokens": -1}, "min_tokens"), ({"min_tokens": 2}, "min_tokens"),
@@ -44,9 +44,12 @@ BOTH = [
     ({"response_format": {"type": "xml"}}, "response_format"),
     ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
     ({"structured_outputs": {"regex": "(a"}}, "structured_outputs"), ({"guided_json": {"type": "object"}}, "guided_json"),
-    ({"bad_words": ["x"]}, "bad_words"), ({"allowed_token_ids": [1]}, "allowed_token_ids"),
+    ({"bad_words": "x"}, "bad_words"), ({"bad_words": [1]}, "bad_words"), ({"bad_words": [""]}, "bad_words"),
+    ({"allowed_token_ids": 1}, "allowed_token_ids"), ({"allowed_token_ids": [-1]}, "allowed_token_ids"),
+    ({"allowed_token_ids": [1] * 5000}, "allowed_token_ids"), ({"bad_words": ["x y z " * 400] * 20}, "bad_words"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-    ({"truncate_prompt_tokens": 4}, "truncate_prompt_tokens"), ({"prompt_logprobs": 1}, "prompt_logprobs"),
+    ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"), ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
+    ({"prompt_logprobs": 21}, "prompt_logprobs"), ({"prompt_logprobs": -1}, "prompt_logprobs"), ({"echo": 1}, "echo"),
     ({"session_id": "a"}, "session_id"),
 ]
 COMPLETION_ONLY = [
@@ -56,7 +59,7 @@ COMPLETION_ONLY = [
     ({"prompt": [-1]}, "prompt"), ({"prompt": [4096]}, "prompt"), ({"prompt": [1.5]}, "prompt"), ({"prompt": [HUGE]}, "prompt"),
     ({"prompt": [None]}, "prompt"),
     ({"logprobs": 21}, "logprobs"), ({"logprobs": -1}, "logprobs"), ({"logprobs": "5"}, "logprobs"),
-    ({"echo": True}, "echo"), ({"suffix": "x"}, "suffix"), ({"suffix": 1}, "suffix"), ({"suffix": "x", "prompt": [5]}, "suffix"),
+    ({"suffix": "x"}, "suffix"), ({"suffix": 1}, "suffix"), ({"suffix": "x", "prompt": [5]}, "suffix"),
 ]
 CHAT_ONLY = [
     ({"messages": None}, "messages"), ({"messages": []}, "messages"), ({"messages": "Hi"}, "messages"),
@@ -64,7 +67,8 @@ CHAT_ONLY = [
     ({"messages": [{"role": "user"}]}, "messages"), ({"messages": [{"role": "user", "content": 1}]}, "messages"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages"),
     ({"messages": [{"role": 1, "content": "a"}]}, "messages"),
-    ({"logprobs": 1}, "logprobs"), ({"top_logprobs": 3}, "top_logprobs"),
+    ({"logprobs": 1}, "logprobs"), ({"top_logprobs": 3}, "top_logprobs"), ({"max_tokens": 0}, "max_tokens"),
+    ({"echo": True}, "echo"), ({"prompt_logprobs": 1}, "prompt_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"), ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
     ({"tool_choice": "required"}, "tool_choice"), ({"suffix": "x"}, "suffix"),
 ]

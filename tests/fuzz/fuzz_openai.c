@@ -27,7 +27,9 @@ static void check_request(const struct openai_request *r) {
     const struct rod_sampling *s = &r->sampling;
     if (!(s->temperature >= 0 && s->temperature <= 2 && s->top_p > 0 && s->top_p <= 1 && s->repetition_penalty > 0))
         abort();
-    if (r->n < 1 || r->n > 128 || r->max_tokens < 1 || r->min_tokens > r->max_tokens || r->n_logprobs > 20) abort();
+    if (r->n < 1 || r->n > 128 || r->max_tokens < (r->kind == OPENAI_CHAT) || r->min_tokens > r->max_tokens ||
+        r->n_logprobs > 20 || r->n_prompt_logprobs > 20)
+        abort();
     if (r->kind == OPENAI_CHAT ? !r->n_messages : !r->n_prompts) abort();
     for (size_t i = 0; i < r->n_prompts; i++) {
         const struct openai_prompt *p = &r->prompts[i];

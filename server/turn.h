@@ -1,0 +1,63 @@
+/* turn.h - what turn.c (answers) and turn_open.c (the way in) share. See turn.c for a turn's life.
+ *
+ * Who owns what: a turn owns everything in it. Threads: the loop thread; while `working`, the pool's thread alone,
+ * which writes request, err, prompts, bad and grammar.
+ */
+#ifndef TURN_H
+#define TURN_H
+
+#include "server.h"
+
+struct turn_choice {
+    struct turn *turn;
+    uint32_t index, prompt;
+    uint64_t ticket, last_ns; /* last_ns: of the last delivery, 0 before the first */
+    bool open, role_sent;     /* open: the engine will send more */
+    struct buf text;          /* without streaming: all so far */
+    struct openai_logprobs logprobs;
+    struct buf prompt_logprobs; /* if asked for */
+    bool prompt_begun;          /* its first token is in the two above */
+    struct buf ids;             /* token ids as text, if asked for */
+    uint64_t completion_tok;
+    enum rod_finish reason;
+    char *stop_string;
+    int32_t stop_id;
+};
+
+struct turn_prompt {
+    int32_t *ids;
+    size_t n_ids;
+    char *echo; /* its text, if it is to be said again, else NULL */
+    size_t echo_len;
+};
+
+struct turn {
+    struct server *server;
+    struct exchange *exchange; /* NULL when the http request has ended */
+    struct turn *prev, *next;
+    enum openai_kind kind;
+    struct openai_request request;
+    struct openai_error err;
+    bool has_err;
+    char *body;
+    size_t body_len;
+    uv_work_t work;
+    struct turn_prompt *prompts;
+    size_t n_prompts;
+    struct rod_ids *bad;         /* bad_words as tokens */
+    size_t n_bad, opening_bytes; /* opening_bytes: of the prompts in a stream, which come at once */
+    struct rod_grammar *grammar; /* NULL = any text */
+    struct turn_choice *choices;
+    uint32_t n_choices, n_open;
+    bool working, left, over, streaming, stream, slow; /* over: answered; streaming: the stream has begun; slow: cut */
+    struct buf prefix, frame;
+    struct openai_usage usage;
+    uint64_t started_ns, sent_ns, first_ns, queue_ns;
+};
+
+/* Before the first byte a real status; after it an error event. */
+void turn_fail(struct turn *t, const struct openai_error *err);
+void turn_fail_code(struct turn *t, int code, const char *message);
+void turn_maybe_free(struct turn *t);
+
+#endif

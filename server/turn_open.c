@@ -1,0 +1,287 @@
+/* turn_open.c - the way into a turn: a body becomes a parsed request, prompts as tokens, and requests of the engine. */
+#include "turn.h"
+
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#define TRIM_BYTES ((size_t)1 << 20)
+
+/* bad_words as a model would say them: as they are, and after a space. */
+static int encode_bad_words(struct turn *t, struct rod_error *err) {
+    const struct openai_request *q = &t->request;
+    if (!q->n_bad_words) return 0;
+    int rc = 0;
+    t->bad = calloc(2 * q->n_bad_words, sizeof *t->bad);
+    if (!t->bad) return rod_fail(err, ROD_ENOMEM, "out of memory");
+    for (size_t i = 0; !rc && i < 2 * q->n_bad_words; i++) {
+        const struct openai_prompt *word = &q->bad_words[i / 2];
+        if (i % 2 && word->text[0] == ' ') continue;
+        struct buf text = {0};
+        if (i % 2) buf_putc(&text, ' ');
+        buf_add(&text, word->text, word->len);
+        struct rod_ids *ids = &t->bad[t->n_bad];
+        rc = text.failed ? rod_fail(err, ROD_ENOMEM, "out of memory")
+                         : rod_encode(t->server->engine, text.data, text.len, false, &ids->ids, &ids->n_ids, err);
+        t->n_bad += !rc;
+        buf_fini(&text);
+    }
+    if (rc && err && !err->param[0] && rod_code_http(rc) == 400) snprintf(err->param, sizeof err->param, "bad_words");
+    return rc;
+}
+
+/* The last tokens of a prompt, where the client wants it cut rather than refused. */
+static void truncate_prompt(const struct turn *t, struct turn_prompt *p) {
+    const int64_t wanted = t->request.truncate_tok;
+    const uint64_t most = wanted < 0 ? t->server->info->max_prompt_tok : (uint64_t)wanted;
+    if (!most || p->n_ids <= most) return;
+    memmove(p->ids, p->ids + (p->n_ids - most), most * sizeof *p->ids);
+    p->n_ids = most;
+}
+
+/* Prompt i as token ids; text that is encoded is dropped at once, it may be long. */
+static int encode(struct turn *t, size_t i, struct rod_error *err) {
+    struct server *s = t->server;
+    struct openai_request *q = &t->request;
+    struct turn_prompt *p = &t->prompts[i];
+    if (t->kind == OPENAI_CHAT)
+        return rod_chat_encode(s->engine, q->messages, q->n_messages, true, &p->ids, &p->n_ids, err);
+    struct openai_prompt *from = &q->prompts[i];
+    if (from->ids) {
+        p->ids = from->ids;
+        p->n_ids = from->n_ids;
+        from->ids = NULL;
+        return 0;
+    }
+    int rc = q->suffix
+                 ? rod_fim_encode(s->engine, from->text, from->len, q->suffix, q->suffix_len, &p->ids, &p->n_ids, err)
+                 : rod_encode(s->engine, from->text, from->len, true, &p->ids, &p->n_ids, err);
+    free(from->text);
+    from->text = NULL;
+    return rc;
+}
+
+/* Compiles what the text must look like; the error names the field. */
+static int open_grammar(struct turn *t, struct rod_error *err) {
+    const struct openai_grammar *g = &t->request.grammar;
+    struct rod_error fault = {0};
+    if (!g->text) return 0;
+    int rc = rod_grammar_open(t->server->engine, g->kind, g->text, g->len, &t->grammar, &fault);
+    if (rc == ROD_EINVALID) rod_fail(err, rc, "%s %s", g->param, fault.message);
+    if (rc && rc != ROD_EINVALID) *err = fault;
+    if (rc) snprintf(err->param, sizeof err->param, "%s", g->param);
+    return rc;
+}
+
+/* Parses and encodes; on the pool when the body is long. Touches nothing but the turn and what is constant. */
+static void prepare(struct turn *t) {
+    struct server *s = t->server;
+    struct rod_error rod = {0};
+    t->has_err = openai_parse(t->kind, t->body, t->body_len, &s->defaults, &t->request, &t->err) != 0;
+    free(t->body);
+    t->body = NULL;
+    if (t->has_err) return;
+    struct openai_request *q = &t->request;
+    t->n_prompts = t->kind == OPENAI_CHAT ? 1 : q->n_prompts;
+    t->prompts = calloc(t->n_prompts, sizeof *t->prompts);
+    int rc = t->prompts ? open_grammar(t, &rod) : rod_fail(&rod, ROD_ENOMEM, "out of memory");
+    if (!t->prompts) t->n_prompts = 0;
+    for (size_t i = 0; !rc && i < t->n_prompts; i++) {
+        struct turn_prompt *p = &t->prompts[i];
+        rc = encode(t, i, &rod);
+        if (rc) break;
+        truncate_prompt(t, p);
+        t->usage.prompt_tok += p->n_ids;
+        if (q->echo && s->info->has_tokenizer)
+            rc = rod_decode(s->engine, p->ids, p->n_ids, false, &p->echo, &p->echo_len, &rod);
+    }
+    if (!rc) rc = encode_bad_words(t, &rod);
+    if (!rc) return;
+    t->has_err = true;
+    const char *field = t->kind == OPENAI_CHAT ? "messages" : "prompt";
+    if (!rod.param[0] && rod_code_http(rod.code) == 400) snprintf(rod.param, sizeof rod.param, "%s", field);
+    openai_error_from(&t->err, &rod);
+}
+
+/* What the engine could never take, so that the client need not try again. */
+static bool fits(struct turn *t) {
+    struct server *s = t->server;
+    for (size_t i = 0; i < t->n_prompts; i++) {
+        uint64_t n = t->prompts[i].n_ids, limit = s->info->max_prompt_tok;
+        if (!limit || n <= limit) continue;
+        const char *param = t->kind == OPENAI_CHAT ? "messages" : "prompt";
+        openai_error_set(&t->err, 400, "invalid_request_error", "context_length_exceeded", param,
+                         "the prompt has %llu tokens, the limit is %llu", (unsigned long long)n,
+                         (unsigned long long)limit);
+        t->err.n_prompt_tok = n;
+        t->err.limit_tok = limit;
+        return false;
+    }
+    uint64_t wanted = (uint64_t)t->n_prompts * t->request.n, most = s->info->n_slots + s->config.max_queue_requests;
+    if (wanted <= most) return true;
+    openai_error_set(&t->err, 400, "invalid_request_error", "", t->request.n > 1 ? "n" : "prompt",
+                     "%llu choices were asked for, this server takes at most %llu at a time",
+                     (unsigned long long)wanted, (unsigned long long)most);
+    return false;
+}
+
+static void *copy(const void *from, size_t bytes, bool *ok) {
+    if (!bytes) return NULL;
+    void *to = malloc(bytes);
+    if (to) {
+        memcpy(to, from, bytes);
+    } else {
+        *ok = false;
+    }
+    return to;
+}
+
+static struct rod_request *engine_request(struct turn *t, struct turn_choice *c) {
+    const struct openai_request *q = &t->request;
+    const struct turn_prompt *p = &t->prompts[c->prompt];
+    struct rod_request *r = rod_request_new();
+    if (!r) return NULL;
+    bool ok = true;
+    snprintf(r->id, sizeof r->id, "%s", t->exchange->id);
+    r->prompt = copy(p->ids, p->n_ids * sizeof *p->ids, &ok);
+    r->n_prompt = p->n_ids;
+    r->sampling = q->sampling;
+    r->sampling.seed += c->index; /* so that choices differ */
+    r->bias = copy(q->bias, q->n_bias * sizeof *q->bias, &ok);
+    r->n_bias = q->n_bias;
+    r->stop_ids = copy(q->stop_ids, q->n_stop_ids * sizeof *q->stop_ids, &ok);
+    r->n_stop_ids = q->n_stop_ids;
+    r->stop = q->n_stop ? calloc(q->n_stop, sizeof *r->stop) : NULL;
+    for (size_t i = 0; r->stop && ok && i < q->n_stop; i++) {
+        r->stop[i] = copy(q->stop[i], strlen(q->stop[i]) + 1, &ok);
+        r->n_stop = i + 1;
+    }
+    r->allowed_ids = copy(q->allowed_ids, q->n_allowed_ids * sizeof *q->allowed_ids, &ok);
+    r->n_allowed_ids = q->n_allowed_ids;
+    r->bad = t->n_bad ? calloc(t->n_bad, sizeof *r->bad) : NULL;
+    for (size_t i = 0; r->bad && ok && i < t->n_bad; i++) {
+        r->bad[i].ids = copy(t->bad[i].ids, t->bad[i].n_ids * sizeof *t->bad[i].ids, &ok);
+        r->bad[i].n_ids = t->bad[i].n_ids;
+        r->n_bad = i + 1;
+    }
+    r->same_before = c->index % q->n;
+    r->max_tokens = q->max_tokens;
+    r->min_tokens = q->min_tokens;
+    r->ignore_eos = q->ignore_eos;
+    r->include_stop = q->include_stop;
+    r->keep_special = q->keep_special;
+    r->n_logprobs = q->n_logprobs;
+    r->n_prompt_logprobs = q->n_prompt_logprobs;
+    r->report_end = q->echo && q->n_logprobs >= 0; /* who scores takes the last entry for a generated one */
+    if (q->echo && q->n_logprobs > r->n_prompt_logprobs) r->n_prompt_logprobs = q->n_logprobs;
+    r->grammar = rod_grammar_share(t->grammar);
+    r->queue_timeout_ns = t->server->config.request_timeout_ms * 1000000;
+    r->user = c;
+    if (ok && (r->stop || !q->n_stop) && (r->bad || !t->n_bad)) return r;
+    rod_request_free(r);
+    return NULL;
+}
+
+/* All choices at once, so that those of one prompt can share its reading. */
+static int submit_all(struct turn *t, struct rod_error *err) {
+    struct rod_request **requests = calloc(t->n_choices, sizeof *requests);
+    uint64_t *tickets = calloc(t->n_choices, sizeof *tickets);
+    int rc = requests && tickets ? 0 : rod_fail(err, ROD_ENOMEM, "out of memory");
+    for (uint32_t i = 0; !rc && i < t->n_choices; i++) {
+        struct turn_choice *c = &t->choices[i];
+        *c = (struct turn_choice){.turn = t, .index = i, .prompt = i / t->request.n, .stop_id = -1};
+        requests[i] = engine_request(t, c);
+        if (!requests[i]) rc = rod_fail(err, ROD_ENOMEM, "out of memory");
+    }
+    if (!rc) rc = rod_submit_all(t->server->engine, requests, t->n_choices, tickets, err);
+    for (uint32_t i = 0; i < t->n_choices; i++) {
+        if (rc && requests) rod_request_free(requests[i]);
+        if (rc) continue;
+        t->choices[i].ticket = tickets[i];
+        t->choices[i].open = true;
+        t->n_open++;
+    }
+    free(requests);
+    free(tickets);
+    return rc;
+}
+
+static void submit(struct turn *t) {
+    struct server *s = t->server;
+    t->stream = t->request.stream;
+    if (!s->info->has_tokenizer) t->request.return_token_ids = true; /* there is no text to answer with */
+    if (t->has_err || !fits(t)) {
+        turn_fail(t, &t->err);
+        return;
+    }
+    uint32_t n = (uint32_t)(t->n_prompts * t->request.n);
+    t->choices = calloc(n, sizeof *t->choices);
+    if (!t->choices) {
+        turn_fail_code(t, ROD_ENOMEM, "out of memory");
+        return;
+    }
+    t->n_choices = n;
+    if (!t->request.has_seed) getrandom(&t->request.sampling.seed, sizeof t->request.sampling.seed, 0);
+    openai_render_prefix(&t->prefix, t->kind, t->stream, t->exchange->id, (int64_t)time(NULL), s->model_name);
+    s->metrics.prompt_tok += t->usage.prompt_tok;
+    struct rod_error rod = {0};
+    if (submit_all(t, &rod)) {
+        openai_error_from(&t->err, &rod);
+        turn_fail(t, &t->err);
+        return;
+    }
+    if (!uv_is_active((uv_handle_t *)&s->tick)) uv_timer_start(&s->tick, turn_tick, 100, 100);
+}
+
+static void on_work(uv_work_t *work) {
+    struct turn *t = work->data;
+    size_t bytes = t->body_len;
+    prepare(t);
+    if (bytes > TRIM_BYTES) malloc_trim(0); /* what JSON took for a moment would stay with this thread's heap */
+}
+
+static void on_work_done(uv_work_t *work, int status) {
+    struct turn *t = work->data;
+    (void)status;
+    t->working = false;
+    if (t->exchange && !t->left) submit(t);
+    turn_maybe_free(t);
+}
+
+/* A grammar may take long to compile, however short its text. */
+static bool may_have_grammar(const struct turn *t) {
+    return t->body && (memmem(t->body, t->body_len, "response_format", 15) ||
+                       memmem(t->body, t->body_len, "structured_outputs", 18));
+}
+
+void turn_start(struct exchange *x, enum openai_kind kind) {
+    struct server *s = x->server;
+    struct turn *t = calloc(1, sizeof *t);
+    if (!t) {
+        struct openai_error err;
+        openai_error_set(&err, 500, "server_error", "out_of_memory", "", "out of memory");
+        routes_fail(x, &err);
+        return;
+    }
+    t->server = s;
+    t->exchange = x;
+    x->turn = t;
+    t->kind = kind;
+    t->next = s->turns;
+    if (t->next) t->next->prev = t;
+    s->turns = t;
+    s->n_turns++;
+    t->started_ns = t->sent_ns = http_started_ns(x->http);
+    t->body = http_take_body(x->http, &t->body_len);
+    t->work.data = t;
+    const bool slow = t->body_len > SERVER_INLINE_BYTES || may_have_grammar(t);
+    if (slow && uv_queue_work(s->loop, &t->work, on_work, on_work_done) == 0) {
+        t->working = true;
+        return;
+    }
+    prepare(t);
+    submit(t);
+}
