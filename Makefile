@@ -143,10 +143,11 @@ fuzz-programs: $(FUZZ_BIN)
 test-gpu: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) all test-programs gpu-objects
 	@tests/run $(BUILD) gpu
-# With packages too large for every run: schemathesis over openapi.yaml.
+# With packages too large for every run: schemathesis over openapi.yaml, lm-evaluation-harness through the server.
 test-clients: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@tests/clients/schema $(BUILD)
+	@tests/clients/lm_eval $(BUILD)
 test-programs: $(TEST_BIN)
 gpu-objects: $(UNDER_TEST)
 	@mkdir -p $(BUILD)/tests/backend $(BUILD)/tests/gpu
