@@ -23,7 +23,8 @@ static struct rod_request *scored(struct answer *a, uint32_t n_prompt, uint32_t 
 
 static void assert_same_prompt(const struct answer *a, const struct answer *b, const char *what) {
     if (a->n_prompt != b->n_prompt) fail_msg("%s: %zu and %zu tokens are scored", what, a->n_prompt, b->n_prompt);
-    if (memcmp(a->prompt, b->prompt, a->n_prompt * sizeof *a->prompt)) fail_msg("%s: other scores", what);
+    if (a->n_prompt && memcmp(a->prompt, b->prompt, a->n_prompt * sizeof *a->prompt))
+        fail_msg("%s: other scores", what);
 }
 
 /* What a request gets when it has the engine for itself. */
