@@ -141,7 +141,6 @@ static int make_workspaces(struct backend *be, const struct backend_config *conf
     } parts[] = {
         /* 4: partial products */
         {&be->x, N * D},
-        {&be->y, N * D},
         {&be->squares, N * ((D + 15) / 16)},
         {&be->row_scale, N},
         {&be->az, N * 2 * Ep},

@@ -134,7 +134,7 @@ int sample_cuda_slot(struct backend *be, uint32_t slot, const struct backend_sam
             .min_tokens = in->min_tokens,
             .max_tokens = in->max_tokens,
             .biased = in->n_bias > 0,
-            .penalised = sp->frequency_penalty != 0 || sp->presence_penalty != 0 || sp->repetition_penalty != 1,
+            .penalised = sampler_needs_counts(sp),
         };
         const int32_t *ids = in->end_ids + n_ids;
         const struct rod_bias *bias = in->bias + n_bias;

@@ -49,10 +49,6 @@ void sampler_counts_add(struct sampler_counts *counts, int32_t id, uint32_t n_ge
     counts->table[at] = ++counts->n;
 }
 
-bool sampler_needs_counts(const struct rod_sampling *sampling) {
-    return sampling->frequency_penalty != 0 || sampling->presence_penalty != 0 || sampling->repetition_penalty != 1;
-}
-
 /* ---- sums and maxima in one fixed order ---- */
 
 static inline float clamp(float x) { return x < -88.0f ? -88.0f : x; }

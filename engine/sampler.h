@@ -26,7 +26,9 @@ int sampler_counts_init(struct sampler_counts *counts, uint64_t max_distinct, st
 void sampler_counts_fini(struct sampler_counts *counts);
 void sampler_counts_add(struct sampler_counts *counts, int32_t id, uint32_t n_generated); /* 0: seen in the prompt */
 /* Whether these settings look at the history at all. */
-bool sampler_needs_counts(const struct rod_sampling *sampling);
+static inline bool sampler_needs_counts(const struct rod_sampling *sampling) {
+    return sampling->frequency_penalty != 0 || sampling->presence_penalty != 0 || sampling->repetition_penalty != 1;
+}
 
 struct sampler_candidate {
     float key, mass;

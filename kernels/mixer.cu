@@ -205,11 +205,10 @@ gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const
         }
         __syncthreads(); // all have read before the next token's values
     }
-    if (GATES) return; // written already
 #pragma unroll
     for (int i = 0; i < GLA_MOST; i++) {
         uint32_t m = group + i * GLA_GROUPS;
-        if (m < M && in_state) S[(size_t)m * 8] = v[i];
+        if (!GATES && m < M && in_state) S[(size_t)m * 8] = v[i]; // with GATES it is written already
     }
 }
 
