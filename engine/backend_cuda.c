@@ -344,6 +344,25 @@ static void backend_cuda_slot_zero(struct backend *be,
                     be->stream);
 }
 
+/* As much of the window's rings as is filled. */
+static void backend_cuda_slot_copy(struct backend *be, uint32_t from, uint32_t to, uint64_t pos) {
+    const struct cuda_shape *s = &be->shape;
+    const size_t a = act_bytes(be), n_keys = pos < s->ring_keys ? (size_t)pos : s->ring_keys;
+    cudaSetDevice(be->device);
+    cudaMemcpyAsync(s->S + to * s->S_slot, s->S + from * s->S_slot, s->S_slot * 4, cudaMemcpyDeviceToDevice,
+                    be->stream);
+    cudaMemcpyAsync((unsigned char *)s->conv + to * s->conv_slot * a,
+                    (unsigned char *)s->conv + from * s->conv_slot * a, s->conv_slot * a, cudaMemcpyDeviceToDevice,
+                    be->stream);
+    if (n_keys == 0) return;
+    cudaMemcpy2DAsync((unsigned char *)s->keys + to * s->keys_slot * a, s->keys_layer * a,
+                      (unsigned char *)s->keys + from * s->keys_slot * a, s->keys_layer * a, n_keys * s->Hk * s->P * a,
+                      be->d.L, cudaMemcpyDeviceToDevice, be->stream);
+    cudaMemcpy2DAsync((unsigned char *)s->values + to * s->values_slot * a, s->values_layer * a,
+                      (unsigned char *)s->values + from * s->values_slot * a, s->values_layer * a,
+                      n_keys * s->Hv * s->P * a, be->d.L, cudaMemcpyDeviceToDevice, be->stream);
+}
+
 static float *read_back(struct backend *be, const void *src, size_t n, enum cuda_dtype dtype, struct rod_error *err) {
     cudaSetDevice(be->device);
     float *dst = malloc(n * sizeof *dst + 16);
@@ -442,6 +461,7 @@ static const struct backend_ops backend_cuda = {
     .close = backend_cuda_close,
     .info = backend_cuda_info,
     .slot_zero = backend_cuda_slot_zero,
+    .slot_copy = backend_cuda_slot_copy,
     .slot_read = backend_cuda_slot_read,
     .forward = forward_cuda,
     .slot_sampling = sample_cuda_slot,
