@@ -196,7 +196,9 @@ static void fill_row(struct bench *b, struct rod_bench_row *row, size_t n_times,
     row->resident_bytes = resident_bytes();
     snprintf(row->model, sizeof row->model, "%s", b->model->name);
     snprintf(row->device, sizeof row->device, "%s", info->device);
-    snprintf(row->dtype, sizeof row->dtype, "%s", dtype_name(b->model->weight_dtype));
+    const char *precision = b->options->precision;
+    const bool own = !precision || !strcmp(precision, "auto");
+    snprintf(row->dtype, sizeof row->dtype, "%s", own ? dtype_name(b->model->weight_dtype) : precision);
 }
 
 static double thread_s(void) {
