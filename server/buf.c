@@ -98,6 +98,35 @@ void buf_json(struct buf *b, const char *text, size_t len) {
     buf_putc(b, '"');
 }
 
+size_t buf_utf8(const char *s, size_t n) {
+    const unsigned char first = (unsigned char)s[0], second = n > 1 ? (unsigned char)s[1] : 0;
+    if (first < 0x80) return 1;
+    size_t len = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+    if (first < 0xc2 || first > 0xf4 || len > n) return 0;
+    for (size_t i = 1; i < len; i++) {
+        if (((unsigned char)s[i] & 0xc0) != 0x80) return 0;
+    }
+    if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f)) return 0;
+    if ((first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f)) return 0;
+    return len;
+}
+
+void buf_json_any(struct buf *b, const char *bytes, size_t len) {
+    struct buf text = {0};
+    for (size_t i = 0, n; i < len; i += n) {
+        n = buf_utf8(bytes + i, len - i);
+        if (n) {
+            buf_add(&text, bytes + i, n);
+        } else {
+            buf_puts(&text, "\xef\xbf\xbd");
+            for (n = 1; i + n < len && ((unsigned char)bytes[i + n] & 0xc0) == 0x80;) n++;
+        }
+    }
+    if (text.failed) b->failed = true;
+    buf_json(b, text.data ? text.data : "", text.len);
+    buf_fini(&text);
+}
+
 void buf_logprob(struct buf *b, float value) {
     if (value > -1e30f) {
         buf_addf(b, "%.9g", (double)value);

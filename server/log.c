@@ -38,7 +38,7 @@ static void add_word(struct buf *b, const char *text) {
     if (plain) {
         buf_puts(b, text);
     } else {
-        buf_json(b, text, strlen(text));
+        buf_json_any(b, text, strlen(text));
     }
 }
 
@@ -53,7 +53,7 @@ static void add_fields(struct buf *b, bool json, const struct log_field *fields,
         if (!f->text) {
             add_number(b, f->number);
         } else if (json) {
-            buf_json(b, f->text, strlen(f->text));
+            buf_json_any(b, f->text, strlen(f->text));
         } else {
             add_word(b, f->text);
         }
@@ -68,7 +68,7 @@ void log_line(const struct log *log, enum log_level level, const char *message, 
         buf_puts(&b, "{\"time\":\"");
         add_time(&b);
         buf_addf(&b, "\",\"level\":\"%s\",\"message\":", level_names[level]);
-        buf_json(&b, message, strlen(message));
+        buf_json_any(&b, message, strlen(message));
         add_fields(&b, true, fields, n_fields);
         buf_puts(&b, "}\n");
     } else {

@@ -18,11 +18,15 @@ static void put_text_or_null(struct buf *out, const char *text) {
 
 void openai_render_error(struct buf *out, const struct openai_error *e) {
     buf_puts(out, "{\"error\":{\"message\":");
-    put_text(out, e->message);
+    /* It quotes what a client sent, cut at some byte, or a path of any bytes. */
+    buf_json_any(out, e->message, strlen(e->message));
     buf_puts(out, ",\"type\":");
     put_text(out, e->type);
     buf_puts(out, ",\"param\":");
-    put_text_or_null(out, e->param);
+    if (*e->param)
+        buf_json_any(out, e->param, strlen(e->param));
+    else
+        buf_puts(out, "null");
     buf_puts(out, ",\"code\":");
     put_text_or_null(out, e->code);
     if (e->limit_tok) {
@@ -34,22 +38,9 @@ void openai_render_error(struct buf *out, const struct openai_error *e) {
 
 /* ---- tokens and log-probabilities ---- */
 
-/* The length of the character that begins at s, 0 if the bytes are none. */
-static size_t utf8_char(const unsigned char *s, size_t n) {
-    if (s[0] < 0x80) return 1;
-    size_t len = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
-    if (s[0] < 0xc2 || s[0] > 0xf4 || len > n) return 0;
-    for (size_t i = 1; i < len; i++) {
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    }
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f)) return 0;
-    if ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f)) return 0;
-    return len;
-}
-
 static bool utf8_whole(const char *bytes, size_t n) {
     for (size_t i = 0; i < n;) {
-        size_t len = utf8_char((const unsigned char *)bytes + i, n - i);
+        size_t len = buf_utf8(bytes + i, n - i);
         if (!len) return false;
         i += len;
     }

@@ -239,3 +239,19 @@ def test_request_ids(server):
         if got.status == 200:
             assert len(got.header("X-Request-Id")) <= 256
     assert "my-id.7" in server.log()
+
+
+@pytest.mark.parametrize("path", ["/v1/models/" + "%CC%BA" * 200, "/v1/models/a" + "%CC%BA" * 200, "/v1/models/%FF%FE", "/%F0%9F%8C",
+                                  "/" + "%E4%BD%A0" * 100, "/a" + "%E4%BD%A0" * 100, "/aa" + "%E4%BD%A0" * 100])
+def test_what_is_quoted_is_whole_characters(server, path):
+    answer = server.get(path)
+    assert answer.status == 404 and answer.body.decode("utf-8")
+    assert answer.error["message"]
+
+
+def test_a_long_name_is_cut_between_characters(server):
+    for first in ("", "a"):
+        answer = server.post("/v1/completions", json.dumps({**COMPLETION, "model": first + "\u4f60" * 60}, ensure_ascii=False).encode())
+        assert answer.status == 404 and answer.error["code"] == "model_not_found"
+        answer = server.post("/v1/completions", ("{%s}" % ",".join(['"%s": 1' % (first + "\u4f60" * 60)] * 2)).encode())
+        assert answer.status == 400 and answer.error["message"]

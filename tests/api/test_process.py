@@ -263,9 +263,11 @@ def test_pings_in_silence(own_server):
 def test_json_log_lines(own_server):
     s = own_server("--log-format", "json")
     s.complete("secret words of a client", 1)
+    assert s.get("/v1/models/%FF%22%0A%CC").status == 404  # what is no character must not break the line
     s.stop()
-    lines = [json.loads(line) for line in s.log().splitlines() if line]
-    assert lines
+    with open(s.log_path, encoding="utf-8") as log:
+        lines = [json.loads(line) for line in log.read().splitlines() if line]
+    assert [line["path"] for line in lines if line.get("status") == 404] == ['/v1/models/\ufffd"\n\ufffd']
     assert "secret words" not in s.log()
 
 
