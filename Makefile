@@ -128,10 +128,12 @@ $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/dri
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-test: deps
+test: TESTS = all
+test-ci: TESTS = ci
+test test-ci: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) all test-programs
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/fuzz SAN="$(FUZZ_SAN)" fuzz-programs
-	@tests/run $(BUILD)
+	@tests/run $(BUILD) $(TESTS)
 fuzz: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/fuzz SAN="$(FUZZ_SAN)" fuzz-programs
 	@tests/run $(BUILD) fuzz
@@ -143,11 +145,11 @@ fuzz-programs: $(FUZZ_BIN)
 test-gpu: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) all test-programs gpu-objects
 	@tests/run $(BUILD) gpu
-# With packages too large for every run: schemathesis over openapi.yaml, lm-evaluation-harness through the server.
+# All clients, also those with packages too large for every run: the openai package, curl and the load tools' bodies,
+# schemathesis over openapi.yaml, lm-evaluation-harness through the server.
 test-clients: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) all
-	@tests/clients/schema $(BUILD)
-	@tests/clients/lm_eval $(BUILD)
+	@tests/run $(BUILD) clients
 test-programs: $(TEST_BIN)
 gpu-objects: $(UNDER_TEST)
 	@mkdir -p $(BUILD)/tests/backend $(BUILD)/tests/gpu
@@ -182,7 +184,7 @@ bundle: all
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/lib' -Wl,--disable-new-dtags -o $(BUNDLE)/rodimus $(BUILD)/server/main.o $(BUILD)/libserver.a $(BUILD)/librodimus.a $(LDLIBS)
 
 force:
-.PHONY: test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers
+.PHONY: test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
 -include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d
