@@ -66,7 +66,9 @@ struct engine_parts {
 /* A step between its plan and its results. */
 struct step {
     struct sched_row *rows; /* [n_slots]; req NULL: the request ended after the plan */
-    uint32_t n_rows;
+    enum engine_lane lane;
+    uint32_t n_rows, n_decode;
+    uint64_t n_prompt_tok;
     bool needs_host; /* one of its tokens may end a request by its text: the next plan waits for it */
     uint64_t begin_ns;
 };

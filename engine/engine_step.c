@@ -112,36 +112,40 @@ static struct step *plan(struct rod_engine *e, enum engine_lane lane, uint64_t n
     step->begin_ns = now_ns;
     step->needs_host = false;
     const bool device_feeds = e->parts.ops->launch && lane == LANE_FIRST;
-    uint64_t n_prefill = 0;
+    step->lane = lane;
+    step->n_decode = 0;
+    step->n_prompt_tok = 0;
     for (uint32_t i = 0; i < step->n_rows; i++) {
         const struct sched_row *row = &step->rows[i];
         struct work *w = work_of_sched(row->req);
         const int32_t *tok = w->request->prompt + row->pos;
         if (row->req->state == SCHED_DECODE)
-            tok = device_feeds ? NULL : &w->last;
+            tok = device_feeds ? NULL : &w->last, step->n_decode++;
         else
-            n_prefill += row->n_tok;
+            step->n_prompt_tok += row->n_tok;
         e->segs[i] = (struct backend_segment){row->req->slot, row->n_tok, row->n_out, row->pos, tok};
         if (row->n_out && w->text.stops.n) step->needs_host = true;
         w->row[e->n_planned % 2] = i;
         sched_commit(&e->sched, row);
     }
-    engine_count(&e->counters.prefill_tok, n_prefill);
+    engine_count(&e->counters.prefill_tok, step->n_prompt_tok);
     e->n_planned++;
     return step;
 }
 
-static void count_step(struct rod_engine *e, uint64_t begin_ns, uint32_t n_rows) {
+static void count_step(struct rod_engine *e, const struct step *step) {
     struct engine_counters *c = &e->counters;
+    const uint64_t begin_ns = step->begin_ns;
     const uint64_t end_ns = engine_now_ns(), last_ns = atomic_load_explicit(&c->last_step_end_ns, memory_order_relaxed);
     const uint64_t ns = end_ns - (begin_ns > last_ns ? begin_ns : last_ns); /* a step begins when the last one ends */
     int i = 0;
     while (ns > rod_step_bounds_ns[i]) i++;
     engine_count(&c->bucket[i], 1);
     engine_count(&c->step_ns_sum, ns);
-    engine_count(&c->rows_sum, n_rows);
+    engine_count(&c->rows_sum, step->n_rows);
     engine_count(&c->steps, 1);
     atomic_store_explicit(&c->last_step_end_ns, end_ns, memory_order_relaxed);
+    sched_took(&e->sched, (uint8_t)step->lane, step->n_decode, step->n_prompt_tok, ns);
 }
 
 static int sample(struct rod_engine *e, struct work *w, uint64_t position, const float *logits,
@@ -243,7 +247,7 @@ static void finish_step(struct rod_engine *e, const float *logits, const struct 
         else
             finish_on_host(e, &row, logits + (size_t)out * e->parts.V, now_ns);
     }
-    count_step(e, step->begin_ns, step->n_rows);
+    count_step(e, step);
     step->n_rows = 0;
     e->n_collected++;
 }

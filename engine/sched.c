@@ -114,6 +114,51 @@ static uint32_t piece_out(const struct sched_req *r, uint32_t n_tok) {
     return r->scored ? n_tok : r->pos + n_tok == r->n_prompt;
 }
 
+/* ---- prompts beside streams ---- */
+
+/* So many plans with both kinds may trust a measurement of decode rows alone: of about as many, of others. */
+enum { PACE_PLANS = 64, PACE_PLANS_OTHER = 4 };
+
+/* How many tokens of prompts a step of this lane may have: as many as take the time of a round of all streams. */
+static uint32_t share_tok(const struct sched *s, uint8_t lane) {
+    uint64_t streams_ns = 0;
+    for (int i = 0; i < SCHED_N_LANES; i++) streams_ns += s->decode[i].n ? s->pace[i].stream_ns : 0;
+    const uint64_t tok_ns = s->pace[lane].prompt_tok_ns, most = s->config.max_batch_tok;
+    return (uint32_t)(!streams_ns || !tok_ns || streams_ns / tok_ns > most ? most : streams_ns / tok_ns);
+}
+
+static bool alike(uint32_t a, uint32_t b) { return a <= 2 * b && b <= 2 * a; }
+
+/* Whether this plan leaves prompts out, so that the time of the decode rows is known. Never twice in a row. */
+static bool pace_is_old(struct sched_pace *p, uint32_t n_streams) {
+    const uint64_t most = alike(n_streams, p->n_streams) ? PACE_PLANS : PACE_PLANS_OTHER;
+    if (!p->stream_ns || ++p->n_plans < most) return false;
+    p->n_plans = 0;
+    return true;
+}
+
+/* Towards `to` by a quarter: one slow step is not a pace. */
+static uint64_t nearer(uint64_t from, uint64_t to) {
+    if (!from) return to;
+    return to > from ? from + (to - from + 3) / 4 : from - (from - to) / 4;
+}
+
+void sched_took(struct sched *s, uint8_t lane, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns) {
+    struct sched_pace *p = &s->pace[lane];
+    if (ns == 0) ns = 1;
+    if (n_prompt_tok == 0) {
+        p->stream_ns = alike(n_decode, p->n_streams) ? nearer(p->stream_ns, ns) : ns;
+        p->n_streams = n_decode;
+        p->n_plans = 0;
+        return;
+    }
+    if (n_decode && !p->stream_ns) return; /* whose time it was is not known */
+    /* A step has costs that do not grow with its tokens: a piece below a chunk says nothing about a token. */
+    const uint64_t chunk = s->config.chunk_tok, n = n_prompt_tok < chunk ? chunk : n_prompt_tok;
+    const uint64_t own_ns = !n_decode ? ns : ns > p->stream_ns ? ns - p->stream_ns : 0;
+    p->prompt_tok_ns = nearer(p->prompt_tok_ns, own_ns / n ? own_ns / n : 1);
+}
+
 bool sched_lane_busy(const struct sched *s, uint8_t lane) { return s->prefill[lane].n || s->decode[lane].n; }
 
 uint32_t sched_plan(struct sched *s, uint8_t lane, struct sched_row *rows) {
@@ -124,6 +169,7 @@ uint32_t sched_plan(struct sched *s, uint8_t lane, struct sched_row *rows) {
     /* One prompt advances however many decode rows there are: the oldest and the shortest in turn, so that a short
      * prompt overtakes a long one and the long one still gets every second turn. Its least piece is kept free. */
     struct sched_req *first = prefill->head ? (s->n_prompt_plans[lane] % 2 ? shortest(s, lane) : prefill->head) : NULL;
+    if (first && decode->n && pace_is_old(&s->pace[lane], decode->n)) first = NULL;
     uint32_t kept = first ? least_tok(s, first) : 0, kept_out = first ? piece_out(first, kept) : 0;
     if (first && decode->n && (kept == budget || kept_out == outs) && number % 2) {
         first = NULL; /* they do not fit together: steps alternate between the two kinds */
@@ -142,6 +188,9 @@ uint32_t sched_plan(struct sched *s, uint8_t lane, struct sched_row *rows) {
     outs -= n_decode;
 
     if (first) s->n_prompt_plans[lane]++;
+    uint32_t share = share_tok(s, lane);
+    if (share < kept) share = kept;
+    if (budget > share) budget = share;
     for (r = first; r && budget; r = shortest(s, lane)) {
         uint32_t n_tok = piece_tok(s, r, budget, outs), n_out = piece_out(r, n_tok);
         if (!n_tok && !r->scored) break;

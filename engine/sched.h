@@ -9,6 +9,10 @@
  * FOLLOW holds a slot and waits for the state of another request that reads the same prompt.
  * commit may come before the step has run (look-ahead); a request with all its tokens planned waits in LAST for them.
  *
+ * Prompts beside streams: the caller says what each step took (sched_took), and while requests decode, a step's prompt
+ * tokens are as many as take about as long as all streams' rows: streams then have their tokens at about half the pace,
+ * whatever arrives. What decode rows alone take is measured again by a plan without prompts when it may have changed.
+ *
  * Who owns what: a sched_req is the caller's and stays at its address until sched_remove or sched_expire gave it back.
  * Threads: the engine thread; no I/O, no clock (now_ns is an argument), no allocation after init.
  * Invariants: a slot has at most one request; a plan has at most max_batch_tok tokens, max_out rows of logits and one
@@ -45,8 +49,17 @@ struct sched_config {
     uint32_t n_slots, max_batch_tok, max_out, chunk_tok; /* all >= 1, chunk_tok <= max_batch_tok */
 };
 
+/* How long the parts of a lane's steps take, as far as steps have told. */
+struct sched_pace {
+    uint64_t stream_ns;     /* of decode rows alone; 0 = not known: no share */
+    uint32_t n_streams;     /* how many those were */
+    uint64_t n_plans;       /* with prompts and decode rows since then */
+    uint64_t prompt_tok_ns; /* a prompt token's part of a step, 0 = not known */
+};
+
 struct sched {
     struct sched_config config;
+    struct sched_pace pace[SCHED_N_LANES];
     struct slots slots;
     struct sched_list queue, follow, last;
     struct sched_list prefill[SCHED_N_LANES], decode[SCHED_N_LANES]; /* decode: the row that ran longest ago first */
@@ -81,6 +94,8 @@ void sched_unfollow(struct sched *s, struct sched_req *req);
 void sched_fork(struct sched *s, struct sched_req *req);
 /* The row's tokens are read, now or by a step on its way. */
 void sched_commit(struct sched *s, const struct sched_row *row);
+/* A committed step of so many decode rows and tokens of prompts took ns, from the end of the one before. */
+void sched_took(struct sched *s, uint8_t lane, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns);
 /* Finished, failed or cancelled, in any state: its slot is free at once. */
 void sched_remove(struct sched *s, struct sched_req *req);
 

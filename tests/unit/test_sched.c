@@ -217,6 +217,7 @@ static void simulate(uint64_t seed) {
     enum { N = 400 };
     struct sim_req *r = calloc(N, sizeof *r);
     struct sched_row rows[MAX_SLOTS];
+    const bool told = below(&g, 2);
     uint32_t n_submitted = 0, n_ended = 0, n_cancelled = 0, n_expired = 0;
     uint64_t now = 1;
     for (uint64_t step = 0; n_ended < N; step++) {
@@ -251,7 +252,7 @@ static void simulate(uint64_t seed) {
         while ((q = sched_admit(&s, now))) assert_true(q->slot < n_slots);
         assert_true(s.queue.n == 0 || s.slots.n_free == 0);
 
-        uint32_t n = sched_plan(&s, 0, rows), n_tok = 0, n_out = 0;
+        uint32_t n = sched_plan(&s, 0, rows), n_tok = 0, n_out = 0, n_decode = 0;
         bool used[MAX_SLOTS] = {false};
         for (uint32_t i = 0; i < n; i++) {
             const struct sched_row *row = &rows[i];
@@ -262,6 +263,7 @@ static void simulate(uint64_t seed) {
             if (row->req->state == SCHED_DECODE) {
                 assert_int_equal(row->n_tok, 1);
                 assert_int_equal(row->n_out, 1);
+                n_decode++;
             } else {
                 assert_true(end <= row->req->n_prompt);
                 assert_true(end == row->req->n_prompt || end % chunk == 0);
@@ -282,6 +284,7 @@ static void simulate(uint64_t seed) {
                 fail_msg("seed %llu: a request waited for %llu steps", (unsigned long long)seed,
                          (unsigned long long)r[i].waited);
         }
+        if (told && n) sched_took(&s, 0, n_decode, n_tok - n_decode, (uint64_t)below(&g, 1u << below(&g, 30)));
         for (uint32_t i = 0; i < n; i++) {
             struct sim_req *w = (struct sim_req *)(void *)rows[i].req;
             sched_commit(&s, &rows[i]);
@@ -326,6 +329,158 @@ static void a_request_with_all_its_tokens_planned_keeps_its_slot_and_runs_no_mor
     sched_fini(&s);
 }
 
+/* ---- prompts beside streams, on devices that take their time ---- */
+
+/* What a step takes, in ns: its decode rows, and its prompts if it has any. */
+struct device {
+    uint64_t decode_ns, row_ns, prompt_ns, tok_ns, noise_ns;
+    uint32_t max_batch_tok;
+};
+static const struct device devices[] = {
+    {760000, 60000, 900000, 8500, 200000, 2048}, /* a GPU, a model of 1.6 G weights */
+    {760000, 12000, 900000, 7000, 0, 2048},      /* short contexts */
+    {300000, 90000, 100000, 60000, 400000, 256}, /* a CPU, a small model */
+    {90000000, 3000000, 90000000, 2500000, 0, 128}, /* a slow CPU, a large one */
+};
+enum { N_DEVICES = sizeof devices / sizeof *devices, MOST_STEPS = 200000 };
+
+struct world {
+    struct sched s;
+    const struct device *device;
+    struct rng rng;
+    uint64_t now_ns, steps[MOST_STEPS];
+    uint32_t n_steps;
+    uint32_t n_decode[2]; /* of the step before, whose time is told one step later, as when steps are launched ahead */
+    uint64_t n_tok[2], took_ns[2];
+};
+
+static void world_open(struct world *w, const struct device *device, uint32_t n_slots) {
+    *w = (struct world){.device = device, .rng = {7, 0}, .s = make(n_slots, device->max_batch_tok, n_slots, 64)};
+}
+
+static void world_step(struct world *w) {
+    static struct sched_row rows[MAX_SLOTS + 8];
+    const struct device *d = w->device;
+    const uint32_t n = sched_plan(&w->s, 0, rows), now = w->n_steps % 2;
+    uint32_t n_decode = 0;
+    uint64_t n_tok = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (rows[i].req->state == SCHED_DECODE)
+            n_decode++;
+        else
+            n_tok += rows[i].n_tok;
+        sched_commit(&w->s, &rows[i]);
+    }
+    uint64_t ns = (n_decode ? d->decode_ns + n_decode * d->row_ns : 0) + (n_tok ? d->prompt_ns + n_tok * d->tok_ns : 0);
+    ns += d->noise_ns ? below(&w->rng, (uint32_t)d->noise_ns) : 0;
+    if (w->n_steps) sched_took(&w->s, 0, w->n_decode[!now], w->n_tok[!now], w->took_ns[!now]);
+    w->n_decode[now] = n_decode, w->n_tok[now] = n_tok, w->took_ns[now] = ns;
+    w->now_ns += ns;
+    assert_true(w->n_steps < MOST_STEPS);
+    w->steps[w->n_steps++] = ns;
+}
+
+static int compare_ns(const void *a, const void *b) {
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+/* Of the steps since `first`: all streams have a token in each, so it is the time between tokens. */
+static uint64_t p99_ns(struct world *w, uint32_t first) {
+    static uint64_t ns[MOST_STEPS];
+    const uint32_t n = w->n_steps - first;
+    memcpy(ns, w->steps + first, n * sizeof *ns);
+    qsort(ns, n, sizeof *ns, compare_ns);
+    return ns[(uint64_t)n * 99 / 100];
+}
+
+static void start(struct world *w, struct sched_req *r, uint64_t n_prompt) {
+    *r = request(n_prompt);
+    sched_submit(&w->s, r, w->now_ns);
+    assert_ptr_equal(sched_admit(&w->s, w->now_ns), r);
+}
+
+static void a_long_prompt_triples_no_stream_s_wait_for_a_token(void **state) {
+    (void)state;
+    static struct world w;
+    for (int i = 0; i < N_DEVICES; i++) {
+        const struct device *d = &devices[i];
+        for (uint32_t n_streams = 8; n_streams <= MAX_SLOTS; n_streams += 56) {
+            struct sched_req r[MAX_SLOTS], big;
+            world_open(&w, d, MAX_SLOTS + 1);
+            for (uint32_t k = 0; k < n_streams; k++) start(&w, &r[k], 100);
+            while (w.s.prefill[0].n) world_step(&w);
+            const uint32_t quiet = w.n_steps;
+            while (w.n_steps < quiet + 300) world_step(&w);
+            const uint64_t before_ns = p99_ns(&w, quiet);
+            const uint32_t begin = w.n_steps;
+            const uint64_t begin_ns = w.now_ns;
+            start(&w, &big, 100000);
+            while (big.state == SCHED_PREFILL) world_step(&w);
+            const uint64_t beside_ns = p99_ns(&w, begin);
+            if (n_streams == MAX_SLOTS && beside_ns > 3 * before_ns)
+                fail_msg("device %d, %u streams: %llu ns a token beside a prompt, %llu before", i, n_streams,
+                         (unsigned long long)beside_ns, (unsigned long long)before_ns);
+            /* The prompt has about half of the time, less what its steps cost beside tokens, but at least a chunk a
+             * step. */
+            const double streams_ns = (double)(d->decode_ns + n_streams * d->row_ns), steps = w.n_steps - begin,
+                         took_ns = (double)(w.now_ns - begin_ns);
+            const double own_ns = 1e5 * (double)d->tok_ns + steps * (double)d->prompt_ns;
+            if (steps < 1500 && own_ns < 0.35 * took_ns)
+                fail_msg("device %d, %u streams of %.0f ns: a prompt of %.0f ns took %.0f", i, n_streams, streams_ns,
+                         own_ns, took_ns);
+            sched_fini(&w.s);
+        }
+    }
+}
+
+/* When the streams leave, the prompt gets the whole step; when few stay, the share follows them. */
+static void the_share_follows_the_streams(void **state) {
+    (void)state;
+    static struct world w;
+    struct sched_req r[MAX_SLOTS], big;
+    const struct device *d = &devices[0];
+    world_open(&w, d, MAX_SLOTS + 1);
+    for (int k = 0; k < MAX_SLOTS; k++) start(&w, &r[k], 10);
+    while (w.n_steps < 100) world_step(&w);
+    start(&w, &big, 10000000);
+    while (w.n_steps < 300) world_step(&w);
+    const uint64_t many_ns = d->decode_ns + MAX_SLOTS * d->row_ns, few_ns = d->decode_ns + 8 * d->row_ns;
+    assert_true(w.steps[299] < 5 * many_ns / 2);
+    const uint64_t at = big.pos;
+    for (int k = 8; k < MAX_SLOTS; k++) sched_remove(&w.s, &r[k]);
+    while (w.n_steps < 500) world_step(&w);
+    if (w.steps[499] > 3 * few_ns) fail_msg("%llu ns", (unsigned long long)w.steps[499]);
+    assert_true(big.pos > at);
+    for (int k = 0; k < 8; k++) sched_remove(&w.s, &r[k]);
+    const uint64_t alone = big.pos;
+    world_step(&w);
+    assert_int_equal(big.pos - alone, d->max_batch_tok);
+    sched_fini(&w.s);
+}
+
+/* Short prompts that come beside a long one and streams start within a few steps; the long one goes on. */
+static void short_prompts_overtake_within_the_share(void **state) {
+    (void)state;
+    static struct world w;
+    struct sched_req r[32], big, small;
+    world_open(&w, &devices[0], 40);
+    for (int k = 0; k < 32; k++) start(&w, &r[k], 10);
+    while (w.n_steps < 100) world_step(&w);
+    start(&w, &big, 1000000);
+    while (w.n_steps < 200) world_step(&w);
+    for (int k = 0; k < 50; k++) {
+        const uint64_t at = big.pos;
+        const uint32_t begin = w.n_steps;
+        start(&w, &small, 100);
+        while (small.state == SCHED_PREFILL) world_step(&w);
+        assert_true(w.n_steps - begin <= 4);
+        while (w.n_steps < begin + 6) world_step(&w);
+        assert_true(big.pos >= at + 2 * 64);
+        sched_remove(&w.s, &small);
+    }
+    sched_fini(&w.s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_get_slots_first_come_first_served),
@@ -338,6 +493,9 @@ int main(void) {
         cmocka_unit_test(an_admitted_request_no_longer_expires),
         cmocka_unit_test(in_random_lives_every_invariant_holds_and_everything_ends),
         cmocka_unit_test(a_request_with_all_its_tokens_planned_keeps_its_slot_and_runs_no_more),
+        cmocka_unit_test(a_long_prompt_triples_no_stream_s_wait_for_a_token),
+        cmocka_unit_test(the_share_follows_the_streams),
+        cmocka_unit_test(short_prompts_overtake_within_the_share),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
