@@ -306,6 +306,69 @@ static void log_probabilities_of_the_prompts_are_the_reference(void **state) {
     unload(&cases);
 }
 
+static uint64_t resident_bytes(void) {
+    unsigned long long total = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f) {
+        if (fscanf(f, "%llu %llu", &total, &resident) != 2) resident = 0;
+        fclose(f);
+    }
+    return resident * (uint64_t)sysconf(_SC_PAGE_SIZE);
+}
+
+static int32_t id_at(size_t i) { return (int32_t)(philox_uniform(5, i, 0) * 100); }
+
+/* A prompt of a million tokens beside a stream: memory does not grow while it is read, the stream goes on. */
+static void a_prompt_of_a_million_tokens_takes_no_memory_but_its_own(void **state) {
+    (void)state;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    enum { LONG_TOK = 20000 };
+#else
+    enum { LONG_TOK = 1000000 };
+#endif
+    struct collector c;
+    struct rod_error err;
+    const char *device = getenv("RODIMUS_TEST_DEVICE");
+    struct rod_engine_config config = {.model_dir = "tests/vectors/rodimus-small",
+                                       .device = device ? device : "cpu",
+                                       .n_slots = 2,
+                                       .max_queue = 10};
+    collect_init(&c, &config);
+    if (rod_engine_open(&config, &c.engine, &err)) fail_msg("%s", err.message);
+    int32_t *ids = malloc(LONG_TOK * sizeof *ids);
+    for (size_t i = 0; i < LONG_TOK; i++) ids[i] = id_at(i);
+    struct answer stream, big;
+    struct rod_request *r = collect_request(ids, 7, &stream);
+    r->ignore_eos = true;
+    r->max_tokens = 1 << 30;
+    collect_submit(&c, r);
+    struct rod_stats before, now;
+    while (stream.n_ids < 20) collect_now(&c);
+    rod_engine_stats(c.engine, &before);
+    r = collect_request(ids, LONG_TOK, &big);
+    r->max_tokens = 3;
+    r->ignore_eos = true;
+    collect_submit(&c, r);
+    do {
+        collect_now(&c);
+        rod_engine_stats(c.engine, &now);
+    } while (now.prefill_tok < before.prefill_tok + LONG_TOK / 10);
+    const uint64_t begin_bytes = resident_bytes();
+    const size_t begin_ids = stream.n_ids;
+    collect_until(&c, &big, 1);
+    const uint64_t grown = resident_bytes() - begin_bytes;
+    assert_int_equal(big.n_ids, 3);
+    rod_engine_stats(c.engine, &now);
+    assert_int_equal(now.prefill_tok - before.prefill_tok, LONG_TOK);
+    assert_true(stream.n_ids >= begin_ids + 100); /* its tokens are in the growth */
+    if ((int64_t)grown > 1 << 20) fail_msg("memory grew by %llu bytes", (unsigned long long)grown);
+    rod_cancel(c.engine, stream.ticket);
+    collect_until(&c, &stream, 1);
+    collect_free(&stream), collect_free(&big);
+    free(ids);
+    collect_close(&c);
+}
+
 static void slots_beyond_the_memory_are_refused(void **state) {
     (void)state;
     struct model *model;
@@ -367,6 +430,7 @@ int main(void) {
         cmocka_unit_test(five_hundred_streams_at_once_get_what_each_gets_alone),
         cmocka_unit_test(a_slot_reused_after_a_cancel_leaves_no_trace),
         cmocka_unit_test(log_probabilities_of_the_prompts_are_the_reference),
+        cmocka_unit_test(a_prompt_of_a_million_tokens_takes_no_memory_but_its_own),
         cmocka_unit_test(slots_beyond_the_memory_are_refused),
         cmocka_unit_test(opening_what_is_not_there_fails_with_a_reason),
         cmocka_unit_test(the_demo_model_says_what_it_is),

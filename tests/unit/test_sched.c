@@ -337,9 +337,9 @@ struct device {
     uint32_t max_batch_tok;
 };
 static const struct device devices[] = {
-    {760000, 60000, 900000, 8500, 200000, 2048}, /* a GPU, a model of 1.6 G weights */
-    {760000, 12000, 900000, 7000, 0, 2048},      /* short contexts */
-    {300000, 90000, 100000, 60000, 400000, 256}, /* a CPU, a small model */
+    {760000, 60000, 900000, 8500, 200000, 2048},    /* a GPU, a model of 1.6 G weights */
+    {760000, 12000, 900000, 7000, 0, 2048},         /* short contexts */
+    {300000, 90000, 100000, 60000, 400000, 256},    /* a CPU, a small model */
     {90000000, 3000000, 90000000, 2500000, 0, 128}, /* a slow CPU, a large one */
 };
 enum { N_DEVICES = sizeof devices / sizeof *devices, MOST_STEPS = 200000 };
