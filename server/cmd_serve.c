@@ -120,7 +120,8 @@ static void load(void *arg) {
     struct server *s = &v->server;
     const struct config *c = &s->config;
     struct rod_engine_config config = {
-        .model_dir = v->model_dir,
+        .model_dir = *c->synthetic ? NULL : v->model_dir,
+        .synthetic = *c->synthetic ? c->synthetic : NULL,
         .device = c->device,
         .precision = c->precision,
         .deterministic = c->deterministic,
@@ -214,9 +215,13 @@ static void print_help(void) {
 }
 
 static int find_model(struct service *v) {
-    const char *given = v->server.config.model;
-    if (*given) {
-        snprintf(v->model_dir, sizeof v->model_dir, "%s", given);
+    const char *given = v->server.config.model, *synthetic = v->server.config.synthetic;
+    if (*given && *synthetic) {
+        fprintf(stderr, "rodimus serve: give either --model or --synthetic\n");
+        return -1;
+    }
+    if (*given || *synthetic) { /* what is loaded, for messages */
+        snprintf(v->model_dir, sizeof v->model_dir, "%s", *given ? given : synthetic);
         return 0;
     }
     if (!model_path_bundled(v->model_dir, sizeof v->model_dir)) return 0;

@@ -21,6 +21,9 @@
 const struct option config_options[] = {
     {"model", OPTION_STRING, AT(model), MODEL, .letter = 'm', .metavar = "DIR",
      .help = "checkpoint directory: config.json, *.safetensors, tokenizer.json; without it the bundled demo model"},
+    {"synthetic", OPTION_STRING, AT(synthetic), MODEL, .metavar = "NAME",
+     .help = "random weights of a published shape instead, to measure a machine: rodimus-1.4b, rodimus-plus-1.6b, "
+             "rodimus-plus-1.6b-w1024, rodimus-plus-4b; prompts are token ids"},
     {"model_name", OPTION_STRING, AT(model_name), MODEL, .metavar = "NAME",
      .help = "name in /v1/models and in the requests' \"model\"; without it the directory's last component"},
     {"device", OPTION_CHOICE, AT(device), MODEL, .fallback = "auto", .choices = "auto|cpu|cuda|cuda:N|null|null:N", .metavar = "NAME",

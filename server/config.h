@@ -10,7 +10,7 @@
 
 struct config {
     /* model */
-    char *model, *model_name, *device, *precision;
+    char *model, *synthetic, *model_name, *device, *precision;
     uint64_t threads;
     bool deterministic;
     /* network */

@@ -276,6 +276,8 @@ static void chunk_choice(const json_t *choice, struct load_chunk *chunk) {
     if (text == NULL) text = json_object_get(json_object_get(choice, "delta"), "content");
     if (text == NULL) text = json_object_get(json_object_get(choice, "message"), "content");
     if (json_is_string(text) && json_string_length(text) > 0) chunk->text = true;
+    /* a model without a tokenizer answers in token ids */
+    if (json_array_size(json_object_get(choice, "token_ids")) > 0) chunk->text = true;
     if (json_is_string(json_object_get(choice, "finish_reason"))) chunk->finish = true;
 }
 

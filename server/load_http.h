@@ -69,7 +69,7 @@ int load_sse_feed(struct load_sse *sse, const char *bytes, size_t n,
 
 struct load_chunk {
     bool done;                 /* [DONE] */
-    bool text;                 /* some choice has text that is not empty */
+    bool text;                 /* some choice has text that is not empty, or tokens' ids */
     bool finish;               /* some choice has a finish_reason */
     bool error;                /* an error object; message says which */
     int64_t completion_tokens; /* of usage, -1 = no usage here */

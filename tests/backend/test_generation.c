@@ -329,10 +329,8 @@ static void a_prompt_of_a_million_tokens_takes_no_memory_but_its_own(void **stat
     struct collector c;
     struct rod_error err;
     const char *device = getenv("RODIMUS_TEST_DEVICE");
-    struct rod_engine_config config = {.model_dir = "tests/vectors/rodimus-small",
-                                       .device = device ? device : "cpu",
-                                       .n_slots = 2,
-                                       .max_queue = 10};
+    struct rod_engine_config config = {
+        .model_dir = "tests/vectors/rodimus-small", .device = device ? device : "cpu", .n_slots = 2, .max_queue = 10};
     collect_init(&c, &config);
     if (rod_engine_open(&config, &c.engine, &err)) fail_msg("%s", err.message);
     int32_t *ids = malloc(LONG_TOK * sizeof *ids);

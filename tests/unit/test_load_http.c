@@ -225,6 +225,9 @@ static void chunks_tell_text_finish_usage_and_errors(void **state) {
     const char *finish = "{\"choices\":[{\"text\":\"\",\"finish_reason\":\"length\"}]}";
     assert_int_equal(load_chunk_parse(finish, strlen(finish), &chunk), 0);
     assert_true(!chunk.text && chunk.finish);
+    const char *ids = "{\"choices\":[{\"text\":\"\",\"token_ids\":[7],\"finish_reason\":null}]}";
+    assert_int_equal(load_chunk_parse(ids, strlen(ids), &chunk), 0);
+    assert_true(chunk.text); /* of a model without a tokenizer */
     const char *usage = "{\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":5}}";
     assert_int_equal(load_chunk_parse(usage, strlen(usage), &chunk), 0);
     assert_int_equal(chunk.completion_tokens, 5);
