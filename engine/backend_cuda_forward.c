@@ -103,12 +103,12 @@ static void few_mixer(struct backend *be, const struct step *st, uint32_t layer,
     const size_t in_stride = (size_t)CUDA_FEW_ROWS * 4 * s->M, c0_stride = (size_t)CUDA_FEW_ROWS * s->R;
     const uint32_t n = st->n_rows;
     void *stream = be->stream;
-    k_few_conv(s, layer, &be->rows, &w->fc, &x, w->conv, w->conv_b, n, be->az, be->s, be->act_e, be->act_a, stream);
-    k_few_linear_pair(&w->in, be->act_e, be->in, 4 * (size_t)s->M, in_stride, &w->c0, be->act_a, be->c0_part, s->R,
+    k_fused_conv(s, layer, &be->rows, &w->fc, &x, w->conv, w->conv_b, n, be->az, be->s, be->act_e, be->act_a, stream);
+    k_fused_linear_pair(&w->in, be->act_e, be->in, 4 * (size_t)s->M, in_stride, &w->c0, be->act_a, be->c0_part, s->R,
                       c0_stride, n, stream);
     k_gla_gates(s, layer, &be->rows, n, be->in, 4, in_stride, be->c0_part, 4, c0_stride, w->g_b, w->t_b, w->c1, w->c1_b,
                 be->az, NULL, be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
-    k_few_residual(&w->out, be->act_e, be->sums, s->Ep / 32, s->E, s->norm_eps, be->x, next_norm, n, be->x, be->squares,
+    k_fused_residual(&w->out, be->act_e, be->sums, s->Ep / 32, s->E, s->norm_eps, be->x, next_norm, n, be->x, be->squares,
                    be->act_d, stream);
 }
 
@@ -118,11 +118,11 @@ static void few_attention_and_ffn(struct backend *be, const struct step *st, uin
     const struct cuda_normed x = {be->act_d, be->squares, s->norm_eps, s->D}; /* and y after it */
     const uint32_t n = st->n_rows, width = (s->H + s->Hk + s->Hv) * s->P;
     void *stream = be->stream;
-    k_few_linear(&w->qkv, &x, n, be->qkv, width, stream);
+    k_fused_linear(&w->qkv, &x, n, be->qkv, width, stream);
     attention(be, st, layer, 1, 0, NULL);
-    k_few_residual(&w->ao, be->act_q, NULL, 0, 0, 0, be->x, w->ffn_norm, n, NULL, be->squares, be->act_d, stream);
-    k_few_ffn(&w->f1, &x, n, be->act_f, stream);
-    k_few_residual(&w->f2, be->act_f, NULL, 0, 0, 0, be->x, next_norm, n, be->x, be->squares, be->act_d,
+    k_fused_residual(&w->ao, be->act_q, NULL, 0, 0, 0, be->x, w->ffn_norm, n, NULL, be->squares, be->act_d, stream);
+    k_fused_ffn(&w->f1, &x, n, be->act_f, stream);
+    k_fused_residual(&w->f2, be->act_f, NULL, 0, 0, 0, be->x, next_norm, n, be->x, be->squares, be->act_d,
                    stream); /* the two-hop residual */
 }
 
@@ -140,7 +140,7 @@ static void enqueue_few(struct backend *be, const struct step *st) {
     }
     k_add_norm(be->x, NULL, 0, 0, NULL, 0, 0, be->norm_f, s->norm_eps, n, s->D, NULL, be->act_d, NULL, NULL, s->dtype,
                be->stream);
-    k_few_linear(&be->lm_head, &normed, n, be->logits, s->V, be->stream);
+    k_fused_linear(&be->lm_head, &normed, n, be->logits, s->V, be->stream);
 }
 
 static void enqueue_many(struct backend *be, const struct step *st) {

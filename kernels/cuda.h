@@ -143,8 +143,9 @@ void k_norm_rows(float *x, const float *w, float eps, uint32_t n_rows, uint32_t 
 /* dst[i] = rows list[i] of src [.][n]. */
 void k_gather_rows(const float *src, const int32_t *list, uint32_t n_list, uint32_t n, float *dst, void *stream);
 
-/* ---- decode steps of few rows (decode.cu) ---- */
+/* ---- decode steps, one token a session (decode.cu, wide.cu) ---- */
 
+/* Up to so many rows have kernels of their own; a row's bits are the same in both. */
 enum { CUDA_FEW_ROWS = 8 };
 /* An RMSNorm whose scale comes after the product: act = x * w packed (fp16: / 16), squares [n_rows][D / 16] of x by 16
  * columns. squares NULL: act is normed already. */
@@ -155,25 +156,26 @@ struct cuda_normed {
     uint32_t D;
 };
 /* Whether this device and these sizes have them: compute capability 9.x, 16 bit, D and E multiples of 16. */
-bool cuda_few_possible(const struct cuda_shape *shape);
+bool cuda_fused_possible(const struct cuda_shape *shape);
 /* y[r][o] = W RMSNorm(x), whole sums, fp32 [n_rows][ldy]. Bytes: the weights once. Twin ref_linear after ref norm. */
-void k_few_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy,
-                  void *stream);
-/* k_few_linear of W_fc with k_conv of its outputs: one token a session. */
-void k_few_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows,
-                const struct cuda_matrix *w, const struct cuda_normed *in, const float *conv, const float *bias,
-                uint32_t n_rows, float *az, float *s, void *s_act, void *a_act, void *stream);
-/* k_few_linear of W_f1 with k_ffn_act of its outputs: act [n_rows][F] packed. */
-void k_few_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream);
+void k_fused_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy,
+                    void *stream);
+/* k_fused_linear of W_fc with k_conv of its outputs: one token a session. */
+void k_fused_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows,
+                  const struct cuda_matrix *w, const struct cuda_normed *in, const float *conv, const float *bias,
+                  uint32_t n_rows, float *az, float *s, void *s_act, void *a_act, void *stream);
+/* k_fused_linear of W_f1 with k_ffn_act of its outputs: act [n_rows][F] packed. */
+void k_fused_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream);
 /* y = base + row_scale * W in, as k_add_norm; fp32 [n_rows][rows of W]; act, squares: y as the next norm's operand. y
- * may be base; NULL: y, and next_norm with act. */
-void k_few_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums, uint32_t sum_n,
-                    float eps, const float *base, const float *next_norm, uint32_t n_rows, float *y, float *squares,
-                    void *act, void *stream);
-/* k_linear_pair of two small matrices: four partial products each. */
-void k_few_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
-                       const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
-                       uint32_t n_rows, void *stream);
+ * may be base; NULL: y, and next_norm with act and squares. */
+void k_fused_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums,
+                      uint32_t sum_n, float eps, const float *base, const float *next_norm, uint32_t n_rows, float *y,
+                      float *squares, void *act, void *stream);
+/* k_linear_pair of two small matrices, cuda_fused_pair_splits partial products each. */
+static inline uint32_t cuda_fused_pair_splits(uint32_t n_rows) { return n_rows <= CUDA_FEW_ROWS ? 4 : 1; }
+void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
+                         const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
+                         uint32_t n_rows, void *stream);
 
 /* ---- sampling ---- */
 

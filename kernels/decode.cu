@@ -1,7 +1,6 @@
-// decode.cu - the products of a decode step of at most 8 rows: a block brings the weights of 16 outputs into shared memory before its
-// inputs are ready and finishes its outputs: the scale of the norm before it, convolution, residual and operand of the next norm, FFN gate.
-// Hopper only: the other devices take the kernels of many rows.
-#include "common.cuh"
+// decode.cu - the products of a decode step, finished (epilogue.cuh). Of at most 8 rows: a block brings the weights of 16 outputs into
+// shared memory before its inputs are ready. Of more: wide.cu. Hopper only: other devices take the separate kernels.
+#include "epilogue.cuh"
 
 enum { FEW_WARPS = 16, FEW_LD = 20, FEW_SMEM = 227 << 10 }; // a warp a slice of k; [slice][row][FEW_LD] partial sums: a stride without bank conflicts
 
@@ -30,105 +29,16 @@ __device__ __forceinline__ void await_bulk(uint64_t *bar) {
 #endif
 }
 
-// ---- what becomes of an output: (tile, o of 16, row), called by 128 threads, a half-warp a row; mine: the row is one ----
+// ---- what becomes of an output (epilogue.cuh): one a thread, 128 threads, a half-warp a row ----
 
-// The scale of a row's norm from its partial sums of squares; a warp has two rows and all its lanes call this.
-struct few_scale {
-    const float *squares; // NULL: none
-    uint32_t n_sums, n;
-    float eps;
-    __device__ float operator()(uint32_t r, bool mine) const {
-        if (!squares || !__any_sync(0xffffffffu, mine)) return 1.0f;
-        const uint32_t first = r & ~1u;
-        const float one = row_total(squares + (size_t)first * n_sums, n_sums);
-        const float other = __all_sync(0xffffffffu, mine) ? row_total(squares + (size_t)(first + 1) * n_sums, n_sums) : 0.0f;
-        return rms_scale(r & 1 ? other : one, n, eps);
-    }
-};
-
-struct few_plain {
-    few_scale norm;
-    float *y;
-    size_t ldy;
-    uint32_t O;
-    struct state { float scale; };
-    template <class T> __device__ void early(state &, uint32_t, uint32_t, uint32_t, bool) const {}
-    template <class T> __device__ void late(state &st, uint32_t, uint32_t, uint32_t r, bool mine) const { st.scale = norm.squares ? scale_of_weighted<T>(norm(r, mine)) : 1.0f; }
-    template <class T> __device__ void finish(state &st, uint32_t tile, uint32_t o, uint32_t r, bool mine, float v) const {
-        if (mine && tile * 16 + o < O) y[r * ldy + tile * 16 + o] = v * st.scale;
-    }
-};
-
-struct few_residual { // y = base + scale * v; of the norm that comes next: y * w packed, and the squares of this tile
-    few_scale norm;
-    const float *base, *w;
-    uint32_t D;
-    float *y, *squares;
-    void *act;
-    struct state { float base, scale, w; };
-    template <class T> __device__ void early(state &st, uint32_t tile, uint32_t o, uint32_t, bool) const { st.w = w ? w[tile * 16 + o] : 0.0f; }
-    template <class T> __device__ void late(state &st, uint32_t tile, uint32_t o, uint32_t r, bool mine) const {
-        st.base = mine ? base[(size_t)r * D + tile * 16 + o] : 0.0f;
-        st.scale = norm(r, mine);
-    }
-    template <class T> __device__ void finish(state &st, uint32_t tile, uint32_t o, uint32_t r, bool mine, float v) const {
-        const float out = add_scaled(st.base, st.scale, v), square = tile_sum(mine ? out * out : 0.0f);
-        if (!mine) return;
-        if (y) y[(size_t)r * D + tile * 16 + o] = out;
-        if (w) ((T *)act)[act_at<T>(r, tile * 16 + o, D)] = from_float<T>(weighted<T>(out, st.w));
-        if (o == 0) squares[(size_t)r * (D / 16) + tile] = square;
-    }
-};
-
-struct few_conv { // E1, E2: tiles of a, then from column Ep on of z
-    few_scale norm;
-    cuda_shape shape;
-    uint32_t layer;
-    cuda_rows rows;
-    const float *w, *bias;
-    float *az, *s;
-    void *s_act, *a_act;
-    struct state { float tap[8], weight[8], bias, scale; uint32_t slot, place; };
-    template <class T> __device__ T *tail(const state &st, uint32_t e) const {
-        return (T *)shape.conv + (size_t)st.slot * shape.conv_slot + layer * shape.conv_layer + e;
-    }
-    template <class T> __device__ void early(state &st, uint32_t tile, uint32_t o, uint32_t r, bool mine) const { // the tail was written a step ago
-        const uint32_t e = tile * 16 + o;
-        if (!mine || e >= shape.E) return;
-        st.slot = (uint32_t)rows.slot[r];
-        st.place = (uint32_t)(rows.pos[r] % shape.K);
-        st.bias = bias[e];
-        conv_taps(st.weight, st.tap, w + e, tail<T>(st, e), shape.K, shape.Ep, st.place);
-    }
-    template <class T> __device__ void late(state &st, uint32_t, uint32_t, uint32_t r, bool mine) const { st.scale = scale_of_weighted<T>(norm(r, mine)); }
-    template <class T> __device__ void finish(state &st, uint32_t tile, uint32_t o, uint32_t r, bool mine, float v) const {
-        const uint32_t e = tile * 16 + o;
-        if (!mine) return;
-        v *= st.scale;
-        az[(size_t)r * 2 * shape.Ep + e] = v;
-        if (e >= shape.E) return;
-        const float sum = conv_sum(st.weight, st.tap, v, st.bias);
-        const T stored = from_float<T>(v);
-        s[(size_t)r * shape.Ep + e] = sum;
-        ((T *)s_act)[act_at<T>(r, e, shape.E)] = from_float<T>(sum);
-        ((T *)a_act)[act_at<T>(r, e, shape.E)] = stored;
-        tail<T>(st, e)[(size_t)st.place * shape.Ep] = stored;
-    }
-};
-
-struct few_ffn { // E10: eight rows of a2, eight of g2
-    few_scale norm;
-    void *act;
-    uint32_t F;
-    struct state { float scale; };
-    template <class T> __device__ void early(state &, uint32_t, uint32_t, uint32_t, bool) const {}
-    template <class T> __device__ void late(state &st, uint32_t, uint32_t, uint32_t r, bool mine) const { st.scale = scale_of_weighted<T>(norm(r, mine)); }
-    template <class T> __device__ void finish(state &st, uint32_t tile, uint32_t o, uint32_t r, bool mine, float v) const {
-        v *= st.scale;
-        const float gate = __shfl_xor_sync(0xffffffffu, v, 8);
-        if (mine && o < 8) ((T *)act)[act_at<T>(r, tile * 8 + o, (F + 15) / 16 * 16)] = from_float<T>(ffn_gate(v, gate));
-    }
-};
+// The scale of a row's norm; a warp has two rows and all its lanes call this.
+template <class T> __device__ __forceinline__ float few_scale(const row_norm &norm, uint32_t r, bool mine) {
+    if (!norm.squares || !__any_sync(0xffffffffu, mine)) return 1.0f;
+    const uint32_t first = r & ~1u;
+    const float one = row_total(norm.squares + (size_t)first * norm.n_sums, norm.n_sums);
+    const float other = __all_sync(0xffffffffu, mine) ? row_total(norm.squares + (size_t)(first + 1) * norm.n_sums, norm.n_sums) : 0.0f;
+    return norm_scale<T>(norm, r & 1 ? other : one);
+}
 
 // ---- the kernel ----
 
@@ -143,11 +53,13 @@ few_kernel(const uint4 *w, const uint32_t *act, uint32_t KT, uint32_t n_rows, Ou
     const uint32_t k0 = KT * warp / FEW_WARPS, k1 = KT * (warp + 1) / FEW_WARPS;
     const uint4 *a = (const uint4 *)smem + (size_t)k0 * 32 + lane;
     if (lane == 0) bulk_load(smem + (size_t)k0 * 512, w + ((size_t)tile * KT + k0) * 32, (k1 - k0) * 512, bars + warp);
-    const uint32_t o = threadIdx.x % 16, r = threadIdx.x / 16; // of the outputs, threads 0 to 127
+    const uint32_t o_in = threadIdx.x % 16, o = tile * 16 + o_in, r = threadIdx.x / 16; // of the outputs, threads 0 to 127
     const bool mine = r < n_rows;
-    typename Out::state state;
+    typename Out::template column<T, 1> column;
+    typename Out::template row<T, 1> row;
+    float scale = 1.0f;
     if (EARLY) let_next_start();
-    if (warp < 4) out.template early<T>(state, tile, o, r, mine);
+    if (warp < 4) out.template load<T>(column, o, mine), out.template early<T>(row, r, o, mine);
     __syncwarp(); // the barrier is there
     wait_for_inputs();
     if (!EARLY) let_next_start();
@@ -155,7 +67,7 @@ few_kernel(const uint4 *w, const uint32_t *act, uint32_t KT, uint32_t n_rows, Ou
         const uint32_t *p = act + (size_t)k * 64 + lane;
         return g < n_rows ? make_uint2(p[0], p[32]) : make_uint2(0, 0);
     };
-    if (warp < 4) out.template late<T>(state, tile, o, r, mine);
+    if (warp < 4) out.template late<T>(row, r, o, mine), scale = few_scale<T>(out.norm, r, mine);
     float acc[4] = {};
     for (uint32_t k = k0; k < k1; k += GROUP) {
         uint2 b[GROUP];
@@ -173,7 +85,9 @@ few_kernel(const uint4 *w, const uint32_t *act, uint32_t KT, uint32_t n_rows, Ou
     mine_part[2 * t * FEW_LD + g + 8] = acc[2];
     mine_part[(2 * t + 1) * FEW_LD + g + 8] = acc[3];
     __syncthreads(); // every slice's sum before they are added
-    if (warp < 4) out.template finish<T>(state, tile, o, r, mine, canonical_sum(part + r * FEW_LD + o, 8 * FEW_LD));
+    if (warp >= 4) return;
+    float sum[1] = {canonical_sum(part + r * FEW_LD + o_in, 8 * FEW_LD)};
+    out.template finish<T>(column, row, r, o, mine, sum, scale);
 }
 
 static size_t few_smem(uint32_t KT) { return (size_t)KT * 512 + FEW_WARPS * (8 * FEW_LD * sizeof(float) + 8); }
@@ -185,12 +99,6 @@ static void few_launch(const struct cuda_matrix *w, const void *act, uint32_t n_
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)few_smem(KT));
     launch(kernel, dim3(cuda_pad16(w->rows) / 16), dim3(FEW_WARPS * 32), few_smem(KT), stream, (const uint4 *)w->data, (const uint32_t *)act, KT, n_rows, out);
 }
-#define FEW(w, early, ...)                                                                  \
-    do {                                                                                    \
-        if ((w)->dtype == CUDA_F16) few_launch<__half, early>(w, __VA_ARGS__, stream);      \
-        else few_launch<__nv_bfloat16, early>(w, __VA_ARGS__, stream);                      \
-    } while (0)
-
 // Two products of the same k with operands of their own. A block: a tile, a quarter of k, a warp a slice; out: [4][n_rows][ldy].
 struct few_part { const uint4 *w; const uint32_t *act; float *y; size_t ldy, quarter_stride; uint32_t tiles, O; };
 template <class T>
@@ -234,7 +142,7 @@ few_pair_kernel(few_part one, few_part two, uint32_t KT, uint32_t n_rows) {
 
 // ---- launchers ----
 
-bool cuda_few_possible(const struct cuda_shape *shape) {
+bool cuda_fused_possible(const struct cuda_shape *shape) {
     int device = 0, major = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
@@ -243,29 +151,41 @@ bool cuda_few_possible(const struct cuda_shape *shape) {
            few_smem(cuda_pad16(shape->F) / 16) <= FEW_SMEM && few_smem(cuda_pad16(shape->H * shape->P) / 16) <= FEW_SMEM;
 }
 
-static few_scale scale_of(const struct cuda_normed *in) { return few_scale{in->squares, in->D / 16, in->D, in->eps}; }
+// Of a step's rows: the kernel of few, or that of many.
+template <bool EARLY, class Out>
+static void fused(const struct cuda_matrix *w, const void *act, uint32_t n_rows, const Out &out, void *stream) {
+    if (n_rows > CUDA_FEW_ROWS) wide_product(wide_operands{w->data, act, w->rows}, out, w->cols, w->dtype, n_rows, stream);
+    else if (w->dtype == CUDA_F16) few_launch<__half, EARLY>(w, act, n_rows, out, stream);
+    else few_launch<__nv_bfloat16, EARLY>(w, act, n_rows, out, stream);
+}
+static row_norm norm_of(const struct cuda_normed *in) { return row_norm{in->squares, in->D / 16, in->D, in->eps, true}; }
 
-void k_few_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy, void *stream) {
-    FEW(w, true, in->act, n_rows, few_plain{scale_of(in), y, ldy, w->rows});
+void k_fused_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy, void *stream) {
+    fused<true>(w, in->act, n_rows, out_plain{norm_of(in), y, ldy, w->rows}, stream);
 }
 
-void k_few_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const struct cuda_matrix *w,
-                const struct cuda_normed *in, const float *conv, const float *bias, uint32_t n_rows, float *az, float *s, void *s_act,
-                void *a_act, void *stream) {
-    FEW(w, false, in->act, n_rows, few_conv{scale_of(in), *shape, layer, *rows, conv, bias, az, s, s_act, a_act});
+void k_fused_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const struct cuda_matrix *w,
+                  const struct cuda_normed *in, const float *conv, const float *bias, uint32_t n_rows, float *az, float *s, void *s_act,
+                  void *a_act, void *stream) {
+    fused<false>(w, in->act, n_rows, out_conv{norm_of(in), *shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
 }
 
-void k_few_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream) {
-    FEW(w, true, in->act, n_rows, few_ffn{scale_of(in), act, w->rows / 2});
+void k_fused_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream) {
+    fused<true>(w, in->act, n_rows, out_ffn{norm_of(in), act, w->rows / 2}, stream);
 }
 
-void k_few_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums, uint32_t sum_n, float eps, const float *base,
-                    const float *next_norm, uint32_t n_rows, float *y, float *squares, void *act, void *stream) {
-    FEW(w, true, in, n_rows, few_residual{few_scale{row_sums, n_sums, sum_n, eps}, base, next_norm, w->rows, y, squares, act});
+void k_fused_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums, uint32_t sum_n, float eps, const float *base,
+                      const float *next_norm, uint32_t n_rows, float *y, float *squares, void *act, void *stream) {
+    fused<true>(w, in, n_rows, out_residual{row_norm{row_sums, n_sums, sum_n, eps, false}, base, next_norm, w->rows, y, squares, act}, stream);
 }
 
-void k_few_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1, const struct cuda_matrix *w2,
+void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1, const struct cuda_matrix *w2,
                        const void *x2, float *y2, size_t ldy2, size_t split_stride2, uint32_t n_rows, void *stream) {
+    if (n_rows > CUDA_FEW_ROWS) { // whole sums
+        const wide_operands in1 = {w1->data, x1, w1->rows}, in2 = {w2->data, x2, w2->rows};
+        wide_plain(in1, out_plain{{}, y1, ldy1, w1->rows}, &in2, out_plain{{}, y2, ldy2, w2->rows}, w1->cols, w1->dtype, n_rows, stream);
+        return;
+    }
     const uint32_t KT = cuda_pad16(w1->cols) / 16;
     const few_part one = {(const uint4 *)w1->data, (const uint32_t *)x1, y1, ldy1, split_stride1, cuda_pad16(w1->rows) / 16, w1->rows};
     const few_part two = {(const uint4 *)w2->data, (const uint32_t *)x2, y2, ldy2, split_stride2, cuda_pad16(w2->rows) / 16, w2->rows};

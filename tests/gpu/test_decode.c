@@ -1,5 +1,5 @@
 /* test_decode.c - decode.cu: the fused products of steps of few rows against their twins. Widths are what
- * cuda_few_possible asks for; a device that lacks them has nothing to test. */
+ * cuda_fused_possible asks for; a device that lacks them has nothing to test. */
 #include "gpu.h"
 
 enum { LAYERS = 2 };
@@ -51,7 +51,7 @@ static bool few_sizes(uint32_t *n_rows, enum cuda_dtype dtype, uint32_t i, struc
     *n_rows = (*n_rows - 1) % CUDA_FEW_ROWS + 1;
     snprintf(gpu.what, sizeof gpu.what, "%u rows, %s, D %u, E %u, F %u", *n_rows, gpu_dtype_name(dtype), s->D, s->E,
              s->F);
-    return gpu.k->cuda_few_possible(s);
+    return gpu.k->cuda_fused_possible(s);
 }
 
 static void linear_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
@@ -62,7 +62,7 @@ static void linear_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct normed in = random_normed(n_rows, s.D, dtype);
     float *W = random_weights(O, s.D, dtype), *y = gpu_floats((size_t)n_rows * ld);
     struct cuda_matrix m = gpu_matrix(W, O, s.D, dtype);
-    GPU_RUN(k_few_linear, &m, &in.device, n_rows, y, ld);
+    GPU_RUN(k_fused_linear, &m, &in.device, n_rows, y, ld);
     float *got = gpu_fetch(y, (size_t)n_rows * ld), *ref = twin_product(W, O, s.D, in.h, n_rows);
     for (uint32_t r = 0; r < n_rows; r++) {
         gpu_check("norm and product", got + (size_t)r * ld, ref + (size_t)r * O, O, 1e-5, 0);
@@ -93,7 +93,7 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     s.conv = gpu_from_typed(pool, n_pool, dtype);
     float *at_az = gpu_floats((size_t)n_rows * 2 * Ep), *at_s = gpu_floats((size_t)n_rows * Ep);
     void *s_act = gpu_act_out(n_rows, E, dtype), *a_act = gpu_act_out(n_rows, E, dtype);
-    GPU_RUN(k_few_conv, &s, layer, &rows.device, &m, &in.device, gpu_from(w, (size_t)K * Ep), gpu_from(bias, E), n_rows,
+    GPU_RUN(k_fused_conv, &s, layer, &rows.device, &m, &in.device, gpu_from(w, (size_t)K * Ep), gpu_from(bias, E), n_rows,
             at_az, at_s, s_act, a_act);
     float *az = gpu_fetch(at_az, (size_t)n_rows * 2 * Ep), *got = gpu_fetch(at_s, (size_t)n_rows * Ep),
           *ref_az = twin_product(W, 2 * E, D, in.h, n_rows), *ref_s = host_floats(n), *got_s = host_floats(n),
@@ -131,7 +131,7 @@ static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     GPU_RUN(k_pack, gpu_from(W, (size_t)F * D), CUDA_F32, 0, F, D, CUDA_PACK_FIRST_EIGHTS, &m);
     GPU_RUN(k_pack, gpu_from(W + (size_t)F * D, (size_t)F * D), CUDA_F32, 0, F, D, CUDA_PACK_SECOND_EIGHTS, &m);
     void *act = gpu_act_out(n_rows, F, dtype);
-    GPU_RUN(k_few_ffn, &m, &in.device, n_rows, act);
+    GPU_RUN(k_fused_ffn, &m, &in.device, n_rows, act);
     float *y = twin_product(W, 2 * F, D, in.h, n_rows), *ref = host_floats((size_t)n_rows * F);
     for (uint32_t r = 0; r < n_rows; r++)
         for (uint32_t f = 0; f < F; f++) {
@@ -159,7 +159,7 @@ static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     float *at_base = gpu_from(base, n), *y = in_place ? at_base : gpu_floats(n), *squares = gpu_floats(n / 16);
     float *w = host_random(D, 0.5, 1.5, CUDA_F32);
     void *act = gpu_act_out(n_rows, D, dtype);
-    GPU_RUN(k_few_residual, &m, gpu_act(x, n_rows, K, dtype), n_sums ? gpu_from(sums, (size_t)n_rows * n_sums) : NULL,
+    GPU_RUN(k_fused_residual, &m, gpu_act(x, n_rows, K, dtype), n_sums ? gpu_from(sums, (size_t)n_rows * n_sums) : NULL,
             n_sums, 32 * n_sums, 1e-5f, at_base, gpu_from(w, D), n_rows, y, squares, act);
     float *ref = twin_product(W, D, K, x, n_rows), *got = gpu_fetch(y, n);
     for (uint32_t r = 0; r < n_rows; r++) {
@@ -194,7 +194,7 @@ static void pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         act[j] = gpu_act(x[j], n_rows, K, dtype);
         y[j] = gpu_floats((size_t)4 * n_rows * O[j]);
     }
-    GPU_RUN(k_few_linear_pair, &m[0], act[0], y[0], O[0], (size_t)n_rows * O[0], &m[1], act[1], y[1], O[1],
+    GPU_RUN(k_fused_linear_pair, &m[0], act[0], y[0], O[0], (size_t)n_rows * O[0], &m[1], act[1], y[1], O[1],
             (size_t)n_rows * O[1], n_rows);
     for (int j = 0; j < 2; j++) {
         const size_t n = (size_t)n_rows * O[j];

@@ -31,12 +31,12 @@
     X(k_decode_window)                                                                                                 \
     X(k_ffn_act)                                                                                                       \
     X(k_norm_rows)                                                                                                     \
-    X(cuda_few_possible)                                                                                               \
-    X(k_few_linear)                                                                                                    \
-    X(k_few_conv)                                                                                                      \
-    X(k_few_ffn)                                                                                                       \
-    X(k_few_residual)                                                                                                  \
-    X(k_few_linear_pair)                                                                                               \
+    X(cuda_fused_possible)                                                                                               \
+    X(k_fused_linear)                                                                                                    \
+    X(k_fused_conv)                                                                                                      \
+    X(k_fused_ffn)                                                                                                       \
+    X(k_fused_residual)                                                                                                  \
+    X(k_fused_linear_pair)                                                                                               \
     X(k_gather_rows)                                                                                                   \
     X(cuda_sample_pieces)                                                                                              \
     X(k_admit)                                                                                                         \

@@ -1,0 +1,228 @@
+// epilogue.cuh - what becomes of a product's outputs in a decode step: the scale of the norm before it, convolution, residual and
+// operand of the next norm, FFN gate. One text for the kernel of few rows (decode.cu) and that of many (wide.cu), so that a row's bits
+// do not depend on the batch.
+//
+// A thread has N neighbouring outputs o .. o + N - 1 of a row, N = 1 or 4, o a multiple of N; the 16 / N threads of a tile of 16 outputs
+// are neighbouring lanes. Of each functor:
+//   ahead(r, o)                 asks the second-level cache for what early() will load; before the inputs are ready
+//   load(column, o, mine)       what all rows share
+//   early(row, r, o, mine)      what the step before left; may be called before the inputs are ready
+//   late(row, r, o, mine)       what the kernels before left
+//   finish(column, row, r, o, mine, v, scale)   by whole warps; v: the product's sums; scale: that of the row's norm
+// mine: the row is one, and o an output (plain: looks at o itself).
+#pragma once
+#include "common.cuh"
+
+// ---- N neighbours at once ----
+
+template <int N> __device__ __forceinline__ void load_floats(float (&v)[N], const float *p) {
+    if (N == 4) {
+        const float4 x = *(const float4 *)p;
+        v[0] = x.x, v[1 % N] = x.y, v[2 % N] = x.z, v[3 % N] = x.w;
+    } else v[0] = *p;
+}
+template <int N> __device__ __forceinline__ void store_floats(float *p, const float (&v)[N]) {
+    if (N == 4) *(float4 *)p = make_float4(v[0], v[1 % N], v[2 % N], v[3 % N]);
+    else *p = v[0];
+}
+// N neighbours of 16 bits, as they lie in memory.
+template <int N> struct narrow;
+template <> struct narrow<1> { uint16_t word[1]; };
+template <> struct alignas(8) narrow<4> { uint32_t word[2]; };
+template <class T, int N> __device__ __forceinline__ float widened(const narrow<N> &x, int i) {
+    const uint16_t bits = N == 4 ? x.word[i / 2 % 2] >> (i % 2 * 16) : x.word[0];
+    T value;
+    memcpy(&value, &bits, 2);
+    return to_float(value);
+}
+template <class T, int N> __device__ __forceinline__ narrow<N> narrowed(const float (&v)[N]) {
+    T value[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) value[i] = from_float<T>(v[i]);
+    narrow<N> x;
+    memcpy(&x, value, sizeof x);
+    return x;
+}
+template <class T, int N> __device__ __forceinline__ void store_narrow(void *p, size_t at, const narrow<N> &x) { *(narrow<N> *)((T *)p + at) = x; }
+// Sum over the 16 columns of a tile: tile_sum's butterfly. All lanes of the warp call it.
+template <int N> __device__ __forceinline__ float tile_sum_of(float (&x)[N]) {
+#pragma unroll
+    for (int i = 8; i >= N; i >>= 1)
+#pragma unroll
+        for (int j = 0; j < N; j++) x[j] += __shfl_xor_sync(0xffffffffu, x[j], i / N);
+    return N == 4 ? (x[0] + x[2 % N]) + (x[1 % N] + x[3 % N]) : x[0];
+}
+__device__ __forceinline__ void ask_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// ---- the norm before a product ----
+
+struct row_norm {
+    const float *squares; // [n_rows][n_sums], NULL: no norm
+    uint32_t n_sums, n;
+    float eps;
+    bool weighted; // the operand is weighted<T>
+};
+template <class T> __device__ __forceinline__ float norm_scale(const row_norm &norm, float total) {
+    const float scale = rms_scale(total, norm.n, norm.eps);
+    return norm.weighted ? scale_of_weighted<T>(scale) : scale;
+}
+
+// ---- the functors ----
+
+struct out_plain {
+    row_norm norm;
+    float *y;
+    size_t ldy;
+    uint32_t O;
+    template <class T, int N> struct column {};
+    template <class T, int N> struct row {};
+    template <class T> __device__ void ahead(uint32_t, uint32_t) const {}
+    template <class T, int N> __device__ void load(column<T, N> &, uint32_t, bool) const {}
+    template <class T, int N> __device__ void early(row<T, N> &, uint32_t, uint32_t, bool) const {}
+    template <class T, int N> __device__ void late(row<T, N> &, uint32_t, uint32_t, bool) const {}
+    template <class T, int N> __device__ void finish(const column<T, N> &, const row<T, N> &, uint32_t r, uint32_t o, bool mine, float (&v)[N], float scale) const {
+        float *to = y + r * ldy + o;
+        if (!mine || o >= O) return;
+        if (norm.squares)
+#pragma unroll
+            for (int i = 0; i < N; i++) v[i] *= scale;
+        if (N == 1 || (o + N <= O && ldy % N == 0 && (size_t)y % 16 == 0)) store_floats(to, v);
+        else
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                if (o + i < O) to[i] = v[i];
+    }
+};
+
+struct out_residual { // y = base + scale * v; of the norm that comes next: y * w packed, and the squares of 16 columns
+    row_norm norm;
+    const float *base, *w;
+    uint32_t D;
+    float *y, *squares;
+    void *act;
+    template <class T, int N> struct column { float w[N]; };
+    template <class T, int N> struct row { float base[N]; };
+    template <class T> __device__ void ahead(uint32_t, uint32_t o) const {
+        if (w) ask_l2(w + o);
+    }
+    template <class T, int N> __device__ void load(column<T, N> &c, uint32_t o, bool mine) const {
+        if (w && mine) load_floats(c.w, w + o);
+    }
+    template <class T, int N> __device__ void early(row<T, N> &, uint32_t, uint32_t, bool) const {}
+    template <class T, int N> __device__ void late(row<T, N> &x, uint32_t r, uint32_t o, bool mine) const {
+        if (mine) load_floats(x.base, base + (size_t)r * D + o);
+    }
+    template <class T, int N> __device__ void finish(const column<T, N> &c, const row<T, N> &x, uint32_t r, uint32_t o, bool mine, float (&v)[N], float scale) const {
+        float out[N], square[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) out[i] = mine ? add_scaled(x.base[i], scale, v[i]) : 0.0f, square[i] = out[i] * out[i];
+        const float sum = tile_sum_of(square);
+        if (!mine) return;
+        if (y) store_floats(y + (size_t)r * D + o, out);
+        if (!w) return;
+        if (o % 16 == 0) squares[(size_t)r * (D / 16) + o / 16] = sum;
+#pragma unroll
+        for (int i = 0; i < N; i++) out[i] = weighted<T>(out[i], c.w[i]);
+        store_narrow<T>(act, act_at<T>(r, o, D), narrowed<T>(out));
+    }
+};
+
+struct out_conv { // E1, E2: a, then from column Ep on z
+    row_norm norm;
+    cuda_shape shape;
+    uint32_t layer;
+    cuda_rows rows;
+    const float *w, *bias;
+    float *az, *s;
+    void *s_act, *a_act;
+    template <class T, int N> struct column { float weight[8][N], bias[N]; };
+    template <class T, int N> struct row { // taps before the newest, oldest first and ending at tap[6]
+        narrow<N> tap[7];
+        T *to;
+    };
+    template <class T> __device__ T *tail(uint32_t r, uint32_t o) const {
+        return (T *)shape.conv + (size_t)(uint32_t)rows.slot[r] * shape.conv_slot + layer * shape.conv_layer + o;
+    }
+    template <class T> __device__ void ahead(uint32_t r, uint32_t o) const { // the tail was written a step ago
+        if (o >= shape.E) return;
+        const T *from = tail<T>(r, o);
+        for (uint32_t j = 0; j < shape.K; j++) ask_l2(from + (size_t)j * shape.Ep), ask_l2(w + o + (size_t)j * shape.Ep);
+    }
+    template <class T, int N> __device__ void load(column<T, N> &c, uint32_t o, bool mine) const {
+        const bool used = mine && o < shape.E;
+#pragma unroll
+        for (int i = 0; i < N; i++) c.bias[i] = 0;
+        if (used) load_floats(c.bias, bias + o);
+#pragma unroll
+        for (uint32_t j = 0; j < 8; j++) {
+#pragma unroll
+            for (int i = 0; i < N; i++) c.weight[j][i] = 0;
+            if (used && j + shape.K >= 8) load_floats(c.weight[j], w + o + (size_t)(j + shape.K - 8) * shape.Ep);
+        }
+    }
+    template <class T, int N> __device__ void early(row<T, N> &x, uint32_t r, uint32_t o, bool mine) const {
+        const bool used = mine && o < shape.E;
+        const uint32_t K = shape.K, place = used ? (uint32_t)(rows.pos[r] % K) : 0;
+        const T *from = used ? tail<T>(r, o) : NULL;
+        x.to = (T *)from + (size_t)place * shape.Ep;
+#pragma unroll
+        for (uint32_t j = 1; j < 8; j++) {
+            x.tap[7 - j] = narrow<N>{};
+            const uint32_t before = place >= j ? place - j : place + K - j; // (place - j) mod K
+            if (used && j < K) x.tap[7 - j] = *(const narrow<N> *)(from + (size_t)before * shape.Ep);
+        }
+    }
+    template <class T, int N> __device__ void late(row<T, N> &, uint32_t, uint32_t, bool) const {}
+    template <class T, int N> __device__ void finish(const column<T, N> &c, const row<T, N> &x, uint32_t r, uint32_t o, bool mine, float (&v)[N], float scale) const {
+        if (!mine) return;
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] *= scale;
+        store_floats(az + (size_t)r * 2 * shape.Ep + o, v);
+        if (o >= shape.E) return;
+        const narrow<N> stored = narrowed<T>(v);
+        float sum[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) { // conv_sum
+            float weight[8], tap[8];
+#pragma unroll
+            for (int j = 0; j < 8; j++) weight[j] = c.weight[j][i], tap[j] = j < 7 ? widened<T>(x.tap[j < 7 ? j : 0], i) : 0.0f;
+            sum[i] = conv_sum(weight, tap, v[i], c.bias[i]);
+        }
+        store_floats(s + (size_t)r * shape.Ep + o, sum);
+        store_narrow<T>(s_act, act_at<T>(r, o, shape.E), narrowed<T>(sum));
+        store_narrow<T>(a_act, act_at<T>(r, o, shape.E), stored);
+        *(narrow<N> *)x.to = stored;
+    }
+};
+
+struct out_ffn { // E10: eight rows of a2, eight of g2
+    row_norm norm;
+    void *act;
+    uint32_t F;
+    template <class T, int N> struct column {};
+    template <class T, int N> struct row {};
+    template <class T> __device__ void ahead(uint32_t, uint32_t) const {}
+    template <class T, int N> __device__ void load(column<T, N> &, uint32_t, bool) const {}
+    template <class T, int N> __device__ void early(row<T, N> &, uint32_t, uint32_t, bool) const {}
+    template <class T, int N> __device__ void late(row<T, N> &, uint32_t, uint32_t, bool) const {}
+    template <class T, int N> __device__ void finish(const column<T, N> &, const row<T, N> &, uint32_t r, uint32_t o, bool mine, float (&v)[N], float scale) const {
+        float out[N];
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            v[i] *= scale;
+            out[i] = ffn_gate(v[i], __shfl_xor_sync(0xffffffffu, v[i], 8 / N));
+        }
+        if (mine && o % 16 < 8) store_narrow<T>(act, act_at<T>(r, o / 16 * 8 + o % 8, (F + 15) / 16 * 16), narrowed<T>(out));
+    }
+};
+
+// ---- wide.cu: products of more than 8 rows in 16 bit on Hopper ----
+
+struct wide_operands { const void *w, *x; uint32_t O; }; // packed weights [O][K] and activations
+bool wide_possible(void);                               // on this device
+void wide_plain(const wide_operands &one, const out_plain &out, const wide_operands *two, const out_plain &out_two, uint32_t K, enum cuda_dtype dtype,
+                uint32_t n_rows, void *stream);
+void wide_product(const wide_operands &in, const out_plain &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);
+void wide_product(const wide_operands &in, const out_residual &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);
+void wide_product(const wide_operands &in, const out_conv &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);
+void wide_product(const wide_operands &in, const out_ffn &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);

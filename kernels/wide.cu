@@ -1,0 +1,394 @@
+// wide.cu - products of more than 8 rows in 16 bit on Hopper: wgmma with the weights from registers and the activations from shared
+// memory, both brought there by the tensor copy engine. A block finishes its outputs (epilogue.cuh).
+#include "epilogue.cuh"
+#include <cuda.h>
+#include <type_traits>
+
+__device__ __forceinline__ uint32_t shared_at(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__device__ __forceinline__ void barrier_init(uint64_t *b, uint32_t n) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(n) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(uint64_t *b, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(b)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t *b) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity) {
+    asm volatile("{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra done;\nbra wait;\ndone:\n}" ::"r"(shared_at(b)),
+                 "r"(parity)
+                 : "memory");
+}
+// A box of a tensor of [.][KT][one tile]: tiles [k, k + SK) of the rows of tiles from `row` on; zeros beyond the tensor.
+__device__ __forceinline__ void copy_box(void *dst, const CUtensorMap *map, uint32_t k, uint32_t row, uint64_t *b, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(
+                     shared_at(dst)),
+                 "l"(map), "r"(0), "r"(k), "r"(row), "r"(shared_at(b)), "l"(policy)
+                 : "memory");
+}
+__device__ __forceinline__ void wgmma(float (&d)[16], const uint4 &a, uint64_t b, int add, __half) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
+                 "{%16,%17,%18,%19}, %20, p, 1, 1, 0;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(add));
+}
+__device__ __forceinline__ void wgmma(float (&d)[16], const uint4 &a, uint64_t b, int add, __nv_bfloat16) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "
+                 "{%16,%17,%18,%19}, %20, p, 1, 1, 0;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(add));
+}
+__device__ __forceinline__ void wgmma(float (&d)[32], const uint4 &a, uint64_t b, int add, __half) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+                 "{%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(add));
+}
+__device__ __forceinline__ void wgmma(float (&d)[32], const uint4 &a, uint64_t b, int add, __nv_bfloat16) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+                 "{%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(add));
+}
+__device__ __forceinline__ void wgmma(float (&d)[64], const uint4 &a, uint64_t b, int add, __half) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+                 "{%64,%65,%66,%67}, %68, p, 1, 1, 0;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(add));
+}
+__device__ __forceinline__ void wgmma(float (&d)[64], const uint4 &a, uint64_t b, int add, __nv_bfloat16) {
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+                 "{%64,%65,%66,%67}, %68, p, 1, 1, 0;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b), "r"(add));
+}
+#endif
+
+enum { SLICES = 16 }; // of k: linear.cu's order of sums
+__device__ __forceinline__ uint32_t slice_at(uint32_t KT, uint32_t slice) { return KT * slice / SLICES; }
+
+// A block: MW warpgroups of 64 outputs each and NB rows, its share of the 16 slices: one CLUSTER-th; the blocks of a cluster put
+// their sums together through distributed shared memory. One more warp feeds a ring of STAGES stages of SK tiles of k: the first
+// weights are on their way before the inputs are ready.
+template <int MW, int NB, int SK, int STAGES, int CLUSTER> struct wide {
+    enum { W_STAGE = MW * 4 * SK * 512, X_STAGE = NB / 8 * SK * 256, STAGE = W_STAGE + X_STAGE, RING = STAGE * STAGES, LD = MW * 64 + 4,
+           PLANES = CLUSTER == 8 ? 2 : 1, // sums a block leaves: two slices, or one slice, quarter or all
+           SUMS = PLANES * NB * LD * 4, BYTES = RING > SUMS ? RING : SUMS, THREADS = MW * 128 + 32 };
+};
+
+struct wide_part { CUtensorMap w, x; uint32_t O, tiles; };
+
+// The functor of a launch of one or two products.
+struct out_either {
+    out_plain one, two;
+    __device__ out_plain of(bool second) const {
+        return out_plain{{second ? two.norm.squares : one.norm.squares, one.norm.n_sums, one.norm.n, one.norm.eps, one.norm.weighted},
+                         second ? two.y : one.y, second ? two.ldy : one.ldy, second ? two.O : one.O};
+    }
+};
+template <class Out> __device__ __forceinline__ const Out &functor_of(const Out &out, bool) { return out; }
+__device__ __forceinline__ out_plain functor_of(const out_either &out, bool second) { return out.of(second); }
+
+// Sums of the partial squares of U rows by one warp, each as row_total makes it; rows that are none: 0.
+template <int U> __device__ __forceinline__ void row_totals(float (&sum)[U], const float *const (&part)[U], uint32_t n) {
+#pragma unroll
+    for (int u = 0; u < U; u++) sum[u] = 0;
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x % 32; i < n; i += 32)
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            if (part[u]) sum[u] += part[u][i];
+#pragma unroll
+    for (int u = 0; u < U; u++) sum[u] = warp_sum(sum[u]);
+}
+
+template <class T, int MW, int NB, int SK, int STAGES, int CLUSTER, int BLOCKS, class Out>
+__global__ void __launch_bounds__(wide<MW, NB, SK, STAGES, CLUSTER>::THREADS, BLOCKS)
+wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_part two, uint32_t KT, uint32_t n_rows, uint32_t row_blocks,
+            const __grid_constant__ Out outs) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    using G = wide<MW, NB, SK, STAGES, CLUSTER>;
+    enum { SL = SLICES / CLUSTER, PARTS = CLUSTER * G::PLANES,
+           // Of its cluster's rows a block finishes eights: rank, rank + CLUSTER, ...; a thread one row of each, GROUP at a time.
+           EIGHTS = NB / 8 > CLUSTER ? NB / 8 / CLUSTER : 1, GROUP = EIGHTS < 4 ? EIGHTS : 4 };
+    extern __shared__ __align__(1024) unsigned char ring[];
+    __shared__ uint64_t full[STAGES], empty[STAGES];
+    __shared__ float scales[NB]; // of the rows' norms
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t rank = blockIdx.x % CLUSTER, row0 = blockIdx.x / CLUSTER % row_blocks * NB;
+    uint32_t tile0 = blockIdx.x / CLUSTER / row_blocks * (MW * 4);
+    const uint32_t tiles_one = (one.tiles + MW * 4 - 1) / (MW * 4) * (MW * 4);
+    const bool second = tile0 >= tiles_one;
+    const wide_part *p = second ? &two : &one;
+    const auto &out = functor_of(outs, second);
+    using F = typename std::remove_cv<typename std::remove_reference<decltype(out)>::type>::type;
+    const uint32_t O = p->O;
+    if (second) tile0 -= tiles_one;
+    const uint32_t o_in = threadIdx.x % (MW * 16) * 4, o = tile0 * 16 + o_in, eighth = threadIdx.x / (MW * 16); // of the outputs
+    const auto row_of = [&](uint32_t j) { return (j * CLUSTER + rank) * 8 + eighth; };
+    const auto is_mine = [&](uint32_t r) { return r < NB && row0 + r < n_rows && o < O; };
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, MW * 4);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads(); // the barriers are there
+    let_next_start();
+    if (warp >= MW * 4) {
+        if (threadIdx.x == MW * 128) {
+            uint64_t once, often;
+            asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(once));
+            asm volatile("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(often));
+            for (int pass = 0; pass < 2; pass++) { // first the weights that fit, then the rest
+                uint32_t it = 0;
+                for (uint32_t slice = rank * SL; slice < rank * SL + SL; slice++) {
+                    const uint32_t end = slice_at(KT, slice + 1);
+                    for (uint32_t k = slice_at(KT, slice); k < end; k += SK, it++) {
+                        const uint32_t s = it % STAGES;
+                        unsigned char *at = ring + s * G::STAGE;
+                        if (pass == (it >= STAGES)) {
+                            if (pass) barrier_wait(empty + s, (it / STAGES + 1) & 1);
+                            barrier_expect(full + s, G::STAGE);
+                            copy_box(at, &p->w, k, tile0, full + s, once);
+                        }
+                        if (pass) copy_box(at + G::W_STAGE, &p->x, k, row0 / 8, full + s, often);
+                    }
+                }
+                if (!pass) wait_for_inputs(); // x is whole
+            }
+        }
+        __syncwarp();
+    } else {
+#pragma unroll
+        for (int j = 0; j < EIGHTS; j++)
+            if (is_mine(row_of(j))) out.template ahead<T>(row0 + row_of(j), o);
+        wait_for_inputs();
+        if (out.norm.squares) { // while x is on its way
+            enum { EACH = EIGHTS * 2 / MW ? EIGHTS * 2 / MW : 1, U = EACH < 8 ? EACH : 8 };
+#pragma unroll
+            for (int first = 0; first < EACH; first += U) {
+                const float *part[U];
+                float sum[U];
+#pragma unroll
+                for (int u = 0; u < U; u++) {
+                    const uint32_t m = warp * EACH + first + u, r = (m / 8 * CLUSTER + rank) * 8 + m % 8;
+                    part[u] = r < NB && row0 + r < n_rows ? out.norm.squares + (size_t)(row0 + r) * out.norm.n_sums : NULL;
+                }
+                row_totals(sum, part, out.norm.n_sums);
+#pragma unroll
+                for (int u = 0; u < U; u++) {
+                    const uint32_t m = warp * EACH + first + u, r = (m / 8 * CLUSTER + rank) * 8 + m % 8;
+                    if (lane == 0 && r < NB) scales[r] = norm_scale<T>(out.norm, sum[u]);
+                }
+            }
+        }
+        float acc[NB / 2], sum[NB / 2], more[CLUSTER == 1 || CLUSTER == 8 ? NB / 2 : 1];
+#pragma unroll
+        for (int i = 0; i < NB / 2; i++) acc[i] = 0, sum[i] = -0.0f; // -0 + s = s to the bit
+#pragma unroll
+        for (int i = 0; i < sizeof more / sizeof *more; i++) more[i] = -0.0f;
+        // wgmma's description of x in shared memory: no swizzle, 128 bytes to the next 8 of k, a stage's tiles to the next 8 rows
+        const uint64_t form = ((uint64_t)(128 >> 4) << 16) | ((uint64_t)(SK * 256 >> 4) << 32);
+        uint32_t it = 0;
+        for (uint32_t slice = rank * SL; slice < rank * SL + SL; slice++) {
+            const uint32_t k0 = slice_at(KT, slice), k1 = slice_at(KT, slice + 1);
+            for (uint32_t k = k0; k < k1; k += SK, it++) {
+                const uint32_t n = k1 - k, s = it % STAGES;
+                const unsigned char *at = ring + s * G::STAGE;
+                barrier_wait(full + s, it / STAGES & 1);
+                uint4 a[SK];
+#pragma unroll
+                for (int j = 0; j < SK; j++) { // past the slice: nothing
+                    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                                 : "=r"(a[j].x), "=r"(a[j].y), "=r"(a[j].z), "=r"(a[j].w)
+                                 : "r"(shared_at(at + (warp * SK + j) * 512 + lane * 16)));
+                    if (j >= n) a[j] = make_uint4(0, 0, 0, 0);
+                }
+#pragma unroll
+                for (int j = 0; j < SK; j++) // in registers before the fence
+                    asm volatile("" : "+r"(a[j].x), "+r"(a[j].y), "+r"(a[j].z), "+r"(a[j].w)::"memory");
+                const uint64_t b = form | (shared_at(at + G::W_STAGE) & 0x3ffff) >> 4; // without the block's number in its cluster
+                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+                for (int j = 0; j < SK; j++)
+                    wgmma(acc, a[j], b + j * (256 >> 4), j || k != k0, T());
+                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+                if (lane == 0) barrier_arrive(empty + s);
+            }
+#pragma unroll
+            for (int i = 0; i < NB / 2; i++) {
+                asm volatile("" : "+f"(acc[i])::"memory"); // read after the wait
+                if (CLUSTER == 8 && slice % 2) more[i] = k0 != k1 ? acc[i] : 0;
+                else if (k0 != k1) sum[i] += acc[i];
+                if (CLUSTER == 1 && slice % 4 == 3) more[i] += sum[i], sum[i] = -0.0f;
+            }
+        }
+        asm volatile("bar.sync 1, %0;" ::"n"(MW * 128) : "memory"); // nobody reads the ring any more
+        float *sums = (float *)ring;
+        const uint32_t at = (lane % 4 * 2) * G::LD + warp * 16 + lane / 4;
+#pragma unroll
+        for (int j = 0; j < G::PLANES; j++)
+#pragma unroll
+            for (int i = 0; i < NB / 2; i++)
+                sums[at + (j * NB + i / 4 * 8 + i % 2) * G::LD + i / 2 % 2 * 8] = CLUSTER == 1 || j ? more[i] : sum[i];
+    }
+    typename F::template column<T, 4> column;
+    typename F::template row<T, 4> rows[GROUP];
+    const auto load_group = [&](uint32_t first) {
+#pragma unroll
+        for (int j = 0; j < GROUP; j++) {
+            const uint32_t r = row_of(first + j);
+            out.template early<T>(rows[j], row0 + r, o, is_mine(r));
+            out.template late<T>(rows[j], row0 + r, o, is_mine(r));
+        }
+    };
+    if (warp < MW * 4) out.template load<T>(column, o, o < O), load_group(0);
+    if (CLUSTER == 1) __syncthreads(); // all sums are there
+    else asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+    if (warp < MW * 4) {
+#pragma unroll
+        for (int first = 0; first < EIGHTS; first += GROUP) {
+            float total[GROUP][4];
+            if (first) load_group(first);
+#pragma unroll
+            for (int g = 0; g < GROUP; g++) {
+                const uint32_t r = row_of(first + g), at = shared_at(ring) + (r * G::LD + o_in) * 4;
+                float4 v[PARTS], t = make_float4(0, 0, 0, 0);
+                if (is_mine(r)) {
+#pragma unroll
+                    for (int j = 0; j < PARTS; j++)
+                        if (CLUSTER == 1) v[j] = *(const float4 *)((const float *)ring + r * G::LD + o_in);
+                        else
+                            asm volatile("{\n.reg .u32 a;\nmapa.shared::cluster.u32 a, %4, %5;\nld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [a];\n}"
+                                         : "=f"(v[j].x), "=f"(v[j].y), "=f"(v[j].z), "=f"(v[j].w)
+                                         : "r"(at + j % G::PLANES * (NB * G::LD * 4)), "r"(j / G::PLANES));
+#pragma unroll
+                    for (int j = 0; j < PARTS; j += PARTS > 4 ? PARTS / 4 : 1) {
+                        float4 s = v[j];
+#pragma unroll
+                        for (int i = 1; i < PARTS / 4; i++) s.x += v[j + i].x, s.y += v[j + i].y, s.z += v[j + i].z, s.w += v[j + i].w;
+                        if (j == 0) t = s;
+                        else t.x += s.x, t.y += s.y, t.z += s.z, t.w += s.w;
+                    }
+                }
+                total[g][0] = t.x, total[g][1] = t.y, total[g][2] = t.z, total[g][3] = t.w;
+            }
+            if (CLUSTER > 1 && first + GROUP >= EIGHTS) asm volatile("barrier.cluster.arrive;" ::: "memory"); // these sums are read
+#pragma unroll
+            for (int g = 0; g < GROUP; g++) {
+                const uint32_t r = row_of(first + g);
+                out.template finish<T>(column, rows[g], row0 + r, o, is_mine(r), total[g], out.norm.squares ? scales[r % NB] : 1.0f);
+            }
+        }
+    } else if (CLUSTER > 1) asm volatile("barrier.cluster.arrive;" ::: "memory");
+    if (CLUSTER > 1) asm volatile("barrier.cluster.wait;" ::: "memory"); // nobody reads this block's sums any more
+#endif
+}
+
+// Rows of tiles of `words` 32-bit words, KT a row, of which a box takes `rows` by SK.
+static CUtensorMap tile_map(const void *data, uint32_t words, uint32_t KT, uint32_t n, uint32_t SK, uint32_t rows) {
+    static const auto encode = [] {
+        void *f = NULL;
+        cudaDriverEntryPointQueryResult found;
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found);
+        return (decltype(&cuTensorMapEncodeTiled))f;
+    }();
+    CUtensorMap map = {};
+    const cuuint64_t sizes[3] = {words, KT, n}, strides[2] = {words * 4, (cuuint64_t)words * 4 * KT};
+    const cuuint32_t box[3] = {words, SK, rows}, steps[3] = {1, 1, 1};
+    encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, (void *)data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return map;
+}
+
+// What a launch is of: one or two products of the same k.
+template <class Out> struct wide_job {
+    wide_operands one, two; // two.O 0: none
+    Out out;
+    uint32_t KT, n_rows;
+    cudaStream_t stream;
+};
+
+template <class T, int MW, int NB, int SK, int STAGES, int CLUSTER, int BLOCKS, class Out> static void launch_wide(const wide_job<Out> &job) {
+    using G = wide<MW, NB, SK, STAGES, CLUSTER>;
+    const auto part_of = [&](const wide_operands &p) {
+        const uint32_t tiles = cuda_pad16(p.O) / 16;
+        return wide_part{tile_map(p.w, 128, job.KT, tiles, SK, MW * 4), tile_map(p.x, 64, job.KT, (job.n_rows + 7) / 8, SK, NB / 8), p.O, tiles};
+    };
+    const wide_part one = part_of(job.one), two = job.two.O ? part_of(job.two) : wide_part{};
+    const uint32_t row_blocks = (job.n_rows + NB - 1) / NB, tiles = (one.tiles + MW * 4 - 1) / (MW * 4) + (two.tiles + MW * 4 - 1) / (MW * 4);
+    const auto kernel = wide_kernel<T, MW, NB, SK, STAGES, CLUSTER, BLOCKS, Out>;
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)G::BYTES);
+    if (CLUSTER > 8) cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    launch_clusters(CLUSTER, kernel, dim3(tiles * row_blocks * CLUSTER), dim3(G::THREADS), G::BYTES, job.stream, one, two, job.KT, job.n_rows, row_blocks,
+                    job.out);
+}
+
+// Blocks by the number there would be of them (measured on an H200): whole sums where the products fill the device so, else a
+// cluster for each.
+template <class T, class Out> static void choose_wide(const wide_job<Out> &job) {
+    const uint32_t n_rows = job.n_rows, singles = (job.one.O + 63) / 64 + (job.two.O + 63) / 64, pairs = (job.one.O + 127) / 128 + (job.two.O + 127) / 128,
+                   rows64 = (n_rows + 63) / 64;
+    constexpr bool plain = std::is_same<Out, out_either>::value; // the others are not as small, nor as large
+#define WIDE(...) launch_wide<T, __VA_ARGS__>(job)
+    if (n_rows <= 32) {
+        if constexpr (plain)
+            if (singles <= 8) return WIDE(1, 32, 8, 2, 16, 2);
+            else if (pairs >= 400) return WIDE(2, 32, 8, 5, 1, 1);
+        if (singles >= 100) WIDE(1, 32, 8, 5, 1, 2);
+        else WIDE(1, 32, 8, 3, 4, 3);
+        return;
+    }
+    if constexpr (plain)
+        if (singles * rows64 <= 24) return WIDE(1, 64, 8, 2, 16, 2);
+    if (pairs * rows64 >= 80) WIDE(2, 64, 8, 4, 1, 1);
+    else if (singles * rows64 >= 100) WIDE(1, 64, 8, 4, 1, 2);
+    else if (n_rows > 64) WIDE(1, 128, 4, 4, 4, 2);
+    else if (singles >= 50) WIDE(1, 64, 4, 4, 4, 3);
+    else WIDE(1, 64, 8, 3, 4, 3);
+#undef WIDE
+}
+template <class Out>
+static void run_wide(const wide_operands &one, const wide_operands *two, const Out &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream) {
+    const wide_job<Out> job = {one, two ? *two : wide_operands{}, out, cuda_pad16(K) / 16, n_rows, (cudaStream_t)stream};
+    if (dtype == CUDA_F16) choose_wide<__half>(job);
+    else choose_wide<__nv_bfloat16>(job);
+}
+
+bool wide_possible(void) {
+    int device = 0, major = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    return major == 9;
+}
+
+void wide_plain(const wide_operands &one, const out_plain &out, const wide_operands *two, const out_plain &out_two, uint32_t K, enum cuda_dtype dtype,
+                uint32_t n_rows, void *stream) {
+    run_wide(one, two, out_either{out, out_two}, K, dtype, n_rows, stream);
+}
+void wide_product(const wide_operands &in, const out_plain &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream) {
+    wide_plain(in, out, NULL, out, K, dtype, n_rows, stream);
+}
+void wide_product(const wide_operands &in, const out_residual &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream) {
+    run_wide(in, NULL, out, K, dtype, n_rows, stream);
+}
+void wide_product(const wide_operands &in, const out_conv &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream) {
+    run_wide(in, NULL, out, K, dtype, n_rows, stream);
+}
+void wide_product(const wide_operands &in, const out_ffn &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream) {
+    run_wide(in, NULL, out, K, dtype, n_rows, stream);
+}
