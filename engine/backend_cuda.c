@@ -265,7 +265,7 @@ static int open_parts(struct backend *be, const struct model *model, const struc
                                     .k_eps = d->k_eps,
                                     .qk_norm_eps = d->qk_norm_eps,
                                     .dtype = dtype};
-    be->few = cuda_fused_possible(&be->shape);
+    be->fused = cuda_fused_possible(&be->shape);
     lay_out_slots(be);
     be->info.chunk_tok = CHUNK;
     if (!fits(be, config->n_slots, err)) return err ? err->code : ROD_ENOMEM;

@@ -28,7 +28,7 @@ struct backend {
     struct backend_info info;
     struct model_dims d;
     struct cuda_shape shape;
-    bool few; /* steps of few rows have kernels of their own here */
+    bool fused; /* decode steps have kernels of their own here */
     int device;
     struct CUstream_st *stream; /* a cudaStream_t */
     struct cuda_layer *layers;

@@ -94,25 +94,25 @@ static void attention_and_ffn(struct backend *be, const struct step *st, uint32_
              stream); /* added to x_state by the next norm: the two-hop residual */
 }
 
-/* A layer of a decode step of few rows: the same sums in the same order, with the norms, the convolution, the gates and
- * the FFN gate inside the products. */
-static void few_mixer(struct backend *be, const struct step *st, uint32_t layer, const float *next_norm) {
+/* A layer of a decode step, one token a session: the same sums in the same order, with the norms, the convolution, the
+ * gates and the FFN gate inside the products. */
+static void fused_mixer(struct backend *be, const struct step *st, uint32_t layer, const float *next_norm) {
     const struct cuda_layer *w = &be->layers[layer];
     const struct cuda_shape *s = &be->shape;
     const struct cuda_normed x = {be->act_d, be->squares, s->norm_eps, s->D};
-    const size_t in_stride = (size_t)CUDA_FEW_ROWS * 4 * s->M, c0_stride = (size_t)CUDA_FEW_ROWS * s->R;
-    const uint32_t n = st->n_rows;
+    const uint32_t n = st->n_rows, splits = cuda_fused_pair_splits(n);
+    const size_t in_stride = (size_t)n * 4 * s->M, c0_stride = (size_t)n * s->R;
     void *stream = be->stream;
     k_fused_conv(s, layer, &be->rows, &w->fc, &x, w->conv, w->conv_b, n, be->az, be->s, be->act_e, be->act_a, stream);
     k_fused_linear_pair(&w->in, be->act_e, be->in, 4 * (size_t)s->M, in_stride, &w->c0, be->act_a, be->c0_part, s->R,
-                      c0_stride, n, stream);
-    k_gla_gates(s, layer, &be->rows, n, be->in, 4, in_stride, be->c0_part, 4, c0_stride, w->g_b, w->t_b, w->c1, w->c1_b,
-                be->az, NULL, be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
-    k_fused_residual(&w->out, be->act_e, be->sums, s->Ep / 32, s->E, s->norm_eps, be->x, next_norm, n, be->x, be->squares,
-                   be->act_d, stream);
+                        c0_stride, n, stream);
+    k_gla_gates(s, layer, &be->rows, n, be->in, splits, in_stride, be->c0_part, splits, c0_stride, w->g_b, w->t_b,
+                w->c1, w->c1_b, be->az, NULL, be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
+    k_fused_residual(&w->out, be->act_e, be->sums, s->Ep / 32, s->E, s->norm_eps, be->x, next_norm, n, be->x,
+                     be->squares, be->act_d, stream);
 }
 
-static void few_attention_and_ffn(struct backend *be, const struct step *st, uint32_t layer, const float *next_norm) {
+static void fused_attention_and_ffn(struct backend *be, const struct step *st, uint32_t layer, const float *next_norm) {
     const struct cuda_layer *w = &be->layers[layer];
     const struct cuda_shape *s = &be->shape;
     const struct cuda_normed x = {be->act_d, be->squares, s->norm_eps, s->D}; /* and y after it */
@@ -123,11 +123,11 @@ static void few_attention_and_ffn(struct backend *be, const struct step *st, uin
     k_fused_residual(&w->ao, be->act_q, NULL, 0, 0, 0, be->x, w->ffn_norm, n, NULL, be->squares, be->act_d, stream);
     k_fused_ffn(&w->f1, &x, n, be->act_f, stream);
     k_fused_residual(&w->f2, be->act_f, NULL, 0, 0, 0, be->x, next_norm, n, be->x, be->squares, be->act_d,
-                   stream); /* the two-hop residual */
+                     stream); /* the two-hop residual */
 }
 
-/* Logits of a decode step of few rows, a row each. */
-static void enqueue_few(struct backend *be, const struct step *st) {
+/* Logits of a decode step, a row each. */
+static void enqueue_fused(struct backend *be, const struct step *st) {
     const struct cuda_shape *s = &be->shape;
     const struct cuda_normed normed = {be->act_d, NULL, 0, 0};
     const uint32_t L = be->d.L, n = st->n_rows;
@@ -135,8 +135,8 @@ static void enqueue_few(struct backend *be, const struct step *st) {
                be->row_scale, be->squares, s->dtype, be->stream);
     for (uint32_t i = 0; i < L; i++) {
         const float *next = i + 1 < L ? be->layers[i + 1].mixer_norm : NULL;
-        few_mixer(be, st, i, be->d.plus ? be->layers[i].attn_norm : next);
-        if (be->d.plus) few_attention_and_ffn(be, st, i, next);
+        fused_mixer(be, st, i, be->d.plus ? be->layers[i].attn_norm : next);
+        if (be->d.plus) fused_attention_and_ffn(be, st, i, next);
     }
     k_add_norm(be->x, NULL, 0, 0, NULL, 0, 0, be->norm_f, s->norm_eps, n, s->D, NULL, be->act_d, NULL, NULL, s->dtype,
                be->stream);
@@ -176,8 +176,8 @@ static void enqueue_step(struct backend *be, const struct step *st) {
     k_embed(&be->embed, &be->rows, st->n_rows, d->scale_embed ? sqrtf((float)d->M) : 1.0f, be->x, be->inv_freq,
             d->rot_dim / 2, be->turn, be->stream);
     if (d->norm_embed) k_norm_rows(be->x, be->embed_norm, be->shape.norm_eps, st->n_rows, be->shape.D, be->stream);
-    if (be->few && st->single && st->n_rows <= CUDA_FEW_ROWS && st->n_out == st->n_rows)
-        enqueue_few(be, st);
+    if (be->fused && st->single && st->n_out == st->n_rows)
+        enqueue_fused(be, st);
     else
         enqueue_many(be, st);
     if (st->n_out && st->end != CUDA_LOGITS)

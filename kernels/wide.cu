@@ -86,7 +86,7 @@ __device__ __forceinline__ uint32_t slice_at(uint32_t KT, uint32_t slice) { retu
 // weights are on their way before the inputs are ready.
 template <int MW, int NB, int SK, int STAGES, int CLUSTER> struct wide {
     enum { W_STAGE = MW * 4 * SK * 512, X_STAGE = NB / 8 * SK * 256, STAGE = W_STAGE + X_STAGE, RING = STAGE * STAGES, LD = MW * 64 + 4,
-           PLANES = CLUSTER == 8 ? 2 : 1, // sums a block leaves: two slices, or one slice, quarter or all
+           PLANES = CLUSTER == 8 || CLUSTER == 2 ? 2 : 1, // sums a block leaves: two slices or quarters, or one slice, quarter or all
            SUMS = PLANES * NB * LD * 4, BYTES = RING > SUMS ? RING : SUMS, THREADS = MW * 128 + 32 };
 };
 
@@ -195,7 +195,7 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
                 }
             }
         }
-        float acc[NB / 2], sum[NB / 2], more[CLUSTER == 1 || CLUSTER == 8 ? NB / 2 : 1];
+        float acc[NB / 2], sum[NB / 2], more[CLUSTER == 4 || CLUSTER == 16 ? 1 : NB / 2];
 #pragma unroll
         for (int i = 0; i < NB / 2; i++) acc[i] = 0, sum[i] = -0.0f; // -0 + s = s to the bit
 #pragma unroll
@@ -233,6 +233,7 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
             for (int i = 0; i < NB / 2; i++) {
                 asm volatile("" : "+f"(acc[i])::"memory"); // read after the wait
                 if (CLUSTER == 8 && slice % 2) more[i] = k0 != k1 ? acc[i] : 0;
+                else if (CLUSTER == 2 && slice / 4 % 2) more[i] += k0 != k1 ? acc[i] : -0.0f;
                 else if (k0 != k1) sum[i] += acc[i];
                 if (CLUSTER == 1 && slice % 4 == 3) more[i] += sum[i], sum[i] = -0.0f;
             }
