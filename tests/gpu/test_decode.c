@@ -1,5 +1,5 @@
-/* test_decode.c - decode.cu: the fused products of steps of few rows against their twins. Widths are what
- * cuda_fused_possible asks for; a device that lacks them has nothing to test. */
+/* test_decode.c - decode.cu and wide.cu: the fused products of steps of single tokens against their twins. Widths are
+ * what cuda_fused_possible asks for; a device that lacks them has nothing to test. */
 #include "gpu.h"
 
 enum { LAYERS = 2 };
@@ -7,14 +7,21 @@ enum { LAYERS = 2 };
 /* The operand of a product whose norm's scale comes after it, as 16 bits have it, times that scale: [n_rows][D]. */
 struct normed {
     float *x, *h;
+    const float *operand, *squares; /* what the device has, on the host */
     struct cuda_normed device;
 };
+static struct cuda_normed normed_rows(const struct normed *in, uint32_t first, uint32_t n_rows, uint32_t D,
+                                      enum cuda_dtype dtype) {
+    const size_t sums = D / 16;
+    return (struct cuda_normed){gpu_act(in->operand + (size_t)first * D, n_rows, D, dtype),
+                                gpu_from(in->squares + first * sums, n_rows * sums), 1e-5f, D};
+}
 static struct normed random_normed(uint32_t n_rows, uint32_t D, enum cuda_dtype dtype) {
     struct normed in = {.x = host_random((size_t)n_rows * D, -3, 3, CUDA_F32), .h = host_floats((size_t)n_rows * D)};
     const float *w = host_random(D, 0.5, 1.5, CUDA_F32), down = dtype == CUDA_F16 ? 1.0f / 16 : 1;
     for (size_t i = 0; i < (size_t)n_rows * D; i++) in.h[i] = gpu_round(in.x[i] * w[i % D] * down, dtype);
-    in.device = (struct cuda_normed){gpu_act(in.h, n_rows, D, dtype),
-                                     gpu_from(gpu_square_tiles(in.x, n_rows, D), (size_t)n_rows * D / 16), 1e-5f, D};
+    in.operand = host_copy(in.h, (size_t)n_rows * D), in.squares = gpu_square_tiles(in.x, n_rows, D);
+    in.device = normed_rows(&in, 0, n_rows, D, dtype);
     for (uint32_t r = 0; r < n_rows; r++) {
         double squares = 0;
         for (uint32_t j = 0; j < D; j++) squares += (double)in.x[(size_t)r * D + j] * (double)in.x[(size_t)r * D + j];
@@ -35,9 +42,9 @@ static float *twin_product(const float *W, uint32_t O, uint32_t K, const float *
 }
 
 /* Sizes of a round; false: not for this device or type. */
-static bool few_sizes(uint32_t *n_rows, enum cuda_dtype dtype, uint32_t i, struct cuda_shape *s) {
+static bool sizes(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, struct cuda_shape *s) {
     const struct model_dims d = gpu_dims(i, false);
-    *s = (struct cuda_shape){.D = 16 * gpu_pick(1, i % 5 ? 40 : 128),
+    *s = (struct cuda_shape){.D = 16 * gpu_pick(1, i % 5 || n_rows > 40 ? 40 : 128),
                              .E = 16 * gpu_pick(1, 60),
                              .M = d.M,
                              .R = d.R,
@@ -48,15 +55,14 @@ static bool few_sizes(uint32_t *n_rows, enum cuda_dtype dtype, uint32_t i, struc
                              .dtype = dtype};
     s->Ep = (s->E + 31) / 32 * 32;
     s->conv_layer = (size_t)s->K * s->Ep, s->conv_slot = s->conv_layer * LAYERS;
-    *n_rows = (*n_rows - 1) % CUDA_FEW_ROWS + 1;
-    snprintf(gpu.what, sizeof gpu.what, "%u rows, %s, D %u, E %u, F %u", *n_rows, gpu_dtype_name(dtype), s->D, s->E,
+    snprintf(gpu.what, sizeof gpu.what, "%u rows, %s, D %u, E %u, F %u", n_rows, gpu_dtype_name(dtype), s->D, s->E,
              s->F);
     return gpu.k->cuda_fused_possible(s);
 }
 
 static void linear_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape s;
-    if (!few_sizes(&n_rows, dtype, i, &s)) return;
+    if (!sizes(n_rows, dtype, i, &s)) return;
     const uint32_t O = gpu_pick(1, 900), ld = O + gpu_pick(0, 3) * 4;
     GPU_WHAT(", O %u", O);
     struct normed in = random_normed(n_rows, s.D, dtype);
@@ -76,7 +82,7 @@ static void a_product_of_a_norm_equals_its_twin(void **state) {
 
 static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape s;
-    if (!few_sizes(&n_rows, dtype, i, &s)) return;
+    if (!sizes(n_rows, dtype, i, &s)) return;
     const uint32_t E = s.E, Ep = s.Ep, K = s.K, D = s.D, layer = gpu_pick(0, LAYERS - 1);
     struct gpu_rows rows = gpu_make_rows(n_rows, 1, 9);
     GPU_WHAT(", K %u", K);
@@ -93,8 +99,8 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     s.conv = gpu_from_typed(pool, n_pool, dtype);
     float *at_az = gpu_floats((size_t)n_rows * 2 * Ep), *at_s = gpu_floats((size_t)n_rows * Ep);
     void *s_act = gpu_act_out(n_rows, E, dtype), *a_act = gpu_act_out(n_rows, E, dtype);
-    GPU_RUN(k_fused_conv, &s, layer, &rows.device, &m, &in.device, gpu_from(w, (size_t)K * Ep), gpu_from(bias, E), n_rows,
-            at_az, at_s, s_act, a_act);
+    GPU_RUN(k_fused_conv, &s, layer, &rows.device, &m, &in.device, gpu_from(w, (size_t)K * Ep), gpu_from(bias, E),
+            n_rows, at_az, at_s, s_act, a_act);
     float *az = gpu_fetch(at_az, (size_t)n_rows * 2 * Ep), *got = gpu_fetch(at_s, (size_t)n_rows * Ep),
           *ref_az = twin_product(W, 2 * E, D, in.h, n_rows), *ref_s = host_floats(n), *got_s = host_floats(n),
           *ref_a = host_floats(n);
@@ -122,7 +128,7 @@ static void a_product_with_its_convolution_equals_its_twins(void **state) {
 
 static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape s;
-    if (!few_sizes(&n_rows, dtype, i, &s)) return;
+    if (!sizes(n_rows, dtype, i, &s)) return;
     const uint32_t F = s.F, D = s.D;
     struct normed in = random_normed(n_rows, D, dtype);
     float *W = random_weights(2 * F, D, dtype);
@@ -148,7 +154,7 @@ static void a_product_with_the_gate_of_the_ffn_equals_its_twins(void **state) {
 
 static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape s;
-    if (!few_sizes(&n_rows, dtype, i, &s)) return;
+    if (!sizes(n_rows, dtype, i, &s)) return;
     const uint32_t D = s.D, K = gpu_pick(0, 1) ? s.E : s.F, n_sums = gpu_pick(0, 1) ? s.Ep / 32 : 0;
     const bool in_place = gpu_pick(0, 1);
     GPU_WHAT(", k %u, %u sums", K, n_sums);
@@ -182,8 +188,8 @@ static void a_product_added_to_the_stream_equals_its_twins(void **state) {
 
 static void pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape s;
-    if (!few_sizes(&n_rows, dtype, i, &s)) return;
-    const uint32_t K = s.E, O[2] = {4 * s.M, s.R};
+    if (!sizes(n_rows, dtype, i, &s)) return;
+    const uint32_t K = s.E, O[2] = {4 * s.M, s.R}, splits = cuda_fused_pair_splits(n_rows);
     float *W[2], *x[2], *y[2];
     struct cuda_matrix m[2];
     void *act[2];
@@ -192,14 +198,14 @@ static void pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         x[j] = host_random((size_t)n_rows * K, -1.7, 1.7, dtype);
         m[j] = gpu_matrix(W[j], O[j], K, dtype);
         act[j] = gpu_act(x[j], n_rows, K, dtype);
-        y[j] = gpu_floats((size_t)4 * n_rows * O[j]);
+        y[j] = gpu_floats((size_t)splits * n_rows * O[j]);
     }
     GPU_RUN(k_fused_linear_pair, &m[0], act[0], y[0], O[0], (size_t)n_rows * O[0], &m[1], act[1], y[1], O[1],
             (size_t)n_rows * O[1], n_rows);
     for (int j = 0; j < 2; j++) {
         const size_t n = (size_t)n_rows * O[j];
-        float *parts = gpu_fetch(y[j], 4 * n), *sum = host_floats(n);
-        for (size_t p = 0; p < 4; p++)
+        float *parts = gpu_fetch(y[j], splits * n), *sum = host_floats(n);
+        for (size_t p = 0; p < splits; p++)
             for (size_t k = 0; k < n; k++) sum[k] += parts[p * n + k];
         gpu_check(j ? "second of a pair" : "first of a pair", sum, twin_product(W[j], O[j], K, x[j], n_rows), n, 1e-5,
                   0);
@@ -210,8 +216,92 @@ static void two_small_products_equal_their_twins(void **state) {
     gpu_rounds(pair_round);
 }
 
+/* All four functors over some rows of one step: what they leave, on the host. */
+struct batch {
+    struct cuda_shape s;
+    struct normed in;
+    struct gpu_rows rows;
+    struct cuda_matrix plain, out, fc, f1;
+    enum cuda_dtype dtype;
+    const float *base, *sums, *norm, *conv, *bias, *pool;
+    size_t n_pool;
+};
+struct left {
+    float *y, *x, *squares, *act_x, *az, *s, *s_act, *a_act, *act_f, *pool;
+};
+static struct left run_rows(struct batch *b, uint32_t first, uint32_t n) {
+    const uint32_t D = b->s.D, E = b->s.E, Ep = b->s.Ep, F = b->s.F, O = b->plain.rows;
+    const struct cuda_normed in = normed_rows(&b->in, first, n, D, b->dtype);
+    float *y = gpu_floats((size_t)n * O), *x = gpu_from(b->base + (size_t)first * D, (size_t)n * D),
+          *squares = gpu_floats((size_t)n * D / 16), *az = gpu_floats((size_t)n * 2 * Ep),
+          *s = gpu_floats((size_t)n * Ep);
+    void *act_x = gpu_act_out(n, D, b->dtype), *s_act = gpu_act_out(n, E, b->dtype),
+         *a_act = gpu_act_out(n, E, b->dtype), *act_f = gpu_act_out(n, F, b->dtype);
+    struct cuda_rows rows = b->rows.device;
+    rows.slot += first, rows.pos += first;
+    b->s.conv = gpu_from_typed(b->pool, b->n_pool, b->dtype);
+    GPU_RUN(k_fused_linear, &b->plain, &in, n, y, O);
+    GPU_RUN(k_fused_residual, &b->out, in.act, gpu_from(b->sums + (size_t)first * 4, (size_t)n * 4), 4, 128, 1e-5f, x,
+            b->norm, n, x, squares, act_x);
+    GPU_RUN(k_fused_conv, &b->s, 1, &rows, &b->fc, &in, b->conv, b->bias, n, az, s, s_act, a_act);
+    GPU_RUN(k_fused_ffn, &b->f1, &in, n, act_f);
+    struct left left = {gpu_fetch(y, (size_t)n * O),
+                        gpu_fetch(x, (size_t)n * D),
+                        gpu_fetch(squares, (size_t)n * D / 16),
+                        gpu_fetch_act(act_x, n, D, b->dtype),
+                        gpu_fetch(az, (size_t)n * 2 * Ep),
+                        gpu_fetch(s, (size_t)n * Ep),
+                        gpu_fetch_act(s_act, n, E, b->dtype),
+                        gpu_fetch_act(a_act, n, E, b->dtype),
+                        gpu_fetch_act(act_f, n, F, b->dtype),
+                        gpu_fetch_typed(b->s.conv, b->n_pool, b->dtype)};
+    return left;
+}
+static void batch_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    struct batch b = {.dtype = dtype};
+    if (!sizes(n_rows, dtype, i, &b.s)) return;
+    const uint32_t D = b.s.D, E = b.s.E, Ep = b.s.Ep, F = b.s.F, O = gpu_pick(1, 300);
+    b.in = random_normed(n_rows, D, dtype);
+    b.rows = gpu_make_rows(n_rows, 1, 9);
+    b.plain = gpu_matrix(random_weights(O, D, dtype), O, D, dtype);
+    b.out = gpu_matrix(random_weights(D, D, dtype), D, D, dtype);
+    b.fc = gpu_matrix(random_weights(2 * Ep, D, dtype), 2 * Ep, D, dtype);
+    b.f1 = gpu_matrix(random_weights(2 * F, D, dtype), 2 * F, D, dtype);
+    b.base = host_random((size_t)n_rows * D, -3, 3, CUDA_F32);
+    b.sums = host_random((size_t)n_rows * 4, 1, 60, CUDA_F32);
+    b.norm = gpu_from(host_random(D, 0.5, 1.5, CUDA_F32), D);
+    b.conv = gpu_from(host_random((size_t)b.s.K * Ep, -1, 1, CUDA_F32), (size_t)b.s.K * Ep);
+    b.bias = gpu_from(host_random(E, -1, 1, CUDA_F32), E);
+    b.n_pool = (b.rows.n_slots + 1) * b.s.conv_slot;
+    b.pool = host_random(b.n_pool, -2, 2, dtype);
+    const struct left all = run_rows(&b, 0, n_rows);
+    for (int j = 0; j < 3; j++) {
+        const uint32_t most = j < 2 && n_rows > CUDA_FEW_ROWS ? CUDA_FEW_ROWS : n_rows, n = gpu_pick(1, most),
+                       first = gpu_pick(0, n_rows - n);
+        const struct left some = run_rows(&b, first, n);
+        gpu_check_same("product", some.y, all.y + (size_t)first * O, (size_t)n * O);
+        gpu_check_same("residual", some.x, all.x + (size_t)first * D, (size_t)n * D);
+        gpu_check_same("squares", some.squares, all.squares + (size_t)first * D / 16, (size_t)n * D / 16);
+        gpu_check_same("operand", some.act_x, all.act_x + (size_t)first * D, (size_t)n * D);
+        gpu_check_same("FFN gate", some.act_f, all.act_f + (size_t)first * F, (size_t)n * F);
+        gpu_check_same("s, packed", some.s_act, all.s_act + (size_t)first * E, (size_t)n * E);
+        gpu_check_same("a, packed", some.a_act, all.a_act + (size_t)first * E, (size_t)n * E);
+        for (uint32_t r = 0; r < n; r++) {
+            const size_t at = (size_t)r * Ep, whole = (size_t)(first + r) * Ep,
+                         tail = (size_t)b.rows.slot[first + r] * b.s.conv_slot;
+            gpu_check_same("a and z", some.az + 2 * at, all.az + 2 * whole, 2 * Ep);
+            gpu_check_same("s", some.s + at, all.s + whole, E);
+            gpu_check_same("tail", some.pool + tail, all.pool + tail, b.s.conv_slot);
+        }
+    }
+}
+static void a_row_has_the_same_bits_in_any_batch(void **state) {
+    (void)state;
+    gpu_rounds(batch_round);
+}
+
 GPU_MAIN(cmocka_unit_test(a_product_of_a_norm_equals_its_twin),
          cmocka_unit_test(a_product_with_its_convolution_equals_its_twins),
          cmocka_unit_test(a_product_with_the_gate_of_the_ffn_equals_its_twins),
          cmocka_unit_test(a_product_added_to_the_stream_equals_its_twins),
-         cmocka_unit_test(two_small_products_equal_their_twins))
+         cmocka_unit_test(two_small_products_equal_their_twins), cmocka_unit_test(a_row_has_the_same_bits_in_any_batch))
