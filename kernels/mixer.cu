@@ -1,5 +1,5 @@
 // mixer.cu - the recurrent layer between its products: convolution (E2), gates (E3, E5), state update and read-out (E4, E6, E7).
-#include "common.cuh"
+#include "gates.cuh"
 
 template <class T>
 __global__ void conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const float *az, const float *row_scale, const float *w,
@@ -33,58 +33,6 @@ void k_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_ro
             const float *row_scale, const float *w, const float *bias, float *s, void *s_act, void *a_act, void *stream) {
     FOR_DTYPE(shape->dtype, (launch(conv_kernel<T>, dim3((shape->E + 127) / 128, n_segs), dim3(128), 0, stream, *shape, layer, *rows,
                                     az, row_scale, w, bias, s, (T *)s_act, (T *)a_act)));
-}
-
-// log g from the pre-activation, also where g = softplus(x) is below the smallest float.
-__device__ __forceinline__ float log_softplus(float x, float g) {
-    float y = expf(x);
-    return x < -8.0f ? x + y * (y * (5.0f / 24) - 0.5f) : logf(g);
-}
-
-// One row's gates from the partial products in [splits][.][4 M + R], by one warp: lane l makes those of m = l, l + 32, ... and
-// gives them to put(m, q, k with i, log_alpha).
-template <int MOST, class F> // MOST: of m's a lane
-__device__ __forceinline__ void gates_of(const cuda_shape &shape, const float *in, uint32_t splits, size_t split_stride, uint32_t r, const float (&bias_g)[MOST],
-                                         const float (&bias_t)[MOST], F put) {
-    const uint32_t M = shape.M, lane = threadIdx.x % 32;
-    float v[MOST][4], squares = 0;
-#pragma unroll
-    for (int j = 0; j < MOST; j++) {
-        const uint32_t m = lane + 32 * j;
-#pragma unroll
-        for (int i = 0; i < 4; i++) v[j][i] = 0;
-        if (m < M)
-#pragma unroll 4
-            for (uint32_t p = 0; p < splits; p++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) v[j][i] += in[p * split_stride + (size_t)r * 4 * M + i * M + m];
-    }
-#pragma unroll
-    for (int j = 0; j < MOST; j++)
-        if (32 * j < M) squares += warp_sum(v[j][1] * v[j][1]);
-    const float norm = fmaxf(sqrtf(squares), shape.k_eps);
-#pragma unroll
-    for (int j = 0; j < MOST; j++) {
-        const uint32_t m = lane + 32 * j;
-        if (m >= M) continue;
-        const float x = v[j][2] + bias_g[j], tau = 1.0f / (1.0f + expf(-(v[j][3] + bias_t[j])));
-        const float g = fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
-        put(m, v[j][0] * rsqrtf((float)M), v[j][1] / norm * expf(log_softplus(x, g) * tau), -(g * tau));
-    }
-}
-template <int MOST>
-__device__ __forceinline__ void gate_biases(const cuda_shape &shape, const float *g_b, const float *t_b, float (&bias_g)[MOST], float (&bias_t)[MOST]) {
-#pragma unroll
-    for (int j = 0; j < MOST; j++) {
-        const uint32_t m = threadIdx.x % 32 + 32 * j;
-        bias_g[j] = m < shape.M ? g_b[m] : 0.0f, bias_t[j] = m < shape.M ? t_b[m] : 0.0f;
-    }
-}
-__device__ __forceinline__ float low_rank_of(const cuda_shape &shape, const float *in, uint32_t splits, size_t split_stride, uint32_t r, uint32_t i) {
-    float sum = 0;
-#pragma unroll 4
-    for (uint32_t p = 0; p < splits; p++) sum += in[p * split_stride + (size_t)r * shape.R + i];
-    return sum;
 }
 
 __global__ void gates_kernel(cuda_shape shape, const float *in, uint32_t splits, size_t split_stride, const float *in_c0,

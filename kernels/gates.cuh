@@ -1,0 +1,70 @@
+// gates.cuh - a row's gates (E3, E5) from the partial products: what the kernels of mixer.cu and state.cu share.
+#pragma once
+#include "common.cuh"
+
+// log g from the pre-activation, also where g = softplus(x) is below the smallest float.
+__device__ __forceinline__ float log_softplus(float x, float g) {
+    float y = expf(x);
+    return x < -8.0f ? x + y * (y * (5.0f / 24) - 0.5f) : logf(g);
+}
+
+// Of one m: put(q, k with i, log_alpha) from the pre-activations.
+template <class F>
+__device__ __forceinline__ void gate_of(uint32_t M, float q, float k, float g_in, float t_in, float norm, float bias_g, float bias_t, F put) {
+    const float x = g_in + bias_g, tau = 1.0f / (1.0f + expf(-(t_in + bias_t)));
+    const float g = fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+    put(q * rsqrtf((float)M), k / norm * expf(log_softplus(x, g) * tau), -(g * tau));
+}
+// The norm of k [M]; a whole warp calls it and every lane has it, in gates_of's order.
+__device__ __forceinline__ float key_norm(const cuda_shape &shape, const float *k) {
+    float squares = 0;
+#pragma unroll
+    for (uint32_t m = threadIdx.x % 32, j = 0; j < 4; j++) // M up to 128
+        if (32 * j < shape.M) squares += warp_sum(m + 32 * j < shape.M ? k[m + 32 * j] * k[m + 32 * j] : 0.0f);
+    return fmaxf(sqrtf(squares), shape.k_eps);
+}
+
+// One row's gates from the partial products in [splits][.][4 M + R], by one warp: lane l makes those of m = l, l + 32, ... and
+// gives them to put(m, q, k with i, log_alpha).
+template <int MOST, class F> // MOST: of m's a lane
+__device__ __forceinline__ void gates_of(const cuda_shape &shape, const float *in, uint32_t splits, size_t split_stride, uint32_t r, const float (&bias_g)[MOST],
+                                         const float (&bias_t)[MOST], F put) {
+    const uint32_t M = shape.M, lane = threadIdx.x % 32;
+    float v[MOST][4], squares = 0;
+#pragma unroll
+    for (int j = 0; j < MOST; j++) {
+        const uint32_t m = lane + 32 * j;
+#pragma unroll
+        for (int i = 0; i < 4; i++) v[j][i] = 0;
+        if (m < M)
+#pragma unroll 4
+            for (uint32_t p = 0; p < splits; p++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) v[j][i] += in[p * split_stride + (size_t)r * 4 * M + i * M + m];
+    }
+#pragma unroll
+    for (int j = 0; j < MOST; j++)
+        if (32 * j < M) squares += warp_sum(v[j][1] * v[j][1]);
+    const float norm = fmaxf(sqrtf(squares), shape.k_eps);
+#pragma unroll
+    for (int j = 0; j < MOST; j++) {
+        const uint32_t m = lane + 32 * j;
+        if (m >= M) continue;
+        gate_of(M, v[j][0], v[j][1], v[j][2], v[j][3], norm, bias_g[j], bias_t[j],
+                [&](float q, float k, float log_alpha) { put(m, q, k, log_alpha); });
+    }
+}
+template <int MOST>
+__device__ __forceinline__ void gate_biases(const cuda_shape &shape, const float *g_b, const float *t_b, float (&bias_g)[MOST], float (&bias_t)[MOST]) {
+#pragma unroll
+    for (int j = 0; j < MOST; j++) {
+        const uint32_t m = threadIdx.x % 32 + 32 * j;
+        bias_g[j] = m < shape.M ? g_b[m] : 0.0f, bias_t[j] = m < shape.M ? t_b[m] : 0.0f;
+    }
+}
+__device__ __forceinline__ float low_rank_of(const cuda_shape &shape, const float *in, uint32_t splits, size_t split_stride, uint32_t r, uint32_t i) {
+    float sum = 0;
+#pragma unroll 4
+    for (uint32_t p = 0; p < splits; p++) sum += in[p * split_stride + (size_t)r * shape.R + i];
+    return sum;
+}
