@@ -16,7 +16,8 @@
 struct cuda_layer {
     struct cuda_matrix fc, in, c0, out, qkv, ao, f1,
         f2; /* in: q, k, gate, tau stacked; fc: a rows, then z from row Ep */
-    float *mixer_norm, *conv, *conv_b, *residual, *c1, *c1_b, *g_b, *t_b, *act_norm; /* conv [K, Ep], c1 [E, R] */
+    float *mixer_norm, *conv, *conv_b, *residual, *c1, *c1_t, *c1_b, *g_b, *t_b,
+        *act_norm; /* conv [K, Ep], c1 [E, R], c1_t [R, Ep] */
     float *attn_norm, *q_norm, *k_norm, *ffn_norm;
 };
 
@@ -48,8 +49,8 @@ struct backend {
     struct cuda_sampler sampler;
 
     /* Workspaces, fp32 but the activations (act_*). */
-    float *x, *squares, *row_scale, *az, *s, *in, *c0_part, *q, *k, *log_alpha, *c0, *sums, *d_part, *qkv, *aq, *part,
-        *part_ml, *f1, *gathered, *turn, *logits;
+    float *x, *squares, *row_scale, *az, *s, *in, *c0_part, *gates, *q, *k, *log_alpha, *c0, *sums, *d_part, *qkv, *aq,
+        *part, *part_ml, *f1, *gathered, *turn, *logits;
     void *act_d, *act_e, *act_a, *act_q, *act_f;
     float *host_logits;
 

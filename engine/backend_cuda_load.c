@@ -140,14 +140,15 @@ static float *upload_vector(struct backend *be, const struct weight *w, size_t f
     return dst;
 }
 
-static float *upload_conv(struct backend *be, const struct weight *w, struct rod_error *err) { /* [E, K] -> [K, Ep] */
-    const uint32_t E = be->d.E, K = be->d.K, Ep = be->shape.Ep;
-    float *rows = malloc(sizeof *rows * E * K), *turned = calloc((size_t)K * Ep, sizeof *turned), *dst = NULL;
+/* [E, n] -> [n, Ep] */
+static float *upload_turned(struct backend *be, const struct weight *w, uint32_t n, struct rod_error *err) {
+    const uint32_t E = be->d.E, Ep = be->shape.Ep;
+    float *rows = malloc(sizeof *rows * E * n), *turned = calloc((size_t)n * Ep, sizeof *turned), *dst = NULL;
     if (rows && turned) {
         weight_to_f32(w, rows);
         for (uint32_t e = 0; e < E; e++)
-            for (uint32_t j = 0; j < K; j++) turned[j * Ep + e] = rows[e * K + j];
-        dst = upload_floats(be, turned, (size_t)K * Ep, err);
+            for (uint32_t j = 0; j < n; j++) turned[(size_t)j * Ep + e] = rows[(size_t)e * n + j];
+        dst = upload_floats(be, turned, (size_t)n * Ep, err);
     } else
         rod_fail(err, ROD_ENOMEM, "no memory to convert weights");
     free(rows), free(turned);
@@ -201,7 +202,9 @@ static int load_layer(struct upload *up, const struct model_layer *src, struct c
         if (vectors[i].w->n_parts &&
             !(*vectors[i].v = upload_vector(be, vectors[i].w, vectors[i].first, vectors[i].n, err)))
             rc = err ? err->code : ROD_ENOMEM;
-    if (!rc && !(dst->conv = upload_conv(be, &src->conv, err))) rc = err ? err->code : ROD_ENOMEM;
+    if (!rc && (!(dst->conv = upload_turned(be, &src->conv, d->K, err)) ||
+                !(dst->c1_t = upload_turned(be, &src->c1, d->R, err))))
+        rc = err ? err->code : ROD_ENOMEM;
     return rc;
 }
 

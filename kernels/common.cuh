@@ -113,6 +113,14 @@ __device__ __forceinline__ float conv_sum(const float (&weight)[8], const float 
     return silu(__fmaf_rn(weight[7], newest, sum));
 }
 
+// Whether the current device has bulk copies, wgmma and what else comes with compute capability 9.x.
+static inline bool on_hopper(void) {
+    int device = 0, major = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    return major == 9;
+}
+
 // Launches with programmatic dependent launch where the device has it, and there in clusters of so many blocks.
 template <class... P, class... A>
 static void launch_clusters(uint32_t cluster, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream, A... args) {

@@ -143,10 +143,7 @@ few_pair_kernel(few_part one, few_part two, uint32_t KT, uint32_t n_rows) {
 // ---- launchers ----
 
 bool cuda_fused_possible(const struct cuda_shape *shape) {
-    int device = 0, major = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    return major == 9 && shape->dtype != CUDA_F32 && shape->D % 16 == 0 && shape->E % 16 == 0 &&
+    return on_hopper() && shape->dtype != CUDA_F32 && shape->D % 16 == 0 && shape->E % 16 == 0 &&
            shape->H * shape->P % 16 == 0 && few_smem(cuda_pad16(shape->D) / 16) <= FEW_SMEM && few_smem(cuda_pad16(shape->E) / 16) <= FEW_SMEM &&
            few_smem(cuda_pad16(shape->F) / 16) <= FEW_SMEM && few_smem(cuda_pad16(shape->H * shape->P) / 16) <= FEW_SMEM;
 }

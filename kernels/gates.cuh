@@ -2,6 +2,22 @@
 #pragma once
 #include "common.cuh"
 
+// What the state's kernels take and give. c1: [R][Ep] where a step is one of single tokens, [E][R] elsewhere.
+struct gates_in { // partial products and biases
+    const float *in, *in_c0, *g_b, *t_b;
+    uint32_t splits, splits_c0;
+    size_t split_stride, split_stride_c0;
+};
+struct state_io {
+    cuda_shape shape;
+    uint32_t layer;
+    cuda_rows rows;
+    const float *c1, *c1_b, *az, *row_scale, *s, *residual, *act_norm;
+    float *sums;
+    void *act;
+};
+void gla_of_partial(const state_io &io, const gates_in &in, uint32_t n_rows, void *stream); // mixer.cu: on any device
+
 // log g from the pre-activation, also where g = softplus(x) is below the smallest float.
 __device__ __forceinline__ float log_softplus(float x, float g) {
     float y = expf(x);

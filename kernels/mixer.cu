@@ -62,26 +62,24 @@ void k_gates(const struct cuda_shape *shape, const float *in, uint32_t splits, s
 enum { GLA_GROUPS = 16, GLA_MOST_R = 128 };
 struct gla_gates { // ready (q, k, log_alpha, c0), or partial products and biases
     const float *q, *k, *log_alpha, *c0;
-    const float *in, *in_c0, *g_b, *t_b;
-    uint32_t splits, splits_c0;
-    size_t split_stride, split_stride_c0;
+    gates_in partial;
 };
 template <class T, bool GATES, int CHANNELS, int MOST_M>
 __global__ void __launch_bounds__(CHANNELS * 4, (MOST_M > 64 ? 128 : 256) / CHANNELS)
-gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const float *c1, const float *c1_b, const float *az,
-           const float *row_scale, const float *s, const float *residual, const float *act_norm, float *sums, T *act) {
+gla_kernel(state_io io, gla_gates in) {
     constexpr uint32_t THREADS = CHANNELS * 4, QUADS = CHANNELS / 4, GLA_MOST = MOST_M / GLA_GROUPS;
     __shared__ float4 part[GLA_GROUPS][QUADS];
     __shared__ float qs[128], ks[128], as[128], us[CHANNELS], lows[THREADS / 32][GLA_MOST_R];
+    const cuda_shape &shape = io.shape;
     const uint32_t M = shape.M, Ep = shape.Ep, R = shape.R, quad = threadIdx.x % QUADS, group = threadIdx.x / QUADS;
     const uint32_t e0 = blockIdx.x * CHANNELS, Ek = (shape.E + 15) / 16 * 16, lane = threadIdx.x % 32;
     float *low = lows[threadIdx.x / 32];
-    const uint32_t first = (uint32_t)rows.seg_first[blockIdx.y], n = GATES ? 1 : (uint32_t)rows.seg_n[blockIdx.y];
+    const uint32_t first = (uint32_t)io.rows.seg_first[blockIdx.y], n = GATES ? 1 : (uint32_t)io.rows.seg_n[blockIdx.y];
     const uint32_t channel = e0 + threadIdx.x / 4, lane4 = threadIdx.x % 4; // E4: four threads a channel, each a quarter of the low rank
     const bool in_state = e0 + quad * 4 < Ep;
     let_next_start();
     // S was last written a step ago, so it comes before the inputs are ready
-    float4 *S = (float4 *)(shape.S + (size_t)rows.slot[first] * shape.S_slot + layer * shape.S_layer + (size_t)(e0 / 32 + quad / 8) * M * 32) + quad % 8;
+    float4 *S = (float4 *)(shape.S + (size_t)io.rows.slot[first] * shape.S_slot + io.layer * shape.S_layer + (size_t)(e0 / 32 + quad / 8) * M * 32) + quad % 8;
     float4 v[GLA_MOST];
 #pragma unroll
     for (int i = 0; i < GLA_MOST; i++) {
@@ -89,21 +87,23 @@ gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const
         if (m < M && in_state) v[i] = S[(size_t)m * 8];
     }
     float bias_g[MOST_M / 32], bias_t[MOST_M / 32];
-    if (GATES && threadIdx.x < 32) gate_biases(shape, in.g_b, in.t_b, bias_g, bias_t);
-    const float bias_u = channel < shape.E ? c1_b[channel] : 0;
+    if (GATES && threadIdx.x < 32) gate_biases(shape, in.partial.g_b, in.partial.t_b, bias_g, bias_t);
+    const float bias_u = channel < shape.E ? io.c1_b[channel] : 0;
+    const float *c1 = io.c1 + (GATES ? channel : (size_t)channel * R); // [R][Ep] and [E][R]
+    const uint32_t step = GATES ? Ep : 1;
     float c1_early[8]; // R up to 32
 #pragma unroll
-    for (int i = 0; i < 8; i++) c1_early[i] = channel < shape.E && lane4 + 4 * i < R ? c1[(size_t)channel * R + lane4 + 4 * i] : 0.0f;
+    for (int i = 0; i < 8; i++) c1_early[i] = channel < shape.E && lane4 + 4 * i < R ? c1[(lane4 + 4 * i) * step] : 0.0f;
     wait_for_inputs();
     for (uint32_t t = 0; t < n; t++) {
         const uint32_t r = first + t;
-        const float scale = row_scale ? row_scale[r] : 1.0f;
-        const float a_in = channel < shape.E && lane4 == 0 ? az[(size_t)r * 2 * Ep + channel] * scale : 0.0f;
+        const float scale = io.row_scale ? io.row_scale[r] : 1.0f;
+        const float a_in = channel < shape.E && lane4 == 0 ? io.az[(size_t)r * 2 * Ep + channel] * scale : 0.0f;
         for (uint32_t i = lane; i < R; i += 32) // each warp for itself
-            low[i] = GATES ? low_rank_of(shape, in.in_c0, in.splits_c0, in.split_stride_c0, r, i) : in.c0[(size_t)r * R + i];
+            low[i] = GATES ? low_rank_of(shape, in.partial.in_c0, in.partial.splits_c0, in.partial.split_stride_c0, r, i) : in.c0[(size_t)r * R + i];
         if (GATES) {
             if (threadIdx.x < 32)
-                gates_of(shape, in.in, in.splits, in.split_stride, r, bias_g, bias_t,
+                gates_of(shape, in.partial.in, in.partial.splits, in.partial.split_stride, r, bias_g, bias_t,
                          [&](uint32_t m, float q, float k, float log_alpha) { qs[m] = q, ks[m] = k, as[m] = expf(log_alpha); });
         } else
             for (uint32_t m = threadIdx.x; m < M; m += THREADS) {
@@ -118,7 +118,7 @@ gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const
             for (int i = 0; i < 8; i++)
                 if (lane4 + 4 * i < R) sum = __fmaf_rn(c1_early[i], low[lane4 + 4 * i], sum);
             if (channel < shape.E)
-                for (uint32_t i = lane4 + 32; i < R; i += 4) sum = __fmaf_rn(c1[(size_t)channel * R + i], low[i], sum);
+                for (uint32_t i = lane4 + 32; i < R; i += 4) sum = __fmaf_rn(c1[i * step], low[i], sum);
             sum += __shfl_xor_sync(0xffffffffu, sum, 1);
             sum += __shfl_xor_sync(0xffffffffu, sum, 2);
             if (lane4 == 0) us[threadIdx.x / 4] = sigmoid(sum + bias_u) * a_in;
@@ -145,11 +145,11 @@ gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const
 #pragma unroll
             for (int i = 0; i < GLA_GROUPS; i++) sum += ((const float *)part[i])[c];
             if (e < shape.E) {
-                out = __fmaf_rn(residual[e], s[(size_t)r * Ep + e], sum) * silu(az[(size_t)r * 2 * Ep + Ep + e] * scale);
-                act[act_at<T>(r, e, Ek)] = from_float<T>(out * act_norm[e]);
+                out = __fmaf_rn(io.residual[e], io.s[(size_t)r * Ep + e], sum) * silu(io.az[(size_t)r * 2 * Ep + Ep + e] * scale);
+                ((T *)io.act)[act_at<T>(r, e, Ek)] = from_float<T>(out * io.act_norm[e]);
             }
             const float square = warp_sum(out * out);
-            if (c % 32 == 0) sums[(size_t)r * (Ep / 32) + e / 32] = square;
+            if (c % 32 == 0) io.sums[(size_t)r * (Ep / 32) + e / 32] = square;
         }
         __syncthreads(); // all have read before the next token's values
     }
@@ -160,35 +160,24 @@ gla_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, gla_gates in, const
     }
 }
 
-template <bool GATES, int CHANNELS>
-static void gla(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs, const gla_gates &in,
-                const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s, const float *residual,
-                const float *act_norm, float *sums, void *act, void *stream) {
-    const dim3 grid((shape->Ep + CHANNELS - 1) / CHANNELS, n_segs);
-#define GLA(MOST_M)                                                                                                                 \
-    FOR_DTYPE(shape->dtype, (launch(gla_kernel<T, GATES, CHANNELS, MOST_M>, grid, dim3(CHANNELS * 4), 0, stream, *shape, layer, *rows, in, \
-                                    c1, c1_b, az, row_scale, s, residual, act_norm, sums, (T *)act)))
-    if (shape->M <= 64) GLA(64);
+template <bool GATES, int CHANNELS> static void gla(const state_io &io, uint32_t n_segs, const gla_gates &in, void *stream) {
+    const dim3 grid((io.shape.Ep + CHANNELS - 1) / CHANNELS, n_segs);
+#define GLA(MOST_M) FOR_DTYPE(io.shape.dtype, (launch(gla_kernel<T, GATES, CHANNELS, MOST_M>, grid, dim3(CHANNELS * 4), 0, stream, io, in)))
+    if (io.shape.M <= 64) GLA(64);
     else GLA(128);
 }
 // Many channels a block share the gates; with few rows they would leave the state to too few multiprocessors.
-#define GLA_BY_ROWS(gates, n_segs, in)                                                                                                    \
-    do {                                                                                                                                   \
-        if ((n_segs) < 4) gla<gates, 32>(shape, layer, rows, n_segs, in, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act, stream); \
-        else gla<gates, 128>(shape, layer, rows, n_segs, in, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act, stream);             \
-    } while (0)
+template <bool GATES> static void gla(const state_io &io, uint32_t n_segs, const gla_gates &in, void *stream) {
+    if (n_segs < 4) gla<GATES, 32>(io, n_segs, in, stream);
+    else gla<GATES, 128>(io, n_segs, in, stream);
+}
 
 void k_gla(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs, const float *q,
            const float *k, const float *log_alpha, const float *c0, const float *c1, const float *c1_b, const float *az,
            const float *row_scale, const float *s, const float *residual, const float *act_norm, float *sums, void *act, void *stream) {
-    const gla_gates in = {q, k, log_alpha, c0};
-    GLA_BY_ROWS(false, n_segs, in);
+    gla<false>(state_io{*shape, layer, *rows, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act}, n_segs, gla_gates{q, k, log_alpha, c0, {}}, stream);
 }
 
-void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, const float *in, uint32_t splits,
-                 size_t split_stride, const float *in_c0, uint32_t splits_c0, size_t split_stride_c0, const float *g_b, const float *t_b,
-                 const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
-                 float *sums, void *act, void *stream) {
-    const gla_gates gates = {NULL, NULL, NULL, NULL, in, in_c0, g_b, t_b, splits, splits_c0, split_stride, split_stride_c0};
-    GLA_BY_ROWS(true, n_rows, gates);
+void gla_of_partial(const state_io &io, const gates_in &in, uint32_t n_rows, void *stream) {
+    gla<true>(io, n_rows, gla_gates{NULL, NULL, NULL, NULL, in}, stream);
 }

@@ -34,6 +34,21 @@ __device__ __forceinline__ void bulk_out(void *to, const void *from, uint32_t by
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to), "r"(smem_at(from)), "r"(bytes) : "memory");
 #endif
 }
+__device__ __forceinline__ void before_bulk_out() { // every thread that wrote what the copy takes
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+template <int N> __device__ __forceinline__ void bulk_outs_read() { // of this thread's, all but the last N have left shared memory
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+#endif
+}
+__device__ __forceinline__ void bulk_outs_done() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+#endif
+}
 __device__ __forceinline__ void bar_wait(uint64_t *bar, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(smem_at(bar)), "r"(parity) : "memory");
@@ -56,21 +71,25 @@ struct row_gates { // places in it
     __host__ __device__ uint32_t size() const { return 3 * M4 + R4; }
 };
 
-__global__ void gates_row_kernel(cuda_shape shape, const float *in, uint32_t splits, size_t split_stride, const float *in_c0, uint32_t splits_c0,
-                                 size_t split_stride_c0, const float *g_b, const float *t_b, float *gates) {
+__global__ void gates_row_kernel(cuda_shape shape, gates_in in, float *gates) {
     const row_gates at(shape.M, shape.R);
     const uint32_t r = blockIdx.x;
     float *out = gates + (size_t)r * at.size();
     float bias_g[4], bias_t[4]; // M up to 128
-    gate_biases(shape, g_b, t_b, bias_g, bias_t);
+    gate_biases(shape, in.g_b, in.t_b, bias_g, bias_t);
     let_next_start();
     wait_for_inputs();
+    if (threadIdx.x < 4) { // padding
+        for (uint32_t i = 0; i < 3; i++)
+            if (shape.M + threadIdx.x < at.M4) out[i * at.M4 + shape.M + threadIdx.x] = 0;
+        if (shape.R + threadIdx.x < at.R4) out[3 * at.M4 + shape.R + threadIdx.x] = 0;
+    }
     if (threadIdx.x < 32)
-        gates_of(shape, in, splits, split_stride, r, bias_g, bias_t, [&](uint32_t m, float q, float k, float log_alpha) {
+        gates_of(shape, in.in, in.splits, in.split_stride, r, bias_g, bias_t, [&](uint32_t m, float q, float k, float log_alpha) {
             out[m] = q, out[at.M4 + m] = k, out[2 * at.M4 + m] = expf(log_alpha);
         });
     else
-        for (uint32_t i = threadIdx.x - 32; i < shape.R; i += 32) out[3 * at.M4 + i] = low_rank_of(shape, in_c0, splits_c0, split_stride_c0, r, i);
+        for (uint32_t i = threadIdx.x - 32; i < shape.R; i += 32) out[3 * at.M4 + i] = low_rank_of(shape, in.in_c0, in.splits_c0, in.split_stride_c0, r, i);
 }
 
 // ---- a panel ----
@@ -122,15 +141,6 @@ __device__ __forceinline__ void state_rows(const float *tile, const float *q, co
         }
 }
 
-struct state_io {
-    cuda_shape shape;
-    uint32_t layer;
-    cuda_rows rows;
-    const float *c1, *c1_b, *az, *row_scale, *s, *residual, *act_norm;
-    float *sums;
-    void *act;
-};
-
 struct channel_in { float a, z, s, scale; };
 __device__ __forceinline__ channel_in read_channel(const state_io &io, uint32_t r, uint32_t e) {
     channel_in x = {0, 0, 0, io.row_scale ? io.row_scale[r] : 1.0f};
@@ -156,8 +166,7 @@ template <class T> __device__ __forceinline__ void finish_channel(const state_io
 // A block: a row, `panels` of it; PW warps a panel share the groups. Shared memory: the panels' tiles.
 template <class T, int PW>
 __global__ void __launch_bounds__(512, 1)
-state_few_kernel(state_io io, const float *in, uint32_t splits, size_t split_stride, const float *in_c0, uint32_t splits_c0, size_t split_stride_c0, const float *g_b,
-                 const float *t_b) {
+state_few_kernel(state_io io, gates_in in) {
     constexpr int PARTS = 4 / PW, G = STATE_GROUPS / PW;
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ float raw[4 * 128], low[128];
@@ -186,15 +195,15 @@ state_few_kernel(state_io io, const float *in, uint32_t splits, size_t split_str
         if (i < 4 * M) {
             float sum = 0;
 #pragma unroll 4
-            for (uint32_t p = 0; p < splits; p++) sum += in[p * split_stride + (size_t)r * 4 * M + i];
+            for (uint32_t p = 0; p < in.splits; p++) sum += in.in[p * in.split_stride + (size_t)r * 4 * M + i];
             raw[i] = sum;
-        } else low[i - 4 * M] = low_rank_of(io.shape, in_c0, splits_c0, split_stride_c0, r, i - 4 * M);
+        } else low[i - 4 * M] = low_rank_of(io.shape, in.in_c0, in.splits_c0, in.split_stride_c0, r, i - 4 * M);
     __syncthreads(); // the sums of the partial products; the barriers are there
     for (uint32_t j = n_warps - 1 - warp; 32 * j < M; j += n_warps) {
         const uint32_t m = lane + 32 * j;
         const float norm = key_norm(io.shape, raw + M);
         if (m < M)
-            gate_of(M, raw[m], raw[M + m], raw[2 * M + m], raw[3 * M + m], norm, g_b[m], t_b[m],
+            gate_of(M, raw[m], raw[M + m], raw[2 * M + m], raw[3 * M + m], norm, in.g_b[m], in.t_b[m],
                     [&](float q, float k, float log_alpha) { qs[m] = q, ks[m] = k, as[m] = expf(log_alpha); });
     }
     float part[PARTS];
@@ -229,9 +238,10 @@ state_few_kernel(state_io io, const float *in, uint32_t splits, size_t split_str
 // ---- many rows ----
 
 // A warp: a range of (panel, row), rows fastest, through `bufs` buffers of buf_bytes: a tile and the row's gates.
-template <class T, bool BULK_OUT>
-__global__ void __launch_bounds__(256, 2)
-state_kernel(state_io io, const float *gates, uint32_t n_rows, uint32_t bufs, uint32_t buf_bytes, bool once) {
+enum { STATE_WARPS = 4, STATE_BUFS = 3 };
+template <class T>
+__global__ void __launch_bounds__(STATE_WARPS * 32, 2)
+state_kernel(state_io io, const float *gates, uint32_t n_rows, uint32_t bufs, uint32_t buf_bytes) {
     extern __shared__ __align__(128) unsigned char smem[];
     const uint32_t M = io.shape.M, Ep = io.shape.Ep, R = io.shape.R, warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
     const row_gates at(M, R);
@@ -239,11 +249,11 @@ state_kernel(state_io io, const float *gates, uint32_t n_rows, uint32_t bufs, ui
     const uint32_t begin = (uint32_t)(total * me / all), n = (uint32_t)(total * (me + 1) / all) - begin;
     unsigned char *ring = smem + (size_t)warp * bufs * buf_bytes;
     uint64_t *full = (uint64_t *)(smem + (size_t)n_warps * bufs * buf_bytes) + warp * bufs;
-    const uint64_t policy = policy_of(once), often = policy_of(false);
+    const uint64_t often = policy_of(false);
     const auto S_of = [&](uint32_t item) {
         return io.shape.S + (size_t)io.rows.slot[item % n_rows] * io.shape.S_slot + io.layer * io.shape.S_layer + (size_t)(item / n_rows) * M * 32;
     };
-    const auto fetch_tile = [&](uint32_t j, uint32_t b) { bulk_in(ring + (size_t)b * buf_bytes, S_of(begin + j), M * 128, full + b, policy); };
+    const auto fetch_tile = [&](uint32_t j, uint32_t b) { bulk_in(ring + (size_t)b * buf_bytes, S_of(begin + j), M * 128, full + b, often); };
     const auto fetch_gates = [&](uint32_t j, uint32_t b) {
         bulk_in(ring + (size_t)b * buf_bytes + M * 128, gates + (size_t)((begin + j) % n_rows) * at.size(), at.size() * 4, full + b, often);
     };
@@ -279,25 +289,16 @@ state_kernel(state_io io, const float *gates, uint32_t n_rows, uint32_t bufs, ui
         float part[4], o[STATE_GROUPS];
         low_rank_parts(part, early, c1, low, R, Ep, 0);
         const float u = sigmoid(((part[0] + part[1]) + (part[2] + part[3])) + bias_u) * (mine ? x.a * x.scale : 0.0f);
-        state_rows<STATE_GROUPS>(tile + lane, q, q + at.M4, q + 2 * at.M4, M, 0, u, o, [&](uint32_t m, float v) {
-            if (BULK_OUT) tile[m * 32 + lane] = v;
-            else S[(size_t)m * 32 + lane] = v;
-        });
-#if __CUDA_ARCH__ >= 900
-        if (BULK_OUT) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-        __syncwarp(); // all have read (and written) the buffer
+        state_rows<STATE_GROUPS>(tile + lane, q, q + at.M4, q + 2 * at.M4, M, 0, u, o, [&](uint32_t m, float v) { tile[m * 32 + lane] = v; });
+        before_bulk_out();
+        __syncwarp(); // all have read and written the buffer
         if (lane == 0) {
-            if (BULK_OUT) {
-                bulk_out(S, tile, M * 128);
-                if (j && j - 1 + bufs < n) {
-                    const uint32_t last = b ? b - 1 : bufs - 1;
-#if __CUDA_ARCH__ >= 900
-                    asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
-#endif
-                    fetch_tile(j - 1 + bufs, last), fetch_gates(j - 1 + bufs, last);
-                }
-            } else if (j + bufs < n) fetch_tile(j + bufs, b), fetch_gates(j + bufs, b);
+            bulk_out(S, tile, M * 128);
+            if (j && j - 1 + bufs < n) {
+                const uint32_t last = b ? b - 1 : bufs - 1;
+                bulk_outs_read<1>();
+                fetch_tile(j - 1 + bufs, last), fetch_gates(j - 1 + bufs, last);
+            }
         }
         float sum = 0;
 #pragma unroll
@@ -310,36 +311,42 @@ state_kernel(state_io io, const float *gates, uint32_t n_rows, uint32_t bufs, ui
         }
         if (++b == bufs) b = 0, parity ^= 1;
     }
-#if __CUDA_ARCH__ >= 900
-    if (BULK_OUT && lane == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-#endif
+    if (lane == 0) bulk_outs_done();
 }
 
 // ---- launchers ----
 
-static bool hopper(void) {
-    int device = 0, major = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    return major == 9;
-}
-
-struct state_gates_in { const float *in, *in_c0, *g_b, *t_b; uint32_t splits, splits_c0; size_t split_stride, split_stride_c0; };
-
-template <int PW> static void state_few(const state_io &io, const state_gates_in &g, uint32_t n_rows, uint32_t panels, void *stream) {
+template <int PW> static void state_few(const state_io &io, const gates_in &in, uint32_t n_rows, uint32_t panels, void *stream) {
     const uint32_t bytes = panels * io.shape.M * 128;
     FOR_DTYPE(io.shape.dtype, {
         cudaFuncSetAttribute(state_few_kernel<T, PW>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-        launch(state_few_kernel<T, PW>, dim3((io.shape.Ep / 32 + panels - 1) / panels, n_rows), dim3(panels * PW * 32), bytes, stream, io, g.in, g.splits, g.split_stride,
-               g.in_c0, g.splits_c0, g.split_stride_c0, g.g_b, g.t_b);
+        launch(state_few_kernel<T, PW>, dim3((io.shape.Ep / 32 + panels - 1) / panels, n_rows), dim3(panels * PW * 32), bytes, stream, io, in);
     });
 }
-template <bool BULK_OUT>
-static void state_many(const state_io &io, const state_gates_in &g, uint32_t n_rows, float *gates, uint32_t blocks, uint32_t warps, uint32_t bufs, bool once, void *stream) {
-    const uint32_t buf_bytes = (io.shape.M * 128 + row_gates(io.shape.M, io.shape.R).size() * 4 + 127) / 128 * 128, bytes = warps * bufs * (buf_bytes + 8);
-    launch(gates_row_kernel, dim3(n_rows), dim3(64), 0, stream, io.shape, g.in, g.splits, g.split_stride, g.in_c0, g.splits_c0, g.split_stride_c0, g.g_b, g.t_b, gates);
+static void state_many(const state_io &io, const gates_in &in, uint32_t n_rows, float *gates, void *stream) {
+    int device = 0, processors = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+    const uint32_t buf_bytes = (io.shape.M * 128 + row_gates(io.shape.M, io.shape.R).size() * 4 + 127) / 128 * 128;
+    const uint32_t bytes = STATE_WARPS * STATE_BUFS * (buf_bytes + 8), blocks = bytes <= 112 << 10 ? 2 : 1; // a multiprocessor
+    launch(gates_row_kernel, dim3(n_rows), dim3(64), 0, stream, io.shape, in, gates);
     FOR_DTYPE(io.shape.dtype, {
-        cudaFuncSetAttribute(state_kernel<T, BULK_OUT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-        launch(state_kernel<T, BULK_OUT>, dim3(blocks), dim3(warps * 32), bytes, stream, io, (const float *)gates, n_rows, bufs, buf_bytes, once);
+        cudaFuncSetAttribute(state_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        launch(state_kernel<T>, dim3(blocks * (uint32_t)processors), dim3(STATE_WARPS * 32), bytes, stream, io, (const float *)gates, n_rows, (uint32_t)STATE_BUFS,
+               buf_bytes);
     });
+}
+
+size_t cuda_gates_floats(const struct cuda_shape *shape) { return row_gates(shape->M, shape->R).size(); }
+
+void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, const float *in, uint32_t splits,
+                 size_t split_stride, const float *in_c0, uint32_t splits_c0, size_t split_stride_c0, const float *g_b, const float *t_b,
+                 const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
+                 float *gates, float *sums, void *act, void *stream) {
+    const state_io io = {*shape, layer, *rows, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act};
+    const gates_in partial = {in, in_c0, g_b, t_b, splits, splits_c0, split_stride, split_stride_c0};
+    if (!on_hopper()) gla_of_partial(io, partial, n_rows, stream);
+    else if (n_rows <= 8) state_few<4>(io, partial, n_rows, 4, stream);
+    else if (n_rows <= 16) state_few<1>(io, partial, n_rows, 8, stream);
+    else state_many(io, partial, n_rows, gates, stream);
 }

@@ -217,10 +217,11 @@ static void the_state_and_its_read_out_equal_their_twin(void **state) {
     gpu_rounds(gla_round);
 }
 
-/* k_gla_gates is k_gates and k_gla, to the bit: a decode step takes the one or the others by its number of rows. */
+/* k_gla_gates is k_gates and k_gla, to the bit: a decode step takes the one, a step with prompts the others. */
 static void fused_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape shape = mixer_shape(i, n_rows > 64 ? 120 : 400, dtype);
-    const uint32_t E = shape.E, Ep = shape.Ep, M = shape.M, R = shape.R, layer = gpu_pick(0, LAYERS - 1), splits = 4;
+    const uint32_t E = shape.E, Ep = shape.Ep, M = shape.M, R = shape.R, layer = gpu_pick(0, LAYERS - 1),
+                   splits = i % 3 ? 4 : 1;
     struct gpu_rows rows = gpu_make_rows(n_rows, 1, 9);
     GPU_WHAT(", E %u, M %u, R %u", E, M, R);
     struct mixer_inputs x = random_inputs(&shape, n_rows);
@@ -232,6 +233,10 @@ static void fused_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     float *q = gpu_floats(n * M), *k = gpu_floats(n * M), *log_alpha = gpu_floats(n * M), *c0 = gpu_floats(n * R),
           *c1 = gpu_from(x.c1, (size_t)E * R), *c1_b = gpu_from(x.c1_b, E), *az = gpu_from(x.az, n * 2 * Ep),
           *s = gpu_from(x.s, n * Ep), *residual = gpu_from(x.residual, E), *act_norm = gpu_from(x.act_norm, E);
+    float *turned = host_floats(R * Ep), *row_scale = i % 2 ? gpu_from(host_random(n, 0.5, 2, CUDA_F32), n) : NULL;
+    for (uint32_t e = 0; e < E; e++)
+        for (uint32_t j = 0; j < R; j++) turned[j * Ep + e] = x.c1[e * R + j];
+    float *c1_t = gpu_from(turned, R * Ep), *gates = gpu_floats(n * gpu.k->cuda_gates_floats(&shape));
     float *states[2], *read_outs[2], *all_sums[2];
     for (int fused = 0; fused < 2; fused++) {
         shape.S = gpu_from(pool, n_pool);
@@ -239,11 +244,11 @@ static void fused_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         void *act = gpu_act_out(n_rows, E, dtype);
         if (fused)
             GPU_RUN(k_gla_gates, &shape, layer, &rows.device, n_rows, in, splits, stride, in_c0, splits, stride_c0, g_b,
-                    t_b, c1, c1_b, az, NULL, s, residual, act_norm, sums, act);
+                    t_b, c1_t, c1_b, az, row_scale, s, residual, act_norm, gates, sums, act);
         else {
             GPU_RUN(k_gates, &shape, in, splits, stride, in_c0, splits, stride_c0, g_b, t_b, n_rows, q, k, log_alpha,
                     c0);
-            GPU_RUN(k_gla, &shape, layer, &rows.device, rows.n_segs, q, k, log_alpha, c0, c1, c1_b, az, NULL, s,
+            GPU_RUN(k_gla, &shape, layer, &rows.device, rows.n_segs, q, k, log_alpha, c0, c1, c1_b, az, row_scale, s,
                     residual, act_norm, sums, act);
         }
         states[fused] = gpu_fetch(shape.S, n_pool);
@@ -254,11 +259,11 @@ static void fused_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     gpu_check_same("read-out", read_outs[1], read_outs[0], n * E);
     gpu_check_same("sums of squares", all_sums[1], all_sums[0], n * (Ep / 32));
 }
-static void gates_and_state_in_one_kernel_give_the_same_bits(void **state) {
+static void a_step_of_single_tokens_gives_the_bits_of_gates_and_state(void **state) {
     (void)state;
     gpu_rounds(fused_round);
 }
 
 GPU_MAIN(cmocka_unit_test(the_convolution_equals_its_twin_and_moves_its_tail_on),
          cmocka_unit_test(the_gates_equal_their_twin), cmocka_unit_test(the_state_and_its_read_out_equal_their_twin),
-         cmocka_unit_test(gates_and_state_in_one_kernel_give_the_same_bits))
+         cmocka_unit_test(a_step_of_single_tokens_gives_the_bits_of_gates_and_state))

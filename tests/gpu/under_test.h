@@ -23,6 +23,7 @@
     X(k_conv)                                                                                                          \
     X(k_gates)                                                                                                         \
     X(k_gla)                                                                                                           \
+    X(cuda_gates_floats)                                                                                               \
     X(k_gla_gates)                                                                                                     \
     X(k_rope)                                                                                                          \
     X(k_window)                                                                                                        \
@@ -31,12 +32,12 @@
     X(k_decode_window)                                                                                                 \
     X(k_ffn_act)                                                                                                       \
     X(k_norm_rows)                                                                                                     \
-    X(cuda_fused_possible)                                                                                               \
-    X(k_fused_linear)                                                                                                    \
-    X(k_fused_conv)                                                                                                      \
-    X(k_fused_ffn)                                                                                                       \
-    X(k_fused_residual)                                                                                                  \
-    X(k_fused_linear_pair)                                                                                               \
+    X(cuda_fused_possible)                                                                                             \
+    X(k_fused_linear)                                                                                                  \
+    X(k_fused_conv)                                                                                                    \
+    X(k_fused_ffn)                                                                                                     \
+    X(k_fused_residual)                                                                                                \
+    X(k_fused_linear_pair)                                                                                             \
     X(k_gather_rows)                                                                                                   \
     X(cuda_sample_pieces)                                                                                              \
     X(k_admit)                                                                                                         \
