@@ -148,32 +148,37 @@ bool cuda_fused_possible(const struct cuda_shape *shape) {
            few_smem(cuda_pad16(shape->F) / 16) <= FEW_SMEM && few_smem(cuda_pad16(shape->H * shape->P) / 16) <= FEW_SMEM;
 }
 
-// Of a step's rows: the kernel of few, or that of many.
-template <bool EARLY, class Out>
-static void fused(const struct cuda_matrix *w, const void *act, uint32_t n_rows, const Out &out, void *stream) {
-    if (n_rows > CUDA_FEW_ROWS) wide_product(wide_operands{w->data, act, w->rows}, out, w->cols, w->dtype, n_rows, stream);
-    else if (w->dtype == CUDA_F16) few_launch<__half, EARLY>(w, act, n_rows, out, stream);
+template <bool EARLY, class Out> static void few(const struct cuda_matrix *w, const void *act, uint32_t n_rows, const Out &out, void *stream) {
+    if (w->dtype == CUDA_F16) few_launch<__half, EARLY>(w, act, n_rows, out, stream);
     else few_launch<__nv_bfloat16, EARLY>(w, act, n_rows, out, stream);
+}
+// Of a step's rows: the kernel of few, or that of many.
+template <class Out> static void fused(const struct cuda_matrix *w, const void *act, uint32_t n_rows, const Out &out, void *stream) {
+    if (n_rows > CUDA_FEW_ROWS) wide_product(wide_operands{w->data, act, w->rows}, out, w->cols, w->dtype, n_rows, stream);
+    else few<true>(w, act, n_rows, out, stream);
 }
 static row_norm norm_of(const struct cuda_normed *in) { return row_norm{in->squares, in->D / 16, in->D, in->eps, true}; }
 
 void k_fused_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy, void *stream) {
-    fused<true>(w, in->act, n_rows, out_plain{norm_of(in), y, ldy, w->rows}, stream);
+    fused(w, in->act, n_rows, out_plain{norm_of(in), y, ldy, w->rows}, stream);
 }
 
 void k_fused_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const struct cuda_matrix *w,
                   const struct cuda_normed *in, const float *conv, const float *bias, uint32_t n_rows, float *az, float *s, void *s_act,
                   void *a_act, void *stream) {
-    fused<false>(w, in->act, n_rows, out_conv{norm_of(in), *shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
+    if (n_rows > CUDA_FEW_ROWS) {
+        k_fused_linear(w, in, n_rows, az, 2 * (size_t)shape->Ep, stream);
+        conv_rows(shape, layer, rows, az, conv, bias, n_rows, s, s_act, a_act, stream);
+    } else few<false>(w, in->act, n_rows, out_conv{norm_of(in), *shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
 }
 
 void k_fused_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream) {
-    fused<true>(w, in->act, n_rows, out_ffn{norm_of(in), act, w->rows / 2}, stream);
+    fused(w, in->act, n_rows, out_ffn{norm_of(in), act, w->rows / 2}, stream);
 }
 
 void k_fused_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums, uint32_t sum_n, float eps, const float *base,
                       const float *next_norm, uint32_t n_rows, float *y, float *squares, void *act, void *stream) {
-    fused<true>(w, in, n_rows, out_residual{row_norm{row_sums, n_sums, sum_n, eps, false}, base, next_norm, w->rows, y, squares, act}, stream);
+    fused(w, in, n_rows, out_residual{row_norm{row_sums, n_sums, sum_n, eps, false}, base, next_norm, w->rows, y, squares, act}, stream);
 }
 
 void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1, const struct cuda_matrix *w2,

@@ -4,7 +4,6 @@
 //
 // A thread has N neighbouring outputs o .. o + N - 1 of a row, N = 1 or 4, o a multiple of N; the 16 / N threads of a tile of 16 outputs
 // are neighbouring lanes. Of each functor:
-//   ahead(r, o)                 asks the second-level cache for what early() will load; before the inputs are ready
 //   load(column, o, mine)       what all rows share
 //   early(row, r, o, mine)      what the step before left; may be called before the inputs are ready
 //   late(row, r, o, mine)       what the kernels before left
@@ -15,22 +14,27 @@
 
 // ---- N neighbours at once ----
 
+// N is 1 or a multiple of 4.
 template <int N> __device__ __forceinline__ void load_floats(float (&v)[N], const float *p) {
-    if (N == 4) {
-        const float4 x = *(const float4 *)p;
-        v[0] = x.x, v[1 % N] = x.y, v[2 % N] = x.z, v[3 % N] = x.w;
-    } else v[0] = *p;
+    if (N == 1) v[0] = *p;
+#pragma unroll
+    for (int i = 0; i + 3 < N; i += 4) {
+        const float4 x = *(const float4 *)(p + i);
+        v[i] = x.x, v[i + 1] = x.y, v[i + 2] = x.z, v[i + 3] = x.w;
+    }
 }
 template <int N> __device__ __forceinline__ void store_floats(float *p, const float (&v)[N]) {
-    if (N == 4) *(float4 *)p = make_float4(v[0], v[1 % N], v[2 % N], v[3 % N]);
-    else *p = v[0];
+    if (N == 1) *p = v[0];
+#pragma unroll
+    for (int i = 0; i + 3 < N; i += 4) *(float4 *)(p + i) = make_float4(v[i], v[i + 1], v[i + 2], v[i + 3]);
 }
 // N neighbours of 16 bits, as they lie in memory.
 template <int N> struct narrow;
 template <> struct narrow<1> { uint16_t word[1]; };
 template <> struct alignas(8) narrow<4> { uint32_t word[2]; };
+template <> struct alignas(16) narrow<8> { uint32_t word[4]; };
 template <class T, int N> __device__ __forceinline__ float widened(const narrow<N> &x, int i) {
-    const uint16_t bits = N == 4 ? x.word[i / 2 % 2] >> (i % 2 * 16) : x.word[0];
+    const uint16_t bits = N == 1 ? x.word[0] : x.word[N == 1 ? 0 : i / 2] >> (i % 2 * 16);
     T value;
     memcpy(&value, &bits, 2);
     return to_float(value);
@@ -52,7 +56,6 @@ template <int N> __device__ __forceinline__ float tile_sum_of(float (&x)[N]) {
         for (int j = 0; j < N; j++) x[j] += __shfl_xor_sync(0xffffffffu, x[j], i / N);
     return N == 4 ? (x[0] + x[2 % N]) + (x[1 % N] + x[3 % N]) : x[0];
 }
-__device__ __forceinline__ void ask_l2(const void *p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // ---- the norm before a product ----
 
@@ -76,7 +79,6 @@ struct out_plain {
     uint32_t O;
     template <class T, int N> struct column {};
     template <class T, int N> struct row {};
-    template <class T> __device__ void ahead(uint32_t, uint32_t) const {}
     template <class T, int N> __device__ void load(column<T, N> &, uint32_t, bool) const {}
     template <class T, int N> __device__ void early(row<T, N> &, uint32_t, uint32_t, bool) const {}
     template <class T, int N> __device__ void late(row<T, N> &, uint32_t, uint32_t, bool) const {}
@@ -102,9 +104,6 @@ struct out_residual { // y = base + scale * v; of the norm that comes next: y * 
     void *act;
     template <class T, int N> struct column { float w[N]; };
     template <class T, int N> struct row { float base[N]; };
-    template <class T> __device__ void ahead(uint32_t, uint32_t o) const {
-        if (w) ask_l2(w + o);
-    }
     template <class T, int N> __device__ void load(column<T, N> &c, uint32_t o, bool mine) const {
         if (w && mine) load_floats(c.w, w + o);
     }
@@ -142,11 +141,6 @@ struct out_conv { // E1, E2: a, then from column Ep on z
     };
     template <class T> __device__ T *tail(uint32_t r, uint32_t o) const {
         return (T *)shape.conv + (size_t)(uint32_t)rows.slot[r] * shape.conv_slot + layer * shape.conv_layer + o;
-    }
-    template <class T> __device__ void ahead(uint32_t r, uint32_t o) const { // the tail was written a step ago
-        if (o >= shape.E) return;
-        const T *from = tail<T>(r, o);
-        for (uint32_t j = 0; j < shape.K; j++) ask_l2(from + (size_t)j * shape.Ep), ask_l2(w + o + (size_t)j * shape.Ep);
     }
     template <class T, int N> __device__ void load(column<T, N> &c, uint32_t o, bool mine) const {
         const bool used = mine && o < shape.E;
@@ -201,7 +195,6 @@ struct out_ffn { // E10: eight rows of a2, eight of g2
     uint32_t F;
     template <class T, int N> struct column {};
     template <class T, int N> struct row {};
-    template <class T> __device__ void ahead(uint32_t, uint32_t) const {}
     template <class T, int N> __device__ void load(column<T, N> &, uint32_t, bool) const {}
     template <class T, int N> __device__ void early(row<T, N> &, uint32_t, uint32_t, bool) const {}
     template <class T, int N> __device__ void late(row<T, N> &, uint32_t, uint32_t, bool) const {}
@@ -224,5 +217,8 @@ void wide_plain(const wide_operands &one, const out_plain &out, const wide_opera
                 uint32_t n_rows, void *stream);
 void wide_product(const wide_operands &in, const out_plain &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);
 void wide_product(const wide_operands &in, const out_residual &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);
-void wide_product(const wide_operands &in, const out_conv &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);
 void wide_product(const wide_operands &in, const out_ffn &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);
+
+// E2 of single tokens in 16 bit after W_fc's product (mixer.cu): az [n_rows][2 Ep], scaled -> as k_conv.
+void conv_rows(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az, const float *w, const float *bias,
+               uint32_t n_rows, float *s, void *s_act, void *a_act, void *stream);

@@ -1,4 +1,5 @@
 // mixer.cu - the recurrent layer between its products: convolution (E2), gates (E3, E5), state update and read-out (E4, E6, E7).
+#include "epilogue.cuh"
 #include "gates.cuh"
 
 template <class T>
@@ -33,6 +34,63 @@ void k_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_ro
             const float *row_scale, const float *w, const float *bias, float *s, void *s_act, void *a_act, void *stream) {
     FOR_DTYPE(shape->dtype, (launch(conv_kernel<T>, dim3((shape->E + 127) / 128, n_segs), dim3(128), 0, stream, *shape, layer, *rows,
                                     az, row_scale, w, bias, s, (T *)s_act, (T *)a_act)));
+}
+
+// The same of single tokens in 16 bit, E a multiple of 8. A warp: eight rows, 32 channels; a lane: a row, eight channels, so that
+// the operands leave in pieces of 128 bytes. az is scaled. MOST_K: taps.
+enum { CONV_WARPS = 4 };
+template <class T, int MOST_K>
+__global__ void __launch_bounds__(CONV_WARPS * 32)
+conv_rows_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_rows, const float *az, const float *w, const float *bias, float *s, T *s_act, T *a_act) {
+    const uint32_t lane = threadIdx.x % 32, r = blockIdx.y * 8 + lane / 4, e = (blockIdx.x * CONV_WARPS + threadIdx.x / 32) * 32 + lane % 4 * 8;
+    const uint32_t K = shape.K, Ep = shape.Ep;
+    let_next_start();
+    if (r >= n_rows || e >= shape.E) return;
+    const uint32_t place = (uint32_t)(rows.pos[r] % K);
+    T *tail = (T *)shape.conv + (size_t)(uint32_t)rows.slot[r] * shape.conv_slot + layer * shape.conv_layer + e;
+    narrow<8> tap[MOST_K]; // before the newest, oldest first and ending at tap[MOST_K - 2]; written a step ago
+    float weight[MOST_K][8], b[8];
+#pragma unroll
+    for (uint32_t j = 1; j < MOST_K; j++) {
+        tap[MOST_K - 1 - j] = narrow<8>{};
+        const uint32_t before = place >= j ? place - j : place + K - j; // (place - j) mod K
+        if (j < K) tap[MOST_K - 1 - j] = *(const narrow<8> *)(tail + (size_t)before * Ep);
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < MOST_K; j++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) weight[j][i] = 0;
+        if (j + K >= MOST_K) load_floats(weight[j], w + e + (size_t)(j + K - MOST_K) * Ep);
+    }
+    load_floats(b, bias + e);
+    wait_for_inputs();
+    float a[8], sum[8];
+    load_floats(a, az + (size_t)r * 2 * Ep + e);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float all[8], old[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++) { // conv_sum's eight taps: those that are none are 0
+            all[j] = j + MOST_K >= 8 ? weight[(j + MOST_K) % 8 % MOST_K][i] : 0.0f;
+            old[j] = j + MOST_K >= 8 && j < 7 ? widened<T>(tap[(j + MOST_K) % 8 % MOST_K], i) : 0.0f;
+        }
+        sum[i] = conv_sum(all, old, a[i], b[i]);
+    }
+    const narrow<8> stored = narrowed<T>(a);
+    store_floats(s + (size_t)r * Ep + e, sum);
+    store_narrow<T>(s_act, act_at<T>(r, e, shape.E), narrowed<T>(sum));
+    store_narrow<T>(a_act, act_at<T>(r, e, shape.E), stored);
+    *(narrow<8> *)(tail + (size_t)place * Ep) = stored;
+}
+
+void conv_rows(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az, const float *w, const float *bias,
+               uint32_t n_rows, float *s, void *s_act, void *a_act, void *stream) {
+    const dim3 grid((shape->E + CONV_WARPS * 32 - 1) / (CONV_WARPS * 32), (n_rows + 7) / 8);
+#define CONV(T, MOST_K) \
+    launch(conv_rows_kernel<T, MOST_K>, grid, dim3(CONV_WARPS * 32), 0, stream, *shape, layer, *rows, n_rows, az, w, bias, s, (T *)s_act, (T *)a_act)
+    if (shape->dtype == CUDA_F16) shape->K <= 4 ? CONV(__half, 4) : CONV(__half, 8);
+    else shape->K <= 4 ? CONV(__nv_bfloat16, 4) : CONV(__nv_bfloat16, 8);
+#undef CONV
 }
 
 __global__ void gates_kernel(cuda_shape shape, const float *in, uint32_t splits, size_t split_stride, const float *in_c0,

@@ -83,11 +83,11 @@ __device__ __forceinline__ uint32_t slice_at(uint32_t KT, uint32_t slice) { retu
 
 // A block: MW warpgroups of 64 outputs each and NB rows, its share of the 16 slices: one CLUSTER-th; the blocks of a cluster put
 // their sums together through distributed shared memory. One more warp feeds a ring of STAGES stages of SK tiles of k: the first
-// weights are on their way before the inputs are ready.
+// weights are on their way before the inputs are ready. The last warp makes the scales of the rows' norms meanwhile.
 template <int MW, int NB, int SK, int STAGES, int CLUSTER> struct wide {
     enum { W_STAGE = MW * 4 * SK * 512, X_STAGE = NB / 8 * SK * 256, STAGE = W_STAGE + X_STAGE, RING = STAGE * STAGES, LD = MW * 64 + 4,
            PLANES = CLUSTER == 8 || CLUSTER == 2 ? 2 : 1, // sums a block leaves: two slices or quarters, or one slice, quarter or all
-           SUMS = PLANES * NB * LD * 4, BYTES = RING > SUMS ? RING : SUMS, THREADS = MW * 128 + 32 };
+           SUMS = PLANES * NB * LD * 4, BYTES = RING > SUMS ? RING : SUMS, THREADS = MW * 128 + 64 };
 };
 
 struct wide_part { CUtensorMap w, x; uint32_t O, tiles; };
@@ -100,6 +100,8 @@ struct out_either {
                          second ? two.y : one.y, second ? two.ldy : one.ldy, second ? two.O : one.O};
     }
 };
+template <class Out> struct out_of { using type = Out; };
+template <> struct out_of<out_either> { using type = out_plain; };
 template <class Out> __device__ __forceinline__ const Out &functor_of(const Out &out, bool) { return out; }
 __device__ __forceinline__ out_plain functor_of(const out_either &out, bool second) { return out.of(second); }
 
@@ -125,6 +127,8 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
     enum { SL = SLICES / CLUSTER, PARTS = CLUSTER * G::PLANES,
            // Of its cluster's rows a block finishes eights: rank, rank + CLUSTER, ...; a thread one row of each, GROUP at a time.
            EIGHTS = NB / 8 > CLUSTER ? NB / 8 / CLUSTER : 1, GROUP = EIGHTS < 4 ? EIGHTS : 4 };
+    // What the outputs need beside the sums is there before them, where registers hold it.
+    constexpr bool held = EIGHTS == GROUP && sizeof(typename out_of<Out>::type::template row<T, 4>) <= 16;
     extern __shared__ __align__(1024) unsigned char ring[];
     __shared__ uint64_t full[STAGES], empty[STAGES];
     __shared__ float scales[NB]; // of the rows' norms
@@ -135,7 +139,7 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
     const bool second = tile0 >= tiles_one;
     const wide_part *p = second ? &two : &one;
     const auto &out = functor_of(outs, second);
-    using F = typename std::remove_cv<typename std::remove_reference<decltype(out)>::type>::type;
+    using F = typename out_of<Out>::type;
     const uint32_t O = p->O;
     if (second) tile0 -= tiles_one;
     const uint32_t o_in = threadIdx.x % (MW * 16) * 4, o = tile0 * 16 + o_in, eighth = threadIdx.x / (MW * 16); // of the outputs
@@ -147,8 +151,36 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
     }
     __syncthreads(); // the barriers are there
     let_next_start();
-    if (warp >= MW * 4) {
-        if (threadIdx.x == MW * 128) {
+    typename F::template column<T, 4> column;
+    typename F::template row<T, 4> rows[GROUP];
+    const auto load_group = [&](uint32_t first) {
+#pragma unroll
+        for (int j = 0; j < GROUP; j++) {
+            const uint32_t r = row_of(first + j);
+            out.template early<T>(rows[j], row0 + r, o, is_mine(r));
+            out.template late<T>(rows[j], row0 + r, o, is_mine(r));
+        }
+    };
+    if (warp > MW * 4) {
+        wait_for_inputs();
+        if (out.norm.squares) {
+            enum { U = 8 }; // rows at a time
+#pragma unroll 1
+            for (uint32_t first = 0; first < EIGHTS * 8; first += U) {
+                const float *part[U];
+                float sum[U];
+                const auto row = [&](uint32_t u) { return ((first + u) / 8 * CLUSTER + rank) * 8 + (first + u) % 8; };
+#pragma unroll
+                for (int u = 0; u < U; u++) part[u] = row(u) < NB && row0 + row(u) < n_rows ? out.norm.squares + (size_t)(row0 + row(u)) * out.norm.n_sums : NULL;
+                row_totals(sum, part, out.norm.n_sums);
+#pragma unroll
+                for (int u = 0; u < U; u++)
+                    if (lane == 0 && row(u) < NB) scales[row(u)] = norm_scale<T>(out.norm, sum[u]);
+            }
+        }
+        __syncwarp();
+    } else if (warp == MW * 4) {
+        if (lane == 0) {
             uint64_t once, often;
             asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(once));
             asm volatile("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(often));
@@ -172,29 +204,9 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
         }
         __syncwarp();
     } else {
-#pragma unroll
-        for (int j = 0; j < EIGHTS; j++)
-            if (is_mine(row_of(j))) out.template ahead<T>(row0 + row_of(j), o);
+        if (held) out.template load<T>(column, o, o < O);
         wait_for_inputs();
-        if (out.norm.squares) { // while x is on its way
-            enum { EACH = EIGHTS * 2 / MW ? EIGHTS * 2 / MW : 1, U = EACH < 8 ? EACH : 8 };
-#pragma unroll
-            for (int first = 0; first < EACH; first += U) {
-                const float *part[U];
-                float sum[U];
-#pragma unroll
-                for (int u = 0; u < U; u++) {
-                    const uint32_t m = warp * EACH + first + u, r = (m / 8 * CLUSTER + rank) * 8 + m % 8;
-                    part[u] = r < NB && row0 + r < n_rows ? out.norm.squares + (size_t)(row0 + r) * out.norm.n_sums : NULL;
-                }
-                row_totals(sum, part, out.norm.n_sums);
-#pragma unroll
-                for (int u = 0; u < U; u++) {
-                    const uint32_t m = warp * EACH + first + u, r = (m / 8 * CLUSTER + rank) * 8 + m % 8;
-                    if (lane == 0 && r < NB) scales[r] = norm_scale<T>(out.norm, sum[u]);
-                }
-            }
-        }
+        if (held) load_group(0);
         float acc[NB / 2], sum[NB / 2], more[CLUSTER == 4 || CLUSTER == 16 ? 1 : NB / 2];
 #pragma unroll
         for (int i = 0; i < NB / 2; i++) acc[i] = 0, sum[i] = -0.0f; // -0 + s = s to the bit
@@ -247,17 +259,7 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
             for (int i = 0; i < NB / 2; i++)
                 sums[at + (j * NB + i / 4 * 8 + i % 2) * G::LD + i / 2 % 2 * 8] = CLUSTER == 1 || j ? more[i] : sum[i];
     }
-    typename F::template column<T, 4> column;
-    typename F::template row<T, 4> rows[GROUP];
-    const auto load_group = [&](uint32_t first) {
-#pragma unroll
-        for (int j = 0; j < GROUP; j++) {
-            const uint32_t r = row_of(first + j);
-            out.template early<T>(rows[j], row0 + r, o, is_mine(r));
-            out.template late<T>(rows[j], row0 + r, o, is_mine(r));
-        }
-    };
-    if (warp < MW * 4) out.template load<T>(column, o, o < O), load_group(0);
+    if (!held && warp < MW * 4) out.template load<T>(column, o, o < O), load_group(0);
     if (CLUSTER == 1) __syncthreads(); // all sums are there
     else asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
     if (warp < MW * 4) {
@@ -360,7 +362,7 @@ template <class T, class Out> static void choose_wide(const wide_job<Out> &job) 
     else if (singles * rows64 >= 100) WIDE(1, 64, 8, 4, 1, 2);
     else if (n_rows > 64) WIDE(1, 128, 4, 4, 4, 2);
     else if (singles >= 50) WIDE(1, 64, 4, 4, 4, 3);
-    else WIDE(1, 64, 8, 3, 4, 3);
+    else WIDE(1, 64, 8, 3, 4, 2);
 #undef WIDE
 }
 template <class Out>
@@ -385,9 +387,6 @@ void wide_product(const wide_operands &in, const out_plain &out, uint32_t K, enu
     wide_plain(in, out, NULL, out, K, dtype, n_rows, stream);
 }
 void wide_product(const wide_operands &in, const out_residual &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream) {
-    run_wide(in, NULL, out, K, dtype, n_rows, stream);
-}
-void wide_product(const wide_operands &in, const out_conv &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream) {
     run_wide(in, NULL, out, K, dtype, n_rows, stream);
 }
 void wide_product(const wide_operands &in, const out_ffn &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream) {
