@@ -81,11 +81,58 @@ __device__ __forceinline__ float tile_sum(float x) {
     for (int i = 8; i; i >>= 1) x += __shfl_xor_sync(0xffffffffu, x, i);
     return x;
 }
-// Sum of the n partial sums of a row; a whole warp calls it and every lane has it.
+// Sums of the partial sums of squares of a row: fours of neighbours in order; fours 32 apart in order; then a butterfly, neighbours first.
+// What is not there counts as 0.
+__device__ __forceinline__ float four_sum(const float (&x)[4]) { return ((x[0] + x[1]) + x[2]) + x[3]; }
+template <int LANES> __device__ __forceinline__ float neighbours_sum(float x) {
+#pragma unroll
+    for (int i = 1; i < LANES; i <<= 1) x += __shfl_xor_sync(0xffffffffu, x, i);
+    return x;
+}
+__device__ __forceinline__ void load_four(float (&x)[4], const float *part, uint32_t i, uint32_t n) { // part[i ..], i a multiple of 4
+    if (n % 4 == 0) { // so are all rows on a multiple of 16 bytes
+        const float4 v = part && i < n ? *(const float4 *)(part + i) : make_float4(0, 0, 0, 0);
+        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+    } else
+#pragma unroll
+        for (int j = 0; j < 4; j++) x[j] = part && i + j < n ? part[i + j] : 0.0f;
+}
+// Of U rows with n partial sums each; a whole warp calls it and every lane has them. NULL: 0.
+template <int U> __device__ __forceinline__ void row_totals(float (&sum)[U], const float *const (&part)[U], uint32_t n) {
+#pragma unroll
+    for (int u = 0; u < U; u++) sum[u] = 0;
+    for (uint32_t i = threadIdx.x % 32 * 4; i < (n + 127) / 128 * 128; i += 128) {
+        float x[U][4];
+#pragma unroll
+        for (int u = 0; u < U; u++) load_four(x[u], part[u], i, n);
+#pragma unroll
+        for (int u = 0; u < U; u++) sum[u] += four_sum(x[u]);
+    }
+#pragma unroll
+    for (int u = 0; u < U; u++) sum[u] = neighbours_sum<32>(sum[u]);
+}
 __device__ __forceinline__ float row_total(const float *part, uint32_t n) {
-    float sum = 0;
-    for (uint32_t i = threadIdx.x % 32; i < n; i += 32) sum += part[i];
-    return warp_sum(sum);
+    const float *const parts[1] = {part};
+    float sum[1];
+    row_totals(sum, parts, n);
+    return sum[0];
+}
+// Of rows whose fours are summed already (cuda_square_sums), eight lanes a row.
+template <int U> __device__ __forceinline__ void row_totals_of_fours(float (&sum)[U], const float *const (&part)[U], uint32_t n) {
+    float four[U][4];
+#pragma unroll
+    for (int u = 0; u < U; u++) four[u][0] = four[u][1] = four[u][2] = four[u][3] = 0;
+    for (uint32_t i = threadIdx.x % 8 * 4; i < (n + 31) / 32 * 32; i += 32) {
+        float x[U][4];
+#pragma unroll
+        for (int u = 0; u < U; u++) load_four(x[u], part[u], i, n);
+#pragma unroll
+        for (int u = 0; u < U; u++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) four[u][j] += x[u][j];
+    }
+#pragma unroll
+    for (int u = 0; u < U; u++) sum[u] = neighbours_sum<8>((four[u][0] + four[u][1]) + (four[u][2] + four[u][3]));
 }
 __device__ __forceinline__ float rms_scale(float squares, uint32_t n, float eps) { return rsqrtf(squares / (float)n + eps); }
 __device__ __forceinline__ float normed(float x, float scale, float w) { return x * scale * w; }

@@ -66,12 +66,20 @@ void k_pack(const void *src, enum cuda_dtype src_dtype, uint32_t row0, uint32_t 
  * rows before their inputs are ready. */
 void k_embed(const struct cuda_matrix *w, const struct cuda_rows *rows, uint32_t n_rows, float scale, float *x,
              const double *inv_freq, uint32_t half, float *turn, void *stream);
+/* Decode steps of up to so many rows have kernels of their own; a row's bits are the same in both. */
+enum { CUDA_FEW_ROWS = 8 };
+/* Partial sums of squares that a row of D columns leaves for its norm: of 16 columns each, above CUDA_FEW_ROWS rows of
+ * 64 (their reader does not wait for more than a word or two a lane). */
+static inline uint32_t cuda_square_sums(uint32_t n_rows, uint32_t D) {
+    const uint32_t columns = n_rows <= CUDA_FEW_ROWS ? 16 : 64;
+    return (D + columns - 1) / columns;
+}
 /* E8, E9, E10's sums and norms, one block a row: y = base + row_scale * sum of the partial products (n_partial of
  * [n_rows][n], partial_stride floats apart); out = y; act = RMSNorm(y; w) packed. Any of out, act may be NULL, also
  * n_partial = 0. row_sums (may be NULL): n_sums partial sums of squares a row, scaling the partial products by
  * 1 / sqrt(sum / sum_n + eps). row_scale (may be NULL) [n_rows]: act = y * w (fp16: / 16) and row_scale the norm's
  * scale for it, which the readers of the next product apply: what the fused decode kernels do. squares (may be NULL)
- * [n_rows][n / 16, rounded up]: sums of y^2 by 16 columns. */
+ * [n_rows][cuda_square_sums]: of y. */
 void k_add_norm(const float *base, const float *partial, uint32_t n_partial, size_t partial_stride,
                 const float *row_sums, uint32_t n_sums, uint32_t sum_n, const float *w, float eps, uint32_t n_rows,
                 uint32_t n, float *out, void *act, float *row_scale, float *squares, enum cuda_dtype dtype,
@@ -147,10 +155,8 @@ void k_gather_rows(const float *src, const int32_t *list, uint32_t n_list, uint3
 
 /* ---- decode steps, one token a session (decode.cu, wide.cu) ---- */
 
-/* Up to so many rows have kernels of their own; a row's bits are the same in both. */
-enum { CUDA_FEW_ROWS = 8 };
-/* An RMSNorm whose scale comes after the product: act = x * w packed (fp16: / 16), squares [n_rows][D / 16] of x by 16
- * columns. squares NULL: act is normed already. */
+/* An RMSNorm whose scale comes after the product: act = x * w packed (fp16: / 16), squares [n_rows][cuda_square_sums] of
+ * x. squares NULL: act is normed already. */
 struct cuda_normed {
     const void *act;
     const float *squares;

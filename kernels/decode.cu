@@ -34,10 +34,11 @@ __device__ __forceinline__ void await_bulk(uint64_t *bar) {
 // The scale of a row's norm; a warp has two rows and all its lanes call this.
 template <class T> __device__ __forceinline__ float few_scale(const row_norm &norm, uint32_t r, bool mine) {
     if (!norm.squares || !__any_sync(0xffffffffu, mine)) return 1.0f;
-    const uint32_t first = r & ~1u;
-    const float one = row_total(norm.squares + (size_t)first * norm.n_sums, norm.n_sums);
-    const float other = __all_sync(0xffffffffu, mine) ? row_total(norm.squares + (size_t)(first + 1) * norm.n_sums, norm.n_sums) : 0.0f;
-    return norm_scale<T>(norm, r & 1 ? other : one);
+    const float *first = norm.squares + (size_t)(r & ~1u) * norm.n_sums;
+    const float *const rows[2] = {first, __all_sync(0xffffffffu, mine) ? first + norm.n_sums : NULL};
+    float sum[2];
+    row_totals(sum, rows, norm.n_sums);
+    return norm_scale<T>(norm, r & 1 ? sum[1] : sum[0]);
 }
 
 // ---- the kernel ----
@@ -157,10 +158,12 @@ template <class Out> static void fused(const struct cuda_matrix *w, const void *
     if (n_rows > CUDA_FEW_ROWS) wide_product(wide_operands{w->data, act, w->rows}, out, w->cols, w->dtype, n_rows, stream);
     else few<true>(w, act, n_rows, out, stream);
 }
-static row_norm norm_of(const struct cuda_normed *in) { return row_norm{in->squares, in->D / 16, in->D, in->eps, true}; }
+static row_norm norm_of(const struct cuda_normed *in, uint32_t n_rows) {
+    return row_norm{in->squares, cuda_square_sums(n_rows, in->D), in->D, in->eps, true, n_rows > CUDA_FEW_ROWS};
+}
 
 void k_fused_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy, void *stream) {
-    fused(w, in->act, n_rows, out_plain{norm_of(in), y, ldy, w->rows}, stream);
+    fused(w, in->act, n_rows, out_plain{norm_of(in, n_rows), y, ldy, w->rows}, stream);
 }
 
 void k_fused_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const struct cuda_matrix *w,
@@ -169,16 +172,16 @@ void k_fused_conv(const struct cuda_shape *shape, uint32_t layer, const struct c
     if (n_rows > CUDA_FEW_ROWS) {
         k_fused_linear(w, in, n_rows, az, 2 * (size_t)shape->Ep, stream);
         conv_rows(shape, layer, rows, az, conv, bias, n_rows, s, s_act, a_act, stream);
-    } else few<false>(w, in->act, n_rows, out_conv{norm_of(in), *shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
+    } else few<false>(w, in->act, n_rows, out_conv{norm_of(in, n_rows), *shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
 }
 
 void k_fused_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream) {
-    fused(w, in->act, n_rows, out_ffn{norm_of(in), act, w->rows / 2}, stream);
+    fused(w, in->act, n_rows, out_ffn{norm_of(in, n_rows), act, w->rows / 2}, stream);
 }
 
 void k_fused_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums, uint32_t sum_n, float eps, const float *base,
                       const float *next_norm, uint32_t n_rows, float *y, float *squares, void *act, void *stream) {
-    fused(w, in, n_rows, out_residual{row_norm{row_sums, n_sums, sum_n, eps, false}, base, next_norm, w->rows, y, squares, act}, stream);
+    fused(w, in, n_rows, out_residual{row_norm{row_sums, n_sums, sum_n, eps, false, false}, base, next_norm, w->rows, y, squares, act}, stream);
 }
 
 void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1, const struct cuda_matrix *w2,

@@ -3,7 +3,7 @@
 // do not depend on the batch.
 //
 // A thread has N neighbouring outputs o .. o + N - 1 of a row, N = 1 or 4, o a multiple of N; the 16 / N threads of a tile of 16 outputs
-// are neighbouring lanes. Of each functor:
+// are neighbouring lanes, and so are, with N = 4, the 16 of 64 outputs. Of each functor:
 //   load(column, o, mine)       what all rows share
 //   early(row, r, o, mine)      what the step before left; may be called before the inputs are ready
 //   late(row, r, o, mine)       what the kernels before left
@@ -48,13 +48,19 @@ template <class T, int N> __device__ __forceinline__ narrow<N> narrowed(const fl
     return x;
 }
 template <class T, int N> __device__ __forceinline__ void store_narrow(void *p, size_t at, const narrow<N> &x) { *(narrow<N> *)((T *)p + at) = x; }
-// Sum over the 16 columns of a tile: tile_sum's butterfly. All lanes of the warp call it.
+// Sum over the 16 columns of a tile: tile_sum's butterfly; N = 4: over four tiles, right in the first lane of their 16. All lanes of the
+// warp call it.
 template <int N> __device__ __forceinline__ float tile_sum_of(float (&x)[N]) {
 #pragma unroll
     for (int i = 8; i >= N; i >>= 1)
 #pragma unroll
         for (int j = 0; j < N; j++) x[j] += __shfl_xor_sync(0xffffffffu, x[j], i / N);
-    return N == 4 ? (x[0] + x[2 % N]) + (x[1 % N] + x[3 % N]) : x[0];
+    if (N == 1) return x[0];
+    float tile[4];
+    tile[0] = (x[0] + x[2 % N]) + (x[1 % N] + x[3 % N]);
+#pragma unroll
+    for (int j = 1; j < 4; j++) tile[j] = __shfl_down_sync(0xffffffffu, tile[0], j * 4);
+    return four_sum(tile);
 }
 
 // ---- the norm before a product ----
@@ -64,6 +70,7 @@ struct row_norm {
     uint32_t n_sums, n;
     float eps;
     bool weighted; // the operand is weighted<T>
+    bool fours;    // of four partial sums each (cuda_square_sums)
 };
 template <class T> __device__ __forceinline__ float norm_scale(const row_norm &norm, float total) {
     const float scale = rms_scale(total, norm.n, norm.eps);
@@ -96,7 +103,7 @@ struct out_plain {
     }
 };
 
-struct out_residual { // y = base + scale * v; of the norm that comes next: y * w packed, and the squares of 16 columns
+struct out_residual { // y = base + scale * v; of the norm that comes next: y * w packed, and the squares (cuda_square_sums)
     row_norm norm;
     const float *base, *w;
     uint32_t D;
@@ -119,7 +126,8 @@ struct out_residual { // y = base + scale * v; of the norm that comes next: y * 
         if (!mine) return;
         if (y) store_floats(y + (size_t)r * D + o, out);
         if (!w) return;
-        if (o % 16 == 0) squares[(size_t)r * (D / 16) + o / 16] = sum;
+        if (N == 1 && o % 16 == 0) squares[(size_t)r * (D / 16) + o / 16] = sum;
+        if (N == 4 && o % 64 == 0) squares[(size_t)r * ((D + 63) / 64) + o / 64] = sum;
 #pragma unroll
         for (int i = 0; i < N; i++) out[i] = weighted<T>(out[i], c.w[i]);
         store_narrow<T>(act, act_at<T>(r, o, D), narrowed<T>(out));

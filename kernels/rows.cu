@@ -27,7 +27,7 @@ template <class T>
 __global__ void __launch_bounds__(NORM_THREADS)
 add_norm_kernel(const float *base, const float *partial, uint32_t n_partial, size_t partial_stride, const float *row_sums,
                 uint32_t n_sums, uint32_t sum_n, const float *w, float eps, uint32_t n, float *out, T *act, float *row_scale, float *squares) {
-    __shared__ float tiles[NORM_THREADS * NORM_MOST / 16];
+    __shared__ alignas(16) float tiles[NORM_THREADS * NORM_MOST / 16];
     float v[NORM_MOST], weight[NORM_MOST];
 #pragma unroll
     for (int j = 0; j < NORM_MOST; j++) { // the weights do not depend on the kernel before
@@ -59,11 +59,16 @@ add_norm_kernel(const float *base, const float *partial, uint32_t n_partial, siz
         const float square = tile_sum(v[j] * v[j]); // v is 0 beyond the row
         if (i < n && i % 16 == 0) {
             tiles[i / 16] = square;
-            if (squares) squares[(size_t)r * ((n + 15) / 16) + i / 16] = square;
+            if (squares && gridDim.x <= CUDA_FEW_ROWS) squares[(size_t)r * ((n + 15) / 16) + i / 16] = square;
         }
     }
-    if (!act) return;
     __syncthreads(); // the tiles' sums
+    if (squares && gridDim.x > CUDA_FEW_ROWS && threadIdx.x < (n + 63) / 64) {
+        float four[4];
+        load_four(four, tiles, threadIdx.x * 4, (n + 15) / 16);
+        squares[(size_t)r * ((n + 63) / 64) + threadIdx.x] = four_sum(four);
+    }
+    if (!act) return;
     const float norm = rms_scale(row_total(tiles, (n + 15) / 16), n, eps);
     if (row_scale && threadIdx.x == 0) row_scale[r] = scale_of_weighted<T>(norm);
     const uint32_t K = (n + 15) / 16 * 16;

@@ -83,11 +83,11 @@ __device__ __forceinline__ uint32_t slice_at(uint32_t KT, uint32_t slice) { retu
 
 // A block: MW warpgroups of 64 outputs each and NB rows, its share of the 16 slices: one CLUSTER-th; the blocks of a cluster put
 // their sums together through distributed shared memory. One more warp feeds a ring of STAGES stages of SK tiles of k: the first
-// weights are on their way before the inputs are ready. The last warp makes the scales of the rows' norms meanwhile.
+// weights are on their way before the inputs are ready.
 template <int MW, int NB, int SK, int STAGES, int CLUSTER> struct wide {
     enum { W_STAGE = MW * 4 * SK * 512, X_STAGE = NB / 8 * SK * 256, STAGE = W_STAGE + X_STAGE, RING = STAGE * STAGES, LD = MW * 64 + 4,
            PLANES = CLUSTER == 8 || CLUSTER == 2 ? 2 : 1, // sums a block leaves: two slices or quarters, or one slice, quarter or all
-           SUMS = PLANES * NB * LD * 4, BYTES = RING > SUMS ? RING : SUMS, THREADS = MW * 128 + 64 };
+           SUMS = PLANES * NB * LD * 4, BYTES = RING > SUMS ? RING : SUMS, THREADS = MW * 128 + 32 };
 };
 
 struct wide_part { CUtensorMap w, x; uint32_t O, tiles; };
@@ -96,7 +96,7 @@ struct wide_part { CUtensorMap w, x; uint32_t O, tiles; };
 struct out_either {
     out_plain one, two;
     __device__ out_plain of(bool second) const {
-        return out_plain{{second ? two.norm.squares : one.norm.squares, one.norm.n_sums, one.norm.n, one.norm.eps, one.norm.weighted},
+        return out_plain{{second ? two.norm.squares : one.norm.squares, one.norm.n_sums, one.norm.n, one.norm.eps, one.norm.weighted, one.norm.fours},
                          second ? two.y : one.y, second ? two.ldy : one.ldy, second ? two.O : one.O};
     }
 };
@@ -105,17 +105,35 @@ template <> struct out_of<out_either> { using type = out_plain; };
 template <class Out> __device__ __forceinline__ const Out &functor_of(const Out &out, bool) { return out; }
 __device__ __forceinline__ out_plain functor_of(const out_either &out, bool second) { return out.of(second); }
 
-// Sums of the partial squares of U rows by one warp, each as row_total makes it; rows that are none: 0.
-template <int U> __device__ __forceinline__ void row_totals(float (&sum)[U], const float *const (&part)[U], uint32_t n) {
+// scales[r] of a warp's rows row(0) .. row(EACH - 1): every load before the first sum.
+template <class T, int EACH, class Row, class Mine>
+__device__ __forceinline__ void scales_of(float *scales, const row_norm &norm, uint32_t row0, const Row &row, const Mine &there) {
+    const uint32_t lane = threadIdx.x % 32;
+    const auto part = [&](uint32_t m) { return m < EACH && there(row(m)) ? norm.squares + (size_t)(row0 + row(m)) * norm.n_sums : NULL; };
+    if (norm.fours) {
+        enum { U = (EACH + 3) / 4 };
+        const float *parts[U];
+        float sum[U];
 #pragma unroll
-    for (int u = 0; u < U; u++) sum[u] = 0;
-#pragma unroll 4
-    for (uint32_t i = threadIdx.x % 32; i < n; i += 32)
+        for (int u = 0; u < U; u++) parts[u] = part(4 * u + lane / 8);
+        row_totals_of_fours(sum, parts, norm.n_sums);
 #pragma unroll
         for (int u = 0; u < U; u++)
-            if (part[u]) sum[u] += part[u][i];
+            if (parts[u] && lane % 8 == 0) scales[row(4 * u + lane / 8)] = norm_scale<T>(norm, sum[u]);
+        return;
+    }
+    enum { U = EACH < 8 ? EACH : 8 };
 #pragma unroll
-    for (int u = 0; u < U; u++) sum[u] = warp_sum(sum[u]);
+    for (int first = 0; first < EACH; first += U) {
+        const float *parts[U];
+        float sum[U];
+#pragma unroll
+        for (int u = 0; u < U; u++) parts[u] = part(first + u);
+        row_totals(sum, parts, norm.n_sums);
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            if (parts[u] && lane == 0) scales[row(first + u)] = norm_scale<T>(norm, sum[u]);
+    }
 }
 
 template <class T, int MW, int NB, int SK, int STAGES, int CLUSTER, int BLOCKS, class Out>
@@ -161,25 +179,7 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
             out.template late<T>(rows[j], row0 + r, o, is_mine(r));
         }
     };
-    if (warp > MW * 4) {
-        wait_for_inputs();
-        if (out.norm.squares) {
-            enum { U = 8 }; // rows at a time
-#pragma unroll 1
-            for (uint32_t first = 0; first < EIGHTS * 8; first += U) {
-                const float *part[U];
-                float sum[U];
-                const auto row = [&](uint32_t u) { return ((first + u) / 8 * CLUSTER + rank) * 8 + (first + u) % 8; };
-#pragma unroll
-                for (int u = 0; u < U; u++) part[u] = row(u) < NB && row0 + row(u) < n_rows ? out.norm.squares + (size_t)(row0 + row(u)) * out.norm.n_sums : NULL;
-                row_totals(sum, part, out.norm.n_sums);
-#pragma unroll
-                for (int u = 0; u < U; u++)
-                    if (lane == 0 && row(u) < NB) scales[row(u)] = norm_scale<T>(out.norm, sum[u]);
-            }
-        }
-        __syncwarp();
-    } else if (warp == MW * 4) {
+    if (warp == MW * 4) {
         if (lane == 0) {
             uint64_t once, often;
             asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(once));
@@ -207,6 +207,11 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
         if (held) out.template load<T>(column, o, o < O);
         wait_for_inputs();
         if (held) load_group(0);
+        if (out.norm.squares) { // while x is on its way
+            enum { EACH = EIGHTS * 2 / MW ? EIGHTS * 2 / MW : 1 };
+            const auto row = [&](uint32_t i) { const uint32_t m = warp * EACH + i; return (m / 8 * CLUSTER + rank) * 8 + m % 8; };
+            scales_of<T, EACH>(scales, out.norm, row0, row, [&](uint32_t r) { return r < NB && row0 + r < n_rows; });
+        }
         float acc[NB / 2], sum[NB / 2], more[CLUSTER == 4 || CLUSTER == 16 ? 1 : NB / 2];
 #pragma unroll
         for (int i = 0; i < NB / 2; i++) acc[i] = 0, sum[i] = -0.0f; // -0 + s = s to the bit

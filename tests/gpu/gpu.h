@@ -320,7 +320,7 @@ static inline void gpu_check_same(const char *what, const float *x, const float 
             fail_msg("%s (%s, seed %llu): element %zu of %zu is %.9g, want %.9g to the bit", what, gpu.what,
                      (unsigned long long)gpu.seed, i, n, (double)x[i], (double)ref[i]);
 }
-/* Sums of squares of 16 columns each, of the last tile what there is of it: what a fused norm reads. */
+/* Sums of squares of 16 columns each, of the last tile what there is of it. */
 static inline float *gpu_square_tiles(const float *x, uint32_t n_rows, uint32_t n) {
     const uint32_t tiles = (n + 15) / 16;
     float *squares = host_floats((size_t)n_rows * tiles);
@@ -332,6 +332,15 @@ static inline float *gpu_square_tiles(const float *x, uint32_t n_rows, uint32_t 
             squares[(size_t)r * tiles + t] = (float)sum;
         }
     return squares;
+}
+/* What a fused norm reads in a step of n_rows rows: those sums, or fours of them added in order. */
+static inline const float *gpu_square_sums(const float *tiles, uint32_t n_rows, uint32_t n) {
+    const uint32_t n_tiles = (n + 15) / 16, sums = cuda_square_sums(n_rows, n);
+    if (sums == n_tiles) return tiles;
+    float *fours = host_floats((size_t)n_rows * sums);
+    for (size_t r = 0; r < n_rows; r++)
+        for (uint32_t t = 0; t < n_tiles; t++) fours[r * sums + t / 4] += tiles[r * n_tiles + t];
+    return fours;
 }
 /* Memory that a kernel must not touch is as gpu_bytes left it. */
 static inline void gpu_check_poison(const char *what, const float *x, size_t n) {

@@ -7,20 +7,20 @@ enum { LAYERS = 2 };
 /* The operand of a product whose norm's scale comes after it, as 16 bits have it, times that scale: [n_rows][D]. */
 struct normed {
     float *x, *h;
-    const float *operand, *squares; /* what the device has, on the host */
+    const float *operand, *tiles; /* what the device has, on the host; squares by 16 columns */
     struct cuda_normed device;
 };
 static struct cuda_normed normed_rows(const struct normed *in, uint32_t first, uint32_t n_rows, uint32_t D,
                                       enum cuda_dtype dtype) {
-    const size_t sums = D / 16;
+    const float *squares = gpu_square_sums(in->tiles + (size_t)first * (D / 16), n_rows, D);
     return (struct cuda_normed){gpu_act(in->operand + (size_t)first * D, n_rows, D, dtype),
-                                gpu_from(in->squares + first * sums, n_rows * sums), 1e-5f, D};
+                                gpu_from(squares, (size_t)n_rows * cuda_square_sums(n_rows, D)), 1e-5f, D};
 }
 static struct normed random_normed(uint32_t n_rows, uint32_t D, enum cuda_dtype dtype) {
     struct normed in = {.x = host_random((size_t)n_rows * D, -3, 3, CUDA_F32), .h = host_floats((size_t)n_rows * D)};
     const float *w = host_random(D, 0.5, 1.5, CUDA_F32), down = dtype == CUDA_F16 ? 1.0f / 16 : 1;
     for (size_t i = 0; i < (size_t)n_rows * D; i++) in.h[i] = gpu_round(in.x[i] * w[i % D] * down, dtype);
-    in.operand = host_copy(in.h, (size_t)n_rows * D), in.squares = gpu_square_tiles(in.x, n_rows, D);
+    in.operand = host_copy(in.h, (size_t)n_rows * D), in.tiles = gpu_square_tiles(in.x, n_rows, D);
     in.device = normed_rows(&in, 0, n_rows, D, dtype);
     for (uint32_t r = 0; r < n_rows; r++) {
         double squares = 0;
@@ -162,7 +162,8 @@ static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     float *W = random_weights(D, K, dtype), *x = host_random((size_t)n_rows * K, -1.7, 1.7, dtype),
           *base = host_random(n, -3, 3, CUDA_F32), *sums = host_random((size_t)n_rows * n_sums, 1, 60, CUDA_F32);
     struct cuda_matrix m = gpu_matrix(W, D, K, dtype);
-    float *at_base = gpu_from(base, n), *y = in_place ? at_base : gpu_floats(n), *squares = gpu_floats(n / 16);
+    const size_t n_squares = (size_t)n_rows * cuda_square_sums(n_rows, D);
+    float *at_base = gpu_from(base, n), *y = in_place ? at_base : gpu_floats(n), *squares = gpu_floats(n_squares);
     float *w = host_random(D, 0.5, 1.5, CUDA_F32);
     void *act = gpu_act_out(n_rows, D, dtype);
     GPU_RUN(k_fused_residual, &m, gpu_act(x, n_rows, K, dtype), n_sums ? gpu_from(sums, (size_t)n_rows * n_sums) : NULL,
@@ -179,7 +180,8 @@ static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     float *operand = host_floats(n);
     for (size_t k = 0; k < n; k++) operand[k] = gpu_round(got[k] * w[k % D] * (dtype == CUDA_F16 ? 0.0625f : 1), dtype);
     gpu_check_same("operand of the next norm", gpu_fetch_act(act, n_rows, D, dtype), operand, n);
-    gpu_check("its squares", gpu_fetch(squares, n / 16), gpu_square_tiles(got, n_rows, D), n / 16, 1e-6, 0);
+    gpu_check("its squares", gpu_fetch(squares, n_squares),
+              gpu_square_sums(gpu_square_tiles(got, n_rows, D), n_rows, D), n_squares, 1e-6, 0);
 }
 static void a_product_added_to_the_stream_equals_its_twins(void **state) {
     (void)state;
@@ -233,7 +235,7 @@ static struct left run_rows(struct batch *b, uint32_t first, uint32_t n) {
     const uint32_t D = b->s.D, E = b->s.E, Ep = b->s.Ep, F = b->s.F, O = b->plain.rows;
     const struct cuda_normed in = normed_rows(&b->in, first, n, D, b->dtype);
     float *y = gpu_floats((size_t)n * O), *x = gpu_from(b->base + (size_t)first * D, (size_t)n * D),
-          *squares = gpu_floats((size_t)n * D / 16), *az = gpu_floats((size_t)n * 2 * Ep),
+          *squares = gpu_floats((size_t)n * cuda_square_sums(n, D)), *az = gpu_floats((size_t)n * 2 * Ep),
           *s = gpu_floats((size_t)n * Ep);
     void *act_x = gpu_act_out(n, D, b->dtype), *s_act = gpu_act_out(n, E, b->dtype),
          *a_act = gpu_act_out(n, E, b->dtype), *act_f = gpu_act_out(n, F, b->dtype);
@@ -247,7 +249,7 @@ static struct left run_rows(struct batch *b, uint32_t first, uint32_t n) {
     GPU_RUN(k_fused_ffn, &b->f1, &in, n, act_f);
     struct left left = {gpu_fetch(y, (size_t)n * O),
                         gpu_fetch(x, (size_t)n * D),
-                        gpu_fetch(squares, (size_t)n * D / 16),
+                        gpu_fetch(squares, (size_t)n * cuda_square_sums(n, D)),
                         gpu_fetch_act(act_x, n, D, b->dtype),
                         gpu_fetch(az, (size_t)n * 2 * Ep),
                         gpu_fetch(s, (size_t)n * Ep),
@@ -281,7 +283,9 @@ static void batch_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         const struct left some = run_rows(&b, first, n);
         gpu_check_same("product", some.y, all.y + (size_t)first * O, (size_t)n * O);
         gpu_check_same("residual", some.x, all.x + (size_t)first * D, (size_t)n * D);
-        gpu_check_same("squares", some.squares, all.squares + (size_t)first * D / 16, (size_t)n * D / 16);
+        const size_t sums = cuda_square_sums(n_rows, D);
+        if (sums == cuda_square_sums(n, D)) /* else the scale of a product shows them */
+            gpu_check_same("squares", some.squares, all.squares + first * sums, n * sums);
         gpu_check_same("operand", some.act_x, all.act_x + (size_t)first * D, (size_t)n * D);
         gpu_check_same("FFN gate", some.act_f, all.act_f + (size_t)first * F, (size_t)n * F);
         gpu_check_same("s, packed", some.s_act, all.s_act + (size_t)first * E, (size_t)n * E);

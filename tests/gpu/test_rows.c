@@ -70,8 +70,8 @@ static void add_norm_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     void *act = with_act ? gpu_act_out(n_rows, n, dtype) : NULL;
     const bool late = with_act && dtype != CUDA_F32 && gpu_pick(0, 1); /* the scale is for later */
     float *row_scale = late ? gpu_floats(n_rows) : NULL;
-    const size_t n_tiles = (n + 15) / 16;
-    float *squares = gpu_pick(0, 1) ? gpu_floats(n_rows * n_tiles) : NULL;
+    const size_t n_squares = (size_t)n_rows * cuda_square_sums(n_rows, n);
+    float *squares = gpu_pick(0, 1) ? gpu_floats(n_squares) : NULL;
     GPU_RUN(k_add_norm, base_at, n_partial ? gpu_from(partial, n_partial * stride) : NULL, n_partial, stride,
             n_sums ? gpu_from(sums, (size_t)n_rows * n_sums) : NULL, n_sums, sum_n, with_act ? gpu_from(w, n) : NULL,
             eps, n_rows, n, out, act, row_scale, squares, dtype);
@@ -83,8 +83,8 @@ static void add_norm_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         gpu_check("norm of the sum", got, ref_act, (size_t)n_rows * n, 2e-6, gpu_ulp(dtype));
     }
     if (squares) {
-        gpu_check("squares", gpu_fetch(squares, n_rows * n_tiles), gpu_square_tiles(ref, n_rows, n), n_rows * n_tiles,
-                  2e-6, 0);
+        gpu_check("squares", gpu_fetch(squares, n_squares), gpu_square_sums(gpu_square_tiles(ref, n_rows, n), n_rows, n),
+                  n_squares, 2e-6, 0);
     }
 }
 static void sums_and_norms_equal_their_twins(void **state) {
