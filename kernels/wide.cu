@@ -352,12 +352,14 @@ template <class T, class Out> static void choose_wide(const wide_job<Out> &job) 
     const uint32_t n_rows = job.n_rows, singles = (job.one.O + 63) / 64 + (job.two.O + 63) / 64, pairs = (job.one.O + 127) / 128 + (job.two.O + 127) / 128,
                    rows64 = (n_rows + 63) / 64;
     constexpr bool plain = std::is_same<Out, out_either>::value; // the others are not as small, nor as large
+    const bool elevens = job.KT > 8 * SLICES && job.KT <= 11 * SLICES; // tiles of a slice: one stage
 #define WIDE(...) launch_wide<T, __VA_ARGS__>(job)
     if (n_rows <= 32) {
         if constexpr (plain)
             if (singles <= 8) return WIDE(1, 32, 8, 2, 16, 2);
             else if (pairs >= 400) return WIDE(2, 32, 8, 5, 1, 1);
         if (singles >= 100) WIDE(1, 32, 8, 5, 1, 2);
+        else if (elevens) WIDE(1, 32, 11, 2, 4, 3);
         else WIDE(1, 32, 8, 3, 4, 3);
         return;
     }
@@ -365,8 +367,12 @@ template <class T, class Out> static void choose_wide(const wide_job<Out> &job) 
         if (singles * rows64 <= 24) return WIDE(1, 64, 8, 2, 16, 2);
     if (pairs * rows64 >= 80) WIDE(2, 64, 8, 4, 1, 1);
     else if (singles * rows64 >= 100) WIDE(1, 64, 8, 4, 1, 2);
-    else if (n_rows > 64) WIDE(1, 128, 4, 4, 4, 2);
-    else if (singles >= 50) WIDE(1, 64, 4, 4, 4, 3);
+    else if (n_rows > 64) {
+        if constexpr (plain) WIDE(1, 128, 4, 4, 4, 2);
+        else WIDE(1, 64, 4, 4, 4, 3);
+    } else if (singles > 66) WIDE(1, 64, 4, 4, 4, 3);
+    else if (singles >= 50) WIDE(1, 64, 8, 3, 2, 2); // a block a multiprocessor
+    else if (elevens) WIDE(1, 64, 11, 2, 4, 2);
     else WIDE(1, 64, 8, 3, 4, 2);
 #undef WIDE
 }
