@@ -155,8 +155,8 @@ void k_gather_rows(const float *src, const int32_t *list, uint32_t n_list, uint3
 
 /* ---- decode steps, one token a session (decode.cu, wide.cu) ---- */
 
-/* An RMSNorm whose scale comes after the product: act = x * w packed (fp16: / 16), squares [n_rows][cuda_square_sums] of
- * x. squares NULL: act is normed already. */
+/* An RMSNorm whose scale comes after the product: act = x * w packed (fp16: / 16), squares [n_rows][cuda_square_sums]
+ * of x. squares NULL: act is normed already. */
 struct cuda_normed {
     const void *act;
     const float *squares;

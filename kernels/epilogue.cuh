@@ -134,7 +134,7 @@ struct out_residual { // y = base + scale * v; of the norm that comes next: y * 
     }
 };
 
-struct out_conv { // E1, E2: a, then from column Ep on z
+struct out_conv { // E1, E2: a, then from column Ep on z; N = 1
     row_norm norm;
     cuda_shape shape;
     uint32_t layer;
@@ -142,58 +142,32 @@ struct out_conv { // E1, E2: a, then from column Ep on z
     const float *w, *bias;
     float *az, *s;
     void *s_act, *a_act;
-    template <class T, int N> struct column { float weight[8][N], bias[N]; };
-    template <class T, int N> struct row { // taps before the newest, oldest first and ending at tap[6]
-        narrow<N> tap[7];
+    template <class T, int N> struct column { float bias; };
+    template <class T, int N> struct row { // conv_sum's
+        float weight[8], tap[8];
         T *to;
     };
-    template <class T> __device__ T *tail(uint32_t r, uint32_t o) const {
-        return (T *)shape.conv + (size_t)(uint32_t)rows.slot[r] * shape.conv_slot + layer * shape.conv_layer + o;
-    }
-    template <class T, int N> __device__ void load(column<T, N> &c, uint32_t o, bool mine) const {
-        const bool used = mine && o < shape.E;
-#pragma unroll
-        for (int i = 0; i < N; i++) c.bias[i] = 0;
-        if (used) load_floats(c.bias, bias + o);
-#pragma unroll
-        for (uint32_t j = 0; j < 8; j++) {
-#pragma unroll
-            for (int i = 0; i < N; i++) c.weight[j][i] = 0;
-            if (used && j + shape.K >= 8) load_floats(c.weight[j], w + o + (size_t)(j + shape.K - 8) * shape.Ep);
-        }
-    }
+    template <class T, int N> __device__ void load(column<T, N> &c, uint32_t o, bool mine) const { c.bias = mine && o < shape.E ? bias[o] : 0.0f; }
     template <class T, int N> __device__ void early(row<T, N> &x, uint32_t r, uint32_t o, bool mine) const {
-        const bool used = mine && o < shape.E;
-        const uint32_t K = shape.K, place = used ? (uint32_t)(rows.pos[r] % K) : 0;
-        const T *from = used ? tail<T>(r, o) : NULL;
-        x.to = (T *)from + (size_t)place * shape.Ep;
-#pragma unroll
-        for (uint32_t j = 1; j < 8; j++) {
-            x.tap[7 - j] = narrow<N>{};
-            const uint32_t before = place >= j ? place - j : place + K - j; // (place - j) mod K
-            if (used && j < K) x.tap[7 - j] = *(const narrow<N> *)(from + (size_t)before * shape.Ep);
-        }
+        if (!mine || o >= shape.E) return;
+        const uint32_t place = (uint32_t)(rows.pos[r] % shape.K);
+        T *tail = (T *)shape.conv + (size_t)(uint32_t)rows.slot[r] * shape.conv_slot + layer * shape.conv_layer + o;
+        x.to = tail + (size_t)place * shape.Ep;
+        conv_taps(x.weight, x.tap, w + o, tail, shape.K, shape.Ep, place);
     }
     template <class T, int N> __device__ void late(row<T, N> &, uint32_t, uint32_t, bool) const {}
     template <class T, int N> __device__ void finish(const column<T, N> &c, const row<T, N> &x, uint32_t r, uint32_t o, bool mine, float (&v)[N], float scale) const {
+        static_assert(N == 1, "conv_rows is for more");
         if (!mine) return;
-#pragma unroll
-        for (int i = 0; i < N; i++) v[i] *= scale;
-        store_floats(az + (size_t)r * 2 * shape.Ep + o, v);
+        const float a = v[0] * scale;
+        az[(size_t)r * 2 * shape.Ep + o] = a;
         if (o >= shape.E) return;
-        const narrow<N> stored = narrowed<T>(v);
-        float sum[N];
-#pragma unroll
-        for (int i = 0; i < N; i++) { // conv_sum
-            float weight[8], tap[8];
-#pragma unroll
-            for (int j = 0; j < 8; j++) weight[j] = c.weight[j][i], tap[j] = j < 7 ? widened<T>(x.tap[j < 7 ? j : 0], i) : 0.0f;
-            sum[i] = conv_sum(weight, tap, v[i], c.bias[i]);
-        }
-        store_floats(s + (size_t)r * shape.Ep + o, sum);
-        store_narrow<T>(s_act, act_at<T>(r, o, shape.E), narrowed<T>(sum));
-        store_narrow<T>(a_act, act_at<T>(r, o, shape.E), stored);
-        *(narrow<N> *)x.to = stored;
+        const T stored = from_float<T>(a);
+        const float sum = conv_sum(x.weight, x.tap, a, c.bias);
+        s[(size_t)r * shape.Ep + o] = sum;
+        ((T *)s_act)[act_at<T>(r, o, shape.E)] = from_float<T>(sum);
+        ((T *)a_act)[act_at<T>(r, o, shape.E)] = stored;
+        *x.to = stored;
     }
 };
 

@@ -365,6 +365,8 @@ template <class T, class Out> static void choose_wide(const wide_job<Out> &job) 
     }
     if constexpr (plain)
         if (singles * rows64 <= 24) return WIDE(1, 64, 8, 2, 16, 2);
+    if constexpr (std::is_same<Out, out_residual>::value)
+        if (n_rows > 128) return WIDE(2, 64, 8, 4, 2, 1);
     if (pairs * rows64 >= 80) WIDE(2, 64, 8, 4, 1, 1);
     else if (singles * rows64 >= 100) WIDE(1, 64, 8, 4, 1, 2);
     else if (n_rows > 64) {

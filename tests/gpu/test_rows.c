@@ -83,8 +83,8 @@ static void add_norm_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         gpu_check("norm of the sum", got, ref_act, (size_t)n_rows * n, 2e-6, gpu_ulp(dtype));
     }
     if (squares) {
-        gpu_check("squares", gpu_fetch(squares, n_squares), gpu_square_sums(gpu_square_tiles(ref, n_rows, n), n_rows, n),
-                  n_squares, 2e-6, 0);
+        gpu_check("squares", gpu_fetch(squares, n_squares),
+                  gpu_square_sums(gpu_square_tiles(ref, n_rows, n), n_rows, n), n_squares, 2e-6, 0);
     }
 }
 static void sums_and_norms_equal_their_twins(void **state) {
