@@ -248,7 +248,8 @@ void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1
 
 /* ---- sampling ---- */
 
-enum { CUDA_MAX_TOP = 20, CUDA_ADMIT_IDS = 512, CUDA_SAMPLE_MAX_V = 2048 * 1024 };
+/* CUDA_TURNS: a step has one or two parts, each a turn; two steps are on their way. */
+enum { CUDA_TURNS = 4, CUDA_MAX_TOP = 20, CUDA_ADMIT_IDS = 512, CUDA_SAMPLE_MAX_V = 2048 * 1024 };
 enum { CUDA_TOKEN_NAN = 1, CUDA_TOKEN_FORBIDDEN, CUDA_TOKEN_INFINITE }; /* as enum sampler_status */
 
 /* How a slot's tokens are chosen (engine/sampler.h), and how far it is. */
@@ -277,12 +278,12 @@ struct cuda_piece {
 };
 struct cuda_sampler { /* by value */
     uint32_t V, n_slots;
-    struct cuda_sampling *slots;  /* [n_slots] */
-    uint32_t *marks;              /* [n_slots][V]: end id, seen, how often generated */
-    float *bias;                  /* [n_slots][V], read where the slot is biased */
-    struct cuda_piece *pieces;    /* [most rows][cuda_sample_pieces(V)] */
-    uint32_t *turn;               /* steps so far: which of two blocks and results is this step's */
-    struct cuda_token *tokens[2]; /* [most rows], in the host's memory */
+    struct cuda_sampling *slots;           /* [n_slots] */
+    uint32_t *marks;                       /* [n_slots][V]: end id, seen, how often generated */
+    float *bias;                           /* [n_slots][V], read where the slot is biased */
+    struct cuda_piece *pieces;             /* [most rows][cuda_sample_pieces(V)] */
+    uint32_t *turn;                        /* how many so far: which block of rows and which results are this one's */
+    struct cuda_token *tokens[CUDA_TURNS]; /* [most rows], in the host's memory */
 };
 /* A step's rows with the lists that go with them. tok -1: the slot's last token. */
 struct cuda_step {
@@ -303,7 +304,7 @@ void k_admit(const struct cuda_sampler *s, const struct cuda_admission *host, vo
 /* First kernel of a step: this turn's rows from pinned memory to the device. A row that reads its slot's last token
  * works in the padding slot if the slot has ended; other tokens are marked as seen where penalties need it. Ends the
  * turn's input: the host may write it again when the step is done. Bytes over PCIe: 32 a row. */
-void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[2], const struct cuda_step *device,
+void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS], const struct cuda_step *device,
                  uint32_t n_rows, uint32_t n_segs, uint32_t n_out, void *stream);
 /* A token for each row out[0..n_out) with logits [n_out][V]; results go to s->tokens of this turn. Masses are integers,
  * 2^40 for the largest logit, so sums have no order; log-probabilities are summed by pieces of 2,048 in order. Bytes:
