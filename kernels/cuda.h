@@ -181,7 +181,7 @@ void k_gather_rows(const float *src, const int32_t *list, uint32_t n_list, uint3
 struct cuda_prompt {
     int32_t row, n;
 };
-/* Queries: the prompt's rows from `row` on as far as the tile of 64 positions that `row` is in reaches, or the next. */
+/* Queries: the prompt's next 64 rows from `row` on, or 128. */
 struct cuda_prompt_tile {
     struct cuda_prompt prompt;
     int32_t row;
@@ -190,6 +190,7 @@ struct cuda_prompt_tile {
 struct cuda_prompts {
     const struct cuda_prompt_tile *tile;
     uint32_t n_pairs, n_single;
+    bool keeps_last; /* some keys take the places of keys that the prompt sees */
 };
 /* Whether k_prompt_window knows this shape: 16 bit, P a multiple of 8 up to 256; any Hk, Hv. Asks the device for the
  * shared memory that its blocks need. */

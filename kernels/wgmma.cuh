@@ -1,4 +1,4 @@
-// wgmma.cuh - sm_90's asynchronous products of a warpgroup with operand A in registers, barriers in shared memory.
+// wgmma.cuh - sm_90's asynchronous products of a warpgroup with operand A in registers, barriers in shared memory, tensor copies.
 #pragma once
 #include "common.cuh"
 
@@ -56,13 +56,32 @@ __device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint
 __device__ __forceinline__ void barrier_init(uint64_t *b, uint32_t n) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(n) : "memory");
 }
+// For the copy engines.
+__device__ __forceinline__ void barriers_there() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+// One arrival, and bytes of copies that the barrier waits for as well; the bytes alone.
+__device__ __forceinline__ void barrier_expect(uint64_t *b, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_expect_more(uint64_t *b, uint32_t bytes) {
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+}
 __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
+// One arrival more, when this thread's plain copies until here are there.
+__device__ __forceinline__ void barrier_arrive_copied(uint64_t *b) {
+    asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(shared_address(b)) : "memory");
 }
 __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity) {
     asm volatile("{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra done;\nbra wait;\ndone:\n}" ::"r"(
                      shared_address(b)),
                  "r"(parity)
+                 : "memory");
+}
+// A box of a tensor of three dimensions.
+__device__ __forceinline__ void copy_box(uint32_t to, const void *map, uint32_t x, uint32_t y, uint32_t z, uint64_t *b) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(b))
                  : "memory");
 }
 // What was written to shared memory is there for products and copy engines.
