@@ -45,8 +45,8 @@ static void mixer(struct backend *be, const struct step *st, uint32_t layer, uin
                 be->log_alpha, be->c0, stream);
         if (scan)
             k_scan(s, layer, &be->rows, n, st->n_segs, st->most_tok, be->q, be->k, be->log_alpha, be->c0, w->c1,
-                   w->c1_b, be->az, row_scale, be->s, w->residual, w->act_norm, be->scan_work, be->sums, be->act_e,
-                   stream);
+                   w->c1_b, be->az, row_scale, be->s, be->act_e, w->residual, w->act_norm, be->scan_work, be->sums,
+                   be->act_e, stream);
         else
             k_gla(s, layer, &be->rows, st->n_segs, be->q, be->k, be->log_alpha, be->c0, w->c1, w->c1_b, be->az,
                   row_scale, be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
@@ -160,7 +160,7 @@ static void fused_mixer(struct backend *be, const struct step *st, uint32_t laye
         k_gates(s, be->in, splits, in_stride, be->c0_part, splits, c0_stride, w->g_b, w->t_b, n, be->q, be->k,
                 be->log_alpha, be->c0, stream);
         k_scan(s, layer, &be->rows, n, st->n_segs, st->most_tok, be->q, be->k, be->log_alpha, be->c0, w->c1, w->c1_b,
-               be->az, NULL, be->s, w->residual, w->act_norm, be->scan_work, be->sums, be->act_e, stream);
+               be->az, NULL, be->s, be->act_e, w->residual, w->act_norm, be->scan_work, be->sums, be->act_e, stream);
     }
     k_fused_residual(&w->out, be->act_e, be->sums, s->Ep / 32, s->E, s->norm_eps, be->x, next_norm, n, be->x,
                      be->squares, be->act_d, stream);

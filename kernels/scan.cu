@@ -1,5 +1,5 @@
-// scan.cu - the recurrent layer of prompts, tokens in parallel: convolution (E2), and state and read-out in the chunkwise form (E4, E6, E7
-// and the gate of E8).
+// scan.cu - the recurrent layer of prompts in the chunkwise form: state and read-out (E4, E6, E7 and the gate of E8). On Hopper most
+// shapes take the kernels of scan_wide.cu.
 //
 // A piece is what a segment has between two multiples of 64 positions. With b_t the running sum of log_alpha inside a piece:
 //     o_t = (q_t exp(b_t)) S + sum over i <= t of A[t, i] u_i,   A[t, i] = sum over m of q[t, m] k[i, m] exp(b_t - b_i)
@@ -7,23 +7,11 @@
 // scores_kernel makes q exp(b), k exp(b_C - b), A and exp(b_C) once a piece; scan_kernel walks over a segment's pieces with 32 channels of
 // S in registers. No exponent is positive: inside a sub-block of 16 tokens decays are exp of a difference of sums that start with the
 // sub-block; between sub-blocks both factors are relative to the start of the query's.
-#include "common.cuh"
+#include "scan.cuh"
 
-enum { PIECE = 64, SUB = 16, SCORES_THREADS = 256, SCAN_MOST_R = 128 };
+enum { SUB = 16, SCORES_THREADS = 256, SCAN_MOST_R = 128 };
 
 // ---- instructions ----
-__device__ __forceinline__ float tf32(float x) {
-    uint32_t y;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
-    return __uint_as_float(y);
-}
-// c += a b: 16 rows, 8 columns, 8 k.
-__device__ __forceinline__ void mma_tf32(float (&c)[4], const float4 &a, const float2 &b) {
-    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(__float_as_uint(a.x)), "r"(__float_as_uint(a.y)), "r"(__float_as_uint(a.z)), "r"(__float_as_uint(a.w)), "r"(__float_as_uint(b.x)),
-          "r"(__float_as_uint(b.y)));
-}
 // 16 bytes to shared memory in the background, zeros where there is nothing to copy.
 __device__ __forceinline__ void copy16(float *shared, const float *from, bool some) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from), "r"(some ? 16 : 0) : "memory");
@@ -35,106 +23,6 @@ __device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_gro
 __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 // ---- end of instructions ----
 
-// ---- E2 ----
-
-// A warp: 8 rows by 32 channels at a time, lane (row, eight channels), down RUN rows. Taps come from the lanes of earlier rows, as 16-bit
-// pairs, or from the slot's tail.
-enum { RUN = 16 };
-template <class T, int MOST_K>
-__global__ void __launch_bounds__(256) prompt_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_rows, const float *az,
-                                                          const float *row_scale, const float *w, const float *bias, float *s, T *s_act, T *a_act) {
-    const uint32_t lane = threadIdx.x % 32, in_tile = lane / 4, K = shape.K, Ep = shape.Ep, Ek = (shape.E + 15) / 16 * 16;
-    const uint32_t e = (blockIdx.x * 8 + threadIdx.x / 32) * 32 + lane % 4 * 8, run = blockIdx.y * RUN;
-    const bool mine = e < shape.E; // E is a multiple of 8
-    float weight[MOST_K][8], b[8]; // by distance: weight[d] that of the tap d tokens before
-#pragma unroll
-    for (uint32_t d = 0; d < MOST_K; d++)
-#pragma unroll
-        for (uint32_t i = 0; i < 8; i++) weight[d][i] = mine && d < K ? w[(size_t)(K - 1 - d) * Ep + e + i] : 0.0f;
-#pragma unroll
-    for (uint32_t i = 0; i < 8; i++) b[i] = mine ? bias[e + i] : 0.0f;
-    let_next_start();
-    wait_for_inputs();
-    T before[8], now[8]; // the inputs of the eight rows before and of these, as a later step would read them
-    for (int tile = -1; tile < RUN / 8; tile++) {
-        const int64_t row = (int64_t)run + tile * 8 + in_tile;
-        const uint32_t r = (uint32_t)row;
-        const bool there = mine && row >= 0 && row < n_rows;
-        float a[8];
-#pragma unroll
-        for (int i = 0; i < 8; i++) a[i] = 0;
-        if (there && (tile >= 0 || in_tile + K > 8)) {
-            const float4 *from = (const float4 *)(az + (size_t)r * 2 * Ep + e), x = from[0], y = from[1];
-            const float scale = row_scale ? row_scale[r] : 1.0f;
-            a[0] = x.x * scale, a[1] = x.y * scale, a[2] = x.z * scale, a[3] = x.w * scale;
-            a[4] = y.x * scale, a[5] = y.y * scale, a[6] = y.z * scale, a[7] = y.w * scale;
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++) now[i] = from_float<T>(a[i]);
-        if (tile >= 0) {
-            const int32_t slot = there ? rows.slot[r] : -1;
-            uint32_t n_before = 0; // rows of the same segment just before, as far as they matter
-            if (there)
-                while (n_before + 1 < K && n_before < r && rows.slot[r - n_before - 1] == slot) n_before++;
-            const uint32_t place = there ? (uint32_t)(rows.pos[r] % K) : 0;
-            const T *tail = (const T *)shape.conv + (there ? (size_t)slot * shape.conv_slot + layer * shape.conv_layer + e : 0);
-            float sum[8];
-#pragma unroll
-            for (int i = 0; i < 8; i++) sum[i] = K < 8 ? b[i] + 0.0f : b[i]; // as conv_sum, which adds taps of weight 0
-#pragma unroll
-            for (uint32_t d = MOST_K - 1; d > 0; d--) {
-                if (d >= K) continue;
-                const bool same_tile = in_tile + d < 8; // where the lane that reads mine is
-                uint32_t pair[4];
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const T x = same_tile ? now[2 * i] : before[2 * i], y = same_tile ? now[2 * i + 1] : before[2 * i + 1];
-                    const uint32_t mine2 = *(const uint16_t *)&x | (uint32_t) * (const uint16_t *)&y << 16;
-                    pair[i] = __shfl_sync(0xffffffffu, mine2, (lane - 4 * d) % 32);
-                }
-                if (there && d > n_before) {
-                    const uint4 old = *(const uint4 *)(tail + (size_t)((place + K - d) % K) * Ep);
-                    pair[0] = old.x, pair[1] = old.y, pair[2] = old.z, pair[3] = old.w;
-                }
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    const uint16_t bits = (uint16_t)(pair[i / 2] >> 16 * (i % 2));
-                    sum[i] = __fmaf_rn(weight[d][i], to_float(*(const T *)&bits), sum[i]);
-                }
-            }
-            if (there) {
-#pragma unroll
-                for (int i = 0; i < 8; i++) sum[i] = silu(__fmaf_rn(weight[0][i], a[i], sum[i]));
-                float4 *to = (float4 *)(s + (size_t)r * Ep + e);
-                to[0] = make_float4(sum[0], sum[1], sum[2], sum[3]), to[1] = make_float4(sum[4], sum[5], sum[6], sum[7]);
-                uint4 packed_s, packed_a;
-#pragma unroll
-                for (int i = 0; i < 8; i++) ((T *)&packed_s)[i] = from_float<T>(sum[i]), ((T *)&packed_a)[i] = now[i];
-                *(uint4 *)(s_act + act_at<T>(r, e, Ek)) = packed_s;
-                *(uint4 *)(a_act + act_at<T>(r, e, Ek)) = packed_a;
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++) before[i] = now[i];
-    }
-}
-
-#define FOR_16_BIT(dtype, call)                                       \
-    do {                                                              \
-        if ((dtype) == CUDA_F16) { using T = __half; call; }          \
-        else { using T = __nv_bfloat16; call; }                       \
-    } while (0)
-
-void k_prompt_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, const float *az,
-                   const float *row_scale, const float *w, const float *bias, float *s, void *s_act, void *a_act, void *stream) {
-    const dim3 grid((shape->E + 255) / 256, (n_rows + RUN - 1) / RUN);
-#define CONV(MOST_K)                                                                                                                              \
-    FOR_16_BIT(shape->dtype, (launch(prompt_conv_kernel<T, MOST_K>, grid, dim3(256), 0, stream, *shape, layer, *rows, n_rows, az, row_scale, w, bias, \
-                                     s, (T *)s_act, (T *)a_act)))
-    if (shape->K <= 4) CONV(4);
-    else CONV(8);
-}
-
 // ---- what a piece's pieces of E share ----
 
 // Rows as they lie in shared memory, of MP = 64 or 128 (M), 64, RP = R padded to 32 floats. Sixteen-byte words are exchanged by the row, so that
@@ -144,12 +32,6 @@ struct scan_work {
 };
 __device__ __forceinline__ uint32_t by_four(uint32_t t, uint32_t i) { return i ^ (t & 3) << 3; }   // q, scores, low
 __device__ __forceinline__ uint32_t by_pairs(uint32_t t, uint32_t i) { return i ^ (t & 6) << 2; }  // k; and channels
-
-// Piece of a segment: tokens [lo, lo + n) of n_tok at positions from pos on.
-__device__ __forceinline__ uint32_t piece_length(int64_t pos, uint32_t lo, uint32_t n_tok) {
-    const uint32_t n = PIECE - (uint32_t)((pos + lo) % PIECE);
-    return n < n_tok - lo ? n : n_tok - lo;
-}
 
 // A block: 16 tokens of a piece as queries.
 template <int MP>
@@ -241,46 +123,8 @@ struct scan_sizes {
     __host__ __device__ uint32_t piece() const { return 2 * PIECE * MP + PIECE * PIECE + PIECE * RP + streams * PIECE * channels + MP + PIECE; }
     __host__ __device__ uint32_t rest() const { return channels * (MP + PIECE + RP) + channels / 16 * PIECE; }
 };
-struct scan_in {
-    const float *q, *k, *log_alpha, *c0; // of all rows, for tokens alone
-    const float *c1, *c1_b, *az, *row_scale, *s, *residual, *act_norm;
-};
-
 __device__ __forceinline__ float fast_sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 __device__ __forceinline__ float fast_silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
-
-// A token that is a piece by itself: what gla_kernel does, sum by sum. S [M][CHANNELS] and part [16][CHANNELS] in shared memory.
-template <class T, int CHANNELS>
-__device__ void one_token(const cuda_shape &shape, const scan_in &in, size_t r, uint32_t e0, float *S, float *part, float *sums, T *act) {
-    const uint32_t M = shape.M, R = shape.R, Ep = shape.Ep, c = threadIdx.x % CHANNELS, e = e0 + c;
-    const float scale = in.row_scale ? in.row_scale[r] : 1.0f;
-    float low[4] = {0, 0, 0, 0}, u = 0;
-    if (e < shape.E) {
-        for (uint32_t i = 0; i < R; i++) low[i % 4] = __fmaf_rn(in.c1[(size_t)e * R + i], in.c0[r * R + i], low[i % 4]);
-        const float a = in.az[r * 2 * Ep + e] * scale;
-        u = sigmoid((low[0] + low[1]) + (low[2] + low[3]) + in.c1_b[e]) * a;
-    }
-    for (uint32_t group = threadIdx.x / CHANNELS; group < 16; group += 8) {
-        float o = 0;
-        for (uint32_t m = group; m < M; m += 16) {
-            const float km = in.k[r * M + m], v = __fmaf_rn(expf(in.log_alpha[r * M + m]), S[m * CHANNELS + c], km * u);
-            S[m * CHANNELS + c] = v;
-            o = __fmaf_rn(in.q[r * M + m], v, o);
-        }
-        part[group * CHANNELS + c] = o;
-    }
-    __syncthreads(); // the groups' sums
-    if (threadIdx.x < CHANNELS) {
-        float sum = 0, out = 0;
-        for (uint32_t group = 0; group < 16; group++) sum += part[group * CHANNELS + c];
-        if (e < shape.E) {
-            out = __fmaf_rn(in.residual[e], in.s[r * Ep + e], sum) * silu(in.az[r * 2 * Ep + Ep + e] * scale);
-            act[act_at<T>((uint32_t)r, e, (shape.E + 15) / 16 * 16)] = from_float<T>(out * in.act_norm[e]);
-        }
-        const float square = warp_sum(out * out);
-        if (c % 32 == 0 && e < Ep) sums[r * (Ep / 32) + e / 32] = square;
-    }
-}
 
 // A block: 32 channels of a segment, all its pieces in order. Warp (half, quarter) has 16 channels and, of them, two of a piece's eight tiles of 8
 // tokens (quarter and 7 - quarter, so that all have as many scores) and a quarter of S. Channels are rows of every product, so that results
@@ -295,7 +139,7 @@ scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32
     float *buffers = (float *)scan_shared;
     float4 *S_shared = (float4 *)(buffers + n_buffers * sizes.piece()), *u_shared = S_shared + CHANNELS * MP / 4, *c1_shared = u_shared + CHANNELS * PIECE / 4;
     float *squares = (float *)(c1_shared + CHANNELS * RP / 4); // [CHANNELS / 16][PIECE]
-    const uint32_t M = shape.M, R = shape.R, K = shape.K, E = shape.E, Ep = shape.Ep, Ek = (E + 15) / 16 * 16;
+    const uint32_t M = shape.M, R = shape.R, E = shape.E, Ep = shape.Ep, Ek = (E + 15) / 16 * 16;
     const uint32_t tid = threadIdx.x, lane = tid % 32, row = lane / 4, pair = lane % 4 * 2, half = tid / 128, quarter = tid / 32 % 4;
     const uint32_t e0 = blockIdx.x * CHANNELS, c_lane = half * 16 + row; // channels c_lane and c_lane + 8
     const uint32_t first = (uint32_t)rows.seg_first[blockIdx.y], n_tok = (uint32_t)rows.seg_n[blockIdx.y], slot = (uint32_t)rows.slot[first];
@@ -372,14 +216,6 @@ scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32
             if (n_next > 1) fetch(next, n_next, buffers + (buffer ^ 1) * sizes.piece());
             copies_end();
         }
-        // the last inputs go to the tail
-        const uint32_t keep = n_tok > K ? n_tok - K : 0, keep_from = keep > lo ? keep - lo : 0;
-        for (uint32_t i = tid; keep_from + i / CHANNELS < n; i += THREADS) {
-            const uint32_t t = keep_from + i / CHANNELS, e = e0 + i % CHANNELS;
-            if (e >= E) continue;
-            T *tail = (T *)shape.conv + slot * shape.conv_slot + layer * shape.conv_layer + e;
-            tail[(size_t)((pos + lo + t) % K) * Ep] = from_float<T>(in.az[(r0 + t) * 2 * Ep + e] * (in.row_scale ? in.row_scale[r0 + t] : 1.0f));
-        }
         if (n == 1) {
             float *plain = now, *part = now + CHANNELS * MP; // nothing came for this piece
 #pragma unroll
@@ -387,7 +223,8 @@ scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32
 #pragma unroll
                 for (uint32_t i = 0; i < 4; i++) plain[((quarter * OWN + x) * 8 + pair + i % 2) * CHANNELS + c_lane + i / 2 * 8] = S[x][i];
             __syncthreads(); // S before other threads change it
-            one_token<T, CHANNELS>(shape, in, r0, e0, plain, part, sums, act);
+            one_token<T, CHANNELS, 8>(shape, in, r0, e0, plain + tid % CHANNELS, CHANNELS, part, sums, act);
+            __syncthreads(); // S of other threads
 #pragma unroll
             for (uint32_t x = 0; x < OWN; x++)
 #pragma unroll
@@ -502,6 +339,7 @@ scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32
     }
     __syncthreads(); // the last piece's squares
     add_squares((size_t)first + n_tok - n_before, n_before);
+    keep_tail<T>(shape, layer, in, first, n_tok, slot, pos, e0, CHANNELS);
 #pragma unroll
     for (uint32_t x = 0; x < OWN; x++)
 #pragma unroll
@@ -524,10 +362,8 @@ static uint32_t buffers_of(const scan_sizes &sizes) { // that this device's shar
 static uint32_t pad_M(const struct cuda_shape *shape) { return shape->M <= 64 ? 64 : 128; }
 static uint32_t pad_R(const struct cuda_shape *shape) { return (shape->R + 31) / 32 * 32; }
 
-#ifndef SCAN_CHANNELS
 #define SCAN_CHANNELS 32
 #define SCAN_DIRECT false
-#endif
 
 template <class T, int MP> static bool scan_prepare(uint32_t RP) {
     const scan_sizes sizes = {MP, RP, SCAN_CHANNELS, SCAN_DIRECT ? 1 : 3};
@@ -538,6 +374,7 @@ template <class T, int MP> static bool scan_prepare(uint32_t RP) {
 }
 bool cuda_scan_prepare(const struct cuda_shape *shape) {
     if (shape->dtype == CUDA_F32 || shape->M > 128 || shape->R > SCAN_MOST_R || shape->K > 8 || shape->E % 8) return false;
+    if (wide_scan_possible(shape)) return wide_scan_prepare(shape);
     bool ready = false;
     if (pad_M(shape) == 64) FOR_16_BIT(shape->dtype, ready = (scan_prepare<T, 64>(pad_R(shape))));
     else FOR_16_BIT(shape->dtype, ready = (scan_prepare<T, 128>(pad_R(shape))));
@@ -545,6 +382,7 @@ bool cuda_scan_prepare(const struct cuda_shape *shape) {
 }
 
 size_t cuda_scan_bytes(const struct cuda_shape *shape, uint32_t n_rows) {
+    if (wide_scan_possible(shape)) return wide_scan_bytes(shape, n_rows);
     return (size_t)n_rows * (3 * pad_M(shape) + PIECE + pad_R(shape)) * sizeof(float);
 }
 
@@ -574,9 +412,14 @@ static scan_work parts_of(const struct cuda_shape *shape, uint32_t n_rows, void 
 
 void k_scan(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, uint32_t n_segs, uint32_t most_tok,
             const float *q, const float *k, const float *log_alpha, const float *c0, const float *c1, const float *c1_b, const float *az,
-            const float *row_scale, const float *s, const float *residual, const float *act_norm, void *work, float *sums, void *act, void *stream) {
+            const float *row_scale, const float *s, const void *s_act, const float *residual, const float *act_norm, void *work, float *sums, void *act,
+            void *stream) {
+    const scan_in in = {q, k, log_alpha, c0, c1, c1_b, az, row_scale, s, residual, act_norm, s_act};
+    if (wide_scan_possible(shape)) {
+        wide_scan(shape, layer, rows, n_rows, n_segs, most_tok, in, work, sums, act, stream);
+        return;
+    }
     const scan_work parts = parts_of(shape, n_rows, work);
-    const scan_in in = {q, k, log_alpha, c0, c1, c1_b, az, row_scale, s, residual, act_norm};
     launch_scores(shape, rows, n_segs, most_tok, q, k, log_alpha, c0, parts, stream);
     launch_scan(shape, layer, rows, n_segs, in, parts, sums, act, stream);
 }
