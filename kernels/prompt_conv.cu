@@ -1,132 +1,107 @@
 // prompt_conv.cu - the convolution (E2) of prompts, rows in parallel.
 #include "scan.cuh"
 
-__device__ __forceinline__ float quick_silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
-
-// A warp: a run of rows by 256 channels, lane l channels 4 l .. and 128 + 4 l .., down the rows with the taps in registers; all loads under way
-// at once. Its packed results go through shared memory, eight rows at a time, so that they leave in whole lines.
-enum { CONV_CHANNELS = 256, CONV_OCTET = 144 }; // bytes between eights of channels in shared memory: other banks
-template <class T> struct alignas(8) four { T x[4]; };
-template <class T, int MOST_K, bool ALL, int RUN>
-__global__ void __launch_bounds__(128)
+// A warp: 32 rows by 32 channels, lane (row of eight, eight channels), all its rows' inputs under way at once. Taps come from the lanes of
+// earlier rows, as 16-bit pairs, or from the slot's tail.
+enum { TILES = 4 };
+template <class T, int MOST_K, bool ALL>
+__global__ void __launch_bounds__(256, MOST_K == 4 ? 2 : 1)
 prompt_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_rows, const float *az, const float *row_scale, const float *w,
                    const float *bias, float *s, T *s_act, T *a_act) {
-    __shared__ __align__(16) unsigned char packed[4][2][CONV_CHANNELS / 8 * CONV_OCTET];
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, K = shape.K, E = shape.E, Ep = shape.Ep, Ek = (E + 15) / 16 * 16;
-    const uint32_t e0 = blockIdx.x * CONV_CHANNELS, r0 = (blockIdx.y * 4 + warp) * RUN;
+    const uint32_t lane = threadIdx.x % 32, in_tile = lane / 4, K = shape.K, Ep = shape.Ep, Ek = (shape.E + 15) / 16 * 16;
+    const uint32_t e = (blockIdx.x * 8 + threadIdx.x / 32) * 32 + lane % 4 * 8, from = blockIdx.y * TILES * 8 + in_tile;
+    const bool mine = e < shape.E; // E is a multiple of 8
     let_next_start();
-    if (r0 >= n_rows) {
-        wait_for_inputs();
-        return;
-    }
-    // lane l knows of row r0 + l whether it begins a segment and whether it is alone in its piece
-    bool begins = false, alone = false;
-    if (lane < RUN && r0 + lane < n_rows) {
-        const uint32_t r = r0 + lane, place = (uint32_t)(rows.pos[r] % PIECE);
-        const int32_t slot = rows.slot[r];
-        begins = r == 0 || rows.slot[r - 1] != slot;
-        alone = (begins || place == 0) && (place == PIECE - 1 || r + 1 == n_rows || rows.slot[r + 1] != slot);
-    }
-    const uint32_t starts = __ballot_sync(0xffffffffu, begins), exact = __ballot_sync(0xffffffffu, ALL || alone);
-    const uint32_t e[2] = {e0 + lane * 4, e0 + 128 + lane * 4};
-    const bool mine[2] = {e[0] < E, e[1] < E}; // E is a multiple of 8
-    float4 weight[MOST_K][2], b[2]; // by distance: weight[d] that of the tap d tokens before
+    int32_t slot[TILES + 1]; // of the rows from - 8, from, from + 8, ...
 #pragma unroll
-    for (uint32_t h = 0; h < 2; h++) {
+    for (int i = 0; i <= TILES; i++) slot[i] = from + 8 * i >= 8 && from + 8 * i - 8 < n_rows ? rows.slot[from + 8 * i - 8] : -1;
+    float weight[MOST_K][8], b[8]; // by distance: weight[d] that of the tap d tokens before
 #pragma unroll
-        for (uint32_t d = 0; d < MOST_K; d++) weight[d][h] = mine[h] && d < K ? *(const float4 *)(w + (size_t)(K - 1 - d) * Ep + e[h]) : make_float4(0, 0, 0, 0);
-        b[h] = mine[h] ? *(const float4 *)(bias + e[h]) : make_float4(0, 0, 0, 0);
-        if (K < 8) b[h].x += 0.0f, b[h].y += 0.0f, b[h].z += 0.0f, b[h].w += 0.0f; // as conv_sum, which adds taps of weight 0
+    for (uint32_t d = 0; d < MOST_K; d++) {
+        const float4 *at = (const float4 *)(w + (size_t)(K - 1 - d) * Ep + e);
+        const float4 x = mine && d < K ? at[0] : make_float4(0, 0, 0, 0), y = mine && d < K ? at[1] : make_float4(0, 0, 0, 0);
+        weight[d][0] = x.x, weight[d][1] = x.y, weight[d][2] = x.z, weight[d][3] = x.w, weight[d][4] = y.x, weight[d][5] = y.y, weight[d][6] = y.z, weight[d][7] = y.w;
     }
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) b[i] = mine ? bias[e + i] : 0.0f;
     wait_for_inputs();
-    auto input = [&](uint32_t r, uint32_t h) { return *(const float4 *)(az + (size_t)r * 2 * Ep + e[h]); };
-    auto times = [&](float4 x, float by) { return make_float4(x.x * by, x.y * by, x.z * by, x.w * by); };
-    float4 tap[MOST_K][2]; // tap[d]: d rows before, rounded as a later step would read it
-    auto rounded = [](float4 x) { return make_float4(to_float(from_float<T>(x.x)), to_float(from_float<T>(x.y)), to_float(from_float<T>(x.z)), to_float(from_float<T>(x.w))); };
-    auto from_tail = [&](uint32_t r, uint32_t d, uint32_t h) { // the token d before row r's, which came in an earlier step
-        const T *tail = (const T *)shape.conv + rows.slot[r] * shape.conv_slot + layer * shape.conv_layer;
-        const four<T> old = *(const four<T> *)(tail + (size_t)((rows.pos[r] + K - d) % K) * Ep + e[h]);
-        return make_float4(to_float(old.x[0]), to_float(old.x[1]), to_float(old.x[2]), to_float(old.x[3]));
-    };
+    float4 a[TILES + 1][2];
 #pragma unroll
-    for (uint32_t d = 1; d < MOST_K; d++)
+    for (int i = 0; i <= TILES; i++) {
+        const bool there = mine && slot[i] >= 0 && (i > 0 || in_tile + K > 8);
+        const float4 *at = (const float4 *)(az + (size_t)(from + 8 * i - 8) * 2 * Ep + e);
+        a[i][0] = there ? at[0] : make_float4(0, 0, 0, 0), a[i][1] = there ? at[1] : make_float4(0, 0, 0, 0);
+    }
+    T before[8]; // the inputs of the eight rows before, as a later step would read them
 #pragma unroll
-        for (uint32_t h = 0; h < 2; h++)
-            tap[d][h] = !mine[h] || d >= K ? make_float4(0, 0, 0, 0)
-                        : r0 < d || rows.slot[r0 - d] != rows.slot[r0]
-                            ? from_tail(r0, d, h) // a slot's rows are neighbours
-                            : rounded(times(input(r0 - d, h), row_scale ? row_scale[r0 - d] : 1.0f));
+    for (int tile = 0; tile <= TILES; tile++) {
+        const uint32_t r = from + 8 * tile - 8;
+        const bool there = slot[tile] >= 0;
+        float x[8] = {a[tile][0].x, a[tile][0].y, a[tile][0].z, a[tile][0].w, a[tile][1].x, a[tile][1].y, a[tile][1].z, a[tile][1].w};
+        T now[8];
+        const float scale = row_scale && there ? row_scale[r] : 1.0f;
 #pragma unroll
-    for (uint32_t from = 0; from < RUN; from += 8) {
-        float4 a[8][2];
+        for (int i = 0; i < 8; i++) x[i] *= scale, now[i] = from_float<T>(x[i]);
+        if (tile > 0) {
+            float sum[8];
 #pragma unroll
-        for (uint32_t i = 0; i < 8; i++)
+            for (int i = 0; i < 8; i++) sum[i] = K < 8 ? b[i] + 0.0f : b[i]; // as conv_sum, which adds taps of weight 0
 #pragma unroll
-            for (uint32_t h = 0; h < 2; h++) a[i][h] = mine[h] && r0 + from + i < n_rows ? input(r0 + from + i, h) : make_float4(0, 0, 0, 0);
-        if (from) __syncwarp(); // the results before have left
+            for (uint32_t d = MOST_K - 1; d > 0; d--) {
+                if (d >= K) continue;
+                const bool same_tile = in_tile + d < 8; // where the lane that reads mine is
+                uint32_t pair[4];
 #pragma unroll
-        for (uint32_t i = 0; i < 8; i++) {
-            const uint32_t r = r0 + from + i;
-            if (r >= n_rows) break;
-            if ((starts >> (from + i) & 1) && from + i > 0)
-#pragma unroll
-                for (uint32_t d = 1; d < MOST_K; d++)
-#pragma unroll
-                    for (uint32_t h = 0; h < 2; h++)
-                        if (d < K && mine[h]) tap[d][h] = from_tail(r, d, h);
-#pragma unroll
-            for (uint32_t h = 0; h < 2; h++) {
-                const float4 x = row_scale ? times(a[i][h], row_scale[r]) : a[i][h];
-                float4 y = b[h];
-#pragma unroll
-                for (uint32_t d = MOST_K - 1; d < MOST_K; d--) {
-                    if (d >= K) continue;
-                    const float4 v = d ? tap[d][h] : x;
-                    y.x = __fmaf_rn(weight[d][h].x, v.x, y.x), y.y = __fmaf_rn(weight[d][h].y, v.y, y.y);
-                    y.z = __fmaf_rn(weight[d][h].z, v.z, y.z), y.w = __fmaf_rn(weight[d][h].w, v.w, y.w);
+                for (int i = 0; i < 4; i++) {
+                    const T y = same_tile ? now[2 * i] : before[2 * i], z = same_tile ? now[2 * i + 1] : before[2 * i + 1];
+                    const uint32_t mine2 = *(const uint16_t *)&y | (uint32_t) * (const uint16_t *)&z << 16;
+                    pair[i] = __shfl_sync(0xffffffffu, mine2, (lane - 4 * d) % 32);
                 }
-                if (exact >> (from + i) & 1) { // as a decode step
-                    y = make_float4(silu(y.x), silu(y.y), silu(y.z), silu(y.w));
-                    if (mine[h]) *(float4 *)(s + (size_t)r * Ep + e[h]) = y;
-                } else
-                    y = make_float4(quick_silu(y.x), quick_silu(y.y), quick_silu(y.z), quick_silu(y.w));
-                const four<T> now = {{from_float<T>(x.x), from_float<T>(x.y), from_float<T>(x.z), from_float<T>(x.w)}},
-                              out = {{from_float<T>(y.x), from_float<T>(y.y), from_float<T>(y.z), from_float<T>(y.w)}};
-                const uint32_t at = (h * 16 + lane / 2) * CONV_OCTET + i * 16 + lane % 2 * 8;
-                *(four<T> *)(packed[warp][0] + at) = out, *(four<T> *)(packed[warp][1] + at) = now;
+                const int32_t its_slot = __shfl_sync(0xffffffffu, same_tile ? slot[tile] : slot[tile - 1], (lane - 4 * d) % 32);
+                if (there && mine && its_slot != slot[tile]) { // a slot's rows are neighbours: that token came in an earlier step
+                    const uint32_t place = (uint32_t)((rows.pos[r] + K - d) % K);
+                    const uint4 old = *(const uint4 *)((const T *)shape.conv + slot[tile] * shape.conv_slot + layer * shape.conv_layer + e + (size_t)place * Ep);
+                    pair[0] = old.x, pair[1] = old.y, pair[2] = old.z, pair[3] = old.w;
+                }
 #pragma unroll
-                for (uint32_t d = MOST_K - 1; d > 1; d--) tap[d][h] = tap[d - 1][h];
-                if (MOST_K > 1) tap[1][h] = make_float4(to_float(now.x[0]), to_float(now.x[1]), to_float(now.x[2]), to_float(now.x[3]));
+                for (int i = 0; i < 8; i++) {
+                    const uint16_t bits = (uint16_t)(pair[i / 2] >> 16 * (i % 2));
+                    sum[i] = __fmaf_rn(weight[d][i], to_float(*(const T *)&bits), sum[i]);
+                }
+            }
+            bool whole = ALL; // also fp32: what k_scan reads
+            if (!ALL && there) {
+                const uint32_t place = (uint32_t)(rows.pos[r] % PIECE);
+                whole = (place == 0 || r == 0 || rows.slot[r - 1] != slot[tile]) && (place == PIECE - 1 || r + 1 == n_rows || rows.slot[r + 1] != slot[tile]);
+            }
+            if (there && mine) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) sum[i] = silu(__fmaf_rn(weight[0][i], x[i], sum[i]));
+                if (whole) {
+                    float4 *to = (float4 *)(s + (size_t)r * Ep + e);
+                    to[0] = make_float4(sum[0], sum[1], sum[2], sum[3]), to[1] = make_float4(sum[4], sum[5], sum[6], sum[7]);
+                }
+                uint4 packed_s, packed_a;
+#pragma unroll
+                for (int i = 0; i < 8; i++) ((T *)&packed_s)[i] = from_float<T>(sum[i]), ((T *)&packed_a)[i] = now[i];
+                *(uint4 *)(s_act + act_at<T>(r, e, Ek)) = packed_s;
+                *(uint4 *)(a_act + act_at<T>(r, e, Ek)) = packed_a;
             }
         }
-        __syncwarp(); // eight rows
 #pragma unroll
-        for (uint32_t i = 0; i < 8; i++) {
-            const uint32_t octet = i * 4 + lane / 8, r = r0 + from + lane % 8;
-            if (r < n_rows && e0 + octet * 8 < E) {
-                const size_t to = act_at<T>(r, e0 + octet * 8, Ek);
-                *(uint4 *)(s_act + to) = *(const uint4 *)(packed[warp][0] + octet * CONV_OCTET + lane % 8 * 16);
-                *(uint4 *)(a_act + to) = *(const uint4 *)(packed[warp][1] + octet * CONV_OCTET + lane % 8 * 16);
-            }
-        }
+        for (int i = 0; i < 8; i++) before[i] = now[i];
     }
 }
 
-template <int MOST_K, bool ALL, int RUN>
-static void prompt_conv(const cuda_shape *shape, uint32_t layer, const cuda_rows *rows, uint32_t n_rows, const float *az, const float *row_scale,
-                        const float *w, const float *bias, float *s, void *s_act, void *a_act, void *stream) {
-    const dim3 grid((shape->E + CONV_CHANNELS - 1) / CONV_CHANNELS, (n_rows + 4 * RUN - 1) / (4 * RUN));
-    FOR_16_BIT(shape->dtype, (launch(prompt_conv_kernel<T, MOST_K, ALL, RUN>, grid, dim3(128), 0, stream, *shape, layer, *rows, n_rows, az, row_scale, w,
-                                     bias, s, (T *)s_act, (T *)a_act)));
-}
 void k_prompt_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, const float *az,
                    const float *row_scale, const float *w, const float *bias, float *s, void *s_act, void *a_act, void *stream) {
-#define CONV(MOST_K, ALL, RUN) prompt_conv<MOST_K, ALL, RUN>(shape, layer, rows, n_rows, az, row_scale, w, bias, s, s_act, a_act, stream)
-    const bool all = !wide_scan_possible(shape);
-    if (shape->K > 4) {
-        if (all) CONV(8, true, 8);
-        else CONV(8, false, 8);
-    } else if (all) CONV(4, true, 8);
-    else if (n_rows < 1024) CONV(4, false, 8);
-    else CONV(4, false, 16);
+    const dim3 grid((shape->E + 255) / 256, (n_rows + 8 * TILES - 1) / (8 * TILES));
+#define CONV(MOST_K, ALL)                                                                                                                        \
+    FOR_16_BIT(shape->dtype, (launch(prompt_conv_kernel<T, MOST_K, ALL>, grid, dim3(256), 0, stream, *shape, layer, *rows, n_rows, az, row_scale, w, bias, \
+                                     s, (T *)s_act, (T *)a_act)))
+    if (wide_scan_possible(shape)) {
+        if (shape->K <= 4) CONV(4, false);
+        else CONV(8, false);
+    } else if (shape->K <= 4) CONV(4, true);
+    else CONV(8, true);
 }
