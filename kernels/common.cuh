@@ -168,6 +168,13 @@ static inline bool on_hopper(void) {
     return major == 9;
 }
 
+static inline uint32_t multiprocessors(void) {
+    int device = 0, n = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
+    return n > 0 ? (uint32_t)n : 1;
+}
+
 // Launches with programmatic dependent launch where the device has it, and there in clusters of so many blocks.
 template <class... P, class... A>
 static void launch_clusters(uint32_t cluster, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream, A... args) {

@@ -184,6 +184,14 @@ static inline uint32_t cuda_fused_pair_splits(uint32_t n_rows) { return n_rows <
 void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
                          const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
                          uint32_t n_rows, void *stream);
+/* k_conv of single tokens and k_linear_pair of W_in with its s and W_c0 with its a as one kernel, for more rows than
+ * CUDA_FEW_ROWS: az [n_rows][2 Ep], scaled; four partial products each, [n_rows][rows of W], strides apart. Neither
+ * operand is packed. Hopper, 16 bit, E a multiple of 16 up to 4,096, K up to 4. */
+enum { CUDA_CONV_PAIR_ROWS = 64 }; /* above, the kernels apart are faster */
+bool cuda_conv_pair_possible(const struct cuda_shape *shape);
+void k_conv_pair(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az,
+                 const float *conv, const float *bias, const struct cuda_matrix *w_in, const struct cuda_matrix *w_c0,
+                 uint32_t n_rows, float *s, float *in, size_t in_stride, float *c0, size_t c0_stride, void *stream);
 
 /* ---- sampling ---- */
 

@@ -38,6 +38,8 @@
     X(k_fused_ffn)                                                                                                     \
     X(k_fused_residual)                                                                                                \
     X(k_fused_linear_pair)                                                                                             \
+    X(cuda_conv_pair_possible)                                                                                         \
+    X(k_conv_pair)                                                                                                     \
     X(k_gather_rows)                                                                                                   \
     X(cuda_sample_pieces)                                                                                              \
     X(k_admit)                                                                                                         \
