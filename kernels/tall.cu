@@ -1,6 +1,8 @@
 // tall.cu - products of so many rows in 16 bit on Hopper that blocks of 128 outputs and 128 rows fill the device: each multiprocessor runs one
 // block that takes one tile after the other. Two warpgroups of consumers with 64 outputs each; of the third, one thread feeds the ring and
 // the other warps make the scales of the rows' norms.
+#include <cuda.h>
+
 #include "wide.cuh"
 
 struct tall {
@@ -177,7 +179,7 @@ tall_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
             out.template load<T>(column, o, o < O);
             asm volatile("bar.sync %0, 128;" ::"r"(1 + wg) : "memory"); // the tile's sums are there
             if (scaled) asm volatile("bar.sync %0, 352;" ::"r"(3 + turn) : "memory");
-#pragma unroll 4
+#pragma unroll 2 // once a tile: its instructions come from afar
             for (uint32_t r = threadIdx.x % 128 / 16; r < G::ROWS; r += 8) {
                 const bool there = r < rows && o < O;
                 typename F::template row<T, 4> row;

@@ -1,5 +1,7 @@
 // wide.cu - products of more than 8 rows in 16 bit on Hopper: wgmma with the weights from registers and the activations from shared
 // memory, both brought there by the tensor copy engine. A block finishes its outputs (epilogue.cuh).
+#include <cuda.h>
+
 #include "wide.cuh"
 
 // A block: MW warpgroups of 64 outputs each and NB rows, its share of the 16 slices: one CLUSTER-th; the blocks of a cluster put
@@ -143,7 +145,7 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
     if (CLUSTER == 1) __syncthreads(); // all sums are there
     else asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
     if (warp < MW * 4) {
-#pragma unroll
+#pragma unroll 1 // once a block: its instructions come from afar
         for (int first = 0; first < EIGHTS; first += GROUP) {
             float total[GROUP][4];
             if (first) load_group(first);
