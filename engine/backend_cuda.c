@@ -8,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ALLOCATIONS = 128 + 32 * 4096, CHUNK = 64, MAX_BATCH = 512 };
+enum { MAX_ALLOCATIONS = 128 + 32 * 4096, CHUNK = 64 };
+/* Rows of a step, of logits, of the window's partial results, where nobody asks for others. A prompt has all rows of a
+ * step while no session decodes: so many that reading the weights is little of it. */
+enum { MAX_BATCH = 2048, MAX_OUT = 512, PART_ROWS = 512 };
 
 int cuda_check(int rc, const char *doing, struct rod_error *err) {
     if (rc == cudaSuccess) return 0;
@@ -62,8 +65,8 @@ static bool fits(const struct backend *be, uint32_t n_slots, struct rod_error *e
     return false;
 }
 
-/* What is free, less a reserve for graphs and the driver, but no more than a step has rows for beside a piece of a
- * prompt: a session that runs has a row in every step. */
+/* What is free, less a reserve for graphs and the driver, but no more than a step has rows and logits for beside a
+ * piece of a prompt: a session that runs has a row in every step. */
 static int choose_slots(const struct backend *be, const struct backend_config *config, uint32_t *n_slots,
                         struct rod_error *err) {
     size_t available = 0, total = 0;
@@ -75,14 +78,15 @@ static int choose_slots(const struct backend *be, const struct backend_config *c
     if (fit < 2)
         return rod_fail(err, ROD_ENOMEM, "GPU memory: a session takes %.1f MiB, %.1f MiB are free", session_mib,
                         (double)available / (1 << 20));
-    const uint32_t rows = be->info.max_batch_tok - CHUNK;
+    uint32_t rows = be->info.max_batch_tok - CHUNK;
+    if (rows > be->info.max_out) rows = be->info.max_out;
     *n_slots = fit - 1 > rows ? rows : (uint32_t)(fit - 1);
     char line[192];
     int len = snprintf(line, sizeof line, "slots: %u sessions of %.1f MiB", *n_slots, session_mib);
     if (*n_slots == rows)
         snprintf(line + len, sizeof line - (size_t)len,
-                 ", as many as a step of %u rows takes beside a prompt (max_batch_tokens); memory would hold %llu",
-                 be->info.max_batch_tok, (unsigned long long)(fit - 1));
+                 ", as many as one step decodes beside a piece of a prompt; memory would hold %llu",
+                 (unsigned long long)(fit - 1));
     else
         snprintf(line + len, sizeof line - (size_t)len, ", all that is free after weights and workspaces");
     if (config->log) config->log(config->log_arg, 1, line);
@@ -107,20 +111,31 @@ static int make_slots(struct backend *be, const struct backend_config *config, s
 
 static int make_rows(struct backend *be, struct rod_error *err) {
     const size_t N = be->info.max_batch_tok;
-    const size_t bytes = N * (6 * sizeof(int32_t) + sizeof(int64_t));
-    int rc = cuda_check(cudaMallocHost(&be->host_block, 2 * bytes), "taking pinned memory", err);
+    const size_t tiles = be->prompt_window ? N * sizeof *be->tiles : 0,
+                 bytes = (N * (6 * sizeof(int32_t) + sizeof(int64_t)) + tiles + 15) / 16 * 16;
+    int rc = cuda_check(cudaMallocHost(&be->host_block, CUDA_TURNS * bytes), "taking pinned memory", err);
     if (rc || !(be->block = cuda_take(be, bytes, "the rows of a step", err))) return rc ? rc : ROD_ENOMEM;
-    memset(be->host_block, 0, 2 * bytes);
-    for (int i = 0; i < 3; i++) {
-        int64_t *pos = i == 2 ? be->block : (void *)((char *)be->host_block + (size_t)i * bytes);
+    memset(be->host_block, 0, CUDA_TURNS * bytes);
+    for (int i = 0; i <= CUDA_TURNS; i++) { /* the last is the device's */
+        int64_t *pos = i == CUDA_TURNS ? be->block : (void *)((char *)be->host_block + (size_t)i * bytes);
         int32_t *p = (int32_t *)(pos + N);
         const struct cuda_rows rows = {p, p + N, pos, p + 2 * N, p + 3 * N};
-        if (i < 2)
+        struct cuda_prompt_tile *tile = (struct cuda_prompt_tile *)(p + 6 * N);
+        if (i < CUDA_TURNS) {
             be->host[i] = (struct cuda_step){rows, p + 4 * N, p + 5 * N};
-        else
+            be->host_tiles[i] = tile;
+        } else {
             be->rows = rows, be->list = p + 4 * N, be->out = p + 5 * N;
+            be->tiles = tile;
+        }
     }
-    return 0;
+    const size_t n_phases = N / CHUNK + 2; /* the longest piece may begin and end within a chunk */
+    be->alone_end = calloc(n_phases, sizeof *be->alone_end);
+    be->phase_end = calloc(n_phases, sizeof *be->phase_end);
+    be->host_prompts = calloc(N, sizeof *be->host_prompts);
+    return be->alone_end && be->phase_end && be->host_prompts
+               ? 0
+               : rod_fail(err, ROD_ENOMEM, "no memory for the rows of a step");
 }
 
 /* Rows of logits: a bucket's padding rows have theirs too. */
@@ -134,34 +149,37 @@ static int make_workspaces(struct backend *be, const struct backend_config *conf
     const struct cuda_shape *s = &be->shape;
     const size_t N = be->info.max_batch_tok, D = s->D, Ep = s->Ep, M = s->M,
                  width = (size_t)(s->H + s->Hk + s->Hv) * s->P;
-    const size_t blocks = cuda_window_blocks(s);
+    const size_t blocks = cuda_window_blocks(s), logits = logit_rows(be, config);
+    /* Four partial products, for many rows or for few. */
+    const struct cuda_matrix any = {.rows = s->D, .cols = s->D, .dtype = s->dtype};
+    const size_t sums = cuda_linear_splits(&any, (uint32_t)N) * N + 4 * CUDA_FEW_ROWS + 64;
+    be->part_rows = N < PART_ROWS ? (uint32_t)N : PART_ROWS;
     const struct {
         float **p;
         size_t n;
     } parts[] = {
-        /* 4: partial products */
         {&be->x, N * D},
         {&be->squares, N * ((D + 15) / 16)},
         {&be->row_scale, N},
         {&be->az, N * 2 * Ep},
         {&be->s, N * Ep},
-        {&be->in, 4 * N * 4 * M},
-        {&be->c0_part, 4 * N * s->R},
+        {&be->in, sums * 4 * M},
+        {&be->c0_part, sums * s->R},
         {&be->gates, N * cuda_gates_floats(s)},
         {&be->q, N * M},
         {&be->k, N * M},
         {&be->log_alpha, N * M},
         {&be->c0, N * s->R},
         {&be->sums, N * (Ep / 32)},
-        {&be->d_part, 4 * N * D},
-        {&be->qkv, 4 * N * width},
+        {&be->d_part, sums * D},
+        {&be->qkv, sums * width},
         {&be->aq, N * s->H * s->P},
-        {&be->part, N * blocks * s->H * s->P},
-        {&be->part_ml, N * blocks * s->H * 2},
-        {&be->f1, 4 * N * 2 * ((s->F + 7) / 8 * 8)},
-        {&be->gathered, N * D},
+        {&be->part, be->part_rows * blocks * s->H * s->P},
+        {&be->part_ml, be->part_rows * blocks * s->H * 2},
+        {&be->f1, sums * 2 * ((s->F + 7) / 8 * 8)},
+        {&be->gathered, be->info.max_out * D},
         {&be->turn, N * s->rot_dim},
-        {&be->logits, logit_rows(be, config) * s->V},
+        {&be->logits, logits * s->V},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (!(*parts[i].p = cuda_take(be, parts[i].n * sizeof(float), "a workspace", err)))
@@ -176,6 +194,10 @@ static int make_workspaces(struct backend *be, const struct backend_config *conf
         if (!(*acts[i].p = cuda_take(be, bytes, "a workspace", err))) return err ? err->code : ROD_ENOMEM;
         cudaMemsetAsync(*acts[i].p, 0, bytes, be->stream);
     }
+    if ((be->scan && !(be->scan_work = cuda_take(be, cuda_scan_bytes(s, (uint32_t)N), "a workspace", err))) ||
+        (be->prompt_window &&
+         !(be->window_work = cuda_take(be, cuda_prompt_window_bytes(s, (uint32_t)N), "a workspace", err))))
+        return err ? err->code : ROD_ENOMEM;
     double *inv_freq = calloc(s->rot_dim / 2 + 1, sizeof *inv_freq);
     if (!inv_freq) return rod_fail(err, ROD_ENOMEM, "no memory for the rotary frequencies");
     for (uint32_t i = 0; i < s->rot_dim / 2; i++) inv_freq[i] = 1.0 / pow(be->d.rot_base, 2.0 * i / s->rot_dim);
@@ -186,7 +208,7 @@ static int make_workspaces(struct backend *be, const struct backend_config *conf
                                         "uploading frequencies", err);
     free(inv_freq);
     if (!rc)
-        rc = cuda_check(cudaMallocHost((void **)&be->host_logits, logit_rows(be, config) * s->V * sizeof(float)),
+        rc = cuda_check(cudaMallocHost((void **)&be->host_logits, logits * s->V * sizeof(float)),
                         "taking pinned memory for logits", err);
     return rc;
 }
@@ -203,7 +225,7 @@ static void backend_cuda_close(struct backend *be) {
     if (be->host_block) cudaFreeHost(be->host_block);
     if (be->host_logits) cudaFreeHost(be->host_logits);
     if (be->stream) cudaStreamDestroy(be->stream);
-    free(be->allocations), free(be->layers), free(be);
+    free(be->alone_end), free(be->phase_end), free(be->host_prompts), free(be->allocations), free(be->layers), free(be);
 }
 
 static int refuse(const struct model_dims *d, struct rod_error *err) {
@@ -276,12 +298,13 @@ static int open_parts(struct backend *be, const struct model *model, const struc
         return rod_fail(err, ROD_EINVALID,
                         "max_batch_tokens %u is below slots + %d = %u: a full step must have room for a prompt",
                         be->info.max_batch_tok, CHUNK, least);
-    if (be->info.max_batch_tok / CHUNK > 60)
-        return rod_fail(err, ROD_EINVALID, "max_batch_tokens %u is above %d", be->info.max_batch_tok, 60 * CHUNK);
-    be->info.max_out =
-        config->max_out && config->max_out < be->info.max_batch_tok ? config->max_out : be->info.max_batch_tok;
+    const uint32_t outs = config->max_out ? config->max_out : config->n_slots > MAX_OUT ? config->n_slots : MAX_OUT;
+    be->info.max_out = outs < be->info.max_batch_tok ? outs : be->info.max_batch_tok;
     if (d->plus && !cuda_window_prepare(&be->shape))
         return rod_fail(err, ROD_EUNSUPPORTED, "heads of %u dims need more shared memory than this GPU has", d->P);
+    be->decode_window = d->plus && cuda_decode_window_possible(&be->shape);
+    be->prompt_window = d->plus && cuda_prompt_window_possible(&be->shape);
+    be->scan = cuda_scan_prepare(&be->shape);
     if (!rc) rc = load_cuda(be, model, config, err);
     if (!rc) rc = make_rows(be, err);
     if (!rc) rc = make_workspaces(be, config, err);

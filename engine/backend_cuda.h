@@ -1,6 +1,6 @@
 /* backend_cuda.h - what the CUDA backend's files share: opening and slots (backend_cuda.c), the weights
- * (backend_cuda_load.c), a step (backend_cuda_forward.c),
- * its tokens (backend_cuda_sample.c).
+ * (backend_cuda_load.c), a step (backend_cuda_step.c), its kernels (backend_cuda_forward.c), its tokens
+ * (backend_cuda_sample.c).
  *
  * They are compiled into rodimus_cuda.so, with the kernels; engine/backend.c loads it.
  * Who owns what: struct backend owns all device memory, pinned memory, the stream and the graphs. Threads: one at a
@@ -25,11 +25,33 @@ enum { CUDA_N_BUCKETS = 10 }; /* 1, 2, 4 ... 512 rows */
 /* How a step ends: logits to the host; tokens, the largest logit of each row; tokens, some of them drawn. */
 enum cuda_end { CUDA_LOGITS, CUDA_GREEDY, CUDA_DRAWS, CUDA_N_ENDS };
 
+/* What is enqueued at once: a step, or one of its two parts, the decode rows at its front and the rest. A part takes a
+ * turn of the rows in pinned memory and of the tokens.
+ *
+ * Of a session's rows, those alone between two multiples of the chunk have the kernels of decode steps: list holds
+ * them, n_head that come before others of their session and n_tail that come after or are its only one. prompts: the
+ * rows between. Without k_prompt_window, list holds all rows by phases (pieces between multiples of the chunk), in each
+ * those that are alone up to alone_end first. */
+struct step {
+    uint32_t n_rows, n_segs, n_out, n_head, n_tail, n_phases, n_tiles, most_tok; /* most_tok: of a segment */
+    struct cuda_prompts prompts;
+    bool single;       /* one token a session, with logits */
+    uint32_t host_row; /* where its logits go in host_logits */
+    enum cuda_end end;
+};
+
+/* The parts of a step on its way: their turns and rows of logits. */
+struct cuda_flight {
+    uint32_t n_parts, n_out[2], turn[2];
+    uint32_t bucket; /* of a step that is one graph; CUDA_N_BUCKETS: it is not */
+};
+
 struct backend {
     struct backend_info info;
     struct model_dims d;
     struct cuda_shape shape;
-    bool fused; /* decode steps have kernels of their own here */
+    bool fused;                              /* products with the norms and gates between them are kernels here */
+    bool decode_window, prompt_window, scan; /* and so are attention of both kinds, the recurrence of prompts */
     int device;
     struct CUstream_st *stream; /* a cudaStream_t */
     struct cuda_layer *layers;
@@ -37,20 +59,24 @@ struct backend {
     float *embed_norm, *norm_f;
     double *inv_freq;
 
-    /* Of a step: the rows, in one block of pinned memory and its copy on the device. list: rows by phase of their
-     * segment (pieces between multiples of the chunk); out: rows whose logits are wanted. */
-    struct cuda_step host[2]; /* step n fills host[n % 2], while step n - 1 may still read the other */
+    /* Of a part of a step: the rows, in one block of pinned memory and its copy on the device. list: rows as struct
+     * step says; out: rows whose logits are wanted. The prompts' tiles go the same way. */
+    struct cuda_step host[CUDA_TURNS]; /* turn n fills host[n % CUDA_TURNS], while those before may still be read */
+    struct cuda_prompt *host_prompts;  /* of the part that is being started */
+    struct cuda_prompt_tile *host_tiles[CUDA_TURNS], *tiles;
     struct cuda_rows rows;
     int32_t *list, *out;
+    uint32_t *alone_end, *phase_end; /* [phases of the longest piece] */
     void *host_block, *block;
-    uint64_t n_steps;
-    uint32_t bucket;                      /* of the last step; CUDA_N_BUCKETS: it was no graph */
+    uint64_t n_steps, n_turns;
     struct cuda_sampling_parts *sampling; /* backend_cuda_sample.c */
     struct cuda_sampler sampler;
 
     /* Workspaces, fp32 but the activations (act_*). */
     float *x, *squares, *row_scale, *az, *s, *in, *c0_part, *gates, *q, *k, *log_alpha, *c0, *sums, *d_part, *qkv, *aq,
         *part, *part_ml, *f1, *gathered, *turn, *logits;
+    uint32_t part_rows; /* rows that part and part_ml have room for */
+    void *scan_work, *window_work;
     void *act_d, *act_e, *act_a, *act_q, *act_f;
     float *host_logits;
 
@@ -60,17 +86,20 @@ struct backend {
     size_t n_allocations;
 };
 
+/* backend_cuda_step.c */
 int forward_cuda(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                  struct rod_error *err);
+/* Starts a step, to end with logits in host_logits or with its turns' tokens. */
+int forward_cuda_start(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, enum cuda_end how,
+                       struct cuda_flight *flight, struct rod_error *err);
+
+/* backend_cuda_forward.c */
+void forward_cuda_enqueue(struct backend *be, const struct step *st);
 /* Captures the decode steps of every bucket up to n_slots rows. */
 int forward_cuda_capture(struct backend *be, struct rod_error *err);
 /* Uploads and packs every weight. */
 int load_cuda(struct backend *be, const struct model *model, const struct backend_config *config,
               struct rod_error *err);
-/* Starts a step, to end with logits in host_logits or with this turn's tokens. *n_out: its rows of them. */
-int forward_cuda_start(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, enum cuda_end how,
-                       uint32_t *n_out, struct rod_error *err);
-
 /* n_rows: most rows of logits. After the slots, before forward_cuda_capture. */
 int sample_cuda_open(struct backend *be, size_t n_rows, struct rod_error *err);
 void sample_cuda_close(struct backend *be);

@@ -22,10 +22,8 @@ struct cuda_sampling_parts {
     cudaEvent_t admitted[RING];
     uint64_t n_admissions;
     cudaEvent_t done[2]; /* of the steps on their way, by turn */
-    uint32_t n_out[2];
+    struct cuda_flight flight[2];
     uint64_t n_launched, n_collected;
-    uint64_t turn[2]; /* be->n_steps when launched */
-    uint32_t bucket[2];
     uint64_t begin_ns[2], usual_ns[CUDA_N_BUCKETS]; /* what a step of a bucket takes, waited for alone */
     uint64_t early_ns;                              /* how long before that to look out for it */
     struct backend_token *tokens;
@@ -48,7 +46,7 @@ static int open_memory(struct backend *be, size_t n_rows, struct rod_error *err)
         return err ? err->code : ROD_ENOMEM;
     int rc = cuda_check(cudaMemsetAsync(s->slots, 0, slots, be->stream), "clearing the slots' sampling", err);
     if (!rc) rc = cuda_check(cudaMemsetAsync(s->turn, 0, sizeof *s->turn, be->stream), "clearing the turn", err);
-    for (int i = 0; !rc && i < 2; i++)
+    for (int i = 0; !rc && i < CUDA_TURNS; i++)
         rc = cuda_check(cudaMallocHost((void **)&s->tokens[i], n_rows * sizeof *s->tokens[i]),
                         "taking pinned memory for tokens", err);
     if (!rc)
@@ -86,10 +84,10 @@ void sample_cuda_close(struct backend *be) {
     if (!p) return;
     for (int i = 0; i < RING; i++)
         if (p->admitted[i]) cudaEventDestroy(p->admitted[i]);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         if (p->done[i]) cudaEventDestroy(p->done[i]);
+    for (int i = 0; i < CUDA_TURNS; i++)
         if (be->sampler.tokens[i]) cudaFreeHost(be->sampler.tokens[i]);
-    }
     if (p->ring) cudaFreeHost(p->ring);
     free(p->tokens);
     free(p->draws);
@@ -161,13 +159,11 @@ int sample_cuda_launch(struct backend *be, const struct backend_segment *segs, u
     struct cuda_sampling_parts *p = be->sampling;
     assert(p->n_launched - p->n_collected < 2);
     const uint64_t at = p->n_launched % 2;
-    p->turn[at] = be->n_steps % 2;
     enum cuda_end end = CUDA_GREEDY;
     for (uint32_t i = 0; i < n_segs; i++)
         if (p->draws[segs[i].slot]) end = CUDA_DRAWS;
-    int rc = forward_cuda_start(be, segs, n_segs, end, &p->n_out[at], err);
+    int rc = forward_cuda_start(be, segs, n_segs, end, &p->flight[at], err);
     if (!rc) rc = cuda_check(cudaEventRecord(p->done[at], be->stream), "starting a step", err);
-    p->bucket[at] = be->bucket;
     p->begin_ns[at] = now_ns();
     p->n_launched++;
     return rc;
@@ -179,7 +175,7 @@ int sample_cuda_launch(struct backend *be, const struct backend_segment *segs, u
  * bounds the processor's share. Who still waits early_ns after it was due blocks. */
 static void wait_alone(struct cuda_sampling_parts *p, uint64_t at) {
     enum { LEAST_NS = 50000 };
-    uint64_t *usual_ns = &p->usual_ns[p->bucket[at]];
+    uint64_t *usual_ns = &p->usual_ns[p->flight[at].bucket];
     uint64_t early_ns = p->early_ns < *usual_ns / 8 ? p->early_ns : *usual_ns / 8;
     if (early_ns < LEAST_NS) early_ns = LEAST_NS;
     const uint64_t due_ns = p->begin_ns[at] + *usual_ns, t = now_ns();
@@ -199,28 +195,31 @@ static void wait_alone(struct cuda_sampling_parts *p, uint64_t at) {
     if (!late && p->early_ns > LEAST_NS) p->early_ns -= p->early_ns / 64;
 }
 
+static void take_token(struct backend *be, const struct cuda_token *from, struct backend_token *to) {
+    to->status = (enum sampler_status)from->status;
+    to->ended = from->ended;
+    to->masked = from->masked;
+    to->picked.id = from->id;
+    to->picked.logprob = from->logprob;
+    to->picked.n_top = from->masked ? 0 : from->n_top;
+    for (uint32_t k = 0; k < to->picked.n_top; k++)
+        to->picked.top[k] = (struct rod_logprob){from->top_id[k], from->top_logprob[k]};
+    be->info.host_bytes += 32 + 12 + 8 * (uint64_t)to->picked.n_top;
+}
+
 int sample_cuda_collect(struct backend *be, const struct backend_token **tokens, struct rod_error *err) {
     struct cuda_sampling_parts *p = be->sampling;
     assert(p->n_collected < p->n_launched);
     const uint64_t at = p->n_collected++ % 2;
     cudaSetDevice(be->device);
-    if (p->n_collected == p->n_launched && p->bucket[at] < CUDA_N_BUCKETS) wait_alone(p, at);
+    if (p->n_collected == p->n_launched && p->flight[at].bucket < CUDA_N_BUCKETS) wait_alone(p, at);
     int rc = cuda_check(cudaEventSynchronize(p->done[at]), "running a step", err);
     if (rc) return rc;
     be->info.host_bytes = 0; /* of this step: its rows in, its tokens out */
-    for (uint32_t i = 0; i < p->n_out[at]; i++) {
-        const struct cuda_token *from = &be->sampler.tokens[p->turn[at]][i];
-        struct backend_token *to = &p->tokens[i];
-        to->status = (enum sampler_status)from->status;
-        to->ended = from->ended;
-        to->masked = from->masked;
-        to->picked.id = from->id;
-        to->picked.logprob = from->logprob;
-        to->picked.n_top = from->masked ? 0 : from->n_top;
-        for (uint32_t k = 0; k < to->picked.n_top; k++)
-            to->picked.top[k] = (struct rod_logprob){from->top_id[k], from->top_logprob[k]};
-        be->info.host_bytes += 32 + 12 + 8 * (uint64_t)to->picked.n_top;
-    }
+    const struct cuda_flight *f = &p->flight[at];
+    struct backend_token *to = p->tokens;
+    for (uint32_t part = 0; part < f->n_parts; part++)
+        for (uint32_t i = 0; i < f->n_out[part]; i++) take_token(be, &be->sampler.tokens[f->turn[part]][i], to++);
     *tokens = p->tokens;
     return 0;
 }

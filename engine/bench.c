@@ -187,7 +187,7 @@ static void fill_row(struct bench *b, struct rod_bench_row *row, size_t n_times,
     double n_steps = row->prefill ? ceil(tokens / info->max_batch_tok) : 1; /* each step reads the weights */
     row->flop = tokens * (matrix_flop(d, false) + recurrence_flop(d, keys)) + heads * 2.0 * d->D * d->V;
     row->bytes = (double)b->model->weight_bytes * n_steps +
-                 (row->prefill ? n_steps : (double)row->batch) *
+                 (row->prefill ? fmax(n_steps, row->batch) : (double)row->batch) *
                      state_bytes(d, keys, b->ops->ceilings && b->model->weight_dtype != DTYPE_F32 ? 2 : 4);
     row->read_bytes_per_s = b->read_bytes_per_s ? b->read_bytes_per_s : read_rate(b->team, row->bytes / n_steps);
     row->flop_per_s = b->flop_per_s;
@@ -290,22 +290,46 @@ static int measure_decode(struct bench *b, uint32_t batch, uint64_t context, str
     return 0;
 }
 
-static int measure_prefill(struct bench *b, uint64_t prompt, struct rod_bench_row *row, struct rod_error *err) {
+/* Reads a prompt of n_tok tokens into each of the first slots, as many of them in a step as fit. */
+static int read_packed(struct bench *b, uint32_t n_slots, uint64_t n_tok, struct rod_error *err) {
+    const struct backend_info *info = b->ops->info(b->be);
+    const float *logits;
+    uint64_t pos = 0; /* in the prompt of the first slot that is not through */
+    for (uint32_t slot = 0; slot < n_slots;) {
+        uint32_t n_segs = 0, n_rows = 0, n_out = 0;
+        while (slot < n_slots && n_out < info->max_out) {
+            const uint32_t room = info->max_batch_tok - n_rows;
+            const uint64_t left = n_tok - pos;
+            const uint32_t n = left <= room ? (uint32_t)left : room / info->chunk_tok * info->chunk_tok;
+            if (!n) break;
+            for (uint32_t i = 0; i < n; i++) b->ids[n_rows + i] = token_at(b->model->dims.V, pos + i + 1000003u * slot);
+            b->segs[n_segs++] = (struct backend_segment){slot, n, n == left, pos, b->ids + n_rows};
+            n_rows += n, n_out += n == left, pos += n;
+            if (n != left) break;
+            slot++, pos = 0;
+        }
+        int rc = b->ops->forward(b->be, b->segs, n_segs, &logits, err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static int measure_prefill(struct bench *b, uint32_t batch, uint64_t prompt, struct rod_bench_row *row,
+                           struct rod_error *err) {
     const struct model_dims *d = &b->model->dims;
     size_t n = 0;
     double begin = now_s();
     while (n < MAX_STEPS && (n < MIN_STEPS || now_s() - begin < b->options->seconds)) {
-        b->ops->slot_zero(b->be, 0);
-        b->pos[0] = 0;
+        for (uint32_t i = 0; i < batch; i++) b->ops->slot_zero(b->be, i);
         double t = now_s();
-        int rc = read_tokens(b, 0, prompt, err);
+        int rc = read_packed(b, batch, prompt, err);
         if (rc) return rc;
         b->times[n++] = now_s() - t;
         if (b->times[0] > 30) break; /* a length of minutes is measured once */
     }
-    *row = (struct rod_bench_row){.prefill = true, .batch = 1, .context = prompt};
+    *row = (struct rod_bench_row){.prefill = true, .batch = batch, .context = prompt};
     double w = d->plus ? fmin((double)prompt, d->visible) : 0; /* keys seen on average */
-    fill_row(b, row, n, (double)prompt, prompt ? w * (1 - w / (2 * (double)prompt)) : 0, 1);
+    fill_row(b, row, n, (double)prompt * batch, w * (1 - w / (2 * (double)prompt)), batch);
     return 0;
 }
 
@@ -317,8 +341,10 @@ static int run_rows(struct bench *b, int (*report)(void *arg, const struct rod_b
     for (size_t c = 0; !rc && c < o->n_contexts; c++)
         for (size_t i = 0; !rc && i < o->n_batches; i++)
             if (!(rc = measure_decode(b, o->batches[i], o->contexts[c], &row, err))) rc = report(arg, &row);
-    for (size_t i = 0; !rc && i < o->n_prompts; i++)
-        if (!(rc = measure_prefill(b, o->prompts[i], &row, err))) rc = report(arg, &row);
+    const uint32_t one = 1, *packed = o->n_packed ? o->packed : &one;
+    for (size_t k = 0; !rc && k < (o->n_packed ? o->n_packed : 1); k++)
+        for (size_t i = 0; !rc && i < o->n_prompts; i++)
+            if (!(rc = measure_prefill(b, packed[k], o->prompts[i], &row, err))) rc = report(arg, &row);
     return rc;
 }
 
@@ -332,6 +358,10 @@ int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, 
             return rod_fail(err, ROD_EINVALID, "a batch of 0 sessions has no step to measure");
         if (options->batches[i] > most) most = options->batches[i];
     }
+    for (size_t i = 0; i < options->n_packed; i++) {
+        if (options->packed[i] == 0) return rod_fail(err, ROD_EINVALID, "0 prompts packed have nothing to measure");
+        if (options->packed[i] > most) most = options->packed[i];
+    }
     for (size_t i = 0; i < options->n_prompts; i++)
         if (options->prompts[i] == 0) return rod_fail(err, ROD_EINVALID, "a prompt of 0 tokens has nothing to measure");
     int rc = options->synthetic ? model_synthetic(options->synthetic, 1, &model, err)
@@ -343,7 +373,7 @@ int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, 
                                     .device = options->device,
                                     .deterministic = options->deterministic,
                                     .precision = options->precision ? options->precision : "auto"};
-    if (!rc && most < 192) config.max_batch_tok = 256;
+    if (!rc && most < 192 && !b.ops->ceilings) config.max_batch_tok = 256;
     if (!rc) rc = b.ops->open(model, &config, &b.be, err);
     if (!rc) {
         b.model = model;

@@ -66,14 +66,19 @@ int grammar_compile(enum rod_grammar_kind kind, const char *text, size_t len, st
 
 void grammar_free(struct grammar *g) {
     if (!g) return;
+    gram_units_free(g);
     gram_stop(g);
     free(g->nodes);
+    free(g->chains);
+    free(g->chain_at);
     free(g->depth);
     free(g->rules);
     free(g);
 }
 
-size_t grammar_bytes(const struct grammar *g) { return g->n_nodes * (sizeof *g->nodes + 1) + g->found.bytes; }
+size_t grammar_bytes(const struct grammar *g) {
+    return g->n_nodes * (sizeof *g->nodes + 5) + g->table_bytes + g->found.bytes;
+}
 
 /* ---- the cache; what says "locked" is called with its lock ---- */
 
@@ -182,7 +187,9 @@ int grammar_cache_open(struct grammar_cache *c, enum rod_grammar_kind kind, cons
     char *copy = malloc(len + 1);
     rc = s && copy ? 0 : rod_fail(err, ROD_ENOMEM, "No memory for a grammar.");
     if (!rc) rc = grammar_compile(kind, text, len, &s->grammar, err);
+    if (!rc) rc = grammar_prepare(s->grammar, c->vocab, err);
     if (rc) {
+        grammar_free(s ? s->grammar : NULL);
         free(copy);
         free(s);
         return rc;

@@ -52,6 +52,9 @@ int vocab_new(const struct tokenizer *tokenizer, uint32_t V, struct vocab **out,
 int vocab_new_bytes(const char *const *bytes, const size_t *lens, uint32_t n, struct vocab **out,
                     struct rod_error *err);
 void vocab_free(struct vocab *v);
+/* Makes ready for masks over this vocabulary what can be before the walks begin: worth some milliseconds, on any
+ * thread. Without it masks are the same and take longer to make. Once for a grammar, and the vocabulary outlives it. */
+int grammar_prepare(struct grammar *g, struct vocab *v, struct rod_error *err);
 /* The tokens that may come next, a bit each (64 a word), valid until the next call for this grammar. Tokens without
  * bytes and special ones never may. */
 int grammar_walk_mask(struct grammar_walk *w, const struct vocab *v, const uint64_t **mask, struct rod_error *err);

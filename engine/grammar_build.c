@@ -12,8 +12,9 @@ enum { MAX_RECURSION = 4000, MAX_SWEEP_NODES = 1 << 26 };
 struct build {
     struct grammar *g;
     const struct ir *ir;
-    uint32_t *rule_of; /* [n_ir_nodes] the rule made of a repeated part, 0 = none */
-    uint32_t *parts;   /* [n_rules] the part that a rule is made of */
+    uint32_t *rule_of;     /* [n_ir_nodes] the rule made of a repeated part, 0 = none */
+    uint32_t *parts;       /* [n_rules] the part that a rule is made of */
+    uint32_t *chain_nodes; /* [n_chains] the node that each stands behind */
     uint32_t cap_rules;
     int depth, rc;
     struct rod_error *err;
@@ -108,6 +109,35 @@ static uint32_t repeated(struct build *b, uint32_t part, uint32_t next) {
     return node(b, (struct gram_node){.kind = GRAM_CALL, .a = b->rule_of[part], .b = next});
 }
 
+/* What stands behind node `at`, which one time of a repeated part, the node `once`, leads to. A node that stands behind
+ * several parts says it of the first: the other ones do without. */
+static void chain(struct build *b, uint32_t at, uint32_t once, uint32_t least, uint32_t most, uint32_t follow) {
+    struct grammar *g = b->g;
+    if (b->rc || once == GRAM_FAIL_NODE || at == GRAM_END_NODE || at == GRAM_FAIL_NODE) return;
+    const struct gram_node *n = &g->nodes[once];
+    const struct gram_unit unit = {
+        .rule = n->kind == GRAM_CALL ? n->a : GRAM_INLINE, .lo = n->kind == GRAM_CALL ? 0 : n->lo, .hi = n->hi};
+    uint32_t u = 0;
+    while (u < g->n_units && (g->units[u].rule != unit.rule || g->units[u].lo != unit.lo || g->units[u].hi != unit.hi))
+        u++;
+    if (u == GRAM_MAX_UNITS) return;
+    if (u == g->n_units) g->units[g->n_units++] = unit;
+    if (g->n_chains == g->cap_chains) {
+        uint32_t cap = g->cap_chains ? g->cap_chains * 2 : 64;
+        struct gram_chain *chains = realloc(g->chains, cap * sizeof *chains);
+        if (chains) g->chains = chains;
+        uint32_t *nodes = chains ? realloc(b->chain_nodes, cap * sizeof *nodes) : NULL;
+        if (!nodes) {
+            fail(b, ROD_ENOMEM, "took more memory than there is");
+            return;
+        }
+        b->chain_nodes = nodes;
+        g->cap_chains = cap;
+    }
+    b->chain_nodes[g->n_chains] = at;
+    g->chains[g->n_chains++] = (struct gram_chain){u, least, most, follow};
+}
+
 static uint32_t repetition(struct build *b, const struct ir_node *n, uint32_t next) {
     if (n->min == 0 && n->max == 1) return split(b, build(b, n->a, next), next);
     uint32_t out = next;
@@ -116,11 +146,21 @@ static uint32_t repetition(struct build *b, const struct ir_node *n, uint32_t ne
         uint32_t once = repeated(b, n->a, loop);
         if (b->rc) return GRAM_FAIL_NODE;
         b->g->nodes[loop].a = once;
+        chain(b, loop, once, 0, IR_NO_LIMIT, next);
         out = loop;
     } else {
-        for (uint32_t i = n->min; i < n->max && !b->rc; i++) out = split(b, repeated(b, n->a, out), next);
+        for (uint32_t i = n->min; i < n->max && !b->rc; i++) {
+            uint32_t once = repeated(b, n->a, out);
+            chain(b, out, once, 0, i - n->min, next);
+            out = split(b, once, next);
+        }
     }
-    for (uint32_t i = 0; i < n->min && !b->rc; i++) out = repeated(b, n->a, out);
+    const uint32_t more = n->max == IR_NO_LIMIT ? IR_NO_LIMIT : n->max - n->min;
+    for (uint32_t i = 0; i < n->min && !b->rc; i++) {
+        uint32_t once = repeated(b, n->a, out);
+        chain(b, out, once, i, more == IR_NO_LIMIT ? IR_NO_LIMIT : i + more, next);
+        out = once;
+    }
     return out;
 }
 
@@ -220,6 +260,13 @@ int gram_build(struct grammar *g, const struct ir *ir, struct rod_error *err) {
         uint32_t first = build(&b, b.parts[i], GRAM_END_NODE);
         if (!b.rc) g->rules[i] = first;
     }
+    if (!b.rc) {
+        g->chain_at = calloc(g->n_nodes, sizeof *g->chain_at);
+        if (!g->chain_at) fail(&b, ROD_ENOMEM, "took more memory than there is");
+    }
+    for (uint32_t i = 0; !b.rc && i < g->n_chains; i++)
+        if (!g->chain_at[b.chain_nodes[i]]) g->chain_at[b.chain_nodes[i]] = i + 1;
+    free(b.chain_nodes);
     free(b.parts);
     free(b.rule_of);
     if (!b.rc) b.rc = find_depths(g, err);

@@ -1,9 +1,12 @@
-/* grammar_internal.h - the inside of a grammar, for grammar_build.c (the nodes) and grammar_walk.c (the states). */
+/* grammar_internal.h - the inside of a grammar: grammar_build.c makes the nodes, grammar_walk.c finds the states,
+ * grammar_chain.c and grammar_vocab.c their tokens. */
 #ifndef GRAMMAR_INTERNAL_H
 #define GRAMMAR_INTERNAL_H
 
 #include "grammar.h"
 #include "grammar_ir.h"
+
+#include <pthread.h>
 
 enum gram_kind { GRAM_FAIL, GRAM_END, GRAM_RANGE, GRAM_SPLIT, GRAM_CALL };
 /* RANGE: a byte lo..hi, then node a. SPLIT: a or b. CALL: rule a (its first node is rules[a]), then node b. */
@@ -12,6 +15,23 @@ struct gram_node {
     uint32_t a, b;
 };
 enum { GRAM_FAIL_NODE, GRAM_END_NODE }; /* nodes that always exist */
+
+/* A part that is repeated is a unit. Behind a node of a chain there are least..most more units, then follow, and
+ * nothing else. */
+struct gram_chain {
+    uint32_t unit, least, most, follow;
+};
+enum { GRAM_MAX_UNITS = 32, GRAM_MAX_UNIT_STATES = 40 };
+#define GRAM_INLINE UINT32_MAX
+enum { GRAM_UNIT_DEAD, GRAM_UNIT_WHOLE, GRAM_UNIT_FIRST }; /* what a byte leads to; then the unit's further states */
+struct gram_unit {
+    uint32_t rule; /* GRAM_INLINE: one byte lo..hi */
+    uint8_t lo, hi;
+    uint32_t n_states; /* 0: it does not end where its text says so, so it has no tables */
+    uint8_t (*next)[256];
+    uint32_t **places, *n_places; /* [n_states] nodes, sorted; 0: not all of them stand in the unit's own rule */
+    struct chain_table **tables;  /* [n_states] */
+};
 
 struct gram_frame { /* a return address and what lies below it; frame 0 is the empty stack */
     uint32_t node, below, depth;
@@ -23,7 +43,16 @@ struct gram_state {
     uint32_t first, n; /* its places, sorted */
     uint32_t hash;
     bool accepts;
+    uint32_t exits; /* its first one + 1 */
     uint64_t *mask; /* NULL until asked for */
+};
+/* What may come where a chain has been left: tokens of a table that go on from a state after `units` units. */
+struct gram_exit_token {
+    uint32_t id, units;
+};
+struct gram_exits {
+    const struct chain_table *table;
+    uint32_t first, n, next; /* next: of the same state, + 1 */
 };
 enum { GRAM_DEAD, GRAM_START }; /* states that always exist */
 #define GRAM_UNKNOWN UINT32_MAX
@@ -39,8 +68,10 @@ struct gram_states {
     struct gram_place *places;
     struct gram_state *states;
     uint32_t *next; /* [n_states][n_classes] */
-    uint32_t n_frames, n_places, n_states;
-    uint32_t cap_frames, cap_places, cap_states;
+    struct gram_exits *exits;
+    struct gram_exit_token *exit_tokens;
+    uint32_t n_frames, n_places, n_states, n_exits, n_exit_tokens;
+    uint32_t cap_frames, cap_places, cap_states, cap_exits, cap_exit_tokens;
     struct gram_table frame_table, state_table;
     size_t bytes;
 };
@@ -55,11 +86,17 @@ struct grammar {
     uint32_t *rules; /* first node of each */
     uint32_t n_nodes, cap_nodes, n_rules, n_classes;
     uint8_t class_of[256], byte_of[256]; /* bytes that no node tells apart are one class */
+    struct gram_chain *chains;
+    uint32_t *chain_at; /* [n_nodes] the chain behind a node + 1 */
+    struct gram_unit units[GRAM_MAX_UNITS];
+    uint32_t n_chains, cap_chains, n_units;
+    struct vocab *vocab; /* whose tables the units have; NULL: none */
+    size_t table_bytes;
     struct gram_states found;
     struct grammar_walk *walks;
     size_t mask_words;
     /* Scratch of one transition. */
-    struct gram_place *todo, *out;
+    struct gram_place *todo, *out, *rest;
     uint32_t n_todo, n_out;
     struct gram_seen *seen;
     uint32_t turn, work, n_seen;
@@ -72,7 +109,44 @@ int gram_build(struct grammar *g, const struct ir *ir, struct rod_error *err);
 int gram_start(struct grammar *g, struct rod_error *err); /* scratch, DEAD and START */
 void gram_stop(struct grammar *g);
 int gram_next(struct grammar *g, uint32_t state, uint8_t byte_class, uint32_t *next, struct rod_error *err);
+/* The state of a node in a stack, and of places (which it sorts). */
+int gram_state_at(struct grammar *g, uint32_t node, uint32_t stack, uint32_t *out, struct rod_error *err);
+int gram_state_of(struct grammar *g, struct gram_place *places, uint32_t n, bool accepts, uint32_t *out,
+                  struct rod_error *err);
+/* Room for n more items of an array of the states. */
+int gram_room(struct gram_states *s, void **items, uint32_t *cap, uint32_t used, uint32_t n, size_t item_bytes,
+              struct rod_error *err);
 /* Drops what no walk needs if there is too much. */
 int gram_trim(struct grammar *g, struct grammar_walk *w, struct rod_error *err);
+
+/* ---- grammar_vocab.c: the vocabulary as a trie, a node's children side by side, level after level ---- */
+struct vocab_node {
+    uint32_t child, n_children;
+    int32_t id; /* the token that ends here, or -1 */
+    uint8_t byte;
+};
+struct vocab_way { /* how far a walk through the trie is on one level */
+    uint32_t at, end, state, units;
+};
+struct vocab {
+    struct vocab_node *nodes; /* 0 is the root */
+    uint32_t n_nodes, V, max_depth;
+    struct vocab_way *ways; /* [max_depth + 1] for the one thread that makes masks */
+    pthread_mutex_t lock;   /* of what follows */
+    struct chain_table *tables;
+    uint64_t **spare; /* masks that no state has; their pages are there already */
+    uint32_t n_spare;
+};
+uint64_t *vocab_mask(struct vocab *v);                 /* all zero; NULL: no memory */
+void vocab_give_mask(struct vocab *v, uint64_t *mask); /* v NULL: it is freed */
+/* Walks from `state` through nodes [node, node + n) and what is below. A token that may come: its bit in mask, or at
+ * the end of the grammar's exit tokens, with `units`. */
+int vocab_walk(struct grammar *g, const struct vocab *v, uint32_t node, uint32_t n, uint32_t state, uint64_t *mask,
+               uint32_t units, struct rod_error *err);
+
+/* ---- grammar_chain.c ---- */
+void gram_units_free(struct grammar *g);
+/* The tokens of a state, added to mask. */
+int gram_mask(struct grammar *g, const struct vocab *v, uint32_t state, uint64_t *mask, struct rod_error *err);
 
 #endif

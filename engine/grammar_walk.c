@@ -35,6 +35,11 @@ static bool room(struct gram_states *s, void **items, uint32_t *cap, uint32_t us
     return true;
 }
 
+int gram_room(struct gram_states *s, void **items, uint32_t *cap, uint32_t used, uint32_t n, size_t item_bytes,
+              struct rod_error *err) {
+    return room(s, items, cap, used, n, item_bytes) ? 0 : no_memory(err);
+}
+
 static bool table_room(struct gram_states *s, struct gram_table *t, uint32_t used, const uint32_t *hashes,
                        size_t stride_bytes) {
     if (used * 2 < t->n_slots) return true;
@@ -141,7 +146,12 @@ static int intern(struct grammar *g, struct gram_place *places, uint32_t n, bool
     *out = s->n_states;
     s->states[s->n_states] = (struct gram_state){.first = s->n_places, .n = n, .hash = hash, .accepts = accepts};
     s->n_places += n;
-    for (uint32_t c = 0; c < g->n_classes; c++) s->next[(size_t)s->n_states * g->n_classes + c] = GRAM_UNKNOWN;
+    uint32_t *next = s->next + (size_t)s->n_states * g->n_classes;
+    memset(next, GRAM_DEAD, g->n_classes * sizeof *next);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct gram_node *node = &g->nodes[places[i].node];
+        for (uint32_t c = g->class_of[node->lo]; c <= g->class_of[node->hi]; c++) next[c] = GRAM_UNKNOWN;
+    }
     t->slots[at] = ++s->n_states;
     return 0;
 }
@@ -210,22 +220,48 @@ int gram_next(struct grammar *g, uint32_t state, uint8_t byte_class, uint32_t *n
     }
     const uint8_t byte = g->byte_of[byte_class];
     const struct gram_state st = g->found.states[state];
+    uint8_t lo = 0, hi = UINT8_MAX; /* bytes that the same places take */
     int rc = 0;
     begin(g);
     g->work += st.n;
     for (uint32_t i = 0; !rc && i < st.n; i++) {
         struct gram_place p = g->found.places[st.first + i];
         const struct gram_node *n = &g->nodes[p.node];
-        if (byte >= n->lo && byte <= n->hi) rc = visit(g, n->a, p.stack, err);
+        if (byte < n->lo) {
+            if (hi >= n->lo) hi = (uint8_t)(n->lo - 1);
+        } else if (byte > n->hi) {
+            if (lo <= n->hi) lo = (uint8_t)(n->hi + 1);
+        } else {
+            if (lo < n->lo) lo = n->lo;
+            if (hi > n->hi) hi = n->hi;
+            rc = visit(g, n->a, p.stack, err);
+        }
     }
     if (!rc) rc = follow(g, err);
     if (!rc) rc = intern(g, g->out, g->n_out, g->accepts, next, err);
-    if (!rc) g->found.next[(size_t)state * g->n_classes + byte_class] = *next; /* the array may have moved */
-    return rc;
+    if (rc) return rc;
+    uint32_t *row = g->found.next + (size_t)state * g->n_classes; /* the array may have moved */
+    for (uint32_t c = g->class_of[lo]; c <= g->class_of[hi]; c++) row[c] = *next;
+    return 0;
 }
 
-static void forget(struct gram_states *s) {
-    for (uint32_t i = 0; i < s->n_states; i++) free(s->states[i].mask);
+int gram_state_at(struct grammar *g, uint32_t node, uint32_t stack, uint32_t *out, struct rod_error *err) {
+    begin(g);
+    int rc = visit(g, node, stack, err);
+    if (!rc) rc = follow(g, err);
+    return rc ? rc : intern(g, g->out, g->n_out, g->accepts, out, err);
+}
+
+int gram_state_of(struct grammar *g, struct gram_place *places, uint32_t n, bool accepts, uint32_t *out,
+                  struct rod_error *err) {
+    return intern(g, places, n, accepts, out, err);
+}
+
+static void forget(struct gram_states *s, struct vocab *v) {
+    for (uint32_t i = 0; i < s->n_states; i++)
+        if (s->states[i].mask) vocab_give_mask(v, s->states[i].mask);
+    free(s->exits);
+    free(s->exit_tokens);
     free(s->frames);
     free(s->places);
     free(s->states);
@@ -241,25 +277,23 @@ static int begin_states(struct grammar *g, struct rod_error *err) {
     g->found = (struct gram_states){0};
     int rc = push_frame(&g->found, GRAM_END_NODE, 0, &at, err);
     if (!rc) rc = intern(g, NULL, 0, false, &at, err);
-    if (rc) return rc;
-    begin(g);
-    rc = visit(g, g->rules[0], 0, err);
-    if (!rc) rc = follow(g, err);
-    return rc ? rc : intern(g, g->out, g->n_out, g->accepts, &at, err);
+    return rc ? rc : gram_state_at(g, g->rules[0], 0, &at, err);
 }
 
 int gram_start(struct grammar *g, struct rod_error *err) {
     g->todo = malloc(MAX_SEEN * sizeof *g->todo);
     g->out = malloc(GRAMMAR_MAX_PLACES * sizeof *g->out);
+    g->rest = malloc(GRAMMAR_MAX_PLACES * sizeof *g->rest);
     g->seen = calloc(SEEN_SLOTS, sizeof *g->seen);
-    if (!g->todo || !g->out || !g->seen) return no_memory(err);
+    if (!g->todo || !g->out || !g->rest || !g->seen) return no_memory(err);
     return begin_states(g, err);
 }
 
 void gram_stop(struct grammar *g) {
-    forget(&g->found);
+    forget(&g->found, g->vocab);
     free(g->todo);
     free(g->out);
+    free(g->rest);
     free(g->seen);
 }
 
@@ -291,12 +325,12 @@ static int keep_walks(struct grammar *g, struct rod_error *err) {
     int rc = begin_states(g, err);
     for (struct grammar_walk *w = g->walks; w && !rc; w = w->next) rc = copy_state(g, &old, w->state, &w->moved, err);
     if (rc) {
-        forget(&g->found);
+        forget(&g->found, g->vocab);
         g->found = old;
         return rc;
     }
     for (struct grammar_walk *w = g->walks; w; w = w->next) w->state = w->moved;
-    forget(&old);
+    forget(&old, g->vocab);
     return 0;
 }
 

@@ -357,15 +357,17 @@ struct rod_bench_options {
     const uint64_t *contexts;
     size_t n_contexts; /* decode: tokens each session has read before */
     const uint64_t *prompts;
-    size_t n_prompts; /* prefill: lengths, one session */
-    double seconds;   /* of measuring a row, at least 5 steps */
+    size_t n_prompts; /* prefill: lengths */
+    const uint32_t *packed;
+    size_t n_packed; /* prefill: prompts read together, each into a session of its own; none = 1 */
+    double seconds;  /* of measuring a row, at least 5 steps */
 };
 struct rod_bench_row {
     char model[128], device[64], dtype[16];
     bool prefill;
     uint32_t batch;
     uint64_t context;        /* decode: tokens before; prefill: prompt length */
-    double ms;               /* median of a step (decode) or of the whole prompt (prefill) */
+    double ms;               /* median of a step (decode) or of all prompts (prefill) */
     double ms_low, ms_high;  /* fastest and slowest */
     double tokens_per_s;     /* from the median */
     double bytes, flop;      /* that must move and be done: weights once a step, states, windows */

@@ -119,6 +119,28 @@ void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cu
                  size_t split_stride_c0, const float *g_b, const float *t_b, const float *c1, const float *c1_b,
                  const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
                  float *gates, float *sums, void *act, void *stream);
+
+/* ---- prompts: E2, E4, E6, E7 with tokens in parallel (scan.cu) ----
+ * Rows of a step in segments of any length and position. 16 bit only. Bits: those of k_conv; a piece of a segment
+ * between two multiples of 64 positions takes the chunkwise form, but a piece of one token the arithmetic of
+ * k_gla_gates, so that neither neighbours nor a split at multiples of 64 change a bit. */
+
+/* Whether this device and these sizes have k_scan; once before, it also asks for the shared memory. */
+bool cuda_scan_prepare(const struct cuda_shape *shape);
+/* Bytes of `work` for n_rows rows. */
+size_t cuda_scan_bytes(const struct cuda_shape *shape, uint32_t n_rows);
+/* k_conv with the rows in parallel, but the conv tails stay as they were: k_scan moves them on. A slot has at most one
+ * segment. Bytes a row: 4 E read, 8 E written. */
+void k_prompt_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
+                   const float *az, const float *row_scale, const float *w, const float *bias, float *s, void *s_act,
+                   void *a_act, void *stream);
+/* k_gla in the chunkwise form, after k_gates (q, k, log_alpha, c0 of all rows) and k_prompt_conv; products in tf32 with
+ * fp32 sums, S carried on in fp32. most_tok: of a segment. S and the conv tails of the segments' slots move on. Bytes a
+ * row: 12 E read, 2 E written; S read and written once a segment. Twin ref_gla. */
+void k_scan(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
+            uint32_t n_segs, uint32_t most_tok, const float *q, const float *k, const float *log_alpha, const float *c0,
+            const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s,
+            const float *residual, const float *act_norm, void *work, float *sums, void *act, void *stream);
 /* q/k norm (option) and rotary; qkv [splits][n_rows][(H + Hk + Hv) P], times row_scale where not NULL -> q fp32
  * [n_rows][H P]; key and value into the ring. The rows are list[0..n_list). */
 void k_rope(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
@@ -152,6 +174,45 @@ void k_ffn_act(const float *in, uint32_t splits, size_t split_stride, const floa
 void k_norm_rows(float *x, const float *w, float eps, uint32_t n_rows, uint32_t n, void *stream);
 /* dst[i] = rows list[i] of src [.][n]. */
 void k_gather_rows(const float *src, const int32_t *list, uint32_t n_list, uint32_t n, float *dst, void *stream);
+
+/* ---- attention of prompts (swa_prompt.cu) ---- */
+
+/* Rows [row, row + n) of a step: one session's, in order. */
+struct cuda_prompt {
+    int32_t row, n;
+};
+/* Queries: the prompt's rows from `row` on as far as the tile of 64 positions that `row` is in reaches, or the next. */
+struct cuda_prompt_tile {
+    struct cuda_prompt prompt;
+    int32_t row;
+};
+/* What a step has of them, in device memory: first n_pairs of two tiles each, then n_single. */
+struct cuda_prompts {
+    const struct cuda_prompt_tile *tile;
+    uint32_t n_pairs, n_single;
+};
+/* Whether k_prompt_window knows this shape: 16 bit, P a multiple of 8 up to 256; any Hk, Hv. Asks the device for the
+ * shared memory that its blocks need. */
+bool cuda_prompt_window_possible(const struct cuda_shape *shape);
+/* On the host: cuts the prompts into tiles, those with most keys first. pos [rows]: of the step's rows. tile: room for
+ * as many as the prompts have rows. Returned: the counts, with `tile` as its pointer. Pairs or not: no bit depends on
+ * it. */
+struct cuda_prompts cuda_prompt_tiles(const struct cuda_shape *shape, const struct cuda_prompt *prompt,
+                                      uint32_t n_prompts, const int64_t *pos, struct cuda_prompt_tile *tile);
+/* Bytes of k_prompt_window's workspace for a step of n_rows. */
+size_t cuda_prompt_window_bytes(const struct cuda_shape *shape, uint32_t n_rows);
+/* E9 of prompts of any length at any positions, at most one of a session: q/k norm, rotary, attention over the ring
+ * (positions before the prompt's first row) and the step's own rows, then the keys and values of the last ring_keys
+ * rows of each prompt go into the ring. qkv [splits][n_rows][(H + Hk + Hv) P] of all rows of the step, times row_scale
+ * where not NULL; work as above; act [n_rows][H P] packed: the prompts' rows of it are written. Queries, keys, values
+ * and weights are 16 bit, scores and sums fp32. Keys are taken in tiles of absolute positions, so a row's bits depend
+ * neither on its neighbours nor on where the prompt was split. Rows of the session before and after its prompt, in the
+ * same step, may take k_decode_window before and after this. FLOP: 4 H P a visible key. Bytes: keys and values once a
+ * tile of queries, most of it from the cache. Twin ref_window. */
+void k_prompt_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
+                     const struct cuda_prompts *prompts, const float *qkv, uint32_t splits, size_t split_stride,
+                     const float *row_scale, const float *turn, const float *q_norm, const float *k_norm, void *work,
+                     void *act, void *stream);
 
 /* ---- decode steps, one token a session (decode.cu, wide.cu) ---- */
 
@@ -195,7 +256,8 @@ void k_conv_pair(const struct cuda_shape *shape, uint32_t layer, const struct cu
 
 /* ---- sampling ---- */
 
-enum { CUDA_MAX_TOP = 20, CUDA_ADMIT_IDS = 512, CUDA_SAMPLE_MAX_V = 2048 * 1024 };
+/* CUDA_TURNS: a step has one or two parts, each a turn; two steps are on their way. */
+enum { CUDA_TURNS = 4, CUDA_MAX_TOP = 20, CUDA_ADMIT_IDS = 512, CUDA_SAMPLE_MAX_V = 2048 * 1024 };
 enum { CUDA_TOKEN_NAN = 1, CUDA_TOKEN_FORBIDDEN, CUDA_TOKEN_INFINITE }; /* as enum sampler_status */
 
 /* How a slot's tokens are chosen (engine/sampler.h), and how far it is. */
@@ -224,12 +286,12 @@ struct cuda_piece {
 };
 struct cuda_sampler { /* by value */
     uint32_t V, n_slots;
-    struct cuda_sampling *slots;  /* [n_slots] */
-    uint32_t *marks;              /* [n_slots][V]: end id, seen, how often generated */
-    float *bias;                  /* [n_slots][V], read where the slot is biased */
-    struct cuda_piece *pieces;    /* [most rows][cuda_sample_pieces(V)] */
-    uint32_t *turn;               /* steps so far: which of two blocks and results is this step's */
-    struct cuda_token *tokens[2]; /* [most rows], in the host's memory */
+    struct cuda_sampling *slots;           /* [n_slots] */
+    uint32_t *marks;                       /* [n_slots][V]: end id, seen, how often generated */
+    float *bias;                           /* [n_slots][V], read where the slot is biased */
+    struct cuda_piece *pieces;             /* [most rows][cuda_sample_pieces(V)] */
+    uint32_t *turn;                        /* how many so far: which block of rows and which results are this one's */
+    struct cuda_token *tokens[CUDA_TURNS]; /* [most rows], in the host's memory */
 };
 /* A step's rows with the lists that go with them. tok -1: the slot's last token. */
 struct cuda_step {
@@ -250,7 +312,7 @@ void k_admit(const struct cuda_sampler *s, const struct cuda_admission *host, vo
 /* First kernel of a step: this turn's rows from pinned memory to the device. A row that reads its slot's last token
  * works in the padding slot if the slot has ended; other tokens are marked as seen where penalties need it. Ends the
  * turn's input: the host may write it again when the step is done. Bytes over PCIe: 32 a row. */
-void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[2], const struct cuda_step *device,
+void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS], const struct cuda_step *device,
                  uint32_t n_rows, uint32_t n_segs, uint32_t n_out, void *stream);
 /* A token for each row out[0..n_out) with logits [n_out][V]; results go to s->tokens of this turn. Masses are integers,
  * 2^40 for the largest logit, so sums have no order; log-probabilities are summed by pieces of 2,048 in order. Bytes:

@@ -493,7 +493,7 @@ pick_kernel(cuda_sampler s, cuda_rows rows, const int32_t *out, const float *log
     wait_for_inputs();
     const team t = {n_blocks, blockIdx.x % n_blocks};
     const uint32_t o = blockIdx.x / n_blocks, r = (uint32_t)out[o], slot = (uint32_t)rows.slot[r], thread = threadIdx.x;
-    cuda_token *token = s.tokens[(*s.turn - 1) & 1] + o;
+    cuda_token *token = s.tokens[(*s.turn - 1) % CUDA_TURNS] + o;
     if (slot >= s.n_slots) {
         if (thread == 0 && t.rank == 0) token->masked = 1;
         return;
@@ -564,10 +564,13 @@ void k_sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const 
 
 // ---- the rows of a step ----
 
-__global__ void step_rows_kernel(cuda_sampler s, cuda_step even, cuda_step odd, cuda_step to, uint32_t n_rows, uint32_t n_segs, uint32_t n_out) {
+struct all_turns {
+    cuda_step of[CUDA_TURNS];
+};
+__global__ void step_rows_kernel(cuda_sampler s, all_turns host, cuda_step to, uint32_t n_rows, uint32_t n_segs, uint32_t n_out) {
     wait_for_inputs();
     const uint32_t turn = *s.turn;
-    const cuda_step from = turn & 1 ? odd : even;
+    const cuda_step from = host.of[turn % CUDA_TURNS];
     for (uint32_t r = threadIdx.x; r < n_rows; r += blockDim.x) {
         const int32_t list = from.list[r], out = r < n_out ? from.out[r] : 0; // all loads over the bus first
         const int32_t seg_first = r < n_segs ? from.rows.seg_first[r] : 0, seg_n = r < n_segs ? from.rows.seg_n[r] : 0;
@@ -591,10 +594,11 @@ __global__ void step_rows_kernel(cuda_sampler s, cuda_step even, cuda_step odd, 
     if (threadIdx.x == 0) *s.turn = turn + 1;
 }
 
-void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[2], const struct cuda_step *device, uint32_t n_rows, uint32_t n_segs,
-                 uint32_t n_out, void *stream) {
-    launch(step_rows_kernel, dim3(1), dim3(n_rows < 1024 ? (n_rows + 31) / 32 * 32 : 1024), 0, stream, *s, host[0], host[1], *device, n_rows, n_segs,
-           n_out);
+void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS], const struct cuda_step *device, uint32_t n_rows,
+                 uint32_t n_segs, uint32_t n_out, void *stream) {
+    all_turns turns;
+    for (int i = 0; i < CUDA_TURNS; i++) turns.of[i] = host[i];
+    launch(step_rows_kernel, dim3(1), dim3(n_rows < 1024 ? (n_rows + 31) / 32 * 32 : 1024), 0, stream, *s, turns, *device, n_rows, n_segs, n_out);
 }
 
 // ---- admission ----

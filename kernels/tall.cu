@@ -217,3 +217,4 @@ template <class Out> bool run_tall(const wide_job<Out> &job, enum cuda_dtype dty
 }
 template bool run_tall(const wide_job<out_either> &job, enum cuda_dtype dtype);
 template bool run_tall(const wide_job<out_ffn> &job, enum cuda_dtype dtype);
+template bool run_tall(const wide_job<out_residual> &job, enum cuda_dtype dtype);

@@ -234,8 +234,7 @@ template <class T, class Out> static void choose_wide(const wide_job<Out> &job) 
 template <class Out>
 static void run_wide(const wide_operands &one, const wide_operands *two, const Out &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream) {
     const wide_job<Out> job = {one, two ? *two : wide_operands{}, out, cuda_pad16(K) / 16, n_rows, (cudaStream_t)stream};
-    if constexpr (!std::is_same<Out, out_residual>::value) // too few outputs, in decode steps
-        if (run_tall(job, dtype)) return;
+    if (run_tall(job, dtype)) return;
     if (dtype == CUDA_F16) choose_wide<__half>(job);
     else choose_wide<__nv_bfloat16>(job);
 }

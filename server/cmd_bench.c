@@ -13,7 +13,7 @@
 
 struct bench_options {
     char *model, *synthetic, *device, *precision, *json;
-    struct option_list batches, contexts, prompts;
+    struct option_list batches, contexts, prompts, packed;
     uint64_t threads;
     bool deterministic;
     double seconds;
@@ -55,6 +55,13 @@ static const struct option bench_flags[] = {
      .metavar = "N,N,...",
      .group = "What",
      .help = "prefill: prompt lengths"},
+    {.name = "packed",
+     .type = OPTION_LIST,
+     .offset = AT(packed),
+     .fallback = "1",
+     .metavar = "N,N,...",
+     .group = "What",
+     .help = "prefill: prompts read together, a session each"},
     {.name = "device",
      .type = OPTION_CHOICE,
      .offset = AT(device),
@@ -119,6 +126,14 @@ static uint64_t *numbers(const char *flag, const struct option_list *list, uint6
     return values;
 }
 
+static uint32_t *small_numbers(const char *flag, const struct option_list *list) {
+    uint64_t *values = numbers(flag, list, 65536);
+    uint32_t *small = values ? calloc(list->n_items + 1, sizeof *small) : NULL;
+    for (size_t i = 0; small && i < list->n_items; i++) small[i] = (uint32_t)values[i];
+    free(values);
+    return small;
+}
+
 struct bench_output {
     json_t *rows;
     char date[32];
@@ -150,25 +165,26 @@ static int report_row(void *arg, const struct rod_bench_row *row) {
 }
 
 static int run_bench(const struct bench_options *options, struct bench_output *output) {
-    uint64_t *batches = numbers("batches", &options->batches, 65536);
+    uint32_t *batches = small_numbers("batches", &options->batches),
+             *packed = small_numbers("packed", &options->packed);
     uint64_t *contexts = numbers("contexts", &options->contexts, 1u << 30);
     uint64_t *prompts = numbers("prompts", &options->prompts, 1u << 30);
-    uint32_t *batches32 = calloc(options->batches.n_items + 1, sizeof *batches32);
     int rc = 2;
-    if (batches && contexts && prompts && batches32) {
-        for (size_t i = 0; i < options->batches.n_items; i++) batches32[i] = (uint32_t)batches[i];
+    if (batches && contexts && prompts && packed) {
         struct rod_bench_options bench = {.model_dir = options->model,
                                           .synthetic = options->synthetic[0] ? options->synthetic : NULL,
                                           .device = options->device,
                                           .precision = options->precision,
                                           .deterministic = options->deterministic,
                                           .n_threads = (uint32_t)options->threads,
-                                          .batches = batches32,
+                                          .batches = batches,
                                           .n_batches = options->batches.n_items,
                                           .contexts = contexts,
                                           .n_contexts = options->contexts.n_items,
                                           .prompts = prompts,
                                           .n_prompts = options->prompts.n_items,
+                                          .packed = packed,
+                                          .n_packed = options->packed.n_items,
                                           .seconds = options->seconds};
         struct rod_error err = {0};
         rc = rod_bench(&bench, report_row, output, &err) ? 1 : 0;
@@ -179,7 +195,7 @@ static int run_bench(const struct bench_options *options, struct bench_output *o
             rc = 1;
         }
     }
-    free(batches), free(contexts), free(prompts), free(batches32);
+    free(batches), free(contexts), free(prompts), free(packed);
     return rc;
 }
 

@@ -60,6 +60,9 @@ def a_client_that_does_not_read_keeps_nobody(device):
     s = serve(device, 3000, "unread")
     connection, response = s.open("POST", "/v1/completions", STREAM)
     assert response.status == 200
+    began = time.monotonic()
+    while "device fault: " not in s.log() and time.monotonic() - began < 60:  # thousands of steps, on whatever machine
+        time.sleep(0.02)
     expect_end(s)
     connection.close()
 

@@ -14,6 +14,8 @@ BUILD = os.path.join(ROOT, os.environ.get("BUILD_DIR", "build"))
 RODIMUS = os.path.join(BUILD, "rodimus")
 MODEL = os.path.join(ROOT, "config", "models", "tales")
 START_S = 60
+DEVICE = os.environ.get("RODIMUS_TEST_DEVICE", "cpu")
+PRECISION = os.environ.get("RODIMUS_TEST_PRECISION", "fp32")
 
 
 class Answer:
@@ -62,8 +64,11 @@ def read_events(response):
 
 
 def environment():
-    """The settings of whoever runs the tests must not reach the server."""
-    return {k: v for k, v in os.environ.items() if not k.startswith("RODIMUS_")}
+    """The settings of whoever runs the tests must not reach the server; its device is that of the tests. On a GPU the texts
+    are the reference's in fp32."""
+    settings = {k: v for k, v in os.environ.items() if not k.startswith("RODIMUS_")}
+    precision = {} if DEVICE == "cpu" else {"RODIMUS_PRECISION": PRECISION}
+    return {**settings, "RODIMUS_DEVICE": DEVICE, **precision}
 
 
 def command(*args, timeout=60, **more):

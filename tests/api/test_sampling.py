@@ -118,17 +118,40 @@ def test_a_stop_that_only_begins_is_given_back(client, whole):
     assert text == whole
 
 
-def test_stop_string_of_many_bytes(client, server):
-    """A stop string of multi-byte characters, whose bytes are spread over tokens."""
-    text = "caf\u00e9 \u4f60\u597d"
-    ids = server.post("/tokenize", {"prompt": text}).json["tokens"]
-    bias = {str(ids[-1]): 100, "1": -100}
-    # The last byte of the last character alone is no character: the text is U+FFFD, never half a character.
-    answer = client.completions.create(model="tales", prompt="x", max_tokens=4, temperature=0, logit_bias=bias)
-    assert "\ufffd" in answer.choices[0].text
-    # Forced in turn, one token per request, the stop matches across the bytes.
-    forced = [server.complete(ids[:-1], 1, logit_bias={str(ids[-1]): 100}, stop=["\u597d"])["choices"][0]]
-    assert forced[0]["finish_reason"] in ("stop", "length")
+# A text that the model has to say, in tokens of whatever lengths it chooses: a character may be spread over several, a token
+# may hold several characters.
+SAID = "aaab abab caf\u00e9 na\u00efve \u4f60\u597d\u4f60\u597d\u5417 \U0001f98a\U0001f43a\U0001f98a. The end"
+
+
+def first_end(text, stops):
+    """The match that ends first, of equal ends the longest: its begin and end in bytes, and which."""
+    data = text.encode()
+    return min((data.index(s.encode()) + len(s.encode()), -len(s.encode()), s) for s in stops if s.encode() in data)
+
+
+@pytest.mark.parametrize("stops", [
+    ["aab"], ["abab"], ["bab", "abab"], ["ab ab", "b a", "aab "], ["aaab abab c"], ["\u00e9"], ["f\u00e9 n"], ["\u4f60\u597d\u5417"],
+    ["\u597d\u4f60", "\u597d"], ["\u597d\u5417", "\u4f60\u597d\u5417"], ["\U0001f43a\U0001f98a"], ["\U0001f98a."], [" \U0001f98a\U0001f43a"],
+    ["\U0001f98b", "\u4f61", "aaaab", "The end!", "end"], ["The end"], ["a"],
+], ids=ascii)
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_stops_anywhere_in_any_tokens(server, stops, stream):
+    end, length, stop = first_end(SAID, stops)
+    splits = set()
+    for seed in range(6):
+        for include in (False, True):
+            body = {"prompt": "x", "max_tokens": 120, "temperature": 1.5, "seed": seed, "stop": stops, "stream": stream,
+                    "include_stop_str_in_output": include, "return_token_ids": True, "structured_outputs": {"choice": [SAID]}}
+            if stream:
+                events = [e.data for e in server.events("/v1/completions", body) if not e.comment][:-1]
+                choices = [e["choices"][0] for e in events if e["choices"]]
+            else:
+                choices = [server.post("/v1/completions", body).json["choices"][0]]
+            want = SAID.encode()[:end if include else end + length].decode()
+            assert "".join(c["text"] for c in choices) == want
+            assert choices[-1]["finish_reason"] == "stop" and choices[-1]["stop_reason"] == stop
+            splits.add(tuple(i for c in choices for i in c.get("token_ids") or []))
+    assert len(splits) > 1 or len(want) < 8  # the same text in other tokens
 
 
 def test_stop_token_ids(client, server, whole):

@@ -117,6 +117,12 @@ struct company {
     int32_t tok[N_SLOTS][256];
 };
 
+/* Pieces of random lengths that end anywhere. */
+#define RANDOM_PIECES(seed) (0x80000000u | (seed))
+static uint32_t piece_at(uint32_t piece, uint64_t pos) {
+    return piece & 0x80000000u ? 1 + (uint32_t)(philox_uniform(piece, pos, 3) * 150) : piece;
+}
+
 /* Reads prompt[0..n) in pieces of piece tokens (0 = whole) and then N_DECODE more tokens, in slot, in company. */
 static struct trace read_sequence(const struct bench *b, uint32_t slot, const int32_t *prompt, uint32_t n,
                                   uint32_t piece, struct company *company) {
@@ -126,7 +132,8 @@ static struct trace read_sequence(const struct bench *b, uint32_t slot, const in
     for (uint32_t out = 0; out <= N_DECODE; step++) {
         struct backend_segment segs[N_SLOTS];
         uint32_t n_segs = 0, rows_before = 0, n_tok = 1;
-        if (pos < n) n_tok = piece && piece < n - pos ? piece : (uint32_t)(n - pos);
+        const uint32_t length = piece_at(piece, pos);
+        if (pos < n) n_tok = length && length < n - pos ? length : (uint32_t)(n - pos);
         uint32_t n_out = pos + n_tok >= n;
         for (uint32_t i = 0, mine = company ? company->n / 2 : 0; i <= (company ? company->n : 0); i++) {
             if (i == mine) {
@@ -134,7 +141,7 @@ static struct trace read_sequence(const struct bench *b, uint32_t slot, const in
                 continue;
             }
             uint32_t other = (slot + 1 + (i > mine ? i - 1 : i)) % N_SLOTS;
-            uint32_t want = 1 + (uint32_t)(philox_uniform(company->seed, step * N_SLOTS + i, 1) * 80);
+            uint32_t want = 1 + (uint32_t)(philox_uniform(company->seed, step * N_SLOTS + i, 1) * 140);
             if (company->pos[other] % b->chunk) want = 1; /* after an odd piece it goes on in single steps */
             for (uint32_t k = 0; k < want; k++)
                 company->tok[other][k] = (int32_t)(philox_uniform(company->seed, step * 999 + k, other) * b->V);
@@ -272,6 +279,17 @@ static void the_number_of_threads_changes_no_bit(void **state) {
     }
 }
 
+static void expect_close(const struct bench *b, const struct trace *got, const struct trace *want, const char *what) {
+    double max = 0, diff = 0;
+    for (size_t k = 0; k < (size_t)(N_DECODE + 1) * b->V; k++) {
+        double x = (double)want->logits[k], d = (double)got->logits[k] - x;
+        max = x * x > max ? x * x : max;
+        diff = d * d > diff ? d * d : diff;
+    }
+    const double bound = b->ops == &backend_cpu ? 1e-10 : 1e-3; /* 16 bits of products on a GPU */
+    if (!(diff <= bound * max)) fail_msg("%s, %s: relative error squared %g > %g", b->name, what, diff / max, bound);
+}
+
 /* The chunkwise form and single steps add in another order, so this one is a tolerance. */
 static void chunked_is_stepwise_within_rounding(void **state) {
     (void)state;
@@ -281,16 +299,30 @@ static void chunked_is_stepwise_within_rounding(void **state) {
         fill_tokens(tok, MAX_PROMPT, b.V, 12);
         struct trace chunked = read_sequence(&b, 0, tok, 290, 0, NULL),
                      stepwise = read_sequence(&b, 1, tok, 290, 1, NULL);
-        double max = 0, diff = 0;
-        for (size_t k = 0; k < (size_t)(N_DECODE + 1) * b.V; k++) {
-            double x = (double)stepwise.logits[k], d = (double)chunked.logits[k] - x;
-            max = x * x > max ? x * x : max;
-            diff = d * d > diff ? d * d : diff;
-        }
-        const double bound = b.ops == &backend_cpu ? 1e-10 : 1e-3; /* 16 bits of products on a GPU */
-        if (diff > bound * max) fail_msg("%s: relative error squared %g > %g", b.name, diff / max, bound);
+        expect_close(&b, &chunked, &stepwise, "chunked");
         trace_free(&chunked);
         trace_free(&stepwise);
+        tear_down(&b);
+    }
+}
+
+static void a_prompt_split_anywhere_is_the_same_within_rounding(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_SETS; i++) {
+        struct bench b = set_up(sets[i], 2);
+        int32_t tok[MAX_PROMPT];
+        fill_tokens(tok, MAX_PROMPT, b.V, 12);
+        struct trace whole = read_sequence(&b, 0, tok, 290, 0, NULL);
+        for (uint32_t seed = 0; seed < 8; seed++) {
+            struct company company = {.n = seed % 4, .seed = seed};
+            for (uint32_t s = 0; s < N_SLOTS; s++) b.ops->slot_zero(b.be, s);
+            struct trace split = read_sequence(&b, 2, tok, 290, RANDOM_PIECES(seed), &company);
+            char what[32];
+            snprintf(what, sizeof what, "split at random, %u", seed);
+            expect_close(&b, &split, &whole, what);
+            trace_free(&split);
+        }
+        trace_free(&whole);
         tear_down(&b);
     }
 }
@@ -303,6 +335,7 @@ int main(void) {
         cmocka_unit_test(a_copied_slot_goes_on_with_the_same_bits),
         cmocka_unit_test(the_number_of_threads_changes_no_bit),
         cmocka_unit_test(chunked_is_stepwise_within_rounding),
+        cmocka_unit_test(a_prompt_split_anywhere_is_the_same_within_rounding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* fuzz_grammar.c - the compiler of schemas, regexes, choices and grammars: any text is compiled or refused with a
- * reason; and what was compiled can be walked: from each state that is no end a byte leads on, and by the masks of a
- * vocabulary of all bytes the same ones do. The first byte of the input names the kind. */
+ * reason; and what was compiled can be walked: from each state that is no end a token leads on, and masks are the same
+ * however they are made. The first byte of the input names the kind. */
 #include "engine/grammar.h"
 
 #include <stdlib.h>
@@ -8,25 +8,54 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static void walk(struct grammar *g, const struct vocab *v, uint64_t random) {
-    struct grammar_walk w;
+enum { PIECES = 512, PIECE_BYTES = 12 };
+
+struct pieces { /* tokens: each byte, then parts of the input */
+    const char *bytes[PIECES];
+    size_t lens[PIECES];
+    char each[256];
+};
+
+static void cut(struct pieces *p, const char *text, size_t n, uint64_t random) {
+    for (unsigned i = 0; i < PIECES; i++) {
+        p->lens[i] = 1;
+        if (i < 256) {
+            p->each[i] = (char)i;
+            p->bytes[i] = &p->each[i];
+            continue;
+        }
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        const size_t at = n ? (random >> 40) % n : 0, len = 2 + (random >> 33) % (PIECE_BYTES - 1);
+        p->bytes[i] = text + at;
+        p->lens[i] = len < n - at ? len : n - at;
+    }
+}
+
+/* The same masks with the tables of repeated parts and without, unless one of them is too ambiguous to make. */
+static void walk(struct grammar *g, struct grammar *plain, const struct vocab *v, const struct pieces *p,
+                 uint64_t random) {
+    struct grammar_walk w, same;
     struct rod_error err;
     grammar_walk_init(&w, g);
+    grammar_walk_init(&same, plain);
     for (int i = 0; i < 24 && !grammar_walk_finished(&w); i++) {
-        const uint64_t *mask;
-        if (grammar_walk_mask(&w, v, &mask, &err)) {
+        const uint64_t *mask, *other;
+        if (grammar_walk_mask(&w, v, &mask, &err) || grammar_walk_mask(&same, v, &other, &err)) {
             if (err.code != ROD_EINVALID || !err.message[0]) abort(); /* too ambiguous: said, not hung */
             break;
         }
-        char allowed[256];
-        size_t n = 0;
-        for (unsigned byte = 0; byte < 256; byte++)
-            if (mask[byte / 64] >> (byte % 64) & 1) allowed[n++] = (char)byte;
+        if (memcmp(mask, other, PIECES / 8) != 0) abort();
+        unsigned allowed[PIECES], n = 0;
+        for (unsigned id = 0; id < PIECES; id++)
+            if (mask[id / 64] >> (id % 64) & 1) allowed[n++] = id;
         if (n == 0) abort();
         random = random * 6364136223846793005u + 1442695040888963407u;
-        if (grammar_walk_push(&w, &allowed[(random >> 33) % n], 1, &err)) abort();
+        const unsigned one = allowed[(random >> 33) % n];
+        if (grammar_walk_push(&w, p->bytes[one], p->lens[one], &err)) abort();
+        if (grammar_walk_push(&same, p->bytes[one], p->lens[one], &err)) abort();
     }
     grammar_walk_fini(&w);
+    grammar_walk_fini(&same);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -40,19 +69,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (rc != ROD_EINVALID || !err.message[0] || g) abort();
         return 0;
     }
-    char bytes[256];
-    const char *tokens[256];
-    size_t lens[256];
-    for (unsigned i = 0; i < 256; i++) {
-        bytes[i] = (char)i;
-        tokens[i] = &bytes[i];
-        lens[i] = 1;
-    }
+    struct grammar *plain = NULL;
+    if (grammar_compile(kinds[data[0] & 3], (const char *)data + 1, size - 1, &plain, &err)) abort();
+    struct pieces pieces;
+    cut(&pieces, (const char *)data + 1, size - 1, size);
     struct vocab *v = NULL;
-    if (vocab_new_bytes(tokens, lens, 256, &v, &err)) abort();
+    if (vocab_new_bytes(pieces.bytes, pieces.lens, PIECES, &v, &err)) abort();
+    if (grammar_prepare(g, v, &err)) abort();
     if (grammar_bytes(g) > 3 * GRAMMAR_STATE_BYTES) abort();
-    for (uint64_t i = 0; i < 3; i++) walk(g, v, size * 3 + i);
-    vocab_free(v);
+    for (uint64_t i = 0; i < 3; i++) walk(g, plain, v, &pieces, size * 3 + i);
+    grammar_free(plain);
     grammar_free(g);
+    vocab_free(v);
     return 0;
 }

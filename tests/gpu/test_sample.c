@@ -25,7 +25,7 @@ struct bench {
     struct row *rows;
     float *logits;  /* [n_rows][V] */
     int32_t *slots; /* [n_rows] */
-    struct cuda_step host[2], device;
+    struct cuda_step host[CUDA_TURNS], device;
     uint32_t turn;
 };
 
@@ -110,17 +110,18 @@ static void admit(struct bench *b, uint32_t i) {
 static struct bench set_up(uint32_t V, uint32_t n_rows) {
     struct bench b = {.V = V, .n_rows = n_rows};
     const uint32_t n_slots = n_rows + 2;
-    b.s = (struct cuda_sampler){
-        .V = V,
-        .n_slots = n_slots,
-        .slots = gpu_bytes(n_slots * sizeof *b.s.slots),
-        .marks = gpu_bytes((size_t)n_slots * V * sizeof *b.s.marks),
-        .bias = gpu_floats((size_t)n_slots * V),
-        .pieces = gpu_bytes(n_rows * gpu.k->cuda_sample_pieces(V) * sizeof *b.s.pieces),
-        .turn = gpu_zeros(sizeof *b.s.turn),
-        .tokens = {gpu_bytes(n_rows * sizeof **b.s.tokens), gpu_bytes(n_rows * sizeof **b.s.tokens)}};
+    b.s = (struct cuda_sampler){.V = V,
+                                .n_slots = n_slots,
+                                .slots = gpu_bytes(n_slots * sizeof *b.s.slots),
+                                .marks = gpu_bytes((size_t)n_slots * V * sizeof *b.s.marks),
+                                .bias = gpu_floats((size_t)n_slots * V),
+                                .pieces = gpu_bytes(n_rows * gpu.k->cuda_sample_pieces(V) * sizeof *b.s.pieces),
+                                .turn = gpu_zeros(sizeof *b.s.turn)};
     const size_t bytes = n_rows * (6 * sizeof(int32_t) + sizeof(int64_t));
-    for (int i = 0; i < 2; i++) b.host[i] = step_at(gpu_zeros(bytes), n_rows);
+    for (int i = 0; i < CUDA_TURNS; i++) {
+        b.s.tokens[i] = gpu_bytes(n_rows * sizeof **b.s.tokens);
+        b.host[i] = step_at(gpu_zeros(bytes), n_rows);
+    }
     b.device = step_at(gpu_bytes(bytes), n_rows);
     b.rows = host_bytes(n_rows * sizeof *b.rows);
     b.slots = host_bytes(n_rows * sizeof *b.slots);
@@ -145,14 +146,15 @@ static struct cuda_token *run(struct bench *b, uint32_t first, uint32_t n, const
         ((int64_t *)(uintptr_t)step.rows.pos)[i] = (int64_t)b->rows[first + i].pos;
         ((int32_t *)(uintptr_t)step.out)[i] = (int32_t)i;
     }
-    gpu_expect(gpu.k->write((void *)(uintptr_t)b->host[b->turn % 2].rows.pos, block, bytes, gpu.stream),
+    gpu_expect(gpu.k->write((void *)(uintptr_t)b->host[b->turn % CUDA_TURNS].rows.pos, block, bytes, gpu.stream),
                "writing rows");
     const bool clusters =
         !gpu.n_shapes || gpu.n_shapes > 3; /* the fewest shapes are racecheck's, to whom they take minutes */
     gpu.k->k_step_rows(&b->s, b->host, &b->device, n, n, n, gpu.stream);
     GPU_RUN(k_sample, &b->s, &b->device.rows, b->device.out, n, clusters, logits);
     struct cuda_token *tokens = host_bytes(n * sizeof *tokens);
-    gpu_expect(gpu.k->read(tokens, b->s.tokens[b->turn % 2], n * sizeof *tokens, gpu.stream), "reading tokens");
+    gpu_expect(gpu.k->read(tokens, b->s.tokens[b->turn % CUDA_TURNS], n * sizeof *tokens, gpu.stream),
+               "reading tokens");
     b->turn++;
     free(block);
     return tokens;

@@ -29,7 +29,15 @@
     X(k_window)                                                                                                        \
     X(k_window_combine)                                                                                                \
     X(cuda_decode_window_possible)                                                                                     \
+    X(cuda_scan_prepare)                                                                                               \
+    X(cuda_scan_bytes)                                                                                                 \
+    X(k_prompt_conv)                                                                                                   \
+    X(k_scan)                                                                                                          \
     X(k_decode_window)                                                                                                 \
+    X(cuda_prompt_window_possible)                                                                                     \
+    X(cuda_prompt_tiles)                                                                                               \
+    X(cuda_prompt_window_bytes)                                                                                        \
+    X(k_prompt_window)                                                                                                 \
     X(k_ffn_act)                                                                                                       \
     X(k_norm_rows)                                                                                                     \
     X(cuda_fused_possible)                                                                                             \

@@ -1,0 +1,172 @@
+/* backend_cuda_step.c - a step's segments become rows in pinned memory and one or two parts: single tokens with logits
+ * at its front are one graph replay, as if they had the step for themselves; pieces of prompts follow kernel by kernel.
+ */
+#include "backend_cuda.h"
+
+#include <cuda_runtime.h>
+
+#include <assert.h>
+
+struct host_rows { /* of a turn, to be written */
+    int32_t *tok, *slot, *seg_first, *seg_n, *list, *out;
+    int64_t *pos;
+};
+
+static struct host_rows host_rows(const struct backend *be) {
+    const struct cuda_step *host = &be->host[be->n_turns % CUDA_TURNS];
+#define WRITABLE(p) ((void *)(uintptr_t)(p))
+    return (struct host_rows){.tok = WRITABLE(host->rows.tok),
+                              .slot = WRITABLE(host->rows.slot),
+                              .seg_first = WRITABLE(host->rows.seg_first),
+                              .seg_n = WRITABLE(host->rows.seg_n),
+                              .list = WRITABLE(host->list),
+                              .out = WRITABLE(host->out),
+                              .pos = WRITABLE(host->rows.pos)};
+#undef WRITABLE
+}
+
+static void fill_rows(const struct backend_segment *segs, uint32_t n_segs, const struct host_rows *h, struct step *st) {
+    st->n_segs = n_segs;
+    for (uint32_t i = 0; i < n_segs; i++) {
+        h->seg_first[i] = (int32_t)st->n_rows;
+        h->seg_n[i] = (int32_t)segs[i].n_tok;
+        if (segs[i].n_tok > st->most_tok) st->most_tok = segs[i].n_tok;
+        for (uint32_t t = 0; t < segs[i].n_tok; t++, st->n_rows++) {
+            h->tok[st->n_rows] = segs[i].tok ? segs[i].tok[t] : -1;
+            h->slot[st->n_rows] = (int32_t)segs[i].slot;
+            h->pos[st->n_rows] = (int64_t)(segs[i].pos + t);
+            if (t + segs[i].n_out >= segs[i].n_tok) h->out[st->n_out++] = (int32_t)st->n_rows;
+        }
+    }
+}
+
+/* Rows of a segment that are alone between two multiples of the chunk: its first, before others, and its last. */
+struct alone {
+    uint32_t head, tail; /* 0 or 1 */
+};
+static struct alone alone_of(const struct backend_segment *seg, uint32_t chunk) {
+    const uint64_t begin = seg->pos, last = seg->pos + seg->n_tok - 1;
+    if (begin / chunk == last / chunk) return (struct alone){0, begin == last};
+    return (struct alone){begin % chunk == chunk - 1, last % chunk == 0};
+}
+
+/* Those rows to the list, what is between them to the prompts. */
+static void list_prompts(struct backend *be, const struct backend_segment *segs, const struct host_rows *h,
+                         struct step *st) {
+    const uint32_t chunk = be->info.chunk_tok, turn = be->n_turns % CUDA_TURNS;
+    struct cuda_prompt *prompt = be->host_prompts;
+    uint32_t n_prompts = 0;
+    for (uint32_t i = 0; i < st->n_segs; i++) {
+        const struct alone alone = alone_of(&segs[i], chunk);
+        const uint32_t between = segs[i].n_tok - alone.head - alone.tail;
+        if (alone.head) h->list[st->n_head++] = h->seg_first[i];
+        if (between)
+            prompt[n_prompts++] = (struct cuda_prompt){h->seg_first[i] + (int32_t)alone.head, (int32_t)between};
+    }
+    for (uint32_t i = 0; i < st->n_segs; i++)
+        if (alone_of(&segs[i], chunk).tail) h->list[st->n_head + st->n_tail++] = h->seg_first[i] + h->seg_n[i] - 1;
+    struct cuda_prompt_tile *tile = be->host_tiles[turn];
+    st->prompts = cuda_prompt_tiles(&be->shape, prompt, n_prompts, h->pos, tile);
+    st->prompts.tile = be->tiles;
+    st->n_tiles = st->prompts.n_pairs + st->prompts.n_single;
+    if (st->n_tiles) cudaMemcpyAsync(be->tiles, tile, st->n_tiles * sizeof *tile, cudaMemcpyHostToDevice, be->stream);
+}
+
+/* All rows to the list, by phases: pieces of segments between multiples of the chunk, whose keys fit the ring. */
+static void list_phases(struct backend *be, const struct backend_segment *segs, const struct host_rows *h,
+                        struct step *st) {
+    const uint64_t chunk = be->info.chunk_tok;
+    const bool decodes = be->decode_window;
+    uint32_t n_listed = 0;
+    for (uint32_t phase = 0; n_listed < st->n_rows; phase++) {
+        be->alone_end[phase] = n_listed;
+        for (int alone = decodes; alone >= 0; alone--) {
+            for (uint32_t i = 0; i < st->n_segs; i++) {
+                const uint64_t begin = segs[i].pos, end = begin + segs[i].n_tok,
+                               piece = (begin / chunk + phase) * chunk;
+                const uint64_t from = piece < begin ? begin : piece, to = piece + chunk < end ? piece + chunk : end;
+                if (from >= to || (decodes && alone != (to - from == 1))) continue;
+                for (uint64_t p = from; p < to; p++) h->list[n_listed++] = h->seg_first[i] + (int32_t)(p - begin);
+            }
+            if (alone) be->alone_end[phase] = n_listed;
+        }
+        be->phase_end[phase] = n_listed;
+        st->n_phases = phase + 1;
+    }
+}
+
+static uint32_t bucket_of(uint32_t n) {
+    uint32_t b = 0;
+    while (b < CUDA_N_BUCKETS && 1u << b < n) b++;
+    return b;
+}
+static bool is_decode(const struct backend_segment *seg) { return seg->n_tok == 1 && seg->n_out == 1; }
+
+/* Single tokens with logits, one a session: a graph where there is one for so many. */
+static int start_decode(struct backend *be, const struct backend_segment *segs, uint32_t n, enum cuda_end how,
+                        struct rod_error *err) {
+    const struct host_rows h = host_rows(be);
+    struct step st = {.single = true, .end = how};
+    const uint32_t b = bucket_of(n);
+    const bool graph = b < CUDA_N_BUCKETS && be->graphs[how][b];
+    fill_rows(segs, n, &h, &st);
+    for (uint32_t r = n; graph && r < 1u << b; r++) { /* padding rows work in a slot that nobody owns */
+        h.tok[r] = 0, h.slot[r] = (int32_t)be->info.n_slots, h.pos[r] = 0, h.seg_first[r] = (int32_t)r, h.seg_n[r] = 1;
+    }
+    for (uint32_t r = 0; r < (graph ? 1u << b : n); r++) h.list[r] = h.out[r] = (int32_t)r;
+    if (graph) return cuda_check(cudaGraphLaunch(be->graphs[how][b], be->stream), "starting a decode step", err);
+    forward_cuda_enqueue(be, &st);
+    return cuda_check(cudaGetLastError(), "launching a step", err);
+}
+
+static int start_prompts(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, uint32_t host_row,
+                         enum cuda_end how, uint32_t *n_out, struct rod_error *err) {
+    const struct host_rows h = host_rows(be);
+    struct step st = {.host_row = host_row, .end = how};
+    fill_rows(segs, n_segs, &h, &st);
+    if (be->prompt_window)
+        list_prompts(be, segs, &h, &st);
+    else
+        list_phases(be, segs, &h, &st);
+    forward_cuda_enqueue(be, &st);
+    *n_out = st.n_out;
+    return cuda_check(cudaGetLastError(), "launching a step", err);
+}
+
+int forward_cuda_start(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, enum cuda_end how,
+                       struct cuda_flight *flight, struct rod_error *err) {
+    uint32_t n_rows = 0, n_out = 0, n_decode = 0;
+    for (uint32_t i = 0; i < n_segs; i++) {
+        assert(segs[i].slot < be->info.n_slots && segs[i].n_tok > 0 && segs[i].n_out <= segs[i].n_tok);
+        n_rows += segs[i].n_tok, n_out += segs[i].n_out;
+        n_decode += i == n_decode && is_decode(&segs[i]);
+    }
+    assert(n_rows <= be->info.max_batch_tok && n_out <= be->info.max_out);
+    *flight = (struct cuda_flight){.bucket = n_decode == n_segs ? bucket_of(n_segs) : CUDA_N_BUCKETS};
+    if (n_rows == 0) return 0;
+    cudaSetDevice(be->device); /* of this thread */
+    be->n_steps++;
+    if (be->n_steps == be->fault_step) k_fault(be->stream);
+    int rc = 0;
+    for (uint32_t first = 0; !rc && first < n_segs;) { /* decode rows at the front, then the rest */
+        const bool decode = first < n_decode;
+        uint32_t *part_out = &flight->n_out[flight->n_parts];
+        if (decode)
+            rc = start_decode(be, segs, *part_out = n_decode, how, err);
+        else
+            rc = start_prompts(be, segs + first, n_segs - first, first, how, part_out, err);
+        flight->turn[flight->n_parts++] = be->n_turns++ % CUDA_TURNS;
+        first = decode ? n_decode : n_segs;
+    }
+    be->info.host_bytes = (uint64_t)n_rows * 32;
+    if (how == CUDA_LOGITS) be->info.host_bytes += (uint64_t)n_out * be->shape.V * sizeof(float);
+    return rc;
+}
+
+int forward_cuda(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
+                 struct rod_error *err) {
+    struct cuda_flight flight;
+    int rc = forward_cuda_start(be, segs, n_segs, CUDA_LOGITS, &flight, err);
+    *logits = be->host_logits;
+    return rc ? rc : cuda_check(cudaStreamSynchronize(be->stream), "running a step", err);
+}

@@ -1,0 +1,582 @@
+// scan.cu - the recurrent layer of prompts, tokens in parallel: convolution (E2), and state and read-out in the chunkwise form (E4, E6, E7
+// and the gate of E8).
+//
+// A piece is what a segment has between two multiples of 64 positions. With b_t the running sum of log_alpha inside a piece:
+//     o_t = (q_t exp(b_t)) S + sum over i <= t of A[t, i] u_i,   A[t, i] = sum over m of q[t, m] k[i, m] exp(b_t - b_i)
+//     S  <- exp(b_C) S + sum over i of (k_i exp(b_C - b_i)) u_i
+// scores_kernel makes q exp(b), k exp(b_C - b), A and exp(b_C) once a piece; scan_kernel walks over a segment's pieces with 32 channels of
+// S in registers. No exponent is positive: inside a sub-block of 16 tokens decays are exp of a difference of sums that start with the
+// sub-block; between sub-blocks both factors are relative to the start of the query's.
+#include "common.cuh"
+
+enum { PIECE = 64, SUB = 16, SCORES_THREADS = 256, SCAN_MOST_R = 128 };
+
+// ---- instructions ----
+__device__ __forceinline__ float tf32(float x) {
+    uint32_t y;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+    return __uint_as_float(y);
+}
+// c += a b: 16 rows, 8 columns, 8 k.
+__device__ __forceinline__ void mma_tf32(float (&c)[4], const float4 &a, const float2 &b) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(__float_as_uint(a.x)), "r"(__float_as_uint(a.y)), "r"(__float_as_uint(a.z)), "r"(__float_as_uint(a.w)), "r"(__float_as_uint(b.x)),
+          "r"(__float_as_uint(b.y)));
+}
+// 16 bytes to shared memory in the background, zeros where there is nothing to copy.
+__device__ __forceinline__ void copy16(float *shared, const float *from, bool some) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from), "r"(some ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void copy4(float *shared, const float *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+// ---- end of instructions ----
+
+// ---- E2 ----
+
+// A warp: 8 rows by 32 channels at a time, lane (row, eight channels), down RUN rows. Taps come from the lanes of earlier rows, as 16-bit
+// pairs, or from the slot's tail.
+enum { RUN = 16 };
+template <class T, int MOST_K>
+__global__ void __launch_bounds__(256) prompt_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_rows, const float *az,
+                                                          const float *row_scale, const float *w, const float *bias, float *s, T *s_act, T *a_act) {
+    const uint32_t lane = threadIdx.x % 32, in_tile = lane / 4, K = shape.K, Ep = shape.Ep, Ek = (shape.E + 15) / 16 * 16;
+    const uint32_t e = (blockIdx.x * 8 + threadIdx.x / 32) * 32 + lane % 4 * 8, run = blockIdx.y * RUN;
+    const bool mine = e < shape.E; // E is a multiple of 8
+    float weight[MOST_K][8], b[8]; // by distance: weight[d] that of the tap d tokens before
+#pragma unroll
+    for (uint32_t d = 0; d < MOST_K; d++)
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) weight[d][i] = mine && d < K ? w[(size_t)(K - 1 - d) * Ep + e + i] : 0.0f;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) b[i] = mine ? bias[e + i] : 0.0f;
+    let_next_start();
+    wait_for_inputs();
+    T before[8], now[8]; // the inputs of the eight rows before and of these, as a later step would read them
+    for (int tile = -1; tile < RUN / 8; tile++) {
+        const int64_t row = (int64_t)run + tile * 8 + in_tile;
+        const uint32_t r = (uint32_t)row;
+        const bool there = mine && row >= 0 && row < n_rows;
+        float a[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) a[i] = 0;
+        if (there && (tile >= 0 || in_tile + K > 8)) {
+            const float4 *from = (const float4 *)(az + (size_t)r * 2 * Ep + e), x = from[0], y = from[1];
+            const float scale = row_scale ? row_scale[r] : 1.0f;
+            a[0] = x.x * scale, a[1] = x.y * scale, a[2] = x.z * scale, a[3] = x.w * scale;
+            a[4] = y.x * scale, a[5] = y.y * scale, a[6] = y.z * scale, a[7] = y.w * scale;
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++) now[i] = from_float<T>(a[i]);
+        if (tile >= 0) {
+            const int32_t slot = there ? rows.slot[r] : -1;
+            uint32_t n_before = 0; // rows of the same segment just before, as far as they matter
+            if (there)
+                while (n_before + 1 < K && n_before < r && rows.slot[r - n_before - 1] == slot) n_before++;
+            const uint32_t place = there ? (uint32_t)(rows.pos[r] % K) : 0;
+            const T *tail = (const T *)shape.conv + (there ? (size_t)slot * shape.conv_slot + layer * shape.conv_layer + e : 0);
+            float sum[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) sum[i] = K < 8 ? b[i] + 0.0f : b[i]; // as conv_sum, which adds taps of weight 0
+#pragma unroll
+            for (uint32_t d = MOST_K - 1; d > 0; d--) {
+                if (d >= K) continue;
+                const bool same_tile = in_tile + d < 8; // where the lane that reads mine is
+                uint32_t pair[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const T x = same_tile ? now[2 * i] : before[2 * i], y = same_tile ? now[2 * i + 1] : before[2 * i + 1];
+                    const uint32_t mine2 = *(const uint16_t *)&x | (uint32_t) * (const uint16_t *)&y << 16;
+                    pair[i] = __shfl_sync(0xffffffffu, mine2, (lane - 4 * d) % 32);
+                }
+                if (there && d > n_before) {
+                    const uint4 old = *(const uint4 *)(tail + (size_t)((place + K - d) % K) * Ep);
+                    pair[0] = old.x, pair[1] = old.y, pair[2] = old.z, pair[3] = old.w;
+                }
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    const uint16_t bits = (uint16_t)(pair[i / 2] >> 16 * (i % 2));
+                    sum[i] = __fmaf_rn(weight[d][i], to_float(*(const T *)&bits), sum[i]);
+                }
+            }
+            if (there) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) sum[i] = silu(__fmaf_rn(weight[0][i], a[i], sum[i]));
+                float4 *to = (float4 *)(s + (size_t)r * Ep + e);
+                to[0] = make_float4(sum[0], sum[1], sum[2], sum[3]), to[1] = make_float4(sum[4], sum[5], sum[6], sum[7]);
+                uint4 packed_s, packed_a;
+#pragma unroll
+                for (int i = 0; i < 8; i++) ((T *)&packed_s)[i] = from_float<T>(sum[i]), ((T *)&packed_a)[i] = now[i];
+                *(uint4 *)(s_act + act_at<T>(r, e, Ek)) = packed_s;
+                *(uint4 *)(a_act + act_at<T>(r, e, Ek)) = packed_a;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 8; i++) before[i] = now[i];
+    }
+}
+
+#define FOR_16_BIT(dtype, call)                                       \
+    do {                                                              \
+        if ((dtype) == CUDA_F16) { using T = __half; call; }          \
+        else { using T = __nv_bfloat16; call; }                       \
+    } while (0)
+
+void k_prompt_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, const float *az,
+                   const float *row_scale, const float *w, const float *bias, float *s, void *s_act, void *a_act, void *stream) {
+    const dim3 grid((shape->E + 255) / 256, (n_rows + RUN - 1) / RUN);
+#define CONV(MOST_K)                                                                                                                              \
+    FOR_16_BIT(shape->dtype, (launch(prompt_conv_kernel<T, MOST_K>, grid, dim3(256), 0, stream, *shape, layer, *rows, n_rows, az, row_scale, w, bias, \
+                                     s, (T *)s_act, (T *)a_act)))
+    if (shape->K <= 4) CONV(4);
+    else CONV(8);
+}
+
+// ---- what a piece's pieces of E share ----
+
+// Rows as they lie in shared memory, of MP = 64 or 128 (M), 64, RP = R padded to 32 floats. Sixteen-byte words are exchanged by the row, so that
+// the lanes of a warp, which read a few words of several rows, find them in different banks.
+struct scan_work {
+    float *q, *k, *scores, *low, *decay; // [n_rows][MP], [MP], [64], [RP], [MP]: decay in the row of a piece's first token
+};
+__device__ __forceinline__ uint32_t by_four(uint32_t t, uint32_t i) { return i ^ (t & 3) << 3; }   // q, scores, low
+__device__ __forceinline__ uint32_t by_pairs(uint32_t t, uint32_t i) { return i ^ (t & 6) << 2; }  // k; and channels
+
+// Piece of a segment: tokens [lo, lo + n) of n_tok at positions from pos on.
+__device__ __forceinline__ uint32_t piece_length(int64_t pos, uint32_t lo, uint32_t n_tok) {
+    const uint32_t n = PIECE - (uint32_t)((pos + lo) % PIECE);
+    return n < n_tok - lo ? n : n_tok - lo;
+}
+
+// A block: 16 tokens of a piece as queries.
+template <int MP>
+__global__ void __launch_bounds__(SCORES_THREADS) scores_kernel(cuda_shape shape, cuda_rows rows, const float *q, const float *k, const float *log_alpha,
+                                                              const float *c0, uint32_t RP, scan_work work) {
+    constexpr uint32_t LD = MP + 4; // rows of neighbouring lanes in different banks
+    extern __shared__ float4 scan_shared[];
+    float *b = (float *)scan_shared, *ks = b + PIECE * LD, *qs = ks + PIECE * LD, *qd = qs + SUB * LD, *total = qd + SUB * LD; // total [4][MP]
+    const uint32_t M = shape.M, R = shape.R, sub = blockIdx.x % 4, tid = threadIdx.x, first = (uint32_t)rows.seg_first[blockIdx.y],
+                   n_tok = (uint32_t)rows.seg_n[blockIdx.y];
+    const int64_t pos = rows.pos[first];
+    const uint32_t before = (uint32_t)(pos % PIECE), piece = blockIdx.x / 4, lo = piece ? piece * PIECE - before : 0;
+    let_next_start();
+    wait_for_inputs(); // all blocks, or scan_kernel could start before what it waits for through this one
+    if (lo >= n_tok) return;
+    const uint32_t n = piece_length(pos, lo, n_tok), q0 = sub * SUB;
+    if (n == 1 || q0 >= n) return; // one token alone: scan_kernel by itself
+    const size_t r0 = first + lo;
+    for (uint32_t i = tid; i < PIECE * MP; i += SCORES_THREADS) {
+        const uint32_t t = i / MP, m = i % MP;
+        const bool there = t < n && m < M;
+        const size_t at = (r0 + t) * M + m;
+        b[t * LD + m] = there ? log_alpha[at] : 0.0f;
+        if (t < q0 + SUB) ks[t * LD + m] = there ? k[at] : 0.0f;
+        if (t >= q0 && t < q0 + SUB) qs[(t - q0) * LD + m] = there ? q[at] : 0.0f;
+    }
+    for (uint32_t i = tid; i < SUB * RP; i += SCORES_THREADS) {
+        const uint32_t t = q0 + i / RP, j = i % RP;
+        if (t < n) work.low[(r0 + t) * RP + by_four(t, j)] = j < R ? tf32(c0[(r0 + t) * R + j]) : 0.0f;
+    }
+    __syncthreads(); // the tokens' gates
+    for (uint32_t i = tid; i < 4 * MP; i += SCORES_THREADS) { // running sums inside each sub-block
+        const uint32_t m = i % MP;
+        float sum = 0, *at = b + i / MP * SUB * LD + m;
+#pragma unroll
+        for (uint32_t t = 0; t < SUB; t++) at[t * LD] = sum += at[t * LD];
+        total[i] = sum;
+    }
+    __syncthreads(); // the sums
+    for (uint32_t i = tid; i < SUB * MP; i += SCORES_THREADS) { // this sub-block's tokens
+        const uint32_t t = i / MP, m = i % MP;
+        float start = 0, rest = 0;
+        for (uint32_t j = 0; j < sub; j++) start += total[j * MP + m];
+        for (uint32_t j = sub + 1; j < 4; j++) rest += total[j * MP + m];
+        const float inside = b[(q0 + t) * LD + m];
+        qd[t * LD + m] = qs[t * LD + m] * __expf(inside);
+        if (q0 + t >= n) continue;
+        const size_t r = r0 + q0 + t;
+        work.q[r * MP + by_four(t, m)] = tf32(qs[t * LD + m] * __expf(start + inside));
+        work.k[r * MP + by_pairs(t, m)] = tf32(ks[(q0 + t) * LD + m] * __expf((total[sub * MP + m] - inside) + rest));
+        if (sub == 0 && t == 0) work.decay[r * MP + m] = expf(total[m] + rest);
+    }
+    for (uint32_t i = tid; i < q0 * MP; i += SCORES_THREADS) { // earlier keys, relative to the start of this sub-block
+        const uint32_t t = i / MP, m = i % MP;
+        float between = total[t / SUB * MP + m] - b[t * LD + m];
+        for (uint32_t j = t / SUB + 1; j < sub; j++) between += total[j * MP + m];
+        ks[t * LD + m] *= __expf(between);
+    }
+    __syncthreads(); // keys and queries
+    const uint32_t t = tid / SUB, width = sub < 2 ? 32 : 64;
+    float *row = work.scores + (r0 + q0 + t) * PIECE;
+    for (uint32_t i = tid % SUB; i < width; i += SUB) {
+        float sum = 0;
+        if (i < q0) {
+            const float4 *x = (const float4 *)(qd + t * LD), *y = (const float4 *)(ks + i * LD);
+#pragma unroll 4
+            for (int j = 0; j < MP / 4; j++) {
+                sum = __fmaf_rn(x[j].x, y[j].x, sum), sum = __fmaf_rn(x[j].y, y[j].y, sum);
+                sum = __fmaf_rn(x[j].z, y[j].z, sum), sum = __fmaf_rn(x[j].w, y[j].w, sum);
+            }
+        } else if (i <= q0 + t) {
+            const float4 *x = (const float4 *)(qs + t * LD), *y = (const float4 *)(ks + i * LD), *bt = (const float4 *)(b + (q0 + t) * LD),
+                         *bi = (const float4 *)(b + i * LD);
+#pragma unroll 4
+            for (int j = 0; j < MP / 4; j++) {
+                sum = __fmaf_rn(x[j].x * y[j].x, __expf(bt[j].x - bi[j].x), sum), sum = __fmaf_rn(x[j].y * y[j].y, __expf(bt[j].y - bi[j].y), sum);
+                sum = __fmaf_rn(x[j].z * y[j].z, __expf(bt[j].z - bi[j].z), sum), sum = __fmaf_rn(x[j].w * y[j].w, __expf(bt[j].w - bi[j].w), sum);
+            }
+        }
+        if (q0 + t < n) row[by_four(t, i)] = tf32(sum);
+    }
+}
+
+// ---- E4, E6, E7 ----
+
+// Floats of shared memory: what a piece brings (one or two of them), then what the warps exchange.
+struct scan_sizes {
+    uint32_t MP, RP, channels, streams; // streams: of a, z, s, how many lie there
+    __host__ __device__ uint32_t piece() const { return 2 * PIECE * MP + PIECE * PIECE + PIECE * RP + streams * PIECE * channels + MP + PIECE; }
+    __host__ __device__ uint32_t rest() const { return channels * (MP + PIECE + RP) + channels / 16 * PIECE; }
+};
+struct scan_in {
+    const float *q, *k, *log_alpha, *c0; // of all rows, for tokens alone
+    const float *c1, *c1_b, *az, *row_scale, *s, *residual, *act_norm;
+};
+
+__device__ __forceinline__ float fast_sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+__device__ __forceinline__ float fast_silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
+
+// A token that is a piece by itself: what gla_kernel does, sum by sum. S [M][CHANNELS] and part [16][CHANNELS] in shared memory.
+template <class T, int CHANNELS>
+__device__ void one_token(const cuda_shape &shape, const scan_in &in, size_t r, uint32_t e0, float *S, float *part, float *sums, T *act) {
+    const uint32_t M = shape.M, R = shape.R, Ep = shape.Ep, c = threadIdx.x % CHANNELS, e = e0 + c;
+    const float scale = in.row_scale ? in.row_scale[r] : 1.0f;
+    float low[4] = {0, 0, 0, 0}, u = 0;
+    if (e < shape.E) {
+        for (uint32_t i = 0; i < R; i++) low[i % 4] = __fmaf_rn(in.c1[(size_t)e * R + i], in.c0[r * R + i], low[i % 4]);
+        const float a = in.az[r * 2 * Ep + e] * scale;
+        u = sigmoid((low[0] + low[1]) + (low[2] + low[3]) + in.c1_b[e]) * a;
+    }
+    for (uint32_t group = threadIdx.x / CHANNELS; group < 16; group += 8) {
+        float o = 0;
+        for (uint32_t m = group; m < M; m += 16) {
+            const float km = in.k[r * M + m], v = __fmaf_rn(expf(in.log_alpha[r * M + m]), S[m * CHANNELS + c], km * u);
+            S[m * CHANNELS + c] = v;
+            o = __fmaf_rn(in.q[r * M + m], v, o);
+        }
+        part[group * CHANNELS + c] = o;
+    }
+    __syncthreads(); // the groups' sums
+    if (threadIdx.x < CHANNELS) {
+        float sum = 0, out = 0;
+        for (uint32_t group = 0; group < 16; group++) sum += part[group * CHANNELS + c];
+        if (e < shape.E) {
+            out = __fmaf_rn(in.residual[e], in.s[r * Ep + e], sum) * silu(in.az[r * 2 * Ep + Ep + e] * scale);
+            act[act_at<T>((uint32_t)r, e, (shape.E + 15) / 16 * 16)] = from_float<T>(out * in.act_norm[e]);
+        }
+        const float square = warp_sum(out * out);
+        if (c % 32 == 0 && e < Ep) sums[r * (Ep / 32) + e / 32] = square;
+    }
+}
+
+// A block: 32 channels of a segment, all its pieces in order. Warp (half, quarter) has 16 channels and, of them, two of a piece's eight tiles of 8
+// tokens (quarter and 7 - quarter, so that all have as many scores) and a quarter of S. Channels are rows of every product, so that results
+// (u, S) have the layout of the next product's first operand but for an order of its k that the second operand shares; warps hand them to
+// each other in shared memory.
+template <class T, int MP, int CHANNELS, bool DIRECT>
+__global__ void __launch_bounds__(CHANNELS * 8, 1)
+scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32_t RP, scan_work work, uint32_t n_buffers, float *sums, T *act) {
+    constexpr uint32_t TILES = MP / 8, OWN = TILES / 4, THREADS = CHANNELS * 8; // tiles of S
+    extern __shared__ float4 scan_shared[];
+    const scan_sizes sizes = {MP, RP, CHANNELS, DIRECT ? 1 : 3};
+    float *buffers = (float *)scan_shared;
+    float4 *S_shared = (float4 *)(buffers + n_buffers * sizes.piece()), *u_shared = S_shared + CHANNELS * MP / 4, *c1_shared = u_shared + CHANNELS * PIECE / 4;
+    float *squares = (float *)(c1_shared + CHANNELS * RP / 4); // [CHANNELS / 16][PIECE]
+    const uint32_t M = shape.M, R = shape.R, K = shape.K, E = shape.E, Ep = shape.Ep, Ek = (E + 15) / 16 * 16;
+    const uint32_t tid = threadIdx.x, lane = tid % 32, row = lane / 4, pair = lane % 4 * 2, half = tid / 128, quarter = tid / 32 % 4;
+    const uint32_t e0 = blockIdx.x * CHANNELS, c_lane = half * 16 + row; // channels c_lane and c_lane + 8
+    const uint32_t first = (uint32_t)rows.seg_first[blockIdx.y], n_tok = (uint32_t)rows.seg_n[blockIdx.y], slot = (uint32_t)rows.slot[first];
+    const int64_t pos = rows.pos[first];
+    let_next_start();
+    // S was last written a step ago, so it comes before the inputs are ready
+    float *S_memory = shape.S + slot * shape.S_slot + layer * shape.S_layer + (size_t)((e0 + c_lane) / 32) * M * 32 + c_lane % 32;
+    const bool in_state = e0 + c_lane < Ep; // then c_lane + 8 too
+    float S[OWN][4];
+#pragma unroll
+    for (uint32_t x = 0; x < OWN; x++)
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t m = (quarter * OWN + x) * 8 + pair + i % 2;
+            S[x][i] = m < M && in_state ? S_memory[m * 32 + i / 2 * 8] : 0.0f;
+        }
+    for (uint32_t i = tid; i < CHANNELS * RP; i += THREADS) { // W_c1 as first operand
+        const uint32_t reg = i % 4, l = i / 4 % 32, step = i / 128 % (RP / 8), h = i / 128 / (RP / 8);
+        const uint32_t e = e0 + h * 16 + l / 4 + reg % 2 * 8, j = step * 8 + l % 4 * 2 + reg / 2;
+        ((float *)c1_shared)[i] = e < E && j < R ? tf32(in.c1[(size_t)e * R + j]) : 0.0f;
+    }
+    float bias[2], residual[2], norm[2];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const uint32_t e = e0 + c_lane + h * 8;
+        bias[h] = e < E ? in.c1_b[e] : 0.0f, residual[h] = e < E ? in.residual[e] : 0.0f, norm[h] = e < E ? in.act_norm[e] : 0.0f;
+    }
+    wait_for_inputs();
+
+    // What a piece brings: q, k, scores, low rank; a, z, s; decay, scales.
+    const uint32_t at_k = PIECE * MP, at_scores = at_k + PIECE * MP, at_low = at_scores + PIECE * PIECE, at_a = at_low + PIECE * RP,
+                   at_z = at_a + PIECE * CHANNELS, at_s = at_z + PIECE * CHANNELS, at_decay = at_a + (DIRECT ? 1 : 3) * PIECE * CHANNELS, at_scale = at_decay + MP;
+    auto fetch = [&](uint32_t lo, uint32_t n, float *to) {
+        const size_t r0 = first + lo;
+        for (uint32_t i = tid; i < n * (MP / 4); i += THREADS) copy16(to + 4 * i, work.q + r0 * MP + 4 * i, true);
+        for (uint32_t i = tid; i < (n + 7) / 8 * 8 * (MP / 4); i += THREADS) {
+            const bool there = i / (MP / 4) < n;
+            copy16(to + at_k + 4 * i, there ? work.k + r0 * MP + 4 * i : work.k, there);
+        }
+        for (uint32_t i = tid; i < n * (PIECE / 4); i += THREADS)
+            if (i % 16 < 8 || i / 16 >= 32) copy16(to + at_scores + 4 * i, work.scores + r0 * PIECE + 4 * i, true);
+        for (uint32_t i = tid; i < n * (RP / 4); i += THREADS) copy16(to + at_low + 4 * i, work.low + r0 * RP + 4 * i, true);
+        for (uint32_t i = tid; i < n * (CHANNELS / 4); i += THREADS) {
+            const uint32_t t = i / (CHANNELS / 4), c = i % (CHANNELS / 4) * 4, at = t * CHANNELS + by_pairs(t, c);
+            const bool there = e0 + c < E;
+            const size_t r = r0 + t, e = there ? e0 + c : 0;
+            copy16(to + at_a + at, in.az + r * 2 * Ep + e, there);
+            if (DIRECT) continue;
+            copy16(to + at_z + at, in.az + r * 2 * Ep + Ep + e, there);
+            copy16(to + at_s + at, in.s + r * Ep + e, there);
+        }
+        if (tid < MP / 4) copy16(to + at_decay + 4 * tid, work.decay + r0 * MP + 4 * tid, true);
+        if (in.row_scale && tid < n) copy4(to + at_scale + tid, in.row_scale + r0 + tid);
+    };
+
+    auto add_squares = [&](size_t r, uint32_t n_done) { // of two groups of 16 channels
+        for (uint32_t i = tid; i < n_done * (CHANNELS / 32); i += THREADS) {
+            const uint32_t t = i / (CHANNELS / 32), c = i % (CHANNELS / 32);
+            if (e0 + c * 32 < Ep) sums[(r + t) * (Ep / 32) + e0 / 32 + c] = squares[2 * c * PIECE + t] + squares[(2 * c + 1) * PIECE + t];
+        }
+    };
+    uint32_t n = piece_length(pos, 0, n_tok), n_before = 0, buffer = 0;
+    if (n > 1) fetch(0, n, buffers);
+    copies_end();
+    for (uint32_t lo = 0; lo < n_tok;) {
+        const uint32_t next = lo + n, n_next = next < n_tok ? piece_length(pos, next, n_tok) : 0;
+        const size_t r0 = first + lo;
+        float *now = buffers + buffer * sizes.piece();
+        copies_wait();
+        __syncthreads(); // this piece is here, and nobody works on the one before
+        add_squares(r0 - n_before, n_before);
+        n_before = 0;
+        if (n_buffers == 2) {
+            if (n_next > 1) fetch(next, n_next, buffers + (buffer ^ 1) * sizes.piece());
+            copies_end();
+        }
+        // the last inputs go to the tail
+        const uint32_t keep = n_tok > K ? n_tok - K : 0, keep_from = keep > lo ? keep - lo : 0;
+        for (uint32_t i = tid; keep_from + i / CHANNELS < n; i += THREADS) {
+            const uint32_t t = keep_from + i / CHANNELS, e = e0 + i % CHANNELS;
+            if (e >= E) continue;
+            T *tail = (T *)shape.conv + slot * shape.conv_slot + layer * shape.conv_layer + e;
+            tail[(size_t)((pos + lo + t) % K) * Ep] = from_float<T>(in.az[(r0 + t) * 2 * Ep + e] * (in.row_scale ? in.row_scale[r0 + t] : 1.0f));
+        }
+        if (n == 1) {
+            float *plain = now, *part = now + CHANNELS * MP; // nothing came for this piece
+#pragma unroll
+            for (uint32_t x = 0; x < OWN; x++)
+#pragma unroll
+                for (uint32_t i = 0; i < 4; i++) plain[((quarter * OWN + x) * 8 + pair + i % 2) * CHANNELS + c_lane + i / 2 * 8] = S[x][i];
+            __syncthreads(); // S before other threads change it
+            one_token<T, CHANNELS>(shape, in, r0, e0, plain, part, sums, act);
+#pragma unroll
+            for (uint32_t x = 0; x < OWN; x++)
+#pragma unroll
+                for (uint32_t i = 0; i < 4; i++) S[x][i] = plain[((quarter * OWN + x) * 8 + pair + i % 2) * CHANNELS + c_lane + i / 2 * 8];
+        } else {
+            const uint32_t n_tiles = (n + 7) / 8, tile[2] = {quarter, 7 - quarter};
+            float z_own[2][4], s_own[2][4];
+            if (DIRECT)
+#pragma unroll
+                for (int x = 0; x < 2; x++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const uint32_t t = tile[x] * 8 + pair + i % 2, e = e0 + c_lane + i / 2 * 8;
+                        const bool there = t < n && e < E;
+                        z_own[x][i] = there ? in.az[(r0 + t) * 2 * Ep + Ep + e] : 0.0f, s_own[x][i] = there ? in.s[(r0 + t) * Ep + e] : 0.0f;
+                    }
+            // E4: u, channels by tokens
+            float acc[2][4] = {};
+            for (uint32_t step = 0; step < RP / 8; step++) {
+                const float4 c1 = c1_shared[(half * (RP / 8) + step) * 32 + lane];
+#pragma unroll
+                for (int x = 0; x < 2; x++) {
+                    const uint32_t t = tile[x] * 8 + row;
+                    if (tile[x] < n_tiles) mma_tf32(acc[x], c1, *(const float2 *)(now + at_low + t * RP + by_four(t, step * 8 + pair)));
+                }
+            }
+            float scale[2][2];
+#pragma unroll
+            for (int x = 0; x < 2; x++) {
+                float u[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const uint32_t t = tile[x] * 8 + pair + i % 2;
+                    if (i < 2) scale[x][i] = in.row_scale ? now[at_scale + t] : 1.0f;
+                    const float a = now[at_a + t * CHANNELS + by_pairs(t, c_lane + i / 2 * 8)] * scale[x][i % 2];
+                    u[i] = t < n ? tf32(fast_sigmoid(acc[x][i] + bias[i / 2]) * a) : 0.0f;
+                }
+                u_shared[(half * 8 + tile[x]) * 32 + lane] = make_float4(u[0], u[2], u[1], u[3]);
+            }
+#pragma unroll
+            for (uint32_t x = 0; x < OWN; x++)
+                S_shared[(half * TILES + quarter * OWN + x) * 32 + lane] = make_float4(tf32(S[x][0]), tf32(S[x][2]), tf32(S[x][1]), tf32(S[x][3]));
+            __syncthreads(); // u and S of the other warps
+            // E7: what S holds, then this piece's own; E6: its sum for S
+            float o[2][4] = {}, own[2][4] = {}, more[OWN][4] = {};
+#pragma unroll 4
+            for (uint32_t m = 0; m < TILES; m++) {
+                const float4 s = S_shared[(half * TILES + m) * 32 + lane];
+#pragma unroll
+                for (int x = 0; x < 2; x++) {
+                    const uint32_t t = tile[x] * 8 + row;
+                    if (tile[x] < n_tiles) mma_tf32(o[x], s, *(const float2 *)(now + t * MP + by_four(t, m * 8 + pair)));
+                }
+            }
+#pragma unroll 2
+            for (uint32_t i = 0; i < n_tiles; i++) {
+                const float4 u = u_shared[(half * 8 + i) * 32 + lane];
+                const float *k = now + at_k + (i * 8 + pair) * MP;
+#pragma unroll
+                for (uint32_t x = 0; x < OWN; x++) {
+                    const uint32_t m = by_pairs(pair, (quarter * OWN + x) * 8 + row);
+                    mma_tf32(more[x], u, make_float2(k[m], k[MP + m]));
+                }
+#pragma unroll
+                for (int x = 0; x < 2; x++) {
+                    const uint32_t t = tile[x] * 8 + row;
+                    if (i <= tile[x] && tile[x] < n_tiles) mma_tf32(own[x], u, *(const float2 *)(now + at_scores + t * PIECE + by_four(t, i * 8 + pair)));
+                }
+            }
+#pragma unroll
+            for (uint32_t x = 0; x < OWN; x++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) S[x][i] = __fmaf_rn(now[at_decay + (quarter * OWN + x) * 8 + pair + i % 2], S[x][i], more[x][i]);
+            // the gate of E8
+#pragma unroll
+            for (int x = 0; x < 2; x++) {
+                if (tile[x] >= n_tiles) continue;
+                float out[4], square[2];
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const uint32_t t = tile[x] * 8 + pair + i % 2, at = t * CHANNELS + by_pairs(t, c_lane + i / 2 * 8);
+                    const bool there = t < n && e0 + c_lane + i / 2 * 8 < E;
+                    const float z = DIRECT ? z_own[x][i] : now[at_z + at], s = DIRECT ? s_own[x][i] : now[at_s + at];
+                    out[i] = there ? __fmaf_rn(residual[i / 2], s, o[x][i] + own[x][i]) * fast_silu(z * scale[x][i % 2]) : 0.0f;
+                }
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    square[i] = __fmaf_rn(out[i], out[i], out[i + 2] * out[i + 2]);
+#pragma unroll
+                    for (int j = 4; j < 32; j *= 2) square[i] += __shfl_xor_sync(0xffffffffu, square[i], j);
+                    if (row == 0) squares[half * PIECE + tile[x] * 8 + pair + i] = square[i];
+                }
+                // lanes of neighbouring channels exchange, so that each has two channels of one token
+                const uint32_t odd = row % 2, t = tile[x] * 8 + pair + odd;
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const float y0 = out[2 * h] * norm[h], y1 = out[2 * h + 1] * norm[h], other = __shfl_xor_sync(0xffffffffu, odd ? y0 : y1, 4);
+                    const uint32_t e = e0 + c_lane - odd + h * 8;
+                    T two[2] = {from_float<T>(odd ? other : y0), from_float<T>(odd ? y1 : other)};
+                    if (t < n && e < E) *(uint32_t *)(act + act_at<T>((uint32_t)r0 + t, e, Ek)) = *(const uint16_t *)&two[0] | (uint32_t) * (const uint16_t *)&two[1] << 16;
+                }
+            }
+            n_before = n;
+        }
+        if (n_buffers == 1) {
+            __syncthreads(); // nobody works on this piece
+            if (n_next > 1) fetch(next, n_next, buffers);
+            copies_end();
+        } else
+            buffer ^= 1;
+        lo = next, n = n_next;
+    }
+    __syncthreads(); // the last piece's squares
+    add_squares((size_t)first + n_tok - n_before, n_before);
+#pragma unroll
+    for (uint32_t x = 0; x < OWN; x++)
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t m = (quarter * OWN + x) * 8 + pair + i % 2;
+            if (m < M && in_state) S_memory[m * 32 + i / 2 * 8] = S[x][i];
+        }
+}
+
+// ---- launching ----
+
+static size_t scores_bytes(uint32_t MP) { return ((size_t)(2 * PIECE + 2 * SUB) * (MP + 4) + 4 * MP) * sizeof(float); }
+static size_t scan_bytes(const scan_sizes &sizes, uint32_t n_buffers) { return ((size_t)n_buffers * sizes.piece() + sizes.rest()) * sizeof(float); }
+static uint32_t buffers_of(const scan_sizes &sizes) { // that this device's shared memory holds
+    int device = 0, most = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    return scan_bytes(sizes, 2) <= (size_t)most ? 2 : scan_bytes(sizes, 1) <= (size_t)most ? 1 : 0;
+}
+static uint32_t pad_M(const struct cuda_shape *shape) { return shape->M <= 64 ? 64 : 128; }
+static uint32_t pad_R(const struct cuda_shape *shape) { return (shape->R + 31) / 32 * 32; }
+
+#ifndef SCAN_CHANNELS
+#define SCAN_CHANNELS 32
+#define SCAN_DIRECT false
+#endif
+
+template <class T, int MP> static bool scan_prepare(uint32_t RP) {
+    const scan_sizes sizes = {MP, RP, SCAN_CHANNELS, SCAN_DIRECT ? 1 : 3};
+    const uint32_t n = buffers_of(sizes);
+    return n > 0 &&
+           cudaFuncSetAttribute(scan_kernel<T, MP, SCAN_CHANNELS, SCAN_DIRECT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)scan_bytes(sizes, n)) == cudaSuccess &&
+           cudaFuncSetAttribute(scores_kernel<MP>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)scores_bytes(MP)) == cudaSuccess;
+}
+bool cuda_scan_prepare(const struct cuda_shape *shape) {
+    if (shape->dtype == CUDA_F32 || shape->M > 128 || shape->R > SCAN_MOST_R || shape->K > 8 || shape->E % 8) return false;
+    bool ready = false;
+    if (pad_M(shape) == 64) FOR_16_BIT(shape->dtype, ready = (scan_prepare<T, 64>(pad_R(shape))));
+    else FOR_16_BIT(shape->dtype, ready = (scan_prepare<T, 128>(pad_R(shape))));
+    return ready;
+}
+
+size_t cuda_scan_bytes(const struct cuda_shape *shape, uint32_t n_rows) {
+    return (size_t)n_rows * (3 * pad_M(shape) + PIECE + pad_R(shape)) * sizeof(float);
+}
+
+static void launch_scores(const struct cuda_shape *shape, const struct cuda_rows *rows, uint32_t n_segs, uint32_t most_tok, const float *q, const float *k,
+                          const float *log_alpha, const float *c0, const scan_work &work, void *stream) {
+    const dim3 pieces(4 * ((most_tok + PIECE - 2) / PIECE + 1), n_segs);
+#define SCORES(MP) launch(scores_kernel<MP>, pieces, dim3(SCORES_THREADS), scores_bytes(MP), stream, *shape, *rows, q, k, log_alpha, c0, pad_R(shape), work)
+    if (pad_M(shape) == 64) SCORES(64);
+    else SCORES(128);
+}
+static void launch_scan(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs, const scan_in &in, const scan_work &work,
+                        float *sums, void *act, void *stream) {
+    const dim3 channels((shape->Ep + SCAN_CHANNELS - 1) / SCAN_CHANNELS, n_segs);
+    const scan_sizes sizes = {pad_M(shape), pad_R(shape), SCAN_CHANNELS, SCAN_DIRECT ? 1 : 3};
+    const uint32_t n_buffers = buffers_of(sizes);
+#define SCAN(MP)                                                                                                                                        \
+    FOR_16_BIT(shape->dtype, (launch(scan_kernel<T, MP, SCAN_CHANNELS, SCAN_DIRECT>, channels, dim3(SCAN_CHANNELS * 8), scan_bytes(sizes, n_buffers), stream, \
+                                     *shape, layer, *rows, in, sizes.RP, work, n_buffers, sums, (T *)act)))
+    if (sizes.MP == 64) SCAN(64);
+    else SCAN(128);
+}
+static scan_work parts_of(const struct cuda_shape *shape, uint32_t n_rows, void *work) {
+    const size_t n = n_rows, MP = pad_M(shape);
+    float *p = (float *)work;
+    return {p, p + n * MP, p + 2 * n * MP, p + n * (2 * MP + PIECE), p + n * (2 * MP + PIECE + pad_R(shape))};
+}
+
+void k_scan(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, uint32_t n_segs, uint32_t most_tok,
+            const float *q, const float *k, const float *log_alpha, const float *c0, const float *c1, const float *c1_b, const float *az,
+            const float *row_scale, const float *s, const float *residual, const float *act_norm, void *work, float *sums, void *act, void *stream) {
+    const scan_work parts = parts_of(shape, n_rows, work);
+    const scan_in in = {q, k, log_alpha, c0, c1, c1_b, az, row_scale, s, residual, act_norm};
+    launch_scores(shape, rows, n_segs, most_tok, q, k, log_alpha, c0, parts, stream);
+    launch_scan(shape, layer, rows, n_segs, in, parts, sums, act, stream);
+}

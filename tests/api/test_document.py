@@ -1,0 +1,90 @@
+"""openapi.yaml as the judge of requests: each of its examples works, and what the type of a field excludes is refused by name."""
+import json
+
+import pytest
+
+from test_routes import METHODS, deref, openapi, operations, resolver  # noqa: F401 (openapi is a fixture)
+
+BASES = {"/v1/completions": {"prompt": "Once", "max_tokens": 1}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1},
+         "/tokenize": {"prompt": "Once"}, "/detokenize": {"tokens": [5]}, "/apply-template": {"messages": [{"role": "user", "content": "Hi"}]}}
+# As JSON text: one of each type, and what no type of ours takes.
+VALUES = ["true", "false", "-7", "0", "1.5", "1e300", "1" + "0" * 400, "-1" + "0" * 400, "1e400", "NaN", "-Infinity", '"x"', '""', '"7"', '"\\ud800"',
+          "[]", "[[]]", "[{}]", "[null]", "[true]", "[1.5]", '[""]', "[-1]", "[1e400]", "{}", '{"a":1}', '{"1":"x"}', '{"1":1e400}', '{"a":[{"b":{}}]}']
+NO_JSON = ("NaN", "Infinity", "\\ud800", "e400")
+
+
+def examples_of(content):
+    if "example" in content:
+        yield content["example"]
+    for example in content.get("examples", {}).values():
+        yield example["value"]
+
+
+def properties(openapi, schema):  # noqa: F811
+    schema = deref(openapi, schema)
+    found = dict(schema.get("properties", {}))
+    for part in schema.get("allOf", []):
+        found.update(properties(openapi, part))
+    return found
+
+
+def body_schema(openapi, path):  # noqa: F811
+    return deref(openapi, openapi["paths"][path]["post"]["requestBody"])["content"]["application/json"]["schema"]
+
+
+def test_the_examples_of_requests_work(server, openapi):  # noqa: F811
+    validate = resolver(openapi)
+    n = 0
+    for path, method, operation in operations(openapi):
+        if "requestBody" not in operation:
+            continue
+        examples = list(examples_of(deref(openapi, operation["requestBody"])["content"]["application/json"]))
+        assert examples, f"{path} has no example"
+        for example in examples:
+            validate(example, body_schema(openapi, path))
+            answer = server.ask(method.upper(), path, {**example, **({"max_tokens": 4} if example.get("max_tokens", 0) > 4 else {})})
+            assert answer.status == 200, (path, example, answer)
+            n += 1
+    assert n >= 8
+
+
+def test_the_examples_of_answers_are_what_their_schemas_say(openapi):  # noqa: F811
+    validate = resolver(openapi)
+    n = 0
+    for path, _, operation in operations(openapi):
+        for status, response in operation["responses"].items():
+            content = deref(openapi, response).get("content", {}).get("application/json")
+            for example in examples_of(content or {}):
+                validate(example, content["schema"])
+                n += 1
+        if "200" in operation["responses"]:
+            assert deref(openapi, operation["responses"]["200"])["content"], path
+    assert n >= 10
+
+
+@pytest.mark.parametrize("path", BASES)
+def test_every_field_refuses_every_wrong_type(server, openapi, path):  # noqa: F811
+    """Numbers that no double holds, broken texts, and each type where the document has another: 400, and the field is named."""
+    validate = resolver(openapi)
+    fields, wrong, refused = properties(openapi, body_schema(openapi, path)), [], 0
+    assert set(BASES[path]) <= set(fields)
+    for field, schema in fields.items():
+        for value in VALUES:
+            rest = json.dumps({k: v for k, v in BASES[path].items() if k != field})[1:-1]
+            answer = server.post(path, ("{%s\"%s\": %s}" % (rest + ", " if rest else "", field, value)).encode())
+            try:
+                good = not any(word in value for word in NO_JSON)
+                if good:
+                    validate(json.loads(value), schema)
+            except Exception:
+                good = False
+            if good and answer.status in (200, 400, 404):  # taken, or too large, or not with the rest
+                continue
+            refused += 1
+            if answer.status == 404 and field == "model":
+                continue
+            named = answer.error["param"] or "" if answer.status == 400 else ""
+            if not named.startswith(field) or answer.error["type"] != "invalid_request_error":
+                wrong.append(f"{field}: {value[:40]}: {answer!r}"[:200])
+    assert not wrong, "\n".join(wrong)
+    assert refused > 10 * len(fields)

@@ -1,0 +1,191 @@
+/* test_scan.c - scan.cu: the recurrent layer of prompts against the twin of E4, E6 and E7, to the bit against k_conv
+ * and, for tokens alone, k_gla; and its laws: no bit depends on neighbours or on a split at multiples of 64. */
+#include "mixer.h"
+
+enum { PIECE = 64 };
+
+struct scan_case {
+    struct cuda_shape shape;
+    uint32_t n_rows, layer;
+    size_t n_pool, n_tails;
+    float *pool, *tails;                                                                         /* host; before */
+    float *q, *k, *log_alpha, *c0, *c1, *c1_b, *az, *s, *residual, *act_norm, *row_scale, *work; /* device */
+};
+struct scan_result {
+    float *states, *tails, *sums, *act; /* host */
+};
+
+static struct scan_case scan_case(const struct cuda_shape *shape, uint32_t n_rows, uint32_t n_slots,
+                                  struct mixer_inputs *x) {
+    const size_t n = n_rows, M = shape->M, E = shape->E, R = shape->R, Ep = shape->Ep;
+    *x = random_inputs(shape, n_rows);
+    if (gpu_pick(0, 3) == 0) { /* one kind of forgetting, all along */
+        const float all = gpu_pick(0, 2) == 0 ? 0.0f : gpu_pick(0, 1) ? -1e-6f : -30.0f;
+        for (size_t i = 0; i < n * M; i++) x->log_alpha[i] = all;
+    }
+    struct scan_case c = {.shape = *shape, .n_rows = n_rows, .layer = gpu_pick(0, LAYERS - 1)};
+    c.n_pool = (n_slots + 1) * shape->S_slot, c.n_tails = (n_slots + 1) * shape->conv_slot;
+    c.pool = host_random(c.n_pool, -1, 1, CUDA_F32), c.tails = host_random(c.n_tails, -2, 2, shape->dtype);
+    c.q = gpu_from(x->q, n * M), c.k = gpu_from(x->k, n * M), c.log_alpha = gpu_from(x->log_alpha, n * M);
+    c.c0 = gpu_from(x->c0, n * R), c.c1 = gpu_from(x->c1, E * R), c.c1_b = gpu_from(x->c1_b, E);
+    c.s = gpu_from(x->s, n * Ep), c.residual = gpu_from(x->residual, E), c.act_norm = gpu_from(x->act_norm, E);
+    /* az as a product leaves it, its scale beside it; the twin has them multiplied */
+    float *scale = host_random(n, 0.5, 2, CUDA_F32), *az = host_floats(n * 2 * Ep);
+    const bool scaled = gpu_pick(0, 1);
+    memcpy(az, x->az, n * 2 * Ep * sizeof *az);
+    for (size_t i = 0; scaled && i < n * 2 * Ep; i++) x->az[i] *= scale[i / (2 * Ep)];
+    c.az = gpu_from(az, n * 2 * Ep), c.row_scale = scaled ? gpu_from(scale, n) : NULL;
+    c.work = gpu_bytes(gpu.k->cuda_scan_bytes(shape, n_rows));
+    return c;
+}
+
+/* Of the segments first, n (host), in steps of the same rows: all in one, or one after the other. */
+static struct scan_result run(struct scan_case *c, const struct gpu_rows *rows, const int32_t *first, const int32_t *n,
+                              uint32_t n_segs, bool together, bool chunkwise) {
+    const uint32_t E = c->shape.E, tiles = c->shape.Ep / 32, n_rows = c->n_rows;
+    float *sums = gpu_floats((size_t)n_rows * tiles);
+    void *act = gpu_act_out(n_rows, E, c->shape.dtype);
+    c->shape.S = gpu_from(c->pool, c->n_pool), c->shape.conv = gpu_from_typed(c->tails, c->n_tails, c->shape.dtype);
+    const int32_t *at_first = gpu_copy(first, n_segs * sizeof *first), *at_n = gpu_copy(n, n_segs * sizeof *n);
+    const uint32_t step = together ? n_segs : 1;
+    for (uint32_t g = 0; g < n_segs; g += step) {
+        struct cuda_rows part = rows->device;
+        part.seg_first = at_first + g, part.seg_n = at_n + g;
+        uint32_t most = 0;
+        for (uint32_t j = g; j < g + step; j++) most = (uint32_t)n[j] > most ? (uint32_t)n[j] : most;
+        if (chunkwise)
+            GPU_RUN(k_scan, &c->shape, c->layer, &part, n_rows, step, most, c->q, c->k, c->log_alpha, c->c0, c->c1,
+                    c->c1_b, c->az, c->row_scale, c->s, c->residual, c->act_norm, c->work, sums, act);
+        else
+            GPU_RUN(k_gla, &c->shape, c->layer, &part, step, c->q, c->k, c->log_alpha, c->c0, c->c1, c->c1_b, c->az,
+                    c->row_scale, c->s, c->residual, c->act_norm, sums, act);
+    }
+    return (struct scan_result){gpu_fetch(c->shape.S, c->n_pool),
+                                gpu_fetch_typed(c->shape.conv, c->n_tails, c->shape.dtype),
+                                gpu_fetch(sums, (size_t)n_rows * tiles), gpu_fetch_act(act, n_rows, E, c->shape.dtype)};
+}
+static void check_same(const char *what, const struct scan_case *c, const struct scan_result *x,
+                       const struct scan_result *y) {
+    const size_t before = strlen(gpu.what), n = c->n_rows;
+    GPU_WHAT(", %s", what);
+    gpu_check_same("states", x->states, y->states, c->n_pool);
+    gpu_check_same("tails", x->tails, y->tails, c->n_tails);
+    gpu_check_same("sums of squares", x->sums, y->sums, n * (c->shape.Ep / 32));
+    gpu_check_same("read-out", x->act, y->act, n * c->shape.E);
+    gpu.what[before] = 0;
+}
+
+static void scan_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    if (dtype == CUDA_F32) return;
+    struct cuda_shape shape = mixer_shape(i, n_rows > 64 ? 120 : 400, dtype);
+    const uint32_t E = shape.E, M = shape.M, Ep = shape.Ep, K = shape.K;
+    const struct gpu_rows rows = gpu_make_rows(n_rows, i % 4 ? 300 : 3, 9);
+    GPU_WHAT(", %u segments, E %u, M %u, R %u, K %u", rows.n_segs, E, M, shape.R, K);
+    if (!gpu.k->cuda_scan_prepare(&shape)) fail_msg("%s: not possible on this device", gpu.what);
+    struct mixer_inputs x;
+    struct scan_case c = scan_case(&shape, n_rows, rows.n_slots, &x);
+    const size_t n = n_rows;
+    const struct scan_result got = run(&c, &rows, rows.seg_first, rows.seg_n, rows.n_segs, true, true);
+
+    float *pool = host_floats(c.n_pool), *out = host_floats(n * E), *sums = host_floats(n * (Ep / 32));
+    memcpy(pool, c.pool, c.n_pool * sizeof *pool);
+    mixer_twin(&shape, &rows, c.layer, &x, pool, out);
+    for (size_t r = 0; r < n; r++)
+        for (uint32_t e = 0; e < E; e++) {
+            sums[r * (Ep / 32) + e / 32] += out[r * E + e] * out[r * E + e];
+            out[r * E + e] *= x.act_norm[e];
+        }
+    check_states(&shape, &rows, c.layer, got.states, pool, 1e-3);
+    gpu_check("read-out, gated", got.act, out, n * E, 1e-3, gpu_ulp(dtype));
+    gpu_check("sums of squares", got.sums, sums, n * (Ep / 32), 2e-3, 0);
+    float *tails = host_floats(c.n_tails);
+    memcpy(tails, c.tails, c.n_tails * sizeof *tails);
+    for (size_t r = 0; r < n; r++) {
+        float *tail = tails + (size_t)rows.slot[r] * shape.conv_slot + c.layer * shape.conv_layer;
+        for (uint32_t e = 0; e < E; e++)
+            tail[(size_t)(rows.pos[r] % K) * Ep + e] = gpu_round(x.az[r * 2 * Ep + e], dtype);
+    }
+    gpu_check_same("the tails of all slots", got.tails, tails, c.n_tails);
+
+    /* Each segment in steps of its own, cut at some multiples of the piece, gives the same bits. */
+    int32_t *first = host_bytes(n * sizeof *first), *count = host_bytes(n * sizeof *count);
+    uint32_t n_parts = 0;
+    bool alone = true;
+    for (uint32_t g = 0; g < rows.n_segs; g++)
+        for (int32_t lo = 0; lo < rows.seg_n[g]; n_parts++) {
+            const int64_t pos = rows.pos[rows.seg_first[g]];
+            const int64_t end = ((pos + lo) / PIECE + gpu_pick(1, 3)) * PIECE - pos;
+            first[n_parts] = rows.seg_first[g] + lo;
+            count[n_parts] = (int32_t)(end < rows.seg_n[g] ? end : rows.seg_n[g]) - lo;
+            lo += count[n_parts];
+        }
+    struct scan_result again = run(&c, &rows, first, count, n_parts, false, true);
+    check_same("cut and alone", &c, &again, &got);
+    for (uint32_t g = 0; g < rows.n_segs; g++) alone = alone && rows.seg_n[g] == 1;
+    if (!alone) return;
+    again = run(&c, &rows, rows.seg_first, rows.seg_n, rows.n_segs, true, false);
+    memcpy(again.tails, got.tails, c.n_tails * sizeof *again.tails); /* k_conv's work there */
+    check_same("one token a segment as k_gla", &c, &got, &again);
+}
+static void the_chunkwise_form_equals_the_twin_and_keeps_its_laws(void **state) {
+    (void)state;
+    gpu_rounds(scan_round);
+}
+
+/* A step of single tokens, which a decode step's kernels do. */
+static void single_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    if (dtype == CUDA_F32) return;
+    struct cuda_shape shape = mixer_shape(i, 120, dtype);
+    const struct gpu_rows rows = gpu_make_rows(n_rows, 1, 9);
+    GPU_WHAT(", E %u, M %u, R %u", shape.E, shape.M, shape.R);
+    if (!gpu.k->cuda_scan_prepare(&shape)) fail_msg("%s: not possible on this device", gpu.what);
+    struct mixer_inputs x;
+    struct scan_case c = scan_case(&shape, n_rows, rows.n_slots, &x);
+    const struct scan_result got = run(&c, &rows, rows.seg_first, rows.seg_n, rows.n_segs, true, true);
+    const struct scan_result want = run(&c, &rows, rows.seg_first, rows.seg_n, rows.n_segs, true, false);
+    memcpy(want.tails, got.tails, c.n_tails * sizeof *want.tails); /* k_conv's work there */
+    check_same("as k_gla", &c, &got, &want);
+}
+static void a_token_alone_has_the_bits_of_a_decode_step(void **state) {
+    (void)state;
+    gpu_rounds(single_round);
+}
+
+static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    if (dtype == CUDA_F32) return;
+    struct cuda_shape shape = mixer_shape(i, 700, dtype);
+    const uint32_t E = shape.E, Ep = shape.Ep, K = shape.K, layer = gpu_pick(0, LAYERS - 1);
+    struct gpu_rows rows = gpu_make_rows(n_rows, i % 2 ? 3 : 70, 9);
+    GPU_WHAT(", %u segments, E %u, K %u", rows.n_segs, E, K);
+    const size_t n = n_rows, n_pool = (rows.n_slots + 1) * shape.conv_slot;
+    const float *az = gpu_from(host_random(n * 2 * Ep, -2, 2, CUDA_F32), n * 2 * Ep),
+                *w = gpu_from(host_random((size_t)K * Ep, -1, 1, CUDA_F32), (size_t)K * Ep),
+                *bias = gpu_from(host_random(E, -1, 1, CUDA_F32), E),
+                *scale = gpu_pick(0, 1) ? gpu_from(host_random(n, 0.5, 2, CUDA_F32), n) : NULL;
+    float *pool = host_random(n_pool, -2, 2, dtype), *s[2], *plain[2], *s_packed[2], *a_packed[2];
+    for (int parallel = 0; parallel < 2; parallel++) {
+        float *at = gpu_floats(n * Ep);
+        void *s_act = gpu_act_out(n_rows, E, dtype), *a_act = gpu_act_out(n_rows, E, dtype);
+        shape.conv = gpu_from_typed(pool, n_pool, dtype);
+        if (parallel) {
+            GPU_RUN(k_prompt_conv, &shape, layer, &rows.device, n_rows, az, scale, w, bias, at, s_act, a_act);
+            gpu_check_same("the tails of all slots", gpu_fetch_typed(shape.conv, n_pool, dtype), pool, n_pool);
+        } else
+            GPU_RUN(k_conv, &shape, layer, &rows.device, rows.n_segs, az, scale, w, bias, at, s_act, a_act);
+        s[parallel] = gpu_fetch(at, n * Ep), plain[parallel] = host_floats(n * E);
+        for (size_t r = 0; r < n; r++) memcpy(plain[parallel] + r * E, s[parallel] + r * Ep, E * sizeof **plain);
+        s_packed[parallel] = gpu_fetch_act(s_act, n_rows, E, dtype);
+        a_packed[parallel] = gpu_fetch_act(a_act, n_rows, E, dtype);
+    }
+    gpu_check_same("convolution", plain[1], plain[0], n * E);
+    gpu_check_same("convolution, packed", s_packed[1], s_packed[0], n * E);
+    gpu_check_same("its input, packed", a_packed[1], a_packed[0], n * E);
+}
+static void the_convolution_with_rows_in_parallel_gives_the_same_bits(void **state) {
+    (void)state;
+    gpu_rounds(conv_round);
+}
+
+GPU_MAIN(cmocka_unit_test(the_chunkwise_form_equals_the_twin_and_keeps_its_laws),
+         cmocka_unit_test(a_token_alone_has_the_bits_of_a_decode_step),
+         cmocka_unit_test(the_convolution_with_rows_in_parallel_gives_the_same_bits))
