@@ -66,8 +66,9 @@ uint32_t ir_json_char(struct ir *ir); /* one character in a string */
 uint32_t ir_json_string(struct ir *ir, uint32_t min, uint32_t max);
 uint32_t ir_json_ws(struct ir *ir); /* white space between tokens, bounded */
 uint32_t ir_json_number(struct ir *ir, bool integer);
-uint32_t ir_json_value(struct ir *ir);  /* any */
-uint32_t ir_json_object(struct ir *ir); /* any */
+uint32_t ir_json_multiple(struct ir *ir, uint32_t m); /* a whole multiple of m, 1..1000 */
+uint32_t ir_json_value(struct ir *ir);                /* any */
+uint32_t ir_json_object(struct ir *ir);               /* any */
 uint32_t ir_json_array(struct ir *ir, uint32_t item, uint32_t min, uint32_t max);
 /* A number between the bounds, in plain digits. Bounds: sign, digits, point, digits; NULL = none. strict: the bound
  * itself is outside. */

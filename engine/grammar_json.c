@@ -71,6 +71,28 @@ uint32_t ir_json_number(struct ir *ir, bool integer) {
     return ir_ref(ir, ir->json_number);
 }
 
+/* A digit leads from the remainder so far to the next. Up to SMALL_MULTIPLE each digit has remainders of its own, so
+ * that their number is bounded; a larger m would make a grammar too large. */
+enum { SMALL_MULTIPLE = 64 };
+
+uint32_t ir_json_multiple(struct ir *ir, uint32_t m) {
+    const uint32_t first = ir->n_rules, last = m <= SMALL_MULTIPLE ? INT_DIGITS - 1 : 0;
+    for (uint32_t i = 0; i < (last + 1) * m; i++) ir_rule(ir);
+    uint32_t start = IR_NOTHING;
+    for (uint32_t d = 1; d < 10; d++)
+        start = ir_alt(ir, start, ir_cat(ir, ir_char(ir, '0' + d, '0' + d), ir_ref(ir, first + d % m)));
+    for (uint32_t i = 0; i < (last + 1) * m && !ir->rc; i++) {
+        const uint32_t digits = i / m, r = i % m;
+        uint32_t out = r == 0 ? IR_EMPTY_NODE : IR_NOTHING;
+        for (uint32_t d = 0; d < 10 && (digits < last || last == 0); d++) {
+            uint32_t next = ir_ref(ir, first + (last ? digits + 1 : 0) * m + (10 * r + d) % m);
+            out = ir_alt(ir, out, ir_cat(ir, ir_char(ir, '0' + d, '0' + d), next));
+        }
+        if (!ir->rc) ir->rules[first + i] = out;
+    }
+    return ir_alt(ir, ir_text(ir, "0"), ir_cat(ir, ir_opt(ir, ir_text(ir, "-")), start));
+}
+
 uint32_t ir_json_array(struct ir *ir, uint32_t item, uint32_t min, uint32_t max) {
     uint32_t ws = ir_json_ws(ir), open = ir_cat(ir, ir_text(ir, "["), ws), close = ir_cat(ir, ws, ir_text(ir, "]"));
     uint32_t empty = min == 0 ? ir_text(ir, "[]") : IR_NOTHING;

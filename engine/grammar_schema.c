@@ -221,7 +221,6 @@ static bool bound(struct schema *s, const json_t *schema, const char *keyword, c
     return !*has || decimal(s, *strict ? exclusive : keyword, *strict ? b : a, out);
 }
 
-/* Whole multiples of m: a digit leads from the remainder so far to the next. */
 static uint32_t multiples(struct schema *s, const json_t *schema) {
     const json_t *value = json_object_get(schema, "multipleOf");
     double m = json_number_value(value);
@@ -231,19 +230,7 @@ static uint32_t multiples(struct schema *s, const json_t *schema) {
             return refuse(s, "multipleOf", " beside a bound, which is not supported");
     if (!(m >= 1 && m <= MAX_MULTIPLE) || trunc(m) != m)
         return refuse(s, "multipleOf", ", which is supported for whole numbers from 1 to 1000");
-    const uint32_t n = (uint32_t)m, first = s->ir->n_rules;
-    for (uint32_t r = 0; r < n; r++) ir_rule(s->ir);
-    uint32_t start = IR_NOTHING;
-    for (uint32_t r = 0; r < n && !s->ir->rc; r++) {
-        uint32_t out = r == 0 ? IR_EMPTY_NODE : IR_NOTHING;
-        for (uint32_t d = 0; d < 10; d++) {
-            uint32_t next = ir_ref(s->ir, first + (10 * r + d) % n), one = ir_char(s->ir, '0' + d, '0' + d);
-            out = ir_alt(s->ir, out, ir_cat(s->ir, one, next));
-            if (r == 0 && d) start = ir_alt(s->ir, start, ir_cat(s->ir, one, next));
-        }
-        if (!s->ir->rc) s->ir->rules[first + r] = out;
-    }
-    return ir_alt(s->ir, ir_text(s->ir, "0"), ir_cat(s->ir, ir_opt(s->ir, ir_text(s->ir, "-")), start));
+    return ir_json_multiple(s->ir, (uint32_t)m);
 }
 
 static uint32_t number(struct schema *s, const json_t *schema, bool integer) {

@@ -230,8 +230,11 @@ static void numbers_stay_between_their_bounds(void **state) {
     SCHEMA("{\"type\":\"number\",\"exclusiveMinimum\":-2.5,\"exclusiveMaximum\":2.5}",
            LIST("-2.4999", "0", "2.49", "-0.5"), LIST("2.5", "-2.5", "-2.50", "2.500", "3"));
     SCHEMA("{\"type\":\"number\",\"minimum\":0.001}", LIST("0.001", "0.01", "1", "123456"), LIST("0", "0.0009", "0.0"));
-    SCHEMA("{\"type\":\"integer\",\"multipleOf\":7}", LIST("0", "7", "-14", "700", "1001"),
-           LIST("1", "-0", "15", "007"));
+    SCHEMA("{\"type\":\"integer\",\"multipleOf\":7}", LIST("0", "7", "-14", "700", "1001", "-7000000000000000"),
+           LIST("1", "-0", "15", "007", "70000000000000000", "1000000000000000"));
+    SCHEMA("{\"type\":\"integer\",\"multipleOf\":64}", LIST("0", "64", "-128", "6400000000000000"),
+           LIST("1", "65", "64000000000000000"));
+    SCHEMA("{\"type\":\"integer\",\"multipleOf\":1000}", LIST("0", "1000", "-1000", "17000"), LIST("100", "1001"));
     refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}", "no finite text");
     refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"type\":\"number\",\"multipleOf\":0.1}", "multipleOf");
     refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"type\":\"number\",\"minimum\":1e-30}", "minimum");
