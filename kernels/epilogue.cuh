@@ -194,13 +194,28 @@ struct out_ffn { // E10: eight rows of a2, eight of g2
 // ---- wide.cu: products of more than 8 rows in 16 bit on Hopper ----
 
 struct wide_operands { const void *w, *x; uint32_t O; }; // packed weights [O][K] and activations
-bool wide_possible(void);                               // on this device
 void wide_plain(const wide_operands &one, const out_plain &out, const wide_operands *two, const out_plain &out_two, uint32_t K, enum cuda_dtype dtype,
                 uint32_t n_rows, void *stream);
 void wide_product(const wide_operands &in, const out_plain &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);
 void wide_product(const wide_operands &in, const out_residual &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);
 void wide_product(const wide_operands &in, const out_ffn &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);
 
+// E2 at eight channels, to conv_sum's bits: taps before the newest, oldest first and ending at tap[MOST_K - 2].
+template <class T, int MOST_K>
+__device__ __forceinline__ void conv_eight(float (&sum)[8], const float (&weight)[MOST_K][8], const narrow<8> (&tap)[MOST_K], const float (&newest)[8],
+                                           const float (&bias)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float all[8], old[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++) { // those that are none are 0
+            const int at = (j + MOST_K) % 8 % MOST_K;
+            all[j] = j + MOST_K >= 8 ? weight[at][i] : 0.0f;
+            old[j] = j + MOST_K >= 8 && j < 7 ? widened<T>(tap[at], i) : 0.0f;
+        }
+        sum[i] = conv_sum(all, old, newest[i], bias[i]);
+    }
+}
 // E2 of single tokens in 16 bit after W_fc's product (mixer.cu): az [n_rows][2 Ep], scaled -> as k_conv.
 void conv_rows(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az, const float *w, const float *bias,
                uint32_t n_rows, float *s, void *s_act, void *a_act, void *stream);
