@@ -147,7 +147,6 @@ static int make_workspaces(struct backend *be, const struct backend_config *conf
         {&be->s, N * Ep},
         {&be->in, 4 * N * 4 * M},
         {&be->c0_part, 4 * N * s->R},
-        {&be->gates, N * cuda_gates_floats(s)},
         {&be->q, N * M},
         {&be->k, N * M},
         {&be->log_alpha, N * M},

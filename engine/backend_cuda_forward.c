@@ -38,8 +38,8 @@ static void mixer(struct backend *be, const struct step *st, uint32_t layer, uin
     const uint32_t in_splits = cuda_linear_splits(&w->in, n), c0_splits = cuda_linear_splits(&w->c0, n);
     if (st->single) {
         k_gla_gates(s, layer, &be->rows, n, be->in, in_splits, in_stride, be->c0_part, c0_splits, c0_stride, w->g_b,
-                    w->t_b, w->c1_t, w->c1_b, be->az, row_scale, be->s, w->residual, w->act_norm, be->gates, be->sums,
-                    be->act_e, stream);
+                    w->t_b, w->c1_t, w->c1_b, be->az, row_scale, be->s, w->residual, w->act_norm, be->sums, be->act_e,
+                    stream);
     } else {
         k_gates(s, be->in, in_splits, in_stride, be->c0_part, c0_splits, c0_stride, w->g_b, w->t_b, n, be->q, be->k,
                 be->log_alpha, be->c0, stream);
@@ -116,8 +116,7 @@ static void fused_mixer(struct backend *be, const struct step *st, uint32_t laye
                             s->R, c0_stride, n, stream);
     }
     k_gla_gates(s, layer, &be->rows, n, be->in, splits, in_stride, be->c0_part, splits, c0_stride, w->g_b, w->t_b,
-                w->c1_t, w->c1_b, be->az, NULL, be->s, w->residual, w->act_norm, be->gates, be->sums, be->act_e,
-                stream);
+                w->c1_t, w->c1_b, be->az, NULL, be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
     k_fused_residual(&w->out, be->act_e, be->sums, s->Ep / 32, s->E, s->norm_eps, be->x, next_norm, n, be->x,
                      be->squares, be->act_d, stream);
 }

@@ -112,13 +112,12 @@ void k_gla(const struct cuda_shape *shape, uint32_t layer, const struct cuda_row
            const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
            float *sums, void *act, void *stream);
 /* k_gates and k_gla of a step of single tokens (state.cu), to the same bits. Partial products as k_gates takes them; c1
- * transposed, [R][Ep]; gates: workspace, cuda_gates_floats a row. Bytes: S read and written once. */
-size_t cuda_gates_floats(const struct cuda_shape *shape);
+ * transposed, [R][Ep]. Bytes: S read and written once. */
 void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
                  const float *in, uint32_t splits, size_t split_stride, const float *in_c0, uint32_t splits_c0,
                  size_t split_stride_c0, const float *g_b, const float *t_b, const float *c1, const float *c1_b,
                  const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
-                 float *gates, float *sums, void *act, void *stream);
+                 float *sums, void *act, void *stream);
 /* q/k norm (option) and rotary; qkv [splits][n_rows][(H + Hk + Hv) P], times row_scale where not NULL -> q fp32
  * [n_rows][H P]; key and value into the ring. The rows are list[0..n_list). */
 void k_rope(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,

@@ -326,7 +326,9 @@ template <class T, int P, int HEADS, int AHEAD> static void decode(const decode_
 template <class T> static void decode(decode_window a, uint32_t n_list, void *stream) {
     const uint32_t quarters = n_list * (a.shape.H / 4) * a.n_ranges; // blocks, four heads to each
     const bool few = quarters <= 132;                                // a block of its own to each multiprocessor of an H200
-    a.per_block = quarters >= 2048 ? 2 : 1;                          // longer runs overlap better
+    // Longer runs overlap better; and two waves of full ranges, two blocks to each multiprocessor, are one of blocks twice as long.
+    const uint32_t full = n_list * (a.shape.H / 4) * (a.shape.visible / RANGE);
+    a.per_block = quarters >= 2048 || (full > 448 && full <= 528) ? 2 : 1;
     if (a.shape.P == 64) few ? decode<T, 64, 4, 2>(a, n_list, stream) : decode<T, 64, 4, 1>(a, n_list, stream);
     else few ? decode<T, 128, 2, 2>(a, n_list, stream) : decode<T, 128, 4, 1>(a, n_list, stream);
 }

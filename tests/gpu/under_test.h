@@ -23,7 +23,6 @@
     X(k_conv)                                                                                                          \
     X(k_gates)                                                                                                         \
     X(k_gla)                                                                                                           \
-    X(cuda_gates_floats)                                                                                               \
     X(k_gla_gates)                                                                                                     \
     X(k_rope)                                                                                                          \
     X(k_window)                                                                                                        \
