@@ -220,6 +220,10 @@ static void the_state_and_its_read_out_equal_their_twin(void **state) {
 /* k_gla_gates is k_gates and k_gla, to the bit: a decode step takes the one, a step with prompts the others. */
 static void fused_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape shape = mixer_shape(i, n_rows > 64 ? 120 : 400, dtype);
+    if (n_rows > 250) { /* so many panels that a warp takes ten rows and more of its own */
+        shape.E = (shape.M > 64 ? 560 : 1100) + gpu_pick(0, 5) * 4, shape.Ep = (shape.E + 31) / 32 * 32;
+        shape.S_layer = (size_t)shape.Ep * shape.M, shape.S_slot = shape.S_layer * LAYERS;
+    }
     const uint32_t E = shape.E, Ep = shape.Ep, M = shape.M, R = shape.R, layer = gpu_pick(0, LAYERS - 1),
                    splits = i % 3 ? 4 : 1;
     struct gpu_rows rows = gpu_make_rows(n_rows, 1, 9);
