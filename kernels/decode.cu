@@ -53,11 +53,11 @@ template <class T, int N> struct few_tiles {
     }
 };
 
-// A block: a tile of 16 outputs, whole. A slice has TILES tiles of k at most, or is taken by so many at a time. EARLY: the next kernel
-// may start before the inputs are ready.
-template <class T, int TILES, bool EARLY, class Out>
+// A block: a tile of 16 outputs, whole. A slice has TILES tiles of k at most, or is taken by so many at a time. early: the next kernel
+// may start before the inputs are ready. The device starts one at a time, and the end of another may wait for that: so not always.
+template <class T, int TILES, class Out>
 __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
-few_kernel(const uint4 *w, const uint32_t *act, uint32_t KT, uint32_t n_rows, Out out) {
+few_kernel(const uint4 *w, const uint32_t *act, uint32_t KT, uint32_t n_rows, bool early, Out out) {
     extern __shared__ __align__(128) unsigned char smem[];
     float *part = (float *)(smem + (size_t)KT * 512);
     uint64_t *bars = (uint64_t *)(part + FEW_WARPS * 8 * FEW_LD);
@@ -72,12 +72,12 @@ few_kernel(const uint4 *w, const uint32_t *act, uint32_t KT, uint32_t n_rows, Ou
     typename Out::template row<T, 1> row;
     few_scale scale;
     few_tiles<T, TILES> tiles;
-    if (EARLY) let_next_start();
+    if (early) let_next_start();
     if (warp < 4) out.template load<T>(column, o, mine), out.template early<T>(row, r, o, mine);
     act += k0 * 64 + lane;
     __syncwarp(); // the barrier is there
     wait_for_inputs();
-    if (!EARLY) let_next_start();
+    if (!early) let_next_start();
     tiles.ask(act, n, g < n_rows);
     if (warp < 4) out.template late<T>(row, r, o, mine);
     if (weighs) scale.ask(out.norm, warp - 8);
@@ -103,12 +103,12 @@ few_kernel(const uint4 *w, const uint32_t *act, uint32_t KT, uint32_t n_rows, Ou
 
 static size_t few_smem(uint32_t KT) { return (size_t)KT * 512 + FEW_WARPS * (8 * FEW_LD * sizeof(float) + 8); }
 
-template <class T, bool EARLY, class Out>
-static void few_launch(const struct cuda_matrix *w, const void *act, uint32_t n_rows, const Out &out, void *stream) {
+template <class T, class Out>
+static void few_launch(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out, void *stream) {
     const uint32_t KT = cuda_pad16(w->cols) / 16;
-    auto kernel = KT > 8 * FEW_WARPS && KT <= 12 * FEW_WARPS ? few_kernel<T, 12, EARLY, Out> : KT > 12 * FEW_WARPS && KT <= 16 * FEW_WARPS ? few_kernel<T, 16, EARLY, Out> : few_kernel<T, 8, EARLY, Out>;
+    auto kernel = KT > 8 * FEW_WARPS && KT <= 12 * FEW_WARPS ? few_kernel<T, 12, Out> : KT > 12 * FEW_WARPS && KT <= 16 * FEW_WARPS ? few_kernel<T, 16, Out> : few_kernel<T, 8, Out>;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)few_smem(KT));
-    launch(kernel, dim3(cuda_pad16(w->rows) / 16), dim3(FEW_WARPS * 32), few_smem(KT), stream, (const uint4 *)w->data, (const uint32_t *)act, KT, n_rows, out);
+    launch(kernel, dim3(cuda_pad16(w->rows) / 16), dim3(FEW_WARPS * 32), few_smem(KT), stream, (const uint4 *)w->data, (const uint32_t *)act, KT, n_rows, early, out);
 }
 // Two products of the same k with operands of their own. A block: a tile, a quarter of k, a warp a slice; out: [4][n_rows][ldy].
 struct few_part { const uint4 *w; const uint32_t *act; float *y; size_t ldy, quarter_stride; uint32_t tiles, O; };
@@ -165,21 +165,21 @@ bool cuda_fused_possible(const struct cuda_shape *shape) {
            few_smem(cuda_pad16(shape->F) / 16) <= FEW_SMEM && few_smem(cuda_pad16(shape->H * shape->P) / 16) <= FEW_SMEM;
 }
 
-template <bool EARLY, class Out> static void few(const struct cuda_matrix *w, const void *act, uint32_t n_rows, const Out &out, void *stream) {
-    if (w->dtype == CUDA_F16) few_launch<__half, EARLY>(w, act, n_rows, out, stream);
-    else few_launch<__nv_bfloat16, EARLY>(w, act, n_rows, out, stream);
+template <class Out> static void few(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out, void *stream) {
+    if (w->dtype == CUDA_F16) few_launch<__half>(w, act, n_rows, early, out, stream);
+    else few_launch<__nv_bfloat16>(w, act, n_rows, early, out, stream);
 }
 // Of a step's rows: the kernel of few, or that of many.
-template <class Out> static void fused(const struct cuda_matrix *w, const void *act, uint32_t n_rows, const Out &out, void *stream) {
+template <class Out> static void fused(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out, void *stream) {
     if (n_rows > CUDA_FEW_ROWS) wide_product(wide_operands{w->data, act, w->rows}, out, w->cols, w->dtype, n_rows, stream);
-    else few<true>(w, act, n_rows, out, stream);
+    else few(w, act, n_rows, early, out, stream);
 }
 static row_norm norm_of(const struct cuda_normed *in, uint32_t n_rows) {
     return row_norm{in->squares, cuda_square_sums(n_rows, in->D), in->D, in->eps, true, n_rows > CUDA_FEW_ROWS};
 }
 
 void k_fused_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy, void *stream) {
-    fused(w, in->act, n_rows, out_plain{norm_of(in, n_rows), y, ldy, w->rows}, stream);
+    fused(w, in->act, n_rows, true, out_plain{norm_of(in, n_rows), y, ldy, w->rows}, stream);
 }
 
 void k_fused_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const struct cuda_matrix *w,
@@ -188,17 +188,17 @@ void k_fused_conv(const struct cuda_shape *shape, uint32_t layer, const struct c
     if (n_rows > CUDA_FEW_ROWS) {
         k_fused_linear(w, in, n_rows, az, 2 * (size_t)shape->Ep, stream);
         conv_rows(shape, layer, rows, az, conv, bias, n_rows, s, s_act, a_act, stream);
-    } else if (shape->K <= 4) few<false>(w, in->act, n_rows, out_conv<4>{norm_of(in, n_rows), *shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
-    else few<false>(w, in->act, n_rows, out_conv<8>{norm_of(in, n_rows), *shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
+    } else if (shape->K <= 4) few(w, in->act, n_rows, false, out_conv<4>{norm_of(in, n_rows), *shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
+    else few(w, in->act, n_rows, false, out_conv<8>{norm_of(in, n_rows), *shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
 }
 
 void k_fused_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream) {
-    fused(w, in->act, n_rows, out_ffn{norm_of(in, n_rows), act, w->rows / 2}, stream);
+    fused(w, in->act, n_rows, true, out_ffn{norm_of(in, n_rows), act, w->rows / 2}, stream);
 }
 
 void k_fused_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums, uint32_t sum_n, float eps, const float *base,
                       const float *next_norm, uint32_t n_rows, float *y, float *squares, void *act, void *stream) {
-    fused(w, in, n_rows, out_residual{row_norm{row_sums, n_sums, sum_n, eps, false, false}, base, next_norm, w->rows, y, squares, act}, stream);
+    fused(w, in, n_rows, !row_sums, out_residual{row_norm{row_sums, n_sums, sum_n, eps, false, false}, base, next_norm, w->rows, y, squares, act}, stream);
 }
 
 void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1, const struct cuda_matrix *w2,

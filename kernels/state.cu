@@ -163,7 +163,6 @@ state_few_kernel(state_io io, gates_in in) {
         bars_are_there();
         if (there) bulk_in(tile, S, M * 128, full + own, policy_once());
     }
-    let_next_start();
     const bool mine = e < io.shape.E;
     const uint32_t m = (WARPS - 1 - warp) * 32 + lane; // whose gates this thread makes
     const float bias_g = m < M ? in.g_b[m] : 0.0f, bias_t = m < M ? in.t_b[m] : 0.0f;
@@ -172,6 +171,7 @@ state_few_kernel(state_io io, gates_in in) {
     c1_early(early, c1, R, Ep, h * PARTS);
     const float bias_u = mine ? io.c1_b[e] : 0.0f, residual = mine ? io.residual[e] : 0.0f, act_norm = mine ? io.act_norm[e] : 0.0f;
     wait_for_inputs();
+    let_next_start(); // now: the device starts one kernel at a time, and this one must not wait for that
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i < 4 * M + max(R, (uint32_t)STATE_EARLY_R); i += THREADS) {
         const bool gate = i < 4 * M;
