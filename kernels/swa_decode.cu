@@ -104,7 +104,6 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
     const cuda_shape &s = a.shape;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, h0 = blockIdx.x * HEADS;
     const uint32_t first = blockIdx.z * a.per_block, ring = s.ring_keys;
-    let_next_start();
     if (!a.early) wait_for_inputs();
     const uint32_t r = a.list ? (uint32_t)a.list[blockIdx.y] : blockIdx.y;
     const uint64_t pos = (uint64_t)a.rows.pos[r];
@@ -133,6 +132,7 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
 #pragma unroll
         for (int c = 0; c < VALUE; c++) fetch_value(i / TILE, j + i / TILE * STEP, i % TILE, c);
     if (a.early) wait_for_inputs();
+    let_next_start(); // now: the device starts one kernel at a time, and this one must not wait for that
 
     // The queries; where the newest key is, it and its values too. They go into the ring, but no block of this step reads them there.
     const uint32_t n_jobs = newest / RANGE >= first && newest / RANGE < last ? 2 * HEADS + 1 : HEADS;
