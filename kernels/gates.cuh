@@ -34,9 +34,11 @@ __device__ __forceinline__ void gate_of(uint32_t M, float q, float k, float g_in
 // The norm of k [M]; a whole warp calls it and every lane has it, in gates_of's order.
 __device__ __forceinline__ float key_norm(const cuda_shape &shape, const float *k) {
     float squares = 0;
-#pragma unroll
-    for (uint32_t m = threadIdx.x % 32, j = 0; j < 4; j++) // M up to 128
-        if (32 * j < shape.M) squares += warp_sum(m + 32 * j < shape.M ? k[m + 32 * j] * k[m + 32 * j] : 0.0f);
+#pragma unroll 1
+    for (uint32_t m = threadIdx.x % 32; m - threadIdx.x % 32 < shape.M; m += 64) {
+        const float x = m < shape.M ? k[m] : 0.0f, y = m + 32 < shape.M ? k[m + 32] : 0.0f;
+        squares = (squares + warp_sum(x * x)) + warp_sum(y * y);
+    }
     return fmaxf(sqrtf(squares), shape.k_eps);
 }
 

@@ -72,7 +72,8 @@ __device__ __forceinline__ uint64_t policy_stay() { // leaves it last: what will
 
 // ---- a panel ----
 
-// E4's low rank at one channel: gla_kernel's four partial sums, i = part, part + 4, ...; early holds the first of c1 [R][Ep].
+// E4's low rank at one channel: gla_kernel's four partial sums, i = part, part + 4, ...; early holds the first of c1 [R][Ep]. low:
+// zeros from R up to STATE_EARLY_R.
 template <int PARTS> // of the four, from `first` on
 __device__ __forceinline__ void c1_early(float (&early)[PARTS][STATE_EARLY_R / 4], const float *c1, uint32_t R, uint32_t Ep, uint32_t first) {
 #pragma unroll
@@ -87,17 +88,18 @@ __device__ __forceinline__ void low_rank_parts(float (&sum)[PARTS], const float 
     for (int l = 0; l < PARTS; l++) {
         sum[l] = 0;
 #pragma unroll
-        for (int j = 0; j < STATE_EARLY_R / 4; j++)
-            if (first + l + 4 * j < R) sum[l] = __fmaf_rn(early[l][j], low[first + l + 4 * j], sum[l]);
+        for (int j = 0; j < STATE_EARLY_R / 4; j++) sum[l] = __fmaf_rn(early[l][j], low[first + l + 4 * j], sum[l]);
+#pragma unroll 1
         for (uint32_t i = first + l + STATE_EARLY_R; i < R; i += 4) sum[l] = __fmaf_rn(c1[(size_t)i * Ep], low[i], sum[l]);
     }
 }
 // E6 and E7 at one channel, rows m = group0 + g + 16 i: put(m, the new S) and o[g].
-template <int G, class P>
+template <int G, int UNROLL, class P>
 __device__ __forceinline__ void state_rows(const float *tile, const float *q, const float *k, const float *a, uint32_t M, uint32_t group0, float u, float (&o)[G], P put) {
 #pragma unroll
     for (int g = 0; g < G; g++) o[g] = 0;
     uint32_t m0 = group0;
+#pragma unroll UNROLL
     for (; m0 + G <= M; m0 += STATE_GROUPS)
 #pragma unroll
         for (int g = 0; g < G; g += 4) {
@@ -141,47 +143,57 @@ template <class T> __device__ __forceinline__ void finish_channel(const state_io
 
 // ---- few rows ----
 
-// A block: a row, `panels` of it; PW warps a panel share the groups. Shared memory: the panels' tiles.
-template <class T, int PW>
-__global__ void __launch_bounds__(512, 1)
+// A block: a row, `panels` of it, at least 4 warps; PW warps a panel share the groups. Shared memory: the panels' tiles.
+template <class T, int PW, int THREADS>
+__global__ void __launch_bounds__(THREADS, 2)
 state_few_kernel(state_io io, gates_in in) {
-    constexpr int PARTS = 4 / PW, G = STATE_GROUPS / PW;
+    constexpr int PARTS = 4 / PW, G = STATE_GROUPS / PW, PANELS = THREADS / 32 / PW, WARPS = THREADS / 32;
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ float raw[4 * 128], low[128];
     __shared__ __align__(16) float qs[128], ks[128], as[128];
-    __shared__ float u_parts[16 / PW][4][32], o_parts[PW > 1 ? 16 / PW : 1][STATE_GROUPS][32];
-    __shared__ uint64_t full[16];
-    const uint32_t M = io.shape.M, Ep = io.shape.Ep, R = io.shape.R, warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = blockDim.x / 32;
-    const uint32_t own = warp / PW, h = warp % PW, r = blockIdx.y, panel = blockIdx.x * (n_warps / PW) + own, e = panel * 32 + lane;
+    __shared__ float u_parts[PANELS][4][32], o_parts[PW > 1 ? PANELS : 1][STATE_GROUPS][32];
+    __shared__ uint64_t full[PANELS];
+    const uint32_t M = io.shape.M, Ep = io.shape.Ep, R = io.shape.R, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t own = warp / PW, h = warp % PW, r = blockIdx.y, panel = blockIdx.x * PANELS + own, e = panel * 32 + lane;
     const bool there = panel < Ep / 32;
     float *S = io.shape.S + (size_t)io.rows.slot[r] * io.shape.S_slot + io.layer * io.shape.S_layer + (size_t)panel * M * 32;
-    const float *tile = (const float *)smem + (size_t)own * M * 32 + lane;
+    float *tile = (float *)smem + (size_t)own * M * 32;
     if (lane == 0 && h == 0) { // S was last written a step ago, so it comes before the inputs are ready
         bar_init(full + own, 1);
         bars_are_there();
-        if (there) bulk_in(smem + (size_t)own * M * 128, S, M * 128, full + own, policy_once());
+        if (there) bulk_in(tile, S, M * 128, full + own, policy_once());
     }
-    let_next_start();
     const bool mine = e < io.shape.E;
+    const uint32_t m = (WARPS - 1 - warp) * 32 + lane; // whose gates this thread makes
+    const float bias_g = m < M ? in.g_b[m] : 0.0f, bias_t = m < M ? in.t_b[m] : 0.0f;
     float early[PARTS][STATE_EARLY_R / 4];
     const float *c1 = io.c1 + (mine ? e : 0);
     c1_early(early, c1, R, Ep, h * PARTS);
     const float bias_u = mine ? io.c1_b[e] : 0.0f, residual = mine ? io.residual[e] : 0.0f, act_norm = mine ? io.act_norm[e] : 0.0f;
     wait_for_inputs();
+    let_next_start(); // now: the device starts one kernel at a time, and this one must not wait for that
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x; i < 4 * M + max(R, (uint32_t)STATE_EARLY_R); i += THREADS) {
+        const bool gate = i < 4 * M;
+        const float *from = gate ? in.in + (size_t)r * 4 * M + i : in.in_c0 + (size_t)r * R + (i - 4 * M);
+        const uint32_t splits = gate ? in.splits : i < 4 * M + R ? in.splits_c0 : 0;
+        const size_t stride = gate ? in.split_stride : in.split_stride_c0;
+        float v[4], sum = 0;
+#pragma unroll
+        for (uint32_t p = 0; p < 4; p++) v[p] = p < splits ? from[p * stride] : 0.0f;
+#pragma unroll
+        for (uint32_t p = 0; p < 4; p++) sum += v[p];
+#pragma unroll 1
+        for (uint32_t p = 4; p < splits; p++) sum += from[p * stride];
+        if (gate) raw[i] = sum;
+        else low[i - 4 * M] = sum;
+    }
     const channel_in x = read_channel(io, r, e);
-    for (uint32_t i = threadIdx.x; i < 4 * M + R; i += blockDim.x)
-        if (i < 4 * M) {
-            float sum = 0;
-#pragma unroll 4
-            for (uint32_t p = 0; p < in.splits; p++) sum += in.in[p * in.split_stride + (size_t)r * 4 * M + i];
-            raw[i] = sum;
-        } else low[i - 4 * M] = low_rank_of(io.shape, in.in_c0, in.splits_c0, in.split_stride_c0, r, i - 4 * M);
     __syncthreads(); // the sums of the partial products; the barriers are there
-    for (uint32_t j = n_warps - 1 - warp; 32 * j < M; j += n_warps) {
-        const uint32_t m = lane + 32 * j;
+    if (m - lane < M) {
         const float norm = key_norm(io.shape, raw + M);
         if (m < M)
-            gate_of(M, raw[m], raw[M + m], raw[2 * M + m], raw[3 * M + m], norm, in.g_b[m], in.t_b[m],
+            gate_of(M, raw[m], raw[M + m], raw[2 * M + m], raw[3 * M + m], norm, bias_g, bias_t,
                     [&](float q, float k, float log_alpha) { qs[m] = q, ks[m] = k, as[m] = expf(log_alpha); });
     }
     float part[PARTS];
@@ -189,27 +201,20 @@ state_few_kernel(state_io io, gates_in in) {
 #pragma unroll
     for (int l = 0; l < PARTS; l++) u_parts[own][h * PARTS + l][lane] = part[l];
     __syncthreads(); // q, k, decays, E4's parts
-    float o[G];
+    float o[G], sum = 0;
     if (there) {
         const float(*p)[32] = u_parts[own];
         const float u = sigmoid(((p[0][lane] + p[1][lane]) + (p[2][lane] + p[3][lane])) + bias_u) * (mine ? x.a * x.scale : 0.0f);
         bar_wait(full + own, 0);
-        state_rows<G>(tile, qs, ks, as, M, h * G, u, o, [&](uint32_t m, float v) { S[(size_t)m * 32 + lane] = v; });
+        state_rows<G, 1>(tile + lane, qs, ks, as, M, h * G, u, o, [&](uint32_t row, float v) { S[(size_t)row * 32 + lane] = v; });
+        if (PW > 1)
+#pragma unroll
+            for (int g = 0; g < G; g++) o_parts[PW > 1 ? own : 0][h * G + g][lane] = o[g];
     }
-    float sum = 0;
-    if (PW > 1) {
-        if (there)
+    if (PW > 1) __syncthreads(); // the groups' sums
+    if (!there || h) return;
 #pragma unroll
-            for (int g = 0; g < G; g++) o_parts[own][h * G + g][lane] = o[g];
-        __syncthreads(); // the groups' sums
-        if (!there || h) return;
-#pragma unroll
-        for (int g = 0; g < STATE_GROUPS; g++) sum += o_parts[own][g][lane];
-    } else {
-        if (!there) return;
-#pragma unroll
-        for (int g = 0; g < G; g++) sum += o[g];
-    }
+    for (int g = 0; g < STATE_GROUPS; g++) sum += PW > 1 ? o_parts[PW > 1 ? own : 0][g][lane] : o[g % G]; // in order
     finish_channel<T>(io, x, r, e, residual, act_norm, sum);
 }
 
@@ -385,11 +390,12 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
 
 // ---- launchers ----
 
-template <int PW> static void state_few(const state_io &io, const gates_in &in, uint32_t n_rows, uint32_t panels, void *stream) {
-    const uint32_t bytes = panels * io.shape.M * 128;
+template <int PW, int THREADS> static void state_few(const state_io &io, const gates_in &in, uint32_t n_rows, void *stream) {
+    constexpr uint32_t PANELS = THREADS / 32 / PW;
+    const uint32_t bytes = PANELS * io.shape.M * 128;
     FOR_DTYPE(io.shape.dtype, {
-        cudaFuncSetAttribute(state_few_kernel<T, PW>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-        launch(state_few_kernel<T, PW>, dim3((io.shape.Ep / 32 + panels - 1) / panels, n_rows), dim3(panels * PW * 32), bytes, stream, io, in);
+        cudaFuncSetAttribute(state_few_kernel<T, PW, THREADS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        launch(state_few_kernel<T, PW, THREADS>, dim3((io.shape.Ep / 32 + PANELS - 1) / PANELS, n_rows), dim3(THREADS), bytes, stream, io, in);
     });
 }
 static void state_many(const state_io &io, const gates_in &in, uint32_t n_rows, void *stream) {
@@ -416,7 +422,7 @@ void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cu
     const state_io io = {*shape, layer, *rows, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act};
     const gates_in partial = {in, in_c0, g_b, t_b, splits, splits_c0, split_stride, split_stride_c0};
     if (!on_hopper()) gla_of_partial(io, partial, n_rows, stream);
-    else if (n_rows <= 8) state_few<4>(io, partial, n_rows, 4, stream);
-    else if (n_rows <= 16) state_few<1>(io, partial, n_rows, 8, stream);
+    else if (n_rows <= 8) state_few<4, 512>(io, partial, n_rows, stream);
+    else if (n_rows <= 16) state_few<1, 256>(io, partial, n_rows, stream);
     else state_many(io, partial, n_rows, stream);
 }
