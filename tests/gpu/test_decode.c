@@ -160,7 +160,8 @@ static void a_product_with_the_gate_of_the_ffn_equals_its_twins(void **state) {
 static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape s;
     if (!sizes(n_rows, dtype, i, &s)) return;
-    const uint32_t D = s.D, K = gpu_pick(0, 1) ? s.E : s.F, n_sums = gpu_pick(0, 1) ? s.Ep / 32 : 0;
+    const uint32_t D = is_tall(n_rows) ? TALL_OUTPUTS : s.D, K = gpu_pick(0, 1) ? s.E : s.F,
+                   n_sums = gpu_pick(0, 1) ? s.Ep / 32 : 0;
     const bool in_place = gpu_pick(0, 1);
     GPU_WHAT(", k %u, %u sums", K, n_sums);
     const size_t n = (size_t)n_rows * D;
