@@ -73,8 +73,8 @@ struct backend {
     struct cuda_sampler sampler;
 
     /* Workspaces, fp32 but the activations (act_*). */
-    float *x, *squares, *row_scale, *az, *s, *in, *c0_part, *gates, *q, *k, *log_alpha, *c0, *sums, *d_part, *qkv, *aq,
-        *part, *part_ml, *f1, *gathered, *turn, *logits;
+    float *x, *squares, *row_scale, *az, *s, *in, *c0_part, *q, *k, *log_alpha, *c0, *sums, *d_part, *qkv, *aq, *part,
+        *part_ml, *f1, *gathered, *turn, *logits;
     uint32_t part_rows; /* rows that part and part_ml have room for */
     void *scan_work, *window_work;
     void *act_d, *act_e, *act_a, *act_q, *act_f;

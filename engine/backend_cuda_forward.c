@@ -38,8 +38,8 @@ static void mixer(struct backend *be, const struct step *st, uint32_t layer, uin
     const uint32_t in_splits = cuda_linear_splits(&w->in, n), c0_splits = cuda_linear_splits(&w->c0, n);
     if (st->single) {
         k_gla_gates(s, layer, &be->rows, n, be->in, in_splits, in_stride, be->c0_part, c0_splits, c0_stride, w->g_b,
-                    w->t_b, w->c1_t, w->c1_b, be->az, row_scale, be->s, w->residual, w->act_norm, be->gates, be->sums,
-                    be->act_e, stream);
+                    w->t_b, w->c1_t, w->c1_b, be->az, row_scale, be->s, w->residual, w->act_norm, be->sums, be->act_e,
+                    stream);
     } else {
         k_gates(s, be->in, in_splits, in_stride, be->c0_part, c0_splits, c0_stride, w->g_b, w->t_b, n, be->q, be->k,
                 be->log_alpha, be->c0, stream);
@@ -140,22 +140,27 @@ static void fused_mixer(struct backend *be, const struct step *st, uint32_t laye
     const struct cuda_layer *w = &be->layers[layer];
     const struct cuda_shape *s = &be->shape;
     const struct cuda_normed x = {be->act_d, be->squares, s->norm_eps, s->D};
-    const uint32_t n = st->n_rows, splits = cuda_fused_pair_splits(n);
+    const uint32_t n = st->n_rows;
+    const bool as_one = st->single && n > CUDA_FEW_ROWS && n <= CUDA_CONV_PAIR_ROWS && cuda_conv_pair_possible(s);
+    const uint32_t splits = as_one ? 4 : cuda_fused_pair_splits(n);
     const size_t in_stride = (size_t)n * 4 * s->M, c0_stride = (size_t)n * s->R;
     void *stream = be->stream;
-    if (st->single) {
+    if (!st->single || as_one)
+        k_fused_linear(&w->fc, &x, n, be->az, 2 * (size_t)s->Ep, stream);
+    else
         k_fused_conv(s, layer, &be->rows, &w->fc, &x, w->conv, w->conv_b, n, be->az, be->s, be->act_e, be->act_a,
                      stream);
-    } else {
-        k_fused_linear(&w->fc, &x, n, be->az, 2 * (size_t)s->Ep, stream);
+    if (!st->single)
         k_prompt_conv(s, layer, &be->rows, n, be->az, NULL, w->conv, w->conv_b, be->s, be->act_e, be->act_a, stream);
-    }
-    k_fused_linear_pair(&w->in, be->act_e, be->in, 4 * (size_t)s->M, in_stride, &w->c0, be->act_a, be->c0_part, s->R,
-                        c0_stride, n, stream);
+    if (as_one)
+        k_conv_pair(s, layer, &be->rows, be->az, w->conv, w->conv_b, &w->in, &w->c0, n, be->s, be->in, in_stride,
+                    be->c0_part, c0_stride, stream);
+    else
+        k_fused_linear_pair(&w->in, be->act_e, be->in, 4 * (size_t)s->M, in_stride, &w->c0, be->act_a, be->c0_part,
+                            s->R, c0_stride, n, stream);
     if (st->single) {
         k_gla_gates(s, layer, &be->rows, n, be->in, splits, in_stride, be->c0_part, splits, c0_stride, w->g_b, w->t_b,
-                    w->c1_t, w->c1_b, be->az, NULL, be->s, w->residual, w->act_norm, be->gates, be->sums, be->act_e,
-                    stream);
+                    w->c1_t, w->c1_b, be->az, NULL, be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
     } else {
         k_gates(s, be->in, splits, in_stride, be->c0_part, splits, c0_stride, w->g_b, w->t_b, n, be->q, be->k,
                 be->log_alpha, be->c0, stream);

@@ -112,13 +112,12 @@ void k_gla(const struct cuda_shape *shape, uint32_t layer, const struct cuda_row
            const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
            float *sums, void *act, void *stream);
 /* k_gates and k_gla of a step of single tokens (state.cu), to the same bits. Partial products as k_gates takes them; c1
- * transposed, [R][Ep]; gates: workspace, cuda_gates_floats a row. Bytes: S read and written once. */
-size_t cuda_gates_floats(const struct cuda_shape *shape);
+ * transposed, [R][Ep]. Bytes: S read and written once. */
 void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
                  const float *in, uint32_t splits, size_t split_stride, const float *in_c0, uint32_t splits_c0,
                  size_t split_stride_c0, const float *g_b, const float *t_b, const float *c1, const float *c1_b,
                  const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
-                 float *gates, float *sums, void *act, void *stream);
+                 float *sums, void *act, void *stream);
 
 /* ---- prompts: E2, E4, E6, E7 with tokens in parallel (scan.cu) ----
  * Rows of a step in segments of any length and position. 16 bit only. A piece of a segment between two multiples of 64
@@ -248,6 +247,14 @@ static inline uint32_t cuda_fused_pair_splits(uint32_t n_rows) { return n_rows <
 void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
                          const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
                          uint32_t n_rows, void *stream);
+/* k_conv of single tokens and k_linear_pair of W_in with its s and W_c0 with its a as one kernel, for more rows than
+ * CUDA_FEW_ROWS: az [n_rows][2 Ep], scaled; four partial products each, [n_rows][rows of W], strides apart. Neither
+ * operand is packed. Hopper, 16 bit, E a multiple of 16 up to 4,096, K up to 4. */
+enum { CUDA_CONV_PAIR_ROWS = 64 }; /* above, the kernels apart are faster */
+bool cuda_conv_pair_possible(const struct cuda_shape *shape);
+void k_conv_pair(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az,
+                 const float *conv, const float *bias, const struct cuda_matrix *w_in, const struct cuda_matrix *w_c0,
+                 uint32_t n_rows, float *s, float *in, size_t in_stride, float *c0, size_t c0_stride, void *stream);
 
 /* ---- sampling ---- */
 

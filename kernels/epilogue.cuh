@@ -134,7 +134,7 @@ struct out_residual { // y = base + scale * v; of the norm that comes next: y * 
     }
 };
 
-struct out_conv { // E1, E2: a, then from column Ep on z; N = 1
+template <int MOST_K> struct out_conv { // E1, E2: a, then from column Ep on z. Of few rows only: N = 1
     row_norm norm;
     cuda_shape shape;
     uint32_t layer;
@@ -142,28 +142,42 @@ struct out_conv { // E1, E2: a, then from column Ep on z; N = 1
     const float *w, *bias;
     float *az, *s;
     void *s_act, *a_act;
-    template <class T, int N> struct column { float bias; };
-    template <class T, int N> struct row { // conv_sum's
-        float weight[8], tap[8];
-        T *to;
+    template <class T, int N> struct column { float weight[MOST_K], bias; };
+    template <class T, int N> struct row { // taps before the newest, oldest first and ending at tap[MOST_K - 2]
+        T tap[MOST_K - 1], *to;
     };
-    template <class T, int N> __device__ void load(column<T, N> &c, uint32_t o, bool mine) const { c.bias = mine && o < shape.E ? bias[o] : 0.0f; }
+    template <class T, int N> __device__ void load(column<T, N> &c, uint32_t o, bool mine) const {
+        const bool used = mine && o < shape.E;
+        c.bias = used ? bias[o] : 0.0f;
+#pragma unroll
+        for (uint32_t j = 0; j < MOST_K; j++) c.weight[j] = used && j + shape.K >= MOST_K ? w[o + (size_t)(j + shape.K - MOST_K) * shape.Ep] : 0.0f;
+    }
     template <class T, int N> __device__ void early(row<T, N> &x, uint32_t r, uint32_t o, bool mine) const {
-        if (!mine || o >= shape.E) return;
-        const uint32_t place = (uint32_t)(rows.pos[r] % shape.K);
-        T *tail = (T *)shape.conv + (size_t)(uint32_t)rows.slot[r] * shape.conv_slot + layer * shape.conv_layer + o;
-        x.to = tail + (size_t)place * shape.Ep;
-        conv_taps(x.weight, x.tap, w + o, tail, shape.K, shape.Ep, place);
+        const bool used = mine && o < shape.E;
+        const uint32_t K = shape.K, place = used ? (uint32_t)(rows.pos[r] % K) : 0;
+        const T *from = used ? (const T *)shape.conv + (size_t)(uint32_t)rows.slot[r] * shape.conv_slot + layer * shape.conv_layer + o : NULL;
+        x.to = (T *)from + (size_t)place * shape.Ep;
+#pragma unroll
+        for (uint32_t j = 1; j < MOST_K; j++) {
+            const uint32_t before = place >= j ? place - j : place + K - j; // (place - j) mod K
+            x.tap[MOST_K - 1 - j] = used && j < K ? from[(size_t)before * shape.Ep] : from_float<T>(0.0f);
+        }
     }
     template <class T, int N> __device__ void late(row<T, N> &, uint32_t, uint32_t, bool) const {}
     template <class T, int N> __device__ void finish(const column<T, N> &c, const row<T, N> &x, uint32_t r, uint32_t o, bool mine, float (&v)[N], float scale) const {
         static_assert(N == 1, "conv_rows is for more");
         if (!mine) return;
-        const float a = v[0] * scale;
-        az[(size_t)r * 2 * shape.Ep + o] = a;
+        v[0] *= scale;
+        az[(size_t)r * 2 * shape.Ep + o] = v[0];
         if (o >= shape.E) return;
-        const T stored = from_float<T>(a);
-        const float sum = conv_sum(x.weight, x.tap, a, c.bias);
+        const T stored = from_float<T>(v[0]);
+        float weight[8], tap[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++) { // conv_sum's eight taps: those that are none are 0
+            weight[j] = j + MOST_K >= 8 ? c.weight[(j + MOST_K) % 8 % MOST_K] : 0.0f;
+            tap[j] = j + MOST_K >= 8 && j < 7 ? to_float(x.tap[(j + MOST_K) % 8 % (MOST_K - 1)]) : 0.0f;
+        }
+        const float sum = conv_sum(weight, tap, v[0], c.bias);
         s[(size_t)r * shape.Ep + o] = sum;
         ((T *)s_act)[act_at<T>(r, o, shape.E)] = from_float<T>(sum);
         ((T *)a_act)[act_at<T>(r, o, shape.E)] = stored;
@@ -194,13 +208,28 @@ struct out_ffn { // E10: eight rows of a2, eight of g2
 // ---- wide.cu: products of more than 8 rows in 16 bit on Hopper ----
 
 struct wide_operands { const void *w, *x; uint32_t O; }; // packed weights [O][K] and activations
-bool wide_possible(void);                               // on this device
 void wide_plain(const wide_operands &one, const out_plain &out, const wide_operands *two, const out_plain &out_two, uint32_t K, enum cuda_dtype dtype,
                 uint32_t n_rows, void *stream);
 void wide_product(const wide_operands &in, const out_plain &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);
 void wide_product(const wide_operands &in, const out_residual &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);
 void wide_product(const wide_operands &in, const out_ffn &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);
 
+// E2 at eight channels, to conv_sum's bits: taps before the newest, oldest first and ending at tap[MOST_K - 2].
+template <class T, int MOST_K>
+__device__ __forceinline__ void conv_eight(float (&sum)[8], const float (&weight)[MOST_K][8], const narrow<8> (&tap)[MOST_K], const float (&newest)[8],
+                                           const float (&bias)[8]) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float all[8], old[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++) { // those that are none are 0
+            const int at = (j + MOST_K) % 8 % MOST_K;
+            all[j] = j + MOST_K >= 8 ? weight[at][i] : 0.0f;
+            old[j] = j + MOST_K >= 8 && j < 7 ? widened<T>(tap[at], i) : 0.0f;
+        }
+        sum[i] = conv_sum(all, old, newest[i], bias[i]);
+    }
+}
 // E2 of single tokens in 16 bit after W_fc's product (mixer.cu): az [n_rows][2 Ep], scaled -> as k_conv.
 void conv_rows(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az, const float *w, const float *bias,
                uint32_t n_rows, float *s, void *s_act, void *a_act, void *stream);

@@ -34,19 +34,18 @@ __device__ __forceinline__ void gate_of(uint32_t M, float q, float k, float g_in
 // The norm of k [M]; a whole warp calls it and every lane has it, in gates_of's order.
 __device__ __forceinline__ float key_norm(const cuda_shape &shape, const float *k) {
     float squares = 0;
-#pragma unroll
-    for (uint32_t m = threadIdx.x % 32, j = 0; j < 4; j++) // M up to 128
-        if (32 * j < shape.M) squares += warp_sum(m + 32 * j < shape.M ? k[m + 32 * j] * k[m + 32 * j] : 0.0f);
+#pragma unroll 1
+    for (uint32_t m = threadIdx.x % 32; m - threadIdx.x % 32 < shape.M; m += 64) {
+        const float x = m < shape.M ? k[m] : 0.0f, y = m + 32 < shape.M ? k[m + 32] : 0.0f;
+        squares = (squares + warp_sum(x * x)) + warp_sum(y * y);
+    }
     return fmaxf(sqrtf(squares), shape.k_eps);
 }
 
-// One row's gates from the partial products in [splits][.][4 M + R], by one warp: lane l makes those of m = l, l + 32, ... and
-// gives them to put(m, q, k with i, log_alpha).
-template <int MOST, class F> // MOST: of m's a lane
-__device__ __forceinline__ void gates_of(const cuda_shape &shape, const float *in, uint32_t splits, size_t split_stride, uint32_t r, const float (&bias_g)[MOST],
-                                         const float (&bias_t)[MOST], F put) {
+// One row's gates by one warp, lane l those of m = l, l + 32, ...: their sums from the partial products in [splits][.][4 M + R],
+template <int MOST> // of m's a lane
+__device__ __forceinline__ void gate_sums(const cuda_shape &shape, const float *in, uint32_t splits, size_t split_stride, uint32_t r, float (&v)[MOST][4]) {
     const uint32_t M = shape.M, lane = threadIdx.x % 32;
-    float v[MOST][4], squares = 0;
 #pragma unroll
     for (int j = 0; j < MOST; j++) {
         const uint32_t m = lane + 32 * j;
@@ -58,17 +57,29 @@ __device__ __forceinline__ void gates_of(const cuda_shape &shape, const float *i
 #pragma unroll
                 for (int i = 0; i < 4; i++) v[j][i] += in[p * split_stride + (size_t)r * 4 * M + i * M + m];
     }
+}
+// and put(m, q, k with i, log_alpha) from them.
+template <int MOST, class F>
+__device__ __forceinline__ void gates_of_sums(const cuda_shape &shape, const float (&v)[MOST][4], const float (&bias_g)[MOST], const float (&bias_t)[MOST], F put) {
+    float squares = 0;
 #pragma unroll
     for (int j = 0; j < MOST; j++)
-        if (32 * j < M) squares += warp_sum(v[j][1] * v[j][1]);
+        if (32 * j < shape.M) squares += warp_sum(v[j][1] * v[j][1]);
     const float norm = fmaxf(sqrtf(squares), shape.k_eps);
 #pragma unroll
     for (int j = 0; j < MOST; j++) {
-        const uint32_t m = lane + 32 * j;
-        if (m >= M) continue;
-        gate_of(M, v[j][0], v[j][1], v[j][2], v[j][3], norm, bias_g[j], bias_t[j],
+        const uint32_t m = threadIdx.x % 32 + 32 * j;
+        if (m >= shape.M) continue;
+        gate_of(shape.M, v[j][0], v[j][1], v[j][2], v[j][3], norm, bias_g[j], bias_t[j],
                 [&](float q, float k, float log_alpha) { put(m, q, k, log_alpha); });
     }
+}
+template <int MOST, class F>
+__device__ __forceinline__ void gates_of(const cuda_shape &shape, const float *in, uint32_t splits, size_t split_stride, uint32_t r, const float (&bias_g)[MOST],
+                                         const float (&bias_t)[MOST], F put) {
+    float v[MOST][4];
+    gate_sums(shape, in, splits, split_stride, r, v);
+    gates_of_sums(shape, v, bias_g, bias_t, put);
 }
 template <int MOST>
 __device__ __forceinline__ void gate_biases(const cuda_shape &shape, const float *g_b, const float *t_b, float (&bias_g)[MOST], float (&bias_t)[MOST]) {

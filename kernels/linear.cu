@@ -8,7 +8,7 @@ size_t cuda_activation_bytes(uint32_t n_rows, uint32_t cols, enum cuda_dtype dty
     return (size_t)((n_rows + 7) / 8 * 8) * cuda_pad16(cols) * (dtype == CUDA_F32 ? 4 : 2);
 }
 
-static bool wide_rows(enum cuda_dtype dtype, uint32_t n_rows) { return n_rows > 8 && dtype != CUDA_F32 && wide_possible(); }
+static bool wide_rows(enum cuda_dtype dtype, uint32_t n_rows) { return n_rows > 8 && dtype != CUDA_F32 && on_hopper(); }
 
 uint32_t cuda_linear_splits(const struct cuda_matrix *w, uint32_t n_rows) {
     return w->whole || wide_rows(w->dtype, n_rows) ? 1 : 4;

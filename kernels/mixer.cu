@@ -66,16 +66,7 @@ conv_rows_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_ro
     wait_for_inputs();
     float a[8], sum[8];
     load_floats(a, az + (size_t)r * 2 * Ep + e);
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        float all[8], old[8];
-#pragma unroll
-        for (int j = 0; j < 8; j++) { // conv_sum's eight taps: those that are none are 0
-            all[j] = j + MOST_K >= 8 ? weight[(j + MOST_K) % 8 % MOST_K][i] : 0.0f;
-            old[j] = j + MOST_K >= 8 && j < 7 ? widened<T>(tap[(j + MOST_K) % 8 % MOST_K], i) : 0.0f;
-        }
-        sum[i] = conv_sum(all, old, a[i], b[i]);
-    }
+    conv_eight<T, MOST_K>(sum, weight, tap, a, b);
     const narrow<8> stored = narrowed<T>(a);
     store_floats(s + (size_t)r * Ep + e, sum);
     store_narrow<T>(s_act, act_at<T>(r, e, shape.E), narrowed<T>(sum));

@@ -103,10 +103,9 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
     __shared__ float2 sums_ml[2][WARPS][HEADS];
     const cuda_shape &s = a.shape;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, h0 = blockIdx.x * HEADS;
-    const uint32_t first = blockIdx.y * a.per_block, ring = s.ring_keys;
-    let_next_start();
+    const uint32_t first = blockIdx.z * a.per_block, ring = s.ring_keys;
     if (!a.early) wait_for_inputs();
-    const uint32_t r = a.list ? (uint32_t)a.list[blockIdx.z] : blockIdx.z;
+    const uint32_t r = a.list ? (uint32_t)a.list[blockIdx.y] : blockIdx.y;
     const uint64_t pos = (uint64_t)a.rows.pos[r];
     const size_t slot = (size_t)a.rows.slot[r];
     const uint32_t n = (uint32_t)min(pos + 1, (uint64_t)s.visible), newest = n - 1, last = min(first + a.per_block, (n + RANGE - 1) / RANGE);
@@ -133,6 +132,7 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
 #pragma unroll
         for (int c = 0; c < VALUE; c++) fetch_value(i / TILE, j + i / TILE * STEP, i % TILE, c);
     if (a.early) wait_for_inputs();
+    let_next_start(); // now: the device starts one kernel at a time, and this one must not wait for that
 
     // The queries; where the newest key is, it and its values too. They go into the ring, but no block of this step reads them there.
     const uint32_t n_jobs = newest / RANGE >= first && newest / RANGE < last ? 2 * HEADS + 1 : HEADS;
@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
                 total += f * ml.y;
                 x.x += f * v.x, x.y += f * v.y;
             }
-            const size_t at = ((size_t)blockIdx.z * a.n_ranges + b) * s.H + h0;
+            const size_t at = ((size_t)blockIdx.y * a.n_ranges + b) * s.H + h0;
             *(float2 *)(a.part + at * P + o) = x;
             if (o % P == 0) a.part_ml[at + h] = make_float2(m, total);
         }
@@ -319,14 +319,16 @@ bool cuda_decode_window_possible(const struct cuda_shape *s) {
 }
 
 template <class T, int P, int HEADS, int AHEAD> static void decode(const decode_window &a, uint32_t n_list, void *stream) {
-    launch(decode_window_kernel<T, P, HEADS, AHEAD>, dim3(a.shape.H / HEADS, (a.n_ranges + a.per_block - 1) / a.per_block, n_list),
+    launch(decode_window_kernel<T, P, HEADS, AHEAD>, dim3(a.shape.H / HEADS, n_list, (a.n_ranges + a.per_block - 1) / a.per_block),
            dim3(THREADS), 0, stream, a);
     launch(decode_combine_kernel<T, P>, dim3(a.shape.H, n_list), dim3(GROUPS * P / 2), 0, stream, a);
 }
 template <class T> static void decode(decode_window a, uint32_t n_list, void *stream) {
     const uint32_t quarters = n_list * (a.shape.H / 4) * a.n_ranges; // blocks, four heads to each
     const bool few = quarters <= 132;                                // a block of its own to each multiprocessor of an H200
-    a.per_block = quarters >= 2048 ? 2 : 1;                          // longer runs overlap better
+    // Longer runs overlap better; and two waves of full ranges, two blocks to each multiprocessor, are one of blocks twice as long.
+    const uint32_t full = n_list * (a.shape.H / 4) * (a.shape.visible / RANGE);
+    a.per_block = quarters >= 2048 || (full > 448 && full <= 528) ? 2 : 1;
     if (a.shape.P == 64) few ? decode<T, 64, 4, 2>(a, n_list, stream) : decode<T, 64, 4, 1>(a, n_list, stream);
     else few ? decode<T, 128, 2, 2>(a, n_list, stream) : decode<T, 128, 4, 1>(a, n_list, stream);
 }

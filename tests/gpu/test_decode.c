@@ -41,6 +41,10 @@ static float *twin_product(const float *W, uint32_t O, uint32_t K, const float *
     return y;
 }
 
+/* So many outputs of so many rows that tall.cu takes them: 80 tiles of 128 by 128. */
+static bool is_tall(uint32_t n_rows) { return n_rows == 129 || n_rows == 300; }
+enum { TALL_OUTPUTS = 5200 };
+
 /* Sizes of a round; false: not for this device or type. */
 static bool sizes(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, struct cuda_shape *s) {
     const struct model_dims d = gpu_dims(i, false);
@@ -53,6 +57,7 @@ static bool sizes(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, struct cud
                              .H = 2,
                              .P = 64,
                              .dtype = dtype};
+    if (is_tall(n_rows)) s->D = 16 * gpu_pick(16, 40); /* no slice of k is empty */
     s->Ep = (s->E + 31) / 32 * 32;
     s->conv_layer = (size_t)s->K * s->Ep, s->conv_slot = s->conv_layer * LAYERS;
     snprintf(gpu.what, sizeof gpu.what, "%u rows, %s, D %u, E %u, F %u", n_rows, gpu_dtype_name(dtype), s->D, s->E,
@@ -63,7 +68,7 @@ static bool sizes(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, struct cud
 static void linear_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape s;
     if (!sizes(n_rows, dtype, i, &s)) return;
-    const uint32_t O = gpu_pick(1, 900), ld = O + gpu_pick(0, 3) * 4;
+    const uint32_t O = gpu_pick(1, 900) + (is_tall(n_rows) ? TALL_OUTPUTS : 0), ld = O + gpu_pick(0, 3) * 4;
     GPU_WHAT(", O %u", O);
     struct normed in = random_normed(n_rows, s.D, dtype);
     float *W = random_weights(O, s.D, dtype), *y = gpu_floats((size_t)n_rows * ld);
@@ -129,7 +134,7 @@ static void a_product_with_its_convolution_equals_its_twins(void **state) {
 static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape s;
     if (!sizes(n_rows, dtype, i, &s)) return;
-    const uint32_t F = s.F, D = s.D;
+    const uint32_t F = s.F + (is_tall(n_rows) ? TALL_OUTPUTS / 2 : 0), D = s.D;
     struct normed in = random_normed(n_rows, D, dtype);
     float *W = random_weights(2 * F, D, dtype);
     struct cuda_matrix m = {.rows = 2 * F, .cols = D, .dtype = dtype};
@@ -155,7 +160,8 @@ static void a_product_with_the_gate_of_the_ffn_equals_its_twins(void **state) {
 static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape s;
     if (!sizes(n_rows, dtype, i, &s)) return;
-    const uint32_t D = s.D, K = gpu_pick(0, 1) ? s.E : s.F, n_sums = gpu_pick(0, 1) ? s.Ep / 32 : 0;
+    const uint32_t D = is_tall(n_rows) ? TALL_OUTPUTS : s.D, K = gpu_pick(0, 1) ? s.E : s.F,
+                   n_sums = gpu_pick(0, 1) ? s.Ep / 32 : 0;
     const bool in_place = gpu_pick(0, 1);
     GPU_WHAT(", k %u, %u sums", K, n_sums);
     const size_t n = (size_t)n_rows * D;
@@ -218,6 +224,68 @@ static void two_small_products_equal_their_twins(void **state) {
     gpu_rounds(pair_round);
 }
 
+/* The convolution and what reads it as one kernel, against its twins and, to the bit, against the kernels that it
+ * stands for. */
+static void conv_pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    struct cuda_shape s;
+    if (!sizes(n_rows, dtype, i, &s)) return;
+    s.K = gpu_pick(2, 4);
+    s.conv_layer = (size_t)s.K * s.Ep, s.conv_slot = s.conv_layer * LAYERS;
+    const uint32_t E = s.E, Ep = s.Ep, K = s.K, O[2] = {4 * s.M, s.R}, layer = gpu_pick(0, LAYERS - 1);
+    if (!gpu.k->cuda_conv_pair_possible(&s)) fail_msg("conv_pair must be possible wherever the fused products are");
+    struct gpu_rows rows = gpu_make_rows(n_rows, 1, 9);
+    GPU_WHAT(", K %u, M %u, R %u", K, s.M, s.R);
+    const size_t n_az = (size_t)n_rows * 2 * Ep, n_pool = (rows.n_slots + 1) * s.conv_slot, n = (size_t)n_rows * E;
+    float *az = host_random(n_az, -2, 2, CUDA_F32), *w = host_random((size_t)K * Ep, -1, 1, CUDA_F32),
+          *bias = host_random(E, -1, 1, CUDA_F32), *pool = host_random(n_pool, -2, 2, dtype);
+    float *W[2] = {random_weights(O[0], E, dtype), random_weights(O[1], E, dtype)}, *y[2];
+    const struct cuda_matrix m[2] = {gpu_matrix(W[0], O[0], E, dtype), gpu_matrix(W[1], O[1], E, dtype)};
+    float *at_s = gpu_floats((size_t)n_rows * Ep);
+    size_t stride[2];
+    for (int j = 0; j < 2; j++) {
+        stride[j] = (size_t)n_rows * O[j] + gpu_pick(0, 3);
+        y[j] = gpu_floats(4 * stride[j]);
+    }
+    s.conv = gpu_from_typed(pool, n_pool, dtype);
+    GPU_RUN(k_conv_pair, &s, layer, &rows.device, gpu_from(az, n_az), gpu_from(w, (size_t)K * Ep), gpu_from(bias, E),
+            &m[0], &m[1], n_rows, at_s, y[0], stride[0], y[1], stride[1]);
+    float *got = gpu_fetch(at_s, (size_t)n_rows * Ep), *ref_s = host_floats(n), *got_s = host_floats(n),
+          *x[2] = {host_floats(n), host_floats(n)}; /* operands as 16 bits have them */
+    for (uint32_t r = 0; r < n_rows; r++) {
+        const float *a = az + (size_t)r * 2 * Ep;
+        float *tail = pool + (size_t)rows.slot[r] * s.conv_slot + layer * s.conv_layer;
+        const float *tap[8];
+        for (uint32_t j = 0; j < K; j++) tap[j] = j + 1 == K ? a : tail + (size_t)((rows.pos[r] + 1 + j) % K) * Ep;
+        ref_conv_silu(tap, K, w, Ep, bias, E, ref_s + (size_t)r * E);
+        memcpy(got_s + (size_t)r * E, got + (size_t)r * Ep, E * sizeof *got);
+        for (uint32_t e = 0; e < E; e++) {
+            const size_t at = (size_t)r * E + e;
+            x[0][at] = gpu_round(got_s[at], dtype);
+            tail[(size_t)(rows.pos[r] % K) * Ep + e] = x[1][at] = gpu_round(a[e], dtype);
+        }
+    }
+    gpu_check("convolution", got_s, ref_s, n, 2e-6, 0);
+    gpu_check_same("the tails of all slots", gpu_fetch_typed(s.conv, n_pool, dtype), pool, n_pool);
+    for (int j = 0; j < 2; j++) {
+        const size_t all = (size_t)n_rows * O[j];
+        float *parts = gpu_fetch(y[j], 4 * stride[j]), *sum = host_floats(all);
+        for (size_t q = 0; q < 4; q++) {
+            for (size_t k = 0; k < all; k++) sum[k] = q ? sum[k] + parts[q * stride[j] + k] : parts[k];
+            gpu_check_poison("beside a quarter", parts + q * stride[j] + all, stride[j] - all);
+        }
+        gpu_check(j ? "product of a" : "product of s", sum, twin_product(W[j], O[j], E, x[j], n_rows), all, 1e-5, 0);
+        struct cuda_matrix whole = m[j];
+        whole.whole = true;
+        float *one = gpu_floats(all);
+        GPU_RUN(k_linear, &whole, gpu_act(x[j], n_rows, E, dtype), n_rows, one, O[j], 0);
+        gpu_check_same("the product alone", sum, gpu_fetch(one, all), all);
+    }
+}
+static void the_convolution_and_what_reads_it_equal_their_twins(void **state) {
+    (void)state;
+    gpu_rounds(conv_pair_round);
+}
+
 /* All four functors over some rows of one step: what they leave, on the host. */
 struct batch {
     struct cuda_shape s;
@@ -262,7 +330,8 @@ static struct left run_rows(struct batch *b, uint32_t first, uint32_t n) {
 static void batch_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct batch b = {.dtype = dtype};
     if (!sizes(n_rows, dtype, i, &b.s)) return;
-    const uint32_t D = b.s.D, E = b.s.E, Ep = b.s.Ep, F = b.s.F, O = gpu_pick(1, 300);
+    const uint32_t D = b.s.D, E = b.s.E, Ep = b.s.Ep, F = b.s.F,
+                   O = gpu_pick(1, 300) + (is_tall(n_rows) ? TALL_OUTPUTS : 0);
     b.in = random_normed(n_rows, D, dtype);
     b.rows = gpu_make_rows(n_rows, 1, 9);
     b.plain = gpu_matrix(random_weights(O, D, dtype), O, D, dtype);
@@ -308,4 +377,6 @@ GPU_MAIN(cmocka_unit_test(a_product_of_a_norm_equals_its_twin),
          cmocka_unit_test(a_product_with_its_convolution_equals_its_twins),
          cmocka_unit_test(a_product_with_the_gate_of_the_ffn_equals_its_twins),
          cmocka_unit_test(a_product_added_to_the_stream_equals_its_twins),
-         cmocka_unit_test(two_small_products_equal_their_twins), cmocka_unit_test(a_row_has_the_same_bits_in_any_batch))
+         cmocka_unit_test(two_small_products_equal_their_twins),
+         cmocka_unit_test(the_convolution_and_what_reads_it_equal_their_twins),
+         cmocka_unit_test(a_row_has_the_same_bits_in_any_batch))

@@ -23,7 +23,6 @@
     X(k_conv)                                                                                                          \
     X(k_gates)                                                                                                         \
     X(k_gla)                                                                                                           \
-    X(cuda_gates_floats)                                                                                               \
     X(k_gla_gates)                                                                                                     \
     X(k_rope)                                                                                                          \
     X(k_window)                                                                                                        \
@@ -46,6 +45,8 @@
     X(k_fused_ffn)                                                                                                     \
     X(k_fused_residual)                                                                                                \
     X(k_fused_linear_pair)                                                                                             \
+    X(cuda_conv_pair_possible)                                                                                         \
+    X(k_conv_pair)                                                                                                     \
     X(k_gather_rows)                                                                                                   \
     X(cuda_sample_pieces)                                                                                              \
     X(k_admit)                                                                                                         \
