@@ -3,14 +3,14 @@
 //
 // wide_scores_kernel makes, once a piece, what all channels share: q exp(b), k exp(b_C - b), A, exp(b_C) and c0, rounded to tf32 and in the order
 // of wgmma's second operand, so that a block of wide_scan_kernel fetches a piece with a few bulk copies. That kernel's block owns 64 channels of
-// a segment and walks over its pieces: one warpgroup makes u of the next piece, one carries S on and reads it out, one warp fetches. Equations:
+// a segment and walks over its pieces: one warpgroup makes u of the next piece, one its SiLU(z), one carries S on and reads it out, one warp fetches. Equations:
 // scan.cu.
 #include "scan.cuh"
 #include "wgmma.cuh"
 
 // A group: 8 tokens of a piece; group i of the piece that begins in row r has the number r + i. Matrices lie in cores of 8 rows (of N) by 4 floats
 // of k; where both operands come from products, k runs 0 2 4 6 1 3 5 7 inside every eight: the order of a product's results in a thread.
-enum { WIDE_THREADS = 384, WIDE_M = 64, CHANNELS = 64, SCORES = 256, WIDE_MOST_R = 64 };
+enum { WIDE_THREADS = 512, WIDE_M = 64, CHANNELS = 64, SCORES = 256, WIDE_MOST_R = 64 };
 enum { GROUP_Q = 512, GROUP_K = 512, GROUP_A = 256 }; // floats of a group: q [16][8 t][4]; k [2][8][8 m][4]; A, 32 of its columns: [8][8 t][4]
 struct wide_work {
     float *q, *k, *early, *late, *low, *decay; // early, late: of A's columns; low [R / 4][8 t][4]; decay [64] under a piece's first group
@@ -199,10 +199,10 @@ __global__ void __launch_bounds__(SCORES) wide_scores_kernel(cuda_shape shape, c
 
 template <int RS> struct wide_memory { // bytes; RS: steps of 8 of R
     static constexpr uint32_t Q = 0, K = Q + 8 * GROUP_Q * 4, EARLY = K + 8 * GROUP_K * 4, LATE = EARLY + 8 * GROUP_A * 4, S = LATE + 4 * GROUP_A * 4,
-                              DECAY = S + 9 * 1024, SCALE = DECAY + WIDE_M * 4, STAGE = SCALE + PIECE * 4;
-    static constexpr uint32_t LOW_SCALE = 8 * RS * 256, LOW_STAGE = LOW_SCALE + PIECE * 4, STAGES = RS < 8 ? 3 : 2, LOW_STAGES = RS == 6 ? 2 : 3;
-    static constexpr uint32_t LOWS = STAGES * STAGE, U = LOWS + LOW_STAGES * LOW_STAGE, U_STAGE = CHANNELS * PIECE * 4, SQUARES = U + 2 * U_STAGE,
-                              BARRIERS = SQUARES + 2 * 4 * PIECE * 4, TOTAL = BARRIERS + 16 * 8;
+                              DECAY = S + 9 * 1024, STAGE = DECAY + WIDE_M * 4;
+    static constexpr uint32_t LOW_SCALE = 8 * RS * 256, LOW_STAGE = LOW_SCALE + PIECE * 4, STAGES = 2, LOW_STAGES = 3;
+    static constexpr uint32_t LOWS = STAGES * STAGE, U = LOWS + LOW_STAGES * LOW_STAGE, U_STAGE = CHANNELS * PIECE * 4, GATE = U + 2 * U_STAGE,
+                              SQUARES = GATE + 2 * U_STAGE, BARRIERS = SQUARES + 2 * 4 * PIECE * 4, TOTAL = BARRIERS + 20 * 8;
 };
 
 // Of two times HALF sums, a lane keeps its half, added to its partner's.
@@ -215,7 +215,7 @@ template <int HALF> __device__ __forceinline__ void halve(float (&x)[16], uint32
     }
 }
 
-// Threads: warps 0 to 3 make u, 4 to 7 do the rest, warp 8 fetches. Row g of a warp's 16 is channel 2 g, row g + 8 channel 2 g + 1.
+// Threads: warps 0 to 3 make u, 4 to 7 carry the state, 8 to 11 make SiLU(z), warp 12 fetches. Row g of a warp's 16 is channel 2 g, row g + 8 channel 2 g + 1.
 template <class T, int RS>
 __global__ void __launch_bounds__(WIDE_THREADS, 1)
 wide_scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, wide_work work, float *sums, T *act) {
@@ -224,7 +224,8 @@ wide_scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, w
     constexpr uint32_t RP = RS * 8, STAGES = mem::STAGES, LOW_STAGES = mem::LOW_STAGES;
     extern __shared__ float4 scan_shared[];
     unsigned char *memory = (unsigned char *)scan_shared;
-    uint64_t *full = (uint64_t *)(memory + mem::BARRIERS), *empty = full + 3, *low_full = full + 6, *low_empty = full + 9, *u_full = full + 12, *u_empty = full + 14;
+    uint64_t *full = (uint64_t *)(memory + mem::BARRIERS), *empty = full + 3, *low_full = full + 6, *low_empty = full + 9, *u_full = full + 12, *u_empty = full + 14, *gate_full = full + 16,
+             *gate_empty = full + 18;
     const uint32_t M = shape.M, R = shape.R, E = shape.E, Ep = shape.Ep, Ek = (E + 15) / 16 * 16, tid = threadIdx.x, lane = tid % 32, warp = tid / 32 % 4;
     const uint32_t e0 = blockIdx.x * CHANNELS, row = lane / 4, pair = lane % 4 * 2, e = e0 + warp * 16 + row * 2; // channels e and e + 1
     const uint32_t first = (uint32_t)rows.seg_first[blockIdx.y], n_tok = (uint32_t)rows.seg_n[blockIdx.y], slot = (uint32_t)rows.slot[first];
@@ -234,7 +235,7 @@ wide_scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, w
     let_next_start();
     if (tid == 0) {
         for (uint32_t i = 0; i < 3; i++) barrier_init(full + i, 1), barrier_init(empty + i, 4), barrier_init(low_full + i, 1), barrier_init(low_empty + i, 4);
-        for (uint32_t i = 0; i < 2; i++) barrier_init(u_full + i, 4), barrier_init(u_empty + i, 4);
+        for (uint32_t i = 0; i < 2; i++) barrier_init(u_full + i, 4), barrier_init(u_empty + i, 4), barrier_init(gate_full + i, 4), barrier_init(gate_empty + i, 4);
         barriers_there();
     }
     float *S_all = shape.S + slot * shape.S_slot + layer * shape.S_layer;
@@ -256,9 +257,9 @@ wide_scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, w
 
     const uint32_t role = __shfl_sync(0xffffffffu, tid / 128, 0); // the compiler sees that a warp has one
     // Registers go to the warps of the state until all have done: who has no work waits for that, or it would take them back too early.
-    if (role == 2) {
+    if (role == 3) {
         fewer_registers<40>();
-        if (tid < 288) {
+        if (tid < 416) {
         const uint32_t k_tiles = e0 / 16 + 4 <= Ek / 16 ? 4 : Ek / 16 - e0 / 16;
         wait_for_inputs();
         auto to_cache = [&](uint32_t lo) { // of a and z
@@ -282,9 +283,6 @@ wide_scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, w
             }
             at = memory + stage * mem::STAGE;
             if (it >= STAGES) barrier_wait(empty + stage, (it / STAGES - 1) & 1);
-            if (in.row_scale)
-                for (uint32_t t = lane; t < n; t += 32) ((float *)(at + mem::SCALE))[t] = in.row_scale[r0 + t];
-            __syncwarp(); // the scales
             const uint32_t tile = (uint32_t)r0 / 8, n_tiles = (uint32_t)(r0 + n - 1) / 8 - tile + 1, late = groups > 4 ? groups - 4 : 0;
             if (lane == 0)
                 barrier_expect(full + stage, groups * (GROUP_Q + GROUP_K + GROUP_A) * 4 + late * GROUP_A * 4 + n_tiles * k_tiles * 256 + WIDE_M * 4);
@@ -300,9 +298,8 @@ wide_scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, w
         }
         }
         all_meet();
-        more_registers<168>();
+        more_registers<128>();
     } else if (role == 0) {
-        fewer_registers<152>();
         float4 c1[RS]; // W_c1 as first operand, times what makes exp(-x) a power of 2
         float bias[2];
 #pragma unroll
@@ -369,7 +366,45 @@ wide_scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, w
             if (lane == 0) barrier_arrive(u_full + it % 2);
         }
         all_meet();
-        more_registers<168>();
+    } else if (role == 2) {
+        fewer_registers<104>();
+        wait_for_inputs();
+        float2 z[16]; // as a
+        const float *z_from = in.az + (size_t)first * 2 * Ep + Ep + (mine ? e : 0);
+#pragma unroll
+        for (uint32_t i = 0; i < 16; i++) {
+            const uint32_t t = i / 2 * 8 + pair + i % 2;
+            z[i] = mine && t < n_first && begin < end ? *(const float2 *)(z_from + (size_t)(begin + t) * 2 * Ep) : make_float2(0, 0);
+        }
+        uint32_t n;
+        for (uint32_t lo = begin, it = 0; lo < end; lo += n, it++) {
+            n = piece_length(pos, lo, end);
+            const uint32_t next = lo + n, n_next = next < end ? piece_length(pos, next, end) : 0;
+            const float *from = z_from + (size_t)next * 2 * Ep;
+            float4 *to = (float4 *)(memory + mem::GATE + it % 2 * mem::U_STAGE) + warp * 8 * 32 + lane;
+            if (it >= 2) barrier_wait(gate_empty + it % 2, (it / 2 - 1) & 1);
+#pragma unroll
+            for (uint32_t i = 0; i < 8; i++) {
+                float v[4];
+#pragma unroll
+                for (uint32_t j = 0; j < 4; j++) {
+                    const uint32_t t = i * 8 + pair + j % 2;
+                    float x = j < 2 ? z[2 * i + j].x : z[2 * i + j - 2].y;
+                    if (in.row_scale && t < n) x *= in.row_scale[first + lo + t];
+                    v[j] = x * inverse(1.0f + exp2_fast(x * -1.44269504f));
+                }
+                to[i * 32] = make_float4(v[0], v[1], v[2], v[3]);
+#pragma unroll
+                for (uint32_t j = 2 * i; j < 2 * i + 2; j++) {
+                    const uint32_t t = i * 8 + pair + j % 2;
+                    z[j] = mine && t < n_next ? *(const float2 *)(from + (size_t)t * 2 * Ep) : make_float2(0, 0);
+                }
+            }
+            __syncwarp(); // written by all
+            if (lane == 0) barrier_arrive(gate_full + it % 2);
+        }
+        all_meet();
+        more_registers<128>();
     } else {
         more_registers<232>();
         // S was last written a step ago, so it comes before the inputs are ready
@@ -384,17 +419,10 @@ wide_scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, w
         }
         const float residual[2] = {mine ? in.residual[e] : 0.0f, mine ? in.residual[e + 1] : 0.0f}, norm[2] = {mine ? in.act_norm[e] : 0.0f, mine ? in.act_norm[e + 1] : 0.0f};
         wait_for_inputs();
-        float2 z[16]; // as a
-        const float *z_from = in.az + (size_t)first * 2 * Ep + Ep + (mine ? e : 0);
-#pragma unroll
-        for (uint32_t i = 0; i < 16; i++) {
-            const uint32_t t = i / 2 * 8 + pair + i % 2;
-            z[i] = mine && t < n_first && begin < end ? *(const float2 *)(z_from + (size_t)(begin + t) * 2 * Ep) : make_float2(0, 0);
-        }
         uint32_t n;
         for (uint32_t lo = begin, it = 0; lo < end; lo += n, it++) {
             n = piece_length(pos, lo, end);
-            const uint32_t next = lo + n, n_next = next < end ? piece_length(pos, next, end) : 0, stage = it % STAGES, r0 = first + lo;
+            const uint32_t stage = it % STAGES, r0 = first + lo;
             unsigned char *at = memory + stage * mem::STAGE;
             float o[32], o_late[16];
             float4 f[8];
@@ -430,15 +458,8 @@ wide_scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, w
             wgmma_end();
             __syncwarp(); // u is read by all
             if (lane == 0) barrier_arrive(u_empty + it % 2);
-            if (in.row_scale)
-#pragma unroll
-                for (uint32_t i = 0; i < 16; i++) {
-                    const float scale = ((const float *)(at + mem::SCALE))[i / 2 * 8 + pair + i % 2];
-                    if (i / 2 * 8 + pair + i % 2 < n) z[i].x *= scale, z[i].y *= scale;
-                }
-#pragma unroll
-            for (uint32_t i = 0; i < 16; i++) // SiLU
-                z[i].x *= inverse(1.0f + exp2_fast(z[i].x * -1.44269504f)), z[i].y *= inverse(1.0f + exp2_fast(z[i].y * -1.44269504f));
+            barrier_wait(gate_full + it % 2, it / 2 & 1);
+            const float4 *gate_from = (const float4 *)(memory + mem::GATE + it % 2 * mem::U_STAGE) + warp * 8 * 32 + lane;
             wgmma_wait<1>();
             keep(o), keep(o_late);
             // the gate of E8
@@ -448,23 +469,23 @@ wide_scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, w
             for (uint32_t p = 0; p < 2; p++)
                 s_mine[p] = at + mem::S + (shift + pair + p) / 8 * 1024 + (shift + pair + p) % 8 * 16 + warp * 256 + row / 4 * 128 + row % 4 * 4;
             float square[16];
-            const float *from = z_from + (size_t)next * 2 * Ep;
+            float4 gate;
 #pragma unroll
             for (uint32_t i = 0; i < 16; i++) {
                 const uint32_t x = i / 2, p = i % 2;
+                if (p == 0) gate = gate_from[x * 32];
                 uint32_t *word = (uint32_t *)(s_mine[p] + x * 1024);
                 const uint32_t two = mine ? *word : 0;
                 const uint16_t s0 = (uint16_t)two, s1 = (uint16_t)(two >> 16);
                 float o0 = o[4 * x + p], o1 = o[4 * x + p + 2];
                 if (x >= 4) o0 += o_late[4 * x + p - 16], o1 += o_late[4 * x + p - 14];
-                o0 = __fmaf_rn(residual[0], to_float(*(const T *)&s0), o0) * z[i].x, o1 = __fmaf_rn(residual[1], to_float(*(const T *)&s1), o1) * z[i].y;
+                o0 = __fmaf_rn(residual[0], to_float(*(const T *)&s0), o0) * (p ? gate.y : gate.x), o1 = __fmaf_rn(residual[1], to_float(*(const T *)&s1), o1) * (p ? gate.w : gate.z);
                 square[i] = __fmaf_rn(o0, o0, o1 * o1);
                 const T y0 = from_float<T>(o0 * norm[0]), y1 = from_float<T>(o1 * norm[1]);
                 *word = *(const uint16_t *)&y0 | (uint32_t) * (const uint16_t *)&y1 << 16;
-                const uint32_t t = x * 8 + pair + p;
-                z[i] = mine && t < n_next ? *(const float2 *)(from + (size_t)t * 2 * Ep) : make_float2(0, 0);
             }
-            __syncwarp(); // the warp's 16 channels lie there as they go out
+            __syncwarp(); // the warp's 16 channels lie there as they go out; its gates are read
+            if (lane == 0) barrier_arrive(gate_empty + it % 2);
             for (uint32_t i = lane; i < (shift + n + 7) / 8 * 16; i += 32) {
                 const uint32_t tile = i / 16, t = tile * 8 + i % 8 - shift;
                 if (t < n && e0 / 16 + warp < Ek / 16)
@@ -488,7 +509,7 @@ wide_scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, w
             if (begin < end && in_state && m < M) *(float2 *)(S_mine + m * 32) = make_float2(S[i / 2 * 4 + i % 2], S[i / 2 * 4 + i % 2 + 2]);
         }
         all_meet(); // S is written; and all is fetched and read
-        fewer_registers<168>();
+        fewer_registers<128>();
     }
     if (end < n_tok) alone(end);
     keep_tail<T>(shape, layer, in, first, n_tok, slot, pos, e0, CHANNELS);
