@@ -1,8 +1,6 @@
 // tall.cu - products of so many rows in 16 bit on Hopper that blocks of 128 outputs and 128 rows fill the device: each multiprocessor runs one
 // block that takes one tile after the other. Two warpgroups of consumers with 64 outputs each; of the third, one thread feeds the ring and
 // the other warps make the scales of the rows' norms.
-#include <cuda.h>
-
 #include "wide.cuh"
 
 struct tall {

@@ -1,7 +1,5 @@
 // wide.cu - products of more than 8 rows in 16 bit on Hopper: wgmma with the weights from registers and the activations from shared
 // memory, both brought there by the tensor copy engine. A block finishes its outputs (epilogue.cuh).
-#include <cuda.h>
-
 #include "wide.cuh"
 
 // A block: MW warpgroups of 64 outputs each and NB rows, its share of the 16 slices: one CLUSTER-th; the blocks of a cluster put

@@ -1,7 +1,7 @@
 // wide.cuh - what wide.cu and tall.cu share: copies by the tensor copy engine, wgmma, the order of sums, and what a launch is of.
-// After <cuda.h>, whose tensor maps it uses.
 #pragma once
 #include "epilogue.cuh"
+#include <cuda.h>
 #include <type_traits>
 
 __device__ __forceinline__ uint32_t shared_at(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }

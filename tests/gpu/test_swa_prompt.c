@@ -73,6 +73,9 @@ static struct outputs attend(struct inputs *in, const struct gpu_rows *rows, con
     s->values = gpu_from_typed(in->values, in->n_values, s->dtype);
     void *work = gpu_bytes(gpu.k->cuda_prompt_window_bytes(s, n_rows)),
          *act = gpu_act_out(n_rows, s->H * s->P, s->dtype);
+    if (!gpu.poison) /* rows that are no prompt's are read back too */
+        gpu_expect(gpu.k->fill(act, 0, gpu.k->cuda_activation_bytes(n_rows, s->H * s->P, s->dtype), gpu.stream),
+                   "clearing the outputs");
     for (uint32_t i = 0; i < n_calls; i++) {
         struct cuda_prompt_tile *tile = host_bytes(n_rows * sizeof *tile);
         struct cuda_prompts prompts = gpu.k->cuda_prompt_tiles(s, calls[i].part, calls[i].n, rows->pos, tile);
