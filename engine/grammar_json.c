@@ -6,6 +6,7 @@
  */
 #include "grammar_ir.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { INT_DIGITS = 16, FRAC_DIGITS = 16, INDENT = 16 };
@@ -71,25 +72,33 @@ uint32_t ir_json_number(struct ir *ir, bool integer) {
     return ir_ref(ir, ir->json_number);
 }
 
-/* A digit leads from the remainder so far to the next. Up to SMALL_MULTIPLE each digit has remainders of its own, so
- * that their number is bounded; a larger m would make a grammar too large. */
-enum { SMALL_MULTIPLE = 64 };
+/* A digit leads from the remainder so far to the next. Each digit has remainders of its own, so that their number is
+ * bounded: up to INT_DIGITS, less where a grammar would become too large, 6 for 1000. */
+enum { MULTIPLE_RULES = 4000 };
 
 uint32_t ir_json_multiple(struct ir *ir, uint32_t m) {
-    const uint32_t first = ir->n_rules, last = m <= SMALL_MULTIPLE ? INT_DIGITS - 1 : 0;
+    const uint32_t first = ir->n_rules;
+    const uint32_t last = (MULTIPLE_RULES / m < INT_DIGITS - 1) ? MULTIPLE_RULES / m + 1 : INT_DIGITS - 1;
+    bool *met = calloc((last + 1) * m, sizeof *met); /* a remainder that so many digits can have */
+    if (!met) return ir_fail(ir, ROD_ENOMEM, "took more memory than there is");
     for (uint32_t i = 0; i < (last + 1) * m; i++) ir_rule(ir);
-    uint32_t start = IR_NOTHING;
-    for (uint32_t d = 1; d < 10; d++)
-        start = ir_alt(ir, start, ir_cat(ir, ir_char(ir, '0' + d, '0' + d), ir_ref(ir, first + d % m)));
+    for (uint32_t d = 1; d < 10; d++) met[d % m] = true;
+    uint32_t start = IR_NOTHING, digits_of[10];
+    for (uint32_t d = 0; d < 10; d++) digits_of[d] = ir_char(ir, '0' + d, '0' + d);
+    for (uint32_t d = 1; d < 10; d++) start = ir_alt(ir, start, ir_cat(ir, digits_of[d], ir_ref(ir, first + d % m)));
     for (uint32_t i = 0; i < (last + 1) * m && !ir->rc; i++) {
         const uint32_t digits = i / m, r = i % m;
+        if (!met[i]) continue;
         uint32_t out = r == 0 ? IR_EMPTY_NODE : IR_NOTHING;
-        for (uint32_t d = 0; d < 10 && (digits < last || last == 0); d++) {
-            uint32_t next = ir_ref(ir, first + (last ? digits + 1 : 0) * m + (10 * r + d) % m);
-            out = ir_alt(ir, out, ir_cat(ir, ir_char(ir, '0' + d, '0' + d), next));
+        for (uint32_t d = 0; d < 10 && digits < last; d++) {
+            const uint32_t to = (digits + 1) * m + (10 * r + d) % m;
+            if (digits + 1 == last && to % m) continue; /* the last digit makes it a multiple */
+            met[to] = true;
+            out = ir_alt(ir, out, ir_cat(ir, digits_of[d], ir_ref(ir, first + to)));
         }
         if (!ir->rc) ir->rules[first + i] = out;
     }
+    free(met);
     return ir_alt(ir, ir_text(ir, "0"), ir_cat(ir, ir_opt(ir, ir_text(ir, "-")), start));
 }
 

@@ -265,7 +265,18 @@ static uint32_t parse_group(struct regex *x) {
     return inner;
 }
 
+/* {,3} and {,} are counts in Python and text elsewhere. */
+static bool dialects_differ(const struct regex *x) {
+    const char *at = x->at + 1;
+    if (at >= x->end || *at++ != ',') return false;
+    while (at < x->end && *at >= '0' && *at <= '9') at++;
+    return at < x->end && *at == '}';
+}
+
+static bool read_counts(struct regex *x, uint32_t *min, uint32_t *max);
+
 static uint32_t parse_atom(struct regex *x) {
+    uint32_t min, max;
     if (skip(x, "(")) return parse_group(x);
     if (skip(x, "[")) return parse_class(x);
     if (skip(x, ".")) return any_but_newline(x);
@@ -280,7 +291,9 @@ static uint32_t parse_atom(struct regex *x) {
         }
         return read_escape(x, &c) ? one(x, c) : (uint32_t)IR_NOTHING;
     }
-    if (strchr("*+?", *x->at)) return fail(x, "a quantifier without anything to repeat");
+    if (strchr("*+?", *x->at) || (*x->at == '{' && read_counts(x, &min, &max)))
+        return fail(x, "a quantifier without anything to repeat");
+    if (x->ir->rc) return IR_NOTHING;
     if (*x->at == '^' || *x->at == '$') return fail(x, "an anchor that is not at the end of an alternative");
     return one(x, next_char(x));
 }
@@ -296,6 +309,10 @@ static bool read_count(struct regex *x, uint32_t *out) {
 
 /* {m}, {m,}, {m,n}; a { that begins none of these is a character. */
 static bool read_counts(struct regex *x, uint32_t *min, uint32_t *max) {
+    if (dialects_differ(x)) {
+        fail(x, "a repetition without its lower bound, which dialects read differently");
+        return false;
+    }
     const char *begin = x->at++;
     bool ok = read_count(x, min);
     *max = *min;

@@ -114,6 +114,25 @@ static uint32_t rule_with(struct schema *s, uint32_t body) {
     return ir_ref(s->ir, rule);
 }
 
+/* Integers beyond 64 bits arrive here as doubles, which may have lost their last digits; whoever validates the text
+ * reads all of them. So a whole double counts where every integer is one. */
+static bool is_exact(const json_t *value) {
+    const char *name;
+    json_t *one;
+    size_t i;
+    if (json_is_real(value)) {
+        double x = json_real_value(value);
+        return trunc(x) != x || fabs(x) < 0x1p53;
+    }
+    json_array_foreach(value, i, one) if (!is_exact(one)) return false;
+    json_object_foreach((json_t *)value, name, one) if (!is_exact(one)) return false;
+    return true;
+}
+
+static uint32_t inexact(struct schema *s, const char *keyword) {
+    return refuse(s, keyword, ", with a number beyond 64-bit integers, or from 2^53 on in another form");
+}
+
 /* A value as it is written, without white space. */
 static uint32_t literal(struct schema *s, const json_t *value) {
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
@@ -125,7 +144,25 @@ static uint32_t literal(struct schema *s, const json_t *value) {
 
 /* ---- references ---- */
 
-/* JSON pointer (RFC 6901) in this schema; NULL: it leads nowhere. */
+static int hex_digit(char c) {
+    static const char digits[] = "0123456789abcdef";
+    const char *at = c ? strchr(digits, c >= 'A' && c <= 'F' ? c | 0x20 : c) : NULL;
+    return at ? (int)(at - digits) : -1;
+}
+
+/* ~0 is ~ and ~1 is /, in place; returns what is left. */
+static size_t unescape(char *name, size_t len) {
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++, n++) {
+        name[n] = name[i];
+        if (name[i] == '~' && i + 1 < len && (name[i + 1] == '0' || name[i + 1] == '1'))
+            name[n] = name[++i] == '0' ? '~' : '/';
+    }
+    name[n] = 0;
+    return n;
+}
+
+/* JSON pointer (RFC 6901) in this schema, as the fragment of a URI: %41 is A. NULL: it leads nowhere. */
 static const json_t *resolve(const struct schema *s, const char *ref) {
     const json_t *at = s->root;
     if (*ref++ != '#') return NULL;
@@ -135,11 +172,16 @@ static const json_t *resolve(const struct schema *s, const char *ref) {
         if (*ref++ != '/') return NULL;
         for (; *ref && *ref != '/'; ref++) {
             char c = *ref;
-            if (c == '~' && (ref[1] == '0' || ref[1] == '1')) c = *++ref == '0' ? '~' : '/';
-            if (n + 1 == sizeof name || c == '%') return NULL;
+            if (c == '%') {
+                const int high = hex_digit(ref[1]), low = high < 0 ? -1 : hex_digit(ref[2]);
+                if (low < 0 || !(high || low)) return NULL;
+                c = (char)(high * 16 + low);
+                ref += 2;
+            }
+            if (n + 1 == sizeof name || c == '/') return NULL;
             name[n++] = c;
         }
-        name[n] = 0;
+        n = unescape(name, n);
         if (json_is_array(at)) {
             char *end;
             unsigned long i = strtoul(name, &end, 10);
@@ -216,8 +258,16 @@ static bool bound(struct schema *s, const json_t *schema, const char *keyword, c
         refuse(s, a && !json_is_number(a) ? keyword : exclusive, ", which must be a number");
         return false;
     }
+    if ((a && !is_exact(a)) || (b && !is_exact(b))) {
+        inexact(s, a && !is_exact(a) ? keyword : exclusive);
+        return false;
+    }
     *has = a || b;
     *strict = b && (!a || sign * json_number_value(b) >= sign * json_number_value(a));
+    if (json_is_integer(a) && json_is_integer(b)) {
+        const json_int_t x = json_integer_value(a), y = json_integer_value(b);
+        *strict = sign > 0 ? y >= x : y <= x;
+    }
     return !*has || decimal(s, *strict ? exclusive : keyword, *strict ? b : a, out);
 }
 
@@ -478,6 +528,7 @@ static uint32_t listed(struct schema *s, const json_t *schema, unsigned types) {
     uint32_t out = IR_NOTHING;
     size_t i;
     if (list && !json_is_array(list)) return refuse(s, "enum", ", which must be an array");
+    if ((only && !is_exact(only)) || !is_exact(list)) return inexact(s, is_exact(list) ? "const" : "enum");
     if (only)
         return !list && (type_of(only) & types) ? literal(s, only)
                                                 : refuse(s, "const", " beside enum or a type that it is not of");

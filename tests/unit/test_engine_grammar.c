@@ -55,6 +55,27 @@ static void the_end_token_is_chosen_only_where_the_text_may_end(void **state) {
     bench_close(&b);
 }
 
+/* A replacement character is the beginning of nothing valid. */
+static void a_character_that_is_cut_is_left_out(void **state) {
+    (void)state;
+    static const char whole[] = "\xf0\x92\x80\x80\xe2\x82\xac\xf0\x92\x80\x81";
+    struct bench b;
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
+    struct rod_grammar *g = opened(&b, ROD_GRAMMAR_REGEX, whole);
+    for (uint32_t limit = 1; limit <= 11; limit++) {
+        struct answer a;
+        struct rod_request *r = say(&b, "Say it", &a);
+        r->grammar = rod_grammar_share(g);
+        r->max_tokens = limit;
+        finish(&b, r, &a);
+        if (strncmp(whole, a.text, strlen(a.text)) != 0) fail_msg("%u tokens: '%s'", limit, a.text);
+        if (a.end.reason == ROD_FINISH_STOP) assert_string_equal(a.text, whole);
+        collect_free(&a);
+    }
+    rod_grammar_close(g);
+    bench_close(&b);
+}
+
 static void others_say_what_they_say_alone(void **state) {
     (void)state;
     enum { N = 12 };
@@ -110,6 +131,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_choice_is_said_and_ends_the_request),
         cmocka_unit_test(the_end_token_is_chosen_only_where_the_text_may_end),
+        cmocka_unit_test(a_character_that_is_cut_is_left_out),
         cmocka_unit_test(others_say_what_they_say_alone),
         cmocka_unit_test(a_grammar_outlives_the_engine),
     };
