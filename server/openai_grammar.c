@@ -36,13 +36,31 @@ static bool json_object_wanted(struct openai_grammar *out, const char *param, st
     return ok;
 }
 
-/* {"type": "json_schema", "json_schema": {"name", "schema", "strict"}}: honoured as a whole, strict or not. */
+/* What is said beside a schema; it changes nothing, so only its types are looked at. */
+static bool check_notes(const json_t *named, struct openai_error *err) {
+    const json_t *name = get(named, "name"), *description = get(named, "description"), *strict = get(named, "strict");
+    if (name && !json_is_string(name)) return bad(err, "response_format.json_schema.name", "must be a string");
+    if (description && !json_is_string(description))
+        return bad(err, "response_format.json_schema.description", "must be a string");
+    if (strict && !json_is_boolean(strict))
+        return bad(err, "response_format.json_schema.strict", "must be true or false");
+    return true;
+}
+
+/* {"type": "json_schema", "json_schema": {"name", "schema", "strict"}}: honoured as a whole, strict or not.
+ * {"type": "json_object", "schema"} is llama.cpp's form of the same. */
 static bool parse_format(const json_t *format, struct openai_grammar *out, struct openai_error *err) {
     if (!json_is_object(format)) return bad(err, "response_format", "must be an object");
     const char *type = json_string_value(get(format, "type"));
     if (!type) return bad(err, "response_format", "must have a type: text, json_object or json_schema");
     if (strcmp(type, "text") == 0) return true;
-    if (strcmp(type, "json_object") == 0) return json_object_wanted(out, "response_format", err);
+    if (strcmp(type, "json_object") == 0) {
+        const json_t *of = get(format, "schema");
+        if (!of) return json_object_wanted(out, "response_format", err);
+        if (!json_is_object(of) && !json_is_boolean(of))
+            return bad(err, "response_format", "has a schema that is no JSON Schema");
+        return take(out, ROD_GRAMMAR_JSON_SCHEMA, "response_format", of, err);
+    }
     if (strcmp(type, "json_schema") != 0)
         return bad(err, "response_format", "has a type that is none of text, json_object and json_schema");
     const json_t *named = get(format, "json_schema");
@@ -50,7 +68,7 @@ static bool parse_format(const json_t *format, struct openai_grammar *out, struc
     const json_t *schema = get(named, "schema");
     if (!json_is_object(schema) && !json_is_boolean(schema))
         return bad(err, "response_format", "needs json_schema.schema, a JSON Schema");
-    return take(out, ROD_GRAMMAR_JSON_SCHEMA, "response_format", schema, err);
+    return check_notes(named, err) && take(out, ROD_GRAMMAR_JSON_SCHEMA, "response_format", schema, err);
 }
 
 static bool parse_structured(const json_t *fields, struct openai_grammar *out, struct openai_error *err) {
@@ -65,19 +83,23 @@ static bool parse_structured(const json_t *fields, struct openai_grammar *out, s
     enum { N_KNOWN = sizeof known / sizeof *known };
     const char *name;
     json_t *value;
-    bool ok = true;
+    bool ok = true, off = false;
     if (!json_is_object(fields)) return bad(err, "structured_outputs", "must be an object");
     json_object_foreach((json_t *)fields, name, value) {
         size_t k = 0;
         while (k < N_KNOWN && strcmp(name, known[k].name) != 0) k++;
-        if (json_is_null(value) || json_is_false(value)) continue;
+        if (json_is_null(value)) continue;
+        if (json_is_false(value) && (k == N_KNOWN || known[k].kind == ROD_GRAMMAR_JSON_OBJECT)) {
+            off = off || k < N_KNOWN;
+            continue;
+        }
         if (k == N_KNOWN)
             return bad(err, "structured_outputs", "takes json, regex, choice, grammar and json_object, nothing else");
         if (out->text) return bad(err, "structured_outputs", "takes one field at a time");
         bool string = json_is_string(value);
         switch (known[k].kind) {
         case ROD_GRAMMAR_JSON_SCHEMA:
-            if (!string && !json_is_object(value) && !json_is_true(value))
+            if (!string && !json_is_object(value) && !json_is_boolean(value))
                 return bad(err, known[k].param, "must be a JSON Schema, or one as a string");
             break;
         case ROD_GRAMMAR_CHOICE:
@@ -93,6 +115,8 @@ static bool parse_structured(const json_t *fields, struct openai_grammar *out, s
                                                       : take(out, known[k].kind, known[k].param, value, err);
         if (!ok) return false;
     }
+    if (!out->text && !off)
+        return bad(err, "structured_outputs", "needs one of json, regex, choice, grammar and json_object");
     return true;
 }
 

@@ -103,6 +103,31 @@ def test_json_object(server):
             assert isinstance(json.loads(choice["text"]), dict)
 
 
+def test_json_object_with_a_schema_is_that_schema(server):
+    """llama.cpp's form."""
+    choice = complete(server, response_format={"type": "json_object", "schema": PERSON})
+    assert choice["finish_reason"] == "stop"
+    jsonschema.validate(json.loads(choice["text"]), PERSON)
+
+
+@pytest.mark.parametrize("value", [9223372036854775807, -9223372036854775808, 9007199254740993])
+def test_integers_of_64_bits_are_exact(server, value):
+    for schema in ({"const": value}, {"enum": [value]}):
+        assert complete(server, response_format=schema_format(schema))["text"] == str(value)
+
+
+@pytest.mark.parametrize("limit", range(1, 9))
+@pytest.mark.parametrize("field", [{"structured_outputs": {"choice": ["\U00012000\u20ac\u00e9\U0001f600"]}},
+                                   {"structured_outputs": {"regex": "\U00012000\u20ac\u00e9\U0001f600"}}])
+def test_a_cut_character_is_left_out(server, field, limit):
+    """What is cut off by max_tokens is the beginning of something valid, so it has no replacement characters."""
+    body = {"prompt": "a", "max_tokens": limit, **field}
+    text = complete(server, **body)["text"]
+    assert "\U00012000\u20ac\u00e9\U0001f600".startswith(text), text
+    events = server.events("/v1/completions", {**body, "stream": True})
+    assert "".join(e.data["choices"][0]["text"] for e in events if isinstance(e.data, dict) and e.data["choices"]) == text
+
+
 @pytest.mark.parametrize("schema", [PERSON, json.dumps(PERSON)])
 def test_structured_json_is_a_schema_or_its_text(server, schema):
     choice = complete(server, structured_outputs={"json": schema})
@@ -205,6 +230,24 @@ def test_openai_parse_with_a_pydantic_model(client):
     ({"structured_outputs": {"choice": ["a", 1]}}, "structured_outputs.choice", "no string"),
     ({"structured_outputs": {"grammar": "root ::= x"}}, "structured_outputs.grammar", "no rule named x"),
     ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "not JSON"),
+    ({"structured_outputs": {"json": False}}, "structured_outputs.json", "no finite text"),
+    ({"structured_outputs": {"json": "false"}}, "structured_outputs.json", "no finite text"),
+    ({"response_format": schema_format(False)}, "response_format", "no finite text"),
+    ({"structured_outputs": {"regex": False}}, "structured_outputs.regex", "string"),
+    ({"structured_outputs": {"choice": False}}, "structured_outputs.choice", "array of strings"),
+    ({"structured_outputs": {}}, "structured_outputs", "needs one of"),
+    ({"structured_outputs": {"json": None, "regex": None}}, "structured_outputs", "needs one of"),
+    ({"response_format": {"type": "json_object", "schema": {"not": {}}}}, "response_format", "not"),
+    ({"response_format": {"type": "json_object", "schema": 1}}, "response_format", "schema"),
+    ({"response_format": schema_format({"const": 123456789012345678901234567890})}, "response_format", "const"),
+    ({"response_format": schema_format({"enum": [1, {"a": [-9223372036854775809]}]})}, "response_format", "enum"),
+    ({"response_format": schema_format({"type": "integer", "minimum": 9223372036854775808})}, "response_format", "minimum"),
+    ({"structured_outputs": {"json": {"type": "number", "exclusiveMaximum": 9223372036854775810}}}, "structured_outputs.json", "exclusiveMaximum"),
+    ({"structured_outputs": {"json": '{"const":9223372036854775809}'}}, "structured_outputs.json", "integer"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": 1, "schema": {}}}}, "response_format.json_schema.name", "string"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"description": [], "schema": {}}}}, "response_format.json_schema.description", "string"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"strict": "x", "schema": {}}}}, "response_format.json_schema.strict", "true or false"),
+    ({"structured_outputs": {"regex": "a{,3}"}}, "structured_outputs.regex", "read differently"),
     ({"structured_outputs": {"json": {"type": "string"}, "regex": "a"}}, "structured_outputs", "one field"),
     ({"structured_outputs": {"structural_tag": "a"}}, "structured_outputs", "nothing else"),
     ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "structured_outputs", "joined"),
@@ -220,6 +263,6 @@ def test_what_cannot_be_honoured_is_refused(server, route, fields, param, word):
 
 
 @pytest.mark.parametrize("fields", [{"response_format": None}, {"response_format": {"type": "text"}}, {"structured_outputs": None},
-                                    {"structured_outputs": {}}, {"structured_outputs": {"json": None, "regex": None}}])
+                                    {"structured_outputs": {"json_object": False}}])
 def test_what_asks_for_nothing_changes_nothing(server, fields):
     assert server.complete(max_tokens=8, **fields)["choices"][0]["text"] == server.complete(max_tokens=8)["choices"][0]["text"]
