@@ -179,7 +179,9 @@ static bool refuse_unavailable(const struct parse *p, enum openai_kind kind) {
         const char *text = json_string_value(one);
         if (!text || strcmp(text, "text") != 0) return bad(p, "modalities", "the only modality is text");
     }
-    if (kind == OPENAI_CHAT && json_is_false(json_object_get(p->root, "add_generation_prompt"))) {
+    bool generation = true;
+    if (kind == OPENAI_CHAT && !get_bool(p, "add_generation_prompt", &generation)) return false;
+    if (!generation) {
         return bad(p, "add_generation_prompt", "add_generation_prompt false is not available in this version");
     }
     return true;
@@ -410,7 +412,8 @@ static bool parse_bias(const struct parse *p, struct openai_request *out) {
     json_object_foreach((json_t *)value, key, number) {
         char *end = NULL;
         long id = strtol(key, &end, 10);
-        if (*key < '0' || *key > '9' || *end || id < 0 || id >= (long)p->defaults->vocab_size) {
+        bool plain = *key >= '0' && *key <= '9' && (*key != '0' || !key[1]); /* one spelling, so no id comes twice */
+        if (!plain || *end || id < 0 || id >= (long)p->defaults->vocab_size) {
             return bad(p, "logit_bias", "logit_bias key '%.40s' is not a token id, these are 0 to %u", key,
                        p->defaults->vocab_size - 1);
         }
@@ -567,6 +570,7 @@ void openai_request_fini(struct openai_request *r) {
 
 static bool parse_text_or_messages(const struct parse *p, struct openai_tokenize *out) {
     const json_t *prompt = get(p, "prompt");
+    if (prompt && get(p, "messages")) return bad(p, "prompt", "prompt and messages do not go together");
     if (get(p, "messages")) return parse_messages(p, &out->messages, &out->n_messages);
     if (!json_is_string(prompt))
         return bad(p, "prompt", prompt ? "prompt must be a string" : "prompt or messages is needed");

@@ -31,6 +31,7 @@ BOTH = [
     ({"stop_token_ids": 1}, "stop_token_ids"), ({"stop_token_ids": [-1]}, "stop_token_ids"),
     ({"stop_token_ids": [4096]}, "stop_token_ids"), ({"stop_token_ids": ["a"]}, "stop_token_ids"),
     ({"logit_bias": []}, "logit_bias"), ({"logit_bias": {"a": 1}}, "logit_bias"), ({"logit_bias": {"4096": 1}}, "logit_bias"),
+    ({"logit_bias": {"05": 1, "5": 2}}, "logit_bias"), ({"logit_bias": {"00": 1}}, "logit_bias"),
     ({"logit_bias": {"-1": 1}}, "logit_bias"), ({"logit_bias": {"1": 101}}, "logit_bias"),
     ({"logit_bias": {"1": -101}}, "logit_bias"), ({"logit_bias": {"1": "1"}}, "logit_bias"),
     ({"ignore_eos": 1}, "ignore_eos"), ({"include_stop_str_in_output": "yes"}, "include_stop_str_in_output"),
@@ -71,6 +72,7 @@ CHAT_ONLY = [
     ({"echo": True}, "echo"), ({"prompt_logprobs": 1}, "prompt_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"), ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
     ({"tool_choice": "required"}, "tool_choice"), ({"suffix": "x"}, "suffix"),
+    ({"add_generation_prompt": "xx"}, "add_generation_prompt"), ({"add_generation_prompt": False}, "add_generation_prompt"),
 ]
 ROWS = ([("/v1/completions", COMPLETION, *row) for row in BOTH + COMPLETION_ONLY] +
         [("/v1/chat/completions", CHAT, *row) for row in BOTH + CHAT_ONLY])
