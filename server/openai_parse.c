@@ -570,7 +570,7 @@ void openai_request_fini(struct openai_request *r) {
 
 static bool parse_text_or_messages(const struct parse *p, struct openai_tokenize *out) {
     const json_t *prompt = get(p, "prompt");
-    if (prompt && get(p, "messages")) return bad(p, "prompt", "prompt and messages do not go together");
+    if (prompt && get(p, "messages")) return bad(p, "messages", "messages and prompt do not go together");
     if (get(p, "messages")) return parse_messages(p, &out->messages, &out->n_messages);
     if (!json_is_string(prompt))
         return bad(p, "prompt", prompt ? "prompt must be a string" : "prompt or messages is needed");

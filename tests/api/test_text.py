@@ -69,7 +69,7 @@ def test_apply_template(server):
     ("/apply-template", {"messages": [{"role": "king", "content": ""}]}, "messages[0]"),
     ("/tokenize", {"prompt": "a", "parse_special": "no"}, "parse_special"), ("/tokenize", {"prompt": "a", "return_offsets": 2}, "return_offsets"),
     ("/tokenize", {"prompt": "a", "add_special_tokens": []}, "add_special_tokens"), ("/tokenize", {"prompt": None}, "prompt"),
-    ("/tokenize", {"prompt": "a", "messages": HI}, "prompt"),
+    ("/tokenize", {"prompt": "a", "messages": HI}, "messages"),
     ("/detokenize", {"tokens": [5], "skip_special_tokens": 1}, "skip_special_tokens"), ("/detokenize", {"tokens": [1e30]}, "tokens"),
 ])
 def test_faults_are_named(server, path, body, param):
