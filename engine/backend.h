@@ -57,8 +57,12 @@ struct backend_config {
     void *log_arg;
 };
 
+enum { BACKEND_STATE_ID_BYTES = 160 };
+
 struct backend_info {
     char device[64]; /* for people: "cpu (avx512, 2 threads)" */
+    /* What slot_save writes, as text (state_layout.h): a backend loads the states of another with the same id. */
+    char state_id[BACKEND_STATE_ID_BYTES];
     uint32_t n_slots, max_batch_tok, max_out, chunk_tok;
     uint64_t weight_bytes, slot_bytes;
     uint64_t host_bytes; /* moved between host and device by the last step; 0 where they are one */
@@ -81,6 +85,16 @@ struct backend_ops {
     void (*slot_zero)(struct backend *be, uint32_t slot); /* the state before the first token */
     /* Slot `to` gets the state of `from` after pos tokens, bit for bit. NULL where a device cannot. */
     void (*slot_copy)(struct backend *be, uint32_t from, uint32_t to, uint64_t pos);
+    /* A slot's state outside the backend; all three NULL where a device cannot. state_bytes: its size after pos tokens,
+     * the same for every pos once the window is full. slot_save: the slot's state after pos tokens into state[bytes],
+     * whole when it returns; the slot stays as it is. slot_load: the reverse, in place of slot_zero: nothing of the
+     * slot's past is left; state is free again when it returns. Both in order with the steps launched before and after.
+     * Goes on with the same bits. ROD_EINVALID, and the slot is as it was, where bytes is not state_bytes(pos) or the
+     * slot is none of this backend's; ROD_EDEVICE as forward. */
+    size_t (*state_bytes)(const struct backend *be, uint64_t pos);
+    int (*slot_save)(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes, struct rod_error *err);
+    int (*slot_load)(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                     struct rod_error *err);
     /* The state after pos tokens (pos tells how much of the window is filled). For verify and tests. */
     int (*slot_read)(struct backend *be, uint32_t slot, uint64_t pos, uint32_t layer, struct backend_layer_state *out,
                      struct rod_error *err);
@@ -89,8 +103,9 @@ struct backend_ops {
      * step is on its way. */
     int (*forward)(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                    struct rod_error *err);
-    /* Sampling on the device, and steps launched ahead; all three NULL where there is none. After slot_zero: how the
-     * slot's tokens are chosen from now on. In order with the steps launched before it and after it. */
+    /* Sampling on the device, and steps launched ahead; all three NULL where there is none. After slot_zero or
+     * slot_load: how the slot's tokens are chosen from now on. In order with the steps launched before it and after it.
+     */
     int (*slot_sampling)(struct backend *be, uint32_t slot, const struct backend_sampling *sampling,
                          struct rod_error *err);
     /* As forward, but returns before the step has run and samples a token for each row of logits (n_out is 0 or 1).

@@ -290,6 +290,8 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     be->Dp = pad(d->D), be->Ep = pad(d->E), be->Mp = pad(d->M), be->Rp = pad(d->R), be->Fp = pad(d->F);
     be->Qp = pad(d->H * d->P), be->Kvp = pad(d->Hk * d->P), be->Vvp = pad(d->Hv * d->P);
     lay_out_slot(be);
+    be->state = state_layout_of(d, DTYPE_F32);
+    state_layout_id(&be->state, be->info.state_id);
     int rc = make_slots(be, config->n_slots, err);
     be->info.chunk_tok = CPU_CHUNK;
     /* auto: every slot may decode beside at least three chunks of prompts */
@@ -370,6 +372,9 @@ const struct backend_ops backend_cpu = {
     .info = backend_cpu_info,
     .slot_zero = backend_cpu_slot_zero,
     .slot_copy = backend_cpu_slot_copy,
+    .state_bytes = backend_cpu_state_bytes,
+    .slot_save = backend_cpu_slot_save,
+    .slot_load = backend_cpu_slot_load,
     .slot_read = backend_cpu_slot_read,
     .forward = forward_cpu,
 };

@@ -1,4 +1,5 @@
-/* backend_cpu.h - what the CPU backend's two files share: loading and slots (backend_cpu.c), a step (forward_cpu.c).
+/* backend_cpu.h - what the CPU backend's files share: loading and slots (backend_cpu.c), a slot's state as bytes
+ * (backend_cpu_state.c), a step (forward_cpu.c).
  *
  * Who owns what: struct backend owns packed weights, the slot pool and the workspaces. Threads: the engine thread, and
  * the team inside forward. Invariant: every row of scratch is padded with zeros to its padded width.
@@ -9,6 +10,7 @@
 #include "backend.h"
 #include "kernels/kernels.h"
 #include "model.h"
+#include "state_layout.h"
 #include "team.h"
 
 struct cpu_layer {
@@ -38,6 +40,7 @@ struct backend {
     size_t slot_floats;
     struct cpu_slot_layout at;
     uint32_t ring_keys; /* of the window, see struct cpu_window */
+    struct state_layout state;
 
     /* Workspaces; N = max_batch_tok rows. */
     float *x, *h, *y, *a, *z, *s, *u, *o, *q, *k, *g, *t, *log_alpha, *q_in, *k_out, *decay, *A, *c0;
@@ -58,6 +61,13 @@ struct backend {
 static inline float *cpu_slot(const struct backend *be, uint32_t slot, uint32_t layer) {
     return be->slots + (size_t)slot * be->slot_floats + layer * be->at.layer_floats;
 }
+
+/* backend_cpu_state.c: a slot's state out of and into the pool. */
+size_t backend_cpu_state_bytes(const struct backend *be, uint64_t pos);
+int backend_cpu_slot_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                          struct rod_error *err);
+int backend_cpu_slot_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                          struct rod_error *err);
 
 int forward_cpu(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                 struct rod_error *err);

@@ -220,6 +220,7 @@ static void backend_cuda_close(struct backend *be) {
         for (int b = 0; b < CUDA_N_BUCKETS; b++)
             if (be->graphs[end][b]) cudaGraphExecDestroy(be->graphs[end][b]);
     sample_cuda_close(be);
+    state_cuda_close(be);
     for (size_t i = 0; i < be->n_allocations; i++) cudaFree(be->allocations[i]);
     if (be->host_block) cudaFreeHost(be->host_block);
     if (be->host_logits) cudaFreeHost(be->host_logits);
@@ -309,6 +310,7 @@ static int open_parts(struct backend *be, const struct model *model, const struc
     if (!rc) rc = make_workspaces(be, config, err);
     if (!rc) rc = make_slots(be, config, err);
     if (!rc) rc = sample_cuda_open(be, logit_rows(be, config), err);
+    if (!rc) rc = state_cuda_open(be, err);
     if (!rc) rc = cuda_check(cudaStreamSynchronize(be->stream), "setting up", err);
     if (!rc) rc = forward_cuda_capture(be, err);
     return rc;
@@ -485,6 +487,9 @@ static const struct backend_ops backend_cuda = {
     .info = backend_cuda_info,
     .slot_zero = backend_cuda_slot_zero,
     .slot_copy = backend_cuda_slot_copy,
+    .state_bytes = backend_cuda_state_bytes,
+    .slot_save = backend_cuda_slot_save,
+    .slot_load = backend_cuda_slot_load,
     .slot_read = backend_cuda_slot_read,
     .forward = forward_cuda,
     .slot_sampling = sample_cuda_slot,

@@ -1,6 +1,6 @@
 /* backend_cuda.h - what the CUDA backend's files share: opening and slots (backend_cuda.c), the weights
- * (backend_cuda_load.c), a step (backend_cuda_step.c), its kernels (backend_cuda_forward.c), its tokens
- * (backend_cuda_sample.c).
+ * (backend_cuda_load.c), a slot's state as bytes (backend_cuda_state.c), a step (backend_cuda_step.c), its kernels
+ * (backend_cuda_forward.c), its tokens (backend_cuda_sample.c).
  *
  * They are compiled into rodimus_cuda.so, with the kernels; engine/backend.c loads it.
  * Who owns what: struct backend owns all device memory, pinned memory, the stream and the graphs. Threads: one at a
@@ -12,6 +12,7 @@
 #include "backend.h"
 #include "kernels/cuda.h"
 #include "model.h"
+#include "state_layout.h"
 
 struct cuda_layer {
     struct cuda_matrix fc, in, c0, out, qkv, ao, f1,
@@ -71,6 +72,8 @@ struct backend {
     uint64_t n_steps, n_turns;
     struct cuda_sampling_parts *sampling; /* backend_cuda_sample.c */
     struct cuda_sampler sampler;
+    struct state_layout state;
+    struct cuda_staging *staging; /* backend_cuda_state.c */
 
     /* Workspaces, fp32 but the activations (act_*). */
     float *x, *squares, *row_scale, *az, *s, *in, *c0_part, *q, *k, *log_alpha, *c0, *sums, *d_part, *qkv, *aq, *part,
@@ -107,6 +110,15 @@ size_t sample_cuda_slot_bytes(uint32_t V); /* on the device, beside the slot's s
 int sample_cuda_slot(struct backend *be, uint32_t slot, const struct backend_sampling *sampling, struct rod_error *err);
 int sample_cuda_launch(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err);
 int sample_cuda_collect(struct backend *be, const struct backend_token **tokens, struct rod_error *err);
+
+/* backend_cuda_state.c; the first after the dtype is chosen. */
+int state_cuda_open(struct backend *be, struct rod_error *err);
+void state_cuda_close(struct backend *be);
+size_t backend_cuda_state_bytes(const struct backend *be, uint64_t pos);
+int backend_cuda_slot_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                           struct rod_error *err);
+int backend_cuda_slot_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                           struct rod_error *err);
 
 /* Device memory that lives as long as the backend; NULL with what was asked for and what is free. */
 void *cuda_take(struct backend *be, size_t bytes, const char *what, struct rod_error *err);

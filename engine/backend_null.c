@@ -52,7 +52,8 @@ static int null_open(const struct model *model, const struct backend_config *con
     const uint32_t n_slots = config->n_slots ? config->n_slots : AUTO_SLOTS;
     be->V = model->dims.V;
     be->step_ns = strncmp(config->device, "null:", 5) ? 0 : strtoull(config->device + 5, NULL, 10) * 1000000;
-    be->info = (struct backend_info){.n_slots = n_slots,
+    be->info = (struct backend_info){.state_id = "null",
+                                     .n_slots = n_slots,
                                      .max_batch_tok = config->max_batch_tok ? config->max_batch_tok : n_slots + 4096,
                                      .max_out = n_slots,
                                      .chunk_tok = 64};
@@ -77,6 +78,25 @@ static void null_slot_zero(struct backend *be, uint32_t slot) { be->slots[slot] 
 
 static void null_slot_copy(struct backend *be, uint32_t from, uint32_t to, uint64_t pos) {
     (void)be, (void)from, (void)to, (void)pos;
+}
+
+static size_t null_state_bytes(const struct backend *be, uint64_t pos) {
+    (void)be, (void)pos;
+    return 0;
+}
+
+static int null_slot_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                          struct rod_error *err) {
+    (void)be, (void)slot, (void)pos, (void)state;
+    return bytes ? rod_fail(err, ROD_EINVALID, "the null device has no state") : 0;
+}
+
+static int null_slot_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                          struct rod_error *err) {
+    (void)pos, (void)state;
+    if (bytes) return rod_fail(err, ROD_EINVALID, "the null device has no state");
+    null_slot_zero(be, slot);
+    return 0;
 }
 
 static int null_slot_read(struct backend *be, uint32_t slot, uint64_t pos, uint32_t layer,
@@ -144,6 +164,9 @@ const struct backend_ops backend_null = {.name = "null",
                                          .info = null_info,
                                          .slot_zero = null_slot_zero,
                                          .slot_copy = null_slot_copy,
+                                         .state_bytes = null_state_bytes,
+                                         .slot_save = null_slot_save,
+                                         .slot_load = null_slot_load,
                                          .slot_read = null_slot_read,
                                          .forward = null_forward,
                                          .slot_sampling = null_slot_sampling,

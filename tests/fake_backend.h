@@ -54,7 +54,7 @@ struct backend {
     struct sampler sampler;
     bool launching;
     struct backend_token *tokens[2]; /* of the steps on their way */
-    atomic_uint n_collects, n_masked, n_copies;
+    atomic_uint n_collects, n_masked, n_copies, n_saves, n_loads;
     char fault[128];
 };
 
@@ -100,6 +100,43 @@ static inline void fake_slot_copy(struct backend *be, uint32_t from, uint32_t to
     dst->said_any = src->said_any;
     memcpy(dst->said, src->said, sizeof dst->said);
     atomic_fetch_add(&be->n_copies, 1);
+}
+
+/* A slot as a state: what it has read, and what it will say. */
+struct fake_state {
+    uint64_t hash, pos;
+    uint32_t n_prompt, n_said;
+    int32_t said[FAKE_COPY_MAX];
+};
+
+static inline size_t fake_state_bytes(const struct backend *be, uint64_t pos) {
+    (void)be, (void)pos;
+    return sizeof(struct fake_state);
+}
+
+static inline int fake_slot_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                                 struct rod_error *err) {
+    const struct fake_slot *s = &be->slots[slot];
+    struct fake_state *to = state;
+    if (bytes != sizeof *to) return rod_fail(err, ROD_EINVALID, "a fake state has another size");
+    if (s->pos != pos && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "a state saved at another position");
+    *to = (struct fake_state){.hash = s->hash, .pos = s->pos, .n_prompt = s->n_prompt, .n_said = s->n_said};
+    memcpy(to->said, s->said, sizeof to->said);
+    atomic_fetch_add(&be->n_saves, 1);
+    return 0;
+}
+
+static inline int fake_slot_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                                 struct rod_error *err) {
+    const struct fake_state *from = state;
+    struct fake_slot *s = &be->slots[slot];
+    if (bytes != sizeof *from) return rod_fail(err, ROD_EINVALID, "a fake state has another size");
+    if (from->pos != pos && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "a state loaded at another position");
+    fake_slot_zero(be, slot);
+    s->hash = from->hash, s->pos = from->pos, s->n_prompt = from->n_prompt, s->n_said = from->n_said;
+    memcpy(s->said, from->said, sizeof s->said);
+    atomic_fetch_add(&be->n_loads, 1);
+    return 0;
 }
 
 static inline uint64_t fake_mix(uint64_t hash, int32_t tok) {
@@ -280,12 +317,18 @@ static const struct backend_ops fake_ops = {.name = "fake",
                                             .info = fake_info,
                                             .slot_zero = fake_slot_zero,
                                             .slot_copy = fake_slot_copy,
+                                            .state_bytes = fake_state_bytes,
+                                            .slot_save = fake_slot_save,
+                                            .slot_load = fake_slot_load,
                                             .forward = fake_forward};
 
 static const struct backend_ops fake_device_ops = {.name = "fake device",
                                                    .close = fake_close,
                                                    .info = fake_info,
                                                    .slot_zero = fake_slot_zero,
+                                                   .state_bytes = fake_state_bytes,
+                                                   .slot_save = fake_slot_save,
+                                                   .slot_load = fake_slot_load,
                                                    .forward = fake_forward,
                                                    .slot_sampling = fake_slot_sampling,
                                                    .launch = fake_launch,

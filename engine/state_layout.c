@@ -1,0 +1,63 @@
+/* state_layout.c - sizes, places and the id of the bytes that state_layout.h describes. */
+#include "state_layout.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static size_t padded(const struct state_layout *l) { return ((size_t)l->E + STATE_TILE - 1) / STATE_TILE * STATE_TILE; }
+
+struct state_layout state_layout_of(const struct model_dims *d, enum dtype act) {
+    struct state_layout l = {.L = d->L, .E = d->E, .M = d->M, .K = d->K, .act = act};
+    if (d->plus) l.Hk = d->Hk, l.Hv = d->Hv, l.P = d->P, l.visible = d->visible;
+    return l;
+}
+
+void state_layout_id(const struct state_layout *l, char id[BACKEND_STATE_ID_BYTES]) {
+    const char *order = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? "le" : "be";
+    snprintf(id, BACKEND_STATE_ID_BYTES,
+             "rodimus-1 %s S=fp32/%d act=%s L=%u E=%u M=%u K=%u Hk=%u Hv=%u P=%u visible=%u", order, STATE_TILE,
+             dtype_name(l->act), l->L, l->E, l->M, l->K, l->Hk, l->Hv, l->P, l->visible);
+}
+
+struct state_layer state_layer_at(const struct state_layout *l, uint64_t pos) {
+    struct state_layer at = {.n_keys = pos < l->visible ? (uint32_t)pos : l->visible};
+    at.conv = padded(l) * l->M * sizeof(float);
+    at.keys = at.conv + padded(l) * l->K * dtype_bytes(l->act);
+    at.values = at.keys + (size_t)at.n_keys * l->Hk * l->P * dtype_bytes(l->act);
+    at.bytes = at.values + (size_t)at.n_keys * l->Hv * l->P * dtype_bytes(l->act);
+    return at;
+}
+
+size_t state_bytes_at(const struct state_layout *l, uint64_t pos) { return state_layer_at(l, pos).bytes * l->L; }
+
+static bool all_zero(const unsigned char *p, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (p[i]) return false;
+    return true;
+}
+
+static bool padding_is_zero(const struct state_layout *l, const unsigned char *layer, const struct state_layer *at) {
+    const size_t used = l->E % STATE_TILE, unused = used ? STATE_TILE - used : 0;
+    const size_t row = STATE_TILE * sizeof(float), conv_row = padded(l) * dtype_bytes(l->act);
+    const unsigned char *tile = layer + at->conv - l->M * row; /* the last one */
+    for (uint32_t m = 0; m < l->M; m++)
+        if (!all_zero(tile + m * row + used * sizeof(float), unused * sizeof(float))) return false;
+    for (uint32_t j = 0; j < l->K; j++)
+        if (!all_zero(layer + at->conv + j * conv_row + (size_t)l->E * dtype_bytes(l->act),
+                      unused * dtype_bytes(l->act)))
+            return false;
+    return true;
+}
+
+int state_check(const struct state_layout *l, uint64_t pos, const void *state, size_t bytes, struct rod_error *err) {
+    const size_t want = state_bytes_at(l, pos);
+    if (bytes != want)
+        return rod_fail(err, ROD_EINVALID, "a state after %llu tokens has %zu bytes, this one has %zu",
+                        (unsigned long long)pos, want, bytes);
+    const struct state_layer at = state_layer_at(l, pos);
+    if (!state || l->E % STATE_TILE == 0) return 0;
+    for (uint32_t i = 0; i < l->L; i++)
+        if (!padding_is_zero(l, (const unsigned char *)state + i * at.bytes, &at))
+            return rod_fail(err, ROD_EINVALID, "not a state: layer %u has channels that the model has not", i);
+    return 0;
+}

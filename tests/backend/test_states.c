@@ -1,0 +1,319 @@
+/* test_states.c - a slot's state out of a backend and into another slot, to the bit, on every model of tests/vectors
+ * and the demo model: restored is never interrupted, whatever the slot held before and wherever in a chunk or window
+ * the state was taken. On the backend that RODIMUS_TEST_DEVICE names, the CPU without it, in RODIMUS_TEST_PRECISION. */
+#include "engine/backend.h"
+#include "engine/model.h"
+#include "engine/philox.h"
+#include "engine/state_layout.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static const char *const sets[] = {"fla-rodimus-plus-small",  "fla-rodimus-small",    "rodimus-plus-extremes",
+                                   "rodimus-plus-headdim128", "rodimus-plus-options", "rodimus-plus-short",
+                                   "rodimus-plus-small",      "rodimus-small",        "tales"};
+#define N_SETS (sizeof sets / sizeof *sets)
+
+/* What follows a state: decode steps, a piece of a prompt, more decode steps. Logits of each row are compared. */
+enum { N_SLOTS = 4, BEFORE = 2, PIECE = 77, AFTER = 2, N_ROWS = BEFORE + PIECE + AFTER };
+
+struct bench {
+    struct model *model;
+    struct backend *be;
+    uint32_t V, chunk, visible;
+    const char *name;
+    const struct backend_ops *ops;
+};
+
+static struct bench set_up(const char *set) {
+    char path[128];
+    struct rod_error err;
+    struct bench b = {.name = set};
+    snprintf(path, sizeof path, "%s/%s", strcmp(set, "tales") ? "tests/vectors" : "config/models", set);
+    if (model_open(path, &b.model, &err)) fail_msg("%s", err.message);
+    const char *device = getenv("RODIMUS_TEST_DEVICE"), *precision = getenv("RODIMUS_TEST_PRECISION");
+    struct backend_config config = {.n_slots = N_SLOTS,
+                                    .n_threads = 2,
+                                    .max_batch_tok = 1024,
+                                    .max_out = PIECE,
+                                    .device = device ? device : "cpu",
+                                    .precision = precision ? precision : "auto"};
+    if (backend_find(config.device, &b.ops, &err)) fail_msg("%s", err.message);
+    if (b.ops->open(b.model, &config, &b.be, &err)) fail_msg("%s: %s", set, err.message);
+    b.V = b.model->dims.V;
+    b.visible = b.model->dims.visible;
+    b.chunk = b.ops->info(b.be)->chunk_tok;
+    return b;
+}
+
+static void tear_down(struct bench *b) {
+    b->ops->close(b->be);
+    model_close(b->model);
+}
+
+static int32_t *random_tokens(const struct bench *b, size_t n, uint64_t seed) {
+    int32_t *tok = malloc((n + 1) * sizeof *tok);
+    for (size_t i = 0; i < n; i++) tok[i] = (int32_t)(philox_uniform(seed, i, 0) * b->V);
+    return tok;
+}
+
+/* tok[from..to) into the slot as one segment, logits of the last n_out copied to rows. */
+static void feed(const struct bench *b, uint32_t slot, const int32_t *tok, uint64_t from, uint64_t to, uint32_t n_out,
+                 float *rows) {
+    struct rod_error err;
+    const float *logits;
+    const struct backend_segment seg = {slot, (uint32_t)(to - from), n_out, from, tok + from};
+    if (b->ops->forward(b->be, &seg, 1, &logits, &err)) fail_msg("%s: %s", b->name, err.message);
+    if (n_out) memcpy(rows, logits, (size_t)n_out * b->V * sizeof *rows);
+}
+
+/* Tokens [0, pos): most of them as a prompt in whole chunks, the last ones in single steps. */
+static void reach(const struct bench *b, uint32_t slot, const int32_t *tok, uint64_t pos) {
+    float row[1];
+    const uint64_t n_prompt = pos > 5 ? pos - 5 : pos ? 1 : 0;
+    b->ops->slot_zero(b->be, slot);
+    for (uint64_t at = 0, n; at < n_prompt; at += n) {
+        n = n_prompt - at < 10 * b->chunk ? n_prompt - at : 10 * b->chunk;
+        feed(b, slot, tok, at, at + n, 0, row);
+    }
+    for (uint64_t at = n_prompt; at < pos; at++) feed(b, slot, tok, at, at + 1, 0, row);
+}
+
+static float *go_on(const struct bench *b, uint32_t slot, const int32_t *tok, uint64_t pos) {
+    float *rows = malloc((size_t)N_ROWS * b->V * sizeof *rows), *to = rows;
+    for (int i = 0; i < BEFORE; i++, pos++, to += b->V) feed(b, slot, tok, pos, pos + 1, 1, to);
+    feed(b, slot, tok, pos, pos + PIECE, PIECE, to);
+    pos += PIECE, to += (size_t)PIECE * b->V;
+    for (int i = 0; i < AFTER; i++, pos++, to += b->V) feed(b, slot, tok, pos, pos + 1, 1, to);
+    return rows;
+}
+
+static unsigned char *save(const struct bench *b, uint32_t slot, uint64_t pos, size_t *bytes) {
+    struct rod_error err;
+    *bytes = b->ops->state_bytes(b->be, pos);
+    unsigned char *state = malloc(*bytes + 1);
+    memset(state, 0xa5, *bytes + 1);
+    if (b->ops->slot_save(b->be, slot, pos, state, *bytes, &err)) fail_msg("%s: %s", b->name, err.message);
+    assert_int_equal(state[*bytes], 0xa5);
+    return state;
+}
+
+static void load(const struct bench *b, uint32_t slot, uint64_t pos, const void *state, size_t bytes) {
+    struct rod_error err;
+    if (b->ops->slot_load(b->be, slot, pos, state, bytes, &err)) fail_msg("%s: %s", b->name, err.message);
+}
+
+/* Fills all that a slot holds with NaN: any of it that is read later shows. Numbers that are zero stay, as do the
+ * channels that a model has not. */
+static void poison(const struct bench *b, uint32_t slot, const int32_t *tok) {
+    const uint64_t full = b->visible + 3;
+    size_t bytes;
+    reach(b, slot, tok, full);
+    unsigned char *state = save(b, slot, full, &bytes);
+    for (size_t i = 0; i + 4 <= bytes; i += 4)
+        if (state[i] | state[i + 1] | state[i + 2] | state[i + 3]) memset(state + i, 0xff, 4);
+    const uint64_t step = b->visible > 1 ? b->visible - 1 : 1;
+    for (uint64_t i = 0; i < 3 + 128 / step; i++) load(b, slot, full + i * step, state, bytes);
+    free(state);
+}
+
+static void expect_rows(const struct bench *b, const float *got, const float *want, uint64_t pos, const char *what) {
+    for (size_t i = 0; i < (size_t)N_ROWS * b->V; i++)
+        if (memcmp(&got[i], &want[i], sizeof *got))
+            fail_msg("%s, %s after %llu tokens: logit %zu of row %zu is %.9g, want %.9g", b->name, what,
+                     (unsigned long long)pos, i % b->V, i / b->V, (double)got[i], (double)want[i]);
+}
+
+enum { N_POSITIONS = 16 };
+/* Below, at and above a chunk and a full window, and anywhere. */
+static void choose_positions(const struct bench *b, uint64_t pos[N_POSITIONS]) {
+    const uint32_t w = b->visible ? b->visible : 100;
+    const uint64_t some[] = {0, 1, 3, b->chunk - 1, b->chunk, b->chunk + 1, w - 1, w, w + 1, w + 62, w + 64, 2 * w};
+    const size_t n = sizeof some / sizeof *some;
+    memcpy(pos, some, sizeof some);
+    for (size_t i = n; i < N_POSITIONS; i++) pos[i] = (uint64_t)(philox_uniform(41, i, w) * (2 * w + 200));
+}
+
+#ifdef __SANITIZE_THREAD__ /* thirty times slower */
+enum { EVERY = 5 };
+#else
+enum { EVERY = 1 };
+#endif
+
+static void a_restored_state_goes_on_with_the_same_bits(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_SETS; i++) {
+        struct bench b = set_up(sets[i]), other = set_up(sets[i]);
+        uint64_t positions[N_POSITIONS];
+        choose_positions(&b, positions);
+        int32_t *tok = random_tokens(&b, 3 * b.visible + 600, 21), *past = random_tokens(&b, 3 * b.visible + 600, 22);
+        for (int k = 0; k < N_POSITIONS; k += EVERY) {
+            const uint64_t pos = positions[k];
+            reach(&b, 0, tok, pos);
+            float *want = go_on(&b, 0, tok, pos);
+
+            reach(&b, 1, tok, pos);
+            size_t bytes, again_bytes;
+            unsigned char *saved = save(&b, 1, pos, &bytes);
+            float *rows = go_on(&b, 1, tok, pos);
+            expect_rows(&b, rows, want, pos, "saved and gone on");
+            free(rows);
+
+            reach(&b, 2, past, 30 + 2 * b.visible); /* the slot's past */
+            load(&b, 2, pos, saved, bytes);
+            rows = go_on(&b, 2, tok, pos);
+            expect_rows(&b, rows, want, pos, "restored over another session");
+            free(rows);
+
+            poison(&b, 3, past);
+            load(&b, 3, pos, saved, bytes);
+            unsigned char *again = save(&b, 3, pos, &again_bytes);
+            assert_memory_equal(again, saved, bytes);
+            rows = go_on(&b, 3, tok, pos);
+            expect_rows(&b, rows, want, pos, "restored over NaN");
+            free(rows);
+
+            load(&other, 0, pos, saved, bytes);
+            rows = go_on(&other, 0, tok, pos);
+            expect_rows(&b, rows, want, pos, "restored by another backend");
+            free(rows);
+            free(saved), free(again), free(want);
+        }
+        assert_string_equal(b.ops->info(b.be)->state_id, other.ops->info(other.be)->state_id);
+        free(tok), free(past);
+        tear_down(&b), tear_down(&other);
+    }
+}
+
+/* A state that is loaded and left leaves nothing to whoever is given the slot then. */
+static void a_slot_that_was_loaded_leaves_no_trace(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_SETS; i++) {
+        struct bench b = set_up(sets[i]);
+        int32_t *tok = random_tokens(&b, 3 * b.visible + 600, 23);
+        reach(&b, 0, tok, 0);
+        float *want = go_on(&b, 0, tok, 0);
+        poison(&b, 1, tok);
+        reach(&b, 1, tok, 0);
+        float *rows = go_on(&b, 1, tok, 0);
+        expect_rows(&b, rows, want, 0, "zeroed");
+        free(rows), free(want), free(tok);
+        tear_down(&b);
+    }
+}
+
+/* The bytes grow until the window is full and are then as many for ever. */
+static void a_state_has_one_size_once_the_window_is_full(void **state) {
+    (void)state;
+    char ids[N_SETS][BACKEND_STATE_ID_BYTES];
+    for (size_t i = 0; i < N_SETS; i++) {
+        struct bench b = set_up(sets[i]);
+        const struct model_dims *d = &b.model->dims;
+        const struct backend_info *info = b.ops->info(b.be);
+        const size_t most = b.ops->state_bytes(b.be, b.visible);
+        assert_true(most <= info->slot_bytes);
+        assert_true(most >= (size_t)d->L * d->M * d->E * sizeof(float));
+        for (uint32_t pos = 1; pos <= b.visible; pos++)
+            assert_true(b.ops->state_bytes(b.be, pos) > b.ops->state_bytes(b.be, pos - 1));
+        for (uint64_t pos = b.visible; pos; pos *= 2) assert_int_equal(b.ops->state_bytes(b.be, pos), most);
+        assert_int_equal(b.ops->state_bytes(b.be, UINT64_MAX), most);
+        snprintf(ids[i], sizeof ids[i], "%s", info->state_id);
+        assert_true(strlen(ids[i]) > 0 && strlen(ids[i]) < BACKEND_STATE_ID_BYTES - 1);
+        tear_down(&b);
+    }
+    assert_string_not_equal(ids[N_SETS - 1], ids[0]);
+}
+
+/* state_layout.h's words against slot_read, where all is fp32: nothing of where pos stands in a ring is in the bytes.
+ */
+static void the_bytes_are_what_the_layout_says(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_SETS; i++) {
+        struct bench b = set_up(sets[i]);
+        const struct model_dims *d = &b.model->dims;
+        const struct state_layout layout = state_layout_of(d, DTYPE_F32);
+        char id[BACKEND_STATE_ID_BYTES];
+        state_layout_id(&layout, id);
+        uint64_t positions[N_POSITIONS];
+        choose_positions(&b, positions);
+        int32_t *tok = random_tokens(&b, 3 * b.visible + 600, 25);
+        const size_t nk = (size_t)d->Hk * d->P, nv = (size_t)d->Hv * d->P, Ep = (d->E + 31) / 32 * 32;
+        float *S = malloc(4 * (size_t)d->M * d->E), *conv = malloc(4 * (size_t)d->E * d->K),
+              *k = malloc(4 * (b.visible * nk + 1)), *v = malloc(4 * (b.visible * nv + 1));
+        for (int n = 0; n < N_POSITIONS && !strcmp(id, b.ops->info(b.be)->state_id); n += EVERY) {
+            const uint64_t pos = positions[n];
+            const struct state_layer part = state_layer_at(&layout, pos);
+            size_t bytes;
+            reach(&b, 0, tok, pos);
+            unsigned char *saved = save(&b, 0, pos, &bytes);
+            assert_int_equal(bytes, d->L * part.bytes);
+            for (uint32_t l = 0; l < d->L; l++) {
+                struct backend_layer_state want = {.S = S, .conv = conv, .k = k, .v = v};
+                struct rod_error err;
+                assert_int_equal(b.ops->slot_read(b.be, 0, pos, l, &want, &err), 0);
+                const unsigned char *layer = saved + l * part.bytes;
+                for (size_t m = 0; m < d->M; m++)
+                    for (size_t e = 0; e < d->E; e++)
+                        assert_memory_equal(layer + 4 * (e / 32 * d->M * 32 + m * 32 + e % 32), S + m * d->E + e, 4);
+                for (size_t j = 0; j < d->K; j++)
+                    for (size_t e = 0; e < d->E; e++)
+                        assert_memory_equal(layer + part.conv + 4 * (j * Ep + e), conv + e * d->K + j, 4);
+                if (!d->plus) continue;
+                assert_int_equal(part.n_keys, want.n_keys);
+                assert_memory_equal(layer + part.keys, k, 4 * nk * part.n_keys);
+                assert_memory_equal(layer + part.values, v, 4 * nv * part.n_keys);
+            }
+            free(saved);
+        }
+        free(S), free(conv), free(k), free(v), free(tok);
+        tear_down(&b);
+    }
+}
+
+static void a_state_of_another_size_is_refused_and_changes_nothing(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_SETS; i++) {
+        struct bench b = set_up(sets[i]);
+        struct rod_error err;
+        const uint64_t pos = 20;
+        int32_t *tok = random_tokens(&b, 3 * b.visible + 600, 24);
+        size_t bytes, after_bytes;
+        reach(&b, 1, tok, pos);
+        unsigned char *before = save(&b, 1, pos, &bytes);
+        unsigned char *wrong = calloc(bytes + 4096, 1);
+        const size_t sizes[] = {0, 1, bytes / 2, bytes - 1, bytes + 1, bytes + 4096};
+        for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+            err.message[0] = 0;
+            assert_int_equal(b.ops->slot_load(b.be, 1, pos, wrong, sizes[k], &err), ROD_EINVALID);
+            assert_non_null(strstr(err.message, "bytes"));
+            assert_int_equal(b.ops->slot_save(b.be, 1, pos, wrong, sizes[k], &err), ROD_EINVALID);
+        }
+        assert_int_equal(b.ops->slot_load(b.be, N_SLOTS, pos, before, bytes, &err), ROD_EINVALID);
+        assert_int_equal(b.ops->slot_save(b.be, N_SLOTS, pos, wrong, bytes, &err), ROD_EINVALID);
+        if (b.model->dims.E % 32) { /* the last tile's channels that are not the model's: its last float */
+            const struct model_dims *d = &b.model->dims;
+            memcpy(wrong, before, bytes);
+            wrong[(size_t)(d->E + 31) / 32 * 32 * d->M * sizeof(float) - 1] = 0x3f;
+            assert_int_equal(b.ops->slot_load(b.be, 1, pos, wrong, bytes, &err), ROD_EINVALID);
+        }
+        unsigned char *after = save(&b, 1, pos, &after_bytes);
+        assert_memory_equal(after, before, bytes);
+        free(before), free(wrong), free(after), free(tok);
+        tear_down(&b);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_restored_state_goes_on_with_the_same_bits),
+        cmocka_unit_test(a_slot_that_was_loaded_leaves_no_trace),
+        cmocka_unit_test(a_state_has_one_size_once_the_window_is_full),
+        cmocka_unit_test(the_bytes_are_what_the_layout_says),
+        cmocka_unit_test(a_state_of_another_size_is_refused_and_changes_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
