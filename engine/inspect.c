@@ -19,6 +19,7 @@ static void copy_dims(struct rod_inspect_report *r, const struct model *m) {
     snprintf(r->layout, sizeof r->layout, "%s", m->layout);
     snprintf(r->arch, sizeof r->arch, "%s", d->plus ? "rodimus_plus" : "rodimus");
     snprintf(r->weight_dtype, sizeof r->weight_dtype, "%s", dtype_name(m->weight_dtype));
+    model_render_fingerprint(m->fingerprint, r->fingerprint);
     r->D = d->D, r->L = d->L, r->E = d->E, r->M = d->M, r->R = d->R, r->K = d->K, r->V = d->V;
     r->H = d->H, r->Hk = d->Hk, r->Hv = d->Hv, r->P = d->P, r->F = d->F;
     r->window_tok = d->visible;

@@ -191,6 +191,7 @@ static int list_tensors(struct model *model, const struct files *files, struct r
             struct model_tensor *m = &model->tensors[model->n_tensors++];
             *m = (struct model_tensor){.name = t->name,
                                        .file = files->st[f]->path,
+                                       .data = safetensors_data(files->st[f], t),
                                        .dtype = safetensors_dtype_name(t->dtype),
                                        .n_bytes = t->n_bytes,
                                        .n_dims = t->n_dims};
@@ -208,13 +209,6 @@ static struct model_tensor *find_tensor(const struct model *model, const char *n
     struct model_tensor key = {.name = name};
     if (!model->n_tensors) return NULL;
     return bsearch(&key, model->tensors, model->n_tensors, sizeof key, tensor_by_name);
-}
-
-static const void *tensor_data(const struct files *files, const struct model_tensor *m) {
-    for (size_t f = 0; f < files->n; f++)
-        if (files->st[f]->path == m->file)
-            return safetensors_data(files->st[f], safetensors_find(files->st[f], m->name));
-    return NULL;
 }
 
 static bool weight_dtype_of(const char *name, enum dtype *out) {
@@ -252,7 +246,7 @@ static int bind_piece(void *arg, const struct model_piece *piece) {
         return rod_fail(b->err, ROD_EMODEL, "tensor %s in %.200s has dtype %s, weights must be F32, F16 or BF16",
                         piece->name, t->file, t->dtype);
     t->used = true;
-    model_piece_bind(b->model, piece, tensor_data(b->files, t), dtype);
+    model_piece_bind(b->model, piece, t->data, dtype);
     return 0;
 }
 
@@ -271,11 +265,11 @@ static bool same_values(const struct weight_part *a, const struct weight_part *b
 }
 
 /* A tied checkpoint may store the head all the same (the published 1.6B does). The embedding is what counts. */
-static void check_tied_head(struct model *model, const struct files *files) {
+static void check_tied_head(struct model *model) {
     struct model_tensor *t = find_tensor(model, "lm_head.weight");
     if (!model->dims.tied || !t) return;
     t->used = true; /* known, if not needed: not a stranger */
-    struct weight_part head = {.data = tensor_data(files, t), .rows = model->dims.V};
+    struct weight_part head = {.data = t->data, .rows = model->dims.V};
     if (!weight_dtype_of(t->dtype, &head.dtype) || t->n_dims != 2 || t->shape[0] != model->dims.V ||
         t->shape[1] != model->dims.D ||
         !same_values(&model->embed.part[0], &head, (size_t)model->dims.V * model->dims.D))
@@ -346,11 +340,28 @@ static int read_config(struct model *model, const char *dir, struct model_config
     int rc = read_beside(dir, "config.json", false, &json, &len, err);
     if (rc) return rc;
     rc = model_config_parse(json, len, config, err);
+    model_fingerprint_add(model, "config.json", json, len);
     free(json);
     if (rc) return rc;
     model->dims = config->dims;
     snprintf(model->layout, sizeof model->layout, "%s", config->fla ? "fla" : "published");
     add_eos(model, config->eos_ids, config->n_eos_ids);
+    return 0;
+}
+
+static int read_fingerprint(struct model *model, const char *dir, struct rod_error *err) {
+    char *json, shape[160], label[512];
+    size_t len;
+    int rc = read_beside(dir, "tokenizer.json", true, &json, &len, err);
+    if (rc) return rc;
+    if (json) model_fingerprint_add(model, "tokenizer.json", json, len);
+    free(json);
+    for (size_t i = 0; i < model->n_tensors; i++) {
+        const struct model_tensor *t = &model->tensors[i];
+        snprintf(label, sizeof label, "%s %s %s", t->dtype,
+                 safetensors_render_shape(t->shape, t->n_dims, shape, sizeof shape), t->name);
+        model_fingerprint_add(model, label, t->data, t->n_bytes);
+    }
     return 0;
 }
 
@@ -379,8 +390,9 @@ static int open_into(struct model *model, const char *dir, struct rod_error *err
         if (files->st[f]->modified_unix_s > model->created_unix_s)
             model->created_unix_s = files->st[f]->modified_unix_s;
     if ((rc = read_generation(model, dir, err))) return rc;
+    if ((rc = read_fingerprint(model, dir, err))) return rc;
     check_dtype(model, config.torch_dtype);
-    check_tied_head(model, files);
+    check_tied_head(model);
     check_unused(model);
     set_name(model, dir);
     return 0;

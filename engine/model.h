@@ -45,10 +45,13 @@ struct model_layer {
     struct weight attn_norm, q, k, v, q_norm, k_norm, ao, ffn_norm, f1, f2; /* n_parts = 0 where absent */
 };
 
+#define MODEL_FINGERPRINT_BYTES 16
+
 /* For inspect: every tensor of the files, sorted by name. dtype as the file spells it ("BF16"); used: dims call for it.
  */
 struct model_tensor {
     const char *name, *file, *dtype;
+    const void *data; /* n_bytes, in the mapped file */
     uint64_t n_bytes, shape[8];
     uint32_t n_dims;
     bool used;
@@ -64,6 +67,9 @@ struct model {
     uint64_t n_params, weight_bytes; /* a tied head counted once */
     enum dtype weight_dtype;         /* of the projections (layer 0's W_fc) */
     int64_t created_unix_s;
+    /* XXH3 of config.json, tokenizer.json and every tensor (name, type, shape, bytes) in order of name: states of this
+     * model carry it. How tensors are spread over shards does not count. A synthetic model's: of its name and seed. */
+    uint8_t fingerprint[MODEL_FINGERPRINT_BYTES];
     float default_temperature, default_top_p, default_min_p, default_repetition_penalty; /* NAN = unsaid */
     int32_t default_top_k;                                                               /* -1 = unsaid */
     int32_t eos_ids[8];
@@ -81,6 +87,9 @@ int model_open(const char *dir, struct model **out, struct rod_error *err);
  * 1,024 keys), "rodimus-plus-4b", "tales". The same for one seed whatever the number of threads that fill them. */
 int model_synthetic(const char *name, uint64_t seed, struct model **out, struct rod_error *err);
 void model_close(struct model *model);
+/* In hexadecimal. Returns text. */
+char *model_render_fingerprint(const uint8_t fingerprint[MODEL_FINGERPRINT_BYTES],
+                               char text[2 * MODEL_FINGERPRINT_BYTES + 1]);
 
 /* Pure: config.json's text -> dims, either layout; ROD_EUNSUPPORTED or ROD_EMODEL naming the key. */
 int model_parse_config(const char *json, size_t len, struct model_dims *dims, bool *fla, struct rod_error *err);

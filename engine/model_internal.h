@@ -14,6 +14,10 @@ struct model_storage {
 /* An empty model whose defaults say "unsaid"; NULL without memory. model_close frees it and its storage. */
 struct model *model_new(void);
 
+/* Extends the fingerprint by one piece of the model, in an order that the caller keeps. label: at most 512 bytes count.
+ */
+void model_fingerprint_add(struct model *model, const char *label, const void *bytes, size_t n_bytes);
+
 /* config.json, whole. */
 struct model_config {
     struct model_dims dims;

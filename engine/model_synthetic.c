@@ -233,6 +233,8 @@ int model_synthetic(const char *name, uint64_t seed, struct model **out, struct 
     model->weight_dtype = DTYPE_BF16;
     snprintf(model->name, sizeof model->name, "%s", name);
     snprintf(model->layout, sizeof model->layout, "synthetic");
+    model_fingerprint_add(model, name, json, strlen(json));
+    model_fingerprint_add(model, "seed", &seed, sizeof seed);
     *out = model;
     return 0;
 }

@@ -30,7 +30,8 @@
     X(ROD_EMODEL, -9, 500, "server_error", "bad_model") /* a checkpoint or tokenizer file at fault */                  \
     X(ROD_EIO, -10, 500, "server_error", "io")                                                                         \
     X(ROD_ENOMEM, -11, 500, "server_error", "out_of_memory")                                                           \
-    X(ROD_EINTERNAL, -12, 500, "server_error", "internal")
+    X(ROD_EINTERNAL, -12, 500, "server_error", "internal")                                                             \
+    X(ROD_ESTATE, -13, 412, "invalid_request_error", "bad_state") /* a saved state that is foreign or damaged */
 
 enum rod_code {
 #define ROD_X(name, value, http, type, code) name = value,
@@ -286,6 +287,7 @@ struct rod_tensor_info {
 struct rod_inspect_report { /* the letters are the design's: D d_model, L layers, E d_inner, M mem_size, R low rank, ...
                              */
     char name[128], layout[16], arch[32], weight_dtype[16];
+    char fingerprint[33]; /* hexadecimal: of the configuration, the tokenizer and all tensors; states carry it */
     uint32_t D, L, E, M, R, K, V, H, Hk, Hv, P, F, window_tok, rot_dim;
     double rot_base;
     float norm_eps, k_eps;

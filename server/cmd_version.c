@@ -14,6 +14,7 @@
 #include <unistd.h>
 #include <utf8proc.h>
 #include <uv.h>
+#include <xxhash.h>
 
 int cmd_version(int argc, char **argv) {
     if (argc > 1) {
@@ -27,8 +28,9 @@ int cmd_version(int argc, char **argv) {
     printf("compiler %s\n", version_compiler());
     char pcre2[64] = "unknown", cuda[256];
     pcre2_config(PCRE2_CONFIG_VERSION, pcre2); /* "10.42 2022-12-11", less than 24 bytes by its manual */
-    printf("libraries libmicrohttpd %s, libuv %s, jansson %s, PCRE2 %.*s, utf8proc %s\n", MHD_get_version(),
-           uv_version_string(), jansson_version_str(), (int)strcspn(pcre2, " "), pcre2, utf8proc_version());
+    printf("libraries libmicrohttpd %s, libuv %s, jansson %s, PCRE2 %.*s, utf8proc %s, xxHash %u.%u.%u\n",
+           MHD_get_version(), uv_version_string(), jansson_version_str(), (int)strcspn(pcre2, " "), pcre2,
+           utf8proc_version(), XXH_versionNumber() / 10000, XXH_versionNumber() / 100 % 100, XXH_versionNumber() % 100);
     rod_cuda_note(cuda, sizeof cuda);
     printf("cuda %s\n", cuda);
     printf("device cpu, %ld cores\n", sysconf(_SC_NPROCESSORS_ONLN));

@@ -368,6 +368,7 @@ static void shards_are_one_model_and_their_faults_are_named(void **state) {
 
     struct model *m = open_good(dir), *single = open_good(SMALL);
     assert_int_equal(m->n_tensors, single->n_tensors);
+    assert_memory_equal(m->fingerprint, single->fingerprint, sizeof m->fingerprint);
     size_t n = (size_t)m->dims.V * m->dims.D * 2;
     assert_memory_equal(m->embed.part[0].data, single->embed.part[0].data, n);
     assert_memory_equal(m->layers[1].f2.part[0].data, single->layers[1].f2.part[0].data,
@@ -428,6 +429,55 @@ static void a_tensor_that_the_index_omits_is_used_with_a_warning(void **state) {
     remove_files(dir, checkpoint_files);
 }
 
+static void expect_fingerprint(const char *dir, bool same, const uint8_t before[MODEL_FINGERPRINT_BYTES]) {
+    struct model *m = open_good(dir);
+    if (same != !memcmp(m->fingerprint, before, MODEL_FINGERPRINT_BYTES))
+        fail_msg("the fingerprint is %s", same ? "another one" : "the same");
+    model_close(m);
+}
+
+/* Another configuration, tokenizer or tensor is another model; defaults of requests, file names and paths are not. */
+static void a_fingerprint_is_of_what_gives_the_results(void **state) {
+    (void)state;
+    char dir[] = "/tmp/rodimus-test-XXXXXX", path[64];
+    uint8_t before[MODEL_FINGERPRINT_BYTES];
+    size_t n;
+    assert_non_null(mkdtemp(dir));
+    copy_checkpoint(SMALL, dir);
+    struct model *m = open_good(SMALL);
+    memcpy(before, m->fingerprint, sizeof before);
+    model_close(m);
+    expect_fingerprint(dir, true, before);
+    write_text(dir, "generation_config.json", "{\"temperature\":0.5}", 19);
+    expect_fingerprint(dir, true, before);
+    write_text(dir, "tokenizer.json", "{}", 2);
+    expect_fingerprint(dir, false, before);
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    unlink(path);
+    edit_config(dir, "{", "{ ");
+    expect_fingerprint(dir, false, before);
+    copy_checkpoint(SMALL, dir);
+    expect_fingerprint(dir, true, before);
+
+    struct safetensors *st;
+    struct rod_error err;
+    assert_int_equal(safetensors_open(SMALL "/model.safetensors", &st, &err), 0);
+    char *bytes = read_text(dir, "model.safetensors", &n);
+    for (size_t i = 0; i < st->table.n_tensors; i++) {
+        const struct safetensors_tensor *t = &st->table.tensors[i];
+        char *last = &bytes[t->first_byte + t->n_bytes - 2];
+        *last ^= 1;
+        write_text(dir, "model.safetensors", bytes, n);
+        expect_fingerprint(dir, false, before);
+        *last ^= 1;
+    }
+    write_text(dir, "model.safetensors", bytes, n);
+    expect_fingerprint(dir, true, before);
+    free(bytes);
+    safetensors_close(st);
+    remove_files(dir, checkpoint_files);
+}
+
 static void end_tokens_of_both_files_are_joined(void **state) {
     (void)state;
     char dir[] = "/tmp/rodimus-test-XXXXXX";
@@ -457,6 +507,7 @@ int main(void) {
         cmocka_unit_test(a_stored_tied_head_is_compared),
         cmocka_unit_test(shards_are_one_model_and_their_faults_are_named),
         cmocka_unit_test(a_tensor_that_the_index_omits_is_used_with_a_warning),
+        cmocka_unit_test(a_fingerprint_is_of_what_gives_the_results),
         cmocka_unit_test(end_tokens_of_both_files_are_joined),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -119,6 +119,8 @@ static void synthetic_weights_depend_on_the_seed_alone(void **state) {
     /* one mapping holds all weights, the embedding first */
     assert_memory_equal(one->embed.part[0].data, two->embed.part[0].data, (size_t)one->weight_bytes);
     assert_memory_not_equal(one->embed.part[0].data, other->embed.part[0].data, 4096);
+    assert_memory_equal(one->fingerprint, two->fingerprint, sizeof one->fingerprint);
+    assert_memory_not_equal(one->fingerprint, other->fingerprint, sizeof one->fingerprint);
     assert_memory_not_equal(one->layers[0].q.part[0].data, one->layers[1].q.part[0].data, 4096);
     model_close(one);
     model_close(two);
