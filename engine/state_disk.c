@@ -1,0 +1,230 @@
+/* state_disk.c - see state_disk.h. */
+#include "state_disk.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LEFTOVER_MARK "tmp-"
+enum { PATH_BYTES = 4096, ALIGN_BYTES = 64, WRITE_MAX = 1 << 30 };
+
+/* ---- names ---- */
+
+static bool good_name(const char *name) {
+    size_t n = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
+    return n > 0 && n <= STATE_DISK_MAX_NAME && !name[n] && name[0] != '.' && !strstr(name, "." LEFTOVER_MARK);
+}
+
+static int make_path(const char *dir, const char *name, const char *end, char path[PATH_BYTES], struct rod_error *err) {
+    if (!good_name(name)) return rod_fail(err, ROD_EINVALID, "\"%.200s\" is no name for a state file", name);
+    int n = snprintf(path, PATH_BYTES, "%s/%s%s", dir, name, end);
+    if (n < 0 || n >= PATH_BYTES) return rod_fail(err, ROD_EIO, "the path of state_dir %.200s... is too long", dir);
+    return 0;
+}
+
+static int io_fail(struct rod_error *err, const char *what, const char *path, int number) {
+    return rod_fail(err, number == ENOENT ? ROD_ENOTFOUND : ROD_EIO, "cannot %s %.300s: %s", what, path,
+                    strerror(number));
+}
+/* Of a write: that the folder is not there is a fault of the disk, too. */
+static int write_fail(struct rod_error *err, const char *what, const char *path, int number) {
+    return rod_fail(err, ROD_EIO, "cannot %s %.300s: %s", what, path, strerror(number));
+}
+
+/* ---- writing ---- */
+
+static int sync_folder(const char *dir, const char *why, struct rod_error *err) {
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int number = fd < 0 || fsync(fd) ? errno : 0;
+    if (fd >= 0) close(fd);
+    return number ? write_fail(err, why, dir, number) : 0;
+}
+
+static int lock_file(int fd, int how) {
+    int rc;
+    while ((rc = flock(fd, how)) && errno == EINTR) continue;
+    return rc;
+}
+
+/* A new file beside the place, locked. A sweep may come between the making and the lock and take the file for a
+ * leftover: then it has no name any more, and another one is made. */
+static int open_beside(const char *pattern, char path[PATH_BYTES], int *out, struct rod_error *err) {
+    for (;;) {
+        snprintf(path, PATH_BYTES, "%s", pattern);
+        int fd = mkostemp(path, O_CLOEXEC);
+        if (fd < 0) return write_fail(err, "make", pattern, errno);
+        struct stat info;
+        if (lock_file(fd, LOCK_EX) || fstat(fd, &info)) {
+            int number = errno;
+            close(fd);
+            unlink(path);
+            return write_fail(err, "lock", path, number);
+        }
+        if (info.st_nlink) {
+            *out = fd;
+            return 0;
+        }
+        close(fd);
+    }
+}
+
+static int write_all(int fd, const struct state_bytes *parts, size_t n_parts) {
+    for (size_t i = 0; i < n_parts; i++) {
+        const char *from = parts[i].data;
+        for (size_t left = parts[i].n; left;) {
+            ssize_t n = write(fd, from, left < WRITE_MAX ? left : WRITE_MAX);
+            if (n < 0 && errno == EINTR) continue;
+            if (n < 0) return errno;
+            from += n;
+            left -= (size_t)n;
+        }
+    }
+    return 0;
+}
+
+int state_disk_write(const char *dir, const char *name, const struct state_bytes *parts, size_t n_parts,
+                     struct rod_error *err) {
+    char path[PATH_BYTES], pattern[PATH_BYTES], beside[PATH_BYTES];
+    int fd = -1, rc, number;
+    if ((rc = make_path(dir, name, "", path, err))) return rc;
+    if ((rc = make_path(dir, name, "." LEFTOVER_MARK "XXXXXX", pattern, err))) return rc;
+    if ((rc = open_beside(pattern, beside, &fd, err))) return rc;
+    if ((number = write_all(fd, parts, n_parts)))
+        rc = write_fail(err, "write", path, number);
+    else if (fsync(fd))
+        rc = write_fail(err, "sync", path, errno);
+    else if (rename(beside, path))
+        rc = write_fail(err, "rename to", path, errno);
+    if (rc) unlink(beside);
+    close(fd); /* and the lock with it; the bytes were synced, so it has nothing to report */
+    return rc ? rc : sync_folder(dir, "after the rename sync the folder", err);
+}
+
+/* ---- reading ---- */
+
+static int open_file(const char *path, int *out, uint64_t *n_file, struct rod_error *err) {
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe answers at once and is refused */
+    if (fd < 0) return io_fail(err, "open", path, errno);
+    struct stat info;
+    if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
+        close(fd);
+        return rod_fail(err, ROD_ESTATE, "%.300s is no regular file", path);
+    }
+    *n_file = (uint64_t)info.st_size;
+    *out = fd;
+    return 0;
+}
+
+/* Fewer than n only at the end of the file; -1: errno. */
+static ssize_t read_up_to(int fd, void *dst, size_t n) {
+    size_t got = 0;
+    while (got < n) {
+        ssize_t r = read(fd, (char *)dst + got, n - got < WRITE_MAX ? n - got : WRITE_MAX);
+        if (r < 0 && errno == EINTR) continue;
+        if (r < 0) return -1;
+        if (!r) break;
+        got += (size_t)r;
+    }
+    return (ssize_t)got;
+}
+
+int state_disk_read(const char *dir, const char *name, uint64_t max_bytes, void **bytes, size_t *n_bytes,
+                    struct rod_error *err) {
+    char path[PATH_BYTES];
+    uint64_t n_file;
+    int fd, rc;
+    if ((rc = make_path(dir, name, "", path, err)) || (rc = open_file(path, &fd, &n_file, err))) return rc;
+    if (n_file > max_bytes || n_file > SIZE_MAX / 2) {
+        close(fd);
+        return rod_fail(err, ROD_ESTATE, "%.300s: %llu bytes, at most %llu are believed", path,
+                        (unsigned long long)n_file, (unsigned long long)max_bytes);
+    }
+    size_t room = ((size_t)n_file + ALIGN_BYTES) / ALIGN_BYTES * ALIGN_BYTES;
+    void *block = aligned_alloc(ALIGN_BYTES, room);
+    ssize_t n = block ? read_up_to(fd, block, (size_t)n_file) : 0;
+    int number = errno;
+    close(fd);
+    if (!block) return rod_fail(err, ROD_ENOMEM, "no memory for the %zu bytes of %.300s", room, path);
+    if (n < 0) {
+        free(block);
+        return io_fail(err, "read", path, number);
+    }
+    *bytes = block;
+    *n_bytes = (size_t)n;
+    return 0;
+}
+
+int state_disk_read_start(const char *dir, const char *name, void *dst, size_t n_bytes, size_t *n_read,
+                          uint64_t *n_file, struct rod_error *err) {
+    char path[PATH_BYTES];
+    int fd, rc;
+    if ((rc = make_path(dir, name, "", path, err)) || (rc = open_file(path, &fd, n_file, err))) return rc;
+    ssize_t n = read_up_to(fd, dst, n_bytes);
+    int number = errno;
+    close(fd);
+    if (n < 0) return io_fail(err, "read", path, number);
+    *n_read = (size_t)n;
+    return 0;
+}
+
+/* ---- removing ---- */
+
+int state_disk_remove(const char *dir, const char *name, struct rod_error *err) {
+    char path[PATH_BYTES];
+    int rc = make_path(dir, name, "", path, err);
+    if (rc) return rc;
+    if (unlink(path)) return io_fail(err, "remove", path, errno);
+    return sync_folder(dir, "after a removal sync the folder", err);
+}
+
+/* A name that open_beside may have made. */
+static bool is_beside(const char *file) {
+    char name[STATE_DISK_MAX_NAME + 1];
+    const char *mark = strstr(file, "." LEFTOVER_MARK);
+    size_t n = mark ? (size_t)(mark - file) : 0;
+    if (!n || n > STATE_DISK_MAX_NAME || strlen(mark) != strlen("." LEFTOVER_MARK) + 6) return false;
+    memcpy(name, file, n);
+    name[n] = 0;
+    return good_name(name);
+}
+
+/* Whose lock can be taken has no writer any more. 1: removed; 0: it is being written, or gone by itself; -1: errno. */
+static int remove_leftover(int folder, const char *file) {
+    int fd = openat(folder, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT ? 0 : -1;
+    int rc = lock_file(fd, LOCK_EX | LOCK_NB);
+    if (!rc)
+        rc = unlinkat(folder, file, 0) ? (errno == ENOENT ? 0 : -1) : 1;
+    else if (errno == EWOULDBLOCK)
+        rc = 0;
+    int number = errno;
+    close(fd);
+    errno = number;
+    return rc;
+}
+
+int state_disk_sweep(const char *dir, uint32_t *n_removed, struct rod_error *err) {
+    uint32_t n = 0;
+    int rc = 0;
+    DIR *list = opendir(dir);
+    if (!list) return io_fail(err, "open the folder", dir, errno);
+    struct dirent *entry;
+    while (!rc && (errno = 0, entry = readdir(list))) {
+        if (!is_beside(entry->d_name)) continue;
+        int removed = remove_leftover(dirfd(list), entry->d_name);
+        if (removed < 0)
+            rc = rod_fail(err, ROD_EIO, "cannot remove the leftover %.80s/%.240s: %s", dir, entry->d_name,
+                          strerror(errno));
+        n += removed > 0;
+    }
+    if (!rc && errno) rc = io_fail(err, "read the folder", dir, errno);
+    closedir(list);
+    if (n_removed) *n_removed = n;
+    return rc;
+}

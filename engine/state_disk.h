@@ -1,0 +1,36 @@
+/* state_disk.h - files in a folder that are either the old one or the new one, whole, whatever is killed when.
+ *
+ * A file is written beside its place under a name of its own (NAME.tmp-XXXXXX), synced, renamed, and the folder synced;
+ * only then is it committed. What is being written carries a lock (flock): so what a crash left behind can be told from
+ * what another process, also on another machine that shares the folder, is writing now.
+ *
+ * Who owns what: bytes that were read are the caller's. Threads: any, each call stands alone; of two writers of one
+ * name the last to rename wins. Invariant: no call leaves a file that it opened or a lock that it took.
+ */
+#ifndef STATE_DISK_H
+#define STATE_DISK_H
+
+#include "state_file.h"
+
+#define STATE_DISK_MAX_NAME 200 /* [A-Za-z0-9._-], not beginning with "." and without ".tmp-" */
+
+/* dir/name := the parts one after the other. ROD_EIO naming path and reason (disk full, read-only, ...): then the old
+ * file stands, unless it says "after the rename": then the new one stands, but may not outlive a power cut. */
+int state_disk_write(const char *dir, const char *name, const struct state_bytes *parts, size_t n_parts,
+                     struct rod_error *err);
+
+/* The whole file, in a block of its own at a multiple of 64, for free(). ROD_ENOTFOUND; ROD_ESTATE where it is no
+ * regular file or has more than max_bytes; ROD_EIO; ROD_ENOMEM. */
+int state_disk_read(const char *dir, const char *name, uint64_t max_bytes, void **bytes, size_t *n_bytes,
+                    struct rod_error *err);
+/* Its first n_bytes or, if it is shorter, all, for state_file_parse_header; n_file: bytes of the whole file. */
+int state_disk_read_start(const char *dir, const char *name, void *dst, size_t n_bytes, size_t *n_read,
+                          uint64_t *n_file, struct rod_error *err);
+
+/* Removes the file, for good when it returns. ROD_ENOTFOUND, ROD_EIO. */
+int state_disk_remove(const char *dir, const char *name, struct rod_error *err);
+
+/* At start: removes what writers that are gone left behind. n_removed may be NULL. Other files are not touched. */
+int state_disk_sweep(const char *dir, uint32_t *n_removed, struct rod_error *err);
+
+#endif

@@ -1,0 +1,221 @@
+/* state_file.c - see state_file.h. The bytes come from outside: every number is checked before it is used. */
+#include "state_file.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { N_SECTIONS = 5, CHECK_BYTES = 8, ALIGN_BYTES = 64 };
+enum { /* where the fields of the fixed part are */
+       AT_FORMAT = 8,
+       AT_N_HEADER = 12,
+       AT_N_PAYLOAD = 16,
+       AT_PAYLOAD_CHECK = 24,
+       AT_FINGERPRINT = 32,
+       AT_N_TOK = 48,
+       AT_TOKEN_HASH = 56,
+       AT_VERSION = 64,
+       AT_SEED = 72,
+       AT_SECTIONS = 80,
+       AT_ZERO = 100
+};
+static const char MAGIC[8] = {'R', 'O', 'D', 'S', 'T', 'A', 'T', 'E'};
+
+static uint64_t get(const unsigned char *from, int n) {
+    uint64_t x = 0;
+    while (n--) x = x << 8 | from[n];
+    return x;
+}
+
+static void put(unsigned char *to, uint64_t x, int n) {
+    for (int i = 0; i < n; i++) to[i] = (unsigned char)(x >> (8 * i));
+}
+
+static const struct {
+    const char *name;
+    size_t offset; /* of the struct state_bytes in struct state_file */
+    uint32_t min, max;
+} sections[N_SECTIONS] = {
+    {"layout", offsetof(struct state_file, layout), 1, STATE_FILE_MAX_LAYOUT},
+    {"pending text", offsetof(struct state_file, pending_text), 0, STATE_FILE_MAX_PENDING_TEXT},
+    {"pending tokens", offsetof(struct state_file, pending_ids), 0, STATE_FILE_MAX_PENDING_BYTES},
+    {"sampler", offsetof(struct state_file, sampler), 0, STATE_FILE_MAX_HEADER_BYTES},
+    {"meta", offsetof(struct state_file, meta), 0, STATE_FILE_MAX_HEADER_BYTES},
+};
+
+static const struct state_bytes *section_of(const struct state_file *state, int i) {
+    return (const struct state_bytes *)(const void *)((const char *)state + sections[i].offset);
+}
+
+/* Bytes of a header whose sections have so many; 0: more than is allowed. */
+static size_t header_bytes(uint64_t n_sections) {
+    uint64_t n = STATE_FILE_FIXED_BYTES + n_sections + CHECK_BYTES;
+    n = (n + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
+    return n <= STATE_FILE_MAX_HEADER_BYTES ? (size_t)n : 0;
+}
+
+/* ---- bytes to a state ---- */
+
+int state_file_measure(const void *bytes, size_t n_bytes, const char *file, uint64_t *n_header, uint64_t *n_file,
+                       struct rod_error *err) {
+    const unsigned char *b = bytes;
+    if (n_bytes < STATE_FILE_FIXED_BYTES)
+        return rod_fail(err, ROD_ESTATE, "%.150s: too short: %zu bytes are no state file", file, n_bytes);
+    if (memcmp(b, MAGIC, sizeof MAGIC))
+        return rod_fail(err, ROD_ESTATE, "%.150s: bad magic: this is not a state file", file);
+    uint64_t format = get(b + AT_FORMAT, 4);
+    if (format != STATE_FILE_FORMAT)
+        return rod_fail(err, ROD_ESTATE, "%.150s: unknown version %llu of the format, %d is understood", file,
+                        (unsigned long long)format, STATE_FILE_FORMAT);
+    uint64_t header = get(b + AT_N_HEADER, 4), payload = get(b + AT_N_PAYLOAD, 8);
+    if (header < STATE_FILE_MIN_BYTES || header > STATE_FILE_MAX_HEADER_BYTES || header % ALIGN_BYTES)
+        return rod_fail(err, ROD_ESTATE, "%.150s: damaged header: it cannot have %llu bytes", file,
+                        (unsigned long long)header);
+    if (payload > UINT64_MAX / 2)
+        return rod_fail(err, ROD_ESTATE, "%.150s: damaged header: it tells of %llu bytes of payload", file,
+                        (unsigned long long)payload);
+    *n_header = header;
+    *n_file = header + payload;
+    return 0;
+}
+
+static bool all_zero(const unsigned char *b, uint64_t n) {
+    unsigned char any = 0;
+    for (uint64_t i = 0; i < n; i++) any |= b[i];
+    return !any;
+}
+
+/* The checksum is good: what is wrong from here on was written so. */
+static int parse_sections(const unsigned char *b, uint64_t n_header, const char *file, struct state_file *out,
+                          struct rod_error *err) {
+    uint64_t at = STATE_FILE_FIXED_BYTES, end = n_header - CHECK_BYTES;
+    for (int i = 0; i < N_SECTIONS; i++) {
+        uint64_t n = get(b + AT_SECTIONS + 4 * i, 4);
+        if (n < sections[i].min || n > sections[i].max || n > end - at)
+            return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: section %s cannot have %llu bytes", file,
+                            sections[i].name, (unsigned long long)n);
+        *(struct state_bytes *)(void *)((char *)out + sections[i].offset) = (struct state_bytes){b + at, (size_t)n};
+        at += n;
+    }
+    if (out->pending_ids.n % 4)
+        return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: %zu bytes are no list of tokens", file,
+                        out->pending_ids.n);
+    if (header_bytes(at - STATE_FILE_FIXED_BYTES) != n_header || !all_zero(b + at, end - at) ||
+        !all_zero(b + AT_ZERO, 4))
+        return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: bytes that belong to nothing", file);
+    return 0;
+}
+
+static int check_expected(const struct state_file *state, const struct state_file_expected *expected, const char *file,
+                          struct rod_error *err) {
+    if (expected->fingerprint && memcmp(state->fingerprint, expected->fingerprint, MODEL_FINGERPRINT_BYTES)) {
+        char theirs[2 * MODEL_FINGERPRINT_BYTES + 1], ours[2 * MODEL_FINGERPRINT_BYTES + 1];
+        return rod_fail(err, ROD_ESTATE, "%.150s: foreign fingerprint: a state of model %s, this is model %s", file,
+                        model_render_fingerprint(state->fingerprint, theirs),
+                        model_render_fingerprint(expected->fingerprint, ours));
+    }
+    const struct state_bytes *layout = &state->layout;
+    if (expected->layout &&
+        (layout->n != strlen(expected->layout) || memcmp(layout->data, expected->layout, layout->n))) {
+        char theirs[81];
+        size_t n = layout->n < sizeof theirs ? layout->n : sizeof theirs - 1;
+        for (size_t i = 0; i < n; i++) {
+            char c = ((const char *)layout->data)[i];
+            theirs[i] = c >= 0x20 && c < 0x7f ? c : '?';
+        }
+        theirs[n] = 0;
+        return rod_fail(err, ROD_ESTATE, "%.150s: other layout: the state is laid out as %s, here it is %.80s", file,
+                        theirs, expected->layout);
+    }
+    return 0;
+}
+
+int state_file_parse_header(const void *bytes, size_t n_bytes, uint64_t n_file, const char *file,
+                            const struct state_file_expected *expected, struct state_file *out, struct rod_error *err) {
+    const unsigned char *b = bytes;
+    *out = (struct state_file){0};
+    uint64_t n_header, n_whole;
+    int rc = state_file_measure(b, n_bytes, file, &n_header, &n_whole, err);
+    if (rc) return rc;
+    if (n_file < n_whole || n_bytes < n_header)
+        return rod_fail(err, ROD_ESTATE, "%.150s: too short: %llu bytes, its header calls for %llu", file,
+                        (unsigned long long)(n_file < n_whole ? n_file : n_bytes), (unsigned long long)n_whole);
+    if (n_file > n_whole)
+        return rod_fail(err, ROD_ESTATE, "%.150s: too long: %llu bytes, its header calls for %llu", file,
+                        (unsigned long long)n_file, (unsigned long long)n_whole);
+    uint64_t end = n_header - CHECK_BYTES;
+    if (XXH3_64bits(b, (size_t)end) != get(b + end, CHECK_BYTES))
+        return rod_fail(err, ROD_ESTATE, "%.150s: bad checksum: the header has changed", file);
+    struct state_file state = {.n_tok = get(b + AT_N_TOK, 8),
+                               .token_hash = get(b + AT_TOKEN_HASH, 8),
+                               .version = get(b + AT_VERSION, 8),
+                               .seed = get(b + AT_SEED, 8),
+                               .payload = {NULL, (size_t)(n_whole - n_header)}};
+    memcpy(state.fingerprint, b + AT_FINGERPRINT, MODEL_FINGERPRINT_BYTES);
+    if ((rc = parse_sections(b, n_header, file, &state, err))) return rc;
+    if ((rc = check_expected(&state, expected, file, err))) return rc;
+    *out = state;
+    return 0;
+}
+
+int state_file_parse(const void *bytes, size_t n_bytes, const char *file, const struct state_file_expected *expected,
+                     struct state_file *out, struct rod_error *err) {
+    const unsigned char *b = bytes;
+    int rc = state_file_parse_header(b, n_bytes, n_bytes, file, expected, out, err);
+    if (rc) return rc;
+    out->payload.data = b + (n_bytes - out->payload.n);
+    if (XXH3_64bits(out->payload.data, out->payload.n) == get(b + AT_PAYLOAD_CHECK, 8)) return 0;
+    *out = (struct state_file){0};
+    return rod_fail(err, ROD_ESTATE, "%.150s: bad checksum: the payload has changed", file);
+}
+
+int32_t state_file_id(const struct state_file *state, uint32_t i) {
+    return (int32_t)(uint32_t)get((const unsigned char *)state->pending_ids.data + 4 * (size_t)i, 4);
+}
+
+/* ---- a state to bytes ---- */
+
+size_t state_file_header_bytes(const struct state_file *state) {
+    uint64_t n = 0;
+    for (int i = 0; i < N_SECTIONS; i++) {
+        const struct state_bytes *section = section_of(state, i);
+        if (section->n < sections[i].min || section->n > sections[i].max) return 0;
+        n += section->n;
+    }
+    return state->pending_ids.n % 4 ? 0 : header_bytes(n);
+}
+
+void state_file_write_header(const struct state_file *state, void *dst) {
+    unsigned char *b = dst;
+    size_t n = state_file_header_bytes(state), at = STATE_FILE_FIXED_BYTES;
+    memset(b, 0, n);
+    memcpy(b, MAGIC, sizeof MAGIC);
+    put(b + AT_FORMAT, STATE_FILE_FORMAT, 4);
+    put(b + AT_N_HEADER, n, 4);
+    put(b + AT_N_PAYLOAD, state->payload.n, 8);
+    put(b + AT_PAYLOAD_CHECK, XXH3_64bits(state->payload.data, state->payload.n), 8);
+    memcpy(b + AT_FINGERPRINT, state->fingerprint, MODEL_FINGERPRINT_BYTES);
+    put(b + AT_N_TOK, state->n_tok, 8);
+    put(b + AT_TOKEN_HASH, state->token_hash, 8);
+    put(b + AT_VERSION, state->version, 8);
+    put(b + AT_SEED, state->seed, 8);
+    for (int i = 0; i < N_SECTIONS; i++) {
+        const struct state_bytes *section = section_of(state, i);
+        put(b + AT_SECTIONS + 4 * i, section->n, 4);
+        if (section->n) memcpy(b + at, section->data, section->n);
+        at += section->n;
+    }
+    put(b + n - CHECK_BYTES, XXH3_64bits(b, n - CHECK_BYTES), CHECK_BYTES);
+}
+
+/* ---- tokens ---- */
+
+uint64_t state_file_hash_tokens(uint64_t hash, const int32_t *ids, size_t n) {
+    unsigned char link[12];
+    for (size_t i = 0; i < n; i++) {
+        put(link, hash, 8);
+        put(link + 8, (uint32_t)ids[i], 4);
+        hash = XXH3_64bits(link, sizeof link);
+    }
+    return hash;
+}

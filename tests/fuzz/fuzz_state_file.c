@@ -1,0 +1,63 @@
+/* fuzz_state_file.c - a state file of a stranger: as it is, and sealed anew, so that what stands behind the checksums
+ * is reached. What is accepted has its parts inside the file and is what the writer makes of it. */
+#include "engine/state_file.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static void put_u64(unsigned char *to, uint64_t x) {
+    for (int i = 0; i < 8; i++) to[i] = (unsigned char)(x >> (8 * i));
+}
+
+static void check_inside(struct state_bytes part, const unsigned char *bytes, size_t n) {
+    size_t at = (size_t)((const unsigned char *)part.data - bytes);
+    if (at > n || part.n > n - at) abort();
+}
+
+static void check(const unsigned char *bytes, size_t n) {
+    static const uint8_t ours[MODEL_FINGERPRINT_BYTES] = "fuzzed model 00";
+    static const struct state_file_expected here = {ours, "fuzzed layout"}, any = {NULL, NULL};
+    struct state_file state;
+    struct rod_error err = {0};
+    if (state_file_parse(bytes, n, "fuzzed", &here, &state, &err) && !err.message[0]) abort();
+    if (state_file_parse(bytes, n, "fuzzed", &any, &state, NULL)) {
+        if (state.payload.data || state.layout.data) abort();
+        return;
+    }
+    check_inside(state.layout, bytes, n);
+    check_inside(state.pending_text, bytes, n);
+    check_inside(state.pending_ids, bytes, n);
+    check_inside(state.sampler, bytes, n);
+    check_inside(state.meta, bytes, n);
+    check_inside(state.payload, bytes, n);
+    for (uint32_t i = 0; i < state_file_n_ids(&state); i++) state_file_id(&state, i);
+    size_t n_header = state_file_header_bytes(&state);
+    if (!n_header || n_header + state.payload.n != n) abort();
+    unsigned char *header = malloc(n_header);
+    if (!header) abort();
+    state_file_write_header(&state, header);
+    if (memcmp(header, bytes, n_header)) abort(); /* a state has one spelling */
+    free(header);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    check(data, size);
+    if (size < STATE_FILE_MIN_BYTES) return 0;
+    unsigned char *file = malloc(size);
+    if (!file) abort();
+    memcpy(file, data, size);
+    memcpy(file, "RODSTATE\1\0\0\0", 12);
+    uint32_t n_header = (uint32_t)(file[12] | file[13] << 8);
+    if (n_header > size || n_header < STATE_FILE_MIN_BYTES) n_header = STATE_FILE_MIN_BYTES;
+    file[12] = (unsigned char)n_header, file[13] = (unsigned char)(n_header >> 8), file[14] = file[15] = 0;
+    put_u64(file + 16, size - n_header);
+    put_u64(file + 24, XXH3_64bits(file + n_header, size - n_header));
+    put_u64(file + n_header - 8, XXH3_64bits(file, n_header - 8));
+    check(file, size);
+    free(file);
+    return 0;
+}
