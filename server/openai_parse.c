@@ -441,11 +441,12 @@ static bool parse_sampling(const struct parse *p, struct openai_request *out) {
               get_float(p, "typical_p", 0, true, 1, &s->typical_p) &&
               get_float(p, "frequency_penalty", -2, false, 2, &s->frequency_penalty) &&
               get_float(p, "presence_penalty", -2, false, 2, &s->presence_penalty) &&
-              get_float(p, "repeat_penalty", 1e-3, false, 1e3, &s->repetition_penalty) &&
-              get_float(p, "repetition_penalty", 1e-3, false, 1e3, &s->repetition_penalty) &&
+              get_float(p, "repeat_penalty", 0, true, 1e3, &s->repetition_penalty) &&
+              get_float(p, "repetition_penalty", 0, true, 1e3, &s->repetition_penalty) &&
               get_int(p, "top_k", -1, INT32_MAX, &top_k) && get_int(p, "seed", INT64_MIN, INT64_MAX, &seed) &&
               parse_stop(p, out) && parse_stop_ids(p, out) && parse_bias(p, out) && parse_allowed(p, out) &&
               parse_bad_words(p, out);
+    if (s->repetition_penalty < 1e-3f) s->repetition_penalty = 1e-3f; /* logits stay finite */
     s->top_k = (int32_t)top_k;
     s->seed = (uint64_t)seed;
     return ok;

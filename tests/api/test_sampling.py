@@ -180,3 +180,13 @@ def test_ignore_eos(client):
 def test_sixteen_stops(client, whole):
     stops = [f"never {i}" for i in range(15)] + ["advice"]
     assert client.completions.create(**GREEDY, stop=stops).choices[0].text == whole[:whole.index("advice")]
+
+
+def test_any_positive_repetition_penalty_is_taken(server):
+    """Smaller ones than 0.001 count as that: what was there before is repeated either way."""
+    def text(**more):
+        answer = server.post("/v1/completions", {"prompt": FOX, "max_tokens": 8, "temperature": 0, **more})
+        assert answer.status == 200, answer
+        return answer.json["choices"][0]["text"]
+    for name in ("repetition_penalty", "repeat_penalty"):
+        assert text(**{name: 1e-9}) == text(**{name: 0.0005}) == text(**{name: 0.001}) != text(**{name: 1.5})

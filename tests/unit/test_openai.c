@@ -170,7 +170,7 @@ static void faults_name_their_field(void **state) {
         {"\"frequency_penalty\": 3", "frequency_penalty"},
         {"\"presence_penalty\": -3", "presence_penalty"},
         {"\"repetition_penalty\": 0", "repetition_penalty"},
-        {"\"repetition_penalty\": 0.0009", "repetition_penalty"},
+        {"\"repetition_penalty\": -0.1", "repetition_penalty"},
         {"\"repetition_penalty\": 1000.1", "repetition_penalty"},
         {"\"repeat_penalty\": 1001", "repeat_penalty"},
         {"\"seed\": 9223372036854775808", "seed"},
@@ -258,6 +258,9 @@ static void the_bounds_of_repetition_penalty_are_inside(void **state) {
     (void)state;
     struct openai_request r;
     accept(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"repetition_penalty\": 0.001}", &r);
+    assert_true(r.sampling.repetition_penalty == 1e-3f);
+    openai_request_fini(&r);
+    accept(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"repetition_penalty\": 1e-30}", &r); /* counts as the least */
     assert_true(r.sampling.repetition_penalty == 1e-3f);
     openai_request_fini(&r);
     accept(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"repeat_penalty\": 1000}", &r);
