@@ -4,6 +4,10 @@
  * map, and an input that reaches a new pair (or a new order of magnitude of visits) joins the corpus. Mutations follow
  * from the seed that is printed. An input that crashes, or runs over HANG_S, is written beside the program.
  *
+ * It begins with tests/fuzz/seeds/NAME, written by hand, and tests/fuzz/corpus/NAME, what earlier runs found. --keep
+ * FOLDER adds to the latter at the end: inputs that reach pairs of blocks that no other one does, smallest first and
+ * cut to what reaches them.
+ *
  * The state at file scope is what the callback without argument needs; this is a test tool, not part of the server.
  */
 #include <dirent.h>
@@ -110,8 +114,8 @@ UNWATCHED static bool visits_merge(void) {
     return new_class;
 }
 
-/* Runs one input (a copy of its exact size, so that a read past its end is seen). True if it reached something new. */
-static bool run_input(const uint8_t *bytes, size_t n) {
+/* Runs one input (a copy of its exact size, so that a read past its end is seen); visits then has where it went. */
+static void run_once(const uint8_t *bytes, size_t n) {
     uint8_t *copy = malloc(n > 0 ? n : 1);
     if (copy == NULL) abort();
     memcpy(copy, bytes, n);
@@ -122,6 +126,11 @@ static bool run_input(const uint8_t *bytes, size_t n) {
     LLVMFuzzerTestOneInput(copy, n);
     alarm(0);
     free(copy);
+}
+
+/* True if it reached something new. */
+static bool run_input(const uint8_t *bytes, size_t n) {
+    run_once(bytes, n);
     return visits_merge();
 }
 
@@ -259,6 +268,76 @@ static size_t mutate(uint8_t *buffer, size_t n) {
     }
 }
 
+/* ---- what is worth keeping ---- */
+
+static bool wanted[MAP_SIZE]; /* the pairs that only the input at hand reaches */
+
+/* Marks the pairs that the last run reached and none before it. */
+UNWATCHED static bool want_new(void) {
+    bool any = false;
+    for (size_t i = 0; i < MAP_SIZE; i++) {
+        wanted[i] = visits[i] != 0 && seen[i] == 0;
+        any |= wanted[i];
+    }
+    return any;
+}
+
+UNWATCHED static bool has_wanted(void) {
+    for (size_t i = 0; i < MAP_SIZE; i++)
+        if (wanted[i] && visits[i] == 0) return false;
+    return true;
+}
+
+/* Takes parts away, from halves to single bytes, while the wanted pairs are reached. Returns the new n. */
+static size_t shrink(uint8_t *bytes, size_t n) {
+    static uint8_t less[INPUT_MAX];
+    for (size_t part = n / 2; part > 0; part /= 2)
+        for (size_t at = 0; at + part <= n;) {
+            memcpy(less, bytes, at);
+            memcpy(less + at, bytes + at + part, n - at - part);
+            run_once(less, n - part);
+            if (has_wanted()) {
+                n -= part;
+                memcpy(bytes, less, n);
+            } else {
+                at += part;
+            }
+        }
+    return n;
+}
+
+static int by_size(const void *a, const void *b) {
+    const struct input *x = a, *y = b;
+    return x->n < y->n ? -1 : x->n > y->n;
+}
+
+/* Writes to the folder; false: it cannot. The first n_seeds of the corpus are kept already. */
+static bool keep(const char *folder, size_t n_seeds, size_t *n_kept) {
+    static uint8_t bytes[INPUT_MAX];
+    memset(seen, 0, sizeof seen);
+    for (size_t i = 0; i < n_seeds; i++) run_input(corpus[i].bytes, corpus[i].n);
+    qsort(corpus + n_seeds, n_corpus - n_seeds, sizeof *corpus, by_size);
+    for (size_t i = n_seeds; i < n_corpus; i++) {
+        run_once(corpus[i].bytes, corpus[i].n);
+        if (!want_new()) continue;
+        memcpy(bytes, corpus[i].bytes, corpus[i].n);
+        size_t n = shrink(bytes, corpus[i].n);
+        run_input(bytes, n);
+        uint64_t hash = 0xcbf29ce484222325u; /* FNV-1a: the same input has the same name */
+        for (size_t k = 0; k < n; k++) hash = (hash ^ bytes[k]) * 0x100000001b3u;
+        char path[1024];
+        snprintf(path, sizeof path, "%s/%016llx", folder, (unsigned long long)hash);
+        FILE *file = fopen(path, "wb");
+        bool ok = file != NULL && fwrite(bytes, 1, n, file) == n;
+        if (file == NULL || fclose(file) != 0 || !ok) {
+            fprintf(stderr, "cannot write %s: %s\n", path, strerror(errno));
+            return false;
+        }
+        ++*n_kept;
+    }
+    return true;
+}
+
 /* ---- files ---- */
 
 static bool read_input(const char *path) {
@@ -299,6 +378,7 @@ int main(int argc, char **argv) {
     if (strncmp(name, "fuzz_", 5) == 0) name += 5;
     double seconds = 10;
     bool files_only = false;
+    const char *keep_in = NULL;
     struct timespec clock_now;
     clock_gettime(CLOCK_REALTIME, &clock_now);
     random_state = (uint64_t)clock_now.tv_sec * 1000000007u + (uint64_t)clock_now.tv_nsec;
@@ -310,10 +390,13 @@ int main(int argc, char **argv) {
             seconds = strtod(argv[++i], NULL);
         else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
             random_state = strtoull(argv[++i], NULL, 10);
+        else if (strcmp(argv[i], "--keep") == 0 && i + 1 < argc)
+            keep_in = argv[++i];
         else if (argv[i][0] != '-' && read_inputs(argv[i]))
             files_only = true;
         else {
-            fprintf(stderr, "Usage: %s [--seconds N] [--seed N], or %s FILE... to run just these\n", argv[0], argv[0]);
+            fprintf(stderr, "Usage: %s [--seconds N] [--seed N] [--keep FOLDER], or %s FILE... to run just these\n",
+                    argv[0], argv[0]);
             return 2;
         }
     }
@@ -323,6 +406,8 @@ int main(int argc, char **argv) {
         fflush(stdout);
         char seeds[512];
         snprintf(seeds, sizeof seeds, "tests/fuzz/seeds/%s", name);
+        read_inputs(seeds);
+        snprintf(seeds, sizeof seeds, "tests/fuzz/corpus/%s", name);
         read_inputs(seeds);
         corpus_add((const uint8_t *)"", 0);
     }
@@ -349,6 +434,9 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < MAP_SIZE; i++) n_covered += seen[i] != 0;
     printf("%s: %llu inputs in %.0f s, %zu block pairs reached, corpus %zu of which %zu seeds, no fault\n", name,
            (unsigned long long)n_runs, elapsed_s, n_covered, n_corpus, n_seeds);
+    size_t n_kept = 0;
+    bool ok = keep_in == NULL || keep(keep_in, n_seeds, &n_kept);
+    if (keep_in != NULL) printf("%s: %zu inputs kept in %s\n", name, n_kept, keep_in);
     for (size_t i = 0; i < n_corpus; i++) free(corpus[i].bytes);
-    return 0;
+    return ok ? 0 : 1;
 }
