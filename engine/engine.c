@@ -30,6 +30,7 @@ static void engine_free(struct rod_engine *e) {
     sampler_fini(&e->sampler);
     for (int i = 0; i < 2; i++) free(e->steps[i].rows);
     free(e->segs);
+    free(e->kept_logits);
     grammar_cache_close(e->grammars);
     free(e);
 }
@@ -60,7 +61,8 @@ static int init_parts(struct rod_engine *e, struct rod_error *err) {
     if (rc) return rc;
     for (int i = 0; i < 2; i++) e->steps[i].rows = calloc(be->n_slots, sizeof *e->steps[i].rows);
     e->segs = calloc(be->n_slots, sizeof *e->segs);
-    if (!e->steps[0].rows || !e->steps[1].rows || !e->segs)
+    e->kept_logits = calloc(e->parts.V, sizeof *e->kept_logits);
+    if (!e->steps[0].rows || !e->steps[1].rows || !e->segs || !e->kept_logits)
         return rod_fail(err, ROD_ENOMEM, "No memory for the rows of %u slots.", be->n_slots);
     if (e->parts.tokenizer) rc = grammar_cache_new(e->parts.tokenizer, e->parts.V, &e->grammars, err);
     if (rc) return rc;

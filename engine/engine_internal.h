@@ -36,9 +36,11 @@ struct work {
     uint32_t n_recent, recent_tok; /* recent_tok: room */
     struct grammar_walk walk;      /* where the text stands in the request's grammar */
     enum engine_lane lane;
-    struct work *leader; /* the request whose state this one waits for, NULL = none */
-    int32_t last;        /* the token that the next step feeds, where the host feeds it */
-    uint32_t row[2];     /* its row of each step on its way, if that row names it */
+    struct work *leader;        /* the request whose state this one waits for, NULL = none */
+    bool forked;                /* it has its copy of the state and waits in FOLLOW to start */
+    struct mailbox_events kept; /* its prompt's scores so far, for those that wait for a slot */
+    int32_t last;               /* the token that the next step feeds, where the host feeds it */
+    uint32_t row[2];            /* its row of each step on its way, if that row names it */
     uint32_t n_generated;
     uint64_t submit_ns, first_ns, last_ns;
     struct event *end; /* made at submit, so that every request can end whatever the memory */
@@ -86,6 +88,8 @@ struct rod_engine {
     struct sampler sampler;
     struct step steps[2]; /* taking turns: step number n is steps[n % 2] */
     uint64_t n_planned, n_collected;
+    struct work *keeper;          /* engine_fork.c; NULL = none */
+    float *kept_logits;           /* [V] behind the keeper's prompt */
     bool host_next;               /* of both lanes with work, LANE_HOST has the next step */
     struct backend_segment *segs; /* [n_slots] */
     struct mailbox_events events; /* of this turn of the loop */
@@ -122,6 +126,27 @@ int engine_score_prompt(struct rod_engine *engine, struct work *work, const stru
                         struct rod_error *err);
 /* What sampler_pick must not choose now: end ids before min_tokens and ends of bad words. ids may point to the work. */
 size_t engine_score_banned(struct work *work, const int32_t **ids);
+
+/* A copy without ticket and user, or NULL. */
+struct event *engine_score_copy(const struct event *scored, struct rod_error *err);
+
+/* engine_fork.c */
+/* w has got a slot: perhaps it need not read its prompt. A failure is this request's. */
+int engine_fork_admit(struct rod_engine *engine, struct work *work, uint64_t now_ns, struct rod_error *err);
+/* After all that can have been admitted: nobody may wait for the keeper any more. */
+void engine_fork_settle(struct rod_engine *engine, uint64_t now_ns);
+/* w has read its prompt: its first token, then those of who followed. w may be gone afterwards. */
+void engine_fork_read(struct rod_engine *engine, struct work *work, const float *logits, uint64_t now_ns);
+/* A piece of w's prompt is scored: the same for who follows, and kept for who waits. */
+int engine_fork_scored(struct rod_engine *engine, struct work *work, const struct event *scored, struct rod_error *err);
+/* w ends: who waited for its state reads the prompt after all. */
+void engine_fork_left(struct rod_engine *engine, const struct work *work);
+
+void engine_fork_drop(struct work *work); /* what it keeps for others */
+
+/* engine_step.c: a row of logits becomes the request's next token, or its end. */
+void engine_take_logits(struct rod_engine *engine, struct work *work, uint64_t position, const float *logits,
+                        uint64_t now_ns);
 
 static inline struct work *work_of_mail(struct mail *mail) {
     return (struct work *)(void *)((char *)mail - offsetof(struct work, mail));

@@ -6,22 +6,22 @@
 
 /* ---- prompts ---- */
 
-static int send_prompt(struct rod_engine *e, const struct work *w, const struct event *scored, struct rod_error *err) {
+struct event *engine_score_copy(const struct event *scored, struct rod_error *err) {
     const size_t n = scored->pub.n_tokens;
     const uint32_t n_top = n ? scored->pub.tokens[0].n_top : 0;
     struct event *event = event_new(0, n, n_top, 0);
-    if (!event) return rod_fail(err, ROD_ENOMEM, "No memory for the log-probabilities of a prompt.");
+    if (!event) {
+        rod_fail(err, ROD_ENOMEM, "No memory for the log-probabilities of a prompt.");
+        return NULL;
+    }
     event->pub.kind = ROD_EVENT_PROMPT;
-    event->pub.ticket = w->mail.ticket;
-    event->pub.user = w->request->user;
     for (size_t i = 0; i < n; i++) {
         struct rod_logprob *top = event->pub.tokens[i].top;
         event->pub.tokens[i] = scored->pub.tokens[i];
         event->pub.tokens[i].top = top;
         if (n_top) memcpy(top, scored->pub.tokens[i].top, n_top * sizeof *top);
     }
-    mailbox_append(&e->events, &event->link);
-    return 0;
+    return event;
 }
 
 /* Token i of the piece gave the logits that token i + 1 of the prompt is scored with. */
@@ -50,10 +50,7 @@ int engine_score_prompt(struct rod_engine *e, struct work *w, const struct sched
     struct event *scored = event_new(0, n, (uint32_t)r->n_prompt_logprobs, 0);
     if (!scored) return rod_fail(err, ROD_ENOMEM, "No memory for the log-probabilities of a prompt.");
     int rc = score(e, w, row, logits, scored, err);
-    for (struct sched_req *f = e->sched.follow.head; !rc && f; f = f->next) {
-        const struct work *follower = work_of_sched(f);
-        if (follower->leader == w && f->scored) rc = send_prompt(e, follower, scored, err);
-    }
+    if (!rc) rc = engine_fork_scored(e, w, scored, err);
     if (rc) {
         event_free(scored);
         return rc;

@@ -63,22 +63,12 @@ static int prepare_slot(struct rod_engine *e, const struct work *w, struct rod_e
     return ops->slot_sampling(e->parts.backend, w->sched.slot, &sampling, err);
 }
 
-/* The request that reads the same prompt and whose state this one can take: NULL = none. What was scored already is
- * missed by who comes later. */
-static struct work *find_leader(struct rod_engine *e, const struct work *w) {
-    const struct rod_request *r = w->request;
-    const uint64_t ticket = w->mail.ticket - r->same_before; /* those submitted together have consecutive ones */
-    if (!r->same_before || !e->parts.ops->slot_copy || (e->parts.ops->launch && w->lane != LANE_HOST)) return NULL;
-    for (struct sched_req *s = e->sched.prefill[w->lane].head; s; s = s->next) {
-        struct work *leader = work_of_sched(s);
-        const struct rod_request *its = leader->request;
-        if (leader->mail.ticket != ticket) continue;
-        const bool same =
-            its->n_prompt == r->n_prompt && !memcmp(its->prompt, r->prompt, r->n_prompt * sizeof *r->prompt);
-        const bool scores = s->pos == 0 && s->scored && its->n_prompt_logprobs == r->n_prompt_logprobs;
-        return same && (!w->sched.scored || scores) ? leader : NULL;
+static void fail_row(struct rod_engine *e, struct work *w, const struct rod_error *err) {
+    if (err->code == ROD_EINTERNAL) {
+        engine_count(&e->counters.nan, 1);
+        engine_log(e, 3, "request %s: %s", w->request->id, err->message);
     }
-    return NULL;
+    engine_token_fail(e, w, err);
 }
 
 static int admit(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
@@ -96,9 +86,10 @@ static int admit(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
         struct work *w = work_of_sched(req);
         int rc = prepare_slot(e, w, err);
         if (rc) return rc;
-        w->leader = find_leader(e, w);
-        if (w->leader) sched_follow(&e->sched, req);
+        struct rod_error fault;
+        if (engine_fork_admit(e, w, now_ns, &fault)) fail_row(e, w, &fault);
     }
+    engine_fork_settle(e, now_ns);
     return 0;
 }
 
@@ -175,15 +166,7 @@ static int sample(struct rod_engine *e, struct work *w, uint64_t position, const
     return sampler_pick(&e->sampler, &in, logits, picked, err);
 }
 
-static void fail_row(struct rod_engine *e, struct work *w, const struct rod_error *err) {
-    if (err->code == ROD_EINTERNAL) {
-        engine_count(&e->counters.nan, 1);
-        engine_log(e, 3, "request %s: %s", w->request->id, err->message);
-    }
-    engine_token_fail(e, w, err);
-}
-
-static void take_logits(struct rod_engine *e, struct work *w, uint64_t position, const float *logits, uint64_t now_ns) {
+void engine_take_logits(struct rod_engine *e, struct work *w, uint64_t position, const float *logits, uint64_t now_ns) {
     struct sampler_output picked;
     struct rod_error err;
     if (w->request->max_tokens == 0)
@@ -192,19 +175,6 @@ static void take_logits(struct rod_engine *e, struct work *w, uint64_t position,
         fail_row(e, w, &err);
     else
         engine_token_take(e, w, &picked, now_ns);
-}
-
-/* Who waited for this prompt to be read goes on from a copy of the state and with the same logits. */
-static void fork_followers(struct rod_engine *e, const struct work *w, const float *logits, uint64_t now_ns) {
-    for (struct sched_req *r = e->sched.follow.head, *next; r; r = next) {
-        struct work *follower = work_of_sched(r);
-        next = r->next;
-        if (follower->leader != w) continue;
-        follower->leader = NULL;
-        e->parts.ops->slot_copy(e->parts.backend, w->sched.slot, r->slot, w->sched.n_prompt);
-        sched_fork(&e->sched, r);
-        take_logits(e, follower, r->pos, logits, now_ns);
-    }
 }
 
 /* A row whose logits the host has. */
@@ -218,8 +188,10 @@ static void finish_on_host(struct rod_engine *e, const struct sched_row *row, co
     }
     if (position < w->sched.n_prompt) return;
     logits += (size_t)(row->n_out - 1) * e->parts.V;
-    if (position == w->sched.n_prompt) fork_followers(e, w, logits, now_ns);
-    take_logits(e, w, position, logits, now_ns);
+    if (position == w->sched.n_prompt)
+        engine_fork_read(e, w, logits, now_ns);
+    else
+        engine_take_logits(e, w, position, logits, now_ns);
 }
 
 static void finish_on_device(struct rod_engine *e, struct work *w, const struct backend_token *token, uint64_t now_ns) {

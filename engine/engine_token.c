@@ -5,22 +5,12 @@
 
 /* ---- the end of a request ---- */
 
-/* Who waited for its state reads the prompt after all. */
-static void leave_followers(struct rod_engine *e, const struct work *w) {
-    for (struct sched_req *r = e->sched.follow.head, *next; r; r = next) {
-        next = r->next;
-        if (work_of_sched(r)->leader != w) continue;
-        work_of_sched(r)->leader = NULL;
-        sched_unfollow(&e->sched, r);
-    }
-}
-
 /* Whoever sees the event may submit again, so slot and place are given back before it is posted. */
 static void end_work(struct rod_engine *e, struct work *w) {
     if (w->sched.state != SCHED_NONE) {
         if (w->sched.state != SCHED_QUEUED) atomic_fetch_sub_explicit(&e->counters.running, 1, memory_order_relaxed);
         sched_remove(&e->sched, &w->sched);
-        leave_followers(e, w);
+        engine_fork_left(e, w);
     }
     for (int i = 0; i < 2; i++) { /* what is still on its way for it is nobody's */
         struct step *step = &e->steps[i];

@@ -217,7 +217,8 @@ struct rod_request { /* make with rod_request_new; every pointer malloc'd and ow
     int32_t n_prompt_logprobs; /* the same for the prompt's tokens but the first: ROD_EVENT_PROMPT brings them */
     bool report_end;           /* ROD_EVENT_END_TOKEN brings the log-probability of the token that ends it */
     size_t same_before; /* in rod_submit_all: the request so many places before has the same prompt; 0 = none. Where the
-                           device can, its state after the prompt is copied and the prompt is not read again */
+                           device can, its state after the prompt is copied and the prompt is not read again, also
+                           for requests that wait for a slot, if two of them have one while it is read */
     struct rod_grammar *grammar; /* NULL = any text; the request ends where nothing may follow */
     uint64_t queue_timeout_ns;   /* 0 = none: ROD_ETIMEDOUT if no slot by then */
     void *user;                  /* comes back with every event */

@@ -83,5 +83,6 @@ void work_free(struct work *w) {
     free(w->end_ids);
     free(w->recent);
     event_free(w->end);
+    engine_fork_drop(w);
     free(w);
 }

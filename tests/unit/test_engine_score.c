@@ -177,7 +177,7 @@ static void submit_forks(struct bench *b, struct answer *a, uint32_t n_prompt, u
 static void requests_with_one_prompt_get_what_each_would_get_alone(void **state) {
     (void)state;
     for (int with_scores = 0; with_scores < 2; with_scores++) {
-        for (uint32_t n_slots = 1; n_slots <= N_FORKS; n_slots += 5) {
+        for (uint32_t n_slots = 1; n_slots <= N_FORKS; n_slots++) {
             for (uint32_t max_tokens = 0; max_tokens <= 12; max_tokens += 6) {
                 struct bench b;
                 struct answer a[N_FORKS];
@@ -186,7 +186,7 @@ static void requests_with_one_prompt_get_what_each_would_get_alone(void **state)
                 collect_until(&b.c, a, N_FORKS);
                 struct rod_stats stats;
                 rod_engine_stats(b.c.engine, &stats);
-                const bool copies = !bench_on_device && n_slots >= N_FORKS;
+                const bool copies = !bench_on_device && n_slots > 1; /* one keeps the state for those that wait */
                 assert_int_equal(stats.prefill_tok, copies ? 150 : 150 * N_FORKS);
                 assert_int_equal(atomic_load(&b.be->n_copies), copies ? N_FORKS - 1 : 0);
                 for (size_t i = 0; i < N_FORKS; i++) {
@@ -229,6 +229,67 @@ static void when_the_reader_of_a_prompt_is_cancelled_the_others_read_it(void **s
     for (size_t i = 0; i < N_FORKS; i++) collect_free(&a[i]);
     collect_free(&want);
     bench_close(&b);
+}
+
+/* Slots become free one by one, while the prompt is read and later; the last waits for the one that keeps the state. */
+static void choices_that_wait_for_a_slot_need_not_read_the_prompt(void **state) {
+    (void)state;
+    if (bench_on_device) return;
+    for (int with_scores = 0; with_scores < 2; with_scores++) {
+        struct bench b;
+        struct answer other[3], a[N_FORKS], want[N_FORKS];
+        for (size_t i = 0; i < N_FORKS; i++) {
+            struct rod_request *r = with_scores ? scored(&want[i], 150, 30) : request(&want[i], 150, 30);
+            r->sampling.temperature = 1;
+            r->sampling.seed = i;
+            alone(r, &want[i]);
+        }
+        bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 4, .max_batch_tok = 16, .gated = true), CONFIG());
+        for (uint32_t i = 0; i < 3; i++) collect_submit(&b.c, request(&other[i], 2, 8 + 40 * i));
+        fake_step(b.be);
+        submit_forks(&b, a, 150, 30, with_scores);
+        fake_release(b.be);
+        collect_until(&b.c, a, N_FORKS);
+        collect_until(&b.c, other, 3);
+        struct rod_stats stats;
+        rod_engine_stats(b.c.engine, &stats);
+        assert_int_equal(stats.prefill_tok, 150 + 3 * 2);
+        for (size_t i = 0; i < N_FORKS; i++) {
+            collect_assert_ids(&a[i], want[i].ids, want[i].n_ids, "of one prompt");
+            assert_same_prompt(&a[i], &want[i], "of one prompt");
+            collect_free(&a[i]);
+            collect_free(&want[i]);
+        }
+        for (size_t i = 0; i < 3; i++) collect_free(&other[i]);
+        bench_close(&b);
+    }
+}
+
+/* The one that keeps the state, and those that wait for it. */
+static void choices_are_cancelled_one_by_one(void **state) {
+    (void)state;
+    for (int mask = 0; mask < 1 << N_FORKS; mask++) {
+        struct bench b;
+        struct answer a[N_FORKS], want;
+        struct rod_request *r = request(&want, 20, 4);
+        r->sampling.temperature = 1;
+        r->sampling.seed = 5;
+        alone(r, &want);
+        bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 3, .gated = true), CONFIG());
+        submit_forks(&b, a, 20, 4, mask % 2);
+        for (int i = 0; i < 3; i++) fake_step(b.be);
+        for (int i = 0; i < N_FORKS; i++)
+            if (mask >> i & 1) rod_cancel(b.c.engine, a[i].ticket);
+        fake_release(b.be);
+        collect_until(&b.c, a, N_FORKS);
+        for (int i = 0; i < N_FORKS; i++) {
+            if (!(mask >> i & 1)) assert_int_equal(a[i].n_ids, 4);
+            if (i == 5 && !(mask >> i & 1)) collect_assert_ids(&a[i], want.ids, want.n_ids, "the last");
+            collect_free(&a[i]);
+        }
+        collect_free(&want);
+        bench_close(&b);
+    }
 }
 
 static void all_of_a_batch_are_taken_or_none(void **state) {
@@ -359,8 +420,9 @@ int main(void) {
         cmocka_unit_test(a_broken_row_of_a_prompt_fails_its_request_alone), cmocka_unit_test(a_cancel_ends_scoring),   \
         cmocka_unit_test(requests_with_one_prompt_get_what_each_would_get_alone),                                      \
         cmocka_unit_test(when_the_reader_of_a_prompt_is_cancelled_the_others_read_it),                                 \
-        cmocka_unit_test(all_of_a_batch_are_taken_or_none), cmocka_unit_test(only_allowed_ids_are_chosen),             \
-        cmocka_unit_test(bad_words_end_nowhere),                                                                       \
+        cmocka_unit_test(choices_that_wait_for_a_slot_need_not_read_the_prompt),                                       \
+        cmocka_unit_test(choices_are_cancelled_one_by_one), cmocka_unit_test(all_of_a_batch_are_taken_or_none),        \
+        cmocka_unit_test(only_allowed_ids_are_chosen), cmocka_unit_test(bad_words_end_nowhere),                        \
         cmocka_unit_test(a_request_that_forbids_every_token_fails_with_the_reason),                                    \
         cmocka_unit_test(both_lanes_choose_the_same)
     const struct CMUnitTest on_host[] = {ALL}, device[] = {ALL};

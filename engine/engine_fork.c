@@ -1,0 +1,143 @@
+/* engine_fork.c - choices of one prompt: one of them, the leader, reads it, the others go on from copies of its state.
+ *
+ * Who has a slot while the leader reads follows it. While others of them wait for a slot, the last that got its copy is
+ * the keeper: its slot holds the prompt's state untouched, until the next one has copied it and keeps it in its place.
+ * Requests are admitted in the order of their tickets, so only one prompt's choices wait at a time: an engine has one
+ * keeper at most. A choice that finds neither leader nor keeper reads the prompt itself.
+ */
+#include "engine_internal.h"
+
+#include <string.h>
+
+/* The ticket of the first of them: those submitted together have consecutive ones. */
+static uint64_t group(const struct work *w) { return w->mail.ticket - w->request->same_before; }
+
+/* Whether w can take over what `of` has read. */
+static bool same_prompt(const struct work *of, const struct work *w) {
+    const struct rod_request *a = of->request, *b = w->request;
+    if (group(of) != group(w) || of->lane != w->lane || a->n_prompt != b->n_prompt) return false;
+    if (w->sched.scored && !(of->sched.scored && a->n_prompt_logprobs == b->n_prompt_logprobs)) return false;
+    return !memcmp(a->prompt, b->prompt, a->n_prompt * sizeof *a->prompt);
+}
+
+/* Choices of this one's prompt wait for a slot: they are the next in the queue. */
+static bool awaited(const struct rod_engine *e, const struct work *w) {
+    const struct sched_req *next = e->sched.queue.head;
+    return next && group(work_of_sched((struct sched_req *)next)) == group(w);
+}
+
+static int send_scored(struct rod_engine *e, const struct work *w, const struct event *scored, struct rod_error *err) {
+    struct event *event = engine_score_copy(scored, err);
+    if (!event) return err->code;
+    event->pub.ticket = w->mail.ticket;
+    event->pub.user = w->request->user;
+    mailbox_append(&e->events, &event->link);
+    return 0;
+}
+
+int engine_fork_scored(struct rod_engine *e, struct work *w, const struct event *scored, struct rod_error *err) {
+    int rc = 0;
+    for (struct sched_req *f = e->sched.follow.head; !rc && f; f = f->next) {
+        const struct work *follower = work_of_sched(f);
+        if (follower->leader == w && f->scored) rc = send_scored(e, follower, scored, err);
+    }
+    if (rc || !awaited(e, w)) return rc;
+    struct event *kept = engine_score_copy(scored, err);
+    if (!kept) return err->code;
+    mailbox_append(&w->kept, &kept->link);
+    return 0;
+}
+
+/* What was scored before w came. */
+static int catch_up(struct rod_engine *e, const struct work *from, const struct work *w, struct rod_error *err) {
+    int rc = 0;
+    for (struct mailbox_event *k = from->kept.head; !rc && w->sched.scored && k; k = k->next)
+        rc = send_scored(e, w, event_of_link(k), err);
+    return rc;
+}
+
+void engine_fork_drop(struct work *w) {
+    for (struct mailbox_event *k = w->kept.head, *next; k; k = next) {
+        next = k->next;
+        event_free(event_of_link(k));
+    }
+    w->kept = (struct mailbox_events){0};
+}
+
+static void move_kept(struct work *from, struct work *to) {
+    to->kept = from->kept;
+    from->kept = (struct mailbox_events){0};
+}
+
+static void start(struct rod_engine *e, struct work *w, const float *logits, uint64_t now_ns) {
+    w->forked = false;
+    sched_fork(&e->sched, &w->sched);
+    engine_take_logits(e, w, w->sched.pos, logits, now_ns);
+}
+
+static void start_keeper(struct rod_engine *e, uint64_t now_ns) {
+    struct work *keeper = e->keeper;
+    e->keeper = NULL;
+    engine_fork_drop(keeper);
+    start(e, keeper, e->kept_logits, now_ns);
+}
+
+int engine_fork_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, struct rod_error *err) {
+    const struct backend_ops *ops = e->parts.ops;
+    if (!w->request->same_before || !ops->slot_copy || (ops->launch && w->lane != LANE_HOST)) return 0;
+    struct work *from = e->keeper && same_prompt(e->keeper, w) ? e->keeper : NULL;
+    for (struct sched_req *s = e->sched.prefill[w->lane].head; !from && s; s = s->next)
+        if (&w->sched != s && same_prompt(work_of_sched(s), w)) from = work_of_sched(s);
+    if (!from) return 0;
+    int rc = catch_up(e, from, w, err);
+    if (rc) return rc;
+    sched_follow(&e->sched, &w->sched);
+    if (from != e->keeper) {
+        w->leader = from;
+        return 0;
+    }
+    ops->slot_copy(e->parts.backend, from->sched.slot, w->sched.slot, w->sched.n_prompt);
+    w->forked = true;
+    move_kept(from, w);
+    start_keeper(e, now_ns);
+    e->keeper = w;
+    return 0;
+}
+
+void engine_fork_settle(struct rod_engine *e, uint64_t now_ns) {
+    if (e->keeper && !awaited(e, e->keeper)) start_keeper(e, now_ns);
+}
+
+void engine_fork_read(struct rod_engine *e, struct work *w, const float *logits, uint64_t now_ns) {
+    struct work *last = NULL;
+    for (struct sched_req *r = e->sched.follow.head; r; r = r->next) {
+        struct work *follower = work_of_sched(r);
+        if (follower->leader != w) continue;
+        e->parts.ops->slot_copy(e->parts.backend, w->sched.slot, r->slot, w->sched.n_prompt);
+        follower->leader = NULL;
+        follower->forked = true;
+        last = follower;
+    }
+    if (last && !e->keeper && awaited(e, w)) {
+        e->keeper = last;
+        memcpy(e->kept_logits, logits, e->parts.V * sizeof *logits);
+        move_kept(w, last);
+    }
+    engine_fork_drop(w);
+    engine_take_logits(e, w, w->sched.n_prompt, logits, now_ns); /* in order; w may be gone after this */
+    for (struct sched_req *r = e->sched.follow.head, *next; r; r = next) {
+        struct work *follower = work_of_sched(r);
+        next = r->next;
+        if (follower->forked && follower != e->keeper) start(e, follower, logits, now_ns);
+    }
+}
+
+void engine_fork_left(struct rod_engine *e, const struct work *w) {
+    if (e->keeper == w) e->keeper = NULL;
+    for (struct sched_req *r = e->sched.follow.head, *next; r; r = next) {
+        next = r->next;
+        if (work_of_sched(r)->leader != w) continue;
+        work_of_sched(r)->leader = NULL;
+        sched_unfollow(&e->sched, r);
+    }
+}
