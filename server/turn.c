@@ -179,8 +179,9 @@ static void add_ids(struct buf *out, const int32_t *ids, size_t n_ids) {
     }
 }
 
+/* A choice's opening comes with its first token and does not count it. */
 static void push_chunk(struct turn *t, const struct turn_choice *c, const struct openai_choice *choice) {
-    const struct openai_usage usage = {t->prompts[c->prompt].n_ids, c->completion_tok, 0};
+    const struct openai_usage usage = {t->prompts[c->prompt].n_ids, c->role_sent ? c->completion_tok : 0, 0};
     sse_begin(&t->frame);
     openai_render_chunk(&t->frame, t->kind, &t->prefix, choice, t->request.continuous_usage ? &usage : NULL,
                         t->request.include_usage);
@@ -214,6 +215,14 @@ static void push_opening(struct turn *t, struct turn_choice *c) {
     const uint64_t n_chars = c->logprobs.n_chars;
     openai_logprobs_fini(&c->logprobs);
     c->logprobs.n_chars = n_chars;
+}
+
+/* The choices of a chat begin together and in order, when the first of them does: clients make their list of choices
+ * from that. */
+static void push_openings(struct turn *t, struct turn_choice *c) {
+    struct turn_choice *first = t->kind == OPENAI_CHAT ? t->choices : c;
+    const uint32_t n = t->kind == OPENAI_CHAT ? t->n_choices : 1;
+    for (uint32_t i = 0; i < n; i++) push_opening(t, &first[i]);
 }
 
 static void push_delta(struct turn *t, struct turn_choice *c, const struct rod_event *e) {
@@ -336,7 +345,7 @@ static void take_tokens(struct turn *t, struct turn_choice *c, const struct rod_
     }
     if (t->over) return;
     begin_prompt(t, c);
-    if (t->request.stream && !c->role_sent) push_opening(t, c);
+    if (t->request.stream && !c->role_sent) push_openings(t, c);
     if (t->request.n_logprobs >= 0) openai_logprobs_add(&c->logprobs, t->kind, e->tokens, e->n_tokens, &s->vocab);
     for (size_t i = 0; t->request.return_token_ids && i < e->n_tokens; i++) {
         if (c->ids.len) buf_putc(&c->ids, ',');
@@ -353,7 +362,7 @@ static void take_tokens(struct turn *t, struct turn_choice *c, const struct rod_
 static void take_end_token(struct turn *t, struct turn_choice *c, const struct rod_event *e) {
     begin_prompt(t, c);
     if (t->over) return;
-    if (t->request.stream && !c->role_sent) push_opening(t, c);
+    if (t->request.stream && !c->role_sent) push_openings(t, c);
     openai_logprobs_add(&c->logprobs, t->kind, e->tokens, e->n_tokens, &t->server->vocab);
     if (!t->request.stream) return;
     struct openai_choice choice = view(t, c);
@@ -395,6 +404,14 @@ static void take_finish(struct turn *t, struct turn_choice *c, struct rod_event 
     }
 }
 
+/* The field to name where a request leaves no token to choose. */
+static const char *restriction(const struct openai_request *q) {
+    if (q->n_allowed_ids) return "allowed_token_ids";
+    if (q->n_bias) return "logit_bias";
+    if (q->n_bad_words) return "bad_words";
+    return q->grammar.text ? q->grammar.param : "";
+}
+
 void turn_event(struct rod_event *e) {
     struct turn_choice *c = e->user;
     struct turn *t = c->turn;
@@ -412,6 +429,8 @@ void turn_event(struct rod_event *e) {
         take_finish(t, c, e);
     } else {
         struct openai_error err;
+        if (e->error.code == ROD_EINVALID && !e->error.param[0])
+            snprintf(e->error.param, sizeof e->error.param, "%s", restriction(&t->request));
         openai_error_from(&err, &e->error);
         turn_fail(t, &err);
     }

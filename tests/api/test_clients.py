@@ -67,6 +67,18 @@ def test_the_stream_helper_of_the_package(client):
     assert got.choices[0].finish_reason == "stop" and got.usage.completion_tokens > 0
 
 
+@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("more", [{}, {"logprobs": True, "top_logprobs": 2}], ids=["plain", "logprobs"])
+def test_the_stream_helper_of_the_package_with_choices(client, n, more):
+    ask = {**MESSAGES, "max_tokens": 200, "stop": ".", "n": n, "temperature": 1, "seed": 4, **more}
+    want = client.chat.completions.create(**ask).choices
+    with client.chat.completions.stream(**ask) as stream:
+        for _ in stream:
+            pass
+        got = stream.get_final_completion().choices
+    assert [(c.index, c.message.content) for c in got] == [(c.index, c.message.content) for c in want]
+
+
 def test_a_stream_that_the_package_closes_frees_its_slot(server, client):
     before = server.metric("rodimus_http_disconnects_total")
     stream = client.completions.create(model="tales", prompt="x", max_tokens=10**6, stream=True, extra_body={"ignore_eos": True})

@@ -54,6 +54,33 @@ def test_first_chat_chunk_is_the_role(server):
     assert chunks[0]["choices"][0]["finish_reason"] is None
 
 
+@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("more", [{}, {"logprobs": True}], ids=["plain", "logprobs"])
+def test_choices_of_a_chat_begin_in_order(server, n, more):
+    ask = {**CHAT, "n": n, "temperature": 1, "seed": 3, **more}
+    choices = [e.data["choices"][0] for e in server.events("/v1/chat/completions", ask) if not e.comment and e.data != "[DONE]"]
+    assert [c["index"] for c in choices[:n]] == list(range(n))
+    assert all(c["delta"] == {"role": "assistant", "content": ""} for c in choices[:n])
+    assert not any("role" in c["delta"] for c in choices[n:])
+    whole = server.post("/v1/chat/completions", ask).json["choices"]
+    for i, want in enumerate(whole):
+        assert "".join(c["delta"].get("content", "") for c in choices if c["index"] == i) == want["message"]["content"]
+
+
+def test_more_choices_of_a_chat_than_slots_begin_in_order(own_server):
+    events = own_server("--slots", 2).events("/v1/chat/completions", {**CHAT, "n": 5})
+    order = [e.data["choices"][0]["index"] for e in events if not e.comment and e.data != "[DONE]"]
+    assert list(dict.fromkeys(order)) == list(range(5))
+
+
+@pytest.mark.parametrize("more", [{}, {"max_tokens": 1}, {"echo": True, "logprobs": 1}], ids=["plain", "one", "echo"])
+def test_choices_of_a_prompt_begin_in_order(own_server, more):
+    for slots in (8, 2):
+        events = own_server("--slots", slots).events("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 4, "n": 4, **more})
+        order = [e.data["choices"][0]["index"] for e in events if not e.comment and e.data != "[DONE]"]
+        assert list(dict.fromkeys(order)) == list(range(4))
+
+
 def test_usage_only_when_asked(server, route):
     path, body = route
     events = server.events(path, {**body, "stream_options": {"include_usage": True}})
@@ -73,6 +100,7 @@ def test_continuous_usage(server, route):
     path, body = route
     events = server.events(path, {**body, "stream_options": {"include_usage": True, "continuous_usage_stats": True}})
     counts = [e.data["usage"]["completion_tokens"] for e in events[:-1] if not e.comment]
+    assert counts[0] == (0 if "messages" in body else 1)  # the role is no token
     assert counts == sorted(counts) and counts[-1] == 6
 
 
