@@ -19,6 +19,8 @@
 
 /* After SIGTERM a balancer needs two of its check intervals to see ready = 503; until then the port stays open. */
 #define LINGER_MS 1000
+/* So long the loop takes events before others have their turn. */
+#define EVENTS_NS 5000000
 /* What is not gone so long after the drain's time is over is cut. */
 #define CUT_MS 2000
 /* After a device fault nothing goes on; what has its error need only be read. */
@@ -97,7 +99,13 @@ static void on_wake(uv_async_t *wake) {
     struct server *s = &v->server;
     if (!s->engine) return;
     struct rod_event *event;
-    while ((event = rod_next_event(s->engine))) turn_event(event);
+    const uint64_t until = uv_hrtime() + EVENTS_NS;
+    while ((event = rod_next_event(s->engine))) {
+        turn_event(event);
+        if (uv_hrtime() < until) continue;
+        uv_async_send(wake); /* the rest comes in the next turn of the loop */
+        return;
+    }
     if (s->failed || !rod_engine_failed(s->engine)) return;
     log_text(&s->log, LOG_ERROR, "the device has failed: ending");
     s->failed = true;

@@ -236,6 +236,16 @@ void http_respond(struct http_request *r, unsigned status, const char *content_t
     answer(r, status, content_type);
 }
 
+void http_respond_buf(struct http_request *r, unsigned status, const char *content_type, struct buf *body) {
+    if (!r->answered && !r->gone) {
+        buf_fini(&r->out);
+        r->out = *body;
+        *body = (struct buf){0};
+        answer(r, status, content_type);
+    }
+    buf_fini(body);
+}
+
 void http_stream_begin(struct http_request *r, const char *content_type) {
     if (r->answered || r->gone) return;
     r->streaming = true;

@@ -15,6 +15,7 @@
 #include <stdint.h>
 #include <uv.h>
 
+struct buf;
 struct http;
 struct http_request;
 
@@ -64,6 +65,8 @@ bool http_left(const struct http_request *r);                          /* the cl
 void http_add_header(struct http_request *r, const char *name, const char *value); /* before the answer; copied */
 void http_close_after(struct http_request *r);                                     /* Connection: close */
 void http_respond(struct http_request *r, unsigned status, const char *content_type, const void *body, size_t len);
+void http_respond_buf(struct http_request *r, unsigned status, const char *content_type,
+                      struct buf *body); /* emptied */
 void http_stream_begin(struct http_request *r, const char *content_type);
 void http_stream_write(struct http_request *r, const void *bytes, size_t len);
 size_t http_stream_pending(const struct http_request *r); /* bytes that the client has not taken yet */

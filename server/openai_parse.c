@@ -219,7 +219,8 @@ static bool parse_prompt(const struct parse *p, const char *param, const json_t 
     if (json_is_string(value)) {
         out->text = copy_string(value, &out->len);
         if (!out->text) return no_memory(p);
-        return out->len ? true : bad(p, param, "%s is empty: it must have at least one token", param);
+        const bool hole = json_string_length(get(p, "suffix")) > 0; /* which may begin a file */
+        return out->len || hole ? true : bad(p, param, "%s is empty: it must have at least one token", param);
     }
     if (!json_array_size(value)) return bad(p, param, "%s is empty: it must have at least one token", param);
     return parse_ids(p, param, value, &out->ids, &out->n_ids);
@@ -281,6 +282,13 @@ static bool join_parts(const struct parse *p, size_t message, const json_t *part
     return true;
 }
 
+/* Names a field of a message. */
+static bool bad_in(const struct parse *p, size_t message, const char *field, const char *what) {
+    char param[64];
+    snprintf(param, sizeof param, "messages[%zu].%s", message, field);
+    return bad(p, param, "%s %s", param, what);
+}
+
 static bool parse_message(const struct parse *p, size_t i, const json_t *value, struct rod_message *out) {
     static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
     char param[40];
@@ -288,12 +296,12 @@ static bool parse_message(const struct parse *p, size_t i, const json_t *value, 
     if (!json_is_object(value)) return bad(p, param, "%s must be an object, not %s", param, type_name(value));
     const char *role = json_string_value(json_object_get(value, "role"));
     const json_t *content = json_object_get(value, "content"), *calls = json_object_get(value, "tool_calls");
-    if (!role) return bad(p, param, "%s.role is missing", param);
+    if (!role) return bad_in(p, i, "role", "is missing");
     for (size_t r = 0; r < sizeof roles / sizeof *roles; r++) {
         if (!strcmp(role, roles[r])) out->role = roles[r];
     }
-    if (!out->role) return bad(p, param, "%s.role is none of system, developer, user, assistant, tool", param);
-    if (calls && asks(calls)) return bad(p, param, "%s.tool_calls is not available in this version", param);
+    if (!out->role) return bad_in(p, i, "role", "is none of system, developer, user, assistant, tool");
+    if (calls && asks(calls)) return bad_in(p, i, "tool_calls", "is not available in this version");
     struct buf text = {0};
     bool ok = true;
     if (json_is_string(content)) {
@@ -301,9 +309,9 @@ static bool parse_message(const struct parse *p, size_t i, const json_t *value, 
     } else if (json_is_array(content)) {
         ok = join_parts(p, i, content, &text);
     } else if (content && !json_is_null(content)) {
-        ok = bad(p, param, "%s.content must be a string or an array of parts, not %s", param, type_name(content));
+        ok = bad_in(p, i, "content", "must be a string or an array of parts");
     } else if (strcmp(role, "assistant") != 0) {
-        ok = bad(p, param, "%s.content is missing", param);
+        ok = bad_in(p, i, "content", "is missing");
     }
     out->content = ok ? buf_take(&text, &out->content_len) : NULL;
     buf_fini(&text);

@@ -131,9 +131,11 @@ static void add_place(struct openai_logprobs *l, int32_t id, const struct openai
         buf_putc(&l->offsets, ',');
     }
     openai_render_token(&l->tokens, id, vocab);
-    buf_int(&l->offsets, (int64_t)l->n_chars);
     size_t n = 0;
     const char *bytes = vocab->bytes(vocab->arg, id, &n);
+    const bool inside =
+        bytes && n && l->n_chars && ((unsigned char)bytes[0] & 0xc0) == 0x80; /* of the character before */
+    buf_int(&l->offsets, (int64_t)(l->n_chars - inside));
     for (size_t i = 0; bytes && i < n; i++) l->n_chars += ((unsigned char)bytes[i] & 0xc0) != 0x80;
 }
 

@@ -58,8 +58,7 @@ void routes_respond(struct exchange *x, unsigned status, const char *content_typ
         return;
     }
     if (x->server->draining) http_close_after(x->http);
-    http_respond(x->http, status, content_type, body->data, body->len);
-    buf_fini(body);
+    http_respond_buf(x->http, status, content_type, body);
 }
 
 void routes_fail(struct exchange *x, const struct openai_error *err) {

@@ -9,6 +9,8 @@
 #include <time.h>
 
 #define TRIM_BYTES ((size_t)1 << 20)
+/* Some 40 bytes of JSON each. */
+#define MAX_PROMPT_SCORES (1u << 21)
 
 /* bad_words as a model would say them: as they are, and after a space. */
 static int encode_bad_words(struct turn *t, struct rod_error *err) {
@@ -106,6 +108,13 @@ static void prepare(struct turn *t) {
     openai_error_from(&t->err, &rod);
 }
 
+/* Entries of log-probabilities that the answer has for its prompts, those of the tokens themselves too. */
+static uint64_t prompt_scores(const struct turn *t) {
+    const struct openai_request *q = &t->request;
+    const int32_t echoed = q->echo && q->n_logprobs >= 0 ? q->n_logprobs + 1 : 0;
+    return t->usage.prompt_tok * q->n * (uint64_t)(echoed + q->n_prompt_logprobs + 1);
+}
+
 /* What the engine could never take, so that the client need not try again. */
 static bool fits(struct turn *t) {
     struct server *s = t->server;
@@ -118,6 +127,14 @@ static bool fits(struct turn *t) {
                          (unsigned long long)limit);
         t->err.n_prompt_tok = n;
         t->err.limit_tok = limit;
+        return false;
+    }
+    const uint64_t n_scores = prompt_scores(t);
+    if (n_scores > MAX_PROMPT_SCORES) {
+        openai_error_set(&t->err, 400, "invalid_request_error", "",
+                         t->request.n_prompt_logprobs >= 0 ? "prompt_logprobs" : "logprobs",
+                         "the prompts of all choices have %llu log-probabilities together, the limit is %u",
+                         (unsigned long long)n_scores, MAX_PROMPT_SCORES);
         return false;
     }
     uint64_t wanted = (uint64_t)t->n_prompts * t->request.n, most = s->info->n_slots + s->config.max_queue_requests;

@@ -257,8 +257,9 @@ def test_a_long_scored_prompt_in_a_stream_is_no_slow_client(own_server, heldout)
 
 # ---- n: the prompt is read once ----
 @pytest.mark.parametrize("more", [{}, {"echo": True, "logprobs": 1}])
-def test_n_choices_read_the_prompt_once(own_server, heldout, more):
-    s = own_server("--slots", 8)
+@pytest.mark.parametrize("slots", [8, 6, 3, 2])  # with fewer slots than choices, one keeps the prompt's state for the others
+def test_n_choices_read_the_prompt_once(own_server, heldout, slots, more):
+    s = own_server("--slots", slots)
     prompt = heldout[:3000]
     n_tok = len(tokens_of(s, prompt))
     ask = {"prompt": prompt, "max_tokens": 8, "temperature": 1, "seed": 5, "logprobs": 0, **more}
@@ -269,6 +270,15 @@ def test_n_choices_read_the_prompt_once(own_server, heldout, more):
     for c in together["choices"]:  # choice i draws with seed + i
         alone = s.post("/v1/completions", {**ask, "seed": 5 + c["index"]}).json["choices"][0]
         assert {**c, "index": 0} == alone
+
+
+@pytest.mark.parametrize("n", [65, 128])
+def test_twice_as_many_choices_as_slots_read_the_prompt_once(own_server, heldout, n):
+    s = own_server("--slots", 64)
+    answer = s.complete(heldout[:8000], n=n, max_tokens=1, temperature=1, seed=3)
+    assert len(answer["choices"]) == n and answer["usage"]["completion_tokens"] == n
+    if DEVICE == "cpu":
+        assert s.metric("rodimus_prefill_tokens_total") == answer["usage"]["prompt_tokens"]
 
 
 def test_more_choices_than_slots(own_server):
@@ -309,9 +319,30 @@ def test_bad_words(server, client, cases, stream):
     assert phrase in plain and phrase not in again and again.startswith(text_of(server, tokens_of(server, plain)[:4]))
 
 
+def test_offsets_of_the_parts_of_a_character(server):
+    """As /tokenize has them: each byte of a character where the character begins."""
+    text = "na\u00efve, \u732b and \U0001f98a"
+    cut = server.post("/tokenize", {"prompt": text, "return_offsets": True}).json
+    got = server.complete(cut["tokens"], max_tokens=0, echo=True, logprobs=0)["choices"][0]["logprobs"]
+    assert any("bytes:" in t for t in got["tokens"])
+    assert got["text_offset"] == [begin for begin, _ in cut["offsets"]]
+
+
+def test_log_probabilities_of_prompts_have_a_limit(server):
+    """They would take memory and the server's time: tokens, times choices, times alternatives and one."""
+    ask = {"prompt": [5] * 2000, "n": 64, "max_tokens": 1, "echo": True, "logprobs": 20, "prompt_logprobs": 20}
+    for less, field in (({}, "prompt_logprobs"), ({"prompt_logprobs": None}, "logprobs"), ({"logprobs": None}, "prompt_logprobs"),
+                        ({"n": 1, "prompt": [[5] * 2000] * 60}, "prompt_logprobs")):
+        answer = server.post("/v1/completions", {**ask, **less})
+        assert answer.status == 400 and answer.error["param"] == field and "2097152" in answer.error["message"]
+    for more in ({"n": 2}, {"prompt": [5, 6, 7]}, {"echo": False, "prompt_logprobs": None, "n": 2}):
+        assert server.post("/v1/completions", {**ask, **more}).status == 200
+
+
 def test_forbidding_everything_is_an_error_with_the_reason(server):
     answer = server.post("/v1/completions", {"prompt": FOX, "allowed_token_ids": [1], "min_tokens": 4, "max_tokens": 5})
     assert answer.status == 400 and "allowed_token_ids" in answer.json["error"]["message"]
+    assert answer.error["param"] == "allowed_token_ids"
 
 
 # ---- truncate_prompt_tokens ----

@@ -66,7 +66,7 @@ def test_apply_template(server):
 @pytest.mark.parametrize("path,body,param", [
     ("/apply-template", {}, "messages"), ("/apply-template", {"messages": []}, "messages"),
     ("/apply-template", {"messages": HI, "add_generation_prompt": 1}, "add_generation_prompt"),
-    ("/apply-template", {"messages": [{"role": "king", "content": ""}]}, "messages[0]"),
+    ("/apply-template", {"messages": [{"role": "king", "content": ""}]}, "messages[0].role"),
     ("/tokenize", {"prompt": "a", "parse_special": "no"}, "parse_special"), ("/tokenize", {"prompt": "a", "return_offsets": 2}, "return_offsets"),
     ("/tokenize", {"prompt": "a", "add_special_tokens": []}, "add_special_tokens"), ("/tokenize", {"prompt": None}, "prompt"),
     ("/tokenize", {"prompt": "a", "messages": HI}, "messages"),
@@ -124,6 +124,12 @@ def test_suffix_fills_the_middle(own_server, tmp_path):
     assert [c["index"] for c in many["choices"]] == [0, 1, 2, 3]
     for c, prompt in zip(many["choices"], (before, before, "x", "x")):
         assert c["prompt_token_ids"][0] == 2 and c["prompt_token_ids"].count(3) == 1 and c["prompt_token_ids"][-1] == 0
+    start = s.post("/v1/completions", {**ask, "prompt": ""})  # the cursor is at the beginning of a file
+    same = s.post("/v1/completions", {**ask, "suffix": None, "prompt": f"<|fim_begin|><|fim_hole|>{after}<|fim_end|>"}).json
+    assert start.status == 200 and start.json["choices"] == same["choices"]
+    assert len(s.post("/v1/completions", {**ask, "prompt": ["", before]}).json["choices"]) == 2
+    for suffix in ("", None):
+        assert s.post("/v1/completions", {**ask, "prompt": "", "suffix": suffix}).error["param"] == "prompt"
     for prompt in ("say <|fim_hole|>", "<|fim_end|>"):
         ids = s.post("/v1/completions", {**ask, "prompt": prompt}).json["choices"][0]["prompt_token_ids"]
         assert [ids.count(i) for i in (2, 3, 0)] == [1, 1, 1], "the hole stays where it is"

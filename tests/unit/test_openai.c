@@ -292,13 +292,14 @@ static void bad_messages_are_refused(void **state) {
     refuse(OPENAI_CHAT, "{\"messages\": \"x\"}", 400, "messages");
     refuse(OPENAI_CHAT, "{\"messages\": []}", 400, "messages");
     refuse(OPENAI_CHAT, "{\"messages\": [5]}", 400, "messages[0]");
-    refuse(OPENAI_CHAT, "{\"messages\": [{\"content\": \"x\"}]}", 400, "messages[0]");
-    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"boss\", \"content\": \"x\"}]}", 400, "messages[0]");
-    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\"}]}", 400, "messages[0]");
-    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", 400, "messages[0]");
+    refuse(OPENAI_CHAT, "{\"messages\": [{\"content\": \"x\"}]}", 400, "messages[0].role");
+    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"boss\", \"content\": \"x\"}]}", 400, "messages[0].role");
+    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\"}]}", 400, "messages[0].content");
+    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", 400, "messages[0].content");
     refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}", 400,
            "messages[0].content[0]");
-    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{}]}]}", 400, "messages[0]");
+    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{}]}]}", 400,
+           "messages[0].tool_calls");
     refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"top_logprobs\": 2}", 400,
            "top_logprobs");
     refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"logprobs\": 2}", 400, "logprobs");
