@@ -2,6 +2,7 @@
  * be one. Bodies are hostile: the memory and the depth of what is built are bounded before anything is built. */
 #include "openai.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -57,13 +58,31 @@ static void refuse(struct openai_error *err, const char *body, const struct scan
                      plain ? ", in or after the field " : "", param);
 }
 
+/* Whole doubles that hold every digit are integers again; arrays and objects are changed in place. Takes value. */
+static json_t *whole(json_t *value) {
+    json_t *one;
+    size_t i;
+    if (json_is_real(value)) {
+        const double x = json_real_value(value);
+        json_t *integer = trunc(x) == x && fabs(x) < 0x1p53 ? json_integer((json_int_t)x) : NULL;
+        if (!integer) return value;
+        json_decref(value);
+        return integer;
+    }
+    json_array_foreach(value, i, one) json_array_set_new(value, i, whole(json_incref(one)));
+    for (void *at = json_object_iter(value); at; at = json_object_iter_next(value, at))
+        json_object_iter_set_new(value, at, whole(json_incref(json_object_iter_value(at))));
+    return value;
+}
+
 /* An integer beyond 64 bits is valid JSON that jansson does not read. With all integers read as reals the check of the
- * field that holds it can name it. */
+ * field that holds it can name it; the others become integers again. */
 static json_t *load(const char *body, size_t len, json_error_t *fault) {
     const size_t flags = JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES;
     json_t *root = json_loadb(body, len, flags, fault);
     if (root || json_error_code(fault) != json_error_numeric_overflow) return root;
-    return json_loadb(body, len, flags | JSON_DECODE_INT_AS_REAL, fault);
+    root = json_loadb(body, len, flags | JSON_DECODE_INT_AS_REAL, fault);
+    return root ? whole(root) : NULL;
 }
 
 json_t *openai_load(const char *body, size_t len, struct openai_error *err) {

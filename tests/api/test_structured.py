@@ -116,6 +116,12 @@ def test_integers_of_64_bits_are_exact(server, value):
         assert complete(server, response_format=schema_format(schema))["text"] == str(value)
 
 
+def test_an_integer_that_is_too_large_elsewhere_changes_none_of_a_schema(server):
+    """Its reader turns all integers of a body into doubles."""
+    for metadata in ({"id": 1}, {"id": 10**30}):
+        assert complete(server, metadata=metadata, response_format=schema_format({"const": [5, {"a": -7}, 0.5]}))["text"] == '[5,{"a":-7},0.5]'
+
+
 @pytest.mark.parametrize("limit", range(1, 9))
 @pytest.mark.parametrize("field", [{"structured_outputs": {"choice": ["\U00012000\u20ac\u00e9\U0001f600"]}},
                                    {"structured_outputs": {"regex": "\U00012000\u20ac\u00e9\U0001f600"}}])
