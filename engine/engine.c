@@ -111,6 +111,7 @@ void rod_engine_close(struct rod_engine *e) {
 
 static int check(const struct rod_engine *e, const struct rod_request *request, struct rod_error *err) {
     int rc = request_check(request, e->parts.V, e->config.max_prompt_tok, err);
+    if (!rc) rc = engine_state_check(e, request, err);
     if (rc) return rc;
     const char *param = "";
     if (request->n_stop && !e->parts.tokenizer) {

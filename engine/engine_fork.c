@@ -16,6 +16,7 @@ static uint64_t group(const struct work *w) { return w->mail.ticket - w->request
 static bool same_prompt(const struct work *of, const struct work *w) {
     const struct rod_request *a = of->request, *b = w->request;
     if (group(of) != group(w) || of->lane != w->lane || a->n_prompt != b->n_prompt) return false;
+    if (a->state || b->state) return false;
     if (w->sched.scored && !(of->sched.scored && a->n_prompt_logprobs == b->n_prompt_logprobs)) return false;
     return !memcmp(a->prompt, b->prompt, a->n_prompt * sizeof *a->prompt);
 }

@@ -28,6 +28,10 @@ struct work {
     struct mail mail;
     struct sched_req sched;
     struct rod_request *request;
+    const int32_t *prompt; /* [n_prompt] what is read: the request's, or with a state's pending token before it */
+    size_t n_prompt;
+    int32_t *own_prompt; /* that one; else NULL */
+    uint64_t base;       /* tokens before: of the state that it goes on from. sched counts from there */
     struct text text;
     struct sampler_counts counts; /* n_table = 0: this request has no penalties */
     int32_t *end_ids;             /* end and stop ids; not chosen before min_tokens. Behind them room for the ends of */
@@ -147,6 +151,14 @@ void engine_fork_drop(struct work *work); /* what it keeps for others */
 /* engine_step.c: a row of logits becomes the request's next token, or its end. */
 void engine_take_logits(struct rod_engine *engine, struct work *work, uint64_t position, const float *logits,
                         uint64_t now_ns);
+
+/* engine_state.c */
+int engine_state_check(const struct rod_engine *engine, const struct rod_request *request, struct rod_error *err);
+int engine_state_prompt(struct work *work, struct rod_error *err); /* what the work reads, and from where */
+/* Into the work's slot. ROD_ESTATE: the state is at fault, and the slot as before. */
+int engine_state_load(struct rod_engine *engine, struct work *work, struct rod_error *err);
+/* The slot's state becomes the end event's. pending: the last token, if no step has read it, or -1. */
+int engine_state_keep(struct rod_engine *engine, struct work *work, int32_t pending, struct rod_error *err);
 
 static inline struct work *work_of_mail(struct mail *mail) {
     return (struct work *)(void *)((char *)mail - offsetof(struct work, mail));

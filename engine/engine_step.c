@@ -47,10 +47,12 @@ static void receive(struct rod_engine *e, const struct mailbox_batch *batch) {
 }
 
 /* The slot's past and its rows on their way come before this on the device. */
-static int prepare_slot(struct rod_engine *e, const struct work *w, struct rod_error *err) {
+static int prepare_slot(struct rod_engine *e, struct work *w, struct rod_error *err) {
     const struct backend_ops *ops = e->parts.ops;
     const struct rod_request *r = w->request;
-    ops->slot_zero(e->parts.backend, w->sched.slot);
+    const int rc = r->state ? engine_state_load(e, w, err) : 0;
+    if (rc) return rc;
+    if (!r->state) ops->slot_zero(e->parts.backend, w->sched.slot);
     if (!ops->launch || w->lane == LANE_HOST) return 0;
     const struct backend_sampling sampling = {.sampling = &r->sampling,
                                               .bias = r->bias,
@@ -85,6 +87,10 @@ static int admit(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
         mailbox_started(&e->mailbox, &work_of_sched(req)->mail);
         struct work *w = work_of_sched(req);
         int rc = prepare_slot(e, w, err);
+        if (rc == ROD_ESTATE) { /* the state that it would go on from, not the device */
+            engine_token_fail(e, w, err);
+            continue;
+        }
         if (rc) return rc;
         struct rod_error fault;
         if (engine_fork_admit(e, w, now_ns, &fault)) fail_row(e, w, &fault);
@@ -109,11 +115,11 @@ static struct step *plan(struct rod_engine *e, enum engine_lane lane, uint64_t n
     for (uint32_t i = 0; i < step->n_rows; i++) {
         const struct sched_row *row = &step->rows[i];
         struct work *w = work_of_sched(row->req);
-        const int32_t *tok = w->request->prompt + row->pos;
+        const int32_t *tok;
         if (row->req->state == SCHED_DECODE)
             tok = device_feeds ? NULL : &w->last, step->n_decode++;
         else
-            step->n_prompt_tok += row->n_tok;
+            tok = w->prompt + (row->pos - w->base), step->n_prompt_tok += row->n_tok;
         e->segs[i] = (struct backend_segment){row->req->slot, row->n_tok, row->n_out, row->pos, tok};
         if (row->n_out && w->text.stops.n) step->needs_host = true;
         w->row[e->n_planned % 2] = i;

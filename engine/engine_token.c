@@ -32,9 +32,16 @@ void engine_token_fail(struct rod_engine *e, struct work *w, const struct rod_er
     end_work(e, w);
 }
 
-/* match: index of the stop string or -1; stop_id: the end token or stop id or -1. */
-static void end_finish(struct rod_engine *e, struct work *w, enum rod_finish reason, int match, int32_t stop_id) {
+/* match: index of the stop string or -1; stop_id: the end token or stop id or -1; pending: the token that was counted
+ * and is not read, or -1. */
+static void end_finish(struct rod_engine *e, struct work *w, enum rod_finish reason, int match, int32_t stop_id,
+                       int32_t pending) {
     struct rod_event *pub = &w->end->pub;
+    struct rod_error err;
+    if (w->request->keep_state && reason != ROD_FINISH_CANCEL && engine_state_keep(e, w, pending, &err)) {
+        engine_token_fail(e, w, &err);
+        return;
+    }
     struct text *t = &w->text;
     if (match < 0) {
         match = text_flush(t, w->n_generated > w->request->min_tokens);
@@ -53,7 +60,8 @@ static void end_finish(struct rod_engine *e, struct work *w, enum rod_finish rea
     pub->kind = ROD_EVENT_FINISH;
     pub->reason = reason;
     pub->stop_id = stop_id;
-    pub->prompt_tok = w->request->n_prompt;
+    pub->prompt_tok = w->base + w->n_prompt;
+    pub->cached_tok = w->base;
     pub->completion_tok = w->n_generated;
     bool admitted = w->sched.state != SCHED_NONE && w->sched.state != SCHED_QUEUED;
     uint64_t now_ns = engine_now_ns();
@@ -128,7 +136,7 @@ void engine_token_take(struct rod_engine *e, struct work *w, const struct sample
             rod_fail(&err, ROD_ENOMEM, "No memory for the next token.");
             engine_token_fail(e, w, &err);
         } else {
-            end_finish(e, w, ROD_FINISH_STOP, -1, picked->id);
+            end_finish(e, w, ROD_FINISH_STOP, -1, picked->id, -1);
         }
         return;
     }
@@ -148,13 +156,13 @@ void engine_token_take(struct rod_engine *e, struct work *w, const struct sample
         rod_fail(&err, ROD_ENOMEM, "No memory for the next token.");
         engine_token_fail(e, w, &err);
     } else if (match >= 0) {
-        end_finish(e, w, ROD_FINISH_STOP, match, -1);
+        end_finish(e, w, ROD_FINISH_STOP, match, -1, picked->id);
     } else if (finished) {
-        end_finish(e, w, ROD_FINISH_STOP, -1, -1);
+        end_finish(e, w, ROD_FINISH_STOP, -1, -1, picked->id);
     } else if (is_stop) {
-        end_finish(e, w, ROD_FINISH_STOP, -1, picked->id);
+        end_finish(e, w, ROD_FINISH_STOP, -1, picked->id, picked->id);
     } else if (w->n_generated == r->max_tokens) {
-        end_finish(e, w, ROD_FINISH_LENGTH, -1, -1);
+        end_finish(e, w, ROD_FINISH_LENGTH, -1, -1, picked->id);
     } else {
         w->last = picked->id;
     }
@@ -162,7 +170,7 @@ void engine_token_take(struct rod_engine *e, struct work *w, const struct sample
 
 void engine_token_none(struct rod_engine *e, struct work *w, uint64_t now_ns) {
     w->first_ns = w->last_ns = now_ns;
-    end_finish(e, w, ROD_FINISH_LENGTH, -1, -1);
+    end_finish(e, w, ROD_FINISH_LENGTH, -1, -1, -1);
 }
 
-void engine_token_cancel(struct rod_engine *e, struct work *w) { end_finish(e, w, ROD_FINISH_CANCEL, -1, -1); }
+void engine_token_cancel(struct rod_engine *e, struct work *w) { end_finish(e, w, ROD_FINISH_CANCEL, -1, -1, -1); }

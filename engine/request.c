@@ -37,6 +37,7 @@ void rod_request_free(struct rod_request *request) {
     for (size_t i = 0; i < request->n_bad; i++) free(request->bad[i].ids);
     free(request->bad);
     rod_grammar_close(request->grammar);
+    rod_state_free(request->state);
     free(request);
 }
 
@@ -118,7 +119,8 @@ static int check_choice(const struct rod_request *r, uint32_t V, struct rod_erro
 }
 
 int request_check(const struct rod_request *r, uint32_t V, uint64_t max_prompt_tok, struct rod_error *err) {
-    if (r->n_prompt == 0) return fail(err, "prompt", "The prompt is empty: at least one token is needed.");
+    const bool pending = r->state && r->state->pending >= 0;
+    if (r->n_prompt == 0 && !pending) return fail(err, "prompt", "The prompt is empty: at least one token is needed.");
     if (max_prompt_tok && r->n_prompt > max_prompt_tok) {
         rod_fail(err, ROD_ETOOLONG, "The prompt has %zu tokens and the limit is %llu.", r->n_prompt,
                  (unsigned long long)max_prompt_tok);
@@ -180,8 +182,11 @@ struct event *event_of_link(struct mailbox_event *link) {
     return link ? (struct event *)(void *)((char *)link - offsetof(struct event, link)) : NULL;
 }
 
-void event_free(struct event *event) { free(event); }
+void event_free(struct event *event) {
+    if (event) rod_state_free(event->pub.state);
+    free(event);
+}
 
 void rod_event_free(struct rod_event *event) {
-    if (event) free((char *)event - offsetof(struct event, pub));
+    if (event) event_free((struct event *)(void *)((char *)event - offsetof(struct event, pub)));
 }

@@ -193,10 +193,27 @@ struct rod_sampling {                          /* wire.md, topic "sampling" */
     uint64_t seed;
 };
 
+/* A conversation after n_tok tokens: what a request leaves behind (keep_state) and another goes on from (state), in any
+ * engine with the same weights whose device has the same layout. bytes hold no tokens and no text. */
+struct rod_state {
+    char layout[160]; /* dtypes, sizes and order of bytes: must be equal */
+    uint64_t n_tok;   /* read */
+    int32_t
+        pending; /* the last token that was generated and not read yet: the next request reads it first; -1 = none */
+    void *bytes;
+    size_t n_bytes; /* one size once the model's window is full */
+};
+void rod_state_free(struct rod_state *state);
+
 struct rod_request { /* make with rod_request_new; every pointer malloc'd and owned by the request */
     char id[64];     /* request id for logs */
     int32_t *prompt;
-    size_t n_prompt; /* at least one token, each 0 <= id < vocab_size */
+    size_t n_prompt; /* at least one token, each 0 <= id < vocab_size; none where state has a pending one */
+    /* Goes on from this conversation, from a copy that the request owns: prompt has the new tokens alone and no earlier
+     * one is read again. Draws go on by seed and position; penalties know the tokens from here on. A state that is not
+     * one of this engine's is ROD_ESTATE. Not with n_prompt_logprobs. */
+    struct rod_state *state;
+    bool keep_state; /* ROD_EVENT_FINISH brings the state, with all counted tokens read or pending */
     struct rod_sampling sampling;
     struct rod_bias *bias;
     size_t n_bias;
@@ -270,8 +287,10 @@ struct rod_event {
     enum rod_finish reason;
     char *stop_string;                               /* matched stop string or NULL */
     int32_t stop_id;                                 /* matched stop id or end token, else -1 */
-    uint64_t prompt_tok, completion_tok, cached_tok; /* completion_tok = tokens reported: without the end token */
-    uint64_t queue_ns, prefill_ns, decode_ns;        /* waiting for a slot; until the first token; from first to last */
+    uint64_t prompt_tok, completion_tok, cached_tok; /* completion_tok = tokens reported: without the end token;
+                                                        prompt_tok with those of a state, which are cached_tok */
+    struct rod_state *state; /* of keep_state, unless cancelled: freed with the event, or set to NULL and kept */
+    uint64_t queue_ns, prefill_ns, decode_ns; /* waiting for a slot; until the first token; from first to last */
     /* ERROR */
     struct rod_error error;
 };

@@ -9,9 +9,9 @@ static int init_counts(struct work *w, const struct engine_parts *parts, struct 
     const uint32_t V = parts->V;
     const bool device = parts->ops->launch && w->lane == LANE_FIRST; /* it counts itself */
     if (device || !sampler_needs_counts(&r->sampling)) return 0;
-    uint64_t n_distinct = (uint64_t)r->n_prompt + r->max_tokens;
+    uint64_t n_distinct = (uint64_t)w->n_prompt + r->max_tokens;
     int rc = sampler_counts_init(&w->counts, n_distinct < V ? n_distinct : V, err);
-    for (size_t i = 0; !rc && i < r->n_prompt; i++) sampler_counts_add(&w->counts, r->prompt[i], 0);
+    for (size_t i = 0; !rc && i < w->n_prompt; i++) sampler_counts_add(&w->counts, w->prompt[i], 0);
     return rc;
 }
 
@@ -47,7 +47,8 @@ int work_new(const struct rod_engine *e, struct rod_request *request, struct wor
     w->request = request;
     w->lane = e->parts.ops->launch && needs_logits(request) ? LANE_HOST : LANE_FIRST;
     if (request->grammar) grammar_walk_init(&w->walk, grammar_of(request->grammar));
-    int rc = text_init(&w->text, e->parts.tokenizer, e->max_token_bytes, request, err);
+    int rc = engine_state_prompt(w, err);
+    if (!rc) rc = text_init(&w->text, e->parts.tokenizer, e->max_token_bytes, request, err);
     if (!rc) rc = init_counts(w, &e->parts, err);
     if (!rc) rc = init_end_ids(w, &e->parts, err);
     if (!rc) rc = init_recent(w, err);
@@ -62,7 +63,8 @@ int work_new(const struct rod_engine *e, struct rod_request *request, struct wor
     }
     w->submit_ns = engine_now_ns();
     w->mail.n_tok = request->n_prompt;
-    w->sched.n_prompt = request->n_prompt;
+    w->sched.pos = w->base;
+    w->sched.n_prompt = w->base + w->n_prompt;
     w->sched.max_out =
         request->max_tokens ? request->max_tokens : 1; /* logits of the prompt's end, if only for its end */
     w->sched.lane = (uint8_t)w->lane;
@@ -80,6 +82,7 @@ void work_free(struct work *w) {
     rod_request_free(w->request);
     text_fini(&w->text);
     sampler_counts_fini(&w->counts);
+    free(w->own_prompt);
     free(w->end_ids);
     free(w->recent);
     event_free(w->end);

@@ -39,7 +39,7 @@ struct answer {
     size_t n_prompt;
     uint32_t n_deltas;
     bool ended, failed;
-    struct rod_event end; /* its pointers are not kept */
+    struct rod_event end; /* its pointers are not kept, but for state */
     char stop_string[64];
 };
 
@@ -138,6 +138,7 @@ static inline void collect_event(struct rod_event *e) {
     a->end.text = NULL;
     a->end.tokens = NULL;
     a->end.stop_string = NULL;
+    e->state = NULL;
     rod_event_free(e);
 }
 
@@ -172,6 +173,7 @@ static inline void collect_free(struct answer *a) {
     free(a->ids);
     free(a->logprobs);
     free(a->prompt);
+    rod_state_free(a->end.state);
     memset(a, 0, sizeof *a);
 }
 

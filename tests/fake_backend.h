@@ -131,6 +131,7 @@ static inline int fake_slot_load(struct backend *be, uint32_t slot, uint64_t pos
     const struct fake_state *from = state;
     struct fake_slot *s = &be->slots[slot];
     if (bytes != sizeof *from) return rod_fail(err, ROD_EINVALID, "a fake state has another size");
+    if (from->n_said == UINT32_MAX) return rod_fail(err, ROD_EINVALID, "these bytes are no state");
     if (from->pos != pos && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "a state loaded at another position");
     fake_slot_zero(be, slot);
     s->hash = from->hash, s->pos = from->pos, s->n_prompt = from->n_prompt, s->n_said = from->n_said;
