@@ -32,6 +32,7 @@ static void engine_free(struct rod_engine *e) {
     free(e->segs);
     free(e->kept_logits);
     grammar_cache_close(e->grammars);
+    state_pool_close(e->states);
     free(e);
 }
 
@@ -65,6 +66,7 @@ static int init_parts(struct rod_engine *e, struct rod_error *err) {
     if (!e->steps[0].rows || !e->steps[1].rows || !e->segs || !e->kept_logits)
         return rod_fail(err, ROD_ENOMEM, "No memory for the rows of %u slots.", be->n_slots);
     if (e->parts.tokenizer) rc = grammar_cache_new(e->parts.tokenizer, e->parts.V, &e->grammars, err);
+    if (!rc) rc = engine_state_open(e, err);
     if (rc) return rc;
     return mailbox_init(&e->mailbox, be->n_slots, e->config.max_queue, e->config.max_queue_tok, err);
 }

@@ -15,6 +15,7 @@
 #include "request.h"
 #include "sampler.h"
 #include "sched.h"
+#include "state_image.h"
 #include "text.h"
 
 #include <stdatomic.h>
@@ -88,6 +89,7 @@ struct rod_engine {
     struct mailbox mailbox;
     struct engine_counters counters;
     struct mailbox_event *taken;
+    struct state_pool *states; /* NULL where the device keeps none */
     struct sched sched;
     struct sampler sampler;
     struct step steps[2]; /* taking turns: step number n is steps[n % 2] */
@@ -153,6 +155,7 @@ void engine_take_logits(struct rod_engine *engine, struct work *work, uint64_t p
                         uint64_t now_ns);
 
 /* engine_state.c */
+int engine_state_open(struct rod_engine *engine, struct rod_error *err); /* the pool */
 int engine_state_check(const struct rod_engine *engine, const struct rod_request *request, struct rod_error *err);
 int engine_state_prompt(struct work *work, struct rod_error *err); /* what the work reads, and from where */
 /* Into the work's slot. ROD_ESTATE: the state is at fault, and the slot as before. */

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static_assert(sizeof((struct rod_state *)0)->layout == BACKEND_STATE_ID_BYTES, "a layout is a backend's state_id");
 
@@ -12,8 +13,23 @@ static_assert(sizeof((struct rod_state *)0)->layout == BACKEND_STATE_ID_BYTES, "
 
 void rod_state_free(struct rod_state *state) {
     if (!state) return;
-    free(state->bytes);
+    state_image_release(state->image);
     free(state);
+}
+
+struct rod_state *rod_state_share(const struct rod_state *state) {
+    struct rod_state *share = malloc(sizeof *share);
+    if (!share) return NULL;
+    *share = *state;
+    state_image_share(share->image);
+    return share;
+}
+
+int engine_state_open(struct rod_engine *e, struct rod_error *err) {
+    if (!e->parts.ops->slot_save) return 0;
+    struct state_pool_config config = {.bytes = e->config.state_host_bytes};
+    if (!config.bytes) config.bytes = (size_t)sysconf(_SC_PHYS_PAGES) / 4 * (size_t)sysconf(_SC_PAGESIZE);
+    return state_pool_new(&config, &e->states, err);
 }
 
 static int check_state(const struct rod_engine *e, const struct rod_request *r, struct rod_error *err) {
@@ -24,9 +40,9 @@ static int check_state(const struct rod_engine *e, const struct rod_request *r, 
     if (memchr(s->layout, 0, sizeof s->layout) == NULL || strcmp(s->layout, e->backend_info.state_id) != 0)
         return rod_fail(err, ROD_ESTATE, "The state has another layout than this server's, which is %s.",
                         e->backend_info.state_id);
-    if (s->n_tok > MOST_TOK || s->n_bytes != ops->state_bytes(e->parts.backend, s->n_tok))
+    if (s->n_tok > MOST_TOK || s->image->n_bytes != ops->state_bytes(e->parts.backend, s->n_tok))
         return rod_fail(err, ROD_ESTATE, "The state is not one of %llu tokens: it has %zu bytes.",
-                        (unsigned long long)s->n_tok, s->n_bytes);
+                        (unsigned long long)s->n_tok, s->image->n_bytes);
     if (s->pending < -1 || s->pending >= (int64_t)e->parts.V)
         return rod_fail(err, ROD_ESTATE, "The state's pending token %d is outside the vocabulary.", s->pending);
     if (r->n_prompt_logprobs >= 0)
@@ -58,9 +74,10 @@ int engine_state_prompt(struct work *w, struct rod_error *err) {
 
 int engine_state_load(struct rod_engine *e, struct work *w, struct rod_error *err) {
     struct rod_state *s = w->request->state;
-    int rc = e->parts.ops->slot_load(e->parts.backend, w->sched.slot, s->n_tok, s->bytes, s->n_bytes, err);
-    free(s->bytes); /* the slot has it; a state is large */
-    s->bytes = NULL;
+    int rc =
+        e->parts.ops->slot_load(e->parts.backend, w->sched.slot, s->n_tok, s->image->bytes, s->image->n_bytes, err);
+    state_image_release(s->image); /* the slot has it; a state is large */
+    s->image = NULL;
     if (rc == ROD_EINVALID) rc = err->code = ROD_ESTATE;
     return rc;
 }
@@ -71,11 +88,11 @@ int engine_state_keep(struct rod_engine *e, struct work *w, int32_t pending, str
     if (!s) return rod_fail(err, ROD_ENOMEM, "No memory to keep the state.");
     s->pending = pending;
     s->n_tok = w->base + w->n_prompt + w->n_generated - (pending >= 0);
-    s->n_bytes = ops->state_bytes(e->parts.backend, s->n_tok);
-    s->bytes = malloc(s->n_bytes + 1);
+    const size_t n_bytes = ops->state_bytes(e->parts.backend, s->n_tok);
+    s->image = state_image_new(e->states, n_bytes);
     memcpy(s->layout, e->backend_info.state_id, sizeof s->layout);
-    const int rc = s->bytes ? ops->slot_save(e->parts.backend, w->sched.slot, s->n_tok, s->bytes, s->n_bytes, err)
-                            : rod_fail(err, ROD_ENOMEM, "No memory to keep a state of %zu bytes.", s->n_bytes);
+    const int rc = s->image ? ops->slot_save(e->parts.backend, w->sched.slot, s->n_tok, s->image->bytes, n_bytes, err)
+                            : rod_fail(err, ROD_ENOMEM, "No memory to keep a state of %zu bytes.", n_bytes);
     if (rc) {
         rod_state_free(s);
         return rc;

@@ -65,18 +65,19 @@ void rod_cuda_note(char *note, size_t note_bytes);
 struct rod_engine;
 
 struct rod_engine_config {
-    const char *model_dir;   /* a checkpoint directory; or NULL with synthetic set */
-    const char *synthetic;   /* "rodimus-1.4b" ...: random weights of that shape, no tokenizer */
-    const char *device;      /* "auto", "cpu", "cuda", "cuda:N" */
-    const char *precision;   /* "auto", "fp32", "bf16", "fp16" */
-    bool deterministic;      /* the same bits in steps of any size; costs speed on some devices */
-    uint32_t n_slots;        /* 0 = auto */
-    uint32_t n_threads;      /* CPU compute threads, 0 = all cores */
-    uint32_t max_batch_tok;  /* rows of one step, 0 = the backend's choice */
-    uint32_t max_queue;      /* requests beyond the free slots; past it ROD_EQUEUEFULL */
-    uint64_t max_queue_tok;  /* prompt tokens waiting, 0 = no limit */
-    uint64_t max_prompt_tok; /* longer prompts: ROD_ETOOLONG; 0 = no limit */
-    void (*wake)(void *arg); /* events are waiting; engine thread; may be NULL */
+    const char *model_dir;     /* a checkpoint directory; or NULL with synthetic set */
+    const char *synthetic;     /* "rodimus-1.4b" ...: random weights of that shape, no tokenizer */
+    const char *device;        /* "auto", "cpu", "cuda", "cuda:N" */
+    const char *precision;     /* "auto", "fp32", "bf16", "fp16" */
+    bool deterministic;        /* the same bits in steps of any size; costs speed on some devices */
+    uint32_t n_slots;          /* 0 = auto */
+    uint32_t n_threads;        /* CPU compute threads, 0 = all cores */
+    uint32_t max_batch_tok;    /* rows of one step, 0 = the backend's choice */
+    uint32_t max_queue;        /* requests beyond the free slots; past it ROD_EQUEUEFULL */
+    uint64_t max_queue_tok;    /* prompt tokens waiting, 0 = no limit */
+    uint64_t max_prompt_tok;   /* longer prompts: ROD_ETOOLONG; 0 = no limit */
+    uint64_t state_host_bytes; /* host memory for states outside their slots; 0 = auto */
+    void (*wake)(void *arg);   /* events are waiting; engine thread; may be NULL */
     void *wake_arg;
     void (*log)(void *arg, int level,
                 const char *line); /* level 0 debug 1 info 2 warn 3 error; any thread; may be NULL */
@@ -194,22 +195,23 @@ struct rod_sampling {                          /* wire.md, topic "sampling" */
 };
 
 /* A conversation after n_tok tokens: what a request leaves behind (keep_state) and another goes on from (state), in any
- * engine with the same weights whose device has the same layout. bytes hold no tokens and no text. */
+ * engine with the same weights whose device has the same layout. Its bytes hold no tokens and no text. */
 struct rod_state {
     char layout[160]; /* dtypes, sizes and order of bytes: must be equal */
     uint64_t n_tok;   /* read */
     int32_t
         pending; /* the last token that was generated and not read yet: the next request reads it first; -1 = none */
-    void *bytes;
-    size_t n_bytes; /* one size once the model's window is full */
+    struct state_image *image; /* state_image.h: the bytes, shared; of one size once the model's window is full */
 };
+/* The same state once more, for another request: its bytes are shared, not copied. NULL: out of memory. */
+struct rod_state *rod_state_share(const struct rod_state *state);
 void rod_state_free(struct rod_state *state);
 
 struct rod_request { /* make with rod_request_new; every pointer malloc'd and owned by the request */
     char id[64];     /* request id for logs */
     int32_t *prompt;
     size_t n_prompt; /* at least one token, each 0 <= id < vocab_size; none where state has a pending one */
-    /* Goes on from this conversation, from a copy that the request owns: prompt has the new tokens alone and no earlier
+    /* Goes on from this conversation; the request owns its share of it: prompt has the new tokens alone and no earlier
      * one is read again. Draws go on by seed and position; penalties know the tokens from here on. A state that is not
      * one of this engine's is ROD_ESTATE. Not with n_prompt_logprobs. */
     struct rod_state *state;

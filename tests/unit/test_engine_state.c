@@ -15,12 +15,12 @@ static struct rod_request *request(struct answer *a, const int32_t *ids, size_t 
     return r;
 }
 
-/* Goes on from the state that an answer brought; a copy, so that it can be done again. */
+/* Goes on from the state that an answer brought; of other bytes, so that they can be changed. */
 static struct rod_state *copy_of(const struct rod_state *s) {
-    struct rod_state *copy = malloc(sizeof *copy);
-    *copy = *s;
-    copy->bytes = malloc(s->n_bytes + 1);
-    memcpy(copy->bytes, s->bytes, s->n_bytes);
+    struct rod_state *copy = rod_state_share(s);
+    copy->image = state_image_new(NULL, s->image->n_bytes);
+    memcpy(copy->image->bytes, s->image->bytes, s->image->n_bytes);
+    state_image_release(s->image);
     return copy;
 }
 
@@ -91,7 +91,7 @@ static void a_turn_reads_its_own_tokens_alone(void **state) {
     const uint64_t before = stats_of(&b).prefill_tok;
     for (int i = 0; i < 2; i++) {
         struct rod_request *r = request(&turn[i], more, 3, 6);
-        r->state = copy_of(a.end.state);
+        r->state = rod_state_share(a.end.state);
         collect_submit(&b.c, r);
     }
     collect_until(&b.c, turn, 2);
@@ -165,7 +165,7 @@ static void foreign_states_are_refused(void **state) {
         r->state = copy_of(a.end.state);
         if (kind == 0) snprintf(r->state->layout, sizeof r->state->layout, "another");
         if (kind == 1) memset(r->state->layout, 'x', sizeof r->state->layout);
-        if (kind == 2) r->state->n_bytes--;
+        if (kind == 2) r->state->image->n_bytes--;
         if (kind == 3) r->state->n_tok = UINT64_MAX;
         if (kind == 4) r->state->pending = V;
         if (kind == 5) r->state->pending = -2;
@@ -186,7 +186,7 @@ static void foreign_states_are_refused(void **state) {
     assert_int_equal(atomic_load(&b.be->n_loads), 0);
     r = request(&z, more, 3, 6); /* what the device alone can see fails that request alone */
     r->state = copy_of(a.end.state);
-    ((struct fake_state *)r->state->bytes)->n_said = UINT32_MAX;
+    ((struct fake_state *)r->state->image->bytes)->n_said = UINT32_MAX;
     collect_submit(&b.c, r);
     collect_until(&b.c, &z, 1);
     assert_true(z.failed);
@@ -231,8 +231,8 @@ static void the_demo_model_goes_on_to_the_bit(void **state) {
         collect_until(&c[1], &beside, 1);
         collect_assert_ids(&z, whole.ids + n, N - n, "the demo model after a break");
         assert_int_equal(z.end.cached_tok, PROMPT + n - 1);
-        assert_int_equal(z.end.state->n_bytes, whole.end.state->n_bytes);
-        assert_memory_equal(z.end.state->bytes, whole.end.state->bytes, whole.end.state->n_bytes);
+        assert_int_equal(z.end.state->image->n_bytes, whole.end.state->image->n_bytes);
+        assert_memory_equal(z.end.state->image->bytes, whole.end.state->image->bytes, whole.end.state->image->n_bytes);
         collect_free(&a), collect_free(&z), collect_free(&beside);
     }
     collect_free(&whole);

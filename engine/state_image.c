@@ -1,0 +1,268 @@
+/* state_image.c - images cut from one stretch of memory, first fit, in whole pages. */
+#include "state_image.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#if defined __SANITIZE_ADDRESS__ /* who reads past an image or after its release is caught as with malloc */
+#include <sanitizer/asan_interface.h>
+#define FORBID(p, n) ASAN_POISON_MEMORY_REGION(p, n)
+#define ALLOW(p, n)  ASAN_UNPOISON_MEMORY_REGION(p, n)
+#else
+#define FORBID(p, n) (void)0
+#define ALLOW(p, n)  (void)0
+#endif
+
+enum { PAGE = 4096 };
+
+/* A stretch of whole pages, free or an image: its first page is this, the image's bytes are the others. */
+struct block {
+    struct state_image image;
+    size_t bytes;
+    struct block *next; /* of the free ones, in the order of their addresses */
+};
+static_assert(sizeof(struct block) <= PAGE, "a block's first page holds its description");
+
+struct hook {
+    bool (*full)(void *arg, size_t n_bytes);
+    void (*released)(void *arg);
+    void *arg;
+};
+
+struct state_pool {
+    struct state_pool_config config;
+    pthread_mutex_t lock;
+    void *memory;
+    struct block *free;
+    struct state_pool_counts counts;
+    struct hook hooks[STATE_POOL_MAX_HOOKS];
+    uint32_t n_hooks;
+    bool missed; /* a state_image_new failed since an image was released */
+    bool closed; /* by its owner */
+};
+
+static size_t pages(size_t n) { return (n + PAGE - 1) / PAGE * PAGE; }
+
+size_t state_pool_bytes(size_t n_images, size_t n_bytes) { return n_images * (PAGE + pages(n_bytes)); }
+
+/* ---- the pool ---- */
+
+static void *system_take(void *arg, size_t bytes) {
+    (void)arg;
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return NULL;
+    madvise(memory, bytes, MADV_HUGEPAGE);
+    return memory;
+}
+
+static void system_give(void *memory, size_t bytes) { munmap(memory, bytes); }
+
+int state_pool_new(const struct state_pool_config *config, struct state_pool **out, struct rod_error *err) {
+    struct state_pool *p = calloc(1, sizeof *p);
+    if (!p) return rod_fail(err, ROD_ENOMEM, "No memory for the pool of states.");
+    p->config = *config;
+    p->config.bytes = config->bytes / PAGE * PAGE;
+    if (!p->config.take) {
+        p->config.take = system_take;
+        p->config.give = system_give;
+    }
+    if (p->config.bytes < 2 * PAGE) {
+        free(p);
+        return rod_fail(err, ROD_EINVALID, "%zu bytes are too few for a pool of states.", config->bytes);
+    }
+    p->memory = p->config.take(p->config.arg, p->config.bytes);
+    if (!p->memory) {
+        rod_fail(err, ROD_ENOMEM, "No %zu bytes of host memory for states.", p->config.bytes);
+        free(p);
+        return ROD_ENOMEM;
+    }
+    p->free = p->memory;
+    *p->free = (struct block){.bytes = p->config.bytes};
+    FORBID((char *)p->memory + PAGE, p->config.bytes - PAGE);
+    p->counts.bytes = p->config.bytes;
+    pthread_mutex_init(&p->lock, NULL);
+    *out = p;
+    return 0;
+}
+
+/* Without the lock, when neither owner nor image is left. */
+static void pool_end(struct state_pool *p) {
+    ALLOW(p->memory, p->config.bytes);
+    p->config.give(p->memory, p->config.bytes);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}
+
+void state_pool_close(struct state_pool *p) {
+    if (!p) return;
+    pthread_mutex_lock(&p->lock);
+    p->closed = true;
+    p->n_hooks = 0;
+    const bool last = p->counts.n_images == 0;
+    pthread_mutex_unlock(&p->lock);
+    if (last) pool_end(p);
+}
+
+static void add_hook(struct state_pool *p, const struct hook *hook) {
+    pthread_mutex_lock(&p->lock);
+    assert(p->n_hooks < STATE_POOL_MAX_HOOKS);
+    p->hooks[p->n_hooks++] = *hook;
+    pthread_mutex_unlock(&p->lock);
+}
+
+void state_pool_on_full(struct state_pool *p, bool (*full)(void *arg, size_t n_bytes), void *arg) {
+    add_hook(p, &(struct hook){.full = full, .arg = arg});
+}
+
+void state_pool_on_released(struct state_pool *p, void (*released)(void *arg), void *arg) {
+    add_hook(p, &(struct hook){.released = released, .arg = arg});
+}
+
+void state_pool_count(struct state_pool *p, struct state_pool_counts *out) {
+    pthread_mutex_lock(&p->lock);
+    *out = p->counts;
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* ---- blocks; with the lock ---- */
+
+static struct block *take_block(struct state_pool *p, size_t bytes) {
+    struct block **at = &p->free;
+    while (*at && (*at)->bytes < bytes) at = &(*at)->next;
+    struct block *b = *at;
+    if (!b) return NULL;
+    if (b->bytes == bytes) {
+        *at = b->next;
+        return b;
+    }
+    struct block *rest = (struct block *)(void *)((char *)b + bytes);
+    ALLOW(rest, PAGE);
+    *rest = (struct block){.bytes = b->bytes - bytes, .next = b->next};
+    *at = rest;
+    b->bytes = bytes;
+    return b;
+}
+
+static bool touches(const struct block *a, const struct block *b) {
+    return (const char *)a + a->bytes == (const char *)b;
+}
+
+static void join_next(struct block *b) {
+    struct block *next = b->next;
+    b->bytes += next->bytes;
+    b->next = next->next;
+    FORBID(next, PAGE);
+}
+
+static void give_block(struct state_pool *p, struct block *b) {
+    struct block *before = NULL, *after = p->free;
+    while (after && after < b) before = after, after = after->next;
+    b->next = after;
+    if (before)
+        before->next = b;
+    else
+        p->free = b;
+    if (after && touches(b, after)) join_next(b);
+    if (before && touches(before, b)) join_next(before);
+}
+
+static struct block *block_of(struct state_image *image) { return (struct block *)(void *)image; }
+
+/* ---- images ---- */
+
+static struct state_image *image_of_no_pool(size_t n_bytes) {
+    struct state_image *image = malloc(sizeof *image + n_bytes);
+    if (!image) return NULL;
+    image->n_bytes = n_bytes;
+    image->bytes = image + 1;
+    image->pool = NULL;
+    atomic_init(&image->refs, 1);
+    return image;
+}
+
+static struct state_image *try_new(struct state_pool *p, size_t n_bytes) {
+    const size_t bytes = state_pool_bytes(1, n_bytes);
+    pthread_mutex_lock(&p->lock);
+    struct block *b = take_block(p, bytes);
+    if (b) {
+        p->counts.n_images++;
+        p->counts.used_bytes += bytes;
+        if (p->counts.used_bytes > p->counts.most_bytes) p->counts.most_bytes = p->counts.used_bytes;
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (!b) return NULL;
+    b->image.n_bytes = n_bytes;
+    b->image.bytes = (char *)b + PAGE;
+    b->image.pool = p;
+    atomic_init(&b->image.refs, 1);
+    ALLOW(b->image.bytes, n_bytes);
+    return &b->image;
+}
+
+/* A copy, so that they can be called without the lock. */
+static uint32_t copy_hooks(struct state_pool *p, struct hook hooks[STATE_POOL_MAX_HOOKS]) {
+    pthread_mutex_lock(&p->lock);
+    const uint32_t n = p->n_hooks;
+    memcpy(hooks, p->hooks, n * sizeof *hooks);
+    pthread_mutex_unlock(&p->lock);
+    return n;
+}
+
+static struct state_image *new_or_missed(struct state_pool *p, size_t n_bytes) {
+    pthread_mutex_lock(&p->lock); /* before the last try: a release in between is not missed */
+    p->missed = true;
+    pthread_mutex_unlock(&p->lock);
+    struct state_image *image = try_new(p, n_bytes);
+    pthread_mutex_lock(&p->lock);
+    p->counts.n_failed += !image;
+    pthread_mutex_unlock(&p->lock);
+    return image;
+}
+
+struct state_image *state_image_new(struct state_pool *p, size_t n_bytes) {
+    if (n_bytes > SIZE_MAX / 2) return NULL;
+    if (!p) return image_of_no_pool(n_bytes);
+    struct state_image *image = try_new(p, n_bytes);
+    if (image || state_pool_bytes(1, n_bytes) > p->config.bytes) return image;
+    struct hook hooks[STATE_POOL_MAX_HOOKS];
+    const uint32_t n_hooks = copy_hooks(p, hooks);
+    for (uint32_t i = 0; !image && i < n_hooks; i++)
+        while (!image && hooks[i].full && hooks[i].full(hooks[i].arg, n_bytes)) image = try_new(p, n_bytes);
+    return image ? image : new_or_missed(p, n_bytes);
+}
+
+struct state_image *state_image_share(struct state_image *image) {
+    if (image) atomic_fetch_add_explicit(&image->refs, 1, memory_order_relaxed);
+    return image;
+}
+
+static void give_back(struct state_pool *p, struct block *b) {
+    struct hook hooks[STATE_POOL_MAX_HOOKS];
+    uint32_t n_hooks = 0;
+    FORBID(b->image.bytes, b->image.n_bytes);
+    pthread_mutex_lock(&p->lock);
+    p->counts.n_images--;
+    p->counts.used_bytes -= b->bytes;
+    give_block(p, b);
+    if (p->missed) {
+        p->missed = false;
+        n_hooks = p->n_hooks;
+        memcpy(hooks, p->hooks, n_hooks * sizeof *hooks);
+    }
+    const bool last = p->closed && p->counts.n_images == 0;
+    pthread_mutex_unlock(&p->lock);
+    if (last) pool_end(p);
+    for (uint32_t i = 0; i < n_hooks; i++)
+        if (hooks[i].released) hooks[i].released(hooks[i].arg);
+}
+
+void state_image_release(struct state_image *image) {
+    if (!image || atomic_fetch_sub_explicit(&image->refs, 1, memory_order_acq_rel) != 1) return;
+    if (image->pool)
+        give_back(image->pool, block_of(image));
+    else
+        free(image);
+}
