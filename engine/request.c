@@ -26,8 +26,17 @@ struct rod_request *rod_request_new(void) {
     return r;
 }
 
+static void turn_free(struct rod_turn *turn) {
+    if (!turn) return;
+    free(turn->tenant);
+    free(turn->session);
+    free(turn->idempotency_key);
+    free(turn);
+}
+
 void rod_request_free(struct rod_request *request) {
     if (!request) return;
+    turn_free(request->turn);
     free(request->prompt);
     free(request->bias);
     for (size_t i = 0; i < request->n_stop; i++) free(request->stop[i]);

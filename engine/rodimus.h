@@ -5,10 +5,10 @@
  * Who owns what: a request is moved into the engine by rod_submit (on success the engine frees it); an event is moved
  * out by rod_next_event (the caller frees it with rod_event_free).
  * Threads: rod_engine_open, rod_engine_close: one thread. rod_encode, rod_decode, rod_chat_encode, rod_submit(_all),
- * rod_cancel, rod_engine_stats: any thread. rod_next_event: one consumer thread. The wake callback runs on the engine
- * thread, at most once a step, and must only signal (uv_async_send, a semaphore). Invariant: every successfully
- * submitted request ends in exactly one ROD_EVENT_FINISH or ROD_EVENT_ERROR, also when it is cancelled or the engine is
- * closed before the consumer pulls it.
+ * rod_cancel, rod_engine_stats, rod_session_*: any thread. rod_next_event: one consumer thread. The wake callback runs
+ * on the engine thread, at most once a step, and must only signal (uv_async_send, a semaphore). Invariant: every
+ * successfully submitted request ends in exactly one ROD_EVENT_FINISH or ROD_EVENT_ERROR, also when it is cancelled or
+ * the engine is closed before the consumer pulls it.
  */
 #ifndef RODIMUS_H
 #define RODIMUS_H
@@ -31,7 +31,11 @@
     X(ROD_EIO, -10, 500, "server_error", "io")                                                                         \
     X(ROD_ENOMEM, -11, 500, "server_error", "out_of_memory")                                                           \
     X(ROD_EINTERNAL, -12, 500, "server_error", "internal")                                                             \
-    X(ROD_ESTATE, -13, 412, "invalid_request_error", "bad_state") /* a saved state that is foreign or damaged */
+    X(ROD_ESTATE, -13, 412, "invalid_request_error", "bad_state") /* a saved state that is foreign or damaged */       \
+    X(ROD_EBUSY, -14, 429, "rate_limit", "session_busy")                                                               \
+    X(ROD_EVERSION, -15, 412, "invalid_request_error", "version_mismatch")                                             \
+    X(ROD_EEXISTS, -16, 412, "invalid_request_error", "session_exists") /* never 409: clients repeat it by themselves  \
+                                                                         */
 
 enum rod_code {
 #define ROD_X(name, value, http, type, code) name = value,
@@ -76,8 +80,14 @@ struct rod_engine_config {
     uint32_t max_queue;        /* requests beyond the free slots; past it ROD_EQUEUEFULL */
     uint64_t max_queue_tok;    /* prompt tokens waiting, 0 = no limit */
     uint64_t max_prompt_tok;   /* longer prompts: ROD_ETOOLONG; 0 = no limit */
+    const char *state_dir;     /* of sessions' files, perhaps shared with other servers; NULL or "": sessions live in
+                                  memory alone and end with the engine */
     uint64_t state_host_bytes; /* host memory for states outside their slots; 0 = auto */
-    void (*wake)(void *arg);   /* events are waiting; engine thread; may be NULL */
+    uint64_t state_disk_bytes; /* files in state_dir; 0 = no limit */
+    uint64_t session_ttl_s;    /* sessions not used for so long are removed, unless they say otherwise; 0 = never */
+    bool session_lazy;   /* a turn's state is written later: when it is idle, leaves host memory, at drain and close */
+    bool session_reject; /* a turn of a session that is busy is ROD_EBUSY; else it waits in its order */
+    void (*wake)(void *arg); /* events are waiting; engine thread; may be NULL */
     void *wake_arg;
     void (*log)(void *arg, int level,
                 const char *line); /* level 0 debug 1 info 2 warn 3 error; any thread; may be NULL */
@@ -120,6 +130,13 @@ struct rod_stats {                                             /* a consistent e
     uint64_t batch_rows_sum;     /* sessions that had a row in a step, summed over the steps */
     bool failed;                 /* a device fault: nothing will run any more */
     uint64_t requests_nan;       /* of the failed ones: the logits were not numbers */
+    /* Sessions that this server knows: those of which host memory has the state, and the others. Bytes: of states in
+     * host memory, of files in state_dir as last seen. */
+    uint64_t sessions, sessions_host, sessions_file, state_host_bytes, state_file_bytes;
+    uint64_t state_saves, state_save_failures, state_loads; /* files written, not written, read back */
+    uint64_t state_refused;                                 /* files found damaged or foreign, and left alone */
+    uint64_t sessions_expired, sessions_evicted;            /* removed: by their time, for the budgets */
+    uint64_t idempotent_replays;
 };
 extern const uint64_t rod_step_bounds_ns[20];
 void rod_engine_stats(const struct rod_engine *engine, struct rod_stats *out);
@@ -207,8 +224,25 @@ struct rod_state {
 struct rod_state *rod_state_share(const struct rod_state *state);
 void rod_state_free(struct rod_state *state);
 
-struct rod_request { /* make with rod_request_new; every pointer malloc'd and owned by the request */
-    char id[64];     /* request id for logs */
+/* The request is the next turn of a session: prompt has the new tokens alone (none where the last turn left one
+ * pending). Strings are malloc'd and owned. Not with state, keep_state, n_prompt_logprobs, nor in a rod_submit_all of
+ * many. What goes wrong with the session is told by ROD_EVENT_ERROR before any other event: ROD_ENOTFOUND,
+ * ROD_EVERSION, ROD_EBUSY, ROD_ESTATE. */
+struct rod_turn {
+    char *tenant;  /* whose session: the API key's name, "" without keys */
+    char *session; /* [A-Za-z0-9._-]{1,128} */
+    bool create;   /* an unknown session begins with this turn, at version 0 */
+    bool has_expected;
+    uint64_t expected_version; /* the session's version before the turn, else ROD_EVERSION */
+    /* The finished answer is stored with the version. A later turn with the same key and digest gets it again as
+     * events, and nothing runs; with another digest it is ROD_EINVALID. NULL = none; at most 255 bytes. */
+    char *idempotency_key;
+    uint8_t digest[16]; /* of all that was asked */
+};
+
+struct rod_request {       /* make with rod_request_new; every pointer malloc'd and owned by the request */
+    char id[64];           /* request id for logs */
+    struct rod_turn *turn; /* NULL = no session */
     int32_t *prompt;
     size_t n_prompt; /* at least one token, each 0 <= id < vocab_size; none where state has a pending one */
     /* Goes on from this conversation; the request owns its share of it: prompt has the new tokens alone and no earlier
@@ -292,12 +326,54 @@ struct rod_event {
     uint64_t prompt_tok, completion_tok, cached_tok; /* completion_tok = tokens reported: without the end token;
                                                         prompt_tok with those of a state, which are cached_tok */
     struct rod_state *state; /* of keep_state, unless cancelled: freed with the event, or set to NULL and kept */
+    char session[129];       /* of a turn, unless cancelled; else "" */
+    uint64_t session_version;
+    bool replayed;                            /* an answer given before, to the same idempotency key */
     uint64_t queue_ns, prefill_ns, decode_ns; /* waiting for a slot; until the first token; from first to last */
     /* ERROR */
     struct rod_error error;
 };
 struct rod_event *rod_next_event(struct rod_engine *engine); /* NULL = none now; never blocks */
 void rod_event_free(struct rod_event *event);
+
+/* ---- sessions ---- */
+struct rod_session_info {
+    char id[129];
+    uint64_t version, n_tok, state_bytes;                /* state_bytes: 0 before the first turn */
+    int64_t created_unix_s, used_unix_s, expires_unix_s; /* expires: 0 = never */
+    bool pinned, busy;
+    char tier[8];     /* where its state is nearest: "host", "file" */
+    char parent[129]; /* the session that it was forked or made from, or "" */
+};
+struct rod_session_new {
+    const char *id;   /* NULL: the engine makes one */
+    const char *from; /* begins where this one is now; NULL: empty */
+    uint64_t ttl_s;   /* 0 = never */
+    bool has_ttl;     /* else the engine's session_ttl_s */
+    bool pin;         /* neither time nor budgets remove it */
+};
+/* Any thread; they may wait for files. tenant: "" without keys; another tenant's session is ROD_ENOTFOUND. err->param
+ * names the field at fault. A session whose turn runs is at its last version until the turn has ended.
+ * ROD_EEXISTS: create, fork: there is one of this id. */
+int rod_session_create(struct rod_engine *engine, const char *tenant, const struct rod_session_new *new_session,
+                       struct rod_session_info *out, struct rod_error *err);
+/* id NULL: made by the engine. The fork keeps the version, shares the state until its first turn. */
+int rod_session_fork(struct rod_engine *engine, const char *tenant, const char *from, const char *id,
+                     struct rod_session_info *out, struct rod_error *err);
+int rod_session_get(struct rod_engine *engine, const char *tenant, const char *id, struct rod_session_info *out,
+                    struct rod_error *err);
+/* In order of id, from the first after `after` (NULL: from the beginning), at most limit. *infos is malloc'd. */
+int rod_session_list(struct rod_engine *engine, const char *tenant, const char *after, size_t limit,
+                     struct rod_session_info **infos, size_t *n, bool *more, struct rod_error *err);
+int rod_session_delete(struct rod_engine *engine, const char *tenant, const char *id,
+                       struct rod_error *err); /* ROD_EBUSY while a turn runs */
+/* The session as a file (engine/state_file.h), *bytes malloc'd. */
+int rod_session_export(struct rod_engine *engine, const char *tenant, const char *id, void **bytes, size_t *n,
+                       struct rod_error *err);
+/* The reverse; a session of this id is replaced (ROD_EBUSY while a turn runs). Under another id than the file's: a
+ * copy. A file that is damaged, or of another model or layout, is ROD_ESTATE. */
+int rod_session_import(struct rod_engine *engine, const char *tenant, const char *id, const void *bytes, size_t n,
+                       struct rod_session_info *out, struct rod_error *err);
 
 /* ---- a checkpoint looked at from outside (no engine needed); any thread ---- */
 struct rod_tensor_info {
