@@ -30,6 +30,9 @@ static void turn_free(struct rod_turn *turn) {
     if (!turn) return;
     free(turn->tenant);
     free(turn->session);
+    free(turn->from);
+    free(turn->if_empty);
+    free(turn->if_open);
     free(turn->idempotency_key);
     free(turn);
 }

@@ -232,6 +232,14 @@ struct rod_turn {
     char *tenant;  /* whose session: the API key's name, "" without keys */
     char *session; /* [A-Za-z0-9._-]{1,128} */
     bool create;   /* an unknown session begins with this turn, at version 0 */
+    char *from;    /* with create: an unknown session begins where this one is now; NULL = empty. A turn that fails or
+                      is cancelled leaves no new session */
+    /* Which prompt is read depends on how the session stands when the turn begins. NULL = the request's own.
+     * if_empty: nothing has been read yet (a format's beginning goes in front). if_open: the last turn left an answer
+     * open (what closes it goes in front); leaves_open: so does this one, and the version remembers it. */
+    int32_t *if_empty, *if_open;
+    size_t n_if_empty, n_if_open;
+    bool leaves_open;
     bool has_expected;
     uint64_t expected_version; /* the session's version before the turn, else ROD_EVERSION */
     /* The finished answer is stored with the version. A later turn with the same key and digest gets it again as
