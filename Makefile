@@ -140,6 +140,11 @@ fuzz: deps
 test-schemas: deps # structured output for 200 random schemas
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@RODIMUS_TEST_SCHEMAS=200 tests/run $(BUILD) api -k random_schemas
+plots: # the pictures of the README, from tests/bench/results
+	@cmp -s tests/bench/requirements.txt build/venv-plots/made-from || { rm -rf build/venv-plots && /usr/bin/python3 -m venv build/venv-plots && \
+		build/venv-plots/bin/pip install --quiet --disable-pip-version-check --no-deps -r tests/bench/requirements.txt && \
+		cp tests/bench/requirements.txt build/venv-plots/made-from; }
+	@build/venv-plots/bin/python tests/bench/plots.py
 bench-mask: # what structured output costs a step, as JSON
 	@$(MAKE) --no-print-directory -j$(JOBS) $(BUILD)/tests/bench/mask >&2
 	@$(BUILD)/tests/bench/mask
@@ -187,7 +192,7 @@ bundle: all
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/lib' -Wl,--disable-new-dtags -o $(BUNDLE)/rodimus $(BUILD)/server/main.o $(BUILD)/libserver.a $(BUILD)/librodimus.a $(LDLIBS)
 
 force:
-.PHONY: bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers
+.PHONY: plots bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
 -include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(BUILD)/tests/bench/mask.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d
