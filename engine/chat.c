@@ -385,6 +385,39 @@ int chat_encode(const struct chat *chat, const struct tokenizer *t, const struct
     return rc;
 }
 
+/* The first token of a piece of the frame, if it is a special one; else -1. */
+static int32_t first_token(const struct tokenizer *t, const char *text) {
+    int32_t *ids, first = -1;
+    size_t n, len;
+    bool special = false;
+    const struct tokenizer_piece piece = {text, strlen(text), true};
+    if (!*text || tokenizer_encode_pieces(t, &piece, 1, &ids, &n, NULL)) return -1;
+    if (n && tokenizer_bytes(t, ids[0], &len, &special) && special) first = ids[0];
+    free(ids);
+    return first;
+}
+
+void chat_marks(const struct chat *c, const struct tokenizer *t, const struct rod_message *messages, size_t n_messages,
+                const int32_t *ids, size_t n_ids, size_t **marks, size_t *n_marks) {
+    *marks = NULL;
+    *n_marks = 0;
+    size_t *found = c && t ? malloc((n_messages + 1) * sizeof *found) : NULL;
+    if (!found) return;
+    int32_t starts[CHAT_N_ROLES];
+    for (int i = 0; i < CHAT_N_ROLES; i++) starts[i] = c->prefix[i] ? first_token(t, c->prefix[i]) : -1;
+    size_t at = 0, n = 0;
+    for (size_t i = 0; i <= n_messages; i++) {
+        const int role = i < n_messages ? role_of(c, messages[i].role) : CHAT_N_ROLES;
+        const int32_t start = role < 0 ? -1 : role < CHAT_N_ROLES ? starts[role] : first_token(t, c->generation);
+        while (at < n_ids && ids[at] != start) at++;
+        if (start < 0 || at == n_ids) break;
+        if (i) found[n++] = at;
+        at++;
+    }
+    *marks = found;
+    *n_marks = n;
+}
+
 int chat_render(const struct chat *chat, const struct rod_message *messages, size_t n_messages, bool generation,
                 char **text, size_t *len, struct rod_error *err) {
     struct tokenizer_piece *pieces;

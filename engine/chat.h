@@ -35,6 +35,11 @@ void chat_close(struct chat *chat);
 /* generation: end with the place where the model goes on. *ids, *text malloc'd. */
 int chat_encode(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
                 size_t n_messages, bool generation, int32_t **ids, size_t *n_ids, struct rod_error *err);
+/* Where in the ids of these messages the second and each later one begins, and the generation prompt: *marks malloc'd,
+ * rising. None where a role's prefix does not begin with a token that contents cannot make, or without memory: hints,
+ * nothing hangs on them. */
+void chat_marks(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
+                size_t n_messages, const int32_t *ids, size_t n_ids, size_t **marks, size_t *n_marks);
 int chat_render(const struct chat *chat, const struct rod_message *messages, size_t n_messages, bool generation,
                 char **text, size_t *len, struct rod_error *err);
 

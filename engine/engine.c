@@ -272,6 +272,11 @@ int rod_chat_encode(const struct rod_engine *e, const struct rod_message *messag
     return rc ? rc : chat_encode(e->parts.chat, e->parts.tokenizer, messages, n_messages, generation, ids, n_ids, err);
 }
 
+void rod_chat_marks(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages,
+                    const int32_t *ids, size_t n_ids, size_t **marks, size_t *n_marks) {
+    chat_marks(e->parts.chat, e->parts.tokenizer, messages, n_messages, ids, n_ids, marks, n_marks);
+}
+
 int rod_chat_render(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages, bool generation,
                     char **text, size_t *len, struct rod_error *err) {
     int rc = need_tokenizer(e, err);

@@ -55,3 +55,12 @@ const char *rod_code_openai(int code) {
     default: return "";
     }
 }
+
+const char *rod_prefix_miss_name(enum rod_prefix_miss miss) {
+    static const char *const names[] = {
+#define ROD_X(name, text) text,
+        ROD_PREFIX_MISSES(ROD_X)
+#undef ROD_X
+    };
+    return (unsigned)miss < ROD_PREFIX_N_MISSES ? names[miss] : "";
+}

@@ -46,6 +46,9 @@ void rod_request_free(struct rod_request *request) {
     free(request->stop);
     free(request->stop_ids);
     free(request->allowed_ids);
+    free(request->tenant);
+    free(request->cache_salt);
+    free(request->marks);
     for (size_t i = 0; i < request->n_bad; i++) free(request->bad[i].ids);
     free(request->bad);
     rod_grammar_close(request->grammar);

@@ -69,22 +69,23 @@ void rod_cuda_note(char *note, size_t note_bytes);
 struct rod_engine;
 
 struct rod_engine_config {
-    const char *model_dir;     /* a checkpoint directory; or NULL with synthetic set */
-    const char *synthetic;     /* "rodimus-1.4b" ...: random weights of that shape, no tokenizer */
-    const char *device;        /* "auto", "cpu", "cuda", "cuda:N" */
-    const char *precision;     /* "auto", "fp32", "bf16", "fp16" */
-    bool deterministic;        /* the same bits in steps of any size; costs speed on some devices */
-    uint32_t n_slots;          /* 0 = auto */
-    uint32_t n_threads;        /* CPU compute threads, 0 = all cores */
-    uint32_t max_batch_tok;    /* rows of one step, 0 = the backend's choice */
-    uint32_t max_queue;        /* requests beyond the free slots; past it ROD_EQUEUEFULL */
-    uint64_t max_queue_tok;    /* prompt tokens waiting, 0 = no limit */
-    uint64_t max_prompt_tok;   /* longer prompts: ROD_ETOOLONG; 0 = no limit */
-    const char *state_dir;     /* of sessions' files, perhaps shared with other servers; NULL or "": sessions live in
-                                  memory alone and end with the engine */
-    uint64_t state_host_bytes; /* host memory for states outside their slots; 0 = auto */
-    uint64_t state_disk_bytes; /* files in state_dir; 0 = no limit */
-    uint64_t session_ttl_s;    /* sessions not used for so long are removed, unless they say otherwise; 0 = never */
+    const char *model_dir;       /* a checkpoint directory; or NULL with synthetic set */
+    const char *synthetic;       /* "rodimus-1.4b" ...: random weights of that shape, no tokenizer */
+    const char *device;          /* "auto", "cpu", "cuda", "cuda:N" */
+    const char *precision;       /* "auto", "fp32", "bf16", "fp16" */
+    bool deterministic;          /* the same bits in steps of any size; costs speed on some devices */
+    uint32_t n_slots;            /* 0 = auto */
+    uint32_t n_threads;          /* CPU compute threads, 0 = all cores */
+    uint32_t max_batch_tok;      /* rows of one step, 0 = the backend's choice */
+    uint32_t max_queue;          /* requests beyond the free slots; past it ROD_EQUEUEFULL */
+    uint64_t max_queue_tok;      /* prompt tokens waiting, 0 = no limit */
+    uint64_t max_prompt_tok;     /* longer prompts: ROD_ETOOLONG; 0 = no limit */
+    const char *state_dir;       /* of sessions' files, perhaps shared with other servers; NULL or "": sessions live in
+                                    memory alone and end with the engine */
+    uint64_t state_host_bytes;   /* host memory for states outside their slots; 0 = auto */
+    uint64_t prefix_cache_bytes; /* of those, at most half: states of beginnings of prompts; 0 = none are kept */
+    uint64_t state_disk_bytes;   /* files in state_dir; 0 = no limit */
+    uint64_t session_ttl_s;      /* sessions not used for so long are removed, unless they say otherwise; 0 = never */
     bool session_lazy;   /* a turn's state is written later: when it is idle, leaves host memory, at drain and close */
     bool session_reject; /* a turn of a session that is busy is ROD_EBUSY; else it waits in its order */
     void (*wake)(void *arg); /* events are waiting; engine thread; may be NULL */
@@ -120,6 +121,25 @@ struct rod_model_info {
 };
 const struct rod_model_info *rod_engine_info(const struct rod_engine *engine);
 
+/* Why the prefix cache had nothing, or less than there once was, of a prompt. */
+#define ROD_PREFIX_MISSES(X)                                                                                           \
+    X(COLD, "cold")               /* not seen before */                                                                \
+    X(TOO_SHORT, "too_short")     /* not longer than a chunk */                                                        \
+    X(SALT, "salt")               /* seen under another cache_salt of the same tenant */                               \
+    X(RETOKENISED, "retokenised") /* an answer came back as other tokens than those that were generated */             \
+    X(EVICTED, "evicted")         /* there was a checkpoint */                                                         \
+    X(BRANCH, "branch")           /* seen before, and no checkpoint was left where the prompts part */                 \
+    X(UNFINISHED, "unfinished")   /* being read or saved just now */                                                   \
+    X(SCORED, "scored")           /* log-probabilities of the prompt need all of it */                                 \
+    X(PENALTY, "penalty")         /* the device counts what it reads, for a repetition penalty */
+enum rod_prefix_miss {
+#define ROD_X(name, text) ROD_PREFIX_##name,
+    ROD_PREFIX_MISSES(ROD_X)
+#undef ROD_X
+        ROD_PREFIX_N_MISSES
+};
+const char *rod_prefix_miss_name(enum rod_prefix_miss miss);
+
 struct rod_stats {                                             /* a consistent enough snapshot; counters since open */
     uint32_t n_slots, slots_used, queued, queued_max, running; /* queued_max = max_queue; running = they hold a slot */
     uint64_t queued_tok;
@@ -137,6 +157,10 @@ struct rod_stats {                                             /* a consistent e
     uint64_t state_refused;                                 /* files found damaged or foreign, and left alone */
     uint64_t sessions_expired, sessions_evicted;            /* removed: by their time, for the budgets */
     uint64_t idempotent_replays;
+    /* The prefix cache: prompts that began from a checkpoint, and their tokens that were not read; those that found
+     * nothing or less than there once was, by reason; what it holds now, what had to go. */
+    uint64_t prefix_hits, prefix_tok_saved, prefix_misses[ROD_PREFIX_N_MISSES];
+    uint64_t prefix_entries, prefix_bytes, prefix_evicted;
 };
 extern const uint64_t rod_step_bounds_ns[20];
 void rod_engine_stats(const struct rod_engine *engine, struct rod_stats *out);
@@ -166,6 +190,10 @@ struct rod_message {
  * prompt. *text is malloc'd and NUL-terminated; it does not tell frame from content, the ids do. */
 int rod_chat_encode(const struct rod_engine *engine, const struct rod_message *messages, size_t n_messages,
                     bool generation, int32_t **ids, size_t *n_ids, struct rod_error *err);
+/* Where in these ids each message but the first begins, and the generation prompt: for rod_request.marks. *marks is
+ * malloc'd or NULL. */
+void rod_chat_marks(const struct rod_engine *engine, const struct rod_message *messages, size_t n_messages,
+                    const int32_t *ids, size_t n_ids, size_t **marks, size_t *n_marks);
 int rod_chat_render(const struct rod_engine *engine, const struct rod_message *messages, size_t n_messages,
                     bool generation, char **text, size_t *len, struct rod_error *err);
 /* A prompt for what belongs between before and after, through the tokenizer's fill-in-the-middle tokens; without them
@@ -257,6 +285,10 @@ struct rod_request {       /* make with rod_request_new; every pointer malloc'd 
      * one is read again. Draws go on by seed and position; penalties know the tokens from here on. A state that is not
      * one of this engine's is ROD_ESTATE. Not with n_prompt_logprobs. */
     struct rod_state *state;
+    /* For the prefix cache. What was read for one tenant and salt is found for these alone. */
+    char *tenant, *cache_salt; /* the API key's name; NULL as "" */
+    size_t *marks; /* [n_marks] rising: places in prompt where a message ends; the first ends the system's */
+    size_t n_marks;
     bool keep_state; /* ROD_EVENT_FINISH brings the state, with all counted tokens read or pending */
     struct rod_sampling sampling;
     struct rod_bias *bias;

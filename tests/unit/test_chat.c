@@ -64,6 +64,39 @@ static void a_chat_becomes_the_published_format(void **state) {
     tokenizer_close(t);
 }
 
+static void marks_are_where_messages_begin(void **state) {
+    (void)state;
+    struct tokenizer *t = open_tales();
+    struct chat *c = open_chat(t);
+    struct rod_message m[] = {message("system", "Be kind."), message("user", "<role>"), message("assistant", " Hello."),
+                              message("tool", ""), message("user", "Bye")};
+    struct rod_error err;
+    for (size_t n = 0; n <= 5; n++) {
+        int32_t *ids, *begin;
+        size_t n_ids, n_begin, n_marks, *marks;
+        assert_int_equal(chat_encode(c, t, m, n, true, &ids, &n_ids, &err), 0);
+        chat_marks(c, t, m, n, ids, n_ids, &marks, &n_marks);
+        assert_int_equal(n_marks, n);
+        for (size_t i = 0; i < n; i++) { /* up to a mark stand the first messages, and nothing else */
+            assert_int_equal(chat_encode(c, t, m, i + 1, false, &begin, &n_begin, &err), 0);
+            assert_int_equal(marks[i], n_begin);
+            assert_memory_equal(ids, begin, n_begin * sizeof *ids);
+            free(begin);
+        }
+        free(marks);
+        chat_marks(c, t, m, n, ids, n_ids / 2, &marks, &n_marks); /* ids of something else: perhaps fewer */
+        for (size_t i = 0; i < n_marks; i++) assert_true(marks[i] < n_ids / 2);
+        free(marks);
+        free(ids);
+    }
+    size_t n_marks = 9, *marks;
+    chat_marks(NULL, t, m, 5, (const int32_t[]){1}, 1, &marks, &n_marks);
+    assert_null(marks);
+    assert_int_equal(n_marks, 0);
+    chat_close(c);
+    tokenizer_close(t);
+}
+
 static void contents_never_make_special_tokens(void **state) {
     (void)state;
     struct tokenizer *t = open_tales();
@@ -316,6 +349,7 @@ static void a_suffix_goes_through_the_tokens_for_it(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chat_becomes_the_published_format),
+        cmocka_unit_test(marks_are_where_messages_begin),
         cmocka_unit_test(contents_never_make_special_tokens),
         cmocka_unit_test(an_unknown_role_is_named),
         cmocka_unit_test(content_that_is_not_utf8_is_refused),

@@ -1,0 +1,443 @@
+/* prefix.c - the index: entries in a table by the chained hash of their whole chunks, longest first; worth; what was
+ * seen. */
+#include "prefix.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum {
+    MAX_ENTRIES = 4096,    /* each eviction looks at all */
+    TABLE_SLOTS = 8192,    /* chains of one, mostly */
+    SEEN_GROUPS = 1 << 15, /* 1 MiB: 131072 chunks, some 8 million tokens */
+    SEEN_WAYS = 4,
+};
+
+/* A record of `seen`: the hash, and in its lowest bits what was there. */
+enum {
+    SEEN_READ = 1,      /* a multiple of a chunk that was read */
+    SEEN_GENERATED = 2, /* and the model had written some of its last chunk */
+    SEEN_EVICTED = 4,   /* a checkpoint here, or within the next chunk, went */
+    SEEN_ANSWERED = 8,  /* a prompt ended here and was answered */
+    SEEN_END = 16,      /* an answer ended here */
+    SEEN_FLAGS = 31
+};
+
+struct prefix_entry {
+    struct prefix_entry *chain; /* of its slot in the table */
+    struct prefix_entry *up;    /* the longest entry of a beginning of this one's tokens; NULL = none */
+    uint32_t index;             /* in all */
+    uint32_t n_below;           /* entries whose up this is */
+    uint64_t place;             /* hash of its whole chunks */
+    uint64_t n_tok, bytes, used_ns, number;
+    bool generated, doomed;
+    struct state_image *image; /* NULL: reserved */
+    const char *tenant, *salt; /* behind ids */
+    int32_t ids[];
+};
+
+struct prefix {
+    struct prefix_config config;
+    struct prefix_entry *table[TABLE_SLOTS], *all[MAX_ENTRIES];
+    uint32_t n;
+    uint64_t bytes, n_made, n_evicted;
+    uint64_t *path; /* scratch: path[i] = hash of the first i chunks */
+    size_t n_path, path_room;
+    uint64_t seen[SEEN_GROUPS][SEEN_WAYS]; /* newest first */
+};
+
+int prefix_new(const struct prefix_config *config, struct prefix **out, struct rod_error *err) {
+    assert(config->chunk_tok);
+    struct prefix *p = calloc(1, sizeof *p);
+    if (!p) return rod_fail(err, ROD_ENOMEM, "No memory for the prefix cache.");
+    p->config = *config;
+    *out = p;
+    return 0;
+}
+
+void prefix_close(struct prefix *p) {
+    if (!p) return;
+    for (uint32_t i = 0; i < p->n; i++) {
+        state_image_release(p->all[i]->image);
+        free(p->all[i]);
+    }
+    free(p->path);
+    free(p);
+}
+
+struct prefix_counts prefix_count(const struct prefix *p) {
+    return (struct prefix_counts){p->n, p->bytes, p->n_evicted};
+}
+
+/* ---- hashes ---- */
+
+static const char *text_of(const char *s) { return s ? s : ""; }
+
+/* Of no token yet: everything of one tenant and salt hangs on it. */
+static uint64_t root(const struct prefix *p, const struct prefix_key *key) {
+    const char *tenant = text_of(key->tenant), *salt = text_of(key->salt);
+    const uint64_t seed = XXH3_64bits_withSeed(tenant, strlen(tenant), p->config.seed);
+    return XXH3_64bits_withSeed(salt, strlen(salt), seed);
+}
+
+/* Of the tenant alone, whatever the salt. */
+static uint64_t tenant_root(const struct prefix *p, const struct prefix_key *key) {
+    const char *tenant = text_of(key->tenant);
+    return XXH3_64bits_withSeed(tenant, strlen(tenant), ~p->config.seed);
+}
+
+static uint64_t hash_on(const struct prefix *p, uint64_t hash, const int32_t *ids, size_t n) {
+    if (n) hash = XXH3_64bits_withSeed(ids, n * sizeof *ids, hash);
+    return p->config.n_hashes ? hash % p->config.n_hashes << 8 : hash;
+}
+
+/* Fills p->path for the whole chunks of n tokens; false: no memory. */
+static bool walk(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n) {
+    const uint32_t chunk = p->config.chunk_tok;
+    p->n_path = n / chunk;
+    if (p->n_path + 1 > p->path_room) {
+        uint64_t *grown = realloc(p->path, (p->n_path + 1) * 2 * sizeof *grown);
+        if (!grown) return false;
+        p->path = grown;
+        p->path_room = (p->n_path + 1) * 2;
+    }
+    p->path[0] = root(p, key);
+    for (size_t i = 0; i < p->n_path; i++) p->path[i + 1] = hash_on(p, p->path[i], ids + i * chunk, chunk);
+    return true;
+}
+
+/* After any number of the tokens that were walked. */
+static uint64_t hash_at(const struct prefix *p, const int32_t *ids, size_t n) {
+    const size_t i = n / p->config.chunk_tok, from = i * p->config.chunk_tok;
+    return hash_on(p, p->path[i], ids + from, n - from);
+}
+
+/* ---- what was seen ---- */
+
+static uint64_t *seen_group(struct prefix *p, uint64_t hash) { return p->seen[(hash >> 8) % SEEN_GROUPS]; }
+
+static uint64_t *seen_record(struct prefix *p, uint64_t hash) {
+    uint64_t *group = seen_group(p, hash);
+    for (int i = 0; i < SEEN_WAYS; i++)
+        if ((group[i] ^ hash) <= SEEN_FLAGS && group[i]) return &group[i];
+    return NULL;
+}
+
+static uint32_t seen_flags(struct prefix *p, uint64_t hash) {
+    const uint64_t *record = seen_record(p, hash);
+    return record ? *record & SEEN_FLAGS : 0;
+}
+
+static void seen_add(struct prefix *p, uint64_t hash, uint32_t flags) {
+    uint64_t *record = seen_record(p, hash);
+    if (record) {
+        *record |= flags;
+        return;
+    }
+    uint64_t *group = seen_group(p, hash);
+    memmove(group + 1, group, (SEEN_WAYS - 1) * sizeof *group);
+    group[0] = (hash & ~(uint64_t)SEEN_FLAGS) | flags;
+}
+
+static void seen_remove(struct prefix *p, uint64_t hash, uint32_t flags) {
+    uint64_t *record = seen_record(p, hash);
+    if (record) *record &= ~(uint64_t)flags;
+}
+
+void prefix_note(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n_prompt, size_t n) {
+    const uint32_t chunk = p->config.chunk_tok;
+    if (n < chunk || !walk(p, key, ids, n)) return;
+    for (size_t i = 1; i <= p->n_path; i++)
+        seen_add(p, p->path[i], SEEN_READ | (i * chunk > n_prompt ? SEEN_GENERATED : 0));
+    if (n > n_prompt) {
+        seen_add(p, hash_at(p, ids, n_prompt), SEEN_ANSWERED);
+        seen_add(p, hash_at(p, ids, n), SEEN_END);
+    }
+    seen_add(p, hash_on(p, tenant_root(p, key), ids, chunk), SEEN_READ);
+}
+
+/* ---- entries ---- */
+
+static bool same(const struct prefix_entry *e, const struct prefix_key *key, const int32_t *ids) {
+    return !strcmp(e->tenant, text_of(key->tenant)) && !strcmp(e->salt, text_of(key->salt)) &&
+           !memcmp(e->ids, ids, e->n_tok * sizeof *ids);
+}
+
+/* The longest entry that is a beginning of the walked tokens and has at most `most`: of those with an image, or of all.
+ * waits: a longer one is being saved. */
+static struct prefix_entry *longest(const struct prefix *p, const struct prefix_key *key, const int32_t *ids,
+                                    uint64_t most, bool reserved_too, bool *waits) {
+    const uint32_t chunk = p->config.chunk_tok;
+    for (size_t i = p->n_path; i >= 1; i--) {
+        struct prefix_entry *best = NULL;
+        for (struct prefix_entry *e = p->table[p->path[i] % TABLE_SLOTS]; e; e = e->chain) {
+            if (e->place != p->path[i] || e->n_tok > most || e->n_tok / chunk != i) continue;
+            if ((best && e->n_tok <= best->n_tok) || !same(e, key, ids)) continue;
+            if (e->image || reserved_too)
+                best = e;
+            else
+                *waits = true;
+        }
+        if (best) return best;
+    }
+    return NULL;
+}
+
+static void rewire(struct prefix *p, const struct prefix_entry *from, struct prefix_entry *to) {
+    for (uint32_t i = 0; i < p->n; i++)
+        if (p->all[i]->up == from) p->all[i]->up = to;
+}
+
+static void entry_remove(struct prefix *p, struct prefix_entry *e) {
+    struct prefix_entry **at = &p->table[e->place % TABLE_SLOTS];
+    while (*at != e) at = &(*at)->chain;
+    *at = e->chain;
+    if (e->n_below) rewire(p, e, e->up);
+    if (e->up) e->up->n_below += e->n_below - 1;
+    p->all[e->index] = p->all[--p->n];
+    p->all[e->index]->index = e->index;
+    p->bytes -= e->bytes;
+    state_image_release(e->image);
+    free(e);
+}
+
+static void evict(struct prefix *p, struct prefix_entry *e) {
+    seen_add(p, e->place, SEEN_EVICTED);
+    p->n_evicted++;
+    entry_remove(p, e);
+}
+
+/* ---- worth ---- */
+
+static double worth(uint64_t saved_tok, uint64_t bytes, uint64_t age_ns, uint32_t n_below) {
+    const double w = (double)saved_tok / (double)bytes / ((double)age_ns + 60e9);
+    return n_below == 1 ? w / 4 : w;
+}
+
+static double worth_of(const struct prefix_entry *e, const struct prefix_entry *new_up, uint64_t now_ns) {
+    const uint64_t saved_tok = e->n_tok - (e->up ? e->up->n_tok : 0);
+    return worth(saved_tok, e->bytes, now_ns > e->used_ns ? now_ns - e->used_ns : 0, e->n_below + (e == new_up));
+}
+
+/* The least worth of those that may go; of equals the oldest. new_up: has one more below it soon. */
+static struct prefix_entry *least(const struct prefix *p, const struct prefix_entry *new_up, uint64_t now_ns) {
+    struct prefix_entry *best = NULL;
+    double best_worth = 0;
+    for (uint32_t i = 0; i < p->n; i++) {
+        struct prefix_entry *e = p->all[i];
+        if (!e->image || e->doomed) continue;
+        const double w = worth_of(e, new_up, now_ns);
+        if (best && (w > best_worth || (w == best_worth && e->number > best->number))) continue;
+        best = e;
+        best_worth = w;
+    }
+    return best;
+}
+
+static struct prefix_entry *lasting(struct prefix_entry *e) {
+    while (e && e->doomed) e = e->up;
+    return e;
+}
+
+/* Room for bytes after n tokens above up: all that must go goes, or nothing. */
+static bool make_room(struct prefix *p, struct prefix_entry **up, uint64_t n, uint64_t bytes, uint64_t now_ns) {
+    uint64_t kept = p->bytes;
+    uint32_t n_kept = p->n;
+    bool fits = bytes <= p->config.budget_bytes;
+    while (fits && (kept + bytes > p->config.budget_bytes || n_kept == MAX_ENTRIES)) {
+        struct prefix_entry *e = least(p, *up, now_ns);
+        if (!e) fits = false;
+        if (!fits) break;
+        e->doomed = true;
+        const struct prefix_entry *below = lasting(*up);
+        fits = worth(n - (below ? below->n_tok : 0), bytes, 0, 0) >= worth_of(e, *up, now_ns);
+        kept -= e->bytes;
+        n_kept--;
+    }
+    if (fits) *up = lasting(*up);
+    for (uint32_t i = p->n; i-- > 0;) {
+        struct prefix_entry *e = p->all[i];
+        if (!e->doomed) continue;
+        e->doomed = false;
+        if (fits) evict(p, e); /* the last takes its place: that one was looked at already */
+    }
+    return fits;
+}
+
+bool prefix_evict(struct prefix *p, uint64_t now_ns) {
+    struct prefix_entry *e = least(p, NULL, now_ns);
+    if (e) evict(p, e);
+    return e != NULL;
+}
+
+/* ---- keeping ---- */
+
+static struct prefix_entry *entry_new(const struct prefix_key *key, const int32_t *ids, size_t n, size_t image_bytes) {
+    const size_t tenant = strlen(text_of(key->tenant)) + 1, salt = strlen(text_of(key->salt)) + 1;
+    const size_t own = sizeof(struct prefix_entry) + n * sizeof *ids + tenant + salt;
+    struct prefix_entry *e = calloc(1, own);
+    if (!e) return NULL;
+    memcpy(e->ids, ids, n * sizeof *ids);
+    char *text = (char *)(e->ids + n);
+    memcpy(text, text_of(key->tenant), tenant);
+    memcpy(text + tenant, text_of(key->salt), salt);
+    e->tenant = text;
+    e->salt = text + tenant;
+    e->n_tok = n;
+    e->bytes = own + image_bytes;
+    return e;
+}
+
+/* Longer ones hang on it from now on. */
+static void hang(struct prefix *p, struct prefix_entry *e, struct prefix_entry *up) {
+    const struct prefix_key key = {e->tenant, e->salt};
+    for (uint32_t i = 0; i < p->n; i++) {
+        struct prefix_entry *f = p->all[i];
+        if (f->up != up || f->n_tok <= e->n_tok) continue;
+        if (strcmp(f->tenant, key.tenant) || strcmp(f->salt, key.salt)) continue;
+        if (memcmp(f->ids, e->ids, e->n_tok * sizeof *e->ids)) continue;
+        f->up = e;
+        e->n_below++;
+        if (up) up->n_below--;
+    }
+    e->up = up;
+    if (up) up->n_below++;
+}
+
+struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n,
+                                    bool generated, size_t image_bytes, uint64_t now_ns) {
+    if (n < p->config.chunk_tok || !walk(p, key, ids, n)) return NULL;
+    struct prefix_entry *up = longest(p, key, ids, n, true, NULL);
+    if (up && up->n_tok == n) return NULL;
+    struct prefix_entry *e = entry_new(key, ids, n, image_bytes);
+    if (!e) return NULL;
+    if (!make_room(p, &up, n, e->bytes, now_ns)) {
+        free(e);
+        return NULL;
+    }
+    e->place = p->path[p->n_path];
+    e->generated = generated;
+    e->used_ns = now_ns;
+    e->number = p->n_made++;
+    hang(p, e, up);
+    e->index = p->n;
+    p->all[p->n++] = e;
+    struct prefix_entry **slot = &p->table[e->place % TABLE_SLOTS];
+    e->chain = *slot;
+    *slot = e;
+    p->bytes += e->bytes;
+    return e;
+}
+
+void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_image *image) {
+    assert(!e->image && image);
+    e->image = image;
+    seen_remove(p, e->place, SEEN_EVICTED);
+}
+
+void prefix_drop(struct prefix *p, struct prefix_entry *e) {
+    assert(!e->image);
+    entry_remove(p, e);
+}
+
+/* ---- finding ---- */
+
+/* Chunks up to which a prompt before was the same, 0 = fewer than `from`; the flags of the last, and of any of them. */
+static size_t known(struct prefix *p, size_t n_chunks, size_t from, uint32_t *last, uint32_t *any) {
+    size_t deepest = 0;
+    *last = *any = 0;
+    for (size_t i = n_chunks; i >= 1 && i >= from; i--) {
+        const uint32_t flags = seen_flags(p, p->path[i]);
+        *any |= flags;
+        if (!deepest && flags & SEEN_READ) {
+            deepest = i;
+            *last = flags;
+        }
+    }
+    return deepest;
+}
+
+/* The prompt holds one that was answered, and then something else than the answer's tokens. The place where it leaves
+ * what was seen is within the chunk after `chunks`. */
+static bool retokenised(struct prefix *p, const int32_t *ids, size_t n, size_t chunks, uint32_t flags) {
+    const size_t chunk = p->config.chunk_tok, from = chunks * chunk;
+    bool answered = flags & SEEN_GENERATED;
+    for (size_t at = from; at < n && at < from + chunk; at++) {
+        const uint32_t here = seen_flags(p, hash_at(p, ids, at));
+        if (here & SEEN_END) return false;
+        answered |= (here & SEEN_ANSWERED) != 0;
+    }
+    return answered;
+}
+
+static void give_reason(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n, bool waits,
+                        struct prefix_found *out) {
+    const uint32_t chunk = p->config.chunk_tok;
+    const size_t most = (n - 1) / chunk, found = out->n_tok / chunk;
+    uint32_t last, any;
+    const size_t chunks = known(p, most, found + 1, &last, &any);
+    if (chunks * chunk > out->n_tok) out->branch_tok = chunks * chunk;
+    if (!chunks) last = found ? seen_flags(p, p->path[found]) : 0;
+    if (n <= chunk)
+        out->reason = ROD_PREFIX_TOO_SHORT;
+    else if (waits)
+        out->reason = ROD_PREFIX_UNFINISHED;
+    else if (any & SEEN_EVICTED)
+        out->reason = ROD_PREFIX_EVICTED;
+    else if (retokenised(p, ids, n, chunks ? chunks : found, last))
+        out->reason = ROD_PREFIX_RETOKENISED;
+    else if (chunks)
+        out->reason = ROD_PREFIX_BRANCH;
+    else if (out->n_tok)
+        out->whole = true;
+    else
+        out->reason = seen_flags(p, hash_on(p, tenant_root(p, key), ids, chunk)) ? ROD_PREFIX_SALT : ROD_PREFIX_COLD;
+}
+
+void prefix_find(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n, uint64_t now_ns,
+                 struct prefix_found *out) {
+    *out = (struct prefix_found){0};
+    assert(n >= 1);
+    if (!walk(p, key, ids, n - 1)) {
+        out->reason = ROD_PREFIX_COLD;
+        return;
+    }
+    bool waits = false;
+    struct prefix_entry *e = longest(p, key, ids, n - 1, false, &waits);
+    if (e) {
+        e->used_ns = now_ns;
+        out->image = state_image_share(e->image);
+        out->n_tok = e->n_tok;
+        out->generated = e->generated;
+    }
+    give_reason(p, key, ids, n, waits, out);
+}
+
+/* ---- where to stop ---- */
+
+/* At least `saves` tokens from the stop or start before it and from the stop after it. */
+static void try_stop(const struct prefix_reading *r, uint64_t at_tok, uint64_t saves, uint64_t *stops, uint32_t *n) {
+    const uint64_t at = at_tok - at_tok % r->chunk_tok;
+    uint64_t before = r->from_tok, after = UINT64_MAX;
+    uint32_t place = 0;
+    while (place < *n && stops[place] < at) before = stops[place++];
+    if (place < *n) after = stops[place];
+    if (*n == PREFIX_MAX_STOPS || at >= r->n_tok || at <= before || at - before < saves) return;
+    if (after != UINT64_MAX && (after == at || after - at < saves)) return;
+    memmove(stops + place + 1, stops + place, (*n - place) * sizeof *stops);
+    stops[place] = at;
+    ++*n;
+}
+
+uint32_t prefix_stops(const struct prefix_reading *r, uint64_t stops[PREFIX_MAX_STOPS]) {
+    uint32_t n = 0;
+    const uint64_t least_tok = r->pays_tok ? r->pays_tok : 1;
+    if (r->n_tok < 2) return 0;
+    try_stop(r, r->n_tok - 1, least_tok, stops, &n);
+    try_stop(r, r->branch_tok, least_tok, stops, &n);
+    if (r->n_marks) try_stop(r, r->marks[0], least_tok, stops, &n);
+    const uint64_t far_tok = least_tok > UINT64_MAX / 8 ? UINT64_MAX : 8 * least_tok;
+    for (size_t i = r->n_marks; i-- > 1;) try_stop(r, r->marks[i], far_tok, stops, &n);
+    return n;
+}
