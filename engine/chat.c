@@ -333,9 +333,9 @@ static int role_of(const struct chat *c, const char *role) {
     return -1;
 }
 
-/* begin, three pieces a message, generation: *n of them, malloc'd; they borrow from chat and messages. */
-static int to_pieces(const struct chat *c, const struct rod_message *messages, size_t n_messages, bool generation,
-                     struct tokenizer_piece **out, size_t *n_out, struct rod_error *err) {
+/* lead, three pieces a message, generation: *n of them, malloc'd; they borrow from chat and messages. */
+static int to_pieces(const struct chat *c, const char *lead, const struct rod_message *messages, size_t n_messages,
+                     bool generation, struct tokenizer_piece **out, size_t *n_out, struct rod_error *err) {
     if (!c) return rod_fail(err, ROD_EUNSUPPORTED, "the model has no chat format: give it a " TABLE);
     if (n_messages > SIZE_MAX / 3 / sizeof(struct tokenizer_piece) - 2)
         return rod_fail(err, ROD_EINVALID, "too many messages");
@@ -343,7 +343,7 @@ static int to_pieces(const struct chat *c, const struct rod_message *messages, s
     if (!pieces) return rod_fail(err, ROD_ENOMEM, "out of memory while rendering a chat");
     size_t n = 0;
     int rc = 0;
-    pieces[n++] = (struct tokenizer_piece){c->begin, strlen(c->begin), true};
+    pieces[n++] = (struct tokenizer_piece){lead, strlen(lead), true};
     for (size_t i = 0; !rc && i < n_messages; i++) {
         const struct rod_message *m = &messages[i];
         const int role = role_of(c, m->role);
@@ -374,11 +374,12 @@ static int to_pieces(const struct chat *c, const struct rod_message *messages, s
     return 0;
 }
 
-int chat_encode(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
-                size_t n_messages, bool generation, int32_t **ids, size_t *n_ids, struct rod_error *err) {
+static int encode(const struct chat *chat, const struct tokenizer *t, const char *lead,
+                  const struct rod_message *messages, size_t n_messages, bool generation, int32_t **ids, size_t *n_ids,
+                  struct rod_error *err) {
     struct tokenizer_piece *pieces;
     size_t n;
-    int rc = to_pieces(chat, messages, n_messages, generation, &pieces, &n, err);
+    int rc = to_pieces(chat, lead, messages, n_messages, generation, &pieces, &n, err);
     if (rc) return rc;
     rc = tokenizer_encode_pieces(t, pieces, n, ids, n_ids, err);
     free(pieces);
@@ -418,11 +419,33 @@ void chat_marks(const struct chat *c, const struct tokenizer *t, const struct ro
     *n_marks = n;
 }
 
+static const char *begin_of(const struct chat *c) { return c ? c->begin : ""; }
+
+/* A table may have no role assistant: then nothing closes an answer. */
+static const char *close_of(const struct chat *c) {
+    return c && c->suffix[CHAT_ASSISTANT] ? c->suffix[CHAT_ASSISTANT] : "";
+}
+
+bool chat_begins(const struct chat *chat) { return *begin_of(chat) != 0; }
+bool chat_closes(const struct chat *chat) { return *close_of(chat) != 0; }
+
+int chat_encode(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
+                size_t n_messages, bool generation, int32_t **ids, size_t *n_ids, struct rod_error *err) {
+    return encode(chat, t, begin_of(chat), messages, n_messages, generation, ids, n_ids, err);
+}
+
+int chat_encode_more(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
+                     size_t n_messages, bool generation, bool after_answer, int32_t **ids, size_t *n_ids,
+                     struct rod_error *err) {
+    const char *lead = after_answer ? close_of(chat) : "";
+    return encode(chat, t, lead, messages, n_messages, generation, ids, n_ids, err);
+}
+
 int chat_render(const struct chat *chat, const struct rod_message *messages, size_t n_messages, bool generation,
                 char **text, size_t *len, struct rod_error *err) {
     struct tokenizer_piece *pieces;
     size_t n, n_bytes = 0, at = 0;
-    int rc = to_pieces(chat, messages, n_messages, generation, &pieces, &n, err);
+    int rc = to_pieces(chat, begin_of(chat), messages, n_messages, generation, &pieces, &n, err);
     if (rc) return rc;
     for (size_t i = 0; i < n; i++) n_bytes += pieces[i].len;
     char *buf = malloc(n_bytes + 1);

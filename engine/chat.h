@@ -40,6 +40,14 @@ int chat_encode(const struct chat *chat, const struct tokenizer *t, const struct
  * nothing hangs on them. */
 void chat_marks(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
                 size_t n_messages, const int32_t *ids, size_t n_ids, size_t **marks, size_t *n_marks);
+/* The same for messages that do not come first. after_answer: what they go on from ends in an answer of the model,
+ * which is closed first. */
+int chat_encode_more(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
+                     size_t n_messages, bool generation, bool after_answer, int32_t **ids, size_t *n_ids,
+                     struct rod_error *err);
+/* Whether the format has a beginning, and closes answers: else all three give the same. */
+bool chat_begins(const struct chat *chat);
+bool chat_closes(const struct chat *chat);
 int chat_render(const struct chat *chat, const struct rod_message *messages, size_t n_messages, bool generation,
                 char **text, size_t *len, struct rod_error *err);
 

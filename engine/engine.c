@@ -277,6 +277,24 @@ void rod_chat_marks(const struct rod_engine *e, const struct rod_message *messag
     chat_marks(e->parts.chat, e->parts.tokenizer, messages, n_messages, ids, n_ids, marks, n_marks);
 }
 
+int rod_chat_encode_turn(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages,
+                         bool generation, struct rod_turn *turn, int32_t **ids, size_t *n_ids, struct rod_error *err) {
+    const struct chat *c = e->parts.chat;
+    const struct tokenizer *t = e->parts.tokenizer;
+    int rc = need_tokenizer(e, err);
+    if (!rc) rc = chat_encode_more(c, t, messages, n_messages, generation, false, ids, n_ids, err);
+    if (rc) return rc;
+    if (chat_begins(c))
+        rc = chat_encode(c, t, messages, n_messages, generation, &turn->if_empty, &turn->n_if_empty, err);
+    if (!rc && chat_closes(c))
+        rc = chat_encode_more(c, t, messages, n_messages, generation, true, &turn->if_open, &turn->n_if_open, err);
+    turn->leaves_open = generation;
+    if (!rc) return 0;
+    free(*ids);
+    *ids = NULL;
+    return rc;
+}
+
 int rod_chat_render(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages, bool generation,
                     char **text, size_t *len, struct rod_error *err) {
     int rc = need_tokenizer(e, err);

@@ -194,6 +194,10 @@ int rod_chat_encode(const struct rod_engine *engine, const struct rod_message *m
  * malloc'd or NULL. */
 void rod_chat_marks(const struct rod_engine *engine, const struct rod_message *messages, size_t n_messages,
                     const int32_t *ids, size_t n_ids, size_t **marks, size_t *n_marks);
+/* The same for a session's next turn: *ids, and in turn what is read instead (if_empty, if_open, leaves_open). */
+struct rod_turn;
+int rod_chat_encode_turn(const struct rod_engine *engine, const struct rod_message *messages, size_t n_messages,
+                         bool generation, struct rod_turn *turn, int32_t **ids, size_t *n_ids, struct rod_error *err);
 int rod_chat_render(const struct rod_engine *engine, const struct rod_message *messages, size_t n_messages,
                     bool generation, char **text, size_t *len, struct rod_error *err);
 /* A prompt for what belongs between before and after, through the tokenizer's fill-in-the-middle tokens; without them

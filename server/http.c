@@ -26,6 +26,7 @@
 #define DRAIN_MAX_BYTES                                                                                                \
     ((size_t)256 << 20) /* a refused body is read and dropped up to here, so that the client sees why */
 #define BODIES_MAX_BYTES ((size_t)512 << 20) /* all bodies being gathered */
+#define LARGE_BODIES     2                   /* bodies with a limit of their own that may come in at once */
 #define SLOWEST_BODY_BPS 1024                /* a body that arrives slower than this is given up */
 #define MAX_HEADERS      6
 
@@ -51,8 +52,8 @@ struct http_request {
     void *user;
     /* body */
     char *body;
-    size_t body_len, body_room, received, declared;
-    bool chunked;
+    size_t body_len, body_room, body_max, received, declared;
+    bool chunked, large; /* large: a limit of its own, and not among bodies_bytes */
     /* answer */
     struct http_header_line headers[MAX_HEADERS];
     unsigned n_headers, status;
@@ -78,7 +79,7 @@ struct http {
     uv_prepare_t prepare;
     struct http_connection *connections;
     struct http_request *requests, *dirty;
-    size_t n_connections, body_max, bodies_bytes;
+    size_t n_connections, n_large, body_max, bodies_bytes;
     uint64_t idle_ns;
     int listener;
     uint16_t port;
@@ -104,6 +105,24 @@ const char *http_header(const struct http_request *r, const char *name) {
     return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
 }
 
+const char *http_query(const struct http_request *r, const char *name) {
+    return MHD_lookup_connection_value(r->connection, MHD_GET_ARGUMENT_KIND, name);
+}
+
+size_t http_body_max(const struct http_request *r) { return r->body_max; }
+
+void http_set_body_max(struct http_request *r, size_t bytes) {
+    r->body_max = bytes;
+    if (!r->large) r->http->n_large++;
+    r->large = true;
+}
+
+/* The room of r's body is now so many bytes. */
+static void set_room(struct http_request *r, size_t room) {
+    if (!r->large) r->http->bodies_bytes += room - r->body_room;
+    r->body_room = room;
+}
+
 size_t http_content_length(const struct http_request *r, bool *chunked) {
     *chunked = r->chunked;
     return r->declared;
@@ -112,9 +131,9 @@ size_t http_content_length(const struct http_request *r, bool *chunked) {
 char *http_take_body(struct http_request *r, size_t *len) {
     char *body = r->body;
     *len = r->body_len;
-    r->http->bodies_bytes -= r->body_room;
+    set_room(r, 0);
     r->body = NULL;
-    r->body_len = r->body_room = 0;
+    r->body_len = 0;
     return body;
 }
 
@@ -407,6 +426,7 @@ static struct http_request *new_request(struct http *h, struct MHD_Connection *c
     r->connection = connection;
     r->path = path;
     r->started_ns = uv_hrtime();
+    r->body_max = h->body_max;
     snprintf(r->method, sizeof r->method, "%s", method);
     r->next = h->requests;
     if (r->next) r->next->prev = r;
@@ -425,8 +445,9 @@ static enum MHD_Result first_call(struct http_request *r, const char *version) {
         r->chunked = f.n_encoding != 0;
         r->declared = f.n_length ? (size_t)strtoull(f.length, NULL, 10) : 0;
         h->on.headers(h->on.arg, r);
-        if (!r->answered && r->declared > h->body_max) refuse(r, 413, "body_too_large", NULL);
-        if (!r->answered && h->bodies_bytes > BODIES_MAX_BYTES) refuse(r, 503, "overloaded", NULL);
+        const bool crowded = r->large ? h->n_large > LARGE_BODIES : h->bodies_bytes > BODIES_MAX_BYTES;
+        if (!r->answered && r->declared > r->body_max) refuse(r, 413, "body_too_large", NULL);
+        if (!r->answered && crowded) refuse(r, 503, "overloaded", NULL);
     } else {
         http_close_after(r);
         refuse(r, 400, "bad_framing", fault);
@@ -439,22 +460,19 @@ static enum MHD_Result first_call(struct http_request *r, const char *version) {
 }
 
 static enum MHD_Result take_body(struct http_request *r, const char *bytes, size_t n) {
-    struct http *h = r->http;
     r->received += n;
-    if (r->received > DRAIN_MAX_BYTES) return MHD_NO;
-    if (!r->discard && r->received > h->body_max) refuse(r, 413, "body_too_large", NULL);
-    if (r->discard) return MHD_YES;
+    if (!r->discard && r->received > r->body_max) refuse(r, 413, "body_too_large", NULL);
+    if (r->discard) return r->received > DRAIN_MAX_BYTES ? MHD_NO : MHD_YES;
     if (r->body_len + n + 1 > r->body_room) {
-        size_t room = r->body_room ? r->body_room * 2 : 1024;
+        size_t room = r->body_room ? r->body_room * 2 : r->large ? r->declared + 1 : 1024;
         while (room < r->body_len + n + 1) room *= 2;
         char *grown = realloc(r->body, room);
         if (!grown) {
             refuse(r, 503, "overloaded", NULL);
             return MHD_YES;
         }
-        h->bodies_bytes += room - r->body_room;
         r->body = grown;
-        r->body_room = room;
+        set_room(r, room);
     }
     memcpy(r->body + r->body_len, bytes, n);
     r->body_len += n;
@@ -511,7 +529,8 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **co
     assert(!r->dirty); /* a dirty request is suspended, and those do not complete */
     if (reason != MHD_REQUEST_TERMINATED_COMPLETED_OK && !r->aborted) client_left(r);
     h->on.done(h->on.arg, r);
-    h->bodies_bytes -= r->body_room;
+    set_room(r, 0);
+    if (r->large) h->n_large--;
     free(r->body);
     if (r->prev) r->prev->next = r->next;
     if (r->next) r->next->prev = r->prev;

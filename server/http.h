@@ -51,6 +51,10 @@ void http_close(struct http *h);
 const char *http_method(const struct http_request *r);
 const char *http_path(const struct http_request *r);                     /* decoded, without the query */
 const char *http_header(const struct http_request *r, const char *name); /* in `headers` and `request` only; or NULL */
+const char *http_query(const struct http_request *r, const char *name);  /* likewise; decoded */
+void http_set_body_max(struct http_request *r, size_t bytes); /* in `headers`: a limit of its own, for a body that is
+                                                                 gathered aside from the others, few at a time */
+size_t http_body_max(const struct http_request *r);
 size_t http_content_length(const struct http_request *r, bool *chunked); /* as declared */
 char *http_take_body(struct http_request *r, size_t *len);               /* moved out, NUL-terminated; NULL if empty */
 void http_set_user(struct http_request *r, void *user);

@@ -1,23 +1,11 @@
-/* job.c - /tokenize, /detokenize and /apply-template: parsed, worked and rendered in one go, on the pool when the body
- * is long. */
-#include "server.h"
+/* job.c - the life of a job (job.h), and the jobs of the text routes: /tokenize, /detokenize and /apply-template, on
+ * the pool when the body is long. */
+#include "job.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct job {
-    struct server *server;
-    struct exchange *exchange; /* NULL when the client left */
-    void (*run)(struct job *j);
-    bool failed;
-    char *body;
-    size_t body_len;
-    struct buf out;
-    struct openai_error err;
-    uv_work_t work;
-};
-
-static void fail_rod(struct job *j, const struct rod_error *rod) {
+void job_fail(struct job *j, const struct rod_error *rod) {
     j->failed = true;
     openai_error_from(&j->err, rod);
 }
@@ -60,7 +48,7 @@ static void tokenize(struct job *j) {
         rc = rod_tokenize(s->engine, t.text, t.len, t.parse_special, t.add_special, &ids, &n, &rod);
     }
     if (rc) {
-        fail_rod(j, &rod);
+        job_fail(j, &rod);
     } else {
         put_tokens(j, &t, ids, n);
         if (t.offsets) put_offsets(j, t.text, t.len, ids, n);
@@ -79,7 +67,7 @@ static void detokenize(struct job *j) {
     j->failed = openai_parse_detokenize(j->body, j->body_len, &s->defaults, &d, &j->err) != 0;
     if (j->failed) return;
     if (rod_decode(s->engine, d.ids, d.n_ids, d.skip_special, &text, &len, &rod)) {
-        fail_rod(j, &rod);
+        job_fail(j, &rod);
     } else {
         buf_puts(&j->out, "{\"prompt\":");
         buf_json(&j->out, text, len);
@@ -99,7 +87,7 @@ static void apply_template(struct job *j) {
     j->failed = openai_parse_template(j->body, j->body_len, &s->defaults, &t, &j->err) != 0;
     if (j->failed) return;
     if (rod_chat_render(s->engine, t.messages, t.n_messages, t.generation, &text, &len, &rod)) {
-        fail_rod(j, &rod);
+        job_fail(j, &rod);
     } else {
         buf_puts(&j->out, "{\"prompt\":");
         buf_json(&j->out, text, len);
@@ -109,11 +97,17 @@ static void apply_template(struct job *j) {
     openai_tokenize_fini(&t);
 }
 
+/* ---- its life ---- */
+
+static void out_of_memory(struct openai_error *err) {
+    openai_error_set(err, 500, "server_error", "out_of_memory", "", "out of memory");
+}
+
 static void work(struct job *j) {
     j->run(j);
     if (j->failed || !j->out.failed) return;
     j->failed = true;
-    openai_error_set(&j->err, 500, "server_error", "out_of_memory", "", "out of memory");
+    out_of_memory(&j->err);
 }
 
 static void finish(struct job *j) {
@@ -122,7 +116,7 @@ static void finish(struct job *j) {
         if (j->failed) {
             routes_fail(j->exchange, &j->err);
         } else {
-            routes_respond(j->exchange, 200, "application/json", &j->out);
+            routes_respond(j->exchange, 200, j->type ? j->type : "application/json", &j->out);
         }
     }
     j->server->n_jobs--;
@@ -138,23 +132,34 @@ static void on_work_done(uv_work_t *request, int status) {
     finish(request->data);
 }
 
-static void start(struct exchange *x, void (*run)(struct job *j)) {
-    struct server *s = x->server;
+struct job *job_new(struct server *s, struct exchange *x, void (*run)(struct job *j)) {
     struct job *j = calloc(1, sizeof *j);
     if (!j) {
         struct openai_error err;
-        openai_error_set(&err, 500, "server_error", "out_of_memory", "", "out of memory");
-        routes_fail(x, &err);
-        return;
+        out_of_memory(&err);
+        if (x) routes_fail(x, &err);
+        return NULL;
     }
     *j = (struct job){.server = s, .exchange = x, .run = run};
-    x->job = j;
     s->n_jobs++;
-    j->body = http_take_body(x->http, &j->body_len);
     j->work.data = j;
-    if (j->body_len > SERVER_INLINE_BYTES && uv_queue_work(s->loop, &j->work, on_work, on_work_done) == 0) return;
+    if (!x) return j;
+    x->job = j;
+    j->body = http_take_body(x->http, &j->body_len);
+    return j;
+}
+
+void job_start(struct job *j, bool wait) {
+    if ((wait || j->body_len > SERVER_INLINE_BYTES) &&
+        uv_queue_work(j->server->loop, &j->work, on_work, on_work_done) == 0)
+        return;
     work(j);
     finish(j);
+}
+
+static void start(struct exchange *x, void (*run)(struct job *j)) {
+    struct job *j = job_new(x->server, x, run);
+    if (j) job_start(j, false);
 }
 
 void job_tokenize(struct exchange *x) { start(x, tokenize); }

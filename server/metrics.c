@@ -9,7 +9,7 @@
 static const double bounds_s[METRICS_BOUNDS] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
                                                 0.25,   0.5,   1,      2.5,   5,    10,    30,   120};
 
-static const unsigned codes[METRICS_CODES] = {200, 400, 401, 403, 404, 405, 408, 411, 413, 415,
+static const unsigned codes[METRICS_CODES] = {200, 400, 401, 403, 404, 405, 408, 411, 412, 413, 415,
                                               417, 429, 431, 499, 500, 501, 502, 503, 504, 0};
 
 void metrics_request(struct metrics *m, unsigned route, unsigned status) {

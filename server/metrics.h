@@ -16,8 +16,8 @@ struct metrics_histogram { /* seconds; count[i] is not cumulative; the last one 
     double sum;
 };
 
-#define METRICS_ROUTES 24
-#define METRICS_CODES  20
+#define METRICS_ROUTES 48
+#define METRICS_CODES  24
 
 struct metrics {
     uint64_t requests[METRICS_ROUTES][METRICS_CODES]; /* by route number and place of the status in metrics.c */

@@ -14,7 +14,7 @@
 
 #include <jansson.h>
 
-enum openai_kind { OPENAI_COMPLETION, OPENAI_CHAT };
+enum openai_kind { OPENAI_COMPLETION, OPENAI_CHAT, OPENAI_RESPONSE };
 
 struct openai_error {
     unsigned http;
@@ -51,8 +51,26 @@ struct openai_grammar { /* what the text must look like */
     char *text;        /* NULL = nothing is asked for */
     size_t len;
 };
-/* response_format and structured_outputs of a request's object. out->text is the caller's, also on an error. */
-bool openai_parse_grammar(const json_t *root, struct openai_grammar *out, struct openai_error *err);
+/* response_format (of a response text.format) and structured_outputs of a request's object. out->text is the caller's,
+ * also on an error. */
+bool openai_parse_grammar(enum openai_kind kind, const json_t *root, struct openai_grammar *out,
+                          struct openai_error *err);
+
+#define OPENAI_SESSION_ID_MAX 128
+#define OPENAI_TTL_MAX_S      ((int64_t)1 << 40)
+bool openai_session_id(const char *id); /* 1 to 128 of [A-Za-z0-9._-] */
+
+struct openai_session { /* id NULL: the request is a turn of no session */
+    char *id, *idempotency_key, *cache_salt;
+    bool create, has_expected;
+    uint64_t expected_version;
+};
+
+struct openai_response { /* of POST /v1/responses */
+    char *previous;      /* the response, or session, that it goes on from; NULL = none */
+    bool store;          /* others may go on from it */
+    struct buf echo;     /* the fields that the answer says again, as JSON: "store":true,... */
+};
 
 struct openai_request {
     enum openai_kind kind;
@@ -60,8 +78,10 @@ struct openai_request {
     size_t n_prompts;
     char *suffix; /* completions: what comes after the hole; NULL = none */
     size_t suffix_len;
-    struct rod_message *messages; /* chat; strings owned */
+    struct rod_message *messages; /* chats and responses; strings owned */
     size_t n_messages;
+    struct openai_session session;
+    struct openai_response response;
     struct rod_sampling sampling;
     bool has_seed;
     struct rod_bias *bias;
@@ -92,6 +112,24 @@ json_t *openai_load(const char *body, size_t len, struct openai_error *err);
 int openai_parse(enum openai_kind kind, const char *body, size_t len, const struct openai_defaults *defaults,
                  struct openai_request *out, struct openai_error *err);
 void openai_request_fini(struct openai_request *request);
+
+struct openai_headers {       /* what headers say of a session; NULL = they do not */
+    const char *session_name; /* of the header, for errors */
+    const char *session, *idempotency_key;
+};
+/* The second half of parsing a request: its headers, and what does not go with a session or without one. 0, or -1 with
+ * err filled. */
+int openai_join_session(struct openai_request *request, const struct openai_headers *headers, struct openai_error *err);
+
+struct openai_session_new { /* POST /v1/sessions, and .../fork with an id alone; NULL = not given */
+    char *id, *from;
+    bool has_ttl, pin;
+    uint64_t ttl_s;
+};
+/* No body is an empty one. */
+int openai_parse_session_new(const char *body, size_t len, bool fork, struct openai_session_new *out,
+                             struct openai_error *err);
+void openai_session_new_fini(struct openai_session_new *s);
 
 struct openai_tokenize { /* POST /tokenize: a prompt (n_messages = 0) or messages */
     char *text;
@@ -163,6 +201,8 @@ struct openai_choice { /* a whole choice, or the new part of one in a stream */
     enum rod_finish reason;
     const char *stop_string; /* NULL = none */
     int32_t stop_id;         /* -1 = none */
+    const char *session;     /* of a turn's end: its session, in the version that it made; NULL = none */
+    uint64_t session_version;
 };
 
 /* {"id":...,"object":...,"created":...,"model":..., : the beginning that all chunks of an answer share. */
@@ -175,6 +215,30 @@ void openai_render_chunk(struct buf *out, enum openai_kind kind, const struct bu
 void openai_render_usage_chunk(struct buf *out, const struct buf *prefix, const struct openai_usage *usage);
 void openai_render_answer(struct buf *out, enum openai_kind kind, const struct buf *prefix,
                           const struct openai_choice *choices, size_t n_choices, const struct openai_usage *usage);
+/* ,"session":{"id":...,"version":...}, or nothing where id is NULL. */
+void openai_render_session_of(struct buf *out, const char *id, uint64_t version);
+void openai_render_session(struct buf *out, const struct rod_session_info *info);
+void openai_render_sessions(struct buf *out, const struct rod_session_info *infos, size_t n, bool more);
+void openai_render_deleted(struct buf *out, const char *object, const char *id);
+
+struct openai_response_view { /* what an answer of /v1/responses shows, so far or at its end */
+    const char *id, *model;   /* id: "resp_..." */
+    int64_t created_unix_s;
+    const struct buf *echo;
+    const char *text;
+    size_t text_len;
+    enum rod_finish reason;
+    const struct openai_usage *usage;
+    const char *session; /* NULL = it is not stored */
+    uint64_t session_version;
+};
+void openai_render_response(struct buf *out, const struct openai_response_view *view);
+/* Events of its stream, frames and all; *seq numbers them. An opening, deltas, an ending; or an error at any place. */
+void openai_render_response_opening(struct buf *out, const struct openai_response_view *view, uint64_t *seq);
+void openai_render_response_delta(struct buf *out, const struct openai_response_view *view, uint64_t *seq);
+void openai_render_response_ending(struct buf *out, const struct openai_response_view *view, uint64_t *seq);
+void openai_render_response_error(struct buf *out, const struct openai_error *err, uint64_t *seq);
+
 void openai_render_model(struct buf *out, const char *name, const struct rod_model_info *info);
 
 #endif

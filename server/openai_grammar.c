@@ -71,6 +71,22 @@ static bool parse_format(const json_t *format, struct openai_grammar *out, struc
     return check_notes(named, err) && take(out, ROD_GRAMMAR_JSON_SCHEMA, "response_format", schema, err);
 }
 
+/* text.format of a response is the same with the members of json_schema in the format itself. */
+static bool parse_text_format(const json_t *text, struct openai_grammar *out, struct openai_error *err) {
+    const json_t *format = get(text, "format");
+    if (!format) return true;
+    const char *type = json_string_value(get(format, "type"));
+    if (!type || (strcmp(type, "text") != 0 && strcmp(type, "json_object") != 0 && strcmp(type, "json_schema") != 0))
+        return bad(err, "text.format", "must be an object with a type: text, json_object or json_schema");
+    if (strcmp(type, "text") == 0) return true;
+    if (strcmp(type, "json_object") == 0) return json_object_wanted(out, "text.format", err);
+    const json_t *schema = get(format, "schema"), *name = get(format, "name"), *strict = get(format, "strict");
+    if (name && !json_is_string(name)) return bad(err, "text.format.name", "must be a string");
+    if (strict && !json_is_boolean(strict)) return bad(err, "text.format.strict", "must be true or false");
+    if (!json_is_object(schema)) return bad(err, "text.format", "needs schema, a JSON Schema");
+    return take(out, ROD_GRAMMAR_JSON_SCHEMA, "text.format", schema, err);
+}
+
 static bool parse_structured(const json_t *fields, struct openai_grammar *out, struct openai_error *err) {
     static const struct {
         const char *name, *param;
@@ -120,18 +136,21 @@ static bool parse_structured(const json_t *fields, struct openai_grammar *out, s
     return true;
 }
 
-bool openai_parse_grammar(const json_t *root, struct openai_grammar *out, struct openai_error *err) {
-    const json_t *format = get(root, "response_format"), *structured = get(root, "structured_outputs");
+bool openai_parse_grammar(enum openai_kind kind, const json_t *root, struct openai_grammar *out,
+                          struct openai_error *err) {
+    const json_t *format = kind == OPENAI_RESPONSE ? NULL : get(root, "response_format");
+    const json_t *structured = get(root, "structured_outputs");
     struct openai_grammar other = {0};
     *out = (struct openai_grammar){0};
     if (format && !parse_format(format, out, err)) return false;
+    if (kind == OPENAI_RESPONSE && !parse_text_format(get(root, "text"), out, err)) return false;
     if (structured && !parse_structured(structured, &other, err)) {
         free(other.text);
         return false;
     }
     if (out->text && other.text) {
         free(other.text);
-        return bad(err, "structured_outputs", "cannot be joined with a response_format other than text");
+        return bad(err, "structured_outputs", "cannot be joined with another format of the answer than text");
     }
     if (other.text) *out = other;
     return true;

@@ -300,6 +300,15 @@ static void put_finish(struct buf *out, const struct openai_choice *c) {
     buf_putc(out, '}');
 }
 
+void openai_render_session_of(struct buf *out, const char *id, uint64_t version) {
+    if (!id) return;
+    buf_puts(out, ",\"session\":{\"id\":");
+    put_text(out, id);
+    buf_puts(out, ",\"version\":");
+    buf_int(out, (int64_t)version);
+    buf_putc(out, '}');
+}
+
 void openai_render_prefix(struct buf *out, enum openai_kind kind, bool stream, const char *request_id,
                           int64_t created_unix_s, const char *model) {
     buf_addf(out, "{\"id\":\"%s%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", id_prefix[kind], request_id,
@@ -333,6 +342,7 @@ void openai_render_chunk(struct buf *out, enum openai_kind kind, const struct bu
     put_finish(out, c);
     buf_putc(out, ']');
     put_chat_prompt(out, kind, c);
+    openai_render_session_of(out, c->session, c->session_version);
     if (usage) {
         buf_putc(out, ',');
         put_usage(out, usage);
@@ -371,6 +381,7 @@ void openai_render_answer(struct buf *out, enum openai_kind kind, const struct b
     }
     buf_putc(out, ']');
     put_chat_prompt(out, kind, &choices[0]);
+    openai_render_session_of(out, choices[0].session, choices[0].session_version);
     buf_putc(out, ',');
     put_usage(out, usage);
     buf_putc(out, '}');

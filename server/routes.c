@@ -3,19 +3,23 @@
 #include "server.h"
 #include "version.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <xxhash.h>
 
 #define JSON       "application/json"
 #define STALLED_NS 60000000000u /* no step for so long although work waits */
 
 struct route {
     const char *method, *path; /* a path that ends in '/' takes what follows as a name */
+    const char *tail; /* what follows the name, which then has no '/'; NULL: the name is the rest of the path */
     void (*run)(struct exchange *x);
     bool open;   /* needs no key */
     bool engine; /* 503 while loading or draining */
+    bool bare;   /* its body may be left out */
 };
 
 static void get_health(struct exchange *x);
@@ -114,10 +118,16 @@ static void get_live(struct exchange *x) {
 
 static void get_metrics(struct exchange *x) {
     struct server *s = x->server;
+    static_assert(N_ROUTES < METRICS_ROUTES, "each route may have a series, and so has what is none");
     const char *names[METRICS_ROUTES];
+    char whole[N_ROUTES][40];
     struct rod_stats stats = {0};
     struct buf body = {0};
-    for (unsigned i = 0; i < N_ROUTES; i++) names[i] = routes[i].path;
+    for (unsigned i = 0; i < N_ROUTES; i++) {
+        const bool named = routes[i].tail && *routes[i].tail;
+        snprintf(whole[i], sizeof whole[i], "%s%s%s", routes[i].path, named ? "{id}" : "", named ? routes[i].tail : "");
+        names[i] = whole[i];
+    }
     names[N_ROUTES] = "other";
     s->metrics.connections = http_connections(s->http);
     if (s->engine) rod_engine_stats(s->engine, &stats);
@@ -198,9 +208,21 @@ static void choose_id(struct exchange *x) {
 }
 
 static bool path_matches(const struct route *route, const char *path) {
-    size_t n = strlen(route->path);
-    if (route->path[n - 1] == '/') return !strncmp(path, route->path, n) && path[n];
-    return !strcmp(path, route->path);
+    const size_t n = strlen(route->path);
+    if (route->path[n - 1] != '/') return !strcmp(path, route->path);
+    if (strncmp(path, route->path, n) != 0 || !path[n]) return false;
+    const size_t n_name = strcspn(path + n, "/");
+    return !route->tail || (n_name && !strcmp(path + n + n_name, route->tail));
+}
+
+bool routes_name(const struct exchange *x, char *name, size_t size) {
+    const struct route *route = &routes[x->route];
+    const char *begin = http_path(x->http) + strlen(route->path);
+    const size_t n = route->tail ? strcspn(begin, "/") : strlen(begin);
+    if (!n || n >= size) return false;
+    memcpy(name, begin, n);
+    name[n] = 0;
+    return true;
 }
 
 static bool method_matches(const struct route *route, const char *method) {
@@ -214,7 +236,9 @@ static unsigned find_route(struct exchange *x) {
     for (unsigned i = 0; i < N_ROUTES; i++) {
         if (!path_matches(&routes[i], path)) continue;
         if (method_matches(&routes[i], method)) return i;
-        snprintf(allow, sizeof allow, "%s", strcmp(routes[i].method, "GET") ? routes[i].method : "GET, HEAD");
+        const size_t n = strlen(allow);
+        snprintf(allow + n, sizeof allow - n, "%s%s", n ? ", " : "",
+                 strcmp(routes[i].method, "GET") ? routes[i].method : "GET, HEAD");
     }
     if (*allow) {
         http_add_header(x->http, "Allow", allow);
@@ -237,6 +261,15 @@ static bool same_key(const char *given, const char *key) {
     return !different;
 }
 
+const char *routes_tenant(const struct exchange *x) { return x->tenant; }
+
+/* Keys have no names of their own: a hash names one without telling it. */
+static void choose_tenant(struct exchange *x, const char *key) {
+    const XXH128_hash_t hash = XXH3_128bits(key, strlen(key));
+    snprintf(x->tenant, sizeof x->tenant, "key-%016llx%016llx", (unsigned long long)hash.high64,
+             (unsigned long long)hash.low64);
+}
+
 static bool key_valid(struct exchange *x) {
     const struct option_list *keys = &x->server->config.api_keys;
     if (!keys->n_items) return true;
@@ -248,6 +281,7 @@ static bool key_valid(struct exchange *x) {
     }
     bool valid = false;
     for (size_t i = 0; given && i < keys->n_items; i++) valid |= same_key(given, keys->items[i]);
+    if (valid) choose_tenant(x, given);
     if (!valid)
         fail(x, 401, "authentication_error", "invalid_api_key", "a valid API key is needed: Authorization: Bearer KEY");
     return valid;
@@ -256,9 +290,11 @@ static bool key_valid(struct exchange *x) {
 /* JSON, or no type at all. What a browser form may send without asking (text/plain, urlencoded) is refused, so that a
  * foreign page cannot use a server on the visitor's machine. */
 static bool body_acceptable(struct exchange *x) {
+    const struct route *route = &routes[x->route];
     bool chunked = false;
     size_t declared = http_content_length(x->http, &chunked);
     if (!chunked && !declared && !http_header(x->http, "Content-Length")) {
+        if (route->bare) return true;
         invalid(x, 411, "length_required", "a body with a Content-Length is needed");
         return false;
     }
@@ -309,14 +345,8 @@ static void on_headers(void *arg, struct http_request *r) {
     if (x->route == N_ROUTES) return;
     const struct route *route = &routes[x->route];
     if (!route->open && !key_valid(x)) return;
-    if (!strcmp(route->method, "POST") && !body_acceptable(x)) return;
-    if (http_header(r, "X-Session-Id") && route->engine) {
-        struct openai_error err;
-        openai_error_set(&err, 400, "invalid_request_error", "unsupported", "X-Session-Id",
-                         "sessions are not available in this version; leave the header X-Session-Id out");
-        routes_fail(x, &err);
-        return;
-    }
+    const bool has_body = !strcmp(route->method, "POST") || !strcmp(route->method, "PUT");
+    if (has_body && !body_acceptable(x)) return;
     if (route->engine) taking_requests(x);
 }
 
@@ -339,7 +369,7 @@ static void on_gone(void *arg, struct http_request *r) {
 
 static void log_access(const struct exchange *x, unsigned status) {
     char peer[64];
-    struct log_field fields[12];
+    struct log_field fields[20];
     int n = 0;
     http_peer(x->http, peer, sizeof peer);
     fields[n++] = (struct log_field){"id", x->id, 0};
@@ -349,10 +379,19 @@ static void log_access(const struct exchange *x, unsigned status) {
     fields[n++] = (struct log_field){"status", NULL, status};
     fields[n++] = (struct log_field){"ms", NULL, (double)((uv_hrtime() - http_started_ns(x->http)) / 10000) / 100};
     fields[n++] = (struct log_field){"bytes", NULL, (double)http_sent_bytes(x->http)};
-    if (x->turn) n += turn_log_fields(x->turn, fields + n, 12 - n);
+    if (x->turn) n += turn_log_fields(x->turn, fields + n, 20 - n);
     /* Probes and scrapes come every few seconds for ever: they are worth a line only to who looks for them. */
     bool probe = x->route < N_ROUTES && status == 200 && (routes[x->route].open || routes[x->route].run == get_metrics);
     log_line(&x->server->log, probe ? LOG_DEBUG : LOG_INFO, "request", fields, n);
+}
+
+/* Routes of one path are one series of the counter. */
+static unsigned series_of(unsigned route) {
+    for (unsigned i = 0; i < route && route < N_ROUTES; i++) {
+        const char *tail = routes[i].tail ? routes[i].tail : "", *own = routes[route].tail ? routes[route].tail : "";
+        if (!strcmp(routes[i].path, routes[route].path) && !strcmp(tail, own)) return i;
+    }
+    return route;
 }
 
 static void on_done(void *arg, struct http_request *r) {
@@ -361,7 +400,7 @@ static void on_done(void *arg, struct http_request *r) {
     if (!x) return;
     unsigned status = http_left(r) ? 499 : http_status(r);
     log_access(x, status);
-    metrics_request(&s->metrics, x->route, status);
+    metrics_request(&s->metrics, series_of(x->route), status);
     if (x->turn) turn_done(x->turn);
     if (x->job) job_gone(x->job);
     free(x);
@@ -374,7 +413,7 @@ static void on_refuse(void *arg, struct http_request *r, unsigned status, const 
     if (!x) return;
     char text[160];
     if (status == 413) {
-        snprintf(text, sizeof text, "the body is larger than %llu bytes", (unsigned long long)s->config.body_max_bytes);
+        snprintf(text, sizeof text, "the body is larger than %zu bytes", http_body_max(r));
         invalid(x, status, code, text);
     } else if (status == 503) {
         fail(x, status, "unavailable", code, "too many request bodies are arriving at once");

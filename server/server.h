@@ -49,6 +49,7 @@ struct exchange { /* one HTTP request; the user pointer of its http_request */
     unsigned route;
     struct turn *turn; /* of a completion, or NULL */
     struct job *job;   /* of work on the thread pool, or NULL */
+    char tenant[64];   /* whose sessions it sees */
 };
 
 /* ---- routes.c ---- */
@@ -57,6 +58,11 @@ void routes_respond(struct exchange *x, unsigned status, const char *content_typ
 void routes_fail(struct exchange *x, const struct openai_error *err);
 /* NULL when requests are taken, else why not: "loading", "draining", "failed", "stalled". */
 const char *routes_unready(const struct server *server);
+
+/* Whose sessions a request sees: a name of its API key, "" without keys. */
+const char *routes_tenant(const struct exchange *x);
+/* What the path has in the place of its name; false: it does not fit, or the route has none. */
+bool routes_name(const struct exchange *x, char *name, size_t size);
 
 /* ---- turn.c, turn_open.c: a completion from its body to its last byte ---- */
 void turn_start(struct exchange *x, enum openai_kind kind);
@@ -74,6 +80,18 @@ void job_tokenize(struct exchange *x);
 void job_detokenize(struct exchange *x);
 void job_apply_template(struct exchange *x);
 void job_gone(struct job *job);
+
+/* ---- sessions.c: the routes of sessions, on the pool ---- */
+void sessions_create(struct exchange *x);
+void sessions_list(struct exchange *x);
+void sessions_get(struct exchange *x);
+void sessions_delete(struct exchange *x);
+void sessions_delete_response(struct exchange *x);
+void sessions_fork(struct exchange *x);
+void sessions_export(struct exchange *x);
+void sessions_import(struct exchange *x);
+size_t sessions_state_max(const struct server *server); /* bytes of the largest state that is taken */
+void sessions_discard(struct server *server, const char *tenant, const char *id); /* nobody waits for it */
 
 /* ---- the description, made from openapi.yaml at build time ---- */
 extern const char openapi_json[];

@@ -10,7 +10,8 @@
 
 #define SSE_CONTENT_TYPE "text/event-stream; charset=utf-8"
 
-void sse_begin(struct buf *b); /* then the JSON value, then sse_end */
+void sse_begin(struct buf *b);                   /* then the JSON value, then sse_end */
+void sse_name(struct buf *b, const char *event); /* before sse_begin: an event with a name */
 void sse_end(struct buf *b);
 void sse_ping(struct buf *b); /* a comment: clients skip it */
 void sse_done(struct buf *b); /* data: [DONE] */

@@ -44,6 +44,9 @@ static void free_turn(struct turn *t) {
     rod_grammar_close(t->grammar);
     buf_fini(&t->prefix);
     buf_fini(&t->frame);
+    free(t->header_session);
+    free(t->header_key);
+    turn_session_free(t->session);
     free(t->body);
     free(t);
 }
@@ -88,7 +91,7 @@ uint64_t turn_oldest_ns(const struct server *server) {
 }
 
 int turn_log_fields(const struct turn *t, struct log_field *fields, int max) {
-    if (max < 5) return 0;
+    if (max < 9) return 0;
     uint64_t completion = 0;
     int n = 0;
     for (uint32_t i = 0; i < t->n_choices; i++) completion += t->choices[i].completion_tok;
@@ -100,6 +103,12 @@ int turn_log_fields(const struct turn *t, struct log_field *fields, int max) {
     }
     fields[n++] = (struct log_field){"stream", t->stream ? "true" : "false", 0};
     if (t->slow) fields[n++] = (struct log_field){"cut", "slow_client", 0};
+    if (*t->session_id) {
+        fields[n++] = (struct log_field){"cached_tokens", NULL, (double)t->usage.cached_tok};
+        fields[n++] = (struct log_field){"session", t->session_id, 0};
+        fields[n++] = (struct log_field){"version", NULL, (double)t->session_version};
+        if (t->replayed) fields[n++] = (struct log_field){"replayed", "true", 0};
+    }
     return n;
 }
 
@@ -141,10 +150,14 @@ void turn_fail(struct turn *t, const struct openai_error *err) {
         routes_fail(t->exchange, err);
         return;
     }
-    sse_begin(&t->frame);
-    openai_render_error(&t->frame, err);
-    sse_end(&t->frame);
-    sse_done(&t->frame);
+    if (t->kind == OPENAI_RESPONSE) {
+        openai_render_response_error(&t->frame, err, &t->sequence);
+    } else {
+        sse_begin(&t->frame);
+        openai_render_error(&t->frame, err);
+        sse_end(&t->frame);
+        sse_done(&t->frame);
+    }
     write_frames(t);
     http_stream_end(t->exchange->http);
 }
@@ -181,7 +194,8 @@ static void add_ids(struct buf *out, const int32_t *ids, size_t n_ids) {
 
 /* A choice's opening comes with its first token and does not count it. */
 static void push_chunk(struct turn *t, const struct turn_choice *c, const struct openai_choice *choice) {
-    const struct openai_usage usage = {t->prompts[c->prompt].n_ids, c->role_sent ? c->completion_tok : 0, 0};
+    struct openai_usage usage = {t->prompts[c->prompt].n_ids, c->role_sent ? c->completion_tok : 0, 0};
+    if (*t->session_id) usage = t->usage;
     sse_begin(&t->frame);
     openai_render_chunk(&t->frame, t->kind, &t->prefix, choice, t->request.continuous_usage ? &usage : NULL,
                         t->request.include_usage);
@@ -220,12 +234,23 @@ static void push_opening(struct turn *t, struct turn_choice *c) {
 /* The choices of a chat begin together and in order, when the first of them does: clients make their list of choices
  * from that. */
 static void push_openings(struct turn *t, struct turn_choice *c) {
+    if (t->kind == OPENAI_RESPONSE) {
+        const size_t before = t->frame.len;
+        turn_response_opening(t);
+        t->opening_bytes += t->frame.len - before;
+        c->role_sent = true;
+        return;
+    }
     struct turn_choice *first = t->kind == OPENAI_CHAT ? t->choices : c;
     const uint32_t n = t->kind == OPENAI_CHAT ? t->n_choices : 1;
     for (uint32_t i = 0; i < n; i++) push_opening(t, &first[i]);
 }
 
 static void push_delta(struct turn *t, struct turn_choice *c, const struct rod_event *e) {
+    if (t->kind == OPENAI_RESPONSE) {
+        turn_response_delta(t, e->text, e->text_len);
+        return;
+    }
     struct openai_choice choice = view(t, c);
     struct buf prompt_ids = {0};
     if (!c->role_sent && t->request.return_token_ids) {
@@ -250,16 +275,19 @@ static void push_finish(struct turn *t, struct turn_choice *c) {
     choice.reason = c->reason;
     choice.stop_string = c->stop_string;
     choice.stop_id = c->stop_id;
+    choice.session = turn_session_of(t);
+    choice.session_version = t->session_version;
     push_chunk(t, c, &choice);
 }
 
 static void end_stream(struct turn *t) {
+    if (t->kind == OPENAI_RESPONSE) turn_response_ending(t);
     if (t->request.include_usage) {
         sse_begin(&t->frame);
         openai_render_usage_chunk(&t->frame, &t->prefix, &t->usage);
         sse_end(&t->frame);
     }
-    sse_done(&t->frame);
+    if (t->kind != OPENAI_RESPONSE) sse_done(&t->frame);
     write_frames(t);
     t->over = true;
     http_stream_end(t->exchange->http);
@@ -283,9 +311,15 @@ static void answer_whole(struct turn *t) {
             choices[i].reason = c->reason;
             choices[i].stop_string = c->stop_string;
             choices[i].stop_id = c->stop_id;
+            choices[i].session = turn_session_of(t);
+            choices[i].session_version = t->session_version;
             out.failed = out.failed || c->text.failed || c->logprobs.tokens.failed || c->prompt_logprobs.failed;
         }
-        openai_render_answer(&out, t->kind, &t->prefix, choices, t->n_choices, &t->usage);
+        if (t->kind == OPENAI_RESPONSE) {
+            turn_response_whole(t, &out);
+        } else {
+            openai_render_answer(&out, t->kind, &t->prefix, choices, t->n_choices, &t->usage);
+        }
     }
     if (choices && prompt_ids && !out.failed) {
         t->over = true;
@@ -387,6 +421,12 @@ static void take_finish(struct turn *t, struct turn_choice *c, struct rod_event 
     c->stop_id = named_stop_id(t, e->stop_id) ? e->stop_id : -1; /* the end token itself is not named */
     t->usage.completion_tok += e->completion_tok;
     if (c->index % t->request.n == 0) t->usage.cached_tok += e->cached_tok;
+    if (*e->session) {
+        snprintf(t->session_id, sizeof t->session_id, "%s", e->session);
+        t->session_version = e->session_version;
+        t->replayed = e->replayed;
+        t->usage.prompt_tok = e->prompt_tok; /* of the whole conversation */
+    }
     if (e->queue_ns > t->queue_ns) t->queue_ns = e->queue_ns;
     metrics_observe(&s->metrics.queue, (double)e->queue_ns * 1e-9);
     if (t->over) return;
@@ -394,7 +434,7 @@ static void take_finish(struct turn *t, struct turn_choice *c, struct rod_event 
         turn_fail_code(t, ROD_EDRAINING, "the request was cancelled by the server");
         return;
     }
-    if (t->request.stream) push_finish(t, c);
+    if (t->request.stream && t->kind != OPENAI_RESPONSE) push_finish(t, c);
     if (t->n_open) return;
     metrics_observe(&s->metrics.request, (double)(uv_hrtime() - t->started_ns) * 1e-9);
     if (t->request.stream) {
@@ -432,6 +472,7 @@ void turn_event(struct rod_event *e) {
         if (e->error.code == ROD_EINVALID && !e->error.param[0])
             snprintf(e->error.param, sizeof e->error.param, "%s", restriction(&t->request));
         openai_error_from(&err, &e->error);
+        if (t->of_session) turn_session_error(t, &err, e->error.code);
         turn_fail(t, &err);
     }
     if (t->exchange && !t->over && t->frame.len) write_frames(t);

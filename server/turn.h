@@ -1,7 +1,7 @@
 /* turn.h - what turn.c (answers) and turn_open.c (the way in) share. See turn.c for a turn's life.
  *
  * Who owns what: a turn owns everything in it. Threads: the loop thread; while `working`, the pool's thread alone,
- * which writes request, err, prompts, bad and grammar.
+ * which writes request, err, prompts, bad, grammar, digest, session and response_id.
  */
 #ifndef TURN_H
 #define TURN_H
@@ -53,7 +53,34 @@ struct turn {
     struct buf prefix, frame;
     struct openai_usage usage;
     uint64_t started_ns, sent_ns, first_ns, queue_ns;
+    int64_t created_unix_s;
+    /* of a session */
+    char tenant[128], *header_session, *header_key; /* whose it is; the two headers, or NULL */
+    uint8_t digest[16];                             /* of the body */
+    struct rod_turn *session;                       /* for the engine, until its request has it; NULL = none */
+    char session_id[OPENAI_SESSION_ID_MAX + 1];     /* once the turn has ended: its session, "" = none */
+    uint64_t session_version;
+    bool of_session, replayed;
+    /* of a response */
+    char response_id[48];
+    uint64_t sequence; /* of its stream's events */
 };
+
+/* ---- turn_session.c ---- */
+bool turn_session_headers(struct turn *t); /* false: out of memory */
+void turn_session_digest(struct turn *t);
+int turn_session_open(struct turn *t, struct rod_error *err); /* sets t->session, if the request is of one */
+int turn_session_encode(struct turn *t, const char *text, size_t len, int32_t **ids, size_t *n_ids,
+                        struct rod_error *err);
+void turn_session_error(const struct turn *t, struct openai_error *err, int code);
+void turn_session_free(struct rod_turn *session);
+static inline const char *turn_session_of(const struct turn *t) { return *t->session_id ? t->session_id : NULL; }
+
+/* ---- turn_response.c: frames, or the whole answer ---- */
+void turn_response_opening(struct turn *t);
+void turn_response_delta(struct turn *t, const char *text, size_t len);
+void turn_response_ending(struct turn *t);
+void turn_response_whole(struct turn *t, struct buf *out);
 
 /* Before the first byte a real status; after it an error event. */
 void turn_fail(struct turn *t, const struct openai_error *err);

@@ -49,8 +49,10 @@ static int encode(struct turn *t, size_t i, struct rod_error *err) {
     struct server *s = t->server;
     struct openai_request *q = &t->request;
     struct turn_prompt *p = &t->prompts[i];
-    if (t->kind == OPENAI_CHAT)
-        return rod_chat_encode(s->engine, q->messages, q->n_messages, true, &p->ids, &p->n_ids, err);
+    if (t->kind != OPENAI_COMPLETION)
+        return t->session ? rod_chat_encode_turn(s->engine, q->messages, q->n_messages, q->max_tokens > 0, t->session,
+                                                 &p->ids, &p->n_ids, err)
+                          : rod_chat_encode(s->engine, q->messages, q->n_messages, true, &p->ids, &p->n_ids, err);
     struct openai_prompt *from = &q->prompts[i];
     if (from->ids) {
         p->ids = from->ids;
@@ -58,9 +60,14 @@ static int encode(struct turn *t, size_t i, struct rod_error *err) {
         from->ids = NULL;
         return 0;
     }
-    int rc = q->suffix
-                 ? rod_fim_encode(s->engine, from->text, from->len, q->suffix, q->suffix_len, &p->ids, &p->n_ids, err)
-                 : rod_encode(s->engine, from->text, from->len, true, &p->ids, &p->n_ids, err);
+    int rc;
+    if (t->session) {
+        rc = turn_session_encode(t, from->text, from->len, &p->ids, &p->n_ids, err);
+    } else if (q->suffix) {
+        rc = rod_fim_encode(s->engine, from->text, from->len, q->suffix, q->suffix_len, &p->ids, &p->n_ids, err);
+    } else {
+        rc = rod_encode(s->engine, from->text, from->len, true, &p->ids, &p->n_ids, err);
+    }
     free(from->text);
     from->text = NULL;
     return rc;
@@ -78,18 +85,27 @@ static int open_grammar(struct turn *t, struct rod_error *err) {
     return rc;
 }
 
+/* What is read. */
+static const char *field_of(const struct turn *t) {
+    return t->kind == OPENAI_COMPLETION ? "prompt" : t->kind == OPENAI_CHAT ? "messages" : "input";
+}
+
 /* Parses and encodes; on the pool when the body is long. Touches nothing but the turn and what is constant. */
 static void prepare(struct turn *t) {
     struct server *s = t->server;
     struct rod_error rod = {0};
-    t->has_err = openai_parse(t->kind, t->body, t->body_len, &s->defaults, &t->request, &t->err) != 0;
+    const struct openai_headers headers = {s->config.session_header, t->header_session, t->header_key};
+    t->has_err = openai_parse(t->kind, t->body, t->body_len, &s->defaults, &t->request, &t->err) ||
+                 openai_join_session(&t->request, &headers, &t->err);
+    turn_session_digest(t);
     free(t->body);
     t->body = NULL;
     if (t->has_err) return;
     struct openai_request *q = &t->request;
-    t->n_prompts = t->kind == OPENAI_CHAT ? 1 : q->n_prompts;
+    t->n_prompts = t->kind == OPENAI_COMPLETION ? q->n_prompts : 1;
     t->prompts = calloc(t->n_prompts, sizeof *t->prompts);
     int rc = t->prompts ? open_grammar(t, &rod) : rod_fail(&rod, ROD_ENOMEM, "out of memory");
+    if (!rc) rc = turn_session_open(t, &rod);
     if (!t->prompts) t->n_prompts = 0;
     for (size_t i = 0; !rc && i < t->n_prompts; i++) {
         struct turn_prompt *p = &t->prompts[i];
@@ -103,7 +119,7 @@ static void prepare(struct turn *t) {
     if (!rc) rc = encode_bad_words(t, &rod);
     if (!rc) return;
     t->has_err = true;
-    const char *field = t->kind == OPENAI_CHAT ? "messages" : "prompt";
+    const char *field = field_of(t);
     if (!rod.param[0] && rod_code_http(rod.code) == 400) snprintf(rod.param, sizeof rod.param, "%s", field);
     openai_error_from(&t->err, &rod);
 }
@@ -121,7 +137,7 @@ static bool fits(struct turn *t) {
     for (size_t i = 0; i < t->n_prompts; i++) {
         uint64_t n = t->prompts[i].n_ids, limit = s->info->max_prompt_tok;
         if (!limit || n <= limit) continue;
-        const char *param = t->kind == OPENAI_CHAT ? "messages" : "prompt";
+        const char *param = field_of(t);
         openai_error_set(&t->err, 400, "invalid_request_error", "context_length_exceeded", param,
                          "the prompt has %llu tokens, the limit is %llu", (unsigned long long)n,
                          (unsigned long long)limit);
@@ -197,6 +213,8 @@ static struct rod_request *engine_request(struct turn *t, struct turn_choice *c)
     r->grammar = rod_grammar_share(t->grammar);
     r->queue_timeout_ns = t->server->config.request_timeout_ms * 1000000;
     r->user = c;
+    r->turn = t->session; /* a turn of a session has one choice */
+    t->session = NULL;
     if (ok && (r->stop || !q->n_stop) && (r->bad || !t->n_bad)) return r;
     rod_request_free(r);
     return NULL;
@@ -242,7 +260,10 @@ static void submit(struct turn *t) {
     }
     t->n_choices = n;
     if (!t->request.has_seed) getrandom(&t->request.sampling.seed, sizeof t->request.sampling.seed, 0);
-    openai_render_prefix(&t->prefix, t->kind, t->stream, t->exchange->id, (int64_t)time(NULL), s->model_name);
+    t->created_unix_s = (int64_t)time(NULL);
+    t->of_session = t->session != NULL;
+    if (t->kind != OPENAI_RESPONSE)
+        openai_render_prefix(&t->prefix, t->kind, t->stream, t->exchange->id, t->created_unix_s, s->model_name);
     s->metrics.prompt_tok += t->usage.prompt_tok;
     struct rod_error rod = {0};
     if (submit_all(t, &rod)) {
@@ -270,8 +291,9 @@ static void on_work_done(uv_work_t *work, int status) {
 
 /* A grammar may take long to compile, however short its text. */
 static bool may_have_grammar(const struct turn *t) {
-    return t->body && (memmem(t->body, t->body_len, "response_format", 15) ||
-                       memmem(t->body, t->body_len, "structured_outputs", 18));
+    return t->body &&
+           (memmem(t->body, t->body_len, "response_format", 15) || memmem(t->body, t->body_len, "\"format\"", 8) ||
+            memmem(t->body, t->body_len, "structured_outputs", 18));
 }
 
 void turn_start(struct exchange *x, enum openai_kind kind) {
@@ -294,6 +316,10 @@ void turn_start(struct exchange *x, enum openai_kind kind) {
     t->started_ns = t->sent_ns = http_started_ns(x->http);
     t->body = http_take_body(x->http, &t->body_len);
     t->work.data = t;
+    if (!turn_session_headers(t)) {
+        turn_fail_code(t, ROD_ENOMEM, "out of memory");
+        return;
+    }
     const bool slow = t->body_len > SERVER_INLINE_BYTES || may_have_grammar(t);
     if (slow && uv_queue_work(s->loop, &t->work, on_work, on_work_done) == 0) {
         t->working = true;

@@ -278,7 +278,6 @@ ERRORS = {  # status, type, code of what a plain request can run into; 401, 408,
     "length": (411, "invalid_request_error", "length_required", ("POST", None, {})),
     "type": (415, "invalid_request_error", "unsupported_media_type", ("POST", b"{}", {"Content-Type": "text/plain"})),
     "encoding": (415, "invalid_request_error", "unsupported_encoding", ("POST", b"{}", {"Content-Encoding": "gzip"})),
-    "session": (400, "invalid_request_error", "unsupported", ("POST", b"{}", {"X-Session-Id": "a"})),
 }
 
 

@@ -280,6 +280,47 @@ static void other_jinja_templates_are_ignored_with_a_note(void **state) {
     tokenizer_close(t);
 }
 
+/* [question, answer, question] read at once is what a session reads in two turns with its answer between them. */
+static void turns_add_up(const struct chat_files *files, const struct tokenizer *t, bool begins, bool closes) {
+    const struct rod_message m[] = {message("user", "ab"), message("assistant", "cd"), message("user", "ef")};
+    struct rod_error err;
+    struct chat *c = NULL;
+    char note[320];
+    int32_t *whole, *part[3], joined[512];
+    size_t n_whole, n[3], at = 0;
+    if (chat_parse(files, t, &c, note, sizeof note, &err)) fail_msg("%s", err.message);
+    assert_int_equal(chat_begins(c), begins);
+    assert_int_equal(chat_closes(c), closes);
+    assert_int_equal(chat_encode(c, t, m, 3, true, &whole, &n_whole, &err), 0);
+    assert_int_equal(chat_encode(c, t, m, 1, true, &part[0], &n[0], &err), 0);
+    assert_int_equal(tokenizer_encode(t, "cd", 2, false, &part[1], &n[1], &err), 0);
+    assert_int_equal(chat_encode_more(c, t, m + 2, 1, true, true, &part[2], &n[2], &err), 0);
+    for (int i = 0; i < 3; i++) {
+        assert_true(at + n[i] <= 512);
+        memcpy(joined + at, part[i], n[i] * sizeof *joined);
+        at += n[i];
+        free(part[i]);
+    }
+    if (at != n_whole || memcmp(joined, whole, at * sizeof *joined)) fail_msg("%zu ids, and at once %zu", at, n_whole);
+    free(whole);
+    chat_close(c);
+}
+
+static void the_turns_of_a_session_add_up_to_the_whole_chat(void **state) {
+    (void)state;
+    static const char table[] =
+        "{\"begin\": \"<<\", \"roles\": {\"user\": {\"prefix\": \"U:\"},"
+        "\"assistant\": {\"prefix\": \"A:\", \"suffix\": \"~\"}}, \"generation_prompt\": \"A:\"}";
+    struct tokenizer *t = bytes_tokenizer(chatml_tokens, 4);
+    struct chat_files files = {.table = table, .table_len = sizeof table - 1};
+    turns_add_up(&files, t, true, true);
+    files = jinja("{{'<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n'}}");
+    turns_add_up(&files, t, false, true);
+    files = (struct chat_files){0};
+    turns_add_up(&files, t, false, false); /* the published format: nothing stands between two messages */
+    tokenizer_close(t);
+}
+
 static void a_table_gives_any_format(void **state) {
     (void)state;
     struct tokenizer *t = bytes_tokenizer(chatml_tokens, 4);
@@ -355,6 +396,7 @@ int main(void) {
         cmocka_unit_test(content_that_is_not_utf8_is_refused),
         cmocka_unit_test(jinja_templates_of_known_formats_are_recognised),
         cmocka_unit_test(other_jinja_templates_are_ignored_with_a_note),
+        cmocka_unit_test(the_turns_of_a_session_add_up_to_the_whole_chat),
         cmocka_unit_test(a_table_gives_any_format),
         cmocka_unit_test(a_suffix_goes_through_the_tokens_for_it),
     };

@@ -1,0 +1,34 @@
+/* job.h - one piece of work for one answer: a body in, a body out, perhaps on libuv's pool. job.c has its life.
+ *
+ * Who owns what: a job owns its body and its output and frees itself after the answer. Threads: run may be on the pool,
+ * where it touches its own job, the engine's any-thread functions and the server's constants.
+ */
+#ifndef JOB_H
+#define JOB_H
+
+#include "server.h"
+
+struct job {
+    struct server *server;
+    struct exchange *exchange; /* NULL when the client left, or nobody waits */
+    void (*run)(struct job *j);
+    bool failed; /* err is the answer */
+    char *body;
+    size_t body_len;
+    struct buf out;
+    const char *type; /* of out; NULL = JSON */
+    struct openai_error err;
+    uv_work_t work;
+    /* of a session */
+    char tenant[128], name[OPENAI_SESSION_ID_MAX + 1]; /* name: of the path */
+    char after[OPENAI_SESSION_ID_MAX + 1];             /* of a list: where it goes on; "" = from the beginning */
+    size_t limit;
+};
+
+/* NULL, after an answer of 500: out of memory. x may be NULL: then nobody gets the answer. */
+struct job *job_new(struct server *server, struct exchange *x, void (*run)(struct job *j));
+/* Answers and frees. wait: it may wait for files, so it runs on the pool; else only where the body is long. */
+void job_start(struct job *job, bool wait);
+void job_fail(struct job *job, const struct rod_error *rod);
+
+#endif

@@ -1,0 +1,150 @@
+/* openai_fields.c - see openai_fields.h; and how an error of the protocol is made. */
+#include "openai_fields.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void set_error(struct openai_error *e, unsigned http, const char *type, const char *code, const char *param,
+                      const char *format, va_list args) {
+    *e = (struct openai_error){.http = http, .type = type, .code = code};
+    snprintf(e->param, sizeof e->param, "%s", param);
+    vsnprintf(e->message, sizeof e->message, format, args);
+}
+
+void openai_error_set(struct openai_error *e, unsigned http, const char *type, const char *code, const char *param,
+                      const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    set_error(e, http, type, code, param, format, args);
+    va_end(args);
+}
+
+void openai_error_from(struct openai_error *e, const struct rod_error *from) {
+    openai_error_set(e, (unsigned)rod_code_http(from->code), rod_code_type(from->code), rod_code_openai(from->code),
+                     from->param, "%s", from->message);
+}
+
+bool field_bad(const struct openai_fields *p, const char *param, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    set_error(p->err, 400, "invalid_request_error", "", param, format, args);
+    va_end(args);
+    return false;
+}
+
+bool field_no_memory(const struct openai_fields *p) {
+    openai_error_set(p->err, 500, "server_error", "out_of_memory", "", "out of memory");
+    return false;
+}
+
+const char *field_type(const json_t *value) {
+    switch (json_typeof(value)) {
+    case JSON_OBJECT: return "an object";
+    case JSON_ARRAY: return "an array";
+    case JSON_STRING: return "a string";
+    case JSON_INTEGER:
+    case JSON_REAL: return "a number";
+    case JSON_TRUE:
+    case JSON_FALSE: return "a boolean";
+    case JSON_NULL: return "null";
+    }
+    return "unknown";
+}
+
+const json_t *field_get(const struct openai_fields *p, const char *name) {
+    const json_t *value = json_object_get(p->root, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+/* ---- numbers ---- */
+
+bool field_as_int(const json_t *value, int64_t *out) {
+    if (json_is_integer(value)) {
+        *out = json_integer_value(value);
+        return true;
+    }
+    double real = json_is_real(value) ? json_real_value(value) : NAN;
+    if (!(real > -9e15 && real < 9e15) || trunc(real) != real)
+        return false; /* 16.0 is 16; 1.5 and 1e30 are not whole */
+    *out = (int64_t)real;
+    return true;
+}
+
+bool field_int(const struct openai_fields *p, const char *name, int64_t low, int64_t high, int64_t *out) {
+    const json_t *value = field_get(p, name);
+    if (!value) return true;
+    if (!json_is_number(value)) return field_bad(p, name, "%s must be an integer, not %s", name, field_type(value));
+    int64_t number = 0;
+    if (!field_as_int(value, &number)) {
+        return field_bad(p, name, "%s must be an integer from %lld to %lld", name, (long long)low, (long long)high);
+    }
+    if (number < low || number > high) {
+        return field_bad(p, name, "%s is %lld, it must be %lld to %lld", name, (long long)number, (long long)low,
+                         (long long)high);
+    }
+    *out = number;
+    return true;
+}
+
+bool field_u32(const struct openai_fields *p, const char *name, int64_t low, uint32_t *out) {
+    int64_t number = *out;
+    if (!field_int(p, name, low, INT32_MAX, &number)) return false;
+    *out = (uint32_t)number;
+    return true;
+}
+
+bool field_float(const struct openai_fields *p, const char *name, double low, bool low_open, double high, float *out) {
+    const json_t *value = field_get(p, name);
+    if (!value) return true;
+    if (!json_is_number(value)) return field_bad(p, name, "%s must be a number, not %s", name, field_type(value));
+    double number = json_number_value(value);
+    if (!(number >= low && number <= high) || (low_open && number == low)) {
+        return field_bad(p, name, "%s is %g, it must be %s %g and at most %g", name, number,
+                         low_open ? "more than" : "at least", low, high);
+    }
+    *out = (float)number;
+    if (low_open && *out <= (float)low) return field_bad(p, name, "%s is %g, which is too small", name, number);
+    return true;
+}
+
+bool field_bool(const struct openai_fields *p, const char *name, bool *out) {
+    const json_t *value = field_get(p, name);
+    if (!value) return true;
+    if (!json_is_boolean(value)) return field_bad(p, name, "%s must be true or false, not %s", name, field_type(value));
+    *out = json_is_true(value);
+    return true;
+}
+
+/* ---- the rest ---- */
+
+bool field_asks(const json_t *value) {
+    switch (json_typeof(value)) {
+    case JSON_NULL:
+    case JSON_FALSE: return false;
+    case JSON_STRING: return json_string_length(value) != 0;
+    case JSON_ARRAY: return json_array_size(value) != 0;
+    case JSON_OBJECT: return json_object_size(value) != 0;
+    default: return true;
+    }
+}
+
+char *field_copy(const json_t *value, size_t *len) {
+    *len = json_string_length(value);
+    char *copy = malloc(*len + 1);
+    if (copy) memcpy(copy, json_string_value(value), *len + 1);
+    return copy;
+}
+
+bool field_text(const struct openai_fields *p, const char *name, size_t max, char **out, size_t *len) {
+    const json_t *value = field_get(p, name);
+    if (!value) return true;
+    if (!json_is_string(value)) return field_bad(p, name, "%s must be a string, not %s", name, field_type(value));
+    const size_t n = json_string_length(value);
+    if (strlen(json_string_value(value)) != n) return field_bad(p, name, "%s contains a NUL character", name);
+    if (n > max) return field_bad(p, name, "%s has %zu bytes, %zu are allowed", name, n, max);
+    *out = field_copy(value, len);
+    return *out ? true : field_no_memory(p);
+}

@@ -1,0 +1,49 @@
+/* openai_fields.h - the fields of a request's JSON object, read one by one: what openai_*.c share.
+ *
+ * Each function leaves *out as it was where the field is missing or null, and is false with a 400 that names the field
+ * where its value cannot be taken. Pure; any thread.
+ */
+#ifndef OPENAI_FIELDS_H
+#define OPENAI_FIELDS_H
+
+#include "openai.h"
+
+struct openai_fields { /* borrows all three */
+    const json_t *root;
+    const struct openai_defaults *defaults;
+    struct openai_error *err;
+};
+
+/* Fills a 400 that names param; always false, so that callers write `return field_bad(...)`. */
+bool field_bad(const struct openai_fields *p, const char *param, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+bool field_no_memory(const struct openai_fields *p);
+const char *field_type(const json_t *value); /* "an object" ... */
+/* The value, or NULL where it is missing or null: for an optional field that is the same. */
+const json_t *field_get(const struct openai_fields *p, const char *name);
+bool field_asks(const json_t *value); /* null, false, "", [] and {} ask for nothing */
+bool field_as_int(const json_t *value, int64_t *out);
+bool field_int(const struct openai_fields *p, const char *name, int64_t low, int64_t high, int64_t *out);
+bool field_u32(const struct openai_fields *p, const char *name, int64_t low, uint32_t *out);
+/* low_open: the lower bound itself is outside. */
+bool field_float(const struct openai_fields *p, const char *name, double low, bool low_open, double high, float *out);
+bool field_bool(const struct openai_fields *p, const char *name, bool *out);
+/* A string of at most max bytes without NUL. *out is malloc'd and the caller's, also after a later error. */
+bool field_text(const struct openai_fields *p, const char *name, size_t max, char **out, size_t *len);
+char *field_copy(const json_t *string, size_t *len); /* malloc'd, NUL-terminated; NULL: out of memory */
+
+/* The array of messages in the field `name`, and the instructions before them if not NULL. Contents are parts of text,
+ * in the words of chats and of responses. *out is the caller's, also on an error. */
+bool openai_messages(const struct openai_fields *p, const char *name, const json_t *array, const json_t *instructions,
+                     struct rod_message **out, size_t *n_out);
+void openai_messages_free(struct rod_message *messages, size_t n_messages);
+
+/* The fields of a turn of a session; what of input a response is, and what the answer says again of its fields, once
+ * the others are parsed. What *out holds is the caller's, also on an error. */
+bool openai_parse_session(const struct openai_fields *p, struct openai_session *out);
+void openai_session_fini(struct openai_session *s);
+bool openai_parse_response(const struct openai_fields *p, struct openai_request *out);
+bool openai_parse_echo(const struct openai_fields *p, struct openai_request *out);
+void openai_response_fini(struct openai_response *r);
+
+#endif

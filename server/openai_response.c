@@ -1,0 +1,129 @@
+/* openai_response.c - POST /v1/responses: what its body has beside a chat's, and which fields its answer says again.
+ *
+ * A response is a chat whose past is a state: previous_response_id names the one to go on from. What the state has read
+ * is not read again, so instructions stay in force, other than with OpenAI, where each request brings its own. */
+#include "openai_fields.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_PAIRS = 16, MAX_PAIR_KEY = 64, MAX_PAIR_VALUE = 512 };
+
+static bool refuse(const struct openai_fields *p) {
+    static const char *const fields[] = {"background",      "conversation",   "prompt",           "include",
+                                         "session_id",      "session_create", "expected_version", "n",
+                                         "return_token_ids"};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const json_t *value = field_get(p, fields[i]);
+        if (!value || !field_asks(value)) continue;
+        if (!strcmp(fields[i], "n") && json_is_integer(value) && json_integer_value(value) == 1) continue;
+        return field_bad(p, fields[i], "%s is not available in /v1/responses", fields[i]);
+    }
+    int64_t n_top = 0;
+    if (!field_int(p, "top_logprobs", 0, 20, &n_top)) return false;
+    if (n_top) return field_bad(p, "top_logprobs", "top_logprobs is not available in /v1/responses");
+    return true;
+}
+
+/* Objects whose members are all null or say what is so anyway. */
+static bool refuse_members(const struct openai_fields *p) {
+    const json_t *reasoning = field_get(p, "reasoning");
+    const char *key;
+    json_t *value;
+    if (reasoning && !json_is_object(reasoning))
+        return field_bad(p, "reasoning", "reasoning must be an object, not %s", field_type(reasoning));
+    json_object_foreach((json_t *)reasoning, key, value) {
+        if (field_asks(value)) return field_bad(p, "reasoning", "reasoning is not available: the model has none");
+    }
+    const json_t *cut = field_get(p, "truncation");
+    const char *how = json_string_value(cut);
+    if (cut && (!how || strcmp(how, "disabled") != 0))
+        return field_bad(p, "truncation", "truncation must be disabled: no input is cut, and no length is too long");
+    const json_t *text = field_get(p, "text");
+    if (text && !json_is_object(text)) return field_bad(p, "text", "text must be an object, not %s", field_type(text));
+    const json_t *verbosity = json_object_get(text, "verbosity");
+    if (verbosity && field_asks(verbosity))
+        return field_bad(p, "text.verbosity", "text.verbosity is not available: the model does not know it");
+    return true;
+}
+
+static bool check_metadata(const struct openai_fields *p) {
+    const json_t *pairs = field_get(p, "metadata");
+    const char *key;
+    json_t *value;
+    if (!pairs) return true;
+    if (!json_is_object(pairs))
+        return field_bad(p, "metadata", "metadata must be an object, not %s", field_type(pairs));
+    if (json_object_size(pairs) > MAX_PAIRS)
+        return field_bad(p, "metadata", "metadata has %zu pairs, %d are allowed", json_object_size(pairs), MAX_PAIRS);
+    json_object_foreach((json_t *)pairs, key, value) {
+        if (strlen(key) > MAX_PAIR_KEY || !json_is_string(value) || json_string_length(value) > MAX_PAIR_VALUE)
+            return field_bad(p, "metadata", "metadata must be strings of at most %d bytes by names of at most %d",
+                             MAX_PAIR_VALUE, MAX_PAIR_KEY);
+    }
+    return true;
+}
+
+static bool take_previous(const struct openai_fields *p, struct openai_response *out) {
+    size_t len = 0;
+    if (!field_text(p, "previous_response_id", SIZE_MAX, &out->previous, &len)) return false;
+    if (!out->previous || openai_session_id(out->previous)) return true;
+    return field_bad(p, "previous_response_id",
+                     "previous_response_id is no id: 1 to %d of A-Z, a-z, 0-9, '.', '_', '-'", OPENAI_SESSION_ID_MAX);
+}
+
+static bool take_input(const struct openai_fields *p, struct openai_request *out) {
+    const json_t *input = field_get(p, "input"), *instructions = field_get(p, "instructions");
+    if (instructions && !json_is_string(instructions))
+        return field_bad(p, "instructions", "instructions must be a string, not %s", field_type(instructions));
+    if (!input) return field_bad(p, "input", "input is missing");
+    if (json_is_array(input)) return openai_messages(p, "input", input, instructions, &out->messages, &out->n_messages);
+    if (!json_is_string(input))
+        return field_bad(p, "input", "input must be a string or an array of messages, not %s", field_type(input));
+    json_t *one = json_pack("[{s:s,s:O}]", "role", "user", "content", input);
+    bool ok =
+        one ? openai_messages(p, "input", one, instructions, &out->messages, &out->n_messages) : field_no_memory(p);
+    json_decref(one);
+    return ok;
+}
+
+bool openai_parse_response(const struct openai_fields *p, struct openai_request *out) {
+    out->response.store = true;
+    return refuse(p) && refuse_members(p) && check_metadata(p) && field_bool(p, "store", &out->response.store) &&
+           take_previous(p, &out->response) && take_input(p, out);
+}
+
+/* ---- what the answer says again ---- */
+
+static void put_value(struct buf *out, const char *name, const json_t *value, const char *otherwise) {
+    char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    if (value && !text) out->failed = true;
+    buf_addf(out, ",\"%s\":", name);
+    buf_puts(out, text ? text : otherwise);
+    free(text);
+}
+
+bool openai_parse_echo(const struct openai_fields *p, struct openai_request *q) {
+    struct buf *out = &q->response.echo;
+    const json_t *text = field_get(p, "text"), *format = json_object_get(text, "format");
+    buf_addf(out, "\"background\":false,\"store\":%s", q->response.store ? "true" : "false");
+    put_value(out, "instructions", field_get(p, "instructions"), "null");
+    put_value(out, "max_output_tokens", field_get(p, "max_output_tokens"), "null");
+    put_value(out, "metadata", field_get(p, "metadata"), "{}");
+    put_value(out, "previous_response_id", field_get(p, "previous_response_id"), "null");
+    buf_addf(out, ",\"temperature\":%.9g,\"top_p\":%.9g", (double)q->sampling.temperature, (double)q->sampling.top_p);
+    buf_puts(out, ",\"text\":{\"format\":");
+    char *dumped = format && !json_is_null(format) ? json_dumps(format, JSON_COMPACT) : NULL;
+    buf_puts(out, dumped ? dumped : "{\"type\":\"text\"}");
+    free(dumped);
+    buf_puts(out, "},\"tools\":[],\"tool_choice\":\"auto\",\"parallel_tool_calls\":true,\"truncation\":\"disabled\","
+                  "\"reasoning\":{\"effort\":null,\"summary\":null}");
+    return !out->failed || field_no_memory(p);
+}
+
+void openai_response_fini(struct openai_response *r) {
+    free(r->previous);
+    buf_fini(&r->echo);
+    *r = (struct openai_response){0};
+}

@@ -1,0 +1,172 @@
+/* openai_session.c - the fields of a request that make it the next turn of a session, and what goes with them; the
+ * bodies of the routes of sessions; what a session looks like. */
+#include "openai_fields.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_SALT = 256, MAX_KEY = 255 };
+
+bool openai_session_id(const char *id) {
+    static const char allowed[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-";
+    const size_t n = strlen(id);
+    return n && n <= OPENAI_SESSION_ID_MAX && strspn(id, allowed) == n;
+}
+
+static bool bad_id(const struct openai_fields *p, const char *param) {
+    return field_bad(p, param, "%s must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'", param,
+                     OPENAI_SESSION_ID_MAX);
+}
+
+static bool take_id(const struct openai_fields *p, const char *name, char **out) {
+    size_t len = 0;
+    if (!field_text(p, name, SIZE_MAX, out, &len)) return false;
+    return !*out || openai_session_id(*out) ? true : bad_id(p, name);
+}
+
+bool openai_parse_session(const struct openai_fields *p, struct openai_session *out) {
+    int64_t version = 0;
+    size_t len = 0;
+    out->has_expected = field_get(p, "expected_version") != NULL;
+    bool ok = take_id(p, "session_id", &out->id) && field_bool(p, "session_create", &out->create) &&
+              field_int(p, "expected_version", 0, INT64_MAX, &version) &&
+              field_text(p, "cache_salt", MAX_SALT, &out->cache_salt, &len);
+    out->expected_version = (uint64_t)version;
+    return ok;
+}
+
+void openai_session_fini(struct openai_session *s) {
+    free(s->id);
+    free(s->cache_salt);
+    free(s->idempotency_key);
+    *s = (struct openai_session){0};
+}
+
+/* The header's session becomes the request's, unless the body names another. */
+static bool join_header(const struct openai_fields *p, struct openai_session *s, const struct openai_headers *h) {
+    if (!h->session) return true;
+    if (!openai_session_id(h->session)) return bad_id(p, h->session_name);
+    if (s->id && strcmp(s->id, h->session) != 0)
+        return field_bad(p, "session_id", "session_id is '%.60s', and the header %.40s names another session, '%.60s'",
+                         s->id, h->session_name, h->session);
+    if (s->id) return true;
+    s->id = strdup(h->session);
+    return s->id ? true : field_no_memory(p);
+}
+
+static bool take_key(const struct openai_fields *p, struct openai_session *s, const char *key) {
+    if (!key) return true;
+    size_t n = strlen(key);
+    bool plain = n && n <= MAX_KEY;
+    for (size_t i = 0; plain && i < n; i++) plain = key[i] >= ' ' && key[i] < 127;
+    if (!plain)
+        return field_bad(p, "Idempotency-Key", "Idempotency-Key must be 1 to %d printable ASCII characters", MAX_KEY);
+    s->idempotency_key = strdup(key);
+    return s->idempotency_key ? true : field_no_memory(p);
+}
+
+/* What one conversation cannot do. */
+static bool fits(const struct openai_fields *p, const struct openai_request *q) {
+    if (q->n > 1) return field_bad(p, "n", "n is %u: a turn of a session has one answer", q->n);
+    if (q->n_prompts > 1)
+        return field_bad(p, "prompt", "prompt has %zu prompts: a turn of a session has one", q->n_prompts);
+    if (q->suffix) return field_bad(p, "suffix", "suffix does not go with a session, whose text only grows at its end");
+    if (q->n_prompt_logprobs >= 0)
+        return field_bad(p, "prompt_logprobs", "prompt_logprobs is not available in a turn of a session");
+    if (q->echo && q->n_logprobs >= 0)
+        return field_bad(p, "logprobs", "logprobs with echo is not available in a turn of a session");
+    return true;
+}
+
+int openai_join_session(struct openai_request *q, const struct openai_headers *h, struct openai_error *err) {
+    const struct openai_fields p = {NULL, NULL, err};
+    struct openai_session *s = &q->session;
+    if (q->kind == OPENAI_RESPONSE) return take_key(&p, s, h->idempotency_key) ? 0 : -1;
+    if (!join_header(&p, s, h)) return -1;
+    bool ok = true;
+    if (s->id) {
+        ok = fits(&p, q) && take_key(&p, s, h->idempotency_key);
+    } else if (s->create || s->has_expected) {
+        const char *field = s->create ? "session_create" : "expected_version";
+        ok = field_bad(&p, field, "%s needs a session: session_id, or the header %.40s", field, h->session_name);
+    } else if (q->kind == OPENAI_CHAT && !q->max_tokens) {
+        ok = field_bad(&p, "max_tokens", "max_tokens is 0, it must be 1 to %d", INT32_MAX);
+    }
+    return ok ? 0 : -1;
+}
+
+/* ---- the routes of sessions ---- */
+
+int openai_parse_session_new(const char *body, size_t len, bool fork, struct openai_session_new *out,
+                             struct openai_error *err) {
+    *out = (struct openai_session_new){0};
+    if (!len) return 0; /* all of it is optional */
+    struct openai_fields p = {NULL, NULL, err};
+    json_t *root = openai_load(body, len, err);
+    if (!root) return -1;
+    p.root = root;
+    int64_t ttl_s = 0;
+    bool ok = take_id(&p, "id", &out->id);
+    if (ok && !fork) {
+        out->has_ttl = field_get(&p, "ttl_s") != NULL;
+        ok = take_id(&p, "from", &out->from) && field_int(&p, "ttl_s", 0, OPENAI_TTL_MAX_S, &ttl_s) &&
+             field_bool(&p, "pin", &out->pin);
+        out->ttl_s = (uint64_t)ttl_s;
+    }
+    json_decref(root);
+    if (ok) return 0;
+    openai_session_new_fini(out);
+    return -1;
+}
+
+void openai_session_new_fini(struct openai_session_new *s) {
+    free(s->id);
+    free(s->from);
+    *s = (struct openai_session_new){0};
+}
+
+static void put_text(struct buf *out, const char *name, const char *text) {
+    buf_addf(out, ",\"%s\":", name);
+    if (text && *text) {
+        buf_json(out, text, strlen(text));
+    } else {
+        buf_puts(out, "null");
+    }
+}
+
+void openai_render_session(struct buf *out, const struct rod_session_info *i) {
+    buf_puts(out, "{\"object\":\"session\"");
+    put_text(out, "id", i->id);
+    buf_addf(out, ",\"version\":%llu,\"tokens\":%llu,\"state_bytes\":%llu,\"created_at\":%lld,\"used_at\":%lld",
+             (unsigned long long)i->version, (unsigned long long)i->n_tok, (unsigned long long)i->state_bytes,
+             (long long)i->created_unix_s, (long long)i->used_unix_s);
+    buf_puts(out, ",\"expires_at\":");
+    if (i->expires_unix_s) {
+        buf_int(out, i->expires_unix_s);
+    } else {
+        buf_puts(out, "null");
+    }
+    buf_addf(out, ",\"pinned\":%s,\"busy\":%s", i->pinned ? "true" : "false", i->busy ? "true" : "false");
+    put_text(out, "tier", i->tier);
+    put_text(out, "parent", i->parent);
+    buf_putc(out, '}');
+}
+
+void openai_render_sessions(struct buf *out, const struct rod_session_info *infos, size_t n, bool more) {
+    buf_puts(out, "{\"object\":\"list\",\"data\":[");
+    for (size_t i = 0; i < n; i++) {
+        if (i) buf_putc(out, ',');
+        openai_render_session(out, &infos[i]);
+    }
+    buf_addf(out, "],\"has_more\":%s", more ? "true" : "false");
+    put_text(out, "first_id", n ? infos[0].id : NULL);
+    put_text(out, "last_id", n ? infos[n - 1].id : NULL);
+    buf_putc(out, '}');
+}
+
+void openai_render_deleted(struct buf *out, const char *object, const char *id) {
+    buf_addf(out, "{\"object\":\"%s\"", object);
+    put_text(out, "id", id);
+    buf_puts(out, ",\"deleted\":true}");
+}

@@ -1,0 +1,115 @@
+/* turn_session.c - a turn of a session: what the engine is told of it, and the names of what went wrong with it.
+ *
+ * A response of /v1/responses is a session of its own, named by the response's id, that begins as a fork of the one it
+ * goes on from. So any response may be gone on from, any number of times. */
+#include "turn.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <xxhash.h>
+
+static char *copy(const char *text) { return text ? strdup(text) : NULL; }
+
+/* On the loop thread, where headers can be read. */
+bool turn_session_headers(struct turn *t) {
+    const struct exchange *x = t->exchange;
+    const char *session = http_header(x->http, t->server->config.session_header);
+    const char *key = http_header(x->http, "Idempotency-Key");
+    snprintf(t->tenant, sizeof t->tenant, "%s", routes_tenant(x));
+    t->header_session = copy(session);
+    t->header_key = copy(key);
+    return (!session || t->header_session) && (!key || t->header_key);
+}
+
+/* With an idempotency key the same id again, so that a repeated request finds the response that the first one made. */
+static void name_response(struct turn *t) {
+    uint64_t id[2] = {0};
+    const char *key = t->request.session.idempotency_key;
+    if (key) {
+        struct buf text = {0};
+        buf_puts(&text, t->tenant);
+        buf_putc(&text, '\n'); /* in no name and no key */
+        buf_puts(&text, key);
+        const XXH128_hash_t hash = XXH3_128bits(text.data, text.len);
+        id[0] = hash.high64;
+        id[1] = hash.low64;
+        buf_fini(&text);
+    } else {
+        getrandom(id, sizeof id, 0);
+    }
+    snprintf(t->response_id, sizeof t->response_id, "resp_%016llx%016llx", (unsigned long long)id[0],
+             (unsigned long long)id[1]);
+}
+
+static bool fill(struct turn *t, struct rod_turn *r) {
+    const struct openai_session *s = &t->request.session;
+    const bool response = t->kind == OPENAI_RESPONSE;
+    const char *from = response ? t->request.response.previous : NULL;
+    r->tenant = strdup(t->tenant);
+    r->session = strdup(response ? t->response_id : s->id);
+    r->create = response || s->create;
+    r->from = copy(from);
+    r->has_expected = s->has_expected;
+    r->expected_version = s->expected_version;
+    r->idempotency_key = copy(s->idempotency_key);
+    memcpy(r->digest, t->digest, sizeof r->digest);
+    return r->tenant && r->session && (r->from || !from) && (r->idempotency_key || !s->idempotency_key);
+}
+
+void turn_session_digest(struct turn *t) {
+    XXH128_canonical_t digest;
+    XXH128_canonicalFromHash(&digest, XXH3_128bits_withSeed(t->body, t->body_len, (XXH64_hash_t)t->kind));
+    memcpy(t->digest, digest.digest, sizeof t->digest);
+}
+
+int turn_session_open(struct turn *t, struct rod_error *err) {
+    const bool response = t->kind == OPENAI_RESPONSE;
+    if (t->request.session.id) { /* NOT YET */
+        rod_fail(err, ROD_EUNSUPPORTED, "session_id is not available in this version");
+        snprintf(err->param, sizeof err->param, "session_id");
+        return ROD_EUNSUPPORTED;
+    }
+    if (response) name_response(t);
+    if (response ? !t->request.response.store && !t->request.response.previous : !t->request.session.id) return 0;
+    t->session = calloc(1, sizeof *t->session);
+    if (t->session && fill(t, t->session)) return 0;
+    return rod_fail(err, ROD_ENOMEM, "out of memory");
+}
+
+void turn_session_free(struct rod_turn *r) {
+    if (!r) return;
+    free(r->tenant);
+    free(r->session);
+    free(r->from);
+    free(r->idempotency_key);
+    free(r->if_empty);
+    free(r->if_open);
+    free(r);
+}
+
+/* Text that goes on gets no beginning from the tokenizer's files; text that begins does. */
+int turn_session_encode(struct turn *t, const char *text, size_t len, int32_t **ids, size_t *n_ids,
+                        struct rod_error *err) {
+    struct rod_turn *r = t->session;
+    const struct rod_engine *e = t->server->engine;
+    int rc = rod_tokenize(e, text, len, true, false, ids, n_ids, err);
+    if (!rc) rc = rod_encode(e, text, len, true, &r->if_empty, &r->n_if_empty, err);
+    if (rc || r->n_if_empty != *n_ids) return rc;
+    free(r->if_empty); /* there is no beginning */
+    r->if_empty = NULL;
+    r->n_if_empty = 0;
+    return 0;
+}
+
+/* The request's own words for what the engine says of sessions. */
+void turn_session_error(const struct turn *t, struct openai_error *err, int code) {
+    const bool response = t->kind == OPENAI_RESPONSE;
+    if (response && code == ROD_ENOTFOUND) err->code = "previous_response_not_found";
+    const char *field = code == ROD_EVERSION                                               ? "expected_version"
+                        : code == ROD_ENOTFOUND && response                                ? "previous_response_id"
+                        : code == ROD_ENOTFOUND || code == ROD_EBUSY || code == ROD_ESTATE ? "session_id"
+                                                                                           : NULL;
+    if (field) snprintf(err->param, sizeof err->param, "%s", field);
+}
