@@ -10,7 +10,7 @@ PORT    ?= 8080
 JOBS    ?= $(shell nproc)
 COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 
-PKGS    := libmicrohttpd jansson libuv libpcre2-8 libutf8proc libxxhash
+PKGS    := libmicrohttpd jansson libuv libpcre2-8 libutf8proc libxxhash gnutls
 WARN    := -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror
 # _GNU_SOURCE: C11 plus POSIX and Linux (epoll options, sched_getaffinity); no compiler extensions but where a file says so.
 CPPFLAGS = -D_GNU_SOURCE -DROD_VERSION='"0.1.0"' $(shell pkg-config --cflags $(PKGS) 2>/dev/null)

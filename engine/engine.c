@@ -13,6 +13,8 @@ const uint64_t rod_step_bounds_ns[20] = {100000,      200000,      500000,      
                                          200000000,   500000000,   1000000000,  2000000000,   5000000000,
                                          10000000000, 20000000000, 50000000000, 100000000000, UINT64_MAX};
 
+const uint64_t rod_step_bounds_rows[ROD_STEP_ROWS_BUCKETS] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, UINT64_MAX};
+
 void engine_log(const struct rod_engine *e, int level, const char *format, ...) {
     if (!e->config.log) return;
     char line[512];
@@ -202,6 +204,8 @@ void rod_engine_stats(const struct rod_engine *e, struct rod_stats *out) {
     };
     uint64_t sum = 0;
     for (int i = 0; i < 20; i++) out->step_ns_bucket[i] = sum += get(&c->bucket[i]);
+    sum = 0;
+    for (int i = 0; i < ROD_STEP_ROWS_BUCKETS; i++) out->step_rows_bucket[i] = sum += get(&c->rows_bucket[i]);
 }
 
 /* ---- text ---- */

@@ -54,7 +54,7 @@ struct work {
 struct engine_counters {
     atomic_uint_fast64_t finished, cancelled, failed, rejected, nan;
     atomic_uint_fast64_t prefill_tok, decode_tok, steps, last_step_end_ns, step_ns_sum, rows_sum, running;
-    atomic_uint_fast64_t bucket[20]; /* not cumulative */
+    atomic_uint_fast64_t bucket[20], rows_bucket[ROD_STEP_ROWS_BUCKETS]; /* not cumulative */
     atomic_bool device_failed;
 };
 

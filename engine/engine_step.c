@@ -138,6 +138,8 @@ static void count_step(struct rod_engine *e, const struct step *step) {
     int i = 0;
     while (ns > rod_step_bounds_ns[i]) i++;
     engine_count(&c->bucket[i], 1);
+    for (i = 0; step->n_rows > rod_step_bounds_rows[i]; i++) {}
+    engine_count(&c->rows_bucket[i], 1);
     engine_count(&c->step_ns_sum, ns);
     engine_count(&c->rows_sum, step->n_rows);
     engine_count(&c->steps, 1);

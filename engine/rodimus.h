@@ -140,6 +140,7 @@ enum rod_prefix_miss {
 };
 const char *rod_prefix_miss_name(enum rod_prefix_miss miss);
 
+enum { ROD_STEP_ROWS_BUCKETS = 12, ROD_MAX_KEYS = 1024 };
 struct rod_stats {                                             /* a consistent enough snapshot; counters since open */
     uint32_t n_slots, slots_used, queued, queued_max, running; /* queued_max = max_queue; running = they hold a slot */
     uint64_t queued_tok;
@@ -148,8 +149,9 @@ struct rod_stats {                                             /* a consistent e
     uint64_t step_ns_sum;
     uint64_t step_ns_bucket[20]; /* cumulative counts; upper bounds rod_step_bounds_ns, last = +Inf */
     uint64_t batch_rows_sum;     /* sessions that had a row in a step, summed over the steps */
-    bool failed;                 /* a device fault: nothing will run any more */
-    uint64_t requests_nan;       /* of the failed ones: the logits were not numbers */
+    uint64_t step_rows_bucket[ROD_STEP_ROWS_BUCKETS]; /* likewise, of their number in a step; rod_step_bounds_rows */
+    bool failed;                                      /* a device fault: nothing will run any more */
+    uint64_t requests_nan;                            /* of the failed ones: the logits were not numbers */
     /* Sessions that this server knows: those of which host memory has the state, and the others. Bytes: of states in
      * host memory, of files in state_dir as last seen. */
     uint64_t sessions, sessions_host, sessions_file, state_host_bytes, state_file_bytes;
@@ -162,7 +164,7 @@ struct rod_stats {                                             /* a consistent e
     uint64_t prefix_hits, prefix_tok_saved, prefix_misses[ROD_PREFIX_N_MISSES];
     uint64_t prefix_entries, prefix_bytes, prefix_evicted;
 };
-extern const uint64_t rod_step_bounds_ns[20];
+extern const uint64_t rod_step_bounds_ns[20], rod_step_bounds_rows[ROD_STEP_ROWS_BUCKETS];
 void rod_engine_stats(const struct rod_engine *engine, struct rod_stats *out);
 /* A device fault: every request has got its error, and nothing will run any more. The wake callback follows it. */
 bool rod_engine_failed(const struct rod_engine *engine);

@@ -5,7 +5,9 @@
  */
 #include "commands.h"
 #include "http_listen.h"
+#include "http_tls.h"
 #include "model_path.h"
+#include "notify.h"
 #include "server.h"
 #include "version.h"
 
@@ -15,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* After SIGTERM a balancer needs two of its check intervals to see ready = 503; until then the port stays open. */
@@ -25,16 +28,23 @@
 #define CUT_MS 2000
 /* After a device fault nothing goes on; what has its error need only be read. */
 #define FAULT_MS 2000
+/* How often the loop says that it turns, and counts what left the queue. */
+#define BEAT_MS 500
 
 extern char **environ;
 
 struct service {
     struct server server;
     uv_loop_t loop;
-    uv_signal_t sigint, sigterm;
+    uv_signal_t sigint, sigterm, sighup;
     uv_async_t wake, loaded_wake;
-    uv_timer_t drain;
+    uv_timer_t drain, beat;
     uv_thread_t loader;
+    struct http_tls *tls; /* NULL = the port is plain */
+    struct admin *admin;  /* NULL = no second listener */
+    int argc;
+    char **argv;
+    uint64_t watchdog_ms, watchdog_at_ms;
     char model_dir[PATH_MAX];
     struct rod_engine *loaded;
     struct rod_error load_error;
@@ -71,6 +81,7 @@ static void on_drain(uv_timer_t *timer) {
 static void drain(struct service *v, uint64_t linger_ms) {
     struct server *s = &v->server;
     s->draining = true;
+    notify_send("STOPPING=1");
     v->linger_ms = linger_ms;
     v->drain_began_ms = uv_now(&v->loop);
     if (s->engine) rod_engine_drain(s->engine);
@@ -90,6 +101,33 @@ static void on_signal(uv_signal_t *signal, int number) {
     log_text(&s->log, LOG_INFO, "%s: draining, %zu requests in progress; once more ends at once",
              number == SIGINT ? "SIGINT" : "SIGTERM", s->n_turns);
     drain(v, number == SIGINT ? 0 : LINGER_MS);
+}
+
+static void on_sighup(uv_signal_t *signal, int number) {
+    struct service *v = signal->data;
+    char text[64];
+    (void)number;
+    snprintf(text, sizeof text, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(uv_hrtime() / 1000));
+    notify_send(text);
+    reload_settings(&v->server, v->tls, v->argc, v->argv);
+    if (v->server.engine) notify_send("READY=1");
+}
+
+static void on_beat(uv_timer_t *timer) {
+    struct service *v = timer->data;
+    struct server *s = &v->server;
+    struct rod_stats stats;
+    s->beat_ns = uv_hrtime();
+    if (s->engine) {
+        rod_engine_stats(s->engine, &stats);
+        admission_sample(&s->admission, s->beat_ns,
+                         stats.requests_finished + stats.requests_cancelled + stats.requests_failed + stats.running);
+    }
+    if (!v->watchdog_ms || uv_now(&v->loop) < v->watchdog_at_ms) return;
+    const char *why = routes_unready(s);
+    if (why && (!strcmp(why, "stalled") || !strcmp(why, "failed"))) return; /* systemd then restarts the process */
+    v->watchdog_at_ms = uv_now(&v->loop) + v->watchdog_ms;
+    notify_send("WATCHDOG=1");
 }
 
 /* ---- the engine's events ---- */
@@ -153,7 +191,7 @@ static const char *vocab_bytes(void *arg, int32_t id, size_t *len) {
     return rod_token_bytes(arg, id, len, &special);
 }
 
-static void set_defaults(struct server *s) {
+static void set_defaults(struct server *s, struct rod_engine *engine) {
     const struct rod_model_info *i = s->info;
     s->defaults = (struct openai_defaults){
         .model_name = s->model_name,
@@ -165,7 +203,7 @@ static void set_defaults(struct server *s) {
         .top_k = i->default_top_k,
         .chat_max_tokens = (uint32_t)s->config.default_max_tokens,
     };
-    s->vocab = (struct openai_vocab){vocab_bytes, s->engine};
+    s->vocab = (struct openai_vocab){vocab_bytes, engine};
 }
 
 static void announce(const struct service *v) {
@@ -174,13 +212,15 @@ static void announce(const struct service *v) {
     const char *host = s->config.host;
     bool six = strchr(host, ':') != NULL, any = !strcmp(host, "0.0.0.0") || !strcmp(host, "::");
     unsigned port = http_port(s->http);
-    printf("rodimus %s serves %s (%s, %.1f M parameters, %s, %s, %u slots) on http://%s%s%s:%u\n", version_string(),
-           s->model_name, i->arch, (double)i->n_params / 1e6, i->weight_dtype, i->device, i->n_slots, six ? "[" : "",
-           host, six ? "]" : "", port);
-    printf("try: curl -N http://%s%s%s:%u/v1/completions -H 'Content-Type: application/json'%s "
+    const char *scheme = v->tls ? "https" : "http";
+    printf("rodimus %s serves %s (%s, %.1f M parameters, %s, %s, %u slots) on %s://%s%s%s:%u\n", version_string(),
+           s->model_name, i->arch, (double)i->n_params / 1e6, i->weight_dtype, i->device, i->n_slots, scheme,
+           six ? "[" : "", host, six ? "]" : "", port);
+    if (v->admin) printf("admin: http://%s%s%s:%u\n", six ? "[" : "", host, six ? "]" : "", admin_port(v->admin));
+    printf("try: curl -N %s://%s%s%s:%u/v1/completions -H 'Content-Type: application/json'%s "
            "-d '{\"prompt\": \"Once upon a time there was\", \"max_tokens\": 100, \"stream\": true}'\n",
-           six && !any ? "[" : "", any ? "127.0.0.1" : host, six && !any ? "]" : "", port,
-           s->config.api_keys.n_items ? " -H 'Authorization: Bearer KEY'" : "");
+           scheme, six && !any ? "[" : "", any ? "127.0.0.1" : host, six && !any ? "]" : "", port,
+           s->keys.n ? " -H 'Authorization: Bearer KEY'" : "");
     fflush(stdout);
 }
 
@@ -194,12 +234,14 @@ static void on_loaded(uv_async_t *wake) {
         stop(v);
         return;
     }
-    s->engine = v->loaded;
-    s->info = rod_engine_info(s->engine);
+    struct rod_engine *engine = v->loaded;
+    s->info = rod_engine_info(engine);
     const char *name = *s->config.model_name ? s->config.model_name : s->info->name;
     snprintf(s->model_name, sizeof s->model_name, "%s", name);
-    set_defaults(s);
+    set_defaults(s, engine);
+    s->engine = engine; /* from here on other threads look */
     announce(v);
+    notify_send("READY=1\nSTATUS=serving");
 }
 
 /* ---- the beginning ---- */
@@ -249,29 +291,67 @@ static unsigned connection_limit(const struct server *s) {
     return (unsigned)left;
 }
 
+/* A file of secrets that others may read is worth a line. */
+static void check_secret(const struct log *log, const char *setting, const char *path) {
+    struct stat st;
+    if (*path && !stat(path, &st) && (st.st_mode & (S_IRWXG | S_IRWXO)))
+        log_text(log, LOG_WARN, "%s: others may read or change %s (mode %03o): chmod 600", setting, path,
+                 (unsigned)st.st_mode & 0777u);
+}
+
+/* Certificate, keys and the second listener: all that a wrong setting can keep from working. */
+static int start_access(struct service *v, char *message, size_t size) {
+    struct server *s = &v->server;
+    const struct config *c = &s->config;
+    struct option_error err;
+    if (keys_open(&s->keys, &c->api_keys, c->api_key_file, c->admin_key, &err)) {
+        snprintf(message, size, "%s", err.message);
+        return -1;
+    }
+    check_secret(&s->log, "api_key_file", c->api_key_file);
+    check_secret(&s->log, "tls_key", c->tls_key);
+    return *c->tls_cert ? http_tls_open(c->tls_cert, c->tls_key, &v->tls, message, size) : 0;
+}
+
 static int start(struct service *v) {
     struct server *s = &v->server;
-    char message[256];
+    char message[512];
+    if (start_access(v, message, sizeof message)) {
+        fprintf(stderr, "rodimus serve: %s\n", message);
+        v->exit_code = 2;
+        return -1;
+    }
     struct http_config http = {.host = s->config.host,
                                .port = (uint16_t)s->config.port,
                                .connection_limit = connection_limit(s),
                                .body_max_bytes = s->config.body_max_bytes,
                                .idle_timeout_ms = s->config.idle_timeout_ms,
+                               .tls = v->tls,
                                .handlers = routes_handlers(s)};
     if (http_open(&v->loop, &http, &s->http, message, sizeof message)) {
         fprintf(stderr, "rodimus serve: %s\n", message);
         return -1;
     }
+    if (s->config.admin_port && admin_open(s, &v->admin, message, sizeof message)) {
+        fprintf(stderr, "rodimus serve: admin_port: %s\n", message);
+        return -1;
+    }
     uv_async_init(&v->loop, &v->wake, on_wake);
     uv_async_init(&v->loop, &v->loaded_wake, on_loaded);
     uv_timer_init(&v->loop, &v->drain);
+    uv_timer_init(&v->loop, &v->beat);
     uv_timer_init(&v->loop, &s->tick);
     uv_signal_init(&v->loop, &v->sigint);
     uv_signal_init(&v->loop, &v->sigterm);
-    v->wake.data = v->loaded_wake.data = v->drain.data = v->sigint.data = v->sigterm.data = v;
+    uv_signal_init(&v->loop, &v->sighup);
+    v->wake.data = v->loaded_wake.data = v->drain.data = v->beat.data = v;
+    v->sigint.data = v->sigterm.data = v->sighup.data = v;
     s->tick.data = s;
     uv_signal_start(&v->sigint, on_signal, SIGINT);
     uv_signal_start(&v->sigterm, on_signal, SIGTERM);
+    uv_signal_start(&v->sighup, on_sighup, SIGHUP);
+    v->watchdog_ms = notify_watchdog_ms();
+    uv_timer_start(&v->beat, on_beat, 0, BEAT_MS);
     log_text(&s->log, LOG_INFO, "loading %s", v->model_dir);
     if (!uv_thread_create(&v->loader, load, v)) return 0;
     fprintf(stderr, "rodimus serve: cannot start a thread\n");
@@ -280,14 +360,17 @@ static int start(struct service *v) {
 
 static void finish(struct service *v) {
     struct server *s = &v->server;
+    admin_close(v->admin); /* it looks at the engine */
     http_close(s->http);
     if (s->engine) rod_engine_close(s->engine);
     uv_close((uv_handle_t *)&v->wake, NULL);
     uv_close((uv_handle_t *)&v->loaded_wake, NULL);
     uv_close((uv_handle_t *)&v->drain, NULL);
+    uv_close((uv_handle_t *)&v->beat, NULL);
     uv_close((uv_handle_t *)&s->tick, NULL);
     uv_close((uv_handle_t *)&v->sigint, NULL);
     uv_close((uv_handle_t *)&v->sigterm, NULL);
+    uv_close((uv_handle_t *)&v->sighup, NULL);
     turn_free_all(s);
 }
 
@@ -306,9 +389,14 @@ int cmd_serve(int argc, char **argv) {
         rc = 1;
         log_init(&s->log, s->config.log_level, s->config.log_format, STDERR_FILENO);
         signal(SIGPIPE, SIG_IGN);
+        umask(S_IRWXG | S_IRWXO); /* whatever is written is nobody else's: mode 0600 */
+        v->argc = argc;
+        v->argv = argv;
         uv_loop_init(&v->loop);
         s->loop = &v->loop;
-        if (!find_model(v) && !start(v)) {
+        if (find_model(v) || start(v)) {
+            if (v->exit_code) rc = v->exit_code;
+        } else {
             uv_run(&v->loop, UV_RUN_DEFAULT);
             if (v->abandoned) return v->exit_code;
             finish(v);
@@ -316,6 +404,8 @@ int cmd_serve(int argc, char **argv) {
             rc = v->exit_code;
         }
         uv_loop_close(&v->loop);
+        http_tls_close(v->tls);
+        keys_fini(&s->keys);
     }
     config_fini(&s->config);
     free(v);

@@ -15,7 +15,7 @@
 #define HUGE             1e15 /* exact in a double, beyond any real limit */
 
 #define SESSIONS .group = "Sessions", .reserved = "sessions are a later step"
-#define TLS      .group = "Access", .reserved = "put a TLS balancer in front"
+#define RELOAD   .reload = true
 
 /* clang-format off */
 const struct option config_options[] = {
@@ -67,22 +67,30 @@ const struct option config_options[] = {
     {"drain_ms", OPTION_UINT, AT(drain_ms), LIMITS, .fallback = "30000", RANGE(0, DAY_MS),
      .help = "after SIGTERM running requests may go on for so long"},
 
-    {"api_keys", OPTION_LIST, AT(api_keys), ACCESS, .metavar = "KEY,...", .secret = true,
-     .help = "keys that clients must send (Authorization: Bearer or X-Api-Key); prefer --api-key-file, flags show in ps"},
-    {"api_key_file", OPTION_STRING, AT(api_key_file), ACCESS, .metavar = "FILE",
-     .help = "more keys, one a line"},
+    {"stall_ms", OPTION_UINT, AT(stall_ms), LIMITS, .fallback = "60000", RANGE(100, DAY_MS),
+     .help = "health turns 503 when no step has ended for so long although work waits"},
 
-    {"log_level", OPTION_CHOICE, AT(log_level), LOGS, .fallback = "info", .choices = "debug|info|warn|error", .metavar = "LEVEL",
+    {"api_keys", OPTION_LIST, AT(api_keys), ACCESS, .metavar = "KEY,...", .secret = true, RELOAD,
+     .help = "keys that clients must send (Authorization: Bearer or X-Api-Key); prefer --api-key-file, flags show in ps"},
+    {"api_key_file", OPTION_STRING, AT(api_key_file), ACCESS, .metavar = "FILE", RELOAD,
+     .help = "more keys, one a line, each with a name and limits if wanted: KEY name=team requests=8 "
+             "tokens_per_minute=60000 priority=2"},
+    {"admin_key", OPTION_STRING, AT(admin_key), ACCESS, .metavar = "KEY", .secret = true, RELOAD,
+     .help = "the only key that the admin routes (metrics, slots) take then; it opens no other route"},
+    {"admin_port", OPTION_UINT, AT(admin_port), ACCESS, .fallback = "0", RANGE(0, 65535),
+     .help = "a second listener, on a thread of its own, for health and the admin routes; 0 = on the main port only"},
+    {"cors_origins", OPTION_LIST, AT(cors_origins), ACCESS, .metavar = "ORIGIN,...", RELOAD,
+     .help = "web pages of these origins may call the API from a browser (https://app.example.com, or * for all)"},
+    {"tls_cert", OPTION_STRING, AT(tls_cert), ACCESS, .metavar = "FILE", RELOAD,
+     .help = "PEM file with the certificate and its chain: the port then speaks TLS"},
+    {"tls_key", OPTION_STRING, AT(tls_key), ACCESS, .metavar = "FILE", RELOAD,
+     .help = "PEM file with its private key"},
+
+    {"log_level", OPTION_CHOICE, AT(log_level), LOGS, RELOAD, .fallback = "info", .choices = "debug|info|warn|error", .metavar = "LEVEL",
      .help = "debug, info, warn or error; info has one line a request, never its text"},
     {"log_format", OPTION_CHOICE, AT(log_format), LOGS, .fallback = "text", .choices = "text|json", .metavar = "FORMAT",
      .help = "text or json, on stderr"},
 
-    {"admin_port", OPTION_UINT, AT(admin_port), RANGE(0, 65535), .fallback = "0", NETWORK,
-     .reserved = "health and metrics are on the main port"},
-    {"admin_key", OPTION_STRING, AT(admin_key), ACCESS, .secret = true, .reserved = "api_keys protect every route but health"},
-    {"cors_origins", OPTION_LIST, AT(cors_origins), ACCESS, .reserved = "let the balancer add the headers"},
-    {"tls_cert", OPTION_STRING, AT(tls_cert), TLS},
-    {"tls_key", OPTION_STRING, AT(tls_key), TLS},
     {"state_dtype", OPTION_CHOICE, AT(state_dtype), .group = "Sessions", .fallback = "fp32", .choices = "fp32",
      .reserved = "states are fp32"},
     {"session_header", OPTION_STRING, AT(session_header), SESSIONS, .fallback = "X-Session-Id"},
@@ -114,31 +122,19 @@ static const char *config_path(int argc, char **argv, char **environment) {
     return path && *path ? path : NULL;
 }
 
-/* One key a line; blank lines and lines that begin with # are skipped. */
-static int read_keys(struct config *config, struct option_error *err) {
-    FILE *file = fopen(config->api_key_file, "r");
-    if (!file) {
-        snprintf(err->message, sizeof err->message, "api_key_file: cannot read %s", config->api_key_file);
+/* What one row cannot say: settings that need each other. */
+static int check_together(const struct config *c, struct option_error *err) {
+    if (!*c->tls_cert != !*c->tls_key) {
+        snprintf(err->message, sizeof err->message, "tls_cert and tls_key belong together: %s is empty",
+                 *c->tls_cert ? "tls_key" : "tls_cert");
         return -1;
     }
-    struct option_set set = config_set(config);
-    struct option row = *options_find(&set, "api_keys");
-    row.type = OPTION_REPEAT;
-    char *line = NULL;
-    size_t room = 0;
-    int rc = 0;
-    while (!rc && getline(&line, &room, file) > 0) {
-        char *key = line + strspn(line, " \t");
-        key[strcspn(key, " \t\r\n")] = 0;
-        if (*key && *key != '#') rc = options_set(&set, &row, key, "api_key_file", err);
-    }
-    free(line);
-    fclose(file);
-    if (!rc && config->api_keys.n_items == 0) {
-        snprintf(err->message, sizeof err->message, "api_key_file: %s holds no key", config->api_key_file);
+    if (c->admin_port && c->admin_port == c->port) {
+        snprintf(err->message, sizeof err->message, "admin_port and port are both %llu: give each its own",
+                 (unsigned long long)c->port);
         return -1;
     }
-    return rc;
+    return 0;
 }
 
 enum config_result config_load(struct config *config, int argc, char **argv, char **environment,
@@ -154,8 +150,21 @@ enum config_result config_load(struct config *config, int argc, char **argv, cha
     if (path && options_from_file(&set, path, err)) return CONFIG_USAGE;
     if (options_from_environment(&set, environment, err)) return CONFIG_USAGE;
     if (options_from_flags(&set, argc, argv, "config", &help, err)) return CONFIG_USAGE;
-    if (*config->api_key_file && read_keys(config, err)) return CONFIG_USAGE;
-    return CONFIG_OK;
+    return check_together(config, err) ? CONFIG_USAGE : CONFIG_OK;
+}
+
+void config_take(struct config *config, struct config *from, char *left, size_t size) {
+    struct option_set into = config_set(config), other = config_set(from);
+    size_t n = 0;
+    if (size) *left = 0;
+    for (size_t i = 0; i < config_n_options; i++) {
+        const struct option *option = &config_options[i];
+        if (option->reload) {
+            options_swap(&into, &other, option);
+        } else if (options_differ(&into, &other, option) && n < size) {
+            n += (size_t)snprintf(left + n, size - n, "%s%s", n ? ", " : "", option->name);
+        }
+    }
 }
 
 void config_fini(struct config *config) {

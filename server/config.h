@@ -18,16 +18,16 @@ struct config {
     uint64_t port, connection_limit, body_max_bytes, idle_timeout_ms, stream_buffer_bytes;
     /* scheduling and limits */
     uint64_t slots, max_batch_tokens, max_queue_requests, max_queue_tokens, max_prompt_tokens, default_max_tokens;
-    uint64_t request_timeout_ms, sse_ping_ms, drain_ms;
+    uint64_t request_timeout_ms, sse_ping_ms, drain_ms, stall_ms;
     /* access */
-    struct option_list api_keys;
-    char *api_key_file;
+    struct option_list api_keys, cors_origins;
+    char *api_key_file, *admin_key, *tls_cert, *tls_key;
+    uint64_t admin_port;
     /* logs */
     char *log_level, *log_format;
     /* reserved rows keep a value too, so that config/default.json can be read back */
-    uint64_t admin_port, state_host_bytes, state_disk_bytes, session_ttl_s, prefix_cache_bytes;
-    char *state_dtype, *admin_key, *tls_cert, *tls_key, *session_header, *session_busy, *session_durability, *state_dir;
-    struct option_list cors_origins;
+    uint64_t state_host_bytes, state_disk_bytes, session_ttl_s, prefix_cache_bytes;
+    char *state_dtype, *session_header, *session_busy, *session_durability, *state_dir;
 };
 
 extern const struct option config_options[];
@@ -40,6 +40,8 @@ enum config_result { CONFIG_OK, CONFIG_HELP, CONFIG_USAGE };
  * Whatever the result, config_fini must be called. */
 enum config_result config_load(struct config *config, int argc, char **argv, char **environment,
                                struct option_error *err);
+/* Takes from `from` what a reload may change. Names of other settings that differ go to left, separated by commas. */
+void config_take(struct config *config, struct config *from, char *left, size_t size);
 void config_fini(struct config *config);
 
 #endif

@@ -8,12 +8,15 @@
 
 #include "buf.h"
 #include "http_listen.h"
+#include "http_tls.h"
 
 #include <assert.h>
+#include <gnutls/gnutls.h>
 #include <microhttpd.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +31,7 @@
 #define BODIES_MAX_BYTES ((size_t)512 << 20) /* all bodies being gathered */
 #define LARGE_BODIES     2                   /* bodies with a limit of their own that may come in at once */
 #define SLOWEST_BODY_BPS 1024                /* a body that arrives slower than this is given up */
-#define MAX_HEADERS      6
+#define MAX_HEADERS      12
 
 struct http_connection { /* an open socket; its socket context */
     struct http *http;
@@ -79,7 +82,9 @@ struct http {
     uv_prepare_t prepare;
     struct http_connection *connections;
     struct http_request *requests, *dirty;
-    size_t n_connections, n_large, body_max, bodies_bytes;
+    atomic_size_t n_connections;
+    size_t n_large, body_max, bodies_bytes;
+    const struct http_tls *tls;
     uint64_t idle_ns;
     int listener;
     uint16_t port;
@@ -245,7 +250,7 @@ void http_close_after(struct http_request *r) { r->close_after = true; }
 static void answer(struct http_request *r, unsigned status, const char *content_type) {
     r->answered = true;
     r->status = status;
-    r->content_type = strdup(content_type);
+    r->content_type = content_type ? strdup(content_type) : NULL;
     mark_dirty(r);
 }
 
@@ -597,14 +602,34 @@ static void on_daemon_log(void *cls, const char *format, va_list args) {
     if (h->on.log) h->on.log(h->on.arg, line);
 }
 
+/* For each handshake; the session's pointer is the connection, as the library's own callbacks have it. */
+static int on_certificate(gnutls_session_t session, const gnutls_datum_t *issuers, int n_issuers,
+                          const gnutls_pk_algorithm_t *algorithms, int n_algorithms, gnutls_pcert_st **chain,
+                          unsigned *n_chain, gnutls_privkey_t *key) {
+    struct MHD_Connection *connection = gnutls_session_get_ptr(session);
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    const struct http_connection *c = info ? info->socket_context : NULL;
+    (void)issuers, (void)n_issuers, (void)algorithms, (void)n_algorithms;
+    if (!c) return -1;
+    http_tls_current(c->http->tls, chain, n_chain, key);
+    return 0;
+}
+
 static int start_daemon(struct http *h, const struct http_config *config) {
     unsigned idle_s = (unsigned)((config->idle_timeout_ms + 999) / 1000);
-    h->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG, 0, NULL, NULL, on_access, h, /* */
-        MHD_OPTION_EXTERNAL_LOGGER, on_daemon_log, h, MHD_OPTION_LISTEN_SOCKET, h->listener,
-        MHD_OPTION_CONNECTION_LIMIT, config->connection_limit, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES,
-        MHD_OPTION_CONNECTION_TIMEOUT, idle_s, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
-        MHD_OPTION_NOTIFY_CONNECTION, on_socket, h, MHD_OPTION_UNESCAPE_CALLBACK, unescape, h, MHD_OPTION_END);
+    unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | (h->tls ? MHD_USE_TLS : 0);
+    const struct MHD_OptionItem tls[] = {
+        {MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(intptr_t)on_certificate},
+        {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(intptr_t) "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"},
+        {MHD_OPTION_END, 0, NULL}};
+    const struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
+    h->daemon =
+        MHD_start_daemon(flags, 0, NULL, NULL, on_access, h, /* */
+                         MHD_OPTION_EXTERNAL_LOGGER, on_daemon_log, h, MHD_OPTION_LISTEN_SOCKET, h->listener,
+                         MHD_OPTION_CONNECTION_LIMIT, config->connection_limit, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                         (size_t)POOL_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, idle_s, MHD_OPTION_NOTIFY_COMPLETED,
+                         on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_socket, h, MHD_OPTION_UNESCAPE_CALLBACK,
+                         unescape, h, MHD_OPTION_ARRAY, h->tls ? tls : none, MHD_OPTION_END);
     return h->daemon ? 0 : -1;
 }
 
@@ -618,6 +643,7 @@ int http_open(uv_loop_t *loop, const struct http_config *config, struct http **o
     h->on = config->handlers;
     h->body_max = config->body_max_bytes;
     h->idle_ns = config->idle_timeout_ms * 1000000;
+    h->tls = config->tls;
     h->listener = http_listen(config->host, config->port, &h->port, message, size);
     if (h->listener < 0) {
         free(h);

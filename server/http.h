@@ -18,6 +18,7 @@
 struct buf;
 struct http;
 struct http_request;
+struct http_tls;
 
 struct http_handlers {
     void *arg;
@@ -36,14 +37,15 @@ struct http_config {
     unsigned connection_limit;
     size_t body_max_bytes;
     uint64_t idle_timeout_ms;
+    const struct http_tls *tls; /* NULL = plain; outlives the transport */
     struct http_handlers handlers;
 };
 
 /* Listens. 0, or -1 with message filled ("cannot listen on 127.0.0.1:8080: Address already in use"). */
 int http_open(uv_loop_t *loop, const struct http_config *config, struct http **out, char *message, size_t size);
 uint16_t http_port(const struct http *h);
-size_t http_connections(const struct http *h);
-void http_quiesce(struct http *h); /* no new connections; open ones go on */
+size_t http_connections(const struct http *h); /* any thread */
+void http_quiesce(struct http *h);             /* no new connections; open ones go on */
 /* Ends every request (gone, done), stops the daemon. The memory is freed when the loop has run once more. */
 void http_close(struct http *h);
 
@@ -68,6 +70,7 @@ bool http_left(const struct http_request *r);                          /* the cl
 /* ---- the answer: one http_respond, or http_stream_begin, writes, http_stream_end ---- */
 void http_add_header(struct http_request *r, const char *name, const char *value); /* before the answer; copied */
 void http_close_after(struct http_request *r);                                     /* Connection: close */
+/* content_type NULL: none, for a status without a body. */
 void http_respond(struct http_request *r, unsigned status, const char *content_type, const void *body, size_t len);
 void http_respond_buf(struct http_request *r, unsigned status, const char *content_type,
                       struct buf *body); /* emptied */

@@ -12,11 +12,15 @@
 
 static const char *const level_names[] = {"debug", "info", "warn", "error"};
 
-void log_init(struct log *log, const char *level, const char *format, int fd) {
-    *log = (struct log){.level = LOG_INFO, .json = !strcmp(format, "json"), .fd = fd};
+enum log_level log_level_of(const char *name) {
     for (int i = LOG_DEBUG; i <= LOG_ERROR; i++) {
-        if (!strcmp(level, level_names[i])) log->level = (enum log_level)i;
+        if (!strcmp(name, level_names[i])) return (enum log_level)i;
     }
+    return LOG_INFO;
+}
+
+void log_init(struct log *log, const char *level, const char *format, int fd) {
+    *log = (struct log){.level = log_level_of(level), .json = !strcmp(format, "json"), .fd = fd};
 }
 
 static void add_time(struct buf *b) {

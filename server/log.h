@@ -6,13 +6,14 @@
 #ifndef LOG_H
 #define LOG_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
 
 struct log {
-    enum log_level level; /* lines below it are dropped */
+    _Atomic enum log_level level; /* lines below it are dropped; may change while others log */
     bool json;
     int fd;
 };
@@ -25,6 +26,7 @@ struct log_field {
 };
 
 void log_init(struct log *log, const char *level, const char *format, int fd);
+enum log_level log_level_of(const char *name); /* LOG_INFO for no level's name */
 void log_line(const struct log *log, enum log_level level, const char *message, const struct log_field *fields,
               int n_fields);
 void log_text(const struct log *log, enum log_level level, const char *format, ...)

@@ -3,14 +3,17 @@
 
 #include "version.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 /* From half a millisecond (a token of a small model on a GPU) to two minutes (a long queue). */
 static const double bounds_s[METRICS_BOUNDS] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
                                                 0.25,   0.5,   1,      2.5,   5,    10,    30,   120};
 
-static const unsigned codes[METRICS_CODES] = {200, 400, 401, 403, 404, 405, 408, 411, 412, 413, 415,
-                                              417, 429, 431, 499, 500, 501, 502, 503, 504, 0};
+static const unsigned codes[METRICS_CODES] = {200, 201, 204, 400, 401, 403, 404, 405, 408, 411, 412, 413,
+                                              415, 417, 423, 429, 431, 499, 500, 501, 503, 504, 507, 0};
 
 void metrics_request(struct metrics *m, unsigned route, unsigned status) {
     unsigned at = 0;
@@ -22,7 +25,7 @@ void metrics_observe(struct metrics_histogram *h, double seconds) {
     unsigned at = 0;
     while (at < METRICS_BOUNDS && seconds > bounds_s[at]) at++;
     h->count[at]++;
-    h->sum += seconds;
+    h->sum_ns += seconds > 0 ? (uint64_t)(seconds * 1e9) : 0;
 }
 
 static void head(struct buf *out, const char *name, const char *type, const char *help) {
@@ -34,7 +37,7 @@ static void value(struct buf *out, const char *name, const char *type, const cha
     buf_addf(out, "%s %.15g\n", name, number);
 }
 
-static void histogram(struct buf *out, const char *name, const char *help, const struct metrics_histogram *h) {
+static void histogram(struct buf *out, const char *name, const char *help, struct metrics_histogram *h) {
     head(out, name, "histogram", help);
     uint64_t n = 0;
     for (unsigned i = 0; i < METRICS_BOUNDS; i++) {
@@ -43,26 +46,26 @@ static void histogram(struct buf *out, const char *name, const char *help, const
     }
     n += h->count[METRICS_BOUNDS];
     buf_addf(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.9g\n%s_count %llu\n", name, (unsigned long long)n, name,
-             h->sum, name, (unsigned long long)n);
+             (double)h->sum_ns * 1e-9, name, (unsigned long long)n);
 }
 
-static void step_histogram(struct buf *out, const struct rod_stats *s) {
-    const char *name = "rodimus_step_duration_seconds";
-    head(out, name, "histogram", "Time of one engine step.");
-    for (unsigned i = 0; i < 19; i++) {
-        buf_addf(out, "%s_bucket{le=\"%g\"} %llu\n", name, (double)rod_step_bounds_ns[i] * 1e-9,
-                 (unsigned long long)s->step_ns_bucket[i]);
+/* Of the engine: cumulative counts, the last one all; unit: what one of the bounds counts in. */
+static void engine_histogram(struct buf *out, const char *name, const char *help, const uint64_t *bounds, double unit,
+                             const uint64_t *bucket, unsigned n, double sum) {
+    head(out, name, "histogram", help);
+    for (unsigned i = 0; i + 1 < n; i++) {
+        buf_addf(out, "%s_bucket{le=\"%g\"} %llu\n", name, (double)bounds[i] * unit, (unsigned long long)bucket[i]);
     }
-    buf_addf(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.9g\n%s_count %llu\n", name,
-             (unsigned long long)s->step_ns_bucket[19], name, (double)s->step_ns_sum * 1e-9, name,
-             (unsigned long long)s->step_ns_bucket[19]);
+    buf_addf(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.9g\n%s_count %llu\n", name, (unsigned long long)bucket[n - 1],
+             name, sum, name, (unsigned long long)bucket[n - 1]);
 }
 
-static void engine_part(struct buf *out, const struct rod_stats *s, const struct rod_model_info *info,
-                        const char *model_name) {
+static void engine_part(struct buf *out, const struct metrics *m, const struct metrics_view *view) {
+    const struct rod_stats *s = view->stats;
+    const struct rod_model_info *info = view->info;
     head(out, "rodimus_model_info", "gauge", "The model served; always 1.");
     buf_puts(out, "rodimus_model_info{model=");
-    buf_json(out, model_name, strlen(model_name));
+    buf_json(out, view->model_name, strlen(view->model_name));
     buf_addf(out, ",arch=\"%s\",dtype=\"%s\"} 1\n", info->arch, info->weight_dtype);
     value(out, "rodimus_slots", "gauge", "Session slots.", s->n_slots);
     value(out, "rodimus_slots_used", "gauge", "Session slots in use.", s->slots_used);
@@ -72,7 +75,9 @@ static void engine_part(struct buf *out, const struct rod_stats *s, const struct
     value(out, "rodimus_queue_tokens", "gauge", "Prompt tokens that wait.", (double)s->queued_tok);
     value(out, "rodimus_session_bytes", "gauge", "State of one session, whatever its length.",
           (double)info->session_bytes);
-    value(out, "rodimus_weight_bytes", "gauge", "Weights.", (double)info->weight_bytes);
+    value(out, "rodimus_slot_pool_bytes", "gauge", "Device memory of all slots together.",
+          (double)info->session_bytes * s->n_slots);
+    value(out, "rodimus_weight_bytes", "gauge", "Device memory of the weights.", (double)info->weight_bytes);
     value(out, "rodimus_engine_requests_finished_total", "counter", "Requests that ended by themselves.",
           (double)s->requests_finished);
     value(out, "rodimus_engine_requests_cancelled_total", "counter", "Requests whose client left.",
@@ -82,13 +87,16 @@ static void engine_part(struct buf *out, const struct rod_stats *s, const struct
     value(out, "rodimus_engine_requests_nan_total", "counter",
           "Requests that failed because the logits were not numbers.", (double)s->requests_nan);
     value(out, "rodimus_engine_requests_rejected_total", "counter", "Requests refused because the queue was full.",
-          (double)s->requests_rejected);
+          (double)(s->requests_rejected + m->refused_early));
     value(out, "rodimus_prefill_tokens_total", "counter", "Prompt tokens read.", (double)s->prefill_tok);
     value(out, "rodimus_decode_tokens_total", "counter", "Tokens generated.", (double)s->decode_tok);
     value(out, "rodimus_steps_total", "counter", "Engine steps.", (double)s->steps);
     value(out, "rodimus_step_rows_total", "counter", "Sessions that took part in a step, summed over the steps.",
           (double)s->batch_rows_sum);
-    step_histogram(out, s);
+    engine_histogram(out, "rodimus_step_duration_seconds", "Time of one engine step.", rod_step_bounds_ns, 1e-9,
+                     s->step_ns_bucket, 20, (double)s->step_ns_sum * 1e-9);
+    engine_histogram(out, "rodimus_step_rows", "Sessions that took part in a step: the size of the batch.",
+                     rod_step_bounds_rows, 1, s->step_rows_bucket, ROD_STEP_ROWS_BUCKETS, (double)s->batch_rows_sum);
     /* The names that balancers and autoscalers of the field look for. A slot is our unit of memory. */
     double used = s->n_slots ? (double)s->slots_used / (double)s->n_slots : 0;
     value(out, "vllm:num_requests_running", "gauge", "Alias of rodimus_requests_running.", s->running);
@@ -97,37 +105,106 @@ static void engine_part(struct buf *out, const struct rod_stats *s, const struct
     value(out, "vllm:gpu_cache_usage_perc", "gauge", "Slots in use, 0 to 1.", used);
 }
 
-void metrics_render(const struct metrics *m, const char *const *route_names, unsigned n_routes,
-                    const struct rod_stats *stats, const struct rod_model_info *info, const char *model_name,
-                    bool ready, struct buf *out) {
-    head(out, "rodimus_build_info", "gauge", "The build; always 1.");
-    buf_addf(out, "rodimus_build_info{version=\"%s\",commit=\"%s\"} 1\n", version_string(), version_commit());
-    value(out, "rodimus_ready", "gauge", "1 when new requests are taken.", ready);
+/* ---- keys ---- */
+
+/* One family after the other, as the format wants it: a walk over the keys for each. */
+struct key_family {
+    struct buf *out;
+    const char *name, *kind; /* kind: a second label, or NULL */
+    size_t offset;
+};
+
+static void key_line(void *arg, const struct key *key) {
+    const struct key_family *f = arg;
+    const _Atomic uint64_t *number = (const _Atomic uint64_t *)(const void *)((const char *)key + f->offset);
+    buf_addf(f->out, "%s{key=\"%s\"", f->name, key->name);
+    if (f->kind) buf_addf(f->out, ",kind=\"%s\"", f->kind);
+    buf_addf(f->out, "} %llu\n", (unsigned long long)*number);
+}
+
+static void key_part(struct buf *out, struct keys *keys) {
+    struct key_family family = {out, "rodimus_key_requests_in_flight", NULL, offsetof(struct key, n_requests)};
+    head(out, family.name, "gauge", "Requests in flight, by the name of their key.");
+    keys_each(keys, key_line, &family);
+    family = (struct key_family){out, "rodimus_key_requests_total", NULL, offsetof(struct key, requests_total)};
+    head(out, family.name, "counter",
+         "Requests that came with a key, without those that its limit of requests refused.");
+    keys_each(keys, key_line, &family);
+    family = (struct key_family){out, "rodimus_key_rejected_total", NULL, offsetof(struct key, rejected_total)};
+    head(out, family.name, "counter", "Requests refused because of a key's own limits.");
+    keys_each(keys, key_line, &family);
+    family = (struct key_family){out, "rodimus_key_tokens_total", "prompt", offsetof(struct key, prompt_tok)};
+    head(out, family.name, "counter", "Tokens of a key's requests, kind prompt or completion.");
+    keys_each(keys, key_line, &family);
+    family.kind = "completion";
+    family.offset = offsetof(struct key, completion_tok);
+    keys_each(keys, key_line, &family);
+}
+
+/* ---- the process: the names that every dashboard knows ---- */
+
+static void process_part(struct buf *out) {
+    struct rusage usage;
+    struct rlimit files;
+    FILE *statm = fopen("/proc/self/statm", "re");
+    unsigned long long pages = 0, resident = 0;
+    if (statm && fscanf(statm, "%llu %llu", &pages, &resident) == 2) {
+        value(out, "process_resident_memory_bytes", "gauge", "Host memory in use.",
+              (double)resident * (double)sysconf(_SC_PAGESIZE));
+    }
+    if (statm) fclose(statm);
+    if (!getrusage(RUSAGE_SELF, &usage)) {
+        value(out, "process_cpu_seconds_total", "counter", "CPU time of all threads.",
+              (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+                  (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6);
+    }
+    if (!getrlimit(RLIMIT_NOFILE, &files))
+        value(out, "process_max_fds", "gauge", "Open files and sockets that are allowed.", (double)files.rlim_cur);
+}
+
+/* ---- all of it ---- */
+
+static void http_part(struct buf *out, struct metrics *m, const struct metrics_view *view) {
     head(out, "rodimus_http_requests_total", "counter", "Requests by route and status (499: the client left).");
-    for (unsigned r = 0; r < n_routes && r < METRICS_ROUTES; r++) {
+    for (unsigned r = 0; r < view->n_routes && r < METRICS_ROUTES; r++) {
         for (unsigned c = 0; c < METRICS_CODES; c++) {
-            if (!m->requests[r][c]) continue;
-            buf_addf(out, "rodimus_http_requests_total{route=\"%s\",code=\"", route_names[r]);
+            const unsigned long long n = m->requests[r][c];
+            if (!n) continue;
+            buf_addf(out, "rodimus_http_requests_total{route=\"%s\",code=\"", view->route_names[r]);
             if (codes[c]) {
                 buf_addf(out, "%u", codes[c]);
             } else {
                 buf_puts(out, "other");
             }
-            buf_addf(out, "\"} %llu\n", (unsigned long long)m->requests[r][c]);
+            buf_addf(out, "\"} %llu\n", n);
         }
     }
-    value(out, "rodimus_http_connections", "gauge", "Open connections.", (double)m->connections);
+    value(out, "rodimus_http_connections", "gauge", "Open connections to the main port.", (double)view->connections);
     value(out, "rodimus_http_streams", "gauge", "Streams in progress.", (double)m->streams);
     value(out, "rodimus_http_disconnects_total", "counter", "Clients that left before their answer ended.",
           (double)m->disconnects);
     value(out, "rodimus_http_slow_clients_total", "counter", "Streams cancelled because the client did not read.",
           (double)m->slow_clients);
     value(out, "rodimus_http_pings_total", "counter", "Ping comments sent.", (double)m->pings);
+}
+
+void metrics_render(struct metrics *m, const struct metrics_view *view, struct buf *out) {
+    head(out, "rodimus_build_info", "gauge", "The build; always 1.");
+    buf_addf(out, "rodimus_build_info{version=\"%s\",commit=\"%s\"} 1\n", version_string(), version_commit());
+    value(out, "rodimus_ready", "gauge", "1 when new requests are taken.", view->ready);
+    value(out, "rodimus_stalled", "gauge", "1 when no step has ended for stall_ms although work waits.", view->stalled);
+    value(out, "rodimus_config_reloads_total", "counter", "Configurations taken over after SIGHUP.",
+          (double)m->reloads);
+    value(out, "rodimus_config_reload_failures_total", "counter", "Configurations refused after SIGHUP.",
+          (double)m->reloads_failed);
+    process_part(out);
+    http_part(out, m, view);
     value(out, "rodimus_prompt_tokens_total", "counter", "Prompt tokens of answered requests.", (double)m->prompt_tok);
     value(out, "rodimus_completion_tokens_total", "counter", "Tokens of answered requests.", (double)m->completion_tok);
     histogram(out, "rodimus_time_to_first_token_seconds", "From the request to its first token.", &m->ttft);
     histogram(out, "rodimus_inter_token_seconds", "Between two deliveries of a choice.", &m->inter_token);
     histogram(out, "rodimus_request_duration_seconds", "From the request to its last token.", &m->request);
     histogram(out, "rodimus_queue_duration_seconds", "Waiting for a slot.", &m->queue);
-    if (stats && info) engine_part(out, stats, info, model_name);
+    if (view->keys) key_part(out, view->keys);
+    if (view->stats && view->info) engine_part(out, m, view);
 }

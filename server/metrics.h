@@ -1,37 +1,49 @@
-/* metrics.h - the server's own counters, and the Prometheus text of them and of the engine's.
+/* metrics.h - the server's own counters, and the Prometheus text of them, of the keys and of the engine's.
  *
- * Threads: the loop thread only. The engine's counters are read by rod_engine_stats at the time of rendering.
+ * Threads: any; each number is atomic, and a reader may see one request in some of them and not yet in others. The
+ * engine's counters are read by rod_engine_stats at the time of rendering.
  */
 #ifndef METRICS_H
 #define METRICS_H
 
 #include "buf.h"
+#include "keys.h"
 
 #include "engine/rodimus.h"
+
+#include <stdatomic.h>
 
 #define METRICS_BOUNDS 16
 
 struct metrics_histogram { /* seconds; count[i] is not cumulative; the last one is +Inf */
-    uint64_t count[METRICS_BOUNDS + 1];
-    double sum;
+    _Atomic uint64_t count[METRICS_BOUNDS + 1], sum_ns;
 };
 
 #define METRICS_ROUTES 48
 #define METRICS_CODES  24
 
 struct metrics {
-    uint64_t requests[METRICS_ROUTES][METRICS_CODES]; /* by route number and place of the status in metrics.c */
-    uint64_t prompt_tok, completion_tok, disconnects, slow_clients, pings;
-    uint64_t connections, streams; /* now */
+    _Atomic uint64_t requests[METRICS_ROUTES][METRICS_CODES]; /* by route number and place of the status in metrics.c */
+    _Atomic uint64_t prompt_tok, completion_tok, disconnects, slow_clients, pings;
+    _Atomic uint64_t refused_early; /* for a full queue, before the body was read */
+    _Atomic uint64_t streams;       /* now */
+    _Atomic uint64_t reloads, reloads_failed;
     struct metrics_histogram ttft, inter_token, request, queue;
 };
 
 void metrics_request(struct metrics *m, unsigned route, unsigned status);
 void metrics_observe(struct metrics_histogram *h, double seconds);
 
-/* stats, info may be NULL while the model loads. route_names: [n_routes] labels by route number. */
-void metrics_render(const struct metrics *m, const char *const *route_names, unsigned n_routes,
-                    const struct rod_stats *stats, const struct rod_model_info *info, const char *model_name,
-                    bool ready, struct buf *out);
+struct metrics_view {               /* what the text says beside the counters */
+    const char *const *route_names; /* [n_routes] labels by route number */
+    unsigned n_routes;
+    const struct rod_stats *stats; /* stats, info: NULL while the model loads */
+    const struct rod_model_info *info;
+    const char *model_name;
+    struct keys *keys;
+    uint64_t connections;
+    bool ready, stalled;
+};
+void metrics_render(struct metrics *m, const struct metrics_view *view, struct buf *out);
 
 #endif

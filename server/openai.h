@@ -22,6 +22,7 @@ struct openai_error {
     char param[64];          /* "" = null */
     char message[448];
     uint64_t n_prompt_tok, limit_tok; /* of a prompt that is too long; 0 = not shown */
+    uint64_t retry_s;                 /* when to come again; 0 = the server says */
 };
 void openai_error_set(struct openai_error *e, unsigned http, const char *type, const char *code, const char *param,
                       const char *format, ...) __attribute__((format(printf, 6, 7)));

@@ -43,6 +43,7 @@ struct option {
     const char *reserved; /* not NULL: not available in this version, only the default is accepted; why */
     char letter;          /* short flag, 0 = none */
     bool secret;          /* never print the value */
+    bool reload;          /* SIGHUP takes a new value over; others need a restart */
 };
 
 struct option_set {
@@ -76,6 +77,12 @@ int options_from_file(const struct option_set *set, const char *path, struct opt
 int options_from_json_text(const struct option_set *set, const char *text, size_t len, const char *source,
                            struct option_error *err);
 
+/* Whether two sets of the same table hold different values for a row. */
+bool options_differ(const struct option_set *a, const struct option_set *b, const struct option *option);
+void options_swap(const struct option_set *a, const struct option_set *b, const struct option *option);
+
+/* The rows of a Markdown table: name, default, what is taken, reload, help. */
+void options_markdown(const struct option_set *set, FILE *to);
 /* The flags by group, wrapped to width columns; reserved ones in one closing paragraph. */
 void options_help(const struct option_set *set, FILE *to, int width);
 

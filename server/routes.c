@@ -8,10 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <xxhash.h>
 
-#define JSON       "application/json"
-#define STALLED_NS 60000000000u /* no step for so long although work waits */
+#define JSON "application/json"
 
 struct route {
     const char *method, *path; /* a path that ends in '/' takes what follows as a name */
@@ -20,6 +18,9 @@ struct route {
     bool open;   /* needs no key */
     bool engine; /* 503 while loading or draining */
     bool bare;   /* its body may be left out */
+    bool turn;   /* takes a slot: refused while the queue is full, counted for its key */
+    bool admin;  /* asks for the admin key, if there is one */
+    bool aside;  /* on the admin port too: its handler touches what any thread may */
 };
 
 static void get_health(struct exchange *x);
@@ -34,19 +35,19 @@ static void post_completions(struct exchange *x) { turn_start(x, OPENAI_COMPLETI
 static void post_chat(struct exchange *x) { turn_start(x, OPENAI_CHAT); }
 
 static const struct route routes[] = {
-    {"POST", "/v1/completions", .run = post_completions, .engine = true},
-    {"POST", "/v1/chat/completions", .run = post_chat, .engine = true},
+    {"POST", "/v1/completions", .run = post_completions, .engine = true, .turn = true},
+    {"POST", "/v1/chat/completions", .run = post_chat, .engine = true, .turn = true},
     {"GET", "/v1/models", .run = get_models},
     {"GET", "/v1/models/", .run = get_model},
     {"POST", "/tokenize", .run = job_tokenize, .engine = true},
     {"POST", "/detokenize", .run = job_detokenize, .engine = true},
     {"POST", "/apply-template", .run = job_apply_template, .engine = true},
-    {"GET", "/health", .run = get_health, .open = true},
-    {"GET", "/health/ready", .run = get_health, .open = true},
-    {"GET", "/health/live", .run = get_live, .open = true},
-    {"GET", "/metrics", .run = get_metrics},
-    {"GET", "/version", .run = get_version},
-    {"GET", "/slots", .run = get_slots},
+    {"GET", "/health", .run = get_health, .open = true, .aside = true},
+    {"GET", "/health/ready", .run = get_health, .open = true, .aside = true},
+    {"GET", "/health/live", .run = get_live, .open = true, .aside = true},
+    {"GET", "/metrics", .run = get_metrics, .admin = true, .aside = true},
+    {"GET", "/version", .run = get_version, .aside = true},
+    {"GET", "/slots", .run = get_slots, .admin = true, .aside = true},
     {"GET", "/openapi.json", .run = get_openapi},
 };
 #define N_ROUTES ((unsigned)(sizeof routes / sizeof *routes))
@@ -65,11 +66,27 @@ void routes_respond(struct exchange *x, unsigned status, const char *content_typ
     http_respond_buf(x->http, status, content_type, body);
 }
 
+/* For a full queue: until it is empty at the rate of the last seconds, so that not all come back at once to the first
+ * free place. */
+static void retry_after(struct exchange *x, const struct openai_error *err) {
+    struct server *s = x->server;
+    uint64_t seconds = err->retry_s ? err->retry_s : 1;
+    if (err->http == 429 && !err->retry_s && s->engine && !x->aside) {
+        struct rod_stats stats;
+        rod_engine_stats(s->engine, &stats);
+        seconds = admission_retry_s(&s->admission, (uint64_t)stats.queued + 1);
+    }
+    char text[24];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)seconds);
+    http_add_header(x->http, "Retry-After", text);
+}
+
 void routes_fail(struct exchange *x, const struct openai_error *err) {
     struct buf body = {0};
     openai_render_error(&body, err);
     if (err->http == 401) http_add_header(x->http, "WWW-Authenticate", "Bearer");
-    if (err->http == 429 || err->http == 503) http_add_header(x->http, "Retry-After", "1");
+    if (err->http == 429 || err->http == 503) retry_after(x, err);
+    if (!x->outcome) x->outcome = *err->code ? err->code : err->type;
     if (err->http == 408)
         http_add_header(x->http, "x-should-retry", "false"); /* SDKs would retry it, in the same queue */
     if (x->server->draining) http_close_after(x->http);
@@ -89,6 +106,15 @@ static void invalid(struct exchange *x, unsigned status, const char *code, const
 
 /* ---- readiness ---- */
 
+/* No step has ended although work waits; or, seen from the admin thread, the loop does not turn. Work that came after
+ * an idle hour has waited since it came, not for an hour. */
+static bool stalled(const struct server *s, const struct rod_stats *stats) {
+    const uint64_t now = uv_hrtime(), limit = s->config.stall_ms * 1000000, beat = s->beat_ns, busy = s->busy_since_ns;
+    const uint64_t since = stats->last_step_end_ns > busy ? stats->last_step_end_ns : busy;
+    if (beat && now > beat + limit) return true;
+    return (stats->running || stats->queued) && since && now > since + limit;
+}
+
 const char *routes_unready(const struct server *s) {
     if (s->failed) return "failed";
     if (s->draining) return "draining";
@@ -96,9 +122,7 @@ const char *routes_unready(const struct server *s) {
     struct rod_stats stats;
     rod_engine_stats(s->engine, &stats);
     if (stats.failed) return "failed";
-    uint64_t now = uv_hrtime(), last = stats.last_step_end_ns, oldest = turn_oldest_ns(s);
-    if (last > oldest) oldest = last; /* work that came after an idle hour has waited since it came, not for an hour */
-    return (stats.running || stats.queued) && oldest && now > oldest + STALLED_NS ? "stalled" : NULL;
+    return stalled(s, &stats) ? "stalled" : NULL;
 }
 
 static void get_health(struct exchange *x) {
@@ -108,10 +132,13 @@ static void get_health(struct exchange *x) {
     routes_respond(x, why ? 503 : 200, JSON, &body);
 }
 
+/* What a restart would cure, and nothing else: loading and draining are no faults. */
 static void get_live(struct exchange *x) {
+    const char *why = routes_unready(x->server);
+    const bool dead = why && (!strcmp(why, "stalled") || !strcmp(why, "failed"));
     struct buf body = {0};
-    buf_puts(&body, "{\"status\":\"ok\"}");
-    routes_respond(x, 200, JSON, &body);
+    buf_addf(&body, "{\"status\":\"%s\"}", dead ? why : "ok");
+    routes_respond(x, dead ? 503 : 200, JSON, &body);
 }
 
 /* ---- the plain routes ---- */
@@ -129,10 +156,18 @@ static void get_metrics(struct exchange *x) {
         names[i] = whole[i];
     }
     names[N_ROUTES] = "other";
-    s->metrics.connections = http_connections(s->http);
+    const char *why = routes_unready(s);
+    const struct metrics_view view = {.route_names = names,
+                                      .n_routes = N_ROUTES + 1,
+                                      .stats = s->engine ? &stats : NULL,
+                                      .info = s->engine ? s->info : NULL,
+                                      .model_name = s->model_name,
+                                      .keys = &s->keys,
+                                      .connections = http_connections(s->http),
+                                      .ready = !why,
+                                      .stalled = why && !strcmp(why, "stalled")};
     if (s->engine) rod_engine_stats(s->engine, &stats);
-    metrics_render(&s->metrics, names, N_ROUTES + 1, s->engine ? &stats : NULL, s->info, s->model_name,
-                   !routes_unready(s), &body);
+    metrics_render(&s->metrics, &view, &body);
     routes_respond(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 
@@ -234,7 +269,7 @@ static unsigned find_route(struct exchange *x) {
     const char *path = http_path(x->http), *method = http_method(x->http);
     char allow[64] = "", message[256];
     for (unsigned i = 0; i < N_ROUTES; i++) {
-        if (!path_matches(&routes[i], path)) continue;
+        if (!path_matches(&routes[i], path) || (x->aside && !routes[i].aside)) continue;
         if (method_matches(&routes[i], method)) return i;
         const size_t n = strlen(allow);
         snprintf(allow + n, sizeof allow - n, "%s%s", n ? ", " : "",
@@ -252,40 +287,7 @@ static unsigned find_route(struct exchange *x) {
     return N_ROUTES;
 }
 
-/* The time depends on the length of what the client sent and on nothing of the key. */
-static bool same_key(const char *given, const char *key) {
-    size_t n = strlen(given), n_key = strlen(key);
-    unsigned different = n != n_key;
-    for (size_t i = 0; i < n; i++)
-        different |= (unsigned)((unsigned char)given[i] ^ (unsigned char)key[n_key ? i % n_key : 0]);
-    return !different;
-}
-
 const char *routes_tenant(const struct exchange *x) { return x->tenant; }
-
-/* Keys have no names of their own: a hash names one without telling it. */
-static void choose_tenant(struct exchange *x, const char *key) {
-    const XXH128_hash_t hash = XXH3_128bits(key, strlen(key));
-    snprintf(x->tenant, sizeof x->tenant, "key-%016llx%016llx", (unsigned long long)hash.high64,
-             (unsigned long long)hash.low64);
-}
-
-static bool key_valid(struct exchange *x) {
-    const struct option_list *keys = &x->server->config.api_keys;
-    if (!keys->n_items) return true;
-    const char *given = http_header(x->http, "Authorization");
-    if (given && !strncasecmp(given, "Bearer ", 7)) {
-        given += 7;
-    } else {
-        given = http_header(x->http, "X-Api-Key");
-    }
-    bool valid = false;
-    for (size_t i = 0; given && i < keys->n_items; i++) valid |= same_key(given, keys->items[i]);
-    if (valid) choose_tenant(x, given);
-    if (!valid)
-        fail(x, 401, "authentication_error", "invalid_api_key", "a valid API key is needed: Authorization: Bearer KEY");
-    return valid;
-}
 
 /* JSON, or no type at all. What a browser form may send without asking (text/plain, urlencoded) is refused, so that a
  * foreign page cannot use a server on the visitor's machine. */
@@ -325,30 +327,63 @@ static bool taking_requests(struct exchange *x) {
     return false;
 }
 
-static struct exchange *new_exchange(struct server *s, struct http_request *r) {
+/* Before the body is read, so that a refusal costs next to nothing however many come. */
+static bool queue_has_room(struct exchange *x) {
+    struct server *s = x->server;
+    struct rod_stats stats;
+    rod_engine_stats(s->engine, &stats);
+    const bool full = (uint64_t)stats.running + stats.queued >= (uint64_t)stats.n_slots + stats.queued_max;
+    const uint64_t limit_tok = s->config.max_queue_tokens;
+    if (!full && !(limit_tok && stats.queued_tok >= limit_tok)) return true;
+    char message[128];
+    snprintf(message, sizeof message, "The queue is full: %u requests run and %u wait.", stats.running, stats.queued);
+    s->metrics.refused_early++;
+    fail(x, 429, "rate_limit", "queue_full", message);
+    return false;
+}
+
+static bool key_has_room(struct exchange *x) {
+    if (!x->key) return true;
+    x->counted = key_begin(x->key);
+    if (x->counted) return true;
+    struct openai_error err;
+    openai_error_set(&err, 429, "rate_limit", "key_requests", "", "this key has its limit of %llu requests in flight",
+                     (unsigned long long)x->key->max_requests);
+    err.retry_s = 1;
+    routes_fail(x, &err);
+    return false;
+}
+
+static struct exchange *new_exchange(struct server *s, struct http_request *r, bool aside) {
     struct exchange *x = calloc(1, sizeof *x);
     if (!x) return NULL;
-    *x = (struct exchange){.server = s, .http = r, .route = N_ROUTES};
+    *x = (struct exchange){.server = s, .http = r, .route = N_ROUTES, .aside = aside};
     http_set_user(r, x);
     choose_id(x);
     http_add_header(r, "X-Request-Id", x->id);
+    if (!aside) access_cors(x);
     return x;
 }
 
-static void on_headers(void *arg, struct http_request *r) {
-    struct exchange *x = new_exchange(arg, r);
+static void begin(struct server *s, struct http_request *r, bool aside) {
+    struct exchange *x = new_exchange(s, r, aside);
     if (!x) {
         http_abort(r);
         return;
     }
+    if (!aside && access_preflight(x)) return;
     x->route = find_route(x);
     if (x->route == N_ROUTES) return;
     const struct route *route = &routes[x->route];
-    if (!route->open && !key_valid(x)) return;
+    if (!route->open && !access_allowed(x, route->admin || aside)) return;
     const bool has_body = !strcmp(route->method, "POST") || !strcmp(route->method, "PUT");
     if (has_body && !body_acceptable(x)) return;
-    if (route->engine) taking_requests(x);
+    if (route->engine && !taking_requests(x)) return;
+    if (route->turn && key_has_room(x)) queue_has_room(x);
 }
+
+static void on_headers(void *arg, struct http_request *r) { begin(arg, r, false); }
+static void on_headers_aside(void *arg, struct http_request *r) { begin(arg, r, true); }
 
 static void on_request(void *arg, struct http_request *r) {
     struct exchange *x = http_user(r);
@@ -374,9 +409,11 @@ static void log_access(const struct exchange *x, unsigned status) {
     http_peer(x->http, peer, sizeof peer);
     fields[n++] = (struct log_field){"id", x->id, 0};
     fields[n++] = (struct log_field){"peer", peer, 0};
+    if (x->key) fields[n++] = (struct log_field){"key", x->key->name, 0};
     fields[n++] = (struct log_field){"method", http_method(x->http), 0};
     fields[n++] = (struct log_field){"path", http_path(x->http), 0};
     fields[n++] = (struct log_field){"status", NULL, status};
+    fields[n++] = (struct log_field){"outcome", x->outcome ? x->outcome : http_left(x->http) ? "client_left" : "ok", 0};
     fields[n++] = (struct log_field){"ms", NULL, (double)((uv_hrtime() - http_started_ns(x->http)) / 10000) / 100};
     fields[n++] = (struct log_field){"bytes", NULL, (double)http_sent_bytes(x->http)};
     if (x->turn) n += turn_log_fields(x->turn, fields + n, 20 - n);
@@ -403,13 +440,15 @@ static void on_done(void *arg, struct http_request *r) {
     metrics_request(&s->metrics, series_of(x->route), status);
     if (x->turn) turn_done(x->turn);
     if (x->job) job_gone(x->job);
+    if (x->counted) key_end(x->key);
+    if (x->key) key_drop(&s->keys, x->key);
     free(x);
 }
 
-static void on_refuse(void *arg, struct http_request *r, unsigned status, const char *code, const char *message) {
-    struct server *s = arg;
+static void refused(struct server *s, struct http_request *r, bool aside, unsigned status, const char *code,
+                    const char *message) {
     struct exchange *x = http_user(r);
-    if (!x) x = new_exchange(s, r);
+    if (!x) x = new_exchange(s, r, aside);
     if (!x) return;
     char text[160];
     if (status == 413) {
@@ -422,6 +461,14 @@ static void on_refuse(void *arg, struct http_request *r, unsigned status, const 
     }
 }
 
+static void on_refuse(void *arg, struct http_request *r, unsigned status, const char *code, const char *message) {
+    refused(arg, r, false, status, code, message);
+}
+
+static void on_refuse_aside(void *arg, struct http_request *r, unsigned status, const char *code, const char *message) {
+    refused(arg, r, true, status, code, message);
+}
+
 static void on_log(void *arg, const char *line) {
     const struct server *s = arg;
     log_text(&s->log, LOG_DEBUG, "http: %s", line);
@@ -429,4 +476,8 @@ static void on_log(void *arg, const char *line) {
 
 struct http_handlers routes_handlers(struct server *s) {
     return (struct http_handlers){s, on_headers, on_request, on_gone, on_done, on_refuse, on_log};
+}
+
+struct http_handlers routes_aside_handlers(struct server *s) {
+    return (struct http_handlers){s, on_headers_aside, on_request, on_gone, on_done, on_refuse_aside, on_log};
 }

@@ -3,19 +3,23 @@
  * Who owns what: cmd_serve.c owns the server and the engine; routes.c owns exchanges; turn.c owns turns.
  * Threads: all on the loop thread, but prepare in turn_open.c and the work of a job, which run on libuv's pool and
  * touch only their own turn or job, the engine's any-thread functions and the server's constants (engine, info,
- * defaults, config).
+ * defaults, config); and the admin thread (admin.c), which has a listener and exchanges of its own and of the server
+ * touches only what is atomic, constant or locked: engine, info, model_name, metrics, keys, log, the flags.
  */
 #ifndef SERVER_H
 #define SERVER_H
 
+#include "admission.h"
 #include "config.h"
 #include "http.h"
+#include "keys.h"
 #include "log.h"
 #include "metrics.h"
 #include "openai.h"
 
 #include "engine/rodimus.h"
 
+#include <stdatomic.h>
 #include <uv.h>
 
 #define SERVER_ID_BYTES 64
@@ -28,18 +32,22 @@ struct turn;
 struct server {
     uv_loop_t *loop;
     struct http *http;
-    struct rod_engine *engine;         /* NULL while loading */
+    struct http *admin_http;           /* of the admin thread; NULL without one */
+    struct rod_engine *_Atomic engine; /* NULL while loading; set after info and model_name */
     const struct rod_model_info *info; /* likewise */
     struct config config;
     struct log log;
     struct metrics metrics;
+    struct keys keys;
+    struct admission admission;
     struct openai_defaults defaults;
     struct openai_vocab vocab;
     char model_name[128];
     struct turn *turns; /* all in progress */
     size_t n_turns, n_jobs;
-    uv_timer_t tick;       /* pings; runs while there are turns */
-    bool draining, failed; /* failed: a device fault; the process will end */
+    uv_timer_t tick;                         /* pings; runs while there are turns */
+    atomic_bool draining, failed;            /* failed: a device fault; the process will end */
+    _Atomic uint64_t beat_ns, busy_since_ns; /* the loop's last sign of life; since when there has been a turn */
 };
 
 struct exchange { /* one HTTP request; the user pointer of its http_request */
@@ -47,32 +55,49 @@ struct exchange { /* one HTTP request; the user pointer of its http_request */
     struct http_request *http;
     char id[SERVER_ID_BYTES]; /* of the client, or made here; in X-Request-Id and in logs */
     unsigned route;
-    struct turn *turn; /* of a completion, or NULL */
-    struct job *job;   /* of work on the thread pool, or NULL */
-    char tenant[64];   /* whose sessions it sees */
+    struct turn *turn;   /* of a completion, or NULL */
+    struct job *job;     /* of work on the thread pool, or NULL */
+    struct key *key;     /* whose request it is; NULL without keys. Held until done */
+    bool counted, aside; /* counted: among the key's requests in flight; aside: on the admin thread */
+    const char *outcome; /* for the log: static text, NULL = nothing to say beyond the status */
+    char tenant[64];     /* whose sessions it sees */
 };
 
 /* ---- routes.c ---- */
 struct http_handlers routes_handlers(struct server *server);
+struct http_handlers routes_aside_handlers(struct server *server); /* of the admin thread's listener */
 void routes_respond(struct exchange *x, unsigned status, const char *content_type, struct buf *body); /* empties body */
 void routes_fail(struct exchange *x, const struct openai_error *err);
-/* NULL when requests are taken, else why not: "loading", "draining", "failed", "stalled". */
+/* NULL when requests are taken, else why not: "loading", "draining", "failed", "stalled". Any thread. */
 const char *routes_unready(const struct server *server);
 
 /* Whose sessions a request sees: a name of its API key, "" without keys. */
 const char *routes_tenant(const struct exchange *x);
 /* What the path has in the place of its name; false: it does not fit, or the route has none. */
 bool routes_name(const struct exchange *x, char *name, size_t size);
+/* ---- access.c: who may call, from where ---- */
+bool access_allowed(struct exchange *x, bool admin); /* else 401 is the answer. Sets x->key */
+void access_cors(struct exchange *x);                /* headers for a page of another origin */
+bool access_preflight(struct exchange *x);           /* it was a browser's question and is answered */
+
+/* ---- reload.c: SIGHUP ---- */
+struct http_tls;
+void reload_settings(struct server *s, struct http_tls *tls, int argc, char **argv); /* tls: NULL = the port is plain */
+
+/* ---- admin.c: the second listener ---- */
+struct admin;
+int admin_open(struct server *server, struct admin **out, char *message, size_t size);
+uint16_t admin_port(const struct admin *admin);
+void admin_close(struct admin *admin); /* NULL is fine; ends its thread */
 
 /* ---- turn.c, turn_open.c: a completion from its body to its last byte ---- */
 void turn_start(struct exchange *x, enum openai_kind kind);
-void turn_event(struct rod_event *event);             /* takes the event */
-void turn_gone(struct turn *turn);                    /* the client left: its choices are cancelled */
-void turn_done(struct turn *turn);                    /* the http request ends; the exchange dies after this */
-void turn_tick(uv_timer_t *timer);                    /* pings; the timer's data is the server */
-uint64_t turn_oldest_ns(const struct server *server); /* when the oldest came; 0 = there is none */
-void turn_end_all(struct server *server);             /* the drain's time is over: an error to each */
-void turn_free_all(struct server *server);            /* after the engine is closed */
+void turn_event(struct rod_event *event);  /* takes the event */
+void turn_gone(struct turn *turn);         /* the client left: its choices are cancelled */
+void turn_done(struct turn *turn);         /* the http request ends; the exchange dies after this */
+void turn_tick(uv_timer_t *timer);         /* pings; the timer's data is the server */
+void turn_end_all(struct server *server);  /* the drain's time is over: an error to each */
+void turn_free_all(struct server *server); /* after the engine is closed */
 int turn_log_fields(const struct turn *turn, struct log_field *fields, int max);
 
 /* ---- job.c: /tokenize, /detokenize and /apply-template, on the pool when long ---- */

@@ -42,6 +42,7 @@ static void free_turn(struct turn *t) {
     free(t->choices);
     openai_request_fini(&t->request);
     rod_grammar_close(t->grammar);
+    if (t->key) key_drop(&s->keys, t->key);
     buf_fini(&t->prefix);
     buf_fini(&t->frame);
     free(t->header_session);
@@ -83,15 +84,8 @@ void turn_free_all(struct server *server) {
     while (server->turns) free_turn(server->turns);
 }
 
-uint64_t turn_oldest_ns(const struct server *server) {
-    uint64_t oldest = 0;
-    for (const struct turn *t = server->turns; t; t = t->next)
-        oldest = t->started_ns; /* new ones come in at the head */
-    return oldest;
-}
-
 int turn_log_fields(const struct turn *t, struct log_field *fields, int max) {
-    if (max < 9) return 0;
+    if (max < 10) return 0;
     uint64_t completion = 0;
     int n = 0;
     for (uint32_t i = 0; i < t->n_choices; i++) completion += t->choices[i].completion_tok;
@@ -101,6 +95,7 @@ int turn_log_fields(const struct turn *t, struct log_field *fields, int max) {
     if (t->first_ns) {
         fields[n++] = (struct log_field){"ttft_ms", NULL, (double)((t->first_ns - t->started_ns) / 10000) / 100};
     }
+    if (t->queue_ns) fields[n++] = (struct log_field){"queue_ms", NULL, (double)(t->queue_ns / 10000) / 100};
     fields[n++] = (struct log_field){"stream", t->stream ? "true" : "false", 0};
     if (t->slow) fields[n++] = (struct log_field){"cut", "slow_client", 0};
     if (*t->session_id) {
@@ -135,6 +130,7 @@ static void write_frames(struct turn *t) {
     t->sent_ns = uv_hrtime();
     if (!t->over && http_stream_pending(r) > s->config.stream_buffer_bytes + t->opening_bytes) {
         s->metrics.slow_clients++;
+        t->exchange->outcome = "slow_client";
         t->slow = true;
         t->over = true;
         cancel_all(t);
@@ -150,6 +146,7 @@ void turn_fail(struct turn *t, const struct openai_error *err) {
         routes_fail(t->exchange, err);
         return;
     }
+    t->exchange->outcome = *err->code ? err->code : err->type;
     if (t->kind == OPENAI_RESPONSE) {
         openai_render_response_error(&t->frame, err, &t->sequence);
     } else {
@@ -416,6 +413,7 @@ static void take_finish(struct turn *t, struct turn_choice *c, struct rod_event 
     take_tokens(t, c, e);
     c->completion_tok = e->completion_tok;
     s->metrics.completion_tok += e->completion_tok;
+    if (t->key) key_spend(t->key, e->completion_tok);
     c->reason = e->reason;
     c->stop_string = e->stop_string ? strdup(e->stop_string) : NULL;
     c->stop_id = named_stop_id(t, e->stop_id) ? e->stop_id : -1; /* the end token itself is not named */
@@ -437,6 +435,7 @@ static void take_finish(struct turn *t, struct turn_choice *c, struct rod_event 
     if (t->request.stream && t->kind != OPENAI_RESPONSE) push_finish(t, c);
     if (t->n_open) return;
     metrics_observe(&s->metrics.request, (double)(uv_hrtime() - t->started_ns) * 1e-9);
+    t->exchange->outcome = c->reason == ROD_FINISH_LENGTH ? "length" : "stop";
     if (t->request.stream) {
         end_stream(t);
     } else {

@@ -34,6 +34,7 @@ struct turn_prompt {
 struct turn {
     struct server *server;
     struct exchange *exchange; /* NULL when the http request has ended */
+    struct key *key;           /* whose tokens they are; NULL without keys. Held */
     struct turn *prev, *next;
     enum openai_kind kind;
     struct openai_request request;

@@ -244,11 +244,21 @@ static int submit_all(struct turn *t, struct rod_error *err) {
     return rc;
 }
 
+/* The key's tokens of this minute; the prompt's are known now, the answer's are taken as they are made. */
+static bool key_affords(struct turn *t) {
+    const uint64_t wait_s = t->key ? key_charge(t->key, t->usage.prompt_tok, uv_hrtime()) : 0;
+    if (!wait_s) return true;
+    openai_error_set(&t->err, 429, "rate_limit", "key_tokens", "", "this key has its limit of %llu tokens a minute",
+                     (unsigned long long)t->key->tokens_per_minute);
+    t->err.retry_s = wait_s;
+    return false;
+}
+
 static void submit(struct turn *t) {
     struct server *s = t->server;
     t->stream = t->request.stream;
     if (!s->info->has_tokenizer) t->request.return_token_ids = true; /* there is no text to answer with */
-    if (t->has_err || !fits(t)) {
+    if (t->has_err || !fits(t) || !key_affords(t)) {
         turn_fail(t, &t->err);
         return;
     }
@@ -309,11 +319,13 @@ void turn_start(struct exchange *x, enum openai_kind kind) {
     t->exchange = x;
     x->turn = t;
     t->kind = kind;
+    t->key = x->key;
+    if (t->key) key_hold(t->key);
     t->next = s->turns;
     if (t->next) t->next->prev = t;
     s->turns = t;
-    s->n_turns++;
     t->started_ns = t->sent_ns = http_started_ns(x->http);
+    if (!s->n_turns++) s->busy_since_ns = t->started_ns;
     t->body = http_take_body(x->http, &t->body_len);
     t->work.data = t;
     if (!turn_session_headers(t)) {

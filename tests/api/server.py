@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -80,7 +81,9 @@ def command(*args, timeout=60, **more):
 class Server:
     """Starts `rodimus serve --port 0 FLAGS` and waits for the line with its address. stop() ends this process only."""
 
-    def __init__(self, *flags, name="server", env=None, cwd=None):
+    def __init__(self, *flags, name="server", env=None, cwd=None, key=None, **popen):
+        """key: sent with every request that brings no headers of its own."""
+        self.key, self.tls = key, None
         logs = os.path.join(BUILD, "api-logs")
         os.makedirs(logs, exist_ok=True)
         self.log_path = os.path.join(logs, f"{name}.log")
@@ -88,8 +91,8 @@ class Server:
         self.ready = threading.Event()
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen([RODIMUS, "serve", "--port", "0", *map(str, flags)], stdout=subprocess.PIPE,
-                                            stderr=log, text=True, env={**environment(), **(env or {})}, cwd=cwd or ROOT)
-        self.host, self.port = "127.0.0.1", None
+                                            stderr=log, text=True, env={**environment(), **(env or {})}, cwd=cwd or ROOT, **popen)
+        self.host, self.port, self.admin_port = "127.0.0.1", None, None
         self.reader = threading.Thread(target=self._read_stdout, daemon=True)
         self.reader.start()
         if not self.ready.wait(START_S) or self.port is None:
@@ -99,9 +102,13 @@ class Server:
     def _read_stdout(self):
         for line in self.process.stdout:
             self.lines.append(line)
-            m = re.search(r"http://[^\s/]*:(\d+)", line)
+            m = re.search(r"(https?)://[^\s/]*:(\d+)", line)
             if m and self.port is None:
-                self.port = int(m.group(1))
+                self.port = int(m.group(2))
+                self.tls = ssl._create_unverified_context() if m.group(1) == "https" else None
+            if m and line.startswith("admin: "):
+                self.admin_port = int(m.group(2))
+            if line.startswith("try: "):  # the last line
                 self.ready.set()
         self.ready.set()
 
@@ -114,17 +121,22 @@ class Server:
         return f"http://{self.host}:{self.port}"
 
     # ---- requests ----
-    def open(self, method, path, body=None, headers=None, timeout=60):
+    def open(self, method, path, body=None, headers=None, timeout=60, port=None):
         """The connection and its response, body unread."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
+        if self.tls and not port:
+            connection = http.client.HTTPSConnection(self.host, self.port, timeout=timeout, context=self.tls)
+        else:
+            connection = http.client.HTTPConnection(self.host, port or self.port, timeout=timeout)
+        if headers is None and self.key:
+            headers = {"Authorization": f"Bearer {self.key}"}
         if body is not None and not isinstance(body, (bytes, str)):
             body = json.dumps(body)
         headers = {"Content-Type": "application/json", **(headers or {})} if body is not None else headers or {}
         connection.request(method, path, body, headers)
         return connection, connection.getresponse()
 
-    def ask(self, method, path, body=None, headers=None, timeout=60):
-        connection, response = self.open(method, path, body, headers, timeout)
+    def ask(self, method, path, body=None, headers=None, timeout=60, port=None):
+        connection, response = self.open(method, path, body, headers, timeout, port)
         try:
             return Answer(response.status, response.getheaders(), response.read())
         finally:
@@ -166,8 +178,8 @@ class Server:
             return read_all(s)
 
     # ---- what it says about itself ----
-    def metrics(self):
-        answer = self.get("/metrics")
+    def metrics(self, **more):
+        answer = self.get("/metrics", **more)
         assert answer.status == 200, answer
         values = {}
         for line in answer.body.decode().splitlines():
@@ -176,14 +188,14 @@ class Server:
                 values[name] = float(value)
         return values
 
-    def metric(self, name):
-        return self.metrics()[name]
+    def metric(self, name, **more):
+        return self.metrics(**more)[name]
 
-    def wait_metric(self, name, good, timeout=10):
+    def wait_metric(self, name, good, timeout=10, **more):
         """Waits until good(value); returns the seconds it took."""
         began = time.monotonic()
         while True:
-            value = self.metric(name)
+            value = self.metric(name, **more)
             if good(value):
                 return time.monotonic() - began
             assert time.monotonic() - began < timeout, f"{name} is still {value} after {timeout} s"
@@ -199,6 +211,23 @@ class Server:
     # ---- its end ----
     def terminate(self):
         self.process.send_signal(signal.SIGTERM)
+
+    def wait_log(self, text, count=1, timeout=10):
+        """Until the log has the text so often."""
+        began = time.monotonic()
+        while self.log().count(text) < count:
+            assert time.monotonic() - began < timeout, f"'{text}' is not in the log {count} times: {self.log()[-2000:]}"
+            time.sleep(0.01)
+
+    def reload(self):
+        """SIGHUP, and waits until the settings are read; what the log says about it."""
+        before = self.log().count("SIGHUP: settings"), self.log().count("SIGHUP: the settings stay")
+        self.process.send_signal(signal.SIGHUP)
+        began = time.monotonic()
+        while (self.log().count("SIGHUP: settings"), self.log().count("SIGHUP: the settings stay")) == before:
+            assert time.monotonic() - began < 10, self.log()[-2000:]
+            time.sleep(0.01)
+        return self.log()[self.log().rindex("SIGHUP: the" if "SIGHUP: the settings stay" in self.log().splitlines()[-1] else "SIGHUP: settings"):]
 
     def wait(self, timeout=30):
         return self.process.wait(timeout)

@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-enum { MAX_ARGS = 12 };
+enum { MAX_ARGS = 20 };
 
 /* Loads from words ("--port 1") and variables, both separated by single spaces. */
 static enum config_result load(struct config *c, const char *flags, const char *variables, struct option_error *err) {
@@ -170,10 +170,8 @@ static void what_is_not_available_is_refused_unless_it_is_the_default(void **sta
     (void)state;
     struct config c;
     struct option_error err;
-    ERROR("--tls-cert x.pem", "", "tls_cert", "not available in this version");
     ERROR("", "RODIMUS_STATE_DIR=/var", "state_dir", "not available");
-    ERROR("--admin-key secret", "", "admin_key", "not available");
-    assert_int_equal(load(&c, "--admin-port 0 --session-header X-Session-Id", "", &err), CONFIG_OK);
+    assert_int_equal(load(&c, "--session-header X-Session-Id", "", &err), CONFIG_OK);
     config_fini(&c);
 }
 
@@ -196,27 +194,80 @@ static void secrets_are_not_in_messages(void **state) {
     (void)state;
     struct config c;
     struct option_error err;
-    assert_int_equal(load(&c, "--admin-key hunter2", "", &err), CONFIG_USAGE);
-    assert_null(strstr(err.message, "hunter2"));
+    const char *path = write_file("{\"api_keys\": \"hunter2\", \"admin_key\": [\"hunter3\"]}");
+    char flags[128];
+    snprintf(flags, sizeof flags, "--config %s", path);
+    assert_int_equal(load(&c, flags, "", &err), CONFIG_USAGE);
+    assert_null(strstr(err.message, "hunter"));
     config_fini(&c);
+    unlink(path);
 }
 
-static void keys_come_from_a_file_too(void **state) {
+static void settings_that_need_each_other_are_checked_together(void **state) {
     (void)state;
-    char flags[128];
-    struct config c;
+    ERROR("--tls-cert a.pem", "", "tls_cert", "tls_key");
+    ERROR("--tls-key a.pem", "", "tls_cert", "tls_key");
+    ERROR("--port 8081 --admin-port 8081", "", "admin_port", "8081");
+}
+
+static void a_reload_takes_what_may_change_and_names_the_rest(void **state) {
+    (void)state;
+    struct config now, fresh;
     struct option_error err;
-    const char *path = write_file("# team keys\nk1\n\n  k2  \r\n");
-    snprintf(flags, sizeof flags, "--api-keys k0 --api-key-file %s", path);
-    assert_int_equal(load(&c, flags, "", &err), CONFIG_OK);
-    assert_int_equal(c.api_keys.n_items, 3);
-    assert_string_equal(c.api_keys.items[2], "k2");
-    config_fini(&c);
-    write_file("# none\n");
-    snprintf(flags, sizeof flags, "--api-key-file %s", path);
-    ERROR(flags, "", "api_key_file", "no key");
-    unlink(path);
-    ERROR(flags, "", "api_key_file", "cannot read");
+    char left[64];
+    assert_int_equal(load(&now, "--port 1 --slots 4 --log-level warn --api-keys a", "", &err), CONFIG_OK);
+    assert_int_equal(load(&fresh,
+                          "--port 2 --slots 4 --log-level debug --api-keys b,c --cors-origins http://x --drain-ms 7",
+                          "", &err),
+                     CONFIG_OK);
+    config_take(&now, &fresh, left, sizeof left);
+    assert_string_equal(left, "port, drain_ms");
+    assert_int_equal(now.port, 1);
+    assert_string_equal(now.log_level, "debug");
+    assert_int_equal(now.api_keys.n_items, 2);
+    assert_string_equal(now.api_keys.items[1], "c");
+    assert_string_equal(now.cors_origins.items[0], "http://x");
+    assert_string_equal(fresh.log_level, "warn");
+    config_take(&now, &now, left, sizeof left);
+    assert_string_equal(left, "");
+    config_fini(&fresh);
+    config_fini(&now);
+}
+
+/* With RODIMUS_TEST_WRITE=1 the table is written anew instead. */
+static void the_readme_has_the_table(void **state) {
+    (void)state;
+    static const char path[] = "config/README.md", first[] = "<!-- settings -->\n",
+                      last[] = "<!-- end of settings -->\n";
+    struct config c = {0};
+    struct option_set set = config_set(&c);
+    char *table = NULL, *text = NULL;
+    size_t n_table = 0, n_text = 0;
+    FILE *to = open_memstream(&table, &n_table);
+    fputs("| key | default | takes | reload | |\n|---|---|---|---|---|\n", to);
+    options_markdown(&set, to);
+    fclose(to);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    to = open_memstream(&text, &n_text);
+    for (int byte; (byte = fgetc(file)) != EOF;) fputc(byte, to);
+    fclose(file);
+    fclose(to);
+    char *begin = strstr(text, first), *end = strstr(text, last);
+    assert_true(begin && end && begin < end);
+    begin += strlen(first);
+    const bool same = (size_t)(end - begin) == n_table && !memcmp(begin, table, n_table);
+    if (!same && getenv("RODIMUS_TEST_WRITE")) {
+        file = fopen(path, "w");
+        assert_non_null(file);
+        fprintf(file, "%.*s%s%s", (int)(begin - text), text, table, end);
+        fclose(file);
+    } else if (!same) {
+        fail_msg("%s has another table; RODIMUS_TEST_WRITE=1 build/tests/unit/test_config writes this one:\n%s", path,
+                 table);
+    }
+    free(table);
+    free(text);
 }
 
 static void default_json_holds_every_key_with_its_default(void **state) {
@@ -282,7 +333,9 @@ int main(void) {
         cmocka_unit_test(what_is_not_available_is_refused_unless_it_is_the_default),
         cmocka_unit_test(determinism_is_a_setting_and_variables_of_tests_are_nobodys),
         cmocka_unit_test(secrets_are_not_in_messages),
-        cmocka_unit_test(keys_come_from_a_file_too),
+        cmocka_unit_test(settings_that_need_each_other_are_checked_together),
+        cmocka_unit_test(a_reload_takes_what_may_change_and_names_the_rest),
+        cmocka_unit_test(the_readme_has_the_table),
         cmocka_unit_test(default_json_holds_every_key_with_its_default),
         cmocka_unit_test(help_names_every_flag),
     };

@@ -1,0 +1,88 @@
+/* access.c - who may call, and from where: keys, and pages of other origins (CORS). */
+#include "server.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+/* ---- keys ---- */
+
+static const char *given_key(const struct exchange *x) {
+    const char *given = http_header(x->http, "Authorization");
+    if (given && !strncasecmp(given, "Bearer ", 7)) return given + 7;
+    return http_header(x->http, "X-Api-Key");
+}
+
+/* An admin route takes the admin key, or any key where there is none. */
+static bool admin_allowed(struct exchange *x, const char *given) {
+    bool needed = false;
+    return keys_is_admin(&x->server->keys, given, &needed) || (!needed && keys_open_to(&x->server->keys, given));
+}
+
+/* A name that the operator gave stays when the key is exchanged, and so do the sessions; a place in a list does not, so
+ * there a hash names the key without telling it. */
+static void choose_tenant(struct exchange *x) {
+    if (x->key->named) {
+        snprintf(x->tenant, sizeof x->tenant, "name-%s", x->key->name);
+        return;
+    }
+    const XXH128_hash_t hash = XXH3_128bits(x->key->secret, strlen(x->key->secret));
+    snprintf(x->tenant, sizeof x->tenant, "key-%016llx%016llx", (unsigned long long)hash.high64,
+             (unsigned long long)hash.low64);
+}
+
+static bool user_allowed(struct exchange *x, const char *given) {
+    struct keys *keys = &x->server->keys;
+    if (!keys->n) return true;
+    x->key = keys_find(keys, given);
+    if (!x->key) return false;
+    key_hold(x->key);
+    choose_tenant(x);
+    return true;
+}
+
+bool access_allowed(struct exchange *x, bool admin) {
+    const char *given = given_key(x);
+    if (admin ? admin_allowed(x, given) : user_allowed(x, given)) return true;
+    struct openai_error err;
+    openai_error_set(&err, 401, "authentication_error", "invalid_api_key", "", "%s",
+                     admin ? "this route needs the admin key: Authorization: Bearer KEY"
+                           : "a valid API key is needed: Authorization: Bearer KEY");
+    routes_fail(x, &err);
+    return false;
+}
+
+/* ---- pages of other origins ---- */
+
+/* The origin if it is one of the list; "*" where all are. */
+static const char *allowed_origin(const struct exchange *x) {
+    const struct option_list *origins = &x->server->config.cors_origins;
+    const char *origin = http_header(x->http, "Origin");
+    for (size_t i = 0; origin && i < origins->n_items; i++) {
+        if (!strcmp(origins->items[i], "*")) return "*";
+        if (!strcmp(origins->items[i], origin)) return origin;
+    }
+    return NULL;
+}
+
+/* Keys come in headers and never as cookies, so no Access-Control-Allow-Credentials. */
+void access_cors(struct exchange *x) {
+    if (!x->server->config.cors_origins.n_items) return;
+    const char *origin = allowed_origin(x);
+    http_add_header(x->http, "Vary", "Origin"); /* a cache must not give one origin's answer to another */
+    if (!origin) return;
+    http_add_header(x->http, "Access-Control-Allow-Origin", origin);
+    http_add_header(x->http, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After, X-Session-Id");
+}
+
+/* It carries no key, and names what the page is about to send. */
+bool access_preflight(struct exchange *x) {
+    if (strcmp(http_method(x->http), "OPTIONS") != 0 || !http_header(x->http, "Access-Control-Request-Method") ||
+        !allowed_origin(x))
+        return false;
+    http_add_header(x->http, "Access-Control-Allow-Methods", "GET, POST, PUT, DELETE");
+    http_add_header(x->http, "Access-Control-Allow-Headers",
+                    "Authorization, Content-Type, X-Api-Key, X-Request-Id, X-Session-Id, Idempotency-Key");
+    http_add_header(x->http, "Access-Control-Max-Age", "600");
+    http_respond(x->http, 204, NULL, "", 0);
+    return true;
+}

@@ -1,0 +1,46 @@
+/* reload.c - SIGHUP: the settings are read again, from the same flags, environment and files. What may change while
+ * the server runs is taken over, all or nothing; of the rest the log says that it waits for a restart. */
+#include "http_tls.h"
+#include "server.h"
+
+#include <string.h>
+
+extern char **environ;
+
+/* Whether keys could be made of it; nothing is kept. */
+static int check_keys(const struct config *c, struct option_error *err) {
+    struct keys keys;
+    int rc = keys_open(&keys, &c->api_keys, c->api_key_file, c->admin_key, err);
+    keys_fini(&keys);
+    return rc;
+}
+
+static int take(struct server *s, struct http_tls *tls, struct config *fresh, struct option_error *err) {
+    if (check_keys(fresh, err)) return -1;
+    if (tls && *fresh->tls_cert &&
+        http_tls_reload(tls, fresh->tls_cert, fresh->tls_key, err->message, sizeof err->message))
+        return -1;
+    return keys_reload(&s->keys, &fresh->api_keys, fresh->api_key_file, fresh->admin_key, err);
+}
+
+void reload_settings(struct server *s, struct http_tls *tls, int argc, char **argv) {
+    struct config fresh;
+    struct option_error err = {""};
+    char left[256];
+    int rc = config_load(&fresh, argc, argv, environ, &err) == CONFIG_OK ? 0 : -1;
+    if (!rc) rc = take(s, tls, &fresh, &err);
+    if (rc) {
+        s->metrics.reloads_failed++;
+        log_text(&s->log, LOG_ERROR, "SIGHUP: the settings stay as they were: %s", err.message);
+    } else {
+        const bool tls_changes = !*fresh.tls_cert != !tls;
+        config_take(&s->config, &fresh, left, sizeof left);
+        s->log.level = log_level_of(s->config.log_level);
+        s->metrics.reloads++;
+        log_text(&s->log, LOG_INFO, "SIGHUP: settings taken over, %zu keys", s->keys.n);
+        if (*left || tls_changes)
+            log_text(&s->log, LOG_WARN, "SIGHUP: these wait for a restart: %s%s%s", left,
+                     *left && tls_changes ? ", " : "", tls_changes ? "TLS on or off" : "");
+    }
+    config_fini(&fresh);
+}

@@ -1,0 +1,327 @@
+"""Who may call and from where: keys with their limits, the admin key and its listener, pages of other origins, TLS; and
+SIGHUP, which changes all of these while requests run."""
+import os
+import socket
+import ssl
+import subprocess
+import threading
+import time
+
+import pytest
+
+from server import Server, command, read_events
+
+ENDLESS = {"prompt": "Once", "max_tokens": 100000, "ignore_eos": True, "stream": True}
+
+
+def bearer(key):
+    return {"Authorization": f"Bearer {key}"}
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def key_file(tmp_path, text):
+    path = tmp_path / "keys"
+    path.write_text(text)
+    path.chmod(0o600)
+    return path
+
+
+# ---- keys ----
+
+def test_no_route_but_health_without_a_key(own_server):
+    s = own_server("--api-keys", "alpha,beta")
+    routes = {("POST", "/v1/completions"), ("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("GET", "/v1/models/tales"),
+              ("POST", "/tokenize"), ("POST", "/detokenize"), ("POST", "/apply-template"), ("GET", "/metrics"), ("GET", "/version"),
+              ("GET", "/slots"), ("GET", "/openapi.json")}
+    for method, path in routes:
+        body = {} if method == "POST" else None
+        for headers in ({}, bearer(""), bearer("alph"), bearer("alphaa"), {"X-Api-Key": "gamma"}, {"Authorization": "alpha"}):
+            answer = s.ask(method, path, body, headers=headers)
+            assert answer.status == 401 and answer.error["code"] == "invalid_api_key", (path, headers, answer)
+        assert s.ask(method, path, body, headers=bearer("beta")).status in (200, 400), path
+        assert s.ask(method, path, body, headers={"X-Api-Key": "alpha"}).status in (200, 400), path
+    for path in ("/health", "/health/live", "/health/ready"):
+        assert s.get(path, headers={}).status == 200
+
+
+def test_requests_in_flight_of_a_key_are_limited(own_server, tmp_path):
+    s = own_server("--api-key-file", key_file(tmp_path, "one name=small requests=2\ntwo name=large\n"))
+    streams = [s.open("POST", "/v1/completions", ENDLESS, headers=bearer("one")) for _ in range(2)]
+    assert all(response.status == 200 for _, response in streams)
+    answer = s.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, headers=bearer("one"))
+    assert answer.status == 429 and answer.error["code"] == "key_requests", answer
+    assert int(answer.header("Retry-After")) >= 1
+    assert s.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, headers=bearer("two")).status == 200
+    metrics = s.metrics(headers=bearer("two"))
+    assert metrics['rodimus_key_requests_in_flight{key="small"}'] == 2
+    assert metrics['rodimus_key_rejected_total{key="small"}'] == 1
+    for connection, _ in streams:
+        connection.close()
+    s.wait_metric('rodimus_key_requests_in_flight{key="small"}', lambda n: n == 0, headers=bearer("two"))
+    assert s.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, headers=bearer("one")).status == 200
+
+
+def test_tokens_a_minute_of_a_key_are_limited(own_server, tmp_path):
+    s = own_server("--api-key-file", key_file(tmp_path, "one name=small tokens_per_minute=60\n"), key="one")
+    ask = {"prompt": [300] * 20, "max_tokens": 20, "ignore_eos": True}
+    assert s.post("/v1/completions", ask).status == 200  # 40 of 60
+    answer = s.post("/v1/completions", {**ask, "prompt": [300] * 30})
+    assert answer.status == 429 and answer.error["code"] == "key_tokens", answer
+    wait = int(answer.header("Retry-After"))
+    assert 5 <= wait <= 10, wait  # ten tokens are missing, one a second comes
+    assert s.post("/v1/completions", {**ask, "prompt": [300] * 5, "max_tokens": 1}).status == 200
+    metrics = s.metrics()
+    assert metrics['rodimus_key_tokens_total{key="small",kind="prompt"}'] == 25
+    assert metrics['rodimus_key_tokens_total{key="small",kind="completion"}'] == 21
+
+
+def test_log_lines_name_the_key_and_never_hold_it(own_server, tmp_path):
+    s = own_server("--api-key-file", key_file(tmp_path, "s3cret-one name=search\n"), "--admin-key", "s3cret-two", "--log-level",
+                   "debug", key="s3cret-one")
+    assert s.post("/v1/completions", {"prompt": "s3cret-text", "max_tokens": 1}).status == 200
+    assert s.post("/v1/completions", {"prompt": "s3cret-text", "max_tokens": 1}, headers=bearer("s3cret-wrong")).status == 401
+    assert s.get("/metrics", headers=bearer("s3cret-two")).status == 200
+    assert s.get("/metrics", headers=bearer("s3cret-one")).status == 401
+    s.stop()
+    assert "key=search" in s.log() and "outcome=invalid_api_key" in s.log(), s.log()
+    assert "s3cret" not in s.log()
+
+
+def test_others_may_not_read_the_key_file(own_server, tmp_path):
+    path = key_file(tmp_path, "one\n")
+    assert "chmod 600" not in own_server("--api-key-file", path, key="one").log()
+    path.chmod(0o644)
+    assert "chmod 600" in own_server("--api-key-file", path, key="one").log()
+
+
+@pytest.mark.parametrize("text,word", [("", "holds no key"), ("secret1 colour=red\n", "line 1"), ("secret1\nsecret1\n", "line 2")])
+def test_a_bad_key_file_ends_the_start(tmp_path, text, word):
+    done = command("serve", "--port", 0, "--api-key-file", key_file(tmp_path, text))
+    assert done.returncode == 2 and word in done.stderr and "secret1" not in done.stderr, done
+
+
+# ---- the admin key and its listener ----
+
+def test_the_admin_key_opens_admin_routes_and_nothing_else(own_server):
+    s = own_server("--api-keys", "user", "--admin-key", "boss")
+    for path in ("/metrics", "/slots"):
+        assert s.get(path, headers=bearer("boss")).status == 200
+        assert s.get(path, headers=bearer("user")).status == 401
+        assert s.get(path, headers={}).status == 401
+    assert s.get("/v1/models", headers=bearer("boss")).status == 401
+    assert s.get("/v1/models", headers=bearer("user")).status == 200
+
+
+def test_the_admin_key_alone_protects_only_the_admin_routes(own_server):
+    s = own_server("--admin-key", "boss")
+    assert s.get("/metrics", headers={}).status == 401
+    assert s.get("/metrics", headers=bearer("boss")).status == 200
+    assert s.complete(max_tokens=1)
+
+
+def test_the_admin_port_serves_health_and_admin_routes_alone(own_server):
+    s = own_server("--admin-port", free_port(), "--admin-key", "boss")
+    assert s.admin_port
+    for path in ("/health", "/health/live", "/health/ready"):
+        assert s.get(path, port=s.admin_port).status == 200
+    for path in ("/metrics", "/slots", "/version"):
+        assert s.get(path, port=s.admin_port).status == 401
+        assert s.get(path, port=s.admin_port, headers=bearer("boss")).status == 200
+    assert s.get("/v1/models", port=s.admin_port, headers=bearer("boss")).status == 404
+    assert s.post("/v1/completions", {"prompt": "a"}, port=s.admin_port, headers=bearer("boss")).status == 404
+    s.complete(max_tokens=3)
+    main, admin = s.metrics(headers=bearer("boss")), s.metrics(headers=bearer("boss"), port=s.admin_port)
+    assert admin["rodimus_completion_tokens_total"] == main["rodimus_completion_tokens_total"] == 3
+    assert s.stop() == 0
+
+
+def test_the_admin_port_answers_while_all_connections_are_taken(own_server):
+    s = own_server("--admin-port", free_port(), "--connection-limit", 8)
+    held = [s.socket() for _ in range(40)]
+    time.sleep(0.3)
+    began = time.monotonic()
+    assert s.get("/health/ready", port=s.admin_port, timeout=5).status == 200
+    metrics = s.metrics(port=s.admin_port)
+    assert time.monotonic() - began < 1
+    assert metrics["rodimus_http_connections"] == 8
+    for c in held:
+        c.close()
+
+
+def test_an_admin_port_in_use_ends_the_start():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = command("serve", "--port", 0, "--admin-port", taken.getsockname()[1])
+    assert done.returncode == 1 and "admin_port" in done.stderr and "in use" in done.stderr, done
+
+
+# ---- other origins ----
+
+def test_no_page_of_another_origin_may_call_by_default(server):
+    answer = server.get("/v1/models", headers={"Origin": "http://page.example"})
+    assert answer.status == 200 and not [k for k, _ in answer.headers if k.lower().startswith("access-control")]
+    answer = server.ask("OPTIONS", "/v1/completions", headers={"Origin": "http://page.example",
+                                                              "Access-Control-Request-Method": "POST"})
+    assert answer.status == 405
+
+
+def test_listed_origins_may_call(own_server):
+    s = own_server("--cors-origins", "https://a.example,https://b.example", "--api-keys", "k")
+    question = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"}
+    answer = s.ask("OPTIONS", "/v1/completions", headers={"Origin": "https://b.example", **question})
+    assert answer.status == 204 and answer.body == b"", answer
+    assert answer.header("Access-Control-Allow-Origin") == "https://b.example"
+    assert "POST" in answer.header("Access-Control-Allow-Methods")
+    assert "authorization" in answer.header("Access-Control-Allow-Headers").lower()
+    answer = s.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, headers={"Origin": "https://a.example", **bearer("k")})
+    assert answer.status == 200 and answer.header("Access-Control-Allow-Origin") == "https://a.example"
+    assert answer.header("Vary") == "Origin"
+    denied = s.post("/v1/completions", {"prompt": "a", "max_tokens": 1}, headers={"Origin": "https://a.example"})
+    assert denied.status == 401 and denied.header("Access-Control-Allow-Origin") == "https://a.example"
+    for origin in ("https://c.example", "https://a.example.evil", "null", "http://a.example"):
+        assert s.get("/v1/models", headers={"Origin": origin, **bearer("k")}).header("Access-Control-Allow-Origin") is None
+        assert s.ask("OPTIONS", "/v1/models", headers={"Origin": origin, **question}).status == 405
+
+
+def test_a_star_is_every_origin(own_server):
+    s = own_server("--cors-origins", "*")
+    assert s.get("/v1/models", headers={"Origin": "https://any.example"}).header("Access-Control-Allow-Origin") == "*"
+
+
+# ---- TLS ----
+
+def certificate(folder, name):
+    """A self-signed pair made now: (certificate, key)."""
+    cert, key = folder / f"{name}.crt", folder / f"{name}.key"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                    "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", key, "-out", cert],
+                   check=True, capture_output=True)
+    key.chmod(0o600)
+    return cert, key
+
+
+def served_certificate(s):
+    return ssl.get_server_certificate(("127.0.0.1", s.port))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tls(own_server, tmp_path):
+    """Answers, streams and clients that leave, as on the plain port; the certificate is the one that was given."""
+    cert, key = certificate(tmp_path, "one")
+    s = own_server("--tls-cert", cert, "--tls-key", key)
+    assert s.tls is not None
+    s.tls = ssl.create_default_context(cafile=cert)
+    assert s.complete(max_tokens=3)["usage"]["completion_tokens"] == 3
+    events = s.events("/v1/completions", {"prompt": "Once", "max_tokens": 50})
+    assert events[-1].data == "[DONE]"
+    connection, response = s.open("POST", "/v1/completions", ENDLESS)
+    assert next(read_events(response)).data["choices"]
+    connection.sock.close()
+    response.close()
+    connection.close()
+    s.wait_metric("rodimus_slots_used", lambda n: n == 0)
+    with socket.create_connection(("127.0.0.1", s.port)) as plain:  # no TLS: no answer, and nobody else suffers
+        plain.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        plain.settimeout(5)
+        assert b"HTTP" not in plain.recv(100)
+    with pytest.raises(ssl.SSLError), socket.create_connection(("127.0.0.1", s.port)) as old:
+        context = ssl._create_unverified_context()
+        context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+        context.wrap_socket(old)
+    assert s.complete(max_tokens=1)
+    assert s.stop() == 0
+
+
+def test_tls_certificates_are_exchanged_under_streams(own_server, tmp_path):
+    """Renewed files and SIGHUP: the stream goes on, the next handshake sees the new one; a broken file changes nothing."""
+    cert, key = certificate(tmp_path, "one")
+    s = own_server("--tls-cert", cert, "--tls-key", key)
+    first = served_certificate(s)
+    assert first.strip() == cert.read_text().strip()
+    connection, response = s.open("POST", "/v1/completions", {**ENDLESS, "max_tokens": 4000})
+    events = read_events(response)
+    next(events)
+    new_cert, new_key = certificate(tmp_path, "two")
+    os.replace(new_cert, cert)
+    assert "settings stay" in s.reload()  # the certificate is new, its key is still the old one's
+    assert served_certificate(s) == first
+    os.replace(new_key, key)
+    assert "settings taken over" in s.reload()
+    assert served_certificate(s).strip() == cert.read_text().strip()
+    assert list(events)[-1].data == "[DONE]"
+    connection.close()
+    cert.write_text("no certificate")
+    assert "settings stay" in s.reload()
+    assert s.complete(max_tokens=1)
+
+
+@pytest.mark.parametrize("spoil", ["cert", "key", "other key"])
+def test_a_bad_certificate_ends_the_start(tmp_path, spoil):
+    cert, key = certificate(tmp_path, "one")
+    if spoil == "other key":
+        key = certificate(tmp_path, "two")[1]
+    else:
+        (cert if spoil == "cert" else key).write_text("nothing")
+    done = command("serve", "--port", 0, "--tls-cert", cert, "--tls-key", key)
+    assert done.returncode == 2 and "tls_" in done.stderr and str(tmp_path) in done.stderr, done
+
+
+# ---- SIGHUP ----
+
+def test_reload_takes_over_keys_and_log_level(own_server, tmp_path):
+    path = key_file(tmp_path, "one name=a requests=1\n")
+    config = tmp_path / "config.json"
+    config.write_text('{"log_level": "info"}')
+    s = own_server("--config", config, "--api-key-file", path)
+    connection, response = s.open("POST", "/v1/completions", {**ENDLESS, "max_tokens": 3000}, headers=bearer("one"))
+    events = read_events(response)
+    next(events)
+    path.write_text("two name=a requests=2\nthree name=b\n")
+    config.write_text('{"log_level": "debug", "slots": 3}')
+    assert "wait for a restart: slots" in s.reload() or "wait for a restart: slots" in s.log()
+    assert s.get("/v1/models", headers=bearer("one")).status == 401
+    assert s.get("/v1/models", headers=bearer("three")).status == 200
+    assert s.metrics(headers=bearer("two"))['rodimus_key_requests_in_flight{key="a"}'] == 1  # that of before
+    assert list(events)[-1].data == "[DONE]"  # a key that is gone takes no answer away
+    connection.close()
+    s.get("/health")
+    s.wait_log("path=/health")  # debug lines, now
+    path.write_text("two name=a\nbroken line=x\n")
+    assert "line 2" in s.reload()
+    assert s.get("/v1/models", headers=bearer("three")).status == 200
+    path.write_text("four\n")
+    s.reload()
+    assert s.get("/v1/models", headers=bearer("three")).status == 401
+    metrics = s.metrics(headers=bearer("four"))
+    assert metrics["rodimus_config_reloads_total"] == 2 and metrics["rodimus_config_reload_failures_total"] == 1
+
+
+def test_reloads_while_requests_come(own_server, tmp_path):
+    """Keys come and go under load: each request is answered by what was true then, 200 or 401, and none is lost."""
+    path = key_file(tmp_path, "stay name=stay\n")
+    s = own_server("--api-key-file", path, "--admin-port", free_port())
+    stop, statuses = threading.Event(), []
+
+    def call(key):
+        while not stop.is_set():
+            statuses.append((key, s.post("/v1/completions", {"prompt": "a", "max_tokens": 2}, headers=bearer(key)).status))
+            s.get("/metrics", port=s.admin_port, headers=bearer(key))
+    threads = [threading.Thread(target=call, args=(k,)) for k in ("stay", "stay", "goes")]
+    for t in threads:
+        t.start()
+    for i in range(20):
+        path.write_text("stay name=stay\n" + ("goes name=goes\n" if i % 2 else ""))
+        s.reload()
+    stop.set()
+    for t in threads:
+        t.join()
+    assert {st for k, st in statuses if k == "stay"} == {200}
+    assert {st for k, st in statuses if k == "goes"} <= {200, 401}
+    assert s.metrics(headers=bearer("stay"))['rodimus_key_requests_in_flight{key="stay"}'] == 0
+    assert s.stop() == 0

@@ -1,0 +1,283 @@
+/* test_keys.c - API keys: their file, their limits in a time of our own, and reloads under requests in flight; when a
+ * refused client should come again. */
+#include "server/admission.h"
+#include "server/keys.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#define SECOND 1000000000ull
+
+static const char *write_file(const char *text) {
+    static char path[64];
+    snprintf(path, sizeof path, "/tmp/test_keys_%d", (int)getpid());
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+    return path;
+}
+
+static struct keys *open_file(const char *text) {
+    struct keys *k = calloc(1, sizeof *k);
+    struct option_error err;
+    const struct option_list none = {0};
+    assert_non_null(k);
+    if (keys_open(k, &none, write_file(text), "", &err)) fail_msg("%s", err.message);
+    return k;
+}
+
+static void reload_file(struct keys *k, const char *text) {
+    struct option_error err;
+    const struct option_list none = {0};
+    if (keys_reload(k, &none, write_file(text), "", &err)) fail_msg("%s", err.message);
+}
+
+static void close_keys(struct keys *k) {
+    keys_fini(k);
+    free(k);
+    unlink(write_file(""));
+}
+
+static void a_line_is_a_key_and_its_fields(void **state) {
+    (void)state;
+    struct keys *k = open_file("# team keys\nk1\n\n  k2\tname=search requests=3  tokens_per_minute=600 priority=7\r\n");
+    assert_int_equal(k->n, 2);
+    const struct key *plain = keys_find(k, "k1"), *rich = keys_find(k, "k2");
+    assert_string_equal(plain->name, "key-1");
+    assert_int_equal(plain->priority, 1);
+    assert_int_equal(plain->max_requests + plain->tokens_per_minute, 0);
+    assert_string_equal(rich->name, "search");
+    assert_int_equal(rich->max_requests, 3);
+    assert_int_equal(rich->tokens_per_minute, 600);
+    assert_int_equal(rich->priority, 7);
+    assert_int_not_equal(plain->index, rich->index);
+    close_keys(k);
+}
+
+static void keys_of_the_list_and_the_file_come_together(void **state) {
+    (void)state;
+    char *items[] = {"k0", "k,1"};
+    const struct option_list listed = {items, 2};
+    struct option_error err;
+    struct keys k;
+    assert_int_equal(keys_open(&k, &listed, write_file("k2\n"), "", &err), 0);
+    assert_int_equal(k.n, 3);
+    assert_non_null(keys_find(&k, "k0"));
+    assert_non_null(keys_find(&k, "k,1"));
+    assert_non_null(keys_find(&k, "k2"));
+    keys_fini(&k);
+    unlink(write_file(""));
+}
+
+static void only_the_very_key_is_found(void **state) {
+    (void)state;
+    struct keys *k = open_file("abcabc\n");
+    const char *wrong[] = {"", "a", "abc", "abcab", "abcabcabc", "abcabd", "ABCABC", "abcabc ", " abcabc"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        if (keys_find(k, wrong[i])) fail_msg("'%s' is taken for 'abcabc'", wrong[i]);
+    assert_null(keys_find(k, NULL));
+    assert_non_null(keys_find(k, "abcabc"));
+    close_keys(k);
+}
+
+static void a_fault_names_file_and_line_and_no_key(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *want[3];
+    } cases[] = {
+        {"# none\n", {"holds no key"}},
+        {"hunter1\nhunter2 requests=x\n", {"line 2", "requests", "'x'"}},
+        {"hunter1 requests=-1\n", {"line 1", "requests"}},
+        {"hunter1 requests=99999999999999999999999\n", {"line 1", "0 to 1000000"}},
+        {"hunter1 priority=0\n", {"line 1", "priority", "1 to 100"}},
+        {"hunter1 priority=101\n", {"line 1", "priority"}},
+        {"hunter1 name=\n", {"line 1", "name"}},
+        {"hunter1 name=a/b\n", {"line 1", "name"}},
+        {"hunter1 requests\n", {"line 1", "name=value"}},
+        {"hunter1 colour=red\n", {"line 1", "colour", "tokens_per_minute"}},
+        {"hunter1\nhunter1\n", {"line 2", "twice"}},
+        {"hunter1 name=a\nhunter2 name=a\n", {"two keys", "'a'"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct option_list none = {0};
+        struct option_error err;
+        struct keys k;
+        if (!keys_open(&k, &none, write_file(cases[i].text), "", &err)) fail_msg("'%s' is accepted", cases[i].text);
+        for (size_t j = 0; j < 3 && cases[i].want[j]; j++)
+            if (!strstr(err.message, cases[i].want[j])) fail_msg("'%s' is not in: %s", cases[i].want[j], err.message);
+        if (strstr(err.message, "hunter")) fail_msg("a key is in: %s", err.message);
+        keys_fini(&k);
+    }
+    unlink(write_file(""));
+    struct option_error err;
+    struct keys k;
+    const struct option_list none = {0};
+    assert_int_equal(keys_open(&k, &none, "/nowhere/keys", "", &err), -1);
+    assert_non_null(strstr(err.message, "/nowhere/keys"));
+    keys_fini(&k);
+}
+
+static void the_admin_key_is_apart(void **state) {
+    (void)state;
+    char *items[] = {"user"};
+    const struct option_list listed = {items, 1}, none = {0};
+    struct option_error err;
+    struct keys k;
+    bool needed;
+    assert_int_equal(keys_open(&k, &listed, "", "boss", &err), 0);
+    assert_true(keys_is_admin(&k, "boss", &needed) && needed);
+    assert_true(!keys_is_admin(&k, "user", &needed) && needed);
+    assert_true(!keys_is_admin(&k, NULL, &needed) && needed);
+    assert_null(keys_find(&k, "boss"));
+    assert_true(keys_open_to(&k, "user") && !keys_open_to(&k, "boss") && !keys_open_to(&k, NULL));
+    assert_int_equal(keys_reload(&k, &none, "", "", &err), 0);
+    assert_true(!keys_is_admin(&k, "", &needed) && !needed);
+    assert_true(keys_open_to(&k, NULL));
+    keys_fini(&k);
+}
+
+static void requests_in_flight_have_a_limit(void **state) {
+    (void)state;
+    struct keys *k = open_file("k requests=2\n");
+    struct key *key = keys_find(k, "k");
+    assert_true(key_begin(key) && key_begin(key) && !key_begin(key));
+    assert_int_equal(key->rejected_total, 1);
+    key_end(key);
+    assert_true(key_begin(key) && !key_begin(key));
+    key_end(key);
+    key_end(key);
+    assert_int_equal(key->n_requests, 0);
+    assert_int_equal(key->requests_total, 3);
+    close_keys(k);
+}
+
+static void tokens_of_a_minute_come_back_evenly(void **state) {
+    (void)state;
+    struct keys *k = open_file("k tokens_per_minute=600\n"); /* ten a second */
+    struct key *key = keys_find(k, "k");
+    uint64_t now = 1000 * SECOND;
+    assert_int_equal(key_charge(key, 500, now), 0);
+    assert_int_equal(key_charge(key, 101, now), 1); /* one token is missing: a tenth of a second */
+    assert_int_equal(key_charge(key, 200, now), 10);
+    assert_int_equal(key->rejected_total, 2);
+    now += 10 * SECOND;
+    assert_int_equal(key_charge(key, 200, now), 0);
+    key_spend(key, 300); /* an answer: below zero */
+    assert_int_equal(key_charge(key, 1, now), 31);
+    now += 31 * SECOND;
+    assert_int_equal(key_charge(key, 1, now), 0);
+    now += 3600 * SECOND; /* no more than a minute's tokens pile up */
+    assert_int_equal(key_charge(key, 600, now), 0);
+    assert_int_equal(key_charge(key, 10, now), 1);
+    assert_int_equal(key->prompt_tok, 500 + 200 + 1 + 600);
+    assert_int_equal(key->completion_tok, 300);
+    close_keys(k);
+}
+
+static void a_prompt_beyond_a_minutes_tokens_passes_once_and_is_paid_for(void **state) {
+    (void)state;
+    struct keys *k = open_file("k tokens_per_minute=60\n");
+    struct key *key = keys_find(k, "k");
+    uint64_t now = SECOND;
+    assert_int_equal(key_charge(key, 600, now), 0);
+    assert_int_equal(key_charge(key, 1, now), 541);
+    now += 541 * SECOND;
+    assert_int_equal(key_charge(key, 1, now), 0);
+    close_keys(k);
+}
+
+static void a_reload_keeps_counts_by_name_and_changes_secret_and_limits(void **state) {
+    (void)state;
+    struct keys *k = open_file("old name=a requests=1\nx name=b\n");
+    struct key *key = keys_find(k, "old");
+    const uint32_t index = key->index;
+    assert_true(key_begin(key));
+    reload_file(k, "new name=a requests=2\ny name=c\n");
+    assert_null(keys_find(k, "old"));
+    assert_null(keys_find(k, "x"));
+    assert_ptr_equal(keys_find(k, "new"), key);
+    assert_int_equal(key->index, index);
+    assert_int_equal(key->n_requests, 1);
+    assert_true(key_begin(key) && !key_begin(key));
+    close_keys(k);
+}
+
+static void a_key_that_is_removed_lives_as_long_as_its_requests(void **state) {
+    (void)state;
+    struct keys *k = open_file("k1\n");
+    struct key *key = keys_find(k, "k1");
+    key_hold(key);
+    assert_true(key_begin(key));
+    reload_file(k, "k2 name=other\n");
+    assert_null(keys_find(k, "k1"));
+    assert_int_not_equal(keys_find(k, "k2")->index, key->index);
+    key_spend(key, 5);
+    key_end(key);
+    key_drop(k, key);
+    reload_file(k, "k2 name=other\nk3 name=third\n");
+    assert_int_equal(k->n, 2);
+    close_keys(k);
+}
+
+static void a_reload_that_fails_changes_nothing(void **state) {
+    (void)state;
+    struct keys *k = open_file("k1 name=a\n");
+    struct option_error err;
+    const struct option_list none = {0};
+    assert_int_equal(keys_reload(k, &none, write_file("k2 name=a\nk3 requests=?\n"), "boss", &err), -1);
+    bool needed;
+    assert_non_null(keys_find(k, "k1"));
+    assert_null(keys_find(k, "k2"));
+    assert_false(keys_is_admin(k, "boss", &needed) || needed);
+    close_keys(k);
+}
+
+/* ---- when to come again ---- */
+
+static void the_wait_is_the_queue_over_its_drain_rate(void **state) {
+    (void)state;
+    struct admission a = {0};
+    assert_int_equal(admission_retry_s(&a, 1000), 1); /* nothing is known */
+    for (uint64_t i = 0; i < 40; i++) admission_sample(&a, (100 + i) * SECOND, 10 * i);
+    assert_int_equal(admission_retry_s(&a, 5), 1);
+    assert_int_equal(admission_retry_s(&a, 100), 10);
+    assert_int_equal(admission_retry_s(&a, 101), 11);
+    assert_int_equal(admission_retry_s(&a, 1000000), ADMISSION_MAX_S);
+    for (uint64_t i = 0; i < 20; i++) admission_sample(&a, (200 + i) * SECOND, 400); /* it stands still */
+    assert_int_equal(admission_retry_s(&a, 5), ADMISSION_MAX_S);
+    assert_int_equal(admission_retry_s(&a, 0), 1);
+}
+
+static void samples_too_close_are_dropped(void **state) {
+    (void)state;
+    struct admission a = {0};
+    for (uint64_t i = 0; i < 1000; i++)
+        admission_sample(&a, SECOND + i * 1000000, i); /* a millisecond apart: 1000 a s */
+    assert_int_equal(a.n, 2);
+    assert_int_equal(admission_retry_s(&a, 3000), 3);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_line_is_a_key_and_its_fields),
+        cmocka_unit_test(keys_of_the_list_and_the_file_come_together),
+        cmocka_unit_test(only_the_very_key_is_found),
+        cmocka_unit_test(a_fault_names_file_and_line_and_no_key),
+        cmocka_unit_test(the_admin_key_is_apart),
+        cmocka_unit_test(requests_in_flight_have_a_limit),
+        cmocka_unit_test(tokens_of_a_minute_come_back_evenly),
+        cmocka_unit_test(a_prompt_beyond_a_minutes_tokens_passes_once_and_is_paid_for),
+        cmocka_unit_test(a_reload_keeps_counts_by_name_and_changes_secret_and_limits),
+        cmocka_unit_test(a_key_that_is_removed_lives_as_long_as_its_requests),
+        cmocka_unit_test(a_reload_that_fails_changes_nothing),
+        cmocka_unit_test(the_wait_is_the_queue_over_its_drain_rate),
+        cmocka_unit_test(samples_too_close_are_dropped),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
