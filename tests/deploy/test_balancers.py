@@ -1,0 +1,207 @@
+"""Three replicas behind HAProxy and behind nginx, with the files that deploy/ ships: what an operator relies on."""
+import threading
+import time
+import uuid
+
+import pytest
+
+from replicas import N_REPLICAS, Balancer, Replica, free_ports, installed, read_events
+
+STEP_MS = 20
+
+
+@pytest.fixture(scope="module", params=["haproxy", "nginx"])
+def site(request, tmp_path_factory):
+    """(replicas, balancer). The device does nothing, STEP_MS a step: what is tested here is the way, not the model."""
+    kind = request.param
+    if not installed(kind):
+        pytest.skip(f"{kind} is not installed")
+    ports = free_ports(N_REPLICAS)
+    flags = ("--device", f"null:{STEP_MS}", "--slots", 64, "--log-level", "warn")
+    replicas = [Replica(i + 1, port, *flags) for i, port in enumerate(ports)]
+    balancer = Balancer(kind, ports, str(tmp_path_factory.mktemp(kind)))
+    yield replicas, balancer
+    balancer.stop()
+    for r in replicas:
+        r.kill()
+
+
+@pytest.fixture(autouse=True)
+def all_up(site):
+    """Each test begins with three replicas that the balancer knows to be up."""
+    replicas, balancer = site
+    for r in replicas:
+        if r.process.poll() is not None:
+            r.start()
+    time.sleep(1.2)  # two checks of HAProxy, nginx's fail_timeout
+    yield
+
+
+def answer(balancer, n=4, **more):
+    return balancer.post({"prompt": "Once", "max_tokens": n, "ignore_eos": True}, **more)
+
+
+def finished(replica):
+    return replica.metric("rodimus_completion_tokens_total")
+
+
+def test_a_stream_arrives_token_by_token(site):
+    _, balancer = site
+    n = 40
+    connection, response = balancer.open({"prompt": "Once", "max_tokens": n, "ignore_eos": True, "stream": True})
+    times = [time.monotonic() for event in read_events(response) if event.data != "[DONE]" and event.data["choices"][0]["finish_reason"] is None]
+    connection.close()
+    gaps = sorted(b - a for a, b in zip(times, times[1:]))
+    assert len(times) == n
+    # in bursts most gaps would be nothing and a few long
+    assert gaps[len(gaps) // 2] > STEP_MS / 1e3 / 2, f"median gap {gaps[len(gaps) // 2] * 1e3:.1f} ms of steps of {STEP_MS} ms"
+    assert times[-1] - times[0] > 0.8 * (n - 1) * STEP_MS / 1e3
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_its_slot_on_the_replica(site, stream):
+    replicas, balancer = site
+    connection, response = None, None
+    body = {"prompt": "Once", "max_tokens": 100000, "ignore_eos": True, "stream": stream}
+    if stream:
+        connection, response = balancer.open(body)
+        next(read_events(response))
+    else:
+        import http.client
+        import json
+
+        connection = http.client.HTTPConnection("127.0.0.1", balancer.port, timeout=60)
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    busy = lambda: [r.metric("rodimus_slots_used") for r in replicas]
+    end = time.monotonic() + 5
+    while sum(busy()) != 1:
+        assert time.monotonic() < end, busy()
+        time.sleep(0.02)
+    if response:
+        response.close()
+    connection.close()
+    left = time.monotonic()
+    while sum(busy()):
+        assert time.monotonic() - left < 2, f"slots in use 2 s after the client left: {busy()}"
+        time.sleep(0.02)
+
+
+def test_a_session_header_sticks_to_one_replica_and_sessions_spread(site):
+    replicas, balancer = site
+    used = set()
+    for _ in range(12):
+        headers = {"X-Session-Id": uuid.uuid4().hex}
+        before = [finished(r) for r in replicas]
+        for _ in range(3):
+            status, body = balancer.post({"prompt": "Once", "max_tokens": 2, "ignore_eos": True, "session_create": True}, headers)
+            assert status == 200, body
+        grown = [i for i, r in enumerate(replicas) if finished(r) > before[i]]
+        assert len(grown) == 1, f"one session's turns went to {len(grown)} replicas"
+        used.add(grown[0])
+    assert len(used) > 1, "all sessions went to one replica"
+
+
+def test_requests_without_a_session_spread(site):
+    replicas, balancer = site
+    before = [finished(r) for r in replicas]
+    for _ in range(30):
+        status, body = answer(balancer, 1)
+        assert status == 200, body
+    assert all(finished(r) > b for r, b in zip(replicas, before)), "a replica got nothing of 30 requests"
+
+
+def test_metrics_and_slots_are_not_for_the_balancers_clients(site):
+    import http.client
+
+    _, balancer = site
+    for path in ("/metrics", "/slots"):
+        connection = http.client.HTTPConnection("127.0.0.1", balancer.port, timeout=10)
+        connection.request("GET", path)
+        assert connection.getresponse().status == 404, path
+        connection.close()
+
+
+def test_a_replica_that_dies_fails_its_own_requests_and_no_other(site):
+    replicas, balancer = site
+    outcomes, lock = [], threading.Lock()
+
+    def stream():
+        got, ended = 0, False
+        try:
+            connection, response = balancer.open({"prompt": "Once", "max_tokens": 150, "ignore_eos": True, "stream": True})
+            for event in read_events(response):
+                ended |= event.data == "[DONE]"
+                got += 1
+            connection.close()
+        except (AssertionError, OSError, Exception):  # cut in the middle of a frame, or of a chunk
+            pass
+        with lock:
+            outcomes.append(ended)
+
+    threads = [threading.Thread(target=stream) for _ in range(24)]
+    for t in threads:
+        t.start()
+    time.sleep(1)
+    victim = max(replicas, key=lambda r: r.metric("rodimus_slots_used"))
+    lost = int(victim.metric("rodimus_slots_used"))
+    assert 0 < lost < 24, f"{lost} of 24 streams on one replica"
+    victim.kill()
+    failed_after = [answer(balancer, 1)[0] for _ in range(20)]
+    for t in threads:
+        t.join()
+    assert failed_after == [200] * 20, f"requests after the death: {failed_after}"
+    assert outcomes.count(False) == lost, f"{outcomes.count(False)} streams failed, the replica had {lost}"
+
+
+def test_a_session_survives_the_death_of_its_replica(site):
+    replicas, balancer = site
+    headers = {"X-Session-Id": uuid.uuid4().hex}
+    before = [finished(r) for r in replicas]
+    turn = lambda **more: balancer.post({"prompt": "Once", "max_tokens": 5, "ignore_eos": True, **more}, headers)
+    status, first = turn(session_create=True)
+    assert status == 200 and first["session"]["version"] == 1, first
+    home = next(r for r, b in zip(replicas, before) if finished(r) > b)
+    home.kill()
+    time.sleep(1.2)
+    status, second = turn(expected_version=1)
+    assert status == 200, second
+    assert second["session"]["version"] == 2
+    # the one token that no step has read yet is re-fed; nothing else is read again
+    assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["total_tokens"] - 1, (first["usage"], second["usage"])
+
+
+def test_a_rolling_restart_under_load_loses_no_request(site):
+    replicas, balancer = site
+    stop, lock, outcomes = threading.Event(), threading.Lock(), []
+
+    def client(number):
+        while not stop.is_set():
+            try:
+                if number % 2:
+                    status, body = answer(balancer, 5)
+                    good = status == 200 and body["usage"]["completion_tokens"] == 5
+                    what = body
+                else:
+                    connection, response = balancer.open({"prompt": "Once", "max_tokens": 20, "ignore_eos": True, "stream": True})
+                    events = [e.data for e in read_events(response)]
+                    connection.close()
+                    good, what = response.status == 200 and events[-1] == "[DONE]", events[-1:]
+            except Exception as e:  # whatever it is, a request was lost
+                good, what = False, repr(e)
+            with lock:
+                outcomes.append((good, what))
+
+    threads = [threading.Thread(target=client, args=(i,)) for i in range(12)]
+    for t in threads:
+        t.start()
+    for r in replicas:
+        time.sleep(0.5)
+        r.terminate()
+        assert r.wait(30) == 0
+        r.start()
+        time.sleep(1.5)
+    stop.set()
+    for t in threads:
+        t.join()
+    lost = [what for good, what in outcomes if not good]
+    assert len(outcomes) > 100 and not lost, f"{len(lost)} of {len(outcomes)} requests lost: {lost[:3]}"
