@@ -2,8 +2,9 @@
  *
  * Who has a slot while the leader reads follows it. While others of them wait for a slot, the last that got its copy is
  * the keeper: its slot holds the prompt's state untouched, until the next one has copied it and keeps it in its place.
- * Requests are admitted in the order of their tickets, so only one prompt's choices wait at a time: an engine has one
- * keeper at most. A choice that finds neither leader nor keeper reads the prompt itself.
+ * A key's requests are admitted in the order of their tickets, so only one prompt's choices of it wait at a time; an
+ * engine has one keeper at most, so those of other keys do without. A choice that finds neither leader nor keeper reads
+ * the prompt itself.
  */
 #include "engine_internal.h"
 
@@ -21,9 +22,9 @@ static bool same_prompt(const struct work *of, const struct work *w) {
     return !memcmp(a->prompt, b->prompt, a->n_prompt * sizeof *a->prompt);
 }
 
-/* Choices of this one's prompt wait for a slot: they are the next in the queue. */
+/* Choices of this one's prompt wait for a slot: they are the next in their key's queue. */
 static bool awaited(const struct rod_engine *e, const struct work *w) {
-    const struct sched_req *next = e->sched.queue.head;
+    const struct sched_req *next = e->sched.keys[w->sched.key].queue.head;
     return next && group(work_of_sched((struct sched_req *)next)) == group(w);
 }
 

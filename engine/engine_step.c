@@ -14,10 +14,10 @@
 
 static void fail_all(struct rod_engine *e, const struct rod_error *error) {
     struct sched *s = &e->sched; /* followers before those whom they follow */
-    struct sched_list *lists[] = {&s->follow,     &s->decode[0],  &s->decode[1], &s->last,
-                                  &s->prefill[0], &s->prefill[1], &s->queue};
+    struct sched_list *lists[] = {&s->follow, &s->decode[0], &s->decode[1], &s->last, &s->prefill[0], &s->prefill[1]};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         while (lists[i]->head) engine_token_fail(e, work_of_sched(lists[i]->head), error);
+    for (struct sched_req *req; (req = sched_next(s));) engine_token_fail(e, work_of_sched(req), error);
 }
 
 static void device_fault(struct rod_engine *e, const struct rod_error *error) {
@@ -299,7 +299,7 @@ void *engine_thread(void *arg) {
             if (rc) device_fault(e, &err);
         }
         post(e, true);
-        idle = e->n_planned == e->n_collected && !e->sched.queue.n && !sched_lane_busy(&e->sched, LANE_FIRST) &&
+        idle = e->n_planned == e->n_collected && !e->sched.n_queued && !sched_lane_busy(&e->sched, LANE_FIRST) &&
                !sched_lane_busy(&e->sched, LANE_HOST);
     }
     struct rod_error err;

@@ -142,6 +142,7 @@ int request_check(const struct rod_request *r, uint32_t V, uint64_t max_prompt_t
         if (err) snprintf(err->param, sizeof err->param, "prompt");
         return ROD_ETOOLONG;
     }
+    if (r->key >= ROD_MAX_KEYS) return fail(err, "", "The number of the key is out of range.");
     int rc = check_ids(r->prompt, r->n_prompt, V, "prompt", err);
     if (!rc) rc = check_sampling(&r->sampling, err);
     if (!rc) rc = check_stops(r, V, err);

@@ -319,8 +319,9 @@ struct rod_request {       /* make with rod_request_new; every pointer malloc'd 
                            device can, its state after the prompt is copied and the prompt is not read again, also
                            for requests that wait for a slot, if two of them have one while it is read */
     struct rod_grammar *grammar; /* NULL = any text; the request ends where nothing may follow */
-    uint64_t queue_timeout_ns;   /* 0 = none: ROD_ETIMEDOUT if no slot by then */
-    void *user;                  /* comes back with every event */
+    uint32_t key, weight;      /* who asks, below ROD_MAX_KEYS, and its share of slots beside others' weights (0 = 1) */
+    uint64_t queue_timeout_ns; /* 0 = none: ROD_ETIMEDOUT if no slot by then */
+    void *user;                /* comes back with every event */
 };
 /* calloc + the defaults of wire.md (temperature 1, max_tokens 16 ...) and a random seed */
 struct rod_request *rod_request_new(void);

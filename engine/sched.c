@@ -29,7 +29,7 @@ static void list_remove(struct sched_list *l, struct sched_req *req) {
 
 static struct sched_list *list_of(struct sched *s, const struct sched_req *req) {
     switch (req->state) {
-    case SCHED_QUEUED: return &s->queue;
+    case SCHED_QUEUED: return &s->keys[req->key].queue;
     case SCHED_PREFILL: return &s->prefill[req->lane];
     case SCHED_FOLLOW: return &s->follow;
     case SCHED_DECODE: return &s->decode[req->lane];
@@ -50,35 +50,79 @@ void sched_fini(struct sched *s) { slots_fini(&s->slots); }
 void sched_submit(struct sched *s, struct sched_req *req, uint64_t now_ns) {
     assert(req->n_prompt > req->pos && req->lane < SCHED_N_LANES);
     assert(!req->scored || s->config.max_out >= s->config.chunk_tok);
+    assert(req->key < SCHED_N_KEYS);
     req->state = SCHED_QUEUED;
     req->submit_ns = now_ns;
     req->slot = SLOTS_NONE;
     if (req->deadline_ns && req->deadline_ns < s->next_deadline_ns) s->next_deadline_ns = req->deadline_ns;
-    list_push(&s->queue, req);
+    req->order = s->n_submitted++;
+    struct sched_key *key = &s->keys[req->key];
+    if (req->key >= s->n_keys) s->n_keys = req->key + 1;
+    if (!key->queue.n && key->served < s->served) key->served = s->served;
+    list_push(&key->queue, req);
+    s->n_queued++;
+}
+
+/* ---- keys ---- */
+
+/* A generated token costs a device more than one of a prompt, which is read beside others. */
+enum { SERVED_PARTS = 1024, SERVED_GENERATED = 2 };
+
+static void serve(struct sched *s, const struct sched_req *r, uint64_t n_tok) {
+    s->keys[r->key].served += n_tok * SERVED_PARTS / (r->weight ? r->weight : 1);
+}
+
+struct sched_req *sched_next(const struct sched *s) {
+    const struct sched_key *best = NULL;
+    for (uint32_t i = 0; i < s->n_keys; i++) {
+        const struct sched_key *k = &s->keys[i];
+        if (!k->queue.n) continue;
+        if (best &&
+            (k->served > best->served || (k->served == best->served && k->queue.head->order > best->queue.head->order)))
+            continue;
+        best = k;
+    }
+    return best ? best->queue.head : NULL;
+}
+
+static void leave_queue(struct sched *s, struct sched_req *r) {
+    list_remove(&s->keys[r->key].queue, r);
+    s->n_queued--;
+}
+
+/* ---- the queue's end ---- */
+
+static struct sched_req *expired(struct sched_list *queue, uint64_t now_ns, uint64_t *next_ns) {
+    for (struct sched_req *r = queue->head; r; r = r->next) {
+        if (!r->deadline_ns) continue;
+        if (r->deadline_ns <= now_ns) return r;
+        if (r->deadline_ns < *next_ns) *next_ns = r->deadline_ns;
+    }
+    return NULL;
 }
 
 struct sched_req *sched_expire(struct sched *s, uint64_t now_ns) {
     if (now_ns < s->next_deadline_ns) return NULL;
     uint64_t next_ns = UINT64_MAX;
-    for (struct sched_req *r = s->queue.head; r; r = r->next) {
-        if (!r->deadline_ns) continue;
-        if (r->deadline_ns <= now_ns) {
-            list_remove(&s->queue, r);
-            r->state = SCHED_NONE;
-            return r;
-        }
-        if (r->deadline_ns < next_ns) next_ns = r->deadline_ns;
+    for (uint32_t i = 0; i < s->n_keys; i++) {
+        struct sched_req *r = expired(&s->keys[i].queue, now_ns, &next_ns);
+        if (!r) continue;
+        leave_queue(s, r);
+        r->state = SCHED_NONE;
+        return r;
     }
     s->next_deadline_ns = next_ns;
     return NULL;
 }
 
 struct sched_req *sched_admit(struct sched *s, uint64_t now_ns) {
-    struct sched_req *r = s->queue.head;
+    struct sched_req *r = s->n_queued ? sched_next(s) : NULL;
     if (!r) return NULL;
     uint32_t slot = slots_acquire(&s->slots);
     if (slot == SLOTS_NONE) return NULL;
-    list_remove(&s->queue, r);
+    leave_queue(s, r);
+    if (s->keys[r->key].served > s->served) s->served = s->keys[r->key].served;
+    serve(s, r, r->n_prompt - r->pos);
     r->slot = slot;
     r->state = SCHED_PREFILL;
     r->admit_ns = now_ns;
@@ -218,6 +262,7 @@ void sched_commit(struct sched *s, const struct sched_row *row) {
     struct sched_req *r = row->req;
     assert(r->pos == row->pos && (r->state == SCHED_PREFILL || r->state == SCHED_DECODE));
     r->pos += row->n_tok;
+    if (r->state == SCHED_DECODE) serve(s, r, SERVED_GENERATED);
     if (row->n_out && r->pos >= r->n_prompt) r->n_out++; /* rows of logits before the prompt's end score it */
     if (r->state == SCHED_PREFILL && r->pos < r->n_prompt) return;
     to_decode(s, r);
@@ -244,7 +289,10 @@ void sched_remove(struct sched *s, struct sched_req *req) {
     struct sched_list *list = list_of(s, req);
     assert(list);
     list_remove(list, req);
-    if (req->state != SCHED_QUEUED) slots_release(&s->slots, req->slot);
+    if (req->state == SCHED_QUEUED)
+        s->n_queued--;
+    else
+        slots_release(&s->slots, req->slot);
     req->slot = SLOTS_NONE;
     req->state = SCHED_NONE;
 }

@@ -13,6 +13,11 @@
  * tokens are as many as take about as long as all streams' rows: streams then have their tokens at about half the pace,
  * whatever arrives. What decode rows alone take is measured again by a plan without prompts when it may have changed.
  *
+ * Keys that share the slots: every request names a key (who asks). Each key has a queue of its own, first come, first
+ * served, and a count of what it was served: tokens of prompts when they get a slot, generated ones twice, over the
+ * weight of its request. The key that was served least goes next; one that was away begins where the others are, so
+ * that nobody saves up a share. With one key that is one queue.
+ *
  * Who owns what: a sched_req is the caller's and stays at its address until sched_remove or sched_expire gave it back.
  * Threads: the engine thread; no I/O, no clock (now_ns is an argument), no allocation after init.
  * Invariants: a slot has at most one request; a plan has at most max_batch_tok tokens, max_out rows of logits and one
@@ -25,7 +30,7 @@
 #include "slots.h"
 
 enum sched_state { SCHED_NONE, SCHED_QUEUED, SCHED_PREFILL, SCHED_FOLLOW, SCHED_DECODE, SCHED_LAST };
-enum { SCHED_N_LANES = 2 };
+enum { SCHED_N_LANES = 2, SCHED_N_KEYS = ROD_MAX_KEYS };
 
 struct sched_req {
     struct sched_req *prev, *next;
@@ -36,6 +41,8 @@ struct sched_req {
     uint64_t n_prompt, pos;  /* tokens of the prompt; tokens read so far */
     uint64_t max_out, n_out; /* tokens it may get, 0 = no limit; those planned */
     uint64_t deadline_ns;    /* no slot by then: expired; 0 = none */
+    uint32_t key, weight;    /* below SCHED_N_KEYS; its share beside other keys' weights, 0 = 1 */
+    uint64_t order;          /* of all that were submitted */
     uint64_t submit_ns, admit_ns;
     uint64_t plan; /* the plan of its lane that last took it or passed it over */
 };
@@ -43,6 +50,11 @@ struct sched_req {
 struct sched_list {
     struct sched_req *head, *tail;
     uint32_t n;
+};
+
+struct sched_key {
+    struct sched_list queue;
+    uint64_t served; /* in parts of a token; compared between keys only */
 };
 
 struct sched_config {
@@ -61,7 +73,11 @@ struct sched {
     struct sched_config config;
     struct sched_pace pace[SCHED_N_LANES];
     struct slots slots;
-    struct sched_list queue, follow, last;
+    struct sched_key keys[SCHED_N_KEYS];
+    uint32_t n_keys, n_queued; /* n_keys: those that have had a request are below it */
+    uint64_t n_submitted,
+        served; /* served: of the key that had the last slot, when it got it; never less than before */
+    struct sched_list follow, last;
     struct sched_list prefill[SCHED_N_LANES], decode[SCHED_N_LANES]; /* decode: the row that ran longest ago first */
     uint64_t next_deadline_ns;                                       /* no queued request expires before this */
     uint64_t n_plans[SCHED_N_LANES], n_prompt_plans[SCHED_N_LANES];
@@ -78,11 +94,13 @@ struct sched_row {
 int sched_init(struct sched *s, const struct sched_config *config, struct rod_error *err);
 void sched_fini(struct sched *s);
 
-/* req: n_prompt >= 1, pos (0), max_out, deadline_ns filled by the caller. */
+/* req: n_prompt >= 1, pos (0), max_out, deadline_ns, key, weight filled by the caller. */
 void sched_submit(struct sched *s, struct sched_req *req, uint64_t now_ns);
 /* The next queued request whose deadline has come, taken out; NULL = none. Call before sched_admit. */
 struct sched_req *sched_expire(struct sched *s, uint64_t now_ns);
-/* First come, first served: the next queued request, now holding a slot; NULL = none waits or no slot is free. */
+/* Who is next in line, in the queue; NULL = nobody. */
+struct sched_req *sched_next(const struct sched *s);
+/* The same, now holding a slot; NULL = none waits or no slot is free. */
 struct sched_req *sched_admit(struct sched *s, uint64_t now_ns);
 /* rows: room for n_slots. Decode rows first, then prompt pieces. Returns the number of rows; 0 = nothing runs. */
 uint32_t sched_plan(struct sched *s, uint8_t lane, struct sched_row *rows);

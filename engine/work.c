@@ -68,6 +68,8 @@ int work_new(const struct rod_engine *e, struct rod_request *request, struct wor
     w->sched.max_out =
         request->max_tokens ? request->max_tokens : 1; /* logits of the prompt's end, if only for its end */
     w->sched.lane = (uint8_t)w->lane;
+    w->sched.key = request->key;
+    w->sched.weight = request->weight;
     w->sched.scored = request->n_prompt_logprobs >= 0 && request->n_prompt > 1;
     if (request->queue_timeout_ns) {
         bool never = request->queue_timeout_ns > UINT64_MAX - w->submit_ns;

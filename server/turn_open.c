@@ -211,6 +211,10 @@ static struct rod_request *engine_request(struct turn *t, struct turn_choice *c)
     r->report_end = q->echo && q->n_logprobs >= 0; /* who scores takes the last entry for a generated one */
     if (q->echo && q->n_logprobs > r->n_prompt_logprobs) r->n_prompt_logprobs = q->n_logprobs;
     r->grammar = rod_grammar_share(t->grammar);
+    if (t->key) {
+        r->key = t->key->index;
+        r->weight = t->key->priority;
+    }
     r->queue_timeout_ns = t->server->config.request_timeout_ms * 1000000;
     r->user = c;
     r->turn = t->session; /* a turn of a session has one choice */
