@@ -85,16 +85,32 @@ struct backend_ops {
     void (*slot_zero)(struct backend *be, uint32_t slot); /* the state before the first token */
     /* Slot `to` gets the state of `from` after pos tokens, bit for bit. NULL where a device cannot. */
     void (*slot_copy)(struct backend *be, uint32_t from, uint32_t to, uint64_t pos);
-    /* A slot's state outside the backend; all three NULL where a device cannot. state_bytes: its size after pos tokens,
-     * the same for every pos once the window is full. slot_save: the slot's state after pos tokens into state[bytes],
-     * whole when it returns; the slot stays as it is. slot_load: the reverse, in place of slot_zero: nothing of the
-     * slot's past is left; state is free again when it returns. Both in order with the steps launched before and after.
-     * Goes on with the same bits. ROD_EINVALID, and the slot is as it was, where bytes is not state_bytes(pos) or the
-     * slot is none of this backend's; ROD_EDEVICE as forward. */
+    /* A slot's state outside the backend; these and the next group all NULL where a device cannot. state_bytes: its
+     * size after pos tokens, the same for every pos once the window is full. slot_save: the slot's state after pos
+     * tokens into state[bytes], whole when it returns; the slot stays as it is. slot_load: the reverse, in place of
+     * slot_zero: nothing of the slot's past is left; state is free again when it returns. Both in order with the steps
+     * launched before and after. Goes on with the same bits. ROD_EINVALID, and the slot is as it was, where bytes is
+     * not state_bytes(pos) or the slot is none of this backend's; ROD_EDEVICE as forward. */
     size_t (*state_bytes)(const struct backend *be, uint64_t pos);
     int (*slot_save)(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes, struct rod_error *err);
     int (*slot_load)(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
                      struct rod_error *err);
+    /* The same while steps go on: begin returns at once, and the copy runs beside the steps of other slots, after all
+     * that was launched before it. Until slot_moving has said that it is over, slot and state are the copy's: the slot
+     * has no rows in steps launched meanwhile and is not zeroed, copied, saved or loaded; its past rows may still be on
+     * their way where they have ended. Copies of several slots may be under way, one of a slot. A begin that failed has
+     * begun nothing. slot_moving: 1 = under way, 0 = over or never begun, ROD_EDEVICE. on_moved: moved(arg) is called
+     * from some thread after each copy that is over, and must only signal; not after close. */
+    int (*slot_save_begin)(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                           struct rod_error *err);
+    int (*slot_load_begin)(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                           struct rod_error *err);
+    int (*slot_moving)(struct backend *be, uint32_t slot, struct rod_error *err);
+    void (*on_moved)(struct backend *be, void (*moved)(void *arg), void *arg);
+    /* Host memory between which and the device copies are fastest; any other does too, but a begin may then wait for
+     * its copy. NULL, both: any memory is as good. host_give may come after close, from any thread. */
+    void *(*host_take)(struct backend *be, size_t bytes);
+    void (*host_give)(void *memory, size_t bytes);
     /* The state after pos tokens (pos tells how much of the window is filled). For verify and tests. */
     int (*slot_read)(struct backend *be, uint32_t slot, uint64_t pos, uint32_t layer, struct backend_layer_state *out,
                      struct rod_error *err);

@@ -262,6 +262,7 @@ static int make_workspaces(struct backend *be, struct rod_error *err) {
 
 static void backend_cpu_close(struct backend *be) {
     if (!be) return;
+    cpu_mover_close(be->mover);
     team_close(be->team);
     if (be->slots) munmap(be->slots, be->info.slot_bytes * be->info.n_slots);
     for (size_t i = 0; i < be->n_allocations; i++) free(be->allocations[i]);
@@ -312,6 +313,7 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     if (be->info.max_out > be->info.max_batch_tok) be->info.max_out = be->info.max_batch_tok;
     if (!rc) rc = make_workspaces(be, err);
     if (!rc) rc = load_weights(be, model, fp32, err);
+    if (!rc) rc = cpu_mover_open(be, &be->mover, err);
     if (rc) {
         backend_cpu_close(be);
         return rc;
@@ -375,6 +377,10 @@ const struct backend_ops backend_cpu = {
     .state_bytes = backend_cpu_state_bytes,
     .slot_save = backend_cpu_slot_save,
     .slot_load = backend_cpu_slot_load,
+    .slot_save_begin = backend_cpu_slot_save_begin,
+    .slot_load_begin = backend_cpu_slot_load_begin,
+    .slot_moving = backend_cpu_slot_moving,
+    .on_moved = backend_cpu_on_moved,
     .slot_read = backend_cpu_slot_read,
     .forward = forward_cpu,
 };

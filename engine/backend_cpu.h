@@ -1,8 +1,9 @@
 /* backend_cpu.h - what the CPU backend's files share: loading and slots (backend_cpu.c), a slot's state as bytes
- * (backend_cpu_state.c), a step (forward_cpu.c).
+ * (backend_cpu_state.c) and the thread that copies them beside steps (backend_cpu_move.c), a step (forward_cpu.c).
  *
- * Who owns what: struct backend owns packed weights, the slot pool and the workspaces. Threads: the engine thread, and
- * the team inside forward. Invariant: every row of scratch is padded with zeros to its padded width.
+ * Who owns what: struct backend owns packed weights, the slot pool and the workspaces. Threads: the engine thread, the
+ * team inside forward, and the mover, which from begin to end of a move alone touches that slot. Invariant: every row
+ * of scratch is padded with zeros to its padded width.
  */
 #ifndef BACKEND_CPU_H
 #define BACKEND_CPU_H
@@ -41,6 +42,7 @@ struct backend {
     struct cpu_slot_layout at;
     uint32_t ring_keys; /* of the window, see struct cpu_window */
     struct state_layout state;
+    struct cpu_mover *mover;
 
     /* Workspaces; N = max_batch_tok rows. */
     float *x, *h, *y, *a, *z, *s, *u, *o, *q, *k, *g, *t, *log_alpha, *q_in, *k_out, *decay, *A, *c0;
@@ -68,6 +70,29 @@ int backend_cpu_slot_save(struct backend *be, uint32_t slot, uint64_t pos, void 
                           struct rod_error *err);
 int backend_cpu_slot_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
                           struct rod_error *err);
+
+int backend_cpu_slot_save_begin(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                                struct rod_error *err);
+int backend_cpu_slot_load_begin(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                                struct rod_error *err);
+int backend_cpu_slot_moving(struct backend *be, uint32_t slot, struct rod_error *err);
+void backend_cpu_on_moved(struct backend *be, void (*moved)(void *arg), void *arg);
+
+/* A checked copy of a slot's state after pos tokens, in or out. */
+struct cpu_move {
+    uint32_t slot;
+    bool in;
+    uint64_t pos;
+    void *state; /* read alone where in */
+};
+void cpu_state_copy(struct backend *be, const struct cpu_move *move);
+
+/* backend_cpu_move.c: one thread that makes moves in the order in which they were begun. */
+int cpu_mover_open(struct backend *be, struct cpu_mover **out, struct rod_error *err);
+void cpu_mover_close(struct cpu_mover *mover); /* after the moves that were begun; NULL: nothing */
+void cpu_mover_begin(struct cpu_mover *mover, const struct cpu_move *move);
+bool cpu_mover_moving(struct cpu_mover *mover, uint32_t slot);
+void cpu_mover_on_moved(struct cpu_mover *mover, void (*moved)(void *arg), void *arg);
 
 int forward_cpu(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                 struct rod_error *err);

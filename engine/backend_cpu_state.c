@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+#define WRITABLE(p) ((void *)(uintptr_t)(p)) /* nothing is written: a move in reads it */
+
 size_t backend_cpu_state_bytes(const struct backend *be, uint64_t pos) { return state_bytes_at(&be->state, pos); }
 
 static int check(const struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
@@ -13,56 +15,114 @@ static int check(const struct backend *be, uint32_t slot, uint64_t pos, const vo
     return state_check(&be->state, pos, state, bytes, err);
 }
 
-/* Floats from a slot's start to the first dim of the key at this place of the ring; dims are CPU_PANEL apart. */
-static size_t key_at(const struct backend *be, size_t place) {
-    return be->at.k + place / CPU_PANEL * be->d.Hk * be->d.P * CPU_PANEL + place % CPU_PANEL;
+/* ---- keys: a panel has CPU_PANEL of them, dim by dim ---- */
+
+/* Keys of one panel, from its column `first` on, and the n of them as rows of n_dims floats. Panels are read and
+ * written in the order of their addresses; rows are few enough to stay in the nearest cache. */
+static void panel_to_rows(const float *panel, size_t first, size_t n, size_t n_dims, float *rows) {
+    for (size_t i = 0; i < n_dims; i++)
+        for (size_t j = 0; j < n; j++) rows[j * n_dims + i] = panel[i * CPU_PANEL + first + j];
 }
+static void rows_to_panel(const float *rows, size_t n, size_t n_dims, size_t first, float *panel) {
+    if (n == CPU_PANEL) /* as first is 0 then: the same with bounds that the compiler knows */
+        for (size_t i = 0; i < n_dims; i++)
+            for (size_t j = 0; j < CPU_PANEL; j++) panel[i * CPU_PANEL + j] = rows[j * n_dims + i];
+    else
+        for (size_t i = 0; i < n_dims; i++)
+            for (size_t j = 0; j < n; j++) panel[i * CPU_PANEL + first + j] = rows[j * n_dims + i];
+}
+
+/* The next keys, from the one at this place of the ring, that lie in one panel and before the ring's end. */
+static size_t keys_together(const struct backend *be, size_t place, size_t left) {
+    const size_t to_panel = CPU_PANEL - place % CPU_PANEL, to_end = be->ring_keys - place;
+    const size_t n = to_panel < to_end ? to_panel : to_end;
+    return n < left ? n : left;
+}
+static float *panel_at(const struct backend *be, float *layer, size_t place) {
+    return layer + be->at.k + place / CPU_PANEL * be->d.Hk * be->d.P * CPU_PANEL;
+}
+
+/* ---- a layer ---- */
+
+static void save_layer(const struct backend *be, uint32_t slot, uint32_t l, uint64_t pos,
+                       const struct state_layer *part, unsigned char *to) {
+    const struct model_dims *d = &be->d;
+    const size_t nk = (size_t)d->Hk * d->P, nv = (size_t)d->Hv * d->P, row = be->Ep * sizeof(float);
+    float *from = cpu_slot(be, slot, l), *keys = (float *)(void *)(to + part->keys);
+    memcpy(to, from, part->conv);
+    for (uint32_t j = 0; j < d->K; j++) /* row of position p: p mod K */
+        memcpy(to + part->conv + j * row, from + be->at.conv + (size_t)((pos + j) % d->K) * be->Ep, row);
+    for (size_t j = 0, n; j < part->n_keys; j += n) {
+        const size_t place = (size_t)((pos - part->n_keys + j) % be->ring_keys);
+        n = keys_together(be, place, part->n_keys - j);
+        panel_to_rows(panel_at(be, from, place), place % CPU_PANEL, n, nk, keys + j * nk);
+        memcpy(to + part->values + j * nv * sizeof(float), from + be->at.v + place * nv, n * nv * sizeof(float));
+    }
+}
+
+/* Of the window, the rest needs no zeroing: nothing reads beyond. */
+static void load_layer(const struct backend *be, uint32_t slot, uint32_t l, uint64_t pos,
+                       const struct state_layer *part, const unsigned char *from) {
+    const struct model_dims *d = &be->d;
+    const size_t nk = (size_t)d->Hk * d->P, nv = (size_t)d->Hv * d->P, row = be->Ep * sizeof(float);
+    float *to = cpu_slot(be, slot, l);
+    const float *keys = (const float *)(const void *)(from + part->keys);
+    memcpy(to, from, part->conv);
+    for (uint32_t j = 0; j < d->K; j++)
+        memcpy(to + be->at.conv + (size_t)((pos + j) % d->K) * be->Ep, from + part->conv + j * row, row);
+    for (size_t j = 0, n; j < part->n_keys; j += n) {
+        const size_t place = (size_t)((pos - part->n_keys + j) % be->ring_keys);
+        n = keys_together(be, place, part->n_keys - j);
+        rows_to_panel(keys + j * nk, n, nk, place % CPU_PANEL, panel_at(be, to, place));
+        memcpy(to + be->at.v + place * nv, from + part->values + j * nv * sizeof(float), n * nv * sizeof(float));
+    }
+}
+
+void cpu_state_copy(struct backend *be, const struct cpu_move *move) {
+    const struct state_layer part = state_layer_at(&be->state, move->pos);
+    for (uint32_t l = 0; l < be->d.L; l++)
+        if (move->in)
+            load_layer(be, move->slot, l, move->pos, &part, (const unsigned char *)move->state + l * part.bytes);
+        else
+            save_layer(be, move->slot, l, move->pos, &part, (unsigned char *)move->state + l * part.bytes);
+}
+
+/* ---- the calls ---- */
 
 int backend_cpu_slot_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
                           struct rod_error *err) {
     const int rc = check(be, slot, pos, NULL, bytes, err);
-    if (rc) return rc;
-    const struct model_dims *d = &be->d;
-    const struct state_layer part = state_layer_at(&be->state, pos);
-    const size_t nk = (size_t)d->Hk * d->P, nv = (size_t)d->Hv * d->P, row = be->Ep * sizeof(float);
-    for (uint32_t l = 0; l < d->L; l++) {
-        const float *from = cpu_slot(be, slot, l);
-        unsigned char *to = (unsigned char *)state + l * part.bytes;
-        memcpy(to, from, part.conv);
-        for (uint32_t j = 0; j < d->K; j++) /* row of position p: p mod K */
-            memcpy(to + part.conv + j * row, from + be->at.conv + (size_t)((pos + j) % d->K) * be->Ep, row);
-        for (uint32_t j = 0; j < part.n_keys; j++) {
-            const size_t place = (size_t)((pos - part.n_keys + j) % be->ring_keys);
-            const float *key = from + key_at(be, place);
-            unsigned char *k = to + part.keys + j * nk * sizeof(float);
-            for (size_t i = 0; i < nk; i++) memcpy(k + i * sizeof(float), key + i * CPU_PANEL, sizeof(float));
-            memcpy(to + part.values + j * nv * sizeof(float), from + be->at.v + place * nv, nv * sizeof(float));
-        }
-    }
-    return 0;
+    if (!rc) cpu_state_copy(be, &(struct cpu_move){.slot = slot, .pos = pos, .state = state});
+    return rc;
 }
 
-/* Of the window, the rest needs no zeroing: nothing reads beyond. */
 int backend_cpu_slot_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
                           struct rod_error *err) {
     const int rc = check(be, slot, pos, state, bytes, err);
-    if (rc) return rc;
-    const struct model_dims *d = &be->d;
-    const struct state_layer part = state_layer_at(&be->state, pos);
-    const size_t nk = (size_t)d->Hk * d->P, nv = (size_t)d->Hv * d->P, row = be->Ep * sizeof(float);
-    for (uint32_t l = 0; l < d->L; l++) {
-        float *to = cpu_slot(be, slot, l);
-        const unsigned char *from = (const unsigned char *)state + l * part.bytes;
-        memcpy(to, from, part.conv);
-        for (uint32_t j = 0; j < d->K; j++)
-            memcpy(to + be->at.conv + (size_t)((pos + j) % d->K) * be->Ep, from + part.conv + j * row, row);
-        for (uint32_t j = 0; j < part.n_keys; j++) {
-            const size_t place = (size_t)((pos - part.n_keys + j) % be->ring_keys);
-            float *key = to + key_at(be, place);
-            const unsigned char *k = from + part.keys + j * nk * sizeof(float);
-            for (size_t i = 0; i < nk; i++) memcpy(key + i * CPU_PANEL, k + i * sizeof(float), sizeof(float));
-            memcpy(to + be->at.v + place * nv, from + part.values + j * nv * sizeof(float), nv * sizeof(float));
-        }
-    }
-    return 0;
+    if (!rc) cpu_state_copy(be, &(struct cpu_move){.slot = slot, .in = true, .pos = pos, .state = WRITABLE(state)});
+    return rc;
+}
+
+int backend_cpu_slot_save_begin(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                                struct rod_error *err) {
+    const int rc = check(be, slot, pos, NULL, bytes, err);
+    if (!rc) cpu_mover_begin(be->mover, &(struct cpu_move){.slot = slot, .pos = pos, .state = state});
+    return rc;
+}
+
+int backend_cpu_slot_load_begin(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                                struct rod_error *err) {
+    const int rc = check(be, slot, pos, state, bytes, err);
+    if (!rc)
+        cpu_mover_begin(be->mover, &(struct cpu_move){.slot = slot, .in = true, .pos = pos, .state = WRITABLE(state)});
+    return rc;
+}
+
+int backend_cpu_slot_moving(struct backend *be, uint32_t slot, struct rod_error *err) {
+    (void)err;
+    return cpu_mover_moving(be->mover, slot);
+}
+
+void backend_cpu_on_moved(struct backend *be, void (*moved)(void *arg), void *arg) {
+    cpu_mover_on_moved(be->mover, moved, arg);
 }

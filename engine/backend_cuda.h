@@ -73,7 +73,7 @@ struct backend {
     struct cuda_sampling_parts *sampling; /* backend_cuda_sample.c */
     struct cuda_sampler sampler;
     struct state_layout state;
-    struct cuda_staging *staging; /* backend_cuda_state.c */
+    struct cuda_moves *moves; /* backend_cuda_state.c */
 
     /* Workspaces, fp32 but the activations (act_*). */
     float *x, *squares, *row_scale, *az, *s, *in, *c0_part, *q, *k, *log_alpha, *c0, *sums, *d_part, *qkv, *aq, *part,
@@ -119,6 +119,14 @@ int backend_cuda_slot_save(struct backend *be, uint32_t slot, uint64_t pos, void
                            struct rod_error *err);
 int backend_cuda_slot_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
                            struct rod_error *err);
+int backend_cuda_slot_save_begin(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                                 struct rod_error *err);
+int backend_cuda_slot_load_begin(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                                 struct rod_error *err);
+int backend_cuda_slot_moving(struct backend *be, uint32_t slot, struct rod_error *err);
+void backend_cuda_on_moved(struct backend *be, void (*moved)(void *arg), void *arg);
+void *backend_cuda_host_take(struct backend *be, size_t bytes);
+void backend_cuda_host_give(void *memory, size_t bytes);
 
 /* Device memory that lives as long as the backend; NULL with what was asked for and what is free. */
 void *cuda_take(struct backend *be, size_t bytes, const char *what, struct rod_error *err);

@@ -1,80 +1,127 @@
-/* backend_cuda_state.c - a slot of the device's pool as the bytes of state_layout.h, and back: in order on the stream,
- * through two pieces of pinned memory that take turns. */
+/* backend_cuda_state.c - a slot of the device's pool as the bytes of state_layout.h, and back: a few copies of rows
+ * that lie a layer apart on both sides, by the copy engines, on a stream for each way beside the steps' own. */
 #include "backend_cuda.h"
 
 #include <cuda_runtime.h>
 
+#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
-enum { STAGE_BYTES = 8 << 20, MOST_RUNS = 7 };
+enum { N_WAYS = 2, MOST_PARTS = 7 }; /* ways: out, in */
 
-struct cuda_staging {
-    struct stage {
-        unsigned char *pinned; /* [STAGE_BYTES] */
-        cudaEvent_t done;      /* the copies that use it */
-        size_t used;
-    } stage[2];
+struct cuda_moves {
+    cudaStream_t stream[N_WAYS];
+    cudaEvent_t before;  /* what was launched before a copy */
+    cudaEvent_t *done;   /* [n_slots] */
+    unsigned char *busy; /* [n_slots] a copy was begun and is not known to be over */
+    void (*moved)(void *arg);
+    void *arg;
 };
 
 int state_cuda_open(struct backend *be, struct rod_error *err) {
     static const enum dtype act[] = {[CUDA_F32] = DTYPE_F32, [CUDA_BF16] = DTYPE_BF16, [CUDA_F16] = DTYPE_F16};
     be->state = state_layout_of(&be->d, act[be->shape.dtype]);
     state_layout_id(&be->state, be->info.state_id);
-    struct cuda_staging *p = be->staging = calloc(1, sizeof *p);
-    if (!p) return rod_fail(err, ROD_ENOMEM, "no memory for the CUDA backend");
+    struct cuda_moves *m = be->moves = calloc(1, sizeof *m);
+    if (m) m->done = calloc(be->info.n_slots, sizeof *m->done);
+    if (m) m->busy = calloc(be->info.n_slots, sizeof *m->busy);
+    if (!m || !m->done || !m->busy) return rod_fail(err, ROD_ENOMEM, "no memory for the CUDA backend");
     int rc = 0;
-    for (int i = 0; !rc && i < 2; i++) {
-        rc = cuda_check(cudaMallocHost((void **)&p->stage[i].pinned, STAGE_BYTES), "taking pinned memory for states",
-                        err);
-        if (!rc)
-            rc = cuda_check(cudaEventCreateWithFlags(&p->stage[i].done, cudaEventDisableTiming | cudaEventBlockingSync),
-                            "making an event", err);
-    }
+    for (int i = 0; !rc && i < N_WAYS; i++)
+        rc = cuda_check(cudaStreamCreateWithFlags(&m->stream[i], cudaStreamNonBlocking), "making a stream", err);
+    if (!rc) rc = cuda_check(cudaEventCreateWithFlags(&m->before, cudaEventDisableTiming), "making an event", err);
+    for (uint32_t i = 0; !rc && i < be->info.n_slots; i++)
+        rc = cuda_check(cudaEventCreateWithFlags(&m->done[i], cudaEventDisableTiming | cudaEventBlockingSync),
+                        "making an event", err);
     return rc;
 }
 
 void state_cuda_close(struct backend *be) {
-    for (int i = 0; be->staging && i < 2; i++) {
-        if (be->staging->stage[i].done) cudaEventDestroy(be->staging->stage[i].done);
-        if (be->staging->stage[i].pinned) cudaFreeHost(be->staging->stage[i].pinned);
-    }
-    free(be->staging);
+    struct cuda_moves *m = be->moves;
+    if (!m) return;
+    for (int i = 0; i < N_WAYS; i++)
+        if (m->stream[i]) cudaStreamSynchronize(m->stream[i]), cudaStreamDestroy(m->stream[i]);
+    if (m->before) cudaEventDestroy(m->before);
+    for (uint32_t i = 0; m->done && i < be->info.n_slots; i++)
+        if (m->done[i]) cudaEventDestroy(m->done[i]);
+    free(m->done);
+    free(m->busy);
+    free(m);
 }
 
 size_t backend_cuda_state_bytes(const struct backend *be, uint64_t pos) { return state_bytes_at(&be->state, pos); }
 
-/* ---- what of the pool the bytes are, in their order ---- */
+/* ---- what of the pool the bytes are ---- */
 
-struct run {
+/* Of each layer the same: rows of `bytes`, on the device `pitch` apart and in the state a layer's bytes. */
+struct part {
     unsigned char *device;
-    size_t bytes;
+    size_t pitch, at, bytes; /* at: in the state's first layer */
 };
 
-/* n rows of a ring of n_rows, from the row of position pos on. */
-static void add_ring(struct run *runs, uint32_t *n_runs, unsigned char *ring, uint32_t n_rows, size_t row_bytes,
-                     uint64_t pos, uint32_t n) {
-    if (n == 0) return;
-    const uint32_t first = (uint32_t)(pos % n_rows), head = n < n_rows - first ? n : n_rows - first;
-    runs[(*n_runs)++] = (struct run){ring + first * row_bytes, head * row_bytes};
-    if (n > head) runs[(*n_runs)++] = (struct run){ring, (n - head) * row_bytes};
+struct parts {
+    struct part part[MOST_PARTS];
+    uint32_t n;
+};
+
+static void add(struct parts *p, unsigned char *device, size_t pitch, size_t at, size_t bytes) {
+    if (bytes) p->part[p->n++] = (struct part){device, pitch, at, bytes};
 }
 
-static uint32_t runs_of_layer(const struct backend *be, uint32_t slot, uint32_t layer, uint64_t pos,
-                              struct run runs[MOST_RUNS]) {
+/* n rows of a ring of n_rows, from the row of position pos on: the oldest come first in the state. */
+static void add_ring(struct parts *p, unsigned char *ring, uint32_t n_rows, size_t row_bytes, uint64_t pos, uint32_t n,
+                     size_t at) {
+    if (n == 0) return;
+    const size_t first = (size_t)(pos % n_rows), head = n < n_rows - first ? n : n_rows - first;
+    add(p, ring + first * row_bytes, n_rows * row_bytes, at, head * row_bytes);
+    add(p, ring, n_rows * row_bytes, at + head * row_bytes, (n - head) * row_bytes);
+}
+
+static struct parts parts_of(const struct backend *be, uint32_t slot, uint64_t pos, const struct state_layer *at) {
     const struct cuda_shape *s = &be->shape;
-    const size_t a = dtype_bytes(be->state.act);
-    const uint32_t n_keys = state_layer_at(&be->state, pos).n_keys;
-    uint32_t n = 0;
-    runs[n++] = (struct run){(unsigned char *)(s->S + slot * s->S_slot + layer * s->S_layer), s->S_layer * 4};
+    const size_t a = dtype_bytes(be->state.act), S = s->S_layer * sizeof(float);
+    struct parts p = {.n = 0};
+    add(&p, (unsigned char *)(s->S + slot * s->S_slot), S, 0, S);
     /* row of position p: p mod K, so of pos - K: pos mod K */
-    add_ring(runs, &n, (unsigned char *)s->conv + (slot * s->conv_slot + layer * s->conv_layer) * a, s->K, s->Ep * a,
-             pos, s->K);
-    add_ring(runs, &n, (unsigned char *)s->keys + (slot * s->keys_slot + layer * s->keys_layer) * a, s->ring_keys,
-             (size_t)s->Hk * s->P * a, pos - n_keys, n_keys);
-    add_ring(runs, &n, (unsigned char *)s->values + (slot * s->values_slot + layer * s->values_layer) * a, s->ring_keys,
-             (size_t)s->Hv * s->P * a, pos - n_keys, n_keys);
-    return n;
+    add_ring(&p, (unsigned char *)s->conv + slot * s->conv_slot * a, s->K, s->Ep * a, pos, s->K, at->conv);
+    add_ring(&p, (unsigned char *)s->keys + slot * s->keys_slot * a, s->ring_keys, (size_t)s->Hk * s->P * a,
+             pos - at->n_keys, at->n_keys, at->keys);
+    add_ring(&p, (unsigned char *)s->values + slot * s->values_slot * a, s->ring_keys, (size_t)s->Hv * s->P * a,
+             pos - at->n_keys, at->n_keys, at->values);
+    return p;
+}
+
+/* ---- copies ---- */
+
+static void CUDART_CB tell(void *arg) {
+    const struct cuda_moves *m = arg;
+    if (m->moved) m->moved(m->arg);
+}
+
+/* In the order of the way's stream, after all that was launched. A failure may have begun some of it: a device fault.
+ */
+static int begin(struct backend *be, uint32_t slot, uint64_t pos, enum cudaMemcpyKind way, unsigned char *state,
+                 struct rod_error *err) {
+    struct cuda_moves *m = be->moves;
+    const bool out = way == cudaMemcpyDeviceToHost;
+    const char *doing = out ? "saving a state" : "loading a state";
+    const cudaStream_t stream = m->stream[!out];
+    const struct state_layer at = state_layer_at(&be->state, pos);
+    const struct parts p = parts_of(be, slot, pos, &at);
+    cudaSetDevice(be->device);
+    int rc = cuda_check(cudaEventRecord(m->before, be->stream), doing, err);
+    if (!rc) rc = cuda_check(cudaStreamWaitEvent(stream, m->before, 0), doing, err);
+    for (uint32_t i = 0; !rc && i < p.n; i++) {
+        const struct part *part = &p.part[i];
+        unsigned char *host = state + part->at, *to = out ? host : part->device, *from = out ? part->device : host;
+        const size_t to_pitch = out ? at.bytes : part->pitch, from_pitch = out ? part->pitch : at.bytes;
+        rc = cuda_check(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, part->bytes, be->d.L, way, stream), doing,
+                        err);
+    }
+    if (!rc) rc = cuda_check(cudaEventRecord(m->done[slot], stream), doing, err);
+    return rc;
 }
 
 static int check(const struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
@@ -84,81 +131,103 @@ static int check(const struct backend *be, uint32_t slot, uint64_t pos, const vo
     return state_check(&be->state, pos, state, bytes, err);
 }
 
-/* ---- out: what a stage got goes to the state while the other one is being filled ---- */
-
-static int drain(struct stage *stage, unsigned char **to, struct rod_error *err) {
-    const int rc = cuda_check(cudaEventSynchronize(stage->done), "saving a state", err);
-    if (rc) return rc;
-    memcpy(*to, stage->pinned, stage->used);
-    *to += stage->used;
-    stage->used = 0;
-    return 0;
+static int wait(struct backend *be, uint32_t slot, const char *doing, struct rod_error *err) {
+    return cuda_check(cudaEventSynchronize(be->moves->done[slot]), doing, err);
 }
 
 int backend_cuda_slot_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
                            struct rod_error *err) {
-    struct stage *stage = be->staging->stage;
-    unsigned char *to = state;
-    struct run runs[MOST_RUNS];
-    int turn = 0, rc = check(be, slot, pos, NULL, bytes, err);
-    if (rc) return rc;
-    cudaSetDevice(be->device);
-    /* A load that is still on its way reads the stages: it comes first on the stream. */
-    stage[0].used = stage[1].used = 0;
-    for (uint32_t layer = 0; layer < be->d.L; layer++) {
-        const uint32_t n = runs_of_layer(be, slot, layer, pos, runs);
-        for (uint32_t i = 0; i < n; i++)
-            for (size_t at = 0, piece; at < runs[i].bytes; at += piece) {
-                struct stage *now = &stage[turn];
-                const size_t room = STAGE_BYTES - now->used, left = runs[i].bytes - at;
-                piece = left < room ? left : room;
-                rc = cuda_check(cudaMemcpyAsync(now->pinned + now->used, runs[i].device + at, piece,
-                                                cudaMemcpyDeviceToHost, be->stream),
-                                "saving a state", err);
-                if (rc) return rc;
-                now->used += piece;
-                if (now->used < STAGE_BYTES) continue;
-                if ((rc = cuda_check(cudaEventRecord(now->done, be->stream), "saving a state", err))) return rc;
-                turn ^= 1;
-                if (stage[turn].used && (rc = drain(&stage[turn], &to, err))) return rc;
-            }
-    }
-    if ((rc = cuda_check(cudaEventRecord(stage[turn].done, be->stream), "saving a state", err))) return rc;
-    if (stage[turn ^ 1].used) rc = drain(&stage[turn ^ 1], &to, err);
-    return rc ? rc : drain(&stage[turn], &to, err);
+    int rc = check(be, slot, pos, NULL, bytes, err);
+    if (!rc) rc = begin(be, slot, pos, cudaMemcpyDeviceToHost, state, err);
+    return rc ? rc : wait(be, slot, "saving a state", err);
 }
 
-/* ---- in: a stage is filled again when the copies from it are over ---- */
+#define WRITABLE(p) ((void *)(uintptr_t)(p)) /* it is only read */
 
 int backend_cuda_slot_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
                            struct rod_error *err) {
-    const unsigned char *from = state;
-    struct run runs[MOST_RUNS];
-    int turn = 0, rc = check(be, slot, pos, state, bytes, err);
+    int rc = check(be, slot, pos, state, bytes, err);
+    if (!rc) rc = begin(be, slot, pos, cudaMemcpyHostToDevice, WRITABLE(state), err);
+    return rc ? rc : wait(be, slot, "loading a state", err);
+}
+
+static int begin_told(struct backend *be, uint32_t slot, uint64_t pos, enum cudaMemcpyKind way, void *state,
+                      struct rod_error *err) {
+    struct cuda_moves *m = be->moves;
+    int rc = begin(be, slot, pos, way, state, err);
     if (rc) return rc;
+    m->busy[slot] = 1;
+    return m->moved ? cuda_check(cudaLaunchHostFunc(m->stream[way != cudaMemcpyDeviceToHost], tell, m),
+                                 "asking to be told of a state's end", err)
+                    : 0;
+}
+
+int backend_cuda_slot_save_begin(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                                 struct rod_error *err) {
+    const int rc = check(be, slot, pos, NULL, bytes, err);
+    return rc ? rc : begin_told(be, slot, pos, cudaMemcpyDeviceToHost, state, err);
+}
+
+int backend_cuda_slot_load_begin(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                                 struct rod_error *err) {
+    const int rc = check(be, slot, pos, state, bytes, err);
+    return rc ? rc : begin_told(be, slot, pos, cudaMemcpyHostToDevice, WRITABLE(state), err);
+}
+
+int backend_cuda_slot_moving(struct backend *be, uint32_t slot, struct rod_error *err) {
+    struct cuda_moves *m = be->moves;
+    if (slot >= be->info.n_slots || !m->busy[slot]) return 0;
     cudaSetDevice(be->device);
-    be->staging->stage[0].used = be->staging->stage[1].used = 0;
-    for (uint32_t layer = 0; layer < be->d.L; layer++) {
-        const uint32_t n = runs_of_layer(be, slot, layer, pos, runs);
-        for (uint32_t i = 0; i < n; i++)
-            for (size_t at = 0, piece; at < runs[i].bytes; at += piece) {
-                struct stage *now = &be->staging->stage[turn];
-                if (now->used == 0 && (rc = cuda_check(cudaEventSynchronize(now->done), "loading a state", err)))
-                    return rc;
-                const size_t room = STAGE_BYTES - now->used, left = runs[i].bytes - at;
-                piece = left < room ? left : room;
-                memcpy(now->pinned + now->used, from, piece);
-                rc = cuda_check(cudaMemcpyAsync(runs[i].device + at, now->pinned + now->used, piece,
-                                                cudaMemcpyHostToDevice, be->stream),
-                                "loading a state", err);
-                if (rc) return rc;
-                from += piece;
-                now->used += piece;
-                if (now->used < STAGE_BYTES) continue;
-                if ((rc = cuda_check(cudaEventRecord(now->done, be->stream), "loading a state", err))) return rc;
-                now->used = 0;
-                turn ^= 1;
-            }
+    const cudaError_t rc = cudaEventQuery(m->done[slot]);
+    if (rc == cudaErrorNotReady) return 1;
+    m->busy[slot] = 0;
+    return cuda_check(rc, "moving a state", err);
+}
+
+/* Before any copy is under way. */
+void backend_cuda_on_moved(struct backend *be, void (*moved)(void *arg), void *arg) {
+    be->moves->moved = moved;
+    be->moves->arg = arg;
+}
+
+/* ---- host memory ---- */
+
+enum { TOUCH_THREADS = 8, PAGE = 4096 };
+
+struct touch {
+    unsigned char *memory;
+    size_t bytes;
+};
+
+static void *touch(void *arg) {
+    const struct touch *t = arg;
+    for (size_t i = 0; i < t->bytes; i += PAGE) t->memory[i] = 0;
+    return NULL;
+}
+
+/* Touched by several threads, in large pages where the system has them, and then pinned: 45 ms a GiB on an H200's host,
+ * where cudaHostAlloc takes 400. */
+void *backend_cuda_host_take(struct backend *be, size_t bytes) {
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return NULL;
+    madvise(memory, bytes, MADV_HUGEPAGE);
+    pthread_t threads[TOUCH_THREADS];
+    struct touch shares[TOUCH_THREADS];
+    uint32_t n = 0;
+    const size_t share = (bytes / TOUCH_THREADS + PAGE - 1) / PAGE * PAGE;
+    for (size_t at = 0; at < bytes && n < TOUCH_THREADS; at += share, n++) {
+        shares[n] = (struct touch){(unsigned char *)memory + at, bytes - at < share ? bytes - at : share};
+        if (pthread_create(&threads[n], NULL, touch, &shares[n])) break; /* pinning touches what is left */
     }
-    return cuda_check(cudaEventRecord(be->staging->stage[turn].done, be->stream), "loading a state", err);
+    while (n) pthread_join(threads[--n], NULL);
+    cudaSetDevice(be->device);
+    if (cudaHostRegister(memory, bytes, cudaHostRegisterPortable) == cudaSuccess) return memory;
+    cudaGetLastError();
+    munmap(memory, bytes);
+    return NULL;
+}
+
+void backend_cuda_host_give(void *memory, size_t bytes) {
+    cudaHostUnregister(memory);
+    munmap(memory, bytes);
 }

@@ -27,6 +27,8 @@ struct backend {
     float *logits;                        /* [max_out][V]: the first text token is the best */
     struct backend_token *steps[N_STEPS]; /* [n_slots] each */
     uint64_t n_launched, n_collected;
+    void (*moved)(void *arg);
+    void *moved_arg;
 };
 
 static uint64_t null_now_ns(void) {
@@ -99,6 +101,31 @@ static int null_slot_load(struct backend *be, uint32_t slot, uint64_t pos, const
     return 0;
 }
 
+static int null_slot_moving(struct backend *be, uint32_t slot, struct rod_error *err) {
+    (void)be, (void)slot, (void)err;
+    return 0;
+}
+
+static void null_on_moved(struct backend *be, void (*moved)(void *arg), void *arg) {
+    be->moved = moved;
+    be->moved_arg = arg;
+}
+
+/* Over at once. */
+static int null_slot_save_begin(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                                struct rod_error *err) {
+    const int rc = null_slot_save(be, slot, pos, state, bytes, err);
+    if (!rc && be->moved) be->moved(be->moved_arg);
+    return rc;
+}
+
+static int null_slot_load_begin(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                                struct rod_error *err) {
+    const int rc = null_slot_load(be, slot, pos, state, bytes, err);
+    if (!rc && be->moved) be->moved(be->moved_arg);
+    return rc;
+}
+
 static int null_slot_read(struct backend *be, uint32_t slot, uint64_t pos, uint32_t layer,
                           struct backend_layer_state *out, struct rod_error *err) {
     (void)be, (void)slot, (void)pos, (void)layer, (void)out;
@@ -167,6 +194,10 @@ const struct backend_ops backend_null = {.name = "null",
                                          .state_bytes = null_state_bytes,
                                          .slot_save = null_slot_save,
                                          .slot_load = null_slot_load,
+                                         .slot_save_begin = null_slot_save_begin,
+                                         .slot_load_begin = null_slot_load_begin,
+                                         .slot_moving = null_slot_moving,
+                                         .on_moved = null_on_moved,
                                          .slot_read = null_slot_read,
                                          .forward = null_forward,
                                          .slot_sampling = null_slot_sampling,

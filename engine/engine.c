@@ -33,6 +33,8 @@ static void engine_free(struct rod_engine *e) {
     for (int i = 0; i < 2; i++) free(e->steps[i].rows);
     free(e->segs);
     free(e->kept_logits);
+    free(e->moves);
+    free(e->moving);
     grammar_cache_close(e->grammars);
     state_pool_close(e->states);
     free(e);
@@ -65,12 +67,20 @@ static int init_parts(struct rod_engine *e, struct rod_error *err) {
     for (int i = 0; i < 2; i++) e->steps[i].rows = calloc(be->n_slots, sizeof *e->steps[i].rows);
     e->segs = calloc(be->n_slots, sizeof *e->segs);
     e->kept_logits = calloc(e->parts.V, sizeof *e->kept_logits);
-    if (!e->steps[0].rows || !e->steps[1].rows || !e->segs || !e->kept_logits)
+    e->moves = calloc(be->n_slots, sizeof *e->moves);
+    e->moving = calloc(be->n_slots, sizeof *e->moving);
+    if (!e->steps[0].rows || !e->steps[1].rows || !e->segs || !e->kept_logits || !e->moves || !e->moving)
         return rod_fail(err, ROD_ENOMEM, "No memory for the rows of %u slots.", be->n_slots);
     if (e->parts.tokenizer) rc = grammar_cache_new(e->parts.tokenizer, e->parts.V, &e->grammars, err);
     if (!rc) rc = engine_state_open(e, err);
     if (rc) return rc;
     return mailbox_init(&e->mailbox, be->n_slots, e->config.max_queue, e->config.max_queue_tok, err);
+}
+
+/* A state has arrived: whatever the engine waits for, it looks. */
+static void moved(void *arg) {
+    struct rod_engine *e = arg;
+    mailbox_poke(&e->mailbox);
 }
 
 int engine_open_parts(const struct rod_engine_config *config, const struct engine_parts *parts, struct rod_engine **out,
@@ -88,7 +98,9 @@ int engine_open_parts(const struct rod_engine_config *config, const struct engin
         engine_free(e);
         return rc;
     }
+    if (parts->ops->on_moved) parts->ops->on_moved(parts->backend, moved, e);
     if (pthread_create(&e->thread, NULL, engine_thread, e)) {
+        if (parts->ops->on_moved) parts->ops->on_moved(parts->backend, NULL, NULL);
         mailbox_fini(&e->mailbox);
         engine_free(e);
         return rod_fail(err, ROD_EINTERNAL, "The engine thread did not start.");
@@ -104,8 +116,9 @@ void rod_engine_close(struct rod_engine *e) {
     mailbox_stop(&e->mailbox);
     pthread_join(e->thread, NULL);
     for (struct rod_event *event; (event = rod_next_event(e));) rod_event_free(event);
-    mailbox_fini(&e->mailbox);
     e->parts.ops->close(e->parts.backend);
+    engine_move_drop(e);
+    mailbox_fini(&e->mailbox);
     chat_close(e->parts.chat);
     if (e->parts.tokenizer) tokenizer_close(e->parts.tokenizer);
     engine_free(e);
@@ -184,7 +197,7 @@ void rod_engine_stats(const struct rod_engine *e, struct rod_stats *out) {
     mailbox_count((struct mailbox *)&e->mailbox, &counts); /* const for the caller; its lock is not */
     *out = (struct rod_stats){
         .n_slots = e->backend_info.n_slots,
-        .slots_used = (uint32_t)get(&c->running),
+        .slots_used = (uint32_t)(get(&c->running) + get(&c->left)),
         .running = (uint32_t)get(&c->running),
         .queued = (uint32_t)counts.n_waiting,
         .queued_max = e->config.max_queue,

@@ -48,12 +48,23 @@ struct work {
     uint32_t row[2];            /* its row of each step on its way, if that row names it */
     uint32_t n_generated;
     uint64_t submit_ns, first_ns, last_ns;
-    struct event *end; /* made at submit, so that every request can end whatever the memory */
+    struct event *end;        /* made at submit, so that every request can end whatever the memory */
+    bool ended;               /* end says how, and goes out when the state is saved */
+    struct rod_state *brings; /* room for what end brings, of keep_state */
+};
+
+/* A slot's state on its way, engine_move.c. */
+enum move_kind { MOVE_NONE, MOVE_IN, MOVE_OUT };
+struct move {
+    enum move_kind kind;
+    struct work *work; /* NULL: it ended meanwhile */
+    struct state_image *image;
 };
 
 struct engine_counters {
     atomic_uint_fast64_t finished, cancelled, failed, rejected, nan;
     atomic_uint_fast64_t prefill_tok, decode_tok, steps, last_step_end_ns, step_ns_sum, rows_sum, running;
+    atomic_uint_fast64_t left; /* slots without a request whose state is on its way */
     atomic_uint_fast64_t bucket[20], rows_bucket[ROD_STEP_ROWS_BUCKETS]; /* not cumulative */
     atomic_bool device_failed;
 };
@@ -90,6 +101,9 @@ struct rod_engine {
     struct engine_counters counters;
     struct mailbox_event *taken;
     struct state_pool *states; /* NULL where the device keeps none */
+    struct move *moves;        /* [n_slots] */
+    uint32_t *moving;          /* [n_slots], n_moving: slots with a move */
+    uint32_t n_moving;
     struct sched sched;
     struct sampler sampler;
     struct step steps[2]; /* taking turns: step number n is steps[n % 2] */
@@ -150,6 +164,22 @@ void engine_fork_left(struct rod_engine *engine, const struct work *work);
 
 void engine_fork_drop(struct work *work); /* what it keeps for others */
 
+/* engine_move.c */
+/* The state after pos tokens out of the work's slot into image, or the reverse; until it is over the work is in
+ * SCHED_MOVING. Takes the image over on success. Fails as slot_load does. */
+int engine_move_begin(struct rod_engine *engine, struct work *work, enum move_kind kind, uint64_t pos,
+                      struct state_image *image, struct rod_error *err);
+/* Those that are over: a request with its state goes on, one that has left its state ends. A failure is a device
+ * fault. */
+int engine_move_collect(struct rod_engine *engine, struct rod_error *err);
+void engine_move_end(struct rod_engine *engine, struct work *work); /* it ends: out of the scheduler, in any state */
+void engine_move_drop(struct rod_engine *engine);                   /* the images, when the backend is closed */
+
+/* engine_step.c: how the device samples for the work, when its slot has its state. A failure is a device fault. */
+int engine_prepare_sampling(struct rod_engine *engine, const struct work *work, struct rod_error *err);
+/* engine_token.c: the state of a request that has ended is saved. Takes the image over. */
+void engine_token_saved(struct rod_engine *engine, struct work *work, struct state_image *image);
+
 /* engine_step.c: a row of logits becomes the request's next token, or its end. */
 void engine_take_logits(struct rod_engine *engine, struct work *work, uint64_t position, const float *logits,
                         uint64_t now_ns);
@@ -158,9 +188,9 @@ void engine_take_logits(struct rod_engine *engine, struct work *work, uint64_t p
 int engine_state_open(struct rod_engine *engine, struct rod_error *err); /* the pool */
 int engine_state_check(const struct rod_engine *engine, const struct rod_request *request, struct rod_error *err);
 int engine_state_prompt(struct work *work, struct rod_error *err); /* what the work reads, and from where */
-/* Into the work's slot. ROD_ESTATE: the state is at fault, and the slot as before. */
+/* Begins to move it into the work's slot. ROD_ESTATE: the state is at fault, and the slot as before. */
 int engine_state_load(struct rod_engine *engine, struct work *work, struct rod_error *err);
-/* The slot's state becomes the end event's. pending: the last token, if no step has read it, or -1. */
+/* Begins to move the slot's state out, for the end event. pending: the last token, if no step has read it, or -1. */
 int engine_state_keep(struct rod_engine *engine, struct work *work, int32_t pending, struct rod_error *err);
 
 static inline struct work *work_of_mail(struct mail *mail) {

@@ -1,7 +1,8 @@
-/* engine_state.c - a request that goes on from a state, and one that leaves its state behind. */
+/* engine_state.c - a request that goes on from a state, and one that leaves its state behind; the pool of states. */
 #include "engine_internal.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,10 +26,42 @@ struct rod_state *rod_state_share(const struct rod_state *state) {
     return share;
 }
 
+/* The machine's memory, or what of it this process's control group may have. */
+static uint64_t memory_bytes(void) {
+    const uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+    unsigned long long limit = 0;
+    FILE *f = fopen("/sys/fs/cgroup/memory.max", "r");
+    if (!f) return all;
+    const bool limited = fscanf(f, "%llu", &limit) == 1; /* "max" is no number */
+    fclose(f);
+    return limited && limit < all ? limit : all;
+}
+
+static void *take_from_device(void *arg, size_t bytes) {
+    struct rod_engine *e = arg;
+    return e->parts.ops->host_take(e->parts.backend, bytes);
+}
+
+/* Pinned memory is taken from everybody else, and when the server starts. */
+#define MOST_PINNED ((uint64_t)16 << 30)
+
 int engine_state_open(struct rod_engine *e, struct rod_error *err) {
-    if (!e->parts.ops->slot_save) return 0;
+    const struct backend_ops *ops = e->parts.ops;
+    if (!ops->slot_save) return 0;
     struct state_pool_config config = {.bytes = e->config.state_host_bytes};
-    if (!config.bytes) config.bytes = (size_t)sysconf(_SC_PHYS_PAGES) / 4 * (size_t)sysconf(_SC_PAGESIZE);
+    if (!config.bytes) config.bytes = memory_bytes() / 4;
+    if (ops->host_take) {
+        config.take = take_from_device;
+        config.give = ops->host_give;
+        config.arg = e;
+        if (!e->config.state_host_bytes && config.bytes > MOST_PINNED) config.bytes = MOST_PINNED;
+    }
+    /* A turn that is read in and another that is read out at least. */
+    const size_t state_bytes = ops->state_bytes(e->parts.backend, MOST_TOK), least = state_pool_bytes(2, state_bytes);
+    if (config.bytes < least && e->config.state_host_bytes)
+        return rod_fail(err, ROD_EINVALID, "state_host_bytes is %zu and must be at least %zu, for two states of %zu.",
+                        config.bytes, least, state_bytes);
+    if (config.bytes < least) config.bytes = least;
     return state_pool_new(&config, &e->states, err);
 }
 
@@ -74,29 +107,31 @@ int engine_state_prompt(struct work *w, struct rod_error *err) {
 
 int engine_state_load(struct rod_engine *e, struct work *w, struct rod_error *err) {
     struct rod_state *s = w->request->state;
-    int rc =
-        e->parts.ops->slot_load(e->parts.backend, w->sched.slot, s->n_tok, s->image->bytes, s->image->n_bytes, err);
-    state_image_release(s->image); /* the slot has it; a state is large */
-    s->image = NULL;
-    if (rc == ROD_EINVALID) rc = err->code = ROD_ESTATE;
+    int rc = engine_move_begin(e, w, MOVE_IN, s->n_tok, s->image, err);
+    if (rc == ROD_EINVALID) return err->code = ROD_ESTATE;
+    if (!rc) s->image = NULL; /* the move's; when the slot has it nobody needs it here: a state is large */
     return rc;
 }
 
+/* From the pool; where all of it is in use, from the heap: an answer is not lost for want of room, and whoever has too
+ * little hears of it. No more than a slot each. */
+static struct state_image *room(struct rod_engine *e, size_t n_bytes, struct rod_error *err) {
+    struct state_image *image = state_image_new(e->states, n_bytes);
+    if (image) return image;
+    engine_log(e, 2, "all of state_host_bytes is in use: a state of %zu bytes lies outside of it", n_bytes);
+    if (!(image = state_image_new(NULL, n_bytes)))
+        rod_fail(err, ROD_ENOMEM, "No memory to keep a state of %zu bytes.", n_bytes);
+    return image;
+}
+
 int engine_state_keep(struct rod_engine *e, struct work *w, int32_t pending, struct rod_error *err) {
-    const struct backend_ops *ops = e->parts.ops;
-    struct rod_state *s = calloc(1, sizeof *s);
-    if (!s) return rod_fail(err, ROD_ENOMEM, "No memory to keep the state.");
+    struct rod_state *s = w->brings;
     s->pending = pending;
     s->n_tok = w->base + w->n_prompt + w->n_generated - (pending >= 0);
-    const size_t n_bytes = ops->state_bytes(e->parts.backend, s->n_tok);
-    s->image = state_image_new(e->states, n_bytes);
     memcpy(s->layout, e->backend_info.state_id, sizeof s->layout);
-    const int rc = s->image ? ops->slot_save(e->parts.backend, w->sched.slot, s->n_tok, s->image->bytes, n_bytes, err)
-                            : rod_fail(err, ROD_ENOMEM, "No memory to keep a state of %zu bytes.", n_bytes);
-    if (rc) {
-        rod_state_free(s);
-        return rc;
-    }
-    w->end->pub.state = s;
-    return 0;
+    struct state_image *image = room(e, e->parts.ops->state_bytes(e->parts.backend, s->n_tok), err);
+    if (!image) return err->code;
+    const int rc = engine_move_begin(e, w, MOVE_OUT, s->n_tok, image, err);
+    if (rc) state_image_release(image);
+    return rc;
 }

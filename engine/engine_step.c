@@ -1,4 +1,4 @@
-/* engine_step.c - the engine thread: mail in, plan, run, events out, one wake a turn.
+/* engine_step.c - the engine thread: mail in, states that have arrived, plan, run, events out, one wake a turn.
  *
  * Two ways to run a step. Without sampling on the device: forward, then a token a row. With it: a step is launched and
  * collected later, and the next one is planned and launched in between, so that the device never waits for the host:
@@ -14,7 +14,8 @@
 
 static void fail_all(struct rod_engine *e, const struct rod_error *error) {
     struct sched *s = &e->sched; /* followers before those whom they follow */
-    struct sched_list *lists[] = {&s->follow, &s->decode[0], &s->decode[1], &s->last, &s->prefill[0], &s->prefill[1]};
+    struct sched_list *lists[] = {&s->follow,     &s->decode[0],  &s->decode[1], &s->last,
+                                  &s->prefill[0], &s->prefill[1], &s->moving};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         while (lists[i]->head) engine_token_fail(e, work_of_sched(lists[i]->head), error);
     for (struct sched_req *req; (req = sched_next(s));) engine_token_fail(e, work_of_sched(req), error);
@@ -46,13 +47,9 @@ static void receive(struct rod_engine *e, const struct mailbox_batch *batch) {
     }
 }
 
-/* The slot's past and its rows on their way come before this on the device. */
-static int prepare_slot(struct rod_engine *e, struct work *w, struct rod_error *err) {
+int engine_prepare_sampling(struct rod_engine *e, const struct work *w, struct rod_error *err) {
     const struct backend_ops *ops = e->parts.ops;
     const struct rod_request *r = w->request;
-    const int rc = r->state ? engine_state_load(e, w, err) : 0;
-    if (rc) return rc;
-    if (!r->state) ops->slot_zero(e->parts.backend, w->sched.slot);
     if (!ops->launch || w->lane == LANE_HOST) return 0;
     const struct backend_sampling sampling = {.sampling = &r->sampling,
                                               .bias = r->bias,
@@ -63,6 +60,13 @@ static int prepare_slot(struct rod_engine *e, struct work *w, struct rod_error *
                                               .max_tokens = r->max_tokens,
                                               .n_logprobs = r->n_logprobs};
     return ops->slot_sampling(e->parts.backend, w->sched.slot, &sampling, err);
+}
+
+/* The slot's past and its rows on their way come before this on the device. */
+static int prepare_slot(struct rod_engine *e, struct work *w, struct rod_error *err) {
+    if (w->request->state) return engine_state_load(e, w, err);
+    e->parts.ops->slot_zero(e->parts.backend, w->sched.slot);
+    return engine_prepare_sampling(e, w, err);
 }
 
 static void fail_row(struct rod_engine *e, struct work *w, const struct rod_error *err) {
@@ -93,6 +97,7 @@ static int admit(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
         }
         if (rc) return rc;
         struct rod_error fault;
+        if (w->sched.state == SCHED_MOVING) continue;
         if (engine_fork_admit(e, w, now_ns, &fault)) fail_row(e, w, &fault);
     }
     engine_fork_settle(e, now_ns);
@@ -294,13 +299,15 @@ void *engine_thread(void *arg) {
             rod_fail(&err, ROD_EDEVICE, "The device failed; this server takes no requests.");
             fail_all(e, &err);
         } else {
-            int rc = admit(e, now_ns, &err);
+            int rc = engine_move_collect(e, &err);
+            if (!rc) rc = admit(e, now_ns, &err);
             if (!rc) rc = run(e, now_ns, &err);
             if (rc) device_fault(e, &err);
         }
         post(e, true);
-        idle = e->n_planned == e->n_collected && !e->sched.n_queued && !sched_lane_busy(&e->sched, LANE_FIRST) &&
-               !sched_lane_busy(&e->sched, LANE_HOST);
+        /* While states are on their way, a queue means that no slot is free: the next to arrive pokes the mailbox. */
+        idle = e->n_planned == e->n_collected && (!e->sched.n_queued || e->n_moving) &&
+               !sched_lane_busy(&e->sched, LANE_FIRST) && !sched_lane_busy(&e->sched, LANE_HOST);
     }
     struct rod_error err;
     rod_fail(&err, ROD_EDRAINING, "The server shut down before this request ended.");

@@ -9,7 +9,7 @@
 static void end_work(struct rod_engine *e, struct work *w) {
     if (w->sched.state != SCHED_NONE) {
         if (w->sched.state != SCHED_QUEUED) atomic_fetch_sub_explicit(&e->counters.running, 1, memory_order_relaxed);
-        sched_remove(&e->sched, &w->sched);
+        engine_move_end(e, w);
         engine_fork_left(e, w);
     }
     for (int i = 0; i < 2; i++) { /* what is still on its way for it is nobody's */
@@ -30,6 +30,19 @@ void engine_token_fail(struct rod_engine *e, struct work *w, const struct rod_er
     w->end->pub.error = *error;
     engine_count(&e->counters.failed, 1);
     end_work(e, w);
+}
+
+static void conclude(struct rod_engine *e, struct work *w) {
+    const bool cancelled = w->end->pub.reason == ROD_FINISH_CANCEL;
+    engine_count(cancelled ? &e->counters.cancelled : &e->counters.finished, 1);
+    end_work(e, w);
+}
+
+void engine_token_saved(struct rod_engine *e, struct work *w, struct state_image *image) {
+    w->brings->image = image;
+    w->end->pub.state = w->brings;
+    w->brings = NULL;
+    conclude(e, w);
 }
 
 /* match: index of the stop string or -1; stop_id: the end token or stop id or -1; pending: the token that was counted
@@ -68,8 +81,8 @@ static void end_finish(struct rod_engine *e, struct work *w, enum rod_finish rea
     pub->queue_ns = (admitted ? w->sched.admit_ns : now_ns) - w->submit_ns;
     pub->prefill_ns = admitted ? (w->first_ns ? w->first_ns : now_ns) - w->sched.admit_ns : 0;
     pub->decode_ns = w->last_ns - w->first_ns;
-    engine_count(reason == ROD_FINISH_CANCEL ? &e->counters.cancelled : &e->counters.finished, 1);
-    end_work(e, w);
+    w->ended = true;
+    if (w->sched.state != SCHED_MOVING || reason == ROD_FINISH_CANCEL) conclude(e, w);
 }
 
 /* ---- one sampled row ---- */
@@ -173,4 +186,14 @@ void engine_token_none(struct rod_engine *e, struct work *w, uint64_t now_ns) {
     end_finish(e, w, ROD_FINISH_LENGTH, -1, -1, -1);
 }
 
-void engine_token_cancel(struct rod_engine *e, struct work *w) { end_finish(e, w, ROD_FINISH_CANCEL, -1, -1, -1); }
+void engine_token_cancel(struct rod_engine *e, struct work *w) {
+    if (!w->ended) {
+        end_finish(e, w, ROD_FINISH_CANCEL, -1, -1, -1);
+        return;
+    }
+    struct rod_event *pub = &w->end->pub; /* its state was being saved, which nobody wants now */
+    pub->reason = ROD_FINISH_CANCEL;
+    pub->stop_string = NULL;
+    pub->stop_id = -1;
+    conclude(e, w);
+}

@@ -108,9 +108,17 @@ void mailbox_stop(struct mailbox *m) {
     pthread_mutex_unlock(&m->lock);
 }
 
+void mailbox_poke(struct mailbox *m) {
+    pthread_mutex_lock(&m->lock);
+    m->poked = true;
+    pthread_cond_signal(&m->filled);
+    pthread_mutex_unlock(&m->lock);
+}
+
 void mailbox_pop(struct mailbox *m, bool wait, struct mailbox_batch *batch) {
     pthread_mutex_lock(&m->lock);
-    while (wait && !m->head && !m->cancels && !m->stop) pthread_cond_wait(&m->filled, &m->lock);
+    while (wait && !m->head && !m->cancels && !m->stop && !m->poked) pthread_cond_wait(&m->filled, &m->lock);
+    m->poked = false;
     *batch = (struct mailbox_batch){m->head, m->cancels, m->stop};
     m->head = m->tail = m->cancels = NULL;
     for (struct mail *c = batch->cancels; c; c = c->cancel_next) c->cancel_listed = false;

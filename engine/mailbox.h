@@ -2,7 +2,7 @@
  *
  * Who owns what: a mail belongs to the mailbox from push until retire; the engine thread works on it in between. Events
  * are moved through as a list. The letters are intrusive: nothing is allocated after init.
- * Threads: push, cancel, close_to: any. pop, started, retire, post: the engine thread. take: one consumer.
+ * Threads: push, cancel, poke, refuse, stop: any. pop, started, retire, post: the engine thread. take: one consumer.
  * Invariants: both locks are held for a few pointer moves only, so no side waits on the other's work; at most
  * n_slots + max_queue mails live at once.
  */
@@ -38,7 +38,7 @@ struct mailbox {
     uint32_t n_slots, max_queue;
     uint64_t max_queue_tok;
     int refusal; /* 0, ROD_EDRAINING or ROD_EDEVICE */
-    bool stop;
+    bool stop, poked;
     pthread_mutex_t out_lock;
     struct mailbox_events out;
 };
@@ -59,6 +59,7 @@ int mailbox_push_all(struct mailbox *m, struct mail *const *mails, size_t n, uin
 void mailbox_cancel(struct mailbox *m, uint64_t ticket); /* unknown or ended tickets are ignored */
 void mailbox_refuse(struct mailbox *m, int code);        /* every later push fails with code; ROD_EDEVICE is final */
 void mailbox_stop(struct mailbox *m);                    /* pop reports stop from now on */
+void mailbox_poke(struct mailbox *m);                    /* the next pop, or the one that waits, returns */
 
 /* Moves out what came in; wait: blocks until there is something. A cancelled mail is in submits of this or an earlier
  * pop. */

@@ -34,6 +34,7 @@ static struct sched_list *list_of(struct sched *s, const struct sched_req *req) 
     case SCHED_FOLLOW: return &s->follow;
     case SCHED_DECODE: return &s->decode[req->lane];
     case SCHED_LAST: return &s->last;
+    case SCHED_MOVING: return &s->moving;
     case SCHED_NONE: break;
     }
     return NULL;
@@ -285,14 +286,42 @@ void sched_fork(struct sched *s, struct sched_req *req) {
     to_decode(s, req);
 }
 
-void sched_remove(struct sched *s, struct sched_req *req) {
+void sched_move(struct sched *s, struct sched_req *req) {
+    assert(req->state == SCHED_PREFILL || req->state == SCHED_DECODE || req->state == SCHED_LAST);
+    req->moved_from = req->state;
+    move(s, req, SCHED_MOVING);
+}
+
+void sched_moved(struct sched *s, struct sched_req *req) {
+    assert(req->state == SCHED_MOVING);
+    move(s, req, req->moved_from);
+}
+
+static uint32_t take_out(struct sched *s, struct sched_req *req) {
+    const uint32_t slot = req->slot;
     struct sched_list *list = list_of(s, req);
     assert(list);
     list_remove(list, req);
-    if (req->state == SCHED_QUEUED)
-        s->n_queued--;
-    else
-        slots_release(&s->slots, req->slot);
+    if (req->state == SCHED_QUEUED) s->n_queued--;
     req->slot = SLOTS_NONE;
     req->state = SCHED_NONE;
+    return slot;
+}
+
+void sched_remove(struct sched *s, struct sched_req *req) {
+    const bool queued = req->state == SCHED_QUEUED;
+    const uint32_t slot = take_out(s, req);
+    if (!queued) slots_release(&s->slots, slot);
+}
+
+uint32_t sched_leave(struct sched *s, struct sched_req *req) {
+    assert(req->state == SCHED_MOVING);
+    s->n_left++;
+    return take_out(s, req);
+}
+
+void sched_release(struct sched *s, uint32_t slot) {
+    assert(s->n_left > 0);
+    s->n_left--;
+    slots_release(&s->slots, slot);
 }

@@ -5,8 +5,12 @@
  *                           follow v | unfollow                 | fork
  *                                 FOLLOW -----------------------+
  *
+ *   PREFILL, DECODE, LAST -> move -> MOVING -> moved -> as before, or remove, or leave ... release
+ *
  * A plan takes requests of one lane only: lanes are for requests that cannot share a step.
  * FOLLOW holds a slot and waits for the state of another request that reads the same prompt.
+ * MOVING holds a slot whose state is on its way in or out: no plan takes it. A request may end meanwhile (leave); its
+ * slot stays taken until the state has arrived (release).
  * commit may come before the step has run (look-ahead); a request with all its tokens planned waits in LAST for them.
  *
  * Prompts beside streams: the caller says what each step took (sched_took), and while requests decode, a step's prompt
@@ -29,14 +33,14 @@
 
 #include "slots.h"
 
-enum sched_state { SCHED_NONE, SCHED_QUEUED, SCHED_PREFILL, SCHED_FOLLOW, SCHED_DECODE, SCHED_LAST };
+enum sched_state { SCHED_NONE, SCHED_QUEUED, SCHED_PREFILL, SCHED_FOLLOW, SCHED_DECODE, SCHED_LAST, SCHED_MOVING };
 enum { SCHED_N_LANES = 2, SCHED_N_KEYS = ROD_MAX_KEYS };
 
 struct sched_req {
     struct sched_req *prev, *next;
-    enum sched_state state;
-    uint32_t slot;           /* in PREFILL, FOLLOW, DECODE and LAST */
-    uint8_t lane;            /* the caller's, below SCHED_N_LANES */
+    enum sched_state state, moved_from; /* moved_from: in MOVING, where moved goes back to */
+    uint32_t slot;                      /* in all states but NONE and QUEUED */
+    uint8_t lane;                       /* the caller's, below SCHED_N_LANES */
     bool scored;             /* logits are wanted for every token of the prompt; needs max_out >= chunk_tok */
     uint64_t n_prompt, pos;  /* tokens of the prompt; tokens read so far */
     uint64_t max_out, n_out; /* tokens it may get, 0 = no limit; those planned */
@@ -77,10 +81,11 @@ struct sched {
     uint32_t n_keys, n_queued; /* n_keys: those that have had a request are below it */
     uint64_t n_submitted,
         served; /* served: of the key that had the last slot, when it got it; never less than before */
-    struct sched_list follow, last;
+    struct sched_list follow, last, moving;
     struct sched_list prefill[SCHED_N_LANES], decode[SCHED_N_LANES]; /* decode: the row that ran longest ago first */
     uint64_t next_deadline_ns;                                       /* no queued request expires before this */
     uint64_t n_plans[SCHED_N_LANES], n_prompt_plans[SCHED_N_LANES];
+    uint32_t n_left; /* slots without a request whose state is still on its way */
 };
 
 /* One request's share of a step: tokens [pos, pos + n_tok) are read, logits come for the last n_out: 0 or 1, all of
@@ -114,7 +119,13 @@ void sched_fork(struct sched *s, struct sched_req *req);
 void sched_commit(struct sched *s, const struct sched_row *row);
 /* A committed step of so many decode rows and tokens of prompts took ns, from the end of the one before. */
 void sched_took(struct sched *s, uint8_t lane, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns);
+/* No rows from now on: the state of its slot moves; then the request goes on where it was. */
+void sched_move(struct sched *s, struct sched_req *req);
+void sched_moved(struct sched *s, struct sched_req *req);
 /* Finished, failed or cancelled, in any state: its slot is free at once. */
 void sched_remove(struct sched *s, struct sched_req *req);
+/* The same in MOVING while the state is still on its way; returns the slot, which release gives back. */
+uint32_t sched_leave(struct sched *s, struct sched_req *req);
+void sched_release(struct sched *s, uint32_t slot);
 
 #endif

@@ -52,6 +52,8 @@ int work_new(const struct rod_engine *e, struct rod_request *request, struct wor
     if (!rc) rc = init_counts(w, &e->parts, err);
     if (!rc) rc = init_end_ids(w, &e->parts, err);
     if (!rc) rc = init_recent(w, err);
+    if (!rc && request->keep_state && !(w->brings = calloc(1, sizeof *w->brings)))
+        rc = rod_fail(err, ROD_ENOMEM, "No memory for a request.");
     if (!rc) {
         w->end = event_new(text_cap(&w->text, e->max_token_bytes), 0, 0, stops_max_len(&w->text.stops) + 1);
         if (!w->end) rc = rod_fail(err, ROD_ENOMEM, "No memory for a request.");
@@ -88,6 +90,7 @@ void work_free(struct work *w) {
     free(w->end_ids);
     free(w->recent);
     event_free(w->end);
+    rod_state_free(w->brings);
     engine_fork_drop(w);
     free(w);
 }

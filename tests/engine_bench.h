@@ -42,6 +42,7 @@ static inline void bench_open(struct bench *b, struct bench_options o, struct ro
 static inline void bench_close(struct bench *b) {
     char fault[sizeof b->be->fault];
     fake_release(b->be);
+    fake_end_moves(b->be, true);
     rod_engine_drain(b->c.engine);
     struct rod_stats stats;
     do {

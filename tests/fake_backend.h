@@ -12,6 +12,7 @@
 #include "engine/engine_internal.h"
 #include "engine/philox.h"
 
+#include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,6 +37,13 @@ struct fake_slot {
     int32_t said[FAKE_COPY_MAX];
 };
 
+struct fake_move {
+    bool on, over, in;
+    uint64_t pos;
+    void *state;
+    size_t bytes;
+};
+
 struct backend {
     struct backend_info info;
     const struct backend_ops *ops;
@@ -53,8 +61,14 @@ struct backend {
     atomic_uint fail_collect_at;        /* this collect (from 1) is one */
     struct sampler sampler;
     bool launching;
-    struct backend_token *tokens[2]; /* of the steps on their way */
-    atomic_uint n_collects, n_masked, n_copies, n_saves, n_loads;
+    struct backend_token *tokens[2];                                       /* of the steps on their way */
+    atomic_uint n_collects, n_masked, n_copies, n_saves, n_loads, n_moves; /* n_moves: begun */
+    atomic_bool hold_moves; /* moves that begin from now on are under way until fake_end_moves */
+    atomic_bool fail_moves; /* slot_moving is a device fault */
+    pthread_mutex_t moves_lock;
+    struct fake_move *moves; /* [n_slots] */
+    void (*moved)(void *arg);
+    void *moved_arg;
     char fault[128];
 };
 
@@ -74,6 +88,8 @@ static inline void fake_close(struct backend *be) {
     free(be->slots);
     free(be->logits);
     free(be->last_step);
+    free(be->moves);
+    pthread_mutex_destroy(&be->moves_lock);
     sem_destroy(&be->gate);
     sem_destroy(&be->entered);
     free(be);
@@ -83,6 +99,9 @@ static inline const struct backend_info *fake_info(const struct backend *be) { r
 
 static inline void fake_slot_zero(struct backend *be, uint32_t slot) {
     struct fake_slot *s = &be->slots[slot];
+    pthread_mutex_lock(&be->moves_lock);
+    if (be->moves[slot].on && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "a slot zeroed during a move");
+    pthread_mutex_unlock(&be->moves_lock);
     s->hash = s->pos = s->n_prompt = s->n_said = 0;
     s->zeroed = true;
     s->said_any = s->prepared = false;
@@ -140,6 +159,64 @@ static inline int fake_slot_load(struct backend *be, uint32_t slot, uint64_t pos
     return 0;
 }
 
+/* ---- moves: what is to be done is done when it is over ---- */
+
+static inline int fake_move_begin(struct backend *be, uint32_t slot, bool in, uint64_t pos, void *state, size_t bytes,
+                                  struct rod_error *err) {
+    struct fake_move *m = &be->moves[slot];
+    if (in) { /* what is wrong with it is known at the beginning */
+        if (bytes != sizeof(struct fake_state)) return rod_fail(err, ROD_EINVALID, "a fake state has another size");
+        if (((struct fake_state *)state)->n_said == UINT32_MAX)
+            return rod_fail(err, ROD_EINVALID, "these bytes are no state");
+    }
+    pthread_mutex_lock(&be->moves_lock);
+    if (m->on && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "two moves of a slot");
+    *m = (struct fake_move){
+        .on = true, .over = !atomic_load(&be->hold_moves), .in = in, .pos = pos, .state = state, .bytes = bytes};
+    const bool over = m->over;
+    pthread_mutex_unlock(&be->moves_lock);
+    atomic_fetch_add(&be->n_moves, 1);
+    if (over && be->moved) be->moved(be->moved_arg);
+    return 0;
+}
+
+static inline int fake_slot_save_begin(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                                       struct rod_error *err) {
+    return fake_move_begin(be, slot, false, pos, state, bytes, err);
+}
+
+static inline int fake_slot_load_begin(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                                       struct rod_error *err) {
+    return fake_move_begin(be, slot, true, pos, (void *)(uintptr_t)state, bytes, err);
+}
+
+static inline int fake_slot_moving(struct backend *be, uint32_t slot, struct rod_error *err) {
+    struct fake_move *m = &be->moves[slot];
+    pthread_mutex_lock(&be->moves_lock);
+    const bool on = m->on, over = m->over;
+    if (over) m->on = false;
+    pthread_mutex_unlock(&be->moves_lock);
+    if (!on) return 0;
+    if (atomic_load(&be->fail_moves)) return rod_fail(err, ROD_EDEVICE, "the fake device caught fire");
+    if (!over) return 1;
+    return m->in ? fake_slot_load(be, slot, m->pos, m->state, m->bytes, err)
+                 : fake_slot_save(be, slot, m->pos, m->state, m->bytes, err);
+}
+
+static inline void fake_on_moved(struct backend *be, void (*moved)(void *arg), void *arg) {
+    be->moved = moved;
+    be->moved_arg = arg;
+}
+
+/* From any thread: moves that began after hold_moves was set are over; later ones too if `all`. */
+static inline void fake_end_moves(struct backend *be, bool all) {
+    if (all) atomic_store(&be->hold_moves, false);
+    pthread_mutex_lock(&be->moves_lock);
+    for (uint32_t i = 0; i < be->info.n_slots; i++) be->moves[i].over = true;
+    pthread_mutex_unlock(&be->moves_lock);
+    if (be->moved) be->moved(be->moved_arg);
+}
+
 static inline uint64_t fake_mix(uint64_t hash, int32_t tok) {
     uint64_t x = (hash ^ (uint64_t)(uint32_t)tok) + 0x9E3779B97F4A7C15u;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -185,6 +262,9 @@ static inline int fake_forward(struct backend *be, const struct backend_segment 
         if (be->last_step[seg->slot] == step) fault = "a slot twice in a step";
         be->last_step[seg->slot] = step;
         if (!s->zeroed) fault = "a slot that was never zeroed";
+        pthread_mutex_lock(&be->moves_lock);
+        if (be->moves[seg->slot].on) fault = "a row of a slot whose state is on its way";
+        pthread_mutex_unlock(&be->moves_lock);
         if (s->pos != seg->pos) fault = "a position that does not follow the last one";
         if (!seg->n_tok || seg->n_out > seg->n_tok) fault = "a segment without tokens or with too many outputs";
         bool prompt = !s->said_any;
@@ -321,6 +401,10 @@ static const struct backend_ops fake_ops = {.name = "fake",
                                             .state_bytes = fake_state_bytes,
                                             .slot_save = fake_slot_save,
                                             .slot_load = fake_slot_load,
+                                            .slot_save_begin = fake_slot_save_begin,
+                                            .slot_load_begin = fake_slot_load_begin,
+                                            .slot_moving = fake_slot_moving,
+                                            .on_moved = fake_on_moved,
                                             .forward = fake_forward};
 
 static const struct backend_ops fake_device_ops = {.name = "fake device",
@@ -330,6 +414,10 @@ static const struct backend_ops fake_device_ops = {.name = "fake device",
                                                    .state_bytes = fake_state_bytes,
                                                    .slot_save = fake_slot_save,
                                                    .slot_load = fake_slot_load,
+                                                   .slot_save_begin = fake_slot_save_begin,
+                                                   .slot_load_begin = fake_slot_load_begin,
+                                                   .slot_moving = fake_slot_moving,
+                                                   .on_moved = fake_on_moved,
                                                    .forward = fake_forward,
                                                    .slot_sampling = fake_slot_sampling,
                                                    .launch = fake_launch,
@@ -352,6 +440,8 @@ static inline struct backend *fake_open(const struct backend_ops *ops, enum fake
     be->slots = calloc(n_slots, sizeof *be->slots);
     be->logits = calloc((size_t)be->info.max_out * V, sizeof(float));
     be->last_step = calloc(n_slots, sizeof *be->last_step);
+    be->moves = calloc(n_slots, sizeof *be->moves);
+    pthread_mutex_init(&be->moves_lock, NULL);
     be->nan_token = -1;
     sem_init(&be->gate, 0, 0);
     sem_init(&be->entered, 0, 0);

@@ -1,6 +1,7 @@
 /* test_states.c - a slot's state out of a backend and into another slot, to the bit, on every model of tests/vectors
  * and the demo model: restored is never interrupted, whatever the slot held before and wherever in a chunk or window
- * the state was taken. On the backend that RODIMUS_TEST_DEVICE names, the CPU without it, in RODIMUS_TEST_PRECISION. */
+ * the state was taken; and the same beside the steps of other slots. On the backend that RODIMUS_TEST_DEVICE names, the
+ * CPU without it, in RODIMUS_TEST_PRECISION. */
 #include "engine/backend.h"
 #include "engine/model.h"
 #include "engine/philox.h"
@@ -8,6 +9,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -307,6 +309,207 @@ static void a_state_of_another_size_is_refused_and_changes_nothing(void **state)
     }
 }
 
+/* ---- moves beside steps ---- */
+
+/* Host memory as the engine's pool has it. */
+static unsigned char *take_memory(const struct bench *b, size_t bytes) {
+    unsigned char *memory = b->ops->host_take ? b->ops->host_take(b->be, bytes) : malloc(bytes);
+    assert_non_null(memory);
+    memset(memory, 0xa5, bytes);
+    return memory;
+}
+static void give_memory(const struct bench *b, unsigned char *memory, size_t bytes) {
+    if (b->ops->host_give)
+        b->ops->host_give(memory, bytes);
+    else
+        free(memory);
+}
+
+static int moving(const struct bench *b, uint32_t slot) {
+    struct rod_error err;
+    const int rc = b->ops->slot_moving(b->be, slot, &err);
+    if (rc < 0) fail_msg("%s: %s", b->name, err.message);
+    return rc;
+}
+
+static void begin_save(const struct bench *b, uint32_t slot, uint64_t pos, void *state, size_t bytes) {
+    struct rod_error err;
+    if (b->ops->slot_save_begin(b->be, slot, pos, state, bytes, &err)) fail_msg("%s: %s", b->name, err.message);
+}
+static void begin_load(const struct bench *b, uint32_t slot, uint64_t pos, const void *state, size_t bytes) {
+    struct rod_error err;
+    if (b->ops->slot_load_begin(b->be, slot, pos, state, bytes, &err)) fail_msg("%s: %s", b->name, err.message);
+}
+
+enum { BESIDE = 3 }; /* steps of another session that a move is surely beside; and more while it goes on */
+
+/* Single steps of the session of slot 0 until slot 1's move is over; what comes out is as without any move. */
+static void step_beside(const struct bench *b, const int32_t *tok, uint64_t *pos, uint64_t end, const float *want,
+                        uint64_t first) {
+    float *row = malloc(b->V * sizeof *row);
+    for (int i = 0; (i < BESIDE || moving(b, 1)) && *pos < end; i++, ++*pos) {
+        feed(b, 0, tok, *pos, *pos + 1, 1, row);
+        if (memcmp(row, want + (*pos - first) * b->V, b->V * sizeof *row))
+            fail_msg("%s: the step at %llu beside a move gives other logits", b->name, (unsigned long long)*pos);
+    }
+    while (moving(b, 1)) {}
+    free(row);
+}
+
+static void moves_and_steps_do_not_see_each_other(void **state) {
+    (void)state;
+    enum { STEPS = 200, START = 70 };
+    for (size_t i = 0; i < N_SETS; i++) {
+        struct bench b = set_up(sets[i]);
+        uint64_t positions[N_POSITIONS];
+        choose_positions(&b, positions);
+        int32_t *tok = random_tokens(&b, 3 * b.visible + 600, 31), *other = random_tokens(&b, 600, 32);
+        float *beside = malloc((size_t)STEPS * b.V * sizeof *beside);
+        reach(&b, 0, other, START);
+        for (uint64_t p = START; p < START + STEPS; p++) feed(&b, 0, other, p, p + 1, 1, beside + (p - START) * b.V);
+        reach(&b, 0, other, START);
+        uint64_t at = START;
+        for (int k = 1; k < N_POSITIONS; k += 3 * EVERY) {
+            const uint64_t pos = positions[k];
+            size_t bytes;
+            reach(&b, 2, tok, pos);
+            unsigned char *want = save(&b, 2, pos, &bytes), *moved = take_memory(&b, bytes + 1);
+            float *rows, *want_rows = go_on(&b, 2, tok, pos);
+
+            reach(&b, 1, tok, pos);
+            begin_save(&b, 1, pos, moved, bytes);
+            step_beside(&b, other, &at, START + STEPS, beside, START);
+            assert_memory_equal(moved, want, bytes);
+            assert_int_equal(moved[bytes], 0xa5);
+            rows = go_on(&b, 1, tok, pos);
+            expect_rows(&b, rows, want_rows, pos, "saved beside steps and gone on");
+            free(rows);
+
+            poison(&b, 1, tok);
+            begin_load(&b, 1, pos, moved, bytes);
+            step_beside(&b, other, &at, START + STEPS, beside, START);
+            rows = go_on(&b, 1, tok, pos);
+            expect_rows(&b, rows, want_rows, pos, "loaded over NaN beside steps");
+            free(rows), free(want), free(want_rows);
+            give_memory(&b, moved, bytes + 1);
+        }
+        free(tok), free(other), free(beside);
+        tear_down(&b);
+    }
+}
+
+static void count_one(void *arg) { atomic_fetch_add((atomic_uint *)arg, 1); }
+
+/* All slots at once, out and in, in an order of their own; each is told of once. Of memory that is not the backend's.
+ */
+static void many_moves_are_each_over_once(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_SETS; i++) {
+        struct bench b = set_up(sets[i]);
+        atomic_uint n_told = 0;
+        b.ops->on_moved(b.be, count_one, &n_told);
+        const uint64_t pos = b.visible + 10;
+        int32_t *tok[N_SLOTS];
+        unsigned char *want[N_SLOTS], *got[N_SLOTS];
+        size_t bytes;
+        for (uint32_t s = 0; s < N_SLOTS; s++) {
+            tok[s] = random_tokens(&b, 3 * b.visible + 600, 50 + s);
+            reach(&b, s, tok[s], pos);
+            want[s] = save(&b, s, pos, &bytes);
+            got[s] = calloc(bytes, 1);
+        }
+        for (uint32_t s = 0; s < N_SLOTS; s++) begin_save(&b, s, pos, got[s], bytes);
+        for (uint32_t s = 0; s < N_SLOTS; s++)
+            while (moving(&b, s)) {}
+        for (uint32_t s = 0; s < N_SLOTS; s++) {
+            assert_memory_equal(got[s], want[s], bytes);
+            begin_load(&b, s, pos, want[(s + 1) % N_SLOTS], bytes);
+        }
+        for (uint32_t s = N_SLOTS; s-- > 0;)
+            while (moving(&b, s)) {}
+        for (uint32_t s = 0; s < N_SLOTS; s++) {
+            size_t again;
+            free(got[s]);
+            got[s] = save(&b, s, pos, &again);
+            assert_memory_equal(got[s], want[(s + 1) % N_SLOTS], bytes);
+        }
+        b.ops->close(b.be); /* the last may be told of after it is known to be over */
+        assert_int_equal(atomic_load(&n_told), 2 * N_SLOTS);
+        model_close(b.model);
+        for (uint32_t s = 0; s < N_SLOTS; s++) free(tok[s]), free(want[s]), free(got[s]);
+    }
+}
+
+/* A step that the device may still have before it: launched, where it can be. */
+static void start_step(const struct bench *b, uint32_t slot, const int32_t *tok, uint64_t from, uint64_t to) {
+    struct rod_error err;
+    const struct backend_segment seg = {slot, (uint32_t)(to - from), 0, from, tok + from};
+    if (!b->ops->launch)
+        feed(b, slot, tok, from, to, 0, NULL);
+    else if (b->ops->launch(b->be, &seg, 1, &err))
+        fail_msg("%s: %s", b->name, err.message);
+}
+
+static void end_step(const struct bench *b) {
+    struct rod_error err;
+    const struct backend_token *tokens;
+    if (b->ops->launch && b->ops->collect(b->be, &tokens, &err)) fail_msg("%s: %s", b->name, err.message);
+}
+
+/* What was launched comes first, though it may not have run when a move begins: of the slot that is saved, and of a
+ * slot whose past still has a step to go when another state is loaded over it. */
+static void a_move_comes_after_the_steps_launched_before_it(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_SETS; i++) {
+        struct bench b = set_up(sets[i]);
+        struct rod_error err;
+        const struct rod_sampling greedy = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+        const struct backend_sampling sampling = {.sampling = &greedy, .max_tokens = 100, .n_logprobs = -1};
+        const uint64_t pos = b.visible + 20, n = 10 * b.chunk, end = pos + 2 * n;
+        int32_t *tok = random_tokens(&b, 3 * b.visible + 1600, 33), *past = random_tokens(&b, 3 * b.visible + 1600, 34);
+        size_t bytes, again_bytes;
+        reach(&b, 1, tok, pos);
+        for (uint64_t at = pos; at < end; at += n) feed(&b, 1, tok, at, at + n, 0, NULL);
+        unsigned char *want = save(&b, 1, end, &bytes), *got = take_memory(&b, bytes);
+        reach(&b, 2, tok, pos), reach(&b, 3, past, pos);
+        for (uint32_t s = 2; b.ops->launch && s < 4; s++)
+            assert_int_equal(b.ops->slot_sampling(b.be, s, &sampling, &err), 0);
+        for (uint64_t at = pos; at < end; at += n) start_step(&b, 2, tok, at, at + n);
+        begin_save(&b, 2, end, got, bytes);
+        while (moving(&b, 2)) {}
+        assert_memory_equal(got, want, bytes);
+        for (int k = 0; k < 2; k++) end_step(&b);
+        for (uint64_t at = pos; at < end; at += n) start_step(&b, 3, past, at, at + n);
+        begin_load(&b, 3, end, got, bytes);
+        while (moving(&b, 3)) {}
+        for (int k = 0; k < 2; k++) end_step(&b);
+        unsigned char *again = save(&b, 3, end, &again_bytes);
+        assert_memory_equal(again, want, bytes);
+        give_memory(&b, got, bytes);
+        free(want), free(again), free(tok), free(past);
+        tear_down(&b);
+    }
+}
+
+static void a_move_that_cannot_begin_is_refused(void **state) {
+    (void)state;
+    struct bench b = set_up("rodimus-plus-small");
+    struct rod_error err;
+    int32_t *tok = random_tokens(&b, 200, 34);
+    size_t bytes, after_bytes;
+    reach(&b, 1, tok, 20);
+    unsigned char *before = save(&b, 1, 20, &bytes);
+    assert_int_equal(b.ops->slot_load_begin(b.be, 1, 20, before, bytes - 1, &err), ROD_EINVALID);
+    assert_int_equal(b.ops->slot_save_begin(b.be, 1, 20, before, bytes + 1, &err), ROD_EINVALID);
+    assert_int_equal(b.ops->slot_load_begin(b.be, N_SLOTS, 20, before, bytes, &err), ROD_EINVALID);
+    assert_int_equal(b.ops->slot_save_begin(b.be, N_SLOTS, 20, before, bytes, &err), ROD_EINVALID);
+    for (uint32_t s = 0; s < N_SLOTS; s++) assert_int_equal(moving(&b, s), 0);
+    unsigned char *after = save(&b, 1, 20, &after_bytes);
+    assert_memory_equal(after, before, bytes);
+    free(before), free(after), free(tok);
+    tear_down(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_restored_state_goes_on_with_the_same_bits),
@@ -314,6 +517,10 @@ int main(void) {
         cmocka_unit_test(a_state_has_one_size_once_the_window_is_full),
         cmocka_unit_test(the_bytes_are_what_the_layout_says),
         cmocka_unit_test(a_state_of_another_size_is_refused_and_changes_nothing),
+        cmocka_unit_test(moves_and_steps_do_not_see_each_other),
+        cmocka_unit_test(many_moves_are_each_over_once),
+        cmocka_unit_test(a_move_comes_after_the_steps_launched_before_it),
+        cmocka_unit_test(a_move_that_cannot_begin_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,313 @@
+/* test_engine_move.c - states on their way beside steps, on both kinds of fake device, which holds moves until the test
+ * says that they are over: who runs meanwhile, when slots are free, cancels, faults, a pool that is full, close. */
+#include "tests/engine_bench.h"
+
+#include <unistd.h>
+
+static const int32_t first[] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, more[] = {20, 21, 22};
+
+static struct rod_request *request(struct answer *a, const int32_t *ids, size_t n, uint32_t max_tokens) {
+    struct rod_request *r = collect_request(ids, n, a);
+    r->ignore_eos = true;
+    r->max_tokens = max_tokens;
+    return r;
+}
+
+static struct rod_request *keeping(struct answer *a, const int32_t *ids, size_t n, uint32_t max_tokens) {
+    struct rod_request *r = request(a, ids, n, max_tokens);
+    r->keep_state = true;
+    return r;
+}
+
+static struct rod_request *going_on(struct answer *a, const struct answer *from, uint32_t max_tokens) {
+    struct rod_request *r = request(a, more, 3, max_tokens);
+    r->state = rod_state_share(from->end.state);
+    return r;
+}
+
+static struct rod_stats stats_of(const struct bench *b) {
+    struct rod_stats stats;
+    rod_engine_stats(b->c.engine, &stats);
+    return stats;
+}
+
+/* The engine is told of moves in mailboxes and counters of other threads: wait until what is asked for is so. */
+static void until(bool (*so)(const struct bench *b, uint64_t n), const struct bench *b, uint64_t n, const char *what) {
+    for (int i = 0; i < 20000; i++) {
+        if (so(b, n)) return;
+        usleep(500);
+    }
+    fail_msg("10 s and not yet: %s (%llu)", what, (unsigned long long)n);
+}
+static bool moves_begun(const struct bench *b, uint64_t n) { return atomic_load(&b->be->n_moves) == n; }
+static bool slots_used(const struct bench *b, uint64_t n) { return stats_of(b).slots_used == n; }
+
+static void others_run_while_a_state_is_loaded(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a, z, beside[3];
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
+    finish(&b, keeping(&a, first, 11, 5), &a);
+    atomic_store(&b.be->hold_moves, true);
+    collect_submit(&b.c, going_on(&z, &a, 6));
+    until(moves_begun, &b, 2, "the load begins");
+    for (int i = 0; i < 3; i++) finish(&b, request(&beside[i], first, 11, 8), &beside[i]); /* in the other slot */
+    assert_false(z.ended);
+    assert_int_equal(z.n_ids, 0);
+    assert_int_equal(stats_of(&b).slots_used, 1);
+    fake_end_moves(b.be, true);
+    collect_until(&b.c, &z, 1);
+    assert_int_equal(z.n_ids, 6);
+    for (int i = 0; i < 3; i++) collect_free(&beside[i]);
+    collect_free(&a), collect_free(&z);
+    bench_close(&b);
+}
+
+/* Its answer is told when the state is saved, and not before is its slot another's. */
+static void the_slot_is_free_when_the_state_is_saved(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a, next;
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1), CONFIG());
+    atomic_store(&b.be->hold_moves, true);
+    collect_submit(&b.c, keeping(&a, first, 11, 5));
+    until(moves_begun, &b, 1, "the save begins");
+    collect_submit(&b.c, request(&next, first, 11, 5));
+    usleep(30000);
+    collect_now(&b.c);
+    assert_int_equal(a.n_ids, 5); /* all that it said is there */
+    assert_false(a.ended);
+    assert_int_equal(next.n_ids, 0);
+    assert_int_equal(stats_of(&b).slots_used, 1);
+    assert_int_equal(stats_of(&b).queued, 1);
+    fake_end_moves(b.be, true);
+    collect_until(&b.c, &a, 1); /* the engine had nothing to do and was woken */
+    collect_until(&b.c, &next, 1);
+    assert_non_null(a.end.state);
+    collect_assert_ids(&next, a.ids, 5, "the next in the same slot");
+    assert_true(slots_used(&b, 0));
+    collect_free(&a), collect_free(&next);
+    bench_close(&b);
+}
+
+static void a_cancel_while_a_state_is_loaded(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a, z, next;
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1), CONFIG());
+    finish(&b, keeping(&a, first, 11, 5), &a);
+    atomic_store(&b.be->hold_moves, true);
+    collect_submit(&b.c, going_on(&z, &a, 6));
+    until(moves_begun, &b, 2, "the load begins");
+    rod_cancel(b.c.engine, z.ticket);
+    collect_until(&b.c, &z, 1); /* at once, though the load goes on */
+    assert_int_equal(z.end.reason, ROD_FINISH_CANCEL);
+    assert_int_equal(stats_of(&b).running, 0);
+    assert_int_equal(stats_of(&b).slots_used, 1);
+    collect_free(&a); /* the last share but the move's */
+    collect_submit(&b.c, request(&next, first, 11, 5));
+    usleep(20000);
+    collect_now(&b.c);
+    assert_int_equal(next.n_ids, 0);
+    fake_end_moves(b.be, true);
+    collect_until(&b.c, &next, 1);
+    until(slots_used, &b, 0, "the slot is free");
+    collect_free(&z), collect_free(&next);
+    bench_close(&b);
+}
+
+static void a_cancel_while_a_state_is_saved(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a, next;
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1), CONFIG());
+    atomic_store(&b.be->hold_moves, true);
+    collect_submit(&b.c, keeping(&a, first, 11, 5));
+    until(moves_begun, &b, 1, "the save begins");
+    rod_cancel(b.c.engine, a.ticket);
+    collect_until(&b.c, &a, 1);
+    assert_int_equal(a.end.reason, ROD_FINISH_CANCEL);
+    assert_null(a.end.state);
+    assert_int_equal(stats_of(&b).requests_cancelled, 1);
+    assert_int_equal(stats_of(&b).requests_finished, 0);
+    collect_submit(&b.c, request(&next, first, 11, 5));
+    fake_end_moves(b.be, true);
+    collect_until(&b.c, &next, 1);
+    collect_free(&a), collect_free(&next);
+    bench_close(&b);
+}
+
+/* All slots wait for states and others queue for them: the engine sleeps until one has arrived. */
+static void an_engine_that_waits_for_states_uses_no_processor(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a[2], queued[3];
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
+    atomic_store(&b.be->hold_moves, true);
+    for (int i = 0; i < 2; i++) collect_submit(&b.c, keeping(&a[i], first, 11, 5));
+    until(moves_begun, &b, 2, "both saves begin");
+    for (int i = 0; i < 3; i++) collect_submit(&b.c, request(&queued[i], first, 11, 5));
+    usleep(20000);
+    struct timespec before, after;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+    usleep(200000);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+    const int64_t ns = (after.tv_sec - before.tv_sec) * 1000000000 + after.tv_nsec - before.tv_nsec;
+    if (ns > 50000000) fail_msg("%.1f ms of processor time in 200 ms of waiting", (double)ns * 1e-6);
+    fake_end_moves(b.be, true);
+    collect_until(&b.c, a, 2);
+    collect_until(&b.c, queued, 3);
+    for (int i = 0; i < 2; i++) collect_free(&a[i]);
+    for (int i = 0; i < 3; i++) collect_free(&queued[i]);
+    bench_close(&b);
+}
+
+static void a_fault_while_states_move_ends_their_requests(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a, z, kept;
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
+    finish(&b, keeping(&a, first, 11, 5), &a);
+    atomic_store(&b.be->hold_moves, true);
+    collect_submit(&b.c, going_on(&z, &a, 6));
+    collect_submit(&b.c, keeping(&kept, first, 11, 5));
+    until(moves_begun, &b, 3, "a load and a save begin");
+    atomic_store(&b.be->fail_moves, true);
+    fake_end_moves(b.be, false);
+    collect_until(&b.c, &z, 1);
+    collect_until(&b.c, &kept, 1);
+    assert_true(z.failed && kept.failed);
+    assert_int_equal(z.end.error.code, ROD_EDEVICE);
+    assert_int_equal(kept.end.error.code, ROD_EDEVICE);
+    assert_true(stats_of(&b).failed);
+    collect_free(&a), collect_free(&z), collect_free(&kept);
+    collect_close(&b.c); /* the images of both moves are given back: the leak checker would tell */
+}
+
+static void an_engine_closes_while_states_move(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a, z, kept;
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
+    finish(&b, keeping(&a, first, 11, 5), &a);
+    atomic_store(&b.be->hold_moves, true);
+    collect_submit(&b.c, going_on(&z, &a, 6));
+    collect_submit(&b.c, keeping(&kept, first, 11, 5));
+    until(moves_begun, &b, 3, "a load and a save begin");
+    collect_close(&b.c);
+    assert_non_null(a.end.state->image->bytes); /* outlives the engine */
+    collect_free(&a), collect_free(&z), collect_free(&kept);
+}
+
+/* No room for a state: it lies outside of the pool, the answer is whole, and the log says why. */
+static void an_answer_is_not_lost_when_the_pool_is_full(void **state) {
+    (void)state;
+    struct bench b;
+    enum { N = 5 };
+    struct answer a[N];
+    const uint64_t two = state_pool_bytes(2, sizeof(struct fake_state));
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG(.state_host_bytes = two));
+    for (int i = 0; i < N; i++) {
+        finish(&b, keeping(&a[i], first, 11, 5), &a[i]);
+        assert_int_equal(a[i].end.state->image->pool != NULL, i < 2);
+        collect_assert_ids(&a[i], a[0].ids, 5, "with or without room");
+    }
+    struct answer z[N], again;
+    for (int i = 0; i < N; i++) finish(&b, going_on(&z[i], &a[i], 6), &z[i]);
+    for (int i = 1; i < N; i++) collect_assert_ids(&z[i], z[0].ids, 6, "from a state with or without room");
+    for (int i = 0; i < N; i++) collect_free(&a[i]), collect_free(&z[i]);
+    finish(&b, keeping(&again, first, 11, 5), &again); /* there is room again */
+    assert_non_null(again.end.state->image->pool);
+    collect_free(&again);
+    bench_close(&b);
+}
+
+static void too_little_host_memory_is_refused_when_the_engine_opens(void **state) {
+    (void)state;
+    struct backend *be = fake_open(&fake_ops, FAKE_HASH, V, 2, 64, 8);
+    const struct engine_parts parts = {.ops = &fake_ops, .backend = be, .V = V};
+    const struct rod_engine_config config = {.max_queue = 10,
+                                             .state_host_bytes = state_pool_bytes(2, sizeof(struct fake_state)) - 1};
+    struct rod_engine *engine;
+    struct rod_error err;
+    assert_int_equal(engine_open_parts(&config, &parts, &engine, &err), ROD_EINVALID);
+    assert_non_null(strstr(err.message, "state_host_bytes"));
+    fake_close(be);
+}
+
+/* Turns of more sessions than slots, each going on from what the last one left, with cancels: every conversation is as
+ * alone, and nothing is left at the end. */
+static void sessions_take_turns_in_few_slots(void **state) {
+    (void)state;
+    enum { SESSIONS = 12, TURNS = 8, TOKENS = 4 };
+    struct bench b;
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 3), CONFIG());
+    struct answer alone[TURNS], now[SESSIONS];
+    struct rod_state *at[SESSIONS] = {NULL}, *base = NULL;
+    for (int t = 0; t < TURNS; t++) { /* one conversation, undisturbed; all sessions have the same */
+        struct rod_request *r = keeping(&alone[t], more, 3, TOKENS);
+        r->state = base;
+        finish(&b, r, &alone[t]);
+        base = rod_state_share(alone[t].end.state);
+    }
+    for (int t = 0; t < TURNS; t++) {
+        for (int round = 0; round < 2; round++) { /* the first is cancelled at some moment and changes nothing */
+            for (int i = 0; i < SESSIONS; i++) {
+                struct rod_request *r = keeping(&now[i], more, 3, TOKENS);
+                r->state = at[i] ? rod_state_share(at[i]) : NULL;
+                collect_submit(&b.c, r);
+            }
+            for (int i = 0; i < SESSIONS && !round; i++) {
+                if (i % 3 == 0) usleep((useconds_t)(philox_uniform(5, (uint64_t)t, (uint32_t)i) * 300));
+                rod_cancel(b.c.engine, now[i].ticket);
+            }
+            collect_until(&b.c, now, SESSIONS);
+            for (int i = 0; i < SESSIONS; i++) {
+                if (round) {
+                    collect_assert_ids(&now[i], alone[t].ids, TOKENS, "a session in turn");
+                    rod_state_free(at[i]);
+                    at[i] = now[i].end.state;
+                    now[i].end.state = NULL;
+                }
+                collect_free(&now[i]);
+            }
+        }
+    }
+    until(slots_used, &b, 0, "all slots are free");
+    for (int i = 0; i < SESSIONS; i++) rod_state_free(at[i]);
+    for (int t = 0; t < TURNS; t++) collect_free(&alone[t]);
+    rod_state_free(base);
+    bench_close(&b);
+}
+
+static int on_host(void **state) {
+    (void)state;
+    bench_on_device = false;
+    return 0;
+}
+static int on_device(void **state) {
+    (void)state;
+    bench_on_device = true;
+    return 0;
+}
+
+#define BOTH(test)                                                                                                     \
+    cmocka_unit_test_setup_teardown(test, on_host, NULL), {                                                            \
+#test " on a device that samples", test, on_device, NULL, NULL                                                 \
+    }
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        BOTH(others_run_while_a_state_is_loaded),
+        BOTH(the_slot_is_free_when_the_state_is_saved),
+        BOTH(a_cancel_while_a_state_is_loaded),
+        BOTH(a_cancel_while_a_state_is_saved),
+        BOTH(an_engine_that_waits_for_states_uses_no_processor),
+        BOTH(a_fault_while_states_move_ends_their_requests),
+        BOTH(an_engine_closes_while_states_move),
+        BOTH(an_answer_is_not_lost_when_the_pool_is_full),
+        cmocka_unit_test(too_little_host_memory_is_refused_when_the_engine_opens),
+        BOTH(sessions_take_turns_in_few_slots),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
