@@ -137,6 +137,10 @@ test test-ci: deps
 fuzz: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/fuzz SAN="$(FUZZ_SAN)" fuzz-programs
 	@tests/run $(BUILD) fuzz
+# What must hold for long: minutes of ten times the load.
+soak: deps
+	@$(MAKE) --no-print-directory -j$(JOBS) all
+	@RODIMUS_TEST_SOAK=1 tests/run $(BUILD) api -k "overload or soak"
 test-schemas: deps # structured output for 200 random schemas
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@RODIMUS_TEST_SCHEMAS=200 tests/run $(BUILD) api -k random_schemas
@@ -192,7 +196,7 @@ bundle: all
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/lib' -Wl,--disable-new-dtags -o $(BUNDLE)/rodimus $(BUILD)/server/main.o $(BUILD)/libserver.a $(BUILD)/librodimus.a $(LDLIBS)
 
 force:
-.PHONY: plots bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers
+.PHONY: soak plots bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
 -include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(BUILD)/tests/bench/mask.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d

@@ -95,7 +95,7 @@ static void engine_part(struct buf *out, const struct metrics *m, const struct m
           (double)s->batch_rows_sum);
     engine_histogram(out, "rodimus_step_duration_seconds", "Time of one engine step.", rod_step_bounds_ns, 1e-9,
                      s->step_ns_bucket, 20, (double)s->step_ns_sum * 1e-9);
-    engine_histogram(out, "rodimus_step_rows", "Sessions that took part in a step: the size of the batch.",
+    engine_histogram(out, "rodimus_step_batch_rows", "Sessions that took part in a step: the size of the batch.",
                      rod_step_bounds_rows, 1, s->step_rows_bucket, ROD_STEP_ROWS_BUCKETS, (double)s->batch_rows_sum);
     /* The names that balancers and autoscalers of the field look for. A slot is our unit of memory. */
     double used = s->n_slots ? (double)s->slots_used / (double)s->n_slots : 0;

@@ -63,7 +63,7 @@ static int string_set(char **out, const char *text, struct option_error *err) {
 static bool choice_matches(const char *choice, size_t len, const char *text) {
     size_t n = strlen(text);
     if (len > 2 && choice[len - 1] == 'N' && choice[len - 2] == ':') {
-        if (n < len || n > len + 2 || strncmp(choice, text, len - 1) != 0) return false;
+        if (n < len || n > len + 5 || strncmp(choice, text, len - 1) != 0) return false;
         return strspn(text + len - 1, "0123456789") == n - (len - 1);
     }
     return n == len && !strncmp(choice, text, len);

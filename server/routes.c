@@ -327,16 +327,28 @@ static bool taking_requests(struct exchange *x) {
     return false;
 }
 
+/* The queue is everyone's: while several keys are known, one that floods it leaves some places free. What it may have
+ * waiting is a multiple of what is still free (four fifths of the queue for one key alone, at priority 1). How many of
+ * its requests wait is taken from how many of all wait. */
+static bool key_has_share(const struct exchange *x, const struct rod_stats *stats) {
+    const uint64_t live = (uint64_t)stats->running + stats->queued, others_share = 4;
+    if (!x->key || x->server->keys.n < 2 || !stats->queued) return true;
+    const uint64_t waiting = (x->key->n_requests - 1) * stats->queued / live;
+    return waiting <= others_share * x->key->priority * (stats->queued_max - stats->queued);
+}
+
 /* Before the body is read, so that a refusal costs next to nothing however many come. */
 static bool queue_has_room(struct exchange *x) {
     struct server *s = x->server;
     struct rod_stats stats;
     rod_engine_stats(s->engine, &stats);
-    const bool full = (uint64_t)stats.running + stats.queued >= (uint64_t)stats.n_slots + stats.queued_max;
+    bool full = (uint64_t)stats.running + stats.queued >= (uint64_t)stats.n_slots + stats.queued_max;
     const uint64_t limit_tok = s->config.max_queue_tokens;
-    if (!full && !(limit_tok && stats.queued_tok >= limit_tok)) return true;
+    full = full || (limit_tok && stats.queued_tok >= limit_tok);
+    if (!full && key_has_share(x, &stats)) return true;
     char message[128];
-    snprintf(message, sizeof message, "The queue is full: %u requests run and %u wait.", stats.running, stats.queued);
+    snprintf(message, sizeof message, "%s: %u requests run and %u wait.",
+             full ? "The queue is full" : "This key has its share of the queue", stats.running, stats.queued);
     s->metrics.refused_early++;
     fail(x, 429, "rate_limit", "queue_full", message);
     return false;

@@ -112,7 +112,7 @@ static void errors_name_key_value_range_and_source(void **state) {
     ERROR("--slots 0", "", "slots", "auto or 1");
     ERROR("--device gpu", "", "device", "gpu", "auto|cpu|cuda|cuda:N");
     ERROR("--device cuda:", "", "device");
-    ERROR("--device cuda:1234", "", "device");
+    ERROR("--device cuda:1234567", "", "device");
     ERROR("--port", "", "--port", "needs a value");
     ERROR("stray", "", "stray");
 }

@@ -1,0 +1,199 @@
+"""What an operator sees: metrics, log lines, health of an engine that is stuck, and what systemd is told."""
+import json
+import os
+import re
+import socket
+import threading
+import time
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from server import ROOT, read_events
+
+UNITS = ("_seconds", "_bytes", "_tokens", "_requests", "_total", "_info")
+PLAIN = {  # gauges and histograms of things that are counted, or yes and no
+    "rodimus_ready", "rodimus_stalled", "rodimus_slots", "rodimus_slots_used", "rodimus_requests_running",
+    "rodimus_queue_requests_limit", "rodimus_http_connections", "rodimus_http_streams", "rodimus_key_requests_in_flight",
+    "rodimus_step_batch_rows", "process_max_fds"}
+
+
+def families(s, **more):
+    text = s.get("/metrics", **more).body.decode()
+    return text, {f.name: f for f in text_string_to_metric_families(text)}
+
+
+# ---- metrics ----
+
+def test_a_parser_of_prometheus_reads_every_metric(own_server):
+    s = own_server("--api-keys", "k", key="k")
+    s.complete(max_tokens=20, ignore_eos=True)
+    text, found = families(s)
+    assert len(found) > 40
+    for name, family in found.items():
+        assert family.documentation.endswith("."), name
+        assert family.type in ("counter", "gauge", "histogram"), name
+        full = name + ("_total" if family.type == "counter" else "")
+        if full.startswith("rodimus_"):
+            assert full.endswith(UNITS) or full in PLAIN, f"{full} names no unit"
+        if family.type == "histogram":
+            assert {x.name[len(name):] for x in family.samples} == {"_bucket", "_sum", "_count"}, name
+    for name in ("rodimus_queue_duration_seconds", "rodimus_time_to_first_token_seconds", "rodimus_request_duration_seconds"):
+        assert found[name].samples[-1].value == 1, name
+    rows = {x.labels.get("le"): x.value for x in found["rodimus_step_batch_rows"].samples if x.name.endswith("_bucket")}
+    assert rows["1"] == rows["+Inf"] >= 20  # one request: every step had one row
+    steps = [x.value for x in found["rodimus_step_duration_seconds"].samples if x.name.endswith("_count")]
+    assert steps == [rows["+Inf"]]
+
+
+def test_the_readme_lists_the_metrics(own_server):
+    """server/README.md names every metric that there is, and no other."""
+    s = own_server("--api-keys", "k", key="k")
+    s.complete(max_tokens=1)
+    _, found = families(s)
+    names = {name + ("_total" if f.type == "counter" else "") for name, f in found.items()}
+    with open(os.path.join(ROOT, "server", "README.md"), encoding="utf-8") as f:
+        section = re.search(r"^## Metrics\n(.*?)^## ", f.read(), re.M | re.S).group(1)
+    rows = [row.split("|")[1] for row in section.splitlines() if row.startswith("| ")][1:]
+    listed = {re.sub(r"\{.*?\}", "", name).strip() for row in rows for name in re.sub(r"\{[^}]*\}", "", row).split(",")}
+    assert listed == names, (sorted(listed - names), sorted(names - listed))
+
+
+def test_counters_by_route_and_status(own_server):
+    s = own_server()
+    s.complete(max_tokens=1)
+    s.post("/v1/completions", {"prompt": 5.5})
+    s.get("/nothing")
+    metrics = s.metrics()
+    assert metrics['rodimus_http_requests_total{route="/v1/completions",code="200"}'] == 1
+    assert metrics['rodimus_http_requests_total{route="/v1/completions",code="400"}'] == 1
+    assert metrics['rodimus_http_requests_total{route="other",code="404"}'] == 1
+
+
+# ---- log lines ----
+
+def request_lines(s):
+    return [line for line in map(json.loads, s.log().splitlines()) if line["message"] == "request"]
+
+
+def test_one_line_a_request_with_all_that_is_known(own_server, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("k name=team\n")
+    keys.chmod(0o600)
+    s = own_server("--log-format", "json", "--api-key-file", keys, key="k")
+    key = {"Authorization": "Bearer k"}
+    s.post("/v1/completions", {"prompt": [300] * 7, "max_tokens": 5, "ignore_eos": True}, headers={"X-Request-Id": "r-1", **key})
+    s.post("/v1/completions", {"prompt": "The fox", "max_tokens": 500, "stop": ["e"]}, headers={"X-Request-Id": "r-2", **key})
+    s.post("/v1/completions", {"prompt": "a", "max_tokens": -1}, headers={"X-Request-Id": "r-3", **key})
+    connection, response = s.open("POST", "/v1/completions", {"prompt": "a", "max_tokens": 100000, "ignore_eos": True, "stream": True},
+                                  headers={"X-Request-Id": "r-4", **key})
+    next(read_events(response))
+    connection.close()
+    response.close()
+    s.wait_metric("rodimus_slots_used", lambda n: n == 0)
+    s.wait_log('"r-4"')
+    lines = {line["id"]: line for line in request_lines(s)}
+    whole = lines["r-1"]
+    assert whole["key"] == "team" and whole["path"] == "/v1/completions" and whole["status"] == 200
+    assert (whole["prompt_tokens"], whole["completion_tokens"], whole["outcome"]) == (7, 5, "length")
+    assert whole["ms"] >= whole["ttft_ms"] >= whole["queue_ms"] >= 0, whole
+    assert lines["r-2"]["outcome"] == "stop"
+    assert lines["r-3"]["status"] == 400 and lines["r-3"]["outcome"] == "invalid_request_error"
+    assert lines["r-4"]["status"] == 499 and lines["r-4"]["outcome"] == "client_left" and lines["r-4"]["completion_tokens"] >= 1
+    assert len([line for line in request_lines(s) if line["id"].startswith("r-")]) == 4
+
+
+# ---- a stuck engine ----
+
+def test_health_notices_an_engine_that_takes_no_step(own_server):
+    """A device whose step takes 1.5 s, where a step may take 0.3: not ready, not alive, until it moves again."""
+    s = own_server("--device", "null:1500", "--stall-ms", 300)
+    assert s.get("/health/ready").status == 200 and s.get("/health/live").status == 200
+    s.complete([300], 1)
+    time.sleep(1)  # an idle engine takes no steps either, and is well
+    assert s.get("/health").status == 200 and s.metric("rodimus_stalled") == 0
+    thread = threading.Thread(target=lambda: s.complete([300], 4, ignore_eos=True))
+    began = time.monotonic()
+    thread.start()
+    while s.get("/health/ready").status == 200:
+        assert time.monotonic() - began < 3
+        time.sleep(0.02)
+    answer = s.get("/health/ready")
+    assert answer.status == 503 and answer.json["status"] == "stalled", answer
+    assert s.get("/health/live").status == 503
+    assert s.metric("rodimus_stalled") == 1 and s.metric("rodimus_ready") == 0
+    thread.join()
+    assert s.get("/health/ready").status == 200 and s.get("/health/live").status == 200
+
+
+def test_a_stalled_server_still_ends_at_sigterm(own_server):
+    s = own_server("--device", "null:1000", "--stall-ms", 200, "--drain-ms", 500)
+    connection, _ = s.open("POST", "/v1/completions", {"prompt": [300], "max_tokens": 1000, "ignore_eos": True, "stream": True})
+    began = time.monotonic()
+    assert s.stop() == 0 and time.monotonic() - began < 10
+    connection.close()
+
+
+# ---- systemd ----
+
+class Notified:
+    """The socket that systemd gives a service."""
+
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(path)
+        self.socket.settimeout(10)
+
+    def next(self):
+        return self.socket.recv(4096).decode()
+
+    def until(self, text):
+        while True:
+            got = self.next()
+            if text in got.split("\n"):
+                return got
+
+
+def test_systemd_is_told_ready_reloading_stopping(own_server, tmp_path):
+    for path in (str(tmp_path / "notify"), "\0rodimus-test-" + tmp_path.name):
+        systemd = Notified(path)
+        s = own_server(env={"NOTIFY_SOCKET": path.replace("\0", "@")})
+        assert systemd.next().startswith("READY=1")
+        before = time.monotonic_ns() // 1000
+        s.reload()
+        got = systemd.next().split("\n")
+        assert got[0] == "RELOADING=1" and got[1].startswith("MONOTONIC_USEC=")
+        assert before <= int(got[1].partition("=")[2]) <= time.monotonic_ns() // 1000
+        assert systemd.next() == "READY=1"
+        s.terminate()
+        assert systemd.next() == "STOPPING=1"
+        assert s.wait() == 0
+
+
+def test_the_watchdog_is_fed_while_steps_end_and_no_longer(own_server, tmp_path):
+    systemd = Notified(str(tmp_path / "notify"))
+    s = own_server("--device", "null:6000", "--stall-ms", 500,
+                   env={"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1000000"})
+    systemd.until("WATCHDOG=1")
+    systemd.until("WATCHDOG=1")
+    connection, _ = s.open("POST", "/v1/completions", {"prompt": [300], "max_tokens": 9, "ignore_eos": True, "stream": True})
+    time.sleep(1.5)
+    systemd.socket.settimeout(0.01)
+    try:
+        while systemd.next():  # what was said before it was stuck
+            pass
+    except TimeoutError:
+        pass
+    systemd.socket.settimeout(1.5)
+    try:
+        got = systemd.next()
+        raise AssertionError(f"a stuck server says {got}")
+    except TimeoutError:
+        pass
+    connection.close()
+
+
+def test_no_socket_is_no_trouble(own_server):
+    s = own_server(env={"NOTIFY_SOCKET": "/nowhere/at/all", "WATCHDOG_USEC": "1000000"})
+    s.complete(max_tokens=1)
+    assert s.stop() == 0
+

@@ -1,0 +1,124 @@
+"""Ten times the load that the server can carry: who is accepted is served as ever, who is refused knows it at once, and
+afterwards nothing is left. RODIMUS_TEST_SOAK=1 (make soak) lasts two minutes instead of 15 seconds."""
+import json
+import os
+import re
+import statistics
+import threading
+import time
+
+from server import command
+
+SECONDS = 120 if os.environ.get("RODIMUS_TEST_SOAK") else 15
+SLOTS, STEP_MS, TOKENS = 8, 5, 40
+CAPACITY = SLOTS / (TOKENS * STEP_MS / 1000)  # requests a second: 40
+
+
+def flood(s, seconds, folder, key=None):
+    """`rodimus load` at ten times the capacity, in a process of its own; the report when it is called."""
+    path = folder / f"load-{time.monotonic()}.json"
+    args = ["load", "--url", s.url, "--rate", 10 * CAPACITY, "--requests", int(10 * CAPACITY * seconds), "--streams", 400,
+            "--prompt-tokens", 4, "--output-tokens", TOKENS, "--json", path]
+    if key:
+        args += ["--api-key", key]
+    thread = threading.Thread(target=lambda: command(*args, timeout=seconds + 60))
+    thread.start()
+
+    def report():
+        thread.join()
+        return json.loads(path.read_text())
+    return report
+
+
+def quantile(buckets, q):
+    """The upper bound below which a share q of a histogram lies."""
+    total = buckets[-1][1]
+    return next(bound for bound, n in buckets if n >= q * total)
+
+
+def inter_token(s, **more):
+    return [(float(re.search(r'le="([^"]+)"', k).group(1)), v) for k, v in s.metrics(**more).items()
+            if k.startswith("rodimus_inter_token_seconds_bucket")]
+
+
+def between(before, after):
+    return [(bound, n - m) for (bound, m), (_, n) in zip(before, after)]
+
+
+def test_ten_times_the_capacity(own_server, tmp_path):
+    s = own_server("--device", f"null:{STEP_MS}", "--slots", SLOTS, "--max-queue-requests", 16)
+    idle = s.metrics()
+    before = inter_token(s)
+    calm = command("load", "--url", s.url, "--streams", SLOTS, "--requests", 5 * SLOTS, "--prompt-tokens", 4, "--output-tokens", TOKENS)
+    assert calm.returncode == 0, calm
+    calm_p99 = quantile(between(before, inter_token(s)), 0.99)
+    flood(s, 2, tmp_path)()  # what the first wave allocates is kept for later ones
+    before, rss, accepted = inter_token(s), s.rss_bytes(), s.metric("rodimus_engine_requests_finished_total")
+    began = time.monotonic()
+    report = flood(s, SECONDS, tmp_path)
+    refusals, waits, statuses = [], [], set()
+    time.sleep(1)
+    while time.monotonic() - began < SECONDS - 1:
+        asked = time.monotonic()
+        answer = s.post("/v1/completions", {"prompt": [300], "max_tokens": 1})
+        statuses.add(answer.status)
+        if answer.status == 429:
+            refusals.append(time.monotonic() - asked)
+            waits.append(int(answer.header("Retry-After")))
+            assert answer.error["code"] == "queue_full"
+        time.sleep(0.05)
+    done = report()
+    assert statuses <= {200, 429} and len(refusals) > 3 * SECONDS, (statuses, len(refusals))
+    assert statistics.median(refusals) < 0.05 and sorted(refusals)[int(0.95 * len(refusals))] < 0.05, sorted(refusals)[-20:]
+    assert all(1 <= w <= 3 for w in waits), waits  # 16 wait and 40 a second leave
+    # Nobody but the refused: the errors of the load are 429 alone.
+    assert done["ok"] > 0.7 * CAPACITY * SECONDS, done
+    assert done["ok"] + done["failed"] == int(10 * CAPACITY * SECONDS)
+    metrics = s.metrics()
+    codes = {k: v for k, v in metrics.items() if k.startswith('rodimus_http_requests_total{route="/v1/completions"')}
+    assert {re.search(r'code="(\w+)"', k).group(1) for k in codes} == {"200", "429"}, codes
+    # Who was accepted had his tokens as on a calm day.
+    p99 = quantile(between(before, inter_token(s)), 0.99)
+    assert p99 <= max(2 * calm_p99, 0.025), (p99, calm_p99)
+    assert metrics["rodimus_engine_requests_finished_total"] - accepted >= done["ok"]
+    # And nothing is left.
+    for name in ("rodimus_slots_used", "rodimus_requests_running", "rodimus_queue_requests", "rodimus_queue_tokens",
+                 "rodimus_http_streams", "vllm:num_requests_waiting"):
+        s.wait_metric(name, lambda n, name=name: n == idle[name])
+    assert s.rss_bytes() - rss < 24 << 20, (rss, s.rss_bytes())
+    assert s.stop() == 0
+
+
+def test_a_key_that_floods_leaves_room_for_the_others(own_server, tmp_path):
+    """Ten times the capacity by one key: another one's requests are all taken, and wait for little more than a slot."""
+    keys = tmp_path / "keys"
+    keys.write_text("flood name=flood\ncalm name=calm\n")
+    s = own_server("--device", f"null:{STEP_MS}", "--slots", SLOTS, "--max-queue-requests", 32, "--api-key-file", keys, key="calm")
+    report = flood(s, 8, tmp_path, key="flood")
+    s.wait_metric("rodimus_queue_requests", lambda n: n > 16)
+    took = []
+    for _ in range(20):
+        began = time.monotonic()
+        answer = s.post("/v1/completions", {"prompt": [300], "max_tokens": 2, "ignore_eos": True})
+        took.append(time.monotonic() - began)
+        assert answer.status == 200, answer
+    report()
+    # A slot comes free every 25 ms; behind the flood's 25 requests it would be 0.6 s.
+    assert statistics.median(took) < 0.3, took
+    metrics = s.metrics()
+    assert metrics['rodimus_key_requests_total{key="calm"}'] == 20 and metrics['rodimus_key_requests_in_flight{key="flood"}'] == 0
+
+
+def test_what_waits_too_long_costs_no_step(own_server):
+    """408 in the queue: the prompt is not read, and the slot's owner goes on."""
+    s = own_server("--device", "null:20", "--slots", 1, "--request-timeout-ms", 200)
+    connection, response = s.open("POST", "/v1/completions", {"prompt": [300], "max_tokens": 50, "ignore_eos": True, "stream": True})
+    assert response.status == 200
+    began = time.monotonic()
+    answer = s.post("/v1/completions", {"prompt": [300] * 1000, "max_tokens": 1})
+    assert answer.status == 408 and answer.error["code"] == "queue_timeout" and 0.15 < time.monotonic() - began < 0.8, answer
+    assert b"[DONE]" in response.read()
+    connection.close()
+    metrics = s.metrics()
+    assert metrics["rodimus_prefill_tokens_total"] == 1 and metrics["rodimus_queue_tokens"] == 0
+
