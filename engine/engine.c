@@ -36,6 +36,7 @@ static void engine_free(struct rod_engine *e) {
     free(e->moves);
     free(e->moving);
     grammar_cache_close(e->grammars);
+    prefix_close(e->prefixes);
     state_pool_close(e->states);
     free(e);
 }
@@ -73,6 +74,7 @@ static int init_parts(struct rod_engine *e, struct rod_error *err) {
         return rod_fail(err, ROD_ENOMEM, "No memory for the rows of %u slots.", be->n_slots);
     if (e->parts.tokenizer) rc = grammar_cache_new(e->parts.tokenizer, e->parts.V, &e->grammars, err);
     if (!rc) rc = engine_state_open(e, err);
+    if (!rc) rc = engine_prefix_open(e, err);
     if (rc) return rc;
     return mailbox_init(&e->mailbox, be->n_slots, e->config.max_queue, e->config.max_queue_tok, err);
 }
@@ -213,8 +215,14 @@ void rod_engine_stats(const struct rod_engine *e, struct rod_stats *out) {
         .last_step_end_ns = get(&c->last_step_end_ns),
         .step_ns_sum = get(&c->step_ns_sum),
         .batch_rows_sum = get(&c->rows_sum),
+        .prefix_hits = get(&c->prefix_hits),
+        .prefix_tok_saved = get(&c->prefix_tok_saved),
+        .prefix_entries = get(&c->prefix_entries),
+        .prefix_bytes = get(&c->prefix_bytes),
+        .prefix_evicted = get(&c->prefix_evicted),
         .failed = atomic_load_explicit(&c->device_failed, memory_order_relaxed),
     };
+    for (int i = 0; i < ROD_PREFIX_N_MISSES; i++) out->prefix_misses[i] = get(&c->prefix_misses[i]);
     uint64_t sum = 0;
     for (int i = 0; i < 20; i++) out->step_ns_bucket[i] = sum += get(&c->bucket[i]);
     sum = 0;

@@ -90,6 +90,8 @@ int engine_fork_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, str
     struct work *from = e->keeper && same_prompt(e->keeper, w) ? e->keeper : NULL;
     for (struct sched_req *s = e->sched.prefill[w->lane].head; !from && s; s = s->next)
         if (&w->sched != s && same_prompt(work_of_sched(s), w)) from = work_of_sched(s);
+    for (struct sched_req *s = e->sched.moving.head; !from && s; s = s->next)
+        if (s->moved_from == SCHED_PREFILL && same_prompt(work_of_sched(s), w)) from = work_of_sched(s);
     if (!from) return 0;
     int rc = catch_up(e, from, w, err);
     if (rc) return rc;

@@ -12,6 +12,7 @@
 #include "chat.h"
 #include "grammar.h"
 #include "mailbox.h"
+#include "prefix.h"
 #include "request.h"
 #include "sampler.h"
 #include "sched.h"
@@ -51,6 +52,14 @@ struct work {
     struct event *end;        /* made at submit, so that every request can end whatever the memory */
     bool ended;               /* end says how, and goes out when the state is saved */
     struct rod_state *brings; /* room for what end brings, of keep_state */
+    /* The prefix cache: tokens that were not read; those of the last checkpoint on the way; whether it may leave any.
+     */
+    uint64_t cached_tok, kept_tok;
+    bool remembers, generated; /* generated: an answer is in its state */
+    uint64_t stops[PREFIX_MAX_STOPS];
+    uint32_t n_stops, stop; /* stop: the one after sched.stop_tok */
+    int32_t *said;          /* [n_said] the tokens generated, while it remembers */
+    size_t n_said, said_room;
 };
 
 /* A slot's state on its way, engine_move.c. */
@@ -59,6 +68,7 @@ struct move {
     enum move_kind kind;
     struct work *work; /* NULL: it ended meanwhile */
     struct state_image *image;
+    struct prefix_entry *checkpoint; /* MOVE_OUT: what the image is for; NULL: the work's end */
 };
 
 struct engine_counters {
@@ -67,6 +77,8 @@ struct engine_counters {
     atomic_uint_fast64_t left; /* slots without a request whose state is on its way */
     atomic_uint_fast64_t bucket[20], rows_bucket[ROD_STEP_ROWS_BUCKETS]; /* not cumulative */
     atomic_bool device_failed;
+    atomic_uint_fast64_t prefix_hits, prefix_tok_saved, prefix_misses[ROD_PREFIX_N_MISSES];
+    atomic_uint_fast64_t prefix_entries, prefix_bytes, prefix_evicted;
 };
 
 /* What an engine runs on. backend is open; ops closes it. tokenizer and chat may be NULL. */
@@ -101,6 +113,8 @@ struct rod_engine {
     struct engine_counters counters;
     struct mailbox_event *taken;
     struct state_pool *states; /* NULL where the device keeps none */
+    struct prefix *prefixes;   /* NULL: no prefix cache */
+    double copy_ns;            /* a byte of a state, between device and host */
     struct move *moves;        /* [n_slots] */
     uint32_t *moving;          /* [n_slots], n_moving: slots with a move */
     uint32_t n_moving;
@@ -174,6 +188,18 @@ int engine_move_begin(struct rod_engine *engine, struct work *work, enum move_ki
 int engine_move_collect(struct rod_engine *engine, struct rod_error *err);
 void engine_move_end(struct rod_engine *engine, struct work *work); /* it ends: out of the scheduler, in any state */
 void engine_move_drop(struct rod_engine *engine);                   /* the images, when the backend is closed */
+
+/* engine_prefix.c. The index is the engine thread's. Failures are device faults. */
+int engine_prefix_open(struct rod_engine *engine, struct rod_error *err);
+/* w has a slot and is to read its prompt: perhaps not all of it. */
+int engine_prefix_admit(struct rod_engine *engine, struct work *work, uint64_t now_ns, struct rod_error *err);
+/* w's slot has read up to where it stops, or a step on its way will have. */
+int engine_prefix_stop(struct rod_engine *engine, struct work *work, uint64_t now_ns, struct rod_error *err);
+void engine_prefix_said(struct work *work, int32_t id); /* a counted token */
+/* w ends, and its slot holds the state of prompt and answer, without a pending token. A device fault shows later. */
+void engine_prefix_end(struct rod_engine *engine, struct work *work, int32_t pending, uint64_t now_ns);
+void engine_prefix_saved(struct rod_engine *engine, struct prefix_entry *entry, struct state_image *image);
+void engine_prefix_distrust(struct rod_engine *engine, const struct work *work); /* its logits were no numbers */
 
 /* engine_step.c: how the device samples for the work, when its slot has its state. A failure is a device fault. */
 int engine_prepare_sampling(struct rod_engine *engine, const struct work *work, struct rod_error *err);

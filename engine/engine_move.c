@@ -14,7 +14,7 @@ int engine_move_begin(struct rod_engine *e, struct work *w, enum move_kind kind,
                        ? ops->slot_load_begin(e->parts.backend, slot, pos, image->bytes, image->n_bytes, err)
                        : ops->slot_save_begin(e->parts.backend, slot, pos, image->bytes, image->n_bytes, err);
     if (rc) return rc;
-    e->moves[slot] = (struct move){kind, w, image};
+    e->moves[slot] = (struct move){.kind = kind, .work = w, .image = image};
     e->moving[e->n_moving++] = slot;
     sched_move(&e->sched, &w->sched);
     return 0;
@@ -31,9 +31,22 @@ void engine_move_end(struct rod_engine *e, struct work *w) {
     engine_count(&e->counters.left, 1);
 }
 
+static void let_go(struct rod_engine *e, uint32_t slot) {
+    sched_release(&e->sched, slot);
+    atomic_fetch_sub_explicit(&e->counters.left, 1, memory_order_relaxed);
+}
+
 static int arrived(struct rod_engine *e, uint32_t slot, struct rod_error *err) {
     const struct move move = e->moves[slot];
     e->moves[slot] = (struct move){.kind = MOVE_NONE};
+    if (move.checkpoint) {
+        engine_prefix_saved(e, move.checkpoint, move.image);
+        if (move.work)
+            sched_moved(&e->sched, &move.work->sched);
+        else
+            let_go(e, slot);
+        return 0;
+    }
     if (move.kind == MOVE_OUT && move.work) {
         engine_token_saved(e, move.work, move.image);
         return 0;
@@ -43,8 +56,7 @@ static int arrived(struct rod_engine *e, uint32_t slot, struct rod_error *err) {
         sched_moved(&e->sched, &move.work->sched);
         return engine_prepare_sampling(e, move.work, err);
     }
-    sched_release(&e->sched, slot);
-    atomic_fetch_sub_explicit(&e->counters.left, 1, memory_order_relaxed);
+    let_go(e, slot);
     return 0;
 }
 

@@ -72,6 +72,7 @@ static int prepare_slot(struct rod_engine *e, struct work *w, struct rod_error *
 static void fail_row(struct rod_engine *e, struct work *w, const struct rod_error *err) {
     if (err->code == ROD_EINTERNAL) {
         engine_count(&e->counters.nan, 1);
+        engine_prefix_distrust(e, w);
         engine_log(e, 3, "request %s: %s", w->request->id, err->message);
     }
     engine_token_fail(e, w, err);
@@ -98,7 +99,10 @@ static int admit(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
         if (rc) return rc;
         struct rod_error fault;
         if (w->sched.state == SCHED_MOVING) continue;
-        if (engine_fork_admit(e, w, now_ns, &fault)) fail_row(e, w, &fault);
+        if (engine_fork_admit(e, w, now_ns, &fault))
+            fail_row(e, w, &fault);
+        else if ((rc = engine_prefix_admit(e, w, now_ns, err)))
+            return rc;
     }
     engine_fork_settle(e, now_ns);
     return 0;
@@ -237,11 +241,23 @@ static void finish_step(struct rod_engine *e, const float *logits, const struct 
     e->n_collected++;
 }
 
+/* Prompts that this step, which is planned and launched, brings to where they stop. */
+static int leave_checkpoints(struct rod_engine *e, const struct step *step, struct rod_error *err) {
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < step->n_rows; i++) {
+        struct sched_req *r = step->rows[i].req;
+        if (r->stop_tok && r->pos == r->stop_tok && r->state == SCHED_PREFILL)
+            rc = engine_prefix_stop(e, work_of_sched(r), step->begin_ns, err);
+    }
+    return rc;
+}
+
 static int run_on_host(struct rod_engine *e, enum engine_lane lane, uint64_t now_ns, struct rod_error *err) {
     const float *logits;
     const struct step *step = plan(e, lane, now_ns);
     if (!step) return 0;
     int rc = e->parts.ops->forward(e->parts.backend, e->segs, step->n_rows, &logits, err);
+    if (!rc) rc = leave_checkpoints(e, step, err);
     if (!rc) finish_step(e, logits, NULL);
     return rc;
 }
@@ -260,6 +276,7 @@ static int run_on_device(struct rod_engine *e, uint64_t now_ns, struct rod_error
     const struct step *step = may ? plan(e, LANE_FIRST, now_ns) : NULL;
     if (step) {
         int rc = e->parts.ops->launch(e->parts.backend, e->segs, step->n_rows, err);
+        if (!rc) rc = leave_checkpoints(e, step, err);
         if (rc) return rc;
     }
     return n_flying ? collect(e, err) : 0; /* with none on its way before, the next turn looks ahead of this one */

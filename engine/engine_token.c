@@ -74,7 +74,7 @@ static void end_finish(struct rod_engine *e, struct work *w, enum rod_finish rea
     pub->reason = reason;
     pub->stop_id = stop_id;
     pub->prompt_tok = w->base + w->n_prompt;
-    pub->cached_tok = w->base;
+    pub->cached_tok = w->base + w->cached_tok;
     pub->completion_tok = w->n_generated;
     bool admitted = w->sched.state != SCHED_NONE && w->sched.state != SCHED_QUEUED;
     uint64_t now_ns = engine_now_ns();
@@ -82,7 +82,9 @@ static void end_finish(struct rod_engine *e, struct work *w, enum rod_finish rea
     pub->prefill_ns = admitted ? (w->first_ns ? w->first_ns : now_ns) - w->sched.admit_ns : 0;
     pub->decode_ns = w->last_ns - w->first_ns;
     w->ended = true;
-    if (w->sched.state != SCHED_MOVING || reason == ROD_FINISH_CANCEL) conclude(e, w);
+    if (w->request->keep_state && reason != ROD_FINISH_CANCEL) return; /* when its state is saved */
+    if (reason != ROD_FINISH_CANCEL) engine_prefix_end(e, w, pending, now_ns);
+    conclude(e, w);
 }
 
 /* ---- one sampled row ---- */
@@ -155,6 +157,7 @@ void engine_token_take(struct rod_engine *e, struct work *w, const struct sample
     }
     w->n_generated++;
     if (w->recent_tok) remember(w, picked->id);
+    engine_prefix_said(w, picked->id);
     if (w->counts.n_table) sampler_counts_add(&w->counts, picked->id, 1);
     bool finished = false;
     if (r->grammar && !is_stop) { /* a stop id is no part of the grammar's text */

@@ -31,9 +31,9 @@ struct prefix_entry {
     uint32_t n_below;           /* entries whose up this is */
     uint64_t place;             /* hash of its whole chunks */
     uint64_t n_tok, bytes, used_ns, number;
-    bool generated, doomed;
-    struct state_image *image; /* NULL: reserved */
-    const char *tenant, *salt; /* behind ids */
+    bool generated, doomed, forgotten; /* forgotten: goes when it is filled */
+    struct state_image *image;         /* NULL: reserved */
+    const char *tenant, *salt;         /* behind ids */
     int32_t ids[];
 };
 
@@ -334,11 +334,21 @@ void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_image *i
     assert(!e->image && image);
     e->image = image;
     seen_remove(p, e->place, SEEN_EVICTED);
+    if (e->forgotten) entry_remove(p, e);
 }
 
 void prefix_drop(struct prefix *p, struct prefix_entry *e) {
     assert(!e->image);
     entry_remove(p, e);
+}
+
+void prefix_forget(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n) {
+    for (uint32_t i = p->n; i-- > 0;) {
+        struct prefix_entry *e = p->all[i];
+        if (e->n_tok > n || !same(e, key, ids)) continue;
+        e->forgotten = true;
+        if (e->image) entry_remove(p, e); /* the last takes its place: that one was looked at already */
+    }
 }
 
 /* ---- finding ---- */
@@ -434,7 +444,7 @@ uint32_t prefix_stops(const struct prefix_reading *r, uint64_t stops[PREFIX_MAX_
     uint32_t n = 0;
     const uint64_t least_tok = r->pays_tok ? r->pays_tok : 1;
     if (r->n_tok < 2) return 0;
-    try_stop(r, r->n_tok - 1, least_tok, stops, &n);
+    if (!r->open_end) try_stop(r, r->n_tok - 1, least_tok, stops, &n);
     try_stop(r, r->branch_tok, least_tok, stops, &n);
     if (r->n_marks) try_stop(r, r->marks[0], least_tok, stops, &n);
     const uint64_t far_tok = least_tok > UINT64_MAX / 8 ? UINT64_MAX : 8 * least_tok;

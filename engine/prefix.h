@@ -63,6 +63,8 @@ struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *k
 void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_image *image); /* takes the share */
 void prefix_drop(struct prefix *p, struct prefix_entry *e);
 
+/* Whatever is a beginning of these tokens goes, also what is on its way: their state is not to be trusted. */
+void prefix_forget(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n);
 /* Gives up the least worth, for others who need memory; false: there is none. */
 bool prefix_evict(struct prefix *p, uint64_t now_ns);
 
@@ -79,6 +81,7 @@ struct prefix_reading {
     size_t n_marks;
     uint64_t pays_tok; /* reading so many tokens takes as long as copying a state out and in again */
     uint32_t chunk_tok;
+    bool open_end; /* the end is kept elsewhere */
 };
 /* Rising multiples of chunk_tok in (from_tok, n_tok). The prompt's end, a branch and the first mark for what they save
  * alone; other marks, newest first, where a copy is an eighth of what it saves at most. */

@@ -43,6 +43,7 @@ struct sched_req {
     uint8_t lane;                       /* the caller's, below SCHED_N_LANES */
     bool scored;             /* logits are wanted for every token of the prompt; needs max_out >= chunk_tok */
     uint64_t n_prompt, pos;  /* tokens of the prompt; tokens read so far */
+    uint64_t stop_tok;       /* a multiple of chunk_tok at which a piece of the prompt ends; 0 = none */
     uint64_t max_out, n_out; /* tokens it may get, 0 = no limit; those planned */
     uint64_t deadline_ns;    /* no slot by then: expired; 0 = none */
     uint32_t key, weight;    /* below SCHED_N_KEYS; its share beside other keys' weights, 0 = 1 */

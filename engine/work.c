@@ -91,6 +91,7 @@ void work_free(struct work *w) {
     free(w->recent);
     event_free(w->end);
     rod_state_free(w->brings);
+    free(w->said);
     engine_fork_drop(w);
     free(w);
 }

@@ -238,6 +238,27 @@ static void room_is_kept_for_what_is_on_its_way(void **state) {
     prefix_close(NULL);
 }
 
+/* Beginnings of a prompt, also one on its way, and nothing else. */
+static void what_is_forgotten_goes(void **state) {
+    (void)state;
+    struct prefix *p = make(1 << 20, 0);
+    struct prefix_found f;
+    const struct prefix_key other = {"b", ""};
+    assert_true(keep(p, &nobody, tok, 8, 100, 1, 0));
+    assert_true(keep(p, &nobody, tok, 30, 100, 2, 0));
+    assert_true(keep(p, &other, tok, 8, 100, 3, 0));
+    struct prefix_entry *e = prefix_reserve(p, &nobody, tok, 16, false, 100, 0);
+    assert_non_null(e);
+    prefix_forget(p, &nobody, tok, 20);
+    assert_int_equal(find(p, &nobody, tok, 20, 0, &f), 0);
+    assert_int_equal(find(p, &nobody, tok, 40, 0, &f), 2);
+    assert_int_equal(find(p, &other, tok, 20, 0, &f), 3);
+    prefix_fill(p, e, image(100, 4));
+    assert_int_equal(find(p, &nobody, tok, 20, 0, &f), 0);
+    assert_int_equal(prefix_count(p).n_entries, 2);
+    prefix_close(p);
+}
+
 static void an_image_outlives_its_checkpoint(void **state) {
     (void)state;
     struct prefix *p = make(1 << 20, 0);
@@ -509,6 +530,7 @@ int main(void) {
         cmocka_unit_test(what_saves_little_goes_first),
         cmocka_unit_test(a_conversation_outgrows_its_own_checkpoint),
         cmocka_unit_test(room_is_kept_for_what_is_on_its_way),
+        cmocka_unit_test(what_is_forgotten_goes),
         cmocka_unit_test(an_image_outlives_its_checkpoint),
         cmocka_unit_test(prompts_stop_where_a_checkpoint_pays),
         cmocka_unit_test(stops_keep_their_distance_whatever_is_asked),

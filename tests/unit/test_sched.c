@@ -73,6 +73,24 @@ static void logits_come_for_the_last_prompt_token_and_for_decode_rows_only(void 
     sched_fini(&s);
 }
 
+static void a_piece_ends_where_its_prompt_stops(void **state) {
+    (void)state;
+    for (uint64_t stop = 0; stop < 96; stop += 8) {
+        struct sched s = make(1, 64, 4, 8);
+        struct sched_req r = request(100);
+        struct sched_row rows[1];
+        uint32_t n;
+        r.stop_tok = stop;
+        sched_submit(&s, &r, 0);
+        sched_admit(&s, 0);
+        run_step(&s, rows, &n);
+        assert_int_equal(r.pos, stop && stop < 64 ? stop : 64);
+        run_step(&s, rows, &n);
+        assert_int_equal(r.pos, stop > 64 ? stop : stop && stop < 40 ? stop + 64 : 100);
+        sched_fini(&s);
+    }
+}
+
 static void prompts_split_only_at_multiples_of_the_chunk(void **state) {
     (void)state;
     for (uint32_t budget = 8; budget < 40; budget++) {
@@ -740,6 +758,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_get_slots_first_come_first_served),
         cmocka_unit_test(logits_come_for_the_last_prompt_token_and_for_decode_rows_only),
+        cmocka_unit_test(a_piece_ends_where_its_prompt_stops),
         cmocka_unit_test(prompts_split_only_at_multiples_of_the_chunk),
         cmocka_unit_test(a_prompt_gets_its_chunk_even_when_decode_rows_fill_the_budget),
         cmocka_unit_test(decode_rows_and_prompts_alternate_when_only_one_kind_fits),

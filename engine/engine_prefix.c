@@ -1,0 +1,212 @@
+/* engine_prefix.c - prompts that go on from a checkpoint of the prefix cache, and checkpoints that requests leave.
+ *
+ * A prompt looks when it has a slot and nothing else to go on from. It stops where a checkpoint pays, and waits there
+ * in SCHED_MOVING while its state is copied, and no other request waits with it. When an answer ends, the state of the
+ * whole conversation so far is copied out of the slot while the client has its last event already.
+ */
+#include "engine_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* ---- open ---- */
+
+/* How long copying a byte takes: a new slot's state, twice, as the first copy touches memory that is new. */
+static double copy_ns(struct rod_engine *e) {
+    const struct backend_ops *ops = e->parts.ops;
+    const size_t n = ops->state_bytes(e->parts.backend, 0);
+    struct state_image *image = state_image_new(e->states, n);
+    double ns = 0;
+    for (int i = 0; image && i < 2; i++) {
+        ops->slot_zero(e->parts.backend, 0);
+        const uint64_t begin_ns = engine_now_ns();
+        if (ops->slot_save(e->parts.backend, 0, 0, image->bytes, n, NULL)) break;
+        ns = (double)(engine_now_ns() - begin_ns) / (double)n;
+    }
+    state_image_release(image);
+    return ns;
+}
+
+int engine_prefix_open(struct rod_engine *e, struct rod_error *err) {
+    if (!e->config.prefix_cache_bytes || !e->states) return 0;
+    struct state_pool_counts pool;
+    state_pool_count(e->states, &pool);
+    struct prefix_config config = {.budget_bytes = e->config.prefix_cache_bytes,
+                                   .chunk_tok = e->backend_info.chunk_tok};
+    if (config.budget_bytes > pool.bytes / 2) config.budget_bytes = pool.bytes / 2; /* the other half is for sessions */
+    if (getrandom(&config.seed, sizeof config.seed, GRND_NONBLOCK) != (ssize_t)sizeof config.seed)
+        config.seed = engine_now_ns() ^ (uint64_t)(uintptr_t)e;
+    e->copy_ns = copy_ns(e);
+    return prefix_new(&config, &e->prefixes, err);
+}
+
+/* ---- figures ---- */
+
+static void publish(struct rod_engine *e) {
+    const struct prefix_counts n = prefix_count(e->prefixes);
+    atomic_store_explicit(&e->counters.prefix_entries, n.n_entries, memory_order_relaxed);
+    atomic_store_explicit(&e->counters.prefix_bytes, n.bytes, memory_order_relaxed);
+    atomic_store_explicit(&e->counters.prefix_evicted, n.n_evicted, memory_order_relaxed);
+}
+
+static void missed(struct rod_engine *e, const struct work *w, enum rod_prefix_miss why) {
+    engine_count(&e->counters.prefix_misses[why], 1);
+    engine_log(e, 0, "request %s: prefix cache: %llu of %zu tokens: %s", w->request->id,
+               (unsigned long long)w->cached_tok, w->n_prompt, rod_prefix_miss_name(why));
+}
+
+static void looked(struct rod_engine *e, const struct work *w, const struct prefix_found *found) {
+    if (found->n_tok) {
+        engine_count(&e->counters.prefix_hits, 1);
+        engine_count(&e->counters.prefix_tok_saved, found->n_tok);
+    }
+    if (!found->whole)
+        missed(e, w, found->reason);
+    else
+        engine_log(e, 0, "request %s: prefix cache: %llu of %zu tokens", w->request->id,
+                   (unsigned long long)found->n_tok, w->n_prompt);
+}
+
+/* ---- in ---- */
+
+static struct prefix_key key_of(const struct work *w) {
+    const struct rod_request *r = w->request;
+    return (struct prefix_key){r->turn ? r->turn->tenant : r->tenant, r->cache_salt};
+}
+
+static size_t image_bytes(const struct rod_engine *e, uint64_t n_tok) {
+    return e->parts.ops->state_bytes(e->parts.backend, n_tok);
+}
+
+/* Reading so many tokens takes as long as a state's way out and in. Not measured yet: a chunk. */
+static uint64_t pays_tok(const struct rod_engine *e, const struct work *w) {
+    uint64_t tok_ns = e->sched.pace[w->lane].prompt_tok_ns;
+    for (int i = 0; !tok_ns && i < SCHED_N_LANES; i++) tok_ns = e->sched.pace[i].prompt_tok_ns;
+    if (!tok_ns) return e->backend_info.chunk_tok;
+    return (uint64_t)(2 * e->copy_ns * (double)image_bytes(e, w->n_prompt) / (double)tok_ns) + 1;
+}
+
+/* The device counts the tokens that it reads, and what is not read is not counted. */
+static bool device_counts(const struct rod_engine *e, const struct work *w) {
+    return e->parts.ops->launch && w->lane == LANE_FIRST && w->request->sampling.repetition_penalty != 1;
+}
+
+static void next_stop(struct work *w) { w->sched.stop_tok = w->stop < w->n_stops ? w->stops[w->stop++] : 0; }
+
+/* Where the prompt stops from here on. A session's turn keeps its own end. */
+static void plan_stops(const struct rod_engine *e, struct work *w, const struct prefix_found *found) {
+    const struct rod_request *r = w->request;
+    const struct prefix_reading reading = {.from_tok = w->cached_tok,
+                                           .n_tok = w->n_prompt,
+                                           .branch_tok = found->branch_tok,
+                                           .marks = r->marks,
+                                           .n_marks = r->n_marks,
+                                           .pays_tok = pays_tok(e, w),
+                                           .chunk_tok = e->backend_info.chunk_tok,
+                                           .open_end = r->keep_state};
+    w->n_stops = prefix_stops(&reading, w->stops);
+    w->stop = 0;
+    next_stop(w);
+}
+
+int engine_prefix_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, struct rod_error *err) {
+    if (!e->prefixes || w->request->state || w->sched.state != SCHED_PREFILL) return 0;
+    if (w->sched.scored) {
+        missed(e, w, ROD_PREFIX_SCORED);
+        return 0;
+    }
+    const struct prefix_key key = key_of(w);
+    struct prefix_found found;
+    prefix_find(e->prefixes, &key, w->prompt, w->n_prompt, now_ns, &found);
+    prefix_note(e->prefixes, &key, w->prompt, w->n_prompt, w->n_prompt);
+    int rc = 0;
+    if (found.image && device_counts(e, w)) {
+        state_image_release(found.image);
+        found = (struct prefix_found){.reason = ROD_PREFIX_PENALTY};
+    } else if (found.image) {
+        rc = engine_move_begin(e, w, MOVE_IN, found.n_tok, found.image, err);
+        if (rc) state_image_release(found.image);
+        if (rc == ROD_EDEVICE) return rc;
+        if (rc) found = (struct prefix_found){.reason = ROD_PREFIX_COLD};
+    }
+    w->cached_tok = w->kept_tok = w->sched.pos = found.n_tok;
+    w->generated = found.generated;
+    w->remembers = true;
+    looked(e, w, &found);
+    plan_stops(e, w, &found);
+    return 0;
+}
+
+/* ---- out ---- */
+
+/* Begins to copy the state after ids, which is what the work's slot holds. ROD_EDEVICE alone is an error. */
+static int leave(struct rod_engine *e, struct work *w, const int32_t *ids, size_t n, uint64_t now_ns,
+                 struct rod_error *err) {
+    const struct prefix_key key = key_of(w);
+    const size_t bytes = image_bytes(e, n);
+    struct prefix_entry *entry =
+        prefix_reserve(e->prefixes, &key, ids, n, w->generated, state_pool_bytes(1, bytes), now_ns);
+    if (!entry) return 0;
+    struct state_image *image = state_image_new(e->states, bytes);
+    int rc = image ? engine_move_begin(e, w, MOVE_OUT, n, image, err) : ROD_ENOMEM;
+    if (rc) {
+        state_image_release(image);
+        prefix_drop(e->prefixes, entry);
+    } else {
+        e->moves[w->sched.slot].checkpoint = entry;
+        w->kept_tok = n;
+    }
+    publish(e);
+    return rc == ROD_EDEVICE ? rc : 0;
+}
+
+int engine_prefix_stop(struct rod_engine *e, struct work *w, uint64_t now_ns, struct rod_error *err) {
+    const uint64_t at = w->sched.pos;
+    next_stop(w);
+    return leave(e, w, w->prompt, at, now_ns, err);
+}
+
+void engine_prefix_said(struct work *w, int32_t id) {
+    if (!w->remembers) return;
+    if (w->n_said == w->said_room) {
+        const size_t room = w->said_room ? 2 * w->said_room : 64;
+        int32_t *grown = realloc(w->said, room * sizeof *grown);
+        if (!grown) {
+            w->remembers = false; /* then this conversation leaves nothing */
+            return;
+        }
+        w->said = grown;
+        w->said_room = room;
+    }
+    w->said[w->n_said++] = id;
+}
+
+void engine_prefix_end(struct rod_engine *e, struct work *w, int32_t pending, uint64_t now_ns) {
+    if (!w->remembers || w->request->keep_state || e->config.deterministic) return;
+    if (w->sched.state != SCHED_DECODE && w->sched.state != SCHED_LAST) return;
+    const size_t n = w->n_prompt + w->n_said - (pending >= 0);
+    if (n <= w->n_prompt) return; /* inside a chunk, and nothing generated: not what reading a longer prompt gives */
+    int32_t *ids = malloc(n * sizeof *ids);
+    if (!ids) return;
+    memcpy(ids, w->prompt, w->n_prompt * sizeof *ids);
+    memcpy(ids + w->n_prompt, w->said, (n - w->n_prompt) * sizeof *ids);
+    const struct prefix_key key = key_of(w);
+    prefix_note(e->prefixes, &key, ids, w->n_prompt, n);
+    w->generated = true;
+    struct rod_error err;
+    if (n - w->kept_tok >= pays_tok(e, w)) leave(e, w, ids, n, now_ns, &err);
+    free(ids);
+}
+
+void engine_prefix_saved(struct rod_engine *e, struct prefix_entry *entry, struct state_image *image) {
+    prefix_fill(e->prefixes, entry, image);
+    publish(e);
+}
+
+void engine_prefix_distrust(struct rod_engine *e, const struct work *w) {
+    if (!w->remembers) return;
+    const struct prefix_key key = key_of(w);
+    prefix_forget(e->prefixes, &key, w->prompt, w->n_prompt);
+    publish(e);
+}

@@ -1,0 +1,608 @@
+/* test_engine_prefix.c - the prefix cache in the engine, on both kinds of fake device and on the demo model: answers
+ * are those of an engine without it, to the bit; what was read once is not read again; nothing crosses tenants. */
+#include "tests/engine_bench.h"
+
+enum { CHUNK = 8, MOST = 400 };
+
+static void open_with(struct bench *b, struct bench_options o, uint64_t cache_bytes) {
+    bench_open(b, o, CONFIG(.prefix_cache_bytes = cache_bytes, .state_host_bytes = 64 << 20));
+    b->c.engine->copy_ns = 0; /* every checkpoint pays */
+}
+
+static struct rod_stats stats_of(const struct collector *c) {
+    struct rod_stats stats;
+    rod_engine_stats(c->engine, &stats);
+    return stats;
+}
+
+static uint64_t misses(const struct collector *c, enum rod_prefix_miss why) { return stats_of(c).prefix_misses[why]; }
+
+/* Tokens that depend on seed and place alone: prompts of one seed are beginnings of each other. */
+static void fill(int32_t *ids, size_t from, size_t n, uint64_t seed) {
+    for (size_t i = from; i < n; i++) ids[i] = (int32_t)(2 + philox_uniform(seed, i, 0) * (V - 2));
+}
+
+static struct rod_request *request(struct answer *a, const int32_t *ids, size_t n, uint32_t max_tokens) {
+    struct rod_request *r = collect_request(ids, n, a);
+    r->ignore_eos = true;
+    r->max_tokens = max_tokens;
+    r->sampling.temperature = 1;
+    r->sampling.seed = 99;
+    r->n_logprobs = 2;
+    return r;
+}
+
+static void assert_same(const struct answer *a, const struct answer *b, const char *what) {
+    collect_assert_ids(a, b->ids, b->n_ids, what);
+    for (size_t i = 0; i < a->n_ids; i++)
+        if (memcmp(&a->logprobs[i], &b->logprobs[i], sizeof(float)))
+            fail_msg("%s: log-probability %zu is %.9g, cold %.9g", what, i, (double)a->logprobs[i],
+                     (double)b->logprobs[i]);
+    assert_int_equal(a->n_top, b->n_top);
+    assert_memory_equal(a->top, b->top, a->n_top * sizeof *a->top);
+}
+
+/* Until checkpoints on their way have arrived. */
+static void settle(struct bench *b) {
+    for (int i = 0; i < 1000 && stats_of(&b->c).slots_used; i++) collect_wait(&b->c, 1);
+}
+
+/* ---- fake devices ---- */
+
+static void what_was_read_is_not_read_again(void **state) {
+    (void)state;
+    struct bench b, cold;
+    int32_t ids[MOST];
+    fill(ids, 0, MOST, 1);
+    open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
+    bench_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    uint64_t before = 0;
+    for (size_t n = 20, known = 0; n < 200; n += 7) {
+        struct answer a, z;
+        finish(&b, request(&a, ids, n, 3), &a);
+        finish(&cold, request(&z, ids, n, 3), &z);
+        assert_same(&a, &z, "a longer prompt");
+        assert_int_equal(a.end.cached_tok, known);
+        assert_int_equal(a.end.prompt_tok, n);
+        assert_int_equal(z.end.cached_tok, 0);
+        const uint64_t read = stats_of(&b.c).prefill_tok;
+        assert_int_equal(read - before, n - known);
+        before = read;
+        known = (n - 1) / CHUNK * CHUNK;
+        collect_free(&a), collect_free(&z);
+    }
+    assert_int_equal(stats_of(&b.c).prefix_tok_saved + stats_of(&b.c).prefill_tok, stats_of(&cold.c).prefill_tok);
+    assert_int_equal(stats_of(&b.c).prefix_hits, 25);
+    assert_int_equal(misses(&b.c, ROD_PREFIX_COLD), 1);
+    bench_close(&b), bench_close(&cold);
+}
+
+/* A conversation sent in full each time: only its new tokens are read, and the last token of an answer if it was cut
+ * off by its length. */
+static void a_turn_of_a_chat_reads_its_new_tokens_alone(void **state) {
+    (void)state;
+    struct bench b, cold;
+    int32_t ids[MOST];
+    size_t n = 30;
+    fill(ids, 0, n, 1);
+    open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
+    bench_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    for (size_t turn = 0, known = 0; turn < 15; turn++) {
+        struct answer a, z;
+        const uint32_t max_tokens = 2 + (uint32_t)turn % 9;
+        finish(&b, request(&a, ids, n, max_tokens), &a);
+        finish(&cold, request(&z, ids, n, max_tokens), &z);
+        assert_same(&a, &z, "a turn");
+        assert_int_equal(a.end.cached_tok, known);
+        memcpy(ids + n, a.ids, a.n_ids * sizeof *ids);
+        n += a.n_ids;
+        known = n - 1;
+        settle(&b);
+        fill(ids, n, n + 5, turn);
+        n += 5;
+        collect_free(&a), collect_free(&z);
+    }
+    /* An answer that comes back as other tokens: from the end of its prompt. */
+    struct answer a;
+    const size_t end = n;
+    finish(&b, request(&a, ids, n, 20), &a);
+    memcpy(ids + n, a.ids, a.n_ids * sizeof *ids);
+    collect_free(&a);
+    fill(ids, n + 20, n + 25, 7);
+    ids[n + 3] ^= 1;
+    settle(&b);
+    finish(&b, request(&a, ids, n + 25, 1), &a);
+    assert_int_equal(a.end.cached_tok, (end - 1) / CHUNK * CHUNK);
+    assert_int_equal(misses(&b.c, ROD_PREFIX_RETOKENISED), 1);
+    collect_free(&a);
+    bench_close(&b), bench_close(&cold);
+}
+
+/* Of one token nothing was read: the slot's state is the prompt's, inside a chunk, which going on would not give. */
+static void an_answer_of_one_token_leaves_no_state(void **state) {
+    (void)state;
+    struct bench b;
+    int32_t ids[MOST];
+    fill(ids, 0, 30, 1);
+    open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
+    struct answer a;
+    finish(&b, request(&a, ids, 30, 1), &a);
+    ids[30] = a.ids[0];
+    collect_free(&a);
+    settle(&b);
+    fill(ids, 31, 50, 1);
+    finish(&b, request(&a, ids, 50, 1), &a);
+    assert_int_equal(a.end.cached_tok, 24);
+    collect_free(&a);
+    bench_close(&b);
+}
+
+/* Reading a prompt's tokens costs less than a copy out and in: nothing is kept. */
+static void what_does_not_pay_is_not_kept(void **state) {
+    (void)state;
+    struct bench b;
+    int32_t ids[MOST];
+    fill(ids, 0, MOST, 1);
+    open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
+    struct answer a;
+    finish(&b, request(&a, ids, 5, 2), &a); /* tells how long a token takes */
+    collect_free(&a);
+    b.c.engine->copy_ns = 1e9;
+    for (int i = 0; i < 2; i++) {
+        finish(&b, request(&a, ids, MOST, 20), &a);
+        assert_int_equal(a.end.cached_tok, 0);
+        collect_free(&a);
+    }
+    assert_int_equal(stats_of(&b.c).prefix_entries, 0);
+    assert_int_equal(misses(&b.c, ROD_PREFIX_BRANCH), 1);
+    bench_close(&b);
+}
+
+static void tenants_and_salts_share_nothing(void **state) {
+    (void)state;
+    struct bench b;
+    int32_t ids[100];
+    fill(ids, 0, 100, 1);
+    static const char *const keys[][2] = {{"", ""}, {"a", ""}, {"b", ""}, {"a", "s"}, {"b", "s"}, {"", "a"}};
+    open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
+    for (int round = 0; round < 2; round++)
+        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+            struct answer a;
+            struct rod_request *r = request(&a, ids, 100, 2);
+            r->tenant = strdup(keys[i][0]);
+            r->cache_salt = strdup(keys[i][1]);
+            const uint64_t before = stats_of(&b.c).prefill_tok;
+            finish(&b, r, &a);
+            assert_int_equal(a.end.cached_tok, round ? 96 : 0);
+            assert_int_equal(stats_of(&b.c).prefill_tok - before, round ? 4 : 100);
+            collect_free(&a);
+            settle(&b);
+        }
+    assert_int_equal(misses(&b.c, ROD_PREFIX_SALT), 3);
+    assert_int_equal(misses(&b.c, ROD_PREFIX_COLD), 3);
+    bench_close(&b);
+}
+
+/* The second that parts from the first at some place leaves a checkpoint there, and the third finds it. */
+static void where_two_prompts_part_the_third_begins(void **state) {
+    (void)state;
+    struct bench b;
+    open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
+    for (int i = 0; i < 3; i++) {
+        struct answer a;
+        int32_t ids[100];
+        fill(ids, 0, 45, 1);
+        fill(ids, 45, 100, 10 + (uint64_t)i);
+        finish(&b, request(&a, ids, 100, 2), &a);
+        assert_int_equal(a.end.cached_tok, i == 2 ? 40 : 0);
+        collect_free(&a);
+        settle(&b);
+    }
+    assert_int_equal(misses(&b.c, ROD_PREFIX_BRANCH), 1);
+    bench_close(&b);
+}
+
+/* Where messages end: another first question finds the system prompt. */
+static void marks_leave_checkpoints(void **state) {
+    (void)state;
+    struct bench b;
+    open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
+    for (int i = 0; i < 2; i++) {
+        struct answer a;
+        int32_t ids[100];
+        fill(ids, 0, 45, 1);
+        fill(ids, 45, 100, 10 + (uint64_t)i);
+        struct rod_request *r = request(&a, ids, 100, 2);
+        r->marks = malloc(sizeof *r->marks);
+        r->marks[0] = 45;
+        r->n_marks = 1;
+        finish(&b, r, &a);
+        assert_int_equal(a.end.cached_tok, i ? 40 : 0);
+        collect_free(&a);
+        settle(&b);
+    }
+    bench_close(&b);
+}
+
+static void choices_of_one_prompt_begin_from_it_together(void **state) {
+    (void)state;
+    struct bench b;
+    int32_t ids[100];
+    fill(ids, 0, 100, 1);
+    open_with(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 4), 32 << 20);
+    struct answer whole[6], again[6];
+    for (int round = 0; round < 2; round++) {
+        struct answer *answers = round ? again : whole;
+        struct rod_request *r[6];
+        uint64_t tickets[6];
+        struct rod_error err;
+        for (size_t i = 0; i < 6; i++) { /* more than slots: keepers too */
+            r[i] = request(&answers[i], ids, 100, 5);
+            r[i]->sampling.seed += i;
+            r[i]->same_before = i;
+        }
+        const uint64_t before = stats_of(&b.c).prefill_tok;
+        assert_int_equal(rod_submit_all(b.c.engine, r, 6, tickets, &err), 0);
+        collect_until(&b.c, answers, 6);
+        settle(&b);
+        if (!bench_on_device) assert_int_equal(stats_of(&b.c).prefill_tok - before, round ? 4 : 100);
+        if (round) assert_int_equal(answers[0].end.cached_tok, 96);
+    }
+    for (int i = 0; i < 6; i++) {
+        assert_same(&again[i], &whole[i], "a choice");
+        collect_free(&again[i]), collect_free(&whole[i]);
+    }
+    bench_close(&b);
+}
+
+static void scored_prompts_are_read_whole(void **state) {
+    (void)state;
+    struct bench b;
+    int32_t ids[100];
+    fill(ids, 0, 100, 1);
+    open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
+    struct answer a;
+    finish(&b, request(&a, ids, 100, 2), &a);
+    collect_free(&a);
+    settle(&b);
+    struct rod_request *r = request(&a, ids, 100, 2);
+    r->n_prompt_logprobs = 1;
+    finish(&b, r, &a);
+    assert_int_equal(a.n_prompt, 99);
+    assert_int_equal(a.end.cached_tok, 0);
+    assert_int_equal(misses(&b.c, ROD_PREFIX_SCORED), 1);
+    collect_free(&a);
+    bench_close(&b);
+}
+
+/* A penalty counts all tokens of the prompt, also those that were not read. */
+static void a_repetition_penalty_knows_the_whole_prompt(void **state) {
+    (void)state;
+    struct bench b, cold;
+    int32_t ids[100];
+    fill(ids, 0, 100, 1);
+    open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
+    bench_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    for (int i = 0; i < 2; i++) {
+        struct answer a, z;
+        for (int k = 0; k < 2; k++) {
+            struct rod_request *r = request(k ? &z : &a, ids, 100, 30);
+            r->sampling.repetition_penalty = 5;
+            r->sampling.frequency_penalty = 1;
+            finish(k ? &cold : &b, r, k ? &z : &a);
+        }
+        assert_same(&a, &z, "with a penalty");
+        assert_int_equal(a.end.cached_tok, i && !bench_on_device ? 96 : 0);
+        collect_free(&a), collect_free(&z);
+        settle(&b);
+    }
+    assert_int_equal(misses(&b.c, ROD_PREFIX_PENALTY), bench_on_device ? 1 : 0);
+    bench_close(&b), bench_close(&cold);
+}
+
+/* A session keeps its own end: the cache has its beginning at most. */
+static void what_a_session_keeps_is_not_kept_twice(void **state) {
+    (void)state;
+    struct bench b;
+    int32_t ids[100];
+    fill(ids, 0, 100, 1);
+    open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
+    struct answer a, z;
+    struct rod_request *r = request(&a, ids, 100, 5);
+    r->keep_state = true;
+    r->marks = malloc(sizeof *r->marks);
+    r->marks[0] = 45;
+    r->n_marks = 1;
+    finish(&b, r, &a);
+    assert_int_equal(stats_of(&b.c).prefix_entries, 1);
+    r = request(&z, ids, 20, 5);
+    r->state = a.end.state;
+    a.end.state = NULL;
+    r->keep_state = true;
+    finish(&b, r, &z);
+    assert_int_equal(z.end.cached_tok, 104);
+    assert_int_equal(stats_of(&b.c).prefix_entries, 1);
+    assert_int_equal(stats_of(&b.c).prefix_hits, 0);
+    collect_free(&a), collect_free(&z);
+    bench_close(&b);
+}
+
+static void logits_that_are_no_numbers_spoil_their_checkpoints(void **state) {
+    (void)state;
+    struct bench b;
+    int32_t ids[100];
+    fill(ids, 0, 100, 1);
+    open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
+    struct answer a;
+    atomic_store(&b.be->nan_token, ids[99]);
+    collect_submit(&b.c, request(&a, ids, 100, 5));
+    collect_until(&b.c, &a, 1);
+    assert_true(a.failed);
+    collect_free(&a);
+    settle(&b);
+    assert_int_equal(stats_of(&b.c).prefix_entries, 0);
+    atomic_store(&b.be->nan_token, -1);
+    finish(&b, request(&a, ids, 100, 5), &a);
+    assert_int_equal(a.end.cached_tok, 0);
+    collect_free(&a);
+    bench_close(&b);
+}
+
+/* While a checkpoint is on its way in or out: the request is gone at once, others run, what was saved is good. */
+static void a_cancel_during_a_copy(void **state) {
+    (void)state;
+    struct bench b, cold;
+    int32_t ids[100];
+    fill(ids, 0, 100, 1);
+    open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
+    bench_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    struct answer a, other, z;
+    finish(&cold, request(&z, ids, 100, 5), &z);
+    for (int round = 0; round < 4; round++) {
+        atomic_store(&b.be->hold_moves, true);
+        const unsigned moves = atomic_load(&b.be->n_moves);
+        collect_submit(&b.c, request(&a, ids, 100, 5));
+        while (atomic_load(&b.be->n_moves) == moves) collect_wait(&b.c, 1);
+        if (round % 2 == 0) { /* out, and in from the second round on */
+            rod_cancel(b.c.engine, a.ticket);
+            collect_until(&b.c, &a, 1);
+            assert_int_equal(a.end.reason, ROD_FINISH_CANCEL);
+            finish(&b, request(&other, ids + 50, 7, 5), &other); /* too short to be copied */
+            collect_free(&other);
+        }
+        fake_end_moves(b.be, true);
+        collect_until(&b.c, &a, 1);
+        if (round % 2) assert_same(&a, &z, "after a cancel");
+        if (round % 2) assert_int_equal(a.end.cached_tok, 96);
+        collect_free(&a);
+        settle(&b);
+    }
+    collect_free(&z);
+    bench_close(&b), bench_close(&cold);
+}
+
+/* Many at once, of few beginnings, cut and gone on, cancelled; in a budget for few: always the cold answer. */
+static void random_loads_get_the_cold_answers(void **state) {
+    (void)state;
+    const uint64_t seed = getenv("RODIMUS_TEST_SEED") ? strtoull(getenv("RODIMUS_TEST_SEED"), NULL, 10) : 5;
+    enum { N = 300, AT_ONCE = 12 };
+    struct bench b, cold;
+    /* room for some twenty: they come and go all the time */
+    const uint64_t budget = 20 * (sizeof(struct fake_state) + 10000);
+    open_with(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 5), budget);
+    bench_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    struct answer a[AT_ONCE], z;
+    uint64_t n_cancelled = 0;
+    for (uint64_t round = 0; round < N / AT_ONCE; round++) {
+        struct {
+            int32_t ids[MOST];
+            size_t n;
+            uint32_t max_tokens;
+            bool cancel;
+        } asked[AT_ONCE];
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            const uint64_t at = round * AT_ONCE + i;
+            uint32_t draw = 0;
+#define DRAW(n) ((size_t)(philox_uniform(seed, at, draw++) * (double)(n)))
+            size_t n = 1 + DRAW(150), part = DRAW(2) ? n : DRAW(n);
+            fill(asked[i].ids, 0, part, seed);
+            fill(asked[i].ids, part, n, seed + DRAW(4));
+            if (DRAW(2)) { /* a conversation that goes on */
+                struct answer turn;
+                finish(&cold, request(&turn, asked[i].ids, n, 1 + (uint32_t)DRAW(20)), &turn);
+                memcpy(asked[i].ids + n, turn.ids, turn.n_ids * sizeof *turn.ids);
+                n += turn.n_ids;
+                collect_free(&turn);
+                const size_t more = 1 + DRAW(30);
+                fill(asked[i].ids, n, n + more, seed);
+                n += more;
+            }
+            asked[i].n = n;
+            asked[i].max_tokens = 1 + (uint32_t)DRAW(20);
+            asked[i].cancel = DRAW(10) == 0;
+            collect_submit(&b.c, request(&a[i], asked[i].ids, n, asked[i].max_tokens));
+            if (asked[i].cancel) rod_cancel(b.c.engine, a[i].ticket);
+#undef DRAW
+        }
+        collect_until(&b.c, a, AT_ONCE);
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            char what[64];
+            snprintf(what, sizeof what, "seed %llu round %llu request %u", (unsigned long long)seed,
+                     (unsigned long long)round, i);
+            n_cancelled += a[i].end.reason == ROD_FINISH_CANCEL;
+            if (a[i].end.reason != ROD_FINISH_CANCEL) {
+                finish(&cold, request(&z, asked[i].ids, asked[i].n, asked[i].max_tokens), &z);
+                assert_same(&a[i], &z, what);
+                collect_free(&z);
+            }
+            assert_true(stats_of(&b.c).prefix_bytes <= budget);
+            collect_free(&a[i]);
+        }
+    }
+    const struct rod_stats s = stats_of(&b.c);
+    if (s.prefix_hits < 20 || s.prefix_evicted < 20 || !n_cancelled)
+        fail_msg("seed %llu: %llu hits, %llu evicted, %llu cancelled: too few to tell", (unsigned long long)seed,
+                 (unsigned long long)s.prefix_hits, (unsigned long long)s.prefix_evicted,
+                 (unsigned long long)n_cancelled);
+    bench_close(&b), bench_close(&cold);
+}
+
+static void without_a_budget_there_is_no_cache(void **state) {
+    (void)state;
+    struct bench b;
+    int32_t ids[100];
+    fill(ids, 0, 100, 1);
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    assert_null(b.c.engine->prefixes);
+    for (int i = 0; i < 2; i++) {
+        struct answer a;
+        finish(&b, request(&a, ids, 100, 2), &a);
+        assert_int_equal(a.end.cached_tok, 0);
+        collect_free(&a);
+    }
+    for (int i = 0; i < ROD_PREFIX_N_MISSES; i++) assert_int_equal(misses(&b.c, (enum rod_prefix_miss)i), 0);
+    assert_int_equal(atomic_load(&b.be->n_saves), 0);
+    bench_close(&b);
+}
+
+/* ---- the demo model ---- */
+
+static struct rod_request *tale(struct answer *a, const int32_t *ids, size_t n, uint32_t max_tokens) {
+    struct rod_request *r = request(a, ids, n, max_tokens);
+    r->n_logprobs = 20;
+    return r;
+}
+
+/* Law 3: prompts that begin from a checkpoint that was read as a prompt, at random lengths and partings, with loads
+ * beside them, give what they give cold: tokens, log-probabilities and the 20 best, to the bit. */
+static void the_demo_model_answers_as_if_it_had_read_all(void **state) {
+    (void)state;
+    const uint64_t seed = getenv("RODIMUS_TEST_SEED") ? strtoull(getenv("RODIMUS_TEST_SEED"), NULL, 10) : 3;
+    struct rod_error err;
+    struct collector c[2];
+    for (int i = 0; i < 2; i++) {
+        struct rod_engine_config config = {.model_dir = "config/models/tales",
+                                           .device = "cpu",
+                                           .n_slots = 4,
+                                           .n_threads = 2,
+                                           .max_queue = 100,
+                                           .max_batch_tok = i ? 0 : 192,
+                                           .deterministic = true, /* keeps no answers: all is read as a prompt */
+                                           .state_host_bytes = 512 << 20,
+                                           .prefix_cache_bytes = i ? 0 : 256 << 20};
+        collect_init(&c[i], &config);
+        if (rod_engine_open(&config, &c[i].engine, &err)) fail_msg("%s", err.message);
+    }
+    c[0].engine->copy_ns = 0;
+    enum { LONGEST = 700, N = 24 };
+    int32_t ids[LONGEST];
+    for (uint64_t at = 0; at < N; at++) {
+        uint32_t draw = 0;
+#define DRAW(n) ((size_t)(philox_uniform(seed, at, draw++) * (double)(n)))
+        const size_t n = 65 + DRAW(LONGEST - 65), part = DRAW(n);
+        for (size_t i = 0; i < n; i++)
+            ids[i] = (int32_t)(300 + philox_uniform(seed + (i < part ? 0 : 1 + DRAW(3)), i, 0) * 300);
+        struct answer a, z, beside[2];
+        for (int i = 0; i < 2; i++) collect_submit(&c[0], tale(&beside[i], ids + 10 + i, 40 + DRAW(100), 10));
+        collect_submit(&c[0], tale(&a, ids, n, 6));
+        collect_until(&c[0], &a, 1);
+        collect_until(&c[0], beside, 2);
+        collect_submit(&c[1], tale(&z, ids, n, 6));
+        collect_until(&c[1], &z, 1);
+        char what[64];
+        snprintf(what, sizeof what, "seed %llu: %zu tokens, %llu cached", (unsigned long long)seed, n,
+                 (unsigned long long)a.end.cached_tok);
+        assert_int_equal(a.end.cached_tok % 64, 0);
+        assert_same(&a, &z, what);
+        collect_free(&a), collect_free(&z), collect_free(&beside[0]), collect_free(&beside[1]);
+#undef DRAW
+    }
+    if (stats_of(&c[0]).prefix_hits < N / 4) fail_msg("%llu hits", (unsigned long long)stats_of(&c[0]).prefix_hits);
+    collect_close(&c[0]), collect_close(&c[1]);
+}
+
+/* An answer's state is the one that generated it: the next turn goes on as the same conversation does in a session. */
+static void the_demo_model_goes_on_from_its_own_answer(void **state) {
+    (void)state;
+    struct rod_error err;
+    struct collector c;
+    struct rod_engine_config config = {.model_dir = "config/models/tales",
+                                       .device = "cpu",
+                                       .n_slots = 2,
+                                       .n_threads = 2,
+                                       .max_queue = 100,
+                                       .state_host_bytes = 512 << 20,
+                                       .prefix_cache_bytes = 256 << 20};
+    collect_init(&c, &config);
+    if (rod_engine_open(&config, &c.engine, &err)) fail_msg("%s", err.message);
+    c.engine->copy_ns = 0;
+    enum { PROMPT = 90, MORE = 50 };
+    int32_t ids[1000];
+    for (size_t i = 0; i < PROMPT; i++) ids[i] = (int32_t)(300 + philox_uniform(5, i, 0) * 200);
+    struct rod_state *session = NULL;
+    for (size_t turn = 0, n = PROMPT, known = 0; turn < 6; turn++) {
+        struct answer a, z;
+        struct rod_request *r = tale(&z, ids + known, n - known, 20); /* a session beside it: the new tokens alone */
+        r->state = session;
+        r->keep_state = true;
+        if (session && session->pending >= 0) { /* it is in the new tokens of the other one */
+            memmove(r->prompt, r->prompt + 1, --r->n_prompt * sizeof *r->prompt);
+        }
+        r->cache_salt = strdup("session");
+        collect_submit(&c, r);
+        collect_until(&c, &z, 1);
+        session = z.end.state;
+        z.end.state = NULL;
+        collect_submit(&c, tale(&a, ids, n, 20));
+        collect_until(&c, &a, 1);
+        assert_same(&a, &z, "a conversation sent in full, beside a session");
+        assert_int_equal(a.end.cached_tok, known);
+        memcpy(ids + n, a.ids, a.n_ids * sizeof *ids);
+        known = n + a.n_ids - 1;
+        n += a.n_ids;
+        for (size_t i = 0; i < MORE; i++, n++) ids[n] = (int32_t)(300 + philox_uniform(6, n, 0) * 200);
+        for (int i = 0; i < 1000 && stats_of(&c).slots_used; i++) collect_wait(&c, 1);
+        collect_free(&a), collect_free(&z);
+    }
+    rod_state_free(session);
+    collect_close(&c);
+}
+
+static int on_host(void **state) {
+    (void)state;
+    bench_on_device = false;
+    return 0;
+}
+static int on_device(void **state) {
+    (void)state;
+    bench_on_device = true;
+    return 0;
+}
+
+#define BOTH(test)                                                                                                     \
+    cmocka_unit_test_setup_teardown(test, on_host, NULL), {                                                            \
+#test " on a device that samples", test, on_device, NULL, NULL                                                 \
+    }
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        BOTH(what_was_read_is_not_read_again),
+        BOTH(a_turn_of_a_chat_reads_its_new_tokens_alone),
+        BOTH(an_answer_of_one_token_leaves_no_state),
+        BOTH(what_does_not_pay_is_not_kept),
+        BOTH(tenants_and_salts_share_nothing),
+        BOTH(where_two_prompts_part_the_third_begins),
+        BOTH(marks_leave_checkpoints),
+        BOTH(choices_of_one_prompt_begin_from_it_together),
+        BOTH(scored_prompts_are_read_whole),
+        BOTH(a_repetition_penalty_knows_the_whole_prompt),
+        BOTH(what_a_session_keeps_is_not_kept_twice),
+        BOTH(logits_that_are_no_numbers_spoil_their_checkpoints),
+        BOTH(a_cancel_during_a_copy),
+        BOTH(random_loads_get_the_cold_answers),
+        BOTH(without_a_budget_there_is_no_cache),
+        cmocka_unit_test(the_demo_model_answers_as_if_it_had_read_all),
+        cmocka_unit_test(the_demo_model_goes_on_from_its_own_answer),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
