@@ -37,6 +37,7 @@ static void engine_free(struct rod_engine *e) {
     free(e->moving);
     grammar_cache_close(e->grammars);
     prefix_close(e->prefixes);
+    sessions_close(e->sessions);
     state_pool_close(e->states);
     free(e);
 }
@@ -75,6 +76,7 @@ static int init_parts(struct rod_engine *e, struct rod_error *err) {
     if (e->parts.tokenizer) rc = grammar_cache_new(e->parts.tokenizer, e->parts.V, &e->grammars, err);
     if (!rc) rc = engine_state_open(e, err);
     if (!rc) rc = engine_prefix_open(e, err);
+    if (!rc) rc = engine_session_open(e, err);
     if (rc) return rc;
     return mailbox_init(&e->mailbox, be->n_slots, e->config.max_queue, e->config.max_queue_tok, err);
 }
@@ -111,13 +113,18 @@ int engine_open_parts(const struct rod_engine_config *config, const struct engin
     return 0;
 }
 
-void rod_engine_drain(struct rod_engine *e) { mailbox_refuse(&e->mailbox, ROD_EDRAINING); }
+void rod_engine_drain(struct rod_engine *e) {
+    mailbox_refuse(&e->mailbox, ROD_EDRAINING);
+    if (e->sessions) sessions_flush(e->sessions);
+}
 
 void rod_engine_close(struct rod_engine *e) {
     if (!e) return;
     mailbox_stop(&e->mailbox);
     pthread_join(e->thread, NULL);
     for (struct rod_event *event; (event = rod_next_event(e));) rod_event_free(event);
+    sessions_close(e->sessions); /* what it writes has the backend's layout */
+    e->sessions = NULL;
     e->parts.ops->close(e->parts.backend);
     engine_move_drop(e);
     mailbox_fini(&e->mailbox);
@@ -130,7 +137,7 @@ void rod_engine_close(struct rod_engine *e) {
 
 static int check(const struct rod_engine *e, const struct rod_request *request, struct rod_error *err) {
     int rc = request_check(request, e->parts.V, e->config.max_prompt_tok, err);
-    if (!rc) rc = engine_state_check(e, request, err);
+    if (!rc) rc = request->turn ? engine_session_check(e, request, err) : engine_state_check(e, request, err);
     if (rc) return rc;
     const char *param = "";
     if (request->n_stop && !e->parts.tokenizer) {
@@ -150,6 +157,11 @@ int rod_submit_all(struct rod_engine *e, struct rod_request *const *requests, si
     struct mail **mails = calloc(n, sizeof *mails);
     size_t n_made = 0;
     int rc = mails ? 0 : rod_fail(err, ROD_ENOMEM, "No memory for %zu requests.", n);
+    for (size_t i = 0; !rc && n > 1 && i < n; i++)
+        if (requests[i]->turn) {
+            rc = rod_fail(err, ROD_EINVALID, "A session's turn has one answer.");
+            if (err) memcpy(err->param, "n", sizeof "n");
+        }
     while (!rc && n_made < n) {
         struct work *work;
         rc = check(e, requests[n_made], err);
@@ -223,6 +235,7 @@ void rod_engine_stats(const struct rod_engine *e, struct rod_stats *out) {
         .failed = atomic_load_explicit(&c->device_failed, memory_order_relaxed),
     };
     for (int i = 0; i < ROD_PREFIX_N_MISSES; i++) out->prefix_misses[i] = get(&c->prefix_misses[i]);
+    if (e->sessions) sessions_stats(e->sessions, out);
     uint64_t sum = 0;
     for (int i = 0; i < 20; i++) out->step_ns_bucket[i] = sum += get(&c->bucket[i]);
     sum = 0;

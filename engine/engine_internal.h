@@ -16,6 +16,7 @@
 #include "request.h"
 #include "sampler.h"
 #include "sched.h"
+#include "sessions.h"
 #include "state_image.h"
 #include "text.h"
 
@@ -60,6 +61,11 @@ struct work {
     uint32_t n_stops, stop; /* stop: the one after sched.stop_tok */
     int32_t *said;          /* [n_said] the tokens generated, while it remembers */
     size_t n_said, said_room;
+    /* engine_session.c: of a session's turn; else NULL. away: the sessions have it. ran: it has been in a slot. */
+    struct session_turn *turn;
+    bool away, ran, cancelled;
+    uint64_t token_hash; /* of all tokens read, of a turn */
+    struct detok held;   /* at its end: of a character that is not whole */
 };
 
 /* A slot's state on its way, engine_move.c. */
@@ -90,6 +96,7 @@ struct engine_parts {
     uint32_t V;
     int32_t eos_ids[8];
     uint32_t n_eos_ids;
+    uint8_t fingerprint[16];    /* of the weights (model.h): states of others are refused */
     struct rod_model_info info; /* the engine fills in what the backend and tokenizer know */
 };
 
@@ -115,6 +122,7 @@ struct rod_engine {
     struct state_pool *states; /* NULL where the device keeps none */
     struct prefix *prefixes;   /* NULL: no prefix cache */
     double copy_ns;            /* a byte of a state, between device and host */
+    struct sessions *sessions; /* NULL likewise */
     struct move *moves;        /* [n_slots] */
     uint32_t *moving;          /* [n_slots], n_moving: slots with a move */
     uint32_t n_moving;
@@ -142,6 +150,8 @@ void engine_token_take(struct rod_engine *engine, struct work *work, const struc
 void engine_token_none(struct rod_engine *engine, struct work *work, uint64_t now_ns);
 void engine_token_cancel(struct rod_engine *engine, struct work *work);
 void engine_token_fail(struct rod_engine *engine, struct work *work, const struct rod_error *error);
+/* The work's end event is posted and the work gone. */
+void engine_token_post(struct rod_engine *engine, struct work *work);
 /* What the grammar says it "is" or "has" becomes a sentence; returns the code. */
 int engine_token_grammar_fault(const struct rod_error *fault, struct rod_error *err);
 
@@ -151,6 +161,8 @@ static inline void engine_count(atomic_uint_fast64_t *counter, uint64_t n) {
 
 /* work.c */
 int work_new(const struct rod_engine *engine, struct rod_request *request, struct work **out, struct rod_error *err);
+/* What follows from the state that it goes on from: before it is scheduled. */
+int work_bind(const struct rod_engine *engine, struct work *work, struct rod_error *err);
 void work_free(struct work *work); /* its request too, unless taken out before */
 
 /* engine_score.c */
@@ -218,6 +230,22 @@ int engine_state_prompt(struct work *work, struct rod_error *err); /* what the w
 int engine_state_load(struct rod_engine *engine, struct work *work, struct rod_error *err);
 /* Begins to move the slot's state out, for the end event. pending: the last token, if no step has read it, or -1. */
 int engine_state_keep(struct rod_engine *engine, struct work *work, int32_t pending, struct rod_error *err);
+
+/* engine_session.c */
+int engine_session_open(struct rod_engine *engine, struct rod_error *err);
+/* Of a request that is a turn: whether it can be one; then its part of the work. */
+int engine_session_check(const struct rod_engine *engine, const struct rod_request *request, struct rod_error *err);
+int engine_session_work(struct work *work, struct rod_error *err);
+void engine_session_free(struct work *work);
+void engine_session_arrive(struct rod_engine *engine, struct work *work);
+/* Its session, or its end, is there. */
+void engine_session_back(struct rod_engine *engine, struct work *work, uint64_t now_ns);
+bool engine_session_cancel(struct rod_engine *engine, struct work *work); /* true: it is told when it comes back */
+bool engine_session_leave(struct rod_engine *engine, struct work *work);  /* true: its end waits for the session */
+/* A token is counted; an event leaves. */
+void engine_session_counted(struct work *work); /* last is still the one before */
+int engine_session_event(struct work *work, const struct rod_event *event);
+void engine_session_stop(struct rod_engine *engine, const struct rod_error *error);
 
 static inline struct work *work_of_mail(struct mail *mail) {
     return (struct work *)(void *)((char *)mail - offsetof(struct work, mail));

@@ -88,6 +88,7 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
     for (uint32_t i = 0; i < model->n_warnings && config->log; i++) config->log(config->log_arg, 2, model->warnings[i]);
 
     struct engine_parts parts = {.V = model->dims.V};
+    memcpy(parts.fingerprint, model->fingerprint, sizeof parts.fingerprint);
     fill_info(&parts.info, model, config->synthetic != NULL);
     find_eos(model, &parts);
     if (!config->synthetic) {

@@ -39,7 +39,14 @@ static void receive(struct rod_engine *e, const struct mailbox_batch *batch) {
     for (struct mail *m = batch->submits, *next; m; m = next) {
         next = m->next;
         struct work *w = work_of_mail(m);
-        sched_submit(&e->sched, &w->sched, w->submit_ns);
+        if (w->turn)
+            engine_session_arrive(e, w);
+        else
+            sched_submit(&e->sched, &w->sched, w->submit_ns);
+    }
+    for (struct mail *m = batch->returns, *next; m; m = next) {
+        next = m->next;
+        engine_session_back(e, work_of_mail(m), engine_now_ns());
     }
     for (struct mail *m = batch->cancels, *next; m; m = next) {
         next = m->cancel_next;
@@ -329,6 +336,7 @@ void *engine_thread(void *arg) {
     struct rod_error err;
     rod_fail(&err, ROD_EDRAINING, "The server shut down before this request ended.");
     fail_all(e, &err);
+    engine_session_stop(e, &err);
     post(e, false); /* the owner is closing: nobody waits for a wake */
     return NULL;
 }

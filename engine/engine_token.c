@@ -5,6 +5,16 @@
 
 /* ---- the end of a request ---- */
 
+void engine_token_post(struct rod_engine *e, struct work *w) {
+    mailbox_retire(&e->mailbox, &w->mail);
+    struct event *end = w->end;
+    w->end = NULL;
+    end->pub.ticket = w->mail.ticket;
+    end->pub.user = w->request->user;
+    mailbox_append(&e->events, &end->link);
+    work_free(w);
+}
+
 /* Whoever sees the event may submit again, so slot and place are given back before it is posted. */
 static void end_work(struct rod_engine *e, struct work *w) {
     if (w->sched.state != SCHED_NONE) {
@@ -16,13 +26,7 @@ static void end_work(struct rod_engine *e, struct work *w) {
         struct step *step = &e->steps[i];
         if (w->row[i] < step->n_rows && step->rows[w->row[i]].req == &w->sched) step->rows[w->row[i]].req = NULL;
     }
-    mailbox_retire(&e->mailbox, &w->mail);
-    struct event *end = w->end;
-    w->end = NULL;
-    end->pub.ticket = w->mail.ticket;
-    end->pub.user = w->request->user;
-    mailbox_append(&e->events, &end->link);
-    work_free(w);
+    if (!w->turn || !engine_session_leave(e, w)) engine_token_post(e, w);
 }
 
 void engine_token_fail(struct rod_engine *e, struct work *w, const struct rod_error *error) {
@@ -56,6 +60,7 @@ static void end_finish(struct rod_engine *e, struct work *w, enum rod_finish rea
         return;
     }
     struct text *t = &w->text;
+    w->held = t->detok; /* a character that is not whole is the next turn's */
     if (match < 0) {
         match = text_flush(t, w->n_generated > w->request->min_tokens);
         if (match >= 0 && reason == ROD_FINISH_LENGTH) reason = ROD_FINISH_STOP;
@@ -128,6 +133,10 @@ static int send_token(struct rod_engine *e, struct work *w, enum rod_event_kind 
     token->logprob = picked->logprob;
     token->n_top = picked->n_top;
     if (picked->n_top) memcpy(token->top, picked->top, picked->n_top * sizeof *token->top);
+    if (w->turn && engine_session_event(w, pub)) {
+        event_free(event);
+        return ROD_ENOMEM;
+    }
     mailbox_append(&e->events, &event->link);
     return 0;
 }
@@ -156,6 +165,8 @@ void engine_token_take(struct rod_engine *e, struct work *w, const struct sample
         return;
     }
     w->n_generated++;
+    if (w->turn) engine_session_counted(w);
+    w->last = picked->id;
     if (w->recent_tok) remember(w, picked->id);
     engine_prefix_said(w, picked->id);
     if (w->counts.n_table) sampler_counts_add(&w->counts, picked->id, 1);
@@ -179,8 +190,6 @@ void engine_token_take(struct rod_engine *e, struct work *w, const struct sample
         end_finish(e, w, ROD_FINISH_STOP, -1, picked->id, picked->id);
     } else if (w->n_generated == r->max_tokens) {
         end_finish(e, w, ROD_FINISH_LENGTH, -1, -1, picked->id);
-    } else {
-        w->last = picked->id;
     }
 }
 
@@ -190,6 +199,7 @@ void engine_token_none(struct rod_engine *e, struct work *w, uint64_t now_ns) {
 }
 
 void engine_token_cancel(struct rod_engine *e, struct work *w) {
+    if (w->turn && engine_session_cancel(e, w)) return;
     if (!w->ended) {
         end_finish(e, w, ROD_FINISH_CANCEL, -1, -1, -1);
         return;

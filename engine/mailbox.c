@@ -115,12 +115,25 @@ void mailbox_poke(struct mailbox *m) {
     pthread_mutex_unlock(&m->lock);
 }
 
+void mailbox_return(struct mailbox *m, struct mail *mail) {
+    pthread_mutex_lock(&m->lock);
+    mail->next = NULL;
+    if (m->returns_tail)
+        m->returns_tail->next = mail;
+    else
+        m->returns = mail;
+    m->returns_tail = mail;
+    pthread_cond_signal(&m->filled);
+    pthread_mutex_unlock(&m->lock);
+}
+
 void mailbox_pop(struct mailbox *m, bool wait, struct mailbox_batch *batch) {
     pthread_mutex_lock(&m->lock);
-    while (wait && !m->head && !m->cancels && !m->stop && !m->poked) pthread_cond_wait(&m->filled, &m->lock);
+    while (wait && !m->head && !m->cancels && !m->returns && !m->stop && !m->poked)
+        pthread_cond_wait(&m->filled, &m->lock);
     m->poked = false;
-    *batch = (struct mailbox_batch){m->head, m->cancels, m->stop};
-    m->head = m->tail = m->cancels = NULL;
+    *batch = (struct mailbox_batch){m->head, m->cancels, m->returns, m->stop};
+    m->head = m->tail = m->cancels = m->returns = m->returns_tail = NULL;
     for (struct mail *c = batch->cancels; c; c = c->cancel_next) c->cancel_listed = false;
     pthread_mutex_unlock(&m->lock);
 }

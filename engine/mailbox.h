@@ -2,7 +2,8 @@
  *
  * Who owns what: a mail belongs to the mailbox from push until retire; the engine thread works on it in between. Events
  * are moved through as a list. The letters are intrusive: nothing is allocated after init.
- * Threads: push, cancel, poke, refuse, stop: any. pop, started, retire, post: the engine thread. take: one consumer.
+ * Threads: push, cancel, return, poke, refuse, stop: any. pop, started, retire, post: the engine thread. take: one
+ * consumer.
  * Invariants: both locks are held for a few pointer moves only, so no side waits on the other's work; at most
  * n_slots + max_queue mails live at once.
  */
@@ -31,7 +32,7 @@ struct mailbox_events {
 struct mailbox {
     pthread_mutex_t lock;
     pthread_cond_t filled;
-    struct mail *head, *tail, *cancels;
+    struct mail *head, *tail, *cancels, *returns, *returns_tail;
     struct mail **table;
     uint32_t n_table; /* power of two */
     uint64_t last_ticket, n_live, n_waiting, waiting_tok;
@@ -44,9 +45,9 @@ struct mailbox {
 };
 
 struct mailbox_batch {
-    struct mail *submits, *cancels;
+    struct mail *submits, *cancels, *returns;
     bool stop;
-}; /* linked by next, by cancel_next */
+}; /* linked by next, by cancel_next, by next */
 
 int mailbox_init(struct mailbox *m, uint32_t n_slots, uint32_t max_queue, uint64_t max_queue_tok,
                  struct rod_error *err);
@@ -60,6 +61,9 @@ void mailbox_cancel(struct mailbox *m, uint64_t ticket); /* unknown or ended tic
 void mailbox_refuse(struct mailbox *m, int code);        /* every later push fails with code; ROD_EDEVICE is final */
 void mailbox_stop(struct mailbox *m);                    /* pop reports stop from now on */
 void mailbox_poke(struct mailbox *m);                    /* the next pop, or the one that waits, returns */
+
+/* A mail that the engine thread gave to another thread comes back to it. */
+void mailbox_return(struct mailbox *m, struct mail *mail);
 
 /* Moves out what came in; wait: blocks until there is something. A cancelled mail is in submits of this or an earlier
  * pop. */

@@ -135,7 +135,8 @@ static int check_choice(const struct rod_request *r, uint32_t V, struct rod_erro
 
 int request_check(const struct rod_request *r, uint32_t V, uint64_t max_prompt_tok, struct rod_error *err) {
     const bool pending = r->state && r->state->pending >= 0;
-    if (r->n_prompt == 0 && !pending) return fail(err, "prompt", "The prompt is empty: at least one token is needed.");
+    if (r->n_prompt == 0 && !pending && !r->turn) /* of a turn the session knows */
+        return fail(err, "prompt", "The prompt is empty: at least one token is needed.");
     if (max_prompt_tok && r->n_prompt > max_prompt_tok) {
         rod_fail(err, ROD_ETOOLONG, "The prompt has %zu tokens and the limit is %llu.", r->n_prompt,
                  (unsigned long long)max_prompt_tok);

@@ -88,22 +88,70 @@ static int write_all(int fd, const struct state_bytes *parts, size_t n_parts) {
     return 0;
 }
 
+/* An item's file between its making and its renaming. */
+struct beside {
+    int fd; /* -1 = none */
+    char path[PATH_BYTES], beside[PATH_BYTES];
+};
+
+static int write_beside(const char *dir, struct state_disk_item *item, struct beside *b) {
+    char pattern[PATH_BYTES];
+    int rc, number;
+    b->fd = -1;
+    if ((rc = make_path(dir, item->name, "", b->path, &item->err))) return rc;
+    if ((rc = make_path(dir, item->name, "." LEFTOVER_MARK "XXXXXX", pattern, &item->err))) return rc;
+    if ((rc = open_beside(pattern, b->beside, &b->fd, &item->err))) return rc;
+    if ((number = write_all(b->fd, item->parts, item->n_parts)))
+        return write_fail(&item->err, "write", b->path, number);
+    sync_file_range(b->fd, 0, 0, SYNC_FILE_RANGE_WRITE); /* the disk may begin; fsync will say how it went */
+    return 0;
+}
+
+static struct state_disk_stamp stamp_of(const struct stat *info) {
+    return (struct state_disk_stamp){(uint64_t)info->st_ino,
+                                     (uint64_t)info->st_mtim.tv_sec * 1000000000u + (uint64_t)info->st_mtim.tv_nsec,
+                                     (uint64_t)info->st_size};
+}
+
+static int put_in_place(struct state_disk_item *item, struct beside *b) {
+    struct stat info;
+    if (fsync(b->fd) || fstat(b->fd, &info)) return write_fail(&item->err, "sync", b->path, errno);
+    if (rename(b->beside, b->path)) return write_fail(&item->err, "rename to", b->path, errno);
+    item->stamp = stamp_of(&info);
+    return 0;
+}
+
+void state_disk_write_all(const char *dir, struct state_disk_item *items, size_t n) {
+    struct beside *besides = calloc(n ? n : 1, sizeof *besides);
+    size_t n_renamed = 0;
+    for (size_t i = 0; i < n; i++)
+        items[i].rc = besides ? write_beside(dir, &items[i], &besides[i])
+                              : rod_fail(&items[i].err, ROD_ENOMEM, "no memory to write files");
+    if (!besides) return;
+    for (size_t i = 0; i < n; i++) {
+        if (!items[i].rc) {
+            items[i].rc = put_in_place(&items[i], &besides[i]);
+            n_renamed += !items[i].rc;
+        }
+        if (items[i].rc && besides[i].fd >= 0) unlink(besides[i].beside);
+        if (besides[i].fd >= 0) close(besides[i].fd); /* and the lock with it; synced, so it has nothing to report */
+    }
+    free(besides);
+    struct rod_error err;
+    const int rc = n_renamed ? sync_folder(dir, "after the rename sync the folder", &err) : 0;
+    for (size_t i = 0; rc && i < n; i++)
+        if (!items[i].rc) {
+            items[i].rc = rc;
+            items[i].err = err;
+        }
+}
+
 int state_disk_write(const char *dir, const char *name, const struct state_bytes *parts, size_t n_parts,
                      struct rod_error *err) {
-    char path[PATH_BYTES], pattern[PATH_BYTES], beside[PATH_BYTES];
-    int fd = -1, rc, number;
-    if ((rc = make_path(dir, name, "", path, err))) return rc;
-    if ((rc = make_path(dir, name, "." LEFTOVER_MARK "XXXXXX", pattern, err))) return rc;
-    if ((rc = open_beside(pattern, beside, &fd, err))) return rc;
-    if ((number = write_all(fd, parts, n_parts)))
-        rc = write_fail(err, "write", path, number);
-    else if (fsync(fd))
-        rc = write_fail(err, "sync", path, errno);
-    else if (rename(beside, path))
-        rc = write_fail(err, "rename to", path, errno);
-    if (rc) unlink(beside);
-    close(fd); /* and the lock with it; the bytes were synced, so it has nothing to report */
-    return rc ? rc : sync_folder(dir, "after the rename sync the folder", err);
+    struct state_disk_item item = {.name = name, .parts = parts, .n_parts = n_parts};
+    state_disk_write_all(dir, &item, 1);
+    if (item.rc && err) *err = item.err;
+    return item.rc;
 }
 
 /* ---- reading ---- */
@@ -170,6 +218,49 @@ int state_disk_read_start(const char *dir, const char *name, void *dst, size_t n
     close(fd);
     if (n < 0) return io_fail(err, "read", path, number);
     *n_read = (size_t)n;
+    return 0;
+}
+
+/* ---- reading in parts ---- */
+
+int state_disk_open(const char *dir, const char *name, struct state_disk_file *out, struct rod_error *err) {
+    char path[PATH_BYTES];
+    uint64_t n_file;
+    struct stat info;
+    int rc;
+    if ((rc = make_path(dir, name, "", path, err)) || (rc = open_file(path, &out->fd, &n_file, err))) return rc;
+    if (fstat(out->fd, &info)) {
+        rc = io_fail(err, "look at", path, errno);
+        close(out->fd);
+        return rc;
+    }
+    out->stamp = stamp_of(&info);
+    const size_t n = strlen(path), kept = n < sizeof out->path ? n : sizeof out->path - 1;
+    memcpy(out->path, path + (n - kept), kept + 1);
+    return 0;
+}
+
+int state_disk_get(struct state_disk_file *file, uint64_t at, void *dst, size_t n_bytes, size_t *n_read,
+                   struct rod_error *err) {
+    const ssize_t n = lseek(file->fd, (off_t)at, SEEK_SET) < 0 ? -1 : read_up_to(file->fd, dst, n_bytes);
+    if (n < 0) return io_fail(err, "read", file->path, errno);
+    *n_read = (size_t)n;
+    return 0;
+}
+
+void state_disk_close(struct state_disk_file *file) {
+    if (file->fd >= 0) close(file->fd);
+    file->fd = -1;
+}
+
+int state_disk_stat(const char *dir, const char *name, struct state_disk_stamp *out, struct rod_error *err) {
+    char path[PATH_BYTES];
+    struct stat info;
+    const int rc = make_path(dir, name, "", path, err);
+    if (rc) return rc;
+    if (stat(path, &info)) return io_fail(err, "look at", path, errno);
+    if (!S_ISREG(info.st_mode)) return rod_fail(err, ROD_ESTATE, "%.300s is no regular file", path);
+    *out = stamp_of(&info);
     return 0;
 }
 

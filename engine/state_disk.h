@@ -19,6 +19,23 @@
 int state_disk_write(const char *dir, const char *name, const struct state_bytes *parts, size_t n_parts,
                      struct rod_error *err);
 
+/* Which file it is: another one stands under the name when any of these differs. */
+struct state_disk_stamp {
+    uint64_t inode, mtime_ns, n_bytes;
+};
+
+/* Many files at once, each well or badly for itself: all are written before the first sync waits, and the folder is
+ * synced once, so that they share the disk's waiting. */
+struct state_disk_item {
+    const char *name;
+    const struct state_bytes *parts;
+    size_t n_parts;
+    struct state_disk_stamp stamp; /* afterwards: of the new file */
+    int rc;                        /* as state_disk_write's */
+    struct rod_error err;
+};
+void state_disk_write_all(const char *dir, struct state_disk_item *items, size_t n);
+
 /* The whole file, in a block of its own at a multiple of 64, for free(). ROD_ENOTFOUND; ROD_ESTATE where it is no
  * regular file or has more than max_bytes; ROD_EIO; ROD_ENOMEM. */
 int state_disk_read(const char *dir, const char *name, uint64_t max_bytes, void **bytes, size_t *n_bytes,
@@ -26,6 +43,20 @@ int state_disk_read(const char *dir, const char *name, uint64_t max_bytes, void 
 /* Its first n_bytes or, if it is shorter, all, for state_file_parse_header; n_file: bytes of the whole file. */
 int state_disk_read_start(const char *dir, const char *name, void *dst, size_t n_bytes, size_t *n_read,
                           uint64_t *n_file, struct rod_error *err);
+
+/* A file to be read in parts: one version, whatever is renamed to its name meanwhile. */
+struct state_disk_file {
+    int fd;
+    struct state_disk_stamp stamp;
+    char path[256]; /* its end, for messages */
+};
+int state_disk_open(const char *dir, const char *name, struct state_disk_file *out, struct rod_error *err);
+/* n_read: fewer only at the file's end. */
+int state_disk_get(struct state_disk_file *file, uint64_t at, void *dst, size_t n_bytes, size_t *n_read,
+                   struct rod_error *err);
+void state_disk_close(struct state_disk_file *file);
+/* ROD_ENOTFOUND, ROD_EIO, ROD_ESTATE: no regular file. */
+int state_disk_stat(const char *dir, const char *name, struct state_disk_stamp *out, struct rod_error *err);
 
 /* Removes the file, for good when it returns. ROD_ENOTFOUND, ROD_EIO. */
 int state_disk_remove(const char *dir, const char *name, struct rod_error *err);

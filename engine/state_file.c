@@ -164,8 +164,15 @@ int state_file_parse(const void *bytes, size_t n_bytes, const char *file, const 
     int rc = state_file_parse_header(b, n_bytes, n_bytes, file, expected, out, err);
     if (rc) return rc;
     out->payload.data = b + (n_bytes - out->payload.n);
-    if (XXH3_64bits(out->payload.data, out->payload.n) == get(b + AT_PAYLOAD_CHECK, 8)) return 0;
-    *out = (struct state_file){0};
+    rc = state_file_check_payload(b, &out->payload, file, err);
+    if (rc) *out = (struct state_file){0};
+    return rc;
+}
+
+int state_file_check_payload(const void *header, const struct state_bytes *payload, const char *file,
+                             struct rod_error *err) {
+    const unsigned char *b = header;
+    if (XXH3_64bits(payload->data, payload->n) == get(b + AT_PAYLOAD_CHECK, 8)) return 0;
     return rod_fail(err, ROD_ESTATE, "%.150s: bad checksum: the payload has changed", file);
 }
 

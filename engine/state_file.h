@@ -71,6 +71,9 @@ int state_file_parse_header(const void *bytes, size_t n_bytes, uint64_t n_file, 
 /* bytes: the whole file. */
 int state_file_parse(const void *bytes, size_t n_bytes, const char *file, const struct state_file_expected *expected,
                      struct state_file *out, struct rod_error *err);
+/* A payload read on its own, against the checksum of a header that state_file_parse_header has accepted. */
+int state_file_check_payload(const void *header, const struct state_bytes *payload, const char *file,
+                             struct rod_error *err);
 static inline uint32_t state_file_n_ids(const struct state_file *state) { return (uint32_t)(state->pending_ids.n / 4); }
 int32_t state_file_id(const struct state_file *state, uint32_t i);
 

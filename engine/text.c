@@ -28,7 +28,7 @@ int text_init(struct text *t, const struct tokenizer *tokenizer, size_t max_toke
     *t = (struct text){.tokenizer = tokenizer,
                        .skip_special = !request->keep_special,
                        .include_stop = request->include_stop,
-                       .drop_part = request->grammar != NULL};
+                       .drop_part = request->grammar || request->turn};
     if (!tokenizer) return 0;
     int rc = stops_init(&t->stops, request->stop, request->n_stop, err);
     if (rc) return rc;

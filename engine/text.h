@@ -15,8 +15,8 @@ struct text {
     struct detok detok;
     struct stops stops;
     bool skip_special, include_stop;
-    bool drop_part; /* a character that the end cuts is left out, not replaced: of a grammar's text it is the beginning
-                     */
+    bool drop_part; /* a character that the end cuts is left out, not replaced: a grammar's text begins so, and a
+                       session's next turn may go on with it */
     char *buf;
     size_t n_buf, n_out; /* buf[0..n_out) was released by the last push or flush, the rest is held */
 };

@@ -8,9 +8,12 @@ static int init_counts(struct work *w, const struct engine_parts *parts, struct 
     const struct rod_request *r = w->request;
     const uint32_t V = parts->V;
     const bool device = parts->ops->launch && w->lane == LANE_FIRST; /* it counts itself */
-    if (device || !sampler_needs_counts(&r->sampling)) return 0;
-    uint64_t n_distinct = (uint64_t)w->n_prompt + r->max_tokens;
+    const struct session_point *from = w->turn ? w->turn->point : NULL;
+    if (!from && (device || !sampler_needs_counts(&r->sampling))) return 0; /* a session's next turn may need them */
+    uint64_t n_distinct = (uint64_t)w->n_prompt + r->max_tokens + (from ? from->n_seen : 0) + 1;
     int rc = sampler_counts_init(&w->counts, n_distinct < V ? n_distinct : V, err);
+    for (size_t i = 0; !rc && from && i < from->n_seen; i++)
+        sampler_counts_add(&w->counts, from->seen[i].id, from->seen[i].n_generated);
     for (size_t i = 0; !rc && i < w->n_prompt; i++) sampler_counts_add(&w->counts, w->prompt[i], 0);
     return rc;
 }
@@ -37,7 +40,9 @@ static int init_recent(struct work *w, struct rod_error *err) {
 }
 
 /* What a device that samples cannot do by itself. */
-static bool needs_logits(const struct rod_request *r) {
+static bool needs_logits(const struct work *w) {
+    const struct rod_request *r = w->request;
+    if (w->turn && w->turn->point->n_seen && sampler_needs_counts(&r->sampling)) return true; /* of earlier turns */
     return r->n_prompt_logprobs >= 0 || r->n_allowed_ids || r->n_bad || r->grammar || r->max_tokens == 0;
 }
 
@@ -45,19 +50,18 @@ int work_new(const struct rod_engine *e, struct rod_request *request, struct wor
     struct work *w = calloc(1, sizeof *w);
     if (!w) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
     w->request = request;
-    w->lane = e->parts.ops->launch && needs_logits(request) ? LANE_HOST : LANE_FIRST;
     if (request->grammar) grammar_walk_init(&w->walk, grammar_of(request->grammar));
-    int rc = engine_state_prompt(w, err);
-    if (!rc) rc = text_init(&w->text, e->parts.tokenizer, e->max_token_bytes, request, err);
-    if (!rc) rc = init_counts(w, &e->parts, err);
+    int rc = text_init(&w->text, e->parts.tokenizer, e->max_token_bytes, request, err);
     if (!rc) rc = init_end_ids(w, &e->parts, err);
     if (!rc) rc = init_recent(w, err);
-    if (!rc && request->keep_state && !(w->brings = calloc(1, sizeof *w->brings)))
+    if (!rc && (request->keep_state || request->turn) && !(w->brings = calloc(1, sizeof *w->brings)))
         rc = rod_fail(err, ROD_ENOMEM, "No memory for a request.");
     if (!rc) {
         w->end = event_new(text_cap(&w->text, e->max_token_bytes), 0, 0, stops_max_len(&w->text.stops) + 1);
         if (!w->end) rc = rod_fail(err, ROD_ENOMEM, "No memory for a request.");
     }
+    if (!rc && request->turn) rc = engine_session_work(w, err); /* its state is found later */
+    if (!rc && !request->turn) rc = work_bind(e, w, err);
     if (rc) {
         w->request = NULL;
         work_free(w);
@@ -65,23 +69,32 @@ int work_new(const struct rod_engine *e, struct rod_request *request, struct wor
     }
     w->submit_ns = engine_now_ns();
     w->mail.n_tok = request->n_prompt;
-    w->sched.pos = w->base;
-    w->sched.n_prompt = w->base + w->n_prompt;
-    w->sched.max_out =
-        request->max_tokens ? request->max_tokens : 1; /* logits of the prompt's end, if only for its end */
-    w->sched.lane = (uint8_t)w->lane;
-    w->sched.key = request->key;
-    w->sched.weight = request->weight;
-    w->sched.scored = request->n_prompt_logprobs >= 0 && request->n_prompt > 1;
     if (request->queue_timeout_ns) {
         bool never = request->queue_timeout_ns > UINT64_MAX - w->submit_ns;
         w->sched.deadline_ns = never ? 0 : w->submit_ns + request->queue_timeout_ns;
+        if (w->turn) w->turn->deadline_ns = w->sched.deadline_ns;
     }
     *out = w;
     return 0;
 }
 
+int work_bind(const struct rod_engine *e, struct work *w, struct rod_error *err) {
+    const struct rod_request *r = w->request;
+    w->lane = e->parts.ops->launch && needs_logits(w) ? LANE_HOST : LANE_FIRST;
+    int rc = engine_state_prompt(w, err);
+    if (!rc) rc = init_counts(w, &e->parts, err);
+    w->sched.pos = w->base;
+    w->sched.n_prompt = w->base + w->n_prompt;
+    w->sched.max_out = r->max_tokens ? r->max_tokens : 1; /* logits of the prompt's end, if only for its end */
+    w->sched.lane = (uint8_t)w->lane;
+    w->sched.key = r->key;
+    w->sched.weight = r->weight;
+    w->sched.scored = r->n_prompt_logprobs >= 0 && r->n_prompt > 1;
+    return rc;
+}
+
 void work_free(struct work *w) {
+    engine_session_free(w);
     grammar_walk_fini(&w->walk);
     rod_request_free(w->request);
     text_fini(&w->text);

@@ -427,6 +427,7 @@ static inline struct backend *fake_open(const struct backend_ops *ops, enum fake
                                         uint32_t n_slots, uint32_t max_batch_tok, uint32_t chunk_tok) {
     struct backend *be = calloc(1, sizeof *be);
     be->info = (struct backend_info){.device = "fake",
+                                     .state_id = "fake",
                                      .n_slots = n_slots,
                                      .max_batch_tok = max_batch_tok,
                                      .max_out = n_slots > chunk_tok ? n_slots : chunk_tok,

@@ -1,0 +1,269 @@
+/* engine_session.c - a request that is a session's turn: what it goes on from, and what it leaves to the session.
+ *
+ * A turn's work is the engine's, then the sessions' until its session is there (away), the engine's while it runs, and
+ * the sessions' again until its end is kept (away); they give it back through the mailbox. Only then its end is posted.
+ */
+#include "engine_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- open ---- */
+
+static size_t state_bytes(const void *arg, uint64_t n_tok) {
+    const struct rod_engine *e = arg;
+    return e->parts.ops->state_bytes(e->parts.backend, n_tok);
+}
+
+static void back(void *arg, struct session_turn *turn) {
+    struct rod_engine *e = arg;
+    struct work *w = turn->user;
+    mailbox_return(&e->mailbox, &w->mail);
+}
+
+static void log_line(void *arg, int level, const char *line) { engine_log(arg, level, "%s", line); }
+
+static int begin(void *arg, struct session_turn *turn, struct rod_error *err);
+
+int engine_session_open(struct rod_engine *e, struct rod_error *err) {
+    if (!e->states) return 0;
+    struct sessions_config config = {
+        .dir = e->config.state_dir,
+        .disk_bytes = e->config.state_disk_bytes,
+        .ttl_s = e->config.session_ttl_s,
+        .lazy = e->config.session_lazy,
+        .reject = e->config.session_reject,
+        .form = {.layout = e->backend_info.state_id, .V = e->parts.V, .state_bytes = state_bytes, .arg = e},
+        .pool = e->states,
+        .begin = begin,
+        .back = back,
+        .log = log_line,
+        .arg = e};
+    memcpy(config.form.fingerprint, e->parts.fingerprint, sizeof config.form.fingerprint);
+    const int rc = sessions_open(&config, &e->sessions, err);
+    e->config.state_dir = NULL; /* the caller's */
+    if (!rc) state_pool_on_full(e->states, sessions_make_room, e->sessions);
+    return rc;
+}
+
+/* ---- submit ---- */
+
+static int refuse(struct rod_error *err, int code, const char *param, const char *message) {
+    rod_fail(err, code, "%s", message);
+    if (err) memcpy(err->param, param, strlen(param) + 1);
+    return code;
+}
+
+static int check_ids(const struct rod_engine *e, const int32_t *ids, size_t n, struct rod_error *err) {
+    if (e->config.max_prompt_tok && n > e->config.max_prompt_tok)
+        return refuse(err, ROD_ETOOLONG, "prompt", "The prompt has more tokens than the limit.");
+    for (size_t i = 0; ids && i < n; i++)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= e->parts.V)
+            return refuse(err, ROD_EINVALID, "prompt", "A token id is outside the vocabulary.");
+    return 0;
+}
+
+int engine_session_check(const struct rod_engine *e, const struct rod_request *r, struct rod_error *err) {
+    if (!e->sessions) return refuse(err, ROD_EUNSUPPORTED, "session_id", "This device keeps no states.");
+    if (r->state || r->keep_state)
+        return refuse(err, ROD_EINVALID, "state", "A session's turn has the session's state.");
+    if (r->n_prompt_logprobs >= 0)
+        return refuse(err, ROD_EUNSUPPORTED, "prompt_logprobs", "A session's prompt cannot be scored.");
+    int rc = sessions_check(e->sessions, r->turn, err);
+    if (!rc) rc = check_ids(e, r->turn->if_empty, r->turn->n_if_empty, err);
+    if (!rc) rc = check_ids(e, r->turn->if_open, r->turn->n_if_open, err);
+    return rc;
+}
+
+int engine_session_work(struct work *w, struct rod_error *err) {
+    w->turn = calloc(1, sizeof *w->turn);
+    if (!w->turn) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
+    w->turn->ask = w->request->turn;
+    w->turn->user = w;
+    return 0;
+}
+
+void engine_session_free(struct work *w) {
+    if (!w->turn) return;
+    session_turn_fini(w->turn);
+    free(w->turn);
+}
+
+void engine_session_arrive(struct rod_engine *e, struct work *w) {
+    w->away = true;
+    sessions_arrive(e->sessions, w->turn);
+}
+
+/* ---- its session is there; on a thread of the sessions ---- */
+
+/* The one that fits how the session stands. */
+static void choose_prompt(struct rod_request *r, bool empty, bool open) {
+    struct rod_turn *t = r->turn;
+    int32_t **ids = empty && t->if_empty ? &t->if_empty : open && t->if_open ? &t->if_open : NULL;
+    if (!ids) return;
+    free(r->prompt);
+    r->prompt = *ids;
+    r->n_prompt = ids == &t->if_empty ? t->n_if_empty : t->n_if_open;
+    *ids = NULL;
+}
+
+static struct rod_state *state_of(const struct rod_engine *e, const struct session_point *p) {
+    struct rod_state *s = calloc(1, sizeof *s);
+    if (!s) return NULL;
+    memcpy(s->layout, e->backend_info.state_id, sizeof s->layout);
+    s->n_tok = p->n_tok;
+    s->pending = p->pending;
+    s->image = state_image_share(p->image);
+    return s;
+}
+
+static int begin(void *arg, struct session_turn *turn, struct rod_error *err) {
+    struct rod_engine *e = arg;
+    struct work *w = turn->user;
+    struct rod_request *r = w->request;
+    const struct session_point *p = turn->point;
+    choose_prompt(r, p->n_tok == 0, turn->open);
+    if (!r->n_prompt && p->pending < 0)
+        return refuse(err, ROD_EINVALID, "prompt",
+                      "The turn has no new tokens, and the session's last turn left none to go on from.");
+    if (p->n_tok && !(r->state = state_of(e, p))) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
+    r->keep_state = true;
+    int rc = engine_state_check(e, r, err);
+    if (!rc) rc = work_bind(e, w, err);
+    if (rc) return rc;
+    w->token_hash = state_file_hash_tokens(p->token_hash, w->prompt, w->n_prompt);
+    if (!r->n_prompt) { /* the text goes on where it was cut */
+        memcpy(w->text.detok.held, p->held, p->n_held);
+        w->text.detok.n_held = p->n_held;
+    }
+    turn->open = r->turn->leaves_open;
+    return 0;
+}
+
+/* ---- while it runs ---- */
+
+void engine_session_counted(struct work *w) {
+    if (w->n_generated > 1) w->token_hash = state_file_hash_tokens(w->token_hash, &w->last, 1);
+}
+
+int engine_session_event(struct work *w, const struct rod_event *event) {
+    return w->request->turn->idempotency_key ? session_answer_add(&w->turn->answer, event) : 0;
+}
+
+/* ---- its end ---- */
+
+static int by_id(const void *a, const void *b) {
+    const struct session_seen *x = a, *y = b;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+/* Where the conversation stands now; the image becomes the point's. */
+static struct session_point *point_of(struct work *w) {
+    struct rod_state *s = w->end->pub.state;
+    struct session_point *p = session_point_new(w->counts.n);
+    if (!p) return NULL;
+    p->n_tok = s->n_tok;
+    p->pending = s->pending;
+    p->token_hash = w->token_hash;
+    if (s->pending < 0 && w->n_generated) p->token_hash = state_file_hash_tokens(p->token_hash, &w->last, 1);
+    p->seed = w->request->sampling.seed;
+    p->n_held = w->held.n_held;
+    memcpy(p->held, w->held.held, sizeof p->held);
+    for (uint32_t i = 0; i < w->counts.n; i++)
+        p->seen[i] = (struct session_seen){w->counts.ids[i], w->counts.n_generated[i]};
+    qsort(p->seen, p->n_seen, sizeof *p->seen, by_id);
+    p->image = s->image;
+    s->image = NULL;
+    return p;
+}
+
+bool engine_session_leave(struct rod_engine *e, struct work *w) {
+    struct session_turn *t = w->turn;
+    struct rod_event *end = &w->end->pub;
+    if (t->stage != SESSION_STAGE_RUN) return false;
+    bool commit = end->kind == ROD_EVENT_FINISH && end->reason != ROD_FINISH_CANCEL;
+    session_point_release(t->point);
+    t->point = commit ? point_of(w) : NULL;
+    if (commit && (!t->point || engine_session_event(w, end))) {
+        t->rc = rod_fail(&t->err, ROD_ENOMEM, "No memory to keep the session's state.");
+        commit = false;
+    }
+    rod_state_free(end->state);
+    end->state = NULL;
+    w->away = w->ran = true;
+    sessions_end(e->sessions, t, commit);
+    return true;
+}
+
+bool engine_session_cancel(struct rod_engine *e, struct work *w) {
+    if (!w->away) return false;
+    w->cancelled = true;
+    w->away = !sessions_cancel(e->sessions, w->turn);
+    return w->away;
+}
+
+/* ---- it is back ---- */
+
+static void name_session(struct rod_event *event, const struct session_turn *t) {
+    memcpy(event->session, t->ask->session, strlen(t->ask->session) + 1);
+    event->session_version = t->facts.version;
+}
+
+/* The answer that was given before, in place of one. */
+static void post_replay(struct rod_engine *e, struct work *w) {
+    struct session_turn *t = w->turn;
+    mailbox_retire(&e->mailbox, &w->mail);
+    for (struct mailbox_event *at = t->replay.head, *next; at; at = next) {
+        next = at->next;
+        struct rod_event *event = &event_of_link(at)->pub;
+        event->ticket = w->mail.ticket;
+        event->user = w->request->user;
+        if (event->kind == ROD_EVENT_FINISH) name_session(event, t);
+        mailbox_append(&e->events, at);
+    }
+    t->replay = (struct mailbox_events){0};
+    engine_count(&e->counters.finished, 1);
+    work_free(w);
+}
+
+void engine_session_back(struct rod_engine *e, struct work *w, uint64_t now_ns) {
+    struct session_turn *t = w->turn;
+    w->away = false;
+    if (w->ran) {
+        const bool finished = w->end->pub.kind == ROD_EVENT_FINISH && w->end->pub.reason != ROD_FINISH_CANCEL;
+        if (finished && t->rc) {
+            atomic_fetch_sub_explicit(&e->counters.finished, 1, memory_order_relaxed);
+            engine_token_fail(e, w, &t->err);
+            return;
+        }
+        if (finished) name_session(&w->end->pub, t);
+        engine_token_post(e, w);
+    } else if (w->cancelled) {
+        engine_token_cancel(e, w);
+    } else if (t->rc) {
+        engine_token_fail(e, w, &t->err);
+    } else if (t->replay.head) {
+        post_replay(e, w);
+    } else {
+        sched_submit(&e->sched, &w->sched, now_ns);
+    }
+}
+
+void engine_session_stop(struct rod_engine *e, const struct rod_error *error) {
+    if (!e->sessions) return;
+    for (struct mailbox_batch batch;;) {
+        sessions_stop(e->sessions);
+        mailbox_pop(&e->mailbox, false, &batch);
+        if (!batch.returns) break;
+        for (struct mail *m = batch.returns, *next; m; m = next) {
+            next = m->next;
+            struct work *w = work_of_mail(m);
+            if (w->turn->stage == SESSION_STAGE_RUN) {
+                w->away = false;
+                engine_token_fail(e, w, error);
+            } else {
+                engine_session_back(e, w, 0);
+            }
+        }
+    }
+}

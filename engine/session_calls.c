@@ -1,0 +1,228 @@
+/* session_calls.c - what a client asks of sessions beside turns: make, fork, look, list, delete, export, import. */
+#include "session_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+static int param(struct rod_error *err, int rc, const char *name) {
+    if (err) snprintf(err->param, sizeof err->param, "%s", name);
+    return rc;
+}
+
+static int check_name(const char *tenant, const char *id, const char *field, struct rod_error *err) {
+    if (strlen(tenant) > SESSION_MAX_TENANT)
+        return rod_fail(err, ROD_EINVALID, "The tenant's name is longer than %d bytes.", SESSION_MAX_TENANT);
+    if (session_id_ok(id)) return 0;
+    return param(
+        err, rod_fail(err, ROD_EINVALID, "%s must be 1 to %d letters, digits, '.', '_' or '-'.", field, SESSION_MAX_ID),
+        field);
+}
+
+static int not_there(const char *id, struct rod_error *err) {
+    return rod_fail(err, ROD_ENOTFOUND, "There is no session %s.", id);
+}
+
+static void describe(const struct session_facts *f, bool busy, bool in_host, struct rod_session_info *out) {
+    *out = (struct rod_session_info){.version = f->version,
+                                     .n_tok = f->n_tok,
+                                     .state_bytes = f->state_bytes,
+                                     .created_unix_s = f->created_s,
+                                     .used_unix_s = f->used_s,
+                                     .pinned = f->pinned,
+                                     .busy = busy};
+    if (f->ttl_s && !f->pinned)
+        out->expires_unix_s = f->ttl_s > (uint64_t)(INT64_MAX - f->used_s) ? INT64_MAX : f->used_s + (int64_t)f->ttl_s;
+    memcpy(out->id, f->id, sizeof out->id);
+    memcpy(out->parent, f->parent, sizeof out->parent);
+    snprintf(out->tier, sizeof out->tier, "%s", in_host ? "host" : "file");
+}
+
+/* A point whose session's time is over is not there. */
+static int look(struct sessions *s, const char *tenant, const char *id, bool with_point, struct session_view *view,
+                struct rod_error *err) {
+    const int rc = session_look(s, tenant, id, with_point, view, err);
+    if (rc || view->busy || !session_expired(&view->facts, session_now_s())) return rc;
+    session_view_fini(view);
+    return not_there(id, err);
+}
+
+/* ---- making ---- */
+
+static int make_id(char id[SESSION_MAX_ID + 1], struct rod_error *err) {
+    unsigned char random[16];
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        return rod_fail(err, ROD_EINTERNAL, "There are no random numbers for a session's id.");
+    size_t n = (size_t)snprintf(id, SESSION_MAX_ID + 1, "ses_");
+    for (size_t i = 0; i < sizeof random; i++, n += 2) snprintf(id + n, 3, "%02x", random[i]);
+    return 0;
+}
+
+/* The session is held and does not exist: from now on it does, and its file says so. later: it is written in the
+ * background, and the session is the writer's. point and answers become the table's. */
+static int put(struct sessions *s, struct session *x, const struct session_facts *facts, struct session_point *point,
+               struct session_answers *answers, bool later, struct rod_error *err) {
+    struct session_write write = {.name = x->name, .facts = facts, .point = point, .answers = answers};
+    const bool on_disk = session_on_disk(s);
+    if (on_disk && !later) {
+        session_store_write(&s->store, &write, 1);
+        session_count(write.rc ? &s->save_failures : &s->saves, 1);
+        if (write.rc) {
+            session_log(s, 3, "session %s is not made: %s", facts->id, write.err.message);
+            session_point_release(point);
+            session_answers_release(answers);
+            if (err) *err = write.err;
+            return write.rc;
+        }
+    }
+    pthread_mutex_lock(&s->lock);
+    struct session_point *old = session_table_set(&s->table, x, facts, point, answers);
+    if (on_disk && !later) session_table_stamp(&s->table, x, &write.stamp);
+    x->dirty = on_disk && later;
+    if (x->dirty) session_io_write_locked(s, x); /* held by the writer now, with the lease */
+    if (s->config.disk_bytes && s->table.file_bytes > s->config.disk_bytes) pthread_cond_signal(&s->keep);
+    pthread_mutex_unlock(&s->lock);
+    session_point_release(old);
+    return 0;
+}
+
+int sessions_create(struct sessions *s, const char *tenant, const struct rod_session_new *made,
+                    struct rod_session_info *out, struct rod_error *err) {
+    char id[SESSION_MAX_ID + 1];
+    struct session_facts f = {.pinned = made->pin, .created_s = session_now_s()};
+    struct session_point *point = NULL;
+    int rc = made->id ? check_name(tenant, made->id, "id", err) : make_id(id, err);
+    if (!rc && made->id) snprintf(id, sizeof id, "%s", made->id);
+    if (!rc && made->from) rc = check_name(tenant, made->from, "from", err);
+    if (rc) return rc;
+    if (made->from) {
+        struct session_view view;
+        rc = look(s, tenant, made->from, true, &view, err);
+        if (rc) return param(err, rc, "from");
+        f.version = view.facts.version;
+        f.n_tok = view.facts.n_tok;
+        f.state_bytes = view.facts.state_bytes;
+        f.open = view.facts.open;
+        snprintf(f.parent, sizeof f.parent, "%s", made->from);
+        point = session_point_share(view.point);
+        session_view_fini(&view);
+    } else if (!(point = session_point_new(0))) {
+        return rod_fail(err, ROD_ENOMEM, "No memory for a session.");
+    }
+    snprintf(f.tenant, sizeof f.tenant, "%s", tenant);
+    snprintf(f.id, sizeof f.id, "%s", id);
+    f.used_s = f.created_s;
+    f.ttl_s = made->has_ttl ? made->ttl_s : s->config.ttl_s;
+    struct session *x;
+    rc = session_hold(s, tenant, id, &x, err);
+    if (rc) {
+        session_point_release(point);
+        return rc;
+    }
+    rc = session_refresh(s, x, false, err);
+    pthread_mutex_lock(&s->lock);
+    const bool exists = x->exists && !session_expired(&x->facts, session_now_s());
+    pthread_mutex_unlock(&s->lock);
+    if (!rc && exists) rc = param(err, rod_fail(err, ROD_EEXISTS, "There is a session %s already.", id), "id");
+    if (rc)
+        session_point_release(point);
+    else
+        rc = put(s, x, &f, point, NULL, made->from != NULL, err);
+    if (rc || !session_on_disk(s) || !made->from) session_unhold(s, x);
+    if (!rc) describe(&f, false, true, out);
+    return rc;
+}
+
+/* ---- looking ---- */
+
+int sessions_get(struct sessions *s, const char *tenant, const char *id, struct rod_session_info *out,
+                 struct rod_error *err) {
+    struct session_view view;
+    int rc = check_name(tenant, id, "id", err);
+    if (!rc) rc = look(s, tenant, id, false, &view, err);
+    if (rc) return rc;
+    describe(&view.facts, view.busy, view.in_host, out);
+    session_view_fini(&view);
+    return 0;
+}
+
+int sessions_list(struct sessions *s, const char *tenant, const char *after, size_t limit,
+                  struct rod_session_info **infos, size_t *n, bool *more, struct rod_error *err) {
+    int rc = session_scan(s, err); /* other servers' too */
+    if (rc) return rc;
+    const struct session **found = NULL;
+    pthread_mutex_lock(&s->lock);
+    rc = session_table_list(&s->table, tenant, after, limit, session_now_s(), &found, n, more, err);
+    *infos = rc ? NULL : calloc(*n + 1, sizeof **infos);
+    if (!rc && !*infos) rc = rod_fail(err, ROD_ENOMEM, "No memory for a list of sessions.");
+    for (size_t i = 0; !rc && i < *n; i++)
+        describe(&found[i]->facts, found[i]->hold == SESSION_TURN || found[i]->line.head, found[i]->point != NULL,
+                 &(*infos)[i]);
+    pthread_mutex_unlock(&s->lock);
+    free(found);
+    return rc;
+}
+
+int sessions_delete(struct sessions *s, const char *tenant, const char *id, struct rod_error *err) {
+    struct session *x;
+    int rc = check_name(tenant, id, "id", err);
+    if (!rc) rc = session_hold(s, tenant, id, &x, err);
+    if (rc) return rc;
+    rc = session_refresh(s, x, false, err);
+    pthread_mutex_lock(&s->lock);
+    const bool exists = x->exists, expired = exists && session_expired(&x->facts, session_now_s());
+    const bool has_file = x->stamp.n_bytes != 0;
+    pthread_mutex_unlock(&s->lock);
+    if (!rc && exists && session_on_disk(s) && has_file) rc = session_store_remove(&s->store, x->name, err);
+    if (rc == ROD_ENOTFOUND) rc = 0;
+    if (!rc && exists) {
+        pthread_mutex_lock(&s->lock);
+        struct session_point *old = session_table_unset(&s->table, x);
+        pthread_mutex_unlock(&s->lock);
+        session_point_release(old);
+    }
+    session_unhold(s, x);
+    return !rc && (!exists || expired) ? not_there(id, err) : rc;
+}
+
+/* ---- moving ---- */
+
+int sessions_export(struct sessions *s, const char *tenant, const char *id, void **bytes, size_t *n,
+                    struct rod_error *err) {
+    struct session_view view;
+    int rc = check_name(tenant, id, "id", err);
+    if (!rc) rc = look(s, tenant, id, true, &view, err);
+    if (rc) return rc;
+    const struct session_write write = {.facts = &view.facts, .point = view.point, .answers = view.answers};
+    rc = session_store_export(&s->store, &write, bytes, n, err);
+    session_view_fini(&view);
+    return rc;
+}
+
+int sessions_import(struct sessions *s, const char *tenant, const char *id, const void *bytes, size_t n,
+                    struct rod_session_info *out, struct rod_error *err) {
+    struct session_read read;
+    struct session *x;
+    int rc = check_name(tenant, id, "id", err);
+    if (!rc) rc = session_store_parse(&s->store, bytes, n, "the file", &read, err);
+    if (rc) return rc;
+    const bool same = !strcmp(read.facts.id, id) && !strcmp(read.facts.tenant, tenant);
+    if (!same) { /* a copy: the answers were another session's */
+        snprintf(read.facts.parent, sizeof read.facts.parent, "%s", read.facts.id);
+        session_answers_release(read.answers);
+        read.answers = NULL;
+    }
+    snprintf(read.facts.tenant, sizeof read.facts.tenant, "%s", tenant);
+    snprintf(read.facts.id, sizeof read.facts.id, "%s", id);
+    read.facts.used_s = session_now_s();
+    rc = session_hold(s, tenant, id, &x, err);
+    if (rc) {
+        session_read_fini(&read);
+        return rc;
+    }
+    rc = put(s, x, &read.facts, read.point, read.answers, false, err);
+    session_unhold(s, x);
+    if (!rc) describe(&read.facts, false, true, out);
+    return rc;
+}

@@ -1,0 +1,123 @@
+/* session_internal.h - the parts of sessions.h, for session*.c and sessions.c.
+ *
+ * Who owns what: struct sessions is made and freed in sessions.c. Threads: everything under `lock`, but config, the
+ * store and the counters; what a session's holder alone may touch is said in session_table.h. Functions that end in
+ * _locked want the lock.
+ */
+#ifndef SESSION_INTERNAL_H
+#define SESSION_INTERNAL_H
+
+#include "session_store.h"
+#include "sessions.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <time.h>
+
+enum { SESSIONS_MAX_THREADS = 8, SESSIONS_BATCH = 16 };
+
+/* A file that was refused; told once. */
+struct session_refusal {
+    uint8_t name[SESSION_NAME_BYTES];
+    struct session_stamp stamp;
+};
+
+struct sessions {
+    struct sessions_config config;
+    struct session_store store; /* dir "" = none */
+    char layout[256];
+    pthread_mutex_t lock;
+    pthread_cond_t work;    /* for the threads */
+    pthread_cond_t keep;    /* for the keeper */
+    pthread_cond_t changed; /* a session is free, a turn came back */
+    struct session_table table;
+    struct session_line jobs;             /* turns in OPEN and END */
+    struct session *writes, *writes_last; /* by next_write, hold is WRITE */
+    struct session_turn *parked;          /* in LINE and WAIT */
+    uint64_t n_out;                       /* turns between arrive and RUN, and between end and OVER */
+    uint64_t next_id;
+    struct session_refusal *refusals;
+    size_t n_refusals;
+    bool stopping; /* no turn begins */
+    bool flushing; /* write all that is dirty */
+    bool starved;  /* make_room found nothing that could go */
+    bool scan;     /* the keeper is to read the folder */
+    bool closing;  /* what cannot be written is given up */
+    bool ending;   /* the threads end when there is no work */
+    uint64_t n_scans, n_rounds, n_jobs;
+    pthread_t threads[SESSIONS_MAX_THREADS], keeper;
+    uint32_t n_threads;
+    bool has_keeper;
+    atomic_uint_fast64_t saves, save_failures, loads, refused, expired, evicted, replays;
+};
+
+static inline void session_count(atomic_uint_fast64_t *counter, uint64_t n) {
+    atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
+static inline int64_t session_now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec;
+}
+
+static inline uint64_t session_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static inline bool session_on_disk(const struct sessions *s) { return s->store.dir[0] != 0; }
+
+void session_log(const struct sessions *s, int level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* ---- sessions.c: holding ---- */
+/* The holder is done: the next in line, or nobody. The lease is closed already, or kept because it is dirty. */
+void session_release_locked(struct sessions *s, struct session *session);
+/* For whoever holds it, without the lock: gives the lease back unless the session is dirty. */
+void session_end_lease(struct sessions *s, struct session *session);
+/* For whoever holds it. 0: it has it, or there is no folder; ROD_EBUSY, ROD_EIO. */
+int session_take_lease(struct sessions *s, struct session *session, struct rod_error *err);
+/* Holds it for a call; a place is made where there is none. ROD_EBUSY while a turn has it or waits. With its lease. */
+int session_hold(struct sessions *s, const char *tenant, const char *id, struct session **out, struct rod_error *err);
+/* The reverse of session_hold. */
+void session_unhold(struct sessions *s, struct session *session);
+/* Held: what the file says, if it is another than the table's. with_point: the point is wanted too. Afterwards `exists`
+ * is true to the file. ROD_ESTATE where that is refused, ROD_ENOMEM without room. */
+int session_refresh(struct sessions *s, struct session *session, bool with_point, struct rod_error *err);
+
+/* A file was refused: counted and told, once. */
+void session_refused(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], const struct session_stamp *stamp,
+                     const struct rod_error *err);
+
+/* A committed version, taken out of table or file; whoever holds the session. */
+struct session_view {
+    struct session_facts facts;
+    struct session_point *point; /* with_point: shared; else NULL */
+    struct session_answers *answers;
+    bool busy, in_host;
+};
+int session_look(struct sessions *s, const char *tenant, const char *id, bool with_point, struct session_view *out,
+                 struct rod_error *err);
+void session_view_fini(struct session_view *view);
+
+/* ---- session_turn.c ---- */
+void session_turn_start_locked(struct sessions *s, struct session *session);       /* the first of its line holds it */
+void session_turn_open(struct sessions *s, struct session_turn *turn);             /* on a thread */
+void session_turns_end(struct sessions *s, struct session_turn **turns, size_t n); /* on a thread; END ones */
+void session_turn_park_locked(struct sessions *s, struct session_turn *turn);
+void session_turn_unpark_locked(struct sessions *s, struct session_turn *turn);
+void session_turn_fail_locked(struct sessions *s, struct session_turn *turn);
+
+/* ---- session_io.c: the threads ---- */
+int session_io_start(struct sessions *s, struct rod_error *err);
+void session_io_stop(struct sessions *s);
+void session_io_push_locked(struct sessions *s, struct session_turn *turn);
+/* It is dirty, and held by nobody or the caller: it becomes WRITE. */
+void session_io_write_locked(struct sessions *s, struct session *session);
+
+/* ---- session_keep.c: time and budgets ---- */
+void *session_keeper(void *sessions);
+int session_scan(struct sessions *s, struct rod_error *err); /* the folder's headers */
+
+#endif

@@ -1,0 +1,244 @@
+/* session_keep.c - what time and budgets do to sessions: waiting turns that are asked for again or come too late,
+ * sessions that are written when idle, removed when they expire, or to keep the folder within its budget. */
+#include "session_internal.h"
+#include "session_lease.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define NS_MS 1000000u
+enum {
+    TICK_MS = 250,         /* nobody waits */
+    WAIT_MS = 10,          /* turns wait for a lease, for room, or with a deadline */
+    EXPIRE_MS = 1000,      /* all sessions are looked at this often */
+    SCAN_MS = 30000,       /* the folder, for other servers' sessions */
+    RETRY_WRITE_MS = 5000, /* after one failed */
+    IDLE_S = 5             /* not used for so long: written */
+};
+
+/* ---- room in host memory ---- */
+
+bool sessions_make_room(void *sessions, size_t n_bytes) {
+    (void)n_bytes;
+    struct sessions *s = sessions;
+    struct session_point *point = NULL;
+    bool evicted = false;
+    pthread_mutex_lock(&s->lock);
+    struct session *x = session_table_to_drop(&s->table);
+    if (x) {
+        point = session_table_drop_point(&s->table, x);
+    } else if (session_on_disk(s)) {
+        x = session_table_to_write(&s->table);
+        if (x) {
+            x->leave = true;
+            session_io_write_locked(s, x);
+        }
+        s->starved = true; /* whatever is written next goes */
+    } else if ((x = session_table_to_remove(&s->table, false))) {
+        point = session_table_unset(&s->table, x);
+        session_table_remove(&s->table, x);
+        evicted = true;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (evicted) {
+        session_count(&s->evicted, 1);
+        session_log(s, 2, "host memory is full of states: the session used longest ago is removed");
+    }
+    session_point_release(point);
+    return point != NULL;
+}
+
+/* ---- the folder ---- */
+
+struct scan {
+    struct sessions *s;
+    uint64_t number;
+};
+
+static void scan_one(void *arg, const uint8_t name[SESSION_NAME_BYTES]) {
+    const struct scan *scan = arg;
+    struct sessions *s = scan->s;
+    struct session_stamp stamp;
+    struct rod_error err;
+    if (session_store_stat(&s->store, name, &stamp, &err)) return;
+    pthread_mutex_lock(&s->lock);
+    struct session *x = session_table_find_name(&s->table, name);
+    const bool known = x && (x->hold != SESSION_FREE || x->dirty || session_stamp_same(&x->stamp, &stamp));
+    if (x) x->scan = scan->number;
+    bool refused = false;
+    for (size_t i = 0; i < s->n_refusals && !refused; i++)
+        refused =
+            !memcmp(s->refusals[i].name, name, SESSION_NAME_BYTES) && session_stamp_same(&s->refusals[i].stamp, &stamp);
+    pthread_mutex_unlock(&s->lock);
+    struct session_read read;
+    if (known || refused) return;
+    const int rc = session_store_read(&s->store, name, false, &read, &err);
+    if (rc == ROD_ESTATE) session_refused(s, name, &stamp, &err);
+    if (rc) return;
+    struct session_point *old = NULL;
+    pthread_mutex_lock(&s->lock);
+    x = session_table_find(&s->table, read.facts.tenant, read.facts.id);
+    if (!x) x = session_table_add(&s->table, read.facts.tenant, read.facts.id);
+    if (x && x->hold == SESSION_FREE && !x->line.head && !(x->exists && x->dirty)) {
+        old = session_table_set(&s->table, x, &read.facts, NULL, NULL);
+        session_table_stamp(&s->table, x, &read.stamp);
+        x->scan = scan->number;
+    }
+    pthread_mutex_unlock(&s->lock);
+    session_point_release(old);
+    session_read_fini(&read);
+}
+
+/* Those whose files were not met: gone, unless something else is the matter with them. */
+static void forget_missing(struct sessions *s, uint64_t number) {
+    pthread_mutex_lock(&s->lock);
+    for (struct session *x = s->table.oldest[SESSION_ALL], *next; x; x = next) {
+        next = x->newer[SESSION_ALL];
+        struct session_stamp stamp;
+        if (x->scan == number || x->hold != SESSION_FREE || x->line.head || !x->exists || !x->stamp.n_bytes) continue;
+        if (session_store_stat(&s->store, x->name, &stamp, NULL) != ROD_ENOTFOUND) continue;
+        struct session_point *old = session_table_unset(&s->table, x);
+        session_table_remove(&s->table, x);
+        session_point_release(old);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+int session_scan(struct sessions *s, struct rod_error *err) {
+    if (!session_on_disk(s)) return 0;
+    pthread_mutex_lock(&s->lock);
+    const uint64_t number = ++s->n_scans;
+    pthread_mutex_unlock(&s->lock);
+    const int rc = session_store_list(&s->store, scan_one, &(struct scan){s, number}, err);
+    if (!rc) forget_missing(s, number);
+    return rc;
+}
+
+/* ---- removing ---- */
+
+/* x is free; with the lock, which is given up in between. Its file may have changed in another server's hands: then it
+ * stays. */
+static bool remove_locked(struct sessions *s, struct session *x, bool expired) {
+    x->hold = SESSION_CALL;
+    const struct session_stamp known = x->stamp;
+    pthread_mutex_unlock(&s->lock);
+    struct rod_error err;
+    int rc = session_take_lease(s, x, &err);
+    if (!rc) rc = session_refresh(s, x, false, &err);
+    pthread_mutex_lock(&s->lock);
+    const bool same = !rc && x->exists && session_stamp_same(&known, &x->stamp);
+    const bool go = same && (!expired || session_expired(&x->facts, session_now_s()));
+    char id[SESSION_MAX_ID + 1];
+    memcpy(id, x->facts.id, sizeof id);
+    pthread_mutex_unlock(&s->lock);
+    if (go && session_on_disk(s) && known.n_bytes) rc = session_store_remove(&s->store, x->name, &err);
+    struct session_point *old = NULL;
+    pthread_mutex_lock(&s->lock);
+    if (go && !rc) old = session_table_unset(&s->table, x);
+    pthread_mutex_unlock(&s->lock);
+    session_point_release(old);
+    session_unhold(s, x);
+    if (go && !rc) {
+        session_count(expired ? &s->expired : &s->evicted, 1);
+        session_log(s, expired ? 0 : 1, "session %s is removed: %s", id,
+                    expired ? "its time is over" : "state_disk_bytes are used up, and it was used longest ago");
+    } else if (rc && rc != ROD_EBUSY && rc != ROD_ESTATE) {
+        session_log(s, 3, "session %s is not removed: %s", id, err.message);
+    }
+    pthread_mutex_lock(&s->lock);
+    return go && !rc;
+}
+
+static void expire_locked(struct sessions *s) {
+    const int64_t now_s = session_now_s();
+    const uint64_t round = ++s->n_rounds;
+    struct session *x = s->table.oldest[SESSION_ALL];
+    while (x && !s->ending) {
+        if (!x->exists || x->hold != SESSION_FREE || x->line.head || x->tried == round ||
+            !session_expired(&x->facts, now_s)) {
+            x = x->newer[SESSION_ALL];
+            continue;
+        }
+        x->tried = round;
+        remove_locked(s, x, true);
+        x = s->table.oldest[SESSION_ALL]; /* the list may be another now */
+    }
+}
+
+static void keep_disk_budget_locked(struct sessions *s) {
+    const uint64_t limit = s->config.disk_bytes;
+    while (limit && s->table.file_bytes > limit && !s->ending) {
+        struct session *x = session_table_to_remove(&s->table, true);
+        if (!x || !remove_locked(s, x, false)) break;
+    }
+}
+
+static void write_idle_locked(struct sessions *s, uint64_t now_ns) {
+    const int64_t before_s = session_now_s() - IDLE_S;
+    for (struct session *x = s->table.oldest[SESSION_IN_HOST]; x; x = x->newer[SESSION_IN_HOST]) {
+        const bool due = s->flushing || !s->config.lazy || x->facts.used_s <= before_s;
+        if (due && x->exists && x->dirty && x->hold == SESSION_FREE && !x->line.head &&
+            (!x->failed_ns || now_ns - x->failed_ns > (uint64_t)RETRY_WRITE_MS * NS_MS))
+            session_io_write_locked(s, x);
+    }
+}
+
+/* ---- waiting turns ---- */
+
+static bool look_at_parked_locked(struct sessions *s, uint64_t now_ns) {
+    bool timed = false;
+    for (struct session_turn *t = s->parked, *next; t; t = next) {
+        next = t->parked_next;
+        timed |= t->deadline_ns || t->stage == SESSION_STAGE_WAIT;
+        if (t->deadline_ns && now_ns >= t->deadline_ns) {
+            t->rc = rod_fail(&t->err, ROD_ETIMEDOUT, "Session %s did not become free in time.", t->ask->session);
+            session_turn_fail_locked(s, t);
+        } else if (t->stage == SESSION_STAGE_WAIT && now_ns >= t->retry_ns) {
+            session_turn_unpark_locked(s, t);
+            t->stage = SESSION_STAGE_OPEN;
+            session_io_push_locked(s, t);
+        }
+    }
+    return timed;
+}
+
+/* ---- the thread ---- */
+
+static void wait_locked(struct sessions *s, uint32_t ms) {
+    const uint64_t until_ns = session_now_ns() + (uint64_t)ms * NS_MS;
+    const struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+    pthread_cond_timedwait(&s->keep, &s->lock, &until);
+}
+
+void *session_keeper(void *arg) {
+    struct sessions *s = arg;
+    uint64_t expired_ns = 0, scanned_ns = session_now_ns();
+    pthread_mutex_lock(&s->lock);
+    while (!s->ending) {
+        const uint64_t now_ns = session_now_ns();
+        const bool timed = look_at_parked_locked(s, now_ns);
+        if (session_on_disk(s)) write_idle_locked(s, now_ns);
+        keep_disk_budget_locked(s);
+        if (now_ns - expired_ns > (uint64_t)EXPIRE_MS * NS_MS) {
+            expire_locked(s);
+            expired_ns = now_ns;
+        }
+        if (session_on_disk(s) && now_ns - scanned_ns > (uint64_t)SCAN_MS * NS_MS) {
+            pthread_mutex_unlock(&s->lock);
+            struct rod_error err;
+            if (session_scan(s, &err)) session_log(s, 3, "%s", err.message);
+            scanned_ns = session_now_ns();
+            pthread_mutex_lock(&s->lock);
+        }
+        if (!s->ending) wait_locked(s, timed ? WAIT_MS : TICK_MS);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+void sessions_flush(struct sessions *s) {
+    pthread_mutex_lock(&s->lock);
+    s->flushing = true;
+    pthread_cond_signal(&s->keep);
+    pthread_mutex_unlock(&s->lock);
+}

@@ -1,0 +1,30 @@
+/* session_point.c - see session_point.h. */
+#include "session_point.h"
+
+#include <stdlib.h>
+
+struct session_point *session_point_new(size_t n_seen) {
+    struct session_point *p = calloc(1, sizeof *p);
+    if (!p) return NULL;
+    p->seen = calloc(n_seen ? n_seen : 1, sizeof *p->seen);
+    if (!p->seen) {
+        free(p);
+        return NULL;
+    }
+    p->n_seen = n_seen;
+    p->pending = -1;
+    atomic_init(&p->refs, 1);
+    return p;
+}
+
+struct session_point *session_point_share(struct session_point *p) {
+    if (p) atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
+    return p;
+}
+
+void session_point_release(struct session_point *p) {
+    if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
+    state_image_release(p->image);
+    free(p->seen);
+    free(p);
+}

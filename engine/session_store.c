@@ -1,0 +1,227 @@
+/* session_store.c - see session_store.h. */
+#include "session_store.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FILE_END ".state"
+enum { START_BYTES = 64 << 10, MOST_WRITES = 64 };
+
+char *session_store_name(const uint8_t name[SESSION_NAME_BYTES], char text[SESSION_FILE_NAME_BYTES]) {
+    for (int i = 0; i < SESSION_NAME_BYTES; i++) snprintf(text + 2 * i, 3, "%02x", name[i]);
+    memcpy(text + 2 * SESSION_NAME_BYTES, FILE_END, sizeof FILE_END);
+    return text;
+}
+
+static bool parse_name(const char *file, uint8_t name[SESSION_NAME_BYTES]) {
+    char text[SESSION_FILE_NAME_BYTES];
+    for (int i = 0; i < SESSION_NAME_BYTES; i++) {
+        const char two[3] = {file[2 * i], file[2 * i] ? file[2 * i + 1] : 0, 0};
+        if (strspn(two, "0123456789abcdef") != 2) return false;
+        name[i] = (uint8_t)strtoul(two, NULL, 16);
+    }
+    return !strcmp(session_store_name(name, text), file);
+}
+
+static struct session_stamp stamp_of(const struct state_disk_stamp *s) {
+    return (struct session_stamp){s->inode, s->mtime_ns, s->n_bytes};
+}
+
+int session_store_stat(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                       struct session_stamp *stamp, struct rod_error *err) {
+    char text[SESSION_FILE_NAME_BYTES];
+    struct state_disk_stamp found;
+    const int rc = state_disk_stat(store->dir, session_store_name(name, text), &found, err);
+    if (!rc) *stamp = stamp_of(&found);
+    return rc;
+}
+
+/* ---- reading ---- */
+
+static struct state_file_expected expected(const struct session_store *store) {
+    return (struct state_file_expected){store->form->fingerprint, store->form->layout};
+}
+
+void session_read_fini(struct session_read *r) {
+    session_point_release(r->point);
+    session_answers_release(r->answers);
+    r->point = NULL;
+    r->answers = NULL;
+}
+
+/* The header's bytes in one block: START_BYTES are enough for all but long answers. */
+static int read_header(struct state_disk_file *f, const char *file, void **header, size_t *n, struct rod_error *err) {
+    size_t cap = START_BYTES;
+    unsigned char *bytes = malloc(cap);
+    if (!bytes) return rod_fail(err, ROD_ENOMEM, "no memory for the header of %.150s", file);
+    uint64_t n_header = 0, n_file;
+    int rc = state_disk_get(f, 0, bytes, cap, n, err);
+    if (!rc) rc = state_file_measure(bytes, *n, file, &n_header, &n_file, err);
+    if (!rc && n_header > cap) {
+        unsigned char *more = realloc(bytes, (size_t)n_header);
+        if (more) {
+            bytes = more;
+            rc = state_disk_get(f, 0, bytes, (size_t)n_header, n, err);
+        } else {
+            rc = rod_fail(err, ROD_ENOMEM, "no memory for the header of %.150s", file);
+        }
+    }
+    if (!rc && *n > n_header) *n = (size_t)n_header;
+    if (rc) {
+        free(bytes);
+        bytes = NULL;
+    }
+    *header = bytes;
+    return rc;
+}
+
+static int read_image(const struct session_store *store, struct state_disk_file *f, const char *file,
+                      const void *header, size_t n_header, size_t n_payload, struct state_image **out,
+                      struct rod_error *err) {
+    struct state_image *image = state_image_new(store->pool, n_payload);
+    if (!image) return rod_fail(err, ROD_ENOMEM, "No room in host memory for a state of %zu bytes.", n_payload);
+    size_t n;
+    int rc = state_disk_get(f, n_header, image->bytes, n_payload, &n, err);
+    if (!rc && n != n_payload)
+        rc = rod_fail(err, ROD_ESTATE, "%.150s: too short: %zu bytes of payload of %zu", file, n, n_payload);
+    if (!rc) rc = state_file_check_payload(header, &(struct state_bytes){image->bytes, n_payload}, file, err);
+    if (rc) {
+        state_image_release(image);
+        return rc;
+    }
+    *out = image;
+    return 0;
+}
+
+static int read_open(const struct session_store *store, struct state_disk_file *f, const char *file,
+                     const uint8_t name[SESSION_NAME_BYTES], bool with_image, struct session_read *out,
+                     struct rod_error *err) {
+    void *header = NULL;
+    size_t n_header = 0;
+    struct state_file state;
+    const struct state_file_expected here = expected(store);
+    int rc = read_header(f, file, &header, &n_header, err);
+    if (rc) return rc;
+    rc = state_file_parse_header(header, n_header, f->stamp.n_bytes, file, &here, &state, err);
+    if (!rc) rc = session_file_read(store->form, &state, file, &out->facts, &out->point, &out->answers, err);
+    uint8_t own[SESSION_NAME_BYTES];
+    if (!rc) {
+        session_name(out->facts.tenant, out->facts.id, own);
+        if (memcmp(own, name, sizeof own))
+            rc = rod_fail(err, ROD_ESTATE, "%.150s: this is the file of another session", file);
+    }
+    if (!rc && with_image && state.payload.n)
+        rc = read_image(store, f, file, header, n_header, state.payload.n, &out->point->image, err);
+    free(header);
+    return rc;
+}
+
+int session_store_read(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], bool with_image,
+                       struct session_read *out, struct rod_error *err) {
+    char text[SESSION_FILE_NAME_BYTES];
+    struct state_disk_file f;
+    *out = (struct session_read){0};
+    int rc = state_disk_open(store->dir, session_store_name(name, text), &f, err);
+    if (rc) return rc;
+    out->stamp = stamp_of(&f.stamp);
+    rc = read_open(store, &f, text, name, with_image, out, err);
+    state_disk_close(&f);
+    if (rc) session_read_fini(out);
+    return rc;
+}
+
+int session_store_parse(const struct session_store *store, const void *bytes, size_t n, const char *file,
+                        struct session_read *out, struct rod_error *err) {
+    struct state_file state;
+    const struct state_file_expected here = expected(store);
+    *out = (struct session_read){0};
+    int rc = state_file_parse(bytes, n, file, &here, &state, err);
+    if (!rc) rc = session_file_read(store->form, &state, file, &out->facts, &out->point, &out->answers, err);
+    if (rc || !state.payload.n) return rc;
+    out->point->image = state_image_new(store->pool, state.payload.n);
+    if (out->point->image) {
+        memcpy(out->point->image->bytes, state.payload.data, state.payload.n);
+        return 0;
+    }
+    session_read_fini(out);
+    return rod_fail(err, ROD_ENOMEM, "No room in host memory for a state of %zu bytes.", state.payload.n);
+}
+
+/* ---- writing ---- */
+
+static int render(const struct session_store *store, const struct session_write *w, struct state_bytes parts[2],
+                  struct rod_error *err) {
+    void *header = NULL;
+    size_t n_header = 0;
+    const int rc = session_file_write(store->form, w->facts, w->point, w->answers, &header, &n_header, err);
+    parts[0] = (struct state_bytes){header, n_header};
+    parts[1] = (struct state_bytes){w->point->image ? w->point->image->bytes : NULL, session_point_bytes(w->point)};
+    return rc;
+}
+
+static void write_some(const struct session_store *store, struct session_write *writes, size_t n) {
+    char names[MOST_WRITES][SESSION_FILE_NAME_BYTES];
+    struct state_bytes parts[MOST_WRITES][2];
+    struct state_disk_item items[MOST_WRITES];
+    struct session_write *of[MOST_WRITES];
+    size_t n_items = 0;
+    for (size_t i = 0; i < n; i++) {
+        struct session_write *w = &writes[i];
+        w->rc = render(store, w, parts[n_items], &w->err);
+        if (w->rc) continue;
+        items[n_items] = (struct state_disk_item){
+            .name = session_store_name(w->name, names[n_items]), .parts = parts[n_items], .n_parts = 2};
+        of[n_items++] = w;
+    }
+    state_disk_write_all(store->dir, items, n_items);
+    for (size_t i = 0; i < n_items; i++) {
+        of[i]->rc = items[i].rc;
+        of[i]->err = items[i].err;
+        of[i]->stamp = stamp_of(&items[i].stamp);
+        free((void *)(uintptr_t)parts[i][0].data);
+    }
+}
+
+void session_store_write(const struct session_store *store, struct session_write *writes, size_t n) {
+    for (size_t i = 0; i < n; i += MOST_WRITES)
+        write_some(store, writes + i, n - i < MOST_WRITES ? n - i : MOST_WRITES);
+}
+
+int session_store_export(const struct session_store *store, const struct session_write *w, void **bytes, size_t *n,
+                         struct rod_error *err) {
+    struct state_bytes parts[2];
+    int rc = render(store, w, parts, err);
+    if (rc) return rc;
+    unsigned char *all = malloc(parts[0].n + parts[1].n);
+    if (all) {
+        memcpy(all, parts[0].data, parts[0].n);
+        if (parts[1].n) memcpy(all + parts[0].n, parts[1].data, parts[1].n);
+        *bytes = all;
+        *n = parts[0].n + parts[1].n;
+    } else {
+        rc = rod_fail(err, ROD_ENOMEM, "No memory for a state of %zu bytes.", parts[0].n + parts[1].n);
+    }
+    free((void *)(uintptr_t)parts[0].data);
+    return rc;
+}
+
+int session_store_remove(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                         struct rod_error *err) {
+    char text[SESSION_FILE_NAME_BYTES];
+    return state_disk_remove(store->dir, session_store_name(name, text), err);
+}
+
+int session_store_list(const struct session_store *store,
+                       void (*found)(void *arg, const uint8_t name[SESSION_NAME_BYTES]), void *arg,
+                       struct rod_error *err) {
+    DIR *list = opendir(store->dir);
+    if (!list) return rod_fail(err, ROD_EIO, "cannot open state_dir %.300s: %s", store->dir, strerror(errno));
+    uint8_t name[SESSION_NAME_BYTES];
+    for (struct dirent *entry; (entry = readdir(list));)
+        if (parse_name(entry->d_name, name)) found(arg, name);
+    closedir(list);
+    return 0;
+}

@@ -1,0 +1,66 @@
+/* session_store.h - sessions in a folder: one state file each, named by the hash of tenant and id.
+ *
+ * Who owns what: nothing is kept between calls. Threads: any; who writes or removes a session's file has its lease.
+ * Invariant: what a read gives is one committed version of the session that was asked for, whole.
+ */
+#ifndef SESSION_STORE_H
+#define SESSION_STORE_H
+
+#include "session_file.h"
+#include "state_disk.h"
+
+enum { SESSION_DIR_BYTES = 1024, SESSION_FILE_NAME_BYTES = 2 * SESSION_NAME_BYTES + 8 };
+
+struct session_store {
+    char dir[SESSION_DIR_BYTES];
+    const struct session_form *form;
+    struct state_pool *pool;
+};
+
+char *session_store_name(const uint8_t name[SESSION_NAME_BYTES], char text[SESSION_FILE_NAME_BYTES]);
+
+/* ROD_ENOTFOUND: there is none. */
+int session_store_stat(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                       struct session_stamp *stamp, struct rod_error *err);
+
+struct session_read {
+    struct session_facts facts;
+    struct session_stamp stamp;
+    struct session_point *point; /* its image only where it was asked for */
+    struct session_answers *answers;
+};
+/* ROD_ENOTFOUND; ROD_ESTATE: damaged, foreign, or another session's; ROD_ENOMEM: no room for its image. */
+int session_store_read(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], bool with_image,
+                       struct session_read *out, struct rod_error *err);
+void session_read_fini(struct session_read *read);
+/* The same from a file's bytes. file: for messages. Its image is in no pool, or in the store's. */
+int session_store_parse(const struct session_store *store, const void *bytes, size_t n, const char *file,
+                        struct session_read *out, struct rod_error *err);
+
+struct session_write {
+    const uint8_t *name; /* [SESSION_NAME_BYTES] */
+    const struct session_facts *facts;
+    const struct session_point *point;
+    const struct session_answers *answers;
+    struct session_stamp stamp; /* afterwards: of the new file */
+    int rc;
+    struct rod_error err;
+};
+/* All of them, each well or badly for itself; synced when it returns. */
+void session_store_write(const struct session_store *store, struct session_write *writes, size_t n);
+int session_store_remove(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                         struct rod_error *err);
+/* The file's bytes, as they would be written. */
+int session_store_export(const struct session_store *store, const struct session_write *write, void **bytes, size_t *n,
+                         struct rod_error *err);
+
+/* Calls found for each session's file in the folder. */
+int session_store_list(const struct session_store *store,
+                       void (*found)(void *arg, const uint8_t name[SESSION_NAME_BYTES]), void *arg,
+                       struct rod_error *err);
+
+static inline bool session_stamp_same(const struct session_stamp *a, const struct session_stamp *b) {
+    return a->inode == b->inode && a->mtime_ns == b->mtime_ns && a->n_bytes == b->n_bytes;
+}
+
+#endif

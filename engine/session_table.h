@@ -1,0 +1,118 @@
+/* session_table.h - the sessions that an engine knows: by tenant and id, by when they were last used.
+ *
+ * Pure: the caller gives the time (wall clock, seconds). Who owns what: a table owns its sessions and their shares of
+ * points and answers; a lease's descriptor is its holder's to close. Threads: none of its own; the caller holds one
+ * lock around all calls and around every access to a session, but for what the holder alone touches (lease_fd).
+ * Invariants: one session a tenant and id; a session that somebody holds or waits for stays in the table, if only as a
+ * place (exists false) for one that is being made or looked for.
+ */
+#ifndef SESSION_TABLE_H
+#define SESSION_TABLE_H
+
+#include "session_answer.h"
+#include "session_point.h"
+
+enum { SESSION_NAME_BYTES = 16, SESSION_MAX_ID = 128, SESSION_MAX_TENANT = 255 };
+
+/* What is known of a session without its point; its file's header says the same. */
+struct session_facts {
+    char tenant[SESSION_MAX_TENANT + 1];
+    char id[SESSION_MAX_ID + 1], parent[SESSION_MAX_ID + 1];
+    uint64_t version, n_tok, state_bytes;
+    uint64_t ttl_s; /* 0 = never */
+    int64_t created_s, used_s;
+    bool pinned;
+    bool open; /* the last turn left an answer open (rod_turn) */
+};
+
+/* Which file it is: another one stands under the name when any of these differs. */
+struct session_stamp {
+    uint64_t inode, mtime_ns, n_bytes; /* n_bytes 0: none */
+};
+
+enum session_hold {
+    SESSION_FREE,
+    SESSION_TURN,  /* a turn, from its beginning until it is committed */
+    SESSION_WRITE, /* it is being written because of age or budget */
+    SESSION_CALL   /* it is being made, replaced or removed */
+};
+
+/* All, and those that have a point: the choice of who leaves host memory looks at no other. */
+enum session_order { SESSION_ALL, SESSION_IN_HOST, SESSION_N_ORDERS };
+
+struct session_turn;
+struct session_line {
+    struct session_turn *head, *tail;
+};
+
+struct session {
+    struct session *chain;                                             /* of the same bucket */
+    struct session *older[SESSION_N_ORDERS], *newer[SESSION_N_ORDERS]; /* by use */
+    uint8_t name[SESSION_NAME_BYTES];
+    bool exists;
+    struct session_facts facts;
+    struct session_point *point; /* NULL: in the file alone */
+    struct session_answers *answers;
+    struct session_stamp stamp; /* of the file that holds this version; n_bytes 0: there is none */
+    bool dirty;                 /* memory is newer than the file */
+    bool leave;                 /* out of host memory as soon as it is written */
+    enum session_hold hold;
+    bool current;               /* its holder has the lease and has seen the file: nobody else changes either */
+    struct session_line line;   /* turns that wait, in order */
+    int lease_fd;               /* -1 = none */
+    struct session *next_write; /* in the caller's list of sessions to write */
+    uint64_t failed_ns;         /* when it could not be written; 0 = it was not tried */
+    uint64_t scan;              /* the last one that met its file */
+    uint64_t tried;             /* the last round in which its removal was tried */
+};
+
+struct session_table {
+    struct session **buckets;
+    size_t n_buckets, n; /* n_buckets: a power of two */
+    struct session *oldest[SESSION_N_ORDERS], *newest[SESSION_N_ORDERS];
+    uint64_t n_exist, n_points; /* of those that exist: all, those with a point */
+    uint64_t file_bytes;        /* of all stamps */
+};
+
+int session_table_init(struct session_table *t, struct rod_error *err);
+void session_table_fini(struct session_table *t);
+
+/* [A-Za-z0-9._-]{1,128} */
+bool session_id_ok(const char *id);
+/* The hash of tenant and id: the name of its file. */
+void session_name(const char *tenant, const char *id, uint8_t name[SESSION_NAME_BYTES]);
+
+struct session *session_table_find(const struct session_table *t, const char *tenant, const char *id);
+struct session *session_table_find_name(const struct session_table *t, const uint8_t name[SESSION_NAME_BYTES]);
+/* A place for it, as the newest. NULL without memory; the strings fit. */
+struct session *session_table_add(struct session_table *t, const char *tenant, const char *id);
+/* Frees it; nobody holds it or waits, and it does not exist. */
+void session_table_remove(struct session_table *t, struct session *s);
+
+/* What it is now. Shares of point and answers go to the table; point NULL: on file alone. Its place among the others is
+ * after those that were used no later. Returns the point that it had, to be released, without the lock, by the caller.
+ */
+struct session_point *session_table_set(struct session_table *t, struct session *s, const struct session_facts *facts,
+                                        struct session_point *point, struct session_answers *answers);
+/* It exists no more; the place stays. Returns its point likewise. */
+struct session_point *session_table_unset(struct session_table *t, struct session *s);
+void session_table_stamp(struct session_table *t, struct session *s, const struct session_stamp *stamp);
+/* Out of memory. It must be on file, and not dirty. Returns its point likewise. */
+struct session_point *session_table_drop_point(struct session_table *t, struct session *s);
+
+/* The least recently used that could leave host memory: in a file as it is. NULL: none. */
+struct session *session_table_to_drop(const struct session_table *t);
+/* The least recently used that must be written before it can leave; free, and not being written. */
+struct session *session_table_to_write(const struct session_table *t);
+/* The least recently used that may be removed for a budget, of files or of memory: free, and not pinned. */
+struct session *session_table_to_remove(const struct session_table *t, bool on_file);
+static inline bool session_expired(const struct session_facts *f, int64_t now_s) {
+    return !f->pinned && f->ttl_s && now_s >= f->used_s && (uint64_t)(now_s - f->used_s) >= f->ttl_s;
+}
+
+/* Of a tenant, in order of id, those after `after` (NULL = all) that are not expired, at most limit; *more: there are
+ * others behind. */
+int session_table_list(const struct session_table *t, const char *tenant, const char *after, size_t limit,
+                       int64_t now_s, const struct session ***out, size_t *n, bool *more, struct rod_error *err);
+
+#endif

@@ -1,0 +1,352 @@
+/* sessions.c - see sessions.h: opening and closing, who holds a session, and what its file says of it. */
+#include "session_internal.h"
+#include "session_lease.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+void session_log(const struct sessions *s, int level, const char *format, ...) {
+    if (!s->config.log) return;
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    s->config.log(s->config.arg, level, line);
+}
+
+/* ---- open and close ---- */
+
+static int open_dir(struct sessions *s, struct rod_error *err) {
+    const char *dir = s->config.dir ? s->config.dir : "";
+    if (!*dir) return 0;
+    if (strlen(dir) >= sizeof s->store.dir) return rod_fail(err, ROD_EINVALID, "The path of state_dir is too long.");
+    snprintf(s->store.dir, sizeof s->store.dir, "%s", dir);
+    if (mkdir(dir, 0700) && errno != EEXIST)
+        return rod_fail(err, ROD_EIO, "state_dir %.300s cannot be made: %s", dir, strerror(errno));
+    uint32_t n_swept = 0;
+    int rc = state_disk_sweep(dir, &n_swept, err);
+    if (rc) return rc;
+    session_lease_sweep(dir);
+    if (n_swept) session_log(s, 1, "state_dir: removed %u files that a crash left half written", n_swept);
+    rc = session_scan(s, err);
+    if (!rc)
+        session_log(s, 1, "state_dir: %llu sessions, %llu files refused", (unsigned long long)s->table.n_exist,
+                    (unsigned long long)atomic_load(&s->refused));
+    return rc;
+}
+
+static void free_all(struct sessions *s) {
+    session_table_fini(&s->table);
+    pthread_mutex_destroy(&s->lock);
+    pthread_cond_destroy(&s->work);
+    pthread_cond_destroy(&s->keep);
+    pthread_cond_destroy(&s->changed);
+    free(s->refusals);
+    free(s);
+}
+
+static void init_condition(pthread_cond_t *c) {
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(c, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+int sessions_open(const struct sessions_config *config, struct sessions **out, struct rod_error *err) {
+    struct sessions *s = calloc(1, sizeof *s);
+    if (!s) return rod_fail(err, ROD_ENOMEM, "No memory for sessions.");
+    s->config = *config;
+    snprintf(s->layout, sizeof s->layout, "%s", config->form.layout);
+    s->config.form.layout = s->layout;
+    s->store.form = &s->config.form;
+    s->store.pool = config->pool;
+    int rc = session_table_init(&s->table, err);
+    if (rc) {
+        free(s);
+        return rc;
+    }
+    pthread_mutex_init(&s->lock, NULL);
+    init_condition(&s->work);
+    init_condition(&s->keep);
+    init_condition(&s->changed);
+    rc = open_dir(s, err);
+    if (!rc) rc = session_io_start(s, err);
+    if (rc) {
+        session_io_stop(s);
+        free_all(s);
+        return rc;
+    }
+    *out = s;
+    return 0;
+}
+
+/* What is dirty has nobody to hold it any more but its writer. */
+static bool writing_locked(const struct sessions *s) {
+    for (const struct session *x = s->table.oldest[SESSION_IN_HOST]; x; x = x->newer[SESSION_IN_HOST])
+        if (x->hold == SESSION_WRITE) return true;
+    return false;
+}
+
+void sessions_close(struct sessions *s) {
+    if (!s) return;
+    sessions_stop(s);
+    pthread_mutex_lock(&s->lock);
+    s->closing = true; /* one that cannot be written is not tried again */
+    for (struct session *x; (x = session_table_to_write(&s->table));) session_io_write_locked(s, x);
+    while (writing_locked(s)) pthread_cond_wait(&s->changed, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+    session_io_stop(s);
+    for (struct session *x = s->table.oldest[SESSION_ALL]; x; x = x->newer[SESSION_ALL])
+        if (x->lease_fd >= 0) {
+            char name[SESSION_FILE_NAME_BYTES];
+            session_lease_end(s->store.dir, session_store_name(x->name, name), x->lease_fd);
+            x->lease_fd = -1;
+        }
+    free_all(s);
+}
+
+void sessions_stats(struct sessions *s, struct rod_stats *out) {
+    pthread_mutex_lock(&s->lock);
+    out->sessions = s->table.n_exist;
+    out->sessions_host = s->table.n_points;
+    out->sessions_file = s->table.n_exist - s->table.n_points;
+    out->state_file_bytes = s->table.file_bytes;
+    pthread_mutex_unlock(&s->lock);
+    struct state_pool_counts counts = {0};
+    if (s->store.pool) state_pool_count(s->store.pool, &counts);
+    out->state_host_bytes = counts.used_bytes;
+    out->state_saves = atomic_load_explicit(&s->saves, memory_order_relaxed);
+    out->state_save_failures = atomic_load_explicit(&s->save_failures, memory_order_relaxed);
+    out->state_loads = atomic_load_explicit(&s->loads, memory_order_relaxed);
+    out->state_refused = atomic_load_explicit(&s->refused, memory_order_relaxed);
+    out->sessions_expired = atomic_load_explicit(&s->expired, memory_order_relaxed);
+    out->sessions_evicted = atomic_load_explicit(&s->evicted, memory_order_relaxed);
+    out->idempotent_replays = atomic_load_explicit(&s->replays, memory_order_relaxed);
+}
+
+/* ---- holding ---- */
+
+void session_release_locked(struct sessions *s, struct session *x) {
+    x->hold = SESSION_FREE;
+    x->current = false;
+    if (x->line.head && !s->stopping)
+        session_turn_start_locked(s, x);
+    else if (!x->exists && !x->line.head)
+        session_table_remove(&s->table, x);
+    pthread_cond_broadcast(&s->changed);
+}
+
+void session_end_lease(struct sessions *s, struct session *x) {
+    if (x->lease_fd < 0) return;
+    pthread_mutex_lock(&s->lock);
+    const bool keep = x->exists && x->dirty;
+    pthread_mutex_unlock(&s->lock);
+    if (keep) return;
+    char name[SESSION_FILE_NAME_BYTES];
+    session_lease_end(s->store.dir, session_store_name(x->name, name), x->lease_fd);
+    x->lease_fd = -1;
+}
+
+int session_take_lease(struct sessions *s, struct session *x, struct rod_error *err) {
+    if (!session_on_disk(s) || x->lease_fd >= 0) return 0;
+    char name[SESSION_FILE_NAME_BYTES];
+    return session_lease_take(s->store.dir, session_store_name(x->name, name), &x->lease_fd, err);
+}
+
+int session_hold(struct sessions *s, const char *tenant, const char *id, struct session **out, struct rod_error *err) {
+    int rc = 0;
+    pthread_mutex_lock(&s->lock);
+    struct session *x;
+    while ((x = session_table_find(&s->table, tenant, id)) && x->hold != SESSION_FREE && x->hold != SESSION_TURN &&
+           !x->line.head)
+        pthread_cond_wait(&s->changed, &s->lock);
+    if (x && (x->hold == SESSION_TURN || x->line.head))
+        rc = rod_fail(err, ROD_EBUSY, "A turn of session %s is running.", id);
+    else if (!x && !(x = session_table_add(&s->table, tenant, id)))
+        rc = rod_fail(err, ROD_ENOMEM, "No memory for a session.");
+    else
+        x->hold = SESSION_CALL;
+    pthread_mutex_unlock(&s->lock);
+    if (rc) return rc;
+    rc = session_take_lease(s, x, err);
+    if (rc == ROD_EBUSY) rod_fail(err, rc, "Another server has session %s.", id);
+    if (rc) {
+        session_unhold(s, x);
+        return rc;
+    }
+    *out = x;
+    return 0;
+}
+
+void session_unhold(struct sessions *s, struct session *x) {
+    session_end_lease(s, x);
+    pthread_mutex_lock(&s->lock);
+    session_release_locked(s, x);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- what the file says ---- */
+
+void session_refused(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], const struct session_stamp *stamp,
+                     const struct rod_error *err) {
+    pthread_mutex_lock(&s->lock);
+    bool known = false;
+    for (size_t i = 0; i < s->n_refusals && !known; i++)
+        known =
+            !memcmp(s->refusals[i].name, name, SESSION_NAME_BYTES) && session_stamp_same(&s->refusals[i].stamp, stamp);
+    if (!known) {
+        struct session_refusal *more = realloc(s->refusals, (s->n_refusals + 1) * sizeof *more);
+        if (more) {
+            s->refusals = more;
+            memcpy(more[s->n_refusals].name, name, SESSION_NAME_BYTES);
+            more[s->n_refusals++].stamp = *stamp;
+        }
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (known) return;
+    session_count(&s->refused, 1);
+    session_log(s, 2, "state_dir: refused and left alone: %s", err->message);
+}
+
+/* Held, not dirty: nothing of it is there any more. */
+static void forget(struct sessions *s, struct session *x) {
+    pthread_mutex_lock(&s->lock);
+    struct session_point *old = session_table_unset(&s->table, x);
+    pthread_mutex_unlock(&s->lock);
+    session_point_release(old);
+}
+
+int session_refresh(struct sessions *s, struct session *x, bool with_point, struct rod_error *err) {
+    if (!session_on_disk(s)) return 0;
+    pthread_mutex_lock(&s->lock);
+    const bool dirty = x->exists && x->dirty, has_point = x->point != NULL;
+    const struct session_stamp known = x->exists ? x->stamp : (struct session_stamp){0};
+    pthread_mutex_unlock(&s->lock);
+    if (dirty) return 0; /* nobody else can have written it: the lease is ours since then */
+    struct session_stamp stamp;
+    int rc = session_store_stat(&s->store, x->name, &stamp, err);
+    if (rc == ROD_ENOTFOUND) {
+        forget(s, x);
+        return 0;
+    }
+    if (rc || (session_stamp_same(&stamp, &known) && (has_point || !with_point))) return rc;
+    struct session_read read;
+    rc = session_store_read(&s->store, x->name, with_point, &read, err);
+    if (rc == ROD_ESTATE) session_refused(s, x->name, &stamp, err);
+    if (rc) return rc;
+    if (with_point) session_count(&s->loads, 1);
+    struct session_point *point = with_point ? read.point : NULL;
+    struct session_answers *answers = with_point ? read.answers : NULL;
+    pthread_mutex_lock(&s->lock);
+    struct session_point *old = session_table_set(&s->table, x, &read.facts, point, answers);
+    session_table_stamp(&s->table, x, &read.stamp);
+    pthread_mutex_unlock(&s->lock);
+    session_point_release(old);
+    if (!with_point) session_read_fini(&read);
+    return 0;
+}
+
+/* ---- looking, without holding ---- */
+
+void session_view_fini(struct session_view *v) {
+    session_point_release(v->point);
+    session_answers_release(v->answers);
+    *v = (struct session_view){0};
+}
+
+static void view_locked(const struct session *x, bool with_point, struct session_view *out) {
+    *out = (struct session_view){.facts = x->facts, .in_host = x->point != NULL};
+    out->busy = x->hold == SESSION_TURN || x->line.head;
+    if (with_point) {
+        out->point = session_point_share(x->point);
+        out->answers = session_answers_share(x->answers);
+    }
+}
+
+/* The table learns what a look found in the file, unless somebody holds the session. */
+static void learn(struct sessions *s, const char *tenant, const char *id, const struct session_read *read,
+                  bool with_point) {
+    struct session_point *old = NULL;
+    pthread_mutex_lock(&s->lock);
+    struct session *x = session_table_find(&s->table, tenant, id);
+    if (!x) x = session_table_add(&s->table, tenant, id);
+    if (x && x->hold == SESSION_FREE && !x->line.head && !(x->exists && x->dirty)) {
+        old = session_table_set(&s->table, x, &read->facts, with_point ? session_point_share(read->point) : NULL,
+                                with_point ? session_answers_share(read->answers) : NULL);
+        session_table_stamp(&s->table, x, &read->stamp);
+    }
+    pthread_mutex_unlock(&s->lock);
+    session_point_release(old);
+}
+
+static int not_found(const char *id, struct rod_error *err) {
+    return rod_fail(err, ROD_ENOTFOUND, "There is no session %s.", id);
+}
+
+/* Its file is gone: by another server, or by somebody's hand. */
+static void unlearn(struct sessions *s, const char *tenant, const char *id) {
+    struct session_point *old = NULL;
+    pthread_mutex_lock(&s->lock);
+    struct session *x = session_table_find(&s->table, tenant, id);
+    if (x && x->hold == SESSION_FREE && !x->line.head && !x->dirty) {
+        old = session_table_unset(&s->table, x);
+        session_table_remove(&s->table, x);
+    }
+    pthread_mutex_unlock(&s->lock);
+    session_point_release(old);
+}
+
+int session_look(struct sessions *s, const char *tenant, const char *id, bool with_point, struct session_view *out,
+                 struct rod_error *err) {
+    *out = (struct session_view){0};
+    uint8_t name[SESSION_NAME_BYTES];
+    session_name(tenant, id, name);
+    pthread_mutex_lock(&s->lock);
+    const struct session *x = session_table_find(&s->table, tenant, id);
+    const bool exists = x && x->exists;
+    /* ours alone: what the table says is what is */
+    const bool ours = exists && (!session_on_disk(s) || x->dirty || x->current);
+    const struct session_stamp known = exists ? x->stamp : (struct session_stamp){0};
+    const bool enough = exists && (!with_point || x->point);
+    if (exists) view_locked(x, with_point, out);
+    pthread_mutex_unlock(&s->lock);
+    if (ours && enough) return 0;
+    session_view_fini(out);
+    if (!session_on_disk(s)) return not_found(id, err);
+    struct session_stamp stamp;
+    int rc = session_store_stat(&s->store, name, &stamp, err);
+    if (rc == ROD_ENOTFOUND) {
+        unlearn(s, tenant, id);
+        return not_found(id, err);
+    }
+    if (rc) return rc;
+    if (enough && session_stamp_same(&stamp, &known)) {
+        pthread_mutex_lock(&s->lock);
+        x = session_table_find(&s->table, tenant, id);
+        const bool still = x && x->exists && (!with_point || x->point);
+        if (still) view_locked(x, with_point, out);
+        pthread_mutex_unlock(&s->lock);
+        if (still) return 0;
+    }
+    struct session_read read;
+    rc = session_store_read(&s->store, name, with_point, &read, err);
+    if (rc == ROD_ESTATE) session_refused(s, name, &stamp, err);
+    if (rc == ROD_ENOTFOUND) return not_found(id, err);
+    if (rc) return rc;
+    if (with_point) session_count(&s->loads, 1);
+    learn(s, tenant, id, &read, with_point);
+    out->facts = read.facts;
+    out->in_host = with_point;
+    if (with_point) {
+        out->point = session_point_share(read.point);
+        out->answers = session_answers_share(read.answers);
+    }
+    session_read_fini(&read);
+    return 0;
+}

@@ -1,0 +1,104 @@
+/* sessions.h - the sessions of an engine: who may take the next turn, from where, and where each turn's end is kept.
+ *
+ * A turn arrives, waits in its session's line, is opened (lease, file, version, idempotency key), runs in the engine,
+ * and ends: committed to the table and, with durability `turn`, to its file before the engine may say so; or given up,
+ * and the session stays at its last version. Opening and ending run on a few threads of this module, because they wait
+ * for files; the engine thread only moves turns in and out.
+ *
+ * Who owns what: a turn is the caller's memory and in this module's hands from sessions_arrive until back() for a turn
+ * that is to run, and again from sessions_end until back(). Sessions, their points and files are this module's.
+ * Threads: any may call; back and begin are called on this module's threads, without its lock.
+ * Invariants: one turn at a time holds a session; a version is what its file says, or newer where `dirty`; what cannot
+ * be found or read is an error, never an empty session.
+ */
+#ifndef SESSIONS_H
+#define SESSIONS_H
+
+#include "session_file.h"
+
+enum session_stage {
+    SESSION_STAGE_NONE, /* the caller's, not arrived yet */
+    SESSION_STAGE_LINE, /* waits for its session */
+    SESSION_STAGE_WAIT, /* holds its session, and waits for another server's lease or for room in host memory */
+    SESSION_STAGE_OPEN, /* is to be opened, or is being opened */
+    SESSION_STAGE_RUN,  /* the engine's */
+    SESSION_STAGE_END,  /* is being committed or given up */
+    SESSION_STAGE_OVER  /* the engine's again, for its last event */
+};
+
+struct session_turn {
+    const struct rod_turn *ask;
+    uint64_t deadline_ns; /* CLOCK_MONOTONIC: not begun by then is ROD_ETIMEDOUT; 0 = none */
+    void *user;
+    /* For begin: where the conversation stands; open: an answer was left open. For sessions_end: where it stands now.
+     */
+    struct session_point *point;
+    bool open;
+    struct session_answer answer; /* written while it runs, where ask has a key */
+    /* After back: RUN, or OVER with rc 0 (committed as facts.version, or replayed as these events) or why not. */
+    enum session_stage stage;
+    int rc;
+    struct rod_error err;
+    struct mailbox_events replay;
+    struct session_facts facts;
+    /* this module's */
+    struct session_turn *next;                      /* in its line, or among the jobs */
+    struct session_turn *parked_prev, *parked_next; /* of those in LINE and WAIT */
+    struct session *session;
+    struct session_answers *answers;
+    uint64_t retry_ns, give_up_ns; /* of WAIT */
+    bool commit, running, cancelled;
+};
+/* Of a turn that is the caller's. */
+void session_turn_fini(struct session_turn *turn);
+
+struct sessions_config {
+    const char *dir; /* "" = memory alone */
+    uint64_t disk_bytes, ttl_s;
+    bool lazy, reject;
+    struct session_form form; /* its layout is copied */
+    struct state_pool *pool;
+    uint32_t n_threads; /* 0 = 4 */
+    /* The turn's point is there: the caller makes ready what depends on it. An error ends the turn. */
+    int (*begin)(void *arg, struct session_turn *turn, struct rod_error *err);
+    void (*back)(void *arg, struct session_turn *turn);
+    void (*log)(void *arg, int level, const char *line);
+    void *arg;
+};
+
+struct sessions;
+/* With a dir: makes it if it is missing, removes what crashes left, reads the headers of all files. */
+int sessions_open(const struct sessions_config *config, struct sessions **out, struct rod_error *err);
+/* All turns are over. Writes what is not written yet. */
+void sessions_close(struct sessions *s);
+
+/* ask is checked: the error is the caller's to tell, nothing has arrived. */
+int sessions_check(const struct sessions *s, const struct rod_turn *ask, struct rod_error *err);
+void sessions_arrive(struct sessions *s, struct session_turn *turn);
+/* True: it had not begun and is the caller's now, at stage OVER. False: back will be called. Not in RUN. */
+bool sessions_cancel(struct sessions *s, struct session_turn *turn);
+/* A turn that ran: commit with its new point and facts.n_tok; or as if it had not been. */
+void sessions_end(struct sessions *s, struct session_turn *turn, bool commit);
+/* No turn begins any more: who waits gets ROD_EDRAINING. Returns when every turn that is not in RUN has come back. */
+void sessions_stop(struct sessions *s);
+/* Writes what is not written, in the background. */
+void sessions_flush(struct sessions *s);
+/* Somebody wants n_bytes of the pool: true: something was released. */
+bool sessions_make_room(void *sessions, size_t n_bytes);
+
+void sessions_stats(struct sessions *s, struct rod_stats *out);
+
+/* The calls of rodimus.h. */
+int sessions_create(struct sessions *s, const char *tenant, const struct rod_session_new *made,
+                    struct rod_session_info *out, struct rod_error *err);
+int sessions_get(struct sessions *s, const char *tenant, const char *id, struct rod_session_info *out,
+                 struct rod_error *err);
+int sessions_list(struct sessions *s, const char *tenant, const char *after, size_t limit,
+                  struct rod_session_info **infos, size_t *n, bool *more, struct rod_error *err);
+int sessions_delete(struct sessions *s, const char *tenant, const char *id, struct rod_error *err);
+int sessions_export(struct sessions *s, const char *tenant, const char *id, void **bytes, size_t *n,
+                    struct rod_error *err);
+int sessions_import(struct sessions *s, const char *tenant, const char *id, const void *bytes, size_t n,
+                    struct rod_session_info *out, struct rod_error *err);
+
+#endif
