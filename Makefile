@@ -130,6 +130,7 @@ $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/dri
 
 test: TESTS = all
 test-ci: TESTS = ci
+
 test test-ci: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) all test-programs
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/fuzz SAN="$(FUZZ_SAN)" fuzz-programs
@@ -153,6 +154,12 @@ bench-mask: # what structured output costs a step, as JSON
 	@$(MAKE) --no-print-directory -j$(JOBS) $(BUILD)/tests/bench/mask >&2
 	@$(BUILD)/tests/bench/mask
 fuzz-programs: $(FUZZ_BIN)
+deploy-deps:
+	@deploy/install-deps deploy
+# Three replicas behind HAProxy and behind nginx, the steps of the image under chroot, the files of deploy/ against their schemas.
+test-deploy: deploy-deps
+	@$(MAKE) --no-print-directory -j$(JOBS) all
+	@tests/run $(BUILD) deploy
 # Programs look for the CUDA object in their own folder.
 test-gpu: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) all test-programs gpu-objects
@@ -196,7 +203,7 @@ bundle: all
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/lib' -Wl,--disable-new-dtags -o $(BUNDLE)/rodimus $(BUILD)/server/main.o $(BUILD)/libserver.a $(BUILD)/librodimus.a $(LDLIBS)
 
 force:
-.PHONY: soak plots bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers
+.PHONY: soak deploy-deps test-deploy plots bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
 -include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(BUILD)/tests/bench/mask.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d

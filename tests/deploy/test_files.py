@@ -1,0 +1,101 @@
+"""The files of deploy/ that somebody else's program reads: each against its schema, or by that program, and against the server."""
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from replicas import DEPLOY, ROOT, Server
+
+
+
+def text_of(name):
+    with open(os.path.join(DEPLOY, name)) as f:
+        return f.read()
+
+
+@pytest.fixture(scope="module")
+def served():
+    """What a server says of its metrics: their names, those of histograms with their parts."""
+    server = Server("--api-keys", "sk-test", name="deploy-metrics")
+    try:
+        connection, response = server.open("GET", "/metrics", headers={"Authorization": "Bearer sk-test"})
+        text = response.read().decode()
+        connection.close()
+    finally:
+        server.kill()
+    names = set()
+    for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M):
+        names |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"} if kind == "histogram" else {name}
+    return names
+
+
+def test_the_dashboard_asks_for_metrics_that_exist(served):
+    dashboard = json.loads(text_of("grafana.json"))
+    ids = [p["id"] for p in dashboard["panels"]]
+    assert len(ids) == len(set(ids)) > 10
+    for panel in dashboard["panels"]:
+        for target in panel["targets"]:
+            asked = set(re.findall(r"\b((?:rodimus|process|vllm)_[a-z_]+)", target["expr"]))
+            assert asked and asked <= served, f"{panel['title']}: {asked - served}"
+
+
+def test_no_panels_overlap():
+    taken = {}
+    for p in json.loads(text_of("grafana.json"))["panels"]:
+        g = p["gridPos"]
+        assert g["x"] + g["w"] <= 24
+        for x in range(g["x"], g["x"] + g["w"]):
+            for y in range(g["y"], g["y"] + g["h"]):
+                assert taken.setdefault((x, y), p["title"]) == p["title"], (x, y, taken[x, y], p["title"])
+
+
+def test_alerts_ask_for_metrics_that_exist_and_each_has_its_runbook(served):
+    readme = text_of("README.md")
+    for group in yaml.safe_load(text_of("alerts.yml"))["groups"]:
+        for rule in group["rules"]:
+            asked = set(re.findall(r"\b((?:rodimus|process)_[a-z_]+)", rule["expr"]))
+            assert asked <= served and (asked or "up{" in rule["expr"]), f"{rule['alert']}: {asked - served}"
+            assert re.search(rf"^#+ .*{rule['alert']}\b", readme, re.M), f"no runbook for {rule['alert']}"
+
+
+def test_prometheus_takes_its_files():
+    if not shutil.which("promtool"):
+        pytest.skip("promtool (Debian's package prometheus) is not here")
+    done = subprocess.run(["promtool", "check", "config", os.path.join(DEPLOY, "prometheus.yml")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.cuda.yaml"])
+def test_compose_files_are_valid(name):
+    package = os.path.dirname(importlib.util.find_spec("compose").origin)  # of docker-compose, for the schema that it carries
+    with open(os.path.join(package, "config", "compose_spec.json")) as f:
+        schema = json.load(f)
+    jsonschema.Draft7Validator(schema).validate(yaml.safe_load(text_of(name)))
+
+
+def test_compose_mounts_files_that_exist():
+    for name, service in yaml.safe_load(text_of("compose.yaml"))["services"].items():
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            if source.startswith("./"):
+                assert os.path.isfile(os.path.join(DEPLOY, source)), f"{name}: {source}"
+
+
+def test_kubernetes_manifests_are_valid():
+    for document in yaml.safe_load_all(text_of("k8s/rodimus.yaml")):
+        kubernetes_validate.validate(document, "1.31", strict=True)
+
+
+def test_settings_in_files_are_settings_of_the_server():
+    with open(os.path.join(ROOT, "config", "default.json")) as f:
+        known = {"RODIMUS_" + key.upper() for key in json.load(f)}
+    for name in ("compose.yaml", "k8s/rodimus.yaml", "Dockerfile"):
+        said = set(re.findall(r"\bRODIMUS_[A-Z_]+\b", text_of(name)))
+        assert said <= known, f"{name}: {said - known}"
