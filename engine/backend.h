@@ -134,6 +134,10 @@ struct backend_ops {
     /* What the device can do, for the benchmark: bytes a second over a working set of about `bytes`, products a second.
      * NULL: the benchmark measures the CPU. */
     int (*ceilings)(struct backend *be, double bytes, double *bytes_per_s, double *flop_per_s, struct rod_error *err);
+    /* For the benchmark: one plain copy of so many bytes to this memory of host_take and back, medians. NULL: as the
+     * CPU copies memory. */
+    int (*copy_seconds)(struct backend *be, void *host, size_t bytes, double *out_s, double *in_s,
+                        struct rod_error *err);
 };
 
 /* What rodimus_cuda.so exports as rodimus_cuda_plugin. devices: one line a usable GPU. */

@@ -480,6 +480,39 @@ static int backend_cuda_ceilings(struct backend *be, double bytes, double *bytes
     return rc;
 }
 
+static int compare_ms(const void *a, const void *b) {
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x > y) - (x < y);
+}
+
+static int backend_cuda_copy_seconds(struct backend *be, void *host, size_t bytes, double *out_s, double *in_s,
+                                     struct rod_error *err) {
+    enum { TIMES = 9 };
+    const char *doing = "measuring the bus";
+    void *memory = NULL;
+    cudaEvent_t begin = NULL, end = NULL;
+    float ms[2][TIMES];
+    cudaSetDevice(be->device);
+    int rc = cuda_check(cudaMalloc(&memory, bytes), "taking memory to measure the bus", err);
+    if (!rc) rc = cuda_check(cudaEventCreate(&begin), doing, err);
+    if (!rc) rc = cuda_check(cudaEventCreate(&end), doing, err);
+    for (int i = 0; !rc && i < 2 * TIMES; i++) {
+        const bool in = i % 2 == 0; /* first, so that what comes out is no zeros */
+        cudaEventRecord(begin, be->stream);
+        cudaMemcpyAsync(in ? memory : host, in ? host : memory, bytes,
+                        in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, be->stream);
+        cudaEventRecord(end, be->stream);
+        rc = cuda_check(cudaEventSynchronize(end), doing, err);
+        if (!rc) rc = cuda_check(cudaEventElapsedTime(&ms[in][i / 2], begin, end), doing, err);
+    }
+    for (int in = 0; !rc && in < 2; in++) qsort(ms[in], TIMES, sizeof **ms, compare_ms);
+    if (!rc) *out_s = (double)ms[0][TIMES / 2] * 1e-3, *in_s = (double)ms[1][TIMES / 2] * 1e-3;
+    if (begin) cudaEventDestroy(begin);
+    if (end) cudaEventDestroy(end);
+    cudaFree(memory);
+    return rc;
+}
+
 static const struct backend_ops backend_cuda = {
     .name = "cuda",
     .open = backend_cuda_open,
@@ -502,6 +535,7 @@ static const struct backend_ops backend_cuda = {
     .launch = sample_cuda_launch,
     .collect = sample_cuda_collect,
     .ceilings = backend_cuda_ceilings,
+    .copy_seconds = backend_cuda_copy_seconds,
 };
 
 extern const struct backend_plugin rodimus_cuda_plugin;
