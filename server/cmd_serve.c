@@ -177,6 +177,7 @@ static void load(void *arg) {
         .max_queue = (uint32_t)c->max_queue_requests,
         .max_queue_tok = c->max_queue_tokens,
         .max_prompt_tok = c->max_prompt_tokens,
+        .prefix_cache_bytes = c->prefix_cache_bytes,
         .wake = wake_loop,
         .wake_arg = &v->wake,
         .log = engine_log,

@@ -100,7 +100,9 @@ const struct option config_options[] = {
     {"state_dir", OPTION_STRING, AT(state_dir), SESSIONS},
     {"state_host_bytes", OPTION_UINT, AT(state_host_bytes), SESSIONS, .fallback = "0", RANGE(0, HUGE)},
     {"state_disk_bytes", OPTION_UINT, AT(state_disk_bytes), SESSIONS, .fallback = "0", RANGE(0, HUGE)},
-    {"prefix_cache_bytes", OPTION_UINT, AT(prefix_cache_bytes), SESSIONS, .fallback = "0", RANGE(0, HUGE)},
+    {"prefix_cache_bytes", OPTION_UINT, AT(prefix_cache_bytes), .group = "Sessions", .fallback = "4294967296", RANGE(0, HUGE),
+     .help = "host memory for states of beginnings of prompts, for clients that send the whole history: at most half of "
+             "state-host-bytes, and taken as it fills; 0 = every prompt is read from its first token"},
 };
 /* clang-format on */
 const size_t config_n_options = sizeof config_options / sizeof *config_options;

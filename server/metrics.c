@@ -105,6 +105,24 @@ static void engine_part(struct buf *out, const struct metrics *m, const struct m
     value(out, "vllm:gpu_cache_usage_perc", "gauge", "Slots in use, 0 to 1.", used);
 }
 
+/* ---- the prefix cache ---- */
+
+static void prefix_part(struct buf *out, const struct rod_stats *s) {
+    value(out, "rodimus_prefix_hits_total", "counter", "Prompts that began from a checkpoint.", (double)s->prefix_hits);
+    value(out, "rodimus_prefix_tokens_saved_total", "counter", "Tokens of prompts that were not read again.",
+          (double)s->prefix_tok_saved);
+    head(out, "rodimus_prefix_misses_total", "counter",
+         "Prompts of which nothing was found, or less than there once was, by reason.");
+    for (int i = 0; i < ROD_PREFIX_N_MISSES; i++) {
+        buf_addf(out, "rodimus_prefix_misses_total{reason=\"%s\"} %llu\n",
+                 rod_prefix_miss_name((enum rod_prefix_miss)i), (unsigned long long)s->prefix_misses[i]);
+    }
+    value(out, "rodimus_prefix_evicted_total", "counter", "Checkpoints that went for the budget.",
+          (double)s->prefix_evicted);
+    value(out, "rodimus_prefix_checkpoints", "gauge", "Checkpoints in the prefix cache.", (double)s->prefix_entries);
+    value(out, "rodimus_prefix_bytes", "gauge", "Host memory of the prefix cache in use.", (double)s->prefix_bytes);
+}
+
 /* ---- keys ---- */
 
 /* One family after the other, as the format wants it: a walk over the keys for each. */
@@ -207,4 +225,5 @@ void metrics_render(struct metrics *m, const struct metrics_view *view, struct b
     histogram(out, "rodimus_queue_duration_seconds", "Waiting for a slot.", &m->queue);
     if (view->keys) key_part(out, view->keys);
     if (view->stats && view->info) engine_part(out, m, view);
+    if (view->stats) prefix_part(out, view->stats);
 }

@@ -34,6 +34,7 @@ static void free_turn(struct turn *t) {
     }
     for (size_t i = 0; i < t->n_prompts; i++) {
         free(t->prompts[i].ids);
+        free(t->prompts[i].marks);
         free(t->prompts[i].echo);
     }
     free(t->prompts);

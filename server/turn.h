@@ -26,8 +26,8 @@ struct turn_choice {
 
 struct turn_prompt {
     int32_t *ids;
-    size_t n_ids;
-    char *echo; /* its text, if it is to be said again, else NULL */
+    size_t n_ids, *marks, n_marks; /* marks: where the messages of a chat end in ids */
+    char *echo;                    /* its text, if it is to be said again, else NULL */
     size_t echo_len;
 };
 

@@ -41,6 +41,7 @@ static void truncate_prompt(const struct turn *t, struct turn_prompt *p) {
     const uint64_t most = wanted < 0 ? t->server->info->max_prompt_tok : (uint64_t)wanted;
     if (!most || p->n_ids <= most) return;
     memmove(p->ids, p->ids + (p->n_ids - most), most * sizeof *p->ids);
+    p->n_marks = 0; /* they were places in the whole prompt */
     p->n_ids = most;
 }
 
@@ -49,10 +50,14 @@ static int encode(struct turn *t, size_t i, struct rod_error *err) {
     struct server *s = t->server;
     struct openai_request *q = &t->request;
     struct turn_prompt *p = &t->prompts[i];
-    if (t->kind != OPENAI_COMPLETION)
-        return t->session ? rod_chat_encode_turn(s->engine, q->messages, q->n_messages, q->max_tokens > 0, t->session,
-                                                 &p->ids, &p->n_ids, err)
-                          : rod_chat_encode(s->engine, q->messages, q->n_messages, true, &p->ids, &p->n_ids, err);
+    if (t->kind != OPENAI_COMPLETION && t->session)
+        return rod_chat_encode_turn(s->engine, q->messages, q->n_messages, q->max_tokens > 0, t->session, &p->ids,
+                                    &p->n_ids, err);
+    if (t->kind != OPENAI_COMPLETION) {
+        int rc = rod_chat_encode(s->engine, q->messages, q->n_messages, true, &p->ids, &p->n_ids, err);
+        if (!rc) rod_chat_marks(s->engine, q->messages, q->n_messages, p->ids, p->n_ids, &p->marks, &p->n_marks);
+        return rc;
+    }
     struct openai_prompt *from = &q->prompts[i];
     if (from->ids) {
         p->ids = from->ids;
@@ -181,6 +186,10 @@ static struct rod_request *engine_request(struct turn *t, struct turn_choice *c)
     snprintf(r->id, sizeof r->id, "%s", t->exchange->id);
     r->prompt = copy(p->ids, p->n_ids * sizeof *p->ids, &ok);
     r->n_prompt = p->n_ids;
+    r->tenant = copy(t->tenant, strlen(t->tenant) + 1, &ok);
+    if (q->session.cache_salt) r->cache_salt = copy(q->session.cache_salt, strlen(q->session.cache_salt) + 1, &ok);
+    r->marks = copy(p->marks, p->n_marks * sizeof *p->marks, &ok);
+    r->n_marks = p->n_marks;
     r->sampling = q->sampling;
     r->sampling.seed += c->index; /* so that choices differ */
     r->bias = copy(q->bias, q->n_bias * sizeof *q->bias, &ok);
