@@ -57,6 +57,7 @@ struct work {
      */
     uint64_t cached_tok, kept_tok;
     bool remembers, generated; /* generated: an answer is in its state */
+    bool awaits, awaited;      /* it waits in FOLLOW for a checkpoint on its way; it has done so */
     uint64_t stops[PREFIX_MAX_STOPS];
     uint32_t n_stops, stop; /* stop: the one after sched.stop_tok */
     int32_t *said;          /* [n_said] the tokens generated, while it remembers */
@@ -210,9 +211,14 @@ int engine_prefix_stop(struct rod_engine *engine, struct work *work, uint64_t no
 void engine_prefix_said(struct work *work, int32_t id); /* a counted token */
 /* w ends, and its slot holds the state of prompt and answer, without a pending token. A device fault shows later. */
 void engine_prefix_end(struct rod_engine *engine, struct work *work, int32_t pending, uint64_t now_ns);
-void engine_prefix_saved(struct rod_engine *engine, struct prefix_entry *entry, struct state_image *image);
+/* The image has arrived; it is taken over. Who waits for a checkpoint looks again. */
+int engine_prefix_saved(struct rod_engine *engine, struct prefix_entry *entry, struct state_image *image,
+                        struct rod_error *err);
 void engine_prefix_distrust(struct rod_engine *engine, const struct work *work); /* its logits were no numbers */
 
+/* engine_step.c: w has a slot in the state before the first token, and is to read its prompt: perhaps not all of it. A
+ * failure is a device fault. */
+int engine_read(struct rod_engine *engine, struct work *work, uint64_t now_ns, struct rod_error *err);
 /* engine_step.c: how the device samples for the work, when its slot has its state. A failure is a device fault. */
 int engine_prepare_sampling(struct rod_engine *engine, const struct work *work, struct rod_error *err);
 /* engine_token.c: the state of a request that has ended is saved. Takes the image over. */

@@ -40,12 +40,11 @@ static int arrived(struct rod_engine *e, uint32_t slot, struct rod_error *err) {
     const struct move move = e->moves[slot];
     e->moves[slot] = (struct move){.kind = MOVE_NONE};
     if (move.checkpoint) {
-        engine_prefix_saved(e, move.checkpoint, move.image);
         if (move.work)
             sched_moved(&e->sched, &move.work->sched);
         else
             let_go(e, slot);
-        return 0;
+        return engine_prefix_saved(e, move.checkpoint, move.image, err);
     }
     if (move.kind == MOVE_OUT && move.work) {
         engine_token_saved(e, move.work, move.image);

@@ -1,8 +1,9 @@
 /* engine_prefix.c - prompts that go on from a checkpoint of the prefix cache, and checkpoints that requests leave.
  *
- * A prompt looks when it has a slot and nothing else to go on from. It stops where a checkpoint pays, and waits there
- * in SCHED_MOVING while its state is copied, and no other request waits with it. When an answer ends, the state of the
- * whole conversation so far is copied out of the slot while the client has its last event already.
+ * A prompt looks when it has a slot and nothing else to go on from; for a checkpoint on its way it waits, once. It
+ * stops where a checkpoint pays, and waits there in SCHED_MOVING while its state is copied, and no other request waits
+ * with it. When an answer ends, the state of the whole conversation so far is copied out of the slot while the client
+ * has its last event already.
  */
 #include "engine_internal.h"
 
@@ -120,6 +121,12 @@ int engine_prefix_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, s
     struct prefix_found found;
     prefix_find(e->prefixes, &key, w->prompt, w->n_prompt, now_ns, &found);
     prefix_note(e->prefixes, &key, w->prompt, w->n_prompt, w->n_prompt);
+    if (found.waits && !w->awaited) { /* a copy takes less than reading */
+        state_image_release(found.image);
+        w->awaits = w->awaited = true;
+        sched_follow(&e->sched, &w->sched);
+        return 0;
+    }
     int rc = 0;
     if (found.image && device_counts(e, w)) {
         state_image_release(found.image);
@@ -199,9 +206,23 @@ void engine_prefix_end(struct rod_engine *e, struct work *w, int32_t pending, ui
     free(ids);
 }
 
-void engine_prefix_saved(struct rod_engine *e, struct prefix_entry *entry, struct state_image *image) {
+static struct work *who_awaits(const struct rod_engine *e) {
+    for (struct sched_req *r = e->sched.follow.head; r; r = r->next)
+        if (work_of_sched(r)->awaits) return work_of_sched(r);
+    return NULL;
+}
+
+int engine_prefix_saved(struct rod_engine *e, struct prefix_entry *entry, struct state_image *image,
+                        struct rod_error *err) {
     prefix_fill(e->prefixes, entry, image);
     publish(e);
+    int rc = 0;
+    for (struct work *w; !rc && (w = who_awaits(e));) { /* from the beginning: reading may end others */
+        w->awaits = false;
+        sched_unfollow(&e->sched, &w->sched);
+        rc = engine_read(e, w, engine_now_ns(), err);
+    }
+    return rc;
 }
 
 void engine_prefix_distrust(struct rod_engine *e, const struct work *w) {

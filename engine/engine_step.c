@@ -85,6 +85,13 @@ static void fail_row(struct rod_engine *e, struct work *w, const struct rod_erro
     engine_token_fail(e, w, err);
 }
 
+int engine_read(struct rod_engine *e, struct work *w, uint64_t now_ns, struct rod_error *err) {
+    struct rod_error fault;
+    if (!engine_fork_admit(e, w, now_ns, &fault)) return engine_prefix_admit(e, w, now_ns, err);
+    fail_row(e, w, &fault);
+    return 0;
+}
+
 static int admit(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
     struct sched_req *req;
     while ((req = sched_expire(&e->sched, now_ns))) {
@@ -104,12 +111,8 @@ static int admit(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
             continue;
         }
         if (rc) return rc;
-        struct rod_error fault;
         if (w->sched.state == SCHED_MOVING) continue;
-        if (engine_fork_admit(e, w, now_ns, &fault))
-            fail_row(e, w, &fault);
-        else if ((rc = engine_prefix_admit(e, w, now_ns, err)))
-            return rc;
+        if ((rc = engine_read(e, w, now_ns, err))) return rc;
     }
     engine_fork_settle(e, now_ns);
     return 0;

@@ -381,7 +381,7 @@ static bool retokenised(struct prefix *p, const int32_t *ids, size_t n, size_t c
     return answered;
 }
 
-static void give_reason(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n, bool waits,
+static void give_reason(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n,
                         struct prefix_found *out) {
     const uint32_t chunk = p->config.chunk_tok;
     const size_t most = (n - 1) / chunk, found = out->n_tok / chunk;
@@ -391,7 +391,7 @@ static void give_reason(struct prefix *p, const struct prefix_key *key, const in
     if (!chunks) last = found ? seen_flags(p, p->path[found]) : 0;
     if (n <= chunk)
         out->reason = ROD_PREFIX_TOO_SHORT;
-    else if (waits)
+    else if (out->waits)
         out->reason = ROD_PREFIX_UNFINISHED;
     else if (any & SEEN_EVICTED)
         out->reason = ROD_PREFIX_EVICTED;
@@ -413,15 +413,14 @@ void prefix_find(struct prefix *p, const struct prefix_key *key, const int32_t *
         out->reason = ROD_PREFIX_COLD;
         return;
     }
-    bool waits = false;
-    struct prefix_entry *e = longest(p, key, ids, n - 1, false, &waits);
+    struct prefix_entry *e = longest(p, key, ids, n - 1, false, &out->waits);
     if (e) {
         e->used_ns = now_ns;
         out->image = state_image_share(e->image);
         out->n_tok = e->n_tok;
         out->generated = e->generated;
     }
-    give_reason(p, key, ids, n, waits, out);
+    give_reason(p, key, ids, n, out);
 }
 
 /* ---- where to stop ---- */

@@ -224,6 +224,44 @@ static void marks_leave_checkpoints(void **state) {
     bench_close(&b);
 }
 
+/* The next turn comes before the state of the last answer is copied: it waits for it, and others do not. */
+static void a_turn_waits_for_the_copy_of_the_last_answer(void **state) {
+    (void)state;
+    struct bench b, cold;
+    int32_t ids[100];
+    fill(ids, 0, 30, 1);
+    open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
+    bench_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    struct answer a, next[2], other, z;
+    finish(&b, request(&a, ids, 30, 1), &a); /* its end is not kept, so the next one has no stops */
+    settle(&b);
+    collect_free(&a);
+    atomic_store(&b.be->hold_moves, true);
+    const unsigned moves = atomic_load(&b.be->n_moves);
+    collect_submit(&b.c, request(&a, ids, 30, 10)); /* begins from a checkpoint */
+    while (atomic_load(&b.be->n_moves) == moves) collect_wait(&b.c, 1);
+    fake_end_moves(b.be, false);
+    collect_until(&b.c, &a, 1);
+    memcpy(ids + 30, a.ids, 10 * sizeof *ids);
+    fill(ids, 40, 50, 2);
+    while (atomic_load(&b.be->n_moves) == moves + 1) collect_wait(&b.c, 1);
+    for (int i = 0; i < 2; i++) collect_submit(&b.c, request(&next[i], ids, 50, 5));
+    finish(&b, request(&other, ids + 20, 7, 5), &other);
+    collect_now(&b.c);
+    assert_false(next[0].ended || next[1].ended);
+    rod_cancel(b.c.engine, next[1].ticket);
+    collect_until(&b.c, &next[1], 1);
+    assert_int_equal(next[1].end.reason, ROD_FINISH_CANCEL);
+    fake_end_moves(b.be, true);
+    collect_until(&b.c, &next[0], 1);
+    finish(&cold, request(&z, ids, 50, 5), &z);
+    assert_same(&next[0], &z, "the next turn");
+    assert_int_equal(next[0].end.cached_tok, 39);
+    assert_int_equal(misses(&b.c, ROD_PREFIX_UNFINISHED), 0);
+    collect_free(&a), collect_free(&z), collect_free(&next[0]), collect_free(&next[1]), collect_free(&other);
+    bench_close(&b), bench_close(&cold);
+}
+
 static void choices_of_one_prompt_begin_from_it_together(void **state) {
     (void)state;
     struct bench b;
@@ -593,6 +631,7 @@ int main(void) {
         BOTH(tenants_and_salts_share_nothing),
         BOTH(where_two_prompts_part_the_third_begins),
         BOTH(marks_leave_checkpoints),
+        BOTH(a_turn_waits_for_the_copy_of_the_last_answer),
         BOTH(choices_of_one_prompt_begin_from_it_together),
         BOTH(scored_prompts_are_read_whole),
         BOTH(a_repetition_penalty_knows_the_whole_prompt),
