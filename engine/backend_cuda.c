@@ -363,6 +363,7 @@ static const struct backend_info *backend_cuda_info(const struct backend *be) { 
 static void backend_cuda_slot_zero(struct backend *be,
                                    uint32_t slot) { /* an error shows in the next forward: CUDA's are sticky */
     const struct cuda_shape *s = &be->shape;
+    be->slot_ops[slot] = ++be->n_ops;
     cudaSetDevice(be->device); /* of this thread, here and below */
     cudaMemsetAsync(s->S + slot * s->S_slot, 0, s->S_slot * 4, be->stream);
     cudaMemsetAsync((unsigned char *)s->conv + slot * s->conv_slot * act_bytes(be), 0, s->conv_slot * act_bytes(be),
@@ -373,6 +374,7 @@ static void backend_cuda_slot_zero(struct backend *be,
 static void backend_cuda_slot_copy(struct backend *be, uint32_t from, uint32_t to, uint64_t pos) {
     const struct cuda_shape *s = &be->shape;
     const size_t a = act_bytes(be), n_keys = pos < s->ring_keys ? (size_t)pos : s->ring_keys;
+    be->slot_ops[from] = be->slot_ops[to] = ++be->n_ops;
     cudaSetDevice(be->device);
     cudaMemcpyAsync(s->S + to * s->S_slot, s->S + from * s->S_slot, s->S_slot * 4, cudaMemcpyDeviceToDevice,
                     be->stream);

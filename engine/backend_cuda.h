@@ -45,6 +45,7 @@ struct step {
 struct cuda_flight {
     uint32_t n_parts, n_out[2], turn[2];
     uint32_t bucket; /* of a step that is one graph; CUDA_N_BUCKETS: it is not */
+    uint64_t n_ops;  /* those that have run when it has */
 };
 
 struct backend {
@@ -74,6 +75,9 @@ struct backend {
     struct cuda_sampler sampler;
     struct state_layout state;
     struct cuda_moves *moves; /* backend_cuda_state.c */
+    /* What is enqueued on the stream for slots, counted; those up to n_ops_over have run. So a copy of a slot's state
+     * waits for its own past alone. */
+    uint64_t n_ops, n_ops_over, *slot_ops; /* slot_ops: [n_slots] the last of each slot */
 
     /* Workspaces, fp32 but the activations (act_*). */
     float *x, *squares, *row_scale, *az, *s, *in, *c0_part, *q, *k, *log_alpha, *c0, *sums, *d_part, *qkv, *aq, *part,

@@ -217,6 +217,7 @@ int sample_cuda_collect(struct backend *be, const struct backend_token **tokens,
     if (rc) return rc;
     be->info.host_bytes = 0; /* of this step: its rows in, its tokens out */
     const struct cuda_flight *f = &p->flight[at];
+    be->n_ops_over = f->n_ops;
     struct backend_token *to = p->tokens;
     for (uint32_t part = 0; part < f->n_parts; part++)
         for (uint32_t i = 0; i < f->n_out[part]; i++) take_token(be, &be->sampler.tokens[f->turn[part]][i], to++);

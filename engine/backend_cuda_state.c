@@ -27,7 +27,8 @@ int state_cuda_open(struct backend *be, struct rod_error *err) {
     struct cuda_moves *m = be->moves = calloc(1, sizeof *m);
     if (m) m->done = calloc(be->info.n_slots, sizeof *m->done);
     if (m) m->busy = calloc(be->info.n_slots, sizeof *m->busy);
-    if (!m || !m->done || !m->busy) return rod_fail(err, ROD_ENOMEM, "no memory for the CUDA backend");
+    be->slot_ops = calloc(be->info.n_slots, sizeof *be->slot_ops);
+    if (!m || !m->done || !m->busy || !be->slot_ops) return rod_fail(err, ROD_ENOMEM, "no memory for the CUDA backend");
     int rc = 0;
     for (int i = 0; !rc && i < N_WAYS; i++)
         rc = cuda_check(cudaStreamCreateWithFlags(&m->stream[i], cudaStreamNonBlocking), "making a stream", err);
@@ -40,6 +41,7 @@ int state_cuda_open(struct backend *be, struct rod_error *err) {
 
 void state_cuda_close(struct backend *be) {
     struct cuda_moves *m = be->moves;
+    free(be->slot_ops);
     if (!m) return;
     for (int i = 0; i < N_WAYS; i++)
         if (m->stream[i]) cudaStreamSynchronize(m->stream[i]), cudaStreamDestroy(m->stream[i]);
@@ -111,8 +113,11 @@ static int begin(struct backend *be, uint32_t slot, uint64_t pos, enum cudaMemcp
     const struct state_layer at = state_layer_at(&be->state, pos);
     const struct parts p = parts_of(be, slot, pos, &at);
     cudaSetDevice(be->device);
-    int rc = cuda_check(cudaEventRecord(m->before, be->stream), doing, err);
-    if (!rc) rc = cuda_check(cudaStreamWaitEvent(stream, m->before, 0), doing, err);
+    int rc = 0;
+    if (be->slot_ops[slot] > be->n_ops_over) {
+        rc = cuda_check(cudaEventRecord(m->before, be->stream), doing, err);
+        if (!rc) rc = cuda_check(cudaStreamWaitEvent(stream, m->before, 0), doing, err);
+    }
     for (uint32_t i = 0; !rc && i < p.n; i++) {
         const struct part *part = &p.part[i];
         unsigned char *host = state + part->at, *to = out ? host : part->device, *from = out ? part->device : host;

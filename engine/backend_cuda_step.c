@@ -142,10 +142,13 @@ int forward_cuda_start(struct backend *be, const struct backend_segment *segs, u
         n_decode += i == n_decode && is_decode(&segs[i]);
     }
     assert(n_rows <= be->info.max_batch_tok && n_out <= be->info.max_out);
-    *flight = (struct cuda_flight){.bucket = n_decode == n_segs ? bucket_of(n_segs) : CUDA_N_BUCKETS};
+    *flight =
+        (struct cuda_flight){.bucket = n_decode == n_segs ? bucket_of(n_segs) : CUDA_N_BUCKETS, .n_ops = be->n_ops};
     if (n_rows == 0) return 0;
     cudaSetDevice(be->device); /* of this thread */
     be->n_steps++;
+    flight->n_ops = ++be->n_ops;
+    for (uint32_t i = 0; i < n_segs; i++) be->slot_ops[segs[i].slot] = be->n_ops;
     if (be->n_steps == be->fault_step) k_fault(be->stream);
     int rc = 0;
     for (uint32_t first = 0; !rc && first < n_segs;) { /* decode rows at the front, then the rest */
@@ -168,5 +171,7 @@ int forward_cuda(struct backend *be, const struct backend_segment *segs, uint32_
     struct cuda_flight flight;
     int rc = forward_cuda_start(be, segs, n_segs, CUDA_LOGITS, &flight, err);
     *logits = be->host_logits;
-    return rc ? rc : cuda_check(cudaStreamSynchronize(be->stream), "running a step", err);
+    if (!rc) rc = cuda_check(cudaStreamSynchronize(be->stream), "running a step", err);
+    if (!rc) be->n_ops_over = be->n_ops;
+    return rc;
 }

@@ -457,7 +457,7 @@ static void end_step(const struct bench *b) {
 }
 
 /* What was launched comes first, though it may not have run when a move begins: of the slot that is saved, and of a
- * slot whose past still has a step to go when another state is loaded over it. */
+ * slot whose past still has a step to go when another state is loaded over it; so do its zeroing and its copies. */
 static void a_move_comes_after_the_steps_launched_before_it(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
@@ -484,6 +484,21 @@ static void a_move_comes_after_the_steps_launched_before_it(void **state) {
         while (moving(&b, 3)) {}
         for (int k = 0; k < 2; k++) end_step(&b);
         unsigned char *again = save(&b, 3, end, &again_bytes);
+        assert_memory_equal(again, want, bytes);
+        for (int way = 0; way < 2 && b.ops->slot_copy; way++) { /* of the slot copied to, then of the one copied from */
+            memset(got, 0xa5, bytes);
+            reach(&b, 1, past, pos);
+            for (int k = 0; k < 8; k++) b.ops->slot_copy(b.be, 3, 1, end);
+            if (way) begin_load(&b, 3, end, want, bytes);
+            begin_save(&b, 1, end, got, bytes);
+            while (moving(&b, 1) || moving(&b, 3)) {}
+            assert_memory_equal(got, want, bytes);
+        }
+        for (int k = 0; k < 8; k++) b.ops->slot_zero(b.be, 0);
+        begin_load(&b, 0, end, want, bytes);
+        while (moving(&b, 0)) {}
+        free(again);
+        again = save(&b, 0, end, &again_bytes);
         assert_memory_equal(again, want, bytes);
         give_memory(&b, got, bytes);
         free(want), free(again), free(tok), free(past);

@@ -14,12 +14,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { REPEATS = 21, FORKS = 16, TURN_PROMPT = 8, TURN_TOKENS = 4, STREAM_PROMPT = 16 };
+enum { REPEATS = 21, FORKS = 16, TURN_PROMPT = 8, TURN_TOKENS = 4, BEYOND_WINDOW = 100 };
 enum phase { ALONE, TURNS, SWAPS, MANY_TURNS, MANY_SWAPS, N_PHASES };
 
 static const char *model_dir, *synthetic, *device = "auto", *precision = "auto";
 static uint32_t n_streams = 64;
-static uint64_t context_tok = 3000;
+static uint64_t context_tok; /* 0: so many that the window is full */
 static double phase_s = 5, rate = 1;
 
 static double now_s(void) { return (double)engine_now_ns() * 1e-9; }
@@ -132,18 +132,21 @@ static void measure_copies(const struct rod_engine *e) {
 
 /* ---- streams ---- */
 
+struct series { /* of a phase */
+    double *gaps, *turns, *firsts;
+    size_t n_gaps, n_turns, n_late; /* late: the last turn had not ended when the next was due */
+};
+enum { MOST_GAPS = 1 << 21, MOST_TURNS = 10000 };
+
 struct load {
     struct rod_engine *engine;
     sem_t woken;
     double *last_s; /* [n_streams] */
     uint32_t n_started;
-    bool measuring;
-    double *gaps;
-    size_t n_gaps, room;
-    struct rod_state *state; /* of the session that is swapped; NULL before its first turn */
+    struct series series[N_PHASES], *now; /* now: NULL = not measured */
+    struct rod_state *state;              /* of the session that is swapped; NULL before its first turn */
     bool turn_runs;
-    double turn_begin_s, turn_first_s, *turns, *firsts;
-    size_t n_turns, n_late; /* late: the last turn had not ended when the next was due */
+    double turn_begin_s, turn_first_s;
 };
 
 static void wake(void *arg) { sem_post(&((struct load *)arg)->woken); }
@@ -151,7 +154,7 @@ static void wake(void *arg) { sem_post(&((struct load *)arg)->woken); }
 static struct rod_request *request(const struct load *l, uint64_t seed, size_t n_prompt, uint32_t max_tokens) {
     struct rod_request *r = rod_request_new();
     if (!r || !(r->prompt = malloc(n_prompt * sizeof *r->prompt))) exit(1);
-    for (size_t i = 0; i < n_prompt; i++) r->prompt[i] = token(l->engine, seed * 1000 + i);
+    for (size_t i = 0; i < n_prompt; i++) r->prompt[i] = token(l->engine, seed * 1000003 + i);
     r->n_prompt = n_prompt;
     r->max_tokens = max_tokens;
     r->ignore_eos = true;
@@ -166,7 +169,8 @@ static void submit(struct load *l, struct rod_request *r) {
 }
 
 static void submit_turn(struct load *l, bool with_state) {
-    struct rod_request *r = request(l, 77, TURN_PROMPT, TURN_TOKENS);
+    const bool first = with_state && !l->state; /* the conversation so far */
+    struct rod_request *r = request(l, 77, first ? context_tok : TURN_PROMPT, TURN_TOKENS);
     r->user = l;
     r->keep_state = with_state;
     if (with_state) r->state = l->state;
@@ -184,15 +188,17 @@ static void take(struct load *l, struct rod_event *event) {
         if (event->kind == ROD_EVENT_DELTA && l->turn_first_s == 0) l->turn_first_s = now;
         if (event->kind == ROD_EVENT_FINISH) {
             l->turn_runs = false;
-            if (l->measuring) l->firsts[l->n_turns] = l->turn_first_s - l->turn_begin_s;
-            if (l->measuring) l->turns[l->n_turns++] = now - l->turn_begin_s;
-            l->state = event->state;
+            if (l->now && l->now->n_turns < MOST_TURNS) {
+                l->now->firsts[l->now->n_turns] = l->turn_first_s - l->turn_begin_s;
+                l->now->turns[l->now->n_turns++] = now - l->turn_begin_s;
+            }
+            if (event->state) l->state = event->state;
             event->state = NULL;
         }
     } else if (event->kind == ROD_EVENT_DELTA) {
         double *last = event->user;
         if (*last == 0) l->n_started++;
-        if (*last > 0 && l->measuring && l->n_gaps < l->room) l->gaps[l->n_gaps++] = now - *last;
+        if (*last > 0 && l->now && l->now->n_gaps < MOST_GAPS) l->now->gaps[l->now->n_gaps++] = now - *last;
         *last = now;
     }
     rod_event_free(event);
@@ -209,64 +215,73 @@ static void pull(struct load *l, double until_s) {
     for (struct rod_event *event; (event = rod_next_event(l->engine));) take(l, event);
 }
 
-static void run_phase(struct load *l, enum phase phase, const char *name, double *p99_s) {
-    const double begin = now_s(), end = begin + phase_s;
-    const double every_s = phase >= MANY_TURNS ? 0.1 / rate : 1 / rate;
-    l->n_gaps = l->n_turns = l->n_late = 0;
-    l->measuring = true;
+static const char *const names[] = {[ALONE] = "alone",
+                                    [TURNS] = "beside_turns",
+                                    [SWAPS] = "beside_swaps",
+                                    [MANY_TURNS] = "beside_10_times_the_turns",
+                                    [MANY_SWAPS] = "beside_10_times_the_swaps"};
+
+static void run_slice(struct load *l, enum phase phase, double slice_s) {
+    const double begin = now_s(), end = begin + slice_s, every_s = phase >= MANY_TURNS ? 0.1 / rate : 1 / rate;
+    const bool with_state = phase == SWAPS || phase == MANY_SWAPS;
+    l->now = &l->series[phase];
     for (double due = begin + every_s / 2; now_s() < end;) {
         if (phase != ALONE && now_s() >= due) {
-            if (!l->turn_runs)
-                submit_turn(l, phase == SWAPS || phase == MANY_SWAPS);
+            if (l->turn_runs)
+                l->now->n_late++;
             else
-                l->n_late++;
+                submit_turn(l, with_state);
             due += every_s;
         }
         pull(l, due < end && phase != ALONE ? due : end);
     }
-    l->measuring = false;
     while (l->turn_runs) pull(l, now_s() + 1);
-    *p99_s = quantile(l->gaps, l->n_gaps, 0.99);
+    l->now = NULL;
+}
+
+static double print_phase(struct load *l, enum phase phase) {
+    struct series *s = &l->series[phase];
+    const double p99_s = quantile(s->gaps, s->n_gaps, 0.99);
     printf("  \"%s\": {\"tokens\": %zu, \"gap_ms\": {\"p50\": %.3f, \"p90\": %.3f, \"p99\": %.3f, \"p999\": %.3f, "
            "\"max\": %.3f}",
-           name, l->n_gaps, quantile(l->gaps, l->n_gaps, 0.5) * 1e3, quantile(l->gaps, l->n_gaps, 0.9) * 1e3,
-           *p99_s * 1e3, quantile(l->gaps, l->n_gaps, 0.999) * 1e3, quantile(l->gaps, l->n_gaps, 1) * 1e3);
+           names[phase], s->n_gaps, quantile(s->gaps, s->n_gaps, 0.5) * 1e3, quantile(s->gaps, s->n_gaps, 0.9) * 1e3,
+           p99_s * 1e3, quantile(s->gaps, s->n_gaps, 0.999) * 1e3, quantile(s->gaps, s->n_gaps, 1) * 1e3);
     if (phase != ALONE)
-        printf(", \"turns\": %zu, \"late\": %zu, \"first_token_ms\": %.3f, \"turn_ms\": %.3f", l->n_turns, l->n_late,
-               quantile(l->firsts, l->n_turns, 0.5) * 1e3, quantile(l->turns, l->n_turns, 0.5) * 1e3);
+        printf(", \"turns\": %zu, \"late\": %zu, \"first_token_ms\": %.3f, \"turn_ms\": %.3f", s->n_turns, s->n_late,
+               quantile(s->firsts, s->n_turns, 0.5) * 1e3, quantile(s->turns, s->n_turns, 0.5) * 1e3);
     printf("},\n");
-    fflush(stdout);
+    return p99_s;
 }
 
 /* The same turn on an engine with nothing else to do, with a state and without. */
 static void measure_idle_turns(struct load *l) {
+    struct series *s = &l->series[SWAPS];
     for (int with = 0; with < 2; with++) {
-        l->n_turns = 0;
+        s->n_turns = 0;
         for (int i = 0; i < REPEATS; i++) {
-            l->measuring = i > 1;
+            l->now = i > 1 ? s : NULL;
             submit_turn(l, with);
             while (l->turn_runs) pull(l, now_s() + 1);
         }
         printf("  \"idle_turn_%s_state_ms\": {\"first_token\": %.3f, \"end\": %.3f},\n", with ? "with" : "without",
-               quantile(l->firsts, l->n_turns, 0.5) * 1e3, quantile(l->turns, l->n_turns, 0.5) * 1e3);
+               quantile(s->firsts, s->n_turns, 0.5) * 1e3, quantile(s->turns, s->n_turns, 0.5) * 1e3);
     }
-    l->measuring = false;
+    s->n_turns = 0;
+    l->now = NULL;
 }
 
 static void measure_streams(struct load *l) {
     double p99[N_PHASES];
     for (uint32_t i = 0; i < n_streams; i++) {
-        struct rod_request *r = request(l, 1000 + i, STREAM_PROMPT, UINT32_MAX);
+        struct rod_request *r = request(l, 1000 + i, context_tok, UINT32_MAX);
         r->user = &l->last_s[i];
         submit(l, r);
     }
     while (l->n_started < n_streams) pull(l, now_s() + 1);
     for (const double warm = now_s() + 1; now_s() < warm;) pull(l, warm);
-    run_phase(l, ALONE, "alone", &p99[ALONE]);
-    run_phase(l, TURNS, "beside_turns", &p99[TURNS]);
-    run_phase(l, SWAPS, "beside_swaps", &p99[SWAPS]);
-    run_phase(l, MANY_TURNS, "beside_10_times_the_turns", &p99[MANY_TURNS]);
-    run_phase(l, MANY_SWAPS, "beside_10_times_the_swaps", &p99[MANY_SWAPS]);
+    for (double measured = 0; measured < phase_s; measured += 1 / rate)
+        for (int phase = 0; phase < N_PHASES; phase++) run_slice(l, (enum phase)phase, 1 / rate);
+    for (int phase = 0; phase < N_PHASES; phase++) p99[phase] = print_phase(l, (enum phase)phase);
     printf("  \"streams\": %u, \"rate\": %g, \"p99_swaps_over_alone\": %.3f, \"p99_swaps_over_turns\": %.3f\n",
            n_streams, rate, p99[SWAPS] / p99[ALONE], p99[SWAPS] / p99[TURNS]);
 }
@@ -301,15 +316,19 @@ static void parse(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    struct load l = {.room = 1 << 22};
+    struct load l = {.now = NULL};
     struct rod_error err;
     parse(argc, argv);
     sem_init(&l.woken, 0, 0);
     l.last_s = calloc(n_streams, sizeof *l.last_s);
-    l.gaps = calloc(l.room, sizeof *l.gaps);
-    l.turns = calloc(100000, sizeof *l.turns);
-    l.firsts = calloc(100000, sizeof *l.firsts);
-    if (!l.last_s || !l.gaps || !l.turns || !l.firsts) return 1;
+    for (int i = 0; i < N_PHASES; i++) {
+        struct series *s = &l.series[i];
+        s->gaps = calloc(MOST_GAPS, sizeof *s->gaps);
+        s->turns = calloc(MOST_TURNS, sizeof *s->turns);
+        s->firsts = calloc(MOST_TURNS, sizeof *s->firsts);
+        if (!s->gaps || !s->turns || !s->firsts) return 1;
+    }
+    if (!l.last_s) return 1;
     const struct rod_engine_config config = {.model_dir = model_dir,
                                              .synthetic = synthetic,
                                              .device = device,
@@ -323,6 +342,7 @@ int main(int argc, char **argv) {
     const struct rod_model_info *info = rod_engine_info(l.engine);
     struct state_pool_counts pool;
     state_pool_count(l.engine->states, &pool);
+    if (!context_tok) context_tok = info->window_tok + BEYOND_WINDOW;
     printf("{\n  \"model\": \"%s\", \"device\": \"%s\", \"open_s\": %.2f, \"pool_bytes\": %llu,\n", info->name,
            info->device, now_s() - begin, (unsigned long long)pool.bytes);
     measure_copies(l.engine);
@@ -331,6 +351,7 @@ int main(int argc, char **argv) {
     printf("}\n");
     rod_state_free(l.state);
     rod_engine_close(l.engine);
-    free(l.last_s), free(l.gaps), free(l.turns), free(l.firsts);
+    for (int i = 0; i < N_PHASES; i++) free(l.series[i].gaps), free(l.series[i].turns), free(l.series[i].firsts);
+    free(l.last_s);
     return 0;
 }
