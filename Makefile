@@ -22,7 +22,7 @@ CUDA_C     := $(wildcard engine/backend_cuda*.c)
 ENGINE_SRC := $(filter-out $(CUDA_C),$(wildcard engine/*.c)) $(filter-out kernels/cpu_simd.c,$(wildcard kernels/*.c))
 SERVER_SRC := $(filter-out server/main.c,$(wildcard server/*.c))
 ENGINE_OBJ := $(ENGINE_SRC:%.c=$(BUILD)/%.o)
-SERVER_OBJ := $(SERVER_SRC:%.c=$(BUILD)/%.o) $(BUILD)/openapi_json.o
+SERVER_OBJ := $(SERVER_SRC:%.c=$(BUILD)/%.o) $(BUILD)/openapi_json.o $(BUILD)/page.o
 TEST_SRC   := $(wildcard tests/unit/test_*.c tests/backend/test_*.c tests/gpu/test_*.c)
 TEST_BIN   := $(TEST_SRC:%.c=$(BUILD)/%)
 FUZZ_SRC   := $(wildcard tests/fuzz/fuzz_*.c)
@@ -104,6 +104,12 @@ $(BUILD)/cuda/%.o: %.c Makefile
 $(BUILD)/openapi_json.o: $(BUILD)/openapi_json.c Makefile
 	$(call say,CC,$@)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -I. -MMD -MP -c -o $@ $<
+$(BUILD)/page.o: $(BUILD)/page.c Makefile
+	$(call say,CC,$@)
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -I. -MMD -MP -c -o $@ $<
+$(BUILD)/page.c: server/playground.html server/page_embed.py
+	@mkdir -p $(@D)
+	@python3 server/page_embed.py $< $@
 $(BUILD)/openapi_json.c: openapi.yaml server/openapi_embed.py
 	@mkdir -p $(@D)
 	@for p in /usr/bin/python3 python3; do $$p -c 'import yaml' 2>/dev/null && exec $$p server/openapi_embed.py openapi.yaml $@; done; \

@@ -31,6 +31,7 @@ static void get_model(struct exchange *x);
 static void get_version(struct exchange *x);
 static void get_slots(struct exchange *x);
 static void get_openapi(struct exchange *x);
+static void get_page(struct exchange *x);
 static void post_completions(struct exchange *x) { turn_start(x, OPENAI_COMPLETION); }
 static void post_chat(struct exchange *x) { turn_start(x, OPENAI_CHAT); }
 
@@ -49,6 +50,7 @@ static const struct route routes[] = {
     {"GET", "/version", .run = get_version, .aside = true},
     {"GET", "/slots", .run = get_slots, .admin = true, .aside = true},
     {"GET", "/openapi.json", .run = get_openapi},
+    {"GET", "/", .run = get_page, .open = true},
 };
 #define N_ROUTES ((unsigned)(sizeof routes / sizeof *routes))
 
@@ -226,6 +228,17 @@ static void get_openapi(struct exchange *x) {
     routes_respond(x, 200, JSON, &body);
 }
 
+/* The playground. It asks for a key itself where one is needed, and keeps it to its own memory. */
+static void get_page(struct exchange *x) {
+    struct buf body = {0};
+    buf_add(&body, page_html, page_html_len);
+    http_add_header(x->http, "Content-Security-Policy", page_policy);
+    http_add_header(x->http, "X-Content-Type-Options", "nosniff");
+    http_add_header(x->http, "Referrer-Policy", "no-referrer");
+    http_add_header(x->http, "Cache-Control", "no-cache");
+    routes_respond(x, 200, "text/html; charset=utf-8", &body);
+}
+
 /* ---- on the way to a route ---- */
 
 /* The client's id if it can stand in a header and a log line as it is, else a random one. */
@@ -244,7 +257,7 @@ static void choose_id(struct exchange *x) {
 
 static bool path_matches(const struct route *route, const char *path) {
     const size_t n = strlen(route->path);
-    if (route->path[n - 1] != '/') return !strcmp(path, route->path);
+    if (route->path[n - 1] != '/' || n == 1) return !strcmp(path, route->path);
     if (strncmp(path, route->path, n) != 0 || !path[n]) return false;
     const size_t n_name = strcspn(path + n, "/");
     return !route->tail || (n_name && !strcmp(path + n + n_name, route->tail));

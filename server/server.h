@@ -121,5 +121,8 @@ void sessions_discard(struct server *server, const char *tenant, const char *id)
 /* ---- the description, made from openapi.yaml at build time ---- */
 extern const char openapi_json[];
 extern const size_t openapi_json_len;
+/* Made from playground.html by page_embed.py. */
+extern const char page_html[], page_policy[];
+extern const size_t page_html_len;
 
 #endif
