@@ -1,6 +1,7 @@
 /* access.c - who may call, and from where: keys, and pages of other origins (CORS). */
 #include "server.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -49,6 +50,32 @@ bool access_allowed(struct exchange *x, bool admin) {
                            : "a valid API key is needed: Authorization: Bearer KEY");
     routes_fail(x, &err);
     return false;
+}
+
+/* A state holds what a conversation was about, so any key will not do; and it is bytes that the engine goes on from.
+ * Whose session it is says the header X-Tenant, as the admin key is nobody's. */
+bool access_state(struct exchange *x) {
+    struct keys *keys = &x->server->keys;
+    const char *tenant = http_header(x->http, "X-Tenant");
+    bool needed = false;
+    keys_is_admin(keys, given_key(x), &needed);
+    struct openai_error err;
+    if (keys->n && !needed) {
+        openai_error_set(&err, 403, "permission_error", "admin_key_missing", "",
+                         "states are for the admin key, and this server has none: set admin_key");
+        routes_fail(x, &err);
+        return false;
+    }
+    if (!tenant || !*tenant) return true;
+    const size_t n = strlen(tenant);
+    if (n + sizeof "name-" > sizeof x->tenant) {
+        openai_error_set(&err, 404, "invalid_request_error", "not_found", "X-Tenant",
+                         "no key has the name in X-Tenant");
+        routes_fail(x, &err);
+        return false;
+    }
+    snprintf(x->tenant, sizeof x->tenant, "name-%s", tenant);
+    return true;
 }
 
 /* ---- pages of other origins ---- */

@@ -14,8 +14,9 @@
 #define DAY_MS           86400000.0
 #define HUGE             1e15 /* exact in a double, beyond any real limit */
 
-#define SESSIONS .group = "Sessions", .reserved = "sessions are a later step"
-#define RELOAD   .reload = true
+#define SESSIONS    .group = "Sessions"
+#define SECONDS_MAX 1099511627776.0 /* 2^40, some 35,000 years */
+#define RELOAD      .reload = true
 
 /* clang-format off */
 const struct option config_options[] = {
@@ -93,14 +94,21 @@ const struct option config_options[] = {
 
     {"state_dtype", OPTION_CHOICE, AT(state_dtype), .group = "Sessions", .fallback = "fp32", .choices = "fp32",
      .reserved = "states are fp32"},
-    {"session_header", OPTION_STRING, AT(session_header), SESSIONS, .fallback = "X-Session-Id"},
-    {"session_busy", OPTION_CHOICE, AT(session_busy), SESSIONS, .fallback = "wait", .choices = "wait|reject"},
-    {"session_durability", OPTION_CHOICE, AT(session_durability), SESSIONS, .fallback = "turn", .choices = "turn|lazy"},
-    {"session_ttl_s", OPTION_UINT, AT(session_ttl_s), SESSIONS, .fallback = "86400", RANGE(0, HUGE)},
-    {"state_dir", OPTION_STRING, AT(state_dir), SESSIONS},
-    {"state_host_bytes", OPTION_UINT, AT(state_host_bytes), SESSIONS, .fallback = "0", RANGE(0, HUGE)},
-    {"state_disk_bytes", OPTION_UINT, AT(state_disk_bytes), SESSIONS, .fallback = "0", RANGE(0, HUGE)},
-    {"prefix_cache_bytes", OPTION_UINT, AT(prefix_cache_bytes), .group = "Sessions", .fallback = "4294967296", RANGE(0, HUGE),
+    {"session_header", OPTION_STRING, AT(session_header), SESSIONS, .fallback = "X-Session-Id", .metavar = "NAME",
+     .help = "header that names the session of a request, beside the body's session_id"},
+    {"session_busy", OPTION_CHOICE, AT(session_busy), SESSIONS, .fallback = "wait", .choices = "wait|reject", .metavar = "HOW",
+     .help = "a turn of a session whose turn is running: wait, in its order, or reject, with 429"},
+    {"session_durability", OPTION_CHOICE, AT(session_durability), SESSIONS, .fallback = "turn", .choices = "turn|lazy", .metavar = "WHEN",
+     .help = "turn: a turn is on disk before its answer ends; lazy: it is written when the session idles or leaves memory, and at drain"},
+    {"session_ttl_s", OPTION_UINT, AT(session_ttl_s), SESSIONS, .fallback = "86400", RANGE(0, SECONDS_MAX),
+     .help = "a session that is not used for so many seconds is removed, unless it says otherwise; 0 = never"},
+    {"state_dir", OPTION_STRING, AT(state_dir), SESSIONS, .metavar = "DIR",
+     .help = "directory of the sessions' files, perhaps shared with other servers; without it sessions end with the process"},
+    {"state_host_bytes", OPTION_AUTO, AT(state_host_bytes), SESSIONS, .fallback = "auto", RANGE(1, HUGE),
+     .help = "host memory for states that are in no slot; auto = a part of the machine's"},
+    {"state_disk_bytes", OPTION_UINT, AT(state_disk_bytes), SESSIONS, .fallback = "0", RANGE(0, HUGE),
+     .help = "size of all files in state_dir; those used longest ago go first; 0 = no limit"},
+    {"prefix_cache_bytes", OPTION_UINT, AT(prefix_cache_bytes), SESSIONS, .fallback = "4294967296", RANGE(0, HUGE),
      .help = "host memory for states of beginnings of prompts, for clients that send the whole history: at most half of "
              "state-host-bytes, and taken as it fills; 0 = every prompt is read from its first token"},
 };
@@ -139,6 +147,21 @@ static int check_together(const struct config *c, struct option_error *err) {
     return 0;
 }
 
+/* A header's name is a token of HTTP, and those that say something else are not free for it. */
+static int check_header(const struct config *config, struct option_error *err) {
+    static const char *const taken[] = {"Authorization", "X-Api-Key",         "X-Request-Id",    "Idempotency-Key",
+                                        "Host",          "Content-Type",      "Content-Length",  "Connection",
+                                        "Expect",        "Transfer-Encoding", "Content-Encoding"};
+    static const char token[] = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    const char *name = config->session_header;
+    bool free = *name && strspn(name, token) == strlen(name);
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) free = free && strcasecmp(name, taken[i]) != 0;
+    if (free) return 0;
+    snprintf(err->message, sizeof err->message, "session_header '%.100s' cannot be the name of a header for this",
+             name);
+    return -1;
+}
+
 enum config_result config_load(struct config *config, int argc, char **argv, char **environment,
                                struct option_error *err) {
     *config = (struct config){0};
@@ -152,7 +175,7 @@ enum config_result config_load(struct config *config, int argc, char **argv, cha
     if (path && options_from_file(&set, path, err)) return CONFIG_USAGE;
     if (options_from_environment(&set, environment, err)) return CONFIG_USAGE;
     if (options_from_flags(&set, argc, argv, "config", &help, err)) return CONFIG_USAGE;
-    return check_together(config, err) ? CONFIG_USAGE : CONFIG_OK;
+    return check_together(config, err) || check_header(config, err) ? CONFIG_USAGE : CONFIG_OK;
 }
 
 void config_take(struct config *config, struct config *from, char *left, size_t size) {

@@ -25,9 +25,12 @@ struct config {
     uint64_t admin_port;
     /* logs */
     char *log_level, *log_format;
+    /* sessions */
+    char *session_header, *session_busy, *session_durability, *state_dir;
+    uint64_t session_ttl_s, state_host_bytes, state_disk_bytes;
     /* reserved rows keep a value too, so that config/default.json can be read back */
-    uint64_t state_host_bytes, state_disk_bytes, session_ttl_s, prefix_cache_bytes;
-    char *state_dtype, *session_header, *session_busy, *session_durability, *state_dir;
+    uint64_t prefix_cache_bytes;
+    char *state_dtype;
 };
 
 extern const struct option config_options[];

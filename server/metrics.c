@@ -60,6 +60,26 @@ static void engine_histogram(struct buf *out, const char *name, const char *help
              name, sum, name, (unsigned long long)bucket[n - 1]);
 }
 
+static void sessions_part(struct buf *out, const struct rod_stats *s) {
+    value(out, "rodimus_sessions", "gauge", "Sessions that this server knows.", (double)s->sessions);
+    head(out, "rodimus_sessions_by_tier", "gauge", "Of them: with the state in host memory, and in a file alone.");
+    buf_addf(out, "rodimus_sessions_by_tier{tier=\"host\"} %llu\nrodimus_sessions_by_tier{tier=\"file\"} %llu\n",
+             (unsigned long long)s->sessions_host, (unsigned long long)s->sessions_file);
+    value(out, "rodimus_sessions_expired_total", "counter", "Sessions removed because nobody used them in time.",
+          (double)s->sessions_expired);
+    value(out, "rodimus_sessions_evicted_total", "counter", "Sessions removed to keep within the budgets.",
+          (double)s->sessions_evicted);
+    value(out, "rodimus_state_host_bytes", "gauge", "States in host memory.", (double)s->state_host_bytes);
+    value(out, "rodimus_state_file_bytes", "gauge", "Files in state_dir, as last seen.", (double)s->state_file_bytes);
+    value(out, "rodimus_state_saves_total", "counter", "States written to files.", (double)s->state_saves);
+    value(out, "rodimus_state_save_failures_total", "counter", "States that could not be written.",
+          (double)s->state_save_failures);
+    value(out, "rodimus_state_loads_total", "counter", "States read back from files.", (double)s->state_loads);
+    value(out, "rodimus_state_refused_total", "counter", "Files found damaged or foreign.", (double)s->state_refused);
+    value(out, "rodimus_idempotent_replays_total", "counter", "Turns answered again from their idempotency key.",
+          (double)s->idempotent_replays);
+}
+
 static void engine_part(struct buf *out, const struct metrics *m, const struct metrics_view *view) {
     const struct rod_stats *s = view->stats;
     const struct rod_model_info *info = view->info;
@@ -97,6 +117,7 @@ static void engine_part(struct buf *out, const struct metrics *m, const struct m
                      s->step_ns_bucket, 20, (double)s->step_ns_sum * 1e-9);
     engine_histogram(out, "rodimus_step_batch_rows", "Sessions that took part in a step: the size of the batch.",
                      rod_step_bounds_rows, 1, s->step_rows_bucket, ROD_STEP_ROWS_BUCKETS, (double)s->batch_rows_sum);
+    sessions_part(out, s);
     /* The names that balancers and autoscalers of the field look for. A slot is our unit of memory. */
     double used = s->n_slots ? (double)s->slots_used / (double)s->n_slots : 0;
     value(out, "vllm:num_requests_running", "gauge", "Alias of rodimus_requests_running.", s->running);

@@ -75,6 +75,7 @@ static bool take_message(const struct place *at, const json_t *value, struct rod
         if (!strcmp(role, roles[r])) out->role = roles[r];
     }
     if (!out->role) return bad_in(at, "role", "is none of system, developer, user, assistant, tool");
+    if (!chat && !strcmp(role, "tool")) return bad_in(at, "role", "is none of system, developer, user, assistant");
     if (calls && field_asks(calls)) return bad_in(at, "tool_calls", "is not available in this version");
     return take_content(at, json_object_get(value, "content"), out);
 }

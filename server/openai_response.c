@@ -112,7 +112,7 @@ bool openai_parse_echo(const struct openai_fields *p, struct openai_request *q) 
     put_value(out, "max_output_tokens", field_get(p, "max_output_tokens"), "null");
     put_value(out, "metadata", field_get(p, "metadata"), "{}");
     put_value(out, "previous_response_id", field_get(p, "previous_response_id"), "null");
-    buf_addf(out, ",\"temperature\":%.9g,\"top_p\":%.9g", (double)q->sampling.temperature, (double)q->sampling.top_p);
+    buf_addf(out, ",\"temperature\":%.7g,\"top_p\":%.7g", (double)q->sampling.temperature, (double)q->sampling.top_p);
     buf_puts(out, ",\"text\":{\"format\":");
     char *dumped = format && !json_is_null(format) ? json_dumps(format, JSON_COMPACT) : NULL;
     buf_puts(out, dumped ? dumped : "{\"type\":\"text\"}");

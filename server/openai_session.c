@@ -72,6 +72,8 @@ static bool fits(const struct openai_fields *p, const struct openai_request *q) 
     if (q->n_prompts > 1)
         return field_bad(p, "prompt", "prompt has %zu prompts: a turn of a session has one", q->n_prompts);
     if (q->suffix) return field_bad(p, "suffix", "suffix does not go with a session, whose text only grows at its end");
+    if (q->truncate_tok)
+        return field_bad(p, "truncate_prompt_tokens", "truncate_prompt_tokens does not go with a session");
     if (q->n_prompt_logprobs >= 0)
         return field_bad(p, "prompt_logprobs", "prompt_logprobs is not available in a turn of a session");
     if (q->echo && q->n_logprobs >= 0)

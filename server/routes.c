@@ -9,7 +9,8 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define JSON "application/json"
+#define JSON  "application/json"
+#define BYTES "application/octet-stream"
 
 struct route {
     const char *method, *path; /* a path that ends in '/' takes what follows as a name */
@@ -21,6 +22,7 @@ struct route {
     bool turn;   /* takes a slot: refused while the queue is full, counted for its key */
     bool admin;  /* asks for the admin key, if there is one */
     bool aside;  /* on the admin port too: its handler touches what any thread may */
+    bool state;  /* a state of any tenant goes in or out, as bytes: for the admin key */
 };
 
 static void get_health(struct exchange *x);
@@ -34,10 +36,22 @@ static void get_openapi(struct exchange *x);
 static void get_page(struct exchange *x);
 static void post_completions(struct exchange *x) { turn_start(x, OPENAI_COMPLETION); }
 static void post_chat(struct exchange *x) { turn_start(x, OPENAI_CHAT); }
+static void post_responses(struct exchange *x) { turn_start(x, OPENAI_RESPONSE); }
 
 static const struct route routes[] = {
     {"POST", "/v1/completions", .run = post_completions, .engine = true, .turn = true},
     {"POST", "/v1/chat/completions", .run = post_chat, .engine = true, .turn = true},
+    {"POST", "/v1/responses", .run = post_responses, .engine = true, .turn = true},
+    {"DELETE", "/v1/responses/", .tail = "", .run = session_routes_delete_response, .engine = true},
+    {"GET", "/v1/sessions", .run = session_routes_list, .engine = true},
+    {"POST", "/v1/sessions", .run = session_routes_create, .engine = true, .bare = true},
+    {"GET", "/v1/sessions/", .tail = "", .run = session_routes_get, .engine = true},
+    {"DELETE", "/v1/sessions/", .tail = "", .run = session_routes_delete, .engine = true},
+    {"POST", "/v1/sessions/", .tail = "/fork", .run = session_routes_fork, .engine = true, .bare = true},
+    {"GET", "/v1/sessions/", .tail = "/state", .run = session_routes_export, .engine = true, .admin = true,
+     .state = true},
+    {"PUT", "/v1/sessions/", .tail = "/state", .run = session_routes_import, .engine = true, .admin = true,
+     .state = true},
     {"GET", "/v1/models", .run = get_models},
     {"GET", "/v1/models/", .run = get_model},
     {"POST", "/tokenize", .run = job_tokenize, .engine = true},
@@ -154,7 +168,7 @@ static void get_metrics(struct exchange *x) {
     struct buf body = {0};
     for (unsigned i = 0; i < N_ROUTES; i++) {
         const bool named = routes[i].tail && *routes[i].tail;
-        snprintf(whole[i], sizeof whole[i], "%s%s%s", routes[i].path, named ? "{id}" : "", named ? routes[i].tail : "");
+        snprintf(whole[i], sizeof whole[i], "%s%s%s", routes[i].path, named ? ":id" : "", named ? routes[i].tail : "");
         names[i] = whole[i];
     }
     names[N_ROUTES] = "other";
@@ -319,8 +333,14 @@ static bool body_acceptable(struct exchange *x) {
         return false;
     }
     const char *type = http_header(x->http, "Content-Type");
+    if (route->state) http_set_body_max(x->http, session_routes_state_max(x->server));
     if (!type || !*type) return true;
     size_t n = strcspn(type, "; \t");
+    if (route->state) {
+        if (n == strlen(BYTES) && !strncasecmp(type, BYTES, n)) return true;
+        invalid(x, 415, "unsupported_media_type", "a state is sent with the header Content-Type: " BYTES);
+        return false;
+    }
     if ((n == 16 && !strncasecmp(type, JSON, n)) || (n > 5 && !strncasecmp(type + n - 5, "+json", 5))) return true;
     invalid(x, 415, "unsupported_media_type", "the body must be JSON: send the header Content-Type: application/json");
     return false;
@@ -401,6 +421,7 @@ static void begin(struct server *s, struct http_request *r, bool aside) {
     if (x->route == N_ROUTES) return;
     const struct route *route = &routes[x->route];
     if (!route->open && !access_allowed(x, route->admin || aside)) return;
+    if (route->state && !access_state(x)) return;
     const bool has_body = !strcmp(route->method, "POST") || !strcmp(route->method, "PUT");
     if (has_body && !body_acceptable(x)) return;
     if (route->engine && !taking_requests(x)) return;

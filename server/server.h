@@ -60,7 +60,7 @@ struct exchange { /* one HTTP request; the user pointer of its http_request */
     struct key *key;     /* whose request it is; NULL without keys. Held until done */
     bool counted, aside; /* counted: among the key's requests in flight; aside: on the admin thread */
     const char *outcome; /* for the log: static text, NULL = nothing to say beyond the status */
-    char tenant[64];     /* whose sessions it sees */
+    char tenant[72];     /* whose sessions it sees */
 };
 
 /* ---- routes.c ---- */
@@ -77,6 +77,7 @@ const char *routes_tenant(const struct exchange *x);
 bool routes_name(const struct exchange *x, char *name, size_t size);
 /* ---- access.c: who may call, from where ---- */
 bool access_allowed(struct exchange *x, bool admin); /* else 401 is the answer. Sets x->key */
+bool access_state(struct exchange *x);               /* beside the former, for states; else 403. Sets x->tenant */
 void access_cors(struct exchange *x);                /* headers for a page of another origin */
 bool access_preflight(struct exchange *x);           /* it was a browser's question and is answered */
 
@@ -106,17 +107,17 @@ void job_detokenize(struct exchange *x);
 void job_apply_template(struct exchange *x);
 void job_gone(struct job *job);
 
-/* ---- sessions.c: the routes of sessions, on the pool ---- */
-void sessions_create(struct exchange *x);
-void sessions_list(struct exchange *x);
-void sessions_get(struct exchange *x);
-void sessions_delete(struct exchange *x);
-void sessions_delete_response(struct exchange *x);
-void sessions_fork(struct exchange *x);
-void sessions_export(struct exchange *x);
-void sessions_import(struct exchange *x);
-size_t sessions_state_max(const struct server *server); /* bytes of the largest state that is taken */
-void sessions_discard(struct server *server, const char *tenant, const char *id); /* nobody waits for it */
+/* ---- session_routes.c: the routes of sessions, on the pool ---- */
+void session_routes_create(struct exchange *x);
+void session_routes_list(struct exchange *x);
+void session_routes_get(struct exchange *x);
+void session_routes_delete(struct exchange *x);
+void session_routes_delete_response(struct exchange *x);
+void session_routes_fork(struct exchange *x);
+void session_routes_export(struct exchange *x);
+void session_routes_import(struct exchange *x);
+size_t session_routes_state_max(const struct server *server); /* bytes of the largest state that is taken */
+void session_routes_discard(struct server *server, const char *tenant, const char *id); /* nobody waits for it */
 
 /* ---- the description, made from openapi.yaml at build time ---- */
 extern const char openapi_json[];

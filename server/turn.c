@@ -34,8 +34,8 @@ static void free_turn(struct turn *t) {
     }
     for (size_t i = 0; i < t->n_prompts; i++) {
         free(t->prompts[i].ids);
-        free(t->prompts[i].marks);
         free(t->prompts[i].echo);
+        free(t->prompts[i].marks);
     }
     free(t->prompts);
     for (size_t i = 0; i < t->n_bad; i++) free(t->bad[i].ids);
@@ -421,6 +421,8 @@ static void take_finish(struct turn *t, struct turn_choice *c, struct rod_event 
     t->usage.completion_tok += e->completion_tok;
     if (c->index % t->request.n == 0) t->usage.cached_tok += e->cached_tok;
     if (*e->session) {
+        const struct openai_response *r = &t->request.response;
+        if (t->kind == OPENAI_RESPONSE && !r->store) session_routes_discard(s, t->tenant, e->session);
         snprintf(t->session_id, sizeof t->session_id, "%s", e->session);
         t->session_version = e->session_version;
         t->replayed = e->replayed;

@@ -56,10 +56,10 @@ struct turn {
     uint64_t started_ns, sent_ns, first_ns, queue_ns;
     int64_t created_unix_s;
     /* of a session */
-    char tenant[128], *header_session, *header_key; /* whose it is; the two headers, or NULL */
-    uint8_t digest[16];                             /* of the body */
-    struct rod_turn *session;                       /* for the engine, until its request has it; NULL = none */
-    char session_id[OPENAI_SESSION_ID_MAX + 1];     /* once the turn has ended: its session, "" = none */
+    char tenant[72], *header_session, *header_key; /* whose it is; the two headers, or NULL */
+    uint8_t digest[16];                            /* of the body */
+    struct rod_turn *session;                      /* for the engine, until its request has it; NULL = none */
+    char session_id[OPENAI_SESSION_ID_MAX + 1];    /* once the turn has ended: its session, "" = none */
     uint64_t session_version;
     bool of_session, replayed;
     /* of a response */

@@ -45,19 +45,23 @@ static void truncate_prompt(const struct turn *t, struct turn_prompt *p) {
     p->n_ids = most;
 }
 
+static int encode_chat(struct turn *t, struct turn_prompt *p, struct rod_error *err) {
+    const struct rod_engine *e = t->server->engine;
+    const struct openai_request *q = &t->request;
+    if (t->session) /* without tokens to generate its messages are read, and the next ones come after them */
+        return rod_chat_encode_turn(e, q->messages, q->n_messages, q->max_tokens > 0, t->session, &p->ids, &p->n_ids,
+                                    err);
+    int rc = rod_chat_encode(e, q->messages, q->n_messages, true, &p->ids, &p->n_ids, err);
+    if (!rc) rod_chat_marks(e, q->messages, q->n_messages, p->ids, p->n_ids, &p->marks, &p->n_marks);
+    return rc;
+}
+
 /* Prompt i as token ids; text that is encoded is dropped at once, it may be long. */
 static int encode(struct turn *t, size_t i, struct rod_error *err) {
     struct server *s = t->server;
     struct openai_request *q = &t->request;
     struct turn_prompt *p = &t->prompts[i];
-    if (t->kind != OPENAI_COMPLETION && t->session)
-        return rod_chat_encode_turn(s->engine, q->messages, q->n_messages, q->max_tokens > 0, t->session, &p->ids,
-                                    &p->n_ids, err);
-    if (t->kind != OPENAI_COMPLETION) {
-        int rc = rod_chat_encode(s->engine, q->messages, q->n_messages, true, &p->ids, &p->n_ids, err);
-        if (!rc) rod_chat_marks(s->engine, q->messages, q->n_messages, p->ids, p->n_ids, &p->marks, &p->n_marks);
-        return rc;
-    }
+    if (t->kind != OPENAI_COMPLETION) return encode_chat(t, p, err);
     struct openai_prompt *from = &q->prompts[i];
     if (from->ids) {
         p->ids = from->ids;
@@ -125,6 +129,7 @@ static void prepare(struct turn *t) {
     if (!rc) return;
     t->has_err = true;
     const char *field = field_of(t);
+    if (t->kind == OPENAI_RESPONSE && !strncmp(rod.param, "messages", 8)) rod.param[0] = 0;
     if (!rod.param[0] && rod_code_http(rod.code) == 400) snprintf(rod.param, sizeof rod.param, "%s", field);
     openai_error_from(&t->err, &rod);
 }

@@ -66,11 +66,6 @@ void turn_session_digest(struct turn *t) {
 
 int turn_session_open(struct turn *t, struct rod_error *err) {
     const bool response = t->kind == OPENAI_RESPONSE;
-    if (t->request.session.id) { /* NOT YET */
-        rod_fail(err, ROD_EUNSUPPORTED, "session_id is not available in this version");
-        snprintf(err->param, sizeof err->param, "session_id");
-        return ROD_EUNSUPPORTED;
-    }
     if (response) name_response(t);
     if (response ? !t->request.response.store && !t->request.response.previous : !t->request.session.id) return 0;
     t->session = calloc(1, sizeof *t->session);

@@ -3,10 +3,11 @@ import json
 
 import pytest
 
-from test_routes import METHODS, deref, openapi, operations, resolver  # noqa: F401 (openapi is a fixture)
+from test_routes import deref, filled, make_session, openapi, operations, resolver  # noqa: F401 (openapi is a fixture)
 
 BASES = {"/v1/completions": {"prompt": "Once", "max_tokens": 1}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1},
-         "/tokenize": {"prompt": "Once"}, "/detokenize": {"tokens": [5]}, "/apply-template": {"messages": [{"role": "user", "content": "Hi"}]}}
+         "/tokenize": {"prompt": "Once"}, "/detokenize": {"tokens": [5]}, "/apply-template": {"messages": [{"role": "user", "content": "Hi"}]},
+         "/v1/responses": {"input": "Once", "max_output_tokens": 1}, "/v1/sessions": {}, "/v1/sessions/{id}/fork": {}}
 # As JSON text: one of each type, and what no type of ours takes.
 VALUES = ["true", "false", "-7", "0", "1.5", "1e300", "1" + "0" * 400, "-1" + "0" * 400, "1e400", "NaN", "-Infinity", '"x"', '""', '"7"', '"\\ud800"',
           "[]", "[[]]", "[{}]", "[null]", "[true]", "[1.5]", '[""]', "[-1]", "[1e400]", "{}", '{"a":1}', '{"1":"x"}', '{"1":1e400}', '{"a":[{"b":{}}]}']
@@ -36,13 +37,16 @@ def test_the_examples_of_requests_work(server, openapi):  # noqa: F811
     validate = resolver(openapi)
     n = 0
     for path, method, operation in operations(openapi):
-        if "requestBody" not in operation:
+        if "application/json" not in operation.get("requestBody", {}).get("content", {}):
             continue
+        if "{id}" in path:
+            make_session(server)
         examples = list(examples_of(deref(openapi, operation["requestBody"])["content"]["application/json"]))
         assert examples, f"{path} has no example"
         for example in examples:
             validate(example, body_schema(openapi, path))
-            answer = server.ask(method.upper(), path, {**example, **({"max_tokens": 4} if example.get("max_tokens", 0) > 4 else {})})
+            shorter = {k: 4 for k in ("max_tokens", "max_output_tokens") if example.get(k, 0) > 4}
+            answer = server.ask(method.upper(), filled(path), {**example, **shorter})
             assert answer.status == 200, (path, example, answer)
             n += 1
     assert n >= 8
@@ -67,18 +71,20 @@ def test_every_field_refuses_every_wrong_type(server, openapi, path):  # noqa: F
     """Numbers that no double holds, broken texts, and each type where the document has another: 400, and the field is named."""
     validate = resolver(openapi)
     fields, wrong, refused = properties(openapi, body_schema(openapi, path)), [], 0
+    if "{id}" in path:
+        make_session(server)
     assert set(BASES[path]) <= set(fields)
     for field, schema in fields.items():
         for value in VALUES:
             rest = json.dumps({k: v for k, v in BASES[path].items() if k != field})[1:-1]
-            answer = server.post(path, ("{%s\"%s\": %s}" % (rest + ", " if rest else "", field, value)).encode())
+            answer = server.post(filled(path), ("{%s\"%s\": %s}" % (rest + ", " if rest else "", field, value)).encode())
             try:
                 good = not any(word in value for word in NO_JSON)
                 if good:
                     validate(json.loads(value), schema)
             except Exception:
                 good = False
-            if good and answer.status in (200, 400, 404):  # taken, or too large, or not with the rest
+            if good and answer.status in (200, 400, 404, 412):  # taken, or too large, not with the rest, not there, or there already
                 continue
             refused += 1
             if answer.status == 404 and field == "model":

@@ -51,7 +51,8 @@ BOTH = [
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"), ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
     ({"prompt_logprobs": 21}, "prompt_logprobs"), ({"prompt_logprobs": -1}, "prompt_logprobs"), ({"echo": 1}, "echo"),
-    ({"session_id": "a"}, "session_id"),
+    ({"session_id": "a/b"}, "session_id"), ({"session_id": 7}, "session_id"), ({"session_create": True}, "session_create"),
+    ({"expected_version": 0}, "expected_version"), ({"cache_salt": 7}, "cache_salt"),
 ]
 COMPLETION_ONLY = [
     ({"prompt": None}, "prompt"), ({"prompt": ""}, "prompt"), ({"prompt": []}, "prompt"), ({"prompt": 7}, "prompt"),
@@ -107,7 +108,8 @@ NULLS = ["model", "temperature", "top_p", "top_k", "min_p", "typical_p", "freque
          "repetition_penalty", "repeat_penalty", "n", "max_tokens", "max_completion_tokens", "min_tokens", "seed", "stop",
          "stop_token_ids", "logit_bias", "ignore_eos", "include_stop_str_in_output", "stream", "stream_options", "user", "best_of",
          "logprobs", "top_logprobs", "echo", "suffix", "response_format", "tools", "tool_choice", "structured_outputs", "bad_words",
-         "allowed_token_ids", "truncate_prompt_tokens", "prompt_logprobs", "return_token_ids", "metadata", "store"]
+         "allowed_token_ids", "truncate_prompt_tokens", "prompt_logprobs", "return_token_ids", "metadata", "store",
+         "session_id", "session_create", "expected_version", "cache_salt"]
 
 
 @pytest.mark.parametrize("path,base", [("/v1/completions", COMPLETION), ("/v1/chat/completions", CHAT)])

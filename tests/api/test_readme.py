@@ -2,6 +2,7 @@
 `test: output` mark. Ids and times of creation differ from run to run and are left out."""
 import os
 import re
+import socket
 import subprocess
 import sys
 
@@ -30,12 +31,19 @@ def examples():
 
 def settled(text):
     text = re.sub(r'"id":"(chat)?cmpl-[0-9a-f]{32}"', r'"id":"\1cmpl-"', text)
-    return re.sub(r'"created":\d+', '"created":0', text).rstrip("\n")
+    return re.sub(r'"(created|created_at|used_at|expires_at)":\d+', r'"\1":0', text).rstrip("\n")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
 
 
 @pytest.mark.parametrize("language, code, output", [pytest.param(*e[1:], id=e[0]) for e in examples()])
 def test_examples_print_what_the_readme_shows(server, language, code, output):
     code = code.replace("http://127.0.0.1:8080", server.url).replace("build/rodimus", RODIMUS)
+    code = code.replace("8090", str(free_port()))  # an example that starts servers of its own
     command = {"bash": ["bash", "-euc", code], "python": [sys.executable, "-c", code]}[language]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr

@@ -126,6 +126,9 @@ ONE_OF_EACH = {
     ("/tokenize", "post"): {"prompt": "a", "return_offsets": True, "return_token_strs": True},
     ("/detokenize", "post"): {"tokens": [5], "return_offsets": True},
     ("/apply-template", "post"): {"messages": [{"role": "user", "content": "a"}]},
+    ("/v1/responses", "post"): {"input": "a", "max_output_tokens": 1, "metadata": {"a": "b"}},
+    ("/v1/sessions", "post"): {"ttl_s": 60},
+    ("/v1/sessions/{id}/fork", "post"): {},
 }
 METHODS = ("get", "post", "put", "delete", "patch", "head", "options")
 
@@ -146,6 +149,12 @@ def operations(openapi):
 
 def filled(path):
     return path.replace("{model}", "tales").replace("{id}", "tales")
+
+
+def make_session(server):
+    """The one that filled paths name, with a state; the state's bytes."""
+    assert server.complete(session_id="tales", session_create=True)["session"]["id"] == "tales"
+    return server.get("/v1/sessions/tales/state").body
 
 
 def deref(openapi, thing):
@@ -175,12 +184,16 @@ def test_openapi_schemas_are_schemas(openapi):
 def test_every_documented_route_answers_as_documented(server, openapi):
     validate = resolver(openapi)
     for path, method, operation in operations(openapi):
-        body = ONE_OF_EACH.get((path, method))
-        if "requestBody" in operation:
-            assert body, f"{path} has a body that this test does not know"
+        body, headers = ONE_OF_EACH.get((path, method)), {}
+        if "{id}" in path:
+            state = make_session(server)
+        if (path, method) == ("/v1/sessions/{id}/state", "put"):
+            body, headers = state, {"Content-Type": "application/octet-stream"}
+        elif "requestBody" in operation:
+            assert body is not None, f"{path} has a body that this test does not know"
             content = deref(openapi, operation["requestBody"])["content"]["application/json"]
             validate(body, content["schema"])
-        answer = server.ask(method.upper(), filled(path), body)
+        answer = server.ask(method.upper(), filled(path), body, headers)
         documented = operation["responses"]
         assert str(answer.status) in documented, (method, path, answer)
         assert answer.status not in (404, 405, 500, 501), (method, path, answer)
@@ -194,7 +207,7 @@ def test_every_documented_route_answers_as_documented(server, openapi):
 def test_undocumented_routes_and_methods_do_not_answer(server, openapi):
     documented = {(filled(p), m) for p, m, _ in operations(openapi)}
     paths = {p for p, _ in documented}
-    guesses = paths | {"/v1/embeddings", "/v1/responses", "/v1/sessions", "/admin", "/v1/audio/speech", "/openapi.yaml", "/docs",
+    guesses = paths | {"/v1/embeddings", "/v1/responses/x/cancel", "/v1/sessions/tales/x", "/v1/sessions/", "/admin", "/v1/audio/speech", "/openapi.yaml", "/docs",
                        "/slots", "/apply-template", "/", "/config", "/generate", "/health/x", "/metrics/"}
     for path in sorted(guesses):
         for method in ("get", "post", "put", "delete", "patch"):
@@ -207,7 +220,7 @@ def test_undocumented_routes_and_methods_do_not_answer(server, openapi):
 def test_errors_have_the_documented_shape(server, openapi):
     validate = resolver(openapi)
     for path, method, operation in operations(openapi):
-        if "requestBody" not in operation:
+        if "application/json" not in operation.get("requestBody", {}).get("content", {}):
             continue
         for body, status in ((b"{", "400"), (b'{"model": "gpt"}', "404")):
             answer = server.ask(method.upper(), filled(path), body)
@@ -220,11 +233,11 @@ def test_errors_have_the_documented_shape(server, openapi):
 
 def test_stream_chunks_have_the_documented_shape(server, openapi):
     validate = resolver(openapi)
-    for path in ("/v1/completions", "/v1/chat/completions"):
+    for path in ("/v1/completions", "/v1/chat/completions", "/v1/responses"):
         content = deref(openapi, openapi["paths"][path]["post"]["responses"]["200"])["content"]
         assert "text/event-stream" in content, path
         schema = content["text/event-stream"].get("schema", {})
-        for event in server.events(path, {**ONE_OF_EACH[path, "post"], "stream_options": {"include_usage": True}}):
+        for event in server.events(path, {**ONE_OF_EACH[path, "post"], **({} if "responses" in path else {"stream_options": {"include_usage": True}})}):
             if event.data != "[DONE]" and not event.comment:
                 if "$ref" in schema or "oneOf" in schema or schema.get("type") == "object":
                     validate(event.data, schema)

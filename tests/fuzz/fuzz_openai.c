@@ -27,10 +27,17 @@ static void check_request(const struct openai_request *r) {
     const struct rod_sampling *s = &r->sampling;
     if (!(s->temperature >= 0 && s->temperature <= 2 && s->top_p > 0 && s->top_p <= 1 && s->repetition_penalty > 0))
         abort();
-    if (r->n < 1 || r->n > 128 || r->max_tokens < (r->kind == OPENAI_CHAT) || r->min_tokens > r->max_tokens ||
+    const struct openai_session *session = &r->session;
+    const bool said = r->kind != OPENAI_COMPLETION;
+    if (r->n < 1 || r->n > 128 || r->max_tokens < (said && !session->id) || r->min_tokens > r->max_tokens ||
         r->n_logprobs > 20 || r->n_prompt_logprobs > 20)
         abort();
-    if (r->kind == OPENAI_CHAT ? !r->n_messages : !r->n_prompts) abort();
+    if (said ? !r->n_messages : !r->n_prompts) abort();
+    if (session->id ? !openai_session_id(session->id) || r->n > 1 || r->n_prompts > 1 || r->n_prompt_logprobs >= 0
+                    : session->create || session->has_expected)
+        abort();
+    if (r->kind == OPENAI_RESPONSE && (session->id || !r->response.echo.len || r->n != 1)) abort();
+    if (r->response.previous && !openai_session_id(r->response.previous)) abort();
     for (size_t i = 0; i < r->n_prompts; i++) {
         const struct openai_prompt *p = &r->prompts[i];
         if (p->ids ? p->n_ids == 0 : p->len == 0) abort();
@@ -49,26 +56,57 @@ static void check_request(const struct openai_request *r) {
     }
 }
 
+/* What the answer says again is JSON. */
+static void check_echo(const struct openai_request *r) {
+    struct buf out = {0};
+    buf_putc(&out, '{');
+    buf_add(&out, r->response.echo.data, r->response.echo.len);
+    buf_putc(&out, '}');
+    json_t *again = json_loadb(out.data, out.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+    if (!again) abort();
+    json_decref(again);
+    buf_fini(&out);
+}
+
+static int request(enum openai_kind kind, bool header, const char *body, size_t len, struct openai_error *err) {
+    static const struct openai_headers none = {"X-Session-Id", NULL, NULL}, both = {"X-Session-Id", "s", "k"};
+    struct openai_request r;
+    if (openai_parse(kind, body, len, &defaults, &r, err)) return -1;
+    int rc = openai_join_session(&r, header ? &both : &none, err);
+    if (!rc) check_request(&r);
+    if (!rc && kind == OPENAI_RESPONSE) check_echo(&r);
+    openai_request_fini(&r);
+    return rc;
+}
+
+static int session(bool fork, const char *body, size_t len, struct openai_error *err) {
+    struct openai_session_new s;
+    if (openai_parse_session_new(body, len, fork, &s, err)) return -1;
+    if ((s.id && !openai_session_id(s.id)) || (s.from && !openai_session_id(s.from)) || (fork && s.from)) abort();
+    openai_session_new_fini(&s);
+    return 0;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0) return 0;
     const char *body = (const char *)data + 1;
     struct openai_error err = {0};
-    struct openai_request request;
     struct openai_tokenize tokenize;
     struct openai_detokenize detokenize;
+    const size_t len = size - 1;
     int rc = 0;
-    switch (data[0] & 3) {
-    case 0:
-    case 1:
-        rc = openai_parse(data[0] & 1 ? OPENAI_CHAT : OPENAI_COMPLETION, body, size - 1, &defaults, &request, &err);
-        if (!rc) check_request(&request);
-        if (!rc) openai_request_fini(&request);
-        break;
-    case 2:
-        rc = openai_parse_tokenize(body, size - 1, &defaults, &tokenize, &err);
+    if (data[0] == 'r') {
+        rc = request(OPENAI_RESPONSE, false, body, len, &err);
+    } else if (data[0] == 's' || data[0] == 'f') {
+        rc = session(data[0] == 'f', body, len, &err);
+    } else if ((data[0] & 3) < 2) {
+        rc = request(data[0] & 1 ? OPENAI_CHAT : OPENAI_COMPLETION, (data[0] & 4) != 0, body, len, &err);
+    } else if ((data[0] & 3) == 2) {
+        rc = openai_parse_tokenize(body, len, &defaults, &tokenize, &err);
         if (!rc) openai_tokenize_fini(&tokenize);
-        break;
-    default: rc = openai_parse_detokenize(body, size - 1, &defaults, &detokenize, &err); free(detokenize.ids);
+    } else {
+        rc = openai_parse_detokenize(body, len, &defaults, &detokenize, &err);
+        free(detokenize.ids);
     }
     if (rc) check_error(&err);
     return 0;

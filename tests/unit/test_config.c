@@ -170,9 +170,39 @@ static void what_is_not_available_is_refused_unless_it_is_the_default(void **sta
     (void)state;
     struct config c;
     struct option_error err;
-    ERROR("", "RODIMUS_STATE_DIR=/var", "state_dir", "not available");
-    assert_int_equal(load(&c, "--session-header X-Session-Id", "", &err), CONFIG_OK);
+    ERROR("", "RODIMUS_STATE_DTYPE=bf16", "state_dtype", "not available");
+    assert_int_equal(load(&c, "--state-dtype fp32", "", &err), CONFIG_OK);
     config_fini(&c);
+}
+
+static void settings_of_sessions_are_checked(void **state) {
+    (void)state;
+    struct config c;
+    struct option_error err;
+    assert_int_equal(load(&c, "", "", &err), CONFIG_OK);
+    assert_string_equal(c.session_header, "X-Session-Id");
+    assert_string_equal(c.session_busy, "wait");
+    assert_string_equal(c.session_durability, "turn");
+    assert_int_equal(c.session_ttl_s, 86400);
+    assert_string_equal(c.state_dir, "");
+    assert_int_equal(c.state_host_bytes, 0); /* auto */
+    assert_int_equal(c.state_disk_bytes, 0);
+    config_fini(&c);
+    assert_int_equal(load(&c,
+                          "--state-dir /var/states --state-host-bytes 1000000 --session-busy reject --session-ttl-s 0",
+                          "RODIMUS_SESSION_HEADER=X-Chat", &err),
+                     CONFIG_OK);
+    assert_string_equal(c.state_dir, "/var/states");
+    assert_int_equal(c.state_host_bytes, 1000000);
+    assert_string_equal(c.session_header, "X-Chat");
+    config_fini(&c);
+    ERROR("--session-busy queue", "", "session_busy", "wait");
+    ERROR("--session-durability never", "", "session_durability", "lazy");
+    ERROR("--session-ttl-s -1", "", "session_ttl_s");
+    ERROR("--state-disk-bytes x", "", "state_disk_bytes");
+    ERROR("--session-header authorization", "", "session_header");
+    ERROR("--session-header a:b", "", "session_header");
+    ERROR("", "RODIMUS_SESSION_HEADER=", "session_header");
 }
 
 static void determinism_is_a_setting_and_variables_of_tests_are_nobodys(void **state) {
@@ -331,6 +361,7 @@ int main(void) {
         cmocka_unit_test(variables_of_kubernetes_are_not_settings),
         cmocka_unit_test(files_are_checked_as_strictly),
         cmocka_unit_test(what_is_not_available_is_refused_unless_it_is_the_default),
+        cmocka_unit_test(settings_of_sessions_are_checked),
         cmocka_unit_test(determinism_is_a_setting_and_variables_of_tests_are_nobodys),
         cmocka_unit_test(secrets_are_not_in_messages),
         cmocka_unit_test(settings_that_need_each_other_are_checked_together),

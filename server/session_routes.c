@@ -1,0 +1,161 @@
+/* session_routes.c - the routes of sessions and of their states, all on the pool, since they may wait for files; and
+ * what is done to a session whose response is not to be kept. */
+#include "job.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
+/* Beside the slot's bytes a file has a header, with the last answer if its request had an idempotency key. */
+#define STATE_FILE_MORE_BYTES ((size_t)32 << 20)
+
+static bool done(struct job *j, int rc, const struct rod_error *rod) {
+    if (rc) job_fail(j, rod);
+    return !rc;
+}
+
+static void show(struct job *j, int rc, const struct rod_session_info *info, const struct rod_error *rod) {
+    if (done(j, rc, rod)) openai_render_session(&j->out, info);
+}
+
+/* ---- on the pool ---- */
+
+static void create(struct job *j) {
+    struct openai_session_new asked;
+    struct rod_session_info info;
+    struct rod_error rod = {0};
+    j->failed = openai_parse_session_new(j->body, j->body_len, false, &asked, &j->err) != 0;
+    if (j->failed) return;
+    const struct rod_session_new what = {asked.id, asked.from, asked.ttl_s, asked.has_ttl, asked.pin};
+    show(j, rod_session_create(j->server->engine, j->tenant, &what, &info, &rod), &info, &rod);
+    openai_session_new_fini(&asked);
+}
+
+static void fork_one(struct job *j) {
+    struct openai_session_new asked;
+    struct rod_session_info info;
+    struct rod_error rod = {0};
+    j->failed = openai_parse_session_new(j->body, j->body_len, true, &asked, &j->err) != 0;
+    if (j->failed) return;
+    show(j, rod_session_fork(j->server->engine, j->tenant, j->name, asked.id, &info, &rod), &info, &rod);
+    openai_session_new_fini(&asked);
+}
+
+static void get(struct job *j) {
+    struct rod_session_info info;
+    struct rod_error rod = {0};
+    show(j, rod_session_get(j->server->engine, j->tenant, j->name, &info, &rod), &info, &rod);
+}
+
+static void list(struct job *j) {
+    struct rod_session_info *infos = NULL;
+    struct rod_error rod = {0};
+    size_t n = 0;
+    bool more = false;
+    int rc =
+        rod_session_list(j->server->engine, j->tenant, *j->after ? j->after : NULL, j->limit, &infos, &n, &more, &rod);
+    if (done(j, rc, &rod)) openai_render_sessions(&j->out, infos, n, more);
+    free(infos);
+}
+
+static void delete_one(struct job *j) {
+    struct rod_error rod = {0};
+    int rc = rod_session_delete(j->server->engine, j->tenant, j->name, &rod);
+    if (done(j, rc, &rod)) openai_render_deleted(&j->out, "session", j->name);
+}
+
+static void delete_response(struct job *j) {
+    struct rod_error rod = {0};
+    int rc = rod_session_delete(j->server->engine, j->tenant, j->name, &rod);
+    if (done(j, rc, &rod)) openai_render_deleted(&j->out, "response", j->name);
+}
+
+static void export(struct job *j) {
+    struct rod_error rod = {0};
+    void *bytes = NULL;
+    size_t n = 0;
+    if (!done(j, rod_session_export(j->server->engine, j->tenant, j->name, &bytes, &n, &rod), &rod)) return;
+    j->out = (struct buf){.data = bytes, .len = n, .room = n};
+    j->type = "application/octet-stream";
+}
+
+static void import(struct job *j) {
+    struct rod_session_info info;
+    struct rod_error rod = {0};
+    int rc =
+        rod_session_import(j->server->engine, j->tenant, j->name, j->body ? j->body : "", j->body_len, &info, &rod);
+    show(j, rc, &info, &rod);
+}
+
+/* ---- on the loop ---- */
+
+static struct job *job_of(struct exchange *x, void (*run)(struct job *j)) {
+    struct job *j = job_new(x->server, x, run);
+    if (j) snprintf(j->tenant, sizeof j->tenant, "%s", routes_tenant(x));
+    return j;
+}
+
+/* Of a session that the path names. */
+static void start(struct exchange *x, void (*run)(struct job *j)) {
+    char name[OPENAI_SESSION_ID_MAX + 1];
+    struct openai_error err;
+    if (!routes_name(x, name, sizeof name) || !openai_session_id(name)) {
+        openai_error_set(&err, 400, "invalid_request_error", "", "id",
+                         "id must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'", OPENAI_SESSION_ID_MAX);
+        routes_fail(x, &err);
+        return;
+    }
+    struct job *j = job_of(x, run);
+    if (!j) return;
+    memcpy(j->name, name, sizeof name);
+    job_start(j, true);
+}
+
+void session_routes_create(struct exchange *x) {
+    struct job *j = job_of(x, create);
+    if (j) job_start(j, true);
+}
+
+void session_routes_list(struct exchange *x) {
+    const char *after = http_query(x->http, "after"), *limit = http_query(x->http, "limit");
+    struct openai_error err;
+    size_t n = LIST_DEFAULT;
+    if (limit) {
+        n = *limit && strlen(limit) < 6 && strspn(limit, "0123456789") == strlen(limit) ? strtoul(limit, NULL, 10) : 0;
+        if (!n || n > LIST_MAX) {
+            openai_error_set(&err, 400, "invalid_request_error", "", "limit", "limit must be 1 to %d", LIST_MAX);
+            routes_fail(x, &err);
+            return;
+        }
+    }
+    if (after && !openai_session_id(after)) {
+        openai_error_set(&err, 400, "invalid_request_error", "", "after", "after must be the id of a session");
+        routes_fail(x, &err);
+        return;
+    }
+    struct job *j = job_of(x, list);
+    if (!j) return;
+    j->limit = n;
+    snprintf(j->after, sizeof j->after, "%s", after ? after : "");
+    job_start(j, true);
+}
+
+void session_routes_get(struct exchange *x) { start(x, get); }
+void session_routes_delete(struct exchange *x) { start(x, delete_one); }
+void session_routes_delete_response(struct exchange *x) { start(x, delete_response); }
+void session_routes_fork(struct exchange *x) { start(x, fork_one); }
+void session_routes_export(struct exchange *x) { start(x, export); }
+void session_routes_import(struct exchange *x) { start(x, import); }
+
+size_t session_routes_state_max(const struct server *s) {
+    return s->info ? (size_t)s->info->session_bytes + STATE_FILE_MORE_BYTES : STATE_FILE_MORE_BYTES;
+}
+
+void session_routes_discard(struct server *s, const char *tenant, const char *id) {
+    struct job *j = job_new(s, NULL, delete_one);
+    if (!j) return;
+    snprintf(j->tenant, sizeof j->tenant, "%s", tenant);
+    snprintf(j->name, sizeof j->name, "%s", id);
+    job_start(j, true);
+}

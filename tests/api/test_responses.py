@@ -1,0 +1,214 @@
+"""/v1/responses with the openai package, and with raw HTTP for what it cannot say: answers, events, going on from a response."""
+import json
+import uuid
+
+import openai
+import pydantic
+import pytest
+
+PATH = "/v1/responses"
+ASK = {"input": "Tell me a tale about a fox.", "max_output_tokens": 12, "temperature": 0}
+OPENING = ["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"]
+ENDING = ["response.output_text.done", "response.content_part.done", "response.output_item.done"]
+
+
+def create(client, **more):
+    return client.responses.create(model="tales", **{**ASK, **more})
+
+
+def chat_text(server, messages, n=12):
+    answer = server.post("/v1/chat/completions", {"messages": messages, "max_tokens": n, "temperature": 0})
+    assert answer.status == 200, answer
+    return answer.json["choices"][0]["message"]["content"]
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def test_a_response_is_what_a_chat_answers(server, client):
+    want = chat_text(server, [user(ASK["input"])])
+    answer = create(client, metadata={"a": "b"}, user="me")
+    assert answer.output_text == want and answer.object == "response" and answer.model == "tales"
+    assert answer.id.startswith("resp_") and answer.output[0].id.startswith("msg_") and answer.output[0].role == "assistant"
+    assert answer.status == "incomplete" and answer.incomplete_details.reason == "max_output_tokens"
+    assert answer.usage.output_tokens == 12 and answer.usage.total_tokens == answer.usage.input_tokens + 12
+    assert answer.metadata == {"a": "b"} and answer.store is True and answer.previous_response_id is None
+    assert answer.session == {"id": answer.id, "version": 1}
+    ended = create(client, max_output_tokens=300, extra_body={"stop": "."})
+    assert ended.status == "completed" and ended.incomplete_details is None and ended.output[0].status == "completed"
+
+
+def test_instructions_and_the_forms_of_input(server, client):
+    system, ask = {"role": "system", "content": "You are a bard."}, user("Sing.")
+    want = chat_text(server, [system, ask])
+    part = {"type": "input_text", "text": "Sing."}
+    for more in ({"instructions": "You are a bard.", "input": "Sing."}, {"input": [system, ask]},
+                 {"instructions": "You are a bard.", "input": [{"type": "message", "role": "user", "content": [part]}]},
+                 {"input": [{"role": "developer", "content": "You are a bard."}, ask]}):
+        answer = create(client, **more, store=False)
+        assert answer.output_text == want, more
+        assert answer.instructions == more.get("instructions")
+    # What was said comes back as an item of the input, for who keeps the history himself.
+    first = create(client, input="Sing.", store=False)
+    again = create(client, input=[ask, *[o.model_dump() for o in first.output], user("More.")], store=False)
+    assert again.output_text == chat_text(server, [ask, {"role": "assistant", "content": first.output_text}, user("More.")])
+
+
+def test_a_stream_has_the_events_of_openai(server, client):
+    whole = create(client)
+    with create(client, stream=True) as stream:
+        events = list(stream)
+    kinds = [e.type for e in events]
+    n = len(kinds) - len(OPENING) - len(ENDING) - 1
+    assert kinds == OPENING + ["response.output_text.delta"] * n + ENDING + ["response.incomplete"] and n > 4
+    assert [e.sequence_number for e in events] == list(range(len(events)))
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
+    last = events[-1].response
+    assert last.output_text == events[-4].text == whole.output_text and last.usage == whole.usage
+    assert events[0].response.id == last.id and events[0].response.status == "in_progress" and events[0].response.output == []
+    assert last.session == {"id": last.id, "version": 1}
+    ended = {"max_output_tokens": 300, "extra_body": {"stop": "."}}
+    with create(client, stream=True, **ended) as stream:
+        assert [e.type for e in stream][-1] == "response.completed"
+    with client.responses.stream(model="tales", **{**ASK, **ended}) as stream:
+        for _ in stream:
+            pass
+        assert stream.get_final_response().output_text == create(client, **ended).output_text
+    raw = server.ask("POST", PATH, {**ASK, "stream": True})
+    assert raw.header("Content-Type") == "text/event-stream; charset=utf-8" and b"[DONE]" not in raw.body
+    for frame in raw.body.decode().strip().split("\n\n"):
+        name, data = frame.split("\n")
+        assert name == "event: " + json.loads(data.removeprefix("data: "))["type"]
+
+
+def test_any_response_may_be_gone_on_from(server, client):
+    first = create(client)
+    n_first = first.usage.total_tokens
+    asks = ["And then?", "Who was the king?", "And then?"]
+    answers = [create(client, input=a, previous_response_id=first.id) for a in asks]
+    assert answers[0].output_text == answers[2].output_text != answers[1].output_text
+    assert len({a.id for a in answers} | {first.id}) == 4
+    for a in answers:
+        assert a.previous_response_id == first.id and a.session == {"id": a.id, "version": 2}
+        assert n_first - 1 <= a.usage.input_tokens_details.cached_tokens <= n_first < a.usage.input_tokens
+    deeper = create(client, input="And then?", previous_response_id=answers[1].id, stream=True)
+    last = list(deeper)[-1].response
+    assert last.session["version"] == 3 and last.usage.input_tokens > answers[1].usage.total_tokens
+    # A session is as good: what a chat has read, a response goes on from.
+    session = "r-" + uuid.uuid4().hex
+    server.post("/v1/chat/completions", {"messages": [user(ASK["input"])], "max_tokens": 12, "temperature": 0, "session_id": session,
+                                         "session_create": True})
+    assert create(client, input="And then?", previous_response_id=session).output_text == answers[0].output_text
+    assert server.get(f"/v1/sessions/{session}").json["version"] == 1
+
+
+def test_what_is_not_stored_cannot_be_gone_on_from(server, client):
+    first = create(client)
+    loose = create(client, input="And then?", previous_response_id=first.id, store=False)
+    assert loose.output_text == create(client, input="And then?", previous_response_id=first.id).output_text
+    assert not hasattr(loose, "session") and loose.store is False
+    server.wait_metric("rodimus_slots_used", lambda n: n == 0)
+    for one in (loose, create(client, store=False)):
+        for _ in range(100):
+            if server.get(f"/v1/sessions/{one.id}").status == 404:
+                break
+        with pytest.raises(openai.NotFoundError) as e:
+            create(client, previous_response_id=one.id)
+        assert e.value.code == "previous_response_not_found" and e.value.param == "previous_response_id"
+
+
+def test_a_response_is_removed(server, client):
+    first = create(client)
+    second = create(client, input="And then?", previous_response_id=first.id)
+    client.responses.delete(first.id)
+    answer = server.ask("DELETE", f"{PATH}/{first.id}")
+    assert answer.status == 404 and answer.error["type"] == "invalid_request_error", answer
+    for stream in (False, True):
+        answer = server.post(PATH, {**ASK, "previous_response_id": first.id, "stream": stream})
+        assert answer.status == 404 and answer.error["code"] == "previous_response_not_found"
+    assert create(client, previous_response_id=second.id).session["version"] == 3
+    assert server.get(f"{PATH}/{second.id}").status == 405, "texts are not kept"
+
+
+def test_a_repeated_request_gets_the_same_response(server, client):
+    key = {"Idempotency-Key": uuid.uuid4().hex}
+    first = create(client, extra_headers=key, temperature=1)
+    steps = server.metric("rodimus_steps_total")
+    again = create(client, extra_headers=key, temperature=1)
+    assert (again.id, again.output_text, again.usage) == (first.id, first.output_text, first.usage)
+    assert server.metric("rodimus_steps_total") == steps
+    assert create(client, extra_headers={"Idempotency-Key": uuid.uuid4().hex}, temperature=1).id != first.id
+    with pytest.raises(openai.BadRequestError) as e:
+        create(client, extra_headers=key, temperature=0.5)
+    assert e.value.param == "Idempotency-Key"
+
+
+class Person(pydantic.BaseModel):
+    name: str
+    age: int
+
+
+def test_text_format_is_a_structured_output(server, client):
+    parsed = client.responses.parse(model="tales", input="Who?", text_format=Person, max_output_tokens=300, temperature=0.5,
+                                    extra_body={"seed": 2}, store=False)
+    assert isinstance(parsed.output_parsed, Person) and parsed.status == "completed"
+    answer = create(client, max_output_tokens=300, text={"format": {"type": "json_object"}})
+    assert answer.status == "incomplete" or isinstance(json.loads(answer.output_text), dict)
+    assert answer.text.format.type == "json_object"
+    choice = create(client, extra_body={"structured_outputs": {"choice": ["yes", "no"]}})
+    assert choice.output_text in ("yes", "no")
+
+
+REFUSED = [
+    ({"input": None}, "input"), ({"input": []}, "input"), ({"input": 7}, "input"), ({"input": [7]}, "input[0]"), ({"input": [{}]}, "input[0].role"),
+    ({"input": [{"role": "king", "content": "a"}]}, "input[0].role"), ({"input": [{"role": "user"}]}, "input[0].content"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0]"),
+    ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, "input[0].type"), ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role"),
+    ({"instructions": 7}, "instructions"), ({"max_output_tokens": 0}, "max_output_tokens"), ({"max_output_tokens": "9"}, "max_output_tokens"),
+    ({"temperature": 3}, "temperature"), ({"top_p": 0}, "top_p"), ({"stream": 1}, "stream"), ({"store": "no"}, "store"), ({"model": 7}, "model"),
+    ({"previous_response_id": 7}, "previous_response_id"), ({"previous_response_id": "a/b"}, "previous_response_id"), ({"previous_response_id": ""}, "previous_response_id"),
+    ({"metadata": []}, "metadata"), ({"metadata": {"a": 1}}, "metadata"), ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
+    ({"metadata": {"a": "x" * 513}}, "metadata"), ({"metadata": {"x" * 65: "a"}}, "metadata"),
+    ({"text": 7}, "text"), ({"text": {"format": 7}}, "text.format"), ({"text": {"format": {"type": "xml"}}}, "text.format"),
+    ({"text": {"format": {"type": "json_schema"}}}, "text.format"), ({"text": {"format": {"type": "json_schema", "schema": {"type": "king"}}}}, "text.format"),
+    ({"text": {"verbosity": "low"}}, "text.verbosity"),
+    # what is known and not there: never ignored
+    ({"background": True}, "background"), ({"conversation": "c"}, "conversation"), ({"prompt": {"id": "p"}}, "prompt"), ({"tools": [{"type": "web_search"}]}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"), ({"include": ["message.output_text.logprobs"]}, "include"), ({"top_logprobs": 2}, "top_logprobs"),
+    ({"reasoning": {"effort": "low"}}, "reasoning"), ({"truncation": "auto"}, "truncation"), ({"n": 2}, "n"), ({"session_id": "a"}, "session_id"),
+    ({"session_create": True}, "session_create"), ({"expected_version": 1}, "expected_version"), ({"return_token_ids": True}, "return_token_ids"),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_cannot_be_honoured_is_named(server, stream):
+    wrong = []
+    for add, param in REFUSED:
+        body = {k: v for k, v in {**ASK, "max_output_tokens": 1, "stream": stream, **add}.items() if not (k == "input" and v is None)}
+        answer = server.post(PATH, body)
+        if answer.status != 400 or answer.error["param"] != param or param.split("[")[0].split(".")[0] not in answer.error["message"]:
+            wrong.append(f"{add}: {answer!r}"[:300])
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_asks_for_nothing_is_accepted(server):
+    for add in ({"tools": []}, {"tool_choice": "auto"}, {"include": []}, {"background": False}, {"reasoning": {"effort": None}}, {"reasoning": None},
+                {"truncation": "disabled"}, {"text": {}}, {"text": {"format": None}}, {"text": {"format": {"type": "text"}}}, {"metadata": None},
+                {"parallel_tool_calls": True}, {"service_tier": "auto"}, {"previous_response_id": None}, {"instructions": None}, {"store": None},
+                {"stream_options": None}, {"top_logprobs": 0}, {"n": 1}, {"unknown": [1]}, {"prompt_cache_key": "a"}, {"safety_identifier": "b"}):
+        answer = server.post(PATH, {**ASK, "max_output_tokens": 1, "store": False, **add})
+        assert answer.status == 200, (add, answer)
+
+
+def test_a_fault_in_a_stream_is_an_event(own_server):
+    s = own_server("--drain-ms", 100)
+    connection, response = s.open("POST", PATH, {**ASK, "max_output_tokens": 10**6, "stream": True, "ignore_eos": True, "store": False})
+    assert response.status == 200 and response.read1(10)
+    s.terminate()
+    frames = response.read().decode().strip().split("\n\n")
+    connection.close()
+    name, data = frames[-1].split("\n")
+    error = json.loads(data.removeprefix("data: "))
+    assert name == "event: error" and error["type"] == "error" and error["code"] == "draining" and error["message"], frames[-1]
+    assert s.wait() == 0

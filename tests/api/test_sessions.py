@@ -1,0 +1,582 @@
+"""Sessions: a turn brings only what is new and reads nothing again; versions, retries, forks, states, keys, kill -9. What a
+session says is held against one request that brings the whole conversation as token ids."""
+import json
+import os
+import re
+import signal
+import threading
+import time
+import uuid
+
+import openai
+import pytest
+
+from server import read_events
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+TEXTS = [" Once upon a time there was a king who had three sons.", " The youngest went into the forest,", " and then he met a fox."]
+
+
+def new_id():
+    return "t-" + uuid.uuid4().hex
+
+
+def ids_of(server, text):
+    return server.post("/tokenize", {"prompt": text}).json["tokens"]
+
+
+def turn(server, session, prompt, n=6, headers=None, **more):
+    body = {"prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True, "return_token_ids": True, **more}
+    if session:
+        body["session_id"] = session
+    answer = server.post(COMPLETIONS, body, headers=headers)
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def chat(server, session, content, n=6, **more):
+    body = {"messages": [{"role": "user", "content": content}], "max_tokens": n, "temperature": 0, "ignore_eos": True,
+            "return_token_ids": True, **more}
+    if session:
+        body["session_id"] = session
+    answer = server.post(CHAT, body)
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def made(answer):
+    return answer["choices"][0]["token_ids"]
+
+
+def undisturbed(server, parts, n=6):
+    """The ids of a request without a session that brings all of it."""
+    return made(turn(server, None, [i for part in parts for i in part], n))
+
+
+class Talk:
+    """A session and all that was said in it, as ids."""
+
+    def __init__(self, server, session=None, said=(), **first):
+        self.server, self.id, self.said, self.first = server, session or new_id(), list(said), {"session_create": True, **first}
+
+    def go(self, text, n=6, server=None, **more):
+        s = server or self.server
+        ids = ids_of(s, text)
+        want = undisturbed(s, [*self.said, ids], n)
+        answer = turn(s, self.id, ids, n, **self.first, **more)
+        self.first = {}
+        assert made(answer) == want, f"in the session {made(answer)}, at once {want}"
+        self.said += [ids, want]
+        return answer
+
+
+@pytest.fixture
+def durable(own_server, tmp_path):
+    """A server with a state_dir; again() is the next one on it."""
+    states = tmp_path / "states"
+
+    def make(*flags):
+        return own_server("--state-dir", states, *flags)
+    make.dir = states
+    return make
+
+
+# ---- turns ----
+
+def test_a_turn_reads_only_what_is_new(server):
+    talk, n_said = Talk(server), 0
+    for version, text in enumerate(TEXTS, 1):
+        n_new = len(ids_of(server, text))
+        want = undisturbed(server, [*talk.said, ids_of(server, text)])
+        before = server.metric("rodimus_prefill_tokens_total")
+        answer = turn(server, talk.id, text, session_create=version == 1)
+        read = server.metric("rodimus_prefill_tokens_total") - before
+        assert made(answer) == want
+        assert answer["session"] == {"id": talk.id, "version": version}
+        usage = answer["usage"]
+        assert usage["prompt_tokens"] == n_said + n_new and usage["completion_tokens"] == 6
+        cached = usage["prompt_tokens_details"]["cached_tokens"]
+        assert n_said - 1 <= cached <= n_said, "all but perhaps the last one of the earlier tokens are cached"
+        assert n_new <= read <= n_new + 1, f"{read} tokens were read for {n_new} new ones"
+        talk.said += [ids_of(server, text), want]
+        n_said += n_new + 6
+
+
+def test_a_chat_brings_its_new_message_alone(server):
+    session, said = new_id(), []
+    for i, content in enumerate(["Tell me a tale about a fox.", "And then?", "Who was the king?"]):
+        answer = chat(server, session, content, session_create=True)
+        said += [answer["prompt_token_ids"], made(answer)]
+        whole = [x for part in said[:-1] for x in part]
+        assert made(answer) == undisturbed(server, [whole]), i
+        assert answer["usage"]["prompt_tokens"] == len(whole)
+        assert answer["session"]["version"] == i + 1
+
+
+def test_a_stream_ends_with_the_session(server):
+    for path, body in ((COMPLETIONS, {"prompt": TEXTS[0]}), (CHAT, {"messages": [{"role": "user", "content": "Hi"}]})):
+        session, twin = new_id(), new_id()
+        body = {**body, "max_tokens": 5, "temperature": 0, "session_create": True}
+        whole = server.post(path, {**body, "session_id": twin}).json
+        events = server.events(path, {**body, "session_id": session, "stream_options": {"include_usage": True}})
+        chunks = [e.data for e in events if e.data != "[DONE]"]
+        texts = "".join(c["choices"][0].get("text") or c["choices"][0].get("delta", {}).get("content") or "" for c in chunks if c["choices"])
+        choice = whole["choices"][0]
+        assert texts == (choice["text"] if "text" in choice else choice["message"]["content"])
+        assert [c.get("session") for c in chunks if c["choices"] and c["choices"][0]["finish_reason"]] == \
+            [{"id": session, "version": 1}]
+        assert all("session" not in c for c in chunks if c["choices"] and not c["choices"][0]["finish_reason"])
+        assert chunks[-1]["usage"] == whole["usage"]
+
+
+def test_the_openai_package_speaks_with_sessions(client):
+    session = new_id()
+    first = client.chat.completions.create(model="tales", messages=[{"role": "user", "content": "Hi"}], max_tokens=4,
+                                           extra_body={"session_id": session, "session_create": True})
+    assert first.session == {"id": session, "version": 1}
+    second = client.chat.completions.create(model="tales", messages=[{"role": "user", "content": "More"}], max_tokens=4,
+                                            extra_headers={"X-Session-Id": session}, extra_body={"expected_version": 1})
+    assert second.session == {"id": session, "version": 2}
+    assert second.usage.prompt_tokens_details.cached_tokens >= first.usage.total_tokens - 1
+    with pytest.raises(openai.NotFoundError) as e:
+        client.completions.create(model="tales", prompt="a", extra_body={"session_id": new_id()})
+    assert e.value.param == "session_id" and e.value.code == "not_found"
+    with pytest.raises(openai.APIStatusError) as e:
+        client.completions.create(model="tales", prompt="a", extra_body={"session_id": session, "expected_version": 1})
+    assert e.value.status_code == 412 and e.value.code == "version_mismatch" and e.value.param == "expected_version"
+
+
+def test_header_and_body_name_the_session(server, own_server):
+    session = new_id()
+    turn(server, None, TEXTS[0], headers={"X-Session-Id": session}, session_create=True)
+    both = turn(server, session, TEXTS[1], headers={"X-Session-Id": session})
+    assert both["session"]["version"] == 2
+    answer = server.post(COMPLETIONS, {"prompt": "a", "session_id": session}, headers={"X-Session-Id": session + "x"})
+    assert answer.status == 400 and answer.error["param"] == "session_id", answer
+    for bad in ("a/b", "x" * 129, "a b", "\u00e4"):
+        answer = server.post(COMPLETIONS, {"prompt": "a", "max_tokens": 1}, headers={"X-Session-Id": bad.encode("latin-1")})
+        assert answer.status == 400 and answer.error["param"] == "X-Session-Id", (bad, answer)
+    other = own_server("--session-header", "X-Chat")
+    assert turn(other, None, TEXTS[0], headers={"X-Chat": session}, session_create=True)["session"]["id"] == session
+    assert "session" not in turn(other, None, TEXTS[0], headers={"X-Session-Id": session})
+
+
+def test_what_does_not_go_with_a_session_is_named(server):
+    session = new_id()
+    base = {"prompt": "a", "max_tokens": 1, "session_id": session, "session_create": True}
+    rows = [({"n": 2}, "n"), ({"prompt": ["a", "b"]}, "prompt"), ({"suffix": "x"}, "suffix"), ({"prompt_logprobs": 1}, "prompt_logprobs"),
+            ({"echo": True, "logprobs": 1}, "logprobs"), ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+            ({"session_id": None}, "session_create"), ({"session_id": None, "session_create": None, "expected_version": 0}, "expected_version"),
+            ({"session_id": ""}, "session_id"), ({"session_id": "a/b"}, "session_id"), ({"session_id": "x" * 129}, "session_id"),
+            ({"expected_version": -1}, "expected_version"), ({"session_create": "yes"}, "session_create"), ({"cache_salt": 1}, "cache_salt"),
+            ({"cache_salt": "x" * 257}, "cache_salt")]
+    for stream in (False, True):
+        for add, param in rows:
+            answer = server.post(COMPLETIONS, {**base, **add, "stream": stream})
+            assert answer.status == 400 and answer.error["param"] == param and param in answer.error["message"], (add, answer)
+    assert server.get(f"/v1/sessions/{session}").status == 404, "a refused turn makes no session"
+    answer = server.post(CHAT, {"messages": [{"role": "user", "content": "Hi"}], "n": 2, "session_id": session, "session_create": True})
+    assert answer.status == 400 and answer.error["param"] == "n"
+
+
+def test_versions(server):
+    session = new_id()
+    assert server.post(COMPLETIONS, {"prompt": "a", "session_id": session, "max_tokens": 1}).status == 404
+    assert turn(server, session, TEXTS[0], session_create=True, expected_version=0)["session"]["version"] == 1
+    for stream in (False, True):
+        for wrong in (0, 2, 2**62):
+            answer = server.post(COMPLETIONS, {"prompt": "a", "session_id": session, "expected_version": wrong, "max_tokens": 1, "stream": stream})
+            assert answer.status == 412 and answer.error["code"] == "version_mismatch" and answer.error["param"] == "expected_version"
+    assert turn(server, session, TEXTS[1], expected_version=1)["session"]["version"] == 2
+    assert server.get(f"/v1/sessions/{session}").json["version"] == 2
+
+
+def test_a_turn_that_is_left_changes_nothing(server):
+    talk = Talk(server)
+    talk.go(TEXTS[0])
+    connection, response = server.open("POST", COMPLETIONS, {"prompt": TEXTS[1], "session_id": talk.id, "max_tokens": 10**6,
+                                                            "ignore_eos": True, "stream": True})
+    assert response.read1(100)
+    connection.close()
+    server.wait_metric("rodimus_slots_used", lambda n: n == 0)
+    assert talk.go(TEXTS[1])["session"]["version"] == 2
+    # Nor does one that fails when it has begun: no token is left to choose.
+    word = ids_of(server, "a")
+    assert len(word) == 1
+    answer = server.post(COMPLETIONS, {"prompt": TEXTS[2], "session_id": talk.id, "allowed_token_ids": word, "bad_words": ["a"]})
+    assert answer.status == 400, answer
+    assert talk.go(TEXTS[2])["session"]["version"] == 3
+
+
+def test_a_chat_of_no_tokens_is_read_and_many_go_on_from_it(server):
+    """A system prompt paid once."""
+    system = [{"role": "system", "content": "You are an old bard who tells tales of foxes and kings. " * 8}]
+    ask = [{"role": "user", "content": "Sing."}]
+    bard, more = new_id(), {"temperature": 0, "return_token_ids": True, "max_tokens": 6, "ignore_eos": True}
+    assert server.post("/v1/sessions", {"id": bard, "pin": True}).status == 200
+    read = server.post(CHAT, {"messages": system, "max_tokens": 0, "session_id": bard})
+    assert read.status == 200 and read.json["usage"]["completion_tokens"] == 0, read
+    assert read.json["choices"][0]["message"]["content"] == ""
+    want = made(server.post(CHAT, {"messages": system + ask, **more}).json)
+    for _ in range(3):
+        one = server.post("/v1/sessions", {"from": bard}).json
+        assert (one["version"], one["parent"]) == (1, bard)
+        got = server.post(CHAT, {"messages": ask, "session_id": one["id"], **more}).json
+        assert made(got) == want
+        assert got["usage"]["prompt_tokens_details"]["cached_tokens"] >= read.json["usage"]["prompt_tokens"] - 1
+    answer = server.post(CHAT, {"messages": ask, "max_tokens": 0})
+    assert answer.status == 400 and answer.error["param"] == "max_tokens"
+
+
+# ---- retries ----
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_repeated_turn_gets_the_same_answer_and_runs_once(server, stream):
+    session = new_id()
+    body = {"prompt": TEXTS[0], "max_tokens": 8, "session_id": session, "session_create": True, "stream": stream, "logprobs": 2}
+
+    def ask(b, key="k-1"):
+        connection, response = server.open("POST", COMPLETIONS, b, {"Idempotency-Key": key})
+        try:
+            if response.status != 200 or not stream:
+                return response.status, json.loads(response.read())
+            chunks = [e.data for e in read_events(response)][:-1]
+            last = [c for c in chunks if c["choices"][0]["finish_reason"]][0]
+            return 200, {"choices": [{"text": "".join(c["choices"][0]["text"] for c in chunks)}], "session": last["session"]}
+        finally:
+            connection.close()
+
+    status, first = ask(body)
+    assert status == 200, first
+    before = server.metrics()
+    for _ in range(2):
+        status, again = ask(body)
+        assert status == 200 and again["session"] == first["session"] == {"id": session, "version": 1}
+        assert again["choices"] == first["choices"] and again.get("usage") == first.get("usage")
+    after = server.metrics()
+    assert after["rodimus_steps_total"] == before["rodimus_steps_total"], "nothing runs"
+    assert after["rodimus_idempotent_replays_total"] == before["rodimus_idempotent_replays_total"] + 2
+    status, other = ask({**body, "max_tokens": 9})
+    assert status == 400 and other["error"]["param"] == "Idempotency-Key", other
+    status, second = ask({**body, "max_tokens": 9}, key="k-2")
+    assert status == 200 and second["session"]["version"] == 2
+    assert ask(body)[1]["session"]["version"] == 1, "an older turn's answer is still its answer"
+
+
+def test_an_idempotency_key_has_bounds(server):
+    for bad in ("", "x" * 256, "a\tb"):
+        answer = server.post(COMPLETIONS, {"prompt": "a", "max_tokens": 1, "session_id": new_id(), "session_create": True},
+                             headers={"Idempotency-Key": bad})
+        assert answer.status == 400 and answer.error["param"] == "Idempotency-Key", (bad, answer)
+    assert server.post(COMPLETIONS, {"prompt": "a", "max_tokens": 1}, headers={"Idempotency-Key": "k"}).status == 200
+
+
+# ---- one turn at a time ----
+
+def running_turn(server, session):
+    connection, response = server.open("POST", COMPLETIONS, {"prompt": TEXTS[0], "session_id": session, "session_create": True,
+                                                            "max_tokens": 400, "ignore_eos": True, "stream": True})
+    assert response.status == 200 and response.read1(100)
+    return connection, response
+
+
+def test_turns_wait_in_their_order(server):
+    session, answers = new_id(), []
+    connection, response = running_turn(server, session)
+    assert server.get(f"/v1/sessions/{session}").status in (200, 404)
+    threads = []
+    for i in range(3):
+        threads.append(threading.Thread(target=lambda i=i: answers.append((i, turn(server, session, TEXTS[1], 2)["session"]["version"]))))
+        threads[-1].start()
+        time.sleep(0.05)
+    response.read()
+    connection.close()
+    for t in threads:
+        t.join(30)
+    assert sorted(answers) == [(0, 2), (1, 3), (2, 4)]
+
+
+def test_a_busy_session_may_be_refused(own_server):
+    s = own_server("--session-busy", "reject")
+    session = new_id()
+    connection, response = running_turn(s, session)
+    for stream in (False, True):
+        answer = s.post(COMPLETIONS, {"prompt": "a", "session_id": session, "session_create": True, "max_tokens": 1, "stream": stream})
+        assert answer.status == 429 and answer.error["code"] == "session_busy" and answer.header("Retry-After"), answer
+    response.read()
+    connection.close()
+    assert turn(s, session, TEXTS[1])["session"]["version"] == 2
+
+
+# ---- the routes of sessions ----
+
+def test_a_session_is_made_shown_listed_and_removed(server):
+    session = new_id()
+    one = server.post("/v1/sessions", {"id": session, "ttl_s": 600}).json
+    assert one["id"] == session and one["version"] == 0 and one["tokens"] == 0 and one["object"] == "session"
+    assert one["expires_at"] - one["created_at"] == 600 and one["pinned"] is False
+    assert server.get(f"/v1/sessions/{session}").json == one
+    turn(server, session, TEXTS[0])
+    two = server.get(f"/v1/sessions/{session}").json
+    assert two["version"] == 1 and two["tokens"] >= 10 and two["state_bytes"] > 1000 and two["tier"] in ("host", "file")
+    assert session in [x["id"] for x in server.get("/v1/sessions?limit=1000").json["data"]]
+    gone = server.ask("DELETE", f"/v1/sessions/{session}")
+    assert gone.status == 200 and gone.json == {"object": "session", "id": session, "deleted": True}
+    for method in ("GET", "DELETE"):
+        answer = server.ask(method, f"/v1/sessions/{session}")
+        assert answer.status == 404 and answer.error["code"] == "not_found", answer
+    assert server.post(COMPLETIONS, {"prompt": "a", "session_id": session}).status == 404
+
+
+def test_sessions_without_a_name_get_one(server):
+    for body in (None, "", {}, {"id": None}):
+        answer = server.ask("POST", "/v1/sessions", body)
+        assert answer.status == 200 and re.fullmatch(r"[A-Za-z0-9._-]{1,128}", answer.json["id"]), (body, answer)
+        assert answer.json["expires_at"] - answer.json["created_at"] == 86400, "session_ttl_s"
+        server.ask("DELETE", f"/v1/sessions/{answer.json['id']}")
+    pinned = server.post("/v1/sessions", {"pin": True, "ttl_s": 0}).json
+    assert pinned["pinned"] is True and pinned["expires_at"] is None
+    server.ask("DELETE", f"/v1/sessions/{pinned['id']}")
+
+
+def test_the_list_has_pages(own_server):
+    s = own_server()
+    names = sorted(f"p-{i:03}" for i in range(25))
+    for name in reversed(names):
+        assert s.post("/v1/sessions", {"id": name}).status == 200
+    got, after = [], ""
+    while True:
+        page = s.get(f"/v1/sessions?limit=10{after}").json
+        got += [x["id"] for x in page["data"]]
+        assert page["first_id"] == page["data"][0]["id"] and page["last_id"] == page["data"][-1]["id"]
+        if not page["has_more"]:
+            break
+        after = "&after=" + page["last_id"]
+    assert got == names
+    for query in ("limit=0", "limit=1001", "limit=x", "limit=-1", "after=a/b", "after="):
+        answer = s.get("/v1/sessions?" + query)
+        assert answer.status == 400 and answer.error["param"] == query.split("=")[0], (query, answer)
+    empty = own_server().get("/v1/sessions").json
+    assert (empty["data"], empty["has_more"], empty["first_id"], empty["last_id"]) == ([], False, None, None)
+
+
+def test_what_is_wrong_with_a_new_session_is_named(server):
+    session = server.post("/v1/sessions", {"id": new_id()}).json["id"]
+    rows = [({"id": "a/b"}, 400, "id"), ({"id": 7}, 400, "id"), ({"from": "a b"}, 400, "from"), ({"from": new_id()}, 404, "from"),
+            ({"ttl_s": -1}, 400, "ttl_s"), ({"ttl_s": 1.5}, 400, "ttl_s"), ({"pin": 1}, 400, "pin"), ({"id": session}, 412, "id"),
+            ({"ttl_s": 2**63}, 400, "ttl_s")]
+    for body, status, param in rows:
+        answer = server.post("/v1/sessions", body)
+        assert answer.status == status and answer.error["param"] == param, (body, answer)
+    assert server.post("/v1/sessions", {"id": session}).error["code"] == "session_exists"
+    for path in ("/fork", ""):
+        answer = server.ask("POST" if path else "GET", f"/v1/sessions/{new_id()}{path}", {} if path else None)
+        assert answer.status == 404 and answer.error["code"] == "not_found", answer
+    for method, path in (("GET", "/v1/sessions/a%20b"), ("DELETE", "/v1/sessions/" + "x" * 129), ("POST", "/v1/sessions/%C3%A4/fork")):
+        answer = server.ask(method, path, {} if method == "POST" else None)
+        assert answer.status == 400 and answer.error["param"] == "id", answer
+    answer = server.post(f"/v1/sessions/{session}/fork", {"id": session})
+    assert answer.status == 412 and answer.error["code"] == "session_exists"
+    for method, path, allow in (("PUT", "/v1/sessions", "GET, HEAD, POST"), ("POST", f"/v1/sessions/{session}", "GET, HEAD, DELETE"),
+                                ("GET", f"/v1/sessions/{session}/fork", "POST"), ("POST", f"/v1/sessions/{session}/state", "GET, HEAD, PUT")):
+        answer = server.ask(method, path, {} if method != "GET" else None)
+        assert answer.status == 405 and sorted(answer.header("Allow").split(", ")) == sorted(allow.split(", ")), answer
+    assert server.get(f"/v1/sessions/{session}/x").status == 404
+
+
+def test_forks_do_not_see_each_other(server):
+    talk = Talk(server)
+    talk.go(TEXTS[0])
+    fork = server.post(f"/v1/sessions/{talk.id}/fork", {"id": new_id()}).json
+    assert (fork["version"], fork["parent"]) == (1, talk.id)
+    other = Talk(server, fork["id"], talk.said)
+    other.first = {}
+    assert other.go(TEXTS[2])["session"]["version"] == 2
+    assert talk.go(TEXTS[1])["session"]["version"] == 2
+    third = Talk(server, server.ask("POST", f"/v1/sessions/{talk.id}/fork", "").json["id"], talk.said)
+    third.first = {}
+    assert server.ask("DELETE", f"/v1/sessions/{talk.id}").status == 200
+    third.go(TEXTS[2])
+    other.go(TEXTS[1])
+
+
+def test_a_session_ends_with_its_time(server):
+    session = server.post("/v1/sessions", {"id": new_id(), "ttl_s": 1}).json["id"]
+    pinned = server.post("/v1/sessions", {"id": new_id(), "ttl_s": 1, "pin": True}).json["id"]
+    turn(server, session, TEXTS[0])
+    time.sleep(2.2)
+    assert server.get(f"/v1/sessions/{session}").status == 404
+    assert server.post(COMPLETIONS, {"prompt": "a", "session_id": session}).status == 404
+    assert server.get(f"/v1/sessions/{pinned}").status == 200
+
+
+# ---- states ----
+
+def state(server, session, **more):
+    return server.get(f"/v1/sessions/{session}/state", **more)
+
+
+def put(server, session, body, headers=None):
+    return server.ask("PUT", f"/v1/sessions/{session}/state", body, {"Content-Type": "application/octet-stream", **(headers or {})})
+
+
+def test_a_state_moves_to_another_server(server, own_server):
+    talk = Talk(server)
+    talk.go(TEXTS[0])
+    answer = state(server, talk.id)
+    assert answer.status == 200 and answer.header("Content-Type") == "application/octet-stream"
+    assert answer.body[:8] == b"RODSTATE" and int(answer.header("Content-Length")) == len(answer.body)
+    other = own_server()
+    copied = put(other, talk.id, answer.body)
+    assert copied.status == 200 and copied.json["version"] == 1, copied
+    moved = Talk(other, talk.id, talk.said)
+    moved.first = {}
+    moved.go(TEXTS[1])
+    # Under another name it is a copy, beside the one that went on.
+    talk.go(TEXTS[2])
+    copy = Talk(server, new_id(), moved.said[:2])
+    copy.first = {}
+    assert put(server, copy.id, answer.body).json["id"] == copy.id
+    copy.go(TEXTS[1])
+
+
+def test_a_broken_state_is_refused(server):
+    talk = Talk(server)
+    talk.go(TEXTS[0])
+    good = state(server, talk.id).body
+    broken = {"empty": b"", "short": good[:50], "cut": good[:-1], "long": good + b"x", "magic": b"X" + good[1:],
+              "middle": good[:len(good) // 2] + bytes([good[len(good) // 2] ^ 1]) + good[len(good) // 2 + 1:], "noise": os.urandom(5000)}
+    for name, body in broken.items():
+        answer = put(server, talk.id, body)
+        assert answer.status == 412 and answer.error["code"] == "bad_state", (name, answer)
+    assert put(server, talk.id, good, {"Content-Type": "application/json"}).status == 415
+    assert put(server, "a%20b", good).status == 400
+    talk.go(TEXTS[1])
+
+
+def test_a_state_has_a_limit_of_its_own(own_server):
+    s = own_server("--body-max-bytes", 1024)
+    assert s.post(COMPLETIONS, {"prompt": "a" * 2000}).status == 413
+    talk = Talk(s)
+    talk.go(TEXTS[0])
+    good = state(s, talk.id).body
+    assert len(good) > 1024 and put(s, new_id(), good).status == 200
+    limit = s.get("/v1/models/tales").json["session_bytes"] + (32 << 20)
+    answer = put(s, new_id(), b"x" * (limit + 1))
+    assert answer.status == 413 and str(limit) in answer.error["message"], answer
+
+
+def test_states_are_for_the_admin_key(own_server, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("secret-a name=a\nsecret-b name=b\n")
+    keyed = own_server("--api-key-file", keys)
+    a, b, admin = ({"Authorization": f"Bearer {k}"} for k in ("secret-a", "secret-b", "master"))
+    session = new_id()
+    turn(keyed, session, [5, 6], headers=a, session_create=True)
+    answer = state(keyed, session, headers=a)
+    assert answer.status == 403 and answer.error["code"] == "admin_key_missing", answer
+    ruled = own_server("--api-key-file", keys, "--admin-key", "master")
+    turn(ruled, session, [5, 6], headers=a, session_create=True)
+    for headers in (a, b, {}):
+        assert state(ruled, session, headers=headers).status == 401
+    assert state(ruled, session, headers={**admin, "X-Tenant": "b"}).status == 404
+    answer = state(ruled, session, headers={**admin, "X-Tenant": "a"})
+    assert answer.status == 200
+    assert put(ruled, session, answer.body, {**admin, "X-Tenant": "b"}).status == 200
+    assert turn(ruled, session, [7], headers=b)["session"]["version"] == 2
+    assert ruled.get(f"/v1/sessions/{session}", headers=a).json["version"] == 1
+    for headers in ({"X-Tenant": "x" * 100}, {"X-Tenant": "nobody"}):
+        assert state(ruled, session, headers={**admin, **headers}).status == 404
+
+
+def test_sessions_belong_to_their_key(own_server):
+    s = own_server("--api-keys", "first,second")
+    a, b = ({"Authorization": f"Bearer {k}"} for k in ("first", "second"))
+    session = new_id()
+    key = {"Idempotency-Key": "once"}
+    one = turn(s, session, [5, 6, 7], headers={**a, **key}, session_create=True)
+    for method, path, body in (("GET", "", None), ("DELETE", "", None), ("POST", "/fork", {})):
+        assert s.ask(method, f"/v1/sessions/{session}{path}", body, b).status == 404
+    assert s.post(COMPLETIONS, {"prompt": [5], "session_id": session}, headers=b).status == 404
+    assert s.post("/v1/sessions", {"from": session}, headers=b).status == 404
+    assert s.get("/v1/sessions", headers=b).json["data"] == []
+    two = turn(s, session, [5, 6, 7], headers={**b, **key}, session_create=True)
+    assert two["session"] == one["session"], "the other key has a session of the same name, at the same version"
+    assert [x["id"] for x in s.get("/v1/sessions", headers=a).json["data"]] == [session]
+    turn(s, session, [8], headers=a)
+    assert s.get(f"/v1/sessions/{session}", headers=b).json["version"] == 1
+
+
+# ---- restarts ----
+
+def test_a_session_survives_kill_9(durable):
+    first = durable()
+    talk = Talk(first)
+    talk.go(TEXTS[0])
+    talk.go(TEXTS[1])
+    body = {"prompt": [9, 8], "max_tokens": 3, "session_id": talk.id}
+    once = first.post(COMPLETIONS, body, headers={"Idempotency-Key": "k"}).json
+    first.process.send_signal(signal.SIGKILL)
+    first.wait()
+    second = durable()
+    again = second.post(COMPLETIONS, body, headers={"Idempotency-Key": "k"}).json
+    assert again["choices"] == once["choices"] and again["session"] == once["session"] == {"id": talk.id, "version": 3}
+    found = second.get(f"/v1/sessions/{talk.id}").json
+    assert found["version"] == 3 and found["state_bytes"] > 0
+    listed = second.get("/v1/sessions").json["data"]
+    assert [x["id"] for x in listed] == [talk.id]
+    third = turn(second, talk.id, ids_of(second, TEXTS[2]), expected_version=3)
+    assert third["usage"]["prompt_tokens_details"]["cached_tokens"] >= third["usage"]["prompt_tokens"] - len(ids_of(second, TEXTS[2])) - 1
+    assert third["session"]["version"] == 4
+
+
+def test_the_third_turn_after_kill_9_is_the_undisturbed_one(durable):
+    first = durable()
+    talk = Talk(first)
+    talk.go(TEXTS[0])
+    talk.go(TEXTS[1])
+    first.process.send_signal(signal.SIGKILL)
+    first.wait()
+    assert talk.go(TEXTS[2], server=durable())["session"]["version"] == 3
+
+
+def test_a_drained_server_leaves_its_sessions(durable):
+    first = durable("--session-durability", "lazy")
+    talk = Talk(first)
+    talk.go(TEXTS[0])
+    assert first.stop() == 0
+    talk.go(TEXTS[1], server=durable("--session-durability", "lazy"))
+
+
+def test_two_servers_share_a_directory(durable):
+    a, b = durable(), durable()
+    talk = Talk(a)
+    for i in range(4):
+        talk.go(TEXTS[i % 3], server=(a, b)[i % 2])
+    assert a.get(f"/v1/sessions/{talk.id}").json["version"] == b.get(f"/v1/sessions/{talk.id}").json["version"] == 4
+
+
+# ---- what operators see ----
+
+def test_gauges_and_the_log_know_of_sessions(durable):
+    s = durable()
+    names = [new_id() for _ in range(3)]
+    for name in names:
+        turn(s, name, TEXTS[0], session_create=True, headers={"X-Request-Id": name})
+    m = s.metrics()
+    assert m["rodimus_sessions"] == 3 and m['rodimus_sessions_by_tier{tier="host"}'] + m['rodimus_sessions_by_tier{tier="file"}'] == 3
+    assert m["rodimus_state_saves_total"] >= 3 and m["rodimus_state_save_failures_total"] == 0
+    on_disk = sum(f.stat().st_size for f in durable.dir.rglob("*") if f.is_file())
+    assert 0 < m["rodimus_state_file_bytes"] <= on_disk
+    assert m["rodimus_state_host_bytes"] > 0
+    line = [x for x in s.log().splitlines() if f"id={names[0]}" in x][-1]
+    assert f"session={names[0]}" in line and "version=1" in line and "cached_tokens=0" in line, line
+    assert TEXTS[0].split()[3] not in s.log()
+    for route in ('route="/v1/completions"',):
+        assert m[f'rodimus_http_requests_total{{{route},code="200"}}'] == 3
+    s.ask("DELETE", f"/v1/sessions/{names[0]}")
+    s.post(f"/v1/sessions/{names[1]}/fork", {})
+    s.wait_metric("rodimus_sessions", lambda n: n == 3)
+    m = s.metrics()
+    assert m['rodimus_http_requests_total{route="/v1/sessions/:id/fork",code="200"}'] == 1
+    assert m['rodimus_http_requests_total{route="/v1/sessions/",code="200"}'] == 1
