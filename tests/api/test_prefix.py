@@ -1,0 +1,207 @@
+"""The prefix cache through HTTP: clients that send the whole conversation each time."""
+import random
+import time
+
+import pytest
+
+WORDS = "the little dog ran to a big red house and saw one cat who was happy in the garden with her mother".split()
+
+
+def words(seed, n):
+    draw = random.Random(seed)
+    return " ".join(draw.choice(WORDS) for _ in range(n))
+
+
+def chat(server, messages, key=None, **more):
+    headers = {"Authorization": f"Bearer {key}"} if key else None
+    answer = server.post("/v1/chat/completions", {"messages": messages, "max_tokens": 24, "temperature": 0, **more}, headers=headers)
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def cached(body):
+    return body["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+def read_tok(server, key=None):
+    headers = {"Authorization": f"Bearer {key}"} if key else None
+    return server.metric("rodimus_prefill_tokens_total", headers=headers)
+
+
+def settle(server, **more):
+    """Until the states of answers are copied: a moment after the client has its last event."""
+    server.wait_metric("rodimus_slots_used", lambda n: n == 0, **more)
+
+
+def test_a_chat_sent_in_full_each_time_reads_its_new_turns_alone(server):
+    messages = [{"role": "system", "content": words(0, 60)}]
+    read, retokenised = 0, server.metric('rodimus_prefix_misses_total{reason="retokenised"}')
+    short_turns = 0
+    for turn in range(20):
+        messages += user(words(turn + 1, 15))
+        before = read_tok(server)
+        body = chat(server, messages)
+        usage = body["usage"]
+        assert read_tok(server) - before == usage["prompt_tokens"] - cached(body)  # it says what it did
+        if turn and cached(body) < read - 1:
+            short_turns += 1
+        assert not turn or cached(body) > 0
+        read = usage["prompt_tokens"] + usage["completion_tokens"]
+        messages.append(body["choices"][0]["message"])
+    now = server.metric('rodimus_prefix_misses_total{reason="retokenised"}')
+    assert short_turns <= now - retokenised, (short_turns, now - retokenised)
+    assert short_turns <= 2  # greedy text of this model is nearly always spelt as it would spell it
+
+
+def test_an_answer_is_the_same_with_and_without(own_server):
+    """Prompts read as prompts: text, tokens and log-probabilities, to the last digit."""
+    on, off = own_server(), own_server("--prefix-cache-bytes", 0)
+    draw = random.Random(4)
+    hits = 0
+    for round_ in range(30):
+        prompt = words(draw.randrange(3), draw.randrange(60, 250)) + " " + words(100 + draw.randrange(3), draw.randrange(0, 30))
+        ask = {"prompt": prompt, "max_tokens": 1 + draw.randrange(2) * 20, "temperature": draw.choice([0, 1]), "seed": round_, "logprobs": 5}
+        a, b = on.complete(**ask), off.complete(**ask)
+        assert a["choices"] == b["choices"], ask
+        assert cached(b) == 0
+        hits += cached(a) > 0
+        settle(on)
+    assert hits >= 10
+    assert off.metric("rodimus_prefix_checkpoints") == 0
+    assert sum(v for k, v in off.metrics().items() if k.startswith("rodimus_prefix_misses")) == 0
+
+
+def test_nothing_of_one_key_is_found_by_another(own_server, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("secret-of-ann name=ann\nsecret-of-bob name=bob\nsecret-of-eve\n")
+    server = own_server("--api-key-file", keys)
+    ann, names = {"key": "secret-of-ann"}, ["secret-of-ann", "secret-of-bob", "secret-of-eve"]
+    prompt = user(words(1, 300))
+    for round_ in range(2):
+        for key in names:
+            before = read_tok(server, **ann)
+            body = chat(server, prompt, key=key)
+            assert (cached(body) > 200) == (round_ == 1)
+            assert cached(body) % 64 == 0
+            assert read_tok(server, **ann) - before == body["usage"]["prompt_tokens"] - cached(body)  # so no shorter time either
+            settle(server, headers={"Authorization": "Bearer secret-of-ann"})
+    metrics = server.metrics(headers={"Authorization": "Bearer secret-of-ann"})
+    assert metrics['rodimus_prefix_misses_total{reason="cold"}'] == 3
+    assert metrics['rodimus_prefix_misses_total{reason="salt"}'] == 0
+
+
+def test_a_cache_salt_parts_what_one_key_asks(server):
+    prompt, texts = user(words(2, 300)), set()
+    for round_ in range(2):
+        for salt in ("one", "two", None, ""):
+            body = chat(server, prompt, cache_salt=salt)
+            assert (cached(body) > 0) == (round_ == 1 or salt == ""), (round_, salt)  # none is the empty one
+            texts.add(body["choices"][0]["message"]["content"])
+            settle(server)
+    assert len(texts) == 1
+    assert server.post("/v1/chat/completions", {"messages": prompt, "cache_salt": 5}).error["param"] == "cache_salt"
+
+
+def test_the_system_prompt_of_one_chat_serves_the_next(server):
+    system = [{"role": "system", "content": words(3, 250)}]
+    first = chat(server, system + user(words(31, 20)))
+    settle(server)
+    second = chat(server, system + user(words(32, 20)))
+    alone = chat(server, system + user(""))["usage"]["prompt_tokens"]
+    assert cached(first) == 0
+    assert alone - 80 < cached(second) <= alone
+
+
+def test_an_answer_with_other_words_is_told_apart(server):
+    """The client changed the answer: from the end of its prompt on it is read again."""
+    messages = user(words(5, 200))
+    body = chat(server, messages)
+    before = server.metric('rodimus_prefix_misses_total{reason="retokenised"}')
+    settle(server)
+    changed = messages + [{"role": "assistant", "content": "No. " + body["choices"][0]["message"]["content"]}] + user("And then?")
+    again = chat(server, changed)
+    assert body["usage"]["prompt_tokens"] - 64 <= cached(again) <= body["usage"]["prompt_tokens"]
+    assert server.metric('rodimus_prefix_misses_total{reason="retokenised"}') == before + 1
+
+
+def test_many_choices_begin_from_one_checkpoint(server):
+    ask = {"prompt": words(6, 300), "max_tokens": 8, "temperature": 1, "seed": 5, "n": 4, "logprobs": 2}
+    cold = server.complete(**ask)
+    settle(server)
+    before = read_tok(server)
+    warm = server.complete(**ask)
+    assert warm["choices"] == cold["choices"]
+    assert cached(cold) == 0 and cached(warm) > 200
+    assert read_tok(server) - before == warm["usage"]["prompt_tokens"] - cached(warm)  # by one, for all
+
+
+def test_what_scores_its_prompt_reads_it(server):
+    ask = {"prompt": words(7, 200), "max_tokens": 0, "echo": True, "logprobs": 1}
+    server.complete(prompt=ask["prompt"])
+    before = server.metric('rodimus_prefix_misses_total{reason="scored"}')
+    settle(server)
+    body = server.complete(**ask)
+    assert cached(body) == 0
+    assert len(body["choices"][0]["logprobs"]["tokens"]) == body["usage"]["prompt_tokens"]
+    assert server.metric('rodimus_prefix_misses_total{reason="scored"}') == before + 1
+
+
+def test_a_client_that_leaves_spoils_nothing(server):
+    prompt = words(8, 600)
+    for wait_s in (0, 0.01, 0.03, 0.06, 0.1):
+        with server.socket() as s:
+            body = f'{{"prompt": "{prompt}", "max_tokens": 500, "stream": true}}'.encode()
+            s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            time.sleep(wait_s)
+        settle(server)
+    kept = server.complete(prompt=prompt, logprobs=3)
+    fresh = server.complete(prompt=prompt, logprobs=3, cache_salt="fresh")
+    assert cached(fresh) == 0
+    assert kept["choices"] == fresh["choices"]
+
+
+def test_a_small_budget_lets_the_least_worth_go(own_server):
+    """Room for a few: what is asked for all the time stays, the others come and go, and every answer is right."""
+    server = own_server("--prefix-cache-bytes", 24_000_000)
+    often, want = user(words(9, 400)), {}
+    for round_ in range(12):
+        a = chat(server, often)
+        assert round_ < 2 or cached(a) > 300, round_
+        b = chat(server, user(words(50 + round_ % 6, 200)))
+        for name, body in (("often", a), (round_ % 6, b)):
+            text = body["choices"][0]["message"]["content"]
+            assert want.setdefault(name, text) == text
+        settle(server)
+        assert server.metric("rodimus_prefix_bytes") <= 24_000_000
+    assert server.metric("rodimus_prefix_evicted_total") > 0
+
+
+@pytest.mark.parametrize("n", [1, 63, 64, 65, 128, 129, 130])
+def test_prompts_at_the_edges_of_chunks(server, n):
+    ids = [300 + (i * i) % 700 for i in range(n)]
+    cold = server.complete(prompt=ids, cache_salt="edge", logprobs=3)
+    settle(server)
+    warm = server.complete(prompt=ids, cache_salt="edge", logprobs=3)
+    assert warm["choices"] == cold["choices"]
+    assert cached(warm) == (n - 1) // 64 * 64
+    fresh = server.complete(prompt=ids + [500], cache_salt=f"fresh {n}", logprobs=3)
+    settle(server)
+    more = server.complete(prompt=ids + [500], cache_salt="edge", logprobs=3)
+    assert more["choices"] == fresh["choices"]
+
+
+def test_the_debug_log_says_why(own_server):
+    server = own_server("--log-level", "debug")
+    chat(server, user(words(10, 100)))
+    settle(server)
+    body = chat(server, user(words(10, 100)))
+    lines = [line for line in server.log().splitlines() if "prefix cache" in line]
+    total = body["usage"]["prompt_tokens"]
+    assert len(lines) == 2
+    assert lines[0].endswith(f"prefix cache: 0 of {total} tokens: cold")
+    assert lines[1].endswith(f"prefix cache: {cached(body)} of {total} tokens")
+    assert "dog" not in server.log()  # no text
