@@ -302,6 +302,8 @@ void session_turn_open(struct sessions *s, struct session_turn *t) {
         t->rc = check_version(t, &t->err);
         t->open = t->facts.open;
         if (!t->rc) t->rc = s->config.begin(s->config.arg, t, &t->err);
+        session_point_release(t->point); /* it may leave host memory while the turn runs */
+        t->point = NULL;
     }
     bool runs = false;
     pthread_mutex_lock(&s->lock);

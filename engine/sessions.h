@@ -30,7 +30,8 @@ struct session_turn {
     const struct rod_turn *ask;
     uint64_t deadline_ns; /* CLOCK_MONOTONIC: not begun by then is ROD_ETIMEDOUT; 0 = none */
     void *user;
-    /* For begin: where the conversation stands; open: an answer was left open. For sessions_end: where it stands now.
+    /* For begin, and no longer: where the conversation stands; open: an answer was left open. For sessions_end: where
+     * it stands now.
      */
     struct session_point *point;
     bool open;

@@ -106,11 +106,13 @@ static void what_is_wrong_with_a_turn_is_told_and_changes_nothing(void **state) 
         rod_request_free(r);
         collect_free(&a);
     }
-    struct rod_request *two[] = {turn_request(&a, "s", more, 3, 5), turn_request(&a, "s", more, 3, 5)};
+    struct answer other;
+    struct rod_request *two[] = {turn_request(&a, "s", more, 3, 5), turn_request(&other, "s", more, 3, 5)};
     uint64_t tickets[2];
     assert_int_equal(rod_submit_all(b.c.engine, two, 2, tickets, &err), ROD_EINVALID);
     assert_string_equal(err.param, "n");
     rod_request_free(two[0]), rod_request_free(two[1]);
+    collect_free(&a), collect_free(&other);
     if (on_file) assert_int_equal(count_in(dir, ""), 1);
     bench_close(&b);
 }
