@@ -89,7 +89,7 @@ struct http {
     int listener;
     uint16_t port;
     unsigned n_handles; /* open uv handles of the server itself */
-    bool pump;
+    bool pump, closed; /* closed: a connection, in the last run: where no more were taken, the next run listens again */
 };
 
 /* ---- accessors ---- */
@@ -167,9 +167,10 @@ static void run_daemon(struct http *h) {
     MHD_UNSIGNED_LONG_LONG wait_ms = 0;
     enum MHD_Result waits = MHD_NO;
     for (int i = 0; i < 64; i++) { /* a bound, so that timers and the engine's events get their turn */
+        h->closed = false;
         MHD_run(h->daemon);
         waits = MHD_get_timeout(h->daemon, &wait_ms);
-        if (waits != MHD_YES || wait_ms) break;
+        if ((waits != MHD_YES || wait_ms) && !h->closed) break;
     }
     if (waits == MHD_YES) {
         uv_timer_start(&h->timer, on_timer, wait_ms, 0);
@@ -560,6 +561,7 @@ static void on_socket(void *cls, struct MHD_Connection *connection, void **conte
         if (c->next) c->next->prev = c->prev;
         if (h->connections == c) h->connections = c->next;
         h->n_connections--;
+        h->closed = true;
         free(c);
         *context = NULL;
         return;

@@ -81,7 +81,7 @@ def command(*args, timeout=60, **more):
 class Server:
     """Starts `rodimus serve --port 0 FLAGS` and waits for the line with its address. stop() ends this process only."""
 
-    def __init__(self, *flags, name="server", env=None, cwd=None, key=None, **popen):
+    def __init__(self, *flags, name="server", env=None, cwd=None, key=None, stderr=None, **popen):
         """key: sent with every request that brings no headers of its own."""
         self.key, self.tls = key, None
         logs = os.path.join(BUILD, "api-logs")
@@ -91,7 +91,7 @@ class Server:
         self.ready = threading.Event()
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen([RODIMUS, "serve", "--port", "0", *map(str, flags)], stdout=subprocess.PIPE,
-                                            stderr=log, text=True, env={**environment(), **(env or {})}, cwd=cwd or ROOT, **popen)
+                                            stderr=stderr or log, text=True, env={**environment(), **(env or {})}, cwd=cwd or ROOT, **popen)
         self.host, self.port, self.admin_port = "127.0.0.1", None, None
         self.reader = threading.Thread(target=self._read_stdout, daemon=True)
         self.reader.start()

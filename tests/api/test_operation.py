@@ -1,14 +1,18 @@
 """What an operator sees: metrics, log lines, health of an engine that is stuck, and what systemd is told."""
+import ctypes
 import json
 import os
 import re
+import shutil
 import socket
+import subprocess
 import threading
 import time
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from server import ROOT, read_events
+from server import RODIMUS, ROOT, read_events
 
 UNITS = ("_seconds", "_bytes", "_tokens", "_requests", "_total", "_info")
 PLAIN = {  # gauges and histograms of things that are counted, or yes and no
@@ -198,3 +202,28 @@ def test_no_socket_is_no_trouble(own_server):
     s.complete(max_tokens=1)
     assert s.stop() == 0
 
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd-analyze")
+def test_the_unit_is_valid_and_tight(tmp_path):
+    with open(os.path.join(ROOT, "deploy", "rodimus.service"), encoding="utf-8") as f:
+        text = f.read()
+    unit = tmp_path / "rodimus.service"
+    unit.write_text(text.replace("/usr/local/bin/rodimus", RODIMUS))
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
+    assert done.returncode == 0 and "rodimus.service" not in done.stderr, done
+    done = subprocess.run(["systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", unit], capture_output=True,
+                          text=True)
+    assert done.returncode == 0, done.stdout[-300:]
+
+
+def test_it_runs_where_no_memory_may_become_code(own_server, tokenizer_cases):
+    """MemoryDenyWriteExecute of the unit: the tokenizer's pattern is not compiled then, and gives the same tokens."""
+    prctl = ctypes.CDLL(None).prctl
+    if prctl(66, 0, 0, 0, 0) < 0:  # PR_GET_MDWE
+        pytest.skip("the kernel has no PR_SET_MDWE")
+    s = own_server(preexec_fn=lambda: prctl(65, 1, 0, 0, 0))
+    for case in tokenizer_cases[:40]:
+        assert s.post("/tokenize", {"prompt": case["text"]}).json["tokens"] == case["ids"]
+    s.complete("The fox", 5)
+    assert s.stop() == 0

@@ -1,0 +1,77 @@
+/* shim.c - preloaded into a server under test (hardship.py): memory that runs out and a clock that jumps, on command.
+ *
+ * The file that RODIMUS_TEST_SHIM names is shared memory: a struct orders. Allocations fail on the first thread alone,
+ * the loop's; the wall clock is wrong for all. Not part of the product.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+struct orders {
+    volatile uint32_t one_in; /* of so many allocations one fails; 0 = none */
+    volatile uint32_t n_failed;
+    volatile int64_t skew_s; /* added to the wall clock */
+};
+
+void *__libc_malloc(size_t n);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *p, size_t n);
+
+static struct orders *orders;
+static __thread int is_loop; /* 0 = not known yet, 1, -1 */
+static uint64_t state = 88172645463325252ull;
+
+__attribute__((constructor)) static void start(void) {
+    const char *path = getenv("RODIMUS_TEST_SHIM");
+    int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    if (fd < 0) return;
+    void *at = mmap(NULL, sizeof *orders, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at != MAP_FAILED) orders = at;
+    close(fd);
+}
+
+static int fails(void) {
+    if (!orders || !orders->one_in) return 0;
+    if (!is_loop) is_loop = syscall(SYS_gettid) == getpid() ? 1 : -1;
+    if (is_loop < 0) return 0;
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    if (state % orders->one_in) return 0;
+    orders->n_failed++;
+    errno = ENOMEM;
+    return 1;
+}
+
+void *malloc(size_t n) { return fails() ? NULL : __libc_malloc(n); }
+void *calloc(size_t n, size_t size) { return fails() ? NULL : __libc_calloc(n, size); }
+void *realloc(void *p, size_t n) { return n && fails() ? NULL : __libc_realloc(p, n); }
+
+int clock_gettime(clockid_t clock, struct timespec *t) {
+    int rc = (int)syscall(SYS_clock_gettime, clock, t);
+    if (!rc && orders && clock == CLOCK_REALTIME) t->tv_sec += orders->skew_s;
+    return rc;
+}
+
+time_t time(time_t *out) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    if (out) *out = t.tv_sec;
+    return t.tv_sec;
+}
+
+int gettimeofday(struct timeval *restrict out, void *restrict zone) {
+    struct timespec t;
+    (void)zone;
+    clock_gettime(CLOCK_REALTIME, &t);
+    *out = (struct timeval){t.tv_sec, t.tv_nsec / 1000};
+    return 0;
+}

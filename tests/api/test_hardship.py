@@ -1,0 +1,340 @@
+"""What a server meets in years, in a minute: clients that vanish, reset, stall or half-close at each stage, no memory, no file
+descriptors, no disk, a wall clock that jumps, a process that stands still. Nothing is lost but what had to be, nothing hangs."""
+import ctypes
+import http.client
+import json
+import mmap
+import os
+import random
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+
+import pytest
+
+from server import BUILD, ROOT, Server, read_events
+
+ENDLESS = json.dumps({"prompt": [300] * 8, "max_tokens": 10000000, "ignore_eos": True, "stream": True}).encode()
+SHORT = json.dumps({"prompt": [300], "max_tokens": 2, "ignore_eos": True}).encode()
+
+
+def request(body):
+    return b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+# ---- clients, at each stage in each way ----
+
+STAGES = {"connected": b"", "in the request line": b"POST /v1/comp", "in the headers": request(ENDLESS)[:60],
+          "in the body": request(ENDLESS)[:-20], "queued": request(ENDLESS), "streaming": request(ENDLESS), "answered": request(SHORT)}
+MANNERS = ("vanish", "reset", "stall", "half-close")
+
+
+@pytest.fixture(scope="module")
+def strict():
+    """Two slots, little patience, small buffers; --device null:1 streams a thousand tokens a second."""
+    s = Server("--device", "null:1", "--slots", 2, "--idle-timeout-ms", 1000, "--stream-buffer-bytes", 4096, name="hardship")
+    s.complete([300], 1)
+    s.files = s.n_files()
+    yield s
+    assert s.stop() == 0
+
+
+def leave(client, manner):
+    if manner == "reset":
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    if manner == "half-close":
+        client.shutdown(socket.SHUT_WR)
+    elif manner != "stall":
+        client.close()
+
+
+def read_on(response):
+    try:
+        while response.read1(65536):
+            pass
+    except (OSError, http.client.HTTPException):
+        pass
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_client_leaves(strict, stage, manner):
+    s, clients, busy = strict, [], []
+    if stage == "queued":
+        for _ in range(2):  # these read, and so keep their slots
+            busy.append(s.open("POST", "/v1/completions", ENDLESS))
+        sockets = [socket.socket(fileno=os.dup(response.fileno())) for _, response in busy]
+        readers = [threading.Thread(target=read_on, args=(response,)) for _, response in busy]
+        for t in readers:
+            t.start()
+    for _ in range(6 if stage != "streaming" else 2):
+        client = socket.socket()
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.settimeout(5)
+        client.connect((s.host, s.port))
+        client.sendall(STAGES[stage])
+        clients.append(client)
+    if stage == "queued":
+        s.wait_metric("rodimus_queue_requests", lambda n: n == 6)
+    if stage in ("streaming", "answered"):
+        for client in clients:
+            assert client.recv(100)
+    for client in clients:
+        leave(client, manner)
+    # Who stalls in the queue has a place there, as long as nobody can see that he is away.
+    if stage == "queued" and manner == "stall":
+        assert s.metric("rodimus_queue_requests") == 6
+        for client in clients:
+            client.close()
+    began = time.monotonic()
+    if busy:
+        s.wait_metric("rodimus_queue_requests", lambda n: n == 0)
+        assert s.metric("rodimus_slots_used") == 2, "those who read were not touched"
+        for socket_ in sockets:
+            socket_.shutdown(socket.SHUT_RDWR)
+        for t in readers:
+            t.join(5)
+        for socket_ in sockets:
+            socket_.close()
+        for connection, response in busy:
+            response.close()
+            connection.close()
+    s.wait_metric("rodimus_slots_used", lambda n: n == 0, timeout=6)
+    s.wait_metric("rodimus_http_connections", lambda n: n <= 2, timeout=6)  # the one that asks, and one that is closing
+    s.wait_metric("rodimus_http_streams", lambda n: n == 0)
+    while s.n_files() > s.files + 2:
+        assert time.monotonic() - began < 8, (s.n_files(), s.files)
+        time.sleep(0.02)
+    for client in clients:
+        client.close()
+    assert s.complete([300], 1)["choices"][0]["finish_reason"] == "length"
+
+
+# ---- no file descriptors ----
+
+def busy_s(s):
+    with open(f"/proc/{s.process.pid}/stat") as f:
+        fields = f.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_no_file_descriptors_are_left(own_server):
+    """The limit is reached with streams open: they go on, the loop does not spin, and later connections work again."""
+    s = own_server("--device", "null:20")
+    connection, response = s.open("POST", "/v1/completions", {"prompt": [300], "max_tokens": 150, "ignore_eos": True, "stream": True})
+    files = s.n_files()
+    resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, (files + 6, files + 6))
+    crowd = [s.socket() for _ in range(40)]
+    time.sleep(0.5)
+    before = busy_s(s)
+    time.sleep(1)
+    assert busy_s(s) - before < 0.5, "it spins"
+    assert list(read_events(response))[-1].data == "[DONE]"
+    connection.close()
+    for c in crowd:
+        c.close()
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            assert s.complete([300], 1)
+            break
+        except OSError:
+            assert time.monotonic() < deadline
+    s.wait_metric("rodimus_http_connections", lambda n: n <= 2)
+    assert s.stop() == 0
+
+
+def test_a_low_limit_of_files_lowers_the_connections(own_server):
+    """The limit that the shell gave; without the right to raise it (root has that) the log says what it means."""
+    prctl = ctypes.CDLL(None).prctl
+
+    def limit():
+        prctl(24, 24, 0, 0, 0)  # PR_CAPBSET_DROP, CAP_SYS_RESOURCE
+        resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))
+    s = own_server(preexec_fn=limit)
+    assert "connection_limit is lowered from 4096" in s.log()
+    crowd = [s.socket() for _ in range(300)]
+    time.sleep(0.3)
+    for c in crowd:
+        c.close()
+    s.wait_metric("rodimus_http_connections", lambda n: n <= 2)
+    assert s.complete(max_tokens=1) and s.stop() == 0
+
+
+# ---- no disk ----
+
+def test_a_log_that_cannot_be_written_stops_nothing(own_server):
+    with open("/dev/full", "w") as full:
+        s = own_server("--log-level", "debug", stderr=full)
+        for _ in range(20):
+            s.complete(max_tokens=2)
+        assert s.get("/nothing").status == 404
+        assert s.stop() == 0
+
+
+def test_a_log_that_nobody_reads_any_more_stops_nothing(own_server):
+    reading, writing = os.pipe()
+    s = own_server(stderr=writing)
+    os.close(writing)
+    s.complete(max_tokens=2)
+    os.close(reading)
+    for _ in range(5):
+        s.complete(max_tokens=2)
+    assert s.stop() == 0
+
+
+# ---- no memory, and a wrong clock: the shim ----
+
+class Shim:
+    """tests/api/shim.c in the server, and the memory that it takes its orders from."""
+
+    def __init__(self, folder):
+        self.library = os.path.join(BUILD, "api-logs", "shim.so")
+        subprocess.run([os.environ.get("CC", "cc"), "-O1", "-fPIC", "-shared", "-o", self.library, os.path.join(ROOT, "tests/api/shim.c")],
+                       check=True)
+        path = folder / "orders"
+        path.write_bytes(bytes(16))
+        self.env = {"LD_PRELOAD": self.library, "RODIMUS_TEST_SHIM": str(path)}
+        with open(path, "r+b") as f:
+            self.orders = mmap.mmap(f.fileno(), 16)
+
+    def fail_one_in(self, n):
+        self.orders[0:4] = struct.pack("I", n)
+
+    def n_failed(self):
+        return struct.unpack("I", self.orders[4:8])[0]
+
+    def skew(self, seconds):
+        self.orders[8:16] = struct.pack("q", seconds)
+
+
+@pytest.fixture
+def shim(tmp_path):
+    if os.environ.get("BUILD_DIR", "build") != "build":
+        pytest.skip("a sanitizer has an allocator of its own")
+    os.makedirs(os.path.join(BUILD, "api-logs"), exist_ok=True)
+    return Shim(tmp_path)
+
+
+def ask_somehow(s, rng):
+    """One request of any kind; the status, or None where the connection ended without one."""
+    schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
+    bodies = [("/v1/completions", {"prompt": "The fox", "max_tokens": 5, "n": 2, "logprobs": 2}),
+              ("/v1/completions", {"prompt": ["a", [5, 6]], "max_tokens": 5, "stream": True, "stop": ["x", "y"], "echo": True}),
+              ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5, "response_format": schema}),
+              ("/tokenize", {"prompt": "Once upon a time", "with_pieces": True}), ("/v1/completions", {"prompt": 5.5}),
+              ("/v1/completions", {"prompt": [5], "max_tokens": 1, "user": "u" * 20000})]
+    try:
+        if rng.random() < 0.3:
+            return s.get(rng.choice(["/metrics", "/health", "/v1/models", "/nothing", "/slots", "/openapi.json"]), timeout=20).status
+        path, body = rng.choice(bodies)
+        return s.post(path, body, timeout=20).status
+    except TimeoutError:
+        raise
+    except Exception:  # closed in the middle, or an answer that is cut: what a client must live with then
+        return None
+
+
+def test_memory_runs_out_in_the_loop_thread(own_server, shim):
+    """Some allocations fail, of every kind: a request may fail, no client hangs, the process lives; then all is as before."""
+    s = own_server("--slots", 4, env=shim.env)
+    seed = random.randrange(2**32)
+    rng = random.Random(seed)
+    crowd = [s.socket() for _ in range(60)]  # libuv's own table of descriptors grows by abort()
+    for _ in range(40):
+        ask_somehow(s, rng)
+    for c in crowd:
+        c.close()
+    time.sleep(0.2)
+    files, rss = s.n_files(), s.rss_bytes()
+    statuses = []
+
+    def clients():
+        mine = random.Random(rng.random())
+        for _ in range(60):
+            statuses.append(ask_somehow(s, mine))
+    for one_in in (400, 100, 25, 7):
+        shim.fail_one_in(one_in)
+        threads = [threading.Thread(target=clients) for _ in range(3)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        shim.fail_one_in(0)
+        assert s.process.poll() is None, f"seed {seed}: it died with {s.process.returncode} at one in {one_in}: {s.log()[-2000:]}"
+        assert s.complete(max_tokens=3)["usage"]["completion_tokens"] == 3, f"seed {seed}"
+    assert shim.n_failed() > 100, shim.n_failed()
+    assert statuses.count(200) > 50 and len(statuses) == 720, statuses
+    assert set(statuses) <= {200, 400, 404, 413, 429, 431, 500, 503, None}, set(statuses)
+    for name in ("rodimus_slots_used", "rodimus_queue_requests", "rodimus_http_streams"):
+        s.wait_metric(name, lambda n: n == 0)
+    s.wait_metric("rodimus_http_connections", lambda n: n <= 2)
+    assert s.n_files() <= files + 3 and s.rss_bytes() < rss + (48 << 20), (s.n_files(), files, s.rss_bytes(), rss)
+    assert s.stop() == 0, f"seed {seed}"
+
+
+def test_a_wall_clock_that_jumps_changes_no_deadline(own_server, shim):
+    """A day forwards and backwards: no request times out, no stream stops; only what is dated shows it."""
+    s = own_server("--device", "null:10", "--slots", 1, "--request-timeout-ms", 30000, "--sse-ping-ms", 20000, env=shim.env)
+    now = s.complete([300], 1)["created"]
+    assert abs(now - time.time()) < 5
+    connection, response = s.open("POST", "/v1/completions", {"prompt": [300], "max_tokens": 200, "ignore_eos": True, "stream": True})
+    events, waiting = read_events(response), []
+    next(events)
+    thread = threading.Thread(target=lambda: waiting.append(s.post("/v1/completions", SHORT)))
+    thread.start()
+    s.wait_metric("rodimus_queue_requests", lambda n: n == 1)
+    for days in (1, -1, 400):
+        shim.skew(days * 86400)
+        time.sleep(0.3)
+        assert s.get("/health").status == 200
+    rest = list(events)
+    assert rest[-1].data == "[DONE]" and len([e for e in rest if not e.comment]) >= 199
+    assert not [e for e in rest if e.comment]
+    connection.close()
+    thread.join()
+    assert waiting[0].status == 200
+    assert abs(waiting[0].json["created"] - time.time()) < 5 + 401 * 86400
+    assert s.complete([300], 1)["created"] - now > 399 * 86400
+    shim.skew(0)
+    assert s.stop() == 0
+
+
+# ---- a process that stands still ----
+
+def test_five_seconds_of_standstill(own_server):
+    """SIGSTOP and SIGCONT, as when a machine is moved: streams and waiting requests go on, nobody is thrown out."""
+    s = own_server("--device", "null:10", "--slots", 1, "--stall-ms", 2000, "--admin-port", free_port())
+    connection, response = s.open("POST", "/v1/completions", {"prompt": [300], "max_tokens": 100, "ignore_eos": True, "stream": True})
+    events, waiting = read_events(response), []
+    next(events)
+    kept = s.socket()
+    kept.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert b"200" in kept.recv(4096)
+    threads = [threading.Thread(target=lambda: waiting.append(s.post("/v1/completions", SHORT))) for _ in range(3)]
+    for t in threads:
+        t.start()
+    s.wait_metric("rodimus_queue_requests", lambda n: n == 3)
+    s.process.send_signal(signal.SIGSTOP)
+    time.sleep(5)
+    s.process.send_signal(signal.SIGCONT)
+    assert list(events)[-1].data == "[DONE]"
+    connection.close()
+    for t in threads:
+        t.join(20)
+    assert [a.status for a in waiting] == [200] * 3
+    kept.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert b"200" in kept.recv(4096)
+    kept.close()
+    assert s.get("/health").status == 200 and s.get("/health", port=s.admin_port).status == 200
+    assert s.stop() == 0
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
