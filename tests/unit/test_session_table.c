@@ -1,0 +1,360 @@
+/* test_session_table.c - the pure parts of sessions: the table with the time as an argument, lists of answers, leases.
+ */
+#include "engine/session_lease.h"
+#include "engine/session_table.h"
+
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* ---- the table ---- */
+
+static struct session *put(struct session_table *t, const char *tenant, const char *id, int64_t used_s, bool point) {
+    struct session *s = session_table_find(t, tenant, id);
+    if (!s) s = session_table_add(t, tenant, id);
+    struct session_facts f = s->facts;
+    f.used_s = used_s;
+    struct session_point *p = point ? session_point_new(0) : NULL;
+    if (p) p->image = state_image_new(NULL, 100);
+    session_point_release(session_table_set(t, s, &f, p, NULL));
+    return s;
+}
+
+static void remove_it(struct session_table *t, struct session *s) {
+    session_point_release(session_table_unset(t, s));
+    session_table_remove(t, s);
+}
+
+static void sessions_belong_to_their_tenants(void **state) {
+    (void)state;
+    struct session_table t;
+    assert_int_equal(session_table_init(&t, NULL), 0);
+    struct session *a = put(&t, "x", "s", 1, true), *b = put(&t, "", "s", 1, false), *c = put(&t, "xs", "s", 1, false);
+    assert_true(a != b && b != c && a != c);
+    assert_ptr_equal(session_table_find(&t, "x", "s"), a);
+    assert_ptr_equal(session_table_find(&t, "", "s"), b);
+    assert_ptr_equal(session_table_find_name(&t, c->name), c);
+    assert_null(session_table_find(&t, "x", "t"));
+    assert_memory_not_equal(a->name, b->name, SESSION_NAME_BYTES);
+    assert_int_equal(t.n_exist, 3);
+    assert_int_equal(t.n_points, 1);
+    remove_it(&t, a);
+    assert_null(session_table_find(&t, "x", "s"));
+    assert_int_equal(t.n_exist, 2);
+    assert_int_equal(t.n_points, 0);
+    session_table_fini(&t);
+}
+
+static void who_was_used_longest_ago_goes_first(void **state) {
+    (void)state;
+    struct session_table t;
+    assert_int_equal(session_table_init(&t, NULL), 0);
+    static const char *const ids[] = {"a", "b", "c", "d", "e"};
+    static const int64_t used[] = {50, 20, 40, 10, 30};
+    struct session *s[5];
+    const struct session_stamp file = {1, 2, 100};
+    for (int i = 0; i < 5; i++) s[i] = put(&t, "", ids[i], used[i], true);
+    assert_null(session_table_to_drop(&t)); /* in no file */
+    assert_ptr_equal(session_table_to_remove(&t, false), s[3]);
+    assert_null(session_table_to_remove(&t, true));
+    for (int i = 0; i < 5; i++) session_table_stamp(&t, s[i], &file);
+    assert_int_equal(t.file_bytes, 500);
+    assert_ptr_equal(session_table_to_drop(&t), s[3]);
+    s[3]->dirty = true; /* must be written first */
+    assert_ptr_equal(session_table_to_drop(&t), s[1]);
+    assert_ptr_equal(session_table_to_write(&t), s[3]);
+    s[3]->hold = SESSION_TURN;
+    assert_null(session_table_to_write(&t));
+    assert_ptr_equal(session_table_to_remove(&t, true), s[1]);
+    s[1]->facts.pinned = true;
+    assert_ptr_equal(session_table_to_remove(&t, true), s[4]);
+    session_point_release(session_table_drop_point(&t, s[1])); /* a pinned one leaves memory as any other */
+    assert_int_equal(t.n_points, 4);
+    assert_ptr_equal(session_table_to_drop(&t), s[4]);
+    struct session_facts f = s[4]->facts; /* used again */
+    f.used_s = 60;
+    session_point_release(session_table_set(&t, s[4], &f, session_point_share(s[0]->point), NULL));
+    assert_ptr_equal(session_table_to_remove(&t, true), s[2]);
+    s[3]->hold = SESSION_FREE;
+    session_table_fini(&t);
+}
+
+/* Against a plain array, after many random changes. */
+static void counts_and_order_stay_true(void **state) {
+    (void)state;
+    enum { N = 300 };
+    struct session_table t;
+    struct {
+        bool there, point;
+        int64_t used_s;
+        uint64_t bytes;
+    } model[N] = {{0}};
+    unsigned seed = 11;
+    assert_int_equal(session_table_init(&t, NULL), 0);
+    for (int step = 0; step < 20000; step++) {
+        const int i = rand_r(&seed) % N;
+        char id[8];
+        snprintf(id, sizeof id, "%d", i);
+        const int what = rand_r(&seed) % 4;
+        struct session *s = session_table_find(&t, "t", id);
+        assert_int_equal(s != NULL, model[i].there);
+        if (what < 2) {
+            model[i].there = true;
+            model[i].point = rand_r(&seed) % 2;
+            model[i].used_s = rand_r(&seed) % 100;
+            put(&t, "t", id, model[i].used_s, model[i].point);
+        } else if (s && what == 2) {
+            model[i].bytes = (uint64_t)(rand_r(&seed) % 1000);
+            session_table_stamp(&t, s, &(struct session_stamp){1, 1, model[i].bytes});
+        } else if (s) {
+            remove_it(&t, s);
+            model[i].there = model[i].point = false;
+            model[i].bytes = 0;
+        }
+        if (step % 100) continue;
+        uint64_t n = 0, n_points = 0, bytes = 0;
+        int64_t oldest = INT64_MAX;
+        for (int k = 0; k < N; k++) {
+            n += model[k].there, n_points += model[k].point, bytes += model[k].bytes;
+            if (model[k].there && model[k].bytes && model[k].used_s < oldest) oldest = model[k].used_s;
+        }
+        assert_int_equal(t.n_exist, n);
+        assert_int_equal(t.n_points, n_points);
+        assert_int_equal(t.file_bytes, bytes);
+        const struct session *first = session_table_to_remove(&t, true);
+        if (first) assert_int_equal(first->facts.used_s, oldest);
+        for (const struct session *x = t.oldest[SESSION_ALL]; x && x->newer[SESSION_ALL]; x = x->newer[SESSION_ALL])
+            assert_true(x->facts.used_s <= x->newer[SESSION_ALL]->facts.used_s);
+    }
+    session_table_fini(&t);
+}
+
+static void a_list_is_in_order_and_in_pieces(void **state) {
+    (void)state;
+    struct session_table t;
+    const struct session **found;
+    size_t n;
+    bool more;
+    assert_int_equal(session_table_init(&t, NULL), 0);
+    for (int i = 0; i < 100; i++)
+        put(&t, "", (char[]){(char)('0' + i * 37 % 100 / 10), (char)('0' + i * 37 % 10), 0}, i, 0);
+    put(&t, "other", "00a", 1, false);
+    struct session *gone = put(&t, "", "005", 1, false);
+    gone->facts.ttl_s = 10;
+    char last[4] = "";
+    size_t n_all = 0;
+    do {
+        assert_int_equal(session_table_list(&t, "", *last ? last : NULL, 7, 11, &found, &n, &more, NULL), 0);
+        for (size_t i = 0; i < n; i++) {
+            assert_true(strcmp(found[i]->facts.id, last) > 0);
+            snprintf(last, sizeof last, "%.3s", found[i]->facts.id);
+        }
+        n_all += n;
+        free(found);
+    } while (more);
+    assert_int_equal(n_all, 100);
+    session_table_fini(&t);
+}
+
+static void time_ends_a_session(void **state) {
+    (void)state;
+    struct session_facts f = {.ttl_s = 10, .used_s = 100};
+    assert_false(session_expired(&f, 109));
+    assert_true(session_expired(&f, 110));
+    assert_false(session_expired(&f, 50)); /* a clock that was set back ends nothing */
+    f.pinned = true;
+    assert_false(session_expired(&f, 1000));
+    f = (struct session_facts){.used_s = 100};
+    assert_false(session_expired(&f, INT64_MAX));
+    f.ttl_s = UINT64_MAX;
+    assert_false(session_expired(&f, INT64_MAX));
+}
+
+static void ids_are_few_characters(void **state) {
+    (void)state;
+    char longest[SESSION_MAX_ID + 2];
+    memset(longest, 'x', sizeof longest);
+    longest[SESSION_MAX_ID + 1] = 0;
+    assert_false(session_id_ok(longest));
+    longest[SESSION_MAX_ID] = 0;
+    assert_true(session_id_ok(longest));
+    assert_true(session_id_ok("aZ09._-"));
+    static const char *const bad[] = {"", " ", "a/b", "a\n", "\xc3\xa4", "a:b"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(session_id_ok(bad[i]));
+}
+
+/* ---- answers ---- */
+
+static void end_with(struct session_answer *a, uint64_t n_tok, size_t n_text) {
+    char *text = malloc(n_text + 1);
+    memset(text, 'x', n_text);
+    text[n_text] = 0;
+    struct rod_event end = {
+        .kind = ROD_EVENT_FINISH, .text = text, .text_len = n_text, .completion_tok = n_tok, .stop_id = -1};
+    assert_int_equal(session_answer_add(a, &end), 0);
+    free(text);
+}
+
+static void answers_make_room_and_their_keys_stay(void **state) {
+    (void)state;
+    struct session_answers *list = NULL;
+    struct session_answer_found found;
+    char key[16];
+    uint8_t digest[16] = {0};
+    for (uint64_t i = 0; i < 100; i++) {
+        struct session_answer a = {0};
+        end_with(&a, i, 20000);
+        snprintf(key, sizeof key, "key %llu", (unsigned long long)i);
+        digest[0] = (uint8_t)i;
+        struct session_answers *next = session_answers_add(list, key, digest, i + 1, &a);
+        assert_non_null(next);
+        session_answers_release(list);
+        list = next;
+        session_answer_free(&a);
+        assert_true(list->n < SESSION_ANSWER_LIST_BYTES + 40000);
+    }
+    for (uint64_t i = 0; i < 100; i++) {
+        snprintf(key, sizeof key, "key %llu", (unsigned long long)i);
+        assert_true(session_answers_find(list, key, &found));
+        assert_int_equal(found.version, i + 1);
+        assert_int_equal(found.digest[0], i);
+        assert_int_equal(found.n != 0, i >= 100 - 13 - 1); /* as many as 256 KiB hold, and the newest */
+    }
+    assert_false(session_answers_find(list, "key", &found));
+    assert_false(session_answers_find(NULL, "key", &found));
+    for (uint64_t i = 100; i < 400; i++) {
+        struct session_answer a = {0};
+        end_with(&a, i, 0);
+        snprintf(key, sizeof key, "key %llu", (unsigned long long)i);
+        struct session_answers *next = session_answers_add(list, key, digest, i + 1, &a);
+        session_answers_release(list);
+        list = next;
+        session_answer_free(&a);
+    }
+    assert_false(session_answers_find(list, "key 143", &found)); /* 256 keys */
+    assert_true(session_answers_find(list, "key 144", &found));
+    struct session_answers *again;
+    assert_int_equal(session_answers_parse(list->bytes, list->n, &again, NULL), 0);
+    assert_int_equal(again->n, list->n);
+    session_answers_release(again);
+    assert_int_equal(session_answers_parse(list->bytes, list->n - 1, &again, NULL), ROD_ESTATE);
+    assert_null(again);
+    session_answers_release(list);
+}
+
+static void an_answer_that_is_too_long_is_a_key_alone(void **state) {
+    (void)state;
+    struct session_answer a = {0};
+    struct session_answer_found found;
+    char *text = calloc(1, 1 << 20);
+    struct rod_token token = {.id = 1};
+    struct rod_event delta = {
+        .kind = ROD_EVENT_DELTA, .text = text, .text_len = 1 << 20, .tokens = &token, .n_tokens = 1};
+    for (int i = 0; i < 20; i++) assert_int_equal(session_answer_add(&a, &delta), 0);
+    end_with(&a, 20, 0);
+    assert_true(a.too_long && a.n <= SESSION_ANSWER_BODY_BYTES);
+    struct session_answers *list = session_answers_add(NULL, "k", (const uint8_t[16]){0}, 1, &a);
+    assert_true(session_answers_find(list, "k", &found));
+    assert_int_equal(found.n, 0);
+    session_answers_release(list);
+    session_answer_free(&a);
+    free(text);
+}
+
+/* ---- leases ---- */
+
+static void a_lease_is_one_processs_and_ends_with_it(void **state) {
+    (void)state;
+    char dir[] = "/tmp/rodimus-test-XXXXXX", path[64];
+    struct rod_error err;
+    int fd, other, ends[2], status;
+    char byte;
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(session_lease_take(dir, "s", &fd, &err), 0);
+    assert_int_equal(session_lease_take(dir, "s", &other, &err), ROD_EBUSY);
+    assert_int_equal(session_lease_take(dir, "t", &other, &err), 0);
+    session_lease_end(dir, "t", other);
+    session_lease_sweep(dir); /* takes none from who has it */
+    assert_int_equal(session_lease_take(dir, "s", &other, &err), ROD_EBUSY);
+    session_lease_end(dir, "s", fd);
+    assert_int_equal(pipe(ends), 0);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (!child) {
+        if (session_lease_take(dir, "s", &fd, &err) || write(ends[1], "x", 1) != 1) _exit(1);
+        pause();
+    }
+    assert_int_equal(read(ends[0], &byte, 1), 1);
+    assert_int_equal(session_lease_take(dir, "s", &fd, &err), ROD_EBUSY);
+    assert_int_equal(kill(child, SIGKILL), 0);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(session_lease_take(dir, "s", &fd, &err), 0); /* although its file is there */
+    session_lease_end(dir, "s", fd);
+    snprintf(path, sizeof path, "%s/x.lease", dir);
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    session_lease_sweep(dir);
+    assert_int_equal(rmdir(dir), 0);
+    assert_int_equal(session_lease_take(dir, "s", &fd, &err), ROD_EIO);
+    close(ends[0]), close(ends[1]);
+}
+
+/* Processes that take turns with one lease never have it together: each adds one to a number that no one else guards.
+ */
+static void leases_are_never_had_by_two(void **state) {
+    (void)state;
+    enum { CHILDREN = 4, ROUNDS = 300 };
+    char dir[] = "/tmp/rodimus-test-XXXXXX", path[64];
+    struct rod_error err;
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/n", dir);
+    int n_fd = open(path, O_CREAT | O_RDWR, 0600), n = 0, status;
+    assert_int_equal(pwrite(n_fd, &n, sizeof n, 0), sizeof n);
+    for (int i = 0; i < CHILDREN; i++)
+        if (!fork()) {
+            for (int round = 0, fd; round < ROUNDS;) {
+                const int rc = session_lease_take(dir, "s", &fd, &err);
+                if (rc && rc != ROD_EBUSY) _exit(1);
+                if (rc) continue;
+                if (pread(n_fd, &n, sizeof n, 0) != (ssize_t)sizeof n) _exit(1);
+                n++;
+                if (round % 10 == 0) usleep(50);
+                if (pwrite(n_fd, &n, sizeof n, 0) != (ssize_t)sizeof n) _exit(1);
+                session_lease_end(dir, "s", fd);
+                round++;
+            }
+            _exit(0);
+        }
+    for (int i = 0; i < CHILDREN; i++) {
+        assert_true(wait(&status) > 0);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    assert_int_equal(pread(n_fd, &n, sizeof n, 0), sizeof n);
+    assert_int_equal(n, CHILDREN * ROUNDS);
+    close(n_fd);
+    unlink(path);
+    assert_int_equal(rmdir(dir), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sessions_belong_to_their_tenants),
+        cmocka_unit_test(who_was_used_longest_ago_goes_first),
+        cmocka_unit_test(counts_and_order_stay_true),
+        cmocka_unit_test(a_list_is_in_order_and_in_pieces),
+        cmocka_unit_test(time_ends_a_session),
+        cmocka_unit_test(ids_are_few_characters),
+        cmocka_unit_test(answers_make_room_and_their_keys_stay),
+        cmocka_unit_test(an_answer_that_is_too_long_is_a_key_alone),
+        cmocka_unit_test(a_lease_is_one_processs_and_ends_with_it),
+        cmocka_unit_test(leases_are_never_had_by_two),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
