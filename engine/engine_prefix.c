@@ -132,12 +132,16 @@ int engine_prefix_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, s
         state_image_release(found.image);
         found = (struct prefix_found){.reason = ROD_PREFIX_PENALTY};
     } else if (found.image) {
+        sched_skip(&e->sched, &w->sched, found.n_tok);
         rc = engine_move_begin(e, w, MOVE_IN, found.n_tok, found.image, err);
         if (rc) state_image_release(found.image);
         if (rc == ROD_EDEVICE) return rc;
-        if (rc) found = (struct prefix_found){.reason = ROD_PREFIX_COLD};
+        if (rc) {
+            w->sched.pos = 0;
+            found = (struct prefix_found){.reason = ROD_PREFIX_COLD};
+        }
     }
-    w->cached_tok = w->kept_tok = w->sched.pos = found.n_tok;
+    w->cached_tok = w->kept_tok = found.n_tok;
     w->generated = found.generated;
     w->remembers = true;
     looked(e, w, &found);

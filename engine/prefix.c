@@ -439,14 +439,15 @@ static void try_stop(const struct prefix_reading *r, uint64_t at_tok, uint64_t s
     ++*n;
 }
 
+static uint64_t times(uint64_t a, uint64_t n) { return a > UINT64_MAX / n ? UINT64_MAX : a * n; }
+
 uint32_t prefix_stops(const struct prefix_reading *r, uint64_t stops[PREFIX_MAX_STOPS]) {
     uint32_t n = 0;
-    const uint64_t least_tok = r->pays_tok ? r->pays_tok : 1;
+    const uint64_t pays_tok = r->pays_tok ? r->pays_tok : 1, least_tok = times(pays_tok, 2);
     if (r->n_tok < 2) return 0;
     if (!r->open_end) try_stop(r, r->n_tok - 1, least_tok, stops, &n);
     try_stop(r, r->branch_tok, least_tok, stops, &n);
     if (r->n_marks) try_stop(r, r->marks[0], least_tok, stops, &n);
-    const uint64_t far_tok = least_tok > UINT64_MAX / 8 ? UINT64_MAX : 8 * least_tok;
-    for (size_t i = r->n_marks; i-- > 1;) try_stop(r, r->marks[i], far_tok, stops, &n);
+    for (size_t i = r->n_marks; i-- > 1;) try_stop(r, r->marks[i], times(pays_tok, 8), stops, &n);
     return n;
 }

@@ -84,8 +84,8 @@ struct prefix_reading {
     uint32_t chunk_tok;
     bool open_end; /* the end is kept elsewhere */
 };
-/* Rising multiples of chunk_tok in (from_tok, n_tok). The prompt's end, a branch and the first mark for what they save
- * alone; other marks, newest first, where a copy is an eighth of what it saves at most. */
+/* Rising multiples of chunk_tok in (from_tok, n_tok): the prompt's end, a branch and the first mark where they save at
+ * least 2 pays_tok, then other marks, newest first, for 8 pays_tok: a prompt waits for each copy. */
 uint32_t prefix_stops(const struct prefix_reading *reading, uint64_t stops[PREFIX_MAX_STOPS]);
 
 #endif

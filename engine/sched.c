@@ -270,6 +270,12 @@ void sched_commit(struct sched *s, const struct sched_row *row) {
     to_decode(s, r);
 }
 
+void sched_skip(struct sched *s, struct sched_req *req, uint64_t pos) {
+    assert(req->state == SCHED_PREFILL && pos >= req->pos && pos < req->n_prompt);
+    s->keys[req->key].served -= (pos - req->pos) * SERVED_PARTS / (req->weight ? req->weight : 1);
+    req->pos = pos;
+}
+
 void sched_follow(struct sched *s, struct sched_req *req) {
     assert(req->state == SCHED_PREFILL && req->pos == 0);
     move(s, req, SCHED_FOLLOW);

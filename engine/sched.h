@@ -111,6 +111,8 @@ struct sched_req *sched_admit(struct sched *s, uint64_t now_ns);
 /* rows: room for n_slots. Decode rows first, then prompt pieces. Returns the number of rows; 0 = nothing runs. */
 uint32_t sched_plan(struct sched *s, uint8_t lane, struct sched_row *rows);
 bool sched_lane_busy(const struct sched *s, uint8_t lane); /* a plan of it has rows */
+/* An admitted request that has read nothing begins at pos: what it need not read is not what its key was served. */
+void sched_skip(struct sched *s, struct sched_req *req, uint64_t pos);
 /* An admitted request that has read nothing waits for another's state; then reads itself after all, or has got the
  * state after its prompt and its first token's logits. */
 void sched_follow(struct sched *s, struct sched_req *req);

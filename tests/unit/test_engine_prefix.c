@@ -505,6 +505,11 @@ static void without_a_budget_there_is_no_cache(void **state) {
 
 /* ---- the demo model ---- */
 
+static const char *device(void) {
+    const char *named = getenv("RODIMUS_TEST_DEVICE");
+    return named ? named : "cpu";
+}
+
 static struct rod_request *tale(struct answer *a, const int32_t *ids, size_t n, uint32_t max_tokens) {
     struct rod_request *r = request(a, ids, n, max_tokens);
     r->n_logprobs = 20;
@@ -520,7 +525,7 @@ static void the_demo_model_answers_as_if_it_had_read_all(void **state) {
     struct collector c[2];
     for (int i = 0; i < 2; i++) {
         struct rod_engine_config config = {.model_dir = "config/models/tales",
-                                           .device = "cpu",
+                                           .device = device(),
                                            .n_slots = 4,
                                            .n_threads = 2,
                                            .max_queue = 100,
@@ -565,7 +570,7 @@ static void the_demo_model_goes_on_from_its_own_answer(void **state) {
     struct rod_error err;
     struct collector c;
     struct rod_engine_config config = {.model_dir = "config/models/tales",
-                                       .device = "cpu",
+                                       .device = device(),
                                        .n_slots = 2,
                                        .n_threads = 2,
                                        .max_queue = 100,

@@ -298,7 +298,7 @@ static void prompts_stop_where_a_checkpoint_pays(void **state) {
     assert_int_equal(prefix_stops(&(struct prefix_reading){.n_tok = 64, .chunk_tok = 64}, none), 0);
     assert_int_equal(prefix_stops(&(struct prefix_reading){.n_tok = 1, .chunk_tok = 64}, none), 0);
     assert_int_equal(prefix_stops(&(struct prefix_reading){.from_tok = 1984, .n_tok = 2000, .chunk_tok = 64}, none), 0);
-    assert_int_equal(prefix_stops(&(struct prefix_reading){.n_tok = 2000, .pays_tok = 1985, .chunk_tok = 64}, none), 0);
+    assert_int_equal(prefix_stops(&(struct prefix_reading){.n_tok = 2000, .pays_tok = 993, .chunk_tok = 64}, none), 0);
     assert_int_equal(prefix_stops(
                          &(struct prefix_reading){
                              .n_tok = 2000, .pays_tok = UINT64_MAX / 2, .marks = marks, .n_marks = 4, .chunk_tok = 64},
@@ -310,9 +310,10 @@ static void prompts_stop_where_a_checkpoint_pays(void **state) {
     STOPS(READ(.n_tok = 2000, .branch_tok = 640), 640, 1984);
     STOPS(READ(.n_tok = 2000, .branch_tok = 1984), 1984);
     STOPS(READ(.n_tok = 2000, .marks = marks, .n_marks = 4), 192, 640, 1472, 1984);
-    STOPS(READ(.n_tok = 2000, .marks = marks, .n_marks = 4, .pays_tok = 100), 192, 1984);
+    STOPS(READ(.n_tok = 2000, .marks = marks, .n_marks = 4, .pays_tok = 96), 192, 1984);
     STOPS(READ(.n_tok = 2000, .marks = marks, .n_marks = 4, .pays_tok = 60), 192, 1472, 1984);
-    STOPS(READ(.n_tok = 2000, .marks = marks, .n_marks = 4, .pays_tok = 193), 1984);
+    STOPS(READ(.n_tok = 2000, .marks = marks, .n_marks = 4, .pays_tok = 97), 1984);
+    STOPS(READ(.n_tok = 2000, .pays_tok = 992), 1984);
     STOPS(READ(.from_tok = 650, .n_tok = 2000, .marks = marks, .n_marks = 4), 1472, 1984);
 }
 
@@ -333,11 +334,11 @@ static void stops_keep_their_distance_whatever_is_asked(void **state) {
         uint64_t stops[PREFIX_MAX_STOPS], before = r.from_tok;
         const uint32_t n = prefix_stops(&r, stops);
         for (uint32_t i = 0; i < n; before = stops[i++])
-            if (stops[i] % 64 || stops[i] >= r.n_tok || stops[i] <= before || stops[i] - before < r.pays_tok)
+            if (stops[i] % 64 || stops[i] >= r.n_tok || stops[i] <= before || stops[i] - before < 2 * r.pays_tok)
                 fail_msg("seed %llu round %u: stop %llu after %llu", (unsigned long long)seed, round,
                          (unsigned long long)stops[i], (unsigned long long)before);
         const uint64_t end = (r.n_tok - 1) / 64 * 64;
-        if (end > r.from_tok && end - r.from_tok >= r.pays_tok) assert_true(n && stops[n - 1] == end);
+        if (end > r.from_tok && end - r.from_tok >= 2 * r.pays_tok) assert_true(n && stops[n - 1] == end);
     }
 }
 

@@ -91,6 +91,26 @@ static void a_piece_ends_where_its_prompt_stops(void **state) {
     }
 }
 
+/* What it need not read its key was not served: the next slot is the key's that was served least. */
+static void a_beginning_that_is_skipped_is_not_served(void **state) {
+    (void)state;
+    struct sched s = make(1, 64, 4, 8);
+    struct sched_req r[4] = {request(1000), request(100), request(10), request(10)};
+    for (int i = 0; i < 4; i++) {
+        r[i].key = 1 + (uint32_t)i % 2;
+        r[i].weight = 3;
+        sched_submit(&s, &r[i], 0);
+    }
+    assert_ptr_equal(sched_admit(&s, 0), &r[0]);
+    sched_skip(&s, &r[0], 960); /* 40 were served to key 1 */
+    assert_int_equal(r[0].pos, 960);
+    sched_remove(&s, &r[0]);
+    assert_ptr_equal(sched_admit(&s, 0), &r[1]);
+    sched_remove(&s, &r[1]);
+    assert_ptr_equal(sched_admit(&s, 0), &r[2]); /* without the skip it would be key 2's turn again */
+    sched_fini(&s);
+}
+
 static void prompts_split_only_at_multiples_of_the_chunk(void **state) {
     (void)state;
     for (uint32_t budget = 8; budget < 40; budget++) {
@@ -629,6 +649,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_get_slots_first_come_first_served),
         cmocka_unit_test(logits_come_for_the_last_prompt_token_and_for_decode_rows_only),
+        cmocka_unit_test(a_beginning_that_is_skipped_is_not_served),
         cmocka_unit_test(a_piece_ends_where_its_prompt_stops),
         cmocka_unit_test(prompts_split_only_at_multiples_of_the_chunk),
         cmocka_unit_test(a_prompt_gets_its_chunk_even_when_decode_rows_fill_the_budget),
