@@ -84,6 +84,11 @@ static bool fits(const struct openai_fields *p, const struct openai_request *q) 
 int openai_join_session(struct openai_request *q, const struct openai_headers *h, struct openai_error *err) {
     const struct openai_fields p = {NULL, NULL, err};
     struct openai_session *s = &q->session;
+    if (q->kind == OPENAI_RESPONSE && h->session) {
+        field_bad(&p, h->session_name, "%s does not go with /v1/responses: previous_response_id takes a session",
+                  h->session_name);
+        return -1;
+    }
     if (q->kind == OPENAI_RESPONSE) return take_key(&p, s, h->idempotency_key) ? 0 : -1;
     if (!join_header(&p, s, h)) return -1;
     bool ok = true;

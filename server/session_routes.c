@@ -76,7 +76,8 @@ static void export(struct job *j) {
     void *bytes = NULL;
     size_t n = 0;
     if (!done(j, rod_session_export(j->server->engine, j->tenant, j->name, &bytes, &n, &rod), &rod)) return;
-    j->out = (struct buf){.data = bytes, .len = n, .room = n};
+    char *grown = realloc(bytes, n + 1); /* here and not on the loop: the NUL that whoever takes a buffer gets */
+    j->out = (struct buf){.data = grown ? grown : bytes, .len = n, .room = n + 1, .failed = !grown};
     j->type = "application/octet-stream";
 }
 

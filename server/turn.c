@@ -414,7 +414,7 @@ static void take_finish(struct turn *t, struct turn_choice *c, struct rod_event 
     take_tokens(t, c, e);
     c->completion_tok = e->completion_tok;
     s->metrics.completion_tok += e->completion_tok;
-    if (t->key) key_spend(t->key, e->completion_tok);
+    if (t->key && !e->replayed) key_spend(t->key, e->completion_tok);
     c->reason = e->reason;
     c->stop_string = e->stop_string ? strdup(e->stop_string) : NULL;
     c->stop_id = named_stop_id(t, e->stop_id) ? e->stop_id : -1; /* the end token itself is not named */

@@ -3,6 +3,7 @@ session says is held against one request that brings the whole conversation as t
 import json
 import os
 import re
+import shutil
 import signal
 import threading
 import time
@@ -11,7 +12,7 @@ import uuid
 import openai
 import pytest
 
-from server import read_events
+from server import MODEL, read_events
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 TEXTS = [" Once upon a time there was a king who had three sons.", " The youngest went into the forest,", " and then he met a fox."]
@@ -226,6 +227,34 @@ def test_a_chat_of_no_tokens_is_read_and_many_go_on_from_it(server):
         assert got["usage"]["prompt_tokens_details"]["cached_tokens"] >= read.json["usage"]["prompt_tokens"] - 1
     answer = server.post(CHAT, {"messages": ask, "max_tokens": 0})
     assert answer.status == 400 and answer.error["param"] == "max_tokens"
+
+
+def test_a_format_that_frames_chats_frames_turns(own_server, tmp_path):
+    """Something stands before the first message, and something closes each answer: a session reads each of them once."""
+    model = tmp_path / "framed"
+    shutil.copytree(MODEL, model)
+    table = {"begin": "<|startoftext|>", "generation_prompt": "<role>ASSISTANT",
+             "roles": {r: {"prefix": f"<role>{r.upper()}", "suffix": "</role>"} for r in ("system", "user", "assistant")}}
+    (model / "chat_template.rodimus.json").write_text(json.dumps(table))
+    s = own_server("--model", model, "--model-name", "tales")
+    begin, close = ids_of(s, "<|startoftext|>"), ids_of(s, "</role>")
+    assert len(begin) == len(close) == 1
+    session, whole = new_id(), list(begin)
+    assert s.post(CHAT, {"messages": [{"role": "system", "content": "Sing."}], "max_tokens": 0, "session_id": session,
+                         "session_create": True}).status == 200
+    whole += ids_of(s, "<role>SYSTEMSing.</role>")
+    for i, content in enumerate(["Hi", "More", "And then?"]):
+        whole += (close if i else []) + ids_of(s, f"<role>USER{content}</role><role>ASSISTANT")
+        answer = chat(s, session, content)
+        assert made(answer) == undisturbed(s, [whole]), i
+        whole += made(answer)
+        assert answer["usage"]["prompt_tokens"] == len(whole) - 6
+    # A fork of an open answer closes it too; a completion goes on inside of it.
+    for path, body, more in ((CHAT, {"messages": [{"role": "user", "content": "Hm"}]}, close + ids_of(s, "<role>USERHm</role><role>ASSISTANT")),
+                             (COMPLETIONS, {"prompt": " and"}, ids_of(s, " and"))):
+        fork = s.ask("POST", f"/v1/sessions/{session}/fork", "").json["id"]
+        got = s.post(path, {**body, "session_id": fork, "max_tokens": 6, "temperature": 0, "ignore_eos": True, "return_token_ids": True})
+        assert made(got.json) == undisturbed(s, [whole, more]), path
 
 
 # ---- retries ----
@@ -464,6 +493,27 @@ def test_a_state_has_a_limit_of_its_own(own_server):
     limit = s.get("/v1/models/tales").json["session_bytes"] + (32 << 20)
     answer = put(s, new_id(), b"x" * (limit + 1))
     assert answer.status == 413 and str(limit) in answer.error["message"], answer
+
+
+def test_two_states_come_in_at_a_time(own_server):
+    s = own_server()
+    head = "PUT /v1/sessions/a/state HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 1000000\r\n\r\n"
+    waiting = []
+    for _ in range(2):
+        waiting.append(s.socket())
+        waiting[-1].sendall(head.encode() + b"x")
+    time.sleep(0.3)
+    answer = put(s, "b", b"x" * 100)
+    assert answer.status == 503 and answer.header("Retry-After"), answer
+    assert s.complete()["choices"], "requests do not wait for states"
+    waiting[0].close()
+    for _ in range(100):
+        answer = put(s, "b", b"x" * 100)
+        if answer.status != 503:
+            break
+        time.sleep(0.02)
+    assert answer.status == 412, answer
+    waiting[1].close()
 
 
 def test_states_are_for_the_admin_key(own_server, tmp_path):
