@@ -1,0 +1,103 @@
+"""rodimus serve, killed with kill -9 at random moments, again and again on one state_dir, under clients that repeat what got
+no answer with the same Idempotency-Key: each turn happens once, none that was answered is lost, and each conversation is the
+one that nothing disturbed. RODIMUS_TEST_KILLS: how often (20); RODIMUS_TEST_SEED: when (printed)."""
+import http.client
+import os
+import random
+import threading
+import time
+
+from server import Server
+
+SESSIONS = 4
+
+
+class Client:
+    """Turns of one session, one after the other, whatever happens to the server."""
+
+    def __init__(self, number, place):
+        self.number, self.place = number, place
+        self.id, self.turns, self.lost_answers = f"talk-{number}", [], 0
+        self.fault = None
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def body(self, n):
+        return {"session_id": self.id, "session_create": n == 0, "prompt": [300 + (self.number * 97 + n * 31 + i) % 2000 for i in range(1 + n % 9)],
+                "max_tokens": 2 + n % 4, "ignore_eos": True, "temperature": 0.9, "seed": n, "frequency_penalty": 0.5 if n % 2 else 0,
+                "logprobs": 1, "return_token_ids": True}
+
+    def ask(self, n):
+        """The answer of turn n, or None where the server went away."""
+        try:
+            return self.place["server"].post("/v1/completions", self.body(n), headers={"Idempotency-Key": f"{self.id}/{n}"}, timeout=20)
+        except (OSError, http.client.HTTPException):
+            return None
+
+    def run(self):
+        try:
+            while not self.place["over"]:
+                n, tries = len(self.turns), 0
+                while (answer := self.ask(n)) is None or answer.status in (503, 429):
+                    tries += 1
+                    if self.place["over"]:
+                        return
+                    time.sleep(0.01)
+                assert answer.status == 200, answer
+                said = answer.json
+                assert said["session"] == {"id": self.id, "version": n + 1}, (tries, said)
+                self.lost_answers += tries > 0
+                self.turns.append((said["choices"][0]["token_ids"], said["choices"][0]["logprobs"]["token_logprobs"], said["usage"]["prompt_tokens"]))
+        except BaseException as fault:
+            self.fault = fault
+
+
+def test_a_server_under_kill_9_loses_no_turn_and_runs_none_twice(tmp_path):
+    kills, seed = int(os.environ.get("RODIMUS_TEST_KILLS", 20)), int(os.environ.get("RODIMUS_TEST_SEED", time.time_ns() % 1000000))
+    print(f"seed {seed}, {kills} kills")
+    chance, states = random.Random(seed), tmp_path / "states"
+    flags = ("--state-dir", states, "--slots", 4, "--threads", 1)
+    place = {"server": Server(*flags, name="kill-9"), "over": False}
+    clients = [Client(number, place) for number in range(SESSIONS)]
+    try:
+        for client in clients:
+            client.thread.start()
+        for _ in range(kills):
+            time.sleep(chance.uniform(0.02, 0.5))
+            place["server"].kill()
+            place["server"] = Server(*flags, name="kill-9")
+            told = [len(client.turns) for client in clients]
+            for client, version in zip(clients, told):
+                answer = place["server"].get(f"/v1/sessions/{client.id}")
+                assert answer.status == (200 if version else answer.status), (client.id, version, answer)
+                if answer.status == 200:
+                    assert version <= answer.json["version"], (client.id, version, answer.json)
+            metrics = place["server"].metrics()
+            assert metrics["rodimus_state_refused_total"] == 0, metrics
+        time.sleep(0.3)
+        place["over"] = True
+        for client in clients:
+            client.thread.join(30)
+            assert not client.thread.is_alive() and client.fault is None, client.fault
+        versions = [place["server"].get(f"/v1/sessions/{client.id}").json["version"] for client in clients]
+    finally:
+        place["over"] = True
+        place["server"].kill()
+    for client, version in zip(clients, versions):
+        assert version == len(client.turns), "a turn was run that nobody was told of, or twice"
+    plain = Server("--slots", 4, "--threads", 1, name="kill-9-plain")
+    try:
+        for client in clients:
+            for n, (ids, logprobs, prompt_tokens) in enumerate(client.turns):
+                answer = plain.post("/v1/completions", client.body(n))
+                assert answer.status == 200, answer
+                want = answer.json["choices"][0]
+                assert ids == want["token_ids"], (client.id, n, ids, want["token_ids"])
+                assert logprobs == want["logprobs"]["token_logprobs"], (client.id, n)
+                assert prompt_tokens == answer.json["usage"]["prompt_tokens"]
+    finally:
+        plain.kill()
+    n_turns = sum(len(client.turns) for client in clients)
+    n_again = sum(client.lost_answers for client in clients)
+    print(f"seed {seed}: {kills} kills, {n_turns} turns, {n_again} asked again")
+    assert n_turns > kills and n_again > 0
+    assert sorted(os.listdir(states)) == sorted(name for name in os.listdir(states) if name.endswith(".state")) and len(os.listdir(states)) == SESSIONS
