@@ -20,8 +20,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* After SIGTERM a balancer needs two of its check intervals to see ready = 503; until then the port stays open. */
-#define LINGER_MS 1000
 /* So long the loop takes events before others have their turn. */
 #define EVENTS_NS 5000000
 /* What is not gone so long after the drain's time is over is cut. */
@@ -49,7 +47,7 @@ struct service {
     struct rod_engine *loaded;
     struct rod_error load_error;
     int load_rc, exit_code;
-    uint64_t drain_began_ms, linger_ms;
+    uint64_t drain_began_ms, notice_ms;
     bool stopping, abandoned; /* abandoned: end at once, nothing is closed */
 };
 
@@ -62,12 +60,22 @@ static void stop(struct service *v) {
     uv_stop(&v->loop);
 }
 
+/* The port closes, so that a balancer sees a refused connection and asks another replica at once. */
+static void take_no_more(struct service *v) {
+    struct server *s = &v->server;
+    s->draining = true;
+    if (s->engine) rod_engine_drain(s->engine);
+    http_quiesce(s->http);
+}
+
 static void on_drain(uv_timer_t *timer) {
     struct service *v = timer->data;
     struct server *s = &v->server;
-    uint64_t waited = uv_now(&v->loop) - v->drain_began_ms, limit = s->config.drain_ms;
+    uint64_t waited = uv_now(&v->loop) - v->drain_began_ms, limit = v->notice_ms + s->config.drain_ms;
     if (s->failed && limit > FAULT_MS) limit = FAULT_MS;
-    if (!s->n_turns && !s->n_jobs && waited >= v->linger_ms) {
+    if (!s->draining && (s->failed || waited >= v->notice_ms)) take_no_more(v);
+    if (!s->draining) return;
+    if (!s->n_turns && !s->n_jobs) {
         log_text(&s->log, LOG_INFO, "drained in %llu ms: no request is left", (unsigned long long)waited);
         stop(v);
     } else if (waited >= limit + CUT_MS) {
@@ -78,20 +86,19 @@ static void on_drain(uv_timer_t *timer) {
     }
 }
 
-static void drain(struct service *v, uint64_t linger_ms) {
+static void drain(struct service *v, uint64_t notice_ms) {
     struct server *s = &v->server;
-    s->draining = true;
+    s->leaving = true;
     notify_send("STOPPING=1");
-    v->linger_ms = linger_ms;
+    v->notice_ms = notice_ms;
     v->drain_began_ms = uv_now(&v->loop);
-    if (s->engine) rod_engine_drain(s->engine);
     uv_timer_start(&v->drain, on_drain, 0, 20);
 }
 
 static void on_signal(uv_signal_t *signal, int number) {
     struct service *v = signal->data;
     struct server *s = &v->server;
-    if (s->draining || !s->engine) { /* the second one, or nothing to drain yet */
+    if (s->leaving || !s->engine) { /* the second one, or nothing to drain yet */
         log_text(&s->log, LOG_WARN, "stopped at once by %s", number == SIGINT ? "SIGINT" : "SIGTERM");
         v->abandoned = true;
         v->exit_code = 128 + number;
@@ -100,7 +107,7 @@ static void on_signal(uv_signal_t *signal, int number) {
     }
     log_text(&s->log, LOG_INFO, "%s: draining, %zu requests in progress; once more ends at once",
              number == SIGINT ? "SIGINT" : "SIGTERM", s->n_turns);
-    drain(v, number == SIGINT ? 0 : LINGER_MS);
+    drain(v, number == SIGINT ? 0 : s->config.drain_notice_ms);
 }
 
 static void on_sighup(uv_signal_t *signal, int number) {
@@ -148,7 +155,7 @@ static void on_wake(uv_async_t *wake) {
     log_text(&s->log, LOG_ERROR, "the device has failed: ending");
     s->failed = true;
     v->exit_code = 1;
-    if (!s->draining) drain(v, 0);
+    if (!s->leaving) drain(v, 0);
 }
 
 static void wake_loop(void *arg) { uv_async_send(arg); }

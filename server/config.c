@@ -65,8 +65,11 @@ const struct option config_options[] = {
      .help = "a request that waits longer for a slot gets 408; 0 = no limit"},
     {"sse_ping_ms", OPTION_UINT, AT(sse_ping_ms), LIMITS, .fallback = "15000", RANGE(0, DAY_MS),
      .help = "comment line on a stream after so much silence; 0 = never"},
+    {"drain_notice_ms", OPTION_UINT, AT(drain_notice_ms), LIMITS, .fallback = "1000", RANGE(0, DAY_MS),
+     .help = "after SIGTERM the server says for so long that it is not ready and still takes requests: at least two checks "
+             "of the balancer"},
     {"drain_ms", OPTION_UINT, AT(drain_ms), LIMITS, .fallback = "30000", RANGE(0, DAY_MS),
-     .help = "after SIGTERM running requests may go on for so long"},
+     .help = "then no more are taken, and running ones may go on for so long"},
 
     {"stall_ms", OPTION_UINT, AT(stall_ms), LIMITS, .fallback = "60000", RANGE(100, DAY_MS),
      .help = "health turns 503 when no step has ended for so long although work waits"},

@@ -78,7 +78,7 @@ void routes_respond(struct exchange *x, unsigned status, const char *content_typ
         routes_fail(x, &err);
         return;
     }
-    if (x->server->draining) http_close_after(x->http);
+    if (x->server->leaving) http_close_after(x->http);
     http_respond_buf(x->http, status, content_type, body);
 }
 
@@ -105,7 +105,7 @@ void routes_fail(struct exchange *x, const struct openai_error *err) {
     if (!x->outcome) x->outcome = *err->code ? err->code : err->type;
     if (err->http == 408)
         http_add_header(x->http, "x-should-retry", "false"); /* SDKs would retry it, in the same queue */
-    if (x->server->draining) http_close_after(x->http);
+    if (x->server->leaving) http_close_after(x->http);
     http_respond(x->http, err->http, JSON, body.failed ? "{}" : body.data, body.failed ? 2 : body.len);
     buf_fini(&body);
 }
@@ -133,7 +133,7 @@ static bool stalled(const struct server *s, const struct rod_stats *stats) {
 
 const char *routes_unready(const struct server *s) {
     if (s->failed) return "failed";
-    if (s->draining) return "draining";
+    if (s->leaving) return "draining";
     if (!s->engine) return "loading";
     struct rod_stats stats;
     rod_engine_stats(s->engine, &stats);

@@ -45,8 +45,9 @@ struct server {
     char model_name[128];
     struct turn *turns; /* all in progress */
     size_t n_turns, n_jobs;
-    uv_timer_t tick;                         /* pings; runs while there are turns */
-    atomic_bool draining, failed;            /* failed: a device fault; the process will end */
+    uv_timer_t tick; /* pings; runs while there are turns */
+    /* leaving: not ready any more; draining: and no requests are taken; failed: a device fault, the process will end */
+    atomic_bool leaving, draining, failed;
     _Atomic uint64_t beat_ns, busy_since_ns; /* the loop's last sign of life; since when there has been a turn */
 };
 

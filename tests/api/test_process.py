@@ -127,6 +127,40 @@ def test_queued_requests_at_sigterm(own_server):
     assert s.wait(20) == 0
 
 
+def test_requests_are_taken_while_the_notice_lasts(own_server):
+    """SIGTERM: not ready at once, for balancers; but who still comes is served, until the port closes."""
+    s = own_server("--drain-notice-ms", 1500)
+    s.terminate()
+    s.wait_log("draining")
+    assert s.get("/health/ready").status == 503 and s.get("/health/live").status == 200
+    began = time.monotonic()
+    while time.monotonic() - began < 1:
+        answer = s.post("/v1/completions", {"prompt": "a", "max_tokens": 1})
+        assert answer.status == 200 and answer.header("Connection") == "close", answer
+    time.sleep(0.7)
+    with pytest.raises(ConnectionRefusedError):
+        s.get("/health")
+    assert s.wait(20) == 0
+
+
+def test_the_port_closes_while_streams_go_on(own_server):
+    s = own_server("--drain-notice-ms", 100, "--device", "null:20")
+    rest = start_stream(s, max_tokens=100)
+    idle = s.socket(5)
+    idle.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert b"200" in idle.recv(1000)
+    s.terminate()
+    time.sleep(0.5)
+    with pytest.raises(ConnectionRefusedError):
+        s.get("/health")
+    idle.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 13\r\n\r\n{"prompt":[5]')
+    got = idle.recv(4096)
+    assert b" 503 " in got and b"draining" in got and b"Connection: close" in got, got
+    assert rest()[-1].data == "[DONE]"
+    assert s.wait(20) == 0
+    idle.close()
+
+
 # ---- the start ----
 
 def test_port_in_use(server):
