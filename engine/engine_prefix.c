@@ -159,7 +159,8 @@ static int leave(struct rod_engine *e, struct work *w, const int32_t *ids, size_
     struct prefix_entry *entry =
         prefix_reserve(e->prefixes, &key, ids, n, w->generated, state_pool_bytes(1, bytes), now_ns);
     if (!entry) return 0;
-    struct state_image *image = state_image_new(e->states, bytes);
+    struct state_image *image = state_image_try(e->states, bytes); /* no session goes for a checkpoint */
+    if (!image && prefix_evict(e->prefixes, now_ns)) image = state_image_try(e->states, bytes);
     int rc = image ? engine_move_begin(e, w, MOVE_OUT, n, image, err) : ROD_ENOMEM;
     if (rc) {
         state_image_release(image);

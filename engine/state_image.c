@@ -234,6 +234,11 @@ struct state_image *state_image_new(struct state_pool *p, size_t n_bytes) {
     return image ? image : new_or_missed(p, n_bytes);
 }
 
+struct state_image *state_image_try(struct state_pool *p, size_t n_bytes) {
+    if (n_bytes > SIZE_MAX / 2) return NULL;
+    return p ? try_new(p, n_bytes) : image_of_no_pool(n_bytes);
+}
+
 struct state_image *state_image_share(struct state_image *image) {
     if (image) atomic_fetch_add_explicit(&image->refs, 1, memory_order_relaxed);
     return image;

@@ -57,6 +57,8 @@ size_t state_pool_bytes(size_t n_images, size_t n_bytes);
 /* One owner, bytes as they happen to be. NULL: no room, also after the hooks were asked. Without a pool: from malloc,
  * in no budget; for tests, and for states that come from outside. */
 struct state_image *state_image_new(struct state_pool *pool, size_t n_bytes);
+/* The same of what is free now: nobody is asked to release anything, and a failure counts nowhere. */
+struct state_image *state_image_try(struct state_pool *pool, size_t n_bytes);
 struct state_image *state_image_share(struct state_image *image); /* one more owner; NULL gives NULL */
 void state_image_release(struct state_image *image);              /* NULL: nothing */
 

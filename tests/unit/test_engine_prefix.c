@@ -365,6 +365,43 @@ static void what_a_session_keeps_is_not_kept_twice(void **state) {
     bench_close(&b);
 }
 
+static bool asked(void *arg, size_t n_bytes) {
+    (void)n_bytes;
+    atomic_store((atomic_bool *)arg, true);
+    return false;
+}
+
+/* The pool is full of what others keep: a checkpoint asks nobody to make room, and takes that of another one at most.
+ */
+static void a_checkpoint_takes_room_from_checkpoints_alone(void **state) {
+    (void)state;
+    struct bench b;
+    int32_t ids[100];
+    open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
+    atomic_bool was_asked = false;
+    struct state_image *taken[64];
+    size_t n_taken = 0;
+    state_pool_on_full(b.c.engine->states, asked, &was_asked);
+    for (int round = 0; round < 3; round++) {
+        struct answer a;
+        fill(ids, 0, 100, (uint64_t)round);
+        if (round == 1) /* what is left is taken, until the end */
+            for (size_t n = 32 << 20; n > 64; n /= 2)
+                while (n_taken < 64 && (taken[n_taken] = state_image_try(b.c.engine->states, n))) n_taken++;
+        finish(&b, request(&a, ids, 100, 1), &a);
+        assert_int_equal(a.end.cached_tok, 0);
+        assert_int_equal(a.n_ids, 1);
+        collect_free(&a);
+        settle(&b);
+        assert_int_equal(stats_of(&b.c).prefix_entries, 1);
+        assert_int_equal(stats_of(&b.c).prefix_evicted, round);
+    }
+    assert_false(atomic_load(&was_asked));
+    assert_null(state_image_try(b.c.engine->states, 1));
+    while (n_taken) state_image_release(taken[--n_taken]);
+    bench_close(&b);
+}
+
 static void logits_that_are_no_numbers_spoil_their_checkpoints(void **state) {
     (void)state;
     struct bench b;
@@ -641,6 +678,7 @@ int main(void) {
         BOTH(scored_prompts_are_read_whole),
         BOTH(a_repetition_penalty_knows_the_whole_prompt),
         BOTH(what_a_session_keeps_is_not_kept_twice),
+        BOTH(a_checkpoint_takes_room_from_checkpoints_alone),
         BOTH(logits_that_are_no_numbers_spoil_their_checkpoints),
         BOTH(a_cancel_during_a_copy),
         BOTH(random_loads_get_the_cold_answers),
