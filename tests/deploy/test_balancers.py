@@ -17,7 +17,7 @@ def site(request, tmp_path_factory):
     if not installed(kind):
         pytest.skip(f"{kind} is not installed")
     ports = free_ports(N_REPLICAS)
-    flags = ("--device", f"null:{STEP_MS}", "--slots", 64, "--log-level", "warn")
+    flags = ("--device", f"null:{STEP_MS}", "--slots", 64, "--log-level", "warn", "--state-dir", tmp_path_factory.mktemp("states"))
     replicas = [Replica(i + 1, port, *flags) for i, port in enumerate(ports)]
     balancer = Balancer(kind, ports, str(tmp_path_factory.mktemp(kind)))
     yield replicas, balancer
