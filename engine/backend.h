@@ -17,11 +17,13 @@ struct backend;
 
 /* One session's rows of a step: tokens tok[0..n_tok) at absolute positions pos.. are read into the slot's state.
  * Logits are produced for the last n_out tokens (0 = none; 1 for a decode row or the end of a prompt; all for a prompt
- * that is scored). */
+ * that is scored). prompt: they are a prompt's, or its last one, alone, may be taken for a decode row (n_tok and n_out
+ * 1), whose sums a device may add in another order. */
 struct backend_segment {
     uint32_t slot, n_tok, n_out;
     uint64_t pos;
     const int32_t *tok;
+    bool prompt;
 };
 
 /* How a device chooses a slot's tokens: sampler.h's order and meaning. What is pointed to is copied. A slot's tokens
@@ -114,9 +116,9 @@ struct backend_ops {
     /* The state after pos tokens (pos tells how much of the window is filled). For verify and tests. */
     int (*slot_read)(struct backend *be, uint32_t slot, uint64_t pos, uint32_t layer, struct backend_layer_state *out,
                      struct rod_error *err);
-    /* Every segment with another slot; sum of n_tok <= max_batch_tok, sum of n_out <= max_out. *logits: fp32 rows of
-     * vocab_size floats, in segment order, valid until the next call. A failure is a device fault. Not while a launched
-     * step is on its way. */
+    /* Every segment with another slot, decode rows before prompts; sum of n_tok <= max_batch_tok, sum of n_out <=
+     * max_out. *logits: fp32 rows of vocab_size floats, in segment order, valid until the next call. A failure is a
+     * device fault. Not while a launched step is on its way. */
     int (*forward)(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                    struct rod_error *err);
     /* Sampling on the device, and steps launched ahead; all three NULL where there is none. After slot_zero or

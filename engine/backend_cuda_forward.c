@@ -23,7 +23,7 @@ static void mixer(struct backend *be, const struct step *st, uint32_t layer, uin
     float *row_scale = s->dtype == CUDA_F32 ? NULL : be->row_scale;
     /* x += what the layer before left in partial sums; h = RMSNorm(x) */
     k_add_norm(be->x, be->d_part, n_pending, part, row_sums, s->Ep / 32, s->E, w->mixer_norm, s->norm_eps, n, s->D,
-               be->x, be->act_d, row_scale, NULL, s->dtype, stream);
+               be->x, be->act_d, row_scale, NULL, 0, s->dtype, stream);
     k_linear(&w->fc, be->act_d, n, be->az, 2 * (size_t)s->Ep, 0, stream);
     const bool scan = be->scan && !st->single;
     if (scan)
@@ -120,13 +120,13 @@ static void attention_and_ffn(struct backend *be, const struct step *st, uint32_
     void *stream = be->stream;
     /* x_state = x + W_o's sums times the scale of E8's norm; h2 */
     k_add_norm(be->x, be->d_part, cuda_linear_splits(&w->out, n), part, be->sums, s->Ep / 32, s->E, w->attn_norm,
-               s->norm_eps, n, s->D, be->x, be->act_d, row_scale, NULL, s->dtype, stream);
+               s->norm_eps, n, s->D, be->x, be->act_d, row_scale, NULL, 0, s->dtype, stream);
     const struct attend a = {layer, cuda_linear_splits(&w->qkv, n), partial(n, width), row_scale};
     k_linear(&w->qkv, be->act_d, n, be->qkv, width, a.stride, stream);
     attention(be, st, &a);
     k_linear(&w->ao, be->act_q, n, be->d_part, s->D, part, stream);
     k_add_norm(be->x, be->d_part, cuda_linear_splits(&w->ao, n), part, NULL, 0, 0, w->ffn_norm, s->norm_eps, n, s->D,
-               NULL, be->act_d, row_scale, NULL, s->dtype, stream);
+               NULL, be->act_d, row_scale, NULL, 0, s->dtype, stream);
     const size_t f1_stride = partial(n, w->f1.rows);
     k_linear(&w->f1, be->act_d, n, be->f1, w->f1.rows, f1_stride, stream);
     k_ffn_act(be->f1, cuda_linear_splits(&w->f1, n), f1_stride, row_scale, s->F, n, be->act_f, s->dtype, stream);
@@ -135,7 +135,7 @@ static void attention_and_ffn(struct backend *be, const struct step *st, uint32_
 }
 
 /* A layer where the norms and the FFN gate are inside the products, and in a step of single tokens the convolution and
- * the gates too: the same sums in the same order. */
+ * the gates too: the same sums in the same order; but large products of prompts have an order of their own. */
 static void fused_mixer(struct backend *be, const struct step *st, uint32_t layer, const float *next_norm) {
     const struct cuda_layer *w = &be->layers[layer];
     const struct cuda_shape *s = &be->shape;
@@ -146,7 +146,7 @@ static void fused_mixer(struct backend *be, const struct step *st, uint32_t laye
     const size_t in_stride = (size_t)n * 4 * s->M, c0_stride = (size_t)n * s->R;
     void *stream = be->stream;
     if (!st->single || as_one)
-        k_fused_linear(&w->fc, &x, n, be->az, 2 * (size_t)s->Ep, stream);
+        (as_one ? k_fused_linear : k_prompt_linear)(&w->fc, &x, n, be->az, 2 * (size_t)s->Ep, stream);
     else
         k_fused_conv(s, layer, &be->rows, &w->fc, &x, w->conv, w->conv_b, n, be->az, be->s, be->act_e, be->act_a,
                      stream);
@@ -167,8 +167,8 @@ static void fused_mixer(struct backend *be, const struct step *st, uint32_t laye
         k_scan(s, layer, &be->rows, n, st->n_segs, st->most_tok, be->q, be->k, be->log_alpha, be->c0, w->c1, w->c1_b,
                be->az, NULL, be->s, be->act_e, w->residual, w->act_norm, be->scan_work, be->sums, be->act_e, stream);
     }
-    k_fused_residual(&w->out, be->act_e, be->sums, s->Ep / 32, s->E, s->norm_eps, be->x, next_norm, n, be->x,
-                     be->squares, be->act_d, stream);
+    (st->single ? k_fused_residual : k_prompt_residual)(&w->out, be->act_e, be->sums, s->Ep / 32, s->E, s->norm_eps,
+                                                        be->x, next_norm, n, be->x, be->squares, be->act_d, stream);
 }
 
 static void fused_attention_and_ffn(struct backend *be, const struct step *st, uint32_t layer, const float *next_norm) {
@@ -177,12 +177,13 @@ static void fused_attention_and_ffn(struct backend *be, const struct step *st, u
     const struct cuda_normed x = {be->act_d, be->squares, s->norm_eps, s->D}; /* and y after it */
     const uint32_t n = st->n_rows, width = (s->H + s->Hk + s->Hv) * s->P;
     void *stream = be->stream;
-    k_fused_linear(&w->qkv, &x, n, be->qkv, width, stream);
+    (st->single ? k_fused_linear : k_prompt_linear)(&w->qkv, &x, n, be->qkv, width, stream);
     attention(be, st, &(struct attend){layer, 1, 0, NULL});
-    k_fused_residual(&w->ao, be->act_q, NULL, 0, 0, 0, be->x, w->ffn_norm, n, NULL, be->squares, be->act_d, stream);
-    k_fused_ffn(&w->f1, &x, n, be->act_f, stream);
-    k_fused_residual(&w->f2, be->act_f, NULL, 0, 0, 0, be->x, next_norm, n, be->x, be->squares, be->act_d,
-                     stream); /* the two-hop residual */
+    (st->single ? k_fused_residual : k_prompt_residual)(&w->ao, be->act_q, NULL, 0, 0, 0, be->x, w->ffn_norm, n, NULL,
+                                                        be->squares, be->act_d, stream);
+    (st->single ? k_fused_ffn : k_prompt_ffn)(&w->f1, &x, n, be->act_f, stream);
+    (st->single ? k_fused_residual : k_prompt_residual)(&w->f2, be->act_f, NULL, 0, 0, 0, be->x, next_norm, n, be->x,
+                                                        be->squares, be->act_d, stream); /* the two-hop residual */
 }
 
 /* RMSNorm of the rows whose logits are wanted, as the head's operand, once x is whole. */
@@ -193,7 +194,7 @@ static void chosen_rows(struct backend *be, const struct step *st) {
         k_gather_rows(be->x, be->out, st->n_out, s->D, be->gathered, be->stream);
         x = be->gathered;
     }
-    k_add_norm(x, NULL, 0, 0, NULL, 0, 0, be->norm_f, s->norm_eps, st->n_out, s->D, NULL, be->act_d, NULL, NULL,
+    k_add_norm(x, NULL, 0, 0, NULL, 0, 0, be->norm_f, s->norm_eps, st->n_out, s->D, NULL, be->act_d, NULL, NULL, 0,
                s->dtype, be->stream);
 }
 
@@ -202,7 +203,8 @@ static void enqueue_fused(struct backend *be, const struct step *st) {
     const struct cuda_normed normed = {be->act_d, NULL, 0, 0};
     const uint32_t L = be->d.L;
     k_add_norm(be->x, NULL, 0, 0, NULL, 0, 0, be->layers[0].mixer_norm, s->norm_eps, st->n_rows, s->D, NULL, be->act_d,
-               be->row_scale, be->squares, s->dtype, be->stream);
+               be->row_scale, be->squares, st->single ? cuda_square_sums(st->n_rows, s->D) : cuda_prompt_sums(s->D),
+               s->dtype, be->stream);
     for (uint32_t i = 0; i < L; i++) {
         const float *next = i + 1 < L ? be->layers[i + 1].mixer_norm : NULL;
         fused_mixer(be, st, i, be->d.plus ? be->layers[i].attn_norm : next);
@@ -229,7 +231,7 @@ static void enqueue_many(struct backend *be, const struct step *st) {
     }
     if (st->n_out == 0) return;
     k_add_norm(be->x, be->d_part, n_pending, part, row_sums, s->Ep / 32, s->E, st->single ? be->norm_f : NULL,
-               s->norm_eps, st->n_rows, s->D, st->single ? NULL : be->x, st->single ? be->act_d : NULL, NULL, NULL,
+               s->norm_eps, st->n_rows, s->D, st->single ? NULL : be->x, st->single ? be->act_d : NULL, NULL, NULL, 0,
                s->dtype, stream);
     if (!st->single) chosen_rows(be, st);
     k_linear(&be->lm_head, be->act_d, st->n_out, be->logits, s->V, 0, stream);

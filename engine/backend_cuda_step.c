@@ -100,7 +100,7 @@ static uint32_t bucket_of(uint32_t n) {
     while (b < CUDA_N_BUCKETS && 1u << b < n) b++;
     return b;
 }
-static bool is_decode(const struct backend_segment *seg) { return seg->n_tok == 1 && seg->n_out == 1; }
+static bool is_decode(const struct backend_segment *seg) { return seg->n_tok == 1 && seg->n_out == 1 && !seg->prompt; }
 
 /* Single tokens with logits, one a session: a graph where there is one for so many. */
 static int start_decode(struct backend *be, const struct backend_segment *segs, uint32_t n, enum cuda_end how,
@@ -139,7 +139,8 @@ int forward_cuda_start(struct backend *be, const struct backend_segment *segs, u
     for (uint32_t i = 0; i < n_segs; i++) {
         assert(segs[i].slot < be->info.n_slots && segs[i].n_tok > 0 && segs[i].n_out <= segs[i].n_tok);
         n_rows += segs[i].n_tok, n_out += segs[i].n_out;
-        n_decode += i == n_decode && is_decode(&segs[i]);
+        n_decode += is_decode(&segs[i]);
+        assert(!is_decode(&segs[i]) || n_decode == i + 1); /* they come first */
     }
     assert(n_rows <= be->info.max_batch_tok && n_out <= be->info.max_out);
     *flight =

@@ -166,7 +166,7 @@ static int read_tokens(struct bench *b, uint32_t slot, uint64_t n_tok, struct ro
         uint64_t to_border = info->chunk_tok - b->pos[slot] % info->chunk_tok;
         if (to_border != info->chunk_tok && n > to_border) n = (uint32_t)to_border;
         for (uint32_t i = 0; i < n; i++) b->ids[i] = token_at(b->model->dims.V, b->pos[slot] + i + 1000003u * slot);
-        struct backend_segment seg = {slot, n, n == n_tok, b->pos[slot], b->ids};
+        struct backend_segment seg = {slot, n, n == n_tok, b->pos[slot], b->ids, true};
         int rc = b->ops->forward(b->be, &seg, 1, &logits, err);
         if (rc) return rc;
         b->pos[slot] += n;
@@ -228,7 +228,7 @@ static int decode_by_host(struct bench *b, uint32_t batch, struct decode_times *
     for (int step = 0; decode_goes_on(b, step, times); step++) {
         for (uint32_t i = 0; i < batch; i++) {
             b->ids[i] = token_at(b->model->dims.V, (uint64_t)step + 1000003u * i);
-            b->segs[i] = (struct backend_segment){i, 1, 1, b->pos[i], &b->ids[i]}; /* always at this position */
+            b->segs[i] = (struct backend_segment){i, 1, 1, b->pos[i], &b->ids[i], false}; /* always at this position */
         }
         double t = now_s();
         int rc = b->ops->forward(b->be, b->segs, batch, &logits, err);
@@ -245,7 +245,7 @@ static int decode_by_device(struct bench *b, uint32_t batch, struct decode_times
     int rc = 0;
     for (uint32_t i = 0; !rc && i < batch; i++) {
         b->ids[i] = token_at(b->model->dims.V, 1000003u * i);
-        b->segs[i] = (struct backend_segment){i, 1, 1, b->pos[i], &b->ids[i]}; /* always at this position */
+        b->segs[i] = (struct backend_segment){i, 1, 1, b->pos[i], &b->ids[i], false}; /* always at this position */
         rc = b->ops->slot_sampling(b->be, i, &sampling, err);
     }
     if (!rc) rc = b->ops->launch(b->be, b->segs, batch, err);
@@ -303,7 +303,7 @@ static int read_packed(struct bench *b, uint32_t n_slots, uint64_t n_tok, struct
             const uint32_t n = left <= room ? (uint32_t)left : room / info->chunk_tok * info->chunk_tok;
             if (!n) break;
             for (uint32_t i = 0; i < n; i++) b->ids[n_rows + i] = token_at(b->model->dims.V, pos + i + 1000003u * slot);
-            b->segs[n_segs++] = (struct backend_segment){slot, n, n == left, pos, b->ids + n_rows};
+            b->segs[n_segs++] = (struct backend_segment){slot, n, n == left, pos, b->ids + n_rows, true};
             n_rows += n, n_out += n == left, pos += n;
             if (n != left) break;
             slot++, pos = 0;

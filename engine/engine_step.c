@@ -139,7 +139,8 @@ static struct step *plan(struct rod_engine *e, enum engine_lane lane, uint64_t n
             tok = device_feeds ? NULL : &w->last, step->n_decode++;
         else
             tok = w->prompt + (row->pos - w->base), step->n_prompt_tok += row->n_tok;
-        e->segs[i] = (struct backend_segment){row->req->slot, row->n_tok, row->n_out, row->pos, tok};
+        e->segs[i] = (struct backend_segment){row->req->slot, row->n_tok, row->n_out,
+                                              row->pos,       tok,        row->req->state != SCHED_DECODE};
         if (row->n_out && w->text.stops.n) step->needs_host = true;
         w->row[e->n_planned % 2] = i;
         sched_commit(&e->sched, row);

@@ -26,7 +26,8 @@ static int run_prompt(const struct backend_ops *ops, struct backend *be, uint32_
     for (uint32_t pos = 0; pos < g->T;) {
         uint32_t n = pos ? piece_tok : first_tok;
         if (n > g->T - pos) n = g->T - pos;
-        struct backend_segment segment = {.slot = 0, .n_tok = n, .n_out = n, .pos = pos, .tok = g->ids + pos};
+        struct backend_segment segment = {
+            .slot = 0, .n_tok = n, .n_out = n, .pos = pos, .tok = g->ids + pos, .prompt = true};
         const float *rows;
         int rc = ops->forward(be, &segment, 1, &rows, err);
         if (rc) return rc;

@@ -9,7 +9,8 @@
  * to a multiple of 16.
  *
  * Order of summation of every product: k is cut by the matrix's shape alone (16 slices, four quarters; linear.cu),
- * never by the number of rows, so a row's result is the same to the bit in any batch.
+ * never by the number of rows, so a row's result is the same to the bit in any batch. Products of prompts
+ * (prompt_linear.cu) have another order, one sum over all of k, and the same law.
  */
 #ifndef CUDA_KERNELS_H
 #define CUDA_KERNELS_H
@@ -79,11 +80,11 @@ static inline uint32_t cuda_square_sums(uint32_t n_rows, uint32_t D) {
  * n_partial = 0. row_sums (may be NULL): n_sums partial sums of squares a row, scaling the partial products by
  * 1 / sqrt(sum / sum_n + eps). row_scale (may be NULL) [n_rows]: act = y * w (fp16: / 16) and row_scale the norm's
  * scale for it, which the readers of the next product apply: what the fused decode kernels do. squares (may be NULL)
- * [n_rows][cuda_square_sums]: of y. */
+ * [n_rows][n_squares]: of y, sums of 16 or of 64 columns each. */
 void k_add_norm(const float *base, const float *partial, uint32_t n_partial, size_t partial_stride,
                 const float *row_sums, uint32_t n_sums, uint32_t sum_n, const float *w, float eps, uint32_t n_rows,
-                uint32_t n, float *out, void *act, float *row_scale, float *squares, enum cuda_dtype dtype,
-                void *stream);
+                uint32_t n, float *out, void *act, float *row_scale, float *squares, uint32_t n_squares,
+                enum cuda_dtype dtype, void *stream);
 /* Partial products that k_linear leaves for its reader to add in order: 1 or 4, the same bits (fp32: by the matrix). */
 uint32_t cuda_linear_splits(const struct cuda_matrix *w, uint32_t n_rows);
 /* y[split][r][o] = partial products of W (packed) and x (packed activations); fp32, [splits][n_rows][ldy], splits
@@ -255,6 +256,21 @@ bool cuda_conv_pair_possible(const struct cuda_shape *shape);
 void k_conv_pair(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az,
                  const float *conv, const float *bias, const struct cuda_matrix *w_in, const struct cuda_matrix *w_c0,
                  uint32_t n_rows, float *s, float *in, size_t in_stride, float *c0, size_t c0_stride, void *stream);
+
+/* ---- products of prompts (prompt_linear.cu) ----
+ * k_fused_* with sums in an order of their own, which large tiles can afford: one over all of k. Where
+ * cuda_fused_possible. Rows of fp32 begin on 16 bytes. act's rows up to the next multiple of 8 may be written. */
+
+/* Partial sums of squares that a row of D columns leaves, of 64 each, whatever the number of rows. */
+static inline uint32_t cuda_prompt_sums(uint32_t D) { return (D + 63) / 64; }
+/* in->squares: [n_rows][cuda_prompt_sums], or NULL. FLOP: 2 rows columns n_rows. Twin ref_linear after ref norm. */
+void k_prompt_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy,
+                     void *stream);
+void k_prompt_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream);
+/* squares: [n_rows][cuda_prompt_sums(rows of W)]. */
+void k_prompt_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums,
+                       uint32_t sum_n, float eps, const float *base, const float *next_norm, uint32_t n_rows, float *y,
+                       float *squares, void *act, void *stream);
 
 /* ---- sampling ---- */
 

@@ -26,7 +26,8 @@ enum { NORM_THREADS = 512, NORM_MOST = 16 }; // columns up to 8192
 template <class T>
 __global__ void __launch_bounds__(NORM_THREADS)
 add_norm_kernel(const float *base, const float *partial, uint32_t n_partial, size_t partial_stride, const float *row_sums,
-                uint32_t n_sums, uint32_t sum_n, const float *w, float eps, uint32_t n, float *out, T *act, float *row_scale, float *squares) {
+                uint32_t n_sums, uint32_t sum_n, const float *w, float eps, uint32_t n, float *out, T *act, float *row_scale, float *squares,
+                uint32_t n_squares) {
     __shared__ alignas(16) float tiles[NORM_THREADS * NORM_MOST / 16];
     float v[NORM_MOST], weight[NORM_MOST];
 #pragma unroll
@@ -59,14 +60,14 @@ add_norm_kernel(const float *base, const float *partial, uint32_t n_partial, siz
         const float square = tile_sum(v[j] * v[j]); // v is 0 beyond the row
         if (i < n && i % 16 == 0) {
             tiles[i / 16] = square;
-            if (squares && gridDim.x <= CUDA_FEW_ROWS) squares[(size_t)r * ((n + 15) / 16) + i / 16] = square;
+            if (squares && n_squares == (n + 15) / 16) squares[(size_t)r * n_squares + i / 16] = square;
         }
     }
     __syncthreads(); // the tiles' sums
-    if (squares && gridDim.x > CUDA_FEW_ROWS && threadIdx.x < (n + 63) / 64) {
+    if (squares && n_squares != (n + 15) / 16 && threadIdx.x < n_squares) { // of 64 columns each
         float four[4];
         load_four(four, tiles, threadIdx.x * 4, (n + 15) / 16);
-        squares[(size_t)r * ((n + 63) / 64) + threadIdx.x] = four_sum(four);
+        squares[(size_t)r * n_squares + threadIdx.x] = four_sum(four);
     }
     if (!act) return;
     const float norm = rms_scale(row_total(tiles, (n + 15) / 16), n, eps);
@@ -81,9 +82,9 @@ add_norm_kernel(const float *base, const float *partial, uint32_t n_partial, siz
 
 void k_add_norm(const float *base, const float *partial, uint32_t n_partial, size_t partial_stride, const float *row_sums,
                 uint32_t n_sums, uint32_t sum_n, const float *w, float eps, uint32_t n_rows, uint32_t n, float *out, void *act,
-                float *row_scale, float *squares, enum cuda_dtype dtype, void *stream) {
+                float *row_scale, float *squares, uint32_t n_squares, enum cuda_dtype dtype, void *stream) {
     FOR_DTYPE(dtype, (launch(add_norm_kernel<T>, dim3(n_rows), dim3(NORM_THREADS), 0, stream, base, partial, n_partial, partial_stride,
-                             row_sums, n_sums, sum_n, w, eps, n, out, (T *)act, row_scale, squares)));
+                             row_sums, n_sums, sum_n, w, eps, n, out, (T *)act, row_scale, squares, n_squares)));
 }
 
 template <class T> __global__ void ffn_act_kernel(const float *in, uint32_t splits, size_t split_stride, const float *row_scale, uint32_t F, T *act) {

@@ -289,7 +289,7 @@ static void log_probabilities_of_the_prompts_are_the_reference(void **state) {
         const float *logits;
         const uint32_t n = (uint32_t)c->n_ids;
         backend_cpu.slot_zero(be, 0);
-        const struct backend_segment seg = {0, n, n, 0, c->ids};
+        const struct backend_segment seg = {0, n, n, 0, c->ids, true};
         if (backend_cpu.forward(be, &seg, 1, &logits, &err)) fail_msg("%s", err.message);
         for (uint32_t k = 1; k < n; k++) {
             const float *row = logits + (size_t)(k - 1) * V;

@@ -130,14 +130,14 @@ static struct trace read_sequence(const struct bench *b, uint32_t slot, const in
     b->ops->slot_zero(b->be, slot);
     uint64_t pos = 0, step = 0;
     for (uint32_t out = 0; out <= N_DECODE; step++) {
-        struct backend_segment segs[N_SLOTS];
-        uint32_t n_segs = 0, rows_before = 0, n_tok = 1;
+        struct backend_segment segs[N_SLOTS], all[N_SLOTS];
+        uint32_t n_segs = 0, n_all = 0, rows_before = 0, n_tok = 1;
         const uint32_t length = piece_at(piece, pos);
         if (pos < n) n_tok = length && length < n - pos ? length : (uint32_t)(n - pos);
         uint32_t n_out = pos + n_tok >= n;
         for (uint32_t i = 0, mine = company ? company->n / 2 : 0; i <= (company ? company->n : 0); i++) {
             if (i == mine) {
-                segs[n_segs++] = (struct backend_segment){slot, n_tok, n_out, pos, prompt + pos};
+                all[n_all++] = (struct backend_segment){slot, n_tok, n_out, pos, prompt + pos, pos < n};
                 continue;
             }
             uint32_t other = (slot + 1 + (i > mine ? i - 1 : i)) % N_SLOTS;
@@ -146,10 +146,18 @@ static struct trace read_sequence(const struct bench *b, uint32_t slot, const in
             for (uint32_t k = 0; k < want; k++)
                 company->tok[other][k] = (int32_t)(philox_uniform(company->seed, step * 999 + k, other) * b->V);
             uint32_t other_out = want == 1;
-            segs[n_segs++] = (struct backend_segment){other, want, other_out, company->pos[other], company->tok[other]};
+            all[n_all++] =
+                (struct backend_segment){other, want, other_out, company->pos[other], company->tok[other], want > 1};
             company->pos[other] += want;
-            if (i < mine) rows_before += other_out;
         }
+        bool before = true;
+        for (int prompts = 0; prompts < 2; prompts++) /* decode rows first */
+            for (uint32_t i = 0; i < n_all; i++) {
+                if (all[i].prompt != (prompts == 1)) continue;
+                before = before && all[i].slot != slot;
+                if (before) rows_before += all[i].n_out;
+                segs[n_segs++] = all[i];
+            }
         const float *logits;
         forward(b, segs, n_segs, &logits);
         if (n_out) memcpy(t.logits + (size_t)out++ * b->V, logits + (size_t)rows_before * b->V, b->V * sizeof(float));
@@ -243,12 +251,12 @@ static void a_copied_slot_goes_on_with_the_same_bits(void **state) {
                          dirty = read_sequence(&b, 4, tok + 3, 120, 0, NULL);
             const float *logits;
             b.ops->slot_zero(b.be, 1);
-            forward(&b, &(struct backend_segment){1, n, 1, 0, tok}, 1, &logits);
+            forward(&b, &(struct backend_segment){1, n, 1, 0, tok, true}, 1, &logits);
             memcpy(copied.logits, logits, b.V * sizeof(float));
             b.ops->slot_copy(b.be, 1, 4, n);
-            forward(&b, &(struct backend_segment){1, 1, 1, n, tok}, 1, &logits);
+            forward(&b, &(struct backend_segment){1, 1, 1, n, tok, false}, 1, &logits);
             for (uint32_t t = 0; t < N_DECODE; t++) {
-                forward(&b, &(struct backend_segment){4, 1, 1, n + t, tok + n + t}, 1, &logits);
+                forward(&b, &(struct backend_segment){4, 1, 1, n + t, tok + n + t, false}, 1, &logits);
                 memcpy(copied.logits + (size_t)(t + 1) * b.V, logits, b.V * sizeof(float));
             }
             trace_state(&b, 4, n + N_DECODE, &copied);

@@ -68,7 +68,7 @@ static void feed(const struct bench *b, uint32_t slot, const int32_t *tok, uint6
                  float *rows) {
     struct rod_error err;
     const float *logits;
-    const struct backend_segment seg = {slot, (uint32_t)(to - from), n_out, from, tok + from};
+    const struct backend_segment seg = {slot, (uint32_t)(to - from), n_out, from, tok + from, to - from > 1};
     if (b->ops->forward(b->be, &seg, 1, &logits, &err)) fail_msg("%s: %s", b->name, err.message);
     if (n_out) memcpy(rows, logits, (size_t)n_out * b->V * sizeof *rows);
 }
@@ -443,7 +443,7 @@ static void many_moves_are_each_over_once(void **state) {
 /* A step that the device may still have before it: launched, where it can be. */
 static void start_step(const struct bench *b, uint32_t slot, const int32_t *tok, uint64_t from, uint64_t to) {
     struct rod_error err;
-    const struct backend_segment seg = {slot, (uint32_t)(to - from), 0, from, tok + from};
+    const struct backend_segment seg = {slot, (uint32_t)(to - from), 0, from, tok + from, true};
     if (!b->ops->launch)
         feed(b, slot, tok, from, to, 0, NULL);
     else if (b->ops->launch(b->be, &seg, 1, &err))

@@ -69,7 +69,7 @@ static double perplexity(const struct model *model, const char *device, const ch
     s.ops->slot_zero(s.be, 0);
     for (size_t pos = 0; pos + 1 < n;) {
         const uint32_t k = n - 1 - pos < most ? (uint32_t)(n - 1 - pos) : most / info->chunk_tok * info->chunk_tok;
-        const float *rows = forward(&s, &(struct backend_segment){0, k, k, pos, ids + pos}, 1);
+        const float *rows = forward(&s, &(struct backend_segment){0, k, k, pos, ids + pos, true}, 1);
         for (uint32_t i = 0; i < k; i++, pos++) sum += log_probability(rows + (size_t)i * V, V, ids[pos + 1]);
     }
     s.ops->close(s.be);
@@ -126,13 +126,13 @@ static void read_among(const struct side *s, uint32_t V, uint32_t n_rows, uint32
         const uint32_t n = i == which ? PROMPT : 1 + i % 5;
         for (uint32_t t = 0; t < n; t++) prompt[t] = token_at(session, t, V);
         s->ops->slot_zero(s->be, i);
-        forward(s, &(struct backend_segment){i, n, 1, 0, prompt}, 1);
+        forward(s, &(struct backend_segment){i, n, 1, 0, prompt, true}, 1);
     }
     for (uint32_t step = 0; step < STEPS; step++) {
         for (uint32_t i = 0; i < n_rows; i++) {
             const uint32_t n = i == which ? PROMPT : 1 + i % 5;
             tok[i] = token_at(i == which ? 7 : 1000 + i, n + step, V);
-            segs[i] = (struct backend_segment){i, 1, 1, n + step, &tok[i]};
+            segs[i] = (struct backend_segment){i, 1, 1, n + step, &tok[i], false};
         }
         const float *rows = forward(s, segs, n_rows);
         memcpy(logits + (size_t)step * V, rows + (size_t)which * V, V * sizeof *logits);
@@ -262,7 +262,7 @@ static void slots_auto_says_how_many_sessions_that_is(void **state) {
     assert_true(info->n_slots >= 1 && info->n_slots + info->chunk_tok <= info->max_batch_tok);
     int32_t tok = 5; /* the last one works */
     s.ops->slot_zero(s.be, info->n_slots - 1);
-    forward(&s, &(struct backend_segment){info->n_slots - 1, 1, 1, 0, &tok}, 1);
+    forward(&s, &(struct backend_segment){info->n_slots - 1, 1, 1, 0, &tok, false}, 1);
     s.ops->close(s.be);
     model_close(model);
 }

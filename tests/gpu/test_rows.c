@@ -74,7 +74,7 @@ static void add_norm_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     float *squares = gpu_pick(0, 1) ? gpu_floats(n_squares) : NULL;
     GPU_RUN(k_add_norm, base_at, n_partial ? gpu_from(partial, n_partial * stride) : NULL, n_partial, stride,
             n_sums ? gpu_from(sums, (size_t)n_rows * n_sums) : NULL, n_sums, sum_n, with_act ? gpu_from(w, n) : NULL,
-            eps, n_rows, n, out, act, row_scale, squares, dtype);
+            eps, n_rows, n, out, act, row_scale, squares, cuda_square_sums(n_rows, n), dtype);
     if (out) gpu_check("sum", gpu_fetch(out, (size_t)n_rows * n), ref, (size_t)n_rows * n, 1e-6, 0);
     if (out != base_at) gpu_check_same("base", gpu_fetch(base_at, (size_t)n_rows * n), base, (size_t)n_rows * n);
     if (act) {

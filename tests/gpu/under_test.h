@@ -45,6 +45,9 @@
     X(k_fused_ffn)                                                                                                     \
     X(k_fused_residual)                                                                                                \
     X(k_fused_linear_pair)                                                                                             \
+    X(k_prompt_linear)                                                                                                 \
+    X(k_prompt_ffn)                                                                                                    \
+    X(k_prompt_residual)                                                                                               \
     X(cuda_conv_pair_possible)                                                                                         \
     X(k_conv_pair)                                                                                                     \
     X(k_gather_rows)                                                                                                   \
