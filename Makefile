@@ -158,6 +158,9 @@ plots: # the pictures of the README, from tests/bench/results
 		build/venv-plots/bin/pip install --quiet --disable-pip-version-check --no-deps -r tests/bench/requirements.txt && \
 		cp tests/bench/requirements.txt build/venv-plots/made-from; }
 	@build/venv-plots/bin/python tests/bench/plots.py
+bench-sessions: # what a session's turn costs, as JSON; FLAGS: of tests/bench/sessions.c
+	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/bench/sessions >&2
+	@dir=$$(mktemp -d); $(BUILD)/tests/bench/sessions --model config/models/tales --dir $$dir $(FLAGS); rm -rf $$dir
 bench-swap: # what moving sessions costs, as JSON; FLAGS: of tests/bench/swap.c
 	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/bench/swap >&2
 	@[ -z "$(CUDA_SO)" ] || ln -sf $(abspath $(BUILD))/rodimus_cuda.so $(BUILD)/tests/bench/rodimus_cuda.so
@@ -215,7 +218,7 @@ bundle: all
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/lib' -Wl,--disable-new-dtags -o $(BUNDLE)/rodimus $(BUILD)/server/main.o $(BUILD)/libserver.a $(BUILD)/librodimus.a $(LDLIBS)
 
 force:
-.PHONY: soak deploy-deps test-deploy plots bench-swap bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers
+.PHONY: bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
--include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/swap.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d
+-include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d
