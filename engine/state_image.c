@@ -28,7 +28,6 @@ static_assert(sizeof(struct block) <= PAGE, "a block's first page holds its desc
 
 struct hook {
     bool (*full)(void *arg, size_t n_bytes);
-    void (*released)(void *arg);
     void *arg;
 };
 
@@ -40,7 +39,6 @@ struct state_pool {
     struct state_pool_counts counts;
     struct hook hooks[STATE_POOL_MAX_HOOKS];
     uint32_t n_hooks;
-    bool missed; /* a state_image_new failed since an image was released */
     bool closed; /* by its owner */
 };
 
@@ -106,19 +104,11 @@ void state_pool_close(struct state_pool *p) {
     if (last) pool_end(p);
 }
 
-static void add_hook(struct state_pool *p, const struct hook *hook) {
+void state_pool_on_full(struct state_pool *p, bool (*full)(void *arg, size_t n_bytes), void *arg) {
     pthread_mutex_lock(&p->lock);
     assert(p->n_hooks < STATE_POOL_MAX_HOOKS);
-    p->hooks[p->n_hooks++] = *hook;
+    p->hooks[p->n_hooks++] = (struct hook){full, arg};
     pthread_mutex_unlock(&p->lock);
-}
-
-void state_pool_on_full(struct state_pool *p, bool (*full)(void *arg, size_t n_bytes), void *arg) {
-    add_hook(p, &(struct hook){.full = full, .arg = arg});
-}
-
-void state_pool_on_released(struct state_pool *p, void (*released)(void *arg), void *arg) {
-    add_hook(p, &(struct hook){.released = released, .arg = arg});
 }
 
 void state_pool_count(struct state_pool *p, struct state_pool_counts *out) {
@@ -211,27 +201,20 @@ static uint32_t copy_hooks(struct state_pool *p, struct hook hooks[STATE_POOL_MA
     return n;
 }
 
-static struct state_image *new_or_missed(struct state_pool *p, size_t n_bytes) {
-    pthread_mutex_lock(&p->lock); /* before the last try: a release in between is not missed */
-    p->missed = true;
-    pthread_mutex_unlock(&p->lock);
-    struct state_image *image = try_new(p, n_bytes);
-    pthread_mutex_lock(&p->lock);
-    p->counts.n_failed += !image;
-    pthread_mutex_unlock(&p->lock);
-    return image;
-}
-
 struct state_image *state_image_new(struct state_pool *p, size_t n_bytes) {
     if (n_bytes > SIZE_MAX / 2) return NULL;
     if (!p) return image_of_no_pool(n_bytes);
     struct state_image *image = try_new(p, n_bytes);
-    if (image || state_pool_bytes(1, n_bytes) > p->config.bytes) return image;
+    if (image) return image;
     struct hook hooks[STATE_POOL_MAX_HOOKS];
-    const uint32_t n_hooks = copy_hooks(p, hooks);
+    const uint32_t n_hooks = state_pool_bytes(1, n_bytes) > p->config.bytes ? 0 : copy_hooks(p, hooks);
     for (uint32_t i = 0; !image && i < n_hooks; i++)
-        while (!image && hooks[i].full && hooks[i].full(hooks[i].arg, n_bytes)) image = try_new(p, n_bytes);
-    return image ? image : new_or_missed(p, n_bytes);
+        while (!image && hooks[i].full(hooks[i].arg, n_bytes)) image = try_new(p, n_bytes);
+    if (image) return image;
+    pthread_mutex_lock(&p->lock);
+    p->counts.n_failed++;
+    pthread_mutex_unlock(&p->lock);
+    return NULL;
 }
 
 struct state_image *state_image_try(struct state_pool *p, size_t n_bytes) {
@@ -245,23 +228,14 @@ struct state_image *state_image_share(struct state_image *image) {
 }
 
 static void give_back(struct state_pool *p, struct block *b) {
-    struct hook hooks[STATE_POOL_MAX_HOOKS];
-    uint32_t n_hooks = 0;
     FORBID(b->image.bytes, b->image.n_bytes);
     pthread_mutex_lock(&p->lock);
     p->counts.n_images--;
     p->counts.used_bytes -= b->bytes;
     give_block(p, b);
-    if (p->missed) {
-        p->missed = false;
-        n_hooks = p->n_hooks;
-        memcpy(hooks, p->hooks, n_hooks * sizeof *hooks);
-    }
     const bool last = p->closed && p->counts.n_images == 0;
     pthread_mutex_unlock(&p->lock);
     if (last) pool_end(p);
-    for (uint32_t i = 0; i < n_hooks; i++)
-        if (hooks[i].released) hooks[i].released(hooks[i].arg);
 }
 
 void state_image_release(struct state_image *image) {

@@ -7,7 +7,7 @@
  *
  * Who owns what: an image belongs to all who share it; whoever releases it last gives its bytes back to the pool. A
  * pool lives until its owner has closed it and its last image is released, so images may outlive an engine.
- * Threads: any, for every call; hooks run on the thread that met the condition, without the pool's lock.
+ * Threads: any, for every call; hooks run on the thread that wants an image, without the pool's lock.
  * Invariant: bytes are written by who made the image, before it is shared or given on; from then on nobody writes.
  */
 #ifndef STATE_IMAGE_H
@@ -42,9 +42,8 @@ void state_pool_close(struct state_pool *pool); /* NULL: nothing. Hooks are not 
 
 /* Before images are made on other threads. full: somebody wants n_bytes and there is no room: release something that is
  * worth less, if there is, and return whether another try is worth it. They are asked in the order in which they were
- * added. released: an image went back to the pool after a state_image_new that failed. */
+ * added. */
 void state_pool_on_full(struct state_pool *pool, bool (*full)(void *arg, size_t n_bytes), void *arg);
-void state_pool_on_released(struct state_pool *pool, void (*released)(void *arg), void *arg);
 
 struct state_pool_counts {
     uint64_t bytes, used_bytes, most_bytes; /* of the budget; whole pages, those before the images too; the most ever */
