@@ -29,8 +29,9 @@
 #define DRAIN_MAX_BYTES                                                                                                \
     ((size_t)256 << 20) /* a refused body is read and dropped up to here, so that the client sees why */
 #define BODIES_MAX_BYTES ((size_t)512 << 20) /* all bodies being gathered */
-#define LARGE_BODIES     2                   /* bodies with a limit of their own that may come in at once */
-#define SLOWEST_BODY_BPS 1024                /* a body that arrives slower than this is given up */
+#define LARGE_BYTES      ((size_t)4 << 20)
+#define LARGE_BODIES     2    /* bodies with a limit of their own that may come in at once */
+#define SLOWEST_BODY_BPS 1024 /* a body that arrives slower than this is given up */
 #define MAX_HEADERS      12
 
 struct http_connection { /* an open socket; its socket context */
@@ -325,12 +326,45 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *to, size_t max) {
     return 0;
 }
 
+/* Giving back half a gigabyte takes tens of milliseconds: not the loop's. */
+struct large_answer {
+    uv_work_t work;
+    uv_loop_t *loop;
+    void *bytes;
+};
+
+static void free_large(uv_work_t *work) { free(((struct large_answer *)work->data)->bytes); }
+
+static void on_large_freed(uv_work_t *work, int status) {
+    (void)status;
+    free(work->data);
+}
+
+static void let_go(void *arg) {
+    struct large_answer *a = arg;
+    a->work.data = a;
+    if (uv_queue_work(a->loop, &a->work, free_large, on_large_freed) == 0) return;
+    free(a->bytes);
+    free(a);
+}
+
+static struct MHD_Response *large_response(struct http_request *r, void *body, size_t len) {
+    struct large_answer *a = calloc(1, sizeof *a);
+    if (!a) return NULL;
+    *a = (struct large_answer){.loop = r->http->loop, .bytes = body};
+    struct MHD_Response *response = MHD_create_response_from_buffer_with_free_callback_cls(len, body, let_go, a);
+    if (!response) free(a);
+    return response;
+}
+
 static struct MHD_Response *make_response(struct http_request *r) {
     if (r->streaming) return MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, r, NULL);
     size_t len = 0;
     char *body = buf_take(&r->out, &len);
     if (!body) return NULL;
-    struct MHD_Response *response = MHD_create_response_from_buffer(len, body, MHD_RESPMEM_MUST_FREE);
+    struct MHD_Response *response = len < LARGE_BYTES
+                                        ? MHD_create_response_from_buffer(len, body, MHD_RESPMEM_MUST_FREE)
+                                        : large_response(r, body, len);
     if (!response) free(body);
     r->sent = len;
     return response;
