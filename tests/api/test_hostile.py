@@ -91,7 +91,7 @@ def test_a_nul_in_a_path_is_400(server, path):
 def test_a_whole_url_as_the_target_is_its_path(server):
     """What a client sends to a proxy; every server must take it."""
     assert status_of(server.raw(b"GET http://x/health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", timeout=5)) == 200
-    assert status_of(server.raw(b"GET http://x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", timeout=5)) == 404
+    assert status_of(server.raw(b"GET http://x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", timeout=5)) == 200, "the page at /"
 
 
 # ---- size ----
