@@ -26,16 +26,24 @@ static bool parse_name(const char *file, uint8_t name[SESSION_NAME_BYTES]) {
     return !strcmp(session_store_name(name, text), file);
 }
 
-static struct session_stamp stamp_of(const struct state_disk_stamp *s) {
-    return (struct session_stamp){s->inode, s->mtime_ns, s->n_bytes};
+/* header: the file's first bytes; where they are too few it is no session, which its reader says. */
+static struct session_stamp stamp_of(const struct state_disk_stamp *s, const void *header, size_t n) {
+    struct session_stamp stamp = {.inode = s->inode, .mtime_ns = s->mtime_ns, .n_bytes = s->n_bytes};
+    if (n >= STATE_FILE_FIXED_BYTES) state_file_peek(header, &stamp.version, &stamp.check);
+    return stamp;
 }
 
 int session_store_stat(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                        struct session_stamp *stamp, struct rod_error *err) {
     char text[SESSION_FILE_NAME_BYTES];
-    struct state_disk_stamp found;
-    const int rc = state_disk_stat(store->dir, session_store_name(name, text), &found, err);
-    if (!rc) *stamp = stamp_of(&found);
+    unsigned char start[STATE_FILE_FIXED_BYTES];
+    struct state_disk_file f;
+    size_t n;
+    int rc = state_disk_open(store->dir, session_store_name(name, text), &f, err);
+    if (rc) return rc;
+    rc = state_disk_get(&f, 0, start, sizeof start, &n, err);
+    if (!rc) *stamp = stamp_of(&f.stamp, start, n);
+    state_disk_close(&f);
     return rc;
 }
 
@@ -105,6 +113,7 @@ static int read_open(const struct session_store *store, struct state_disk_file *
     const struct state_file_expected here = expected(store);
     int rc = read_header(f, file, &header, &n_header, err);
     if (rc) return rc;
+    out->stamp = stamp_of(&f->stamp, header, n_header);
     rc = state_file_parse_header(header, n_header, f->stamp.n_bytes, file, &here, &state, err);
     if (!rc) rc = session_file_read(store->form, &state, file, &out->facts, &out->point, &out->answers, err);
     uint8_t own[SESSION_NAME_BYTES];
@@ -126,7 +135,6 @@ int session_store_read(const struct session_store *store, const uint8_t name[SES
     *out = (struct session_read){0};
     int rc = state_disk_open(store->dir, session_store_name(name, text), &f, err);
     if (rc) return rc;
-    out->stamp = stamp_of(&f.stamp);
     rc = read_open(store, &f, text, name, with_image, out, err);
     state_disk_close(&f);
     if (rc) session_read_fini(out);
@@ -180,7 +188,7 @@ static void write_some(const struct session_store *store, struct session_write *
     for (size_t i = 0; i < n_items; i++) {
         of[i]->rc = items[i].rc;
         of[i]->err = items[i].err;
-        of[i]->stamp = stamp_of(&items[i].stamp);
+        of[i]->stamp = stamp_of(&items[i].stamp, parts[i][0].data, parts[i][0].n);
         free((void *)(uintptr_t)parts[i][0].data);
     }
 }

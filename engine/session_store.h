@@ -19,7 +19,7 @@ struct session_store {
 
 char *session_store_name(const uint8_t name[SESSION_NAME_BYTES], char text[SESSION_FILE_NAME_BYTES]);
 
-/* ROD_ENOTFOUND: there is none. */
+/* From its first bytes. ROD_ENOTFOUND: there is none. */
 int session_store_stat(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                        struct session_stamp *stamp, struct rod_error *err);
 
@@ -60,7 +60,8 @@ int session_store_list(const struct session_store *store,
                        struct rod_error *err);
 
 static inline bool session_stamp_same(const struct session_stamp *a, const struct session_stamp *b) {
-    return a->inode == b->inode && a->mtime_ns == b->mtime_ns && a->n_bytes == b->n_bytes;
+    return a->inode == b->inode && a->mtime_ns == b->mtime_ns && a->n_bytes == b->n_bytes && a->version == b->version &&
+           a->check == b->check;
 }
 
 #endif

@@ -25,9 +25,11 @@ struct session_facts {
     bool open; /* the last turn left an answer open (rod_turn) */
 };
 
-/* Which file it is: another one stands under the name when any of these differs. */
+/* Which file it is: another one stands under the name when any of these differs. Inodes are used again and clocks tick
+ * slowly, so what the file says counts too. */
 struct session_stamp {
     uint64_t inode, mtime_ns, n_bytes; /* n_bytes 0: none */
+    uint64_t version, check;           /* of its payload */
 };
 
 enum session_hold {

@@ -50,13 +50,12 @@ struct state_disk_file {
     struct state_disk_stamp stamp;
     char path[256]; /* its end, for messages */
 };
+/* ROD_ENOTFOUND, ROD_EIO, ROD_ESTATE: no regular file. */
 int state_disk_open(const char *dir, const char *name, struct state_disk_file *out, struct rod_error *err);
 /* n_read: fewer only at the file's end. */
 int state_disk_get(struct state_disk_file *file, uint64_t at, void *dst, size_t n_bytes, size_t *n_read,
                    struct rod_error *err);
 void state_disk_close(struct state_disk_file *file);
-/* ROD_ENOTFOUND, ROD_EIO, ROD_ESTATE: no regular file. */
-int state_disk_stat(const char *dir, const char *name, struct state_disk_stamp *out, struct rod_error *err);
 
 /* Removes the file, for good when it returns. ROD_ENOTFOUND, ROD_EIO. */
 int state_disk_remove(const char *dir, const char *name, struct rod_error *err);

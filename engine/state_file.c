@@ -79,6 +79,12 @@ int state_file_measure(const void *bytes, size_t n_bytes, const char *file, uint
     return 0;
 }
 
+void state_file_peek(const void *bytes, uint64_t *version, uint64_t *payload_check) {
+    const unsigned char *b = bytes;
+    *version = get(b + AT_VERSION, 8);
+    *payload_check = get(b + AT_PAYLOAD_CHECK, 8);
+}
+
 static bool all_zero(const unsigned char *b, uint64_t n) {
     unsigned char any = 0;
     for (uint64_t i = 0; i < n; i++) any |= b[i];

@@ -65,6 +65,8 @@ struct state_file_expected {
  * STATE_FILE_FIXED_BYTES. */
 int state_file_measure(const void *bytes, size_t n_bytes, const char *file, uint64_t *n_header, uint64_t *n_file,
                        struct rod_error *err);
+/* Of the fixed part alone, unchecked: enough to tell one version of a file from another. */
+void state_file_peek(const void *bytes, uint64_t *version, uint64_t *payload_check);
 /* bytes: at least the header. n_file: of the whole file; payload.n is filled, payload.data stays NULL. */
 int state_file_parse_header(const void *bytes, size_t n_bytes, uint64_t n_file, const char *file,
                             const struct state_file_expected *expected, struct state_file *out, struct rod_error *err);

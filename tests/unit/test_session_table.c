@@ -60,7 +60,7 @@ static void who_was_used_longest_ago_goes_first(void **state) {
     static const char *const ids[] = {"a", "b", "c", "d", "e"};
     static const int64_t used[] = {50, 20, 40, 10, 30};
     struct session *s[5];
-    const struct session_stamp file = {1, 2, 100};
+    const struct session_stamp file = {.inode = 1, .mtime_ns = 2, .n_bytes = 100};
     for (int i = 0; i < 5; i++) s[i] = put(&t, "", ids[i], used[i], true);
     assert_null(session_table_to_drop(&t)); /* in no file */
     assert_ptr_equal(session_table_to_remove(&t, false), s[3]);
@@ -113,7 +113,7 @@ static void counts_and_order_stay_true(void **state) {
             put(&t, "t", id, model[i].used_s, model[i].point);
         } else if (s && what == 2) {
             model[i].bytes = (uint64_t)(rand_r(&seed) % 1000);
-            session_table_stamp(&t, s, &(struct session_stamp){1, 1, model[i].bytes});
+            session_table_stamp(&t, s, &(struct session_stamp){.inode = 1, .mtime_ns = 1, .n_bytes = model[i].bytes});
         } else if (s) {
             remove_it(&t, s);
             model[i].there = model[i].point = false;
