@@ -214,6 +214,57 @@ static void a_damaged_file_is_refused_and_the_rest_goes_on(void **state) {
     bench_close(&b), bench_close(&plain);
 }
 
+static size_t fake_bytes(const void *arg, uint64_t n_tok) {
+    (void)arg, (void)n_tok;
+    return sizeof(struct fake_state);
+}
+
+/* Each bit's byte in turn, and each length: the read that a turn begins with never takes it for the session. */
+static void every_byte_that_changes_is_refused(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a;
+    struct rod_error err;
+    struct session_read read;
+    char path[512];
+    BEGIN(&b);
+    struct rod_request *r = nth_turn(&a, "aa", 0);
+    r->turn->idempotency_key = strdup("key");
+    turn_ok(&b.c, r, &a);
+    collect_free(&a);
+    bench_close(&b);
+    const struct session_form form = {.layout = "fake", .V = V, .state_bytes = fake_bytes};
+    struct session_store store = {.form = &form};
+    snprintf(store.dir, sizeof store.dir, "%s", dir);
+    uint8_t name[SESSION_NAME_BYTES];
+    session_name("", "aa", name);
+    path_of("aa", path);
+    struct stat info;
+    assert_int_equal(stat(path, &info), 0);
+    const int fd = open(path, O_RDWR);
+    unsigned char *good = malloc((size_t)info.st_size);
+    assert_int_equal(pread(fd, good, (size_t)info.st_size, 0), info.st_size);
+    for (off_t at = 0; at < info.st_size; at++) {
+        const unsigned char changed = good[at] ^ (unsigned char)(1u << (at % 8));
+        assert_int_equal(pwrite(fd, &changed, 1, at), 1);
+        const int rc = session_store_read(&store, name, true, &read, &err);
+        if (rc != ROD_ESTATE) fail_msg("byte %lld changed: %s", (long long)at, rod_code_name(rc));
+        assert_int_equal(pwrite(fd, &good[at], 1, at), 1);
+    }
+    for (off_t n = info.st_size - 1; n >= 0; n -= n > 600 ? 97 : 1) {
+        assert_int_equal(ftruncate(fd, n), 0);
+        assert_int_equal(session_store_read(&store, name, true, &read, &err), ROD_ESTATE);
+    }
+    assert_int_equal(pwrite(fd, good, (size_t)info.st_size, 0), info.st_size);
+    assert_int_equal(session_store_read(&store, name, true, &read, &err), 0);
+    assert_int_equal(read.facts.version, 1);
+    session_read_fini(&read);
+    assert_int_equal(pwrite(fd, "x", 1, info.st_size), 1); /* longer */
+    assert_int_equal(session_store_read(&store, name, true, &read, &err), ROD_ESTATE);
+    close(fd);
+    free(good);
+}
+
 /* Under another session's name, of another model, in another layout. */
 static void a_foreign_file_is_refused(void **state) {
     (void)state;
@@ -642,6 +693,7 @@ int main(void) {
         IN_A_FOLDER(an_answer_survives_a_restart),
         IN_A_FOLDER(the_demo_model_goes_on_to_the_bit),
         IN_A_FOLDER(a_damaged_file_is_refused_and_the_rest_goes_on),
+        IN_A_FOLDER(every_byte_that_changes_is_refused),
         IN_A_FOLDER(a_foreign_file_is_refused),
         IN_A_FOLDER(what_a_crash_left_is_swept),
         IN_A_FOLDER(a_full_disk_fails_that_turn_alone),
