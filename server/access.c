@@ -98,7 +98,7 @@ void access_cors(struct exchange *x) {
     http_add_header(x->http, "Vary", "Origin"); /* a cache must not give one origin's answer to another */
     if (!origin) return;
     http_add_header(x->http, "Access-Control-Allow-Origin", origin);
-    http_add_header(x->http, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After, X-Session-Id");
+    http_add_header(x->http, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
 }
 
 /* It carries no key, and names what the page is about to send. */
@@ -107,8 +107,10 @@ bool access_preflight(struct exchange *x) {
         !allowed_origin(x))
         return false;
     http_add_header(x->http, "Access-Control-Allow-Methods", "GET, POST, PUT, DELETE");
-    http_add_header(x->http, "Access-Control-Allow-Headers",
-                    "Authorization, Content-Type, X-Api-Key, X-Request-Id, X-Session-Id, Idempotency-Key");
+    char headers[320];
+    snprintf(headers, sizeof headers, "Authorization, Content-Type, X-Api-Key, X-Request-Id, Idempotency-Key, %.200s",
+             x->server->config.session_header);
+    http_add_header(x->http, "Access-Control-Allow-Headers", headers);
     http_add_header(x->http, "Access-Control-Max-Age", "600");
     http_respond(x->http, 204, NULL, "", 0);
     return true;

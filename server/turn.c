@@ -99,9 +99,14 @@ int turn_log_fields(const struct turn *t, struct log_field *fields, int max) {
     if (t->queue_ns) fields[n++] = (struct log_field){"queue_ms", NULL, (double)(t->queue_ns / 10000) / 100};
     fields[n++] = (struct log_field){"stream", t->stream ? "true" : "false", 0};
     if (t->slow) fields[n++] = (struct log_field){"cut", "slow_client", 0};
-    if (*t->session_id) {
+    if (!t->working && t->of_session) {
+        const char *id = t->kind == OPENAI_RESPONSE ? t->response_id : t->request.session.id;
+        fields[n++] = (struct log_field){"session", id, 0};
+    }
+    if (*t->session_id || t->usage.cached_tok) {
         fields[n++] = (struct log_field){"cached_tokens", NULL, (double)t->usage.cached_tok};
-        fields[n++] = (struct log_field){"session", t->session_id, 0};
+    }
+    if (*t->session_id) {
         fields[n++] = (struct log_field){"version", NULL, (double)t->session_version};
         if (t->replayed) fields[n++] = (struct log_field){"replayed", "true", 0};
     }

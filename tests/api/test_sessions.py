@@ -622,8 +622,11 @@ def test_gauges_and_the_log_know_of_sessions(durable):
     line = [x for x in s.log().splitlines() if f"id={names[0]}" in x][-1]
     assert f"session={names[0]}" in line and "version=1" in line and "cached_tokens=0" in line, line
     assert TEXTS[0].split()[3] not in s.log()
+    s.post(COMPLETIONS, {"prompt": "a", "session_id": names[0], "expected_version": 9}, headers={"X-Request-Id": "failed-turn"})
+    line = [x for x in s.log().splitlines() if "id=failed-turn" in x][-1]
+    assert f"session={names[0]}" in line and "status=412" in line and " version=" not in line, line
     for route in ('route="/v1/completions"',):
-        assert m[f'rodimus_http_requests_total{{{route},code="200"}}'] == 3
+        assert m[f'rodimus_http_requests_total{{{route},code="200"}}'] == 3, m
     s.ask("DELETE", f"/v1/sessions/{names[0]}")
     s.post(f"/v1/sessions/{names[1]}/fork", {})
     s.wait_metric("rodimus_sessions", lambda n: n == 3)
