@@ -13,20 +13,21 @@
 
 /* ---- open ---- */
 
-/* How long copying a byte takes: a new slot's state, twice, as the first copy touches memory that is new. */
+/* How long copying a byte takes: a new slot's state, the fastest of a few, as the first touches memory that is new. */
 static double copy_ns(struct rod_engine *e) {
     const struct backend_ops *ops = e->parts.ops;
     const size_t n = ops->state_bytes(e->parts.backend, 0);
     struct state_image *image = state_image_new(e->states, n);
-    double ns = 0;
-    for (int i = 0; image && i < 2; i++) {
+    double least_ns = 0;
+    for (int i = 0; image && i < 8; i++) {
         ops->slot_zero(e->parts.backend, 0);
         const uint64_t begin_ns = engine_now_ns();
         if (ops->slot_save(e->parts.backend, 0, 0, image->bytes, n, NULL)) break;
-        ns = (double)(engine_now_ns() - begin_ns) / (double)n;
+        const double ns = (double)(engine_now_ns() - begin_ns) / (double)n;
+        if (i == 0 || ns < least_ns) least_ns = ns;
     }
     state_image_release(image);
-    return ns;
+    return least_ns;
 }
 
 int engine_prefix_open(struct rod_engine *e, struct rod_error *err) {

@@ -196,9 +196,9 @@ def test_prompts_at_the_edges_of_chunks(server, n):
 
 def test_the_debug_log_says_why(own_server):
     server = own_server("--log-level", "debug")
-    chat(server, user(words(10, 100)))
+    chat(server, user(words(10, 300)))
     settle(server)
-    body = chat(server, user(words(10, 100)))
+    body = chat(server, user(words(10, 300)))
     lines = [line for line in server.log().splitlines() if "prefix cache" in line]
     total = body["usage"]["prompt_tokens"]
     assert len(lines) == 2
