@@ -50,43 +50,81 @@ bool sessions_make_room(void *sessions, size_t n_bytes) {
 
 /* ---- the folder ---- */
 
+struct found {
+    struct session_facts facts;
+    struct session_stamp stamp;
+};
 struct scan {
     struct sessions *s;
     uint64_t number;
+    struct found **found;
+    size_t n_found, room;
+    bool no_memory;
 };
 
-static void scan_one(void *arg, const uint8_t name[SESSION_NAME_BYTES]) {
-    const struct scan *scan = arg;
+/* Whether the table, or the list of what was refused, has this file already. */
+static bool known_file(struct scan *scan, const uint8_t name[SESSION_NAME_BYTES], const struct session_stamp *stamp) {
     struct sessions *s = scan->s;
-    struct session_stamp stamp;
-    struct rod_error err;
-    if (session_store_stat(&s->store, name, &stamp, &err)) return;
     pthread_mutex_lock(&s->lock);
     struct session *x = session_table_find_name(&s->table, name);
-    const bool known = x && (x->hold != SESSION_FREE || x->dirty || session_stamp_same(&x->stamp, &stamp));
     if (x) x->scan = scan->number;
-    bool refused = false;
-    for (size_t i = 0; i < s->n_refusals && !refused; i++)
-        refused =
-            !memcmp(s->refusals[i].name, name, SESSION_NAME_BYTES) && session_stamp_same(&s->refusals[i].stamp, &stamp);
+    bool known = x && (x->hold != SESSION_FREE || x->dirty || session_stamp_alike(&x->stamp, stamp));
+    for (size_t i = 0; i < s->n_refusals && !known; i++)
+        known =
+            !memcmp(s->refusals[i].name, name, SESSION_NAME_BYTES) && session_stamp_alike(&s->refusals[i].stamp, stamp);
     pthread_mutex_unlock(&s->lock);
+    return known;
+}
+
+static void scan_one(void *arg, const uint8_t name[SESSION_NAME_BYTES]) {
+    struct scan *scan = arg;
+    struct sessions *s = scan->s;
+    struct session_stamp stamp;
     struct session_read read;
-    if (known || refused) return;
+    struct rod_error err;
+    if (session_store_glance(&s->store, name, &stamp, &err) || known_file(scan, name, &stamp)) return;
     const int rc = session_store_read(&s->store, name, false, &read, &err);
-    if (rc == ROD_ESTATE) session_refused(s, name, &stamp, &err);
+    if (rc == ROD_ESTATE && !session_store_stat(&s->store, name, &stamp, NULL)) session_refused(s, name, &stamp, &err);
     if (rc) return;
-    struct session_point *old = NULL;
-    pthread_mutex_lock(&s->lock);
-    x = session_table_find(&s->table, read.facts.tenant, read.facts.id);
-    if (!x) x = session_table_add(&s->table, read.facts.tenant, read.facts.id);
-    if (x && x->hold == SESSION_FREE && !x->line.head && !(x->exists && x->dirty)) {
-        old = session_table_set(&s->table, x, &read.facts, NULL, NULL);
-        session_table_stamp(&s->table, x, &read.stamp);
-        x->scan = scan->number;
+    if (scan->n_found == scan->room) {
+        const size_t room = scan->room ? 2 * scan->room : 64;
+        struct found **more = realloc(scan->found, room * sizeof(struct found *));
+        if (more) scan->found = more, scan->room = room;
     }
-    pthread_mutex_unlock(&s->lock);
-    session_point_release(old);
+    struct found *found = scan->n_found < scan->room ? malloc(sizeof *found) : NULL;
+    if (found) {
+        *found = (struct found){read.facts, read.stamp};
+        scan->found[scan->n_found++] = found;
+    }
+    scan->no_memory |= !found;
     session_read_fini(&read);
+}
+
+static int by_use(const void *a, const void *b) {
+    const int64_t x = (*(struct found *const *)a)->facts.used_s, y = (*(struct found *const *)b)->facts.used_s;
+    return (x > y) - (x < y);
+}
+
+/* Those used longest ago first, so that each has its place at the end of the table's order. */
+static void learn_found(struct scan *scan) {
+    struct sessions *s = scan->s;
+    if (scan->n_found) qsort(scan->found, scan->n_found, sizeof(struct found *), by_use);
+    for (size_t i = 0; i < scan->n_found; i++) {
+        const struct found *f = scan->found[i];
+        struct session_point *old = NULL;
+        pthread_mutex_lock(&s->lock);
+        struct session *x = session_table_find(&s->table, f->facts.tenant, f->facts.id);
+        if (!x) x = session_table_add(&s->table, f->facts.tenant, f->facts.id);
+        if (x && x->hold == SESSION_FREE && !x->line.head && !(x->exists && x->dirty)) {
+            old = session_table_set(&s->table, x, &f->facts, NULL, NULL);
+            session_table_stamp(&s->table, x, &f->stamp);
+            x->scan = scan->number;
+        }
+        pthread_mutex_unlock(&s->lock);
+        session_point_release(old);
+        free(scan->found[i]);
+    }
+    free(scan->found);
 }
 
 /* Those whose files were not met: gone, unless something else is the matter with them. */
@@ -109,9 +147,11 @@ int session_scan(struct sessions *s, struct rod_error *err) {
     pthread_mutex_lock(&s->lock);
     const uint64_t number = ++s->n_scans;
     pthread_mutex_unlock(&s->lock);
-    const int rc = session_store_list(&s->store, scan_one, &(struct scan){s, number}, err);
+    struct scan scan = {.s = s, .number = number};
+    const int rc = session_store_list(&s->store, scan_one, &scan, err);
+    learn_found(&scan);
     if (!rc) forget_missing(s, number);
-    return rc;
+    return rc || !scan.no_memory ? rc : rod_fail(err, ROD_ENOMEM, "No memory for the sessions in state_dir.");
 }
 
 /* ---- removing ---- */

@@ -47,6 +47,15 @@ int session_store_stat(const struct session_store *store, const uint8_t name[SES
     return rc;
 }
 
+int session_store_glance(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                         struct session_stamp *stamp, struct rod_error *err) {
+    char text[SESSION_FILE_NAME_BYTES];
+    struct state_disk_stamp found;
+    const int rc = state_disk_stat(store->dir, session_store_name(name, text), &found, err);
+    if (!rc) *stamp = stamp_of(&found, NULL, 0);
+    return rc;
+}
+
 /* ---- reading ---- */
 
 static struct state_file_expected expected(const struct session_store *store) {

@@ -23,6 +23,10 @@ char *session_store_name(const uint8_t name[SESSION_NAME_BYTES], char text[SESSI
 int session_store_stat(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                        struct session_stamp *stamp, struct rod_error *err);
 
+/* Inode, time and size alone, without a look into it. */
+int session_store_glance(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                         struct session_stamp *stamp, struct rod_error *err);
+
 struct session_read {
     struct session_facts facts;
     struct session_stamp stamp;
@@ -59,9 +63,12 @@ int session_store_list(const struct session_store *store,
                        void (*found)(void *arg, const uint8_t name[SESSION_NAME_BYTES]), void *arg,
                        struct rod_error *err);
 
+/* As far as a glance goes. */
+static inline bool session_stamp_alike(const struct session_stamp *a, const struct session_stamp *b) {
+    return a->inode == b->inode && a->mtime_ns == b->mtime_ns && a->n_bytes == b->n_bytes;
+}
 static inline bool session_stamp_same(const struct session_stamp *a, const struct session_stamp *b) {
-    return a->inode == b->inode && a->mtime_ns == b->mtime_ns && a->n_bytes == b->n_bytes && a->version == b->version &&
-           a->check == b->check;
+    return session_stamp_alike(a, b) && a->version == b->version && a->check == b->check;
 }
 
 #endif

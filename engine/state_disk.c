@@ -253,6 +253,17 @@ void state_disk_close(struct state_disk_file *file) {
     file->fd = -1;
 }
 
+int state_disk_stat(const char *dir, const char *name, struct state_disk_stamp *out, struct rod_error *err) {
+    char path[PATH_BYTES];
+    struct stat info;
+    const int rc = make_path(dir, name, "", path, err);
+    if (rc) return rc;
+    if (stat(path, &info)) return io_fail(err, "look at", path, errno);
+    if (!S_ISREG(info.st_mode)) return rod_fail(err, ROD_ESTATE, "%.300s is no regular file", path);
+    *out = stamp_of(&info);
+    return 0;
+}
+
 /* ---- removing ---- */
 
 int state_disk_remove(const char *dir, const char *name, struct rod_error *err) {

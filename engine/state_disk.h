@@ -56,6 +56,8 @@ int state_disk_open(const char *dir, const char *name, struct state_disk_file *o
 int state_disk_get(struct state_disk_file *file, uint64_t at, void *dst, size_t n_bytes, size_t *n_read,
                    struct rod_error *err);
 void state_disk_close(struct state_disk_file *file);
+/* Without opening it. Errors as state_disk_open. */
+int state_disk_stat(const char *dir, const char *name, struct state_disk_stamp *out, struct rod_error *err);
 
 /* Removes the file, for good when it returns. ROD_ENOTFOUND, ROD_EIO. */
 int state_disk_remove(const char *dir, const char *name, struct rod_error *err);
