@@ -60,7 +60,7 @@ bool access_state(struct exchange *x) {
     bool needed = false;
     keys_is_admin(keys, given_key(x), &needed);
     struct openai_error err;
-    if (keys->n && !needed) {
+    if (!needed && keys_any(keys)) {
         openai_error_set(&err, 403, "permission_error", "admin_key_missing", "",
                          "states are for the admin key, and this server has none: set admin_key");
         routes_fail(x, &err);

@@ -1,5 +1,5 @@
-/* admin.c - the second, small listener: health and metrics on a thread of its own, so that they answer whatever the
- * loop thread is busy with, and however many connections stand before the main port.
+/* admin.c - the second, small listener: health, metrics and states on a thread of its own, so that they answer whatever
+ * the loop thread is busy with, and however many connections stand before the main port.
  *
  * Who owns what: the admin thread owns its loop, its transport and the exchanges on it. Threads: admin_open and
  * admin_close on the loop thread; the rest on the admin thread, see server.h for what it may touch. */
@@ -50,6 +50,7 @@ int admin_open(struct server *s, struct admin **out, char *message, size_t size)
     }
     uv_async_init(&a->loop, &a->end, on_end);
     a->end.data = a;
+    s->admin_loop = &a->loop;
     if (uv_thread_create(&a->thread, run, a)) {
         snprintf(message, size, "the admin thread did not start");
         on_end(&a->end);
@@ -58,7 +59,6 @@ int admin_open(struct server *s, struct admin **out, char *message, size_t size)
         free(a);
         return -1;
     }
-    s->admin_http = a->http;
     *out = a;
     return 0;
 }
@@ -69,7 +69,7 @@ void admin_close(struct admin *a) {
     if (!a) return;
     uv_async_send(&a->end);
     uv_thread_join(&a->thread);
-    a->server->admin_http = NULL;
+    a->server->admin_loop = NULL;
     uv_loop_close(&a->loop);
     free(a);
 }

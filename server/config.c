@@ -80,9 +80,9 @@ const struct option config_options[] = {
      .help = "more keys, one a line, each with a name and limits if wanted: KEY name=team requests=8 "
              "tokens_per_minute=60000 priority=2"},
     {"admin_key", OPTION_STRING, AT(admin_key), ACCESS, .metavar = "KEY", .secret = true, RELOAD,
-     .help = "the only key that the admin routes (metrics, slots) take then; it opens no other route"},
+     .help = "the only key that the admin routes (metrics, slots, states) take then; it opens no other route"},
     {"admin_port", OPTION_UINT, AT(admin_port), ACCESS, .fallback = "0", RANGE(0, 65535),
-     .help = "a second listener, on a thread of its own, for health and the admin routes; 0 = on the main port only"},
+     .help = "a second listener, on a thread of its own, for health and the admin routes (states too); 0 = on the main port only"},
     {"cors_origins", OPTION_LIST, AT(cors_origins), ACCESS, .metavar = "ORIGIN,...", RELOAD,
      .help = "web pages of these origins may call the API from a browser (https://app.example.com, or * for all)"},
     {"tls_cert", OPTION_STRING, AT(tls_cert), ACCESS, .metavar = "FILE", RELOAD,

@@ -140,7 +140,7 @@ struct job *job_new(struct server *s, struct exchange *x, void (*run)(struct job
         if (x) routes_fail(x, &err);
         return NULL;
     }
-    *j = (struct job){.server = s, .exchange = x, .run = run};
+    *j = (struct job){.server = s, .exchange = x, .loop = x ? x->loop : s->loop, .run = run};
     s->n_jobs++;
     j->work.data = j;
     if (!x) return j;
@@ -150,8 +150,7 @@ struct job *job_new(struct server *s, struct exchange *x, void (*run)(struct job
 }
 
 void job_start(struct job *j, bool wait) {
-    if ((wait || j->body_len > SERVER_INLINE_BYTES) &&
-        uv_queue_work(j->server->loop, &j->work, on_work, on_work_done) == 0)
+    if ((wait || j->body_len > SERVER_INLINE_BYTES) && uv_queue_work(j->loop, &j->work, on_work, on_work_done) == 0)
         return;
     work(j);
     finish(j);

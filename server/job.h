@@ -11,6 +11,7 @@
 struct job {
     struct server *server;
     struct exchange *exchange; /* NULL when the client left, or nobody waits */
+    uv_loop_t *loop;           /* the exchange's */
     void (*run)(struct job *j);
     bool failed; /* err is the answer */
     char *body;

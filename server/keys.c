@@ -264,6 +264,13 @@ struct key *keys_find(struct keys *k, const char *given) {
     return find(k, given);
 }
 
+bool keys_any(struct keys *k) {
+    pthread_mutex_lock(&k->lock);
+    bool any = k->n != 0;
+    pthread_mutex_unlock(&k->lock);
+    return any;
+}
+
 bool keys_open_to(struct keys *k, const char *given) {
     pthread_mutex_lock(&k->lock);
     bool open = k->n == 0 || find(k, given);

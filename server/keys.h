@@ -2,8 +2,9 @@
  *
  * Who owns what: keys owns the list; a key lives while it is listed or someone holds it (key_hold, key_drop), so that a
  * request outlives the reload that removes its key. Time is an argument.
- * Threads: the loop thread, but keys_is_admin, keys_open_to and keys_each, which any thread may call. Invariant: how
- * long a comparison takes depends on what the client sent and on how many keys there are, not on what the keys are.
+ * Threads: the loop thread, but keys_any, keys_is_admin, keys_open_to and keys_each, which any thread may call.
+ * Invariant: how long a comparison takes depends on what the client sent and on how many keys there are, not on what
+ * the keys are.
  */
 #ifndef KEYS_H
 #define KEYS_H
@@ -46,6 +47,7 @@ int keys_reload(struct keys *k, const struct option_list *listed, const char *pa
                 struct option_error *err);
 void keys_fini(struct keys *k);
 
+bool keys_any(struct keys *k);                        /* there are some, beside the admin key */
 bool keys_open_to(struct keys *k, const char *given); /* given (may be NULL) is a key, or there are none */
 bool keys_is_admin(struct keys *k, const char *given, bool *needed); /* needed: there is an admin key */
 struct key *keys_find(struct keys *k, const char *given);            /* NULL = none, or there are no keys */

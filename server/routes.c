@@ -49,9 +49,9 @@ static const struct route routes[] = {
     {"DELETE", "/v1/sessions/", .tail = "", .run = session_routes_delete, .engine = true},
     {"POST", "/v1/sessions/", .tail = "/fork", .run = session_routes_fork, .engine = true, .bare = true},
     {"GET", "/v1/sessions/", .tail = "/state", .run = session_routes_export, .engine = true, .admin = true,
-     .state = true},
+     .aside = true, .state = true},
     {"PUT", "/v1/sessions/", .tail = "/state", .run = session_routes_import, .engine = true, .admin = true,
-     .state = true},
+     .aside = true, .state = true},
     {"GET", "/v1/models", .run = get_models},
     {"GET", "/v1/models/", .run = get_model},
     {"POST", "/tokenize", .run = job_tokenize, .engine = true},
@@ -403,6 +403,7 @@ static struct exchange *new_exchange(struct server *s, struct http_request *r, b
     struct exchange *x = calloc(1, sizeof *x);
     if (!x) return NULL;
     *x = (struct exchange){.server = s, .http = r, .route = N_ROUTES, .aside = aside};
+    x->loop = aside ? s->admin_loop : s->loop;
     http_set_user(r, x);
     choose_id(x);
     http_add_header(r, "X-Request-Id", x->id);

@@ -32,7 +32,7 @@ struct turn;
 struct server {
     uv_loop_t *loop;
     struct http *http;
-    struct http *admin_http;           /* of the admin thread; NULL without one */
+    uv_loop_t *admin_loop;             /* of the admin thread; NULL without one */
     struct rod_engine *_Atomic engine; /* NULL while loading; set after info and model_name */
     const struct rod_model_info *info; /* likewise */
     struct config config;
@@ -44,7 +44,8 @@ struct server {
     struct openai_vocab vocab;
     char model_name[128];
     struct turn *turns; /* all in progress */
-    size_t n_turns, n_jobs;
+    size_t n_turns;
+    atomic_size_t n_jobs;
     uv_timer_t tick; /* pings; runs while there are turns */
     /* leaving: not ready any more; draining: and no requests are taken; failed: a device fault, the process will end */
     atomic_bool leaving, draining, failed;
@@ -55,6 +56,7 @@ struct exchange { /* one HTTP request; the user pointer of its http_request */
     struct server *server;
     struct http_request *http;
     char id[SERVER_ID_BYTES]; /* of the client, or made here; in X-Request-Id and in logs */
+    uv_loop_t *loop;          /* where it is answered: the main one, or the admin thread's */
     unsigned route;
     struct turn *turn;   /* of a completion, or NULL */
     struct job *job;     /* of work on the thread pool, or NULL */

@@ -140,6 +140,27 @@ def test_the_admin_port_serves_health_and_admin_routes_alone(own_server):
     assert s.stop() == 0
 
 
+def test_states_move_through_the_admin_port(own_server):
+    """While streams run on the main port; a client that leaves in the middle costs nothing."""
+    s = own_server("--admin-port", free_port(), "--admin-key", "boss")
+    boss = bearer("boss")
+    ask = {"prompt": "The fox", "max_tokens": 5, "temperature": 0, "session_id": "one", "session_create": True}
+    assert s.post("/v1/completions", ask).status == 200
+    stream, _ = s.open("POST", "/v1/completions", ENDLESS)
+    assert s.get("/v1/sessions/one/state", port=s.admin_port).status == 401
+    for i in range(10):
+        got = s.get("/v1/sessions/one/state", port=s.admin_port, headers=boss)
+        assert got.status == 200 and got.body[:8] == b"RODSTATE"
+        put = s.ask("PUT", f"/v1/sessions/copy-{i}/state", got.body, {"Content-Type": "application/octet-stream", **boss}, port=s.admin_port)
+        assert put.status == 200, put
+        leaving, _ = s.open("GET", "/v1/sessions/one/state", headers=boss, port=s.admin_port)
+        leaving.close()
+    stream.close()
+    answers = [s.post("/v1/completions", {"prompt": " said", "max_tokens": 8, "temperature": 0, "session_id": name}).json["choices"][0]["text"]
+               for name in ("one", "copy-0", "copy-9")]
+    assert answers[0] == answers[1] == answers[2] != ""
+    assert s.stop() == 0
+
 def test_the_admin_port_answers_while_all_connections_are_taken(own_server):
     s = own_server("--admin-port", free_port(), "--connection-limit", 8)
     held = [s.socket() for _ in range(40)]
