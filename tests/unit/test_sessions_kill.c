@@ -8,6 +8,7 @@
 #include "tests/sessions_bench.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -118,31 +119,38 @@ struct told {
     bool lazy;
 };
 
-static void listen_to(FILE *out, struct told *told, uint32_t kill_number) {
+/* One line of a server; false: it says no more. */
+static bool listen_to(FILE *out, struct told *told, uint32_t kill_number) {
     char what[16];
     int session;
     unsigned long long version, hash;
-    while (fscanf(out, "%15s %d %llu %llx", what, &session, &version, &hash) == 4) {
-        if (session < 0 || session >= SESSIONS || version >= MAX_TURNS)
-            fail_msg("kill %u: %s %d", kill_number, what, session);
-        struct told *t = &told[session];
-        if (!strcmp(what, "has")) {
-            if (t->lazy && version < t->version)
-                t->n_lost += t->version - version;
-            else if (version != t->version && version != t->version + 1)
-                fail_msg("kill %u: session %d was told to be at version %llu and is at %llu", kill_number, session,
-                         (unsigned long long)t->version, version);
-            t->version = version;
-        } else if (!strcmp(what, "done")) {
-            assert_int_equal(version, t->version + 1);
-            t->version = version;
-            if (t->hash[version] && t->hash[version] != (hash | 1))
-                fail_msg("kill %u: version %llu of session %d is another now", kill_number, version, session);
-            t->hash[version] = hash | 1;
-        } else {
-            fail_msg("kill %u: session %d: %s %llu %llx", kill_number, session, what, version, hash);
-        }
+    if (fscanf(out, "%15s %d %llu %llx", what, &session, &version, &hash) != 4) return false;
+    if (session < 0 || session >= SESSIONS || version >= MAX_TURNS)
+        fail_msg("kill %u: %s %d", kill_number, what, session);
+    struct told *t = &told[session];
+    if (!strcmp(what, "has")) {
+        if (t->lazy && version < t->version)
+            t->n_lost += t->version - version;
+        else if (version != t->version && version != t->version + 1)
+            fail_msg("kill %u: session %d was told to be at version %llu and is at %llu", kill_number, session,
+                     (unsigned long long)t->version, version);
+        t->version = version;
+    } else if (!strcmp(what, "done")) {
+        assert_int_equal(version, t->version + 1);
+        t->version = version;
+        if (t->hash[version] && t->hash[version] != (hash | 1))
+            fail_msg("kill %u: version %llu of session %d is another now", kill_number, version, session);
+        t->hash[version] = hash | 1;
+    } else {
+        fail_msg("kill %u: session %d: %s %llu %llx", kill_number, session, what, version, hash);
     }
+    return true;
+}
+
+static bool all_began(const struct told *told) {
+    for (int i = 0; i < SESSIONS; i++)
+        if (!told[i].version) return false;
+    return true;
 }
 
 /* The same turns without a break, in memory alone. */
@@ -181,9 +189,12 @@ static void killed_again_and_again(const char *kind, uint32_t n_kills, uint32_t 
         int status;
         const pid_t child = start(dir, kind, &out);
         const uint32_t ms = (uint32_t)rand_r(&seed) % most_ms;
+        if (rand_r(&seed) % 4)
+            poll(&(struct pollfd){.fd = fileno(out), .events = POLLIN}, 1, -1); /* else while it starts */
         usleep(ms * 1000 + (uint32_t)rand_r(&seed) % 1000);
+        while (k == n_kills && !all_began(told) && listen_to(out, told, k)) {}
         assert_int_equal(kill(child, SIGKILL), 0);
-        listen_to(out, told, k);
+        while (listen_to(out, told, k)) {}
         fclose(out);
         assert_int_equal(waitpid(child, &status, 0), child);
         if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) fail_msg("the server ended by itself: %x", status);
@@ -205,7 +216,7 @@ static void killed_again_and_again(const char *kind, uint32_t n_kills, uint32_t 
     printf("note: %s, seed %u: %u kills, %llu turns kept, %llu compared, %llu fell back, %u leftovers swept\n", kind,
            first_seed, n_kills, (unsigned long long)n_turns, (unsigned long long)n_compared, (unsigned long long)n_lost,
            n_leftovers);
-    assert_true(n_turns > SESSIONS && n_compared > n_turns / 2);
+    assert_true(n_turns >= SESSIONS && (n_compared > n_turns / 2 || n_turns < 100));
     for (int i = 0; i < SESSIONS; i++) free(told[i].hash);
     remove_dir(dir);
 }
