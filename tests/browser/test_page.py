@@ -1,0 +1,267 @@
+"""The playground in Chromium: what a visitor does in the first five minutes."""
+import os
+import re
+import time
+
+import pytest
+from playwright.sync_api import expect
+
+from conftest import SHOTS
+
+MARKUP = "<img src=x onerror=\"window.hit=1\"><b>bold</b><script>window.hit=1</script>"
+SLOW = ("--device", "null:25", "--slots", "4")
+
+
+def send(page, text, wait=True):
+    page.fill("#input", text)
+    page.press("#input", "Enter")
+    if wait:
+        expect(page.locator("#stop")).to_be_hidden(timeout=30000)
+
+
+def settings(page, **values):
+    for name, value in values.items():
+        page.fill(f"#{name}", str(value))
+
+
+def last(page, what=".text"):
+    return page.locator(".turn.assistant").last.locator(what)
+
+
+def tokens(page):
+    """How many tokens the current session has read, as its row says."""
+    return int(re.search(r"(\d+) tokens", page.locator(".session.current .facts").inner_text()).group(1))
+
+
+def test_a_message_is_answered_and_the_answer_is_the_servers(serve, open_page):
+    server = serve()
+    page = open_page(server)
+    settings(page, temperature=0, max_tokens=20)
+    page.select_option("#mode", "text")
+    send(page, "There was once a")
+    wanted = server.complete("There was once a", max_tokens=20)["choices"][0]["text"]
+    assert last(page).inner_text() == wanted.strip("\n") or last(page).text_content() == wanted
+    expect(last(page, ".facts")).to_contain_text("20 tokens")
+    assert page.locator("#model").inner_text() == "tales"
+
+
+def test_tokens_appear_one_after_the_other(serve, open_page):
+    page = open_page(serve(*SLOW))
+    settings(page, max_tokens=60)
+    send(page, "Once", wait=False)
+    lengths = set()
+    while page.locator("#stop").is_visible() or not lengths:
+        lengths.add(len(last(page).text_content()) if page.locator(".turn.assistant").count() else 0)
+        time.sleep(0.02)
+    assert len(lengths) > 10, f"the answer grew in {len(lengths)} steps"
+
+
+@pytest.mark.parametrize("how", ["button", "Escape"])
+def test_stop_ends_the_request_on_the_server_and_the_session_is_as_before(serve, open_page, how):
+    server = serve(*SLOW)
+    page = open_page(server)
+    settings(page, max_tokens=4)
+    send(page, "Once")
+    before = tokens(page)
+    settings(page, max_tokens=100000)
+    send(page, "Again", wait=False)
+    server.wait_metric("rodimus_slots_used", lambda n: n == 1)
+    expect(last(page)).not_to_be_empty()
+    page.click("#stop") if how == "button" else page.keyboard.press("Escape")
+    server.wait_metric("rodimus_slots_used", lambda n: n == 0, timeout=2)
+    expect(last(page, ".facts")).to_contain_text("Stopped")
+    assert tokens(page) == before
+    settings(page, max_tokens=4)
+    send(page, "And now")
+    assert tokens(page) > before
+
+
+def test_a_second_turn_reads_nothing_again_and_a_fork_goes_its_own_way(serve, open_page):
+    server = serve()
+    page = open_page(server)
+    settings(page, max_tokens=16, temperature=0)
+    send(page, "Tell me a tale about a fox.")
+    first = tokens(page)
+    send(page, "And then?")
+    facts = last(page, ".facts").inner_text()
+    prompt, cached = map(int, re.search(r"prompt (\d+) tokens, (\d+) of them not read again", facts).groups())
+    assert cached >= first - 1, facts
+    trunk, name = tokens(page), page.locator(".session.current > button").first.inner_text()
+    page.click("#fork")
+    expect(page.locator("#status")).to_contain_text("none of them read again")
+    expect(page.locator("#tree ul .session.current")).to_have_count(1)  # below the one that it was made from
+    assert tokens(page) == trunk
+    assert page.locator(".turn").count() == 4, "the fork shows the texts of its source"
+    send(page, "A branch.")
+    assert tokens(page) > trunk
+    page.click(f".session > button[title='{name}']")
+    assert tokens(page) == trunk
+    page.screenshot(path=os.path.join(SHOTS, "fork.png"))
+
+
+def test_a_session_goes_on_after_a_restart_of_the_server(serve, open_page):
+    server = serve()
+    page = open_page(server)
+    settings(page, max_tokens=12)
+    send(page, "Tell me a tale.")
+    before = tokens(page)
+    server.kill()
+    expect(page.locator("#status")).to_contain_text("does not answer")
+    server.back()
+    expect(page.locator("#status")).to_contain_text("The server is back")
+    expect(page.locator(".session.current")).to_have_count(1)
+    assert tokens(page) == before
+    send(page, "And then?")
+    expect(last(page, ".facts")).to_contain_text("not read again")
+    assert tokens(page) > before
+
+
+def test_a_server_that_dies_in_the_middle_of_an_answer_is_said(serve, open_page):
+    server = serve(*SLOW)
+    page = open_page(server)
+    settings(page, max_tokens=2000)
+    send(page, "Once", wait=False)
+    server.wait_metric("rodimus_slots_used", lambda n: n == 1)
+    expect(last(page)).not_to_be_empty()
+    server.kill()
+    expect(last(page, ".facts")).to_contain_text("lost before the answer ended")
+    server.back()
+    expect(page.locator("#status")).to_contain_text("The server is back")
+    settings(page, max_tokens=4)
+    send(page, "Once more")
+    expect(last(page, ".facts")).to_contain_text("4 tokens")
+
+
+def test_a_reload_keeps_the_texts_of_sessions_and_forgets_the_key(serve, open_page):
+    page = open_page(serve("--api-keys", "sk-right"))
+    page.fill("#key", "sk-right")
+    page.press("#key", "Enter")
+    settings(page, max_tokens=8)
+    send(page, "Tell me a tale.")
+    said = last(page).text_content()
+    page.reload()
+    expect(page.locator("#status")).to_contain_text("wants an API key")
+    assert page.input_value("#key") == ""
+    page.fill("#key", "sk-right")
+    page.press("#key", "Enter")
+    page.locator(".session > button").first.click()
+    assert last(page).text_content() == said
+    kept = page.evaluate("JSON.stringify([...Object.entries(localStorage), ...Object.entries(sessionStorage)]) + document.cookie")
+    assert "sk-right" not in kept
+
+
+def test_a_wrong_key_is_said_and_a_right_one_works(serve, open_page):
+    page = open_page(serve("--api-keys", "sk-right"))
+    expect(page.locator("#status")).to_contain_text("wants an API key")
+    page.fill("#key", "sk-wrong")
+    page.press("#key", "Enter")
+    expect(page.locator("#status")).to_contain_text("another one than this")
+    page.fill("#key", "sk-right")
+    page.press("#key", "Enter")
+    expect(page.locator("#model")).to_have_text("tales")
+    settings(page, max_tokens=4)
+    send(page, "Once")
+    expect(last(page, ".facts")).to_contain_text("4 tokens")
+
+
+def test_markup_in_prompts_answers_and_names_stays_text(serve, open_page):
+    server = serve()
+    page = open_page(server)
+    settings(page, max_tokens=4)
+    send(page, MARKUP)
+    assert page.locator(".turn.user .text").last.text_content() == MARKUP
+    page.select_option("#mode", "text")
+    settings(page, max_tokens=3)
+    send(page, MARKUP)
+    page.route("**/v1/completions", lambda route: route.fulfill(
+        status=200, content_type="text/event-stream",
+        body='data: {"choices":[{"index":0,"text":%s,"finish_reason":null,"logprobs":null}]}\n\ndata: [DONE]\n\n' % repr(MARKUP).replace('"', '\\"').replace("'", '"')))
+    send(page, "x")
+    assert last(page).text_content() == MARKUP
+    page.unroute("**/v1/completions")
+    assert page.evaluate("window.hit") is None and page.locator("#talk img, #talk b, #talk script").count() == 0
+
+
+def test_probabilities_show_on_hover_and_by_keys(serve, open_page):
+    page = open_page(serve())
+    settings(page, max_tokens=12, temperature=0)
+    send(page, "Tell me a tale.")
+    spans = last(page).locator(".token")
+    assert spans.count() >= 8
+    spans.nth(2).hover()
+    expect(page.locator("#odds .took")).to_have_count(1)
+    share = [float(t.split("%")[0]) for t in page.locator("#odds tr").all_inner_texts()]
+    assert len(share) >= 5 and 0 < sum(share) <= 101, share
+    last(page).focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(last(page).locator(".token.here")).to_have_count(1)
+    expect(page.locator("#odds")).to_be_visible()
+
+
+def test_the_panel_is_live(serve, open_page):
+    server = serve(*SLOW)
+    page = open_page(server)
+    settings(page, max_tokens=150)
+    send(page, "Once", wait=False)
+    expect(page.locator("#m-slots")).to_have_text("1 of 4")
+    expect(page.locator("#m-step")).to_contain_text("ms")
+    assert 20 < float(page.locator("#m-step").inner_text().split()[0]) < 60
+    page.click("#stop")
+    expect(page.locator("#m-slots")).to_have_text("0 of 4")
+
+
+def test_everything_is_reached_by_keys(serve, open_page):
+    page = open_page(serve())
+    names = set()
+    page.locator("#key").focus()
+    for _ in range(40):
+        names.add(page.evaluate("document.activeElement.id"))
+        page.keyboard.press("Tab")
+    for id_ in ("new", "input", "send", "mode", "system", "temperature", "max_tokens", "seed", "odds_on"):
+        assert id_ in names, f"{id_} is not reached by Tab: {names}"
+    unnamed = page.evaluate("""[...document.querySelectorAll('button, input, select, textarea')].filter(
+        (e) => !(e.labels && e.labels.length) && !e.getAttribute('aria-label') && !e.textContent.trim()).map((e) => e.id)""")
+    assert not unnamed, f"controls without a name: {unnamed}"
+
+
+@pytest.mark.parametrize("width,scheme", [(390, "light"), (390, "dark"), (1280, "dark")])
+def test_it_is_readable_on_a_phone_and_in_the_dark(serve, open_page, width, scheme):
+    page = open_page(serve(), viewport={"width": width, "height": 800}, color_scheme=scheme)
+    settings(page, max_tokens=20)
+    send(page, "Tell me a tale about a fox.")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ink, paper = (page.evaluate(f"getComputedStyle(document.querySelector('.turn .text')).{p}") for p in ("color", "backgroundColor"))
+    light = [sum(map(int, re.findall(r"\d+", c)[:3])) for c in (ink, paper)]
+    assert abs(light[0] - light[1]) > 400 and (light[0] > light[1]) == (scheme == "dark"), (ink, paper)
+
+
+def test_the_page_is_small_and_fetches_nothing_from_elsewhere(serve, open_page):
+    server = serve()
+    page = open_page(server)
+    asked = []
+    page.on("request", lambda r: asked.append(r.url))
+    page.reload()
+    settings(page, max_tokens=4)
+    send(page, "Once")
+    assert asked and all(url.startswith(server.url) for url in asked), asked
+    answer = server.get("/")
+    assert len(answer.body) < 150_000
+    policy = answer.header("Content-Security-Policy")
+    assert "default-src 'none'" in policy and "unsafe" not in policy, policy
+
+
+def test_the_picture_of_the_readme(serve, open_page):
+    page = open_page(serve(), viewport={"width": 1180, "height": 720}, color_scheme="light")
+    settings(page, max_tokens=60, temperature=0.5, seed=81)
+    send(page, "Tell me a tale about a fox.")
+    send(page, "And what did the wolf say?")
+    page.click("#fork")
+    expect(page.locator("#status")).to_contain_text("none of them read again")
+    send(page, "Then came the bear.")
+    last(page).locator(".token").nth(4).hover()
+    expect(page.locator("#odds .took")).to_have_count(1)
+    page.wait_for_timeout(1100)  # one more round of the panel
+    page.screenshot(path=os.path.join(SHOTS, "playground.png"))
+    if os.environ.get("RODIMUS_KEEP_PICTURE"):
+        page.screenshot(path=os.path.join(os.path.dirname(os.path.abspath(__file__)), "playground.png"))
