@@ -13,6 +13,9 @@ import image
 from replicas import free_ports
 
 
+pytestmark = pytest.mark.timeout(900)  # two Debians are unpacked and everything is compiled
+
+
 def why_not():
     if os.environ.get("RODIMUS_TEST_IMAGE") == "0":
         return "RODIMUS_TEST_IMAGE=0"
