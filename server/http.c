@@ -1,22 +1,19 @@
-/* http.c - see http.h; the facts about libmicrohttpd 0.9.75 that shape this file:
+/* http.c - see http.h: connections and requests, from the socket to `request`, and their end. The facts about
+ * libmicrohttpd 0.9.75 that shape this file:
  * - resuming walks the list of suspended connections: resume many, then run once;
  * - a content reader that returns 0 without suspending burns a core: suspend first;
  * - a suspended connection neither times out nor notices that its client left: a uv_poll for UV_DISCONNECT does;
  * - an answer queued in the first handler call closes the connection: answer in a later one, but for framing errors;
  * - it accepts Content-Length with Transfer-Encoding, two Content-Lengths, no Host: headers are counted here. */
-#include "http.h"
-
-#include "buf.h"
+#include "http_internal.h"
 #include "http_listen.h"
 #include "http_tls.h"
 
 #include <assert.h>
 #include <gnutls/gnutls.h>
-#include <microhttpd.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,74 +21,12 @@
 #include <unistd.h>
 
 #define POOL_BYTES   16384 /* of a connection: 15.4 KiB a stream in all */
-#define STREAM_BLOCK 1024
 #define RESUME_BATCH 1024
 #define DRAIN_MAX_BYTES                                                                                                \
     ((size_t)256 << 20) /* a refused body is read and dropped up to here, so that the client sees why */
 #define BODIES_MAX_BYTES ((size_t)512 << 20) /* all bodies being gathered */
-#define LARGE_BYTES      ((size_t)4 << 20)
-#define LARGE_BODIES     2    /* bodies with a limit of their own that may come in at once */
-#define SLOWEST_BODY_BPS 1024 /* a body that arrives slower than this is given up */
-#define MAX_HEADERS      12
-
-struct http_connection { /* an open socket; its socket context */
-    struct http *http;
-    struct http_connection *prev, *next;
-    struct http_request *request; /* in progress, or NULL */
-    uint64_t since_ns;            /* opened, or last request done */
-    int fd;
-};
-
-struct http_header_line {
-    char *name, *value;
-};
-
-struct http_request {
-    struct http *http;
-    struct http_connection *socket;
-    struct MHD_Connection *connection;
-    struct http_request *prev, *next; /* all requests */
-    struct http_request *next_dirty;
-    char *path, method[16];
-    void *user;
-    /* body */
-    char *body;
-    size_t body_len, body_room, body_max, received, declared;
-    bool chunked, large; /* large: a limit of its own, and not among bodies_bytes */
-    /* answer */
-    struct http_header_line headers[MAX_HEADERS];
-    unsigned n_headers, status;
-    char *content_type;
-    struct buf out; /* the body of http_respond, or what a stream has not sent; out_at: read so far */
-    size_t out_at;
-    uint64_t sent;
-    bool answered, streaming, ended, close_after,
-        aborted; /* answered: an answer exists; ended: the stream's last byte is in */
-    /* state */
-    bool dispatched, queued, suspended, dirty, gone, watching, discard,
-        refused; /* refused: the transport itself answered */
-    uv_poll_t watch;
-    uint64_t started_ns;
-};
-
-struct http {
-    uv_loop_t *loop;
-    struct MHD_Daemon *daemon;
-    struct http_handlers on;
-    uv_poll_t poll;
-    uv_timer_t timer, sweep;
-    uv_prepare_t prepare;
-    struct http_connection *connections;
-    struct http_request *requests, *dirty;
-    atomic_size_t n_connections;
-    size_t n_large, body_max, bodies_bytes;
-    const struct http_tls *tls;
-    uint64_t idle_ns;
-    int listener;
-    uint16_t port;
-    unsigned n_handles; /* open uv handles of the server itself */
-    bool pump, closed; /* closed: a connection, in the last run: where no more were taken, the next run listens again */
-};
+#define LARGE_BODIES     2                   /* bodies with a limit of their own that may come in at once */
+#define SLOWEST_BODY_BPS 1024                /* a body that arrives slower than this is given up */
 
 /* ---- accessors ---- */
 
@@ -154,8 +89,7 @@ void http_peer(const struct http_request *r, char *text, size_t size) {
 
 /* ---- waking connections ---- */
 
-/* The answer of r has moved on: resume its connection before the loop sleeps again. */
-static void mark_dirty(struct http_request *r) {
+void http_wake(struct http_request *r) {
     if (!r->suspended || r->dirty) return;
     r->dirty = true;
     r->next_dirty = r->http->dirty;
@@ -207,7 +141,7 @@ static void client_left(struct http_request *r) {
     if (r->gone) return;
     r->gone = true;
     if (!r->refused) r->http->on.gone(r->http->on.arg, r);
-    mark_dirty(r);
+    http_wake(r);
 }
 
 /* Any status below 0 counts too: a reset arrives as UV_EBADF. */
@@ -218,171 +152,17 @@ static void on_watch(uv_poll_t *watch, int status, int events) {
     client_left(r);
 }
 
-static void watch_client(struct http_request *r) {
+void http_watch(struct http_request *r) {
     if (r->watching || uv_poll_init_socket(r->http->loop, &r->watch, r->socket->fd)) return;
     r->watching = true;
     r->watch.data = r;
     uv_poll_start(&r->watch, UV_DISCONNECT, on_watch);
 }
 
-static void suspend(struct http_request *r) {
-    watch_client(r);
+void http_suspend(struct http_request *r) {
+    http_watch(r);
     r->suspended = true;
     MHD_suspend_connection(r->connection);
-}
-
-/* ---- the answer ---- */
-
-void http_add_header(struct http_request *r, const char *name, const char *value) {
-    if (r->n_headers == MAX_HEADERS) return;
-    struct http_header_line *line = &r->headers[r->n_headers];
-    line->name = strdup(name);
-    line->value = strdup(value);
-    if (line->name && line->value) {
-        r->n_headers++;
-    } else {
-        free(line->name);
-        free(line->value);
-        *line = (struct http_header_line){0};
-    }
-}
-
-void http_close_after(struct http_request *r) { r->close_after = true; }
-
-static void answer(struct http_request *r, unsigned status, const char *content_type) {
-    r->answered = true;
-    r->status = status;
-    r->content_type = content_type ? strdup(content_type) : NULL;
-    mark_dirty(r);
-}
-
-void http_respond(struct http_request *r, unsigned status, const char *content_type, const void *body, size_t len) {
-    if (r->answered || r->gone) return;
-    buf_add(&r->out, body, len);
-    answer(r, status, content_type);
-}
-
-void http_respond_buf(struct http_request *r, unsigned status, const char *content_type, struct buf *body) {
-    if (!r->answered && !r->gone) {
-        buf_fini(&r->out);
-        r->out = *body;
-        *body = (struct buf){0};
-        answer(r, status, content_type);
-    }
-    buf_fini(body);
-}
-
-void http_stream_begin(struct http_request *r, const char *content_type) {
-    if (r->answered || r->gone) return;
-    r->streaming = true;
-    answer(r, MHD_HTTP_OK, content_type);
-}
-
-void http_stream_write(struct http_request *r, const void *bytes, size_t len) {
-    if (!r->streaming || r->ended || r->gone) return;
-    buf_add(&r->out, bytes, len);
-    if (r->out.failed) {
-        http_abort(r);
-        return;
-    }
-    mark_dirty(r);
-}
-
-void http_stream_end(struct http_request *r) {
-    r->ended = true;
-    mark_dirty(r);
-}
-
-void http_abort(struct http_request *r) {
-    r->aborted = true;
-    shutdown(r->socket->fd, SHUT_RDWR); /* a daemon that waits to write would not ask the reader again */
-    mark_dirty(r);
-}
-
-/* Takes what is there into the daemon's buffer; several tokens that a slow client has let wait leave as one write. */
-static ssize_t read_stream(void *cls, uint64_t pos, char *to, size_t max) {
-    struct http_request *r = cls;
-    (void)pos;
-    if (r->gone || r->aborted) return MHD_CONTENT_READER_END_WITH_ERROR;
-    size_t n = r->out.len - r->out_at;
-    if (n) {
-        if (n > max) n = max;
-        memcpy(to, r->out.data + r->out_at, n);
-        r->out_at += n;
-        r->sent += n;
-        if (r->out_at == r->out.len) {
-            r->out_at = 0;
-            buf_clear(&r->out);
-            if (r->out.room > 65536) buf_fini(&r->out);
-        } else if (r->out_at > r->out.room / 2) {
-            r->out.len -= r->out_at;
-            memmove(r->out.data, r->out.data + r->out_at, r->out.len);
-            r->out_at = 0;
-        }
-        return (ssize_t)n;
-    }
-    if (r->ended) return MHD_CONTENT_READER_END_OF_STREAM;
-    suspend(r);
-    return 0;
-}
-
-/* Giving back half a gigabyte takes tens of milliseconds: not the loop's. */
-struct large_answer {
-    uv_work_t work;
-    uv_loop_t *loop;
-    void *bytes;
-};
-
-static void free_large(uv_work_t *work) { free(((struct large_answer *)work->data)->bytes); }
-
-static void on_large_freed(uv_work_t *work, int status) {
-    (void)status;
-    free(work->data);
-}
-
-static void let_go(void *arg) {
-    struct large_answer *a = arg;
-    a->work.data = a;
-    if (uv_queue_work(a->loop, &a->work, free_large, on_large_freed) == 0) return;
-    free(a->bytes);
-    free(a);
-}
-
-static struct MHD_Response *large_response(struct http_request *r, void *body, size_t len) {
-    struct large_answer *a = calloc(1, sizeof *a);
-    if (!a) return NULL;
-    *a = (struct large_answer){.loop = r->http->loop, .bytes = body};
-    struct MHD_Response *response = MHD_create_response_from_buffer_with_free_callback_cls(len, body, let_go, a);
-    if (!response) free(a);
-    return response;
-}
-
-static struct MHD_Response *make_response(struct http_request *r) {
-    if (r->streaming) return MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, r, NULL);
-    size_t len = 0;
-    char *body = buf_take(&r->out, &len);
-    if (!body) return NULL;
-    struct MHD_Response *response = len < LARGE_BYTES
-                                        ? MHD_create_response_from_buffer(len, body, MHD_RESPMEM_MUST_FREE)
-                                        : large_response(r, body, len);
-    if (!response) free(body);
-    r->sent = len;
-    return response;
-}
-
-static enum MHD_Result queue_answer(struct http_request *r) {
-    struct MHD_Response *response = make_response(r);
-    if (!response) return MHD_NO;
-    if (r->content_type) MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, r->content_type);
-    for (unsigned i = 0; i < r->n_headers; i++) {
-        MHD_add_response_header(response, r->headers[i].name, r->headers[i].value);
-    }
-    if (r->close_after) MHD_add_response_header(response, MHD_HTTP_HEADER_CONNECTION, "close");
-    r->queued = true;
-    if (r->streaming) watch_client(r);
-    enum MHD_Result rc = MHD_queue_response(r->connection, r->status, response);
-    MHD_destroy_response(response);
-    return rc;
 }
 
 /* ---- requests come in ---- */
@@ -491,12 +271,12 @@ static enum MHD_Result first_call(struct http_request *r, const char *version) {
     } else {
         http_close_after(r);
         refuse(r, 400, "bad_framing", fault);
-        return queue_answer(r);
+        return http_queue_answer(r);
     }
     if (!r->answered) return MHD_YES;
     r->discard = true;
     bool wait = r->declared <= DRAIN_MAX_BYTES && !f.expect;
-    return wait ? MHD_YES : queue_answer(r);
+    return wait ? MHD_YES : http_queue_answer(r);
 }
 
 static enum MHD_Result take_body(struct http_request *r, const char *bytes, size_t n) {
@@ -539,8 +319,8 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *connection, c
         if (!r->answered) h->on.request(h->on.arg, r);
     }
     if (r->gone || r->aborted) return MHD_NO;
-    if (r->answered) return r->queued ? MHD_YES : queue_answer(r);
-    suspend(r);
+    if (r->answered) return r->queued ? MHD_YES : http_queue_answer(r);
+    http_suspend(r);
     return MHD_YES;
 }
 

@@ -1,0 +1,81 @@
+/* http_internal.h - what http.c (connections, requests) and http_answer.c (answers) share; see http.h for a request's
+ * life. Threads: that of the loop.
+ */
+#ifndef HTTP_INTERNAL_H
+#define HTTP_INTERNAL_H
+
+#include "buf.h"
+#include "http.h"
+
+#include <microhttpd.h>
+#include <stdatomic.h>
+
+enum { HTTP_MAX_HEADERS = 12 };
+
+struct http_connection { /* an open socket; its socket context */
+    struct http *http;
+    struct http_connection *prev, *next;
+    struct http_request *request; /* in progress, or NULL */
+    uint64_t since_ns;            /* opened, or last request done */
+    int fd;
+};
+
+struct http_header_line {
+    char *name, *value;
+};
+
+struct http_request {
+    struct http *http;
+    struct http_connection *socket;
+    struct MHD_Connection *connection;
+    struct http_request *prev, *next; /* all requests */
+    struct http_request *next_dirty;
+    char *path, method[16];
+    void *user;
+    /* body */
+    char *body;
+    size_t body_len, body_room, body_max, received, declared;
+    bool chunked, large; /* large: a limit of its own, and not among bodies_bytes */
+    /* answer */
+    struct http_header_line headers[HTTP_MAX_HEADERS];
+    unsigned n_headers, status;
+    char *content_type;
+    struct buf out; /* the body of http_respond, or what a stream has not sent; out_at: read so far */
+    size_t out_at;
+    uint64_t sent;
+    bool answered, streaming, ended, close_after,
+        aborted; /* answered: an answer exists; ended: the stream's last byte is in */
+    /* state */
+    bool dispatched, queued, suspended, dirty, gone, watching, discard,
+        refused; /* refused: the transport itself answered */
+    uv_poll_t watch;
+    uint64_t started_ns;
+};
+
+struct http {
+    uv_loop_t *loop;
+    struct MHD_Daemon *daemon;
+    struct http_handlers on;
+    uv_poll_t poll;
+    uv_timer_t timer, sweep;
+    uv_prepare_t prepare;
+    struct http_connection *connections;
+    struct http_request *requests, *dirty;
+    atomic_size_t n_connections;
+    size_t n_large, body_max, bodies_bytes;
+    const struct http_tls *tls;
+    uint64_t idle_ns;
+    int listener;
+    uint16_t port;
+    unsigned n_handles; /* open uv handles of the server itself */
+    bool pump, closed; /* closed: a connection, in the last run: where no more were taken, the next run listens again */
+};
+
+/* The answer of r has moved on: its connection is resumed before the loop sleeps again. */
+void http_wake(struct http_request *r);
+void http_watch(struct http_request *r);   /* notices from now on when the client leaves */
+void http_suspend(struct http_request *r); /* until http_wake; watched */
+/* Hands what http_respond or http_stream_begin left to the daemon. */
+enum MHD_Result http_queue_answer(struct http_request *r);
+
+#endif
