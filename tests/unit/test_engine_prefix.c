@@ -1,5 +1,6 @@
-/* test_engine_prefix.c - the prefix cache in the engine, on both kinds of fake device and on the demo model: answers
- * are those of an engine without it, to the bit; what was read once is not read again; nothing crosses tenants. */
+/* test_engine_prefix.c - the prefix cache in the engine, on both kinds of fake device: answers are those of an engine
+ * without it; what was read once is not read again; nothing crosses tenants. On a model: tests/backend/test_prefix.c.
+ */
 #include "tests/engine_bench.h"
 
 enum { CHUNK = 8, MOST = 400 };
@@ -540,114 +541,6 @@ static void without_a_budget_there_is_no_cache(void **state) {
     bench_close(&b);
 }
 
-/* ---- the demo model ---- */
-
-static const char *device(void) {
-    const char *named = getenv("RODIMUS_TEST_DEVICE");
-    return named ? named : "cpu";
-}
-
-static struct rod_request *tale(struct answer *a, const int32_t *ids, size_t n, uint32_t max_tokens) {
-    struct rod_request *r = request(a, ids, n, max_tokens);
-    r->n_logprobs = 20;
-    return r;
-}
-
-/* Law 3: prompts that begin from a checkpoint that was read as a prompt, at random lengths and partings, with loads
- * beside them, give what they give cold: tokens, log-probabilities and the 20 best, to the bit. */
-static void the_demo_model_answers_as_if_it_had_read_all(void **state) {
-    (void)state;
-    const uint64_t seed = getenv("RODIMUS_TEST_SEED") ? strtoull(getenv("RODIMUS_TEST_SEED"), NULL, 10) : 3;
-    struct rod_error err;
-    struct collector c[2];
-    for (int i = 0; i < 2; i++) {
-        struct rod_engine_config config = {.model_dir = "config/models/tales",
-                                           .device = device(),
-                                           .n_slots = 4,
-                                           .n_threads = 2,
-                                           .max_queue = 100,
-                                           .max_batch_tok = i ? 0 : 192,
-                                           .deterministic = true, /* keeps no answers: all is read as a prompt */
-                                           .state_host_bytes = 512 << 20,
-                                           .prefix_cache_bytes = i ? 0 : 256 << 20};
-        collect_init(&c[i], &config);
-        if (rod_engine_open(&config, &c[i].engine, &err)) fail_msg("%s", err.message);
-    }
-    c[0].engine->copy_ns = 0;
-    enum { LONGEST = 700, N = 24 };
-    int32_t ids[LONGEST];
-    for (uint64_t at = 0; at < N; at++) {
-        uint32_t draw = 0;
-#define DRAW(n) ((size_t)(philox_uniform(seed, at, draw++) * (double)(n)))
-        const size_t n = 65 + DRAW(LONGEST - 65), part = DRAW(n);
-        for (size_t i = 0; i < n; i++)
-            ids[i] = (int32_t)(300 + philox_uniform(seed + (i < part ? 0 : 1 + DRAW(3)), i, 0) * 300);
-        struct answer a, z, beside[2];
-        for (int i = 0; i < 2; i++) collect_submit(&c[0], tale(&beside[i], ids + 10 + i, 40 + DRAW(100), 10));
-        collect_submit(&c[0], tale(&a, ids, n, 6));
-        collect_until(&c[0], &a, 1);
-        collect_until(&c[0], beside, 2);
-        collect_submit(&c[1], tale(&z, ids, n, 6));
-        collect_until(&c[1], &z, 1);
-        char what[64];
-        snprintf(what, sizeof what, "seed %llu: %zu tokens, %llu cached", (unsigned long long)seed, n,
-                 (unsigned long long)a.end.cached_tok);
-        assert_int_equal(a.end.cached_tok % 64, 0);
-        assert_same(&a, &z, what);
-        collect_free(&a), collect_free(&z), collect_free(&beside[0]), collect_free(&beside[1]);
-#undef DRAW
-    }
-    if (stats_of(&c[0]).prefix_hits < N / 4) fail_msg("%llu hits", (unsigned long long)stats_of(&c[0]).prefix_hits);
-    collect_close(&c[0]), collect_close(&c[1]);
-}
-
-/* An answer's state is the one that generated it: the next turn goes on as the same conversation does in a session. */
-static void the_demo_model_goes_on_from_its_own_answer(void **state) {
-    (void)state;
-    struct rod_error err;
-    struct collector c;
-    struct rod_engine_config config = {.model_dir = "config/models/tales",
-                                       .device = device(),
-                                       .n_slots = 2,
-                                       .n_threads = 2,
-                                       .max_queue = 100,
-                                       .state_host_bytes = 512 << 20,
-                                       .prefix_cache_bytes = 256 << 20};
-    collect_init(&c, &config);
-    if (rod_engine_open(&config, &c.engine, &err)) fail_msg("%s", err.message);
-    c.engine->copy_ns = 0;
-    enum { PROMPT = 90, MORE = 50 };
-    int32_t ids[1000];
-    for (size_t i = 0; i < PROMPT; i++) ids[i] = (int32_t)(300 + philox_uniform(5, i, 0) * 200);
-    struct rod_state *session = NULL;
-    for (size_t turn = 0, n = PROMPT, known = 0; turn < 6; turn++) {
-        struct answer a, z;
-        struct rod_request *r = tale(&z, ids + known, n - known, 20); /* a session beside it: the new tokens alone */
-        r->state = session;
-        r->keep_state = true;
-        if (session && session->pending >= 0) { /* it is in the new tokens of the other one */
-            memmove(r->prompt, r->prompt + 1, --r->n_prompt * sizeof *r->prompt);
-        }
-        r->cache_salt = strdup("session");
-        collect_submit(&c, r);
-        collect_until(&c, &z, 1);
-        session = z.end.state;
-        z.end.state = NULL;
-        collect_submit(&c, tale(&a, ids, n, 20));
-        collect_until(&c, &a, 1);
-        assert_same(&a, &z, "a conversation sent in full, beside a session");
-        assert_int_equal(a.end.cached_tok, known);
-        memcpy(ids + n, a.ids, a.n_ids * sizeof *ids);
-        known = n + a.n_ids - 1;
-        n += a.n_ids;
-        for (size_t i = 0; i < MORE; i++, n++) ids[n] = (int32_t)(300 + philox_uniform(6, n, 0) * 200);
-        for (int i = 0; i < 1000 && stats_of(&c).slots_used; i++) collect_wait(&c, 1);
-        collect_free(&a), collect_free(&z);
-    }
-    rod_state_free(session);
-    collect_close(&c);
-}
-
 static int on_host(void **state) {
     (void)state;
     bench_on_device = false;
@@ -683,8 +576,6 @@ int main(void) {
         BOTH(a_cancel_during_a_copy),
         BOTH(random_loads_get_the_cold_answers),
         BOTH(without_a_budget_there_is_no_cache),
-        cmocka_unit_test(the_demo_model_answers_as_if_it_had_read_all),
-        cmocka_unit_test(the_demo_model_goes_on_from_its_own_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
