@@ -205,3 +205,22 @@ def test_the_debug_log_says_why(own_server):
     assert lines[0].endswith(f"prefix cache: 0 of {total} tokens: cold")
     assert lines[1].endswith(f"prefix cache: {cached(body)} of {total} tokens")
     assert "dog" not in server.log()  # no text
+
+
+def test_a_session_keeps_its_own_and_begins_from_what_is_there(own_server):
+    """Its first turn may begin from a checkpoint; from then on its state is its own and is not kept twice."""
+    server = own_server()
+    text = words(11, 300)
+    alone = server.complete(prompt=text, max_tokens=8)
+    settle(server)
+    first = server.complete(prompt=text, max_tokens=8, session_id="s", session_create=True)
+    assert first["choices"][0]["text"] == alone["choices"][0]["text"]
+    assert cached(first) > 200
+    kept, hits = server.metric("rodimus_prefix_checkpoints"), server.metric("rodimus_prefix_hits_total")
+    length = first["usage"]["total_tokens"]
+    for turn in range(3):
+        body = server.complete(prompt=" " + words(40 + turn, 90), max_tokens=8, session_id="s")
+        assert length - 1 <= cached(body) <= length  # the last token of an answer cut short is read with the next
+        length = body["usage"]["total_tokens"]
+    assert server.metric("rodimus_prefix_checkpoints") == kept
+    assert server.metric("rodimus_prefix_hits_total") == hits
