@@ -608,6 +608,17 @@ def test_two_servers_share_a_directory(durable):
 
 # ---- what operators see ----
 
+def log_line(server, request_id):
+    """The line is written when the answer has left."""
+    began = time.monotonic()
+    while True:
+        lines = [x for x in server.log().splitlines() if f"id={request_id}" in x]
+        if lines:
+            return lines[-1]
+        assert time.monotonic() - began < 5, f"no line with id={request_id}"
+        time.sleep(0.01)
+
+
 def test_gauges_and_the_log_know_of_sessions(durable):
     s = durable()
     names = [new_id() for _ in range(3)]
@@ -619,11 +630,11 @@ def test_gauges_and_the_log_know_of_sessions(durable):
     on_disk = sum(f.stat().st_size for f in durable.dir.rglob("*") if f.is_file())
     assert 0 < m["rodimus_state_file_bytes"] <= on_disk
     assert m["rodimus_state_host_bytes"] > 0
-    line = [x for x in s.log().splitlines() if f"id={names[0]}" in x][-1]
+    line = log_line(s, names[0])
     assert f"session={names[0]}" in line and "version=1" in line and "cached_tokens=0" in line, line
     assert TEXTS[0].split()[3] not in s.log()
     s.post(COMPLETIONS, {"prompt": "a", "session_id": names[0], "expected_version": 9}, headers={"X-Request-Id": "failed-turn"})
-    line = [x for x in s.log().splitlines() if "id=failed-turn" in x][-1]
+    line = log_line(s, "failed-turn")
     assert f"session={names[0]}" in line and "status=412" in line and " version=" not in line, line
     for route in ('route="/v1/completions"',):
         assert m[f'rodimus_http_requests_total{{{route},code="200"}}'] == 3, m
