@@ -5,6 +5,7 @@
 #include "engine/rodimus.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <gnutls/gnutls.h>
 #include <jansson.h>
 #include <microhttpd.h>
 #include <pcre2.h>
@@ -28,9 +29,10 @@ int cmd_version(int argc, char **argv) {
     printf("compiler %s\n", version_compiler());
     char pcre2[64] = "unknown", cuda[256];
     pcre2_config(PCRE2_CONFIG_VERSION, pcre2); /* "10.42 2022-12-11", less than 24 bytes by its manual */
-    printf("libraries libmicrohttpd %s, libuv %s, jansson %s, PCRE2 %.*s, utf8proc %s, xxHash %u.%u.%u\n",
-           MHD_get_version(), uv_version_string(), jansson_version_str(), (int)strcspn(pcre2, " "), pcre2,
-           utf8proc_version(), XXH_versionNumber() / 10000, XXH_versionNumber() / 100 % 100, XXH_versionNumber() % 100);
+    printf("libraries libmicrohttpd %s, GnuTLS %s, libuv %s, jansson %s, PCRE2 %.*s, utf8proc %s, xxHash %u.%u.%u\n",
+           MHD_get_version(), gnutls_check_version(NULL), uv_version_string(), jansson_version_str(),
+           (int)strcspn(pcre2, " "), pcre2, utf8proc_version(), XXH_versionNumber() / 10000,
+           XXH_versionNumber() / 100 % 100, XXH_versionNumber() % 100);
     rod_cuda_note(cuda, sizeof cuda);
     printf("cuda %s\n", cuda);
     printf("device cpu, %ld cores\n", sysconf(_SC_NPROCESSORS_ONLN));

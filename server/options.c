@@ -362,7 +362,8 @@ static int from_json(const struct option_set *set, const struct option *option, 
         if (option->type == OPTION_STRING || option->type == OPTION_CHOICE || option->type == OPTION_AUTO) {
             return options_set(set, option, json_string_value(value), source, err);
         }
-        return fail(err, "%s (%s) must be a %s, not a string", option->name, source,
+        return fail(err, "%s = \"%.64s\" (%s) must be a %s, not a string", option->name,
+                    shown(option, json_string_value(value)), source,
                     option->type == OPTION_BOOL ? "boolean" : "number");
     case JSON_TRUE:
     case JSON_FALSE:
@@ -373,7 +374,7 @@ static int from_json(const struct option_set *set, const struct option *option, 
     }
     if (option->type == OPTION_STRING || option->type == OPTION_CHOICE || option->type == OPTION_LIST ||
         option->type == OPTION_BOOL) {
-        return fail(err, "%s (%s) must not be a number", option->name, source);
+        return fail(err, "%s = %s (%s) must not be a number", option->name, shown(option, text), source);
     }
     return options_set(set, option, text, source, err);
 }

@@ -331,7 +331,7 @@ def test_version():
     done = command("version")
     assert done.returncode == 0
     assert re.search(r"\d+\.\d+\.\d+", done.stdout) and "cpu" in done.stdout.lower()
-    for library in ("libmicrohttpd", "libuv", "jansson", "PCRE2", "utf8proc", "xxHash"):
+    for library in ("libmicrohttpd", "GnuTLS", "libuv", "jansson", "PCRE2", "utf8proc", "xxHash"):
         assert re.search(library + r" \d+\.\d+", done.stdout), done.stdout
     assert re.search("^cuda .*rodimus_cuda.so", done.stdout, re.M), done.stdout
 

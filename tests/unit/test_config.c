@@ -144,10 +144,10 @@ static void files_are_checked_as_strictly(void **state) {
         const char *text, *want[3];
     } cases[] = {
         {"{\"prot\": 1}", {"prot", "did you mean port?"}},
-        {"{\"port\": \"80\"}", {"port", "must be a number"}},
+        {"{\"port\": \"80\"}", {"port = \"80\"", "must be a number"}},
         {"{\"port\": 1.5}", {"port", "whole number"}},
         {"{\"port\": 1, \"port\": 2}", {"duplicate"}},
-        {"{\"host\": 5}", {"host", "must not be a number"}},
+        {"{\"host\": 5}", {"host = 5", "must not be a number"}},
         {"{\"api_keys\": \"k\"}", {"api_keys", "array"}},
         {"{\"api_keys\": [1]}", {"api_keys[0]", "string"}},
         {"{\"host\": {}}", {"host", "object"}},
