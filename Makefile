@@ -136,6 +136,7 @@ $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/dri
 
 test: TESTS = all
 test-ci: TESTS = ci
+test-ci: deploy-deps
 
 test test-ci: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) all test-programs

@@ -131,7 +131,7 @@ static int read_open(const struct session_store *store, struct state_disk_file *
         if (memcmp(own, name, sizeof own))
             rc = rod_fail(err, ROD_ESTATE, "%.150s: this is the file of another session", file);
     }
-    if (!rc && with_image && state.payload.n)
+    if (!rc && with_image && state.n_tok) /* a device may have states of no bytes: they are states all the same */
         rc = read_image(store, f, file, header, n_header, state.payload.n, &out->point->image, err);
     free(header);
     return rc;
@@ -157,10 +157,10 @@ int session_store_parse(const struct session_store *store, const void *bytes, si
     *out = (struct session_read){0};
     int rc = state_file_parse(bytes, n, file, &here, &state, err);
     if (!rc) rc = session_file_read(store->form, &state, file, &out->facts, &out->point, &out->answers, err);
-    if (rc || !state.payload.n) return rc;
+    if (rc || !state.n_tok) return rc;
     out->point->image = state_image_new(store->pool, state.payload.n);
     if (out->point->image) {
-        memcpy(out->point->image->bytes, state.payload.data, state.payload.n);
+        if (state.payload.n) memcpy(out->point->image->bytes, state.payload.data, state.payload.n);
         return 0;
     }
     session_read_fini(out);
