@@ -329,6 +329,7 @@ void *engine_thread(void *arg) {
         } else {
             int rc = engine_move_collect(e, &err);
             if (!rc) rc = admit(e, now_ns, &err);
+            post(e, true); /* what ended without a step does not wait for the next one */
             if (!rc) rc = run(e, now_ns, &err);
             if (rc) device_fault(e, &err);
         }

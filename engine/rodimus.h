@@ -6,7 +6,7 @@
  * out by rod_next_event (the caller frees it with rod_event_free).
  * Threads: rod_engine_open, rod_engine_close: one thread. rod_encode, rod_decode, rod_chat_encode, rod_submit(_all),
  * rod_cancel, rod_engine_stats, rod_session_*: any thread. rod_next_event: one consumer thread. The wake callback runs
- * on the engine thread, at most once a step, and must only signal (uv_async_send, a semaphore). Invariant: every
+ * on the engine thread, at most twice a step, and must only signal (uv_async_send, a semaphore). Invariant: every
  * successfully submitted request ends in exactly one ROD_EVENT_FINISH or ROD_EVENT_ERROR, also when it is cancelled or
  * the engine is closed before the consumer pulls it.
  */

@@ -62,7 +62,7 @@ static uint64_t read_context(const struct rod_engine *e, uint32_t slot) {
     for (uint64_t pos = 0, n; pos < context_tok; pos += n) {
         n = context_tok - pos < most ? context_tok - pos : most;
         for (uint64_t i = 0; i < n; i++) tok[i] = token(e, pos + i);
-        const struct backend_segment seg = {slot, (uint32_t)n, 0, pos, tok};
+        const struct backend_segment seg = {slot, (uint32_t)n, 0, pos, tok, true};
         must(e->parts.ops->forward(e->parts.backend, &seg, 1, &logits, &err), &err);
     }
     free(tok);
