@@ -2,6 +2,7 @@
 session says is held against one request that brings the whole conversation as token ids."""
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -335,6 +336,73 @@ def test_a_busy_session_may_be_refused(own_server):
     response.read()
     connection.close()
     assert turn(s, session, TEXTS[1])["session"]["version"] == 2
+
+
+def at_once(calls):
+    """What the calls return, each on a thread of its own."""
+    got = [None] * len(calls)
+
+    def run(i):
+        try:
+            got[i] = calls[i]()
+        except Exception as e:  # the thread's fault is the test's
+            got[i] = e
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(calls))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+    for one in got:
+        if isinstance(one, Exception):
+            raise one
+    return got
+
+
+def test_a_retry_beside_the_first_try_runs_once(server):
+    session = new_id()
+    body = {"prompt": TEXTS[0], "max_tokens": 100, "ignore_eos": True, "session_id": session, "session_create": True}
+    answers = at_once([lambda: server.post(COMPLETIONS, body, headers={"Idempotency-Key": "k"})] * 4)
+    assert {a.status for a in answers} == {200}, answers
+    assert len({json.dumps((a.json["choices"], a.json["session"], a.json["usage"])) for a in answers}) == 1
+    assert server.get(f"/v1/sessions/{session}").json["version"] == 1
+
+
+def test_of_turns_for_one_version_one_wins(server):
+    session = new_id()
+    turn(server, session, TEXTS[0], session_create=True)
+    answers = at_once([lambda i=i: server.post(COMPLETIONS, {"prompt": TEXTS[1], "max_tokens": i + 1, "session_id": session, "expected_version": 1})
+                       for i in range(5)])
+    assert sorted(a.status for a in answers) == [200, 412, 412, 412, 412], answers
+    assert server.get(f"/v1/sessions/{session}").json["version"] == 2
+
+
+def test_many_sessions_take_turns_in_few_slots(durable):
+    """40 sessions, 3 slots, host memory for some six states: they go to files and come back, and each is what it would be alone."""
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    dice = random.Random(seed)
+    s = durable("--slots", 3, "--state-host-bytes", 12 << 20, "--prefix-cache-bytes", 0)
+    talks = [{"id": new_id(), "said": []} for _ in range(40)]
+    plan = [dice.sample(talks, len(talks)) for _ in range(3)]
+    texts = [ids_of(s, t) for t in TEXTS]
+
+    def go(talk, text, n):
+        a = turn(s, talk["id"], text, n, session_create=True)
+        talk["said"] += [text, made(a)]
+        assert a["session"]["version"] == len(talk["said"]) // 2
+
+    for order in plan:
+        work = [(talk, dice.choice(texts) * dice.randint(1, 8), dice.randint(1, 9)) for talk in order]
+        while work:
+            batch, work = work[:8], work[8:]
+            at_once([lambda w=w: go(*w) for w in batch])
+    loads = s.metric("rodimus_state_loads_total")
+    assert loads > 40, f"{loads} states were read back: this test wants to see them move"
+    assert s.metric("rodimus_state_host_bytes") <= 12 << 20
+    for talk in talks:
+        *before, last = talk["said"]
+        got = undisturbed(s, before, len(last))
+        assert got == last, f"seed {seed}: {talk['id']} said {last}, alone {got}"
 
 
 # ---- the routes of sessions ----
