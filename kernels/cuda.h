@@ -266,6 +266,9 @@ static inline uint32_t cuda_prompt_sums(uint32_t D) { return (D + 63) / 64; }
 /* in->squares: [n_rows][cuda_prompt_sums], or NULL. FLOP: 2 rows columns n_rows. Twin ref_linear after ref norm. */
 void k_prompt_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy,
                      void *stream);
+/* W_fc of a model's E channels: a and z packed, each of E columns, from outputs 0 and half of W's on. */
+void k_prompt_az(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t E, uint32_t n_rows, void *a_act,
+                 void *z_act, void *stream);
 void k_prompt_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream);
 /* squares: [n_rows][cuda_prompt_sums(rows of W)]. */
 void k_prompt_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums,

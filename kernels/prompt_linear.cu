@@ -9,13 +9,20 @@
 
 // A tile: 64 MW outputs and N rows.
 template <int MW_, int N_> struct broad {
-    enum { MW = MW_, N = N_, SK = 4, W_STAGE = MW * 4 * SK * 512, X_STAGE = N / 8 * SK * 256, STAGE = W_STAGE + X_STAGE,
+    enum { MW = MW_, N = N_, SK = MW == 1 ? 8 : 4, // of k, in tiles, a stage
+           W_STAGE = MW * 4 * SK * 512, X_STAGE = N / 8 * SK * 256, STAGE = W_STAGE + X_STAGE,
            OUT = 16384, // bytes of a warpgroup for what leaves
+           PACK_ROWS = N < 64 ? N : 64, // of packed outputs, at a time
            BASE_ROWS = STAGE >= MW * 64 * 64 * 4 && N >= 64 ? 64 : 32, BASE_BOX = BASE_ROWS * 128, BASE_STAGE = MW * 2 * BASE_BOX, // of fp32 rows, by 32 columns
            MOST = ((227 << 10) - MW * OUT - 2560) / STAGE, STAGES = MOST < 16 ? MOST : 16, RING = STAGES * STAGE,
            BYTES = RING + MW * OUT, THREADS = MW * 128 + 128, GROUP = 2048 / N }; // GROUP: row blocks that take turns for their weights
 };
-struct broad_maps { CUtensorMap w, x, base, y, act; };
+struct broad_maps { CUtensorMap w, x, base, y, act, more; }; // more: z
+struct out_az { // W_fc: a, and from output Ep on z, each packed
+    row_norm norm;
+    void *a, *z;
+    uint32_t E, Ep;
+};
 struct broad_order { uint32_t KT, n_rows, row_blocks, blocks; }; // of the tiles; blocks of outputs
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -115,7 +122,7 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using G = broad<MW, NB>;
     enum { SK = G::SK, STAGES = G::STAGES, N = NB / 2, SENDER = MW * 4 };
-    constexpr bool plain = std::is_same<Out, out_plain>::value, residual = std::is_same<Out, out_residual>::value;
+    constexpr bool plain = std::is_same<Out, out_plain>::value, residual = std::is_same<Out, out_residual>::value, az = std::is_same<Out, out_az>::value;
     extern __shared__ __align__(1024) unsigned char ring[];
     __shared__ uint64_t full[STAGES], empty[STAGES], scaled[2], used[2];
     __shared__ float scales[2][NB]; // of a tile and the next
@@ -341,6 +348,40 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
                     for (int i = 0; i < 2; i++)
                         if (held[i] < STAGES) barrier_arrive(empty + held[i]);
                 }
+            } else if constexpr (az) {
+                enum { ROWS = G::PACK_ROWS };
+                const uint32_t matrix = shared_at(my.out) + my.warp / 2 * (ROWS * 64) + lane / 8 * 512 + my.warp % 2 * 256 + lane % 8 * 16;
+#pragma unroll
+                for (int c = 0; c < NB / 32; c++) {
+                    if (c * 32 >= my.rows) break;
+                    const uint32_t to = matrix + turn * (ROWS * 128) + c * 32 % ROWS * 64;
+                    if (c * 32 % ROWS == 0) {
+                        if (my.elected) wait_left<1>();
+                        my.sync(); // this half is free
+                    }
+                    uint32_t low[4], high[4]; // outputs g and g + 8
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const float2 scale = my.scale_of(c * 32 + i * 8);
+                        const float *v = acc + c * 16 + i * 4;
+                        low[i] = pair_of<T>(v[0] * scale.x, v[1] * scale.y), high[i] = pair_of<T>(v[2] * scale.x, v[3] * scale.y);
+                    }
+                    store_matrices(to, low), store_matrices(to + 128, high);
+                    if ((c * 32 + 32) % ROWS && c * 32 + 32 < my.rows) continue;
+                    written_for_copies();
+                    my.sync();
+                    if (my.elected) {
+#pragma unroll
+                        for (int half = 0; half < 2; half++) { // 32 outputs are all of a or all of z
+                            const uint32_t o = my.o + half * 32;
+                            const bool is_z = o >= out.Ep;
+                            leave_tiles(my.out + turn * (ROWS * 128) + half * (ROWS * 64), is_z ? &maps.more : &maps.act, (is_z ? o - out.Ep : o) / 16,
+                                        (my.row0 + c * 32 / ROWS * ROWS) / 8);
+                        }
+                        leave_together();
+                    }
+                    turn ^= 1;
+                }
             } else { // the FFN's gate: outputs g are a2, g + 8 g2
                 const uint32_t matrix = shared_at(my.out) + lane / 8 * 512 + my.warp * 128 + lane % 8 * 16;
                 if (my.elected) wait_left<0>();
@@ -386,6 +427,9 @@ template <class G> static void map_outputs(broad_maps &maps, const out_residual 
 }
 template <class G> static void map_outputs(broad_maps &maps, const out_ffn &out, uint32_t n_rows) {
     maps.act = tile_map(out.act, 64, cuda_pad16(out.F) / 16, (n_rows + 7) / 8, 2, G::N / 8);
+}
+template <class G> static void map_outputs(broad_maps &maps, const out_az &out, uint32_t n_rows) {
+    maps.act = tile_map(out.a, 64, out.E / 16, (n_rows + 7) / 8, 2, G::PACK_ROWS / 8), maps.more = tile_map(out.z, 64, out.E / 16, (n_rows + 7) / 8, 2, G::PACK_ROWS / 8);
 }
 
 template <class Out> struct broad_job {
@@ -437,6 +481,9 @@ static row_norm norm_of(const struct cuda_normed *in) { return row_norm{in->squa
 
 void k_prompt_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy, void *stream) {
     run_broad(w, in->act, out_plain{norm_of(in), y, ldy, w->rows}, n_rows, stream);
+}
+void k_prompt_az(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t E, uint32_t n_rows, void *a_act, void *z_act, void *stream) {
+    run_broad(w, in->act, out_az{norm_of(in), a_act, z_act, E, w->rows / 2}, n_rows, stream);
 }
 void k_prompt_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream) {
     run_broad(w, in->act, out_ffn{norm_of(in), act, w->rows / 2}, n_rows, stream);

@@ -71,6 +71,33 @@ static void a_product_of_a_prompt_equals_its_twin(void **state) {
     gpu_rounds(linear_round);
 }
 
+/* a and z packed: the same sums rounded, and nothing beyond their columns. */
+static void az_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    uint32_t E, K;
+    if (!sizes(&n_rows, &E, &K, dtype, i)) return;
+    const uint32_t Ep = (E + 31) / 32 * 32;
+    struct operand in = operand_new(n_rows, K, cuda_prompt_sums(K), dtype);
+    float *W = random_weights(2 * Ep, K, dtype), *y = gpu_floats((size_t)n_rows * 2 * Ep), *want = host_floats(E);
+    const struct cuda_matrix m = gpu_matrix(W, 2 * Ep, K, dtype);
+    const struct cuda_normed normed = {gpu_act(in.x, n_rows, K, dtype),
+                                       gpu_from(in.squares, (size_t)n_rows * in.n_sums), 1e-5f, K};
+    void *act[2] = {gpu_act_out(n_rows, E, dtype), gpu_act_out(n_rows, E, dtype)};
+    GPU_RUN(k_prompt_linear, &m, &normed, n_rows, y, 2 * (size_t)Ep);
+    GPU_RUN(k_prompt_az, &m, &normed, E, n_rows, act[0], act[1]);
+    const float *plain = gpu_fetch(y, (size_t)n_rows * 2 * Ep);
+    for (uint32_t j = 0; j < 2; j++) {
+        const float *got = gpu_fetch_act(act[j], n_rows, E, dtype);
+        for (uint32_t r = 0; r < n_rows; r++) {
+            for (uint32_t e = 0; e < E; e++) want[e] = gpu_round(plain[(size_t)r * 2 * Ep + j * Ep + e], dtype);
+            gpu_check_same(j ? "z" : "a", got + (size_t)r * E, want, E);
+        }
+    }
+}
+static void a_and_z_are_the_product_s_packed(void **state) {
+    (void)state;
+    gpu_rounds(az_round);
+}
+
 static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     uint32_t O, K;
     if (!sizes(&n_rows, &O, &K, dtype, i)) return;
@@ -200,7 +227,7 @@ static void a_row_has_the_same_bits_in_any_step(void **state) {
     gpu_rounds(batch_round);
 }
 
-GPU_MAIN(cmocka_unit_test(a_product_of_a_prompt_equals_its_twin),
+GPU_MAIN(cmocka_unit_test(a_product_of_a_prompt_equals_its_twin), cmocka_unit_test(a_and_z_are_the_product_s_packed),
          cmocka_unit_test(a_product_with_the_gate_of_the_ffn_equals_its_twins),
          cmocka_unit_test(a_product_added_to_the_stream_equals_its_twins),
          cmocka_unit_test(a_row_has_the_same_bits_in_any_step))

@@ -46,6 +46,7 @@
     X(k_fused_residual)                                                                                                \
     X(k_fused_linear_pair)                                                                                             \
     X(k_prompt_linear)                                                                                                 \
+    X(k_prompt_az)                                                                                                     \
     X(k_prompt_ffn)                                                                                                    \
     X(k_prompt_residual)                                                                                               \
     X(cuda_conv_pair_possible)                                                                                         \
