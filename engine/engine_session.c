@@ -105,6 +105,7 @@ static void choose_prompt(struct rod_request *r, bool empty, bool open) {
     r->prompt = *ids;
     r->n_prompt = ids == &t->if_empty ? t->n_if_empty : t->n_if_open;
     *ids = NULL;
+    while (r->n_marks && r->marks[r->n_marks - 1] >= r->n_prompt) r->n_marks--; /* hints for the other prompt */
 }
 
 static struct rod_state *state_of(const struct rod_engine *e, const struct session_point *p) {

@@ -44,13 +44,14 @@ static void receive(struct rod_engine *e, const struct mailbox_batch *batch) {
         else
             sched_submit(&e->sched, &w->sched, w->submit_ns);
     }
-    for (struct mail *m = batch->returns, *next; m; m = next) {
-        next = m->next;
-        engine_session_back(e, work_of_mail(m), engine_now_ns());
-    }
     for (struct mail *m = batch->cancels, *next; m; m = next) {
         next = m->cancel_next;
         engine_token_cancel(e, work_of_mail(m));
+    }
+    /* after the cancels: a work that comes back may end here, and no list may name it then */
+    for (struct mail *m = batch->returns, *next; m; m = next) {
+        next = m->next;
+        engine_session_back(e, work_of_mail(m), engine_now_ns());
     }
 }
 

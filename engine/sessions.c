@@ -146,6 +146,7 @@ void session_end_lease(struct sessions *s, struct session *x) {
     if (x->lease_fd < 0) return;
     pthread_mutex_lock(&s->lock);
     const bool keep = x->exists && x->dirty;
+    x->current = false; /* from here on another server may have it */
     pthread_mutex_unlock(&s->lock);
     if (keep) return;
     char name[SESSION_FILE_NAME_BYTES];

@@ -86,6 +86,31 @@ static void a_cancel_arrives_once_with_or_after_its_mail_and_never_for_ended_one
     mailbox_fini(&m);
 }
 
+static void what_was_given_away_comes_back_in_order(void **state) {
+    (void)state;
+    struct mailbox m = make(4, 4, 0);
+    struct mail a = {0}, b = {0};
+    uint64_t ta, tb;
+    struct mailbox_batch batch;
+    assert_int_equal(mailbox_push(&m, &a, &ta, NULL), 0);
+    assert_int_equal(mailbox_push(&m, &b, &tb, NULL), 0);
+    mailbox_pop(&m, true, &batch);
+    assert_null(batch.returns);
+    mailbox_return(&m, &b);
+    mailbox_return(&m, &a);
+    mailbox_cancel(&m, tb);
+    mailbox_pop(&m, true, &batch); /* does not wait */
+    assert_null(batch.submits);
+    assert_ptr_equal(batch.returns, &b);
+    assert_ptr_equal(b.next, &a);
+    assert_null(a.next);
+    assert_ptr_equal(batch.cancels, &b);
+    mailbox_pop(&m, false, &batch);
+    assert_null(batch.returns);
+    mailbox_retire(&m, &a), mailbox_retire(&m, &b);
+    mailbox_fini(&m);
+}
+
 static void after_drain_or_fault_pushes_are_refused_by_name(void **state) {
     (void)state;
     struct mailbox m = make(1, 1, 0);
@@ -219,6 +244,7 @@ int main(void) {
         cmocka_unit_test(requests_beyond_slots_and_queue_are_refused_until_one_ends),
         cmocka_unit_test(waiting_prompt_tokens_are_limited_but_not_those_that_find_a_slot),
         cmocka_unit_test(a_cancel_arrives_once_with_or_after_its_mail_and_never_for_ended_ones),
+        cmocka_unit_test(what_was_given_away_comes_back_in_order),
         cmocka_unit_test(after_drain_or_fault_pushes_are_refused_by_name),
         cmocka_unit_test(events_come_out_in_the_order_posted),
         cmocka_unit_test(many_threads_submit_and_cancel_and_nothing_is_lost),

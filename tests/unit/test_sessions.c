@@ -321,6 +321,47 @@ static void a_cancelled_turn_changes_nothing(void **state) {
     bench_close(&b), bench_close(&plain);
 }
 
+/* Cancels that meet a turn anywhere on its way: each ends once, and a version is what was told to have finished. */
+static void cancels_come_at_any_moment(void **state) {
+    (void)state;
+    enum { SESSIONS = 6, AT_ONCE = 24, ROUNDS = 25 };
+    struct bench b;
+    struct answer a[AT_ONCE];
+    unsigned seed = (unsigned)getpid();
+    uint64_t versions[SESSIONS] = {0}, n_cancelled = 0, n_finished = 0;
+    print_message("note: seed %u\n", seed);
+    BEGIN(&b);
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < AT_ONCE; i++) {
+            const char id[] = {'s', (char)('0' + i % SESSIONS), 0};
+            collect_submit(&b.c, turn_request(&a[i], id, more, 3, 1 + (uint32_t)rand_r(&seed) % 6));
+        }
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (rand_r(&seed) % 3 == 0) usleep((useconds_t)rand_r(&seed) % 400);
+            collect_now(&b.c);
+            const int which = rand_r(&seed) % AT_ONCE;
+            if (rand_r(&seed) % 2) rod_cancel(b.c.engine, a[which].ticket); /* also one that is over */
+        }
+        collect_until(&b.c, a, AT_ONCE);
+        for (int i = 0; i < AT_ONCE; i++) {
+            if (a[i].failed) fail_msg("%s", a[i].end.error.message);
+            const bool cancelled = a[i].end.reason == ROD_FINISH_CANCEL;
+            n_cancelled += cancelled, n_finished += !cancelled;
+            if (!cancelled && a[i].end.session_version > versions[i % SESSIONS])
+                versions[i % SESSIONS] = a[i].end.session_version;
+            collect_free(&a[i]);
+        }
+    }
+    uint64_t n_versions = 0;
+    for (int i = 0; i < SESSIONS; i++) {
+        assert_int_equal(session_info(b.c.engine, (char[]){'s', (char)('0' + i), 0}).version, versions[i]);
+        n_versions += versions[i];
+    }
+    assert_int_equal(n_versions, n_finished);
+    assert_true(n_cancelled > 0 && n_finished > 0);
+    bench_close(&b);
+}
+
 /* ---- idempotency ---- */
 
 static struct rod_request *keyed(struct answer *a, const char *key, uint8_t digest, uint32_t n_tok) {
@@ -441,6 +482,38 @@ static void a_character_cut_by_the_end_is_whole_in_the_next_turn(void **state) {
     bench_close(&b);
 }
 
+/* The state has read every token that was counted: those of a stop string too, the end token not. */
+static void a_stop_string_is_read_and_the_end_token_is_not(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a;
+    begin(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct rod_request *r = say(&b, "one two three four", &a);
+    const size_t n = r->n_prompt;
+    int32_t ids[32];
+    memcpy(ids, r->prompt, n * sizeof *ids);
+    rod_request_free(r);
+    collect_free(&a);
+    for (int kind = 0; kind < 2; kind++) {
+        const char *id = kind ? "end" : "stop";
+        r = turn_request(&a, id, ids, n, 100);
+        r->sampling.temperature = 0;
+        r->ignore_eos = false;
+        if (kind == 0) collect_stop(r, "three");
+        turn_ok(&b.c, r, &a);
+        assert_string_equal(a.text, kind ? "one two three four" : "one two ");
+        assert_int_equal(a.end.stop_id, kind ? EOS : -1);
+        const size_t n_said = a.n_ids;
+        assert_int_equal(session_info(b.c.engine, id).n_tok, n + n_said - (kind == 0)); /* the last may be pending */
+        collect_free(&a);
+        turn_ok(&b.c, turn_request(&a, id, more, 3, 1), &a);
+        assert_int_equal(a.end.prompt_tok, n + n_said + 3);
+        assert_int_equal(a.end.cached_tok, n + n_said - (kind == 0));
+        collect_free(&a);
+    }
+    bench_close(&b);
+}
+
 /* Which prompt is read depends on how the session stands. */
 static void a_turn_reads_the_prompt_that_fits(void **state) {
     (void)state;
@@ -497,9 +570,11 @@ int main(void) {
         ALL(turns_of_a_session_run_in_their_order),
         ALL(a_busy_session_is_refused_where_the_config_says_so),
         ALL(a_cancelled_turn_changes_nothing),
+        ALL(cancels_come_at_any_moment),
         ALL(a_finished_answer_is_given_again),
         ALL(penalties_know_the_earlier_turns),
         ALL(a_character_cut_by_the_end_is_whole_in_the_next_turn),
+        ALL(a_stop_string_is_read_and_the_end_token_is_not),
         ALL(a_turn_reads_the_prompt_that_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

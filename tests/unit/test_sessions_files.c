@@ -1,5 +1,5 @@
 /* test_sessions_files.c - sessions in a folder: restarts, damaged files, full disks, budgets, time, servers that share
- * it. Over the fake device, and on the demo model to the bit. */
+ * it. Over the fake device; tests/backend/test_sessions.c has the laws on a real one. */
 #include "tests/sessions_bench.h"
 
 #include <fcntl.h>
@@ -72,6 +72,35 @@ static void a_restart_changes_no_token(void **state) {
     bench_close(&plain);
 }
 
+/* The device that computes nothing has a state of no bytes; it goes through a file as any other. */
+static void a_state_of_no_bytes_goes_through_a_file(void **state) {
+    (void)state;
+    for (uint64_t n = 0; n < 3; n++) {
+        struct rod_error err;
+        struct collector c;
+        struct answer a;
+        struct rod_engine_config config = {
+            .model_dir = "config/models/tales", .device = "null", .n_slots = 2, .max_queue = 10, .state_dir = dir};
+        void *bytes;
+        size_t n_bytes;
+        collect_init(&c, &config);
+        if (rod_engine_open(&config, &c.engine, &err)) fail_msg("%s", err.message);
+        turn_ok(&c, turn_request(&a, "aa", first, 11, 5), &a);
+        assert_int_equal(a.end.session_version, n + 1);
+        assert_int_equal(a.end.prompt_tok, n * 16 + 11);
+        assert_int_equal(a.end.cached_tok, n ? n * 16 - 1 : 0);
+        collect_free(&a);
+        if (rod_session_export(c.engine, "", "aa", &bytes, &n_bytes, &err)) fail_msg("%s", err.message);
+        if (rod_session_import(c.engine, "", "bb", bytes, n_bytes, &(struct rod_session_info){0}, &err))
+            fail_msg("%s", err.message);
+        free(bytes);
+        turn_ok(&c, turn_request(&a, "bb", more, 3, 5), &a);
+        assert_int_equal(a.end.session_version, n + 2);
+        collect_free(&a);
+        collect_close(&c);
+    }
+}
+
 static struct rod_request *keyed(struct answer *a, const char *key, uint8_t digest, uint32_t n) {
     struct rod_request *r = nth_turn(a, "key", n);
     r->turn->idempotency_key = strdup(key);
@@ -101,52 +130,6 @@ static void an_answer_survives_a_restart(void **state) {
     assert_int_equal(stats_of(b.c.engine).steps, 0);
     assert_int_equal(session_info(b.c.engine, "key").version, 3);
     bench_close(&b);
-}
-
-static void the_demo_model_goes_on_to_the_bit(void **state) {
-    (void)state;
-    enum { TURNS = 6 };
-    struct rod_error err;
-    struct collector c, plain;
-    struct rod_engine_config config = {.model_dir = "config/models/tales",
-                                       .device = "cpu",
-                                       .n_slots = 2,
-                                       .n_threads = 2,
-                                       .max_queue = 100,
-                                       .state_host_bytes = 256u << 20};
-    struct rod_engine_config in_files = config;
-    in_files.state_dir = dir;
-    collect_init(&plain, &config);
-    if (rod_engine_open(&config, &plain.engine, &err)) fail_msg("%s", err.message);
-    void *bytes[2];
-    size_t n_bytes[2];
-    for (uint32_t n = 0; n < TURNS; n++) {
-        struct answer a, want;
-        collect_init(&c, &in_files);
-        if (rod_engine_open(&in_files, &c.engine, &err)) fail_msg("%s", err.message);
-        turn_ok(&c, nth_turn(&a, "se", n), &a);
-        turn_ok(&plain, nth_turn(&want, "se", n), &want);
-        assert_same(&a, &want, "the demo model after a restart");
-        assert_string_equal(a.text, want.text);
-        collect_free(&a), collect_free(&want);
-        if (n == TURNS - 1) {
-            if (rod_session_export(c.engine, "", "se", &bytes[0], &n_bytes[0], &err)) fail_msg("%s", err.message);
-            if (rod_session_export(plain.engine, "", "se", &bytes[1], &n_bytes[1], &err)) fail_msg("%s", err.message);
-        }
-        collect_close(&c);
-    }
-    struct state_file files[2];
-    const struct state_file_expected any = {NULL, NULL};
-    for (int i = 0; i < 2; i++)
-        if (state_file_parse(bytes[i], n_bytes[i], "exported", &any, &files[i], &err)) fail_msg("%s", err.message);
-    assert_int_equal(files[0].payload.n, files[1].payload.n);
-    assert_memory_equal(files[0].payload.data, files[1].payload.data, files[0].payload.n);
-    assert_int_equal(files[0].sampler.n, files[1].sampler.n);
-    assert_memory_equal(files[0].sampler.data, files[1].sampler.data, files[0].sampler.n);
-    assert_int_equal(files[0].token_hash, files[1].token_hash);
-    assert_int_equal(files[0].n_tok, files[1].n_tok);
-    free(bytes[0]), free(bytes[1]);
-    collect_close(&plain);
 }
 
 /* ---- files that are not as they were written ---- */
@@ -690,8 +673,8 @@ static int unmake(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         IN_A_FOLDER(a_restart_changes_no_token),
+        IN_A_FOLDER(a_state_of_no_bytes_goes_through_a_file),
         IN_A_FOLDER(an_answer_survives_a_restart),
-        IN_A_FOLDER(the_demo_model_goes_on_to_the_bit),
         IN_A_FOLDER(a_damaged_file_is_refused_and_the_rest_goes_on),
         IN_A_FOLDER(every_byte_that_changes_is_refused),
         IN_A_FOLDER(a_foreign_file_is_refused),
