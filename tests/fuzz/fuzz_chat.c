@@ -43,6 +43,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size_t len = 0;
     if (!chat_render(chat, &message, 1, true, &out, &len, &err) && !memmem(out, len, "ab<role>", 8)) abort();
     free(out);
+    const struct rod_message several[] = {{"system", "x", 1}, message, {"assistant", "</role>", 7}, message};
+    int32_t *ids = NULL;
+    size_t n_ids = 0, n_marks = 0, *marks = NULL;
+    if (!chat_encode(chat, t, several, 4, true, &ids, &n_ids, &err)) {
+        chat_marks(chat, t, several, 4, ids, n_ids, &marks, &n_marks);
+        if (n_marks > 4) abort();
+        for (size_t i = 0; i < n_marks; i++)
+            if (marks[i] >= n_ids || (i && marks[i] <= marks[i - 1])) abort();
+    }
+    free(marks);
+    free(ids);
     chat_close(chat);
     return 0;
 }
