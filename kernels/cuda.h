@@ -162,7 +162,7 @@ void k_window_combine(const struct cuda_shape *shape, const int32_t *list, uint3
  * window at the bandwidth of memory: 16 bit, one key head, H = Hv a multiple of 4, P = 64 or 128. part, part_ml: as
  * k_window's. list NULL: rows 0 .. n_list. single: they are the only ones in the whole step, so that all keys but their
  * own may be read before the inputs are ready. Bytes: values once, keys once for four heads (most of it from the
- * cache). */
+ * cache). Many rows on Hopper take a kernel of their own (swa_decode_many.cu), to the same bits. */
 bool cuda_decode_window_possible(const struct cuda_shape *shape);
 void k_decode_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
                      uint32_t n_list, bool single, const float *qkv, uint32_t splits, size_t split_stride,

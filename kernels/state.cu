@@ -287,7 +287,6 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
         bars_are_there();
         for (uint32_t t = 0; t < min(n, bufs); t++) bulk_in(ring + t * bytes, S_of(first + t * step), bytes, full + t, policy);
     }
-    let_next_start();
     const float *c1 = io.c1 + (mine ? e : 0);
     float early[4][STATE_EARLY_R / 4], bias_g[I / 2], bias_t[I / 2], sums[I / 2][4], low_sums[4];
     c1_early(early, c1, R, Ep, 0);
@@ -379,6 +378,7 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
             x = next;
             if (++b == bufs) b = 0, parity ^= 1;
         }
+        if (t + 1 + n / 8 == n) let_next_start(); // no earlier: where its copies begin at once, W_o's kernel costs 2 us more at 64 rows
         if (++w == n_warps && t + 1 < n) {
             w = 0, set ^= 1;
             make_gates(t + 1, set);

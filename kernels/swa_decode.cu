@@ -4,36 +4,11 @@
 // The window's keys, oldest first, are cut into ranges of 128. A range's result is the work of eight warps: warp w takes
 // the tiles of 8 keys w and w + 8 of its range, its results are folded in that order, then the warps' in theirs. How many
 // ranges and heads a block takes depends on the number of rows, but heads are independent of each other, so no bit does.
-#include "common.cuh"
-
-enum { WARPS = 8, TILE = 8, TILES = 2, STEP = WARPS * TILE, RANGE = STEP * TILES, THREADS = WARPS * 32 };
-
-struct decode_window {
-    cuda_shape shape;
-    uint32_t layer;
-    cuda_rows rows;
-    const int32_t *list;           // NULL: all rows in order
-    bool early;                    // all keys but the rows' own may be read before the inputs are ready
-    uint32_t n_ranges, per_block;  // ranges of a full window; of them to a block
-    const float *qkv;
-    uint32_t splits;
-    size_t split_stride;
-    const float *row_scale; // of the products' sums; may be NULL
-    const float2 *turn;
-    const float *q_norm, *k_norm;
-    float *part;     // [row of the list][n_ranges][H P]
-    float2 *part_ml; // [row of the list][n_ranges][H]: maximum, in powers of two, and sum
-    void *act;
-};
+#include "swa_decode.cuh"
+#include <algorithm>
 
 // The code is kept short: at one row every instruction is read once a layer, and read from afar.
 
-// 2^x.
-__device__ __forceinline__ float power(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 // 16 bytes that are read once, or zeros.
 __device__ __forceinline__ uint4 stream16(const void *p, bool wanted) {
     uint4 v;
@@ -42,54 +17,6 @@ __device__ __forceinline__ uint4 stream16(const void *p, bool wanted) {
                  : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w) : "l"(p), "r"((uint32_t)wanted));
     return v;
 }
-__device__ __forceinline__ float2 two_floats(uint32_t x, __half) { return __half22float2(*(__half2 *)&x); }
-__device__ __forceinline__ float2 two_floats(uint32_t x, __nv_bfloat16) {
-    return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
-}
-
-// One head of query or key by a warp: the partial products' sum, q/k norm, rotary; lane l has dims l, l + 32 ... head: P floats shared.
-template <int P>
-__device__ __forceinline__ void turned_head(const decode_window &a, uint32_t row, uint32_t h, const float *norm, float *head, float (&x)[P / 32]) {
-    const uint32_t lane = threadIdx.x % 32, half = a.shape.rot_dim / 2;
-    const float *in = a.qkv + (size_t)row * (2 * a.shape.H + 1) * P + h * P;
-    const bool pairs = a.shape.rot_interleaved;
-    float2 w[P / 32];
-#pragma unroll
-    for (int i = 0; i < P / 32; i++) {
-        const uint32_t p = lane + 32 * i;
-        x[i] = 0;
-        if (p < 2 * half) w[i] = a.turn[(size_t)row * half + (pairs ? p / 2 : p < half ? p : p - half)];
-    }
-#pragma unroll 1
-    for (uint32_t s = 0; s < a.splits; s++)
-#pragma unroll
-        for (int i = 0; i < P / 32; i++) x[i] += in[s * a.split_stride + lane + 32 * i];
-    if (a.row_scale) {
-        const float scale = a.row_scale[row];
-#pragma unroll
-        for (int i = 0; i < P / 32; i++) x[i] *= scale;
-    }
-    if (a.shape.qk_norm) {
-        float squares = 0;
-#pragma unroll
-        for (int i = 0; i < P / 32; i++) squares += x[i] * x[i];
-        const float scale = rsqrtf(warp_sum(squares) / P + a.shape.qk_norm_eps);
-#pragma unroll
-        for (int i = 0; i < P / 32; i++) x[i] *= scale * norm[lane + 32 * i];
-    }
-#pragma unroll
-    for (int i = 0; i < P / 32; i++) head[lane + 32 * i] = x[i];
-    __syncwarp(); // pairs are read across lanes
-#pragma unroll
-    for (int i = 0; i < P / 32; i++) {
-        const uint32_t p = lane + 32 * i;
-        if (p >= 2 * half) continue;
-        const bool second = pairs ? p & 1 : p >= half;
-        const float other = head[pairs ? p ^ 1 : second ? p - half : p + half];
-        x[i] = second ? x[i] * w[i].x + other * w[i].y : x[i] * w[i].x - other * w[i].y;
-    }
-}
-
 // A block: one row, HEADS heads, some ranges. AHEAD = 1: a warp's next tile is on its way while it works on this one, a
 // register is asked for again as soon as it is used. AHEAD = TILES: one range a block, all of it on its way from the start.
 template <class T, int P, int HEADS, int AHEAD>
@@ -108,7 +35,8 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
     const uint32_t r = a.list ? (uint32_t)a.list[blockIdx.y] : blockIdx.y;
     const uint64_t pos = (uint64_t)a.rows.pos[r];
     const size_t slot = (size_t)a.rows.slot[r];
-    const uint32_t n = (uint32_t)min(pos + 1, (uint64_t)s.visible), newest = n - 1, last = min(first + a.per_block, (n + RANGE - 1) / RANGE);
+    const uint32_t n = (uint32_t)min(pos + 1, (uint64_t)s.visible), newest = n - 1, n_ranges = (n + RANGE - 1) / RANGE;
+    const uint32_t last = blockIdx.z + 1 < gridDim.z ? min(first + a.per_block, n_ranges) : n_ranges; // the last block has what is left
     if (first >= last) return; // fewer keys than ranges
     T *keys = (T *)s.keys + slot * s.keys_slot + a.layer * s.keys_layer;
     T *values = (T *)s.values + slot * s.values_slot + a.layer * s.values_layer;
@@ -134,46 +62,12 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
     if (a.early) wait_for_inputs();
     let_next_start(); // now: the device starts one kernel at a time, and this one must not wait for that
 
-    // The queries; where the newest key is, it and its values too. They go into the ring, but no block of this step reads them there.
-    const uint32_t n_jobs = newest / RANGE >= first && newest / RANGE < last ? 2 * HEADS + 1 : HEADS;
-#pragma unroll 1
-    for (uint32_t job = warp; job < n_jobs; job += WARPS) {
-        float x[P / 32];
-        if (job <= HEADS) {
-            turned_head<P>(a, r, job < HEADS ? h0 + job : s.H, job < HEADS ? a.q_norm : a.k_norm, sums[0][0] + job * P, x);
-            T *high = job < HEADS ? (T *)(qs + 2 * job * Q_ROW) : (T *)new_key;
-#pragma unroll
-            for (int i = 0; i < P / 32; i++) {
-                const uint32_t p = lane + 32 * i;
-                const T y = from_float<T>(x[i]);
-                high[p] = y;
-                if (job < HEADS) high[Q_ROW * 8 + p] = from_float<T>(x[i] - to_float(y));
-                else if (blockIdx.x == 0) keys[newest_at * P + p] = y;
-            }
-        } else {
-            const uint32_t h = job - HEADS - 1;
-            const float *in = a.qkv + (size_t)r * (2 * s.H + 1) * P + (s.H + 1 + h0 + h) * P + lane;
-#pragma unroll
-            for (int i = 0; i < P / 32; i++) x[i] = 0;
-#pragma unroll 1
-            for (uint32_t k = 0; k < a.splits; k++)
-#pragma unroll
-                for (int i = 0; i < P / 32; i++) x[i] += in[k * a.split_stride + 32 * i];
-            const float scale = a.row_scale ? a.row_scale[r] : 1.0f;
-#pragma unroll
-            for (int i = 0; i < P / 32; i++) {
-                x[i] *= scale;
-                const uint32_t p = h * P + lane + 32 * i;
-                ((T *)new_value)[p] = from_float<T>(x[i]);
-                values[newest_at * value_row + own_values + p] = from_float<T>(x[i]);
-            }
-        }
-    }
+    make_queries<T, P, HEADS, Q_ROW>(a, r, h0, newest / RANGE >= first && newest / RANGE < last, newest_at, keys, values, sums[0][0], qs, new_key, new_value);
     __syncthreads(); // queries, the newest key and values
 
     const float scale = rsqrtf((float)P) * 1.4426950408889634f; // powers of two
     for (uint32_t b = first; b < last; b++) {
-        float top = -INFINITY, sum = 0, acc[VALUE][8] = {};
+        tile_sums<VALUE> tiles;
 #pragma unroll AHEAD
         for (int tile = 0; tile < TILES; tile++) {
             const int u = tile % AHEAD;
@@ -199,71 +93,21 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
                 mma(score, make_uint4(q.z, 0, q.w, 0), make_uint2(key[u][i].z, key[u][i].w), T());
             }
             if (AHEAD < TILES) fetch_keys(u, next);
-#pragma unroll
-            for (int e = 0; e < 2; e++) { // lane (g, t): head g / 2, keys 2 t and 2 t + 1
-                score[e] += __shfl_xor_sync(0xffffffffu, score[e], 4);
-                score[e] = j + 2 * t + e < n ? score[e] * scale : -INFINITY;
-            }
-            float m = fmaxf(score[0], score[1]);
-            m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
-            m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-            m = fmaxf(m, top);
-            const float base = m == -INFINITY ? 0 : m; // a tile beyond the newest key
-            const float w[2] = {power(score[0] - base), power(score[1] - base)}, keep = power(top - base);
-            float add = w[0] + w[1];
-            add += __shfl_xor_sync(0xffffffffu, add, 1);
-            add += __shfl_xor_sync(0xffffffffu, add, 2);
-            sum = sum * keep + add;
-            top = m;
-            uint32_t head[VALUE]; // of this lane's values: the first lane that has its weights
-#pragma unroll
-            for (int c = 0; c < VALUE; c++) {
-                head[c] = (c * 32 + lane) / (P / 8) * 8;
-                const float f = __shfl_sync(0xffffffffu, keep, head[c]);
-#pragma unroll
-                for (int d = 0; d < 8; d++) acc[c][d] *= f;
-            }
+            float w[2];
+            uint32_t head[VALUE];
+            tiles.template weigh<P>(score, j, n, scale, w, head);
 #pragma unroll
             for (int k = 0; k < TILE; k++)
 #pragma unroll
                 for (int c = 0; c < VALUE; c++) {
-                    const float weight = __shfl_sync(0xffffffffu, w[k % 2], head[c] + k / 2);
-                    const uint32_t bits[4] = {value[u][k][c].x, value[u][k][c].y, value[u][k][c].z, value[u][k][c].w};
-#pragma unroll
-                    for (int d = 0; d < 4; d++) {
-                        const float2 v = two_floats(bits[d], T());
-                        acc[c][2 * d] += weight * v.x;
-                        acc[c][2 * d + 1] += weight * v.y;
-                    }
+                    tiles.template add<T>(k, c, w, head, value[u][k][c]);
                     if (AHEAD < TILES) fetch_value(u, next, k, c);
                 }
             j += STEP;
         }
-        float *mine = sums[b & 1][warp];
-#pragma unroll
-        for (int c = 0; c < VALUE; c++) {
-            *(float4 *)(mine + c * 256 + lane * 8) = make_float4(acc[c][0], acc[c][1], acc[c][2], acc[c][3]);
-            *(float4 *)(mine + c * 256 + lane * 8 + 4) = make_float4(acc[c][4], acc[c][5], acc[c][6], acc[c][7]);
-        }
-        if (t == 0 && g % 2 == 0 && g < 2 * HEADS) sums_ml[b & 1][warp][g / 2] = make_float2(top, sum);
+        tiles.template leave<HEADS>(sums[b & 1][warp], sums_ml[b & 1][warp]);
         __syncthreads(); // the warps' sums; those of the range before are free
-        const uint32_t o = threadIdx.x * 2, h = o / P;
-        if (h < HEADS) {
-            float m = -INFINITY, total = 0;
-            float2 x = {0, 0};
-#pragma unroll
-            for (int i = 0; i < WARPS; i++) m = fmaxf(m, sums_ml[b & 1][i][h].x);
-#pragma unroll
-            for (int i = 0; i < WARPS; i++) {
-                const float2 ml = sums_ml[b & 1][i][h], v = *(const float2 *)(sums[b & 1][i] + o);
-                const float f = power(ml.x - m);
-                total += f * ml.y;
-                x.x += f * v.x, x.y += f * v.y;
-            }
-            const size_t at = ((size_t)blockIdx.y * a.n_ranges + b) * s.H + h0;
-            *(float2 *)(a.part + at * P + o) = x;
-            if (o % P == 0) a.part_ml[at + h] = make_float2(m, total);
-        }
+        fold_warps<P, HEADS>(a, sums[b & 1], sums_ml[b & 1], ((size_t)blockIdx.y * a.n_ranges + b) * s.H + h0);
     }
 }
 
@@ -319,18 +163,23 @@ bool cuda_decode_window_possible(const struct cuda_shape *s) {
 }
 
 template <class T, int P, int HEADS, int AHEAD> static void decode(const decode_window &a, uint32_t n_list, void *stream) {
-    launch(decode_window_kernel<T, P, HEADS, AHEAD>, dim3(a.shape.H / HEADS, n_list, (a.n_ranges + a.per_block - 1) / a.per_block),
-           dim3(THREADS), 0, stream, a);
-    launch(decode_combine_kernel<T, P>, dim3(a.shape.H, n_list), dim3(GROUPS * P / 2), 0, stream, a);
+    const uint32_t runs = std::max(1u, (a.n_ranges + a.per_block / 2) / a.per_block); // the last takes what is less than half of one
+    launch(decode_window_kernel<T, P, HEADS, AHEAD>, dim3(a.shape.H / HEADS, n_list, runs), dim3(THREADS), 0, stream, a);
 }
-template <class T> static void decode(decode_window a, uint32_t n_list, void *stream) {
+template <class T, int P> static void decode(decode_window a, uint32_t n_list, void *stream) {
     const uint32_t quarters = n_list * (a.shape.H / 4) * a.n_ranges; // blocks, four heads to each
     const bool few = quarters <= 132;                                // a block of its own to each multiprocessor of an H200
     // Longer runs overlap better; and two waves of full ranges, two blocks to each multiprocessor, are one of blocks twice as long.
     const uint32_t full = n_list * (a.shape.H / 4) * (a.shape.visible / RANGE);
-    a.per_block = quarters >= 2048 || (full > 448 && full <= 528) ? 2 : 1;
-    if (a.shape.P == 64) few ? decode<T, 64, 4, 2>(a, n_list, stream) : decode<T, 64, 4, 1>(a, n_list, stream);
-    else few ? decode<T, 128, 2, 2>(a, n_list, stream) : decode<T, 128, 4, 1>(a, n_list, stream);
+    a.per_block = quarters >= 1024 || (full > 448 && full <= 528) ? 2 : 1;
+    if (decode_many_possible(a, n_list)) decode_many(a, n_list, stream);
+    else if (few) decode<T, P, P == 64 ? 4 : 2, 2>(a, n_list, stream);
+    else decode<T, P, 4, 1>(a, n_list, stream);
+    launch(decode_combine_kernel<T, P>, dim3(a.shape.H, n_list), dim3(GROUPS * P / 2), 0, stream, a);
+}
+template <class T> static void decode(const decode_window &a, uint32_t n_list, void *stream) {
+    if (a.shape.P == 64) decode<T, 64>(a, n_list, stream);
+    else decode<T, 128>(a, n_list, stream);
 }
 
 void k_decode_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list, uint32_t n_list,

@@ -1,5 +1,5 @@
-/* test_window.c - swa.cu, swa_decode.cu: rotary and the ring, attention over the window (E9). Windows partly filled,
- * exactly full and wrapped; ring places that hold no visible key are NaN. */
+/* test_window.c - swa.cu, swa_decode.cu, swa_decode_many.cu: rotary and the ring, attention over the window (E9).
+ * Windows partly filled, exactly full and wrapped; ring places that hold no visible key are NaN. */
 #include "window.h"
 
 /* ---- rotary ---- */
@@ -261,13 +261,17 @@ static void decode_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     check_ring("value", gpu_fetch_typed(s->values, n_values, dtype), rings.values, wrote_value, n_values,
                gpu_ulp(dtype));
 
-    /* the same bits alone and among so many rows that a block takes several ranges */
-    const uint32_t many = (uint32_t)(30000000 / (gpu.k->cuda_window_blocks(s) * H * P)),
-                   n_many = many > 600 ? 600 : many;
-    int32_t *crowd = host_bytes((n_many + 1) * sizeof *crowd);
-    for (uint32_t j = 0; j < n_many; j++) crowd[j] = list[j % n_rows];
-    const float *among = n_many < n_rows ? got : decode_act(&in, &rows, crowd, n_many, false);
-    gpu_check_same("a row among many", among, got, (size_t)n_rows * H * P);
+    /* the same bits alone and among so many rows that a block takes several ranges, or each multiprocessor a run of
+     * them */
+    const uint32_t room = (uint32_t)(30000000 / (gpu.k->cuda_window_blocks(s) * H * P)), most = room > 600 ? 600 : room;
+    int32_t *crowd = host_bytes((most + 1) * sizeof *crowd);
+    for (uint32_t j = 0; j < most; j++) crowd[j] = list[j % n_rows];
+    const uint32_t some = most > 512 ? 512 : most, crowds[] = {most, some, gpu_pick(some < 8 ? some : 8, some)};
+    for (uint32_t c = 0; c < 3; c++) {
+        if (crowds[c] < n_rows) continue;
+        const float *among = decode_act(&in, &rows, crowd, crowds[c], gpu_pick(0, 1));
+        gpu_check_same("a row among many", among, got, (size_t)n_rows * H * P);
+    }
     if (!gpu.poison) return; /* rows that nobody wrote would be read back */
     const uint32_t r = (uint32_t)list[0];
     const float *alone = decode_act(&in, &rows, list, 1, true);
