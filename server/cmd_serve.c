@@ -348,6 +348,8 @@ static int start(struct service *v) {
     }
     if (s->config.admin_port && admin_open(s, &v->admin, message, sizeof message)) {
         fprintf(stderr, "rodimus serve: admin_port: %s\n", message);
+        http_close(s->http);
+        uv_run(&v->loop, UV_RUN_DEFAULT);
         return -1;
     }
     uv_async_init(&v->loop, &v->wake, on_wake);

@@ -417,6 +417,7 @@ static void begin(struct server *s, struct http_request *r, bool aside) {
         http_abort(r);
         return;
     }
+    if (!aside) s->beat_ns = http_started_ns(r); /* it turns, however long this turn takes */
     if (!aside && access_preflight(x)) return;
     x->route = find_route(x);
     if (x->route == N_ROUTES) return;
