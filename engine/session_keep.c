@@ -190,18 +190,11 @@ static bool remove_locked(struct sessions *s, struct session *x, bool expired) {
 }
 
 static void expire_locked(struct sessions *s) {
-    const int64_t now_s = session_now_s();
     const uint64_t round = ++s->n_rounds;
-    struct session *x = s->table.oldest[SESSION_ALL];
-    while (x && !s->ending) {
-        if (!x->exists || x->hold != SESSION_FREE || x->line.head || x->tried == round ||
-            !session_expired(&x->facts, now_s)) {
-            x = x->newer[SESSION_ALL];
-            continue;
-        }
+    struct session *x;
+    while (!s->ending && (x = session_table_to_expire(&s->table, session_now_s(), round))) {
         x->tried = round;
         remove_locked(s, x, true);
-        x = s->table.oldest[SESSION_ALL]; /* the list may be another now */
     }
 }
 
@@ -257,9 +250,10 @@ void *session_keeper(void *arg) {
     while (!s->ending) {
         const uint64_t now_ns = session_now_ns();
         const bool timed = look_at_parked_locked(s, now_ns);
-        if (session_on_disk(s)) write_idle_locked(s, now_ns);
+        const bool second = now_ns - expired_ns > (uint64_t)EXPIRE_MS * NS_MS;
+        if (session_on_disk(s) && (second || s->flushing)) write_idle_locked(s, now_ns);
         keep_disk_budget_locked(s);
-        if (now_ns - expired_ns > (uint64_t)EXPIRE_MS * NS_MS) {
+        if (second) {
             expire_locked(s);
             expired_ns = now_ns;
         }

@@ -154,6 +154,7 @@ struct session_point *session_table_set(struct session_table *t, struct session 
                                         struct session_point *point, struct session_answers *answers) {
     t->n_exist += !s->exists;
     s->exists = true;
+    if (facts->ttl_s && (!t->least_ttl_s || facts->ttl_s < t->least_ttl_s)) t->least_ttl_s = facts->ttl_s;
     struct session_point *old = take_point(t, s);
     unlink_use(t, s, SESSION_ALL);
     s->facts = *facts;
@@ -191,7 +192,7 @@ static bool idle(const struct session *s) { return s->exists && s->hold == SESSI
 
 struct session *session_table_to_drop(const struct session_table *t) {
     struct session *s = t->oldest[SESSION_IN_HOST];
-    while (s && !(s->point->image && s->stamp.n_bytes && !s->dirty)) s = s->newer[SESSION_IN_HOST];
+    while (s && !(s->stamp.n_bytes && !s->dirty)) s = s->newer[SESSION_IN_HOST];
     return s;
 }
 
@@ -211,6 +212,14 @@ struct session *session_table_to_remove(const struct session_table *t, bool on_f
         if (!shared) shared = s;
     }
     return shared;
+}
+
+struct session *session_table_to_expire(const struct session_table *t, int64_t now_s, uint64_t round) {
+    struct session *s = t->least_ttl_s ? t->oldest[SESSION_ALL] : NULL;
+    for (; s && now_s > s->facts.used_s && (uint64_t)(now_s - s->facts.used_s) >= t->least_ttl_s;
+         s = s->newer[SESSION_ALL])
+        if (idle(s) && s->tried != round && session_expired(&s->facts, now_s)) return s;
+    return NULL; /* who was used after this one, was used too lately for any time to be over */
 }
 
 /* ---- lists ---- */

@@ -74,6 +74,7 @@ struct session_table {
     struct session *oldest[SESSION_N_ORDERS], *newest[SESSION_N_ORDERS];
     uint64_t n_exist, n_points; /* of those that exist: all, those with a point */
     uint64_t file_bytes;        /* of all stamps */
+    uint64_t least_ttl_s;       /* of all that ever were here; 0 = none had a time */
 };
 
 int session_table_init(struct session_table *t, struct rod_error *err);
@@ -108,6 +109,8 @@ struct session *session_table_to_drop(const struct session_table *t);
 struct session *session_table_to_write(const struct session_table *t);
 /* The least recently used that may be removed for a budget, of files or of memory: free, and not pinned. */
 struct session *session_table_to_remove(const struct session_table *t, bool on_file);
+/* The least recently used whose time is over, and that is free and not tried in this round. */
+struct session *session_table_to_expire(const struct session_table *t, int64_t now_s, uint64_t round);
 static inline bool session_expired(const struct session_facts *f, int64_t now_s) {
     return !f->pinned && f->ttl_s && now_s >= f->used_s && (uint64_t)(now_s - f->used_s) >= f->ttl_s;
 }

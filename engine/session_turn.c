@@ -186,6 +186,12 @@ static int make(struct sessions *s, struct session_turn *t, struct rod_error *er
         if (rc == ROD_ENOTFOUND && err) memcpy(err->param, "from", sizeof "from");
         return rc;
     }
+    if (!view.busy && session_expired(&view.facts, session_now_s())) {
+        session_view_fini(&view);
+        rod_fail(err, ROD_ENOTFOUND, "There is no session %s.", ask->from);
+        if (err) memcpy(err->param, "from", sizeof "from");
+        return ROD_ENOTFOUND;
+    }
     f->version = view.facts.version;
     f->n_tok = view.facts.n_tok;
     f->state_bytes = view.facts.state_bytes;

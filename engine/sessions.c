@@ -29,11 +29,12 @@ static int open_dir(struct sessions *s, struct rod_error *err) {
     if (mkdir(dir, 0700) && errno != EEXIST)
         return rod_fail(err, ROD_EIO, "state_dir %.300s cannot be made: %s", dir, strerror(errno));
     uint32_t n_swept = 0;
-    int rc = state_disk_sweep(dir, &n_swept, err);
-    if (rc) return rc;
+    struct rod_error left;
+    if (state_disk_sweep(dir, &n_swept, &left)) /* a disk that takes nothing now; what it holds can be read */
+        session_log(s, 2, "state_dir: %s", left.message);
     session_lease_sweep(dir);
     if (n_swept) session_log(s, 1, "state_dir: removed %u files that a crash left half written", n_swept);
-    rc = session_scan(s, err);
+    const int rc = session_scan(s, err);
     if (!rc)
         session_log(s, 1, "state_dir: %llu sessions, %llu files refused", (unsigned long long)s->table.n_exist,
                     (unsigned long long)atomic_load(&s->refused));

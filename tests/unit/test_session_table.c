@@ -178,6 +178,36 @@ static void time_ends_a_session(void **state) {
     assert_false(session_expired(&f, INT64_MAX));
 }
 
+/* Against looking at all of them. */
+static void those_whose_time_is_over_are_found(void **state) {
+    (void)state;
+    enum { N = 200 };
+    struct session_table t;
+    struct session *s[N];
+    unsigned seed = 5;
+    assert_int_equal(session_table_init(&t, NULL), 0);
+    assert_null(session_table_to_expire(&t, 1000, 1));
+    for (int i = 0; i < N; i++) {
+        char id[8];
+        snprintf(id, sizeof id, "%d", i);
+        s[i] = put(&t, "", id, rand_r(&seed) % 100, false);
+        struct session_facts f = s[i]->facts;
+        f.ttl_s = (uint64_t)(rand_r(&seed) % 3) * 40;
+        f.pinned = rand_r(&seed) % 10 == 0;
+        session_table_set(&t, s[i], &f, NULL, NULL);
+    }
+    for (int64_t now_s = 0; now_s < 200; now_s += 7) {
+        uint32_t n = 0, n_found = 0;
+        for (int i = 0; i < N; i++) n += session_expired(&s[i]->facts, now_s);
+        for (struct session *x; (x = session_table_to_expire(&t, now_s, (uint64_t)now_s + 1)); n_found++) {
+            assert_true(session_expired(&x->facts, now_s));
+            x->tried = (uint64_t)now_s + 1;
+        }
+        assert_int_equal(n_found, n);
+    }
+    session_table_fini(&t);
+}
+
 static void ids_are_few_characters(void **state) {
     (void)state;
     char longest[SESSION_MAX_ID + 2];
@@ -350,6 +380,7 @@ int main(void) {
         cmocka_unit_test(counts_and_order_stay_true),
         cmocka_unit_test(a_list_is_in_order_and_in_pieces),
         cmocka_unit_test(time_ends_a_session),
+        cmocka_unit_test(those_whose_time_is_over_are_found),
         cmocka_unit_test(ids_are_few_characters),
         cmocka_unit_test(answers_make_room_and_their_keys_stay),
         cmocka_unit_test(an_answer_that_is_too_long_is_a_key_alone),
