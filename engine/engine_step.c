@@ -121,11 +121,30 @@ static int admit(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
 
 /* ---- a step ---- */
 
+/* A row of a stream; or of what a last answer left to be read, alone: without the break between them it would have been
+ * one, and a device may add a prompt's sums in another order. */
+static bool is_drawn(const struct sched_row *row) {
+    const struct work *w = work_of_sched(row->req);
+    return row->req->state == SCHED_DECODE || (w->own_prompt && w->n_prompt == 1);
+}
+
+/* As the device has it: drawn tokens before prompts. Streams are there already. */
+static void put_drawn_first(struct step *step) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < step->n_rows; i++) {
+        const struct sched_row row = step->rows[i];
+        if (!is_drawn(&row)) continue;
+        memmove(&step->rows[n + 1], &step->rows[n], (i - n) * sizeof row);
+        step->rows[n++] = row;
+    }
+}
+
 /* Plans the next step into e->segs and its struct step; NULL: nothing runs. */
 static struct step *plan(struct rod_engine *e, enum engine_lane lane, uint64_t now_ns) {
     struct step *step = &e->steps[e->n_planned % 2];
     step->n_rows = sched_plan(&e->sched, (uint8_t)lane, step->rows);
     if (step->n_rows == 0) return NULL;
+    put_drawn_first(step);
     step->begin_ns = now_ns;
     step->needs_host = false;
     const bool device_feeds = e->parts.ops->launch && lane == LANE_FIRST;
@@ -140,8 +159,7 @@ static struct step *plan(struct rod_engine *e, enum engine_lane lane, uint64_t n
             tok = device_feeds ? NULL : &w->last, step->n_decode++;
         else
             tok = w->prompt + (row->pos - w->base), step->n_prompt_tok += row->n_tok;
-        e->segs[i] = (struct backend_segment){row->req->slot, row->n_tok, row->n_out,
-                                              row->pos,       tok,        row->req->state != SCHED_DECODE};
+        e->segs[i] = (struct backend_segment){row->req->slot, row->n_tok, row->n_out, row->pos, tok, !is_drawn(row)};
         if (row->n_out && w->text.stops.n) step->needs_host = true;
         w->row[e->n_planned % 2] = i;
         sched_commit(&e->sched, row);

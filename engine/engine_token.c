@@ -15,6 +15,14 @@ void engine_token_post(struct rod_engine *e, struct work *w) {
     work_free(w);
 }
 
+/* What is still on its way for it is nobody's. */
+static void disown_rows(struct rod_engine *e, const struct work *w) {
+    for (int i = 0; i < 2; i++) {
+        struct step *step = &e->steps[i];
+        if (w->row[i] < step->n_rows && step->rows[w->row[i]].req == &w->sched) step->rows[w->row[i]].req = NULL;
+    }
+}
+
 /* Whoever sees the event may submit again, so slot and place are given back before it is posted. */
 static void end_work(struct rod_engine *e, struct work *w) {
     if (w->sched.state != SCHED_NONE) {
@@ -22,10 +30,7 @@ static void end_work(struct rod_engine *e, struct work *w) {
         engine_move_end(e, w);
         engine_fork_left(e, w);
     }
-    for (int i = 0; i < 2; i++) { /* what is still on its way for it is nobody's */
-        struct step *step = &e->steps[i];
-        if (w->row[i] < step->n_rows && step->rows[w->row[i]].req == &w->sched) step->rows[w->row[i]].req = NULL;
-    }
+    disown_rows(e, w);
     if (!w->turn || !engine_session_leave(e, w)) engine_token_post(e, w);
 }
 
@@ -87,6 +92,7 @@ static void end_finish(struct rod_engine *e, struct work *w, enum rod_finish rea
     pub->prefill_ns = admitted ? (w->first_ns ? w->first_ns : now_ns) - w->sched.admit_ns : 0;
     pub->decode_ns = w->last_ns - w->first_ns;
     w->ended = true;
+    disown_rows(e, w);                                                 /* while its state is saved, too */
     if (w->request->keep_state && reason != ROD_FINISH_CANCEL) return; /* when its state is saved */
     if (reason != ROD_FINISH_CANCEL) engine_prefix_end(e, w, pending, now_ns);
     conclude(e, w);

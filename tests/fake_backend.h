@@ -61,8 +61,8 @@ struct backend {
     atomic_uint fail_collect_at;        /* this collect (from 1) is one */
     struct sampler sampler;
     bool launching;
-    struct backend_token *tokens[2];                                       /* of the steps on their way */
-    atomic_uint n_collects, n_masked, n_copies, n_saves, n_loads, n_moves; /* n_moves: begun */
+    struct backend_token *tokens[2]; /* of the steps on their way */
+    atomic_uint n_collects, n_masked, n_copies, n_saves, n_loads, n_moves, n_prompt_segs; /* n_moves: begun */
     atomic_bool hold_moves; /* moves that begin from now on are under way until fake_end_moves */
     atomic_bool fail_moves; /* slot_moving is a device fault */
     pthread_mutex_t moves_lock;
@@ -262,6 +262,8 @@ static inline int fake_forward(struct backend *be, const struct backend_segment 
         if (be->last_step[seg->slot] == step) fault = "a slot twice in a step";
         be->last_step[seg->slot] = step;
         if (!s->zeroed) fault = "a slot that was never zeroed";
+        if (i && !seg->prompt && segs[i - 1].prompt) fault = "a drawn token behind a prompt";
+        if (seg->prompt) atomic_fetch_add(&be->n_prompt_segs, 1);
         pthread_mutex_lock(&be->moves_lock);
         if (be->moves[seg->slot].on) fault = "a row of a slot whose state is on its way";
         pthread_mutex_unlock(&be->moves_lock);

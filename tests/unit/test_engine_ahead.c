@@ -159,7 +159,7 @@ static void a_fault_that_no_request_hears_of_is_known_to_the_owner(void **state)
     collect_until(&b.c, &gone, 1);
     assert_false(gone.failed);
     assert_int_equal(gone.end.reason, ROD_FINISH_CANCEL);
-    assert_true(rod_engine_failed(b.c.engine)); /* by the wake that brought the event */
+    while (!rod_engine_failed(b.c.engine)) assert_true(collect_wait(&b.c, 10000)); /* by a wake without an event */
     collect_free(&gone);
     bench_close(&b);
 }

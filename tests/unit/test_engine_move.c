@@ -90,6 +90,31 @@ static void the_slot_is_free_when_the_state_is_saved(void **state) {
     bench_close(&b);
 }
 
+/* The device ends it by its end token, and a step that was launched before that was known has a row of it: which is
+ * nobody's while the state is saved. */
+static void rows_on_their_way_are_nobodys_while_a_state_is_saved(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a, beside;
+    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .n_slots = 2), CONFIG());
+    atomic_store(&b.be->hold_moves, true);
+    struct rod_request *r = keeping(&a, first, 11, 100);
+    r->ignore_eos = false;
+    collect_submit(&b.c, r);
+    until(moves_begun, &b, 1, "the save begins");
+    r = request(&beside, first, 11, 8); /* so that steps go on */
+    finish(&b, r, &beside);
+    collect_now(&b.c);
+    assert_false(a.ended);
+    fake_end_moves(b.be, true);
+    collect_until(&b.c, &a, 1);
+    if (a.failed) fail_msg("%s", a.end.error.message);
+    assert_int_equal(a.end.stop_id, EOS);
+    assert_non_null(a.end.state);
+    collect_free(&a), collect_free(&beside);
+    bench_close(&b);
+}
+
 static void a_cancel_while_a_state_is_loaded(void **state) {
     (void)state;
     struct bench b;
@@ -300,6 +325,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         BOTH(others_run_while_a_state_is_loaded),
         BOTH(the_slot_is_free_when_the_state_is_saved),
+        BOTH(rows_on_their_way_are_nobodys_while_a_state_is_saved),
         BOTH(a_cancel_while_a_state_is_loaded),
         BOTH(a_cancel_while_a_state_is_saved),
         BOTH(an_engine_that_waits_for_states_uses_no_processor),

@@ -49,9 +49,12 @@ static void a_break_changes_no_token(void **state) {
         assert_int_equal(a.end.state->n_tok, 11 + n - 1);
         assert_int_equal(a.end.state->pending, a.ids[n - 1]);
         const uint64_t before = stats_of(&other).prefill_tok;
+        const unsigned n_prompts = atomic_load(&other.be->n_prompt_segs);
         struct rod_request *r = request(&z, NULL, 0, 12 - n);
         r->state = copy_of(a.end.state);
         finish(&other, r, &z);
+        assert_int_equal(atomic_load(&other.be->n_prompt_segs),
+                         n_prompts); /* the pending token is read as a drawn one */
         collect_assert_ids(&z, whole.ids + n, 12 - n, "after the break");
         assert_int_equal(stats_of(&other).prefill_tok - before, 1); /* the pending token alone */
         assert_int_equal(z.end.cached_tok, z.end.prompt_tok - 1);
