@@ -282,6 +282,24 @@ def test_tls_certificates_are_exchanged_under_streams(own_server, tmp_path):
     assert s.complete(max_tokens=1)
 
 
+def test_a_handshake_that_does_not_go_on_is_dropped(own_server, tmp_path):
+    cert, key = certificate(tmp_path, "one")
+    s = own_server("--tls-cert", cert, "--tls-key", key, "--idle-timeout-ms", 1000)
+    silent = [socket.create_connection((s.host, s.port)) for _ in range(3)]
+    silent[1].sendall(b"\x16\x03\x01")  # the beginning of a ClientHello
+    silent[2].sendall(b"\x16\x03\x01\x01\x00" + bytes(100))
+    began = time.monotonic()
+    for c in silent:
+        c.settimeout(8)
+        try:
+            while c.recv(100):  # an alert may come before the end
+                pass
+        except ConnectionResetError:
+            pass
+    assert time.monotonic() - began < 6
+    assert s.complete(max_tokens=1)
+
+
 @pytest.mark.parametrize("spoil", ["cert", "key", "other key"])
 def test_a_bad_certificate_ends_the_start(tmp_path, spoil):
     cert, key = certificate(tmp_path, "one")
