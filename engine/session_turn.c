@@ -299,6 +299,7 @@ static void end_given_up(struct sessions *s, struct session_turn *t);
 
 void session_turn_open(struct sessions *s, struct session_turn *t) {
     t->rc = session_take_lease(s, t->session, &t->err);
+    if (t->rc == ROD_EIO) session_count(&s->save_failures, 1); /* nor could its state be written */
     if (!t->rc) t->rc = find(s, t, &t->err);
     if (t->rc == ROD_EBUSY || t->rc == ROD_ENOMEM) {
         forget_point(t);

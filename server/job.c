@@ -8,6 +8,9 @@
 void job_fail(struct job *j, const struct rod_error *rod) {
     j->failed = true;
     openai_error_from(&j->err, rod);
+    if (rod->code != ROD_EIO) return;
+    log_text(&j->server->log, LOG_ERROR, "session %s: %s", j->name, rod->message);
+    openai_hide_files(&j->err);
 }
 
 static void put_offsets(struct job *j, const char *text, size_t len, const int32_t *ids, size_t n) {

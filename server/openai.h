@@ -122,6 +122,9 @@ struct openai_headers {       /* what headers say of a session; NULL = they do n
  * err filled. */
 int openai_join_session(struct openai_request *request, const struct openai_headers *headers, struct openai_error *err);
 
+/* For a fault of the server's files, whose paths are nobody's business: another message. */
+void openai_hide_files(struct openai_error *err);
+
 struct openai_session_new { /* POST /v1/sessions, and .../fork with an id alone; NULL = not given */
     char *id, *from;
     bool has_ttl, pin;

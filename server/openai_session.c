@@ -103,6 +103,12 @@ int openai_join_session(struct openai_request *q, const struct openai_headers *h
     return ok ? 0 : -1;
 }
 
+void openai_hide_files(struct openai_error *err) {
+    snprintf(err->message, sizeof err->message,
+             "the session's state could not be read or written; the reason is in the server's log");
+    err->param[0] = 0;
+}
+
 /* ---- the routes of sessions ---- */
 
 int openai_parse_session_new(const char *body, size_t len, bool fork, struct openai_session_new *out,

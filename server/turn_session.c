@@ -101,10 +101,16 @@ int turn_session_encode(struct turn *t, const char *text, size_t len, int32_t **
 /* The request's own words for what the engine says of sessions. */
 void turn_session_error(const struct turn *t, struct openai_error *err, int code) {
     const bool response = t->kind == OPENAI_RESPONSE;
+    if (code == ROD_EIO) {
+        log_text(&t->server->log, LOG_ERROR, "session %s: %s", response ? t->response_id : t->request.session.id,
+                 err->message);
+        openai_hide_files(err);
+    }
     if (response && code == ROD_ENOTFOUND) err->code = "previous_response_not_found";
-    const char *field = code == ROD_EVERSION                                               ? "expected_version"
-                        : code == ROD_ENOTFOUND && response                                ? "previous_response_id"
-                        : code == ROD_ENOTFOUND || code == ROD_EBUSY || code == ROD_ESTATE ? "session_id"
-                                                                                           : NULL;
+    const bool of_past = code == ROD_ENOTFOUND || code == ROD_ESTATE; /* what the turn goes on from */
+    const char *field = NULL;
+    if (code == ROD_EVERSION) field = "expected_version";
+    if (of_past) field = response ? "previous_response_id" : "session_id";
+    if (code == ROD_EBUSY && !response) field = "session_id";
     if (field) snprintf(err->param, sizeof err->param, "%s", field);
 }

@@ -674,6 +674,26 @@ def test_two_servers_share_a_directory(durable):
     assert a.get(f"/v1/sessions/{talk.id}").json["version"] == b.get(f"/v1/sessions/{talk.id}").json["version"] == 4
 
 
+def test_a_directory_that_is_gone_fails_turns_and_nothing_else(durable):
+    s = durable()
+    session = new_id()
+    turn(s, session, TEXTS[0], session_create=True)
+    shutil.rmtree(durable.dir)
+    for stream in (False, True):
+        for path, body in ((COMPLETIONS, {"prompt": "a", "session_id": session, "session_create": True, "max_tokens": 2, "stream": stream}),
+                           ("/v1/responses", {"input": "a", "max_output_tokens": 2, "stream": stream})):
+            answer = s.post(path, body)
+            assert answer.status == 500 and answer.error["code"] == "io" and "log" in answer.error["message"], answer
+            assert str(durable.dir) not in answer.body.decode(), "paths are nobody's business"
+    assert s.complete()["choices"] and s.get("/health/ready").status == 200
+    assert s.metric("rodimus_state_save_failures_total") == 4
+    assert f"session {session}: " in s.log() and str(durable.dir) in s.log()
+    durable.dir.mkdir()
+    talk = Talk(s)
+    talk.go(TEXTS[0])
+    talk.go(TEXTS[1])
+
+
 # ---- what operators see ----
 
 def log_line(server, request_id):
