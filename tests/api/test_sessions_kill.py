@@ -1,11 +1,13 @@
 """rodimus serve, killed with kill -9 at random moments, again and again on one state_dir, under clients that repeat what got
 no answer with the same Idempotency-Key: each turn happens once, none that was answered is lost, and each conversation is the
-one that nothing disturbed. RODIMUS_TEST_KILLS: how often (20); RODIMUS_TEST_SEED: when (printed)."""
+one that nothing disturbed; with one server, and with two on the same folder that each turn goes to at random. RODIMUS_TEST_KILLS: how often (20); RODIMUS_TEST_SEED: when (printed)."""
 import http.client
 import os
 import random
 import threading
 import time
+
+import pytest
 
 from server import DEVICE, Server
 
@@ -31,7 +33,8 @@ class Client:
     def ask(self, n):
         """The answer of turn n, or None where the server went away."""
         try:
-            return self.place["server"].post("/v1/completions", self.body(n), headers={"Idempotency-Key": f"{self.id}/{n}"}, timeout=20)
+            server = random.choice(self.place["servers"])
+            return server.post("/v1/completions", self.body(n), headers={"Idempotency-Key": f"{self.id}/{n}"}, timeout=20)
         except (OSError, http.client.HTTPException):
             return None
 
@@ -53,37 +56,41 @@ class Client:
             self.fault = fault
 
 
-def test_a_server_under_kill_9_loses_no_turn_and_runs_none_twice(tmp_path):
+@pytest.mark.parametrize("n_servers", [1, 2])
+def test_servers_under_kill_9_lose_no_turn_and_run_none_twice(tmp_path, n_servers):
     kills, seed = int(os.environ.get("RODIMUS_TEST_KILLS", 20)), int(os.environ.get("RODIMUS_TEST_SEED", time.time_ns() % 1000000))
     print(f"seed {seed}, {kills} kills")
     chance, states = random.Random(seed), tmp_path / "states"
     flags = ("--state-dir", states, "--slots", 4, "--threads", 1, *EXACT)
-    place = {"server": Server(*flags, name="kill-9"), "over": False}
+    kills //= n_servers
+    place = {"servers": [Server(*flags, name=f"kill-9-{i}") for i in range(n_servers)], "over": False}
     clients = [Client(number, place) for number in range(SESSIONS)]
     try:
         for client in clients:
             client.thread.start()
         for _ in range(kills):
             time.sleep(chance.uniform(0.02, 0.5))
-            place["server"].kill()
-            place["server"] = Server(*flags, name="kill-9")
+            which = chance.randrange(n_servers)
+            place["servers"][which].kill()
             told = [len(client.turns) for client in clients]
+            server = place["servers"][which] = Server(*flags, name=f"kill-9-{which}")
             for client, version in zip(clients, told):
-                answer = place["server"].get(f"/v1/sessions/{client.id}")
+                answer = server.get(f"/v1/sessions/{client.id}")
                 assert answer.status == (200 if version else answer.status), (client.id, version, answer)
                 if answer.status == 200:
                     assert version <= answer.json["version"], (client.id, version, answer.json)
-            metrics = place["server"].metrics()
+            metrics = server.metrics()
             assert metrics["rodimus_state_refused_total"] == 0, metrics
         time.sleep(0.3)
         place["over"] = True
         for client in clients:
             client.thread.join(30)
             assert not client.thread.is_alive() and client.fault is None, client.fault
-        versions = [place["server"].get(f"/v1/sessions/{client.id}").json["version"] for client in clients]
+        versions = [place["servers"][0].get(f"/v1/sessions/{client.id}").json["version"] for client in clients]
     finally:
         place["over"] = True
-        place["server"].kill()
+        for server in place["servers"]:
+            server.kill()
     for client, version in zip(clients, versions):
         assert version == len(client.turns), "a turn was run that nobody was told of, or twice"
     plain = Server("--slots", 4, "--threads", 1, *EXACT, name="kill-9-plain")
@@ -100,6 +107,6 @@ def test_a_server_under_kill_9_loses_no_turn_and_runs_none_twice(tmp_path):
         plain.kill()
     n_turns = sum(len(client.turns) for client in clients)
     n_again = sum(client.lost_answers for client in clients)
-    print(f"seed {seed}: {kills} kills, {n_turns} turns, {n_again} asked again")
+    print(f"seed {seed}: {n_servers} servers, {kills} kills, {n_turns} turns, {n_again} asked again")
     assert n_turns > kills and n_again > 0
     assert sorted(os.listdir(states)) == sorted(name for name in os.listdir(states) if name.endswith(".state")) and len(os.listdir(states)) == SESSIONS
