@@ -230,6 +230,29 @@ def test_a_chat_of_no_tokens_is_read_and_many_go_on_from_it(server):
     assert answer.status == 400 and answer.error["param"] == "max_tokens"
 
 
+@pytest.mark.parametrize("how", [{"structured_outputs": {"choice": ["yes, my king", "no, my fox"]}}, {"stop": " king"}, {"stop_token_ids": [264, 265, 266, 267]},
+                                 {"temperature": 1, "seed": 5, "repetition_penalty": 1.2, "frequency_penalty": 0.5}, {"n": 1, "logprobs": 2},
+                                 {"max_tokens": 0}, {"bad_words": ["the"], "logit_bias": {"300": 3}}], ids=lambda h: next(iter(h)))
+def test_the_next_turn_goes_on_from_what_was_read(server, how):
+    """However a turn ended: the state has read each counted token, a matched stop string too, and not the end token."""
+    session, first = new_id(), ids_of(server, "There was once a")
+    for stream in (False, True):
+        body = {"prompt": first, "max_tokens": 30, "temperature": 0, "return_token_ids": True, "session_create": True, **how,
+                "session_id": f"{session}-{stream}"}
+        if stream:
+            chunks = [e.data for e in server.events(COMPLETIONS, body)][:-1]
+            said = [i for c in chunks for i in c["choices"][0].get("token_ids", [])]
+        else:
+            answer = server.post(COMPLETIONS, body)
+            assert answer.status == 200, answer
+            said = made(answer.json)
+            assert len(said) == answer.json["usage"]["completion_tokens"]
+        more = ids_of(server, " Then the fox")
+        answer = turn(server, f"{session}-{stream}", more)
+        assert made(answer) == undisturbed(server, [first, said, more])
+        assert answer["usage"]["prompt_tokens"] == len(first) + len(said) + len(more)
+
+
 def test_a_format_that_frames_chats_frames_turns(own_server, tmp_path):
     """Something stands before the first message, and something closes each answer: a session reads each of them once."""
     model = tmp_path / "framed"
