@@ -186,9 +186,10 @@ static int make_workspaces(struct backend *be, const struct backend_config *conf
     const struct {
         void **p;
         uint32_t cols;
-    } acts[] = {
-        {&be->act_d, s->D}, {&be->act_e, s->E}, {&be->act_a, s->E}, {&be->act_q, s->H * s->P}, {&be->act_f, s->F}};
-    for (size_t i = 0; i < sizeof acts / sizeof *acts; i++) {
+    } acts[] = {{&be->act_d, s->D},        {&be->act_e, s->E}, {&be->act_a, s->E},
+                {&be->act_q, s->H * s->P}, {&be->act_f, s->F}, {&be->act_z, s->E}};
+    const size_t n_acts = sizeof acts / sizeof *acts - !(be->scan && cuda_scan_packed(s));
+    for (size_t i = 0; i < n_acts; i++) {
         size_t bytes = cuda_activation_bytes((uint32_t)N, acts[i].cols, s->dtype); /* the padding of k stays zero */
         if (!(*acts[i].p = cuda_take(be, bytes, "a workspace", err))) return err ? err->code : ROD_ENOMEM;
         cudaMemsetAsync(*acts[i].p, 0, bytes, be->stream);

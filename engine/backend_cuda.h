@@ -84,7 +84,7 @@ struct backend {
         *part_ml, *f1, *gathered, *turn, *logits;
     uint32_t part_rows; /* rows that part and part_ml have room for */
     void *scan_work, *window_work;
-    void *act_d, *act_e, *act_a, *act_q, *act_f;
+    void *act_d, *act_e, *act_a, *act_z, *act_q, *act_f; /* act_z: NULL where the recurrence reads z in fp32 */
     float *host_logits;
 
     struct CUgraphExec_st *graphs[CUDA_N_ENDS][CUDA_N_BUCKETS]; /* cudaGraphExec_t */

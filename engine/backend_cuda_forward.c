@@ -28,7 +28,7 @@ static void mixer(struct backend *be, const struct step *st, uint32_t layer, uin
     const bool scan = be->scan && !st->single;
     if (scan)
         k_prompt_conv(s, layer, &be->rows, n, be->az, row_scale, w->conv, w->conv_b, be->s, be->act_e, be->act_a,
-                      stream);
+                      be->act_z, stream);
     else
         k_conv(s, layer, &be->rows, st->n_segs, be->az, row_scale, w->conv, w->conv_b, be->s, be->act_e, be->act_a,
                stream);
@@ -45,8 +45,8 @@ static void mixer(struct backend *be, const struct step *st, uint32_t layer, uin
                 be->log_alpha, be->c0, stream);
         if (scan)
             k_scan(s, layer, &be->rows, n, st->n_segs, st->most_tok, be->q, be->k, be->log_alpha, be->c0, w->c1,
-                   w->c1_b, be->az, row_scale, be->s, be->act_e, w->residual, w->act_norm, be->scan_work, be->sums,
-                   be->act_e, stream);
+                   w->c1_b, be->az, row_scale, be->s, be->act_e, be->act_a, be->act_z, w->residual, w->act_norm,
+                   be->scan_work, be->sums, be->act_e, stream);
         else
             k_gla(s, layer, &be->rows, st->n_segs, be->q, be->k, be->log_alpha, be->c0, w->c1, w->c1_b, be->az,
                   row_scale, be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
@@ -145,13 +145,19 @@ static void fused_mixer(struct backend *be, const struct step *st, uint32_t laye
     const uint32_t splits = as_one ? 4 : cuda_fused_pair_splits(n);
     const size_t in_stride = (size_t)n * 4 * s->M, c0_stride = (size_t)n * s->R;
     void *stream = be->stream;
-    if (!st->single || as_one)
+    const bool packed = !st->single && be->act_z;
+    if (packed)
+        k_prompt_az(&w->fc, &x, s->E, n, be->act_a, be->act_z, stream);
+    else if (!st->single || as_one)
         (as_one ? k_fused_linear : k_prompt_linear)(&w->fc, &x, n, be->az, 2 * (size_t)s->Ep, stream);
     else
         k_fused_conv(s, layer, &be->rows, &w->fc, &x, w->conv, w->conv_b, n, be->az, be->s, be->act_e, be->act_a,
                      stream);
-    if (!st->single)
-        k_prompt_conv(s, layer, &be->rows, n, be->az, NULL, w->conv, w->conv_b, be->s, be->act_e, be->act_a, stream);
+    if (packed)
+        k_packed_conv(s, layer, &be->rows, n, be->act_a, w->conv, w->conv_b, be->act_e, stream);
+    else if (!st->single)
+        k_prompt_conv(s, layer, &be->rows, n, be->az, NULL, w->conv, w->conv_b, be->s, be->act_e, be->act_a, NULL,
+                      stream);
     if (as_one)
         k_conv_pair(s, layer, &be->rows, be->az, w->conv, w->conv_b, &w->in, &w->c0, n, be->s, be->in, in_stride,
                     be->c0_part, c0_stride, stream);
@@ -165,7 +171,8 @@ static void fused_mixer(struct backend *be, const struct step *st, uint32_t laye
         k_gates(s, be->in, splits, in_stride, be->c0_part, splits, c0_stride, w->g_b, w->t_b, n, be->q, be->k,
                 be->log_alpha, be->c0, stream);
         k_scan(s, layer, &be->rows, n, st->n_segs, st->most_tok, be->q, be->k, be->log_alpha, be->c0, w->c1, w->c1_b,
-               be->az, NULL, be->s, be->act_e, w->residual, w->act_norm, be->scan_work, be->sums, be->act_e, stream);
+               be->az, NULL, be->s, be->act_e, be->act_a, be->act_z, w->residual, w->act_norm, be->scan_work, be->sums,
+               be->act_e, stream);
     }
     (st->single ? k_fused_residual : k_prompt_residual)(&w->out, be->act_e, be->sums, s->Ep / 32, s->E, s->norm_eps,
                                                         be->x, next_norm, n, be->x, be->squares, be->act_d, stream);

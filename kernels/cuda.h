@@ -122,27 +122,35 @@ void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cu
 
 /* ---- prompts: E2, E4, E6, E7 with tokens in parallel (scan.cu) ----
  * Rows of a step in segments of any length and position. 16 bit only. A piece of a segment between two multiples of 64
- * positions takes the chunkwise form, but a piece of one token the arithmetic of k_conv and k_gla_gates, so that
- * neither neighbours nor a split at multiples of 64 change a bit. */
+ * positions takes the chunkwise form, but a piece of one token the arithmetic of k_conv and k_gla_gates: neither
+ * neighbours nor a split at multiples of 64 change a bit. Where cuda_scan_packed, a, z and s are rounded to 16 bits
+ * first. */
 
 /* Whether this device and these sizes have k_scan; once before, it also asks for the shared memory. */
 bool cuda_scan_prepare(const struct cuda_shape *shape);
+/* Whether k_scan reads a, z and s packed, in 16 bits, and neither az nor s (scan_wide.cu). */
+bool cuda_scan_packed(const struct cuda_shape *shape);
 /* Bytes of `work` for n_rows rows. */
 size_t cuda_scan_bytes(const struct cuda_shape *shape, uint32_t n_rows);
 /* k_conv with the rows in parallel, but the conv tails stay as they were: k_scan moves them on. A slot has at most one
- * segment. s: of the rows of which k_scan reads it. Bytes a row: 4 E read, 4 E written. */
+ * segment. s is written where not cuda_scan_packed, z_act (z packed) where cuda_scan_packed. Bytes a row: 4 E read, 8 E
+ * written (packed: 8 E, 6 E). */
 void k_prompt_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
                    const float *az, const float *row_scale, const float *w, const float *bias, float *s, void *s_act,
-                   void *a_act, void *stream);
-/* k_gla in the chunkwise form, after k_gates (q, k, log_alpha, c0 of all rows) and k_prompt_conv (s and s_act, which
- * may be act); products in tf32 with fp32 sums, S carried on in fp32; s is added in 16 bit where k_prompt_conv leaves
- * it so. most_tok: of a segment. S and the conv tails of the segments' slots move on. Bytes a row: 10 E read, 2 E
- * written; S read and written once a segment. Twin ref_gla. */
+                   void *a_act, void *z_act, void *stream);
+/* The same after k_prompt_az, where cuda_scan_packed. Bytes a row: 2 E read, 2 E written. */
+void k_packed_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
+                   const void *a_act, const float *w, const float *bias, void *s_act, void *stream);
+/* k_gla in the chunkwise form, after k_gates (q, k, log_alpha, c0 of all rows) and the convolution (s and s_act, which
+ * may be act); products in tf32 with fp32 sums, S carried on in fp32. az times row_scale, and s, or where
+ * cuda_scan_packed a_act, z_act and s_act, whose tiles of eight rows are read whole. most_tok: of a segment. S and the
+ * conv tails of the segments' slots move on. Bytes a row: 6 E read (not packed: 10 E), 2 E written; S read and written
+ * once a segment. Twin ref_gla. */
 void k_scan(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
             uint32_t n_segs, uint32_t most_tok, const float *q, const float *k, const float *log_alpha, const float *c0,
             const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s,
-            const void *s_act, const float *residual, const float *act_norm, void *work, float *sums, void *act,
-            void *stream);
+            const void *s_act, const void *a_act, const void *z_act, const float *residual, const float *act_norm,
+            void *work, float *sums, void *act, void *stream);
 /* q/k norm (option) and rotary; qkv [splits][n_rows][(H + Hk + Hv) P], times row_scale where not NULL -> q fp32
  * [n_rows][H P]; key and value into the ring. The rows are list[0..n_list). */
 void k_rope(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,

@@ -2,12 +2,12 @@
 #include "scan.cuh"
 
 // A warp: 32 rows by 32 channels, lane (row of eight, eight channels), all its rows' inputs under way at once. Taps come from the lanes of
-// earlier rows, as 16-bit pairs, or from the slot's tail.
+// earlier rows, as 16-bit pairs, or from the slot's tail. s or z_act may be NULL.
 enum { TILES = 4 };
-template <class T, int MOST_K, bool ALL>
+template <class T, int MOST_K>
 __global__ void __launch_bounds__(256, MOST_K == 4 ? 2 : 1)
 prompt_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_rows, const float *az, const float *row_scale, const float *w,
-                   const float *bias, float *s, T *s_act, T *a_act) {
+                   const float *bias, float *s, T *s_act, T *a_act, T *z_act) {
     const uint32_t lane = threadIdx.x % 32, in_tile = lane / 4, K = shape.K, Ep = shape.Ep, Ek = (shape.E + 15) / 16 * 16;
     const uint32_t e = (blockIdx.x * 8 + threadIdx.x / 32) * 32 + lane % 4 * 8, from = blockIdx.y * TILES * 8 + in_tile;
     const bool mine = e < shape.E; // E is a multiple of 8
@@ -42,6 +42,14 @@ prompt_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_
         const float scale = row_scale && there ? row_scale[r] : 1.0f;
 #pragma unroll
         for (int i = 0; i < 8; i++) x[i] *= scale, now[i] = from_float<T>(x[i]);
+        if (z_act && tile > 0 && there && mine) {
+            const float4 *at = (const float4 *)(az + (size_t)r * 2 * Ep + Ep + e), y = at[0], z = at[1];
+            const float v[8] = {y.x, y.y, y.z, y.w, z.x, z.y, z.z, z.w};
+            uint4 packed_z;
+#pragma unroll
+            for (int i = 0; i < 8; i++) ((T *)&packed_z)[i] = from_float<T>(v[i] * scale);
+            *(uint4 *)(z_act + act_at<T>(r, e, Ek)) = packed_z;
+        }
         if (tile > 0) {
             float sum[8];
 #pragma unroll
@@ -69,15 +77,10 @@ prompt_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_
                     sum[i] = __fmaf_rn(weight[d][i], to_float(*(const T *)&bits), sum[i]);
                 }
             }
-            bool whole = ALL; // also fp32: what k_scan reads
-            if (!ALL && there) {
-                const uint32_t place = (uint32_t)(rows.pos[r] % PIECE);
-                whole = (place == 0 || r == 0 || rows.slot[r - 1] != slot[tile]) && (place == PIECE - 1 || r + 1 == n_rows || rows.slot[r + 1] != slot[tile]);
-            }
             if (there && mine) {
 #pragma unroll
                 for (int i = 0; i < 8; i++) sum[i] = silu(__fmaf_rn(weight[0][i], x[i], sum[i]));
-                if (whole) {
+                if (s) {
                     float4 *to = (float4 *)(s + (size_t)r * Ep + e);
                     to[0] = make_float4(sum[0], sum[1], sum[2], sum[3]), to[1] = make_float4(sum[4], sum[5], sum[6], sum[7]);
                 }
@@ -93,15 +96,71 @@ prompt_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_
     }
 }
 
+// From packed rows: a lane asks for its taps itself, most of them from the first-level cache, and its code is short.
+template <class T, int MOST_K>
+__global__ void __launch_bounds__(256, MOST_K == 4 ? 3 : 2)
+packed_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_rows, const T *a_act, const float *w, const float *bias, T *s_act) {
+    const uint32_t lane = threadIdx.x % 32, K = shape.K, Ep = shape.Ep, Ek = (shape.E + 15) / 16 * 16;
+    const uint32_t e = (blockIdx.x * 8 + threadIdx.x / 32) * 32 + lane % 4 * 8, from = blockIdx.y * TILES * 8 + lane / 4;
+    let_next_start();
+    if (e >= shape.E) return; // E is a multiple of 8
+    float weight[MOST_K][8], b[8]; // by distance
+#pragma unroll
+    for (uint32_t d = 0; d < MOST_K; d++) {
+        const float4 *at = (const float4 *)(w + (size_t)(K - 1 - d) * Ep + e);
+        const float4 x = d < K ? at[0] : make_float4(0, 0, 0, 0), y = d < K ? at[1] : make_float4(0, 0, 0, 0);
+        weight[d][0] = x.x, weight[d][1] = x.y, weight[d][2] = x.z, weight[d][3] = x.w, weight[d][4] = y.x, weight[d][5] = y.y, weight[d][6] = y.z, weight[d][7] = y.w;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) b[i] = K < 8 ? bias[e + i] + 0.0f : bias[e + i]; // as conv_sum, which adds taps of weight 0
+    wait_for_inputs();
+#pragma unroll 1
+    for (uint32_t r = from; r < from + TILES * 8 && r < n_rows; r += 8) {
+        const int32_t slot = rows.slot[r];
+        uint4 tap[MOST_K]; // by distance
+#pragma unroll
+        for (uint32_t d = 0; d < MOST_K; d++) tap[d] = d < K && d <= r ? *(const uint4 *)(a_act + act_at<T>(r - d, e, Ek)) : make_uint4(0, 0, 0, 0);
+        if (r + 1 < K || rows.slot[r + 1 - K] != slot) // a slot's rows are neighbours: the tokens before them came in an earlier step
+#pragma unroll
+            for (uint32_t d = 1; d < MOST_K; d++)
+                if (d < K && (d > r || rows.slot[r - d] != slot)) {
+                    const uint32_t place = (uint32_t)((rows.pos[r] + K - d) % K);
+                    tap[d] = *(const uint4 *)((const T *)shape.conv + slot * shape.conv_slot + layer * shape.conv_layer + e + (size_t)place * Ep);
+                }
+        float sum[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum[i] = b[i];
+#pragma unroll
+        for (int d = MOST_K - 1; d >= 0; d--) {
+            const T *x = (const T *)&tap[d];
+#pragma unroll
+            for (int i = 0; i < 8; i++) sum[i] = (uint32_t)d < K ? __fmaf_rn(weight[d][i], to_float(x[i]), sum[i]) : sum[i];
+        }
+        uint4 out;
+#pragma unroll
+        for (int i = 0; i < 8; i++) ((T *)&out)[i] = from_float<T>(silu(sum[i]));
+        *(uint4 *)(s_act + act_at<T>(r, e, Ek)) = out;
+    }
+}
+
+static dim3 conv_grid(const struct cuda_shape *shape, uint32_t n_rows) { return dim3((shape->E + 255) / 256, (n_rows + 8 * TILES - 1) / (8 * TILES)); }
 void k_prompt_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, const float *az,
-                   const float *row_scale, const float *w, const float *bias, float *s, void *s_act, void *a_act, void *stream) {
-    const dim3 grid((shape->E + 255) / 256, (n_rows + 8 * TILES - 1) / (8 * TILES));
-#define CONV(MOST_K, ALL)                                                                                                                        \
-    FOR_16_BIT(shape->dtype, (launch(prompt_conv_kernel<T, MOST_K, ALL>, grid, dim3(256), 0, stream, *shape, layer, *rows, n_rows, az, row_scale, w, bias, \
-                                     s, (T *)s_act, (T *)a_act)))
-    if (wide_scan_possible(shape)) {
-        if (shape->K <= 4) CONV(4, false);
-        else CONV(8, false);
-    } else if (shape->K <= 4) CONV(4, true);
-    else CONV(8, true);
+                   const float *row_scale, const float *w, const float *bias, float *s, void *s_act, void *a_act, void *z_act, void *stream) {
+    if (wide_scan_possible(shape)) s = NULL;
+    else z_act = NULL;
+#define CONV(MOST_K)                                                                                                                                 \
+    FOR_16_BIT(shape->dtype, (launch(prompt_conv_kernel<T, MOST_K>, conv_grid(shape, n_rows), dim3(256), 0, stream, *shape, layer, *rows, n_rows, az, \
+                                     row_scale, w, bias, s, (T *)s_act, (T *)a_act, (T *)z_act)))
+    if (shape->K <= 4) CONV(4);
+    else CONV(8);
+#undef CONV
+}
+void k_packed_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, const void *a_act, const float *w,
+                   const float *bias, void *s_act, void *stream) {
+#define CONV(MOST_K)                                                                                                                                 \
+    FOR_16_BIT(shape->dtype, (launch(packed_conv_kernel<T, MOST_K>, conv_grid(shape, n_rows), dim3(256), 0, stream, *shape, layer, *rows, n_rows, \
+                                     (const T *)a_act, w, bias, (T *)s_act)))
+    if (shape->K <= 4) CONV(4);
+    else CONV(8);
+#undef CONV
 }

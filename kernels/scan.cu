@@ -381,6 +381,7 @@ bool cuda_scan_prepare(const struct cuda_shape *shape) {
     return ready;
 }
 
+bool cuda_scan_packed(const struct cuda_shape *shape) { return wide_scan_possible(shape); }
 size_t cuda_scan_bytes(const struct cuda_shape *shape, uint32_t n_rows) {
     if (wide_scan_possible(shape)) return wide_scan_bytes(shape, n_rows);
     return (size_t)n_rows * (3 * pad_M(shape) + PIECE + pad_R(shape)) * sizeof(float);
@@ -412,9 +413,9 @@ static scan_work parts_of(const struct cuda_shape *shape, uint32_t n_rows, void 
 
 void k_scan(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, uint32_t n_segs, uint32_t most_tok,
             const float *q, const float *k, const float *log_alpha, const float *c0, const float *c1, const float *c1_b, const float *az,
-            const float *row_scale, const float *s, const void *s_act, const float *residual, const float *act_norm, void *work, float *sums, void *act,
-            void *stream) {
-    const scan_in in = {q, k, log_alpha, c0, c1, c1_b, az, row_scale, s, residual, act_norm, s_act};
+            const float *row_scale, const float *s, const void *s_act, const void *a_act, const void *z_act, const float *residual, const float *act_norm, void *work,
+            float *sums, void *act, void *stream) {
+    const scan_in in = {q, k, log_alpha, c0, c1, c1_b, az, row_scale, s, residual, act_norm, s_act, wide_scan_possible(shape) ? a_act : NULL, z_act};
     if (wide_scan_possible(shape)) {
         wide_scan(shape, layer, rows, n_rows, n_segs, most_tok, in, work, sums, act, stream);
         return;

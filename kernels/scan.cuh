@@ -13,8 +13,13 @@ __device__ __forceinline__ uint32_t piece_length(int64_t pos, uint32_t lo, uint3
 struct scan_in {
     const float *q, *k, *log_alpha, *c0; // of all rows, for tokens alone
     const float *c1, *c1_b, *az, *row_scale, *s, *residual, *act_norm;
-    const void *s_act;
+    const void *s_act, *a_act, *z_act; // packed; scan_wide.cu reads these alone, and scan.cu has no a_act
 };
+// a or z (from column Ep on) of a row.
+template <class T> __device__ __forceinline__ float az_of(const cuda_shape &shape, const scan_in &in, size_t r, uint32_t e, bool z) {
+    if (in.a_act) return to_float(((const T *)(z ? in.z_act : in.a_act))[act_at<T>((uint32_t)r, e, (shape.E + 15) / 16 * 16)]);
+    return in.az[r * 2 * shape.Ep + z * shape.Ep + e] * (in.row_scale ? in.row_scale[r] : 1.0f);
+}
 
 // The channels' inputs that the tail keeps: of the last K tokens.
 template <class T>
@@ -26,7 +31,7 @@ __device__ __forceinline__ void keep_tail(const cuda_shape &shape, uint32_t laye
         if (e >= shape.E) continue;
         T *tail = (T *)shape.conv + slot * shape.conv_slot + layer * shape.conv_layer + e;
         const size_t r = first + t;
-        tail[(size_t)((pos + t) % K) * Ep] = from_float<T>(in.az[r * 2 * Ep + e] * (in.row_scale ? in.row_scale[r] : 1.0f));
+        tail[(size_t)((pos + t) % K) * Ep] = from_float<T>(az_of<T>(shape, in, r, e, false));
     }
 }
 
@@ -35,14 +40,13 @@ __device__ __forceinline__ void keep_tail(const cuda_shape &shape, uint32_t laye
 template <class T, int CHANNELS, int GROUPS>
 __device__ void one_token(const cuda_shape &shape, const scan_in &in, size_t r, uint32_t e0, float *S, uint32_t stride, float *part, float *sums, T *act) {
     const uint32_t M = shape.M, R = shape.R, Ep = shape.Ep, c = threadIdx.x % CHANNELS, e = e0 + c;
-    const float scale = in.row_scale ? in.row_scale[r] : 1.0f;
     float low[4] = {0, 0, 0, 0}, u = 0;
     if (e < shape.E) {
         for (uint32_t i = 0; i < R; i += 4)
 #pragma unroll
             for (uint32_t j = 0; j < 4; j++)
                 if (i + j < R) low[j] = __fmaf_rn(in.c1[(size_t)e * R + i + j], in.c0[r * R + i + j], low[j]);
-        const float a = in.az[r * 2 * Ep + e] * scale;
+        const float a = az_of<T>(shape, in, r, e, false);
         u = sigmoid((low[0] + low[1]) + (low[2] + low[3]) + in.c1_b[e]) * a;
     }
     for (uint32_t group = threadIdx.x / CHANNELS; group < 16 && threadIdx.x < CHANNELS * GROUPS && e < Ep; group += GROUPS) {
@@ -59,8 +63,10 @@ __device__ void one_token(const cuda_shape &shape, const scan_in &in, size_t r, 
         float sum = 0, out = 0;
         for (uint32_t group = 0; group < 16; group++) sum += part[group * CHANNELS + c];
         if (e < shape.E) {
-            out = __fmaf_rn(in.residual[e], in.s[r * Ep + e], sum) * silu(in.az[r * 2 * Ep + Ep + e] * scale);
-            act[act_at<T>((uint32_t)r, e, (shape.E + 15) / 16 * 16)] = from_float<T>(out * in.act_norm[e]);
+            const size_t at = act_at<T>((uint32_t)r, e, (shape.E + 15) / 16 * 16);
+            const float s = in.a_act ? to_float(((const T *)in.s_act)[at]) : in.s[r * Ep + e];
+            out = __fmaf_rn(in.residual[e], s, sum) * silu(az_of<T>(shape, in, r, e, true));
+            act[at] = from_float<T>(out * in.act_norm[e]);
         }
         const float square = warp_sum(out * out);
         if (c % 32 == 0) sums[r * (Ep / 32) + e / 32] = square;

@@ -3,14 +3,16 @@
 //
 // wide_scores_kernel makes, once a piece, what all channels share: q exp(b), k exp(b_C - b), A, exp(b_C) and c0, rounded to tf32 and in the order
 // of wgmma's second operand, so that a block of wide_scan_kernel fetches a piece with a few bulk copies. That kernel's block owns 64 channels of
-// a segment and walks over its pieces: one warpgroup makes u of the next piece, one its SiLU(z), one carries S on and reads it out, one warp fetches. Equations:
-// scan.cu.
+// a segment and walks over its pieces: one warpgroup makes u of the next piece, one carries S on and makes o, one reads the piece before out, three
+// warps fetch and one takes away. a, z, s and the read-out are packed activations; pieces that begin with a tile of eight rows go by the tensor
+// copy engine. Equations: scan.cu.
 #include "scan.cuh"
 #include "wgmma.cuh"
+#include <cuda.h>
 
 // A group: 8 tokens of a piece; group i of the piece that begins in row r has the number r + i. Matrices lie in cores of 8 rows (of N) by 4 floats
 // of k; where both operands come from products, k runs 0 2 4 6 1 3 5 7 inside every eight: the order of a product's results in a thread.
-enum { WIDE_THREADS = 512, WIDE_M = 64, CHANNELS = 64, SCORES = 256, WIDE_MOST_R = 64 };
+enum { WIDE_THREADS = 512, WIDE_M = 64, CHANNELS = 64, SCORES = 256, WIDE_MOST_R = 64, EIGHTS = 4 }; // EIGHTS of tokens are straight code
 enum { GROUP_Q = 512, GROUP_K = 512, GROUP_A = 256 }; // floats of a group: q [16][8 t][4]; k [2][8][8 m][4]; A, 32 of its columns: [8][8 t][4]
 struct wide_work {
     float *q, *k, *early, *late, *low, *decay; // early, late: of A's columns; low [R / 4][8 t][4]; decay [64] under a piece's first group
@@ -57,11 +59,15 @@ __device__ __forceinline__ void bulk_copy(void *to, const void *from, uint32_t b
                  "r"(shared_address(b))
                  : "memory");
 }
-__device__ __forceinline__ void line_to_cache(const void *line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line) : "memory"); } // the second-level one
-__device__ __forceinline__ void four_warps_meet() { asm volatile("bar.sync 1, 128;" ::: "memory"); }
 __device__ __forceinline__ void all_meet() { asm volatile("bar.sync 0;" ::: "memory"); }
 template <int N> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+// A box from shared memory to a tensor of three dimensions; and when the thread's boxes are read there, and written.
+__device__ __forceinline__ void store_box(const void *map, uint32_t from, uint32_t x, uint32_t y, uint32_t z) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];\ncp.async.bulk.commit_group;" ::"l"(map), "r"(from), "r"(x), "r"(y), "r"(z) : "memory");
+}
+__device__ __forceinline__ void stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ __forceinline__ void stores_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 // Cores `k` bytes apart along k, `n` along N; no swizzle.
 __device__ __forceinline__ uint64_t operand(const void *p, uint32_t k, uint32_t n) {
     return (uint64_t)(k >> 4) << 16 | (uint64_t)(n >> 4) << 32 | (shared_address(p) & 0x3ffff) >> 4;
@@ -198,44 +204,73 @@ __global__ void __launch_bounds__(SCORES) wide_scores_kernel(cuda_shape shape, c
 // ---- E4, E6, E7 ----
 
 template <int RS> struct wide_memory { // bytes; RS: steps of 8 of R
-    static constexpr uint32_t Q = 0, K = Q + 8 * GROUP_Q * 4, EARLY = K + 8 * GROUP_K * 4, LATE = EARLY + 8 * GROUP_A * 4, S = LATE + 4 * GROUP_A * 4,
-                              DECAY = S + 9 * 1024, STAGE = DECAY + WIDE_M * 4;
-    static constexpr uint32_t LOW_SCALE = 8 * RS * 256, LOW_STAGE = LOW_SCALE + PIECE * 4, STAGES = 2, LOW_STAGES = 3;
-    static constexpr uint32_t LOWS = STAGES * STAGE, U = LOWS + LOW_STAGES * LOW_STAGE, U_STAGE = CHANNELS * PIECE * 4, GATE = U + 2 * U_STAGE,
-                              SQUARES = GATE + 2 * U_STAGE, BARRIERS = SQUARES + 2 * 4 * PIECE * 4, TOTAL = BARRIERS + 20 * 8;
+    static constexpr uint32_t Q = 0, K = Q + 8 * GROUP_Q * 4, EARLY = K + 8 * GROUP_K * 4, LATE = EARLY + 8 * GROUP_A * 4, DECAY = LATE + 4 * GROUP_A * 4,
+                              STAGE = DECAY + WIDE_M * 4, STAGES = 2;
+    // Packed activations of a piece's channels: tiles of 8 rows, each 64 channels; a piece that begins within a tile has nine.
+    static constexpr uint32_t TILE = 8 * CHANNELS * 2, ROWS = 9 * TILE;
+    static constexpr uint32_t LOW = ROWS, LOW_STAGE = LOW + 8 * RS * 256, LOW_STAGES = RS <= 4 ? 2 : 1; // a and c0
+    static constexpr uint32_t S_ROWS = ROWS, GATE_STAGE = 2 * ROWS, GATE_STAGES = 3;                   // z and s
+    static constexpr uint32_t LOWS = STAGES * STAGE, GATES = LOWS + LOW_STAGES * LOW_STAGE, U = GATES + GATE_STAGES * GATE_STAGE, U_STAGE = CHANNELS * PIECE * 4,
+                              U_STAGES = 1, // written while the state is carried on, read at once
+                              O = U + U_STAGES * U_STAGE, BARRIERS = O + 2 * U_STAGE,
+                              TOTAL = BARRIERS + (2 * (STAGES + LOW_STAGES + U_STAGES + 2) + 3 * GATE_STAGES) * 8;
 };
+static_assert(wide_memory<4>::TOTAL <= 227 << 10 && wide_memory<8>::TOTAL <= 227 << 10, "a block's shared memory");
+// Whole pieces of packed activations [.][Ek / 16][a tile of 256 bytes], as the tensor copy engine takes them: eight tiles of rows by 64 channels.
+struct wide_maps { CUtensorMap a, z, s, act; };
 
+// The halves of a word of 16-bit numbers.
+template <class T> __device__ __forceinline__ float first_of(uint32_t word) {
+    const uint16_t bits = (uint16_t)word;
+    return to_float(*(const T *)&bits);
+}
+template <class T> __device__ __forceinline__ float second_of(uint32_t word) { return first_of<T>(word >> 16); }
+__device__ __forceinline__ uint32_t word_of(float first, float second, __half) {
+    const __half2 two = __floats2half2_rn(first, second);
+    return *(const uint32_t *)&two;
+}
+__device__ __forceinline__ uint32_t word_of(float first, float second, __nv_bfloat16) {
+    const __nv_bfloat162 two = __floats2bfloat162_rn(first, second);
+    return *(const uint32_t *)&two;
+}
 // Of two times HALF sums, a lane keeps its half, added to its partner's.
-template <int HALF> __device__ __forceinline__ void halve(float (&x)[16], uint32_t lane) {
-    const bool upper = lane & 2 * HALF;
+template <int HALF, int BIT, int N> __device__ __forceinline__ void halve(float (&x)[N], uint32_t lane) {
+    const bool upper = lane & BIT;
 #pragma unroll
     for (int i = 0; i < HALF; i++) {
-        const float other = __shfl_xor_sync(0xffffffffu, upper ? x[i] : x[HALF + i], 2 * HALF);
+        const float other = __shfl_xor_sync(0xffffffffu, upper ? x[i] : x[HALF + i], BIT);
         x[i] = (upper ? x[HALF + i] : x[i]) + other;
     }
 }
 
-// Threads: warps 0 to 3 make u, 4 to 7 carry the state, 8 to 11 make SiLU(z), warp 12 fetches. Row g of a warp's 16 is channel 2 g, row g + 8 channel 2 g + 1.
+// Threads: warps 0 to 3 make u, 4 to 7 carry the state, 8 to 11 read out (gates, sums of squares, W_o's operand, in the place of s), 12 to 14 fetch
+// what these three work on, 15 takes away what was read out. Row g of a warp's 16 is channel 2 g, row g + 8 channel 2 g + 1.
 template <class T, int RS>
 __global__ void __launch_bounds__(WIDE_THREADS, 1)
-wide_scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, wide_work work, float *sums, T *act) {
+wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const __grid_constant__ cuda_rows rows, const __grid_constant__ scan_in in,
+                 const __grid_constant__ wide_work work, const __grid_constant__ wide_maps maps, float *sums, T *act) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using mem = wide_memory<RS>;
-    constexpr uint32_t RP = RS * 8, STAGES = mem::STAGES, LOW_STAGES = mem::LOW_STAGES;
-    extern __shared__ float4 scan_shared[];
+    constexpr uint32_t RP = RS * 8, STAGES = mem::STAGES, LOW_STAGES = mem::LOW_STAGES, GATE_STAGES = mem::GATE_STAGES;
+    extern __shared__ __align__(128) float4 scan_shared[];
     unsigned char *memory = (unsigned char *)scan_shared;
-    uint64_t *full = (uint64_t *)(memory + mem::BARRIERS), *empty = full + 3, *low_full = full + 6, *low_empty = full + 9, *u_full = full + 12, *u_empty = full + 14, *gate_full = full + 16,
-             *gate_empty = full + 18;
+    uint64_t *full = (uint64_t *)(memory + mem::BARRIERS), *empty = full + STAGES, *low_full = empty + STAGES, *low_empty = low_full + LOW_STAGES,
+             *gate_full = low_empty + LOW_STAGES, *gate_empty = gate_full + GATE_STAGES, *u_full = gate_empty + GATE_STAGES, *u_empty = u_full + mem::U_STAGES,
+             *o_full = u_empty + mem::U_STAGES, *o_empty = o_full + 2, *act_full = o_empty + 2;
     const uint32_t M = shape.M, R = shape.R, E = shape.E, Ep = shape.Ep, Ek = (E + 15) / 16 * 16, tid = threadIdx.x, lane = tid % 32, warp = tid / 32 % 4;
     const uint32_t e0 = blockIdx.x * CHANNELS, row = lane / 4, pair = lane % 4 * 2, e = e0 + warp * 16 + row * 2; // channels e and e + 1
     const uint32_t first = (uint32_t)rows.seg_first[blockIdx.y], n_tok = (uint32_t)rows.seg_n[blockIdx.y], slot = (uint32_t)rows.slot[first];
     const int64_t pos = rows.pos[first];
     const bool mine = e < E; // E is even
     const uint32_t begin = piece_length(pos, 0, n_tok) == 1 ? 1 : 0, end = n_tok > 1 && n_tok - 1 >= begin && (pos + n_tok - 1) % PIECE == 0 ? n_tok - 1 : n_tok;
+    const uint32_t in_tile = warp * 256 + row / 4 * 128 + row % 4 * 4; // where e lies
     let_next_start();
     if (tid == 0) {
-        for (uint32_t i = 0; i < 3; i++) barrier_init(full + i, 1), barrier_init(empty + i, 4), barrier_init(low_full + i, 1), barrier_init(low_empty + i, 4);
-        for (uint32_t i = 0; i < 2; i++) barrier_init(u_full + i, 4), barrier_init(u_empty + i, 4), barrier_init(gate_full + i, 4), barrier_init(gate_empty + i, 4);
+        for (uint32_t i = 0; i < STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, 4);
+        for (uint32_t i = 0; i < LOW_STAGES; i++) barrier_init(low_full + i, 1), barrier_init(low_empty + i, 4);
+        for (uint32_t i = 0; i < GATE_STAGES; i++) barrier_init(gate_full + i, 1), barrier_init(gate_empty + i, 1), barrier_init(act_full + i, 4);
+        for (uint32_t i = 0; i < mem::U_STAGES; i++) barrier_init(u_full + i, 4), barrier_init(u_empty + i, 4);
+        for (uint32_t i = 0; i < 2; i++) barrier_init(o_full + i, 4), barrier_init(o_empty + i, 4);
         barriers_there();
     }
     float *S_all = shape.S + slot * shape.S_slot + layer * shape.S_layer;
@@ -256,46 +291,81 @@ wide_scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, w
     __syncthreads(); // barriers, zeros
 
     const uint32_t role = __shfl_sync(0xffffffffu, tid / 128, 0); // the compiler sees that a warp has one
-    // Registers go to the warps of the state until all have done: who has no work waits for that, or it would take them back too early.
+    // Registers go to the warps of the state and the read-out until all have done: who has no work waits for that, or it would take them back too early.
     if (role == 3) {
         fewer_registers<40>();
-        if (tid < 416) {
         const uint32_t k_tiles = e0 / 16 + 4 <= Ek / 16 ? 4 : Ek / 16 - e0 / 16;
-        wait_for_inputs();
-        auto to_cache = [&](uint32_t lo) { // of a and z
-            for (uint32_t i = lane; i < 4 * PIECE; i += 32) // lines of 128 bytes
-                if (lo + i / 4 < end && e0 + i % 2 * 32 < Ep) line_to_cache(in.az + (first + lo + i / 4) * 2 * (size_t)Ep + i / 2 % 2 * Ep + e0 + i % 2 * 32);
-        };
+        const size_t eight = (size_t)(Ek / 16) * 128; // from a row of packed activations to the eighth after it
         uint32_t n;
-        to_cache(begin + n_first);
-        for (uint32_t lo = begin, it = 0; lo < end; lo += n, it++) {
-            n = piece_length(pos, lo, end);
-            const uint32_t groups = (n + 7) / 8, stage = it % STAGES, low_stage = it % LOW_STAGES;
-            const size_t r0 = first + lo;
-            unsigned char *at = memory + mem::LOWS + low_stage * mem::LOW_STAGE;
-            if (it >= LOW_STAGES) barrier_wait(low_empty + low_stage, (it / LOW_STAGES - 1) & 1);
-            if (in.row_scale)
-                for (uint32_t t = lane; t < n; t += 32) ((float *)(at + mem::LOW_SCALE))[t] = in.row_scale[r0 + t];
-            __syncwarp(); // the scales
-            if (lane == 0) {
-                barrier_expect(low_full + low_stage, groups * RP * 32);
-                bulk_copy(at, work.low + r0 * 8 * RP, groups * RP * 32, low_full + low_stage);
+        auto rows_of = [&](const CUtensorMap *map, const void *from, uint32_t r0, unsigned char *to, uint64_t *barrier) { // a piece's rows; the barrier expects them
+            if (r0 % 8 == 0 && n == PIECE && k_tiles == 4) {
+                if (lane == 0) copy_box(shared_address(to), map, 0, e0 / 16, r0 / 8, barrier);
+            } else if (lane < (r0 % 8 + n + 7) / 8)
+                bulk_copy(to + lane * mem::TILE, (const T *)from + (r0 / 8 + lane) * eight + e0 * 8, k_tiles * 256, barrier);
+        };
+        auto bytes_of = [&](uint32_t r0) { return (r0 % 8 + n + 7) / 8 * k_tiles * 256; };
+        wait_for_inputs();
+        if (warp == 0)
+            for (uint32_t lo = begin, it = 0; lo < end; lo += n, it++) {
+                n = piece_length(pos, lo, end);
+                const uint32_t groups = (n + 7) / 8, stage = it % STAGES, late = groups > 4 ? groups - 4 : 0;
+                const size_t r0 = first + lo;
+                unsigned char *at = memory + stage * mem::STAGE;
+                if (it >= STAGES) barrier_wait(empty + stage, (it / STAGES - 1) & 1);
+                if (lane == 0) barrier_expect(full + stage, groups * (GROUP_Q + GROUP_K + GROUP_A) * 4 + late * GROUP_A * 4 + WIDE_M * 4);
+                __syncwarp(); // the barrier knows
+                if (lane == 16) bulk_copy(at + mem::K, work.k + r0 * GROUP_K, groups * GROUP_K * 4, full + stage);
+                if (lane == 17) bulk_copy(at + mem::Q, work.q + r0 * GROUP_Q, groups * GROUP_Q * 4, full + stage);
+                if (lane == 18) bulk_copy(at + mem::EARLY, work.early + r0 * GROUP_A, groups * GROUP_A * 4, full + stage);
+                if (lane == 19) bulk_copy(at + mem::DECAY, work.decay + r0 * WIDE_M, WIDE_M * 4, full + stage);
+                if (lane == 20 && late) bulk_copy(at + mem::LATE, work.late + (r0 + 4) * GROUP_A, late * GROUP_A * 4, full + stage);
+                __syncwarp();
             }
-            at = memory + stage * mem::STAGE;
-            if (it >= STAGES) barrier_wait(empty + stage, (it / STAGES - 1) & 1);
-            const uint32_t tile = (uint32_t)r0 / 8, n_tiles = (uint32_t)(r0 + n - 1) / 8 - tile + 1, late = groups > 4 ? groups - 4 : 0;
-            if (lane == 0)
-                barrier_expect(full + stage, groups * (GROUP_Q + GROUP_K + GROUP_A) * 4 + late * GROUP_A * 4 + n_tiles * k_tiles * 256 + WIDE_M * 4);
-            __syncwarp(); // the barrier knows
-            if (lane < n_tiles) bulk_copy(at + mem::S + lane * 1024, (const T *)in.s_act + ((size_t)(tile + lane) * (Ek / 16) + e0 / 16) * 128, k_tiles * 256, full + stage);
-            if (lane == 16) bulk_copy(at + mem::Q, work.q + r0 * GROUP_Q, groups * GROUP_Q * 4, full + stage);
-            if (lane == 17) bulk_copy(at + mem::K, work.k + r0 * GROUP_K, groups * GROUP_K * 4, full + stage);
-            if (lane == 18) bulk_copy(at + mem::EARLY, work.early + r0 * GROUP_A, groups * GROUP_A * 4, full + stage);
-            if (lane == 19) bulk_copy(at + mem::DECAY, work.decay + r0 * WIDE_M, WIDE_M * 4, full + stage);
-            if (lane == 20 && late) bulk_copy(at + mem::LATE, work.late + (r0 + 4) * GROUP_A, late * GROUP_A * 4, full + stage);
-            __syncwarp();
-            to_cache(lo + n + PIECE); // two pieces ahead
-        }
+        else if (warp == 1)
+            for (uint32_t lo = begin, it = 0; lo < end; lo += n, it++) {
+                n = piece_length(pos, lo, end);
+                const uint32_t stage = it % LOW_STAGES, r0 = first + lo, low = (n + 7) / 8 * RP * 32;
+                unsigned char *at = memory + mem::LOWS + stage * mem::LOW_STAGE;
+                if (it >= LOW_STAGES) barrier_wait(low_empty + stage, (it / LOW_STAGES - 1) & 1);
+                if (lane == 0) barrier_expect(low_full + stage, low + bytes_of(r0));
+                __syncwarp(); // the barrier knows
+                if (lane == 16) bulk_copy(at + mem::LOW, work.low + (size_t)r0 * 8 * RP, low, low_full + stage);
+                rows_of(&maps.a, in.a_act, r0, at, low_full + stage);
+            }
+        else if (warp == 2)
+            for (uint32_t lo = begin, it = 0; lo < end; lo += n, it++) {
+                n = piece_length(pos, lo, end);
+                const uint32_t stage = it % GATE_STAGES, r0 = first + lo;
+                unsigned char *at = memory + mem::GATES + stage * mem::GATE_STAGE;
+                if (it >= GATE_STAGES) barrier_wait(gate_empty + stage, (it / GATE_STAGES - 1) & 1);
+                if (lane == 0) barrier_expect(gate_full + stage, 2 * bytes_of(r0));
+                __syncwarp(); // the barrier knows
+                rows_of(&maps.z, in.z_act, r0, at, gate_full + stage);
+                rows_of(&maps.s, in.s_act, r0, at + mem::S_ROWS, gate_full + stage);
+            }
+        else { // what was read out leaves
+            for (uint32_t lo = begin, it = 0; lo < end; lo += n, it++) {
+                n = piece_length(pos, lo, end);
+                const uint32_t stage = it % GATE_STAGES, r0 = first + lo, shift = r0 % 8;
+                const unsigned char *at = memory + mem::GATES + stage * mem::GATE_STAGE + mem::S_ROWS;
+                barrier_wait(act_full + stage, it / GATE_STAGES & 1);
+                if (shift == 0 && n == PIECE && k_tiles == 4) {
+                    if (lane == 0) store_box(&maps.act, shared_address(at), 0, e0 / 16, r0 / 8);
+                } else // rows that are the piece's, by 16 bytes
+                    for (uint32_t i = lane; i < (shift + n + 7) / 8 * 64; i += 32) {
+                        const uint32_t t = i / 64 * 8 + i % 8 - shift, column = i % 64 / 8 * 8;
+                        if (t < n && e0 + column < Ek) *(uint4 *)(act + act_at<T>(r0 + t, e0 + column, Ek)) = *(const uint4 *)(at + i * 16);
+                    }
+                for (uint32_t i = lane; i < 2 * n; i += 32) { // over two warps
+                    const uint32_t t = i / 2, half = i % 2;
+                    const float *square = (const float *)(at - mem::S_ROWS + t / 8 * mem::TILE + half * 512) + t % 8;
+                    if (e0 + half * 32 < Ep) sums[(size_t)(r0 + t) * (Ep / 32) + e0 / 32 + half] = square[0] + square[64];
+                }
+                if (lane == 0) stores_read();
+                __syncwarp(); // all have read
+                if (lane == 0) barrier_arrive(gate_empty + stage);
+            }
+            if (lane == 0) stores_done(); // before the next kernel may read them
         }
         all_meet();
         more_registers<128>();
@@ -314,101 +384,107 @@ wide_scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, w
         }
         bias[0] = mine ? in.c1_b[e] * -1.44269504f : 0.0f, bias[1] = mine ? in.c1_b[e + 1] * -1.44269504f : 0.0f;
         wait_for_inputs();
-        float2 a[16]; // of token 8 (i / 2) + pair + i % 2
-        const float *a_from = in.az + (size_t)first * 2 * Ep + (mine ? e : 0);
-#pragma unroll
-        for (uint32_t i = 0; i < 16; i++) {
-            const uint32_t t = i / 2 * 8 + pair + i % 2;
-            a[i] = mine && t < n_first && begin < end ? *(const float2 *)(a_from + (size_t)(begin + t) * 2 * Ep) : make_float2(0, 0);
-        }
         uint32_t n;
         for (uint32_t lo = begin, it = 0; lo < end; lo += n, it++) {
             n = piece_length(pos, lo, end);
-            const uint32_t next = lo + n, n_next = next < end ? piece_length(pos, next, end) : 0, stage = it % LOW_STAGES;
+            const uint32_t stage = it % LOW_STAGES, shift = (first + lo) % 8;
             const unsigned char *at = memory + mem::LOWS + stage * mem::LOW_STAGE;
-            float u[32];
             barrier_wait(low_full + stage, it / LOW_STAGES & 1);
+            if (it >= mem::U_STAGES) barrier_wait(u_empty + it % mem::U_STAGES, (it / mem::U_STAGES - 1) & 1);
+            const bool part = n < PIECE || e0 + CHANNELS > E;
+#pragma unroll 1
+            for (uint32_t x = 0; x < 8; x += EIGHTS) {
+                float u[EIGHTS * 4];
+                uint32_t a[EIGHTS * 2]; // of tokens 8 (x + i / 2) + pair + i % 2
 #pragma unroll
-            for (uint32_t x = 0; x < RS; x++) in_registers(c1[x]);
-            wgmma_begin();
+                for (uint32_t k = 0; k < RS; k++) in_registers(c1[k]);
+                wgmma_begin();
 #pragma unroll
-            for (uint32_t x = 0; x < RS; x++) wgmma_tf32(u, c1[x], operand(at + x * 256, 128, RP * 32), x > 0);
-            wgmma_end();
-            if (in.row_scale)
+                for (uint32_t k = 0; k < RS; k++) wgmma_tf32(u, c1[k], operand(at + mem::LOW + x * RP * 32 + k * 256, 128, RP * 32), k > 0);
+                wgmma_end();
 #pragma unroll
-                for (uint32_t i = 0; i < 16; i++) {
-                    const float scale = ((const float *)(at + mem::LOW_SCALE))[i / 2 * 8 + pair + i % 2];
-                    if (i / 2 * 8 + pair + i % 2 < n) a[i].x *= scale, a[i].y *= scale;
+                for (uint32_t i = 0; i < EIGHTS * 2; i++) {
+                    const uint32_t t = shift + pair + i % 2;
+                    a[i] = *(const uint32_t *)(at + (x + i / 2 + t / 8) * mem::TILE + t % 8 * 16 + in_tile);
+                    if (part) a[i] = mine && (x + i / 2) * 8 + pair + i % 2 < n ? a[i] : 0;
                 }
-            wgmma_wait<0>();
-            keep(u);
-            __syncwarp(); // read by all
-            if (lane == 0) barrier_arrive(low_empty + stage);
-            if (it >= 2) barrier_wait(u_empty + it % 2, (it / 2 - 1) & 1);
-            float4 *to = (float4 *)(memory + mem::U + it % 2 * mem::U_STAGE) + warp * 8 * 32 + lane;
-            const float *from = a_from + (size_t)next * 2 * Ep;
+                wgmma_wait<0>();
+                keep(u);
+                float4 *to = (float4 *)(memory + mem::U + it % mem::U_STAGES * mem::U_STAGE) + (warp * 8 + x) * 32 + lane;
 #pragma unroll
-            for (uint32_t i = 0; i < 8; i++) {
-                float v[4];
+                for (uint32_t i = 0; i < EIGHTS; i++) {
+                    float v[4];
 #pragma unroll
-                for (uint32_t j = 0; j < 4; j++) {
-                    const float in_a = j < 2 ? a[2 * i + j].x : a[2 * i + j - 2].y;
-                    v[j] = tf32(in_a * inverse(1.0f + exp2_fast(u[4 * i + j] + bias[j / 2])));
-                }
-                to[i * 32] = make_float4(v[0], v[2], v[1], v[3]);
-#pragma unroll
-                for (uint32_t j = 2 * i; j < 2 * i + 2; j++) {
-                    const uint32_t t = i * 8 + pair + j % 2;
-                    a[j] = mine && t < n_next ? *(const float2 *)(from + (size_t)t * 2 * Ep) : make_float2(0, 0);
+                    for (uint32_t j = 0; j < 4; j++) {
+                        const float in_a = j < 2 ? first_of<T>(a[2 * i + j]) : second_of<T>(a[2 * i + j - 2]);
+                        v[j] = tf32(in_a * inverse(1.0f + exp2_fast(u[4 * i + j] + bias[j / 2])));
+                    }
+                    to[i * 32] = make_float4(v[0], v[2], v[1], v[3]);
                 }
             }
-            __syncwarp(); // written by all
-            if (lane == 0) barrier_arrive(u_full + it % 2);
+            __syncwarp(); // read and written by all
+            if (lane == 0) barrier_arrive(low_empty + stage);
+            if (lane == 0) barrier_arrive(u_full + it % mem::U_STAGES);
         }
         all_meet();
     } else if (role == 2) {
-        fewer_registers<104>();
+        more_registers<152>();
+        const float residual[2] = {mine ? in.residual[e] : 0.0f, mine ? in.residual[e + 1] : 0.0f}, norm[2] = {mine ? in.act_norm[e] : 0.0f, mine ? in.act_norm[e + 1] : 0.0f};
         wait_for_inputs();
-        float2 z[16]; // as a
-        const float *z_from = in.az + (size_t)first * 2 * Ep + Ep + (mine ? e : 0);
-#pragma unroll
-        for (uint32_t i = 0; i < 16; i++) {
-            const uint32_t t = i / 2 * 8 + pair + i % 2;
-            z[i] = mine && t < n_first && begin < end ? *(const float2 *)(z_from + (size_t)(begin + t) * 2 * Ep) : make_float2(0, 0);
-        }
+        const bool odd = e0 + CHANNELS > E;
         uint32_t n;
         for (uint32_t lo = begin, it = 0; lo < end; lo += n, it++) {
             n = piece_length(pos, lo, end);
-            const uint32_t next = lo + n, n_next = next < end ? piece_length(pos, next, end) : 0;
-            const float *from = z_from + (size_t)next * 2 * Ep;
-            float4 *to = (float4 *)(memory + mem::GATE + it % 2 * mem::U_STAGE) + warp * 8 * 32 + lane;
-            if (it >= 2) barrier_wait(gate_empty + it % 2, (it / 2 - 1) & 1);
+            const uint32_t shift = (first + lo) % 8, stage = it % GATE_STAGES;
+            const float4 *o_from = (const float4 *)(memory + mem::O + it % 2 * mem::U_STAGE) + warp * 8 * 32 + lane;
+            unsigned char *const at = memory + mem::GATES + stage * mem::GATE_STAGE + in_tile;
+            unsigned char *const squares = memory + mem::GATES + stage * mem::GATE_STAGE + warp * 256 + pair * 4; // of eight tokens, in the place of their z
+            barrier_wait(gate_full + stage, it / GATE_STAGES & 1);
+            barrier_wait(o_full + it % 2, it / 2 & 1);
+#pragma unroll 1
+            for (uint32_t x = 0; x < 8; x += EIGHTS) {
+                uint32_t z[EIGHTS * 2], s[EIGHTS * 2]; // of tokens 8 (x + i / 2) + pair + i % 2
+                float4 o[EIGHTS];
+                float gate[EIGHTS * 4], square[EIGHTS * 2];
 #pragma unroll
-            for (uint32_t i = 0; i < 8; i++) {
-                float v[4];
-#pragma unroll
-                for (uint32_t j = 0; j < 4; j++) {
-                    const uint32_t t = i * 8 + pair + j % 2;
-                    float x = j < 2 ? z[2 * i + j].x : z[2 * i + j - 2].y;
-                    if (in.row_scale && t < n) x *= in.row_scale[first + lo + t];
-                    v[j] = x * inverse(1.0f + exp2_fast(x * -1.44269504f));
+                for (uint32_t i = 0; i < EIGHTS * 2; i++) {
+                    const uint32_t t = shift + pair + i % 2;
+                    const unsigned char *from = at + (x + i / 2 + t / 8) * mem::TILE + t % 8 * 16;
+                    z[i] = *(const uint32_t *)from, s[i] = *(const uint32_t *)(from + mem::S_ROWS);
+                    if (odd) z[i] = mine ? z[i] : 0, s[i] = mine ? s[i] : 0;
                 }
-                to[i * 32] = make_float4(v[0], v[1], v[2], v[3]);
 #pragma unroll
-                for (uint32_t j = 2 * i; j < 2 * i + 2; j++) {
-                    const uint32_t t = i * 8 + pair + j % 2;
-                    z[j] = mine && t < n_next ? *(const float2 *)(from + (size_t)t * 2 * Ep) : make_float2(0, 0);
+                for (uint32_t i = 0; i < EIGHTS; i++) o[i] = o_from[(x + i) * 32];
+#pragma unroll
+                for (uint32_t i = 0; i < EIGHTS * 4; i++) {
+                    const float v = i % 2 ? second_of<T>(z[i / 2]) : first_of<T>(z[i / 2]);
+                    gate[i] = v * inverse(1.0f + exp2_fast(v * -1.44269504f));
                 }
+#pragma unroll
+                for (uint32_t i = 0; i < EIGHTS * 2; i++) {
+                    const float o0 = __fmaf_rn(residual[0], first_of<T>(s[i]), i % 2 ? o[i / 2].y : o[i / 2].x) * gate[2 * i],
+                                o1 = __fmaf_rn(residual[1], second_of<T>(s[i]), i % 2 ? o[i / 2].w : o[i / 2].z) * gate[2 * i + 1];
+                    const uint32_t t = shift + pair + i % 2;
+                    square[i] = __fmaf_rn(o0, o0, o1 * o1);
+                    *(uint32_t *)(at + (x + i / 2 + t / 8) * mem::TILE + t % 8 * 16 + mem::S_ROWS) = word_of(o0 * norm[0], o1 * norm[1], T()); // in the place of s
+                }
+                // sums over the warp's channels: lanes halve the tokens that they sum for, until each has one
+                static_assert(EIGHTS == 4, "of eight sums a lane");
+                halve<4, 16>(square, lane), halve<2, 8>(square, lane), halve<1, 4>(square, lane);
+                *(float *)(squares + (x + lane / 16 * 2 + lane / 8 % 2) * mem::TILE + lane / 4 % 2 * 4) = square[0];
             }
-            __syncwarp(); // written by all
-            if (lane == 0) barrier_arrive(gate_full + it % 2);
+            __syncwarp(); // all have read o
+            if (lane == 0) barrier_arrive(o_empty + it % 2);
+            written_for_wgmma(); // for the copy engine
+            __syncwarp();        // by all
+            if (lane == 0) barrier_arrive(act_full + stage);
         }
         all_meet();
-        more_registers<128>();
+        fewer_registers<128>();
     } else {
-        more_registers<232>();
+        more_registers<184>();
         // S was last written a step ago, so it comes before the inputs are ready
-        float S[32];
+        float S[32], o[32], o_late[16];
         float *S_mine = S_all + (size_t)(e / 32) * M * 32 + e % 32;
         const bool in_state = e < Ep;
 #pragma unroll
@@ -417,91 +493,63 @@ wide_scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, w
             const float2 x = in_state && m < M ? *(const float2 *)(S_mine + m * 32) : make_float2(0, 0);
             S[i / 2 * 4 + i % 2] = x.x, S[i / 2 * 4 + i % 2 + 2] = x.y;
         }
-        const float residual[2] = {mine ? in.residual[e] : 0.0f, mine ? in.residual[e + 1] : 0.0f}, norm[2] = {mine ? in.act_norm[e] : 0.0f, mine ? in.act_norm[e + 1] : 0.0f};
         wait_for_inputs();
-        uint32_t n;
-        for (uint32_t lo = begin, it = 0; lo < end; lo += n, it++) {
-            n = piece_length(pos, lo, end);
-            const uint32_t stage = it % STAGES, r0 = first + lo;
-            unsigned char *at = memory + stage * mem::STAGE;
-            float o[32], o_late[16];
-            float4 f[8];
-            barrier_wait(full + stage, it / STAGES & 1);
+        float4 f[8]; // S as first operand
+        auto start = [&](uint32_t stage, uint32_t turn) { // S as it is before a piece, then what its tokens leave of it
+            const float *decay_from = (const float *)(memory + stage * mem::STAGE + mem::DECAY) + pair;
+            barrier_wait(full + stage, turn & 1);
 #pragma unroll
             for (uint32_t x = 0; x < 8; x++) {
                 f[x] = make_float4(tf32(S[4 * x]), tf32(S[4 * x + 2]), tf32(S[4 * x + 1]), tf32(S[4 * x + 3]));
-                const float2 decay = *(const float2 *)(at + mem::DECAY + (x * 8 + pair) * 4);
+                const float2 decay = *(const float2 *)(decay_from + x * 8);
                 S[4 * x] *= decay.x, S[4 * x + 1] *= decay.y, S[4 * x + 2] *= decay.x, S[4 * x + 3] *= decay.y;
             }
-#pragma unroll
-            for (uint32_t x = 0; x < 8; x++) in_registers(f[x]);
-            keep(S);
-            wgmma_begin();
-#pragma unroll
-            for (uint32_t x = 0; x < 8; x++) wgmma_tf32(o, f[x], operand(at + mem::Q + x * 256, 128, GROUP_Q * 4), x > 0);
-            wgmma_end();
-            barrier_wait(u_full + it % 2, it / 2 & 1);
-            const float4 *u_from = (const float4 *)(memory + mem::U + it % 2 * mem::U_STAGE) + warp * 8 * 32 + lane;
+        };
+        if (begin < end) start(0, 0);
+        uint32_t n;
+        for (uint32_t lo = begin, it = 0, stage = 0, turn = 0; lo < end; lo += n, it++) {
+            n = piece_length(pos, lo, end);
+            const unsigned char *at = memory + stage * mem::STAGE;
+            const float4 *u_from = (const float4 *)(memory + mem::U + it % mem::U_STAGES * mem::U_STAGE) + warp * 8 * 32 + lane;
             float4 u[8];
+            barrier_wait(u_full + it % mem::U_STAGES, it / mem::U_STAGES & 1);
 #pragma unroll
             for (uint32_t x = 0; x < 8; x++) u[x] = u_from[x * 32];
 #pragma unroll
-            for (uint32_t x = 0; x < 8; x++) in_registers(u[x]);
+            for (uint32_t x = 0; x < 8; x++) in_registers(f[x]), in_registers(u[x]);
+            __syncwarp(); // all have u
+            if (lane == 0) barrier_arrive(u_empty + it % mem::U_STAGES);
+            keep(S);
             wgmma_begin();
+#pragma unroll
+            for (uint32_t x = 0; x < 8; x++) wgmma_tf32(S, u[x], operand(at + mem::K + x * GROUP_K * 4, 1024, 128), true);
+#pragma unroll
+            for (uint32_t x = 0; x < 8; x++) wgmma_tf32(o, f[x], operand(at + mem::Q + x * 256, 128, GROUP_Q * 4), x > 0);
+            wgmma_end();
 #pragma unroll
             for (uint32_t x = 0; x < 4; x++) wgmma_tf32(o, u[x], operand(at + mem::EARLY + x * 256, 128, GROUP_A * 4), true);
 #pragma unroll
             for (uint32_t x = 4; x < 8; x++) wgmma_tf32(o_late, u[x], operand(at + mem::LATE + (x - 4) * 256, 128, GROUP_A * 4), x > 4);
             wgmma_end();
-#pragma unroll
-            for (uint32_t x = 0; x < 8; x++) wgmma_tf32(S, u[x], operand(at + mem::K + x * GROUP_K * 4, 1024, 128), true);
-            wgmma_end();
-            __syncwarp(); // u is read by all
-            if (lane == 0) barrier_arrive(u_empty + it % 2);
-            barrier_wait(gate_full + it % 2, it / 2 & 1);
-            const float4 *gate_from = (const float4 *)(memory + mem::GATE + it % 2 * mem::U_STAGE) + warp * 8 * 32 + lane;
-            wgmma_wait<1>();
-            keep(o), keep(o_late);
-            // the gate of E8
-            const uint32_t shift = r0 % 8;
-            unsigned char *s_mine[2]; // of tokens pair and pair + 1
-#pragma unroll
-            for (uint32_t p = 0; p < 2; p++)
-                s_mine[p] = at + mem::S + (shift + pair + p) / 8 * 1024 + (shift + pair + p) % 8 * 16 + warp * 256 + row / 4 * 128 + row % 4 * 4;
-            float square[16];
-            float4 gate;
-#pragma unroll
-            for (uint32_t i = 0; i < 16; i++) {
-                const uint32_t x = i / 2, p = i % 2;
-                if (p == 0) gate = gate_from[x * 32];
-                uint32_t *word = (uint32_t *)(s_mine[p] + x * 1024);
-                const uint32_t two = mine ? *word : 0;
-                const uint16_t s0 = (uint16_t)two, s1 = (uint16_t)(two >> 16);
-                float o0 = o[4 * x + p], o1 = o[4 * x + p + 2];
-                if (x >= 4) o0 += o_late[4 * x + p - 16], o1 += o_late[4 * x + p - 14];
-                o0 = __fmaf_rn(residual[0], to_float(*(const T *)&s0), o0) * (p ? gate.y : gate.x), o1 = __fmaf_rn(residual[1], to_float(*(const T *)&s1), o1) * (p ? gate.w : gate.z);
-                square[i] = __fmaf_rn(o0, o0, o1 * o1);
-                const T y0 = from_float<T>(o0 * norm[0]), y1 = from_float<T>(o1 * norm[1]);
-                *word = *(const uint16_t *)&y0 | (uint32_t) * (const uint16_t *)&y1 << 16;
-            }
-            __syncwarp(); // the warp's 16 channels lie there as they go out; its gates are read
-            if (lane == 0) barrier_arrive(gate_empty + it % 2);
-            for (uint32_t i = lane; i < (shift + n + 7) / 8 * 16; i += 32) {
-                const uint32_t tile = i / 16, t = tile * 8 + i % 8 - shift;
-                if (t < n && e0 / 16 + warp < Ek / 16)
-                    *(uint4 *)(act + ((size_t)(r0 / 8 + tile) * (Ek / 16) + e0 / 16 + warp) * 128 + i % 16 * 8) = *(const uint4 *)(at + mem::S + tile * 1024 + warp * 256 + i % 16 * 16);
-            }
-            // sums over the warp's channels: lanes halve the tokens that they sum for
-            halve<8>(square, lane), halve<4>(square, lane), halve<2>(square, lane);
-            float *squares = (float *)(memory + mem::SQUARES) + it % 2 * 4 * PIECE;
-            *(float2 *)(squares + warp * PIECE + (lane / 16 * 4 + lane / 8 % 2 * 2 + lane / 4 % 2) * 8 + pair) = make_float2(square[0], square[1]);
-            wgmma_wait<0>();
+            wgmma_wait<1>(); // S, while the last of o is made
             keep(S);
-            written_for_wgmma(); // by the copies that come
-            four_warps_meet();   // squares; and nobody reads the stage
-            if (lane == 0) barrier_arrive(empty + stage);
-            const uint32_t t = tid % 64, half = tid / 64 % 2;
-            if (t < n && e0 + half * 32 < Ep) sums[(size_t)(r0 + t) * (Ep / 32) + e0 / 32 + half] = squares[2 * half * PIECE + t] + squares[(2 * half + 1) * PIECE + t];
+#pragma unroll
+            for (uint32_t x = 0; x < 8; x++) in_registers(f[x]);
+            const uint32_t done = stage;
+            if (++stage == STAGES) stage = 0, turn++;
+            if (lo + n < end) start(stage, turn);
+            wgmma_wait<0>();
+            keep(o), keep(o_late);
+            if (lane == 0) barrier_arrive(empty + done);
+            if (it >= 2) barrier_wait(o_empty + it % 2, (it / 2 - 1) & 1);
+            float4 *to = (float4 *)(memory + mem::O + it % 2 * mem::U_STAGE) + warp * 8 * 32 + lane;
+#pragma unroll
+            for (uint32_t x = 0; x < 4; x++) to[x * 32] = make_float4(o[4 * x], o[4 * x + 1], o[4 * x + 2], o[4 * x + 3]);
+#pragma unroll
+            for (uint32_t x = 4; x < 8; x++)
+                to[x * 32] = make_float4(o[4 * x] + o_late[4 * x - 16], o[4 * x + 1] + o_late[4 * x - 15], o[4 * x + 2] + o_late[4 * x - 14], o[4 * x + 3] + o_late[4 * x - 13]);
+            __syncwarp(); // written by all
+            if (lane == 0) barrier_arrive(o_full + it % 2);
         }
 #pragma unroll
         for (uint32_t i = 0; i < 16; i++) {
@@ -546,15 +594,31 @@ static void launch_wide_scores(const cuda_shape *shape, const cuda_rows *rows, u
     const dim3 pieces(4 * ((most_tok + PIECE - 2) / PIECE + 1), n_segs);
     launch(wide_scores_kernel, pieces, dim3(SCORES), 0, stream, *shape, *rows, in.q, in.k, in.log_alpha, in.c0, wide_pad_R(shape), work);
 }
-static void launch_wide_scan(const cuda_shape *shape, uint32_t layer, const cuda_rows *rows, uint32_t n_segs, const scan_in &in, const wide_work &work, float *sums,
+static CUtensorMap tiles_map(const void *data, uint32_t Ek, uint32_t n_rows) {
+    static const auto encode = [] {
+        void *f = NULL;
+        cudaDriverEntryPointQueryResult found;
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000, cudaEnableDefault, &found);
+        return (decltype(&cuTensorMapEncodeTiled))f;
+    }();
+    CUtensorMap map = {};
+    const cuuint64_t sizes[3] = {64, Ek / 16, (n_rows + 7) / 8}, strides[2] = {256, (cuuint64_t)16 * Ek};
+    const cuuint32_t box[3] = {64, CHANNELS / 16, 8}, steps[3] = {1, 1, 1};
+    encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, (void *)data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return map;
+}
+static void launch_wide_scan(const cuda_shape *shape, uint32_t layer, const cuda_rows *rows, uint32_t n_rows, uint32_t n_segs, const scan_in &in, const wide_work &work, float *sums,
                              void *act, void *stream) {
     const dim3 channels((shape->Ep + CHANNELS - 1) / CHANNELS, n_segs);
-    FOR_16_BIT(shape->dtype, FOR_STEPS_OF_R(shape, (launch(wide_scan_kernel<T, RS>, channels, dim3(WIDE_THREADS), wide_memory<RS>::TOTAL, stream, *shape, layer, *rows, in, work,
+    const uint32_t Ek = cuda_pad16(shape->E);
+    const wide_maps maps = {tiles_map(in.a_act, Ek, n_rows), tiles_map(in.z_act, Ek, n_rows), tiles_map(in.s_act, Ek, n_rows), tiles_map(act, Ek, n_rows)};
+    FOR_16_BIT(shape->dtype, FOR_STEPS_OF_R(shape, (launch(wide_scan_kernel<T, RS>, channels, dim3(WIDE_THREADS), wide_memory<RS>::TOTAL, stream, *shape, layer, *rows, in, work, maps,
                                                           sums, (T *)act))));
 }
 void wide_scan(const cuda_shape *shape, uint32_t layer, const cuda_rows *rows, uint32_t n_rows, uint32_t n_segs, uint32_t most_tok, const scan_in &in,
                void *work, float *sums, void *act, void *stream) {
     const wide_work parts = wide_parts(n_rows, wide_pad_R(shape), work);
     launch_wide_scores(shape, rows, n_segs, most_tok, in, parts, stream);
-    launch_wide_scan(shape, layer, rows, n_segs, in, parts, sums, act, stream);
+    launch_wide_scan(shape, layer, rows, n_rows, n_segs, in, parts, sums, act, stream);
 }

@@ -11,10 +11,19 @@ struct scan_case {
     float *pool, *tails;                                                                         /* host; before */
     float *s_plain;                                                                              /* host [n_rows][E] */
     float *q, *k, *log_alpha, *c0, *c1, *c1_b, *az, *s, *residual, *act_norm, *row_scale, *work; /* device */
+    void *a_act, *z_act;                                                                         /* packed; or NULL */
 };
 struct scan_result {
     float *states, *tails, *sums, *act; /* host */
 };
+
+/* Columns [first, first + E) of az packed; rows that fill up the last eight are read too, and not used. */
+static void *packed_half(const float *az, size_t n, const struct cuda_shape *shape, uint32_t first) {
+    float *plain = host_floats(n * shape->E);
+    for (size_t r = 0; r < n; r++)
+        memcpy(plain + r * shape->E, az + r * 2 * shape->Ep + first, shape->E * sizeof *plain);
+    return gpu_act(plain, (uint32_t)n, shape->E, shape->dtype);
+}
 
 static struct scan_case scan_case(const struct cuda_shape *shape, uint32_t n_rows, uint32_t n_slots,
                                   struct mixer_inputs *x) {
@@ -36,9 +45,12 @@ static struct scan_case scan_case(const struct cuda_shape *shape, uint32_t n_row
         if (i % Ep < E) c.s_plain[i / Ep * E + i % Ep] = x->s[i];
     }
     c.s = gpu_from(x->s, n * Ep), c.residual = gpu_from(x->residual, E), c.act_norm = gpu_from(x->act_norm, E);
-    /* az as a product leaves it, its scale beside it; the twin has them multiplied */
+    /* az as a product leaves it, its scale beside it; the twin has them multiplied. Packed: with its scale, rounded */
+    const bool packed = gpu.k->cuda_scan_packed(shape), scaled = !packed && gpu_pick(0, 1);
+    for (size_t i = 0; packed && i < n * 2 * Ep; i++) x->az[i] = gpu_round(x->az[i], shape->dtype);
+    c.a_act = packed ? packed_half(x->az, n, shape, 0) : NULL;
+    c.z_act = packed ? packed_half(x->az, n, shape, shape->Ep) : NULL;
     float *scale = host_random(n, 0.5, 2, CUDA_F32), *az = host_floats(n * 2 * Ep);
-    const bool scaled = gpu_pick(0, 1);
     memcpy(az, x->az, n * 2 * Ep * sizeof *az);
     for (size_t i = 0; scaled && i < n * 2 * Ep; i++) x->az[i] *= scale[i / (2 * Ep)];
     c.az = gpu_from(az, n * 2 * Ep), c.row_scale = scaled ? gpu_from(scale, n) : NULL;
@@ -62,7 +74,8 @@ static struct scan_result run(struct scan_case *c, const struct gpu_rows *rows, 
         for (uint32_t j = g; j < g + step; j++) most = (uint32_t)n[j] > most ? (uint32_t)n[j] : most;
         if (chunkwise)
             GPU_RUN(k_scan, &c->shape, c->layer, &part, n_rows, step, most, c->q, c->k, c->log_alpha, c->c0, c->c1,
-                    c->c1_b, c->az, c->row_scale, c->s, act, c->residual, c->act_norm, c->work, sums, act);
+                    c->c1_b, c->a_act ? NULL : c->az, c->row_scale, c->a_act ? NULL : c->s, act, c->a_act, c->z_act,
+                    c->residual, c->act_norm, c->work, sums, act);
         else
             GPU_RUN(k_gla, &c->shape, c->layer, &part, step, c->q, c->k, c->log_alpha, c->c0, c->c1, c->c1_b, c->az,
                     c->row_scale, c->s, c->residual, c->act_norm, sums, act);
@@ -158,11 +171,6 @@ static void a_token_alone_has_the_bits_of_a_decode_step(void **state) {
     gpu_rounds(single_round);
 }
 
-static bool alone_in_piece(const struct gpu_rows *rows, size_t r) {
-    const bool before = r > 0 && rows->slot[r - 1] == rows->slot[r] && rows->pos[r] % PIECE != 0,
-               after = r + 1 < rows->n_rows && rows->slot[r + 1] == rows->slot[r] && rows->pos[r] % PIECE != PIECE - 1;
-    return !before && !after;
-}
 static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     if (dtype == CUDA_F32) return;
     struct cuda_shape shape = mixer_shape(i, 700, dtype);
@@ -170,32 +178,52 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct gpu_rows rows = gpu_make_rows(n_rows, i % 2 ? 3 : 70, 9);
     GPU_WHAT(", %u segments, E %u, K %u", rows.n_segs, E, K);
     const size_t n = n_rows, n_pool = (rows.n_slots + 1) * shape.conv_slot;
-    const float *az = gpu_from(host_random(n * 2 * Ep, -2, 2, CUDA_F32), n * 2 * Ep),
+    const bool packed = gpu.k->cuda_scan_packed(&shape);
+    float *host_az = host_random(n * 2 * Ep, -2, 2, CUDA_F32);
+    const float *az = gpu_from(host_az, n * 2 * Ep),
                 *w = gpu_from(host_random((size_t)K * Ep, -1, 1, CUDA_F32), (size_t)K * Ep),
                 *bias = gpu_from(host_random(E, -1, 1, CUDA_F32), E),
                 *scale = gpu_pick(0, 1) ? gpu_from(host_random(n, 0.5, 2, CUDA_F32), n) : NULL;
-    float *pool = host_random(n_pool, -2, 2, dtype), *s[2], *plain[2], *s_packed[2], *a_packed[2];
+    float *pool = host_random(n_pool, -2, 2, dtype), *plain[2], *s_packed[2], *a_packed[2];
+    void *z_act = packed ? gpu_act_out(n_rows, E, dtype) : NULL;
     for (int parallel = 0; parallel < 2; parallel++) {
         float *at = gpu_floats(n * Ep);
         void *s_act = gpu_act_out(n_rows, E, dtype), *a_act = gpu_act_out(n_rows, E, dtype);
         shape.conv = gpu_from_typed(pool, n_pool, dtype);
         if (parallel) {
-            GPU_RUN(k_prompt_conv, &shape, layer, &rows.device, n_rows, az, scale, w, bias, at, s_act, a_act);
+            GPU_RUN(k_prompt_conv, &shape, layer, &rows.device, n_rows, az, scale, w, bias, at, s_act, a_act, z_act);
             gpu_check_same("the tails of all slots", gpu_fetch_typed(shape.conv, n_pool, dtype), pool, n_pool);
         } else
             GPU_RUN(k_conv, &shape, layer, &rows.device, rows.n_segs, az, scale, w, bias, at, s_act, a_act);
-        s[parallel] = gpu_fetch(at, n * Ep), plain[parallel] = host_floats(n * E);
-        for (size_t r = 0; r < n; r++) /* k_scan may read only that of tokens alone in their piece */
-            if (alone_in_piece(&rows, r)) memcpy(plain[parallel] + r * E, s[parallel] + r * Ep, E * sizeof **plain);
+        const float *s = gpu_fetch(at, n * Ep);
+        plain[parallel] = host_floats(n * E);
+        for (size_t r = 0; r < n && !packed; r++) /* where k_scan reads it */
+            memcpy(plain[parallel] + r * E, s + r * Ep, E * sizeof *s);
         s_packed[parallel] = gpu_fetch_act(s_act, n_rows, E, dtype);
         a_packed[parallel] = gpu_fetch_act(a_act, n_rows, E, dtype);
     }
-    gpu_check_same("convolution of tokens alone", plain[1], plain[0], n * E);
+    gpu_check("convolution", plain[1], plain[0], n * E, 1e-5, 0);
     gpu_check("convolution, packed", s_packed[1], s_packed[0], n * E, 1e-5, 2 * gpu_ulp(dtype));
-    for (size_t r = 0; r < n; r++)
-        if (alone_in_piece(&rows, r))
-            gpu_check_same("of a token alone, packed", s_packed[1] + r * E, s_packed[0] + r * E, E);
     gpu_check_same("its input, packed", a_packed[1], a_packed[0], n * E);
+    if (!packed) return;
+    const float *scales = scale ? gpu_fetch(scale, n) : NULL;
+    for (size_t i = 0; i < n * 2 * Ep; i++) /* as the kernels have it: scaled and rounded */
+        host_az[i] = gpu_round(scales ? host_az[i] * scales[i / (2 * Ep)] : host_az[i], dtype);
+    float *z = host_floats(n * E);
+    for (size_t r = 0; r < n; r++) memcpy(z + r * E, host_az + r * 2 * Ep + Ep, E * sizeof *z);
+    gpu_check_same("z, packed", gpu_fetch_act(z_act, n_rows, E, dtype), z, n * E);
+
+    /* from a packed: k_conv of the rounded a */
+    float *at = gpu_floats(n * Ep);
+    void *s_act = gpu_act_out(n_rows, E, dtype), *a_act = gpu_act_out(n_rows, E, dtype);
+    shape.conv = gpu_from_typed(pool, n_pool, dtype);
+    GPU_RUN(k_packed_conv, &shape, layer, &rows.device, n_rows, packed_half(host_az, n, &shape, 0), w, bias, s_act);
+    const float *got = gpu_fetch_act(s_act, n_rows, E, dtype);
+    gpu_check_same("the tails of all slots", gpu_fetch_typed(shape.conv, n_pool, dtype), pool, n_pool);
+    GPU_RUN(k_conv, &shape, layer, &rows.device, rows.n_segs, gpu_from(host_az, n * 2 * Ep), NULL, w, bias, at, s_act,
+            a_act);
+    gpu_check("convolution of packed rows", got, gpu_fetch_act(s_act, n_rows, E, dtype), n * E, 1e-5,
+              2 * gpu_ulp(dtype));
 }
 static void the_convolution_with_rows_in_parallel_equals_the_other(void **state) {
     (void)state;

@@ -29,8 +29,10 @@
     X(k_window_combine)                                                                                                \
     X(cuda_decode_window_possible)                                                                                     \
     X(cuda_scan_prepare)                                                                                               \
+    X(cuda_scan_packed)                                                                                                \
     X(cuda_scan_bytes)                                                                                                 \
     X(k_prompt_conv)                                                                                                   \
+    X(k_packed_conv)                                                                                                   \
     X(k_scan)                                                                                                          \
     X(k_decode_window)                                                                                                 \
     X(cuda_prompt_window_possible)                                                                                     \
