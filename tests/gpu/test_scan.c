@@ -17,12 +17,23 @@ struct scan_result {
     float *states, *tails, *sums, *act; /* host */
 };
 
-/* Columns [first, first + E) of az packed; rows that fill up the last eight are read too, and not used. */
+/* Packed activations as k_scan takes them: it reads their last tile whole, so what fills it up is defined memory (NaN,
+ * in a run under initcheck too), and no result has anything of it. */
+static void *packed_rows(const float *src, size_t n, uint32_t cols, enum cuda_dtype dtype) {
+    const size_t bytes = gpu.k->cuda_activation_bytes((uint32_t)n, cols, dtype);
+    void *act = gpu_bytes(bytes);
+    gpu_expect(gpu.k->fill(act, 0xff, bytes, gpu.stream), "filling activations");
+    gpu.k->pack_act(NULL, (uint32_t)n, cols, act, dtype, gpu.stream);
+    gpu.k->pack_act(gpu_from(src, n * cols), (uint32_t)n, cols, act, dtype, gpu.stream);
+    gpu_expect(gpu.k->wait(gpu.stream), "packing activations");
+    return act;
+}
+/* Columns [first, first + E) of az. */
 static void *packed_half(const float *az, size_t n, const struct cuda_shape *shape, uint32_t first) {
     float *plain = host_floats(n * shape->E);
     for (size_t r = 0; r < n; r++)
         memcpy(plain + r * shape->E, az + r * 2 * shape->Ep + first, shape->E * sizeof *plain);
-    return gpu_act(plain, (uint32_t)n, shape->E, shape->dtype);
+    return packed_rows(plain, n, shape->E, shape->dtype);
 }
 
 static struct scan_case scan_case(const struct cuda_shape *shape, uint32_t n_rows, uint32_t n_slots,
@@ -63,7 +74,7 @@ static struct scan_result run(struct scan_case *c, const struct gpu_rows *rows, 
                               uint32_t n_segs, bool together, bool chunkwise) {
     const uint32_t E = c->shape.E, tiles = c->shape.Ep / 32, n_rows = c->n_rows;
     float *sums = gpu_floats((size_t)n_rows * tiles);
-    void *act = gpu_act(c->s_plain, n_rows, E, c->shape.dtype); /* s before, the read-out after */
+    void *act = packed_rows(c->s_plain, n_rows, E, c->shape.dtype); /* s before, the read-out after */
     c->shape.S = gpu_from(c->pool, c->n_pool), c->shape.conv = gpu_from_typed(c->tails, c->n_tails, c->shape.dtype);
     const int32_t *at_first = gpu_copy(first, n_segs * sizeof *first), *at_n = gpu_copy(n, n_segs * sizeof *n);
     const uint32_t step = together ? n_segs : 1;
