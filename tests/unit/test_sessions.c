@@ -195,6 +195,11 @@ static void sessions_are_made_listed_and_deleted(void **state) {
     bench_close(&b);
 }
 
+static void flip_bit(void *bytes, size_t at) {
+    unsigned char *b = bytes;
+    b[at] = (unsigned char)(b[at] ^ (1u << (at % 8)));
+}
+
 static void a_state_moves_as_a_file(void **state) {
     (void)state;
     struct bench b, other;
@@ -225,9 +230,9 @@ static void a_state_moves_as_a_file(void **state) {
     if (rod_session_import(other.c.engine, "", "s", bytes, n, &info, &err)) fail_msg("%s", err.message);
     assert_int_equal(session_info(other.c.engine, "s").version, 1); /* replaced */
     for (size_t i = 0; i < n; i += i < 400 ? 1 : 997) {             /* every byte that is changed is refused */
-        ((unsigned char *)bytes)[i] ^= 1u << (i % 8);
+        flip_bit(bytes, i);
         assert_int_equal(rod_session_import(other.c.engine, "", "bad", bytes, n, &info, &err), ROD_ESTATE);
-        ((unsigned char *)bytes)[i] ^= 1u << (i % 8);
+        flip_bit(bytes, i);
     }
     assert_int_equal(rod_session_import(other.c.engine, "", "bad", bytes, n - 1, &info, &err), ROD_ESTATE);
     assert_int_equal(rod_session_get(other.c.engine, "", "bad", &info, &err), ROD_ENOTFOUND);
