@@ -123,6 +123,7 @@ struct rod_engine {
     struct state_pool *states; /* NULL where the device keeps none */
     struct prefix *prefixes;   /* NULL: no prefix cache */
     double copy_ns;            /* a byte of a state, between device and host */
+    bool moves_always;         /* for tests: checkpoints are moves also where nobody else waits */
     struct sessions *sessions; /* NULL likewise */
     struct move *moves;        /* [n_slots] */
     uint32_t *moving;          /* [n_slots], n_moving: slots with a move */

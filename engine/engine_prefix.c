@@ -1,9 +1,9 @@
 /* engine_prefix.c - prompts that go on from a checkpoint of the prefix cache, and checkpoints that requests leave.
  *
  * A prompt looks when it has a slot and nothing else to go on from; for a checkpoint on its way it waits, once. It
- * stops where a checkpoint pays, and waits there in SCHED_MOVING while its state is copied, and no other request waits
- * with it. When an answer ends, the state of the whole conversation so far is copied out of the slot while the client
- * has its last event already.
+ * stops where a checkpoint pays, and waits there in SCHED_MOVING while its state is copied; no other request waits
+ * with it, and where there is none the copy is made at once. When an answer ends, the state of the whole conversation
+ * so far is copied out of the slot while the client has its last event already.
  */
 #include "engine_internal.h"
 
@@ -70,6 +70,14 @@ static void looked(struct rod_engine *e, const struct work *w, const struct pref
                    (unsigned long long)found->n_tok, w->n_prompt);
 }
 
+/* Nobody but one request that waits for a copy anyway: it is made at once, without a hand-over to another thread. */
+static bool alone(const struct rod_engine *e) {
+    const struct sched *s = &e->sched;
+    uint32_t n = s->follow.n + s->last.n + s->moving.n + s->n_queued;
+    for (int i = 0; i < SCHED_N_LANES; i++) n += s->prefill[i].n + s->decode[i].n;
+    return n == 1 && !e->n_moving && !e->moves_always;
+}
+
 /* ---- in ---- */
 
 static struct prefix_key key_of(const struct work *w) {
@@ -112,6 +120,20 @@ static void plan_stops(const struct rod_engine *e, struct work *w, const struct 
     next_stop(w);
 }
 
+/* Takes the image over. */
+static int take_in(struct rod_engine *e, struct work *w, uint64_t n_tok, struct state_image *image,
+                   struct rod_error *err) {
+    int rc;
+    if (alone(e)) {
+        rc = e->parts.ops->slot_load(e->parts.backend, w->sched.slot, n_tok, image->bytes, image->n_bytes, err);
+        if (!rc) rc = engine_prepare_sampling(e, w, err);
+    } else if (!(rc = engine_move_begin(e, w, MOVE_IN, n_tok, image, err))) {
+        return 0;
+    }
+    state_image_release(image);
+    return rc;
+}
+
 int engine_prefix_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, struct rod_error *err) {
     if (!e->prefixes || w->request->state || w->sched.state != SCHED_PREFILL) return 0;
     if (w->sched.scored) {
@@ -134,8 +156,7 @@ int engine_prefix_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, s
         found = (struct prefix_found){.reason = ROD_PREFIX_PENALTY};
     } else if (found.image) {
         sched_skip(&e->sched, &w->sched, found.n_tok);
-        rc = engine_move_begin(e, w, MOVE_IN, found.n_tok, found.image, err);
-        if (rc) state_image_release(found.image);
+        rc = take_in(e, w, found.n_tok, found.image, err);
         if (rc == ROD_EDEVICE) return rc;
         if (rc) {
             w->sched.pos = 0;
@@ -152,8 +173,9 @@ int engine_prefix_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, s
 
 /* ---- out ---- */
 
-/* Begins to copy the state after ids, which is what the work's slot holds. ROD_EDEVICE alone is an error. */
-static int leave(struct rod_engine *e, struct work *w, const int32_t *ids, size_t n, uint64_t now_ns,
+/* Copies the state after ids, which is what the work's slot holds, at once or as a move. ROD_EDEVICE alone is an error.
+ */
+static int leave(struct rod_engine *e, struct work *w, const int32_t *ids, size_t n, bool at_once, uint64_t now_ns,
                  struct rod_error *err) {
     const struct prefix_key key = key_of(w);
     const size_t bytes = image_bytes(e, n);
@@ -162,13 +184,20 @@ static int leave(struct rod_engine *e, struct work *w, const int32_t *ids, size_
     if (!entry) return 0;
     struct state_image *image = state_image_try(e->states, bytes); /* no session goes for a checkpoint */
     if (!image && prefix_evict(e->prefixes, now_ns)) image = state_image_try(e->states, bytes);
-    int rc = image ? engine_move_begin(e, w, MOVE_OUT, n, image, err) : ROD_ENOMEM;
+    int rc = ROD_ENOMEM;
+    if (image && at_once)
+        rc = e->parts.ops->slot_save(e->parts.backend, w->sched.slot, n, image->bytes, bytes, err);
+    else if (image)
+        rc = engine_move_begin(e, w, MOVE_OUT, n, image, err);
     if (rc) {
         state_image_release(image);
         prefix_drop(e->prefixes, entry);
     } else {
-        e->moves[w->sched.slot].checkpoint = entry;
         w->kept_tok = n;
+        if (at_once)
+            prefix_fill(e->prefixes, entry, image);
+        else
+            e->moves[w->sched.slot].checkpoint = entry;
     }
     publish(e);
     return rc == ROD_EDEVICE ? rc : 0;
@@ -177,7 +206,7 @@ static int leave(struct rod_engine *e, struct work *w, const int32_t *ids, size_
 int engine_prefix_stop(struct rod_engine *e, struct work *w, uint64_t now_ns, struct rod_error *err) {
     const uint64_t at = w->sched.pos;
     next_stop(w);
-    return leave(e, w, w->prompt, at, now_ns, err);
+    return leave(e, w, w->prompt, at, alone(e), now_ns, err);
 }
 
 void engine_prefix_said(struct work *w, int32_t id) {
@@ -208,7 +237,7 @@ void engine_prefix_end(struct rod_engine *e, struct work *w, int32_t pending, ui
     prefix_note(e->prefixes, &key, ids, w->n_prompt, n);
     w->generated = true;
     struct rod_error err;
-    if (n - w->kept_tok >= pays_tok(e, w)) leave(e, w, ids, n, now_ns, &err);
+    if (n - w->kept_tok >= pays_tok(e, w)) leave(e, w, ids, n, false, now_ns, &err);
     free(ids);
 }
 

@@ -5,9 +5,12 @@
 
 enum { CHUNK = 8, MOST = 400 };
 
+static bool moves_always; /* each test runs with copies as moves, and with those of a request that is alone at once */
+
 static void open_with(struct bench *b, struct bench_options o, uint64_t cache_bytes) {
     bench_open(b, o, CONFIG(.prefix_cache_bytes = cache_bytes, .state_host_bytes = 64 << 20));
     b->c.engine->copy_ns = 0; /* every checkpoint pays */
+    b->c.engine->moves_always = moves_always;
 }
 
 static struct rod_stats stats_of(const struct collector *c) {
@@ -544,17 +547,33 @@ static void without_a_budget_there_is_no_cache(void **state) {
 static int on_host(void **state) {
     (void)state;
     bench_on_device = false;
+    moves_always = false;
     return 0;
 }
 static int on_device(void **state) {
     (void)state;
     bench_on_device = true;
+    moves_always = false;
+    return 0;
+}
+static int on_host_moving(void **state) {
+    on_host(state);
+    moves_always = true;
+    return 0;
+}
+static int on_device_moving(void **state) {
+    on_device(state);
+    moves_always = true;
     return 0;
 }
 
+#define MOVING(test)                                                                                                   \
+    cmocka_unit_test_setup_teardown(test, on_host_moving, NULL), {                                                     \
+#test " on a device that samples", test, on_device_moving, NULL, NULL                                          \
+    }
 #define BOTH(test)                                                                                                     \
-    cmocka_unit_test_setup_teardown(test, on_host, NULL), {                                                            \
-#test " on a device that samples", test, on_device, NULL, NULL                                                 \
+    MOVING(test), {#test " alone", test, on_host, NULL, NULL}, {                                                       \
+#test " alone on a device that samples", test, on_device, NULL, NULL                                           \
     }
 
 int main(void) {
@@ -566,16 +585,16 @@ int main(void) {
         BOTH(tenants_and_salts_share_nothing),
         BOTH(where_two_prompts_part_the_third_begins),
         BOTH(marks_leave_checkpoints),
-        BOTH(a_turn_waits_for_the_copy_of_the_last_answer),
+        MOVING(a_turn_waits_for_the_copy_of_the_last_answer),
         BOTH(choices_of_one_prompt_begin_from_it_together),
         BOTH(scored_prompts_are_read_whole),
         BOTH(a_repetition_penalty_knows_the_whole_prompt),
         BOTH(what_a_session_keeps_is_not_kept_twice),
         BOTH(a_checkpoint_takes_room_from_checkpoints_alone),
         BOTH(logits_that_are_no_numbers_spoil_their_checkpoints),
-        BOTH(a_cancel_during_a_copy),
+        MOVING(a_cancel_during_a_copy),
         BOTH(random_loads_get_the_cold_answers),
-        BOTH(without_a_budget_there_is_no_cache),
+        MOVING(without_a_budget_there_is_no_cache),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
