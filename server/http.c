@@ -39,6 +39,7 @@ unsigned http_status(const struct http_request *r) { return r->status; }
 uint64_t http_sent_bytes(const struct http_request *r) { return r->sent; }
 bool http_left(const struct http_request *r) { return r->gone; }
 uint16_t http_port(const struct http *h) { return h->port; }
+unsigned http_connection_limit(const struct http *h) { return h->limit; }
 size_t http_connections(const struct http *h) { return h->n_connections; }
 size_t http_stream_pending(const struct http_request *r) { return r->out.len - r->out_at; }
 
@@ -460,6 +461,7 @@ int http_open(uv_loop_t *loop, const struct http_config *config, struct http **o
     h->body_max = config->body_max_bytes;
     h->idle_ns = config->idle_timeout_ms * 1000000;
     h->tls = config->tls;
+    h->limit = config->connection_limit;
     h->listener = http_listen(config->host, config->port, &h->port, message, size);
     if (h->listener < 0) {
         free(h);

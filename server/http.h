@@ -44,8 +44,9 @@ struct http_config {
 /* Listens. 0, or -1 with message filled ("cannot listen on 127.0.0.1:8080: Address already in use"). */
 int http_open(uv_loop_t *loop, const struct http_config *config, struct http **out, char *message, size_t size);
 uint16_t http_port(const struct http *h);
-size_t http_connections(const struct http *h); /* any thread */
-void http_quiesce(struct http *h);             /* no new connections; open ones go on */
+size_t http_connections(const struct http *h); /* any thread, and so the next */
+unsigned http_connection_limit(const struct http *h);
+void http_quiesce(struct http *h); /* no new connections; open ones go on */
 /* Ends every request (gone, done), stops the daemon. The memory is freed when the loop has run once more. */
 void http_close(struct http *h);
 

@@ -62,6 +62,7 @@ struct http {
     struct http_connection *connections;
     struct http_request *requests, *dirty;
     atomic_size_t n_connections;
+    unsigned limit; /* of connections */
     size_t n_large, body_max, bodies_bytes;
     const struct http_tls *tls;
     uint64_t idle_ns;

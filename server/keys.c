@@ -35,6 +35,7 @@ static void reading_fini(struct reading *r) {
 
 static int add_key(struct reading *r, const char *secret, size_t len, const char *where, struct key **out) {
     if (r->n == KEYS_MAX) return fail(r, where, "there are more than 1000 keys");
+    if (len > KEYS_SECRET_MAX) return fail(r, where, "a key has more than 256 bytes");
     for (size_t i = 0; i < r->n; i++) {
         if (strlen(r->list[i]->secret) == len && !memcmp(r->list[i]->secret, secret, len))
             return fail(r, where, "the same key stands twice");
@@ -192,6 +193,7 @@ int keys_reload(struct keys *k, const struct option_list *listed, const char *pa
         rc = add_key(&r, listed->items[i], strlen(listed->items[i]), "api_keys", &key);
     if (!rc && *path) rc = read_file(&r, path);
     if (!rc) rc = check_names(&r);
+    if (!rc && strlen(admin) > KEYS_SECRET_MAX) rc = fail(&r, "admin_key", "it has more than 256 bytes");
     char *copy = rc ? NULL : strdup(admin);
     if (!rc && !copy) rc = fail(&r, "admin_key", "out of memory");
     if (rc) {
@@ -254,7 +256,8 @@ static bool same(const char *given, const char *key) {
 
 static struct key *find(struct keys *k, const char *given) {
     struct key *found = NULL;
-    for (size_t i = 0; given && i < k->n; i++) {
+    if (!given || strlen(given) > KEYS_SECRET_MAX) return NULL;
+    for (size_t i = 0; i < k->n; i++) {
         if (same(given, k->list[i]->secret)) found = k->list[i]; /* all are compared, whichever it is */
     }
     return found;
@@ -281,7 +284,7 @@ bool keys_open_to(struct keys *k, const char *given) {
 bool keys_is_admin(struct keys *k, const char *given, bool *needed) {
     pthread_mutex_lock(&k->lock);
     *needed = *k->admin != 0;
-    bool is = *needed && given && same(given, k->admin);
+    bool is = *needed && given && strlen(given) <= KEYS_SECRET_MAX && same(given, k->admin);
     pthread_mutex_unlock(&k->lock);
     return is;
 }

@@ -4,7 +4,7 @@
  * request outlives the reload that removes its key. Time is an argument.
  * Threads: the loop thread, but keys_any, keys_is_admin, keys_open_to and keys_each, which any thread may call.
  * Invariant: how long a comparison takes depends on what the client sent and on how many keys there are, not on what
- * the keys are.
+ * the keys are; what is longer than a key may be is not compared, or strangers could keep the loop busy.
  */
 #ifndef KEYS_H
 #define KEYS_H
@@ -14,7 +14,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { KEYS_MAX = 1000 }; /* below the engine's ROD_MAX_KEYS */
+enum { KEYS_MAX = 1000, KEYS_SECRET_MAX = 256 }; /* below the engine's ROD_MAX_KEYS; bytes of a key */
 
 struct key {
     char name[48], *secret;

@@ -219,6 +219,8 @@ static void http_part(struct buf *out, struct metrics *m, const struct metrics_v
         }
     }
     value(out, "rodimus_http_connections", "gauge", "Open connections to the main port.", (double)view->connections);
+    value(out, "rodimus_http_connections_limit", "gauge", "Connections that may be open at once.",
+          (double)view->connections_limit);
     value(out, "rodimus_http_streams", "gauge", "Streams in progress.", (double)m->streams);
     value(out, "rodimus_http_disconnects_total", "counter", "Clients that left before their answer ended.",
           (double)m->disconnects);

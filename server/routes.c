@@ -180,6 +180,7 @@ static void get_metrics(struct exchange *x) {
                                       .model_name = s->model_name,
                                       .keys = &s->keys,
                                       .connections = http_connections(s->http),
+                                      .connections_limit = http_connection_limit(s->http),
                                       .ready = !why,
                                       .stalled = why && !strcmp(why, "stalled")};
     if (s->engine) rod_engine_stats(s->engine, &stats);

@@ -86,6 +86,30 @@ static void only_the_very_key_is_found(void **state) {
     close_keys(k);
 }
 
+/* 1000 keys beside a header of 16 KB would be 16 MB of comparisons for each stranger's request. */
+static void what_is_longer_than_any_key_is_not_compared(void **state) {
+    (void)state;
+    char longest[KEYS_SECRET_MAX + 1], longer[KEYS_SECRET_MAX + 2], *items[1] = {longest};
+    memset(longest, 'k', sizeof longest);
+    memset(longer, 'k', sizeof longer);
+    longest[KEYS_SECRET_MAX] = longer[KEYS_SECRET_MAX + 1] = 0;
+    const struct option_list listed = {items, 1};
+    struct option_error err;
+    struct keys k;
+    assert_int_equal(keys_open(&k, &listed, "", longest, &err), 0);
+    bool needed;
+    assert_non_null(keys_find(&k, longest));
+    assert_null(keys_find(&k, longer));
+    assert_true(keys_is_admin(&k, longest, &needed) && !keys_is_admin(&k, longer, &needed));
+    assert_int_equal(keys_reload(&k, &listed, "", longer, &err), -1);
+    assert_non_null(strstr(err.message, "admin_key"));
+    items[0] = longer;
+    assert_int_equal(keys_reload(&k, &listed, "", "", &err), -1);
+    assert_non_null(strstr(err.message, "256"));
+    assert_non_null(keys_find(&k, longest));
+    keys_fini(&k);
+}
+
 static void a_fault_names_file_and_line_and_no_key(void **state) {
     (void)state;
     static const struct {
@@ -268,6 +292,7 @@ int main(void) {
         cmocka_unit_test(a_line_is_a_key_and_its_fields),
         cmocka_unit_test(keys_of_the_list_and_the_file_come_together),
         cmocka_unit_test(only_the_very_key_is_found),
+        cmocka_unit_test(what_is_longer_than_any_key_is_not_compared),
         cmocka_unit_test(a_fault_names_file_and_line_and_no_key),
         cmocka_unit_test(the_admin_key_is_apart),
         cmocka_unit_test(requests_in_flight_have_a_limit),
