@@ -79,7 +79,7 @@ static int put(struct sessions *s, struct session *x, const struct session_facts
     pthread_mutex_lock(&s->lock);
     struct session_point *old = session_table_set(&s->table, x, facts, point, answers);
     if (on_disk && !later) session_table_stamp(&s->table, x, &write.stamp);
-    x->dirty = on_disk && later;
+    session_table_set_dirty(&s->table, x, on_disk && later);
     if (x->dirty) session_io_write_locked(s, x); /* held by the writer now, with the lease */
     if (s->config.disk_bytes && s->table.file_bytes > s->config.disk_bytes) pthread_cond_signal(&s->keep);
     pthread_mutex_unlock(&s->lock);

@@ -15,6 +15,9 @@
 #include <time.h>
 
 enum { SESSIONS_MAX_THREADS = 8, SESSIONS_BATCH = 16 };
+/* Each dirty session keeps a lease, which is an open file. At MANY of them all are written; at MOST a lazy turn is
+ * written as any other. */
+enum { SESSIONS_MANY_DIRTY = 128, SESSIONS_MOST_DIRTY = 256 };
 
 /* A file that was refused; told once. */
 struct session_refusal {

@@ -80,12 +80,12 @@ static void write_sessions(struct sessions *s, struct session **sessions, size_t
         pthread_mutex_lock(&s->lock);
         old[i] = NULL;
         if (!writes[i].rc) {
-            x->dirty = false;
+            session_table_set_dirty(&s->table, x, false);
             session_table_stamp(&s->table, x, &writes[i].stamp);
             if (x->leave || s->starved) old[i] = session_table_drop_point(&s->table, x);
             s->starved = false;
         } else if (s->closing) {
-            x->dirty = false; /* lost, and said so */
+            session_table_set_dirty(&s->table, x, false); /* lost, and said so */
         } else {
             x->failed_ns = session_now_ns();
         }

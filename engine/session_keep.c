@@ -208,8 +208,9 @@ static void keep_disk_budget_locked(struct sessions *s) {
 
 static void write_idle_locked(struct sessions *s, uint64_t now_ns) {
     const int64_t before_s = session_now_s() - IDLE_S;
+    const bool all = s->flushing || !s->config.lazy || s->table.n_dirty >= SESSIONS_MANY_DIRTY;
     for (struct session *x = s->table.oldest[SESSION_IN_HOST]; x; x = x->newer[SESSION_IN_HOST]) {
-        const bool due = s->flushing || !s->config.lazy || x->facts.used_s <= before_s;
+        const bool due = all || x->facts.used_s <= before_s;
         if (due && x->exists && x->dirty && x->hold == SESSION_FREE && !x->line.head &&
             (!x->failed_ns || now_ns - x->failed_ns > (uint64_t)RETRY_WRITE_MS * NS_MS))
             session_io_write_locked(s, x);
@@ -251,7 +252,8 @@ void *session_keeper(void *arg) {
         const uint64_t now_ns = session_now_ns();
         const bool timed = look_at_parked_locked(s, now_ns);
         const bool second = now_ns - expired_ns > (uint64_t)EXPIRE_MS * NS_MS;
-        if (session_on_disk(s) && (second || s->flushing)) write_idle_locked(s, now_ns);
+        if (session_on_disk(s) && (second || s->flushing || s->table.n_dirty >= SESSIONS_MANY_DIRTY))
+            write_idle_locked(s, now_ns);
         keep_disk_budget_locked(s);
         if (second) {
             expire_locked(s);

@@ -171,8 +171,14 @@ struct session_point *session_table_set(struct session_table *t, struct session 
 struct session_point *session_table_unset(struct session_table *t, struct session *s) {
     if (s->exists) t->n_exist--;
     session_table_stamp(t, s, &(struct session_stamp){0});
-    s->exists = s->dirty = s->leave = false;
+    session_table_set_dirty(t, s, false);
+    s->exists = s->leave = false;
     return take_point(t, s);
+}
+
+void session_table_set_dirty(struct session_table *t, struct session *s, bool dirty) {
+    t->n_dirty += dirty - (uint64_t)s->dirty;
+    s->dirty = dirty;
 }
 
 void session_table_stamp(struct session_table *t, struct session *s, const struct session_stamp *stamp) {

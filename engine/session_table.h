@@ -72,9 +72,9 @@ struct session_table {
     struct session **buckets;
     size_t n_buckets, n; /* n_buckets: a power of two */
     struct session *oldest[SESSION_N_ORDERS], *newest[SESSION_N_ORDERS];
-    uint64_t n_exist, n_points; /* of those that exist: all, those with a point */
-    uint64_t file_bytes;        /* of all stamps */
-    uint64_t least_ttl_s;       /* of all that ever were here; 0 = none had a time */
+    uint64_t n_exist, n_points, n_dirty; /* of those that exist: all, those with a point, those that are dirty */
+    uint64_t file_bytes;                 /* of all stamps */
+    uint64_t least_ttl_s;                /* of all that ever were here; 0 = none had a time */
 };
 
 int session_table_init(struct session_table *t, struct rod_error *err);
@@ -99,6 +99,7 @@ struct session_point *session_table_set(struct session_table *t, struct session 
                                         struct session_point *point, struct session_answers *answers);
 /* It exists no more; the place stays. Returns its point likewise. */
 struct session_point *session_table_unset(struct session_table *t, struct session *s);
+void session_table_set_dirty(struct session_table *t, struct session *s, bool dirty);
 void session_table_stamp(struct session_table *t, struct session *s, const struct session_stamp *stamp);
 /* Out of memory. It must be on file, and not dirty. Returns its point likewise. */
 struct session_point *session_table_drop_point(struct session_table *t, struct session *s);

@@ -370,7 +370,8 @@ static void commit(struct sessions *s, struct session_turn *t, const struct sess
     t->point = NULL; /* the table's */
     t->answers = NULL;
     if (stamp) session_table_stamp(&s->table, x, stamp);
-    x->dirty = !stamp && session_on_disk(s);
+    session_table_set_dirty(&s->table, x, !stamp && session_on_disk(s));
+    if (s->table.n_dirty >= SESSIONS_MANY_DIRTY) pthread_cond_signal(&s->keep);
     if (s->config.disk_bytes && s->table.file_bytes > s->config.disk_bytes) pthread_cond_signal(&s->keep);
     const bool starved = s->starved;
     s->starved = false;
@@ -391,7 +392,9 @@ void session_turns_end(struct sessions *s, struct session_turn **turns, size_t n
     struct session_write writes[SESSIONS_BATCH];
     struct session_turn *of[SESSIONS_BATCH];
     size_t n_writes = 0;
-    const bool on_disk = session_on_disk(s) && !s->config.lazy;
+    pthread_mutex_lock(&s->lock);
+    const bool on_disk = session_on_disk(s) && (!s->config.lazy || s->table.n_dirty >= SESSIONS_MOST_DIRTY);
+    pthread_mutex_unlock(&s->lock);
     for (size_t i = 0; i < n; i++) {
         struct session_turn *t = turns[i];
         if (t->commit && !t->rc) t->rc = next_version(t);

@@ -68,7 +68,8 @@ static void who_was_used_longest_ago_goes_first(void **state) {
     for (int i = 0; i < 5; i++) session_table_stamp(&t, s[i], &file);
     assert_int_equal(t.file_bytes, 500);
     assert_ptr_equal(session_table_to_drop(&t), s[3]);
-    s[3]->dirty = true; /* must be written first */
+    session_table_set_dirty(&t, s[3], true); /* must be written first */
+    assert_int_equal(t.n_dirty, 1);
     assert_ptr_equal(session_table_to_drop(&t), s[1]);
     assert_ptr_equal(session_table_to_write(&t), s[3]);
     s[3]->hold = SESSION_TURN;

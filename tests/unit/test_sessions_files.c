@@ -530,6 +530,29 @@ static void lazy_sessions_are_written_when_memory_is_full(void **state) {
     bench_close(&b), bench_close(&plain);
 }
 
+/* A session that is not written yet keeps its lease, and a process has so many files. */
+static void many_lazy_sessions_do_not_use_up_the_open_files(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a;
+    struct rlimit before, little;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    little = before;
+    little.rlim_cur = 400;
+    begin_with(&b, CONFIG(.session_lazy = true));
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &little), 0);
+    for (int i = 0; i < 1000; i++) {
+        char id[16];
+        snprintf(id, sizeof id, "ma%d", i);
+        turn_ok(&b.c, nth_turn(&a, id, 0), &a);
+        collect_free(&a);
+    }
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_true(stats_of(b.c.engine).state_saves >= 700);
+    bench_close(&b);
+    assert_int_equal(count_in(dir, ""), 1000);
+}
+
 /* ---- servers that share the folder ---- */
 
 static void a_session_moves_by_its_next_turn(void **state) {
@@ -687,6 +710,7 @@ int main(void) {
         IN_A_FOLDER(sessions_expire),
         IN_A_FOLDER(a_lazy_session_is_written_at_the_end),
         IN_A_FOLDER(lazy_sessions_are_written_when_memory_is_full),
+        IN_A_FOLDER(many_lazy_sessions_do_not_use_up_the_open_files),
         IN_A_FOLDER(a_session_moves_by_its_next_turn),
         IN_A_FOLDER(two_servers_never_have_one_session_at_once),
         IN_A_FOLDER(turns_that_end_together_are_all_kept),
