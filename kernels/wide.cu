@@ -219,8 +219,10 @@ template <class T, class Out> static void choose_wide(const wide_job<Out> &job) 
     if constexpr (std::is_same<Out, out_residual>::value)
         if (n_rows > 128) return WIDE(2, 64, 8, 4, 2, 1);
     if (pairs * rows64 >= 80) WIDE(2, 64, 8, 4, 1, 1);
-    else if (singles * rows64 >= 100) WIDE(1, 64, 8, 4, 1, 2);
-    else if (n_rows > 64) {
+    else if (singles * rows64 >= 100) { // a block a multiprocessor in either case
+        if constexpr (plain) WIDE(1, 64, 8, 5, 1, 1);
+        else WIDE(1, 64, 8, 4, 1, 2);
+    } else if (n_rows > 64) {
         if constexpr (plain) WIDE(1, 128, 4, 4, 4, 2);
         else WIDE(1, 64, 4, 4, 4, 3);
     } else if (singles > 66) WIDE(1, 64, 4, 4, 4, 3);
