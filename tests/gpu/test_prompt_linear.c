@@ -11,7 +11,8 @@ struct operand {
 static struct operand operand_new(uint32_t n_rows, uint32_t K, uint32_t n_sums, enum cuda_dtype dtype) {
     struct operand in = {.n_rows = n_rows, .K = K, .n_sums = n_sums, .dtype = dtype};
     in.x = host_random((size_t)n_rows * K, -1.7, 1.7, dtype);
-    in.squares = host_random((size_t)n_rows * n_sums, 1, 130, CUDA_F32), in.scale = host_floats(n_rows);
+    /* A gate is a product of two outputs: in fp16 it must not leave the range where a row is 64 wide. */
+    in.squares = host_random((size_t)n_rows * n_sums, 30, 130, CUDA_F32), in.scale = host_floats(n_rows);
     return in;
 }
 static void set_scales(struct operand *in, uint32_t n, double factor) {
