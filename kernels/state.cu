@@ -378,7 +378,7 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
             x = next;
             if (++b == bufs) b = 0, parity ^= 1;
         }
-        if (t + 1 + n / 8 == n) let_next_start(); // no earlier: where its copies begin at once, W_o's kernel costs 2 us more at 64 rows
+        if (t + 1 + n / 8 == n) let_next_start(); // no earlier: where its copies begin at once, W_o's kernel costs 1 us more at 64 rows
         if (++w == n_warps && t + 1 < n) {
             w = 0, set ^= 1;
             make_gates(t + 1, set);

@@ -218,8 +218,8 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     gpu_check_same("its input, packed", a_packed[1], a_packed[0], n * E);
     if (!packed) return;
     const float *scales = scale ? gpu_fetch(scale, n) : NULL;
-    for (size_t i = 0; i < n * 2 * Ep; i++) /* as the kernels have it: scaled and rounded */
-        host_az[i] = gpu_round(scales ? host_az[i] * scales[i / (2 * Ep)] : host_az[i], dtype);
+    for (size_t j = 0; j < n * 2 * Ep; j++) /* as the kernels have it: scaled and rounded */
+        host_az[j] = gpu_round(scales ? host_az[j] * scales[j / (2 * Ep)] : host_az[j], dtype);
     float *z = host_floats(n * E);
     for (size_t r = 0; r < n; r++) memcpy(z + r * E, host_az + r * 2 * Ep + Ep, E * sizeof *z);
     gpu_check_same("z, packed", gpu_fetch_act(z_act, n_rows, E, dtype), z, n * E);
