@@ -22,6 +22,8 @@
 
 /* So long the loop takes events before others have their turn. */
 #define EVENTS_NS 5000000
+/* Who connected in the last moment before the port closed sends his request now, and gets his 503. */
+#define SETTLE_MS 100
 /* What is not gone so long after the drain's time is over is cut. */
 #define CUT_MS 2000
 /* After a device fault nothing goes on; what has its error need only be read. */
@@ -75,7 +77,7 @@ static void on_drain(uv_timer_t *timer) {
     if (s->failed && limit > FAULT_MS) limit = FAULT_MS;
     if (!s->draining && (s->failed || waited >= v->notice_ms)) take_no_more(v);
     if (!s->draining) return;
-    if (!s->n_turns && !s->n_jobs) {
+    if (!s->n_turns && !s->n_jobs && waited >= v->notice_ms + SETTLE_MS) {
         log_text(&s->log, LOG_INFO, "drained in %llu ms: no request is left", (unsigned long long)waited);
         stop(v);
     } else if (waited >= limit + CUT_MS) {

@@ -487,10 +487,25 @@ int http_open(uv_loop_t *loop, const struct http_config *config, struct http **o
     return 0;
 }
 
+/* Who is connected already, as far as he knows, would be reset when the listener closes: they are taken first. */
+static void take_waiting(struct http *h, int listener) {
+    struct sockaddr_storage from;
+    for (;;) {
+        socklen_t len = sizeof from;
+        int fd = accept4(listener, (struct sockaddr *)&from, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0) break;
+        MHD_add_connection(h->daemon, fd, (struct sockaddr *)&from, len); /* closes it where it fails */
+    }
+    h->pump = true;
+}
+
 void http_quiesce(struct http *h) {
     if (h->listener < 0) return;
     int fd = MHD_quiesce_daemon(h->daemon);
-    if (fd >= 0) close(fd);
+    if (fd >= 0) {
+        take_waiting(h, fd);
+        close(fd);
+    }
     h->listener = -1;
 }
 

@@ -161,6 +161,34 @@ def test_the_port_closes_while_streams_go_on(own_server):
     idle.close()
 
 
+def test_who_is_connected_when_the_port_closes_gets_an_answer(own_server):
+    """16 clients with a connection a request, through three drains: refused, 200 or 503, and never a reset."""
+    for _ in range(3):
+        s = own_server("--device", "null", "--drain-notice-ms", 200)
+        lost, answered = [], []
+
+        def client():
+            while True:
+                try:
+                    connection, response = s.open("POST", "/v1/completions", {"prompt": [300], "max_tokens": 1}, timeout=10)
+                    answered.append(response.status)
+                    response.read()
+                    connection.close()
+                except ConnectionRefusedError:
+                    return
+                except Exception as e:
+                    lost.append(repr(e))
+        threads = [threading.Thread(target=client) for _ in range(16)]
+        for t in threads:
+            t.start()
+        time.sleep(0.2)
+        s.terminate()
+        for t in threads:
+            t.join(20)
+        assert s.wait(20) == 0
+        assert len(answered) > 50 and set(answered) <= {200, 503} and not lost, (len(answered), set(answered), lost)
+
+
 # ---- the start ----
 
 def test_port_in_use(server):
