@@ -81,7 +81,7 @@ $(BUILD)/commit.stamp: force
 # (engine/backend.h). Machine code for Ampere and Hopper, and PTX for what comes between and after.
 CUDA_ARCH := -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
 CUDA_HOME  = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-CUDA_OBJ  := $(patsubst %.cu,$(BUILD)/cuda/%.o,$(wildcard kernels/*.cu)) $(patsubst %.c,$(BUILD)/cuda/%.o,$(CUDA_C) engine/error.c engine/weight.c engine/state_layout.c)
+CUDA_OBJ  := $(patsubst %.cu,$(BUILD)/cuda/%.o,$(wildcard kernels/*.cu)) $(patsubst %.c,$(BUILD)/cuda/%.o,$(CUDA_C) engine/error.c engine/progress.c engine/state_layout.c engine/weight.c)
 $(BUILD)/rodimus_cuda.so: $(CUDA_OBJ)
 	$(call say,LINK,$@)
 	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) -o $@ $^ -ldl -lrt -lpthread

@@ -57,6 +57,7 @@ struct backend_config {
     uint64_t fault_step;    /* for tests: this step (from 1) is a device fault; 0 = none */
     void (*log)(void *arg, int level, const char *line);
     void *log_arg;
+    struct rod_progress_to progress; /* of packing and uploading the weights */
 };
 
 enum { BACKEND_STATE_ID_BYTES = 160 };

@@ -82,8 +82,10 @@ static int pack(struct backend *be, const struct weight *w, uint32_t first, uint
         free(job.rows);
         return m->data ? rod_fail(err, ROD_ENOMEM, "no memory to convert weights") : ROD_ENOMEM;
     }
+    rod_progress(&be->progress, "packing weights", "B", be->packed_bytes, be->model_bytes);
     team_run(be->team, pack_member, &job);
     free(job.rows);
+    be->packed_bytes += (uint64_t)n * w->cols * dtype_bytes(dtype);
     be->info.weight_bytes += (uint64_t)n * w->cols * (m->dtype == CPU_F32 ? 4 : 2);
     return 0;
 }
@@ -171,6 +173,7 @@ static int load_weights(struct backend *be, const struct model *model, bool fp32
     if (!(be->layers = take(be, sizeof *be->layers * d->L, err))) return ROD_ENOMEM;
     for (uint32_t i = 0; i < d->L; i++)
         if ((rc = load_layer(be, &model->layers[i], fp32, &be->layers[i], err))) return rc;
+    rod_progress(&be->progress, "packing weights", "B", be->model_bytes, be->model_bytes);
     return 0;
 }
 
@@ -287,6 +290,8 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     const struct model_dims *d = &be->d;
     be->d = model->dims;
     be->fault_step = config->fault_step;
+    be->progress = config->progress;
+    be->model_bytes = model->weight_bytes;
     be->ops = cpu_ops_best();
     be->Dp = pad(d->D), be->Ep = pad(d->E), be->Mp = pad(d->M), be->Rp = pad(d->R), be->Fp = pad(d->F);
     be->Qp = pad(d->H * d->P), be->Kvp = pad(d->Hk * d->P), be->Vvp = pad(d->Hv * d->P);

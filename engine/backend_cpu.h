@@ -34,6 +34,8 @@ struct backend {
     struct team *team;
     struct cpu_layer *layers;
     struct cpu_matrix embed, lm_head; /* one and the same data when tied */
+    struct rod_progress_to progress;  /* of packing: of the model's bytes, so many are packed */
+    uint64_t packed_bytes, model_bytes;
     float *embed_norm, *norm_f;
     double *inv_freq; /* [rot_dim / 2] */
 

@@ -3,7 +3,6 @@
 
 #include <cuda_runtime.h>
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,7 +17,7 @@ struct upload {
     void *host[2], *device[2];
     cudaEvent_t done[2];
     int turn;
-    uint64_t bytes, total, said; /* copied, of all, when last logged */
+    uint64_t bytes, total; /* copied, of all */
     const struct model *model;
     uint64_t asked; /* read ahead: bytes asked for, the next weight and part to ask for */
     uint32_t next_weight, next_part;
@@ -61,12 +60,9 @@ static enum cuda_dtype dtype_of(enum dtype dtype) {
     return dtype == DTYPE_F32 ? CUDA_F32 : dtype == DTYPE_F16 ? CUDA_F16 : CUDA_BF16;
 }
 
-static void progress(struct upload *up) {
-    if (!up->config->log || up->bytes - up->said < 1u << 29) return;
-    up->said = up->bytes;
-    char line[128];
-    snprintf(line, sizeof line, "loading weights: %.1f of %.1f GB", (double)up->bytes / 1e9, (double)up->total / 1e9);
-    up->config->log(up->config->log_arg, 1, line);
+static void progress(const struct upload *up) {
+    if (up->bytes >= up->total) return; /* the vectors and the last packing are still to come */
+    rod_progress(&up->config->progress, "loading weights", "B", up->bytes, up->total);
 }
 
 /* Rows [first, first + n) of w -> rows from row0 on of m, as pack places them. */
@@ -228,6 +224,7 @@ int load_cuda(struct backend *be, const struct model *model, const struct backen
         rc = ROD_EDEVICE;
     for (uint32_t i = 0; !rc && i < d->L; i++) rc = load_layer(&up, &model->layers[i], &be->layers[i], err);
     if (!rc) rc = cuda_check(cudaStreamSynchronize(be->stream), "packing weights", err);
+    if (!rc) rod_progress(&config->progress, "loading weights", "B", up.total, up.total);
     for (int i = 0; i < 2; i++) {
         if (up.host[i]) cudaFreeHost(up.host[i]);
         if (up.device[i]) cudaFree(up.device[i]);

@@ -337,14 +337,19 @@ static int run_rows(struct bench *b, int (*report)(void *arg, const struct rod_b
                     struct rod_error *err) {
     const struct rod_bench_options *o = b->options;
     struct rod_bench_row row;
+    const uint64_t n_rows = (uint64_t)o->n_contexts * o->n_batches + (o->n_packed ? o->n_packed : 1) * o->n_prompts;
+    uint64_t done = 0;
     int rc = 0;
+    rod_progress(&o->progress, "measuring", "rows", 0, n_rows);
     for (size_t c = 0; !rc && c < o->n_contexts; c++)
         for (size_t i = 0; !rc && i < o->n_batches; i++)
-            if (!(rc = measure_decode(b, o->batches[i], o->contexts[c], &row, err))) rc = report(arg, &row);
+            if (!(rc = measure_decode(b, o->batches[i], o->contexts[c], &row, err)) && !(rc = report(arg, &row)))
+                rod_progress(&o->progress, "measuring", "rows", ++done, n_rows);
     const uint32_t one = 1, *packed = o->n_packed ? o->packed : &one;
     for (size_t k = 0; !rc && k < (o->n_packed ? o->n_packed : 1); k++)
         for (size_t i = 0; !rc && i < o->n_prompts; i++)
-            if (!(rc = measure_prefill(b, packed[k], o->prompts[i], &row, err))) rc = report(arg, &row);
+            if (!(rc = measure_prefill(b, packed[k], o->prompts[i], &row, err)) && !(rc = report(arg, &row)))
+                rod_progress(&o->progress, "measuring", "rows", ++done, n_rows);
     return rc;
 }
 
@@ -365,14 +370,15 @@ int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, 
     for (size_t i = 0; i < options->n_prompts; i++)
         if (options->prompts[i] == 0) return rod_fail(err, ROD_EINVALID, "a prompt of 0 tokens has nothing to measure");
     int rc = options->synthetic ? model_synthetic(options->synthetic, 1, &model, err)
-                                : model_open(options->model_dir, &model, err);
+                                : model_open_watched(options->model_dir, &options->progress, &model, err);
     if (!rc) rc = backend_find(options->device ? options->device : "auto", &b.ops, err);
     struct backend_config config = {.n_slots = most,
                                     .n_threads = options->n_threads,
                                     .max_out = most,
                                     .device = options->device,
                                     .deterministic = options->deterministic,
-                                    .precision = options->precision ? options->precision : "auto"};
+                                    .precision = options->precision ? options->precision : "auto",
+                                    .progress = options->progress};
     if (!rc && most < 192 && !b.ops->ceilings) config.max_batch_tok = 256;
     if (!rc) rc = b.ops->open(model, &config, &b.be, err);
     if (!rc) {

@@ -55,6 +55,7 @@ static int open_backend(const struct rod_engine_config *config, const struct mod
         .fault_step = fault_step(config),
         .log = config->log,
         .log_arg = config->log_arg,
+        .progress = config->progress,
     };
     return parts->ops->open(model, &be, &parts->backend, err);
 }
@@ -83,7 +84,7 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
         return rod_fail(err, ROD_EINVALID, "Give either a model directory or the name of a synthetic model.");
     struct model *model;
     int rc = config->synthetic ? model_synthetic(config->synthetic, 1, &model, err)
-                               : model_open(config->model_dir, &model, err);
+                               : model_open_watched(config->model_dir, &config->progress, &model, err);
     if (rc) return rc;
     for (uint32_t i = 0; i < model->n_warnings && config->log; i++) config->log(config->log_arg, 2, model->warnings[i]);
 

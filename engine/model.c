@@ -349,19 +349,25 @@ static int read_config(struct model *model, const char *dir, struct model_config
     return 0;
 }
 
-static int read_fingerprint(struct model *model, const char *dir, struct rod_error *err) {
+static int read_fingerprint(struct model *model, const char *dir, const struct rod_progress_to *progress,
+                            struct rod_error *err) {
     char *json, shape[160], label[512];
     size_t len;
+    uint64_t done = 0, total = 0;
     int rc = read_beside(dir, "tokenizer.json", true, &json, &len, err);
     if (rc) return rc;
     if (json) model_fingerprint_add(model, "tokenizer.json", json, len);
     free(json);
+    for (size_t i = 0; i < model->n_tensors; i++) total += model->tensors[i].n_bytes;
     for (size_t i = 0; i < model->n_tensors; i++) {
+        rod_progress(progress, "reading weights", "B", done, total);
         const struct model_tensor *t = &model->tensors[i];
         snprintf(label, sizeof label, "%s %s %s", t->dtype,
                  safetensors_render_shape(t->shape, t->n_dims, shape, sizeof shape), t->name);
         model_fingerprint_add(model, label, t->data, t->n_bytes);
+        done += t->n_bytes;
     }
+    rod_progress(progress, "reading weights", "B", total, total);
     return 0;
 }
 
@@ -373,7 +379,8 @@ static void set_name(struct model *model, const char *dir) {
     free(real);
 }
 
-static int open_into(struct model *model, const char *dir, struct rod_error *err) {
+static int open_into(struct model *model, const char *dir, const struct rod_progress_to *progress,
+                     struct rod_error *err) {
     struct files *files = model->priv;
     struct model_config config;
     int rc = read_config(model, dir, &config, err);
@@ -390,7 +397,7 @@ static int open_into(struct model *model, const char *dir, struct rod_error *err
         if (files->st[f]->modified_unix_s > model->created_unix_s)
             model->created_unix_s = files->st[f]->modified_unix_s;
     if ((rc = read_generation(model, dir, err))) return rc;
-    if ((rc = read_fingerprint(model, dir, err))) return rc;
+    if ((rc = read_fingerprint(model, dir, progress, err))) return rc;
     check_dtype(model, config.torch_dtype);
     check_tied_head(model);
     check_unused(model);
@@ -406,6 +413,11 @@ static void close_files(struct model_storage *storage) {
 }
 
 int model_open(const char *dir, struct model **out, struct rod_error *err) {
+    return model_open_watched(dir, NULL, out, err);
+}
+
+int model_open_watched(const char *dir, const struct rod_progress_to *progress, struct model **out,
+                       struct rod_error *err) {
     struct model *model = model_new();
     struct files *files = calloc(1, sizeof *files);
     if (!model || !files) {
@@ -415,7 +427,7 @@ int model_open(const char *dir, struct model **out, struct rod_error *err) {
     }
     files->base.close = close_files;
     model->priv = files;
-    int rc = open_into(model, dir, err);
+    int rc = open_into(model, dir, progress, err);
     if (rc) {
         model_close(model);
         return rc;

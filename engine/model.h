@@ -83,6 +83,9 @@ struct model {
  * (its temperature, top_p, top_k, min_p and repetition_penalty become defaults; do_sample is not looked at, as in
  * vLLM). Errors name the key, or tensor and file. */
 int model_open(const char *dir, struct model **out, struct rod_error *err);
+/* The same; progress: of the tensors' bytes, all of which are read for the fingerprint. */
+int model_open_watched(const char *dir, const struct rod_progress_to *progress, struct model **out,
+                       struct rod_error *err);
 /* Random bf16 weights of a published shape: "rodimus-1.4b", "rodimus-plus-1.6b", "rodimus-plus-1.6b-w1024" (a window of
  * 1,024 keys), "rodimus-plus-4b", "tales". The same for one seed whatever the number of threads that fill them. */
 int model_synthetic(const char *name, uint64_t seed, struct model **out, struct rod_error *err);

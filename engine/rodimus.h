@@ -65,6 +65,20 @@ size_t rod_devices(char (*lines)[128], size_t max_lines);
 /* One line: whether the CUDA part lies beside the program and loads, and else why not. */
 void rod_cuda_note(char *note, size_t note_bytes);
 
+/* ---- how far something is that may take seconds or minutes ---- */
+struct rod_progress {
+    const char *what;     /* "reading weights", "measuring": a phase; each counts from 0 */
+    const char *unit;     /* "B" for bytes, else the word after the numbers: "rows" */
+    uint64_t done, total; /* done rises; the phase is over at total */
+};
+/* report may be NULL. It is called by the thread that works, from some times to some thousand times a phase, and must
+ * return soon. */
+struct rod_progress_to {
+    void (*report)(void *arg, const struct rod_progress *progress);
+    void *arg;
+};
+void rod_progress(const struct rod_progress_to *to, const char *what, const char *unit, uint64_t done, uint64_t total);
+
 /* ---- engine ---- */
 struct rod_engine;
 
@@ -93,6 +107,7 @@ struct rod_engine_config {
     void (*log)(void *arg, int level,
                 const char *line); /* level 0 debug 1 info 2 warn 3 error; any thread; may be NULL */
     void *log_arg;
+    struct rod_progress_to progress; /* of loading */
 };
 
 /* Loads the model, allocates the slot pool, starts the engine thread. 0 or a negative code with err filled. */
@@ -466,6 +481,7 @@ struct rod_verify_options {
     uint32_t n_threads; /* CPU, 0 = all cores */
     uint32_t first_tok,
         piece_tok; /* how prefill splits the prompt: the first piece, the others; 0 = as large as fits */
+    struct rod_progress_to progress;
 };
 enum { ROD_VERIFY_PREFILL, ROD_VERIFY_STEPS, ROD_VERIFY_N_MODES };
 struct rod_verify_row { /* one tensor in one mode */
@@ -508,6 +524,7 @@ struct rod_bench_options {
     const uint32_t *packed;
     size_t n_packed; /* prefill: prompts read together, each into a session of its own; none = 1 */
     double seconds;  /* of measuring a row, at least 5 steps */
+    struct rod_progress_to progress;
 };
 struct rod_bench_row {
     char model[128], device[64], dtype[16];

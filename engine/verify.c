@@ -17,12 +17,14 @@ void verify_free(struct verify_result *result) {
 }
 
 static int run_prompt(const struct backend_ops *ops, struct backend *be, uint32_t V, const struct golden *g,
-                      uint32_t first_tok, uint32_t piece_tok, float *logits, struct rod_error *err) {
+                      uint32_t first_tok, uint32_t piece_tok, float *logits, const struct verify_watch *watch,
+                      struct rod_error *err) {
     const struct backend_info *info = ops->info(be);
     uint32_t most = info->max_batch_tok < info->max_out ? info->max_batch_tok : info->max_out;
     if (piece_tok == 0 || piece_tok > most) piece_tok = most;
     if (first_tok == 0 || first_tok > most) first_tok = piece_tok;
     ops->slot_zero(be, 0);
+    if (watch) rod_progress(&watch->to, watch->what, "tokens", 0, g->T);
     for (uint32_t pos = 0; pos < g->T;) {
         uint32_t n = pos ? piece_tok : first_tok;
         if (n > g->T - pos) n = g->T - pos;
@@ -33,6 +35,7 @@ static int run_prompt(const struct backend_ops *ops, struct backend *be, uint32_
         if (rc) return rc;
         memcpy(logits + (size_t)pos * V, rows, (size_t)n * V * sizeof *logits);
         pos += n;
+        if (watch) rod_progress(&watch->to, watch->what, "tokens", pos, g->T);
     }
     return 0;
 }
@@ -53,7 +56,8 @@ static int run_greedy(const struct backend_ops *ops, struct backend *be, uint32_
 }
 
 int verify_run(const struct backend_ops *ops, struct backend *be, const struct model_dims *d, const struct golden *g,
-               uint32_t first_tok, uint32_t piece_tok, struct verify_result **out, struct rod_error *err) {
+               uint32_t first_tok, uint32_t piece_tok, struct verify_result **out, const struct verify_watch *watch,
+               struct rod_error *err) {
     struct verify_result *r = calloc(1, sizeof *r);
     if (r) {
         r->n_layers = d->L;
@@ -62,7 +66,7 @@ int verify_run(const struct backend_ops *ops, struct backend *be, const struct m
         r->layers = golden_new_state(d, g->n_keys);
     }
     int rc = r && r->logits && r->greedy_logits && r->layers
-                 ? run_prompt(ops, be, d->V, g, first_tok, piece_tok, r->logits, err)
+                 ? run_prompt(ops, be, d->V, g, first_tok, piece_tok, r->logits, watch, err)
                  : rod_fail(err, ROD_ENOMEM, "no memory for the results of %u tokens", g->T);
     for (uint32_t i = 0; i < d->L && !rc; i++) {
         rc = ops->slot_read(be, 0, g->T, i, &r->layers[i], err);
@@ -228,11 +232,13 @@ static int verify_model(const struct rod_verify_options *o, const struct model *
                                     .n_threads = o->n_threads,
                                     .device = o->device ? o->device : "auto",
                                     .precision = precision,
-                                    .deterministic = o->deterministic};
+                                    .deterministic = o->deterministic,
+                                    .progress = o->progress};
     int rc = backend_find(config.device, &ops, err);
     if (!rc)
-        rc = o->golden_path ? golden_open(o->golden_path, &model->dims, &golden, err)
-                            : verify_reference(model, o->n_tok ? o->n_tok : 64, o->n_threads, &golden, err);
+        rc = o->golden_path
+                 ? golden_open(o->golden_path, &model->dims, &golden, err)
+                 : verify_reference(model, o->n_tok ? o->n_tok : 64, o->n_threads, &o->progress, &golden, err);
     if (!rc) rc = ops->open(model, &config, &be, err);
     struct rod_verify_report *report = NULL;
     if (!rc) {
@@ -249,8 +255,9 @@ static int verify_model(const struct rod_verify_options *o, const struct model *
     for (int mode = 0; mode < ROD_VERIFY_N_MODES && !rc; mode++) {
         bool steps = mode == ROD_VERIFY_STEPS;
         struct verify_result *result;
-        rc =
-            verify_run(ops, be, &model->dims, golden, steps ? 1 : o->first_tok, steps ? 1 : o->piece_tok, &result, err);
+        const struct verify_watch watch = {o->progress, steps ? "single steps" : "prefill"};
+        rc = verify_run(ops, be, &model->dims, golden, steps ? 1 : o->first_tok, steps ? 1 : o->piece_tok, &result,
+                        &watch, err);
         if (rc) break;
         verify_compare(golden, result, &model->dims, mode, report);
         verify_free(result);
@@ -270,7 +277,7 @@ int rod_verify(const struct rod_verify_options *options, struct rod_verify_repor
     if (!options->model_dir == !options->synthetic)
         return rod_fail(err, ROD_EINVALID, "give either a model directory or the name of a synthetic model");
     int rc = options->synthetic ? model_synthetic(options->synthetic, 1, &model, err)
-                                : model_open(options->model_dir, &model, err);
+                                : model_open_watched(options->model_dir, &options->progress, &model, err);
     if (rc) return rc;
     rc = verify_model(options, model, out, err);
     model_close(model);

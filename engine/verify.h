@@ -16,15 +16,21 @@ struct verify_result {
     float *greedy_logits; /* [n_greedy,V]: row i chooses the id of greedy_ids[i]; the ids before it were fed */
 };
 
+/* Who is told how far a run is, and what the run is called; NULL where nobody is. */
+struct verify_watch {
+    struct rod_progress_to to;
+    const char *what;
+};
+
 /* Reads the prompt into slot 0 in pieces: the first of first_tok, the others of piece_tok (0, or more than a forward
  * takes: as large as it takes), then the greedy ids one by one. */
 int verify_run(const struct backend_ops *ops, struct backend *be, const struct model_dims *dims,
                const struct golden *golden, uint32_t first_tok, uint32_t piece_tok, struct verify_result **out,
-               struct rod_error *err);
+               const struct verify_watch *watch, struct rod_error *err);
 void verify_free(struct verify_result *result);
 /* What a golden file would hold, computed by the CPU backend: a prompt of n_tok random ids, the same for one model. */
-int verify_reference(const struct model *model, uint32_t n_tok, uint32_t n_threads, struct golden **out,
-                     struct rod_error *err);
+int verify_reference(const struct model *model, uint32_t n_tok, uint32_t n_threads,
+                     const struct rod_progress_to *progress, struct golden **out, struct rod_error *err);
 
 /* What may differ (and why): see verify_bounds in verify.c. */
 struct verify_bounds {

@@ -16,9 +16,11 @@ static int32_t likeliest(const float *row, uint32_t n) {
 }
 
 /* The prompt's logits and states; then the ids that follow it, each fed back. */
-static int run_reference(struct backend *be, const struct model_dims *d, struct golden *g, struct rod_error *err) {
+static int run_reference(struct backend *be, const struct model_dims *d, const struct rod_progress_to *progress,
+                         struct golden *g, struct rod_error *err) {
     struct verify_result *r;
-    int rc = verify_run(&backend_cpu, be, d, g, 0, 0, &r, err);
+    const struct verify_watch watch = {*progress, "the CPU's answer"};
+    int rc = verify_run(&backend_cpu, be, d, g, 0, 0, &r, &watch, err);
     if (rc) return rc;
     g->logits = r->logits;
     g->layers = r->layers;
@@ -34,8 +36,8 @@ static int run_reference(struct backend *be, const struct model_dims *d, struct 
     return rc;
 }
 
-int verify_reference(const struct model *model, uint32_t n_tok, uint32_t n_threads, struct golden **out,
-                     struct rod_error *err) {
+int verify_reference(const struct model *model, uint32_t n_tok, uint32_t n_threads,
+                     const struct rod_progress_to *progress, struct golden **out, struct rod_error *err) {
     const struct model_dims *d = &model->dims;
     struct golden *g = calloc(1, sizeof *g);
     if (g) g->ids = malloc(n_tok * sizeof *g->ids), g->greedy_ids = malloc(N_GREEDY * sizeof *g->greedy_ids);
@@ -47,10 +49,11 @@ int verify_reference(const struct model *model, uint32_t n_tok, uint32_t n_threa
     g->n_layers = d->L;
     g->n_keys = !d->plus ? 0 : n_tok < d->visible ? n_tok : d->visible;
     for (uint32_t i = 0; i < n_tok; i++) g->ids[i] = (int32_t)(philox_uniform(1, i, 0) * d->V);
-    const struct backend_config config = {.n_slots = 1, .n_threads = n_threads, .device = "cpu", .precision = "auto"};
+    const struct backend_config config = {
+        .n_slots = 1, .n_threads = n_threads, .device = "cpu", .precision = "auto", .progress = *progress};
     struct backend *be = NULL;
     int rc = backend_cpu.open(model, &config, &be, err);
-    if (!rc) rc = run_reference(be, d, g, err);
+    if (!rc) rc = run_reference(be, d, progress, g, err);
     if (be) backend_cpu.close(be);
     if (rc) {
         golden_close(g);

@@ -1,7 +1,9 @@
 /* cmd_bench.c - rodimus bench: a table of decode and prefill speed, each row beside what the machine could do. */
 #include "commands.h"
 #include "engine/rodimus.h"
+#include "json_file.h"
 #include "options.h"
+#include "progress.h"
 #include "version.h"
 
 #include <errno.h>
@@ -138,10 +140,12 @@ struct bench_output {
     json_t *rows;
     char date[32];
     bool header;
+    struct progress progress;
 };
 
 static int report_row(void *arg, const struct rod_bench_row *row) {
     struct bench_output *output = arg;
+    progress_hide(&output->progress);
     if (!output->header) {
         printf("%s, %s, %s; read %.0f GB/s and %.0f GFLOP/s are this run's own ceilings\n\n", row->model, row->device,
                row->dtype, row->read_bytes_per_s / 1e9, row->flop_per_s / 1e9);
@@ -187,10 +191,13 @@ static int run_bench(const struct bench_options *options, struct bench_output *o
                                           .n_packed = options->packed.n_items,
                                           .seconds = options->seconds};
         struct rod_error err = {0};
+        progress_open(&output->progress, "rodimus bench");
+        bench.progress = progress_to(&output->progress);
         rc = rod_bench(&bench, report_row, output, &err) ? 1 : 0;
+        progress_close(&output->progress);
         if (rc) fprintf(stderr, "rodimus bench: %s\n", err.message[0] ? err.message : "cannot keep the results");
         if (!rc && options->json[0] &&
-            json_dump_file(output->rows, options->json, JSON_INDENT(1) | JSON_REAL_PRECISION(7))) {
+            json_file_write(output->rows, options->json, JSON_INDENT(1) | JSON_REAL_PRECISION(7))) {
             fprintf(stderr, "rodimus bench: cannot write %s: %s\n", options->json, strerror(errno));
             rc = 1;
         }

@@ -1,9 +1,11 @@
 /* cmd_generate.c - rodimus generate: one completion, streamed to the terminal.
  *
- * The text goes to stdout and nothing else does; the rate goes to stderr. Ctrl-C ends the text cleanly (exit 130). */
+ * The text goes to stdout and nothing else does; progress of loading and the rate go to stderr. Ctrl-C ends the text
+ * with a line break, and then the process by that signal. */
 #include "commands.h"
 #include "model_path.h"
 #include "options.h"
+#include "progress.h"
 
 #include "engine/rodimus.h"
 
@@ -74,7 +76,9 @@ struct run { /* what happens after the submit */
     struct rod_engine *engine;
     uint64_t ticket;
     int wake_fd, signal_fd;
-    bool interrupted, ended, quiet; /* interrupted: by a signal */
+    int signal; /* that interrupted it, or 0 */
+    bool ended, quiet;
+    struct progress progress; /* of loading */
     int rc;
     char last;
 };
@@ -86,8 +90,33 @@ static void wake(void *arg) {
 }
 
 static void log_stderr(void *arg, int level, const char *line) {
-    (void)arg;
-    if (level >= 2) fprintf(stderr, "rodimus: %s\n", line);
+    struct run *run = arg;
+    if (level < 2) return;
+    progress_hide(&run->progress);
+    fprintf(stderr, "rodimus: %s\n", line);
+}
+
+/* The caller of the process learns that it was this signal. */
+static void end_by(int number) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, number);
+    raise(number);
+    pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
+}
+
+static int pending_signal(const struct run *run) {
+    struct signalfd_siginfo info;
+    return read(run->signal_fd, &info, sizeof info) > 0 ? (int)info.ssi_signo : 0;
+}
+
+/* Nothing is generated yet: a signal ends the process at once. */
+static void loading(void *arg, const struct rod_progress *at) {
+    struct run *run = arg;
+    const struct rod_progress_to to = progress_to(&run->progress);
+    const int number = pending_signal(run);
+    if (number) end_by(number);
+    if (!run->quiet) to.report(to.arg, at);
 }
 
 static int failed(const char *what, const struct rod_error *err) {
@@ -195,10 +224,10 @@ static void follow(struct run *run) {
         while (!run->ended && (e = rod_next_event(run->engine))) take(run, e);
         if (run->ended || poll(fds, 2, -1) < 0) continue;
         uint64_t count;
-        struct signalfd_siginfo info;
+        int number;
         if (fds[0].revents && read(run->wake_fd, &count, sizeof count) < 0) continue;
-        if (fds[1].revents && read(run->signal_fd, &info, sizeof info) > 0) {
-            run->interrupted = true;
+        if (fds[1].revents && (number = pending_signal(run))) {
+            run->signal = number;
             rod_cancel(run->engine, run->ticket);
         }
     }
@@ -214,19 +243,25 @@ static int run_model(struct generate *g, struct run *run, const char *dir) {
                                        .n_threads = (uint32_t)g->threads,
                                        .wake = wake,
                                        .wake_arg = &run->wake_fd,
-                                       .log = log_stderr};
-    if (rod_engine_open(&config, &run->engine, &err)) return failed("", &err);
+                                       .log = log_stderr,
+                                       .log_arg = run,
+                                       .progress = {loading, run}};
+    progress_open(&run->progress, "rodimus generate");
+    int rc = rod_engine_open(&config, &run->engine, &err);
+    progress_close(&run->progress);
+    if (rc) return failed("", &err);
     struct rod_request *request = rod_request_new();
-    int rc = request ? fill(run->engine, g, request, &err) : rod_fail(&err, ROD_ENOMEM, "out of memory");
+    rc = request ? fill(run->engine, g, request, &err) : rod_fail(&err, ROD_ENOMEM, "out of memory");
     if (!rc) rc = rod_submit(run->engine, request, &run->ticket, &err);
     if (rc) {
         rod_request_free(request);
         rc = failed("", &err);
     } else {
         follow(run);
-        rc = run->interrupted ? 128 + SIGINT : run->rc;
+        rc = run->rc;
     }
     rod_engine_close(run->engine);
+    if (run->signal) end_by(run->signal);
     return rc;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "commands.h"
+#include "json_file.h"
 #include "load_run.h"
 
 static const char HELP[] =
@@ -264,11 +265,12 @@ static int write_json(const struct load_options *options, struct load_result *re
         (double)result->n_ok / wall_s, "output_tokens_per_s", (double)result->output_tok / wall_s, "first_token_ms",
         json_samples(&result->first_token), "inter_token_ms", json_samples(&result->inter_token), "per_token_ms",
         json_samples(&result->per_token), "end_to_end_ms", json_samples(&result->end_to_end), "errors", errors);
-    FILE *file = strcmp(options->json_file, "-") == 0 ? stdout : fopen(options->json_file, "w");
-    int rc =
-        root != NULL && file != NULL && json_dumpf(root, file, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) == 0 ? 0 : 1;
-    if (file != NULL && fputc('\n', file) == EOF) rc = 1;
-    if (file != NULL && file != stdout && fclose(file) != 0) rc = 1;
+    const size_t flags = JSON_INDENT(2) | JSON_REAL_PRECISION(6);
+    int rc = root == NULL;
+    if (rc == 0 && strcmp(options->json_file, "-") == 0)
+        rc = json_dumpf(root, stdout, flags) != 0 || putchar('\n') == EOF;
+    else if (rc == 0)
+        rc = json_file_write(root, options->json_file, flags) != 0;
     if (rc != 0) fprintf(stderr, "rodimus load: cannot write %s\n", options->json_file);
     json_decref(root);
     return rc;

@@ -8,6 +8,7 @@
 #include "http_tls.h"
 #include "model_path.h"
 #include "notify.h"
+#include "progress.h"
 #include "server.h"
 #include "version.h"
 
@@ -169,11 +170,15 @@ static void engine_log(void *arg, int level, const char *line) {
 
 /* ---- the model ---- */
 
+static void log_progress(void *arg, const char *text) { log_text(arg, LOG_INFO, "%s", text); }
+
 /* A thread of its own, not the pool's: libuv waits for its pool when the process ends, and nobody waits for a load. */
 static void load(void *arg) {
     struct service *v = arg;
     struct server *s = &v->server;
     const struct config *c = &s->config;
+    struct progress progress;
+    progress_open_lines(&progress, log_progress, &s->log);
     struct rod_engine_config config = {
         .model_dir = *c->synthetic ? NULL : v->model_dir,
         .synthetic = *c->synthetic ? c->synthetic : NULL,
@@ -197,6 +202,7 @@ static void load(void *arg) {
         .wake_arg = &v->wake,
         .log = engine_log,
         .log_arg = &s->log,
+        .progress = progress_to(&progress),
     };
     v->load_rc = rod_engine_open(&config, &v->loaded, &v->load_error);
     uv_async_send(&v->loaded_wake);

@@ -1,5 +1,6 @@
 /* cmd_verify.c - rodimus verify: a golden file through prefill and through single steps, as a table. */
 #include "commands.h"
+#include "progress.h"
 
 #include "engine/rodimus.h"
 
@@ -161,7 +162,12 @@ int cmd_verify(int argc, char **argv) {
     if (rc >= 0) return rc;
     struct rod_verify_report *report;
     struct rod_error err;
-    if (rod_verify(&options, &report, &err)) {
+    struct progress progress;
+    progress_open(&progress, "rodimus verify");
+    options.progress = progress_to(&progress);
+    rc = rod_verify(&options, &report, &err);
+    progress_close(&progress);
+    if (rc) {
         fprintf(stderr, "rodimus verify: %s\n", err.message);
         return 1;
     }

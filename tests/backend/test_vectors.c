@@ -47,7 +47,7 @@ static void tear_down(struct bench *b) {
 static struct verify_result *run(const struct bench *b, uint32_t first_tok, uint32_t piece_tok) {
     struct verify_result *result;
     struct rod_error err;
-    if (verify_run(&backend_cpu, b->be, &b->model->dims, b->golden, first_tok, piece_tok, &result, &err))
+    if (verify_run(&backend_cpu, b->be, &b->model->dims, b->golden, first_tok, piece_tok, &result, NULL, &err))
         fail_msg("%s", err.message);
     return result;
 }
