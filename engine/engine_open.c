@@ -83,7 +83,7 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
     if (!config->model_dir == !config->synthetic)
         return rod_fail(err, ROD_EINVALID, "Give either a model directory or the name of a synthetic model.");
     struct model *model;
-    int rc = config->synthetic ? model_synthetic(config->synthetic, 1, &model, err)
+    int rc = config->synthetic ? model_synthetic_watched(config->synthetic, 1, &config->progress, &model, err)
                                : model_open_watched(config->model_dir, &config->progress, &model, err);
     if (rc) return rc;
     for (uint32_t i = 0; i < model->n_warnings && config->log; i++) config->log(config->log_arg, 2, model->warnings[i]);

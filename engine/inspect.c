@@ -72,9 +72,10 @@ static int read_tokenizer(const char *dir, bool *has, uint32_t *n_ids, struct ro
     return 0;
 }
 
-int rod_inspect(const char *dir, struct rod_inspect_report **out, struct rod_error *err) {
+int rod_inspect(const char *dir, const struct rod_progress_to *progress, struct rod_inspect_report **out,
+                struct rod_error *err) {
     struct model *model;
-    int rc = model_open(dir, &model, err);
+    int rc = model_open_watched(dir, progress, &model, err);
     if (rc) return rc;
     bool has_tokenizer;
     uint32_t tokenizer_ids = 0;

@@ -89,6 +89,9 @@ int model_open_watched(const char *dir, const struct rod_progress_to *progress, 
 /* Random bf16 weights of a published shape: "rodimus-1.4b", "rodimus-plus-1.6b", "rodimus-plus-1.6b-w1024" (a window of
  * 1,024 keys), "rodimus-plus-4b", "tales". The same for one seed whatever the number of threads that fill them. */
 int model_synthetic(const char *name, uint64_t seed, struct model **out, struct rod_error *err);
+/* The same; progress: of its bytes. */
+int model_synthetic_watched(const char *name, uint64_t seed, const struct rod_progress_to *progress, struct model **out,
+                            struct rod_error *err);
 void model_close(struct model *model);
 /* In hexadecimal. Returns text. */
 char *model_render_fingerprint(const uint8_t fingerprint[MODEL_FINGERPRINT_BYTES],

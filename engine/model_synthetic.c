@@ -108,6 +108,7 @@ struct filler {
     unsigned char *map;
     size_t n_bytes; /* laid out so far */
     size_t next;    /* the next task; atomic */
+    const struct rod_progress_to *progress;
 };
 
 static void fill_task(const struct task *task, const float *points) {
@@ -137,8 +138,13 @@ static void fill_all(struct filler *f) {
     int started = 0;
     while (started < n - 1 && started < MAX_THREADS && !pthread_create(&threads[started], NULL, fill_thread, f))
         started++;
-    fill_thread(f); /* this thread works too, and alone if no other could start */
-    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
+    size_t i; /* this thread works too, and alone if no other could start */
+    while ((i = __atomic_fetch_add(&f->next, 1, __ATOMIC_RELAXED)) < f->n_tasks) {
+        rod_progress(f->progress, "drawing weights", "B", i * (f->n_bytes / f->n_tasks), f->n_bytes);
+        fill_task(&f->tasks[i], f->points);
+    }
+    for (int t = 0; t < started; t++) pthread_join(threads[t], NULL);
+    rod_progress(f->progress, "drawing weights", "B", f->n_bytes, f->n_bytes);
 }
 
 /* ---- layout ---- */
@@ -177,9 +183,10 @@ static void close_synthetic(struct model_storage *storage) {
     free(s);
 }
 
-static int build(struct model *model, struct synthetic *s, const char *name, uint64_t seed, struct rod_error *err) {
+static int build(struct model *model, struct synthetic *s, const char *name, uint64_t seed,
+                 const struct rod_progress_to *progress, struct rod_error *err) {
     float points[N_POINTS];
-    struct filler f = {.points = points, .seed = mix(seed), .model = model};
+    struct filler f = {.points = points, .seed = mix(seed), .model = model, .progress = progress};
     model_plan(&model->dims, false, measure_piece, &f);
     model->layers = calloc(model->dims.L, sizeof *model->layers);
     f.tasks = malloc(f.room * sizeof *f.tasks);
@@ -202,6 +209,11 @@ static int build(struct model *model, struct synthetic *s, const char *name, uin
 }
 
 int model_synthetic(const char *name, uint64_t seed, struct model **out, struct rod_error *err) {
+    return model_synthetic_watched(name, seed, NULL, out, err);
+}
+
+int model_synthetic_watched(const char *name, uint64_t seed, const struct rod_progress_to *progress, struct model **out,
+                            struct rod_error *err) {
     const char *json = NULL;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (!strcmp(name, shapes[i].name)) json = shapes[i].config;
@@ -222,7 +234,7 @@ int model_synthetic(const char *name, uint64_t seed, struct model **out, struct 
     struct model_config config;
     int rc = model_config_parse(json, strlen(json), &config, err);
     model->dims = config.dims;
-    if (!rc) rc = build(model, s, name, seed, err);
+    if (!rc) rc = build(model, s, name, seed, progress, err);
     if (rc) {
         model_close(model);
         return rc;

@@ -466,8 +466,10 @@ struct rod_inspect_report { /* the letters are the design's: D d_model, L layers
     uint32_t n_warnings;
     void *priv;
 };
-/* Opens model and tokenizer as serving does. Errors name the first fault: the key, or tensor and file. */
-int rod_inspect(const char *dir, struct rod_inspect_report **out, struct rod_error *err);
+/* Opens model and tokenizer as serving does; progress may be NULL. Errors name the first fault: the key, or tensor and
+ * file. */
+int rod_inspect(const char *dir, const struct rod_progress_to *progress, struct rod_inspect_report **out,
+                struct rod_error *err);
 void rod_inspect_free(struct rod_inspect_report *report);
 
 /* Runs a golden.safetensors through prefill and through single steps and compares everything that it holds. Without

@@ -1,5 +1,6 @@
 /* cmd_inspect.c - rodimus inspect: what a checkpoint directory holds, for people or as JSON. */
 #include "commands.h"
+#include "progress.h"
 
 #include "engine/rodimus.h"
 
@@ -167,11 +168,15 @@ int cmd_inspect(int argc, char **argv) {
     }
     struct rod_inspect_report *report;
     struct rod_error err;
-    if (rod_inspect(dir, &report, &err)) {
+    struct progress progress;
+    progress_open(&progress, "rodimus inspect");
+    const struct rod_progress_to to = progress_to(&progress);
+    int rc = rod_inspect(dir, &to, &report, &err);
+    progress_close(&progress);
+    if (rc) {
         fprintf(stderr, "rodimus inspect: %s\n", err.message);
         return 1;
     }
-    int rc = 0;
     if (json) {
         rc = print_json(report);
     } else {

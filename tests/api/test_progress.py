@@ -93,6 +93,7 @@ def test_a_terminal_sees_a_line_that_is_gone_at_the_end():
 def test_elsewhere_there_are_few_lines_and_none_for_what_is_quick():
     quick = command(*BENCH, "--batches", "1", "--prompts", "8", "--seconds", "0.05")
     assert quick.returncode == 0 and quick.stderr == "", quick.stderr
+    assert command("inspect", MODEL).stderr == ""
     slow = command(*BENCH, "--batches", "1,2", "--prompts", "8,9", "--seconds", "1.2")
     assert slow.returncode == 0, slow.stderr
     lines = slow.stderr.splitlines()
@@ -104,7 +105,7 @@ def test_elsewhere_there_are_few_lines_and_none_for_what_is_quick():
 def test_verify_against_the_cpu_shows_its_steps():
     t = Terminal("verify", "--synthetic", "tales", "--against", "cpu", "--device", "cpu", "--tokens", "300", "--threads", "1")
     assert t.end(60) == 0, t.seen
-    for phase in (b"packing weights: ", b"the CPU's answer: 0 of 300 tokens", b"prefill: 0 of 300 tokens", b"single steps: 0 of 300 tokens"):
+    for phase in (b"drawing weights: ", b"packing weights: ", b"the CPU's answer: 0 of 300 tokens", b"prefill: 0 of 300 tokens", b"single steps: 0 of 300 tokens"):
         assert phase in t.seen, (phase, t.seen)
     lines, _, _ = screen(t.seen)
     assert "PASS" in lines and not [l for l in lines if ": 0 of 300" in l or " left" in l or "weights:" in l], lines

@@ -18,7 +18,7 @@ static void the_demo_model_is_described(void **state) {
     (void)state;
     struct rod_inspect_report *r;
     struct rod_error err;
-    if (rod_inspect("config/models/tales", &r, &err)) fail_msg("%s", err.message);
+    if (rod_inspect("config/models/tales", NULL, &r, &err)) fail_msg("%s", err.message);
     assert_string_equal(r->name, "tales");
     assert_string_equal(r->layout, "published");
     assert_string_equal(r->arch, "rodimus_plus");
