@@ -100,6 +100,7 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
         struct session_view view;
         rc = look(s, tenant, made->from, true, &view, err);
         if (rc) return param(err, rc, "from");
+        session_used(s, tenant, made->from);
         f.version = view.facts.version;
         f.n_tok = view.facts.n_tok;
         f.state_bytes = view.facts.state_bytes;

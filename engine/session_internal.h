@@ -100,6 +100,8 @@ struct session_view {
     struct session_answers *answers;
     bool busy, in_host;
 };
+/* Somebody begins from it: so long its time begins anew. */
+void session_used(struct sessions *s, const char *tenant, const char *id);
 int session_look(struct sessions *s, const char *tenant, const char *id, bool with_point, struct session_view *out,
                  struct rod_error *err);
 void session_view_fini(struct session_view *view);

@@ -168,6 +168,15 @@ struct session_point *session_table_set(struct session_table *t, struct session 
     return old;
 }
 
+void session_table_use(struct session_table *t, struct session *s, int64_t now_s) {
+    if (!s->exists || now_s < s->facts.used_s) return;
+    unlink_use(t, s, SESSION_ALL);
+    if (s->point) unlink_use(t, s, SESSION_IN_HOST);
+    s->facts.used_s = now_s;
+    link_use(t, s, SESSION_ALL);
+    if (s->point) link_use(t, s, SESSION_IN_HOST);
+}
+
 struct session_point *session_table_unset(struct session_table *t, struct session *s) {
     if (s->exists) t->n_exist--;
     session_table_stamp(t, s, &(struct session_stamp){0});

@@ -97,6 +97,8 @@ void session_table_remove(struct session_table *t, struct session *s);
  */
 struct session_point *session_table_set(struct session_table *t, struct session *s, const struct session_facts *facts,
                                         struct session_point *point, struct session_answers *answers);
+/* Somebody begins from it: that is use, here and until it is read from its file again. */
+void session_table_use(struct session_table *t, struct session *s, int64_t now_s);
 /* It exists no more; the place stays. Returns its point likewise. */
 struct session_point *session_table_unset(struct session_table *t, struct session *s);
 void session_table_set_dirty(struct session_table *t, struct session *s, bool dirty);

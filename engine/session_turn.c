@@ -192,6 +192,7 @@ static int make(struct sessions *s, struct session_turn *t, struct rod_error *er
         if (err) memcpy(err->param, "from", sizeof "from");
         return ROD_ENOTFOUND;
     }
+    session_used(s, ask->tenant, ask->from);
     f->version = view.facts.version;
     f->n_tok = view.facts.n_tok;
     f->state_bytes = view.facts.state_bytes;

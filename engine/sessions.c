@@ -304,6 +304,13 @@ static void unlearn(struct sessions *s, const char *tenant, const char *id) {
     session_point_release(old);
 }
 
+void session_used(struct sessions *s, const char *tenant, const char *id) {
+    pthread_mutex_lock(&s->lock);
+    struct session *x = session_table_find(&s->table, tenant, id);
+    if (x) session_table_use(&s->table, x, session_now_s());
+    pthread_mutex_unlock(&s->lock);
+}
+
 int session_look(struct sessions *s, const char *tenant, const char *id, bool with_point, struct session_view *out,
                  struct rod_error *err) {
     *out = (struct session_view){0};

@@ -25,6 +25,8 @@
 #define EVENTS_NS 5000000
 /* Who connected in the last moment before the port closed sends his request now, and gets his 503. */
 #define SETTLE_MS 100
+/* Then the process ends by itself within so long, also when the engine does not: sessions are written meanwhile. */
+enum { LAST_STEP_S = 60 };
 /* What is not gone so long after the drain's time is over is cut. */
 #define CUT_MS 2000
 /* After a device fault nothing goes on; what has its error need only be read. */
@@ -130,8 +132,13 @@ static void on_beat(uv_timer_t *timer) {
     s->beat_ns = uv_hrtime();
     if (s->engine) {
         rod_engine_stats(s->engine, &stats);
-        admission_sample(&s->admission, s->beat_ns,
-                         stats.requests_finished + stats.requests_cancelled + stats.requests_failed + stats.running);
+        if (stats.queued) {
+            admission_sample(&s->admission, s->beat_ns,
+                             stats.requests_finished + stats.requests_cancelled + stats.requests_failed +
+                                 stats.running);
+        } else {
+            s->admission.n = 0; /* an idle time says nothing of how fast a queue empties */
+        }
     }
     if (!v->watchdog_ms || uv_now(&v->loop) < v->watchdog_at_ms) return;
     const char *why = routes_unready(s);
@@ -382,8 +389,17 @@ static int start(struct service *v) {
     return -1;
 }
 
+/* The loop does not run any more: a second signal ends the process at once, and a device that hangs in its last step
+ * does not keep it for ever. */
+static void let_go(void) {
+    signal(SIGTERM, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
+    alarm(LAST_STEP_S);
+}
+
 static void finish(struct service *v) {
     struct server *s = &v->server;
+    let_go();
     admin_close(v->admin); /* it looks at the engine */
     http_close(s->http);
     if (s->engine) rod_engine_close(s->engine);

@@ -75,7 +75,7 @@ static int set_number(struct reading *r, const char *where, const char *field, c
 }
 
 static int set_field(struct reading *r, struct key *key, const char *where, char *word) {
-    char *value = strchr(word, '='), what[160];
+    char *value = strchr(word, '=');
     uint64_t priority = key->priority;
     if (!value) return fail(r, where, "behind a key stand fields of the form name=value");
     *value++ = 0;
@@ -94,8 +94,8 @@ static int set_field(struct reading *r, struct key *key, const char *where, char
         key->priority = (uint32_t)priority;
         return rc;
     }
-    snprintf(what, sizeof what, "unknown field '%.40s': there are name, requests, tokens_per_minute, priority", word);
-    return fail(r, where, what);
+    /* without the word: it may be a key in the wrong place */
+    return fail(r, where, "unknown field: there are name, requests, tokens_per_minute, priority");
 }
 
 static int read_line(struct reading *r, char *line, const char *where) {

@@ -122,3 +122,22 @@ def test_what_waits_too_long_costs_no_step(own_server):
     metrics = s.metrics()
     assert metrics["rodimus_prefill_tokens_total"] == 1 and metrics["rodimus_queue_tokens"] == 0
 
+
+
+def test_after_an_idle_time_a_refused_client_is_not_sent_away_for_long(own_server):
+    """How fast a queue empties is not learnt while there is none."""
+    s = own_server("--device", "null:5", "--slots", 4, "--max-queue-requests", 4)
+    time.sleep(2.5)
+    waits, lock = [], threading.Lock()
+
+    def ask():
+        answer = s.post("/v1/completions", {"prompt": "a", "max_tokens": 20, "ignore_eos": True})
+        with lock:
+            waits.append(int(answer.header("Retry-After")) if answer.status == 429 else 0)
+
+    threads = [threading.Thread(target=ask) for _ in range(20)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert any(waits) and max(waits) <= 2, waits

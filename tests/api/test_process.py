@@ -460,3 +460,17 @@ def test_load_reports_failures(server):
     assert done.returncode == 1 and "connection refused" in done.stdout
     for flags in (["--url", "ftp://x"], ["--streams", "0", "--url", server.url], []):
         assert command("load", *flags).returncode == 2
+
+
+def test_a_second_signal_ends_a_server_whose_device_hangs_after_the_drain(own_server):
+    s = own_server("--device", "null:60000", "--drain-ms", 200, "--drain-notice-ms", 0)
+    asking = threading.Thread(target=lambda: s.raw(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                                                   b"Content-Length: 29\r\n\r\n" + b'{"prompt":"a","max_tokens":5}', timeout=20))
+    asking.start()
+    s.wait_metric("rodimus_slots_used", lambda n: n == 1)
+    s.terminate()
+    time.sleep(2.5)  # the drain is over, the step is not
+    assert s.process.poll() is None
+    s.terminate()
+    assert s.wait(5) != 0
+    asking.join()

@@ -755,3 +755,13 @@ def test_gauges_and_the_log_know_of_sessions(durable):
     m = s.metrics()
     assert m['rodimus_http_requests_total{route="/v1/sessions/:id/fork",code="200"}'] == 1
     assert m['rodimus_http_requests_total{route="/v1/sessions/",code="200"}'] == 1
+
+
+def test_a_session_that_others_begin_from_is_in_use(server):
+    base = server.post("/v1/sessions", {"id": new_id(), "ttl_s": 2}).json["id"]
+    server.complete(session_id=base)
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        answer = server.post("/v1/sessions", {"from": base})
+        assert answer.status == 200, answer
+        time.sleep(0.5)

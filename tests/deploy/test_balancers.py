@@ -114,7 +114,7 @@ def test_metrics_and_slots_are_not_for_the_balancers_clients(site):
     import http.client
 
     _, balancer = site
-    for path in ("/metrics", "/slots"):
+    for path in ("/metrics", "/slots", "/%6detrics", "/%73lots"):
         connection = http.client.HTTPConnection("127.0.0.1", balancer.port, timeout=10)
         connection.request("GET", path)
         assert connection.getresponse().status == 404, path

@@ -124,7 +124,8 @@ static void a_fault_names_file_and_line_and_no_key(void **state) {
         {"hunter1 name=\n", {"line 1", "name"}},
         {"hunter1 name=a/b\n", {"line 1", "name"}},
         {"hunter1 requests\n", {"line 1", "name=value"}},
-        {"hunter1 colour=red\n", {"line 1", "colour", "tokens_per_minute"}},
+        {"hunter1 colour=red\n", {"line 1", "unknown field", "tokens_per_minute"}},
+        {"search hunter1==\n", {"line 1", "unknown field"}}, /* the fields in the wrong order: the key is not shown */
         {"hunter1\nhunter1\n", {"line 2", "twice"}},
         {"hunter1 name=a\nhunter2 name=a\n", {"two keys", "'a'"}},
     };

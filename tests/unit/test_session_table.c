@@ -84,6 +84,9 @@ static void who_was_used_longest_ago_goes_first(void **state) {
     f.used_s = 60;
     session_point_release(session_table_set(&t, s[4], &f, session_point_share(s[0]->point), NULL));
     assert_ptr_equal(session_table_to_remove(&t, true), s[2]);
+    session_table_use(&t, s[2], f.used_s + 1); /* somebody began from it */
+    assert_ptr_not_equal(session_table_to_remove(&t, true), s[2]);
+    assert_int_equal(s[2]->facts.used_s, f.used_s + 1);
     s[3]->hold = SESSION_FREE;
     session_table_fini(&t);
 }
