@@ -37,7 +37,10 @@ void reload_settings(struct server *s, struct http_tls *tls, int argc, char **ar
         config_take(&s->config, &fresh, left, sizeof left);
         s->log.level = log_level_of(s->config.log_level);
         s->metrics.reloads++;
-        log_text(&s->log, LOG_INFO, "SIGHUP: settings taken over, %zu keys", s->keys.n);
+        if (s->keys.n)
+            log_text(&s->log, LOG_INFO, "SIGHUP: settings taken over, %zu keys", s->keys.n);
+        else
+            log_text(&s->log, LOG_WARN, "SIGHUP: settings taken over; there are no API keys, so none is asked for");
         if (*left || tls_changes)
             log_text(&s->log, LOG_WARN, "SIGHUP: these wait for a restart: %s%s%s", left,
                      *left && tls_changes ? ", " : "", tls_changes ? "TLS on or off" : "");
