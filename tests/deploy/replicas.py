@@ -56,7 +56,11 @@ class Balancer:
         self.watch = watch
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=env)
-        self.wait_ready()
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
 
     def nginx_file(self, ports):
         """The shipped file with this machine's addresses; nothing else of it is changed."""

@@ -18,12 +18,17 @@ def site(request, tmp_path_factory):
         pytest.skip(f"{kind} is not installed")
     ports = free_ports(N_REPLICAS)
     flags = ("--device", f"null:{STEP_MS}", "--slots", 64, "--log-level", "warn", "--state-dir", tmp_path_factory.mktemp("states"))
-    replicas = [Replica(i + 1, port, *flags) for i, port in enumerate(ports)]
-    balancer = Balancer(kind, ports, str(tmp_path_factory.mktemp(kind)))
-    yield replicas, balancer
-    balancer.stop()
-    for r in replicas:
-        r.kill()
+    replicas, balancer = [], None
+    try:
+        for i, port in enumerate(ports):
+            replicas.append(Replica(i + 1, port, *flags))
+        balancer = Balancer(kind, ports, str(tmp_path_factory.mktemp(kind)))
+        yield replicas, balancer
+    finally:
+        if balancer:
+            balancer.stop()
+        for r in replicas:
+            r.kill()
 
 
 @pytest.fixture(autouse=True)
