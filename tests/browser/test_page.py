@@ -99,6 +99,50 @@ def test_a_second_turn_reads_nothing_again_and_a_fork_goes_its_own_way(serve, op
     page.screenshot(path=os.path.join(SHOTS, "fork.png"))
 
 
+def test_another_conversation_chosen_during_an_answer_stays_chosen(serve, open_page):
+    page = open_page(serve(*SLOW))
+    settings(page, max_tokens=4)
+    send(page, "First")
+    first = page.locator(".session.current > button").first.inner_text()
+    page.click("#new")
+    settings(page, max_tokens=40)
+    send(page, "Second", wait=False)
+    page.click(f".session > button[title='{first}']")
+    expect(page.locator("#stop")).to_be_hidden(timeout=30000)
+    expect(page.locator(".session")).to_have_count(2)
+    assert page.locator(".session.current > button").first.inner_text() == first
+    before = tokens(page)
+    settings(page, max_tokens=4)
+    send(page, "Third")
+    assert page.locator(".session.current > button").first.inner_text() == first and tokens(page) > before
+
+
+def test_sessions_whose_parents_go_round_and_long_chains_are_shown(serve, open_page):
+    server = serve()
+    post = lambda path, body: server.post(path, body).json["id"]
+    post("/v1/sessions", {"id": "a"})
+    post("/v1/sessions/a/fork", {"id": "b"})
+    assert server.ask("DELETE", "/v1/sessions/a").status == 200
+    post("/v1/sessions/b/fork", {"id": "a"})
+    last_one = post("/v1/sessions", {"id": "c0"})
+    for i in range(1, 41):
+        last_one = post(f"/v1/sessions/{last_one}/fork", {"id": f"c{i}"})
+    page = open_page(server)
+    expect(page.locator(".session")).to_have_count(43)
+
+
+def test_a_session_that_is_gone_is_said(serve, open_page):
+    server = serve()
+    page = open_page(server)
+    settings(page, max_tokens=4)
+    send(page, "Once")
+    name = page.locator(".session.current > button").first.inner_text()
+    assert server.ask("DELETE", f"/v1/sessions/{name}").status == 200
+    send(page, "And then?")
+    expect(page.locator("#status")).to_contain_text("is gone")
+    expect(page.locator(".turn")).to_have_count(0)
+
+
 def test_a_session_goes_on_after_a_restart_of_the_server(serve, open_page):
     server = serve()
     page = open_page(server)
@@ -175,7 +219,7 @@ def test_markup_in_prompts_answers_and_names_stays_text(serve, open_page):
     send(page, MARKUP)
     page.route("**/v1/completions", lambda route: route.fulfill(
         status=200, content_type="text/event-stream",
-        body='data: {"choices":[{"index":0,"text":%s,"finish_reason":null,"logprobs":null}]}\n\ndata: [DONE]\n\n' % repr(MARKUP).replace('"', '\\"').replace("'", '"')))
+        body='data: {"choices":[{"index":0,"text":%s,"finish_reason":"stop","logprobs":null}]}\n\ndata: [DONE]\n\n' % repr(MARKUP).replace('"', '\\"').replace("'", '"')))
     send(page, "x")
     assert last(page).text_content() == MARKUP
     page.unroute("**/v1/completions")
