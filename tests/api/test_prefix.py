@@ -96,12 +96,13 @@ def test_nothing_of_one_key_is_found_by_another(own_server, tmp_path):
     assert metrics['rodimus_prefix_misses_total{reason="salt"}'] == 0
 
 
-def test_a_cache_salt_parts_what_one_key_asks(server):
+def test_a_cache_salt_parts_what_one_key_asks(own_server):
+    server = own_server("--log-level", "debug")  # whose log says why a prompt was read again
     prompt, texts = user(words(2, 300)), set()
     for round_ in range(2):
         for salt in ("one", "two", None, ""):
             body = chat(server, prompt, cache_salt=salt)
-            assert (cached(body) > 0) == (round_ == 1 or salt == ""), (round_, salt)  # none is the empty one
+            assert (cached(body) > 0) == (round_ == 1 or salt == ""), (round_, salt, server.log()[-2000:])  # none is the empty one
             texts.add(body["choices"][0]["message"]["content"])
             settle(server)
     assert len(texts) == 1
