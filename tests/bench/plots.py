@@ -149,7 +149,9 @@ def memory(out):
     for (name, (_, layers, heads, width)), color in zip(TRANSFORMERS.items(), (ASIDE, LIMIT, BASE)):
         axes.plot(LENGTHS, [n * 4 * layers * heads * width for n in LENGTHS], color=color, ls="--", lw=1.2, label=f"{name}, cache in 16 bit")
     panel(axes, "Memory of one session", "tokens read", "bytes", ticks=LENGTHS[::2], along=binary)
-    save(figure, out, "memory", "Computed from the published configurations: S in fp32, the rest in 16 bit (rodimus inspect); caches: 2 x layers x heads x width x 2 bytes a token.", axes)
+    row = rows("rodimus-plus-1.6b-h200")[0]
+    save(figure, out, "memory", "No device: computed from the published configurations, S in fp32, the rest in 16 bit (rodimus inspect); caches: 2 x layers x heads x width x 2 "
+         f"bytes a token. The states are those of {row['date']}, commit {row['commit'][:7]}.", axes)
 
 
 def latency(out):
