@@ -25,8 +25,6 @@
 #define EVENTS_NS 5000000
 /* Who connected in the last moment before the port closed sends his request now, and gets his 503. */
 #define SETTLE_MS 100
-/* Then the process ends by itself within so long, also when the engine does not: sessions are written meanwhile. */
-enum { LAST_STEP_S = 60 };
 /* What is not gone so long after the drain's time is over is cut. */
 #define CUT_MS 2000
 /* After a device fault nothing goes on; what has its error need only be read. */
@@ -392,12 +390,11 @@ static int start(struct service *v) {
     return -1;
 }
 
-/* The loop does not run any more: a second signal ends the process at once, and a device that hangs in its last step
- * does not keep it for ever. */
+/* The loop does not run any more: from here on a second signal ends the process at once, also when a device hangs in
+ * its last step. No clock does: sessions may still be on their way to a slow disk. */
 static void let_go(void) {
     signal(SIGTERM, SIG_DFL);
     signal(SIGINT, SIG_DFL);
-    alarm(LAST_STEP_S);
 }
 
 static void finish(struct service *v) {

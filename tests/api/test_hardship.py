@@ -193,12 +193,12 @@ class Shim:
     """tests/api/shim.c in the server, and the memory that it takes its orders from."""
 
     def __init__(self, folder):
-        self.library = os.path.join(BUILD, "api-logs", "shim.so")
-        subprocess.run([os.environ.get("CC", "cc"), "-O1", "-fPIC", "-shared", "-o", self.library, os.path.join(ROOT, "tests/api/shim.c")],
+        self.shim = os.path.join(BUILD, "api-logs", "shim.so")
+        subprocess.run([os.environ.get("CC", "cc"), "-O1", "-fPIC", "-shared", "-o", self.shim, os.path.join(ROOT, "tests/api/shim.c")],
                        check=True)
         path = folder / "orders"
         path.write_bytes(bytes(16))
-        self.env = {"LD_PRELOAD": self.library, "RODIMUS_TEST_SHIM": str(path)}
+        self.env = {"LD_PRELOAD": self.shim, "RODIMUS_TEST_SHIM": str(path)}
         with open(path, "r+b") as f:
             self.orders = mmap.mmap(f.fileno(), 16)
 
