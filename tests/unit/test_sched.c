@@ -1,34 +1,6 @@
 /* test_sched.c - the scheduler in virtual time, with no clock and no backend. */
 #include "engine/philox.h"
-#include "engine/sched.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
-enum { MAX_SLOTS = 64 };
-
-static struct sched make(uint32_t n_slots, uint32_t max_batch_tok, uint32_t max_out, uint32_t chunk_tok) {
-    struct sched s;
-    const struct sched_config config = {n_slots, max_batch_tok, max_out, chunk_tok};
-    assert_int_equal(sched_init(&s, &config, NULL), 0);
-    return s;
-}
-
-static struct sched_req request(uint64_t n_prompt) { return (struct sched_req){.n_prompt = n_prompt}; }
-
-static void run_step(struct sched *s, struct sched_row *rows, uint32_t *n) {
-    *n = sched_plan(s, 0, rows);
-    for (uint32_t i = 0; i < *n; i++) sched_commit(s, &rows[i]);
-}
-
-static const struct sched_row *row_of(const struct sched_row *rows, uint32_t n, const struct sched_req *r) {
-    for (uint32_t i = 0; i < n; i++)
-        if (rows[i].req == r) return &rows[i];
-    return NULL;
-}
+#include "tests/sched_bench.h"
 
 static void requests_get_slots_first_come_first_served(void **state) {
     (void)state;

@@ -1,32 +1,6 @@
 /* test_sched_move.c - the scheduler while states are on their way in and out of slots, in virtual time. */
 #include "engine/philox.h"
-#include "engine/sched.h"
-
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-
-static struct sched make(uint32_t n_slots, uint32_t max_batch_tok, uint32_t max_out, uint32_t chunk_tok) {
-    struct sched s;
-    const struct sched_config config = {n_slots, max_batch_tok, max_out, chunk_tok};
-    assert_int_equal(sched_init(&s, &config, NULL), 0);
-    return s;
-}
-
-static struct sched_req request(uint64_t n_prompt) { return (struct sched_req){.n_prompt = n_prompt}; }
-
-static void run_step(struct sched *s, struct sched_row *rows, uint32_t *n) {
-    *n = sched_plan(s, 0, rows);
-    for (uint32_t i = 0; i < *n; i++) sched_commit(s, &rows[i]);
-}
-
-static const struct sched_row *row_of(const struct sched_row *rows, uint32_t n, const struct sched_req *r) {
-    for (uint32_t i = 0; i < n; i++)
-        if (rows[i].req == r) return &rows[i];
-    return NULL;
-}
+#include "tests/sched_bench.h"
 
 /* A request that came with a state: it holds its slot, others run, and it starts when the state is there. */
 static void a_request_whose_state_moves_holds_its_slot_and_has_no_rows(void **state) {
