@@ -72,3 +72,14 @@ def pytest_terminal_summary(terminalreporter):
     count = {k: len(terminalreporter.stats.get(k, [])) for k in ("passed", "failed", "error", "skipped", "xfailed", "xpassed")}
     with open(os.path.join(BUILD, "api.counts"), "w") as f:
         print(count["passed"], count["failed"] + count["error"] + count["xpassed"], count["skipped"] + count["xfailed"], file=f)
+
+
+@pytest.fixture
+def durable(own_server, tmp_path):
+    """A server with a state_dir; again() is the next one on it."""
+    states = tmp_path / "states"
+
+    def make(*flags):
+        return own_server("--state-dir", states, *flags)
+    make.dir = states
+    return make

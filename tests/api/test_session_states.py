@@ -1,0 +1,233 @@
+"""What is kept of a session: its state on the way between servers, keys, kill -9, shared directories, gauges and the log."""
+import os
+import shutil
+import signal
+import time
+
+from talk import COMPLETIONS, TEXTS, Talk, ids_of, new_id, turn
+
+# ---- states ----
+
+def state(server, session, **more):
+    return server.get(f"/v1/sessions/{session}/state", **more)
+
+
+def put(server, session, body, headers=None):
+    return server.ask("PUT", f"/v1/sessions/{session}/state", body, {"Content-Type": "application/octet-stream", **(headers or {})})
+
+
+def test_a_state_moves_to_another_server(server, own_server):
+    talk = Talk(server)
+    talk.go(TEXTS[0])
+    answer = state(server, talk.id)
+    assert answer.status == 200 and answer.header("Content-Type") == "application/octet-stream"
+    assert answer.body[:8] == b"RODSTATE" and int(answer.header("Content-Length")) == len(answer.body)
+    other = own_server()
+    copied = put(other, talk.id, answer.body)
+    assert copied.status == 200 and copied.json["version"] == 1, copied
+    moved = Talk(other, talk.id, talk.said)
+    moved.first = {}
+    moved.go(TEXTS[1])
+    # Under another name it is a copy, beside the one that went on.
+    talk.go(TEXTS[2])
+    copy = Talk(server, new_id(), moved.said[:2])
+    copy.first = {}
+    assert put(server, copy.id, answer.body).json["id"] == copy.id
+    copy.go(TEXTS[1])
+
+
+def test_a_broken_state_is_refused(server):
+    talk = Talk(server)
+    talk.go(TEXTS[0])
+    good = state(server, talk.id).body
+    broken = {"empty": b"", "short": good[:50], "cut": good[:-1], "long": good + b"x", "magic": b"X" + good[1:],
+              "middle": good[:len(good) // 2] + bytes([good[len(good) // 2] ^ 1]) + good[len(good) // 2 + 1:], "noise": os.urandom(5000)}
+    for name, body in broken.items():
+        answer = put(server, talk.id, body)
+        assert answer.status == 412 and answer.error["code"] == "bad_state", (name, answer)
+    assert put(server, talk.id, good, {"Content-Type": "application/json"}).status == 415
+    assert put(server, "a%20b", good).status == 400
+    talk.go(TEXTS[1])
+
+
+def test_a_state_has_a_limit_of_its_own(own_server):
+    s = own_server("--body-max-bytes", 1024)
+    assert s.post(COMPLETIONS, {"prompt": "a" * 2000}).status == 413
+    talk = Talk(s)
+    talk.go(TEXTS[0])
+    good = state(s, talk.id).body
+    assert len(good) > 1024 and put(s, new_id(), good).status == 200
+    limit = s.get("/v1/models/tales").json["session_bytes"] + (32 << 20)
+    answer = put(s, new_id(), b"x" * (limit + 1))
+    assert answer.status == 413 and str(limit) in answer.error["message"], answer
+
+
+def test_two_states_come_in_at_a_time(own_server):
+    s = own_server()
+    head = "PUT /v1/sessions/a/state HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\nContent-Length: 1000000\r\n\r\n"
+    waiting = []
+    for _ in range(2):
+        waiting.append(s.socket())
+        waiting[-1].sendall(head.encode() + b"x")
+    time.sleep(0.3)
+    answer = put(s, "b", b"x" * 100)
+    assert answer.status == 503 and answer.header("Retry-After"), answer
+    assert s.complete()["choices"], "requests do not wait for states"
+    waiting[0].close()
+    for _ in range(100):
+        answer = put(s, "b", b"x" * 100)
+        if answer.status != 503:
+            break
+        time.sleep(0.02)
+    assert answer.status == 412, answer
+    waiting[1].close()
+
+
+def test_states_are_for_the_admin_key(own_server, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("secret-a name=a\nsecret-b name=b\n")
+    keyed = own_server("--api-key-file", keys)
+    a, b, admin = ({"Authorization": f"Bearer {k}"} for k in ("secret-a", "secret-b", "master"))
+    session = new_id()
+    turn(keyed, session, [5, 6], headers=a, session_create=True)
+    answer = state(keyed, session, headers=a)
+    assert answer.status == 403 and answer.error["code"] == "admin_key_missing", answer
+    ruled = own_server("--api-key-file", keys, "--admin-key", "master")
+    turn(ruled, session, [5, 6], headers=a, session_create=True)
+    for headers in (a, b, {}):
+        assert state(ruled, session, headers=headers).status == 401
+    assert state(ruled, session, headers={**admin, "X-Tenant": "b"}).status == 404
+    answer = state(ruled, session, headers={**admin, "X-Tenant": "a"})
+    assert answer.status == 200
+    assert put(ruled, session, answer.body, {**admin, "X-Tenant": "b"}).status == 200
+    assert turn(ruled, session, [7], headers=b)["session"]["version"] == 2
+    assert ruled.get(f"/v1/sessions/{session}", headers=a).json["version"] == 1
+    for headers in ({"X-Tenant": "x" * 100}, {"X-Tenant": "nobody"}):
+        assert state(ruled, session, headers={**admin, **headers}).status == 404
+
+
+def test_sessions_belong_to_their_key(own_server):
+    s = own_server("--api-keys", "first,second")
+    a, b = ({"Authorization": f"Bearer {k}"} for k in ("first", "second"))
+    session = new_id()
+    key = {"Idempotency-Key": "once"}
+    one = turn(s, session, [5, 6, 7], headers={**a, **key}, session_create=True)
+    for method, path, body in (("GET", "", None), ("DELETE", "", None), ("POST", "/fork", {})):
+        assert s.ask(method, f"/v1/sessions/{session}{path}", body, b).status == 404
+    assert s.post(COMPLETIONS, {"prompt": [5], "session_id": session}, headers=b).status == 404
+    assert s.post("/v1/sessions", {"from": session}, headers=b).status == 404
+    assert s.get("/v1/sessions", headers=b).json["data"] == []
+    two = turn(s, session, [5, 6, 7], headers={**b, **key}, session_create=True)
+    assert two["session"] == one["session"], "the other key has a session of the same name, at the same version"
+    assert [x["id"] for x in s.get("/v1/sessions", headers=a).json["data"]] == [session]
+    turn(s, session, [8], headers=a)
+    assert s.get(f"/v1/sessions/{session}", headers=b).json["version"] == 1
+
+
+# ---- restarts ----
+
+def test_a_session_survives_kill_9(durable):
+    first = durable()
+    talk = Talk(first)
+    talk.go(TEXTS[0])
+    talk.go(TEXTS[1])
+    body = {"prompt": [9, 8], "max_tokens": 3, "session_id": talk.id}
+    once = first.post(COMPLETIONS, body, headers={"Idempotency-Key": "k"}).json
+    first.process.send_signal(signal.SIGKILL)
+    first.wait()
+    second = durable()
+    again = second.post(COMPLETIONS, body, headers={"Idempotency-Key": "k"}).json
+    assert again["choices"] == once["choices"] and again["session"] == once["session"] == {"id": talk.id, "version": 3}
+    found = second.get(f"/v1/sessions/{talk.id}").json
+    assert found["version"] == 3 and found["state_bytes"] > 0
+    listed = second.get("/v1/sessions").json["data"]
+    assert [x["id"] for x in listed] == [talk.id]
+    third = turn(second, talk.id, ids_of(second, TEXTS[2]), expected_version=3)
+    assert third["usage"]["prompt_tokens_details"]["cached_tokens"] >= third["usage"]["prompt_tokens"] - len(ids_of(second, TEXTS[2])) - 1
+    assert third["session"]["version"] == 4
+
+
+def test_the_third_turn_after_kill_9_is_the_undisturbed_one(durable):
+    first = durable()
+    talk = Talk(first)
+    talk.go(TEXTS[0])
+    talk.go(TEXTS[1])
+    first.process.send_signal(signal.SIGKILL)
+    first.wait()
+    assert talk.go(TEXTS[2], server=durable())["session"]["version"] == 3
+
+
+def test_a_drained_server_leaves_its_sessions(durable):
+    first = durable("--session-durability", "lazy")
+    talk = Talk(first)
+    talk.go(TEXTS[0])
+    assert first.stop() == 0
+    talk.go(TEXTS[1], server=durable("--session-durability", "lazy"))
+
+
+def test_two_servers_share_a_directory(durable):
+    a, b = durable(), durable()
+    talk = Talk(a)
+    for i in range(4):
+        talk.go(TEXTS[i % 3], server=(a, b)[i % 2])
+    assert a.get(f"/v1/sessions/{talk.id}").json["version"] == b.get(f"/v1/sessions/{talk.id}").json["version"] == 4
+
+
+def test_a_directory_that_is_gone_fails_turns_and_nothing_else(durable):
+    s = durable()
+    session = new_id()
+    turn(s, session, TEXTS[0], session_create=True)
+    shutil.rmtree(durable.dir)
+    for stream in (False, True):
+        for path, body in ((COMPLETIONS, {"prompt": "a", "session_id": session, "session_create": True, "max_tokens": 2, "stream": stream}),
+                           ("/v1/responses", {"input": "a", "max_output_tokens": 2, "stream": stream})):
+            answer = s.post(path, body)
+            assert answer.status == 500 and answer.error["code"] == "io" and "log" in answer.error["message"], answer
+            assert str(durable.dir) not in answer.body.decode(), "paths are nobody's business"
+    assert s.complete()["choices"] and s.get("/health/ready").status == 200
+    assert s.metric("rodimus_state_save_failures_total") == 4
+    assert f"session {session}: " in s.log() and str(durable.dir) in s.log()
+    durable.dir.mkdir()
+    talk = Talk(s)
+    talk.go(TEXTS[0])
+    talk.go(TEXTS[1])
+
+
+# ---- what operators see ----
+
+def log_line(server, request_id):
+    """The line is written when the answer has left."""
+    began = time.monotonic()
+    while True:
+        lines = [x for x in server.log().splitlines() if f"id={request_id}" in x]
+        if lines:
+            return lines[-1]
+        assert time.monotonic() - began < 5, f"no line with id={request_id}"
+        time.sleep(0.01)
+
+
+def test_gauges_and_the_log_know_of_sessions(durable):
+    s = durable()
+    names = [new_id() for _ in range(3)]
+    for name in names:
+        turn(s, name, TEXTS[0], session_create=True, headers={"X-Request-Id": name})
+    m = s.metrics()
+    assert m["rodimus_sessions"] == 3 and m['rodimus_sessions_by_tier{tier="host"}'] + m['rodimus_sessions_by_tier{tier="file"}'] == 3
+    assert m["rodimus_state_saves_total"] >= 3 and m["rodimus_state_save_failures_total"] == 0
+    on_disk = sum(f.stat().st_size for f in durable.dir.rglob("*") if f.is_file())
+    assert 0 < m["rodimus_state_file_bytes"] <= on_disk
+    assert m["rodimus_state_host_bytes"] > 0
+    line = log_line(s, names[0])
+    assert f"session={names[0]}" in line and "version=1" in line and "cached_tokens=0" in line, line
+    assert TEXTS[0].split()[3] not in s.log()
+    s.post(COMPLETIONS, {"prompt": "a", "session_id": names[0], "expected_version": 9}, headers={"X-Request-Id": "failed-turn"})
+    line = log_line(s, "failed-turn")
+    assert f"session={names[0]}" in line and "status=412" in line and " version=" not in line, line
+    for route in ('route="/v1/completions"',):
+        assert m[f'rodimus_http_requests_total{{{route},code="200"}}'] == 3, m
+    s.ask("DELETE", f"/v1/sessions/{names[0]}")
+    s.post(f"/v1/sessions/{names[1]}/fork", {})
+    s.wait_metric("rodimus_sessions", lambda n: n == 3)
+    m = s.metrics()
+    assert m['rodimus_http_requests_total{route="/v1/sessions/:id/fork",code="200"}'] == 1
+    assert m['rodimus_http_requests_total{route="/v1/sessions/",code="200"}'] == 1
