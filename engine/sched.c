@@ -183,17 +183,20 @@ static bool pace_is_old(struct sched_pace *p, uint32_t n_streams) {
     return true;
 }
 
-/* Towards `to` by a quarter: one slow step is not a pace. */
+/* Towards `to` by a quarter. */
 static uint64_t nearer(uint64_t from, uint64_t to) {
     if (!from) return to;
     return to > from ? from + (to - from + 3) / 4 : from - (from - to) / 4;
 }
 
+/* One slow step is not a pace: a thread that lost its processor for a while counts as a step of four times the time. */
+static uint64_t nearer_step(uint64_t from, uint64_t to) { return nearer(from, from && to / 4 > from ? 4 * from : to); }
+
 void sched_took(struct sched *s, uint8_t lane, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns) {
     struct sched_pace *p = &s->pace[lane];
     if (ns == 0) ns = 1;
     if (n_prompt_tok == 0) {
-        p->stream_ns = alike(n_decode, p->n_streams) ? nearer(p->stream_ns, ns) : ns;
+        p->stream_ns = alike(n_decode, p->n_streams) ? nearer_step(p->stream_ns, ns) : ns;
         p->n_streams = n_decode;
         p->n_plans = 0;
         return;

@@ -6,6 +6,7 @@ import pytest
 
 from server import DEVICE
 
+LONG = 900  # words that take so long to read that a checkpoint pays also where the machine's other work slows single steps
 WORDS = "the little dog ran to a big red house and saw one cat who was happy in the garden with her mother".split()
 
 
@@ -82,7 +83,7 @@ def test_nothing_of_one_key_is_found_by_another(own_server, tmp_path):
     keys.write_text("secret-of-ann name=ann\nsecret-of-bob name=bob\nsecret-of-eve\n")
     server = own_server("--api-key-file", keys)
     ann, names = {"key": "secret-of-ann"}, ["secret-of-ann", "secret-of-bob", "secret-of-eve"]
-    prompt = user(words(1, 300))
+    prompt = user(words(1, LONG))
     for round_ in range(2):
         for key in names:
             before = read_tok(server, **ann)
@@ -97,8 +98,8 @@ def test_nothing_of_one_key_is_found_by_another(own_server, tmp_path):
 
 
 def test_a_cache_salt_parts_what_one_key_asks(own_server):
-    server = own_server("--log-level", "debug")  # whose log says why a prompt was read again
-    prompt, texts = user(words(2, 300)), set()
+    server = own_server("--log-level", "debug")  # its log says why, should a prompt be read again
+    prompt, texts = user(words(2, LONG)), set()
     for round_ in range(2):
         for salt in ("one", "two", None, ""):
             body = chat(server, prompt, cache_salt=salt)

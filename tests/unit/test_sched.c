@@ -493,6 +493,29 @@ static void short_prompts_overtake_within_the_share(void **state) {
     sched_fini(&w.s);
 }
 
+/* On a machine shared with others a thread loses its processor now and then: a step of a hundred times its time. What
+ * is decided by the pace (shares, whether a checkpoint pays) must not turn over for it; a lasting change is followed.
+ */
+static void one_slow_step_is_not_a_pace(void **state) {
+    (void)state;
+    enum { STREAM_NS = 2000000, TOK_NS = 150000, SLOW = 100 };
+    struct sched s = make(4, 256, 4, 64);
+    const struct sched_pace *p = &s.pace[0];
+    for (int i = 0; i < 30; i++) {
+        sched_took(&s, 0, 0, 256, 256 * TOK_NS);
+        sched_took(&s, 0, 1, 0, STREAM_NS);
+    }
+    assert_int_equal(p->stream_ns, STREAM_NS);
+    assert_int_equal(p->prompt_tok_ns, TOK_NS);
+    sched_took(&s, 0, 1, 0, (uint64_t)SLOW * STREAM_NS);
+    if (p->stream_ns > 2 * STREAM_NS)
+        fail_msg("after one step of %d times its time the pace is %.1f times", SLOW, (double)p->stream_ns / STREAM_NS);
+    int n = 0;
+    for (; p->stream_ns < (uint64_t)SLOW * STREAM_NS / 2; n++) sched_took(&s, 0, 1, 0, (uint64_t)SLOW * STREAM_NS);
+    if (n > 10) fail_msg("half of a lasting change was known after %d steps", n);
+    sched_fini(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_get_slots_first_come_first_served),
@@ -510,6 +533,7 @@ int main(void) {
         cmocka_unit_test(a_long_prompt_triples_no_stream_s_wait_for_a_token),
         cmocka_unit_test(the_share_follows_the_streams),
         cmocka_unit_test(short_prompts_overtake_within_the_share),
+        cmocka_unit_test(one_slow_step_is_not_a_pace),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
