@@ -150,7 +150,7 @@ soak: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/unit/test_sessions_kill $(BUILD)/tests/unit/test_sessions_soak
 	@RODIMUS_TEST_KILLS=200 $(BUILD)/tests/unit/test_sessions_kill
 	@RODIMUS_TEST_SOAK_S=300 RODIMUS_TEST_SOAK_JSON=tests/bench/results/sessions-soak.json $(BUILD)/tests/unit/test_sessions_soak
-	@RODIMUS_TEST_SOAK=1 RODIMUS_TEST_KILLS=200 tests/run $(BUILD) api -k "overload or soak or kill_9"
+	@RODIMUS_TEST_SOAK=1 RODIMUS_TEST_KILLS=200 RODIMUS_TEST_RESULTS=tests/bench/results tests/run $(BUILD) api -k "overload or soak or kill_9"
 test-schemas: deps # structured output for 200 random schemas
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@RODIMUS_TEST_SCHEMAS=200 tests/run $(BUILD) api -k random_schemas
@@ -206,14 +206,15 @@ ubsan: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/ubsan SAN="-fsanitize=undefined -fno-sanitize-recover=all" test-c
 tsan: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/tsan SAN="-fsanitize=thread" test-c
-# The API tests against a server under a sanitizer: an hour or so, and tests of time may fail; what counts are the reports.
-SERVER_TESTS ?= access or hardship or operation or disconnect or hostile or stream or process
-asan-api: deps
-	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/asan SAN="-fsanitize=address -fno-omit-frame-pointer" all
-	@rm -rf build/asan/api-logs; tests/run build/asan api -k "$(SERVER_TESTS)"
-tsan-api: deps
-	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/tsan SAN="-fsanitize=thread" all
-	@rm -rf build/tsan/api-logs; tests/run build/tsan api -k "$(SERVER_TESTS)"
+# The API tests against a server under a sanitizer: SERVER_TESTS is a pytest expression, empty for all. A report, or a leak at
+# the end, fails the test in which it came.
+SERVER_TESTS ?=
+asan-api: SANITIZER = address -fno-omit-frame-pointer
+ubsan-api: SANITIZER = undefined -fno-sanitize-recover=all
+tsan-api: SANITIZER = thread
+asan-api ubsan-api tsan-api: deps
+	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/$(@:-api=) SAN="-fsanitize=$(SANITIZER)" all
+	@rm -rf build/$(@:-api=)/api-logs build/$(@:-api=)/reports; tests/run build/$(@:-api=) api -v --durations=10 -k "$(SERVER_TESTS)"
 
 format: # with clang-format 14, Debian 12's; another version may disagree with it
 	@command -v clang-format >/dev/null || { echo "make format needs clang-format (apt-get install clang-format)" >&2; exit 1; }
@@ -232,7 +233,7 @@ bundle: all
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/lib' -Wl,--disable-new-dtags -o $(BUNDLE)/rodimus $(BUILD)/server/main.o $(BUILD)/libserver.a $(BUILD)/librodimus.a $(LDLIBS)
 
 force:
-.PHONY: asan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
+.PHONY: asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
 -include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d

@@ -1,12 +1,50 @@
 """Fixtures: one server for all tests that do not change it, and the openai client that talks to it."""
+import datetime
 import json
 import os
+import platform
 
 import openai
 import pytest
 
-from server import BUILD, MODEL, Server
+from server import BUILD, MODEL, REPORTS, ROOT, SANITIZER, SLOWER, Server, command
 
+
+# ---- a server under a sanitizer ----
+
+def fail_by_reports():
+    """Fails by what sanitizers have written since the last call, of any process; read once, a report counts for one test."""
+    names = sorted(name for name in os.listdir(REPORTS) if not name.startswith("read-")) if SANITIZER else []
+    texts = []
+    for name in names:
+        path = os.path.join(REPORTS, f"read-{name}")
+        os.rename(os.path.join(REPORTS, name), path)
+        with open(path, errors="replace") as f:
+            texts.append(f"{path}:\n{f.read()[:6000]}")
+    if texts:
+        pytest.fail("\n".join(texts), pytrace=False)
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        item.add_marker(pytest.mark.timeout(float(config.getini("timeout")) * SLOWER))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_report_at_the_end():
+    yield
+    fail_by_reports()
+
+
+@pytest.fixture(autouse=True)
+def no_report():
+    """A report fails the test in which it came, whatever process it was: the first fixture, so that all servers of the test
+    have ended by then."""
+    yield
+    fail_by_reports()
+
+
+# ---- servers ----
 
 @pytest.fixture(scope="session")
 def server():
@@ -17,7 +55,7 @@ def server():
 
 
 @pytest.fixture(autouse=True)
-def still_alive(request):
+def still_alive(request, no_report):
     """Whatever a test did to the shared server, the next request works and no slot is lost."""
     yield
     if "server" in request.fixturenames:
@@ -30,12 +68,13 @@ def still_alive(request):
 
 @pytest.fixture(scope="session")
 def client(server):
-    return openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)
+    return openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60 * SLOWER)
 
 
 @pytest.fixture
-def own_server():
-    """Servers with flags of their own: own_server("--slots", 1)."""
+def own_server(no_report):
+    """Servers with flags of their own: own_server("--slots", 1). Under a sanitizer they end by themselves, as what leaked is
+    said then."""
     made = []
 
     def make(*flags, **more):
@@ -45,6 +84,8 @@ def own_server():
 
     yield make
     for s in made:
+        if SANITIZER:
+            s.end()
         s.kill()
 
 
@@ -65,6 +106,32 @@ def tokenizer_cases():
 def heldout():
     with open(os.path.join(MODEL, "heldout.txt"), encoding="utf-8") as f:
         return f.read()
+
+
+# ---- figures ----
+
+def cpu_name():
+    with open("/proc/cpuinfo") as f:
+        return next((line.split(": ")[1].strip() for line in f if line.startswith("model name")), platform.machine())
+
+
+@pytest.fixture
+def keep_figures():
+    """keep_figures(NAME, WHAT, FIGURES): the record of a run as JSON, in the folder RODIMUS_TEST_RESULTS if that is set (make soak)."""
+    began, load = datetime.datetime.now(datetime.timezone.utc), os.getloadavg()
+
+    def keep(name, what, figures):
+        folder = os.environ.get("RODIMUS_TEST_RESULTS")
+        if not folder:
+            return
+        machine = f"{os.cpu_count()} cores of {cpu_name()}, load average {load[0]:.2f} before"
+        version = command("version").stdout.split()
+        record = {"what": what, "commit": version[version.index("commit") + 1].strip("(),"), "date": f"{began:%Y-%m-%d}",
+                  "command": "make soak", "machine": machine, **figures}
+        with open(os.path.join(ROOT, folder, f"{name}.json"), "w") as f:
+            json.dump(record, f, indent=1)
+            f.write("\n")
+    return keep
 
 
 def pytest_terminal_summary(terminalreporter):

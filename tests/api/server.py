@@ -15,6 +15,23 @@ BUILD = os.path.join(ROOT, os.environ.get("BUILD_DIR", "build"))
 RODIMUS = os.path.join(BUILD, "rodimus")
 MODEL = os.path.join(ROOT, "config", "models", "tales")
 START_S = 60
+
+
+def sanitizer():
+    """Which one the server is built with, "" for none: its entry is among the symbols that the program asks for."""
+    with open(RODIMUS, "rb") as f:
+        program = f.read()
+    return next((name for name, symbol in (("thread", b"__tsan_init"), ("address", b"__asan_init"), ("undefined", b"__ubsan_handle"))
+                 if symbol in program), "")
+
+
+SANITIZER = sanitizer()
+SLOWER = {"thread": 10, "address": 4, "undefined": 3, "": 1}[SANITIZER]  # bounds of time and the patience of clients, times this
+REPORTS = os.path.join(BUILD, "reports")  # one file for each process that a sanitizer has something to say of: conftest.py
+if SANITIZER:
+    os.makedirs(REPORTS, exist_ok=True)
+    for options in ("TSAN_OPTIONS", "ASAN_OPTIONS", "LSAN_OPTIONS", "UBSAN_OPTIONS"):
+        os.environ[options] = f"{os.environ.get(options, '')}:log_path={REPORTS}/{SANITIZER}"
 DEVICE = os.environ.get("RODIMUS_TEST_DEVICE", "cpu")
 PRECISION = os.environ.get("RODIMUS_TEST_PRECISION", "fp32")
 
@@ -74,7 +91,7 @@ def environment():
 
 def command(*args, timeout=60, **more):
     """Runs a rodimus command to its end."""
-    return subprocess.run([RODIMUS, *map(str, args)], capture_output=True, text=True, timeout=timeout,
+    return subprocess.run([RODIMUS, *map(str, args)], capture_output=True, text=True, timeout=timeout * SLOWER,
                           env=more.pop("env", environment()), **more)
 
 
@@ -95,7 +112,7 @@ class Server:
         self.host, self.port, self.admin_port = "127.0.0.1", None, None
         self.reader = threading.Thread(target=self._read_stdout, daemon=True)
         self.reader.start()
-        if not self.ready.wait(START_S) or self.port is None:
+        if not self.ready.wait(START_S * SLOWER) or self.port is None:
             self.kill()
             raise RuntimeError(f"the server did not start: {''.join(self.lines)} {self.log()}")
 
@@ -123,6 +140,7 @@ class Server:
     # ---- requests ----
     def open(self, method, path, body=None, headers=None, timeout=60, port=None):
         """The connection and its response, body unread."""
+        timeout *= SLOWER
         if self.tls and not port:
             connection = http.client.HTTPSConnection(self.host, self.port, timeout=timeout, context=self.tls)
         else:
@@ -198,7 +216,7 @@ class Server:
             value = self.metric(name, **more)
             if good(value):
                 return time.monotonic() - began
-            assert time.monotonic() - began < timeout, f"{name} is still {value} after {timeout} s"
+            assert time.monotonic() - began < timeout * SLOWER, f"{name} is still {value} after {timeout} s"
             time.sleep(0.01)
 
     def rss_bytes(self):
@@ -216,7 +234,7 @@ class Server:
         """Until the log has the text so often."""
         began = time.monotonic()
         while self.log().count(text) < count:
-            assert time.monotonic() - began < timeout, f"'{text}' is not in the log {count} times: {self.log()[-2000:]}"
+            assert time.monotonic() - began < timeout * SLOWER, f"'{text}' is not in the log {count} times: {self.log()[-2000:]}"
             time.sleep(0.01)
 
     def reload(self):
@@ -225,12 +243,21 @@ class Server:
         self.process.send_signal(signal.SIGHUP)
         began = time.monotonic()
         while (self.log().count("SIGHUP: settings"), self.log().count("SIGHUP: the settings stay")) == before:
-            assert time.monotonic() - began < 10, self.log()[-2000:]
+            assert time.monotonic() - began < 10 * SLOWER, self.log()[-2000:]
             time.sleep(0.01)
         return self.log()[self.log().rindex("SIGHUP: the" if "SIGHUP: the settings stay" in self.log().splitlines()[-1] else "SIGHUP: settings"):]
 
     def wait(self, timeout=30):
-        return self.process.wait(timeout)
+        return self.process.wait(timeout * SLOWER)
+
+    def end(self):
+        """SIGTERM, and killed if it does not end: whatever the test left of it."""
+        if self.process.poll() is None:
+            self.terminate()
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                self.kill()
 
     def kill(self):
         if self.process.poll() is None:

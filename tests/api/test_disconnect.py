@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from server import SLOWER, Server
+
 ENDLESS = {"max_tokens": 1000000, "ignore_eos": True}
 
 
@@ -22,7 +24,6 @@ def open_request(s, body, reset=False):
 
 @pytest.fixture(scope="module")
 def one_slot():
-    from server import Server
     s = Server("--slots", 1, "--max-prompt-tokens", 4000000, name="one-slot")
     yield s
     assert s.stop() == 0
@@ -45,7 +46,7 @@ def test_while_generating(one_slot, reset, stream):
         time.sleep(0.1)
     c.close()
     took = s.wait_metric("rodimus_slots_used", lambda n: n == 0)
-    assert took < 1, took
+    assert took < 1 * SLOWER, took
     assert s.metric("rodimus_engine_requests_cancelled_total") == cancelled + 1
     s.complete(max_tokens=1)
 
@@ -60,7 +61,7 @@ def test_while_in_prefill(one_slot, reset, stream):
     s.wait_metric("rodimus_prefill_tokens_total", lambda n: n > before)
     c.close()
     took = s.wait_metric("rodimus_slots_used", lambda n: n == 0)
-    assert took < 1, took
+    assert took < 1 * SLOWER, took
     assert s.metric("rodimus_prefill_tokens_total") - before < n_prompt / 2
     s.complete(max_tokens=1)
 
@@ -75,7 +76,7 @@ def test_while_queued(one_slot, reset, stream):
     for c in queued:
         c.close()
     took = s.wait_metric("rodimus_queue_requests", lambda n: n == 0)
-    assert took < 1, took
+    assert took < 1 * SLOWER, took
     assert s.metric("rodimus_slots_used") == 1, "the running request is not touched"
     running.close()
     s.wait_metric("rodimus_slots_used", lambda n: n == 0)
@@ -85,7 +86,7 @@ def test_all_choices_of_a_request_end(server):
     c = open_request(server, {"prompt": ["Once", "Twice"], "n": 3, "stream": True, **ENDLESS})
     server.wait_metric("rodimus_slots_used", lambda n: n == 6)
     c.close()
-    assert server.wait_metric("rodimus_slots_used", lambda n: n == 0) < 2
+    assert server.wait_metric("rodimus_slots_used", lambda n: n == 0) < 2 * SLOWER
 
 
 def test_half_closed_client_still_gets_its_answer_or_is_cancelled(server):
@@ -127,4 +128,4 @@ def test_client_library_close(client, server):
     stream = client.completions.create(model="tales", prompt="Once", max_tokens=100000, stream=True, extra_body={"ignore_eos": True})
     next(iter(stream))
     stream.close()
-    assert server.wait_metric("rodimus_slots_used", lambda n: n == 0) < 2
+    assert server.wait_metric("rodimus_slots_used", lambda n: n == 0) < 2 * SLOWER

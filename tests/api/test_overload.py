@@ -45,23 +45,31 @@ def between(before, after):
     return [(bound, n - m) for (bound, m), (_, n) in zip(before, after)]
 
 
-def test_ten_times_the_capacity(own_server, tmp_path):
+def milliseconds(seconds):
+    """What is kept of a sample of times."""
+    ms = sorted(1000 * t for t in seconds)
+    return {"n": len(ms), **{f"p{q}": round(ms[int(q / 100 * len(ms))], 2) for q in (50, 90, 95, 99)}, "max": round(ms[-1], 2)}
+
+
+def test_ten_times_the_capacity(own_server, tmp_path, keep_figures):
     s = own_server("--device", f"null:{STEP_MS}", "--slots", SLOTS, "--max-queue-requests", 16)
     idle = s.metrics()
     before = inter_token(s)
-    calm = command("load", "--url", s.url, "--streams", SLOTS, "--requests", 5 * SLOTS, "--prompt-tokens", 4, "--output-tokens", TOKENS)
+    calm = command("load", "--url", s.url, "--streams", SLOTS, "--requests", 5 * SLOTS, "--prompt-tokens", 4, "--output-tokens", TOKENS,
+                   "--json", tmp_path / "calm.json")
     assert calm.returncode == 0, calm
     calm_p99 = quantile(between(before, inter_token(s)), 0.99)
     flood(s, 2, tmp_path)()  # what the first wave allocates is kept for later ones
     before, rss, accepted = inter_token(s), s.rss_bytes(), s.metric("rodimus_engine_requests_finished_total")
     began = time.monotonic()
     report = flood(s, SECONDS, tmp_path)
-    refusals, waits, statuses = [], [], set()
+    refusals, waits, statuses, rss_bytes = [], [], set(), []
     time.sleep(1)
     while time.monotonic() - began < SECONDS - 1:
         asked = time.monotonic()
         answer = s.post("/v1/completions", {"prompt": [300], "max_tokens": 1})
         statuses.add(answer.status)
+        rss_bytes.append(s.rss_bytes())
         if answer.status == 429:
             refusals.append(time.monotonic() - asked)
             waits.append(int(answer.header("Retry-After")))
@@ -82,10 +90,24 @@ def test_ten_times_the_capacity(own_server, tmp_path):
     assert p99 <= max(2 * calm_p99, 0.025), (p99, calm_p99)
     assert metrics["rodimus_engine_requests_finished_total"] - accepted >= done["ok"]
     # And nothing is left.
-    for name in ("rodimus_slots_used", "rodimus_requests_running", "rodimus_queue_requests", "rodimus_queue_tokens",
-                 "rodimus_http_streams", "vllm:num_requests_waiting"):
+    gauges = ("rodimus_slots_used", "rodimus_requests_running", "rodimus_queue_requests", "rodimus_queue_tokens",
+              "rodimus_http_streams", "vllm:num_requests_waiting")
+    for name in gauges:
         s.wait_metric(name, lambda n, name=name: n == idle[name])
     assert s.rss_bytes() - rss < 24 << 20, (rss, s.rss_bytes())
+    thirds = [rss_bytes[:len(rss_bytes) // 3], rss_bytes[-len(rss_bytes) // 3:]]
+    keep_figures("overload-soak", "ten times the capacity: `rodimus load` against a server on the null device", {
+        "seconds": SECONDS, "device": f"null:{STEP_MS}", "slots": SLOTS, "max_queue_requests": 16,
+        "capacity_requests_per_s": CAPACITY, "offered_requests_per_s": 10 * CAPACITY,
+        "accepted": done["ok"], "refused": done["failed"], "other_answers": 0, "output_tokens_per_s": done["output_tokens_per_s"],
+        "inter_token_ms_of_accepted": done["inter_token_ms"],
+        "inter_token_ms_calm": json.loads((tmp_path / "calm.json").read_text())["inter_token_ms"],
+        "inter_token_p99_bucket_ms": {"overload": 1000 * p99, "calm": 1000 * calm_p99},
+        "refusal_ms": milliseconds(refusals), "refusals_over_50_ms": sum(t > 0.05 for t in refusals),
+        "retry_after_s": {"least": min(waits), "most": max(waits)},
+        "resident_bytes": {"before": rss, "median_of_first_third": statistics.median(thirds[0]),
+                           "median_of_last_third": statistics.median(thirds[1]), "most": max(rss_bytes), "after": s.rss_bytes()},
+        "gauges_after": {name: s.metric(name) for name in gauges}})
     assert s.stop() == 0
 
 
