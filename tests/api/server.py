@@ -27,11 +27,13 @@ def sanitizer():
 
 SANITIZER = sanitizer()
 SLOWER = {"thread": 10, "address": 4, "undefined": 3, "": 1}[SANITIZER]  # bounds of time and the patience of clients, times this
+FREED_BYTES = 128 << 20 if SANITIZER == "address" else 0  # freed memory that stays with the process: the quarantine and about as much
 REPORTS = os.path.join(BUILD, "reports")  # one file for each process that a sanitizer has something to say of: conftest.py
 if SANITIZER:
     os.makedirs(REPORTS, exist_ok=True)
     for options in ("TSAN_OPTIONS", "ASAN_OPTIONS", "LSAN_OPTIONS", "UBSAN_OPTIONS"):
         os.environ[options] = f"{os.environ.get(options, '')}:log_path={REPORTS}/{SANITIZER}"
+    os.environ["ASAN_OPTIONS"] += ":quarantine_size_mb=64"
 DEVICE = os.environ.get("RODIMUS_TEST_DEVICE", "cpu")
 PRECISION = os.environ.get("RODIMUS_TEST_PRECISION", "fp32")
 

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from server import MODEL, RODIMUS, ROOT, Server, command, environment, read_events
+from server import MODEL, RODIMUS, ROOT, SLOWER, Server, command, environment, read_events
 
 STREAM = {"prompt": "Once", "max_tokens": 150, "ignore_eos": True, "temperature": 0, "stream": True}
 
@@ -36,8 +36,9 @@ def start_stream(s, **more):
 def test_sigterm_drains(own_server):
     """A running stream finishes whole; new requests get 503; then exit 0."""
     s = own_server()
-    whole = s.complete("Once", 3000, ignore_eos=True)["choices"][0]["text"]
-    rest = start_stream(s, max_tokens=3000)
+    n = 3000 // SLOWER  # long enough to see it refuse, short enough for the drain's limit
+    whole = s.complete("Once", n, ignore_eos=True)["choices"][0]["text"]
+    rest = start_stream(s, max_tokens=n)
     idle = s.socket(5)
     idle.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
     assert b"200" in idle.recv(1000)
