@@ -43,7 +43,12 @@ int admin_open(struct server *s, struct admin **out, char *message, size_t size)
                                        .idle_timeout_ms = s->config.idle_timeout_ms,
                                        .handlers = routes_aside_handlers(s)};
     uv_loop_init(&a->loop);
-    if (http_open(&a->loop, &config, &a->http, message, size)) {
+    int rc = http_open(&a->loop, &config, &a->http, message, size);
+    if (!rc && http_start(a->http, message, size)) {
+        http_close(a->http);
+        rc = -1;
+    }
+    if (rc) {
         uv_loop_close(&a->loop);
         free(a);
         return -1;

@@ -1,7 +1,8 @@
 /* cmd_serve.c - rodimus serve: from the configuration to a clean end.
  *
  * The port is taken first (a port in use is known at once), the model is loaded on a thread of its own while
- * /health/ready answers 503, then requests are taken. The first SIGTERM or SIGINT drains, the second ends the process.
+ * /health/ready answers 503 or, with `listen` ready, connections are refused; then requests are taken. The first
+ * SIGTERM or SIGINT drains, the second ends the process.
  */
 #include "commands.h"
 #include "http_listen.h"
@@ -23,8 +24,9 @@
 
 /* So long the loop takes events before others have their turn. */
 #define EVENTS_NS 5000000
-/* Who connected in the last moment before the port closed sends his request now, and gets his 503. */
-#define SETTLE_MS 100
+/* Who connected in the last moment before the port closed sends his request now, and is served: a balancer that asks
+ * nobody's health could not know. Who comes in as much time again gets his 503. */
+#define SETTLE_MS 150
 /* What is not gone so long after the drain's time is over is cut. */
 #define CUT_MS 2000
 /* After a device fault nothing goes on; what has its error need only be read. */
@@ -63,12 +65,9 @@ static void stop(struct service *v) {
     uv_stop(&v->loop);
 }
 
-/* The port closes, so that a balancer sees a refused connection and asks another replica at once. */
-static void take_no_more(struct service *v) {
-    struct server *s = &v->server;
+static void take_no_more(struct server *s) {
     s->draining = true;
-    if (s->engine) rod_engine_drain(s->engine);
-    http_quiesce(s->http);
+    rod_engine_drain(s->engine);
 }
 
 static void on_drain(uv_timer_t *timer) {
@@ -76,9 +75,11 @@ static void on_drain(uv_timer_t *timer) {
     struct server *s = &v->server;
     uint64_t waited = uv_now(&v->loop) - v->drain_began_ms, limit = v->notice_ms + s->config.drain_ms;
     if (s->failed && limit > FAULT_MS) limit = FAULT_MS;
-    if (!s->draining && (s->failed || waited >= v->notice_ms)) take_no_more(v);
+    /* The port closes first, so that a balancer sees a refused connection and asks another replica at once. */
+    if (s->failed || waited >= v->notice_ms) http_quiesce(s->http);
+    if (!s->draining && (s->failed || waited >= v->notice_ms + SETTLE_MS)) take_no_more(s);
     if (!s->draining) return;
-    if (!s->n_turns && !s->n_jobs && waited >= v->notice_ms + SETTLE_MS) {
+    if (!s->n_turns && !s->n_jobs && waited >= v->notice_ms + 2 * SETTLE_MS) {
         log_text(&s->log, LOG_INFO, "drained in %llu ms: no request is left", (unsigned long long)waited);
         stop(v);
     } else if (waited >= limit + CUT_MS) {
@@ -251,6 +252,8 @@ static void announce(const struct service *v) {
     fflush(stdout);
 }
 
+static bool listens_when_ready(const struct server *s) { return !strcmp(s->config.listen, "ready"); }
+
 static void on_loaded(uv_async_t *wake) {
     struct service *v = wake->data;
     struct server *s = &v->server;
@@ -262,6 +265,14 @@ static void on_loaded(uv_async_t *wake) {
         return;
     }
     struct rod_engine *engine = v->loaded;
+    char message[512];
+    if (listens_when_ready(s) && http_start(s->http, message, sizeof message)) {
+        fprintf(stderr, "rodimus serve: %s\n", message);
+        s->engine = engine; /* to be closed */
+        v->exit_code = 1;
+        stop(v);
+        return;
+    }
     s->info = rod_engine_info(engine);
     const char *name = *s->config.model_name ? s->config.model_name : s->info->name;
     snprintf(s->model_name, sizeof s->model_name, "%s", name);
@@ -362,6 +373,11 @@ static int start(struct service *v) {
         fprintf(stderr, "rodimus serve: %s\n", message);
         return -1;
     }
+    if (!listens_when_ready(s) && http_start(s->http, message, sizeof message)) {
+        fprintf(stderr, "rodimus serve: %s\n", message);
+        http_close(s->http);
+        return -1;
+    }
     if (s->config.admin_port && admin_open(s, &v->admin, message, sizeof message)) {
         fprintf(stderr, "rodimus serve: admin_port: %s\n", message);
         http_close(s->http);
@@ -384,7 +400,8 @@ static int start(struct service *v) {
     uv_signal_start(&v->sighup, on_sighup, SIGHUP);
     v->watchdog_ms = notify_watchdog_ms();
     uv_timer_start(&v->beat, on_beat, 0, BEAT_MS);
-    log_text(&s->log, LOG_INFO, "loading %s", v->model_dir);
+    log_text(&s->log, LOG_INFO, "loading %s%s", v->model_dir,
+             listens_when_ready(s) ? "; until then the port refuses connections" : "");
     if (!uv_thread_create(&v->loader, load, v)) return 0;
     fprintf(stderr, "rodimus serve: cannot start a thread\n");
     return -1;

@@ -14,7 +14,7 @@ struct config {
     uint64_t threads;
     bool deterministic;
     /* network */
-    char *host;
+    char *host, *listen;
     uint64_t port, connection_limit, body_max_bytes, idle_timeout_ms, stream_buffer_bytes;
     /* scheduling and limits */
     uint64_t slots, max_batch_tokens, max_queue_requests, max_queue_tokens, max_prompt_tokens, default_max_tokens;

@@ -432,8 +432,8 @@ static int on_certificate(gnutls_session_t session, const gnutls_datum_t *issuer
     return 0;
 }
 
-static int start_daemon(struct http *h, const struct http_config *config) {
-    unsigned idle_s = (unsigned)((config->idle_timeout_ms + 999) / 1000);
+static int start_daemon(struct http *h) {
+    unsigned idle_s = (unsigned)((h->idle_ns + 999999999) / 1000000000);
     unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | (h->tls ? MHD_USE_TLS : 0);
     const struct MHD_OptionItem tls[] = {
         {MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(intptr_t)on_certificate},
@@ -443,10 +443,10 @@ static int start_daemon(struct http *h, const struct http_config *config) {
     h->daemon =
         MHD_start_daemon(flags, 0, NULL, NULL, on_access, h, /* */
                          MHD_OPTION_EXTERNAL_LOGGER, on_daemon_log, h, MHD_OPTION_LISTEN_SOCKET, h->listener,
-                         MHD_OPTION_CONNECTION_LIMIT, config->connection_limit, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-                         (size_t)POOL_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, idle_s, MHD_OPTION_NOTIFY_COMPLETED,
-                         on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_socket, h, MHD_OPTION_UNESCAPE_CALLBACK,
-                         unescape, h, MHD_OPTION_ARRAY, h->tls ? tls : none, MHD_OPTION_END);
+                         MHD_OPTION_CONNECTION_LIMIT, h->limit, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES,
+                         MHD_OPTION_CONNECTION_TIMEOUT, idle_s, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
+                         MHD_OPTION_NOTIFY_CONNECTION, on_socket, h, MHD_OPTION_UNESCAPE_CALLBACK, unescape, h,
+                         MHD_OPTION_ARRAY, h->tls ? tls : none, MHD_OPTION_END);
     return h->daemon ? 0 : -1;
 }
 
@@ -462,28 +462,31 @@ int http_open(uv_loop_t *loop, const struct http_config *config, struct http **o
     h->idle_ns = config->idle_timeout_ms * 1000000;
     h->tls = config->tls;
     h->limit = config->connection_limit;
-    h->listener = http_listen(config->host, config->port, &h->port, message, size);
+    h->listener = http_bind(config->host, config->port, &h->port, message, size);
     if (h->listener < 0) {
         free(h);
         return -1;
     }
-    if (start_daemon(h, config)) {
-        snprintf(message, size, "libmicrohttpd did not start on %s:%u", config->host, h->port);
-        close(h->listener);
-        free(h);
+    *out = h;
+    return 0;
+}
+
+int http_start(struct http *h, char *message, size_t size) {
+    if (http_listen(h->listener, h->port, message, size)) return -1;
+    if (start_daemon(h)) {
+        snprintf(message, size, "libmicrohttpd did not start on port %u", h->port);
         return -1;
     }
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD);
-    uv_poll_init(loop, &h->poll, info->epoll_fd);
-    uv_timer_init(loop, &h->timer);
-    uv_timer_init(loop, &h->sweep);
-    uv_prepare_init(loop, &h->prepare);
+    uv_poll_init(h->loop, &h->poll, info->epoll_fd);
+    uv_timer_init(h->loop, &h->timer);
+    uv_timer_init(h->loop, &h->sweep);
+    uv_prepare_init(h->loop, &h->prepare);
     h->poll.data = h->timer.data = h->sweep.data = h->prepare.data = h;
     h->n_handles = 4;
     uv_poll_start(&h->poll, UV_READABLE, on_poll);
     uv_timer_start(&h->sweep, on_sweep, 1000, 1000);
     uv_prepare_start(&h->prepare, on_prepare);
-    *out = h;
     return 0;
 }
 
@@ -515,6 +518,11 @@ static void on_handle_closed(uv_handle_t *handle) {
 }
 
 void http_close(struct http *h) {
+    if (!h->daemon) { /* it never took a connection */
+        close(h->listener);
+        free(h);
+        return;
+    }
     http_quiesce(h);
     for (struct http_request *r = h->requests, *next; r; r = next) {
         next = r->next;

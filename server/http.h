@@ -41,13 +41,16 @@ struct http_config {
     struct http_handlers handlers;
 };
 
-/* Listens. 0, or -1 with message filled ("cannot listen on 127.0.0.1:8080: Address already in use"). */
+/* Takes the port; until http_start connections are refused. 0, or -1 with message filled ("cannot listen on 127.0.0.1
+ * port 8080: Address already in use"). */
 int http_open(uv_loop_t *loop, const struct http_config *config, struct http **out, char *message, size_t size);
+int http_start(struct http *h, char *message, size_t size); /* once: takes connections. 0, or -1 with message filled */
 uint16_t http_port(const struct http *h);
 size_t http_connections(const struct http *h); /* any thread, and so the next */
 unsigned http_connection_limit(const struct http *h);
 void http_quiesce(struct http *h); /* no new connections; open ones go on */
-/* Ends every request (gone, done), stops the daemon. The memory is freed when the loop has run once more. */
+/* Ends every request (gone, done), stops the daemon; started or not. The memory is freed when the loop has run once
+ * more. */
 void http_close(struct http *h);
 
 /* ---- a request ---- */

@@ -54,7 +54,7 @@ struct http_request {
 
 struct http {
     uv_loop_t *loop;
-    struct MHD_Daemon *daemon;
+    struct MHD_Daemon *daemon; /* NULL before http_start */
     struct http_handlers on;
     uv_poll_t poll;
     uv_timer_t timer, sweep;

@@ -15,11 +15,11 @@
 #define NOTSENT_LOWAT_BYTES 16384
 #define BACKLOG             4096
 
-static int listen_on(const struct addrinfo *a) {
+static int bind_to(const struct addrinfo *a) {
     int fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol), on = 1;
     if (fd < 0) return -1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(fd, a->ai_addr, a->ai_addrlen) || listen(fd, BACKLOG)) {
+    if (bind(fd, a->ai_addr, a->ai_addrlen)) {
         int why = errno;
         close(fd);
         errno = why;
@@ -28,7 +28,7 @@ static int listen_on(const struct addrinfo *a) {
     return fd;
 }
 
-int http_listen(const char *host, uint16_t port, uint16_t *bound, char *message, size_t size) {
+int http_bind(const char *host, uint16_t port, uint16_t *bound, char *message, size_t size) {
     char service[8];
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
     snprintf(service, sizeof service, "%u", port);
@@ -39,7 +39,7 @@ int http_listen(const char *host, uint16_t port, uint16_t *bound, char *message,
     }
     int fd = -1;
     errno = 0;
-    for (const struct addrinfo *a = found; a && fd < 0; a = a->ai_next) fd = listen_on(a);
+    for (const struct addrinfo *a = found; a && fd < 0; a = a->ai_next) fd = bind_to(a);
     int why = errno;
     freeaddrinfo(found);
     if (fd < 0) {
@@ -53,6 +53,13 @@ int http_listen(const char *host, uint16_t port, uint16_t *bound, char *message,
     *bound = ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
                                                  : ((struct sockaddr_in *)&address)->sin_port);
     return fd;
+}
+
+int http_listen(int fd, uint16_t port, char *message, size_t size) {
+    if (!listen(fd, BACKLOG)) return 0;
+    snprintf(message, size, "cannot listen on port %u: %s%s", port, strerror(errno),
+             errno == EADDRINUSE ? " (another server has taken it meanwhile)" : "");
+    return -1;
 }
 
 void http_tune_socket(int fd, uint64_t idle_ms) {

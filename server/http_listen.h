@@ -5,8 +5,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A listening, non-blocking socket; *bound is its port. -1 with message filled. */
-int http_listen(const char *host, uint16_t port, uint16_t *bound, char *message, size_t size);
+/* A non-blocking socket that has its port (*bound) and refuses connections. -1 with message filled. */
+int http_bind(const char *host, uint16_t port, uint16_t *bound, char *message, size_t size);
+/* It takes connections from now on. -1 with message: while it did not, somebody else could begin to on the same port.
+ */
+int http_listen(int fd, uint16_t port, char *message, size_t size);
 void http_tune_socket(int fd, uint64_t idle_ms);
 /* Raises the limit of open files to n where allowed; returns the limit that holds. */
 uint64_t http_raise_files(uint64_t n);

@@ -97,11 +97,33 @@ def command(*args, timeout=60, **more):
                           env=more.pop("env", environment()), **more)
 
 
+def shim():
+    """tests/api/shim.c, made into a library to preload. Not for a sanitizer's build: it has an allocator of its own."""
+    logs = os.path.join(BUILD, "api-logs")
+    os.makedirs(logs, exist_ok=True)
+    library, made = os.path.join(logs, "shim.so"), os.path.join(logs, f"shim.so.{os.getpid()}")
+    subprocess.run([os.environ.get("CC", "cc"), "-O1", "-fPIC", "-shared", "-o", made, os.path.join(ROOT, "tests/api/shim.c")], check=True)
+    os.replace(made, library)
+    return library
+
+
+def held_loading(file):
+    """The environment of a server that does not get its model loaded while `file` exists."""
+    return {"LD_PRELOAD": shim(), "RODIMUS_TEST_HOLD": str(file)}
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
 class Server:
     """Starts `rodimus serve --port 0 FLAGS` and waits for the line with its address. stop() ends this process only."""
 
-    def __init__(self, *flags, name="server", env=None, cwd=None, key=None, stderr=None, **popen):
-        """key: sent with every request that brings no headers of its own."""
+    def __init__(self, *flags, name="server", env=None, cwd=None, key=None, stderr=None, wait=True, **popen):
+        """key: sent with every request that brings no headers of its own. wait=False: not until it is ready; then the flags
+        give it a port, and who asks names it."""
         self.key, self.tls = key, None
         logs = os.path.join(BUILD, "api-logs")
         os.makedirs(logs, exist_ok=True)
@@ -114,6 +136,10 @@ class Server:
         self.host, self.port, self.admin_port = "127.0.0.1", None, None
         self.reader = threading.Thread(target=self._read_stdout, daemon=True)
         self.reader.start()
+        if wait:
+            self.wait_ready()
+
+    def wait_ready(self):
         if not self.ready.wait(START_S * SLOWER) or self.port is None:
             self.kill()
             raise RuntimeError(f"the server did not start: {''.join(self.lines)} {self.log()}")

@@ -1,14 +1,18 @@
-/* shim.c - preloaded into a server under test (hardship.py): memory that runs out and a clock that jumps, on command.
+/* shim.c - preloaded into a server under test: memory that runs out, a clock that jumps, a model that does not get
+ * loaded, on command.
  *
  * The file that RODIMUS_TEST_SHIM names is shared memory: a struct orders. Allocations fail on the first thread alone,
- * the loop's; the wall clock is wrong for all. Not part of the product.
+ * the loop's; the wall clock is wrong for all. While the file that RODIMUS_TEST_HOLD names exists, loading stands still
+ * where it opens generation_config.json. Not part of the product.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -54,6 +58,21 @@ static int fails(void) {
 void *malloc(size_t n) { return fails() ? NULL : __libc_malloc(n); }
 void *calloc(size_t n, size_t size) { return fails() ? NULL : __libc_calloc(n, size); }
 void *realloc(void *p, size_t n) { return n && fails() ? NULL : __libc_realloc(p, n); }
+
+int open(const char *path, int flags, ...) {
+    static const char held[] = "/generation_config.json";
+    const char *hold = getenv("RODIMUS_TEST_HOLD");
+    const size_t n = strlen(path), n_held = sizeof held - 1;
+    mode_t mode = 0;
+    if (flags & (O_CREAT | __O_TMPFILE)) {
+        va_list args;
+        va_start(args, flags);
+        mode = va_arg(args, mode_t);
+        va_end(args);
+    }
+    while (hold && n >= n_held && !strcmp(path + n - n_held, held) && !access(hold, F_OK)) usleep(10000);
+    return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
 
 int clock_gettime(clockid_t clock, struct timespec *t) {
     int rc = (int)syscall(SYS_clock_gettime, clock, t);

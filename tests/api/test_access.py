@@ -9,19 +9,13 @@ import time
 
 import pytest
 
-from server import Server, command, read_events
+from server import Server, command, free_port, read_events
 
 ENDLESS = {"prompt": "Once", "max_tokens": 100000, "ignore_eos": True, "stream": True}
 
 
 def bearer(key):
     return {"Authorization": f"Bearer {key}"}
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def key_file(tmp_path, text):

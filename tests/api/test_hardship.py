@@ -10,13 +10,13 @@ import resource
 import signal
 import socket
 import struct
-import subprocess
 import threading
 import time
 
 import pytest
 
-from server import BUILD, ROOT, SANITIZER, Server, read_events
+import server
+from server import SANITIZER, Server, free_port, read_events
 
 ENDLESS = json.dumps({"prompt": [300] * 8, "max_tokens": 10000000, "ignore_eos": True, "stream": True}).encode()
 SHORT = json.dumps({"prompt": [300], "max_tokens": 2, "ignore_eos": True}).encode()
@@ -193,12 +193,9 @@ class Shim:
     """tests/api/shim.c in the server, and the memory that it takes its orders from."""
 
     def __init__(self, folder):
-        self.shim = os.path.join(BUILD, "api-logs", "shim.so")
-        subprocess.run([os.environ.get("CC", "cc"), "-O1", "-fPIC", "-shared", "-o", self.shim, os.path.join(ROOT, "tests/api/shim.c")],
-                       check=True)
         path = folder / "orders"
         path.write_bytes(bytes(16))
-        self.env = {"LD_PRELOAD": self.shim, "RODIMUS_TEST_SHIM": str(path)}
+        self.env = {"LD_PRELOAD": server.shim(), "RODIMUS_TEST_SHIM": str(path)}
         with open(path, "r+b") as f:
             self.orders = mmap.mmap(f.fileno(), 16)
 
@@ -216,7 +213,6 @@ class Shim:
 def shim(tmp_path):
     if SANITIZER:
         pytest.skip("a sanitizer has an allocator of its own")
-    os.makedirs(os.path.join(BUILD, "api-logs"), exist_ok=True)
     return Shim(tmp_path)
 
 
@@ -332,9 +328,3 @@ def test_five_seconds_of_standstill(own_server):
     kept.close()
     assert s.get("/health").status == 200 and s.get("/health", port=s.admin_port).status == 200
     assert s.stop() == 0
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]

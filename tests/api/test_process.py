@@ -163,7 +163,8 @@ def test_the_port_closes_while_streams_go_on(own_server):
 
 
 def test_who_is_connected_when_the_port_closes_gets_an_answer(own_server):
-    """16 clients with a connection a request, through three drains: refused, 200 or 503, and never a reset."""
+    """16 clients with a connection a request, through three drains: refused or 200, never a 503, never a reset. So nginx, which
+    finds out by a refused connection, loses nothing."""
     for _ in range(3):
         s = own_server("--device", "null", "--drain-notice-ms", 200)
         lost, answered = [], []
@@ -187,7 +188,7 @@ def test_who_is_connected_when_the_port_closes_gets_an_answer(own_server):
         for t in threads:
             t.join(20)
         assert s.wait(20) == 0
-        assert len(answered) > 50 and set(answered) <= {200, 503} and not lost, (len(answered), set(answered), lost)
+        assert len(answered) > 50 and set(answered) == {200} and not lost, (len(answered), set(answered), lost)
 
 
 # ---- the start ----

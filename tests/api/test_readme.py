@@ -2,13 +2,12 @@
 `test: output` mark. Ids and times of creation differ from run to run and are left out."""
 import os
 import re
-import socket
 import subprocess
 import sys
 
 import pytest
 
-from server import RODIMUS, ROOT, environment
+from server import RODIMUS, ROOT, environment, free_port
 
 MARKED = re.compile(r"<!-- test: (run|output) -->\n```(\w+)\n(.*?)^```$", re.M | re.S)
 
@@ -32,12 +31,6 @@ def examples():
 def settled(text):
     text = re.sub(r'"id":"(chat)?cmpl-[0-9a-f]{32}"', r'"id":"\1cmpl-"', text)
     return re.sub(r'"(created|created_at|used_at|expires_at)":\d+', r'"\1":0', text).rstrip("\n")
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 @pytest.mark.parametrize("language, code, output", [pytest.param(*e[1:], id=e[0]) for e in examples()])

@@ -10,7 +10,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "api"))
-from server import BUILD, ROOT, Server, read_events  # noqa: E402
+from server import BUILD, ROOT, Server, held_loading, read_events  # noqa: E402
 
 DEPLOY = os.path.join(ROOT, "deploy")
 N_REPLICAS = 3
@@ -30,12 +30,24 @@ def free_ports(n):
 class Replica(Server):
     """A server on a port of its own, which may end and come back there."""
 
-    def __init__(self, number, port, *flags):
-        self.number, self.flags, self.fixed = number, flags, port
+    def __init__(self, number, port, *flags, hold):
+        """hold: while a file of that name exists, it does not get its model loaded."""
+        self.number, self.flags, self.fixed, self.hold = number, flags, port, hold
         self.start()
 
-    def start(self):
-        super().__init__("--port", self.fixed, *self.flags, name=f"replica-{self.number}")
+    def start(self, wait=True):
+        super().__init__("--port", self.fixed, *self.flags, name=f"replica-{self.number}", env=held_loading(self.hold), wait=wait)
+        self.port = self.fixed
+
+    def start_loading(self):
+        """It stands still while it loads, until loaded()."""
+        self.hold.touch()
+        self.start(wait=False)
+        self.wait_log("loading ")
+
+    def loaded(self):
+        self.hold.unlink()
+        self.wait_ready()
 
 
 class Balancer:

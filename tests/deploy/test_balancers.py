@@ -17,11 +17,12 @@ def site(request, tmp_path_factory):
     if not installed(kind):
         pytest.skip(f"{kind} is not installed")
     ports = free_ports(N_REPLICAS)
-    flags = ("--device", f"null:{STEP_MS}", "--slots", 64, "--log-level", "warn", "--state-dir", tmp_path_factory.mktemp("states"))
+    flags = ("--device", f"null:{STEP_MS}", "--slots", 64, "--listen", "ready", "--state-dir", tmp_path_factory.mktemp("states"))
+    hold = tmp_path_factory.mktemp("hold")
     replicas, balancer = [], None
     try:
         for i, port in enumerate(ports):
-            replicas.append(Replica(i + 1, port, *flags))
+            replicas.append(Replica(i + 1, port, *flags, hold=hold / str(i + 1)))
         balancer = Balancer(kind, ports, str(tmp_path_factory.mktemp(kind)))
         yield replicas, balancer
     finally:
@@ -36,8 +37,10 @@ def all_up(site):
     """Each test begins with three replicas that the balancer knows to be up."""
     replicas, balancer = site
     for r in replicas:
+        r.hold.unlink(missing_ok=True)
         if r.process.poll() is not None:
             r.start()
+        r.wait_ready()
     time.sleep(1.2)  # two checks of HAProxy, nginx's fail_timeout
     yield
 
@@ -175,6 +178,29 @@ def test_a_session_survives_the_death_of_its_replica(site):
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] >= first["usage"]["total_tokens"] - 1, (first["usage"], second["usage"])
 
 
+def test_no_request_meets_a_replica_that_loads(site):
+    """Neither a session's turn whose replica it is nor any other gets a 503 from it, or waits for it."""
+    replicas, balancer = site
+    loading = replicas[0]
+    loading.terminate()
+    assert loading.wait(30) == 0
+    loading.start_loading()
+    time.sleep(1.2)
+    slowest = 0
+    for i in range(60):
+        began = time.monotonic()
+        headers = {"X-Session-Id": uuid.uuid4().hex} if i % 2 else None
+        status, body = balancer.post({"prompt": "Once", "max_tokens": 1, "session_create": bool(headers)}, headers)
+        assert status == 200, (i, body)
+        slowest = max(slowest, time.monotonic() - began)
+    assert slowest < 2, f"a request took {slowest:.1f} s"
+    loading.loaded()
+    end = time.monotonic() + 10
+    while not finished(loading):
+        assert time.monotonic() < end, "a replica that has loaded gets no requests"
+        assert answer(balancer, 1)[0] == 200
+
+
 def test_a_rolling_restart_under_load_loses_no_request(site):
     replicas, balancer = site
     stop, lock, outcomes = threading.Event(), threading.Lock(), []
@@ -203,7 +229,9 @@ def test_a_rolling_restart_under_load_loses_no_request(site):
         time.sleep(0.5)
         r.terminate()
         assert r.wait(30) == 0
-        r.start()
+        r.start_loading()
+        time.sleep(1.5)
+        r.loaded()
         time.sleep(1.5)
     stop.set()
     for t in threads:
