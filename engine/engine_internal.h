@@ -19,6 +19,7 @@
 #include "sessions.h"
 #include "state_image.h"
 #include "text.h"
+#include "told.h"
 
 #include <stdatomic.h>
 #include <time.h>
@@ -125,6 +126,7 @@ struct rod_engine {
     double copy_ns;            /* a byte of a state, between device and host */
     bool moves_always;         /* for tests: checkpoints are moves also where nobody else waits */
     struct sessions *sessions; /* NULL likewise */
+    struct told told_outside;  /* states outside of state_host_bytes */
     struct move *moves;        /* [n_slots] */
     uint32_t *moving;          /* [n_slots], n_moving: slots with a move */
     uint32_t n_moving;

@@ -118,7 +118,10 @@ int engine_state_load(struct rod_engine *e, struct work *w, struct rod_error *er
 static struct state_image *room(struct rod_engine *e, size_t n_bytes, struct rod_error *err) {
     struct state_image *image = state_image_new(e->states, n_bytes);
     if (image) return image;
-    engine_log(e, 2, "all of state_host_bytes is in use: a state of %zu bytes lies outside of it", n_bytes);
+    uint64_t n_left_out;
+    if (told_due(&e->told_outside, engine_now_ns(), &n_left_out))
+        engine_log(e, 2, "all of state_host_bytes is in use: a state of %zu bytes lies outside of it (%llu before it)",
+                   n_bytes, (unsigned long long)n_left_out);
     if (!(image = state_image_new(NULL, n_bytes)))
         rod_fail(err, ROD_ENOMEM, "No memory to keep a state of %zu bytes.", n_bytes);
     return image;

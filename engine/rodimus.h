@@ -34,8 +34,10 @@
     X(ROD_ESTATE, -13, 412, "invalid_request_error", "bad_state") /* a saved state that is foreign or damaged */       \
     X(ROD_EBUSY, -14, 429, "rate_limit", "session_busy")                                                               \
     X(ROD_EVERSION, -15, 412, "invalid_request_error", "version_mismatch")                                             \
-    X(ROD_EEXISTS, -16, 412, "invalid_request_error", "session_exists") /* never 409: clients repeat it by themselves  \
-                                                                         */
+    /* never 409: clients repeat it by themselves */                                                                   \
+    X(ROD_EEXISTS, -16, 412, "invalid_request_error", "session_exists")                                                \
+    X(ROD_ENOROOM, -17, 503, "unavailable", "no_room") /* for a session's state, in memory or in files, at the moment  \
+                                                        */
 
 enum rod_code {
 #define ROD_X(name, value, http, type, code) name = value,

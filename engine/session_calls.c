@@ -67,9 +67,9 @@ static int put(struct sessions *s, struct session *x, const struct session_facts
     const bool on_disk = session_on_disk(s);
     if (on_disk && !later) {
         session_store_write(&s->store, &write, 1);
-        session_count(write.rc ? &s->save_failures : &s->saves, 1);
+        session_wrote(s, &write);
         if (write.rc) {
-            session_log(s, 3, "session %s is not made: %s", facts->id, write.err.message);
+            session_trouble(s, SESSION_NOT_MADE, "session %s is not made: %s", facts->id, write.err.message);
             session_point_release(point);
             session_answers_release(answers);
             if (err) *err = write.err;

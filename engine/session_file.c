@@ -5,7 +5,6 @@
 #include <string.h>
 
 enum { FORM = 1, FLAG_PINNED = 1, FLAG_OPEN = 2, META_FIXED = 2 + 3 * 8, SEEN_BYTES = 8 };
-#define MOST_TOK ((uint64_t)1 << 48)
 
 static unsigned char *put(unsigned char *to, uint64_t x, int n) {
     for (int i = 0; i < n; i++) *to++ = (unsigned char)(x >> (8 * i));
@@ -113,8 +112,9 @@ static int read_meta(const struct state_file *state, const char *file, struct se
 
 static int read_point(const struct session_form *form, const struct state_file *state, const char *file,
                       struct session_point **out, struct rod_error *err) {
-    const size_t want = state->n_tok && state->n_tok <= MOST_TOK ? form->state_bytes(form->arg, state->n_tok) : 0;
-    if (state->n_tok > MOST_TOK || state->payload.n != want)
+    const size_t want =
+        state->n_tok && state->n_tok <= SESSION_MOST_TOK ? form->state_bytes(form->arg, state->n_tok) : 0;
+    if (state->n_tok > SESSION_MOST_TOK || state->payload.n != want)
         return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: a state of %llu tokens has not %zu bytes", file,
                         (unsigned long long)state->n_tok, state->payload.n);
     const uint32_t n_pending = state_file_n_ids(state);

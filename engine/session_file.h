@@ -14,6 +14,8 @@
 #include "session_table.h"
 #include "state_file.h"
 
+#define SESSION_MOST_TOK ((uint64_t)1 << 48) /* positions stay far from where sums with them would wrap */
+
 /* What a server can load. */
 struct session_form {
     uint8_t fingerprint[MODEL_FINGERPRINT_BYTES];

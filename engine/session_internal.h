@@ -9,6 +9,7 @@
 
 #include "session_store.h"
 #include "sessions.h"
+#include "told.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -18,6 +19,19 @@ enum { SESSIONS_MAX_THREADS = 8, SESSIONS_BATCH = 16 };
 /* Each dirty session keeps a lease, which is an open file. At MANY of them all are written; at MOST a lazy turn is
  * written as any other. */
 enum { SESSIONS_MANY_DIRTY = 128, SESSIONS_MOST_DIRTY = 256 };
+
+/* After a write failed the disk, or that session, is not asked again for so long. */
+#define SESSIONS_RETRY_WRITE_NS ((uint64_t)5 * 1000000000u)
+
+/* What may go wrong again and again; each is told once a minute. */
+enum session_trouble {
+    SESSION_NOT_WRITTEN,
+    SESSION_NOT_SAVED,
+    SESSION_NOT_MADE,
+    SESSION_NOT_REMOVED,
+    SESSION_NO_ROOM,
+    SESSION_N_TROUBLES
+};
 
 /* A file that was refused; told once. */
 struct session_refusal {
@@ -41,12 +55,14 @@ struct sessions {
     uint64_t next_id;
     struct session_refusal *refusals;
     size_t n_refusals;
-    bool stopping; /* no turn begins */
-    bool flushing; /* write all that is dirty */
-    bool starved;  /* make_room found nothing that could go */
-    bool scan;     /* the keeper is to read the folder */
-    bool closing;  /* what cannot be written is given up */
-    bool ending;   /* the threads end when there is no work */
+    struct told told[SESSION_N_TROUBLES];
+    uint64_t disk_failed_ns; /* when it last did not take a file; 0 = it took the last one */
+    bool stopping;           /* no turn begins */
+    bool flushing;           /* write all that is dirty */
+    bool starved;            /* make_room found nothing that could go */
+    bool scan;               /* the keeper is to read the folder */
+    bool closing;            /* what cannot be written is given up */
+    bool ending;             /* the threads end when there is no work */
     uint64_t n_scans, n_rounds, n_jobs;
     pthread_t threads[SESSIONS_MAX_THREADS], keeper;
     uint32_t n_threads;
@@ -73,6 +89,14 @@ static inline uint64_t session_now_ns(void) {
 static inline bool session_on_disk(const struct sessions *s) { return s->store.dir[0] != 0; }
 
 void session_log(const struct sessions *s, int level, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* An error in the log, at most once a minute for each trouble, with how often it was left out. Without the lock. */
+void session_trouble(struct sessions *s, enum session_trouble what, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* What became of a write: counted, and whether the disk takes files. Without the lock. */
+void session_wrote(struct sessions *s, const struct session_write *write);
+/* Host memory is full of what the disk does not take, and nothing there can go: nobody waits for that. */
+bool session_stuck_locked(const struct sessions *s);
+bool session_writing_locked(const struct sessions *s); /* some session is being written because of age or budget */
 
 /* ---- sessions.c: holding ---- */
 /* The holder is done: the next in line, or nobody. The lease is closed already, or kept because it is dirty. */
@@ -86,7 +110,7 @@ int session_hold(struct sessions *s, const char *tenant, const char *id, struct 
 /* The reverse of session_hold. */
 void session_unhold(struct sessions *s, struct session *session);
 /* Held: what the file says, if it is another than the table's. with_point: the point is wanted too. Afterwards `exists`
- * is true to the file. ROD_ESTATE where that is refused, ROD_ENOMEM without room. */
+ * is true to the file. ROD_ESTATE where that is refused, ROD_ENOROOM without room for its state. */
 int session_refresh(struct sessions *s, struct session *session, bool with_point, struct rod_error *err);
 
 /* A file was refused: counted and told, once. */

@@ -61,6 +61,7 @@ static void write_sessions(struct sessions *s, struct session **sessions, size_t
     struct session_point *points[SESSIONS_BATCH], *old[SESSIONS_BATCH];
     struct session_answers *answers[SESSIONS_BATCH];
     pthread_mutex_lock(&s->lock);
+    const bool last_try = s->closing;
     for (size_t i = 0; i < n; i++) {
         struct session *x = sessions[i];
         points[i] = session_point_share(x->point);
@@ -72,9 +73,10 @@ static void write_sessions(struct sessions *s, struct session **sessions, size_t
     session_store_write(&s->store, writes, n);
     for (size_t i = 0; i < n; i++) {
         struct session *x = sessions[i];
-        session_count(writes[i].rc ? &s->save_failures : &s->saves, 1);
+        session_wrote(s, &writes[i]);
         if (writes[i].rc)
-            session_log(s, 3, "session %s is not written and stays in memory: %s", x->facts.id, writes[i].err.message);
+            session_trouble(s, SESSION_NOT_WRITTEN, "session %s is not written and %s: %s", x->facts.id,
+                            last_try ? "lost at its last version" : "stays in memory", writes[i].err.message);
         session_point_release(points[i]);
         session_answers_release(answers[i]);
         pthread_mutex_lock(&s->lock);
@@ -82,9 +84,10 @@ static void write_sessions(struct sessions *s, struct session **sessions, size_t
         if (!writes[i].rc) {
             session_table_set_dirty(&s->table, x, false);
             session_table_stamp(&s->table, x, &writes[i].stamp);
+            x->failed_ns = 0;
             if (x->leave || s->starved) old[i] = session_table_drop_point(&s->table, x);
             s->starved = false;
-        } else if (s->closing) {
+        } else if (last_try) {
             session_table_set_dirty(&s->table, x, false); /* lost, and said so */
         } else {
             x->failed_ns = session_now_ns();

@@ -8,15 +8,20 @@
 
 #define NS_MS 1000000u
 enum {
-    TICK_MS = 250,         /* nobody waits */
-    WAIT_MS = 10,          /* turns wait for a lease, for room, or with a deadline */
-    EXPIRE_MS = 1000,      /* all sessions are looked at this often */
-    SCAN_MS = 30000,       /* the folder, for other servers' sessions */
-    RETRY_WRITE_MS = 5000, /* after one failed */
-    IDLE_S = 5             /* not used for so long: written */
+    TICK_MS = 250,    /* nobody waits */
+    WAIT_MS = 10,     /* turns wait for a lease, for room, or with a deadline */
+    EXPIRE_MS = 1000, /* all sessions are looked at this often */
+    SCAN_MS = 30000,  /* the folder, for other servers' sessions */
+    IDLE_S = 5        /* not used for so long: written */
 };
 
 /* ---- room in host memory ---- */
+
+/* Not while the disk has just failed: it is asked again every few seconds, not by everyone who wants room. */
+static struct session *session_to_write_locked(const struct sessions *s, uint64_t now_ns) {
+    if (s->disk_failed_ns && now_ns - s->disk_failed_ns < SESSIONS_RETRY_WRITE_NS) return NULL;
+    return session_table_to_write(&s->table, now_ns > SESSIONS_RETRY_WRITE_NS ? now_ns - SESSIONS_RETRY_WRITE_NS : 0);
+}
 
 bool sessions_make_room(void *sessions, size_t n_bytes) {
     (void)n_bytes;
@@ -28,7 +33,7 @@ bool sessions_make_room(void *sessions, size_t n_bytes) {
     if (x) {
         point = session_table_drop_point(&s->table, x);
     } else if (session_on_disk(s)) {
-        x = session_table_to_write(&s->table);
+        x = session_to_write_locked(s, session_now_ns());
         if (x) {
             x->leave = true;
             session_io_write_locked(s, x);
@@ -183,7 +188,7 @@ static bool remove_locked(struct sessions *s, struct session *x, bool expired) {
         session_log(s, expired ? 0 : 1, "session %s is removed: %s", id,
                     expired ? "its time is over" : "state_disk_bytes are used up, and it was used longest ago");
     } else if (rc && rc != ROD_EBUSY && rc != ROD_ESTATE) {
-        session_log(s, 3, "session %s is not removed: %s", id, err.message);
+        session_trouble(s, SESSION_NOT_REMOVED, "session %s is not removed: %s", id, err.message);
     }
     pthread_mutex_lock(&s->lock);
     return go && !rc;
@@ -212,7 +217,7 @@ static void write_idle_locked(struct sessions *s, uint64_t now_ns) {
     for (struct session *x = s->table.oldest[SESSION_IN_HOST]; x; x = x->newer[SESSION_IN_HOST]) {
         const bool due = all || x->facts.used_s <= before_s;
         if (due && x->exists && x->dirty && x->hold == SESSION_FREE && !x->line.head &&
-            (!x->failed_ns || now_ns - x->failed_ns > (uint64_t)RETRY_WRITE_MS * NS_MS))
+            (!x->failed_ns || now_ns - x->failed_ns > SESSIONS_RETRY_WRITE_NS))
             session_io_write_locked(s, x);
     }
 }

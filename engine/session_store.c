@@ -99,7 +99,7 @@ static int read_image(const struct session_store *store, struct state_disk_file 
                       const void *header, size_t n_header, size_t n_payload, struct state_image **out,
                       struct rod_error *err) {
     struct state_image *image = state_image_new(store->pool, n_payload);
-    if (!image) return rod_fail(err, ROD_ENOMEM, "No room in host memory for a state of %zu bytes.", n_payload);
+    if (!image) return rod_fail(err, ROD_ENOROOM, "No room in host memory for a state of %zu bytes.", n_payload);
     size_t n;
     int rc = state_disk_get(f, n_header, image->bytes, n_payload, &n, err);
     if (!rc && n != n_payload)
@@ -164,7 +164,7 @@ int session_store_parse(const struct session_store *store, const void *bytes, si
         return 0;
     }
     session_read_fini(out);
-    return rod_fail(err, ROD_ENOMEM, "No room in host memory for a state of %zu bytes.", state.payload.n);
+    return rod_fail(err, ROD_ENOROOM, "No room in host memory for a state of %zu bytes.", state.payload.n);
 }
 
 /* ---- writing ---- */

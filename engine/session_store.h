@@ -33,7 +33,7 @@ struct session_read {
     struct session_point *point; /* its image only where it was asked for */
     struct session_answers *answers;
 };
-/* ROD_ENOTFOUND; ROD_ESTATE: damaged, foreign, or another session's; ROD_ENOMEM: no room for its image. */
+/* ROD_ENOTFOUND; ROD_ESTATE: damaged, foreign, or another session's; ROD_ENOROOM: for its image. */
 int session_store_read(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], bool with_image,
                        struct session_read *out, struct rod_error *err);
 void session_read_fini(struct session_read *read);

@@ -211,9 +211,9 @@ struct session *session_table_to_drop(const struct session_table *t) {
     return s;
 }
 
-struct session *session_table_to_write(const struct session_table *t) {
+struct session *session_table_to_write(const struct session_table *t, uint64_t failed_ns) {
     struct session *s = t->oldest[SESSION_IN_HOST];
-    while (s && !(s->dirty && idle(s))) s = s->newer[SESSION_IN_HOST];
+    while (s && !(s->dirty && idle(s) && s->failed_ns <= failed_ns)) s = s->newer[SESSION_IN_HOST];
     return s;
 }
 

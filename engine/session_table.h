@@ -108,8 +108,9 @@ struct session_point *session_table_drop_point(struct session_table *t, struct s
 
 /* The least recently used that could leave host memory: in a file as it is. NULL: none. */
 struct session *session_table_to_drop(const struct session_table *t);
-/* The least recently used that must be written before it can leave; free, and not being written. */
-struct session *session_table_to_write(const struct session_table *t);
+/* The least recently used that must be written before it can leave; free, not being written, and not one whose writing
+ * failed after failed_ns. */
+struct session *session_table_to_write(const struct session_table *t, uint64_t failed_ns);
 /* The least recently used that may be removed for a budget, of files or of memory: free, and not pinned. */
 struct session *session_table_to_remove(const struct session_table *t, bool on_file);
 /* The least recently used whose time is over, and that is free and not tried in this round. */

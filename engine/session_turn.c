@@ -253,7 +253,7 @@ static int find(struct sessions *s, struct session_turn *t, struct rod_error *er
         t->answers = session_answers_share(x->answers);
     }
     pthread_mutex_unlock(&s->lock);
-    if (exists && !t->point) return rod_fail(err, ROD_ENOMEM, "No room in host memory for the session's state.");
+    if (exists && !t->point) return rod_fail(err, ROD_ENOROOM, "No room in host memory for the session's state.");
     if (!exists) return make(s, t, err);
     struct session_answer_found found;
     if (t->ask->idempotency_key && session_answers_find(t->answers, t->ask->idempotency_key, &found))
@@ -277,14 +277,29 @@ static void forget_point(struct session_turn *t) {
     t->answers = NULL;
 }
 
+/* Where its end would find no room, and nobody could make some, it does not begin: an end that finds none lies outside
+ * the budget, which is meant for the moment before somebody leaves. */
+static int check_room(struct sessions *s, struct rod_error *err) {
+    pthread_mutex_lock(&s->lock);
+    const bool stuck = session_stuck_locked(s);
+    pthread_mutex_unlock(&s->lock);
+    if (!stuck) return 0;
+    struct state_image *image =
+        state_image_try(s->config.pool, s->config.form.state_bytes(s->config.form.arg, SESSION_MOST_TOK));
+    state_image_release(image);
+    return image ? 0 : rod_fail(err, ROD_ENOROOM, "No room in host memory for the session's next state.");
+}
+
 /* True: it waits, and is opened again later. */
 static bool wait_again(struct sessions *s, struct session_turn *t) {
     const uint64_t now_ns = session_now_ns();
-    const bool room = t->rc == ROD_ENOMEM;
+    const bool room = t->rc == ROD_ENOROOM;
     bool waits = false;
     pthread_mutex_lock(&s->lock);
+    const bool stuck = room && session_stuck_locked(s) && !session_writing_locked(s);
     if (room && !t->give_up_ns) t->give_up_ns = now_ns + (uint64_t)ROOM_MS * 1000000u;
-    if (!t->cancelled && !s->stopping && (room ? now_ns < t->give_up_ns : t->rc == ROD_EBUSY && !s->config.reject)) {
+    if (!t->cancelled && !s->stopping && !stuck &&
+        (room ? now_ns < t->give_up_ns : t->rc == ROD_EBUSY && !s->config.reject)) {
         waits = true;
         t->rc = 0;
         t->stage = SESSION_STAGE_WAIT;
@@ -293,6 +308,13 @@ static bool wait_again(struct sessions *s, struct session_turn *t) {
         pthread_cond_signal(&s->keep);
     }
     pthread_mutex_unlock(&s->lock);
+    if (stuck) {
+        session_trouble(s, SESSION_NO_ROOM,
+                        "host memory is full of sessions that the disk does not take: turns are refused");
+        t->rc = rod_fail(&t->err, ROD_ENOROOM,
+                         "Host memory is full of sessions that cannot be written at the moment. Nothing is lost; the "
+                         "reason is in the server's log.");
+    }
     return waits;
 }
 
@@ -302,7 +324,8 @@ void session_turn_open(struct sessions *s, struct session_turn *t) {
     t->rc = session_take_lease(s, t->session, &t->err);
     if (t->rc == ROD_EIO) session_count(&s->save_failures, 1); /* nor could its state be written */
     if (!t->rc) t->rc = find(s, t, &t->err);
-    if (t->rc == ROD_EBUSY || t->rc == ROD_ENOMEM) {
+    if (!t->rc && !t->replay.head) t->rc = check_room(s, &t->err);
+    if (t->rc == ROD_EBUSY || t->rc == ROD_ENOROOM) {
         forget_point(t);
         if (wait_again(s, t)) return;
     }
@@ -382,8 +405,7 @@ static void commit(struct sessions *s, struct session_turn *t, const struct sess
 }
 
 static void save_failed(struct sessions *s, struct session_turn *t, const struct rod_error *err) {
-    session_count(&s->save_failures, 1);
-    session_log(s, 3, "session %s: its turn is not saved: %s", t->facts.id, err->message);
+    session_trouble(s, SESSION_NOT_SAVED, "session %s: its turn is not saved: %s", t->facts.id, err->message);
     t->rc =
         rod_fail(&t->err, err->code == ROD_ESTATE ? ROD_EIO : err->code,
                  "The turn could not be saved, so session %.64s stays as it was: %.300s", t->facts.id, err->message);
@@ -406,12 +428,11 @@ void session_turns_end(struct sessions *s, struct session_turn **turns, size_t n
     }
     if (n_writes) session_store_write(&s->store, writes, n_writes);
     for (size_t i = 0; i < n_writes; i++) {
-        if (writes[i].rc) {
+        session_wrote(s, &writes[i]);
+        if (writes[i].rc)
             save_failed(s, of[i], &writes[i].err);
-        } else {
-            session_count(&s->saves, 1);
+        else
             commit(s, of[i], &writes[i].stamp);
-        }
     }
     for (size_t i = 0; i < n; i++) {
         if (turns[i]->commit && !turns[i]->rc && !on_disk) commit(s, turns[i], NULL);

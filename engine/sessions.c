@@ -19,6 +19,23 @@ void session_log(const struct sessions *s, int level, const char *format, ...) {
     s->config.log(s->config.arg, level, line);
 }
 
+void session_trouble(struct sessions *s, enum session_trouble what, const char *format, ...) {
+    uint64_t n_left_out = 0;
+    pthread_mutex_lock(&s->lock);
+    const bool due = s->closing || told_due(&s->told[what], session_now_ns(), &n_left_out); /* the last word is said */
+    pthread_mutex_unlock(&s->lock);
+    if (!due) return;
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (n_left_out)
+        session_log(s, 3, "%s (and %llu times like this since it was last said)", line, (unsigned long long)n_left_out);
+    else
+        session_log(s, 3, "%s", line);
+}
+
 /* ---- open and close ---- */
 
 static int open_dir(struct sessions *s, struct rod_error *err) {
@@ -88,7 +105,7 @@ int sessions_open(const struct sessions_config *config, struct sessions **out, s
 }
 
 /* What is dirty has nobody to hold it any more but its writer. */
-static bool writing_locked(const struct sessions *s) {
+bool session_writing_locked(const struct sessions *s) {
     for (const struct session *x = s->table.oldest[SESSION_IN_HOST]; x; x = x->newer[SESSION_IN_HOST])
         if (x->hold == SESSION_WRITE) return true;
     return false;
@@ -99,8 +116,8 @@ void sessions_close(struct sessions *s) {
     sessions_stop(s);
     pthread_mutex_lock(&s->lock);
     s->closing = true; /* one that cannot be written is not tried again */
-    for (struct session *x; (x = session_table_to_write(&s->table));) session_io_write_locked(s, x);
-    while (writing_locked(s)) pthread_cond_wait(&s->changed, &s->lock);
+    for (struct session *x; (x = session_table_to_write(&s->table, UINT64_MAX));) session_io_write_locked(s, x);
+    while (session_writing_locked(s)) pthread_cond_wait(&s->changed, &s->lock);
     pthread_mutex_unlock(&s->lock);
     session_io_stop(s);
     for (struct session *x = s->table.oldest[SESSION_ALL]; x; x = x->newer[SESSION_ALL])
@@ -129,6 +146,20 @@ void sessions_stats(struct sessions *s, struct rod_stats *out) {
     out->sessions_expired = atomic_load_explicit(&s->expired, memory_order_relaxed);
     out->sessions_evicted = atomic_load_explicit(&s->evicted, memory_order_relaxed);
     out->idempotent_replays = atomic_load_explicit(&s->replays, memory_order_relaxed);
+}
+
+/* ---- a disk that takes nothing ---- */
+
+void session_wrote(struct sessions *s, const struct session_write *w) {
+    session_count(w->rc ? &s->save_failures : &s->saves, 1);
+    if (w->rc && w->rc != ROD_EIO) return; /* of this session alone */
+    pthread_mutex_lock(&s->lock);
+    s->disk_failed_ns = w->rc ? session_now_ns() : 0;
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool session_stuck_locked(const struct sessions *s) {
+    return session_on_disk(s) && s->disk_failed_ns && !session_table_to_drop(&s->table);
 }
 
 /* ---- holding ---- */

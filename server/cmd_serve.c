@@ -446,6 +446,7 @@ int cmd_serve(int argc, char **argv) {
         rc = 1;
         log_init(&s->log, s->config.log_level, s->config.log_format, STDERR_FILENO);
         signal(SIGPIPE, SIG_IGN);
+        signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes is a write that fails */
         umask(S_IRWXG | S_IRWXO); /* whatever is written is nobody else's: mode 0600 */
         v->argc = argc;
         v->argv = argv;

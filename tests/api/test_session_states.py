@@ -1,5 +1,6 @@
 """What is kept of a session: its state on the way between servers, keys, kill -9, shared directories, gauges and the log."""
 import os
+import resource
 import shutil
 import signal
 import time
@@ -191,6 +192,47 @@ def test_a_directory_that_is_gone_fails_turns_and_nothing_else(durable):
     talk = Talk(s)
     talk.go(TEXTS[0])
     talk.go(TEXTS[1])
+
+
+def small_files(server, n_bytes):
+    """As a full disk: nothing of a state's size can be written; the log still can."""
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (n_bytes, resource.RLIM_INFINITY))
+
+
+def test_lazy_turns_are_refused_at_once_when_neither_disk_nor_memory_has_room(durable):
+    s = durable("--session-durability", "lazy", "--state-host-bytes", 12 << 20, "--prefix-cache-bytes", 0)
+    talks = [Talk(s)]
+    talks[0].go(TEXTS[0])
+    while s.get(f"/v1/sessions/{talks[0].id}").json["tier"] != "file":
+        assert len(talks) < 40
+        talks.append(Talk(s))
+        talks[-1].go(TEXTS[len(talks) % 3])
+    small_files(s, 400_000)
+    refused = 0
+    for i in range(40):
+        body = {"prompt": "a", "max_tokens": 2, "session_id": talks[0].id if i % 2 else f"new-{i}", "session_create": True}
+        began = time.monotonic()
+        answer = s.post(COMPLETIONS, body)
+        took = time.monotonic() - began
+        assert took < 5, took
+        if i % 2 and answer.status == 200:
+            talks[0].said = None
+        assert answer.status in (200, 503), answer
+        if answer.status == 503:
+            refused += 1
+            assert answer.error["code"] == "no_room" and answer.header("Retry-After") == "5", answer
+            assert str(durable.dir) not in answer.body.decode()
+    assert refused > 10, refused
+    assert s.log().count("is not written") == 1 and s.log().count("turns are refused") == 1, s.log()[-3000:]
+    assert s.complete()["choices"] and s.get("/health/ready").status == 200
+    small_files(s, resource.RLIM_INFINITY)
+    began = time.monotonic()
+    while s.post(COMPLETIONS, {"prompt": "a", "max_tokens": 1, "session_id": "another", "session_create": True}).status == 503:
+        assert time.monotonic() - began < 20
+        time.sleep(0.1)
+    for talk in talks:
+        if talk.said is not None:
+            talk.go(TEXTS[0])
 
 
 # ---- what operators see ----

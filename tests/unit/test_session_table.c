@@ -71,9 +71,13 @@ static void who_was_used_longest_ago_goes_first(void **state) {
     session_table_set_dirty(&t, s[3], true); /* must be written first */
     assert_int_equal(t.n_dirty, 1);
     assert_ptr_equal(session_table_to_drop(&t), s[1]);
-    assert_ptr_equal(session_table_to_write(&t), s[3]);
+    assert_ptr_equal(session_table_to_write(&t, 0), s[3]);
+    s[3]->failed_ns = 5;
+    assert_ptr_equal(session_table_to_write(&t, 5), s[3]); /* long enough ago */
+    assert_ptr_not_equal(session_table_to_write(&t, 4), s[3]);
+    s[3]->failed_ns = 0;
     s[3]->hold = SESSION_TURN;
-    assert_null(session_table_to_write(&t));
+    assert_null(session_table_to_write(&t, 0));
     assert_ptr_equal(session_table_to_remove(&t, true), s[1]);
     s[1]->facts.pinned = true;
     assert_ptr_equal(session_table_to_remove(&t, true), s[4]);

@@ -114,20 +114,20 @@ static uint32_t from_environment(const char *name, uint32_t otherwise) {
 
 /* What the servers have told of a session: the hash of each version, 0 where its end was not told. A lazy one may fall
  * back to a version before, and gives the same answers from there. */
-struct told {
+struct report {
     uint64_t version, *hash, n_lost;
     bool lazy;
 };
 
 /* One line of a server; false: it says no more. */
-static bool listen_to(FILE *out, struct told *told, uint32_t kill_number) {
+static bool listen_to(FILE *out, struct report *told, uint32_t kill_number) {
     char what[16];
     int session;
     unsigned long long version, hash;
     if (fscanf(out, "%15s %d %llu %llx", what, &session, &version, &hash) != 4) return false;
     if (session < 0 || session >= SESSIONS || version >= MAX_TURNS)
         fail_msg("kill %u: %s %d", kill_number, what, session);
-    struct told *t = &told[session];
+    struct report *t = &told[session];
     if (!strcmp(what, "has")) {
         if (t->lazy && version < t->version)
             t->n_lost += t->version - version;
@@ -147,14 +147,14 @@ static bool listen_to(FILE *out, struct told *told, uint32_t kill_number) {
     return true;
 }
 
-static bool all_began(const struct told *told) {
+static bool all_began(const struct report *told) {
     for (int i = 0; i < SESSIONS; i++)
         if (!told[i].version) return false;
     return true;
 }
 
 /* The same turns without a break, in memory alone. */
-static uint64_t compare(const struct told *told, const char *kind) {
+static uint64_t compare(const struct report *told, const char *kind) {
     struct collector c;
     struct backend *be;
     struct answer a;
@@ -178,10 +178,10 @@ static void killed_again_and_again(const char *kind, uint32_t n_kills, uint32_t 
     unsigned seed = from_environment("RODIMUS_TEST_SEED", (unsigned)getpid());
     const unsigned first_seed = seed;
     char *dir = make_dir();
-    struct told told[SESSIONS];
+    struct report told[SESSIONS];
     const bool lazy = !strcmp(kind, "lazy");
     for (int i = 0; i < SESSIONS; i++)
-        told[i] = (struct told){.hash = calloc(MAX_TURNS, sizeof(uint64_t)), .lazy = lazy};
+        told[i] = (struct report){.hash = calloc(MAX_TURNS, sizeof(uint64_t)), .lazy = lazy};
     uint32_t n_leftovers = 0;
     print_message("note: seed %u\n", first_seed);
     for (uint32_t k = 0; k <= n_kills; k++) {

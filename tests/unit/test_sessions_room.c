@@ -3,27 +3,35 @@
 #include "tests/sessions_folder.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/resource.h>
+#include <time.h>
 
 static const int32_t first[] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 /* ---- disks that do not take a file ---- */
 
+/* Nothing of a state's size can be written, until it is undone. Nothing is printed meanwhile: the tests' output may be
+ * a file. */
+static void fill_disk(bool full) {
+    static struct rlimit before;
+    if (full) assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    struct rlimit little = before;
+    if (full) little.rlim_cur = 5000;
+    signal(SIGXFSZ, full ? SIG_IGN : SIG_DFL);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
+}
+
 static void a_full_disk_fails_that_turn_alone(void **state) {
     (void)state;
     struct bench b, plain;
     struct answer a, want;
-    struct rlimit before, little;
     begin_in_memory(&plain);
     BEGIN(&b);
     turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
     turn_ok(&plain.c, nth_turn(&want, "aa", 0), &want);
     collect_free(&a), collect_free(&want);
-    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
-    little = before;
-    little.rlim_cur = 5000;
-    signal(SIGXFSZ, SIG_IGN);
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &little), 0);
+    fill_disk(true);
     struct rod_request *r = nth_turn(&a, "aa", 1);
     r->turn->idempotency_key = strdup("key");
     turn_run(&b.c, r, &a);
@@ -36,8 +44,7 @@ static void a_full_disk_fails_that_turn_alone(void **state) {
     one->ignore_eos = true;
     finish(&b, one, &plain_answer);
     collect_free(&plain_answer);
-    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
-    signal(SIGXFSZ, SIG_DFL);
+    fill_disk(false);
     assert_int_equal(made, 0); /* small enough */
     assert_true(a.failed);
     assert_int_equal(a.end.error.code, ROD_EIO);
@@ -72,6 +79,85 @@ static void a_folder_that_is_gone_fails_turns_and_nothing_else(void **state) {
     assert_int_equal(a.end.session_version, 2);
     collect_free(&a);
     bench_close(&b);
+}
+
+static uint64_t now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* What the log says of a disk that takes nothing. */
+struct lines {
+    atomic_uint n, not_written;
+};
+static void count_line(void *arg, int level, const char *line) {
+    struct lines *lines = arg;
+    if (level < 2) return;
+    atomic_fetch_add(&lines->n, 1);
+    if (strstr(line, "is not written")) atomic_fetch_add(&lines->not_written, 1);
+}
+
+/* Lazy: what is on file alone cannot come back, since what is in memory cannot leave. Nobody waits for that, nothing is
+ * put beside the budget for long, the log is not flooded, and when the disk has room all goes on. */
+static void a_full_disk_and_a_full_memory_refuse_turns_at_once(void **state) {
+    (void)state;
+    enum { FIT = 5, OLD = 8, ALL = 20, TRIES = 80 };
+    struct bench b, plain;
+    struct answer a, want;
+    struct lines lines = {0};
+    uint32_t n_turns[ALL] = {0}, n_refused = 0, n_kept = 0, n_other = 0;
+    begin_in_memory(&plain);
+    begin_with(&b, CONFIG(.session_lazy = true, .state_host_bytes = state_pool_bytes(FIT, sizeof(struct fake_state)),
+                          .log = count_line, .log_arg = &lines));
+    for (int n = 0; n < 20 * OLD && (n < OLD || strcmp(session_info(b.c.engine, "ax").tier, "file")); n++) {
+        const int i = n < OLD ? n : 1 + n % (OLD - 1); /* until the first one has left memory */
+        turn_ok(&b.c, nth_turn(&a, (char[]){(char)('a' + i), 'x', 0}, n_turns[i]++), &a);
+        collect_free(&a);
+    }
+    assert_string_equal(session_info(b.c.engine, "ax").tier, "file");
+    fill_disk(true);
+    const uint64_t begin_ms = now_ms();
+    uint64_t longest_ms = 0;
+    for (int n = 0; n < TRIES; n++) {
+        const int i = n % 2 ? 0 : OLD + n % (ALL - OLD); /* one on file alone; new ones */
+        const uint64_t at_ms = now_ms();
+        turn_run(&b.c, nth_turn(&a, (char[]){(char)('a' + i), 'x', 0}, n_turns[i]), &a);
+        if (now_ms() - at_ms > longest_ms) longest_ms = now_ms() - at_ms;
+        n_turns[i] += !a.failed, n_kept += !a.failed;
+        n_refused += a.failed && a.end.error.code == ROD_ENOROOM;
+        n_other += a.failed && a.end.error.code != ROD_ENOROOM;
+        collect_free(&a);
+    }
+    const uint64_t all_ms = now_ms() - begin_ms;
+    fill_disk(false);
+    assert_int_equal(n_other, 0);
+    assert_true(n_refused > 0);
+    if (n_kept > FIT + 4) fail_msg("%u turns were kept where there was room for %u, and a slot each", n_kept, FIT);
+    if (longest_ms > 2000) fail_msg("a turn of %d waited %llu ms", TRIES, (unsigned long long)longest_ms);
+    if (atomic_load(&lines.not_written) != 1 || atomic_load(&lines.n) > 8)
+        fail_msg("%u lines in the log after %llu ms, %u of them that a session is not written", atomic_load(&lines.n),
+                 (unsigned long long)all_ms, atomic_load(&lines.not_written));
+    for (uint64_t at_ms = now_ms();;) { /* a disk that failed is asked again some seconds later */
+        turn_run(&b.c, nth_turn(&a, "ax", n_turns[0]), &a);
+        n_turns[0] += !a.failed;
+        if (a.failed && now_ms() - at_ms > 15000) fail_msg("%s", a.end.error.message);
+        const bool failed = a.failed;
+        collect_free(&a);
+        if (!failed) break;
+        usleep(100000);
+    }
+    for (int i = 0; i < ALL; i++) {
+        const char id[] = {(char)('a' + i), 'x', 0};
+        for (uint32_t n = 0; n <= n_turns[i]; n++) {
+            turn_ok(&plain.c, nth_turn(&want, id, n), &want);
+            if (n < n_turns[i]) collect_free(&want);
+        }
+        turn_ok(&b.c, nth_turn(&a, id, n_turns[i]), &a);
+        assert_same(&a, &want, "after the disk was full");
+        collect_free(&a), collect_free(&want);
+    }
+    bench_close(&b), bench_close(&plain);
 }
 
 /* ---- budgets ---- */
@@ -258,6 +344,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         IN_A_FOLDER(a_full_disk_fails_that_turn_alone),
         IN_A_FOLDER(a_folder_that_is_gone_fails_turns_and_nothing_else),
+        IN_A_FOLDER(a_full_disk_and_a_full_memory_refuse_turns_at_once),
         IN_A_FOLDER(more_sessions_than_memory_come_back_from_their_files),
         IN_A_FOLDER(without_files_the_session_used_longest_ago_makes_room),
         IN_A_FOLDER(the_oldest_files_go_when_the_disk_budget_is_used_up),
