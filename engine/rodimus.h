@@ -406,6 +406,7 @@ struct rod_session_info {
     uint64_t version, n_tok, state_bytes;                /* state_bytes: 0 before the first turn */
     int64_t created_unix_s, used_unix_s, expires_unix_s; /* expires: 0 = never */
     bool pinned, busy;
+    bool durable;     /* its file has this version: it outlives the process */
     char tier[8];     /* where its state is nearest: "host", "file" */
     char parent[129]; /* the session that it was forked or made from, or "" */
 };

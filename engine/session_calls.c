@@ -24,14 +24,16 @@ static int not_there(const char *id, struct rod_error *err) {
     return rod_fail(err, ROD_ENOTFOUND, "There is no session %s.", id);
 }
 
-static void describe(const struct session_facts *f, bool busy, bool in_host, struct rod_session_info *out) {
+static void describe(const struct session_facts *f, bool busy, bool in_host, bool durable,
+                     struct rod_session_info *out) {
     *out = (struct rod_session_info){.version = f->version,
                                      .n_tok = f->n_tok,
                                      .state_bytes = f->state_bytes,
                                      .created_unix_s = f->created_s,
                                      .used_unix_s = f->used_s,
                                      .pinned = f->pinned,
-                                     .busy = busy};
+                                     .busy = busy,
+                                     .durable = durable};
     if (f->ttl_s && !f->pinned)
         out->expires_unix_s = f->ttl_s > (uint64_t)(INT64_MAX - f->used_s) ? INT64_MAX : f->used_s + (int64_t)f->ttl_s;
     memcpy(out->id, f->id, sizeof out->id);
@@ -124,14 +126,16 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
     rc = session_refresh(s, x, false, err);
     pthread_mutex_lock(&s->lock);
     const bool exists = x->exists && !session_expired(&x->facts, session_now_s());
+    /* A fork answers before it is on disk, unless the disk is known to fail: then its caller shall hear of it. */
+    const bool later = made->from && (s->config.lazy || !s->disk_failed_ns);
     pthread_mutex_unlock(&s->lock);
     if (!rc && exists) rc = param(err, rod_fail(err, ROD_EEXISTS, "There is a session %s already.", id), "id");
     if (rc)
         session_point_release(point);
     else
-        rc = put(s, x, &f, point, NULL, made->from != NULL, err);
-    if (rc || !session_on_disk(s) || !made->from) session_unhold(s, x);
-    if (!rc) describe(&f, false, true, out);
+        rc = put(s, x, &f, point, NULL, later, err);
+    if (rc || !session_on_disk(s) || !later) session_unhold(s, x);
+    if (!rc) describe(&f, false, true, session_on_disk(s) && !later, out);
     return rc;
 }
 
@@ -143,7 +147,7 @@ int sessions_get(struct sessions *s, const char *tenant, const char *id, struct 
     int rc = check_name(tenant, id, "id", err);
     if (!rc) rc = look(s, tenant, id, false, &view, err);
     if (rc) return rc;
-    describe(&view.facts, view.busy, view.in_host, out);
+    describe(&view.facts, view.busy, view.in_host, view.durable, out);
     session_view_fini(&view);
     return 0;
 }
@@ -159,7 +163,7 @@ int sessions_list(struct sessions *s, const char *tenant, const char *after, siz
     if (!rc && !*infos) rc = rod_fail(err, ROD_ENOMEM, "No memory for a list of sessions.");
     for (size_t i = 0; !rc && i < *n; i++)
         describe(&found[i]->facts, found[i]->hold == SESSION_TURN || found[i]->line.head, found[i]->point != NULL,
-                 &(*infos)[i]);
+                 session_durable(found[i]), &(*infos)[i]);
     pthread_mutex_unlock(&s->lock);
     free(found);
     return rc;
@@ -224,6 +228,6 @@ int sessions_import(struct sessions *s, const char *tenant, const char *id, cons
     }
     rc = put(s, x, &read.facts, read.point, read.answers, false, err);
     session_unhold(s, x);
-    if (!rc) describe(&read.facts, false, true, out);
+    if (!rc) describe(&read.facts, false, true, session_on_disk(s), out);
     return rc;
 }

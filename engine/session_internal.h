@@ -122,7 +122,7 @@ struct session_view {
     struct session_facts facts;
     struct session_point *point; /* with_point: shared; else NULL */
     struct session_answers *answers;
-    bool busy, in_host;
+    bool busy, in_host, durable;
 };
 /* Somebody begins from it: so long its time begins anew. */
 void session_used(struct sessions *s, const char *tenant, const char *id);

@@ -119,6 +119,9 @@ static inline bool session_expired(const struct session_facts *f, int64_t now_s)
     return !f->pinned && f->ttl_s && now_s >= f->used_s && (uint64_t)(now_s - f->used_s) >= f->ttl_s;
 }
 
+/* Its file has what memory has, or memory nothing. */
+static inline bool session_durable(const struct session *s) { return s->stamp.n_bytes && !s->dirty; }
+
 /* Of a tenant, in order of id, those after `after` (NULL = all) that are not expired, at most limit; *more: there are
  * others behind. */
 int session_table_list(const struct session_table *t, const char *tenant, const char *after, size_t limit,

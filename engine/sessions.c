@@ -294,7 +294,7 @@ void session_view_fini(struct session_view *v) {
 }
 
 static void view_locked(const struct session *x, bool with_point, struct session_view *out) {
-    *out = (struct session_view){.facts = x->facts, .in_host = x->point != NULL};
+    *out = (struct session_view){.facts = x->facts, .in_host = x->point != NULL, .durable = session_durable(x)};
     out->busy = x->hold == SESSION_TURN || x->line.head;
     if (with_point) {
         out->point = session_point_share(x->point);
@@ -383,6 +383,7 @@ int session_look(struct sessions *s, const char *tenant, const char *id, bool wi
     learn(s, tenant, id, &read, with_point);
     out->facts = read.facts;
     out->in_host = with_point;
+    out->durable = true;
     if (with_point) {
         out->point = session_point_share(read.point);
         out->answers = session_answers_share(read.answers);

@@ -160,7 +160,8 @@ void openai_render_session(struct buf *out, const struct rod_session_info *i) {
     } else {
         buf_puts(out, "null");
     }
-    buf_addf(out, ",\"pinned\":%s,\"busy\":%s", i->pinned ? "true" : "false", i->busy ? "true" : "false");
+    buf_addf(out, ",\"pinned\":%s,\"busy\":%s,\"durable\":%s", i->pinned ? "true" : "false", i->busy ? "true" : "false",
+             i->durable ? "true" : "false");
     put_text(out, "tier", i->tier);
     put_text(out, "parent", i->parent);
     buf_putc(out, '}');

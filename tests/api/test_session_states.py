@@ -235,6 +235,32 @@ def test_lazy_turns_are_refused_at_once_when_neither_disk_nor_memory_has_room(du
             talk.go(TEXTS[0])
 
 
+def is_durable(server, session):
+    return server.get(f"/v1/sessions/{session}").json["durable"]
+
+
+def test_a_fork_says_whether_it_is_on_disk(durable, server):
+    s, session = durable(), new_id()
+    turn(s, session, TEXTS[0], session_create=True)
+    assert is_durable(s, session)
+    assert s.post(f"/v1/sessions/{session}/fork", {"id": "soon"}).json["durable"] is False
+    began = time.monotonic()
+    while not is_durable(s, "soon"):
+        assert time.monotonic() - began < 5
+    small_files(s, 400_000)
+    assert s.post(f"/v1/sessions/{session}/fork", {"id": "later"}).json["durable"] is False
+    s.wait_log("session later is not written and stays in memory")
+    answer = s.post(f"/v1/sessions/{session}/fork", {"id": "never"})
+    assert answer.status == 500 and answer.error["code"] == "io", answer
+    assert s.get("/v1/sessions/never").status == 404
+    assert {x["id"]: x["durable"] for x in s.get("/v1/sessions").json["data"]} == {session: True, "soon": True, "later": False}
+    small_files(s, resource.RLIM_INFINITY)
+    while not is_durable(s, "later"):
+        assert time.monotonic() - began < 20
+        time.sleep(0.05)
+    assert server.post("/v1/sessions", {}).json["durable"] is False, "without a state_dir nothing is"
+
+
 # ---- what operators see ----
 
 def log_line(server, request_id):

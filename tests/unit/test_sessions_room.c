@@ -2,6 +2,7 @@
  * that are written later. Over the fake device. */
 #include "tests/sessions_folder.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/resource.h>
@@ -158,6 +159,80 @@ static void a_full_disk_and_a_full_memory_refuse_turns_at_once(void **state) {
         collect_free(&a), collect_free(&want);
     }
     bench_close(&b), bench_close(&plain);
+}
+
+/* ---- what is on disk, and what is not yet ---- */
+
+static bool all_durable(struct bench *b) {
+    struct rod_session_info *infos;
+    struct rod_error err;
+    size_t n;
+    bool has_more, all = true;
+    if (rod_session_list(b->c.engine, "", NULL, 100, &infos, &n, &has_more, &err)) fail_msg("%s", err.message);
+    for (size_t i = 0; i < n; i++) all = all && infos[i].durable && session_info(b->c.engine, infos[i].id).durable;
+    free(infos);
+    return all;
+}
+
+static void a_session_says_whether_it_is_on_disk(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a;
+    struct rod_session_info info;
+    struct rod_error err;
+    begin_in_memory(&b);
+    turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
+    collect_free(&a);
+    assert_false(session_info(b.c.engine, "aa").durable); /* it ends with the engine */
+    bench_close(&b);
+    for (int lazy = 0; lazy < 2; lazy++) {
+        begin_with(&b, CONFIG(.session_lazy = lazy));
+        assert_true(all_durable(&b));
+        turn_ok(&b.c, nth_turn(&a, "aa", (uint32_t)lazy), &a);
+        collect_free(&a);
+        assert_int_equal(session_info(b.c.engine, "aa").durable, !lazy);
+        if (rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = lazy ? "n1" : "n0"}, &info, &err))
+            fail();
+        assert_true(info.durable);
+        if (rod_session_fork(b.c.engine, "", "aa", lazy ? "f1" : "f0", &info, &err)) fail();
+        assert_false(info.durable);
+        wait_for(all_durable, &b, "a session is not on disk");
+        bench_close(&b);
+    }
+}
+
+/* The first fork cannot know of it and says that it is not durable; the next ones fail as turns do. */
+static void a_fork_on_a_full_disk_is_no_secret(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a;
+    struct rod_session_info info, other;
+    struct rod_error err;
+    BEGIN(&b);
+    turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
+    collect_free(&a);
+    fill_disk(true);
+    const int first_rc = rod_session_fork(b.c.engine, "", "aa", "bb", &info, &err);
+    for (int ms = 0; ms < 5000 && !stats_of(b.c.engine).state_save_failures; ms++) usleep(1000);
+    const bool durable = session_info(b.c.engine, "bb").durable;
+    const int second_rc = rod_session_fork(b.c.engine, "", "aa", "cc", &other, &err);
+    const int found_rc = rod_session_get(b.c.engine, "", "cc", &other, NULL);
+    fill_disk(false);
+    assert_int_equal(first_rc, 0);
+    assert_false(info.durable);
+    assert_false(durable);
+    assert_int_equal(second_rc, ROD_EIO);
+    assert_non_null(strstr(err.message, strerror(EFBIG)));
+    assert_int_equal(found_rc, ROD_ENOTFOUND);
+    assert_int_equal(stats_of(b.c.engine).state_save_failures, 2);
+    wait_for(all_durable, &b, "the fork is not on disk, which has room again");
+    if (rod_session_fork(b.c.engine, "", "aa", "cc", &other, &err)) fail_msg("%s", err.message);
+    bench_close(&b);
+    BEGIN(&b);
+    turn_ok(&b.c, nth_turn(&a, "bb", 1), &a);
+    assert_int_equal(a.end.session_version, 2);
+    collect_free(&a);
+    bench_close(&b);
 }
 
 /* ---- budgets ---- */
@@ -345,6 +420,8 @@ int main(void) {
         IN_A_FOLDER(a_full_disk_fails_that_turn_alone),
         IN_A_FOLDER(a_folder_that_is_gone_fails_turns_and_nothing_else),
         IN_A_FOLDER(a_full_disk_and_a_full_memory_refuse_turns_at_once),
+        IN_A_FOLDER(a_session_says_whether_it_is_on_disk),
+        IN_A_FOLDER(a_fork_on_a_full_disk_is_no_secret),
         IN_A_FOLDER(more_sessions_than_memory_come_back_from_their_files),
         IN_A_FOLDER(without_files_the_session_used_longest_ago_makes_room),
         IN_A_FOLDER(the_oldest_files_go_when_the_disk_budget_is_used_up),
