@@ -349,6 +349,7 @@ static int start_access(struct service *v, char *message, size_t size) {
     if (!s->keys.n && strncmp(c->host, "127.", 4) != 0 && strcmp(c->host, "::1") != 0 &&
         strcmp(c->host, "localhost") != 0)
         log_text(&s->log, LOG_WARN, "there are no API keys: whoever reaches %s may use it", c->host);
+    if (c->secrets_in) check_secret(&s->log, "config holds keys", c->secrets_in);
     check_secret(&s->log, "api_key_file", c->api_key_file);
     check_secret(&s->log, "tls_key", c->tls_key);
     return *c->tls_cert ? http_tls_open(c->tls_cert, c->tls_key, &v->tls, message, size) : 0;

@@ -17,6 +17,43 @@
 #define SESSIONS    .group = "Sessions"
 #define SECONDS_MAX 1099511627776.0 /* 2^40, some 35,000 years */
 #define RELOAD      .reload = true
+#define GUARD                                                                                                          \
+    .never_empty = true, .reload = true /* protects: nobody switches it off by a variable that was not filled in */
+
+/* What a browser sends as Origin: scheme://host[:port] in lower case, without the scheme's own port; the comparison is
+ * of bytes, so that what is spelt in another way would never match. */
+static bool is_origin(const char *text) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz", digits[] = "0123456789";
+    const size_t n_scheme = strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789+-.");
+    if (!strspn(text, letters) || strncmp(text + n_scheme, "://", 3) != 0) return false;
+    const char *host = text + n_scheme + 3;
+    const bool six = *host == '[';
+    size_t n_host =
+        six ? 1 + strspn(host + 1, "0123456789abcdef:.") : strspn(host, "abcdefghijklmnopqrstuvwxyz0123456789._-");
+    if (six && (n_host < 3 || host[n_host++] != ']')) return false;
+    const char *port = host + n_host;
+    if (!n_host) return false;
+    if (!*port) return true;
+    const size_t n_port = strspn(port + 1, digits);
+    if (*port != ':' || !n_port || n_port > 5 || port[1 + n_port] || port[1] == '0') return false;
+    const long number = strtol(port + 1, NULL, 10);
+    const bool own = (number == 443 && !strncmp(text, "https:", 6)) || (number == 80 && !strncmp(text, "http:", 5));
+    return number <= 65535 && !own;
+}
+
+static const char *check_origin(const char *text) {
+    if (!strcmp(text, "*") || is_origin(text)) return NULL;
+    return "* or an origin as browsers send it: scheme://host or scheme://host:port in lower case, with no path and "
+           "not the "
+           "scheme's own port";
+}
+
+/* As an HTTP header can carry it. */
+static const char *check_key(const char *text) {
+    bool good = *text != 0;
+    for (const char *c = text; *c; c++) good = good && (unsigned char)*c > ' ' && *c != 0x7f;
+    return good ? NULL : "a key: characters without blanks, line breaks and other control characters";
+}
 
 /* clang-format off */
 const struct option config_options[] = {
@@ -77,20 +114,20 @@ const struct option config_options[] = {
     {"stall_ms", OPTION_UINT, AT(stall_ms), LIMITS, .fallback = "60000", RANGE(100, DAY_MS),
      .help = "health turns 503 when no step has ended for so long although work waits"},
 
-    {"api_keys", OPTION_LIST, AT(api_keys), ACCESS, .metavar = "KEY,...", .secret = true, RELOAD,
+    {"api_keys", OPTION_LIST, AT(api_keys), ACCESS, .metavar = "KEY,...", .secret = true, GUARD, .check = check_key,
      .help = "keys that clients must send (Authorization: Bearer or X-Api-Key); prefer --api-key-file, flags show in ps"},
-    {"api_key_file", OPTION_STRING, AT(api_key_file), ACCESS, .metavar = "FILE", RELOAD,
+    {"api_key_file", OPTION_STRING, AT(api_key_file), ACCESS, .metavar = "FILE", GUARD,
      .help = "more keys, one a line, each with a name and limits if wanted: KEY name=team requests=8 "
              "tokens_per_minute=60000 priority=2"},
-    {"admin_key", OPTION_STRING, AT(admin_key), ACCESS, .metavar = "KEY", .secret = true, RELOAD,
+    {"admin_key", OPTION_STRING, AT(admin_key), ACCESS, .metavar = "KEY", .secret = true, GUARD, .check = check_key,
      .help = "the only key that the admin routes (metrics, slots, states) take then; it opens no other route"},
     {"admin_port", OPTION_UINT, AT(admin_port), ACCESS, .fallback = "0", RANGE(0, 65535),
      .help = "a second listener, on a thread of its own, for health and the admin routes (states too); 0 = on the main port only"},
-    {"cors_origins", OPTION_LIST, AT(cors_origins), ACCESS, .metavar = "ORIGIN,...", RELOAD,
+    {"cors_origins", OPTION_LIST, AT(cors_origins), ACCESS, .metavar = "ORIGIN,...", RELOAD, .check = check_origin,
      .help = "web pages of these origins may call the API from a browser (https://app.example.com, or * for all)"},
-    {"tls_cert", OPTION_STRING, AT(tls_cert), ACCESS, .metavar = "FILE", RELOAD,
+    {"tls_cert", OPTION_STRING, AT(tls_cert), ACCESS, .metavar = "FILE", GUARD,
      .help = "PEM file with the certificate and its chain: the port then speaks TLS"},
-    {"tls_key", OPTION_STRING, AT(tls_key), ACCESS, .metavar = "FILE", RELOAD,
+    {"tls_key", OPTION_STRING, AT(tls_key), ACCESS, .metavar = "FILE", GUARD,
      .help = "PEM file with its private key"},
 
     {"log_level", OPTION_CHOICE, AT(log_level), LOGS, RELOAD, .fallback = "info", .choices = "debug|info|warn|error", .metavar = "LEVEL",
@@ -179,6 +216,7 @@ enum config_result config_load(struct config *config, int argc, char **argv, cha
     }
     const char *path = config_path(argc, argv, environment);
     if (path && options_from_file(&set, path, err)) return CONFIG_USAGE;
+    if (config->api_keys.n_items || *config->admin_key) config->secrets_in = path;
     if (options_from_environment(&set, environment, err)) return CONFIG_USAGE;
     if (options_from_flags(&set, argc, argv, "config", &help, err)) return CONFIG_USAGE;
     return check_together(config, err) || check_header(config, err) ? CONFIG_USAGE : CONFIG_OK;

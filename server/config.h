@@ -31,6 +31,8 @@ struct config {
     /* reserved rows keep a value too, so that config/default.json can be read back */
     uint64_t prefix_cache_bytes;
     char *state_dtype;
+    const char
+        *secrets_in; /* the file of settings, if it holds keys; else NULL. Part of the flags or the environment */
 };
 
 extern const struct option config_options[];

@@ -151,6 +151,19 @@ static int check_names(struct reading *r) {
     return 0;
 }
 
+/* The admin key opens what the others must not, and a key would open what the admin key must not. */
+static int check_admin(struct reading *r, const char *admin) {
+    if (strlen(admin) > KEYS_SECRET_MAX) return fail(r, "admin_key", "it has more than 256 bytes");
+    for (size_t i = 0; *admin && i < r->n; i++) {
+        if (strcmp(r->list[i]->secret, admin) != 0) continue;
+        char what[160];
+        snprintf(what, sizeof what, "the API key '%s' is the same: give the admin key a value of its own",
+                 r->list[i]->name);
+        return fail(r, "admin_key", what);
+    }
+    return 0;
+}
+
 /* ---- the list ---- */
 
 static struct key *named(struct keys *k, const char *name) {
@@ -193,7 +206,7 @@ int keys_reload(struct keys *k, const struct option_list *listed, const char *pa
         rc = add_key(&r, listed->items[i], strlen(listed->items[i]), "api_keys", &key);
     if (!rc && *path) rc = read_file(&r, path);
     if (!rc) rc = check_names(&r);
-    if (!rc && strlen(admin) > KEYS_SECRET_MAX) rc = fail(&r, "admin_key", "it has more than 256 bytes");
+    if (!rc) rc = check_admin(&r, admin);
     char *copy = rc ? NULL : strdup(admin);
     if (!rc && !copy) rc = fail(&r, "admin_key", "out of memory");
     if (rc) {

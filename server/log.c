@@ -54,7 +54,9 @@ static void add_fields(struct buf *b, bool json, const struct log_field *fields,
         } else {
             buf_addf(b, " %s=", f->key);
         }
-        if (!f->text) {
+        if (f->type == LOG_TRUTH) {
+            buf_puts(b, f->number != 0 ? "true" : "false");
+        } else if (f->type == LOG_NUMBER) {
             add_number(b, f->number);
         } else if (json) {
             buf_json_any(b, f->text, strlen(f->text));

@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
@@ -18,12 +19,25 @@ struct log {
     int fd;
 };
 
-/* A value of a line: text, or a number when text is NULL. */
+/* A value of a line, made by one of the functions below. */
 struct log_field {
     const char *key;
+    enum { LOG_WORDS, LOG_NUMBER, LOG_TRUTH } type;
     const char *text;
-    double number;
+    double number; /* of LOG_TRUTH: 0 or 1 */
 };
+
+static inline struct log_field log_words(const char *key, const char *text) {
+    return (struct log_field){key, LOG_WORDS, text, 0};
+}
+
+static inline struct log_field log_number(const char *key, double number) {
+    return (struct log_field){key, LOG_NUMBER, NULL, number};
+}
+
+static inline struct log_field log_truth(const char *key, bool truth) {
+    return (struct log_field){key, LOG_TRUTH, NULL, truth};
+}
 
 void log_init(struct log *log, const char *level, const char *format, int fd);
 enum log_level log_level_of(const char *name); /* LOG_INFO for no level's name */

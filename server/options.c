@@ -32,6 +32,11 @@ static void list_clear(struct option_list *list) {
     *list = (struct option_list){0};
 }
 
+static int bad_value(const struct option *option, const char *text, const char *source, const char *wanted,
+                     struct option_error *err) {
+    return fail(err, "%s = '%s' (%s) is not %s", option->name, shown(option, text), source, wanted);
+}
+
 static int list_push(struct option_list *list, const char *text, size_t len, struct option_error *err) {
     char **grown = realloc(list->items, (list->n_items + 1) * sizeof *grown);
     if (grown) list->items = grown;
@@ -41,17 +46,28 @@ static int list_push(struct option_list *list, const char *text, size_t len, str
     return 0;
 }
 
-static int list_set(struct option_list *list, const char *text, struct option_error *err) {
+static int item_push(const struct option *option, struct option_list *list, const char *text, size_t len,
+                     const char *source, struct option_error *err) {
+    if (list_push(list, text, len, err)) return -1;
+    const char *item = list->items[list->n_items - 1], *wanted = option->check ? option->check(item) : NULL;
+    return wanted ? bad_value(option, item, source, wanted, err) : 0;
+}
+
+static int list_set(const struct option *option, struct option_list *list, const char *text, const char *source,
+                    struct option_error *err) {
     list_clear(list);
     while (*text) {
         size_t len = strcspn(text, ",");
-        if (len && list_push(list, text, len, err)) return -1;
+        if (len && item_push(option, list, text, len, source, err)) return -1;
         text += len + (text[len] == ',');
     }
     return 0;
 }
 
-static int string_set(char **out, const char *text, struct option_error *err) {
+static int string_set(const struct option *option, char **out, const char *text, const char *source,
+                      struct option_error *err) {
+    const char *wanted = *text && option->check ? option->check(text) : NULL;
+    if (wanted) return bad_value(option, text, source, wanted, err);
     char *copy = strdup(text);
     if (!copy) return fail(err, "out of memory");
     free(*out);
@@ -81,11 +97,6 @@ static bool choice_valid(const char *choices, const char *text) {
 static int out_of_range(const struct option *option, const char *text, const char *source, struct option_error *err) {
     return fail(err, "%s = %s (%s) is out of range: it must be %s%.15g to %.15g", option->name, shown(option, text),
                 source, option->type == OPTION_AUTO ? "auto or " : "", option->min, option->max);
-}
-
-static int bad_value(const struct option *option, const char *text, const char *source, const char *wanted,
-                     struct option_error *err) {
-    return fail(err, "%s = '%s' (%s) is not %s", option->name, shown(option, text), source, wanted);
 }
 
 static int number_set(const struct option *option, void *at, const char *text, const char *source,
@@ -146,22 +157,30 @@ int options_set(const struct option_set *set, const struct option *option, const
     }
     void *at = field(set, option);
     switch (option->type) {
-    case OPTION_STRING: return string_set(at, text, err);
+    case OPTION_STRING: return string_set(option, at, text, source, err);
     case OPTION_CHOICE:
         if (!choice_valid(option->choices, text)) {
             return fail(err, "%s = '%s' (%s) is not one of %s", option->name, shown(option, text), source,
                         option->choices);
         }
-        return string_set(at, text, err);
+        return string_set(option, at, text, source, err);
     case OPTION_UINT:
     case OPTION_AUTO:
     case OPTION_INT:
     case OPTION_FLOAT: return number_set(option, at, text, source, err);
     case OPTION_BOOL: return bool_set(option, at, text, source, err);
-    case OPTION_LIST: return list_set(at, text, err);
+    case OPTION_LIST: return list_set(option, at, text, source, err);
     case OPTION_REPEAT: return list_push(at, text, strlen(text), err);
     }
     return fail(err, "%s has no type", option->name);
+}
+
+/* From a flag or a variable, which go before a file. */
+static int set_over(const struct option_set *set, const struct option *option, const char *text, const char *source,
+                    struct option_error *err) {
+    if (option->never_empty && text[strspn(text, ",")] == 0)
+        return fail(err, "%s (%s) is empty; leave it out where there is none", option->name, source);
+    return options_set(set, option, text, source, err);
 }
 
 const struct option *options_find(const struct option_set *set, const char *name) {
@@ -300,7 +319,7 @@ int options_from_flags(const struct option_set *set, int argc, char **argv, cons
         }
         char source[96];
         snprintf(source, sizeof source, "flag %s", written);
-        if (option && options_set(set, option, value, source, err)) return -1;
+        if (option && set_over(set, option, value, source, err)) return -1;
     }
     return 0;
 }
@@ -329,7 +348,7 @@ int options_from_environment(const struct option_set *set, char **environment, s
         for (char *c = name; *c; c++) *c = (char)tolower((unsigned char)*c);
         const struct option *option = options_find(set, name);
         if (!option) return unknown(set, name, source + 21, "environment variable", "RODIMUS_", '_', true, err);
-        if (options_set(set, option, equals + 1, source, err)) return -1;
+        if (set_over(set, option, equals + 1, source, err)) return -1;
     }
     return 0;
 }
@@ -345,7 +364,7 @@ static int from_array(const struct option_set *set, const struct option *option,
     for (size_t i = 0; i < json_array_size(array); i++) {
         const json_t *item = json_array_get(array, i);
         if (!json_is_string(item)) return fail(err, "%s[%zu] (%s) must be a string", option->name, i, source);
-        if (list_push(list, json_string_value(item), json_string_length(item), err)) return -1;
+        if (item_push(option, list, json_string_value(item), json_string_length(item), source, err)) return -1;
     }
     return 0;
 }

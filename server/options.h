@@ -40,9 +40,11 @@ struct option {
     const char *metavar;  /* "N", "DIR" ... in --help */
     const char *group;    /* heading in --help */
     const char *help;
+    const char *(*check)(const char *text); /* of a text, or of a list's item: NULL, or what it must be; may be NULL */
     const char *reserved; /* not NULL: not available in this version, only the default is accepted; why */
     char letter;          /* short flag, 0 = none */
     bool secret;          /* never print the value */
+    bool never_empty;     /* a flag or variable that is there and empty is an error: it would undo what a file says */
     bool reload;          /* SIGHUP takes a new value over; others need a restart */
 };
 

@@ -456,15 +456,15 @@ static void log_access(const struct exchange *x, unsigned status) {
     struct log_field fields[20];
     int n = 0;
     http_peer(x->http, peer, sizeof peer);
-    fields[n++] = (struct log_field){"id", x->id, 0};
-    fields[n++] = (struct log_field){"peer", peer, 0};
-    if (x->key) fields[n++] = (struct log_field){"key", x->key->name, 0};
-    fields[n++] = (struct log_field){"method", http_method(x->http), 0};
-    fields[n++] = (struct log_field){"path", http_path(x->http), 0};
-    fields[n++] = (struct log_field){"status", NULL, status};
-    fields[n++] = (struct log_field){"outcome", x->outcome ? x->outcome : http_left(x->http) ? "client_left" : "ok", 0};
-    fields[n++] = (struct log_field){"ms", NULL, (double)((uv_hrtime() - http_started_ns(x->http)) / 10000) / 100};
-    fields[n++] = (struct log_field){"bytes", NULL, (double)http_sent_bytes(x->http)};
+    fields[n++] = log_words("id", x->id);
+    fields[n++] = log_words("peer", peer);
+    if (x->key) fields[n++] = log_words("key", x->key->name);
+    fields[n++] = log_words("method", http_method(x->http));
+    fields[n++] = log_words("path", http_path(x->http));
+    fields[n++] = log_number("status", status);
+    fields[n++] = log_words("outcome", x->outcome ? x->outcome : http_left(x->http) ? "client_left" : "ok");
+    fields[n++] = log_number("ms", (double)((uv_hrtime() - http_started_ns(x->http)) / 10000) / 100);
+    fields[n++] = log_number("bytes", (double)http_sent_bytes(x->http));
     if (x->turn) n += turn_log_fields(x->turn, fields + n, 20 - n);
     /* Probes and scrapes come every few seconds for ever: they are worth a line only to who looks for them. */
     bool probe = x->route < N_ROUTES && status == 200 && (routes[x->route].open || routes[x->route].run == get_metrics);

@@ -91,24 +91,24 @@ int turn_log_fields(const struct turn *t, struct log_field *fields, int max) {
     int n = 0;
     for (uint32_t i = 0; i < t->n_choices; i++) completion += t->choices[i].completion_tok;
     /* While the pool works on the turn, what it writes must not be read. */
-    fields[n++] = (struct log_field){"prompt_tokens", NULL, t->working ? 0 : (double)t->usage.prompt_tok};
-    fields[n++] = (struct log_field){"completion_tokens", NULL, (double)completion};
+    fields[n++] = log_number("prompt_tokens", t->working ? 0 : (double)t->usage.prompt_tok);
+    fields[n++] = log_number("completion_tokens", (double)completion);
     if (t->first_ns) {
-        fields[n++] = (struct log_field){"ttft_ms", NULL, (double)((t->first_ns - t->started_ns) / 10000) / 100};
+        fields[n++] = log_number("ttft_ms", (double)((t->first_ns - t->started_ns) / 10000) / 100);
     }
-    if (t->queue_ns) fields[n++] = (struct log_field){"queue_ms", NULL, (double)(t->queue_ns / 10000) / 100};
-    fields[n++] = (struct log_field){"stream", t->stream ? "true" : "false", 0};
-    if (t->slow) fields[n++] = (struct log_field){"cut", "slow_client", 0};
+    if (t->queue_ns) fields[n++] = log_number("queue_ms", (double)(t->queue_ns / 10000) / 100);
+    fields[n++] = log_truth("stream", t->stream);
+    if (t->slow) fields[n++] = log_words("cut", "slow_client");
     if (!t->working && t->of_session) {
         const char *id = t->kind == OPENAI_RESPONSE ? t->response_id : t->request.session.id;
-        fields[n++] = (struct log_field){"session", id, 0};
+        fields[n++] = log_words("session", id);
     }
     if (*t->session_id || t->usage.cached_tok) {
-        fields[n++] = (struct log_field){"cached_tokens", NULL, (double)t->usage.cached_tok};
+        fields[n++] = log_number("cached_tokens", (double)t->usage.cached_tok);
     }
     if (*t->session_id) {
-        fields[n++] = (struct log_field){"version", NULL, (double)t->session_version};
-        if (t->replayed) fields[n++] = (struct log_field){"replayed", "true", 0};
+        fields[n++] = log_number("version", (double)t->session_version);
+        if (t->replayed) fields[n++] = log_truth("replayed", true);
     }
     return n;
 }

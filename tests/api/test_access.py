@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from server import Server, command, free_port, read_events
+from server import Server, command, environment, free_port, read_events
 
 ENDLESS = {"prompt": "Once", "max_tokens": 100000, "ignore_eos": True, "stream": True}
 
@@ -91,6 +91,35 @@ def test_others_may_not_read_the_key_file(own_server, tmp_path):
     assert "chmod 600" not in own_server("--api-key-file", path, key="one").log()
     path.chmod(0o644)
     assert "chmod 600" in own_server("--api-key-file", path, key="one").log()
+
+
+def test_others_may_not_read_settings_that_hold_keys(own_server, tmp_path):
+    """One line that names file and mode, only where a key is in it."""
+    path = tmp_path / "config.json"
+    for text, mode, warned in (('{"admin_key": "boss"}', 0o640, 1), ('{"api_keys": ["one"]}', 0o644, 1), ('{"api_keys": ["one"]}', 0o600, 0),
+                               ('{"log_level": "info"}', 0o644, 0)):
+        path.write_text(text)
+        path.chmod(mode)
+        log = own_server("--config", path, key="one").log()
+        lines = [line for line in log.splitlines() if "chmod 600" in line]
+        assert len(lines) == warned, (text, log)
+        assert all(str(path) in line and f"mode {mode:03o}" in line for line in lines), lines
+
+
+def test_an_admin_key_that_is_an_api_key_ends_the_start(tmp_path):
+    path = key_file(tmp_path, "s3cret-one name=search\n")
+    done = command("serve", "--port", 0, "--api-key-file", path, "--admin-key", "s3cret-one")
+    assert done.returncode == 2 and "admin_key" in done.stderr and "'search'" in done.stderr and "s3cret" not in done.stderr, done
+
+
+def test_keys_that_were_not_filled_in_end_the_start(tmp_path):
+    """compose and CI make empty variables of what nobody set: that must not open the server that a file had closed."""
+    config = tmp_path / "config.json"
+    config.write_text('{"api_keys": ["one"]}')
+    config.chmod(0o600)
+    for name in ("RODIMUS_API_KEYS", "RODIMUS_API_KEY_FILE", "RODIMUS_ADMIN_KEY"):
+        done = command("serve", "--port", 0, "--config", config, env={**environment(), name: ""})
+        assert done.returncode == 2 and name in done.stderr and "is empty" in done.stderr, done
 
 
 @pytest.mark.parametrize("text,word", [("", "holds no key"), ("secret1 colour=red\n", "line 1"), ("secret1\nsecret1\n", "line 2")])

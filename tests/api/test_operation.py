@@ -101,6 +101,12 @@ def test_one_line_a_request_with_all_that_is_known(own_server, tmp_path):
     assert whole["key"] == "team" and whole["path"] == "/v1/completions" and whole["status"] == 200
     assert (whole["prompt_tokens"], whole["completion_tokens"], whole["outcome"]) == (7, 5, "length")
     assert whole["ms"] >= whole["ttft_ms"] >= whole["queue_ms"] >= 0, whole
+    assert whole["stream"] is False and lines["r-4"]["stream"] is True
+    kinds = {"ms": (int, float), "ttft_ms": (int, float), "queue_ms": (int, float), "bytes": int, "status": int, "stream": bool, "cached_tokens": int,
+             "prompt_tokens": int, "completion_tokens": int}
+    for line in lines.values():
+        for name, value in line.items():
+            assert isinstance(value, kinds.get(name, str)), (name, value, line)
     assert lines["r-2"]["outcome"] == "stop"
     assert lines["r-3"]["status"] == 400 and lines["r-3"]["outcome"] == "invalid_request_error"
     assert lines["r-4"]["status"] == 499 and lines["r-4"]["outcome"] == "client_left" and lines["r-4"]["completion_tokens"] >= 1

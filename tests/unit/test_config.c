@@ -2,6 +2,7 @@
  */
 #include "server/config.h"
 
+#include <ctype.h>
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -240,6 +241,140 @@ static void settings_that_need_each_other_are_checked_together(void **state) {
     ERROR("--port 8081 --admin-port 8081", "", "admin_port", "8081");
 }
 
+static void an_origin_is_what_a_browser_sends(void **state) {
+    (void)state;
+    static const char *const good[] = {"*",
+                                       "https://app.example.com",
+                                       "http://localhost:3000",
+                                       "http://127.0.0.1:8080",
+                                       "http://[::1]:5173",
+                                       "https://x",
+                                       "chrome-extension://abcdefghijklmnop",
+                                       "https://xn--bcher-kva.example",
+                                       "http://x:443",
+                                       "https://a.example,http://b.example:81"};
+    static const char *const bad[] = {"app.example.com",
+                                      "https://app.example.com/",
+                                      "https://app.example.com/page",
+                                      "https://",
+                                      "://x",
+                                      "https//x",
+                                      "HTTPS://x",
+                                      "https://App.example",
+                                      "https://x:443",
+                                      "http://x:80",
+                                      "http://x:0",
+                                      "http://x:65536",
+                                      "http://x:080",
+                                      "http://x:",
+                                      "http://x:1a",
+                                      "http://user@x",
+                                      "http://[::1",
+                                      "http://[]",
+                                      "http://::1",
+                                      "https://*.example.com",
+                                      "null",
+                                      "**",
+                                      "https://a.example, https://b.example"};
+    struct config c;
+    struct option_error err;
+    char flags[128];
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        snprintf(flags, sizeof flags, "--cors-origins=%s", good[i]);
+        if (load(&c, flags, "", &err) != CONFIG_OK) fail_msg("%s is refused: %s", good[i], err.message);
+        config_fini(&c);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char variable[160];
+        snprintf(variable, sizeof variable, "RODIMUS_CORS_ORIGINS=%s", bad[i]);
+        char *environment[] = {variable, NULL}, *argv[] = {"serve", NULL};
+        if (config_load(&c, 1, argv, environment, &err) != CONFIG_USAGE)
+            fail_msg("'%s' is taken for an origin", bad[i]);
+        if (!strstr(err.message, "cors_origins = '") || !strstr(err.message, "RODIMUS_CORS_ORIGINS"))
+            fail_msg("%s", err.message);
+        config_fini(&c);
+    }
+    const char *path = write_file("{\"cors_origins\": [\"https://good.example\", \"bad.example\"]}");
+    snprintf(flags, sizeof flags, "--config %s", path);
+    assert_int_equal(load(&c, flags, "", &err), CONFIG_USAGE);
+    if (!strstr(err.message, "'bad.example'") || !strstr(err.message, path)) fail_msg("%s", err.message);
+    config_fini(&c);
+    unlink(path);
+}
+
+/* A variable that somebody forgot to fill must not open the server. */
+static void an_empty_value_takes_no_protection_away(void **state) {
+    (void)state;
+    static const char *const names[] = {"api_keys", "api_key_file", "admin_key", "tls_cert", "tls_key"};
+    struct config c;
+    struct option_error err;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char flag[64], variable[64];
+        snprintf(flag, sizeof flag, "--%s=", names[i]);
+        snprintf(variable, sizeof variable, "RODIMUS_%s=", names[i]);
+        for (char *at = flag; *at; at++) *at = *at == '_' ? '-' : *at;
+        for (char *at = variable; *at; at++) *at = (char)toupper((unsigned char)*at);
+        char *argv[] = {"serve", flag, NULL}, *environment[] = {variable, NULL}, *none[] = {NULL};
+        for (int by_flag = 0; by_flag < 2; by_flag++) {
+            int rc = config_load(&c, 1 + by_flag, argv, by_flag ? none : environment, &err);
+            if (rc != CONFIG_USAGE) fail_msg("an empty %s is taken", by_flag ? flag : variable);
+            if (!strstr(err.message, names[i]) || !strstr(err.message, "is empty")) fail_msg("%s", err.message);
+            config_fini(&c);
+        }
+    }
+    ERROR("", "RODIMUS_API_KEYS=,", "api_keys", "RODIMUS_API_KEYS", "is empty");
+    /* in a file these are the defaults, and nothing stands below a file */
+    const char *path = write_file("{\"api_keys\": [], \"api_key_file\": \"\", \"admin_key\": \"\"}");
+    char flags[128];
+    snprintf(flags, sizeof flags, "--config %s", path);
+    assert_int_equal(load(&c, flags, "", &err), CONFIG_OK);
+    assert_null(c.secrets_in);
+    config_fini(&c);
+    unlink(path);
+}
+
+static void a_key_can_be_sent_in_a_header(void **state) {
+    (void)state;
+    static const char *const bad[] = {"[\"\"]", "[\"sk-good\", \"sk-hunter\\n\"]", "[\"sk hunter\"]",
+                                      "[\"\\u007fhunter\"]"};
+    struct config c;
+    struct option_error err;
+    char text[128], flags[128];
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        snprintf(text, sizeof text, "{\"api_keys\": %s}", bad[i]);
+        const char *path = write_file(text);
+        snprintf(flags, sizeof flags, "--config %s", path);
+        if (load(&c, flags, "", &err) != CONFIG_USAGE) fail_msg("%s are taken", bad[i]);
+        if (!strstr(err.message, "api_keys") || !strstr(err.message, path) || strstr(err.message, "hunter"))
+            fail_msg("%s", err.message);
+        config_fini(&c);
+        unlink(path);
+    }
+    ERROR("", "RODIMUS_ADMIN_KEY=boss\n", "admin_key", "RODIMUS_ADMIN_KEY");
+}
+
+static void a_file_that_holds_keys_is_known(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        bool holds;
+    } cases[] = {{"{\"port\": 1}", false},
+                 {"{\"api_keys\": [\"k\"]}", true},
+                 {"{\"admin_key\": \"k\"}", true},
+                 {"{\"api_key_file\": \"k\"}", false}};
+    struct config c;
+    struct option_error err;
+    char flags[128];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *path = write_file(cases[i].text);
+        snprintf(flags, sizeof flags, "--admin-key other --config %s", path);
+        assert_int_equal(load(&c, flags, "RODIMUS_API_KEYS=other", &err), CONFIG_OK);
+        if (!c.secrets_in != !cases[i].holds) fail_msg("%s: %s", cases[i].text, c.secrets_in ? "keys" : "no keys");
+        config_fini(&c);
+        unlink(path);
+    }
+}
+
 static void a_reload_takes_what_may_change_and_names_the_rest(void **state) {
     (void)state;
     struct config now, fresh;
@@ -365,6 +500,10 @@ int main(void) {
         cmocka_unit_test(determinism_is_a_setting_and_variables_of_tests_are_nobodys),
         cmocka_unit_test(secrets_are_not_in_messages),
         cmocka_unit_test(settings_that_need_each_other_are_checked_together),
+        cmocka_unit_test(an_origin_is_what_a_browser_sends),
+        cmocka_unit_test(an_empty_value_takes_no_protection_away),
+        cmocka_unit_test(a_key_can_be_sent_in_a_header),
+        cmocka_unit_test(a_file_that_holds_keys_is_known),
         cmocka_unit_test(a_reload_takes_what_may_change_and_names_the_rest),
         cmocka_unit_test(the_readme_has_the_table),
         cmocka_unit_test(default_json_holds_every_key_with_its_default),

@@ -96,11 +96,13 @@ static void what_is_longer_than_any_key_is_not_compared(void **state) {
     const struct option_list listed = {items, 1};
     struct option_error err;
     struct keys k;
-    assert_int_equal(keys_open(&k, &listed, "", longest, &err), 0);
+    char boss[KEYS_SECRET_MAX + 1] = {0};
+    memset(boss, 'b', KEYS_SECRET_MAX);
+    assert_int_equal(keys_open(&k, &listed, "", boss, &err), 0);
     bool needed;
     assert_non_null(keys_find(&k, longest));
     assert_null(keys_find(&k, longer));
-    assert_true(keys_is_admin(&k, longest, &needed) && !keys_is_admin(&k, longer, &needed));
+    assert_true(keys_is_admin(&k, boss, &needed) && !keys_is_admin(&k, longer, &needed));
     assert_int_equal(keys_reload(&k, &listed, "", longer, &err), -1);
     assert_non_null(strstr(err.message, "admin_key"));
     items[0] = longer;
@@ -161,6 +163,12 @@ static void the_admin_key_is_apart(void **state) {
     assert_true(!keys_is_admin(&k, NULL, &needed) && needed);
     assert_null(keys_find(&k, "boss"));
     assert_true(keys_open_to(&k, "user") && !keys_open_to(&k, "boss") && !keys_open_to(&k, NULL));
+    assert_int_equal(keys_reload(&k, &listed, write_file("hunter2 name=search\n"), "hunter2", &err), -1);
+    if (!strstr(err.message, "admin_key") || !strstr(err.message, "'search'") || strstr(err.message, "hunter"))
+        fail_msg("%s", err.message);
+    unlink(write_file(""));
+    assert_int_equal(keys_reload(&k, &listed, "", "user", &err), -1);
+    assert_true(keys_is_admin(&k, "boss", &needed));
     assert_int_equal(keys_reload(&k, &none, "", "", &err), 0);
     assert_true(!keys_is_admin(&k, "", &needed) && !needed);
     assert_true(keys_open_to(&k, NULL));
