@@ -65,9 +65,13 @@ static void end_finish(struct rod_engine *e, struct work *w, enum rod_finish rea
         return;
     }
     struct text *t = &w->text;
-    w->held = t->detok; /* a character that is not whole is the next turn's */
+    /* A character that is not whole is the next turn's, if one can go on from here. Else it is replaced, but for a
+     * grammar's text, of which it is a beginning. */
+    const bool goes_on = pending >= 0;
+    w->held = goes_on ? t->detok : (struct detok){0};
     if (match < 0) {
-        match = text_flush(t, w->n_generated > w->request->min_tokens);
+        const bool drop_part = w->request->grammar || (w->turn && (goes_on || !w->n_generated));
+        match = text_flush(t, w->n_generated > w->request->min_tokens, drop_part);
         if (match >= 0 && reason == ROD_FINISH_LENGTH) reason = ROD_FINISH_STOP;
     } else {
         t->n_out = 0; /* the delta had it */

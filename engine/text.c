@@ -25,10 +25,8 @@ size_t text_cap(const struct text *t, size_t max_token_bytes) {
 
 int text_init(struct text *t, const struct tokenizer *tokenizer, size_t max_token_bytes,
               const struct rod_request *request, struct rod_error *err) {
-    *t = (struct text){.tokenizer = tokenizer,
-                       .skip_special = !request->keep_special,
-                       .include_stop = request->include_stop,
-                       .drop_part = request->grammar || request->turn};
+    *t = (struct text){
+        .tokenizer = tokenizer, .skip_special = !request->keep_special, .include_stop = request->include_stop};
     if (!tokenizer) return 0;
     int rc = stops_init(&t->stops, request->stop, request->n_stop, err);
     if (rc) return rc;
@@ -74,10 +72,10 @@ int text_push(struct text *t, int32_t id, bool skip_special, bool scan) {
     return scan_new(t, n_new, scan);
 }
 
-int text_flush(struct text *t, bool scan) {
+int text_flush(struct text *t, bool scan, bool drop_part) {
     if (!t->tokenizer) return -1;
     drop_released(t);
-    if (t->drop_part) t->detok = (struct detok){0};
+    if (drop_part) t->detok = (struct detok){0};
     int match = scan_new(t, detok_flush(&t->detok, t->buf + t->n_buf), scan);
     if (match < 0) t->n_out = t->n_buf; /* no more text comes that could complete a stop string */
     return match;

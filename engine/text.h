@@ -15,8 +15,6 @@ struct text {
     struct detok detok;
     struct stops stops;
     bool skip_special, include_stop;
-    bool drop_part; /* a character that the end cuts is left out, not replaced: a grammar's text begins so, and a
-                       session's next turn may go on with it */
     char *buf;
     size_t n_buf, n_out; /* buf[0..n_out) was released by the last push or flush, the rest is held */
 };
@@ -34,7 +32,7 @@ size_t text_cap(const struct text *t, size_t max_token_bytes);
 /* Reads one token; scan: look for stop strings. Returns the index of the stop string that it completed, or -1; then
  * buf[0..n_out) is what may be sent. After a match nothing more may be pushed. */
 int text_push(struct text *t, int32_t id, bool skip_special, bool scan);
-/* The end: releases what is held. */
-int text_flush(struct text *t, bool scan);
+/* The end: releases what is held. drop_part: a character that the end cuts is left out, not replaced. */
+int text_flush(struct text *t, bool scan, bool drop_part);
 
 #endif

@@ -487,6 +487,54 @@ static void a_character_cut_by_the_end_is_whole_in_the_next_turn(void **state) {
     bench_close(&b);
 }
 
+/* An answer that ended by itself inside a character: no turn can go on with it, so its text ends as without a session,
+ * and nothing of it is in the next one's. One that max_tokens cut there may be gone on with: its text is cut before the
+ * character, which a turn with new tokens drops. */
+static void a_character_that_nothing_can_complete_is_replaced(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a;
+    begin(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct rod_request *r = say(&b, "\xf0\x9f\xa6\x8a", &a);
+    int32_t part[8];
+    const size_t n_part = r->n_prompt - 1; /* all but its last byte */
+    assert_true(n_part >= 1 && n_part <= 8);
+    memcpy(part, r->prompt, n_part * sizeof *part);
+    rod_request_free(r);
+    collect_free(&a);
+    r = say(&b, "yes", &a);
+    int32_t yes[8];
+    const size_t n_yes = r->n_prompt;
+    memcpy(yes, r->prompt, n_yes * sizeof *yes);
+    rod_request_free(r);
+    collect_free(&a);
+    for (int cut = 0; cut < 2; cut++) {
+        const char *id = cut ? "cut" : "ended";
+        r = turn_request(&a, id, part, n_part,
+                         cut ? (uint32_t)n_part : 20); /* the fake device says the prompt, then ends */
+        r->ignore_eos = false;
+        turn_ok(&b.c, r, &a);
+        assert_int_equal(a.end.reason, cut ? ROD_FINISH_LENGTH : ROD_FINISH_STOP);
+        assert_int_equal(a.n_ids, n_part);
+        assert_string_equal(a.text, cut ? "" : "\xef\xbf\xbd");
+        collect_free(&a);
+        if (!cut) { /* it has no pending token */
+            r = turn_request(&a, id, NULL, 0, 1);
+            turn_fails(&b.c, r, &a, ROD_EINVALID);
+        }
+        r = turn_request(&a, id, yes, n_yes, 1);
+        r->sampling.temperature = 0;
+        r->bias = malloc(sizeof *r->bias);
+        r->bias[0] = (struct rod_bias){yes[0], 100};
+        r->n_bias = 1;
+        turn_ok(&b.c, r, &a);
+        if (strncmp(a.text, "yes", a.text_len ? a.text_len : 3))
+            fail_msg("the turn after one that %s says \"%s\"", cut ? "was cut" : "ended", a.text);
+        collect_free(&a);
+    }
+    bench_close(&b);
+}
+
 /* The state has read every token that was counted: those of a stop string too, the end token not. */
 static void a_stop_string_is_read_and_the_end_token_is_not(void **state) {
     (void)state;
@@ -579,6 +627,7 @@ int main(void) {
         ALL(a_finished_answer_is_given_again),
         ALL(penalties_know_the_earlier_turns),
         ALL(a_character_cut_by_the_end_is_whole_in_the_next_turn),
+        ALL(a_character_that_nothing_can_complete_is_replaced),
         ALL(a_stop_string_is_read_and_the_end_token_is_not),
         ALL(a_turn_reads_the_prompt_that_fits),
     };
