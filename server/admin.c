@@ -36,11 +36,12 @@ int admin_open(struct server *s, struct admin **out, char *message, size_t size)
         return -1;
     }
     a->server = s;
-    const struct http_config config = {.host = s->config.host,
+    const struct http_config config = {.host = s->config.admin_host,
                                        .port = (uint16_t)s->config.admin_port,
                                        .connection_limit = ADMIN_CONNECTIONS,
                                        .body_max_bytes = ADMIN_BODY_BYTES,
                                        .idle_timeout_ms = s->config.idle_timeout_ms,
+                                       .make_room = true, /* who asks for health must not wait for who says nothing */
                                        .handlers = routes_aside_handlers(s)};
     uv_loop_init(&a->loop);
     int rc = http_open(&a->loop, &config, &a->http, message, size);

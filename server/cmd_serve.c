@@ -237,14 +237,17 @@ static void set_defaults(struct server *s, struct rod_engine *engine) {
 static void announce(const struct service *v) {
     const struct server *s = &v->server;
     const struct rod_model_info *i = s->info;
-    const char *host = s->config.host;
-    bool six = strchr(host, ':') != NULL, any = !strcmp(host, "0.0.0.0") || !strcmp(host, "::");
+    const char *host = s->config.host, *admin_host = s->config.admin_host;
+    bool six = strchr(host, ':') != NULL, admin_six = strchr(admin_host, ':') != NULL,
+         any = !strcmp(host, "0.0.0.0") || !strcmp(host, "::");
     unsigned port = http_port(s->http);
     const char *scheme = v->tls ? "https" : "http";
     printf("rodimus %s serves %s (%s, %.1f M parameters, %s, %s, %u slots) on %s://%s%s%s:%u\n", version_string(),
            s->model_name, i->arch, (double)i->n_params / 1e6, i->weight_dtype, i->device, i->n_slots, scheme,
            six ? "[" : "", host, six ? "]" : "", port);
-    if (v->admin) printf("admin: http://%s%s%s:%u\n", six ? "[" : "", host, six ? "]" : "", admin_port(v->admin));
+    if (v->admin)
+        printf("admin: http://%s%s%s:%u\n", admin_six ? "[" : "", admin_host, admin_six ? "]" : "",
+               admin_port(v->admin));
     printf("try: curl -N %s://%s%s%s:%u/v1/completions -H 'Content-Type: application/json'%s "
            "-d '{\"prompt\": \"Once upon a time there was\", \"max_tokens\": 100, \"stream\": true}'\n",
            scheme, six && !any ? "[" : "", any ? "127.0.0.1" : host, six && !any ? "]" : "", port,
@@ -337,6 +340,10 @@ static void check_secret(const struct log *log, const char *setting, const char 
                  (unsigned)st.st_mode & 0777u);
 }
 
+static bool loopback(const char *host) {
+    return !strncmp(host, "127.", 4) || !strcmp(host, "::1") || !strcmp(host, "localhost");
+}
+
 /* Certificate, keys and the second listener: all that a wrong setting can keep from working. */
 static int start_access(struct service *v, char *message, size_t size) {
     struct server *s = &v->server;
@@ -346,9 +353,11 @@ static int start_access(struct service *v, char *message, size_t size) {
         snprintf(message, size, "%s", err.message);
         return -1;
     }
-    if (!s->keys.n && strncmp(c->host, "127.", 4) != 0 && strcmp(c->host, "::1") != 0 &&
-        strcmp(c->host, "localhost") != 0)
+    if (!s->keys.n && !loopback(c->host))
         log_text(&s->log, LOG_WARN, "there are no API keys: whoever reaches %s may use it", c->host);
+    if (*c->tls_cert && c->admin_port && !loopback(c->admin_host))
+        log_text(&s->log, LOG_WARN, "admin_port speaks HTTP without TLS, on %s: the admin key can be read on the way",
+                 c->admin_host);
     if (c->secrets_in) check_secret(&s->log, "config holds keys", c->secrets_in);
     check_secret(&s->log, "api_key_file", c->api_key_file);
     check_secret(&s->log, "tls_key", c->tls_key);

@@ -123,6 +123,8 @@ const struct option config_options[] = {
      .help = "the only key that the admin routes (metrics, slots, states) take then; it opens no other route"},
     {"admin_port", OPTION_UINT, AT(admin_port), ACCESS, .fallback = "0", RANGE(0, 65535),
      .help = "a second listener, on a thread of its own, for health and the admin routes (states too); 0 = on the main port only"},
+    {"admin_host", OPTION_STRING, AT(admin_host), ACCESS, .fallback = "127.0.0.1", .metavar = "ADDRESS",
+     .help = "address of that listener, which speaks HTTP without TLS; 0.0.0.0 for probes and scrapers of a trusted network"},
     {"cors_origins", OPTION_LIST, AT(cors_origins), ACCESS, .metavar = "ORIGIN,...", RELOAD, .check = check_origin,
      .help = "web pages of these origins may call the API from a browser (https://app.example.com, or * for all)"},
     {"tls_cert", OPTION_STRING, AT(tls_cert), ACCESS, .metavar = "FILE", GUARD,

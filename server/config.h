@@ -21,7 +21,7 @@ struct config {
     uint64_t request_timeout_ms, sse_ping_ms, drain_notice_ms, drain_ms, stall_ms;
     /* access */
     struct option_list api_keys, cors_origins;
-    char *api_key_file, *admin_key, *tls_cert, *tls_key;
+    char *api_key_file, *admin_key, *admin_host, *tls_cert, *tls_key;
     uint64_t admin_port;
     /* logs */
     char *log_level, *log_format;

@@ -366,6 +366,22 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **co
     }
 }
 
+static uint64_t waiting_since_ns(const struct http_connection *c) {
+    return c->request ? c->request->started_ns : c->since_ns;
+}
+
+/* Nobody answers these: idle ones, and those whose request is not whole yet. */
+static void drop_longest_waiting(struct http *h) {
+    struct http_connection *longest = NULL;
+    for (struct http_connection *c = h->connections; c; c = c->next) {
+        const bool waits = (!c->request || !c->request->dispatched) && !c->dropped;
+        if (waits && (!longest || waiting_since_ns(c) < waiting_since_ns(longest))) longest = c;
+    }
+    if (!longest) return;
+    longest->dropped = true;
+    shutdown(longest->fd, SHUT_RDWR);
+}
+
 static void on_socket(void *cls, struct MHD_Connection *connection, void **context,
                       enum MHD_ConnectionNotificationCode code) {
     struct http *h = cls;
@@ -393,6 +409,7 @@ static void on_socket(void *cls, struct MHD_Connection *connection, void **conte
     h->n_connections++;
     *context = c;
     http_tune_socket(c->fd, h->idle_ns / 1000000);
+    if (h->make_room && h->n_connections >= h->limit) drop_longest_waiting(h);
 }
 
 /* The daemon's own timeout counts from the last byte, so a client that drips bytes could hold a connection for ever. A
@@ -402,7 +419,7 @@ static void on_sweep(uv_timer_t *timer) {
     uint64_t now = uv_hrtime();
     for (struct http_connection *c = h->connections; c; c = c->next) {
         const struct http_request *r = c->request;
-        uint64_t since = r ? r->started_ns : c->since_ns, allowed = h->idle_ns;
+        uint64_t since = waiting_since_ns(c), allowed = h->idle_ns;
         if (r && r->dispatched) continue;
         if (r) allowed += (uint64_t)r->received / SLOWEST_BODY_BPS * 1000000000u;
         if (now - since > allowed) shutdown(c->fd, SHUT_RDWR);
@@ -462,6 +479,7 @@ int http_open(uv_loop_t *loop, const struct http_config *config, struct http **o
     h->idle_ns = config->idle_timeout_ms * 1000000;
     h->tls = config->tls;
     h->limit = config->connection_limit;
+    h->make_room = config->make_room;
     h->listener = http_bind(config->host, config->port, &h->port, message, size);
     if (h->listener < 0) {
         free(h);

@@ -18,6 +18,7 @@ struct http_connection { /* an open socket; its socket context */
     struct http_request *request; /* in progress, or NULL */
     uint64_t since_ns;            /* opened, or last request done */
     int fd;
+    bool dropped; /* shut down to make room */
 };
 
 struct http_header_line {
@@ -69,6 +70,7 @@ struct http {
     int listener;
     uint16_t port;
     unsigned n_handles; /* open uv handles of the server itself */
+    bool make_room;     /* see http.h */
     bool pump, closed; /* closed: a connection, in the last run: where no more were taken, the next run listens again */
 };
 

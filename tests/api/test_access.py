@@ -197,6 +197,70 @@ def test_the_admin_port_answers_while_all_connections_are_taken(own_server):
         c.close()
 
 
+def test_half_requests_do_not_block_the_admin_port(own_server):
+    """It takes 64 connections. Where there are more, the one that has said nothing whole for longest goes, not the probe."""
+    s = own_server("--admin-port", free_port())
+    held = []
+    for _ in range(200):
+        c = socket.create_connection((s.host, s.admin_port), timeout=5)
+        c.sendall(b"GET /health HTTP/1.1\r\nHost:")
+        held.append(c)
+        if len(held) % 50 == 0:
+            for path in ("/health/ready", "/metrics"):
+                began = time.monotonic()
+                assert s.get(path, port=s.admin_port, timeout=5).status == 200, (len(held), path)
+                assert time.monotonic() - began < 2, f"{path} took {time.monotonic() - began:.1f} s beside {len(held)} half requests"
+    ended = 0
+    for c in held:
+        c.settimeout(0.02)
+        try:
+            ended += c.recv(100) == b""
+        except TimeoutError:
+            pass
+        except ConnectionResetError:
+            ended += 1
+    assert 130 <= ended < 200, ended  # the newest are held for as long as idle_timeout_ms says
+    held[-1].settimeout(5)
+    held[-1].sendall(b" x\r\n\r\n")
+    assert held[-1].recv(1000).startswith(b"HTTP/1.1 200 ")
+    for c in held:
+        c.close()
+
+
+def test_an_answer_of_the_admin_port_is_not_cut_for_others(own_server):
+    """States go out through it; their connections are at work, and stay."""
+    s = own_server("--admin-port", free_port())
+    assert s.post("/v1/sessions", {"id": "one"}).status == 200
+    s.complete("Once upon a time", 3, session_id="one")
+    kept, response = s.open("GET", "/v1/sessions/one/state", port=s.admin_port)
+    flood = [socket.create_connection((s.host, s.admin_port), timeout=5) for _ in range(150)]
+    assert len(response.read()) > 500000 and response.status == 200
+    for c in (kept, *flood):
+        c.close()
+
+
+def others_reach(port):
+    """Whether a connection to this machine's other loopback address is taken: what listens on 127.0.0.1 alone refuses it."""
+    try:
+        socket.create_connection(("127.0.0.2", port), timeout=5).close()
+        return True
+    except ConnectionRefusedError:
+        return False
+
+
+def test_the_admin_port_is_on_loopback_unless_it_is_told_where(own_server, tmp_path):
+    """It speaks no TLS, and the admin key goes over it: who opens the server to all does not open this."""
+    s = own_server("--host", "0.0.0.0", "--admin-port", free_port())
+    assert others_reach(s.port) and not others_reach(s.admin_port)
+    assert s.get("/health", port=s.admin_port).status == 200
+    assert "without TLS" not in s.log()
+    s = own_server("--admin-host", "0.0.0.0", "--admin-port", free_port())
+    assert not others_reach(s.port) and others_reach(s.admin_port)
+    cert, key = certificate(tmp_path, "one")
+    s = own_server("--admin-host", "0.0.0.0", "--admin-port", free_port(), "--tls-cert", cert, "--tls-key", key)
+    assert "admin_port" in s.log() and "without TLS" in s.log()
+
+
 def test_an_admin_port_in_use_ends_the_start():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

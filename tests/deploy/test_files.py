@@ -88,6 +88,17 @@ def test_compose_mounts_files_that_exist():
                 assert os.path.isfile(os.path.join(DEPLOY, source)), f"{name}: {source}"
 
 
+def test_prometheus_asks_the_port_that_the_replicas_open_for_it():
+    """Their admin port: the other one refuses connections while the model is loaded, and takes nobody at its limit."""
+    services = yaml.safe_load(text_of("compose.yaml"))["services"]
+    job, = (j for j in yaml.safe_load(text_of("prometheus.yml"))["scrape_configs"] if j["job_name"] == "rodimus")
+    for asked in job["dns_sd_configs"]:
+        for name in asked["names"]:
+            replica = services[name]
+            assert str(replica["environment"]["RODIMUS_ADMIN_PORT"]) == str(asked["port"]) and str(asked["port"]) in replica["expose"], name
+            assert replica["environment"]["RODIMUS_ADMIN_HOST"] == "0.0.0.0", "Prometheus runs in a container of its own"
+
+
 def test_kubernetes_manifests_are_valid():
     for document in yaml.safe_load_all(text_of("k8s/rodimus.yaml")):
         kubernetes_validate.validate(document, "1.31", strict=True)
