@@ -30,6 +30,7 @@ static void get_live(struct exchange *x);
 static void get_metrics(struct exchange *x);
 static void get_models(struct exchange *x);
 static void get_model(struct exchange *x);
+static void get_response(struct exchange *x);
 static void get_version(struct exchange *x);
 static void get_slots(struct exchange *x);
 static void get_openapi(struct exchange *x);
@@ -42,6 +43,7 @@ static const struct route routes[] = {
     {"POST", "/v1/completions", .run = post_completions, .engine = true, .turn = true},
     {"POST", "/v1/chat/completions", .run = post_chat, .engine = true, .turn = true},
     {"POST", "/v1/responses", .run = post_responses, .engine = true, .turn = true},
+    {"GET", "/v1/responses/", .tail = "", .run = get_response},
     {"DELETE", "/v1/responses/", .tail = "", .run = session_routes_delete_response, .engine = true},
     {"GET", "/v1/sessions", .run = session_routes_list, .engine = true},
     {"POST", "/v1/sessions", .run = session_routes_create, .engine = true, .bare = true},
@@ -216,6 +218,14 @@ static void get_model(struct exchange *x) {
     struct buf body = {0};
     openai_render_model(&body, name, x->server->info);
     routes_respond(x, 200, JSON, &body);
+}
+
+/* Nobody is looked for, so that the answer tells nothing about the responses of others. */
+static void get_response(struct exchange *x) {
+    invalid(
+        x, 404, "response_not_stored",
+        "the texts of responses are not kept, so none can be fetched; previous_response_id goes on from one, DELETE "
+        "removes it");
 }
 
 static void get_version(struct exchange *x) {

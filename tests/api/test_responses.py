@@ -128,7 +128,23 @@ def test_a_response_is_removed(server, client):
         answer = server.post(PATH, {**ASK, "previous_response_id": first.id, "stream": stream})
         assert answer.status == 404 and answer.error["code"] == "previous_response_not_found"
     assert create(client, previous_response_id=second.id).session["version"] == 3
-    assert server.get(f"{PATH}/{second.id}").status == 405, "texts are not kept"
+
+
+def test_a_response_cannot_be_fetched_and_the_error_says_why(server, client):
+    """Its state is kept and its texts are not: no 405, which would say that the client took the wrong method."""
+    one = create(client)
+    for id_ in (one.id, "resp_unknown"):  # alike, so that nobody learns of another's response
+        with pytest.raises(openai.NotFoundError) as e:
+            client.responses.retrieve(id_)
+        assert e.value.code == "response_not_stored" and e.value.type == "invalid_request_error", e.value
+        for word in ("not kept", "previous_response_id", "DELETE"):
+            assert word in e.value.message, e.value.message
+    assert create(client, previous_response_id=one.id).previous_response_id == one.id
+    answer = server.ask("PUT", f"{PATH}/{one.id}", {})
+    assert answer.status == 405 and answer.header("Allow") == "GET, HEAD, DELETE", answer
+    for method, path in (("POST", f"{PATH}/{one.id}/cancel"), ("GET", f"{PATH}/{one.id}/input_items")):
+        answer = server.ask(method, path, {} if method == "POST" else None)
+        assert answer.status == 404 and answer.error["code"] == "not_found" and path in answer.error["message"], answer
 
 
 def test_a_repeated_request_gets_the_same_response(server, client):

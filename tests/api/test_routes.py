@@ -196,7 +196,7 @@ def test_every_documented_route_answers_as_documented(server, openapi):
         answer = server.ask(method.upper(), filled(path), body, headers)
         documented = operation["responses"]
         assert str(answer.status) in documented, (method, path, answer)
-        assert answer.status not in (404, 405, 500, 501), (method, path, answer)
+        assert answer.status not in (405, 500, 501) and (answer.status != 404 or "200" not in documented), (method, path, answer)
         response = deref(openapi, documented[str(answer.status)])
         kind = answer.header("Content-Type").split(";")[0]
         assert kind in response["content"], (method, path, kind)
