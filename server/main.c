@@ -1,5 +1,6 @@
 /* main.c - the one binary: picks the subcommand. */
 #include "commands.h"
+#include "json_room.h"
 #include "version.h"
 
 #include <stdio.h>
@@ -54,6 +55,7 @@ int main(int argc, char **argv) {
         return finish(NULL, 0);
     }
     if (!strcmp(name, "--version")) name = "version";
+    json_room_install();
     for (size_t i = 0; i < N_COMMANDS; i++) {
         if (!strcmp(name, commands[i].name)) return finish(&commands[i], commands[i].run(argc - 1, argv + 1));
     }

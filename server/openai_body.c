@@ -1,5 +1,6 @@
 /* openai_body.c - from the bytes of a body to its JSON object, or to an error that names the field where it ceases to
  * be one. Bodies are hostile: the memory and the depth of what is built are bounded before anything is built. */
+#include "json_room.h"
 #include "openai.h"
 
 #include <math.h>
@@ -79,9 +80,9 @@ static json_t *whole(json_t *value) {
  * field that holds it can name it; the others become integers again. */
 static json_t *load(const char *body, size_t len, json_error_t *fault) {
     const size_t flags = JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES;
-    json_t *root = json_loadb(body, len, flags, fault);
+    json_t *root = json_room_load(body, len, flags, fault);
     if (root || json_error_code(fault) != json_error_numeric_overflow) return root;
-    root = json_loadb(body, len, flags | JSON_DECODE_INT_AS_REAL, fault);
+    root = json_room_load(body, len, flags | JSON_DECODE_INT_AS_REAL, fault);
     return root ? whole(root) : NULL;
 }
 
@@ -106,6 +107,10 @@ json_t *openai_load(const char *body, size_t len, struct openai_error *err) {
     if (root) {
         openai_error_set(err, 400, "invalid_request_error", "", "", "the body must be a JSON object");
         json_decref(root);
+        return NULL;
+    }
+    if (json_error_code(&fault) == json_error_out_of_memory) {
+        openai_error_set(err, 500, "server_error", "out_of_memory", "", "out of memory");
         return NULL;
     }
     const size_t at = fault.position > 0 ? (size_t)fault.position : 0;

@@ -1,4 +1,5 @@
 /* options.c - see options.h. */
+#include "json_room.h"
 #include "options.h"
 
 #include <ctype.h>
@@ -423,7 +424,7 @@ static int from_root(const struct option_set *set, json_t *root, const json_erro
 int options_from_json_text(const struct option_set *set, const char *text, size_t len, const char *source,
                            struct option_error *err) {
     json_error_t fault;
-    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &fault);
+    json_t *root = json_room_load(text, len, JSON_REJECT_DUPLICATES, &fault);
     return from_root(set, root, &fault, source, err);
 }
 

@@ -98,18 +98,24 @@ def command(*args, timeout=60, **more):
 
 
 def shim():
-    """tests/api/shim.c, made into a library to preload. Not for a sanitizer's build: it has an allocator of its own."""
+    """tests/api/shim.c, made into a library to preload; frames of its own, so that a sanitizer sees who allocates through it."""
     logs = os.path.join(BUILD, "api-logs")
     os.makedirs(logs, exist_ok=True)
     library, made = os.path.join(logs, "shim.so"), os.path.join(logs, f"shim.so.{os.getpid()}")
-    subprocess.run([os.environ.get("CC", "cc"), "-O1", "-fPIC", "-shared", "-o", made, os.path.join(ROOT, "tests/api/shim.c")], check=True)
+    subprocess.run([os.environ.get("CC", "cc"), "-O1", "-fno-omit-frame-pointer", "-ftls-model=initial-exec", "-fPIC", "-shared", "-o", made,
+                    os.path.join(ROOT, "tests/api/shim.c")], check=True)
     os.replace(made, library)
     return library
 
 
+def shimmed(**settings):
+    """The environment of a server with the shim, in front of a sanitizer's library too."""
+    return {"LD_PRELOAD": shim(), "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0", **settings}
+
+
 def held_loading(file):
     """The environment of a server that does not get its model loaded while `file` exists."""
-    return {"LD_PRELOAD": shim(), "RODIMUS_TEST_HOLD": str(file)}
+    return shimmed(RODIMUS_TEST_HOLD=str(file))
 
 
 def free_port():

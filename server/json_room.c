@@ -1,0 +1,74 @@
+/* json_room.c - see json_room.h. */
+#include "json_room.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* The one variable beside main.c's: jansson calls its allocation functions without anything of the caller's. It is of
+ * this thread, and set only while a room is open. */
+static _Thread_local struct json_room *open_room;
+
+/* The text of a token grows by doubling, from 16 bytes, and jansson must not fail at that. Most else that it asks for
+ * is no power of two, and may fail: that ends the reading soon, so the room lasts. */
+void *json_room_take(size_t n_bytes) {
+    struct json_room *room = open_room;
+    if (!room) return NULL;
+    room->was_short = true;
+    const bool is_text = n_bytes >= 32 && !(n_bytes & (n_bytes - 1));
+    if (!is_text || room->n_bytes - room->n_used < n_bytes) return NULL;
+    void *p = room->bytes + room->n_used;
+    room->n_used += n_bytes;
+    return p;
+}
+
+void json_room_give(void *p) {
+    const struct json_room *room = open_room;
+    const uintptr_t at = (uintptr_t)p;
+    if (room && at >= (uintptr_t)room->bytes && at < (uintptr_t)room->bytes + room->n_bytes) return;
+    free(p);
+}
+
+static void *allocate(size_t n_bytes) {
+    void *p = malloc(n_bytes);
+    return p ? p : json_room_take(n_bytes);
+}
+
+void json_room_install(void) { json_set_alloc_funcs(allocate, json_room_give); }
+
+/* The buffer of a token's text ends below 2 (len + 2) bytes, and those before it are as long together: 4 (len + 2).
+ * What else may be a power of two: a string of 29 bytes or more takes as much again for its value, 32 for its node and
+ * its share of a table; 8 bytes to each of the text are enough. Nothing of it is touched before it is needed. */
+int json_room_open(struct json_room *room, size_t text_bytes) {
+    *room = (struct json_room){0};
+    if (text_bytes > SIZE_MAX / 32) return -1;
+    room->n_bytes = 12 * text_bytes + 4096;
+    room->bytes = malloc(room->n_bytes);
+    if (!room->bytes) return -1;
+    open_room = room;
+    return 0;
+}
+
+void json_room_close(struct json_room *room) {
+    if (!room->bytes) return;
+    open_room = NULL;
+    free(room->bytes);
+    room->bytes = NULL;
+}
+
+static json_t *no_memory(json_t *root, json_error_t *fault) {
+    json_decref(root);
+    *fault = (json_error_t){.line = -1, .column = -1};
+    snprintf(fault->text, sizeof fault->text, "out of memory");
+    fault->text[sizeof fault->text - 1] = (char)json_error_out_of_memory;
+    return NULL;
+}
+
+json_t *json_room_load(const char *text, size_t len, size_t flags, json_error_t *fault) {
+    struct json_room room;
+    if (json_room_open(&room, len)) return no_memory(NULL, fault);
+    json_t *root = json_loadb(text, len, flags, fault);
+    if (room.was_short) root = no_memory(root, fault);
+    json_room_close(&room);
+    return root;
+}

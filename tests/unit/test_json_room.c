@@ -1,0 +1,132 @@
+/* test_json_room.c - a JSON text is read as it is, or memory is said to be short: each allocation of a reading fails
+ * once, alone and with all after it. */
+#include "server/json_room.h"
+#include "server/openai.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static struct { /* what malloc does */
+    long until_failure;
+    bool for_good;
+    long n_failed;
+} memory;
+
+static void *failing(size_t n) {
+    const bool fails = memory.for_good ? memory.until_failure <= 0 : memory.until_failure == 0;
+    memory.until_failure--;
+    memory.n_failed += fails;
+    return fails ? json_room_take(n) : malloc(n);
+}
+
+static int set_up(void **state) {
+    (void)state;
+    json_set_alloc_funcs(failing, json_room_give);
+    memory.until_failure = 1L << 40;
+    return 0;
+}
+
+/* Reads the text with each allocation failing; what is read is `want` or nothing. */
+static void each_failure(const char *text, size_t len, bool for_good) {
+    json_error_t fault;
+    memory.until_failure = 1L << 40;
+    memory.for_good = false;
+    json_t *want = json_room_load(text, len, JSON_ALLOW_NUL, &fault);
+    const long n_calls = (1L << 40) - memory.until_failure;
+    if (!want) fail_msg("%.80s: %s", text, fault.text);
+    for (long k = 0; k < n_calls; k++) {
+        memory.until_failure = k;
+        memory.for_good = for_good;
+        memory.n_failed = 0;
+        json_t *got = json_room_load(text, len, JSON_ALLOW_NUL, &fault);
+        const long n_failed = memory.n_failed;
+        memory.until_failure = 1L << 40;
+        memory.for_good = false;
+        if (got) fail_msg("%.80s: allocation %ld of %ld failed and it was read", text, k, n_calls);
+        if (!n_failed || json_error_code(&fault) != json_error_out_of_memory)
+            fail_msg("%.80s: allocation %ld of %ld: %s", text, k, n_calls, fault.text);
+    }
+    json_decref(want);
+}
+
+/* Strings, keys and numbers of all lengths around the sizes of the buffer, and with escapes at its end. */
+static void a_token_of_any_length_is_whole_or_not_read(void **state) {
+    (void)state;
+    char text[400];
+    static const char *const forms[] = {"[\"%.*s\", 1]",     "{\"%.*s\": {\"a\": [1.5, true, \"b\"]}}",
+                                        "[\"%.*s\\n\"]",     "[\"%.*s\\\"\"]",
+                                        "[\"%.*s\\u00e9\"]", "[0.%.*s, -1]"};
+    for (size_t form = 0; form < sizeof forms / sizeof *forms; form++)
+        for (int n = 1; n < 140; n++) {
+            char body[140];
+            memset(body, form == 5 ? '7' : 'x', sizeof body);
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+            const int len = snprintf(text, sizeof text, forms[form], n, body);
+#pragma GCC diagnostic pop
+            for (int for_good = 0; for_good < 2; for_good++) each_failure(text, (size_t)len, for_good);
+        }
+}
+
+/* The worst for a room: strings whose value is a power of two, in ever longer tables, before a longer token. */
+static void a_room_lasts(void **state) {
+    (void)state;
+    static char text[20000];
+    size_t len = 0;
+    len += (size_t)snprintf(text, sizeof text, "[");
+    for (int i = 0; i < 120; i++) len += (size_t)snprintf(text + len, sizeof text - len, "\"%029d\",", i);
+    len += (size_t)snprintf(text + len, sizeof text - len, "\"%0*d\"]", 5000, 1);
+    each_failure(text, len, false);
+    each_failure(text, len, true);
+}
+
+static void a_body_without_memory_is_no_fault_of_the_client(void **state) {
+    (void)state;
+    static const char body[] = "{\"session_create\": true, \"prompt\": \"what is longer than sixteen bytes\"}";
+    for (long k = 0;; k++) {
+        struct openai_error err = {0};
+        memory.until_failure = k;
+        memory.n_failed = 0;
+        json_t *root = openai_load(body, strlen(body), &err);
+        memory.until_failure = 1L << 40;
+        if (!memory.n_failed) {
+            assert_true(k > 5);
+            assert_non_null(root);
+            json_decref(root);
+            return;
+        }
+        if (root || err.http != 500 || strcmp(err.code, "out_of_memory"))
+            fail_msg("allocation %ld: %s, %u %s", k, root ? "read" : "refused", err.http, err.message);
+    }
+}
+
+static void what_malloc_gave_is_not_of_the_room(void **state) {
+    (void)state;
+    struct json_room room;
+    assert_null(json_room_take(64)); /* none is open */
+    assert_int_equal(json_room_open(&room, 100), 0);
+    void *p = malloc(64);
+    json_room_give(p); /* the sanitizer would see it lost */
+    assert_false(room.was_short);
+    p = json_room_take(64);
+    assert_non_null(p);
+    assert_null(json_room_take(24));
+    json_room_give(p);
+    assert_true(room.was_short);
+    json_room_close(&room);
+    assert_null(json_room_take(64));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_token_of_any_length_is_whole_or_not_read),
+        cmocka_unit_test(a_room_lasts),
+        cmocka_unit_test(a_body_without_memory_is_no_fault_of_the_client),
+        cmocka_unit_test(what_malloc_gave_is_not_of_the_room),
+    };
+    return cmocka_run_group_tests_name("json_room", tests, set_up, NULL);
+}
