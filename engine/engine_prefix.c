@@ -90,13 +90,12 @@ static size_t image_bytes(const struct rod_engine *e, uint64_t n_tok) {
 }
 
 /* Reading so many tokens takes as long as a state's way out and in, and more_ns. Not measured yet: a chunk. */
-static uint64_t pays_tok(const struct rod_engine *e, const struct work *w, uint64_t more_ns) {
+static uint64_t pays_tok(const struct rod_engine *e, const struct work *w, double more_ns) {
     if (e->copy_ns <= 0) return 1;
-    uint64_t tok_ns = e->sched.pace[w->lane].prompt_tok_ns;
-    for (int i = 0; !tok_ns && i < SCHED_N_LANES; i++) tok_ns = e->sched.pace[i].prompt_tok_ns;
-    if (!tok_ns) return e->backend_info.chunk_tok;
-    const double ns = 2 * e->copy_ns * (double)image_bytes(e, w->n_prompt) + (double)more_ns;
-    return (uint64_t)(ns / (double)tok_ns) + 1;
+    const struct price *reading = sched_reading(&e->sched, w->lane);
+    if (!reading->n_most) return e->backend_info.chunk_tok;
+    const double ns = 2 * e->copy_ns * (double)image_bytes(e, w->n_prompt) + more_ns;
+    return (uint64_t)(ns / price_each_ns(reading)) + 1;
 }
 
 /* The device counts the tokens that it reads, and what is not read is not counted. */
@@ -106,7 +105,8 @@ static bool device_counts(const struct rod_engine *e, const struct work *w) {
 
 static void next_stop(struct work *w) { w->sched.stop_tok = w->stop < w->n_stops ? w->stops[w->stop++] : 0; }
 
-/* Where the prompt stops from here on: each stop makes one more step. A session's turn keeps its own end. */
+/* Where the prompt stops from here on: each stop makes one more piece, which has the fixed part of a price again. A
+ * session's turn keeps its own end. */
 static void plan_stops(const struct rod_engine *e, struct work *w, const struct prefix_found *found) {
     const struct rod_request *r = w->request;
     const struct prefix_reading reading = {.from_tok = w->cached_tok,
@@ -114,7 +114,7 @@ static void plan_stops(const struct rod_engine *e, struct work *w, const struct 
                                            .branch_tok = found->branch_tok,
                                            .marks = r->marks,
                                            .n_marks = r->n_marks,
-                                           .pays_tok = pays_tok(e, w, e->sched.pace[w->lane].stream_ns),
+                                           .pays_tok = pays_tok(e, w, sched_reading(&e->sched, w->lane)->fixed_ns),
                                            .chunk_tok = e->backend_info.chunk_tok,
                                            .open_end = r->keep_state};
     w->n_stops = prefix_stops(&reading, w->stops);

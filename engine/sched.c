@@ -43,6 +43,7 @@ static struct sched_list *list_of(struct sched *s, const struct sched_req *req) 
 int sched_init(struct sched *s, const struct sched_config *config, struct rod_error *err) {
     assert(config->n_slots && config->max_out && config->chunk_tok && config->chunk_tok <= config->max_batch_tok);
     *s = (struct sched){.config = *config, .next_deadline_ns = UINT64_MAX};
+    for (int i = 0; i < SCHED_N_LANES; i++) pace_init(&s->pace[i], config->chunk_tok);
     return slots_init(&s->slots, config->n_slots, err);
 }
 
@@ -162,93 +163,107 @@ static uint32_t piece_out(const struct sched_req *r, uint32_t n_tok) {
 
 /* ---- prompts beside streams ---- */
 
-/* So many plans with both kinds may trust a measurement of decode rows alone: of about as many, of others. */
-enum { PACE_PLANS = 64, PACE_PLANS_OTHER = 4 };
-
-/* How many tokens of prompts a step of this lane may have: as many as take the time of a round of all streams. */
-static uint32_t share_tok(const struct sched *s, uint8_t lane) {
-    uint64_t streams_ns = 0;
-    for (int i = 0; i < SCHED_N_LANES; i++) streams_ns += s->decode[i].n ? s->pace[i].stream_ns : 0;
-    const uint64_t tok_ns = s->pace[lane].prompt_tok_ns, most = s->config.max_batch_tok;
-    return (uint32_t)(!streams_ns || !tok_ns || streams_ns / tok_ns > most ? most : streams_ns / tok_ns);
+/* A round of all streams: lanes take turns. */
+static uint64_t round_ns(const struct sched *s) {
+    uint64_t ns = 0;
+    for (int i = 0; i < SCHED_N_LANES; i++) ns += pace_streams_ns(&s->pace[i], s->decode[i].n);
+    return ns;
 }
 
-static bool alike(uint32_t a, uint32_t b) { return a <= 2 * b && b <= 2 * a; }
-
-/* Whether this plan leaves prompts out, so that the time of the decode rows is known. Never twice in a row. */
-static bool pace_is_old(struct sched_pace *p, uint32_t n_streams) {
-    const uint64_t most = alike(n_streams, p->n_streams) ? PACE_PLANS : PACE_PLANS_OTHER;
-    if (!p->stream_ns || ++p->n_plans < most) return false;
-    p->n_plans = 0;
-    return true;
+/* What prompts may have beside a step of all streams: as much as these have, and for each that waits a stream's part.
+ */
+static uint64_t share_ns(const struct sched *s, uint64_t streams_ns) {
+    uint64_t n_waiting = s->follow.n, n_streams = 0;
+    for (int i = 0; i < SCHED_N_LANES; i++) n_waiting += s->prefill[i].n, n_streams += s->decode[i].n;
+    return n_streams ? streams_ns + streams_ns * n_waiting / n_streams : 0;
 }
-
-/* Towards `to` by a quarter. */
-static uint64_t nearer(uint64_t from, uint64_t to) {
-    if (!from) return to;
-    return to > from ? from + (to - from + 3) / 4 : from - (from - to) / 4;
-}
-
-/* One slow step is not a pace: a thread that lost its processor for a while counts as a step of four times the time. */
-static uint64_t nearer_step(uint64_t from, uint64_t to) { return nearer(from, from && to / 4 > from ? 4 * from : to); }
 
 void sched_took(struct sched *s, uint8_t lane, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns) {
-    struct sched_pace *p = &s->pace[lane];
-    if (ns == 0) ns = 1;
-    if (n_prompt_tok == 0) {
-        p->stream_ns = alike(n_decode, p->n_streams) ? nearer_step(p->stream_ns, ns) : ns;
-        p->n_streams = n_decode;
-        p->n_plans = 0;
-        return;
-    }
-    if (n_decode && !p->stream_ns) return; /* whose time it was is not known */
-    /* A step has costs that do not grow with its tokens: a piece below a chunk says nothing about a token. */
-    const uint64_t chunk = s->config.chunk_tok, n = n_prompt_tok < chunk ? chunk : n_prompt_tok;
-    const uint64_t own_ns = !n_decode ? ns : ns > p->stream_ns ? ns - p->stream_ns : 0;
-    p->prompt_tok_ns = nearer(p->prompt_tok_ns, own_ns / n ? own_ns / n : 1);
+    pace_took(&s->pace[lane], n_decode, n_prompt_tok, ns);
+}
+
+const struct price *sched_reading(const struct sched *s, uint8_t lane) {
+    const struct price *own = &s->pace[lane].prompt;
+    for (int i = 0; !own->n_most && i < SCHED_N_LANES; i++) own = &s->pace[i].prompt;
+    return own;
 }
 
 bool sched_lane_busy(const struct sched *s, uint8_t lane) { return s->prefill[lane].n || s->decode[lane].n; }
 
+/* What is left of a step while it is planned. */
+struct room {
+    uint32_t tok, out;
+};
+
+/* A piece of r, then of the shortest of those that this plan has not taken. Returns the number of rows. */
+static uint32_t plan_pieces(struct sched *s, uint8_t lane, struct sched_req *r, struct room *room,
+                            struct sched_row *rows) {
+    uint32_t n = 0;
+    for (; r && room->tok; r = shortest(s, lane)) {
+        const uint32_t n_tok = piece_tok(s, r, room->tok, room->out), n_out = piece_out(r, n_tok);
+        if (!n_tok && !r->scored) break;
+        r->plan = s->n_plans[lane];
+        if (!n_tok) continue; /* no rows of logits are left for it, but tokens perhaps for others */
+        rows[n++] = (struct sched_row){.req = r, .pos = r->pos, .n_tok = n_tok, .n_out = n_out};
+        room->tok -= n_tok;
+        room->out -= n_out;
+    }
+    return n;
+}
+
+/* Of a large piece the shortest prompts have half, the oldest the rest: a piece may not come in every step, and who
+ * comes last should not wait for two. Of a small one first has all that it can take. */
+static uint32_t plan_prompts(struct sched *s, uint8_t lane, struct sched_req *first, struct room room,
+                             struct sched_row *rows) {
+    if (!first) return 0;
+    struct sched_req *oldest = s->prefill[lane].head, *next = shortest(s, lane);
+    const uint32_t chunk = s->config.chunk_tok, least_out = oldest->scored || next->scored ? chunk : 1;
+    if (next == oldest || room.tok < 2 * chunk || room.out < 2 * least_out)
+        return plan_pieces(s, lane, first, &room, rows);
+    const struct room rest = {room.tok / 2, room.out / 2};
+    oldest->plan = s->n_plans[lane];
+    room.tok -= rest.tok, room.out -= rest.out;
+    uint32_t n = plan_pieces(s, lane, next, &room, rows);
+    room.tok += rest.tok, room.out += rest.out;
+    oldest->plan = 0;
+    return n + plan_pieces(s, lane, oldest, &room, rows + n);
+}
+
 uint32_t sched_plan(struct sched *s, uint8_t lane, struct sched_row *rows) {
-    uint32_t n = 0, budget = s->config.max_batch_tok, outs = s->config.max_out;
+    uint32_t n = 0;
+    struct room room = {s->config.max_batch_tok, s->config.max_out};
     const struct sched_list *prefill = &s->prefill[lane], *decode = &s->decode[lane];
     const uint64_t number = ++s->n_plans[lane];
 
     /* One prompt advances however many decode rows there are: the oldest and the shortest in turn, so that a short
      * prompt overtakes a long one and the long one still gets every second turn. Its least piece is kept free. */
     struct sched_req *first = prefill->head ? (s->n_prompt_plans[lane] % 2 ? shortest(s, lane) : prefill->head) : NULL;
-    if (first && decode->n && pace_is_old(&s->pace[lane], decode->n)) first = NULL;
+    const uint64_t streams_ns = round_ns(s), share = share_ns(s, streams_ns);
+    if (first && decode->n && pace_skips(&s->pace[lane], decode->n, share)) first = NULL;
     uint32_t kept = first ? least_tok(s, first) : 0, kept_out = first ? piece_out(first, kept) : 0;
-    if (first && decode->n && (kept == budget || kept_out == outs) && number % 2) {
+    if (first && decode->n && (kept == room.tok || kept_out == room.out) && number % 2) {
         first = NULL; /* they do not fit together: steps alternate between the two kinds */
         kept = kept_out = 0;
     }
 
     uint32_t n_decode = decode->n;
-    if (n_decode > budget - kept) n_decode = budget - kept;
-    if (n_decode > outs - kept_out) n_decode = outs - kept_out;
+    if (n_decode > room.tok - kept) n_decode = room.tok - kept;
+    if (n_decode > room.out - kept_out) n_decode = room.out - kept_out;
     struct sched_req *r = decode->head;
     for (uint32_t i = 0; i < n_decode; i++, r = r->next) {
         r->plan = number;
         rows[n++] = (struct sched_row){.req = r, .pos = r->pos, .n_tok = 1, .n_out = 1};
     }
-    budget -= n_decode;
-    outs -= n_decode;
+    room.tok -= n_decode;
+    room.out -= n_decode;
 
     if (first) s->n_prompt_plans[lane]++;
-    uint32_t share = share_tok(s, lane);
-    if (share < kept) share = kept;
-    if (budget > share) budget = share;
-    for (r = first; r && budget; r = shortest(s, lane)) {
-        uint32_t n_tok = piece_tok(s, r, budget, outs), n_out = piece_out(r, n_tok);
-        if (!n_tok && !r->scored) break;
-        r->plan = number;
-        if (!n_tok) continue; /* no rows of logits are left for it, but tokens perhaps for others */
-        rows[n++] = (struct sched_row){.req = r, .pos = r->pos, .n_tok = n_tok, .n_out = n_out};
-        budget -= n_tok;
-        outs -= n_out;
-    }
+    const uint64_t fits_tok = pace_fits_tok(&s->pace[lane], streams_ns, share);
+    if (room.tok > fits_tok) room.tok = fits_tok > kept ? (uint32_t)fits_tok : kept;
+    n += plan_prompts(s, lane, first, room, rows + n);
+    uint64_t n_prompt_tok = 0;
+    for (uint32_t i = n_decode; i < n; i++) n_prompt_tok += rows[i].n_tok;
+    pace_spend(&s->pace[lane], n_prompt_tok, share);
     return n;
 }
 

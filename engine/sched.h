@@ -13,9 +13,10 @@
  * slot stays taken until the state has arrived (release).
  * commit may come before the step has run (look-ahead); a request with all its tokens planned waits in LAST for them.
  *
- * Prompts beside streams: the caller says what each step took (sched_took), and while requests decode, a step's prompt
- * tokens are as many as take about as long as all streams' rows: streams then have their tokens at about half the pace,
- * whatever arrives. What decode rows alone take is measured again by a plan without prompts when it may have changed.
+ * Prompts beside streams (pace.h): the caller says what each step took (sched_took), and while requests decode, prompts
+ * have about as much of the time as all streams' rows, and for each request that waits for its first token as much as a
+ * stream; in pieces that are worth what a step with prompts costs whatever its tokens, also if plans between then have
+ * none. What decode rows alone take is measured again by a plan without prompts when it may have changed.
  *
  * Keys that share the slots: every request names a key (who asks). Each key has a queue of its own, first come, first
  * served, and a count of what it was served: tokens of prompts when they get a slot, generated ones twice, over the
@@ -31,6 +32,7 @@
 #ifndef SCHED_H
 #define SCHED_H
 
+#include "pace.h"
 #include "slots.h"
 
 enum sched_state { SCHED_NONE, SCHED_QUEUED, SCHED_PREFILL, SCHED_FOLLOW, SCHED_DECODE, SCHED_LAST, SCHED_MOVING };
@@ -66,17 +68,9 @@ struct sched_config {
     uint32_t n_slots, max_batch_tok, max_out, chunk_tok; /* all >= 1, chunk_tok <= max_batch_tok */
 };
 
-/* How long the parts of a lane's steps take, as far as steps have told. */
-struct sched_pace {
-    uint64_t stream_ns;     /* of decode rows alone; 0 = not known: no share */
-    uint32_t n_streams;     /* how many those were */
-    uint64_t n_plans;       /* with prompts and decode rows since then */
-    uint64_t prompt_tok_ns; /* a prompt token's part of a step, 0 = not known */
-};
-
 struct sched {
     struct sched_config config;
-    struct sched_pace pace[SCHED_N_LANES];
+    struct pace pace[SCHED_N_LANES];
     struct slots slots;
     struct sched_key keys[SCHED_N_KEYS];
     uint32_t n_keys, n_queued; /* n_keys: those that have had a request are below it */
@@ -122,6 +116,8 @@ void sched_fork(struct sched *s, struct sched_req *req);
 void sched_commit(struct sched *s, const struct sched_row *row);
 /* A committed step of so many decode rows and tokens of prompts took ns, from the end of the one before. */
 void sched_took(struct sched *s, uint8_t lane, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns);
+/* What reading prompts takes: in steps of this lane, or where none is known of another. */
+const struct price *sched_reading(const struct sched *s, uint8_t lane);
 /* No rows from now on: the state of its slot moves; then the request goes on where it was. */
 void sched_move(struct sched *s, struct sched_req *req);
 void sched_moved(struct sched *s, struct sched_req *req);

@@ -1,0 +1,76 @@
+/* pace.c - what steps took becomes how many tokens of prompts the next ones have. */
+#include "pace.h"
+
+#include <string.h>
+
+/* So many plans with both kinds may trust a measurement of decode rows alone. */
+enum { PLANS_TRUSTED = 64 };
+static const uint64_t MOST_NS = 1000000000000; /* longer than any step: sums of times stay far from overflow */
+
+void pace_init(struct pace *p, uint32_t chunk_tok) {
+    memset(p, 0, sizeof *p);
+    price_init(&p->prompt, chunk_tok);
+}
+
+/* A GPU's decode steps are graphs for powers of two, so n rows take what the next power of two takes. */
+static int class_of(uint32_t n) { return n > 1 ? 32 - __builtin_clz(n - 1) : 0; }
+
+/* Towards `to` by a quarter. One slow step is not a pace: a thread that lost its processor for a while counts as a step
+ * of four times the time. */
+static uint64_t nearer(uint64_t from, uint64_t to) {
+    if (!from) return to;
+    if (to / 4 > from) to = 4 * from;
+    return to > from ? from + (to - from + 3) / 4 : from - (from - to) / 4;
+}
+
+uint64_t pace_streams_ns(const struct pace *p, uint32_t n_decode) {
+    if (n_decode == 0) return 0;
+    const int c = class_of(n_decode);
+    for (int i = c; i >= 0; i--)
+        if (p->stream_ns[i]) return p->stream_ns[i];
+    for (int i = c + 1; i < PACE_CLASSES; i++)
+        if (p->stream_ns[i]) return p->stream_ns[i];
+    return 0;
+}
+
+void pace_took(struct pace *p, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns) {
+    if (ns == 0) ns = 1;
+    if (ns > MOST_NS) ns = MOST_NS;
+    if (n_prompt_tok == 0) {
+        if (n_decode == 0) return;
+        uint64_t *own = &p->stream_ns[class_of(n_decode)];
+        *own = nearer(*own, ns);
+        p->n_plans = 0;
+        return;
+    }
+    const uint64_t streams_ns = pace_streams_ns(p, n_decode);
+    if (n_decode && !streams_ns) return; /* whose time it was is not known */
+    price_learn(&p->prompt, n_prompt_tok, ns > streams_ns ? ns - streams_ns : 0);
+}
+
+bool pace_skips(struct pace *p, uint32_t n_decode, uint64_t share_ns) {
+    if (p->debt_ns && p->debt_ns >= share_ns) {
+        if (p->n_skipped++ < PACE_MOST_SKIPPED) return true;
+        p->debt_ns = 0;
+    }
+    /* Never twice in a row: what it takes may be told later. Where nothing is known yet, nothing is bounded. */
+    const bool known = p->stream_ns[class_of(n_decode)], any = pace_streams_ns(p, n_decode);
+    p->looked = !p->looked && any && (!known || ++p->n_plans >= PLANS_TRUSTED);
+    if (p->looked) p->n_plans = 0;
+    return p->looked;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+uint64_t pace_fits_tok(const struct pace *p, uint64_t streams_ns, uint64_t share_ns) {
+    if (!streams_ns || !p->prompt.n_most) return UINT64_MAX;
+    uint64_t ns = share_ns < 2 * streams_ns ? share_ns : 2 * streams_ns;
+    if (streams_ns < PACE_STEP_NS) ns = larger(ns, PACE_STEP_NS - streams_ns);
+    return price_fits(&p->prompt, larger(ns, price_sure_ns(&p->prompt) * 3 / 2));
+}
+
+void pace_spend(struct pace *p, uint64_t n_prompt_tok, uint64_t share_ns) {
+    const uint64_t ns = p->debt_ns + (n_prompt_tok ? price_ns(&p->prompt, n_prompt_tok) : 0);
+    p->debt_ns = share_ns && ns > share_ns ? ns - share_ns : 0;
+    if (n_prompt_tok) p->n_skipped = 0;
+}

@@ -1,0 +1,83 @@
+/* price.c - a filter of two numbers. Times are relative to what was expected, so it works alike at any speed. */
+#include "price.h"
+
+#include <assert.h>
+#include <math.h>
+
+/* The fixed part is taken for so many units' until it is known: layers of small kernels on a GPU, weights read. */
+static const double PRIOR_UNITS = 4;
+/* Parts of the expected time: a time's deviation, and how far the price wanders from one to the next. */
+static const double LEAST_NOISE = 0.1, MOST_NOISE = 0.4, WANDER = 0.02;
+static const double LEAST_NS = 10000; /* below this a time says more about the clock than about a step */
+
+static double above(double a, double least) { return a > least ? a : least; }
+static double below(double a, double most) { return a < most ? a : most; }
+
+void price_init(struct price *p, uint32_t unit) {
+    assert(unit);
+    *p = (struct price){.unit = unit};
+}
+
+static void begin(struct price *p, double x, double ns) {
+    p->unit_ns = above(ns, LEAST_NS) / (PRIOR_UNITS + x);
+    p->fixed_ns = PRIOR_UNITS * p->unit_ns;
+    p->var_fixed = p->fixed_ns * p->fixed_ns;
+    p->var_unit = p->unit_ns * p->unit_ns;
+    p->cov = 0;
+    p->noise = LEAST_NOISE * LEAST_NOISE;
+}
+
+/* Of times one after the other, so that a machine that has changed is not taken for one that is noisy. */
+static void learn_noise(struct price *p, double off) {
+    const double step = off - p->off, noise = p->noise + (step * step / 2 - p->noise) / 8;
+    p->noise = above(below(noise, MOST_NOISE * MOST_NOISE), LEAST_NOISE * LEAST_NOISE);
+    p->off = off;
+}
+
+void price_learn(struct price *p, uint64_t n, uint64_t ns) {
+    if (n == 0) return;
+    const double x = (double)n / p->unit, took = (double)ns;
+    if (p->n_most == 0) begin(p, x, took);
+    if (n > p->n_most) p->n_most = n;
+
+    const double expected = p->fixed_ns + x * p->unit_ns, scale = above(expected, LEAST_NS);
+    /* Each wanders by a part of what it belongs to, so none is so little that it could not come back. Uncertainty is
+     * bounded: what is not measured for long is unknown, not more than that. */
+    const double fixed = above(p->fixed_ns + below(x, PRIOR_UNITS) * p->unit_ns, LEAST_NS);
+    const double unit = scale / above(x, 1);
+    if (p->var_fixed < fixed * fixed) p->var_fixed += WANDER * fixed * WANDER * fixed;
+    if (p->var_unit < unit * unit) p->var_unit += WANDER * unit * WANDER * unit;
+
+    const double with_fixed = p->var_fixed + x * p->cov, with_unit = p->cov + x * p->var_unit;
+    const double off = above(below(took - expected, scale), -scale / 2);
+    learn_noise(p, off / scale);
+    const double var = with_fixed + x * with_unit + p->noise * scale * scale;
+    p->fixed_ns = above(p->fixed_ns + off * with_fixed / var, 0);
+    p->unit_ns = above(p->unit_ns + off * with_unit / var, 1);
+
+    p->var_fixed = above(p->var_fixed - with_fixed * with_fixed / var, 0);
+    p->var_unit = above(p->var_unit - with_unit * with_unit / var, 0);
+    p->cov -= with_fixed * with_unit / var;
+    /* rounding must not make it more than certain */
+    if (p->cov * p->cov > p->var_fixed * p->var_unit) p->cov = 0;
+}
+
+uint64_t price_ns(const struct price *p, uint64_t n) {
+    if (p->n_most == 0) return 0;
+    return (uint64_t)above(below(p->fixed_ns + (double)n / p->unit * p->unit_ns, 1e15), 1);
+}
+
+uint64_t price_sure_ns(const struct price *p) {
+    const double ns = p->fixed_ns - sqrt(p->var_fixed);
+    return p->n_most && ns > 0 ? (uint64_t)below(ns, 1e15) : 0;
+}
+
+double price_each_ns(const struct price *p) {
+    return p->n_most ? p->unit_ns / p->unit + p->fixed_ns / (double)p->n_most : 0;
+}
+
+uint64_t price_fits(const struct price *p, uint64_t ns) {
+    if (p->n_most == 0 || (double)ns <= p->fixed_ns) return 0;
+    const double n = ((double)ns - p->fixed_ns) / p->unit_ns * p->unit;
+    return (uint64_t)below(n, 2 * (double)p->n_most);
+}
