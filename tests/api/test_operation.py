@@ -1,5 +1,6 @@
 """What an operator sees: metrics, log lines, health of an engine that is stuck, and what systemd is told."""
 import ctypes
+import glob
 import json
 import os
 import re
@@ -111,6 +112,22 @@ def test_one_line_a_request_with_all_that_is_known(own_server, tmp_path):
     assert lines["r-3"]["status"] == 400 and lines["r-3"]["outcome"] == "invalid_request_error"
     assert lines["r-4"]["status"] == 499 and lines["r-4"]["outcome"] == "client_left" and lines["r-4"]["completion_tokens"] >= 1
     assert len([line for line in request_lines(s) if line["id"].startswith("r-")]) == 4
+
+
+def test_the_readme_lists_the_fields_of_log_lines(own_server):
+    """Those that the code can write, and what stands in every line."""
+    fields = set()
+    for path in glob.glob(os.path.join(ROOT, "server", "*.c")):
+        with open(path, encoding="utf-8") as f:
+            fields |= set(re.findall(r'\blog_(?:words|number|truth)\("(\w+)"', f.read()))
+    s = own_server("--log-format", "json")
+    s.complete(max_tokens=1)
+    for line in map(json.loads, s.log().splitlines()):
+        fields |= set(line) - {"message"}
+    with open(os.path.join(ROOT, "server", "README.md"), encoding="utf-8") as f:
+        section = re.search(r"^## Log lines\n(.*?)^## ", f.read(), re.M | re.S).group(1)
+    listed = {name for row in re.findall(r"^\| (`.*?) \|", section, re.M) for name in re.findall(r"`(\w+)`", row)}
+    assert listed == fields and len(fields) > 15, (sorted(listed - fields), sorted(fields - listed))
 
 
 # ---- a stuck engine ----

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from server import RODIMUS, ROOT, environment, free_port
+from server import RODIMUS, ROOT, command, environment, free_port
 
 MARKED = re.compile(r"<!-- test: (run|output) -->\n```(\w+)\n(.*?)^```$", re.M | re.S)
 
@@ -42,6 +42,32 @@ def test_examples_print_what_the_readme_shows(server, language, code, output):
     assert done.returncode == 0, done.stdout + done.stderr
     if output is not None:
         assert settled(done.stdout) == settled(output)
+
+
+def test_the_operators_chapter_leads_to_all_that_an_operator_needs():
+    """That the lists are whole is held elsewhere: settings by test_config.c, metrics and log lines by test_operation.py, alerts
+    by tests/deploy/test_files.py; that the links lead to headings, by tests/check-rules."""
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
+        chapter = re.search(r"^## For operators\n(.*?)^## ", f.read(), re.M | re.S).group(1)
+    for link in ("config/README.md#all-settings", "server/README.md#metrics", "deploy/README.md#when-an-alert-comes", "deploy/SECURITY.md"):
+        assert f"]({link})" in chapter, link
+
+
+def test_flags_and_variables_in_the_readmes_exist():
+    """Of serve and of every other command; a flag of another program stands beside its name."""
+    helps = "".join(command(c, "--help").stdout for c in ("serve", "generate", "verify", "inspect", "bench", "load", "version"))
+    flags = set(re.findall(r"--[a-z][a-z-]+", helps))
+    variables = {f[2:].replace("-", "_").upper() for f in re.findall(r"--[a-z][a-z-]+", command("serve", "--help").stdout)}
+    n = 0
+    for name in ("README.md", "config/README.md", "server/README.md", "engine/README.md", "deploy/README.md", "deploy/SECURITY.md"):
+        with open(os.path.join(ROOT, name), encoding="utf-8") as f:
+            text = f.read()
+        text = re.sub(r"^.*docker compose.*$|--extra-request-body", "", text, flags=re.M)  # of others
+        said, named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)), set(re.findall(r"\bRODIMUS_([A-Z_]*[A-Z])\b", text))
+        assert said <= flags, (name, said - flags)
+        assert {v for v in named if not v.startswith("TEST_")} <= variables, (name, named - variables)
+        n += len(said) + len(named)
+    assert n > 40, n
 
 
 def test_the_readme_has_examples_of_each_kind():

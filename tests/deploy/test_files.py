@@ -57,12 +57,15 @@ def test_no_panels_overlap():
 
 
 def test_alerts_ask_for_metrics_that_exist_and_each_has_its_runbook(served):
-    readme = text_of("README.md")
+    readme, alerts = text_of("README.md"), set()
     for group in yaml.safe_load(text_of("alerts.yml"))["groups"]:
         for rule in group["rules"]:
             asked = set(re.findall(r"\b((?:rodimus|process)_[a-z_]+)", rule["expr"]))
             assert asked <= served and (asked or "up{" in rule["expr"]), f"{rule['alert']}: {asked - served}"
-            assert re.search(rf"^#+ .*{rule['alert']}\b", readme, re.M), f"no runbook for {rule['alert']}"
+            alerts.add(rule["alert"])
+    runbook = re.search(r"^## When an alert comes\n(.*?)^## ", readme, re.M | re.S).group(1)
+    told = re.findall(r"^### (\w+)\n(?=\S)", runbook, re.M)
+    assert sorted(told) == sorted(alerts), f"no runbook for {alerts - set(told)}, no alert for {set(told) - alerts}"
 
 
 def test_prometheus_takes_its_files():
