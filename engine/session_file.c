@@ -74,6 +74,18 @@ int session_file_write(const struct session_form *form, const struct session_fac
     return rc;
 }
 
+uint64_t session_file_bytes(const struct session_form *form, const struct session_facts *f,
+                            const struct session_point *p, const struct session_answers *answers) {
+    const size_t n_meta =
+        META_FIXED + 3 + strlen(f->tenant) + strlen(f->id) + strlen(f->parent) + (answers ? answers->n : 0);
+    const struct state_file state = {.layout = {form->layout, strlen(form->layout)},
+                                     .pending_text = {p->held, p->n_held},
+                                     .pending_ids = {NULL, p->pending >= 0 ? 4 : 0},
+                                     .sampler = {NULL, p->n_seen * SEEN_BYTES},
+                                     .meta = {NULL, n_meta}};
+    return (uint64_t)state_file_header_bytes(&state) + session_point_bytes(p);
+}
+
 /* ---- from bytes ---- */
 
 static int bad(const char *file, const char *what, struct rod_error *err) {

@@ -31,6 +31,10 @@ int session_file_write(const struct session_form *form, const struct session_fac
                        const struct session_point *point, const struct session_answers *answers, void **header,
                        size_t *n_header, struct rod_error *err);
 
+/* How many bytes that file has. */
+uint64_t session_file_bytes(const struct session_form *form, const struct session_facts *facts,
+                            const struct session_point *point, const struct session_answers *answers);
+
 /* From a parsed header: facts, the point without its image, answers (NULL: none). ROD_ESTATE naming file and reason. */
 int session_file_read(const struct session_form *form, const struct state_file *state, const char *file,
                       struct session_facts *facts, struct session_point **point, struct session_answers **answers,

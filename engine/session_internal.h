@@ -64,6 +64,7 @@ struct sessions {
     bool closing;            /* what cannot be written is given up */
     bool ending;             /* the threads end when there is no work */
     uint64_t n_scans, n_rounds, n_jobs;
+    uint64_t leaving_bytes; /* of files that are being removed for the budget */
     pthread_t threads[SESSIONS_MAX_THREADS], keeper;
     uint32_t n_threads;
     bool has_keeper;
@@ -93,7 +94,7 @@ void session_log(const struct sessions *s, int level, const char *format, ...) _
 void session_trouble(struct sessions *s, enum session_trouble what, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* What became of a write: counted, and whether the disk takes files. Without the lock. */
-void session_wrote(struct sessions *s, const struct session_write *write);
+void session_wrote(struct sessions *s, struct session *session, const struct session_write *write);
 /* Host memory is full of what the disk does not take, and nothing there can go: nobody waits for that. */
 bool session_stuck_locked(const struct sessions *s);
 bool session_writing_locked(const struct sessions *s); /* some session is being written because of age or budget */
@@ -146,6 +147,9 @@ void session_io_push_locked(struct sessions *s, struct session_turn *turn);
 void session_io_write_locked(struct sessions *s, struct session *session);
 
 /* ---- session_keep.c: time and budgets ---- */
+/* Before the files of sessions that the caller holds are written, without the lock: others make room for them in the
+ * folder's budget. Where they never could, the write's rc is ROD_ENOROOM. */
+void session_reserve(struct sessions *s, struct session *const *sessions, struct session_write *writes, size_t n);
 void *session_keeper(void *sessions);
 int session_scan(struct sessions *s, struct rod_error *err); /* the folder's headers */
 

@@ -70,10 +70,11 @@ static void write_sessions(struct sessions *s, struct session **sessions, size_t
             (struct session_write){.name = x->name, .facts = &x->facts, .point = points[i], .answers = answers[i]};
     }
     pthread_mutex_unlock(&s->lock);
+    session_reserve(s, sessions, writes, n);
     session_store_write(&s->store, writes, n);
     for (size_t i = 0; i < n; i++) {
         struct session *x = sessions[i];
-        session_wrote(s, &writes[i]);
+        session_wrote(s, x, &writes[i]);
         if (writes[i].rc)
             session_trouble(s, SESSION_NOT_WRITTEN, "session %s is not written and %s: %s", x->facts.id,
                             last_try ? "lost at its last version" : "stays in memory", writes[i].err.message);

@@ -39,7 +39,7 @@ bool sessions_make_room(void *sessions, size_t n_bytes) {
             session_io_write_locked(s, x);
         }
         s->starved = true; /* whatever is written next goes */
-    } else if ((x = session_table_to_remove(&s->table, false))) {
+    } else if ((x = session_table_to_remove(&s->table, false, 0))) {
         point = session_table_unset(&s->table, x);
         session_table_remove(&s->table, x);
         evicted = true;
@@ -163,9 +163,10 @@ int session_scan(struct sessions *s, struct rod_error *err) {
 
 /* x is free; with the lock, which is given up in between. Its file may have changed in another server's hands: then it
  * stays. */
-static bool remove_locked(struct sessions *s, struct session *x, bool expired) {
+static int remove_locked(struct sessions *s, struct session *x, bool expired) {
     x->hold = SESSION_CALL;
     const struct session_stamp known = x->stamp;
+    s->leaving_bytes += known.n_bytes;
     pthread_mutex_unlock(&s->lock);
     struct rod_error err;
     int rc = session_take_lease(s, x, &err);
@@ -179,6 +180,7 @@ static bool remove_locked(struct sessions *s, struct session *x, bool expired) {
     if (go && session_on_disk(s) && known.n_bytes) rc = session_store_remove(&s->store, x->name, &err);
     struct session_point *old = NULL;
     pthread_mutex_lock(&s->lock);
+    s->leaving_bytes -= known.n_bytes;
     if (go && !rc) old = session_table_unset(&s->table, x);
     pthread_mutex_unlock(&s->lock);
     session_point_release(old);
@@ -191,7 +193,7 @@ static bool remove_locked(struct sessions *s, struct session *x, bool expired) {
         session_trouble(s, SESSION_NOT_REMOVED, "session %s is not removed: %s", id, err.message);
     }
     pthread_mutex_lock(&s->lock);
-    return go && !rc;
+    return rc;
 }
 
 static void expire_locked(struct sessions *s) {
@@ -203,12 +205,38 @@ static void expire_locked(struct sessions *s) {
     }
 }
 
+static bool over_disk_budget(const struct sessions *s) {
+    const uint64_t limit = s->config.disk_bytes, n = s->table.file_bytes + s->table.reserved_bytes;
+    return limit && n > limit && n - limit > s->leaving_bytes;
+}
+
 static void keep_disk_budget_locked(struct sessions *s) {
-    const uint64_t limit = s->config.disk_bytes;
-    while (limit && s->table.file_bytes > limit && !s->ending) {
-        struct session *x = session_table_to_remove(&s->table, true);
-        if (!x || !remove_locked(s, x, false)) break;
+    if (!over_disk_budget(s)) return;
+    const uint64_t round = ++s->n_rounds;
+    struct session *x;
+    while (!s->ending && over_disk_budget(s) && (x = session_table_to_remove(&s->table, true, round))) {
+        x->tried = round;                                 /* another server may have it */
+        if (remove_locked(s, x, false) == ROD_EIO) break; /* so would the others */
     }
+}
+
+void session_reserve(struct sessions *s, struct session *const *sessions, struct session_write *writes, size_t n) {
+    const uint64_t limit = s->config.disk_bytes;
+    if (!limit) return;
+    pthread_mutex_lock(&s->lock);
+    for (size_t i = 0; i < n; i++) {
+        struct session_write *w = &writes[i];
+        const uint64_t n_bytes = session_file_bytes(&s->config.form, w->facts, w->point, w->answers);
+        const uint64_t pinned = session_table_pinned_bytes(&s->table, sessions[i]);
+        if (n_bytes <= limit && pinned <= limit - n_bytes)
+            session_table_reserve(&s->table, sessions[i], n_bytes);
+        else
+            w->rc =
+                rod_fail(&w->err, ROD_ENOROOM, "%s",
+                         pinned ? "Pinned sessions use up state_disk_bytes." : "It has more than state_disk_bytes.");
+    }
+    keep_disk_budget_locked(s);
+    pthread_mutex_unlock(&s->lock);
 }
 
 static void write_idle_locked(struct sessions *s, uint64_t now_ns) {

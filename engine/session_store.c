@@ -187,7 +187,7 @@ static void write_some(const struct session_store *store, struct session_write *
     size_t n_items = 0;
     for (size_t i = 0; i < n; i++) {
         struct session_write *w = &writes[i];
-        w->rc = render(store, w, parts[n_items], &w->err);
+        if (!w->rc) w->rc = render(store, w, parts[n_items], &w->err);
         if (w->rc) continue;
         items[n_items] = (struct state_disk_item){
             .name = session_store_name(w->name, names[n_items]), .parts = parts[n_items], .n_parts = 2};

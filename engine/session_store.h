@@ -47,10 +47,10 @@ struct session_write {
     const struct session_point *point;
     const struct session_answers *answers;
     struct session_stamp stamp; /* afterwards: of the new file */
-    int rc;
+    int rc;                     /* 0 before */
     struct rod_error err;
 };
-/* All of them, each well or badly for itself; synced when it returns. */
+/* All of them whose rc is 0, each well or badly for itself; synced when it returns. */
 void session_store_write(const struct session_store *store, struct session_write *writes, size_t n);
 int session_store_remove(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                          struct rod_error *err);

@@ -157,6 +157,10 @@ struct session_point *session_table_set(struct session_table *t, struct session 
     if (facts->ttl_s && (!t->least_ttl_s || facts->ttl_s < t->least_ttl_s)) t->least_ttl_s = facts->ttl_s;
     struct session_point *old = take_point(t, s);
     unlink_use(t, s, SESSION_ALL);
+    if (s->facts.pinned != facts->pinned) {
+        const uint64_t n_bytes = s->stamp.n_bytes + s->reserved_bytes;
+        t->pinned_bytes += facts->pinned ? n_bytes : -n_bytes;
+    }
     s->facts = *facts;
     s->point = point;
     s->answers = answers;
@@ -191,8 +195,17 @@ void session_table_set_dirty(struct session_table *t, struct session *s, bool di
 }
 
 void session_table_stamp(struct session_table *t, struct session *s, const struct session_stamp *stamp) {
+    session_table_reserve(t, s, 0);
     t->file_bytes += stamp->n_bytes - s->stamp.n_bytes;
+    if (s->facts.pinned) t->pinned_bytes += stamp->n_bytes - s->stamp.n_bytes;
     s->stamp = *stamp;
+}
+
+void session_table_reserve(struct session_table *t, struct session *s, uint64_t n_bytes) {
+    const uint64_t more = n_bytes > s->stamp.n_bytes ? n_bytes - s->stamp.n_bytes : 0;
+    t->reserved_bytes += more - s->reserved_bytes;
+    if (s->facts.pinned) t->pinned_bytes += more - s->reserved_bytes;
+    s->reserved_bytes = more;
 }
 
 struct session_point *session_table_drop_point(struct session_table *t, struct session *s) {
@@ -217,11 +230,13 @@ struct session *session_table_to_write(const struct session_table *t, uint64_t f
     return s;
 }
 
-struct session *session_table_to_remove(const struct session_table *t, bool on_file) {
+struct session *session_table_to_remove(const struct session_table *t, bool on_file, uint64_t round) {
     const enum session_order o = on_file ? SESSION_ALL : SESSION_IN_HOST;
     struct session *shared = NULL;
     for (struct session *s = t->oldest[o]; s; s = s->newer[o]) {
-        if (!idle(s) || s->facts.pinned || (on_file ? !s->stamp.n_bytes : !s->point->image)) continue;
+        if (!idle(s) || s->facts.pinned || (round && s->tried == round) ||
+            (on_file ? !s->stamp.n_bytes : !s->point->image))
+            continue;
         /* one whose image nobody else has gives its memory back */
         if (on_file || atomic_load_explicit(&s->point->refs, memory_order_relaxed) == 1) return s;
         if (!shared) shared = s;

@@ -66,6 +66,7 @@ struct session {
     uint64_t failed_ns;         /* when it could not be written; 0 = it was not tried */
     uint64_t scan;              /* the last one that met its file */
     uint64_t tried;             /* the last round in which its removal was tried */
+    uint64_t reserved_bytes;    /* its file that is being written has so many more than the one that is there */
 };
 
 struct session_table {
@@ -74,6 +75,8 @@ struct session_table {
     struct session *oldest[SESSION_N_ORDERS], *newest[SESSION_N_ORDERS];
     uint64_t n_exist, n_points, n_dirty; /* of those that exist: all, those with a point, those that are dirty */
     uint64_t file_bytes;                 /* of all stamps */
+    uint64_t reserved_bytes;             /* of all sessions */
+    uint64_t pinned_bytes;               /* of both, those of pinned sessions */
     uint64_t least_ttl_s;                /* of all that ever were here; 0 = none had a time */
 };
 
@@ -102,7 +105,14 @@ void session_table_use(struct session_table *t, struct session *s, int64_t now_s
 /* It exists no more; the place stays. Returns its point likewise. */
 struct session_point *session_table_unset(struct session_table *t, struct session *s);
 void session_table_set_dirty(struct session_table *t, struct session *s, bool dirty);
+/* It has this file; nothing is reserved for it any more. */
 void session_table_stamp(struct session_table *t, struct session *s, const struct session_stamp *stamp);
+/* Its next file will have n_bytes; 0: there will be none. */
+void session_table_reserve(struct session_table *t, struct session *s, uint64_t n_bytes);
+/* Of the files of all pinned sessions but this one. */
+static inline uint64_t session_table_pinned_bytes(const struct session_table *t, const struct session *but) {
+    return t->pinned_bytes - (but->facts.pinned ? but->stamp.n_bytes + but->reserved_bytes : 0);
+}
 /* Out of memory. It must be on file, and not dirty. Returns its point likewise. */
 struct session_point *session_table_drop_point(struct session_table *t, struct session *s);
 
@@ -111,8 +121,9 @@ struct session *session_table_to_drop(const struct session_table *t);
 /* The least recently used that must be written before it can leave; free, not being written, and not one whose writing
  * failed after failed_ns. */
 struct session *session_table_to_write(const struct session_table *t, uint64_t failed_ns);
-/* The least recently used that may be removed for a budget, of files or of memory: free, and not pinned. */
-struct session *session_table_to_remove(const struct session_table *t, bool on_file);
+/* The least recently used that may be removed for a budget, of files or of memory: free, not pinned, and not tried in
+ * this round (0 = none). */
+struct session *session_table_to_remove(const struct session_table *t, bool on_file, uint64_t round);
 /* The least recently used whose time is over, and that is free and not tried in this round. */
 struct session *session_table_to_expire(const struct session_table *t, int64_t now_s, uint64_t round);
 static inline bool session_expired(const struct session_facts *f, int64_t now_s) {

@@ -414,6 +414,7 @@ static void save_failed(struct sessions *s, struct session_turn *t, const struct
 void session_turns_end(struct sessions *s, struct session_turn **turns, size_t n) {
     struct session_write writes[SESSIONS_BATCH];
     struct session_turn *of[SESSIONS_BATCH];
+    struct session *sessions[SESSIONS_BATCH];
     size_t n_writes = 0;
     pthread_mutex_lock(&s->lock);
     const bool on_disk = session_on_disk(s) && (!s->config.lazy || s->table.n_dirty >= SESSIONS_MOST_DIRTY);
@@ -424,11 +425,13 @@ void session_turns_end(struct sessions *s, struct session_turn **turns, size_t n
         if (!t->commit || t->rc || !on_disk) continue;
         writes[n_writes] = (struct session_write){
             .name = t->session->name, .facts = &t->facts, .point = t->point, .answers = t->answers};
+        sessions[n_writes] = t->session;
         of[n_writes++] = t;
     }
+    session_reserve(s, sessions, writes, n_writes);
     if (n_writes) session_store_write(&s->store, writes, n_writes);
     for (size_t i = 0; i < n_writes; i++) {
-        session_wrote(s, &writes[i]);
+        session_wrote(s, sessions[i], &writes[i]);
         if (writes[i].rc)
             save_failed(s, of[i], &writes[i].err);
         else

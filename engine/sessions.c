@@ -150,11 +150,14 @@ void sessions_stats(struct sessions *s, struct rod_stats *out) {
 
 /* ---- a disk that takes nothing ---- */
 
-void session_wrote(struct sessions *s, const struct session_write *w) {
+void session_wrote(struct sessions *s, struct session *x, const struct session_write *w) {
     session_count(w->rc ? &s->save_failures : &s->saves, 1);
-    if (w->rc && w->rc != ROD_EIO) return; /* of this session alone */
     pthread_mutex_lock(&s->lock);
-    s->disk_failed_ns = w->rc ? session_now_ns() : 0;
+    if (w->rc) session_table_reserve(&s->table, x, 0);
+    if (!w->rc)
+        s->disk_failed_ns = 0;
+    else if (w->rc == ROD_EIO || w->rc == ROD_ENOROOM) /* else it is this session's fault alone */
+        s->disk_failed_ns = session_now_ns();
     pthread_mutex_unlock(&s->lock);
 }
 

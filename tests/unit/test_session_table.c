@@ -63,8 +63,8 @@ static void who_was_used_longest_ago_goes_first(void **state) {
     const struct session_stamp file = {.inode = 1, .mtime_ns = 2, .n_bytes = 100};
     for (int i = 0; i < 5; i++) s[i] = put(&t, "", ids[i], used[i], true);
     assert_null(session_table_to_drop(&t)); /* in no file */
-    assert_ptr_equal(session_table_to_remove(&t, false), s[3]);
-    assert_null(session_table_to_remove(&t, true));
+    assert_ptr_equal(session_table_to_remove(&t, false, 0), s[3]);
+    assert_null(session_table_to_remove(&t, true, 0));
     for (int i = 0; i < 5; i++) session_table_stamp(&t, s[i], &file);
     assert_int_equal(t.file_bytes, 500);
     assert_ptr_equal(session_table_to_drop(&t), s[3]);
@@ -78,18 +78,18 @@ static void who_was_used_longest_ago_goes_first(void **state) {
     s[3]->failed_ns = 0;
     s[3]->hold = SESSION_TURN;
     assert_null(session_table_to_write(&t, 0));
-    assert_ptr_equal(session_table_to_remove(&t, true), s[1]);
+    assert_ptr_equal(session_table_to_remove(&t, true, 0), s[1]);
     s[1]->facts.pinned = true;
-    assert_ptr_equal(session_table_to_remove(&t, true), s[4]);
+    assert_ptr_equal(session_table_to_remove(&t, true, 0), s[4]);
     session_point_release(session_table_drop_point(&t, s[1])); /* a pinned one leaves memory as any other */
     assert_int_equal(t.n_points, 4);
     assert_ptr_equal(session_table_to_drop(&t), s[4]);
     struct session_facts f = s[4]->facts; /* used again */
     f.used_s = 60;
     session_point_release(session_table_set(&t, s[4], &f, session_point_share(s[0]->point), NULL));
-    assert_ptr_equal(session_table_to_remove(&t, true), s[2]);
+    assert_ptr_equal(session_table_to_remove(&t, true, 0), s[2]);
     session_table_use(&t, s[2], f.used_s + 1); /* somebody began from it */
-    assert_ptr_not_equal(session_table_to_remove(&t, true), s[2]);
+    assert_ptr_not_equal(session_table_to_remove(&t, true, 0), s[2]);
     assert_int_equal(s[2]->facts.used_s, f.used_s + 1);
     s[3]->hold = SESSION_FREE;
     session_table_fini(&t);
@@ -101,9 +101,9 @@ static void counts_and_order_stay_true(void **state) {
     enum { N = 300 };
     struct session_table t;
     struct {
-        bool there, point;
+        bool there, point, pinned;
         int64_t used_s;
-        uint64_t bytes;
+        uint64_t bytes, more_bytes;
     } model[N] = {{0}};
     unsigned seed = 11;
     assert_int_equal(session_table_init(&t, NULL), 0);
@@ -118,26 +118,39 @@ static void counts_and_order_stay_true(void **state) {
             model[i].there = true;
             model[i].point = rand_r(&seed) % 2;
             model[i].used_s = rand_r(&seed) % 100;
-            put(&t, "t", id, model[i].used_s, model[i].point);
+            s = put(&t, "t", id, model[i].used_s, model[i].point);
+            struct session_facts facts = s->facts;
+            model[i].pinned = facts.pinned = rand_r(&seed) % 8 == 0;
+            session_point_release(session_table_set(&t, s, &facts, session_point_share(s->point), NULL));
+        } else if (s && what == 2 && rand_r(&seed) % 2) {
+            const uint64_t next = (uint64_t)(rand_r(&seed) % 1000);
+            model[i].more_bytes = next > model[i].bytes ? next - model[i].bytes : 0;
+            session_table_reserve(&t, s, next);
         } else if (s && what == 2) {
             model[i].bytes = (uint64_t)(rand_r(&seed) % 1000);
+            model[i].more_bytes = 0;
             session_table_stamp(&t, s, &(struct session_stamp){.inode = 1, .mtime_ns = 1, .n_bytes = model[i].bytes});
         } else if (s) {
             remove_it(&t, s);
             model[i].there = model[i].point = false;
-            model[i].bytes = 0;
+            model[i].bytes = model[i].more_bytes = 0;
         }
         if (step % 100) continue;
-        uint64_t n = 0, n_points = 0, bytes = 0;
+        uint64_t n = 0, n_points = 0, bytes = 0, more = 0, pinned = 0;
         int64_t oldest = INT64_MAX;
         for (int k = 0; k < N; k++) {
             n += model[k].there, n_points += model[k].point, bytes += model[k].bytes;
-            if (model[k].there && model[k].bytes && model[k].used_s < oldest) oldest = model[k].used_s;
+            more += model[k].more_bytes;
+            pinned += model[k].there && model[k].pinned ? model[k].bytes + model[k].more_bytes : 0;
+            if (model[k].there && !model[k].pinned && model[k].bytes && model[k].used_s < oldest)
+                oldest = model[k].used_s;
         }
         assert_int_equal(t.n_exist, n);
         assert_int_equal(t.n_points, n_points);
         assert_int_equal(t.file_bytes, bytes);
-        const struct session *first = session_table_to_remove(&t, true);
+        assert_int_equal(t.reserved_bytes, more);
+        assert_int_equal(t.pinned_bytes, pinned);
+        const struct session *first = session_table_to_remove(&t, true, 0);
         if (first) assert_int_equal(first->facts.used_s, oldest);
         for (const struct session *x = t.oldest[SESSION_ALL]; x && x->newer[SESSION_ALL]; x = x->newer[SESSION_ALL])
             assert_true(x->facts.used_s <= x->newer[SESSION_ALL]->facts.used_s);

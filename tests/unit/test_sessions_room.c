@@ -289,14 +289,28 @@ static void without_files_the_session_used_longest_ago_makes_room(void **state) 
     bench_close(&b);
 }
 
-static bool within_budget(struct bench *b) { return stats_of(b->c.engine).state_file_bytes <= 5 * 20000; }
+enum { BUDGET = 5 * 20000 }; /* of files that have some 16,700 bytes */
+
+static uint64_t bytes_in_folder(void) {
+    DIR *list = opendir(dir);
+    assert_non_null(list);
+    uint64_t n = 0;
+    char path[512];
+    struct stat info;
+    for (struct dirent *e; (e = readdir(list));) {
+        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+        if (!stat(path, &info) && S_ISREG(info.st_mode)) n += (uint64_t)info.st_size;
+    }
+    closedir(list);
+    return n;
+}
 
 static void the_oldest_files_go_when_the_disk_budget_is_used_up(void **state) {
     (void)state;
     struct bench b;
     struct answer a;
     struct rod_session_info info;
-    begin_with(&b, CONFIG(.state_disk_bytes = 5 * 20000)); /* a file has some 16,700 bytes */
+    begin_with(&b, CONFIG(.state_disk_bytes = BUDGET));
     if (rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = "px", .pin = true}, &info, NULL)) fail();
     turn_ok(&b.c, nth_turn(&a, "px", 0), &a);
     collect_free(&a);
@@ -304,14 +318,88 @@ static void the_oldest_files_go_when_the_disk_budget_is_used_up(void **state) {
         const char id[] = {(char)('a' + i), 'x', 0};
         turn_ok(&b.c, nth_turn(&a, id, 0), &a);
         collect_free(&a);
+        const uint64_t n_bytes = bytes_in_folder(); /* at once: room was made before the file was written */
+        if (n_bytes > BUDGET) fail_msg("%llu bytes of files, the budget is %d", (unsigned long long)n_bytes, BUDGET);
     }
-    wait_for(within_budget, &b, "more bytes of files than the budget");
     assert_int_equal(count_in(dir, ".state"), 5);
     assert_int_equal(stats_of(b.c.engine).sessions_evicted, 5);
     assert_int_equal(stats_of(b.c.engine).sessions, 5);
     assert_int_equal(rod_session_get(b.c.engine, "", "ex", &info, NULL), ROD_ENOTFOUND);
     assert_int_equal(session_info(b.c.engine, "ix").version, 1);
     assert_int_equal(session_info(b.c.engine, "px").version, 1);
+    bench_close(&b);
+}
+
+static bool within_four_budgets(struct bench *b) { return stats_of(b->c.engine).state_file_bytes <= 4 * BUDGET; }
+
+/* Of a turn that is over: it has generated, so it is not turn_fails. */
+static void turn_fails_as(struct bench *b, const char *id, uint32_t n, int code) {
+    struct answer a;
+    turn_run(&b->c, nth_turn(&a, id, n), &a);
+    if (!a.failed || a.end.error.code != code)
+        fail_msg("session %s: %s, want %s", id, a.failed ? rod_code_name(a.end.error.code) : "kept",
+                 rod_code_name(code));
+    collect_free(&a);
+}
+
+/* Each makes room for itself and no more, whatever the others do at that moment. */
+static void sessions_that_end_together_make_room_for_as_many_as_they_are(void **state) {
+    (void)state;
+    enum { SESSIONS = 40, ROUNDS = 4 };
+    struct bench b;
+    struct answer a[SESSIONS];
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 16, .max_batch_tok = 256),
+               CONFIG(.state_dir = dir, .state_host_bytes = 64u << 20,
+                      .state_disk_bytes = (uint64_t)4 * BUDGET)); /* 23 files */
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < SESSIONS; i++)
+            collect_submit(&b.c,
+                           nth_turn(&a[i], (char[]){(char)('a' + i % 26), (char)('p' + i / 26 + 2 * round), 0}, 0));
+        collect_until(&b.c, a, SESSIONS);
+        for (int i = 0; i < SESSIONS; i++) {
+            if (a[i].failed) fail_msg("%s", a[i].end.error.message);
+            collect_free(&a[i]);
+        }
+        const uint64_t n_bytes = bytes_in_folder(), least = (uint64_t)3 * BUDGET;
+        if (n_bytes > 4 * BUDGET + 16 * 17000 || n_bytes < least)
+            fail_msg("%llu bytes of files, the budget is %d", (unsigned long long)n_bytes, 4 * BUDGET);
+    }
+    wait_for(within_four_budgets, &b, "more bytes of files than the budget");
+    assert_true(bytes_in_folder() <= 4 * BUDGET);
+    assert_in_range(count_in(dir, ".state"), 20, 24);
+    bench_close(&b);
+}
+
+/* What is pinned is not removed, so it counts: a file that could never be within the budget beside it is refused, and
+ * not made to be removed at once. */
+static void pinned_sessions_can_use_up_the_disk_budget(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a;
+    struct rod_session_info info;
+    struct rod_error err;
+    begin_with(&b, CONFIG(.state_disk_bytes = BUDGET));
+    for (int i = 0; i < 5; i++) {
+        const char id[] = {(char)('a' + i), 'p', 0};
+        if (rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = id, .pin = true}, &info, &err))
+            fail_msg("%s", err.message);
+        turn_ok(&b.c, nth_turn(&a, id, 0), &a);
+        collect_free(&a);
+    }
+    turn_fails_as(&b, "zz", 0, ROD_ENOROOM);
+    assert_int_equal(rod_session_get(b.c.engine, "", "zz", &info, NULL), ROD_ENOTFOUND);
+    if (rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = "ep2", .pin = true}, &info, &err))
+        fail_msg("%s", err.message); /* small enough */
+    turn_fails_as(&b, "ep2", 0, ROD_ENOROOM);
+    assert_int_equal(session_info(b.c.engine, "ep2").version, 0);
+    assert_int_equal(stats_of(b.c.engine).sessions_evicted, 0);
+    assert_true(bytes_in_folder() <= BUDGET);
+    turn_ok(&b.c, nth_turn(&a, "ap", 1), &a); /* takes its own place */
+    collect_free(&a);
+    if (rod_session_delete(b.c.engine, "", "bp", &err)) fail_msg("%s", err.message);
+    turn_ok(&b.c, nth_turn(&a, "ep2", 0), &a);
+    collect_free(&a);
+    assert_true(bytes_in_folder() <= BUDGET);
     bench_close(&b);
 }
 
@@ -425,6 +513,8 @@ int main(void) {
         IN_A_FOLDER(more_sessions_than_memory_come_back_from_their_files),
         IN_A_FOLDER(without_files_the_session_used_longest_ago_makes_room),
         IN_A_FOLDER(the_oldest_files_go_when_the_disk_budget_is_used_up),
+        IN_A_FOLDER(sessions_that_end_together_make_room_for_as_many_as_they_are),
+        IN_A_FOLDER(pinned_sessions_can_use_up_the_disk_budget),
         IN_A_FOLDER(sessions_expire),
         IN_A_FOLDER(a_lazy_session_is_written_at_the_end),
         IN_A_FOLDER(lazy_sessions_are_written_when_memory_is_full),
