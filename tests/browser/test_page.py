@@ -255,6 +255,121 @@ def test_the_panel_is_live(serve, open_page):
     expect(page.locator("#m-slots")).to_have_text("0 of 4")
 
 
+def test_the_panel_says_why_it_is_empty(serve, open_page):
+    """With an admin key the metrics are not for who chats; behind a balancer they are not there at all."""
+    page = open_page(serve("--api-keys", "sk-right", "--admin-key", "boss"))
+    expect(page.locator("#m-why")).to_contain_text("want a key")
+    page.fill("#key", "sk-right")
+    page.press("#key", "Enter")
+    expect(page.locator("#m-why")).to_contain_text("admin key")
+    expect(page.locator("#m-slots")).to_have_text("-")
+    settings(page, max_tokens=4)
+    send(page, "Once")
+    expect(last(page, ".facts")).to_contain_text("4 tokens")
+    page.route("**/metrics", lambda route: route.fulfill(status=404, body=""))
+    page.fill("#key", "sk-right ")  # asked again at once
+    page.press("#key", "Enter")
+    expect(page.locator("#m-why")).to_contain_text("no metrics at this address")
+
+
+def test_the_panel_fills_when_the_key_is_right(serve, open_page):
+    page = open_page(serve("--api-keys", "sk-right", "--slots", "3"))
+    expect(page.locator("#m-why")).to_contain_text("want a key")
+    page.fill("#key", "sk-right")
+    page.press("#key", "Enter")
+    expect(page.locator("#m-slots")).to_have_text("0 of 3", timeout=3000)
+    expect(page.locator("#m-why")).to_be_empty()
+
+
+def test_a_system_prompt_that_a_session_does_not_take_is_said(serve, open_page):
+    page = open_page(serve())
+    bodies, note = [], page.locator("#system_note")
+    page.on("request", lambda r: bodies.append(r.post_data_json) if r.url.endswith("/chat/completions") else None)
+    roles = lambda: [m["role"] for m in bodies[-1]["messages"]]
+    settings(page, max_tokens=4, system="You are a fox.")
+    expect(note).to_be_empty()
+    send(page, "Once")
+    assert roles() == ["system", "user"]
+    expect(note).to_be_empty()
+    settings(page, system="You are a raven.")
+    expect(note).to_contain_text("began with another")
+    send(page, "And then?")
+    assert roles() == ["user"]
+    expect(note).to_contain_text("began with another")
+    page.click("#fork")
+    expect(page.locator("#status")).to_contain_text("none of them read again")
+    expect(note).to_contain_text("began with another")
+    settings(page, system="You are a fox.")
+    expect(note).to_be_empty()
+    page.reload()
+    page.locator(".session > button").first.click()
+    expect(note).to_contain_text("began with another")  # the field is empty, the session's prompt was not
+    page.click("#new")
+    expect(note).to_be_empty()
+    settings(page, system="You are a fox.")
+    page.select_option("#mode", "text")
+    expect(note).to_contain_text("have no system prompt")
+    page.select_option("#mode", "chat")
+    expect(note).to_be_empty()
+
+
+def test_a_session_that_has_read_nothing_takes_the_system_prompt(serve, open_page):
+    server = serve()
+    assert server.post("/v1/sessions", {"id": "empty"}).status == 200
+    page = open_page(server)
+    bodies = []
+    page.on("request", lambda r: bodies.append(r.post_data_json) if r.url.endswith("/chat/completions") else None)
+    page.click(".session > button[title='empty']")
+    settings(page, max_tokens=4, system="You are a fox.")
+    send(page, "Once")
+    assert bodies[-1]["session_id"] == "empty" and [m["role"] for m in bodies[-1]["messages"]] == ["system", "user"]
+    expect(page.locator("#system_note")).to_be_empty()
+
+
+def test_a_message_sent_before_the_list_is_new_brings_no_second_system_prompt(serve, open_page):
+    page = open_page(serve())
+    bodies = []
+
+    def stale(route):
+        answer = route.fetch()
+        found = answer.json()
+        for session in found["data"]:
+            session["version"] = 0
+        route.fulfill(json=found)
+    page.on("request", lambda r: bodies.append(r.post_data_json) if r.url.endswith("/chat/completions") else None)
+    page.route("**/v1/sessions?*", stale)
+    settings(page, max_tokens=4, system="You are a fox.")
+    send(page, "Once")
+    send(page, "And then?")
+    assert [[m["role"] for m in b["messages"]] for b in bodies] == [["system", "user"], ["user"]]
+
+
+def test_a_session_is_deleted_when_asked_twice(serve, open_page):
+    server = serve()
+    page = open_page(server)
+    settings(page, max_tokens=4)
+    send(page, "Once")
+    name = page.locator(".session.current > button").first.inner_text()
+    there = lambda: server.get(f"/v1/sessions/{name}").status
+    drop = page.locator(".session > button").nth(1)
+    drop.click()
+    expect(drop).to_have_text("delete?")
+    assert drop.get_attribute("aria-label") == f"Delete {name} for good: press again" and there() == 200
+    page.locator("#input").focus()  # thought better of it
+    expect(drop).to_have_text("\u00d7")
+    drop.focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Escape")
+    expect(drop).to_have_text("\u00d7")
+    page.wait_for_timeout(100)
+    assert there() == 200
+    page.keyboard.press("Enter")
+    page.keyboard.press("Enter")
+    expect(page.locator(".session")).to_have_count(0)
+    assert there() == 404
+    expect(page.locator(".turn")).to_have_count(0)
+
+
 def test_everything_is_reached_by_keys(serve, open_page):
     page = open_page(serve())
     names = set()
