@@ -37,6 +37,9 @@ if SANITIZER:
 DEVICE = os.environ.get("RODIMUS_TEST_DEVICE", "cpu")
 PRECISION = os.environ.get("RODIMUS_TEST_PRECISION", "fp32")
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # of a shell's background; a child would inherit it, and Ctrl-C do nothing
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 class Answer:
     def __init__(self, status, headers, body):

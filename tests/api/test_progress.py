@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from server import MODEL, RODIMUS, command, environment
+from server import MODEL, RODIMUS, SLOWER, command, environment
 
 BENCH = ["bench", "--model", MODEL, "--contexts", "8", "--threads", "1"]
 
@@ -33,7 +33,7 @@ class Terminal:
 
     def read_until(self, what=None, timeout=30):
         """Until `what` has come, or with None until the end."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + timeout * SLOWER
         while what is None or what not in self.seen:
             assert time.monotonic() < deadline, self.seen
             if not select.select([self.master], [], [], 0.2)[0]:
@@ -54,7 +54,7 @@ class Terminal:
     def end(self, timeout=30):
         self.read_until(None, timeout)
         os.close(self.master)
-        return self.process.wait(timeout)
+        return self.process.wait(timeout * SLOWER)
 
 
 def screen(raw):
@@ -142,7 +142,7 @@ def test_a_json_file_is_whole_or_the_old_one(tmp_path):
 def test_generate_ends_its_line_and_then_by_the_signal(number):
     t = Terminal("generate", "--model", MODEL, "-p", "Once", "-n", "1000000", "--ignore-eos")
     t.read_until(b" ")
-    time.sleep(0.3)
+    time.sleep(0.3 * SLOWER)  # loaded
     if number == signal.SIGINT:
         t.type(b"\x03")
     else:
@@ -170,5 +170,5 @@ def test_generate_streams_to_a_pipe():
                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
     assert os.read(p.stdout.fileno(), 100)  # long before the end
     p.send_signal(signal.SIGINT)
-    out, err = p.communicate(timeout=30)
+    out, err = p.communicate(timeout=30 * SLOWER)
     assert p.returncode == -signal.SIGINT and out.endswith(b"\n") and b"cancelled" in err, (p.returncode, err)
