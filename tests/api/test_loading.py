@@ -5,15 +5,12 @@ import time
 
 import pytest
 
-from server import SANITIZER, command, free_port, held_loading
+from server import command, free_port, held_loading
 
 
 @pytest.fixture
 def loading(own_server, tmp_path):
     """A server that stands still while it loads, until s.load()."""
-    if SANITIZER:
-        pytest.skip("a sanitizer has an allocator of its own")
-
     def make(*flags, port=None):
         hold = tmp_path / f"hold-{time.monotonic_ns()}"
         hold.touch()
