@@ -182,6 +182,12 @@ static inline void collect_close(struct collector *c) {
     sem_destroy(&c->woken);
 }
 
+static inline struct rod_stats stats_of(const struct rod_engine *engine) {
+    struct rod_stats stats;
+    rod_engine_stats(engine, &stats);
+    return stats;
+}
+
 static inline void collect_assert_ids(const struct answer *a, const int32_t *ids, size_t n, const char *what) {
     if (a->failed) fail_msg("%s: failed: %s", what, a->end.error.message);
     if (a->n_ids != n) fail_msg("%s: %zu tokens, want %zu", what, a->n_ids, n);

@@ -81,10 +81,4 @@ static inline struct rod_session_info session_info(struct rod_engine *engine, co
     return info;
 }
 
-static inline struct rod_stats stats_of(struct rod_engine *engine) {
-    struct rod_stats stats;
-    rod_engine_stats(engine, &stats);
-    return stats;
-}
-
 #endif

@@ -1,36 +1,10 @@
 /* test_prefix.c - law 3 on a model: an answer that begins from a checkpoint is the cold one, and one that begins from
  * an answer goes on as a session does; to the bit. On the backend that RODIMUS_TEST_DEVICE names, the CPU without it,
  * in RODIMUS_TEST_PRECISION. */
-#include "tests/collect.h"
+#include "tests/prefix_bench.h"
 
 #include "engine/engine_internal.h"
 #include "engine/philox.h"
-
-static struct rod_stats stats_of(const struct collector *c) {
-    struct rod_stats stats;
-    rod_engine_stats(c->engine, &stats);
-    return stats;
-}
-
-static struct rod_request *request(struct answer *a, const int32_t *ids, size_t n, uint32_t max_tokens) {
-    struct rod_request *r = collect_request(ids, n, a);
-    r->ignore_eos = true;
-    r->max_tokens = max_tokens;
-    r->sampling.temperature = 1;
-    r->sampling.seed = 99;
-    r->n_logprobs = 2;
-    return r;
-}
-
-static void assert_same(const struct answer *a, const struct answer *b, const char *what) {
-    collect_assert_ids(a, b->ids, b->n_ids, what);
-    for (size_t i = 0; i < a->n_ids; i++)
-        if (memcmp(&a->logprobs[i], &b->logprobs[i], sizeof(float)))
-            fail_msg("%s: log-probability %zu is %.9g, cold %.9g", what, i, (double)a->logprobs[i],
-                     (double)b->logprobs[i]);
-    assert_int_equal(a->n_top, b->n_top);
-    assert_memory_equal(a->top, b->top, a->n_top * sizeof *a->top);
-}
 
 static struct rod_request *tale(struct answer *a, const int32_t *ids, size_t n, uint32_t max_tokens) {
     struct rod_request *r = request(a, ids, n, max_tokens);
@@ -84,7 +58,8 @@ static void the_demo_model_answers_as_if_it_had_read_all(void **state) {
         collect_free(&a), collect_free(&z), collect_free(&beside[0]), collect_free(&beside[1]);
 #undef DRAW
     }
-    if (stats_of(&c[0]).prefix_hits < N / 4) fail_msg("%llu hits", (unsigned long long)stats_of(&c[0]).prefix_hits);
+    if (stats_of(c[0].engine).prefix_hits < N / 4)
+        fail_msg("%llu hits", (unsigned long long)stats_of(c[0].engine).prefix_hits);
     collect_close(&c[0]), collect_close(&c[1]);
 }
 
@@ -130,7 +105,7 @@ static void the_demo_model_goes_on_from_its_own_answer(void **state) {
         known = n + a.n_ids - 1;
         n += a.n_ids;
         for (size_t i = 0; i < MORE; i++, n++) ids[n] = (int32_t)(300 + philox_uniform(6, n, 0) * 200);
-        for (int i = 0; i < 1000 && stats_of(&c).slots_used; i++) collect_wait(&c, 1);
+        for (int i = 0; i < 1000 && stats_of(c.engine).slots_used; i++) collect_wait(&c, 1);
         collect_free(&a), collect_free(&z);
     }
     rod_state_free(session);

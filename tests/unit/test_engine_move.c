@@ -25,12 +25,6 @@ static struct rod_request *going_on(struct answer *a, const struct answer *from,
     return r;
 }
 
-static struct rod_stats stats_of(const struct bench *b) {
-    struct rod_stats stats;
-    rod_engine_stats(b->c.engine, &stats);
-    return stats;
-}
-
 /* The engine is told of moves in mailboxes and counters of other threads: wait until what is asked for is so. */
 static void until(bool (*so)(const struct bench *b, uint64_t n), const struct bench *b, uint64_t n, const char *what) {
     for (int i = 0; i < 20000; i++) {
@@ -40,7 +34,7 @@ static void until(bool (*so)(const struct bench *b, uint64_t n), const struct be
     fail_msg("10 s and not yet: %s (%llu)", what, (unsigned long long)n);
 }
 static bool moves_begun(const struct bench *b, uint64_t n) { return atomic_load(&b->be->n_moves) == n; }
-static bool slots_used(const struct bench *b, uint64_t n) { return stats_of(b).slots_used == n; }
+static bool slots_used(const struct bench *b, uint64_t n) { return stats_of(b->c.engine).slots_used == n; }
 
 static void others_run_while_a_state_is_loaded(void **state) {
     (void)state;
@@ -54,7 +48,7 @@ static void others_run_while_a_state_is_loaded(void **state) {
     for (int i = 0; i < 3; i++) finish(&b, request(&beside[i], first, 11, 8), &beside[i]); /* in the other slot */
     assert_false(z.ended);
     assert_int_equal(z.n_ids, 0);
-    assert_int_equal(stats_of(&b).slots_used, 1);
+    assert_int_equal(stats_of(b.c.engine).slots_used, 1);
     fake_end_moves(b.be, true);
     collect_until(&b.c, &z, 1);
     assert_int_equal(z.n_ids, 6);
@@ -78,8 +72,8 @@ static void the_slot_is_free_when_the_state_is_saved(void **state) {
     assert_int_equal(a.n_ids, 5); /* all that it said is there */
     assert_false(a.ended);
     assert_int_equal(next.n_ids, 0);
-    assert_int_equal(stats_of(&b).slots_used, 1);
-    assert_int_equal(stats_of(&b).queued, 1);
+    assert_int_equal(stats_of(b.c.engine).slots_used, 1);
+    assert_int_equal(stats_of(b.c.engine).queued, 1);
     fake_end_moves(b.be, true);
     collect_until(&b.c, &a, 1); /* the engine had nothing to do and was woken */
     collect_until(&b.c, &next, 1);
@@ -127,8 +121,8 @@ static void a_cancel_while_a_state_is_loaded(void **state) {
     rod_cancel(b.c.engine, z.ticket);
     collect_until(&b.c, &z, 1); /* at once, though the load goes on */
     assert_int_equal(z.end.reason, ROD_FINISH_CANCEL);
-    assert_int_equal(stats_of(&b).running, 0);
-    assert_int_equal(stats_of(&b).slots_used, 1);
+    assert_int_equal(stats_of(b.c.engine).running, 0);
+    assert_int_equal(stats_of(b.c.engine).slots_used, 1);
     collect_free(&a); /* the last share but the move's */
     collect_submit(&b.c, request(&next, first, 11, 5));
     usleep(20000);
@@ -153,8 +147,8 @@ static void a_cancel_while_a_state_is_saved(void **state) {
     collect_until(&b.c, &a, 1);
     assert_int_equal(a.end.reason, ROD_FINISH_CANCEL);
     assert_null(a.end.state);
-    assert_int_equal(stats_of(&b).requests_cancelled, 1);
-    assert_int_equal(stats_of(&b).requests_finished, 0);
+    assert_int_equal(stats_of(b.c.engine).requests_cancelled, 1);
+    assert_int_equal(stats_of(b.c.engine).requests_finished, 0);
     collect_submit(&b.c, request(&next, first, 11, 5));
     fake_end_moves(b.be, true);
     collect_until(&b.c, &next, 1);
@@ -204,7 +198,7 @@ static void a_fault_while_states_move_ends_their_requests(void **state) {
     assert_true(z.failed && kept.failed);
     assert_int_equal(z.end.error.code, ROD_EDEVICE);
     assert_int_equal(kept.end.error.code, ROD_EDEVICE);
-    assert_true(stats_of(&b).failed);
+    assert_true(stats_of(b.c.engine).failed);
     collect_free(&a), collect_free(&z), collect_free(&kept);
     collect_close(&b.c); /* the images of both moves are given back: the leak checker would tell */
 }

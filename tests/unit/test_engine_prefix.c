@@ -2,6 +2,7 @@
  * without it; what was read once is not read again; nothing crosses tenants. On a model: tests/backend/test_prefix.c.
  */
 #include "tests/engine_bench.h"
+#include "tests/prefix_bench.h"
 
 enum { CHUNK = 8, MOST = 400 };
 
@@ -13,42 +14,18 @@ static void open_with(struct bench *b, struct bench_options o, uint64_t cache_by
     b->c.engine->moves_always = moves_always;
 }
 
-static struct rod_stats stats_of(const struct collector *c) {
-    struct rod_stats stats;
-    rod_engine_stats(c->engine, &stats);
-    return stats;
+static uint64_t misses(const struct collector *c, enum rod_prefix_miss why) {
+    return stats_of(c->engine).prefix_misses[why];
 }
-
-static uint64_t misses(const struct collector *c, enum rod_prefix_miss why) { return stats_of(c).prefix_misses[why]; }
 
 /* Tokens that depend on seed and place alone: prompts of one seed are beginnings of each other. */
 static void fill(int32_t *ids, size_t from, size_t n, uint64_t seed) {
     for (size_t i = from; i < n; i++) ids[i] = (int32_t)(2 + philox_uniform(seed, i, 0) * (V - 2));
 }
 
-static struct rod_request *request(struct answer *a, const int32_t *ids, size_t n, uint32_t max_tokens) {
-    struct rod_request *r = collect_request(ids, n, a);
-    r->ignore_eos = true;
-    r->max_tokens = max_tokens;
-    r->sampling.temperature = 1;
-    r->sampling.seed = 99;
-    r->n_logprobs = 2;
-    return r;
-}
-
-static void assert_same(const struct answer *a, const struct answer *b, const char *what) {
-    collect_assert_ids(a, b->ids, b->n_ids, what);
-    for (size_t i = 0; i < a->n_ids; i++)
-        if (memcmp(&a->logprobs[i], &b->logprobs[i], sizeof(float)))
-            fail_msg("%s: log-probability %zu is %.9g, cold %.9g", what, i, (double)a->logprobs[i],
-                     (double)b->logprobs[i]);
-    assert_int_equal(a->n_top, b->n_top);
-    assert_memory_equal(a->top, b->top, a->n_top * sizeof *a->top);
-}
-
 /* Until checkpoints on their way have arrived. */
 static void settle(struct bench *b) {
-    for (int i = 0; i < 1000 && stats_of(&b->c).slots_used; i++) collect_wait(&b->c, 1);
+    for (int i = 0; i < 1000 && stats_of(b->c.engine).slots_used; i++) collect_wait(&b->c, 1);
 }
 
 /* ---- fake devices ---- */
@@ -69,14 +46,15 @@ static void what_was_read_is_not_read_again(void **state) {
         assert_int_equal(a.end.cached_tok, known);
         assert_int_equal(a.end.prompt_tok, n);
         assert_int_equal(z.end.cached_tok, 0);
-        const uint64_t read = stats_of(&b.c).prefill_tok;
+        const uint64_t read = stats_of(b.c.engine).prefill_tok;
         assert_int_equal(read - before, n - known);
         before = read;
         known = (n - 1) / CHUNK * CHUNK;
         collect_free(&a), collect_free(&z);
     }
-    assert_int_equal(stats_of(&b.c).prefix_tok_saved + stats_of(&b.c).prefill_tok, stats_of(&cold.c).prefill_tok);
-    assert_int_equal(stats_of(&b.c).prefix_hits, 25);
+    assert_int_equal(stats_of(b.c.engine).prefix_tok_saved + stats_of(b.c.engine).prefill_tok,
+                     stats_of(cold.c.engine).prefill_tok);
+    assert_int_equal(stats_of(b.c.engine).prefix_hits, 25);
     assert_int_equal(misses(&b.c, ROD_PREFIX_COLD), 1);
     bench_close(&b), bench_close(&cold);
 }
@@ -157,7 +135,7 @@ static void what_does_not_pay_is_not_kept(void **state) {
         assert_int_equal(a.end.cached_tok, 0);
         collect_free(&a);
     }
-    assert_int_equal(stats_of(&b.c).prefix_entries, 0);
+    assert_int_equal(stats_of(b.c.engine).prefix_entries, 0);
     assert_int_equal(misses(&b.c, ROD_PREFIX_BRANCH), 1);
     bench_close(&b);
 }
@@ -175,10 +153,10 @@ static void tenants_and_salts_share_nothing(void **state) {
             struct rod_request *r = request(&a, ids, 100, 2);
             r->tenant = strdup(keys[i][0]);
             r->cache_salt = strdup(keys[i][1]);
-            const uint64_t before = stats_of(&b.c).prefill_tok;
+            const uint64_t before = stats_of(b.c.engine).prefill_tok;
             finish(&b, r, &a);
             assert_int_equal(a.end.cached_tok, round ? 96 : 0);
-            assert_int_equal(stats_of(&b.c).prefill_tok - before, round ? 4 : 100);
+            assert_int_equal(stats_of(b.c.engine).prefill_tok - before, round ? 4 : 100);
             collect_free(&a);
             settle(&b);
         }
@@ -283,11 +261,11 @@ static void choices_of_one_prompt_begin_from_it_together(void **state) {
             r[i]->sampling.seed += i;
             r[i]->same_before = i;
         }
-        const uint64_t before = stats_of(&b.c).prefill_tok;
+        const uint64_t before = stats_of(b.c.engine).prefill_tok;
         assert_int_equal(rod_submit_all(b.c.engine, r, 6, tickets, &err), 0);
         collect_until(&b.c, answers, 6);
         settle(&b);
-        if (!bench_on_device) assert_int_equal(stats_of(&b.c).prefill_tok - before, round ? 4 : 100);
+        if (!bench_on_device) assert_int_equal(stats_of(b.c.engine).prefill_tok - before, round ? 4 : 100);
         if (round) assert_int_equal(answers[0].end.cached_tok, 96);
     }
     for (int i = 0; i < 6; i++) {
@@ -356,15 +334,15 @@ static void what_a_session_keeps_is_not_kept_twice(void **state) {
     r->marks[0] = 45;
     r->n_marks = 1;
     finish(&b, r, &a);
-    assert_int_equal(stats_of(&b.c).prefix_entries, 1);
+    assert_int_equal(stats_of(b.c.engine).prefix_entries, 1);
     r = request(&z, ids, 20, 5);
     r->state = a.end.state;
     a.end.state = NULL;
     r->keep_state = true;
     finish(&b, r, &z);
     assert_int_equal(z.end.cached_tok, 104);
-    assert_int_equal(stats_of(&b.c).prefix_entries, 1);
-    assert_int_equal(stats_of(&b.c).prefix_hits, 0);
+    assert_int_equal(stats_of(b.c.engine).prefix_entries, 1);
+    assert_int_equal(stats_of(b.c.engine).prefix_hits, 0);
     collect_free(&a), collect_free(&z);
     bench_close(&b);
 }
@@ -397,8 +375,8 @@ static void a_checkpoint_takes_room_from_checkpoints_alone(void **state) {
         assert_int_equal(a.n_ids, 1);
         collect_free(&a);
         settle(&b);
-        assert_int_equal(stats_of(&b.c).prefix_entries, 1);
-        assert_int_equal(stats_of(&b.c).prefix_evicted, round);
+        assert_int_equal(stats_of(b.c.engine).prefix_entries, 1);
+        assert_int_equal(stats_of(b.c.engine).prefix_evicted, round);
     }
     assert_false(atomic_load(&was_asked));
     assert_null(state_image_try(b.c.engine->states, 1));
@@ -419,7 +397,7 @@ static void logits_that_are_no_numbers_spoil_their_checkpoints(void **state) {
     assert_true(a.failed);
     collect_free(&a);
     settle(&b);
-    assert_int_equal(stats_of(&b.c).prefix_entries, 0);
+    assert_int_equal(stats_of(b.c.engine).prefix_entries, 0);
     atomic_store(&b.be->nan_token, -1);
     finish(&b, request(&a, ids, 100, 5), &a);
     assert_int_equal(a.end.cached_tok, 0);
@@ -514,11 +492,11 @@ static void random_loads_get_the_cold_answers(void **state) {
                 assert_same(&a[i], &z, what);
                 collect_free(&z);
             }
-            assert_true(stats_of(&b.c).prefix_bytes <= budget);
+            assert_true(stats_of(b.c.engine).prefix_bytes <= budget);
             collect_free(&a[i]);
         }
     }
-    const struct rod_stats s = stats_of(&b.c);
+    const struct rod_stats s = stats_of(b.c.engine);
     if (s.prefix_hits < 20 || s.prefix_evicted < 20 || !n_cancelled)
         fail_msg("seed %llu: %llu hits, %llu evicted, %llu cancelled: too few to tell", (unsigned long long)seed,
                  (unsigned long long)s.prefix_hits, (unsigned long long)s.prefix_evicted,

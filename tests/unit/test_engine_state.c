@@ -24,12 +24,6 @@ static struct rod_state *copy_of(const struct rod_state *s) {
     return copy;
 }
 
-static struct rod_stats stats_of(const struct bench *b) {
-    struct rod_stats stats;
-    rod_engine_stats(b->c.engine, &stats);
-    return stats;
-}
-
 static const int32_t first[] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, more[] = {20, 21, 22};
 
 /* One request of 12 tokens, and the same in two requests, for every place of the break, over several engines. */
@@ -48,7 +42,7 @@ static void a_break_changes_no_token(void **state) {
         collect_assert_ids(&a, whole.ids, n, "before the break");
         assert_int_equal(a.end.state->n_tok, 11 + n - 1);
         assert_int_equal(a.end.state->pending, a.ids[n - 1]);
-        const uint64_t before = stats_of(&other).prefill_tok;
+        const uint64_t before = stats_of(other.c.engine).prefill_tok;
         const unsigned n_prompts = atomic_load(&other.be->n_prompt_segs);
         struct rod_request *r = request(&z, NULL, 0, 12 - n);
         r->state = copy_of(a.end.state);
@@ -56,7 +50,7 @@ static void a_break_changes_no_token(void **state) {
         assert_int_equal(atomic_load(&other.be->n_prompt_segs),
                          n_prompts); /* the pending token is read as a drawn one */
         collect_assert_ids(&z, whole.ids + n, 12 - n, "after the break");
-        assert_int_equal(stats_of(&other).prefill_tok - before, 1); /* the pending token alone */
+        assert_int_equal(stats_of(other.c.engine).prefill_tok - before, 1); /* the pending token alone */
         assert_int_equal(z.end.cached_tok, z.end.prompt_tok - 1);
         collect_free(&a), collect_free(&z);
     }
@@ -91,7 +85,7 @@ static void a_turn_reads_its_own_tokens_alone(void **state) {
     memcpy(all + 11, a.ids, 5 * sizeof *all);
     memcpy(all + 16, more, sizeof more);
     finish(&b, request(&whole, all, 19, 6), &whole);
-    const uint64_t before = stats_of(&b).prefill_tok;
+    const uint64_t before = stats_of(b.c.engine).prefill_tok;
     for (int i = 0; i < 2; i++) {
         struct rod_request *r = request(&turn[i], more, 3, 6);
         r->state = rod_state_share(a.end.state);
@@ -105,7 +99,7 @@ static void a_turn_reads_its_own_tokens_alone(void **state) {
         assert_int_equal(turn[i].end.state->n_tok, whole.end.state->n_tok);
         collect_free(&turn[i]);
     }
-    assert_int_equal(stats_of(&b).prefill_tok - before, 2 * (1 + 3));
+    assert_int_equal(stats_of(b.c.engine).prefill_tok - before, 2 * (1 + 3));
     collect_free(&a), collect_free(&whole);
     bench_close(&b);
 }
