@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from server import DEVICE, Server
+from server import DEVICE, SLOWER, Server
 
 SESSIONS = 4
 # on a GPU a row's bits may depend on how many share the step, unless it is told that they must not
@@ -69,7 +69,7 @@ def test_servers_under_kill_9_lose_no_turn_and_run_none_twice(tmp_path, n_server
         for client in clients:
             client.thread.start()
         for _ in range(kills):
-            time.sleep(chance.uniform(0.02, 0.5))
+            time.sleep(chance.uniform(0.02, 0.5) * SLOWER)
             which = chance.randrange(n_servers)
             place["servers"][which].kill()
             told = [len(client.turns) for client in clients]
