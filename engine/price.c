@@ -7,7 +7,7 @@
 /* The fixed part is taken for so many units' until it is known: layers of small kernels on a GPU, weights read. */
 static const double PRIOR_UNITS = 4;
 /* Parts of the expected time: a time's deviation, and how far the price wanders from one to the next. */
-static const double LEAST_NOISE = 0.1, MOST_NOISE = 0.4, WANDER = 0.02;
+static const double NOISE = 0.1, WANDER = 0.02;
 static const double LEAST_NS = 10000; /* below this a time says more about the clock than about a step */
 
 static double above(double a, double least) { return a > least ? a : least; }
@@ -24,14 +24,6 @@ static void begin(struct price *p, double x, double ns) {
     p->var_fixed = p->fixed_ns * p->fixed_ns;
     p->var_unit = p->unit_ns * p->unit_ns;
     p->cov = 0;
-    p->noise = LEAST_NOISE * LEAST_NOISE;
-}
-
-/* Of times one after the other, so that a machine that has changed is not taken for one that is noisy. */
-static void learn_noise(struct price *p, double off) {
-    const double step = off - p->off, noise = p->noise + (step * step / 2 - p->noise) / 8;
-    p->noise = above(below(noise, MOST_NOISE * MOST_NOISE), LEAST_NOISE * LEAST_NOISE);
-    p->off = off;
 }
 
 void price_learn(struct price *p, uint64_t n, uint64_t ns) {
@@ -50,8 +42,7 @@ void price_learn(struct price *p, uint64_t n, uint64_t ns) {
 
     const double with_fixed = p->var_fixed + x * p->cov, with_unit = p->cov + x * p->var_unit;
     const double off = above(below(took - expected, scale), -scale / 2);
-    learn_noise(p, off / scale);
-    const double var = with_fixed + x * with_unit + p->noise * scale * scale;
+    const double noise = NOISE * scale, var = with_fixed + x * with_unit + noise * noise;
     p->fixed_ns = above(p->fixed_ns + off * with_fixed / var, 0);
     p->unit_ns = above(p->unit_ns + off * with_unit / var, 1);
 

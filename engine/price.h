@@ -15,8 +15,7 @@ struct price {
     double unit;              /* so many are a unit */
     double fixed_ns, unit_ns; /* for any at all; for each unit */
     double var_fixed, var_unit, cov;
-    double noise, off; /* how far times are from the line: variance; the last one; in parts of what was expected */
-    uint64_t n_most;   /* the most that a time was told for; 0 = none yet, and there is no price */
+    uint64_t n_most; /* the most that a time was told for; 0 = none yet, and there is no price */
 };
 
 /* unit: a typical small n. Until times of different n are known, the fixed part is taken for that of a few units. */
