@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from server import Server, command, environment, free_port, read_events
+from server import SLOWER, Server, command, environment, free_port, read_events
 
 ENDLESS = {"prompt": "Once", "max_tokens": 100000, "ignore_eos": True, "stream": True}
 
@@ -352,7 +352,7 @@ def test_tls_certificates_are_exchanged_under_streams(own_server, tmp_path):
     s = own_server("--tls-cert", cert, "--tls-key", key)
     first = served_certificate(s)
     assert first.strip() == cert.read_text().strip()
-    connection, response = s.open("POST", "/v1/completions", {**ENDLESS, "max_tokens": 4000})
+    connection, response = s.open("POST", "/v1/completions", {**ENDLESS, "max_tokens": 4000 // SLOWER})
     events = read_events(response)
     next(events)
     new_cert, new_key = certificate(tmp_path, "two")
@@ -405,7 +405,7 @@ def test_reload_takes_over_keys_and_log_level(own_server, tmp_path):
     config = tmp_path / "config.json"
     config.write_text('{"log_level": "info"}')
     s = own_server("--config", config, "--api-key-file", path)
-    connection, response = s.open("POST", "/v1/completions", {**ENDLESS, "max_tokens": 3000}, headers=bearer("one"))
+    connection, response = s.open("POST", "/v1/completions", {**ENDLESS, "max_tokens": 3000 // SLOWER}, headers=bearer("one"))
     events = read_events(response)
     next(events)
     path.write_text("two name=a requests=2\nthree name=b\n")
