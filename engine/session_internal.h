@@ -114,6 +114,9 @@ void session_unhold(struct sessions *s, struct session *session);
  * is true to the file. ROD_ESTATE where that is refused, ROD_ENOROOM without room for its state. */
 int session_refresh(struct sessions *s, struct session *session, bool with_point, struct rod_error *err);
 
+/* A look at its file: if that is the version that is known, whoever used it meanwhile counts here too. */
+void session_met_locked(struct sessions *s, struct session *session, const struct session_stamp *stamp);
+
 /* A file was refused: counted and told, once. */
 void session_refused(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], const struct session_stamp *stamp,
                      const struct rod_error *err);
@@ -125,7 +128,7 @@ struct session_view {
     struct session_answers *answers;
     bool busy, in_host, durable;
 };
-/* Somebody begins from it: so long its time begins anew. */
+/* Somebody begins from it: its time begins anew, on all servers. */
 void session_used(struct sessions *s, const char *tenant, const char *id);
 int session_look(struct sessions *s, const char *tenant, const char *id, bool with_point, struct session_view *out,
                  struct rod_error *err);

@@ -58,16 +58,18 @@ static size_t take_writes(struct sessions *s, struct session **sessions) {
 /* Their leases are held since they are dirty. */
 static void write_sessions(struct sessions *s, struct session **sessions, size_t n) {
     struct session_write writes[SESSIONS_BATCH];
+    struct session_facts facts[SESSIONS_BATCH]; /* somebody may begin from it meanwhile, which is use */
     struct session_point *points[SESSIONS_BATCH], *old[SESSIONS_BATCH];
     struct session_answers *answers[SESSIONS_BATCH];
     pthread_mutex_lock(&s->lock);
     const bool last_try = s->closing;
     for (size_t i = 0; i < n; i++) {
         struct session *x = sessions[i];
+        facts[i] = x->facts;
         points[i] = session_point_share(x->point);
         answers[i] = session_answers_share(x->answers);
         writes[i] =
-            (struct session_write){.name = x->name, .facts = &x->facts, .point = points[i], .answers = answers[i]};
+            (struct session_write){.name = x->name, .facts = &facts[i], .point = points[i], .answers = answers[i]};
     }
     pthread_mutex_unlock(&s->lock);
     session_reserve(s, sessions, writes, n);

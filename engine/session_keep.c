@@ -81,6 +81,19 @@ static bool known_file(struct scan *scan, const uint8_t name[SESSION_NAME_BYTES]
     return known;
 }
 
+/* The table has this version; only somebody used it. */
+static bool only_used(struct scan *scan, const uint8_t name[SESSION_NAME_BYTES]) {
+    struct sessions *s = scan->s;
+    struct session_stamp stamp;
+    if (session_store_stat(&s->store, name, &stamp, NULL)) return false;
+    pthread_mutex_lock(&s->lock);
+    struct session *x = session_table_find_name(&s->table, name);
+    const bool known = x && x->exists && session_stamp_same(&x->stamp, &stamp);
+    if (known) session_met_locked(s, x, &stamp);
+    pthread_mutex_unlock(&s->lock);
+    return known;
+}
+
 static void scan_one(void *arg, const uint8_t name[SESSION_NAME_BYTES]) {
     struct scan *scan = arg;
     struct sessions *s = scan->s;
@@ -88,6 +101,7 @@ static void scan_one(void *arg, const uint8_t name[SESSION_NAME_BYTES]) {
     struct session_read read;
     struct rod_error err;
     if (session_store_glance(&s->store, name, &stamp, &err) || known_file(scan, name, &stamp)) return;
+    if (only_used(scan, name)) return;
     const int rc = session_store_read(&s->store, name, false, &read, &err);
     if (rc == ROD_ESTATE && !session_store_stat(&s->store, name, &stamp, NULL)) session_refused(s, name, &stamp, &err);
     if (rc) return;
@@ -161,11 +175,12 @@ int session_scan(struct sessions *s, struct rod_error *err) {
 
 /* ---- removing ---- */
 
-/* x is free; with the lock, which is given up in between. Its file may have changed in another server's hands: then it
- * stays. */
+/* x is free; with the lock, which is given up in between. Its file may have changed in another server's hands, or been
+ * used there: then it stays. */
 static int remove_locked(struct sessions *s, struct session *x, bool expired) {
     x->hold = SESSION_CALL;
     const struct session_stamp known = x->stamp;
+    const int64_t used_s = x->facts.used_s;
     s->leaving_bytes += known.n_bytes;
     pthread_mutex_unlock(&s->lock);
     struct rod_error err;
@@ -173,7 +188,7 @@ static int remove_locked(struct sessions *s, struct session *x, bool expired) {
     if (!rc) rc = session_refresh(s, x, false, &err);
     pthread_mutex_lock(&s->lock);
     const bool same = !rc && x->exists && session_stamp_same(&known, &x->stamp);
-    const bool go = same && (!expired || session_expired(&x->facts, session_now_s()));
+    const bool go = same && (expired ? session_expired(&x->facts, session_now_s()) : x->facts.used_s == used_s);
     char id[SESSION_MAX_ID + 1];
     memcpy(id, x->facts.id, sizeof id);
     pthread_mutex_unlock(&s->lock);

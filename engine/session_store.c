@@ -26,23 +26,31 @@ static bool parse_name(const char *file, uint8_t name[SESSION_NAME_BYTES]) {
     return !strcmp(session_store_name(name, text), file);
 }
 
-/* header: the file's first bytes; where they are too few it is no session, which its reader says. */
+/* header: all of it, n bytes; where they are too few it is no session, which its reader says. */
 static struct session_stamp stamp_of(const struct state_disk_stamp *s, const void *header, size_t n) {
     struct session_stamp stamp = {.inode = s->inode, .mtime_ns = s->mtime_ns, .n_bytes = s->n_bytes};
-    if (n >= STATE_FILE_FIXED_BYTES) state_file_peek(header, &stamp.version, &stamp.check);
+    if (n < STATE_FILE_MIN_BYTES) return stamp;
+    stamp.version = state_file_peek_version(header);
+    stamp.check = state_file_peek_check((const unsigned char *)header + n - STATE_FILE_CHECK_BYTES);
     return stamp;
 }
 
 int session_store_stat(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                        struct session_stamp *stamp, struct rod_error *err) {
     char text[SESSION_FILE_NAME_BYTES];
-    unsigned char start[STATE_FILE_FIXED_BYTES];
+    unsigned char start[STATE_FILE_FIXED_BYTES], check[STATE_FILE_CHECK_BYTES];
     struct state_disk_file f;
     size_t n;
+    uint64_t n_header, n_file;
     int rc = state_disk_open(store->dir, session_store_name(name, text), &f, err);
     if (rc) return rc;
+    *stamp = stamp_of(&f.stamp, NULL, 0);
     rc = state_disk_get(&f, 0, start, sizeof start, &n, err);
-    if (!rc) *stamp = stamp_of(&f.stamp, start, n);
+    if (!rc && !state_file_measure(start, n, text, &n_header, &n_file, NULL)) { /* else its reader says what it is */
+        rc = state_disk_get(&f, n_header - sizeof check, check, sizeof check, &n, err);
+        stamp->version = state_file_peek_version(start);
+        if (!rc && n == sizeof check) stamp->check = state_file_peek_check(check);
+    }
     state_disk_close(&f);
     return rc;
 }
@@ -54,6 +62,11 @@ int session_store_glance(const struct session_store *store, const uint8_t name[S
     const int rc = state_disk_stat(store->dir, session_store_name(name, text), &found, err);
     if (!rc) *stamp = stamp_of(&found, NULL, 0);
     return rc;
+}
+
+void session_store_touch(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], int64_t now_s) {
+    char text[SESSION_FILE_NAME_BYTES];
+    state_disk_touch(store->dir, session_store_name(name, text), now_s);
 }
 
 /* ---- reading ---- */
@@ -125,6 +138,8 @@ static int read_open(const struct session_store *store, struct state_disk_file *
     out->stamp = stamp_of(&f->stamp, header, n_header);
     rc = state_file_parse_header(header, n_header, f->stamp.n_bytes, file, &here, &state, err);
     if (!rc) rc = session_file_read(store->form, &state, file, &out->facts, &out->point, &out->answers, err);
+    if (!rc && session_stamp_used_s(&out->stamp) > out->facts.used_s)
+        out->facts.used_s = session_stamp_used_s(&out->stamp);
     uint8_t own[SESSION_NAME_BYTES];
     if (!rc) {
         session_name(out->facts.tenant, out->facts.id, own);

@@ -63,12 +63,19 @@ int session_store_list(const struct session_store *store,
                        void (*found)(void *arg, const uint8_t name[SESSION_NAME_BYTES]), void *arg,
                        struct rod_error *err);
 
-/* As far as a glance goes. */
+/* It is used: its file has this time from now on, if there is one and it can be done. Without a lease. */
+void session_store_touch(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], int64_t now_s);
+
+/* As far as a glance goes: the same file, and nobody has used it. */
 static inline bool session_stamp_alike(const struct session_stamp *a, const struct session_stamp *b) {
     return a->inode == b->inode && a->mtime_ns == b->mtime_ns && a->n_bytes == b->n_bytes;
 }
+/* The same version of the session, whoever used it meanwhile. */
 static inline bool session_stamp_same(const struct session_stamp *a, const struct session_stamp *b) {
-    return session_stamp_alike(a, b) && a->version == b->version && a->check == b->check;
+    return a->n_bytes == b->n_bytes && a->version == b->version && a->check == b->check;
+}
+static inline int64_t session_stamp_used_s(const struct session_stamp *s) {
+    return (int64_t)(s->mtime_ns / 1000000000u);
 }
 
 #endif

@@ -25,11 +25,11 @@ struct session_facts {
     bool open; /* the last turn left an answer open (rod_turn) */
 };
 
-/* Which file it is: another one stands under the name when any of these differs. Inodes are used again and clocks tick
- * slowly, so what the file says counts too. */
+/* Which file it is, and when it was used last: that is its time, which whoever begins from the session sets, so that
+ * all servers know of it, and the next ones. */
 struct session_stamp {
     uint64_t inode, mtime_ns, n_bytes; /* n_bytes 0: none */
-    uint64_t version, check;           /* of its payload */
+    uint64_t version, check;           /* of its header: files of one check are alike */
 };
 
 enum session_hold {
@@ -100,7 +100,7 @@ void session_table_remove(struct session_table *t, struct session *s);
  */
 struct session_point *session_table_set(struct session_table *t, struct session *s, const struct session_facts *facts,
                                         struct session_point *point, struct session_answers *answers);
-/* Somebody begins from it: that is use, here and until it is read from its file again. */
+/* Somebody begins from it: that is use. */
 void session_table_use(struct session_table *t, struct session *s, int64_t now_s);
 /* It exists no more; the place stays. Returns its point likewise. */
 struct session_point *session_table_unset(struct session_table *t, struct session *s);

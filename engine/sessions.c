@@ -235,7 +235,7 @@ void session_refused(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES],
     bool known = false;
     for (size_t i = 0; i < s->n_refusals && !known; i++)
         known =
-            !memcmp(s->refusals[i].name, name, SESSION_NAME_BYTES) && session_stamp_same(&s->refusals[i].stamp, stamp);
+            !memcmp(s->refusals[i].name, name, SESSION_NAME_BYTES) && session_stamp_alike(&s->refusals[i].stamp, stamp);
     if (!known) {
         struct session_refusal *more = realloc(s->refusals, (s->n_refusals + 1) * sizeof *more);
         if (more) {
@@ -248,6 +248,13 @@ void session_refused(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES],
     if (known) return;
     session_count(&s->refused, 1);
     session_log(s, 2, "state_dir: refused and left alone: %s", err->message);
+}
+
+void session_met_locked(struct sessions *s, struct session *x, const struct session_stamp *stamp) {
+    if (!session_stamp_same(&x->stamp, stamp) || x->stamp.mtime_ns == stamp->mtime_ns) return;
+    x->stamp.inode = stamp->inode;
+    x->stamp.mtime_ns = stamp->mtime_ns;
+    session_table_use(&s->table, x, session_stamp_used_s(stamp));
 }
 
 /* Held, not dirty: nothing of it is there any more. */
@@ -271,7 +278,13 @@ int session_refresh(struct sessions *s, struct session *x, bool with_point, stru
         forget(s, x);
         return 0;
     }
-    if (rc || (session_stamp_same(&stamp, &known) && (has_point || !with_point))) return rc;
+    if (rc) return rc;
+    if (session_stamp_same(&stamp, &known) && (has_point || !with_point)) {
+        pthread_mutex_lock(&s->lock);
+        session_met_locked(s, x, &stamp);
+        pthread_mutex_unlock(&s->lock);
+        return 0;
+    }
     struct session_read read;
     rc = session_store_read(&s->store, x->name, with_point, &read, err);
     if (rc == ROD_ESTATE) session_refused(s, x->name, &stamp, err);
@@ -339,10 +352,15 @@ static void unlearn(struct sessions *s, const char *tenant, const char *id) {
 }
 
 void session_used(struct sessions *s, const char *tenant, const char *id) {
+    const int64_t now_s = session_now_s();
+    uint8_t name[SESSION_NAME_BYTES];
+    session_name(tenant, id, name);
     pthread_mutex_lock(&s->lock);
     struct session *x = session_table_find(&s->table, tenant, id);
-    if (x) session_table_use(&s->table, x, session_now_s());
+    const bool touch = x && x->stamp.n_bytes && now_s > session_stamp_used_s(&x->stamp); /* once a second */
+    if (x) session_table_use(&s->table, x, now_s);
     pthread_mutex_unlock(&s->lock);
+    if (touch) session_store_touch(&s->store, name, now_s);
 }
 
 int session_look(struct sessions *s, const char *tenant, const char *id, bool with_point, struct session_view *out,
@@ -351,7 +369,7 @@ int session_look(struct sessions *s, const char *tenant, const char *id, bool wi
     uint8_t name[SESSION_NAME_BYTES];
     session_name(tenant, id, name);
     pthread_mutex_lock(&s->lock);
-    const struct session *x = session_table_find(&s->table, tenant, id);
+    struct session *x = session_table_find(&s->table, tenant, id);
     const bool exists = x && x->exists;
     /* ours alone: what the table says is what is */
     const bool ours = exists && (!session_on_disk(s) || x->dirty || x->current);
@@ -373,6 +391,7 @@ int session_look(struct sessions *s, const char *tenant, const char *id, bool wi
         pthread_mutex_lock(&s->lock);
         x = session_table_find(&s->table, tenant, id);
         const bool still = x && x->exists && (!with_point || x->point);
+        if (still) session_met_locked(s, x, &stamp);
         if (still) view_locked(x, with_point, out);
         pthread_mutex_unlock(&s->lock);
         if (still) return 0;

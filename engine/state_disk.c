@@ -264,6 +264,12 @@ int state_disk_stat(const char *dir, const char *name, struct state_disk_stamp *
     return 0;
 }
 
+void state_disk_touch(const char *dir, const char *name, int64_t unix_s) {
+    char path[PATH_BYTES];
+    const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = (time_t)unix_s}};
+    if (!make_path(dir, name, "", path, NULL)) utimensat(AT_FDCWD, path, times, AT_SYMLINK_NOFOLLOW);
+}
+
 /* ---- removing ---- */
 
 int state_disk_remove(const char *dir, const char *name, struct rod_error *err) {

@@ -59,6 +59,9 @@ void state_disk_close(struct state_disk_file *file);
 /* Without opening it. Errors as state_disk_open. */
 int state_disk_stat(const char *dir, const char *name, struct state_disk_stamp *out, struct rod_error *err);
 
+/* Its time is this one, if there is such a file and it may be set. */
+void state_disk_touch(const char *dir, const char *name, int64_t unix_s);
+
 /* Removes the file, for good when it returns. ROD_ENOTFOUND, ROD_EIO. */
 int state_disk_remove(const char *dir, const char *name, struct rod_error *err);
 

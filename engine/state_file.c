@@ -5,7 +5,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { N_SECTIONS = 5, CHECK_BYTES = 8, ALIGN_BYTES = 64 };
+enum { N_SECTIONS = 5, ALIGN_BYTES = 64 };
 enum { /* where the fields of the fixed part are */
        AT_FORMAT = 8,
        AT_N_HEADER = 12,
@@ -49,7 +49,7 @@ static const struct state_bytes *section_of(const struct state_file *state, int 
 
 /* Bytes of a header whose sections have so many; 0: more than is allowed. */
 static size_t header_bytes(uint64_t n_sections) {
-    uint64_t n = STATE_FILE_FIXED_BYTES + n_sections + CHECK_BYTES;
+    uint64_t n = STATE_FILE_FIXED_BYTES + n_sections + STATE_FILE_CHECK_BYTES;
     n = (n + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
     return n <= STATE_FILE_MAX_HEADER_BYTES ? (size_t)n : 0;
 }
@@ -79,11 +79,9 @@ int state_file_measure(const void *bytes, size_t n_bytes, const char *file, uint
     return 0;
 }
 
-void state_file_peek(const void *bytes, uint64_t *version, uint64_t *payload_check) {
-    const unsigned char *b = bytes;
-    *version = get(b + AT_VERSION, 8);
-    *payload_check = get(b + AT_PAYLOAD_CHECK, 8);
-}
+uint64_t state_file_peek_version(const void *bytes) { return get((const unsigned char *)bytes + AT_VERSION, 8); }
+
+uint64_t state_file_peek_check(const void *header_end) { return get(header_end, STATE_FILE_CHECK_BYTES); }
 
 static bool all_zero(const unsigned char *b, uint64_t n) {
     unsigned char any = 0;
@@ -94,7 +92,7 @@ static bool all_zero(const unsigned char *b, uint64_t n) {
 /* The checksum is good: what is wrong from here on was written so. */
 static int parse_sections(const unsigned char *b, uint64_t n_header, const char *file, struct state_file *out,
                           struct rod_error *err) {
-    uint64_t at = STATE_FILE_FIXED_BYTES, end = n_header - CHECK_BYTES;
+    uint64_t at = STATE_FILE_FIXED_BYTES, end = n_header - STATE_FILE_CHECK_BYTES;
     for (int i = 0; i < N_SECTIONS; i++) {
         uint64_t n = get(b + AT_SECTIONS + 4 * i, 4);
         if (n < sections[i].min || n > sections[i].max || n > end - at)
@@ -149,8 +147,8 @@ int state_file_parse_header(const void *bytes, size_t n_bytes, uint64_t n_file, 
     if (n_file > n_whole)
         return rod_fail(err, ROD_ESTATE, "%.150s: too long: %llu bytes, its header calls for %llu", file,
                         (unsigned long long)n_file, (unsigned long long)n_whole);
-    uint64_t end = n_header - CHECK_BYTES;
-    if (XXH3_64bits(b, (size_t)end) != get(b + end, CHECK_BYTES))
+    uint64_t end = n_header - STATE_FILE_CHECK_BYTES;
+    if (XXH3_64bits(b, (size_t)end) != get(b + end, STATE_FILE_CHECK_BYTES))
         return rod_fail(err, ROD_ESTATE, "%.150s: bad checksum: the header has changed", file);
     struct state_file state = {.n_tok = get(b + AT_N_TOK, 8),
                                .token_hash = get(b + AT_TOKEN_HASH, 8),
@@ -218,7 +216,7 @@ void state_file_write_header(const struct state_file *state, void *dst) {
         if (section->n) memcpy(b + at, section->data, section->n);
         at += section->n;
     }
-    put(b + n - CHECK_BYTES, XXH3_64bits(b, n - CHECK_BYTES), CHECK_BYTES);
+    put(b + n - STATE_FILE_CHECK_BYTES, XXH3_64bits(b, n - STATE_FILE_CHECK_BYTES), STATE_FILE_CHECK_BYTES);
 }
 
 /* ---- tokens ---- */

@@ -32,6 +32,7 @@
 #define STATE_FILE_FORMAT            1
 #define STATE_FILE_FIXED_BYTES       104
 #define STATE_FILE_MIN_BYTES         128 /* the smallest header */
+#define STATE_FILE_CHECK_BYTES       8
 #define STATE_FILE_MAX_LAYOUT        255
 #define STATE_FILE_MAX_PENDING_TEXT  255
 #define STATE_FILE_MAX_PENDING_BYTES (1u << 20)
@@ -65,8 +66,10 @@ struct state_file_expected {
  * STATE_FILE_FIXED_BYTES. */
 int state_file_measure(const void *bytes, size_t n_bytes, const char *file, uint64_t *n_header, uint64_t *n_file,
                        struct rod_error *err);
-/* Of the fixed part alone, unchecked: enough to tell one version of a file from another. */
-void state_file_peek(const void *bytes, uint64_t *version, uint64_t *payload_check);
+/* Unchecked, from the fixed part and from the STATE_FILE_CHECK_BYTES at the header's end: the session's version, and
+ * the header's checksum, which is another one for any other file, as the payload's is in the header. */
+uint64_t state_file_peek_version(const void *bytes);
+uint64_t state_file_peek_check(const void *header_end);
 /* bytes: at least the header. n_file: of the whole file; payload.n is filled, payload.data stays NULL. */
 int state_file_parse_header(const void *bytes, size_t n_bytes, uint64_t n_file, const char *file,
                             const struct state_file_expected *expected, struct state_file *out, struct rod_error *err);

@@ -68,10 +68,106 @@ static void two_servers_never_have_one_session_at_once(void **state) {
     bench_close(&b[0]), bench_close(&b[1]), bench_close(&plain);
 }
 
+static int64_t second_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec;
+}
+
+static void begin_from(struct bench *b, const char *from, const char *id) {
+    struct rod_session_info info;
+    struct rod_error err;
+    if (rod_session_create(b->c.engine, "", &(struct rod_session_new){.id = id, .from = from, .pin = true}, &info,
+                           &err))
+        fail_msg("%s from %s: %s", id, from, err.message);
+}
+
+/* A session that others only begin from is used, whichever server they ask, and also after a restart; and nobody reads
+ * its state again for that. */
+static void to_be_begun_from_is_use_for_all_servers(void **state) {
+    (void)state;
+    struct bench b[2];
+    struct answer a;
+    struct rod_session_info info;
+    begin_with(&b[0], CONFIG(.session_ttl_s = 3));
+    begin_with(&b[1], CONFIG(.session_ttl_s = 3));
+    turn_ok(&b[0].c, nth_turn(&a, "aa", 0), &a);
+    collect_free(&a);
+    turn_ok(&b[0].c, nth_turn(&a, "zz", 0), &a); /* nobody uses this one */
+    collect_free(&a);
+    const int64_t begin_s = second_now();
+    int64_t used_s = 0;
+    for (int n = 0; second_now() < begin_s + 6; n++) {
+        char id[16];
+        snprintf(id, sizeof id, "f%d", n);
+        used_s = second_now();
+        begin_from(&b[1], "aa", id);
+        const int64_t told_s = session_info(b[0].c.engine, "aa").used_unix_s;
+        if (told_s < used_s)
+            fail_msg("the other server began from it at %lld; this one says %lld", (long long)used_s,
+                     (long long)told_s);
+        usleep(400000);
+    }
+    assert_int_equal(rod_session_get(b[0].c.engine, "", "zz", &info, NULL), ROD_ENOTFOUND);
+    const uint64_t loads = stats_of(b[0].c.engine).state_loads;
+    turn_ok(&b[0].c, nth_turn(&a, "aa", 1), &a);
+    assert_int_equal(a.end.session_version, 2);
+    assert_int_equal(stats_of(b[0].c.engine).state_loads, loads); /* it was in memory as it is */
+    collect_free(&a);
+    sleep(1);
+    used_s = second_now();
+    begin_from(&b[1], "aa", "last");
+    bench_close(&b[0]), bench_close(&b[1]);
+    begin_with(&b[0], CONFIG(.session_ttl_s = 3));
+    assert_true(session_info(b[0].c.engine, "aa").used_unix_s >= used_s);
+    bench_close(&b[0]);
+}
+
+/* The order in which files go for the budget, when a session was begun from on another server and before a restart. */
+static void the_order_of_use_is_that_of_all_servers(void **state) {
+    (void)state;
+    enum { BUDGET = 2 * 20000 };
+    struct bench b[2];
+    struct answer a;
+    struct rod_session_info info;
+    for (int restarted = 0; restarted < 2; restarted++) {
+        BEGIN(&b[0]);
+        for (int i = 0; i < 2; i++) {
+            const char id[] = {(char)('a' + i), restarted ? 'r' : 'x', 0};
+            turn_ok(&b[0].c, nth_turn(&a, id, 0), &a);
+            collect_free(&a);
+            sleep(1);
+        }
+        bench_close(&b[0]);
+        begin_with(&b[0], CONFIG(.state_disk_bytes = restarted ? 0 : BUDGET));
+        BEGIN(&b[1]);
+        const char first_id[] = {'a', restarted ? 'r' : 'x', 0}, second_id[] = {'b', first_id[1], 0};
+        if (rod_session_create(b[1].c.engine, "", &(struct rod_session_new){.id = "made", .from = first_id}, &info,
+                               NULL))
+            fail();
+        while (count_in(dir, ".state") < 3) usleep(1000);
+        if (rod_session_delete(b[1].c.engine, "", "made", NULL)) fail();
+        if (restarted) {
+            bench_close(&b[0]);
+            begin_with(&b[0], CONFIG(.state_disk_bytes = BUDGET));
+        }
+        turn_ok(&b[0].c, nth_turn(&a, "new", 0), &a); /* one must go: not the first, though it was written first */
+        collect_free(&a);
+        assert_int_equal(count_in(dir, ".state"), 2);
+        assert_int_equal(rod_session_get(b[0].c.engine, "", second_id, &info, NULL), ROD_ENOTFOUND);
+        assert_int_equal(session_info(b[0].c.engine, first_id).version, 1);
+        bench_close(&b[0]), bench_close(&b[1]);
+        remove_dir(dir);
+        dir = make_dir();
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         IN_A_FOLDER(a_session_moves_by_its_next_turn),
         IN_A_FOLDER(two_servers_never_have_one_session_at_once),
+        IN_A_FOLDER(to_be_begun_from_is_use_for_all_servers),
+        IN_A_FOLDER(the_order_of_use_is_that_of_all_servers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
