@@ -35,8 +35,8 @@ def start_stream(s, **more):
 
 def test_sigterm_drains(own_server):
     """A running stream finishes whole; new requests get 503; then exit 0."""
-    s = own_server()
-    n = 3000 // SLOWER  # long enough to see it refuse, short enough for the drain's limit
+    s = own_server("--drain-ms", 30000 * SLOWER)
+    n = 3000 // SLOWER  # long enough to see it refuse
     whole = s.complete("Once", n, ignore_eos=True)["choices"][0]["text"]
     rest = start_stream(s, max_tokens=n)
     idle = s.socket(5)
