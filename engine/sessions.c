@@ -162,7 +162,9 @@ void session_wrote(struct sessions *s, struct session *x, const struct session_w
 }
 
 bool session_stuck_locked(const struct sessions *s) {
-    return session_on_disk(s) && s->disk_failed_ns && !session_table_to_drop(&s->table);
+    /* Where nothing waits to be written nobody asks the disk again: then the next turn does. */
+    const bool fails = s->disk_failed_ns && session_now_ns() - s->disk_failed_ns < 3 * SESSIONS_RETRY_WRITE_NS;
+    return session_on_disk(s) && fails && !session_table_to_drop(&s->table);
 }
 
 /* ---- holding ---- */
