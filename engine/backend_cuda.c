@@ -51,7 +51,13 @@ static void lay_out_slots(struct backend *be) {
     s->conv_slot = s->conv_layer * d->L;
     s->keys_slot = s->keys_layer * d->L;
     s->values_slot = s->values_layer * d->L;
-    be->info.slot_bytes = s->S_slot * 4 + (s->conv_slot + s->keys_slot + s->values_slot) * act_bytes(be);
+    if (cuda_state_defers(s, UINT32_MAX)) {
+        s->deferred_token = cuda_deferred_floats(s);
+        s->deferred_layer = CUDA_DEFERRED * s->deferred_token;
+        s->deferred_slot = s->deferred_layer * d->L;
+    }
+    be->info.slot_bytes =
+        (s->S_slot + s->deferred_slot) * 4 + (s->conv_slot + s->keys_slot + s->values_slot) * act_bytes(be);
 }
 
 /* Before anything is loaded: whether the device could hold so many sessions at all. */
@@ -106,26 +112,33 @@ static int make_slots(struct backend *be, const struct backend_config *config, s
     s->keys = pool + n * s->S_slot * 4;
     s->values = (unsigned char *)s->keys + n * s->keys_slot * a;
     s->conv = (unsigned char *)s->values + n * s->values_slot * a;
+    if (s->deferred_slot) {
+        s->deferred = (float *)(void *)((unsigned char *)s->conv + n * s->conv_slot * a);
+        if (!(s->n_deferred = cuda_take(be, n_slots * sizeof *s->n_deferred, "the slot pool", err)))
+            return err ? err->code : ROD_ENOMEM;
+        cudaMemsetAsync(s->n_deferred, 0, n_slots * sizeof *s->n_deferred, be->stream);
+    }
     return cuda_check(cudaMemsetAsync(pool, 0, n * be->info.slot_bytes, be->stream), "clearing the slot pool", err);
 }
 
 static int make_rows(struct backend *be, struct rod_error *err) {
     const size_t N = be->info.max_batch_tok;
     const size_t tiles = be->prompt_window ? N * sizeof *be->tiles : 0,
-                 bytes = (N * (6 * sizeof(int32_t) + sizeof(int64_t)) + tiles + 15) / 16 * 16;
+                 bytes = (N * (7 * sizeof(int32_t) + sizeof(int64_t)) + tiles + 15) / 16 * 16;
     int rc = cuda_check(cudaMallocHost(&be->host_block, CUDA_TURNS * bytes), "taking pinned memory", err);
     if (rc || !(be->block = cuda_take(be, bytes, "the rows of a step", err))) return rc ? rc : ROD_ENOMEM;
     memset(be->host_block, 0, CUDA_TURNS * bytes);
     for (int i = 0; i <= CUDA_TURNS; i++) { /* the last is the device's */
         int64_t *pos = i == CUDA_TURNS ? be->block : (void *)((char *)be->host_block + (size_t)i * bytes);
         int32_t *p = (int32_t *)(pos + N);
-        const struct cuda_rows rows = {p, p + N, pos, p + 2 * N, p + 3 * N};
-        struct cuda_prompt_tile *tile = (struct cuda_prompt_tile *)(p + 6 * N);
+        const struct cuda_rows rows = {p, p + N, pos, p + 2 * N, p + 3 * N, NULL};
+        struct cuda_prompt_tile *tile = (struct cuda_prompt_tile *)(p + 7 * N);
         if (i < CUDA_TURNS) {
             be->host[i] = (struct cuda_step){rows, p + 4 * N, p + 5 * N};
             be->host_tiles[i] = tile;
         } else {
             be->rows = rows, be->list = p + 4 * N, be->out = p + 5 * N;
+            be->rows.deferred = (const uint32_t *)p + 6 * N;
             be->tiles = tile;
         }
     }
@@ -366,6 +379,7 @@ static void backend_cuda_slot_zero(struct backend *be,
     const struct cuda_shape *s = &be->shape;
     be->slot_ops[slot] = ++be->n_ops;
     cudaSetDevice(be->device); /* of this thread, here and below */
+    forget_deferred_cuda(be, slot, be->stream);
     cudaMemsetAsync(s->S + slot * s->S_slot, 0, s->S_slot * 4, be->stream);
     cudaMemsetAsync((unsigned char *)s->conv + slot * s->conv_slot * act_bytes(be), 0, s->conv_slot * act_bytes(be),
                     be->stream);
@@ -377,6 +391,8 @@ static void backend_cuda_slot_copy(struct backend *be, uint32_t from, uint32_t t
     const size_t a = act_bytes(be), n_keys = pos < s->ring_keys ? (size_t)pos : s->ring_keys;
     be->slot_ops[from] = be->slot_ops[to] = ++be->n_ops;
     cudaSetDevice(be->device);
+    write_back_cuda_slot(be, from, be->stream);
+    forget_deferred_cuda(be, to, be->stream);
     cudaMemcpyAsync(s->S + to * s->S_slot, s->S + from * s->S_slot, s->S_slot * 4, cudaMemcpyDeviceToDevice,
                     be->stream);
     cudaMemcpyAsync((unsigned char *)s->conv + to * s->conv_slot * a,
@@ -421,6 +437,8 @@ static int backend_cuda_slot_read(struct backend *be, uint32_t slot, uint64_t po
     const struct model_dims *d = &be->d;
     const struct cuda_shape *s = &be->shape;
     const size_t a = act_bytes(be), nk = (size_t)d->Hk * d->P, nv = (size_t)d->Hv * d->P;
+    cudaSetDevice(be->device);
+    write_back_cuda_slot(be, slot, be->stream);
     float *S = read_back(be, s->S + slot * s->S_slot + layer * s->S_layer, s->S_layer, CUDA_F32, err);
     float *conv = read_back(be, (unsigned char *)s->conv + (slot * s->conv_slot + layer * s->conv_layer) * a,
                             s->conv_layer, s->dtype, err);

@@ -75,6 +75,9 @@ struct backend {
     struct cuda_sampler sampler;
     struct state_layout state;
     struct cuda_moves *moves; /* backend_cuda_state.c */
+    /* [n_slots] a slot whose last step deferred its tokens: S may not hold all of them (k_write_back). Where
+     * shape.deferred is NULL none ever does. */
+    unsigned char *may_be_deferred;
     /* What is enqueued on the stream for slots, counted; those up to n_ops_over have run. So a copy of a slot's state
      * waits for its own past alone. */
     uint64_t n_ops, n_ops_over, *slot_ops; /* slot_ops: [n_slots] the last of each slot */
@@ -116,6 +119,12 @@ int sample_cuda_launch(struct backend *be, const struct backend_segment *segs, u
 int sample_cuda_collect(struct backend *be, const struct backend_token **tokens, struct rod_error *err);
 
 /* backend_cuda_state.c; the first after the dtype is chosen. */
+/* On `stream`: the slots' S takes the tokens that it does not hold yet. Before whoever reads it but decode steps that
+ * defer. */
+void write_back_cuda(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, void *stream);
+void write_back_cuda_slot(struct backend *be, uint32_t slot, void *stream);
+/* The slot's S is about to be replaced. */
+void forget_deferred_cuda(struct backend *be, uint32_t slot, void *stream);
 int state_cuda_open(struct backend *be, struct rod_error *err);
 void state_cuda_close(struct backend *be);
 size_t backend_cuda_state_bytes(const struct backend *be, uint64_t pos);

@@ -247,7 +247,9 @@ static void enqueue_many(struct backend *be, const struct step *st) {
 void forward_cuda_enqueue(struct backend *be, const struct step *st) {
     const struct model_dims *d = &be->d;
     const struct cuda_step to = {be->rows, be->list, be->out};
-    k_step_rows(&be->sampler, be->host, &to, st->n_rows, st->n_segs, st->n_out, be->stream);
+    const bool defers = st->single && cuda_state_defers(&be->shape, st->n_rows);
+    k_step_rows(&be->sampler, be->host, &to, st->n_rows, st->n_segs, st->n_out, defers ? be->shape.n_deferred : NULL,
+                be->stream);
     k_embed(&be->embed, &be->rows, st->n_rows, d->scale_embed ? sqrtf((float)d->M) : 1.0f, be->x, be->inv_freq,
             d->rot_dim / 2, be->turn, be->stream);
     if (d->norm_embed) k_norm_rows(be->x, be->embed_norm, be->shape.norm_eps, st->n_rows, be->shape.D, be->stream);

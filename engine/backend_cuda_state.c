@@ -28,7 +28,9 @@ int state_cuda_open(struct backend *be, struct rod_error *err) {
     if (m) m->done = calloc(be->info.n_slots, sizeof *m->done);
     if (m) m->busy = calloc(be->info.n_slots, sizeof *m->busy);
     be->slot_ops = calloc(be->info.n_slots, sizeof *be->slot_ops);
-    if (!m || !m->done || !m->busy || !be->slot_ops) return rod_fail(err, ROD_ENOMEM, "no memory for the CUDA backend");
+    be->may_be_deferred = calloc(be->info.n_slots, sizeof *be->may_be_deferred);
+    if (!m || !m->done || !m->busy || !be->slot_ops || !be->may_be_deferred)
+        return rod_fail(err, ROD_ENOMEM, "no memory for the CUDA backend");
     int rc = 0;
     for (int i = 0; !rc && i < N_WAYS; i++)
         rc = cuda_check(cudaStreamCreateWithFlags(&m->stream[i], cudaStreamNonBlocking), "making a stream", err);
@@ -41,7 +43,7 @@ int state_cuda_open(struct backend *be, struct rod_error *err) {
 
 void state_cuda_close(struct backend *be) {
     struct cuda_moves *m = be->moves;
-    free(be->slot_ops);
+    free(be->slot_ops), free(be->may_be_deferred);
     if (!m) return;
     for (int i = 0; i < N_WAYS; i++)
         if (m->stream[i]) cudaStreamSynchronize(m->stream[i]), cudaStreamDestroy(m->stream[i]);
@@ -54,6 +56,27 @@ void state_cuda_close(struct backend *be) {
 }
 
 size_t backend_cuda_state_bytes(const struct backend *be, uint64_t pos) { return state_bytes_at(&be->state, pos); }
+
+/* ---- tokens that S does not hold yet ---- */
+
+void write_back_cuda(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, void *stream) {
+    uint32_t slots[64], n = 0;
+    for (uint32_t i = 0; i < n_segs; i++) {
+        if (be->may_be_deferred[segs[i].slot]) slots[n++] = segs[i].slot, be->may_be_deferred[segs[i].slot] = 0;
+        if (n == 64 || (n && i + 1 == n_segs)) k_write_back(&be->shape, be->d.L, slots, n, stream), n = 0;
+    }
+}
+
+void write_back_cuda_slot(struct backend *be, uint32_t slot, void *stream) {
+    const struct backend_segment seg = {.slot = slot};
+    write_back_cuda(be, &seg, 1, stream);
+}
+
+void forget_deferred_cuda(struct backend *be, uint32_t slot, void *stream) {
+    if (be->may_be_deferred[slot])
+        cudaMemsetAsync(be->shape.n_deferred + slot, 0, sizeof *be->shape.n_deferred, stream);
+    be->may_be_deferred[slot] = 0;
+}
 
 /* ---- what of the pool the bytes are ---- */
 
@@ -118,6 +141,7 @@ static int begin(struct backend *be, uint32_t slot, uint64_t pos, enum cudaMemcp
         rc = cuda_check(cudaEventRecord(m->before, be->stream), doing, err);
         if (!rc) rc = cuda_check(cudaStreamWaitEvent(stream, m->before, 0), doing, err);
     }
+    if (!rc) (out ? write_back_cuda_slot : forget_deferred_cuda)(be, slot, stream);
     for (uint32_t i = 0; !rc && i < p.n; i++) {
         const struct part *part = &p.part[i];
         unsigned char *host = state + part->at, *to = out ? host : part->device, *from = out ? part->device : host;

@@ -113,7 +113,12 @@ static int start_decode(struct backend *be, const struct backend_segment *segs, 
     for (uint32_t r = n; graph && r < 1u << b; r++) { /* padding rows work in a slot that nobody owns */
         h.tok[r] = 0, h.slot[r] = (int32_t)be->info.n_slots, h.pos[r] = 0, h.seg_first[r] = (int32_t)r, h.seg_n[r] = 1;
     }
-    for (uint32_t r = 0; r < (graph ? 1u << b : n); r++) h.list[r] = h.out[r] = (int32_t)r;
+    const uint32_t n_rows = graph ? 1u << b : n;
+    for (uint32_t r = 0; r < n_rows; r++) h.list[r] = h.out[r] = (int32_t)r;
+    if (cuda_state_defers(&be->shape, n_rows))
+        for (uint32_t i = 0; i < n; i++) be->may_be_deferred[segs[i].slot] = 1;
+    else
+        write_back_cuda(be, segs, n, be->stream);
     if (graph) return cuda_check(cudaGraphLaunch(be->graphs[how][b], be->stream), "starting a decode step", err);
     forward_cuda_enqueue(be, &st);
     return cuda_check(cudaGetLastError(), "launching a step", err);
@@ -124,6 +129,7 @@ static int start_prompts(struct backend *be, const struct backend_segment *segs,
     const struct host_rows h = host_rows(be);
     struct step st = {.host_row = host_row, .end = how};
     fill_rows(segs, n_segs, &h, &st);
+    write_back_cuda(be, segs, n_segs, be->stream);
     if (be->prompt_window)
         list_prompts(be, segs, &h, &st);
     else

@@ -41,7 +41,11 @@ struct cuda_rows {
     const int32_t *tok, *slot;        /* [n_rows] */
     const int64_t *pos;               /* [n_rows] */
     const int32_t *seg_first, *seg_n; /* [n_segs]: rows of one session, in order */
+    const uint32_t *deferred; /* [n_rows], where the step defers (else NULL): how many of the slot's tokens S does not
+                               * hold yet, and CUDA_WRITE_BACK if it takes them and this one now */
 };
+/* Most tokens of a slot that S does not hold: S is written once in so many and one. */
+enum { CUDA_DEFERRED = 3, CUDA_WRITE_BACK = 1 << 8 };
 
 /* Sizes and the slot pool, by value. Strides in elements. */
 struct cuda_shape {
@@ -53,7 +57,12 @@ struct cuda_shape {
     float *S;                   /* [n_slots + 1][L][Ep / 32][M][32] */
     void *conv, *keys, *values; /* [n_slots + 1][L]: [K][Ep]; [ring_keys][Hk P]; [ring_keys][Hv P] */
     size_t S_slot, conv_slot, keys_slot, values_slot, S_layer, conv_layer, keys_layer, values_layer;
+    float *deferred;      /* [n_slots + 1][L][CUDA_DEFERRED]: of a token u [Ep], k with i, alpha (M padded to 4 each) */
+    uint32_t *n_deferred; /* [n_slots]: how many a slot has, the same in all layers */
+    size_t deferred_slot, deferred_layer, deferred_token;
 };
+/* deferred_token, for these sizes. */
+static inline size_t cuda_deferred_floats(const struct cuda_shape *s) { return s->Ep + 2 * ((s->M + 3) / 4 * 4); }
 
 /* Where rows of a weight go in the packed matrix: as they are, or, of two halves taken by eights in turn (a2 and g2 of
  * W_f1, so that 16 outputs hold pairs), the first or the second. */
@@ -113,12 +122,19 @@ void k_gla(const struct cuda_shape *shape, uint32_t layer, const struct cuda_row
            const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
            float *sums, void *act, void *stream);
 /* k_gates and k_gla of a step of single tokens (state.cu), to the same bits. Partial products as k_gates takes them; c1
- * transposed, [R][Ep]. Bytes: S read and written once. */
+ * transposed, [R][Ep]. Bytes: S read and written once. Where rows->deferred (a step that defers), S is written only
+ * for rows that say so: of the others u, k and alpha are kept, and applied in registers until S takes them, in the
+ * order of the tokens, so that no bit changes. */
 void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
                  const float *in, uint32_t splits, size_t split_stride, const float *in_c0, uint32_t splits_c0,
                  size_t split_stride_c0, const float *g_b, const float *t_b, const float *c1, const float *c1_b,
                  const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
                  float *sums, void *act, void *stream);
+/* Whether k_gla_gates of n_rows rows leaves tokens deferred. */
+bool cuda_state_defers(const struct cuda_shape *shape, uint32_t n_rows);
+/* S of these slots takes the tokens that are deferred, in all n_layers layers: S as if there had never been one. slots:
+ * in the host's memory, free again when this returns. Bytes: a slot's S read and written, if it has any. */
+void k_write_back(const struct cuda_shape *shape, uint32_t n_layers, const uint32_t *slots, uint32_t n, void *stream);
 
 /* ---- prompts: E2, E4, E6, E7 with tokens in parallel (scan.cu) ----
  * Rows of a step in segments of any length and position. 16 bit only. A piece of a segment between two multiples of 64
@@ -340,9 +356,11 @@ uint32_t cuda_sample_pieces(uint32_t V);
 void k_admit(const struct cuda_sampler *s, const struct cuda_admission *host, void *stream);
 /* First kernel of a step: this turn's rows from pinned memory to the device. A row that reads its slot's last token
  * works in the padding slot if the slot has ended; other tokens are marked as seen where penalties need it. Ends the
- * turn's input: the host may write it again when the step is done. Bytes over PCIe: 32 a row. */
+ * turn's input: the host may write it again when the step is done. Bytes over PCIe: 32 a row. n_deferred: the shape's,
+ * where the step defers (else NULL); device->rows.deferred is written: each slot's S is written back at every
+ * (CUDA_DEFERRED + 1)th position, in each step those of about as large a share of the slots. */
 void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS], const struct cuda_step *device,
-                 uint32_t n_rows, uint32_t n_segs, uint32_t n_out, void *stream);
+                 uint32_t n_rows, uint32_t n_segs, uint32_t n_out, uint32_t *n_deferred, void *stream);
 /* A token for each row out[0..n_out) with logits [n_out][V]; results go to s->tokens of this turn. Masses are integers,
  * 2^40 for the largest logit, so sums have no order; log-probabilities are summed by pieces of 2,048 in order. Bytes:
  * logits once (greedy), 2 times (a draw over all), 4 times (top_p or top_k). Twin engine/sampler.c, which rounds masses

@@ -567,7 +567,13 @@ void k_sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const 
 struct all_turns {
     cuda_step of[CUDA_TURNS];
 };
-__global__ void step_rows_kernel(cuda_sampler s, all_turns host, cuda_step to, uint32_t n_rows, uint32_t n_segs, uint32_t n_out) {
+// Slots that begin together are written back in turns: by the digits of the slot's number, so that also a few neighbours differ.
+__device__ __forceinline__ bool is_written_back(uint32_t slot, int64_t pos) {
+    uint32_t digits = 0;
+    for (; slot; slot /= CUDA_DEFERRED + 1) digits += slot % (CUDA_DEFERRED + 1);
+    return ((uint32_t)pos + digits) % (CUDA_DEFERRED + 1) == 0;
+}
+__global__ void step_rows_kernel(cuda_sampler s, all_turns host, cuda_step to, uint32_t n_rows, uint32_t n_segs, uint32_t n_out, uint32_t *n_deferred) {
     wait_for_inputs();
     const uint32_t turn = *s.turn;
     const cuda_step from = host.of[turn % CUDA_TURNS];
@@ -586,6 +592,16 @@ __global__ void step_rows_kernel(cuda_sampler s, all_turns host, cuda_step to, u
         ((int32_t *)to.rows.tok)[r] = tok;
         ((int32_t *)to.rows.slot)[r] = slot;
         ((int64_t *)to.rows.pos)[r] = pos;
+        if (n_deferred) {
+            uint32_t word = 0; // of a padding row: nothing is applied, and S stays
+            if ((uint32_t)slot < s.n_slots) {
+                const uint32_t n = n_deferred[slot];
+                const bool write = n == CUDA_DEFERRED || is_written_back((uint32_t)slot, pos);
+                word = n | (write ? (uint32_t)CUDA_WRITE_BACK : 0);
+                n_deferred[slot] = write ? 0 : n + 1;
+            }
+            ((uint32_t *)to.rows.deferred)[r] = word;
+        }
         ((int32_t *)to.list)[r] = list;
         if (r < n_segs) ((int32_t *)to.rows.seg_first)[r] = seg_first, ((int32_t *)to.rows.seg_n)[r] = seg_n;
         if (r < n_out) ((int32_t *)to.out)[r] = out;
@@ -595,10 +611,11 @@ __global__ void step_rows_kernel(cuda_sampler s, all_turns host, cuda_step to, u
 }
 
 void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS], const struct cuda_step *device, uint32_t n_rows,
-                 uint32_t n_segs, uint32_t n_out, void *stream) {
+                 uint32_t n_segs, uint32_t n_out, uint32_t *n_deferred, void *stream) {
     all_turns turns;
     for (int i = 0; i < CUDA_TURNS; i++) turns.of[i] = host[i];
-    launch(step_rows_kernel, dim3(1), dim3(n_rows < 1024 ? (n_rows + 31) / 32 * 32 : 1024), 0, stream, *s, turns, *device, n_rows, n_segs, n_out);
+    launch(step_rows_kernel, dim3(1), dim3(n_rows < 1024 ? (n_rows + 31) / 32 * 32 : 1024), 0, stream, *s, turns, *device, n_rows, n_segs, n_out,
+           n_deferred);
 }
 
 // ---- admission ----

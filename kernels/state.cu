@@ -7,7 +7,7 @@
 #include "gates.cuh"
 #include <algorithm>
 
-enum { STATE_GROUPS = 16, STATE_EARLY_R = 32 };
+enum { STATE_GROUPS = 16, STATE_EARLY_R = 32, STATE_MANY = 17, CHANNELS_ROW = 32 * (3 + CUDA_DEFERRED), CHANNELS = 3 * CHANNELS_ROW + STATE_GROUPS * 32 }; // STATE_MANY rows and more take state_kernel
 
 // ---- one thread: bulk copies ----
 
@@ -220,81 +220,81 @@ state_few_kernel(state_io io, gates_in in) {
 
 // ---- many rows ----
 
-// A lane has four channels, 4 (lane % 8) and on, of the rows m = 16 i + 4 (lane / 8) + j; one of them is its own: 4 (lane % 8) + lane / 8.
+// A lane has four channels of the tile, 4 (lane % 8) and on, of the rows m = 16 i + 4 (lane / 8) + j; and one of its own, channel `lane`, whose
+// inputs and outputs are its affair.
 
-// o of four channels and the groups 4 (lane / 8) + j -> the sum over all groups, of the own channel.
-__device__ __forceinline__ float sum_of_groups(const float4 (&o)[4]) {
-    const uint32_t part = threadIdx.x % 32 / 8;
-    const bool odd = part & 1, high = part & 2;
-    float pair[2][2][4], from[4][4]; // pair[x]: channels of this half from lane ^ 16 x; from[x][j]: group 4 (part ^ x) + j
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-        pair[0][0][j] = high ? o[j].z : o[j].x, pair[0][1][j] = high ? o[j].w : o[j].y;
-        pair[1][0][j] = __shfl_xor_sync(0xffffffffu, high ? o[j].x : o[j].z, 16), pair[1][1][j] = __shfl_xor_sync(0xffffffffu, high ? o[j].y : o[j].w, 16);
-    }
-#pragma unroll
-    for (int x = 0; x < 2; x++)
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            from[2 * x][j] = odd ? pair[x][1][j] : pair[x][0][j];
-            from[2 * x + 1][j] = __shfl_xor_sync(0xffffffffu, odd ? pair[x][0][j] : pair[x][1][j], 8);
-        }
-    float sum = 0;
-#pragma unroll
-    for (int l = 0; l < 4; l++)
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const bool other = odd != (bool)(l & 1);
-            const float near = other ? from[1][j] : from[0][j], far = other ? from[3][j] : from[2][j];
-            sum += high != (bool)(l & 2) ? far : near;
-        }
-    return sum;
-}
-// warp_sum's order over own channels.
-__device__ __forceinline__ float channel_sum(float x) {
-    x += __shfl_xor_sync(0xffffffffu, x, 4);
-    x += __shfl_xor_sync(0xffffffffu, x, 2);
-    x += __shfl_xor_sync(0xffffffffu, x, 1);
-    x += __shfl_xor_sync(0xffffffffu, x, 16);
-    x += __shfl_xor_sync(0xffffffffu, x, 8);
-    return x;
-}
-
-struct row_gates { // places in a row's gates: [q][k with i][alpha], M4 (M padded to 4) floats each, and the low rank, zeros after it
-    uint32_t M4, R4;
-    __host__ __device__ row_gates(uint32_t M, uint32_t R) : M4((M + 3) / 4 * 4), R4(R < STATE_EARLY_R ? (uint32_t)STATE_EARLY_R : (R + 3) / 4 * 4) {}
-    __host__ __device__ uint32_t size() const { return 3 * M4 + R4; }
+struct row_gates { // places in a row's gates: [q][k with i][alpha], M4 (M padded to 4) floats each, the low rank, zeros after it, [k][alpha] of deferred tokens
+    uint32_t M4, R4, deferred;
+    __host__ __device__ row_gates(uint32_t M, uint32_t R, bool defers)
+        : M4((M + 3) / 4 * 4), R4(R < STATE_EARLY_R ? (uint32_t)STATE_EARLY_R : (R + 3) / 4 * 4), deferred(defers ? (uint32_t)CUDA_DEFERRED : 0) {}
+    __host__ __device__ uint32_t size() const { return (3 + 2 * deferred) * M4 + R4; }
+    __host__ __device__ uint32_t late(uint32_t i) const { return (3 + 2 * i) * M4 + R4; }
 };
+__device__ __forceinline__ float *deferred_at(const state_io &io, uint32_t slot, uint32_t i) { // token i's u [Ep], k [M4], alpha [M4]
+    return io.shape.deferred + (size_t)slot * io.shape.deferred_slot + io.layer * io.shape.deferred_layer + i * io.shape.deferred_token;
+}
+__device__ __forceinline__ void copy16(float *to, const float *from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_at(to)), "l"(from) : "memory");
+#endif
+}
+__device__ __forceinline__ void copies_end() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int N> __device__ __forceinline__ void copies_are_there() { // all but this thread's last N groups
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#endif
+}
 
 // A block: the rows first, first + step, ... of neighbouring panels, a warp each. Each warp makes the gates of one row of as many as there are
 // warps, for all, while those before are in use. Shared memory: the rings, two sets of gates, the ring's barriers. I: M / 16 at most.
-template <class T, int I>
+template <class T, int I, bool WHOLE>
 __global__ void __launch_bounds__(256, 1)
 state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t bufs) {
     extern __shared__ __align__(128) unsigned char smem[];
-    const uint32_t M = io.shape.M, Ep = io.shape.Ep, R = io.shape.R, warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = lane / 8, quad = lane % 8;
+    const uint32_t M = WHOLE ? 16 * I : io.shape.M, Ep = io.shape.Ep, R = io.shape.R, warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = lane / 8, quad = lane % 8;
     const uint32_t n_warps = blockDim.x / 32, bytes = M * 128, across = gridDim.x / step, first = blockIdx.x / across, panel = blockIdx.x % across * n_warps + warp;
-    const uint32_t e = panel * 32 + quad * 4 + part, n = (n_rows - first + step - 1) / step;
+    const uint32_t e = panel * 32 + lane, n = (n_rows - first + step - 1) / step;
     const bool there = panel < Ep / 32, mine = e < io.shape.E;
-    const row_gates at(M, R);
+    const bool rows_defer = io.rows.deferred;
+    const row_gates at(M, R, rows_defer);
     unsigned char *ring = smem + (size_t)warp * bufs * bytes;
     float *gates = (float *)(smem + (size_t)n_warps * bufs * bytes);
     uint64_t *full = (uint64_t *)(gates + 2 * n_warps * at.size()) + warp * bufs;
-    const uint64_t policy = policy_stay();
-    const auto S_of = [&](uint32_t r) { return io.shape.S + (size_t)io.rows.slot[r] * io.shape.S_slot + io.layer * io.shape.S_layer + (size_t)panel * M * 32; };
+    float *channels = (float *)((uint64_t *)(gates + 2 * n_warps * at.size()) + n_warps * bufs) + warp * CHANNELS; // of three rows: a, z, s, u of deferred tokens
+    float *groups = channels + 3 * CHANNELS_ROW;                     // [STATE_GROUPS][32]: o before the groups are added
+    uint2 *rows = (uint2 *)(channels + (n_warps - warp) * CHANNELS); // slot and what is deferred
+    const uint64_t stay = policy_stay(), once = policy_once();
+    const auto row_of = [&](uint32_t t) {
+        const uint32_t r = first + t * step;
+        return make_uint2((uint32_t)io.rows.slot[r], io.rows.deferred ? io.rows.deferred[r] : (uint32_t)CUDA_WRITE_BACK);
+    };
+    const auto S_of = [&](uint32_t slot) { return io.shape.S + (size_t)slot * io.shape.S_slot + io.layer * io.shape.S_layer + (size_t)panel * M * 32; };
+    const auto fetch = [&](uint2 row, uint32_t b) { // one lane: a row's tile into place b of the ring
+        bulk_in(ring + b * bytes, S_of(row.x), bytes, full + b, row.y & CUDA_WRITE_BACK ? stay : once);
+    };
     if (lane == 0 && there) { // S was last written a step ago, so it comes before the inputs are ready
         for (uint32_t b = 0; b < bufs; b++) bar_init(full + b, 1);
         bars_are_there();
-        for (uint32_t t = 0; t < min(n, bufs); t++) bulk_in(ring + t * bytes, S_of(first + t * step), bytes, full + t, policy);
+        for (uint32_t t = 0; t < min(n, bufs); t++) fetch(row_of(t), t);
     }
+    for (uint32_t t = threadIdx.x; t < n; t += blockDim.x) rows[t] = row_of(t);
     const float *c1 = io.c1 + (mine ? e : 0);
     float early[4][STATE_EARLY_R / 4], bias_g[I / 2], bias_t[I / 2], sums[I / 2][4], low_sums[4];
     c1_early(early, c1, R, Ep, 0);
     const float bias_u = mine ? io.c1_b[e] : 0.0f, residual = mine ? io.residual[e] : 0.0f, act_norm = mine ? io.act_norm[e] : 0.0f;
     gate_biases(io.shape, in.g_b, in.t_b, bias_g, bias_t);
-    const auto read_gates = [&](uint32_t t) { // of this warp's row of those from step t on
+    const auto read_gates = [&](uint32_t t, uint32_t set) { // of this warp's row of those from step t on
         if (t + warp >= n) return;
         const uint32_t r = first + (t + warp) * step;
+        const uint2 row = rows[t + warp];
+        for (uint32_t i = 0; i < (row.y & 0xff); i++) {
+            const float *from = deferred_at(io, row.x, i) + Ep;
+            for (uint32_t j = 4 * lane; j < 2 * at.M4; j += 128) copy16(gates + (set * n_warps + warp) * at.size() + at.late(i) + j, from + j);
+        }
         gate_sums(io.shape, in.in, in.splits, in.split_stride, r, sums);
 #pragma unroll
         for (uint32_t i = lane, j = 0; j < 4; j++)
@@ -302,23 +302,56 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
     };
     const auto make_gates = [&](uint32_t t, uint32_t set) {
         if (t + warp >= n) return;
+        const uint2 row = rows[t + warp];
         float *to = gates + (set * n_warps + warp) * at.size();
-        gates_of_sums(io.shape, sums, bias_g, bias_t, [&](uint32_t m, float q, float k, float log_alpha) { to[m] = q, to[at.M4 + m] = k, to[2 * at.M4 + m] = expf(log_alpha); });
+        float *keep = blockIdx.x % across == 0 && !(row.y & CUDA_WRITE_BACK) ? deferred_at(io, row.x, row.y & 0xff) + Ep : NULL; // one block of the row's
+        gates_of_sums(io.shape, sums, bias_g, bias_t, [&](uint32_t m, float q, float k, float log_alpha) {
+            const float alpha = expf(log_alpha);
+            to[m] = q, to[at.M4 + m] = k, to[2 * at.M4 + m] = alpha;
+            if (keep) keep[m] = k, keep[at.M4 + m] = alpha;
+        });
 #pragma unroll
         for (uint32_t i = lane, j = 0; j < 4; j++)
             if (i + 32 * j < at.R4) to[3 * at.M4 + i + 32 * j] = 32 * j < R ? low_sums[j] : 0.0f;
     };
+    // A row's inputs of the panel's channels, by the warp: `part` takes one of a, z, s, and of the deferred u.
+    const float *ask_at = (part == 2 ? io.s + (size_t)first * Ep : io.az + ((size_t)first * 2 + part) * Ep) + panel * 32 + 4 * quad;
+    const size_t ask_step = (size_t)step * Ep * (part == 2 ? 1 : 2);
+    const float *late_at = rows_defer ? deferred_at(io, 0, part) + panel * 32 + 4 * quad : NULL;
+    float *ask_to = channels + 32 * part + 4 * quad;
+    const auto ask = [&](uint2 row) {
+        if (part < 3) copy16(ask_to, ask_at);
+        if (part < (row.y & 0xff)) copy16(ask_to + 96, late_at + row.x * io.shape.deferred_slot);
+        ask_at += ask_step;
+        ask_to = ask_to + CHANNELS_ROW < groups ? ask_to + CHANNELS_ROW : ask_to - 2 * CHANNELS_ROW;
+    };
+    bool unfetched = false; // lane 0: the place before this one has no new tile yet
+    __syncthreads(); // the rows, the barriers
     wait_for_inputs();
-    channel_in x = {0, 0, 0, 0}, next = x;
-    if (there) x = read_channel(io, first, e);
-    read_gates(0);
-    make_gates(0, 0);
-    __syncthreads(); // the first gates, the barriers
-    for (uint32_t t = 0, b = 0, parity = 0, w = 0, set = 0; t < n; t++) {
-        const uint32_t r = first + t * step;
-        if (w == 0) read_gates(t + n_warps);
+    if (there) ask(rows[0]);
+    copies_end();
+    if (there && n > 1) ask(rows[1]);
+    copies_end();
+    read_gates(0, 0);
+    copies_end();
+    const float nothing = __uint_as_float(n_rows == 0 ? 0u : 0x80000000u); // -0, but the compiler cannot know
+#pragma unroll
+    for (int l = 0; l < 4; l++) // here, so that no row waits for them, and with them for what was asked for since
+#pragma unroll
+        for (int j = 0; j < STATE_EARLY_R / 4; j++) early[l][j] = __fadd_rn(early[l][j], nothing);
+    float *x = channels; // the row's
+    for (uint32_t t = 0, r = first, b = 0, parity = 0, w = 0, set = 0; t < n; t++, r += step) {
+        if (w == 0) {
+            make_gates(t, set);
+            copies_end();
+            copies_are_there<0>();
+            __syncthreads(); // these gates; nobody reads those before
+            read_gates(t + n_warps, set ^ 1);
+        }
         if (there) {
-            if (t + 1 < n) next = read_channel(io, r + step, e);
+            const uint2 row = rows[t], after = rows[min(t + 2, n - 1)];
+            const uint32_t n_late = row.y & 0xff;
+            const bool write = row.y & CUDA_WRITE_BACK;
             float4 *tile = (float4 *)(ring + b * bytes) + part * 32 + quad;
             const float *q = gates + (set * n_warps + w) * at.size() + 4 * part, *low = gates + (set * n_warps + w) * at.size() + 3 * at.M4;
             float sum[4] = {0, 0, 0, 0};
@@ -333,59 +366,135 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
 #pragma unroll
                 for (int l = 0; l < 4; l++)
                     if (i + l < R) sum[l] = __fmaf_rn(c1[(size_t)(i + l) * Ep], low[i + l], sum[l]);
-            const float own = sigmoid(((sum[0] + sum[1]) + (sum[2] + sum[3])) + bias_u) * (mine ? x.a * x.scale : 0.0f);
-            const float4 u = {__shfl_sync(0xffffffffu, own, quad), __shfl_sync(0xffffffffu, own, quad + 8), __shfl_sync(0xffffffffu, own, quad + 16),
-                              __shfl_sync(0xffffffffu, own, quad + 24)};
+            copies_are_there<1>(); // this row's
+            __syncwarp();
+            const float scale = io.row_scale ? io.row_scale[r] : 1.0f, z = x[32 + lane] * scale, from_s = x[64 + lane];
+            const float own = mine ? sigmoid(((sum[0] + sum[1]) + (sum[2] + sum[3])) + bias_u) * (x[lane] * scale) : 0.0f;
+            x[lane] = own;
+            if (!write) deferred_at(io, row.x, n_late)[e] = own;
+            __syncwarp(); // u of all channels
+            const float4 u = *(const float4 *)(x + 4 * quad);
             bar_wait(full + b, parity);
             float4 o[4] = {};
 #pragma unroll
-            for (int i = 0; i < I; i++) {
-                if (16 * i + 4 * part >= M) continue;
-                const float4 q4 = *(const float4 *)(q + 16 * i), k4 = *(const float4 *)(q + at.M4 + 16 * i), a4 = *(const float4 *)(q + 2 * at.M4 + 16 * i);
-                const float qs[4] = {q4.x, q4.y, q4.z, q4.w}, ks[4] = {k4.x, k4.y, k4.z, k4.w}, as[4] = {a4.x, a4.y, a4.z, a4.w};
-                float4 v[4];
+            for (int i0 = 0; i0 < I; i0 += 4) { // 64 rows of the tile at once
+                const auto there_is = [&](int i) { return WHOLE || 16 * i + 4 * part < M; };
+                float4 v[4][4];
 #pragma unroll
-                for (int j = 0; j < 4; j++)
-                    if (16 * i + 4 * part + j < M) v[j] = tile[(16 * i + j) * 8];
+                for (int i = 0; i < 4; i++)
 #pragma unroll
-                for (int j = 0; j < 4; j++)
-                    if (16 * i + 4 * part + j < M) {
-                        v[j].x = __fmaf_rn(as[j], v[j].x, ks[j] * u.x), v[j].y = __fmaf_rn(as[j], v[j].y, ks[j] * u.y);
-                        v[j].z = __fmaf_rn(as[j], v[j].z, ks[j] * u.z), v[j].w = __fmaf_rn(as[j], v[j].w, ks[j] * u.w);
-                        o[j].x = __fmaf_rn(qs[j], v[j].x, o[j].x), o[j].y = __fmaf_rn(qs[j], v[j].y, o[j].y);
-                        o[j].z = __fmaf_rn(qs[j], v[j].z, o[j].z), o[j].w = __fmaf_rn(qs[j], v[j].w, o[j].w);
-                        tile[(16 * i + j) * 8] = v[j];
+                    for (int j = 0; j < 4; j++)
+                        if (WHOLE || 16 * (i0 + i) + 4 * part + j < M) v[i][j] = tile[(16 * (i0 + i) + j) * 8];
+                const auto take_in = [&](int i, const float *k, const float *alpha, const float4 &by) { // E6
+                    const float4 k4 = *(const float4 *)(k + 16 * (i0 + i)), a4 = *(const float4 *)(alpha + 16 * (i0 + i));
+                    const float ks[4] = {k4.x, k4.y, k4.z, k4.w}, as[4] = {a4.x, a4.y, a4.z, a4.w};
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        v[i][j].x = __fmaf_rn(as[j], v[i][j].x, __fmul_rn(ks[j], by.x)), v[i][j].y = __fmaf_rn(as[j], v[i][j].y, __fmul_rn(ks[j], by.y));
+                        v[i][j].z = __fmaf_rn(as[j], v[i][j].z, __fmul_rn(ks[j], by.z)), v[i][j].w = __fmaf_rn(as[j], v[i][j].w, __fmul_rn(ks[j], by.w));
                     }
-            }
-            before_bulk_out();
-            __syncwarp(); // all have written
-            if (lane == 0) {
-                bulk_out(S_of(r), ring + b * bytes, bytes);
-                if (t && t - 1 + bufs < n) { // the buffer before it leaves by now
-                    const uint32_t last = b ? b - 1 : bufs - 1;
-                    bulk_outs_read<1>();
-                    bulk_in(ring + last * bytes, S_of(first + (t - 1 + bufs) * step), bytes, full + last, policy);
+                };
+#pragma unroll
+                for (int l = 0; l < CUDA_DEFERRED; l++)
+                    if (l < n_late)
+#pragma unroll
+                        for (int i = 0; i < 4; i++)
+                            if (there_is(i0 + i)) take_in(i, q + at.late(l), q + at.late(l) + at.M4, *(const float4 *)(x + 96 + 32 * l + 4 * quad));
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    if (!there_is(i0 + i)) continue;
+                    take_in(i, q + at.M4, q + 2 * at.M4, u);
+                    const float4 q4 = *(const float4 *)(q + 16 * (i0 + i));
+                    const float qs[4] = {q4.x, q4.y, q4.z, q4.w};
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        if (WHOLE || 16 * (i0 + i) + 4 * part + j < M) { // E7
+                            o[j].x = __fmaf_rn(qs[j], v[i][j].x, o[j].x), o[j].y = __fmaf_rn(qs[j], v[i][j].y, o[j].y);
+                            o[j].z = __fmaf_rn(qs[j], v[i][j].z, o[j].z), o[j].w = __fmaf_rn(qs[j], v[i][j].w, o[j].w);
+                        }
                 }
+                if (write)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+#pragma unroll
+                        for (int j = 0; j < 4; j++)
+                            if (WHOLE || 16 * (i0 + i) + 4 * part + j < M) tile[(16 * (i0 + i) + j) * 8] = v[i][j];
             }
-            const float whole = sum_of_groups(o);
-            float out = 0;
+            if (write) before_bulk_out();
+            __syncwarp(); // all have written, or read
+            if (lane == 0) {
+                if (write) bulk_out(S_of(row.x), ring + b * bytes, bytes);
+                if (unfetched && t - 1 + bufs < n) { // what was in the place before has left by now
+                    if (write) bulk_outs_read<1>();
+                    else bulk_outs_read<0>();
+                    fetch(rows[t - 1 + bufs], b ? b - 1 : bufs - 1);
+                }
+                unfetched = write;
+                if (!unfetched && t + bufs < n) fetch(rows[t + bufs], b);
+            }
+            if (t + 2 < n) ask(after); // where the row before had its inputs
+            copies_end();
+            x = x + CHANNELS_ROW < groups ? x + CHANNELS_ROW : channels;
+#pragma unroll
+            for (int j = 0; j < 4; j++) *(float4 *)(groups + (4 * part + j) * 32 + 4 * quad) = o[j];
+            __syncwarp(); // the groups
+            float whole = 0, out = 0;
+#pragma unroll
+            for (int g = 0; g < STATE_GROUPS; g++) whole += groups[g * 32 + lane];
             if (mine) {
-                out = __fmaf_rn(residual, x.s, whole) * silu(x.z * x.scale);
+                out = __fmaf_rn(residual, from_s, whole) * silu(z);
                 ((T *)io.act)[act_at<T>(r, e, (io.shape.E + 15) / 16 * 16)] = from_float<T>(out * act_norm);
             }
-            const float square = channel_sum(out * out);
+            const float square = warp_sum(out * out);
             if (lane == 0) io.sums[(size_t)r * (Ep / 32) + panel] = square;
-            x = next;
             if (++b == bufs) b = 0, parity ^= 1;
         }
         if (t + 1 + n / 8 == n) let_next_start(); // no earlier: where its copies begin at once, W_o's kernel costs 1 us more at 64 rows
-        if (++w == n_warps && t + 1 < n) {
-            w = 0, set ^= 1;
-            make_gates(t + 1, set);
-            __syncthreads(); // the next gates; nobody reads those before
-        }
+        if (++w == n_warps) w = 0, set ^= 1;
     }
     if (lane == 0) bulk_outs_done();
+}
+
+// ---- S takes what is deferred ----
+
+struct slot_list {
+    enum { MOST = 64 };
+    uint32_t slot[MOST];
+};
+// A block: a panel of a layer of a slot, a lane a channel.
+__global__ void __launch_bounds__(256) write_back_kernel(cuda_shape shape, slot_list slots) {
+    wait_for_inputs();
+    const uint32_t slot = slots.slot[blockIdx.z], n = shape.n_deferred[slot], lane = threadIdx.x % 32, warp = threadIdx.x / 32, M4 = (shape.M + 3) / 4 * 4;
+    if (n == 0) return;
+    float *S = shape.S + (size_t)slot * shape.S_slot + blockIdx.y * shape.S_layer + (size_t)blockIdx.x * shape.M * 32 + lane;
+    const float *from = shape.deferred + (size_t)slot * shape.deferred_slot + blockIdx.y * shape.deferred_layer;
+    float u[CUDA_DEFERRED];
+#pragma unroll
+    for (uint32_t i = 0; i < CUDA_DEFERRED; i++) u[i] = i < n ? from[i * shape.deferred_token + blockIdx.x * 32 + lane] : 0.0f;
+    for (uint32_t m = warp; m < shape.M; m += 8) {
+        float v = S[(size_t)m * 32];
+#pragma unroll
+        for (uint32_t i = 0; i < CUDA_DEFERRED; i++)
+            if (i < n) {
+                const float *k = from + i * shape.deferred_token + shape.Ep + m;
+                v = __fmaf_rn(k[M4], v, __fmul_rn(k[0], u[i])); // state_kernel's order
+            }
+        S[(size_t)m * 32] = v;
+    }
+}
+__global__ void written_back_kernel(uint32_t *n_deferred, slot_list slots) {
+    wait_for_inputs();
+    n_deferred[slots.slot[threadIdx.x]] = 0;
+}
+
+void k_write_back(const struct cuda_shape *shape, uint32_t n_layers, const uint32_t *slots, uint32_t n, void *stream) {
+    for (uint32_t first = 0; first < n; first += slot_list::MOST) {
+        const uint32_t some = std::min(n - first, (uint32_t)slot_list::MOST);
+        slot_list list = {};
+        std::copy(slots + first, slots + first + some, list.slot);
+        launch(write_back_kernel, dim3(shape->Ep / 32, n_layers, some), dim3(256), 0, stream, *shape, list);
+        launch(written_back_kernel, dim3(1), dim3(some), 0, stream, shape->n_deferred, list);
+    }
 }
 
 // ---- launchers ----
@@ -402,19 +511,22 @@ static void state_many(const state_io &io, const gates_in &in, uint32_t n_rows, 
     int device = 0, processors = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-    const uint32_t M = io.shape.M, warps = M <= 64 ? 8 : 4, gates = 2 * warps * row_gates(M, io.shape.R).size() * 4, tiles = warps * (M * 128 + 8);
-    const uint32_t bufs = std::min(6u, ((227u << 10) - gates) / tiles), bytes = bufs * tiles + gates;
+    const uint32_t M = io.shape.M, warps = M <= 64 ? 8 : 4, gates = 2 * warps * row_gates(M, io.shape.R, io.rows.deferred).size() * 4, tiles = warps * (M * 128 + 8), channels = warps * CHANNELS * 4;
     const uint32_t across = (io.shape.Ep / 32 + warps - 1) / warps, step = std::max(1u, std::min(n_rows, (uint32_t)processors / across));
-#define STATE(I)                                                                                                            \
-    FOR_DTYPE(io.shape.dtype, {                                                                                             \
-        cudaFuncSetAttribute(state_kernel<T, I>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);                  \
-        launch(state_kernel<T, I>, dim3(across * step), dim3(warps * 32), bytes, stream, io, in, n_rows, step, bufs);       \
+    const uint32_t rows = (n_rows + step - 1) / step * 8;
+    const uint32_t bufs = std::min(6u, ((227u << 10) - gates - channels - rows) / tiles), bytes = bufs * tiles + gates + channels + rows;
+#define STATE(I, WHOLE)                                                                                                       \
+    FOR_DTYPE(io.shape.dtype, {                                                                                               \
+        cudaFuncSetAttribute(state_kernel<T, I, WHOLE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);             \
+        launch(state_kernel<T, I, WHOLE>, dim3(across * step), dim3(warps * 32), bytes, stream, io, in, n_rows, step, bufs);  \
     })
-    if (M <= 64) STATE(4);
-    else STATE(8);
+    if (M == 64) STATE(4, true);
+    else if (M < 64) STATE(4, false);
+    else STATE(8, false);
 #undef STATE
 }
 
+bool cuda_state_defers(const struct cuda_shape *shape, uint32_t n_rows) { return on_hopper() && n_rows >= STATE_MANY; }
 void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, const float *in, uint32_t splits,
                  size_t split_stride, const float *in_c0, uint32_t splits_c0, size_t split_stride_c0, const float *g_b, const float *t_b,
                  const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
@@ -423,6 +535,6 @@ void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cu
     const gates_in partial = {in, in_c0, g_b, t_b, splits, splits_c0, split_stride, split_stride_c0};
     if (!on_hopper()) gla_of_partial(io, partial, n_rows, stream);
     else if (n_rows <= 8) state_few<4, 512>(io, partial, n_rows, stream);
-    else if (n_rows <= 16) state_few<1, 256>(io, partial, n_rows, stream);
+    else if (n_rows < STATE_MANY) state_few<1, 256>(io, partial, n_rows, stream);
     else state_many(io, partial, n_rows, stream);
 }

@@ -281,10 +281,10 @@ static inline struct gpu_rows gpu_make_rows(uint32_t n_rows, uint32_t most_tok, 
     }
     for (uint32_t i = 0; i < s.n_segs; i++)
         for (int32_t t = 0; t < s.seg_n[i]; t++) s.slot[s.seg_first[i] + t] = order[i];
-    s.device = (struct cuda_rows){gpu_copy(s.tok, n_rows * sizeof *s.tok), gpu_copy(s.slot, n_rows * sizeof *s.slot),
-                                  gpu_copy(s.pos, n_rows * sizeof *s.pos),
-                                  gpu_copy(s.seg_first, s.n_segs * sizeof *s.seg_first),
-                                  gpu_copy(s.seg_n, s.n_segs * sizeof *s.seg_n)};
+    s.device = (struct cuda_rows){
+        gpu_copy(s.tok, n_rows * sizeof *s.tok),       gpu_copy(s.slot, n_rows * sizeof *s.slot),
+        gpu_copy(s.pos, n_rows * sizeof *s.pos),       gpu_copy(s.seg_first, s.n_segs * sizeof *s.seg_first),
+        gpu_copy(s.seg_n, s.n_segs * sizeof *s.seg_n), NULL};
     return s;
 }
 

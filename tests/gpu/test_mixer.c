@@ -171,6 +171,70 @@ static void a_step_of_single_tokens_gives_the_bits_of_gates_and_state(void **sta
     gpu_rounds(fused_round);
 }
 
+/* ---- S written back late ---- */
+
+/* Steps of tokens, of which some are deferred, in both layers, against the same steps with S written in each. */
+static void deferred_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    enum { STEPS = 5 };
+    struct cuda_shape shape = mixer_shape(i, n_rows > 64 ? 120 : 400, dtype);
+    if (!gpu.k->cuda_state_defers(&shape, n_rows)) return;
+    if (i % 2) shape.M = 64, shape.S_layer = (size_t)shape.Ep * 64, shape.S_slot = shape.S_layer * LAYERS;
+    const uint32_t E = shape.E, Ep = shape.Ep, M = shape.M, R = shape.R;
+    struct gpu_rows rows = gpu_make_rows(n_rows, 1, 9);
+    GPU_WHAT(", E %u, M %u, R %u", E, M, R);
+    const size_t n = n_rows, n_slots = rows.n_slots, n_pool = (n_slots + 1) * shape.S_slot;
+    shape.deferred_token = cuda_deferred_floats(&shape);
+    shape.deferred_layer = CUDA_DEFERRED * shape.deferred_token, shape.deferred_slot = LAYERS * shape.deferred_layer;
+    shape.deferred = gpu_from(host_floats((n_slots + 1) * shape.deferred_slot), (n_slots + 1) * shape.deferred_slot);
+    float *pool = host_random(n_pool, -1, 1, CUDA_F32), *g_b = gpu_from(host_random(M, -3, 1, CUDA_F32), M),
+          *t_b = gpu_from(host_random(M, -1, 1, CUDA_F32), M);
+    float *S[2] = {gpu_from(pool, n_pool), gpu_from(pool, n_pool)};
+    uint32_t *count = host_bytes(n_slots * sizeof *count), *word = host_bytes(n * sizeof *word);
+    for (uint32_t t = 0; t < STEPS; t++) {
+        struct mixer_inputs x = random_inputs(&shape, n_rows);
+        float *in = gpu_from(host_random(n * 4 * M, -2, 2, CUDA_F32), n * 4 * M),
+              *in_c0 = gpu_from(host_random(n * R, -1, 1, CUDA_F32), n * R), *az = gpu_from(x.az, n * 2 * Ep),
+              *s = gpu_from(x.s, n * Ep), *c1 = gpu_from(host_random(R * Ep, -0.5, 0.5, CUDA_F32), R * Ep),
+              *c1_b = gpu_from(x.c1_b, E), *residual = gpu_from(x.residual, E), *act_norm = gpu_from(x.act_norm, E);
+        for (uint32_t r = 0; r < n_rows; r++) {
+            uint32_t *c = &count[rows.slot[r]];
+            const bool write = *c == CUDA_DEFERRED || gpu_pick(0, 3) == 0;
+            word[r] = *c | (write ? CUDA_WRITE_BACK : 0);
+            *c = write ? 0 : *c + 1;
+        }
+        const uint32_t *device_word = gpu_copy(word, n * sizeof *word);
+        for (uint32_t layer = 0; layer < LAYERS; layer++) {
+            float *read_out[2], *sum[2];
+            for (int late = 0; late < 2; late++) {
+                struct cuda_rows of_step = rows.device;
+                of_step.deferred = late ? device_word : NULL;
+                shape.S = S[late];
+                float *sums = gpu_floats(n * (Ep / 32));
+                void *act = gpu_act_out(n_rows, E, dtype);
+                GPU_RUN(k_gla_gates, &shape, layer, &of_step, n_rows, in, 1, n * 4 * M, in_c0, 1, n * R, g_b, t_b, c1,
+                        c1_b, az, NULL, s, residual, act_norm, sums, act);
+                read_out[late] = gpu_fetch_act(act, n_rows, E, dtype), sum[late] = gpu_fetch(sums, n * (Ep / 32));
+            }
+            gpu_check_same("read-out", read_out[1], read_out[0], n * E);
+            gpu_check_same("sums of squares", sum[1], sum[0], n * (Ep / 32));
+        }
+    }
+    uint32_t *slots = host_bytes(n * sizeof *slots);
+    for (uint32_t r = 0; r < n_rows; r++) slots[r] = (uint32_t)rows.slot[r];
+    shape.n_deferred = gpu_copy(count, n_slots * sizeof *count);
+    shape.S = S[1];
+    GPU_RUN(k_write_back, &shape, LAYERS, slots, n_rows);
+    gpu_check_same("states, written back", gpu_fetch(S[1], n_pool), gpu_fetch(S[0], n_pool), n_pool);
+    gpu_expect(gpu.k->read(count, shape.n_deferred, n_slots * sizeof *count, gpu.stream), "reading the counts");
+    for (uint32_t slot = 0; slot < n_slots; slot++)
+        if (count[slot]) fail_msg("%s: slot %u still has %u tokens deferred", gpu.what, slot, count[slot]);
+}
+static void a_state_that_is_written_late_gives_the_same_bits(void **state) {
+    (void)state;
+    gpu_rounds(deferred_round);
+}
+
 GPU_MAIN(cmocka_unit_test(the_convolution_equals_its_twin_and_moves_its_tail_on),
          cmocka_unit_test(the_gates_equal_their_twin), cmocka_unit_test(the_state_and_its_read_out_equal_their_twin),
-         cmocka_unit_test(a_step_of_single_tokens_gives_the_bits_of_gates_and_state))
+         cmocka_unit_test(a_step_of_single_tokens_gives_the_bits_of_gates_and_state),
+         cmocka_unit_test(a_state_that_is_written_late_gives_the_same_bits))

@@ -26,7 +26,7 @@ struct bench {
     float *logits;  /* [n_rows][V] */
     int32_t *slots; /* [n_rows] */
     struct cuda_step host[CUDA_TURNS], device;
-    uint32_t turn;
+    uint32_t turn, *n_deferred; /* NULL: no step defers */
 };
 
 static void random_logits(float *x, uint32_t V, uint32_t kind) {
@@ -73,7 +73,7 @@ static void random_request(struct row *r, uint32_t V, uint32_t kind) {
 static struct cuda_step step_at(void *base, uint32_t N) {
     int64_t *pos = base;
     int32_t *p = (int32_t *)(pos + N);
-    return (struct cuda_step){{p, p + N, pos, p + 2 * N, p + 3 * N}, p + 4 * N, p + 5 * N};
+    return (struct cuda_step){{p, p + N, pos, p + 2 * N, p + 3 * N, NULL}, p + 4 * N, p + 5 * N};
 }
 
 static void admit(struct bench *b, uint32_t i) {
@@ -150,7 +150,7 @@ static struct cuda_token *run(struct bench *b, uint32_t first, uint32_t n, const
                "writing rows");
     const bool clusters =
         !gpu.n_shapes || gpu.n_shapes > 3; /* the fewest shapes are racecheck's, to whom they take minutes */
-    gpu.k->k_step_rows(&b->s, b->host, &b->device, n, n, n, gpu.stream);
+    gpu.k->k_step_rows(&b->s, b->host, &b->device, n, n, n, b->n_deferred, gpu.stream);
     GPU_RUN(k_sample, &b->s, &b->device.rows, b->device.out, n, clusters, logits);
     struct cuda_token *tokens = host_bytes(n * sizeof *tokens);
     gpu_expect(gpu.k->read(tokens, b->s.tokens[b->turn % CUDA_TURNS], n * sizeof *tokens, gpu.stream),
@@ -329,6 +329,49 @@ static void a_step_reads_what_the_last_one_drew_and_masks_what_ended(void **stat
     gpu_round_end();
 }
 
+/* Each slot every fourth position, in each step about a quarter of them, also if all began together. */
+static void a_step_says_which_states_are_written_back(void **state) {
+    (void)state;
+    enum { ROWS = 70, ENDED = 3, STEPS = 12 };
+    snprintf(gpu.what, sizeof gpu.what, "states written back");
+    struct bench b = set_up(100, ROWS);
+    uint32_t count[ROWS + 2], word[ROWS], expected[ROWS] = {0}, last[ROWS] = {0};
+    for (uint32_t i = 0; i < ROWS; i++) {
+        b.rows[i] = (struct row){.max_tokens = UINT32_MAX, .n_logprobs = -1, .pos = 1000, .tok = i == ENDED ? -1 : 1};
+        b.rows[i].sampling = (struct rod_sampling){.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+        admit(&b, i);
+    }
+    const struct cuda_sampling ended = {.ended = true};
+    gpu_expect(gpu.k->write(b.s.slots + b.slots[ENDED], &ended, sizeof ended, gpu.stream), "ending a slot");
+    const float *device = gpu_from(b.logits, (size_t)ROWS * b.V);
+    b.n_deferred = gpu_zeros(sizeof count);
+    b.device.rows.deferred = gpu_bytes(sizeof word);
+    for (uint32_t t = 1; t <= STEPS; t++) {
+        run(&b, 0, ROWS, device);
+        gpu_expect(gpu.k->read(word, b.device.rows.deferred, sizeof word, gpu.stream), "reading rows");
+        uint32_t n_written = 0;
+        for (uint32_t i = 0; i < ROWS; i++, n_written += word[i - 1] >= CUDA_WRITE_BACK) {
+            b.rows[i].pos++;
+            if (i == ENDED) {
+                assert_int_equal(word[i], 0);
+                continue;
+            }
+            assert_int_equal(word[i] % CUDA_WRITE_BACK, expected[i]);
+            const bool written = word[i] >= CUDA_WRITE_BACK;
+            if (written && last[i]) assert_int_equal(t - last[i], CUDA_DEFERRED + 1);
+            if (written) last[i] = t;
+            assert_true(written || expected[i] < CUDA_DEFERRED);
+            expected[i] = written ? 0 : expected[i] + 1;
+        }
+        if (n_written < ROWS / 8 || n_written > ROWS / 2)
+            fail_msg("step %u writes %u of %d states back", t, n_written, ROWS);
+    }
+    gpu_expect(gpu.k->read(count, b.n_deferred, sizeof count, gpu.stream), "reading the counts");
+    for (uint32_t i = 0; i < ROWS; i++) assert_int_equal(count[b.slots[i]], expected[i]);
+    tear_down(&b);
+    gpu_round_end();
+}
+
 static double now_us(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -375,4 +418,5 @@ static void speed_is_printed(void **state) {
 }
 
 GPU_MAIN(cmocka_unit_test(speed_is_printed), cmocka_unit_test(a_step_reads_what_the_last_one_drew_and_masks_what_ended),
+         cmocka_unit_test(a_step_says_which_states_are_written_back),
          cmocka_unit_test(a_row_gets_the_same_token_alone_and_in_company), cmocka_unit_test(tokens_equal_the_samplers))

@@ -24,6 +24,8 @@
     X(k_gates)                                                                                                         \
     X(k_gla)                                                                                                           \
     X(k_gla_gates)                                                                                                     \
+    X(cuda_state_defers)                                                                                               \
+    X(k_write_back)                                                                                                    \
     X(k_rope)                                                                                                          \
     X(k_window)                                                                                                        \
     X(k_window_combine)                                                                                                \
