@@ -165,7 +165,8 @@ static int make_workspaces(struct backend *be, const struct backend_config *conf
     const size_t blocks = cuda_window_blocks(s), logits = logit_rows(be, config);
     /* Four partial products, for many rows or for few. */
     const struct cuda_matrix any = {.rows = s->D, .cols = s->D, .dtype = s->dtype};
-    const size_t sums = cuda_linear_splits(&any, (uint32_t)N) * N + 4 * CUDA_CONV_PAIR_ROWS + 64;
+    const size_t sums = cuda_linear_splits(&any, (uint32_t)N) * N + 4 * CUDA_FEW_ROWS + 64;
+    const size_t pairs = sums + 4 * CUDA_CONV_PAIR_ROWS; /* of k_conv_pair */
     be->part_rows = N < PART_ROWS ? (uint32_t)N : PART_ROWS;
     const struct {
         float **p;
@@ -176,8 +177,8 @@ static int make_workspaces(struct backend *be, const struct backend_config *conf
         {&be->row_scale, N},
         {&be->az, N * 2 * Ep},
         {&be->s, N * Ep},
-        {&be->in, sums * 4 * M},
-        {&be->c0_part, sums * s->R},
+        {&be->in, pairs * 4 * M},
+        {&be->c0_part, pairs * s->R},
         {&be->q, N * M},
         {&be->k, N * M},
         {&be->log_alpha, N * M},

@@ -6,8 +6,8 @@
 #include "bulk.cuh"
 #include "epilogue.cuh"
 
-enum { PAIR_SLICES = 16, PAIR_QUARTER = 4, PAIR_TAPS = 4, PAIR_MOST_TILES = 9, // of 16 outputs a block
-       PAIR_MATRIX = 144, PAIR_LD = 20 };                                      // 8 rows of 16 bytes and a gap; partial sums of a row: strides without bank conflicts
+enum { PAIR_SLICES = 16, PAIR_QUARTER = 4, PAIR_TAPS = 4,
+       PAIR_MATRIX = 144, PAIR_LD = 20 }; // 8 rows of 16 bytes and a gap; partial sums of a row: strides without bank conflicts
 
 struct pair_half { const uint4 *w; float *y; size_t ldy, stride; uint32_t tiles, O; }; // y: [4][n_rows][ldy]
 struct pair_job {
@@ -27,10 +27,10 @@ static uint32_t pair_smem(uint32_t tiles, uint32_t most_k, uint32_t NT) {
     return tiles * (pair_weights(most_k, NT) + 8) + 2 * NT * most_k * 2 * PAIR_MATRIX;
 }
 
-// ROUNDS: of rows that a warp convolves.
-template <int NT, int ROUNDS> constexpr int PAIR_WARPS = (NT * 8 + ROUNDS - 1) / ROUNDS > PAIR_MOST_TILES ? (NT * 8 + ROUNDS - 1) / ROUNDS : PAIR_MOST_TILES;
-template <class T, int NT, int ROUNDS>
-__global__ void __launch_bounds__(PAIR_WARPS<NT, ROUNDS> * 32, PAIR_WARPS<NT, ROUNDS> <= 12 && NT <= 3 ? 2 : 1)
+// ROUNDS: of rows that a warp convolves; TILES: of 16 outputs a block, at most.
+template <int NT, int ROUNDS, int TILES> constexpr int PAIR_WARPS = (NT * 8 + ROUNDS - 1) / ROUNDS > TILES ? (NT * 8 + ROUNDS - 1) / ROUNDS : TILES;
+template <class T, int NT, int ROUNDS, int TILES>
+__global__ void __launch_bounds__(PAIR_WARPS<NT, ROUNDS, TILES> * 32, PAIR_WARPS<NT, ROUNDS, TILES> <= 12 && NT <= 3 ? 2 : 1)
 conv_pair_kernel(const __grid_constant__ pair_job job) {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) unsigned char smem[];
@@ -148,16 +148,20 @@ bool cuda_conv_pair_possible(const struct cuda_shape *shape) {
     return on_hopper() && shape->dtype != CUDA_F32 && shape->K <= PAIR_TAPS && shape->E % 16 == 0 && shape->E <= 16 * 16 * PAIR_SLICES;
 }
 
-template <class T, int NT, int ROUNDS> static void pair_launch(const pair_job &job, void *stream) {
+template <class T, int NT, int ROUNDS, int TILES> static void pair_launch(pair_job job, void *stream) {
+    const uint32_t tiles = job.in.tiles + job.c0.tiles;
+    job.splits = (tiles + TILES - 1) / TILES, job.most_tiles = (tiles + job.splits - 1) / job.splits;
     const uint32_t least = (NT * 8 + ROUNDS - 1) / ROUNDS, warps = job.most_tiles > least ? job.most_tiles : least, smem = pair_smem(job.most_tiles, job.most_k, NT);
-    const auto kernel = conv_pair_kernel<T, NT, ROUNDS>;
+    const auto kernel = conv_pair_kernel<T, NT, ROUNDS, TILES>;
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
     launch_clusters(PAIR_QUARTER, kernel, dim3((job.n_rows + NT * 8 - 1) / (NT * 8) * job.splits * PAIR_SLICES), dim3(warps * 32), smem, stream, job);
 }
-// As measured on an H200: of at most 32 rows, more blocks of fewer rows each.
+// As measured on an H200: of at most 32 rows, more blocks of fewer rows each; of 128, blocks of so many outputs that none of the published
+// models' rows is convolved twice, and of so many rows that all are under way at once (30 clusters of four with a multiprocessor a block).
 template <class T> static void pair_choose(const pair_job &job, void *stream) {
-    if (job.n_rows <= 32) pair_launch<T, 1, 1>(job, stream);
-    else pair_launch<T, 2, 2>(job, stream);
+    if (job.n_rows <= 32) pair_launch<T, 1, 1, 9>(job, stream);
+    else if (job.n_rows <= 64) pair_launch<T, 2, 2, 9>(job, stream);
+    else pair_launch<T, 3, 1, 18>(job, stream);
 }
 
 void k_conv_pair(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az, const float *conv, const float *bias,
@@ -167,9 +171,7 @@ void k_conv_pair(const struct cuda_shape *shape, uint32_t layer, const struct cu
         return pair_half{(const uint4 *)w->data, y, w->rows, stride, cuda_pad16(w->rows) / 16, w->rows};
     };
     const uint32_t KT = shape->E / 16;
-    pair_job job = {*shape, layer, n_rows, KT, (KT + PAIR_SLICES - 1) / PAIR_SLICES, 0, 0, *rows, az, conv, bias, s, half_of(w_in, in, in_stride), half_of(w_c0, c0, c0_stride)};
-    const uint32_t tiles = job.in.tiles + job.c0.tiles;
-    job.splits = (tiles + PAIR_MOST_TILES - 1) / PAIR_MOST_TILES, job.most_tiles = (tiles + job.splits - 1) / job.splits;
+    const pair_job job = {*shape, layer, n_rows, KT, (KT + PAIR_SLICES - 1) / PAIR_SLICES, 0, 0, *rows, az, conv, bias, s, half_of(w_in, in, in_stride), half_of(w_c0, c0, c0_stride)};
     if (shape->dtype == CUDA_F16) pair_choose<__half>(job, stream);
     else pair_choose<__nv_bfloat16>(job, stream);
 }

@@ -36,25 +36,33 @@ void k_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_ro
                                     az, row_scale, w, bias, s, (T *)s_act, (T *)a_act)));
 }
 
-// The same of single tokens in 16 bit, E a multiple of 8. A warp: eight rows, 32 channels; a lane: a row, eight channels, so that
+// The same of single tokens in 16 bit, E a multiple of 8. A warp: eight rows by RUN, 32 channels; a lane: RUN rows, eight channels, so that
 // the operands leave in pieces of 128 bytes. az is scaled. MOST_K: taps.
 enum { CONV_WARPS = 4 };
-template <class T, int MOST_K>
+template <class T, int MOST_K, int RUN>
 __global__ void __launch_bounds__(CONV_WARPS * 32)
 conv_rows_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_rows, const float *az, const float *w, const float *bias, float *s, T *s_act, T *a_act) {
-    const uint32_t lane = threadIdx.x % 32, r = blockIdx.y * 8 + lane / 4, e = (blockIdx.x * CONV_WARPS + threadIdx.x / 32) * 32 + lane % 4 * 8;
+    const uint32_t lane = threadIdx.x % 32, r0 = blockIdx.y * 8 * RUN + lane / 4, e = (blockIdx.x * CONV_WARPS + threadIdx.x / 32) * 32 + lane % 4 * 8;
     const uint32_t K = shape.K, Ep = shape.Ep;
     let_next_start();
-    if (r >= n_rows || e >= shape.E) return;
-    const uint32_t place = (uint32_t)(rows.pos[r] % K);
-    T *tail = (T *)shape.conv + (size_t)(uint32_t)rows.slot[r] * shape.conv_slot + layer * shape.conv_layer + e;
-    narrow<8> tap[MOST_K]; // before the newest, oldest first and ending at tap[MOST_K - 2]; written a step ago
+    if (r0 >= n_rows || e >= shape.E) return;
+    narrow<8> tap[RUN][MOST_K]; // before the newest, oldest first and ending at tap[MOST_K - 2]; written a step ago
+    T *to[RUN];                 // the newest one's place, NULL: no row
     float weight[MOST_K][8], b[8];
 #pragma unroll
-    for (uint32_t j = 1; j < MOST_K; j++) {
-        tap[MOST_K - 1 - j] = narrow<8>{};
-        const uint32_t before = place >= j ? place - j : place + K - j; // (place - j) mod K
-        if (j < K) tap[MOST_K - 1 - j] = *(const narrow<8> *)(tail + (size_t)before * Ep);
+    for (int i = 0; i < RUN; i++) {
+        const uint32_t r = r0 + 8 * i;
+        to[i] = NULL;
+        if (r >= n_rows) continue;
+        const uint32_t place = (uint32_t)(rows.pos[r] % K);
+        T *tail = (T *)shape.conv + (size_t)(uint32_t)rows.slot[r] * shape.conv_slot + layer * shape.conv_layer + e;
+        to[i] = tail + (size_t)place * Ep;
+#pragma unroll
+        for (uint32_t j = 1; j < MOST_K; j++) {
+            tap[i][MOST_K - 1 - j] = narrow<8>{};
+            const uint32_t before = place >= j ? place - j : place + K - j; // (place - j) mod K
+            if (j < K) tap[i][MOST_K - 1 - j] = *(const narrow<8> *)(tail + (size_t)before * Ep);
+        }
     }
 #pragma unroll
     for (uint32_t j = 0; j < MOST_K; j++) {
@@ -64,24 +72,39 @@ conv_rows_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_ro
     }
     load_floats(b, bias + e);
     wait_for_inputs();
-    float a[8], sum[8];
-    load_floats(a, az + (size_t)r * 2 * Ep + e);
-    conv_eight<T, MOST_K>(sum, weight, tap, a, b);
-    const narrow<8> stored = narrowed<T>(a);
-    store_floats(s + (size_t)r * Ep + e, sum);
-    store_narrow<T>(s_act, act_at<T>(r, e, shape.E), narrowed<T>(sum));
-    store_narrow<T>(a_act, act_at<T>(r, e, shape.E), stored);
-    *(narrow<8> *)(tail + (size_t)place * Ep) = stored;
+    float a[RUN][8];
+#pragma unroll
+    for (int i = 0; i < RUN; i++)
+        if (to[i]) load_floats(a[i], az + (size_t)(r0 + 8 * i) * 2 * Ep + e);
+#pragma unroll
+    for (int i = 0; i < RUN; i++) {
+        if (!to[i]) continue;
+        const uint32_t r = r0 + 8 * i;
+        float sum[8];
+        conv_eight<T, MOST_K>(sum, weight, tap[i], a[i], b);
+        const narrow<8> stored = narrowed<T>(a[i]);
+        store_floats(s + (size_t)r * Ep + e, sum);
+        store_narrow<T>(s_act, act_at<T>(r, e, shape.E), narrowed<T>(sum));
+        store_narrow<T>(a_act, act_at<T>(r, e, shape.E), stored);
+        *(narrow<8> *)to[i] = stored;
+    }
 }
 
+template <class T, int MOST_K, int RUN>
+static void conv_rows_launch(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az, const float *w, const float *bias,
+                             uint32_t n_rows, float *s, void *s_act, void *a_act, void *stream) {
+    const dim3 grid((shape->E + CONV_WARPS * 32 - 1) / (CONV_WARPS * 32), (n_rows + 8 * RUN - 1) / (8 * RUN));
+    launch(conv_rows_kernel<T, MOST_K, RUN>, grid, dim3(CONV_WARPS * 32), 0, stream, *shape, layer, *rows, n_rows, az, w, bias, s, (T *)s_act, (T *)a_act);
+}
 void conv_rows(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az, const float *w, const float *bias,
                uint32_t n_rows, float *s, void *s_act, void *a_act, void *stream) {
-    const dim3 grid((shape->E + CONV_WARPS * 32 - 1) / (CONV_WARPS * 32), (n_rows + 7) / 8);
-#define CONV(T, MOST_K) \
-    launch(conv_rows_kernel<T, MOST_K>, grid, dim3(CONV_WARPS * 32), 0, stream, *shape, layer, *rows, n_rows, az, w, bias, s, (T *)s_act, (T *)a_act)
-    if (shape->dtype == CUDA_F16) shape->K <= 4 ? CONV(__half, 4) : CONV(__half, 8);
-    else shape->K <= 4 ? CONV(__nv_bfloat16, 4) : CONV(__nv_bfloat16, 8);
-#undef CONV
+    const auto start = shape->dtype == CUDA_F16 ? shape->K > 4   ? conv_rows_launch<__half, 8, 1>
+                                                  : n_rows <= 64 ? conv_rows_launch<__half, 4, 1>
+                                                                 : conv_rows_launch<__half, 4, 2>
+                       : shape->K > 4                            ? conv_rows_launch<__nv_bfloat16, 8, 1>
+                       : n_rows <= 64                            ? conv_rows_launch<__nv_bfloat16, 4, 1>
+                                                                 : conv_rows_launch<__nv_bfloat16, 4, 2>; // measured at 128 and 256 rows
+    start(shape, layer, rows, az, w, bias, n_rows, s, s_act, a_act, stream);
 }
 
 __global__ void gates_kernel(cuda_shape shape, const float *in, uint32_t splits, size_t split_stride, const float *in_c0,

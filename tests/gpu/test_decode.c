@@ -229,6 +229,7 @@ static void two_small_products_equal_their_twins(void **state) {
 static void conv_pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape s;
     if (!sizes(n_rows, dtype, i, &s)) return;
+    if (i % 4 == 1) s.E = s.Ep = 4096; /* the widest: slices of 16 tiles of k */
     s.K = gpu_pick(2, 4);
     s.conv_layer = (size_t)s.K * s.Ep, s.conv_slot = s.conv_layer * LAYERS;
     const uint32_t E = s.E, Ep = s.Ep, K = s.K, O[2] = {4 * s.M, s.R}, layer = gpu_pick(0, LAYERS - 1);
