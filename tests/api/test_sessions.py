@@ -9,7 +9,7 @@ import time
 import openai
 import pytest
 
-from server import MODEL, read_events
+from server import MODEL, SLOWER, read_events
 from talk import CHAT, COMPLETIONS, TEXTS, Talk, chat, ids_of, made, new_id, turn, undisturbed
 
 # ---- turns ----
@@ -450,19 +450,19 @@ def test_forks_do_not_see_each_other(server):
 
 
 def test_a_session_ends_with_its_time(server):
-    session = server.post("/v1/sessions", {"id": new_id(), "ttl_s": 1}).json["id"]
-    pinned = server.post("/v1/sessions", {"id": new_id(), "ttl_s": 1, "pin": True}).json["id"]
+    session = server.post("/v1/sessions", {"id": new_id(), "ttl_s": SLOWER}).json["id"]
+    pinned = server.post("/v1/sessions", {"id": new_id(), "ttl_s": SLOWER, "pin": True}).json["id"]
     turn(server, session, TEXTS[0])
-    time.sleep(2.2)
+    time.sleep(1.2 + SLOWER)
     assert server.get(f"/v1/sessions/{session}").status == 404
     assert server.post(COMPLETIONS, {"prompt": "a", "session_id": session}).status == 404
     assert server.get(f"/v1/sessions/{pinned}").status == 200
 
 
 def test_a_session_that_others_begin_from_is_in_use(server):
-    base = server.post("/v1/sessions", {"id": new_id(), "ttl_s": 2}).json["id"]
+    base = server.post("/v1/sessions", {"id": new_id(), "ttl_s": 2 * SLOWER}).json["id"]
     server.complete(session_id=base)
-    end = time.monotonic() + 4
+    end = time.monotonic() + 4 * SLOWER
     while time.monotonic() < end:
         answer = server.post("/v1/sessions", {"from": base})
         assert answer.status == 200, answer
