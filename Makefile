@@ -150,7 +150,7 @@ soak: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/unit/test_sessions_kill $(BUILD)/tests/unit/test_sessions_soak
 	@RODIMUS_TEST_KILLS=200 $(BUILD)/tests/unit/test_sessions_kill
 	@RODIMUS_TEST_SOAK_S=300 RODIMUS_TEST_SOAK_JSON=tests/bench/results/sessions-soak.json $(BUILD)/tests/unit/test_sessions_soak
-	@RODIMUS_TEST_SOAK=1 RODIMUS_TEST_KILLS=200 RODIMUS_TEST_RESULTS=tests/bench/results tests/run $(BUILD) api -k "overload or soak or kill_9"
+	@RODIMUS_TEST_SOAK=1 RODIMUS_TEST_KILLS=200 RODIMUS_TEST_RESULTS=tests/bench/results tests/run $(BUILD) api -o timeout=900 -k "overload or soak or kill_9"
 test-schemas: deps # structured output for 200 random schemas
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@RODIMUS_TEST_SCHEMAS=200 tests/run $(BUILD) api -k random_schemas
