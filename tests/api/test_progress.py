@@ -2,6 +2,7 @@
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -32,9 +33,9 @@ class Terminal:
         fcntl.ioctl(2, termios.TIOCSCTTY, 0)
 
     def read_until(self, what=None, timeout=30):
-        """Until `what` has come, or with None until the end."""
+        """Until `what` has come (bytes, or what a function of all that came says), or with None until the end."""
         deadline = time.monotonic() + timeout * SLOWER
-        while what is None or what not in self.seen:
+        while what is None or not (what(self.seen) if callable(what) else what in self.seen):
             assert time.monotonic() < deadline, self.seen
             if not select.select([self.master], [], [], 0.2)[0]:
                 continue
@@ -106,7 +107,8 @@ def test_elsewhere_there_are_few_lines_and_none_for_what_is_quick():
 def test_verify_against_the_cpu_shows_its_steps():
     t = Terminal("verify", "--synthetic", "tales", "--against", "cpu", "--device", "cpu", "--tokens", "300", "--threads", "1")
     assert t.end(60) == 0, t.seen
-    for phase in (b"drawing weights: ", b"packing weights: ", b"the CPU's answer: 0 of 300 tokens", b"prefill: 0 of 300 tokens", b"single steps: 0 of 300 tokens"):
+    # Drawing them is too quick to be told of where processors are fast.
+    for phase in (b"packing weights: ", b"the CPU's answer: 0 of 300 tokens", b"prefill: 0 of 300 tokens", b"single steps: 0 of 300 tokens"):
         assert phase in t.seen, (phase, t.seen)
     lines, _, _ = screen(t.seen)
     assert "PASS" in lines and not [l for l in lines if ": 0 of 300" in l or " left" in l or "weights:" in l], lines
@@ -141,8 +143,7 @@ def test_a_json_file_is_whole_or_the_old_one(tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_generate_ends_its_line_and_then_by_the_signal(number):
     t = Terminal("generate", "--model", MODEL, "-p", "Once", "-n", "1000000", "--ignore-eos")
-    t.read_until(b" ")
-    time.sleep(0.3 * SLOWER)  # loaded
+    t.read_until(lambda seen: len(re.split(rb"[\r\b]", seen)[-1]) > 40)  # of the tale: it is loaded, however long that took
     if number == signal.SIGINT:
         t.type(b"\x03")
     else:
