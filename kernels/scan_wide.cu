@@ -266,11 +266,12 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
     const uint32_t in_tile = warp * 256 + row / 4 * 128 + row % 4 * 4; // where e lies
     let_next_start();
     if (tid == 0) {
-        for (uint32_t i = 0; i < STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, 4);
-        for (uint32_t i = 0; i < LOW_STAGES; i++) barrier_init(low_full + i, 1), barrier_init(low_empty + i, 4);
-        for (uint32_t i = 0; i < GATE_STAGES; i++) barrier_init(gate_full + i, 1), barrier_init(gate_empty + i, 1), barrier_init(act_full + i, 4);
-        for (uint32_t i = 0; i < mem::U_STAGES; i++) barrier_init(u_full + i, 4), barrier_init(u_empty + i, 4);
-        for (uint32_t i = 0; i < 2; i++) barrier_init(o_full + i, 4), barrier_init(o_empty + i, 4);
+        // Every thread arrives for what it has read and written itself; a lane for its warp is no faster (kernels/README.md).
+        for (uint32_t i = 0; i < STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, 128);
+        for (uint32_t i = 0; i < LOW_STAGES; i++) barrier_init(low_full + i, 1), barrier_init(low_empty + i, 128);
+        for (uint32_t i = 0; i < GATE_STAGES; i++) barrier_init(gate_full + i, 1), barrier_init(gate_empty + i, 32), barrier_init(act_full + i, 128);
+        for (uint32_t i = 0; i < mem::U_STAGES; i++) barrier_init(u_full + i, 128), barrier_init(u_empty + i, 128);
+        for (uint32_t i = 0; i < 2; i++) barrier_init(o_full + i, 128), barrier_init(o_empty + i, 128);
         barriers_there();
     }
     float *S_all = shape.S + slot * shape.S_slot + layer * shape.S_layer;
@@ -362,8 +363,7 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
                     if (e0 + half * 32 < Ep) sums[(size_t)(r0 + t) * (Ep / 32) + e0 / 32 + half] = square[0] + square[64];
                 }
                 if (lane == 0) stores_read();
-                __syncwarp(); // all have read
-                if (lane == 0) barrier_arrive(gate_empty + stage);
+                barrier_arrive(gate_empty + stage);
             }
             if (lane == 0) stores_done(); // before the next kernel may read them
         }
@@ -422,9 +422,8 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
                     to[i * 32] = make_float4(v[0], v[2], v[1], v[3]);
                 }
             }
-            __syncwarp(); // read and written by all
-            if (lane == 0) barrier_arrive(low_empty + stage);
-            if (lane == 0) barrier_arrive(u_full + it % mem::U_STAGES);
+            barrier_arrive(low_empty + stage);
+            barrier_arrive(u_full + it % mem::U_STAGES);
         }
         all_meet();
     } else if (role == 2) {
@@ -471,13 +470,12 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
                 // sums over the warp's channels: lanes halve the tokens that they sum for, until each has one
                 static_assert(EIGHTS == 4, "of eight sums a lane");
                 halve<4, 16>(square, lane), halve<2, 8>(square, lane), halve<1, 4>(square, lane);
+                __syncwarp(); // all have read z
                 *(float *)(squares + (x + lane / 16 * 2 + lane / 8 % 2) * mem::TILE + lane / 4 % 2 * 4) = square[0];
             }
-            __syncwarp(); // all have read o
-            if (lane == 0) barrier_arrive(o_empty + it % 2);
+            barrier_arrive(o_empty + it % 2);
             written_for_wgmma(); // for the copy engine
-            __syncwarp();        // by all
-            if (lane == 0) barrier_arrive(act_full + stage);
+            barrier_arrive(act_full + stage);
         }
         all_meet();
         fewer_registers<128>();
@@ -517,8 +515,7 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
             for (uint32_t x = 0; x < 8; x++) u[x] = u_from[x * 32];
 #pragma unroll
             for (uint32_t x = 0; x < 8; x++) in_registers(f[x]), in_registers(u[x]);
-            __syncwarp(); // all have u
-            if (lane == 0) barrier_arrive(u_empty + it % mem::U_STAGES);
+            barrier_arrive(u_empty + it % mem::U_STAGES);
             keep(S);
             wgmma_begin();
 #pragma unroll
@@ -540,7 +537,7 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
             if (lo + n < end) start(stage, turn);
             wgmma_wait<0>();
             keep(o), keep(o_late);
-            if (lane == 0) barrier_arrive(empty + done);
+            barrier_arrive(empty + done);
             if (it >= 2) barrier_wait(o_empty + it % 2, (it / 2 - 1) & 1);
             float4 *to = (float4 *)(memory + mem::O + it % 2 * mem::U_STAGE) + warp * 8 * 32 + lane;
 #pragma unroll
@@ -548,8 +545,7 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
 #pragma unroll
             for (uint32_t x = 4; x < 8; x++)
                 to[x * 32] = make_float4(o[4 * x] + o_late[4 * x - 16], o[4 * x + 1] + o_late[4 * x - 15], o[4 * x + 2] + o_late[4 * x - 14], o[4 * x + 3] + o_late[4 * x - 13]);
-            __syncwarp(); // written by all
-            if (lane == 0) barrier_arrive(o_full + it % 2);
+            barrier_arrive(o_full + it % 2);
         }
 #pragma unroll
         for (uint32_t i = 0; i < 16; i++) {
