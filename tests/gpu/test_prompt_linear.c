@@ -69,7 +69,7 @@ static void linear_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 }
 static void a_product_of_a_prompt_equals_its_twin(void **state) {
     (void)state;
-    gpu_rounds(linear_round);
+    gpu_rounds_of(false, linear_round);
 }
 
 /* a and z packed: the same sums rounded, and nothing beyond their columns. */
@@ -96,7 +96,7 @@ static void az_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 }
 static void a_and_z_are_the_product_s_packed(void **state) {
     (void)state;
-    gpu_rounds(az_round);
+    gpu_rounds_of(false, az_round);
 }
 
 static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
@@ -126,7 +126,7 @@ static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 }
 static void a_product_with_the_gate_of_the_ffn_equals_its_twins(void **state) {
     (void)state;
-    gpu_rounds(ffn_round);
+    gpu_rounds_of(false, ffn_round);
 }
 
 static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
@@ -176,7 +176,7 @@ static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 }
 static void a_product_added_to_the_stream_equals_its_twins(void **state) {
     (void)state;
-    gpu_rounds(residual_round);
+    gpu_rounds_of(false, residual_round);
 }
 
 /* What rows [first, first + n) of a step leave, alone in a step. */
@@ -225,7 +225,7 @@ static void batch_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 }
 static void a_row_has_the_same_bits_in_any_step(void **state) {
     (void)state;
-    gpu_rounds(batch_round);
+    gpu_rounds_of(false, batch_round);
 }
 
 GPU_MAIN(cmocka_unit_test(a_product_of_a_prompt_equals_its_twin), cmocka_unit_test(a_and_z_are_the_product_s_packed),

@@ -160,7 +160,7 @@ static void scan_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 }
 static void the_chunkwise_form_equals_the_twin_and_keeps_its_laws(void **state) {
     (void)state;
-    gpu_rounds(scan_round);
+    gpu_rounds_of(false, scan_round);
 }
 
 /* A step of single tokens, which a decode step's kernels do. */
@@ -179,7 +179,7 @@ static void single_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 }
 static void a_token_alone_has_the_bits_of_a_decode_step(void **state) {
     (void)state;
-    gpu_rounds(single_round);
+    gpu_rounds_of(false, single_round);
 }
 
 static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
@@ -238,7 +238,7 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 }
 static void the_convolution_with_rows_in_parallel_equals_the_other(void **state) {
     (void)state;
-    gpu_rounds(conv_round);
+    gpu_rounds_of(false, conv_round);
 }
 
 GPU_MAIN(cmocka_unit_test(the_chunkwise_form_equals_the_twin_and_keeps_its_laws),

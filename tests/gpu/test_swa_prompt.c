@@ -190,7 +190,7 @@ static void prompt_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 }
 static void a_prompt_equals_its_twin_however_it_is_split(void **state) {
     (void)state;
-    gpu_rounds(prompt_round);
+    gpu_rounds_of(false, prompt_round);
 }
 
 GPU_MAIN(cmocka_unit_test(a_prompt_equals_its_twin_however_it_is_split))

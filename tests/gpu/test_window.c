@@ -279,7 +279,7 @@ static void decode_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 }
 static void a_decode_step_equals_its_twins_and_depends_on_no_other_row(void **state) {
     (void)state;
-    gpu_rounds(decode_round);
+    gpu_rounds_of(false, decode_round);
 }
 
 GPU_MAIN(cmocka_unit_test(rotary_equals_its_twin_and_fills_the_ring),
