@@ -4,16 +4,17 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
+import time
 
 import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
 
-from replicas import DEPLOY, ROOT, Server
-
-
+import image
+from replicas import DEPLOY, ROOT, Server, free_ports, held_loading
 
 def text_of(name):
     with open(os.path.join(DEPLOY, name)) as f:
@@ -105,6 +106,92 @@ def test_prometheus_asks_the_port_that_the_replicas_open_for_it():
 def test_kubernetes_manifests_are_valid():
     for document in yaml.safe_load_all(text_of("k8s/rodimus.yaml")):
         kubernetes_validate.validate(document, "1.31", strict=True)
+
+
+def documents(kind):
+    return [d for d in yaml.safe_load_all(text_of("k8s/rodimus.yaml")) if d["kind"] == kind]
+
+
+def test_kubernetes_asks_the_port_that_answers_when_all_connections_are_taken():
+    pod = documents("Deployment")[0]["spec"]["template"]
+    container, = pod["spec"]["containers"]
+    env = {e["name"]: e.get("value") for e in container["env"]}
+    ports = {p["name"]: p["containerPort"] for p in container["ports"]}
+    assert env.get("RODIMUS_ADMIN_HOST") == "0.0.0.0", "the kubelet and Prometheus come from outside of the pod"
+    admin = int(env["RODIMUS_ADMIN_PORT"])
+    assert admin != ports["http"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        get = container[probe]["httpGet"]
+        assert ports[get["port"]] == admin and "scheme" not in get, f"{probe}: {get}, admin port {admin}"
+    assert pod["metadata"]["annotations"]["prometheus.io/port"] == str(admin)
+    for service in documents("Service"):
+        assert all(ports[p["targetPort"]] != admin for p in service["spec"]["ports"]), "the admin port is nobody's from outside"
+
+
+# ---- the image's health check, run here as the image would ----
+
+def healthcheck(**env):
+    """(exit status, what it said) of the Dockerfile's HEALTHCHECK, with its settings and these over them."""
+    runtime, = (steps for name, _, steps in image.stages(text_of("Dockerfile")) if name == "runtime")
+    check, = (json.loads(rest[rest.index("CMD ") + 4:]) for word, rest in runtime if word == "HEALTHCHECK")
+    said = dict(w.split("=", 1) for word, rest in runtime if word == "ENV" for w in rest.split())
+    done = subprocess.run(check, env={"PATH": os.environ["PATH"], **said, **{k: str(v) for k, v in env.items()}}, capture_output=True, text=True, timeout=20)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = folder / "a.crt", folder / "a.key"
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=localhost",
+                    "-keyout", key, "-out", cert], check=True, capture_output=True)
+    return cert, key
+
+
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("admin", [False, True])
+def test_the_healthcheck_sees_a_server_that_is_ready(certificate, tls, admin):
+    port, admin_port = free_ports(2)
+    flags = ["--tls-cert", certificate[0], "--tls-key", certificate[1]] if tls else []
+    env = {"RODIMUS_PORT": port, "RODIMUS_ADMIN_PORT": admin_port if admin else 0, **({"RODIMUS_TLS_CERT": certificate[0]} if tls else {})}
+    server = Server("--port", port, "--admin-port", admin_port if admin else 0, *flags, name="deploy-health")
+    try:
+        status, said = healthcheck(**env)
+        assert status == 0, said
+    finally:
+        server.kill()
+    assert healthcheck(**env)[0] != 0, "nobody is there any more"
+
+
+def test_the_healthcheck_passes_when_all_connections_are_taken():
+    """It would end a replica for being in full use."""
+    port, admin_port = free_ports(2)
+    server = Server("--port", port, "--admin-port", admin_port, "--connection-limit", 8, name="deploy-health")
+    try:
+        held = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
+        time.sleep(0.3)
+        status, said = healthcheck(RODIMUS_PORT=port, RODIMUS_ADMIN_PORT=admin_port)
+        assert status == 0, said
+        for c in held:
+            c.close()
+    finally:
+        server.kill()
+
+
+def test_the_healthcheck_fails_while_the_model_is_loaded(tmp_path):
+    hold = tmp_path / "hold"
+    hold.touch()
+    port, admin_port = free_ports(2)
+    server = Server("--port", port, "--admin-port", admin_port, name="deploy-health", env=held_loading(hold), wait=False)
+    try:
+        server.wait_log("loading ")
+        assert healthcheck(RODIMUS_PORT=port, RODIMUS_ADMIN_PORT=admin_port)[0] != 0
+        hold.unlink()
+        server.wait_ready()
+        status, said = healthcheck(RODIMUS_PORT=port, RODIMUS_ADMIN_PORT=admin_port)
+        assert status == 0, said
+    finally:
+        server.kill()
 
 
 def test_settings_in_files_are_settings_of_the_server():

@@ -59,12 +59,12 @@ def started(made, tmp_path, command, **env):
 
 def test_the_image_serves_as_its_user_from_a_read_only_root_and_is_healthy(made, tmp_path):
     root, said = made
-    port = str(free_ports(1)[0])
-    server = started(made, tmp_path, said["entrypoint"] + said["cmd"], RODIMUS_PORT=port)
+    ports = dict(zip(("RODIMUS_PORT", "RODIMUS_ADMIN_PORT"), map(str, free_ports(2))))
+    server = started(made, tmp_path, said["entrypoint"] + said["cmd"], **ports)
     try:
         end = time.monotonic() + 60
         while True:
-            check = started(made, tmp_path, said["healthcheck"], RODIMUS_PORT=port)
+            check = started(made, tmp_path, said["healthcheck"], **ports)
             output = check.communicate(timeout=20)[0]
             if check.returncode == 0:
                 break
@@ -83,7 +83,7 @@ def test_the_image_serves_as_its_user_from_a_read_only_root_and_is_healthy(made,
 
 def test_an_unhealthy_server_is_seen(made, tmp_path):
     _, said = made
-    check = started(made, tmp_path, said["healthcheck"], RODIMUS_PORT=str(free_ports(1)[0]))
+    check = started(made, tmp_path, said["healthcheck"], RODIMUS_PORT=str(free_ports(1)[0]), RODIMUS_ADMIN_PORT=str(free_ports(1)[0]))
     check.communicate(timeout=20)
     assert check.returncode != 0
 
