@@ -10,7 +10,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "api"))
-from server import BUILD, ROOT, Server, held_loading, read_events  # noqa: E402
+from server import BUILD, ROOT, Server, command, held_loading, read_events  # noqa: E402
 
 DEPLOY = os.path.join(ROOT, "deploy")
 N_REPLICAS = 3
@@ -126,4 +126,4 @@ def installed(kind):
     return shutil.which(kind, path=os.environ["PATH"] + ":/usr/sbin") is not None
 
 
-__all__ = ["BUILD", "N_REPLICAS", "Balancer", "Replica", "free_ports", "installed", "read_events"]
+__all__ = ["BUILD", "N_REPLICAS", "Balancer", "Replica", "command", "free_ports", "installed", "read_events"]

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 import image
-from replicas import DEPLOY, ROOT, Server, free_ports, held_loading
+from replicas import DEPLOY, ROOT, Server, command, free_ports, held_loading
 
 def text_of(name):
     with open(os.path.join(DEPLOY, name)) as f:
@@ -126,6 +126,13 @@ def test_kubernetes_asks_the_port_that_answers_when_all_connections_are_taken():
     assert pod["metadata"]["annotations"]["prometheus.io/port"] == str(admin)
     for service in documents("Service"):
         assert all(ports[p["targetPort"]] != admin for p in service["spec"]["ports"]), "the admin port is nobody's from outside"
+
+
+def test_services_of_the_namespace_make_no_settings():
+    """Kubernetes gives a container RODIMUS_CANARY_SERVICE_HOST for a Service rodimus-canary, and the server refuses what it does not know."""
+    done = command("serve", env={**os.environ, "RODIMUS_CANARY_SERVICE_HOST": "10.0.0.1"})
+    assert done.returncode == 2 and "RODIMUS_CANARY_SERVICE_HOST" in done.stderr, done
+    assert documents("Deployment")[0]["spec"]["template"]["spec"].get("enableServiceLinks") is False
 
 
 # ---- the image's health check, run here as the image would ----
