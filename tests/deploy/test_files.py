@@ -135,6 +135,14 @@ def test_services_of_the_namespace_make_no_settings():
     assert documents("Deployment")[0]["spec"]["template"]["spec"].get("enableServiceLinks") is False
 
 
+def test_systemd_allows_the_gpus_of_old_and_new_drivers():
+    """By the names in /proc/devices, which changed with 550.40."""
+    unit = text_of("rodimus.service")
+    allowed = set(re.findall(r"^DeviceAllow=char-(\S+) rw$", unit, re.M))
+    for driver, names in {"535": {"nvidia-frontend", "nvidia-uvm", "nvidia-caps"}, "550.40": {"nvidia", "nvidiactl", "nvidia-uvm", "nvidia-caps"}}.items():
+        assert names <= allowed, f"driver {driver}: {names - allowed}"
+
+
 # ---- the image's health check, run here as the image would ----
 
 def healthcheck(**env):
