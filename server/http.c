@@ -123,6 +123,9 @@ static void on_prepare(uv_prepare_t *prepare) {
             struct http_request *r = h->dirty;
             h->dirty = r->next_dirty;
             r->dirty = r->suspended = false;
+            /* Of connections that end while they are answered, the library closes those with a timeout of their own at
+             * once; others when all that are older have ended, which an idle one may not for long. */
+            if (r->gone || r->aborted) MHD_set_connection_option(r->connection, MHD_CONNECTION_OPTION_TIMEOUT, 1u);
             MHD_resume_connection(r->connection);
         }
         h->pump = false;
@@ -370,16 +373,25 @@ static uint64_t waiting_since_ns(const struct http_connection *c) {
     return c->request ? c->request->started_ns : c->since_ns;
 }
 
-/* Nobody answers these: idle ones, and those whose request is not whole yet. */
+/* First those that nobody answers: idle ones, and those whose request is not whole yet; then who does not read. */
 static void drop_longest_waiting(struct http *h) {
     struct http_connection *longest = NULL;
+    bool longest_answered = true;
     for (struct http_connection *c = h->connections; c; c = c->next) {
-        const bool waits = (!c->request || !c->request->dispatched) && !c->dropped;
-        if (waits && (!longest || waiting_since_ns(c) < waiting_since_ns(longest))) longest = c;
+        const bool answered = c->request && c->request->dispatched;
+        if (c->dropped || answered > longest_answered) continue;
+        if (!longest || answered < longest_answered || waiting_since_ns(c) < waiting_since_ns(longest))
+            longest = c, longest_answered = answered;
     }
     if (!longest) return;
     longest->dropped = true;
     shutdown(longest->fd, SHUT_RDWR);
+}
+
+/* Whether the client has sent the last byte that it will send, and all are read. */
+static bool has_ended(int fd) {
+    char byte;
+    return recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
 static void on_socket(void *cls, struct MHD_Connection *connection, void **context,
@@ -413,7 +425,8 @@ static void on_socket(void *cls, struct MHD_Connection *connection, void **conte
 }
 
 /* The daemon's own timeout counts from the last byte, so a client that drips bytes could hold a connection for ever. A
- * request must have its headers within the idle timeout, and its body at a least rate. */
+ * request must have its headers within the idle timeout, and its body at a least rate. And it reads until there is
+ * nothing, but is told once of what came together: an end behind the last bytes is found here. */
 static void on_sweep(uv_timer_t *timer) {
     struct http *h = timer->data;
     uint64_t now = uv_hrtime();
@@ -422,7 +435,7 @@ static void on_sweep(uv_timer_t *timer) {
         uint64_t since = waiting_since_ns(c), allowed = h->idle_ns;
         if (r && r->dispatched) continue;
         if (r) allowed += (uint64_t)r->received / SLOWEST_BODY_BPS * 1000000000u;
-        if (now - since > allowed) shutdown(c->fd, SHUT_RDWR);
+        if (now - since > allowed || has_ended(c->fd)) shutdown(c->fd, SHUT_RDWR);
     }
 }
 

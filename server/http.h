@@ -37,8 +37,8 @@ struct http_config {
     unsigned connection_limit;
     size_t body_max_bytes;
     uint64_t idle_timeout_ms;
-    bool make_room; /* at the limit, the connection that has waited longest without a whole request goes; few
-                       connections */
+    bool make_room; /* at the limit, the connection that has waited longest without a whole request goes, or else the
+                       one longest answered; few connections */
     const struct http_tls *tls; /* NULL = plain; outlives the transport */
     struct http_handlers handlers;
 };

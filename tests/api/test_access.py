@@ -227,6 +227,25 @@ def test_half_requests_do_not_block_the_admin_port(own_server):
         c.close()
 
 
+def test_who_reads_no_answer_keeps_no_probe_from_the_admin_port(own_server):
+    s = own_server("--admin-port", free_port())
+    held = []
+    for _ in range(70):
+        c = socket.create_connection((s.host, s.admin_port))
+        c.setblocking(False)
+        try:
+            c.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 3000)
+        except OSError:
+            pass
+        held.append(c)
+    for _ in range(5):
+        began = time.monotonic()
+        assert s.get("/health/ready", port=s.admin_port, timeout=5).status == 200
+        assert time.monotonic() - began < 2 * SLOWER
+    for c in held:
+        c.close()
+
+
 def test_an_answer_of_the_admin_port_is_not_cut_for_others(own_server):
     """States go out through it; their connections are at work, and stay."""
     s = own_server("--admin-port", free_port())

@@ -129,3 +129,42 @@ def test_client_library_close(client, server):
     next(iter(stream))
     stream.close()
     assert server.wait_metric("rodimus_slots_used", lambda n: n == 0) < 2 * SLOWER
+
+
+# ---- its connection too ----
+
+@pytest.fixture
+def idle(one_slot):
+    """A keep-alive connection that is older than all that leave, and says nothing more."""
+    c = one_slot.socket()
+    c.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert c.recv(1000).startswith(b"HTTP/1.1 200")
+    yield c
+    c.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert c.recv(1000).startswith(b"HTTP/1.1 200")
+    c.close()
+
+
+def test_its_connection_is_free_beside_an_older_one(one_slot, idle, reset):
+    s = one_slot
+    before = s.metric("rodimus_http_connections")
+    for _ in range(20):
+        c = open_request(s, {"prompt": "Once", "stream": True, **ENDLESS}, reset)
+        time.sleep(0.01)
+        c.close()
+    took = s.wait_metric("rodimus_http_connections", lambda n: n <= before)
+    assert took < 2 * SLOWER, took
+
+
+@pytest.mark.parametrize("part", [b"GET /hea", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 3000\r\n\r\n{"])
+def test_what_can_no_longer_become_a_request_is_let_go(one_slot, idle, part):
+    """The end of the connection may arrive together with its last bytes."""
+    s = one_slot
+    before = s.metric("rodimus_http_connections")
+    for _ in range(20):
+        c = s.socket()
+        c.sendall(part)
+        c.shutdown(socket.SHUT_WR)
+        c.close()
+    took = s.wait_metric("rodimus_http_connections", lambda n: n <= before)
+    assert took < 3 * SLOWER, took
