@@ -119,14 +119,14 @@ int sample_cuda_launch(struct backend *be, const struct backend_segment *segs, u
 int sample_cuda_collect(struct backend *be, const struct backend_token **tokens, struct rod_error *err);
 
 /* backend_cuda_state.c; the first after the dtype is chosen. */
+int state_cuda_open(struct backend *be, struct rod_error *err);
+void state_cuda_close(struct backend *be);
 /* On `stream`: the slots' S takes the tokens that it does not hold yet. Before whoever reads it but decode steps that
  * defer. */
 void write_back_cuda(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, void *stream);
 void write_back_cuda_slot(struct backend *be, uint32_t slot, void *stream);
 /* The slot's S is about to be replaced. */
 void forget_deferred_cuda(struct backend *be, uint32_t slot, void *stream);
-int state_cuda_open(struct backend *be, struct rod_error *err);
-void state_cuda_close(struct backend *be);
 size_t backend_cuda_state_bytes(const struct backend *be, uint64_t pos);
 int backend_cuda_slot_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
                            struct rod_error *err);

@@ -2,12 +2,15 @@
 //
 // A panel of S (32 channels, [M][32]) is the work of one warp. Few rows (state_few_kernel): a panel each, a lane a channel, and every
 // block makes the gates of its row. Many (state_kernel): a warp takes its panel of many rows, one after the other, through a ring of tiles
-// of its own, so the next ones are on their way while it works; the block's warps share the gates. The order of every sum is gla_kernel's:
-// rows m = group, group + 16, ..., then the 16 groups.
+// of its own, so the next ones are on their way while it works; the block's warps share the gates. There a tile goes back only where
+// k_step_rows says so: of other rows u, k and alpha are kept (deferred), and applied to the tile before the row's own token. The order of
+// every sum is gla_kernel's: rows m = group, group + 16, ..., then the 16 groups.
 #include "gates.cuh"
 #include <algorithm>
 
-enum { STATE_GROUPS = 16, STATE_EARLY_R = 32, STATE_MANY = 17, CHANNELS_ROW = 32 * (3 + CUDA_DEFERRED), CHANNELS = 3 * CHANNELS_ROW + STATE_GROUPS * 32 }; // STATE_MANY rows and more take state_kernel
+enum { STATE_GROUPS = 16, STATE_EARLY_R = 32, STATE_MANY = 17 }; // STATE_MANY rows and more take state_kernel
+// Floats that a warp of it keeps of a row's channels (a, z, s, u of each deferred token), and in all: of three rows, and o by groups.
+enum { CHANNELS_ROW = 32 * (3 + CUDA_DEFERRED), CHANNELS = 3 * CHANNELS_ROW + STATE_GROUPS * 32 };
 
 // ---- one thread: bulk copies ----
 
