@@ -4,11 +4,13 @@
  * /health/ready answers 503 or, with `listen` ready, connections are refused; then requests are taken. The first
  * SIGTERM or SIGINT drains, the second ends the process.
  */
+#include "buf.h"
 #include "commands.h"
 #include "http_listen.h"
 #include "http_tls.h"
 #include "model_path.h"
 #include "notify.h"
+#include "outlet.h"
 #include "progress.h"
 #include "server.h"
 #include "version.h"
@@ -170,7 +172,7 @@ static void on_wake(uv_async_t *wake) {
 static void wake_loop(void *arg) { uv_async_send(arg); }
 
 static void engine_log(void *arg, int level, const char *line) {
-    const struct log *log = arg;
+    struct log *log = arg;
     log_text(log, level < LOG_DEBUG ? LOG_DEBUG : level > LOG_ERROR ? LOG_ERROR : (enum log_level)level, "%s", line);
 }
 
@@ -242,17 +244,23 @@ static void announce(const struct service *v) {
          any = !strcmp(host, "0.0.0.0") || !strcmp(host, "::");
     unsigned port = http_port(s->http);
     const char *scheme = v->tls ? "https" : "http";
-    printf("rodimus %s serves %s (%s, %.1f M parameters, %s, %s, %u slots) on %s://%s%s%s:%u\n", version_string(),
-           s->model_name, i->arch, (double)i->n_params / 1e6, i->weight_dtype, i->device, i->n_slots, scheme,
-           six ? "[" : "", host, six ? "]" : "", port);
+    struct buf b = {0};
+    buf_addf(&b, "rodimus %s serves %s (%s, %.1f M parameters, %s, %s, %u slots) on %s://%s%s%s:%u\n", version_string(),
+             s->model_name, i->arch, (double)i->n_params / 1e6, i->weight_dtype, i->device, i->n_slots, scheme,
+             six ? "[" : "", host, six ? "]" : "", port);
     if (v->admin)
-        printf("admin: http://%s%s%s:%u\n", admin_six ? "[" : "", admin_host, admin_six ? "]" : "",
-               admin_port(v->admin));
-    printf("try: curl -N %s://%s%s%s:%u/v1/completions -H 'Content-Type: application/json'%s "
-           "-d '{\"prompt\": \"Once upon a time there was\", \"max_tokens\": 100, \"stream\": true}'\n",
-           scheme, six && !any ? "[" : "", any ? "127.0.0.1" : host, six && !any ? "]" : "", port,
-           s->keys.n ? " -H 'Authorization: Bearer KEY'" : "");
-    fflush(stdout);
+        buf_addf(&b, "admin: http://%s%s%s:%u\n", admin_six ? "[" : "", admin_host, admin_six ? "]" : "",
+                 admin_port(v->admin));
+    buf_addf(&b,
+             "try: curl -N %s://%s%s%s:%u/v1/completions -H 'Content-Type: application/json'%s "
+             "-d '{\"prompt\": \"Once upon a time there was\", \"max_tokens\": 100, \"stream\": true}'\n",
+             scheme, six && !any ? "[" : "", any ? "127.0.0.1" : host, six && !any ? "]" : "", port,
+             s->keys.n ? " -H 'Authorization: Bearer KEY'" : "");
+    struct outlet out; /* a server does not wait for who reads its first lines */
+    outlet_open(&out, STDOUT_FILENO);
+    if (!b.failed) outlet_put(&out, b.data, b.len);
+    outlet_close(&out);
+    buf_fini(&b);
 }
 
 static bool listens_when_ready(const struct server *s) { return !strcmp(s->config.listen, "ready"); }
@@ -321,7 +329,7 @@ static int find_model(struct service *v) {
 }
 
 /* Every connection is a file; the model, the log and the pool need some more. */
-static unsigned connection_limit(const struct server *s) {
+static unsigned connection_limit(struct server *s) {
     const uint64_t others = 64;
     uint64_t wanted = s->config.connection_limit, files = http_raise_files(wanted + others);
     if (files >= wanted + others) return (unsigned)wanted;
@@ -333,7 +341,7 @@ static unsigned connection_limit(const struct server *s) {
 }
 
 /* A file of secrets that others may read is worth a line. */
-static void check_secret(const struct log *log, const char *setting, const char *path) {
+static void check_secret(struct log *log, const char *setting, const char *path) {
     struct stat st;
     if (*path && !stat(path, &st) && (st.st_mode & (S_IRWXG | S_IRWXO)))
         log_text(log, LOG_WARN, "%s: others may read or change %s (mode %03o): chmod 600", setting, path,
@@ -474,6 +482,7 @@ int cmd_serve(int argc, char **argv) {
         uv_loop_close(&v->loop);
         http_tls_close(v->tls);
         keys_fini(&s->keys);
+        log_fini(&s->log);
     }
     config_fini(&s->config);
     free(v);

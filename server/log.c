@@ -3,12 +3,14 @@
 
 #include "buf.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
+
+/* Of a value in a line that would be too long for a pipe: escaped it is up to six times as long, and few are from
+ * outside. */
+#define CUT_BYTES 200
 
 static const char *const level_names[] = {"debug", "info", "warn", "error"};
 
@@ -20,7 +22,14 @@ enum log_level log_level_of(const char *name) {
 }
 
 void log_init(struct log *log, const char *level, const char *format, int fd) {
-    *log = (struct log){.level = log_level_of(level), .json = !strcmp(format, "json"), .fd = fd};
+    *log = (struct log){.level = log_level_of(level), .json = !strcmp(format, "json")};
+    pthread_mutex_init(&log->lock, NULL);
+    outlet_open(&log->out, fd);
+}
+
+void log_fini(struct log *log) {
+    outlet_close(&log->out);
+    pthread_mutex_destroy(&log->lock);
 }
 
 static void add_time(struct buf *b) {
@@ -36,17 +45,20 @@ static void add_time(struct buf *b) {
 static void add_number(struct buf *b, double number) { buf_addf(b, "%.15g", number); }
 
 /* Text values are quoted only where they would not read as one word. */
-static void add_word(struct buf *b, const char *text) {
-    bool plain = *text != 0;
-    for (const char *c = text; *c; c++) plain = plain && *c > ' ' && *c < 0x7f && *c != '"' && *c != '\\' && *c != '=';
+static void add_word(struct buf *b, const char *text, size_t len) {
+    bool plain = len != 0;
+    for (size_t i = 0; i < len; i++) {
+        const char c = text[i];
+        plain = plain && c > ' ' && c < 0x7f && c != '"' && c != '\\' && c != '=';
+    }
     if (plain) {
-        buf_puts(b, text);
+        buf_add(b, text, len);
     } else {
-        buf_json_any(b, text, strlen(text));
+        buf_json_any(b, text, len);
     }
 }
 
-static void add_fields(struct buf *b, bool json, const struct log_field *fields, int n_fields) {
+static void add_fields(struct buf *b, bool json, const struct log_field *fields, int n_fields, size_t max_bytes) {
     for (int i = 0; i < n_fields; i++) {
         const struct log_field *f = &fields[i];
         if (json) {
@@ -59,40 +71,69 @@ static void add_fields(struct buf *b, bool json, const struct log_field *fields,
         } else if (f->type == LOG_NUMBER) {
             add_number(b, f->number);
         } else if (json) {
-            buf_json_any(b, f->text, strlen(f->text));
+            buf_json_any(b, f->text, strnlen(f->text, max_bytes));
         } else {
-            add_word(b, f->text);
+            add_word(b, f->text, strnlen(f->text, max_bytes));
         }
     }
 }
 
-void log_line(const struct log *log, enum log_level level, const char *message, const struct log_field *fields,
-              int n_fields) {
-    if (level < log->level) return;
-    struct buf b = {0};
-    if (log->json) {
-        buf_puts(&b, "{\"time\":\"");
-        add_time(&b);
-        buf_addf(&b, "\",\"level\":\"%s\",\"message\":", level_names[level]);
-        buf_json_any(&b, message, strlen(message));
-        add_fields(&b, true, fields, n_fields);
-        buf_puts(&b, "}\n");
+struct line {
+    enum log_level level;
+    const char *message;
+    const struct log_field *fields;
+    int n_fields;
+};
+
+static void render(struct buf *b, bool json, const struct line *line, size_t max_bytes) {
+    buf_clear(b);
+    const int n = (int)strnlen(line->message, max_bytes);
+    if (json) {
+        buf_puts(b, "{\"time\":\"");
+        add_time(b);
+        buf_addf(b, "\",\"level\":\"%s\",\"message\":", level_names[line->level]);
+        buf_json_any(b, line->message, (size_t)n);
+        add_fields(b, true, line->fields, line->n_fields, max_bytes);
+        buf_puts(b, "}\n");
     } else {
-        add_time(&b);
-        buf_addf(&b, " %-5s %s", level_names[level], message);
-        add_fields(&b, false, fields, n_fields);
-        buf_putc(&b, '\n');
+        add_time(b);
+        buf_addf(b, " %-5s %.*s", level_names[line->level], n, line->message);
+        add_fields(b, false, line->fields, line->n_fields, max_bytes);
+        buf_putc(b, '\n');
     }
-    size_t sent = 0;
-    while (!b.failed && sent < b.len) {
-        ssize_t n = write(log->fd, b.data + sent, b.len - sent);
-        if (n <= 0 && errno != EINTR) break; /* nobody reads the log: the server goes on */
-        if (n > 0) sent += (size_t)n;
-    }
-    buf_fini(&b);
 }
 
-void log_text(const struct log *log, enum log_level level, const char *format, ...) {
+/* Under the lock. */
+static bool put(struct log *log, const struct line *line) {
+    struct buf b = {0};
+    render(&b, log->json, line, SIZE_MAX);
+    if (!log->out.file && b.len > OUTLET_PIECE_BYTES) render(&b, log->json, line, CUT_BYTES);
+    const bool went = !b.failed && outlet_put(&log->out, b.data, b.len);
+    buf_fini(&b);
+    return went;
+}
+
+static bool tell_dropped(struct log *log) {
+    char message[80];
+    snprintf(message, sizeof message, "%llu lines of the log are lost here: nobody took them",
+             (unsigned long long)log->n_untold);
+    if (!put(log, &(struct line){LOG_WARN, message, NULL, 0})) return false;
+    log->n_untold = 0;
+    return true;
+}
+
+void log_line(struct log *log, enum log_level level, const char *message, const struct log_field *fields,
+              int n_fields) {
+    if (level < log->level) return;
+    pthread_mutex_lock(&log->lock);
+    if ((log->n_untold && !tell_dropped(log)) || !put(log, &(struct line){level, message, fields, n_fields})) {
+        log->n_untold++;
+        log->n_dropped++;
+    }
+    pthread_mutex_unlock(&log->lock);
+}
+
+void log_text(struct log *log, enum log_level level, const char *format, ...) {
     char message[1024];
     va_list args;
     va_start(args, format);

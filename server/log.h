@@ -1,11 +1,16 @@
 /* log.h - one line an event on stderr, as text or as JSON.
  *
  * Lines hold no prompt and no answer text. Control characters of outside values are escaped, so that a request cannot
- * forge a line. Threads: log_line from any thread (a line is one write).
+ * forge a line. Nobody has to read the log: a line that a full pipe does not take is dropped and counted, and the next
+ * one that goes out comes behind a line that says how many were. What goes to a pipe is at most a page: longer values
+ * are cut then. Threads: log_line from any thread (a line is one write); init and fini before and after all others.
  */
 #ifndef LOG_H
 #define LOG_H
 
+#include "outlet.h"
+
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -16,7 +21,10 @@ enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR };
 struct log {
     _Atomic enum log_level level; /* lines below it are dropped; may change while others log */
     bool json;
-    int fd;
+    _Atomic uint64_t n_dropped; /* lines, since the start */
+    pthread_mutex_t lock;       /* over what follows */
+    struct outlet out;
+    uint64_t n_untold; /* lines dropped that no line has told of */
 };
 
 /* A value of a line, made by one of the functions below. */
@@ -40,10 +48,9 @@ static inline struct log_field log_truth(const char *key, bool truth) {
 }
 
 void log_init(struct log *log, const char *level, const char *format, int fd);
+void log_fini(struct log *log);
 enum log_level log_level_of(const char *name); /* LOG_INFO for no level's name */
-void log_line(const struct log *log, enum log_level level, const char *message, const struct log_field *fields,
-              int n_fields);
-void log_text(const struct log *log, enum log_level level, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+void log_line(struct log *log, enum log_level level, const char *message, const struct log_field *fields, int n_fields);
+void log_text(struct log *log, enum log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 #endif

@@ -238,6 +238,8 @@ void metrics_render(struct metrics *m, const struct metrics_view *view, struct b
           (double)m->reloads);
     value(out, "rodimus_config_reload_failures_total", "counter", "Configurations refused after SIGHUP.",
           (double)m->reloads_failed);
+    value(out, "rodimus_log_lines_dropped_total", "counter", "Lines of the log that nobody took.",
+          (double)view->log_lines_dropped);
     process_part(out);
     http_part(out, m, view);
     value(out, "rodimus_prompt_tokens_total", "counter", "Prompt tokens of answered requests.", (double)m->prompt_tok);

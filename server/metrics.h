@@ -41,7 +41,7 @@ struct metrics_view {               /* what the text says beside the counters */
     const struct rod_model_info *info;
     const char *model_name;
     struct keys *keys;
-    uint64_t connections, connections_limit;
+    uint64_t connections, connections_limit, log_lines_dropped;
     bool ready, stalled;
 };
 void metrics_render(struct metrics *m, const struct metrics_view *view, struct buf *out);

@@ -183,6 +183,7 @@ static void get_metrics(struct exchange *x) {
                                       .keys = &s->keys,
                                       .connections = http_connections(s->http),
                                       .connections_limit = http_connection_limit(s->http),
+                                      .log_lines_dropped = s->log.n_dropped,
                                       .ready = !why,
                                       .stalled = why && !strcmp(why, "stalled")};
     if (s->engine) rod_engine_stats(s->engine, &stats);
@@ -461,7 +462,7 @@ static void on_gone(void *arg, struct http_request *r) {
     x->job = NULL;
 }
 
-static void log_access(const struct exchange *x, unsigned status) {
+static void log_access(struct exchange *x, unsigned status) {
     char peer[64];
     struct log_field fields[20];
     int n = 0;
@@ -529,7 +530,7 @@ static void on_refuse_aside(void *arg, struct http_request *r, unsigned status, 
 }
 
 static void on_log(void *arg, const char *line) {
-    const struct server *s = arg;
+    struct server *s = arg;
     log_text(&s->log, LOG_DEBUG, "http: %s", line);
 }
 

@@ -130,7 +130,7 @@ def free_port():
 class Server:
     """Starts `rodimus serve --port 0 FLAGS` and waits for the line with its address. stop() ends this process only."""
 
-    def __init__(self, *flags, name="server", env=None, cwd=None, key=None, stderr=None, wait=True, **popen):
+    def __init__(self, *flags, name="server", env=None, cwd=None, key=None, stdout=None, stderr=None, wait=True, **popen):
         """key: sent with every request that brings no headers of its own. wait=False: not until it is ready; then the flags
         give it a port, and who asks names it."""
         self.key, self.tls = key, None
@@ -140,11 +140,12 @@ class Server:
         self.lines = []
         self.ready = threading.Event()
         with open(self.log_path, "w") as log:
-            self.process = subprocess.Popen([RODIMUS, "serve", "--port", "0", *map(str, flags)], stdout=subprocess.PIPE,
+            self.process = subprocess.Popen([RODIMUS, "serve", "--port", "0", *map(str, flags)], stdout=stdout or subprocess.PIPE,
                                             stderr=stderr or log, text=True, env={**environment(), **(env or {})}, cwd=cwd or ROOT, **popen)
         self.host, self.port, self.admin_port = "127.0.0.1", None, None
         self.reader = threading.Thread(target=self._read_stdout, daemon=True)
-        self.reader.start()
+        if self.process.stdout:
+            self.reader.start()
         if wait:
             self.wait_ready()
 

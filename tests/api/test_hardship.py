@@ -1,5 +1,6 @@
 """What a server meets in years, in a minute: clients that vanish, reset, stall or half-close at each stage, no memory, no file
 descriptors, no disk, a wall clock that jumps, a process that stands still. Nothing is lost but what had to be, nothing hangs."""
+import contextlib
 import ctypes
 import http.client
 import json
@@ -16,7 +17,7 @@ import time
 import pytest
 
 import server
-from server import FREED_BYTES, Server, free_port, read_events
+from server import FREED_BYTES, SLOWER, Server, free_port, read_events
 
 ENDLESS = json.dumps({"prompt": [300] * 8, "max_tokens": 10000000, "ignore_eos": True, "stream": True}).encode()
 SHORT = json.dumps({"prompt": [300], "max_tokens": 2, "ignore_eos": True}).encode()
@@ -185,6 +186,46 @@ def test_a_log_that_nobody_reads_any_more_stops_nothing(own_server):
     for _ in range(5):
         s.complete(max_tokens=2)
     assert s.stop() == 0
+
+
+@pytest.mark.parametrize("full_at_start", [False, True])
+def test_a_pipe_that_is_open_and_not_read_stops_nothing(own_server, full_at_start):
+    """stderr and stdout are pipes that somebody holds open and does not read: requests, the admin port, the end."""
+    reading, writing = os.pipe()
+    if full_at_start:
+        os.set_blocking(writing, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writing, b"." * 4096)
+        os.set_blocking(writing, True)
+    port, admin_port = free_port(), free_port()
+    s = own_server("--port", port, "--admin-port", admin_port, "--log-level", "debug", stderr=writing, wait=False,
+                   stdout=writing if full_at_start else None)
+    s.port = port
+    began = time.monotonic()
+    while True:
+        with contextlib.suppress(OSError):
+            if s.get("/health/ready", timeout=10).status == 200:
+                break
+        assert time.monotonic() - began < server.START_S * SLOWER
+        time.sleep(0.05)
+    for _ in range(1500):
+        assert s.get("/version", timeout=10).status == 200
+    assert s.get("/health", port=admin_port, timeout=10).status == 200
+    lost = s.metric("rodimus_log_lines_dropped_total", timeout=10)
+    assert lost > 500, lost
+    os.set_blocking(reading, False)
+    text = b""
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            text += os.read(reading, 65536)
+    s.get("/version")
+    time.sleep(0.5)
+    text = os.read(reading, 65536).decode()
+    assert "lines of the log are lost here" in text, text
+    assert s.stop() == 0
+    os.close(writing)
+    os.close(reading)
 
 
 # ---- no memory, and a wrong clock: the shim ----

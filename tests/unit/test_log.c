@@ -1,0 +1,168 @@
+/* test_log.c - the log on a pipe: nobody reads it and nothing waits, what is lost is counted and told, lines are whole.
+ */
+#include "server/log.h"
+
+#include <fcntl.h>
+#include <jansson.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+#define PATIENCE_S 20
+#define MAX_BYTES  (4u << 20)
+
+/* All that is in the pipe now. */
+static char *drain(int fd) {
+    char *text = calloc(1, MAX_BYTES + 1);
+    size_t n = 0;
+    assert_non_null(text);
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    for (ssize_t got; n < MAX_BYTES && (got = read(fd, text + n, MAX_BYTES - n)) > 0;) n += (size_t)got;
+    return text;
+}
+
+static unsigned count(const char *text, const char *what) {
+    unsigned n = 0;
+    for (const char *at = text; (at = strstr(at, what)); at++) n++;
+    return n;
+}
+
+/* own false: as where the pipe cannot be opened again. */
+static void fill_and_read(int reading, int writing, bool own) {
+    enum { LINES = 20000 };
+    struct log log;
+    log_init(&log, "info", "text", writing);
+    if (!own) outlet_close(&log.out);
+    alarm(PATIENCE_S); /* it hangs: the signal ends the test */
+    for (int i = 0; i < LINES; i++) log_text(&log, LOG_INFO, "a line number %d of some length", i);
+    alarm(0);
+    char *text = drain(reading), told[64];
+    const unsigned whole = count(text, "\n"), kept = count(text, "a line number");
+    if (whole != kept || kept + log.n_dropped != LINES || !kept || !log.n_dropped)
+        fail_msg("%u ends of lines, %u lines and %llu lost of %d", whole, kept, (unsigned long long)log.n_dropped,
+                 LINES);
+    free(text);
+    snprintf(told, sizeof told, "%llu lines of the log are lost", (unsigned long long)log.n_dropped);
+    log_text(&log, LOG_INFO, "again");
+    log_text(&log, LOG_INFO, "again");
+    text = drain(reading);
+    const char *lost = strstr(text, told);
+    if (!lost || !strstr(lost, "again") || count(text, "lost") != 1 || count(text, "again") != 2 ||
+        count(text, "\n") != 3)
+        fail_msg("after \"%s\" the log goes on with: %s", told, text);
+    free(text);
+    assert_int_equal(fcntl(writing, F_GETFL) & O_NONBLOCK, 0); /* others write there too */
+    log_fini(&log);
+    close(reading);
+    close(writing);
+}
+
+static void a_pipe_that_nobody_reads_loses_lines_and_holds_nobody_up(void **state) {
+    (void)state;
+    for (int own = 0; own < 2; own++) {
+        int ends[2];
+        assert_int_equal(pipe(ends), 0);
+        fill_and_read(ends[0], ends[1], own);
+    }
+}
+
+static void a_socket_that_nobody_reads_too(void **state) {
+    (void)state;
+    int ends[2];
+    assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    struct log log;
+    log_init(&log, "info", "text", ends[1]);
+    alarm(PATIENCE_S);
+    for (int i = 0; i < 20000; i++) log_text(&log, LOG_INFO, "a line number %d", i);
+    alarm(0);
+    if (!log.n_dropped) fail_msg("all of 20000 lines are in a socket's buffer");
+    log_fini(&log);
+    close(ends[0]);
+    close(ends[1]);
+}
+
+/* Lines of `bytes` through a pipe of one page, where the next is there only if all that came before was whole. */
+static void a_long_line_on_a_pipe_is_cut_and_still_json(void **state) {
+    (void)state;
+    static const size_t sizes[] = {100, 3900, 4096, 5000, 100000};
+    char *path = malloc(100001);
+    assert_non_null(path);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        for (int hard = 0; hard < 2; hard++) { /* hard: each byte is six when it is escaped */
+            int ends[2];
+            struct log log;
+            assert_int_equal(pipe(ends), 0);
+            memset(path, hard ? 1 : 'a', sizes[i]);
+            path[sizes[i]] = 0;
+            log_init(&log, "info", "json", ends[1]);
+            const struct log_field fields[] = {log_words("path", path), log_words("method", path), log_number("ms", 7)};
+            alarm(PATIENCE_S);
+            log_line(&log, LOG_INFO, "request", fields, 3);
+            alarm(0);
+            char *text = drain(ends[0]);
+            json_error_t fault;
+            json_t *line = json_loads(text, 0, &fault);
+            const char *got = line ? json_string_value(json_object_get(line, "path")) : NULL;
+            if (!got || !*got || strncmp(got, path, strlen(got)) != 0 ||
+                json_integer_value(json_object_get(line, "ms")) != 7 || strlen(text) > 4096)
+                fail_msg("%zu bytes%s make a line of %zu: %s", sizes[i], hard ? " to be escaped" : "", strlen(text),
+                         text);
+            json_decref(line);
+            free(text);
+            log_fini(&log);
+            close(ends[0]);
+            close(ends[1]);
+        }
+    }
+    free(path);
+}
+
+static void a_file_takes_a_line_of_any_length(void **state) {
+    (void)state;
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    char *path = malloc(100001);
+    assert_non_null(path);
+    memset(path, 'a', 100000);
+    path[100000] = 0;
+    struct log log;
+    log_init(&log, "info", "json", fileno(file));
+    log_line(&log, LOG_INFO, "request", (const struct log_field[]){log_words("path", path)}, 1);
+    const off_t size = lseek(fileno(file), 0, SEEK_END);
+    if (size < 100000 || log.n_dropped) fail_msg("the file has %lld bytes of a line of 100000", (long long)size);
+    log_fini(&log);
+    free(path);
+    fclose(file);
+}
+
+static void who_reads_no_more_is_no_signal(void **state) {
+    (void)state;
+    int ends[2];
+    struct log log;
+    signal(SIGPIPE, SIG_IGN); /* as the server has it */
+    assert_int_equal(pipe(ends), 0);
+    log_init(&log, "info", "text", ends[1]);
+    close(ends[0]);
+    log_text(&log, LOG_INFO, "to nobody");
+    if (log.n_dropped != 1) fail_msg("%llu lines are lost, 1 was written", (unsigned long long)log.n_dropped);
+    log_fini(&log);
+    close(ends[1]);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pipe_that_nobody_reads_loses_lines_and_holds_nobody_up),
+        cmocka_unit_test(a_socket_that_nobody_reads_too),
+        cmocka_unit_test(a_long_line_on_a_pipe_is_cut_and_still_json),
+        cmocka_unit_test(a_file_takes_a_line_of_any_length),
+        cmocka_unit_test(who_reads_no_more_is_no_signal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
