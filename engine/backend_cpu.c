@@ -1,12 +1,12 @@
 /* backend_cpu.c - the CPU backend: packs the weights in their own dtype, owns the slot pool and the workspaces. */
 #include "backend_cpu.h"
+#include "host_memory.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 enum { MAX_ALLOCATIONS = 64 + 32 * 4096 };
 
@@ -193,17 +193,18 @@ static void lay_out_slot(struct backend *be) {
 }
 
 static int make_slots(struct backend *be, uint32_t n_slots, struct rod_error *err) {
-    const uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGE_SIZE);
-    if (n_slots == 0) { /* auto: up to 64, within a quarter of the machine's memory */
+    const uint64_t memory = host_memory_bytes();
+    if (n_slots == 0) { /* auto: up to 64, within a quarter of the memory */
         uint64_t fit = memory / 4 / be->info.slot_bytes;
         n_slots = fit < 1 ? 1 : fit > 64 ? 64 : (uint32_t)fit;
     }
     be->info.n_slots = n_slots;
     /* Pages are taken when sessions fill them: what cannot fit would end the process later, under load. */
     if (n_slots > memory / be->info.slot_bytes)
-        return rod_fail(err, ROD_ENOMEM,
-                        "%u slots of %llu bytes a session are more than the machine's memory, %llu bytes", n_slots,
-                        (unsigned long long)be->info.slot_bytes, (unsigned long long)memory);
+        return rod_fail(
+            err, ROD_ENOMEM,
+            "%u slots of %llu bytes a session are more than the memory that this process may have, %llu bytes", n_slots,
+            (unsigned long long)be->info.slot_bytes, (unsigned long long)memory);
     void *p = mmap(NULL, be->info.slot_bytes * n_slots, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)

@@ -1,11 +1,10 @@
 /* engine_state.c - a request that goes on from a state, and one that leaves its state behind; the pool of states. */
 #include "engine_internal.h"
+#include "host_memory.h"
 
 #include <assert.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static_assert(sizeof((struct rod_state *)0)->layout == BACKEND_STATE_ID_BYTES, "a layout is a backend's state_id");
 
@@ -26,17 +25,6 @@ struct rod_state *rod_state_share(const struct rod_state *state) {
     return share;
 }
 
-/* The machine's memory, or what of it this process's control group may have. */
-static uint64_t memory_bytes(void) {
-    const uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    unsigned long long limit = 0;
-    FILE *f = fopen("/sys/fs/cgroup/memory.max", "r");
-    if (!f) return all;
-    const bool limited = fscanf(f, "%llu", &limit) == 1; /* "max" is no number */
-    fclose(f);
-    return limited && limit < all ? limit : all;
-}
-
 static void *take_from_device(void *arg, size_t bytes) {
     struct rod_engine *e = arg;
     return e->parts.ops->host_take(e->parts.backend, bytes);
@@ -49,7 +37,7 @@ int engine_state_open(struct rod_engine *e, struct rod_error *err) {
     const struct backend_ops *ops = e->parts.ops;
     if (!ops->slot_save) return 0;
     struct state_pool_config config = {.bytes = e->config.state_host_bytes};
-    if (!config.bytes) config.bytes = memory_bytes() / 4;
+    if (!config.bytes) config.bytes = host_memory_bytes() / 4;
     if (ops->host_take) {
         config.take = take_from_device;
         config.give = ops->host_give;
