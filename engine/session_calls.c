@@ -34,8 +34,9 @@ static void describe(const struct session_facts *f, bool busy, bool in_host, boo
                                      .pinned = f->pinned,
                                      .busy = busy,
                                      .durable = durable};
+    const int64_t last_s = session_last_s(f);
     if (f->ttl_s && !f->pinned)
-        out->expires_unix_s = f->ttl_s > (uint64_t)(INT64_MAX - f->used_s) ? INT64_MAX : f->used_s + (int64_t)f->ttl_s;
+        out->expires_unix_s = f->ttl_s > (uint64_t)(INT64_MAX - last_s) ? INT64_MAX : last_s + (int64_t)f->ttl_s;
     memcpy(out->id, f->id, sizeof out->id);
     memcpy(out->parent, f->parent, sizeof out->parent);
     snprintf(out->tier, sizeof out->tier, "%s", in_host ? "host" : "file");

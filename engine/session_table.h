@@ -126,8 +126,14 @@ struct session *session_table_to_write(const struct session_table *t, uint64_t f
 struct session *session_table_to_remove(const struct session_table *t, bool on_file, uint64_t round);
 /* The least recently used whose time is over, and that is free and not tried in this round. */
 struct session *session_table_to_expire(const struct session_table *t, int64_t now_s, uint64_t round);
+/* When its time began. Nobody uses what is not made yet: where the clock was wrong in between, the later one counts, so
+ * that a session may stay too long and never goes too early. */
+static inline int64_t session_last_s(const struct session_facts *f) {
+    return f->used_s > f->created_s ? f->used_s : f->created_s;
+}
 static inline bool session_expired(const struct session_facts *f, int64_t now_s) {
-    return !f->pinned && f->ttl_s && now_s >= f->used_s && (uint64_t)(now_s - f->used_s) >= f->ttl_s;
+    const int64_t last_s = session_last_s(f);
+    return !f->pinned && f->ttl_s && now_s >= last_s && (uint64_t)(now_s - last_s) >= f->ttl_s;
 }
 
 /* Its file has what memory has, or memory nothing. */

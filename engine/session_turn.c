@@ -374,7 +374,9 @@ static void end_given_up(struct sessions *s, struct session_turn *t) {
 static int next_version(struct session_turn *t) {
     struct session_facts *f = &t->facts;
     f->version++;
-    f->used_s = session_now_s();
+    /* Not back with a clock that was set back: when that is right again, the session's time would be over at once. */
+    const int64_t now_s = session_now_s();
+    if (now_s > f->used_s) f->used_s = now_s;
     f->n_tok = t->point->n_tok;
     f->state_bytes = session_point_bytes(t->point);
     f->open = t->open;

@@ -347,6 +347,24 @@ def test_a_wall_clock_that_jumps_changes_no_deadline(own_server, shim):
     assert s.stop() == 0
 
 
+def test_a_clock_that_was_set_back_and_forward_again_ends_no_session(own_server, shim):
+    """Its last use lay days ago by that clock; its time begins when it was made, or was used before."""
+    s = own_server("--session-ttl-s", 3600, env=shim.env)
+    turn = {"prompt": "Once", "max_tokens": 2, "session_id": "one", "session_create": True}
+    assert s.post("/v1/completions", turn).status == 200
+    made = s.get("/v1/sessions/one").json
+    shim.skew(-2 * 86400)
+    assert s.post("/v1/completions", turn).status == 200
+    shim.skew(0)
+    got = s.get("/v1/sessions/one")
+    assert got.status == 200, got
+    assert got.json["version"] == 2 and got.json["expires_at"] >= made["expires_at"], (made, got)
+    shim.skew(3601)
+    assert s.get("/v1/sessions/one").status == 404
+    shim.skew(0)
+    assert s.stop() == 0
+
+
 # ---- a process that stands still ----
 
 def test_five_seconds_of_standstill(own_server):

@@ -191,6 +191,11 @@ static void time_ends_a_session(void **state) {
     assert_false(session_expired(&f, 109));
     assert_true(session_expired(&f, 110));
     assert_false(session_expired(&f, 50)); /* a clock that was set back ends nothing */
+    f.created_s = 1000;                    /* made, then used while the clock was set back, and now it is right again */
+    assert_int_equal(session_last_s(&f), 1000);
+    assert_false(session_expired(&f, 1009));
+    assert_true(session_expired(&f, 1010));
+    f.created_s = 0;
     f.pinned = true;
     assert_false(session_expired(&f, 1000));
     f = (struct session_facts){.used_s = 100};
@@ -215,6 +220,7 @@ static void those_whose_time_is_over_are_found(void **state) {
         struct session_facts f = s[i]->facts;
         f.ttl_s = (uint64_t)(rand_r(&seed) % 3) * 40;
         f.pinned = rand_r(&seed) % 10 == 0;
+        f.created_s = rand_r(&seed) % 4 ? 0 : rand_r(&seed) % 150; /* some were used while the clock was set back */
         session_table_set(&t, s[i], &f, NULL, NULL);
     }
     for (int64_t now_s = 0; now_s < 200; now_s += 7) {
