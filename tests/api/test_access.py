@@ -1,6 +1,7 @@
 """Who may call and from where: keys with their limits, the admin key and its listener, pages of other origins, TLS; and
 SIGHUP, which changes all of these while requests run."""
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -27,7 +28,7 @@ def key_file(tmp_path, text):
 
 # ---- keys ----
 
-def test_no_route_but_health_without_a_key(own_server):
+def test_no_route_but_health_and_the_page_without_a_key(own_server):
     s = own_server("--api-keys", "alpha,beta")
     routes = {("POST", "/v1/completions"), ("POST", "/v1/chat/completions"), ("GET", "/v1/models"), ("GET", "/v1/models/tales"),
               ("POST", "/tokenize"), ("POST", "/detokenize"), ("POST", "/apply-template"), ("GET", "/metrics"), ("GET", "/version"),
@@ -39,8 +40,12 @@ def test_no_route_but_health_without_a_key(own_server):
             assert answer.status == 401 and answer.error["code"] == "invalid_api_key", (path, headers, answer)
         assert s.ask(method, path, body, headers=bearer("beta")).status in (200, 400), path
         assert s.ask(method, path, body, headers={"X-Api-Key": "alpha"}).status in (200, 400), path
-    for path in ("/health", "/health/live", "/health/ready"):
-        assert s.get(path, headers={}).status == 200
+    document = s.get("/openapi.json", headers=bearer("beta")).json
+    for path, methods in document["paths"].items():
+        for method in methods.keys() & {"get", "put", "post", "delete", "patch"}:
+            status = s.ask(method.upper(), re.sub(r"{.*?}", "x", path), {} if method in ("put", "post", "patch") else None, headers={}).status
+            assert status == (200 if path == "/" or path.startswith("/health") else 401), (method, path, status)
+    assert s.get("/", headers={}).body == s.get("/", headers=bearer("beta")).body, "the page is the same for all"
 
 
 def test_requests_in_flight_of_a_key_are_limited(own_server, tmp_path):

@@ -1,4 +1,5 @@
 """Three replicas behind HAProxy and behind nginx, with the files that deploy/ ships: what an operator relies on."""
+import signal
 import threading
 import time
 import uuid
@@ -199,6 +200,24 @@ def test_no_request_meets_a_replica_that_loads(site):
     while not finished(loading):
         assert time.monotonic() < end, "a replica that has loaded gets no requests"
         assert answer(balancer, 1)[0] == 200
+
+
+def test_a_replica_that_stands_still_gets_no_more_requests(site):
+    """It takes connections, for the kernel does, and answers none."""
+    replicas, balancer = site
+    if balancer.kind == "nginx":
+        pytest.skip("nginx asks nobody: they wait for proxy_read_timeout (deploy/README.md)")
+    replicas[0].process.send_signal(signal.SIGSTOP)
+    try:
+        time.sleep(4)  # two checks that time out after 1 s, 500 ms between them, and some
+        began = time.monotonic()
+        for i in range(30):
+            headers = {"X-Session-Id": uuid.uuid4().hex} if i % 2 else None
+            status, body = balancer.post({"prompt": "Once", "max_tokens": 1, "session_create": bool(headers)}, headers, timeout=20)
+            assert status == 200, (i, body)
+        assert time.monotonic() - began < 10, f"{time.monotonic() - began:.1f} s for 30 requests"
+    finally:
+        replicas[0].process.send_signal(signal.SIGCONT)
 
 
 def test_a_rolling_restart_under_load_loses_no_request(site):
