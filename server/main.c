@@ -3,6 +3,8 @@
 #include "json_room.h"
 #include "version.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -44,7 +46,16 @@ static int finish(const struct command *command, int rc) {
     return rc ? rc : 1;
 }
 
+/* A standard file that is closed would be the number of the next file that is opened. Read-only, so that writing goes
+ * on to be an error. */
+static void fill_closed(void) {
+    for (int fd = 0; fd <= 2; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)open("/dev/null", O_RDONLY);
+    }
+}
+
 int main(int argc, char **argv) {
+    fill_closed();
     if (argc < 2) {
         print_help(stderr);
         return 2;

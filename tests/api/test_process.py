@@ -12,12 +12,28 @@ import time
 
 import pytest
 
-from server import MODEL, RODIMUS, ROOT, SLOWER, Server, command, environment, read_events
+from server import (MODEL, RODIMUS, ROOT, SLOWER, START_S, Server, command, environment, free_port, read_all, read_events,
+                    status_of)
 
 STREAM = {"prompt": "Once", "max_tokens": 150, "ignore_eos": True, "temperature": 0, "stream": True}
 
 
 # ---- the end ----
+
+def wait_ready(port):
+    """Until a server whose output nobody has is ready."""
+    began = time.monotonic()
+    while True:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as c:
+                c.sendall(b"GET /health/ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                if status_of(read_all(c)) == 200:
+                    return
+        except OSError:
+            pass
+        assert time.monotonic() - began < START_S * SLOWER
+        time.sleep(0.05)
+
 
 def start_stream(s, **more):
     """A stream whose first frame has come, and a function that reads the rest."""
@@ -462,6 +478,29 @@ def test_load_reports_failures(server):
     assert done.returncode == 1 and "connection refused" in done.stdout
     for flags in (["--url", "ftp://x"], ["--streams", "0", "--url", server.url], []):
         assert command("load", *flags).returncode == 2
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_closed_standard_files_are_not_taken_for_others(closed):
+    """`2>&-`: the number would go to the loop's own file, and the log into it."""
+    port = free_port()
+    process = subprocess.Popen(["sh", "-c", f'exec "$0" "$@" {closed}', RODIMUS, "serve", "--port", str(port)], env=environment(),
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_ready(port)
+        for fd in range(3):
+            file = os.readlink(f"/proc/{process.pid}/fd/{fd}")
+            assert "anon_inode" not in file and "socket" not in file, (fd, file)
+        process.terminate()
+        assert process.wait(20 * SLOWER) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_closed_standard_output_is_a_failure():
+    done = subprocess.run(["sh", "-c", f'exec {RODIMUS} version >&-'], stderr=subprocess.PIPE, text=True, timeout=60, env=environment())
+    assert done.returncode == 1 and "cannot write to standard output" in done.stderr, done
 
 
 def test_a_second_signal_ends_a_server_whose_device_hangs_after_the_drain(own_server):
