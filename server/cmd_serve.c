@@ -17,6 +17,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -372,6 +373,14 @@ static int start_access(struct service *v, char *message, size_t size) {
     return *c->tls_cert ? http_tls_open(c->tls_cert, c->tls_key, &v->tls, message, size) : 0;
 }
 
+/* It asks for a reload and never ends the process, so until there is a handler it waits. */
+static void hold_sighup(int how) {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGHUP);
+    pthread_sigmask(how, &set, NULL);
+}
+
 static int start(struct service *v) {
     struct server *s = &v->server;
     char message[512];
@@ -416,6 +425,7 @@ static int start(struct service *v) {
     uv_signal_start(&v->sigint, on_signal, SIGINT);
     uv_signal_start(&v->sigterm, on_signal, SIGTERM);
     uv_signal_start(&v->sighup, on_sighup, SIGHUP);
+    hold_sighup(SIG_UNBLOCK);
     v->watchdog_ms = notify_watchdog_ms();
     uv_timer_start(&v->beat, on_beat, 0, BEAT_MS);
     log_text(&s->log, LOG_INFO, "loading %s%s", v->model_dir,
@@ -446,6 +456,7 @@ static void finish(struct service *v) {
     uv_close((uv_handle_t *)&v->sigint, NULL);
     uv_close((uv_handle_t *)&v->sigterm, NULL);
     uv_close((uv_handle_t *)&v->sighup, NULL);
+    signal(SIGHUP, SIG_IGN); /* there is nothing left to reload */
     turn_free_all(s);
 }
 
@@ -453,6 +464,7 @@ int cmd_serve(int argc, char **argv) {
     /* On the heap: when the end does not wait for the loader or the engine, their threads still look at it. */
     struct service *v = calloc(1, sizeof *v);
     if (!v) return 1;
+    hold_sighup(SIG_BLOCK);
     struct server *s = &v->server;
     struct option_error err;
     enum config_result result = config_load(&s->config, argc, argv, environ, &err);

@@ -503,6 +503,29 @@ def test_a_closed_standard_output_is_a_failure():
     assert done.returncode == 1 and "cannot write to standard output" in done.stderr, done
 
 
+def test_sighup_before_the_handler_is_a_reload(own_server, tmp_path):
+    """It comes while the settings are read, from a pipe here: it waits, and then the settings are read again."""
+    path = tmp_path / "settings.json"
+    os.mkfifo(path)
+    s = own_server("--config", path, wait=False)
+    began = time.monotonic()
+    while True:
+        try:
+            writing = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            break
+        except OSError:  # not yet
+            assert time.monotonic() - began < 20 * SLOWER
+            time.sleep(0.01)
+    s.process.send_signal(signal.SIGHUP)
+    (tmp_path / "next.json").write_text("{}")
+    os.replace(tmp_path / "next.json", path)  # what is read after SIGHUP
+    os.write(writing, b"{}")
+    os.close(writing)
+    s.wait_ready()
+    s.wait_log("SIGHUP: settings taken over")
+    assert s.stop() == 0, s.log()
+
+
 def test_a_second_signal_ends_a_server_whose_device_hangs_after_the_drain(own_server):
     s = own_server("--device", "null:60000", "--drain-ms", 200, "--drain-notice-ms", 0)
     asking = threading.Thread(target=lambda: s.raw(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
