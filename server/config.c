@@ -164,17 +164,39 @@ struct option_set config_set(struct config *config) {
     return (struct option_set){config_options, config_n_options, config};
 }
 
-/* --config is no row of the table: a file cannot name a file. The last one wins, as with every flag. */
-static const char *config_path(int argc, char **argv, char **environment) {
-    const char *path = NULL;
+/* What a flag says, or else its variable; the last one wins, as with every flag. NULL: neither is there. */
+static const char *given(const char *name, const char *variable, int argc, char **argv, char **environment,
+                         const char **source) {
+    const char *value = NULL;
+    const size_t n = strlen(name), n_variable = strlen(variable);
     for (char **at = environment; at && *at; at++) {
-        if (!strncmp(*at, "RODIMUS_CONFIG=", 15)) path = *at + 15;
+        if (strncmp(*at, variable, n_variable) != 0 || (*at)[n_variable] != '=') continue;
+        value = *at + n_variable + 1;
+        *source = "environment variable ";
     }
     for (int i = 1; i < argc; i++) {
-        if (!strncmp(argv[i], "--config=", 9)) path = argv[i] + 9;
-        if (!strcmp(argv[i], "--config") && i + 1 < argc) path = argv[++i];
+        if (strncmp(argv[i], name, n) != 0) continue;
+        const char *rest = argv[i] + n;
+        if (*rest == '=')
+            value = rest + 1;
+        else if (!*rest && i + 1 < argc)
+            value = argv[++i];
+        else
+            continue;
+        *source = "flag ";
     }
-    return path && *path ? path : NULL;
+    return value;
+}
+
+/* --config is no row of the table: a file cannot name a file. An empty name is a template that was not filled in, and
+ * the defaults are not what its file says. */
+static int config_path(int argc, char **argv, char **environment, const char **path, struct option_error *err) {
+    const char *source = "";
+    *path = given("--config", "RODIMUS_CONFIG", argc, argv, environment, &source);
+    if (!*path || **path) return 0;
+    snprintf(err->message, sizeof err->message, "config (%s%s) is empty; leave it out where there is none", source,
+             *source == 'f' ? "--config" : "RODIMUS_CONFIG");
+    return -1;
 }
 
 /* What one row cannot say: settings that need each other. */
@@ -216,7 +238,8 @@ enum config_result config_load(struct config *config, int argc, char **argv, cha
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) return CONFIG_HELP;
     }
-    const char *path = config_path(argc, argv, environment);
+    const char *path;
+    if (config_path(argc, argv, environment, &path, err)) return CONFIG_USAGE;
     if (path && options_from_file(&set, path, err)) return CONFIG_USAGE;
     if (config->api_keys.n_items || *config->admin_key) config->secrets_in = path;
     if (options_from_environment(&set, environment, err)) return CONFIG_USAGE;

@@ -86,6 +86,26 @@ static void the_file_can_be_named_by_the_environment(void **state) {
     config_fini(&c);
 }
 
+/* A template that was not filled in: the defaults would be other settings than the file's. */
+static void an_empty_name_of_the_file_is_an_error(void **state) {
+    (void)state;
+    ERROR("--config=", "", "flag --config", "empty");
+    ERROR("--config= --port 1", "RODIMUS_CONFIG=/nowhere.json", "flag --config", "empty");
+    ERROR("", "RODIMUS_CONFIG=", "environment variable RODIMUS_CONFIG", "empty");
+    struct config c;
+    struct option_error err;
+    char *flags[] = {"serve", "--config", ""}, *none[] = {NULL}, *empty[] = {"RODIMUS_CONFIG=", NULL}, flag[128];
+    if (config_load(&c, 3, flags, none, &err) != CONFIG_USAGE) fail_msg("--config '' is taken");
+    config_fini(&c);
+    const char *path = write_file("{\"slots\": 7}");
+    snprintf(flag, sizeof flag, "--config=%s", path);
+    flags[1] = flag;
+    if (config_load(&c, 2, flags, empty, &err) != CONFIG_OK) fail_msg("a flag that names the file: %s", err.message);
+    unlink(path);
+    assert_int_equal(c.slots, 7); /* the flag goes before the environment */
+    config_fini(&c);
+}
+
 static void values_have_one_spelling_everywhere(void **state) {
     (void)state;
     struct config c;
@@ -490,6 +510,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flag_goes_before_environment_before_file_before_default),
         cmocka_unit_test(the_file_can_be_named_by_the_environment),
+        cmocka_unit_test(an_empty_name_of_the_file_is_an_error),
         cmocka_unit_test(values_have_one_spelling_everywhere),
         cmocka_unit_test(errors_name_key_value_range_and_source),
         cmocka_unit_test(unknown_names_are_errors_with_a_guess),
