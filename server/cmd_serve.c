@@ -56,6 +56,7 @@ struct service {
     struct rod_error load_error;
     int load_rc, exit_code;
     uint64_t drain_began_ms, notice_ms;
+    size_t n_cut;             /* requests that the drain ended */
     bool stopping, abandoned; /* abandoned: end at once, nothing is closed */
 };
 
@@ -83,12 +84,17 @@ static void on_drain(uv_timer_t *timer) {
     if (!s->draining && (s->failed || waited >= v->notice_ms + SETTLE_MS)) take_no_more(s);
     if (!s->draining) return;
     if (!s->n_turns && !s->n_jobs && waited >= v->notice_ms + 2 * SETTLE_MS) {
-        log_text(&s->log, LOG_INFO, "drained in %llu ms: no request is left", (unsigned long long)waited);
+        if (v->n_cut)
+            log_text(&s->log, LOG_WARN, "drained in %llu ms: %zu requests were cut, as their time was over",
+                     (unsigned long long)waited, v->n_cut);
+        else
+            log_text(&s->log, LOG_INFO, "drained in %llu ms: no request is left", (unsigned long long)waited);
         stop(v);
     } else if (waited >= limit + CUT_MS) {
         log_text(&s->log, LOG_WARN, "%zu requests did not end in time and are cut", s->n_turns);
         stop(v);
     } else if (waited >= limit && s->n_turns) {
+        if (!v->n_cut) v->n_cut = s->n_turns;
         turn_end_all(s);
     }
 }

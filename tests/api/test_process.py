@@ -110,6 +110,19 @@ def test_second_signal_ends_at_once(own_server):
             raise RuntimeError
 
 
+def test_the_log_says_how_many_the_drain_cut(own_server):
+    s = own_server("--drain-ms", 300)
+    streams = [s.open("POST", "/v1/completions", {**STREAM, "max_tokens": 1000000}) for _ in range(2)]
+    readers = [threading.Thread(target=lambda r=r: list(read_events(r)), daemon=True) for _, r in streams]
+    for r in readers:
+        r.start()
+    s.wait_metric("rodimus_requests_running", lambda n: n == 2)
+    assert s.stop() == 0
+    assert "2 requests were cut" in s.log() and "no request is left" not in s.log(), s.log()[-1000:]
+    for r in readers:
+        r.join(20)
+
+
 def test_drain_has_a_limit(own_server):
     """drain_ms is up: what still runs is ended with an error, the exit code stays 0."""
     s = own_server("--drain-ms", 700)
