@@ -25,6 +25,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define NAME "rodimus serve"
 /* So long the loop takes events before others have their turn. */
 #define EVENTS_NS 5000000
 /* Who connected in the last moment before the port closed sends his request now, and is served: a balancer that asks
@@ -243,8 +244,8 @@ static void set_defaults(struct server *s, struct rod_engine *engine) {
     s->vocab = (struct openai_vocab){vocab_bytes, engine};
 }
 
-static void announce(const struct service *v) {
-    const struct server *s = &v->server;
+static void announce(struct service *v) {
+    struct server *s = &v->server;
     const struct rod_model_info *i = s->info;
     const char *host = s->config.host, *admin_host = s->config.admin_host;
     bool six = strchr(host, ':') != NULL, admin_six = strchr(admin_host, ':') != NULL,
@@ -255,6 +256,9 @@ static void announce(const struct service *v) {
     buf_addf(&b, "rodimus %s serves %s (%s, %.1f M parameters, %s, %s, %u slots) on %s://%s%s%s:%u\n", version_string(),
              s->model_name, i->arch, (double)i->n_params / 1e6, i->weight_dtype, i->device, i->n_slots, scheme,
              six ? "[" : "", host, six ? "]" : "", port);
+    /* Who reads the log alone, as JSON, hears of it too. */
+    const size_t name_len = strlen("rodimus ") + strlen(version_string()) + 1;
+    if (s->log.json && !b.failed) log_text(&s->log, LOG_INFO, "%.*s", (int)(b.len - name_len - 1), b.data + name_len);
     if (v->admin)
         buf_addf(&b, "admin: http://%s%s%s:%u\n", admin_six ? "[" : "", admin_host, admin_six ? "]" : "",
                  admin_port(v->admin));
@@ -277,7 +281,7 @@ static void on_loaded(uv_async_t *wake) {
     struct server *s = &v->server;
     uv_thread_join(&v->loader);
     if (v->load_rc) {
-        fprintf(stderr, "rodimus serve: cannot serve %s: %s\n", v->model_dir, v->load_error.message);
+        log_failure(&s->log, NAME, "", "cannot serve %s: %s", v->model_dir, v->load_error.message);
         v->exit_code = 1;
         stop(v);
         return;
@@ -285,7 +289,7 @@ static void on_loaded(uv_async_t *wake) {
     struct rod_engine *engine = v->loaded;
     char message[512];
     if (listens_when_ready(s) && http_start(s->http, message, sizeof message)) {
-        fprintf(stderr, "rodimus serve: %s\n", message);
+        log_failure(&s->log, NAME, "", "%s", message);
         s->engine = engine; /* to be closed */
         v->exit_code = 1;
         stop(v);
@@ -321,9 +325,10 @@ static void print_help(void) {
 }
 
 static int find_model(struct service *v) {
-    const char *given = v->server.config.model, *synthetic = v->server.config.synthetic;
+    struct server *s = &v->server;
+    const char *given = s->config.model, *synthetic = s->config.synthetic;
     if (*given && *synthetic) {
-        fprintf(stderr, "rodimus serve: give either --model or --synthetic\n");
+        log_failure(&s->log, NAME, "", "give either --model or --synthetic");
         return -1;
     }
     if (*given || *synthetic) { /* what is loaded, for messages */
@@ -331,7 +336,7 @@ static int find_model(struct service *v) {
         return 0;
     }
     if (!model_path_bundled(v->model_dir, sizeof v->model_dir)) return 0;
-    fprintf(stderr, "rodimus serve: the bundled model is not at %s; name one with --model DIR\n", v->model_dir);
+    log_failure(&s->log, NAME, "", "the bundled model is not at %s; name one with --model DIR", v->model_dir);
     return -1;
 }
 
@@ -391,7 +396,7 @@ static int start(struct service *v) {
     struct server *s = &v->server;
     char message[512];
     if (start_access(v, message, sizeof message)) {
-        fprintf(stderr, "rodimus serve: %s\n", message);
+        log_failure(&s->log, NAME, "", "%s", message);
         v->exit_code = 2;
         return -1;
     }
@@ -403,16 +408,16 @@ static int start(struct service *v) {
                                .tls = v->tls,
                                .handlers = routes_handlers(s)};
     if (http_open(&v->loop, &http, &s->http, message, sizeof message)) {
-        fprintf(stderr, "rodimus serve: %s\n", message);
+        log_failure(&s->log, NAME, "", "%s", message);
         return -1;
     }
     if (!listens_when_ready(s) && http_start(s->http, message, sizeof message)) {
-        fprintf(stderr, "rodimus serve: %s\n", message);
+        log_failure(&s->log, NAME, "", "%s", message);
         http_close(s->http);
         return -1;
     }
     if (s->config.admin_port && admin_open(s, &v->admin, message, sizeof message)) {
-        fprintf(stderr, "rodimus serve: admin_port: %s\n", message);
+        log_failure(&s->log, NAME, "", "admin_port: %s", message);
         http_close(s->http);
         uv_run(&v->loop, UV_RUN_DEFAULT);
         return -1;
@@ -437,7 +442,7 @@ static int start(struct service *v) {
     log_text(&s->log, LOG_INFO, "loading %s%s", v->model_dir,
              listens_when_ready(s) ? "; until then the port refuses connections" : "");
     if (!uv_thread_create(&v->loader, load, v)) return 0;
-    fprintf(stderr, "rodimus serve: cannot start a thread\n");
+    log_failure(&s->log, NAME, "", "cannot start a thread");
     return -1;
 }
 
@@ -475,12 +480,13 @@ int cmd_serve(int argc, char **argv) {
     struct option_error err;
     enum config_result result = config_load(&s->config, argc, argv, environ, &err);
     int rc = result == CONFIG_HELP ? 0 : 2;
+    log_init(&s->log, result == CONFIG_OK ? s->config.log_level : "info",
+             s->config.log_format ? s->config.log_format : "text", STDERR_FILENO);
     if (result == CONFIG_HELP) print_help();
     if (result == CONFIG_USAGE)
-        fprintf(stderr, "rodimus serve: %s\n('rodimus serve --help' lists the settings)\n", err.message);
+        log_failure(&s->log, NAME, "('rodimus serve --help' lists the settings)", "%s", err.message);
     if (result == CONFIG_OK) {
         rc = 1;
-        log_init(&s->log, s->config.log_level, s->config.log_format, STDERR_FILENO);
         signal(SIGPIPE, SIG_IGN);
         signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes is a write that fails */
         umask(S_IRWXG | S_IRWXO); /* whatever is written is nobody else's: mode 0600 */
@@ -500,8 +506,8 @@ int cmd_serve(int argc, char **argv) {
         uv_loop_close(&v->loop);
         http_tls_close(v->tls);
         keys_fini(&s->keys);
-        log_fini(&s->log);
     }
+    log_fini(&s->log);
     config_fini(&s->config);
     free(v);
     return rc;

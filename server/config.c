@@ -229,8 +229,8 @@ static int check_header(const struct config *config, struct option_error *err) {
     return -1;
 }
 
-enum config_result config_load(struct config *config, int argc, char **argv, char **environment,
-                               struct option_error *err) {
+static enum config_result read_all(struct config *config, int argc, char **argv, char **environment,
+                                   struct option_error *err) {
     *config = (struct config){0};
     struct option_set set = config_set(config);
     bool help = false;
@@ -245,6 +245,19 @@ enum config_result config_load(struct config *config, int argc, char **argv, cha
     if (options_from_environment(&set, environment, err)) return CONFIG_USAGE;
     if (options_from_flags(&set, argc, argv, "config", &help, err)) return CONFIG_USAGE;
     return check_together(config, err) || check_header(config, err) ? CONFIG_USAGE : CONFIG_OK;
+}
+
+enum config_result config_load(struct config *config, int argc, char **argv, char **environment,
+                               struct option_error *err) {
+    enum config_result result = read_all(config, argc, argv, environment, err);
+    if (result != CONFIG_USAGE) return result;
+    /* What was not reached any more, but for the format in which the error is to be said. */
+    struct option_set set = config_set(config);
+    struct option_error other;
+    const char *source = "", *format = given("--log-format", "RODIMUS_LOG_FORMAT", argc, argv, environment, &source);
+    const struct option *option = options_find(&set, "log_format");
+    if (format && option && config->log_format) options_set(&set, option, format, source, &other);
+    return result;
 }
 
 void config_take(struct config *config, struct config *from, char *left, size_t size) {

@@ -133,14 +133,37 @@ void log_line(struct log *log, enum log_level level, const char *message, const 
     pthread_mutex_unlock(&log->lock);
 }
 
+static void one_line(char *message) {
+    for (char *c = message; *c; c++) {
+        if ((unsigned char)*c < 0x20) *c = ' ';
+    }
+}
+
 void log_text(struct log *log, enum log_level level, const char *format, ...) {
     char message[1024];
     va_list args;
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    for (char *c = message; *c; c++) {
-        if ((unsigned char)*c < 0x20) *c = ' ';
-    }
+    one_line(message);
     log_line(log, level, message, NULL, 0);
+}
+
+void log_failure(struct log *log, const char *who, const char *hint, const char *format, ...) {
+    char message[2048];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    one_line(message);
+    if (log->json) {
+        log_line(log, LOG_ERROR, message, NULL, 0);
+        return;
+    }
+    struct buf b = {0};
+    buf_addf(&b, "%s: %s\n%s%s", who, message, hint, *hint ? "\n" : "");
+    pthread_mutex_lock(&log->lock);
+    if (!b.failed) outlet_put(&log->out, b.data, b.len);
+    pthread_mutex_unlock(&log->lock);
+    buf_fini(&b);
 }

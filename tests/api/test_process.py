@@ -493,6 +493,32 @@ def test_load_reports_failures(server):
         assert command("load", *flags).returncode == 2
 
 
+@pytest.mark.parametrize("flags, code, word", [
+    (["--port", "{taken}"], 1, "in use"), (["--port", "0", "--model", "/nonexistent"], 1, "/nonexistent"), (["--port", "70000"], 2, "70000"),
+    (["--port", "0", "--listen", "ready", "--api-key-file", "/nonexistent/keys"], 2, "/nonexistent/keys"),
+    (["--port", "0", "--model", "/nonexistent", "--synthetic", "small"], 1, "synthetic")])
+@pytest.mark.parametrize("by", ["flag", "variable", "file"])
+def test_what_ends_the_start_is_a_line_of_a_json_log(server, tmp_path, flags, code, word, by):
+    flags, settings = [f.replace("{taken}", str(server.port)) for f in flags], environment()
+    if by == "flag":
+        flags = [*flags, "--log-format", "json"]
+    elif by == "variable":
+        settings["RODIMUS_LOG_FORMAT"] = "json"
+    else:
+        (tmp_path / "settings.json").write_text('{"log_format": "json"}')
+        flags += ["--config", str(tmp_path / "settings.json")]
+    done = command("serve", *flags, env=settings)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert done.returncode == code and lines[-1]["level"] == "error" and word in lines[-1]["message"], done
+
+
+def test_a_json_log_says_when_the_server_is_ready(own_server):
+    s = own_server("--log-format", "json")
+    lines = [json.loads(line) for line in s.log().splitlines()]
+    ready = [line for line in lines if line["message"].startswith("serves ")]
+    assert len(ready) == 1 and f":{s.port}" in ready[0]["message"] and ready[0]["level"] == "info", lines
+
+
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
 def test_closed_standard_files_are_not_taken_for_others(closed):
     """`2>&-`: the number would go to the loop's own file, and the log into it."""
