@@ -88,7 +88,74 @@ static void a_socket_that_nobody_reads_too(void **state) {
     close(ends[1]);
 }
 
-/* Lines of `bytes` through a pipe of one page, where the next is there only if all that came before was whole. */
+/* As a window whose program stands still; at the end the log goes on with a new line. */
+static void a_terminal_that_nobody_reads_too(void **state) {
+    (void)state;
+    const int reading = posix_openpt(O_RDWR | O_NOCTTY);
+    if (reading < 0 || grantpt(reading) || unlockpt(reading)) skip();
+    const int writing = open(ptsname(reading), O_RDWR | O_NOCTTY);
+    if (writing < 0) skip();
+    struct log log;
+    log_init(&log, "info", "text", writing);
+    alarm(PATIENCE_S);
+    for (int i = 0; i < 20000; i++) log_text(&log, LOG_INFO, "a line number %d", i);
+    if (!log.n_dropped) fail_msg("all of 20000 lines are in a terminal's buffer");
+    free(drain(reading));
+    log_text(&log, LOG_INFO, "again");
+    alarm(0);
+    char *text = drain(reading);
+    const char *lost = strstr(text, "lines of the log are lost");
+    if (!lost || !strstr(lost, "again")) fail_msg("the log goes on with: %s", text);
+    free(text);
+    log_fini(&log);
+    close(writing);
+    close(reading);
+}
+
+static void *write_lines(void *arg) {
+    for (int i = 0; i < 5000; i++) log_text(arg, LOG_INFO, "# %d", i);
+    return NULL;
+}
+
+static void lines_of_threads_are_whole_and_all_are_counted(void **state) {
+    (void)state;
+    enum { THREADS = 4 };
+    for (int own = 0; own < 2; own++) {
+        int ends[2];
+        struct log log;
+        pthread_t threads[THREADS];
+        assert_int_equal(pipe(ends), 0);
+        fcntl(ends[0], F_SETFL, O_NONBLOCK);
+        log_init(&log, "info", "text", ends[1]);
+        if (!own) outlet_close(&log.out);
+        alarm(PATIENCE_S);
+        for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, write_lines, &log);
+        unsigned long long kept = 0, whole = 0;
+        for (int i = 0; i < 50; i++) { /* a reader that is too slow */
+            char text[4096];
+            const ssize_t n = read(ends[0], text, sizeof text);
+            for (ssize_t k = 0; k < n; k++) {
+                whole += text[k] == '\n';
+                kept += text[k] == '#';
+            }
+            usleep(1000);
+        }
+        for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+        alarm(0);
+        char *text = drain(ends[0]);
+        kept += count(text, "#");
+        whole += count(text, "\n");
+        free(text);
+        const unsigned long long lines = THREADS * 5000ull;
+        if (kept + log.n_dropped != lines || whole < kept || whole > 2 * kept + 1)
+            fail_msg("%llu lines, %llu ends and %llu lost of %llu", kept, whole, (unsigned long long)log.n_dropped,
+                     lines);
+        log_fini(&log);
+        close(ends[0]);
+        close(ends[1]);
+    }
+}
+
 static void a_long_line_on_a_pipe_is_cut_and_still_json(void **state) {
     (void)state;
     static const size_t sizes[] = {100, 3900, 4096, 5000, 100000};
@@ -160,6 +227,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pipe_that_nobody_reads_loses_lines_and_holds_nobody_up),
         cmocka_unit_test(a_socket_that_nobody_reads_too),
+        cmocka_unit_test(a_terminal_that_nobody_reads_too),
+        cmocka_unit_test(lines_of_threads_are_whole_and_all_are_counted),
         cmocka_unit_test(a_long_line_on_a_pipe_is_cut_and_still_json),
         cmocka_unit_test(a_file_takes_a_line_of_any_length),
         cmocka_unit_test(who_reads_no_more_is_no_signal),
