@@ -315,6 +315,7 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
         else
             be->info.n_slots = be->info.max_batch_tok - CPU_CHUNK;
     }
+    if (rc == ROD_EINVALID && err) memcpy(err->param, "max_batch_tokens", sizeof "max_batch_tokens");
     be->info.max_out = config->max_out ? config->max_out : be->info.max_batch_tok;
     if (be->info.max_out > be->info.max_batch_tok) be->info.max_out = be->info.max_batch_tok;
     if (!rc) rc = make_workspaces(be, err);

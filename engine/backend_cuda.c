@@ -309,10 +309,13 @@ static int open_parts(struct backend *be, const struct model *model, const struc
     if (!fits(be, config->n_slots, err)) return err ? err->code : ROD_ENOMEM;
     const uint32_t least = (config->n_slots ? config->n_slots : 1) + CHUNK;
     be->info.max_batch_tok = config->max_batch_tok ? config->max_batch_tok : least > MAX_BATCH ? least : MAX_BATCH;
-    if (be->info.max_batch_tok < least)
-        return rod_fail(err, ROD_EINVALID,
-                        "max_batch_tokens %u is below slots + %d = %u: a full step must have room for a prompt",
-                        be->info.max_batch_tok, CHUNK, least);
+    if (be->info.max_batch_tok < least) {
+        rod_fail(err, ROD_EINVALID,
+                 "max_batch_tokens %u is below slots + %d = %u: a full step must have room for a prompt",
+                 be->info.max_batch_tok, CHUNK, least);
+        if (err) memcpy(err->param, "max_batch_tokens", sizeof "max_batch_tokens");
+        return ROD_EINVALID;
+    }
     const uint32_t outs = config->max_out ? config->max_out : config->n_slots > MAX_OUT ? config->n_slots : MAX_OUT;
     be->info.max_out = outs < be->info.max_batch_tok ? outs : be->info.max_batch_tok;
     if (d->plus && !cuda_window_prepare(&be->shape))

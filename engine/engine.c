@@ -59,9 +59,12 @@ static void fill_info(struct rod_engine *e) {
 /* Everything that can fail but the thread. */
 static int init_parts(struct rod_engine *e, struct rod_error *err) {
     const struct backend_info *be = &e->backend_info;
-    if (be->chunk_tok > be->max_batch_tok)
-        return rod_fail(err, ROD_EINVALID, "max_batch_tokens is %u and must be at least the prompt chunk of %u tokens.",
-                        be->max_batch_tok, be->chunk_tok);
+    if (be->chunk_tok > be->max_batch_tok) {
+        rod_fail(err, ROD_EINVALID, "max_batch_tokens is %u and must be at least the prompt chunk of %u tokens.",
+                 be->max_batch_tok, be->chunk_tok);
+        if (err) memcpy(err->param, "max_batch_tokens", sizeof "max_batch_tokens");
+        return ROD_EINVALID;
+    }
     const struct sched_config sched = {be->n_slots, be->max_batch_tok, be->max_out, be->chunk_tok};
     int rc = sched_init(&e->sched, &sched, err);
     if (!rc) rc = sampler_init(&e->sampler, e->parts.V, err);

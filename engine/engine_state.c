@@ -46,9 +46,12 @@ int engine_state_open(struct rod_engine *e, struct rod_error *err) {
     }
     /* A turn that is read in and another that is read out at least. */
     const size_t state_bytes = ops->state_bytes(e->parts.backend, MOST_TOK), least = state_pool_bytes(2, state_bytes);
-    if (config.bytes < least && e->config.state_host_bytes)
-        return rod_fail(err, ROD_EINVALID, "state_host_bytes is %zu and must be at least %zu, for two states of %zu.",
-                        config.bytes, least, state_bytes);
+    if (config.bytes < least && e->config.state_host_bytes) {
+        rod_fail(err, ROD_EINVALID, "state_host_bytes is %zu and must be at least %zu, for two states of %zu.",
+                 config.bytes, least, state_bytes);
+        if (err) memcpy(err->param, "state_host_bytes", sizeof "state_host_bytes");
+        return ROD_EINVALID;
+    }
     if (config.bytes < least) config.bytes = least;
     return state_pool_new(&config, &e->states, err);
 }

@@ -276,13 +276,27 @@ static void announce(struct service *v) {
 
 static bool listens_when_ready(const struct server *s) { return !strcmp(s->config.listen, "ready"); }
 
+/* A setting that is wrong for this model ends the start as those do that are wrong for any: no restart cures it.
+ * Returns the exit status. */
+static int say_load_error(struct service *v) {
+    const struct rod_error *err = &v->load_error;
+    const struct option_set set = {config_options, config_n_options, NULL};
+    if (err->code != ROD_EINVALID || !options_find(&set, err->param)) {
+        log_failure(&v->server.log, NAME, "", "cannot serve %s: %s", v->model_dir, err->message);
+        return 1;
+    }
+    char source[512];
+    config_source(err->param, v->argc, v->argv, environ, source, sizeof source);
+    log_failure(&v->server.log, NAME, "", "cannot serve %s: %s (%s)", v->model_dir, err->message, source);
+    return 2;
+}
+
 static void on_loaded(uv_async_t *wake) {
     struct service *v = wake->data;
     struct server *s = &v->server;
     uv_thread_join(&v->loader);
     if (v->load_rc) {
-        log_failure(&s->log, NAME, "", "cannot serve %s: %s", v->model_dir, v->load_error.message);
-        v->exit_code = 1;
+        v->exit_code = say_load_error(v);
         stop(v);
         return;
     }

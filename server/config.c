@@ -1,6 +1,8 @@
 /* config.c - the table, and the order of the sources. */
 #include "config.h"
 
+#include <arpa/inet.h>
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -55,6 +57,24 @@ static const char *check_key(const char *text) {
     return good ? NULL : "a key: characters without blanks, line breaks and other control characters";
 }
 
+/* A name may be anybody's; what looks like an address must be one. */
+static bool is_host(const char *text) {
+    if (strchr(text, ':')) {
+        char six[INET6_ADDRSTRLEN] = "";
+        struct in6_addr address;
+        const size_t n = strcspn(text, "%"); /* an interface may follow */
+        if (n < sizeof six) memcpy(six, text, n);
+        return inet_pton(AF_INET6, six, &address) == 1;
+    }
+    struct in_addr address;
+    if (strspn(text, "0123456789.") == strlen(text)) return inet_aton(text, &address) != 0;
+    return !text[strcspn(text, "/ \t[]")];
+}
+
+static const char *check_host(const char *text) {
+    return is_host(text) ? NULL : "an address or the name of a host, without a port";
+}
+
 /* clang-format off */
 const struct option config_options[] = {
     {"model", OPTION_STRING, AT(model), MODEL, .letter = 'm', .metavar = "DIR",
@@ -73,7 +93,7 @@ const struct option config_options[] = {
     {"deterministic", OPTION_BOOL, AT(deterministic), MODEL, .fallback = "false",
      .help = "a GPU gives a session the same bits in steps of any size, not only within a batch bucket; the CPU always does"},
 
-    {"host", OPTION_STRING, AT(host), NETWORK, .fallback = "127.0.0.1", .metavar = "ADDRESS",
+    {"host", OPTION_STRING, AT(host), NETWORK, .fallback = "127.0.0.1", .metavar = "ADDRESS", .check = check_host,
      .help = "address to listen on; 0.0.0.0 or :: for all"},
     {"port", OPTION_UINT, AT(port), NETWORK, .fallback = "8080", RANGE(0, 65535),
      .help = "port to listen on; 0 takes a free one and prints it"},
@@ -123,7 +143,7 @@ const struct option config_options[] = {
      .help = "the only key that the admin routes (metrics, slots, states) take then; it opens no other route"},
     {"admin_port", OPTION_UINT, AT(admin_port), ACCESS, .fallback = "0", RANGE(0, 65535),
      .help = "a second listener, on a thread of its own, for health and the admin routes (states too); 0 = on the main port only"},
-    {"admin_host", OPTION_STRING, AT(admin_host), ACCESS, .fallback = "127.0.0.1", .metavar = "ADDRESS",
+    {"admin_host", OPTION_STRING, AT(admin_host), ACCESS, .fallback = "127.0.0.1", .metavar = "ADDRESS", .check = check_host,
      .help = "address of that listener, which speaks HTTP without TLS; 0.0.0.0 for probes and scrapers of a trusted network"},
     {"cors_origins", OPTION_LIST, AT(cors_origins), ACCESS, .metavar = "ORIGIN,...", RELOAD, .check = check_origin,
      .help = "web pages of these origins may call the API from a browser (https://app.example.com, or * for all)"},
@@ -197,6 +217,22 @@ static int config_path(int argc, char **argv, char **environment, const char **p
     snprintf(err->message, sizeof err->message, "config (%s%s) is empty; leave it out where there is none", source,
              *source == 'f' ? "--config" : "RODIMUS_CONFIG");
     return -1;
+}
+
+void config_source(const char *name, int argc, char **argv, char **environment, char *out, size_t size) {
+    char flag[64], variable[64];
+    const char *kind = "", *path = NULL;
+    struct option_error err;
+    const size_t n = (size_t)snprintf(flag, sizeof flag, "--%s", name);
+    for (size_t i = 2; i < n; i++) flag[i] = flag[i] == '_' ? '-' : flag[i];
+    snprintf(variable, sizeof variable, "RODIMUS_%s", name);
+    for (char *c = variable; *c; c++) *c = (char)toupper((unsigned char)*c);
+    if (given(flag, variable, argc, argv, environment, &kind))
+        snprintf(out, size, "%s%s", kind, *kind == 'f' ? flag : variable);
+    else if (!config_path(argc, argv, environment, &path, &err) && path)
+        snprintf(out, size, "file %s", path);
+    else
+        snprintf(out, size, "default");
 }
 
 /* What one row cannot say: settings that need each other. */

@@ -46,6 +46,8 @@ enum config_result { CONFIG_OK, CONFIG_HELP, CONFIG_USAGE };
  * Whatever the result, config_fini must be called. */
 enum config_result config_load(struct config *config, int argc, char **argv, char **environment,
                                struct option_error *err);
+/* Where a setting that somebody gave comes from, in the words of the messages about values: "flag --port". */
+void config_source(const char *name, int argc, char **argv, char **environment, char *out, size_t size);
 /* Takes from `from` what a reload may change. Names of other settings that differ go to left, separated by commas. */
 void config_take(struct config *config, struct config *from, char *left, size_t size);
 void config_fini(struct config *config);

@@ -312,6 +312,16 @@ def test_bad_checkpoints_are_told_in_one_line(tmp_path, spoil, word):
     assert len(done.stderr.strip().splitlines()) <= 6, done.stderr
 
 
+@pytest.mark.parametrize("flags, variables, words", [
+    (("--slots", 64, "--max-batch-tokens", 80), {}, ("max_batch_tokens 80", "128", "flag --max-batch-tokens")),
+    ((), {"RODIMUS_STATE_HOST_BYTES": "100"}, ("state_host_bytes is 100", "at least", "environment variable RODIMUS_STATE_HOST_BYTES")),
+    (("--host", "300.1.1.1"), {}, ("host", "300.1.1.1", "flag --host")),
+])
+def test_a_setting_that_is_found_wrong_late_names_its_source_too(flags, variables, words):
+    done = command("serve", "--port", 0, *flags, env={**environment(), **variables})
+    assert done.returncode == 2 and all(w in done.stderr for w in words), done
+
+
 def test_missing_model_directory():
     done = command("serve", "--port", 0, "--model", "/nonexistent/model")
     assert done.returncode == 1 and "/nonexistent/model" in done.stderr

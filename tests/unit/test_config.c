@@ -135,7 +135,40 @@ static void errors_name_key_value_range_and_source(void **state) {
     ERROR("--device cuda:", "", "device");
     ERROR("--device cuda:1234567", "", "device");
     ERROR("--port", "", "--port", "needs a value");
+    ERROR("--host 300.1.1.1", "", "host", "300.1.1.1", "an address", "flag --host");
+    ERROR("", "RODIMUS_ADMIN_HOST=::12345", "admin_host", "::12345", "RODIMUS_ADMIN_HOST");
+    ERROR("--host 127.0.0.1:80", "", "host", "without a port");
+    ERROR("--host http://here", "", "host", "http://here");
     ERROR("stray", "", "stray");
+}
+
+static void hosts_are_addresses_and_names(void **state) {
+    (void)state;
+    static const char *const good[] = {"0.0.0.0",      "127.0.0.1", "::",        "::1",
+                                       "fe80::1%eth0", "localhost", "rodimus-1", "0"};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        struct config c;
+        struct option_error err;
+        char flags[64];
+        snprintf(flags, sizeof flags, "--host %s", good[i]);
+        if (load(&c, flags, "", &err) != CONFIG_OK) fail_msg("%s: %s", flags, err.message);
+        config_fini(&c);
+    }
+}
+
+static void a_settings_source_is_the_one_that_holds(void **state) {
+    (void)state;
+    char *flags[] = {"serve", "--config", "a.json", "--max-batch-tokens-not", "5", "--max-batch-tokens=80", NULL};
+    char *variables[] = {"RODIMUS_MAX_BATCH_TOKENS_=1", "RODIMUS_MAX_BATCH_TOKENS=70", NULL};
+    char source[128];
+    config_source("max_batch_tokens", 6, flags, variables, source, sizeof source);
+    assert_string_equal(source, "flag --max-batch-tokens");
+    config_source("max_batch_tokens", 5, flags, variables, source, sizeof source);
+    assert_string_equal(source, "environment variable RODIMUS_MAX_BATCH_TOKENS");
+    config_source("max_batch_tokens", 5, flags, variables + 2, source, sizeof source);
+    assert_string_equal(source, "file a.json");
+    config_source("max_batch_tokens", 1, flags, variables + 2, source, sizeof source);
+    assert_string_equal(source, "default");
 }
 
 static void unknown_names_are_errors_with_a_guess(void **state) {
@@ -513,6 +546,8 @@ int main(void) {
         cmocka_unit_test(an_empty_name_of_the_file_is_an_error),
         cmocka_unit_test(values_have_one_spelling_everywhere),
         cmocka_unit_test(errors_name_key_value_range_and_source),
+        cmocka_unit_test(hosts_are_addresses_and_names),
+        cmocka_unit_test(a_settings_source_is_the_one_that_holds),
         cmocka_unit_test(unknown_names_are_errors_with_a_guess),
         cmocka_unit_test(variables_of_kubernetes_are_not_settings),
         cmocka_unit_test(files_are_checked_as_strictly),
