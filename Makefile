@@ -84,7 +84,7 @@ CUDA_HOME  = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_OBJ  := $(patsubst %.cu,$(BUILD)/cuda/%.o,$(wildcard kernels/*.cu)) $(patsubst %.c,$(BUILD)/cuda/%.o,$(CUDA_C) engine/error.c engine/progress.c engine/state_layout.c engine/weight.c)
 $(BUILD)/rodimus_cuda.so: $(CUDA_OBJ)
 	$(call say,LINK,$@)
-	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) -o $@ $^ -ldl -lrt -lpthread
+	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) -Xcompiler -static-libstdc++,-static-libgcc -o $@ $^ -ldl -lrt -lpthread
 # The same kernels for the tests, with as much of the CUDA runtime as these need (tests/gpu/under_test.h).
 UNDER_TEST := $(if $(CUDA_SO),$(BUILD)/tests/gpu/kernels_under_test.so)
 $(BUILD)/tests/gpu/kernels_under_test.so: $(filter $(BUILD)/cuda/kernels/%,$(CUDA_OBJ)) $(BUILD)/cuda/tests/gpu/under_test.o

@@ -28,10 +28,19 @@ static const struct backend_plugin *load_cuda(char *why, size_t why_bytes) {
     return plugin;
 }
 
+static const char no_gpu[] = "no GPU of compute capability 8.0 or more is here";
+
 size_t backend_devices(char (*lines)[128], size_t max_lines) {
     char why[256];
     const struct backend_plugin *plugin = load_cuda(why, sizeof why);
     return plugin ? plugin->devices(lines, max_lines) : 0;
+}
+
+const char *backend_why_cpu(char *why, size_t why_bytes) {
+    char line[1][128];
+    const struct backend_plugin *plugin = load_cuda(why, why_bytes);
+    if (plugin && !plugin->devices(line, 1)) snprintf(why, why_bytes, "%s", no_gpu);
+    return why;
 }
 
 int backend_find(const char *device, const struct backend_ops **out, struct rod_error *err) {
@@ -47,7 +56,7 @@ int backend_find(const char *device, const struct backend_ops **out, struct rod_
     if (!strcmp(device, "cpu")) return 0;
     const struct backend_plugin *plugin = load_cuda(why, sizeof why);
     if (plugin && !plugin->devices(line, 1))
-        snprintf(why, sizeof why, "no GPU of compute capability 8.0 or more is here");
+        snprintf(why, sizeof why, "%s", no_gpu);
     else if (plugin)
         *out = plugin->ops;
     if (wanted && *out == &backend_cpu) return rod_fail(err, ROD_EUNSUPPORTED, "device '%s': %s", device, why);

@@ -156,6 +156,8 @@ extern const struct backend_ops backend_cpu, backend_null;
  * fails with a clear error.
  */
 int backend_find(const char *device, const struct backend_ops **out, struct rod_error *err);
+/* Why "auto" is the CPU, where it is. */
+const char *backend_why_cpu(char *why, size_t why_bytes);
 /* One line a device ("cuda:0 NVIDIA ..."), for `rodimus version`; returns the count written. */
 size_t backend_devices(char (*lines)[128], size_t max_lines);
 

@@ -142,6 +142,7 @@ static int begin(struct backend *be, uint32_t slot, uint64_t pos, enum cudaMemcp
         if (!rc) rc = cuda_check(cudaStreamWaitEvent(stream, m->before, 0), doing, err);
     }
     if (!rc) (out ? write_back_cuda_slot : forget_deferred_cuda)(be, slot, stream);
+    if (!rc) rc = cuda_check(cudaGetLastError(), doing, err);
     for (uint32_t i = 0; !rc && i < p.n; i++) {
         const struct part *part = &p.part[i];
         unsigned char *host = state + part->at, *to = out ? host : part->device, *from = out ? part->device : host;

@@ -119,6 +119,8 @@ static int start_decode(struct backend *be, const struct backend_segment *segs, 
         for (uint32_t i = 0; i < n; i++) be->may_be_deferred[segs[i].slot] = 1;
     else
         write_back_cuda(be, segs, n, be->stream);
+    const int rc = cuda_check(cudaGetLastError(), "writing states back", err);
+    if (rc) return rc;
     if (graph) return cuda_check(cudaGraphLaunch(be->graphs[how][b], be->stream), "starting a decode step", err);
     forward_cuda_enqueue(be, &st);
     return cuda_check(cudaGetLastError(), "launching a step", err);

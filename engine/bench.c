@@ -223,12 +223,16 @@ static bool decode_goes_on(const struct bench *b, int step, struct decode_times 
     return false;
 }
 
+/* A session stays at its context, within a few positions: a step may do at some of them what it leaves at others (on a
+ * GPU a state is written at every fourth), and sessions that began together take turns at it only if they move. */
+static uint64_t position(const struct bench *b, uint32_t i, int step) { return b->pos[i] + (uint64_t)step % 4; }
+
 static int decode_by_host(struct bench *b, uint32_t batch, struct decode_times *times, struct rod_error *err) {
     const float *logits;
     for (int step = 0; decode_goes_on(b, step, times); step++) {
         for (uint32_t i = 0; i < batch; i++) {
             b->ids[i] = token_at(b->model->dims.V, (uint64_t)step + 1000003u * i);
-            b->segs[i] = (struct backend_segment){i, 1, 1, b->pos[i], &b->ids[i], false}; /* always at this position */
+            b->segs[i] = (struct backend_segment){i, 1, 1, position(b, i, step), &b->ids[i], false};
         }
         double t = now_s();
         int rc = b->ops->forward(b->be, b->segs, batch, &logits, err);
@@ -245,13 +249,14 @@ static int decode_by_device(struct bench *b, uint32_t batch, struct decode_times
     int rc = 0;
     for (uint32_t i = 0; !rc && i < batch; i++) {
         b->ids[i] = token_at(b->model->dims.V, 1000003u * i);
-        b->segs[i] = (struct backend_segment){i, 1, 1, b->pos[i], &b->ids[i], false}; /* always at this position */
+        b->segs[i] = (struct backend_segment){i, 1, 1, position(b, i, 0), &b->ids[i], false};
         rc = b->ops->slot_sampling(b->be, i, &sampling, err);
     }
     if (!rc) rc = b->ops->launch(b->be, b->segs, batch, err);
     for (uint32_t i = 0; i < batch; i++) b->segs[i].tok = NULL;
     double last = now_s();
     for (int step = 0; !rc && decode_goes_on(b, step, times); step++) {
+        for (uint32_t i = 0; i < batch; i++) b->segs[i].pos = position(b, i, step + 1);
         rc = b->ops->launch(b->be, b->segs, batch, err);
         if (!rc) rc = b->ops->collect(b->be, &tokens, err);
         for (uint32_t i = 0; !rc && i < batch; i++)

@@ -42,6 +42,11 @@ static int open_backend(const struct rod_engine_config *config, const struct mod
     const char *device = config->device ? config->device : "auto";
     int rc = backend_find(device, &parts->ops, err);
     if (rc) return rc;
+    if (parts->ops == &backend_cpu && !strcmp(device, "auto") && config->log) {
+        char why[256], line[288];
+        snprintf(line, sizeof line, "device auto is the CPU: %s", backend_why_cpu(why, sizeof why));
+        config->log(config->log_arg, 1, line);
+    }
     const struct backend_config be = {
         .n_slots = config->n_slots,
         .n_threads = config->n_threads,
