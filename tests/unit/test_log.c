@@ -92,9 +92,12 @@ static void a_socket_that_nobody_reads_too(void **state) {
 static void a_terminal_that_nobody_reads_too(void **state) {
     (void)state;
     const int reading = posix_openpt(O_RDWR | O_NOCTTY);
-    if (reading < 0 || grantpt(reading) || unlockpt(reading)) skip();
-    const int writing = open(ptsname(reading), O_RDWR | O_NOCTTY);
-    if (writing < 0) skip();
+    const bool given = reading >= 0 && !grantpt(reading) && !unlockpt(reading);
+    const int writing = given ? open(ptsname(reading), O_RDWR | O_NOCTTY) : -1;
+    if (writing < 0) {
+        printf("note: this system gives no pseudo-terminal (no /dev/pts)\n");
+        skip();
+    }
     struct log log;
     log_init(&log, "info", "text", writing);
     alarm(PATIENCE_S);
