@@ -54,7 +54,7 @@ def test_the_operators_chapter_leads_to_all_that_an_operator_needs():
 
 
 def test_flags_and_variables_in_the_readmes_exist():
-    """Of serve and of every other command; a flag of another program stands beside its name."""
+    """Of serve and of every other command; a flag of a script of ours stands in its text."""
     helps = "".join(command(c, "--help").stdout for c in ("serve", "generate", "verify", "inspect", "bench", "load", "version"))
     flags = set(re.findall(r"--[a-z][a-z-]+", helps))
     variables = {f[2:].replace("-", "_").upper() for f in re.findall(r"--[a-z][a-z-]+", command("serve", "--help").stdout)}
@@ -63,6 +63,13 @@ def test_flags_and_variables_in_the_readmes_exist():
         with open(os.path.join(ROOT, name), encoding="utf-8") as f:
             text = f.read()
         text = re.sub(r"^.*docker compose.*$|--extra-request-body", "", text, flags=re.M)  # of others
+        for script, arguments in re.findall(r"^(tests/[\w/-]+) (.*)$", text, flags=re.M):
+            with open(os.path.join(ROOT, script), encoding="utf-8") as f:
+                known = set(re.findall(r"--[a-z][a-z-]+", f.read()))
+            its = set(re.findall(r"--[a-z][a-z-]+", arguments))
+            assert its <= known, (name, script, its - known)
+            n += len(its)
+        text = re.sub(r"^tests/[\w/-]+ .*$", "", text, flags=re.M)
         said, named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)), set(re.findall(r"\bRODIMUS_([A-Z_]*[A-Z])\b", text))
         assert said <= flags, (name, said - flags)
         assert {v for v in named if not v.startswith("TEST_")} <= variables, (name, named - variables)
