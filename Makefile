@@ -128,7 +128,7 @@ run: deps
 # ---- tests: each cmocka program prints its own counts; tests/run adds them up and prints the closing line ----
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libserver.a $(BUILD)/librodimus.a
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../../lib' -o $@ $^ $(LDLIBS) -lcmocka
 
 $(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/driver.o $(BUILD)/libserver.a $(BUILD)/librodimus.a
 	$(call say,LINK,$@)
@@ -193,7 +193,7 @@ test-clients: deps
 test-programs: $(TEST_BIN)
 gpu-objects: $(UNDER_TEST)
 	@mkdir -p $(BUILD)/tests/backend $(BUILD)/tests/gpu
-	@[ -z "$(CUDA_SO)" ] || for d in backend gpu; do ln -sf $(abspath $(BUILD))/rodimus_cuda.so $(BUILD)/tests/$$d/rodimus_cuda.so; done
+	@[ -z "$(CUDA_SO)" ] || for d in backend gpu; do ln -sf ../../rodimus_cuda.so $(BUILD)/tests/$$d/rodimus_cuda.so; done
 sanitize-gpu: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) test-programs gpu-objects
 	@tests/gpu/sanitize $(BUILD)/tests/gpu
@@ -232,8 +232,20 @@ bundle: all
 	$(call say,LINK,$(BUNDLE)/rodimus)
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/lib' -Wl,--disable-new-dtags -o $(BUNDLE)/rodimus $(BUILD)/server/main.o $(BUILD)/libserver.a $(BUILD)/librodimus.a $(LDLIBS)
 
+# The tests and benchmarks of a GPU, for a machine with a driver and no toolchain: unpacked in the root of a checkout there, as its
+# build/, it is what tests/gpu/away, tests/run, tests/gpu/sanitize and tests/bench/record-* need.
+gpu-bundle: deps
+	@$(MAKE) --no-print-directory -j$(JOBS) test-programs gpu-objects bundle $(BUILD)/tests/bench/swap
+	@ln -sf ../../rodimus_cuda.so $(BUILD)/tests/bench/rodimus_cuda.so
+	@rm -rf $(BUILD)/away; mkdir -p $(BUILD)/away/tests
+	@cp -a $(BUNDLE)/rodimus $(BUNDLE)/rodimus_cuda.so $(BUNDLE)/lib $(BUILD)/away/
+	@cp -L $$(ldd $(BUILD)/tests/gpu/test_rows | awk '/libcmocka/ {print $$3}') $(BUILD)/away/lib/
+	@cd $(BUILD) && cp -a --parents $(filter tests/gpu/% tests/backend/%,$(TEST_BIN:$(BUILD)/%=%)) tests/bench/swap tests/gpu/kernels_under_test.so tests/gpu/rodimus_cuda.so tests/backend/rodimus_cuda.so tests/bench/rodimus_cuda.so away/
+	@find $(BUILD)/away -type f -perm -u+x ! -name '*.sh' -exec strip -S {} +
+	@tar czf $(BUILD)/gpu-bundle.tgz -C $(BUILD)/away . && rm -rf $(BUILD)/away && ls -l $(BUILD)/gpu-bundle.tgz
+
 force:
-.PHONY: asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
+.PHONY: gpu-bundle asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
 -include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d

@@ -28,6 +28,7 @@ def sanitizer():
 SANITIZER = sanitizer()
 SLOWER = {"thread": 10, "address": 4, "undefined": 3, "": 1}[SANITIZER]  # bounds of time and the patience of clients, times this
 FREED_BYTES = 128 << 20 if SANITIZER == "address" else 0  # freed memory that stays with the process: the quarantine and about as much
+LOGS = os.path.join(BUILD, "api-logs", os.environ.get("PYTEST_XDIST_WORKER", ""))  # of servers; a folder for each process of pytest-xdist
 REPORTS = os.path.join(BUILD, "reports")  # one file for each process that a sanitizer has something to say of: conftest.py
 if SANITIZER:
     os.makedirs(REPORTS, exist_ok=True)
@@ -88,10 +89,11 @@ def read_events(response):
 
 def environment():
     """The settings of whoever runs the tests must not reach the server; its device is that of the tests. On a GPU the texts
-    are the reference's in fp32."""
+    are the reference's in fp32; and as its states outside of slots are page-locked, the servers of several tests at once cannot
+    each take the part of the memory that one would."""
     settings = {k: v for k, v in os.environ.items() if not k.startswith("RODIMUS_")}
-    precision = {} if DEVICE == "cpu" else {"RODIMUS_PRECISION": PRECISION}
-    return {**settings, "RODIMUS_DEVICE": DEVICE, **precision}
+    of_device = {} if DEVICE == "cpu" else {"RODIMUS_PRECISION": PRECISION, "RODIMUS_STATE_HOST_BYTES": "3000000000"}
+    return {**settings, "RODIMUS_DEVICE": DEVICE, **of_device}
 
 
 def command(*args, timeout=60, **more):
@@ -102,9 +104,8 @@ def command(*args, timeout=60, **more):
 
 def shim():
     """tests/api/shim.c, made into a library to preload; frames of its own, so that a sanitizer sees who allocates through it."""
-    logs = os.path.join(BUILD, "api-logs")
-    os.makedirs(logs, exist_ok=True)
-    library, made = os.path.join(logs, "shim.so"), os.path.join(logs, f"shim.so.{os.getpid()}")
+    os.makedirs(LOGS, exist_ok=True)
+    library, made = os.path.join(LOGS, "shim.so"), os.path.join(LOGS, f"shim.so.{os.getpid()}")
     subprocess.run([os.environ.get("CC", "cc"), "-O1", "-fno-omit-frame-pointer", "-ftls-model=initial-exec", "-fPIC", "-shared", "-o", made,
                     os.path.join(ROOT, "tests/api/shim.c")], check=True)
     os.replace(made, library)
@@ -134,9 +135,8 @@ class Server:
         """key: sent with every request that brings no headers of its own. wait=False: not until it is ready; then the flags
         give it a port, and who asks names it."""
         self.key, self.tls = key, None
-        logs = os.path.join(BUILD, "api-logs")
-        os.makedirs(logs, exist_ok=True)
-        self.log_path = os.path.join(logs, f"{name}.log")
+        os.makedirs(LOGS, exist_ok=True)
+        self.log_path = os.path.join(LOGS, f"{name}.log")
         self.lines = []
         self.ready = threading.Event()
         with open(self.log_path, "w") as log:
