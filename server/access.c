@@ -98,17 +98,19 @@ void access_cors(struct exchange *x) {
     http_add_header(x->http, "Vary", "Origin"); /* a cache must not give one origin's answer to another */
     if (!origin) return;
     http_add_header(x->http, "Access-Control-Allow-Origin", origin);
-    http_add_header(x->http, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+    http_add_header(x->http, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After, x-should-retry");
 }
 
-/* It carries no key, and names what the page is about to send. */
+/* It carries no key, and names what the page is about to send. Any header may come, as the packages of OpenAI send a
+ * dozen of their own (X-Stainless-...); the star stands for all but Authorization, and for nothing in old browsers. */
 bool access_preflight(struct exchange *x) {
     if (strcmp(http_method(x->http), "OPTIONS") != 0 || !http_header(x->http, "Access-Control-Request-Method") ||
         !allowed_origin(x))
         return false;
     http_add_header(x->http, "Access-Control-Allow-Methods", "GET, POST, PUT, DELETE");
     char headers[320];
-    snprintf(headers, sizeof headers, "Authorization, Content-Type, X-Api-Key, X-Request-Id, Idempotency-Key, %.200s",
+    snprintf(headers, sizeof headers,
+             "Authorization, Content-Type, X-Api-Key, X-Request-Id, Idempotency-Key, %.200s, *",
              x->server->config.session_header);
     http_add_header(x->http, "Access-Control-Allow-Headers", headers);
     http_add_header(x->http, "Access-Control-Max-Age", "600");

@@ -132,6 +132,12 @@ bool field_asks(const json_t *value) {
     }
 }
 
+size_t field_chars(const char *text, size_t len) {
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++) n += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return n;
+}
+
 char *field_copy(const json_t *value, size_t *len) {
     *len = json_string_length(value);
     char *copy = malloc(*len + 1);
@@ -143,9 +149,9 @@ bool field_text(const struct openai_fields *p, const char *name, size_t max, cha
     const json_t *value = field_get(p, name);
     if (!value) return true;
     if (!json_is_string(value)) return field_bad(p, name, "%s must be a string, not %s", name, field_type(value));
-    const size_t n = json_string_length(value);
+    const size_t n = json_string_length(value), n_chars = field_chars(json_string_value(value), n);
     if (strlen(json_string_value(value)) != n) return field_bad(p, name, "%s contains a NUL character", name);
-    if (n > max) return field_bad(p, name, "%s has %zu bytes, %zu are allowed", name, n, max);
+    if (n_chars > max) return field_bad(p, name, "%s has %zu characters, %zu are allowed", name, n_chars, max);
     *out = field_copy(value, len);
     return *out ? true : field_no_memory(p);
 }

@@ -28,7 +28,8 @@ bool field_u32(const struct openai_fields *p, const char *name, int64_t low, uin
 /* low_open: the lower bound itself is outside. */
 bool field_float(const struct openai_fields *p, const char *name, double low, bool low_open, double high, float *out);
 bool field_bool(const struct openai_fields *p, const char *name, bool *out);
-/* A string of at most max bytes without NUL. *out is malloc'd and the caller's, also after a later error. */
+size_t field_chars(const char *text, size_t len); /* of UTF-8: what lengths in openapi.yaml count */
+/* A string of at most max characters without NUL. *out is malloc'd and the caller's, also after a later error. */
 bool field_text(const struct openai_fields *p, const char *name, size_t max, char **out, size_t *len);
 char *field_copy(const json_t *string, size_t *len); /* malloc'd, NUL-terminated; NULL: out of memory */
 

@@ -11,19 +11,17 @@
 /* ---- what this version cannot honour ---- */
 
 static bool refuse_unavailable(const struct openai_fields *p, enum openai_kind kind) {
-    static const char *const fields[] = {"guided_json",
-                                         "guided_regex",
-                                         "guided_choice",
-                                         "guided_grammar",
-                                         "use_beam_search",
-                                         "tools",
-                                         "functions",
-                                         "function_call",
-                                         "prompt_embeds",
-                                         "audio",
-                                         "continue_final_message",
-                                         "chat_template",
-                                         "logits_processors"};
+    /* Other servers' names for what the text must look like; a text without it must not look like one with it. */
+    static const char *const forms[] = {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
+                                        "grammar",     "json_schema",  "regex",         "ebnf"};
+    static const char *const fields[] = {"use_beam_search",        "tools",         "functions",
+                                         "function_call",          "prompt_embeds", "audio",
+                                         "continue_final_message", "chat_template", "logits_processors"};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        const json_t *value = json_object_get(p->root, forms[i]);
+        if (value && field_asks(value))
+            return field_bad(p, forms[i], "%s is not available; structured_outputs asks for the same", forms[i]);
+    }
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const json_t *value = json_object_get(p->root, fields[i]);
         if (value && field_asks(value))
@@ -319,6 +317,7 @@ static bool parse_stream(const struct openai_fields *p, struct openai_request *o
     bool ok = field_bool(&inner, "include_usage", &out->include_usage) &&
               field_bool(&inner, "continuous_usage_stats", &out->continuous_usage);
     if (!ok) snprintf(p->err->param, sizeof p->err->param, "stream_options");
+    if (out->kind == OPENAI_RESPONSE) out->include_usage = out->continuous_usage = false; /* its last event has it */
     return ok;
 }
 

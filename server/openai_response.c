@@ -10,10 +10,22 @@
 
 enum { MAX_PAIRS = 16, MAX_PAIR_KEY = 64, MAX_PAIR_VALUE = 512 };
 
+/* Of OpenAI what is not there, and of chats what has another name here or no place in the answer. */
 static bool refuse(const struct openai_fields *p) {
-    static const char *const fields[] = {"background",      "conversation",   "prompt",           "include",
-                                         "session_id",      "session_create", "expected_version", "n",
-                                         "return_token_ids"};
+    static const char *const fields[] = {"background",       "conversation",
+                                         "prompt",           "include",
+                                         "session_id",       "session_create",
+                                         "expected_version", "n",
+                                         "return_token_ids", "logprobs",
+                                         "prompt_logprobs",  "echo",
+                                         "suffix",           "truncate_prompt_tokens"};
+    static const char *const renamed[][2] = {{"response_format", "text.format"},
+                                             {"max_tokens", "max_output_tokens"},
+                                             {"max_completion_tokens", "max_output_tokens"}};
+    for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++) {
+        if (field_get(p, renamed[i][0]))
+            return field_bad(p, renamed[i][0], "%s is named %s in /v1/responses", renamed[i][0], renamed[i][1]);
+    }
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const json_t *value = field_get(p, fields[i]);
         if (!value || !field_asks(value)) continue;
@@ -58,8 +70,10 @@ static bool check_metadata(const struct openai_fields *p) {
     if (json_object_size(pairs) > MAX_PAIRS)
         return field_bad(p, "metadata", "metadata has %zu pairs, %d are allowed", json_object_size(pairs), MAX_PAIRS);
     json_object_foreach((json_t *)pairs, key, value) {
-        if (strlen(key) > MAX_PAIR_KEY || !json_is_string(value) || json_string_length(value) > MAX_PAIR_VALUE)
-            return field_bad(p, "metadata", "metadata must be strings of at most %d bytes by names of at most %d",
+        const size_t n = json_string_length(value); /* 0 of what is no string */
+        if (!json_is_string(value) || field_chars(key, strlen(key)) > MAX_PAIR_KEY ||
+            field_chars(json_string_value(value), n) > MAX_PAIR_VALUE)
+            return field_bad(p, "metadata", "metadata must be strings of at most %d characters by names of at most %d",
                              MAX_PAIR_VALUE, MAX_PAIR_KEY);
     }
     return true;

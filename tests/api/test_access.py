@@ -321,6 +321,27 @@ def test_listed_origins_may_call(own_server):
         assert s.ask("OPTIONS", "/v1/models", headers={"Origin": origin, **question}).status == 405
 
 
+def browser_sends(answer, names):
+    """The check of a browser (fetch, without cookies): each name is listed, or a star is, which stands for all but Authorization."""
+    allowed = {name.strip().lower() for name in answer.header("Access-Control-Allow-Headers").split(",")}
+    return all(n in allowed or ("*" in allowed and n != "authorization") for n in names)
+
+
+def test_pages_with_the_openai_package_may_call(own_server):
+    """openai for JavaScript puts headers of its own on each request, more with each version; and it asks again after a 408 unless it
+    can read x-should-retry."""
+    s = own_server("--cors-origins", "https://a.example", "--session-header", "X-Talk")
+    names = ["authorization", "content-type", "x-stainless-arch", "x-stainless-helper-method", "x-stainless-lang", "x-stainless-os",
+             "x-stainless-package-version", "x-stainless-retry-count", "x-stainless-runtime", "x-stainless-timeout", "openai-organization",
+             "x-talk", "x-tenant"]
+    answer = s.ask("OPTIONS", "/v1/chat/completions", headers={"Origin": "https://a.example", "Access-Control-Request-Method": "POST",
+                                                               "Access-Control-Request-Headers": ",".join(names)})
+    assert answer.status == 204 and browser_sends(answer, names), answer
+    answer = s.get("/v1/models", headers={"Origin": "https://a.example"})
+    exposed = answer.header("Access-Control-Expose-Headers").lower()
+    assert all(name in exposed for name in ("x-request-id", "retry-after", "x-should-retry")), exposed
+
+
 def test_a_star_is_every_origin(own_server):
     s = own_server("--cors-origins", "*")
     assert s.get("/v1/models", headers={"Origin": "https://any.example"}).header("Access-Control-Allow-Origin") == "*"

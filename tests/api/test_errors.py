@@ -45,6 +45,8 @@ BOTH = [
     ({"response_format": {"type": "xml"}}, "response_format"),
     ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
     ({"structured_outputs": {"regex": "(a"}}, "structured_outputs"), ({"guided_json": {"type": "object"}}, "guided_json"),
+    ({"grammar": 'root ::= "a"'}, "grammar"), ({"json_schema": {"type": "object"}}, "json_schema"), ({"regex": "a"}, "regex"),
+    ({"ebnf": 'root ::= "a"'}, "ebnf"),
     ({"bad_words": "x"}, "bad_words"), ({"bad_words": [1]}, "bad_words"), ({"bad_words": [""]}, "bad_words"),
     ({"allowed_token_ids": 1}, "allowed_token_ids"), ({"allowed_token_ids": [-1]}, "allowed_token_ids"),
     ({"allowed_token_ids": [1] * 5000}, "allowed_token_ids"), ({"bad_words": ["x y z " * 400] * 20}, "bad_words"),

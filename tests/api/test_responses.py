@@ -82,6 +82,19 @@ def test_a_stream_has_the_events_of_openai(server, client):
         assert name == "event: " + json.loads(data.removeprefix("data: "))["type"]
 
 
+def test_stream_options_of_chats_add_no_frame(server, client):
+    """A response says its usage in its last event; a chunk of a chat would be an event without a name that no reader knows."""
+    options = {"include_usage": True, "continuous_usage_stats": True, "include_obfuscation": False}
+    with create(client, stream=True, stream_options=options) as stream:
+        kinds = [e.type for e in stream]
+    assert kinds[-1] == "response.incomplete" and len(kinds) > len(OPENING) + len(ENDING) + 1, kinds
+    raw = server.ask("POST", PATH, {**ASK, "stream": True, "stream_options": options})
+    frames = raw.body.decode().strip().split("\n\n")
+    assert all(f.startswith("event: ") and json.loads(f.split("data: ", 1)[1])["type"] for f in frames), frames[-2:]
+    answer = server.post(PATH, {**ASK, "stream": True, "stream_options": {"include_usage": 1}})
+    assert answer.status == 400 and answer.error["param"] == "stream_options", answer
+
+
 def test_any_response_may_be_gone_on_from(server, client):
     first = create(client)
     n_first = first.usage.total_tokens
@@ -194,6 +207,9 @@ REFUSED = [
     ({"tool_choice": "required"}, "tool_choice"), ({"include": ["message.output_text.logprobs"]}, "include"), ({"top_logprobs": 2}, "top_logprobs"),
     ({"reasoning": {"effort": "low"}}, "reasoning"), ({"truncation": "auto"}, "truncation"), ({"n": 2}, "n"), ({"session_id": "a"}, "session_id"),
     ({"session_create": True}, "session_create"), ({"expected_version": 1}, "expected_version"), ({"return_token_ids": True}, "return_token_ids"),
+    ({"response_format": {"type": "json_object"}}, "response_format"), ({"max_tokens": 1}, "max_tokens"), ({"max_completion_tokens": 1}, "max_completion_tokens"),
+    ({"logprobs": True}, "logprobs"), ({"prompt_logprobs": 0}, "prompt_logprobs"), ({"echo": True}, "echo"), ({"suffix": "a"}, "suffix"),
+    ({"truncate_prompt_tokens": 1}, "truncate_prompt_tokens"), ({"metadata": {"a": "\u00e9" * 513}}, "metadata"),
 ]
 
 
@@ -214,7 +230,7 @@ def test_what_asks_for_nothing_is_accepted(server):
     for add in ({"tools": []}, {"tool_choice": "auto"}, {"include": []}, {"background": False}, {"reasoning": {"effort": None}}, {"reasoning": None},
                 {"truncation": "disabled"}, {"text": {}}, {"text": {"format": None}}, {"text": {"format": {"type": "text"}}}, {"metadata": None},
                 {"parallel_tool_calls": True}, {"service_tier": "auto"}, {"previous_response_id": None}, {"instructions": None}, {"store": None},
-                {"stream_options": None}, {"top_logprobs": 0}, {"n": 1}, {"unknown": [1]}, {"prompt_cache_key": "a"}, {"safety_identifier": "b"}):
+                {"stream_options": None}, {"top_logprobs": 0}, {"n": 1}, {"unknown": [1]}, {"metadata": {"\u00e9" * 64: "\U0001f98a" * 512}}, {"cache_salt": "\u00e9" * 256}, {"prompt_cache_key": "a"}, {"safety_identifier": "b"}):
         answer = server.post(PATH, {**ASK, "max_output_tokens": 1, "store": False, **add})
         assert answer.status == 200, (add, answer)
 
