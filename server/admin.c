@@ -52,7 +52,7 @@ int admin_open(struct server *s, struct admin **out, char *message, size_t size)
     if (rc) {
         uv_loop_close(&a->loop);
         free(a);
-        return -1;
+        return rc;
     }
     uv_async_init(&a->loop, &a->end, on_end);
     a->end.data = a;

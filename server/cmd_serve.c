@@ -276,8 +276,8 @@ static void announce(struct service *v) {
 
 static bool listens_when_ready(const struct server *s) { return !strcmp(s->config.listen, "ready"); }
 
-/* A setting that is wrong for this model ends the start as those do that are wrong for any: no restart cures it.
- * Returns the exit status. */
+/* A setting that is wrong for this model, or on this machine, ends the start as those do that are wrong for any: no
+ * restart cures it. These two return the exit status. */
 static int say_load_error(struct service *v) {
     const struct rod_error *err = &v->load_error;
     const struct option_set set = {config_options, config_n_options, NULL};
@@ -289,6 +289,16 @@ static int say_load_error(struct service *v) {
     config_source(err->param, v->argc, v->argv, environ, source, sizeof source);
     log_failure(&v->server.log, NAME, "", "cannot serve %s: %s (%s)", v->model_dir, err->message, source);
     return 2;
+}
+
+static int say_port_error(struct service *v, int rc, const char *host, const char *message) {
+    char source[512];
+    config_source(host, v->argc, v->argv, environ, source, sizeof source);
+    if (rc == HTTP_NO_HOST)
+        log_failure(&v->server.log, NAME, "", "%s = %s (%s)", host, message, source);
+    else
+        log_failure(&v->server.log, NAME, "", "%s%s", strcmp(host, "host") ? "admin_port: " : "", message);
+    return rc == HTTP_NO_HOST ? 2 : 1;
 }
 
 static void on_loaded(uv_async_t *wake) {
@@ -341,10 +351,6 @@ static void print_help(void) {
 static int find_model(struct service *v) {
     struct server *s = &v->server;
     const char *given = s->config.model, *synthetic = s->config.synthetic;
-    if (*given && *synthetic) {
-        log_failure(&s->log, NAME, "", "give either --model or --synthetic");
-        return -1;
-    }
     if (*given || *synthetic) { /* what is loaded, for messages */
         snprintf(v->model_dir, sizeof v->model_dir, "%s", *given ? given : synthetic);
         return 0;
@@ -421,8 +427,9 @@ static int start(struct service *v) {
                                .idle_timeout_ms = s->config.idle_timeout_ms,
                                .tls = v->tls,
                                .handlers = routes_handlers(s)};
-    if (http_open(&v->loop, &http, &s->http, message, sizeof message)) {
-        log_failure(&s->log, NAME, "", "%s", message);
+    int rc = http_open(&v->loop, &http, &s->http, message, sizeof message);
+    if (rc) {
+        v->exit_code = say_port_error(v, rc, "host", message);
         return -1;
     }
     if (!listens_when_ready(s) && http_start(s->http, message, sizeof message)) {
@@ -430,8 +437,8 @@ static int start(struct service *v) {
         http_close(s->http);
         return -1;
     }
-    if (s->config.admin_port && admin_open(s, &v->admin, message, sizeof message)) {
-        log_failure(&s->log, NAME, "", "admin_port: %s", message);
+    if (s->config.admin_port && (rc = admin_open(s, &v->admin, message, sizeof message))) {
+        v->exit_code = say_port_error(v, rc, "admin_host", message);
         http_close(s->http);
         uv_run(&v->loop, UV_RUN_DEFAULT);
         return -1;

@@ -235,11 +235,16 @@ void config_source(const char *name, int argc, char **argv, char **environment, 
         snprintf(out, size, "default");
 }
 
-/* What one row cannot say: settings that need each other. */
+/* What one row cannot say: settings that need each other, or exclude. */
 static int check_together(const struct config *c, struct option_error *err) {
     if (!*c->tls_cert != !*c->tls_key) {
         snprintf(err->message, sizeof err->message, "tls_cert and tls_key belong together: %s is empty",
                  *c->tls_cert ? "tls_key" : "tls_cert");
+        return -1;
+    }
+    if (*c->model && *c->synthetic) {
+        snprintf(err->message, sizeof err->message, "model '%.200s' and synthetic '%.60s' exclude each other: give one",
+                 c->model, c->synthetic);
         return -1;
     }
     if (c->admin_port && c->admin_port == c->port) {
@@ -265,6 +270,34 @@ static int check_header(const struct config *config, struct option_error *err) {
     return -1;
 }
 
+/* Which log the file asks for, also where it breaks off or holds what it must not: the fault is told in that log. */
+static void find_format(const struct option_set *set, const char *text) {
+    static const char name[] = "\"log_format\"", blanks[] = " \t\r\n";
+    const struct option *option = options_find(set, "log_format");
+    const char *at = strstr(text, name);
+    if (!at || !option) return;
+    at += sizeof name - 1;
+    at += strspn(at, blanks);
+    if (*at++ != ':') return;
+    at += strspn(at, blanks);
+    if (*at++ != '"') return;
+    char value[8];
+    struct option_error other;
+    snprintf(value, sizeof value, "%.*s", (int)strcspn(at, "\""), at);
+    options_set(set, option, value, "", &other);
+}
+
+static int read_file(const struct option_set *set, const char *path, struct option_error *err) {
+    char *text, source[256];
+    size_t len;
+    if (options_file_text(path, &text, &len, err)) return -1;
+    snprintf(source, sizeof source, "file %s", path);
+    const int rc = options_from_json_text(set, text, len, source, err);
+    if (rc) find_format(set, text);
+    free(text);
+    return rc;
+}
+
 static enum config_result read_all(struct config *config, int argc, char **argv, char **environment,
                                    struct option_error *err) {
     *config = (struct config){0};
@@ -276,7 +309,7 @@ static enum config_result read_all(struct config *config, int argc, char **argv,
     }
     const char *path;
     if (config_path(argc, argv, environment, &path, err)) return CONFIG_USAGE;
-    if (path && options_from_file(&set, path, err)) return CONFIG_USAGE;
+    if (path && read_file(&set, path, err)) return CONFIG_USAGE;
     if (config->api_keys.n_items || *config->admin_key) config->secrets_in = path;
     if (options_from_environment(&set, environment, err)) return CONFIG_USAGE;
     if (options_from_flags(&set, argc, argv, "config", &help, err)) return CONFIG_USAGE;

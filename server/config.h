@@ -42,7 +42,7 @@ struct option_set config_set(struct config *config);
 enum config_result { CONFIG_OK, CONFIG_HELP, CONFIG_USAGE };
 
 /* Reads defaults, file, environment and flags. CONFIG_USAGE: err says which key, value and source is at fault, and
- * log_format is what flag or variable say, or the file as far as it was read; NULL without memory.
+ * log_format is what flag or variable say, or else the file, also behind its fault; NULL without memory.
  * Whatever the result, config_fini must be called. */
 enum config_result config_load(struct config *config, int argc, char **argv, char **environment,
                                struct option_error *err);

@@ -495,8 +495,9 @@ int http_open(uv_loop_t *loop, const struct http_config *config, struct http **o
     h->make_room = config->make_room;
     h->listener = http_bind(config->host, config->port, &h->port, message, size);
     if (h->listener < 0) {
+        const int rc = h->listener;
         free(h);
-        return -1;
+        return rc;
     }
     *out = h;
     return 0;

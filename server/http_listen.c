@@ -34,8 +34,9 @@ int http_bind(const char *host, uint16_t port, uint16_t *bound, char *message, s
     snprintf(service, sizeof service, "%u", port);
     int rc = getaddrinfo(host, service, &hints, &found);
     if (rc) {
-        snprintf(message, size, "cannot listen on host '%s': %s", host, gai_strerror(rc));
-        return -1;
+        snprintf(message, size, "'%s' is not the name of a host: %s", host, gai_strerror(rc));
+        /* A name server that does not answer yet is another matter, and so is memory. */
+        return rc == EAI_AGAIN || rc == EAI_SYSTEM || rc == EAI_MEMORY ? -1 : HTTP_NO_HOST;
     }
     int fd = -1;
     errno = 0;
@@ -44,7 +45,7 @@ int http_bind(const char *host, uint16_t port, uint16_t *bound, char *message, s
     freeaddrinfo(found);
     if (fd < 0) {
         snprintf(message, size, "cannot listen on %s port %u: %s%s", host, port, strerror(why),
-                 why == EADDRINUSE ? " (another server? choose one with --port)" : "");
+                 why == EADDRINUSE ? " (another server? choose another port)" : "");
         return -1;
     }
     struct sockaddr_storage address = {0};

@@ -5,7 +5,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A non-blocking socket that has its port (*bound) and refuses connections. -1 with message filled. */
+enum { HTTP_NO_HOST = -2 }; /* no host has this name, which no new try cures */
+
+/* A non-blocking socket that has its port (*bound) and refuses connections. -1 or HTTP_NO_HOST with message filled. */
 int http_bind(const char *host, uint16_t port, uint16_t *bound, char *message, size_t size);
 /* It takes connections from now on. -1 with message: while it did not, somebody else could begin to on the same port.
  */

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FILE_MAX_BYTES (4u << 20) /* of settings: every list in it full, some times over */
+
 static int fail(struct option_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static int fail(struct option_error *err, const char *format, ...) {
     va_list args;
@@ -414,6 +416,7 @@ static int from_object(const struct option_set *set, json_t *root, const char *s
 
 static int from_root(const struct option_set *set, json_t *root, const json_error_t *fault, const char *source,
                      struct option_error *err) {
+    if (!root && json_error_code(fault) == json_error_out_of_memory) return fail(err, "%s: out of memory", source);
     if (!root) return fail(err, "%s line %d column %d: %s", source, fault->line, fault->column, fault->text);
     int rc = json_is_object(root) ? from_object(set, root, source, err)
                                   : fail(err, "%s does not hold a JSON object", source);
@@ -428,15 +431,31 @@ int options_from_json_text(const struct option_set *set, const char *text, size_
     return from_root(set, root, &fault, source, err);
 }
 
-int options_from_file(const struct option_set *set, const char *path, struct option_error *err) {
-    FILE *file = fopen(path, "rb");
+/* Piece by piece: it may be a pipe, which says its size to nobody. */
+static int read_whole(FILE *file, char **text, size_t *len) {
+    size_t room = 0, n = 0;
+    do {
+        char *grown = n + 1 < room ? *text : realloc(*text, room = room ? 2 * room : 4096);
+        if (!grown) return errno = ENOMEM;
+        *text = grown;
+        n += fread(*text + n, 1, room - 1 - n, file);
+        if (n > FILE_MAX_BYTES) return errno = EFBIG;
+    } while (!feof(file) && !ferror(file));
+    (*text)[n] = 0;
+    *len = n;
+    return ferror(file) ? errno : 0;
+}
+
+int options_file_text(const char *path, char **text, size_t *len, struct option_error *err) {
+    *text = NULL;
+    FILE *file = fopen(path, "rbe");
     if (!file) return fail(err, "cannot read the configuration file %s: %s", path, strerror(errno));
-    json_error_t fault;
-    json_t *root = json_loadf(file, JSON_REJECT_DUPLICATES, &fault);
+    const int why = read_whole(file, text, len);
     fclose(file);
-    char source[256];
-    snprintf(source, sizeof source, "file %s", path);
-    return from_root(set, root, &fault, source, err);
+    if (!why) return 0;
+    free(*text);
+    *text = NULL;
+    return fail(err, "cannot read the configuration file %s: %s", path, strerror(why));
 }
 
 /* ---- two sets ---- */

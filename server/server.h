@@ -90,7 +90,7 @@ void reload_settings(struct server *s, struct http_tls *tls, int argc, char **ar
 
 /* ---- admin.c: the second listener ---- */
 struct admin;
-int admin_open(struct server *server, struct admin **out, char *message, size_t size);
+int admin_open(struct server *server, struct admin **out, char *message, size_t size); /* results as of http_open */
 uint16_t admin_port(const struct admin *admin);
 void admin_close(struct admin *admin); /* NULL is fine; ends its thread */
 

@@ -316,6 +316,9 @@ def test_bad_checkpoints_are_told_in_one_line(tmp_path, spoil, word):
     (("--slots", 64, "--max-batch-tokens", 80), {}, ("max_batch_tokens 80", "128", "flag --max-batch-tokens")),
     ((), {"RODIMUS_STATE_HOST_BYTES": "100"}, ("state_host_bytes is 100", "at least", "environment variable RODIMUS_STATE_HOST_BYTES")),
     (("--host", "300.1.1.1"), {}, ("host", "300.1.1.1", "flag --host")),
+    (("--host", "nosuch.invalid"), {}, ("host", "'nosuch.invalid'", "flag --host")),
+    (("--admin-port", free_port()), {"RODIMUS_ADMIN_HOST": "fe80::1%nosuch0"},
+     ("admin_host", "'fe80::1%nosuch0'", "environment variable RODIMUS_ADMIN_HOST")),
 ])
 def test_a_setting_that_is_found_wrong_late_names_its_source_too(flags, variables, words):
     done = command("serve", "--port", 0, *flags, env={**environment(), **variables})
@@ -506,7 +509,7 @@ def test_load_reports_failures(server):
 @pytest.mark.parametrize("flags, code, word", [
     (["--port", "{taken}"], 1, "in use"), (["--port", "0", "--model", "/nonexistent"], 1, "/nonexistent"), (["--port", "70000"], 2, "70000"),
     (["--port", "0", "--listen", "ready", "--api-key-file", "/nonexistent/keys"], 2, "/nonexistent/keys"),
-    (["--port", "0", "--model", "/nonexistent", "--synthetic", "small"], 1, "synthetic")])
+    (["--port", "0", "--model", "/nonexistent", "--synthetic", "small"], 2, "synthetic")])
 @pytest.mark.parametrize("by", ["flag", "variable", "file"])
 def test_what_ends_the_start_is_a_line_of_a_json_log(server, tmp_path, flags, code, word, by):
     flags, settings = [f.replace("{taken}", str(server.port)) for f in flags], environment()
@@ -520,6 +523,22 @@ def test_what_ends_the_start_is_a_line_of_a_json_log(server, tmp_path, flags, co
     done = command("serve", *flags, env=settings)
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert done.returncode == code and lines[-1]["level"] == "error" and word in lines[-1]["message"], done
+
+
+@pytest.mark.parametrize("text, word", [
+    ('{"prot": 1, "log_format": "json"}', "prot"), ('{"port": "x", "log_level": "info", "log_format" :\n "json"}', "port"),
+    ('{"log_format": "json", "port": 80', "line 1"), ('{"log_format": "json"', "line 1")])
+def test_a_fault_of_the_settings_file_is_told_in_the_log_that_it_asks_for(tmp_path, text, word):
+    """Also where the format stands behind the fault, or the file was written by half."""
+    path = tmp_path / "settings.json"
+    path.write_text(text)
+    done = command("serve", "--config", path)
+    line = json.loads(done.stderr)
+    assert done.returncode == 2 and line["level"] == "error" and word in line["message"] and str(path) in line["message"], done
+    plain = command("serve", "--config", path, "--log-format", "text")
+    assert plain.stderr.startswith("rodimus serve: "), plain
+    plain = command("serve", "--config", path, env={**environment(), "RODIMUS_LOG_FORMAT": "text"})
+    assert plain.stderr.startswith("rodimus serve: "), plain
 
 
 def test_a_json_log_says_when_the_server_is_ready(own_server):

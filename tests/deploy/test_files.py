@@ -69,6 +69,13 @@ def test_alerts_ask_for_metrics_that_exist_and_each_has_its_runbook(served):
     assert sorted(told) == sorted(alerts), f"no runbook for {alerts - set(told)}, no alert for {set(told) - alerts}"
 
 
+def test_each_counter_of_something_lost_has_an_alert(served):
+    """But for what a key's own limits refuse: that is meant."""
+    lost = {name for name in served if re.search("_(failed|failures|dropped|refused|rejected|nan)_total$", name)} - {"rodimus_key_rejected_total"}
+    asked = set(re.findall(r"\b(rodimus_[a-z_]+)", text_of("alerts.yml")))
+    assert len(lost) > 5 and lost <= asked, f"no alert for {lost - asked}"
+
+
 def test_prometheus_takes_its_files():
     if not shutil.which("promtool"):
         pytest.skip("promtool (Debian's package prometheus) is not here")

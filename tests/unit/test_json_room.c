@@ -1,5 +1,6 @@
 /* test_json_room.c - a JSON text is read as it is, or memory is said to be short: each allocation of a reading fails
  * once, alone and with all after it. */
+#include "server/config.h"
 #include "server/json_room.h"
 #include "server/openai.h"
 
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 static struct { /* what malloc does */
@@ -104,6 +106,40 @@ static void a_body_without_memory_is_no_fault_of_the_client(void **state) {
     }
 }
 
+/* A server that runs reads it again at each SIGHUP. */
+static void a_file_of_settings_is_read_as_it_is_or_not_at_all(void **state) {
+    (void)state;
+    static char path[64];
+    static const char key[] = "sk-0123456789abcdef0123456789abcdef", host[] = "a-name-14-long";
+    char *flags[] = {"serve", "--config", path, NULL}, *none[] = {NULL};
+    snprintf(path, sizeof path, "/tmp/test_json_room_%d.json", (int)getpid());
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fprintf(file, "{\"host\": \"%s\", \"api_keys\": [\"%s\"], \"session_header\": \"X-My-Session-Id\"}", host, key);
+    fclose(file);
+    long k = 0;
+    for (bool failed = true; failed; k++) {
+        struct config c;
+        struct option_error err = {""};
+        memory.until_failure = k;
+        memory.n_failed = 0;
+        const enum config_result result = config_load(&c, 3, flags, none, &err);
+        memory.until_failure = 1L << 40;
+        failed = memory.n_failed;
+        if (failed && (result == CONFIG_OK || !strstr(err.message, path) || !strstr(err.message, "out of memory")))
+            fail_msg("allocation %ld: %s, host '%s', '%s'", k, result == CONFIG_OK ? "read" : "refused",
+                     c.host ? c.host : "", err.message);
+        if (!failed) {
+            assert_int_equal(result, CONFIG_OK);
+            assert_string_equal(c.host, host);
+            assert_string_equal(c.api_keys.items[0], key);
+        }
+        config_fini(&c);
+    }
+    unlink(path);
+    assert_true(k > 10);
+}
+
 static void what_malloc_gave_is_not_of_the_room(void **state) {
     (void)state;
     struct json_room room;
@@ -126,6 +162,7 @@ int main(void) {
         cmocka_unit_test(a_token_of_any_length_is_whole_or_not_read),
         cmocka_unit_test(a_room_lasts),
         cmocka_unit_test(a_body_without_memory_is_no_fault_of_the_client),
+        cmocka_unit_test(a_file_of_settings_is_read_as_it_is_or_not_at_all),
         cmocka_unit_test(what_malloc_gave_is_not_of_the_room),
     };
     return cmocka_run_group_tests_name("json_room", tests, set_up, NULL);
