@@ -219,17 +219,22 @@ static int config_path(int argc, char **argv, char **environment, const char **p
     return -1;
 }
 
+const char *config_file(int argc, char **argv, char **environment) {
+    const char *path;
+    struct option_error err;
+    return config_path(argc, argv, environment, &path, &err) ? NULL : path;
+}
+
 void config_source(const char *name, int argc, char **argv, char **environment, char *out, size_t size) {
     char flag[64], variable[64];
-    const char *kind = "", *path = NULL;
-    struct option_error err;
+    const char *kind = "", *path = config_file(argc, argv, environment);
     const size_t n = (size_t)snprintf(flag, sizeof flag, "--%s", name);
     for (size_t i = 2; i < n; i++) flag[i] = flag[i] == '_' ? '-' : flag[i];
     snprintf(variable, sizeof variable, "RODIMUS_%s", name);
     for (char *c = variable; *c; c++) *c = (char)toupper((unsigned char)*c);
     if (given(flag, variable, argc, argv, environment, &kind))
         snprintf(out, size, "%s%s", kind, *kind == 'f' ? flag : variable);
-    else if (!config_path(argc, argv, environment, &path, &err) && path)
+    else if (path)
         snprintf(out, size, "file %s", path);
     else
         snprintf(out, size, "default");

@@ -405,6 +405,7 @@ static void on_socket(void *cls, struct MHD_Connection *connection, void **conte
         if (h->connections == c) h->connections = c->next;
         h->n_connections--;
         h->closed = true;
+        http_tls_drop(c->shown);
         free(c);
         *context = NULL;
         return;
@@ -455,10 +456,11 @@ static int on_certificate(gnutls_session_t session, const gnutls_datum_t *issuer
                           unsigned *n_chain, gnutls_privkey_t *key) {
     struct MHD_Connection *connection = gnutls_session_get_ptr(session);
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    const struct http_connection *c = info ? info->socket_context : NULL;
+    struct http_connection *c = info ? info->socket_context : NULL;
     (void)issuers, (void)n_issuers, (void)algorithms, (void)n_algorithms;
     if (!c) return -1;
-    http_tls_current(c->http->tls, chain, n_chain, key);
+    if (!c->shown) c->shown = http_tls_hold(c->http->tls);
+    http_tls_show(c->shown, chain, n_chain, key);
     return 0;
 }
 

@@ -17,6 +17,7 @@ struct http_connection { /* an open socket; its socket context */
     struct http_connection *prev, *next;
     struct http_request *request; /* in progress, or NULL */
     uint64_t since_ns;            /* opened, or last request done */
+    struct http_tls_pair *shown;  /* the certificate of its handshake, or NULL */
     int fd;
     bool dropped; /* shut down to make room */
 };

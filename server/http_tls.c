@@ -4,19 +4,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { CHAIN_MAX = 16, KEPT = 3 }; /* KEPT: certificates that live at once, the newest first */
+enum { CHAIN_MAX = 16 };
 
-struct pair {
+struct http_tls_pair {
     gnutls_pcert_st chain[CHAIN_MAX];
     unsigned n_chain;
     gnutls_privkey_t key;
+    size_t n_holders;
 };
 
 struct http_tls {
-    struct pair *pairs[KEPT];
+    struct http_tls_pair *newest;
 };
 
-static void pair_free(struct pair *p) {
+static void pair_free(struct http_tls_pair *p) {
     if (!p) return;
     for (unsigned i = 0; i < p->n_chain; i++) gnutls_pcert_deinit(&p->chain[i]);
     if (p->key) gnutls_privkey_deinit(p->key);
@@ -38,7 +39,7 @@ static int check(const gnutls_datum_t *cert, const gnutls_datum_t *key) {
     return rc < 0 ? rc : 0;
 }
 
-static int parse(struct pair *p, const gnutls_datum_t *cert, const gnutls_datum_t *key) {
+static int parse(struct http_tls_pair *p, const gnutls_datum_t *cert, const gnutls_datum_t *key) {
     unsigned n = CHAIN_MAX;
     int rc = gnutls_pcert_list_import_x509_raw(p->chain, &n, cert, GNUTLS_X509_FMT_PEM, 0);
     if (rc) return rc;
@@ -47,9 +48,9 @@ static int parse(struct pair *p, const gnutls_datum_t *cert, const gnutls_datum_
     return rc ? rc : gnutls_privkey_import_x509_raw(p->key, key, GNUTLS_X509_FMT_PEM, NULL, 0);
 }
 
-static int load(const char *cert_path, const char *key_path, struct pair **out, char *message, size_t size) {
+static int load(const char *cert_path, const char *key_path, struct http_tls_pair **out, char *message, size_t size) {
     gnutls_datum_t cert = {0}, key = {0};
-    struct pair *p = calloc(1, sizeof *p);
+    struct http_tls_pair *p = calloc(1, sizeof *p);
     int rc = p ? gnutls_load_file(cert_path, &cert) : GNUTLS_E_MEMORY_ERROR, code = 0;
     if (rc) {
         code = fault(message, size, "tls_cert", cert_path, rc);
@@ -72,11 +73,11 @@ static int load(const char *cert_path, const char *key_path, struct pair **out, 
 }
 
 int http_tls_reload(struct http_tls *t, const char *cert_path, const char *key_path, char *message, size_t size) {
-    struct pair *p;
+    struct http_tls_pair *p;
     if (load(cert_path, key_path, &p, message, size)) return -1;
-    pair_free(t->pairs[KEPT - 1]);
-    for (int i = KEPT - 1; i > 0; i--) t->pairs[i] = t->pairs[i - 1];
-    t->pairs[0] = p;
+    p->n_holders = 1;
+    http_tls_drop(t->newest);
+    t->newest = p;
     return 0;
 }
 
@@ -96,12 +97,21 @@ int http_tls_open(const char *cert_path, const char *key_path, struct http_tls *
 
 void http_tls_close(struct http_tls *t) {
     if (!t) return;
-    for (int i = 0; i < KEPT; i++) pair_free(t->pairs[i]);
+    http_tls_drop(t->newest);
     free(t);
 }
 
-void http_tls_current(const struct http_tls *t, gnutls_pcert_st **chain, unsigned *n, gnutls_privkey_t *key) {
-    *chain = t->pairs[0]->chain;
-    *n = t->pairs[0]->n_chain;
-    *key = t->pairs[0]->key;
+struct http_tls_pair *http_tls_hold(const struct http_tls *t) {
+    t->newest->n_holders++;
+    return t->newest;
+}
+
+void http_tls_drop(struct http_tls_pair *pair) {
+    if (pair && --pair->n_holders == 0) pair_free(pair);
+}
+
+void http_tls_show(struct http_tls_pair *pair, gnutls_pcert_st **chain, unsigned *n, gnutls_privkey_t *key) {
+    *chain = pair->chain;
+    *n = pair->n_chain;
+    *key = pair->key;
 }

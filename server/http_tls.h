@@ -1,7 +1,8 @@
 /* http_tls.h - a certificate and its key for the listener, exchangeable while connections come in.
  *
- * Who owns what: the handle owns every certificate that it has had; one that was replaced is freed some reloads later,
- * because a handshake on its way may still point to it. Threads: one, that of the transport that uses it.
+ * Who owns what: the handle and each connection that was shown a certificate hold it, the latter until it ends: its
+ * handshake, which may take as long as its client likes, still points to it. Threads: one, that of the transport that
+ * uses it.
  */
 #ifndef HTTP_TLS_H
 #define HTTP_TLS_H
@@ -10,6 +11,7 @@
 #include <stddef.h>
 
 struct http_tls;
+struct http_tls_pair; /* a certificate with its chain and its key */
 
 /* PEM files: the certificate with its chain, and the private key. 0, or -1 with message filled. */
 int http_tls_open(const char *cert_path, const char *key_path, struct http_tls **out, char *message, size_t size);
@@ -17,7 +19,10 @@ int http_tls_open(const char *cert_path, const char *key_path, struct http_tls *
 int http_tls_reload(struct http_tls *t, const char *cert_path, const char *key_path, char *message, size_t size);
 void http_tls_close(struct http_tls *t); /* NULL is fine; after the transport that uses it */
 
+/* The newest certificate, held until it is dropped (NULL is fine). */
+struct http_tls_pair *http_tls_hold(const struct http_tls *t);
+void http_tls_drop(struct http_tls_pair *pair);
 /* What gnutls_certificate_retrieve_function2 is to answer. */
-void http_tls_current(const struct http_tls *t, gnutls_pcert_st **chain, unsigned *n, gnutls_privkey_t *key);
+void http_tls_show(struct http_tls_pair *pair, gnutls_pcert_st **chain, unsigned *n, gnutls_privkey_t *key);
 
 #endif

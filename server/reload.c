@@ -4,8 +4,25 @@
 #include "server.h"
 
 #include <string.h>
+#include <sys/stat.h>
 
 extern char **environ;
+
+/* A pipe was read up at the start, and who opens it again waits for its writer: nobody would be served meanwhile. Of
+ * what is not there, its reader says so. */
+static int check_file(const char *setting, const char *path, struct option_error *err) {
+    struct stat st;
+    if (!path || !*path || stat(path, &st) || S_ISREG(st.st_mode)) return 0;
+    snprintf(err->message, sizeof err->message, "%s: %s is no regular file, which could be read again", setting, path);
+    return -1;
+}
+
+static int check_files(const struct config *c, struct option_error *err) {
+    return check_file("api_key_file", c->api_key_file, err) || check_file("tls_cert", c->tls_cert, err) ||
+                   check_file("tls_key", c->tls_key, err)
+               ? -1
+               : 0;
+}
 
 /* Whether keys could be made of it; nothing is kept. */
 static int check_keys(const struct config *c, struct option_error *err) {
@@ -24,10 +41,12 @@ static int take(struct server *s, struct http_tls *tls, struct config *fresh, st
 }
 
 void reload_settings(struct server *s, struct http_tls *tls, int argc, char **argv) {
-    struct config fresh;
+    struct config fresh = {0};
     struct option_error err = {""};
     char left[256];
-    int rc = config_load(&fresh, argc, argv, environ, &err) == CONFIG_OK ? 0 : -1;
+    int rc = check_file("config", config_file(argc, argv, environ), &err);
+    if (!rc) rc = config_load(&fresh, argc, argv, environ, &err) == CONFIG_OK ? 0 : -1;
+    if (!rc) rc = check_files(&fresh, &err);
     if (!rc) rc = take(s, tls, &fresh, &err);
     if (rc) {
         s->metrics.reloads_failed++;

@@ -349,10 +349,10 @@ def test_a_star_is_every_origin(own_server):
 
 # ---- TLS ----
 
-def certificate(folder, name):
+def certificate(folder, name, key_type=("ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")):
     """A self-signed pair made now: (certificate, key)."""
     cert, key = folder / f"{name}.crt", folder / f"{name}.key"
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+    subprocess.run(["openssl", "req", "-x509", "-newkey", *key_type, "-nodes", "-days", "2",
                     "-subj", f"/CN={name}", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", key, "-out", cert],
                    check=True, capture_output=True)
     key.chmod(0o600)
@@ -414,6 +414,42 @@ def test_tls_certificates_are_exchanged_under_streams(own_server, tmp_path):
     assert s.complete(max_tokens=1)
 
 
+def test_a_handshake_goes_on_with_the_certificate_that_it_was_shown(own_server, tmp_path):
+    """However many came after it meanwhile: with the key exchange RSA the key is used when the client speaks for the second time."""
+    cert, key = certificate(tmp_path, "one", ["rsa:2048"])
+    s = own_server("--tls-cert", cert, "--tls-key", key)
+    context = ssl._create_unverified_context()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("AES128-GCM-SHA256")
+    shaking = []
+    for _ in range(8):
+        here, there = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls, plug = context.wrap_bio(here, there), socket.create_connection((s.host, s.port))
+        plug.settimeout(20 * SLOWER)
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.do_handshake()
+        plug.sendall(there.read())
+        here.write(plug.recv(65536))  # the certificate
+        shaking.append((tls, plug, here, there))
+    for _ in range(6):
+        assert "settings taken over" in s.reload()
+    n_done = 0
+    for tls, plug, here, there in shaking:
+        got = b"more"
+        while got:
+            try:
+                tls.do_handshake()
+                n_done += 1
+                break
+            except ssl.SSLWantReadError:
+                plug.sendall(there.read())
+                got = plug.recv(65536)
+                here.write(got)
+        plug.close()
+    assert n_done == len(shaking), f"{n_done} of {len(shaking)}"
+    assert s.complete(max_tokens=1) and s.stop() == 0
+
+
 def test_a_handshake_that_does_not_go_on_is_dropped(own_server, tmp_path):
     cert, key = certificate(tmp_path, "one")
     s = own_server("--tls-cert", cert, "--tls-key", key, "--idle-timeout-ms", 1000)
@@ -471,6 +507,21 @@ def test_reload_takes_over_keys_and_log_level(own_server, tmp_path):
     assert s.get("/v1/models", headers=bearer("three")).status == 401
     metrics = s.metrics(headers=bearer("four"))
     assert metrics["rodimus_config_reloads_total"] == 2 and metrics["rodimus_config_reload_failures_total"] == 1
+
+
+@pytest.mark.parametrize("flag", ["--config", "--api-key-file"])
+def test_a_reload_waits_for_no_pipe(own_server, tmp_path, flag):
+    """Settings and keys may come from a pipe (`<(...)`) at the start; who opened it again would wait for a writer, and nobody be served."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=path.write_text, args=('{"api_keys": ["one"]}' if flag == "--config" else "one\n",))
+    writer.start()
+    s = own_server(flag, path, key="one")
+    writer.join()
+    said = s.reload()
+    assert "settings stay" in said and str(path) in said and "no regular file" in said, said
+    assert s.get("/v1/models", timeout=10).status == 200 and s.metric("rodimus_config_reload_failures_total") == 1
+    assert s.stop() == 0
 
 
 def test_reloads_while_requests_come(own_server, tmp_path):
