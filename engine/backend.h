@@ -122,9 +122,9 @@ struct backend_ops {
      * device fault. Not while a launched step is on its way. */
     int (*forward)(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                    struct rod_error *err);
-    /* Sampling on the device, and steps launched ahead; all three NULL where there is none. After slot_zero or
-     * slot_load: how the slot's tokens are chosen from now on. In order with the steps launched before it and after it.
-     */
+    /* Sampling on the device, and steps launched ahead; all three NULL where there is none. Before a prompt, in a slot
+     * that has the state before it: how the slot's tokens are chosen from now on. In order with the steps launched
+     * before it and after it. */
     int (*slot_sampling)(struct backend *be, uint32_t slot, const struct backend_sampling *sampling,
                          struct rod_error *err);
     /* As forward, but returns before the step has run and samples a token for each row of logits (n_out is 0 or 1).
