@@ -154,6 +154,11 @@ soak: deps
 test-schemas: deps # structured output for 200 random schemas
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@RODIMUS_TEST_SCHEMAS=200 tests/run $(BUILD) api -k random_schemas
+bench: RESULTS ?= $(BUILD)/bench
+bench: deps # the engine's figures on this machine, as a table and as rows in RESULTS; FLAGS: --seconds S
+	@$(MAKE) --no-print-directory -j$(JOBS) all
+	@tests/bench/record $(BUILD)/rodimus $(RESULTS) $(FLAGS)
+	@echo "the rows are in $(RESULTS)"
 plots: # the pictures of the README, from tests/bench/results
 	@cmp -s tests/bench/requirements.txt build/venv-plots/made-from || { rm -rf build/venv-plots && /usr/bin/python3 -m venv build/venv-plots && \
 		build/venv-plots/bin/pip install --quiet --disable-pip-version-check --no-deps -r tests/bench/requirements.txt && \
@@ -245,7 +250,7 @@ gpu-bundle: deps
 	@tar czf $(BUILD)/gpu-bundle.tgz -C $(BUILD)/away . && rm -rf $(BUILD)/away && ls -l $(BUILD)/gpu-bundle.tgz
 
 force:
-.PHONY: gpu-bundle asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
+.PHONY: bench gpu-bundle asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
 -include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d

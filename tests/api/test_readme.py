@@ -77,6 +77,21 @@ def test_flags_and_variables_in_the_readmes_exist():
     assert n > 40, n
 
 
+def test_make_targets_that_the_readmes_name_exist():
+    with open(os.path.join(ROOT, "Makefile"), encoding="utf-8") as f:
+        phony = set(re.search(r"^\.PHONY: (.*)$", f.read(), re.M).group(1).split())
+    named = set()
+    for folder in ("", "config", "server", "engine", "kernels", "deploy", "tests"):
+        with open(os.path.join(ROOT, folder, "README.md"), encoding="utf-8") as f:
+            text = f.read()
+        named |= {t for code in re.findall(r"`([^`]*)`|^(?:sudo )?(make .*)$", text, re.M) for line in code
+                  for m in re.findall(r"\bmake((?: +[\w-]+| +[A-Z_]+=\S*)+)", line) for t in re.findall(r"(?<=\s)[a-z][\w-]*(?=\s|$)", m)}
+    contract = {"all", "deps", "run", "test", "test-gpu", "test-browser", "test-clients", "soak", "fuzz", "asan", "ubsan", "tsan", "bench", "plots",
+                "bundle", "format", "clean"}
+    assert named | contract <= phony, (named | contract) - phony
+    assert len(named) > 15, named
+
+
 def test_the_readme_has_examples_of_each_kind():
     kinds = {(language, output is not None) for _, language, _, output in examples()}
     assert {("bash", True), ("python", True)} <= kinds
