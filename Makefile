@@ -169,7 +169,7 @@ bench-sessions: # what a session's turn costs, as JSON; FLAGS: of tests/bench/se
 	@dir=$$(mktemp -d); $(BUILD)/tests/bench/sessions --model config/models/tales --dir $$dir $(FLAGS); rm -rf $$dir
 bench-swap: # what moving sessions costs, as JSON; FLAGS: of tests/bench/swap.c
 	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/bench/swap >&2
-	@[ -z "$(CUDA_SO)" ] || ln -sf $(abspath $(BUILD))/rodimus_cuda.so $(BUILD)/tests/bench/rodimus_cuda.so
+	@[ -z "$(CUDA_SO)" ] || ln -srf $(BUILD)/rodimus_cuda.so $(BUILD)/tests/bench/
 	@$(BUILD)/tests/bench/swap $(or $(FLAGS),--model config/models/tales)
 bench-mask: # what structured output costs a step, as JSON
 	@$(MAKE) --no-print-directory -j$(JOBS) $(BUILD)/tests/bench/mask >&2
@@ -198,7 +198,7 @@ test-clients: deps
 test-programs: $(TEST_BIN)
 gpu-objects: $(UNDER_TEST)
 	@mkdir -p $(BUILD)/tests/backend $(BUILD)/tests/gpu
-	@[ -z "$(CUDA_SO)" ] || for d in backend gpu; do ln -sf ../../rodimus_cuda.so $(BUILD)/tests/$$d/rodimus_cuda.so; done
+	@[ -z "$(CUDA_SO)" ] || for d in backend gpu; do ln -srf $(BUILD)/rodimus_cuda.so $(BUILD)/tests/$$d/; done
 sanitize-gpu: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) test-programs gpu-objects
 	@tests/gpu/sanitize $(BUILD)/tests/gpu
@@ -241,7 +241,7 @@ bundle: all
 # build/, it is what tests/gpu/away, tests/run, tests/gpu/sanitize and tests/bench/record-* need.
 gpu-bundle: deps
 	@$(MAKE) --no-print-directory -j$(JOBS) test-programs gpu-objects bundle $(BUILD)/tests/bench/swap
-	@ln -sf ../../rodimus_cuda.so $(BUILD)/tests/bench/rodimus_cuda.so
+	@ln -srf $(BUILD)/rodimus_cuda.so $(BUILD)/tests/bench/
 	@rm -rf $(BUILD)/away; mkdir -p $(BUILD)/away/tests
 	@cp -a $(BUNDLE)/rodimus $(BUNDLE)/rodimus_cuda.so $(BUNDLE)/lib $(BUILD)/away/
 	@cp -L $$(ldd $(BUILD)/tests/gpu/test_rows | awk '/libcmocka/ {print $$3}') $(BUILD)/away/lib/
