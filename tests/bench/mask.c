@@ -5,6 +5,7 @@
  * Chinese, pieces of characters, code. A row takes any token that may come, each fifth time one that has one of "]},. A
  * row that has finished begins anew; in the mixed load with another schema. */
 #include "engine/grammar.h"
+#include "tests/result_stamp.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -282,7 +283,9 @@ int main(void) {
     struct vocab *v = NULL;
     double begin = now_us();
     must(vocab_new_bytes(bytes, lens, V, &v, &err), &err);
-    printf("{\n  \"tokens\": %d, \"rows\": %d, \"schemas\": %d, \"trie_ms\": %.1f,\n", V, ROWS, N_SCHEMAS,
+    printf("{\n  ");
+    result_stamp(stdout);
+    printf("\"tokens\": %d, \"rows\": %d, \"schemas\": %d, \"trie_ms\": %.1f,\n", V, ROWS, N_SCHEMAS,
            (now_us() - begin) * 1e-3);
     struct grammar *g[N_SCHEMAS];
     for (int pass = 0; pass < 2; pass++) {

@@ -6,6 +6,7 @@
  * A turn is one new token read and one generated; its time to the token is compared with that of a request of two
  * tokens (the pending one and the new one), so that the difference is the session's. */
 #include "engine/engine_internal.h"
+#include "tests/result_stamp.h"
 
 #include <semaphore.h>
 #include <stdio.h>
@@ -155,8 +156,9 @@ static void measure(void) {
         const struct timing t = run(name_of(i, name), 1);
         file[i] = t.first_ms - t.begin_ms;
     }
-    printf("{\"what\": \"what a session's turn costs; ms\", \"model\": \"%s\", \"device\": \"%s\",\n",
-           rod_engine_info(engine)->name, rod_engine_info(engine)->device);
+    printf("{\"what\": \"what a session's turn costs; ms\", ");
+    result_stamp(stdout);
+    printf("\"model\": \"%s\", \"device\": \"%s\",\n", rod_engine_info(engine)->name, rod_engine_info(engine)->device);
     printf(" \"state_bytes\": %llu, \"context_tok\": %u, \"repeats\": %u,\n", (unsigned long long)info.state_bytes,
            context_tok, n_repeats);
     const double p = quantile(plain, n_repeats, 0.5);

@@ -8,6 +8,7 @@
  * 4 generated, without states; beside the same turns, each of which goes on from the state that the last one left. */
 #include "engine/engine_internal.h"
 #include "engine/philox.h"
+#include "tests/result_stamp.h"
 
 #include <semaphore.h>
 #include <stdio.h>
@@ -343,8 +344,10 @@ int main(int argc, char **argv) {
     struct state_pool_counts pool;
     state_pool_count(l.engine->states, &pool);
     if (!context_tok) context_tok = info->window_tok + BEYOND_WINDOW;
-    printf("{\n  \"model\": \"%s\", \"device\": \"%s\", \"open_s\": %.2f, \"pool_bytes\": %llu,\n", info->name,
-           info->device, now_s() - begin, (unsigned long long)pool.bytes);
+    printf("{\n  ");
+    result_stamp(stdout);
+    printf("\"model\": \"%s\", \"device\": \"%s\", \"open_s\": %.2f, \"pool_bytes\": %llu,\n", info->name, info->device,
+           now_s() - begin, (unsigned long long)pool.bytes);
     measure_copies(l.engine);
     measure_idle_turns(&l);
     measure_streams(&l);

@@ -5,6 +5,7 @@
  * demo model. Each conversation is run a second time on an engine without sessions' files and with room for all, turn
  * by turn; where the budget for files took a session away, that is a 404 and the conversation begins anew under another
  * id. */
+#include "tests/result_stamp.h"
 #include "tests/sessions_bench.h"
 
 enum { SLOTS = 4, SESSIONS = 10 * SLOTS, IN_HOST = 12, ON_DISK = 30, SAMPLES = 4096 };
@@ -161,10 +162,12 @@ static void write_result(const struct soak *s, const struct rod_stats *stats, ui
     FILE *f = path ? fopen(path, "w") : NULL;
     if (path && !f) fail_msg("%s cannot be written", path);
     if (!f) return;
+    fprintf(f,
+            "{\"what\": \"make soak: sessions taking turns at random, each checked against an undisturbed run\",\n ");
+    result_stamp(f);
     fprintf(
         f,
-        "{\"what\": \"make soak: sessions taking turns at random, each checked against an undisturbed run\",\n"
-        " \"model\": \"tales\", \"device\": \"cpu\", \"seconds\": %u, \"seed\": %u,\n"
+        "\"model\": \"tales\", \"device\": \"cpu\", \"seconds\": %u, \"seed\": %u,\n"
         " \"slots\": %d, \"sessions\": %d, \"turns\": %llu, \"wrong_turns\": 0, \"cancelled\": %llu,\n"
         " \"lost_to_disk_budget\": %llu, \"evicted\": %llu, \"saves\": %llu, \"save_failures\": %llu, \"loads\": "
         "%llu,\n"

@@ -1,0 +1,239 @@
+"""The figures in the READMEs are those of tests/bench/results: each table and sentence below is made again from the recorded rows and
+looked for, so what is recorded anew and not told anew fails here, as does what was rounded wrongly. No server runs for it."""
+import glob
+import json
+import math
+import os
+import re
+import subprocess
+
+import pytest
+
+from server import ROOT
+
+RESULTS = os.path.join(ROOT, "tests", "bench", "results")
+README, KERNELS, ENGINE, SERVER = "README.md", "kernels/README.md", "engine/README.md", "server/README.md"
+BIG = {"Rodimus+-1.6B": "rodimus-plus-1.6b", "Rodimus-1.4B": "rodimus-1.4b"}
+ROW = ("model phase device commit date dtype batch context tokens_per_s ms ms_low ms_high bytes flop ceiling fraction "
+       "read_bytes_per_s flop_per_s resident_bytes").split()
+
+
+def text_of(name):
+    with open(os.path.join(ROOT, name), encoding="utf-8") as f:
+        return f.read()
+
+
+def results(name):
+    return json.loads(text_of(f"tests/bench/results/{name}.json"))
+
+
+def rows(name, **wanted):
+    return [r for r in results(name) if all(r[key] == value for key, value in wanted.items())]
+
+
+def said(value, digits=0):
+    """12,345.6 with digits 1; digits -2: to hundreds, 12,300."""
+    scale = 10.0 ** digits
+    return f"{math.floor(value * scale + 0.5) / scale:,.{max(digits, 0)}f}"
+
+
+def benchmarks():
+    """(file, row) of every file that holds rows of `rodimus bench --json`."""
+    for path in sorted(glob.glob(os.path.join(RESULTS, "*.json"))):
+        found = results(os.path.basename(path)[:-5])
+        if isinstance(found, list) and "fraction" in found[0]:
+            for row in found:
+                yield os.path.basename(path), row
+
+
+def test_rows_are_whole_and_their_ceilings_and_fractions_follow_from_bytes_and_flop():
+    n = 0
+    for name, r in benchmarks():
+        assert not [key for key in ROW if key not in r], (name, r)
+        tokens = r["batch"] * (r["context"] if r["phase"] == "prefill" else 1)
+        ceiling = tokens / max(r["bytes"] / r["read_bytes_per_s"], r["flop"] / r["flop_per_s"])
+        for what, value in (("ceiling", ceiling), ("fraction", r["tokens_per_s"] / ceiling), ("tokens_per_s", 1e3 * tokens / r["ms"])):
+            assert r[what] == pytest.approx(value, rel=2e-6), (name, r["phase"], r["batch"], r["context"], what)
+        assert r["ms_low"] <= r["ms"] <= r["ms_high"], (name, r)
+        n += 1
+    assert n > 50, n
+
+
+def test_every_result_says_when_and_at_which_commit():
+    for path in sorted(glob.glob(os.path.join(RESULTS, "*.json"))):
+        found = results(os.path.basename(path)[:-5])
+        for part in found if isinstance(found, list) else [found]:
+            assert re.fullmatch(r"\d{4}-\d\d-\d\d", part.get("date", "")), path
+            assert part.get("commit") or part["what"].startswith("flash-linear-attention"), path
+
+
+def test_commits_that_are_named_are_in_the_history():
+    log = subprocess.run(["git", "-C", ROOT, "log", "--format=%H"], capture_output=True, text=True)
+    history = log.stdout.split()
+    if log.returncode or len(history) < 100:
+        pytest.skip("no history here, or only its end")
+    named = []
+    for name in [README, KERNELS, ENGINE, SERVER, "tests/README.md", "deploy/README.md", *glob.glob("tests/bench/results/*.json", root_dir=ROOT)]:
+        text = text_of(name)
+        if name.endswith(".json"):
+            text = " ".join(re.findall(r'"commit": "([^"]*)"', text))
+        named += [(name, word) for word in re.findall(r"\b(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{7,12}\b", text)]
+    assert len(named) > 50, named
+    starts = {commit[:n] for commit in history for n in range(7, 13)}
+    assert not [(name, word) for name, word in named if word not in starts]
+
+
+def cpu_tables():
+    """(file, line) for the CPU's rows, as the top README has them."""
+    for r in results("tales-cpu"):
+        times = f"{said(r['ms'], 3 if r['phase'] == 'decode' else 1)} | {said(r['ms_low'], 3 if r['phase'] == 'decode' else 1)}"
+        if r["phase"] == "prefill" and r["context"] == 64:
+            times = f"{said(r['ms'], 3)} | {said(r['ms_low'], 3)}"
+        floor = f"{r['bytes'] / 1e6:.0f} MB at {r['read_bytes_per_s'] / 1e9:.0f} GB/s"
+        if r["flop"] / r["flop_per_s"] > r["bytes"] / r["read_bytes_per_s"]:
+            floor = f"{r['flop'] / 1e9:.3g} GFLOP at {r['flop_per_s'] / 1e9:.0f} GFLOP/s"
+        first = f"decode | {r['batch']} | {r['context']}" if r["phase"] == "decode" else f"prompt of {r['context']:,} | 1 | "
+        yield README, f"| {first} | {times} | {said(r['tokens_per_s'], -2)} | {floor} | {r['fraction']:.0%} |".replace("%", " %")
+    for r in rows("tales-cpu-position", phase="decode"):
+        yield README, (f"| {r['context']:,} | {said(r['ms'], 3)} | {said(r['ms_low'], 3)} | {said(100 * r['fraction'])} % | "
+                       f"{said(r['resident_bytes'] / 1e6)} MB |")
+    for r in results("rodimus-plus-1.6b-cpu"):
+        first = f"decode | {r['batch']}" if r["phase"] == "decode" else f"prompt of {r['context']} | 1"
+        yield README, f"| {first} | {said(r['ms'], 1)} | {said(r['ms_low'], 1)} | {said(r['tokens_per_s'], 1)} | "
+
+
+def gpu_tables():
+    baseline = results("baseline-fla-h200")["rows"]
+    for name, shape in [*BIG.items(), ("Rodimus+-1.6B, window 1,024", "rodimus-plus-1.6b-w1024")]:
+        decode = rows(f"{shape}-h200", phase="decode", dtype="bf16")
+        full = name + (", window 2,049" if shape == "rodimus-plus-1.6b" else "")
+        yield KERNELS, f"| {full} | " + " | ".join(f"{said(r['tokens_per_s'])} ({said(100 * r['fraction'], 1)} %)" for r in decode) + " |"
+        if shape.endswith("w1024"):
+            continue
+        prompts = {(r["context"], r["batch"]): r for r in rows(f"{shape}-prompts-h200", phase="prefill")}
+        yield README, "".join([f"| {name} |", *(f" {said(r['tokens_per_s'])} ({said(100 * r['fraction'])} %) |" for r in decode),
+                               f" {said(prompts[4096, 1]['tokens_per_s'], -2)} ({said(100 * prompts[4096, 1]['fraction'])} %) |"])
+        yield KERNELS, f"| {full} | " + " | ".join(f"{said(prompts[at]['tokens_per_s'], -2)} ({said(100 * prompts[at]['fraction'], 1)} %)"
+                                                   for at in ((512, 1), (4096, 1), (24576, 1), (512, 32))) + " |"
+    for shape in ("rodimus-plus-1.6b-w1024", "rodimus-1.4b"):
+        its = {(r["phase"], r["launch"], r.get("batch"), r.get("tokens")): r["tokens_per_s"] for r in baseline if r["model"] == shape}
+        graph = [its["decode", "one graph, replayed", batch, None] for batch in (1, 8, 64, 256)]
+        prompt = its["prefill", "one graph, replayed", 1, 4096]
+        yield KERNELS, "| baseline | " + " | ".join(map(said, graph)) + " |"
+        yield README, "| flash-linear-attention | " + " | ".join(map(said, graph)) + f" | {said(prompt, -2)} |"
+        both = [f"{said(its['prefill', 'one graph, replayed', 1, n], -2)} / {said(its['prefill', 'eager', 1, n], -2)}" for n in (512, 4096)]
+        yield KERNELS, f"| baseline, one graph / kernel by kernel | {both[0]} | {both[1]} | - / {said(its['prefill', 'eager', 1, 24576], -2)} |"
+
+
+def cache_table():
+    found = results("tales-prefix-cpu")
+    for turn in (1, 2, 5, 10, 15, 20):
+        a, b = found["cache"][turn - 1], found["no_cache"][turn - 1]
+        yield README, (f"| {turn} | {said(a['prompt_tok'])} | {said(a['prompt_tok'] - a['cached_tok'])} | {said(a['first_token_ms'])} ms "
+                       f"| {said(b['first_token_ms'])} ms |")
+
+
+def mask_table():
+    found = results("mask")
+    for name, what, digits in (("a new schema: states met for the first time", "cold", 0), ("the same again", "warm", 0),
+                               ("20 new schemas at once", "all_schemas_at_once_cold", 2)):
+        us = found[what]["step_us"]
+        median = f"{said(us['p50'])} us" if not digits else f"{said(us['p50'] / 1e3, digits)} ms"
+        yield ENGINE, f"| {name} | {median} | {said(us['p99'] / 1e3, 2)} ms | {said(us['max'] / 1e3, 2)} ms |"
+
+
+@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, mask_table], ids=lambda t: t.__name__)
+def test_tables_have_the_recorded_figures(table):
+    expected = list(table())
+    lines = {name: text_of(name).split("\n") for name, _ in expected}
+    assert not [line for name, line in expected if not any(found.startswith(line) for found in lines[name])]
+    assert expected
+
+
+def sentences():
+    """(file, pattern, the values that stand where it has parentheses). White space is one space."""
+    big, small = (results(f"{shape}-prompts-server-h200") for shape in BIG.values())
+    load = {r["streams"]: r for r in results("rodimus-plus-1.6b-load-h200")["runs"]}
+    at = {(shape, r["context"]): r["ms"] for shape in BIG.values() for r in rows(f"{shape}-h200-position", phase="decode")}
+    plus, plain = BIG.values()
+
+    def first(of, part="p50"):
+        return of["first_token_ms"][part]
+
+    def gap(of, part="p99"):
+        return of["inter_token_ms"][part]
+
+    alone, beside, idle = "streams_alone", "streams_beside_prompts_of_100000", "first_token_of_512_idle"
+    yield README, r"prompt of 512 comes (N) ms after the request; 64 streams have (N) ms between tokens at the 99th percentile, and (N) while", [
+        first(big[idle]), gap(big[alone]), gap(big[beside])]
+    yield README, r"256 that begin together have their first token after (N) ms, (N) at the 99th percentile, and (N) tokens/s in all", [
+        first(load[256]), first(load[256], "p99"), load[256]["output_tokens_per_s"]]
+    yield KERNELS, r"what one at 4,096 does: (N) and (N) ms \(Rodimus\+\), (N) and (N) \(Rodimus\)", [
+        at[plus, 1000000], at[plus, 4096], at[plain, 1000000], at[plain, 4096]]
+    yield KERNELS, (r"prompt of 512 on an idle engine after (N) ms \(p99 (N)\); 64 streams have (N) ms between tokens at the 99th percentile alone "
+                    r"and (N) while [^(]*\(Rodimus-1.4B: (N); (N) and (N):"), [
+        first(big[idle]), first(big[idle], "p99"), gap(big[alone]), gap(big[beside]), first(small[idle]), gap(small[alone]), gap(small[beside])]
+    yield KERNELS, (r"64 have their first token after (N) ms, (N) at the 99th percentile \([^)]*\), and (N) tokens/s in all \([^)]*\); "
+                    r"256 after (N) and (N) ms \([^)]*\), (N) tokens/s \([^)]*\), (N) ms between tokens at the 99th percentile"), [
+        first(load[64]), first(load[64], "p99"), load[64]["output_tokens_per_s"], first(load[256]), first(load[256], "p99"),
+        load[256]["output_tokens_per_s"], gap(load[256])]
+    host = [100 * r["host_cpu"] for shape in (*BIG.values(), "rodimus-plus-1.6b-w1024") for more in ("", "-position")
+            for r in rows(f"{shape}-h200{more}", phase="decode")]
+    yield KERNELS, r"The host works (N) to (N) % of a step", [min(host), max(host)]
+    prompt = rows("rodimus-1.4b-prompts-h200", phase="prefill", context=4096)[0]
+    yield KERNELS, r"Prompts of 4,096: (N) ns a token and layer of Rodimus-1.4B", [1e9 / prompt["tokens_per_s"] / 48]
+
+    swap = results("swap-h200")["rows"][0]
+    yield README, r"leaves its slot in (N) ms and comes back in (N), where one plain copy over the bus takes (N) and (N); a fork on the device takes (N)", [
+        swap[key] for key in ("swap_out_ms", "swap_in_ms", "floor_out_ms", "floor_in_ms", "fork_ms")]
+    yield README, r"between tokens at (N) ms, as without it; with ten a second it is (N) ms, and (N) where", [
+        swap[key]["gap_ms"]["p99"] for key in ("beside_swaps", "beside_10_times_the_swaps", "beside_10_times_the_turns")]
+
+    decode = {(r["batch"], r["context"]): r for r in rows("tales-cpu", phase="decode")}
+    gain = {context: decode[8, context]["tokens_per_s"] / decode[1, context]["tokens_per_s"] for context in (64, 512)}
+    yield README, r"are short \((N) here;[^(]*with full windows \((N) here\)", [gain[64], gain[512]]
+    yield README, r"by the ceilings themselves eight could make (N) times", [decode[8, 512]["ceiling"] / decode[1, 512]["ceiling"]]
+
+    null, step = results("server-null")
+    yield README, r"counts: (N) events/s at 1,000 streams", [null["events_per_s"]]
+    yield README, r"(N) of the 200,000 that steps of 5 ms offer, where most leave alone \((N) and (N) us of CPU", [
+        step["events_per_s"], null["server_cpu_us_per_event"], step["server_cpu_us_per_event"]]
+    soak = results("overload-soak")
+    yield README, (r"(N) answers, (N)/s, with their tokens (N) ms apart, (N) at the 99th percentile \((N) without the flood\). Of (N) refusals "
+                   r"that were timed the median took (N) ms, the slowest (N). (N) KiB more memory"), [
+        soak["accepted"], soak["accepted"] / soak["seconds"], soak["inter_token_ms_of_accepted"]["p50"], soak["inter_token_ms_of_accepted"]["p99"],
+        soak["inter_token_ms_calm"]["p99"], soak["refusal_ms"]["n"], soak["refusal_ms"]["p50"], soak["refusal_ms"]["max"],
+        (soak["resident_bytes"]["after"] - soak["resident_bytes"]["before"]) / 1024]
+    yield SERVER, r"refusals take (N) ms at the median and (N) at most, tokens of the accepted are (N) ms apart at the 99th percentile", [
+        soak["refusal_ms"]["p50"], soak["refusal_ms"]["max"], soak["inter_token_ms_of_accepted"]["p99"]]
+    turn = results("sessions-cpu")
+    yield ENGINE, (r"are on disk after (N) ms, one alone after (N) ms; going on takes (N) ms from host memory, (N) ms from a file, a fork (N) ms"), [
+        turn[key] for key in ("save_of_64_at_once", "save", "resume_from_host", "resume_from_file", "fork")]
+
+
+def rounds_to(shown, value):
+    """From 1,000 on the zeros at the end are rounded, too."""
+    digits = shown.replace(",", "")
+    fraction = len(digits.partition(".")[2])
+    unit = 10.0 ** -fraction if fraction or len(digits) < 4 else 10.0 ** (len(digits) - len(digits.rstrip("0")))
+    return abs(float(digits) - value) <= unit / 2 + 1e-9 * abs(value)
+
+
+@pytest.mark.parametrize("name, pattern, values", [pytest.param(*s, id=f"{s[0]}-{n}") for n, s in enumerate(sentences())])
+def test_sentences_have_the_recorded_figures(name, pattern, values):
+    text = re.sub(r"\s+", " ", text_of(name))
+    found = re.search(pattern.replace("(N)", r"([\d,]+(?:\.\d+)?)"), text)
+    assert found, f"{name} has no such sentence: {pattern}"
+    assert not [(shown, value) for shown, value in zip(found.groups(), values, strict=True) if not rounds_to(shown, value)], found.group(0)
+
+
+def test_pictures_are_of_the_recorded_rows():
+    """What `make plots` writes under a picture, and at its points."""
+    commit = rows("rodimus-plus-1.6b-h200")[0]["commit"][:7]
+    for name in ("decode", "prefill", "position", "memory", "latency"):
+        picture = text_of(f"tests/bench/plots/{name}.svg")
+        assert f"commit {commit}" in picture, (name, commit)
+        if name == "decode":
+            shares = re.findall(r">(\d+%)</text>", picture)
+            assert shares == [f"{r['fraction']:.0%}" for shape in ("rodimus-plus-1.6b-w1024", "rodimus-1.4b")
+                              for r in rows(f"{shape}-h200", phase="decode", dtype="bf16")]
