@@ -277,6 +277,29 @@ static void check_tied_head(struct model *model) {
                            "the embedding is used");
 }
 
+/* A weight that the model has with another configuration, or a bias of one that has none here: without it the layer
+ * would compute something else than it was trained for. */
+static int refuse_left_out(void *arg, const struct model_piece *piece) {
+    struct binding *b = arg;
+    char bias[sizeof piece->name];
+    snprintf(bias, sizeof bias, "%s", piece->name);
+    const size_t stem = strlen(bias) - strlen("weight");
+    if (strlen(bias) > strlen("weight") && !strcmp(bias + stem, "weight")) memcpy(bias + stem, "bias", 5);
+    const struct model_tensor *t = find_tensor(b->model, piece->name);
+    if (!t || t->used) t = find_tensor(b->model, bias);
+    if (!t || t->used) return 0;
+    return rod_fail(b->err, ROD_EMODEL,
+                    "tensor %s in %.200s has no place in the model of config.json: without it results would differ",
+                    t->name, t->file);
+}
+
+/* Of the layers that there are. A checkpoint with more layers than config.json counts is said to be so, and runs. */
+static int check_left_out(struct binding *b, bool fla) {
+    struct model_dims all = b->model->dims;
+    all.plus = all.qk_norm = all.norm_embed = true;
+    return model_plan(&all, fla, refuse_left_out, b);
+}
+
 static void check_unused(struct model *model) {
     size_t n = 0;
     const char *first = NULL;
@@ -391,6 +414,7 @@ static int open_into(struct model *model, const char *dir, const struct rod_prog
     if ((rc = list_tensors(model, files, err))) return rc;
     struct binding binding = {model, files, err};
     if ((rc = model_plan(&model->dims, config.fla, bind_piece, &binding))) return rc;
+    if ((rc = check_left_out(&binding, config.fla))) return rc;
     if (model->dims.tied) model->lm_head = model->embed;
     model->weight_dtype = model->layers[0].fc.part[0].dtype;
     for (size_t f = 0; f < files->n; f++)

@@ -104,11 +104,16 @@ static const char *cfg_string(struct cfg *c, const json_t *object, const char *k
     return json_string_value(value);
 }
 
-/* An epsilon; 0 counts as unsaid, as in the published code. */
-static float cfg_epsilon(struct cfg *c, const json_t *object, const char *path, double def) {
+/* Of a norm of rows. 0 is refused: it may be meant, and a row of zeros would be no numbers. */
+static float cfg_norm_epsilon(struct cfg *c, const json_t *object, const char *path) {
+    return (float)cfg_real(c, object, path, 1e-5, 1e-30, 1.0);
+}
+
+/* Of keys, which are divided by their length or this, whichever is more: 0 is as good as the default. */
+static float cfg_key_epsilon(struct cfg *c, const json_t *object, const char *path) {
     const json_t *value = cfg_get(object, last_part(path));
-    if (json_is_number(value) && json_number_value(value) == 0) return (float)def;
-    return (float)cfg_real(c, object, path, def, 1e-30, 1.0);
+    if (json_is_number(value) && json_number_value(value) == 0) return 1e-12f;
+    return (float)cfg_real(c, object, path, 1e-12, 1e-30, 1.0);
 }
 
 static void cfg_refuse(struct cfg *c, const char *path, const json_t *value, const char *why) {
@@ -122,6 +127,30 @@ static uint32_t cfg_align8(struct cfg *c, const char *path, const json_t *value,
     snprintf(what, sizeof what, "the derived size %.15g must be from 1 to %u", x, max - 8);
     cfg_fail(c, ROD_EMODEL, path, value, what);
     return 8;
+}
+
+/* null, false, 0 or empty: says nothing. */
+static bool says_nothing(const json_t *value) {
+    if (json_is_number(value)) return json_number_value(value) == 0;
+    if (json_is_string(value)) return json_string_length(value) == 0;
+    if (json_is_array(value)) return json_array_size(value) == 0;
+    if (json_is_object(value)) return json_object_size(value) == 0;
+    return !json_is_true(value);
+}
+
+/* Of a part of the model only these keys may say anything. What another one changes, nobody here knows; the published
+ * code takes no others either. known ends with NULL. */
+static void cfg_only(struct cfg *c, const json_t *object, const char *part, const char *const *known) {
+    json_t *o = (json_t *)(uintptr_t)object; /* jansson's iterators are not const */
+    for (void *at = json_object_iter(o); at && !c->rc; at = json_object_iter_next(o, at)) {
+        const char *key = json_object_iter_key(at);
+        size_t i = 0;
+        while (known[i] && strcmp(known[i], key)) i++;
+        if (known[i] || says_nothing(json_object_iter_value(at))) continue;
+        char path[96];
+        snprintf(path, sizeof path, "%s.%.60s", part, key);
+        cfg_refuse(c, path, json_object_iter_value(at), "this key is not known, and may change results");
+    }
 }
 
 /* An end token, or several: an integer or a list of them. -1 (none) is passed over. */
@@ -166,6 +195,12 @@ static void check_groups(struct cfg *c, const char *path, const json_t *value, u
 }
 
 static void parse_published_attn(struct cfg *c, const json_t *a, struct model_dims *d) {
+    static const char *const known[] = {
+        "num_heads", "num_heads_k", "num_heads_v", "window_size", "ffn_expand_ratio", "causal", "softmax_scale",
+        "qk_norm", "rotary_emb_dim", "rotary_emb_base", "rotary_emb_scale_base", "rotary_emb_interleaved",
+        /* no results */
+        "dropout", "activation_dropout", "attention_dropout", "max_position_embeddings", "layer_idx", NULL};
+    cfg_only(c, a, "attn_cfg", known);
     const json_t *value = cfg_get(a, "rotary_emb_scale_base");
     if (value) cfg_refuse(c, "attn_cfg.rotary_emb_scale_base", value, "scaled rotary embedding is not supported");
     if ((value = cfg_get(a, "softmax_scale")))
@@ -202,23 +237,33 @@ static void parse_published_attn(struct cfg *c, const json_t *a, struct model_di
 static void parse_published(struct cfg *c, const json_t *root, struct model_dims *d) {
     d->D = (uint32_t)cfg_int(c, root, "d_model", 0, 1, MAX_D);
     d->L = (uint32_t)cfg_int(c, root, "n_layer", 0, 1, MAX_L);
-    d->norm_eps = cfg_epsilon(c, root, "norm_epsilon", 1e-5);
+    d->norm_eps = cfg_norm_epsilon(c, root, "norm_epsilon");
     d->tied = cfg_bool(c, root, "tie_word_embeddings", false);
     d->scale_embed = cfg_bool(c, root, "use_scale_embedding", false);
     d->norm_embed = cfg_bool(c, root, "use_norm_embedding", false);
 
+    static const char *const known[] = {"d_conv", "mem_size", "expand_ratio", "input_gate_low_rank",
+                                        "normalize_epsilon",
+                                        /* no results */
+                                        "mode", "dropout", "activation_dropout", "post_norm_epsilon",
+                                        "residual_in_fp32", "use_fast_path", "layer_idx", NULL};
     const json_t *m = cfg_object(c, root, "mixer_cfg");
+    cfg_only(c, m, "mixer_cfg", known);
     d->K = (uint32_t)cfg_int(c, m, "mixer_cfg.d_conv", 4, 1, MAX_K);
     d->M = (uint32_t)cfg_int(c, m, "mixer_cfg.mem_size", 64, 1, MAX_M);
     d->R = cfg_rank(c, m, "mixer_cfg.input_gate_low_rank", d->D);
-    d->k_eps = cfg_epsilon(c, m, "mixer_cfg.normalize_epsilon", 1e-12);
+    d->k_eps = cfg_key_epsilon(c, m, "mixer_cfg.normalize_epsilon");
     double ratio = cfg_real(c, m, "mixer_cfg.expand_ratio", 2.0, 0, MAX_E);
     d->E = cfg_align8(c, "mixer_cfg.expand_ratio", cfg_get(m, "expand_ratio"), d->D * ratio, MAX_E);
     if (d->plus) parse_published_attn(c, cfg_object(c, root, "attn_cfg"), d);
 }
 
 static void parse_fla_attn(struct cfg *c, const json_t *root, struct model_dims *d) {
+    static const char *const known[] = {"num_heads", "window_size", "rope_theta", "qk_norm", "qkv_bias",
+                                        /* no results */
+                                        "max_position_embeddings", "layer_idx", NULL};
     const json_t *a = cfg_object(c, root, "ska_attn");
+    cfg_only(c, a, "ska_attn", known);
     if (cfg_bool(c, a, "ska_attn.qkv_bias", false))
         cfg_refuse(c, "ska_attn.qkv_bias", cfg_get(a, "qkv_bias"), "biases of q, k, v are not supported");
     const json_t *window = json_object_get(a, "window_size"); /* absent has a default, null means unlimited */
@@ -255,8 +300,8 @@ static void parse_fla(struct cfg *c, const json_t *root, struct model_dims *d) {
     d->K = (uint32_t)cfg_int(c, root, "conv_size", 4, 1, MAX_K);
     d->R = cfg_rank(c, root, "input_gate_low_rank", d->D);
     d->E = (2 * d->D + 7) / 8 * 8;
-    d->norm_eps = cfg_epsilon(c, root, "norm_eps", 1e-5);
-    d->k_eps = cfg_epsilon(c, root, "k_norm_eps", 1e-12);
+    d->norm_eps = cfg_norm_epsilon(c, root, "norm_eps");
+    d->k_eps = cfg_key_epsilon(c, root, "k_norm_eps");
     d->tied = cfg_bool(c, root, "tie_word_embeddings", true);
     if (d->plus) parse_fla_attn(c, root, d);
 }

@@ -256,6 +256,66 @@ static void faults_of_a_checkpoint_name_tensor_file_and_shape(void **state) {
     remove_files(dir, checkpoint_files);
 }
 
+/* Renames one tensor of a checkpoint to a name of the same length, in the header's text. */
+static void rename_tensor(const char *dir, const char *old, const char *new) {
+    size_t n, len = strlen(old);
+    assert_int_equal(len, strlen(new));
+    char *bytes = read_text(dir, "model.safetensors", &n);
+    char *at = memmem(bytes, n, old, len);
+    assert_non_null(at);
+    memcpy(at, new, len);
+    write_text(dir, "model.safetensors", bytes, n);
+    free(bytes);
+}
+
+static void weights_that_the_configuration_leaves_out_are_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *set, *old_key, *new_key, *tensor;
+    } cases[] = {
+        {"fla-rodimus-plus-small", "\"qk_norm\": true", "\"qk_norm\": false", "model.layers.0.ska_attn.q_norm.weight"},
+        {"rodimus-plus-options", "\"use_norm_embedding\": true", "\"use_norm_embedding\": false",
+         "model.embed_norm.weight"},
+        {"rodimus-plus-small", "\"rodimus_plus\"", "\"rodimus\"", "model.layers.0.attn_norm.weight"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char dir[] = "/tmp/rodimus-test-XXXXXX", from[64];
+        assert_non_null(mkdtemp(dir));
+        snprintf(from, sizeof from, "tests/vectors/%s", cases[i].set);
+        copy_checkpoint(from, dir);
+        model_close(open_good(dir));
+        edit_config(dir, cases[i].old_key, cases[i].new_key);
+        expect_refusal(dir, ROD_EMODEL, cases[i].tensor, "results would differ");
+        remove_files(dir, checkpoint_files);
+    }
+}
+
+/* The second layer's query projection becomes a bias, of the right length or not: its name is enough. What is no
+ * weight's name, as the buffers that a cache leaves, is only told. */
+static void a_bias_where_there_is_none_is_refused(void **state) {
+    (void)state;
+    char dir[] = "/tmp/rodimus-test-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    copy_checkpoint(SMALL, dir);
+    edit_config(dir, "\"n_layer\": 2", "\"n_layer\": 1");
+    static const struct {
+        const char *old, *new;
+        bool refused;
+    } cases[] = {
+        {"model.layers.1.mixer.fc.weight", "model.layers.0.mixer.fc.kept__", false},
+        {"model.layers.1.attn.k_proj.weight", "model.layers.0.attn.key_cache__00", false},
+        {"model.layers.1.attn.q_proj.weight", "model.layers.0.attn.out_proj.bias", true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        rename_tensor(dir, cases[i].old, cases[i].new);
+        if (cases[i].refused)
+            expect_refusal(dir, ROD_EMODEL, cases[i].new, "results would differ");
+        else
+            model_close(open_good(dir));
+    }
+    remove_files(dir, checkpoint_files);
+}
+
 static void replace_by_fifo(const char *dir, const char *file) {
     char path[256];
     snprintf(path, sizeof path, "%s/%s", dir, file);
@@ -501,6 +561,8 @@ int main(void) {
         cmocka_unit_test(every_vector_opens_whole),
         cmocka_unit_test(two_piece_weights_stack_in_order),
         cmocka_unit_test(faults_of_a_checkpoint_name_tensor_file_and_shape),
+        cmocka_unit_test(weights_that_the_configuration_leaves_out_are_refused),
+        cmocka_unit_test(a_bias_where_there_is_none_is_refused),
         cmocka_unit_test(pipes_and_directories_are_refused_at_once),
         cmocka_unit_test(a_pickle_alone_is_explained),
         cmocka_unit_test(tensors_of_a_wrong_type_are_refused),

@@ -112,10 +112,15 @@ static void absent_and_null_keys_have_their_defaults(void **state) {
         "\"mixer_cfg\":{\"d_conv\":null,\"expand_ratio\":null,\"mem_size\":null,\"input_gate_low_rank\":null,"
         "\"normalize_epsilon\":null},\"attn_cfg\":{\"window_size\":8,\"num_heads\":null,\"num_heads_k\":null,"
         "\"num_heads_v\":null,\"rotary_emb_dim\":null,\"rotary_emb_base\":null,\"rotary_emb_interleaved\":null,"
-        "\"ffn_expand_ratio\":null,\"rotary_emb_scale_base\":null,\"softmax_scale\":null,\"causal\":null}}"};
+        "\"ffn_expand_ratio\":null,\"rotary_emb_scale_base\":null,\"softmax_scale\":null,\"causal\":null}}",
+        /* what trains, what is slower or faster, and unknown keys that say nothing */
+        "{\"d_model\":256,\"n_layer\":2,\"vocab_size\":300,\"mixer_cfg\":{\"mode\":\"chunk\",\"dropout\":0.1,\"bias\":"
+        "false,\"x\":0,\"y\":\"\",\"z\":[]},\"attn_cfg\":{\"window_size\":9,\"attention_dropout\":0.1,\"alibi\":null,"
+        "\"w\":{}}}"};
+    enum { N_PUBLISHED = sizeof published / sizeof *published };
     struct model_config c;
     struct rod_error err;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < N_PUBLISHED; i++) {
         if (parse(published[i], &c, &err)) fail_msg("%s", err.message);
         const struct model_dims *d = &c.dims;
         assert_true(d->plus && !c.fla && !d->tied && !d->scale_embed && !d->norm_embed && !d->rot_interleaved);
@@ -235,6 +240,14 @@ static void bad_configs_are_refused_by_key(void **state) {
         {"{\"d_model\":256," PUBLISHED "\"block_type\":3}", ROD_EMODEL, "block_type", "string"},
         {"{\"d_model\":256," PUBLISHED "\"mixer_cfg\":[]}", ROD_EMODEL, "mixer_cfg", "object"},
         {"{\"d_model\":256," PUBLISHED "\"norm_epsilon\":-1}", ROD_EMODEL, "norm_epsilon", "-1"},
+        {"{\"d_model\":256," PUBLISHED "\"norm_epsilon\":0}", ROD_EMODEL, "norm_epsilon", "is 0"},
+        {FLA("\"norm_eps\":0.0"), ROD_EMODEL, "norm_eps", "is 0.0"},
+        {PLAIN("\"window\":5"), ROD_EUNSUPPORTED, "mixer_cfg.window", "not known"},
+        {PLAIN("\"kernel\":\"x\""), ROD_EUNSUPPORTED, "mixer_cfg.kernel", "not known"},
+        {PLUS("\"num_heads\":2,\"qkv_proj_bias\":true"), ROD_EUNSUPPORTED, "attn_cfg.qkv_proj_bias", "not known"},
+        {PLUS("\"num_heads\":2,\"logit_softcap\":30"), ROD_EUNSUPPORTED, "attn_cfg.logit_softcap", "is 30"},
+        {FLA("\"ska_attn\":{\"num_heads\":2,\"num_kv_heads\":2}"), ROD_EUNSUPPORTED, "ska_attn.num_kv_heads",
+         "not known"},
         {"{\"d_model\":256," PUBLISHED "\"tie_word_embeddings\":1}", ROD_EMODEL, "tie_word_embeddings",
          "true or false"},
         {PLAIN("\"mem_size\":5000"), ROD_EMODEL, "mixer_cfg.mem_size", "4096"},
