@@ -167,16 +167,19 @@ struct openai_vocab { /* the bytes of a token, or NULL */
 
 struct openai_logprobs { /* JSON fragments that grow with the tokens; chat uses `tokens` alone */
     struct buf tokens, values, tops, offsets;
-    uint64_t n_chars; /* of the text so far */
+    uint64_t n_chars; /* begun in the text so far; a broken one is U+FFFD there */
+    char part[4];     /* of the last of them, while it is not whole */
+    uint32_t n_part;
 };
+/* shown: the tokens are in the text, and no special ones that it leaves out. */
 void openai_logprobs_add(struct openai_logprobs *l, enum openai_kind kind, const struct rod_token *tokens,
-                         size_t n_tokens, const struct openai_vocab *vocab);
+                         size_t n_tokens, bool shown, const struct openai_vocab *vocab);
 /* The first token of a prompt, which nothing stands before: null (legacy object). */
 void openai_logprobs_add_first(struct openai_logprobs *l, int32_t id, const struct openai_vocab *vocab);
 /* prompt_logprobs as a fragment: {"7": {"logprob", "rank", "decoded_token"}, ...} a token, null for the first; token
  * NULL = the first. */
 void openai_prompt_logprobs_add(struct buf *out, const struct rod_token *token, const struct openai_vocab *vocab);
-void openai_logprobs_clear(struct openai_logprobs *l); /* empty, but n_chars goes on */
+void openai_logprobs_clear(struct openai_logprobs *l); /* empty, but the text goes on */
 void openai_logprobs_fini(struct openai_logprobs *l);
 /* One token as text: its UTF-8, "bytes:\xE2\x80" where it is a part of a character, "token_id:7" without a tokenizer.
  */

@@ -122,8 +122,30 @@ static void add_chat(struct openai_logprobs *l, const struct rod_token *t, const
     buf_puts(out, "]}");
 }
 
+/* The byte is of the character that is not whole yet; behind its second byte any two of a tail would do. */
+static bool of_part(const struct openai_logprobs *l, char byte) {
+    char whole[4] = {'\x80', '\x80', '\x80', '\x80'};
+    memcpy(whole, l->part, l->n_part);
+    if (l->n_part) whole[l->n_part] = byte;
+    return l->n_part && buf_utf8(whole, sizeof whole) > l->n_part;
+}
+
+/* As the text counts them: what cannot become a character is one of its own, and ends where a byte does not go on. */
+static void count_chars(struct openai_logprobs *l, const char *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char byte = (unsigned char)bytes[i];
+        const bool inside = of_part(l, bytes[i]);
+        if (!inside) {
+            l->n_chars++;
+            l->n_part = 0;
+        }
+        if (inside || (byte >= 0xc2 && byte <= 0xf4)) l->part[l->n_part++] = bytes[i];
+        if (l->n_part && buf_utf8(l->part, l->n_part)) l->n_part = 0;
+    }
+}
+
 /* What every token has in the legacy object of parallel arrays: its text and where that begins. */
-static void add_place(struct openai_logprobs *l, int32_t id, const struct openai_vocab *vocab) {
+static void add_place(struct openai_logprobs *l, int32_t id, bool shown, const struct openai_vocab *vocab) {
     if (l->tokens.len) {
         buf_putc(&l->tokens, ',');
         buf_putc(&l->values, ',');
@@ -133,21 +155,22 @@ static void add_place(struct openai_logprobs *l, int32_t id, const struct openai
     openai_render_token(&l->tokens, id, vocab);
     size_t n = 0;
     const char *bytes = vocab->bytes(vocab->arg, id, &n);
-    const bool inside =
-        bytes && n && l->n_chars && ((unsigned char)bytes[0] & 0xc0) == 0x80; /* of the character before */
+    if (!bytes || !shown) n = 0;
+    const bool inside = n && of_part(l, bytes[0]);
     buf_int(&l->offsets, (int64_t)(l->n_chars - inside));
-    for (size_t i = 0; bytes && i < n; i++) l->n_chars += ((unsigned char)bytes[i] & 0xc0) != 0x80;
+    count_chars(l, bytes, n);
 }
 
 void openai_logprobs_add_first(struct openai_logprobs *l, int32_t id, const struct openai_vocab *vocab) {
-    add_place(l, id, vocab);
+    add_place(l, id, true, vocab);
     buf_puts(&l->values, "null");
     buf_puts(&l->tops, "null");
 }
 
 /* The sampled token is in the top list even when it is not among the best. */
-static void add_legacy(struct openai_logprobs *l, const struct rod_token *t, const struct openai_vocab *vocab) {
-    add_place(l, t->id, vocab);
+static void add_legacy(struct openai_logprobs *l, const struct rod_token *t, bool shown,
+                       const struct openai_vocab *vocab) {
+    add_place(l, t->id, shown, vocab);
     buf_logprob(&l->values, t->logprob);
     buf_putc(&l->tops, '{');
     bool seen = false;
@@ -196,12 +219,12 @@ void openai_prompt_logprobs_add(struct buf *out, const struct rod_token *t, cons
 }
 
 void openai_logprobs_add(struct openai_logprobs *l, enum openai_kind kind, const struct rod_token *tokens,
-                         size_t n_tokens, const struct openai_vocab *vocab) {
+                         size_t n_tokens, bool shown, const struct openai_vocab *vocab) {
     for (size_t i = 0; i < n_tokens; i++) {
         if (kind == OPENAI_CHAT) {
             add_chat(l, &tokens[i], vocab);
         } else {
-            add_legacy(l, &tokens[i], vocab);
+            add_legacy(l, &tokens[i], shown, vocab);
         }
     }
 }

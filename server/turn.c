@@ -363,8 +363,29 @@ static void take_prompt(struct turn *t, struct turn_choice *c, struct rod_event 
         }
         if (q->echo && q->n_logprobs >= 0) {
             token->n_top = n_top < (uint32_t)q->n_logprobs ? n_top : (uint32_t)q->n_logprobs;
-            openai_logprobs_add(&c->logprobs, t->kind, token, 1, &t->server->vocab);
+            openai_logprobs_add(&c->logprobs, t->kind, token, 1, true, &t->server->vocab);
         }
+    }
+}
+
+static bool named_stop_id(const struct turn *t, int32_t id) {
+    for (size_t i = 0; i < t->request.n_stop_ids; i++) {
+        if (t->request.stop_ids[i] == id) return true;
+    }
+    return false;
+}
+
+/* Special tokens are in the text where the request wants them, and as the stop that it wants to see. */
+static void add_logprobs(struct turn *t, struct turn_choice *c, const struct rod_event *e) {
+    const struct server *s = t->server;
+    if (c->completion_tok == e->n_tokens) c->logprobs.n_part = 0; /* the prompt's text has ended, whole or not */
+    for (size_t i = 0; i < e->n_tokens; i++) {
+        const struct rod_token *token = &e->tokens[i];
+        size_t len = 0;
+        bool special = false;
+        rod_token_bytes(s->engine, token->id, &len, &special);
+        const bool shown = !special || t->request.keep_special || named_stop_id(t, token->id);
+        openai_logprobs_add(&c->logprobs, t->kind, token, 1, shown, &s->vocab);
     }
 }
 
@@ -383,7 +404,7 @@ static void take_tokens(struct turn *t, struct turn_choice *c, const struct rod_
     if (t->over) return;
     begin_prompt(t, c);
     if (t->request.stream && !c->role_sent) push_openings(t, c);
-    if (t->request.n_logprobs >= 0) openai_logprobs_add(&c->logprobs, t->kind, e->tokens, e->n_tokens, &s->vocab);
+    if (t->request.n_logprobs >= 0) add_logprobs(t, c, e);
     for (size_t i = 0; t->request.return_token_ids && i < e->n_tokens; i++) {
         if (c->ids.len) buf_putc(&c->ids, ',');
         buf_int(&c->ids, e->tokens[i].id);
@@ -400,18 +421,11 @@ static void take_end_token(struct turn *t, struct turn_choice *c, const struct r
     begin_prompt(t, c);
     if (t->over) return;
     if (t->request.stream && !c->role_sent) push_openings(t, c);
-    openai_logprobs_add(&c->logprobs, t->kind, e->tokens, e->n_tokens, &t->server->vocab);
+    openai_logprobs_add(&c->logprobs, t->kind, e->tokens, e->n_tokens, false, &t->server->vocab);
     if (!t->request.stream) return;
     struct openai_choice choice = view(t, c);
     push_chunk(t, c, &choice);
     openai_logprobs_clear(&c->logprobs);
-}
-
-static bool named_stop_id(const struct turn *t, int32_t id) {
-    for (size_t i = 0; i < t->request.n_stop_ids; i++) {
-        if (t->request.stop_ids[i] == id) return true;
-    }
-    return false;
 }
 
 static void take_finish(struct turn *t, struct turn_choice *c, struct rod_event *e) {

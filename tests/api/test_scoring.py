@@ -328,6 +328,29 @@ def test_offsets_of_the_parts_of_a_character(server):
     assert got["text_offset"] == [begin for begin, _ in cut["offsets"]]
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("keep", [False, True], ids=["special-left-out", "special-shown"])
+def test_offsets_are_places_in_the_text_that_is_shown(server, stream, keep):
+    """Where special tokens are left out of it, and where bytes are no characters and it has U+FFFD for them."""
+    fox, [end], cat = tokens_of(server, " fox")[0], tokens_of(server, "<|endoftext|>"), tokens_of(server, "\u732b")
+    assert len(cat) == 3
+    ask = {"prompt": [fox, cat[0], cat[1]], "echo": True, "max_tokens": 70, "logprobs": 0, "temperature": 0, "frequency_penalty": 2, "ignore_eos": True,
+           "allowed_token_ids": [fox, end, *cat], "skip_special_tokens": not keep, "return_token_ids": True}  # the penalty makes them take turns
+    if stream:
+        choices = [e.data["choices"][0] for e in server.events("/v1/completions", ask) if not e.comment and e.data != "[DONE]"]
+    else:
+        choices = server.post("/v1/completions", ask).json["choices"]
+    text = "".join(c["text"] for c in choices)
+    tokens, at = ([x for c in choices if c["logprobs"] for x in c["logprobs"][name]] for name in ("tokens", "text_offset"))
+    assert len(tokens) == len(at) == 73 and {" fox", "<|endoftext|>"} <= set(tokens) and "\ufffd fox" in text, tokens
+    assert text.startswith(" fox\ufffd") and ("<|endoftext|>" in text) == keep
+    for token, place in zip(tokens, at):
+        if token == " fox" or (keep and token == "<|endoftext|>"):
+            assert text[place:place + len(token)] == token, (token, place, text)
+        elif token.startswith("bytes:"):
+            assert text[place] > "\x7f", (token, place, text)
+
+
 def test_log_probabilities_of_prompts_have_a_limit(server):
     """They would take memory and the server's time: tokens, times choices, times alternatives and one."""
     ask = {"prompt": [5] * 2000, "n": 64, "max_tokens": 1, "echo": True, "logprobs": 20, "prompt_logprobs": 20}

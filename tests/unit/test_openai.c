@@ -460,7 +460,7 @@ static void legacy_logprobs_are_parallel_arrays(void **state) {
     struct rod_token tokens[] = {{0, -3, 0, 2, top}, {1, -0.5f, 0, 2, top}, {2, -INFINITY, 0, 0, NULL}};
     struct openai_logprobs l = {0};
     struct buf b = {0}, prefix = {0};
-    openai_logprobs_add(&l, OPENAI_COMPLETION, tokens, 3, &vocab);
+    openai_logprobs_add(&l, OPENAI_COMPLETION, tokens, 3, true, &vocab);
     struct openai_choice c = {.index = 3, .text = "Hello", .text_len = 5, .logprobs = &l, .stop_id = -1};
     openai_render_prefix(&prefix, OPENAI_COMPLETION, true, "id7", 12, "m \"x\"");
     openai_render_chunk(&b, OPENAI_COMPLETION, &prefix, &c, NULL, false);
@@ -478,10 +478,28 @@ static void legacy_logprobs_are_parallel_arrays(void **state) {
     assert_true(json_is_null(at(root, "choices.0.finish_reason")));
     json_decref(root);
     openai_logprobs_clear(&l);
-    openai_logprobs_add(&l, OPENAI_COMPLETION, tokens, 1, &vocab);
+    openai_logprobs_add(&l, OPENAI_COMPLETION, tokens, 1, true, &vocab);
     assert_memory_equal(l.offsets.data, "6", 1); /* the half character counts once; offsets go on over chunks */
     openai_logprobs_fini(&l);
     buf_fini(&prefix);
+}
+
+/* "\xe2\x80" alone, twice in a row, and before a token that is not in the text: one U+FFFD each. */
+static void offsets_count_the_characters_of_the_text(void **state) {
+    (void)state;
+    static const struct {
+        int32_t id;
+        bool shown;
+    } tokens[] = {{2, true}, {2, true}, {0, true}, {1, false}, {1, true}, {2, true}, {1, false}, {0, true}};
+    struct openai_logprobs l = {0};
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        const struct rod_token token = {.id = tokens[i].id};
+        openai_logprobs_add(&l, OPENAI_COMPLETION, &token, 1, tokens[i].shown, &vocab);
+    }
+    buf_putc(&l.offsets, 0);
+    assert_string_equal(l.offsets.data, "0,1,2,4,4,7,8,8");
+    assert_int_equal(l.n_chars, 10);
+    openai_logprobs_fini(&l);
 }
 
 static void chat_logprobs_hold_bytes(void **state) {
@@ -490,7 +508,7 @@ static void chat_logprobs_hold_bytes(void **state) {
     struct rod_token tokens[] = {{2, -0.25f, 0, 1, top}};
     struct openai_logprobs l = {0};
     struct buf b = {0}, prefix = {0};
-    openai_logprobs_add(&l, OPENAI_CHAT, tokens, 1, &vocab);
+    openai_logprobs_add(&l, OPENAI_CHAT, tokens, 1, true, &vocab);
     struct openai_choice c = {.text = "", .logprobs = &l, .stop_id = -1};
     openai_render_prefix(&prefix, OPENAI_CHAT, true, "i", 12, "m");
     openai_render_chunk(&b, OPENAI_CHAT, &prefix, &c, NULL, true);
@@ -617,6 +635,7 @@ int main(void) {
         cmocka_unit_test(errors_have_the_openai_form),
         cmocka_unit_test(tokens_are_spelled_as_text_or_bytes),
         cmocka_unit_test(legacy_logprobs_are_parallel_arrays),
+        cmocka_unit_test(offsets_count_the_characters_of_the_text),
         cmocka_unit_test(chat_logprobs_hold_bytes),
         cmocka_unit_test(chat_chunks_are_role_then_content_then_finish),
         cmocka_unit_test(whole_answers_hold_all_choices),
