@@ -48,7 +48,7 @@ static int parse(struct http_tls_pair *p, const gnutls_datum_t *cert, const gnut
     return rc ? rc : gnutls_privkey_import_x509_raw(p->key, key, GNUTLS_X509_FMT_PEM, NULL, 0);
 }
 
-static int load(const char *cert_path, const char *key_path, struct http_tls_pair **out, char *message, size_t size) {
+int http_tls_read(const char *cert_path, const char *key_path, struct http_tls_pair **out, char *message, size_t size) {
     gnutls_datum_t cert = {0}, key = {0};
     struct http_tls_pair *p = calloc(1, sizeof *p);
     int rc = p ? gnutls_load_file(cert_path, &cert) : GNUTLS_E_MEMORY_ERROR, code = 0;
@@ -67,18 +67,15 @@ static int load(const char *cert_path, const char *key_path, struct http_tls_pai
     if (code) {
         pair_free(p);
     } else {
+        p->n_holders = 1;
         *out = p;
     }
     return code;
 }
 
-int http_tls_reload(struct http_tls *t, const char *cert_path, const char *key_path, char *message, size_t size) {
-    struct http_tls_pair *p;
-    if (load(cert_path, key_path, &p, message, size)) return -1;
-    p->n_holders = 1;
+void http_tls_take(struct http_tls *t, struct http_tls_pair *pair) {
     http_tls_drop(t->newest);
-    t->newest = p;
-    return 0;
+    t->newest = pair;
 }
 
 int http_tls_open(const char *cert_path, const char *key_path, struct http_tls **out, char *message, size_t size) {
@@ -87,7 +84,7 @@ int http_tls_open(const char *cert_path, const char *key_path, struct http_tls *
         snprintf(message, size, "out of memory");
         return -1;
     }
-    if (http_tls_reload(t, cert_path, key_path, message, size)) {
+    if (http_tls_read(cert_path, key_path, &t->newest, message, size)) {
         free(t);
         return -1;
     }

@@ -15,9 +15,10 @@ struct http_tls_pair; /* a certificate with its chain and its key */
 
 /* PEM files: the certificate with its chain, and the private key. 0, or -1 with message filled. */
 int http_tls_open(const char *cert_path, const char *key_path, struct http_tls **out, char *message, size_t size);
-/* Handshakes that begin from now on see the new one. On an error nothing has changed. */
-int http_tls_reload(struct http_tls *t, const char *cert_path, const char *key_path, char *message, size_t size);
-void http_tls_close(struct http_tls *t); /* NULL is fine; after the transport that uses it */
+/* What the files hold now, for http_tls_take, or to be dropped. 0, or -1 with message filled. */
+int http_tls_read(const char *cert_path, const char *key_path, struct http_tls_pair **out, char *message, size_t size);
+void http_tls_take(struct http_tls *t, struct http_tls_pair *pair); /* handshakes that begin from now on see it */
+void http_tls_close(struct http_tls *t);                            /* NULL is fine; after the transport that uses it */
 
 /* The newest certificate, held until it is dropped (NULL is fine). */
 struct http_tls_pair *http_tls_hold(const struct http_tls *t);

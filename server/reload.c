@@ -24,20 +24,18 @@ static int check_files(const struct config *c, struct option_error *err) {
                : 0;
 }
 
-/* Whether keys could be made of it; nothing is kept. */
-static int check_keys(const struct config *c, struct option_error *err) {
-    struct keys keys;
-    int rc = keys_open(&keys, &c->api_keys, c->api_key_file, c->admin_key, err);
-    keys_fini(&keys);
-    return rc;
-}
-
-static int take(struct server *s, struct http_tls *tls, struct config *fresh, struct option_error *err) {
-    if (check_keys(fresh, err)) return -1;
+/* Each file is read once, as it may change meanwhile; what can fail comes before what changes anything. */
+static int take(struct server *s, struct http_tls *tls, const struct config *fresh, struct option_error *err) {
+    struct http_tls_pair *pair = NULL;
     if (tls && *fresh->tls_cert &&
-        http_tls_reload(tls, fresh->tls_cert, fresh->tls_key, err->message, sizeof err->message))
+        http_tls_read(fresh->tls_cert, fresh->tls_key, &pair, err->message, sizeof err->message))
         return -1;
-    return keys_reload(&s->keys, &fresh->api_keys, fresh->api_key_file, fresh->admin_key, err);
+    if (keys_reload(&s->keys, &fresh->api_keys, fresh->api_key_file, fresh->admin_key, err)) {
+        http_tls_drop(pair);
+        return -1;
+    }
+    if (pair) http_tls_take(tls, pair);
+    return 0;
 }
 
 void reload_settings(struct server *s, struct http_tls *tls, int argc, char **argv) {

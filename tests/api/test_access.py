@@ -1,5 +1,6 @@
 """Who may call and from where: keys with their limits, the admin key and its listener, pages of other origins, TLS; and
 SIGHUP, which changes all of these while requests run."""
+import itertools
 import os
 import re
 import socket
@@ -522,6 +523,41 @@ def test_a_reload_waits_for_no_pipe(own_server, tmp_path, flag):
     assert "settings stay" in said and str(path) in said and "no regular file" in said, said
     assert s.get("/v1/models", timeout=10).status == 200 and s.metric("rodimus_config_reload_failures_total") == 1
     assert s.stop() == 0
+
+
+def test_a_reload_takes_all_or_nothing_of_files_that_are_being_written(own_server, tmp_path):
+    """A key file that is broken half of the time: where the settings stay, the certificate stays too."""
+    keys = key_file(tmp_path, "one\n")
+    pairs = [certificate(tmp_path, name) for name in ("a", "b")]
+    cert, key = tmp_path / "now.crt", tmp_path / "now.key"
+
+    def put(i):
+        cert.write_bytes(pairs[i][0].read_bytes())
+        key.write_bytes(pairs[i][1].read_bytes())
+    put(0)
+    s = own_server("--tls-cert", cert, "--tls-key", key, "--api-key-file", keys, key="one")
+    stop = threading.Event()
+
+    def write():
+        for text in itertools.cycle(["one\n", "one broken\n"]):
+            if stop.is_set():
+                return
+            (tmp_path / "next").write_text(text)
+            os.replace(tmp_path / "next", keys)
+    writer = threading.Thread(target=write)
+    writer.start()
+    served, results = 0, []
+    try:
+        for i in range(1, 120):
+            put(i % 2)
+            taken = "settings taken over" in s.reload()
+            served = i % 2 if taken else served
+            results.append(taken)
+            assert served_certificate(s).strip() == pairs[served][0].read_text().strip(), f"reload {i}: the settings {'' if taken else 'do not '}hold"
+    finally:
+        stop.set()
+        writer.join()
+    assert set(results) == {True, False}
 
 
 def test_reloads_while_requests_come(own_server, tmp_path):
