@@ -360,12 +360,13 @@ static int find_model(struct service *v) {
     return -1;
 }
 
-/* Every connection is a file; the model, the log and the pool need some more. */
+/* Every connection is a file; the model, the log and the pool need some more, and so do probes and sessions while all
+ * connections are taken. */
 static unsigned connection_limit(struct server *s) {
     const uint64_t others = 64;
     uint64_t wanted = s->config.connection_limit, files = http_raise_files(wanted + others);
     if (files >= wanted + others) return (unsigned)wanted;
-    uint64_t left = files > 2 * others ? files - others : others;
+    uint64_t left = files > 2 * others ? files - others : files > 32 ? files / 2 - 8 : 8;
     log_text(&s->log, LOG_WARN,
              "connection_limit is lowered from %llu to %llu: the limit of open files is %llu (ulimit -n)",
              (unsigned long long)wanted, (unsigned long long)left, (unsigned long long)files);

@@ -166,6 +166,33 @@ def test_a_low_limit_of_files_lowers_the_connections(own_server):
     assert s.complete(max_tokens=1) and s.stop() == 0
 
 
+@pytest.mark.parametrize("n_files", [40, 64, 100])
+def test_a_very_low_limit_of_files_leaves_some_for_probes_and_sessions(own_server, tmp_path, n_files):
+    """However many connect: the admin port answers, or a supervisor would end the process, and turns are written."""
+    prctl = ctypes.CDLL(None).prctl
+
+    def limit():
+        prctl(24, 24, 0, 0, 0)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (n_files, n_files))
+    s = own_server("--admin-port", free_port(), "--state-dir", tmp_path / "states", preexec_fn=limit)
+    assert s.get("/health/live", port=s.admin_port).status == 200
+    first = http.client.HTTPConnection(s.host, s.port, timeout=20 * SLOWER)
+    first.connect()
+    crowd = [s.socket() for _ in range(n_files + 20)]
+    time.sleep(0.3)
+    assert s.get("/health/live", port=s.admin_port, timeout=5).status == 200
+    for i in range(3):
+        first.request("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": 2, "session_id": f"s{i}", "session_create": True}),
+                      {"Content-Type": "application/json"})
+        answer = first.getresponse()
+        assert answer.status == 200 and len(list((tmp_path / "states").rglob("*"))) > i, answer.read()
+        answer.read()
+    for c in [first, *crowd]:
+        c.close()
+    s.wait_metric("rodimus_http_connections", lambda n: n <= 2)
+    assert s.complete(max_tokens=1) and s.stop() == 0
+
+
 # ---- no disk ----
 
 def test_a_log_that_cannot_be_written_stops_nothing(own_server):
