@@ -28,19 +28,20 @@ void outlet_close(struct outlet *o) {
     o->own = -1;
 }
 
-static bool put_file(int fd, const char *data, size_t n) {
-    while (n) {
-        ssize_t sent = write(fd, data, n);
-        if (sent <= 0 && errno != EINTR) return false;
-        if (sent <= 0) continue;
-        data += sent;
-        n -= (size_t)sent;
+/* These return the bytes that went, 0 also for an error. */
+static size_t put_file(int fd, const char *data, size_t n) {
+    size_t n_sent = 0;
+    while (n_sent < n) {
+        ssize_t sent = write(fd, data + n_sent, n - n_sent);
+        if (sent < 0 && errno == EINTR) continue;
+        if (sent <= 0) break;
+        n_sent += (size_t)sent;
     }
-    return true;
+    return n_sent;
 }
 
-/* Bytes that went, 0 also for an error. */
 static size_t put_now(const struct outlet *o, const char *data, size_t n) {
+    if (o->file) return put_file(o->fd, data, n);
     struct pollfd ready = {.fd = o->own >= 0 ? o->own : o->fd, .events = POLLOUT};
     if (poll(&ready, 1, 0) != 1 || !(ready.revents & POLLOUT)) return 0;
     ssize_t sent = o->plug ? send(ready.fd, data, n, MSG_DONTWAIT | MSG_NOSIGNAL) : write(ready.fd, data, n);
@@ -48,8 +49,7 @@ static size_t put_now(const struct outlet *o, const char *data, size_t n) {
 }
 
 bool outlet_put(struct outlet *o, const char *data, size_t n) {
-    if (o->file) return put_file(o->fd, data, n);
-    if (n > OUTLET_PIECE_BYTES) return false;
+    if (!o->file && n > OUTLET_PIECE_BYTES) return false;
     if (o->torn && put_now(o, "\n", 1) != 1) return false;
     const size_t sent = put_now(o, data, n);
     o->torn = sent && sent < n;

@@ -204,6 +204,25 @@ def test_a_log_that_cannot_be_written_stops_nothing(own_server):
         assert s.stop() == 0
 
 
+def test_a_log_file_that_was_full_goes_on_with_a_line_of_its_own(own_server):
+    """A disk takes the beginning of a line and no more; what comes when there is room again is not stuck to it."""
+    s = own_server("--log-format", "json")
+    s.get("/v1/models")
+    s.wait_log('"/v1/models"')
+    before, n_before = resource.prlimit(s.process.pid, resource.RLIMIT_FSIZE), len(s.log().splitlines())
+    limit = os.path.getsize(s.log_path) + 40
+    resource.prlimit(s.process.pid, resource.RLIMIT_FSIZE, (limit, before[1]))
+    for _ in range(5):
+        s.get("/v1/models")
+    s.wait_metric("rodimus_log_lines_dropped_total", lambda n: n >= 5)
+    resource.prlimit(s.process.pid, resource.RLIMIT_FSIZE, before)
+    assert s.stop() == 0
+    torn, told, *rest = s.log().splitlines()[n_before:]
+    assert len(torn) == 40 and not told.startswith(torn), (torn, told)
+    assert "lines of the log are lost here" in json.loads(told)["message"], told
+    assert [json.loads(line) for line in rest]
+
+
 def test_a_log_that_nobody_reads_any_more_stops_nothing(own_server):
     reading, writing = os.pipe()
     s = own_server(stderr=writing)
