@@ -146,19 +146,45 @@ static void learn_found(struct scan *scan) {
     free(scan->found);
 }
 
-/* Those whose files were not met: gone, unless something else is the matter with them. */
-static void forget_missing(struct sessions *s, uint64_t number) {
+/* In a file that the scan has not met. What is dirty is newer in memory, has its lease, and is written again. */
+static bool missing(const struct session *x, uint64_t number) {
+    return x->scan < number && x->hold == SESSION_FREE && !x->line.head && x->exists && !x->dirty && x->stamp.n_bytes;
+}
+
+static void forget_file(struct sessions *s, uint64_t number, const uint8_t name[SESSION_NAME_BYTES],
+                        const struct session_stamp *stamp) {
+    struct session_stamp found;
+    if (session_store_stat(&s->store, name, &found, NULL) != ROD_ENOTFOUND) return; /* something else is the matter */
+    struct session_point *old = NULL;
     pthread_mutex_lock(&s->lock);
-    for (struct session *x = s->table.oldest[SESSION_ALL], *next; x; x = next) {
-        next = x->newer[SESSION_ALL];
-        struct session_stamp stamp;
-        if (x->scan == number || x->hold != SESSION_FREE || x->line.head || !x->exists || !x->stamp.n_bytes) continue;
-        if (session_store_stat(&s->store, x->name, &stamp, NULL) != ROD_ENOTFOUND) continue;
-        struct session_point *old = session_table_unset(&s->table, x);
+    struct session *x = session_table_find_name(&s->table, name);
+    if (x && missing(x, number) && session_stamp_alike(&x->stamp, stamp)) {
+        old = session_table_unset(&s->table, x);
         session_table_remove(&s->table, x);
-        session_point_release(old);
     }
     pthread_mutex_unlock(&s->lock);
+    session_point_release(old);
+}
+
+/* Sessions whose files are gone. */
+static void forget_missing(struct sessions *s, uint64_t number) {
+    struct lost {
+        uint8_t name[SESSION_NAME_BYTES];
+        struct session_stamp stamp;
+    } *lost = NULL;
+    size_t n = 0, room = 0;
+    pthread_mutex_lock(&s->lock);
+    for (const struct session *x = s->table.oldest[SESSION_ALL]; x; x = x->newer[SESSION_ALL])
+        room += missing(x, number);
+    if (room) lost = malloc(room * sizeof *lost);
+    for (const struct session *x = s->table.oldest[SESSION_ALL]; lost && x; x = x->newer[SESSION_ALL]) {
+        if (!missing(x, number)) continue;
+        memcpy(lost[n].name, x->name, sizeof x->name);
+        lost[n++].stamp = x->stamp;
+    }
+    pthread_mutex_unlock(&s->lock);
+    for (size_t i = 0; i < n; i++) forget_file(s, number, lost[i].name, &lost[i].stamp);
+    free(lost);
 }
 
 int session_scan(struct sessions *s, struct rod_error *err) {

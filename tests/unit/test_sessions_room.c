@@ -459,6 +459,45 @@ static void a_lazy_session_is_written_at_the_end(void **state) {
     bench_close(&b), bench_close(&plain);
 }
 
+/* Somebody empties the folder while memory is newer than a file in it: that is written again, as if nothing had been.
+ */
+static void a_lazy_session_outlives_its_file(void **state) {
+    (void)state;
+    struct bench b, plain;
+    struct answer a, want;
+    struct rod_session_info info, *infos;
+    struct rod_error err;
+    size_t n;
+    bool more;
+    char command[128];
+    begin_in_memory(&plain);
+    begin_with(&b, CONFIG(.session_lazy = true));
+    for (uint32_t i = 0; i < 2; i++)
+        if (rod_session_create(i ? plain.c.engine : b.c.engine, "", &(struct rod_session_new){.id = "aa"}, &info, &err))
+            fail_msg("%s", err.message);
+    for (uint32_t i = 0; i < 2; i++) {
+        turn_ok(&b.c, nth_turn(&a, "aa", i), &a);
+        turn_ok(&plain.c, nth_turn(&want, "aa", i), &want);
+        assert_same(&a, &want, "a lazy session");
+        collect_free(&a), collect_free(&want);
+        assert_int_equal(count_in(dir, ".state"), !i);
+        snprintf(command, sizeof command, "rm -f %s/*.state", dir);
+        assert_int_equal(system(command), 0);
+        if (rod_session_list(b.c.engine, "", NULL, 10, &infos, &n, &more, &err)) fail_msg("%s", err.message);
+        assert_int_equal(n, 1);
+        assert_int_equal(infos[0].version, i + 1);
+        free(infos);
+    }
+    bench_close(&b);
+    assert_int_equal(count_in(dir, ""), 1);
+    begin_with(&b, CONFIG(.session_lazy = true));
+    turn_ok(&b.c, nth_turn(&a, "aa", 2), &a);
+    turn_ok(&plain.c, nth_turn(&want, "aa", 2), &want);
+    assert_same(&a, &want, "a lazy session after a restart");
+    collect_free(&a), collect_free(&want);
+    bench_close(&b), bench_close(&plain);
+}
+
 static void lazy_sessions_are_written_when_memory_is_full(void **state) {
     (void)state;
     enum { SESSIONS = 20, ROUNDS = 3 };
@@ -517,6 +556,7 @@ int main(void) {
         IN_A_FOLDER(pinned_sessions_can_use_up_the_disk_budget),
         IN_A_FOLDER(sessions_expire),
         IN_A_FOLDER(a_lazy_session_is_written_at_the_end),
+        IN_A_FOLDER(a_lazy_session_outlives_its_file),
         IN_A_FOLDER(lazy_sessions_are_written_when_memory_is_full),
         IN_A_FOLDER(many_lazy_sessions_do_not_use_up_the_open_files),
     };
