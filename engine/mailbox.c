@@ -76,10 +76,6 @@ int mailbox_push_all(struct mailbox *m, struct mail *const *mails, size_t n, uin
     return rc;
 }
 
-int mailbox_push(struct mailbox *m, struct mail *mail, uint64_t *ticket, struct rod_error *err) {
-    return mailbox_push_all(m, &mail, 1, ticket, err);
-}
-
 void mailbox_cancel(struct mailbox *m, uint64_t ticket) {
     pthread_mutex_lock(&m->lock);
     struct mail *mail = *table_at(m, ticket);

@@ -53,9 +53,8 @@ int mailbox_init(struct mailbox *m, uint32_t n_slots, uint32_t max_queue, uint64
                  struct rod_error *err);
 void mailbox_fini(struct mailbox *m); /* no mail may live; events still inside are the caller's: take them first */
 
-/* Names the mail by a ticket and hands it over; ROD_EQUEUEFULL, ROD_EDRAINING or ROD_EDEVICE leave it the caller's. */
-int mailbox_push(struct mailbox *m, struct mail *mail, uint64_t *ticket, struct rod_error *err);
-/* All or none, with consecutive tickets and in one pop. */
+/* Names the mails by tickets, consecutive ones, and hands them over, all in one pop. ROD_EQUEUEFULL, ROD_EDRAINING or
+ * ROD_EDEVICE: none is taken, they stay the caller's. */
 int mailbox_push_all(struct mailbox *m, struct mail *const *mails, size_t n, uint64_t *tickets, struct rod_error *err);
 void mailbox_cancel(struct mailbox *m, uint64_t ticket); /* unknown or ended tickets are ignored */
 void mailbox_refuse(struct mailbox *m, int code);        /* every later push fails with code; ROD_EDEVICE is final */

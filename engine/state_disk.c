@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define LEFTOVER_MARK "tmp-"
-enum { PATH_BYTES = 4096, ALIGN_BYTES = 64, WRITE_MAX = 1 << 30 };
+enum { PATH_BYTES = 4096, WRITE_MAX = 1 << 30 };
 
 /* ---- names ---- */
 
@@ -146,28 +146,7 @@ void state_disk_write_all(const char *dir, struct state_disk_item *items, size_t
         }
 }
 
-int state_disk_write(const char *dir, const char *name, const struct state_bytes *parts, size_t n_parts,
-                     struct rod_error *err) {
-    struct state_disk_item item = {.name = name, .parts = parts, .n_parts = n_parts};
-    state_disk_write_all(dir, &item, 1);
-    if (item.rc && err) *err = item.err;
-    return item.rc;
-}
-
 /* ---- reading ---- */
-
-static int open_file(const char *path, int *out, uint64_t *n_file, struct rod_error *err) {
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe answers at once and is refused */
-    if (fd < 0) return io_fail(err, "open", path, errno);
-    struct stat info;
-    if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
-        close(fd);
-        return rod_fail(err, ROD_ESTATE, "%.300s is no regular file", path);
-    }
-    *n_file = (uint64_t)info.st_size;
-    *out = fd;
-    return 0;
-}
 
 /* Fewer than n only at the end of the file; -1: errno. */
 static ssize_t read_up_to(int fd, void *dst, size_t n) {
@@ -182,58 +161,18 @@ static ssize_t read_up_to(int fd, void *dst, size_t n) {
     return (ssize_t)got;
 }
 
-int state_disk_read(const char *dir, const char *name, uint64_t max_bytes, void **bytes, size_t *n_bytes,
-                    struct rod_error *err) {
-    char path[PATH_BYTES];
-    uint64_t n_file;
-    int fd, rc;
-    if ((rc = make_path(dir, name, "", path, err)) || (rc = open_file(path, &fd, &n_file, err))) return rc;
-    if (n_file > max_bytes || n_file > SIZE_MAX / 2) {
-        close(fd);
-        return rod_fail(err, ROD_ESTATE, "%.300s: %llu bytes, at most %llu are believed", path,
-                        (unsigned long long)n_file, (unsigned long long)max_bytes);
-    }
-    size_t room = ((size_t)n_file + ALIGN_BYTES) / ALIGN_BYTES * ALIGN_BYTES;
-    void *block = aligned_alloc(ALIGN_BYTES, room);
-    ssize_t n = block ? read_up_to(fd, block, (size_t)n_file) : 0;
-    int number = errno;
-    close(fd);
-    if (!block) return rod_fail(err, ROD_ENOMEM, "no memory for the %zu bytes of %.300s", room, path);
-    if (n < 0) {
-        free(block);
-        return io_fail(err, "read", path, number);
-    }
-    *bytes = block;
-    *n_bytes = (size_t)n;
-    return 0;
-}
-
-int state_disk_read_start(const char *dir, const char *name, void *dst, size_t n_bytes, size_t *n_read,
-                          uint64_t *n_file, struct rod_error *err) {
-    char path[PATH_BYTES];
-    int fd, rc;
-    if ((rc = make_path(dir, name, "", path, err)) || (rc = open_file(path, &fd, n_file, err))) return rc;
-    ssize_t n = read_up_to(fd, dst, n_bytes);
-    int number = errno;
-    close(fd);
-    if (n < 0) return io_fail(err, "read", path, number);
-    *n_read = (size_t)n;
-    return 0;
-}
-
-/* ---- reading in parts ---- */
-
 int state_disk_open(const char *dir, const char *name, struct state_disk_file *out, struct rod_error *err) {
     char path[PATH_BYTES];
-    uint64_t n_file;
     struct stat info;
-    int rc;
-    if ((rc = make_path(dir, name, "", path, err)) || (rc = open_file(path, &out->fd, &n_file, err))) return rc;
-    if (fstat(out->fd, &info)) {
-        rc = io_fail(err, "look at", path, errno);
-        close(out->fd);
-        return rc;
+    const int rc = make_path(dir, name, "", path, err);
+    if (rc) return rc;
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe answers at once and is refused */
+    if (fd < 0) return io_fail(err, "open", path, errno);
+    if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
+        close(fd);
+        return rod_fail(err, ROD_ESTATE, "%.300s is no regular file", path);
     }
+    out->fd = fd;
     out->stamp = stamp_of(&info);
     const size_t n = strlen(path), kept = n < sizeof out->path ? n : sizeof out->path - 1;
     memcpy(out->path, path + (n - kept), kept + 1);

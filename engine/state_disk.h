@@ -14,37 +14,26 @@
 
 #define STATE_DISK_MAX_NAME 200 /* [A-Za-z0-9._-], not beginning with "." and without ".tmp-" */
 
-/* dir/name := the parts one after the other. ROD_EIO naming path and reason (disk full, read-only, ...): then the old
- * file stands, unless it says "after the rename": then the new one stands, but may not outlive a power cut. */
-int state_disk_write(const char *dir, const char *name, const struct state_bytes *parts, size_t n_parts,
-                     struct rod_error *err);
-
 /* Which file it is: another one stands under the name when any of these differs. */
 struct state_disk_stamp {
     uint64_t inode, mtime_ns, n_bytes;
 };
 
-/* Many files at once, each well or badly for itself: all are written before the first sync waits, and the folder is
- * synced once, so that they share the disk's waiting. */
+/* dir/name := the parts one after the other, for many files at once, each well or badly for itself: all are written
+ * before the first sync waits, and the folder is synced once, so that they share the disk's waiting. rc: ROD_EIO naming
+ * path and reason (disk full, read-only, ...): then the old file stands, unless it says "after the rename": then the
+ * new one stands, but may not outlive a power cut. */
 struct state_disk_item {
     const char *name;
     const struct state_bytes *parts;
     size_t n_parts;
     struct state_disk_stamp stamp; /* afterwards: of the new file */
-    int rc;                        /* as state_disk_write's */
+    int rc;
     struct rod_error err;
 };
 void state_disk_write_all(const char *dir, struct state_disk_item *items, size_t n);
 
-/* The whole file, in a block of its own at a multiple of 64, for free(). ROD_ENOTFOUND; ROD_ESTATE where it is no
- * regular file or has more than max_bytes; ROD_EIO; ROD_ENOMEM. */
-int state_disk_read(const char *dir, const char *name, uint64_t max_bytes, void **bytes, size_t *n_bytes,
-                    struct rod_error *err);
-/* Its first n_bytes or, if it is shorter, all, for state_file_parse_header; n_file: bytes of the whole file. */
-int state_disk_read_start(const char *dir, const char *name, void *dst, size_t n_bytes, size_t *n_read,
-                          uint64_t *n_file, struct rod_error *err);
-
-/* A file to be read in parts: one version, whatever is renamed to its name meanwhile. */
+/* A file that is open to be read: one version, whatever is renamed to its name meanwhile. */
 struct state_disk_file {
     int fd;
     struct state_disk_stamp stamp;

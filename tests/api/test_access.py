@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from server import SLOWER, Server, command, environment, free_port, read_events
+from server import SLOWER, command, environment, free_port, read_events
 
 ENDLESS = {"prompt": "Once", "max_tokens": 100000, "ignore_eos": True, "stream": True}
 

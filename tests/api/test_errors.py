@@ -81,10 +81,6 @@ ROWS = ([("/v1/completions", COMPLETION, *row) for row in BOTH + COMPLETION_ONLY
         [("/v1/chat/completions", CHAT, *row) for row in BOTH + CHAT_ONLY])
 
 
-def name_of(row):
-    return f"{'chat' if 'chat' in row[0] else 'text'}-{str(row[2])[:60]}"
-
-
 @pytest.mark.parametrize("stream", [False, True])
 def test_bad_fields_are_named(server, stream):
     """One test for the whole table, so that the server is asked some 300 times in a second or two; all misses are listed."""

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from server import (MODEL, RODIMUS, ROOT, SLOWER, START_S, Server, command, environment, free_port, read_all, read_events,
+from server import (MODEL, RODIMUS, ROOT, SLOWER, START_S, command, environment, free_port, read_all, read_events,
                     status_of)
 
 STREAM = {"prompt": "Once", "max_tokens": 150, "ignore_eos": True, "temperature": 0, "stream": True}

@@ -124,6 +124,3 @@ class Balancer:
 
 def installed(kind):
     return shutil.which(kind, path=os.environ["PATH"] + ":/usr/sbin") is not None
-
-
-__all__ = ["BUILD", "N_REPLICAS", "Balancer", "Replica", "command", "free_ports", "installed", "read_events"]

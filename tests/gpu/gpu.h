@@ -94,7 +94,6 @@ static inline uint16_t gpu_half_bits(float x, enum cuda_dtype dtype) {
     if (magnitude < 0x38800000) return (uint16_t)(sign | (uint32_t)(fabsf(x) * 0x1p24f));
     return (uint16_t)(sign | ((magnitude - 0x38000000) >> 13));
 }
-static inline size_t gpu_size(enum cuda_dtype dtype) { return dtype == CUDA_F32 ? 4 : 2; }
 static inline const char *gpu_dtype_name(enum cuda_dtype dtype) {
     return dtype == CUDA_F32 ? "fp32" : dtype == CUDA_F16 ? "fp16" : "bf16";
 }

@@ -15,17 +15,21 @@ static struct mailbox make(uint32_t n_slots, uint32_t max_queue, uint64_t max_qu
     return m;
 }
 
+static int push(struct mailbox *m, struct mail *mail, uint64_t *ticket, struct rod_error *err) {
+    return mailbox_push_all(m, &mail, 1, ticket, err);
+}
+
 static void requests_beyond_slots_and_queue_are_refused_until_one_ends(void **state) {
     (void)state;
     struct mailbox m = make(2, 3, 0);
     struct mail mail[6] = {0};
     uint64_t ticket;
     struct rod_error err;
-    for (int i = 0; i < 5; i++) assert_int_equal(mailbox_push(&m, &mail[i], &ticket, &err), 0);
-    assert_int_equal(mailbox_push(&m, &mail[5], &ticket, &err), ROD_EQUEUEFULL);
+    for (int i = 0; i < 5; i++) assert_int_equal(push(&m, &mail[i], &ticket, &err), 0);
+    assert_int_equal(push(&m, &mail[5], &ticket, &err), ROD_EQUEUEFULL);
     assert_non_null(strstr(err.message, "3 wait"));
     mailbox_retire(&m, &mail[0]);
-    assert_int_equal(mailbox_push(&m, &mail[5], &ticket, &err), 0);
+    assert_int_equal(push(&m, &mail[5], &ticket, &err), 0);
     for (int i = 1; i < 6; i++) mailbox_retire(&m, &mail[i]);
     mailbox_fini(&m);
 }
@@ -35,11 +39,11 @@ static void waiting_prompt_tokens_are_limited_but_not_those_that_find_a_slot(voi
     struct mailbox m = make(1, 10, 100);
     struct mail a = {.n_tok = 5000}, b = {.n_tok = 60}, c = {.n_tok = 41}, d = {.n_tok = 40};
     uint64_t ticket;
-    assert_int_equal(mailbox_push(&m, &a, &ticket, NULL), 0);
+    assert_int_equal(push(&m, &a, &ticket, NULL), 0);
     mailbox_started(&m, &a);
-    assert_int_equal(mailbox_push(&m, &b, &ticket, NULL), 0);
-    assert_int_equal(mailbox_push(&m, &c, &ticket, NULL), ROD_EQUEUEFULL);
-    assert_int_equal(mailbox_push(&m, &d, &ticket, NULL), 0);
+    assert_int_equal(push(&m, &b, &ticket, NULL), 0);
+    assert_int_equal(push(&m, &c, &ticket, NULL), ROD_EQUEUEFULL);
+    assert_int_equal(push(&m, &d, &ticket, NULL), 0);
     struct mailbox_counts counts;
     mailbox_count(&m, &counts);
     assert_int_equal(counts.n_live, 3);
@@ -58,9 +62,9 @@ static void a_cancel_arrives_once_with_or_after_its_mail_and_never_for_ended_one
     struct mailbox m = make(4, 4, 0);
     struct mail a = {0}, b = {0}, c = {0};
     uint64_t ta, tb, tc;
-    assert_int_equal(mailbox_push(&m, &a, &ta, NULL), 0);
-    assert_int_equal(mailbox_push(&m, &b, &tb, NULL), 0);
-    assert_int_equal(mailbox_push(&m, &c, &tc, NULL), 0);
+    assert_int_equal(push(&m, &a, &ta, NULL), 0);
+    assert_int_equal(push(&m, &b, &tb, NULL), 0);
+    assert_int_equal(push(&m, &c, &tc, NULL), 0);
     assert_true(ta != tb && tb != tc);
     mailbox_cancel(&m, tb);
     mailbox_cancel(&m, tb);
@@ -92,8 +96,8 @@ static void what_was_given_away_comes_back_in_order(void **state) {
     struct mail a = {0}, b = {0};
     uint64_t ta, tb;
     struct mailbox_batch batch;
-    assert_int_equal(mailbox_push(&m, &a, &ta, NULL), 0);
-    assert_int_equal(mailbox_push(&m, &b, &tb, NULL), 0);
+    assert_int_equal(push(&m, &a, &ta, NULL), 0);
+    assert_int_equal(push(&m, &b, &tb, NULL), 0);
     mailbox_pop(&m, true, &batch);
     assert_null(batch.returns);
     mailbox_return(&m, &b);
@@ -117,10 +121,10 @@ static void after_drain_or_fault_pushes_are_refused_by_name(void **state) {
     struct mail a = {0};
     uint64_t ticket;
     mailbox_refuse(&m, ROD_EDRAINING);
-    assert_int_equal(mailbox_push(&m, &a, &ticket, NULL), ROD_EDRAINING);
+    assert_int_equal(push(&m, &a, &ticket, NULL), ROD_EDRAINING);
     mailbox_refuse(&m, ROD_EDEVICE);
     mailbox_refuse(&m, ROD_EDRAINING);
-    assert_int_equal(mailbox_push(&m, &a, &ticket, NULL), ROD_EDEVICE);
+    assert_int_equal(push(&m, &a, &ticket, NULL), ROD_EDEVICE);
     mailbox_fini(&m);
 }
 
@@ -170,7 +174,7 @@ static void *submit_many(void *arg) {
         l->number = i;
         l->mail.n_tok = 3;
         uint64_t ticket;
-        while (mailbox_push(&s->shared->m, &l->mail, &ticket, NULL)) {
+        while (push(&s->shared->m, &l->mail, &ticket, NULL)) {
             atomic_fetch_add(&s->shared->n_refused, 1);
             sched_yield();
         }

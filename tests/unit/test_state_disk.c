@@ -60,6 +60,26 @@ static void touch(const char *dir, const char *name) {
     close(fd);
 }
 
+static int write_one(const char *dir, const char *name, const struct state_bytes *parts, size_t n_parts,
+                     struct rod_error *err) {
+    struct state_disk_item item = {.name = name, .parts = parts, .n_parts = n_parts};
+    state_disk_write_all(dir, &item, 1);
+    *err = item.err;
+    return item.rc;
+}
+
+/* The whole file, in a block that is aligned for a payload, for free(). */
+static int read_all(const char *dir, const char *name, void **bytes, size_t *n, struct rod_error *err) {
+    struct state_disk_file file;
+    int rc = state_disk_open(dir, name, &file, err);
+    if (rc) return rc;
+    *bytes = aligned_alloc(64, (file.stamp.n_bytes + 64) / 64 * 64);
+    assert_non_null(*bytes);
+    rc = state_disk_get(&file, 0, *bytes, file.stamp.n_bytes, n, err);
+    state_disk_close(&file);
+    return rc;
+}
+
 /* ---- a session whose every version has other bytes and another length ---- */
 
 enum { PAYLOAD_MAX = 600000 };
@@ -71,16 +91,16 @@ static int write_version(const char *dir, uint64_t version, unsigned char *paylo
     unsigned char header[STATE_FILE_MIN_BYTES];
     assert_int_equal(state_file_header_bytes(&state), sizeof header);
     state_file_write_header(&state, header);
-    return state_disk_write(dir, "session", (struct state_bytes[]){{header, sizeof header}, state.payload}, 2, err);
+    return write_one(dir, "session", (struct state_bytes[]){{header, sizeof header}, state.payload}, 2, err);
 }
 
 /* 0: there is none. */
 static uint64_t read_version(const char *dir) {
-    void *bytes;
+    void *bytes = NULL;
     size_t n;
     struct rod_error err;
     struct state_file state;
-    int rc = state_disk_read(dir, "session", 1 << 20, &bytes, &n, &err);
+    int rc = read_all(dir, "session", &bytes, &n, &err);
     if (rc == ROD_ENOTFOUND) return 0;
     if (rc || state_file_parse(bytes, n, "session", &ANY, &state, &err)) fail_msg("%s", err.message);
     const unsigned char *payload = state.payload.data;
@@ -94,25 +114,26 @@ static uint64_t read_version(const char *dir) {
 static void a_file_is_written_read_and_removed(void **state) {
     const char *dir = *state;
     struct rod_error err;
-    void *bytes;
+    void *bytes = NULL;
     size_t n;
-    assert_int_equal(state_disk_read(dir, "x", 100, &bytes, &n, &err), ROD_ENOTFOUND);
+    assert_int_equal(read_all(dir, "x", &bytes, &n, &err), ROD_ENOTFOUND);
     struct state_bytes parts[] = {{"ab", 2}, {NULL, 0}, {"cde", 3}};
-    if (state_disk_write(dir, "x", parts, 3, &err)) fail_msg("%s", err.message);
-    assert_int_equal(state_disk_read(dir, "x", 5, &bytes, &n, &err), 0);
+    if (write_one(dir, "x", parts, 3, &err)) fail_msg("%s", err.message);
+    assert_int_equal(read_all(dir, "x", &bytes, &n, &err), 0);
     assert_int_equal(n, 5);
     assert_memory_equal(bytes, "abcde", 5);
     free(bytes);
-    assert_int_equal(state_disk_read(dir, "x", 4, &bytes, &n, &err), ROD_ESTATE);
-    assert_non_null(strstr(err.message, "5 bytes, at most 4"));
-    char start[8];
-    uint64_t n_file;
-    assert_int_equal(state_disk_read_start(dir, "x", start, 2, &n, &n_file, &err), 0);
-    assert_true(n == 2 && n_file == 5 && !memcmp(start, "ab", 2));
-    assert_int_equal(state_disk_read_start(dir, "x", start, 8, &n, &n_file, &err), 0);
-    assert_true(n == 5 && n_file == 5);
-    assert_int_equal(state_disk_write(dir, "x", NULL, 0, &err), 0);
-    assert_int_equal(state_disk_read(dir, "x", 0, &bytes, &n, &err), 0);
+    char part[8];
+    struct state_disk_file file;
+    assert_int_equal(state_disk_open(dir, "x", &file, &err), 0);
+    assert_int_equal(file.stamp.n_bytes, 5);
+    assert_int_equal(state_disk_get(&file, 1, part, 3, &n, &err), 0);
+    assert_true(n == 3 && !memcmp(part, "bcd", 3));
+    if (write_one(dir, "x", NULL, 0, &err)) fail_msg("%s", err.message); /* what is open stays the file it was */
+    assert_int_equal(state_disk_get(&file, 3, part, 8, &n, &err), 0);
+    assert_true(n == 2 && !memcmp(part, "de", 2));
+    state_disk_close(&file);
+    assert_int_equal(read_all(dir, "x", &bytes, &n, &err), 0);
     assert_int_equal(n, 0);
     free(bytes);
     char path[512];
@@ -140,30 +161,30 @@ static void names_that_lead_elsewhere_are_refused(void **state) {
     memset(longest, 'n', sizeof longest - 1);
     longest[sizeof longest - 1] = 0;
     struct rod_error err;
-    void *bytes;
+    void *bytes = NULL;
     size_t n;
     for (size_t i = 0; i <= sizeof bad / sizeof *bad; i++) {
         const char *name = i < sizeof bad / sizeof *bad ? bad[i] : longest;
-        assert_int_equal(state_disk_write(*state, name, NULL, 0, &err), ROD_EINVALID);
-        assert_int_equal(state_disk_read(*state, name, 1, &bytes, &n, &err), ROD_EINVALID);
+        assert_int_equal(write_one(*state, name, NULL, 0, &err), ROD_EINVALID);
+        assert_int_equal(read_all(*state, name, &bytes, &n, &err), ROD_EINVALID);
         assert_int_equal(state_disk_remove(*state, name, &err), ROD_EINVALID);
     }
     longest[STATE_DISK_MAX_NAME] = 0;
-    assert_int_equal(state_disk_write(*state, longest, NULL, 0, &err), 0);
+    assert_int_equal(write_one(*state, longest, NULL, 0, &err), 0);
 }
 
 static void a_pipe_or_a_folder_is_no_state(void **state) {
     char path[512];
     struct rod_error err;
-    void *bytes;
+    void *bytes = NULL;
     size_t n;
     snprintf(path, sizeof path, "%s/pipe", (char *)*state);
     assert_int_equal(mkfifo(path, 0600), 0);
-    assert_int_equal(state_disk_read(*state, "pipe", 1, &bytes, &n, &err), ROD_ESTATE);
+    assert_int_equal(read_all(*state, "pipe", &bytes, &n, &err), ROD_ESTATE);
     snprintf(path, sizeof path, "%s/folder", (char *)*state);
     assert_int_equal(mkdir(path, 0700), 0);
-    assert_int_equal(state_disk_read(*state, "folder", 1, &bytes, &n, &err), ROD_ESTATE);
-    assert_int_equal(state_disk_write(*state, "folder", NULL, 0, &err), ROD_EIO);
+    assert_int_equal(read_all(*state, "folder", &bytes, &n, &err), ROD_ESTATE);
+    assert_int_equal(write_one(*state, "folder", NULL, 0, &err), ROD_EIO);
     assert_int_equal(count_files(*state), 2);
 }
 
@@ -284,15 +305,15 @@ static void a_folder_that_takes_no_files_is_an_error(void **state) {
     struct rod_error err;
     char gone[512];
     snprintf(gone, sizeof gone, "%s/gone", (char *)*state);
-    assert_int_equal(state_disk_write(gone, "x", NULL, 0, &err), ROD_EIO);
+    assert_int_equal(write_one(gone, "x", NULL, 0, &err), ROD_EIO);
     assert_non_null(strstr(err.message, gone));
     assert_non_null(strstr(err.message, strerror(ENOENT)));
     const char *dir = "/proc"; /* takes none from root either */
-    assert_int_equal(state_disk_write(dir, "x", NULL, 0, &err), ROD_EIO);
+    assert_int_equal(write_one(dir, "x", NULL, 0, &err), ROD_EIO);
     assert_non_null(strstr(err.message, "/proc/x"));
     if (geteuid()) {
         assert_int_equal(chmod(*state, 0500), 0);
-        int rc = state_disk_write(*state, "x", NULL, 0, &err);
+        int rc = write_one(*state, "x", NULL, 0, &err);
         assert_int_equal(chmod(*state, 0700), 0);
         assert_int_equal(rc, ROD_EIO);
         assert_non_null(strstr(err.message, strerror(EACCES)));
