@@ -1,4 +1,5 @@
 # Rodimus Server. `make run` serves the bundled model, `make test` runs every test; both install what is missing.
+# `make help` lists the targets that are meant to be called: those with a comment behind them.
 # BUILD and SAN are how the sanitizer targets build the same tree beside the plain one.
 MAKEFLAGS += --no-builtin-rules
 
@@ -47,7 +48,7 @@ CUDA_SO := $(if $(and $(NVCC),$(wildcard kernels/*.cu)),$(BUILD)/rodimus_cuda.so
 Q   := $(if $(V),,@)
 say  = $(if $(V),,@printf '  %-5s %s\n' '$(1)' '$(2)')
 
-all: $(BUILD)/rodimus $(CUDA_SO)
+all: $(BUILD)/rodimus $(CUDA_SO) # build/rodimus, and build/rodimus_cuda.so where nvcc is; the default
 
 $(BUILD)/rodimus: $(BUILD)/server/main.o $(BUILD)/libserver.a $(BUILD)/librodimus.a
 	$(call say,LINK,$@)
@@ -118,10 +119,13 @@ $(BUILD)/openapi_json.c: openapi.yaml server/openapi_embed.py
 have-headers:
 	@pkg-config --exists $(PKGS) 2>/dev/null || { echo "missing libraries ($(PKGS)): run 'make deps'" >&2; exit 1; }
 
-deps:
+help:
+	@sed -nE 's/^([a-z][a-z -]*):[^#=]* # (.*)/\1\t\2/p' Makefile | awk -F'\t' '{printf "  %-30s %s\n", $$1, $$2}'
+
+deps: # the Debian packages that building and testing need
 	@deploy/install-deps
 
-run: deps
+run: deps # build, and serve the demo model on PORT=8080
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@$(BUILD)/rodimus serve --port $(PORT)
 
@@ -138,15 +142,14 @@ test: TESTS = all
 test-ci: TESTS = ci
 test-ci: deploy-deps
 
-test test-ci: deps
+test test-ci: deps # every test; test-ci: what CI runs, with more fuzzing and test-deploy
 	@$(MAKE) --no-print-directory -j$(JOBS) all test-programs
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/fuzz SAN="$(FUZZ_SAN)" fuzz-programs
 	@tests/run $(BUILD) $(TESTS)
-fuzz: deps
+fuzz: deps # each fuzz program for 60 s
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/fuzz SAN="$(FUZZ_SAN)" fuzz-programs
 	@tests/run $(BUILD) fuzz
-# What must hold for long: minutes of ten times the load.
-soak: deps
+soak: deps # what must hold for minutes: ten times the load, 200 kills, sessions at random
 	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/unit/test_sessions_kill $(BUILD)/tests/unit/test_sessions_soak
 	@RODIMUS_TEST_KILLS=200 $(BUILD)/tests/unit/test_sessions_kill
 	@RODIMUS_TEST_SOAK_S=300 RODIMUS_TEST_SOAK_JSON=tests/bench/results/sessions-soak.json $(BUILD)/tests/unit/test_sessions_soak
@@ -177,39 +180,37 @@ bench-mask: # what structured output costs a step, as JSON
 fuzz-programs: $(FUZZ_BIN)
 deploy-deps:
 	@deploy/install-deps deploy
-# Three replicas behind HAProxy and behind nginx, the steps of the image under chroot, the files of deploy/ against their schemas.
-test-deploy: deploy-deps
+test-deploy: deploy-deps # replicas behind HAProxy and nginx, the image's steps under chroot, the files of deploy/
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@tests/run $(BUILD) deploy
-# The playground in Debian's Chromium; screenshots in $(BUILD)/browser.
-test-browser:
+test-browser: # the playground in Debian's Chromium; screenshots in build/browser
 	@deploy/install-deps browser
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@tests/run $(BUILD) browser
 # Programs look for the CUDA object in their own folder.
-test-gpu: deps
+test-gpu: deps # what needs a GPU
 	@$(MAKE) --no-print-directory -j$(JOBS) all test-programs gpu-objects
 	@tests/run $(BUILD) gpu
 # All clients, also those with packages too large for every run: the openai package, curl and the load tools' bodies,
 # schemathesis over openapi.yaml, lm-evaluation-harness through the server.
-test-clients: deps
+test-clients: deps # the clients that are too large for every run: schemathesis, lm-evaluation-harness
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@tests/run $(BUILD) clients
 test-programs: $(TEST_BIN)
 gpu-objects: $(UNDER_TEST)
 	@mkdir -p $(BUILD)/tests/backend $(BUILD)/tests/gpu
 	@[ -z "$(CUDA_SO)" ] || for d in backend gpu; do ln -srf $(BUILD)/rodimus_cuda.so $(BUILD)/tests/$$d/; done
-sanitize-gpu: deps
+sanitize-gpu: deps # the kernel tests under compute-sanitizer
 	@$(MAKE) --no-print-directory -j$(JOBS) test-programs gpu-objects
 	@tests/gpu/sanitize $(BUILD)/tests/gpu
-test-c: test-programs
+test-c: test-programs # the C tests alone
 	@tests/run $(BUILD) c
 
-asan: deps
+asan: deps # the C tests under AddressSanitizer
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/asan SAN="-fsanitize=address -fno-omit-frame-pointer" test-c
-ubsan: deps
+ubsan: deps # under UndefinedBehaviorSanitizer
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/ubsan SAN="-fsanitize=undefined -fno-sanitize-recover=all" test-c
-tsan: deps
+tsan: deps # under ThreadSanitizer
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/tsan SAN="-fsanitize=thread" test-c
 # The API tests against a server under a sanitizer: SERVER_TESTS is a pytest expression, empty for all. A report, or a leak at
 # the end, fails the test in which it came.
@@ -217,29 +218,30 @@ SERVER_TESTS ?=
 asan-api: SANITIZER = address -fno-omit-frame-pointer
 ubsan-api: SANITIZER = undefined -fno-sanitize-recover=all
 tsan-api: SANITIZER = thread
-asan-api ubsan-api tsan-api: deps
+asan-api ubsan-api tsan-api: deps # the API tests against a server under one of them
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/$(@:-api=) SAN="-fsanitize=$(SANITIZER)" all
 	@rm -rf build/$(@:-api=)/api-logs build/$(@:-api=)/reports; tests/run build/$(@:-api=) api -v --durations=10 -k "$(SERVER_TESTS)"
 
-format: # with clang-format 14, Debian 12's; another version may disagree with it
+format: # the C code, with clang-format 14, Debian 12's; another version may disagree with it
 	@command -v clang-format >/dev/null || { echo "make format needs clang-format (apt-get install clang-format)" >&2; exit 1; }
 	@clang-format -i $(wildcard engine/*.[ch] kernels/*.[ch] server/*.[ch] tests/*.h tests/*/*.[ch])
-clean:
+clean: # removes build/
 	rm -rf build
 
-# What another machine with a driver needs, in one folder: build/bundle/rodimus runs there as it is.
+# The libraries go with their licences. glibc is the other machine's.
 BUNDLE := $(BUILD)/bundle
-bundle: all
+bundle: all # build/bundle: what another machine needs, in one folder; its rodimus runs there as it is
 	@rm -rf $(BUNDLE); mkdir -p $(BUNDLE)/lib $(BUNDLE)/config/models
 	@cp -r config/models/tales $(BUNDLE)/config/models/
-	@cp $(CUDA_SO) $(BUNDLE)/
-	@ldd $(BUILD)/rodimus | awk '$$3 ~ /^\// {print $$3}' | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so' | xargs -I{} cp -L {} $(BUNDLE)/lib/
+	@cp LICENSE $(CUDA_SO) $(BUNDLE)/
+	@ldd $(BUILD)/rodimus | awk '$$3 ~ /^\// {print $$3}' | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so' | while read -r so; do \
+		cp -L $$so $(BUNDLE)/lib/; package=$$(dpkg -S "*/$${so##*/}" | sed 's/:.*//;q'); cp -L /usr/share/doc/$$package/copyright $(BUNDLE)/lib/$$package.copyright; done
 	$(call say,LINK,$(BUNDLE)/rodimus)
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/lib' -Wl,--disable-new-dtags -o $(BUNDLE)/rodimus $(BUILD)/server/main.o $(BUILD)/libserver.a $(BUILD)/librodimus.a $(LDLIBS)
 
 # The tests and benchmarks of a GPU, for a machine with a driver and no toolchain: unpacked in the root of a checkout there, as its
 # build/, it is what tests/gpu/away, tests/run, tests/gpu/sanitize and tests/bench/record-* need.
-gpu-bundle: deps
+gpu-bundle: deps # build/gpu-bundle.tgz: the GPU's tests and benchmarks for a machine without a toolchain
 	@$(MAKE) --no-print-directory -j$(JOBS) test-programs gpu-objects bundle $(BUILD)/tests/bench/swap
 	@ln -srf $(BUILD)/rodimus_cuda.so $(BUILD)/tests/bench/
 	@rm -rf $(BUILD)/away; mkdir -p $(BUILD)/away/tests
@@ -250,7 +252,7 @@ gpu-bundle: deps
 	@tar czf $(BUILD)/gpu-bundle.tgz -C $(BUILD)/away . && rm -rf $(BUILD)/away && ls -l $(BUILD)/gpu-bundle.tgz
 
 force:
-.PHONY: bench gpu-bundle asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
+.PHONY: help bench gpu-bundle asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
 -include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d
