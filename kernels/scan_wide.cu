@@ -266,7 +266,7 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
     const uint32_t in_tile = warp * 256 + row / 4 * 128 + row % 4 * 4; // where e lies
     let_next_start();
     if (tid == 0) {
-        // Every thread arrives for what it has read and written itself; a lane for its warp is no faster (kernels/README.md).
+        // Every thread arrives for what it has read and written itself; a lane for its warp is no faster (kernels/NOTES.md).
         for (uint32_t i = 0; i < STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, 128);
         for (uint32_t i = 0; i < LOW_STAGES; i++) barrier_init(low_full + i, 1), barrier_init(low_empty + i, 128);
         for (uint32_t i = 0; i < GATE_STAGES; i++) barrier_init(gate_full + i, 1), barrier_init(gate_empty + i, 32), barrier_init(act_full + i, 128);
