@@ -21,94 +21,31 @@ struct bench_options {
     double seconds;
 };
 
-#define AT(field) offsetof(struct bench_options, field)
+#define AT(member)       .offset = offsetof(struct bench_options, member)
+#define RANGE(low, high) .min = (low), .max = (high)
+#define WHAT             .group = "What"
+#define HOW              .group = "How"
+
+/* clang-format off */
 static const struct option bench_flags[] = {
-    {.name = "model",
-     .type = OPTION_STRING,
-     .offset = AT(model),
-     .metavar = "DIR",
-     .group = "What",
-     .help = "checkpoint directory"},
-    {.name = "synthetic",
-     .type = OPTION_STRING,
-     .offset = AT(synthetic),
-     .metavar = "NAME",
-     .group = "What",
-     .help = "random weights of a published shape instead: rodimus-1.4b, rodimus-plus-1.6b, rodimus-plus-1.6b-w1024, "
-             "rodimus-plus-4b"},
-    {.name = "batches",
-     .type = OPTION_LIST,
-     .offset = AT(batches),
-     .fallback = "1,2,4,8,16,32,64",
-     .metavar = "N,N,...",
-     .group = "What",
-     .help = "decode: sessions a step"},
-    {.name = "contexts",
-     .type = OPTION_LIST,
-     .offset = AT(contexts),
-     .fallback = "512",
-     .metavar = "N,N,...",
-     .group = "What",
+    {"model", OPTION_STRING, AT(model), WHAT, .letter = 'm', .metavar = "DIR", .help = "checkpoint directory"},
+    {"synthetic", OPTION_STRING, AT(synthetic), WHAT, .metavar = "NAME",
+     .help = SYNTHETIC_HELP},
+    {"batches", OPTION_LIST, AT(batches), WHAT, .fallback = "1,2,4,8,16,32,64", .metavar = "N,N,...", .help = "decode: sessions a step"},
+    {"contexts", OPTION_LIST, AT(contexts), WHAT, .fallback = "512", .metavar = "N,N,...",
      .help = "decode: tokens each session has read before"},
-    {.name = "prompts",
-     .type = OPTION_LIST,
-     .offset = AT(prompts),
-     .fallback = "64,512,4096",
-     .metavar = "N,N,...",
-     .group = "What",
-     .help = "prefill: prompt lengths"},
-    {.name = "packed",
-     .type = OPTION_LIST,
-     .offset = AT(packed),
-     .fallback = "1",
-     .metavar = "N,N,...",
-     .group = "What",
-     .help = "prefill: prompts read together, a session each"},
-    {.name = "device",
-     .type = OPTION_CHOICE,
-     .offset = AT(device),
-     .fallback = "auto",
-     .choices = "auto|cpu|cuda|cuda:N",
-     .metavar = "NAME",
-     .group = "How",
-     .help = "where to run"},
-    {.name = "precision",
-     .type = OPTION_CHOICE,
-     .offset = AT(precision),
-     .fallback = "auto",
-     .choices = "auto|fp32|bf16|fp16",
-     .metavar = "NAME",
-     .group = "How",
-     .help = "of the weights; auto = their own"},
-    {.name = "threads",
-     .type = OPTION_AUTO,
-     .offset = AT(threads),
-     .fallback = "auto",
-     .max = 4096,
-     .metavar = "N",
-     .group = "How",
-     .help = "CPU compute threads; auto = all cores"},
-    {.name = "deterministic",
-     .type = OPTION_BOOL,
-     .offset = AT(deterministic),
-     .group = "How",
-     .help = "the same bits in steps of any size, on a GPU too"},
-    {.name = "seconds",
-     .type = OPTION_FLOAT,
-     .offset = AT(seconds),
-     .fallback = "2",
-     .min = 0.01,
-     .max = 600,
-     .metavar = "S",
-     .group = "How",
-     .help = "time to measure a row"},
-    {.name = "json",
-     .type = OPTION_STRING,
-     .offset = AT(json),
-     .metavar = "FILE",
-     .group = "Output",
-     .help = "write the rows there too"},
+    {"prompts", OPTION_LIST, AT(prompts), WHAT, .fallback = "64,512,4096", .metavar = "N,N,...", .help = "prefill: prompt lengths"},
+    {"packed", OPTION_LIST, AT(packed), WHAT, .fallback = "1", .metavar = "N,N,...", .help = "prefill: prompts read together, a session each"},
+    {"device", OPTION_CHOICE, AT(device), HOW, .fallback = "auto", .choices = "auto|cpu|cuda|cuda:N", .metavar = "NAME",
+     .help = "auto, cpu, cuda or cuda:N"},
+    {"precision", OPTION_CHOICE, AT(precision), HOW, .fallback = "auto", .choices = "auto|fp32|bf16|fp16", .metavar = "NAME",
+     .help = PRECISION_HELP},
+    {"threads", OPTION_AUTO, AT(threads), HOW, .fallback = "auto", RANGE(1, 1024), .help = THREADS_HELP},
+    {"deterministic", OPTION_BOOL, AT(deterministic), HOW, .help = DETERMINISTIC_HELP},
+    {"seconds", OPTION_FLOAT, AT(seconds), HOW, .fallback = "2", RANGE(0.01, 600), .metavar = "S", .help = "time to measure a row"},
+    {"json", OPTION_STRING, AT(json), .group = "Output", .metavar = "FILE", .help = "write the rows there too"},
 };
+/* clang-format on */
 
 /* Numbers of a list, malloc'd as uint64_t. NULL: one of them is no number. */
 static uint64_t *numbers(const char *flag, const struct option_list *list, uint64_t max) {
@@ -209,23 +146,18 @@ static int run_bench(const struct bench_options *options, struct bench_output *o
 int cmd_bench(int argc, char **argv) {
     struct bench_options options = {0};
     struct option_set set = {bench_flags, sizeof bench_flags / sizeof *bench_flags, &options};
-    struct option_error error = {""};
-    bool help = false;
-    int rc = 2;
-    if (options_init(&set, &error) || options_from_flags(&set, argc, argv, NULL, &help, &error)) {
-        fprintf(stderr, "rodimus bench: %s\n", error.message);
-    } else if (help) {
-        printf("Usage: rodimus bench --model DIR | --synthetic NAME [flags]\n\n"
-               "Decode and prefill at the engine's level, without HTTP. Each row says the bytes and FLOP that it needs "
-               "and\n"
-               "what fraction it reaches of the ceiling: reading as many bytes, or multiplying in cache, on this "
-               "machine in\n"
-               "this run.\n");
-        options_help(&set, stdout, 100);
-        rc = 0;
-    } else if (!options.model[0] == !options.synthetic[0]) {
+    int rc = command_flags(&set, "bench",
+                           "--model DIR | --synthetic NAME [flags]\n\n"
+                           "Decode and prefill at the engine's level, without HTTP. Each row says the bytes and FLOP "
+                           "that it needs and what\n"
+                           "fraction it reaches of the ceiling: reading as many bytes, or multiplying in cache, on "
+                           "this machine in this run.",
+                           "", argc, argv);
+    if (rc < 0 && !options.model[0] == !options.synthetic[0]) {
         fprintf(stderr, "rodimus bench: give either --model DIR or --synthetic NAME\n");
-    } else {
+        rc = 2;
+    }
+    if (rc < 0) {
         struct bench_output output = {.rows = json_array()};
         time_t now = time(NULL);
         struct tm utc;

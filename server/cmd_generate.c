@@ -48,9 +48,9 @@ static const struct option generate_options[] = {
     {"device", OPTION_CHOICE, AT(device), WHAT, .fallback = "auto", .choices = "auto|cpu|cuda|cuda:N", .metavar = "NAME",
      .help = "auto, cpu, cuda or cuda:N"},
     {"precision", OPTION_CHOICE, AT(precision), WHAT, .fallback = "auto", .choices = "auto|fp32|bf16|fp16", .metavar = "NAME",
-     .help = "auto, fp32, bf16 or fp16"},
-    {"threads", OPTION_AUTO, AT(threads), WHAT, .fallback = "auto", RANGE(1, 1024), .help = "compute threads of the CPU"},
-    {"deterministic", OPTION_BOOL, AT(deterministic), WHAT, .help = "the same bits in steps of any size, on a GPU too"},
+     .help = PRECISION_HELP},
+    {"threads", OPTION_AUTO, AT(threads), WHAT, .fallback = "auto", RANGE(1, 1024), .help = THREADS_HELP},
+    {"deterministic", OPTION_BOOL, AT(deterministic), WHAT, .help = DETERMINISTIC_HELP},
     {"quiet", OPTION_BOOL, AT(quiet), WHAT, .letter = 'q', .help = "no rate on standard error"},
     {"max_tokens", OPTION_UINT, AT(max_tokens), LENGTH, .letter = 'n', .fallback = "256", RANGE(1, 2147483647),
      .help = "tokens to generate at most"},
@@ -297,23 +297,13 @@ static int run(struct generate *g) {
 int cmd_generate(int argc, char **argv) {
     struct generate g = {0};
     struct option_set set = {generate_options, sizeof generate_options / sizeof *generate_options, &g};
-    struct option_error err;
-    bool help = false;
-    int rc = 2;
-    if (options_init(&set, &err) || options_from_flags(&set, argc, argv, NULL, &help, &err)) {
-        fprintf(stderr, "rodimus generate: %s\n('rodimus generate --help' lists the flags)\n", err.message);
-    } else if (help) {
-        printf(
-            "Usage: rodimus generate [--model DIR] -p TEXT [-n N] [flags]\n\nStreams a completion to the terminal.\n\n"
-            "  -h, --help                      this text\n");
-        options_help(&set, stdout, 110);
-        printf("\nExamples\n  rodimus generate -p 'Once upon a time there was'\n"
-               "  rodimus generate --chat -p 'Tell me a tale about a fox.' -t 0.7 --seed 7\n"
-               "  cat story.txt | rodimus generate --model /models/rodimus-plus -n 400\n");
-        rc = 0;
-    } else {
-        rc = run(&g);
-    }
+    int rc =
+        command_flags(&set, "generate", "[--model DIR] -p TEXT [-n N] [flags]\n\nStreams a completion to the terminal.",
+                      "Examples\n  rodimus generate -p 'Once upon a time there was'\n"
+                      "  rodimus generate --chat -p 'Tell me a tale about a fox.' -t 0.7 --seed 7\n"
+                      "  cat story.txt | rodimus generate --model /models/rodimus-plus -n 400\n",
+                      argc, argv);
+    if (rc < 0) rc = run(&g);
     options_fini(&set);
     return rc;
 }

@@ -20,7 +20,7 @@ static const char HELP[] =
     "  --json   one JSON object on standard output\n"
     "  --help   this text\n"
     "\n"
-    "Exit code 0 if the checkpoint can be served; 1 with its first fault if not; 2 for wrong usage.\n";
+    "Exit status 0 if the checkpoint can be served; 1 with its first fault if not; 2 for wrong usage.\n";
 
 static uint64_t sessions_per_gib(uint64_t session_bytes) { return session_bytes ? (1u << 30) / session_bytes : 0; }
 

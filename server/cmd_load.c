@@ -1,50 +1,20 @@
-/* rodimus load: the flags, and the report of load_run. */
-#include <getopt.h>
+/* cmd_load.c - rodimus load: the flags, and the report of load_run. */
+#include "commands.h"
+#include "json_file.h"
+#include "load_run.h"
+#include "options.h"
+
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "commands.h"
-#include "json_file.h"
-#include "load_run.h"
-
-static const char HELP[] =
-    "Usage: rodimus load --url URL [flags]\n"
-    "Sends streaming requests to URL/v1/completions and measures the answers.\n"
-    "\n"
-    "  --url URL             server, http://HOST[:PORT][/PREFIX] (https is not spoken)\n"
-    "  --streams N           connections, the most requests in flight (8)\n"
-    "  --requests N          requests in all (4 a stream)\n"
-    "  --prompt-tokens N|A:B prompt length, one or uniform from A to B (128)\n"
-    "  --output-tokens N|A:B output length, likewise (64)\n"
-    "  --rate R              R requests a second with Poisson arrivals; 0: a stream asks again when answered (0)\n"
-    "  --seed N              prompts, lengths, arrivals and sampling follow from it (1)\n"
-    "  --temperature T       0 to 2 (0)\n"
-    "  --vocab N             prompts are random token ids below N (1000)\n"
-    "  --text FILE           prompts are pieces of FILE instead, 4 bytes a token\n"
-    "  --stop-at-eos         let answers end early; else they have their full length\n"
-    "  --model NAME          model to ask for (the server's)\n"
-    "  --api-key KEY         sent as a bearer token\n"
-    "  --timeout-ms N        longest time of one request (600000)\n"
-    "  --json FILE           write the report to FILE too (- is standard output)\n"
-    "  --help                this text\n"
-    "\n"
-    "Times are in milliseconds. first token: until the first text; inter-token: between two pieces of text of one "
-    "stream\n"
-    "(a piece may hold several tokens); per token: from first to last text by the tokens less one; end to end: whole\n"
-    "request. With --rate, times count from when the request was due. Exit code 0 only if every request succeeded.\n";
-
-struct load_options {
+struct load {
     struct load_plan plan;
-    char *url, *host, *text;
-    const char *json_file;
+    char *url, *prompt_tok, *output_tok, *text, *model, *api_key, *json;
+    uint64_t n_streams, n_requests, vocab;
+    char *address, *bytes; /* what the plan's host and text point into */
 };
-
-static int usage(const char *flag, const char *value, const char *want) {
-    fprintf(stderr, "rodimus load: %s %s: %s\n", flag, value, want);
-    return 2;
-}
 
 /* Unsigned decimal within [low, high]; *end is left at the first byte behind it, NULL demands the end of the text. */
 static bool read_u64(const char *text, uint64_t low, uint64_t high, uint64_t *value, const char **end) {
@@ -57,13 +27,6 @@ static bool read_u64(const char *text, uint64_t low, uint64_t high, uint64_t *va
     if (c == text || v < low || v > high || (end == NULL && *c != '\0')) return false;
     *value = v;
     if (end != NULL) *end = c;
-    return true;
-}
-
-static bool read_u32(const char *text, uint32_t high, uint32_t *value) {
-    uint64_t v;
-    if (!read_u64(text, 1, high, &v, NULL)) return false;
-    *value = (uint32_t)v;
     return true;
 }
 
@@ -80,40 +43,36 @@ static bool read_range(const char *text, uint32_t *low, uint32_t *high) {
     return true;
 }
 
-static bool read_real(const char *text, double high, double *value) {
-    char *end;
-    double v = strtod(text, &end);
-    if (end == text || *end != '\0' || !(v >= 0 && v <= high)) return false;
-    *value = v;
-    return true;
+static const char *check_range(const char *text) {
+    uint32_t low, high;
+    return read_range(text, &low, &high) ? NULL : "N or A:B, from 1 to 10000000";
 }
 
-/* Cuts http://HOST[:PORT][/PREFIX] into the plan; the pieces live in options->host. */
-static bool read_url(struct load_options *options) {
-    if (strncmp(options->url, "http://", 7) != 0) return false;
-    free(options->host);
-    options->host = strdup(options->url + 7);
-    if (options->host == NULL) return false;
-    struct load_plan *plan = &options->plan;
-    char *path = strchr(options->host, '/'), *port;
+/* Cuts http://HOST[:PORT][/PREFIX] into the plan; the pieces live in load->address and in the URL. */
+static bool read_url(struct load *load) {
+    if (strncmp(load->url, "http://", 7) != 0) return false;
+    load->address = strdup(load->url + 7);
+    if (load->address == NULL) return false;
+    struct load_plan *plan = &load->plan;
+    char *path = strchr(load->address, '/'), *port;
     plan->path = "";
     plan->port = "80";
     if (path != NULL) { /* "/" and a trailing "/" mean nothing */
-        size_t n = strlen(options->url);
-        while (n > 0 && options->url[n - 1] == '/') options->url[--n] = '\0';
+        size_t n = strlen(load->url);
+        while (n > 0 && load->url[n - 1] == '/') load->url[--n] = '\0';
         *path = '\0';
-        const char *prefix = strchr(options->url + 7, '/');
+        const char *prefix = strchr(load->url + 7, '/');
         if (prefix != NULL) plan->path = prefix;
     }
-    plan->host = options->host;
-    if (options->host[0] == '[') { /* IPv6 address */
-        char *bracket = strchr(options->host, ']');
+    plan->host = load->address;
+    if (load->address[0] == '[') { /* IPv6 address */
+        char *bracket = strchr(load->address, ']');
         if (bracket == NULL) return false;
         *bracket = '\0';
-        plan->host = options->host + 1;
+        plan->host = load->address + 1;
         port = bracket[1] == ':' ? bracket + 1 : NULL;
     } else {
-        port = strchr(options->host, ':');
+        port = strchr(load->address, ':');
     }
     if (port != NULL) {
         uint64_t number;
@@ -140,80 +99,66 @@ static char *read_file(const char *name, size_t *n) {
     return bytes;
 }
 
-/* One flag. 0, or 2 after saying what is wrong. */
-static int read_flag(struct load_options *options, int flag, const char *name, const char *value) {
-    struct load_plan *plan = &options->plan;
-    switch (flag) {
-    case 'u':
-        free(options->url);
-        options->url = strdup(value);
-        return options->url != NULL && read_url(options) ? 0 : usage(name, value, "is not http://HOST[:PORT][/PREFIX]");
-    case 's': return read_u32(value, 100000, &plan->n_streams) ? 0 : usage(name, value, "must be 1 to 100000");
-    case 'n': return read_u32(value, 100000000, &plan->n_requests) ? 0 : usage(name, value, "must be 1 to 100000000");
-    case 'p':
-        return read_range(value, &plan->prompt_min_tok, &plan->prompt_max_tok) ? 0
-                                                                               : usage(name, value, "must be N or A:B");
-    case 'o':
-        return read_range(value, &plan->output_min_tok, &plan->output_max_tok) ? 0
-                                                                               : usage(name, value, "must be N or A:B");
-    case 'r': return read_real(value, 1e6, &plan->rate) ? 0 : usage(name, value, "must be 0 to 1000000");
-    case 'S':
-        return read_u64(value, 0, UINT64_MAX, &plan->seed, NULL) ? 0 : usage(name, value, "must be a whole number");
-    case 't': return read_real(value, 2, &plan->temperature) ? 0 : usage(name, value, "must be 0 to 2");
-    case 'v': return read_u32(value, 10000000, &plan->vocab) ? 0 : usage(name, value, "must be 1 to 10000000");
-    case 'f':
-        free(options->text);
-        plan->text = options->text = read_file(value, &plan->n_text);
-        return plan->text != NULL ? 0 : usage(name, value, "cannot be read, or is empty");
-    case 'e': plan->stop_at_eos = true; return 0;
-    case 'm': plan->model = value; return 0;
-    case 'k': plan->api_key = value; return 0;
-    case 'T':
-        return read_u64(value, 1, 86400000, &plan->timeout_ms, NULL) ? 0 : usage(name, value, "must be 1 to 86400000");
-    case 'j': options->json_file = value; return 0;
-    default: return 2;
-    }
-}
+#define AT(member)       .offset = offsetof(struct load, member)
+#define RANGE(low, high) .min = (low), .max = (high)
+#define WHERE            .group = "Where"
+#define HOW_MUCH         .group = "How much"
+#define WHAT             .group = "What"
+#define HUGE             18446744073709551615.0
 
-static int read_options(struct load_options *options, int argc, char **argv, bool *help) {
-    static const struct option flags[] = {
-        {"url", required_argument, NULL, 'u'},
-        {"streams", required_argument, NULL, 's'},
-        {"requests", required_argument, NULL, 'n'},
-        {"prompt-tokens", required_argument, NULL, 'p'},
-        {"output-tokens", required_argument, NULL, 'o'},
-        {"rate", required_argument, NULL, 'r'},
-        {"seed", required_argument, NULL, 'S'},
-        {"temperature", required_argument, NULL, 't'},
-        {"vocab", required_argument, NULL, 'v'},
-        {"text", required_argument, NULL, 'f'},
-        {"stop-at-eos", no_argument, NULL, 'e'},
-        {"model", required_argument, NULL, 'm'},
-        {"api-key", required_argument, NULL, 'k'},
-        {"timeout-ms", required_argument, NULL, 'T'},
-        {"json", required_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
-    };
-    int flag, index = 0, rc = 0;
-    optind = 1;
-    while (rc == 0 && (flag = getopt_long(argc, argv, "h", flags, &index)) != -1) {
-        if (flag == 'h') {
-            *help = true;
-            return 0;
-        }
-        if (flag == '?') return 2; /* getopt has said which */
-        char name[32];
-        snprintf(name, sizeof name, "--%s", flags[index].name);
-        rc = read_flag(options, flag, name, optarg);
+/* clang-format off */
+static const struct option load_flags[] = {
+    {"url", OPTION_STRING, AT(url), WHERE, .metavar = "URL", .help = "server, http://HOST[:PORT][/PREFIX] (https is not spoken)"},
+    {"model", OPTION_STRING, AT(model), WHERE, .metavar = "NAME", .help = "model to ask for; without it the server's"},
+    {"api_key", OPTION_STRING, AT(api_key), WHERE, .metavar = "KEY", .secret = true, .help = "sent as a bearer token"},
+    {"streams", OPTION_UINT, AT(n_streams), HOW_MUCH, .fallback = "8", RANGE(1, 100000),
+     .help = "connections, the most requests in flight"},
+    {"requests", OPTION_AUTO, AT(n_requests), HOW_MUCH, .fallback = "auto", RANGE(1, 100000000),
+     .help = "requests in all; auto = 4 a stream"},
+    {"rate", OPTION_FLOAT, AT(plan.rate), HOW_MUCH, .fallback = "0", RANGE(0, 1e6), .metavar = "R",
+     .help = "R requests a second with Poisson arrivals; 0: a stream asks again when answered"},
+    {"timeout_ms", OPTION_UINT, AT(plan.timeout_ms), HOW_MUCH, .fallback = "600000", RANGE(1, 86400000),
+     .help = "longest time of one request"},
+    {"prompt_tokens", OPTION_STRING, AT(prompt_tok), WHAT, .fallback = "128", .metavar = "N|A:B", .check = check_range,
+     .help = "prompt length, one or uniform from A to B"},
+    {"output_tokens", OPTION_STRING, AT(output_tok), WHAT, .fallback = "64", .metavar = "N|A:B", .check = check_range,
+     .help = "output length, likewise"},
+    {"stop_at_eos", OPTION_BOOL, AT(plan.stop_at_eos), WHAT, .help = "let answers end early; else they have their full length"},
+    {"vocab", OPTION_UINT, AT(vocab), WHAT, .fallback = "1000", RANGE(1, 10000000),
+     .help = "prompts are random token ids below N"},
+    {"text", OPTION_STRING, AT(text), WHAT, .metavar = "FILE", .help = "prompts are pieces of FILE instead, 4 bytes a token"},
+    {"temperature", OPTION_FLOAT, AT(plan.temperature), WHAT, .fallback = "0", RANGE(0, 2), .metavar = "T", .help = "of sampling"},
+    {"seed", OPTION_UINT, AT(plan.seed), WHAT, .fallback = "1", RANGE(0, HUGE),
+     .help = "prompts, lengths, arrivals and sampling follow from it"},
+    {"json", OPTION_STRING, AT(json), .group = "Output", .metavar = "FILE", .help = "write the report to FILE too; - is standard output"},
+};
+/* clang-format on */
+
+/* 0, or 2 after saying what is wrong. */
+static int make_plan(struct load *load) {
+    struct load_plan *plan = &load->plan;
+    const char *wrong = NULL, *value = load->url;
+    if (!*load->url)
+        wrong = "--url is missing";
+    else if (!read_url(load))
+        wrong = "--url is not http://HOST[:PORT][/PREFIX]";
+    else if (!read_range(load->prompt_tok, &plan->prompt_min_tok, &plan->prompt_max_tok))
+        wrong = "--prompt-tokens is not N or A:B", value = load->prompt_tok;
+    else if (!read_range(load->output_tok, &plan->output_min_tok, &plan->output_max_tok))
+        wrong = "--output-tokens is not N or A:B", value = load->output_tok;
+    else if (*load->text && !(plan->text = load->bytes = read_file(load->text, &plan->n_text)))
+        wrong = "--text cannot be read, or is empty", value = load->text;
+    if (wrong) {
+        fprintf(stderr, "rodimus load: %s%s%s; 'rodimus load --help' lists the flags\n", wrong, *value ? ": " : "",
+                value);
+        return 2;
     }
-    if (rc == 0 && optind < argc) rc = usage("argument", argv[optind], "is not understood");
-    if (rc == 0 && options->url == NULL) {
-        fprintf(stderr, "rodimus load: --url is missing; 'rodimus load --help' lists the flags\n");
-        rc = 2;
-    }
-    if (options->plan.n_requests == 0) options->plan.n_requests = options->plan.n_streams * 4;
-    return rc;
+    plan->n_streams = (uint32_t)load->n_streams;
+    plan->n_requests = (uint32_t)(load->n_requests ? load->n_requests : 4 * load->n_streams);
+    plan->vocab = (uint32_t)load->vocab;
+    plan->model = *load->model ? load->model : NULL;
+    plan->api_key = *load->api_key ? load->api_key : NULL;
+    return 0;
 }
 
 static void print_samples(const char *name, struct load_samples *samples) {
@@ -249,15 +194,15 @@ static json_t *json_samples(struct load_samples *samples) {
                      load_percentile(samples, 1.0), "mean", load_mean(samples), "n", (json_int_t)samples->n);
 }
 
-static int write_json(const struct load_options *options, struct load_result *result) {
-    const struct load_plan *plan = &options->plan;
+static int write_json(const struct load *load, struct load_result *result) {
+    const struct load_plan *plan = &load->plan;
     double wall_s = (double)result->wall_ns / 1e9;
     json_t *errors = json_object();
     for (size_t i = 0; i < result->n_reasons; i++)
         json_object_set_new(errors, result->reasons[i].text, json_integer((json_int_t)result->reasons[i].n));
     json_t *root = json_pack(
         "{s:s, s:i, s:i, s:[i,i], s:[i,i], s:f, s:I, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:o, s:o, s:o, s:o, s:o}",
-        "url", options->url, "streams", (int)plan->n_streams, "requests", (int)plan->n_requests, "prompt_tokens",
+        "url", load->url, "streams", (int)plan->n_streams, "requests", (int)plan->n_requests, "prompt_tokens",
         (int)plan->prompt_min_tok, (int)plan->prompt_max_tok, "output_tokens", (int)plan->output_min_tok,
         (int)plan->output_max_tok, "rate", plan->rate, "seed", (json_int_t)plan->seed, "wall_s", wall_s, "ok",
         (json_int_t)result->n_ok, "failed", (json_int_t)result->n_failed, "prompt_tokens_total",
@@ -267,43 +212,46 @@ static int write_json(const struct load_options *options, struct load_result *re
         json_samples(&result->per_token), "end_to_end_ms", json_samples(&result->end_to_end), "errors", errors);
     const size_t flags = JSON_INDENT(2) | JSON_REAL_PRECISION(6);
     int rc = root == NULL;
-    if (rc == 0 && strcmp(options->json_file, "-") == 0)
+    if (rc == 0 && strcmp(load->json, "-") == 0)
         rc = json_dumpf(root, stdout, flags) != 0 || putchar('\n') == EOF;
     else if (rc == 0)
-        rc = json_file_write(root, options->json_file, flags) != 0;
-    if (rc != 0) fprintf(stderr, "rodimus load: cannot write %s\n", options->json_file);
+        rc = json_file_write(root, load->json, flags) != 0;
+    if (rc != 0) fprintf(stderr, "rodimus load: cannot write %s\n", load->json);
     json_decref(root);
     return rc;
 }
 
-int cmd_load(int argc, char **argv) {
-    struct load_options options = {
-        .plan = {.n_streams = 8,
-                 .prompt_min_tok = 128,
-                 .prompt_max_tok = 128,
-                 .output_min_tok = 64,
-                 .output_max_tok = 64,
-                 .vocab = 1000,
-                 .seed = 1,
-                 .timeout_ms = 600000},
-    };
+static int run(struct load *load) {
     struct load_result result = {0};
     struct rod_error err = {0};
-    bool help = false;
-    int rc = read_options(&options, argc, argv, &help);
-    if (help) {
-        fputs(HELP, stdout);
-    } else if (rc == 0 && load_run(&options.plan, &result, &err) != 0) {
+    int rc = make_plan(load);
+    if (rc) return rc;
+    if (load_run(&load->plan, &result, &err)) {
         fprintf(stderr, "rodimus load: %s\n", err.message);
         rc = 1;
-    } else if (rc == 0) {
+    } else {
         print_report(&result);
         rc = result.n_failed == 0 ? 0 : 1;
-        if (options.json_file != NULL && write_json(&options, &result) != 0) rc = 1;
+        if (*load->json && write_json(load, &result) != 0) rc = 1;
     }
     load_result_fini(&result);
-    free(options.url);
-    free(options.host);
-    free(options.text);
+    return rc;
+}
+
+int cmd_load(int argc, char **argv) {
+    struct load load = {0};
+    struct option_set set = {load_flags, sizeof load_flags / sizeof *load_flags, &load};
+    int rc = command_flags(
+        &set, "load", "--url URL [flags]\n\nSends streaming requests to URL/v1/completions and measures the answers.",
+        "Times are in milliseconds. first token: until the first text; inter-token: between two pieces of text of one\n"
+        "stream (a piece may hold several tokens); per token: from first to last text by the tokens less one; end to "
+        "end:\n"
+        "whole request. With --rate, times count from when the request was due. Exit status 0 only if every request\n"
+        "succeeded.\n",
+        argc, argv);
+    if (rc < 0) rc = run(&load);
+    options_fini(&set);
+    free(load.address);
+    free(load.bytes);
     return rc;
 }

@@ -1,124 +1,47 @@
 /* cmd_verify.c - rodimus verify: a golden file through prefill and through single steps, as a table. */
 #include "commands.h"
+#include "options.h"
 #include "progress.h"
 
 #include "engine/rodimus.h"
 
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char HELP[] =
-    "Usage: rodimus verify --model DIR --golden FILE [--device D] [--precision P]\n"
-    "       rodimus verify --model DIR | --synthetic NAME --against cpu [--tokens N] [--device D] ...\n"
-    "Runs the prompt of FILE (golden.safetensors) through prefill and through single steps, and compares the logits, "
-    "the\n"
-    "state of every layer and the greedy continuation with those in FILE. --against cpu: with what the CPU backend\n"
-    "computes in fp32, for a prompt of N random ids.\n"
-    "\n"
-    "  --model DIR       checkpoint directory\n"
-    "  --synthetic NAME  random weights of a published shape instead: rodimus-1.4b, rodimus-plus-1.6b,\n"
-    "                    rodimus-plus-1.6b-w1024, rodimus-plus-4b\n"
-    "  --golden FILE     input_ids, logits, greedy_ids and state.N.S, .conv, .k, .v\n"
-    "  --against cpu     instead of --golden\n"
-    "  --tokens N        with --against: length of the prompt (64)\n"
-    "  --device D        auto, cpu, cuda or cuda:N (auto)\n"
-    "  --precision P     auto, fp32, bf16 or fp16 (auto)\n"
-    "  --deterministic   the same bits in steps of any size, on a GPU too\n"
-    "  --threads N       compute threads of the CPU, 0 = all cores (0)\n"
-    "  --piece-tokens N  prefill in pieces of N tokens, 0 = as large as a step takes (0)\n"
-    "  --help            this text\n"
-    "\n"
-    "error: norm of the difference by norm of the reference. worst: the largest difference of one element by the root\n"
-    "mean square of its row. Exit code 0 only if everything is within its bound.\n";
-
-enum {
-    FLAG_MODEL = 1,
-    FLAG_GOLDEN,
-    FLAG_DEVICE,
-    FLAG_PRECISION,
-    FLAG_THREADS,
-    FLAG_PIECE,
-    FLAG_DETERMINISTIC,
-    FLAG_SYNTHETIC,
-    FLAG_TOKENS,
-    FLAG_AGAINST
+struct verify {
+    char *model, *synthetic, *golden, *against, *device, *precision;
+    uint64_t n_tok, n_threads, piece_tok;
+    bool deterministic;
 };
 
-static const struct option flags[] = {{"model", required_argument, NULL, FLAG_MODEL},
-                                      {"golden", required_argument, NULL, FLAG_GOLDEN},
-                                      {"device", required_argument, NULL, FLAG_DEVICE},
-                                      {"precision", required_argument, NULL, FLAG_PRECISION},
-                                      {"threads", required_argument, NULL, FLAG_THREADS},
-                                      {"piece-tokens", required_argument, NULL, FLAG_PIECE},
-                                      {"synthetic", required_argument, NULL, FLAG_SYNTHETIC},
-                                      {"against", required_argument, NULL, FLAG_AGAINST},
-                                      {"tokens", required_argument, NULL, FLAG_TOKENS},
-                                      {"deterministic", no_argument, NULL, FLAG_DETERMINISTIC},
-                                      {"help", no_argument, NULL, 'h'},
-                                      {NULL, 0, NULL, 0}};
+#define AT(member)       .offset = offsetof(struct verify, member)
+#define RANGE(low, high) .min = (low), .max = (high)
+#define WHAT             .group = "What"
+#define WITH             .group = "With what"
+#define HOW              .group = "How"
 
-static bool read_count(const char *flag, const char *text, uint32_t *value) {
-    char *end;
-    unsigned long n = strtoul(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end || n > 1u << 20) {
-        fprintf(stderr, "rodimus verify: --%s %s: an integer from 0 to %u is needed\n", flag, text, 1u << 20);
-        return false;
-    }
-    *value = (uint32_t)n;
-    return true;
-}
+static const char *check_against(const char *text) { return strcmp(text, "cpu") ? "cpu" : NULL; }
 
-/* -1 to go on, else the exit code. */
-static int read_flags(int argc, char **argv, struct rod_verify_options *o) {
-    int flag;
-    const char *against = NULL;
-    optind = 0; /* getopt keeps its place in a global; 0 starts afresh */
-    while ((flag = getopt_long(argc, argv, "h", flags, NULL)) != -1) {
-        switch (flag) {
-        case FLAG_MODEL: o->model_dir = optarg; break;
-        case FLAG_GOLDEN: o->golden_path = optarg; break;
-        case FLAG_DEVICE: o->device = optarg; break;
-        case FLAG_PRECISION: o->precision = optarg; break;
-        case FLAG_THREADS:
-            if (!read_count("threads", optarg, &o->n_threads)) return 2;
-            break;
-        case FLAG_PIECE:
-            if (!read_count("piece-tokens", optarg, &o->piece_tok)) return 2;
-            break;
-        case FLAG_SYNTHETIC: o->synthetic = optarg; break;
-        case FLAG_AGAINST: against = optarg; break;
-        case FLAG_TOKENS:
-            if (!read_count("tokens", optarg, &o->n_tok)) return 2;
-            break;
-        case FLAG_DETERMINISTIC: o->deterministic = true; break;
-        case 'h': fputs(HELP, stdout); return 0;
-        default: return 2; /* getopt has said which */
-        }
-    }
-    static const char *const precisions[] = {"auto", "fp32", "bf16", "fp16"};
-    bool known = !o->precision;
-    for (size_t i = 0; i < 4 && !known; i++) known = !strcmp(o->precision, precisions[i]);
-    if (!known) {
-        fprintf(stderr, "rodimus verify: --precision %s: auto, fp32, bf16 or fp16 is needed\n", o->precision);
-        return 2;
-    }
-    if (optind < argc) {
-        fprintf(stderr, "rodimus verify: unexpected argument %s; --help explains\n", argv[optind]);
-        return 2;
-    }
-    if (against && strcmp(against, "cpu")) {
-        fprintf(stderr, "rodimus verify: --against %s: only cpu is known\n", against);
-        return 2;
-    }
-    if (!o->model_dir == !o->synthetic || !o->golden_path == !against ||
-        (o->golden_path && (o->synthetic || o->n_tok))) {
-        fputs(HELP, stderr);
-        return 2;
-    }
-    return -1;
-}
+/* clang-format off */
+static const struct option verify_flags[] = {
+    {"model", OPTION_STRING, AT(model), WHAT, .letter = 'm', .metavar = "DIR", .help = "checkpoint directory"},
+    {"synthetic", OPTION_STRING, AT(synthetic), WHAT, .metavar = "NAME", .help = SYNTHETIC_HELP},
+    {"golden", OPTION_STRING, AT(golden), WITH, .metavar = "FILE",
+     .help = "golden.safetensors: input_ids, logits, greedy_ids and state.N.S, .conv, .k, .v"},
+    {"against", OPTION_STRING, AT(against), WITH, .metavar = "cpu", .check = check_against,
+     .help = "what the CPU backend computes in fp32, for a prompt of random ids"},
+    {"tokens", OPTION_AUTO, AT(n_tok), WITH, .fallback = "auto", RANGE(1, 1 << 20), .help = "with --against: length of the prompt; auto = 64"},
+    {"device", OPTION_CHOICE, AT(device), HOW, .fallback = "auto", .choices = "auto|cpu|cuda|cuda:N", .metavar = "NAME",
+     .help = "auto, cpu, cuda or cuda:N"},
+    {"precision", OPTION_CHOICE, AT(precision), HOW, .fallback = "auto", .choices = "auto|fp32|bf16|fp16", .metavar = "NAME",
+     .help = PRECISION_HELP},
+    {"threads", OPTION_AUTO, AT(n_threads), HOW, .fallback = "auto", RANGE(1, 1024), .help = THREADS_HELP},
+    {"deterministic", OPTION_BOOL, AT(deterministic), HOW, .help = DETERMINISTIC_HELP},
+    {"piece_tokens", OPTION_AUTO, AT(piece_tok), HOW, .fallback = "auto", RANGE(1, 1 << 20),
+     .help = "prefill in pieces of so many tokens; auto = as large as a step takes"},
+};
+/* clang-format on */
 
 static void print_agreement(const char *what, const uint32_t same[2], const uint32_t excused[2], uint32_t n) {
     printf("%-14s", what);
@@ -156,16 +79,22 @@ static void print_report(const struct rod_verify_report *r) {
     printf("\n%s\n", r->passed ? "PASS" : "FAIL");
 }
 
-int cmd_verify(int argc, char **argv) {
-    struct rod_verify_options options = {0};
-    int rc = read_flags(argc, argv, &options);
-    if (rc >= 0) return rc;
+static int run(const struct verify *v) {
+    struct rod_verify_options options = {.model_dir = *v->model ? v->model : NULL,
+                                         .synthetic = *v->synthetic ? v->synthetic : NULL,
+                                         .golden_path = *v->golden ? v->golden : NULL,
+                                         .device = v->device,
+                                         .precision = v->precision,
+                                         .deterministic = v->deterministic,
+                                         .n_threads = (uint32_t)v->n_threads,
+                                         .n_tok = (uint32_t)v->n_tok,
+                                         .piece_tok = (uint32_t)v->piece_tok};
     struct rod_verify_report *report;
     struct rod_error err;
     struct progress progress;
     progress_open(&progress, "rodimus verify");
     options.progress = progress_to(&progress);
-    rc = rod_verify(&options, &report, &err);
+    int rc = rod_verify(&options, &report, &err);
     progress_close(&progress);
     if (rc) {
         fprintf(stderr, "rodimus verify: %s\n", err.message);
@@ -174,5 +103,34 @@ int cmd_verify(int argc, char **argv) {
     print_report(report);
     rc = report->passed ? 0 : 1;
     rod_verify_free(report);
+    return rc;
+}
+
+/* NULL, or what does not go together. */
+static const char *conflict(const struct verify *v) {
+    if (!*v->model == !*v->synthetic) return "give either --model DIR or --synthetic NAME";
+    if (!*v->golden == !*v->against) return "give either --golden FILE or --against cpu";
+    if (*v->golden && *v->synthetic) return "--golden goes with --model";
+    if (*v->golden && v->n_tok) return "--tokens goes with --against cpu";
+    return NULL;
+}
+
+int cmd_verify(int argc, char **argv) {
+    struct verify v = {0};
+    struct option_set set = {verify_flags, sizeof verify_flags / sizeof *verify_flags, &v};
+    int rc = command_flags(
+        &set, "verify",
+        "--model DIR --golden FILE [flags]\n"
+        "       rodimus verify --model DIR | --synthetic NAME --against cpu [flags]\n\n"
+        "Runs a prompt through prefill and through single steps, and compares the logits, the state of every layer "
+        "and\n"
+        "the greedy continuation with those of a golden file, or with the CPU's.",
+        "error: norm of the difference by norm of the reference. worst: the largest difference of one element by the\n"
+        "root mean square of its row. Exit status 0 only if everything is within its bound.\n",
+        argc, argv);
+    const char *wrong = rc < 0 ? conflict(&v) : NULL;
+    if (wrong) fprintf(stderr, "rodimus verify: %s; 'rodimus verify --help' explains\n", wrong);
+    if (rc < 0) rc = wrong ? 2 : run(&v);
+    options_fini(&set);
     return rc;
 }

@@ -1,4 +1,5 @@
 /* config.c - the table, and the order of the sources. */
+#include "commands.h"
 #include "config.h"
 
 #include <arpa/inet.h>
@@ -80,16 +81,15 @@ const struct option config_options[] = {
     {"model", OPTION_STRING, AT(model), MODEL, .letter = 'm', .metavar = "DIR",
      .help = "checkpoint directory: config.json, *.safetensors, tokenizer.json; without it the bundled demo model"},
     {"synthetic", OPTION_STRING, AT(synthetic), MODEL, .metavar = "NAME",
-     .help = "random weights of a published shape instead, to measure a machine: rodimus-1.4b, rodimus-plus-1.6b, "
-             "rodimus-plus-1.6b-w1024, rodimus-plus-4b; prompts are token ids"},
+     .help = SYNTHETIC_HELP "; to measure a machine, prompts are token ids"},
     {"model_name", OPTION_STRING, AT(model_name), MODEL, .metavar = "NAME",
      .help = "name in /v1/models and in the requests' \"model\"; without it the directory's last component"},
     {"device", OPTION_CHOICE, AT(device), MODEL, .fallback = "auto", .choices = "auto|cpu|cuda|cuda:N|null|null:N", .metavar = "NAME",
      .help = "auto, cpu, cuda or cuda:N; null computes nothing, null:N takes N ms a step: to measure the server"},
     {"precision", OPTION_CHOICE, AT(precision), MODEL, .fallback = "auto", .choices = "auto|fp32|bf16|fp16", .metavar = "NAME",
-     .help = "arithmetic: auto, fp32, bf16 or fp16"},
+     .help = PRECISION_HELP},
     {"threads", OPTION_AUTO, AT(threads), MODEL, .fallback = "auto", RANGE(1, 1024),
-     .help = "compute threads of the CPU backend; auto = all cores"},
+     .help = THREADS_HELP},
     {"deterministic", OPTION_BOOL, AT(deterministic), MODEL, .fallback = "false",
      .help = "a GPU gives a session the same bits in steps of any size, not only within a batch bucket; the CPU always does"},
 
@@ -110,9 +110,9 @@ const struct option config_options[] = {
      .help = "a stream whose client lets so much pile up unread is cancelled"},
 
     {"slots", OPTION_AUTO, AT(slots), LIMITS, .fallback = "auto", RANGE(1, 65536),
-     .help = "requests that run at once; auto = what fits the device"},
+     .help = "requests that run at once, each with a session's memory; auto = what fits the device"},
     {"max_batch_tokens", OPTION_AUTO, AT(max_batch_tokens), LIMITS, .fallback = "auto", RANGE(1, 1048576),
-     .help = "token rows of one step"},
+     .help = "most tokens of one step: one of each session that generates, and pieces of prompts"},
     {"max_queue_requests", OPTION_UINT, AT(max_queue_requests), LIMITS, .fallback = "1024", RANGE(0, 1000000),
      .help = "requests that may wait beyond the free slots; more get 429"},
     {"max_queue_tokens", OPTION_UINT, AT(max_queue_tokens), LIMITS, .fallback = "4194304", RANGE(0, HUGE),
@@ -129,7 +129,7 @@ const struct option config_options[] = {
      .help = "after SIGTERM the server says for so long that it is not ready and still takes requests: at least two checks "
              "of the balancer"},
     {"drain_ms", OPTION_UINT, AT(drain_ms), LIMITS, .fallback = "30000", RANGE(0, DAY_MS),
-     .help = "then no more are taken, and running ones may go on for so long"},
+     .help = "after that no more are taken, and requests that run may go on for so long"},
 
     {"stall_ms", OPTION_UINT, AT(stall_ms), LIMITS, .fallback = "60000", RANGE(100, DAY_MS),
      .help = "health turns 503 when no step has ended for so long although work waits"},
@@ -140,7 +140,7 @@ const struct option config_options[] = {
      .help = "more keys, one a line, each with a name and limits if wanted: KEY name=team requests=8 "
              "tokens_per_minute=60000 priority=2"},
     {"admin_key", OPTION_STRING, AT(admin_key), ACCESS, .metavar = "KEY", .secret = true, GUARD, .check = check_key,
-     .help = "the only key that the admin routes (metrics, slots, states) take then; it opens no other route"},
+     .help = "where it is set, the only key for the admin routes (metrics, slots, states of sessions); it opens no other route"},
     {"admin_port", OPTION_UINT, AT(admin_port), ACCESS, .fallback = "0", RANGE(0, 65535),
      .help = "a second listener, on a thread of its own, for health and the admin routes (states too); 0 = on the main port only"},
     {"admin_host", OPTION_STRING, AT(admin_host), ACCESS, .fallback = "127.0.0.1", .metavar = "ADDRESS", .check = check_host,

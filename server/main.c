@@ -16,9 +16,10 @@ struct command {
 };
 
 static const struct command commands[] = {
-    {"serve", cmd_serve, "[--model DIR] [flags]", "the server; without --model it serves the bundled model"},
+    {"serve", cmd_serve, "[--model DIR] [flags]", "the server; without --model it serves the demo model"},
     {"generate", cmd_generate, "[--model DIR] -p TEXT [-n N]", "streams a completion to the terminal"},
-    {"verify", cmd_verify, "--model DIR --golden FILE [flags]", "compares a backend with a golden.safetensors"},
+    {"verify", cmd_verify, "--model DIR --golden FILE [flags]",
+     "compares a device with golden results, or with the CPU"},
     {"inspect", cmd_inspect, "DIR [--json]", "what a checkpoint holds: sizes, tensors, bytes per session"},
     {"bench", cmd_bench, "--model DIR | --synthetic NAME", "decode and prefill speed beside the machine's ceilings"},
     {"load", cmd_load, "--url URL [flags]", "HTTP load generator: latency percentiles and throughput"},
@@ -35,7 +36,7 @@ static void print_help(FILE *to) {
         fprintf(to, "  %-9s %-34s %s\n", commands[i].name, commands[i].usage, commands[i].does);
     }
     fprintf(to, "\n'rodimus COMMAND --help' lists the flags of a command.\n"
-                "Exit codes: 0 done, 1 the work failed, 2 wrong usage.\n");
+                "Exit status: 0 done, 1 the work failed, 2 wrong usage.\n");
 }
 
 /* A full disk shows only when the buffer is written. A server does not depend on who reads its first line. */

@@ -390,6 +390,31 @@ def test_every_command_has_help_and_refuses_unknown_flags(name):
     assert done.returncode == 2 and "no-such-flag" in done.stderr, done
 
 
+@pytest.mark.parametrize("name, slip, meant", [("serve", "--prt", "--port"), ("generate", "--modle", "--model"), ("verify", "--gold", "--golden"),
+                                               ("bench", "--prompt", "--prompts"), ("load", "--steams", "--streams")])
+def test_every_command_says_which_flag_was_meant_and_where_they_are_listed(name, slip, meant):
+    done = command(name, slip, "1")
+    assert done.returncode == 2 and f"did you mean {meant}?" in done.stderr and f"'rodimus {name} --help'" in done.stderr, done
+
+
+def test_a_flag_of_several_commands_says_and_takes_the_same_in_each():
+    flags = {name: re.sub(r"\n {30,}", " ", command(name, "--help").stdout) for name in ("serve", "generate", "bench", "verify")}
+    for flag in ("--threads N", "--precision NAME"):
+        rows = {name: re.search(rf"^  {flag} +(.*)$", text, re.M)[1] for name, text in flags.items()}
+        assert len(set(rows.values())) == 1, rows
+    for name, more in (("bench", []), ("verify", ["--golden", "/nonexistent/golden"])):
+        done = command(name, "--model", "/nonexistent", "--threads", "auto", *more)
+        assert done.returncode == 1 and "/nonexistent" in done.stderr, done
+
+
+@pytest.mark.parametrize("flags, word", [(["--model", "x"], "--golden"), (["--golden", "x"], "--model"), (["--model", "x", "--against", "gpu"], "gpu"),
+                                         (["--synthetic", "tales", "--golden", "x"], "--golden"),
+                                         (["--model", "x", "--golden", "x", "--tokens", "3"], "--tokens")])
+def test_verify_says_what_is_missing_or_does_not_go_together(flags, word):
+    done = command("verify", *flags)
+    assert done.returncode == 2 and word in done.stderr and len(done.stderr.splitlines()) <= 2, done
+
+
 def test_usage():
     done = command()
     assert done.returncode == 2 and "serve" in done.stderr
