@@ -164,7 +164,7 @@ def sentences():
         return of["inter_token_ms"][part]
 
     alone, beside, idle = "streams_alone", "streams_beside_prompts_of_100000", "first_token_of_512_idle"
-    yield README, r"prompt of 512 comes (N) ms after the request; 64 streams have (N) ms between tokens at the 99th percentile, and (N) while", [
+    yield README, r"prompt of 512 comes (N) ms after the request. 64 streams have (N) ms between tokens at the 99th percentile, and (N) while", [
         first(big[idle]), gap(big[alone]), gap(big[beside])]
     yield README, r"256 that begin together have their first token after (N) ms, (N) at the 99th percentile, and (N) tokens/s in all", [
         first(load[256]), first(load[256], "p99"), load[256]["output_tokens_per_s"]]
@@ -184,14 +184,14 @@ def sentences():
     yield KERNELS, r"Prompts of 4,096: (N) ns a token and layer of Rodimus-1.4B", [1e9 / prompt["tokens_per_s"] / 48]
 
     swap = results("swap-h200")["rows"][0]
-    yield README, r"leaves its slot in (N) ms and comes back in (N), where one plain copy over the bus takes (N) and (N); a fork on the device takes (N)", [
+    yield README, r"leaves its slot in (N) ms and comes back in (N), where one plain copy over the bus takes (N) and (N). A fork on the device takes (N)", [
         swap[key] for key in ("swap_out_ms", "swap_in_ms", "floor_out_ms", "floor_in_ms", "fork_ms")]
     yield README, r"between tokens at (N) ms, as without it; with ten a second it is (N) ms, and (N) where", [
         swap[key]["gap_ms"]["p99"] for key in ("beside_swaps", "beside_10_times_the_swaps", "beside_10_times_the_turns")]
 
     decode = {(r["batch"], r["context"]): r for r in rows("tales-cpu", phase="decode")}
     gain = {context: decode[8, context]["tokens_per_s"] / decode[1, context]["tokens_per_s"] for context in (64, 512)}
-    yield README, r"are short \((N) here;[^(]*with full windows \((N) here\)", [gain[64], gain[512]]
+    yield README, r"Eight sessions make (N) times the tokens of one while their windows are short \([^)]*\), and (N) times with full ones", [gain[64], gain[512]]
     yield README, r"by the ceilings themselves eight could make (N) times", [decode[8, 512]["ceiling"] / decode[1, 512]["ceiling"]]
 
     null, step = results("server-null")
