@@ -200,11 +200,13 @@ static int make_slots(struct backend *be, uint32_t n_slots, struct rod_error *er
     }
     be->info.n_slots = n_slots;
     /* Pages are taken when sessions fill them: what cannot fit would end the process later, under load. */
-    if (n_slots > memory / be->info.slot_bytes)
-        return rod_fail(
-            err, ROD_ENOMEM,
-            "%u slots of %llu bytes a session are more than the memory that this process may have, %llu bytes", n_slots,
-            (unsigned long long)be->info.slot_bytes, (unsigned long long)memory);
+    if (n_slots > memory / be->info.slot_bytes) {
+        rod_fail(err, ROD_ENOMEM,
+                 "%u slots of %llu bytes a session are more than the memory that this process may have, %llu bytes",
+                 n_slots, (unsigned long long)be->info.slot_bytes, (unsigned long long)memory);
+        if (err) memcpy(err->param, "slots", sizeof "slots");
+        return ROD_ENOMEM;
+    }
     void *p = mmap(NULL, be->info.slot_bytes * n_slots, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED)
@@ -249,6 +251,16 @@ static int make_workspaces(struct backend *be, struct rod_error *err) {
         {&be->rope, N * d->rot_dim},
         {&be->logits, (size_t)be->info.max_out * d->V},
     };
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) bytes += parts[i].n * sizeof(float);
+    const uint64_t memory = host_memory_bytes();
+    if (bytes > memory) {
+        rod_fail(err, ROD_ENOMEM,
+                 "max_batch_tokens %zu takes %llu bytes, more than the memory that this process may have, %llu bytes",
+                 N, (unsigned long long)bytes, (unsigned long long)memory);
+        if (err) memcpy(err->param, "max_batch_tokens", sizeof "max_batch_tokens");
+        return ROD_ENOMEM;
+    }
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (!(*parts[i].p = take(be, parts[i].n * sizeof(float), err))) return ROD_ENOMEM;
     be->b = take(be, N * Mp * sizeof *be->b, err);

@@ -52,6 +52,15 @@ int engine_state_open(struct rod_engine *e, struct rod_error *err) {
         if (err) memcpy(err->param, "state_host_bytes", sizeof "state_host_bytes");
         return ROD_EINVALID;
     }
+    /* Its pages are taken as it fills: what cannot fit would end the process later, under load. */
+    const uint64_t memory = host_memory_bytes();
+    if (config.bytes > memory) {
+        rod_fail(err, ROD_ENOMEM,
+                 "state_host_bytes is %zu, more than the memory that this process may have, %llu bytes", config.bytes,
+                 (unsigned long long)memory);
+        if (err) memcpy(err->param, "state_host_bytes", sizeof "state_host_bytes");
+        return ROD_ENOMEM;
+    }
     if (config.bytes < least) config.bytes = least;
     return state_pool_new(&config, &e->states, err);
 }

@@ -47,7 +47,7 @@ enum rod_code {
 };
 
 /* Filled where the fact is known. message: one English sentence for the person who caused it; param: the request field
- * at fault or "". */
+ * or the setting at fault, or "". */
 struct rod_error {
     int code;
     char param[64];

@@ -281,7 +281,7 @@ static bool listens_when_ready(const struct server *s) { return !strcmp(s->confi
 static int say_load_error(struct service *v) {
     const struct rod_error *err = &v->load_error;
     const struct option_set set = {config_options, config_n_options, NULL};
-    if (err->code != ROD_EINVALID || !options_find(&set, err->param)) {
+    if (!options_find(&set, err->param)) {
         log_failure(&v->server.log, NAME, "", "cannot serve %s: %s", v->model_dir, err->message);
         return 1;
     }
