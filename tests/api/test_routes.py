@@ -231,16 +231,58 @@ def test_errors_have_the_documented_shape(server, openapi):
                 assert status == "404", (path, answer)
 
 
-def test_stream_chunks_have_the_documented_shape(server, openapi):
-    validate = resolver(openapi)
-    for path in ("/v1/completions", "/v1/chat/completions", "/v1/responses"):
-        content = deref(openapi, openapi["paths"][path]["post"]["responses"]["200"])["content"]
-        assert "text/event-stream" in content, path
-        schema = content["text/event-stream"].get("schema", {})
-        for event in server.events(path, {**ONE_OF_EACH[path, "post"], **({} if "responses" in path else {"stream_options": {"include_usage": True}})}):
-            if event.data != "[DONE]" and not event.comment:
-                if "$ref" in schema or "oneOf" in schema or schema.get("type") == "object":
-                    validate(event.data, schema)
+def closed(schema, within=False):
+    """The schema with no room for a member that it does not name."""
+    if isinstance(schema, list):
+        return [closed(s, within) for s in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out = {k: {n: closed(s) for n, s in v.items()} if k == "properties" else closed(v, k == "allOf") for k, v in schema.items()}
+    named = isinstance(schema.get("properties"), dict) or "allOf" in schema
+    return {**out, "unevaluatedProperties": False} if named and not within and "additionalProperties" not in schema else out
+
+
+def complaints(openapi, name, instance):
+    """Where an answer has more than its schema names, or other than it says. Only for schemas that are no part of an allOf."""
+    schemas = openapi["components"]["schemas"]
+    parts = {"Choice"}  # joined with others
+    components = {"schemas": {n: s if n in parts else closed(s) for n, s in schemas.items()}}
+    validator = jsonschema.Draft202012Validator({"$ref": f"#/components/schemas/{name}", "components": components})
+    return [f"{name} {'/'.join(map(str, e.path))}: {e.message[:200]}" for e in validator.iter_errors(instance)]
+
+
+MORE = {  # what puts more into an answer
+    "/v1/completions": [{}, {"logprobs": 2, "return_token_ids": True}, {"echo": True, "logprobs": 1, "prompt_logprobs": 1, "n": 2}, {"stop": "e"},
+                        {"session_id": "shape-t", "session_create": True}, {"max_tokens": 0}],
+    "/v1/chat/completions": [{}, {"logprobs": True, "top_logprobs": 2, "return_token_ids": True, "n": 2}, {"stop_token_ids": list(range(1, 600))},
+                             {"session_id": "shape-c", "session_create": True}, {"session_id": "shape-c", "return_token_ids": True}],
+    "/v1/responses": [{}, {"store": False}, {"metadata": {"a": "b"}, "instructions": "x", "text": {"format": {"type": "json_object"}}}],
+}
+SHAPES = {"/v1/completions": ("Completion", "Completion"), "/v1/chat/completions": ("ChatCompletion", "ChatCompletionChunk"),
+          "/v1/responses": ("Response", "ResponseEvent")}
+
+
+@pytest.mark.parametrize("path", MORE)
+def test_answers_and_chunks_have_what_the_document_names_and_no_more(server, openapi, path):
+    base = {"/v1/completions": {"prompt": "Once"}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]}, "/v1/responses": {"input": "Hi"}}[path]
+    length = {"max_output_tokens" if "responses" in path else "max_tokens": 3}
+    usages = [{}] if "responses" in path else [{}, {"include_usage": True}, {"include_usage": True, "continuous_usage_stats": True}]
+    whole, piece = SHAPES[path]
+    wrong, n = [], 0
+    for more in MORE[path]:
+        answer = server.post(path, {**base, **length, **more})
+        assert answer.status == 200, (more, answer)
+        wrong += complaints(openapi, whole, answer.json)
+        for options in usages:
+            for event in server.events(path, {**base, **length, **more, "stream_options": options}):
+                if not event.comment and event.data != "[DONE]":
+                    wrong += complaints(openapi, piece, event.data)
+                    n += 1
+    assert not wrong, "\n".join(sorted(set(wrong)))
+    assert n > 10
+    assert complaints(openapi, piece, {**event.data, "odd": 1} if event.data != "[DONE]" else {"odd": 1}), "the check sees what is too much"
+    content = openapi["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"]["schema"]["properties"]["data"]["contentSchema"]
+    assert piece in json.dumps(content)
 
 
 def test_requests_of_the_tests_are_documented(openapi):
