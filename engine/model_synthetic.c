@@ -217,11 +217,14 @@ int model_synthetic_watched(const char *name, uint64_t seed, const struct rod_pr
     const char *json = NULL;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (!strcmp(name, shapes[i].name)) json = shapes[i].config;
-    if (!json)
-        return rod_fail(err, ROD_EINVALID,
-                        "there is no synthetic model %.80s: rodimus-1.4b, rodimus-plus-1.6b, rodimus-plus-1.6b-w1024, "
-                        "rodimus-plus-4b and tales are known",
-                        name);
+    if (!json) {
+        rod_fail(err, ROD_EINVALID,
+                 "there is no synthetic model %.80s: rodimus-1.4b, rodimus-plus-1.6b, rodimus-plus-1.6b-w1024, "
+                 "rodimus-plus-4b and tales are known",
+                 name);
+        if (err) memcpy(err->param, "synthetic", sizeof "synthetic");
+        return ROD_EINVALID;
+    }
     struct model *model = model_new();
     struct synthetic *s = calloc(1, sizeof *s);
     if (!model || !s) {

@@ -2,12 +2,14 @@
 #include "commands.h"
 #include "engine/rodimus.h"
 #include "json_file.h"
+#include "model_path.h"
 #include "options.h"
 #include "progress.h"
 #include "version.h"
 
 #include <errno.h>
 #include <jansson.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +30,8 @@ struct bench_options {
 
 /* clang-format off */
 static const struct option bench_flags[] = {
-    {"model", OPTION_STRING, AT(model), WHAT, .letter = 'm', .metavar = "DIR", .help = "checkpoint directory"},
+    {"model", OPTION_STRING, AT(model), WHAT, .letter = 'm', .metavar = "DIR",
+     .help = "checkpoint directory; without it the bundled demo model"},
     {"synthetic", OPTION_STRING, AT(synthetic), WHAT, .metavar = "NAME",
      .help = SYNTHETIC_HELP},
     {"batches", OPTION_LIST, AT(batches), WHAT, .fallback = "1,2,4,8,16,32,64", .metavar = "N,N,...", .help = "decode: sessions a step"},
@@ -105,14 +108,14 @@ static int report_row(void *arg, const struct rod_bench_row *row) {
     return json_array_append_new(output->rows, object);
 }
 
-static int run_bench(const struct bench_options *options, struct bench_output *output) {
+static int run_bench(const struct bench_options *options, const char *dir, struct bench_output *output) {
     uint32_t *batches = small_numbers("batches", &options->batches),
              *packed = small_numbers("packed", &options->packed);
     uint64_t *contexts = numbers("contexts", &options->contexts, 1u << 30);
     uint64_t *prompts = numbers("prompts", &options->prompts, 1u << 30);
     int rc = 2;
     if (batches && contexts && prompts && packed) {
-        struct rod_bench_options bench = {.model_dir = options->model,
+        struct rod_bench_options bench = {.model_dir = dir,
                                           .synthetic = options->synthetic[0] ? options->synthetic : NULL,
                                           .device = options->device,
                                           .precision = options->precision,
@@ -130,7 +133,8 @@ static int run_bench(const struct bench_options *options, struct bench_output *o
         struct rod_error err = {0};
         progress_open(&output->progress, "rodimus bench");
         bench.progress = progress_to(&output->progress);
-        rc = rod_bench(&bench, report_row, output, &err) ? 1 : 0;
+        rc = rod_bench(&bench, report_row, output, &err);
+        if (rc) rc = err.code == ROD_EINVALID ? 2 : 1; /* what was asked for is nothing that could be measured */
         progress_close(&output->progress);
         if (rc) fprintf(stderr, "rodimus bench: %s\n", err.message[0] ? err.message : "cannot keep the results");
         if (!rc && options->json[0] &&
@@ -147,22 +151,30 @@ int cmd_bench(int argc, char **argv) {
     struct bench_options options = {0};
     struct option_set set = {bench_flags, sizeof bench_flags / sizeof *bench_flags, &options};
     int rc = command_flags(&set, "bench",
-                           "--model DIR | --synthetic NAME [flags]\n\n"
+                           "[--model DIR | --synthetic NAME] [flags]\n\n"
                            "Decode and prefill at the engine's level, without HTTP. Each row says the bytes and FLOP "
                            "that it needs and what\n"
                            "fraction it reaches of the ceiling: reading as many bytes, or multiplying in cache, on "
                            "this machine in this run.",
                            "", argc, argv);
-    if (rc < 0 && !options.model[0] == !options.synthetic[0]) {
+    const char *dir = options.model;
+    char bundled[PATH_MAX];
+    if (rc < 0 && options.model[0] && options.synthetic[0]) {
         fprintf(stderr, "rodimus bench: give either --model DIR or --synthetic NAME\n");
         rc = 2;
+    } else if (rc < 0 && !options.model[0] && !options.synthetic[0]) {
+        dir = bundled;
+        if (model_path_bundled(bundled, sizeof bundled)) {
+            fprintf(stderr, "rodimus bench: the bundled model is not at %s; name one with --model DIR\n", bundled);
+            rc = 1;
+        }
     }
     if (rc < 0) {
         struct bench_output output = {.rows = json_array()};
         time_t now = time(NULL);
         struct tm utc;
         strftime(output.date, sizeof output.date, "%Y-%m-%d", gmtime_r(&now, &utc));
-        rc = run_bench(&options, &output);
+        rc = run_bench(&options, dir, &output);
         json_decref(output.rows);
     }
     options_fini(&set);

@@ -98,7 +98,7 @@ static int run(const struct verify *v) {
     progress_close(&progress);
     if (rc) {
         fprintf(stderr, "rodimus verify: %s\n", err.message);
-        return 1;
+        return rc == ROD_EINVALID ? 2 : 1; /* a device or a shape that nobody knows */
     }
     print_report(report);
     rc = report->passed ? 0 : 1;

@@ -322,6 +322,7 @@ def test_bad_checkpoints_are_told_in_one_line(tmp_path, spoil, word):
     (("--host", "nosuch.invalid"), {}, ("host", "'nosuch.invalid'", "flag --host")),
     (("--admin-port", free_port()), {"RODIMUS_ADMIN_HOST": "fe80::1%nosuch0"},
      ("admin_host", "'fe80::1%nosuch0'", "environment variable RODIMUS_ADMIN_HOST")),
+    (("--synthetic", "rodimus-9b"), {}, ("rodimus-9b", "rodimus-plus-1.6b", "flag --synthetic")),
 ])
 def test_a_setting_that_is_found_wrong_late_names_its_source_too(flags, variables, words):
     if "more than the memory" in words:
@@ -431,6 +432,28 @@ def test_usage():
     assert done.returncode == 0 and all(c in done.stdout for c in COMMANDS)
 
 
+@pytest.mark.parametrize("flags, word", [
+    (("bench", "--synthetic", "rodimus-9b"), "rodimus-9b"), (("bench", "--model", MODEL, "--batches", "0"), "batch"),
+    (("bench", "--model", MODEL, "--synthetic", "rodimus-1.4b"), "either"),
+    (("verify", "--synthetic", "rodimus-9b", "--against", "cpu"), "rodimus-9b"),
+    (("verify", "--synthetic", "tales", "--against", "cpu", "--device", "tpu"), "tpu")], ids=lambda v: str(v)[-20:])
+def test_a_name_or_number_that_means_nothing_is_wrong_usage(flags, word):
+    """Exit status 2, also where it is the engine that knows the names."""
+    done = command(*flags)
+    assert done.returncode == 2 and word in done.stderr, done
+
+
+def test_bench_measures_the_bundled_model_where_none_is_named(tmp_path):
+    rows = tmp_path / "rows.json"
+    done = command("bench", "--device", "cpu", "--batches", "1,2", "--contexts", "8", "--prompts", "8,16", "--seconds", "0.01", "--json", rows)
+    assert done.returncode == 0, done
+    rows = json.loads(rows.read_text())
+    assert [(r["model"], r["phase"]) for r in rows] == [("tales", "decode")] * 2 + [("tales", "prefill")] * 2
+    named = {"model", "phase", "device", "commit", "date", "dtype", "batch", "context", "tokens_per_s", "ms", "bytes", "flop",
+             "ceiling", "fraction"}
+    assert all(named <= set(r) for r in rows), rows
+
+
 def test_version():
     done = command("version")
     assert done.returncode == 0
@@ -453,6 +476,18 @@ def test_output_that_cannot_be_written_is_a_failure(flags):
     with open("/dev/full", "w") as full:
         done = subprocess.run([RODIMUS, *flags], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, env=environment())
     assert done.returncode == 1 and "cannot write to standard output" in done.stderr, done
+
+
+@pytest.mark.skipif(SLOWER != 1, reason="the bundle of a sanitizer's build is nobody's")
+def test_a_bundle_without_cuda_runs_where_it_is_put(cases, tmp_path):
+    bundle, moved = tmp_path / "bundle", tmp_path / "moved"
+    subprocess.run(["make", "NVCC=", f"BUILD={os.path.dirname(RODIMUS)}", f"BUNDLE={bundle}", "bundle"], cwd=ROOT, check=True, timeout=120,
+                   stdout=subprocess.DEVNULL)
+    shutil.move(bundle, moved)
+    assert not (moved / "rodimus_cuda.so").exists()
+    done = subprocess.run([moved / "rodimus", "generate", "-p", cases[0]["prompt"], "-n", "4", "-t", "0"], capture_output=True, text=True,
+                          cwd="/", timeout=60)
+    assert done.returncode == 0 and cases[0]["greedy_text"].startswith(done.stdout.rstrip("\n")), done
 
 
 def test_generate(cases):
