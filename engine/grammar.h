@@ -19,7 +19,7 @@
 #define GRAMMAR_MAX_NODES   (1u << 17)
 #define GRAMMAR_MAX_DEPTH   128u
 #define GRAMMAR_MAX_PLACES  2048u      /* in one state */
-#define GRAMMAR_MAX_WORK    (1u << 24) /* places looked at for one mask */
+#define GRAMMAR_MAX_WORK    (1u << 19) /* places looked at for one mask, some 20 ms */
 #define GRAMMAR_STATE_BYTES ((size_t)16 << 20)
 
 struct grammar;

@@ -287,7 +287,7 @@ static bool explore(struct grammar *g, struct gram_unit *u, int *rc, struct rod_
 int grammar_prepare(struct grammar *g, struct vocab *v, struct rod_error *err) {
     uint32_t budget = MAX_WALK_NODES;
     g->vocab = v;
-    g->work = GRAMMAR_MAX_WORK - GRAMMAR_MAX_WORK / 16; /* units that have tables take less */
+    g->work = 0;
     for (uint32_t i = 0; i < g->n_units; i++) {
         struct gram_unit *u = &g->units[i];
         if (!unit_room(u)) return no_memory(err);

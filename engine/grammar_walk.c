@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEEN_SLOTS = 8192, MAX_SEEN = SEEN_SLOTS / 2 };
+/* CLASSES_A_PLACE: so many transitions of a new state cost as much to make room for as a look at a place. */
+enum { SEEN_SLOTS = 8192, MAX_SEEN = SEEN_SLOTS / 2, CLASSES_A_PLACE = 64 };
 
 /* ---- growing arrays and tables ---- */
 
@@ -153,6 +154,7 @@ static int intern(struct grammar *g, struct gram_place *places, uint32_t n, bool
         for (uint32_t c = g->class_of[node->lo]; c <= g->class_of[node->hi]; c++) next[c] = GRAM_UNKNOWN;
     }
     t->slots[at] = ++s->n_states;
+    g->work += g->n_classes / CLASSES_A_PLACE;
     return 0;
 }
 
@@ -174,7 +176,7 @@ static int visit(struct grammar *g, uint32_t node, uint32_t stack, struct rod_er
     uint32_t at = mix(node, stack) & (SEEN_SLOTS - 1);
     for (; g->seen[at].turn == g->turn; at = (at + 1) & (SEEN_SLOTS - 1))
         if (g->seen[at].node == node && g->seen[at].stack == stack) return 0;
-    if (g->n_seen++ == MAX_SEEN || g->work++ == GRAMMAR_MAX_WORK) return too_ambiguous(err);
+    if (g->n_seen++ == MAX_SEEN || g->work++ >= GRAMMAR_MAX_WORK) return too_ambiguous(err);
     g->seen[at] = (struct gram_seen){node, stack, g->turn};
     g->todo[g->n_todo++] = (struct gram_place){node, stack};
     return 0;
@@ -274,6 +276,7 @@ static void forget(struct gram_states *s, struct vocab *v) {
 /* The empty stack, the dead state and the first one. */
 static int begin_states(struct grammar *g, struct rod_error *err) {
     uint32_t at;
+    g->work = 0;
     g->found = (struct gram_states){0};
     int rc = push_frame(&g->found, GRAM_END_NODE, 0, &at, err);
     if (!rc) rc = intern(g, NULL, 0, false, &at, err);

@@ -1,0 +1,119 @@
+/* test_grammar_work.c - what one mask may take. Masks are made between two steps, where everybody waits: a grammar
+ * whose states are as many as its texts is refused when its mask would take too long, and holds little memory until
+ * then. */
+#include "engine/grammar.h"
+#include "engine/philox.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <cmocka.h>
+
+/* All words of up to three of these: 47,988 tokens. */
+static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
+enum { N_LETTERS = sizeof letters - 1, V = N_LETTERS * (1 + N_LETTERS * (1 + N_LETTERS)), N_TOKENS = 60 };
+
+static struct vocab *words(void) {
+    static char text[V][4];
+    const char **bytes = malloc(V * sizeof *bytes);
+    size_t *lens = malloc(V * sizeof *lens);
+    uint32_t n = 0;
+    for (int i = 0; i < N_LETTERS; i++)
+        for (int j = -1; j < N_LETTERS; j++)
+            for (int k = -1; k < (j < 0 ? 0 : N_LETTERS); k++)
+                snprintf(text[n++], 4, "%c%c%c", letters[i], j < 0 ? 0 : letters[j], k < 0 ? 0 : letters[k]);
+    assert_int_equal(n, V);
+    for (uint32_t i = 0; i < V; i++) bytes[i] = text[i], lens[i] = strlen(text[i]);
+    struct vocab *v;
+    struct rod_error err;
+    if (vocab_new_bytes(bytes, lens, V, &v, &err)) fail_msg("%s", err.message);
+    free(bytes), free(lens);
+    return v;
+}
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Where one of these letters was among the last so many: a state for nearly every text. */
+static const char *const hostile[] = {
+    "(.*[acegikmoqsuwy].{60}|.*[abefijmnqruvyz].{60}|.*[abcdijklqrstyz].{60}|.*[a-hq-x].{60}|.*[a-p].{60})x",
+    "(.*[acegikmoqsuwy].{90}|.*[abefijmnqruvyz].{80}|.*[abcdijklqrstyz].{70})x",
+    ".*[a-m].{200}x",
+};
+
+static void a_mask_takes_bounded_work_and_memory(void **state) {
+    (void)state;
+    struct vocab *v = words();
+    const uint64_t seed = getenv("RODIMUS_TEST_SEED") ? strtoull(getenv("RODIMUS_TEST_SEED"), NULL, 10) : 7;
+    uint32_t n_refused = 0;
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
+        struct grammar *g;
+        struct grammar_walk w;
+        struct rod_error err;
+        if (grammar_compile(ROD_GRAMMAR_REGEX, hostile[i], strlen(hostile[i]), &g, &err) || grammar_prepare(g, v, &err))
+            fail_msg("%s", err.message);
+        grammar_walk_init(&w, g);
+        for (uint64_t n = 0; n < N_TOKENS; n++) {
+            const uint64_t *mask;
+            const double begin_s = now_s();
+            const int rc = grammar_walk_mask(&w, v, &mask, &err);
+            const double s = now_s() - begin_s, mb = (double)grammar_bytes(g) * 1e-6;
+            if (mb > 32) fail_msg("grammar %zu, token %zu: %.0f MB of states", i, (size_t)n, mb);
+            if (s > 1) fail_msg("grammar %zu, token %zu: a mask took %.2f s", i, (size_t)n, s);
+            if (rc) {
+                assert_int_equal(rc, ROD_EINVALID);
+                assert_non_null(strstr(err.message, "too ambiguous"));
+                n_refused++;
+            }
+            const char *letter = &letters[(size_t)(philox_uniform(seed, n, 0) * N_LETTERS)];
+            if (grammar_walk_push(&w, letter, 1, &err)) break; /* too ambiguous, too */
+        }
+        grammar_walk_fini(&w);
+        grammar_free(g);
+    }
+    assert_true(n_refused > 0);
+    vocab_free(v);
+}
+
+/* Others who share the grammar are not refused with who asked too much, nor is who asks for less afterwards. */
+static void what_one_mask_took_is_not_held_against_the_next(void **state) {
+    (void)state;
+    struct vocab *v = words();
+    struct grammar *g;
+    struct grammar_walk far, near;
+    struct rod_error err;
+    const uint64_t *mask;
+    const char *text = "(a(b.*[a-m].{200}|b.*[acegikmoqsuwy].{200}|b.*[abefijmnqruvyz].{200})x|c[0-9]{5})";
+    if (grammar_compile(ROD_GRAMMAR_REGEX, text, strlen(text), &g, &err) || grammar_prepare(g, v, &err))
+        fail_msg("%s", err.message);
+    grammar_walk_init(&far, g);
+    grammar_walk_init(&near, g);
+    if (grammar_walk_push(&far, "ab", 2, &err) || grammar_walk_push(&near, "c", 1, &err)) fail_msg("%s", err.message);
+    uint32_t n_refused = 0;
+    for (uint64_t n = 0; n < N_TOKENS; n++) {
+        n_refused += grammar_walk_mask(&far, v, &mask, &err) != 0;
+        const char *letter = &letters[(size_t)(philox_uniform(9, n, 0) * N_LETTERS)];
+        if (grammar_walk_push(&far, letter, 1, &err)) fail_msg("far: %s", err.message);
+        if (grammar_walk_mask(&near, v, &mask, &err)) fail_msg("near: %s", err.message);
+        if (n < 5 && grammar_walk_push(&near, "7", 1, &err)) fail_msg("near: %s", err.message);
+    }
+    assert_true(n_refused > 0);
+    assert_true(grammar_walk_finished(&near));
+    grammar_walk_fini(&far), grammar_walk_fini(&near);
+    grammar_free(g);
+    vocab_free(v);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_mask_takes_bounded_work_and_memory),
+        cmocka_unit_test(what_one_mask_took_is_not_held_against_the_next),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
