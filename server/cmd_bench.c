@@ -87,15 +87,15 @@ static int report_row(void *arg, const struct rod_bench_row *row) {
     struct bench_output *output = arg;
     progress_hide(&output->progress);
     if (!output->header) {
-        printf("%s, %s, %s; read %.0f GB/s and %.0f GFLOP/s are this run's own ceilings\n\n", row->model, row->device,
-               row->dtype, row->read_bytes_per_s / 1e9, row->flop_per_s / 1e9);
-        printf("%-8s %6s %9s %12s %10s %10s %10s %9s %9s\n", "phase", "batch", "context", "tokens/s", "ms", "MB",
-               "GFLOP", "ceiling", "resident");
+        printf("%s, %s, %s; ceilings of this run: %.0f GFLOP/s, and reading a row's MB at its GB/s\n\n", row->model,
+               row->device, row->dtype, row->flop_per_s / 1e9);
+        printf("%-8s %6s %9s %12s %10s %10s %7s %10s %9s %9s\n", "phase", "batch", "context", "tokens/s", "ms", "MB",
+               "GB/s", "GFLOP", "ceiling", "resident");
         output->header = true;
     }
-    printf("%-8s %6u %9llu %12.1f %10.3f %10.2f %10.3f %8.1f%% %6.0f MB\n", row->prefill ? "prefill" : "decode",
-           row->batch, (unsigned long long)row->context, row->tokens_per_s, row->ms, row->bytes / 1e6, row->flop / 1e9,
-           100 * row->fraction, (double)row->resident_bytes / 1e6);
+    printf("%-8s %6u %9llu %12.1f %10.3f %10.2f %7.0f %10.3f %8.1f%% %6.0f MB\n", row->prefill ? "prefill" : "decode",
+           row->batch, (unsigned long long)row->context, row->tokens_per_s, row->ms, row->bytes / 1e6,
+           row->read_bytes_per_s / 1e9, row->flop / 1e9, 100 * row->fraction, (double)row->resident_bytes / 1e6);
     if (fflush(stdout)) return -1; /* main.c says so */
     json_t *object = json_pack(
         "{s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I,s:f,s:f}", "model", row->model,

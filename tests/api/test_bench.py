@@ -1,0 +1,106 @@
+"""`rodimus bench` and the scripts that record it: bytes and ceilings as the checkpoint's sizes give them, the table as the JSON says, and
+results that are whole JSON under a name of the device. Times are not looked at."""
+import json
+import os
+import re
+import subprocess
+import time
+
+import pytest
+
+from server import MODEL, RODIMUS, ROOT, command
+
+SCRIPTS = os.path.join(ROOT, "tests", "bench")
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """(standard output, rows) of a short run: windows of 65 keys and full ones."""
+    path = tmp_path_factory.mktemp("bench") / "rows.json"
+    done = command("bench", "--model", MODEL, "--device", "cpu", "--seconds", "0.02", "--batches", "1,3", "--contexts", "64,300",
+                   "--prompts", "64,300", "--packed", "1,2", "--json", str(path))
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads(path.read_text())
+
+
+def test_bytes_are_weights_and_states_as_inspect_has_them(measured):
+    facts = json.loads(command("inspect", MODEL, "--json").stdout)
+    session, seen = facts["session"], facts["sizes"]["attention"]["window_tokens"]
+    for r in measured[1]:
+        if r["phase"] == "decode":  # S is read and written; 4 bytes of the rest, of which inspect says 2
+            keys = min(r["context"] + 1, seen)
+            state = 2 * session["S_bytes"] + 2 * session["conv_bytes"] + 2 * session["window_bytes"] * keys / seen
+            assert r["bytes"] == pytest.approx(facts["weight_bytes"] + r["batch"] * state, rel=1e-6), r
+        tokens = r["batch"] * (r["context"] if r["phase"] == "prefill" else 1)
+        assert r["ceiling"] == pytest.approx(tokens / max(r["bytes"] / r["read_bytes_per_s"], r["flop"] / r["flop_per_s"]), rel=2e-6), r
+        assert r["fraction"] == pytest.approx(r["tokens_per_s"] / r["ceiling"], rel=2e-6), r
+        assert 0 < r["ms_low"] <= r["ms"] <= r["ms_high"], r
+        # every weight of a layer is used once by a token, the tied head by those that have logits
+        head = facts["sizes"]["vocab_size"] * facts["sizes"]["d_model"]
+        products = 2 * ((facts["parameters"] - head) * tokens + head * r["batch"])
+        assert products < r["flop"] < 1.6 * products, r
+
+
+def test_the_table_says_what_the_file_says(measured):
+    text, rows = measured
+    lines = [line.split() for line in text.splitlines() if re.match(r"(decode|prefill) ", line)]
+    assert [(r["phase"], r["batch"], r["context"]) for r in rows] == [
+        ("decode", 1, 64), ("decode", 3, 64), ("decode", 1, 300), ("decode", 3, 300),
+        ("prefill", 1, 64), ("prefill", 1, 300), ("prefill", 2, 64), ("prefill", 2, 300)]
+    for line, r in zip(lines, rows, strict=True):
+        assert line == [r["phase"], str(r["batch"]), str(r["context"]), f"{r['tokens_per_s']:.1f}", f"{r['ms']:.3f}", f"{r['bytes'] / 1e6:.2f}",
+                        f"{r['read_bytes_per_s'] / 1e9:.0f}", f"{r['flop'] / 1e9:.3f}", f"{100 * r['fraction']:.1f}%",
+                        f"{r['resident_bytes'] / 1e6:.0f}", "MB"], (line, r)
+    assert f"{rows[0]['flop_per_s'] / 1e9:.0f} GFLOP/s" in text
+
+
+def test_rows_say_what_was_measured(measured):
+    commit = re.search(r"commit (\w+)", command("version").stdout).group(1)
+    for r in measured[1]:
+        assert (r["model"], r["dtype"], r["commit"]) == ("tales", "bf16", commit)
+        assert r["device"].startswith("cpu (") and abs(time.mktime(time.strptime(r["date"], "%Y-%m-%d")) - time.time()) < 2 * 86400
+
+
+# In place of the program: published shapes are the demo model, and all is short.
+STAND_IN = """#!/bin/sh
+for word; do
+    shift
+    case $last in
+    --synthetic) word=%(model)s ;;
+    --contexts | --prompts) word=64 ;;
+    --batches) word=1,2 ;;
+    --vocab) word=4000 ;;
+    --prompt-tokens | --output-tokens) word=3 ;;
+    --requests) word=5 ;;
+    esac
+    last=$word
+    [ "$word" = --synthetic ] && word=--model
+    set -- "$@" "$word"
+done
+exec %(program)s "$@"
+"""
+
+
+@pytest.mark.parametrize("script, flags, names", [
+    ("record-gpu", ["--million", "--seconds", "0.01"], [f"{s}-cpu{more}.json" for s in ("rodimus-plus-1.6b", "rodimus-plus-1.6b-w1024", "rodimus-1.4b")
+                                                        for more in ("", "-position")]),
+    ("record-prompts", ["--seconds", "0.01", "--shapes", "rodimus-1.4b"], ["rodimus-1.4b-prompts-cpu.json", "rodimus-1.4b-prompts-server-cpu.json"]),
+    ("record-load", ["--shapes", "rodimus-1.4b", "--streams", "1 2"], ["rodimus-1.4b-load-cpu.json"])])
+def test_what_the_scripts_record_is_whole(script, flags, names, tmp_path):
+    stand_in = tmp_path / "rodimus"
+    stand_in.write_text(STAND_IN % {"model": MODEL, "program": RODIMUS})
+    stand_in.chmod(0o755)
+    out = tmp_path / "results"
+    done = subprocess.run([os.path.join(SCRIPTS, script), str(stand_in), str(out), "--device", "cpu", *flags], capture_output=True, text=True,
+                          timeout=120)
+    # the CPU has no fp16 of its own: record-gpu keeps the other rows and says so
+    assert done.returncode == (script == "record-gpu"), done.stdout + done.stderr
+    assert sorted(os.listdir(out)) == sorted(names)
+    for name in names:
+        found = json.loads((out / name).read_text())
+        if isinstance(found, list):
+            assert found and all(r["fraction"] > 0 and r["commit"] and r["date"] for r in found), name
+            continue
+        assert found["device"] == "cpu" and found["commit"] and found["date"], name
+        reports = found.get("runs") or [part for part in found.values() if isinstance(part, dict)]
+        assert reports and all(r["ok"] == 5 and r["failed"] == 0 for r in reports), name
