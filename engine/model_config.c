@@ -4,6 +4,7 @@
  * V D < 2^41, S of a session M E L < 2^43, its window visible (Hk + Hv) P L < 2^52 elements.
  */
 #include "model_internal.h"
+#include "json_room.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -337,8 +338,10 @@ static void parse_root(struct cfg *c, const json_t *root, struct model_config *o
 
 static json_t *load_object(struct cfg *c, const char *json, size_t len) {
     json_error_t json_err;
-    json_t *root = json_loadb(json, len, JSON_REJECT_DUPLICATES, &json_err);
-    if (!root)
+    json_t *root = json_room_load(json, len, JSON_REJECT_DUPLICATES, &json_err);
+    if (!root && json_room_was_short(&json_err))
+        c->rc = rod_fail(c->err, ROD_ENOMEM, "no memory to read %s", c->file);
+    else if (!root)
         c->rc = rod_fail(c->err, ROD_EMODEL, "%s is not valid JSON: line %d: %.200s", c->file, json_err.line,
                          json_err.text);
     else if (!json_is_object(root))

@@ -1,6 +1,6 @@
 /* main.c - the one binary: picks the subcommand. */
 #include "commands.h"
-#include "json_room.h"
+#include "engine/json_room.h"
 #include "version.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* openai_body.c - from the bytes of a body to its JSON object, or to an error that names the field where it ceases to
  * be one. Bodies are hostile: the memory and the depth of what is built are bounded before anything is built. */
-#include "json_room.h"
 #include "openai.h"
+#include "engine/json_room.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* options.c - see options.h. */
-#include "json_room.h"
 #include "options.h"
+#include "engine/json_room.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,7 +1,10 @@
 /* test_json_room.c - a JSON text is read as it is, or memory is said to be short: each allocation of a reading fails
  * once, alone and with all after it. */
+#include "engine/json_room.h"
+#include "engine/chat.h"
+#include "engine/model_internal.h"
+#include "engine/safetensors.h"
 #include "server/config.h"
-#include "server/json_room.h"
 #include "server/openai.h"
 
 #include <setjmp.h>
@@ -140,6 +143,97 @@ static void a_file_of_settings_is_read_as_it_is_or_not_at_all(void **state) {
     assert_true(k > 10);
 }
 
+/* ---- a model's files ---- */
+
+static int read_config(const char *text, struct rod_error *err) {
+    struct model_config config;
+    return model_config_parse(text, strlen(text), &config, err);
+}
+
+static int read_generation(const char *text, struct rod_error *err) {
+    struct model_generation generation;
+    return model_generation_parse(text, strlen(text), 100, &generation, err);
+}
+
+static int read_header(const char *text, struct rod_error *err) {
+    unsigned char bytes[600] = {(unsigned char)strlen(text)};
+    struct safetensors_table table;
+    assert_in_range(strlen(text), 1, 255);
+    memcpy(bytes + 8, text, strlen(text));
+    const int rc = safetensors_parse(bytes, 8 + strlen(text), 8 + strlen(text) + 16, "file", &table, err);
+    if (!rc) safetensors_free(&table);
+    return rc;
+}
+
+static int read_index(const char *text, struct rod_error *err) {
+    struct safetensors_index index;
+    const int rc = safetensors_parse_index(text, strlen(text), "file", &index, err);
+    if (!rc) safetensors_free_index(&index);
+    return rc;
+}
+
+static int read_tokenizer(const char *text, struct rod_error *err) {
+    struct tokenizer *t;
+    const int rc = tokenizer_parse(text, strlen(text), NULL, 0, &t, err);
+    if (!rc) tokenizer_close(t);
+    return rc;
+}
+
+static int read_chat(const struct chat_files *files, struct rod_error *err) {
+    char note[200];
+    struct chat *chat = NULL;
+    struct tokenizer *t;
+    const long until = memory.until_failure;
+    memory.until_failure = 1L << 40;
+    if (tokenizer_open("config/models/tales", &t, err)) fail_msg("%s", err->message);
+    memory.until_failure = until;
+    const int rc = chat_parse(files, t, &chat, note, sizeof note, err);
+    chat_close(chat);
+    tokenizer_close(t);
+    return rc;
+}
+
+static int read_table(const char *text, struct rod_error *err) {
+    return read_chat(&(struct chat_files){.table = text, .table_len = strlen(text)}, err);
+}
+
+static int read_template(const char *text, struct rod_error *err) {
+    return read_chat(&(struct chat_files){.config = text, .config_len = strlen(text)}, err);
+}
+
+static void a_models_files_are_read_as_they_are_or_not_at_all(void **state) {
+    (void)state;
+    static const struct {
+        int (*read)(const char *text, struct rod_error *err);
+        const char *text;
+    } files[] = {
+        {read_config, "{\"a-name-14-long\": \"and-30-bytes-of-a-value-for-it\", \"model_type\": \"rodimus\"}"},
+        {read_generation, "{\"a-name-14-long\": \"and-30-bytes-of-a-value-for-it\", \"temperature\": 0.5}"},
+        {read_header, "{\"a-name-14-long\": {\"dtype\": \"F32\", \"shape\": [4], \"data_offsets\": [0, 16]}}"},
+        {read_index, "{\"weight_map\": {\"a-name-14-long\": \"model-00001-of-00002.safetensors\"}}"},
+        {read_tokenizer, "{\"a-name-14-long\": \"and-30-bytes-of-a-value-for-it\", \"model\": {\"type\": \"BPE\"}}"},
+        {read_table, "{\"begin\": \"<a-frame-of-14>\", \"generation_prompt\": \"and-30-bytes-of-a-value-for-it\"}"},
+        {read_template, "{\"a-name-14-long\": 1, \"chat_template\": \"{{ and-30-bytes-of-a-value }}\"}"},
+    };
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        for (int for_good = 0; for_good < 2; for_good++) {
+            long k = 0;
+            for (bool failed = true; failed; k++) {
+                struct rod_error err = {0};
+                memory.until_failure = k;
+                memory.for_good = for_good;
+                memory.n_failed = 0;
+                const int rc = files[i].read(files[i].text, &err);
+                memory.until_failure = 1L << 40;
+                memory.for_good = false;
+                failed = memory.n_failed;
+                if (failed && rc != ROD_ENOMEM)
+                    fail_msg("file %zu, allocation %ld: %s, '%s'", i, k, rod_code_name(rc), err.message);
+            }
+            if (k < 5) fail_msg("file %zu: %ld allocations", i, k);
+        }
+}
+
 static void what_malloc_gave_is_not_of_the_room(void **state) {
     (void)state;
     struct json_room room;
@@ -163,6 +257,7 @@ int main(void) {
         cmocka_unit_test(a_room_lasts),
         cmocka_unit_test(a_body_without_memory_is_no_fault_of_the_client),
         cmocka_unit_test(a_file_of_settings_is_read_as_it_is_or_not_at_all),
+        cmocka_unit_test(a_models_files_are_read_as_they_are_or_not_at_all),
         cmocka_unit_test(what_malloc_gave_is_not_of_the_room),
     };
     return cmocka_run_group_tests_name("json_room", tests, set_up, NULL);
