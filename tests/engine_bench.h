@@ -1,7 +1,7 @@
 /* engine_bench.h - for tests of the engine: an engine over the fake backend with a collector.
  *
- * bench_on_device: the tests that do not say otherwise run on the device that samples. bench_close waits for every
- * request and fails if the engine broke a rule of the seam.
+ * bench_on_device: the tests that do not say otherwise run on the device that samples; ON_BOTH runs one on either.
+ * bench_close waits for every request and fails if the engine broke a rule of the seam.
  */
 #ifndef ENGINE_BENCH_H
 #define ENGINE_BENCH_H
@@ -12,6 +12,22 @@
 enum { V = 4096, EOS = 1 };
 
 static bool bench_on_device;
+
+/* Set-ups of a test. */
+static inline int on_host(void **state) {
+    (void)state;
+    bench_on_device = false;
+    return 0;
+}
+static inline int on_device(void **state) {
+    (void)state;
+    bench_on_device = true;
+    return 0;
+}
+#define ON_BOTH(test)                                                                                                  \
+    cmocka_unit_test_setup_teardown(test, on_host, NULL), {                                                            \
+#test " on a device that samples", test, on_device, NULL, NULL                                                 \
+    }
 
 struct bench {
     struct collector c;

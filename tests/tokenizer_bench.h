@@ -4,6 +4,7 @@
 #define TOKENIZER_BENCH_H
 
 #include "engine/tokenizer_parts.h"
+#include "tests/read_file.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,16 +49,6 @@ static inline struct tokenizer *open_tales(void) {
     struct tokenizer *t = NULL;
     if (tokenizer_open(TALES, &t, &err)) fail_msg("%s", err.message);
     return t;
-}
-
-static inline char *read_file(const char *path, size_t *len) {
-    FILE *f = fopen(path, "rb");
-    if (!f) fail_msg("%s is missing", path);
-    char *data = malloc(1 << 20);
-    assert_non_null(data);
-    *len = fread(data, 1, 1 << 20, f);
-    fclose(f);
-    return data;
 }
 
 static inline uint64_t next_random(uint64_t *state) { /* xorshift64* */

@@ -299,35 +299,19 @@ static void sessions_take_turns_in_few_slots(void **state) {
     bench_close(&b);
 }
 
-static int on_host(void **state) {
-    (void)state;
-    bench_on_device = false;
-    return 0;
-}
-static int on_device(void **state) {
-    (void)state;
-    bench_on_device = true;
-    return 0;
-}
-
-#define BOTH(test)                                                                                                     \
-    cmocka_unit_test_setup_teardown(test, on_host, NULL), {                                                            \
-#test " on a device that samples", test, on_device, NULL, NULL                                                 \
-    }
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        BOTH(others_run_while_a_state_is_loaded),
-        BOTH(the_slot_is_free_when_the_state_is_saved),
-        BOTH(rows_on_their_way_are_nobodys_while_a_state_is_saved),
-        BOTH(a_cancel_while_a_state_is_loaded),
-        BOTH(a_cancel_while_a_state_is_saved),
-        BOTH(an_engine_that_waits_for_states_uses_no_processor),
-        BOTH(a_fault_while_states_move_ends_their_requests),
-        BOTH(an_engine_closes_while_states_move),
-        BOTH(an_answer_is_not_lost_when_the_pool_is_full),
+        ON_BOTH(others_run_while_a_state_is_loaded),
+        ON_BOTH(the_slot_is_free_when_the_state_is_saved),
+        ON_BOTH(rows_on_their_way_are_nobodys_while_a_state_is_saved),
+        ON_BOTH(a_cancel_while_a_state_is_loaded),
+        ON_BOTH(a_cancel_while_a_state_is_saved),
+        ON_BOTH(an_engine_that_waits_for_states_uses_no_processor),
+        ON_BOTH(a_fault_while_states_move_ends_their_requests),
+        ON_BOTH(an_engine_closes_while_states_move),
+        ON_BOTH(an_answer_is_not_lost_when_the_pool_is_full),
         cmocka_unit_test(too_little_host_memory_is_refused_when_the_engine_opens),
-        BOTH(sessions_take_turns_in_few_slots),
+        ON_BOTH(sessions_take_turns_in_few_slots),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -522,56 +522,50 @@ static void without_a_budget_there_is_no_cache(void **state) {
     bench_close(&b);
 }
 
-static int on_host(void **state) {
-    (void)state;
-    bench_on_device = false;
-    moves_always = false;
-    return 0;
-}
-static int on_device(void **state) {
-    (void)state;
-    bench_on_device = true;
-    moves_always = false;
-    return 0;
-}
 static int on_host_moving(void **state) {
-    on_host(state);
     moves_always = true;
-    return 0;
+    return on_host(state);
 }
 static int on_device_moving(void **state) {
-    on_device(state);
     moves_always = true;
-    return 0;
+    return on_device(state);
+}
+static int on_host_alone(void **state) {
+    moves_always = false;
+    return on_host(state);
+}
+static int on_device_alone(void **state) {
+    moves_always = false;
+    return on_device(state);
 }
 
 #define MOVING(test)                                                                                                   \
     cmocka_unit_test_setup_teardown(test, on_host_moving, NULL), {                                                     \
 #test " on a device that samples", test, on_device_moving, NULL, NULL                                          \
     }
-#define BOTH(test)                                                                                                     \
-    MOVING(test), {#test " alone", test, on_host, NULL, NULL}, {                                                       \
-#test " alone on a device that samples", test, on_device, NULL, NULL                                           \
+#define MOVING_OR_NOT(test)                                                                                            \
+    MOVING(test), {#test " alone", test, on_host_alone, NULL, NULL}, {                                                 \
+#test " alone on a device that samples", test, on_device_alone, NULL, NULL                                     \
     }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        BOTH(what_was_read_is_not_read_again),
-        BOTH(a_turn_of_a_chat_reads_its_new_tokens_alone),
-        BOTH(an_answer_of_one_token_leaves_no_state),
-        BOTH(what_does_not_pay_is_not_kept),
-        BOTH(tenants_and_salts_share_nothing),
-        BOTH(where_two_prompts_part_the_third_begins),
-        BOTH(marks_leave_checkpoints),
+        MOVING_OR_NOT(what_was_read_is_not_read_again),
+        MOVING_OR_NOT(a_turn_of_a_chat_reads_its_new_tokens_alone),
+        MOVING_OR_NOT(an_answer_of_one_token_leaves_no_state),
+        MOVING_OR_NOT(what_does_not_pay_is_not_kept),
+        MOVING_OR_NOT(tenants_and_salts_share_nothing),
+        MOVING_OR_NOT(where_two_prompts_part_the_third_begins),
+        MOVING_OR_NOT(marks_leave_checkpoints),
         MOVING(a_turn_waits_for_the_copy_of_the_last_answer),
-        BOTH(choices_of_one_prompt_begin_from_it_together),
-        BOTH(scored_prompts_are_read_whole),
-        BOTH(a_repetition_penalty_knows_the_whole_prompt),
-        BOTH(what_a_session_keeps_is_not_kept_twice),
-        BOTH(a_checkpoint_takes_room_from_checkpoints_alone),
-        BOTH(logits_that_are_no_numbers_spoil_their_checkpoints),
+        MOVING_OR_NOT(choices_of_one_prompt_begin_from_it_together),
+        MOVING_OR_NOT(scored_prompts_are_read_whole),
+        MOVING_OR_NOT(a_repetition_penalty_knows_the_whole_prompt),
+        MOVING_OR_NOT(what_a_session_keeps_is_not_kept_twice),
+        MOVING_OR_NOT(a_checkpoint_takes_room_from_checkpoints_alone),
+        MOVING_OR_NOT(logits_that_are_no_numbers_spoil_their_checkpoints),
         MOVING(a_cancel_during_a_copy),
-        BOTH(random_loads_get_the_cold_answers),
+        MOVING_OR_NOT(random_loads_get_the_cold_answers),
         MOVING(without_a_budget_there_is_no_cache),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

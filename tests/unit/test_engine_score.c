@@ -406,12 +406,6 @@ static void both_lanes_choose_the_same(void **state) {
     }
 }
 
-static int on_device(void **state) {
-    (void)state;
-    bench_on_device = true;
-    return 0;
-}
-
 int main(void) {
 #define ALL                                                                                                            \
     cmocka_unit_test(every_token_of_a_prompt_but_the_first_is_scored_by_what_stands_before_it),                        \
@@ -425,7 +419,7 @@ int main(void) {
         cmocka_unit_test(only_allowed_ids_are_chosen), cmocka_unit_test(bad_words_end_nowhere),                        \
         cmocka_unit_test(a_request_that_forbids_every_token_fails_with_the_reason),                                    \
         cmocka_unit_test(both_lanes_choose_the_same)
-    const struct CMUnitTest on_host[] = {ALL}, device[] = {ALL};
-    const int failed = cmocka_run_group_tests_name("host", on_host, NULL, NULL);
+    const struct CMUnitTest host[] = {ALL}, device[] = {ALL};
+    const int failed = cmocka_run_group_tests_name("host", host, NULL, NULL);
     return failed + cmocka_run_group_tests_name("device", device, on_device, NULL);
 }

@@ -236,27 +236,11 @@ static void the_demo_model_goes_on_to_the_bit(void **state) {
     collect_close(&c[0]), collect_close(&c[1]);
 }
 
-static int on_host(void **state) {
-    (void)state;
-    bench_on_device = false;
-    return 0;
-}
-static int on_device(void **state) {
-    (void)state;
-    bench_on_device = true;
-    return 0;
-}
-
-#define BOTH(test)                                                                                                     \
-    cmocka_unit_test_setup_teardown(test, on_host, NULL), {                                                            \
-#test " on a device that samples", test, on_device, NULL, NULL                                                 \
-    }
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        BOTH(a_break_changes_no_token),   BOTH(a_turn_reads_its_own_tokens_alone),
-        BOTH(the_end_token_is_not_read),  BOTH(a_cancelled_request_leaves_no_state),
-        BOTH(foreign_states_are_refused), cmocka_unit_test(the_demo_model_goes_on_to_the_bit),
+        ON_BOTH(a_break_changes_no_token),   ON_BOTH(a_turn_reads_its_own_tokens_alone),
+        ON_BOTH(the_end_token_is_not_read),  ON_BOTH(a_cancelled_request_leaves_no_state),
+        ON_BOTH(foreign_states_are_refused), cmocka_unit_test(the_demo_model_goes_on_to_the_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 #include "engine/model_internal.h"
 #include "engine/safetensors.h"
 #include "engine/tokenizer.h"
+#include "tests/read_file.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -18,23 +19,6 @@
 #define SMALL "tests/vectors/rodimus-plus-small"
 
 /* ---- helpers ---- */
-
-static char *read_text(const char *dir, const char *file, size_t *len) {
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", dir, file);
-    FILE *from = fopen(path, "rb");
-    if (!from) fail_msg("cannot open %s", path);
-    fseek(from, 0, SEEK_END);
-    size_t n = (size_t)ftell(from);
-    rewind(from);
-    char *text = malloc(n + 1);
-    assert_non_null(text);
-    assert_int_equal(fread(text, 1, n, from), n);
-    text[n] = 0;
-    fclose(from);
-    if (len) *len = n;
-    return text;
-}
 
 static void write_text(const char *dir, const char *file, const void *bytes, size_t n) {
     char path[256];
@@ -81,7 +65,7 @@ static void expect_refusal(const char *dir, int code, const char *says, const ch
 /* The old file goes first: it may be no plain file. */
 static void copy_checkpoint_file(const char *from, const char *dir, const char *file) {
     size_t n;
-    char path[256], *text = read_text(from, file, &n);
+    char path[256], *text = read_file_in(from, file, &n);
     snprintf(path, sizeof path, "%s/%s", dir, file);
     unlink(path);
     write_text(dir, file, text, n);
@@ -97,7 +81,7 @@ static void copy_checkpoint(const char *from, const char *dir) {
 /* config.json of dir with one text replaced by another. */
 static void edit_config(const char *dir, const char *old, const char *new) {
     size_t n;
-    char *text = read_text(dir, "config.json", &n), *at = strstr(text, old);
+    char *text = read_file_in(dir, "config.json", &n), *at = strstr(text, old);
     if (!at) fail_msg("no %s in the config", old);
     char *edited = malloc(n + strlen(new) + 1);
     int len = snprintf(edited, n + strlen(new) + 1, "%.*s%s%s", (int)(at - text), text, new, at + strlen(old));
@@ -260,7 +244,7 @@ static void faults_of_a_checkpoint_name_tensor_file_and_shape(void **state) {
 static void rename_tensor(const char *dir, const char *old, const char *new) {
     size_t n, len = strlen(old);
     assert_int_equal(len, strlen(new));
-    char *bytes = read_text(dir, "model.safetensors", &n);
+    char *bytes = read_file_in(dir, "model.safetensors", &n);
     char *at = memmem(bytes, n, old, len);
     assert_non_null(at);
     memcpy(at, new, len);
@@ -368,7 +352,7 @@ static void tensors_of_a_wrong_type_are_refused(void **state) {
     assert_non_null(mkdtemp(dir));
     copy_checkpoint(SMALL, dir);
     size_t n;
-    char *bytes = read_text(dir, "model.safetensors", &n);
+    char *bytes = read_file_in(dir, "model.safetensors", &n);
     /* BF16 -> I16 is as long; the two blanks that remain keep the header's length */
     for (size_t i = 8; i + 6 < 5000; i++)
         if (!memcmp(bytes + i, "\"BF16\"", 6)) memcpy(bytes + i, "\"I16\" ", 6);
@@ -384,7 +368,7 @@ static void a_stored_tied_head_is_compared(void **state) {
     assert_non_null(mkdtemp(dir));
     copy_checkpoint("tests/vectors/rodimus-plus-extremes", dir);
     size_t n;
-    char *bytes = read_text(dir, "model.safetensors", &n);
+    char *bytes = read_file_in(dir, "model.safetensors", &n);
     struct safetensors *st;
     struct rod_error err;
     assert_int_equal(safetensors_open("tests/vectors/rodimus-plus-extremes/model.safetensors", &st, &err), 0);
@@ -522,7 +506,7 @@ static void a_fingerprint_is_of_what_gives_the_results(void **state) {
     struct safetensors *st;
     struct rod_error err;
     assert_int_equal(safetensors_open(SMALL "/model.safetensors", &st, &err), 0);
-    char *bytes = read_text(dir, "model.safetensors", &n);
+    char *bytes = read_file_in(dir, "model.safetensors", &n);
     for (size_t i = 0; i < st->table.n_tensors; i++) {
         const struct safetensors_tensor *t = &st->table.tensors[i];
         char *last = &bytes[t->first_byte + t->n_bytes - 2];

@@ -1,5 +1,6 @@
 /* test_model_config.c - config.json of both layouts and generation_config.json: sizes, defaults, refusals. */
 #include "engine/model_internal.h"
+#include "tests/read_file.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -10,26 +11,9 @@
 
 #include <cmocka.h>
 
-static char *read_text(const char *dir, const char *file, size_t *len) {
-    char path[256];
-    snprintf(path, sizeof path, "%s/%s", dir, file);
-    FILE *from = fopen(path, "rb");
-    if (!from) fail_msg("cannot open %s", path);
-    fseek(from, 0, SEEK_END);
-    size_t n = (size_t)ftell(from);
-    rewind(from);
-    char *text = malloc(n + 1);
-    assert_non_null(text);
-    assert_int_equal(fread(text, 1, n, from), n);
-    text[n] = 0;
-    fclose(from);
-    if (len) *len = n;
-    return text;
-}
-
 static struct model_dims parse_dims(const char *dir, bool *fla) {
     size_t n;
-    char *text = read_text(dir, "config.json", &n);
+    char *text = read_file_in(dir, "config.json", &n);
     struct model_dims dims;
     struct rod_error err;
     if (model_parse_config(text, n, &dims, fla, &err)) fail_msg("%s: %s", dir, err.message);
