@@ -11,6 +11,7 @@
 #include "model_path.h"
 #include "notify.h"
 #include "outlet.h"
+#include "pool.h"
 #include "progress.h"
 #include "server.h"
 #include "version.h"
@@ -516,7 +517,10 @@ int cmd_serve(int argc, char **argv) {
         v->argv = argv;
         uv_loop_init(&v->loop);
         s->loop = &v->loop;
-        if (find_model(v) || start(v)) {
+        char message[512];
+        const bool pool = !pool_start(&v->loop, message, sizeof message);
+        if (!pool) log_failure(&s->log, NAME, "", "%s", message);
+        if (!pool || find_model(v) || start(v)) {
             if (v->exit_code) rc = v->exit_code;
         } else {
             uv_run(&v->loop, UV_RUN_DEFAULT);

@@ -1,13 +1,16 @@
-/* shim.c - preloaded into a server under test: memory that runs out, a clock that jumps, a model that does not get
- * loaded, on command.
+/* shim.c - preloaded into a server under test: memory and threads that run out, a clock that jumps, a model that does
+ * not get loaded, on command.
  *
  * The file that RODIMUS_TEST_SHIM names is shared memory: a struct orders. Allocations fail on the first thread alone,
  * the loop's; the wall clock is wrong for all. While the file that RODIMUS_TEST_HOLD names exists, loading stands still
- * where it opens generation_config.json. Not part of the product.
+ * where it opens generation_config.json. Of the threads that are made, so many as RODIMUS_TEST_THREADS says live at
+ * once. Not part of the product.
  */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -87,6 +90,34 @@ int open(const char *path, int flags, ...) {
     }
     while (hold && n >= n_held && !strcmp(path + n - n_held, held) && !access(hold, F_OK)) usleep(10000);
     return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+struct thread {
+    void *(*run)(void *arg);
+    void *arg;
+};
+
+static int n_threads;
+
+static void *run_counted(void *arg) {
+    const struct thread t = *(struct thread *)arg;
+    free(arg);
+    void *result = t.run(t.arg);
+    __atomic_sub_fetch(&n_threads, 1, __ATOMIC_SEQ_CST);
+    return result;
+}
+
+int pthread_create(pthread_t *out, const pthread_attr_t *attr, void *(*run)(void *arg), void *arg) {
+    int (*create)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    *(void **)&create = dlsym(RTLD_NEXT, "pthread_create");
+    const char *most = getenv("RODIMUS_TEST_THREADS");
+    if (!most) return create(out, attr, run, arg);
+    struct thread *t =
+        __atomic_add_fetch(&n_threads, 1, __ATOMIC_SEQ_CST) <= strtol(most, NULL, 10) ? malloc(sizeof *t) : NULL;
+    if (t) *t = (struct thread){run, arg};
+    const int rc = t ? create(out, attr, run_counted, t) : EAGAIN;
+    if (rc) __atomic_sub_fetch(&n_threads, 1, __ATOMIC_SEQ_CST);
+    return rc;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *t) {

@@ -193,6 +193,26 @@ def test_a_very_low_limit_of_files_leaves_some_for_probes_and_sessions(own_serve
     assert s.complete(max_tokens=1) and s.stop() == 0
 
 
+# ---- no threads ----
+
+def test_threads_run_out_at_the_start_or_never(own_server):
+    """A limit of processes, a container's or a user's: what starts also takes long bodies, for which libuv has threads of its own."""
+    long = {"prompt": [300] * 20000, "max_tokens": 2}
+    n_started = 0
+    for most in range(40):
+        s = own_server("--threads", 2, "--slots", 2, env=server.shimmed(RODIMUS_TEST_THREADS=str(most)), wait=False)
+        s.ready.wait(60 * SLOWER)
+        if s.port is None:
+            assert s.wait() == 1 and "thread" in s.log(), (most, s.log())
+            continue
+        assert s.post("/v1/completions", long).status == 200, (most, s.process.poll())
+        assert s.stop() == 0
+        n_started += 1
+        if n_started == 5:
+            return
+    raise AssertionError("it needs more than 40 threads")
+
+
 # ---- no disk ----
 
 def test_a_log_that_cannot_be_written_stops_nothing(own_server):
