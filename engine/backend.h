@@ -4,7 +4,7 @@
  * sessions) and every workspace; after open the model's memory may be unmapped.
  * Threads: all calls from one thread at a time (the engine thread). Invariant: forward, launch and collect allocate
  * nothing.
- * Laws (architecture.md rule 9): a segment's results depend on nothing but its slot's state, its tokens and its
+ * Laws (tests/backend/test_laws.c): a segment's results depend on nothing but its slot's state, its tokens and its
  * position; splitting a segment at absolute multiples of chunk_tok changes no bit.
  */
 #ifndef BACKEND_H

@@ -1,5 +1,5 @@
-/* golden.h - a golden.safetensors (model.md, "Files"): a prompt, its exact logits, its greedy continuation and the
- * state after it.
+/* golden.h - a golden.safetensors (its tensors: engine/README.md, "A checkpoint"): a prompt, its exact logits, its
+ * greedy continuation and the state after it.
  *
  * Who owns what: a golden owns copies of everything, so a test may change one value. Threads: one.
  * Invariant: every tensor has the shape that the model's dims and the prompt's length give.

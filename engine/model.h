@@ -1,4 +1,4 @@
-/* model.h - a checkpoint: sizes (model.md, "Config and derived sizes") and where each tensor's bytes are.
+/* model.h - a checkpoint: its sizes and where each tensor's bytes are.
  *
  * Who owns what: a model owns the mapped files (or the synthetic weights); weights point into them.
  * Threads: immutable after open. Invariant: every weight that dims call for is present with the shape that dims give.
@@ -12,7 +12,7 @@ enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
 size_t dtype_bytes(enum dtype dtype);
 const char *dtype_name(enum dtype dtype); /* "fp32", "fp16", "bf16" */
 
-/* The letters of model.md. */
+/* The letters: kernels/README.md, "Equations". How they come from config.json: engine/README.md, "A checkpoint". */
 struct model_dims {
     bool plus; /* Rodimus+: attention and FFN after the mixer */
     uint32_t D, L, E, M, R, K, V;

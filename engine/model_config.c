@@ -1,4 +1,4 @@
-/* model_config.c - config.json and generation_config.json -> sizes (model.md, "Config and derived sizes"). Pure.
+/* model_config.c - config.json and generation_config.json -> sizes (README.md, "A checkpoint"). Pure.
  *
  * The bounds are far above any real model and low enough that no later product of sizes overflows 64 bits:
  * V D < 2^41, S of a session M E L < 2^43, its window visible (Hk + Hv) P L < 2^52 elements.
@@ -180,7 +180,7 @@ static uint32_t cfg_rank(struct cfg *c, const json_t *object, const char *path, 
     return (uint32_t)cfg_int(c, object, path, 0, 1, MAX_D);
 }
 
-/* Heads: P = D / H, and query head h reads head h mod Hk (model.md), so Hk and Hv divide H. */
+/* Heads: P = D / H, and query head h reads head h mod Hk, so Hk and Hv divide H. */
 static void set_heads(struct cfg *c, const json_t *attn, const char *prefix, struct model_dims *d) {
     char path[64];
     snprintf(path, sizeof path, "%s.num_heads", prefix);

@@ -1,5 +1,5 @@
-/* model_plan.c - which tensors a model has, under which names, in which shapes (model.md, "Tensors, published layout"
- * and "FLA layout"): one table that opening, synthetic weights and counting all read. */
+/* model_plan.c - which tensors a model has, under which names, in which shapes, in the published layout and in FLA's
+ * (flash-linear-attention): one table that opening, synthetic weights and counting all read. */
 #include "model_internal.h"
 
 #include <stddef.h>

@@ -251,7 +251,7 @@ struct rod_ids {
     size_t n_ids;
 };
 
-struct rod_sampling {                          /* wire.md, topic "sampling" */
+struct rod_sampling {
     float temperature;                         /* 0 = argmax, ties to the lower id */
     float top_p;                               /* 1 = off */
     int32_t top_k;                             /* <= 0 = off */
@@ -340,7 +340,7 @@ struct rod_request {       /* make with rod_request_new; every pointer malloc'd 
     uint64_t queue_timeout_ns; /* 0 = none: ROD_ETIMEDOUT if no slot by then */
     void *user;                /* comes back with every event */
 };
-/* calloc + the defaults of wire.md (temperature 1, max_tokens 16 ...) and a random seed */
+/* calloc + the API's defaults (temperature 1, max_tokens 16 ...) and a random seed */
 struct rod_request *rod_request_new(void);
 void rod_request_free(struct rod_request *request);
 
@@ -447,7 +447,7 @@ struct rod_tensor_info {
     uint32_t n_dims;
     bool used; /* the model calls for it */
 };
-struct rod_inspect_report { /* the letters are the design's: D d_model, L layers, E d_inner, M mem_size, R low rank, ...
+struct rod_inspect_report { /* the letters: kernels/README.md, "Equations": D d_model, L layers, E d_inner ...
                              */
     char name[128], layout[16], arch[32], weight_dtype[16];
     char fingerprint[33]; /* hexadecimal: of the configuration, the tokenizer and all tensors; states carry it */
