@@ -12,7 +12,7 @@ enum { MAX_RECURSION = 4000, MAX_SWEEP_NODES = 1 << 26 };
 struct build {
     struct grammar *g;
     const struct ir *ir;
-    uint32_t *rule_of;     /* [n_ir_nodes] the rule made of a repeated part, 0 = none */
+    uint32_t *rule_of;     /* [ir->n_nodes] the rule made of a repeated part, 0 = none */
     uint32_t *parts;       /* [n_rules] the part that a rule is made of */
     uint32_t *chain_nodes; /* [n_chains] the node that each stands behind */
     uint32_t cap_rules;

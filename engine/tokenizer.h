@@ -42,8 +42,8 @@ struct detok {
     unsigned char held[4];
     uint32_t n_held;
 };
-/* Appends id's text to dst, at most *n_dst + 4 bytes written past the token's own length; dst must have room for
- * token length * 3 + 16 bytes (a broken byte becomes U+FFFD, 3 bytes). Returns the bytes appended. */
+/* Writes id's text to dst, which has room for the token's length * 3 + 16 bytes (a broken byte becomes U+FFFD, 3
+ * bytes). Returns the bytes written. */
 size_t detok_push(struct detok *d, const struct tokenizer *t, int32_t id, bool skip_special, char *dst);
 /* The end: what is still held becomes one U+FFFD. */
 size_t detok_flush(struct detok *d, char *dst);
