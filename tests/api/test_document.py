@@ -1,6 +1,7 @@
 """openapi.yaml as the judge of requests: each of its examples works, and what the type of a field excludes is refused by name."""
 import json
 
+import jsonschema
 import pytest
 
 from test_routes import deref, filled, make_session, openapi, operations, resolver  # noqa: F401 (openapi is a fixture)
@@ -94,3 +95,32 @@ def test_every_field_refuses_every_wrong_type(server, openapi, path):  # noqa: F
                 wrong.append(f"{field}: {value[:40]}: {answer!r}"[:200])
     assert not wrong, "\n".join(wrong)
     assert refused > 10 * len(fields)
+
+
+PART = {"type": "text", "text": "a"}
+MESSAGES = [{"role": "user", "content": "a"}, {"role": "user", "content": ""}, {"role": "user", "content": [PART, PART]}, {"role": "user", "content": []},
+            {"role": "user", "content": ["a", PART]}, {"role": "user", "content": [{**PART, "type": "input_text"}]}, {"role": "tool", "content": "a", "name": "b"},
+            {"role": "assistant", "content": None}, {"role": "assistant", "content": [{**PART, "type": "output_text"}], "tool_calls": []},
+            {"role": "assistant", "content": None, "tool_calls": None}, {"role": "developer", "content": "a", "name": None},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]}, {"role": "function", "content": "a"}, {"role": None, "content": "a"}, {"content": "a"},
+            {"role": "user", "content": 7}, {"role": "user", "content": [7]}, {"role": "user", "content": [{"type": "text"}]}, {"role": "user", "content": [None]},
+            {"role": "user", "content": [{**PART, "type": "image_url"}]}, {"role": "user", "content": [{"type": "text", "text": None}]}, "a", None, []]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize", "/apply-template"])
+def test_messages_are_taken_as_documented(server, openapi, path):  # noqa: F811
+    """Those of the schema, and no others. What it cannot say: only an assistant's content may be null."""
+    validate = resolver(openapi)
+    wrong, n_good = [], 0
+    for message in MESSAGES:
+        try:
+            validate(message, {"$ref": "#/components/schemas/Message"})
+            good = True
+        except jsonschema.ValidationError:
+            good = False
+        answer = server.post(path, {"messages": [message], **({"max_tokens": 1} if "chat" in path else {})})
+        n_good += good
+        if answer.status != (200 if good else 400) or (not good and not answer.error["param"].startswith("messages[0]")):
+            wrong.append(f"{message}: {answer!r}"[:300])
+    assert not wrong, "\n".join(wrong)
+    assert n_good == 11
