@@ -103,11 +103,36 @@ def test_prometheus_asks_the_port_that_the_replicas_open_for_it():
     """Their admin port: the other one refuses connections while the model is loaded, and takes nobody at its limit."""
     services = yaml.safe_load(text_of("compose.yaml"))["services"]
     job, = (j for j in yaml.safe_load(text_of("prometheus.yml"))["scrape_configs"] if j["job_name"] == "rodimus")
-    for asked in job["dns_sd_configs"]:
-        for name in asked["names"]:
-            replica = services[name]
-            assert str(replica["environment"]["RODIMUS_ADMIN_PORT"]) == str(asked["port"]) and str(asked["port"]) in replica["expose"], name
-            assert replica["environment"]["RODIMUS_ADMIN_HOST"] == "0.0.0.0", "Prometheus runs in a container of its own"
+    replicas = {name: service for name, service in services.items() if "RODIMUS_ADMIN_PORT" in (service.get("environment") or {})}
+    targets = [target.split(":") for asked in job["static_configs"] for target in asked["targets"]]
+    assert set(job) & {"dns_sd_configs"} == set(), "a replica that is gone is gone from the name server too, and its `up` with it"
+    assert sorted(name for name, _ in targets) == sorted(replicas)
+    for name, port in targets:
+        assert str(replicas[name]["environment"]["RODIMUS_ADMIN_PORT"]) == port and port in replicas[name]["expose"], name
+        assert replicas[name]["environment"]["RODIMUS_ADMIN_HOST"] == "0.0.0.0", "Prometheus runs in a container of its own"
+
+
+@pytest.mark.parametrize("alert, series, wanted", [
+    ("RodimusDown", {'up{job="rodimus",instance="a"}': "0x40", 'up{job="rodimus",instance="b"}': "1x40"}, {"a does not answer": {"job": "rodimus", "instance": "a"}}),
+    ("RodimusDown", {'up{job="rodimus",instance="a"}': "1x40"}, {}),
+    ("RodimusDown", {'up{job="haproxy",instance="a"}': "1x40"}, {"every replica does not answer": {"job": "rodimus"}}),  # no pod, no container: no target
+    ("RodimusLogLost", {'rodimus_log_lines_dropped_total{instance="a"}': "0x10 0+7x5 35x25", 'rodimus_log_lines_dropped_total{instance="b"}': "3x40"},
+     {"a: lines of the log are lost: its reader or its disk does not take them": {"instance": "a"}}),
+    ("RodimusNotReady", {'rodimus_ready{instance="a"}': "0x40", 'rodimus_ready{instance="b"}': "1x20 0x10 1x10"},
+     {"a has not been ready for five minutes": {"instance": "a"}}),
+])
+def test_alerts_fire(tmp_path, alert, series, wanted):
+    """By promtool, after 10 minutes of such samples, one each 15 s."""
+    if not shutil.which("promtool"):
+        pytest.skip("promtool (Debian's package prometheus) is not here")
+    rule, = (r for g in yaml.safe_load(text_of("alerts.yml"))["groups"] for r in g["rules"] if r["alert"] == alert)
+    (tmp_path / "alerts.yml").write_text(text_of("alerts.yml"))
+    fired = [{"exp_labels": {**rule["labels"], **labels}, "exp_annotations": {"summary": said}} for said, labels in wanted.items()]
+    (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": ["alerts.yml"], "evaluation_interval": "15s", "tests": [{
+        "interval": "15s", "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "alert_rule_test": [{"eval_time": "10m", "alertname": alert, "exp_alerts": fired}]}]}))
+    done = subprocess.run(["promtool", "test", "rules", tmp_path / "test.yml"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_kubernetes_manifests_are_valid():
