@@ -263,11 +263,14 @@ static void announce(struct service *v) {
     if (v->admin)
         buf_addf(&b, "admin: http://%s%s%s:%u\n", admin_six ? "[" : "", admin_host, admin_six ? "]" : "",
                  admin_port(v->admin));
+    char url[320]; /* from this machine */
+    snprintf(url, sizeof url, "%s://%s%s%s:%u", scheme, six && !any ? "[" : "", any ? "127.0.0.1" : host,
+             six && !any ? "]" : "", port);
+    buf_addf(&b, "playground: %s/\n", url);
     buf_addf(&b,
-             "try: curl -N %s://%s%s%s:%u/v1/completions -H 'Content-Type: application/json'%s "
+             "try: curl -N %s/v1/completions -H 'Content-Type: application/json'%s "
              "-d '{\"prompt\": \"Once upon a time there was\", \"max_tokens\": 100, \"stream\": true}'\n",
-             scheme, six && !any ? "[" : "", any ? "127.0.0.1" : host, six && !any ? "]" : "", port,
-             s->keys.n ? " -H 'Authorization: Bearer KEY'" : "");
+             url, s->keys.n ? " -H 'Authorization: Bearer KEY'" : "");
     struct outlet out; /* a server does not wait for who reads its first lines */
     outlet_open(&out, STDOUT_FILENO);
     if (!b.failed) outlet_put(&out, b.data, b.len);

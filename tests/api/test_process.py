@@ -374,6 +374,17 @@ def test_pings_in_silence(own_server):
     rest()
 
 
+@pytest.mark.parametrize("flags, key", [([], None), (["--host", "0.0.0.0"], None), (["--api-keys", "sk-one"], "sk-one")],
+                         ids=["loopback", "any address", "keys"])
+def test_the_first_lines_lead_to_the_page_and_to_an_answer(own_server, flags, key):
+    s = own_server(*flags)
+    said = dict(line.rstrip("\n").split(": ", 1) for line in s.lines if line.startswith(("playground: ", "try: ")))
+    page = subprocess.run(["curl", "-sS", "-w", "%{http_code} %{content_type}", said["playground"]], capture_output=True, text=True, timeout=30)
+    assert page.stdout.startswith("<!doctype html>") and page.stdout.endswith("200 text/html; charset=utf-8"), page
+    done = subprocess.run(["bash", "-c", said["try"].replace("KEY", key or "")], capture_output=True, text=True, timeout=60)
+    assert done.stdout.count("data: ") > 1 and done.stdout.endswith("data: [DONE]\n\n"), done
+
+
 def test_json_log_lines(own_server):
     s = own_server("--log-format", "json")
     s.complete("secret words of a client", 1)
