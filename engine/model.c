@@ -264,11 +264,12 @@ static bool same_values(const struct weight_part *a, const struct weight_part *b
     return true;
 }
 
+static const char head_name[] = "lm_head.weight";
+
 /* A tied checkpoint may store the head all the same (the published 1.6B does). The embedding is what counts. */
 static void check_tied_head(struct model *model) {
-    struct model_tensor *t = find_tensor(model, "lm_head.weight");
+    const struct model_tensor *t = find_tensor(model, head_name);
     if (!model->dims.tied || !t) return;
-    t->used = true; /* known, if not needed: not a stranger */
     struct weight_part head = {.data = t->data, .rows = model->dims.V};
     if (!weight_dtype_of(t->dtype, &head.dtype) || t->n_dims != 2 || t->shape[0] != model->dims.V ||
         t->shape[1] != model->dims.D ||
@@ -300,13 +301,15 @@ static int check_left_out(struct binding *b, bool fla) {
     return model_plan(&all, fla, refuse_left_out, b);
 }
 
+/* A tied head is not needed and no stranger: check_tied_head says what there is to say. */
 static void check_unused(struct model *model) {
     size_t n = 0;
     const char *first = NULL;
-    for (size_t i = 0; i < model->n_tensors; i++)
-        if (!model->tensors[i].used) {
-            if (!n++) first = model->tensors[i].name;
-        }
+    for (size_t i = 0; i < model->n_tensors; i++) {
+        const struct model_tensor *t = &model->tensors[i];
+        if (t->used || (model->dims.tied && !strcmp(t->name, head_name))) continue;
+        if (!n++) first = t->name;
+    }
     if (n)
         add_warning(model, "%zu tensor%s in the files that this model does not use, %.120s first", n,
                     n == 1 ? " is" : "s are", first);

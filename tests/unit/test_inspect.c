@@ -43,6 +43,21 @@ static void the_demo_model_is_described(void **state) {
     rod_inspect_free(r);
 }
 
+/* As the published 1.6B has it: the head is stored, and the embedding is what counts. */
+static void a_tied_head_that_is_stored_is_not_used(void **state) {
+    (void)state;
+    struct rod_inspect_report *r;
+    struct rod_error err;
+    if (rod_inspect("tests/vectors/rodimus-plus-extremes", NULL, &r, &err)) fail_msg("%s", err.message);
+    for (size_t i = 0; i < r->n_tensors; i++) {
+        if (r->tensors[i].used != (strcmp(r->tensors[i].name, "lm_head.weight") != 0))
+            fail_msg("%s is said to be %s", r->tensors[i].name, r->tensors[i].used ? "used" : "not used");
+    }
+    assert_true(r->tied);
+    assert_int_equal(r->n_warnings, 0);
+    rod_inspect_free(r);
+}
+
 /* Runs a command with its standard output in a file; returns the exit code. */
 static int run(int (*command)(int argc, char **argv), char **argv, char **output) {
     char path[] = "/tmp/rodimus-test-XXXXXX";
@@ -196,6 +211,7 @@ static void verify_exits_as_promised(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_demo_model_is_described),
+        cmocka_unit_test(a_tied_head_that_is_stored_is_not_used),
         cmocka_unit_test(inspect_exits_as_promised),
         cmocka_unit_test(a_tokenizer_that_serve_refuses_fails_inspect_too),
         cmocka_unit_test(the_tokenizer_is_described),
