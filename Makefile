@@ -1,4 +1,4 @@
-# Rodimus Server. `make run` serves the bundled model, `make test` runs every test; both install what is missing.
+# Rodimus Server. `make run` serves the demo model, `make test` runs every test; both install what is missing.
 # `make help` lists the targets that are meant to be called: those with a comment behind them.
 # BUILD and SAN are how the sanitizer targets build the same tree beside the plain one.
 MAKEFLAGS += --no-builtin-rules

@@ -360,7 +360,7 @@ static int find_model(struct service *v) {
         return 0;
     }
     if (!model_path_bundled(v->model_dir, sizeof v->model_dir)) return 0;
-    log_failure(&s->log, NAME, "", "the bundled model is not at %s; name one with --model DIR", v->model_dir);
+    log_failure(&s->log, NAME, "", "the demo model is not at %s; name one with --model DIR", v->model_dir);
     return -1;
 }
 

@@ -1,4 +1,4 @@
-/* model_path.h - where the bundled model is, whatever the working directory. */
+/* model_path.h - where the demo model that comes with the program is, whatever the working directory. */
 #ifndef MODEL_PATH_H
 #define MODEL_PATH_H
 
