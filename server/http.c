@@ -4,7 +4,8 @@
  * - a content reader that returns 0 without suspending burns a core: suspend first;
  * - a suspended connection neither times out nor notices that its client left: a uv_poll for UV_DISCONNECT does;
  * - an answer queued in the first handler call closes the connection: answer in a later one, but for framing errors;
- * - it accepts Content-Length with Transfer-Encoding, two Content-Lengths, no Host: headers are counted here. */
+ * - it accepts Content-Length with Transfer-Encoding, two Content-Lengths, no Host: headers are counted here;
+ * - it puts the second line of a folded header behind the name: "Content-Length:\r\n 5" is a header Content-Length5. */
 #include "http_internal.h"
 #include "http_listen.h"
 #include "http_tls.h"
@@ -179,9 +180,13 @@ static void refuse(struct http_request *r, unsigned status, const char *code, co
 
 struct framing { /* what the request says about its own length and host */
     unsigned n_length, n_encoding, n_host;
-    bool bad_name, chunked, expect;
+    bool bad_name, folded, chunked, expect;
     const char *length;
 };
+
+static bool is_folded(const char *name, const char *of) {
+    return !strncasecmp(name, of, strlen(of)) && name[strlen(of)];
+}
 
 static enum MHD_Result count_header(void *cls, enum MHD_ValueKind kind, const char *name, size_t name_len,
                                     const char *value, size_t value_len) {
@@ -190,6 +195,7 @@ static enum MHD_Result count_header(void *cls, enum MHD_ValueKind kind, const ch
     (void)value_len;
     for (size_t i = 0; i < name_len; i++)
         f->bad_name |= (unsigned char)name[i] <= ' ' || (unsigned char)name[i] >= 0x7f;
+    f->folded |= is_folded(name, "Content-Length") || is_folded(name, "Transfer-Encoding");
     if (!strcasecmp(name, "Content-Length")) {
         f->n_length++;
         f->length = value;
@@ -209,6 +215,7 @@ static enum MHD_Result count_header(void *cls, enum MHD_ValueKind kind, const ch
 static const char *framing_fault(const struct framing *f, const char *version) {
     bool old = !strcmp(version, "HTTP/1.0");
     if (f->bad_name) return "a header name contains a space or a control character";
+    if (f->folded) return "Content-Length or Transfer-Encoding goes on in a second line";
     if (f->n_length > 1) return "Content-Length appears more than once";
     if (f->n_encoding > 1) return "Transfer-Encoding appears more than once";
     if (f->n_length && f->n_encoding) return "Content-Length and Transfer-Encoding exclude each other";

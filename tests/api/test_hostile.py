@@ -61,6 +61,18 @@ def test_ambiguous_framing_is_refused_and_the_connection_closed(server, headers)
     assert b'"commit"' not in got and b"text_completion" not in got
 
 
+@pytest.mark.parametrize("headers,body", [
+    (b"Content-Length:\r\n 54\r\n", b""), (b"Content-Length: 5\r\n\t4\r\n", b""), (b"Content-Length: 0\r\nContent-Length:\r\n 54\r\n", b""),
+    (b"Transfer-Encoding:\r\n chunked\r\n", b"ff;a /x HTTP/1.1\r\nHost: x\r\n\r\n"),
+    (b"Transfer-Encoding: chun\r\n ked\r\n", b"ff;a /x HTTP/1.1\r\nHost: x\r\n\r\n"),
+], ids=lambda h: repr(h)[2:40])
+def test_a_length_on_a_second_line_is_refused_and_the_connection_closed(server, headers, body):
+    """A proxy that joins the lines sees a body, where who does not sees the next request."""
+    hidden = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    got = server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + headers + b"\r\n" + body + hidden, timeout=5)
+    assert b'"commit"' not in got and status_of(got) == 400 and got.count(b"HTTP/1.1 ") == 1, got
+
+
 @pytest.mark.parametrize("host", [b"", b"Host: a\r\nHost: b\r\n"], ids=["missing", "twice"])
 def test_host_header(server, host):
     assert status_of(server.raw(request(host=host), timeout=5)) == 400
