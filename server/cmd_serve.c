@@ -230,6 +230,20 @@ static const char *vocab_bytes(void *arg, int32_t id, size_t *len) {
     return rod_token_bytes(arg, id, len, &special);
 }
 
+/* The name of a directory is bytes, and answers and metrics are text: who reads them would refuse all of it. */
+static void set_name(struct server *s, const char *name) {
+    static const char replacement[] = "\xef\xbf\xbd";
+    size_t n = 0;
+    while (*name) {
+        const size_t given = buf_utf8(name, strlen(name)), len = given ? given : sizeof replacement - 1;
+        if (n + len >= sizeof s->model_name) break;
+        memcpy(s->model_name + n, given ? name : replacement, len);
+        n += len;
+        name += given ? given : 1;
+    }
+    s->model_name[n] = 0;
+}
+
 static void set_defaults(struct server *s, struct rod_engine *engine) {
     const struct rod_model_info *i = s->info;
     s->defaults = (struct openai_defaults){
@@ -324,8 +338,7 @@ static void on_loaded(uv_async_t *wake) {
         return;
     }
     s->info = rod_engine_info(engine);
-    const char *name = *s->config.model_name ? s->config.model_name : s->info->name;
-    snprintf(s->model_name, sizeof s->model_name, "%s", name);
+    set_name(s, *s->config.model_name ? s->config.model_name : s->info->name);
     set_defaults(s, engine);
     s->engine = engine; /* from here on other threads look */
     announce(v);

@@ -51,6 +51,15 @@ def test_a_parser_of_prometheus_reads_every_metric(own_server):
     assert steps == [rows["+Inf"]]
 
 
+@pytest.mark.parametrize("name, wanted", [(b"mod\xe8le \"1\"", 'mod\ufffdle "1"'), ("é".encode() * 100, "é" * 63), (b"a\nb\\", "a\nb\\")], ids=["bytes", "long", "escaped"])
+def test_a_models_name_is_text_in_answers_and_metrics(own_server, name, wanted):
+    """A directory's name, or this, may be any bytes; Prometheus refuses all of a text that is no UTF-8."""
+    s = own_server("--model-name", os.fsdecode(name))
+    _, found = families(s)
+    assert [x.labels["model"] for x in found["rodimus_model_info"].samples] == [wanted]
+    assert s.get("/v1/models").json["data"][0]["id"] == wanted and s.complete(max_tokens=1)["model"] == wanted
+
+
 def test_the_readme_lists_the_metrics(own_server):
     """server/README.md names every metric that there is, and no other."""
     s = own_server("--api-keys", "k", key="k")
