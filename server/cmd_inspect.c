@@ -45,8 +45,12 @@ static void print_sizes(const struct rod_inspect_report *r) {
         printf("  tokenizer with %u ids\n\n", r->tokenizer_ids);
     else
         printf("  tokenizer none: token-id prompts only\n\n");
-    printf("  parameters       %15" PRIu64 "  (%.2f billion)\n", r->n_params, (double)r->n_params / 1e9);
-    printf("  weights          %15" PRIu64 " bytes  (%.2f GiB)\n", r->weight_bytes, (double)r->weight_bytes / GIB);
+    const bool billions = r->n_params >= 1000000000;
+    printf("  parameters       %15" PRIu64 "  (%.2f %s)\n", r->n_params, (double)r->n_params / (billions ? 1e9 : 1e6),
+           billions ? "billion" : "million");
+    const bool large = r->weight_bytes >= (1u << 30);
+    printf("  weights          %15" PRIu64 " bytes  (%.2f %s)\n", r->weight_bytes,
+           (double)r->weight_bytes / (large ? GIB : MIB), large ? "GiB" : "MiB");
     printf("  in the files     %15" PRIu64 " bytes, %zu tensors\n", r->file_bytes, r->n_tensors);
     printf("  fingerprint      %s\n", r->fingerprint);
 }
@@ -56,9 +60,9 @@ static void print_session(const struct rod_inspect_report *r) {
     printf("    state S (fp32)   %15" PRIu64 " bytes\n", r->S_bytes);
     printf("    conv (16 bit)    %15" PRIu64 " bytes\n", r->conv16_bytes);
     printf("    window (16 bit)  %15" PRIu64 " bytes\n", r->window16_bytes);
-    printf("    together         %15" PRIu64 " bytes  (%.2f MiB), %" PRIu64 " sessions per GiB\n", r->session16_bytes,
+    printf("    on a GPU         %15" PRIu64 " bytes  (%.2f MiB), %" PRIu64 " sessions per GiB\n", r->session16_bytes,
            (double)r->session16_bytes / MIB, sessions_per_gib(r->session16_bytes));
-    printf("    all in fp32      %15" PRIu64 " bytes  (%.2f MiB), %" PRIu64 " sessions per GiB\n\n", r->session32_bytes,
+    printf("    on a CPU (fp32)  %15" PRIu64 " bytes  (%.2f MiB), %" PRIu64 " sessions per GiB\n\n", r->session32_bytes,
            (double)r->session32_bytes / MIB, sessions_per_gib(r->session32_bytes));
 }
 
@@ -163,7 +167,7 @@ int cmd_inspect(int argc, char **argv) {
         }
     }
     if (!dir) {
-        fputs(HELP, stderr);
+        fprintf(stderr, "rodimus inspect: DIR is missing; --help explains\n");
         return 2;
     }
     struct rod_inspect_report *report;

@@ -191,5 +191,11 @@ def test_broken_indices(tmp_path, index, word):
 
 
 def test_no_checkpoint_at_all(tmp_path):
-    run = convert(tmp_path)
-    assert run.returncode == 1 and "pytorch_model.bin" in run.stderr and "Traceback" not in run.stderr
+    """Neither there nor beside it: a name that was mistyped makes no folder."""
+    for folder in (tmp_path, tmp_path / "mistyped"):
+        run = convert(folder)
+        assert run.returncode == 1 and run.stderr == f"convert-checkpoint: {folder}/pytorch_model.bin: No such file or directory\n", run.stderr
+    (tmp_path / "pytorch_model.bin").mkdir()
+    run = convert(tmp_path, tmp_path / "out")
+    assert run.returncode == 1 and run.stderr == f"convert-checkpoint: {tmp_path}/pytorch_model.bin: Is a directory\n", run.stderr
+    assert os.listdir(tmp_path) == ["pytorch_model.bin"]

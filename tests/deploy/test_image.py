@@ -91,5 +91,6 @@ def test_an_unhealthy_server_is_seen(made, tmp_path):
 def test_the_image_is_small_and_has_no_compiler(made):
     root, _ = made
     assert not os.path.exists(root + "/usr/bin/gcc")
+    assert os.path.exists(root + "/opt/rodimus/share/doc/rodimus/LICENSE")
     kib = int(subprocess.run(["du", "-sk", root + "/opt"], capture_output=True, text=True, check=True).stdout.split()[0])
     assert kib < 40 * 1024, f"{kib} KiB of our own in the image"
