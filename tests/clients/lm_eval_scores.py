@@ -1,5 +1,5 @@
 """lm-evaluation-harness against the server: a multiple choice and a perplexity task made from the demo model's held-out
-text, with and without tokenized requests, each number against a computation in float64 (reference.py).
+text, with and without tokenized requests, each number against a computation in float64 (tests/vectors/reference.py).
 
 Run by `make test-clients`; writes what it measured to tests/clients/results/lm_eval.json and exits 1 if a number is off.
 """
@@ -24,6 +24,7 @@ BOUND = 1e-3  # of a sum of log-probabilities
 import lm_eval  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
+sys.path.insert(0, os.path.join(ROOT, "tests", "vectors"))
 from reference import Reference  # noqa: E402
 
 
