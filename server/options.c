@@ -417,7 +417,12 @@ static int from_object(const struct option_set *set, json_t *root, const char *s
 static int from_root(const struct option_set *set, json_t *root, const json_error_t *fault, const char *source,
                      struct option_error *err) {
     if (!root && json_error_code(fault) == json_error_out_of_memory) return fail(err, "%s: out of memory", source);
-    if (!root) return fail(err, "%s line %d column %d: %s", source, fault->line, fault->column, fault->text);
+    if (!root) {
+        /* jansson says near which word; that may be a key. */
+        const char *word = strstr(fault->text, " near '");
+        const int n = (int)(word ? (size_t)(word - fault->text) : strlen(fault->text));
+        return fail(err, "%s line %d column %d: %.*s", source, fault->line, fault->column, n, fault->text);
+    }
     int rc = json_is_object(root) ? from_object(set, root, source, err)
                                   : fail(err, "%s does not hold a JSON object", source);
     json_decref(root);

@@ -142,6 +142,27 @@ static void errors_name_key_value_range_and_source(void **state) {
     ERROR("stray", "", "stray");
 }
 
+/* A half-written file ends within a string, which may be a key; line and column say where. */
+static void a_broken_file_is_told_of_without_its_words(void **state) {
+    (void)state;
+    static const char *const broken[] = {
+        "{\"admin_key\": \"sk-secret",         "{\"api_keys\": [\"sk-one\" \"sk-secret\"]}",
+        "{\"admin_key\": sk-secret}",          "{\"admin_key\": \"a\" \"sk-secret\": 1}",
+        "{\"admin_key\": \"sk-secret\\u12\"}", "{\"a\": 1, \"a\": \"sk-secret\"}"};
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        struct config c;
+        struct option_error err;
+        char flags[128];
+        const char *path = write_file(broken[i]);
+        snprintf(flags, sizeof flags, "--config %s", path);
+        assert_int_equal(load(&c, flags, "", &err), CONFIG_USAGE);
+        unlink(path);
+        config_fini(&c);
+        if (!strstr(err.message, path) || !strstr(err.message, "line 1 column ")) fail_msg("%s", err.message);
+        if (strstr(err.message, "secret") || strstr(err.message, "sk")) fail_msg("%s: %s", broken[i], err.message);
+    }
+}
+
 static void hosts_are_addresses_and_names(void **state) {
     (void)state;
     static const char *const good[] = {"0.0.0.0",      "127.0.0.1", "::",        "::1",
@@ -546,6 +567,7 @@ int main(void) {
         cmocka_unit_test(an_empty_name_of_the_file_is_an_error),
         cmocka_unit_test(values_have_one_spelling_everywhere),
         cmocka_unit_test(errors_name_key_value_range_and_source),
+        cmocka_unit_test(a_broken_file_is_told_of_without_its_words),
         cmocka_unit_test(hosts_are_addresses_and_names),
         cmocka_unit_test(a_settings_source_is_the_one_that_holds),
         cmocka_unit_test(unknown_names_are_errors_with_a_guess),
