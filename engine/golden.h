@@ -1,4 +1,4 @@
-/* golden.h - a golden.safetensors (its tensors: engine/README.md, "A checkpoint"): a prompt, its exact logits, its
+/* golden.h - a golden.safetensors (its tensors: tests/vectors/README.md): a prompt, its exact logits, its
  * greedy continuation and the state after it.
  *
  * Who owns what: a golden owns copies of everything, so a test may change one value. Threads: one.
