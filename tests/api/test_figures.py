@@ -6,10 +6,14 @@ import math
 import os
 import re
 import subprocess
+import sys
 
 import pytest
 
 from server import ROOT
+
+sys.path.insert(0, os.path.join(ROOT, "tests", "vectors"))
+import reference  # noqa: E402
 
 RESULTS = os.path.join(ROOT, "tests", "bench", "results")
 README, KERNELS, ENGINE, SERVER = "README.md", "kernels/README.md", "engine/README.md", "server/README.md"
@@ -225,6 +229,40 @@ def test_sentences_have_the_recorded_figures(name, pattern, values):
     found = re.search(pattern.replace("(N)", r"([\d,]+(?:\.\d+)?)"), text)
     assert found, f"{name} has no such sentence: {pattern}"
     assert not [(shown, value) for shown, value in zip(found.groups(), values, strict=True) if not rounds_to(shown, value)], found.group(0)
+
+
+def published_sizes():
+    """Name in the tables -> sizes, from the published configurations."""
+    for name, folder in (("Rodimus-1.4B", "rodimus-1.4b-base"), ("Rodimus+-Coder-1.6B", "rodimus-plus-coder-1.6b"),
+                         ("Rodimus+-Coder-4B", "rodimus-plus-coder-4b")):
+        yield name, reference.Sizes(json.loads(text_of(f"tests/configs/{folder}/config.json")))
+
+
+def session_bytes(s, keys, conv_and_window):
+    """S in fp32, the rest in so many bytes an element."""
+    window = keys * (s.Hk + s.Hv) * s.P if s.plus else 0
+    return s.L * (4 * s.M * s.E + conv_and_window * (s.K * s.E + window)), s.L * conv_and_window * window
+
+
+def test_sizes_follow_from_the_published_configurations():
+    """The tables of memory, and how many states the prefix cache takes. A ring on the CPU: 63 keys more, in blocks of 32."""
+    lines, text = text_of(README).split("\n"), re.sub(r"\s+", " ", text_of(README))
+    for name, s in published_sizes():
+        weights = said(2 * sum(math.prod(shape) for shape in reference.shapes(s).values()) / 2**30, 2)
+        whole, _ = session_bytes(s, s.visible, 2)
+        whole = f"{said(whole / 2**20, 1 if whole < 100 << 20 else 0)} MiB"
+        ring, window = session_bytes(s, -(-(s.visible + 63) // 32) * 32, 4)
+        cpu = f"{said(ring / 2**20, 1 if ring < 100 << 20 else 0)} MiB | " + (
+            f"{said(window / 2**20)} MiB, {s.visible:,} keys" if s.plus else "none")
+        for line in (f"| {name} | {weights} GiB | {cpu} | {whole} |", f"| {name} | {weights} GiB | {whole} |"):
+            assert any(found.startswith(line) for found in lines), line
+    big = dict(published_sizes())["Rodimus+-Coder-1.6B"]
+    small = reference.Sizes(json.loads(text_of("config/models/tales/config.json")))
+    found = re.search(r"4 GiB are some (\d+) states of Rodimus\+-1.6B \((\d+) on a CPU, in fp32\) or ([\d,]+) of the demo model", text)
+    assert found, "what the prefix cache takes"
+    for shown, (s, size) in zip(found.groups(), ((big, 2), (big, 4), (small, 4)), strict=True):
+        fit = 2**32 / session_bytes(s, s.visible, size)[0]
+        assert abs(int(shown.replace(",", "")) - fit) < 0.05 * fit, (shown, fit)
 
 
 def test_pictures_are_of_the_recorded_rows():
