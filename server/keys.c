@@ -164,6 +164,14 @@ static int check_admin(struct reading *r, const char *admin) {
     return 0;
 }
 
+/* Settings that were written without their secrets would let everybody in. At the start that is seen. */
+static int check_last(struct reading *r, const struct keys *k, const char *admin) {
+    if (k->n && !r->n) return fail(r, "api_keys", "none is left, and then everybody may call: that needs a restart");
+    if (k->admin && *k->admin && !*admin)
+        return fail(r, "admin_key", "it is gone, and then others open its routes: that needs a restart");
+    return 0;
+}
+
 /* ---- the list ---- */
 
 static struct key *named(struct keys *k, const char *name) {
@@ -190,6 +198,7 @@ static void take_over(struct key *old, struct key *key) {
     char *secret = old->secret;
     old->secret = key->secret;
     key->secret = secret;
+    old->named = key->named;
     old->priority = key->priority;
     old->max_requests = key->max_requests;
     if (old->tokens_per_minute != key->tokens_per_minute) old->level_ns = 0;
@@ -207,6 +216,7 @@ int keys_reload(struct keys *k, const struct option_list *listed, const char *pa
     if (!rc && *path) rc = read_file(&r, path);
     if (!rc) rc = check_names(&r);
     if (!rc) rc = check_admin(&r, admin);
+    if (!rc) rc = check_last(&r, k, admin);
     char *copy = rc ? NULL : strdup(admin);
     if (!rc && !copy) rc = fail(&r, "admin_key", "out of memory");
     if (rc) {

@@ -42,7 +42,8 @@ struct keys {
  * which names file and line and never a key. */
 int keys_open(struct keys *k, const struct option_list *listed, const char *path, const char *admin,
               struct option_error *err);
-/* The same again; keys that keep their names keep their counts and shares. On an error nothing has changed. */
+/* The same again; keys that keep their names keep their counts and shares. Where there are keys some must be left, and
+ * so with the admin key. On an error nothing has changed. */
 int keys_reload(struct keys *k, const struct option_list *listed, const char *path, const char *admin,
                 struct option_error *err);
 void keys_fini(struct keys *k);

@@ -169,10 +169,46 @@ static void the_admin_key_is_apart(void **state) {
     unlink(write_file(""));
     assert_int_equal(keys_reload(&k, &listed, "", "user", &err), -1);
     assert_true(keys_is_admin(&k, "boss", &needed));
-    assert_int_equal(keys_reload(&k, &none, "", "", &err), 0);
+    keys_fini(&k);
+    assert_int_equal(keys_open(&k, &none, "", "", &err), 0);
     assert_true(!keys_is_admin(&k, "", &needed) && !needed);
     assert_true(keys_open_to(&k, NULL));
     keys_fini(&k);
+}
+
+/* Settings that were written without their secrets would let everybody in; whoever wants that restarts. */
+static void a_reload_does_not_take_the_last_key_away(void **state) {
+    (void)state;
+    char *items[] = {"user"};
+    const struct option_list listed = {items, 1}, none = {0};
+    struct option_error err;
+    struct keys k;
+    bool needed;
+    assert_int_equal(keys_open(&k, &listed, "", "boss", &err), 0);
+    assert_int_equal(keys_reload(&k, &none, "", "boss", &err), -1);
+    assert_non_null(strstr(err.message, "api_keys"));
+    assert_int_equal(keys_reload(&k, &listed, "", "", &err), -1);
+    assert_non_null(strstr(err.message, "admin_key"));
+    assert_true(keys_open_to(&k, "user") && !keys_open_to(&k, NULL) && keys_is_admin(&k, "boss", &needed));
+    assert_int_equal(keys_reload(&k, &none, write_file("other\n"), "new-boss", &err), 0);
+    assert_true(keys_open_to(&k, "other") && !keys_open_to(&k, "user") && keys_is_admin(&k, "new-boss", &needed));
+    keys_fini(&k);
+    assert_int_equal(keys_open(&k, &none, "", "", &err), 0);
+    assert_int_equal(keys_reload(&k, &none, "", "", &err), 0);
+    keys_fini(&k);
+}
+
+/* Whose sessions are looked up by name, and whose by the key itself. */
+static void a_name_that_a_reload_gives_is_the_operators(void **state) {
+    (void)state;
+    struct keys *k = open_file("secret\n");
+    assert_string_equal(keys_find(k, "secret")->name, "key-1");
+    assert_false(keys_find(k, "secret")->named);
+    reload_file(k, "secret name=key-1\n");
+    assert_true(keys_find(k, "secret")->named);
+    reload_file(k, "secret\n");
+    assert_false(keys_find(k, "secret")->named);
+    close_keys(k);
 }
 
 static void requests_in_flight_have_a_limit(void **state) {
@@ -304,6 +340,8 @@ int main(void) {
         cmocka_unit_test(what_is_longer_than_any_key_is_not_compared),
         cmocka_unit_test(a_fault_names_file_and_line_and_no_key),
         cmocka_unit_test(the_admin_key_is_apart),
+        cmocka_unit_test(a_reload_does_not_take_the_last_key_away),
+        cmocka_unit_test(a_name_that_a_reload_gives_is_the_operators),
         cmocka_unit_test(requests_in_flight_have_a_limit),
         cmocka_unit_test(tokens_of_a_minute_come_back_evenly),
         cmocka_unit_test(a_prompt_beyond_a_minutes_tokens_passes_once_and_is_paid_for),
