@@ -265,6 +265,21 @@ def test_sizes_follow_from_the_published_configurations():
         assert abs(int(shown.replace(",", "")) - fit) < 0.05 * fit, (shown, fit)
 
 
+def test_sessions_that_fit_a_gpu_are_those_of_one_memory():
+    """In each column all counts come from one size: what is left of it by weights and 1.5 GiB, by a session."""
+    least, most = [0.0] * 4, [math.inf] * 4
+    for name, s in published_sizes():
+        weights = 2 * sum(math.prod(shape) for shape in reference.shapes(s).values())
+        one, _ = session_bytes(s, s.visible, 2)
+        row = re.search(rf"^\| {re.escape(name)} \| [\d.]+ GiB \| [\d.]+ MiB((?: \| [\d,]+){{4}}) \|$", text_of(README), re.M)
+        for i, n in enumerate(row.group(1).replace(",", "").split(" | ")[1:]):
+            below = weights + 1.5 * 2**30 + int(n) * one
+            least[i], most[i] = max(least[i], below), min(most[i], below + one)
+    assert all(a < b for a, b in zip(least, most)), [(a / 2**30, b / 2**30) for a, b in zip(least, most)]
+    for total, usable in zip((24, 40, 80, 140.4), most):
+        assert 0.93 * total < usable / 2**30 < total + 0.01, (total, usable / 2**30)
+
+
 def test_pictures_are_of_the_recorded_rows():
     """What `make plots` writes under a picture, and at its points."""
     commit = rows("rodimus-plus-1.6b-h200")[0]["commit"][:7]
