@@ -356,7 +356,7 @@ static void a_close_ends_all(bool on_device) {
     close_lives(l);
 }
 
-#define ON_BOTH(life)                                                                                                  \
+#define IN_BOTH_KINDS(life)                                                                                            \
     static void life##_where_a_device_gives_logits(void **state) {                                                     \
         (void)state;                                                                                                   \
         life(false);                                                                                                   \
@@ -365,9 +365,9 @@ static void a_close_ends_all(bool on_device) {
         (void)state;                                                                                                   \
         life(true);                                                                                                    \
     }
-ON_BOTH(each_has_what_it_has_alone)
-ON_BOTH(a_fault_ends_all)
-ON_BOTH(a_close_ends_all)
+IN_BOTH_KINDS(each_has_what_it_has_alone)
+IN_BOTH_KINDS(a_fault_ends_all)
+IN_BOTH_KINDS(a_close_ends_all)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
