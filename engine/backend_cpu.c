@@ -290,9 +290,12 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
                             struct rod_error *err) {
     const char *own = dtype_name(model->weight_dtype), *precision = config->precision ? config->precision : "auto";
     bool fp32 = !strcmp(precision, "fp32");
-    if (!fp32 && strcmp(precision, "auto") && strcmp(precision, own))
-        return rod_fail(err, ROD_EUNSUPPORTED, "precision %s: the CPU keeps weights in their own type (%s) or in fp32",
-                        precision, own);
+    if (!fp32 && strcmp(precision, "auto") && strcmp(precision, own)) {
+        rod_fail(err, ROD_EINVALID, "precision %s: the CPU keeps weights in their own type (%s) or in fp32", precision,
+                 own);
+        if (err) memcpy(err->param, "precision", sizeof "precision");
+        return ROD_EINVALID;
+    }
     struct backend *be = calloc(1, sizeof *be);
     if (be) be->allocations = calloc(MAX_ALLOCATIONS, sizeof *be->allocations);
     if (be) be->team = team_open(config->n_threads);

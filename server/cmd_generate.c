@@ -249,7 +249,10 @@ static int run_model(struct generate *g, struct run *run, const char *dir) {
     progress_open(&run->progress, "rodimus generate");
     int rc = rod_engine_open(&config, &run->engine, &err);
     progress_close(&run->progress);
-    if (rc) return failed("", &err);
+    if (rc) {
+        failed("", &err);
+        return rc == ROD_EINVALID ? 2 : 1; /* 2: a setting that is wrong for this model */
+    }
     struct rod_request *request = rod_request_new();
     rc = request ? fill(run->engine, g, request, &err) : rod_fail(&err, ROD_ENOMEM, "out of memory");
     if (!rc) rc = rod_submit(run->engine, request, &run->ticket, &err);

@@ -323,6 +323,7 @@ def test_bad_checkpoints_are_told_in_one_line(tmp_path, spoil, word):
     (("--admin-port", free_port()), {"RODIMUS_ADMIN_HOST": "fe80::1%nosuch0"},
      ("admin_host", "'fe80::1%nosuch0'", "environment variable RODIMUS_ADMIN_HOST")),
     (("--synthetic", "rodimus-9b"), {}, ("rodimus-9b", "rodimus-plus-1.6b", "flag --synthetic")),
+    (("--device", "cpu"), {"RODIMUS_PRECISION": "fp16"}, ("fp16", "bf16", "environment variable RODIMUS_PRECISION")),
 ])
 def test_a_setting_that_is_found_wrong_late_names_its_source_too(flags, variables, words):
     if "more than the memory" in words:
@@ -447,7 +448,8 @@ def test_usage():
     (("bench", "--synthetic", "rodimus-9b"), "rodimus-9b"), (("bench", "--model", MODEL, "--batches", "0"), "batch"),
     (("bench", "--model", MODEL, "--synthetic", "rodimus-1.4b"), "either"),
     (("verify", "--synthetic", "rodimus-9b", "--against", "cpu"), "rodimus-9b"),
-    (("verify", "--synthetic", "tales", "--against", "cpu", "--device", "tpu"), "tpu")], ids=lambda v: str(v)[-20:])
+    (("verify", "--synthetic", "tales", "--against", "cpu", "--device", "tpu"), "tpu"),
+    (("generate", "--model", MODEL, "-p", "Once", "--device", "cpu", "--precision", "fp16"), "fp16")], ids=lambda v: str(v)[-20:])
 def test_a_name_or_number_that_means_nothing_is_wrong_usage(flags, word):
     """Exit status 2, also where it is the engine that knows the names."""
     done = command(*flags)
