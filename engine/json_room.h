@@ -7,8 +7,8 @@
  * that closes with `true` is freed before. Threads: a room is of the thread that opens it, which has one at a time;
  * jansson on other threads is not touched.
  */
-#ifndef RODIMUS_JSON_ROOM_H
-#define RODIMUS_JSON_ROOM_H
+#ifndef JSON_ROOM_H
+#define JSON_ROOM_H
 
 #include <jansson.h>
 

@@ -1,4 +1,4 @@
-/* cmd_verify.c - rodimus verify: a golden file through prefill and through single steps, as a table. */
+/* cmd_verify.c - rodimus verify: prefill and single steps beside a golden file or the CPU, as a table. */
 #include "commands.h"
 #include "options.h"
 #include "progress.h"

@@ -1,3 +1,4 @@
+/* load_http.c - see load_http.h. */
 #include "load_http.h"
 
 #include <jansson.h>

@@ -1,3 +1,4 @@
+/* load_run.c - see load_run.h. */
 #include "load_run.h"
 
 #include <assert.h>

@@ -1,4 +1,4 @@
-/* Samples and what is reported of them (load_run.h). */
+/* load_stats.c - samples and what is reported of them; see load_run.h. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,4 +1,5 @@
-/* Any answer of any server: the load generator's parsers take it in two pieces and keep within their limits. */
+/* fuzz_load_http.c - any answer of any server: the load generator's parsers take it in two pieces and keep within their
+ * limits. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Any body of any client: the parsers take it or refuse it with a 4xx that has a message, and what they took keeps the
- * promises that the engine relies on. The first byte chooses the route. */
+/* fuzz_openai.c - any body of any client: the parsers take it or refuse it with a 4xx that has a message, and what they
+ * took keeps the promises that the engine relies on. The first byte chooses the route. */
 #include "server/openai.h"
 
 #include <stdint.h>

@@ -1,4 +1,5 @@
-/* Every CPU kernel of every instruction set that this machine runs, against its twin, over ragged sizes. */
+/* test_kernels.c - every CPU kernel of every instruction set that this machine runs, against its twin, over ragged
+ * sizes. */
 #include "kernels/kernels.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
-/* The load generator's parsers: whatever way the bytes are cut, the result is the same; broken input is refused. */
+/* test_load_http.c - the load generator's parsers: whatever way the bytes are cut, the result is the same; broken input
+ * is refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

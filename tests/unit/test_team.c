@@ -1,4 +1,4 @@
-/* The compute team: everyone runs, the barrier orders memory, shares cover everything once. */
+/* test_team.c - the compute team: everyone runs, the barrier orders memory, shares cover everything once. */
 #include "engine/team.h"
 
 #include <setjmp.h>
