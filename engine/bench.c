@@ -79,7 +79,6 @@ static double read_rate(struct team *team, double bytes) {
 }
 
 struct flop_job {
-    struct team *team;
     const struct cpu_ops *ops;
     const struct cpu_matrix *w;
     const float *x;
@@ -106,7 +105,7 @@ static double flop_rate(struct team *team) {
             memcpy(w.data + 2 * i, &half, 2);
         }
         for (int i = 0; i < FLOP_ROWS * FLOP_COLS; i++) x[i] = (float)(i % 11) * 0.125f;
-        struct flop_job job = {team, cpu_ops_best(), &w, x, y};
+        struct flop_job job = {cpu_ops_best(), &w, x, y};
         for (int i = 0; i < 50; i++) {
             double t = now_s();
             team_run(team, flop_member, &job);

@@ -13,20 +13,18 @@ static const char *const role_names[CHAT_N_ROLES] = {"system", "user", "assistan
 /* ---- the known formats ---- */
 
 struct format {
-    const char *name, *mark; /* mark: a token that only this format has */
+    const char *mark; /* a token that only this format has */
     const char *prefix[CHAT_N_ROLES], *suffix, *generation, *stop;
     const char *words[16]; /* what the literals of a Jinja template that writes it are made of; NULL ends them */
 };
 
 static const struct format formats[] = {
-    {.name = "the published format",
-     .mark = "<role>",
+    {.mark = "<role>", /* the published format */
      .prefix = {"<role>SYSTEM</role>", "<role>HUMAN</role>", "<role>ASSISTANT</role>", "<role>OBSERVATION</role>"},
      .suffix = "",
      .generation = "<role>ASSISTANT</role>",
      .words = {"<role>", "</role>", "SYSTEM", "HUMAN", "ASSISTANT", "OBSERVATION"}},
-    {.name = "ChatML",
-     .mark = "<|im_start|>",
+    {.mark = "<|im_start|>", /* ChatML */
      .prefix = {"<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n", "<|im_start|>tool\n"},
      .suffix = "<|im_end|>\n",
      .generation = "<|im_start|>assistant\n",

@@ -125,7 +125,7 @@ struct rod_engine {
     struct prefix *prefixes;   /* NULL: no prefix cache */
     double copy_ns;            /* a byte of a state, between device and host */
     bool moves_always;         /* for tests: checkpoints are moves also where nobody else waits */
-    struct sessions *sessions; /* NULL likewise */
+    struct sessions *sessions; /* NULL without `states` */
     struct told told_outside;  /* states outside of state_host_bytes */
     struct move *moves;        /* [n_slots] */
     uint32_t *moving;          /* [n_slots], n_moving: slots with a move */

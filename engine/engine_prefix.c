@@ -152,13 +152,12 @@ int engine_prefix_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, s
         sched_follow(&e->sched, &w->sched);
         return 0;
     }
-    int rc = 0;
     if (found.image && device_counts(e, w)) {
         state_image_release(found.image);
         found = (struct prefix_found){.reason = ROD_PREFIX_PENALTY};
     } else if (found.image) {
         sched_skip(&e->sched, &w->sched, found.n_tok);
-        rc = take_in(e, w, found.n_tok, found.image, err);
+        const int rc = take_in(e, w, found.n_tok, found.image, err);
         if (rc == ROD_EDEVICE) return rc;
         if (rc) {
             w->sched.pos = 0;

@@ -94,7 +94,6 @@ struct grammar {
     size_t table_bytes;
     struct gram_states found;
     struct grammar_walk *walks;
-    size_t mask_words;
     /* Scratch of one transition. */
     struct gram_place *todo, *out, *rest;
     uint32_t n_todo, n_out;

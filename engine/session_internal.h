@@ -52,7 +52,6 @@ struct sessions {
     struct session *writes, *writes_last; /* by next_write, hold is WRITE */
     struct session_turn *parked;          /* in LINE and WAIT */
     uint64_t n_out;                       /* turns between arrive and RUN, and between end and OVER */
-    uint64_t next_id;
     struct session_refusal *refusals;
     size_t n_refusals;
     struct told told[SESSION_N_TROUBLES];

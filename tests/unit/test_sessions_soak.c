@@ -15,7 +15,7 @@ struct talk {
     uint32_t n_lives, n_turns; /* n_turns: of this life */
     uint32_t n_new, n_tokens;  /* of the turn on its way */
     uint64_t seed;
-    bool runs, checked;
+    bool runs;
     struct answer a, want;
 };
 
