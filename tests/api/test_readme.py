@@ -62,7 +62,7 @@ def test_flags_and_variables_in_the_readmes_exist():
     for name in ("README.md", "config/README.md", "server/README.md", "engine/README.md", "deploy/README.md", "deploy/SECURITY.md"):
         with open(os.path.join(ROOT, name), encoding="utf-8") as f:
             text = f.read()
-        text = re.sub(r"^.*docker compose.*$|--extra-request-body", "", text, flags=re.M)  # of others
+        text = re.sub(r"^.*docker (?:build|compose|run).*$|--extra-request-body", "", text, flags=re.M)  # of others
         for script, arguments in re.findall(r"^(tests/[\w/-]+) (.*)$", text, flags=re.M):
             with open(os.path.join(ROOT, script), encoding="utf-8") as f:
                 known = set(re.findall(r"--[a-z][a-z-]+", f.read()))
