@@ -84,6 +84,11 @@ static int open_chat(const struct rod_engine_config *config, struct engine_parts
     return 0;
 }
 
+static void log_warnings(const struct rod_engine_config *config, const struct model *model, uint32_t first) {
+    for (uint32_t i = first; i < model->n_warnings && config->log; i++)
+        config->log(config->log_arg, 2, model->warnings[i]);
+}
+
 int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **out, struct rod_error *err) {
     if (!config->model_dir == !config->synthetic)
         return rod_fail(err, ROD_EINVALID, "Give either a model directory or the name of a synthetic model.");
@@ -91,7 +96,7 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
     int rc = config->synthetic ? model_synthetic_watched(config->synthetic, 1, &config->progress, &model, err)
                                : model_open_watched(config->model_dir, &config->progress, &model, err);
     if (rc) return rc;
-    for (uint32_t i = 0; i < model->n_warnings && config->log; i++) config->log(config->log_arg, 2, model->warnings[i]);
+    log_warnings(config, model, 0);
 
     struct engine_parts parts = {.V = model->dims.V};
     memcpy(parts.fingerprint, model->fingerprint, sizeof parts.fingerprint);
@@ -104,6 +109,9 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
             parts.tokenizer = NULL;
             rc = 0;
         } else if (!rc) {
+            const uint32_t n_logged = model->n_warnings;
+            model_check_tokenizer(model, tokenizer_n_ids(parts.tokenizer));
+            log_warnings(config, model, n_logged);
             rc = open_chat(config, &parts, err);
         }
     }

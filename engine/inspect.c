@@ -84,6 +84,7 @@ int rod_inspect(const char *dir, const struct rod_progress_to *progress, struct 
         model_close(model);
         return rc;
     }
+    model_check_tokenizer(model, tokenizer_ids);
     struct rod_inspect_report *report = calloc(1, sizeof *report);
     struct inspected *inspected = calloc(1, sizeof *inspected);
     struct rod_tensor_info *tensors = calloc(model->n_tensors + 1, sizeof *tensors);

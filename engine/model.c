@@ -166,9 +166,13 @@ static int open_files(struct model *model, const char *dir, struct files *files,
         free(json);
         return rc;
     }
-    char *pickle = join_path(dir, "pytorch_model.bin");
-    bool has_pickle = pickle && access(pickle, F_OK) == 0;
-    free(pickle);
+    bool has_pickle = false;
+    static const char *const pickles[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
+    for (size_t i = 0; i < 2; i++) {
+        char *pickle = join_path(dir, pickles[i]);
+        has_pickle |= pickle && access(pickle, F_OK) == 0;
+        free(pickle);
+    }
     return rod_fail(err, ROD_ENOTFOUND, "%.250s has neither model.safetensors nor model.safetensors.index.json%s", dir,
                     has_pickle ? "; pytorch_model.bin is not read: deploy/convert-checkpoint makes safetensors of it"
                                : "");
@@ -324,6 +328,15 @@ static void check_dtype(struct model *model, const char *said) {
         if (!strcmp(said, known[i].said) && known[i].dtype != model->weight_dtype)
             add_warning(model, "config.json says torch_dtype %s, the weights are %s; the weights count", said,
                         dtype_name(model->weight_dtype));
+}
+
+void model_check_tokenizer(struct model *model, uint32_t n_ids) {
+    if (n_ids > model->dims.V)
+        add_warning(
+            model,
+            "tokenizer.json has ids up to %u, vocab_size is %u: is it another model's? Texts that need the others "
+            "are refused",
+            n_ids - 1, model->dims.V);
 }
 
 /* ---- open ---- */

@@ -74,7 +74,7 @@ struct model {
     int32_t default_top_k;                                                               /* -1 = unsaid */
     int32_t eos_ids[8];
     uint32_t n_eos_ids; /* config.json's and generation_config.json's end tokens (int or list) */
-    char warnings[4][256];
+    char warnings[6][256];
     uint32_t n_warnings; /* "config.json says float32, the weights are bf16" ... */
     void *priv;
 };
@@ -93,6 +93,8 @@ int model_synthetic(const char *name, uint64_t seed, struct model **out, struct 
 int model_synthetic_watched(const char *name, uint64_t seed, const struct rod_progress_to *progress, struct model **out,
                             struct rod_error *err);
 void model_close(struct model *model);
+/* Adds a warning where its tokenizer has ids that the model has no embedding for. n_ids: the highest id and one. */
+void model_check_tokenizer(struct model *model, uint32_t n_ids);
 /* In hexadecimal. Returns text. */
 char *model_render_fingerprint(const uint8_t fingerprint[MODEL_FINGERPRINT_BYTES],
                                char text[2 * MODEL_FINGERPRINT_BYTES + 1]);

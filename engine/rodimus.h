@@ -465,7 +465,7 @@ struct rod_inspect_report { /* the letters: kernels/README.md, "Equations": D d_
     uint64_t S_bytes, conv16_bytes, window16_bytes, session16_bytes, session32_bytes;
     const struct rod_tensor_info *tensors;
     size_t n_tensors; /* sorted by name */
-    const char *warnings[4];
+    const char *warnings[6];
     uint32_t n_warnings;
     void *priv;
 };

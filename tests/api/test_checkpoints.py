@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import pytest
 
-from server import ROOT, Server, command
+from server import MODEL, ROOT, Server, command
 
 sys.path.insert(0, os.path.join(ROOT, "tests", "vectors"))
 import reference  # noqa: E402
@@ -123,6 +123,29 @@ def test_log_probabilities_through_http_are_those_of_float64(tmp_path):
     assert got[0] is None
     error = np.linalg.norm(np.array(got[1:]) - want) / np.linalg.norm(want)
     assert error < 1e-5, (seed, error)
+
+
+def test_the_tokenizer_of_another_model_is_told_at_the_start(tmp_path):
+    for name in ("config.json", "model.safetensors"):
+        os.symlink(os.path.join(ROOT, "tests", "vectors", "rodimus-small", name), tmp_path / name)
+    os.symlink(os.path.join(MODEL, "tokenizer.json"), tmp_path / "tokenizer.json")
+    warnings = json.loads(command("inspect", str(tmp_path), "--json").stdout)["warnings"]
+    assert [w for w in warnings if "ids up to 4095, vocab_size is 300" in w], warnings
+    server = Server("--model", str(tmp_path), "--device", "cpu", name="checkpoints")
+    try:
+        answer = server.post("/v1/completions", {"prompt": "There was once a king", "max_tokens": 1})
+    finally:
+        server.stop()
+    assert "ids up to 4095, vocab_size is 300" in server.log()
+    assert answer.status == 400 and "vocabulary of 300" in answer.error["message"], answer
+
+
+@pytest.mark.parametrize("pickle", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
+def test_pickled_weights_are_sent_to_the_converter(tmp_path, pickle):
+    os.symlink(os.path.join(MODEL, "config.json"), tmp_path / "config.json")
+    (tmp_path / pickle).write_text("{}")
+    done = command("inspect", str(tmp_path))
+    assert done.returncode == 1 and "deploy/convert-checkpoint" in done.stderr, done
 
 
 GOLDEN = sorted(glob.glob(os.path.join(ROOT, "tests", "vectors", "*", "golden.safetensors")))
