@@ -92,6 +92,12 @@ json_t *openai_load(const char *body, size_t len, struct openai_error *err) {
         openai_error_set(err, 400, "invalid_request_error", "", "", "the body is empty; a JSON object is needed");
         return NULL;
     }
+    const char *nul = memchr(body, 0, len); /* jansson passes over one behind a number */
+    if (nul) {
+        const struct scan before = scan_body(body, (size_t)(nul - body));
+        refuse(err, body, &before, "the body is not JSON: it has a NUL byte");
+        return NULL;
+    }
     struct scan s = scan_body(body, len);
     if (s.n_values > MAX_VALUES || s.depth > MAX_DEPTH) {
         snprintf(what, sizeof what,

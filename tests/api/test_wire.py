@@ -93,6 +93,13 @@ def test_what_is_no_json_is_400_and_names_the_field(server, route, value):
         assert answer.error["type"] == "invalid_request_error" and answer.error["param"] == field, (field, answer)
 
 
+def test_a_nul_byte_is_no_json_anywhere(server, route):
+    path, base = route
+    for tail in (b"\x00}", b"0\x00}", b"0.5\x00, \"x\": 1}", b"[1\x00]}", b"\"a\x00\"}", b"1}\x00", b"null\x00}", b"1 \x00}"):
+        answer = server.post(path, json.dumps(base).encode()[:-1] + b', "user": ' + tail)
+        assert answer.status == 400 and answer.error["param"] == "user" and "not JSON" in answer.error["message"], (tail, answer)
+
+
 def test_broken_utf8_names_the_field(server, route):
     path, base = route
     for bytes_ in (b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"\xf5\x80\x80\x80", b"\xe2\x80"):
