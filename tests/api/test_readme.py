@@ -92,6 +92,18 @@ def test_make_targets_that_the_readmes_name_exist():
     assert len(named) > 15, named
 
 
+def test_variables_that_change_the_tests_are_listed():
+    named = set()
+    for folder, _, files in os.walk(os.path.join(ROOT, "tests")):
+        for file in files:
+            if file.endswith((".c", ".h", ".py")) or file in ("run", "away", "sanitize"):
+                with open(os.path.join(folder, file), encoding="utf-8") as f:
+                    named |= set(re.findall(r"\bRODIMUS_(?:TEST|KEEP)_[A-Z_]*[A-Z]\b", f.read()))
+    with open(os.path.join(ROOT, "tests", "README.md"), encoding="utf-8") as f:
+        listed = set(re.findall(r"\bRODIMUS_(?:TEST|KEEP)_[A-Z_]*[A-Z]\b", f.read().split("\n## Variables\n")[1].split("\n## ")[0]))
+    assert named == listed and len(listed) > 15, (named - listed, listed - named)
+
+
 def test_the_readme_has_examples_of_each_kind():
     kinds = {(language, output is not None) for _, language, _, output in examples()}
     assert {("bash", True), ("python", True)} <= kinds
