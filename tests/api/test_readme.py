@@ -92,6 +92,16 @@ def test_make_targets_that_the_readmes_name_exist():
     assert len(named) > 15, named
 
 
+def test_what_the_readme_has_made_is_no_part_of_the_tree():
+    """Else the rules would be asked of it: who followed the README and then ran `make test` had two failures."""
+    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
+        made = re.findall(r"python3 -m venv (\S+)|saved as (\S+)", f.read())
+    assert len(made) == 2, made
+    for path in map("".join, made):
+        path = path.rstrip(",;:")
+        assert subprocess.run(["git", "-C", ROOT, "check-ignore", "-q", path]).returncode in (0, 128), path  # 128: no repository
+
+
 def test_variables_that_change_the_tests_are_listed():
     named = set()
     for folder, _, files in os.walk(os.path.join(ROOT, "tests")):
