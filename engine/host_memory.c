@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { PATH_BYTES = 4096 };
@@ -65,6 +66,9 @@ uint64_t host_memory_limit_bytes(const char *root) {
 
 uint64_t host_memory_bytes(void) {
     const uint64_t all = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    const uint64_t limit = host_memory_limit_bytes("");
-    return limit < all ? limit : all;
+    const uint64_t group = host_memory_limit_bytes(""), least = group < all ? group : all;
+    struct rlimit addresses;
+    if (getrlimit(RLIMIT_AS, &addresses) || addresses.rlim_cur == RLIM_INFINITY || addresses.rlim_cur > least)
+        return least;
+    return addresses.rlim_cur;
 }

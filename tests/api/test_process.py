@@ -3,6 +3,7 @@ import glob
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import socket
@@ -12,7 +13,7 @@ import time
 
 import pytest
 
-from server import (MODEL, RODIMUS, ROOT, SLOWER, START_S, command, environment, free_port, read_all, read_events,
+from server import (MODEL, RODIMUS, ROOT, SANITIZER, SLOWER, START_S, command, environment, free_port, read_all, read_events,
                     status_of)
 
 STREAM = {"prompt": "Once", "max_tokens": 150, "ignore_eos": True, "temperature": 0, "stream": True}
@@ -332,6 +333,13 @@ def test_a_setting_that_is_found_wrong_late_names_its_source_too(flags, variable
             pytest.skip("this machine has the memory")
     done = command("serve", "--port", 0, *flags, env={**environment(), **variables})
     assert done.returncode == 2 and all(w in done.stderr for w in words), done
+
+
+@pytest.mark.skipif(SANITIZER != "", reason="a sanitizer needs terabytes of addresses")
+def test_sizes_are_those_of_the_address_space_that_a_limit_leaves(own_server):
+    """ulimit -v: slots and states are a part of it, as they are of a container's memory."""
+    s = own_server("--device", "cpu", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)))
+    assert s.complete(max_tokens=5)["usage"]["completion_tokens"] == 5
 
 
 def test_missing_model_directory():
