@@ -61,6 +61,20 @@ def test_rows_say_what_was_measured(measured):
         assert r["device"].startswith("cpu (") and abs(time.mktime(time.strptime(r["date"], "%Y-%m-%d")) - time.time()) < 2 * 86400
 
 
+def test_threads_without_processors_of_their_own_raise_no_ceiling():
+    """On a busy machine a run of the team may have one member: its FLOP were counted for all, so that four threads on one processor
+    "made" four times what one does; and waking the others to read 1 MB took longer than reading it."""
+    one = {min(os.sched_getaffinity(0))}
+    rates = {}
+    for threads in (1, 4):
+        done = command("bench", "--model", os.path.join(ROOT, "tests", "vectors", "rodimus-small"), "--device", "cpu", "--threads", threads,
+                       "--seconds", "0.02", "--batches", "1", "--contexts", "10", "--prompts", "10", preexec_fn=lambda: os.sched_setaffinity(0, one))
+        assert done.returncode == 0, done.stderr
+        rates[threads] = float(re.search(r"([\d.]+) GFLOP/s", done.stdout).group(1))
+        assert max(float(share) for share in re.findall(r"([\d.]+)%", done.stdout)) < 200, done.stdout
+    assert rates[4] < 1.6 * rates[1], rates
+
+
 # In place of the program: published shapes are the demo model, and all is short.
 STAND_IN = """#!/bin/sh
 for word; do
