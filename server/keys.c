@@ -104,6 +104,8 @@ static int read_line(struct reading *r, char *line, const char *where) {
     if (!*rest || *rest == '#') return 0;
     size_t len = strcspn(rest, blanks);
     struct key *key;
+    for (size_t i = 0; i < len; i++) /* no header carries them, so the key would never fit */
+        if ((unsigned char)rest[i] < ' ' || rest[i] == 0x7f) return fail(r, where, "a control character is in the key");
     if (add_key(r, rest, len, where, &key)) return -1;
     rest += len;
     while (*(rest += strspn(rest, blanks))) {
@@ -123,9 +125,11 @@ static int read_file(struct reading *r, const char *path) {
     FILE *file = fopen(path, "re");
     snprintf(where, sizeof where, "api_key_file: cannot read %s", path);
     if (!file) return fail(r, where, strerror(errno));
-    while (!rc && getline(&line, &room, file) > 0) {
+    for (ssize_t n; !rc && (n = getline(&line, &room, file)) > 0;) {
         snprintf(where, sizeof where, "api_key_file %s line %u", path, ++number);
-        rc = read_line(r, line, where);
+        const size_t mark = number == 1 && !strncmp(line, "\xef\xbb\xbf", 3) ? 3 : 0; /* of UTF-8, by some editors */
+        rc = strlen(line) == (size_t)n ? read_line(r, line + mark, where)
+                                       : fail(r, where, "there is a zero byte: the file must be ASCII or UTF-8");
     }
     if (line) explicit_bzero(line, room);
     free(line);

@@ -112,6 +112,28 @@ static void what_is_longer_than_any_key_is_not_compared(void **state) {
     keys_fini(&k);
 }
 
+/* As editors of Windows write it: a mark of UTF-8 is no part of the key, and of UTF-16 no key comes out. */
+static void a_mark_of_the_encoding_is_no_part_of_a_key(void **state) {
+    (void)state;
+    struct keys *k = open_file("\xef\xbb\xbfsk-1 name=a\r\nsk-2\r\n");
+    assert_non_null(keys_find(k, "sk-1"));
+    assert_non_null(keys_find(k, "sk-2"));
+    close_keys(k);
+    static const char wide[] = "\xff\xfes\0k\0-\0\x31\0\r\0\n\0s\0k\0-\0\x32\0\r\0\n";
+    const char *path = write_file("");
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fwrite(wide, 1, sizeof wide, file);
+    fclose(file);
+    const struct option_list none = {0};
+    struct option_error err;
+    struct keys keys;
+    assert_int_equal(keys_open(&keys, &none, path, "", &err), -1);
+    if (!strstr(err.message, "line 1") || !strstr(err.message, "UTF-8")) fail_msg("%s", err.message);
+    keys_fini(&keys);
+    unlink(path);
+}
+
 static void a_fault_names_file_and_line_and_no_key(void **state) {
     (void)state;
     static const struct {
@@ -130,6 +152,8 @@ static void a_fault_names_file_and_line_and_no_key(void **state) {
         {"search hunter1==\n", {"line 1", "unknown field"}}, /* the fields in the wrong order: the key is not shown */
         {"hunter1\nhunter1\n", {"line 2", "twice"}},
         {"hunter1 name=a\nhunter2 name=a\n", {"two keys", "'a'"}},
+        {"hunter\0331\n", {"line 1", "control"}},
+        {"hunter1\nhunter\1772\n", {"line 2", "control"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct option_list none = {0};
@@ -338,6 +362,7 @@ int main(void) {
         cmocka_unit_test(keys_of_the_list_and_the_file_come_together),
         cmocka_unit_test(only_the_very_key_is_found),
         cmocka_unit_test(what_is_longer_than_any_key_is_not_compared),
+        cmocka_unit_test(a_mark_of_the_encoding_is_no_part_of_a_key),
         cmocka_unit_test(a_fault_names_file_and_line_and_no_key),
         cmocka_unit_test(the_admin_key_is_apart),
         cmocka_unit_test(a_reload_does_not_take_the_last_key_away),
