@@ -353,8 +353,10 @@ void *engine_thread(void *arg) {
             if (rc) device_fault(e, &err);
         }
         post(e, true);
-        /* While states are on their way, a queue means that no slot is free: the next to arrive pokes the mailbox. */
-        idle = e->n_planned == e->n_collected && (!e->sched.n_queued || e->n_moving) &&
+        /* Who is in the queue waits for a slot: for one whose state is on its way, which pokes the mailbox when it
+         * arrives, if none is free since this step. */
+        const bool stuck = e->n_moving && !e->sched.slots.n_free;
+        idle = e->n_planned == e->n_collected && (!e->sched.n_queued || stuck) &&
                !sched_lane_busy(&e->sched, LANE_FIRST) && !sched_lane_busy(&e->sched, LANE_HOST);
     }
     struct rod_error err;

@@ -57,6 +57,30 @@ static void others_run_while_a_state_is_loaded(void **state) {
     bench_close(&b);
 }
 
+/* Who waits for a slot has the first that is free, though a state is on its way in another. */
+static void a_slot_that_is_free_waits_for_no_move(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a, two[2];
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
+    atomic_store(&b.be->hold_moves, true);
+    collect_submit(&b.c, keeping(&a, first, 11, 5));
+    until(moves_begun, &b, 1, "the save begins");
+    struct rod_request *r[2] = {request(&two[0], first, 11, 8), request(&two[1], first, 11, 8)};
+    uint64_t tickets[2];
+    struct rod_error err;
+    if (rod_submit_all(b.c.engine, r, 2, tickets, &err)) fail_msg("%s", err.message); /* the second has no slot yet */
+    for (int i = 0; i < 1000 && !(two[0].ended && two[1].ended); i++) usleep(5000), collect_now(&b.c);
+    if (!two[1].ended) fail_msg("5 s and the second has not ended, with a slot free");
+    for (int i = 0; i < 2; i++) collect_assert_ids(&two[i], two[0].ids, 8, "beside a move");
+    assert_false(a.ended);
+    fake_end_moves(b.be, true);
+    collect_until(&b.c, &a, 1);
+    for (int i = 0; i < 2; i++) collect_free(&two[i]);
+    collect_free(&a);
+    bench_close(&b);
+}
+
 /* Its answer is told when the state is saved, and not before is its slot another's. */
 static void the_slot_is_free_when_the_state_is_saved(void **state) {
     (void)state;
@@ -302,6 +326,7 @@ static void sessions_take_turns_in_few_slots(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         ON_BOTH(others_run_while_a_state_is_loaded),
+        ON_BOTH(a_slot_that_is_free_waits_for_no_move),
         ON_BOTH(the_slot_is_free_when_the_state_is_saved),
         ON_BOTH(rows_on_their_way_are_nobodys_while_a_state_is_saved),
         ON_BOTH(a_cancel_while_a_state_is_loaded),
