@@ -127,6 +127,10 @@ void rod_verify_free(struct rod_verify_report *report) {
     free(report);
 }
 
+/* A row of S is a sum over tokens of one number of each k. Of so few tokens all may nearly cancel (in 5 of 34 random
+ * models), and what is left is k's rounding: then all of S is one scale. From three tokens on none of 700 did. */
+enum { FEW_TOK = 2 };
+
 /* n values in rows that share one scale, their rms: rows of S decay at their own speeds. */
 static void compare_values(const float *ref, const float *x, size_t n, size_t row, const char *what, int mode,
                            struct rod_verify_report *report) {
@@ -185,7 +189,8 @@ void verify_compare(const struct golden *g, const struct verify_result *r, const
             struct golden_tensor got = golden_state_tensor(&r->layers[i], d, which);
             char what[32];
             snprintf(what, sizeof what, "state.%u.%s", i, ref.name);
-            compare_values(ref.values, got.values, ref.n, ref.row, what, mode, report);
+            const bool few = which == 0 && g->T <= FEW_TOK;
+            compare_values(ref.values, got.values, ref.n, few ? ref.n : ref.row, what, mode, report);
         }
 
     struct rod_verify_agreement *a = &report->agreement[mode];

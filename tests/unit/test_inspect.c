@@ -1,5 +1,6 @@
 /* test_inspect.c - rod_inspect's facts, and the exit codes of the inspect and verify commands. */
 #include "engine/rodimus.h"
+#include "engine/verify.h"
 #include "server/commands.h"
 
 #include <fcntl.h>
@@ -56,6 +57,37 @@ static void a_tied_head_that_is_stored_is_not_used(void **state) {
     assert_true(r->tied);
     assert_int_equal(r->n_warnings, 0);
     rod_inspect_free(r);
+}
+
+/* One state with a row of S a ten-thousandth of the other, off by error of the large one: what the report says of it.
+ */
+static bool small_row_passes(uint32_t T, float error) {
+    enum { M = 2, E = 8, K = 2, V = 2, MOST = 64 };
+    const struct model_dims dims = {.L = 1, .V = V, .E = E, .M = M, .K = K};
+    float S[M * E], off[M * E], conv[E * K], logits[MOST * V];
+    for (uint32_t i = 0; i < M * E; i++) S[i] = off[i] = i < E ? 1 : 1e-4f;
+    for (uint32_t i = 0; i < E * K; i++) conv[i] = 1;
+    for (uint32_t i = 0; i < MOST * V; i++) logits[i] = (float)(i % V);
+    off[E] += error;
+    struct backend_layer_state ref = {.S = S, .conv = conv}, got = {.S = off, .conv = conv};
+    const struct golden golden = {.T = T, .logits = logits, .layers = &ref, .n_layers = 1};
+    const struct verify_result result = {.logits = logits, .layers = &got, .n_layers = 1};
+    struct rod_verify_report *report = verify_new_report(&dims, (struct verify_bounds){1e-5, 1e-4, 0});
+    assert_non_null(report);
+    verify_compare(&golden, &result, &dims, ROD_VERIFY_PREFILL, report);
+    const bool passed = report->passed;
+    rod_verify_free(report);
+    return passed;
+}
+
+static void a_row_of_a_state_may_nearly_cancel_after_one_or_two_tokens(void **state) {
+    (void)state;
+    for (uint32_t T = 1; T <= 64; T++) {
+        const bool rounding = small_row_passes(T, 1e-6f), wrong = small_row_passes(T, 1e-4f);
+        if (rounding != (T <= 2) || wrong)
+            fail_msg("%u tokens: rounding %s, a wrong value %s", T, rounding ? "passes" : "fails",
+                     wrong ? "passes" : "fails");
+    }
 }
 
 /* Runs a command with its standard output in a file; returns the exit code. */
@@ -212,6 +244,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_demo_model_is_described),
         cmocka_unit_test(a_tied_head_that_is_stored_is_not_used),
+        cmocka_unit_test(a_row_of_a_state_may_nearly_cancel_after_one_or_two_tokens),
         cmocka_unit_test(inspect_exits_as_promised),
         cmocka_unit_test(a_tokenizer_that_serve_refuses_fails_inspect_too),
         cmocka_unit_test(the_tokenizer_is_described),
