@@ -175,6 +175,14 @@ def test_systemd_allows_the_gpus_of_old_and_new_drivers():
         assert names <= allowed, f"driver {driver}: {names - allowed}"
 
 
+def test_systemd_goes_on_trying_as_docker_and_kubernetes_do():
+    """A driver that is reset, a name server or a disk that comes late: some minutes, in which exit status 1 comes at once each time."""
+    unit = dict(re.findall(r"^(\w+)=(.*)$", text_of("rodimus.service"), re.M))
+    tries_s = int(unit["StartLimitBurst"]) * float(unit["RestartSec"]) if int(unit["StartLimitIntervalSec"]) else float("inf")
+    assert unit["Restart"] == "on-failure" and tries_s > 600, f"it gives up after {tries_s:.0f} s"
+    assert unit["RestartPreventExitStatus"] == "2", "what no restart cures is not tried again"
+
+
 # ---- the image's health check, run here as the image would ----
 
 def healthcheck(**env):
