@@ -338,10 +338,7 @@ void key_end(struct key *key) { key->n_requests--; }
 
 uint64_t key_charge(struct key *key, uint64_t n_tok, uint64_t now_ns) {
     const double full = (double)key->tokens_per_minute, per_ns = full / 60e9;
-    if (!key->tokens_per_minute) {
-        key->prompt_tok += n_tok;
-        return 0;
-    }
+    if (!key->tokens_per_minute) return 0;
     key->level_tok += (double)(now_ns - key->level_ns) * per_ns;
     if (!key->level_ns || key->level_tok > full) key->level_tok = full;
     key->level_ns = now_ns;
@@ -351,8 +348,14 @@ uint64_t key_charge(struct key *key, uint64_t n_tok, uint64_t now_ns) {
         return (uint64_t)ceil((wanted - key->level_tok) / per_ns / 1e9);
     }
     key->level_tok -= (double)n_tok;
-    key->prompt_tok += n_tok;
     return 0;
+}
+
+void key_settle(struct key *key, uint64_t n_tok, bool taken) {
+    if (taken)
+        key->prompt_tok += n_tok;
+    else if (key->tokens_per_minute)
+        key->level_tok += (double)n_tok;
 }
 
 void key_spend(struct key *key, uint64_t n_tok) {

@@ -63,6 +63,7 @@ void key_end(struct key *key);
 /* Takes the prompt's tokens from this minute's. 0, or the seconds until that may succeed. A prompt larger than a whole
  * minute's tokens passes when the minute is untouched, and the next one waits the longer. */
 uint64_t key_charge(struct key *key, uint64_t n_tok, uint64_t now_ns);
+void key_settle(struct key *key, uint64_t n_tok, bool taken); /* what was charged is counted, or given back */
 void key_spend(struct key *key, uint64_t n_tok); /* tokens of an answer: known afterwards, so never refused */
 
 #endif

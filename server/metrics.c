@@ -242,8 +242,10 @@ void metrics_render(struct metrics *m, const struct metrics_view *view, struct b
           (double)view->log_lines_dropped);
     process_part(out);
     http_part(out, m, view);
-    value(out, "rodimus_prompt_tokens_total", "counter", "Prompt tokens of answered requests.", (double)m->prompt_tok);
-    value(out, "rodimus_completion_tokens_total", "counter", "Tokens of answered requests.", (double)m->completion_tok);
+    value(out, "rodimus_prompt_tokens_total", "counter",
+          "Prompt tokens of requests that were taken, without what a session has read before.", (double)m->prompt_tok);
+    value(out, "rodimus_completion_tokens_total", "counter", "Tokens of their answers, as far as they came.",
+          (double)m->completion_tok);
     histogram(out, "rodimus_time_to_first_token_seconds", "From the request to its first token.", &m->ttft);
     histogram(out, "rodimus_inter_token_seconds", "Between two deliveries of a choice.", &m->inter_token);
     histogram(out, "rodimus_request_duration_seconds", "From the request to its last token.", &m->request);

@@ -278,6 +278,12 @@ static bool key_affords(struct turn *t) {
     return false;
 }
 
+/* Of what the engine does not take, nothing is counted. */
+static void settle(struct turn *t, bool taken) {
+    if (taken) t->server->metrics.prompt_tok += t->usage.prompt_tok;
+    if (t->key) key_settle(t->key, t->usage.prompt_tok, taken);
+}
+
 static void submit(struct turn *t) {
     struct server *s = t->server;
     t->stream = t->request.stream;
@@ -289,6 +295,7 @@ static void submit(struct turn *t) {
     uint32_t n = (uint32_t)(t->n_prompts * t->request.n);
     t->choices = calloc(n, sizeof *t->choices);
     if (!t->choices) {
+        settle(t, false);
         turn_fail_code(t, ROD_ENOMEM, "out of memory");
         return;
     }
@@ -298,9 +305,10 @@ static void submit(struct turn *t) {
     t->of_session = t->session != NULL;
     if (t->kind != OPENAI_RESPONSE)
         openai_render_prefix(&t->prefix, t->kind, t->stream, t->exchange->id, t->created_unix_s, s->model_name);
-    s->metrics.prompt_tok += t->usage.prompt_tok;
     struct rod_error rod = {0};
-    if (submit_all(t, &rod)) {
+    const int rc = submit_all(t, &rod);
+    settle(t, !rc);
+    if (rc) {
         openai_error_from(&t->err, &rod);
         turn_fail(t, &t->err);
         return;

@@ -80,6 +80,27 @@ def test_tokens_a_minute_of_a_key_are_limited(own_server, tmp_path):
     assert metrics['rodimus_key_tokens_total{key="small",kind="completion"}'] == 21
 
 
+def test_a_request_that_the_queue_refuses_takes_no_tokens_of_its_key(own_server, tmp_path):
+    """Its choices are more than the places that are free, which is known when it is read and the key was asked."""
+    s = own_server("--slots", 1, "--max-queue-requests", 4, "--device", "null:5", "--api-key-file",
+                   key_file(tmp_path, "one name=small tokens_per_minute=60\ntwo name=other\n"), key="one")
+    connection, response = s.open("POST", "/v1/completions", {**ENDLESS, "prompt": [300]}, headers=bearer("two"))
+    next(read_events(response))
+    ask = {"prompt": [300] * 50, "max_tokens": 1, "ignore_eos": True}
+    for _ in range(3):
+        answer = s.post("/v1/completions", {**ask, "n": 5})
+        assert answer.status == 429 and answer.error["code"] == "queue_full", answer
+    metrics = s.metrics()
+    assert metrics['rodimus_key_tokens_total{key="small",kind="prompt"}'] == 0 and metrics["rodimus_prompt_tokens_total"] == 1
+    connection.close()
+    response.close()
+    s.wait_metric("rodimus_slots_used", lambda n: n == 0)
+    answer = s.post("/v1/completions", ask)
+    assert answer.status == 200, answer
+    metrics = s.metrics()
+    assert metrics['rodimus_key_tokens_total{key="small",kind="prompt"}'] == 50 and metrics["rodimus_prompt_tokens_total"] == 51
+
+
 def test_log_lines_name_the_key_and_never_hold_it(own_server, tmp_path):
     s = own_server("--api-key-file", key_file(tmp_path, "s3cret-one name=search\n"), "--admin-key", "s3cret-two", "--log-level",
                    "debug", key="s3cret-one")
