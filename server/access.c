@@ -101,6 +101,14 @@ void access_cors(struct exchange *x) {
     http_add_header(x->http, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After, x-should-retry");
 }
 
+/* The server's own page names the host that it came from; behind a proxy that changes Host it looks foreign, too. */
+bool access_foreign(const struct exchange *x) {
+    const char *origin = http_header(x->http, "Origin"), *host = http_header(x->http, "Host");
+    if (!origin || allowed_origin(x)) return false;
+    const char *from = strstr(origin, "://");
+    return !from || !host || strcasecmp(from + 3, host) != 0;
+}
+
 /* It carries no key, and names what the page is about to send. Any header may come, as the packages of OpenAI send a
  * dozen of their own (X-Stainless-...); the star stands for all but Authorization, and for nothing in old browsers. */
 bool access_preflight(struct exchange *x) {

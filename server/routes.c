@@ -328,12 +328,19 @@ static unsigned find_route(struct exchange *x) {
 
 const char *routes_tenant(const struct exchange *x) { return x->tenant; }
 
-/* JSON, or no type at all. What a browser form may send without asking (text/plain, urlencoded) is refused, so that a
- * foreign page cannot use a server on the visitor's machine. */
+/* JSON, or no type at all. What a foreign page may send without the browser's question is refused, so that it cannot
+ * use a server on the visitor's machine: the types of forms (text/plain, urlencoded), and none, which a body of plain
+ * bytes has and a POST without a body. For a PUT the browser asks anyway. */
 static bool body_acceptable(struct exchange *x) {
     const struct route *route = &routes[x->route];
+    const char *type = http_header(x->http, "Content-Type");
     bool chunked = false;
     size_t declared = http_content_length(x->http, &chunked);
+    if ((!type || !*type) && !strcmp(route->method, "POST") && access_foreign(x)) {
+        invalid(x, 415, "unsupported_media_type",
+                "from a page of another origin: send the header Content-Type: application/json");
+        return false;
+    }
     if (!chunked && !declared && !http_header(x->http, "Content-Length")) {
         if (route->bare) return true;
         invalid(x, 411, "length_required", "a body with a Content-Length is needed");
@@ -344,7 +351,6 @@ static bool body_acceptable(struct exchange *x) {
         invalid(x, 415, "unsupported_encoding", "Content-Encoding is not supported, send the body as it is");
         return false;
     }
-    const char *type = http_header(x->http, "Content-Type");
     if (route->state) http_set_body_max(x->http, session_routes_state_max(x->server));
     if (!type || !*type) return true;
     size_t n = strcspn(type, "; \t");

@@ -83,6 +83,7 @@ bool access_allowed(struct exchange *x, bool admin); /* else 401 is the answer. 
 bool access_state(struct exchange *x);               /* beside the former, for states; else 403. Sets x->tenant */
 void access_cors(struct exchange *x);                /* headers for a page of another origin */
 bool access_preflight(struct exchange *x);           /* it was a browser's question and is answered */
+bool access_foreign(const struct exchange *x); /* a page sent it, neither this server's own nor of a listed origin */
 
 /* ---- reload.c: SIGHUP ---- */
 struct http_tls;

@@ -1,6 +1,7 @@
 """Who may call and from where: keys with their limits, the admin key and its listener, pages of other origins, TLS; and
 SIGHUP, which changes all of these while requests run."""
 import itertools
+import json
 import os
 import re
 import socket
@@ -11,7 +12,7 @@ import time
 
 import pytest
 
-from server import SLOWER, command, environment, free_port, read_events
+from server import SLOWER, command, environment, free_port, read_events, status_of
 
 ENDLESS = {"prompt": "Once", "max_tokens": 100000, "ignore_eos": True, "stream": True}
 
@@ -341,6 +342,23 @@ def test_listed_origins_may_call(own_server):
     for origin in ("https://c.example", "https://a.example.evil", "null", "http://a.example"):
         assert s.get("/v1/models", headers={"Origin": origin, **bearer("k")}).header("Access-Control-Allow-Origin") is None
         assert s.ask("OPTIONS", "/v1/models", headers={"Origin": origin, **question}).status == 405
+
+
+def test_a_foreign_page_cannot_post_without_a_type(own_server):
+    """What a browser sends without asking first: a body of plain bytes (a Blob, a beacon) has no Content-Type, nor has a POST without a body."""
+    s = own_server("--cors-origins", "https://a.example")
+    body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
+    for path, sent in (("/v1/completions", body), ("/v1/sessions", b"{}"), ("/v1/sessions", None)):
+        def post(**headers):
+            lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+            length = "" if sent is None else f"Content-Length: {len(sent)}\r\n"
+            return status_of(s.raw(f"POST {path} HTTP/1.1\r\nHost: {s.host}:{s.port}\r\nConnection: close\r\n{lines}{length}\r\n".encode() + (sent or b"")))
+        for origin in ("http://page.example", "null", "http://127.0.0.1", f"http://127.0.0.1:{s.port + 1}", f"http://{s.host}:{s.port}.example", ""):
+            assert post(Origin=origin) == 415, (path, sent, origin)
+        for headers in ({}, {"Origin": f"http://{s.host}:{s.port}"}, {"Origin": "https://a.example"},
+                        {"Origin": "http://page.example", "Content_Type": "application/json"}):  # the browser asks before it sends this
+            assert post(**headers) == 200, (path, sent, headers)
+    assert len(s.get("/v1/sessions").json["data"]) == 8
 
 
 def browser_sends(answer, names):
