@@ -38,7 +38,7 @@ struct lives {
     struct client client[N_CLIENTS];
     struct talk talk[N_SESSIONS];
     bool taken[N_SESSIONS], faulty; /* faulty: the device fails, or will */
-    uint64_t seed, n_drawn, n_begun, n_ended[N_KINDS], n_cancelled, n_failed, n_late;
+    uint64_t seed, n_drawn, n_begun, n_asked, n_cancelled, n_failed, n_late;
     atomic_uint n_outside;
 };
 
@@ -228,7 +228,7 @@ static bool end(struct lives *l, struct client *c) {
     }
     if (c->kind == TURN) l->taken[t - l->talk] = false;
     for (uint32_t i = 0; i < c->n; i++) collect_free(&c->a[i]);
-    l->n_ended[c->kind]++;
+    l->n_asked += c->n;
     c->busy = false;
     return true;
 }
@@ -327,6 +327,9 @@ static void each_has_what_it_has_alone(bool on_device) {
            (unsigned long long)l->seed, on_device ? ", on the device" : "", (unsigned long long)l->n_cancelled,
            (unsigned long long)l->n_failed, (unsigned long long)l->n_late, (unsigned long long)s.prefix_hits,
            atomic_load(&l->b.be->n_moves));
+    assert_int_equal(s.requests_finished + s.requests_cancelled + s.requests_failed, l->n_asked);
+    assert_int_equal(s.requests_cancelled, l->n_cancelled);
+    assert_int_equal(s.queued_tok, 0);
     bench_close(&l->b);
     close_lives(l);
 }
