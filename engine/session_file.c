@@ -1,5 +1,6 @@
 /* session_file.c - see session_file.h. */
 #include "session_file.h"
+#include "utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -122,6 +123,14 @@ static int read_meta(const struct state_file *state, const char *file, struct se
     return rc ? rod_fail(err, rc, "%.150s: malformed header: %s", file, fault.message) : 0;
 }
 
+/* The detokeniser goes on behind them, and has room for one character. */
+static bool begins_character(const unsigned char *bytes, size_t n) {
+    if (n && n >= utf8_lead_len(bytes[0])) return false;
+    for (uint32_t i = 1; i < n; i++)
+        if (!utf8_may_follow(bytes, i, bytes[i])) return false;
+    return true;
+}
+
 static int read_point(const struct session_form *form, const struct state_file *state, const char *file,
                       struct session_point **out, struct rod_error *err) {
     const size_t want =
@@ -136,6 +145,8 @@ static int read_point(const struct session_form *form, const struct state_file *
     struct session_point *p = NULL;
     if (state->pending_text.n >= sizeof p->held || state->sampler.n % SEEN_BYTES)
         return bad(file, "a section has a length that it cannot have", err);
+    if (!begins_character(state->pending_text.data, state->pending_text.n))
+        return bad(file, "the pending text is no beginning of a character", err);
     p = session_point_new(state->sampler.n / SEEN_BYTES);
     if (!p) return rod_fail(err, ROD_ENOMEM, "No memory for the session in %.150s.", file);
     p->n_tok = state->n_tok;

@@ -241,6 +241,44 @@ static void a_foreign_file_is_refused(void **state) {
     }
 }
 
+/* A file that is whole, as its checksums say, and says what no session ever was: bytes that are held back for the next
+ * turn, and are no beginning of a character. The detokeniser has room for one. */
+static void a_file_that_holds_back_no_character_is_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *bytes;
+        bool good;
+    } held[] = {{"\xe2", true},      {"\xe2\x82", true},      {"\xf0\x9f\x98", true}, {"\xc3", true},
+                {"a", false},        {"a\x80\x80", false},    {"\x80", false},        {"\xff", false},
+                {"\xc3\xa9", false}, {"\xe0\x80", false},     {"\xe2\x28", false},    {"\xf4\x90", false},
+                {"\xc0", false},     {"\xe2\x82\xac", false}, {"\xed\xa0", false},    {"\xf0\x9f\x98\x80", false}};
+    struct bench b;
+    struct answer a;
+    struct rod_session_info info;
+    struct rod_error err;
+    void *bytes;
+    size_t n;
+    begin_with(&b, CONFIG());
+    turn_ok(&b.c, turn_request(&a, "s", first, 11, 5), &a);
+    collect_free(&a);
+    if (rod_session_export(b.c.engine, "", "s", &bytes, &n, &err)) fail_msg("%s", err.message);
+    for (size_t i = 0; i < sizeof held / sizeof *held; i++) {
+        const struct state_file_expected any = {NULL, NULL};
+        struct state_file file;
+        if (state_file_parse(bytes, n, "exported", &any, &file, &err)) fail_msg("%s", err.message);
+        file.pending_text = (struct state_bytes){held[i].bytes, strlen(held[i].bytes)};
+        const size_t n_header = state_file_header_bytes(&file);
+        unsigned char *made = malloc(n_header + file.payload.n);
+        state_file_write_header(&file, made);
+        memcpy(made + n_header, file.payload.data, file.payload.n);
+        const int rc = rod_session_import(b.c.engine, "", "s", made, n_header + file.payload.n, &info, &err);
+        free(made);
+        if (rc != (held[i].good ? 0 : ROD_ESTATE)) fail_msg("%zu: %s", i, rc ? err.message : "taken");
+    }
+    free(bytes);
+    bench_close(&b);
+}
+
 static void what_a_crash_left_is_swept(void **state) {
     (void)state;
     struct bench b;
@@ -327,6 +365,7 @@ int main(void) {
         IN_A_FOLDER(a_damaged_file_is_refused_and_the_rest_goes_on),
         IN_A_FOLDER(every_byte_that_changes_is_refused),
         IN_A_FOLDER(a_foreign_file_is_refused),
+        IN_A_FOLDER(a_file_that_holds_back_no_character_is_refused),
         IN_A_FOLDER(what_a_crash_left_is_swept),
         IN_A_FOLDER(turns_that_end_together_are_all_kept),
         IN_A_FOLDER(a_close_in_the_middle_loses_no_finished_turn),
