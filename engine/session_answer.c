@@ -1,5 +1,6 @@
 /* session_answer.c - see session_answer.h. */
 #include "session_answer.h"
+#include "utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -112,7 +113,8 @@ static bool read_event(struct reader *r, struct rod_event *e, struct rod_token *
     *token = (struct rod_token){.top = top};
     e->text_len = (size_t)get(r, 4);
     const unsigned char *text = take(r, e->text_len);
-    e->text = (char *)text; /* pointed into, copied by the caller */
+    e->text = (char *)text;                                                    /* pointed into, copied by the caller */
+    if (text && utf8_check(e->text, e->text_len) != e->text_len) return false; /* it goes to a client */
     if (e->kind == ROD_EVENT_FINISH) {
         const uint64_t reason = get(r, 1);
         e->reason = (enum rod_finish)reason;
@@ -121,6 +123,7 @@ static bool read_event(struct reader *r, struct rod_event *e, struct rod_token *
         *n_stop = (size_t)get(r, 4);
         const unsigned char *stop = take(r, *n_stop);
         e->stop_string = has_stop ? (char *)stop : NULL;
+        if (stop && utf8_check((const char *)stop, *n_stop) != *n_stop) return false;
         e->prompt_tok = get(r, 8);
         e->cached_tok = get(r, 8);
         e->completion_tok = get(r, 8);

@@ -307,6 +307,26 @@ static void answers_make_room_and_their_keys_stay(void **state) {
     session_answers_release(list);
 }
 
+static void an_answer_that_is_no_text_is_damaged(void **state) {
+    (void)state;
+    static const char *const texts[] = {"a word",
+                                        "gr\xc3\xb6\xc3\x9f"
+                                        "e",
+                                        "\xff", "half \xe2\x82", "\xed\xa0\x80"};
+    for (size_t i = 0; i < 5; i++)
+        for (int in_stop = 0; in_stop < 2; in_stop++) {
+            struct session_answer a = {0};
+            struct rod_event end = {.kind = ROD_EVENT_FINISH, .text = (char *)"", .stop_id = -1};
+            if (in_stop)
+                end.stop_string = (char *)(uintptr_t)texts[i];
+            else
+                end.text = (char *)(uintptr_t)texts[i], end.text_len = strlen(texts[i]);
+            assert_int_equal(session_answer_add(&a, &end), 0);
+            assert_int_equal(session_answer_check(a.bytes, a.n), i < 2);
+            session_answer_free(&a);
+        }
+}
+
 static void an_answer_that_is_too_long_is_a_key_alone(void **state) {
     (void)state;
     struct session_answer a = {0};
@@ -410,6 +430,7 @@ int main(void) {
         cmocka_unit_test(those_whose_time_is_over_are_found),
         cmocka_unit_test(ids_are_few_characters),
         cmocka_unit_test(answers_make_room_and_their_keys_stay),
+        cmocka_unit_test(an_answer_that_is_no_text_is_damaged),
         cmocka_unit_test(an_answer_that_is_too_long_is_a_key_alone),
         cmocka_unit_test(a_lease_is_one_processs_and_ends_with_it),
         cmocka_unit_test(leases_are_never_had_by_two),
