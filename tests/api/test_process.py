@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import socket
@@ -502,7 +503,7 @@ def test_output_that_cannot_be_written_is_a_failure(flags):
 @pytest.mark.skipif(SLOWER != 1, reason="the bundle of a sanitizer's build is nobody's")
 def test_a_bundle_without_cuda_runs_where_it_is_put(cases, tmp_path):
     bundle, moved = tmp_path / "bundle", tmp_path / "moved"
-    subprocess.run(["make", "NVCC=", f"BUILD={os.path.dirname(RODIMUS)}", f"BUNDLE={bundle}", "bundle"], cwd=ROOT, check=True, timeout=120,
+    subprocess.run(["make", "NVCC=", f"BUILD={os.path.relpath(os.path.dirname(RODIMUS), ROOT)}", f"BUNDLE={bundle}", "bundle"], cwd=ROOT, check=True, timeout=120,
                    stdout=subprocess.DEVNULL)
     shutil.move(bundle, moved)
     assert not (moved / "rodimus_cuda.so").exists()
@@ -655,7 +656,7 @@ def test_closed_standard_files_are_not_taken_for_others(closed):
 
 
 def test_a_closed_standard_output_is_a_failure():
-    done = subprocess.run(["sh", "-c", f'exec {RODIMUS} version >&-'], stderr=subprocess.PIPE, text=True, timeout=60, env=environment())
+    done = subprocess.run(["sh", "-c", f'exec {shlex.quote(RODIMUS)} version >&-'], stderr=subprocess.PIPE, text=True, timeout=60, env=environment())
     assert done.returncode == 1 and "cannot write to standard output" in done.stderr, done
 
 

@@ -2,6 +2,7 @@
 `test: output` mark. Ids and times of creation differ from run to run and are left out."""
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -35,7 +36,7 @@ def settled(text):
 
 @pytest.mark.parametrize("language, code, output", [pytest.param(*e[1:], id=e[0]) for e in examples()])
 def test_examples_print_what_the_readme_shows(server, language, code, output):
-    code = code.replace("http://127.0.0.1:8080", server.url).replace("build/rodimus", RODIMUS)
+    code = code.replace("http://127.0.0.1:8080", server.url).replace("build/rodimus", shlex.quote(RODIMUS))
     code = code.replace("8090", str(free_port()))  # an example that starts servers of its own
     command = {"bash": ["bash", "-euc", code], "python": [sys.executable, "-c", code]}[language]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment())
