@@ -458,7 +458,6 @@ static int start(struct service *v) {
     if (s->config.admin_port && (rc = admin_open(s, &v->admin, message, sizeof message))) {
         v->exit_code = say_port_error(v, rc, "admin_host", message);
         http_close(s->http);
-        uv_run(&v->loop, UV_RUN_DEFAULT);
         return -1;
     }
     uv_async_init(&v->loop, &v->wake, on_wake);
@@ -480,9 +479,12 @@ static int start(struct service *v) {
     uv_timer_start(&v->beat, on_beat, 0, BEAT_MS);
     log_text(&s->log, LOG_INFO, "loading %s%s", v->model_dir,
              listens_when_ready(s) ? "; until then the port refuses connections" : "");
-    if (!uv_thread_create(&v->loader, load, v)) return 0;
-    log_failure(&s->log, NAME, "", "cannot start a thread");
-    return -1;
+    if (uv_thread_create(&v->loader, load, v)) {
+        log_failure(&s->log, NAME, "", "cannot start a thread");
+        v->exit_code = 1;
+        stop(v);
+    }
+    return 0;
 }
 
 /* The loop does not run any more: from here on a second signal ends the process at once, also when a device hangs in
@@ -538,6 +540,7 @@ int cmd_serve(int argc, char **argv) {
         if (!pool) log_failure(&s->log, NAME, "", "%s", message);
         if (!pool || find_model(v) || start(v)) {
             if (v->exit_code) rc = v->exit_code;
+            uv_run(&v->loop, UV_RUN_DEFAULT); /* what was begun ends */
         } else {
             uv_run(&v->loop, UV_RUN_DEFAULT);
             if (v->abandoned) return v->exit_code;
