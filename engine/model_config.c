@@ -150,6 +150,8 @@ static void cfg_only(struct cfg *c, const json_t *object, const char *part, cons
         if (known[i] || says_nothing(json_object_iter_value(at))) continue;
         char path[96];
         snprintf(path, sizeof path, "%s.%.60s", part, key);
+        for (char *p = path; *p; p++) /* a stranger's key reaches a terminal */
+            if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
         cfg_refuse(c, path, json_object_iter_value(at), "this key is not known, and may change results");
     }
 }

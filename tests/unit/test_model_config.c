@@ -229,6 +229,7 @@ static void bad_configs_are_refused_by_key(void **state) {
         {PLAIN("\"window\":5"), ROD_EUNSUPPORTED, "mixer_cfg.window", "not known"},
         {PLAIN("\"kernel\":\"x\""), ROD_EUNSUPPORTED, "mixer_cfg.kernel", "not known"},
         {PLUS("\"num_heads\":2,\"qkv_proj_bias\":true"), ROD_EUNSUPPORTED, "attn_cfg.qkv_proj_bias", "not known"},
+        {PLUS("\"num_heads\":2,\"\\u001b[31m\\n\":1"), ROD_EUNSUPPORTED, "attn_cfg.?[31m?", "not known"},
         {PLUS("\"num_heads\":2,\"logit_softcap\":30"), ROD_EUNSUPPORTED, "attn_cfg.logit_softcap", "is 30"},
         {FLA("\"ska_attn\":{\"num_heads\":2,\"num_kv_heads\":2}"), ROD_EUNSUPPORTED, "ska_attn.num_kv_heads",
          "not known"},
