@@ -281,7 +281,7 @@ def test_answers_and_chunks_have_what_the_document_names_and_no_more(server, ope
     assert not wrong, "\n".join(sorted(set(wrong)))
     assert n > 10
     assert complaints(openapi, piece, {**event.data, "odd": 1} if event.data != "[DONE]" else {"odd": 1}), "the check sees what is too much"
-    content = openapi["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"]["schema"]["properties"]["data"]["contentSchema"]
+    content = openapi["paths"][path]["post"]["responses"]["200"]["content"]["text/event-stream"]["schema"]["properties"]["data"]
     assert piece in json.dumps(content)
 
 
