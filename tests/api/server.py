@@ -114,7 +114,8 @@ def shim():
 
 def shimmed(**settings):
     """The environment of a server with the shim, in front of a sanitizer's library too."""
-    return {"LD_PRELOAD": shim(), "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0", **settings}
+    library = os.path.relpath(shim())  # a blank in the path before it would end the name
+    return {"LD_PRELOAD": library, "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0", **settings}
 
 
 def held_loading(file):

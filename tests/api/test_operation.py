@@ -240,8 +240,9 @@ def test_no_socket_is_no_trouble(own_server):
 def test_the_unit_is_valid_and_tight(tmp_path):
     with open(os.path.join(ROOT, "deploy", "rodimus.service"), encoding="utf-8") as f:
         text = f.read()
-    unit = tmp_path / "rodimus.service"
-    unit.write_text(text.replace("/usr/local/bin/rodimus", RODIMUS))
+    unit, program = tmp_path / "rodimus.service", tmp_path / "rodimus"
+    program.symlink_to(RODIMUS)
+    unit.write_text(text.replace("/usr/local/bin/rodimus", str(program)))
     done = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
     assert done.returncode == 0 and "rodimus.service" not in done.stderr, done
     done = subprocess.run(["systemd-analyze", "security", "--offline=true", "--threshold=20", "--no-pager", unit], capture_output=True,
