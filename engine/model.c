@@ -330,6 +330,21 @@ static void check_dtype(struct model *model, const char *said) {
                         dtype_name(model->weight_dtype));
 }
 
+/* The CPU keeps each weight's own type, a GPU packs all matrices in one: what that takes from them is said. */
+static void check_mixed(struct model *model) {
+    size_t n = 0;
+    const struct model_tensor *first = NULL;
+    for (size_t i = 0; i < model->n_tensors; i++) {
+        const struct model_tensor *t = &model->tensors[i];
+        enum dtype dtype;
+        if (!t->used || t->n_dims != 2 || !weight_dtype_of(t->dtype, &dtype) || dtype == model->weight_dtype) continue;
+        if (!n++) first = t;
+    }
+    if (n)
+        add_warning(model, "%zu matri%s not in %s as W_fc of layer 0 is, %.100s (%s) first: on a GPU all have one type",
+                    n, n == 1 ? "x is" : "ces are", dtype_name(model->weight_dtype), first->name, first->dtype);
+}
+
 void model_check_tokenizer(struct model *model, uint32_t n_ids) {
     if (n_ids > model->dims.V)
         add_warning(
@@ -439,6 +454,7 @@ static int open_into(struct model *model, const char *dir, const struct rod_prog
     if ((rc = read_generation(model, dir, err))) return rc;
     if ((rc = read_fingerprint(model, dir, progress, err))) return rc;
     check_dtype(model, config.torch_dtype);
+    check_mixed(model);
     check_tied_head(model);
     check_unused(model);
     set_name(model, dir);

@@ -125,6 +125,21 @@ def test_log_probabilities_through_http_are_those_of_float64(tmp_path):
     assert error < 1e-5, (seed, error)
 
 
+def test_matrices_of_several_types_are_told(tmp_path):
+    """Vectors may be in fp32 beside them: norms and the residual weight are so in published files."""
+    config = {"d_model": 16, "n_layer": 1, "vocab_size": 32, "block_type": "rodimus", "tie_word_embeddings": True}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    weights = random_weights(reference.Sizes(config), np.random.default_rng(1))
+    dtypes = {name: "F16" if values.ndim > 1 else "F32" for name, values in weights.items()}
+    for name, told in ((None, 0), ("model.layers.0.mixer.out_proj.weight", 1)):
+        if name:
+            dtypes[name] = "BF16"
+        reference.write_safetensors(tmp_path / "model.safetensors", weights, dtypes)
+        warnings = json.loads(command("inspect", tmp_path, "--json").stdout)["warnings"]
+        assert len(warnings) == told, warnings
+    assert "1 matrix is not in fp16" in warnings[0] and f"{name} (BF16)" in warnings[0], warnings
+
+
 def test_the_tokenizer_of_another_model_is_told_at_the_start(tmp_path):
     for name in ("config.json", "model.safetensors"):
         os.symlink(os.path.join(ROOT, "tests", "vectors", "rodimus-small", name), tmp_path / name)
