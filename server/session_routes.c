@@ -38,7 +38,9 @@ static void fork_one(struct job *j) {
     struct rod_error rod = {0};
     j->failed = openai_parse_session_new(j->body, j->body_len, true, &asked, &j->err) != 0;
     if (j->failed) return;
-    show(j, rod_session_fork(j->server->engine, j->tenant, j->name, asked.id, &info, &rod), &info, &rod);
+    const int rc = rod_session_fork(j->server->engine, j->tenant, j->name, asked.id, &info, &rod);
+    if (!strcmp(rod.param, "from")) rod.param[0] = 0; /* here it is in the path, and no field */
+    show(j, rc, &info, &rod);
     openai_session_new_fini(&asked);
 }
 

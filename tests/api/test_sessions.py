@@ -424,6 +424,9 @@ def test_what_is_wrong_with_a_new_session_is_named(server):
     for method, path in (("GET", "/v1/sessions/a%20b"), ("DELETE", "/v1/sessions/" + "x" * 129), ("POST", "/v1/sessions/%C3%A4/fork")):
         answer = server.ask(method, path, {} if method == "POST" else None)
         assert answer.status == 400 and answer.error["param"] == "id", answer
+    for path, body, param in (("/v1/sessions/nobody/fork", {}, None), ("/v1/sessions", {"from": "nobody"}, "from")):
+        answer = server.post(path, body)
+        assert answer.status == 404 and answer.error["param"] == param, (path, answer)  # a fork has no field "from"
     answer = server.post(f"/v1/sessions/{session}/fork", {"id": session})
     assert answer.status == 412 and answer.error["code"] == "session_exists"
     for method, path, allow in (("PUT", "/v1/sessions", "GET, HEAD, POST"), ("POST", f"/v1/sessions/{session}", "GET, HEAD, DELETE"),
