@@ -5,6 +5,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -34,9 +35,11 @@ int http_bind(const char *host, uint16_t port, uint16_t *bound, char *message, s
     snprintf(service, sizeof service, "%u", port);
     int rc = getaddrinfo(host, service, &hints, &found);
     if (rc) {
-        snprintf(message, size, "'%s' is not the name of a host: %s", host, gai_strerror(rc));
         /* A name server that does not answer yet is another matter, and so is memory. */
-        return rc == EAI_AGAIN || rc == EAI_SYSTEM || rc == EAI_MEMORY ? -1 : HTTP_NO_HOST;
+        const bool later = rc == EAI_AGAIN || rc == EAI_SYSTEM || rc == EAI_MEMORY;
+        snprintf(message, size, later ? "cannot look up host '%s': %s" : "'%s' is not the name of a host: %s", host,
+                 gai_strerror(rc));
+        return later ? -1 : HTTP_NO_HOST;
     }
     int fd = -1;
     errno = 0;
