@@ -19,12 +19,11 @@
 #include <cmocka.h>
 
 static const char *const sets[] = {"rodimus-plus-extremes", "rodimus-plus-options", "rodimus-small", "tales"};
-#define N_SETS (sizeof sets / sizeof *sets)
 
 #ifdef __SANITIZE_THREAD__ /* thirty times slower */
-enum { N_SESSIONS = 24 };
+enum { N_SESSIONS = 24, N_SETS = 1 };
 #else
-enum { N_SESSIONS = 40 };
+enum { N_SESSIONS = 40, N_SETS = sizeof sets / sizeof *sets };
 #endif
 enum { N_SPARE = 5, N_SLOTS = N_SESSIONS + N_SPARE, TURNS = 3, MOST_PROMPT = 90, MOST_OUT = 24, MOST_PROMPTS = 10 };
 
