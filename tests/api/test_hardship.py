@@ -200,7 +200,7 @@ def test_threads_run_out_at_the_start_or_never(own_server):
     long = {"prompt": [300] * 20000, "max_tokens": 2}
     n_started = 0
     for most in range(40):
-        s = own_server("--threads", 2, "--slots", 2, "--drain-notice-ms", 0, env=server.shimmed(RODIMUS_TEST_THREADS=str(most)), wait=False)
+        s = own_server("--device", "null", "--slots", 2, "--drain-notice-ms", 0, env=server.shimmed(RODIMUS_TEST_THREADS=str(most)), wait=False)
         s.ready.wait(60 * SLOWER)
         if s.port is None:
             assert s.wait() == 1 and "thread" in s.log(), (most, s.log())
