@@ -350,9 +350,9 @@ static int take_part(struct grammar *g, struct gram_place *places, uint32_t *n, 
     out->table = NULL;
     for (; *from < *n; ++*from) {
         const struct gram_place p = places[*from];
-        const struct gram_frame *f = &g->found.frames[p.stack];
-        const uint32_t after = g->nodes[p.node].a, below = f->below;
-        if (f->depth > MAX_CHAIN_DEPTH) continue;
+        const struct gram_frame f = g->found.frames[p.stack]; /* a copy: part_of makes frames, and they move */
+        const uint32_t after = g->nodes[p.node].a;
+        if (f.depth > MAX_CHAIN_DEPTH) continue;
         uint32_t same[MAX_GROUPED], n_same = 0;
         uint32_t chain = g->chain_at[after] ? g->chains[g->chain_at[after] - 1].unit : GRAM_MAX_UNITS;
         if (chain < g->n_units && g->units[chain].rule == GRAM_INLINE && g->units[chain].n_states &&
@@ -364,15 +364,15 @@ static int take_part(struct grammar *g, struct gram_place *places, uint32_t *n, 
                 return 0;
             }
         }
-        if (!p.stack || !g->chain_at[f->node]) continue;
-        chain = g->chains[g->chain_at[f->node] - 1].unit;
+        if (!p.stack || !g->chain_at[f.node]) continue;
+        chain = g->chains[g->chain_at[f.node] - 1].unit;
         const struct gram_unit *u = &g->units[chain];
         if (u->rule == GRAM_INLINE || !u->n_states) continue;
         for (uint32_t i = *from; i < *n; i++)
             if (places[i].stack == p.stack) same[n_same++] = places[i].node;
         for (uint32_t k = 0; k < u->n_states; k++) {
             if (u->n_places[k] != n_same || memcmp(u->places[k], same, n_same * sizeof *same) != 0) continue;
-            int rc = part_of(g, f->node, below, chain, k, out, err);
+            int rc = part_of(g, f.node, f.below, chain, k, out, err);
             if (rc) return rc;
             if (!out->table) break;
             uint32_t left = *from;
