@@ -211,6 +211,7 @@ static void write_some(const struct session_store *store, struct session_write *
     state_disk_write_all(store->dir, items, n_items);
     for (size_t i = 0; i < n_items; i++) {
         of[i]->rc = items[i].rc;
+        of[i]->in_place = items[i].in_place;
         of[i]->err = items[i].err;
         of[i]->stamp = stamp_of(&items[i].stamp, parts[i][0].data, parts[i][0].n);
         free((void *)(uintptr_t)parts[i][0].data);

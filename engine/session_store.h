@@ -48,6 +48,7 @@ struct session_write {
     const struct session_answers *answers;
     struct session_stamp stamp; /* afterwards: of the new file */
     int rc;                     /* 0 before */
+    bool in_place;              /* rc or not, the file is there; with rc, it may not outlive a power cut */
     struct rod_error err;
 };
 /* All of them whose rc is 0, each well or badly for itself; synced when it returns. */

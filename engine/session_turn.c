@@ -406,11 +406,18 @@ static void commit(struct sessions *s, struct session_turn *t, const struct sess
     if (starved) sessions_make_room(s, 0);
 }
 
-static void save_failed(struct sessions *s, struct session_turn *t, const struct rod_error *err) {
+/* A file in place is what the next turn goes on from, though its end was not promised. */
+static void save_failed(struct sessions *s, struct session_turn *t, const struct session_write *w) {
+    const struct rod_error *err = &w->err;
     session_trouble(s, SESSION_NOT_SAVED, "session %s: its turn is not saved: %s", t->facts.id, err->message);
-    t->rc =
-        rod_fail(&t->err, err->code == ROD_ESTATE ? ROD_EIO : err->code,
-                 "The turn could not be saved, so session %.64s stays as it was: %.300s", t->facts.id, err->message);
+    if (w->in_place)
+        t->rc = rod_fail(&t->err, ROD_EIO,
+                         "Session %.64s is at version %llu with this turn, but a power cut may undo it: %.300s",
+                         t->facts.id, (unsigned long long)t->facts.version, err->message);
+    else
+        t->rc = rod_fail(&t->err, err->code == ROD_ESTATE ? ROD_EIO : err->code,
+                         "The turn could not be saved, so session %.64s stays as it was: %.300s", t->facts.id,
+                         err->message);
 }
 
 void session_turns_end(struct sessions *s, struct session_turn **turns, size_t n) {
@@ -435,7 +442,7 @@ void session_turns_end(struct sessions *s, struct session_turn **turns, size_t n
     for (size_t i = 0; i < n_writes; i++) {
         session_wrote(s, sessions[i], &writes[i]);
         if (writes[i].rc)
-            save_failed(s, of[i], &writes[i].err);
+            save_failed(s, of[i], &writes[i]);
         else
             commit(s, of[i], &writes[i].stamp);
     }

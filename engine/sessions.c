@@ -104,10 +104,16 @@ int sessions_open(const struct sessions_config *config, struct sessions **out, s
     return 0;
 }
 
-/* What is dirty has nobody to hold it any more but its writer. */
 bool session_writing_locked(const struct sessions *s) {
     for (const struct session *x = s->table.oldest[SESSION_IN_HOST]; x; x = x->newer[SESSION_IN_HOST])
         if (x->hold == SESSION_WRITE) return true;
+    return false;
+}
+
+/* Being written; or dirty, and the keeper has it for a budget and may spare it. */
+static bool unwritten_locked(const struct sessions *s) {
+    for (const struct session *x = s->table.oldest[SESSION_IN_HOST]; x; x = x->newer[SESSION_IN_HOST])
+        if (x->hold == SESSION_WRITE || (x->hold == SESSION_CALL && x->dirty)) return true;
     return false;
 }
 
@@ -116,8 +122,11 @@ void sessions_close(struct sessions *s) {
     sessions_stop(s);
     pthread_mutex_lock(&s->lock);
     s->closing = true; /* one that cannot be written is not tried again */
-    for (struct session *x; (x = session_table_to_write(&s->table, UINT64_MAX));) session_io_write_locked(s, x);
-    while (session_writing_locked(s)) pthread_cond_wait(&s->changed, &s->lock);
+    for (;;) {
+        for (struct session *x; (x = session_table_to_write(&s->table, UINT64_MAX));) session_io_write_locked(s, x);
+        if (!unwritten_locked(s)) break;
+        pthread_cond_wait(&s->changed, &s->lock);
+    }
     pthread_mutex_unlock(&s->lock);
     session_io_stop(s);
     for (struct session *x = s->table.oldest[SESSION_ALL]; x; x = x->newer[SESSION_ALL])

@@ -132,6 +132,7 @@ void state_disk_write_all(const char *dir, struct state_disk_item *items, size_t
         if (!items[i].rc) {
             items[i].rc = put_in_place(&items[i], &besides[i]);
             n_renamed += !items[i].rc;
+            items[i].in_place = !items[i].rc;
         }
         if (items[i].rc && besides[i].fd >= 0) unlink(besides[i].beside);
         if (besides[i].fd >= 0) close(besides[i].fd); /* and the lock with it; synced, so it has nothing to report */

@@ -21,14 +21,15 @@ struct state_disk_stamp {
 
 /* dir/name := the parts one after the other, for many files at once, each well or badly for itself: all are written
  * before the first sync waits, and the folder is synced once, so that they share the disk's waiting. rc: ROD_EIO naming
- * path and reason (disk full, read-only, ...): then the old file stands, unless it says "after the rename": then the
- * new one stands, but may not outlive a power cut. */
+ * path and reason (disk full, read-only, ...): then the old file stands, unless in_place: then the new one stands, but
+ * may not outlive a power cut. */
 struct state_disk_item {
     const char *name;
     const struct state_bytes *parts;
     size_t n_parts;
     struct state_disk_stamp stamp; /* afterwards: of the new file */
     int rc;
+    bool in_place;
     struct rod_error err;
 };
 void state_disk_write_all(const char *dir, struct state_disk_item *items, size_t n);
