@@ -81,12 +81,13 @@ char *http_take_body(struct http_request *r, size_t *len) {
 }
 
 void http_peer(const struct http_request *r, char *text, size_t size) {
-    struct sockaddr_storage address;
-    socklen_t len = sizeof address;
-    if (getpeername(r->socket->fd, (struct sockaddr *)&address, &len) ||
-        getnameinfo((struct sockaddr *)&address, len, text, (socklen_t)size, NULL, 0, NI_NUMERICHOST)) {
+    /* As it was when the connection came: who has reset it has no address any more. */
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const struct sockaddr *address = info ? info->client_addr : NULL;
+    const bool six = address && address->sa_family == AF_INET6;
+    const socklen_t len = six ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+    if (!address || getnameinfo(address, len, text, (socklen_t)size, NULL, 0, NI_NUMERICHOST))
         snprintf(text, size, "?");
-    }
 }
 
 /* ---- waking connections ---- */
@@ -175,6 +176,10 @@ void http_suspend(struct http_request *r) {
 static void refuse(struct http_request *r, unsigned status, const char *code, const char *message) {
     r->refused = true;
     r->discard = true;
+    free(r->body); /* the rest of it may take long to come */
+    r->body = NULL;
+    r->body_len = 0;
+    set_room(r, 0);
     r->http->on.refuse(r->http->on.arg, r, status, code, message);
 }
 
@@ -297,7 +302,10 @@ static enum MHD_Result take_body(struct http_request *r, const char *bytes, size
     if (r->body_len + n + 1 > r->body_room) {
         size_t room = r->body_room ? r->body_room * 2 : r->large ? r->declared + 1 : 1024;
         while (room < r->body_len + n + 1) room *= 2;
-        char *grown = realloc(r->body, room);
+        /* All may have begun while there was room. One alone may have it all, however much it is. */
+        const size_t others = r->large ? 0 : r->http->bodies_bytes - r->body_room;
+        const bool crowded = others && others + room > BODIES_MAX_BYTES;
+        char *grown = crowded ? NULL : realloc(r->body, room);
         if (!grown) {
             refuse(r, 503, "overloaded", NULL);
             return MHD_YES;

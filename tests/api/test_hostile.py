@@ -193,6 +193,27 @@ def test_a_body_at_the_limit(own_server):
 
 # ---- connections that stay ----
 
+def test_bodies_that_begin_together_have_no_more_room_than_others(own_server):
+    """All have their headers in before the first byte of a body: of 80 bodies of 5 MB, each in 8 MiB, 64 fit into the 512 MiB."""
+    s = own_server("--device", "null")
+    head = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 5000000\r\nConnection: close\r\n\r\n"
+    sockets = [s.socket() for _ in range(80)]
+    for c in sockets:
+        c.sendall(head)
+    s.wait_metric("rodimus_http_connections", lambda n: n >= 80)
+    body = b" " * 4999999
+    for c in sockets:
+        c.sendall(body)
+    for c in sockets:
+        c.sendall(b" ")
+    statuses = []
+    for c in sockets:
+        statuses.append(status_of(read_all(c)))
+        c.close()
+    assert statuses.count(503) >= 8 and statuses.count(400) >= 64, statuses  # some have ended before others came in whole
+    assert s.post("/tokenize", {"prompt": "a"}).status == 200  # and the room is given back
+
+
 def test_half_open_sockets_cost_nobody(server):
     """Connected and silent, or silent in the middle of headers or body."""
     halves = [b"", b"POST", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\n", request()[:-10]]

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -102,6 +103,7 @@ def test_one_line_a_request_with_all_that_is_known(own_server, tmp_path):
     connection, response = s.open("POST", "/v1/completions", {"prompt": "a", "max_tokens": 100000, "ignore_eos": True, "stream": True},
                                   headers={"X-Request-Id": "r-4", **key})
     next(read_events(response))
+    connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, whose socket has no peer any more
     connection.close()
     response.close()
     s.wait_metric("rodimus_slots_used", lambda n: n == 0)
@@ -120,6 +122,7 @@ def test_one_line_a_request_with_all_that_is_known(own_server, tmp_path):
     assert lines["r-2"]["outcome"] == "stop"
     assert lines["r-3"]["status"] == 400 and lines["r-3"]["outcome"] == "invalid_request_error"
     assert lines["r-4"]["status"] == 499 and lines["r-4"]["outcome"] == "client_left" and lines["r-4"]["completion_tokens"] >= 1
+    assert {line["peer"] for line in lines.values()} == {"127.0.0.1"}, lines
     assert len([line for line in request_lines(s) if line["id"].startswith("r-")]) == 4
 
 
