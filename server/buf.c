@@ -76,9 +76,7 @@ void buf_int(struct buf *b, int64_t value) {
     buf_add(b, digits + at, sizeof digits - at);
 }
 
-void buf_json(struct buf *b, const char *text, size_t len) {
-    if (!reserve(b, len + 2)) return;
-    buf_putc(b, '"');
+static void add_escaped(struct buf *b, const char *text, size_t len) {
     size_t from = 0;
     for (size_t i = 0; i < len; i++) {
         unsigned char c = (unsigned char)text[i];
@@ -95,6 +93,12 @@ void buf_json(struct buf *b, const char *text, size_t len) {
         }
     }
     buf_add(b, text + from, len - from);
+}
+
+void buf_json(struct buf *b, const char *text, size_t len) {
+    if (!reserve(b, len + 2)) return;
+    buf_putc(b, '"');
+    add_escaped(b, text, len);
     buf_putc(b, '"');
 }
 
@@ -111,20 +115,29 @@ size_t buf_utf8(const char *s, size_t n) {
     return len;
 }
 
+/* U+0080 to U+009F, which a terminal obeys as it does escape sequences, and the two beyond ASCII that end a line. */
+static unsigned unseen(const char *text, size_t len) {
+    const unsigned char *c = (const unsigned char *)text;
+    if (len == 2 && c[0] == 0xc2 && c[1] < 0xa0) return c[1];
+    if (len == 3 && c[0] == 0xe2 && c[1] == 0x80 && (c[2] == 0xa8 || c[2] == 0xa9)) return 0x2000u + (c[2] & 0x3fu);
+    return 0;
+}
+
 void buf_json_any(struct buf *b, const char *bytes, size_t len) {
-    struct buf text = {0};
+    buf_putc(b, '"');
     for (size_t i = 0, n; i < len; i += n) {
         n = buf_utf8(bytes + i, len - i);
-        if (n) {
-            buf_add(&text, bytes + i, n);
+        const unsigned code = unseen(bytes + i, n);
+        if (code) {
+            buf_addf(b, "\\u%04x", code);
+        } else if (n) {
+            add_escaped(b, bytes + i, n);
         } else {
-            buf_puts(&text, "\xef\xbf\xbd");
+            buf_puts(b, "\xef\xbf\xbd");
             for (n = 1; i + n < len && ((unsigned char)bytes[i + n] & 0xc0) == 0x80;) n++;
         }
     }
-    if (text.failed) b->failed = true;
-    buf_json(b, text.data ? text.data : "", text.len);
-    buf_fini(&text);
+    buf_putc(b, '"');
 }
 
 void buf_logprob(struct buf *b, float value) {

@@ -212,6 +212,27 @@ static void a_file_takes_a_line_of_any_length(void **state) {
     fclose(file);
 }
 
+/* As a path has them behind percent signs: a terminal obeys some, and some readers of logs begin a line at others. */
+static void control_characters_and_ends_of_lines_beyond_ascii_are_escaped(void **state) {
+    (void)state;
+    static const char value[] = "/\xc2\x9b"
+                                "2J\xc2\x85\xe2\x80\xa8\xe2\x80\xa9\n\x7f\xff\xc2\xa0\xc3\xa9";
+    static const char wanted[] = "\"/\\u009b2J\\u0085\\u2028\\u2029\\n\\u007f\xef\xbf\xbd\xc2\xa0\xc3\xa9\"";
+    for (int json = 0; json < 2; json++) {
+        int ends[2];
+        struct log log;
+        assert_int_equal(pipe(ends), 0);
+        log_init(&log, "info", json ? "json" : "text", ends[1]);
+        log_line(&log, LOG_INFO, "request", (const struct log_field[]){log_words("path", value)}, 1);
+        char *text = drain(ends[0]);
+        if (!strstr(text, wanted)) fail_msg("%s is not in %s", wanted, text);
+        free(text);
+        log_fini(&log);
+        close(ends[0]);
+        close(ends[1]);
+    }
+}
+
 static void who_reads_no_more_is_no_signal(void **state) {
     (void)state;
     int ends[2];
@@ -234,6 +255,7 @@ int main(void) {
         cmocka_unit_test(lines_of_threads_are_whole_and_all_are_counted),
         cmocka_unit_test(a_long_line_on_a_pipe_is_cut_and_still_json),
         cmocka_unit_test(a_file_takes_a_line_of_any_length),
+        cmocka_unit_test(control_characters_and_ends_of_lines_beyond_ascii_are_escaped),
         cmocka_unit_test(who_reads_no_more_is_no_signal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
