@@ -10,12 +10,22 @@
 
 /* ---- what this version cannot honour ---- */
 
+/* Tools that the model is told not to call are none; the choice none or auto asks for nothing where there are none. */
+static bool refuse_tools(const struct openai_fields *p, const char *tools, const char *choice) {
+    const json_t *given = field_get(p, tools), *how = field_get(p, choice);
+    const char *named = json_string_value(how);
+    const bool none = named && !strcmp(named, "none");
+    if (given && field_asks(given) && !none) return field_bad(p, tools, "%s is not available in this version", tools);
+    if (how && !none && (!named || strcmp(named, "auto") != 0))
+        return field_bad(p, choice, "%s is not available in this version", choice);
+    return true;
+}
+
 static bool refuse_unavailable(const struct openai_fields *p, enum openai_kind kind) {
     /* Other servers' names for what the text must look like; a text without it must not look like one with it. */
     static const char *const forms[] = {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
                                         "grammar",     "json_schema",  "regex",         "ebnf"};
-    static const char *const fields[] = {"use_beam_search",        "tools",         "functions",
-                                         "function_call",          "prompt_embeds", "audio",
+    static const char *const fields[] = {"use_beam_search",        "prompt_embeds", "audio",
                                          "continue_final_message", "chat_template", "logits_processors"};
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         const json_t *value = json_object_get(p->root, forms[i]);
@@ -30,11 +40,7 @@ static bool refuse_unavailable(const struct openai_fields *p, enum openai_kind k
     int64_t best_of = 1;
     if (!field_int(p, "best_of", 0, INT32_MAX, &best_of)) return false;
     if (best_of > 1) return field_bad(p, "best_of", "best_of greater than 1 is not available; use n");
-    const json_t *choice = field_get(p, "tool_choice");
-    const char *named = json_string_value(choice);
-    if (choice && (!named || (strcmp(named, "none") != 0 && strcmp(named, "auto") != 0))) {
-        return field_bad(p, "tool_choice", "tool_choice is not available in this version");
-    }
+    if (!refuse_tools(p, "tools", "tool_choice") || !refuse_tools(p, "functions", "function_call")) return false;
     const json_t *modalities = field_get(p, "modalities"), *one = NULL;
     size_t i = 0;
     json_array_foreach(modalities, i, one) {

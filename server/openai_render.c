@@ -243,9 +243,15 @@ void openai_logprobs_fini(struct openai_logprobs *l) {
     buf_fini(&l->offsets);
 }
 
+/* What memory ran out for is cut short, and so would be the answer around it. */
+static void put_part(struct buf *out, const struct buf *part) {
+    if (part->failed) out->failed = true;
+    buf_add(out, part->data, part->len);
+}
+
 static void put_fragment(struct buf *out, const char *name, const struct buf *fragment) {
     buf_addf(out, "\"%s\":[", name);
-    buf_add(out, fragment->data, fragment->len);
+    put_part(out, fragment);
     buf_putc(out, ']');
 }
 
@@ -345,7 +351,7 @@ void openai_render_prefix(struct buf *out, enum openai_kind kind, bool stream, c
 
 void openai_render_chunk(struct buf *out, enum openai_kind kind, const struct buf *prefix,
                          const struct openai_choice *c, const struct openai_usage *usage, bool null_usage) {
-    buf_add(out, prefix->data, prefix->len);
+    put_part(out, prefix);
     buf_puts(out, "\"choices\":[{\"index\":");
     buf_int(out, c->index);
     if (kind == OPENAI_COMPLETION) {
@@ -376,7 +382,7 @@ void openai_render_chunk(struct buf *out, enum openai_kind kind, const struct bu
 }
 
 void openai_render_usage_chunk(struct buf *out, const struct buf *prefix, const struct openai_usage *usage) {
-    buf_add(out, prefix->data, prefix->len);
+    put_part(out, prefix);
     buf_puts(out, "\"choices\":[],");
     put_usage(out, usage);
     buf_putc(out, '}');
@@ -384,7 +390,7 @@ void openai_render_usage_chunk(struct buf *out, const struct buf *prefix, const 
 
 void openai_render_answer(struct buf *out, enum openai_kind kind, const struct buf *prefix,
                           const struct openai_choice *choices, size_t n_choices, const struct openai_usage *usage) {
-    buf_add(out, prefix->data, prefix->len);
+    put_part(out, prefix);
     buf_puts(out, "\"choices\":[");
     for (size_t i = 0; i < n_choices; i++) {
         const struct openai_choice *c = &choices[i];

@@ -110,29 +110,32 @@ bool openai_parse_response(const struct openai_fields *p, struct openai_request 
 
 /* ---- what the answer says again ---- */
 
-static void put_value(struct buf *out, const char *name, const json_t *value, const char *otherwise) {
+/* head: the name and what stands before it. */
+static void put_value(struct buf *out, const char *head, const json_t *value, const char *otherwise) {
     char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     if (value && !text) out->failed = true;
-    buf_addf(out, ",\"%s\":", name);
+    buf_puts(out, head);
     buf_puts(out, text ? text : otherwise);
     free(text);
 }
 
 bool openai_parse_echo(const struct openai_fields *p, struct openai_request *q) {
     struct buf *out = &q->response.echo;
-    const json_t *text = field_get(p, "text"), *format = json_object_get(text, "format");
+    const json_t *format = json_object_get(field_get(p, "text"), "format");
+    const char *choice = json_string_value(field_get(p, "tool_choice"));
+    bool parallel = true;
+    if (!field_bool(p, "parallel_tool_calls", &parallel)) return false;
     buf_addf(out, "\"background\":false,\"store\":%s", q->response.store ? "true" : "false");
-    put_value(out, "instructions", field_get(p, "instructions"), "null");
-    put_value(out, "max_output_tokens", field_get(p, "max_output_tokens"), "null");
-    put_value(out, "metadata", field_get(p, "metadata"), "{}");
-    put_value(out, "previous_response_id", field_get(p, "previous_response_id"), "null");
+    put_value(out, ",\"instructions\":", field_get(p, "instructions"), "null");
+    put_value(out, ",\"max_output_tokens\":", field_get(p, "max_output_tokens"), "null");
+    put_value(out, ",\"metadata\":", field_get(p, "metadata"), "{}");
+    put_value(out, ",\"previous_response_id\":", field_get(p, "previous_response_id"), "null");
     buf_addf(out, ",\"temperature\":%.7g,\"top_p\":%.7g", (double)q->sampling.temperature, (double)q->sampling.top_p);
-    buf_puts(out, ",\"text\":{\"format\":");
-    char *dumped = format && !json_is_null(format) ? json_dumps(format, JSON_COMPACT) : NULL;
-    buf_puts(out, dumped ? dumped : "{\"type\":\"text\"}");
-    free(dumped);
-    buf_puts(out, "},\"tools\":[],\"tool_choice\":\"auto\",\"parallel_tool_calls\":true,\"truncation\":\"disabled\","
-                  "\"reasoning\":{\"effort\":null,\"summary\":null}");
+    put_value(out, ",\"text\":{\"format\":", json_is_null(format) ? NULL : format, "{\"type\":\"text\"}");
+    /* tool_choice is none or auto, or the request was refused. Tools that may not be called were left out. */
+    buf_addf(out, "},\"tools\":[],\"tool_choice\":\"%s\",\"parallel_tool_calls\":%s", choice ? choice : "auto",
+             parallel ? "true" : "false");
+    buf_puts(out, ",\"truncation\":\"disabled\",\"reasoning\":{\"effort\":null,\"summary\":null}");
     return !out->failed || field_no_memory(p);
 }
 

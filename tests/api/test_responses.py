@@ -235,6 +235,24 @@ def test_what_asks_for_nothing_is_accepted(server):
         assert answer.status == 200, (add, answer)
 
 
+def test_the_answer_says_again_how_tools_were_to_be_used(server):
+    for add, choice, parallel in (({}, "auto", True), ({"tool_choice": "none", "tools": [{"type": "function", "name": "f"}]}, "none", True),
+                                  ({"tool_choice": "auto", "parallel_tool_calls": False}, "auto", False)):
+        answer = server.post(PATH, {**ASK, "max_output_tokens": 1, "store": False, **add}).json
+        assert (answer["tools"], answer["tool_choice"], answer["parallel_tool_calls"]) == ([], choice, parallel), (add, answer)
+    answer = server.post(PATH, {**ASK, "max_output_tokens": 1, "store": False, "parallel_tool_calls": "no"})
+    assert answer.status == 400 and answer.error["param"] == "parallel_tool_calls", answer
+
+
+def test_the_end_of_a_stream_is_no_slow_client(own_server):
+    """It says all the text four times again, at once."""
+    s = own_server("--device", "null:1", "--stream-buffer-bytes", 4096)
+    frames = [e for e in s.events(PATH, {**ASK, "max_output_tokens": 1500, "ignore_eos": True, "store": False}) if not e.comment]
+    assert frames[-1].data["type"] == "response.incomplete", frames[-1].raw[-300:]
+    assert 4 * len(frames[-1].data["response"]["output"][0]["content"][0]["text"]) > 4096
+    assert s.metric("rodimus_http_slow_clients_total") == 0
+
+
 def test_a_fault_in_a_stream_is_an_event(own_server):
     s = own_server("--drain-ms", 100)
     connection, response = s.open("POST", PATH, {**ASK, "max_output_tokens": 10**6, "stream": True, "ignore_eos": True, "store": False})

@@ -106,6 +106,29 @@ static void every_optional_field_may_be_null(void **state) {
     openai_request_fini(&r);
 }
 
+static void tools_that_may_not_be_called_are_none(void **state) {
+    (void)state;
+    static const char *const taken[] = {"\"tools\": [{}], \"tool_choice\": \"none\"",
+                                        "\"functions\": [{}], \"function_call\": \"none\"",
+                                        "\"function_call\": \"none\"", "\"function_call\": \"auto\""};
+    static const char *const refused[][2] = {{"\"tools\": [{}], \"tool_choice\": \"auto\"", "tools"},
+                                             {"\"functions\": [{}], \"function_call\": \"auto\"", "functions"},
+                                             {"\"functions\": [{}], \"tool_choice\": \"none\"", "functions"},
+                                             {"\"function_call\": {\"name\": \"f\"}", "function_call"},
+                                             {"\"tool_choice\": {\"type\": \"function\"}", "tool_choice"}};
+    char body[256];
+    struct openai_request r;
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
+        snprintf(body, sizeof body, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], %s}", taken[i]);
+        accept(OPENAI_CHAT, body, &r);
+        openai_request_fini(&r);
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        snprintf(body, sizeof body, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], %s}", refused[i][0]);
+        refuse(OPENAI_CHAT, body, 400, refused[i][1]);
+    }
+}
+
 static void unknown_fields_and_empty_wishes_are_accepted(void **state) {
     (void)state;
     struct openai_request r;
@@ -586,6 +609,43 @@ static void whole_answers_hold_all_choices(void **state) {
     buf_fini(&prompt);
 }
 
+/* Memory that ran out while a part was made must not make an answer that has less in it. */
+static void an_answer_with_a_part_that_was_cut_short_has_failed(void **state) {
+    (void)state;
+    struct openai_logprobs l = {0};
+    struct buf prefix = {0}, ids = {0}, prompt_ids = {0}, scores = {0};
+    struct {
+        const char *name;
+        struct buf *part;
+        bool of_chats;
+    } parts[] = {{"prefix", &prefix, true},         {"tokens", &l.tokens, true},       {"values", &l.values, false},
+                 {"tops", &l.tops, false},          {"offsets", &l.offsets, false},    {"ids", &ids, true},
+                 {"prompt_ids", &prompt_ids, true}, {"prompt_logprobs", &scores, true}};
+    const struct openai_usage usage = {1, 1, 0};
+    const struct openai_choice c = {.text = "",
+                                    .stop_id = -1,
+                                    .logprobs = &l,
+                                    .token_ids = &ids,
+                                    .prompt_ids = &prompt_ids,
+                                    .prompt_logprobs = &scores};
+    for (size_t i = 0; i <= sizeof parts / sizeof *parts; i++) { /* and none of them */
+        const bool any = i < sizeof parts / sizeof *parts;
+        for (enum openai_kind kind = OPENAI_COMPLETION; kind <= OPENAI_CHAT; kind++) {
+            struct buf chunk = {0}, whole = {0};
+            const bool wanted = any && (kind == OPENAI_COMPLETION || parts[i].of_chats);
+            if (any) parts[i].part->failed = true;
+            openai_render_chunk(&chunk, kind, &prefix, &c, NULL, false);
+            openai_render_answer(&whole, kind, &prefix, &c, 1, &usage);
+            if (any) parts[i].part->failed = false;
+            if (chunk.failed != wanted || whole.failed != wanted)
+                fail_msg("kind %d, %s: the chunk has failed: %d, the answer: %d, wanted: %d", (int)kind,
+                         any ? parts[i].name : "none", chunk.failed, whole.failed, wanted);
+            buf_fini(&chunk);
+            buf_fini(&whole);
+        }
+    }
+}
+
 static void tokenize_takes_text_or_messages(void **state) {
     (void)state;
     struct openai_tokenize t;
@@ -621,6 +681,7 @@ int main(void) {
         cmocka_unit_test(a_prompt_alone_gets_the_defaults),
         cmocka_unit_test(prompts_have_four_forms),
         cmocka_unit_test(every_optional_field_may_be_null),
+        cmocka_unit_test(tools_that_may_not_be_called_are_none),
         cmocka_unit_test(unknown_fields_and_empty_wishes_are_accepted),
         cmocka_unit_test(sampling_fields_arrive),
         cmocka_unit_test(faults_name_their_field),
@@ -639,6 +700,7 @@ int main(void) {
         cmocka_unit_test(chat_logprobs_hold_bytes),
         cmocka_unit_test(chat_chunks_are_role_then_content_then_finish),
         cmocka_unit_test(whole_answers_hold_all_choices),
+        cmocka_unit_test(an_answer_with_a_part_that_was_cut_short_has_failed),
         cmocka_unit_test(tokenize_takes_text_or_messages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
