@@ -499,6 +499,8 @@ static void finish(struct service *v) {
     let_go();
     admin_close(v->admin); /* it looks at the engine */
     http_close(s->http);
+    while (s->n_jobs || turn_any_works(s))
+        uv_run(&v->loop, UV_RUN_ONCE); /* so does the pool; what has not begun is cancelled */
     if (s->engine) rod_engine_close(s->engine);
     uv_close((uv_handle_t *)&v->wake, NULL);
     uv_close((uv_handle_t *)&v->loaded_wake, NULL);

@@ -161,10 +161,15 @@ void job_start(struct job *j, bool wait) {
 
 static void start(struct exchange *x, void (*run)(struct job *j)) {
     struct job *j = job_new(x->server, x, run);
-    if (j) job_start(j, false);
+    if (!j) return;
+    j->idle = true;
+    job_start(j, false);
 }
 
 void job_tokenize(struct exchange *x) { start(x, tokenize); }
 void job_detokenize(struct exchange *x) { start(x, detokenize); }
 void job_apply_template(struct exchange *x) { start(x, apply_template); }
-void job_gone(struct job *job) { job->exchange = NULL; }
+void job_gone(struct job *job) {
+    job->exchange = NULL;
+    if (job->idle) uv_cancel((uv_req_t *)&job->work); /* unless it has begun; on_work_done comes all the same */
+}

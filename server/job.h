@@ -13,7 +13,8 @@ struct job {
     struct exchange *exchange; /* NULL when the client left, or nobody waits */
     uv_loop_t *loop;           /* the exchange's */
     void (*run)(struct job *j);
-    bool failed; /* err is the answer */
+    bool failed, idle; /* failed: err is the answer; idle: the work changes nothing, so that without a client it may
+                          stay undone */
     char *body;
     size_t body_len;
     struct buf out;

@@ -97,12 +97,13 @@ void admin_close(struct admin *admin); /* NULL is fine; ends its thread */
 
 /* ---- turn.c, turn_open.c: a completion from its body to its last byte ---- */
 void turn_start(struct exchange *x, enum openai_kind kind);
-void turn_event(struct rod_event *event);  /* takes the event */
-void turn_gone(struct turn *turn);         /* the client left: its choices are cancelled */
-void turn_done(struct turn *turn);         /* the http request ends; the exchange dies after this */
-void turn_tick(uv_timer_t *timer);         /* pings; the timer's data is the server */
-void turn_end_all(struct server *server);  /* the drain's time is over: an error to each */
-void turn_free_all(struct server *server); /* after the engine is closed */
+void turn_event(struct rod_event *event);         /* takes the event */
+void turn_gone(struct turn *turn);                /* the client left: its choices are cancelled */
+void turn_done(struct turn *turn);                /* the http request ends; the exchange dies after this */
+void turn_tick(uv_timer_t *timer);                /* pings; the timer's data is the server */
+void turn_end_all(struct server *server);         /* the drain's time is over: an error to each */
+bool turn_any_works(const struct server *server); /* on the pool */
+void turn_free_all(struct server *server);        /* after the engine is closed */
 int turn_log_fields(const struct turn *turn, struct log_field *fields, int max);
 
 /* ---- job.c: /tokenize, /detokenize and /apply-template, on the pool when long ---- */

@@ -64,21 +64,28 @@ static void cancel_all(struct turn *t) {
 }
 
 void turn_gone(struct turn *t) {
-    t->left = true;
     if (t->over) return;
     t->over = true;
     t->server->metrics.disconnects++;
     cancel_all(t);
+    if (t->working) uv_cancel((uv_req_t *)&t->work); /* unless it has begun */
 }
 
 void turn_done(struct turn *t) {
     t->exchange = NULL;
     if (t->streaming) t->server->metrics.streams--;
+    if (t->working) uv_cancel((uv_req_t *)&t->work);
     if (!t->over) {
         t->over = true;
         cancel_all(t);
     }
     turn_maybe_free(t);
+}
+
+bool turn_any_works(const struct server *server) {
+    const struct turn *t = server->turns;
+    while (t && !t->working) t = t->next;
+    return t != NULL;
 }
 
 void turn_free_all(struct server *server) {
@@ -118,6 +125,10 @@ int turn_log_fields(const struct turn *t, struct log_field *fields, int max) {
 static void write_frames(struct turn *t) {
     struct server *s = t->server;
     struct http_request *r = t->exchange->http;
+    if (t->frame.failed && !t->over && !t->streaming) {
+        turn_fail_code(t, ROD_ENOMEM, "out of memory");
+        return;
+    }
     if (t->frame.failed) {
         http_abort(r);
         cancel_all(t);
@@ -264,7 +275,9 @@ static void push_delta(struct turn *t, struct turn_choice *c, const struct rod_e
     choice.text = e->text;
     choice.text_len = e->text_len;
     bool rich = e->n_tokens && (choice.logprobs || choice.token_ids);
+    const size_t before = t->frame.len;
     if (e->text_len || rich || choice.prompt_ids) push_chunk(t, c, &choice);
+    if (choice.prompt_ids) t->opening_bytes += t->frame.len - before;
     buf_fini(&prompt_ids);
     openai_logprobs_clear(&c->logprobs);
     buf_clear(&c->ids);
@@ -291,8 +304,10 @@ static void end_stream(struct turn *t) {
         sse_end(&t->frame);
     }
     if (t->kind != OPENAI_RESPONSE) sse_done(&t->frame);
+    t->over =
+        !t->frame
+             .failed; /* the end of a response says all its text again, which tells nothing of how its client reads */
     write_frames(t);
-    t->over = true;
     http_stream_end(t->exchange->http);
 }
 
@@ -316,7 +331,7 @@ static void answer_whole(struct turn *t) {
             choices[i].stop_id = c->stop_id;
             choices[i].session = turn_session_of(t);
             choices[i].session_version = t->session_version;
-            out.failed = out.failed || c->text.failed || c->logprobs.tokens.failed || c->prompt_logprobs.failed;
+            out.failed = out.failed || c->text.failed;
         }
         if (t->kind == OPENAI_RESPONSE) {
             turn_response_whole(t, &out);
@@ -450,6 +465,10 @@ static void take_finish(struct turn *t, struct turn_choice *c, struct rod_event 
     if (e->queue_ns > t->queue_ns) t->queue_ns = e->queue_ns;
     metrics_observe(&s->metrics.queue, (double)e->queue_ns * 1e-9);
     if (t->over) return;
+    if (e->stop_string && !c->stop_string) {
+        turn_fail_code(t, ROD_ENOMEM, "out of memory");
+        return;
+    }
     if (e->reason == ROD_FINISH_CANCEL) {
         turn_fail_code(t, ROD_EDRAINING, "the request was cancelled by the server");
         return;
@@ -496,7 +515,7 @@ void turn_event(struct rod_event *e) {
         if (t->of_session) turn_session_error(t, &err, e->error.code);
         turn_fail(t, &err);
     }
-    if (t->exchange && !t->over && t->frame.len) write_frames(t);
+    if (t->exchange && !t->over && (t->frame.len || t->frame.failed)) write_frames(t);
     rod_event_free(e);
     turn_maybe_free(t);
 }

@@ -50,7 +50,7 @@ struct turn {
     struct rod_grammar *grammar; /* NULL = any text */
     struct turn_choice *choices;
     uint32_t n_choices, n_open;
-    bool working, left, over, streaming, stream, slow; /* over: answered; streaming: the stream has begun; slow: cut */
+    bool working, over, streaming, stream, slow; /* over: answered; streaming: the stream has begun; slow: cut */
     struct buf prefix, frame;
     struct openai_usage usage;
     uint64_t started_ns, sent_ns, first_ns, queue_ns;

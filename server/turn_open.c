@@ -327,7 +327,7 @@ static void on_work_done(uv_work_t *work, int status) {
     struct turn *t = work->data;
     (void)status;
     t->working = false;
-    if (t->exchange && !t->left) submit(t);
+    if (t->exchange && !t->over) submit(t); /* over: the client left, or the drain has answered */
     turn_maybe_free(t);
 }
 

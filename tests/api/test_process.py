@@ -1,5 +1,7 @@
 """The process: how it starts, what it says when it cannot, how it ends; and the commands beside serve."""
+import contextlib
 import glob
+import http.client
 import json
 import os
 import re
@@ -139,6 +141,28 @@ def test_drain_has_a_limit(own_server):
         assert "Read" in type(e).__name__ or "Reset" in type(e).__name__, e
     assert s.wait(20) == 0
     assert time.monotonic() - began < 8
+
+
+def test_what_waits_for_the_pool_when_the_drain_is_over_keeps_nothing_from_ending(own_server):
+    """One thread, and bodies for many seconds of it: it reads what the server's end takes away, and so ends first."""
+    s = own_server("--device", "null", "--drain-ms", 0, env={"UV_THREADPOOL_SIZE": "1"})
+    text = {"prompt": "once upon a time. " * 300000}
+
+    def ask():
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            s.post("/tokenize", text)
+    began = time.monotonic()
+    assert s.post("/tokenize", text).status == 200
+    took = time.monotonic() - began
+    threads = [threading.Thread(target=ask) for _ in range(min(60, 1 + int(16 / took)))]
+    for t in threads:
+        t.start()
+    time.sleep(1)
+    s.terminate()
+    assert s.wait() == 0, s.log()[-2000:]
+    assert "did not end in time and are cut" in s.log(), s.log()[-2000:]
+    for t in threads:
+        t.join(10)
 
 
 def test_queued_requests_at_sigterm(own_server):

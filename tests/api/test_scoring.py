@@ -255,6 +255,14 @@ def test_a_long_scored_prompt_in_a_stream_is_no_slow_client(own_server, heldout)
     assert events[-1].data == "[DONE]" and s.metric("rodimus_http_slow_clients_total") == 0
 
 
+def test_the_ids_of_a_long_prompt_in_a_stream_are_no_slow_client(own_server):
+    s = own_server("--device", "null", "--stream-buffer-bytes", 4096)
+    ask = {"prompt": [300] * 5000, "max_tokens": 2, "ignore_eos": True, "return_token_ids": True}
+    events = [e for e in s.events("/v1/completions", ask) if not e.comment]
+    assert events[0].data["choices"][0]["prompt_token_ids"] == [300] * 5000
+    assert events[-1].data == "[DONE]" and s.metric("rodimus_http_slow_clients_total") == 0
+
+
 # ---- n: the prompt is read once ----
 @pytest.mark.parametrize("more", [{}, {"echo": True, "logprobs": 1}])
 @pytest.mark.parametrize("slots", [8, 6, 3, 2])  # with fewer slots than choices, one keeps the prompt's state for the others
