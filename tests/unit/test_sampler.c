@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <cmocka.h>
 
 #ifdef __SANITIZE_THREAD__ /* nothing here races; a few draws do */
@@ -358,6 +359,65 @@ static void a_tiny_temperature_is_the_argmax(void **state) {
     sampler_fini(&s);
 }
 
+static double cpu_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static int descending(const void *a, const void *b) {
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x < y) - (x > y);
+}
+
+/* The least logit that may be drawn: the k-th, and the last of the nucleus of those above the floor of min_p. */
+static float least_kept(const float *sorted, uint32_t n, const struct rod_sampling *sp) {
+    if (sp->top_k) return sorted[sp->top_k - 1];
+    double total = 0, sum = 0;
+    for (uint32_t i = 0; i < n; i++) total += exp((double)(sorted[i] - sorted[0]) / (double)sp->temperature);
+    uint32_t i = 0;
+    while (sum < ((double)sp->top_p + 1e-3) * total && i + 1 < n)
+        sum += exp((double)(sorted[i++] - sorted[0]) / (double)sp->temperature);
+    return sorted[i];
+}
+
+/* Up and down again over the ids: whoever splits around the median of first, middle and last splits off almost nothing.
+ * A bias for every token makes such rows, and everybody waits for the one who sorts them out. */
+static void no_order_of_the_logits_takes_long(void **state) {
+    (void)state;
+    enum { MANY = 100000 };
+    struct sampler s;
+    assert_int_equal(sampler_init(&s, MANY, NULL), 0);
+    float *x = malloc(MANY * sizeof *x), *sorted = malloc(MANY * sizeof *sorted);
+    struct rod_sampling of[2] = {neutral, neutral};
+    of[0].top_k = MANY / 2;
+    of[1].top_p = 0.5f, of[1].min_p = 1e-30f;
+    for (int k = 0; k < 2; k++) {
+        double took_s[2];
+        of[k].temperature = 2;
+        for (int pipe = 0; pipe < 2; pipe++) {
+            for (int i = 0; i < MANY; i++) x[i] = 160.0f * (float)(pipe && i >= MANY / 2 ? MANY - i : i) / MANY;
+            memcpy(sorted, x, MANY * sizeof *x);
+            qsort(sorted, MANY, sizeof *sorted, descending);
+            const float least = least_kept(sorted, MANY, &of[k]);
+            const double begin_s = cpu_s();
+            for (uint64_t position = 0; position < 4; position++) {
+                struct sampler_input in = {.sampling = &of[k], .position = position, .n_logprobs = -1};
+                struct sampler_output out;
+                assert_int_equal(sampler_pick(&s, &in, x, &out, NULL), 0);
+                if (x[out.id] < least)
+                    fail_msg("drew %d, whose logit %g is below %g", out.id, (double)x[out.id], (double)least);
+            }
+            took_s[pipe] = cpu_s() - begin_s;
+        }
+        if (took_s[1] > 50 * took_s[0])
+            fail_msg("settings %d: %.1f ms, and %.1f ms where ids are in the logits' order", k, took_s[1] * 1e3,
+                     took_s[0] * 1e3);
+    }
+    free(x), free(sorted);
+    sampler_fini(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_gives_the_published_known_answers),
@@ -379,6 +439,7 @@ int main(void) {
         cmocka_unit_test(banning_every_token_is_an_error_not_a_draw),
         cmocka_unit_test(a_draw_depends_on_seed_and_position_only),
         cmocka_unit_test(a_tiny_temperature_is_the_argmax),
+        cmocka_unit_test(no_order_of_the_logits_takes_long),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
