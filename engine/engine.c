@@ -138,7 +138,7 @@ void rod_engine_close(struct rod_engine *e) {
 
 /* ---- requests ---- */
 
-static int check(const struct rod_engine *e, const struct rod_request *request, struct rod_error *err) {
+int rod_request_fits(const struct rod_engine *e, const struct rod_request *request, struct rod_error *err) {
     int rc = request_check(request, e->parts.V, e->config.max_prompt_tok, err);
     if (!rc) rc = request->turn ? engine_session_check(e, request, err) : engine_state_check(e, request, err);
     if (rc) return rc;
@@ -167,7 +167,7 @@ int rod_submit_all(struct rod_engine *e, struct rod_request *const *requests, si
         }
     while (!rc && n_made < n) {
         struct work *work;
-        rc = check(e, requests[n_made], err);
+        rc = rod_request_fits(e, requests[n_made], err);
         if (!rc) rc = work_new(e, requests[n_made], &work, err);
         if (!rc) mails[n_made++] = &work->mail;
     }

@@ -344,6 +344,8 @@ struct rod_request {       /* make with rod_request_new; every pointer malloc'd 
 struct rod_request *rod_request_new(void);
 void rod_request_free(struct rod_request *request);
 
+/* Whether the engine takes such a request, but for room in the queue: for who would make many of a kind. */
+int rod_request_fits(const struct rod_engine *engine, const struct rod_request *request, struct rod_error *err);
 /* On success the request belongs to the engine and *ticket names it; on failure it stays the caller's. */
 int rod_submit(struct rod_engine *engine, struct rod_request *request, uint64_t *ticket, struct rod_error *err);
 /* All n or none, in order and at once. */

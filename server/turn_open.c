@@ -254,6 +254,8 @@ static int submit_all(struct turn *t, struct rod_error *err) {
         *c = (struct turn_choice){.turn = t, .index = i, .prompt = i / t->request.n, .stop_id = -1};
         requests[i] = engine_request(t, c);
         if (!requests[i]) rc = rod_fail(err, ROD_ENOMEM, "out of memory");
+        /* All have the same lists, which may be long: gigabytes in a hundred copies, for a refusal. */
+        if (!rc && !i && t->n_choices > 1) rc = rod_request_fits(t->server->engine, requests[i], err);
     }
     if (!rc) rc = rod_submit_all(t->server->engine, requests, t->n_choices, tickets, err);
     for (uint32_t i = 0; i < t->n_choices; i++) {

@@ -1,6 +1,7 @@
 """Bytes that no honest client sends. Each gets its status, or the connection closes; the next request works (still_alive)."""
 import json
 import random
+import re
 import socket
 import threading
 import time
@@ -189,6 +190,21 @@ def test_a_body_at_the_limit(own_server):
     assert len(exact) == 10000
     assert s.post("/v1/completions", exact).status == 200
     assert s.post("/v1/completions", exact[:-2] + "x" + exact[-2:]).status == 413
+
+
+@pytest.mark.parametrize("field", [{"bad_words": ["a b " * 400000]}, {"stop_token_ids": [7] * 1200000}, {"stop": ["a" * 7000000]}], ids=lambda f: [*f][0])
+def test_what_no_choice_can_have_is_not_copied_for_each(own_server, field):
+    """One copy takes some MB, 128 take 600 MB and more, and the loop a second, before the engine refuses them."""
+    s = own_server("--device", "null")
+    s.complete([300], 1)
+
+    def most():
+        with open(f"/proc/{s.process.pid}/status") as f:
+            return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", f.read()).group(1))
+    before = most()
+    answer = s.post("/v1/completions", {"prompt": "a", "max_tokens": 1, "n": 128, **field})
+    assert answer.status == 400 and answer.error["param"] == [*field][0], answer
+    assert most() - before < (400 << 20) + FREED_BYTES, (most() - before) / 2**20
 
 
 # ---- connections that stay ----
