@@ -5,6 +5,7 @@
  * reading: without a type, the types that its keywords are about; without additionalProperties, none but the listed
  * (any, if none is listed). A $ref becomes a call, so schemas may recur. */
 #include "grammar_ir.h"
+#include "json_room.h"
 #include "utf8.h"
 
 #include <jansson.h>
@@ -133,10 +134,12 @@ static uint32_t inexact(struct schema *s, const char *keyword) {
     return refuse(s, keyword, ", with a number beyond 64-bit integers, or from 2^53 on in another form");
 }
 
+static uint32_t no_memory(struct ir *ir) { return ir_fail(ir, ROD_ENOMEM, "took more memory than there is"); }
+
 /* A value as it is written, without white space. */
 static uint32_t literal(struct schema *s, const json_t *value) {
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-    if (!text) return ir_fail(s->ir, ROD_EINVALID, "has a value that cannot be written");
+    if (!text) return no_memory(s->ir); /* what was read can be written */
     uint32_t out = ir_text(s->ir, text);
     free(text);
     return out;
@@ -377,7 +380,7 @@ static uint32_t other_keys(struct schema *s, const char **names, size_t n, size_
         if (n_taken == 64) return refuse(s, "additionalProperties", " beside too many names");
         taken[n_taken++] = c;
         const char **same = malloc(n * sizeof *same);
-        if (!same) return ir_fail(ir, ROD_ENOMEM, "took more memory than there is");
+        if (!same) return no_memory(ir);
         size_t n_same = 0;
         for (size_t k = i; k < n; k++)
             if (strncmp(names[k] + at, names[i] + at, n_bytes) == 0) same[n_same++] = names[k];
@@ -412,7 +415,7 @@ static uint32_t extra_member(struct schema *s, const json_t *properties, const j
     const char **names = malloc((n + 1) * sizeof *names), *name;
     json_t *unused;
     size_t i = 0;
-    if (!names) return ir_fail(s->ir, ROD_ENOMEM, "took more memory than there is");
+    if (!names) return no_memory(s->ir);
     json_object_foreach((json_t *)properties, name, unused) names[i++] = name;
     uint32_t key = other_keys(s, names, n, 0), quote = ir_text(s->ir, "\"");
     free(names);
@@ -437,11 +440,17 @@ static bool check_required(struct schema *s, const json_t *required, const json_
     return true;
 }
 
-static bool is_required(const json_t *required, const char *name) {
+/* The names as keys: there may be as many as properties. NULL: no memory. */
+static json_t *set_of(const json_t *required) {
+    json_t *set = json_object();
     size_t i;
-    const json_t *one;
-    json_array_foreach(required, i, one) if (strcmp(json_string_value(one), name) == 0) return true;
-    return false;
+    const json_t *name;
+    json_array_foreach(required, i, name) {
+        if (!set || !json_object_set_new(set, json_string_value(name), json_true())) continue;
+        json_decref(set);
+        set = NULL;
+    }
+    return set;
 }
 
 /* From the last property back: what follows once a member has been written (after), and what may come first. */
@@ -460,21 +469,22 @@ static uint32_t object(struct schema *s, const json_t *schema) {
     uint32_t after = ir_cat(ir, ir_cat(ir, more, ws), close);
     uint32_t first = ir_alt(ir, close, ir_cat(ir, ir_cat(ir, ws, extra), after));
     const char **names = malloc((n + 1) * sizeof *names), *name;
-    json_t *value;
+    json_t *value, *needed = set_of(required);
     size_t i = 0;
-    if (!names) return ir_fail(ir, ROD_ENOMEM, "took more memory than there is");
-    json_object_foreach((json_t *)properties, name, value) names[i++] = name;
+    if (!names || !needed) no_memory(ir);
+    if (!ir->rc) json_object_foreach((json_t *)properties, name, value) names[i++] = name;
     for (i = n; i-- > 0 && !ir->rc;) {
         json_t *key = json_string(names[i]);
         uint32_t member = ir_cat(ir, literal(s, key), colon);
         json_decref(key);
         member = rule_with(s, ir_cat(ir, member, any_schema(s, json_object_get(properties, names[i]))));
-        bool optional = !is_required(required, names[i]);
+        bool optional = !json_object_get(needed, names[i]);
         after = rule_with(s, after);
         first = ir_alt(ir, ir_cat(ir, ir_cat(ir, ws, member), after), optional ? first : (uint32_t)IR_NOTHING);
         after = ir_alt(ir, ir_cat(ir, ir_cat(ir, comma, member), after), optional ? after : (uint32_t)IR_NOTHING);
     }
     free(names);
+    json_decref(needed);
     return ir_cat(ir, ir_text(ir, "{"), first);
 }
 
@@ -605,12 +615,12 @@ static uint32_t any_schema(struct schema *s, const json_t *schema) {
 
 void ir_schema(struct ir *ir, const char *text, size_t len) {
     json_error_t fault;
-    json_t *root = json_loadb(text, len, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &fault);
+    json_t *root = json_room_load(text, len, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &fault);
     struct schema *s = root ? calloc(1, sizeof *s) : NULL;
-    if (!root) {
+    if (!root && !json_room_was_short(&fault)) {
         ir_fail(ir, ROD_EINVALID, "is not JSON: %.100s", fault.text);
     } else if (!s) {
-        ir_fail(ir, ROD_ENOMEM, "took more memory than there is");
+        no_memory(ir);
     } else {
         *s = (struct schema){.ir = ir, .root = root};
         uint32_t whole = any_schema(s, root);
@@ -622,10 +632,11 @@ void ir_schema(struct ir *ir, const char *text, size_t len) {
 
 void ir_choice(struct ir *ir, const char *text, size_t len) {
     json_error_t fault;
-    json_t *list = json_loadb(text, len, JSON_ALLOW_NUL, &fault);
+    json_t *list = json_room_load(text, len, JSON_ALLOW_NUL, &fault);
     uint32_t out = IR_NOTHING;
     size_t i;
     const json_t *one;
+    if (!list && json_room_was_short(&fault)) no_memory(ir);
     if (!json_is_array(list) || json_array_size(list) == 0) ir_fail(ir, ROD_EINVALID, "must be an array of strings");
     json_array_foreach(list, i, one) {
         if (!json_is_string(one) || json_string_length(one) == 0)

@@ -2,6 +2,7 @@
  * once, alone and with all after it. */
 #include "engine/json_room.h"
 #include "engine/chat.h"
+#include "engine/grammar.h"
 #include "engine/model_internal.h"
 #include "engine/safetensors.h"
 #include "server/config.h"
@@ -197,11 +198,22 @@ static int read_table(const char *text, struct rod_error *err) {
     return read_chat(&(struct chat_files){.table = text, .table_len = strlen(text)}, err);
 }
 
+/* What a client sends is compiled on a thread of the pool, while others take memory. */
+static int compile(enum rod_grammar_kind kind, const char *text, struct rod_error *err) {
+    struct grammar *g;
+    const int rc = grammar_compile(kind, text, strlen(text), &g, err);
+    if (!rc) grammar_free(g);
+    return rc;
+}
+
+static int read_schema(const char *text, struct rod_error *err) { return compile(ROD_GRAMMAR_JSON_SCHEMA, text, err); }
+static int read_choice(const char *text, struct rod_error *err) { return compile(ROD_GRAMMAR_CHOICE, text, err); }
+
 static int read_template(const char *text, struct rod_error *err) {
     return read_chat(&(struct chat_files){.config = text, .config_len = strlen(text)}, err);
 }
 
-static void a_models_files_are_read_as_they_are_or_not_at_all(void **state) {
+static void files_of_a_model_and_schemas_are_read_as_they_are_or_not_at_all(void **state) {
     (void)state;
     static const struct {
         int (*read)(const char *text, struct rod_error *err);
@@ -213,6 +225,9 @@ static void a_models_files_are_read_as_they_are_or_not_at_all(void **state) {
         {read_index, "{\"weight_map\": {\"a-name-14-long\": \"model-00001-of-00002.safetensors\"}}"},
         {read_tokenizer, "{\"a-name-14-long\": \"and-30-bytes-of-a-value-for-it\", \"model\": {\"type\": \"BPE\"}}"},
         {read_table, "{\"begin\": \"<a-frame-of-14>\", \"generation_prompt\": \"and-30-bytes-of-a-value-for-it\"}"},
+        {read_schema, "{\"properties\": {\"a-name-14-long\": {\"const\": \"and-30-bytes-of-a-value-for-it\"}, \"b\": "
+                      "{\"enum\": [[\"a-name-14-long\"]]}}, \"required\": [\"b\", \"a-name-14-long\"]}"},
+        {read_choice, "[\"a-name-14-long\", \"and-30-bytes-of-a-value-for-it\"]"},
         {read_template, "{\"a-name-14-long\": 1, \"chat_template\": \"{{ and-30-bytes-of-a-value }}\"}"},
     };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
@@ -257,7 +272,7 @@ int main(void) {
         cmocka_unit_test(a_room_lasts),
         cmocka_unit_test(a_body_without_memory_is_no_fault_of_the_client),
         cmocka_unit_test(a_file_of_settings_is_read_as_it_is_or_not_at_all),
-        cmocka_unit_test(a_models_files_are_read_as_they_are_or_not_at_all),
+        cmocka_unit_test(files_of_a_model_and_schemas_are_read_as_they_are_or_not_at_all),
         cmocka_unit_test(what_malloc_gave_is_not_of_the_room),
     };
     return cmocka_run_group_tests_name("json_room", tests, set_up, NULL);
