@@ -39,6 +39,7 @@ uint64_t http_started_ns(const struct http_request *r) { return r->started_ns; }
 unsigned http_status(const struct http_request *r) { return r->status; }
 uint64_t http_sent_bytes(const struct http_request *r) { return r->sent; }
 bool http_left(const struct http_request *r) { return r->gone; }
+size_t http_body_bytes(const struct http_request *r) { return r->large ? 0 : r->body_len; }
 uint16_t http_port(const struct http *h) { return h->port; }
 unsigned http_connection_limit(const struct http *h) { return h->limit; }
 size_t http_connections(const struct http *h) { return h->n_connections; }

@@ -64,7 +64,8 @@ void http_set_body_max(struct http_request *r, size_t bytes); /* in `headers`: a
                                                                  gathered aside from the others, few at a time */
 size_t http_body_max(const struct http_request *r);
 size_t http_content_length(const struct http_request *r, bool *chunked); /* as declared */
-char *http_take_body(struct http_request *r, size_t *len);               /* moved out, NUL-terminated; NULL if empty */
+size_t http_body_bytes(const struct http_request *r);      /* there to be taken; 0 of one with a limit of its own */
+char *http_take_body(struct http_request *r, size_t *len); /* moved out, NUL-terminated; NULL if empty */
 void http_set_user(struct http_request *r, void *user);
 void *http_user(const struct http_request *r);
 void http_peer(const struct http_request *r, char *text, size_t size); /* numeric address */

@@ -131,8 +131,10 @@ static void finish(struct job *j) {
 static void on_work(uv_work_t *request) { work(request->data); }
 
 static void on_work_done(uv_work_t *request, int status) {
+    struct job *j = request->data;
     (void)status;
-    finish(request->data);
+    j->server->pool_bytes -= j->pool_bytes;
+    finish(j);
 }
 
 struct job *job_new(struct server *s, struct exchange *x, void (*run)(struct job *j)) {
@@ -148,13 +150,16 @@ struct job *job_new(struct server *s, struct exchange *x, void (*run)(struct job
     j->work.data = j;
     if (!x) return j;
     x->job = j;
+    j->pool_bytes = http_body_bytes(x->http);
     j->body = http_take_body(x->http, &j->body_len);
     return j;
 }
 
 void job_start(struct job *j, bool wait) {
-    if ((wait || j->body_len > SERVER_INLINE_BYTES) && uv_queue_work(j->loop, &j->work, on_work, on_work_done) == 0)
+    if ((wait || j->body_len > SERVER_INLINE_BYTES) && uv_queue_work(j->loop, &j->work, on_work, on_work_done) == 0) {
+        j->server->pool_bytes += j->pool_bytes;
         return;
+    }
     work(j);
     finish(j);
 }

@@ -16,7 +16,7 @@ struct job {
     bool failed, idle; /* failed: err is the answer; idle: the work changes nothing, so that without a client it may
                           stay undone */
     char *body;
-    size_t body_len;
+    size_t body_len, pool_bytes; /* pool_bytes: what it counts for while it is there */
     struct buf out;
     const char *type; /* of out; NULL = JSON */
     struct openai_error err;

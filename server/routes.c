@@ -451,11 +451,20 @@ static void begin(struct server *s, struct http_request *r, bool aside) {
 static void on_headers(void *arg, struct http_request *r) { begin(arg, r, false); }
 static void on_headers_aside(void *arg, struct http_request *r) { begin(arg, r, true); }
 
+/* The transport bounds the bodies that come in, this those that are in. One alone may be of any size. */
+static bool pool_has_room(struct exchange *x) {
+    const size_t bytes = http_body_bytes(x->http), others = x->server->pool_bytes;
+    if (bytes <= SERVER_INLINE_BYTES || !others || others + bytes <= SERVER_POOL_BYTES) return true;
+    fail(x, 503, "unavailable", "overloaded", "too many long requests wait to be read");
+    return false;
+}
+
 static void on_request(void *arg, struct http_request *r) {
     struct exchange *x = http_user(r);
     (void)arg;
     if (!x) return;
     const struct route *route = &routes[x->route];
+    if (!pool_has_room(x)) return;
     if (!route->engine || taking_requests(x)) route->run(x); /* a drain may have begun while the body came in */
 }
 

@@ -26,6 +26,8 @@
 /* Above this many bytes a body is parsed and encoded on the thread pool, so that the loop does not stall: 16 KB of text
  * are some milliseconds. */
 #define SERVER_INLINE_BYTES 16384
+/* So much may wait for it: seconds of its work. Who comes then gets 503. */
+#define SERVER_POOL_BYTES ((size_t)256 << 20)
 
 struct turn;
 
@@ -45,8 +47,8 @@ struct server {
     char model_name[128];
     struct turn *turns; /* all in progress */
     size_t n_turns;
-    atomic_size_t n_jobs;
-    uv_timer_t tick; /* pings; runs while there are turns */
+    atomic_size_t n_jobs, pool_bytes; /* pool_bytes: of the bodies that wait for the pool, or are read there */
+    uv_timer_t tick;                  /* pings; runs while there are turns */
     /* leaving: not ready any more; draining: and no requests are taken; failed: a device fault, the process will end */
     atomic_bool leaving, draining, failed;
     _Atomic uint64_t beat_ns, busy_since_ns; /* the loop's last sign of life; since when there has been a turn */
