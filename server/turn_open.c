@@ -12,6 +12,8 @@
 #define TRIM_BYTES ((size_t)1 << 20)
 /* Some 40 bytes of JSON each. */
 #define MAX_PROMPT_SCORES (1u << 21)
+/* Of prompts, said again in every choice. */
+#define MAX_REPEATED_BYTES (64u << 20)
 
 /* bad_words as a model would say them: as they are, and after a space. */
 static int encode_bad_words(struct turn *t, struct rod_error *err) {
@@ -147,6 +149,15 @@ static uint64_t prompt_scores(const struct turn *t) {
     return t->usage.prompt_tok * q->n * (uint64_t)(echoed + q->n_prompt_logprobs + 1);
 }
 
+/* About how many bytes the answer has of its prompts. In one choice that is no more than the client sent. */
+static uint64_t repeated_bytes(const struct turn *t) {
+    const struct openai_request *q = &t->request;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < t->n_prompts; i++)
+        bytes += t->prompts[i].echo_len + (q->return_token_ids ? t->prompts[i].n_ids * 7 : 0);
+    return q->n > 1 && (t->kind == OPENAI_COMPLETION || q->stream) ? bytes * q->n : 0;
+}
+
 /* What the engine could never take, so that the client need not try again. */
 static bool fits(struct turn *t) {
     struct server *s = t->server;
@@ -167,6 +178,13 @@ static bool fits(struct turn *t) {
                          t->request.n_prompt_logprobs >= 0 ? "prompt_logprobs" : "logprobs",
                          "the prompts of all choices have %llu log-probabilities together, the limit is %u",
                          (unsigned long long)n_scores, MAX_PROMPT_SCORES);
+        return false;
+    }
+    const uint64_t n_repeated = repeated_bytes(t);
+    if (n_repeated > MAX_REPEATED_BYTES) {
+        openai_error_set(&t->err, 400, "invalid_request_error", "", t->request.echo ? "echo" : "return_token_ids",
+                         "the prompts have some %llu bytes when they are said again in all choices, the limit is %u",
+                         (unsigned long long)n_repeated, MAX_REPEATED_BYTES);
         return false;
     }
     uint64_t wanted = (uint64_t)t->n_prompts * t->request.n, most = s->info->n_slots + s->config.max_queue_requests;

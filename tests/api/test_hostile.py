@@ -208,6 +208,19 @@ def test_what_no_choice_can_have_is_not_copied_for_each(own_server, field):
     assert most() - before < (400 << 20) + FREED_BYTES, (most() - before) / 2**20
 
 
+@pytest.mark.parametrize("field", ["echo", "return_token_ids"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_long_prompt_is_not_said_again_by_a_hundred_choices(own_server, field, stream):
+    """Of a body of 4 MB that would be an answer of half a gigabyte."""
+    s = own_server("--device", "null")
+    ask = {"prompt": [300] * 900000, "max_tokens": 1, field: True, "stream": stream}
+    answer = s.post("/v1/completions", {**ask, "n": 128})
+    assert answer.status == 400 and answer.error["param"] == field and "all choices" in answer.error["message"], answer
+    assert len(s.post("/v1/completions", {**ask, "n": 1}).body) > 900000
+    few = s.post("/v1/completions", {**ask, "prompt": [300] * 9000, "n": 128})
+    assert few.status == 200 and len(few.body) > 128 * 9000, few
+
+
 # ---- connections that stay ----
 
 def test_bodies_that_begin_together_have_no_more_room_than_others(own_server):
