@@ -179,11 +179,13 @@ static void copy_masked(float *x, const float *logits, uint32_t V, const struct 
     for (size_t i = 0; i < in->n_also; i++) x[in->also[i]] = logits[in->also[i]];
 }
 
-static bool masked_out(const struct sampler_input *in, int32_t id) {
-    if (!in->mask || (in->mask[id / 64] >> (id % 64) & 1)) return false;
-    for (size_t i = 0; i < in->n_also; i++)
-        if (in->also[i] == id) return false;
-    return true;
+/* Those that are not among the allowed become -INFINITY. */
+static void keep_allowed(struct sampler *s, float *x, const struct sampler_input *in) {
+    struct sampler_candidate *c = s->candidates; /* not in use yet */
+    for (uint32_t i = 0; i < s->V; i++) c[i].id = 0;
+    for (size_t i = 0; i < in->n_allowed; i++) c[in->allowed[i]].id = 1;
+    for (uint32_t i = 0; i < s->V; i++)
+        if (!c[i].id) x[i] = -INFINITY;
 }
 
 /* Mask, bias, bans and penalties on a copy; the raw logits themselves when there is nothing to do. */
@@ -193,15 +195,11 @@ static const float *adjusted(struct sampler *s, const struct sampler_input *in, 
     bool penalties = c && c->n && sampler_needs_counts(sp);
     if (!in->n_bias && !in->n_banned && !in->n_allowed && !in->mask && !penalties) return logits;
     float *x = s->logits;
-    if (in->n_allowed) {
-        for (uint32_t i = 0; i < s->V; i++) x[i] = -INFINITY;
-        for (size_t i = 0; i < in->n_allowed; i++)
-            if (!masked_out(in, in->allowed[i])) x[in->allowed[i]] = logits[in->allowed[i]];
-    } else if (in->mask) {
+    if (in->mask)
         copy_masked(x, logits, s->V, in);
-    } else {
+    else
         memcpy(x, logits, s->V * sizeof *x);
-    }
+    if (in->n_allowed) keep_allowed(s, x, in);
     for (size_t i = 0; i < in->n_bias; i++) x[in->bias[i].id] += in->bias[i].bias;
     for (size_t i = 0; i < in->n_banned; i++) x[in->banned[i]] = -INFINITY;
     for (uint32_t i = 0; penalties && i < c->n; i++) {

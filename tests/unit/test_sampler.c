@@ -418,6 +418,40 @@ static void no_order_of_the_logits_takes_long(void **state) {
     sampler_fini(&s);
 }
 
+/* Each of 1,024 stop ids may come where the grammar may end, if it is allowed: a look at each, not at each for each
+ * that is allowed. */
+static void many_stop_ids_and_many_allowed_ones_cost_little(void **state) {
+    (void)state;
+    enum { MANY = 100000, N_STOPS = 1024 };
+    struct sampler s;
+    assert_int_equal(sampler_init(&s, MANY, NULL), 0);
+    float *x = malloc(MANY * sizeof *x);
+    int32_t *allowed = malloc(MANY * sizeof *allowed), stops[N_STOPS];
+    uint64_t *mask = calloc(MANY / 64 + 1, sizeof *mask);
+    fill_logits(x, MANY, 5, 2);
+    for (int i = 0; i < MANY; i++) allowed[i] = i;
+    for (int i = 0; i < N_STOPS; i++) stops[i] = i;
+    x[7] = 50, x[9] = 60, x[2000] = 70; /* 7 is a stop id and allowed, 9 a stop id alone, 2000 allowed alone */
+    allowed[9] = 10;
+    struct sampler_input in = {
+        .sampling = &neutral, .allowed = allowed, .n_allowed = MANY, .mask = mask, .also = stops, .n_logprobs = -1};
+    double took_s[2];
+    for (int many = 0; many < 2; many++) {
+        const double begin_s = cpu_s();
+        in.n_also = many ? N_STOPS : 8;
+        for (int k = 0; k < 8; k++) {
+            struct sampler_output out;
+            in.position = (uint64_t)k;
+            assert_int_equal(sampler_pick(&s, &in, x, &out, NULL), 0);
+            assert_int_equal(out.id, 7);
+        }
+        took_s[many] = cpu_s() - begin_s;
+    }
+    if (took_s[1] > 20 * took_s[0]) fail_msg("%.1f ms, and %.1f ms with 8 stop ids", took_s[1] * 1e3, took_s[0] * 1e3);
+    free(x), free(allowed), free(mask);
+    sampler_fini(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_gives_the_published_known_answers),
@@ -440,6 +474,7 @@ int main(void) {
         cmocka_unit_test(a_draw_depends_on_seed_and_position_only),
         cmocka_unit_test(a_tiny_temperature_is_the_argmax),
         cmocka_unit_test(no_order_of_the_logits_takes_long),
+        cmocka_unit_test(many_stop_ids_and_many_allowed_ones_cost_little),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
