@@ -26,8 +26,9 @@
 #define DRAIN_MAX_BYTES                                                                                                \
     ((size_t)256 << 20) /* a refused body is read and dropped up to here, so that the client sees why */
 #define BODIES_MAX_BYTES ((size_t)512 << 20) /* all bodies being gathered */
-#define LARGE_BODIES     2                   /* bodies with a limit of their own that may come in at once */
-#define SLOWEST_BODY_BPS 1024                /* a body that arrives slower than this is given up */
+#define SHORT_BODY_BYTES 65536 /* so much any request may bring, or long ones that trickle would shut all out */
+#define LARGE_BODIES     2     /* bodies with a limit of their own that may come in at once */
+#define SLOWEST_BODY_BPS 1024  /* a body that arrives slower than this is given up */
 
 /* ---- accessors ---- */
 
@@ -271,6 +272,13 @@ static struct http_request *new_request(struct http *h, struct MHD_Connection *c
     return r;
 }
 
+/* Asked again whenever a body grows, as all may have begun while there was room. One alone may have it all, however
+ * much it is. */
+static bool has_room(const struct http_request *r, size_t room) {
+    const size_t others = r->http->bodies_bytes - r->body_room;
+    return r->large || room <= SHORT_BODY_BYTES || !others || others + room <= BODIES_MAX_BYTES;
+}
+
 /* The headers are in. An answer queued here closes the connection, so only what must close it is queued here. */
 static enum MHD_Result first_call(struct http_request *r, const char *version) {
     struct http *h = r->http;
@@ -282,7 +290,7 @@ static enum MHD_Result first_call(struct http_request *r, const char *version) {
         r->chunked = f.n_encoding != 0;
         r->declared = f.n_length ? (size_t)strtoull(f.length, NULL, 10) : 0;
         h->on.headers(h->on.arg, r);
-        const bool crowded = r->large ? h->n_large > LARGE_BODIES : h->bodies_bytes > BODIES_MAX_BYTES;
+        const bool crowded = r->large ? h->n_large > LARGE_BODIES : !has_room(r, r->declared);
         if (!r->answered && r->declared > r->body_max) refuse(r, 413, "body_too_large", NULL);
         if (!r->answered && crowded) refuse(r, 503, "overloaded", NULL);
     } else {
@@ -303,10 +311,7 @@ static enum MHD_Result take_body(struct http_request *r, const char *bytes, size
     if (r->body_len + n + 1 > r->body_room) {
         size_t room = r->body_room ? r->body_room * 2 : r->large ? r->declared + 1 : 1024;
         while (room < r->body_len + n + 1) room *= 2;
-        /* All may have begun while there was room. One alone may have it all, however much it is. */
-        const size_t others = r->large ? 0 : r->http->bodies_bytes - r->body_room;
-        const bool crowded = others && others + room > BODIES_MAX_BYTES;
-        char *grown = crowded ? NULL : realloc(r->body, room);
+        char *grown = has_room(r, room) ? realloc(r->body, room) : NULL;
         if (!grown) {
             refuse(r, 503, "overloaded", NULL);
             return MHD_YES;
