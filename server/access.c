@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <xxhash.h>
+#include <gnutls/crypto.h>
 
 /* ---- keys ---- */
 
@@ -20,15 +20,18 @@ static bool admin_allowed(struct exchange *x, const char *given) {
 }
 
 /* A name that the operator gave stays when the key is exchanged, and so do the sessions; a place in a list does not, so
- * there a hash names the key without telling it. */
-static void choose_tenant(struct exchange *x) {
+ * there half of a SHA-256 names the key without telling it: it stands in the files of states. False if GnuTLS has none.
+ */
+static bool choose_tenant(struct exchange *x) {
     if (x->key->named) {
         snprintf(x->tenant, sizeof x->tenant, "name-%s", x->key->name);
-        return;
+        return true;
     }
-    const XXH128_hash_t hash = XXH3_128bits(x->key->secret, strlen(x->key->secret));
-    snprintf(x->tenant, sizeof x->tenant, "key-%016llx%016llx", (unsigned long long)hash.high64,
-             (unsigned long long)hash.low64);
+    uint8_t digest[32];
+    if (gnutls_hash_fast(GNUTLS_DIG_SHA256, x->key->secret, strlen(x->key->secret), digest) < 0) return false;
+    int n = snprintf(x->tenant, sizeof x->tenant, "key-");
+    for (size_t i = 0; i < 16; i++) n += snprintf(x->tenant + n, sizeof x->tenant - (size_t)n, "%02x", digest[i]);
+    return true;
 }
 
 static bool user_allowed(struct exchange *x, const char *given) {
@@ -37,8 +40,7 @@ static bool user_allowed(struct exchange *x, const char *given) {
     x->key = keys_find(keys, given);
     if (!x->key) return false;
     key_hold(x->key);
-    choose_tenant(x);
-    return true;
+    return choose_tenant(x);
 }
 
 bool access_allowed(struct exchange *x, bool admin) {

@@ -1,4 +1,5 @@
 """What is kept of a session: its state on the way between servers, keys, kill -9, shared directories, gauges and the log."""
+import hashlib
 import os
 import resource
 import shutil
@@ -105,6 +106,15 @@ def test_states_are_for_the_admin_key(own_server, tmp_path):
     assert ruled.get(f"/v1/sessions/{session}", headers=a).json["version"] == 1
     for headers in ({"X-Tenant": "x" * 100}, {"X-Tenant": "nobody"}):
         assert state(ruled, session, headers={**admin, **headers}).status == 404
+
+
+def test_a_file_names_a_key_without_a_name_by_half_of_its_sha256(own_server, tmp_path):
+    """What stands in a file must not lead back to the key, however short that is."""
+    s = own_server("--api-keys", "short", "--state-dir", tmp_path / "states")
+    turn(s, new_id(), [5, 6], headers={"Authorization": "Bearer short"}, session_create=True)
+    files = [p.read_bytes() for p in (tmp_path / "states").rglob("*") if p.is_file()]
+    name = b"key-" + hashlib.sha256(b"short").hexdigest()[:32].encode()
+    assert [name in f for f in files if f.startswith(b"RODSTATE")] == [True], [(len(f), f[:300]) for f in files]
 
 
 def test_sessions_belong_to_their_key(own_server):
