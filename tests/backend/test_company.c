@@ -2,9 +2,8 @@
  * that it gives alone, one step after the other, in a slot of its own. A backend that keeps part of a state elsewhere
  * while a slot decodes in large steps has to put it together in time. On the backend that RODIMUS_TEST_DEVICE names,
  * the CPU without it, in RODIMUS_TEST_PRECISION. */
-#include "engine/backend.h"
-#include "engine/model.h"
 #include "engine/philox.h"
+#include "tests/backend_bench.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -64,19 +63,9 @@ static struct backend_segment next_of(struct session *s) {
 
 /* Draws the sessions, and runs each alone in slot 0. */
 static void set_up(struct bench *b, const char *set, uint64_t seed) {
-    char path[128];
-    struct rod_error err;
     *b = (struct bench){.name = set, .seed = seed};
-    snprintf(path, sizeof path, "%s/%s", strcmp(set, "tales") ? "tests/vectors" : "config/models", set);
-    if (model_open(path, &b->model, &err)) fail_msg("%s", err.message);
-    const char *device = getenv("RODIMUS_TEST_DEVICE"), *precision = getenv("RODIMUS_TEST_PRECISION");
-    const struct backend_config config = {.n_slots = N_SLOTS,
-                                          .n_threads = 2,
-                                          .max_batch_tok = 1024,
-                                          .device = device ? device : "cpu",
-                                          .precision = precision ? precision : "auto"};
-    if (backend_find(config.device, &b->ops, &err)) fail_msg("%s", err.message);
-    if (b->ops->open(b->model, &config, &b->be, &err)) fail_msg("%s: %s", set, err.message);
+    backend_bench_open(set, (struct backend_config){.n_slots = N_SLOTS, .n_threads = 2, .max_batch_tok = 1024},
+                       &b->model, &b->ops, &b->be);
     b->V = b->model->dims.V;
     for (uint32_t i = 0; i < N_SESSIONS; i++) {
         struct session *s = &b->s[i];
@@ -104,8 +93,7 @@ static void set_up(struct bench *b, const char *set, uint64_t seed) {
 
 static void tear_down(struct bench *b) {
     for (uint32_t i = 0; i < N_SESSIONS; i++) free(b->s[i].want);
-    b->ops->close(b->be);
-    model_close(b->model);
+    backend_bench_close(b->model, b->ops, b->be);
 }
 
 /* Some session goes on in another slot: a copy's, or one that its state was loaded into; and what it leaves decodes on,

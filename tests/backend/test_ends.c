@@ -5,9 +5,8 @@
  * backend that keeps part of a state elsewhere while a slot decodes in large steps has to put it together in time. On
  * the backend that RODIMUS_TEST_DEVICE names, the CPU without it, in RODIMUS_TEST_PRECISION; where no device samples,
  * the sampler does and there is no step ahead. */
-#include "engine/backend.h"
-#include "engine/model.h"
 #include "engine/philox.h"
+#include "tests/backend_bench.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -433,19 +432,10 @@ static void run_together(struct bench *b) {
 }
 
 static void set_up(struct bench *b, const char *set, uint64_t seed) {
-    char path[128];
     struct rod_error err;
     *b = (struct bench){.name = set, .seed = seed};
-    snprintf(path, sizeof path, "%s/%s", strcmp(set, "tales") ? "tests/vectors" : "config/models", set);
-    if (model_open(path, &b->model, &err)) fail_msg("%s", err.message);
-    const char *device = getenv("RODIMUS_TEST_DEVICE"), *precision = getenv("RODIMUS_TEST_PRECISION");
-    const struct backend_config config = {.n_slots = N_SLOTS,
-                                          .n_threads = 2,
-                                          .max_batch_tok = 1024,
-                                          .device = device ? device : "cpu",
-                                          .precision = precision ? precision : "auto"};
-    if (backend_find(config.device, &b->ops, &err)) fail_msg("%s", err.message);
-    if (b->ops->open(b->model, &config, &b->be, &err)) fail_msg("%s: %s", set, err.message);
+    backend_bench_open(set, (struct backend_config){.n_slots = N_SLOTS, .n_threads = 2, .max_batch_tok = 1024},
+                       &b->model, &b->ops, &b->be);
     check(b, sampler_init(&b->sampler, b->model->dims.V, &err), &err);
     b->most_bytes = (b->ops->state_bytes(b->be, UINT64_MAX) + 4095) / 4096 * 4096;
     const size_t bytes = N_SESSIONS * b->most_bytes;
@@ -460,8 +450,7 @@ static void tear_down(struct bench *b) {
         b->ops->host_give(b->memory, N_SESSIONS * b->most_bytes);
     else
         free(b->memory);
-    b->ops->close(b->be);
-    model_close(b->model);
+    backend_bench_close(b->model, b->ops, b->be);
 }
 
 static void a_state_taken_right_after_an_end_that_the_device_saw_is_the_one_of_the_session_alone(void **state) {

@@ -1,9 +1,8 @@
 /* test_laws.c - the laws of the seam, to the bit, on every model of tests/vectors and the demo model: a prompt's splits
  * at multiples of the chunk, its neighbours, its slot and its slot's past change nothing, neither logits nor state. On
  * the backend that RODIMUS_TEST_DEVICE names, the CPU without it, in RODIMUS_TEST_PRECISION. */
-#include "engine/backend.h"
-#include "engine/model.h"
 #include "engine/philox.h"
+#include "tests/backend_bench.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,28 +27,15 @@ struct bench {
 };
 
 static struct bench set_up(const char *set, uint32_t n_threads) {
-    char path[128];
-    struct rod_error err;
     struct bench b = {.name = set};
-    snprintf(path, sizeof path, "%s/%s", strcmp(set, "tales") ? "tests/vectors" : "config/models", set);
-    if (model_open(path, &b.model, &err)) fail_msg("%s", err.message);
-    const char *device = getenv("RODIMUS_TEST_DEVICE"), *precision = getenv("RODIMUS_TEST_PRECISION");
-    struct backend_config config = {.n_slots = N_SLOTS,
-                                    .n_threads = n_threads,
-                                    .max_batch_tok = 1024,
-                                    .device = device ? device : "cpu",
-                                    .precision = precision ? precision : "auto"};
-    if (backend_find(config.device, &b.ops, &err)) fail_msg("%s", err.message);
-    if (b.ops->open(b.model, &config, &b.be, &err)) fail_msg("%s: %s", set, err.message);
+    backend_bench_open(set, (struct backend_config){.n_slots = N_SLOTS, .n_threads = n_threads, .max_batch_tok = 1024},
+                       &b.model, &b.ops, &b.be);
     b.V = b.model->dims.V;
     b.chunk = b.ops->info(b.be)->chunk_tok;
     return b;
 }
 
-static void tear_down(struct bench *b) {
-    b->ops->close(b->be);
-    model_close(b->model);
-}
+static void tear_down(struct bench *b) { backend_bench_close(b->model, b->ops, b->be); }
 
 static void fill_tokens(int32_t *tok, size_t n, uint32_t V, uint64_t seed) {
     for (size_t i = 0; i < n; i++) tok[i] = (int32_t)(philox_uniform(seed, i, 0) * V);

@@ -2,10 +2,9 @@
  * and the demo model: restored is never interrupted, whatever the slot held before and wherever in a chunk or window
  * the state was taken; and the same beside the steps of other slots. On the backend that RODIMUS_TEST_DEVICE names, the
  * CPU without it, in RODIMUS_TEST_PRECISION. */
-#include "engine/backend.h"
-#include "engine/model.h"
 #include "engine/philox.h"
 #include "engine/state_layout.h"
+#include "tests/backend_bench.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,30 +31,17 @@ struct bench {
 };
 
 static struct bench set_up(const char *set) {
-    char path[128];
-    struct rod_error err;
     struct bench b = {.name = set};
-    snprintf(path, sizeof path, "%s/%s", strcmp(set, "tales") ? "tests/vectors" : "config/models", set);
-    if (model_open(path, &b.model, &err)) fail_msg("%s", err.message);
-    const char *device = getenv("RODIMUS_TEST_DEVICE"), *precision = getenv("RODIMUS_TEST_PRECISION");
-    struct backend_config config = {.n_slots = N_SLOTS,
-                                    .n_threads = 2,
-                                    .max_batch_tok = 1024,
-                                    .max_out = PIECE,
-                                    .device = device ? device : "cpu",
-                                    .precision = precision ? precision : "auto"};
-    if (backend_find(config.device, &b.ops, &err)) fail_msg("%s", err.message);
-    if (b.ops->open(b.model, &config, &b.be, &err)) fail_msg("%s: %s", set, err.message);
+    backend_bench_open(
+        set, (struct backend_config){.n_slots = N_SLOTS, .n_threads = 2, .max_batch_tok = 1024, .max_out = PIECE},
+        &b.model, &b.ops, &b.be);
     b.V = b.model->dims.V;
     b.visible = b.model->dims.visible;
     b.chunk = b.ops->info(b.be)->chunk_tok;
     return b;
 }
 
-static void tear_down(struct bench *b) {
-    b->ops->close(b->be);
-    model_close(b->model);
-}
+static void tear_down(struct bench *b) { backend_bench_close(b->model, b->ops, b->be); }
 
 static int32_t *random_tokens(const struct bench *b, size_t n, uint64_t seed) {
     int32_t *tok = malloc((n + 1) * sizeof *tok);

@@ -1,0 +1,38 @@
+/* backend_bench.h - for tests of the seam: a model of tests/vectors, or the demo model, opened on the backend that
+ * RODIMUS_TEST_DEVICE names (the CPU without it), in RODIMUS_TEST_PRECISION. What cannot be opened fails the test. */
+#ifndef BACKEND_BENCH_H
+#define BACKEND_BENCH_H
+
+#include "engine/backend.h"
+#include "engine/model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* sizes: all of the configuration but device and precision. backend_bench_close ends both. */
+static inline void backend_bench_open(const char *set, struct backend_config sizes, struct model **model,
+                                      const struct backend_ops **ops, struct backend **be) {
+    char path[128];
+    struct rod_error err;
+    snprintf(path, sizeof path, "%s/%s", strcmp(set, "tales") ? "tests/vectors" : "config/models", set);
+    if (model_open(path, model, &err)) fail_msg("%s", err.message);
+    const char *device = getenv("RODIMUS_TEST_DEVICE"), *precision = getenv("RODIMUS_TEST_PRECISION");
+    sizes.device = device ? device : "cpu";
+    sizes.precision = precision ? precision : "auto";
+    if (backend_find(sizes.device, ops, &err)) fail_msg("%s", err.message);
+    if ((*ops)->open(*model, &sizes, be, &err)) fail_msg("%s: %s", set, err.message);
+}
+
+static inline void backend_bench_close(struct model *model, const struct backend_ops *ops, struct backend *be) {
+    ops->close(be);
+    model_close(model);
+}
+
+#endif
