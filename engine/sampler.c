@@ -248,30 +248,14 @@ static uint32_t partition(struct sampler_candidate *c, uint32_t lo, uint32_t hi)
  * is as bad as can be and they look at n * n: past so many the rest is sorted. */
 static uint64_t most_looks(uint32_t n) { return 16 * (uint64_t)n; }
 
-static void sift_down(struct sampler_candidate *c, uint32_t n, uint32_t i) {
-    const struct sampler_candidate v = c[i];
-    for (uint32_t k; (k = 2 * i + 1) < n; i = k) {
-        if (k + 1 < n && before(&c[k], &c[k + 1])) k++;
-        if (!before(&v, &c[k])) break;
-        c[i] = c[k];
-    }
-    c[i] = v;
-}
-
-static void sort(struct sampler_candidate *c, uint32_t n) {
-    for (uint32_t i = n / 2; i-- > 0;) sift_down(c, n, i);
-    for (uint32_t i = n; i-- > 1;) {
-        swap(&c[0], &c[i]);
-        sift_down(c, i, 0);
-    }
-}
+static int compare(const void *a, const void *b) { return before(a, b) ? -1 : 1; } /* no two are alike */
 
 /* Puts the k first of c[0..n) in front. */
 static void select_count(struct sampler_candidate *c, uint32_t n, uint32_t k) {
     uint64_t n_looks = 0;
     for (uint32_t lo = 0, hi = n; hi - lo > 1;) {
         if ((n_looks += hi - lo) > most_looks(n)) {
-            sort(c + lo, hi - lo);
+            qsort(c + lo, hi - lo, sizeof *c, compare);
             return;
         }
         uint32_t at = partition(c, lo, hi);
@@ -289,7 +273,7 @@ static uint32_t select_mass(struct sampler_candidate *c, uint32_t n, double targ
     uint64_t n_looks = 0;
     for (double have = 0; hi - lo > 1;) {
         if ((n_looks += hi - lo) > most_looks(n)) {
-            sort(c + lo, hi - lo);
+            qsort(c + lo, hi - lo, sizeof *c, compare);
             while (lo + 1 < hi && (have += (double)c[lo].mass) < target) lo++;
             return lo + 1;
         }

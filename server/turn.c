@@ -304,9 +304,8 @@ static void end_stream(struct turn *t) {
         sse_end(&t->frame);
     }
     if (t->kind != OPENAI_RESPONSE) sse_done(&t->frame);
-    t->over =
-        !t->frame
-             .failed; /* the end of a response says all its text again, which tells nothing of how its client reads */
+    /* The end of a response says all its text again, which tells nothing of how its client reads. */
+    t->over = !t->frame.failed;
     write_frames(t);
     http_stream_end(t->exchange->http);
 }
