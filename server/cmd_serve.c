@@ -29,6 +29,8 @@
 #define NAME "rodimus serve"
 /* So long the loop takes events before others have their turn. */
 #define EVENTS_NS 5000000
+/* So long before the port closes nobody new begins to connect, and who has begun gets in. */
+#define HANDSHAKE_MS 20
 /* Who connected in the last moment before the port closed sends his request now, and is served: a balancer that asks
  * nobody's health could not know. Who comes in as much time again gets his 503. */
 #define SETTLE_MS 150
@@ -79,13 +81,15 @@ static void take_no_more(struct server *s) {
 static void on_drain(uv_timer_t *timer) {
     struct service *v = timer->data;
     struct server *s = &v->server;
-    uint64_t waited = uv_now(&v->loop) - v->drain_began_ms, limit = v->notice_ms + s->config.drain_ms;
+    const uint64_t waited = uv_now(&v->loop) - v->drain_began_ms, closes = v->notice_ms + HANDSHAKE_MS;
+    uint64_t limit = v->notice_ms + s->config.drain_ms;
     if (s->failed && limit > FAULT_MS) limit = FAULT_MS;
     /* The port closes first, so that a balancer sees a refused connection and asks another replica at once. */
-    if (s->failed || waited >= v->notice_ms) http_quiesce(s->http);
-    if (!s->draining && (s->failed || waited >= v->notice_ms + SETTLE_MS)) take_no_more(s);
+    if (s->failed || waited >= v->notice_ms) http_turn_newcomers_away(s->http);
+    if (s->failed || waited >= closes) http_quiesce(s->http);
+    if (!s->draining && (s->failed || waited >= closes + SETTLE_MS)) take_no_more(s);
     if (!s->draining) return;
-    if (!s->n_turns && !s->n_jobs && waited >= v->notice_ms + 2 * SETTLE_MS) {
+    if (!s->n_turns && !s->n_jobs && waited >= closes + 2 * SETTLE_MS) {
         if (v->n_cut)
             log_text(&s->log, LOG_WARN, "drained in %llu ms: %zu requests were cut, as their time was over",
                      (unsigned long long)waited, v->n_cut);

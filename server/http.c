@@ -557,6 +557,10 @@ static void take_waiting(struct http *h, int listener) {
     h->pump = true;
 }
 
+void http_turn_newcomers_away(struct http *h) {
+    if (h->listener >= 0) http_turn_away(h->listener);
+}
+
 void http_quiesce(struct http *h) {
     if (h->listener < 0) return;
     int fd = MHD_quiesce_daemon(h->daemon);

@@ -50,6 +50,8 @@ int http_start(struct http *h, char *message, size_t size); /* once: takes conne
 uint16_t http_port(const struct http *h);
 size_t http_connections(const struct http *h); /* any thread, and so the next */
 unsigned http_connection_limit(const struct http *h);
+/* Before http_quiesce: nobody new begins to connect; whoever has begun gets in if there is time for it in between. */
+void http_turn_newcomers_away(struct http *h);
 void http_quiesce(struct http *h); /* no new connections; open ones go on */
 /* Ends every request (gone, done), stops the daemon; started or not. The memory is freed when the loop has run once
  * more. */

@@ -2,6 +2,7 @@
 #include "http_listen.h"
 
 #include <errno.h>
+#include <linux/filter.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -64,6 +65,21 @@ int http_listen(int fd, uint16_t port, char *message, size_t size) {
     snprintf(message, size, "cannot listen on port %u: %s%s", port, strerror(errno),
              errno == EADDRINUSE ? " (another server has taken it meanwhile)" : "");
     return -1;
+}
+
+void http_turn_away(int fd) {
+    /* The kernel hands the filter a packet from its TCP header on; connections that were accepted later keep it, and
+     * never see a SYN without an ACK. */
+    struct sock_filter syn[] = {
+        BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 13), /* the flags */
+        BPF_STMT(BPF_ALU | BPF_AND | BPF_K, TH_SYN | TH_ACK),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, TH_SYN, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, 0),
+        BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
+    };
+    const struct sock_fprog filter = {.len = sizeof syn / sizeof *syn, .filter = syn};
+    setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter,
+               sizeof filter); /* if it cannot, the port closes all the same */
 }
 
 void http_tune_socket(int fd, uint64_t idle_ms) {

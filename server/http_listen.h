@@ -12,6 +12,10 @@ int http_bind(const char *host, uint16_t port, uint16_t *bound, char *message, s
 /* It takes connections from now on. -1 with message: while it did not, somebody else could begin to on the same port.
  */
 int http_listen(int fd, uint16_t port, char *message, size_t size);
+/* From now on nobody new is answered: his first packet is dropped, his kernel asks again a second later and finds the
+ * port closed. Who shakes hands already comes in. Without it, who connects between the last accept and the close is
+ * reset. */
+void http_turn_away(int fd);
 void http_tune_socket(int fd, uint64_t idle_ms);
 /* Raises the limit of open files to n where allowed; returns the limit that holds. */
 uint64_t http_raise_files(uint64_t n);

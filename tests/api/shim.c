@@ -1,10 +1,10 @@
 /* shim.c - preloaded into a server under test: memory and threads that run out, a clock that jumps, a model that does
- * not get loaded, on command.
+ * not get loaded, a port that closes late, on command.
  *
  * The file that RODIMUS_TEST_SHIM names is shared memory: a struct orders. Allocations fail on the first thread alone,
  * the loop's; the wall clock is wrong for all. While the file that RODIMUS_TEST_HOLD names exists, loading stands still
  * where it opens generation_config.json. Of the threads that are made, so many as RODIMUS_TEST_THREADS says live at
- * once. Not part of the product.
+ * once. A port closes RODIMUS_TEST_CLOSE_MS late. Not part of the product.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
@@ -90,6 +91,15 @@ int open(const char *path, int flags, ...) {
     }
     while (hold && n >= n_held && !strcmp(path + n - n_held, held) && !access(hold, F_OK)) usleep(10000);
     return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+int close(int fd) {
+    const char *late = getenv("RODIMUS_TEST_CLOSE_MS");
+    int listens = 0;
+    socklen_t len = sizeof listens;
+    if (late && !getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) && listens)
+        usleep((useconds_t)strtoul(late, NULL, 10) * 1000);
+    return (int)syscall(SYS_close, fd);
 }
 
 struct thread {
