@@ -177,11 +177,13 @@ int sessions_delete(struct sessions *s, const char *tenant, const char *id, stru
     if (!rc) rc = session_hold(s, tenant, id, &x, err);
     if (rc) return rc;
     rc = session_refresh(s, x, false, err);
+    const bool damaged = rc == ROD_ESTATE; /* or another model's; nobody but its owner finds it under this name */
     pthread_mutex_lock(&s->lock);
-    const bool exists = x->exists, expired = exists && session_expired(&x->facts, session_now_s());
-    const bool has_file = x->stamp.n_bytes != 0;
+    const bool exists = x->exists || damaged, expired = x->exists && session_expired(&x->facts, session_now_s());
+    const bool has_file = x->stamp.n_bytes != 0 || damaged;
     pthread_mutex_unlock(&s->lock);
-    if (!rc && exists && session_on_disk(s) && has_file) rc = session_store_remove(&s->store, x->name, err);
+    if ((!rc || damaged) && exists && session_on_disk(s) && has_file)
+        rc = session_store_remove(&s->store, x->name, err);
     if (rc == ROD_ENOTFOUND) rc = 0;
     if (!rc && exists) {
         pthread_mutex_lock(&s->lock);

@@ -209,6 +209,40 @@ static void every_byte_that_changes_is_refused(void **state) {
     free(good);
 }
 
+/* Its owner may be rid of it: there is no other way to have the name again but to put a state there. */
+static void a_damaged_file_is_deleted_as_its_owner_asks(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a;
+    struct rod_session_info info;
+    struct rod_error err;
+    char path[512];
+    static const char *const ids[] = {"aa", "bb", "cc", "dd"};
+    for (int met = 0; met < 2; met++) { /* by a server that starts; by one that knew the session */
+        BEGIN(&b);
+        for (int i = 0; i < 4; i++) {
+            turn_ok(&b.c, nth_turn(&a, ids[i], 0), &a);
+            collect_free(&a);
+        }
+        if (!met) bench_close(&b);
+        flip(path_of("aa", path), 49, 4);
+        flip(path_of("bb", path), -3, 64);
+        assert_int_equal(truncate(path_of("cc", path), 5000), 0);
+        assert_int_equal(truncate(path_of("dd", path), 10), 0);
+        if (!met) BEGIN(&b);
+        for (int i = 0; i < 4; i++) {
+            const int rc = rod_session_delete(b.c.engine, "", ids[i], &err);
+            if (rc) fail_msg("%s: %s", ids[i], err.message);
+            assert_int_equal(rod_session_delete(b.c.engine, "", ids[i], &err), ROD_ENOTFOUND);
+            struct rod_session_new made = {.id = ids[i]};
+            assert_int_equal(rod_session_create(b.c.engine, "", &made, &info, &err), 0);
+            assert_int_equal(rod_session_delete(b.c.engine, "", ids[i], &err), 0);
+        }
+        assert_int_equal(count_in(dir, ".state"), 0);
+        bench_close(&b);
+    }
+}
+
 /* Under another session's name, of another model, in another layout. */
 static void a_foreign_file_is_refused(void **state) {
     (void)state;
@@ -363,6 +397,7 @@ int main(void) {
         IN_A_FOLDER(a_state_of_no_bytes_goes_through_a_file),
         IN_A_FOLDER(an_answer_survives_a_restart),
         IN_A_FOLDER(a_damaged_file_is_refused_and_the_rest_goes_on),
+        IN_A_FOLDER(a_damaged_file_is_deleted_as_its_owner_asks),
         IN_A_FOLDER(every_byte_that_changes_is_refused),
         IN_A_FOLDER(a_foreign_file_is_refused),
         IN_A_FOLDER(a_file_that_holds_back_no_character_is_refused),
