@@ -336,12 +336,18 @@ bool key_begin(struct key *key) {
 
 void key_end(struct key *key) { key->n_requests--; }
 
+/* What has come back by now. A limit that is new or has changed begins with a whole minute's tokens. */
+static void refill(struct key *key, uint64_t now_ns) {
+    const double full = (double)key->tokens_per_minute;
+    key->level_tok += (double)(now_ns - key->level_ns) * full / 60e9;
+    if (!key->level_ns || key->level_tok > full) key->level_tok = full;
+    key->level_ns = now_ns;
+}
+
 uint64_t key_charge(struct key *key, uint64_t n_tok, uint64_t now_ns) {
     const double full = (double)key->tokens_per_minute, per_ns = full / 60e9;
     if (!key->tokens_per_minute) return 0;
-    key->level_tok += (double)(now_ns - key->level_ns) * per_ns;
-    if (!key->level_ns || key->level_tok > full) key->level_tok = full;
-    key->level_ns = now_ns;
+    refill(key, now_ns);
     const double wanted = (double)n_tok < full ? (double)n_tok : full;
     if (key->level_tok < wanted) {
         key->rejected_total++;
@@ -358,7 +364,9 @@ void key_settle(struct key *key, uint64_t n_tok, bool taken) {
         key->level_tok += (double)n_tok;
 }
 
-void key_spend(struct key *key, uint64_t n_tok) {
-    if (key->tokens_per_minute) key->level_tok -= (double)n_tok;
+void key_spend(struct key *key, uint64_t n_tok, uint64_t now_ns) {
     key->completion_tok += n_tok;
+    if (!key->tokens_per_minute) return;
+    refill(key, now_ns);
+    key->level_tok -= (double)n_tok;
 }

@@ -23,7 +23,7 @@ struct key {
     uint32_t priority;          /* 1..100: of slots that several keys want, one of priority 2 gets twice as many */
     uint64_t max_requests;      /* in flight; 0 = no limit */
     uint64_t tokens_per_minute; /* prompt and answer together; 0 = no limit */
-    double level_tok;           /* tokens it may still use at level_ns; below 0 after an answer longer than that */
+    double level_tok;           /* tokens it may still use at level_ns; below 0 once its answers are longer than that */
     uint64_t level_ns;
     uint32_t n_holders;
     _Atomic uint64_t n_requests, requests_total, rejected_total, prompt_tok, completion_tok; /* n_requests: in flight */
@@ -63,7 +63,7 @@ void key_end(struct key *key);
 /* Takes the prompt's tokens from this minute's. 0, or the seconds until that may succeed. A prompt larger than a whole
  * minute's tokens passes when the minute is untouched, and the next one waits the longer. */
 uint64_t key_charge(struct key *key, uint64_t n_tok, uint64_t now_ns);
-void key_settle(struct key *key, uint64_t n_tok, bool taken); /* what was charged is counted, or given back */
-void key_spend(struct key *key, uint64_t n_tok); /* tokens of an answer: known afterwards, so never refused */
+void key_settle(struct key *key, uint64_t n_tok, bool taken);     /* what was charged is counted, or given back */
+void key_spend(struct key *key, uint64_t n_tok, uint64_t now_ns); /* tokens of an answer, as they come: never refused */
 
 #endif

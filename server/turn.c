@@ -412,6 +412,7 @@ static void take_tokens(struct turn *t, struct turn_choice *c, const struct rod_
             t->first_ns = now;
             metrics_observe(&s->metrics.ttft, (double)(now - t->started_ns) * 1e-9);
         }
+        if (t->key && !e->replayed) key_spend(t->key, e->n_tokens, now);
         if (c->last_ns) metrics_observe(&s->metrics.inter_token, (double)(now - c->last_ns) * 1e-9);
         c->last_ns = now;
     }
@@ -447,7 +448,6 @@ static void take_finish(struct turn *t, struct turn_choice *c, struct rod_event 
     take_tokens(t, c, e);
     c->completion_tok = e->completion_tok;
     s->metrics.completion_tok += e->completion_tok;
-    if (t->key && !e->replayed) key_spend(t->key, e->completion_tok);
     c->reason = e->reason;
     c->stop_string = e->stop_string ? strdup(e->stop_string) : NULL;
     c->stop_id = named_stop_id(t, e->stop_id) ? e->stop_id : -1; /* the end token itself is not named */

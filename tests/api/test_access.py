@@ -81,6 +81,31 @@ def test_tokens_a_minute_of_a_key_are_limited(own_server, tmp_path):
     assert metrics['rodimus_key_tokens_total{key="small",kind="completion"}'] == 21
 
 
+def test_an_answer_uses_the_minute_up_while_it_comes(own_server, tmp_path):
+    """Nobody else comes in from then on, but what has begun goes on to its end; what it owes a changed limit forgets, no other reload."""
+    path = key_file(tmp_path, "one name=small tokens_per_minute=60\n")
+    s = own_server("--device", "null:5", "--api-key-file", path, key="one")
+    one = {"prompt": [300], "max_tokens": 1, "ignore_eos": True}
+    connection, response = s.open("POST", "/v1/completions", {**one, "max_tokens": 500, "stream": True}, headers=bearer("one"))
+    events = read_events(response)
+    for _ in range(100):
+        next(events)
+    answer = s.post("/v1/completions", one)
+    assert s.metric("rodimus_slots_used") == 1, "the answer had ended"
+    assert answer.status == 429 and answer.error["code"] == "key_tokens", answer
+    assert s.metrics()['rodimus_key_tokens_total{key="small",kind="completion"}'] >= 100
+    assert len(list(events)) >= 400
+    connection.close()
+    metrics = s.metrics()
+    assert metrics['rodimus_key_tokens_total{key="small",kind="completion"}'] == 500
+    s.reload()
+    answer = s.post("/v1/completions", one)
+    assert answer.status == 429 and 430 - 20 * SLOWER < int(answer.header("Retry-After")) <= 442, answer
+    path.write_text("one name=small tokens_per_minute=61\n")
+    s.reload()
+    assert s.post("/v1/completions", one).status == 200
+
+
 def test_a_request_that_the_queue_refuses_takes_no_tokens_of_its_key(own_server, tmp_path):
     """Its choices are more than the places that are free, which is known when it is read and the key was asked."""
     s = own_server("--slots", 1, "--max-queue-requests", 4, "--device", "null:5", "--api-key-file",

@@ -261,7 +261,7 @@ static void tokens_of_a_minute_come_back_evenly(void **state) {
     assert_int_equal(key->rejected_total, 2);
     now += 10 * SECOND;
     assert_int_equal(key_charge(key, 200, now), 0);
-    key_spend(key, 300); /* an answer: below zero */
+    key_spend(key, 300, now); /* an answer: below zero */
     assert_int_equal(key_charge(key, 1, now), 31);
     now += 31 * SECOND;
     assert_int_equal(key_charge(key, 1, now), 0);
@@ -274,6 +274,42 @@ static void tokens_of_a_minute_come_back_evenly(void **state) {
     assert_int_equal(key_charge(key, 11, now), 1);
     assert_int_equal(key->prompt_tok, 590);
     assert_int_equal(key->completion_tok, 300);
+    close_keys(k);
+}
+
+/* What it waited before its first token pays for none of them. */
+static void an_answer_is_paid_from_what_is_there_when_it_comes(void **state) {
+    (void)state;
+    struct keys *k = open_file("k tokens_per_minute=60\n");
+    struct key *key = keys_find(k, "k");
+    uint64_t now = SECOND;
+    assert_int_equal(key_charge(key, 1, now), 0);
+    now += 3600 * SECOND;
+    for (int i = 0; i < 160; i++) key_spend(key, 1, now);
+    assert_int_equal(key_charge(key, 1, now), 101);
+    for (int i = 0; i < 50; i++) key_spend(key, 1, now += SECOND); /* as fast as they come back */
+    assert_int_equal(key_charge(key, 1, now), 101);
+    assert_int_equal(key->completion_tok, 210);
+    close_keys(k);
+}
+
+/* How an operator opens a key again that a long answer has closed. */
+static void a_limit_that_a_reload_changes_begins_anew(void **state) {
+    (void)state;
+    struct keys *k = open_file("k name=a tokens_per_minute=100\n");
+    struct key *key = keys_find(k, "k");
+    const uint64_t now = SECOND;
+    assert_int_equal(key_charge(key, 1, now), 0);
+    key_spend(key, 20000, now);
+    assert_int_equal(key_charge(key, 1, now), 11942); /* 19,902 tokens, at 100 a minute */
+    reload_file(k, "k name=a tokens_per_minute=100\n");
+    assert_int_equal(key_charge(key, 1, now), 11942);
+    reload_file(k, "other name=a tokens_per_minute=100 requests=9 priority=2\n");
+    assert_int_equal(key_charge(key, 1, now), 11942);
+    reload_file(k, "k name=a tokens_per_minute=101\n");
+    key_spend(key, 1, now);
+    assert_int_equal(key_charge(key, 100, now), 0);
+    assert_int_equal(key_charge(key, 1, now), 1);
     close_keys(k);
 }
 
@@ -314,7 +350,7 @@ static void a_key_that_is_removed_lives_as_long_as_its_requests(void **state) {
     reload_file(k, "k2 name=other\n");
     assert_null(keys_find(k, "k1"));
     assert_int_not_equal(keys_find(k, "k2")->index, key->index);
-    key_spend(key, 5);
+    key_spend(key, 5, SECOND);
     key_end(key);
     key_drop(k, key);
     reload_file(k, "k2 name=other\nk3 name=third\n");
@@ -373,6 +409,8 @@ int main(void) {
         cmocka_unit_test(a_name_that_a_reload_gives_is_the_operators),
         cmocka_unit_test(requests_in_flight_have_a_limit),
         cmocka_unit_test(tokens_of_a_minute_come_back_evenly),
+        cmocka_unit_test(an_answer_is_paid_from_what_is_there_when_it_comes),
+        cmocka_unit_test(a_limit_that_a_reload_changes_begins_anew),
         cmocka_unit_test(a_prompt_beyond_a_minutes_tokens_passes_once_and_is_paid_for),
         cmocka_unit_test(a_reload_keeps_counts_by_name_and_changes_secret_and_limits),
         cmocka_unit_test(a_key_that_is_removed_lives_as_long_as_its_requests),
