@@ -173,8 +173,9 @@ struct rod_stats {                                             /* a consistent e
      * host memory, of files in state_dir as last seen. */
     uint64_t sessions, sessions_host, sessions_file, state_host_bytes, state_file_bytes;
     uint64_t state_saves, state_save_failures, state_loads; /* files written, not written, read back */
-    uint64_t state_refused;                                 /* files found damaged or foreign, and left alone */
-    uint64_t sessions_expired, sessions_evicted;            /* removed: by their time, for the budgets */
+    uint64_t state_no_room; /* not written, though the disk is well: state_disk_bytes has no room beside pinned ones */
+    uint64_t state_refused; /* files found damaged or foreign, and left alone */
+    uint64_t sessions_expired, sessions_evicted; /* removed: by their time, for the budgets */
     uint64_t idempotent_replays;
     /* The prefix cache: prompts that began from a checkpoint, and their tokens that were not read; those that found
      * nothing or less than there once was, by reason; what it holds now, what had to go. */

@@ -67,7 +67,7 @@ struct sessions {
     pthread_t threads[SESSIONS_MAX_THREADS], keeper;
     uint32_t n_threads;
     bool has_keeper;
-    atomic_uint_fast64_t saves, save_failures, loads, refused, expired, evicted, replays;
+    atomic_uint_fast64_t saves, save_failures, no_room, loads, refused, expired, evicted, replays;
 };
 
 static inline void session_count(atomic_uint_fast64_t *counter, uint64_t n) {

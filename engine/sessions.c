@@ -150,6 +150,7 @@ void sessions_stats(struct sessions *s, struct rod_stats *out) {
     out->state_host_bytes = counts.used_bytes;
     out->state_saves = atomic_load_explicit(&s->saves, memory_order_relaxed);
     out->state_save_failures = atomic_load_explicit(&s->save_failures, memory_order_relaxed);
+    out->state_no_room = atomic_load_explicit(&s->no_room, memory_order_relaxed);
     out->state_loads = atomic_load_explicit(&s->loads, memory_order_relaxed);
     out->state_refused = atomic_load_explicit(&s->refused, memory_order_relaxed);
     out->sessions_expired = atomic_load_explicit(&s->expired, memory_order_relaxed);
@@ -160,7 +161,7 @@ void sessions_stats(struct sessions *s, struct rod_stats *out) {
 /* ---- a disk that takes nothing ---- */
 
 void session_wrote(struct sessions *s, struct session *x, const struct session_write *w) {
-    session_count(w->rc ? &s->save_failures : &s->saves, 1);
+    session_count(w->rc == ROD_ENOROOM ? &s->no_room : w->rc ? &s->save_failures : &s->saves, 1);
     pthread_mutex_lock(&s->lock);
     if (w->rc) session_table_reserve(&s->table, x, 0);
     if (!w->rc)

@@ -74,6 +74,8 @@ static void sessions_part(struct buf *out, const struct rod_stats *s) {
     value(out, "rodimus_state_saves_total", "counter", "States written to files.", (double)s->state_saves);
     value(out, "rodimus_state_save_failures_total", "counter", "States that could not be written.",
           (double)s->state_save_failures);
+    value(out, "rodimus_state_no_room_total", "counter",
+          "States that state_disk_bytes has no room for beside pinned ones.", (double)s->state_no_room);
     value(out, "rodimus_state_loads_total", "counter", "States read back from files.", (double)s->state_loads);
     value(out, "rodimus_state_refused_total", "counter", "Files found damaged or foreign.", (double)s->state_refused);
     value(out, "rodimus_idempotent_replays_total", "counter", "Turns answered again from their idempotency key.",

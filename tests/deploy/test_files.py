@@ -71,7 +71,7 @@ def test_alerts_ask_for_metrics_that_exist_and_each_has_its_runbook(served):
 
 def test_each_counter_of_something_lost_has_an_alert(served):
     """But for what a key's own limits refuse: that is meant."""
-    lost = {name for name in served if re.search("_(failed|failures|dropped|refused|rejected|nan)_total$", name)} - {"rodimus_key_rejected_total"}
+    lost = {name for name in served if re.search("_(failed|failures|dropped|refused|rejected|nan|no_room)_total$", name)} - {"rodimus_key_rejected_total"}
     asked = set(re.findall(r"\b(rodimus_[a-z_]+)", text_of("alerts.yml")))
     assert len(lost) > 5 and lost <= asked, f"no alert for {lost - asked}"
 
@@ -118,6 +118,8 @@ def test_prometheus_asks_the_port_that_the_replicas_open_for_it():
     ("RodimusDown", {'up{job="haproxy",instance="a"}': "1x40"}, {"every replica does not answer": {"job": "rodimus"}}),  # no pod, no container: no target
     ("RodimusLogLost", {'rodimus_log_lines_dropped_total{instance="a"}': "0x10 0+7x5 35x25", 'rodimus_log_lines_dropped_total{instance="b"}': "3x40"},
      {"a: lines of the log are lost: its reader or its disk does not take them": {"instance": "a"}}),
+    ("RodimusStatesNoRoom", {'rodimus_state_no_room_total{instance="a"}': "0x35 1x5", 'rodimus_state_no_room_total{instance="b"}': "3x40"},
+     {"a: turns of sessions are refused, as pinned ones use up state_disk_bytes": {"instance": "a"}}),
     ("RodimusNotReady", {'rodimus_ready{instance="a"}': "0x40", 'rodimus_ready{instance="b"}': "1x20 0x10 1x10"},
      {"a has not been ready for five minutes": {"instance": "a"}}),
 ])

@@ -393,6 +393,8 @@ static void pinned_sessions_can_use_up_the_disk_budget(void **state) {
     turn_fails_as(&b, "ep2", 0, ROD_ENOROOM);
     assert_int_equal(session_info(b.c.engine, "ep2").version, 0);
     assert_int_equal(stats_of(b.c.engine).sessions_evicted, 0);
+    assert_int_equal(stats_of(b.c.engine).state_no_room, 2);
+    assert_int_equal(stats_of(b.c.engine).state_save_failures, 0); /* the disk is well */
     assert_true(bytes_in_folder() <= BUDGET);
     turn_ok(&b.c, nth_turn(&a, "ap", 1), &a); /* takes its own place */
     collect_free(&a);
