@@ -1,6 +1,7 @@
 /* config.c - the table, and the order of the sources. */
 #include "commands.h"
 #include "config.h"
+#include "file_text.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -293,13 +294,16 @@ static void find_format(const struct option_set *set, const char *text) {
 }
 
 static int read_file(const struct option_set *set, const char *path, struct option_error *err) {
-    char *text, source[256];
+    char *text, source[256], why[400];
     size_t len;
-    if (options_file_text(path, &text, &len, err)) return -1;
+    if (file_text(path, &text, &len, why, sizeof why)) {
+        snprintf(err->message, sizeof err->message, "config: %s", why);
+        return -1;
+    }
     snprintf(source, sizeof source, "file %s", path);
     const int rc = options_from_json_text(set, text, len, source, err);
     if (rc) find_format(set, text);
-    free(text);
+    file_text_free(text, len);
     return rc;
 }
 

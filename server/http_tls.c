@@ -1,6 +1,8 @@
 /* http_tls.c - see http_tls.h. */
 #include "http_tls.h"
 
+#include "file_text.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -48,29 +50,40 @@ static int parse(struct http_tls_pair *p, const gnutls_datum_t *cert, const gnut
     return rc ? rc : gnutls_privkey_import_x509_raw(p->key, key, GNUTLS_X509_FMT_PEM, NULL, 0);
 }
 
+static int load(const char *setting, const char *path, gnutls_datum_t *out, char *message, size_t size) {
+    char *text, why[400];
+    size_t len;
+    if (file_text(path, &text, &len, why, sizeof why)) {
+        snprintf(message, size, "%s: %s", setting, why);
+        return -1;
+    }
+    *out = (gnutls_datum_t){(unsigned char *)text, (unsigned)len};
+    return 0;
+}
+
+static int read_pair(struct http_tls_pair *p, const char *cert_path, const char *key_path, gnutls_datum_t *cert,
+                     gnutls_datum_t *key, char *message, size_t size) {
+    if (load("tls_cert", cert_path, cert, message, size) || load("tls_key", key_path, key, message, size)) return -1;
+    int rc = check(cert, key);
+    if (rc) return fault(message, size, "tls_cert and tls_key", cert_path, rc);
+    rc = parse(p, cert, key);
+    return rc ? fault(message, size, "tls_cert", cert_path, rc) : 0;
+}
+
 int http_tls_read(const char *cert_path, const char *key_path, struct http_tls_pair **out, char *message, size_t size) {
     gnutls_datum_t cert = {0}, key = {0};
     struct http_tls_pair *p = calloc(1, sizeof *p);
-    int rc = p ? gnutls_load_file(cert_path, &cert) : GNUTLS_E_MEMORY_ERROR, code = 0;
+    if (!p) return fault(message, size, "tls_cert", cert_path, GNUTLS_E_MEMORY_ERROR);
+    const int rc = read_pair(p, cert_path, key_path, &cert, &key, message, size);
+    file_text_free((char *)cert.data, cert.size);
+    file_text_free((char *)key.data, key.size);
     if (rc) {
-        code = fault(message, size, "tls_cert", cert_path, rc);
-    } else if ((rc = gnutls_load_file(key_path, &key))) {
-        code = fault(message, size, "tls_key", key_path, rc);
-    } else if ((rc = check(&cert, &key))) {
-        code = fault(message, size, "tls_cert and tls_key", cert_path, rc);
-    } else if ((rc = parse(p, &cert, &key))) {
-        code = fault(message, size, "tls_cert", cert_path, rc);
-    }
-    gnutls_free(cert.data);
-    if (key.data) gnutls_memset(key.data, 0, key.size);
-    gnutls_free(key.data);
-    if (code) {
         pair_free(p);
-    } else {
-        p->n_holders = 1;
-        *out = p;
+        return -1;
     }
-    return code;
+    p->n_holders = 1;
+    *out = p;
+    return 0;
 }
 
 void http_tls_take(struct http_tls *t, struct http_tls_pair *pair) {

@@ -1,6 +1,8 @@
 /* keys.c - see keys.h. */
 #include "keys.h"
 
+#include "file_text.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -117,30 +119,29 @@ static int read_line(struct reading *r, char *line, const char *where) {
     return 0;
 }
 
+static int read_lines(struct reading *r, char *text, size_t len, const char *path) {
+    char where[256], *at = text + (strncmp(text, "\xef\xbb\xbf", 3) ? 0 : 3); /* of UTF-8, by some editors */
+    for (unsigned number = 1; at < text + len; number++) {
+        char *end = memchr(at, '\n', (size_t)(text + len - at));
+        if (!end) end = text + len;
+        *end = 0;
+        snprintf(where, sizeof where, "api_key_file %s line %u", path, number);
+        if (at + strlen(at) != end) return fail(r, where, "there is a zero byte: the file must be ASCII or UTF-8");
+        if (read_line(r, at, where)) return -1;
+        at = end + 1;
+    }
+    return 0;
+}
+
 static int read_file(struct reading *r, const char *path) {
-    char where[256], *line = NULL;
-    size_t room = 0, before = r->n;
-    unsigned number = 0;
-    int rc = 0;
-    FILE *file = fopen(path, "re");
-    snprintf(where, sizeof where, "api_key_file: cannot read %s", path);
-    if (!file) return fail(r, where, strerror(errno));
-    for (ssize_t n; !rc && (n = getline(&line, &room, file)) > 0;) {
-        snprintf(where, sizeof where, "api_key_file %s line %u", path, ++number);
-        const size_t mark = number == 1 && !strncmp(line, "\xef\xbb\xbf", 3) ? 3 : 0; /* of UTF-8, by some editors */
-        rc = strlen(line) == (size_t)n ? read_line(r, line + mark, where)
-                                       : fail(r, where, "there is a zero byte: the file must be ASCII or UTF-8");
-    }
-    if (line) explicit_bzero(line, room);
-    free(line);
-    if (!rc && ferror(file)) {
-        snprintf(where, sizeof where, "api_key_file: cannot read %s", path);
-        rc = fail(r, where, strerror(errno));
-    }
-    fclose(file);
+    char what[400], *text;
+    size_t len, before = r->n;
+    if (file_text(path, &text, &len, what, sizeof what)) return fail(r, "api_key_file", what);
+    const int rc = read_lines(r, text, len, path);
+    file_text_free(text, len);
     if (rc || r->n > before) return rc;
-    snprintf(where, sizeof where, "api_key_file: %s", path);
-    return fail(r, where, "it holds no key");
+    snprintf(what, sizeof what, "%.380s holds no key", path);
+    return fail(r, "api_key_file", what);
 }
 
 static int check_names(struct reading *r) {

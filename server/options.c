@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FILE_MAX_BYTES (4u << 20) /* of settings: every list in it full, some times over */
-
 static int fail(struct option_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static int fail(struct option_error *err, const char *format, ...) {
     va_list args;
@@ -434,33 +432,6 @@ int options_from_json_text(const struct option_set *set, const char *text, size_
     json_error_t fault;
     json_t *root = json_room_load(text, len, JSON_REJECT_DUPLICATES, &fault);
     return from_root(set, root, &fault, source, err);
-}
-
-/* Piece by piece: it may be a pipe, which says its size to nobody. */
-static int read_whole(FILE *file, char **text, size_t *len) {
-    size_t room = 0, n = 0;
-    do {
-        char *grown = n + 1 < room ? *text : realloc(*text, room = room ? 2 * room : 4096);
-        if (!grown) return errno = ENOMEM;
-        *text = grown;
-        n += fread(*text + n, 1, room - 1 - n, file);
-        if (n > FILE_MAX_BYTES) return errno = EFBIG;
-    } while (!feof(file) && !ferror(file));
-    (*text)[n] = 0;
-    *len = n;
-    return ferror(file) ? errno : 0;
-}
-
-int options_file_text(const char *path, char **text, size_t *len, struct option_error *err) {
-    *text = NULL;
-    FILE *file = fopen(path, "rbe");
-    if (!file) return fail(err, "cannot read the configuration file %s: %s", path, strerror(errno));
-    const int why = read_whole(file, text, len);
-    fclose(file);
-    if (!why) return 0;
-    free(*text);
-    *text = NULL;
-    return fail(err, "cannot read the configuration file %s: %s", path, strerror(why));
 }
 
 /* ---- two sets ---- */

@@ -3,7 +3,7 @@
  * A row says where in the caller's struct its value lives (offset) and what the field's type is. All sources go through
  * one parser, so that `--port 80`, `RODIMUS_PORT=80` and `"port": 80` mean the same and fail with the same words.
  * Who owns what: strings and lists inside the values are malloc'd; options_fini frees them.
- * Pure but for options_file_text; any thread.
+ * Pure; any thread.
  */
 #ifndef OPTIONS_H
 #define OPTIONS_H
@@ -77,8 +77,6 @@ int options_from_environment(const struct option_set *set, char **environment, s
 /* A JSON object of names. 0 or -1. */
 int options_from_json_text(const struct option_set *set, const char *text, size_t len, const char *source,
                            struct option_error *err);
-/* The text of a file for it, zero-terminated, malloc'd. 0 or -1. */
-int options_file_text(const char *path, char **text, size_t *len, struct option_error *err);
 
 /* Whether two sets of the same table hold different values for a row. */
 bool options_differ(const struct option_set *a, const struct option_set *b, const struct option *option);

@@ -624,6 +624,23 @@ def test_a_reload_takes_all_or_nothing_of_files_that_are_being_written(own_serve
     assert set(results) == {True, False}
 
 
+@pytest.mark.parametrize("flag", ["--config", "--api-key-file", "--tls-cert", "--tls-key"])
+def test_a_file_that_is_too_large_is_named_and_holds_nobody_up(own_server, tmp_path, flag):
+    """A log or an image that took its place: the loop reads it, and serves nobody until it has."""
+    files = dict(zip(("--tls-cert", "--tls-key"), certificate(tmp_path, "one")))
+    files["--api-key-file"], files["--config"] = key_file(tmp_path, "one\n"), tmp_path / "config.json"
+    files["--config"].write_text("{}")
+    s = own_server(*itertools.chain(*files.items()), key="one")
+    with open(files[flag], "r+b") as file:
+        file.truncate(64 << 20)
+    said = s.reload()
+    assert "settings stay" in said and str(files[flag]) in said and "4194304" in said, said
+    assert s.get("/v1/models", timeout=10).status == 200
+    assert s.stop() == 0
+    done = command("serve", "--port", 0, *itertools.chain(*files.items()))
+    assert done.returncode == 2 and f"{files[flag]} has more than 4194304 bytes" in done.stderr, done
+
+
 def test_reloads_while_requests_come(own_server, tmp_path):
     """Keys come and go under load: each request is answered by what was true then, 200 or 401, and none is lost."""
     path = key_file(tmp_path, "stay name=stay\n")

@@ -174,6 +174,32 @@ static void a_fault_names_file_and_line_and_no_key(void **state) {
     keys_fini(&k);
 }
 
+/* Read to its end, it would hold the loop up for seconds at SIGHUP, and /dev/zero take all memory. */
+static void a_key_file_has_a_largest_size(void **state) {
+    (void)state;
+    const struct option_list none = {0};
+    struct option_error err;
+    struct keys k;
+    const char *file = write_file("# nothing\n");
+    assert_int_equal(truncate(file, 64 << 20), 0);
+    assert_int_equal(keys_open(&k, &none, file, "", &err), -1);
+    if (!strstr(err.message, file) || !strstr(err.message, "api_key_file") || !strstr(err.message, "4194304"))
+        fail_msg("%s", err.message);
+    keys_fini(&k);
+    FILE *out = fopen(file, "w"); /* the largest list there is, with as much beside it as the bound leaves */
+    assert_non_null(out);
+    for (int i = 0; i < KEYS_MAX; i++)
+        fprintf(out, "%0256d name=%047d requests=1000000 tokens_per_minute=1000000000000 priority=100\n", i, i);
+    fputs("# ", out);
+    while (ftell(out) < 4194304) fputc('x', out);
+    fclose(out);
+    if (keys_open(&k, &none, file, "", &err)) fail_msg("%s", err.message);
+    assert_int_equal(k.n, KEYS_MAX);
+    assert_int_equal(k.list[KEYS_MAX - 1]->priority, 100);
+    keys_fini(&k);
+    unlink(file);
+}
+
 static void the_admin_key_is_apart(void **state) {
     (void)state;
     char *items[] = {"user"};
@@ -404,6 +430,7 @@ int main(void) {
         cmocka_unit_test(what_is_longer_than_any_key_is_not_compared),
         cmocka_unit_test(a_mark_of_the_encoding_is_no_part_of_a_key),
         cmocka_unit_test(a_fault_names_file_and_line_and_no_key),
+        cmocka_unit_test(a_key_file_has_a_largest_size),
         cmocka_unit_test(the_admin_key_is_apart),
         cmocka_unit_test(a_reload_does_not_take_the_last_key_away),
         cmocka_unit_test(a_name_that_a_reload_gives_is_the_operators),
