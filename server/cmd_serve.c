@@ -417,7 +417,12 @@ static int start_access(struct service *v, char *message, size_t size) {
     }
     if (!s->keys.n && !loopback(c->host))
         log_text(&s->log, LOG_WARN, "there are no API keys: whoever reaches %s may use it", c->host);
-    if (*c->tls_cert && c->admin_port && !loopback(c->admin_host))
+    const bool admin_beyond = c->admin_port && !loopback(c->admin_host);
+    if (!s->keys.n && !*c->admin_key && admin_beyond)
+        log_text(&s->log, LOG_WARN,
+                 "there are no keys: whoever reaches admin_port on %s may read and put states of sessions",
+                 c->admin_host);
+    if (*c->tls_cert && admin_beyond)
         log_text(&s->log, LOG_WARN, "admin_port speaks HTTP without TLS, on %s: the admin key can be read on the way",
                  c->admin_host);
     if (c->secrets_in) check_secret(&s->log, "config holds keys", c->secrets_in);

@@ -333,6 +333,22 @@ def test_the_admin_port_is_on_loopback_unless_it_is_told_where(own_server, tmp_p
     assert "admin_port" in s.log() and "without TLS" in s.log()
 
 
+def test_the_log_warns_of_ports_that_anybody_on_the_network_may_use(own_server):
+    """Of the main one and of the admin port, each for what stands open there."""
+    whole, states = "there are no API keys: whoever reaches 0.0.0.0", "whoever reaches admin_port on 0.0.0.0"
+    beyond, admin = ("--host", "0.0.0.0"), ("--admin-host", "0.0.0.0")
+    for flags, warned in (((), ()), (beyond, (whole,)), (admin, (states,)), (beyond + admin, (whole, states)),
+                          (admin + ("--admin-key", "boss"), ()), (admin + ("--api-keys", "one"), ()),
+                          (beyond + admin + ("--admin-key", "boss"), (whole,))):
+        s = own_server("--admin-port", free_port(), *flags)
+        lines = [line for line in s.log().splitlines() if " warn " in line]
+        assert len(lines) == len(warned) and all(text in line for text, line in zip(warned, lines)), (flags, warned, lines)
+        keyed = {"--admin-key", "--api-keys"} & set(flags)
+        assert s.get("/slots", port=s.admin_port).status == (401 if keyed else 200), flags
+    s = own_server(*admin)  # and no port there
+    assert " warn " not in s.log(), s.log()
+
+
 def test_an_admin_port_in_use_ends_the_start():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
