@@ -90,7 +90,9 @@ static void engine_part(struct buf *out, const struct metrics *m, const struct m
     buf_json(out, view->model_name, strlen(view->model_name));
     buf_addf(out, ",arch=\"%s\",dtype=\"%s\"} 1\n", info->arch, info->weight_dtype);
     value(out, "rodimus_slots", "gauge", "Session slots.", s->n_slots);
+    const double used = s->n_slots ? (double)s->slots_used / (double)s->n_slots : 0;
     value(out, "rodimus_slots_used", "gauge", "Session slots in use.", s->slots_used);
+    value(out, "rodimus_slots_used_ratio", "gauge", "Session slots in use, 0 to 1.", used);
     value(out, "rodimus_requests_running", "gauge", "Requests that hold a slot.", s->running);
     value(out, "rodimus_queue_requests", "gauge", "Requests that wait for a slot.", s->queued);
     value(out, "rodimus_queue_requests_limit", "gauge", "Requests that may wait.", s->queued_max);
@@ -121,7 +123,6 @@ static void engine_part(struct buf *out, const struct metrics *m, const struct m
                      rod_step_bounds_rows, 1, s->step_rows_bucket, ROD_STEP_ROWS_BUCKETS, (double)s->batch_rows_sum);
     sessions_part(out, s);
     /* The names that balancers and autoscalers of the field look for. A slot is our unit of memory. */
-    double used = s->n_slots ? (double)s->slots_used / (double)s->n_slots : 0;
     value(out, "vllm:num_requests_running", "gauge", "Alias of rodimus_requests_running.", s->running);
     value(out, "vllm:num_requests_waiting", "gauge", "Alias of rodimus_queue_requests.", s->queued);
     value(out, "vllm:kv_cache_usage_perc", "gauge", "Slots in use, 0 to 1.", used);

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from server import RODIMUS, ROOT, read_events
 
-UNITS = ("_seconds", "_bytes", "_tokens", "_requests", "_total", "_info")
+UNITS = ("_seconds", "_bytes", "_tokens", "_requests", "_total", "_info", "_ratio")
 PLAIN = {  # gauges and histograms of things that are counted, or yes and no
     "rodimus_ready", "rodimus_stalled", "rodimus_slots", "rodimus_slots_used", "rodimus_requests_running",
     "rodimus_queue_requests_limit", "rodimus_http_connections", "rodimus_http_connections_limit", "rodimus_http_streams", "rodimus_key_requests_in_flight",
@@ -89,6 +89,18 @@ def test_counters_by_route_and_status(own_server):
 
 def request_lines(s):
     return [line for line in map(json.loads, s.log().splitlines()) if line["message"] == "request"]
+
+
+def test_autoscalers_are_told_the_share_of_slots_in_use(own_server):
+    s = own_server("--slots", 4)
+    assert s.metric("rodimus_slots_used_ratio") == 0
+    connection, response = s.open("POST", "/v1/completions", {"prompt": ["a", "b", "c"], "max_tokens": 1000000, "ignore_eos": True, "stream": True})
+    s.wait_metric("rodimus_slots_used", lambda n: n == 3)
+    metrics = s.metrics()
+    assert [metrics[name] for name in ("rodimus_slots_used_ratio", "vllm:kv_cache_usage_perc")] == [0.75, 0.75], metrics
+    response.close()
+    connection.close()
+    s.wait_metric("rodimus_slots_used_ratio", lambda n: n == 0)
 
 
 def test_one_line_a_request_with_all_that_is_known(own_server, tmp_path):

@@ -162,6 +162,21 @@ def test_kubernetes_asks_the_port_that_answers_when_all_connections_are_taken():
         assert all(ports[p["targetPort"]] != admin for p in service["spec"]["ports"]), "the admin port is nobody's from outside"
 
 
+def test_kubernetes_adds_replicas_when_slots_are_nearly_all_in_use(served):
+    """By their share: how many a GPU has depends on it and on the model, and is said nowhere unless somebody sets it."""
+    container, = documents("Deployment")[0]["spec"]["template"]["spec"]["containers"]
+    slots = {e["name"]: e.get("value") for e in container["env"]}.get("RODIMUS_SLOTS")
+    pods = [m["pods"] for m in documents("HorizontalPodAutoscaler")[0]["spec"]["metrics"]]
+    targets = {p["metric"]["name"]: p["target"]["averageValue"] for p in pods}
+    targets = {name: int(value[:-1]) / 1000 if value.endswith("m") else float(value) for name, value in targets.items()}
+    assert set(targets) <= served, f"nobody says {set(targets) - served}"
+    shares = [targets[name] for name in targets if name.endswith("_ratio")]
+    if "rodimus_slots_used" in targets:
+        assert slots, f"at {targets['rodimus_slots_used']} slots in use of nobody knows how many"
+        shares.append(targets["rodimus_slots_used"] / int(slots))
+    assert shares and all(0.5 <= share < 1 for share in shares), f"at these shares of the slots: {shares}"
+
+
 def test_services_of_the_namespace_make_no_settings():
     """Kubernetes gives a container RODIMUS_CANARY_SERVICE_HOST for a Service rodimus-canary, and the server refuses what it does not know."""
     done = command("serve", env={**os.environ, "RODIMUS_CANARY_SERVICE_HOST": "10.0.0.1"})
