@@ -443,6 +443,7 @@ static int start(struct service *v) {
     struct server *s = &v->server;
     char message[512];
     if (start_access(v, message, sizeof message)) {
+        config_add_source(message, sizeof message, v->argc, v->argv, environ);
         log_failure(&s->log, NAME, "", "%s", message);
         v->exit_code = 2;
         return -1;

@@ -77,6 +77,19 @@ static const char *check_host(const char *text) {
     return is_host(text) ? NULL : "an address or the name of a host, without a port";
 }
 
+/* A header's name is a token of HTTP, and those that say something else are not free for it. */
+static const char *check_header(const char *text) {
+    static const char *const taken[] = {"Authorization", "X-Api-Key",         "X-Request-Id",    "Idempotency-Key",
+                                        "Host",          "Content-Type",      "Content-Length",  "Connection",
+                                        "Expect",        "Transfer-Encoding", "Content-Encoding"};
+    static const char token[] = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    if (!*text || strspn(text, token) != strlen(text))
+        return "the name of a header, of letters, digits and !#$%&'*+-.^_`|~";
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        if (!strcasecmp(text, taken[i])) return "a header that is free: in every request it says something else";
+    return NULL;
+}
+
 /* clang-format off */
 const struct option config_options[] = {
     {"model", OPTION_STRING, AT(model), MODEL, .letter = 'm', .metavar = "DIR",
@@ -160,7 +173,7 @@ const struct option config_options[] = {
 
     {"state_dtype", OPTION_CHOICE, AT(state_dtype), .group = "Sessions", .fallback = "fp32", .choices = "fp32",
      .reserved = "states are fp32"},
-    {"session_header", OPTION_STRING, AT(session_header), SESSIONS, .fallback = "X-Session-Id", .metavar = "NAME",
+    {"session_header", OPTION_STRING, AT(session_header), SESSIONS, .fallback = "X-Session-Id", .metavar = "NAME", .check = check_header,
      .help = "header that names the session of a request, beside the body's session_id"},
     {"session_busy", OPTION_CHOICE, AT(session_busy), SESSIONS, .fallback = "wait", .choices = "wait|reject", .metavar = "HOW",
      .help = "a turn of a session whose turn is running: wait, in its order, or reject, with 429"},
@@ -241,39 +254,43 @@ void config_source(const char *name, int argc, char **argv, char **environment, 
         snprintf(out, size, "default");
 }
 
+void config_add_source(char *message, size_t size, int argc, char **argv, char **environment) {
+    char name[64], source[256], rest[512];
+    const size_t n = strcspn(message, ":");
+    if (n >= sizeof name || !message[n]) return;
+    snprintf(name, sizeof name, "%.*s", (int)n, message);
+    const struct option_set set = {config_options, config_n_options, NULL};
+    if (!options_find(&set, name)) return;
+    config_source(name, argc, argv, environment, source, sizeof source);
+    snprintf(rest, sizeof rest, "%s", message + n);
+    snprintf(message, size, "%s (%s)%s", name, source, rest);
+}
+
 /* What one row cannot say: settings that need each other, or exclude. */
-static int check_together(const struct config *c, struct option_error *err) {
+static int check_together(const struct config *c, int argc, char **argv, char **environment, struct option_error *err) {
+    char from[2][120];
     if (!*c->tls_cert != !*c->tls_key) {
-        snprintf(err->message, sizeof err->message, "tls_cert and tls_key belong together: %s is empty",
-                 *c->tls_cert ? "tls_key" : "tls_cert");
+        const char *there = *c->tls_cert ? "tls_cert" : "tls_key", *missing = *c->tls_cert ? "tls_key" : "tls_cert";
+        config_source(there, argc, argv, environment, from[0], sizeof from[0]);
+        snprintf(err->message, sizeof err->message, "%s (%s) and %s belong together: %s is empty", there, from[0],
+                 missing, missing);
         return -1;
     }
     if (*c->model && *c->synthetic) {
-        snprintf(err->message, sizeof err->message, "model '%.200s' and synthetic '%.60s' exclude each other: give one",
-                 c->model, c->synthetic);
+        config_source("model", argc, argv, environment, from[0], sizeof from[0]);
+        config_source("synthetic", argc, argv, environment, from[1], sizeof from[1]);
+        snprintf(err->message, sizeof err->message,
+                 "model '%.100s' (%s) and synthetic '%.40s' (%s) exclude each other: give one", c->model, from[0],
+                 c->synthetic, from[1]);
         return -1;
     }
     if (c->admin_port && c->admin_port == c->port) {
-        snprintf(err->message, sizeof err->message, "admin_port and port are both %llu: give each its own",
-                 (unsigned long long)c->port);
+        config_source("admin_port", argc, argv, environment, from[0], sizeof from[0]);
+        snprintf(err->message, sizeof err->message, "admin_port (%s) and port are both %llu: give each its own",
+                 from[0], (unsigned long long)c->port);
         return -1;
     }
     return 0;
-}
-
-/* A header's name is a token of HTTP, and those that say something else are not free for it. */
-static int check_header(const struct config *config, struct option_error *err) {
-    static const char *const taken[] = {"Authorization", "X-Api-Key",         "X-Request-Id",    "Idempotency-Key",
-                                        "Host",          "Content-Type",      "Content-Length",  "Connection",
-                                        "Expect",        "Transfer-Encoding", "Content-Encoding"};
-    static const char token[] = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    const char *name = config->session_header;
-    bool free = *name && strspn(name, token) == strlen(name);
-    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) free = free && strcasecmp(name, taken[i]) != 0;
-    if (free) return 0;
-    snprintf(err->message, sizeof err->message, "session_header '%.100s' cannot be the name of a header for this",
-             name);
-    return -1;
 }
 
 /* Which log the file asks for, also where it breaks off or holds what it must not: the fault is told in that log. */
@@ -322,7 +339,7 @@ static enum config_result read_all(struct config *config, int argc, char **argv,
     if (config->api_keys.n_items || *config->admin_key) config->secrets_in = path;
     if (options_from_environment(&set, environment, err)) return CONFIG_USAGE;
     if (options_from_flags(&set, argc, argv, "config", &help, err)) return CONFIG_USAGE;
-    return check_together(config, err) || check_header(config, err) ? CONFIG_USAGE : CONFIG_OK;
+    return check_together(config, argc, argv, environment, err) ? CONFIG_USAGE : CONFIG_OK;
 }
 
 enum config_result config_load(struct config *config, int argc, char **argv, char **environment,

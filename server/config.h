@@ -48,6 +48,8 @@ enum config_result config_load(struct config *config, int argc, char **argv, cha
                                struct option_error *err);
 /* Where a setting that somebody gave comes from, in the words of the messages about values: "flag --port". */
 void config_source(const char *name, int argc, char **argv, char **environment, char *out, size_t size);
+/* A message "setting: fault" of those who use a setting also says where it comes from; others stay as they are. */
+void config_add_source(char *message, size_t size, int argc, char **argv, char **environment);
 /* The file of settings that flag or variable name; NULL: there is none, or an empty name. */
 const char *config_file(int argc, char **argv, char **environment);
 /* Takes from `from` what a reload may change. Names of other settings that differ go to left, separated by commas. */

@@ -67,7 +67,8 @@ static int list_set(const struct option *option, struct option_list *list, const
 
 static int string_set(const struct option *option, char **out, const char *text, const char *source,
                       struct option_error *err) {
-    const char *wanted = *text && option->check ? option->check(text) : NULL;
+    const bool none = !*text && !option->fallback; /* empty is the default, and no value */
+    const char *wanted = !none && option->check ? option->check(text) : NULL;
     if (wanted) return bad_value(option, text, source, wanted, err);
     char *copy = strdup(text);
     if (!copy) return fail(err, "out of memory");

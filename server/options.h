@@ -40,7 +40,7 @@ struct option {
     const char *metavar;  /* "N", "DIR" ... in --help */
     const char *group;    /* heading in --help */
     const char *help;
-    const char *(*check)(const char *text); /* of a text, or of a list's item: NULL, or what it must be; may be NULL */
+    const char *(*check)(const char *text); /* of a text or a list's item: NULL, or what it must be; may be NULL */
     const char *reserved; /* not NULL: not available in this version, only the default is accepted; why */
     char letter;          /* short flag, 0 = none */
     bool secret;          /* never print the value */

@@ -48,6 +48,7 @@ void reload_settings(struct server *s, struct http_tls *tls, int argc, char **ar
     if (!rc) rc = take(s, tls, &fresh, &err);
     if (rc) {
         s->metrics.reloads_failed++;
+        config_add_source(err.message, sizeof err.message, argc, argv, environ);
         log_text(&s->log, LOG_ERROR, "SIGHUP: the settings stay as they were: %s", err.message);
     } else {
         const bool tls_changes = !*fresh.tls_cert != !tls;

@@ -165,6 +165,19 @@ def test_an_admin_key_that_is_an_api_key_ends_the_start(tmp_path):
     assert done.returncode == 2 and "admin_key" in done.stderr and "'search'" in done.stderr and "s3cret" not in done.stderr, done
 
 
+def test_a_fault_of_keys_says_where_they_come_from(own_server, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"api_keys": ["s3cret-one"], "admin_key": "s3cret-two"}')
+    path.chmod(0o600)
+    done = command("serve", "--port", 0, env={**environment(), "RODIMUS_API_KEYS": "s3cret-one,s3cret-one"})
+    assert done.returncode == 2 and "api_keys (environment variable RODIMUS_API_KEYS): " in done.stderr, done
+    assert "twice" in done.stderr and "s3cret" not in done.stderr, done
+    s = own_server("--config", path, key="s3cret-one")
+    path.write_text('{"api_keys": ["s3cret-one"], "admin_key": "s3cret-one"}')
+    said = s.reload()
+    assert f"admin_key (file {path}): " in said and "'key-1'" in said and "s3cret" not in said, said
+
+
 def test_keys_that_were_not_filled_in_end_the_start(tmp_path):
     """compose and CI make empty variables of what nobody set: that must not open the server that a file had closed."""
     config = tmp_path / "config.json"

@@ -275,9 +275,14 @@ static void settings_of_sessions_are_checked(void **state) {
     ERROR("--session-durability never", "", "session_durability", "lazy");
     ERROR("--session-ttl-s -1", "", "session_ttl_s");
     ERROR("--state-disk-bytes x", "", "state_disk_bytes");
-    ERROR("--session-header authorization", "", "session_header");
-    ERROR("--session-header a:b", "", "session_header");
-    ERROR("", "RODIMUS_SESSION_HEADER=", "session_header");
+    ERROR("--session-header authorization", "", "session_header = 'authorization' (flag --session-header)", "free");
+    ERROR("--session-header a:b", "", "session_header = 'a:b'", "name of a header");
+    ERROR("", "RODIMUS_SESSION_HEADER=", "session_header = '' (environment variable RODIMUS_SESSION_HEADER)");
+    char flags[128];
+    const char *path = write_file("{\"session_header\": \"a b\"}");
+    snprintf(flags, sizeof flags, "--config %s", path);
+    ERROR(flags, "", "session_header = 'a b' (file ", path, "name of a header, of letters");
+    unlink(path);
 }
 
 static void determinism_is_a_setting_and_variables_of_tests_are_nobodys(void **state) {
@@ -310,9 +315,10 @@ static void secrets_are_not_in_messages(void **state) {
 
 static void settings_that_need_each_other_are_checked_together(void **state) {
     (void)state;
-    ERROR("--tls-cert a.pem", "", "tls_cert", "tls_key");
-    ERROR("--tls-key a.pem", "", "tls_cert", "tls_key");
-    ERROR("--port 8081 --admin-port 8081", "", "admin_port", "8081");
+    ERROR("--tls-cert a.pem", "", "tls_cert (flag --tls-cert)", "tls_key is empty");
+    ERROR("--tls-key a.pem", "", "tls_key (flag --tls-key)", "tls_cert is empty");
+    ERROR("--port 8081 --admin-port 8081", "", "admin_port (flag --admin-port)", "8081");
+    ERROR("--model m", "RODIMUS_SYNTHETIC=s", "'m' (flag --model)", "'s' (environment variable RODIMUS_SYNTHETIC)");
 }
 
 static void an_origin_is_what_a_browser_sends(void **state) {
@@ -405,6 +411,44 @@ static void an_empty_value_takes_no_protection_away(void **state) {
     assert_null(c.secrets_in);
     config_fini(&c);
     unlink(path);
+}
+
+static void a_text_may_be_empty_where_that_is_its_default(void **state) {
+    (void)state;
+    for (size_t i = 0; i < config_n_options; i++) {
+        const struct option *option = &config_options[i];
+        if (option->type != OPTION_STRING && option->type != OPTION_CHOICE) continue;
+        char text[96], flags[128];
+        struct config c;
+        struct option_error err;
+        snprintf(text, sizeof text, "{\"%s\": \"\"}", option->name);
+        const char *path = write_file(text);
+        snprintf(flags, sizeof flags, "--config %s", path);
+        const bool taken = load(&c, flags, "", &err) == CONFIG_OK;
+        unlink(path);
+        config_fini(&c);
+        if (taken != !option->fallback) fail_msg("%s is %s: %s", text, taken ? "taken" : "refused", err.message);
+        if (!taken && (!strstr(err.message, option->name) || !strstr(err.message, path))) fail_msg("%s", err.message);
+    }
+}
+
+static void who_uses_a_setting_says_where_it_comes_from(void **state) {
+    (void)state;
+    char *argv[] = {"serve", "--api-key-file", "k", "--config=c.json", NULL},
+         *env[] = {"RODIMUS_API_KEYS=hunter2", NULL};
+    static const char *const cases[][2] = {
+        {"api_keys: twice: two", "api_keys (environment variable RODIMUS_API_KEYS): twice: two"},
+        {"api_key_file: k: no", "api_key_file (flag --api-key-file): k: no"},
+        {"admin_key: no", "admin_key (file c.json): no"},
+        {"api_key_file k line 1: no", "api_key_file k line 1: no"},
+        {"no colon", "no colon"},
+        {"", ""}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char message[128];
+        snprintf(message, sizeof message, "%s", cases[i][0]);
+        config_add_source(message, sizeof message, 4, argv, env);
+        assert_string_equal(message, cases[i][1]);
+    }
 }
 
 static void a_key_can_be_sent_in_a_header(void **state) {
@@ -580,6 +624,8 @@ int main(void) {
         cmocka_unit_test(settings_that_need_each_other_are_checked_together),
         cmocka_unit_test(an_origin_is_what_a_browser_sends),
         cmocka_unit_test(an_empty_value_takes_no_protection_away),
+        cmocka_unit_test(a_text_may_be_empty_where_that_is_its_default),
+        cmocka_unit_test(who_uses_a_setting_says_where_it_comes_from),
         cmocka_unit_test(a_key_can_be_sent_in_a_header),
         cmocka_unit_test(a_file_that_holds_keys_is_known),
         cmocka_unit_test(a_reload_takes_what_may_change_and_names_the_rest),
