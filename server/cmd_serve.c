@@ -146,13 +146,9 @@ static void on_beat(uv_timer_t *timer) {
     s->beat_ns = uv_hrtime();
     if (s->engine) {
         rod_engine_stats(s->engine, &stats);
-        if (stats.queued) {
-            admission_sample(&s->admission, s->beat_ns,
-                             stats.requests_finished + stats.requests_cancelled + stats.requests_failed +
-                                 stats.running);
-        } else {
-            s->admission.n = 0; /* an idle time says nothing of how fast a queue empties */
-        }
+        admission_sample(&s->admission, s->beat_ns,
+                         stats.requests_finished + stats.requests_cancelled + stats.requests_failed + stats.running,
+                         stats.queued, stats.n_slots);
     }
     if (!v->watchdog_ms || uv_now(&v->loop) < v->watchdog_at_ms) return;
     const char *why = routes_unready(s);

@@ -84,15 +84,15 @@ void routes_respond(struct exchange *x, unsigned status, const char *content_typ
     http_respond_buf(x->http, status, content_type, body);
 }
 
-/* For a full queue: until it is empty at the rate of the last seconds, so that not all come back at once to the first
- * free place. */
+/* For a full queue: until it is empty at the rate of late, so that not all come back at once to the first free
+ * place. */
 static void retry_after(struct exchange *x, const struct openai_error *err) {
     struct server *s = x->server;
     uint64_t seconds = err->retry_s ? err->retry_s : 1;
     if (err->http == 429 && !err->retry_s && s->engine && !x->aside) {
         struct rod_stats stats;
         rod_engine_stats(s->engine, &stats);
-        seconds = admission_retry_s(&s->admission, (uint64_t)stats.queued + 1);
+        if (stats.queued) seconds = admission_retry_s(&s->admission, (uint64_t)stats.queued + 1);
     }
     char text[24];
     snprintf(text, sizeof text, "%llu", (unsigned long long)seconds);

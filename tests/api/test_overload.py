@@ -163,3 +163,21 @@ def test_after_an_idle_time_a_refused_client_is_not_sent_away_for_long(own_serve
     for t in threads:
         t.join()
     assert any(waits) and max(waits) <= 2, waits
+
+
+def test_requests_of_seconds_do_not_send_a_refused_client_away_for_minutes(own_server):
+    """A full queue out of which none has left yet: 6 wait for 2 slots of requests of 3 s, 9 to 12 s of work."""
+    s = own_server("--device", "null:20", "--slots", 2, "--max-queue-requests", 6)
+    body = {"prompt": "a", "max_tokens": 150, "ignore_eos": True}
+    threads = [threading.Thread(target=lambda: s.post("/v1/completions", body)) for _ in range(8)]
+    for t in threads:
+        t.start()
+    s.wait_metric("rodimus_queue_requests", lambda n: n == 6)
+    waits, began = [], time.monotonic()
+    while (answer := s.post("/v1/completions", {**body, "max_tokens": 1})).status == 429:  # until the first two end
+        waits.append((round(time.monotonic() - began, 1), int(answer.header("Retry-After"))))
+        time.sleep(0.2)
+    assert answer.status == 200 and waits[0][1] <= 8 * SLOWER and max(w for _, w in waits) <= 24 * SLOWER, waits
+    assert waits[-1][0] < 2.2 or waits[-1][1] > 1, waits
+    for t in threads:
+        t.join()

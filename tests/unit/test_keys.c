@@ -1,6 +1,4 @@
-/* test_keys.c - API keys: their file, their limits in a time of our own, and reloads under requests in flight; when a
- * refused client should come again. */
-#include "server/admission.h"
+/* test_keys.c - API keys: their file, their limits in a time of our own, and reloads under requests in flight. */
 #include "server/keys.h"
 
 #include <setjmp.h>
@@ -397,31 +395,6 @@ static void a_reload_that_fails_changes_nothing(void **state) {
     close_keys(k);
 }
 
-/* ---- when to come again ---- */
-
-static void the_wait_is_the_queue_over_its_drain_rate(void **state) {
-    (void)state;
-    struct admission a = {0};
-    assert_int_equal(admission_retry_s(&a, 1000), 1); /* nothing is known */
-    for (uint64_t i = 0; i < 40; i++) admission_sample(&a, (100 + i) * SECOND, 10 * i);
-    assert_int_equal(admission_retry_s(&a, 5), 1);
-    assert_int_equal(admission_retry_s(&a, 100), 10);
-    assert_int_equal(admission_retry_s(&a, 101), 11);
-    assert_int_equal(admission_retry_s(&a, 1000000), ADMISSION_MAX_S);
-    for (uint64_t i = 0; i < 20; i++) admission_sample(&a, (200 + i) * SECOND, 400); /* it stands still */
-    assert_int_equal(admission_retry_s(&a, 5), ADMISSION_MAX_S);
-    assert_int_equal(admission_retry_s(&a, 0), 1);
-}
-
-static void samples_too_close_are_dropped(void **state) {
-    (void)state;
-    struct admission a = {0};
-    for (uint64_t i = 0; i < 1000; i++)
-        admission_sample(&a, SECOND + i * 1000000, i); /* a millisecond apart: 1000 a s */
-    assert_int_equal(a.n, 2);
-    assert_int_equal(admission_retry_s(&a, 3000), 3);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_line_is_a_key_and_its_fields),
@@ -442,8 +415,6 @@ int main(void) {
         cmocka_unit_test(a_reload_keeps_counts_by_name_and_changes_secret_and_limits),
         cmocka_unit_test(a_key_that_is_removed_lives_as_long_as_its_requests),
         cmocka_unit_test(a_reload_that_fails_changes_nothing),
-        cmocka_unit_test(the_wait_is_the_queue_over_its_drain_rate),
-        cmocka_unit_test(samples_too_close_are_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
