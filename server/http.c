@@ -4,8 +4,9 @@
  * - a content reader that returns 0 without suspending burns a core: suspend first;
  * - a suspended connection neither times out nor notices that its client left: a uv_poll for UV_DISCONNECT does;
  * - an answer queued in the first handler call closes the connection: answer in a later one, but for framing errors;
- * - it accepts Content-Length with Transfer-Encoding, two Content-Lengths, no Host: headers are counted here;
- * - it puts the second line of a folded header behind the name: "Content-Length:\r\n 5" is a header Content-Length5. */
+ * - the line before a chunk that is longer than its buffer it awaits without sleeping, whether or not the client is
+ * there still (drop_stuck). */
+#include "http_framing.h"
 #include "http_internal.h"
 #include "http_listen.h"
 #include "http_tls.h"
@@ -18,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -29,6 +31,7 @@
 #define SHORT_BODY_BYTES 65536 /* so much any request may bring, or long ones that trickle would shut all out */
 #define LARGE_BODIES     2     /* bodies with a limit of their own that may come in at once */
 #define SLOWEST_BODY_BPS 1024  /* a body that arrives slower than this is given up */
+#define AWAKE_RUNS       20    /* after so many rounds without sleep: is somebody stuck? */
 
 /* ---- accessors ---- */
 
@@ -103,6 +106,23 @@ void http_wake(struct http_request *r) {
 
 static void on_timer(uv_timer_t *timer) { ((struct http *)timer->data)->pump = true; }
 
+/* A request whose chunks' line fills the buffer, or of which bytes stay unread while nothing of its body comes; or,
+ * if the daemon has not slept in between, nothing comes at all. Twice so, and the daemon has run in between: it is
+ * stuck. */
+static bool is_stuck(struct http_request *r, enum http_look which, bool slept) {
+    struct http_look_at *l = &r->looks[which];
+    int unread = 0;
+    ioctl(r->socket->fd, FIONREAD, &unread);
+    const bool stands = unread > 0 || !slept, stuck = stands && l->stands && l->received == r->received;
+    *l = (struct http_look_at){r->received, stands};
+    return stuck;
+}
+
+static void drop_stuck(struct http *h, enum http_look which, bool slept) {
+    for (struct http_request *r = h->requests; r; r = r->next)
+        if (r->chunked && !r->dispatched && is_stuck(r, which, slept)) shutdown(r->socket->fd, SHUT_RDWR);
+}
+
 static void run_daemon(struct http *h) {
     MHD_UNSIGNED_LONG_LONG wait_ms = 0;
     enum MHD_Result waits = MHD_NO;
@@ -111,6 +131,12 @@ static void run_daemon(struct http *h) {
         MHD_run(h->daemon);
         waits = MHD_get_timeout(h->daemon, &wait_ms);
         if ((waits != MHD_YES || wait_ms) && !h->closed) break;
+    }
+    if (waits != MHD_YES || wait_ms) {
+        h->slept = true;
+        h->n_awake = 0;
+    } else if (++h->n_awake % AWAKE_RUNS == 0) {
+        drop_stuck(h, LOOK_AWAKE, true);
     }
     if (waits == MHD_YES) {
         uv_timer_start(&h->timer, on_timer, wait_ms, 0);
@@ -185,53 +211,6 @@ static void refuse(struct http_request *r, unsigned status, const char *code, co
     r->http->on.refuse(r->http->on.arg, r, status, code, message);
 }
 
-struct framing { /* what the request says about its own length and host */
-    unsigned n_length, n_encoding, n_host;
-    bool bad_name, folded, chunked, expect;
-    const char *length;
-};
-
-static bool is_folded(const char *name, const char *of) {
-    return !strncasecmp(name, of, strlen(of)) && name[strlen(of)];
-}
-
-static enum MHD_Result count_header(void *cls, enum MHD_ValueKind kind, const char *name, size_t name_len,
-                                    const char *value, size_t value_len) {
-    struct framing *f = cls;
-    (void)kind;
-    (void)value_len;
-    for (size_t i = 0; i < name_len; i++)
-        f->bad_name |= (unsigned char)name[i] <= ' ' || (unsigned char)name[i] >= 0x7f;
-    f->folded |= is_folded(name, "Content-Length") || is_folded(name, "Transfer-Encoding");
-    if (!strcasecmp(name, "Content-Length")) {
-        f->n_length++;
-        f->length = value;
-    } else if (!strcasecmp(name, "Transfer-Encoding")) {
-        f->n_encoding++;
-        f->chunked = value && !strcasecmp(value, "chunked");
-    } else if (!strcasecmp(name, "Host")) {
-        f->n_host++;
-    } else if (!strcasecmp(name, "Expect")) {
-        f->expect = true;
-    }
-    return MHD_YES;
-}
-
-/* What a proxy in front might read differently than we do is refused and the connection closed: nobody may smuggle a
- * second request into the body of the first. */
-static const char *framing_fault(const struct framing *f, const char *version) {
-    bool old = !strcmp(version, "HTTP/1.0");
-    if (f->bad_name) return "a header name contains a space or a control character";
-    if (f->folded) return "Content-Length or Transfer-Encoding goes on in a second line";
-    if (f->n_length > 1) return "Content-Length appears more than once";
-    if (f->n_encoding > 1) return "Transfer-Encoding appears more than once";
-    if (f->n_length && f->n_encoding) return "Content-Length and Transfer-Encoding exclude each other";
-    if (f->n_encoding && (!f->chunked || old)) return "the only Transfer-Encoding understood is chunked, in HTTP/1.1";
-    if (f->n_length && strspn(f->length, "0123456789") != strlen(f->length)) return "Content-Length is not a number";
-    if (f->n_host > 1 || (!f->n_host && !old)) return "exactly one Host header is needed";
-    return NULL;
-}
-
 /* "http://host/path", the form that proxies are sent, names the same path. */
 static const char *path_of(const char *url) {
     const char *host = !strncasecmp(url, "http://", 7) ? url + 7 : !strncasecmp(url, "https://", 8) ? url + 8 : NULL;
@@ -280,15 +259,14 @@ static bool has_room(const struct http_request *r, size_t room) {
 }
 
 /* The headers are in. An answer queued here closes the connection, so only what must close it is queued here. */
-static enum MHD_Result first_call(struct http_request *r, const char *version) {
+static enum MHD_Result first_call(struct http_request *r, const char *method, const char *version) {
     struct http *h = r->http;
-    struct framing f = {0};
-    MHD_get_connection_values_n(r->connection, MHD_HEADER_KIND, count_header, &f);
-    const char *fault = framing_fault(&f, version);
+    struct http_framing f;
+    const char *fault = http_framing_fault(r->connection, method, version, &f);
     if (!fault && strstr(r->path, "%00")) fault = "a path holds no NUL";
     if (!fault) {
-        r->chunked = f.n_encoding != 0;
-        r->declared = f.n_length ? (size_t)strtoull(f.length, NULL, 10) : 0;
+        r->chunked = f.chunked;
+        r->declared = f.length;
         h->on.headers(h->on.arg, r);
         const bool crowded = r->large ? h->n_large > LARGE_BODIES : !has_room(r, r->declared);
         if (!r->answered && r->declared > r->body_max) refuse(r, 413, "body_too_large", NULL);
@@ -332,7 +310,7 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *connection, c
     if (!r) {
         r = new_request(h, connection, url, method);
         *context = r;
-        return r ? first_call(r, version) : MHD_NO;
+        return r ? first_call(r, method, version) : MHD_NO;
     }
     if (*n_data) {
         size_t n = *n_data;
@@ -341,6 +319,8 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *connection, c
     }
     if (!r->dispatched) {
         r->dispatched = true;
+        /* Nobody needs trailers, and lines among them may end them early as they do headers. */
+        if (r->chunked && MHD_get_connection_values(connection, MHD_FOOTER_KIND, NULL, NULL) > 0) http_close_after(r);
         if (!r->answered) h->on.request(h->on.arg, r);
     }
     if (r->gone || r->aborted) return MHD_NO;
@@ -459,6 +439,8 @@ static void on_sweep(uv_timer_t *timer) {
         if (r) allowed += (uint64_t)r->received / SLOWEST_BODY_BPS * 1000000000u;
         if (now - since > allowed || has_ended(c->fd)) shutdown(c->fd, SHUT_RDWR);
     }
+    drop_stuck(h, LOOK_SWEEP, h->slept);
+    h->slept = false;
 }
 
 /* ---- the server ---- */

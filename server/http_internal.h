@@ -26,6 +26,13 @@ struct http_header_line {
     char *name, *value;
 };
 
+/* Two kinds of looks at who may be stuck: the sweep's, and while the daemon does not sleep. */
+enum http_look { LOOK_SWEEP, LOOK_AWAKE, N_LOOKS };
+struct http_look_at {
+    size_t received;
+    bool stands; /* there was something to read, or the daemon did not sleep */
+};
+
 struct http_request {
     struct http *http;
     struct http_connection *socket;
@@ -37,6 +44,7 @@ struct http_request {
     /* body */
     char *body;
     size_t body_len, body_room, body_max, received, declared;
+    struct http_look_at looks[N_LOOKS];
     bool chunked, large; /* large: a limit of its own, and not among bodies_bytes */
     /* answer */
     struct http_header_line headers[HTTP_MAX_HEADERS];
@@ -72,6 +80,8 @@ struct http {
     uint16_t port;
     unsigned n_handles; /* open uv handles of the server itself */
     bool make_room;     /* see http.h */
+    bool slept;         /* the daemon, since the last sweep */
+    unsigned n_awake;   /* rounds since it slept */
     bool pump, closed; /* closed: a connection, in the last run: where no more were taken, the next run listens again */
 };
 

@@ -265,6 +265,11 @@ class Server:
     def n_files(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
+    def busy_s(self):
+        """Of the processor, since it began."""
+        with open(f"/proc/{self.process.pid}/stat") as f:
+            return sum(map(int, f.read().rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
     # ---- its end ----
     def terminate(self):
         self.process.send_signal(signal.SIGTERM)

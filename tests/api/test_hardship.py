@@ -117,12 +117,6 @@ def test_a_client_leaves(strict, stage, manner):
 
 # ---- no file descriptors ----
 
-def busy_s(s):
-    with open(f"/proc/{s.process.pid}/stat") as f:
-        fields = f.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def test_no_file_descriptors_are_left(own_server):
     """The limit is reached with streams open: they go on, the loop does not spin, and later connections work again."""
     s = own_server("--device", "null:20")
@@ -131,9 +125,9 @@ def test_no_file_descriptors_are_left(own_server):
     resource.prlimit(s.process.pid, resource.RLIMIT_NOFILE, (files + 6, files + 6))
     crowd = [s.socket() for _ in range(40)]
     time.sleep(0.5)
-    before = busy_s(s)
+    before = s.busy_s()
     time.sleep(1)
-    assert busy_s(s) - before < 0.5, "it spins"
+    assert s.busy_s() - before < 0.5, "it spins"
     assert list(read_events(response))[-1].data == "[DONE]"
     connection.close()
     for c in crowd:

@@ -1,4 +1,5 @@
 """Bytes that no honest client sends. Each gets its status, or the connection closes; the next request works (still_alive)."""
+import contextlib
 import json
 import random
 import re
@@ -73,6 +74,35 @@ def test_a_length_on_a_second_line_is_refused_and_the_connection_closed(server, 
     hidden = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     got = server.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + headers + b"\r\n" + body + hidden, timeout=5)
     assert b'"commit"' not in got and status_of(got) == 400 and got.count(b"HTTP/1.1 ") == 1, got
+
+
+@pytest.mark.parametrize("line", [b": x", b":", b": a: b", b"\0: x", b"\0", b"\0x", b"X: a\0b", b"X: a\r\n b"], ids=repr)
+@pytest.mark.parametrize("before,after", [(b"Host: x\r\n", b""), (b"Host: x\r\nContent-Length: 54\r\n", b"X-Y: z\r\n"), (b"", b"Host: x\r\n")],
+                         ids=["last", "between", "first"])
+def test_a_line_that_ends_the_headers_early_is_refused_and_the_connection_closed(server, line, before, after):
+    """libmicrohttpd takes some for the empty one; a proxy that does not sees one request where there would be two."""
+    hidden = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    got = server.raw(b"GET /health HTTP/1.1\r\n" + before + line + b"\r\n" + after + b"\r\n" + hidden, timeout=5)
+    assert b'"commit"' not in got and status_of(got) == 400 and got.count(b"HTTP/1.1 ") == 1, got
+
+
+def test_behind_trailers_the_connection_closes(server):
+    hidden = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    got = server.raw(b"GET /health HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: y\r\n: z\r\n" + hidden, timeout=5)
+    assert b'"commit"' not in got and got.count(b"HTTP/1.1 ") == 1, got
+
+
+@pytest.mark.parametrize("head", [b"GET /health HTTP/1.1\r\nHost: x\r\nX-A: \r\nX-B:c \r\nX-C:\t d\te\r\n\r\n", b"GET /health HTTP/1.1\nHost: x\nX-A:\n\n",
+                                  b"GET  /health?a=b&c HTTP/1.1\r\nHost: x\nX-A: :\r\n\n", b"GET /health HTTP/1.0\r\n\r\n",
+                                  b"GET /health HTTP/1.1\r\nHost: x\r\nCookie: a=b; c=\"d\"\r\n" + b"".join(b"X-%d: %d\r\n" % (i, i) for i in range(200)) + b"\r\n"],
+                         ids=lambda h: repr(h[12:40]))
+@pytest.mark.parametrize("pieces", [1, 7], ids=["whole", "in pieces"])
+def test_headers_of_an_odd_form_are_taken(server, head, pieces):
+    with server.socket(5) as s:
+        for i in range(0, len(head), (len(head) + pieces - 1) // pieces):
+            s.sendall(head[i:i + (len(head) + pieces - 1) // pieces])
+            time.sleep(0.02 if pieces > 1 else 0)
+        assert status_of(s.recv(4096)) == 200
 
 
 @pytest.mark.parametrize("host", [b"", b"Host: a\r\nHost: b\r\n"], ids=["missing", "twice"])
@@ -386,3 +416,34 @@ def test_many_connections_at_once(server):
     for t in threads:
         t.join()
     assert results == [2] * 100
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["from one who waits", "from one who has gone"])
+def test_a_line_of_chunks_that_never_ends_costs_nothing(own_server, ends):
+    """libmicrohttpd would wait for its end without sleeping, and not see that the client is gone. Of about the size of its buffer,
+    so that one fills it to the last byte; an honest client that is slow meanwhile is none of them."""
+    s = own_server("--device", "null", "--connection-limit", 1000)
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    honest, held = s.socket(30), []
+    honest.sendall(head)
+    for n in [*range(15000, 16000, 50), *range(16000, 16400), 17000, 40000]:
+        held.append((n, s.socket(30)))
+        held[-1][1].sendall(head + b"1\r\n{\r\n1;" + b"a" * n)
+        if ends:
+            held[-1][1].shutdown(socket.SHUT_WR)
+    body = b'{"prompt": [300], "max_tokens": 1}'
+    for at in range(0, len(body), 5):
+        honest.sendall(b"%x\r\n%s\r\n" % (len(body[at:at + 5]), body[at:at + 5]))
+        time.sleep(0.8 * SLOWER)
+    began, before = time.monotonic(), s.busy_s()
+    time.sleep(1)
+    used, took = s.busy_s() - before, time.monotonic() - began
+    assert used < 0.3 * took, (used, took)
+    honest.sendall(b"0\r\n\r\n")
+    assert status_of(honest.recv(4096)) == 200
+    for n, c in held:
+        with c:
+            if ends or n >= 16384:
+                with contextlib.suppress(ConnectionResetError):
+                    assert c.recv(1000) == b"", n
+    assert s.get("/health").status == 200
