@@ -23,7 +23,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define NAME "rodimus serve"
@@ -390,14 +389,6 @@ static unsigned connection_limit(struct server *s) {
     return (unsigned)left;
 }
 
-/* A file of secrets that others may read is worth a line. */
-static void check_secret(struct log *log, const char *setting, const char *path) {
-    struct stat st;
-    if (*path && !stat(path, &st) && (st.st_mode & (S_IRWXG | S_IRWXO)))
-        log_text(log, LOG_WARN, "%s: others may read or change %s (mode %03o): chmod 600", setting, path,
-                 (unsigned)st.st_mode & 0777u);
-}
-
 static bool loopback(const char *host) {
     return !strncmp(host, "127.", 4) || !strcmp(host, "::1") || !strcmp(host, "localhost");
 }
@@ -421,10 +412,9 @@ static int start_access(struct service *v, char *message, size_t size) {
     if (*c->tls_cert && admin_beyond)
         log_text(&s->log, LOG_WARN, "admin_port speaks HTTP without TLS, on %s: the admin key can be read on the way",
                  c->admin_host);
-    if (c->secrets_in) check_secret(&s->log, "config holds keys", c->secrets_in);
-    check_secret(&s->log, "api_key_file", c->api_key_file);
-    check_secret(&s->log, "tls_key", c->tls_key);
-    return *c->tls_cert ? http_tls_open(c->tls_cert, c->tls_key, &v->tls, message, size) : 0;
+    if (*c->tls_cert && http_tls_open(c->tls_cert, c->tls_key, &v->tls, message, size)) return -1;
+    reload_warn(s, v->tls);
+    return 0;
 }
 
 /* It asks for a reload and never ends the process, so until there is a handler it waits. */

@@ -111,6 +111,24 @@ void http_tls_close(struct http_tls *t) {
     free(t);
 }
 
+bool http_tls_invalid(const struct http_tls *t, time_t now_s, char *what, size_t size) {
+    const struct http_tls_pair *p = t->newest;
+    for (unsigned i = 0; i < p->n_chain; i++) {
+        gnutls_x509_crt_t crt;
+        if (gnutls_pcert_export_x509((gnutls_pcert_st *)&p->chain[i], &crt)) continue; /* it only reads the first */
+        const time_t from_s = gnutls_x509_crt_get_activation_time(crt), to_s = gnutls_x509_crt_get_expiration_time(crt);
+        gnutls_x509_crt_deinit(crt);
+        if (from_s <= now_s && now_s <= to_s) continue;
+        char when[32] = "?";
+        struct tm tm;
+        if (gmtime_r(now_s > to_s ? &to_s : &from_s, &tm)) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
+        snprintf(what, size, "certificate %u of %u is valid only %s %s", i + 1, p->n_chain,
+                 now_s > to_s ? "until" : "from", when);
+        return true;
+    }
+    return false;
+}
+
 struct http_tls_pair *http_tls_hold(const struct http_tls *t) {
     t->newest->n_holders++;
     return t->newest;

@@ -8,7 +8,9 @@
 #define HTTP_TLS_H
 
 #include <gnutls/abstract.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <time.h>
 
 struct http_tls;
 struct http_tls_pair; /* a certificate with its chain and its key */
@@ -19,6 +21,9 @@ int http_tls_open(const char *cert_path, const char *key_path, struct http_tls *
 int http_tls_read(const char *cert_path, const char *key_path, struct http_tls_pair **out, char *message, size_t size);
 void http_tls_take(struct http_tls *t, struct http_tls_pair *pair); /* handshakes that begin from now on see it */
 void http_tls_close(struct http_tls *t);                            /* NULL is fine; after the transport that uses it */
+
+/* Whether the newest certificate, or one of its chain, is not valid at that time; what says which and why. */
+bool http_tls_invalid(const struct http_tls *t, time_t now_s, char *what, size_t size);
 
 /* The newest certificate, held until it is dropped (NULL is fine). */
 struct http_tls_pair *http_tls_hold(const struct http_tls *t);

@@ -5,6 +5,7 @@
 
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 extern char **environ;
 
@@ -38,6 +39,25 @@ static int take(struct server *s, struct http_tls *tls, const struct config *fre
     return 0;
 }
 
+/* A file of secrets that others may read is worth a line. */
+static void check_secret(struct log *log, const char *setting, const char *path) {
+    struct stat st;
+    if (*path && !stat(path, &st) && (st.st_mode & (S_IRWXG | S_IRWXO)))
+        log_text(log, LOG_WARN, "%s: others may read or change %s (mode %03o): chmod 600", setting, path,
+                 (unsigned)st.st_mode & 0777u);
+}
+
+void reload_warn(struct server *s, const struct http_tls *tls) {
+    const struct config *c = &s->config;
+    char fault[128];
+    if (c->secrets_in) check_secret(&s->log, "config holds keys", c->secrets_in);
+    check_secret(&s->log, "api_key_file", c->api_key_file);
+    if (!tls || !*c->tls_cert) return;
+    check_secret(&s->log, "tls_key", c->tls_key);
+    if (http_tls_invalid(tls, time(NULL), fault, sizeof fault))
+        log_text(&s->log, LOG_WARN, "tls_cert: clients will refuse %s: %s", c->tls_cert, fault);
+}
+
 void reload_settings(struct server *s, struct http_tls *tls, int argc, char **argv) {
     struct config fresh = {0};
     struct option_error err = {""};
@@ -53,6 +73,7 @@ void reload_settings(struct server *s, struct http_tls *tls, int argc, char **ar
     } else {
         const bool tls_changes = !*fresh.tls_cert != !tls;
         config_take(&s->config, &fresh, left, sizeof left);
+        s->config.secrets_in = fresh.secrets_in;
         s->log.level = log_level_of(s->config.log_level);
         s->metrics.reloads++;
         if (s->keys.n)
@@ -62,6 +83,7 @@ void reload_settings(struct server *s, struct http_tls *tls, int argc, char **ar
         if (*left || tls_changes)
             log_text(&s->log, LOG_WARN, "SIGHUP: these wait for a restart: %s%s%s", left,
                      *left && tls_changes ? ", " : "", tls_changes ? "TLS on or off" : "");
+        reload_warn(s, tls);
     }
     config_fini(&fresh);
 }

@@ -90,6 +90,7 @@ bool access_foreign(const struct exchange *x); /* a page sent it, neither this s
 /* ---- reload.c: SIGHUP ---- */
 struct http_tls;
 void reload_settings(struct server *s, struct http_tls *tls, int argc, char **argv); /* tls: NULL = the port is plain */
+void reload_warn(struct server *s, const struct http_tls *tls); /* what is taken over, though it should be otherwise */
 
 /* ---- admin.c: the second listener ---- */
 struct admin;

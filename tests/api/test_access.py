@@ -453,6 +453,18 @@ def certificate(folder, name, key_type=("ec", "-pkeyopt", "ec_paramgen_curve:pri
     return cert, key
 
 
+def certificate_of_time(folder, name, begin, end):
+    """The same, valid between two times, YYYYMMDDHHMMSSZ."""
+    cert, key = certificate(folder, name)
+    (folder / "ca.cnf").write_text("[ca]\ndefault_ca=d\n[d]\ndatabase=ca.idx\nrand_serial=yes\nnew_certs_dir=.\ndefault_md=sha256\n"
+                                   "policy=p\nunique_subject=no\n[p]\ncommonName=supplied\n")
+    (folder / "ca.idx").write_text("")
+    subprocess.run(["openssl", "req", "-new", "-key", key, "-subj", f"/CN={name}", "-out", "csr"], cwd=folder, check=True, capture_output=True)
+    subprocess.run(["openssl", "ca", "-batch", "-notext", "-config", "ca.cnf", "-selfsign", "-keyfile", key, "-in", "csr", "-out", cert,
+                    "-startdate", begin, "-enddate", end], cwd=folder, check=True, capture_output=True)
+    return cert, key
+
+
 def served_certificate(s):
     return ssl.get_server_certificate(("127.0.0.1", s.port))
 
@@ -571,6 +583,26 @@ def test_a_bad_certificate_ends_the_start(tmp_path, spoil):
         (cert if spoil == "cert" else key).write_text("nothing")
     done = command("serve", "--port", 0, "--tls-cert", cert, "--tls-key", key)
     assert done.returncode == 2 and "tls_" in done.stderr and str(tmp_path) in done.stderr, done
+
+
+def test_a_certificate_out_of_its_time_is_taken_with_a_warning(own_server, tmp_path):
+    """At the start and at SIGHUP; and one that others may read the key of."""
+    old = certificate_of_time(tmp_path, "old", "20200101000000Z", "20210102030405Z")
+    early = certificate_of_time(tmp_path, "early", "20900101000000Z", "20910101000000Z")
+    now, keys = certificate(tmp_path, "now"), key_file(tmp_path, "one\n")
+    log = own_server("--tls-cert", old[0], "--tls-key", old[1]).log()
+    assert f"{old[0]}: certificate 1 of 1 is valid only until 2021-01-02T03:04:05Z" in log, log
+    s = own_server("--tls-cert", now[0], "--tls-key", now[1], "--api-key-file", keys, key="one")
+    s.reload()
+    assert "valid only" not in s.log() and "chmod" not in s.log(), s.log()
+    os.replace(early[0], now[0])
+    os.replace(early[1], now[1])
+    now[1].chmod(0o640)
+    keys.chmod(0o604)
+    assert "settings taken over" in s.reload()
+    s.wait_log(f"{now[0]}: certificate 1 of 1 is valid only from 2090-01-01T00:00:00Z")
+    assert f"tls_key: others may read or change {now[1]} (mode 640)" in s.log(), s.log()
+    assert f"api_key_file: others may read or change {keys} (mode 604)" in s.log(), s.log()
 
 
 # ---- SIGHUP ----
