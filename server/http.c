@@ -106,14 +106,15 @@ void http_wake(struct http_request *r) {
 
 static void on_timer(uv_timer_t *timer) { ((struct http *)timer->data)->pump = true; }
 
-/* A request whose chunks' line fills the buffer, or of which bytes stay unread while nothing of its body comes; or,
- * if the daemon has not slept in between, nothing comes at all. Twice so, and the daemon has run in between: it is
- * stuck. */
+/* A request whose chunks' line fills the buffer: of it bytes stay unread, or, where they fill it to the last one, the
+ * daemon does not sleep, and its body does not grow. Twice so, and the daemon has run in between. Of the second kind
+ * none is that has sent less than half a buffer; an honest one that sent more and rests meanwhile is taken for it. */
 static bool is_stuck(struct http_request *r, enum http_look which, bool slept) {
     struct http_look_at *l = &r->looks[which];
     int unread = 0;
     ioctl(r->socket->fd, FIONREAD, &unread);
-    const bool stands = unread > 0 || !slept, stuck = stands && l->stands && l->received == r->received;
+    const bool full = !slept && http_received_bytes(r->socket->fd) - r->received >= POOL_BYTES / 4;
+    const bool stands = unread > 0 || full, stuck = stands && l->stands && l->received == r->received;
     *l = (struct http_look_at){r->received, stands};
     return stuck;
 }

@@ -3,9 +3,9 @@
 
 #include <errno.h>
 #include <linux/filter.h>
+#include <linux/tcp.h> /* glibc's knows no bytes_received */
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,6 +16,8 @@
 /* A client that stops reading would otherwise swallow 2.7 MB of kernel buffers; with this 20 KB. */
 #define NOTSENT_LOWAT_BYTES 16384
 #define BACKLOG             4096
+#define TCP_SYN             0x02
+#define TCP_ACK             0x10
 
 static int bind_to(const struct addrinfo *a) {
     int fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol), on = 1;
@@ -72,8 +74,8 @@ void http_turn_away(int fd) {
      * never see a SYN without an ACK. */
     struct sock_filter syn[] = {
         BPF_STMT(BPF_LD | BPF_B | BPF_ABS, 13), /* the flags */
-        BPF_STMT(BPF_ALU | BPF_AND | BPF_K, TH_SYN | TH_ACK),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, TH_SYN, 0, 1),
+        BPF_STMT(BPF_ALU | BPF_AND | BPF_K, TCP_SYN | TCP_ACK),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, TCP_SYN, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, 0),
         BPF_STMT(BPF_RET | BPF_K, UINT32_MAX),
     };
@@ -92,6 +94,14 @@ void http_tune_socket(int fd, uint64_t idle_ms) {
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout, sizeof timeout);
+}
+
+uint64_t http_received_bytes(int fd) {
+    struct tcp_info info;
+    socklen_t len = sizeof info;
+    const bool known = !getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) &&
+                       len >= offsetof(struct tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received;
+    return known ? info.tcpi_bytes_received : UINT64_MAX;
 }
 
 uint64_t http_raise_files(uint64_t n) {

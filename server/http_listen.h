@@ -17,6 +17,7 @@ int http_listen(int fd, uint16_t port, char *message, size_t size);
  * reset. */
 void http_turn_away(int fd);
 void http_tune_socket(int fd, uint64_t idle_ms);
+uint64_t http_received_bytes(int fd); /* since it was connected; UINT64_MAX = not known */
 /* Raises the limit of open files to n where allowed; returns the limit that holds. */
 uint64_t http_raise_files(uint64_t n);
 
