@@ -103,7 +103,7 @@ def test_output_that_cannot_be_written_is_a_failure(flags):
     assert done.returncode == 1 and "cannot write to standard output" in done.stderr, done
 
 
-@pytest.mark.skipif(SLOWER != 1, reason="the bundle of a sanitizer's build is nobody's")
+@pytest.mark.skipif(SLOWER != 1, reason="nobody ships a sanitizer's build, whose runtime library a bundle does not take along")
 def test_a_bundle_without_cuda_runs_where_it_is_put(cases, tmp_path):
     bundle, moved = tmp_path / "bundle", tmp_path / "moved"
     subprocess.run(["make", "NVCC=", f"BUILD={os.path.relpath(os.path.dirname(RODIMUS), ROOT)}", f"BUNDLE={bundle}", "bundle"], cwd=ROOT, check=True, timeout=120,
