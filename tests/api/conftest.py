@@ -3,6 +3,7 @@ import datetime
 import json
 import os
 import platform
+import re
 
 import openai
 import pytest
@@ -27,6 +28,8 @@ def fail_by_reports():
 
 def pytest_collection_modifyitems(config, items):
     for item in items:
+        if re.search("0x[0-9a-f]{8}", item.name):
+            raise pytest.UsageError(f"{item.nodeid}: an address in a test's name; it needs ids, as workers side by side (xdist) must agree on names")
         item.add_marker(pytest.mark.timeout(float(config.getini("timeout")) * SLOWER))
 
 

@@ -172,7 +172,7 @@ BYTES = {0: bytes(8)}
     (lambda p: write_zip(p, b"\x80\x02(", {}), "broken"),
     (lambda p: write_zip(p, b"", {}), "broken"),
     (lambda p: write_zip(p, b"\x80\x02\x82\x01.", {}), "broken"),
-], ids=str)
+], ids=lambda value: value if isinstance(value, str) else "file")
 def test_broken_files_are_told_in_one_line(tmp_path, make, word):
     make(tmp_path / "pytorch_model.bin")
     run = convert(tmp_path)

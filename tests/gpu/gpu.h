@@ -24,7 +24,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-enum { GPU_MOST = 256 };
+enum { GPU_MOST = 512 };
 static struct {
     const struct under_test *k;
     void *stream;
@@ -161,11 +161,15 @@ static inline void *gpu_act(const float *src, uint32_t n_rows, uint32_t cols, en
     gpu_expect(gpu.k->wait(gpu.stream), "packing activations");
     return act;
 }
-/* [n_rows][cols]; the padding of the columns must still be zero. */
+/* [n_rows][cols]; the padding of the columns must still be zero. By way of the host: initcheck takes what tensor copies
+ * have written for unwritten, and unpack_act would read it. */
 static inline float *gpu_fetch_act(const void *act, uint32_t n_rows, uint32_t cols, enum cuda_dtype dtype) {
     const uint32_t K = cuda_pad16(cols);
+    const size_t n_packed = gpu.k->cuda_activation_bytes(n_rows, cols, dtype);
     float *plain = gpu_floats((size_t)n_rows * K);
-    gpu.k->unpack_act(act, n_rows, cols, plain, dtype, gpu.stream);
+    void *packed = host_bytes(n_packed);
+    gpu_expect(gpu.k->read(packed, act, n_packed, gpu.stream), "reading activations");
+    gpu.k->unpack_act(gpu_copy(packed, n_packed), n_rows, cols, plain, dtype, gpu.stream);
     gpu_expect(gpu.k->wait(gpu.stream), "unpacking activations");
     float *all = gpu_fetch(plain, (size_t)n_rows * K), *p = host_floats((size_t)n_rows * cols);
     for (uint32_t r = 0; r < n_rows; r++) {
