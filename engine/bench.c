@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MIN_STEPS = 5, MAX_STEPS = 100000, WARM_STEPS = 3 };
+enum { MIN_STEPS = 5, MAX_STEPS = 100000, ROUND_STEPS = 4, WARM_STEPS = ROUND_STEPS };
 
 static double now_s(void) {
     struct timespec t;
@@ -227,9 +227,12 @@ static bool decode_goes_on(const struct bench *b, int step, struct decode_times 
     return false;
 }
 
-/* A session stays at its context, within a few positions: a step may do at some of them what it leaves at others (on a
- * GPU a state is written at every fourth), and sessions that began together take turns at it only if they move. */
-static uint64_t position(const struct bench *b, uint32_t i, int step) { return b->pos[i] + (uint64_t)step % 4; }
+/* A session stays at its context, within a round of a few positions: a step may do at some of them what it leaves at
+ * others (on a GPU a state is written at every fourth), and sessions that began together take turns at it only if they
+ * move. */
+static uint64_t position(const struct bench *b, uint32_t i, int step) {
+    return b->pos[i] + (uint64_t)step % ROUND_STEPS;
+}
 
 static int decode_by_host(struct bench *b, uint32_t batch, struct decode_times *times, struct rod_error *err) {
     const float *logits;
@@ -266,8 +269,9 @@ static int decode_by_device(struct bench *b, uint32_t batch, struct decode_times
         for (uint32_t i = 0; !rc && i < batch; i++)
             if (tokens[i].masked || tokens[i].status != SAMPLER_OK)
                 rc = rod_fail(err, ROD_EINTERNAL, "session %u gives no token", i);
+        if ((step + 1) % ROUND_STEPS) continue; /* a round's mean, as its steps differ */
         double now = now_s();
-        if (step >= WARM_STEPS) b->times[times->n++] = now - last;
+        if (step >= WARM_STEPS) b->times[times->n++] = (now - last) / ROUND_STEPS;
         last = now;
     }
     return rc ? rc : b->ops->collect(b->be, &tokens, err);

@@ -538,8 +538,8 @@ struct rod_bench_row {
     char model[128], device[64], dtype[16];
     bool prefill;
     uint32_t batch;
-    uint64_t context;        /* decode: tokens before; prefill: prompt length */
-    double ms;               /* median of a step (decode) or of all prompts (prefill) */
+    uint64_t context; /* decode: tokens before; prefill: prompt length */
+    double ms;        /* median of a step (decode; on a GPU of rounds of 4, their mean) or of all prompts (prefill) */
     double ms_low, ms_high;  /* fastest and slowest */
     double tokens_per_s;     /* from the median */
     double bytes, flop;      /* that must move and be done: weights once a step, states, windows */

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from server import MODEL, RODIMUS, ROOT, SLOWER, command, environment
+from server import DEVICE, MODEL, RODIMUS, ROOT, SLOWER, command, environment
 
 COMMANDS = ["serve", "generate", "verify", "inspect", "bench", "load", "version"]
 
@@ -104,6 +104,7 @@ def test_output_that_cannot_be_written_is_a_failure(flags):
 
 
 @pytest.mark.skipif(SLOWER != 1, reason="nobody ships a sanitizer's build, whose runtime library a bundle does not take along")
+@pytest.mark.skipif(DEVICE != "cpu", reason="of a build without CUDA; what is tried on a GPU is a bundle already")
 def test_a_bundle_without_cuda_runs_where_it_is_put(cases, tmp_path):
     bundle, moved = tmp_path / "bundle", tmp_path / "moved"
     subprocess.run(["make", "NVCC=", f"BUILD={os.path.relpath(os.path.dirname(RODIMUS), ROOT)}", f"BUNDLE={bundle}", "bundle"], cwd=ROOT, check=True, timeout=120,

@@ -168,7 +168,7 @@ def test_a_very_low_limit_of_files_leaves_some_for_probes_and_sessions(own_serve
     def limit():
         prctl(24, 24, 0, 0, 0)
         resource.setrlimit(resource.RLIMIT_NOFILE, (n_files, n_files))
-    s = own_server("--admin-port", free_port(), "--state-dir", tmp_path / "states", preexec_fn=limit)
+    s = own_server("--device", "cpu", "--admin-port", free_port(), "--state-dir", tmp_path / "states", preexec_fn=limit)  # a GPU's driver takes some 30 files
     assert s.get("/health/live", port=s.admin_port).status == 200
     first = http.client.HTTPConnection(s.host, s.port, timeout=20 * SLOWER)
     first.connect()

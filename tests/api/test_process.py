@@ -361,7 +361,7 @@ def test_a_setting_that_is_found_wrong_late_names_its_source_too(flags, variable
 @pytest.mark.skipif(SANITIZER != "", reason="a sanitizer needs terabytes of addresses")
 def test_sizes_are_those_of_the_address_space_that_a_limit_leaves(own_server):
     """ulimit -v: slots and states are a part of it, as they are of a container's memory."""
-    s = own_server("--device", "cpu", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)))
+    s = own_server("--device", "cpu", env={"RODIMUS_STATE_HOST_BYTES": "auto"}, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)))
     assert s.complete(max_tokens=5)["usage"]["completion_tokens"] == 5
 
 
