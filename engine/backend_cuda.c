@@ -64,10 +64,16 @@ static void lay_out_slots(struct backend *be) {
 static bool fits(const struct backend *be, uint32_t n_slots, struct rod_error *err) {
     size_t available = 0, total = 0;
     cudaMemGetInfo(&available, &total);
-    const double gib = 1 << 30, need = ((double)n_slots + 1) * (double)be->info.slot_bytes;
+    const double gib = 1 << 30, mib = 1 << 20, slot = (double)be->info.slot_bytes, need = ((double)n_slots + 1) * slot;
     if (need <= (double)available) return true;
+    if (!n_slots) {
+        rod_fail(err, ROD_ENOMEM, "GPU memory: a session takes %.1f MiB, %.1f MiB are free", slot / mib,
+                 (double)available / mib);
+        return false;
+    }
     rod_fail(err, ROD_ENOMEM, "GPU memory: %u slots of %.1f MiB need %.1f GiB, %.1f of %.1f GiB are free", n_slots,
-             (double)be->info.slot_bytes / (1 << 20), need / gib, (double)available / gib, (double)total / gib);
+             slot / mib, need / gib, (double)available / gib, (double)total / gib);
+    if (err && need > (double)total) memcpy(err->param, "slots", sizeof "slots"); /* another time neither */
     return false;
 }
 
@@ -104,7 +110,7 @@ static int make_slots(struct backend *be, const struct backend_config *config, s
     uint32_t n_slots = config->n_slots;
     int rc = n_slots ? 0 : choose_slots(be, config, &n_slots, err);
     if (rc) return rc;
-    be->info.n_slots = n_slots;
+    be->info.n_slots = be->shape.n_slots = n_slots;
     const size_t n = (size_t)n_slots + 1, a = act_bytes(be); /* one more for padding rows */
     unsigned char *pool = cuda_take(be, n * be->info.slot_bytes, "the slot pool", err);
     if (!pool) return err ? err->code : ROD_ENOMEM;
@@ -153,9 +159,9 @@ static int make_rows(struct backend *be, struct rod_error *err) {
 
 /* Rows of logits: a bucket's padding rows have theirs too. */
 static size_t logit_rows(const struct backend *be, const struct backend_config *config) {
-    size_t n = be->info.max_out;
-    for (uint32_t b = 1; b <= be->info.max_batch_tok && b / 2 < config->n_slots; b *= 2) n = b > n ? b : n;
-    return n;
+    const uint32_t most = config->n_slots ? config->n_slots : be->info.max_out, b = cuda_bucket_of(most);
+    const uint32_t bucket = b < CUDA_N_BUCKETS ? cuda_bucket_rows(b) : 0;
+    return bucket > be->info.max_out && bucket <= be->info.max_batch_tok ? bucket : be->info.max_out;
 }
 
 static int make_workspaces(struct backend *be, const struct backend_config *config, struct rod_error *err) {

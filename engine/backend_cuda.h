@@ -22,7 +22,21 @@ struct cuda_layer {
     float *attn_norm, *q_norm, *k_norm, *ffn_norm;
 };
 
-enum { CUDA_N_BUCKETS = 10 }; /* 1, 2, 4 ... 512 rows */
+/* A decode step is the graph of the smallest bucket that holds it. Rows beyond the step's are padding: they cost their
+ * part of the products, but no state and no window. Buckets: 1, 2, 4, 8 rows, then every 8 up to 64, and 4 in each
+ * doubling up to 512. */
+enum { CUDA_N_BUCKETS = 23 };
+static inline uint32_t cuda_bucket_rows(uint32_t b) {
+    if (b < 4) return 1u << b;
+    if (b < 11) return 8 * (b - 2);
+    return (64u << (b - 11) / 4) / 4 * ((b - 11) % 4 + 5);
+}
+/* Of n rows; CUDA_N_BUCKETS if there are more than the largest has. */
+static inline uint32_t cuda_bucket_of(uint32_t n) {
+    uint32_t b = 0;
+    while (b < CUDA_N_BUCKETS && cuda_bucket_rows(b) < n) b++;
+    return b;
+}
 /* How a step ends: logits to the host; tokens, the largest logit of each row; tokens, some of them drawn. */
 enum cuda_end { CUDA_LOGITS, CUDA_GREEDY, CUDA_DRAWS, CUDA_N_ENDS };
 

@@ -265,7 +265,7 @@ void forward_cuda_enqueue(struct backend *be, const struct step *st) {
 }
 
 static int capture(struct backend *be, uint32_t b, enum cuda_end end, struct rod_error *err) {
-    const uint32_t n = 1u << b;
+    const uint32_t n = cuda_bucket_rows(b);
     const struct step st = {.n_rows = n, .n_segs = n, .n_out = n, .single = true, .end = end};
     cudaGraph_t graph = NULL;
     int rc = cuda_check(cudaStreamBeginCapture(be->stream, cudaStreamCaptureModeThreadLocal), "capturing a decode step",
@@ -283,7 +283,7 @@ static int capture(struct backend *be, uint32_t b, enum cuda_end end, struct rod
 int forward_cuda_capture(struct backend *be, struct rod_error *err) {
     int rc = 0;
     for (uint32_t b = 0; !rc && b < CUDA_N_BUCKETS; b++) {
-        if (1u << b > be->info.max_batch_tok || 1u << b >> 1 >= be->info.n_slots) break;
+        if (cuda_bucket_rows(b) > be->info.max_batch_tok || (b && cuda_bucket_rows(b - 1) >= be->info.n_slots)) break;
         for (int end = 0; !rc && end < CUDA_N_ENDS; end++) rc = capture(be, b, (enum cuda_end)end, err);
     }
     return rc;

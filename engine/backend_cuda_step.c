@@ -95,11 +95,6 @@ static void list_phases(struct backend *be, const struct backend_segment *segs, 
     }
 }
 
-static uint32_t bucket_of(uint32_t n) {
-    uint32_t b = 0;
-    while (b < CUDA_N_BUCKETS && 1u << b < n) b++;
-    return b;
-}
 static bool is_decode(const struct backend_segment *seg) { return seg->n_tok == 1 && seg->n_out == 1 && !seg->prompt; }
 
 /* Single tokens with logits, one a session: a graph where there is one for so many. */
@@ -107,13 +102,13 @@ static int start_decode(struct backend *be, const struct backend_segment *segs, 
                         struct rod_error *err) {
     const struct host_rows h = host_rows(be);
     struct step st = {.single = true, .end = how};
-    const uint32_t b = bucket_of(n);
+    const uint32_t b = cuda_bucket_of(n);
     const bool graph = b < CUDA_N_BUCKETS && be->graphs[how][b];
+    const uint32_t n_rows = graph ? cuda_bucket_rows(b) : n;
     fill_rows(segs, n, &h, &st);
-    for (uint32_t r = n; graph && r < 1u << b; r++) { /* padding rows work in a slot that nobody owns */
+    for (uint32_t r = n; r < n_rows; r++) { /* padding rows work in a slot that nobody owns */
         h.tok[r] = 0, h.slot[r] = (int32_t)be->info.n_slots, h.pos[r] = 0, h.seg_first[r] = (int32_t)r, h.seg_n[r] = 1;
     }
-    const uint32_t n_rows = graph ? 1u << b : n;
     for (uint32_t r = 0; r < n_rows; r++) h.list[r] = h.out[r] = (int32_t)r;
     if (cuda_state_defers(&be->shape, n_rows))
         for (uint32_t i = 0; i < n; i++) be->may_be_deferred[segs[i].slot] = 1;
@@ -151,8 +146,8 @@ int forward_cuda_start(struct backend *be, const struct backend_segment *segs, u
         assert(!is_decode(&segs[i]) || n_decode == i + 1); /* they come first */
     }
     assert(n_rows <= be->info.max_batch_tok && n_out <= be->info.max_out);
-    *flight =
-        (struct cuda_flight){.bucket = n_decode == n_segs ? bucket_of(n_segs) : CUDA_N_BUCKETS, .n_ops = be->n_ops};
+    *flight = (struct cuda_flight){.bucket = n_decode == n_segs ? cuda_bucket_of(n_segs) : CUDA_N_BUCKETS,
+                                   .n_ops = be->n_ops};
     if (n_rows == 0) return 0;
     cudaSetDevice(be->device); /* of this thread */
     be->n_steps++;

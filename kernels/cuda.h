@@ -36,7 +36,8 @@ static inline uint32_t cuda_pad16(uint32_t n) { return (n + 15) / 16 * 16; }
 size_t cuda_matrix_bytes(uint32_t rows, uint32_t cols, enum cuda_dtype dtype);
 size_t cuda_activation_bytes(uint32_t n_rows, uint32_t cols, enum cuda_dtype dtype);
 
-/* What a step's rows are; device memory. A padding row has slot = n_slots (a slot that nobody owns) and pos 0. */
+/* What a step's rows are; device memory. A padding row has slot = n_slots (a slot that nobody owns) and pos 0; what
+ * kernels give for it is nothing in particular, as those that read S or the window may leave it out. */
 struct cuda_rows {
     const int32_t *tok, *slot;        /* [n_rows] */
     const int64_t *pos;               /* [n_rows] */
@@ -56,6 +57,7 @@ struct cuda_shape {
     enum cuda_dtype dtype;      /* activations, conv tails, window */
     float *S;                   /* [n_slots + 1][L][Ep / 32][M][32] */
     void *conv, *keys, *values; /* [n_slots + 1][L]: [K][Ep]; [ring_keys][Hk P]; [ring_keys][Hv P] */
+    uint32_t n_slots;
     size_t S_slot, conv_slot, keys_slot, values_slot, S_layer, conv_layer, keys_layer, values_layer;
     float *deferred;      /* [n_slots + 1][L][CUDA_DEFERRED]: of a token u [Ep], k with i, alpha (M padded to 4 each) */
     uint32_t *n_deferred; /* [n_slots]: how many a slot has, the same in all layers */

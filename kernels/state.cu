@@ -159,6 +159,10 @@ state_few_kernel(state_io io, gates_in in) {
     const uint32_t M = io.shape.M, Ep = io.shape.Ep, R = io.shape.R, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t own = warp / PW, h = warp % PW, r = blockIdx.y, panel = blockIdx.x * PANELS + own, e = panel * 32 + lane;
     const bool there = panel < Ep / 32;
+    if ((uint32_t)io.rows.slot[r] == io.shape.n_slots) { // padding
+        wait_for_inputs();
+        return;
+    }
     float *S = io.shape.S + (size_t)io.rows.slot[r] * io.shape.S_slot + io.layer * io.shape.S_layer + (size_t)panel * M * 32;
     float *tile = (float *)smem + (size_t)own * M * 32;
     if (lane == 0 && h == 0) { // S was last written a step ago, so it comes before the inputs are ready
@@ -260,7 +264,7 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
     extern __shared__ __align__(128) unsigned char smem[];
     const uint32_t M = WHOLE ? 16 * I : io.shape.M, Ep = io.shape.Ep, R = io.shape.R, warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = lane / 8, quad = lane % 8;
     const uint32_t n_warps = blockDim.x / 32, bytes = M * 128, across = gridDim.x / step, first = blockIdx.x / across, panel = blockIdx.x % across * n_warps + warp;
-    const uint32_t e = panel * 32 + lane, n = (n_rows - first + step - 1) / step;
+    const uint32_t e = panel * 32 + lane, n_all = (n_rows - first + step - 1) / step;
     const bool there = panel < Ep / 32, mine = e < io.shape.E;
     const bool rows_defer = io.rows.deferred;
     const row_gates at(M, R, rows_defer);
@@ -279,6 +283,15 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
     const auto fetch = [&](uint2 row, uint32_t b) { // one lane: a row's tile into place b of the ring
         bulk_in(ring + b * bytes, S_of(row.x), bytes, full + b, row.y & CUDA_WRITE_BACK ? stay : once);
     };
+    uint32_t n = 0; // without the padding rows at the end
+    for (uint32_t t = 0; t < n_all; t += 32) {
+        const uint32_t used = __ballot_sync(0xffffffffu, t + lane < n_all && row_of(t + lane).x != io.shape.n_slots);
+        if (used) n = t + 32 - __clz(used);
+    }
+    if (n == 0) {
+        wait_for_inputs();
+        return;
+    }
     if (lane == 0 && there) { // S was last written a step ago, so it comes before the inputs are ready
         for (uint32_t b = 0; b < bufs; b++) bar_init(full + b, 1);
         bars_are_there();

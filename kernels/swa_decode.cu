@@ -38,6 +38,10 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
     const uint32_t n = (uint32_t)min(pos + 1, (uint64_t)s.visible), newest = n - 1, n_ranges = (n + RANGE - 1) / RANGE;
     const uint32_t last = blockIdx.z + 1 < gridDim.z ? min(first + a.per_block, n_ranges) : n_ranges; // the last block has what is left
     if (first >= last) return; // fewer keys than ranges
+    if (slot == s.n_slots) { // padding
+        if (a.early) wait_for_inputs();
+        return;
+    }
     T *keys = (T *)s.keys + slot * s.keys_slot + a.layer * s.keys_layer;
     T *values = (T *)s.values + slot * s.values_slot + a.layer * s.values_layer;
     const uint32_t newest_at = (uint32_t)(pos % ring), oldest_at = newest_at >= newest ? newest_at - newest : newest_at + ring - newest;
@@ -121,10 +125,12 @@ __global__ void __launch_bounds__(GROUPS * P / 2) decode_combine_kernel(const __
     let_next_start();
     if (!a.early) wait_for_inputs();
     const uint32_t r = a.list ? (uint32_t)a.list[blockIdx.y] : blockIdx.y;
+    const bool padding = (uint32_t)a.rows.slot[r] == s.n_slots;
     const uint32_t n = ((uint32_t)min((uint64_t)a.rows.pos[r] + 1, (uint64_t)s.visible) + RANGE - 1) / RANGE;
     const float *part = a.part + ((size_t)blockIdx.y * a.n_ranges * s.H + h) * P + o;
     const float2 *part_ml = a.part_ml + (size_t)blockIdx.y * a.n_ranges * s.H + h;
     if (a.early) wait_for_inputs();
+    if (padding) return;
     float top = -INFINITY, total = 0;
     float2 sum = {0, 0};
     for (uint32_t b0 = 0; b0 < n; b0 += 32) {

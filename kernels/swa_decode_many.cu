@@ -1,8 +1,8 @@
 // swa_decode_many.cu - E9 of many rows that are alone in their piece of a session, on Hopper: swa_decode.cu's arithmetic, to the bit, with
 // keys and values through shared memory.
 //
-// A block a multiprocessor, four heads each; the ranges that the rows have, one row after the other, are cut into as many runs as four heads
-// have blocks, and blocks which read the same keys are neighbours. Each warp has a ring of its own, of as many tiles as it takes of a range, and
+// A block a multiprocessor, four heads each; the ranges that the rows have (padding rows none), one row after the other, are cut into as many
+// runs as four heads have blocks, and blocks which read the same keys are neighbours. Each warp has a ring of its own, of as many tiles as it takes of a range, and
 // asks for the next range's while it works: what is on its way takes no registers, is waited for in order, and nothing stops where a row ends.
 // (Loads to registers wait for those asked for later, too: a warp has six counters for twenty loads.)
 #include "swa_decode.cuh"
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(THREADS, 1) decode_many_kernel(const __grid_co
         const uint64_t pos = (uint64_t)a.rows.pos[r];
         const uint32_t newest = (uint32_t)min(pos + 1, (uint64_t)s.visible) - 1, newest_at = (uint32_t)(pos % s.ring_keys);
         rows[at] = row{r, (uint32_t)a.rows.slot[r], newest, newest_at >= newest ? newest_at - newest : newest_at + s.ring_keys - newest};
-        own[i] = newest / RANGE + 1, n_own += own[i];
+        own[i] = rows[at].slot == s.n_slots ? 0 : newest / RANGE + 1, n_own += own[i];
     }
     uint32_t before = n_own; // inclusive over the warp
 #pragma unroll
@@ -100,7 +100,12 @@ __global__ void __launch_bounds__(THREADS, 1) decode_many_kernel(const __grid_co
     const float scale = rsqrtf((float)P) * 1.4426950408889634f; // powers of two
     bool new_row = true;
     for (uint32_t turn = 0; q < q1; turn ^= 1) {
-        const uint32_t b = q - first[at], next_at = q + 1 < first[at + 1] ? at : at + 1;
+        const uint32_t b = q - first[at];
+        uint32_t next_at = at;
+        if (q + 1 == first[at + 1]) {
+            do next_at++;
+            while (q + 1 < q1 && first[next_at + 1] == q + 1); // it has none
+        }
         const row of = rows[at];
         const uint32_t newest = of.newest, n = newest + 1;
         if (new_row) { // nobody reads the queries before them any more

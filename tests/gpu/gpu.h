@@ -295,6 +295,18 @@ static inline struct gpu_rows gpu_make_rows(uint32_t n_rows, uint32_t most_tok, 
         gpu_copy(s.seg_n, s.n_segs * sizeof *s.seg_n), NULL};
     return s;
 }
+/* Some of the rows (single tokens) become padding: at the end as in a step's bucket, one before it as of a session that
+ * has ended. Row 0 stays. Returns for each row whether it is padding. */
+static inline uint8_t *gpu_pad_rows(struct gpu_rows *s) {
+    uint8_t *padding = host_bytes(s->n_rows);
+    for (uint32_t r = s->n_rows - gpu_pick(0, s->n_rows - 1); r < s->n_rows; r++) padding[r] = 1;
+    if (s->n_rows > 1 && gpu_pick(0, 1)) padding[gpu_pick(1, s->n_rows - 1)] = 1;
+    for (uint32_t r = 0; r < s->n_rows; r++)
+        if (padding[r]) s->slot[r] = (int32_t)s->n_slots, s->pos[r] = 0;
+    s->device.slot = gpu_copy(s->slot, s->n_rows * sizeof *s->slot);
+    s->device.pos = gpu_copy(s->pos, s->n_rows * sizeof *s->pos);
+    return padding;
+}
 
 /* ---- comparing ---- */
 

@@ -203,24 +203,25 @@ static void decode_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     GPU_WHAT(", of %u, H %u, P %u, %u keys seen, rotated %u%s, %u splits", n_rows, H, P, s->visible, s->rot_dim,
              s->qk_norm ? ", q/k norm" : "", in.splits);
     struct rings rings = random_rings(s, in.layer);
-    struct gpu_rows rows = gpu_make_rows(n_rows, 1, 9);
+    const uint32_t padding = n_rows, n_all = n_rows + 1; /* a row among the crowds below */
+    struct gpu_rows rows = gpu_make_rows(n_all, 1, 9);
+    rows.slot[padding] = SESSIONS, rows.pos[padding] = 0;
     for (uint32_t r = 0; r < n_rows; r++) { /* the newest key is the step's: NaN in the ring until then */
         const uint32_t slot = (uint32_t)(rows.slot[r] = (int32_t)((r + i) % SESSIONS));
         rows.pos[r] = rings.newest[slot];
         for (uint32_t p = 0; p < P; p++) rings.keys[key_at(s, slot, in.layer, rows.pos[r]) + p] = NAN;
         for (uint32_t p = 0; p < H * P; p++) rings.values[value_at(s, slot, in.layer, rows.pos[r]) + p] = NAN;
     }
-    rows.device.slot = gpu_copy(rows.slot, n_rows * sizeof *rows.slot);
-    rows.device.pos = gpu_copy(rows.pos, n_rows * sizeof *rows.pos);
-    in.stride = (size_t)n_rows * width + 16;
-    float *qkv = host_random(in.splits * in.stride, -1, 1, CUDA_F32),
-          *turn = host_floats((size_t)n_rows * half * 2 + 1), *q_norm = host_random(P, 0.5, 1.5, CUDA_F32),
-          *k_norm = host_random(P, 0.5, 1.5, CUDA_F32);
-    for (size_t j = 0; j < (size_t)n_rows * half; j++) {
+    rows.device.slot = gpu_copy(rows.slot, n_all * sizeof *rows.slot);
+    rows.device.pos = gpu_copy(rows.pos, n_all * sizeof *rows.pos);
+    in.stride = (size_t)n_all * width + 16;
+    float *qkv = host_random(in.splits * in.stride, -1, 1, CUDA_F32), *turn = host_floats((size_t)n_all * half * 2 + 1),
+          *q_norm = host_random(P, 0.5, 1.5, CUDA_F32), *k_norm = host_random(P, 0.5, 1.5, CUDA_F32);
+    for (size_t j = 0; j < (size_t)n_all * half; j++) {
         const double angle = (double)gpu_uniform(-3, 3);
         turn[2 * j] = (float)cos(angle), turn[2 * j + 1] = (float)sin(angle);
     }
-    in.qkv = gpu_from(qkv, in.splits * in.stride), in.turn = gpu_from(turn, (size_t)n_rows * half * 2);
+    in.qkv = gpu_from(qkv, in.splits * in.stride), in.turn = gpu_from(turn, (size_t)n_all * half * 2);
     in.q_norm = gpu_from(q_norm, P), in.k_norm = gpu_from(k_norm, P);
     const size_t n_keys = (SESSIONS + 1) * s->keys_slot, n_values = (SESSIONS + 1) * s->values_slot;
     s->keys = gpu_from_typed(rings.keys, n_keys, dtype), s->values = gpu_from_typed(rings.values, n_values, dtype);
@@ -262,10 +263,10 @@ static void decode_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
                gpu_ulp(dtype));
 
     /* the same bits alone and among so many rows that a block takes several ranges, or each multiprocessor a run of
-     * them */
+     * them; padding rows among them have none */
     const uint32_t room = (uint32_t)(30000000 / (gpu.k->cuda_window_blocks(s) * H * P)), most = room > 600 ? 600 : room;
     int32_t *crowd = host_bytes((most + 1) * sizeof *crowd);
-    for (uint32_t j = 0; j < most; j++) crowd[j] = list[j % n_rows];
+    for (uint32_t j = 0; j < most; j++) crowd[j] = j < n_rows || gpu_pick(0, 2) ? list[j % n_rows] : (int32_t)padding;
     const uint32_t some = most > 512 ? 512 : most, crowds[] = {most, some, gpu_pick(some < 8 ? some : 8, some)};
     for (uint32_t c = 0; c < 3; c++) {
         if (crowds[c] < n_rows) continue;

@@ -7,7 +7,6 @@
 enum { LAYERS = 2, CHUNK = 64 };
 
 static inline struct cuda_shape window_shape(uint32_t i, uint32_t visible, uint32_t n_slots, enum cuda_dtype dtype) {
-    (void)n_slots;
     const struct model_dims d = gpu_dims(i, true);
     struct cuda_shape s = {.H = d.H,
                            .Hk = d.Hk,
@@ -18,6 +17,7 @@ static inline struct cuda_shape window_shape(uint32_t i, uint32_t visible, uint3
                            .rot_interleaved = d.rot_interleaved,
                            .qk_norm = d.qk_norm,
                            .qk_norm_eps = 1e-5f,
+                           .n_slots = n_slots,
                            .dtype = dtype};
     s.ring_keys = s.visible + CHUNK - 1;
     s.keys_layer = (size_t)s.ring_keys * s.Hk * s.P, s.keys_slot = s.keys_layer * LAYERS;
