@@ -86,7 +86,8 @@ struct backend_ops {
     void (*close)(struct backend *be);
     const struct backend_info *(*info)(const struct backend *be);
     void (*slot_zero)(struct backend *be, uint32_t slot); /* the state before the first token */
-    /* Slot `to` gets the state of `from` after pos tokens, bit for bit. NULL where a device cannot. */
+    /* Slot `to` gets the state of `from` after pos tokens, bit for bit, and keeps its own sampling. In order with the
+     * steps launched before and after. NULL where a device cannot. */
     void (*slot_copy)(struct backend *be, uint32_t from, uint32_t to, uint64_t pos);
     /* A slot's state outside the backend; these and the next group all NULL where a device cannot. state_bytes: its
      * size after pos tokens, the same for every pos once the window is full. slot_save: the slot's state after pos

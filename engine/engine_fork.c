@@ -1,5 +1,10 @@
 /* engine_fork.c - choices of one prompt: one of them, the leader, reads it, the others go on from copies of its state.
  *
+ * Where the host sees logits they part at the prompt's end: the others get its state and its logits. Where the device
+ * draws the tokens, with a slot's own sampling, they part at the last multiple of chunk_tok before the end: there the
+ * leader's prompt stops (sched_req.share_tok), and each reads the 1 to chunk_tok tokens that are left in its own slot.
+ * A prompt is read in pieces between such multiples anyway, so that changes no bit.
+ *
  * Who has a slot while the leader reads follows it. While others of them wait for a slot, the last that got its copy is
  * the keeper: its slot holds the prompt's state untouched, until the next one has copied it and keeps it in its place.
  * A key's requests are admitted in the order of their tickets, so only one prompt's choices of it wait at a time; an
@@ -20,6 +25,12 @@ static bool same_prompt(const struct work *of, const struct work *w) {
     if (a->state || b->state) return false;
     if (w->sched.scored && !(of->sched.scored && a->n_prompt_logprobs == b->n_prompt_logprobs)) return false;
     return !memcmp(a->prompt, b->prompt, a->n_prompt * sizeof *a->prompt);
+}
+
+/* How many tokens of its prompt one reads for all. */
+static uint64_t shared_tok(const struct rod_engine *e, const struct work *w) {
+    const uint64_t chunk = e->backend_info.chunk_tok;
+    return engine_on_device(e, w) ? (w->n_prompt - 1) / chunk * chunk : w->n_prompt;
 }
 
 /* Choices of this one's prompt wait for a slot: they are the next in their key's queue. */
@@ -72,9 +83,23 @@ static void move_kept(struct work *from, struct work *to) {
 }
 
 static void start(struct rod_engine *e, struct work *w, const float *logits, uint64_t now_ns) {
-    w->forked = false;
+    const uint64_t n_tok = w->forked;
+    w->forked = 0;
+    if (engine_on_device(e, w)) {
+        sched_unfollow(&e->sched, &w->sched);
+        sched_skip(&e->sched, &w->sched, n_tok);
+        return;
+    }
     sched_fork(&e->sched, &w->sched);
     engine_take_logits(e, w, w->sched.pos, logits, now_ns);
+}
+
+static void start_all(struct rod_engine *e, const float *logits, uint64_t now_ns) {
+    for (struct sched_req *r = e->sched.follow.head, *next; r; r = next) {
+        struct work *follower = work_of_sched(r);
+        next = r->next;
+        if (follower->forked && follower != e->keeper) start(e, follower, logits, now_ns);
+    }
 }
 
 static void start_keeper(struct rod_engine *e, uint64_t now_ns) {
@@ -86,7 +111,8 @@ static void start_keeper(struct rod_engine *e, uint64_t now_ns) {
 
 int engine_fork_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, struct rod_error *err) {
     const struct backend_ops *ops = e->parts.ops;
-    if (!w->request->same_before || !ops->slot_copy || (ops->launch && w->lane != LANE_HOST)) return 0;
+    if (!w->request->same_before || !ops->slot_copy) return 0;
+    if (!shared_tok(e, w) || engine_prefix_counts(e, w)) return 0;
     struct work *from = e->keeper && same_prompt(e->keeper, w) ? e->keeper : NULL;
     for (struct sched_req *s = e->sched.prefill[w->lane].head; !from && s; s = s->next)
         if (&w->sched != s && same_prompt(work_of_sched(s), w)) from = work_of_sched(s);
@@ -98,42 +124,58 @@ int engine_fork_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, str
     sched_follow(&e->sched, &w->sched);
     if (from != e->keeper) {
         w->leader = from;
+        if (engine_on_device(e, from)) from->sched.share_tok = shared_tok(e, from);
         return 0;
     }
-    ops->slot_copy(e->parts.backend, from->sched.slot, w->sched.slot, w->sched.n_prompt);
-    w->forked = true;
+    w->forked = from->forked;
+    ops->slot_copy(e->parts.backend, from->sched.slot, w->sched.slot, w->forked);
     move_kept(from, w);
     start_keeper(e, now_ns);
     e->keeper = w;
     return 0;
 }
 
-void engine_fork_settle(struct rod_engine *e, uint64_t now_ns) {
-    if (e->keeper && !awaited(e, e->keeper)) start_keeper(e, now_ns);
-}
-
-void engine_fork_read(struct rod_engine *e, struct work *w, const float *logits, uint64_t now_ns) {
+/* All who follow w have their copies of what it has read, and one of them keeps it, if that is awaited. */
+static void copy_to_followers(struct rod_engine *e, struct work *w) {
     struct work *last = NULL;
     for (struct sched_req *r = e->sched.follow.head; r; r = r->next) {
         struct work *follower = work_of_sched(r);
         if (follower->leader != w) continue;
-        e->parts.ops->slot_copy(e->parts.backend, w->sched.slot, r->slot, w->sched.n_prompt);
+        follower->forked = w->sched.pos;
+        e->parts.ops->slot_copy(e->parts.backend, w->sched.slot, r->slot, follower->forked);
         follower->leader = NULL;
-        follower->forked = true;
         last = follower;
     }
-    if (last && !e->keeper && awaited(e, w)) {
-        e->keeper = last;
-        memcpy(e->kept_logits, logits, e->parts.V * sizeof *logits);
-        move_kept(w, last);
+    if (!last || e->keeper || !awaited(e, w)) return;
+    e->keeper = last;
+    move_kept(w, last);
+}
+
+/* One whose followers part from it where it is, or will be with the step on its way; in MOVING its slot is the move's.
+ * Where the host sees logits nobody stops there. */
+static struct work *ready(const struct rod_engine *e) {
+    for (struct sched_req *r = e->sched.follow.head; r; r = r->next) {
+        struct work *leader = work_of_sched(r)->leader;
+        if (leader && leader->sched.state == SCHED_PREFILL && leader->sched.pos >= shared_tok(e, leader)) return leader;
     }
+    return NULL;
+}
+
+void engine_fork_settle(struct rod_engine *e, uint64_t now_ns) {
+    for (struct work *w; (w = ready(e));) {
+        copy_to_followers(e, w);
+        start_all(e, NULL, now_ns);
+    }
+    if (e->keeper && !awaited(e, e->keeper)) start_keeper(e, now_ns);
+}
+
+void engine_fork_read(struct rod_engine *e, struct work *w, const float *logits, uint64_t now_ns) {
+    const struct work *keeper = e->keeper;
+    copy_to_followers(e, w);
+    if (e->keeper != keeper) memcpy(e->kept_logits, logits, e->parts.V * sizeof *logits);
     engine_fork_drop(w);
     engine_take_logits(e, w, w->sched.n_prompt, logits, now_ns); /* in order; w may be gone after this */
-    for (struct sched_req *r = e->sched.follow.head, *next; r; r = next) {
-        struct work *follower = work_of_sched(r);
-        next = r->next;
-        if (follower->forked && follower != e->keeper) start(e, follower, logits, now_ns);
-    }
+    start_all(e, logits, now_ns);
 }
 
 void engine_fork_left(struct rod_engine *e, const struct work *w) {

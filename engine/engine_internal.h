@@ -45,7 +45,7 @@ struct work {
     struct grammar_walk walk;      /* where the text stands in the request's grammar */
     enum engine_lane lane;
     struct work *leader;        /* the request whose state this one waits for, NULL = none */
-    bool forked;                /* it has its copy of the state and waits in FOLLOW to start */
+    uint64_t forked;            /* it has its copy of the state after so many tokens, and waits in FOLLOW to start */
     struct mailbox_events kept; /* its prompt's scores so far, for those that wait for a slot */
     int32_t last;               /* the token that the next step feeds, where the host feeds it */
     uint32_t row[2];            /* its row of each step on its way, if that row names it */
@@ -135,7 +135,7 @@ struct rod_engine {
     struct step steps[2]; /* taking turns: step number n is steps[n % 2] */
     uint64_t n_planned, n_collected;
     struct work *keeper;          /* engine_fork.c; NULL = none */
-    float *kept_logits;           /* [V] behind the keeper's prompt */
+    float *kept_logits;           /* [V] behind the keeper's prompt, in LANE_HOST and where no device samples */
     bool host_next;               /* of both lanes with work, LANE_HOST has the next step */
     struct backend_segment *segs; /* [n_slots] */
     struct mailbox_events events; /* of this turn of the loop */
@@ -183,7 +183,8 @@ struct event *engine_score_copy(const struct event *scored, struct rod_error *er
 /* engine_fork.c */
 /* w has got a slot: perhaps it need not read its prompt. A failure is this request's. */
 int engine_fork_admit(struct rod_engine *engine, struct work *work, uint64_t now_ns, struct rod_error *err);
-/* After all that can have been admitted: nobody may wait for the keeper any more. */
+/* After all that can have been admitted, before a step is planned: who follows one that has come to where they part has
+ * a copy; and nobody may wait for the keeper any more. */
 void engine_fork_settle(struct rod_engine *engine, uint64_t now_ns);
 /* w has read its prompt: its first token, then those of who followed. w may be gone afterwards. */
 void engine_fork_read(struct rod_engine *engine, struct work *work, const float *logits, uint64_t now_ns);
@@ -218,6 +219,8 @@ void engine_prefix_end(struct rod_engine *engine, struct work *work, int32_t pen
 int engine_prefix_saved(struct rod_engine *engine, struct prefix_entry *entry, struct state_image *image,
                         struct rod_error *err);
 void engine_prefix_distrust(struct rod_engine *engine, const struct work *work); /* its logits were no numbers */
+/* The device counts the tokens of w that it reads: what is not read in w's slot would not be counted. */
+bool engine_prefix_counts(const struct rod_engine *engine, const struct work *work);
 
 /* engine_step.c: w has a slot in the state before the first token, and is to read its prompt: perhaps not all of it. A
  * failure is a device fault. */
@@ -261,6 +264,11 @@ static inline struct work *work_of_mail(struct mail *mail) {
 }
 static inline struct work *work_of_sched(struct sched_req *req) {
     return (struct work *)(void *)((char *)req - offsetof(struct work, sched));
+}
+
+/* Its tokens are drawn where they are computed: the host sees no logits. */
+static inline bool engine_on_device(const struct rod_engine *engine, const struct work *work) {
+    return engine->parts.ops->launch && work->lane == LANE_FIRST;
 }
 
 void engine_log(const struct rod_engine *engine, int level, const char *format, ...)

@@ -98,9 +98,8 @@ static uint64_t pays_tok(const struct rod_engine *e, const struct work *w, doubl
     return (uint64_t)(ns / price_each_ns(reading)) + 1;
 }
 
-/* The device counts the tokens that it reads, and what is not read is not counted. */
-static bool device_counts(const struct rod_engine *e, const struct work *w) {
-    return e->parts.ops->launch && w->lane == LANE_FIRST && w->request->sampling.repetition_penalty != 1;
+bool engine_prefix_counts(const struct rod_engine *e, const struct work *w) {
+    return engine_on_device(e, w) && w->request->sampling.repetition_penalty != 1;
 }
 
 static void next_stop(struct work *w) { w->sched.stop_tok = w->stop < w->n_stops ? w->stops[w->stop++] : 0; }
@@ -152,7 +151,7 @@ int engine_prefix_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, s
         sched_follow(&e->sched, &w->sched);
         return 0;
     }
-    if (found.image && device_counts(e, w)) {
+    if (found.image && engine_prefix_counts(e, w)) {
         state_image_release(found.image);
         found = (struct prefix_found){.reason = ROD_PREFIX_PENALTY};
     } else if (found.image) {

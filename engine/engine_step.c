@@ -58,7 +58,7 @@ static void receive(struct rod_engine *e, const struct mailbox_batch *batch) {
 int engine_prepare_sampling(struct rod_engine *e, const struct work *w, struct rod_error *err) {
     const struct backend_ops *ops = e->parts.ops;
     const struct rod_request *r = w->request;
-    if (!ops->launch || w->lane == LANE_HOST) return 0;
+    if (!engine_on_device(e, w)) return 0;
     const struct backend_sampling sampling = {.sampling = &r->sampling,
                                               .bias = r->bias,
                                               .n_bias = r->n_bias,

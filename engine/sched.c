@@ -136,6 +136,7 @@ struct sched_req *sched_admit(struct sched *s, uint64_t now_ns) {
 static uint32_t piece_tok(const struct sched *s, const struct sched_req *r, uint32_t budget_tok, uint32_t n_out) {
     uint64_t end = r->pos + (r->scored && n_out < budget_tok ? n_out : budget_tok);
     if (r->stop_tok > r->pos && end > r->stop_tok) end = r->stop_tok;
+    if (r->share_tok > r->pos && end > r->share_tok) end = r->share_tok;
     if (end >= r->n_prompt && n_out) return (uint32_t)(r->n_prompt - r->pos);
     if (end >= r->n_prompt) end = r->n_prompt - 1; /* no row of logits left for its end */
     end -= end % s->config.chunk_tok;

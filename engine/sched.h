@@ -46,6 +46,7 @@ struct sched_req {
     bool scored;             /* logits are wanted for every token of the prompt; needs max_out >= chunk_tok */
     uint64_t n_prompt, pos;  /* tokens of the prompt; tokens read so far */
     uint64_t stop_tok;       /* a multiple of chunk_tok at which a piece of the prompt ends; 0 = none */
+    uint64_t share_tok;      /* another one, where others take over the state; 0 = none */
     uint64_t max_out, n_out; /* tokens it may get, 0 = no limit; those planned */
     uint64_t deadline_ns;    /* no slot by then: expired; 0 = none */
     uint32_t key, weight;    /* below SCHED_N_KEYS; its share beside other keys' weights, 0 = 1 */
@@ -107,8 +108,8 @@ uint32_t sched_plan(struct sched *s, uint8_t lane, struct sched_row *rows);
 bool sched_lane_busy(const struct sched *s, uint8_t lane); /* a plan of it has rows */
 /* An admitted request that has read nothing begins at pos: what it need not read is not what its key was served. */
 void sched_skip(struct sched *s, struct sched_req *req, uint64_t pos);
-/* An admitted request that has read nothing waits for another's state; then reads itself after all, or has got the
- * state after its prompt and its first token's logits. */
+/* An admitted request that has read nothing waits for another's state; then reads itself after all, or (skip) what the
+ * state that it has got lacks, or has got the state after its prompt and its first token's logits. */
 void sched_follow(struct sched *s, struct sched_req *req);
 void sched_unfollow(struct sched *s, struct sched_req *req);
 void sched_fork(struct sched *s, struct sched_req *req);

@@ -111,6 +111,11 @@ static inline void fake_slot_copy(struct backend *be, uint32_t from, uint32_t to
     const struct fake_slot *src = &be->slots[from];
     struct fake_slot *dst = &be->slots[to];
     if (src->pos != pos && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "a copy at another position");
+    if (!src->zeroed && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "a copy of a slot that was never zeroed");
+    pthread_mutex_lock(&be->moves_lock);
+    if ((be->moves[from].on || be->moves[to].on) && !be->fault[0])
+        snprintf(be->fault, sizeof be->fault, "a slot copied during a move");
+    pthread_mutex_unlock(&be->moves_lock);
     dst->hash = src->hash;
     dst->pos = src->pos;
     dst->n_prompt = src->n_prompt;
@@ -413,6 +418,7 @@ static const struct backend_ops fake_device_ops = {.name = "fake device",
                                                    .close = fake_close,
                                                    .info = fake_info,
                                                    .slot_zero = fake_slot_zero,
+                                                   .slot_copy = fake_slot_copy,
                                                    .state_bytes = fake_state_bytes,
                                                    .slot_save = fake_slot_save,
                                                    .slot_load = fake_slot_load,

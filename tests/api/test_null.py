@@ -27,6 +27,21 @@ def test_it_answers_like_any_device(own_server, tmp_path):
     assert s.metric("rodimus_slots_used") == 0
 
 
+def test_choices_read_their_prompt_once_but_for_its_end(own_server):
+    """Where the device draws the tokens, each choice reads what is behind the last chunk of 64 itself; and all of it where
+    the device counts what it reads, for repetition_penalty."""
+    n_tok, end_tok = 1000, 1000 % 64
+    s = own_server("--device", "null", "--slots", 40)
+    ask = {"max_tokens": 5, "n": 4, "temperature": 1, "seed": 3}
+    cases = ((1, {}, n_tok + 3 * end_tok), (2, {"repetition_penalty": 1.2}, 4 * n_tok), (3, {"n": 1}, n_tok), (4, {"n": 60}, n_tok + 59 * end_tok))
+    for first, more, want in cases:
+        before = s.metric("rodimus_prefill_tokens_total")
+        answer = s.complete([300 + first] * n_tok, **{**ask, **more})
+        assert answer["usage"]["prompt_tokens"] == n_tok and len({c["text"] for c in answer["choices"]}) == 1
+        read = s.metric("rodimus_prefill_tokens_total") - before
+        assert read == want, f"{more}: {read} tokens were read, want {want}"
+
+
 def test_a_step_takes_as_long_as_it_is_told(own_server, tmp_path):
     s = own_server("--device", "null:20")
     report = tmp_path / "load.json"

@@ -140,7 +140,7 @@ def test_many_choices_begin_from_one_checkpoint(server):
     warm = server.complete(**ask)
     assert warm["choices"] == cold["choices"]
     assert cached(cold) == 0 and cached(warm) > 200
-    readers = 1 if DEVICE == "cpu" else 4  # where the device draws, each choice reads what is left
+    readers = 1 if DEVICE == "cpu" else 4  # where the device draws, each choice reads the end itself
     assert read_tok(server) - before <= readers * (warm["usage"]["prompt_tokens"] - cached(warm))
     if DEVICE == "cpu":
         assert read_tok(server) - before == warm["usage"]["prompt_tokens"] - cached(warm)  # by one, for all

@@ -73,7 +73,7 @@ def test_more_choices_of_a_chat_than_slots_begin_in_order(own_server):
     assert list(dict.fromkeys(order)) == list(range(5))
 
 
-@pytest.mark.parametrize("more", [{}, {"max_tokens": 1}, {"echo": True, "logprobs": 1}], ids=["plain", "one", "echo"])
+@pytest.mark.parametrize("more", [{}, {"max_tokens": 1}, {"echo": True, "logprobs": 1}, {"prompt": "Once upon a time " * 150}], ids=["plain", "one", "echo", "long"])
 def test_choices_of_a_prompt_begin_in_order(own_server, more):
     for slots in (8, 2):
         events = own_server("--slots", slots).events("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 4, "n": 4, **more})

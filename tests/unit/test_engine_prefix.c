@@ -265,7 +265,9 @@ static void choices_of_one_prompt_begin_from_it_together(void **state) {
         assert_int_equal(rod_submit_all(b.c.engine, r, 6, tickets, &err), 0);
         collect_until(&b.c, answers, 6);
         settle(&b);
-        if (!bench_on_device) assert_int_equal(stats_of(b.c.engine).prefill_tok - before, round ? 4 : 100);
+        /* Where the device draws, each reads the 4 tokens behind the last chunk. */
+        const uint64_t read = stats_of(b.c.engine).prefill_tok - before, others = bench_on_device ? 5 * 4 : 0;
+        assert_int_equal(read, (round ? 4 : 100) + others);
         if (round) assert_int_equal(answers[0].end.cached_tok, 96);
     }
     for (int i = 0; i < 6; i++) {
@@ -273,6 +275,51 @@ static void choices_of_one_prompt_begin_from_it_together(void **state) {
         collect_free(&again[i]), collect_free(&whole[i]);
     }
     bench_close(&b);
+}
+
+/* Where they part the one that reads leaves a checkpoint, too: its slot is the copy's meanwhile. Then they begin
+ * together, or without it if it is gone. */
+static void choices_go_on_when_the_checkpoint_of_their_reader_is_out(void **state) {
+    (void)state;
+    for (int cancelled = 0; cancelled < 2; cancelled++) {
+        struct bench b, cold;
+        struct answer a[6], z;
+        struct rod_request *r[6];
+        uint64_t tickets[6];
+        struct rod_error err;
+        int32_t ids[100];
+        fill(ids, 0, 100, 1);
+        open_with(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 4), 32 << 20);
+        bench_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
+        atomic_store(&b.be->hold_moves, true);
+        for (size_t i = 0; i < 6; i++) {
+            r[i] = request(&a[i], ids, 100, 5);
+            r[i]->sampling.seed += i;
+            r[i]->same_before = i;
+        }
+        assert_int_equal(rod_submit_all(b.c.engine, r, 6, tickets, &err), 0);
+        while (atomic_load(&b.be->n_moves) == 0) collect_wait(&b.c, 1);
+        for (int i = 0; i < 20; i++) collect_wait(&b.c, 1);
+        collect_now(&b.c);
+        for (size_t i = 0; i < 6; i++) assert_int_equal(a[i].n_ids, 0);
+        assert_int_equal(stats_of(b.c.engine).prefill_tok, 96);
+        if (cancelled) {
+            rod_cancel(b.c.engine, tickets[0]);
+            collect_until(&b.c, a, 1);
+        }
+        fake_end_moves(b.be, true);
+        collect_until(&b.c, a, 6);
+        if (!cancelled) assert_int_equal(stats_of(b.c.engine).prefill_tok, 100 + (bench_on_device ? 5 * 4 : 0));
+        for (size_t i = (size_t)cancelled; i < 6; i++) {
+            struct rod_request *lone = request(&z, ids, 100, 5);
+            lone->sampling.seed += i;
+            finish(&cold, lone, &z);
+            assert_same(&a[i], &z, "a choice");
+            collect_free(&z);
+        }
+        for (size_t i = 0; i < 6; i++) collect_free(&a[i]);
+        bench_close(&b), bench_close(&cold);
+    }
 }
 
 static void scored_prompts_are_read_whole(void **state) {
@@ -559,6 +606,7 @@ int main(void) {
         MOVING_OR_NOT(marks_leave_checkpoints),
         MOVING(a_turn_waits_for_the_copy_of_the_last_answer),
         MOVING_OR_NOT(choices_of_one_prompt_begin_from_it_together),
+        MOVING(choices_go_on_when_the_checkpoint_of_their_reader_is_out),
         MOVING_OR_NOT(scored_prompts_are_read_whole),
         MOVING_OR_NOT(a_repetition_penalty_knows_the_whole_prompt),
         MOVING_OR_NOT(what_a_session_keeps_is_not_kept_twice),

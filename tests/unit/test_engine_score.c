@@ -158,7 +158,10 @@ static void a_cancel_ends_scoring(void **state) {
 
 /* ---- one prompt, many requests ---- */
 
-enum { N_FORKS = 6 };
+enum { N_FORKS = 6, CHUNK = 8 };
+
+/* What each reads itself where the device draws: what is behind the last chunk before the prompt's end. */
+static uint32_t end_tok(uint32_t n_prompt) { return n_prompt - (n_prompt - 1) / CHUNK * CHUNK; }
 
 static void submit_forks(struct bench *b, struct answer *a, uint32_t n_prompt, uint32_t max_tokens, bool with_scores) {
     struct rod_request *r[N_FORKS];
@@ -186,8 +189,10 @@ static void requests_with_one_prompt_get_what_each_would_get_alone(void **state)
                 collect_until(&b.c, a, N_FORKS);
                 struct rod_stats stats;
                 rod_engine_stats(b.c.engine, &stats);
-                const bool copies = !bench_on_device && n_slots > 1; /* one keeps the state for those that wait */
-                assert_int_equal(stats.prefill_tok, copies ? 150 : 150 * N_FORKS);
+                const bool copies = n_slots > 1; /* one keeps the state for those that wait */
+                const bool draws = bench_on_device && !with_scores && max_tokens;
+                const uint32_t own = !copies ? 150 : draws ? end_tok(150) : 0;
+                assert_int_equal(stats.prefill_tok, 150 + own * (N_FORKS - 1));
                 assert_int_equal(atomic_load(&b.be->n_copies), copies ? N_FORKS - 1 : 0);
                 for (size_t i = 0; i < N_FORKS; i++) {
                     struct answer want;
@@ -208,33 +213,102 @@ static void requests_with_one_prompt_get_what_each_would_get_alone(void **state)
     }
 }
 
-static void when_the_reader_of_a_prompt_is_cancelled_the_others_read_it(void **state) {
+/* Shorter prompts than a chunk have nothing to share there; one token behind a chunk is read by each. */
+static void each_reads_the_end_of_a_prompt_where_the_device_draws(void **state) {
+    (void)state;
+    const uint32_t lengths[] = {1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 2 * CHUNK + 1, 399};
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
+        const uint32_t n = lengths[l], own = bench_on_device ? end_tok(n) : 0;
+        struct bench b;
+        struct answer a[N_FORKS];
+        bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = N_FORKS), CONFIG());
+        submit_forks(&b, a, n, 20, false);
+        collect_until(&b.c, a, N_FORKS);
+        struct rod_stats stats;
+        rod_engine_stats(b.c.engine, &stats);
+        assert_int_equal(stats.prefill_tok, n + own * (N_FORKS - 1));
+        assert_int_equal(atomic_load(&b.be->n_copies), own == n ? 0 : N_FORKS - 1);
+        for (size_t i = 0; i < N_FORKS; i++) {
+            struct answer want;
+            struct rod_request *r = request(&want, n, 20);
+            r->sampling.temperature = 1;
+            r->sampling.seed = i;
+            alone(r, &want);
+            collect_assert_ids(&a[i], want.ids, want.n_ids, "of one prompt");
+            collect_free(&want);
+            collect_free(&a[i]);
+        }
+        bench_close(&b);
+    }
+}
+
+/* The device counts what it reads; the host knows the prompt. */
+static void a_penalty_of_repetitions_counts_the_prompt_of_each(void **state) {
     (void)state;
     struct bench b;
-    struct answer a[N_FORKS], want;
-    struct rod_request *r = scored(&want, 150, 4);
-    r->sampling.temperature = 1;
-    r->sampling.seed = 3;
-    alone(r, &want);
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 8, .gated = true), CONFIG());
-    submit_forks(&b, a, 150, 4, false);
-    fake_step(b.be);
-    rod_cancel(b.c.engine, a[0].ticket);
-    rod_cancel(b.c.engine, a[2].ticket); /* one that waits */
-    fake_release(b.be);
+    struct answer a[N_FORKS];
+    struct rod_request *r[N_FORKS];
+    uint64_t tickets[N_FORKS];
+    struct rod_error err;
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 4), CONFIG());
+    for (size_t i = 0; i < N_FORKS; i++) {
+        r[i] = request(&a[i], 150, 20);
+        r[i]->sampling.repetition_penalty = 5;
+        r[i]->same_before = i;
+    }
+    if (rod_submit_all(b.c.engine, r, N_FORKS, tickets, &err)) fail_msg("%s", err.message);
     collect_until(&b.c, a, N_FORKS);
-    assert_int_equal(a[0].end.reason, ROD_FINISH_CANCEL);
-    assert_int_equal(a[2].end.reason, ROD_FINISH_CANCEL);
-    collect_assert_ids(&a[3], want.ids, want.n_ids, "after its leader left");
-    for (size_t i = 0; i < N_FORKS; i++) collect_free(&a[i]);
-    collect_free(&want);
+    struct rod_stats stats;
+    rod_engine_stats(b.c.engine, &stats);
+    assert_int_equal(stats.prefill_tok, bench_on_device ? 150 * N_FORKS : 150);
+    for (size_t i = 0; i < N_FORKS; i++) {
+        struct answer want;
+        struct rod_request *lone = request(&want, 150, 20);
+        lone->sampling.repetition_penalty = 5;
+        alone(lone, &want);
+        collect_assert_ids(&a[i], want.ids, want.n_ids, "with a penalty");
+        collect_free(&want);
+        collect_free(&a[i]);
+    }
     bench_close(&b);
+}
+
+/* Also when there are more of them than slots, and whether or not the others have their copies by then. */
+static void when_the_reader_of_a_prompt_is_cancelled_the_others_read_it(void **state) {
+    (void)state;
+    struct answer want[N_FORKS];
+    for (size_t i = 0; i < N_FORKS; i++) {
+        struct rod_request *r = request(&want[i], 150, 4);
+        r->sampling.temperature = 1;
+        r->sampling.seed = i;
+        alone(r, &want[i]);
+    }
+    for (uint32_t n_slots = 3; n_slots <= 8; n_slots += 5) {
+        for (int n_steps = 1; n_steps <= 4; n_steps++) {
+            struct bench b;
+            struct answer a[N_FORKS];
+            bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = n_slots, .gated = true), CONFIG());
+            submit_forks(&b, a, 150, 4, false);
+            for (int i = 0; i < n_steps; i++) fake_step(b.be);
+            rod_cancel(b.c.engine, a[0].ticket);
+            rod_cancel(b.c.engine, a[2].ticket); /* one that waits */
+            fake_release(b.be);
+            collect_until(&b.c, a, N_FORKS);
+            assert_int_equal(a[0].end.reason, ROD_FINISH_CANCEL);
+            assert_int_equal(a[2].end.reason, ROD_FINISH_CANCEL);
+            for (size_t i = 0; i < N_FORKS; i++) {
+                if (i != 0 && i != 2) collect_assert_ids(&a[i], want[i].ids, want[i].n_ids, "after its leader left");
+                collect_free(&a[i]);
+            }
+            bench_close(&b);
+        }
+    }
+    for (size_t i = 0; i < N_FORKS; i++) collect_free(&want[i]);
 }
 
 /* Slots become free one by one, while the prompt is read and later; the last waits for the one that keeps the state. */
 static void choices_that_wait_for_a_slot_need_not_read_the_prompt(void **state) {
     (void)state;
-    if (bench_on_device) return;
     for (int with_scores = 0; with_scores < 2; with_scores++) {
         struct bench b;
         struct answer other[3], a[N_FORKS], want[N_FORKS];
@@ -253,7 +327,8 @@ static void choices_that_wait_for_a_slot_need_not_read_the_prompt(void **state) 
         collect_until(&b.c, other, 3);
         struct rod_stats stats;
         rod_engine_stats(b.c.engine, &stats);
-        assert_int_equal(stats.prefill_tok, 150 + 3 * 2);
+        const uint32_t own = bench_on_device && !with_scores ? end_tok(150) : 0;
+        assert_int_equal(stats.prefill_tok, 150 + own * (N_FORKS - 1) + 3 * 2);
         for (size_t i = 0; i < N_FORKS; i++) {
             collect_assert_ids(&a[i], want[i].ids, want[i].n_ids, "of one prompt");
             assert_same_prompt(&a[i], &want[i], "of one prompt");
@@ -413,6 +488,8 @@ int main(void) {
         cmocka_unit_test(with_max_tokens_0_the_prompt_is_read_and_nothing_generated),                                  \
         cmocka_unit_test(a_broken_row_of_a_prompt_fails_its_request_alone), cmocka_unit_test(a_cancel_ends_scoring),   \
         cmocka_unit_test(requests_with_one_prompt_get_what_each_would_get_alone),                                      \
+        cmocka_unit_test(each_reads_the_end_of_a_prompt_where_the_device_draws),                                       \
+        cmocka_unit_test(a_penalty_of_repetitions_counts_the_prompt_of_each),                                          \
         cmocka_unit_test(when_the_reader_of_a_prompt_is_cancelled_the_others_read_it),                                 \
         cmocka_unit_test(choices_that_wait_for_a_slot_need_not_read_the_prompt),                                       \
         cmocka_unit_test(choices_are_cancelled_one_by_one), cmocka_unit_test(all_of_a_batch_are_taken_or_none),        \

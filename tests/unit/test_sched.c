@@ -63,6 +63,24 @@ static void a_piece_ends_where_its_prompt_stops(void **state) {
     }
 }
 
+static void a_piece_ends_where_others_take_over_the_state(void **state) {
+    (void)state;
+    struct sched s = make(1, 64, 4, 8);
+    struct sched_req r = request(100);
+    struct sched_row rows[1];
+    uint32_t n;
+    r.share_tok = 96;
+    r.stop_tok = 40;
+    sched_submit(&s, &r, 0);
+    sched_admit(&s, 0);
+    for (uint64_t i = 0; i < 3; i++) {
+        run_step(&s, rows, &n);
+        assert_int_equal(r.pos, i == 0 ? 40 : i == 1 ? 96 : 100);
+    }
+    assert_int_equal(rows[0].n_tok, 4);
+    sched_fini(&s);
+}
+
 /* What it need not read its key was not served: the next slot is the key's that was served least. */
 static void a_beginning_that_is_skipped_is_not_served(void **state) {
     (void)state;
@@ -347,6 +365,7 @@ int main(void) {
         cmocka_unit_test(logits_come_for_the_last_prompt_token_and_for_decode_rows_only),
         cmocka_unit_test(a_beginning_that_is_skipped_is_not_served),
         cmocka_unit_test(a_piece_ends_where_its_prompt_stops),
+        cmocka_unit_test(a_piece_ends_where_others_take_over_the_state),
         cmocka_unit_test(prompts_split_only_at_multiples_of_the_chunk),
         cmocka_unit_test(a_prompt_gets_its_chunk_even_when_decode_rows_fill_the_budget),
         cmocka_unit_test(decode_rows_and_prompts_alternate_when_only_one_kind_fits),
