@@ -71,11 +71,14 @@ static void free_all(struct answer *a) {
 }
 
 /* Tokens that all choices read together: where the device draws, each reads what is behind the last chunk itself, and
- * all where the device counts what it reads. */
+ * all where the device counts what it reads; where that spares less than four chunks, the first of them do, too. */
 static uint64_t read_tok(const struct rod_engine *e, uint64_t n_prompt, float penalty) {
     const uint64_t chunk = e->backend_info.chunk_tok, shared = (n_prompt - 1) / chunk * chunk;
     if (!e->parts.ops->launch) return n_prompt;
-    return n_prompt + (N_CHOICES - 1) * (penalty == 1 ? n_prompt - shared : n_prompt);
+    uint64_t n_tok = n_prompt;
+    for (uint32_t i = 1; i < N_CHOICES; i++)
+        n_tok += penalty == 1 && shared * i >= 4 * chunk ? n_prompt - shared : n_prompt;
+    return n_tok;
 }
 
 static void streams_beside(struct collector *c, struct answer *a) {
