@@ -92,7 +92,8 @@ def environment():
     are the reference's in fp32; and as its states outside of slots are page-locked, the servers of several tests at once cannot
     each take the part of the memory that one would."""
     settings = {k: v for k, v in os.environ.items() if not k.startswith("RODIMUS_")}
-    of_device = {} if DEVICE == "cpu" else {"RODIMUS_PRECISION": PRECISION, "RODIMUS_STATE_HOST_BYTES": "3000000000"}
+    of_device = {} if DEVICE == "cpu" else {"RODIMUS_PRECISION": PRECISION, "RODIMUS_STATE_HOST_BYTES": "3000000000",
+                                              "RODIMUS_TEST_CHECKPOINTS_PAY": "1"}
     return {**settings, "RODIMUS_DEVICE": DEVICE, **of_device}
 
 
