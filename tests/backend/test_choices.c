@@ -116,7 +116,8 @@ static void each_is_what_it_is_alone(void **state) {
         char what[64];
         open_engine(&c, worlds[w].n_slots, worlds[w].max_batch_tok, worlds[w].cache);
         if (worlds[w].beside) streams_beside(&c, beside);
-        for (int again = 0; again <= worlds[w].cache; again++) /* the second time from a checkpoint */
+        for (int again = 0; again <= worlds[w].cache;
+             again++) /* the second time from a checkpoint, some the first time */
             for (size_t k = 0; k < N_LENGTHS; k++) {
                 const uint64_t before = stats_of(c.engine).prefill_tok;
                 submit(&c, a, lengths[k], 1);
@@ -125,7 +126,7 @@ static void each_is_what_it_is_alone(void **state) {
                 assert_all_same(a, want[k], what, lengths[k]);
                 const uint64_t read = stats_of(c.engine).prefill_tok - before;
                 const uint64_t most = read_tok(c.engine, worlds[w].n_slots, lengths[k], 1),
-                               least = again ? 0 : read_tok(c.engine, N_CHOICES, lengths[k], 1);
+                               least = worlds[w].cache ? 0 : read_tok(c.engine, N_CHOICES, lengths[k], 1);
                 if (read < least || read > most)
                     fail_msg("%s: %llu tokens read, want %llu to %llu, for a prompt of %zu", what,
                              (unsigned long long)read, (unsigned long long)least, (unsigned long long)most, lengths[k]);
