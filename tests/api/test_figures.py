@@ -187,11 +187,16 @@ def sentences():
     prompt = rows("rodimus-1.4b-prompts-h200", phase="prefill", context=4096)[0]
     yield KERNELS, r"Prompts of 4,096: (N) ns a token and layer of Rodimus-1.4B", [1e9 / prompt["tokens_per_s"] / 48]
 
+    some = {r["sessions"]: r["tokens_per_s"] for r in results("buckets-h200")["rows"] if r["model"] == plus}
+    yield README, r"with 17, 40, 100, 160 and 257 sessions: (N), (N), (N), (N) and (N) tokens/s", [some[n] for n in (17, 40, 100, 160, 257)]
+    choices = {(r["when"], r["prompt_tok"]): r["ms"] for r in results("choices-h200")["rows"]}
+    yield README, r"Eight choices \(`n`\) of a prompt of 4,000 have theirs after (N) ms, as one has", [choices["after", 4000]["n_8"]]
+
     swap = results("swap-h200")["rows"][0]
     yield README, r"leaves its slot in (N) ms and comes back in (N), where one plain copy over the bus takes (N) and (N). A fork on the device takes (N)", [
         swap[key] for key in ("swap_out_ms", "swap_in_ms", "floor_out_ms", "floor_in_ms", "fork_ms")]
-    yield README, r"between tokens at (N) ms, as without it; with ten a second it is (N) ms, and (N) where", [
-        swap[key]["gap_ms"]["p99"] for key in ("beside_swaps", "beside_10_times_the_swaps", "beside_10_times_the_turns")]
+    yield README, r"between tokens at (N) ms, for (N) without it; with ten a second it is (N) ms, and (N) where", [
+        swap[key]["gap_ms"]["p99"] for key in ("beside_swaps", "alone", "beside_10_times_the_swaps", "beside_10_times_the_turns")]
 
     decode = {(r["batch"], r["context"]): r for r in rows("tales-cpu", phase="decode")}
     gain = {context: decode[8, context]["tokens_per_s"] / decode[1, context]["tokens_per_s"] for context in (64, 512)}
