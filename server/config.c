@@ -5,6 +5,7 @@
 
 #include <arpa/inet.h>
 #include <ctype.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -239,6 +240,18 @@ const char *config_file(int argc, char **argv, char **environment) {
     return config_path(argc, argv, environment, &path, &err) ? NULL : path;
 }
 
+/* Whether the file has the setting; yes, where that cannot be read any more. */
+static bool file_sets(const char *path, const char *name) {
+    char *text, why[400];
+    size_t len;
+    if (file_text(path, &text, &len, why, sizeof why)) return true;
+    json_t *settings = json_loadb(text, len, 0, NULL);
+    const bool sets = !json_is_object(settings) || json_object_get(settings, name);
+    json_decref(settings);
+    file_text_free(text, len);
+    return sets;
+}
+
 void config_source(const char *name, int argc, char **argv, char **environment, char *out, size_t size) {
     char flag[64], variable[64];
     const char *kind = "", *path = config_file(argc, argv, environment);
@@ -248,7 +261,7 @@ void config_source(const char *name, int argc, char **argv, char **environment, 
     for (char *c = variable; *c; c++) *c = (char)toupper((unsigned char)*c);
     if (given(flag, variable, argc, argv, environment, &kind))
         snprintf(out, size, "%s%s", kind, *kind == 'f' ? flag : variable);
-    else if (path)
+    else if (path && file_sets(path, name))
         snprintf(out, size, "file %s", path);
     else
         snprintf(out, size, "default");

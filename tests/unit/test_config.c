@@ -187,7 +187,17 @@ static void a_settings_source_is_the_one_that_holds(void **state) {
     config_source("max_batch_tokens", 5, flags, variables, source, sizeof source);
     assert_string_equal(source, "environment variable RODIMUS_MAX_BATCH_TOKENS");
     config_source("max_batch_tokens", 5, flags, variables + 2, source, sizeof source);
-    assert_string_equal(source, "file a.json");
+    assert_string_equal(source, "file a.json"); /* which cannot be read any more */
+    char path[] = "/tmp/test_config_XXXXXX", want[64];
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0 && write(fd, "{\"slots\": 3}", 12) == 12 && !close(fd));
+    flags[2] = path;
+    snprintf(want, sizeof want, "file %s", path);
+    config_source("slots", 5, flags, variables + 2, source, sizeof source);
+    assert_string_equal(source, want);
+    config_source("max_batch_tokens", 5, flags, variables + 2, source, sizeof source);
+    assert_string_equal(source, "default");
+    unlink(path);
     config_source("max_batch_tokens", 1, flags, variables + 2, source, sizeof source);
     assert_string_equal(source, "default");
 }
