@@ -18,10 +18,11 @@
 /* The ticket of the first of them: those submitted together have consecutive ones. */
 static uint64_t group(const struct work *w) { return w->mail.ticket - w->request->same_before; }
 
-/* Whether w can take over what `of` has read. */
+/* Whether w can take over what `of` has read: of another key, its scores were not kept for w. */
 static bool same_prompt(const struct work *of, const struct work *w) {
     const struct rod_request *a = of->request, *b = w->request;
-    if (group(of) != group(w) || of->lane != w->lane || a->n_prompt != b->n_prompt) return false;
+    if (group(of) != group(w) || of->sched.key != w->sched.key) return false;
+    if (of->lane != w->lane || a->n_prompt != b->n_prompt) return false;
     if (a->state || b->state) return false;
     if (w->sched.scored && !(of->sched.scored && a->n_prompt_logprobs == b->n_prompt_logprobs)) return false;
     return !memcmp(a->prompt, b->prompt, a->n_prompt * sizeof *a->prompt);
@@ -46,11 +47,12 @@ static bool awaited(const struct rod_engine *e, const struct work *w) {
     return next && group(work_of_sched((struct sched_req *)next)) == group(w);
 }
 
-static int send_scored(struct rod_engine *e, const struct work *w, const struct event *scored, struct rod_error *err) {
+static int send_scored(struct rod_engine *e, struct work *w, const struct event *scored, struct rod_error *err) {
     struct event *event = engine_score_copy(scored, err);
     if (!event) return err->code;
     event->pub.ticket = w->mail.ticket;
     event->pub.user = w->request->user;
+    w->n_scores += event->pub.n_tokens;
     mailbox_append(&e->events, &event->link);
     return 0;
 }
@@ -58,7 +60,7 @@ static int send_scored(struct rod_engine *e, const struct work *w, const struct 
 int engine_fork_scored(struct rod_engine *e, struct work *w, const struct event *scored, struct rod_error *err) {
     int rc = 0;
     for (struct sched_req *f = e->sched.follow.head; !rc && f; f = f->next) {
-        const struct work *follower = work_of_sched(f);
+        struct work *follower = work_of_sched(f);
         if (follower->leader == w && f->scored) rc = send_scored(e, follower, scored, err);
     }
     if (rc || !awaited(e, w)) return rc;
@@ -69,7 +71,7 @@ int engine_fork_scored(struct rod_engine *e, struct work *w, const struct event 
 }
 
 /* What was scored before w came. */
-static int catch_up(struct rod_engine *e, const struct work *from, const struct work *w, struct rod_error *err) {
+static int catch_up(struct rod_engine *e, const struct work *from, struct work *w, struct rod_error *err) {
     int rc = 0;
     for (struct mailbox_event *k = from->kept.head; !rc && w->sched.scored && k; k = k->next)
         rc = send_scored(e, w, event_of_link(k), err);

@@ -47,6 +47,7 @@ struct work {
     struct work *leader;        /* the request whose state this one waits for, NULL = none */
     uint64_t forked;            /* it has its copy of the state after so many tokens, and waits in FOLLOW to start */
     struct mailbox_events kept; /* its prompt's scores so far, for those that wait for a slot */
+    size_t n_scores;            /* of its prompt that it was sent, whoever read it */
     int32_t last;               /* the token that the next step feeds, where the host feeds it */
     uint32_t row[2];            /* its row of each step on its way, if that row names it */
     uint32_t n_generated;

@@ -42,6 +42,15 @@ static int score(struct rod_engine *e, const struct work *w, const struct sched_
     return 0;
 }
 
+/* What w has from one that it followed does not come twice. False: nothing of it is new. */
+static bool leave_new(const struct work *w, const struct sched_row *row, struct event *scored) {
+    const size_t n_old = w->n_scores > row->pos ? w->n_scores - (size_t)row->pos : 0;
+    if (n_old >= scored->pub.n_tokens) return false;
+    scored->pub.tokens += n_old;
+    scored->pub.n_tokens -= n_old;
+    return true;
+}
+
 int engine_score_prompt(struct rod_engine *e, struct work *w, const struct sched_row *row, const float *logits,
                         struct rod_error *err) {
     const struct rod_request *r = w->request;
@@ -51,10 +60,11 @@ int engine_score_prompt(struct rod_engine *e, struct work *w, const struct sched
     if (!scored) return rod_fail(err, ROD_ENOMEM, "No memory for the log-probabilities of a prompt.");
     int rc = score(e, w, row, logits, scored, err);
     if (!rc) rc = engine_fork_scored(e, w, scored, err);
-    if (rc) {
+    if (rc || !leave_new(w, row, scored)) {
         event_free(scored);
         return rc;
     }
+    w->n_scores += scored->pub.n_tokens;
     scored->pub.kind = ROD_EVENT_PROMPT;
     scored->pub.ticket = w->mail.ticket;
     scored->pub.user = r->user;

@@ -286,12 +286,12 @@ static void a_penalty_of_repetitions_counts_the_prompt_of_each(void **state) {
     bench_close(&b);
 }
 
-/* Also when there are more of them than slots, and whether or not the others have their copies by then. */
-static void when_the_reader_of_a_prompt_is_cancelled_the_others_read_it(void **state) {
-    (void)state;
+/* Also when there are more of them than slots, and whether or not the others have their copies by then; scores that
+ * they had from the reader do not come twice. */
+static void the_others_read_it_when_the_reader_is_cancelled(bool with_scores) {
     struct answer want[N_FORKS];
     for (size_t i = 0; i < N_FORKS; i++) {
-        struct rod_request *r = request(&want[i], 150, 4);
+        struct rod_request *r = with_scores ? scored(&want[i], 150, 4) : request(&want[i], 150, 4);
         r->sampling.temperature = 1;
         r->sampling.seed = i;
         alone(r, &want[i]);
@@ -301,7 +301,7 @@ static void when_the_reader_of_a_prompt_is_cancelled_the_others_read_it(void **s
             struct bench b;
             struct answer a[N_FORKS];
             bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = n_slots, .gated = true), CONFIG());
-            submit_forks(&b, a, 150, 4, false);
+            submit_forks(&b, a, 150, 4, with_scores);
             for (int i = 0; i < n_steps; i++) fake_step(b.be);
             rod_cancel(b.c.engine, a[0].ticket);
             rod_cancel(b.c.engine, a[2].ticket); /* one that waits */
@@ -311,12 +311,18 @@ static void when_the_reader_of_a_prompt_is_cancelled_the_others_read_it(void **s
             assert_int_equal(a[2].end.reason, ROD_FINISH_CANCEL);
             for (size_t i = 0; i < N_FORKS; i++) {
                 if (i != 0 && i != 2) collect_assert_ids(&a[i], want[i].ids, want[i].n_ids, "after its leader left");
+                if (i != 0 && i != 2) assert_same_prompt(&a[i], &want[i], "after its leader left");
                 collect_free(&a[i]);
             }
             bench_close(&b);
         }
     }
     for (size_t i = 0; i < N_FORKS; i++) collect_free(&want[i]);
+}
+static void when_the_reader_of_a_prompt_is_cancelled_the_others_read_it(void **state) {
+    (void)state;
+    the_others_read_it_when_the_reader_is_cancelled(false);
+    the_others_read_it_when_the_reader_is_cancelled(true);
 }
 
 /* Slots become free one by one, while the prompt is read and later; the last waits for the one that keeps the state. */
@@ -351,6 +357,37 @@ static void choices_that_wait_for_a_slot_need_not_read_the_prompt(void **state) 
         for (size_t i = 0; i < 3; i++) collect_free(&other[i]);
         bench_close(&b);
     }
+}
+
+/* Then none of them is next in line while the first reads, and its scores are not kept for them. */
+static void choices_of_other_keys_have_all_scores(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer other, a[N_FORKS], want;
+    struct rod_request *r[N_FORKS];
+    uint64_t tickets[N_FORKS];
+    struct rod_error err;
+    alone(scored(&want, 150, 4), &want);
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2, .gated = true), CONFIG());
+    collect_submit(&b.c, request(&other, 2, 6));
+    fake_step(b.be);
+    for (uint32_t i = 0; i < N_FORKS; i++) {
+        r[i] = scored(&a[i], 150, 4);
+        r[i]->same_before = i;
+        r[i]->key = i;
+    }
+    if (rod_submit_all(b.c.engine, r, N_FORKS, tickets, &err)) fail_msg("%s", err.message);
+    fake_release(b.be);
+    collect_until(&b.c, &other, 1);
+    collect_until(&b.c, a, N_FORKS);
+    for (size_t i = 0; i < N_FORKS; i++) {
+        collect_assert_ids(&a[i], want.ids, want.n_ids, "of another key");
+        assert_same_prompt(&a[i], &want, "of another key");
+        collect_free(&a[i]);
+    }
+    collect_free(&other);
+    collect_free(&want);
+    bench_close(&b);
 }
 
 /* The one that keeps the state, and those that wait for it. */
@@ -505,8 +542,9 @@ int main(void) {
         cmocka_unit_test(a_penalty_of_repetitions_counts_the_prompt_of_each),                                          \
         cmocka_unit_test(when_the_reader_of_a_prompt_is_cancelled_the_others_read_it),                                 \
         cmocka_unit_test(choices_that_wait_for_a_slot_need_not_read_the_prompt),                                       \
-        cmocka_unit_test(choices_are_cancelled_one_by_one), cmocka_unit_test(all_of_a_batch_are_taken_or_none),        \
-        cmocka_unit_test(only_allowed_ids_are_chosen), cmocka_unit_test(bad_words_end_nowhere),                        \
+        cmocka_unit_test(choices_of_other_keys_have_all_scores), cmocka_unit_test(choices_are_cancelled_one_by_one),   \
+        cmocka_unit_test(all_of_a_batch_are_taken_or_none), cmocka_unit_test(only_allowed_ids_are_chosen),             \
+        cmocka_unit_test(bad_words_end_nowhere),                                                                       \
         cmocka_unit_test(a_request_that_forbids_every_token_fails_with_the_reason),                                    \
         cmocka_unit_test(both_lanes_choose_the_same)
     const struct CMUnitTest host[] = {ALL}, device[] = {ALL};
