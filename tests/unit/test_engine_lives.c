@@ -2,10 +2,11 @@
  * prompt, scored prompts, conversations by states and by sessions; with stop strings, grammars, bans and deadlines;
  * cancelled at any moment, with states that move slowly and logits that are no numbers. Whoever ends has what an engine
  * gives that has nobody else and keeps nothing; and when all have ended, every slot is free and every byte of the
- * states' pool belongs to somebody. Over the fake device, of both kinds. */
+ * states' pool belongs to somebody. Over the fake device, of both kinds, in half of the lives step by step, so that
+ * much happens between two steps. RODIMUS_TEST_SOAK=1: a hundred times as many lives. */
 #include "tests/sessions_folder.h"
 
-enum { N_CLIENTS = 14, N_SESSIONS = 4, MOST_CHOICES = 5, MOST_IDS = 2000, NAN_ID = 77 };
+enum { N_CLIENTS = 14, N_SESSIONS = 4, MOST_CHOICES = 12, MOST_IDS = 2000, NAN_ID = 77 };
 #ifdef __SANITIZE_THREAD__
 enum { N_LIVES = 120 };
 #else
@@ -27,7 +28,7 @@ struct client {
     uint64_t seed; /* of this life */
     size_t n_before, n_new;
     uint32_t n, n_cancelled;
-    bool busy, timed;
+    bool busy, timed, scored;
     struct talk *talk, own;
     struct answer a[MOST_CHOICES];
 };
@@ -37,7 +38,9 @@ struct lives {
     struct rod_grammar *grammar, *cold_grammar;
     struct client client[N_CLIENTS];
     struct talk talk[N_SESSIONS];
-    bool taken[N_SESSIONS], faulty; /* faulty: the device fails, or will */
+    int32_t said[700]; /* [n_said] a prompt and its answer: others begin with it */
+    size_t n_said;
+    bool taken[N_SESSIONS], faulty, stepwise; /* faulty: the device fails, or will */
     uint64_t seed, n_drawn, n_begun, n_asked, n_cancelled, n_failed, n_late;
     atomic_uint n_outside;
 };
@@ -60,7 +63,8 @@ static void say_more(struct client *c) {
     uint32_t draw = 100;
     struct talk *t = c->talk;
     c->n_before = t->n;
-    c->n_new = t->n && t->goes_on && DRAW(3) == 0 ? 0 : 1 + DRAW(t->n ? 30 : 150);
+    const uint32_t long_tok = c->kind == CHOICES && DRAW(4) == 0 ? 320 : 150;
+    c->n_new = t->n && t->goes_on && DRAW(3) == 0 ? 0 : 1 + DRAW(t->n ? 30 : long_tok);
     const uint32_t family = DRAW(3), same = DRAW(2) ? 1000 : DRAW(150);
     for (uint32_t i = 0; i < c->n_new; i++) {
         const uint64_t of = i < same ? family : c->seed;
@@ -103,7 +107,7 @@ static struct rod_request *ask(const struct client *c, struct answer *a, size_t 
         r->bias = calloc(r->n_bias, sizeof *r->bias);
         for (size_t k = 0; k < r->n_bias; k++) r->bias[k] = (struct rod_bias){(int32_t)DRAW(V), 4};
     }
-    if (c->kind == SCORED) r->n_prompt_logprobs = (int32_t)DRAW(3);
+    if (c->scored) r->n_prompt_logprobs = (int32_t)DRAW(3);
     return r;
 }
 
@@ -125,14 +129,20 @@ static void begin(struct lives *l, struct client *c) {
             if (rod_session_delete(l->b.c.engine, "", id, &err)) fail_msg("%s: %s", id, err.message);
         }
     }
+    if (c->kind == CHOICES && pick(l, 2)) memcpy(c->talk->ids, l->said, (c->talk->n = l->n_said) * sizeof *l->said);
     say_more(c);
+    if (c->kind <= SCORED) c->n_new += c->n_before, c->n_before = 0;
     if (c->kind == CHOICES) c->n = 2 + pick(l, MOST_CHOICES - 1);
+    c->scored = c->kind == SCORED || (c->kind == CHOICES && pick(l, 6) == 0);
+    const uint32_t key = pick(l, 3), weight = pick(l, 4);
+    const bool one_key = pick(l, 8);
     const bool goes_on = c->kind == TURN || c->talk->state;
     c->timed = pick(l, 12) == 0;
     for (uint32_t i = 0; i < c->n; i++) {
         r[i] = ask(c, &c->a[i], goes_on ? c->n_before : 0, i, l->grammar);
         r[i]->same_before = i;
-        r[i]->key = pick(l, 3);
+        r[i]->key = one_key ? key : pick(l, 3);
+        r[i]->weight = weight;
         if (c->timed) r[i]->queue_timeout_ns = 1 + pick(l, 3000000);
         if (c->kind == CONVERSATION) {
             r[i]->keep_state = true;
@@ -219,6 +229,8 @@ static bool end(struct lives *l, struct client *c) {
         t->goes_on = a->end.reason == ROD_FINISH_LENGTH ||
                      (a->end.stop_id >= 0 && a->n_ids && a->ids[a->n_ids - 1] == a->end.stop_id);
         for (size_t k = 0; k < a->n_ids; k++) t->ids[t->n++] = a->ids[k];
+        if (c->kind == CHOICES && t->n <= sizeof l->said / sizeof *l->said)
+            memcpy(l->said, t->ids, (l->n_said = t->n) * sizeof *l->said);
         if (c->kind == CONVERSATION) {
             assert_non_null(a->end.state);
             rod_state_free(t->state);
@@ -240,11 +252,14 @@ static void open_worlds(struct lives *l) {
     struct rod_engine_config config = CONFIG(.session_lazy = true, .state_dir = dir, .log = count_line, .log_arg = l);
     config.state_host_bytes = (6 + pick(l, 40)) * state;
     config.prefix_cache_bytes = pick(l, 4) ? (2 + pick(l, 20)) * state : 0;
-    const uint32_t n_slots = 1 + pick(l, 6);
+    const uint32_t n_slots = 1 + pick(l, 8);
     bench_open(&l->b,
                OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .n_slots = n_slots, .max_batch_tok = 16 + pick(l, 80)),
                config);
     bench_open(&l->cold, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
+    l->b.c.engine->moves_always = pick(l, 2);
+    l->stepwise = pick(l, 2);
+    atomic_store(&l->b.be->gated, l->stepwise);
     atomic_store(&l->b.be->nan_token, NAN_ID);
     atomic_store(&l->cold.be->nan_token, NAN_ID);
     struct rod_error err;
@@ -277,6 +292,17 @@ static void assert_all_is_given_back(struct lives *l) {
     }
 }
 
+/* Where it goes step by step, at most three; else all that are made in a moment. */
+static void let_steps_pass(struct lives *l) {
+    for (uint32_t n = pick(l, 4); l->stepwise && n > 0; n--) {
+        if (sem_trywait(&l->b.be->entered))
+            usleep(50);
+        else
+            sem_post(&l->b.be->gate);
+    }
+    if (!l->stepwise) collect_wait(&l->b.c, 1);
+}
+
 /* A moment: clients end, begin and cancel, states arrive. */
 static bool tick(struct lives *l, bool begins) {
     bool any = false;
@@ -292,15 +318,16 @@ static bool tick(struct lives *l, bool begins) {
     }
     if (pick(l, 10) == 0) atomic_store(&l->b.be->hold_moves, pick(l, 2) == 0);
     if (pick(l, 4) == 0) fake_end_moves(l->b.be, false);
-    collect_wait(&l->b.c, 1);
+    let_steps_pass(l);
     collect_now(&l->b.c);
     return any;
 }
 
-static struct lives *open_lives(bool on_device) {
+static struct lives *open_lives(bool on_device, uint64_t number) {
     const char *given = getenv("RODIMUS_TEST_SEED");
     struct lives *l = calloc(1, sizeof *l);
-    l->seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    l->seed = (given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL)) + number;
+    make_folder(NULL);
     bench_on_device = on_device;
     open_worlds(l);
     return l;
@@ -314,12 +341,13 @@ static void close_lives(struct lives *l) {
     rod_grammar_close(l->grammar), rod_grammar_close(l->cold_grammar);
     bench_close(&l->cold);
     free(l);
-    bench_on_device = false;
+    remove_folder(NULL);
 }
 
-static void each_has_what_it_has_alone(bool on_device) {
-    struct lives *l = open_lives(on_device);
+static void each_has_what_it_has_alone(bool on_device, uint64_t number) {
+    struct lives *l = open_lives(on_device, number);
     while (tick(l, l->n_begun < N_LIVES) || l->n_begun < N_LIVES) {}
+    fake_release(l->b.be);
     fake_end_moves(l->b.be, true);
     assert_all_is_given_back(l);
     const struct rod_stats s = stats_of(l->b.c.engine);
@@ -335,8 +363,8 @@ static void each_has_what_it_has_alone(bool on_device) {
 }
 
 /* Whatever goes on, a fault tells everyone, and nothing is left that runs or waits. */
-static void a_fault_ends_all(bool on_device) {
-    struct lives *l = open_lives(on_device);
+static void a_fault_ends_all(bool on_device, uint64_t number) {
+    struct lives *l = open_lives(on_device, number);
     for (uint32_t n = 20 + pick(l, 100); n > 0; n--) tick(l, true);
     l->faulty = true;
     const uint32_t how = pick(l, 3);
@@ -352,21 +380,27 @@ static void a_fault_ends_all(bool on_device) {
 }
 
 /* Nor does an engine that is closed in the middle of it wait for anything, or leave something behind. */
-static void a_close_ends_all(bool on_device) {
-    struct lives *l = open_lives(on_device);
+static void a_close_ends_all(bool on_device, uint64_t number) {
+    struct lives *l = open_lives(on_device, number);
     for (uint32_t n = 20 + pick(l, 100); n > 0; n--) tick(l, true);
+    fake_release(l->b.be);
     collect_close(&l->b.c);
     close_lives(l);
+}
+
+static void many(void (*life)(bool on_device, uint64_t number), bool on_device) {
+    const uint64_t n = getenv("RODIMUS_TEST_SOAK") ? 100 : 1;
+    for (uint64_t i = 0; i < n; i++) life(on_device, i);
 }
 
 #define IN_BOTH_KINDS(life)                                                                                            \
     static void life##_where_a_device_gives_logits(void **state) {                                                     \
         (void)state;                                                                                                   \
-        life(false);                                                                                                   \
+        many(life, false);                                                                                             \
     }                                                                                                                  \
     static void life##_where_a_device_samples(void **state) {                                                          \
         (void)state;                                                                                                   \
-        life(true);                                                                                                    \
+        many(life, true);                                                                                              \
     }
 IN_BOTH_KINDS(each_has_what_it_has_alone)
 IN_BOTH_KINDS(a_fault_ends_all)
@@ -374,12 +408,12 @@ IN_BOTH_KINDS(a_close_ends_all)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        IN_A_FOLDER(each_has_what_it_has_alone_where_a_device_gives_logits),
-        IN_A_FOLDER(each_has_what_it_has_alone_where_a_device_samples),
-        IN_A_FOLDER(a_fault_ends_all_where_a_device_gives_logits),
-        IN_A_FOLDER(a_fault_ends_all_where_a_device_samples),
-        IN_A_FOLDER(a_close_ends_all_where_a_device_gives_logits),
-        IN_A_FOLDER(a_close_ends_all_where_a_device_samples),
+        cmocka_unit_test(each_has_what_it_has_alone_where_a_device_gives_logits),
+        cmocka_unit_test(each_has_what_it_has_alone_where_a_device_samples),
+        cmocka_unit_test(a_fault_ends_all_where_a_device_gives_logits),
+        cmocka_unit_test(a_fault_ends_all_where_a_device_samples),
+        cmocka_unit_test(a_close_ends_all_where_a_device_gives_logits),
+        cmocka_unit_test(a_close_ends_all_where_a_device_samples),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
