@@ -7,9 +7,10 @@
  *
  * Who has a slot while the leader reads follows it. While others of them wait for a slot, the last that got its copy is
  * the keeper: its slot holds the prompt's state untouched, until the next one has copied it and keeps it in its place.
- * A key's requests are admitted in the order of their tickets, so only one prompt's choices of it wait at a time; an
- * engine has one keeper at most, so those of other keys do without. A choice that finds neither leader nor keeper reads
- * the prompt itself.
+ * Where the device draws and the reader may leave checkpoints there is no keeper: the reader left one where they part,
+ * if that pays, and a slot that waits for as long as an answer takes costs more than reading does. A key's requests are
+ * admitted in the order of their tickets, so only one prompt's choices of it wait at a time; an engine has one keeper
+ * at most, so those of other keys do without. A choice that finds neither leader nor keeper reads the prompt itself.
  */
 #include "engine_internal.h"
 
@@ -155,6 +156,7 @@ static void copy_to_followers(struct rod_engine *e, struct work *w) {
         last = follower;
     }
     if (!last || e->keeper || !awaited(e, w)) return;
+    if (engine_on_device(e, w) && w->remembers) return;
     e->keeper = last;
     move_kept(w, last);
 }
