@@ -306,14 +306,16 @@ static void log_probabilities_of_the_prompts_are_the_reference(void **state) {
     unload(&cases);
 }
 
+/* Of what the process allocated: pages of its program come and go with the machine's memory. */
 static uint64_t resident_bytes(void) {
-    unsigned long long total = 0, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    if (f) {
-        if (fscanf(f, "%llu %llu", &total, &resident) != 2) resident = 0;
-        fclose(f);
-    }
-    return resident * (uint64_t)sysconf(_SC_PAGE_SIZE);
+    unsigned long long kib = 0;
+    char line[128];
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "RssAnon: %llu kB", &kib) == 1) break;
+    if (f) fclose(f);
+    if (!kib) fail_msg("/proc/self/status says no RssAnon");
+    return kib << 10;
 }
 
 static int32_t id_at(size_t i) { return (int32_t)(philox_uniform(5, i, 0) * 100); }
