@@ -70,8 +70,11 @@ void sched_submit(struct sched *s, struct sched_req *req, uint64_t now_ns) {
 /* A generated token costs a device more than one of a prompt, which is read beside others. */
 enum { SERVED_PARTS = 1024, SERVED_GENERATED = 2 };
 
+static uint64_t cost(const struct sched_req *r, uint64_t n_tok) {
+    return n_tok * SERVED_PARTS / (r->weight ? r->weight : 1);
+}
 static void serve(struct sched *s, const struct sched_req *r, uint64_t n_tok) {
-    s->keys[r->key].served += n_tok * SERVED_PARTS / (r->weight ? r->weight : 1);
+    s->keys[r->key].served += cost(r, n_tok);
 }
 
 struct sched_req *sched_next(const struct sched *s) {
@@ -291,17 +294,19 @@ void sched_commit(struct sched *s, const struct sched_row *row) {
 
 void sched_skip(struct sched *s, struct sched_req *req, uint64_t pos) {
     assert(req->state == SCHED_PREFILL && pos >= req->pos && pos < req->n_prompt);
-    s->keys[req->key].served -= (pos - req->pos) * SERVED_PARTS / (req->weight ? req->weight : 1);
+    s->keys[req->key].served -= cost(req, pos - req->pos);
     req->pos = pos;
 }
 
 void sched_follow(struct sched *s, struct sched_req *req) {
     assert(req->state == SCHED_PREFILL && req->pos == 0);
+    s->keys[req->key].served -= cost(req, req->n_prompt);
     move(s, req, SCHED_FOLLOW);
 }
 
 void sched_unfollow(struct sched *s, struct sched_req *req) {
     assert(req->state == SCHED_FOLLOW);
+    serve(s, req, req->n_prompt);
     move(s, req, SCHED_PREFILL);
 }
 

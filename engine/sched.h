@@ -109,7 +109,8 @@ bool sched_lane_busy(const struct sched *s, uint8_t lane); /* a plan of it has r
 /* An admitted request that has read nothing begins at pos: what it need not read is not what its key was served. */
 void sched_skip(struct sched *s, struct sched_req *req, uint64_t pos);
 /* An admitted request that has read nothing waits for another's state; then reads itself after all, or (skip) what the
- * state that it has got lacks, or has got the state after its prompt and its first token's logits. */
+ * state that it has got lacks, or has got the state after its prompt and its first token's logits. What it waits for
+ * its key is not served: follow comes before anybody else is admitted. */
 void sched_follow(struct sched *s, struct sched_req *req);
 void sched_unfollow(struct sched *s, struct sched_req *req);
 void sched_fork(struct sched *s, struct sched_req *req);

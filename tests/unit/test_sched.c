@@ -101,6 +101,45 @@ static void a_beginning_that_is_skipped_is_not_served(void **state) {
     sched_fini(&s);
 }
 
+/* A prompt that one reads for all is served once, and who comes meanwhile begins no further back. */
+static void those_that_follow_are_not_served(void **state) {
+    (void)state;
+    enum { N = 6 };
+    struct sched s = make(N + 2, 64, 64, 8);
+    struct sched_req r[N], small = request(10), other = request(10);
+    for (int i = 0; i < N; i++) {
+        r[i] = request(1000);
+        r[i].key = 1;
+        sched_submit(&s, &r[i], 0);
+    }
+    uint64_t read_once = 0;
+    for (int i = 0; i < N; i++) {
+        assert_ptr_equal(sched_admit(&s, 0), &r[i]);
+        if (i)
+            sched_follow(&s, &r[i]);
+        else
+            read_once = s.keys[1].served;
+    }
+    other.key = 2, small.key = 1;
+    sched_submit(&s, &other, 0);
+    sched_submit(&s, &small, 0);
+    if (s.keys[2].served > read_once)
+        fail_msg("a new key begins at %llu, the old one is at %llu", (unsigned long long)s.keys[2].served,
+                 (unsigned long long)read_once);
+    assert_ptr_equal(sched_admit(&s, 0), &other);
+    sched_fork(&s, &r[1]);
+    assert_int_equal(s.keys[1].served, read_once);
+    sched_unfollow(&s, &r[2]); /* it reads its end itself */
+    sched_skip(&s, &r[2], 990);
+    assert_int_equal(s.keys[1].served * 1000, read_once * 1010);
+    sched_unfollow(&s, &r[3]); /* all of it */
+    assert_int_equal(s.keys[1].served * 1000, read_once * 2010);
+    for (int i = 0; i < N; i++) sched_remove(&s, &r[i]);
+    sched_remove(&s, &other);
+    sched_remove(&s, &small);
+    sched_fini(&s);
+}
+
 static void prompts_split_only_at_multiples_of_the_chunk(void **state) {
     (void)state;
     for (uint32_t budget = 8; budget < 40; budget++) {
@@ -364,6 +403,7 @@ int main(void) {
         cmocka_unit_test(requests_get_slots_first_come_first_served),
         cmocka_unit_test(logits_come_for_the_last_prompt_token_and_for_decode_rows_only),
         cmocka_unit_test(a_beginning_that_is_skipped_is_not_served),
+        cmocka_unit_test(those_that_follow_are_not_served),
         cmocka_unit_test(a_piece_ends_where_its_prompt_stops),
         cmocka_unit_test(a_piece_ends_where_others_take_over_the_state),
         cmocka_unit_test(prompts_split_only_at_multiples_of_the_chunk),
