@@ -170,7 +170,7 @@ def sentences():
     alone, beside, idle = "streams_alone", "streams_beside_prompts_of_100000", "first_token_of_512_idle"
     yield README, r"prompt of 512 comes (N) ms after the request. 64 streams have (N) ms between tokens at the 99th percentile, and (N) while", [
         first(big[idle]), gap(big[alone]), gap(big[beside])]
-    yield README, r"256 that begin together have their first token after (N) ms, (N) at the 99th percentile, and (N) tokens/s in all", [
+    yield README, r"256 answers of 256 tokens to prompts of 128 that begin together have their first token after (N) ms, (N) at the 99th percentile, and (N) tokens/s in all", [
         first(load[256]), first(load[256], "p99"), load[256]["output_tokens_per_s"]]
     yield KERNELS, r"what one at 4,096 does: (N) and (N) ms \(Rodimus\+\), (N) and (N) \(Rodimus\)", [
         at[plus, 1000000], at[plus, 4096], at[plain, 1000000], at[plain, 4096]]
