@@ -2,10 +2,10 @@
 #include "commands.h"
 #include "config.h"
 #include "file_text.h"
+#include "engine/json_room.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -245,7 +245,8 @@ static bool file_sets(const char *path, const char *name) {
     char *text, why[400];
     size_t len;
     if (file_text(path, &text, &len, why, sizeof why)) return true;
-    json_t *settings = json_loadb(text, len, 0, NULL);
+    json_error_t fault;
+    json_t *settings = json_room_load(text, len, 0, &fault);
     const bool sets = !json_is_object(settings) || json_object_get(settings, name);
     json_decref(settings);
     file_text_free(text, len);
