@@ -297,7 +297,7 @@ static int open_parts(struct backend *be, const struct model *model, const struc
                                     .Hk = d->Hk,
                                     .Hv = d->Hv,
                                     .P = d->P,
-                                    .F = d->F,
+                                    .F = (d->F + 15) / 16 * 16, /* so each kernel writes all that W_f2 reads */
                                     .V = d->V,
                                     .visible = d->visible,
                                     .rot_dim = d->rot_dim,

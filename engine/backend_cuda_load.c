@@ -171,7 +171,7 @@ static int load_layer(struct upload *up, const struct model_layer *src, struct c
         if (!rc) rc = upload_rows(up, &src->k, 0, nk, nq, &dst->qkv, err);
         if (!rc) rc = upload_rows(up, &src->v, 0, nv, nq + nk, &dst->qkv, err);
         if (!rc) rc = upload_matrix(up, &src->ao, &dst->ao, err);
-        if (!rc) rc = new_matrix(be, 2 * ((d->F + 7) / 8 * 8), d->D, &dst->f1, err);
+        if (!rc) rc = new_matrix(be, 2 * be->shape.F, d->D, &dst->f1, err); /* rows past F: zeros */
         if (!rc) rc = upload_packed(up, &src->f1, 0, d->F, 0, CUDA_PACK_FIRST_EIGHTS, &dst->f1, err);
         if (!rc) rc = upload_packed(up, &src->f1, d->F, d->F, 0, CUDA_PACK_SECOND_EIGHTS, &dst->f1, err);
         if (!rc) rc = upload_matrix(up, &src->f2, &dst->f2, err);

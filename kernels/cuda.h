@@ -48,7 +48,9 @@ struct cuda_rows {
 /* Most tokens of a slot that S does not hold: S is written once in so many and one. */
 enum { CUDA_DEFERRED = 3, CUDA_WRITE_BACK = 1 << 8 };
 
-/* Sizes and the slot pool, by value. Strides in elements. */
+/* Sizes and the slot pool, by value. Strides in elements. F: rounded up to 16, with weights of zero: so every kernel
+ * writes all columns that the product of the FFN reads, of its rows and in each step. A column that nobody wrote and
+ * that a weight of zero meets is a NaN as soon as it holds one. */
 struct cuda_shape {
     uint32_t D, E, M, R, K, H, Hk, Hv, P, F, V, visible, rot_dim, ring_keys;
     uint32_t Ep; /* E padded to 32: width of a, z, s, o */
