@@ -42,6 +42,10 @@ int model_generation_parse(const char *json, size_t len, uint32_t vocab_size, st
 /* How synthetic weights are drawn: spreads under which every term of the equations carries weight. */
 enum model_init { INIT_NORM, INIT_CONV, INIT_GATE_BIAS, INIT_BIAS, INIT_EMBED, INIT_PROJECTION };
 
+/* Random weights of the shape that a config.json of the published layout describes. */
+int model_synthetic_of(const char *name, const char *json, uint64_t seed, const struct rod_progress_to *progress,
+                       struct model **out, struct rod_error *err);
+
 /* One tensor of a file: where it goes (a weight of the model or of a layer, which part) and its shape. */
 struct model_piece {
     char name[96];

@@ -214,17 +214,18 @@ int model_synthetic(const char *name, uint64_t seed, struct model **out, struct 
 
 int model_synthetic_watched(const char *name, uint64_t seed, const struct rod_progress_to *progress, struct model **out,
                             struct rod_error *err) {
-    const char *json = NULL;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        if (!strcmp(name, shapes[i].name)) json = shapes[i].config;
-    if (!json) {
-        rod_fail(err, ROD_EINVALID,
-                 "there is no synthetic model %.80s: rodimus-1.4b, rodimus-plus-1.6b, rodimus-plus-1.6b-w1024, "
-                 "rodimus-plus-4b and tales are known",
-                 name);
-        if (err) memcpy(err->param, "synthetic", sizeof "synthetic");
-        return ROD_EINVALID;
-    }
+        if (!strcmp(name, shapes[i].name)) return model_synthetic_of(name, shapes[i].config, seed, progress, out, err);
+    rod_fail(err, ROD_EINVALID,
+             "there is no synthetic model %.80s: rodimus-1.4b, rodimus-plus-1.6b, rodimus-plus-1.6b-w1024, "
+             "rodimus-plus-4b and tales are known",
+             name);
+    if (err) memcpy(err->param, "synthetic", sizeof "synthetic");
+    return ROD_EINVALID;
+}
+
+int model_synthetic_of(const char *name, const char *json, uint64_t seed, const struct rod_progress_to *progress,
+                       struct model **out, struct rod_error *err) {
     struct model *model = model_new();
     struct synthetic *s = calloc(1, sizeof *s);
     if (!model || !s) {

@@ -1,0 +1,502 @@
+/* test_lives.c - random worlds against a real device: any model in any precision with any number of slots; requests of
+ * every kind at once, cancelled at any moment, split over states and sessions that move in and out, forked, as choices
+ * of one prompt, from the prefix cache, beside sessions whose states are NaN. Each answer has the bits that the same
+ * request has alone on an idle engine (lives.h), and none is NaN.
+ *
+ * On the device that RODIMUS_TEST_DEVICE names, the CPU without it. A world is a number: RODIMUS_TEST_SEED=n begins
+ * with it, and a failure prints it. RODIMUS_TEST_SOAK_S: for so many seconds. RODIMUS_TEST_SOAK_JSON: a record.
+ * RODIMUS_TEST_FULL=1: published shapes, too. RODIMUS_TEST_WORLDS: worlds at once.
+ */
+#include "tests/lives.h"
+#include "tests/result_stamp.h"
+
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <dirent.h>
+#include <cmocka.h>
+
+enum { MOST_CLIENTS = 400, MOST_THREADS = 16, MOST_SAID = 12 };
+
+/* What all worlds found, behind one lock. */
+static struct {
+    pthread_mutex_t lock;
+    uint64_t next_seed, n_subjects, n_worlds, n_requests, n_tokens, n_cancelled, n_splits, n_forks, n_turns, n_choices,
+        n_poisoned, n_lost, n_alone, n_hits, n_nan, n_different, n_faults;
+    double until_s;
+    uint32_t n_said;
+    char said[MOST_SAID][512];
+} found = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static double now_s(void) { return (double)engine_now_ns() * 1e-9; }
+
+/* How a client asks: one request; choices of one prompt; one answer over several requests, by states or by turns of a
+ * session; requests that go on from a state of NaN. */
+enum way { ONE, CHOICES, BY_STATE, BY_TURN, POISON };
+
+struct client {
+    enum way way;
+    bool busy, cancelled, from_nan;
+    uint32_t entry[MOST_CHOICES], tok[MOST_CHOICES], n; /* n requests at once; tok: max_tokens of each */
+    size_t before;                                      /* of a split answer: tokens of earlier requests */
+    struct reply a[MOST_CHOICES];
+    char session[40];
+};
+
+struct world {
+    struct subject *s;
+    struct dice d;
+    struct host h;
+    struct client client[MOST_CLIENTS];
+    uint32_t n_clients, n_slots, budget, n_begun, cancel_one_in;
+    bool waves, host, poisons, short_prompts, sessions;
+    char dir[64], what[256];
+    struct rod_state *nan; /* a state of NaN; NULL: not yet */
+    struct reply nan_from;
+    uint64_t n_requests, n_tokens, n_cancelled, n_splits, n_forks, n_turns, n_choices, n_poisoned, n_lost;
+};
+
+/* ---- what is found ---- */
+
+static void say(const struct world *w, uint64_t *counter, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void say(const struct world *w, uint64_t *counter, const char *format, ...) {
+    pthread_mutex_lock(&found.lock);
+    ++*counter;
+    if (found.n_said < MOST_SAID) {
+        char *line = found.said[found.n_said++];
+        int len = snprintf(line, sizeof *found.said, "RODIMUS_TEST_SEED=%llu (%s): ", (unsigned long long)w->s->seed,
+                           w->what);
+        va_list args;
+        va_start(args, format);
+        if (len > 0 && (size_t)len < sizeof *found.said)
+            vsnprintf(line + len, sizeof *found.said - (size_t)len, format, args);
+        va_end(args);
+    }
+    pthread_mutex_unlock(&found.lock);
+}
+#define SAY(w, counter, ...) say(w, &found.counter, __VA_ARGS__)
+
+static uint32_t bits_of(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/* a holds tokens [from, from + a->n_ids) of the entry's answer; a client that was cancelled, fewer than it asked for.
+ */
+static void compare(struct world *w, const struct client *c, uint32_t i, size_t from) {
+    struct rod_error err;
+    const struct reply *a = &c->a[i];
+    const uint32_t e = c->entry[i], want_tok = c->tok[i];
+    if (entry_alone(w->s, e, (uint32_t)from + want_tok, &err)) {
+        SAY(w, n_faults, "entry %u alone: %s", e, err.message);
+        return;
+    }
+    const struct reply *alone = &w->s->entry[e].alone;
+    char who[128];
+    snprintf(who, sizeof who, "entry %u, prompt of %u, way %d, from token %zu", e, family_length(w->s, e / VARIANTS),
+             (int)c->way, from);
+    if (a->failed != alone->failed) {
+        const bool nan = strstr(a->message, "not a number") || strstr(alone->message, "not a number");
+        SAY(w, n_faults, "%s: \"%s\", alone \"%s\"", who, a->message, alone->message);
+        if (nan) {
+            pthread_mutex_lock(&found.lock);
+            found.n_nan++;
+            pthread_mutex_unlock(&found.lock);
+        }
+        return;
+    }
+    if (a->failed) return;
+    const size_t left = alone->n_ids > from ? alone->n_ids - from : 0, want = want_tok < left ? want_tok : left;
+    if (a->cancelled ? a->n_ids > want : a->n_ids != want) {
+        SAY(w, n_different, "%s: %zu tokens, alone %zu", who, a->n_ids, want);
+        return;
+    }
+    for (size_t k = 0; k < a->n_ids; k++)
+        if (a->ids[k] != alone->ids[from + k] || bits_of(a->logprobs[k]) != bits_of(alone->logprobs[from + k])) {
+            SAY(w, n_different, "%s: token %zu of %zu is %d (%.9g), alone %d (%.9g)", who, k, a->n_ids, a->ids[k],
+                (double)a->logprobs[k], alone->ids[from + k], (double)alone->logprobs[from + k]);
+            return;
+        }
+    if (!a->cancelled && a->stopped != (want < want_tok))
+        SAY(w, n_different, "%s: ends %s", who, a->stopped ? "too early" : "late");
+    for (size_t k = 0; k < a->n_scores && from == 0; k++)
+        if (k >= alone->n_scores || bits_of(a->scores[k]) != bits_of(alone->scores[k])) {
+            SAY(w, n_different, "%s: score %zu of the prompt is %.9g", who, k, (double)a->scores[k]);
+            return;
+        }
+    w->n_tokens += a->n_ids;
+    w->n_requests += !a->cancelled;
+    w->n_cancelled += a->cancelled;
+}
+
+/* ---- what is asked ---- */
+
+static void submit(struct world *w, struct client *c, struct rod_request **r) {
+    struct rod_error err = {0};
+    uint64_t tickets[MOST_CHOICES];
+    c->busy = true;
+    if (rod_submit_all(w->h.engine, r, c->n, tickets, &err)) {
+        SAY(w, n_faults, "submit: %s", err.message);
+        for (uint32_t i = 0; i < c->n; i++) rod_request_free(r[i]), reply_free(&c->a[i]);
+        c->busy = false;
+        return;
+    }
+    for (uint32_t i = 0; i < c->n; i++) c->a[i].ticket = tickets[i];
+}
+
+static struct rod_turn *turn_of(const char *session, bool create) {
+    struct rod_turn *t = calloc(1, sizeof *t);
+    t->tenant = strdup("");
+    t->session = strdup(session);
+    t->create = create;
+    return t;
+}
+
+/* The next request of a split answer. */
+static void go_on(struct world *w, struct client *c, struct rod_state *state) {
+    struct rod_request *r = entry_request(w->s, &w->s->entry[c->entry[0]], c->entry[0], c->tok[0], &c->a[0]);
+    if (c->way == BY_TURN) r->turn = turn_of(c->session, c->before == 0);
+    if (c->way == BY_STATE) r->keep_state = true, r->state = state;
+    if (c->before) r->n_prompt = 0;
+    submit(w, c, &r);
+}
+
+static void poison(struct world *w, struct client *c) {
+    struct rod_request *r = rod_request_new();
+    r->user = &c->a[0];
+    r->prompt = calloc(4, sizeof *r->prompt);
+    r->n_prompt = 1 + roll(&w->d, 4);
+    r->max_tokens = 8;
+    for (uint32_t i = 0; i < r->n_prompt; i++) r->prompt[i] = any_id(w->s, &w->d);
+    c->from_nan = w->nan != NULL;
+    if (c->from_nan)
+        r->state = rod_state_share(w->nan);
+    else
+        r->keep_state = true;
+    submit(w, c, &r);
+}
+
+/* What the poisoner's request left becomes the state of NaN: every number of it that is not zero. */
+static void poisoned(struct world *w, struct client *c) {
+    struct reply *a = &c->a[0];
+    if (c->from_nan) {
+        if (!a->failed && !a->cancelled) SAY(w, n_faults, "a state of NaN gave tokens");
+        w->n_poisoned++;
+    } else if (a->state && !w->nan) {
+        w->nan = a->state, a->state = NULL;
+        w->nan->pending = -1;
+        unsigned char *bytes = w->nan->image->bytes;
+        for (size_t i = 0; i + 4 <= w->nan->image->n_bytes; i += 4)
+            if (bytes[i] | bytes[i + 1] | bytes[i + 2] | bytes[i + 3]) memset(bytes + i, 0xff, 4);
+    }
+    reply_free(a);
+    c->busy = false;
+}
+
+static uint32_t pick_entry(struct world *w) {
+    for (int tries = 0;; tries++) {
+        const uint32_t e = roll(&w->d, w->s->n_entries);
+        struct reply none = {0};
+        rod_request_free(entry_request(w->s, &w->s->entry[e], e, 1, &none));
+        if (tries > 50) return e;
+        if (w->s->entry[e].host && !w->host) continue;
+        if (w->short_prompts && family_length(w->s, e / VARIANTS) > 2) continue;
+        return e;
+    }
+}
+
+static void begin(struct world *w, struct client *c) {
+    memset(c, 0, sizeof *c);
+    w->n_begun++;
+    c->n = 1;
+    const uint32_t kind = roll(&w->d, 10);
+    if (w->poisons && kind == 0) {
+        c->way = POISON;
+        poison(w, c);
+        return;
+    }
+    c->entry[0] = pick_entry(w);
+    c->tok[0] = roll_log(&w->d, w->s->most_answer);
+    const struct entry *e = &w->s->entry[c->entry[0]];
+    if (kind < 3 && e->splits) {
+        c->way = w->sessions && kind == 1 ? BY_TURN : BY_STATE;
+        c->tok[0] = roll_log(&w->d, 60);
+        snprintf(c->session, sizeof c->session, "s%u", w->n_begun);
+        w->n_splits++;
+        go_on(w, c, NULL);
+        return;
+    }
+    struct rod_request *r[MOST_CHOICES];
+    if (kind == 3 && !e->host) {
+        c->way = CHOICES;
+        const uint32_t family = c->entry[0] / VARIANTS, n = 2 + roll(&w->d, MOST_CHOICES - 1);
+        for (c->n = 0; c->n < n; c->n++) {
+            const uint32_t i = c->n, of = family * VARIANTS + roll(&w->d, VARIANTS);
+            c->entry[i] = of, c->tok[i] = roll_log(&w->d, w->s->most_answer);
+            r[i] = entry_request(w->s, &w->s->entry[of], of, c->tok[i], &c->a[i]);
+            if (w->s->entry[of].host)
+                c->entry[i] = c->entry[0], rod_request_free(r[i]),
+                r[i] = entry_request(w->s, &w->s->entry[c->entry[0]], c->entry[0], c->tok[i], &c->a[i]);
+            r[i]->same_before = i;
+        }
+        w->n_choices += c->n;
+        submit(w, c, r);
+        return;
+    }
+    c->way = ONE;
+    r[0] = entry_request(w->s, &w->s->entry[c->entry[0]], c->entry[0], c->tok[0], &c->a[0]);
+    submit(w, c, r);
+}
+
+/* A copy of a conversation answers for itself, as the conversation will. */
+static void fork_of(struct world *w, const struct client *c, struct rod_state *state) {
+    struct client *copy = NULL;
+    struct rod_session_info info;
+    struct rod_error err;
+    for (uint32_t i = 0; i < w->n_clients && !copy; i++)
+        if (!w->client[i].busy && &w->client[i] != c) copy = &w->client[i];
+    if (!copy) return;
+    memset(copy, 0, sizeof *copy);
+    copy->way = c->way, copy->n = 1, copy->entry[0] = c->entry[0], copy->before = c->before;
+    copy->tok[0] = roll_log(&w->d, 60);
+    w->n_forks++;
+    if (c->way == BY_TURN) {
+        snprintf(copy->session, sizeof copy->session, "f%llu", (unsigned long long)w->n_forks);
+        if (rod_session_fork(w->h.engine, "", c->session, copy->session, &info, &err)) {
+            if (err.code != ROD_ENOTFOUND && err.code != ROD_EEXISTS && err.code != ROD_ENOROOM)
+                SAY(w, n_faults, "fork: %s", err.message);
+            return;
+        }
+    }
+    go_on(w, copy, state ? rod_state_share(state) : NULL);
+}
+
+static bool went_for_room(const struct world *w, const struct client *c) {
+    const struct reply *a = &c->a[0];
+    if (c->way != BY_TURN || !a->failed) return false;
+    return a->code == ROD_ENOROOM || (a->code == ROD_ENOTFOUND && !w->dir[0] && c->before);
+}
+
+/* All of c's requests have ended. */
+static void end(struct world *w, struct client *c) {
+    struct rod_error err;
+    if (c->way == POISON) {
+        poisoned(w, c);
+        return;
+    }
+    c->busy = false;
+    if (went_for_room(w, c)) {
+        w->n_lost++;
+        reply_free(&c->a[0]);
+        return;
+    }
+    for (uint32_t i = 0; i < c->n; i++) compare(w, c, i, c->before);
+    struct rod_state *state = c->a[0].state;
+    c->a[0].state = NULL;
+    const bool more =
+        (c->way == BY_STATE || c->way == BY_TURN) && !c->a[0].failed && !c->a[0].cancelled && !c->a[0].stopped;
+    c->before += c->a[0].n_ids;
+    for (uint32_t i = 0; i < c->n; i++) reply_free(&c->a[i]);
+    if (c->way == BY_TURN) w->n_turns++;
+    if (more && c->before + 1 < w->s->most_answer && roll(&w->d, 4)) {
+        const uint32_t left = w->s->most_answer - (uint32_t)c->before, some = roll_log(&w->d, 60);
+        c->tok[0] = some < left ? some : left;
+        if (left > w->s->most_answer / 5 && roll_one_in(&w->d, 3)) fork_of(w, c, state);
+        go_on(w, c, c->way == BY_STATE ? state : NULL);
+        return;
+    }
+    rod_state_free(state);
+    if (c->way == BY_TURN && roll(&w->d, 2)) rod_session_delete(w->h.engine, "", c->session, &err);
+}
+
+/* ---- a world ---- */
+
+static void remove_dir(const char *dir) {
+    DIR *list = dir[0] ? opendir(dir) : NULL;
+    char path[512];
+    for (struct dirent *e; list && (e = readdir(list));)
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) {
+            snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
+            unlink(path);
+        }
+    if (list) closedir(list);
+    if (dir[0]) rmdir(dir);
+}
+
+static int open_world(struct world *w, uint32_t number, struct rod_error *err) {
+    struct subject *s = w->s;
+    w->d = (struct dice){.seed = s->seed * 1009 + number + 1};
+    w->n_slots = roll_log(&w->d, s->published ? 48 : s->on_gpu ? 300 : 12);
+    const uint32_t most = 2 * w->n_slots + 4;
+    w->n_clients = 1 + roll(&w->d, most < MOST_CLIENTS ? most : MOST_CLIENTS);
+    w->waves = roll_one_in(&w->d, 3), w->host = roll_one_in(&w->d, 5), w->poisons = roll_one_in(&w->d, 3);
+    w->short_prompts = roll_one_in(&w->d, 4), w->sessions = roll(&w->d, 2);
+    w->cancel_one_in = roll(&w->d, 2) ? 4 + roll(&w->d, 40) : 0;
+    w->budget = s->published ? 150 : s->on_gpu ? 300 + roll(&w->d, 900) : 40;
+    const size_t state = subject_state_bytes(s);
+    const uint32_t images = 4 + roll(&w->d, s->published ? 8 : 60), prefix = roll(&w->d, 2) ? roll(&w->d, 20) : 0;
+    struct rod_engine_config config = {.device = s->on_gpu ? getenv("RODIMUS_TEST_DEVICE") : "cpu",
+                                       .precision = s->precision,
+                                       .deterministic = roll_one_in(&w->d, 4),
+                                       .n_slots = w->n_slots,
+                                       .max_queue = 5000,
+                                       .session_lazy = roll(&w->d, 2)};
+    config.prefix_cache_bytes = prefix * state;
+    config.state_host_bytes = (images + 2 * prefix) * state;
+    if (roll_one_in(&w->d, 3)) config.max_batch_tok = w->n_slots + 64 + roll(&w->d, 600);
+    if (w->sessions && roll(&w->d, 2)) {
+        snprintf(w->dir, sizeof w->dir, "/tmp/rodimus-lives-XXXXXX");
+        if (!mkdtemp(w->dir)) return rod_fail(err, ROD_EIO, "no folder: %s", strerror(errno));
+        config.state_dir = w->dir;
+    }
+    snprintf(w->what, sizeof w->what, "%s, world %u, %u slots, %u clients%s%s%s%s", s->name, number, w->n_slots,
+             w->n_clients, prefix ? ", prefix cache" : "", w->waves ? ", waves" : "", w->poisons ? ", poison" : "",
+             w->sessions ? ", sessions" : "");
+    return subject_host(s, config, &w->h, err);
+}
+
+static bool all_ended(const struct client *c) {
+    for (uint32_t i = 0; i < c->n; i++)
+        if (!c->a[i].ended) return false;
+    return true;
+}
+
+static void live(struct world *w) {
+    bool wave = true; /* clients may begin */
+    for (;;) {
+        uint32_t n_busy = 0;
+        const bool over = w->n_begun >= w->budget || now_s() > found.until_s;
+        for (uint32_t i = 0; i < w->n_clients; i++) {
+            struct client *c = &w->client[i];
+            if (c->busy && all_ended(c)) end(w, c);
+            if (!c->busy && !over && wave && (w->waves || roll(&w->d, 3))) begin(w, c);
+            n_busy += c->busy;
+            if (c->busy && w->cancel_one_in && !c->cancelled && roll_one_in(&w->d, 64 * w->cancel_one_in)) {
+                c->cancelled = true;
+                rod_cancel(w->h.engine, c->a[roll(&w->d, c->n)].ticket);
+            }
+        }
+        if (over && !n_busy) return;
+        wave = !w->waves || n_busy == 0;
+        if (n_busy && !host_wait(&w->h, 100000)) {
+            SAY(w, n_faults, "no event for 100 s, %u clients wait", n_busy);
+            return;
+        }
+        host_pull(&w->h);
+    }
+}
+
+static void run_world(struct subject *s, uint32_t number) {
+    struct world *w = calloc(1, sizeof *w);
+    struct rod_error err;
+    struct rod_stats stats = {0};
+    w->s = s;
+    if (open_world(w, number, &err)) {
+        SAY(w, n_faults, "%s", err.message);
+    } else {
+        live(w);
+        rod_engine_stats(w->h.engine, &stats);
+        host_close(&w->h);
+    }
+    for (uint32_t i = 0; i < MOST_CLIENTS; i++)
+        for (uint32_t k = 0; k < MOST_CHOICES; k++) reply_free(&w->client[i].a[k]);
+    rod_state_free(w->nan);
+    remove_dir(w->dir);
+    pthread_mutex_lock(&found.lock);
+    found.n_worlds++;
+    found.n_requests += w->n_requests, found.n_tokens += w->n_tokens, found.n_cancelled += w->n_cancelled;
+    found.n_splits += w->n_splits, found.n_forks += w->n_forks, found.n_turns += w->n_turns;
+    found.n_choices += w->n_choices, found.n_poisoned += w->n_poisoned, found.n_lost += w->n_lost;
+    found.n_hits += stats.prefix_hits;
+    pthread_mutex_unlock(&found.lock);
+    free(w);
+}
+
+static void run_subject(uint64_t seed, bool published) {
+    struct subject *s = malloc(sizeof *s);
+    struct rod_error err;
+    const int rc = subject_open(s, seed, published, &err);
+    if (rc) {
+        struct world w = {.s = s};
+        s->seed = seed;
+        snprintf(w.what, sizeof w.what, "%.200s", s->name);
+        SAY(&w, n_faults, "%s", err.message);
+    }
+    for (uint32_t i = 0; !rc && i < 3 && now_s() < found.until_s; i++) run_world(s, i);
+    pthread_mutex_lock(&found.lock);
+    found.n_subjects++;
+    for (uint32_t i = 0; !rc && i < s->n_entries; i++) found.n_alone += s->entry[i].known;
+    pthread_mutex_unlock(&found.lock);
+    if (!rc) subject_close(s);
+    free(s);
+}
+
+static void *run_thread(void *arg) {
+    bool published = *(const bool *)arg && getenv("RODIMUS_TEST_FULL");
+    while (now_s() < found.until_s) {
+        pthread_mutex_lock(&found.lock);
+        const uint64_t seed = found.next_seed++;
+        pthread_mutex_unlock(&found.lock);
+        run_subject(seed, published);
+        published = false;
+    }
+    return NULL;
+}
+
+static void record(uint64_t seed, double seconds, uint32_t n_threads) {
+    const char *path = getenv("RODIMUS_TEST_SOAK_JSON"), *device = getenv("RODIMUS_TEST_DEVICE");
+    FILE *f = path ? fopen(path, "w") : NULL;
+    if (!f) return;
+    fprintf(f, "{");
+    result_stamp(f);
+    fprintf(f, "\"what\": \"random lives\", \"device\": \"%s\", \"seed\": %llu, \"seconds\": %.0f, \"threads\": %u",
+            device ? device : "cpu", (unsigned long long)seed, seconds, n_threads);
+#define FIELD(name) fprintf(f, ", \"" #name "\": %llu", (unsigned long long)found.n_##name)
+    FIELD(subjects), FIELD(worlds), FIELD(alone), FIELD(requests), FIELD(tokens), FIELD(cancelled), FIELD(choices);
+    FIELD(splits), FIELD(forks), FIELD(turns), FIELD(poisoned), FIELD(lost), FIELD(hits);
+    FIELD(different), FIELD(nan), FIELD(faults);
+    fprintf(f, "}\n");
+    fclose(f);
+}
+
+static void each_answer_has_the_bits_that_it_has_alone(void **state) {
+    (void)state;
+    const char *given = getenv("RODIMUS_TEST_SEED"), *time_s = getenv("RODIMUS_TEST_SOAK_S"),
+               *device = getenv("RODIMUS_TEST_DEVICE"), *threads = getenv("RODIMUS_TEST_WORLDS");
+    const bool gpu = device && !strncmp(device, "cuda", 4);
+    const uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    const double seconds = time_s ? strtod(time_s, NULL) : gpu ? 60 : 5, began = now_s();
+    uint32_t n_threads = threads ? (uint32_t)strtoul(threads, NULL, 10) : gpu ? 8 : 1;
+    if (n_threads > MOST_THREADS) n_threads = MOST_THREADS;
+    found.next_seed = seed;
+    found.until_s = began + seconds;
+    pthread_t thread[MOST_THREADS];
+    static const bool first[2] = {true, false};
+    for (uint32_t i = 0; i < n_threads; i++)
+        pthread_create(&thread[i], NULL, run_thread, (void *)(uintptr_t)&first[i ? 1 : 0]);
+    for (uint32_t i = 0; i < n_threads; i++) pthread_join(thread[i], NULL);
+    printf(
+        "note: seed %llu, %.0f s: %llu worlds of %llu models, %llu answers alone; compared %llu requests, %llu tokens "
+        "(%llu cancelled, %llu choices, %llu split, %llu forks, %llu turns, %llu hits, %llu poisoned, %llu went for "
+        "room): %llu different, %llu NaN, %llu faults\n",
+        (unsigned long long)seed, now_s() - began, (unsigned long long)found.n_worlds,
+        (unsigned long long)found.n_subjects, (unsigned long long)found.n_alone, (unsigned long long)found.n_requests,
+        (unsigned long long)found.n_tokens, (unsigned long long)found.n_cancelled, (unsigned long long)found.n_choices,
+        (unsigned long long)found.n_splits, (unsigned long long)found.n_forks, (unsigned long long)found.n_turns,
+        (unsigned long long)found.n_hits, (unsigned long long)found.n_poisoned, (unsigned long long)found.n_lost,
+        (unsigned long long)found.n_different, (unsigned long long)found.n_nan, (unsigned long long)found.n_faults);
+    record(seed, now_s() - began, n_threads);
+    for (uint32_t i = 0; i < found.n_said; i++) fprintf(stderr, "%s\n", found.said[i]);
+    assert_true(found.n_requests > 0);
+    if (found.n_different + found.n_faults)
+        fail_msg("%llu answers differ from those alone, %llu failed", (unsigned long long)found.n_different,
+                 (unsigned long long)found.n_faults);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_answer_has_the_bits_that_it_has_alone)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
