@@ -81,6 +81,8 @@ $(BUILD)/commit.stamp: force
 # CUDA: the kernels, and the C that drives them, as one object that is loaded at run time where a device is
 # (engine/backend.h). Machine code for Ampere and Hopper, and PTX for what comes between and after.
 CUDA_ARCH := -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
+# DELAYS=1: kernels that wait at random (kernels/delay.cuh), in a BUILD of its own.
+CUDA_DEFS  := $(if $(DELAYS),-DROD_KERNEL_DELAYS)
 CUDA_HOME  = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 CUDA_OBJ  := $(patsubst %.cu,$(BUILD)/cuda/%.o,$(wildcard kernels/*.cu)) $(patsubst %.c,$(BUILD)/cuda/%.o,$(CUDA_C) engine/error.c engine/progress.c engine/state_layout.c engine/weight.c)
 $(BUILD)/rodimus_cuda.so: $(CUDA_OBJ)
@@ -95,7 +97,7 @@ $(BUILD)/tests/gpu/kernels_under_test.so: $(filter $(BUILD)/cuda/kernels/%,$(CUD
 $(BUILD)/cuda/%.o: %.cu Makefile
 	@mkdir -p $(@D)
 	$(call say,NVCC,$@)
-	$(Q)$(NVCC) -std=c++17 -O3 $(CUDA_ARCH) -I. -Xcompiler -fPIC,-Wall -MMD -MP -c -o $@ $<
+	$(Q)$(NVCC) -std=c++17 -O3 $(CUDA_ARCH) $(CUDA_DEFS) -I. -Xcompiler -fPIC,-Wall -MMD -MP -c -o $@ $<
 $(BUILD)/cuda/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC,$@)
@@ -154,6 +156,12 @@ soak: deps # what must hold for minutes: ten times the load, 200 kills, sessions
 	@RODIMUS_TEST_KILLS=200 $(BUILD)/tests/unit/test_sessions_kill
 	@RODIMUS_TEST_SOAK_S=300 RODIMUS_TEST_SOAK_JSON=tests/bench/results/sessions-soak.json $(BUILD)/tests/unit/test_sessions_soak
 	@RODIMUS_TEST_SOAK=1 RODIMUS_TEST_KILLS=200 RODIMUS_TEST_RESULTS=tests/bench/results tests/run $(BUILD) api -o timeout=900 -k "overload or soak or kill_9"
+soak-gpu: RESULTS ?= $(BUILD)/bench
+soak-gpu: deps # random lives on a GPU: SECONDS=480 SEED=n; slow kernels with DELAYS=1 BUILD=build/delays
+	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/backend/test_lives gpu-objects
+	@mkdir -p $(RESULTS)
+	@RODIMUS_TEST_DEVICE=cuda RODIMUS_TEST_FULL=1 RODIMUS_TEST_SOAK_S=$(or $(SECONDS),480) RODIMUS_TEST_SEED=$(or $(SEED),$(shell date +%s)) \
+		RODIMUS_TEST_SOAK_JSON=$(RESULTS)/lives$(if $(DELAYS),-delays).json $(BUILD)/tests/backend/test_lives
 test-schemas: deps # structured output for 200 random schemas
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@RODIMUS_TEST_SCHEMAS=200 tests/run $(BUILD) api -k random_schemas
@@ -252,7 +260,7 @@ gpu-bundle: deps # build/gpu-bundle.tgz: the GPU's tests and benchmarks for a ma
 	@tar czf $(BUILD)/gpu-bundle.tgz -C $(BUILD)/away . && rm -rf $(BUILD)/away && ls -l $(BUILD)/gpu-bundle.tgz
 
 force:
-.PHONY: help bench gpu-bundle asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
+.PHONY: help bench gpu-bundle soak-gpu asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
 -include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d

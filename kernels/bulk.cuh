@@ -1,6 +1,6 @@
 // bulk.cuh - weights by the bulk copy engine: one copy, one barrier of its own.
 #pragma once
-#include <stdint.h>
+#include "delay.cuh"
 
 __device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
@@ -23,4 +23,5 @@ __device__ __forceinline__ void await_bulk(uint64_t *bar) {
     asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;\n@!done bra again;\n}" ::"r"(shared_address(bar))
                  : "memory");
 #endif
+    delay(16);
 }

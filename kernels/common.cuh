@@ -1,6 +1,7 @@
 // common.cuh - what the kernels share: activation types, packed addresses, reductions in a fixed order, dependent launch.
 #pragma once
 #include "cuda.h"
+#include "delay.cuh"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -24,12 +25,15 @@ template <> __device__ __forceinline__ size_t weight_at<float>(uint32_t o, uint3
 
 // The kernel before this one in the stream has finished (with programmatic dependent launch; else a no-op).
 __device__ __forceinline__ void wait_for_inputs() {
+    delay(4);
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+    delay(4);
 }
 // The next kernel may start its own prologue.
 __device__ __forceinline__ void let_next_start() {
+    delay(8);
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif

@@ -66,6 +66,7 @@ __device__ __forceinline__ void barrier_expect_more(uint64_t *b, uint32_t bytes)
     asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
+    delay(64);
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
 }
 // One arrival more, when this thread's plain copies until here are there.
@@ -77,6 +78,7 @@ __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity) {
                      shared_address(b)),
                  "r"(parity)
                  : "memory");
+    delay(64);
 }
 // A box of a tensor of three dimensions.
 __device__ __forceinline__ void copy_box(uint32_t to, const void *map, uint32_t x, uint32_t y, uint32_t z, uint64_t *b) {

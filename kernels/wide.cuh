@@ -14,12 +14,14 @@ __device__ __forceinline__ void barrier_expect(uint64_t *b, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(b)), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
+    delay(64);
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
 }
 __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity) {
     asm volatile("{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra done;\nbra wait;\ndone:\n}" ::"r"(shared_at(b)),
                  "r"(parity)
                  : "memory");
+    delay(64);
 }
 // A box of a tensor of [.][KT][one tile]: tiles [k, k + SK) of the rows of tiles from `row` on; zeros beyond the tensor.
 __device__ __forceinline__ void copy_box(void *dst, const CUtensorMap *map, uint32_t k, uint32_t row, uint64_t *b, uint64_t policy) {
