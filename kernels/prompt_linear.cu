@@ -70,10 +70,14 @@ __device__ __forceinline__ float shared_float(uint32_t at) {
 }
 __device__ __forceinline__ void shared_store(uint32_t at, float x) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory"); }
 
-// The scales of n rows from row0 on: four lanes a row; fours of sums, then a butterfly.
-template <class T> __device__ __forceinline__ void broad_scales(float *scales, const row_norm &norm, uint32_t row0, uint32_t n, uint32_t warp, uint32_t n_warps) {
+// The scales of n rows from row0 on: four lanes a row; fours of sums, then a butterfly. Those of the tile's other rows, up to `all`, are 0: what
+// these rows become leaves too, as far as a tile of eight rows of the step reaches.
+template <class T>
+__device__ __forceinline__ void broad_scales(float *scales, const row_norm &norm, uint32_t row0, uint32_t n, uint32_t all, uint32_t warp, uint32_t n_warps) {
     enum { U = 2 };
     const uint32_t lane = threadIdx.x % 32, quarters = (norm.n_sums + 3) / 4;
+#pragma unroll 1
+    for (uint32_t r = n + warp * 32 + lane; r < all; r += n_warps * 32) scales[r] = 0;
 #pragma unroll 1
     for (uint32_t first = warp * 8 * U; first < n; first += n_warps * 8 * U) {
         const float *part[U];
@@ -195,7 +199,7 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
                 uint32_t row0, block;
                 place(t, row0, block);
                 if (n >= 2) barrier_wait(used + n % 2, (n / 2 - 1) & 1);
-                broad_scales<T>(scales[n % 2], out.norm, row0, min((uint32_t)NB, order.n_rows - row0), warp - SENDER - 1, 3);
+                broad_scales<T>(scales[n % 2], out.norm, row0, min((uint32_t)NB, order.n_rows - row0), NB, warp - SENDER - 1, 3);
                 barrier_arrive(scaled + n % 2);
             }
         }
