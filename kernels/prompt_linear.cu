@@ -386,7 +386,8 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
                     }
                     turn ^= 1;
                 }
-            } else { // the FFN's gate: outputs g are a2, g + 8 g2
+            } else { // the FFN's gate: outputs g are a2, g + 8 g2. Beyond F zeros, whatever the row holds: the next product reads them, times 0
+                const bool there = my.o / 2 + my.warp * 8 < out.F;
                 const uint32_t matrix = shared_at(my.out) + lane / 8 * 512 + my.warp * 128 + lane % 8 * 16;
                 if (my.elected) wait_left<0>();
                 my.sync(); // the last tile's outputs have left
@@ -397,7 +398,7 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
                     for (int i = 0; i < 4; i++) {
                         const float2 scale = my.scale_of(c * 32 + i * 8);
                         const float *v = acc + c * 16 + i * 4;
-                        x[i] = pair_of<T>(ffn_gate(v[0] * scale.x, v[2] * scale.x), ffn_gate(v[1] * scale.y, v[3] * scale.y));
+                        x[i] = there ? pair_of<T>(ffn_gate(v[0] * scale.x, v[2] * scale.x), ffn_gate(v[1] * scale.y, v[3] * scale.y)) : 0;
                     }
                     store_matrices(matrix + c * 2048, x);
                 }
