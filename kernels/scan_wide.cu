@@ -453,7 +453,10 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
                     if (odd) z[i] = mine ? z[i] : 0, s[i] = mine ? s[i] : 0;
                 }
 #pragma unroll
-                for (uint32_t i = 0; i < EIGHTS; i++) o[i] = o_from[(x + i) * 32];
+                for (uint32_t i = 0; i < EIGHTS; i++) {
+                    o[i] = o_from[(x + i) * 32];
+                    if (odd && !mine) o[i] = make_float4(0, 0, 0, 0); // columns that pad E stay 0, whatever the state holds
+                }
 #pragma unroll
                 for (uint32_t i = 0; i < EIGHTS * 4; i++) {
                     const float v = i % 2 ? second_of<T>(z[i / 2]) : first_of<T>(z[i / 2]);
