@@ -1,10 +1,10 @@
 // common.cuh - what the kernels share: activation types, packed addresses, reductions in a fixed order, dependent launch.
 #pragma once
 #include "cuda.h"
-#include "delay.cuh"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include "delay.cuh"
 
 template <class T> __device__ __forceinline__ float to_float(T x) { return float(x); }
 template <class T> __device__ __forceinline__ T from_float(float x) { return T(x); }
@@ -180,11 +180,24 @@ static inline uint32_t multiprocessors(void) {
     return n > 0 ? (uint32_t)n : 1;
 }
 
+// The kernel may be launched with so many bytes of dynamic shared memory; false: a block cannot have them. What is allowed is the process's, for all
+// engines, so it is always all that a block can have: a size of one engine's shape would be too small for another's.
+template <class... P> static bool allow_shared(void (*kernel)(P...), size_t bytes) {
+    cudaFuncAttributes own = {};
+    int device = 0, most = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (cudaFuncGetAttributes(&own, kernel) != cudaSuccess) return false;
+    const size_t room = (size_t)most - own.sharedSizeBytes;
+    return bytes <= room && cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)room) == cudaSuccess;
+}
+
 // Launches with programmatic dependent launch where the device has it, and there in clusters of so many blocks.
 template <class... P, class... A>
 static void launch_clusters(uint32_t cluster, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream, A... args) {
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attr[3];
+    fill_shared(stream);
     config.gridDim = grid;
     config.blockDim = block;
     config.dynamicSmemBytes = smem;

@@ -153,7 +153,7 @@ template <class T, int NT, int ROUNDS, int TILES> static void pair_launch(pair_j
     job.splits = (tiles + TILES - 1) / TILES, job.most_tiles = (tiles + job.splits - 1) / job.splits;
     const uint32_t least = (NT * 8 + ROUNDS - 1) / ROUNDS, warps = job.most_tiles > least ? job.most_tiles : least, smem = pair_smem(job.most_tiles, job.most_k, NT);
     const auto kernel = conv_pair_kernel<T, NT, ROUNDS, TILES>;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
+    allow_shared(kernel, smem);
     launch_clusters(PAIR_QUARTER, kernel, dim3((job.n_rows + NT * 8 - 1) / (NT * 8) * job.splits * PAIR_SLICES), dim3(warps * 32), smem, stream, job);
 }
 // As measured on an H200: of at most 32 rows, more blocks of fewer rows each; of 128, blocks of so many outputs that none of the published

@@ -107,7 +107,7 @@ template <class T, class Out>
 static void few_launch(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out, void *stream) {
     const uint32_t KT = cuda_pad16(w->cols) / 16;
     auto kernel = KT > 8 * FEW_WARPS && KT <= 12 * FEW_WARPS ? few_kernel<T, 12, Out> : KT > 12 * FEW_WARPS && KT <= 16 * FEW_WARPS ? few_kernel<T, 16, Out> : few_kernel<T, 8, Out>;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)few_smem(KT));
+    allow_shared(kernel, few_smem(KT));
     launch(kernel, dim3(cuda_pad16(w->rows) / 16), dim3(FEW_WARPS * 32), few_smem(KT), stream, (const uint4 *)w->data, (const uint32_t *)act, KT, n_rows, early, out);
 }
 // Two products of the same k with operands of their own. A block: a tile, a quarter of k, a warp a slice; out: [4][n_rows][ldy].

@@ -452,7 +452,7 @@ template <class T, int MW, int NB, class Out> static void launch_broad(const bro
     const broad_order order = {job.KT, job.n_rows, (job.n_rows + NB - 1) / NB, (tiles + MW * 4 - 1) / (MW * 4)};
     const uint32_t all = order.blocks * order.row_blocks, rounds = (all + multiprocessors() - 1) / multiprocessors();
     const auto kernel = broad_kernel<T, MW, NB, Out>;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)G::BYTES);
+    allow_shared(kernel, G::BYTES);
     launch(kernel, dim3((all + rounds - 1) / rounds), dim3(G::THREADS), G::BYTES, job.stream, maps, order, job.out);
 }
 

@@ -368,9 +368,7 @@ static uint32_t pad_R(const struct cuda_shape *shape) { return (shape->R + 31) /
 template <class T, int MP> static bool scan_prepare(uint32_t RP) {
     const scan_sizes sizes = {MP, RP, SCAN_CHANNELS, SCAN_DIRECT ? 1 : 3};
     const uint32_t n = buffers_of(sizes);
-    return n > 0 &&
-           cudaFuncSetAttribute(scan_kernel<T, MP, SCAN_CHANNELS, SCAN_DIRECT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)scan_bytes(sizes, n)) == cudaSuccess &&
-           cudaFuncSetAttribute(scores_kernel<MP>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)scores_bytes(MP)) == cudaSuccess;
+    return n > 0 && allow_shared(scan_kernel<T, MP, SCAN_CHANNELS, SCAN_DIRECT>, scan_bytes(sizes, n)) && allow_shared(scores_kernel<MP>, scores_bytes(MP));
 }
 bool cuda_scan_prepare(const struct cuda_shape *shape) {
     if (shape->dtype == CUDA_F32 || shape->M > 128 || shape->R > SCAN_MOST_R || shape->K > 8 || shape->E % 8) return false;

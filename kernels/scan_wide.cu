@@ -581,8 +581,7 @@ static bool has_wgmma(void) {
 bool wide_scan_possible(const cuda_shape *shape) { return shape->M <= WIDE_M && shape->R <= WIDE_MOST_R && has_wgmma(); }
 bool wide_scan_prepare(const cuda_shape *shape) {
     bool ready = false;
-    FOR_16_BIT(shape->dtype, FOR_STEPS_OF_R(shape, (ready = cudaFuncSetAttribute(wide_scan_kernel<T, RS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                                                (int)wide_memory<RS>::TOTAL) == cudaSuccess)));
+    FOR_16_BIT(shape->dtype, FOR_STEPS_OF_R(shape, (ready = allow_shared(wide_scan_kernel<T, RS>, wide_memory<RS>::TOTAL))));
     return ready;
 }
 size_t wide_scan_bytes(const cuda_shape *shape, uint32_t n_rows) {

@@ -519,7 +519,7 @@ template <int PW, int THREADS> static void state_few(const state_io &io, const g
     constexpr uint32_t PANELS = THREADS / 32 / PW;
     const uint32_t bytes = PANELS * io.shape.M * 128;
     FOR_DTYPE(io.shape.dtype, {
-        cudaFuncSetAttribute(state_few_kernel<T, PW, THREADS>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        allow_shared(state_few_kernel<T, PW, THREADS>, bytes);
         launch(state_few_kernel<T, PW, THREADS>, dim3((io.shape.Ep / 32 + PANELS - 1) / PANELS, n_rows), dim3(THREADS), bytes, stream, io, in);
     });
 }
@@ -533,7 +533,7 @@ static void state_many(const state_io &io, const gates_in &in, uint32_t n_rows, 
     const uint32_t bufs = std::min(6u, ((227u << 10) - gates - channels - rows) / tiles), bytes = bufs * tiles + gates + channels + rows;
 #define STATE(I, WHOLE)                                                                                                       \
     FOR_DTYPE(io.shape.dtype, {                                                                                               \
-        cudaFuncSetAttribute(state_kernel<T, I, WHOLE>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);             \
+        allow_shared(state_kernel<T, I, WHOLE>, bytes);                                                                       \
         launch(state_kernel<T, I, WHOLE>, dim3(across * step), dim3(warps * 32), bytes, stream, io, in, n_rows, step, bufs);  \
     })
     if (M == 64) STATE(4, true);

@@ -236,12 +236,11 @@ template <class T> static auto window_kernel_for(const struct cuda_shape *shape)
 }
 
 bool cuda_window_prepare(const struct cuda_shape *shape) {
-    cudaError_t rc = cudaErrorInvalidValue;
+    bool allowed = false;
     const uint32_t nh = shape->H < WINDOW_HEADS ? shape->H : WINDOW_HEADS;
     if (nh * shape->P * (shape->dtype == CUDA_F32 ? 4 : 2) / 16 > WINDOW_THREADS) return false; /* a thread a chunk of the values */
-    FOR_DTYPE(shape->dtype, (rc = cudaFuncSetAttribute(window_kernel_for<T>(shape), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                       (int)window_smem(shape))));
-    return rc == cudaSuccess;
+    FOR_DTYPE(shape->dtype, (allowed = allow_shared(window_kernel_for<T>(shape), window_smem(shape))));
+    return allowed;
 }
 
 void k_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list, uint32_t n_list,

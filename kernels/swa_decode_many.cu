@@ -175,7 +175,7 @@ bool decode_many_possible(const decode_window &a, uint32_t n_list) {
 template <class T, int P> static void many_launch(const decode_window &a, uint32_t n_list, void *stream) {
     const auto kernel = decode_many_kernel<T, P>;
     const uint32_t runs = runs_of(a.shape);
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)many<P>::BYTES);
+    allow_shared(kernel, many<P>::BYTES);
     launch(kernel, dim3(a.shape.H / MANY_HEADS * runs), dim3(THREADS), many<P>::BYTES, stream, a, n_list, runs);
 }
 void decode_many(const decode_window &a, uint32_t n_list, void *stream) {

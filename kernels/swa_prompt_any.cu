@@ -106,8 +106,7 @@ __global__ void __launch_bounds__(128) prompt_any_kernel(const __grid_constant__
 }
 
 template <int MOST> static bool allow_any(bool half) {
-    return cudaFuncSetAttribute(half ? (const void *)prompt_any_kernel<__half, MOST> : (const void *)prompt_any_kernel<__nv_bfloat16, MOST>,
-                                cudaFuncAttributeMaxDynamicSharedMemorySize, (int)prompt_any<MOST>::BYTES) == cudaSuccess;
+    return allow_shared(half ? prompt_any_kernel<__half, MOST> : prompt_any_kernel<__nv_bfloat16, MOST>, prompt_any<MOST>::BYTES);
 }
 bool prompt_any_prepare(const struct cuda_shape *s) {
     const bool half = s->dtype == CUDA_F16;

@@ -323,8 +323,7 @@ bool prompt_wide_possible(const struct cuda_shape *s) {
 bool prompt_wide_pairs(const struct cuda_shape *s, uint32_t n_tiles) { return n_tiles * s->H > n_multiprocessors(); }
 
 template <class T, int P, int GROUPS> static bool allow_wide() {
-    return cudaFuncSetAttribute(prompt_wide_kernel<T, P, GROUPS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                (int)prompt_wide<P, GROUPS>::BYTES) == cudaSuccess;
+    return allow_shared(prompt_wide_kernel<T, P, GROUPS>, prompt_wide<P, GROUPS>::BYTES);
 }
 template <class T> static bool allow_wide(uint32_t P) {
     return P == 64 ? allow_wide<T, 64, 1>() && allow_wide<T, 64, 2>() : allow_wide<T, 128, 1>() && allow_wide<T, 128, 2>();

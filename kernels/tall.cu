@@ -202,7 +202,7 @@ template <class T, class Out> static void launch_tall(const wide_job<Out> &job) 
     const tall_order order = {job.KT, job.n_rows, (job.n_rows + tall::ROWS - 1) / tall::ROWS, blocks_one + (two.tiles + 7) / 8, blocks_one};
     const uint32_t tiles = order.blocks * order.row_blocks, rounds = (tiles + multiprocessors() - 1) / multiprocessors();
     const auto kernel = tall_kernel<T, Out>;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)tall::BYTES);
+    allow_shared(kernel, tall::BYTES);
     launch(kernel, dim3((tiles + rounds - 1) / rounds), dim3(tall::THREADS), tall::BYTES, job.stream, one, two, order, job.out);
 }
 template <class Out> bool run_tall(const wide_job<Out> &job, enum cuda_dtype dtype) {

@@ -191,7 +191,7 @@ template <class T, int MW, int NB, int SK, int STAGES, int CLUSTER, int BLOCKS, 
     const wide_part one = part_of(job.one), two = job.two.O ? part_of(job.two) : wide_part{};
     const uint32_t row_blocks = (job.n_rows + NB - 1) / NB, tiles = (one.tiles + MW * 4 - 1) / (MW * 4) + (two.tiles + MW * 4 - 1) / (MW * 4);
     const auto kernel = wide_kernel<T, MW, NB, SK, STAGES, CLUSTER, BLOCKS, Out>;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)G::BYTES);
+    allow_shared(kernel, G::BYTES);
     if (CLUSTER > 8) cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     launch_clusters(CLUSTER, kernel, dim3(tiles * row_blocks * CLUSTER), dim3(G::THREADS), G::BYTES, job.stream, one, two, job.KT, job.n_rows, row_blocks,
                     job.out);

@@ -1,7 +1,7 @@
 /* test_model.c - the CUDA backend as a whole: text is as likely as on the CPU; a session's bits in steps of any size;
- * two backends on one GPU, one each on two; what it refuses. */
+ * two backends on one GPU, of other shapes too, one each on two; what it refuses. */
 #include "engine/backend_cuda.h"
-#include "engine/model.h"
+#include "engine/model_internal.h"
 #include "engine/philox.h"
 #include "engine/tokenizer.h"
 
@@ -221,6 +221,35 @@ static void two_backends_on_one_gpu_do_not_see_each_other(void **state) {
     model_close(model);
 }
 
+/* How much shared memory a kernel may have is the process's: a small shape must not take it from a large one. */
+static void a_small_model_leaves_a_large_one_its_shared_memory(void **state) {
+    (void)state;
+    static const char *const shapes[] = {
+        "{\"d_model\": 512, \"n_layer\": 1, \"vocab_size\": 300, \"mixer_cfg\": {\"mem_size\": 128, "
+        "\"input_gate_low_rank\": 128}, \"attn_cfg\": {\"num_heads\": 4, \"num_heads_k\": 1, \"window_size\": 300}}",
+        "{\"d_model\": 16, \"n_layer\": 1, \"vocab_size\": 300, \"mixer_cfg\": {\"mem_size\": 70, "
+        "\"input_gate_low_rank\": 16}, \"attn_cfg\": {\"num_heads\": 2, \"num_heads_k\": 1, \"window_size\": 300}}"};
+    static const char *const precisions[] = {"fp32", "fp16", "bf16"};
+    struct model *model[2];
+    struct rod_error err;
+    for (int i = 0; i < 2; i++)
+        if (model_synthetic_of("shape", shapes[i], 1, NULL, &model[i], &err)) fail_msg("%s", err.message);
+    const size_t n = (size_t)STEPS * 300;
+    float *want = malloc(n * sizeof *want), *got = malloc(n * sizeof *got);
+    for (int i = 0; i < 3; i++) {
+        const struct backend_config config = {.n_slots = 40, .device = "cuda", .precision = precisions[i]};
+        struct side large = open_side(model[0], config);
+        read_among(&large, 300, 30, 3, want);
+        struct side small = open_side(model[1], config);
+        read_among(&small, 300, 30, 3, got);
+        read_among(&large, 300, 30, 3, got);
+        expect_same(got, want, n, 300, precisions[i], 30);
+        large.ops->close(large.be), small.ops->close(small.be);
+    }
+    free(want), free(got);
+    model_close(model[0]), model_close(model[1]);
+}
+
 static void one_backend_each_on_two_gpus_give_the_same(void **state) {
     (void)state;
     char lines[8][128];
@@ -276,6 +305,7 @@ int main(void) {
         cmocka_unit_test(a_session_has_the_same_bits_in_steps_of_any_size_of_a_bucket),
         cmocka_unit_test(a_deterministic_session_has_the_same_bits_in_steps_of_any_size),
         cmocka_unit_test(two_backends_on_one_gpu_do_not_see_each_other),
+        cmocka_unit_test(a_small_model_leaves_a_large_one_its_shared_memory),
         cmocka_unit_test(one_backend_each_on_two_gpus_give_the_same),
         cmocka_unit_test(a_million_slots_are_refused_with_what_is_needed_and_free),
         cmocka_unit_test(slots_auto_says_how_many_sessions_that_is),
