@@ -120,7 +120,7 @@ struct subject {
 /* Golden sets and the demo model; then shapes of which nothing is a multiple of anything. */
 static inline void draw_shape(struct dice *d, char *json, size_t bytes) {
     const uint32_t heads = 1 + roll(d, 6), groups[] = {1, heads, heads % 2 ? 1 : 2, heads % 3 ? 1 : 3};
-    const uint32_t P = 2 * (4 + roll(d, 30)), plus = roll(d, 4) != 0;
+    const uint32_t P = 8 * (1 + roll(d, 9)), plus = roll(d, 4) != 0; /* what a GPU takes */
     /* half of them with widths in whole tiles of 16, which the fused kernels ask for */
     const uint32_t D = roll(d, 2) ? heads * P : heads * ((P + 15) / 16 * 16), Hk = groups[roll(d, 4)];
     snprintf(json, bytes,

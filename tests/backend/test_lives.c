@@ -17,16 +17,15 @@
 #include <dirent.h>
 #include <cmocka.h>
 
-enum { MOST_CLIENTS = 400, MOST_THREADS = 16, MOST_SAID = 12 };
+enum { MOST_CLIENTS = 400, MOST_THREADS = 16 };
+enum finding { DIFFERENT, NOT_A_NUMBER, FAULT, N_FINDINGS };
 
 /* What all worlds found, behind one lock. */
 static struct {
     pthread_mutex_t lock;
     uint64_t next_seed, n_subjects, n_worlds, n_requests, n_tokens, n_cancelled, n_splits, n_forks, n_turns, n_choices,
-        n_poisoned, n_lost, n_alone, n_hits, n_nan, n_different, n_faults;
+        n_poisoned, n_lost, n_alone, n_hits, n[N_FINDINGS];
     double until_s;
-    uint32_t n_said;
-    char said[MOST_SAID][512];
 } found = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static double now_s(void) { return (double)engine_now_ns() * 1e-9; }
@@ -54,29 +53,22 @@ struct world {
     char dir[64], what[256];
     struct rod_state *nan; /* a state of NaN; NULL: not yet */
     struct reply nan_from;
-    uint64_t n_requests, n_tokens, n_cancelled, n_splits, n_forks, n_turns, n_choices, n_poisoned, n_lost;
+    uint64_t n_requests, n_tokens, n_cancelled, n_splits, n_forks, n_turns, n_choices, n_poisoned, n_lost,
+        n_found[N_FINDINGS];
 };
 
 /* ---- what is found ---- */
 
-static void say(const struct world *w, uint64_t *counter, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-static void say(const struct world *w, uint64_t *counter, const char *format, ...) {
-    pthread_mutex_lock(&found.lock);
-    ++*counter;
-    if (found.n_said < MOST_SAID) {
-        char *line = found.said[found.n_said++];
-        int len = snprintf(line, sizeof *found.said, "RODIMUS_TEST_SEED=%llu (%s): ", (unsigned long long)w->s->seed,
-                           w->what);
-        va_list args;
-        va_start(args, format);
-        if (len > 0 && (size_t)len < sizeof *found.said)
-            vsnprintf(line + len, sizeof *found.said - (size_t)len, format, args);
-        va_end(args);
-    }
-    pthread_mutex_unlock(&found.lock);
+static void say(struct world *w, enum finding kind, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void say(struct world *w, enum finding kind, const char *format, ...) {
+    char line[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    if (w->n_found[kind]++ < 2)
+        fprintf(stderr, "RODIMUS_TEST_SEED=%llu (%s): %s\n", (unsigned long long)w->s->seed, w->what, line);
 }
-#define SAY(w, counter, ...) say(w, &found.counter, __VA_ARGS__)
 
 static uint32_t bits_of(float x) {
     uint32_t bits;
@@ -91,7 +83,7 @@ static void compare(struct world *w, const struct client *c, uint32_t i, size_t 
     const struct reply *a = &c->a[i];
     const uint32_t e = c->entry[i], want_tok = c->tok[i];
     if (entry_alone(w->s, e, (uint32_t)from + want_tok, &err)) {
-        SAY(w, n_faults, "entry %u alone: %s", e, err.message);
+        say(w, FAULT, "entry %u alone: %s", e, err.message);
         return;
     }
     const struct reply *alone = &w->s->entry[e].alone;
@@ -100,31 +92,26 @@ static void compare(struct world *w, const struct client *c, uint32_t i, size_t 
              (int)c->way, from);
     if (a->failed != alone->failed) {
         const bool nan = strstr(a->message, "not a number") || strstr(alone->message, "not a number");
-        SAY(w, n_faults, "%s: \"%s\", alone \"%s\"", who, a->message, alone->message);
-        if (nan) {
-            pthread_mutex_lock(&found.lock);
-            found.n_nan++;
-            pthread_mutex_unlock(&found.lock);
-        }
+        say(w, nan ? NOT_A_NUMBER : FAULT, "%s: \"%s\", alone \"%s\"", who, a->message, alone->message);
         return;
     }
     if (a->failed) return;
     const size_t left = alone->n_ids > from ? alone->n_ids - from : 0, want = want_tok < left ? want_tok : left;
     if (a->cancelled ? a->n_ids > want : a->n_ids != want) {
-        SAY(w, n_different, "%s: %zu tokens, alone %zu", who, a->n_ids, want);
+        say(w, DIFFERENT, "%s: %zu tokens, alone %zu", who, a->n_ids, want);
         return;
     }
     for (size_t k = 0; k < a->n_ids; k++)
         if (a->ids[k] != alone->ids[from + k] || bits_of(a->logprobs[k]) != bits_of(alone->logprobs[from + k])) {
-            SAY(w, n_different, "%s: token %zu of %zu is %d (%.9g), alone %d (%.9g)", who, k, a->n_ids, a->ids[k],
+            say(w, DIFFERENT, "%s: token %zu of %zu is %d (%.9g), alone %d (%.9g)", who, k, a->n_ids, a->ids[k],
                 (double)a->logprobs[k], alone->ids[from + k], (double)alone->logprobs[from + k]);
             return;
         }
     if (!a->cancelled && a->stopped != (want < want_tok))
-        SAY(w, n_different, "%s: ends %s", who, a->stopped ? "too early" : "late");
+        say(w, DIFFERENT, "%s: ends %s", who, a->stopped ? "too early" : "late");
     for (size_t k = 0; k < a->n_scores && from == 0; k++)
         if (k >= alone->n_scores || bits_of(a->scores[k]) != bits_of(alone->scores[k])) {
-            SAY(w, n_different, "%s: score %zu of the prompt is %.9g", who, k, (double)a->scores[k]);
+            say(w, DIFFERENT, "%s: score %zu of the prompt is %.9g", who, k, (double)a->scores[k]);
             return;
         }
     w->n_tokens += a->n_ids;
@@ -139,7 +126,7 @@ static void submit(struct world *w, struct client *c, struct rod_request **r) {
     uint64_t tickets[MOST_CHOICES];
     c->busy = true;
     if (rod_submit_all(w->h.engine, r, c->n, tickets, &err)) {
-        SAY(w, n_faults, "submit: %s", err.message);
+        say(w, FAULT, "submit: %s", err.message);
         for (uint32_t i = 0; i < c->n; i++) rod_request_free(r[i]), reply_free(&c->a[i]);
         c->busy = false;
         return;
@@ -183,7 +170,7 @@ static void poison(struct world *w, struct client *c) {
 static void poisoned(struct world *w, struct client *c) {
     struct reply *a = &c->a[0];
     if (c->from_nan) {
-        if (!a->failed && !a->cancelled) SAY(w, n_faults, "a state of NaN gave tokens");
+        if (!a->failed && !a->cancelled) say(w, FAULT, "a state of NaN gave tokens");
         w->n_poisoned++;
     } else if (a->state && !w->nan) {
         w->nan = a->state, a->state = NULL;
@@ -267,7 +254,7 @@ static void fork_of(struct world *w, const struct client *c, struct rod_state *s
         snprintf(copy->session, sizeof copy->session, "f%llu", (unsigned long long)w->n_forks);
         if (rod_session_fork(w->h.engine, "", c->session, copy->session, &info, &err)) {
             if (err.code != ROD_ENOTFOUND && err.code != ROD_EEXISTS && err.code != ROD_ENOROOM)
-                SAY(w, n_faults, "fork: %s", err.message);
+                say(w, FAULT, "fork: %s", err.message);
             return;
         }
     }
@@ -382,7 +369,7 @@ static void live(struct world *w) {
         if (over && !n_busy) return;
         wave = !w->waves || n_busy == 0;
         if (n_busy && !host_wait(&w->h, 100000)) {
-            SAY(w, n_faults, "no event for 100 s, %u clients wait", n_busy);
+            say(w, FAULT, "no event for 100 s, %u clients wait", n_busy);
             return;
         }
         host_pull(&w->h);
@@ -395,7 +382,7 @@ static void run_world(struct subject *s, uint32_t number) {
     struct rod_stats stats = {0};
     w->s = s;
     if (open_world(w, number, &err)) {
-        SAY(w, n_faults, "%s", err.message);
+        say(w, FAULT, "%s", err.message);
     } else {
         live(w);
         rod_engine_stats(w->h.engine, &stats);
@@ -411,6 +398,7 @@ static void run_world(struct subject *s, uint32_t number) {
     found.n_splits += w->n_splits, found.n_forks += w->n_forks, found.n_turns += w->n_turns;
     found.n_choices += w->n_choices, found.n_poisoned += w->n_poisoned, found.n_lost += w->n_lost;
     found.n_hits += stats.prefix_hits;
+    for (int i = 0; i < N_FINDINGS; i++) found.n[i] += w->n_found[i];
     pthread_mutex_unlock(&found.lock);
     free(w);
 }
@@ -423,11 +411,11 @@ static void run_subject(uint64_t seed, bool published) {
         struct world w = {.s = s};
         s->seed = seed;
         snprintf(w.what, sizeof w.what, "%.200s", s->name);
-        SAY(&w, n_faults, "%s", err.message);
+        say(&w, FAULT, "%s", err.message);
     }
     for (uint32_t i = 0; !rc && i < 3 && now_s() < found.until_s; i++) run_world(s, i);
     pthread_mutex_lock(&found.lock);
-    found.n_subjects++;
+    found.n_subjects++, found.n[FAULT] += rc != 0;
     for (uint32_t i = 0; !rc && i < s->n_entries; i++) found.n_alone += s->entry[i].known;
     pthread_mutex_unlock(&found.lock);
     if (!rc) subject_close(s);
@@ -457,8 +445,8 @@ static void record(uint64_t seed, double seconds, uint32_t n_threads) {
 #define FIELD(name) fprintf(f, ", \"" #name "\": %llu", (unsigned long long)found.n_##name)
     FIELD(subjects), FIELD(worlds), FIELD(alone), FIELD(requests), FIELD(tokens), FIELD(cancelled), FIELD(choices);
     FIELD(splits), FIELD(forks), FIELD(turns), FIELD(poisoned), FIELD(lost), FIELD(hits);
-    FIELD(different), FIELD(nan), FIELD(faults);
-    fprintf(f, "}\n");
+    fprintf(f, ", \"different\": %llu, \"nan\": %llu, \"faults\": %llu}\n", (unsigned long long)found.n[DIFFERENT],
+            (unsigned long long)found.n[NOT_A_NUMBER], (unsigned long long)found.n[FAULT]);
     fclose(f);
 }
 
@@ -487,13 +475,12 @@ static void each_answer_has_the_bits_that_it_has_alone(void **state) {
         (unsigned long long)found.n_tokens, (unsigned long long)found.n_cancelled, (unsigned long long)found.n_choices,
         (unsigned long long)found.n_splits, (unsigned long long)found.n_forks, (unsigned long long)found.n_turns,
         (unsigned long long)found.n_hits, (unsigned long long)found.n_poisoned, (unsigned long long)found.n_lost,
-        (unsigned long long)found.n_different, (unsigned long long)found.n_nan, (unsigned long long)found.n_faults);
+        (unsigned long long)found.n[DIFFERENT], (unsigned long long)found.n[NOT_A_NUMBER],
+        (unsigned long long)found.n[FAULT]);
     record(seed, now_s() - began, n_threads);
-    for (uint32_t i = 0; i < found.n_said; i++) fprintf(stderr, "%s\n", found.said[i]);
     assert_true(found.n_requests > 0);
-    if (found.n_different + found.n_faults)
-        fail_msg("%llu answers differ from those alone, %llu failed", (unsigned long long)found.n_different,
-                 (unsigned long long)found.n_faults);
+    if (found.n[DIFFERENT] + found.n[NOT_A_NUMBER] + found.n[FAULT])
+        fail_msg("answers differ from those alone, or failed");
 }
 
 int main(void) {
