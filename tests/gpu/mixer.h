@@ -3,7 +3,7 @@
 #ifndef GPU_MIXER_H
 #define GPU_MIXER_H
 
-#include "gpu.h"
+#include "broken.h"
 
 enum { LAYERS = 2 };
 

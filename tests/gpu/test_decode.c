@@ -1,6 +1,6 @@
 /* test_decode.c - decode.cu and wide.cu: the fused products of steps of single tokens against their twins. Widths are
  * what cuda_fused_possible asks for; a device that lacks them has nothing to test. */
-#include "gpu.h"
+#include "broken.h"
 
 enum { LAYERS = 2 };
 
@@ -29,6 +29,11 @@ static struct normed random_normed(uint32_t n_rows, uint32_t D, enum cuda_dtype 
         for (uint32_t j = 0; j < D; j++) in.h[(size_t)r * D + j] = (float)((double)in.h[(size_t)r * D + j] * scale);
     }
     return in;
+}
+
+static void name_normed(const struct cuda_normed *in, uint32_t n_rows, enum cuda_dtype dtype) { /* of broken.h */
+    OF_ACT(READ, in->act, n_rows, in->D, dtype);
+    OF_ROWS(READ, in->squares, n_rows, cuda_square_sums(n_rows, in->D));
 }
 
 static float *random_weights(uint32_t O, uint32_t K, enum cuda_dtype dtype) {
@@ -73,7 +78,11 @@ static void linear_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct normed in = random_normed(n_rows, s.D, dtype);
     float *W = random_weights(O, s.D, dtype), *y = gpu_floats((size_t)n_rows * ld);
     struct cuda_matrix m = gpu_matrix(W, O, s.D, dtype);
-    GPU_RUN(k_fused_linear, &m, &in.device, n_rows, y, ld);
+    broken_rows_of(n_rows, NULL, -1);
+    name_normed(&in.device, n_rows, dtype);
+    OF_ROWS(WRITTEN, y, n_rows, ld);
+    while (broken_again()) GPU_RUN(k_fused_linear, &m, &in.device, n_rows, y, ld);
+    if (gpu.breaks) return;
     float *got = gpu_fetch(y, (size_t)n_rows * ld), *ref = twin_product(W, O, s.D, in.h, n_rows);
     for (uint32_t r = 0; r < n_rows; r++) {
         gpu_check("norm and product", got + (size_t)r * ld, ref + (size_t)r * O, O, 1e-5, 0);
@@ -83,6 +92,10 @@ static void linear_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 static void a_product_of_a_norm_equals_its_twin(void **state) {
     (void)state;
     gpu_rounds(linear_round);
+}
+static void a_row_of_nan_changes_no_other_row_of_a_product(void **state) {
+    (void)state;
+    broken_rounds(false, linear_round);
 }
 
 static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
@@ -104,8 +117,18 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     s.conv = gpu_from_typed(pool, n_pool, dtype);
     float *at_az = gpu_floats((size_t)n_rows * 2 * Ep), *at_s = gpu_floats((size_t)n_rows * Ep);
     void *s_act = gpu_act_out(n_rows, E, dtype), *a_act = gpu_act_out(n_rows, E, dtype);
-    GPU_RUN(k_fused_conv, &s, layer, &rows.device, &m, &in.device, gpu_from(w, (size_t)K * Ep), gpu_from(bias, E),
-            n_rows, at_az, at_s, s_act, a_act);
+    const float *at_w = gpu_from(w, (size_t)K * Ep), *at_bias = gpu_from(bias, E);
+    broken_rows_of(n_rows, rows.slot, -1);
+    name_normed(&in.device, n_rows, dtype);
+    OF_SLOTS(READ | WRITTEN, s.conv, rows.n_slots + 1, s.conv_slot, dtype);
+    OF_ROWS(WRITTEN, at_az, n_rows, 2 * Ep);
+    OF_ROWS(WRITTEN, at_s, n_rows, Ep);
+    OF_ACT(WRITTEN, s_act, n_rows, E, dtype);
+    OF_ACT(WRITTEN, a_act, n_rows, E, dtype);
+    while (broken_again())
+        GPU_RUN(k_fused_conv, &s, layer, &rows.device, &m, &in.device, at_w, at_bias, n_rows, at_az, at_s, s_act,
+                a_act);
+    if (gpu.breaks) return;
     float *az = gpu_fetch(at_az, (size_t)n_rows * 2 * Ep), *got = gpu_fetch(at_s, (size_t)n_rows * Ep),
           *ref_az = twin_product(W, 2 * E, D, in.h, n_rows), *ref_s = host_floats(n), *got_s = host_floats(n),
           *ref_a = host_floats(n);
@@ -130,6 +153,10 @@ static void a_product_with_its_convolution_equals_its_twins(void **state) {
     (void)state;
     gpu_rounds(conv_round);
 }
+static void a_row_of_nan_changes_no_other_row_s_convolution(void **state) {
+    (void)state;
+    broken_rounds(false, conv_round);
+}
 
 static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape s;
@@ -142,7 +169,11 @@ static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     GPU_RUN(k_pack, gpu_from(W, (size_t)F * D), CUDA_F32, 0, F, D, CUDA_PACK_FIRST_EIGHTS, &m);
     GPU_RUN(k_pack, gpu_from(W + (size_t)F * D, (size_t)F * D), CUDA_F32, 0, F, D, CUDA_PACK_SECOND_EIGHTS, &m);
     void *act = gpu_act_out(n_rows, F, dtype);
-    GPU_RUN(k_fused_ffn, &m, &in.device, n_rows, act);
+    broken_rows_of(n_rows, NULL, -1);
+    name_normed(&in.device, n_rows, dtype);
+    OF_ACT(WRITTEN, act, n_rows, F, dtype);
+    while (broken_again()) GPU_RUN(k_fused_ffn, &m, &in.device, n_rows, act);
+    if (gpu.breaks) return;
     float *y = twin_product(W, 2 * F, D, in.h, n_rows), *ref = host_floats((size_t)n_rows * F);
     for (uint32_t r = 0; r < n_rows; r++)
         for (uint32_t f = 0; f < F; f++) {
@@ -155,6 +186,10 @@ static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 static void a_product_with_the_gate_of_the_ffn_equals_its_twins(void **state) {
     (void)state;
     gpu_rounds(ffn_round);
+}
+static void a_row_of_nan_changes_no_other_row_s_gate(void **state) {
+    (void)state;
+    broken_rounds(false, ffn_round);
 }
 
 static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
@@ -172,8 +207,19 @@ static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     float *at_base = gpu_from(base, n), *y = in_place ? at_base : gpu_floats(n), *squares = gpu_floats(n_squares);
     float *w = host_random(D, 0.5, 1.5, CUDA_F32);
     void *act = gpu_act_out(n_rows, D, dtype);
-    GPU_RUN(k_fused_residual, &m, gpu_act(x, n_rows, K, dtype), n_sums ? gpu_from(sums, (size_t)n_rows * n_sums) : NULL,
-            n_sums, 32 * n_sums, 1e-5f, at_base, gpu_from(w, D), n_rows, y, squares, act);
+    const void *at_x = gpu_act(x, n_rows, K, dtype);
+    const float *at_sums = n_sums ? gpu_from(sums, (size_t)n_rows * n_sums) : NULL, *at_w = gpu_from(w, D);
+    broken_rows_of(n_rows, NULL, -1);
+    OF_ACT(READ, at_x, n_rows, K, dtype);
+    OF_ROWS(READ, at_sums, n_rows, n_sums);
+    OF_ROWS(in_place ? READ | WRITTEN : READ, at_base, n_rows, D);
+    if (!in_place) OF_ROWS(WRITTEN, y, n_rows, D);
+    OF_ROWS(WRITTEN, squares, n_rows, cuda_square_sums(n_rows, D));
+    OF_ACT(WRITTEN, act, n_rows, D, dtype);
+    while (broken_again())
+        GPU_RUN(k_fused_residual, &m, at_x, at_sums, n_sums, 32 * n_sums, 1e-5f, at_base, at_w, n_rows, y, squares,
+                act);
+    if (gpu.breaks) return;
     float *ref = twin_product(W, D, K, x, n_rows), *got = gpu_fetch(y, n);
     for (uint32_t r = 0; r < n_rows; r++) {
         double total = 0;
@@ -193,6 +239,10 @@ static void a_product_added_to_the_stream_equals_its_twins(void **state) {
     (void)state;
     gpu_rounds(residual_round);
 }
+static void a_row_of_nan_changes_no_other_row_of_the_stream(void **state) {
+    (void)state;
+    broken_rounds(false, residual_round);
+}
 
 static void pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape s;
@@ -208,9 +258,15 @@ static void pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         act[j] = gpu_act(x[j], n_rows, K, dtype);
         y[j] = gpu_floats((size_t)splits * n_rows * O[j]);
     }
-    GPU_RUN(k_fused_linear_pair, &m[0], act[0], y[0], O[0], (size_t)n_rows * O[0], &m[1], act[1], y[1], O[1],
-            (size_t)n_rows * O[1], n_rows);
+    broken_rows_of(n_rows, NULL, -1);
     for (int j = 0; j < 2; j++) {
+        OF_ACT(READ, act[j], n_rows, K, dtype);
+        OF_PARTS(WRITTEN, y[j], splits, (size_t)n_rows * O[j], n_rows, O[j]);
+    }
+    while (broken_again())
+        GPU_RUN(k_fused_linear_pair, &m[0], act[0], y[0], O[0], (size_t)n_rows * O[0], &m[1], act[1], y[1], O[1],
+                (size_t)n_rows * O[1], n_rows);
+    for (int j = 0; j < 2 && !gpu.breaks; j++) {
         const size_t n = (size_t)n_rows * O[j];
         float *parts = gpu_fetch(y[j], splits * n), *sum = host_floats(n);
         for (size_t p = 0; p < splits; p++)
@@ -222,6 +278,10 @@ static void pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 static void two_small_products_equal_their_twins(void **state) {
     (void)state;
     gpu_rounds(pair_round);
+}
+static void a_row_of_nan_changes_no_other_row_of_two_small_products(void **state) {
+    (void)state;
+    broken_rounds(false, pair_round);
 }
 
 /* The convolution and what reads it as one kernel, against its twins and, to the bit, against the kernels that it
@@ -248,8 +308,16 @@ static void conv_pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) 
         y[j] = gpu_floats(4 * stride[j]);
     }
     s.conv = gpu_from_typed(pool, n_pool, dtype);
-    GPU_RUN(k_conv_pair, &s, layer, &rows.device, gpu_from(az, n_az), gpu_from(w, (size_t)K * Ep), gpu_from(bias, E),
-            &m[0], &m[1], n_rows, at_s, y[0], stride[0], y[1], stride[1]);
+    const float *at_az = gpu_from(az, n_az), *at_w = gpu_from(w, (size_t)K * Ep), *at_bias = gpu_from(bias, E);
+    broken_rows_of(n_rows, rows.slot, -1);
+    OF_ROWS(READ, at_az, n_rows, 2 * Ep);
+    OF_SLOTS(READ | WRITTEN, s.conv, rows.n_slots + 1, s.conv_slot, dtype);
+    OF_ROWS(WRITTEN, at_s, n_rows, Ep);
+    for (int j = 0; j < 2; j++) OF_PARTS(WRITTEN, y[j], 4, stride[j], n_rows, O[j]);
+    while (broken_again())
+        GPU_RUN(k_conv_pair, &s, layer, &rows.device, at_az, at_w, at_bias, &m[0], &m[1], n_rows, at_s, y[0], stride[0],
+                y[1], stride[1]);
+    if (gpu.breaks) return;
     float *got = gpu_fetch(at_s, (size_t)n_rows * Ep), *ref_s = host_floats(n), *got_s = host_floats(n),
           *x[2] = {host_floats(n), host_floats(n)}; /* operands as 16 bits have them */
     for (uint32_t r = 0; r < n_rows; r++) {
@@ -285,6 +353,10 @@ static void conv_pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) 
 static void the_convolution_and_what_reads_it_equal_their_twins(void **state) {
     (void)state;
     gpu_rounds(conv_pair_round);
+}
+static void a_row_of_nan_changes_no_other_row_s_convolution_and_products(void **state) {
+    (void)state;
+    broken_rounds(false, conv_pair_round);
 }
 
 /* All four functors over some rows of one step: what they leave, on the host. */
@@ -380,4 +452,10 @@ GPU_MAIN(cmocka_unit_test(a_product_of_a_norm_equals_its_twin),
          cmocka_unit_test(a_product_added_to_the_stream_equals_its_twins),
          cmocka_unit_test(two_small_products_equal_their_twins),
          cmocka_unit_test(the_convolution_and_what_reads_it_equal_their_twins),
-         cmocka_unit_test(a_row_has_the_same_bits_in_any_batch))
+         cmocka_unit_test(a_row_has_the_same_bits_in_any_batch),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_of_a_product),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_s_convolution),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_s_gate),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_of_the_stream),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_of_two_small_products),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_s_convolution_and_products))

@@ -13,7 +13,7 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
           *w = host_random((size_t)K * Ep, -1, 1, CUDA_F32), *bias = host_random(E, -1, 1, CUDA_F32),
           *pool = host_random(n_pool, -2, 2, dtype), *ref_s = host_floats((size_t)n_rows * E),
           *ref_a = host_floats((size_t)n_rows * E), *want = host_copy(pool, n_pool), *a = host_floats(Ep);
-    for (uint32_t g = 0; g < rows.n_segs; g++)
+    for (uint32_t g = 0; g < rows.n_segs && !gpu.breaks; g++)
         for (int32_t t = 0; t < rows.seg_n[g]; t++) {
             const size_t r = (size_t)(rows.seg_first[g] + t);
             const int64_t pos = rows.pos[r];
@@ -28,8 +28,17 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     shape.conv = gpu_from_typed(pool, n_pool, dtype);
     float *s = gpu_floats((size_t)n_rows * Ep);
     void *s_act = gpu_act_out(n_rows, E, dtype), *a_act = gpu_act_out(n_rows, E, dtype);
-    GPU_RUN(k_conv, &shape, layer, &rows.device, rows.n_segs, gpu_from(az, (size_t)n_rows * 2 * Ep), NULL,
-            gpu_from(w, (size_t)K * Ep), gpu_from(bias, E), s, s_act, a_act);
+    const float *az_at = gpu_from(az, (size_t)n_rows * 2 * Ep), *w_at = gpu_from(w, (size_t)K * Ep),
+                *bias_at = gpu_from(bias, E);
+    broken_rows_of(n_rows, rows.slot, -1);
+    OF_ROWS(READ, az_at, n_rows, 2 * Ep);
+    OF_SLOTS(READ | WRITTEN, shape.conv, rows.n_slots + 1, shape.conv_slot, dtype);
+    OF_ROWS(WRITTEN, s, n_rows, Ep);
+    OF_ACT(WRITTEN, s_act, n_rows, E, dtype);
+    OF_ACT(WRITTEN, a_act, n_rows, E, dtype);
+    while (broken_again())
+        GPU_RUN(k_conv, &shape, layer, &rows.device, rows.n_segs, az_at, NULL, w_at, bias_at, s, s_act, a_act);
+    if (gpu.breaks) return;
     float *got = gpu_fetch(s, (size_t)n_rows * Ep), *got_s = host_floats((size_t)n_rows * E);
     for (uint32_t r = 0; r < n_rows; r++) memcpy(got_s + (size_t)r * E, got + (size_t)r * Ep, E * sizeof *got);
     gpu_check("convolution", got_s, ref_s, (size_t)n_rows * E, 2e-6, 0);
@@ -42,6 +51,10 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 static void the_convolution_equals_its_twin_and_moves_its_tail_on(void **state) {
     (void)state;
     gpu_rounds(conv_round);
+}
+static void a_session_of_nan_changes_no_other_s_convolution(void **state) {
+    (void)state;
+    broken_rounds(true, conv_round);
 }
 
 /* ---- E3, E5 ---- */
@@ -59,7 +72,7 @@ static void gates_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     const size_t n = (size_t)n_rows * M;
     float *q = host_floats(n), *k = host_floats(n), *log_alpha = host_floats(n), *c0 = host_floats((size_t)n_rows * R),
           *g = host_floats(M), *t = host_floats(M);
-    for (uint32_t r = 0; r < n_rows; r++) {
+    for (uint32_t r = 0; r < n_rows && !gpu.breaks; r++) {
         for (uint32_t m = 0; m < M; m++) {
             double v[4] = {0};
             for (uint32_t p = 0; p < splits; p++)
@@ -75,8 +88,19 @@ static void gates_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         }
     }
     float *at_q = gpu_floats(n), *at_k = gpu_floats(n), *at_l = gpu_floats(n), *at_c = gpu_floats((size_t)n_rows * R);
-    GPU_RUN(k_gates, &shape, gpu_from(in, splits * stride), splits, stride, gpu_from(in_c0, splits_c0 * stride_c0),
-            splits_c0, stride_c0, gpu_from(g_b, M), gpu_from(t_b, M), n_rows, at_q, at_k, at_l, at_c);
+    const float *at_in = gpu_from(in, splits * stride), *at_in_c0 = gpu_from(in_c0, splits_c0 * stride_c0),
+                *at_g_b = gpu_from(g_b, M), *at_t_b = gpu_from(t_b, M);
+    broken_rows_of(n_rows, NULL, -1);
+    OF_PARTS(READ, at_in, splits, stride, n_rows, 4 * M);
+    OF_PARTS(READ, at_in_c0, splits_c0, stride_c0, n_rows, R);
+    OF_ROWS(WRITTEN, at_q, n_rows, M);
+    OF_ROWS(WRITTEN, at_k, n_rows, M);
+    OF_ROWS(WRITTEN, at_l, n_rows, M);
+    OF_ROWS(WRITTEN, at_c, n_rows, R);
+    while (broken_again())
+        GPU_RUN(k_gates, &shape, at_in, splits, stride, at_in_c0, splits_c0, stride_c0, at_g_b, at_t_b, n_rows, at_q,
+                at_k, at_l, at_c);
+    if (gpu.breaks) return;
     gpu_check("q", gpu_fetch(at_q, n), q, n, 2e-6, 0);
     gpu_check("k with its gate", gpu_fetch(at_k, n), k, n, far ? 5e-5 : 1e-5, 0);
     gpu_check("log alpha", gpu_fetch(at_l, n), log_alpha, n, 5e-6, 0);
@@ -85,6 +109,10 @@ static void gates_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 static void the_gates_equal_their_twin(void **state) {
     (void)state;
     gpu_rounds(gates_round);
+}
+static void a_row_of_nan_changes_no_other_row_s_gates(void **state) {
+    (void)state;
+    broken_rounds(true, gates_round);
 }
 
 /* ---- E4, E6, E7 ---- */
@@ -98,13 +126,27 @@ static void gla_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     const size_t n = n_rows, n_pool = (rows.n_slots + 1) * shape.S_slot;
     float *pool = host_random(n_pool, -1, 1, CUDA_F32), *out = host_floats(n * E);
     shape.S = gpu_from(pool, n_pool);
-    mixer_twin(&shape, &rows, layer, &x, pool, out);
+    if (!gpu.breaks) mixer_twin(&shape, &rows, layer, &x, pool, out);
     float *sums = gpu_floats(n * (Ep / 32));
     void *act = gpu_act_out(n_rows, E, dtype);
-    GPU_RUN(k_gla, &shape, layer, &rows.device, rows.n_segs, gpu_from(x.q, n * M), gpu_from(x.k, n * M),
-            gpu_from(x.log_alpha, n * M), gpu_from(x.c0, n * R), gpu_from(x.c1, (size_t)E * R), gpu_from(x.c1_b, E),
-            gpu_from(x.az, n * 2 * Ep), NULL, gpu_from(x.s, n * Ep), gpu_from(x.residual, E), gpu_from(x.act_norm, E),
-            sums, act);
+    const float *q = gpu_from(x.q, n * M), *k = gpu_from(x.k, n * M), *log_alpha = gpu_from(x.log_alpha, n * M),
+                *c0 = gpu_from(x.c0, n * R), *c1 = gpu_from(x.c1, (size_t)E * R), *c1_b = gpu_from(x.c1_b, E),
+                *az = gpu_from(x.az, n * 2 * Ep), *s = gpu_from(x.s, n * Ep), *residual = gpu_from(x.residual, E),
+                *act_norm = gpu_from(x.act_norm, E);
+    broken_rows_of(n_rows, rows.slot, -1);
+    OF_ROWS(READ, q, n_rows, M);
+    OF_ROWS(READ, k, n_rows, M);
+    OF_ROWS(READ, log_alpha, n_rows, M);
+    OF_ROWS(READ, c0, n_rows, R);
+    OF_ROWS(READ, az, n_rows, 2 * Ep);
+    OF_ROWS(READ, s, n_rows, Ep);
+    OF_SLOTS(READ | WRITTEN, shape.S, rows.n_slots + 1, shape.S_slot, CUDA_F32);
+    OF_ROWS(WRITTEN, sums, n_rows, Ep / 32);
+    OF_ACT(WRITTEN, act, n_rows, E, dtype);
+    while (broken_again())
+        GPU_RUN(k_gla, &shape, layer, &rows.device, rows.n_segs, q, k, log_alpha, c0, c1, c1_b, az, NULL, s, residual,
+                act_norm, sums, act);
+    if (gpu.breaks) return;
     float *ref_sums = host_floats(n * (Ep / 32));
     for (size_t r = 0; r < n; r++)
         for (uint32_t e = 0; e < E; e++) {
@@ -118,6 +160,33 @@ static void gla_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 static void the_state_and_its_read_out_equal_their_twin(void **state) {
     (void)state;
     gpu_rounds(gla_round);
+}
+static void a_session_of_nan_changes_no_other_s_state(void **state) {
+    (void)state;
+    broken_rounds(true, gla_round);
+}
+
+/* What k_gla_gates reads and writes: of partial products without gaps, a token a row. */
+struct state_run {
+    const struct cuda_shape *shape;
+    const struct gpu_rows *rows;
+    const float *in, *in_c0, *az, *s, *row_scale, *sums;
+    const void *act;
+    uint32_t splits;
+};
+static void name_state(const struct state_run *run) {
+    const struct cuda_shape *shape = run->shape;
+    const uint32_t n = run->rows->n_rows, n_slots = run->rows->n_slots;
+    broken_rows_of(n, run->rows->slot, (int32_t)n_slots);
+    OF_PARTS(READ, run->in, run->splits, (size_t)n * 4 * shape->M, n, 4 * shape->M);
+    OF_PARTS(READ, run->in_c0, run->splits, (size_t)n * shape->R, n, shape->R);
+    OF_ROWS(READ, run->az, n, 2 * shape->Ep);
+    OF_ROWS(READ, run->s, n, shape->Ep);
+    OF_ROWS(READ, run->row_scale, n, 1);
+    OF_SLOTS(READ | WRITTEN, shape->S, n_slots + 1, shape->S_slot, CUDA_F32);
+    OF_SLOTS(READ | WRITTEN, shape->deferred, n_slots + 1, shape->deferred_slot, CUDA_F32);
+    OF_ROWS(WRITTEN, run->sums, n, shape->Ep / 32);
+    OF_ACT(WRITTEN, run->act, n, shape->E, shape->dtype);
 }
 
 /* k_gla_gates is k_gates and k_gla, to the bit: a decode step takes the one, a step with prompts the others. Padding
@@ -148,19 +217,32 @@ static void fused_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     float *states[2], *read_outs[2], *all_sums[2];
     const uint8_t *padding = gpu_pad_rows(&rows);
     shape.n_slots = rows.n_slots;
-    for (int fused = 0; fused < 2; fused++) {
+    for (int fused = gpu.breaks; fused < 2; fused++) {
         shape.S = gpu_from(pool, n_pool);
         float *sums = gpu_floats(n * (Ep / 32));
         void *act = gpu_act_out(n_rows, E, dtype);
+        const struct state_run run = {.shape = &shape,
+                                      .rows = &rows,
+                                      .in = in,
+                                      .in_c0 = in_c0,
+                                      .az = az,
+                                      .s = s,
+                                      .row_scale = row_scale,
+                                      .sums = sums,
+                                      .act = act,
+                                      .splits = splits};
+        name_state(&run);
         if (fused)
-            GPU_RUN(k_gla_gates, &shape, layer, &rows.device, n_rows, in, splits, stride, in_c0, splits, stride_c0, g_b,
-                    t_b, c1_t, c1_b, az, row_scale, s, residual, act_norm, sums, act);
+            while (broken_again())
+                GPU_RUN(k_gla_gates, &shape, layer, &rows.device, n_rows, in, splits, stride, in_c0, splits, stride_c0,
+                        g_b, t_b, c1_t, c1_b, az, row_scale, s, residual, act_norm, sums, act);
         else {
             GPU_RUN(k_gates, &shape, in, splits, stride, in_c0, splits, stride_c0, g_b, t_b, n_rows, q, k, log_alpha,
                     c0);
             GPU_RUN(k_gla, &shape, layer, &rows.device, rows.n_segs, q, k, log_alpha, c0, c1, c1_b, az, row_scale, s,
                     residual, act_norm, sums, act);
         }
+        if (gpu.breaks) return;
         states[fused] = gpu_fetch(shape.S, n_pool);
         read_outs[fused] = gpu_fetch_act(act, n_rows, E, dtype);
         all_sums[fused] = gpu_fetch(sums, n * (Ep / 32));
@@ -175,6 +257,10 @@ static void fused_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 static void a_step_of_single_tokens_gives_the_bits_of_gates_and_state(void **state) {
     (void)state;
     gpu_rounds(fused_round);
+}
+static void a_row_of_nan_changes_no_other_s_state_in_a_step_of_single_tokens(void **state) {
+    (void)state;
+    broken_rounds(true, fused_round);
 }
 
 /* ---- S written back late ---- */
@@ -247,7 +333,70 @@ static void a_state_that_is_written_late_gives_the_same_bits(void **state) {
     gpu_rounds(deferred_round);
 }
 
+/* One step with some tokens deferred and some deferred before it; then S takes them. */
+static void deferred_broken_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    struct cuda_shape shape = mixer_shape(i, n_rows > 64 ? 120 : 400, dtype);
+    if (!gpu.k->cuda_state_defers(&shape, n_rows)) return;
+    if (i % 2) shape.M = 64, shape.S_layer = (size_t)shape.Ep * 64, shape.S_slot = shape.S_layer * LAYERS;
+    const uint32_t E = shape.E, Ep = shape.Ep, M = shape.M, R = shape.R;
+    struct gpu_rows rows = gpu_make_rows(n_rows, 1, 9);
+    GPU_WHAT(", E %u, M %u, R %u", E, M, R);
+    const size_t n = n_rows, n_slots = rows.n_slots, n_pool = (n_slots + 1) * shape.S_slot;
+    const uint8_t *padding = gpu_pad_rows(&rows);
+    shape.n_slots = rows.n_slots;
+    shape.deferred_token = cuda_deferred_floats(&shape);
+    shape.deferred_layer = CUDA_DEFERRED * shape.deferred_token, shape.deferred_slot = LAYERS * shape.deferred_layer;
+    const size_t n_late = (n_slots + 1) * shape.deferred_slot;
+    shape.deferred = gpu_from(host_random(n_late, 0, 1, CUDA_F32), n_late);
+    shape.S = gpu_from(host_random(n_pool, -1, 1, CUDA_F32), n_pool);
+    uint32_t *word = host_bytes(n * sizeof *word), *count = host_bytes(n_slots * sizeof *count),
+             *slots = host_bytes(n_slots * sizeof *slots);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        const uint32_t c = gpu_pick(0, CUDA_DEFERRED);
+        if (!padding[r]) word[r] = c | (c == CUDA_DEFERRED || gpu_pick(0, 2) == 0 ? CUDA_WRITE_BACK : 0);
+    }
+    for (uint32_t j = 0; j < n_slots; j++) slots[j] = j, count[j] = gpu_pick(0, CUDA_DEFERRED);
+    struct mixer_inputs x = random_inputs(&shape, n_rows);
+    const float *in = gpu_from(host_random(n * 4 * M, -2, 2, CUDA_F32), n * 4 * M),
+                *in_c0 = gpu_from(host_random(n * R, -1, 1, CUDA_F32), n * R), *az = gpu_from(x.az, n * 2 * Ep),
+                *s = gpu_from(x.s, n * Ep), *c1 = gpu_from(host_random(R * Ep, -0.5, 0.5, CUDA_F32), R * Ep),
+                *c1_b = gpu_from(x.c1_b, E), *residual = gpu_from(x.residual, E), *act_norm = gpu_from(x.act_norm, E),
+                *g_b = gpu_from(host_random(M, -3, 1, CUDA_F32), M),
+                *t_b = gpu_from(host_random(M, -1, 1, CUDA_F32), M);
+    rows.device.deferred = gpu_copy(word, n * sizeof *word);
+    shape.n_deferred = gpu_copy(count, n_slots * sizeof *count);
+    float *sums = gpu_floats(n * (Ep / 32));
+    void *act = gpu_act_out(n_rows, E, dtype);
+    const struct state_run run = {.shape = &shape,
+                                  .rows = &rows,
+                                  .in = in,
+                                  .in_c0 = in_c0,
+                                  .az = az,
+                                  .s = s,
+                                  .sums = sums,
+                                  .act = act,
+                                  .splits = 1};
+    name_state(&run);
+    while (broken_again())
+        GPU_RUN(k_gla_gates, &shape, i / 2 % LAYERS, &rows.device, n_rows, in, 1, n * 4 * M, in_c0, 1, n * R, g_b, t_b,
+                c1, c1_b, az, NULL, s, residual, act_norm, sums, act);
+    broken_rows_of(n_rows, rows.slot, -1);
+    OF_SLOTS(READ | WRITTEN, shape.S, (uint32_t)n_slots + 1, shape.S_slot, CUDA_F32);
+    OF_SLOTS(READ | WRITTEN, shape.deferred, (uint32_t)n_slots + 1, shape.deferred_slot, CUDA_F32);
+    OF_SLOTS(WRITTEN, shape.n_deferred, (uint32_t)n_slots, 1, CUDA_F32);
+    while (broken_again()) GPU_RUN(k_write_back, &shape, LAYERS, slots, (uint32_t)n_slots);
+}
+static void a_row_of_nan_changes_no_other_s_state_that_is_written_late(void **state) {
+    (void)state;
+    broken_rounds(true, deferred_broken_round);
+}
+
 GPU_MAIN(cmocka_unit_test(the_convolution_equals_its_twin_and_moves_its_tail_on),
          cmocka_unit_test(the_gates_equal_their_twin), cmocka_unit_test(the_state_and_its_read_out_equal_their_twin),
          cmocka_unit_test(a_step_of_single_tokens_gives_the_bits_of_gates_and_state),
-         cmocka_unit_test(a_state_that_is_written_late_gives_the_same_bits))
+         cmocka_unit_test(a_state_that_is_written_late_gives_the_same_bits),
+         cmocka_unit_test(a_session_of_nan_changes_no_other_s_convolution),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_s_gates),
+         cmocka_unit_test(a_session_of_nan_changes_no_other_s_state),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_s_state_in_a_step_of_single_tokens),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_s_state_that_is_written_late))

@@ -1,5 +1,5 @@
 /* test_products.c - linear.cu against ref_linear: one product, two as one launch, a row's bits in any batch. */
-#include "gpu.h"
+#include "broken.h"
 
 /* Weights of about 1 / sqrt(K), so that results are of order 1. */
 static float *random_weights(uint32_t O, uint32_t K, enum cuda_dtype dtype) {
@@ -35,8 +35,12 @@ static float *product_sum(const struct product *p) {
 }
 static float *multiply(struct cuda_matrix m, const float *x, uint32_t n_rows) {
     struct product p = product_new(m, n_rows);
-    GPU_RUN(k_linear, &p.m, gpu_act(x, n_rows, m.cols, m.dtype), n_rows, p.y, p.ld, p.stride);
-    return product_sum(&p);
+    const void *act = gpu_act(x, n_rows, m.cols, m.dtype);
+    broken_rows_of(n_rows, NULL, -1);
+    OF_ACT(READ, act, n_rows, m.cols, m.dtype);
+    OF_PARTS(WRITTEN, p.y, p.splits, p.stride, n_rows, p.ld);
+    while (broken_again()) GPU_RUN(k_linear, &p.m, act, n_rows, p.y, p.ld, p.stride);
+    return gpu.breaks ? NULL : product_sum(&p);
 }
 
 /* All rows together: a row of one output may nearly cancel, and then its own size measures nothing. */
@@ -59,11 +63,16 @@ static void linear_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_matrix m = gpu_matrix(W, O, K, dtype);
     m.whole = gpu_pick(0, 1);
     GPU_WHAT(", O %u, K %u%s", O, K, m.whole ? ", whole" : "");
-    check_rows("linear", W, O, K, x, multiply(m, x, n_rows), n_rows);
+    const float *y = multiply(m, x, n_rows);
+    if (y) check_rows("linear", W, O, K, x, y, n_rows);
 }
 static void a_product_equals_its_twin(void **state) {
     (void)state;
     gpu_rounds(linear_round);
+}
+static void a_row_of_nan_changes_no_other_row_of_a_product(void **state) {
+    (void)state;
+    broken_rounds(true, linear_round);
 }
 
 static void pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
@@ -82,14 +91,24 @@ static void pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         act[j] = gpu_act(x[j], n_rows, K, dtype);
         p[j] = product_new(m, n_rows);
     }
-    GPU_RUN(k_linear_pair, &p[0].m, act[0], p[0].y, p[0].ld, p[0].stride, &p[1].m, act[1], p[1].y, p[1].ld, p[1].stride,
-            n_rows);
-    for (int j = 0; j < 2; j++)
+    broken_rows_of(n_rows, NULL, -1);
+    for (int j = 0; j < 2; j++) {
+        OF_ACT(READ, act[j], n_rows, K, dtype);
+        OF_PARTS(WRITTEN, p[j].y, p[j].splits, p[j].stride, n_rows, p[j].ld);
+    }
+    while (broken_again())
+        GPU_RUN(k_linear_pair, &p[0].m, act[0], p[0].y, p[0].ld, p[0].stride, &p[1].m, act[1], p[1].y, p[1].ld,
+                p[1].stride, n_rows);
+    for (int j = 0; j < 2 && !gpu.breaks; j++)
         check_rows(j ? "second of a pair" : "first of a pair", W[j], O[j], K, x[j], product_sum(&p[j]), n_rows);
 }
 static void two_products_in_one_launch_equal_their_twins(void **state) {
     (void)state;
     gpu_rounds(pair_round);
+}
+static void a_row_of_nan_changes_no_other_row_of_two_products(void **state) {
+    (void)state;
+    broken_rounds(true, pair_round);
 }
 
 /* The row alone, and beside as many others as there are, has the same bits: the law that batching rests on. In 16 bits
@@ -133,4 +152,6 @@ static void products_of_the_published_sizes_equal_their_twins(void **state) {
 
 GPU_MAIN(cmocka_unit_test(a_product_equals_its_twin), cmocka_unit_test(two_products_in_one_launch_equal_their_twins),
          cmocka_unit_test(a_row_of_a_product_has_the_same_bits_in_any_batch),
-         cmocka_unit_test(products_of_the_published_sizes_equal_their_twins))
+         cmocka_unit_test(products_of_the_published_sizes_equal_their_twins),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_of_a_product),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_of_two_products))

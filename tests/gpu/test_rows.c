@@ -1,5 +1,5 @@
 /* test_rows.c - rows.cu: packing and embedding, sums with norms, the FFN's gate, gathering. */
-#include "gpu.h"
+#include "broken.h"
 
 /* Rows of a stacked matrix come back as they went in: k_pack in pieces and from every type, k_embed's look-up. */
 static void embed_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
@@ -72,9 +72,21 @@ static void add_norm_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     float *row_scale = late ? gpu_floats(n_rows) : NULL;
     const size_t n_squares = (size_t)n_rows * cuda_square_sums(n_rows, n);
     float *squares = gpu_pick(0, 1) ? gpu_floats(n_squares) : NULL;
-    GPU_RUN(k_add_norm, base_at, n_partial ? gpu_from(partial, n_partial * stride) : NULL, n_partial, stride,
-            n_sums ? gpu_from(sums, (size_t)n_rows * n_sums) : NULL, n_sums, sum_n, with_act ? gpu_from(w, n) : NULL,
-            eps, n_rows, n, out, act, row_scale, squares, cuda_square_sums(n_rows, n), dtype);
+    const float *partial_at = n_partial ? gpu_from(partial, n_partial * stride) : NULL,
+                *sums_at = n_sums ? gpu_from(sums, (size_t)n_rows * n_sums) : NULL,
+                *w_at = with_act ? gpu_from(w, n) : NULL;
+    broken_rows_of(n_rows, NULL, -1);
+    OF_ROWS(out == base_at ? READ | WRITTEN : READ, base_at, n_rows, n);
+    if (out != base_at) OF_ROWS(WRITTEN, out, n_rows, n);
+    OF_PARTS(READ, partial_at, n_partial, stride, n_rows, n);
+    OF_ROWS(READ, sums_at, n_rows, n_sums);
+    OF_ROWS(WRITTEN, row_scale, n_rows, 1);
+    OF_ROWS(WRITTEN, squares, n_rows, cuda_square_sums(n_rows, n));
+    if (act) OF_ACT(WRITTEN, act, n_rows, n, dtype);
+    while (broken_again())
+        GPU_RUN(k_add_norm, base_at, partial_at, n_partial, stride, sums_at, n_sums, sum_n, w_at, eps, n_rows, n, out,
+                act, row_scale, squares, cuda_square_sums(n_rows, n), dtype);
+    if (gpu.breaks) return;
     if (out) gpu_check("sum", gpu_fetch(out, (size_t)n_rows * n), ref, (size_t)n_rows * n, 1e-6, 0);
     if (out != base_at) gpu_check_same("base", gpu_fetch(base_at, (size_t)n_rows * n), base, (size_t)n_rows * n);
     if (act) {
@@ -90,6 +102,10 @@ static void add_norm_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 static void sums_and_norms_equal_their_twins(void **state) {
     (void)state;
     gpu_rounds(add_norm_round);
+}
+static void a_row_of_nan_changes_no_other_row_s_sum_or_norm(void **state) {
+    (void)state;
+    broken_rounds(true, add_norm_round);
 }
 
 static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
@@ -113,13 +129,22 @@ static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
             ref[(size_t)r * F + f] = (float)(a * g / (1 + exp(-g)));
         }
     void *act = gpu_act_out(n_rows, F, dtype);
-    GPU_RUN(k_ffn_act, gpu_from(in, splits * stride), splits, stride, scaled ? gpu_from(row_scale, n_rows) : NULL, F,
-            n_rows, act, dtype);
+    const float *in_at = gpu_from(in, splits * stride), *scale_at = scaled ? gpu_from(row_scale, n_rows) : NULL;
+    broken_rows_of(n_rows, NULL, -1);
+    OF_PARTS(READ, in_at, splits, stride, n_rows, 2 * F8);
+    OF_ROWS(READ, scale_at, n_rows, 1);
+    OF_ACT(WRITTEN, act, n_rows, F, dtype);
+    while (broken_again()) GPU_RUN(k_ffn_act, in_at, splits, stride, scale_at, F, n_rows, act, dtype);
+    if (gpu.breaks) return;
     gpu_check("FFN gate", gpu_fetch_act(act, n_rows, F, dtype), ref, (size_t)n_rows * F, 3e-6, gpu_ulp(dtype));
 }
 static void the_gate_of_the_ffn_equals_its_twin(void **state) {
     (void)state;
     gpu_rounds(ffn_round);
+}
+static void a_row_of_nan_changes_no_other_row_s_gate(void **state) {
+    (void)state;
+    broken_rounds(true, ffn_round);
 }
 
 static void norm_rows_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
@@ -129,7 +154,11 @@ static void norm_rows_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) 
     float *x = host_random((size_t)n_rows * n, -3, 3, CUDA_F32), *w = host_random(n, 0.3, 1.7, CUDA_F32),
           *ref = host_floats((size_t)n_rows * n), *at = gpu_from(x, (size_t)n_rows * n);
     for (uint32_t r = 0; r < n_rows; r++) ref_rmsnorm(x + (size_t)r * n, w, 1e-6f, n, ref + (size_t)r * n);
-    GPU_RUN(k_norm_rows, at, gpu_from(w, n), 1e-6f, n_rows, n);
+    const float *w_at = gpu_from(w, n);
+    broken_rows_of(n_rows, NULL, -1);
+    OF_ROWS(READ | WRITTEN, at, n_rows, n);
+    while (broken_again()) GPU_RUN(k_norm_rows, at, w_at, 1e-6f, n_rows, n);
+    if (gpu.breaks) return;
     gpu_check("norm in place", gpu_fetch(at, (size_t)n_rows * n), ref, (size_t)n_rows * n, 1e-6, 0);
 }
 static void a_norm_in_place_equals_its_twin(void **state) {
@@ -148,14 +177,27 @@ static void gather_round(uint32_t n_list, enum cuda_dtype dtype, uint32_t i) {
         list[r] = (int32_t)gpu_pick(0, n_rows - 1);
         memcpy(ref + (size_t)r * n, src + (size_t)list[r] * n, n * sizeof *ref);
     }
-    GPU_RUN(k_gather_rows, gpu_from(src, (size_t)n_rows * n), gpu_copy(list, n_list * sizeof *list), n_list, n, dst);
+    const float *src_at = gpu_from(src, (size_t)n_rows * n);
+    const int32_t *list_at = gpu_copy(list, n_list * sizeof *list);
+    broken_rows_of(n_rows, NULL, -1);
+    OF_ROWS(READ, src_at, n_rows, n);
+    OF_LIST(WRITTEN, dst, list, n_list, n);
+    while (broken_again()) GPU_RUN(k_gather_rows, src_at, list_at, n_list, n, dst);
+    if (gpu.breaks) return;
     gpu_check_same("gathered rows", gpu_fetch(dst, (size_t)n_list * n), ref, (size_t)n_list * n);
 }
 static void gathered_rows_are_copies(void **state) {
     (void)state;
     gpu_rounds(gather_round);
 }
+static void a_row_of_nan_changes_no_other_row_of_a_norm_in_place_or_a_copy(void **state) {
+    (void)state;
+    broken_rounds(true, norm_rows_round);
+    broken_rounds(true, gather_round);
+}
 
 GPU_MAIN(cmocka_unit_test(packed_rows_come_back_as_embeddings), cmocka_unit_test(sums_and_norms_equal_their_twins),
          cmocka_unit_test(the_gate_of_the_ffn_equals_its_twin), cmocka_unit_test(a_norm_in_place_equals_its_twin),
-         cmocka_unit_test(gathered_rows_are_copies))
+         cmocka_unit_test(gathered_rows_are_copies), cmocka_unit_test(a_row_of_nan_changes_no_other_row_s_sum_or_norm),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_s_gate),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_of_a_norm_in_place_or_a_copy))

@@ -2,7 +2,7 @@
  *
  * Greedy tokens and statuses are equal to the bit of the logit; a draw may differ where rounding decides: the GPU's
  * masses are integers of 2^-40, the CPU's are fp32. Few may, and where they do, no filter may have been left. */
-#include "gpu.h"
+#include "broken.h"
 
 #include "engine/philox.h"
 #include "engine/sampler.h"
@@ -283,6 +283,36 @@ static void a_row_gets_the_same_token_alone_and_in_company(void **state) {
     gpu_round_end();
 }
 
+static void a_row_of_nan_changes_no_other_row_s_token(void **state) {
+    (void)state;
+    static const uint32_t sizes[][2] = {{300, 200}, {2049, 40}, {1, 3}, {31, 64}, {65537, 12}};
+    const uint32_t n_rounds = sizeof sizes / sizeof *sizes, n_asked = gpu.n_shapes ? gpu.n_shapes / 3 : n_rounds;
+    gpu.breaks = gpu.poison; /* else memory that nobody wrote would be read back */
+    for (uint32_t round = 0; gpu.breaks && round < n_rounds && round < n_asked; round++) {
+        const uint32_t V = sizes[round][0], n_rows = sizes[round][1];
+        snprintf(gpu.what, sizeof gpu.what, "V %u, %u rows", V, n_rows);
+        struct bench b = set_up(V, n_rows);
+        for (uint32_t i = 0; i < n_rows; i++) {
+            random_logits(b.logits + (size_t)i * V, V, i % 12);
+            random_request(&b.rows[i], V, i % 9);
+            admit(&b, i);
+            b.rows[i].tok = (int32_t)gpu_pick(0, V - 1);
+        }
+        const float *logits = gpu_from(b.logits, (size_t)n_rows * V);
+        run(&b, 0, n_rows, logits); /* from now on the device has the step's rows */
+        broken_rows_of(n_rows, b.slots, -1);
+        OF_ROWS(READ, logits, n_rows, V);
+        OF_ROWS(WRITTEN, b.s.pieces, n_rows, gpu.k->cuda_sample_pieces(V) * sizeof *b.s.pieces / sizeof(float));
+        OF_ROWS(WRITTEN, b.s.tokens[0], n_rows, sizeof **b.s.tokens / sizeof(float));
+        OF_SLOTS(WRITTEN, b.s.slots, b.s.n_slots, sizeof *b.s.slots / sizeof(float), CUDA_F32);
+        OF_SLOTS(WRITTEN, b.s.marks, b.s.n_slots, V, CUDA_F32);
+        while (broken_again()) GPU_RUN(k_sample, &b.s, &b.device.rows, b.device.out, n_rows, true, logits);
+        tear_down(&b);
+        gpu_round_end();
+    }
+    gpu.breaks = false;
+}
+
 static void a_step_reads_what_the_last_one_drew_and_masks_what_ended(void **state) {
     (void)state;
     enum { ROWS = 5 };
@@ -419,4 +449,5 @@ static void speed_is_printed(void **state) {
 
 GPU_MAIN(cmocka_unit_test(speed_is_printed), cmocka_unit_test(a_step_reads_what_the_last_one_drew_and_masks_what_ended),
          cmocka_unit_test(a_step_says_which_states_are_written_back),
-         cmocka_unit_test(a_row_gets_the_same_token_alone_and_in_company), cmocka_unit_test(tokens_equal_the_samplers))
+         cmocka_unit_test(a_row_gets_the_same_token_alone_and_in_company), cmocka_unit_test(tokens_equal_the_samplers),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_s_token))

@@ -95,6 +95,47 @@ static struct scan_result run(struct scan_case *c, const struct gpu_rows *rows, 
                                 gpu_fetch_typed(c->shape.conv, c->n_tails, c->shape.dtype),
                                 gpu_fetch(sums, (size_t)n_rows * tiles), gpu_fetch_act(act, n_rows, E, c->shape.dtype)};
 }
+/* All segments in one step, with broken ones: pieces begin and end inside tiles of eight rows, right beside others'. */
+static void scan_broken_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    static const uint32_t most_tok[] = {70, 5, 20, 150, 300};
+    if (dtype == CUDA_F32) return;
+    struct cuda_shape shape = mixer_shape(i, n_rows > 64 ? 120 : 400, dtype);
+    const uint32_t E = shape.E, M = shape.M, Ep = shape.Ep;
+    const struct gpu_rows rows = gpu_make_rows(n_rows, most_tok[i % 5], 9);
+    GPU_WHAT(", %u segments, E %u, M %u, R %u, K %u", rows.n_segs, E, M, shape.R, shape.K);
+    if (!gpu.k->cuda_scan_prepare(&shape)) fail_msg("%s: not possible on this device", gpu.what);
+    struct mixer_inputs x;
+    struct scan_case c = scan_case(&shape, n_rows, rows.n_slots, &x);
+    float *sums = gpu_floats((size_t)n_rows * (Ep / 32));
+    void *act = packed_rows(c.s_plain, n_rows, E, dtype); /* s before, the read-out after */
+    shape.S = gpu_from(c.pool, c.n_pool), shape.conv = gpu_from_typed(c.tails, c.n_tails, dtype);
+    uint32_t most = 0;
+    for (uint32_t g = 0; g < rows.n_segs; g++) most = (uint32_t)rows.seg_n[g] > most ? (uint32_t)rows.seg_n[g] : most;
+    const float *az = c.a_act ? NULL : c.az, *s = c.a_act ? NULL : c.s;
+    broken_rows_of(n_rows, rows.slot, -1);
+    OF_ROWS(READ, c.q, n_rows, M);
+    OF_ROWS(READ, c.k, n_rows, M);
+    OF_ROWS(READ, c.log_alpha, n_rows, M);
+    OF_ROWS(READ, c.c0, n_rows, shape.R);
+    OF_ROWS(READ, az, n_rows, 2 * Ep);
+    OF_ROWS(READ, c.row_scale, n_rows, 1);
+    OF_ROWS(READ, s, n_rows, Ep);
+    if (c.a_act) OF_ACT(READ, c.a_act, n_rows, E, dtype);
+    if (c.z_act) OF_ACT(READ, c.z_act, n_rows, E, dtype);
+    OF_ACT(READ | WRITTEN, act, n_rows, E, dtype);
+    OF_ROWS(WRITTEN, sums, n_rows, Ep / 32);
+    OF_SLOTS(READ | WRITTEN, shape.S, rows.n_slots + 1, shape.S_slot, CUDA_F32);
+    OF_SLOTS(READ | WRITTEN, shape.conv, rows.n_slots + 1, shape.conv_slot, dtype);
+    OF_NOBODY(c.work, gpu.k->cuda_scan_bytes(&shape, n_rows));
+    while (broken_again())
+        GPU_RUN(k_scan, &shape, c.layer, &rows.device, n_rows, rows.n_segs, most, c.q, c.k, c.log_alpha, c.c0, c.c1,
+                c.c1_b, az, c.row_scale, s, act, c.a_act, c.z_act, c.residual, c.act_norm, c.work, sums, act);
+}
+static void a_segment_of_nan_changes_no_other_s_state_or_read_out(void **state) {
+    (void)state;
+    for (int j = 0; j < 2; j++) broken_rounds(false, scan_broken_round); /* they cost little */
+}
+
 static void check_same(const char *what, const struct scan_case *c, const struct scan_result *x,
                        const struct scan_result *y) {
     const size_t before = strlen(gpu.what), n = c->n_rows;
@@ -182,6 +223,33 @@ static void a_token_alone_has_the_bits_of_a_decode_step(void **state) {
     gpu_rounds_of(false, single_round);
 }
 
+/* Of az, and of a packed. */
+static void break_convolutions(const struct cuda_shape *shape, uint32_t layer, const struct gpu_rows *rows,
+                               const float *az, const float *scale, const float *w, const float *bias, float *host_az) {
+    const uint32_t n = rows->n_rows, E = shape->E, Ep = shape->Ep;
+    const bool packed = gpu.k->cuda_scan_packed(shape);
+    float *s = gpu_floats((size_t)n * Ep);
+    void *s_act = gpu_act_out(n, E, shape->dtype), *a_act = gpu_act_out(n, E, shape->dtype),
+         *z_act = packed ? gpu_act_out(n, E, shape->dtype) : NULL;
+    broken_rows_of(n, rows->slot, -1);
+    OF_ROWS(READ, az, n, 2 * Ep);
+    OF_ROWS(READ, scale, n, 1);
+    OF_SLOTS(READ | WRITTEN, shape->conv, rows->n_slots + 1, shape->conv_slot, shape->dtype);
+    OF_ROWS(WRITTEN, s, n, Ep);
+    OF_ACT(WRITTEN, s_act, n, E, shape->dtype);
+    OF_ACT(WRITTEN, a_act, n, E, shape->dtype);
+    if (z_act) OF_ACT(WRITTEN, z_act, n, E, shape->dtype);
+    while (broken_again())
+        GPU_RUN(k_prompt_conv, shape, layer, &rows->device, n, az, scale, w, bias, s, s_act, a_act, z_act);
+    if (!packed) return;
+    for (size_t j = 0; j < (size_t)n * 2 * Ep; j++) host_az[j] = gpu_round(host_az[j], shape->dtype);
+    const void *a = packed_half(host_az, n, shape, 0);
+    broken_rows_of(n, rows->slot, -1);
+    OF_ACT(READ, a, n, E, shape->dtype);
+    OF_SLOTS(READ | WRITTEN, shape->conv, rows->n_slots + 1, shape->conv_slot, shape->dtype);
+    OF_ACT(WRITTEN, s_act, n, E, shape->dtype);
+    while (broken_again()) GPU_RUN(k_packed_conv, shape, layer, &rows->device, n, a, w, bias, s_act);
+}
 static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     if (dtype == CUDA_F32) return;
     struct cuda_shape shape = mixer_shape(i, 700, dtype);
@@ -197,6 +265,11 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
                 *scale = gpu_pick(0, 1) ? gpu_from(host_random(n, 0.5, 2, CUDA_F32), n) : NULL;
     float *pool = host_random(n_pool, -2, 2, dtype), *plain[2], *s_packed[2], *a_packed[2];
     void *z_act = packed ? gpu_act_out(n_rows, E, dtype) : NULL;
+    if (gpu.breaks) {
+        shape.conv = gpu_from_typed(pool, n_pool, dtype);
+        break_convolutions(&shape, layer, &rows, az, scale, w, bias, host_az);
+        return;
+    }
     for (int parallel = 0; parallel < 2; parallel++) {
         float *at = gpu_floats(n * Ep);
         void *s_act = gpu_act_out(n_rows, E, dtype), *a_act = gpu_act_out(n_rows, E, dtype);
@@ -240,7 +313,13 @@ static void the_convolution_with_rows_in_parallel_equals_the_other(void **state)
     (void)state;
     gpu_rounds_of(false, conv_round);
 }
+static void a_session_of_nan_changes_no_other_s_convolution(void **state) {
+    (void)state;
+    broken_rounds(false, conv_round);
+}
 
 GPU_MAIN(cmocka_unit_test(the_chunkwise_form_equals_the_twin_and_keeps_its_laws),
          cmocka_unit_test(a_token_alone_has_the_bits_of_a_decode_step),
-         cmocka_unit_test(the_convolution_with_rows_in_parallel_equals_the_other))
+         cmocka_unit_test(the_convolution_with_rows_in_parallel_equals_the_other),
+         cmocka_unit_test(a_segment_of_nan_changes_no_other_s_state_or_read_out),
+         cmocka_unit_test(a_session_of_nan_changes_no_other_s_convolution))

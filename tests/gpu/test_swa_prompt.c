@@ -81,9 +81,19 @@ static struct outputs attend(struct inputs *in, const struct gpu_rows *rows, con
         struct cuda_prompts prompts = gpu.k->cuda_prompt_tiles(s, calls[i].part, calls[i].n, rows->pos, tile);
         assert_true(prompts.n_pairs + prompts.n_single <= n_rows && prompts.tile == tile);
         prompts.tile = gpu_copy(tile, n_rows * sizeof *tile);
-        GPU_RUN(k_prompt_window, s, in->layer, &rows->device, n_rows, &prompts, in->qkv, in->splits, in->stride,
-                in->row_scale, in->turn, in->q_norm, in->k_norm, work, act);
+        broken_rows_of(n_rows, rows->slot, -1);
+        OF_PARTS(READ, in->qkv, in->splits, in->stride, n_rows, (s->H + s->Hk + s->Hv) * s->P);
+        OF_ROWS(READ, in->turn, n_rows, s->rot_dim / 2 * 2);
+        OF_ROWS(READ, in->row_scale, n_rows, 1);
+        OF_SLOTS(READ | WRITTEN, s->keys, rows->n_slots + 1, s->keys_slot, s->dtype);
+        OF_SLOTS(READ | WRITTEN, s->values, rows->n_slots + 1, s->values_slot, s->dtype);
+        OF_NOBODY(work, gpu.k->cuda_prompt_window_bytes(s, n_rows));
+        OF_ACT(WRITTEN, act, n_rows, s->H * s->P, s->dtype);
+        while (broken_again())
+            GPU_RUN(k_prompt_window, s, in->layer, &rows->device, n_rows, &prompts, in->qkv, in->splits, in->stride,
+                    in->row_scale, in->turn, in->q_norm, in->k_norm, work, act);
     }
+    if (gpu.breaks) return (struct outputs){NULL, NULL, NULL};
     return (struct outputs){gpu_fetch_act(act, n_rows, s->H * s->P, s->dtype),
                             gpu_fetch_typed(s->keys, in->n_keys, s->dtype),
                             gpu_fetch_typed(s->values, in->n_values, s->dtype)};
@@ -119,6 +129,7 @@ static void prompt_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     in.q_norm = gpu_from(q_norm, P), in.k_norm = gpu_from(k_norm, P),
     in.row_scale = scale ? gpu_from(scale, n_rows) : NULL;
     struct outputs got = attend(&in, &rows, &p, 1);
+    if (gpu.breaks) return;
 
     float *all = host_floats((size_t)n_rows * width), *ref = host_floats((size_t)H * P),
           *k = host_floats((size_t)s->visible * s->Hk * P), *v = host_floats((size_t)s->visible * s->Hv * P),
@@ -192,5 +203,10 @@ static void a_prompt_equals_its_twin_however_it_is_split(void **state) {
     (void)state;
     gpu_rounds_of(false, prompt_round);
 }
+static void a_prompt_of_nan_changes_no_other_s_attention_or_ring(void **state) {
+    (void)state;
+    broken_rounds(false, prompt_round);
+}
 
-GPU_MAIN(cmocka_unit_test(a_prompt_equals_its_twin_however_it_is_split))
+GPU_MAIN(cmocka_unit_test(a_prompt_equals_its_twin_however_it_is_split),
+         cmocka_unit_test(a_prompt_of_nan_changes_no_other_s_attention_or_ring))

@@ -37,9 +37,18 @@ static void rope_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     const int32_t *list = random_list(n_rows, n_list);
     s.keys = gpu_from_typed(keys, n_keys, dtype), s.values = gpu_from_typed(values, n_values, dtype);
     float *q = gpu_floats((size_t)n_rows * H * P), *ref_q = host_floats((size_t)n_rows * H * P);
-    GPU_RUN(k_rope, &s, layer, &rows.device, gpu_copy(list, n_list * sizeof *list), n_list,
-            gpu_from(qkv, splits * stride), splits, stride, NULL, gpu_from(turn, (size_t)n_rows * half * 2),
-            gpu_from(q_norm, P), gpu_from(k_norm, P), q);
+    const int32_t *list_at = gpu_copy(list, n_list * sizeof *list);
+    const float *qkv_at = gpu_from(qkv, splits * stride), *turn_at = gpu_from(turn, (size_t)n_rows * half * 2),
+                *q_norm_at = gpu_from(q_norm, P), *k_norm_at = gpu_from(k_norm, P);
+    broken_rows_of(n_rows, rows.slot, -1);
+    OF_PARTS(READ, qkv_at, splits, stride, n_rows, width);
+    OF_ROWS(READ, turn_at, n_rows, half * 2);
+    OF_ROWS(WRITTEN, q, n_rows, H * P);
+    name_rings(READ | WRITTEN, &s);
+    while (broken_again())
+        GPU_RUN(k_rope, &s, layer, &rows.device, list_at, n_list, qkv_at, splits, stride, NULL, turn_at, q_norm_at,
+                k_norm_at, q);
+    if (gpu.breaks) return;
     for (uint32_t j = 0; j < n_list; j++) {
         const uint32_t r = (uint32_t)list[j], slot = (uint32_t)rows.slot[r];
         const size_t key = key_at(&s, slot, layer, rows.pos[r]), value = value_at(&s, slot, layer, rows.pos[r]);
@@ -74,6 +83,10 @@ static void rope_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 static void rotary_equals_its_twin_and_fills_the_ring(void **state) {
     (void)state;
     gpu_rounds(rope_round);
+}
+static void a_session_of_nan_changes_no_other_s_queries_or_ring(void **state) {
+    (void)state;
+    broken_rounds(true, rope_round);
 }
 
 /* ---- attention ---- */
@@ -131,8 +144,17 @@ static void window_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     float *part = gpu_floats(n_list * blocks * H * P), *part_ml = gpu_floats(n_list * blocks * H * 2);
     void *act = gpu_act_out(n_rows, H * P, dtype);
     if (!gpu.k->cuda_window_prepare(&s)) fail_msg("%s: the window's kernel does not fit this GPU", gpu.what);
-    GPU_RUN(k_window, &s, layer, &rows.device, at_list, n_list, gpu_from(q, (size_t)n_rows * H * P), part, part_ml);
-    GPU_RUN(k_window_combine, &s, at_list, n_list, part, part_ml, act);
+    const float *q_at = gpu_from(q, (size_t)n_rows * H * P);
+    broken_rows_of(n_rows, rows.slot, -1);
+    OF_ROWS(READ, q_at, n_rows, H * P);
+    name_rings(READ, &s);
+    OF_LIST(WRITTEN, part_ml, list, n_list, blocks * H * 2);
+    OF_ACT(WRITTEN, act, n_rows, H * P, dtype);
+    while (broken_again()) {
+        GPU_RUN(k_window, &s, layer, &rows.device, at_list, n_list, q_at, part, part_ml);
+        GPU_RUN(k_window_combine, &s, at_list, n_list, part, part_ml, act);
+    }
+    if (gpu.breaks) return;
     float *got = gpu_fetch_act(act, n_rows, H * P, dtype), *ref = host_floats((size_t)H * P),
           *k = host_floats((size_t)s.visible * s.Hk * P), *v = host_floats((size_t)s.visible * s.Hv * P);
     uint8_t *listed = host_bytes(n_rows);
@@ -162,6 +184,10 @@ static void attention_over_the_window_equals_its_twin(void **state) {
     (void)state;
     gpu_rounds(window_round);
 }
+static void a_session_of_nan_changes_no_other_s_attention(void **state) {
+    (void)state;
+    broken_rounds(true, window_round);
+}
 
 /* ---- both, in a decode step ---- */
 
@@ -179,9 +205,27 @@ static float *decode_act(const struct decode_inputs *in, const struct gpu_rows *
     const size_t blocks = gpu.k->cuda_window_blocks(s);
     float *part = gpu_floats(n_list * blocks * s->H * s->P), *part_ml = gpu_floats(n_list * blocks * s->H * 2);
     void *act = gpu_act_out(rows->n_rows, s->H * s->P, s->dtype);
-    GPU_RUN(k_decode_window, s, in->layer, &rows->device, list ? gpu_copy(list, n_list * sizeof *list) : NULL, n_list,
-            single, in->qkv, in->splits, in->stride, NULL, in->turn, in->q_norm, in->k_norm, part, part_ml, act);
-    return gpu_fetch_act(act, rows->n_rows, s->H * s->P, s->dtype);
+    const int32_t *list_at = list ? gpu_copy(list, n_list * sizeof *list) : NULL;
+    const uint32_t n_rows = rows->n_rows;
+    broken_rows_of(n_rows, rows->slot, SESSIONS);
+    OF_PARTS(READ, in->qkv, in->splits, in->stride, n_rows, (2 * s->H + 1) * s->P);
+    OF_ROWS(READ, in->turn, n_rows, s->rot_dim / 2 * 2);
+    name_rings(READ | WRITTEN, s);
+    OF_ACT(WRITTEN, act, n_rows, s->H * s->P, s->dtype);
+    while (broken_again())
+        GPU_RUN(k_decode_window, s, in->layer, &rows->device, list_at, n_list, single, in->qkv, in->splits, in->stride,
+                NULL, in->turn, in->q_norm, in->k_norm, part, part_ml, act);
+    return gpu.breaks ? NULL : gpu_fetch_act(act, n_rows, s->H * s->P, s->dtype);
+}
+/* Rows of the list, again and again, and padding rows between them: so many that a block takes several ranges, or each
+ * multiprocessor a run of them. Returns how many there is room for. */
+static uint32_t make_crowd(const struct cuda_shape *s, const int32_t *list, uint32_t n_rows, int32_t padding,
+                           int32_t **crowd) {
+    const uint32_t room = (uint32_t)(30000000 / (gpu.k->cuda_window_blocks(s) * s->H * s->P)),
+                   most = room > 600 ? 600 : room;
+    *crowd = host_bytes((most + 1) * sizeof **crowd);
+    for (uint32_t j = 0; j < most; j++) (*crowd)[j] = j < n_rows || gpu_pick(0, 2) ? list[j % n_rows] : padding;
+    return most;
 }
 
 static void decode_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
@@ -225,7 +269,13 @@ static void decode_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     in.q_norm = gpu_from(q_norm, P), in.k_norm = gpu_from(k_norm, P);
     const size_t n_keys = (SESSIONS + 1) * s->keys_slot, n_values = (SESSIONS + 1) * s->values_slot;
     s->keys = gpu_from_typed(rings.keys, n_keys, dtype), s->values = gpu_from_typed(rings.values, n_values, dtype);
-    int32_t *list = random_list(n_rows, n_rows);
+    int32_t *list = random_list(n_rows, n_rows), *crowd;
+    const uint32_t most = make_crowd(s, list, n_rows, (int32_t)padding, &crowd), some = most > 512 ? 512 : most;
+    if (gpu.breaks) {
+        decode_act(&in, &rows, crowd, gpu_pick(some < 8 ? some : 8, some), gpu_pick(0, 1));
+        decode_act(&in, &rows, crowd, some, gpu_pick(0, 1)); /* the rings as the last run left them */
+        return;
+    }
     float *got = decode_act(&in, &rows, gpu_pick(0, 1) ? list : NULL, n_rows, gpu_pick(0, 1));
 
     float *q = host_floats((size_t)H * P), *ref = host_floats((size_t)H * P), *k = host_floats((size_t)s->visible * P),
@@ -262,12 +312,8 @@ static void decode_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     check_ring("value", gpu_fetch_typed(s->values, n_values, dtype), rings.values, wrote_value, n_values,
                gpu_ulp(dtype));
 
-    /* the same bits alone and among so many rows that a block takes several ranges, or each multiprocessor a run of
-     * them; padding rows among them have none */
-    const uint32_t room = (uint32_t)(30000000 / (gpu.k->cuda_window_blocks(s) * H * P)), most = room > 600 ? 600 : room;
-    int32_t *crowd = host_bytes((most + 1) * sizeof *crowd);
-    for (uint32_t j = 0; j < most; j++) crowd[j] = j < n_rows || gpu_pick(0, 2) ? list[j % n_rows] : (int32_t)padding;
-    const uint32_t some = most > 512 ? 512 : most, crowds[] = {most, some, gpu_pick(some < 8 ? some : 8, some)};
+    /* the same bits alone and in a crowd; padding rows have none */
+    const uint32_t crowds[] = {most, some, gpu_pick(some < 8 ? some : 8, some)};
     for (uint32_t c = 0; c < 3; c++) {
         if (crowds[c] < n_rows) continue;
         const float *among = decode_act(&in, &rows, crowd, crowds[c], gpu_pick(0, 1));
@@ -282,7 +328,14 @@ static void a_decode_step_equals_its_twins_and_depends_on_no_other_row(void **st
     (void)state;
     gpu_rounds_of(false, decode_round);
 }
+static void a_session_of_nan_changes_no_other_s_decode_step(void **state) {
+    (void)state;
+    broken_rounds(false, decode_round);
+}
 
 GPU_MAIN(cmocka_unit_test(rotary_equals_its_twin_and_fills_the_ring),
          cmocka_unit_test(attention_over_the_window_equals_its_twin),
-         cmocka_unit_test(a_decode_step_equals_its_twins_and_depends_on_no_other_row))
+         cmocka_unit_test(a_decode_step_equals_its_twins_and_depends_on_no_other_row),
+         cmocka_unit_test(a_session_of_nan_changes_no_other_s_queries_or_ring),
+         cmocka_unit_test(a_session_of_nan_changes_no_other_s_attention),
+         cmocka_unit_test(a_session_of_nan_changes_no_other_s_decode_step))

@@ -2,7 +2,7 @@
 #ifndef GPU_WINDOW_H
 #define GPU_WINDOW_H
 
-#include "gpu.h"
+#include "broken.h"
 
 enum { LAYERS = 2, CHUNK = 64 };
 
@@ -30,6 +30,11 @@ static inline size_t key_at(const struct cuda_shape *s, uint32_t slot, uint32_t 
 }
 static inline size_t value_at(const struct cuda_shape *s, uint32_t slot, uint32_t layer, int64_t pos) {
     return slot * s->values_slot + layer * s->values_layer + (size_t)(pos % s->ring_keys) * s->Hv * s->P;
+}
+
+static inline void name_rings(int use, const struct cuda_shape *s) { /* of broken.h */
+    OF_SLOTS(use, s->keys, s->n_slots + 1, s->keys_slot, s->dtype);
+    OF_SLOTS(use, s->values, s->n_slots + 1, s->values_slot, s->dtype);
 }
 
 /* One head of query or key: norm (option), then the pairs turned. turn: [half][2]. */
