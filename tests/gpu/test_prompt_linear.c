@@ -1,6 +1,6 @@
 /* test_prompt_linear.c - prompt_linear.cu: products of prompts, finished, against their twins; a row's bits whatever
  * rows are beside it and wherever it stands. A device that lacks them has nothing to test. */
-#include "gpu.h"
+#include "broken.h"
 
 /* Rows of a step: an operand of 16 bits, squares of 64 columns each for its norm, and that norm's scales. */
 struct operand {
@@ -21,6 +21,11 @@ static void set_scales(struct operand *in, uint32_t n, double factor) {
         for (uint32_t j = 0; j < in->n_sums; j++) sum += (double)in->squares[(size_t)r * in->n_sums + j];
         in->scale[r] = (float)(in->n_sums ? factor / sqrt(sum / n + 1e-5) : 1);
     }
+}
+static void name_operand(const struct cuda_normed *in, uint32_t n_rows, enum cuda_dtype dtype) { /* of broken.h */
+    broken_rows_of(n_rows, NULL, -1);
+    OF_ACT(READ, in->act, n_rows, in->D, dtype);
+    OF_ROWS(READ, in->squares, n_rows, cuda_prompt_sums(in->D));
 }
 static float *random_weights(uint32_t O, uint32_t K, enum cuda_dtype dtype) {
     const double range = sqrt(3.0 / K);
@@ -57,7 +62,10 @@ static void linear_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     const struct cuda_matrix m = gpu_matrix(W, O, K, dtype);
     const struct cuda_normed normed = {gpu_act(in.x, n_rows, K, dtype),
                                        norm ? gpu_from(in.squares, (size_t)n_rows * in.n_sums) : NULL, 1e-5f, K};
-    GPU_RUN(k_prompt_linear, &m, &normed, n_rows, y, ld);
+    name_operand(&normed, n_rows, dtype);
+    OF_ROWS(WRITTEN, y, n_rows, ld);
+    while (broken_again()) GPU_RUN(k_prompt_linear, &m, &normed, n_rows, y, ld);
+    if (gpu.breaks) return;
     const float *got = gpu_fetch(y, (size_t)n_rows * ld);
     for (uint32_t r = 0; r < n_rows; r = row_after(r, n_rows, (double)n_rows * O * K)) {
         ref_linear(W, O, K, in.x + (size_t)r * K, ref);
@@ -71,6 +79,10 @@ static void a_product_of_a_prompt_equals_its_twin(void **state) {
     (void)state;
     gpu_rounds_of(false, linear_round);
 }
+static void a_row_of_nan_changes_no_other_row_of_a_product(void **state) {
+    (void)state;
+    broken_rounds(false, linear_round);
+}
 
 /* a and z packed: the same sums rounded, and nothing beyond their columns. */
 static void az_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
@@ -83,8 +95,12 @@ static void az_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     const struct cuda_normed normed = {gpu_act(in.x, n_rows, K, dtype),
                                        gpu_from(in.squares, (size_t)n_rows * in.n_sums), 1e-5f, K};
     void *act[2] = {gpu_act_out(n_rows, E, dtype), gpu_act_out(n_rows, E, dtype)};
+    name_operand(&normed, n_rows, dtype);
+    OF_ACT(WRITTEN, act[0], n_rows, E, dtype);
+    OF_ACT(WRITTEN, act[1], n_rows, E, dtype);
+    while (broken_again()) GPU_RUN(k_prompt_az, &m, &normed, E, n_rows, act[0], act[1]);
+    if (gpu.breaks) return;
     GPU_RUN(k_prompt_linear, &m, &normed, n_rows, y, 2 * (size_t)Ep);
-    GPU_RUN(k_prompt_az, &m, &normed, E, n_rows, act[0], act[1]);
     const float *plain = gpu_fetch(y, (size_t)n_rows * 2 * Ep);
     for (uint32_t j = 0; j < 2; j++) {
         const float *got = gpu_fetch_act(act[j], n_rows, E, dtype);
@@ -97,6 +113,10 @@ static void az_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 static void a_and_z_are_the_product_s_packed(void **state) {
     (void)state;
     gpu_rounds_of(false, az_round);
+}
+static void a_row_of_nan_changes_no_other_row_of_a_and_z(void **state) {
+    (void)state;
+    broken_rounds(false, az_round);
 }
 
 static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
@@ -113,7 +133,10 @@ static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     void *act = gpu_act_out(n_rows, F, dtype);
     const struct cuda_normed normed = {gpu_act(in.x, n_rows, K, dtype),
                                        gpu_from(in.squares, (size_t)n_rows * in.n_sums), 1e-5f, K};
-    GPU_RUN(k_prompt_ffn, &m, &normed, n_rows, act);
+    name_operand(&normed, n_rows, dtype);
+    OF_ACT(WRITTEN, act, n_rows, F, dtype);
+    while (broken_again()) GPU_RUN(k_prompt_ffn, &m, &normed, n_rows, act);
+    if (gpu.breaks) return;
     const float *got = gpu_fetch_act(act, n_rows, F, dtype);
     for (uint32_t r = 0; r < n_rows; r = row_after(r, n_rows, (double)n_rows * O * K)) {
         ref_linear(W, O, K, in.x + (size_t)r * K, y);
@@ -127,6 +150,10 @@ static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 static void a_product_with_the_gate_of_the_ffn_equals_its_twins(void **state) {
     (void)state;
     gpu_rounds_of(false, ffn_round);
+}
+static void a_row_of_nan_changes_no_other_row_s_gate_and_no_padding_column(void **state) {
+    (void)state;
+    broken_rounds(false, ffn_round);
 }
 
 static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
@@ -146,9 +173,20 @@ static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
           *operand = host_floats(D);
     const struct cuda_matrix m = gpu_matrix(W, D, K, dtype);
     void *act = gpu_act_out(n_rows, D, dtype);
-    GPU_RUN(k_prompt_residual, &m, gpu_act(in.x, n_rows, K, dtype),
-            sums ? gpu_from(in.squares, (size_t)n_rows * in.n_sums) : NULL, in.n_sums, 32 * in.n_sums, 1e-5f, at_base,
-            packs ? gpu_from(w, D) : NULL, n_rows, y, squares, act);
+    const void *at_x = gpu_act(in.x, n_rows, K, dtype);
+    const float *at_sums = sums ? gpu_from(in.squares, (size_t)n_rows * in.n_sums) : NULL,
+                *at_w = packs ? gpu_from(w, D) : NULL;
+    broken_rows_of(n_rows, NULL, -1);
+    OF_ACT(READ, at_x, n_rows, K, dtype);
+    OF_ROWS(READ, at_sums, n_rows, in.n_sums);
+    OF_ROWS(y == at_base ? READ | WRITTEN : READ, at_base, n_rows, D);
+    if (y != at_base) OF_ROWS(WRITTEN, y, n_rows, D);
+    OF_ROWS(WRITTEN, squares, n_rows, cuda_prompt_sums(D));
+    OF_ACT(WRITTEN, act, n_rows, D, dtype);
+    while (broken_again())
+        GPU_RUN(k_prompt_residual, &m, at_x, at_sums, in.n_sums, 32 * in.n_sums, 1e-5f, at_base, at_w, n_rows, y,
+                squares, act);
+    if (gpu.breaks) return;
     const float *got = leaves ? gpu_fetch(y, n) : NULL, *got_act = packs ? gpu_fetch_act(act, n_rows, D, dtype) : NULL,
                 *got_squares = gpu_fetch(squares, n_squares);
     if (!packs) gpu_check_poison("squares that nobody wants", got_squares, n_squares);
@@ -177,6 +215,10 @@ static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 static void a_product_added_to_the_stream_equals_its_twins(void **state) {
     (void)state;
     gpu_rounds_of(false, residual_round);
+}
+static void a_row_of_nan_changes_no_other_row_of_the_stream(void **state) {
+    (void)state;
+    broken_rounds(false, residual_round);
 }
 
 /* What rows [first, first + n) of a step leave, alone in a step. */
@@ -228,7 +270,60 @@ static void a_row_has_the_same_bits_in_any_step(void **state) {
     gpu_rounds_of(false, batch_round);
 }
 
+/* A step whose last row does not end its tile of 8, after one of the same tiles that left NaN in the blocks' shared
+ * memory: what is written for the rows behind comes from the operand, which is finite there, and from no such memory.
+ */
+static void behind_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    uint32_t O, K;
+    if (!sizes(&n_rows, &O, &K, dtype, i)) return;
+    const uint32_t whole = (n_rows + 7) / 8 * 8, n = n_rows == whole ? n_rows - gpu_pick(1, 7) : n_rows,
+                   n_sums = cuda_prompt_sums(K);
+    const size_t n_squares = (size_t)whole * n_sums;
+    GPU_WHAT(", %u rows in tiles of %u", n, whole);
+    const struct operand in = operand_new(whole, K, n_sums, dtype);
+    const struct cuda_matrix m = gpu_matrix(random_weights(O, K, dtype), O, K, dtype);
+    struct cuda_matrix az = m; /* as many of its outputs as are a and z of whole panels */
+    az.rows = O / 64 * 64;
+    float *nan = memset(host_floats(n_squares), 0xff, n_squares * sizeof *nan);
+    const float *squares[2] = {gpu_from(nan, n_squares), gpu_from(in.squares, n_squares)},
+                *w = gpu_from(host_random(O, 0.5, 1.5, CUDA_F32), O),
+                *base = gpu_from(host_random((size_t)whole * O, -3, 3, CUDA_F32), (size_t)whole * O);
+    float *y = gpu_floats((size_t)whole * O), *left = gpu_floats((size_t)whole * cuda_prompt_sums(O));
+    const void *x = gpu_act(in.x, whole, K, dtype);
+    for (uint32_t k = 0; k < (az.rows ? 3 : 2); k++) {
+        static const char *const names[] = {"gate", "operand of the next norm", "a"};
+        const uint32_t cols = k == 1 ? O : k ? az.rows / 2 : O / 2;
+        void *act[2] = {gpu_zeros(gpu.k->cuda_activation_bytes(whole, cols, dtype)),
+                        gpu_zeros(gpu.k->cuda_activation_bytes(whole, cols, dtype))},
+             *more = gpu_act_out(whole, cols, dtype);
+        for (int turn = 0; turn < 2; turn++) {
+            const struct cuda_normed normed = {x, squares[turn], 1e-5f, K};
+            const uint32_t rows = turn ? n : whole;
+            if (k == 0)
+                GPU_RUN(k_prompt_ffn, &m, &normed, rows, act[turn]);
+            else if (k == 1)
+                GPU_RUN(k_prompt_residual, &m, x, squares[turn], n_sums, K, 1e-5f, base, w, rows, y, left, act[turn]);
+            else
+                GPU_RUN(k_prompt_az, &az, &normed, cols, rows, act[turn], more);
+        }
+        const float *got = gpu_fetch_act(act[1], whole, cols, dtype);
+        for (size_t j = (size_t)n * cols; j < (size_t)whole * cols; j++)
+            if (!isfinite(got[j]))
+                fail_msg("%s (%s, seed %llu): row %zu behind the step's last has %g in column %zu", names[k], gpu.what,
+                         (unsigned long long)gpu.seed, j / cols, (double)got[j], j % cols);
+    }
+}
+static void what_leaves_for_rows_behind_the_last_comes_from_no_other_launch(void **state) {
+    (void)state;
+    gpu_rounds_of(false, behind_round);
+}
+
 GPU_MAIN(cmocka_unit_test(a_product_of_a_prompt_equals_its_twin), cmocka_unit_test(a_and_z_are_the_product_s_packed),
          cmocka_unit_test(a_product_with_the_gate_of_the_ffn_equals_its_twins),
          cmocka_unit_test(a_product_added_to_the_stream_equals_its_twins),
-         cmocka_unit_test(a_row_has_the_same_bits_in_any_step))
+         cmocka_unit_test(a_row_has_the_same_bits_in_any_step),
+         cmocka_unit_test(what_leaves_for_rows_behind_the_last_comes_from_no_other_launch),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_of_a_product),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_of_a_and_z),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_s_gate_and_no_padding_column),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_of_the_stream))
