@@ -1,5 +1,5 @@
-/* gpu.h - for tests of single kernels: memory on the GPU that is poisoned before use, random inputs from a printed
- * seed, shapes, comparison with both values.
+/* gpu.h - for tests of single kernels: memory on the GPU and shared memory that are poisoned before use, random inputs
+ * from a printed seed, shapes, comparison with both values.
  *
  * Environment: RODIMUS_TEST_SEED; RODIMUS_TEST_SHAPES = most shapes a test runs (all without it); RODIMUS_TEST_POISON=0
  * leaves memory as it comes, so that compute-sanitizer's initcheck sees what was never written.
@@ -40,9 +40,12 @@ static struct {
 static inline void gpu_expect(const char *error, const char *doing) {
     if (error) fail_msg("%s (%s, seed %llu): %s", doing, gpu.what, (unsigned long long)gpu.seed, error);
 }
-/* Launches a kernel and waits for it. */
+/* Launches a kernel and waits for it. Under compute-sanitizer (RODIMUS_TEST_SHAPES) shared memory is as it comes. */
+static inline void gpu_fill_blocks(void) {
+    if (gpu.poison && !gpu.n_shapes) gpu_expect(gpu.k->fill_blocks(gpu.stream), "poisoning shared memory");
+}
 #define GPU_RUN(kernel, ...)                                                                                           \
-    (gpu.running = #kernel, gpu.k->kernel(__VA_ARGS__, gpu.stream),                                                    \
+    (gpu_fill_blocks(), gpu.running = #kernel, gpu.k->kernel(__VA_ARGS__, gpu.stream),                                 \
      gpu_expect(gpu.k->wait(gpu.stream), "running " #kernel))
 
 /* ---- random numbers ---- */

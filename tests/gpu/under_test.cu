@@ -39,6 +39,19 @@ static const char *ut_read(void *host, const void *device, size_t bytes, void *s
     return ut_wait(stream);
 }
 
+__global__ void fill_blocks_kernel(uint32_t n_words) {
+    extern __shared__ uint32_t words[];
+    for (uint32_t i = threadIdx.x; i < n_words; i += blockDim.x) *(volatile uint32_t *)(words + i) = 0xffffffffu;
+}
+static const char *ut_fill_blocks(void *stream) {
+    int device = 0, bytes = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    allow_shared(fill_blocks_kernel, (size_t)bytes);
+    fill_blocks_kernel<<<multiprocessors(), 1024, (size_t)bytes, (cudaStream_t)stream>>>((uint32_t)bytes / 4);
+    return text(cudaGetLastError());
+}
+
 template <class T> __global__ void pack_act_kernel(const float *src, uint32_t n_rows, uint32_t n_padded, uint32_t cols, T *act) {
     const uint32_t K = (cols + 15) / 16 * 16;
     for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < (size_t)n_padded * K; i += (size_t)gridDim.x * blockDim.x) {
@@ -61,4 +74,4 @@ static void ut_unpack_act(const void *act, uint32_t n_rows, uint32_t cols, float
 
 #define UNDER_TEST_NAME(name) name,
 extern "C" __attribute__((visibility("default"))) const struct under_test kernels_under_test = {
-    ut_open, ut_take, ut_give, ut_fill, ut_write, ut_read, ut_wait, ut_pack_act, ut_unpack_act, UNDER_TEST(UNDER_TEST_NAME)};
+    ut_open, ut_take, ut_give, ut_fill, ut_fill_blocks, ut_write, ut_read, ut_wait, ut_pack_act, ut_unpack_act, UNDER_TEST(UNDER_TEST_NAME)};

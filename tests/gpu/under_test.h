@@ -66,6 +66,8 @@ struct under_test {
     void *(*take)(size_t bytes);        /* exactly so many, that memcheck sees what lies beyond; NULL without memory */
     void (*give)(void *p);
     const char *(*fill)(void *p, int byte, size_t bytes, void *stream);
+    /* All shared memory becomes NaN: what the next kernel reads there and did not write shows. */
+    const char *(*fill_blocks)(void *stream);
     const char *(*write)(void *device, const void *host, size_t bytes, void *stream);
     const char *(*read)(void *host, const void *device, size_t bytes, void *stream);
     const char *(*wait)(void *stream);
