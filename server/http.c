@@ -30,7 +30,8 @@
 #define BODIES_MAX_BYTES ((size_t)512 << 20) /* all bodies being gathered */
 #define SHORT_BODY_BYTES 65536 /* so much any request may bring, or long ones that trickle would shut all out */
 #define LARGE_BODIES     2     /* bodies with a limit of their own that may come in at once */
-#define SLOWEST_BODY_BPS 1024  /* a body that arrives slower than this is given up */
+#define SLOWEST_BODY_BPS 16384 /* a body that falls behind this by more than the idle timeout is given up */
+#define LONGEST_BODY_S   3600  /* and so is one that would need longer than this for the largest of its kind */
 #define AWAKE_RUNS       20    /* after so many rounds without sleep: is somebody stuck? */
 
 /* ---- accessors ---- */
@@ -244,6 +245,7 @@ static struct http_request *new_request(struct http *h, struct MHD_Connection *c
     r->connection = connection;
     r->path = path;
     r->started_ns = uv_hrtime();
+    r->body_due_ns = r->started_ns + h->idle_ns;
     r->body_max = h->body_max;
     snprintf(r->method, sizeof r->method, "%s", method);
     r->next = h->requests;
@@ -427,6 +429,17 @@ static void on_socket(void *cls, struct MHD_Connection *connection, void **conte
     if (h->make_room && h->n_connections >= h->limit) drop_longest_waiting(h);
 }
 
+/* What has come buys time at the least rate, and no more ahead than the idle timeout: so neither a body that comes
+ * quickly but for its last byte nor one that drips is there for long. */
+static bool body_is_late(struct http_request *r, uint64_t now) {
+    const uint64_t least = r->body_max / LONGEST_BODY_S, latest = now + r->http->idle_ns;
+    const uint64_t bps = least > SLOWEST_BODY_BPS ? least : SLOWEST_BODY_BPS;
+    r->body_due_ns += (uint64_t)(r->received - r->swept) * 1000000000u / bps;
+    r->swept = r->received;
+    if (r->body_due_ns > latest) r->body_due_ns = latest;
+    return now > r->body_due_ns;
+}
+
 /* The daemon's own timeout counts from the last byte, so a client that drips bytes could hold a connection for ever. A
  * request must have its headers within the idle timeout, and its body at a least rate. And it reads until there is
  * nothing, but is told once of what came together: an end behind the last bytes is found here. */
@@ -434,11 +447,10 @@ static void on_sweep(uv_timer_t *timer) {
     struct http *h = timer->data;
     uint64_t now = uv_hrtime();
     for (struct http_connection *c = h->connections; c; c = c->next) {
-        const struct http_request *r = c->request;
-        uint64_t since = waiting_since_ns(c), allowed = h->idle_ns;
+        struct http_request *r = c->request;
         if (r && r->dispatched) continue;
-        if (r) allowed += (uint64_t)r->received / SLOWEST_BODY_BPS * 1000000000u;
-        if (now - since > allowed || has_ended(c->fd)) shutdown(c->fd, SHUT_RDWR);
+        const bool late = r ? body_is_late(r, now) : now - c->since_ns > h->idle_ns;
+        if (late || has_ended(c->fd)) shutdown(c->fd, SHUT_RDWR);
     }
     drop_stuck(h, LOOK_SWEEP, h->slept);
     h->slept = false;
