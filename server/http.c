@@ -66,10 +66,26 @@ void http_set_body_max(struct http_request *r, size_t bytes) {
     r->large = true;
 }
 
+void http_drop_body(struct http_request *r, size_t max_bytes) {
+    r->body_max = max_bytes;
+    r->discard = true;
+}
+
 /* The room of r's body is now so many bytes. */
 static void set_room(struct http_request *r, size_t room) {
     if (!r->large) r->http->bodies_bytes += room - r->body_room;
     r->body_room = room;
+}
+
+/* What has come of its body goes at once, as the rest may take long to come, and it holds no place among the large. */
+static void keep_no_body(struct http_request *r) {
+    r->discard = true;
+    free(r->body);
+    r->body = NULL;
+    r->body_len = 0;
+    set_room(r, 0);
+    if (r->large) r->http->n_large--;
+    r->large = false;
 }
 
 size_t http_content_length(const struct http_request *r, bool *chunked) {
@@ -205,11 +221,7 @@ void http_suspend(struct http_request *r) {
 
 static void refuse(struct http_request *r, unsigned status, const char *code, const char *message) {
     r->refused = true;
-    r->discard = true;
-    free(r->body); /* the rest of it may take long to come */
-    r->body = NULL;
-    r->body_len = 0;
-    set_room(r, 0);
+    keep_no_body(r);
     r->http->on.refuse(r->http->on.arg, r, status, code, message);
 }
 
@@ -271,7 +283,7 @@ static enum MHD_Result first_call(struct http_request *r, const char *method, co
         r->chunked = f.chunked;
         r->declared = f.length;
         h->on.headers(h->on.arg, r);
-        const bool crowded = r->large ? h->n_large > LARGE_BODIES : !has_room(r, r->declared);
+        const bool crowded = r->large ? h->n_large > LARGE_BODIES : !r->discard && !has_room(r, r->declared);
         if (!r->answered && r->declared > r->body_max) refuse(r, 413, "body_too_large", NULL);
         if (!r->answered && crowded) refuse(r, 503, "overloaded", NULL);
     } else {
@@ -280,14 +292,14 @@ static enum MHD_Result first_call(struct http_request *r, const char *method, co
         return http_queue_answer(r);
     }
     if (!r->answered) return MHD_YES;
-    r->discard = true;
+    keep_no_body(r);
     bool wait = r->declared <= DRAIN_MAX_BYTES && !f.expect;
     return wait ? MHD_YES : http_queue_answer(r);
 }
 
 static enum MHD_Result take_body(struct http_request *r, const char *bytes, size_t n) {
     r->received += n;
-    if (!r->discard && r->received > r->body_max) refuse(r, 413, "body_too_large", NULL);
+    if (!r->answered && !r->refused && r->received > r->body_max) refuse(r, 413, "body_too_large", NULL);
     if (r->discard) return r->received > DRAIN_MAX_BYTES ? MHD_NO : MHD_YES;
     if (r->body_len + n + 1 > r->body_room) {
         size_t room = r->body_room ? r->body_room * 2 : r->large ? r->declared + 1 : 1024;
@@ -356,10 +368,8 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **co
     *context = NULL;
     assert(!r->dirty); /* a dirty request is suspended, and those do not complete */
     if (reason != MHD_REQUEST_TERMINATED_COMPLETED_OK && !r->aborted) client_left(r);
+    keep_no_body(r); /* first, as what its room counts for may end with the application's request */
     h->on.done(h->on.arg, r);
-    set_room(r, 0);
-    if (r->large) h->n_large--;
-    free(r->body);
     if (r->prev) r->prev->next = r->next;
     if (r->next) r->next->prev = r->prev;
     if (h->requests == r) h->requests = r->next;

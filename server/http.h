@@ -64,6 +64,9 @@ const char *http_header(const struct http_request *r, const char *name); /* in `
 const char *http_query(const struct http_request *r, const char *name);  /* likewise; decoded */
 void http_set_body_max(struct http_request *r, size_t bytes); /* in `headers`: a limit of its own, for a body that is
                                                                  gathered aside from the others, few at a time */
+/* In `headers`: nobody wants a body. What comes of one is dropped; one that is larger than this is refused, with 413.
+ */
+void http_drop_body(struct http_request *r, size_t max_bytes);
 size_t http_body_max(const struct http_request *r);
 size_t http_content_length(const struct http_request *r, bool *chunked); /* as declared */
 size_t http_body_bytes(const struct http_request *r);      /* there to be taken; 0 of one with a limit of its own */

@@ -44,7 +44,7 @@ struct http_request {
     /* body */
     char *body;
     size_t body_len, body_room, body_max, received, declared, swept; /* swept: received when last swept */
-    uint64_t body_due_ns; /* by then more of it must have come */
+    uint64_t body_due_ns;                                            /* by then more of it must have come */
     struct http_look_at looks[N_LOOKS];
     bool chunked, large; /* large: a limit of its own, and not among bodies_bytes */
     /* answer */
@@ -57,8 +57,8 @@ struct http_request {
     bool answered, streaming, ended, close_after,
         aborted; /* answered: an answer exists; ended: the stream's last byte is in */
     /* state */
-    bool dispatched, queued, suspended, dirty, gone, watching, discard,
-        refused; /* refused: the transport itself answered */
+    bool dispatched, queued, suspended, dirty, gone, watching, discard, /* discard: its body is read and not kept */
+        refused;                                                        /* refused: the transport itself answered */
     uv_poll_t watch;
     uint64_t started_ns;
 };

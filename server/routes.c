@@ -11,6 +11,8 @@
 
 #define JSON  "application/json"
 #define BYTES "application/octet-stream"
+/* Clients that send "{}" with every method are served; more than that nobody means. */
+#define NO_BODY_MAX_BYTES 65536
 
 struct route {
     const char *method, *path; /* a path that ends in '/' takes what follows as a name */
@@ -429,6 +431,10 @@ static struct exchange *new_exchange(struct server *s, struct http_request *r, b
     return x;
 }
 
+static bool takes_body(const struct route *route) {
+    return strcmp(route->method, "GET") != 0 && strcmp(route->method, "DELETE") != 0;
+}
+
 static void begin(struct server *s, struct http_request *r, bool aside) {
     struct exchange *x = new_exchange(s, r, aside);
     if (!x) {
@@ -442,8 +448,8 @@ static void begin(struct server *s, struct http_request *r, bool aside) {
     const struct route *route = &routes[x->route];
     if (!route->open && !access_allowed(x, route->admin || aside)) return;
     if (route->state && !access_state(x)) return;
-    const bool has_body = !strcmp(route->method, "POST") || !strcmp(route->method, "PUT");
-    if (has_body && !body_acceptable(x)) return;
+    if (!takes_body(route)) http_drop_body(r, NO_BODY_MAX_BYTES);
+    if (takes_body(route) && !body_acceptable(x)) return;
     if (route->engine && !taking_requests(x)) return;
     if (route->turn && key_has_room(x)) queue_has_room(x);
 }
@@ -527,7 +533,9 @@ static void refused(struct server *s, struct http_request *r, bool aside, unsign
     if (!x) return;
     char text[160];
     if (status == 413) {
-        snprintf(text, sizeof text, "the body is larger than %zu bytes", http_body_max(r));
+        const bool none = x->route < N_ROUTES && !takes_body(&routes[x->route]);
+        snprintf(text, sizeof text, "the body is larger than %zu bytes%s", http_body_max(r),
+                 none ? ", and this route takes none" : "");
         invalid(x, status, code, text);
     } else if (status == 503) {
         fail(x, status, "unavailable", code, "too many request bodies are arriving at once");
