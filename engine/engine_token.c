@@ -34,7 +34,15 @@ static void end_work(struct rod_engine *e, struct work *w) {
     if (!w->turn || !engine_session_leave(e, w)) engine_token_post(e, w);
 }
 
+static void set_times(struct rod_event *pub, const struct work *w, uint64_t now_ns) {
+    const bool admitted = w->sched.state != SCHED_NONE && w->sched.state != SCHED_QUEUED;
+    pub->queue_ns = (admitted ? w->sched.admit_ns : now_ns) - w->submit_ns;
+    pub->prefill_ns = admitted ? (w->first_ns ? w->first_ns : now_ns) - w->sched.admit_ns : 0;
+    pub->decode_ns = w->last_ns - w->first_ns;
+}
+
 void engine_token_fail(struct rod_engine *e, struct work *w, const struct rod_error *error) {
+    if (!w->ended) set_times(&w->end->pub, w, engine_now_ns());
     w->end->pub.kind = ROD_EVENT_ERROR;
     w->end->pub.error = *error;
     engine_count(&e->counters.failed, 1);
@@ -90,11 +98,8 @@ static void end_finish(struct rod_engine *e, struct work *w, enum rod_finish rea
     pub->prompt_tok = w->base + w->n_prompt;
     pub->cached_tok = w->base + w->cached_tok;
     pub->completion_tok = w->n_generated;
-    bool admitted = w->sched.state != SCHED_NONE && w->sched.state != SCHED_QUEUED;
-    uint64_t now_ns = engine_now_ns();
-    pub->queue_ns = (admitted ? w->sched.admit_ns : now_ns) - w->submit_ns;
-    pub->prefill_ns = admitted ? (w->first_ns ? w->first_ns : now_ns) - w->sched.admit_ns : 0;
-    pub->decode_ns = w->last_ns - w->first_ns;
+    const uint64_t now_ns = engine_now_ns();
+    set_times(pub, w, now_ns);
     w->ended = true;
     disown_rows(e, w);                                                 /* while its state is saved, too */
     if (w->request->keep_state && reason != ROD_FINISH_CANCEL) return; /* when its state is saved */

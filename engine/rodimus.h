@@ -395,8 +395,9 @@ struct rod_event {
     struct rod_state *state; /* of keep_state, unless cancelled: freed with the event, or set to NULL and kept */
     char session[129];       /* of a turn, unless cancelled; else "" */
     uint64_t session_version;
-    bool replayed;                            /* an answer given before, to the same idempotency key */
-    uint64_t queue_ns, prefill_ns, decode_ns; /* waiting for a slot; until the first token; from first to last */
+    bool replayed; /* an answer given before, to the same idempotency key */
+    /* FINISH, ERROR: waiting for a slot; until the first token, 0 if it never had a slot; from first to last */
+    uint64_t queue_ns, prefill_ns, decode_ns;
     /* ERROR */
     struct rod_error error;
 };
