@@ -54,6 +54,12 @@ bool access_allowed(struct exchange *x, bool admin) {
     return false;
 }
 
+void access_key_spent(struct openai_error *err, const struct key *key, uint64_t wait_s) {
+    openai_error_set(err, 429, "rate_limit", "key_tokens", "", "this key has its limit of %llu tokens a minute",
+                     (unsigned long long)key->tokens_per_minute);
+    err->retry_s = wait_s;
+}
+
 /* A state holds what a conversation was about, so any key will not do; and it is bytes that the engine goes on from.
  * Whose session it is says the header X-Tenant, as the admin key is nobody's. */
 bool access_state(struct exchange *x) {

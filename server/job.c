@@ -13,6 +13,9 @@ void job_fail(struct job *j, const struct rod_error *rod) {
     openai_hide_files(&j->err);
 }
 
+/* About, where nobody has counted them. */
+static uint64_t tokens_of(size_t n_bytes) { return (n_bytes + 3) / 4; }
+
 static void put_offsets(struct job *j, const char *text, size_t len, const int32_t *ids, size_t n) {
     buf_puts(&j->out, ",\"offsets\":");
     openai_render_offsets(&j->out, text ? text : "", len, ids, n, &j->server->vocab);
@@ -55,6 +58,7 @@ static void tokenize(struct job *j) {
     } else {
         put_tokens(j, &t, ids, n);
         if (t.offsets) put_offsets(j, t.text, t.len, ids, n);
+        j->n_tok = n;
         buf_putc(&j->out, '}');
     }
     free(ids);
@@ -75,6 +79,7 @@ static void detokenize(struct job *j) {
         buf_puts(&j->out, "{\"prompt\":");
         buf_json(&j->out, text, len);
         if (d.offsets) put_offsets(j, text, len, d.ids, d.n_ids);
+        j->n_tok = d.n_ids;
         buf_putc(&j->out, '}');
     }
     free(text);
@@ -95,6 +100,7 @@ static void apply_template(struct job *j) {
         buf_puts(&j->out, "{\"prompt\":");
         buf_json(&j->out, text, len);
         buf_putc(&j->out, '}');
+        j->n_tok = tokens_of(len);
     }
     free(text);
     openai_tokenize_fini(&t);
@@ -121,6 +127,12 @@ static void finish(struct job *j) {
         } else {
             routes_respond(j->exchange, 200, j->type ? j->type : "application/json", &j->out);
         }
+    }
+    if (j->key) {
+        key_settle(j->key, &j->tokens, j->n_tok);
+        j->key->text_tok += j->n_tok;
+        if (j->counted) key_end(j->key, false);
+        key_drop(&j->server->keys, j->key);
     }
     j->server->n_jobs--;
     buf_fini(&j->out);
@@ -150,6 +162,8 @@ struct job *job_new(struct server *s, struct exchange *x, void (*run)(struct job
     j->work.data = j;
     if (!x) return j;
     x->job = j;
+    j->key = x->key;
+    if (j->key) key_hold(j->key);
     j->pool_bytes = http_body_bytes(x->http);
     j->body = http_take_body(x->http, &j->body_len);
     return j;
@@ -164,9 +178,26 @@ void job_start(struct job *j, bool wait) {
     finish(j);
 }
 
+/* How many tokens it will be is known when it is done; until then its bytes stand for them. */
+static bool key_affords(struct exchange *x, struct key_tokens *taken) {
+    const uint64_t n_tok = tokens_of(http_body_bytes(x->http));
+    const uint64_t wait_s = x->key ? key_take(x->key, n_tok, uv_hrtime(), taken) : 0;
+    struct openai_error err;
+    if (!wait_s) return true;
+    access_key_spent(&err, x->key, wait_s);
+    routes_fail(x, &err);
+    return false;
+}
+
 static void start(struct exchange *x, void (*run)(struct job *j)) {
+    struct key_tokens taken = {0};
+    if (!key_affords(x, &taken)) return;
     struct job *j = job_new(x->server, x, run);
-    if (!j) return;
+    if (!j) {
+        if (x->key) key_settle(x->key, &taken, 0);
+        return;
+    }
+    j->tokens = taken;
     j->idle = true;
     job_start(j, false);
 }
@@ -174,7 +205,10 @@ static void start(struct exchange *x, void (*run)(struct job *j)) {
 void job_tokenize(struct exchange *x) { start(x, tokenize); }
 void job_detokenize(struct exchange *x) { start(x, detokenize); }
 void job_apply_template(struct exchange *x) { start(x, apply_template); }
+
 void job_gone(struct job *job) {
+    job->counted = job->exchange->counted; /* what has begun goes on, and the next client's request must not join it */
+    job->exchange->counted = false;
     job->exchange = NULL;
     if (job->idle) uv_cancel((uv_req_t *)&job->work); /* unless it has begun; on_work_done comes all the same */
 }

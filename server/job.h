@@ -17,6 +17,10 @@ struct job {
                           stay undone */
     char *body;
     size_t body_len, pool_bytes; /* pool_bytes: what it counts for while it is there */
+    struct key *key;             /* whose work it is; NULL without keys. Held */
+    struct key_tokens tokens;    /* taken from its minute */
+    uint64_t n_tok;              /* that were made or read */
+    bool counted;                /* among the key's requests in flight though its client has left */
     struct buf out;
     const char *type; /* of out; NULL = JSON */
     struct openai_error err;

@@ -206,7 +206,10 @@ static void take_over(struct key *old, struct key *key) {
     old->named = key->named;
     old->priority = key->priority;
     old->max_requests = key->max_requests;
-    if (old->tokens_per_minute != key->tokens_per_minute) old->level_ns = 0;
+    if (old->tokens_per_minute != key->tokens_per_minute) {
+        old->level_ns = 0;
+        old->era++; /* what was taken from the old minute does not go back to the new one */
+    }
     old->tokens_per_minute = key->tokens_per_minute;
     key_free(key);
 }
@@ -325,17 +328,21 @@ void keys_each(struct keys *k, void (*each)(void *arg, const struct key *key), v
 
 /* ---- how much ---- */
 
-bool key_begin(struct key *key) {
+bool key_begin(struct key *key, bool turn) {
     if (key->max_requests && key->n_requests >= key->max_requests) {
         key->rejected_total++;
         return false;
     }
     key->n_requests++;
     key->requests_total++;
+    key->n_turns += turn;
     return true;
 }
 
-void key_end(struct key *key) { key->n_requests--; }
+void key_end(struct key *key, bool turn) {
+    key->n_requests--;
+    key->n_turns -= turn;
+}
 
 /* What has come back by now. A limit that is new or has changed begins with a whole minute's tokens. */
 static void refill(struct key *key, uint64_t now_ns) {
@@ -345,29 +352,28 @@ static void refill(struct key *key, uint64_t now_ns) {
     key->level_ns = now_ns;
 }
 
-uint64_t key_charge(struct key *key, uint64_t n_tok, uint64_t now_ns) {
-    const double full = (double)key->tokens_per_minute, per_ns = full / 60e9;
+/* Seconds until so many may be taken. */
+static uint64_t wait_s(struct key *key, uint64_t n_tok, uint64_t now_ns) {
+    const double full = (double)key->tokens_per_minute, per_s = full / 60;
     if (!key->tokens_per_minute) return 0;
     refill(key, now_ns);
     const double wanted = (double)n_tok < full ? (double)n_tok : full;
-    if (key->level_tok < wanted) {
-        key->rejected_total++;
-        return (uint64_t)ceil((wanted - key->level_tok) / per_ns / 1e9);
-    }
-    key->level_tok -= (double)n_tok;
+    if (key->level_tok >= wanted) return 0;
+    key->rejected_total++;
+    return (uint64_t)ceil((wanted - key->level_tok) / per_s);
+}
+
+uint64_t key_take(struct key *key, uint64_t n_tok, uint64_t now_ns, struct key_tokens *out) {
+    const uint64_t wait = wait_s(key, n_tok, now_ns);
+    if (wait) return wait;
+    key->level_tok -= (double)n_tok; /* without a limit it counts for nothing */
+    *out = (struct key_tokens){n_tok, key->era, true};
     return 0;
 }
 
-void key_settle(struct key *key, uint64_t n_tok, bool taken) {
-    if (taken)
-        key->prompt_tok += n_tok;
-    else if (key->tokens_per_minute)
-        key->level_tok += (double)n_tok;
-}
+uint64_t key_closed_s(struct key *key, uint64_t now_ns) { return wait_s(key, 1, now_ns); }
 
-void key_spend(struct key *key, uint64_t n_tok, uint64_t now_ns) {
-    key->completion_tok += n_tok;
-    if (!key->tokens_per_minute) return;
-    refill(key, now_ns);
-    key->level_tok -= (double)n_tok;
+void key_settle(struct key *key, struct key_tokens *taken, uint64_t used_tok) {
+    if (taken->taken && taken->era == key->era) key->level_tok += (double)taken->n_tok - (double)used_tok;
+    *taken = (struct key_tokens){0};
 }

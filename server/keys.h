@@ -23,10 +23,19 @@ struct key {
     uint32_t priority;          /* 1..100: of slots that several keys want, one of priority 2 gets twice as many */
     uint64_t max_requests;      /* in flight; 0 = no limit */
     uint64_t tokens_per_minute; /* prompt and answer together; 0 = no limit */
-    double level_tok;           /* tokens it may still use at level_ns; below 0 once its answers are longer than that */
+    double level_tok; /* what it may still take at level_ns; below 0 behind a request beyond a whole minute's */
     uint64_t level_ns;
-    uint32_t n_holders;
-    _Atomic uint64_t n_requests, requests_total, rejected_total, prompt_tok, completion_tok; /* n_requests: in flight */
+    uint32_t era;                  /* counts the changes of tokens_per_minute */
+    uint32_t n_holders, n_turns;   /* n_turns: requests in flight that want a slot */
+    _Atomic uint64_t n_requests, requests_total, rejected_total, prompt_tok, completion_tok,
+        text_tok; /* n_: in flight */
+};
+
+/* Tokens that a request has taken from its key's minute, before they are used. Zero at first. */
+struct key_tokens {
+    uint64_t n_tok;
+    uint32_t era;
+    bool taken;
 };
 
 struct keys {
@@ -57,13 +66,15 @@ void keys_each(struct keys *k, void (*each)(void *arg, const struct key *key), v
 void key_hold(struct key *key);
 void key_drop(struct keys *k, struct key *key);
 
-/* One more request in flight; false: it has its limit of them already. */
-bool key_begin(struct key *key);
-void key_end(struct key *key);
-/* Takes the prompt's tokens from this minute's. 0, or the seconds until that may succeed. A prompt larger than a whole
- * minute's tokens passes when the minute is untouched, and the next one waits the longer. */
-uint64_t key_charge(struct key *key, uint64_t n_tok, uint64_t now_ns);
-void key_settle(struct key *key, uint64_t n_tok, bool taken);     /* what was charged is counted, or given back */
-void key_spend(struct key *key, uint64_t n_tok, uint64_t now_ns); /* tokens of an answer, as they come: never refused */
+/* One more request in flight; false: it has its limit of them already. turn: it wants a slot. */
+bool key_begin(struct key *key, bool turn);
+void key_end(struct key *key, bool turn);
+/* Takes what a request may use at most from this minute's tokens. 0, or the seconds until that may succeed. What is
+ * more than a whole minute's passes when the minute is untouched, and the next one waits the longer. */
+uint64_t key_take(struct key *key, uint64_t n_tok, uint64_t now_ns, struct key_tokens *out);
+/* The seconds until any token is left, 0 = now. A refusal counts, nothing is taken. */
+uint64_t key_closed_s(struct key *key, uint64_t now_ns);
+/* Once what is used is known: the rest goes back. A second call does nothing. */
+void key_settle(struct key *key, struct key_tokens *taken, uint64_t used_tok);
 
 #endif

@@ -176,10 +176,14 @@ static void key_part(struct buf *out, struct keys *keys) {
     head(out, family.name, "counter", "Requests refused because of a key's own limits.");
     keys_each(keys, key_line, &family);
     family = (struct key_family){out, "rodimus_key_tokens_total", "prompt", offsetof(struct key, prompt_tok)};
-    head(out, family.name, "counter", "Tokens of a key's requests, kind prompt or completion.");
+    head(out, family.name, "counter",
+         "Tokens of a key's requests, kind prompt, completion or text (the tokenizer's routes).");
     keys_each(keys, key_line, &family);
     family.kind = "completion";
     family.offset = offsetof(struct key, completion_tok);
+    keys_each(keys, key_line, &family);
+    family.kind = "text";
+    family.offset = offsetof(struct key, text_tok);
     keys_each(keys, key_line, &family);
 }
 

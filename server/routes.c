@@ -21,7 +21,8 @@ struct route {
     bool open;   /* needs no key */
     bool engine; /* 503 while loading or draining */
     bool bare;   /* its body may be left out */
-    bool turn;   /* takes a slot: refused while the queue is full, counted for its key */
+    bool turn;   /* takes a slot: refused while the queue is full */
+    bool tokens; /* uses tokens of its key's minute */
     bool admin;  /* asks for the admin key, if there is one */
     bool aside;  /* on the admin port too: its handler touches what any thread may */
     bool state;  /* a state of any tenant goes in or out, as bytes: for the admin key */
@@ -42,9 +43,9 @@ static void post_chat(struct exchange *x) { turn_start(x, OPENAI_CHAT); }
 static void post_responses(struct exchange *x) { turn_start(x, OPENAI_RESPONSE); }
 
 static const struct route routes[] = {
-    {"POST", "/v1/completions", .run = post_completions, .engine = true, .turn = true},
-    {"POST", "/v1/chat/completions", .run = post_chat, .engine = true, .turn = true},
-    {"POST", "/v1/responses", .run = post_responses, .engine = true, .turn = true},
+    {"POST", "/v1/completions", .run = post_completions, .engine = true, .turn = true, .tokens = true},
+    {"POST", "/v1/chat/completions", .run = post_chat, .engine = true, .turn = true, .tokens = true},
+    {"POST", "/v1/responses", .run = post_responses, .engine = true, .turn = true, .tokens = true},
     {"GET", "/v1/responses/", .tail = "", .run = get_response},
     {"DELETE", "/v1/responses/", .tail = "", .run = session_routes_delete_response, .engine = true},
     {"GET", "/v1/sessions", .run = session_routes_list, .engine = true},
@@ -58,9 +59,9 @@ static const struct route routes[] = {
      .aside = true, .state = true},
     {"GET", "/v1/models", .run = get_models},
     {"GET", "/v1/models/", .run = get_model},
-    {"POST", "/tokenize", .run = job_tokenize, .engine = true},
-    {"POST", "/detokenize", .run = job_detokenize, .engine = true},
-    {"POST", "/apply-template", .run = job_apply_template, .engine = true},
+    {"POST", "/tokenize", .run = job_tokenize, .engine = true, .tokens = true},
+    {"POST", "/detokenize", .run = job_detokenize, .engine = true, .tokens = true},
+    {"POST", "/apply-template", .run = job_apply_template, .engine = true, .tokens = true},
     {"GET", "/health", .run = get_health, .open = true, .aside = true},
     {"GET", "/health/ready", .run = get_health, .open = true, .aside = true},
     {"GET", "/health/live", .run = get_live, .open = true, .aside = true},
@@ -386,7 +387,7 @@ static bool taking_requests(struct exchange *x) {
 static bool key_has_share(const struct exchange *x, const struct rod_stats *stats) {
     const uint64_t live = (uint64_t)stats->running + stats->queued, others_share = 4;
     if (!x->key || x->server->keys.n < 2 || !stats->queued) return true;
-    const uint64_t waiting = (x->key->n_requests - 1) * stats->queued / live;
+    const uint64_t waiting = (x->key->n_turns - 1) * (uint64_t)stats->queued / live;
     return waiting <= others_share * x->key->priority * (stats->queued_max - stats->queued);
 }
 
@@ -407,14 +408,21 @@ static bool queue_has_room(struct exchange *x) {
     return false;
 }
 
+/* All that the engine or the pool works for; and while no token is left, none that would need some is read. */
 static bool key_has_room(struct exchange *x) {
-    if (!x->key) return true;
-    x->counted = key_begin(x->key);
-    if (x->counted) return true;
+    const struct route *route = &routes[x->route];
     struct openai_error err;
-    openai_error_set(&err, 429, "rate_limit", "key_requests", "", "this key has its limit of %llu requests in flight",
-                     (unsigned long long)x->key->max_requests);
-    err.retry_s = 1;
+    if (!x->key) return true;
+    const uint64_t closed_s = route->tokens ? key_closed_s(x->key, uv_hrtime()) : 0;
+    x->counted = !closed_s && key_begin(x->key, route->turn);
+    if (x->counted) return true;
+    if (closed_s) {
+        access_key_spent(&err, x->key, closed_s);
+    } else {
+        openai_error_set(&err, 429, "rate_limit", "key_requests", "",
+                         "this key has its limit of %llu requests in flight", (unsigned long long)x->key->max_requests);
+        err.retry_s = 1;
+    }
     routes_fail(x, &err);
     return false;
 }
@@ -451,7 +459,7 @@ static void begin(struct server *s, struct http_request *r, bool aside) {
     if (!takes_body(route)) http_drop_body(r, NO_BODY_MAX_BYTES);
     if (takes_body(route) && !body_acceptable(x)) return;
     if (route->engine && !taking_requests(x)) return;
-    if (route->turn && key_has_room(x)) queue_has_room(x);
+    if (route->engine && key_has_room(x) && route->turn) queue_has_room(x);
 }
 
 static void on_headers(void *arg, struct http_request *r) { begin(arg, r, false); }
@@ -521,7 +529,7 @@ static void on_done(void *arg, struct http_request *r) {
     metrics_request(&s->metrics, series_of(x->route), status);
     if (x->turn) turn_done(x->turn);
     if (x->job) job_gone(x->job);
-    if (x->counted) key_end(x->key);
+    if (x->counted) key_end(x->key, routes[x->route].turn);
     if (x->key) key_drop(&s->keys, x->key);
     free(x);
 }

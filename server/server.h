@@ -82,9 +82,10 @@ const char *routes_tenant(const struct exchange *x);
 bool routes_name(const struct exchange *x, char *name, size_t size);
 /* ---- access.c: who may call, from where ---- */
 bool access_allowed(struct exchange *x, bool admin); /* else 401 is the answer. Sets x->key */
-bool access_state(struct exchange *x);               /* beside the former, for states; else 403. Sets x->tenant */
-void access_cors(struct exchange *x);                /* headers for a page of another origin */
-bool access_preflight(struct exchange *x);           /* it was a browser's question and is answered */
+void access_key_spent(struct openai_error *err, const struct key *key, uint64_t wait_s); /* no tokens left: 429 */
+bool access_state(struct exchange *x);         /* beside the former, for states; else 403. Sets x->tenant */
+void access_cors(struct exchange *x);          /* headers for a page of another origin */
+bool access_preflight(struct exchange *x);     /* it was a browser's question and is answered */
 bool access_foreign(const struct exchange *x); /* a page sent it, neither this server's own nor of a listed origin */
 
 /* ---- reload.c: SIGHUP ---- */

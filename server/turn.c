@@ -18,8 +18,19 @@ static uint64_t ping_ns(const struct turn *t) {
 
 /* ---- life ---- */
 
+/* What the turn did not use goes back to its key: tokens that were not made, prompts that never got a slot, and all
+ * that is only said again. */
+static void settle_tokens(struct turn *t) {
+    uint64_t used_tok = t->answer_tok;
+    if (!t->key || !t->tokens.taken) return;
+    for (size_t i = 0; i < t->n_prompts; i++)
+        if (t->prompts[i].read) used_tok += t->prompts[i].n_ids;
+    key_settle(t->key, &t->tokens, used_tok);
+}
+
 static void free_turn(struct turn *t) {
     struct server *s = t->server;
+    settle_tokens(t);
     if (t->prev) t->prev->next = t->next;
     if (t->next) t->next->prev = t->prev;
     if (s->turns == t) s->turns = t->next;
@@ -43,6 +54,7 @@ static void free_turn(struct turn *t) {
     free(t->choices);
     openai_request_fini(&t->request);
     rod_grammar_close(t->grammar);
+    if (t->counted) key_end(t->key, true);
     if (t->key) key_drop(&s->keys, t->key);
     buf_fini(&t->prefix);
     buf_fini(&t->frame);
@@ -412,7 +424,10 @@ static void take_tokens(struct turn *t, struct turn_choice *c, const struct rod_
             t->first_ns = now;
             metrics_observe(&s->metrics.ttft, (double)(now - t->started_ns) * 1e-9);
         }
-        if (t->key && !e->replayed) key_spend(t->key, e->n_tokens, now);
+        if (t->key && !e->replayed) {
+            t->answer_tok += e->n_tokens;
+            t->key->completion_tok += e->n_tokens;
+        }
         if (c->last_ns) metrics_observe(&s->metrics.inter_token, (double)(now - c->last_ns) * 1e-9);
         c->last_ns = now;
     }
@@ -497,6 +512,7 @@ void turn_event(struct rod_event *e) {
     if (e->kind == ROD_EVENT_FINISH || e->kind == ROD_EVENT_ERROR) {
         c->open = false;
         t->n_open--;
+        if (e->prefill_ns && !e->replayed) t->prompts[c->prompt].read = true;
     }
     if (e->kind == ROD_EVENT_PROMPT) {
         take_prompt(t, c, e);
@@ -516,6 +532,7 @@ void turn_event(struct rod_event *e) {
     }
     if (t->exchange && !t->over && (t->frame.len || t->frame.failed)) write_frames(t);
     rod_event_free(e);
+    if (!t->n_open) settle_tokens(t);
     turn_maybe_free(t);
 }
 

@@ -27,6 +27,7 @@ struct turn_choice {
 struct turn_prompt {
     int32_t *ids;
     size_t n_ids, *marks, n_marks; /* marks: where the messages of a chat end in ids */
+    bool read;                     /* by the engine, or begun */
     char *echo;                    /* its text, if it is to be said again, else NULL */
     size_t echo_len;
 };
@@ -35,6 +36,9 @@ struct turn {
     struct server *server;
     struct exchange *exchange; /* NULL when the http request has ended */
     struct key *key;           /* whose tokens they are; NULL without keys. Held */
+    struct key_tokens tokens;  /* taken from its minute: what the turn may use at most */
+    uint64_t answer_tok;       /* of all choices, for the key */
+    bool counted;              /* among the key's requests in flight, until the turn ends */
     struct turn *prev, *next;
     enum openai_kind kind;
     struct openai_request request;

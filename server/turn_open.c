@@ -288,20 +288,20 @@ static int submit_all(struct turn *t, struct rod_error *err) {
     return rc;
 }
 
-/* The key's tokens of this minute; the prompt's are known now, the answer's are taken as they are made. */
+/* All that the turn may use is taken from the key's minute now, or a hundred that come together would pass it a
+ * hundred times. */
 static bool key_affords(struct turn *t) {
-    const uint64_t wait_s = t->key ? key_charge(t->key, t->usage.prompt_tok, uv_hrtime()) : 0;
-    if (!wait_s) return true;
-    openai_error_set(&t->err, 429, "rate_limit", "key_tokens", "", "this key has its limit of %llu tokens a minute",
-                     (unsigned long long)t->key->tokens_per_minute);
-    t->err.retry_s = wait_s;
-    return false;
+    const uint64_t n_choices = (uint64_t)t->n_prompts * t->request.n, most = n_choices * t->request.max_tokens;
+    const uint64_t wait_s = t->key ? key_take(t->key, t->usage.prompt_tok + most, uv_hrtime(), &t->tokens) : 0;
+    if (wait_s) access_key_spent(&t->err, t->key, wait_s);
+    return !wait_s;
 }
 
 /* Of what the engine does not take, nothing is counted. */
 static void settle(struct turn *t, bool taken) {
     if (taken) t->server->metrics.prompt_tok += t->usage.prompt_tok;
-    if (t->key) key_settle(t->key, t->usage.prompt_tok, taken);
+    if (taken && t->key) t->key->prompt_tok += t->usage.prompt_tok;
+    if (!taken && t->key) key_settle(t->key, &t->tokens, 0);
 }
 
 static void submit(struct turn *t) {
@@ -374,6 +374,8 @@ void turn_start(struct exchange *x, enum openai_kind kind) {
     t->kind = kind;
     t->key = x->key;
     if (t->key) key_hold(t->key);
+    t->counted = x->counted;
+    x->counted = false;
     t->next = s->turns;
     if (t->next) t->next->prev = t;
     s->turns = t;

@@ -112,3 +112,159 @@ def test_a_body_that_comes_slowly_but_steadily_is_taken(own_server):
             c.sendall(body[i:i + 8192])
             time.sleep(0.25)
         assert status_of(c.recv(65536)) == 200
+
+
+# ---- a key's requests ----
+
+ROUTES = [("POST", "/tokenize", {"prompt": "a"}), ("POST", "/detokenize", {"tokens": [300]}), ("POST", "/apply-template", {"messages": [{"role": "user", "content": "a"}]}),
+          ("POST", "/v1/sessions", {"id": "a"}), ("GET", "/v1/sessions", None), ("GET", "/v1/sessions/a", None), ("POST", "/v1/sessions/a/fork", {}),
+          ("DELETE", "/v1/sessions/a", None), ("DELETE", "/v1/responses/resp_a", None)]
+
+
+def test_every_route_that_works_counts_as_a_request_of_its_key(own_server, tmp_path):
+    s = own_server("--api-key-file", key_file(tmp_path, "one name=small requests=1\ntwo name=other\n"), key="one")
+    connection, response = s.open("POST", "/v1/completions", ENDLESS)
+    assert response.status == 200
+    for method, path, body in ROUTES:
+        answer = s.ask(method, path, body)
+        assert answer.status == 429 and answer.error["code"] == "key_requests" and answer.header("Retry-After"), (method, path, answer)
+        assert s.ask(method, path, body, headers=bearer("two")).status in (200, 404), (method, path)
+    assert s.get("/v1/models").status == 200
+    connection.close()
+    response.close()
+    s.wait_metric('rodimus_key_requests_in_flight{key="small"}', lambda n: n == 0)
+    for method, path, body in ROUTES:
+        assert s.ask(method, path, body).status in (200, 404), (method, path)
+
+
+def test_a_body_that_comes_in_counts_as_a_request_of_its_key(own_server, tmp_path):
+    s = own_server("--api-key-file", key_file(tmp_path, "one name=small requests=1\ntwo name=other\n"), key="one")
+    with unfinished(s, [head("POST", "/tokenize", 1000, "one")], b" "):
+        s.wait_metric('rodimus_key_requests_in_flight{key="small"}', lambda n: n == 1)
+        assert s.post("/tokenize", {"prompt": "a"}).error["code"] == "key_requests"
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/v1/completions"])
+def test_who_leaves_while_the_pool_reads_has_a_request_in_flight(own_server, tmp_path, path):
+    """Else, with requests=1, who sends and leaves again and again takes all threads."""
+    s = own_server("--device", "null", "--body-max-bytes", 40000000, "--api-key-file", key_file(tmp_path, "one name=small requests=1\ntwo name=other\n"), key="two")
+    body = json.dumps({"prompt": "once upon a time. " * 2000000}).encode()
+    with s.socket() as c:
+        c.sendall(head("POST", path, len(body), "one") + body)
+        time.sleep(0.3 * SLOWER)
+    began = time.monotonic()
+    while s.metrics().get(f'rodimus_http_requests_total{{route="{path}",code="499"}}') != 1:
+        assert time.monotonic() - began < 5 * SLOWER
+    answer = s.post("/tokenize", {"prompt": "a"}, headers=bearer("one"))
+    assert answer.status == 429 and answer.error["code"] == "key_requests", answer
+    s.wait_metric('rodimus_key_requests_in_flight{key="small"}', lambda n: n == 0, timeout=30)
+    assert s.post("/tokenize", {"prompt": "a"}, headers=bearer("one")).status == 200
+
+
+def test_many_long_texts_under_a_limit_of_one_request_do_not_stop_another_key(own_server, tmp_path):
+    s = own_server("--api-key-file", key_file(tmp_path, "one name=small requests=1\ntwo name=other\n"), key="two")
+    body = json.dumps({"prompt": "once upon a time. " * 440000}).encode()
+    with unfinished(s, [head("POST", "/tokenize", len(body), "one")] * 24, body) as sockets:
+        began = time.monotonic()
+        assert s.post("/v1/sessions", {"id": "a"}).status == 200
+        assert time.monotonic() - began < 1.5 * SLOWER, f"{time.monotonic() - began:.1f} s"
+        statuses = [status_of(c.recv(65536)) for c in sockets]
+    assert statuses.count(429) >= 20 and {*statuses} <= {200, 429}, statuses
+
+
+# ---- a key's tokens of a minute ----
+
+def ask_of(n_prompt, n):
+    return {"prompt": [300] * n_prompt, "max_tokens": n, "ignore_eos": True}
+
+
+def test_requests_that_come_together_do_not_pass_the_minute_together(own_server, tmp_path):
+    """Each may use 101 tokens, so nine fit into 1000; what they have not used when they are cancelled goes back."""
+    s = own_server("--device", "null:20", "--slots", 32, "--api-key-file", key_file(tmp_path, "one name=small tokens_per_minute=1000\n"), key="one")
+    streams = [s.open("POST", "/v1/completions", {**ask_of(1, 50), "n": 2, "stream": True}) for _ in range(20)]
+    statuses = [response.status for _, response in streams]
+    assert statuses.count(200) in range(9, 12) and statuses.count(429) == 20 - statuses.count(200), statuses
+    refused = json.loads(next(response for _, response in streams if response.status == 429).read())["error"]
+    assert refused["code"] == "key_tokens", refused
+    for connection, response in streams:
+        connection.close()
+        response.close()
+    s.wait_metric("rodimus_slots_used", lambda n: n == 0)
+    metrics = s.metrics()
+    used = sum(metrics[f'rodimus_key_tokens_total{{key="small",kind="{kind}"}}'] for kind in ("prompt", "completion"))
+    assert used < 890, used
+    assert s.post("/v1/completions", ask_of(int(999 - used), 1)).status == 200
+    answer = s.post("/v1/completions", ask_of(1, 200))
+    assert answer.status == 429, (used, answer)
+
+
+def test_what_ends_early_gives_its_tokens_back(own_server, tmp_path):
+    """An answer that stops, one that is refused as it is no request, and one of which nobody waits for the rest."""
+    s = own_server("--api-key-file", key_file(tmp_path, "one name=small tokens_per_minute=2000\n"), key="one")
+    text = s.complete("Once upon a time", 8)["choices"][0]["text"]
+    for _ in range(5):
+        assert s.post("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 1900, "temperature": 0, "stop": [text[-3:]]}).status == 200
+        assert s.post("/v1/completions", {**ask_of(1, 1900), "stop": "x", "session_id": "none"}).status == 404
+        connection, response = s.open("POST", "/v1/completions", {**ask_of(1, 1900), "stream": True})
+        assert response.status == 200, response.read()
+        connection.close()
+        response.close()
+        s.wait_metric("rodimus_slots_used", lambda n: n == 0)
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["408", "leaves"])
+def test_what_never_got_a_slot_used_no_tokens(own_server, tmp_path, leaves):
+    s = own_server("--device", "null:20", "--slots", 1, "--request-timeout-ms", 200 if not leaves else 60000, "--api-key-file",
+                   key_file(tmp_path, "one name=small tokens_per_minute=1000\ntwo name=other\n"), key="one")
+    connection, response = s.open("POST", "/v1/completions", ENDLESS, headers=bearer("two"))
+    assert response.status == 200
+    for _ in range(4):
+        if leaves:
+            with unfinished(s, [head("POST", "/v1/completions", len(json.dumps(ask_of(500, 400))), "one")], json.dumps(ask_of(500, 400)).encode()):
+                s.wait_metric("rodimus_queue_requests", lambda n: n == 1)
+            s.wait_metric("rodimus_queue_requests", lambda n: n == 0)
+        else:
+            assert s.post("/v1/completions", ask_of(500, 400)).status == 408
+    connection.close()
+    response.close()
+    assert s.post("/v1/completions", ask_of(890, 10)).status == 200
+    assert s.post("/v1/completions", ask_of(500, 400)).status == 429
+
+
+def test_what_is_beyond_a_whole_minute_is_taken_when_the_minute_is_whole(own_server, tmp_path):
+    s = own_server("--device", "null", "--api-key-file", key_file(tmp_path, "one name=small tokens_per_minute=60\n"), key="one")
+    assert s.post("/v1/completions", ask_of(1, 1)).status == 200
+    answer = s.post("/v1/completions", ask_of(100, 500))
+    assert answer.status == 429 and 1 <= int(answer.header("Retry-After")) <= 2, answer
+    time.sleep(int(answer.header("Retry-After")) + 0.1)
+    assert s.post("/v1/completions", ask_of(100, 500)).status == 200
+    answer = s.post("/v1/completions", ask_of(1, 1))
+    assert answer.status == 429 and 530 <= int(answer.header("Retry-After")) <= 542, answer
+
+
+def test_the_tokenizers_routes_use_tokens_of_the_minute(own_server, tmp_path):
+    """As many as /tokenize makes and /detokenize reads; of a template a fourth of its bytes. Sessions use none."""
+    s = own_server("--device", "null", "--api-key-file", key_file(tmp_path, "one name=small tokens_per_minute=1000\n"), key="one")
+    used = lambda: s.metric('rodimus_key_tokens_total{key="small",kind="text"}')
+    n = s.post("/tokenize", {"prompt": "Once upon a time"}).json["count"]
+    assert used() == n
+    assert s.post("/detokenize", {"tokens": [300] * 50}).status == 200
+    assert used() == n + 50
+    text = s.post("/apply-template", {"messages": [{"role": "user", "content": "a" * 100}]}).json["prompt"]
+    assert used() == n + 50 + (len(text) + 3) // 4
+    assert s.post("/tokenize", "{").status == 400 and used() == n + 50 + (len(text) + 3) // 4
+    while (answer := s.post("/detokenize", {"tokens": [300] * 300})).status == 200:
+        assert used() < 1300
+    assert answer.status == 429 and answer.error["code"] == "key_tokens" and 1 <= int(answer.header("Retry-After")) <= 60, answer
+    assert s.post("/v1/completions", ask_of(1, 900)).error["code"] == "key_tokens"
+    assert s.post("/v1/sessions", {"id": "a"}).status == 200
+
+
+def test_a_key_without_tokens_is_refused_before_its_body_is_read(own_server, tmp_path):
+    s = own_server("--device", "null", "--api-key-file", key_file(tmp_path, "one name=small tokens_per_minute=60\n"), key="one")
+    assert s.post("/v1/completions", ask_of(1, 600)).status == 200
+    for method, path, _ in ROUTES[:3] + [("POST", "/v1/chat/completions", None)]:
+        with s.socket(5) as c:
+            c.sendall(head(method, path, 1000, "one").replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n"))
+            got = c.recv(65536)
+        assert status_of(got) == 429 and b"key_tokens" in got, (path, got)

@@ -263,15 +263,26 @@ static void requests_in_flight_have_a_limit(void **state) {
     (void)state;
     struct keys *k = open_file("k requests=2\n");
     struct key *key = keys_find(k, "k");
-    assert_true(key_begin(key) && key_begin(key) && !key_begin(key));
+    assert_true(key_begin(key, false) && key_begin(key, false) && !key_begin(key, false));
     assert_int_equal(key->rejected_total, 1);
-    key_end(key);
-    assert_true(key_begin(key) && !key_begin(key));
-    key_end(key);
-    key_end(key);
+    key_end(key, false);
+    assert_true(key_begin(key, false) && !key_begin(key, false));
+    key_end(key, false);
+    key_end(key, false);
     assert_int_equal(key->n_requests, 0);
     assert_int_equal(key->requests_total, 3);
+    assert_true(key_begin(key, true) && key_begin(key, false) && !key_begin(key, true));
+    assert_int_equal(key->n_turns, 1);
+    key_end(key, true);
+    key_end(key, false);
+    assert_int_equal(key->n_requests + key->n_turns, 0);
     close_keys(k);
+}
+
+/* The seconds that key_take says, where what it takes is of no interest any more. */
+static uint64_t take(struct key *key, uint64_t n_tok, uint64_t now) {
+    struct key_tokens taken = {0};
+    return key_take(key, n_tok, now, &taken);
 }
 
 static void tokens_of_a_minute_come_back_evenly(void **state) {
@@ -279,73 +290,112 @@ static void tokens_of_a_minute_come_back_evenly(void **state) {
     struct keys *k = open_file("k tokens_per_minute=600\n"); /* ten a second */
     struct key *key = keys_find(k, "k");
     uint64_t now = 1000 * SECOND;
-    assert_int_equal(key_charge(key, 500, now), 0);
-    assert_int_equal(key_charge(key, 101, now), 1); /* one token is missing: a tenth of a second */
-    assert_int_equal(key_charge(key, 200, now), 10);
+    assert_int_equal(take(key, 500, now), 0);
+    assert_int_equal(take(key, 101, now), 1); /* one token is missing: a tenth of a second */
+    assert_int_equal(take(key, 200, now), 10);
     assert_int_equal(key->rejected_total, 2);
     now += 10 * SECOND;
-    assert_int_equal(key_charge(key, 200, now), 0);
-    key_spend(key, 300, now); /* an answer: below zero */
-    assert_int_equal(key_charge(key, 1, now), 31);
-    now += 31 * SECOND;
-    assert_int_equal(key_charge(key, 1, now), 0);
+    assert_int_equal(take(key, 200, now), 0);
     now += 3600 * SECOND; /* no more than a minute's tokens pile up */
-    assert_int_equal(key_charge(key, 600, now), 0);
-    assert_int_equal(key_charge(key, 10, now), 1);
-    key_settle(key, 600, false); /* the engine did not take it */
-    assert_int_equal(key_charge(key, 590, now), 0);
-    key_settle(key, 590, true);
-    assert_int_equal(key_charge(key, 11, now), 1);
-    assert_int_equal(key->prompt_tok, 590);
-    assert_int_equal(key->completion_tok, 300);
+    assert_int_equal(take(key, 600, now), 0);
+    assert_int_equal(take(key, 10, now), 1);
     close_keys(k);
 }
 
-/* What it waited before its first token pays for none of them. */
-static void an_answer_is_paid_from_what_is_there_when_it_comes(void **state) {
+/* Whatever a hundred requests that come together may use is taken before the first of them has used any. */
+static void what_a_request_may_use_is_taken_when_it_comes_and_the_rest_goes_back(void **state) {
+    (void)state;
+    struct keys *k = open_file("k tokens_per_minute=600\n");
+    struct key *key = keys_find(k, "k");
+    const uint64_t now = SECOND;
+    struct key_tokens taken[4] = {0};
+    for (int i = 0; i < 3; i++) assert_int_equal(key_take(key, 200, now, &taken[i]), 0);
+    assert_int_equal(key_take(key, 200, now, &taken[3]), 20);
+    assert_false(taken[3].taken);
+    key_settle(key, &taken[3], 7); /* nothing was taken */
+    assert_int_equal(take(key, 1, now), 1);
+    key_settle(key, &taken[0], 150);
+    key_settle(key, &taken[0], 150); /* once */
+    assert_int_equal(take(key, 51, now), 1);
+    key_settle(key, &taken[1], 0);
+    key_settle(key, &taken[2], 200);
+    assert_int_equal(take(key, 251, now), 1);
+    assert_int_equal(take(key, 250, now), 0);
+    close_keys(k);
+}
+
+static void what_goes_back_fills_no_more_than_a_minute(void **state) {
     (void)state;
     struct keys *k = open_file("k tokens_per_minute=60\n");
     struct key *key = keys_find(k, "k");
     uint64_t now = SECOND;
-    assert_int_equal(key_charge(key, 1, now), 0);
+    struct key_tokens taken = {0};
+    assert_int_equal(key_take(key, 50, now, &taken), 0);
     now += 3600 * SECOND;
-    for (int i = 0; i < 160; i++) key_spend(key, 1, now);
-    assert_int_equal(key_charge(key, 1, now), 101);
-    for (int i = 0; i < 50; i++) key_spend(key, 1, now += SECOND); /* as fast as they come back */
-    assert_int_equal(key_charge(key, 1, now), 101);
-    assert_int_equal(key->completion_tok, 210);
+    key_settle(key, &taken, 1);
+    assert_int_equal(take(key, 60, now), 0);
+    assert_int_equal(take(key, 1, now), 1);
     close_keys(k);
 }
 
-/* How an operator opens a key again that a long answer has closed. */
+/* How much it was is known later: text becomes more tokens than a guess from its bytes. */
+static void what_is_used_beyond_what_was_taken_is_owed(void **state) {
+    (void)state;
+    struct keys *k = open_file("k tokens_per_minute=60\n");
+    struct key *key = keys_find(k, "k");
+    const uint64_t now = SECOND;
+    struct key_tokens taken = {0};
+    assert_int_equal(key_take(key, 10, now, &taken), 0);
+    assert_int_equal(key_closed_s(key, now), 0);
+    key_settle(key, &taken, 160);
+    assert_int_equal(key_closed_s(key, now), 101);
+    assert_int_equal(key_closed_s(key, now + 101 * SECOND), 0);
+    assert_int_equal(key->rejected_total, 1);
+    close_keys(k);
+}
+
+/* How an operator opens a key again that a long answer has closed; and what was taken before is not given back after.
+ */
 static void a_limit_that_a_reload_changes_begins_anew(void **state) {
     (void)state;
     struct keys *k = open_file("k name=a tokens_per_minute=100\n");
     struct key *key = keys_find(k, "k");
     const uint64_t now = SECOND;
-    assert_int_equal(key_charge(key, 1, now), 0);
-    key_spend(key, 20000, now);
-    assert_int_equal(key_charge(key, 1, now), 11942); /* 19,902 tokens, at 100 a minute */
+    struct key_tokens taken = {0}, unlimited = {0};
+    assert_int_equal(key_take(key, 20001, now, &taken), 0);
+    assert_int_equal(take(key, 1, now), 11942); /* 19,902 tokens, at 100 a minute */
     reload_file(k, "k name=a tokens_per_minute=100\n");
-    assert_int_equal(key_charge(key, 1, now), 11942);
+    assert_int_equal(take(key, 1, now), 11942);
     reload_file(k, "other name=a tokens_per_minute=100 requests=9 priority=2\n");
-    assert_int_equal(key_charge(key, 1, now), 11942);
+    assert_int_equal(take(key, 1, now), 11942);
     reload_file(k, "k name=a tokens_per_minute=101\n");
-    key_spend(key, 1, now);
-    assert_int_equal(key_charge(key, 100, now), 0);
-    assert_int_equal(key_charge(key, 1, now), 1);
+    assert_int_equal(take(key, 101, now), 0);
+    key_settle(key, &taken, 0);
+    assert_int_equal(take(key, 1, now), 1);
+    reload_file(k, "k name=a\n");
+    assert_int_equal(key_take(key, 1000000, now, &unlimited), 0);
+    reload_file(k, "k name=a tokens_per_minute=60\n");
+    assert_int_equal(take(key, 60, now), 0);
+    key_settle(key, &unlimited, 0);
+    assert_int_equal(take(key, 1, now), 1);
     close_keys(k);
 }
 
-static void a_prompt_beyond_a_minutes_tokens_passes_once_and_is_paid_for(void **state) {
+static void what_is_beyond_a_minutes_tokens_passes_when_the_minute_is_whole(void **state) {
     (void)state;
     struct keys *k = open_file("k tokens_per_minute=60\n");
     struct key *key = keys_find(k, "k");
     uint64_t now = SECOND;
-    assert_int_equal(key_charge(key, 600, now), 0);
-    assert_int_equal(key_charge(key, 1, now), 541);
-    now += 541 * SECOND;
-    assert_int_equal(key_charge(key, 1, now), 0);
+    struct key_tokens taken = {0};
+    assert_int_equal(take(key, 1, now), 0);
+    assert_int_equal(key_take(key, 600, now, &taken), 1);
+    now += SECOND;
+    assert_int_equal(key_take(key, 600, now, &taken), 0);
+    assert_int_equal(take(key, 1, now), 541);
+    key_settle(key, &taken, 70); /* it ends early: what it has used of the next minute is still owed */
+    assert_int_equal(take(key, 1, now), 11);
+    now += 11 * SECOND;
+    assert_int_equal(take(key, 1, now), 0);
     close_keys(k);
 }
 
@@ -354,14 +404,14 @@ static void a_reload_keeps_counts_by_name_and_changes_secret_and_limits(void **s
     struct keys *k = open_file("old name=a requests=1\nx name=b\n");
     struct key *key = keys_find(k, "old");
     const uint32_t index = key->index;
-    assert_true(key_begin(key));
+    assert_true(key_begin(key, false));
     reload_file(k, "new name=a requests=2\ny name=c\n");
     assert_null(keys_find(k, "old"));
     assert_null(keys_find(k, "x"));
     assert_ptr_equal(keys_find(k, "new"), key);
     assert_int_equal(key->index, index);
     assert_int_equal(key->n_requests, 1);
-    assert_true(key_begin(key) && !key_begin(key));
+    assert_true(key_begin(key, false) && !key_begin(key, false));
     close_keys(k);
 }
 
@@ -370,12 +420,14 @@ static void a_key_that_is_removed_lives_as_long_as_its_requests(void **state) {
     struct keys *k = open_file("k1\n");
     struct key *key = keys_find(k, "k1");
     key_hold(key);
-    assert_true(key_begin(key));
+    assert_true(key_begin(key, false));
     reload_file(k, "k2 name=other\n");
     assert_null(keys_find(k, "k1"));
     assert_int_not_equal(keys_find(k, "k2")->index, key->index);
-    key_spend(key, 5, SECOND);
-    key_end(key);
+    struct key_tokens taken = {0};
+    assert_int_equal(key_take(key, 5, SECOND, &taken), 0);
+    key_settle(key, &taken, 0);
+    key_end(key, false);
     key_drop(k, key);
     reload_file(k, "k2 name=other\nk3 name=third\n");
     assert_int_equal(k->n, 2);
@@ -409,9 +461,11 @@ int main(void) {
         cmocka_unit_test(a_name_that_a_reload_gives_is_the_operators),
         cmocka_unit_test(requests_in_flight_have_a_limit),
         cmocka_unit_test(tokens_of_a_minute_come_back_evenly),
-        cmocka_unit_test(an_answer_is_paid_from_what_is_there_when_it_comes),
+        cmocka_unit_test(what_a_request_may_use_is_taken_when_it_comes_and_the_rest_goes_back),
+        cmocka_unit_test(what_goes_back_fills_no_more_than_a_minute),
+        cmocka_unit_test(what_is_used_beyond_what_was_taken_is_owed),
         cmocka_unit_test(a_limit_that_a_reload_changes_begins_anew),
-        cmocka_unit_test(a_prompt_beyond_a_minutes_tokens_passes_once_and_is_paid_for),
+        cmocka_unit_test(what_is_beyond_a_minutes_tokens_passes_when_the_minute_is_whole),
         cmocka_unit_test(a_reload_keeps_counts_by_name_and_changes_secret_and_limits),
         cmocka_unit_test(a_key_that_is_removed_lives_as_long_as_its_requests),
         cmocka_unit_test(a_reload_that_fails_changes_nothing),
