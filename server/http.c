@@ -66,6 +66,8 @@ void http_set_body_max(struct http_request *r, size_t bytes) {
     r->large = true;
 }
 
+void http_count_body(struct http_request *r, size_t *counter) { r->counter = counter; }
+
 void http_drop_body(struct http_request *r, size_t max_bytes) {
     r->body_max = max_bytes;
     r->discard = true;
@@ -74,6 +76,7 @@ void http_drop_body(struct http_request *r, size_t max_bytes) {
 /* The room of r's body is now so many bytes. */
 static void set_room(struct http_request *r, size_t room) {
     if (!r->large) r->http->bodies_bytes += room - r->body_room;
+    if (!r->large && r->counter) *r->counter += room - r->body_room;
     r->body_room = room;
 }
 
@@ -267,10 +270,18 @@ static struct http_request *new_request(struct http *h, struct MHD_Connection *c
 }
 
 /* Asked again whenever a body grows, as all may have begun while there was room. One alone may have it all, however
- * much it is. */
-static bool has_room(const struct http_request *r, size_t room) {
+ * much it is. False after a refusal. */
+static bool make_room(struct http_request *r, size_t room) {
     const size_t others = r->http->bodies_bytes - r->body_room;
-    return r->large || room <= SHORT_BODY_BYTES || !others || others + room <= BODIES_MAX_BYTES;
+    const size_t mine = r->counter ? *r->counter - r->body_room : 0;
+    if (r->large || room <= SHORT_BODY_BYTES || !others) return true;
+    if (others + room > BODIES_MAX_BYTES) {
+        refuse(r, 503, "overloaded", NULL);
+        return false;
+    }
+    if (!r->counter || http_share_fits(mine, others, room, BODIES_MAX_BYTES)) return true;
+    refuse(r, 429, "key_bodies", NULL);
+    return false;
 }
 
 /* The headers are in. An answer queued here closes the connection, so only what must close it is queued here. */
@@ -283,9 +294,9 @@ static enum MHD_Result first_call(struct http_request *r, const char *method, co
         r->chunked = f.chunked;
         r->declared = f.length;
         h->on.headers(h->on.arg, r);
-        const bool crowded = r->large ? h->n_large > LARGE_BODIES : !r->discard && !has_room(r, r->declared);
         if (!r->answered && r->declared > r->body_max) refuse(r, 413, "body_too_large", NULL);
-        if (!r->answered && crowded) refuse(r, 503, "overloaded", NULL);
+        if (!r->answered && r->large && h->n_large > LARGE_BODIES) refuse(r, 503, "overloaded", NULL);
+        if (!r->answered && !r->discard) make_room(r, r->declared);
     } else {
         http_close_after(r);
         refuse(r, 400, "bad_framing", fault);
@@ -304,7 +315,8 @@ static enum MHD_Result take_body(struct http_request *r, const char *bytes, size
     if (r->body_len + n + 1 > r->body_room) {
         size_t room = r->body_room ? r->body_room * 2 : r->large ? r->declared + 1 : 1024;
         while (room < r->body_len + n + 1) room *= 2;
-        char *grown = has_room(r, room) ? realloc(r->body, room) : NULL;
+        if (!make_room(r, room)) return MHD_YES;
+        char *grown = realloc(r->body, room);
         if (!grown) {
             refuse(r, 503, "overloaded", NULL);
             return MHD_YES;

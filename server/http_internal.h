@@ -45,6 +45,7 @@ struct http_request {
     char *body;
     size_t body_len, body_room, body_max, received, declared, swept; /* swept: received when last swept */
     uint64_t body_due_ns;                                            /* by then more of it must have come */
+    size_t *counter;                                                 /* see http_count_body; or NULL */
     struct http_look_at looks[N_LOOKS];
     bool chunked, large; /* large: a limit of its own, and not among bodies_bytes */
     /* answer */

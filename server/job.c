@@ -146,6 +146,7 @@ static void on_work_done(uv_work_t *request, int status) {
     struct job *j = request->data;
     (void)status;
     j->server->pool_bytes -= j->pool_bytes;
+    if (j->key) j->key->pool_bytes -= j->pool_bytes;
     finish(j);
 }
 
@@ -172,6 +173,7 @@ struct job *job_new(struct server *s, struct exchange *x, void (*run)(struct job
 void job_start(struct job *j, bool wait) {
     if ((wait || j->body_len > SERVER_INLINE_BYTES) && uv_queue_work(j->loop, &j->work, on_work, on_work_done) == 0) {
         j->server->pool_bytes += j->pool_bytes;
+        if (j->key) j->key->pool_bytes += j->pool_bytes;
         return;
     }
     work(j);

@@ -27,6 +27,7 @@ struct key {
     uint64_t level_ns;
     uint32_t era;                  /* counts the changes of tokens_per_minute */
     uint32_t n_holders, n_turns;   /* n_turns: requests in flight that want a slot */
+    size_t body_bytes, pool_bytes; /* of its bodies: that come in; that wait for the pool, or are read there */
     _Atomic uint64_t n_requests, requests_total, rejected_total, prompt_tok, completion_tok,
         text_tok; /* n_: in flight */
 };

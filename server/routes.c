@@ -415,6 +415,7 @@ static bool key_has_room(struct exchange *x) {
     if (!x->key) return true;
     const uint64_t closed_s = route->tokens ? key_closed_s(x->key, uv_hrtime()) : 0;
     x->counted = !closed_s && key_begin(x->key, route->turn);
+    http_count_body(x->http, &x->key->body_bytes);
     if (x->counted) return true;
     if (closed_s) {
         access_key_spent(&err, x->key, closed_s);
@@ -465,11 +466,25 @@ static void begin(struct server *s, struct http_request *r, bool aside) {
 static void on_headers(void *arg, struct http_request *r) { begin(arg, r, false); }
 static void on_headers_aside(void *arg, struct http_request *r) { begin(arg, r, true); }
 
+static void key_has_share_of_bodies(struct exchange *x) {
+    struct openai_error err;
+    openai_error_set(&err, 429, "rate_limit", "key_bodies", "",
+                     "this key has its share of the room for request bodies");
+    err.retry_s = 1;
+    x->key->rejected_total++;
+    routes_fail(x, &err);
+}
+
 /* The transport bounds the bodies that come in, this those that are in. One alone may be of any size. */
 static bool pool_has_room(struct exchange *x) {
     const size_t bytes = http_body_bytes(x->http), others = x->server->pool_bytes;
-    if (bytes <= SERVER_INLINE_BYTES || !others || others + bytes <= SERVER_POOL_BYTES) return true;
-    fail(x, 503, "unavailable", "overloaded", "too many long requests wait to be read");
+    if (bytes <= SERVER_INLINE_BYTES || !others) return true;
+    if (others + bytes > SERVER_POOL_BYTES) {
+        fail(x, 503, "unavailable", "overloaded", "too many long requests wait to be read");
+        return false;
+    }
+    if (!x->key || http_share_fits(x->key->pool_bytes, others, bytes, SERVER_POOL_BYTES)) return true;
+    key_has_share_of_bodies(x);
     return false;
 }
 
@@ -547,6 +562,8 @@ static void refused(struct server *s, struct http_request *r, bool aside, unsign
         invalid(x, status, code, text);
     } else if (status == 503) {
         fail(x, status, "unavailable", code, "too many request bodies are arriving at once");
+    } else if (status == 429) {
+        key_has_share_of_bodies(x);
     } else {
         invalid(x, status, code, message);
     }

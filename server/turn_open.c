@@ -348,6 +348,7 @@ static void on_work_done(uv_work_t *work, int status) {
     (void)status;
     t->working = false;
     t->server->pool_bytes -= t->body_len;
+    if (t->key) t->key->pool_bytes -= t->body_len;
     if (t->exchange && !t->over) submit(t); /* over: the client left, or the drain has answered */
     turn_maybe_free(t);
 }
@@ -391,6 +392,7 @@ void turn_start(struct exchange *x, enum openai_kind kind) {
     if (slow && uv_queue_work(s->loop, &t->work, on_work, on_work_done) == 0) {
         t->working = true;
         s->pool_bytes += t->body_len;
+        if (t->key) t->key->pool_bytes += t->body_len;
         return;
     }
     prepare(t);

@@ -114,6 +114,34 @@ def test_a_body_that_comes_slowly_but_steadily_is_taken(own_server):
         assert status_of(c.recv(65536)) == 200
 
 
+# ---- a key's share of the room ----
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunks"])
+def test_no_key_takes_the_room_of_all_bodies(own_server, tmp_path, chunked):
+    """64 bodies of more than 4 MiB that do not end, in 8 MiB each: four fifths of 512 MiB are for one key alone."""
+    s = own_server("--device", "null", "--api-key-file", key_file(tmp_path, "one name=flood\ntwo name=other\n"), key="two")
+    n = 4 * MIB + 1000
+    body = b"%x\r\n%s\r\n" % (n, b" " * n) if chunked else b" " * n
+    with unfinished(s, [head("POST", "/tokenize", None if chunked else 8 * MIB, "one")] * 64, body):
+        s.wait_metric('rodimus_key_rejected_total{key="flood"}', lambda n: 12 <= n <= 16)
+        for _ in range(3):
+            assert s.post("/tokenize", LONG).status == 200
+        answer = s.post("/tokenize", json.dumps(LONG) + " " * 8000000, headers=bearer("one"))
+        assert answer.status == 429 and answer.error["code"] == "key_bodies" and answer.header("Retry-After") == "1", answer
+        assert s.post("/tokenize", {"prompt": "a"}, headers=bearer("one")).status == 200, "short ones need no room"
+    s.wait_metric('rodimus_key_requests_in_flight{key="flood"}', lambda n: n == 0)
+    assert s.post("/tokenize", json.dumps(LONG) + " " * 8000000, headers=bearer("one")).status == 200
+
+
+def test_no_key_takes_the_room_of_all_that_waits_for_the_pool(own_server, tmp_path):
+    """100 bodies of 5 MB are in and wait for one thread, which 256 MiB may."""
+    s = own_server("--device", "null", "--api-key-file", key_file(tmp_path, "one name=flood\ntwo name=other\n"), key="two", env={"UV_THREADPOOL_SIZE": "1"})
+    body = json.dumps({"prompt": "once upon a time. " * 300000}).encode()
+    with unfinished(s, [head("POST", "/tokenize", len(body), "one")] * 100, body):
+        s.wait_metric('rodimus_key_rejected_total{key="flood"}', lambda n: n >= 10)
+        assert s.post("/tokenize", LONG).status == 200
+
+
 # ---- a key's requests ----
 
 ROUTES = [("POST", "/tokenize", {"prompt": "a"}), ("POST", "/detokenize", {"tokens": [300]}), ("POST", "/apply-template", {"messages": [{"role": "user", "content": "a"}]}),
