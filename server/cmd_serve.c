@@ -534,7 +534,7 @@ int cmd_serve(int argc, char **argv) {
         uv_loop_init(&v->loop);
         s->loop = &v->loop;
         char message[512];
-        const bool pool = !pool_start(&v->loop, message, sizeof message);
+        const bool pool = !pool_start(&s->pool, &v->loop, message, sizeof message);
         if (!pool) log_failure(&s->log, NAME, "", "%s", message);
         if (!pool || find_model(v) || start(v)) {
             if (v->exit_code) rc = v->exit_code;

@@ -140,14 +140,14 @@ static void finish(struct job *j) {
     free(j);
 }
 
-static void on_work(uv_work_t *request) { work(request->data); }
+static void on_work(void *arg) { work(arg); }
+static void on_work_done(void *arg) { finish(arg); }
 
-static void on_work_done(uv_work_t *request, int status) {
-    struct job *j = request->data;
+/* The lines of the pool are the main thread's. */
+static void on_work_aside(uv_work_t *request) { work(request->data); }
+static void on_work_aside_done(uv_work_t *request, int status) {
     (void)status;
-    j->server->pool_bytes -= j->pool_bytes;
-    if (j->key) j->key->pool_bytes -= j->pool_bytes;
-    finish(j);
+    finish(request->data);
 }
 
 struct job *job_new(struct server *s, struct exchange *x, void (*run)(struct job *j)) {
@@ -160,22 +160,24 @@ struct job *job_new(struct server *s, struct exchange *x, void (*run)(struct job
     }
     *j = (struct job){.server = s, .exchange = x, .loop = x ? x->loop : s->loop, .run = run};
     s->n_jobs++;
-    j->work.data = j;
+    j->work = (struct pool_work){.run = on_work, .done = on_work_done, .arg = j};
     if (!x) return j;
     x->job = j;
     j->key = x->key;
     if (j->key) key_hold(j->key);
-    j->pool_bytes = http_body_bytes(x->http);
+    j->work.n_bytes = http_body_bytes(x->http);
     j->body = http_take_body(x->http, &j->body_len);
     return j;
 }
 
 void job_start(struct job *j, bool wait) {
-    if ((wait || j->body_len > SERVER_INLINE_BYTES) && uv_queue_work(j->loop, &j->work, on_work, on_work_done) == 0) {
-        j->server->pool_bytes += j->pool_bytes;
-        if (j->key) j->key->pool_bytes += j->pool_bytes;
+    const bool is_long = wait || j->body_len > SERVER_INLINE_BYTES;
+    if (is_long && j->loop == j->server->loop) {
+        server_pool(j->server, j->key, &j->work);
         return;
     }
+    j->work.uv.data = j;
+    if (is_long && uv_queue_work(j->loop, &j->work.uv, on_work_aside, on_work_aside_done) == 0) return;
     work(j);
     finish(j);
 }
@@ -212,5 +214,5 @@ void job_gone(struct job *job) {
     job->counted = job->exchange->counted; /* what has begun goes on, and the next client's request must not join it */
     job->exchange->counted = false;
     job->exchange = NULL;
-    if (job->idle) uv_cancel((uv_req_t *)&job->work); /* unless it has begun; on_work_done comes all the same */
+    if (job->idle) pool_cancel(&job->work); /* unless it has begun; on_work_done comes all the same */
 }

@@ -16,15 +16,15 @@ struct job {
     bool failed, idle; /* failed: err is the answer; idle: the work changes nothing, so that without a client it may
                           stay undone */
     char *body;
-    size_t body_len, pool_bytes; /* pool_bytes: what it counts for while it is there */
-    struct key *key;             /* whose work it is; NULL without keys. Held */
-    struct key_tokens tokens;    /* taken from its minute */
-    uint64_t n_tok;              /* that were made or read */
-    bool counted;                /* among the key's requests in flight though its client has left */
+    size_t body_len;
+    struct key *key;          /* whose work it is; NULL without keys. Held */
+    struct key_tokens tokens; /* taken from its minute */
+    uint64_t n_tok;           /* that were made or read */
+    bool counted;             /* among the key's requests in flight though its client has left */
     struct buf out;
     const char *type; /* of out; NULL = JSON */
     struct openai_error err;
-    uv_work_t work;
+    struct pool_work work; /* of one on the admin thread uv alone */
     /* of a session */
     char tenant[128], name[OPENAI_SESSION_ID_MAX + 1]; /* name: of the path */
     char after[OPENAI_SESSION_ID_MAX + 1];             /* of a list: where it goes on; "" = from the beginning */

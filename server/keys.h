@@ -10,6 +10,7 @@
 #define KEYS_H
 
 #include "options.h"
+#include "pool.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -25,9 +26,10 @@ struct key {
     uint64_t tokens_per_minute; /* prompt and answer together; 0 = no limit */
     double level_tok; /* what it may still take at level_ns; below 0 behind a request beyond a whole minute's */
     uint64_t level_ns;
-    uint32_t era;                  /* counts the changes of tokens_per_minute */
-    uint32_t n_holders, n_turns;   /* n_turns: requests in flight that want a slot */
-    size_t body_bytes, pool_bytes; /* of its bodies: that come in; that wait for the pool, or are read there */
+    uint32_t era;                /* counts the changes of tokens_per_minute */
+    uint32_t n_holders, n_turns; /* n_turns: requests in flight that want a slot */
+    size_t body_bytes;           /* of its bodies that come in */
+    struct pool_line line;       /* of its work for the pool */
     _Atomic uint64_t n_requests, requests_total, rejected_total, prompt_tok, completion_tok,
         text_tok; /* n_: in flight */
 };

@@ -169,8 +169,7 @@ static void key_part(struct buf *out, struct keys *keys) {
     head(out, family.name, "gauge", "Requests in flight, by the name of their key.");
     keys_each(keys, key_line, &family);
     family = (struct key_family){out, "rodimus_key_requests_total", NULL, offsetof(struct key, requests_total)};
-    head(out, family.name, "counter",
-         "Requests that came with a key, without those that its limit of requests refused.");
+    head(out, family.name, "counter", "Requests that a key's limits let in, of the routes that work for it.");
     keys_each(keys, key_line, &family);
     family = (struct key_family){out, "rodimus_key_rejected_total", NULL, offsetof(struct key, rejected_total)};
     head(out, family.name, "counter", "Requests refused because of a key's own limits.");

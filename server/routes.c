@@ -477,13 +477,13 @@ static void key_has_share_of_bodies(struct exchange *x) {
 
 /* The transport bounds the bodies that come in, this those that are in. One alone may be of any size. */
 static bool pool_has_room(struct exchange *x) {
-    const size_t bytes = http_body_bytes(x->http), others = x->server->pool_bytes;
+    const size_t bytes = http_body_bytes(x->http), others = x->server->pool.n_bytes;
     if (bytes <= SERVER_INLINE_BYTES || !others) return true;
     if (others + bytes > SERVER_POOL_BYTES) {
         fail(x, 503, "unavailable", "overloaded", "too many long requests wait to be read");
         return false;
     }
-    if (!x->key || http_share_fits(x->key->pool_bytes, others, bytes, SERVER_POOL_BYTES)) return true;
+    if (!x->key || http_share_fits(x->key->line.n_bytes, others, bytes, SERVER_POOL_BYTES)) return true;
     key_has_share_of_bodies(x);
     return false;
 }

@@ -16,6 +16,7 @@
 #include "log.h"
 #include "metrics.h"
 #include "openai.h"
+#include "pool.h"
 
 #include "engine/rodimus.h"
 
@@ -47,12 +48,22 @@ struct server {
     char model_name[128];
     struct turn *turns; /* all in progress */
     size_t n_turns;
-    atomic_size_t n_jobs, pool_bytes; /* pool_bytes: of the bodies that wait for the pool, or are read there */
-    uv_timer_t tick;                  /* pings; runs while there are turns */
+    atomic_size_t n_jobs;
+    struct pool pool;
+    struct pool_line line; /* of work that is no key's */
+    uv_timer_t tick;       /* pings; runs while there are turns */
     /* leaving: not ready any more; draining: and no requests are taken; failed: a device fault, the process will end */
     atomic_bool leaving, draining, failed;
     _Atomic uint64_t beat_ns, busy_since_ns; /* the loop's last sign of life; since when there has been a turn */
 };
+
+/* A long text of one key must not keep the short work of another waiting, so where there are several keys each leaves a
+ * thread to the others. */
+static inline void server_pool(struct server *s, struct key *key, struct pool_work *work) {
+    struct pool_line *line = key ? &key->line : &s->line;
+    line->n_leaves = s->keys.n > 1;
+    pool_add(&s->pool, line, work);
+}
 
 struct exchange { /* one HTTP request; the user pointer of its http_request */
     struct server *server;

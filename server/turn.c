@@ -80,13 +80,13 @@ void turn_gone(struct turn *t) {
     t->over = true;
     t->server->metrics.disconnects++;
     cancel_all(t);
-    if (t->working) uv_cancel((uv_req_t *)&t->work); /* unless it has begun */
+    if (t->working) pool_cancel(&t->work); /* unless it has begun */
 }
 
 void turn_done(struct turn *t) {
     t->exchange = NULL;
     if (t->streaming) t->server->metrics.streams--;
-    if (t->working) uv_cancel((uv_req_t *)&t->work);
+    if (t->working) pool_cancel(&t->work);
     if (!t->over) {
         t->over = true;
         cancel_all(t);

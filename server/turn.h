@@ -46,7 +46,7 @@ struct turn {
     bool has_err;
     char *body;
     size_t body_len;
-    uv_work_t work;
+    struct pool_work work;
     struct turn_prompt *prompts;
     size_t n_prompts;
     struct rod_ids *bad;         /* bad_words as tokens */

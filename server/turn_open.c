@@ -336,19 +336,16 @@ static void submit(struct turn *t) {
     if (!uv_is_active((uv_handle_t *)&s->tick)) uv_timer_start(&s->tick, turn_tick, 100, 100);
 }
 
-static void on_work(uv_work_t *work) {
-    struct turn *t = work->data;
+static void on_work(void *arg) {
+    struct turn *t = arg;
     size_t bytes = t->body_len;
     prepare(t);
     if (bytes > TRIM_BYTES) malloc_trim(0); /* what JSON took for a moment would stay with this thread's heap */
 }
 
-static void on_work_done(uv_work_t *work, int status) {
-    struct turn *t = work->data;
-    (void)status;
+static void on_work_done(void *arg) {
+    struct turn *t = arg;
     t->working = false;
-    t->server->pool_bytes -= t->body_len;
-    if (t->key) t->key->pool_bytes -= t->body_len;
     if (t->exchange && !t->over) submit(t); /* over: the client left, or the drain has answered */
     turn_maybe_free(t);
 }
@@ -383,16 +380,14 @@ void turn_start(struct exchange *x, enum openai_kind kind) {
     t->started_ns = t->sent_ns = http_started_ns(x->http);
     if (!s->n_turns++) s->busy_since_ns = t->started_ns;
     t->body = http_take_body(x->http, &t->body_len);
-    t->work.data = t;
     if (!turn_session_headers(t)) {
         turn_fail_code(t, ROD_ENOMEM, "out of memory");
         return;
     }
-    const bool slow = t->body_len > SERVER_INLINE_BYTES || may_have_grammar(t);
-    if (slow && uv_queue_work(s->loop, &t->work, on_work, on_work_done) == 0) {
+    if (t->body_len > SERVER_INLINE_BYTES || may_have_grammar(t)) {
         t->working = true;
-        s->pool_bytes += t->body_len;
-        if (t->key) t->key->pool_bytes += t->body_len;
+        t->work = (struct pool_work){.run = on_work, .done = on_work_done, .arg = t, .n_bytes = t->body_len};
+        server_pool(s, t->key, &t->work);
         return;
     }
     prepare(t);

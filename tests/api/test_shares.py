@@ -134,12 +134,27 @@ def test_no_key_takes_the_room_of_all_bodies(own_server, tmp_path, chunked):
 
 
 def test_no_key_takes_the_room_of_all_that_waits_for_the_pool(own_server, tmp_path):
-    """100 bodies of 5 MB are in and wait for one thread, which 256 MiB may."""
+    """100 bodies of 5 MB are in and wait for one thread, which 256 MiB may; and the next one of another key is read next."""
     s = own_server("--device", "null", "--api-key-file", key_file(tmp_path, "one name=flood\ntwo name=other\n"), key="two", env={"UV_THREADPOOL_SIZE": "1"})
     body = json.dumps({"prompt": "once upon a time. " * 300000}).encode()
     with unfinished(s, [head("POST", "/tokenize", len(body), "one")] * 100, body):
         s.wait_metric('rodimus_key_rejected_total{key="flood"}', lambda n: n >= 10)
         assert s.post("/tokenize", LONG).status == 200
+
+
+def test_long_texts_of_one_key_do_not_keep_another_one_waiting(own_server, tmp_path):
+    """24 bodies of 8 MB wait for the pool's four threads: the other key has one of them."""
+    s = own_server("--api-key-file", key_file(tmp_path, "one name=flood\ntwo name=other\n"), key="two")
+    body = json.dumps({"prompt": "once upon a time. " * 440000}).encode()
+    with unfinished(s, [head("POST", "/tokenize", len(body), "one")] * 24, body):
+        took = []
+        for i in range(5):
+            began = time.monotonic()
+            assert s.post("/v1/sessions", {"id": f"s{i}"}).status == 200
+            assert s.post("/tokenize", LONG).status == 200
+            took.append(time.monotonic() - began)
+        assert s.metric('rodimus_key_requests_in_flight{key="flood"}') > 3, "the texts were read already"
+    assert max(took) < 1 * SLOWER, took
 
 
 # ---- a key's requests ----
