@@ -1,6 +1,8 @@
-/* session_lease.c - see session_lease.h. The file is removed while its lock is held, so who opened it before and gets
- * the lock afterwards finds it without a name, and begins again. */
+/* session_lease.c - see session_lease.h. Between the opening of a file and its lock one server may end and another
+ * begin: the file is then gone, or another one has its name. So the lock counts only while the file has its name, and
+ * a file is removed under that name only by the holder of such a lock. */
 #include "session_lease.h"
+#include "state_disk.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -8,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define LEASE_END ".lease"
@@ -27,14 +28,13 @@ int session_lease_take(const char *dir, const char *name, int *out, struct rod_e
     for (;;) {
         const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (fd < 0) return rod_fail(err, ROD_EIO, "cannot make the lease %.300s: %s", path, strerror(errno));
-        struct stat info;
-        if (lock(fd) || fstat(fd, &info)) {
+        if (lock(fd)) {
             const int number = errno;
             close(fd);
             if (number == EWOULDBLOCK) return rod_fail(err, ROD_EBUSY, "Another server has the session.");
             return rod_fail(err, ROD_EIO, "cannot lock the lease %.300s: %s", path, strerror(number));
         }
-        if (info.st_nlink) {
+        if (state_disk_has_name(AT_FDCWD, path, fd)) {
             *out = fd;
             return 0;
         }
@@ -45,14 +45,14 @@ int session_lease_take(const char *dir, const char *name, int *out, struct rod_e
 void session_lease_end(const char *dir, const char *name, int fd) {
     char path[PATH_BYTES];
     const int n = snprintf(path, sizeof path, "%s/%s" LEASE_END, dir, name);
-    if (n > 0 && n < PATH_BYTES) unlink(path);
+    if (n > 0 && n < PATH_BYTES && state_disk_has_name(AT_FDCWD, path, fd)) unlink(path);
     close(fd);
 }
 
 static void sweep_one(int folder, const char *file) {
     const int fd = openat(folder, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return;
-    if (!lock(fd)) unlinkat(folder, file, 0);
+    if (!lock(fd) && state_disk_has_name(folder, file, fd)) unlinkat(folder, file, 0);
     close(fd);
 }
 

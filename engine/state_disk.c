@@ -52,6 +52,13 @@ static int lock_file(int fd, int how) {
     return rc;
 }
 
+/* Not by the count of links: a network's file system may keep a link to what is removed while it is open. */
+bool state_disk_has_name(int folder, const char *name, int fd) {
+    struct stat own, named;
+    return !fstat(fd, &own) && !fstatat(folder, name, &named, AT_SYMLINK_NOFOLLOW) && own.st_ino == named.st_ino &&
+           own.st_dev == named.st_dev;
+}
+
 /* A new file beside the place, locked. A sweep may come between the making and the lock and take the file for a
  * leftover: then it has no name any more, and another one is made. */
 static int open_beside(const char *pattern, char path[PATH_BYTES], int *out, struct rod_error *err) {
@@ -59,14 +66,13 @@ static int open_beside(const char *pattern, char path[PATH_BYTES], int *out, str
         snprintf(path, PATH_BYTES, "%s", pattern);
         int fd = mkostemp(path, O_CLOEXEC);
         if (fd < 0) return write_fail(err, "make", pattern, errno);
-        struct stat info;
-        if (lock_file(fd, LOCK_EX) || fstat(fd, &info)) {
+        if (lock_file(fd, LOCK_EX)) {
             int number = errno;
             close(fd);
             unlink(path);
             return write_fail(err, "lock", path, number);
         }
-        if (info.st_nlink) {
+        if (state_disk_has_name(AT_FDCWD, path, fd)) {
             *out = fd;
             return 0;
         }
@@ -236,9 +242,9 @@ static int remove_leftover(int folder, const char *file) {
     int fd = openat(folder, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return errno == ENOENT ? 0 : -1;
     int rc = lock_file(fd, LOCK_EX | LOCK_NB);
-    if (!rc)
+    if (!rc && state_disk_has_name(folder, file, fd))
         rc = unlinkat(folder, file, 0) ? (errno == ENOENT ? 0 : -1) : 1;
-    else if (errno == EWOULDBLOCK)
+    else if (rc && errno == EWOULDBLOCK)
         rc = 0;
     int number = errno;
     close(fd);

@@ -55,6 +55,10 @@ void state_disk_touch(const char *dir, const char *name, int64_t unix_s);
 /* Removes the file, for good when it returns. ROD_ENOTFOUND, ROD_EIO. */
 int state_disk_remove(const char *dir, const char *name, struct rod_error *err);
 
+/* The file that is open as fd stands under this name in the folder (AT_FDCWD with a path). Whoever locks a file asks
+ * after the lock: another one may have come in its place since the file was opened. */
+bool state_disk_has_name(int folder, const char *name, int fd);
+
 /* At start: removes what writers that are gone left behind. n_removed may be NULL. Other files are not touched. */
 int state_disk_sweep(const char *dir, uint32_t *n_removed, struct rod_error *err);
 
