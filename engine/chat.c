@@ -3,10 +3,14 @@
 #include "json_room.h"
 #include "utf8.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static const char *const role_names[CHAT_N_ROLES] = {"system", "user", "assistant", "tool"};
 
@@ -273,12 +277,32 @@ int chat_parse(const struct chat_files *files, const struct tokenizer *t, struct
     return format ? from_format(format, t, out, err) : 0;
 }
 
+/* NULL with rc 0: there is none. Whatever else keeps it from being read is an error: another format is not guessed. */
+static FILE *open_file(const char *path, int *rc, struct rod_error *err) {
+    struct stat info;
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe answers at once and is refused */
+    *rc = 0;
+    if (fd < 0 && errno == ENOENT && lstat(path, &info)) return NULL; /* nor a link that leads nowhere */
+    if (fd < 0) {
+        *rc = rod_fail(err, ROD_EMODEL, "cannot open %.300s: %s", path, strerror(errno));
+        return NULL;
+    }
+    FILE *f = !fstat(fd, &info) && S_ISREG(info.st_mode) ? fdopen(fd, "rb") : NULL;
+    if (f) return f;
+    close(fd);
+    *rc = rod_fail(err, ROD_EMODEL, "%.300s is not a regular file", path);
+    return NULL;
+}
+
 static int read_file(const char *dir, const char *name, char **text, size_t *len, struct rod_error *err) {
     enum { MAX_BYTES = 1 << 24 };
     char path[4096];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *f = fopen(path, "rb");
-    if (!f) return 0;
+    const int n_path = snprintf(path, sizeof path, "%s/%s", dir, name);
+    if (n_path < 0 || (size_t)n_path >= sizeof path)
+        return rod_fail(err, ROD_EINVALID, "the path of %s is too long", name);
+    int rc;
+    FILE *f = open_file(path, &rc, err);
+    if (!f) return rc;
     char *buf = NULL;
     size_t n = 0, room = 0;
     for (bool more = true; more && n <= MAX_BYTES;) {
@@ -297,7 +321,7 @@ static int read_file(const char *dir, const char *name, char **text, size_t *len
     fclose(f);
     if (bad) {
         free(buf);
-        return rod_fail(err, ROD_EMODEL, "%s cannot be read, or is larger than %d bytes", path, MAX_BYTES);
+        return rod_fail(err, ROD_EMODEL, "%.300s cannot be read, or is larger than %d bytes", path, MAX_BYTES);
     }
     *text = buf;
     *len = n;

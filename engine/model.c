@@ -74,8 +74,10 @@ static int read_beside(const char *dir, const char *file, bool optional, char **
     char *path = join_path(dir, file);
     if (!path) return rod_fail(err, ROD_ENOMEM, "no memory to read %.300s/%s", dir, file);
     int rc = read_file(path, text, len, err);
+    struct stat info;
+    const bool absent = rc == ROD_ENOTFOUND && lstat(path, &info); /* a link that leads nowhere is there */
     free(path);
-    return optional && rc == ROD_ENOTFOUND ? 0 : rc;
+    return optional && absent ? 0 : rc;
 }
 
 /* ---- files ---- */

@@ -21,9 +21,12 @@ static int tokenizer_read(const char *dir, const char *name, char **bytes, size_
     int n = snprintf(path, sizeof path, "%s/%s", dir, name);
     if (n < 0 || (size_t)n >= sizeof path) return rod_fail(err, ROD_EINVALID, "the path of %s is too long", name);
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe answers at once and is refused */
-    if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) return rod_fail(err, ROD_ENOTFOUND, "%s: no such file", path);
-    if (fd < 0) return rod_fail(err, ROD_EIO, "%s: %s", path, strerror(errno));
     struct stat info;
+    if (fd < 0) {
+        const int number = errno;
+        if (number == ENOENT && lstat(path, &info)) return rod_fail(err, ROD_ENOTFOUND, "%s: no such file", path);
+        return rod_fail(err, ROD_EIO, "%s: %s", path, strerror(number)); /* also a link that leads nowhere */
+    }
     if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
         close(fd);
         return rod_fail(err, ROD_EMODEL, "%s: not a regular file", path);

@@ -365,6 +365,19 @@ def test_sizes_are_those_of_the_address_space_that_a_limit_leaves(own_server):
     assert s.complete(max_tokens=5)["usage"]["completion_tokens"] == 5
 
 
+@pytest.mark.parametrize("target", ["itself", "nothing"])
+@pytest.mark.parametrize("file", ["chat_template.rodimus.json", "chat_template.jinja", "tokenizer_config.json", "generation_config.json",
+                                  "tokenizer.json"])
+def test_an_optional_file_that_cannot_be_read_is_not_taken_for_none(tmp_path, file, target):
+    """A link that leads to itself cannot be opened by root either, and one that leads nowhere is there."""
+    folder = tmp_path / "model"
+    shutil.copytree(MODEL, folder)
+    (folder / file).unlink(missing_ok=True)
+    (folder / file).symlink_to(file if target == "itself" else "nothing")
+    done = command("serve", "--port", 0, "--model", folder)
+    assert done.returncode == 1 and str(folder / file) in done.stderr, done
+
+
 def test_missing_model_directory():
     done = command("serve", "--port", 0, "--model", "/nonexistent/model")
     assert done.returncode == 1 and "/nonexistent/model" in done.stderr

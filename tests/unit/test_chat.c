@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 static struct tokenizer *open_tales(void) {
@@ -387,6 +389,42 @@ static void a_suffix_goes_through_the_tokens_for_it(void **state) {
     tokenizer_close(t);
 }
 
+/* ---- files ---- */
+
+static void link_to_itself(const char *path) { assert_int_equal(symlink(strrchr(path, '/') + 1, path), 0); }
+static void link_to_nothing(const char *path) { assert_int_equal(symlink("nothing", path), 0); }
+static void make_a_folder(const char *path) { assert_int_equal(mkdir(path, 0700), 0); }
+static void make_a_pipe(const char *path) { assert_int_equal(mkfifo(path, 0600), 0); }
+
+/* Of what is there and cannot be read, the chats would be others than the owner's. */
+static void a_file_that_cannot_be_read_is_not_taken_for_none(void **state) {
+    (void)state;
+    static const char *const files[] = {"chat_template.rodimus.json", "tokenizer_config.json", "chat_template.jinja"};
+    static void (*const spoil[])(const char *) = {link_to_itself, link_to_nothing, make_a_folder, make_a_pipe};
+    char dir[] = "/tmp/rodimus-test-XXXXXX", path[96], note[320];
+    struct tokenizer *t = open_tales();
+    assert_non_null(mkdtemp(dir));
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        for (size_t k = 0; k < sizeof spoil / sizeof *spoil; k++) {
+            struct rod_error err = {0};
+            struct chat *c = NULL;
+            snprintf(path, sizeof path, "%s/%s", dir, files[i]);
+            spoil[k](path);
+            alarm(10); /* a pipe would be waited for */
+            const int rc = chat_open(dir, t, &c, note, sizeof note, &err);
+            alarm(0);
+            if (!rc || !strstr(err.message, path))
+                fail_msg("%s, spoiled as number %zu: %s, \"%s\"", files[i], k, rod_code_name(rc), err.message);
+            assert_int_equal(remove(path), 0);
+        }
+    struct chat *c = NULL;
+    struct rod_error err;
+    if (chat_open(dir, t, &c, note, sizeof note, &err)) fail_msg("none of the files: %s", err.message);
+    chat_close(c);
+    assert_int_equal(rmdir(dir), 0);
+    tokenizer_close(t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chat_becomes_the_published_format),
@@ -399,6 +437,7 @@ int main(void) {
         cmocka_unit_test(the_turns_of_a_session_add_up_to_the_whole_chat),
         cmocka_unit_test(a_table_gives_any_format),
         cmocka_unit_test(a_suffix_goes_through_the_tokens_for_it),
+        cmocka_unit_test(a_file_that_cannot_be_read_is_not_taken_for_none),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
