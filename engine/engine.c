@@ -121,12 +121,12 @@ void rod_engine_drain(struct rod_engine *e) {
     if (e->sessions) sessions_flush(e->sessions);
 }
 
-void rod_engine_close(struct rod_engine *e) {
-    if (!e) return;
+uint64_t rod_engine_close(struct rod_engine *e) {
+    if (!e) return 0;
     mailbox_stop(&e->mailbox);
     pthread_join(e->thread, NULL);
     for (struct rod_event *event; (event = rod_next_event(e));) rod_event_free(event);
-    sessions_close(e->sessions); /* what it writes has the backend's layout */
+    const uint64_t n_lost = sessions_close(e->sessions); /* what it writes has the backend's layout */
     e->sessions = NULL;
     e->parts.ops->close(e->parts.backend);
     engine_move_drop(e);
@@ -134,6 +134,7 @@ void rod_engine_close(struct rod_engine *e) {
     chat_close(e->parts.chat);
     if (e->parts.tokenizer) tokenizer_close(e->parts.tokenizer);
     engine_free(e);
+    return n_lost;
 }
 
 /* ---- requests ---- */

@@ -28,7 +28,7 @@
     X(ROD_EDEVICE, -7, 503, "unavailable", "device_fault")                                                             \
     X(ROD_ENOTFOUND, -8, 404, "invalid_request_error", "not_found")                                                    \
     X(ROD_EMODEL, -9, 500, "server_error", "bad_model") /* a checkpoint or tokenizer file at fault */                  \
-    X(ROD_EIO, -10, 500, "server_error", "io")                                                                         \
+    X(ROD_EIO, -10, 503, "unavailable", "io") /* a disk that is full, read-only, gone or broken, at the moment */      \
     X(ROD_ENOMEM, -11, 500, "server_error", "out_of_memory")                                                           \
     X(ROD_EINTERNAL, -12, 500, "server_error", "internal")                                                             \
     X(ROD_ESTATE, -13, 412, "invalid_request_error", "bad_state") /* a saved state that is foreign or damaged */       \
@@ -37,7 +37,8 @@
     /* never 409: clients repeat it by themselves */                                                                   \
     X(ROD_EEXISTS, -16, 412, "invalid_request_error", "session_exists")                                                \
     X(ROD_ENOROOM, -17, 503, "unavailable", "no_room") /* for a session's state, in memory or in files, at the moment  \
-                                                        */
+                                                        */                                                             \
+    X(ROD_EUNSURE, -18, 500, "server_error", "unsure") /* a turn is done, and a power cut may undo it */
 
 enum rod_code {
 #define ROD_X(name, value, http, type, code) name = value,
@@ -114,8 +115,9 @@ struct rod_engine_config {
 
 /* Loads the model, allocates the slot pool, starts the engine thread. 0 or a negative code with err filled. */
 int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **out, struct rod_error *err);
-/* Stops: fails what is in flight with ROD_EDRAINING, joins the threads, frees everything (unpulled events too). */
-void rod_engine_close(struct rod_engine *engine);
+/* Stops: fails what is in flight with ROD_EDRAINING, joins the threads, frees everything (unpulled events too). Returns
+ * how many sessions are lost at their last version, as their files could not be written. */
+uint64_t rod_engine_close(struct rod_engine *engine);
 /* After this rod_submit answers ROD_EDRAINING; what runs goes on. */
 void rod_engine_drain(struct rod_engine *engine);
 

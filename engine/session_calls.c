@@ -70,7 +70,7 @@ static int put(struct sessions *s, struct session *x, const struct session_facts
     const bool on_disk = session_on_disk(s);
     if (on_disk && !later) {
         session_reserve(s, &x, &write, 1);
-        session_store_write(&s->store, &write, 1);
+        session_write_all(s, &write, 1);
         session_wrote(s, x, &write);
         if (write.rc) {
             session_trouble(s, SESSION_NOT_MADE, "session %s is not made: %s", facts->id, write.err.message);

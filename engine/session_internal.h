@@ -63,6 +63,9 @@ struct sessions {
     bool closing;            /* what cannot be written is given up */
     bool ending;             /* the threads end when there is no work */
     uint64_t n_scans, n_rounds, n_jobs;
+    uint64_t n_lost; /* of closing: not written, and given up */
+    int dir_fd;      /* of the folder at the start: its file system is not unmounted meanwhile; -1 = none */
+    uint64_t dir_device;
     uint64_t leaving_bytes; /* of files that are being removed for the budget */
     pthread_t threads[SESSIONS_MAX_THREADS], keeper;
     uint32_t n_threads;
@@ -92,6 +95,11 @@ void session_log(const struct sessions *s, int level, const char *format, ...) _
 /* An error in the log, at most once a minute for each trouble, with how often it was left out. Without the lock. */
 void session_trouble(struct sessions *s, enum session_trouble what, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* 0: the folder is there, on the disk that it was on at the start, or there is none. ROD_EIO: an empty place where its
+ * disk was mounted has no session, and is not to get any. */
+int session_dir_here(const struct sessions *s, struct rod_error *err);
+/* session_store_write, where the folder is there. */
+void session_write_all(const struct sessions *s, struct session_write *writes, size_t n);
 /* What became of a write: counted, and whether the disk takes files. Without the lock. */
 void session_wrote(struct sessions *s, struct session *session, const struct session_write *write);
 /* Host memory is full of what the disk does not take, and nothing there can go: nobody waits for that. */

@@ -73,7 +73,7 @@ static void write_sessions(struct sessions *s, struct session **sessions, size_t
     }
     pthread_mutex_unlock(&s->lock);
     session_reserve(s, sessions, writes, n);
-    session_store_write(&s->store, writes, n);
+    session_write_all(s, writes, n);
     for (size_t i = 0; i < n; i++) {
         struct session *x = sessions[i];
         session_wrote(s, x, &writes[i]);
@@ -92,6 +92,7 @@ static void write_sessions(struct sessions *s, struct session **sessions, size_t
             s->starved = false;
         } else if (last_try) {
             session_table_set_dirty(&s->table, x, false); /* lost, and said so */
+            s->n_lost++;
         } else {
             x->failed_ns = session_now_ns();
         }

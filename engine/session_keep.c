@@ -193,7 +193,8 @@ int session_scan(struct sessions *s, struct rod_error *err) {
     const uint64_t number = ++s->n_scans;
     pthread_mutex_unlock(&s->lock);
     struct scan scan = {.s = s, .number = number};
-    const int rc = session_store_list(&s->store, scan_one, &scan, err);
+    int rc = session_dir_here(s, err);
+    if (!rc) rc = session_store_list(&s->store, scan_one, &scan, err);
     learn_found(&scan);
     if (!rc) forget_missing(s, number);
     return rc || !scan.no_memory ? rc : rod_fail(err, ROD_ENOMEM, "No memory for the sessions in state_dir.");

@@ -411,11 +411,12 @@ static void save_failed(struct sessions *s, struct session_turn *t, const struct
     const struct rod_error *err = &w->err;
     session_trouble(s, SESSION_NOT_SAVED, "session %s: its turn is not saved: %s", t->facts.id, err->message);
     if (w->in_place)
-        t->rc = rod_fail(&t->err, ROD_EIO,
-                         "Session %.64s is at version %llu with this turn, but a power cut may undo it: %.300s",
-                         t->facts.id, (unsigned long long)t->facts.version, err->message);
+        t->rc = rod_fail(&t->err, ROD_EUNSURE,
+                         "Session %.64s is at version %llu with this turn, but a power cut may undo it; the reason is "
+                         "in the server's log.",
+                         t->facts.id, (unsigned long long)t->facts.version);
     else
-        t->rc = rod_fail(&t->err, err->code == ROD_ESTATE ? ROD_EIO : err->code,
+        t->rc = rod_fail(&t->err, err->code == ROD_ESTATE ? ROD_EINTERNAL : err->code, /* too large for a file */
                          "The turn could not be saved, so session %.64s stays as it was: %.300s", t->facts.id,
                          err->message);
 }
@@ -438,7 +439,7 @@ void session_turns_end(struct sessions *s, struct session_turn **turns, size_t n
         of[n_writes++] = t;
     }
     session_reserve(s, sessions, writes, n_writes);
-    if (n_writes) session_store_write(&s->store, writes, n_writes);
+    session_write_all(s, writes, n_writes);
     for (size_t i = 0; i < n_writes; i++) {
         session_wrote(s, sessions[i], &writes[i]);
         if (writes[i].rc)

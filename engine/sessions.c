@@ -3,11 +3,13 @@
 #include "session_lease.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 void session_log(const struct sessions *s, int level, const char *format, ...) {
     if (!s->config.log) return;
@@ -38,20 +40,43 @@ void session_trouble(struct sessions *s, enum session_trouble what, const char *
 
 /* ---- open and close ---- */
 
+/* No turn of a session could end, so nobody is to believe that the server is ready. */
+static int not_writable(const char *dir, const char *what, int number, struct rod_error *err) {
+    return rod_fail(err, ROD_EIO,
+                    "state_dir %.200s cannot be %s: %s. It must be a folder of uid %u, which the server runs as, on a "
+                    "disk that can be written.",
+                    dir, what, strerror(number), (unsigned)geteuid());
+}
+
+/* The folder exists, and takes files. */
+static int try_dir(struct sessions *s, const char *dir, struct rod_error *err) {
+    struct stat info;
+    if (mkdir(dir, 0700) && errno != EEXIST) return not_writable(dir, "made", errno, err);
+    s->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (s->dir_fd < 0 || fstat(s->dir_fd, &info)) return not_writable(dir, "read", errno, err);
+    s->dir_device = (uint64_t)info.st_dev;
+    const int number = state_disk_try(dir);
+    if (number == ENOSPC || number == EDQUOT)
+        session_log(s, 2, "state_dir: %s is full: turns of sessions fail until there is room", dir);
+    else if (number)
+        return not_writable(dir, "written", number, err);
+    return 0;
+}
+
 static int open_dir(struct sessions *s, struct rod_error *err) {
     const char *dir = s->config.dir ? s->config.dir : "";
     if (!*dir) return 0;
     if (strlen(dir) >= sizeof s->store.dir) return rod_fail(err, ROD_EINVALID, "The path of state_dir is too long.");
     snprintf(s->store.dir, sizeof s->store.dir, "%s", dir);
-    if (mkdir(dir, 0700) && errno != EEXIST)
-        return rod_fail(err, ROD_EIO, "state_dir %.300s cannot be made: %s", dir, strerror(errno));
+    int rc = try_dir(s, dir, err);
+    if (rc) return rc;
     uint32_t n_swept = 0;
     struct rod_error left;
-    if (state_disk_sweep(dir, &n_swept, &left)) /* a disk that takes nothing now; what it holds can be read */
+    if (state_disk_sweep(dir, &n_swept, &left)) /* the files of others; what the folder holds can be read */
         session_log(s, 2, "state_dir: %s", left.message);
     session_lease_sweep(dir);
     if (n_swept) session_log(s, 1, "state_dir: removed %u files that a crash left half written", n_swept);
-    const int rc = session_scan(s, err);
+    rc = session_scan(s, err);
     if (!rc)
         session_log(s, 1, "state_dir: %llu sessions, %llu files refused", (unsigned long long)s->table.n_exist,
                     (unsigned long long)atomic_load(&s->refused));
@@ -65,6 +90,7 @@ static void free_all(struct sessions *s) {
     pthread_cond_destroy(&s->keep);
     pthread_cond_destroy(&s->changed);
     free(s->refusals);
+    if (s->dir_fd >= 0) close(s->dir_fd);
     free(s);
 }
 
@@ -80,6 +106,7 @@ int sessions_open(const struct sessions_config *config, struct sessions **out, s
     struct sessions *s = calloc(1, sizeof *s);
     if (!s) return rod_fail(err, ROD_ENOMEM, "No memory for sessions.");
     s->config = *config;
+    s->dir_fd = -1;
     snprintf(s->layout, sizeof s->layout, "%s", config->form.layout);
     s->config.form.layout = s->layout;
     s->store.form = &s->config.form;
@@ -117,8 +144,8 @@ static bool unwritten_locked(const struct sessions *s) {
     return false;
 }
 
-void sessions_close(struct sessions *s) {
-    if (!s) return;
+uint64_t sessions_close(struct sessions *s) {
+    if (!s) return 0;
     sessions_stop(s);
     pthread_mutex_lock(&s->lock);
     s->closing = true; /* one that cannot be written is not tried again */
@@ -135,7 +162,9 @@ void sessions_close(struct sessions *s) {
             session_lease_end(s->store.dir, session_store_name(x->name, name), x->lease_fd);
             x->lease_fd = -1;
         }
+    const uint64_t n_lost = s->n_lost;
     free_all(s);
+    return n_lost;
 }
 
 void sessions_stats(struct sessions *s, struct rod_stats *out) {
@@ -159,6 +188,27 @@ void sessions_stats(struct sessions *s, struct rod_stats *out) {
 }
 
 /* ---- a disk that takes nothing ---- */
+
+int session_dir_here(const struct sessions *s, struct rod_error *err) {
+    struct stat info;
+    if (!session_on_disk(s)) return 0;
+    if (stat(s->store.dir, &info))
+        return rod_fail(err, ROD_EIO, "state_dir %.300s is gone: %s", s->store.dir, strerror(errno));
+    if ((uint64_t)info.st_dev == s->dir_device) return 0;
+    return rod_fail(err, ROD_EIO, "state_dir %.300s is on another disk than at the start: is its own not mounted?",
+                    s->store.dir);
+}
+
+void session_write_all(const struct sessions *s, struct session_write *writes, size_t n) {
+    struct rod_error err;
+    const int rc = n ? session_dir_here(s, &err) : 0;
+    for (size_t i = 0; rc && i < n; i++)
+        if (!writes[i].rc) {
+            writes[i].rc = rc;
+            writes[i].err = err;
+        }
+    session_store_write(&s->store, writes, n);
+}
 
 void session_wrote(struct sessions *s, struct session *x, const struct session_write *w) {
     session_count(w->rc == ROD_ENOROOM ? &s->no_room : w->rc ? &s->save_failures : &s->saves, 1);
@@ -203,6 +253,8 @@ void session_end_lease(struct sessions *s, struct session *x) {
 
 int session_take_lease(struct sessions *s, struct session *x, struct rod_error *err) {
     if (!session_on_disk(s) || x->lease_fd >= 0) return 0;
+    const int rc = session_dir_here(s, err);
+    if (rc) return rc;
     char name[SESSION_FILE_NAME_BYTES];
     return session_lease_take(s->store.dir, session_store_name(x->name, name), &x->lease_fd, err);
 }
@@ -393,7 +445,8 @@ int session_look(struct sessions *s, const char *tenant, const char *id, bool wi
     session_view_fini(out);
     if (!session_on_disk(s)) return not_found(id, err);
     struct session_stamp stamp;
-    int rc = session_store_stat(&s->store, name, &stamp, err);
+    int rc = session_dir_here(s, err);
+    if (!rc) rc = session_store_stat(&s->store, name, &stamp, err);
     if (rc == ROD_ENOTFOUND) {
         unlearn(s, tenant, id);
         return not_found(id, err);

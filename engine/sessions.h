@@ -68,10 +68,11 @@ struct sessions_config {
 };
 
 struct sessions;
-/* With a dir: makes it if it is missing, removes what crashes left, reads the headers of all files. */
+/* With a dir: makes it if it is missing, removes what crashes left, reads the headers of all files. ROD_EIO where it
+ * takes no files, but for a disk that is full: room may come, and what is there can be read. */
 int sessions_open(const struct sessions_config *config, struct sessions **out, struct rod_error *err);
-/* All turns are over. Writes what is not written yet. */
-void sessions_close(struct sessions *s);
+/* All turns are over. Writes what is not written yet; returns how many sessions it could not write. */
+uint64_t sessions_close(struct sessions *s);
 
 /* ask is checked: the error is the caller's to tell, nothing has arrived. */
 int sessions_check(const struct sessions *s, const struct rod_turn *ask, struct rod_error *err);

@@ -153,6 +153,20 @@ void state_disk_write_all(const char *dir, struct state_disk_item *items, size_t
         }
 }
 
+int state_disk_try(const char *dir) {
+    static const struct state_bytes some = {"RODSTATE", 8};
+    char pattern[PATH_BYTES], beside[PATH_BYTES];
+    int fd, number = 0;
+    errno = ENAMETOOLONG;
+    if (make_path(dir, "try", "." LEFTOVER_MARK "XXXXXX", pattern, NULL) || open_beside(pattern, beside, &fd, NULL))
+        return errno;
+    number = write_all(fd, &some, 1);
+    if (!number && fsync(fd)) number = errno;
+    if (unlink(beside) && !number) number = errno;
+    close(fd);
+    return number || !sync_folder(dir, "", NULL) ? number : errno;
+}
+
 /* ---- reading ---- */
 
 /* Fewer than n only at the end of the file; -1: errno. */

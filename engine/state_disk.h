@@ -59,6 +59,10 @@ int state_disk_remove(const char *dir, const char *name, struct rod_error *err);
  * after the lock: another one may have come in its place since the file was opened. */
 bool state_disk_has_name(int folder, const char *name, int fd);
 
+/* Does what a write does, with a small file that is gone afterwards. 0, or the errno of what the folder does not take.
+ */
+int state_disk_try(const char *dir);
+
 /* At start: removes what writers that are gone left behind. n_removed may be NULL. Other files are not touched. */
 int state_disk_sweep(const char *dir, uint32_t *n_removed, struct rod_error *err);
 

@@ -497,7 +497,11 @@ static void finish(struct service *v) {
     http_close(s->http);
     while (s->n_jobs || turn_any_works(s))
         uv_run(&v->loop, UV_RUN_ONCE); /* so does the pool; what has not begun is cancelled */
-    if (s->engine) rod_engine_close(s->engine);
+    const uint64_t n_lost = s->engine ? rod_engine_close(s->engine) : 0;
+    if (n_lost) { /* each has its line of the engine; whoever stopped the server is to know it, too */
+        log_text(&s->log, LOG_ERROR, "%llu sessions are lost at their last version", (unsigned long long)n_lost);
+        v->exit_code = 1;
+    }
     uv_close((uv_handle_t *)&v->wake, NULL);
     uv_close((uv_handle_t *)&v->loaded_wake, NULL);
     uv_close((uv_handle_t *)&v->drain, NULL);

@@ -25,7 +25,8 @@ void openai_error_set(struct openai_error *e, unsigned http, const char *type, c
 void openai_error_from(struct openai_error *e, const struct rod_error *from) {
     openai_error_set(e, (unsigned)rod_code_http(from->code), rod_code_type(from->code), rod_code_openai(from->code),
                      from->param, "%s", from->message);
-    if (from->code == ROD_ENOROOM) e->retry_s = 5; /* the engine asks a disk that failed again so often */
+    if (from->code == ROD_ENOROOM || from->code == ROD_EIO)
+        e->retry_s = 5; /* the engine asks a disk that failed again so often */
 }
 
 bool field_bad(const struct openai_fields *p, const char *param, const char *format, ...) {

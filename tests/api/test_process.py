@@ -378,6 +378,39 @@ def test_an_optional_file_that_cannot_be_read_is_not_taken_for_none(tmp_path, fi
     assert done.returncode == 1 and str(folder / file) in done.stderr, done
 
 
+def folder_of_another(tmp_path):
+    """A server of another user than the folder's: of root's, if the tests run as root."""
+    if os.geteuid():
+        pytest.skip("needs root, which may run a server as somebody else")
+    tmp_path.chmod(0o755)
+    for above in tmp_path.parents[:2]:
+        above.chmod(0o755)
+    (tmp_path / "states").mkdir(0o755)
+    return tmp_path / "states", 65534
+
+
+def folder_that_takes_nothing(tmp_path):
+    return "/sys", os.geteuid()  # neither from root
+
+
+def folder_that_is_a_file(tmp_path):
+    (tmp_path / "states").write_text("")
+    return tmp_path / "states", os.geteuid()
+
+
+def folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    return tmp_path / "file" / "states", os.geteuid()
+
+
+@pytest.mark.parametrize("folder", [folder_of_another, folder_that_takes_nothing, folder_that_is_a_file, folder_that_cannot_be_made])
+def test_a_state_dir_that_cannot_be_written_ends_the_start(tmp_path, folder):
+    states, uid = folder(tmp_path)
+    done = command("serve", "--port", 0, "--state-dir", states, preexec_fn=None if uid == os.geteuid() else lambda: os.setuid(uid))
+    assert done.returncode == 1, done
+    assert f"state_dir {states} cannot be" in done.stderr and f"uid {uid}" in done.stderr, done.stderr
+
+
 def test_missing_model_directory():
     done = command("serve", "--port", 0, "--model", "/nonexistent/model")
     assert done.returncode == 1 and "/nonexistent/model" in done.stderr

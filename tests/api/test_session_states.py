@@ -1,10 +1,14 @@
 """What is kept of a session: its state on the way between servers, keys, kill -9, shared directories, gauges and the log."""
+import contextlib
 import hashlib
 import os
 import resource
 import shutil
 import signal
+import subprocess
 import time
+
+import pytest
 
 from talk import COMPLETIONS, TEXTS, Talk, ids_of, new_id, turn
 
@@ -176,6 +180,16 @@ def test_a_drained_server_leaves_its_sessions(durable):
     talk.go(TEXTS[1], server=durable("--session-durability", "lazy"))
 
 
+def test_a_drain_that_loses_a_session_is_a_failure(durable):
+    s = durable("--session-durability", "lazy")
+    talk = Talk(s)
+    talk.go(TEXTS[0])
+    small_files(s, 400_000)
+    status = s.stop()
+    assert status == 1, status
+    assert f"session {talk.id} is not written and lost at its last version" in s.log() and "1 sessions are lost" in s.log(), s.log()[-2000:]
+
+
 def test_two_servers_share_a_directory(durable):
     a, b = durable(), durable()
     talk = Talk(a)
@@ -193,8 +207,13 @@ def test_a_directory_that_is_gone_fails_turns_and_nothing_else(durable):
         for path, body in ((COMPLETIONS, {"prompt": "a", "session_id": session, "session_create": True, "max_tokens": 2, "stream": stream}),
                            ("/v1/responses", {"input": "a", "max_output_tokens": 2, "stream": stream})):
             answer = s.post(path, body)
-            assert answer.status == 500 and answer.error["code"] == "io" and "log" in answer.error["message"], answer
+            assert answer.status == 503 and answer.error["code"] == "io" and "log" in answer.error["message"], answer
+            assert answer.header("Retry-After") == "5", answer
             assert str(durable.dir) not in answer.body.decode(), "paths are nobody's business"
+    for method, path in (("GET", f"/v1/sessions/{session}"), ("GET", "/v1/sessions"), ("DELETE", f"/v1/sessions/{session}"),
+                         ("GET", f"/v1/sessions/{session}/state"), ("POST", f"/v1/sessions/{session}/fork")):
+        answer = s.ask(method, path, b"{}" if method == "POST" else None, {"Content-Type": "application/json"})
+        assert answer.status == 503 and answer.error["code"] == "io" and answer.header("Retry-After") == "5", (method, path, answer)
     assert s.complete()["choices"] and s.get("/health/ready").status == 200
     assert s.metric("rodimus_state_save_failures_total") == 4
     assert f"session {session}: " in s.log() and str(durable.dir) in s.log()
@@ -202,6 +221,63 @@ def test_a_directory_that_is_gone_fails_turns_and_nothing_else(durable):
     talk = Talk(s)
     talk.go(TEXTS[0])
     talk.go(TEXTS[1])
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """The folder of `durable` as a disk of its own: room for one state of the demo model and for a second one beside it, twice as
+    large as needed or not. mount(...) mounts something there, umount() takes it away; Linux lets root do so."""
+    states = tmp_path / "states"
+    states.mkdir()
+
+    def mount(*options):
+        done = subprocess.run(["mount", "-t", "tmpfs", *options, "rodimus-test", str(states)], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"needs to mount a file system: {done.stderr.strip()}")
+    mount.umount = lambda: subprocess.run(["umount", "-l", str(states)], capture_output=True)
+    mount.remount = lambda option: subprocess.run(["mount", "-o", f"remount,{option}", str(states)], check=True)
+    yield mount
+    while os.path.ismount(states):
+        if mount.umount().returncode:
+            break
+
+
+def refused_for_now(answer, directory):
+    assert answer.status == 503 and answer.error["code"] == "io" and answer.header("Retry-After") == "5", answer
+    assert str(directory) not in answer.body.decode(), "paths are nobody's business"
+
+
+@pytest.mark.parametrize("how", ["full", "read-only", "gone"])
+def test_a_disk_that_takes_nothing_later_refuses_turns_for_now(disk, durable, how):
+    disk("-o", "size=16m")
+    s, talk = durable(), None
+    talk = Talk(s)
+    talk.go(TEXTS[0])
+    body = {"prompt": "a", "max_tokens": 2, "session_id": talk.id, "session_create": True}
+    fill = durable.dir / "fill"
+    if how == "full":
+        with open(fill, "wb") as f, contextlib.suppress(OSError):
+            while True:
+                f.write(bytes(1 << 16))
+    elif how == "read-only":
+        disk.remount("ro")
+    else:
+        disk.umount()
+    for answer in (s.post(COMPLETIONS, body), s.post(COMPLETIONS, {**body, "session_id": "new"}),
+                   s.post("/v1/sessions", {"id": "made"}), s.post("/v1/responses", {"input": "a", "max_output_tokens": 2})):
+        refused_for_now(answer, durable.dir)
+    if how == "gone":
+        refused_for_now(s.get(f"/v1/sessions/{talk.id}"), durable.dir)
+        assert not list(durable.dir.iterdir()), "nothing is written where the disk was mounted"
+    assert s.complete()["choices"] and s.get("/health/ready").status == 200
+    if how == "full":
+        fill.unlink()
+    elif how == "read-only":
+        disk.remount("rw")
+    else:
+        return
+    talk.go(TEXTS[1])
+    assert s.get(f"/v1/sessions/{talk.id}").json["version"] == 2
 
 
 def small_files(server, n_bytes):
@@ -261,7 +337,7 @@ def test_a_fork_says_whether_it_is_on_disk(durable, server):
     assert s.post(f"/v1/sessions/{session}/fork", {"id": "later"}).json["durable"] is False
     s.wait_log("session later is not written and stays in memory")
     answer = s.post(f"/v1/sessions/{session}/fork", {"id": "never"})
-    assert answer.status == 500 and answer.error["code"] == "io", answer
+    assert answer.status == 503 and answer.error["code"] == "io", answer
     assert s.get("/v1/sessions/never").status == 404
     assert {x["id"]: x["durable"] for x in s.get("/v1/sessions").json["data"]} == {session: True, "soon": True, "later": False}
     small_files(s, resource.RLIM_INFINITY)

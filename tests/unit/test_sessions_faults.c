@@ -47,13 +47,14 @@ static void a_turn_whose_file_is_in_place_does_not_say_that_nothing_happened(voi
     r->turn->idempotency_key = strdup("key");
     turn_run(&b.c, r, &a);
     folders_fail = false;
-    if (!a.failed || a.end.error.code != ROD_EIO) fail_msg("the turn did not fail with io: %s", a.end.error.message);
+    if (!a.failed || a.end.error.code != ROD_EUNSURE)
+        fail_msg("the turn did not fail with unsure: %s", a.end.error.message);
     const uint64_t version = session_info(b.c.engine, "aa").version;
     assert_int_equal(version, 2);
     if (strstr(a.end.error.message, "stays as it was") || !strstr(a.end.error.message, "version 2"))
         fail_msg("the session is at version %llu, and the client heard: %s", (unsigned long long)version,
                  a.end.error.message);
-    assert_non_null(strstr(a.end.error.message, strerror(EIO)));
+    if (strchr(a.end.error.message, '/')) fail_msg("the client hears of a path: %s", a.end.error.message);
     r = nth_turn(&again, "aa", 1); /* the same request again is that turn, not one more */
     r->turn->idempotency_key = strdup("key");
     turn_ok(&b.c, r, &again);
