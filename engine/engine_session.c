@@ -138,7 +138,8 @@ static int begin(void *arg, struct session_turn *turn, struct rod_error *err) {
         w->text.detok.n_held = p->n_held;
     }
     turn->open = r->turn->leaves_open;
-    return 0;
+    if (!r->turn->idempotency_key || !r->turn->label || !session_answer_label(&turn->answer, r->turn->label)) return 0;
+    return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
 }
 
 /* ---- while it runs ---- */

@@ -34,6 +34,7 @@ static void turn_free(struct rod_turn *turn) {
     free(turn->if_empty);
     free(turn->if_open);
     free(turn->idempotency_key);
+    free(turn->label);
     free(turn);
 }
 

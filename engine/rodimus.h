@@ -300,6 +300,8 @@ struct rod_turn {
      * events, and nothing runs; with another digest it is ROD_EINVALID. NULL = none; at most 255 bytes. */
     char *idempotency_key;
     uint8_t digest[16]; /* of all that was asked */
+    char *label;        /* kept with that answer, and in its first event when it is given again; UTF-8, 1 to 1023 bytes,
+                           NULL = none */
 };
 
 struct rod_request {       /* make with rod_request_new; every pointer malloc'd and owned by the request */
@@ -398,6 +400,7 @@ struct rod_event {
     char session[129];       /* of a turn, unless cancelled; else "" */
     uint64_t session_version;
     bool replayed; /* an answer given before, to the same idempotency key */
+    char *label;   /* in the first event of such an answer: its turn's, or NULL; part of the event's memory */
     /* FINISH, ERROR: waiting for a slot; until the first token, 0 if it never had a slot; from first to last */
     uint64_t queue_ns, prefill_ns, decode_ns;
     /* ERROR */

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RECORD_FIXED = 8 + 16 + 4 }; /* behind its length */
+enum { RECORD_FIXED = 8 + 16 + 4, LABEL = 16 }; /* RECORD_FIXED: behind its length; LABEL: in an event's kind */
 
 /* ---- bytes ---- */
 
@@ -61,19 +61,32 @@ static size_t event_bytes(const struct rod_event *e) {
     return n + 1 + 4 + 1 + 4 + (e->stop_string ? strlen(e->stop_string) : 0) + 24;
 }
 
+static int reserve(struct session_answer *a, size_t n) {
+    if (a->cap - a->n >= n) return 0;
+    const size_t cap = (a->n + n) * 2;
+    char *bytes = realloc(a->bytes, cap);
+    if (!bytes) return ROD_ENOMEM;
+    a->bytes = bytes;
+    a->cap = cap;
+    return 0;
+}
+
+int session_answer_label(struct session_answer *a, const char *label) {
+    const size_t n = strlen(label);
+    if (reserve(a, 1 + 4 + n)) return ROD_ENOMEM;
+    unsigned char *to = (unsigned char *)a->bytes + a->n;
+    put_bytes(put(put(to, LABEL, 1), n, 4), label, n);
+    a->n += 1 + 4 + n;
+    return 0;
+}
+
 int session_answer_add(struct session_answer *a, const struct rod_event *e) {
     const size_t n = event_bytes(e);
     if (a->too_long || n > SESSION_ANSWER_BODY_BYTES - a->n) {
         a->too_long = true;
         return 0;
     }
-    if (a->cap - a->n < n) {
-        const size_t cap = (a->n + n) * 2;
-        char *bytes = realloc(a->bytes, cap);
-        if (!bytes) return ROD_ENOMEM;
-        a->bytes = bytes;
-        a->cap = cap;
-    }
+    if (reserve(a, n)) return ROD_ENOMEM;
     unsigned char *to = (unsigned char *)a->bytes + a->n;
     to = put(to, (uint64_t)e->kind, 1);
     to = put(to, e->text_len, 4);
@@ -143,8 +156,22 @@ static bool read_event(struct reader *r, struct rod_event *e, struct rod_token *
     return !r->bad;
 }
 
+/* What stands before the events: *n 0 where nothing does. False: it is no label. */
+static bool read_label(struct reader *r, const char **label, size_t *n) {
+    *label = NULL;
+    *n = 0;
+    if (r->at == r->end || *r->at != LABEL) return true;
+    get(r, 1);
+    *n = (size_t)get(r, 4);
+    *label = (const char *)take(r, *n);
+    return *label && *n && *n <= SESSION_ANSWER_MAX_LABEL && !memchr(*label, 0, *n) && utf8_check(*label, *n) == *n;
+}
+
 bool session_answer_check(const void *body, size_t n) {
     struct reader r = {body, (const unsigned char *)body + n, false};
+    const char *label;
+    size_t n_label;
+    if (!read_label(&r, &label, &n_label)) return false;
     struct rod_event e = {0};
     struct rod_token token;
     struct rod_logprob top[SESSION_ANSWER_MAX_TOP];
@@ -155,12 +182,17 @@ bool session_answer_check(const void *body, size_t n) {
     return r.at == r.end;
 }
 
-static struct event *copy_event(const struct rod_event *from, size_t n_stop) {
+static struct event *copy_event(const struct rod_event *from, size_t n_stop, const char *label, size_t n_label) {
     const uint32_t n_top = from->n_tokens ? from->tokens[0].n_top : 0;
-    struct event *event = event_new(from->text_len, from->n_tokens, n_top, n_stop + 1);
+    const size_t extra = n_stop + 1 + n_label + 1;
+    struct event *event = event_new(from->text_len, from->n_tokens, n_top, extra);
     if (!event) return NULL;
     struct rod_event *e = &event->pub;
-    char *stop = event_extra(event, n_stop + 1);
+    char *stop = event_extra(event, extra);
+    if (n_label) {
+        e->label = memcpy(stop + n_stop + 1, label, n_label);
+        e->label[n_label] = 0;
+    }
     e->kind = from->kind;
     if (from->text_len) memcpy(e->text, from->text, from->text_len);
     e->text_len = from->text_len;
@@ -191,19 +223,21 @@ int session_answer_events(const void *body, size_t n, struct mailbox_events *eve
     struct rod_event e = {0};
     struct rod_token token;
     struct rod_logprob top[SESSION_ANSWER_MAX_TOP];
-    size_t n_stop = 0;
-    int rc = 0;
-    do {
+    const char *label;
+    size_t n_stop = 0, n_label;
+    int rc = read_label(&r, &label, &n_label) ? 0 : rod_fail(err, ROD_ESTATE, "A stored answer is damaged.");
+    while (!rc && e.kind != ROD_EVENT_FINISH) {
         if (!read_event(&r, &e, &token, top, &n_stop)) {
             rc = rod_fail(err, ROD_ESTATE, "A stored answer is damaged.");
             break;
         }
-        struct event *event = copy_event(&e, e.kind == ROD_EVENT_FINISH ? n_stop : 0);
+        struct event *event = copy_event(&e, e.kind == ROD_EVENT_FINISH ? n_stop : 0, label, n_label);
+        n_label = 0; /* of the first alone */
         if (event)
             mailbox_append(&own, &event->link);
         else
             rc = rod_fail(err, ROD_ENOMEM, "No memory for a stored answer.");
-    } while (!rc && e.kind != ROD_EVENT_FINISH);
+    }
     for (struct mailbox_event *at = own.head, *next; at; at = next) {
         next = at->next;
         if (rc)

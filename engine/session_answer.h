@@ -4,8 +4,8 @@
  * A list holds the last turns' keys: each with a version, the digest of what was asked, and a body. Old bodies make
  * room for new ones; a key whose body is gone is still known, so that its turn is not run a second time.
  *
- * All numbers little-endian. A body: events, the last of which is the finish:
- *   u8 kind: DELTA, END_TOKEN: u32 n_text, text, i32 id, f32 logprob, u32 n_top, n_top x (i32 id, f32 logprob)
+ * All numbers little-endian. A body: perhaps a label (u8 16, u32 n, text), then events, the last of which is the
+ * finish: u8 kind: DELTA, END_TOKEN: u32 n_text, text, i32 id, f32 logprob, u32 n_top, n_top x (i32 id, f32 logprob)
  *            FINISH: u32 n_text, text, u8 reason, i32 stop_id, u8 has_stop, u32 n_stop, stop string,
  *                    u64 prompt_tok, cached_tok, completion_tok
  * A list: records, the oldest first:
@@ -23,6 +23,7 @@
 
 #define SESSION_ANSWER_MAX_KEY    255u
 #define SESSION_ANSWER_MAX_TOP    20u
+#define SESSION_ANSWER_MAX_LABEL  1023u
 #define SESSION_ANSWER_BODY_BYTES (8u << 20)   /* a longer answer is not kept, its key is */
 #define SESSION_ANSWER_LIST_BYTES (256u << 10) /* of all bodies but the newest */
 #define SESSION_ANSWER_LIST_N     256u         /* keys */
@@ -34,6 +35,8 @@ struct session_answer {
     size_t n, cap;
     bool too_long; /* nothing more is kept */
 };
+/* Before its events. Nonzero: out of memory. */
+int session_answer_label(struct session_answer *answer, const char *label);
 /* Appends a DELTA, END_TOKEN or FINISH. Nonzero: out of memory. */
 int session_answer_add(struct session_answer *answer, const struct rod_event *event);
 void session_answer_free(struct session_answer *answer);

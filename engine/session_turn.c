@@ -1,5 +1,6 @@
 /* session_turn.c - a turn's way: it arrives, waits, is opened, runs elsewhere, and is committed or given up. */
 #include "session_internal.h"
+#include "utf8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,10 @@ int sessions_check(const struct sessions *s, const struct rod_turn *ask, struct 
     else if (ask->idempotency_key && (!*ask->idempotency_key || strlen(ask->idempotency_key) > SESSION_ANSWER_MAX_KEY))
         rod_fail(err, ROD_EINVALID, "An idempotency key has 1 to %u bytes.", SESSION_ANSWER_MAX_KEY),
             param = "Idempotency-Key";
+    else if (ask->label && (!*ask->label || strlen(ask->label) > SESSION_ANSWER_MAX_LABEL ||
+                            utf8_check(ask->label, strlen(ask->label)) != strlen(ask->label)))
+        rod_fail(err, ROD_EINVALID, "The label of an answer has 1 to %u bytes of UTF-8.", SESSION_ANSWER_MAX_LABEL),
+            param = "";
     if (!param) return 0;
     if (err) memcpy(err->param, param, strlen(param) + 1);
     return ROD_EINVALID;

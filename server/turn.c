@@ -60,6 +60,7 @@ static void free_turn(struct turn *t) {
     buf_fini(&t->frame);
     free(t->header_session);
     free(t->header_key);
+    free(t->model);
     turn_session_free(t->session);
     free(t->body);
     free(t);
@@ -514,6 +515,7 @@ void turn_event(struct rod_event *e) {
         t->n_open--;
         if (e->prefill_ns && !e->replayed) t->prompts[c->prompt].read = true;
     }
+    if (e->label) turn_session_relabel(t, e->label);
     if (e->kind == ROD_EVENT_PROMPT) {
         take_prompt(t, c, e);
     } else if (e->kind == ROD_EVENT_END_TOKEN) {

@@ -66,6 +66,7 @@ struct turn {
     char session_id[OPENAI_SESSION_ID_MAX + 1];    /* once the turn has ended: its session, "" = none */
     uint64_t session_version;
     bool of_session, replayed;
+    char *model; /* of an answer given again: the name that it was given under; NULL = the server's */
     /* of a response */
     char response_id[48];
     uint64_t sequence; /* of its stream's events */
@@ -77,6 +78,9 @@ void turn_session_digest(struct turn *t);
 int turn_session_open(struct turn *t, struct rod_error *err); /* sets t->session, if the request is of one */
 int turn_session_encode(struct turn *t, const char *text, size_t len, int32_t **ids, size_t *n_ids,
                         struct rod_error *err);
+int turn_session_label(struct turn *t, struct rod_error *err); /* on the loop thread, when the answer's id is known */
+/* An answer is given again: it has the id, time and model of the first one. */
+void turn_session_relabel(struct turn *t, const char *label);
 void turn_session_error(const struct turn *t, struct openai_error *err, int code);
 void turn_session_free(struct rod_turn *session);
 static inline const char *turn_session_of(const struct turn *t) { return *t->session_id ? t->session_id : NULL; }

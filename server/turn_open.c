@@ -326,7 +326,8 @@ static void submit(struct turn *t) {
     if (t->kind != OPENAI_RESPONSE)
         openai_render_prefix(&t->prefix, t->kind, t->stream, t->exchange->id, t->created_unix_s, s->model_name);
     struct rod_error rod = {0};
-    const int rc = submit_all(t, &rod);
+    int rc = turn_session_label(t, &rod);
+    if (!rc) rc = submit_all(t, &rod);
     settle(t, !rc);
     if (rc) {
         openai_error_from(&t->err, &rod);

@@ -4,7 +4,7 @@
 static struct openai_response_view view(const struct turn *t) {
     const struct turn_choice *c = &t->choices[0];
     return (struct openai_response_view){.id = t->response_id,
-                                         .model = t->server->model_name,
+                                         .model = t->model ? t->model : t->server->model_name,
                                          .created_unix_s = t->created_unix_s,
                                          .echo = &t->request.response.echo,
                                          .text = c->text.len ? c->text.data : "",

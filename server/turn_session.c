@@ -4,6 +4,7 @@
  * goes on from. So any response may be gone on from, any number of times. */
 #include "turn.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,10 +24,11 @@ bool turn_session_headers(struct turn *t) {
     return (!session || t->header_session) && (!key || t->header_key);
 }
 
-/* With an idempotency key the same id again, so that a repeated request finds the response that the first one made. */
+/* With an idempotency key the same id again, so that a repeated request finds the response that the first one made. One
+ * that is not stored is not found again: its request makes another one. */
 static void name_response(struct turn *t) {
     uint64_t id[2] = {0};
-    const char *key = t->request.session.idempotency_key;
+    const char *key = t->request.response.store ? t->request.session.idempotency_key : NULL;
     if (key) {
         struct buf text = {0};
         buf_puts(&text, t->tenant);
@@ -41,6 +43,41 @@ static void name_response(struct turn *t) {
     }
     snprintf(t->response_id, sizeof t->response_id, "resp_%016llx%016llx", (unsigned long long)id[0],
              (unsigned long long)id[1]);
+}
+
+/* What an answer has of its own beside its events: "ID TIME MODEL". */
+int turn_session_label(struct turn *t, struct rod_error *err) {
+    if (!t->session || !t->session->idempotency_key) return 0;
+    struct buf text = {0};
+    size_t len;
+    buf_addf(&text, "%s %lld %s", t->kind == OPENAI_RESPONSE ? t->response_id : t->exchange->id,
+             (long long)t->created_unix_s, t->server->model_name);
+    t->session->label = buf_take(&text, &len);
+    return t->session->label ? 0 : rod_fail(err, ROD_ENOMEM, "out of memory");
+}
+
+/* It comes from a file: what is no label changes nothing. */
+void turn_session_relabel(struct turn *t, const char *label) {
+    static const char id_bytes[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._:-";
+    char id[SERVER_ID_BYTES], *end;
+    const size_t n = strspn(label, id_bytes);
+    if (!n || n >= sizeof id || label[n] != ' ' || label[n + 1] < '0' || label[n + 1] > '9') return;
+    errno = 0;
+    const long long created = strtoll(label + n + 1, &end, 10);
+    if (errno || *end != ' ' || !end[1]) return;
+    char *model = strdup(end + 1);
+    if (!model) {
+        t->prefix.failed = true;
+        return;
+    }
+    free(t->model);
+    t->model = model;
+    t->created_unix_s = created;
+    memcpy(id, label, n);
+    id[n] = 0;
+    if (t->kind == OPENAI_RESPONSE) return; /* its id is made from the key */
+    buf_clear(&t->prefix);
+    openai_render_prefix(&t->prefix, t->kind, t->stream, id, created, model);
 }
 
 static bool fill(struct turn *t, struct rod_turn *r) {
@@ -79,6 +116,7 @@ void turn_session_free(struct rod_turn *r) {
     free(r->session);
     free(r->from);
     free(r->idempotency_key);
+    free(r->label);
     free(r->if_empty);
     free(r->if_open);
     free(r);

@@ -245,6 +245,42 @@ def test_a_repeated_turn_gets_the_same_answer_and_runs_once(server, stream):
     assert ask(body)[1]["session"]["version"] == 1, "an older turn's answer is still its answer"
 
 
+KINDS = [(COMPLETIONS, {"prompt": TEXTS[0], "logprobs": 2, "return_token_ids": True, "stop": " the"}),
+         (CHAT, {"messages": [{"role": "user", "content": "Hm"}], "logprobs": True, "top_logprobs": 3}),
+         ("/v1/responses", {"input": "Hm"})]
+
+
+@pytest.mark.parametrize("path, more", KINDS, ids=["completion", "chat", "response"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_a_repeated_turn_gets_every_byte_of_the_first_answer(own_server, tmp_path, path, more, stream):
+    """Id, time, model and usage too; after a restart under another name, and when the clock has gone on."""
+    response, session, key = path == "/v1/responses", new_id(), {"Idempotency-Key": "k"}
+    body = {**more, "stream": stream, "temperature": 1, "max_output_tokens" if response else "max_tokens": 8}
+    if not response:
+        body |= {"session_id": session, "session_create": True}
+        if stream:
+            body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+    first_server = own_server("--state-dir", tmp_path / "states", "--model-name", "one of \"two\"")
+    first = first_server.post(path, body, headers={**key, "X-Request-Id": "first-one"})
+    assert first.status == 200 and b"one of" in first.body and (response or b"-first-one" in first.body), first
+    time.sleep(1.1)
+    again = first_server.post(path, body, headers={**key, "X-Request-Id": "second-one"})
+    assert again.header("X-Request-Id") == "second-one", "it names the HTTP request"
+    assert again.body == first.body, (again.body[:400], first.body[:400])
+    first_server.kill()
+    second_server = own_server("--state-dir", tmp_path / "states", "--model-name", "another")
+    again = second_server.post(path, body, headers=key)
+    assert again.body == first.body, (again.body[:400], first.body[:400])
+    other = second_server.post(path, body, headers={"Idempotency-Key": "k2"})
+    assert other.status == 200 and b'"another"' in other.body and b"one of" not in other.body
+
+
+def test_responses_that_are_not_stored_have_ids_of_their_own(server):
+    body = {"input": "Hm", "max_output_tokens": 2, "store": False}
+    one, two = (server.post("/v1/responses", body, headers={"Idempotency-Key": "not-stored"}).json["id"] for _ in range(2))
+    assert one != two, "two answers of one id"
+
+
 def test_an_idempotency_key_has_bounds(server):
     for bad in ("", "x" * 256, "a\tb"):
         answer = server.post(COMPLETIONS, {"prompt": "a", "max_tokens": 1, "session_id": new_id(), "session_create": True},

@@ -30,6 +30,8 @@ static void check_body(const uint8_t *body, size_t n) {
     if (!session_answer_check(body, n)) return;
     if (session_answer_events(body, n, &events, &err)) abort();
     struct session_answer again = {0};
+    const char *label = event_of_link(events.head)->pub.label;
+    if (label && session_answer_label(&again, label)) abort();
     for (struct mailbox_event *at = events.head; at; at = at->next)
         if (session_answer_add(&again, &event_of_link(at)->pub)) abort();
     /* a stop string ends at its NUL */

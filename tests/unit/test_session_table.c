@@ -327,6 +327,31 @@ static void an_answer_that_is_no_text_is_damaged(void **state) {
         }
 }
 
+static void an_answer_has_its_label_again(void **state) {
+    (void)state;
+    static const char *const labels[] = {"id 12 na\xc3\xafve", "\xff", "", NULL};
+    for (size_t i = 0; i < 4; i++) {
+        struct session_answer a = {0};
+        struct mailbox_events events = {0};
+        struct rod_event end = {.kind = ROD_EVENT_FINISH, .text = (char *)"x", .text_len = 1, .stop_id = -1};
+        end.stop_string = (char *)"stop";
+        if (labels[i]) assert_int_equal(session_answer_label(&a, labels[i]), 0);
+        assert_int_equal(session_answer_add(&a, &end), 0);
+        const bool good = i == 0 || !labels[i];
+        assert_int_equal(session_answer_check(a.bytes, a.n), good);
+        assert_int_equal(session_answer_events(a.bytes, a.n, &events, NULL), good ? 0 : ROD_ESTATE);
+        if (good) {
+            const struct rod_event *e = &event_of_link(events.head)->pub;
+            assert_string_equal(e->stop_string, "stop");
+            assert_string_equal(e->text, "x");
+            assert_string_equal(e->label ? e->label : "none", labels[i] ? labels[i] : "none");
+            event_free(event_of_link(events.head));
+        }
+        for (size_t n = 0; n < a.n; n++) assert_false(session_answer_check(a.bytes, n)); /* no part is one */
+        session_answer_free(&a);
+    }
+}
+
 static void an_answer_that_is_too_long_is_a_key_alone(void **state) {
     (void)state;
     struct session_answer a = {0};
@@ -431,6 +456,7 @@ int main(void) {
         cmocka_unit_test(ids_are_few_characters),
         cmocka_unit_test(answers_make_room_and_their_keys_stay),
         cmocka_unit_test(an_answer_that_is_no_text_is_damaged),
+        cmocka_unit_test(an_answer_has_its_label_again),
         cmocka_unit_test(an_answer_that_is_too_long_is_a_key_alone),
         cmocka_unit_test(a_lease_is_one_processs_and_ends_with_it),
         cmocka_unit_test(leases_are_never_had_by_two),
