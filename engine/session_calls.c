@@ -62,13 +62,30 @@ static int make_id(char id[SESSION_MAX_ID + 1], struct rod_error *err) {
     return 0;
 }
 
+/* A fork's source: its file has the fork's state, if stamp is of one (n_bytes). */
+struct source {
+    uint8_t name[SESSION_NAME_BYTES];
+    struct session_stamp stamp;
+};
+
+/* Instead of a copy; where that cannot be, a copy is written. What is in the way is of a session whose time is over. */
+static void link_source(struct sessions *s, struct session *x, const struct source *source,
+                        struct session_write *write) {
+    struct rod_error err;
+    if (!source || !source->stamp.n_bytes) return;
+    if (x->stamp.n_bytes && session_store_remove(&s->store, x->name, &err) && err.code != ROD_ENOTFOUND) return;
+    if (session_store_link(&s->store, source->name, &source->stamp, write, &err))
+        session_log(s, 0, "session %s is written whole: %s", write->facts->id, err.message);
+}
+
 /* The session is held and does not exist: from now on it does, and its file says so. later: it is written in the
  * background, and the session is the writer's. point and answers become the table's. */
 static int put(struct sessions *s, struct session *x, const struct session_facts *facts, struct session_point *point,
-               struct session_answers *answers, bool later, struct rod_error *err) {
+               struct session_answers *answers, const struct source *source, bool later, struct rod_error *err) {
     struct session_write write = {.name = x->name, .facts = facts, .point = point, .answers = answers};
     const bool on_disk = session_on_disk(s);
     if (on_disk && !later) {
+        link_source(s, x, source, &write);
         session_reserve(s, &x, &write, 1);
         session_write_all(s, &write, 1);
         session_wrote(s, x, &write);
@@ -85,7 +102,7 @@ static int put(struct sessions *s, struct session *x, const struct session_facts
     if (on_disk && !later) session_table_stamp(&s->table, x, &write.stamp);
     session_table_set_dirty(&s->table, x, on_disk && later);
     if (x->dirty) session_io_write_locked(s, x); /* held by the writer now, with the lease */
-    if (s->config.disk_bytes && s->table.file_bytes > s->config.disk_bytes) pthread_cond_signal(&s->keep);
+    if (s->config.disk_bytes && s->table.files.all > s->config.disk_bytes) pthread_cond_signal(&s->keep);
     pthread_mutex_unlock(&s->lock);
     session_point_release(old);
     return 0;
@@ -96,6 +113,7 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
     char id[SESSION_MAX_ID + 1];
     struct session_facts f = {.pinned = made->pin, .created_s = session_now_s()};
     struct session_point *point = NULL;
+    struct source source = {0};
     int rc = made->id ? check_name(tenant, made->id, "id", err) : make_id(id, err);
     if (!rc && made->id) snprintf(id, sizeof id, "%s", made->id);
     if (!rc && made->from) rc = check_name(tenant, made->from, "from", err);
@@ -111,6 +129,8 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
         f.open = view.facts.open;
         snprintf(f.parent, sizeof f.parent, "%s", made->from);
         point = session_point_share(view.point);
+        session_name(tenant, made->from, source.name);
+        source.stamp = view.stamp;
         session_view_fini(&view);
     } else if (!(point = session_point_new(0))) {
         return rod_fail(err, ROD_ENOMEM, "No memory for a session.");
@@ -128,14 +148,13 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
     rc = session_refresh(s, x, false, err);
     pthread_mutex_lock(&s->lock);
     const bool exists = x->exists && !session_expired(&x->facts, session_now_s());
-    /* A fork answers before it is on disk, unless the disk is known to fail: then its caller shall hear of it. */
-    const bool later = made->from && (s->config.lazy || !s->disk_failed_ns);
     pthread_mutex_unlock(&s->lock);
+    const bool later = made->from && s->config.lazy; /* else what is answered is on disk, as a turn is */
     if (!rc && exists) rc = param(err, rod_fail(err, ROD_EEXISTS, "There is a session %s already.", id), "id");
     if (rc)
         session_point_release(point);
     else
-        rc = put(s, x, &f, point, NULL, later, err);
+        rc = put(s, x, &f, point, NULL, &source, later, err);
     if (rc || !session_on_disk(s) || !later) session_unhold(s, x);
     if (!rc) describe(&f, false, true, session_on_disk(s) && !later, out);
     return rc;
@@ -230,7 +249,7 @@ int sessions_import(struct sessions *s, const char *tenant, const char *id, cons
         session_read_fini(&read);
         return rc;
     }
-    rc = put(s, x, &read.facts, read.point, read.answers, false, err);
+    rc = put(s, x, &read.facts, read.point, read.answers, NULL, false, err);
     session_unhold(s, x);
     if (!rc) describe(&read.facts, false, true, session_on_disk(s), out);
     return rc;

@@ -41,7 +41,8 @@ static size_t write_meta(const struct session_facts *f, const struct session_ans
 }
 
 int session_file_write(const struct session_form *form, const struct session_facts *f, const struct session_point *p,
-                       const struct session_answers *answers, void **header, size_t *n_header, struct rod_error *err) {
+                       const struct session_answers *answers, const uint64_t *apart, void **header, size_t *n_header,
+                       struct rod_error *err) {
     const size_t n_seen = p->n_seen * SEEN_BYTES;
     const size_t n_meta = META_FIXED + sizeof f->tenant + sizeof f->id + sizeof f->parent + (answers ? answers->n : 0);
     unsigned char *seen = malloc(n_seen + n_meta), *meta = seen + n_seen, pending[4];
@@ -61,6 +62,8 @@ int session_file_write(const struct session_form *form, const struct session_fac
                                    .sampler = {seen, n_seen},
                                    .meta = {meta, write_meta(f, answers, meta)},
                                    .payload = {p->image ? p->image->bytes : NULL, session_point_bytes(p)}};
+        state.apart = apart != NULL;
+        state.payload_check = apart ? *apart : 0;
         memcpy(state.fingerprint, form->fingerprint, sizeof state.fingerprint);
         *n_header = state_file_header_bytes(&state);
         if (!*n_header)

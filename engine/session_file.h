@@ -25,11 +25,11 @@ struct session_form {
     const void *arg;
 };
 
-/* *header, *n_header: malloc'd; the file is these bytes and then the point's image. Reads the image for its checksum.
- */
+/* *header, *n_header: malloc'd; the file is these bytes and then the point's image. Reads the image for its checksum;
+ * apart: the image is in another file and has this one (NULL: it is not), and the header is all of the file. */
 int session_file_write(const struct session_form *form, const struct session_facts *facts,
-                       const struct session_point *point, const struct session_answers *answers, void **header,
-                       size_t *n_header, struct rod_error *err);
+                       const struct session_point *point, const struct session_answers *answers, const uint64_t *apart,
+                       void **header, size_t *n_header, struct rod_error *err);
 
 /* How many bytes that file has. */
 uint64_t session_file_bytes(const struct session_form *form, const struct session_facts *facts,

@@ -133,6 +133,7 @@ struct session_view {
     struct session_facts facts;
     struct session_point *point; /* with_point: shared; else NULL */
     struct session_answers *answers;
+    struct session_stamp stamp; /* of the file that has this version; n_bytes 0: none */
     bool busy, in_host, durable;
 };
 /* Somebody begins from it: its time begins anew, on all servers. */

@@ -208,7 +208,8 @@ static int remove_locked(struct sessions *s, struct session *x, bool expired) {
     x->hold = SESSION_CALL;
     const struct session_stamp known = x->stamp;
     const int64_t used_s = x->facts.used_s;
-    s->leaving_bytes += known.n_bytes;
+    const uint64_t own_bytes = session_table_own_bytes(x);
+    s->leaving_bytes += own_bytes;
     pthread_mutex_unlock(&s->lock);
     struct rod_error err;
     int rc = session_take_lease(s, x, &err);
@@ -222,7 +223,7 @@ static int remove_locked(struct sessions *s, struct session *x, bool expired) {
     if (go && session_on_disk(s) && known.n_bytes) rc = session_store_remove(&s->store, x->name, &err);
     struct session_point *old = NULL;
     pthread_mutex_lock(&s->lock);
-    s->leaving_bytes -= known.n_bytes;
+    s->leaving_bytes -= own_bytes;
     if (go && !rc) old = session_table_unset(&s->table, x);
     pthread_mutex_unlock(&s->lock);
     session_point_release(old);
@@ -248,7 +249,7 @@ static void expire_locked(struct sessions *s) {
 }
 
 static bool over_disk_budget(const struct sessions *s) {
-    const uint64_t limit = s->config.disk_bytes, n = s->table.file_bytes + s->table.reserved_bytes;
+    const uint64_t limit = s->config.disk_bytes, n = s->table.files.all + s->table.reserved_bytes;
     return limit && n > limit && n - limit > s->leaving_bytes;
 }
 
@@ -271,7 +272,7 @@ void session_reserve(struct sessions *s, struct session *const *sessions, struct
         const uint64_t n_bytes = session_file_bytes(&s->config.form, w->facts, w->point, w->answers);
         const uint64_t pinned = session_table_pinned_bytes(&s->table, sessions[i]);
         if (n_bytes <= limit && pinned <= limit - n_bytes)
-            session_table_reserve(&s->table, sessions[i], n_bytes);
+            session_table_reserve(&s->table, sessions[i], w->apart ? n_bytes - session_point_bytes(w->point) : n_bytes);
         else
             w->rc =
                 rod_fail(&w->err, ROD_ENOROOM, "%s",

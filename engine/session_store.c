@@ -8,22 +8,27 @@
 #include <string.h>
 
 #define FILE_END ".state"
+#define BASE_END ".base"
 enum { START_BYTES = 64 << 10, MOST_WRITES = 64 };
 
-char *session_store_name(const uint8_t name[SESSION_NAME_BYTES], char text[SESSION_FILE_NAME_BYTES]) {
+static char *file_name(const uint8_t name[SESSION_NAME_BYTES], const char *end, char text[SESSION_FILE_NAME_BYTES]) {
     for (int i = 0; i < SESSION_NAME_BYTES; i++) snprintf(text + 2 * i, 3, "%02x", name[i]);
-    memcpy(text + 2 * SESSION_NAME_BYTES, FILE_END, sizeof FILE_END);
+    memcpy(text + 2 * SESSION_NAME_BYTES, end, strlen(end) + 1);
     return text;
 }
 
-static bool parse_name(const char *file, uint8_t name[SESSION_NAME_BYTES]) {
+char *session_store_name(const uint8_t name[SESSION_NAME_BYTES], char text[SESSION_FILE_NAME_BYTES]) {
+    return file_name(name, FILE_END, text);
+}
+
+static bool parse_name(const char *file, const char *end, uint8_t name[SESSION_NAME_BYTES]) {
     char text[SESSION_FILE_NAME_BYTES];
     for (int i = 0; i < SESSION_NAME_BYTES; i++) {
         const char two[3] = {file[2 * i], file[2 * i] ? file[2 * i + 1] : 0, 0};
         if (strspn(two, "0123456789abcdef") != 2) return false;
         name[i] = (uint8_t)strtoul(two, NULL, 16);
     }
-    return !strcmp(session_store_name(name, text), file);
+    return !strcmp(file_name(name, end, text), file);
 }
 
 /* header: all of it, n bytes; where they are too few it is no session, which its reader says. */
@@ -108,13 +113,14 @@ static int read_header(struct state_disk_file *f, const char *file, void **heade
     return rc;
 }
 
+/* at: where in f it begins; header: the one that has its check. */
 static int read_image(const struct session_store *store, struct state_disk_file *f, const char *file,
-                      const void *header, size_t n_header, size_t n_payload, struct state_image **out,
+                      const void *header, uint64_t at, size_t n_payload, struct state_image **out,
                       struct rod_error *err) {
     struct state_image *image = state_image_new(store->pool, n_payload);
     if (!image) return rod_fail(err, ROD_ENOROOM, "No room in host memory for a state of %zu bytes.", n_payload);
     size_t n;
-    int rc = state_disk_get(f, n_header, image->bytes, n_payload, &n, err);
+    int rc = state_disk_get(f, at, image->bytes, n_payload, &n, err);
     if (!rc && n != n_payload)
         rc = rod_fail(err, ROD_ESTATE, "%.150s: too short: %zu bytes of payload of %zu", file, n, n_payload);
     if (!rc) rc = state_file_check_payload(header, &(struct state_bytes){image->bytes, n_payload}, file, err);
@@ -124,6 +130,26 @@ static int read_image(const struct session_store *store, struct state_disk_file 
     }
     *out = image;
     return 0;
+}
+
+/* The same of a state that is apart: it is the end of the base. */
+static int read_base(const struct session_store *store, const char *file, const uint8_t name[SESSION_NAME_BYTES],
+                     bool with_image, const void *header, size_t n_payload, struct session_read *out,
+                     struct rod_error *err) {
+    char text[SESSION_FILE_NAME_BYTES];
+    struct state_disk_file base;
+    int rc = state_disk_open(store->dir, file_name(name, BASE_END, text), &base, err);
+    if (rc == ROD_ENOTFOUND) rc = rod_fail(err, ROD_ESTATE, "%.150s: its state, %.150s, is not there", file, text);
+    if (rc) return rc;
+    out->stamp.base_inode = base.stamp.inode;
+    out->stamp.base_bytes = base.stamp.n_bytes;
+    if (base.stamp.n_bytes < n_payload)
+        rc = rod_fail(err, ROD_ESTATE, "%.150s: too short: %llu bytes, the state has %zu", text,
+                      (unsigned long long)base.stamp.n_bytes, n_payload);
+    if (!rc && with_image)
+        rc = read_image(store, &base, text, header, base.stamp.n_bytes - n_payload, n_payload, &out->point->image, err);
+    state_disk_close(&base);
+    return rc;
 }
 
 static int read_open(const struct session_store *store, struct state_disk_file *f, const char *file,
@@ -146,22 +172,36 @@ static int read_open(const struct session_store *store, struct state_disk_file *
         if (memcmp(own, name, sizeof own))
             rc = rod_fail(err, ROD_ESTATE, "%.150s: this is the file of another session", file);
     }
-    if (!rc && with_image && state.n_tok) /* a device may have states of no bytes: they are states all the same */
+    if (!rc && state.apart)
+        rc = read_base(store, file, name, with_image, header, state.payload.n, out, err);
+    else if (!rc && with_image && state.n_tok) /* a device may have states of no bytes: they are states all the same */
         rc = read_image(store, f, file, header, n_header, state.payload.n, &out->point->image, err);
     free(header);
     return rc;
 }
 
+/* The file that was read is not the session's any more: between two looks into a fork's files it had a turn. */
+static bool has_changed(const struct session_store *store, const char *file, const struct session_stamp *read) {
+    struct state_disk_stamp now;
+    return state_disk_stat(store->dir, file, &now, NULL) || now.inode != read->inode ||
+           now.mtime_ns != read->mtime_ns || now.n_bytes != read->n_bytes;
+}
+
 int session_store_read(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], bool with_image,
                        struct session_read *out, struct rod_error *err) {
+    enum { TRIES = 100 };
     char text[SESSION_FILE_NAME_BYTES];
     struct state_disk_file f;
-    *out = (struct session_read){0};
-    int rc = state_disk_open(store->dir, session_store_name(name, text), &f, err);
-    if (rc) return rc;
-    rc = read_open(store, &f, text, name, with_image, out, err);
-    state_disk_close(&f);
-    if (rc) session_read_fini(out);
+    int rc = 0;
+    for (int i = 0; i < TRIES; i++) {
+        *out = (struct session_read){0};
+        rc = state_disk_open(store->dir, session_store_name(name, text), &f, err);
+        if (rc) return rc;
+        rc = read_open(store, &f, text, name, with_image, out, err);
+        state_disk_close(&f);
+        if (rc) session_read_fini(out);
+        if (rc != ROD_ESTATE || !has_changed(store, text, &out->stamp)) break;
+    }
     return rc;
 }
 
@@ -188,10 +228,33 @@ static int render(const struct session_store *store, const struct session_write 
                   struct rod_error *err) {
     void *header = NULL;
     size_t n_header = 0;
-    const int rc = session_file_write(store->form, w->facts, w->point, w->answers, &header, &n_header, err);
+    const int rc = session_file_write(store->form, w->facts, w->point, w->answers, w->apart ? &w->payload_check : NULL,
+                                      &header, &n_header, err);
     parts[0] = (struct state_bytes){header, n_header};
-    parts[1] = (struct state_bytes){w->point->image ? w->point->image->bytes : NULL, session_point_bytes(w->point)};
+    parts[1] = (struct state_bytes){NULL, 0};
+    if (w->point->image && !w->apart)
+        parts[1] = (struct state_bytes){w->point->image->bytes, session_point_bytes(w->point)};
     return rc;
+}
+
+/* Of a session whose file lies there whole, and of one that has not become. */
+static void drop_base(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES]) {
+    char text[SESSION_FILE_NAME_BYTES];
+    state_disk_drop(store->dir, file_name(name, BASE_END, text));
+}
+
+static void written(const struct session_store *store, struct session_write *w, const struct state_disk_item *item,
+                    const struct state_bytes *header) {
+    const struct session_stamp base = w->stamp;
+    w->rc = item->rc;
+    w->in_place = item->in_place;
+    w->err = item->err;
+    w->stamp = stamp_of(&item->stamp, header->data, header->n);
+    if (w->apart) {
+        w->stamp.base_inode = base.base_inode;
+        w->stamp.base_bytes = base.base_bytes;
+    }
+    if (w->apart ? !w->in_place : !w->rc) drop_base(store, w->name);
 }
 
 static void write_some(const struct session_store *store, struct session_write *writes, size_t n) {
@@ -203,6 +266,7 @@ static void write_some(const struct session_store *store, struct session_write *
     for (size_t i = 0; i < n; i++) {
         struct session_write *w = &writes[i];
         if (!w->rc) w->rc = render(store, w, parts[n_items], &w->err);
+        if (w->rc && w->apart) drop_base(store, w->name);
         if (w->rc) continue;
         items[n_items] = (struct state_disk_item){
             .name = session_store_name(w->name, names[n_items]), .parts = parts[n_items], .n_parts = 2};
@@ -210,10 +274,7 @@ static void write_some(const struct session_store *store, struct session_write *
     }
     state_disk_write_all(store->dir, items, n_items);
     for (size_t i = 0; i < n_items; i++) {
-        of[i]->rc = items[i].rc;
-        of[i]->in_place = items[i].in_place;
-        of[i]->err = items[i].err;
-        of[i]->stamp = stamp_of(&items[i].stamp, parts[i][0].data, parts[i][0].n);
+        written(store, of[i], &items[i], &parts[i][0]);
         free((void *)(uintptr_t)parts[i][0].data);
     }
 }
@@ -244,7 +305,88 @@ int session_store_export(const struct session_store *store, const struct session
 int session_store_remove(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                          struct rod_error *err) {
     char text[SESSION_FILE_NAME_BYTES];
-    return state_disk_remove(store->dir, session_store_name(name, text), err);
+    const int rc = state_disk_remove(store->dir, session_store_name(name, text), err);
+    if (!rc) drop_base(store, name); /* else the file may still need it */
+    return rc;
+}
+
+/* ---- forks ---- */
+
+/* A file's header; the sections of *state point nowhere afterwards. */
+static int open_header(const struct session_store *store, const char *file, struct state_file *state,
+                       struct session_stamp *stamp, struct rod_error *err) {
+    const struct state_file_expected here = expected(store);
+    struct state_disk_file f;
+    void *header = NULL;
+    size_t n_header = 0;
+    int rc = state_disk_open(store->dir, file, &f, err);
+    if (rc) return rc;
+    rc = read_header(&f, file, &header, &n_header, err);
+    if (!rc) rc = state_file_parse_header(header, n_header, f.stamp.n_bytes, file, &here, state, err);
+    if (!rc) *stamp = stamp_of(&f.stamp, header, n_header);
+    free(header);
+    state_disk_close(&f);
+    return rc;
+}
+
+static int other_version(const char *file, struct rod_error *err) {
+    return rod_fail(err, ROD_EVERSION, "%.150s is another version by now", file);
+}
+
+/* The source may have its next turn, or be removed, between any two lines. What the new name stands for at the end is
+ * looked at, and whatever has the right check is right. */
+int session_store_link(const struct session_store *store, const uint8_t from[SESSION_NAME_BYTES],
+                       const struct session_stamp *stamp, struct session_write *w, struct rod_error *err) {
+    char source[SESSION_FILE_NAME_BYTES], base[SESSION_FILE_NAME_BYTES];
+    struct state_file state, linked;
+    struct session_stamp found, of_base;
+    int rc = open_header(store, session_store_name(from, source), &state, &found, err);
+    if (!rc && !session_stamp_same(&found, stamp)) rc = other_version(source, err);
+    if (!rc && !state.payload.n) rc = rod_fail(err, ROD_EUNSUPPORTED, "%.150s has no state to share", source);
+    if (rc) return rc;
+    file_name(w->name, BASE_END, base);
+    rc = state_disk_link(store->dir, state.apart ? file_name(from, BASE_END, source) : source, base, err);
+    if (rc) return rc;
+    rc = open_header(store, base, &linked, &of_base, err);
+    if (!rc && (linked.apart || linked.payload.n != state.payload.n || linked.payload_check != state.payload_check ||
+                linked.payload.n != session_point_bytes(w->point)))
+        rc = other_version(source, err);
+    if (rc) {
+        drop_base(store, w->name);
+        return rc;
+    }
+    w->apart = true;
+    w->payload_check = state.payload_check;
+    w->stamp = (struct session_stamp){.base_inode = of_base.inode, .base_bytes = of_base.n_bytes};
+    return 0;
+}
+
+/* Its file is there, and needs it, or cannot be read now. */
+static bool needed(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES]) {
+    char text[SESSION_FILE_NAME_BYTES];
+    unsigned char start[STATE_FILE_FIXED_BYTES];
+    struct state_disk_file f;
+    size_t n = 0;
+    const int rc = state_disk_open(store->dir, session_store_name(name, text), &f, NULL);
+    if (rc) return rc != ROD_ENOTFOUND;
+    const bool unread = state_disk_get(&f, 0, start, sizeof start, &n, NULL) != 0;
+    state_disk_close(&f);
+    uint64_t n_header, n_file;
+    return unread || state_file_measure(start, n, text, &n_header, &n_file, NULL) || state_file_peek_apart(start);
+}
+
+void session_store_list_left(const struct session_store *store,
+                             void (*found)(void *arg, const uint8_t name[SESSION_NAME_BYTES]), void *arg) {
+    DIR *list = opendir(store->dir);
+    if (!list) return;
+    uint8_t name[SESSION_NAME_BYTES];
+    for (struct dirent *entry; (entry = readdir(list));)
+        if (parse_name(entry->d_name, BASE_END, name) && !needed(store, name)) found(arg, name);
+    closedir(list);
+}
+
+void session_store_remove_left(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES]) {
+    if (!needed(store, name)) drop_base(store, name);
 }
 
 int session_store_list(const struct session_store *store,
@@ -254,7 +396,7 @@ int session_store_list(const struct session_store *store,
     if (!list) return rod_fail(err, ROD_EIO, "cannot open state_dir %.300s: %s", store->dir, strerror(errno));
     uint8_t name[SESSION_NAME_BYTES];
     for (struct dirent *entry; (entry = readdir(list));)
-        if (parse_name(entry->d_name, name)) found(arg, name);
+        if (parse_name(entry->d_name, FILE_END, name)) found(arg, name);
     closedir(list);
     return 0;
 }

@@ -1,5 +1,10 @@
 /* session_store.h - sessions in a folder: one state file each, named by the hash of tenant and id.
  *
+ * NAME.state is the session's file. A fork has its facts and answers there and its state in NAME.base, a second name of
+ * the file of the session that it was forked from: that one's later turns put new files in the old one's place, so
+ * these bytes stay as they are. A base without a file that needs it is nobody's. The first turn of a fork writes it
+ * whole.
+ *
  * Who owns what: nothing is kept between calls. Threads: any; who writes or removes a session's file has its lease.
  * Invariant: what a read gives is one committed version of the session that was asked for, whole.
  */
@@ -46,11 +51,17 @@ struct session_write {
     const struct session_facts *facts;
     const struct session_point *point;
     const struct session_answers *answers;
-    struct session_stamp stamp; /* afterwards: of the new file */
+    bool apart; /* session_store_link: its state is in its base, which has this check */
+    uint64_t payload_check;
+    struct session_stamp stamp; /* afterwards: of the new file; before, where it is apart: of its base */
     int rc;                     /* 0 before */
     bool in_place;              /* rc or not, the file is there; with rc, it may not outlive a power cut */
     struct rod_error err;
 };
+/* The new session's state is that of another's file, whose stamp is given: it becomes apart, for good when this
+ * returns. Nonzero: that cannot be, and it is written whole. There is no file of the new session. */
+int session_store_link(const struct session_store *store, const uint8_t from[SESSION_NAME_BYTES],
+                       const struct session_stamp *stamp, struct session_write *write, struct rod_error *err);
 /* All of them whose rc is 0, each well or badly for itself; synced when it returns. */
 void session_store_write(const struct session_store *store, struct session_write *writes, size_t n);
 int session_store_remove(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
@@ -63,6 +74,12 @@ int session_store_export(const struct session_store *store, const struct session
 int session_store_list(const struct session_store *store,
                        void (*found)(void *arg, const uint8_t name[SESSION_NAME_BYTES]), void *arg,
                        struct rod_error *err);
+
+/* Calls found for each base that no file needs, as a look at both says. */
+void session_store_list_left(const struct session_store *store,
+                             void (*found)(void *arg, const uint8_t name[SESSION_NAME_BYTES]), void *arg);
+/* By whoever has the lease: removes the base, if it is still so. */
+void session_store_remove_left(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES]);
 
 /* It is used: its file has this time from now on, if there is one and it can be done. Without a lease. */
 void session_store_touch(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], int64_t now_s);

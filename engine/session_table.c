@@ -25,6 +25,7 @@ void session_table_fini(struct session_table *t) {
         next = s->newer[SESSION_ALL];
         free_session(s);
     }
+    session_bytes_fini(&t->files);
     free(t->buckets);
     *t = (struct session_table){0};
 }
@@ -158,8 +159,9 @@ struct session_point *session_table_set(struct session_table *t, struct session 
     struct session_point *old = take_point(t, s);
     unlink_use(t, s, SESSION_ALL);
     if (s->facts.pinned != facts->pinned) {
-        const uint64_t n_bytes = s->stamp.n_bytes + s->reserved_bytes;
-        t->pinned_bytes += facts->pinned ? n_bytes : -n_bytes;
+        session_bytes_pin(&t->files, &s->file, facts->pinned);
+        session_bytes_pin(&t->files, &s->base, facts->pinned);
+        t->reserved_pinned_bytes += facts->pinned ? s->reserved_bytes : -s->reserved_bytes;
     }
     s->facts = *facts;
     s->point = point;
@@ -196,15 +198,15 @@ void session_table_set_dirty(struct session_table *t, struct session *s, bool di
 
 void session_table_stamp(struct session_table *t, struct session *s, const struct session_stamp *stamp) {
     session_table_reserve(t, s, 0);
-    t->file_bytes += stamp->n_bytes - s->stamp.n_bytes;
-    if (s->facts.pinned) t->pinned_bytes += stamp->n_bytes - s->stamp.n_bytes;
+    session_bytes_set(&t->files, &s->file, stamp->inode, stamp->n_bytes, s->facts.pinned);
+    session_bytes_set(&t->files, &s->base, stamp->base_inode, stamp->base_bytes, s->facts.pinned);
     s->stamp = *stamp;
 }
 
 void session_table_reserve(struct session_table *t, struct session *s, uint64_t n_bytes) {
-    const uint64_t more = n_bytes > s->stamp.n_bytes ? n_bytes - s->stamp.n_bytes : 0;
+    const uint64_t own = session_table_own_bytes(s), more = n_bytes > own ? n_bytes - own : 0;
     t->reserved_bytes += more - s->reserved_bytes;
-    if (s->facts.pinned) t->pinned_bytes += more - s->reserved_bytes;
+    if (s->facts.pinned) t->reserved_pinned_bytes += more - s->reserved_bytes;
     s->reserved_bytes = more;
 }
 

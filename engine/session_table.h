@@ -10,6 +10,7 @@
 #define SESSION_TABLE_H
 
 #include "session_answer.h"
+#include "session_bytes.h"
 #include "session_point.h"
 
 enum { SESSION_NAME_BYTES = 16, SESSION_MAX_ID = 128, SESSION_MAX_TENANT = 255 };
@@ -30,6 +31,7 @@ struct session_facts {
 struct session_stamp {
     uint64_t inode, mtime_ns, n_bytes; /* n_bytes 0: none */
     uint64_t version, check;           /* of its header: files of one check are alike */
+    uint64_t base_inode, base_bytes;   /* of the file that has its state, where it is apart; else 0 */
 };
 
 enum session_hold {
@@ -66,7 +68,8 @@ struct session {
     uint64_t failed_ns;         /* when it could not be written; 0 = it was not tried */
     uint64_t scan;              /* the last one that met its file */
     uint64_t tried;             /* the last round in which its removal was tried */
-    uint64_t reserved_bytes;    /* its file that is being written has so many more than the one that is there */
+    uint64_t reserved_bytes; /* there will be so many more with the file that is being written in the old one's place */
+    struct session_bytes_hold file, base; /* of stamp */
 };
 
 struct session_table {
@@ -74,9 +77,9 @@ struct session_table {
     size_t n_buckets, n; /* n_buckets: a power of two */
     struct session *oldest[SESSION_N_ORDERS], *newest[SESSION_N_ORDERS];
     uint64_t n_exist, n_points, n_dirty; /* of those that exist: all, those with a point, those that are dirty */
-    uint64_t file_bytes;                 /* of all stamps */
+    struct session_bytes files;          /* of all stamps: those that several sessions have once */
     uint64_t reserved_bytes;             /* of all sessions */
-    uint64_t pinned_bytes;               /* of both, those of pinned sessions */
+    uint64_t reserved_pinned_bytes;      /* of pinned ones */
     uint64_t least_ttl_s;                /* of all that ever were here; 0 = none had a time */
 };
 
@@ -111,7 +114,12 @@ void session_table_stamp(struct session_table *t, struct session *s, const struc
 void session_table_reserve(struct session_table *t, struct session *s, uint64_t n_bytes);
 /* Of the files of all pinned sessions but this one. */
 static inline uint64_t session_table_pinned_bytes(const struct session_table *t, const struct session *but) {
-    return t->pinned_bytes - (but->facts.pinned ? but->stamp.n_bytes + but->reserved_bytes : 0);
+    return t->files.pinned + t->reserved_pinned_bytes - session_bytes_pinned_alone(&but->file) -
+           session_bytes_pinned_alone(&but->base) - (but->facts.pinned ? but->reserved_bytes : 0);
+}
+/* What the folder would have less without its files. */
+static inline uint64_t session_table_own_bytes(const struct session *s) {
+    return session_bytes_alone(&s->file) + session_bytes_alone(&s->base);
 }
 /* Out of memory. It must be on file, and not dirty. Returns its point likewise. */
 struct session_point *session_table_drop_point(struct session_table *t, struct session *s);

@@ -403,7 +403,7 @@ static void commit(struct sessions *s, struct session_turn *t, const struct sess
     if (stamp) session_table_stamp(&s->table, x, stamp);
     session_table_set_dirty(&s->table, x, !stamp && session_on_disk(s));
     if (s->table.n_dirty >= SESSIONS_MANY_DIRTY) pthread_cond_signal(&s->keep);
-    if (s->config.disk_bytes && s->table.file_bytes > s->config.disk_bytes) pthread_cond_signal(&s->keep);
+    if (s->config.disk_bytes && s->table.files.all > s->config.disk_bytes) pthread_cond_signal(&s->keep);
     const bool starved = s->starved;
     s->starved = false;
     pthread_mutex_unlock(&s->lock);

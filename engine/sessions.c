@@ -63,6 +63,16 @@ static int try_dir(struct sessions *s, const char *dir, struct rod_error *err) {
     return 0;
 }
 
+/* A crash came between the two files of a fork, or before the second of one that is none any more was removed. */
+static void sweep_one(void *arg, const uint8_t name[SESSION_NAME_BYTES]) {
+    const struct sessions *s = arg;
+    char text[SESSION_FILE_NAME_BYTES];
+    int lease;
+    if (session_lease_take(s->store.dir, session_store_name(name, text), &lease, NULL)) return; /* it is being made */
+    session_store_remove_left(&s->store, name);
+    session_lease_end(s->store.dir, text, lease);
+}
+
 static int open_dir(struct sessions *s, struct rod_error *err) {
     const char *dir = s->config.dir ? s->config.dir : "";
     if (!*dir) return 0;
@@ -75,6 +85,7 @@ static int open_dir(struct sessions *s, struct rod_error *err) {
     if (state_disk_sweep(dir, &n_swept, &left)) /* the files of others; what the folder holds can be read */
         session_log(s, 2, "state_dir: %s", left.message);
     session_lease_sweep(dir);
+    session_store_list_left(&s->store, sweep_one, s);
     if (n_swept) session_log(s, 1, "state_dir: removed %u files that a crash left half written", n_swept);
     rc = session_scan(s, err);
     if (!rc)
@@ -172,7 +183,7 @@ void sessions_stats(struct sessions *s, struct rod_stats *out) {
     out->sessions = s->table.n_exist;
     out->sessions_host = s->table.n_points;
     out->sessions_file = s->table.n_exist - s->table.n_points;
-    out->state_file_bytes = s->table.file_bytes;
+    out->state_file_bytes = s->table.files.all;
     pthread_mutex_unlock(&s->lock);
     struct state_pool_counts counts = {0};
     if (s->store.pool) state_pool_count(s->store.pool, &counts);
@@ -375,6 +386,7 @@ void session_view_fini(struct session_view *v) {
 
 static void view_locked(const struct session *x, bool with_point, struct session_view *out) {
     *out = (struct session_view){.facts = x->facts, .in_host = x->point != NULL, .durable = session_durable(x)};
+    if (out->durable) out->stamp = x->stamp;
     out->busy = x->hold == SESSION_TURN || x->line.head;
     if (with_point) {
         out->point = session_point_share(x->point);
@@ -469,6 +481,7 @@ int session_look(struct sessions *s, const char *tenant, const char *id, bool wi
     if (with_point) session_count(&s->loads, 1);
     learn(s, tenant, id, &read, with_point);
     out->facts = read.facts;
+    out->stamp = read.stamp;
     out->in_host = with_point;
     out->durable = true;
     if (with_point) {

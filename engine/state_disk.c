@@ -230,7 +230,32 @@ void state_disk_touch(const char *dir, const char *name, int64_t unix_s) {
     if (!make_path(dir, name, "", path, NULL)) utimensat(AT_FDCWD, path, times, AT_SYMLINK_NOFOLLOW);
 }
 
+/* ---- second names ---- */
+
+static bool gives_no_name(int number) {
+    return number == EMLINK || number == EPERM || number == EOPNOTSUPP || number == ENOSYS || number == EXDEV;
+}
+
+int state_disk_link(const char *dir, const char *name, const char *second, struct rod_error *err) {
+    char from[PATH_BYTES], to[PATH_BYTES];
+    int rc = make_path(dir, name, "", from, err);
+    if (!rc) rc = make_path(dir, second, "", to, err);
+    if (rc) return rc;
+    if (link(from, to) && (errno != EEXIST || unlink(to) || link(from, to))) {
+        if (gives_no_name(errno)) return rod_fail(err, ROD_EUNSUPPORTED, "%.300s gets no second name", from);
+        return io_fail(err, "link", from, errno);
+    }
+    rc = sync_folder(dir, "after a link sync the folder", err);
+    if (rc) unlink(to);
+    return rc;
+}
+
 /* ---- removing ---- */
+
+void state_disk_drop(const char *dir, const char *name) {
+    char path[PATH_BYTES];
+    if (!make_path(dir, name, "", path, NULL)) unlink(path);
+}
 
 int state_disk_remove(const char *dir, const char *name, struct rod_error *err) {
     char path[PATH_BYTES];

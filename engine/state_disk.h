@@ -52,6 +52,11 @@ int state_disk_stat(const char *dir, const char *name, struct state_disk_stamp *
 /* Its time is this one, if there is such a file and it may be set. */
 void state_disk_touch(const char *dir, const char *name, int64_t unix_s);
 
+/* A second name for a file, in the place of whatever has it, for good when it returns. ROD_ENOTFOUND; ROD_EUNSUPPORTED:
+ * the file system gives that file no more names; ROD_EIO. */
+int state_disk_link(const char *dir, const char *name, const char *second, struct rod_error *err);
+/* Removes a file that nobody needs, soon; it may be there again after a power cut. */
+void state_disk_drop(const char *dir, const char *name);
 /* Removes the file, for good when it returns. ROD_ENOTFOUND, ROD_EIO. */
 int state_disk_remove(const char *dir, const char *name, struct rod_error *err);
 

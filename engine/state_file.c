@@ -17,8 +17,9 @@ enum { /* where the fields of the fixed part are */
        AT_VERSION = 64,
        AT_SEED = 72,
        AT_SECTIONS = 80,
-       AT_ZERO = 100
+       AT_PLACE = 100
 };
+enum { BEHIND, APART }; /* places of a payload */
 static const char MAGIC[8] = {'R', 'O', 'D', 'S', 'T', 'A', 'T', 'E'};
 
 static uint64_t get(const unsigned char *from, int n) {
@@ -75,9 +76,11 @@ int state_file_measure(const void *bytes, size_t n_bytes, const char *file, uint
         return rod_fail(err, ROD_ESTATE, "%.150s: damaged header: it tells of %llu bytes of payload", file,
                         (unsigned long long)payload);
     *n_header = header;
-    *n_file = header + payload;
+    *n_file = state_file_peek_apart(b) ? header : header + payload;
     return 0;
 }
+
+bool state_file_peek_apart(const void *bytes) { return get((const unsigned char *)bytes + AT_PLACE, 4) == APART; }
 
 uint64_t state_file_peek_version(const void *bytes) { return get((const unsigned char *)bytes + AT_VERSION, 8); }
 
@@ -105,7 +108,7 @@ static int parse_sections(const unsigned char *b, uint64_t n_header, const char 
         return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: %zu bytes are no list of tokens", file,
                         out->pending_ids.n);
     if (header_bytes(at - STATE_FILE_FIXED_BYTES) != n_header || !all_zero(b + at, end - at) ||
-        !all_zero(b + AT_ZERO, 4))
+        get(b + AT_PLACE, 4) > APART)
         return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: bytes that belong to nothing", file);
     return 0;
 }
@@ -154,7 +157,9 @@ int state_file_parse_header(const void *bytes, size_t n_bytes, uint64_t n_file, 
                                .token_hash = get(b + AT_TOKEN_HASH, 8),
                                .version = get(b + AT_VERSION, 8),
                                .seed = get(b + AT_SEED, 8),
-                               .payload = {NULL, (size_t)(n_whole - n_header)}};
+                               .payload = {NULL, (size_t)get(b + AT_N_PAYLOAD, 8)},
+                               .apart = state_file_peek_apart(b),
+                               .payload_check = get(b + AT_PAYLOAD_CHECK, 8)};
     memcpy(state.fingerprint, b + AT_FINGERPRINT, MODEL_FINGERPRINT_BYTES);
     if ((rc = parse_sections(b, n_header, file, &state, err))) return rc;
     if ((rc = check_expected(&state, expected, file, err))) return rc;
@@ -166,7 +171,11 @@ int state_file_parse(const void *bytes, size_t n_bytes, const char *file, const 
                      struct state_file *out, struct rod_error *err) {
     const unsigned char *b = bytes;
     int rc = state_file_parse_header(b, n_bytes, n_bytes, file, expected, out, err);
-    if (rc) return rc;
+    if (!rc && out->apart) rc = rod_fail(err, ROD_ESTATE, "%.150s: it lacks the state, which is in another file", file);
+    if (rc) {
+        *out = (struct state_file){0};
+        return rc;
+    }
     out->payload.data = b + (n_bytes - out->payload.n);
     rc = state_file_check_payload(b, &out->payload, file, err);
     if (rc) *out = (struct state_file){0};
@@ -204,7 +213,9 @@ void state_file_write_header(const struct state_file *state, void *dst) {
     put(b + AT_FORMAT, STATE_FILE_FORMAT, 4);
     put(b + AT_N_HEADER, n, 4);
     put(b + AT_N_PAYLOAD, state->payload.n, 8);
-    put(b + AT_PAYLOAD_CHECK, XXH3_64bits(state->payload.data, state->payload.n), 8);
+    put(b + AT_PAYLOAD_CHECK, state->apart ? state->payload_check : XXH3_64bits(state->payload.data, state->payload.n),
+        8);
+    put(b + AT_PLACE, state->apart ? APART : BEHIND, 4);
     memcpy(b + AT_FINGERPRINT, state->fingerprint, MODEL_FINGERPRINT_BYTES);
     put(b + AT_N_TOK, state->n_tok, 8);
     put(b + AT_TOKEN_HASH, state->token_hash, 8);

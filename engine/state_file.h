@@ -14,7 +14,8 @@
  *     64       8  version of the session
  *     72       8  seed of the sampler; its draws are a function of seed and position (philox.h)
  *     80  5 x  4  bytes of each section: layout, pending_text, pending_ids, sampler, meta
- *    100       4  0
+ *    100       4  where the payload is: 0 behind this header; 1 at the end of another file (session_store.h), which has
+ *                 bytes of its own before it; then this one ends with its header
  *    104          the sections in this order, zeros
  *     -8       8  XXH3 (64 bits) of the header's bytes before it
  *
@@ -52,6 +53,8 @@ struct state_file {
     struct state_bytes sampler;      /* what else the sampler remembers, in a form of its own */
     struct state_bytes meta;         /* the session's own facts, in a form of their own */
     struct state_bytes payload;
+    bool apart; /* the payload is in another file: data is NULL, and the header is written with this check */
+    uint64_t payload_check; /* XXH3 of the payload, once a header was parsed */
 };
 
 /* What the reader runs: another fingerprint or layout is refused. A NULL in its place accepts any. */
@@ -70,13 +73,14 @@ int state_file_measure(const void *bytes, size_t n_bytes, const char *file, uint
  * the header's checksum, which is another one for any other file, as the payload's is in the header. */
 uint64_t state_file_peek_version(const void *bytes);
 uint64_t state_file_peek_check(const void *header_end);
+bool state_file_peek_apart(const void *bytes); /* likewise, from the fixed part */
 /* bytes: at least the header. n_file: of the whole file; payload.n is filled, payload.data stays NULL. */
 int state_file_parse_header(const void *bytes, size_t n_bytes, uint64_t n_file, const char *file,
                             const struct state_file_expected *expected, struct state_file *out, struct rod_error *err);
-/* bytes: the whole file. */
+/* bytes: the whole file, with its payload. */
 int state_file_parse(const void *bytes, size_t n_bytes, const char *file, const struct state_file_expected *expected,
                      struct state_file *out, struct rod_error *err);
-/* A payload read on its own, against the checksum of a header that state_file_parse_header has accepted. */
+/* A payload that was read on its own, against the checksum of a header that state_file_parse_header has accepted. */
 int state_file_check_payload(const void *header, const struct state_bytes *payload, const char *file,
                              struct rod_error *err);
 static inline uint32_t state_file_n_ids(const struct state_file *state) { return (uint32_t)(state->pending_ids.n / 4); }

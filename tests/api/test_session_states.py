@@ -172,6 +172,31 @@ def test_the_third_turn_after_kill_9_is_the_undisturbed_one(durable):
     assert talk.go(TEXTS[2], server=durable())["session"]["version"] == 3
 
 
+def test_a_fork_that_was_answered_survives_kill_9(durable):
+    """And so does a fork of it, and a session that was made from it; their source goes on and is deleted."""
+    first = durable()
+    talk = Talk(first)
+    talk.go(TEXTS[0])
+    talk.go(TEXTS[1])
+    assert first.post(f"/v1/sessions/{talk.id}/fork", {"id": "one"}).status == 200
+    turn(first, talk.id, TEXTS[2])
+    assert first.post("/v1/sessions/one/fork", {"id": "two"}).status == 200
+    assert first.ask("DELETE", f"/v1/sessions/{talk.id}").status == 200
+    answer = first.post("/v1/sessions", {"id": "three", "from": "two", "pin": True})
+    first.process.send_signal(signal.SIGKILL)
+    first.wait()
+    assert answer.status == 200 and answer.json["durable"] is True, answer
+    files = list(durable.dir.iterdir())
+    assert len({f.stat().st_ino for f in files}) == 4 and sum(f.stat().st_size > 100_000 for f in files) == 3, "one state by three names"
+    second = durable()
+    assert sorted(x["id"] for x in second.get("/v1/sessions").json["data"]) == ["one", "three", "two"]
+    for name in ("two", "one", "three"):
+        fork = Talk(second, name, talk.said)
+        fork.first = {}
+        assert fork.go(TEXTS[2])["session"] == {"id": name, "version": 3}
+    assert not [f for f in durable.dir.iterdir() if f.suffix != ".state"]
+
+
 def test_a_drained_server_leaves_its_sessions(durable):
     first = durable("--session-durability", "lazy")
     talk = Talk(first)
@@ -329,19 +354,19 @@ def test_a_fork_says_whether_it_is_on_disk(durable, server):
     s, session = durable(), new_id()
     turn(s, session, TEXTS[0], session_create=True)
     assert is_durable(s, session)
-    assert s.post(f"/v1/sessions/{session}/fork", {"id": "soon"}).json["durable"] is False
-    began = time.monotonic()
-    while not is_durable(s, "soon"):
-        assert time.monotonic() - began < 5
+    assert s.post(f"/v1/sessions/{session}/fork", {"id": "now"}).json["durable"] is True
     small_files(s, 400_000)
-    assert s.post(f"/v1/sessions/{session}/fork", {"id": "later"}).json["durable"] is False
-    s.wait_log("session later is not written and stays in memory")
+    assert s.post(f"/v1/sessions/{session}/fork", {"id": "small"}).json["durable"] is True, "it needs no room for a state"
+    small_files(s, 10)
     answer = s.post(f"/v1/sessions/{session}/fork", {"id": "never"})
-    assert answer.status == 503 and answer.error["code"] == "io", answer
+    assert answer.status == 503 and answer.error["code"] == "io" and answer.header("Retry-After") == "5", answer
     assert s.get("/v1/sessions/never").status == 404
-    assert {x["id"]: x["durable"] for x in s.get("/v1/sessions").json["data"]} == {session: True, "soon": True, "later": False}
     small_files(s, resource.RLIM_INFINITY)
-    while not is_durable(s, "later"):
+    assert {x["id"]: x["durable"] for x in s.get("/v1/sessions").json["data"]} == {session: True, "now": True, "small": True}
+    lazy = durable("--session-durability", "lazy")
+    assert lazy.post(f"/v1/sessions/{session}/fork", {"id": "later"}).json["durable"] is False
+    began = time.monotonic()
+    while not is_durable(lazy, "later"):
         assert time.monotonic() - began < 20
         time.sleep(0.05)
     assert server.post("/v1/sessions", {}).json["durable"] is False, "without a state_dir nothing is"

@@ -82,7 +82,7 @@ static void check_session(const uint8_t *data, size_t size) {
     size_t n_header;
     struct state_image image = {.n_bytes = state.payload.n, .bytes = (void *)(uintptr_t)state.payload.data};
     point->image = state.payload.n ? &image : NULL;
-    if (session_file_write(&form, &facts, point, answers, &header, &n_header, &err)) abort();
+    if (session_file_write(&form, &facts, point, answers, NULL, &header, &n_header, &err)) abort();
     struct state_file again;
     const struct state_file_expected any = {NULL, NULL};
     if (state_file_parse_header(header, n_header, n_header + state.payload.n, "again", &any, &again, &err)) abort();

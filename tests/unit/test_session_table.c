@@ -60,13 +60,13 @@ static void who_was_used_longest_ago_goes_first(void **state) {
     static const char *const ids[] = {"a", "b", "c", "d", "e"};
     static const int64_t used[] = {50, 20, 40, 10, 30};
     struct session *s[5];
-    const struct session_stamp file = {.inode = 1, .mtime_ns = 2, .n_bytes = 100};
     for (int i = 0; i < 5; i++) s[i] = put(&t, "", ids[i], used[i], true);
     assert_null(session_table_to_drop(&t)); /* in no file */
     assert_ptr_equal(session_table_to_remove(&t, false, 0), s[3]);
     assert_null(session_table_to_remove(&t, true, 0));
-    for (int i = 0; i < 5; i++) session_table_stamp(&t, s[i], &file);
-    assert_int_equal(t.file_bytes, 500);
+    for (uint64_t i = 0; i < 5; i++)
+        session_table_stamp(&t, s[i], &(struct session_stamp){.inode = 1 + i, .mtime_ns = 2, .n_bytes = 100});
+    assert_int_equal(t.files.all, 500);
     assert_ptr_equal(session_table_to_drop(&t), s[3]);
     session_table_set_dirty(&t, s[3], true); /* must be written first */
     assert_int_equal(t.n_dirty, 1);
@@ -95,20 +95,29 @@ static void who_was_used_longest_ago_goes_first(void **state) {
     session_table_fini(&t);
 }
 
+enum { MODELS = 300, BASES = 20 };
+struct model {
+    bool there, point, pinned;
+    int64_t used_s;
+    uint64_t bytes, more_bytes, base; /* base: its number, from 1, and it has 100 bytes times that; 0 = none */
+};
+
+/* How many have this base; pinned: of these, those that are pinned. */
+static uint64_t n_with(const struct model model[MODELS], uint64_t base, bool pinned) {
+    uint64_t n = 0;
+    for (int i = 0; i < MODELS; i++) n += model[i].there && model[i].base == base && (!pinned || model[i].pinned);
+    return n;
+}
+
 /* Against a plain array, after many random changes. */
 static void counts_and_order_stay_true(void **state) {
     (void)state;
-    enum { N = 300 };
     struct session_table t;
-    struct {
-        bool there, point, pinned;
-        int64_t used_s;
-        uint64_t bytes, more_bytes;
-    } model[N] = {{0}};
+    struct model model[MODELS] = {{0}};
     unsigned seed = 11;
     assert_int_equal(session_table_init(&t, NULL), 0);
     for (int step = 0; step < 20000; step++) {
-        const int i = rand_r(&seed) % N;
+        const int i = rand_r(&seed) % MODELS;
         char id[8];
         snprintf(id, sizeof id, "%d", i);
         const int what = rand_r(&seed) % 4;
@@ -124,32 +133,44 @@ static void counts_and_order_stay_true(void **state) {
             session_point_release(session_table_set(&t, s, &facts, session_point_share(s->point), NULL));
         } else if (s && what == 2 && rand_r(&seed) % 2) {
             const uint64_t next = (uint64_t)(rand_r(&seed) % 1000);
-            model[i].more_bytes = next > model[i].bytes ? next - model[i].bytes : 0;
+            const bool alone = model[i].base && n_with(model, model[i].base, false) == 1;
+            const uint64_t own = model[i].bytes + (alone ? 100 * model[i].base : 0);
+            model[i].more_bytes = next > own ? next - own : 0;
             session_table_reserve(&t, s, next);
         } else if (s && what == 2) {
             model[i].bytes = (uint64_t)(rand_r(&seed) % 1000);
             model[i].more_bytes = 0;
-            session_table_stamp(&t, s, &(struct session_stamp){.inode = 1, .mtime_ns = 1, .n_bytes = model[i].bytes});
+            model[i].base = model[i].bytes && rand_r(&seed) % 2 ? 1 + (uint64_t)(rand_r(&seed) % BASES) : 0;
+            session_table_stamp(&t, s,
+                                &(struct session_stamp){.inode = 1000 + (uint64_t)i,
+                                                        .mtime_ns = 1,
+                                                        .n_bytes = model[i].bytes,
+                                                        .base_inode = model[i].base,
+                                                        .base_bytes = 100 * model[i].base});
         } else if (s) {
             remove_it(&t, s);
             model[i].there = model[i].point = false;
-            model[i].bytes = model[i].more_bytes = 0;
+            model[i].bytes = model[i].more_bytes = model[i].base = 0;
         }
         if (step % 100) continue;
         uint64_t n = 0, n_points = 0, bytes = 0, more = 0, pinned = 0;
         int64_t oldest = INT64_MAX;
-        for (int k = 0; k < N; k++) {
+        for (int k = 0; k < MODELS; k++) {
             n += model[k].there, n_points += model[k].point, bytes += model[k].bytes;
             more += model[k].more_bytes;
             pinned += model[k].there && model[k].pinned ? model[k].bytes + model[k].more_bytes : 0;
             if (model[k].there && !model[k].pinned && model[k].bytes && model[k].used_s < oldest)
                 oldest = model[k].used_s;
         }
+        for (uint64_t b = 1; b <= BASES; b++) {
+            bytes += n_with(model, b, false) ? 100 * b : 0;
+            pinned += n_with(model, b, true) ? 100 * b : 0;
+        }
         assert_int_equal(t.n_exist, n);
         assert_int_equal(t.n_points, n_points);
-        assert_int_equal(t.file_bytes, bytes);
+        assert_int_equal(t.files.all, bytes);
         assert_int_equal(t.reserved_bytes, more);
-        assert_int_equal(t.pinned_bytes, pinned);
+        assert_int_equal(t.files.pinned + t.reserved_pinned_bytes, pinned);
         const struct session *first = session_table_to_remove(&t, true, 0);
         if (first) assert_int_equal(first->facts.used_s, oldest);
         for (const struct session *x = t.oldest[SESSION_ALL]; x && x->newer[SESSION_ALL]; x = x->newer[SESSION_ALL])

@@ -23,7 +23,8 @@ static void a_session_moves_by_its_next_turn(void **state) {
         for (int i = 0; i < 2; i++) assert_int_equal(session_info(b[i].c.engine, "aa").version, n + 1);
     }
     if (rod_session_fork(b[0].c.engine, "", "aa", "bb", &(struct rod_session_info){0}, &err)) fail();
-    while (count_in(dir, ".state") < 2 || count_in(dir, ".lease")) usleep(1000);
+    assert_int_equal(count_in(dir, ".state"), 2);
+    assert_int_equal(count_in(dir, ".lease"), 0);
     if (rod_session_list(b[1].c.engine, "", NULL, 10, &infos, &n_infos, &has_more, &err)) fail();
     assert_int_equal(n_infos, 2);
     free(infos);
@@ -31,7 +32,7 @@ static void a_session_moves_by_its_next_turn(void **state) {
     struct rod_request *r = nth_turn(&a, "aa", 12);
     r->turn->create = false;
     turn_fails(&b[0].c, r, &a, ROD_ENOTFOUND); /* although it was in its memory */
-    assert_int_equal(count_in(dir, ""), 1);
+    assert_int_equal(count_in(dir, ".state"), 1);
     bench_close(&b[0]), bench_close(&b[1]), bench_close(&plain);
 }
 
