@@ -431,7 +431,8 @@ struct rod_session_new {
  * ROD_EEXISTS: create, fork: there is one of this id. */
 int rod_session_create(struct rod_engine *engine, const char *tenant, const struct rod_session_new *new_session,
                        struct rod_session_info *out, struct rod_error *err);
-/* id NULL: made by the engine. The fork keeps the version, shares the state until its first turn. */
+/* id NULL: made by the engine. The fork keeps the version, shares the state until its first turn, in memory and on
+ * disk; it is durable when this returns, unless session_lazy. */
 int rod_session_fork(struct rod_engine *engine, const char *tenant, const char *from, const char *id,
                      struct rod_session_info *out, struct rod_error *err);
 int rod_session_get(struct rod_engine *engine, const char *tenant, const char *id, struct rod_session_info *out,

@@ -132,7 +132,6 @@ static void measure(void) {
         snprintf(other, sizeof other, "f%u", i);
         must(rod_session_fork(engine, "", name_of(i, name), other, &info, &err), &err);
         fork[i] = now_ms() - begin_ms;
-        usleep(50000); /* its file is written meanwhile */
     }
     for (uint32_t i = 0; i < AT_ONCE; i++) {
         snprintf(other, sizeof other, "m%u", i);

@@ -18,6 +18,15 @@ static void check_inside(struct state_bytes part, const unsigned char *bytes, si
     if (at > n || part.n > n - at) abort();
 }
 
+/* A state has one spelling. */
+static void check_header(const struct state_file *state, const unsigned char *bytes, size_t n_header) {
+    unsigned char *header = malloc(n_header);
+    if (!header) abort();
+    state_file_write_header(state, header);
+    if (memcmp(header, bytes, n_header)) abort();
+    free(header);
+}
+
 static void check(const unsigned char *bytes, size_t n) {
     static const uint8_t ours[MODEL_FINGERPRINT_BYTES] = "fuzzed model 00";
     static const struct state_file_expected here = {ours, "fuzzed layout"}, any = {NULL, NULL};
@@ -26,6 +35,9 @@ static void check(const unsigned char *bytes, size_t n) {
     if (state_file_parse(bytes, n, "fuzzed", &here, &state, &err) && !err.message[0]) abort();
     if (state_file_parse(bytes, n, "fuzzed", &any, &state, NULL)) {
         if (state.payload.data || state.layout.data) abort();
+        if (state_file_parse_header(bytes, n, n, "fuzzed", &any, &state, NULL) || !state.apart) return;
+        if (state.payload.data || state_file_header_bytes(&state) != n) abort(); /* the header is all there is */
+        check_header(&state, bytes, n);
         return;
     }
     check_inside(state.layout, bytes, n);
@@ -37,11 +49,7 @@ static void check(const unsigned char *bytes, size_t n) {
     for (uint32_t i = 0; i < state_file_n_ids(&state); i++) state_file_id(&state, i);
     size_t n_header = state_file_header_bytes(&state);
     if (!n_header || n_header + state.payload.n != n) abort();
-    unsigned char *header = malloc(n_header);
-    if (!header) abort();
-    state_file_write_header(&state, header);
-    if (memcmp(header, bytes, n_header)) abort(); /* a state has one spelling */
-    free(header);
+    check_header(&state, bytes, n_header);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -58,6 +66,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     put_u64(file + 24, XXH3_64bits(file + n_header, size - n_header));
     put_u64(file + n_header - 8, XXH3_64bits(file, n_header - 8));
     check(file, size);
+    file[100] = 1, file[101] = file[102] = file[103] = 0; /* the payload is elsewhere */
+    put_u64(file + n_header - 8, XXH3_64bits(file, n_header - 8));
+    check(file, n_header);
     free(file);
     return 0;
 }

@@ -85,6 +85,39 @@ static void assert_same(const struct state_file *a, const struct state_file *b) 
     assert_same_bytes(a->payload, b->payload);
 }
 
+/* The header of a state whose bytes are in another file: it is all of its own one. */
+static void a_state_that_is_apart_is_a_header(void **unused) {
+    (void)unused;
+    struct state_file state = example(), back, whole = example();
+    struct rod_error err;
+    const uint64_t check = XXH3_64bits(state.payload.data, state.payload.n);
+    state.apart = true;
+    state.payload_check = check;
+    struct image image = image_of(&state);
+    image.n -= state.payload.n;
+    if (state_file_parse_header(image.bytes, image.n, image.n, "some.state", &HERE, &back, &err))
+        fail_msg("%s", err.message);
+    assert_true(back.apart);
+    assert_int_equal(back.payload_check, check);
+    assert_int_equal(back.payload.n, state.payload.n);
+    assert_null(back.payload.data);
+    assert_true(state_file_peek_apart(image.bytes));
+    if (state_file_check_payload(image.bytes, &state.payload, "some.base", &err)) fail_msg("%s", err.message);
+    assert_refused(image, "in another file");
+    image.n += state.payload.n;
+    assert_refused(image, "too long");
+    image.bytes[100] = 2;
+    seal(image);
+    assert_refused(image, "belong to nothing");
+    free(image.bytes);
+    image = image_of(&whole);
+    assert_false(state_file_peek_apart(image.bytes));
+    assert_int_equal(state_file_parse(image.bytes, image.n, "some.state", &HERE, &back, &err), 0);
+    assert_false(back.apart);
+    assert_int_equal(back.payload_check, check);
+    free(image.bytes);
+}
+
 static void a_state_comes_back_as_it_was(void **unused) {
     (void)unused;
     struct state_file state = example(), back;
@@ -281,6 +314,7 @@ static void tokens_hash_the_same_in_pieces(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_state_comes_back_as_it_was),
+        cmocka_unit_test(a_state_that_is_apart_is_a_header),
         cmocka_unit_test(sections_of_every_length_come_back),
         cmocka_unit_test(every_flip_is_refused),
         cmocka_unit_test(every_cut_is_refused),
