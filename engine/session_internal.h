@@ -163,5 +163,7 @@ void session_io_write_locked(struct sessions *s, struct session *session);
 void session_reserve(struct sessions *s, struct session *const *sessions, struct session_write *writes, size_t n);
 void *session_keeper(void *sessions);
 int session_scan(struct sessions *s, struct rod_error *err); /* the folder's headers */
+/* Removes states of forks that are none: a crash, of any server, or somebody's hand left them. */
+void session_sweep_bases(struct sessions *s);
 
 #endif

@@ -338,7 +338,10 @@ void *session_keeper(void *arg) {
         if (session_on_disk(s) && now_ns - scanned_ns > (uint64_t)SCAN_MS * NS_MS) {
             pthread_mutex_unlock(&s->lock);
             struct rod_error err;
-            if (session_scan(s, &err)) session_log(s, 3, "%s", err.message);
+            if (session_scan(s, &err))
+                session_log(s, 3, "%s", err.message);
+            else
+                session_sweep_bases(s);
             scanned_ns = session_now_ns();
             pthread_mutex_lock(&s->lock);
         }

@@ -73,6 +73,8 @@ static void sweep_one(void *arg, const uint8_t name[SESSION_NAME_BYTES]) {
     session_lease_end(s->store.dir, text, lease);
 }
 
+void session_sweep_bases(struct sessions *s) { session_store_list_left(&s->store, sweep_one, s); }
+
 static int open_dir(struct sessions *s, struct rod_error *err) {
     const char *dir = s->config.dir ? s->config.dir : "";
     if (!*dir) return 0;
@@ -85,7 +87,7 @@ static int open_dir(struct sessions *s, struct rod_error *err) {
     if (state_disk_sweep(dir, &n_swept, &left)) /* the files of others; what the folder holds can be read */
         session_log(s, 2, "state_dir: %s", left.message);
     session_lease_sweep(dir);
-    session_store_list_left(&s->store, sweep_one, s);
+    session_sweep_bases(s);
     if (n_swept) session_log(s, 1, "state_dir: removed %u files that a crash left half written", n_swept);
     rc = session_scan(s, err);
     if (!rc)
