@@ -290,6 +290,7 @@ static enum MHD_Result first_call(struct http_request *r, const char *method, co
     struct http_framing f;
     const char *fault = http_framing_fault(r->connection, method, version, &f);
     if (!fault && strstr(r->path, "%00")) fault = "a path holds no NUL";
+    if (http_line_holds_zero(r->socket, method, version)) fault = "the request line holds a zero byte";
     if (!fault) {
         r->chunked = f.chunked;
         r->declared = f.length;
@@ -510,13 +511,13 @@ static int start_daemon(struct http *h) {
         {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(intptr_t) "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"},
         {MHD_OPTION_END, 0, NULL}};
     const struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
-    h->daemon =
-        MHD_start_daemon(flags, 0, NULL, NULL, on_access, h, /* */
-                         MHD_OPTION_EXTERNAL_LOGGER, on_daemon_log, h, MHD_OPTION_LISTEN_SOCKET, h->listener,
-                         MHD_OPTION_CONNECTION_LIMIT, h->limit, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES,
-                         MHD_OPTION_CONNECTION_TIMEOUT, idle_s, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
-                         MHD_OPTION_NOTIFY_CONNECTION, on_socket, h, MHD_OPTION_UNESCAPE_CALLBACK, unescape, h,
-                         MHD_OPTION_ARRAY, h->tls ? tls : none, MHD_OPTION_END);
+    h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_access, h, /* */
+                                 MHD_OPTION_EXTERNAL_LOGGER, on_daemon_log, h, MHD_OPTION_LISTEN_SOCKET, h->listener,
+                                 MHD_OPTION_CONNECTION_LIMIT, h->limit, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                                 (size_t)POOL_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, idle_s, MHD_OPTION_NOTIFY_COMPLETED,
+                                 on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_socket, h,
+                                 MHD_OPTION_UNESCAPE_CALLBACK, unescape, h, MHD_OPTION_URI_LOG_CALLBACK, http_on_line,
+                                 h, MHD_OPTION_ARRAY, h->tls ? tls : none, MHD_OPTION_END);
     return h->daemon ? 0 : -1;
 }
 

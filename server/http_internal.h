@@ -1,5 +1,5 @@
-/* http_internal.h - what http.c (connections, requests) and http_answer.c (answers) share; see http.h for a request's
- * life. Threads: that of the loop.
+/* http_internal.h - what http.c (connections, requests), http_answer.c (answers) and http_refusal.c (request lines)
+ * share; see http.h for a request's life. Threads: that of the loop.
  */
 #ifndef HTTP_INTERNAL_H
 #define HTTP_INTERNAL_H
@@ -18,6 +18,7 @@ struct http_connection { /* an open socket; its socket context */
     struct http_request *request; /* in progress, or NULL */
     uint64_t since_ns;            /* opened, or last request done */
     struct http_tls_pair *shown;  /* the certificate of its handshake, or NULL */
+    const char *uri, *uri_end;    /* as the request's line has it, in the library's memory until the request ends */
     int fd;
     bool dropped; /* shut down to make room */
 };
@@ -93,5 +94,9 @@ void http_watch(struct http_request *r);   /* notices from now on when the clien
 void http_suspend(struct http_request *r); /* until http_wake; watched */
 /* Hands what http_respond or http_stream_begin left to the daemon. */
 enum MHD_Result http_queue_answer(struct http_request *r);
+
+/* ---- http_refusal.c ---- */
+void *http_on_line(void *http, const char *uri, struct MHD_Connection *connection); /* a request's line has come */
+bool http_line_holds_zero(const struct http_connection *c, const char *method, const char *version);
 
 #endif
