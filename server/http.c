@@ -239,13 +239,13 @@ static const char *path_of(const char *url) {
 /* A path with a NUL would end there for whoever reads it as a string, so it stays as it was sent and is refused below.
  * "%2500" looks the same then; it names nothing either. */
 static size_t unescape(void *cls, struct MHD_Connection *connection, char *text) {
-    (void)cls;
     (void)connection;
+    http_line_done(cls, text);
     return strstr(text, "%00") ? strlen(text) : MHD_http_unescape(text);
 }
 
-static struct http_request *new_request(struct http *h, struct MHD_Connection *connection, const char *url,
-                                        const char *method) {
+struct http_request *http_request_new(struct http *h, struct MHD_Connection *connection, const char *url,
+                                      const char *method) {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     struct http_request *r = calloc(1, sizeof *r);
     char *path = strdup(path_of(url));
@@ -336,7 +336,7 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *connection, c
     struct http *h = cls;
     struct http_request *r = *context;
     if (!r) {
-        r = new_request(h, connection, url, method);
+        r = http_request_new(h, connection, url, method);
         *context = r;
         return r ? first_call(r, method, version) : MHD_NO;
     }
@@ -372,15 +372,8 @@ static void free_request(struct http_request *r) {
 
 static void on_watch_closed(uv_handle_t *handle) { free_request(handle->data); }
 
-static void on_completed(void *cls, struct MHD_Connection *connection, void **context,
-                         enum MHD_RequestTerminationCode reason) {
-    struct http *h = cls;
-    struct http_request *r = *context;
-    (void)connection;
-    if (!r) return;
-    *context = NULL;
-    assert(!r->dirty); /* a dirty request is suspended, and those do not complete */
-    if (reason != MHD_REQUEST_TERMINATED_COMPLETED_OK && !r->aborted) client_left(r);
+void http_request_end(struct http_request *r) {
+    struct http *h = r->http;
     keep_no_body(r); /* first, as what its room counts for may end with the application's request */
     h->on.done(h->on.arg, r);
     if (r->prev) r->prev->next = r->next;
@@ -394,6 +387,18 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **co
     } else {
         free_request(r);
     }
+}
+
+static void on_completed(void *cls, struct MHD_Connection *connection, void **context,
+                         enum MHD_RequestTerminationCode reason) {
+    struct http_request *r = *context;
+    (void)cls;
+    (void)connection;
+    if (!r) return;
+    *context = NULL;
+    assert(!r->dirty); /* a dirty request is suspended, and those do not complete */
+    if (reason != MHD_REQUEST_TERMINATED_COMPLETED_OK && !r->aborted) client_left(r);
+    http_request_end(r);
 }
 
 static uint64_t waiting_since_ns(const struct http_connection *c) {
@@ -441,9 +446,10 @@ static void on_socket(void *cls, struct MHD_Connection *connection, void **conte
     struct http_connection *c = calloc(1, sizeof *c);
     if (!c || !info) {
         free(c);
-        return; /* without a context its requests are refused in new_request */
+        return; /* without a context its requests are refused in http_request_new */
     }
-    *c = (struct http_connection){.http = h, .next = h->connections, .since_ns = uv_hrtime(), .fd = info->connect_fd};
+    *c = (struct http_connection){
+        .http = h, .next = h->connections, .since_ns = uv_hrtime(), .connection = connection, .fd = info->connect_fd};
     if (c->next) c->next->prev = c;
     h->connections = c;
     h->n_connections++;
@@ -484,7 +490,11 @@ static void on_sweep(uv_timer_t *timer) {
 static void on_daemon_log(void *cls, const char *format, va_list args) {
     struct http *h = cls;
     char line[256];
+    va_list again;
+    va_copy(again, args);
     int n = vsnprintf(line, sizeof line, format, args);
+    if (!strncmp(format, "Error processing request", 24)) http_on_library_refusal(h, va_arg(again, unsigned));
+    va_end(again);
     while (n > 0 && n < (int)sizeof line && (line[n - 1] == '\n' || line[n - 1] == '\r')) line[--n] = 0;
     if (h->on.log) h->on.log(h->on.arg, line);
 }

@@ -1,5 +1,5 @@
-/* http_internal.h - what http.c (connections, requests), http_answer.c (answers) and http_refusal.c (request lines)
- * share; see http.h for a request's life. Threads: that of the loop.
+/* http_internal.h - what http.c (connections, requests), http_answer.c (answers) and http_refusal.c (what the library
+ * would answer badly) share; see http.h for a request's life. Threads: that of the loop.
  */
 #ifndef HTTP_INTERNAL_H
 #define HTTP_INTERNAL_H
@@ -18,9 +18,10 @@ struct http_connection { /* an open socket; its socket context */
     struct http_request *request; /* in progress, or NULL */
     uint64_t since_ns;            /* opened, or last request done */
     struct http_tls_pair *shown;  /* the certificate of its handshake, or NULL */
-    const char *uri, *uri_end;    /* as the request's line has it, in the library's memory until the request ends */
+    struct MHD_Connection *connection;
+    const char *uri, *uri_end; /* as the request's line has it, in the library's memory until the request ends */
     int fd;
-    bool dropped; /* shut down to make room */
+    bool dropped; /* shut down: to make room, or behind a refusal */
 };
 
 struct http_header_line {
@@ -73,6 +74,7 @@ struct http {
     uv_timer_t timer, sweep;
     uv_prepare_t prepare;
     struct http_connection *connections;
+    struct http_connection *in_line; /* whose request line the library is taking apart just now, or NULL */
     struct http_request *requests, *dirty;
     atomic_size_t n_connections;
     unsigned limit; /* of connections */
@@ -95,8 +97,16 @@ void http_suspend(struct http_request *r); /* until http_wake; watched */
 /* Hands what http_respond or http_stream_begin left to the daemon. */
 enum MHD_Result http_queue_answer(struct http_request *r);
 
+struct http_request *http_request_new(struct http *h, struct MHD_Connection *connection, const char *url,
+                                      const char *method);
+void http_request_end(struct http_request *r); /* tells of it (done) and frees it */
+
 /* ---- http_refusal.c ---- */
 void *http_on_line(void *http, const char *uri, struct MHD_Connection *connection); /* a request's line has come */
+void http_line_done(struct http *h, const char *text); /* text was decoded: of the line the path is the last */
 bool http_line_holds_zero(const struct http_connection *c, const char *method, const char *version);
+/* The library says that it answers a request by itself, with this status: where its answer would be broken, another one
+ * goes out, and the connection ends. */
+void http_on_library_refusal(struct http *h, unsigned status);
 
 #endif

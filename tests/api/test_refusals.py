@@ -17,7 +17,45 @@ HIDDEN = b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 BEFORE = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 OURS, LIBRARY = True, False  # who words the answer: as JSON with an id, or in a line of HTML
 
+LENGTHS = {b"-1": 400, b"abc": 400, b"": 400, b"35, 35": 400, b"+3": 400, b"0x1": 400, b"1 1": 400, b"1.0": 400, b"99999999999999999999999": 413,
+           b"18446744073709551616": 413}
 TABLE = {
+    **{f"Content-Length {value.decode()!r}": (LINE + b"Content-Length: " + value + b"\r\n\r\n", status, OURS) for value, status in LENGTHS.items()},
+    "Content-Length twice": (LINE + b"Content-Length: 0\r\nContent-Length: 0\r\n\r\n", 400, OURS),
+    "Content-Length and chunks": (LINE + b"Content-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n", 400, OURS),
+    "Content-Length abc of HTTP/1.0": (b"GET /version HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: abc\r\n\r\n", 400, OURS),
+    "Content-Length abc, kept alive": (LINE + b"Connection: keep-alive\r\nContent-Length: abc\r\n\r\n", 400, OURS),
+    "Content-Length abc, with Expect": (LINE + b"Expect: 100-continue\r\nContent-Length: abc\r\n\r\n", 400, OURS),
+    "Content-Length abc behind bare line feeds": (b"GET /version HTTP/1.1\nHost: x\nContent-Length: abc\n\n", 400, OURS),
+    "many cookies": (LINE + b"Cookie: " + b"a;" * 2000 + b"\r\n\r\n", 431, OURS),
+    "many cookies of HTTP/1.0": (b"GET /version HTTP/1.0\r\nCookie: " + b"a;" * 2000 + b"\r\n\r\n", 431, OURS),
+    "a long cookie": (LINE + b"Cookie: " + b"a" * 9000 + b"\r\n\r\n", 431, OURS),
+    "many cookies and a bad length": (LINE + b"Cookie: " + b"a;" * 2000 + b"\r\nContent-Length: abc\r\n\r\n", 431, OURS),
+    "many cookies and a body": (LINE + b"Content-Length: 3\r\nCookie: " + b"a;" * 2000 + b"\r\n\r\nabc", 431, OURS),
+    "many fields of a query": (b"GET /version?" + b"a&" * 2000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 431, OURS),
+    "300 fields of a query": (b"GET /version?" + b"a=b&" * 300 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 431, OURS),
+    "a long URL": (b"GET /" + b"a" * 20000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414, LIBRARY),
+    "a long header": (LINE + b"X: " + b"a" * 20000 + b"\r\n\r\n", 431, LIBRARY),
+    "many headers": (LINE + b"X: a\r\n" * 2000 + b"\r\n", 431, LIBRARY),
+    "a header without a colon": (LINE + b"abc\r\n\r\n", 400, LIBRARY),
+    "no Host": (b"GET /version HTTP/1.1\r\n\r\n", 400, OURS),
+    "two Hosts": (LINE + b"Host: x\r\n\r\n", 400, OURS),
+    "HTTP/2.0": (LINE.replace(b"/1.1", b"/2.0") + b"\r\n", 505, LIBRARY),
+    "HTTP/9.9": (LINE.replace(b"/1.1", b"/9.9") + b"\r\n", 505, LIBRARY),
+    "HTTP/0.9": (LINE.replace(b"/1.1", b"/0.9") + b"\r\n", 505, LIBRARY),
+    "http/1.1": (LINE.replace(b"HTTP", b"http") + b"\r\n", 400, LIBRARY),
+    "HTTP/1.10": (LINE.replace(b"1.1", b"1.10") + b"\r\n", 400, LIBRARY),
+    "no version": (b"GET /version\r\nHost: x\r\n\r\n", 400, LIBRARY),
+    "one word": (b"GET\r\n\r\n", None, LIBRARY),
+    "letters for a chunk's size": (CHUNKED + b"xx\r\n{}\r\n0\r\n\r\n", 400, LIBRARY),
+    "a chunk's size below 0": (CHUNKED + b"-1\r\n{}\r\n0\r\n\r\n", 400, LIBRARY),
+    "no size of a chunk": (CHUNKED + b"\r\n", 400, LIBRARY),
+    "a chunk beyond 64 bits": (CHUNKED + b"FFFFFFFFFFFFFFFFF\r\n{}", 413, LIBRARY),
+    "a chunk longer than its size": (CHUNKED + b"2\r\n{}zz0\r\n\r\n", 400, LIBRARY),
+    "a trailer without a colon": (CHUNKED + b"2\r\n{}\r\n0\r\nabc\r\n\r\n", 400, LIBRARY),
+    "many trailers": (CHUNKED + b"2\r\n{}\r\n0\r\n" + b"X: a\r\n" * 3000 + b"\r\n", 431, LIBRARY),
+    "a long trailer": (CHUNKED + b"2\r\n{}\r\n0\r\nX: " + b"a" * 20000 + b"\r\n\r\n", 431, LIBRARY),
+    "a long line before a chunk": (CHUNKED + b"2;" + b"a" * 20000 + b"\r\n{}\r\n0\r\n\r\n", None, LIBRARY),
     **{f"a zero byte {where}": (line + b"\r\nHost: x\r\n\r\n", 400, who) for where, line, who in [
         ("behind the path", b"GET /version\0x HTTP/1.1", OURS), ("at the path's end", b"GET /version\0 HTTP/1.1", OURS),
         ("in a query", b"GET /version?a=\0b HTTP/1.1", OURS), ("in a query's name", b"GET /version?a\0=b HTTP/1.1", OURS),
@@ -79,6 +117,42 @@ def test_so_it_is_when_it_comes_in_pieces(server, name):
         except OSError:
             pass  # it need not read all of it
         check(name, read_all(s), 1)
+
+
+def test_an_answer_to_head_has_no_body(server):
+    for length in (b"abc", b"99999999999999999999999"):
+        got = answers(server.raw(b"HEAD /version HTTP/1.1\r\nHost: x\r\nContent-Length: " + length + b"\r\n\r\n" + HIDDEN, timeout=20), heads=(0,))
+        assert [s for s, _, _ in got] == [400 if length == b"abc" else 413] and int(got[0][1]["content-length"]) > 0, got
+
+
+def test_they_are_in_the_log_and_in_the_counter(own_server):
+    s = own_server("--device", "null")
+    raw = s.raw(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nX-Request-Id: mine\r\nContent-Length: -1\r\n\r\n", timeout=20)
+    assert answers(raw)[0][1]["x-request-id"] == "mine", raw
+    s.raw(TABLE["many cookies"][0], timeout=20)
+    s.raw(TABLE["many fields of a query"][0], timeout=20)
+    s.wait_log("outcome=headers_too_large", 2)
+    line = next(line for line in s.log().splitlines() if "id=mine" in line)
+    assert "method=POST path=/v1/completions status=400 outcome=bad_framing" in line and "peer=127.0.0.1" in line, line
+    assert s.metric('rodimus_http_requests_total{route="other",code="431"}') == 2
+    assert s.metric('rodimus_http_requests_total{route="other",code="400"}') == 1
+
+
+def test_no_connection_stays_behind_refusals(own_server):
+    """Of a query with too many fields the library itself would wait for the idle timeout."""
+    s = own_server("--device", "null")
+    before = s.n_files()
+    held = [s.socket() for _ in range(60)]
+    for i, c in enumerate(held):
+        c.sendall(TABLE[("many cookies", "many fields of a query", "Content-Length 'abc'")[i % 3]][0])
+    for c in held:
+        assert status_of(c.recv(4096)) in (400, 431)
+    deadline = time.monotonic() + 5 * SLOWER
+    while s.n_files() > before + 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert s.n_files() <= before + 2, f"{before} files before, {s.n_files()} after; the clients have not closed"
+    for c in held:
+        c.close()
 
 
 def test_refusals_over_tls(own_server, tmp_path):
