@@ -435,6 +435,8 @@ static void on_socket(void *cls, struct MHD_Connection *connection, void **conte
         if (c->prev) c->prev->next = c->next;
         if (c->next) c->next->prev = c->prev;
         if (h->connections == c) h->connections = c->next;
+        if (h->in_line == c) h->in_line = NULL;
+        if (h->in_hello == c) h->in_hello = NULL;
         h->n_connections--;
         h->closed = true;
         http_tls_drop(c->shown);
@@ -455,6 +457,7 @@ static void on_socket(void *cls, struct MHD_Connection *connection, void **conte
     h->n_connections++;
     *context = c;
     http_tune_socket(c->fd, h->idle_ns / 1000000);
+    if (h->tls) http_watch_hello(c);
     if (h->make_room && h->n_connections >= h->limit) drop_longest_waiting(h);
 }
 
@@ -494,6 +497,7 @@ static void on_daemon_log(void *cls, const char *format, va_list args) {
     va_copy(again, args);
     int n = vsnprintf(line, sizeof line, format, args);
     if (!strncmp(format, "Error processing request", 24)) http_on_library_refusal(h, va_arg(again, unsigned));
+    if (!strncmp(format, "Error: received handshake", 25)) http_on_failed_handshake(h);
     va_end(again);
     while (n > 0 && n < (int)sizeof line && (line[n - 1] == '\n' || line[n - 1] == '\r')) line[--n] = 0;
     if (h->on.log) h->on.log(h->on.arg, line);
@@ -516,10 +520,9 @@ static int on_certificate(gnutls_session_t session, const gnutls_datum_t *issuer
 static int start_daemon(struct http *h) {
     unsigned idle_s = (unsigned)((h->idle_ns + 999999999) / 1000000000);
     unsigned flags = MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ERROR_LOG | (h->tls ? MHD_USE_TLS : 0);
-    const struct MHD_OptionItem tls[] = {
-        {MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(intptr_t)on_certificate},
-        {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(intptr_t) "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"},
-        {MHD_OPTION_END, 0, NULL}};
+    const struct MHD_OptionItem tls[] = {{MHD_OPTION_HTTPS_CERT_CALLBACK, 0, (void *)(intptr_t)on_certificate},
+                                         {MHD_OPTION_HTTPS_PRIORITIES, 0, (void *)(intptr_t)HTTP_TLS_PRIORITIES},
+                                         {MHD_OPTION_END, 0, NULL}};
     const struct MHD_OptionItem none[] = {{MHD_OPTION_END, 0, NULL}};
     h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_access, h, /* */
                                  MHD_OPTION_EXTERNAL_LOGGER, on_daemon_log, h, MHD_OPTION_LISTEN_SOCKET, h->listener,

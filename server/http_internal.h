@@ -22,6 +22,7 @@ struct http_connection { /* an open socket; its socket context */
     const char *uri, *uri_end; /* as the request's line has it, in the library's memory until the request ends */
     int fd;
     bool dropped; /* shut down: to make room, or behind a refusal */
+    bool old_tls; /* its hello is of a version before TLS 1.2 */
 };
 
 struct http_header_line {
@@ -74,7 +75,8 @@ struct http {
     uv_timer_t timer, sweep;
     uv_prepare_t prepare;
     struct http_connection *connections;
-    struct http_connection *in_line; /* whose request line the library is taking apart just now, or NULL */
+    struct http_connection *in_hello; /* whose hello GnuTLS is reading just now, or NULL */
+    struct http_connection *in_line;  /* whose request line the library is taking apart just now, or NULL */
     struct http_request *requests, *dirty;
     atomic_size_t n_connections;
     unsigned limit; /* of connections */
@@ -105,6 +107,8 @@ void http_request_end(struct http_request *r); /* tells of it (done) and frees i
 void *http_on_line(void *http, const char *uri, struct MHD_Connection *connection); /* a request's line has come */
 void http_line_done(struct http *h, const char *text); /* text was decoded: of the line the path is the last */
 bool http_line_holds_zero(const struct http_connection *c, const char *method, const char *version);
+void http_watch_hello(struct http_connection *c); /* of a new connection, TLS or not */
+void http_on_failed_handshake(struct http *h);    /* the library says that it ends one: the client is told why */
 /* The library says that it answers a request by itself, with this status: where its answer would be broken, another one
  * goes out, and the connection ends. */
 void http_on_library_refusal(struct http *h, unsigned status);

@@ -1,10 +1,11 @@
-/* http_refusal.c - requests that libmicrohttpd 0.9.75 answers by itself, and badly, and request lines that it does not
- * hand on whole. What it answers well (headers beyond its memory, broken chunks, other versions) it goes on answering.
- * The facts that shape this file:
+/* http_refusal.c - requests that libmicrohttpd 0.9.75 answers by itself, and badly, handshakes that it ends without a
+ * word, and request lines that it does not hand on whole. What it answers well (headers beyond its memory, broken
+ * chunks, other versions) it goes on answering. The facts that shape this file:
  * - of a Content-Length that is no number, or beyond 64 bits, and of cookies beyond its memory, the answer carries the
  *   status line and the headers twice; of a query with too many fields it keeps its answer to itself, and waits;
  * - it says in its log that it refuses, before it does so, and of no connection; but there is only one whose headers
  *   are in and that no handler has seen, or whose line is being taken apart;
+ * - of a handshake that fails it closes the connection without an alert, and its log does not say of which;
  * - of the request's line it hands on three strings, so that what follows a zero byte is not seen. The line with the
  *   zero byte is whole in its memory: the parts must lie one behind the other.
  * 1.0 refuses zero bytes and answers once. */
@@ -40,6 +41,39 @@ bool http_line_holds_zero(const struct http_connection *c, const char *method, c
     const char *at = method + strlen(method) + 1;
     while (at < c->uri && *at == ' ') at++;
     return at != c->uri || c->uri_end + 1 != version;
+}
+
+/* ---- handshakes ---- */
+
+static gnutls_session_t session_of(const struct http_connection *c) {
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c->connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+    return info ? info->tls_session : NULL;
+}
+
+/* Before the hello is read, and behind it if it could be taken. */
+static int on_hello(gnutls_session_t session, unsigned type, unsigned when, unsigned incoming,
+                    const gnutls_datum_t *hello) {
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(gnutls_session_get_ptr(session), MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    struct http_connection *c = info ? info->socket_context : NULL;
+    (void)type, (void)incoming;
+    if (!c) return 0;
+    c->http->in_hello = when == GNUTLS_HOOK_PRE ? c : NULL;
+    c->old_tls = hello && hello->size >= 2 && hello->data[0] == 3 && hello->data[1] < 3;
+    return 0;
+}
+
+void http_watch_hello(struct http_connection *c) {
+    gnutls_session_t session = session_of(c);
+    if (session) gnutls_handshake_set_hook_function(session, GNUTLS_HANDSHAKE_CLIENT_HELLO, GNUTLS_HOOK_BOTH, on_hello);
+}
+
+void http_on_failed_handshake(struct http *h) {
+    struct http_connection *c = h->in_hello;
+    h->in_hello = NULL;
+    if (!c) return;
+    gnutls_alert_send(session_of(c), GNUTLS_AL_FATAL,
+                      c->old_tls ? GNUTLS_A_PROTOCOL_VERSION : GNUTLS_A_HANDSHAKE_FAILURE);
 }
 
 /* ---- refusals ---- */
@@ -84,8 +118,7 @@ static void add_head(struct buf *out, const struct http_request *r) {
 /* Nothing is before it on the way: the library reads a request when the answers before it have gone out. What the
  * client does not take at once it does not get. */
 static void send_answer(struct http_connection *c, const struct buf *b) {
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c->connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
-    gnutls_session_t tls = info ? info->tls_session : NULL;
+    gnutls_session_t tls = session_of(c);
     if (tls) {
         gnutls_record_send(tls, b->data, b->len);
         gnutls_bye(tls, GNUTLS_SHUT_WR);

@@ -12,6 +12,10 @@
 #include <stddef.h>
 #include <time.h>
 
+/* TLS 1.3, and of 1.2 what keeps a recording closed when the certificate's key is known later: no key exchange by RSA
+ * alone. Neither in ciphers nor in signatures SHA-1. */
+#define HTTP_TLS_PRIORITIES "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:-RSA:-SHA1:-SIGN-RSA-SHA1:-SIGN-ECDSA-SHA1"
+
 struct http_tls;
 struct http_tls_pair; /* a certificate with its chain and its key */
 

@@ -2,6 +2,7 @@
 import os
 import socket
 import ssl
+import subprocess
 import time
 
 import pytest
@@ -38,6 +39,38 @@ def test_tls(own_server, tmp_path):
     assert s.stop() == 0
 
 
+def handshake(s, version, cipher="", signatures=""):
+    """What openssl says of its handshake, with nothing too weak for it."""
+    ask = ["openssl", "s_client", "-connect", f"{s.host}:{s.port}", f"-{version}", *(["-sigalgs", signatures] if signatures else []),
+           *(["-ciphersuites", cipher] if version == "tls1_3" else ["-cipher", f"{cipher or 'ALL'}:@SECLEVEL=0"])]
+    done = subprocess.run(ask, input="", capture_output=True, text=True, timeout=20 * SLOWER)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("kind", ["rsa", "ec"])
+def test_tls_12_has_neither_static_rsa_nor_sha1(own_server, tmp_path, kind):
+    """The key of the certificate alone opens nothing that was recorded; what is too old is told so in the handshake."""
+    cert, key = certificate(tmp_path, "one", ["rsa:2048"]) if kind == "rsa" else certificate(tmp_path, "one")
+    s = own_server("--device", "null", "--tls-cert", cert, "--tls-key", key)
+    auth = "RSA" if kind == "rsa" else "ECDSA"
+    for cipher in (f"ECDHE-{auth}-AES128-GCM-SHA256", f"ECDHE-{auth}-AES256-GCM-SHA384", f"ECDHE-{auth}-CHACHA20-POLY1305"):
+        said = handshake(s, "tls1_2", cipher)
+        assert f"Cipher is {cipher}" in said and "Protocol  : TLSv1.2" in said, said
+    for cipher in ("TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"):
+        assert f"TLSv1.3, Cipher is {cipher}" in handshake(s, "tls1_3", cipher)
+    good = f"ECDHE-{auth}-AES128-GCM-SHA256"
+    assert f"Cipher is {good}" in handshake(s, "tls1_2", good, f"{auth}+SHA256")
+    old = {(cipher, ""): None for cipher in ("AES128-GCM-SHA256", "AES256-GCM-SHA384", "AES128-SHA", "AES256-SHA", "AES128-SHA256", "AES128-CCM",
+                                             "DHE-RSA-AES128-SHA", f"ECDHE-{auth}-AES128-SHA", f"ECDHE-{auth}-AES256-SHA", "kRSA", "SHA1")}
+    for cipher, signatures in [*old, (good, f"{auth}+SHA1")]:
+        said = handshake(s, "tls1_2", cipher, signatures)
+        assert "Cipher is (NONE)" in said and "alert handshake failure" in said, f"{cipher} {signatures}: {said}"
+    for version in ("tls1_1", "tls1"):
+        said = handshake(s, version)
+        assert "Cipher is (NONE)" in said and "alert protocol version" in said, f"{version}: {said}"
+    assert s.get("/health").status == 200
+
+
 def test_tls_certificates_are_exchanged_under_streams(own_server, tmp_path):
     """Renewed files and SIGHUP: the stream goes on, the next handshake sees the new one; a broken file changes nothing."""
     cert, key = certificate(tmp_path, "one")
@@ -62,12 +95,12 @@ def test_tls_certificates_are_exchanged_under_streams(own_server, tmp_path):
 
 
 def test_a_handshake_goes_on_with_the_certificate_that_it_was_shown(own_server, tmp_path):
-    """However many came after it meanwhile: with the key exchange RSA the key is used when the client speaks for the second time."""
+    """However many came after it meanwhile, and were freed, until the client speaks for the second time."""
     cert, key = certificate(tmp_path, "one", ["rsa:2048"])
     s = own_server("--tls-cert", cert, "--tls-key", key)
     context = ssl._create_unverified_context()
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    context.set_ciphers("AES128-GCM-SHA256")
+    context.set_ciphers("ECDHE-RSA-AES128-GCM-SHA256")
     shaking = []
     for _ in range(8):
         here, there = ssl.MemoryBIO(), ssl.MemoryBIO()
