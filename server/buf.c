@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 
 void buf_fini(struct buf *b) {
     free(b->data);
@@ -115,30 +116,53 @@ size_t buf_utf8(const char *s, size_t n) {
     return len;
 }
 
-/* U+0080 to U+009F, which a terminal obeys as it does escape sequences, and the two beyond ASCII that end a line. */
-static unsigned unseen(const char *text, size_t len) {
-    const unsigned char *c = (const unsigned char *)text;
-    if (len == 2 && c[0] == 0xc2 && c[1] < 0xa0) return c[1];
-    if (len == 3 && c[0] == 0xe2 && c[1] == 0x80 && (c[2] == 0xa8 || c[2] == 0xa9)) return 0x2000u + (c[2] & 0x3fu);
-    return 0;
+/* What a terminal or a viewer of logs obeys instead of showing it: escape sequences and their short forms from U+0080
+ * on, ends of lines beyond ASCII, orders to write from right to left, and all that has no width. */
+static bool unseen(utf8proc_int32_t code) {
+    switch (utf8proc_category(code)) {
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP: return true;
+    default: return utf8proc_get_property(code)->ignorable;
+    }
+}
+
+static void add_code(struct buf *b, uint32_t code) {
+    if (code < 0x10000) {
+        buf_addf(b, "\\u%04x", code);
+    } else {
+        buf_addf(b, "\\u%04x\\u%04x", 0xd7c0 + (code >> 10), 0xdc00 + (code & 0x3ff));
+    }
+}
+
+/* quoted: as part of a JSON string. */
+static void add_seen(struct buf *b, const char *bytes, size_t len, bool quoted) {
+    for (size_t i = 0, n; i < len; i += n) {
+        utf8proc_int32_t code = -1;
+        n = buf_utf8(bytes + i, len - i);
+        if (n > 1) utf8proc_iterate((const utf8proc_uint8_t *)bytes + i, (utf8proc_ssize_t)n, &code);
+        if (!n) {
+            buf_puts(b, "\xef\xbf\xbd");
+            for (n = 1; i + n < len && ((unsigned char)bytes[i + n] & 0xc0) == 0x80;) n++;
+        } else if (n > 1 && unseen(code)) {
+            add_code(b, (uint32_t)code);
+        } else if (quoted || (n == 1 && bytes[i] != '"' && bytes[i] != '\\')) {
+            add_escaped(b, bytes + i, n);
+        } else {
+            buf_add(b, bytes + i, n);
+        }
+    }
 }
 
 void buf_json_any(struct buf *b, const char *bytes, size_t len) {
     buf_putc(b, '"');
-    for (size_t i = 0, n; i < len; i += n) {
-        n = buf_utf8(bytes + i, len - i);
-        const unsigned code = unseen(bytes + i, n);
-        if (code) {
-            buf_addf(b, "\\u%04x", code);
-        } else if (n) {
-            add_escaped(b, bytes + i, n);
-        } else {
-            buf_puts(b, "\xef\xbf\xbd");
-            for (n = 1; i + n < len && ((unsigned char)bytes[i + n] & 0xc0) == 0x80;) n++;
-        }
-    }
+    add_seen(b, bytes, len, true);
     buf_putc(b, '"');
 }
+
+void buf_seen(struct buf *b, const char *bytes, size_t len) { add_seen(b, bytes, len, false); }
 
 void buf_logprob(struct buf *b, float value) {
     if (value > -1e30f) {

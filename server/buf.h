@@ -24,9 +24,11 @@ void buf_putc(struct buf *b, char c);
 void buf_addf(struct buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void buf_int(struct buf *b, int64_t value);
 void buf_json(struct buf *b, const char *text, size_t len); /* "text" with quotes, escaped; text is UTF-8 */
-/* The same for any bytes, for readers of logs too: what is no character becomes U+FFFD, and each control character
- * and end of a line beyond ASCII is escaped. */
+/* The same for any bytes, for readers of logs too: what is no character becomes U+FFFD, and what is not seen, or
+ * changes how its neighbours are shown, is escaped: control and format characters (bidi, zero width, tags), ends of a
+ * line. */
 void buf_json_any(struct buf *b, const char *bytes, size_t len);
+void buf_seen(struct buf *b, const char *bytes, size_t len); /* likewise, without quotes; '"' and '\' as they are */
 /* The length of the UTF-8 character that begins at s, of which n > 0 bytes are there; 0 if the bytes are none. */
 size_t buf_utf8(const char *s, size_t n);
 void buf_logprob(struct buf *b, float value); /* 9 digits; -inf is written as -1e30 */

@@ -87,17 +87,18 @@ struct line {
 
 static void render(struct buf *b, bool json, const struct line *line, size_t max_bytes) {
     buf_clear(b);
-    const int n = (int)strnlen(line->message, max_bytes);
+    const size_t n = strnlen(line->message, max_bytes);
     if (json) {
         buf_puts(b, "{\"time\":\"");
         add_time(b);
         buf_addf(b, "\",\"level\":\"%s\",\"message\":", level_names[line->level]);
-        buf_json_any(b, line->message, (size_t)n);
+        buf_json_any(b, line->message, n);
         add_fields(b, true, line->fields, line->n_fields, max_bytes);
         buf_puts(b, "}\n");
     } else {
         add_time(b);
-        buf_addf(b, " %-5s %.*s", level_names[line->level], n, line->message);
+        buf_addf(b, " %-5s ", level_names[line->level]);
+        buf_seen(b, line->message, n);
         add_fields(b, false, line->fields, line->n_fields, max_bytes);
         buf_putc(b, '\n');
     }
@@ -161,7 +162,9 @@ void log_failure(struct log *log, const char *who, const char *hint, const char 
         return;
     }
     struct buf b = {0};
-    buf_addf(&b, "%s: %s\n%s%s", who, message, hint, *hint ? "\n" : "");
+    buf_addf(&b, "%s: ", who);
+    buf_seen(&b, message, strlen(message));
+    buf_addf(&b, "\n%s%s", hint, *hint ? "\n" : "");
     pthread_mutex_lock(&log->lock);
     if (!b.failed) outlet_put(&log->out, b.data, b.len);
     pthread_mutex_unlock(&log->lock);

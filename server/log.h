@@ -1,9 +1,10 @@
 /* log.h - one line an event on stderr, as text or as JSON.
  *
- * Lines hold no prompt and no answer text. Control characters of outside values are escaped, so that a request cannot
- * forge a line. Nobody has to read the log: a line that a full pipe does not take is dropped and counted, and the next
- * one that goes out comes behind a line that says how many were. What goes to a pipe is at most a page: longer values
- * are cut then. Threads: log_line from any thread (a line is one write); init and fini before and after all others.
+ * Lines hold no prompt and no answer text. What is not seen, or changes how other text is shown, is escaped, in
+ * messages and values, so that a request can neither forge a line nor hide in one. Nobody has to read the log: a line
+ * that a full pipe does not take is dropped and counted, and the next one that goes out comes behind a line that says
+ * how many were. What goes to a pipe is at most a page: longer values are cut then. Threads: log_line from any thread
+ * (a line is one write); init and fini before and after all others.
  */
 #ifndef LOG_H
 #define LOG_H

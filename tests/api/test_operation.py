@@ -10,11 +10,13 @@ import struct
 import subprocess
 import threading
 import time
+import unicodedata
+import urllib.parse
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from server import RODIMUS, ROOT, read_events
+from server import RODIMUS, ROOT, SLOWER, read_events
 
 UNITS = ("_seconds", "_bytes", "_tokens", "_requests", "_total", "_info", "_ratio")
 PLAIN = {  # gauges and histograms of things that are counted, or yes and no
@@ -136,6 +138,35 @@ def test_one_line_a_request_with_all_that_is_known(own_server, tmp_path):
     assert lines["r-4"]["status"] == 499 and lines["r-4"]["outcome"] == "client_left" and lines["r-4"]["completion_tokens"] >= 1
     assert {line["peer"] for line in lines.values()} == {"127.0.0.1"}, lines
     assert len([line for line in request_lines(s) if line["id"].startswith("r-")]) == 4
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_nothing_that_a_client_sends_hides_in_the_log(own_server, log_format):
+    """Wherever its bytes may come into a line, as they are or behind percent signs: a viewer shows what is there, in its order."""
+    s = own_server("--device", "null", "--log-format", log_format, "--log-level", "debug")
+    unseen = "".join(map(chr, [*range(0x202a, 0x202f), *range(0x2066, 0x206a), 0x200b, 0x200e, 0x200f, 0x61c, 0x2028, 0x2029, 0xfeff,
+                               0x85, 0x9b, 0xad, 0xe0001, 0xe0041, 0x1b, 0x7f]))
+    text = f"a{unseen}b"
+    for path in (text.encode(), urllib.parse.quote(text).encode(), b"v1/models/" + text.encode(), b"v1/sessions/" + urllib.parse.quote(text).encode()):
+        for method in (b"GET", b"DELETE", text.encode()):
+            head = b"X-Request-Id: %s\r\nX-Session-Id: %s\r\nAuthorization: Bearer %s\r\nUser-Agent: %s\r\n" % ((text.encode(),) * 4)
+            s.raw(method + b" /" + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + head + b"\r\n")
+    n = 12
+    for field in ("model", "session_id", "user", "cache_salt"):
+        s.post("/v1/completions", {"prompt": [300], "max_tokens": 1, field: text})
+        n += 1
+    began = time.monotonic()
+    while s.log().count("outcome") < n:
+        assert time.monotonic() - began < 10 * SLOWER, s.log()
+        time.sleep(0.01)
+    with open(s.log_path, encoding="utf-8") as f:  # which must be UTF-8
+        log = f.read()
+    hidden = {f"U+{ord(c):04X}" for c in log if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Zl", "Zp", "Cn")}
+    assert not hidden, hidden
+    assert "/a\\u202a\\u202b" in log and "\\udb40\\udc41" in log, log[-2000:]
+    if log_format == "json":
+        paths = [json.loads(line).get("path") for line in log.splitlines()]
+        assert f"/{text}" in paths and f"/v1/models/{text}" in paths, paths
 
 
 def test_the_readme_lists_the_fields_of_log_lines(own_server):

@@ -1,5 +1,6 @@
 /* test_log.c - the log on a pipe: nobody reads it and nothing waits, what is lost is counted and told, lines are whole.
  */
+#include "server/buf.h"
 #include "server/log.h"
 
 #include <fcntl.h>
@@ -233,6 +234,126 @@ static void control_characters_and_ends_of_lines_beyond_ascii_are_escaped(void *
     }
 }
 
+/* One line with the value in a field, and as its message where `message`; malloc'd. */
+static char *logged(const char *format, const char *value, bool message) {
+    FILE *file = tmpfile();
+    struct log log;
+    assert_non_null(file);
+    log_init(&log, "info", format, fileno(file));
+    log_line(&log, LOG_INFO, message ? value : "request", (const struct log_field[]){log_words("path", value)}, 1);
+    log_fini(&log);
+    char *text = calloc(1, 65536);
+    assert_non_null(text);
+    rewind(file);
+    assert_true(fread(text, 1, 65535, file) > 0);
+    fclose(file);
+    return text;
+}
+
+static size_t encode(uint32_t code, char *out) {
+    if (code < 0x80) {
+        out[0] = (char)code;
+        return 1;
+    }
+    const size_t n = code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
+    for (size_t i = n - 1; i > 0; i--, code >>= 6) out[i] = (char)(0x80 | (code & 0x3f));
+    out[0] = (char)((0xf00u >> n) | code);
+    return n;
+}
+
+/* Written down here, so that the server's own table is not its judge. */
+static bool must_be_escaped(uint32_t code) {
+    static const uint32_t ranges[][2] = {
+        {0, 0x1f},        {0x7f, 0x9f},       {0xad, 0xad},       {0x34f, 0x34f},     {0x600, 0x605},
+        {0x61c, 0x61c},   {0x6dd, 0x6dd},     {0x70f, 0x70f},     {0x180b, 0x180f},   {0x200b, 0x200f},
+        {0x2028, 0x202e}, {0x2060, 0x206f},   {0x3164, 0x3164},   {0xfe00, 0xfe0f},   {0xfeff, 0xfeff},
+        {0xfff9, 0xfffb}, {0x1d173, 0x1d17a}, {0xe0001, 0xe0001}, {0xe0020, 0xe007f}, {0xe0100, 0xe01ef}};
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        if (code >= ranges[i][0] && code <= ranges[i][1]) return true;
+    return false;
+}
+
+static void fail_if_hidden(const char *text, const char *what) {
+    for (const char *at = text; *at && !(at[0] == '\n' && !at[1]);) {
+        const unsigned char *c = (const unsigned char *)at;
+        const size_t n = buf_utf8(at, strlen(at));
+        if (!n) fail_msg("%s: no UTF-8 at byte %zu: %s", what, (size_t)(at - text), text);
+        uint32_t code = n == 1 ? c[0] : c[0] & (0xffu >> (n + 1));
+        for (size_t i = 1; i < n; i++) code = code << 6 | (c[i] & 0x3f);
+        if (must_be_escaped(code)) fail_msg("%s: U+%04X is in the line as it is: %s", what, code, text);
+        at += n;
+    }
+}
+
+static void fail_unless_same(const char *line, const char *value, const char *what) {
+    json_error_t fault;
+    json_t *root = json_loads(line, 0, &fault);
+    const char *got = json_string_value(json_object_get(root, "path"));
+    if (!got || strcmp(got, value) != 0) fail_msg("%s: a reader gets %s of %s", what, got ? got : fault.text, line);
+    json_decref(root);
+}
+
+static void characters_that_hide_or_turn_text_are_escaped_in_both_formats(void **state) {
+    (void)state;
+    for (uint32_t code = 1; code < 0x110000; code += code < 0x3000 || (code >= 0xfd00 && code < 0x10000) ? 1 : 7) {
+        char value[16] = "/a", what[16];
+        if (code >= 0xd800 && code < 0xe000) continue;
+        const size_t n = encode(code, value + 2);
+        memcpy(value + 2 + n, "b", 2);
+        snprintf(what, sizeof what, "U+%04X", code);
+        if (!must_be_escaped(code) && code % 97) continue;
+        for (int json = 0; json < 2; json++) {
+            char *line = logged(json ? "json" : "text", value, false),
+                 *message = logged(json ? "json" : "text", value, true);
+            fail_if_hidden(line, what);
+            fail_if_hidden(message, what);
+            if (json) fail_unless_same(line, value, what);
+            free(line);
+            free(message);
+        }
+    }
+}
+
+static void what_is_seen_stays_as_it_is(void **state) {
+    (void)state;
+    static const char *const values[] = {"/\xc3\xa9\xc3\x9f", "/\xe6\xbc\xa2", "/\xf0\x9f\x98\x80", "/\xd7\xa9\xd9\x85",
+                                         "/e\xcc\x81"};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        for (int json = 0; json < 2; json++) {
+            char *line = logged(json ? "json" : "text", values[i], true);
+            if (count(line, values[i]) != 2) fail_msg("%s is not twice in %s", values[i], line);
+            free(line);
+        }
+    }
+}
+
+static void of_random_bytes_nothing_hides_and_valid_text_comes_back(void **state) {
+    (void)state;
+    const char *given = getenv("RODIMUS_TEST_SEED");
+    const unsigned first = given ? (unsigned)strtoul(given, NULL, 10) : (unsigned)getpid() * 2654435761u;
+    unsigned seed = first;
+    printf("note: RODIMUS_TEST_SEED=%u\n", first);
+    for (int round = 0; round < 3000; round++) {
+        char value[400], what[64];
+        size_t n = 0;
+        const bool valid = round % 2;
+        for (const size_t wanted = (size_t)rand_r(&seed) % 60; n < wanted * 4;) {
+            const uint32_t code = (uint32_t)rand_r(&seed) % (rand_r(&seed) % 2 ? 0x3000 : 0x110000);
+            if (code == 0 || (code >= 0xd800 && code < 0xe000)) continue;
+            n += encode(code, value + n);
+            if (!valid && rand_r(&seed) % 4 == 0) value[n - 1] = (char)(1 + rand_r(&seed) % 255);
+        }
+        value[n] = 0;
+        snprintf(what, sizeof what, "seed %u round %d", first, round);
+        for (int json = 0; json < 2; json++) {
+            char *line = logged(json ? "json" : "text", value, true);
+            fail_if_hidden(line, what);
+            if (json && valid) fail_unless_same(line, value, what);
+            free(line);
+        }
+    }
+}
+
 static void who_reads_no_more_is_no_signal(void **state) {
     (void)state;
     int ends[2];
@@ -256,6 +377,9 @@ int main(void) {
         cmocka_unit_test(a_long_line_on_a_pipe_is_cut_and_still_json),
         cmocka_unit_test(a_file_takes_a_line_of_any_length),
         cmocka_unit_test(control_characters_and_ends_of_lines_beyond_ascii_are_escaped),
+        cmocka_unit_test(characters_that_hide_or_turn_text_are_escaped_in_both_formats),
+        cmocka_unit_test(what_is_seen_stays_as_it_is),
+        cmocka_unit_test(of_random_bytes_nothing_hides_and_valid_text_comes_back),
         cmocka_unit_test(who_reads_no_more_is_no_signal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
