@@ -133,6 +133,11 @@ bool field_asks(const json_t *value) {
     }
 }
 
+bool field_is(const json_t *value, const char *word) {
+    const size_t n = strlen(word);
+    return json_string_length(value) == n && json_is_string(value) && !memcmp(json_string_value(value), word, n);
+}
+
 size_t field_chars(const char *text, size_t len) {
     size_t n = 0;
     for (size_t i = 0; i < len; i++) n += ((unsigned char)text[i] & 0xc0) != 0x80;

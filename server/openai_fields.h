@@ -31,6 +31,8 @@ bool field_bool(const struct openai_fields *p, const char *name, bool *out);
 size_t field_chars(const char *text, size_t len); /* of UTF-8: what lengths in openapi.yaml count */
 /* A string of at most max characters without NUL. *out is malloc'd and the caller's, also after a later error. */
 bool field_text(const struct openai_fields *p, const char *name, size_t max, char **out, size_t *len);
+/* Whether value is this word, which has no NUL: behind one, strcmp would not look. */
+bool field_is(const json_t *value, const char *word);
 char *field_copy(const json_t *string, size_t *len); /* malloc'd, NUL-terminated; NULL: out of memory */
 
 /* The array of messages in the field `name`, and the instructions before them if not NULL. Contents are parts of text,

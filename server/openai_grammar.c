@@ -1,6 +1,6 @@
 /* openai_grammar.c - response_format and structured_outputs: which field asks for which grammar. Whether the grammar
  * can be honoured is the engine's to say. */
-#include "openai.h"
+#include "openai_fields.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -36,10 +36,16 @@ static bool json_object_wanted(struct openai_grammar *out, const char *param, st
     return ok;
 }
 
+static bool check_name(const json_t *name, const char *param, struct openai_error *err) {
+    if (name && !json_is_string(name)) return bad(err, param, "must be a string");
+    return !name || strlen(json_string_value(name)) == json_string_length(name) ||
+           bad(err, param, "contains a NUL character");
+}
+
 /* What is said beside a schema; it changes nothing, so only its types are looked at. */
 static bool check_notes(const json_t *named, struct openai_error *err) {
     const json_t *name = get(named, "name"), *description = get(named, "description"), *strict = get(named, "strict");
-    if (name && !json_is_string(name)) return bad(err, "response_format.json_schema.name", "must be a string");
+    if (!check_name(name, "response_format.json_schema.name", err)) return false;
     if (description && !json_is_string(description))
         return bad(err, "response_format.json_schema.description", "must be a string");
     if (strict && !json_is_boolean(strict))
@@ -51,17 +57,17 @@ static bool check_notes(const json_t *named, struct openai_error *err) {
  * {"type": "json_object", "schema"} is llama.cpp's form of the same. */
 static bool parse_format(const json_t *format, struct openai_grammar *out, struct openai_error *err) {
     if (!json_is_object(format)) return bad(err, "response_format", "must be an object");
-    const char *type = json_string_value(get(format, "type"));
-    if (!type) return bad(err, "response_format", "must have a type: text, json_object or json_schema");
-    if (strcmp(type, "text") == 0) return true;
-    if (strcmp(type, "json_object") == 0) {
+    const json_t *type = get(format, "type");
+    if (!json_is_string(type)) return bad(err, "response_format", "must have a type: text, json_object or json_schema");
+    if (field_is(type, "text")) return true;
+    if (field_is(type, "json_object")) {
         const json_t *of = get(format, "schema");
         if (!of) return json_object_wanted(out, "response_format", err);
         if (!json_is_object(of) && !json_is_boolean(of))
             return bad(err, "response_format", "has a schema that is no JSON Schema");
         return take(out, ROD_GRAMMAR_JSON_SCHEMA, "response_format", of, err);
     }
-    if (strcmp(type, "json_schema") != 0)
+    if (!field_is(type, "json_schema"))
         return bad(err, "response_format", "has a type that is none of text, json_object and json_schema");
     const json_t *named = get(format, "json_schema");
     if (!json_is_object(named)) return bad(err, "response_format", "of type json_schema needs the object json_schema");
@@ -75,13 +81,13 @@ static bool parse_format(const json_t *format, struct openai_grammar *out, struc
 static bool parse_text_format(const json_t *text, struct openai_grammar *out, struct openai_error *err) {
     const json_t *format = get(text, "format");
     if (!format) return true;
-    const char *type = json_string_value(get(format, "type"));
-    if (!type || (strcmp(type, "text") != 0 && strcmp(type, "json_object") != 0 && strcmp(type, "json_schema") != 0))
+    const json_t *type = get(format, "type");
+    if (!field_is(type, "text") && !field_is(type, "json_object") && !field_is(type, "json_schema"))
         return bad(err, "text.format", "must be an object with a type: text, json_object or json_schema");
-    if (strcmp(type, "text") == 0) return true;
-    if (strcmp(type, "json_object") == 0) return json_object_wanted(out, "text.format", err);
+    if (field_is(type, "text")) return true;
+    if (field_is(type, "json_object")) return json_object_wanted(out, "text.format", err);
     const json_t *schema = get(format, "schema"), *name = get(format, "name"), *strict = get(format, "strict");
-    if (name && !json_is_string(name)) return bad(err, "text.format.name", "must be a string");
+    if (!check_name(name, "text.format.name", err)) return false;
     if (strict && !json_is_boolean(strict)) return bad(err, "text.format.strict", "must be true or false");
     if (!json_is_object(schema)) return bad(err, "text.format", "needs schema, a JSON Schema");
     return take(out, ROD_GRAMMAR_JSON_SCHEMA, "text.format", schema, err);

@@ -19,8 +19,8 @@ static bool bad_in(const struct place *at, const char *field, const char *what) 
 }
 
 /* Chats say text, responses input_text and output_text. */
-static bool is_text(const char *type) {
-    return type && (!strcmp(type, "text") || !strcmp(type, "input_text") || !strcmp(type, "output_text"));
+static bool is_text(const json_t *type) {
+    return field_is(type, "text") || field_is(type, "input_text") || field_is(type, "output_text");
 }
 
 /* Content parts are joined by line breaks, as other servers do for models that know text alone. */
@@ -31,7 +31,7 @@ static bool join_parts(const struct place *at, const json_t *parts, struct buf *
         snprintf(field, sizeof field, "content[%zu]", i);
         if (json_is_string(part)) {
             content = part;
-        } else if (!is_text(json_string_value(json_object_get(part, "type"))) || !json_is_string(content)) {
+        } else if (!is_text(json_object_get(part, "type")) || !json_is_string(content)) {
             return bad_in(at, field, "is refused: this model reads parts of type text only");
         }
         if (i) buf_putc(text, '\n');
@@ -66,16 +66,15 @@ static bool take_message(const struct place *at, const json_t *value, struct rod
     }
     const json_t *type = json_object_get(value, "type"), *calls = json_object_get(value, "tool_calls");
     const bool chat = !strcmp(at->array, "messages");
-    if (!chat && type && !json_is_null(type) &&
-        (!json_is_string(type) || strcmp(json_string_value(type), "message") != 0))
+    if (!chat && type && !json_is_null(type) && !field_is(type, "message"))
         return bad_in(at, "type", "is not available in this version: items are of type message");
-    const char *role = json_string_value(json_object_get(value, "role"));
-    if (!role) return bad_in(at, "role", "is missing");
+    const json_t *role = json_object_get(value, "role");
+    if (!json_is_string(role)) return bad_in(at, "role", "is missing");
     for (size_t r = 0; r < sizeof roles / sizeof *roles; r++) {
-        if (!strcmp(role, roles[r])) out->role = roles[r];
+        if (field_is(role, roles[r])) out->role = roles[r];
     }
     if (!out->role) return bad_in(at, "role", "is none of system, developer, user, assistant, tool");
-    if (!chat && !strcmp(role, "tool")) return bad_in(at, "role", "is none of system, developer, user, assistant");
+    if (!chat && !strcmp(out->role, "tool")) return bad_in(at, "role", "is none of system, developer, user, assistant");
     if (calls && field_asks(calls)) return bad_in(at, "tool_calls", "is not available in this version");
     return take_content(at, json_object_get(value, "content"), out);
 }

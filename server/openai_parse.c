@@ -13,10 +13,9 @@
 /* Tools that the model is told not to call are none; the choice none or auto asks for nothing where there are none. */
 static bool refuse_tools(const struct openai_fields *p, const char *tools, const char *choice) {
     const json_t *given = field_get(p, tools), *how = field_get(p, choice);
-    const char *named = json_string_value(how);
-    const bool none = named && !strcmp(named, "none");
+    const bool none = field_is(how, "none");
     if (given && field_asks(given) && !none) return field_bad(p, tools, "%s is not available in this version", tools);
-    if (how && !none && (!named || strcmp(named, "auto") != 0))
+    if (how && !none && !field_is(how, "auto"))
         return field_bad(p, choice, "%s is not available in this version", choice);
     return true;
 }
@@ -44,8 +43,7 @@ static bool refuse_unavailable(const struct openai_fields *p, enum openai_kind k
     const json_t *modalities = field_get(p, "modalities"), *one = NULL;
     size_t i = 0;
     json_array_foreach(modalities, i, one) {
-        const char *text = json_string_value(one);
-        if (!text || strcmp(text, "text") != 0) return field_bad(p, "modalities", "the only modality is text");
+        if (!field_is(one, "text")) return field_bad(p, "modalities", "the only modality is text");
     }
     bool generation = true;
     if (kind == OPENAI_CHAT && !field_bool(p, "add_generation_prompt", &generation)) return false;
@@ -349,6 +347,7 @@ static bool check_model(const struct openai_fields *p) {
     if (!value) return true;
     if (!json_is_string(value)) return field_bad(p, "model", "model must be a string, not %s", field_type(value));
     const char *name = json_string_value(value);
+    if (strlen(name) != json_string_length(value)) return field_bad(p, "model", "model contains a NUL character");
     if (!*name || !strcmp(name, p->defaults->model_name)) return true;
     openai_error_set(p->err, 404, "invalid_request_error", "model_not_found", "model",
                      "the model '%.100s' is not served here, '%.100s' is", name, p->defaults->model_name);

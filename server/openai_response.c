@@ -49,8 +49,7 @@ static bool refuse_members(const struct openai_fields *p) {
         if (field_asks(value)) return field_bad(p, "reasoning", "reasoning is not available: the model has none");
     }
     const json_t *cut = field_get(p, "truncation");
-    const char *how = json_string_value(cut);
-    if (cut && (!how || strcmp(how, "disabled") != 0))
+    if (cut && !field_is(cut, "disabled"))
         return field_bad(p, "truncation", "truncation must be disabled: no input is cut, and no length is too long");
     const json_t *text = field_get(p, "text");
     if (text && !json_is_object(text)) return field_bad(p, "text", "text must be an object, not %s", field_type(text));

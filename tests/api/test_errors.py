@@ -127,6 +127,67 @@ def test_what_asks_for_nothing_is_accepted(server, path, base):
         assert answer.status == 200, (add, answer)
 
 
+Z = "\0x"
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
+RESPONSE = {"input": "Hi", "max_output_tokens": 1}
+NAMES = [  # (route, what the request adds, the field that the error names)
+    *[(path, add, param) for path in ("/v1/completions", "/v1/chat/completions") for add, param in [
+        ({"model": "tales" + Z}, "model"), ({"model": "\0"}, "model"), ({"session_id": "a" + Z}, "session_id"),
+        ({"cache_salt": "a" + Z}, "cache_salt"), ({"stop": "a" + Z}, "stop"), ({"stop": ["a", "b" + Z]}, "stop"),
+        ({"tools": [{"type": "function"}], "tool_choice": "none" + Z}, "tools"), ({"tool_choice": "none" + Z}, "tool_choice"),
+        ({"tool_choice": "auto" + Z}, "tool_choice"), ({"function_call": "none" + Z}, "function_call"), ({"modalities": ["text" + Z]}, "modalities"),
+        ({"response_format": {"type": "text" + Z}}, "response_format"), ({"response_format": {"type": "json_object" + Z}}, "response_format"),
+        ({"response_format": {"type": "json_schema" + Z, "json_schema": {"schema": SCHEMA}}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a" + Z, "schema": SCHEMA}}}, "response_format.json_schema.name"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "string" + Z}}}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": {**SCHEMA, "required": ["a" + Z]}}}}, "response_format"),
+        ({"structured_outputs": {"json": {"type": "integer" + Z}}}, "structured_outputs.json")]],
+    ("/v1/chat/completions", {"messages": [{"role": "user" + Z, "content": "a"}]}, "messages[0].role"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text" + Z, "text": "a"}]}]}, "messages[0].content[0]"),
+    ("/v1/responses", {"model": "tales" + Z}, "model"), ("/v1/responses", {"truncation": "disabled" + Z}, "truncation"),
+    ("/v1/responses", {"previous_response_id": "resp_1" + Z}, "previous_response_id"),
+    ("/v1/responses", {"text": {"format": {"type": "text" + Z}}}, "text.format"),
+    ("/v1/responses", {"text": {"format": {"type": "json_schema", "name": "a" + Z, "schema": SCHEMA}}}, "text.format.name"),
+    ("/v1/responses", {"input": [{"role": "user" + Z, "content": "a"}]}, "input[0].role"),
+    ("/v1/responses", {"input": [{"type": "message" + Z, "role": "user", "content": "a"}]}, "input[0].type"),
+    ("/v1/responses", {"input": [{"role": "user", "content": [{"type": "input_text" + Z, "text": "a"}]}]}, "input[0].content[0]"),
+    ("/v1/responses", {"tool_choice": "auto" + Z}, "tool_choice"),
+    *[(path, {"model": "tales" + Z}, "model") for path in ("/tokenize", "/detokenize", "/apply-template")],
+    ("/v1/sessions", {"id": "a" + Z}, "id"), ("/v1/sessions", {"from": "a" + Z}, "from"),
+]
+BASES = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT, "/v1/responses": RESPONSE, "/tokenize": {"prompt": "a"},
+         "/detokenize": {"tokens": [300]}, "/apply-template": {"messages": CHAT["messages"]}, "/v1/sessions": {}}
+
+
+@pytest.mark.parametrize("path,add,param", NAMES, ids=lambda v: json.dumps(v)[:70] if isinstance(v, dict) else v)
+def test_a_name_with_a_nul_is_another_name(server, path, add, param):
+    """What stands behind the NUL is part of it: "tales\0x" is no way to say "tales"."""
+    answer = server.post(path, {**BASES[path], **add})
+    assert answer.status == 400 and answer.error["param"] == param, answer
+
+
+@pytest.mark.parametrize("header", ["X-Session-Id", "Idempotency-Key", "X-Request-Id", "Authorization", "X-Tenant"])
+def test_a_header_with_a_nul_is_refused(server, header):
+    answer = server.raw(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n{header}: a\0b\r\n\r\n".encode(), timeout=20)
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"zero byte" in answer, answer
+
+
+def test_text_may_hold_a_nul(server):
+    """It is a character like others: it reaches the model, and what stands behind it too."""
+    ids = server.post("/tokenize", {"prompt": "a\0b"}).json["tokens"]
+    assert server.post("/detokenize", {"tokens": ids}).json["prompt"] == "a\0b"
+    assert len(ids) > len(server.post("/tokenize", {"prompt": "a"}).json["tokens"]) + 1
+    assert "a\0b" in server.post("/apply-template", {"messages": [{"role": "user", "content": "a\0b"}]}).json["prompt"]
+    answer = server.post("/v1/completions", {"prompt": "a\0b", "max_tokens": 1, "echo": True})
+    assert answer.json["choices"][0]["text"].startswith("a\0b") and answer.json["usage"]["prompt_tokens"] == len(ids), answer
+    for add in ({"bad_words": ["a\0b"]}, {"user": "a\0b"}, {"metadata": {"a": "b\0c"}}):
+        assert server.post("/v1/completions", {**COMPLETION, **add}).status == 200, add
+    answer = server.post("/v1/completions", {**COMPLETION, "max_tokens": 9, "structured_outputs": {"choice": ["a\0b"]}})
+    assert answer.json["choices"][0]["text"] == "a\0b", answer
+    answer = server.post("/v1/responses", {**RESPONSE, "input": "a\0b", "instructions": "c\0d", "metadata": {"a": "b\0c"}})
+    assert answer.json["metadata"] == {"a": "b\0c"} and answer.json["instructions"] == "c\0d", answer
+
+
 def test_the_client_raises_its_own_errors(client):
     with pytest.raises(openai.BadRequestError) as e:
         client.completions.create(model="tales", prompt="a", temperature=9)
