@@ -188,6 +188,17 @@ static void engine_log(void *arg, int level, const char *line) {
 
 static void log_progress(void *arg, const char *text) { log_text(arg, LOG_INFO, "%s", text); }
 
+struct watch { /* of a load: for the log, and for clients that come too early */
+    struct rod_progress_to lines;
+    struct loading *loading;
+};
+
+static void on_progress(void *arg, const struct rod_progress *at) {
+    const struct watch *w = arg;
+    loading_report(w->loading, at, uv_hrtime());
+    w->lines.report(w->lines.arg, at);
+}
+
 /* A thread of its own, not the pool's: libuv waits for its pool when the process ends, and nobody waits for a load. */
 static void load(void *arg) {
     struct service *v = arg;
@@ -195,6 +206,7 @@ static void load(void *arg) {
     const struct config *c = &s->config;
     struct progress progress;
     progress_open_lines(&progress, log_progress, &s->log);
+    struct watch watch = {progress_to(&progress), &s->loading};
     struct rod_engine_config config = {
         .model_dir = *c->synthetic ? NULL : v->model_dir,
         .synthetic = *c->synthetic ? c->synthetic : NULL,
@@ -218,7 +230,7 @@ static void load(void *arg) {
         .wake_arg = &v->wake,
         .log = engine_log,
         .log_arg = &s->log,
-        .progress = progress_to(&progress),
+        .progress = {on_progress, &watch},
     };
     v->load_rc = rod_engine_open(&config, &v->loaded, &v->load_error);
     uv_async_send(&v->loaded_wake);
@@ -434,6 +446,7 @@ static int start(struct service *v) {
         v->exit_code = 2;
         return -1;
     }
+    loading_begin(&s->loading, uv_hrtime());
     struct http_config http = {.host = s->config.host,
                                .port = (uint16_t)s->config.port,
                                .connection_limit = connection_limit(s),

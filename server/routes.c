@@ -88,7 +88,7 @@ void routes_respond(struct exchange *x, unsigned status, const char *content_typ
 }
 
 /* For a full queue: until it is empty at the rate of late, so that not all come back at once to the first free
- * place. */
+ * place. For a model that is being loaded: until it is. */
 static void retry_after(struct exchange *x, const struct openai_error *err) {
     struct server *s = x->server;
     uint64_t seconds = err->retry_s ? err->retry_s : 1;
@@ -97,6 +97,7 @@ static void retry_after(struct exchange *x, const struct openai_error *err) {
         rod_engine_stats(s->engine, &stats);
         if (stats.queued) seconds = admission_retry_s(&s->admission, (uint64_t)stats.queued + 1);
     }
+    if (err->http == 503 && !strcmp(err->code, "loading")) seconds = loading_retry_s(&s->loading, uv_hrtime());
     char text[24];
     snprintf(text, sizeof text, "%llu", (unsigned long long)seconds);
     http_add_header(x->http, "Retry-After", text);

@@ -13,6 +13,7 @@
 #include "config.h"
 #include "http.h"
 #include "keys.h"
+#include "loading.h"
 #include "log.h"
 #include "metrics.h"
 #include "openai.h"
@@ -43,6 +44,7 @@ struct server {
     struct metrics metrics;
     struct keys keys;
     struct admission admission;
+    struct loading loading;
     struct openai_defaults defaults;
     struct openai_vocab vocab;
     char model_name[128];

@@ -4,7 +4,8 @@
  * The file that RODIMUS_TEST_SHIM names is shared memory: a struct orders. Allocations fail on the first thread alone,
  * the loop's; the wall clock is wrong for all. While the file that RODIMUS_TEST_HOLD names exists, loading stands still
  * where it opens generation_config.json. Of the threads that are made, so many as RODIMUS_TEST_THREADS says live at
- * once. A port closes RODIMUS_TEST_CLOSE_MS late. Not part of the product.
+ * once. A port closes RODIMUS_TEST_CLOSE_MS late. Weights are hashed at RODIMUS_TEST_HASH_BPS bytes a second, as from a
+ * slow disk. Not part of the product.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -103,6 +104,18 @@ int close(int fd) {
     if (late && !getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) && listens)
         usleep((useconds_t)strtoul(late, NULL, 10) * 1000);
     return next(fd);
+}
+
+struct hash { /* XXH128_hash_t */
+    uint64_t low64, high64;
+};
+
+struct hash XXH3_128bits(const void *bytes, size_t n) {
+    const char *rate = getenv("RODIMUS_TEST_HASH_BPS");
+    struct hash (*next)(const void *, size_t);
+    *(void **)&next = dlsym(RTLD_NEXT, "XXH3_128bits");
+    if (rate) usleep((useconds_t)((double)n / strtod(rate, NULL) * 1e6));
+    return next(bytes, n);
 }
 
 struct thread {

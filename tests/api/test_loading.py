@@ -1,10 +1,11 @@
 """A server whose model is still being loaded: what its port says meanwhile, or that it takes nobody (`listen`)."""
+import os
 import socket
 import time
 
 import pytest
 
-from server import command, free_port, held_loading
+from server import MODEL, SLOWER, command, free_port, held_loading, shimmed
 
 
 @pytest.fixture
@@ -55,6 +56,29 @@ def test_listening_early_it_says_that_it_loads(loading):
     s.load()
     assert s.get("/health/ready").status == 200 and s.metric("rodimus_ready") == 1
     assert s.complete(max_tokens=1)
+    assert s.stop() == 0
+
+
+def test_a_client_that_comes_too_early_is_told_when(own_server):
+    """The weights come from a disk that reads them in 6 s; what Retry-After says falls with them, and is right within a factor of 2."""
+    weights = os.path.getsize(os.path.join(MODEL, "model.safetensors"))
+    port = free_port()
+    s = own_server("--port", port, env=shimmed(RODIMUS_TEST_HASH_BPS=str(weights / 6)), wait=False)
+    s.port = port
+    wait_answer(s, port)
+    said = []  # (when, in how many seconds)
+    began = time.monotonic()
+    while (answer := s.post("/v1/completions", {"prompt": "a", "max_tokens": 1})).status == 503:
+        assert answer.error["code"] == "loading" and time.monotonic() - began < 60 * SLOWER, answer
+        said.append((time.monotonic(), int(answer.header("Retry-After"))))
+        time.sleep(0.1)
+    end = time.monotonic()
+    assert end - began > 5 and s.get("/v1/models").status == 200
+    told = [(end - at, seconds) for at, seconds in said if end - at < 4]  # from a third on; what comes before has little to go by
+    wrong = [(left, seconds) for left, seconds in told if not left / 2 - 1 <= seconds <= 2 * left + 1.5]
+    assert not wrong, f"seconds left, and said: {wrong} of {said}"
+    numbers = [seconds for _, seconds in said]
+    assert max(numbers) >= 4 and numbers[-1] == 1, said
     assert s.stop() == 0
 
 
