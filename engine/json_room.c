@@ -1,13 +1,16 @@
 /* json_room.c - see json_room.h. */
 #include "json_room.h"
 
+#include <malloc.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-/* The one variable beside main.c's: jansson calls its allocation functions without anything of the caller's. It is of
- * this thread, and set only while a room is open. */
+/* The only variables beside main.c's: jansson calls its allocation functions without anything of the caller's. They are
+ * of this thread; open_room is set only while a room is open, wipes while a text with secrets is read. */
 static _Thread_local struct json_room *open_room;
+static _Thread_local bool wipes;
 
 /* The text of a token grows by doubling, from 16 bytes, and jansson must not fail at that. Most else that it asks for
  * is no power of two, and may fail: that ends the reading soon, so the room lasts. */
@@ -26,6 +29,7 @@ void json_room_give(void *p) {
     const struct json_room *room = open_room;
     const uintptr_t at = (uintptr_t)p;
     if (room && at >= (uintptr_t)room->bytes && at < (uintptr_t)room->bytes + room->n_bytes) return;
+    if (wipes && p) explicit_bzero(p, malloc_usable_size(p));
     free(p);
 }
 
@@ -33,6 +37,8 @@ static void *allocate(size_t n_bytes) {
     void *p = malloc(n_bytes);
     return p ? p : json_room_take(n_bytes);
 }
+
+void json_room_wipe(bool wipe) { wipes = wipe; }
 
 void json_room_install(void) { json_set_alloc_funcs(allocate, json_room_give); }
 
@@ -52,6 +58,7 @@ int json_room_open(struct json_room *room, size_t text_bytes) {
 void json_room_close(struct json_room *room) {
     if (!room->bytes) return;
     open_room = NULL;
+    if (wipes) explicit_bzero(room->bytes, room->n_used);
     free(room->bytes);
     room->bytes = NULL;
 }

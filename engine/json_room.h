@@ -33,6 +33,8 @@ void json_room_close(struct json_room *room);
 
 /* json_loadb in a room: what fails for want of memory has the code json_error_out_of_memory, always. */
 json_t *json_room_load(const char *text, size_t len, size_t flags, json_error_t *fault);
+/* From now on, or no more: what jansson gives back on this thread is wiped, as the text holds secrets. */
+void json_room_wipe(bool wipe);
 static inline bool json_room_was_short(const json_error_t *fault) {
     return json_error_code(fault) == json_error_out_of_memory;
 }

@@ -54,6 +54,16 @@ const char *http_header(const struct http_request *r, const char *name) {
     return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
 }
 
+static enum MHD_Result wipe_if_named(void *name, enum MHD_ValueKind kind, const char *key, const char *value) {
+    (void)kind;
+    if (value && !strcasecmp(key, name)) explicit_bzero((char *)(uintptr_t)value, strlen(value));
+    return MHD_YES;
+}
+
+void http_wipe_header(struct http_request *r, const char *name) {
+    MHD_get_connection_values(r->connection, MHD_HEADER_KIND, wipe_if_named, (void *)(uintptr_t)name);
+}
+
 const char *http_query(const struct http_request *r, const char *name) {
     return MHD_lookup_connection_value(r->connection, MHD_GET_ARGUMENT_KIND, name);
 }

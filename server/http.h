@@ -61,7 +61,9 @@ void http_close(struct http *h);
 const char *http_method(const struct http_request *r);
 const char *http_path(const struct http_request *r);                     /* decoded, without the query */
 const char *http_header(const struct http_request *r, const char *name); /* in `headers` and `request` only; or NULL */
-const char *http_query(const struct http_request *r, const char *name);  /* likewise; decoded */
+/* In `headers` and `refuse`: no byte of the value is left in memory; it is empty from then on. */
+void http_wipe_header(struct http_request *r, const char *name);
+const char *http_query(const struct http_request *r, const char *name); /* likewise; decoded */
 void http_set_body_max(struct http_request *r, size_t bytes); /* in `headers`: a limit of its own, for a body that is
                                                                  gathered aside from the others, few at a time */
 /* In `headers`: nobody wants a body. What comes of one is dropped; one that is larger than this is refused, with 413.

@@ -23,10 +23,14 @@ static int fail(struct reading *r, const char *where, const char *what) {
     return -1;
 }
 
+static void secret_free(char *secret) {
+    if (secret) explicit_bzero(secret, strlen(secret));
+    free(secret);
+}
+
 static void key_free(struct key *key) {
     if (!key) return;
-    if (key->secret) explicit_bzero(key->secret, strlen(key->secret));
-    free(key->secret);
+    secret_free(key->secret);
     free(key);
 }
 
@@ -249,7 +253,7 @@ int keys_reload(struct keys *k, const struct option_list *listed, const char *pa
     pthread_mutex_unlock(&k->lock);
     for (size_t i = 0; i < before.n; i++) key_drop(k, before.list[i]);
     free(before.list);
-    free(before.admin);
+    secret_free(before.admin);
     return 0;
 }
 
@@ -263,7 +267,7 @@ int keys_open(struct keys *k, const struct option_list *listed, const char *path
 void keys_fini(struct keys *k) {
     for (size_t i = 0; i < k->n; i++) key_drop(k, k->list[i]);
     free(k->list);
-    free(k->admin);
+    secret_free(k->admin);
     pthread_mutex_destroy(&k->lock);
     *k = (struct keys){0};
 }

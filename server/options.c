@@ -27,8 +27,14 @@ static const char *shown(const struct option *option, const char *text) { return
 
 /* ---- one value ---- */
 
+/* It may be a key. */
+static void text_free(char *text) {
+    if (text) explicit_bzero(text, strlen(text));
+    free(text);
+}
+
 static void list_clear(struct option_list *list) {
-    for (size_t i = 0; i < list->n_items; i++) free(list->items[i]);
+    for (size_t i = 0; i < list->n_items; i++) text_free(list->items[i]);
     free(list->items);
     *list = (struct option_list){0};
 }
@@ -72,7 +78,7 @@ static int string_set(const struct option *option, char **out, const char *text,
     if (wanted) return bad_value(option, text, source, wanted, err);
     char *copy = strdup(text);
     if (!copy) return fail(err, "out of memory");
-    free(*out);
+    text_free(*out);
     *out = copy;
     return 0;
 }
@@ -216,7 +222,7 @@ void options_fini(const struct option_set *set) {
         const struct option *option = &set->options[i];
         if (option->type == OPTION_STRING || option->type == OPTION_CHOICE) {
             char **at = field(set, option);
-            free(*at);
+            text_free(*at);
             *at = NULL;
         } else if (option->type == OPTION_LIST || option->type == OPTION_REPEAT) {
             list_clear(field(set, option));
@@ -431,8 +437,12 @@ static int from_root(const struct option_set *set, json_t *root, const json_erro
 int options_from_json_text(const struct option_set *set, const char *text, size_t len, const char *source,
                            struct option_error *err) {
     json_error_t fault;
+    json_room_wipe(true);
     json_t *root = json_room_load(text, len, JSON_REJECT_DUPLICATES, &fault);
-    return from_root(set, root, &fault, source, err);
+    const int rc = from_root(set, root, &fault, source, err);
+    json_room_wipe(false);
+    explicit_bzero(&fault, sizeof fault); /* which repeats the text that it stopped at */
+    return rc;
 }
 
 /* ---- two sets ---- */

@@ -464,8 +464,15 @@ static void begin(struct server *s, struct http_request *r, bool aside) {
     if (route->engine && key_has_room(x) && route->turn) queue_has_room(x);
 }
 
-static void on_headers(void *arg, struct http_request *r) { begin(arg, r, false); }
-static void on_headers_aside(void *arg, struct http_request *r) { begin(arg, r, true); }
+static void on_headers(void *arg, struct http_request *r) {
+    begin(arg, r, false);
+    access_forget(r);
+}
+
+static void on_headers_aside(void *arg, struct http_request *r) {
+    begin(arg, r, true);
+    access_forget(r);
+}
 
 static void key_has_share_of_bodies(struct exchange *x) {
     struct openai_error err;
@@ -553,6 +560,7 @@ static void on_done(void *arg, struct http_request *r) {
 static void refused(struct server *s, struct http_request *r, bool aside, unsigned status, const char *code,
                     const char *message) {
     struct exchange *x = http_user(r);
+    access_forget(r);
     if (!x) x = new_exchange(s, r, aside);
     if (!x) return;
     char text[160];

@@ -97,6 +97,7 @@ bool routes_name(const struct exchange *x, char *name, size_t size);
 bool access_allowed(struct exchange *x, bool admin); /* else 401 is the answer. Sets x->key */
 void access_key_spent(struct openai_error *err, const struct key *key, uint64_t wait_s); /* no tokens left: 429 */
 bool access_state(struct exchange *x);         /* beside the former, for states; else 403. Sets x->tenant */
+void access_forget(struct http_request *r);    /* the key that it brought, when it has been compared */
 void access_cors(struct exchange *x);          /* headers for a page of another origin */
 bool access_preflight(struct exchange *x);     /* it was a browser's question and is answered */
 bool access_foreign(const struct exchange *x); /* a page sent it, neither this server's own nor of a listed origin */

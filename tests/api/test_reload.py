@@ -1,6 +1,10 @@
 """SIGHUP changes keys, certificates and the log level while requests run; all of it, or nothing."""
 import itertools
+import json
 import os
+import random
+import re
+import string
 import threading
 
 import pytest
@@ -127,3 +131,75 @@ def test_reloads_while_requests_come(own_server, tmp_path):
     assert {st for k, st in statuses if k == "goes"} <= {200, 401}
     assert s.metrics(headers=bearer("stay"))['rodimus_key_requests_in_flight{key="stay"}'] == 0
     assert s.stop() == 0
+
+
+# ---- what is left of old keys ----
+
+def writable_memory(pid):
+    """(address, bytes) of all that the process can write: its heaps, stacks and variables."""
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for line in maps:
+            span, rights = line.split()[:2]
+            begin, end = (int(x, 16) for x in span.split("-"))
+            if rights.startswith("rw") and "[vvar]" not in line and end - begin < 1 << 30:
+                try:
+                    yield begin, os.pread(memory.fileno(), end - begin, begin)
+                except OSError:
+                    pass  # it has given it back meanwhile
+
+
+def remains(pid, secrets):
+    """{name: where a piece of 12 bytes or more of the secret is left}: freed memory loses its first bytes to the allocator."""
+    found = {}
+    for begin, bytes_ in writable_memory(pid):
+        for name, secret in secrets.items():
+            for at in range(0, len(secret) - 7, 4):
+                where = bytes_.find(secret[at:at + 8].encode())
+                if where >= 0:
+                    found.setdefault(name, []).append((hex(begin + where), bytes_[max(0, where - 60):where + 60]))
+    return found
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+def test_of_exchanged_keys_nothing_is_left_in_memory(own_server, tmp_path, tls):
+    """Each of the settings that holds keys, and what clients have sent: a dump of the process, or a fault that reads beyond a
+    buffer, has none of the old ones. What others send with a wrong key is nobody's to keep either."""
+    def secret():
+        return "".join(random.choices(string.ascii_letters + string.digits, k=48))
+    old = {"admin_key": secret(), "api_keys": secret(), "api_key_file": secret(), "wrong": secret()}
+    new = {name: secret() for name in old}
+    keys, config = tmp_path / "keys", tmp_path / "config.json"
+
+    def write(of):
+        keys.write_text(f"{of['api_key_file']} name=team\n")
+        config.write_text(json.dumps({"admin_key": of["admin_key"], "api_keys": [of["api_keys"]], "api_key_file": str(keys)}))
+        keys.chmod(0o600)
+        config.chmod(0o600)
+    write(old)
+    flags = ["--tls-cert", certificate(tmp_path, "one")[0], "--tls-key", tmp_path / "one.key"] if tls else []
+    s = own_server("--device", "null:5", "--config", config, *flags, key=old["api_keys"])
+    try:
+        next(writable_memory(s.process.pid))
+    except PermissionError:
+        pytest.skip("this user may not read /proc/PID/mem")
+
+    def use(of):
+        assert s.get("/metrics", headers=bearer(of["admin_key"])).status == 200
+        for name in ("api_keys", "api_key_file"):
+            assert s.post("/v1/completions", {"prompt": [300], "max_tokens": 2}, headers=bearer(of[name])).status == 200
+            assert s.get("/v1/models", headers={"X-Api-Key": of[name]}).status == 200
+        assert s.get("/v1/models", headers=bearer(of["wrong"])).status == 401
+        s.raw(b"GET /v1/models HTTP/1.1\r\nHost: x\r\nHost: y\r\nAuthorization: Bearer %s\r\n\r\n" % of["wrong"].encode(), timeout=10) if not tls else None
+        s.raw(b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: a\r\n\r\n" % of["wrong"].encode(), timeout=10) if not tls else None
+    use(old)
+    connection, response = s.open("POST", "/v1/completions", ENDLESS, headers=bearer(old["api_key_file"]))
+    next(read_events(response))  # a stream that goes on under a key that is gone
+    assert {"admin_key", "api_keys", "api_key_file"} <= {*remains(s.process.pid, old)}, "the search finds nothing"
+    config.write_text(config.read_text()[:-3])  # a reload that fails holds them for a moment, too
+    assert "settings stay" in s.reload()
+    write(new)
+    assert "settings taken over" in s.reload()
+    found = remains(s.process.pid, old)
+    assert not found, found
+    connection.close()
+    use(new)
