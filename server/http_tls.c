@@ -3,8 +3,10 @@
 
 #include "file_text.h"
 
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { CHAIN_MAX = 16 };
 
@@ -91,8 +93,15 @@ void http_tls_take(struct http_tls *t, struct http_tls_pair *pair) {
     t->newest = pair;
 }
 
+/* GnuTLS deciphers requests, with the keys in them, into buffers that it gives back as they are. */
+static void wipe_and_free(void *p) {
+    if (p) explicit_bzero(p, malloc_usable_size(p));
+    free(p);
+}
+
 int http_tls_open(const char *cert_path, const char *key_path, struct http_tls **out, char *message, size_t size) {
     struct http_tls *t = calloc(1, sizeof *t);
+    gnutls_free = wipe_and_free; /* before other threads are there */
     if (!t) {
         snprintf(message, size, "out of memory");
         return -1;
