@@ -31,6 +31,7 @@ int engine_session_open(struct rod_engine *e, struct rod_error *err) {
         .dir = e->config.state_dir,
         .disk_bytes = e->config.state_disk_bytes,
         .ttl_s = e->config.session_ttl_s,
+        .max_sessions = e->config.max_sessions,
         .lazy = e->config.session_lazy,
         .reject = e->config.session_reject,
         .form = {.layout = e->backend_info.state_id, .V = e->parts.V, .state_bytes = state_bytes, .arg = e},

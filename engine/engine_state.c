@@ -62,6 +62,7 @@ int engine_state_open(struct rod_engine *e, struct rod_error *err) {
         return ROD_ENOMEM;
     }
     if (config.bytes < least) config.bytes = least;
+    config.least = least;
     return state_pool_new(&config, &e->states, err);
 }
 

@@ -38,7 +38,9 @@
     X(ROD_EEXISTS, -16, 412, "invalid_request_error", "session_exists")                                                \
     X(ROD_ENOROOM, -17, 503, "unavailable", "no_room") /* for a session's state, in memory or in files, at the moment  \
                                                         */                                                             \
-    X(ROD_EUNSURE, -18, 500, "server_error", "unsure") /* a turn is done, and a power cut may undo it */
+    X(ROD_EUNSURE, -18, 500, "server_error", "unsure") /* a turn is done, and a power cut may undo it */               \
+    X(ROD_ESESSIONS, -19, 429, "rate_limit", "max_sessions")    /* of all */                                           \
+    X(ROD_EKEYSESSIONS, -20, 429, "rate_limit", "key_sessions") /* of the tenant */
 
 enum rod_code {
 #define ROD_X(name, value, http, type, code) name = value,
@@ -103,6 +105,7 @@ struct rod_engine_config {
     uint64_t prefix_cache_bytes; /* of those, at most half: states of beginnings of prompts; 0 = none are kept */
     uint64_t state_disk_bytes;   /* files in state_dir; 0 = no limit */
     uint64_t session_ttl_s;      /* sessions not used for so long are removed, unless they say otherwise; 0 = never */
+    uint64_t max_sessions;       /* that there are at once; 0 = no limit */
     bool session_lazy;   /* a turn's state is written later: when it is idle, leaves host memory, at drain and close */
     bool session_reject; /* a turn of a session that is busy is ROD_EBUSY; else it waits in its order */
     void (*wake)(void *arg); /* events are waiting; engine thread; may be NULL */
@@ -174,6 +177,7 @@ struct rod_stats {                                             /* a consistent e
     /* Sessions that this server knows: those of which host memory has the state, and the others. Bytes: of states in
      * host memory, of files in state_dir as last seen. */
     uint64_t sessions, sessions_host, sessions_file, state_host_bytes, state_file_bytes;
+    uint64_t session_host_bytes; /* beside states in the same budget: what sessions themselves take of memory */
     uint64_t state_saves, state_save_failures, state_loads; /* files written, not written, read back */
     uint64_t state_no_room; /* not written, though the disk is well: state_disk_bytes has no room beside pinned ones */
     uint64_t state_refused; /* files found damaged or foreign, and left alone */
@@ -283,11 +287,12 @@ void rod_state_free(struct rod_state *state);
  * many. What goes wrong with the session is told by ROD_EVENT_ERROR before any other event: ROD_ENOTFOUND,
  * ROD_EVERSION, ROD_EBUSY, ROD_ESTATE. */
 struct rod_turn {
-    char *tenant;  /* whose session: the API key's name, "" without keys */
-    char *session; /* [A-Za-z0-9._-]{1,128} */
-    bool create;   /* an unknown session begins with this turn, at version 0 */
-    char *from;    /* with create: an unknown session begins where this one is now; NULL = empty. A turn that fails or
-                      is cancelled leaves no new session */
+    char *tenant;          /* whose session: the API key's name, "" without keys */
+    char *session;         /* [A-Za-z0-9._-]{1,128} */
+    bool create;           /* an unknown session begins with this turn, at version 0 */
+    uint64_t max_sessions; /* of the tenant: it makes none beyond; 0 = no limit */
+    char *from; /* with create: an unknown session begins where this one is now; NULL = empty. A turn that fails or
+                   is cancelled leaves no new session */
     /* Which prompt is read depends on how the session stands when the turn begins. NULL = the request's own.
      * if_empty: nothing has been read yet (a format's beginning goes in front). if_open: the last turn left an answer
      * open (what closes it goes in front); leaves_open: so does this one, and the version remembers it. */
@@ -420,15 +425,16 @@ struct rod_session_info {
     char parent[129]; /* the session that it was forked or made from, or "" */
 };
 struct rod_session_new {
-    const char *id;   /* NULL: the engine makes one */
-    const char *from; /* begins where this one is now; NULL: empty */
-    uint64_t ttl_s;   /* 0 = never */
-    bool has_ttl;     /* else the engine's session_ttl_s */
-    bool pin;         /* neither time nor budgets remove it */
+    const char *id;        /* NULL: the engine makes one */
+    const char *from;      /* begins where this one is now; NULL: empty */
+    uint64_t ttl_s;        /* 0 = never */
+    bool has_ttl;          /* else the engine's session_ttl_s */
+    bool pin;              /* neither time nor budgets remove it */
+    uint64_t max_sessions; /* of the tenant, pinned ones too; 0 = no limit */
 };
 /* Any thread; they may wait for files. tenant: "" without keys; another tenant's session is ROD_ENOTFOUND. err->param
  * names the field at fault. A session whose turn runs is at its last version until the turn has ended.
- * ROD_EEXISTS: create, fork: there is one of this id. */
+ * ROD_EEXISTS: create, fork: there is one of this id. ROD_ESESSIONS, ROD_EKEYSESSIONS: there are as many as may be. */
 int rod_session_create(struct rod_engine *engine, const char *tenant, const struct rod_session_new *new_session,
                        struct rod_session_info *out, struct rod_error *err);
 /* id NULL: made by the engine. The fork keeps the version, shares the state until its first turn, in memory and on

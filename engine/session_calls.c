@@ -34,9 +34,7 @@ static void describe(const struct session_facts *f, bool busy, bool in_host, boo
                                      .pinned = f->pinned,
                                      .busy = busy,
                                      .durable = durable};
-    const int64_t last_s = session_last_s(f);
-    if (f->ttl_s && !f->pinned)
-        out->expires_unix_s = f->ttl_s > (uint64_t)(INT64_MAX - last_s) ? INT64_MAX : last_s + (int64_t)f->ttl_s;
+    if (f->ttl_s && !f->pinned) out->expires_unix_s = session_end_s(f);
     memcpy(out->id, f->id, sizeof out->id);
     memcpy(out->parent, f->parent, sizeof out->parent);
     snprintf(out->tier, sizeof out->tier, "%s", in_host ? "host" : "file");
@@ -129,7 +127,7 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
         f.open = view.facts.open;
         snprintf(f.parent, sizeof f.parent, "%s", made->from);
         point = session_point_share(view.point);
-        session_name(tenant, made->from, source.name);
+        memcpy(source.name, view.name, sizeof source.name);
         source.stamp = view.stamp;
         session_view_fini(&view);
     } else if (!(point = session_point_new(0))) {
@@ -151,6 +149,7 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
     pthread_mutex_unlock(&s->lock);
     const bool later = made->from && s->config.lazy; /* else what is answered is on disk, as a turn is */
     if (!rc && exists) rc = param(err, rod_fail(err, ROD_EEXISTS, "There is a session %s already.", id), "id");
+    if (!rc) rc = session_claim(s, x, made->max_sessions, err);
     if (rc)
         session_point_release(point);
     else
@@ -175,7 +174,7 @@ int sessions_get(struct sessions *s, const char *tenant, const char *id, struct 
 
 int sessions_list(struct sessions *s, const char *tenant, const char *after, size_t limit,
                   struct rod_session_info **infos, size_t *n, bool *more, struct rod_error *err) {
-    int rc = session_scan(s, err); /* other servers' too */
+    int rc = session_catch_up(s, true, err); /* other servers' too */
     if (rc) return rc;
     const struct session **found = NULL;
     pthread_mutex_lock(&s->lock);
@@ -249,7 +248,11 @@ int sessions_import(struct sessions *s, const char *tenant, const char *id, cons
         session_read_fini(&read);
         return rc;
     }
-    rc = put(s, x, &read.facts, read.point, read.answers, NULL, false, err);
+    rc = session_claim(s, x, 0, err);
+    if (rc)
+        session_read_fini(&read);
+    else
+        rc = put(s, x, &read.facts, read.point, read.answers, NULL, false, err);
     session_unhold(s, x);
     if (!rc) describe(&read.facts, false, true, session_on_disk(s), out);
     return rc;

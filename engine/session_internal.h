@@ -7,7 +7,9 @@
 #ifndef SESSION_INTERNAL_H
 #define SESSION_INTERNAL_H
 
+#include "session_refusals.h"
 #include "session_store.h"
+#include "session_watch.h"
 #include "sessions.h"
 #include "told.h"
 
@@ -30,18 +32,15 @@ enum session_trouble {
     SESSION_NOT_MADE,
     SESSION_NOT_REMOVED,
     SESSION_NO_ROOM,
+    SESSION_REFUSED,
+    SESSION_REPLACED,
     SESSION_N_TROUBLES
-};
-
-/* A file that was refused; told once. */
-struct session_refusal {
-    uint8_t name[SESSION_NAME_BYTES];
-    struct session_stamp stamp;
 };
 
 struct sessions {
     struct sessions_config config;
     struct session_store store; /* dir "" = none */
+    struct session_names names;
     char layout[256];
     pthread_mutex_t lock;
     pthread_cond_t work;    /* for the threads */
@@ -52,8 +51,7 @@ struct sessions {
     struct session *writes, *writes_last; /* by next_write, hold is WRITE */
     struct session_turn *parked;          /* in LINE and WAIT */
     uint64_t n_out;                       /* turns between arrive and RUN, and between end and OVER */
-    struct session_refusal *refusals;
-    size_t n_refusals;
+    struct session_refusals refusals;
     struct told told[SESSION_N_TROUBLES];
     uint64_t disk_failed_ns; /* when it last did not take a file; 0 = it took the last one */
     bool stopping;           /* no turn begins */
@@ -66,7 +64,11 @@ struct sessions {
     uint64_t n_lost; /* of closing: not written, and given up */
     int dir_fd;      /* of the folder at the start: its file system is not unmounted meanwhile; -1 = none */
     uint64_t dir_device;
-    uint64_t leaving_bytes; /* of files that are being removed for the budget */
+    uint64_t leaving_bytes;     /* of files that are being removed for the budget */
+    pthread_mutex_t watch_lock; /* over these; before `lock` */
+    struct session_watch watch;
+    bool unread;                  /* something has changed in the folder, and nobody knows what */
+    uint64_t read_ns, reading_ns; /* when all of it was read last, and how long that took */
     pthread_t threads[SESSIONS_MAX_THREADS], keeper;
     uint32_t n_threads;
     bool has_keeper;
@@ -111,7 +113,9 @@ bool session_writing_locked(const struct sessions *s); /* some session is being 
 void session_release_locked(struct sessions *s, struct session *session);
 /* For whoever holds it, without the lock: gives the lease back unless the session is dirty. */
 void session_end_lease(struct sessions *s, struct session *session);
-/* For whoever holds it. 0: it has it, or there is no folder; ROD_EBUSY, ROD_EIO. */
+/* For whoever holds it, which has its file's name from then on. 0: it has it, or there is no folder; ROD_EBUSY,
+ * ROD_EIO.
+ */
 int session_take_lease(struct sessions *s, struct session *session, struct rod_error *err);
 /* Holds it for a call; a place is made where there is none. ROD_EBUSY while a turn has it or waits. With its lease. */
 int session_hold(struct sessions *s, const char *tenant, const char *id, struct session **out, struct rod_error *err);
@@ -124,7 +128,13 @@ int session_refresh(struct sessions *s, struct session *session, bool with_point
 /* A look at its file: if that is the version that is known, whoever used it meanwhile counts here too. */
 void session_met_locked(struct sessions *s, struct session *session, const struct session_stamp *stamp);
 
-/* A file was refused: counted and told, once. */
+/* It will be made: it counts from now on, within max_sessions, the tenant's limit (0 = none) and the memory that
+ * sessions may have. Held. ROD_ESESSIONS, ROD_EKEYSESSIONS, ROD_ENOROOM. */
+int session_claim(struct sessions *s, struct session *session, uint64_t tenant_max, struct rod_error *err);
+
+/* A file was refused: counted, once. True: it is new. */
+bool session_refuse(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], const struct session_stamp *stamp);
+/* And told. */
 void session_refused(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], const struct session_stamp *stamp,
                      const struct rod_error *err);
 
@@ -133,7 +143,8 @@ struct session_view {
     struct session_facts facts;
     struct session_point *point; /* with_point: shared; else NULL */
     struct session_answers *answers;
-    struct session_stamp stamp; /* of the file that has this version; n_bytes 0: none */
+    struct session_stamp stamp;       /* of the file that has this version; n_bytes 0: none */
+    uint8_t name[SESSION_NAME_BYTES]; /* of that file */
     bool busy, in_host, durable;
 };
 /* Somebody begins from it: its time begins anew, on all servers. */
@@ -165,5 +176,10 @@ void *session_keeper(void *sessions);
 int session_scan(struct sessions *s, struct rod_error *err); /* the folder's headers */
 /* Removes states of forks that are none: a crash, of any server, or somebody's hand left them. */
 void session_sweep_bases(struct sessions *s);
+/* What changed in the folder since the last time; all of it where nobody knows what did. asked: somebody wants to see
+ * it now. */
+int session_catch_up(struct sessions *s, bool asked, struct rod_error *err);
+/* Without a folder: a session goes for the place that it takes. False: none can. */
+bool session_replace(struct sessions *s);
 
 #endif

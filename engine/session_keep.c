@@ -7,11 +7,13 @@
 #include <string.h>
 
 #define NS_MS 1000000u
+#define NS_S  ((uint64_t)1000000000u)
 enum {
     TICK_MS = 250,    /* nobody waits */
     WAIT_MS = 10,     /* turns wait for a lease, for room, or with a deadline */
-    EXPIRE_MS = 1000, /* all sessions are looked at this often */
-    SCAN_MS = 30000,  /* the folder, for other servers' sessions */
+    EXPIRE_MS = 1000, /* for those whose time is over */
+    WATCH_MS = 250,   /* for what other servers did in the folder */
+    SCAN_MS = 30000,  /* all of the folder, for servers on other machines */
     IDLE_S = 5        /* not used for so long: written */
 };
 
@@ -21,6 +23,11 @@ enum {
 static struct session *session_to_write_locked(const struct sessions *s, uint64_t now_ns) {
     if (s->disk_failed_ns && now_ns - s->disk_failed_ns < SESSIONS_RETRY_WRITE_NS) return NULL;
     return session_table_to_write(&s->table, now_ns > SESSIONS_RETRY_WRITE_NS ? now_ns - SESSIONS_RETRY_WRITE_NS : 0);
+}
+
+static void tell_replaced(struct sessions *s) {
+    session_count(&s->evicted, 1);
+    session_trouble(s, SESSION_REPLACED, "host memory is full of sessions: the one used longest ago is removed");
 }
 
 bool sessions_make_room(void *sessions, size_t n_bytes) {
@@ -45,17 +52,34 @@ bool sessions_make_room(void *sessions, size_t n_bytes) {
         evicted = true;
     }
     pthread_mutex_unlock(&s->lock);
-    if (evicted) {
-        session_count(&s->evicted, 1);
-        session_log(s, 2, "host memory is full of states: the session used longest ago is removed");
-    }
+    if (evicted) tell_replaced(s);
     session_point_release(point);
     return point != NULL;
+}
+
+bool session_replace(struct sessions *s) {
+    struct session_point *point = NULL;
+    pthread_mutex_lock(&s->lock);
+    struct session *x = session_on_disk(s) ? NULL : session_table_to_replace(&s->table);
+    if (x) {
+        point = session_table_unset(&s->table, x);
+        session_table_remove(&s->table, x);
+    }
+    pthread_mutex_unlock(&s->lock);
+    session_point_release(point);
+    if (x) tell_replaced(s);
+    return x != NULL;
+}
+
+/* What was added beside images since they were made. */
+static void keep_host_budget(struct sessions *s) {
+    while (s->config.pool && state_pool_over(s->config.pool) && state_pool_ask(s->config.pool, 0)) continue;
 }
 
 /* ---- the folder ---- */
 
 struct found {
+    uint8_t name[SESSION_NAME_BYTES];
     struct session_facts facts;
     struct session_stamp stamp;
 };
@@ -65,6 +89,8 @@ struct scan {
     struct found **found;
     size_t n_found, room;
     bool no_memory;
+    uint64_t n_refused;
+    struct rod_error refused; /* why the first one was */
 };
 
 /* Whether the table, or the list of what was refused, has this file already. */
@@ -73,10 +99,8 @@ static bool known_file(struct scan *scan, const uint8_t name[SESSION_NAME_BYTES]
     pthread_mutex_lock(&s->lock);
     struct session *x = session_table_find_name(&s->table, name);
     if (x) x->scan = scan->number;
-    bool known = x && (x->hold != SESSION_FREE || x->dirty || session_stamp_alike(&x->stamp, stamp));
-    for (size_t i = 0; i < s->n_refusals && !known; i++)
-        known =
-            !memcmp(s->refusals[i].name, name, SESSION_NAME_BYTES) && session_stamp_alike(&s->refusals[i].stamp, stamp);
+    const bool known = (x && (x->hold != SESSION_FREE || x->dirty || session_stamp_alike(&x->stamp, stamp))) ||
+                       session_refusals_know(&s->refusals, name, stamp, scan->number);
     pthread_mutex_unlock(&s->lock);
     return known;
 }
@@ -94,6 +118,20 @@ static bool only_used(struct scan *scan, const uint8_t name[SESSION_NAME_BYTES])
     return known;
 }
 
+static void refuse(struct scan *scan, const uint8_t name[SESSION_NAME_BYTES], const struct rod_error *err) {
+    struct session_stamp stamp;
+    if (session_store_stat(&scan->s->store, name, &stamp, NULL) || !session_refuse(scan->s, name, &stamp)) return;
+    if (!scan->n_refused++) scan->refused = *err;
+}
+
+static void tell_refused(const struct scan *scan) {
+    if (scan->n_refused == 1)
+        session_log(scan->s, 2, "state_dir: refused and left alone: %s", scan->refused.message);
+    else if (scan->n_refused)
+        session_log(scan->s, 2, "state_dir: %llu files are refused and left alone; the first: %s",
+                    (unsigned long long)scan->n_refused, scan->refused.message);
+}
+
 static void scan_one(void *arg, const uint8_t name[SESSION_NAME_BYTES]) {
     struct scan *scan = arg;
     struct sessions *s = scan->s;
@@ -102,8 +140,12 @@ static void scan_one(void *arg, const uint8_t name[SESSION_NAME_BYTES]) {
     struct rod_error err;
     if (session_store_glance(&s->store, name, &stamp, &err) || known_file(scan, name, &stamp)) return;
     if (only_used(scan, name)) return;
-    const int rc = session_store_read(&s->store, name, false, &read, &err);
-    if (rc == ROD_ESTATE && !session_store_stat(&s->store, name, &stamp, NULL)) session_refused(s, name, &stamp, &err);
+    int rc = session_store_read(&s->store, name, false, &read, &err);
+    if (!rc && session_names_superseded(&s->store, read.facts.tenant, read.facts.id, name)) {
+        rc = rod_fail(&err, ROD_ESTATE, "%s: its session has another file, by the folder's key", read.facts.id);
+        session_read_fini(&read);
+    }
+    if (rc == ROD_ESTATE) refuse(scan, name, &err);
     if (rc) return;
     if (scan->n_found == scan->room) {
         const size_t room = scan->room ? 2 * scan->room : 64;
@@ -112,7 +154,8 @@ static void scan_one(void *arg, const uint8_t name[SESSION_NAME_BYTES]) {
     }
     struct found *found = scan->n_found < scan->room ? malloc(sizeof *found) : NULL;
     if (found) {
-        *found = (struct found){read.facts, read.stamp};
+        *found = (struct found){.facts = read.facts, .stamp = read.stamp};
+        memcpy(found->name, name, sizeof found->name);
         scan->found[scan->n_found++] = found;
     }
     scan->no_memory |= !found;
@@ -136,6 +179,7 @@ static void learn_found(struct scan *scan) {
         if (!x) x = session_table_add(&s->table, f->facts.tenant, f->facts.id);
         if (x && x->hold == SESSION_FREE && !x->line.head && !(x->exists && x->dirty)) {
             old = session_table_set(&s->table, x, &f->facts, NULL, NULL);
+            session_table_name(&s->table, x, f->name);
             session_table_stamp(&s->table, x, &f->stamp);
             x->scan = scan->number;
         }
@@ -146,7 +190,9 @@ static void learn_found(struct scan *scan) {
     free(scan->found);
 }
 
-/* In a file that the scan has not met. What is dirty is newer in memory, has its lease, and is written again. */
+/* In a file that the scan has not met; EVERY: whatever was met. What is dirty is newer in memory, has its lease, and is
+ * written again. */
+#define EVERY UINT64_MAX
 static bool missing(const struct session *x, uint64_t number) {
     return x->scan < number && x->hold == SESSION_FREE && !x->line.head && x->exists && !x->dirty && x->stamp.n_bytes;
 }
@@ -196,8 +242,61 @@ int session_scan(struct sessions *s, struct rod_error *err) {
     int rc = session_dir_here(s, err);
     if (!rc) rc = session_store_list(&s->store, scan_one, &scan, err);
     learn_found(&scan);
+    tell_refused(&scan);
     if (!rc) forget_missing(s, number);
+    pthread_mutex_lock(&s->lock);
+    if (!rc) session_refusals_keep(&s->refusals, number);
+    pthread_mutex_unlock(&s->lock);
     return rc || !scan.no_memory ? rc : rod_fail(err, ROD_ENOMEM, "No memory for the sessions in state_dir.");
+}
+
+/* ---- what has changed in it ---- */
+
+static void changed(void *arg, const char *file) {
+    struct scan *scan = arg;
+    struct sessions *s = scan->s;
+    uint8_t name[SESSION_NAME_BYTES];
+    struct session_stamp known = {0}, stamp;
+    if (!session_store_parse_name(file, name)) return;
+    pthread_mutex_lock(&s->lock);
+    const struct session *x = session_table_find_name(&s->table, name);
+    if (x) known = x->stamp;
+    pthread_mutex_unlock(&s->lock);
+    const int rc = session_store_glance(&s->store, name, &stamp, NULL);
+    if (!rc)
+        scan_one(scan, name);
+    else if (rc == ROD_ENOTFOUND && !session_dir_here(s, NULL)) /* gone, and not with the whole folder */
+        forget_file(s, EVERY, name, &known);
+}
+
+/* Reading all of it takes a twentieth of a thread's time at most, whoever asks. */
+static bool may_read(const struct sessions *s, uint64_t now_ns) {
+    const uint64_t pause_ns = 20 * s->reading_ns > NS_S ? 20 * s->reading_ns : NS_S;
+    return !s->read_ns || now_ns - s->read_ns >= pause_ns;
+}
+
+int session_catch_up(struct sessions *s, bool asked, struct rod_error *err) {
+    if (!session_on_disk(s)) return 0;
+    int rc = session_dir_here(s, err);
+    if (rc) return asked ? rc : 0; /* every turn says so */
+    pthread_mutex_lock(&s->watch_lock);
+    pthread_mutex_lock(&s->lock);
+    struct scan scan = {.s = s, .number = s->n_scans};
+    pthread_mutex_unlock(&s->lock);
+    const bool known = session_watch_take(&s->watch, s->store.dir, changed, &scan);
+    learn_found(&scan);
+    tell_refused(&scan);
+    s->unread |= !known;
+    const uint64_t begin_ns = session_now_ns();
+    if (s->unread && (asked || s->watch.on) && may_read(s, begin_ns)) {
+        rc = session_scan(s, err);
+        const uint64_t end_ns = session_now_ns();
+        s->read_ns = rc ? 0 : end_ns;
+        s->reading_ns = end_ns - begin_ns;
+        s->unread = rc != 0;
+    }
+    pthread_mutex_unlock(&s->watch_lock);
+    return rc;
 }
 
 /* ---- removing ---- */
@@ -240,12 +339,8 @@ static int remove_locked(struct sessions *s, struct session *x, bool expired) {
 }
 
 static void expire_locked(struct sessions *s) {
-    const uint64_t round = ++s->n_rounds;
     struct session *x;
-    while (!s->ending && (x = session_table_to_expire(&s->table, session_now_s(), round))) {
-        x->tried = round;
-        remove_locked(s, x, true);
-    }
+    while (!s->ending && (x = session_table_to_expire(&s->table, session_now_s()))) remove_locked(s, x, true);
 }
 
 static bool over_disk_budget(const struct sessions *s) {
@@ -269,10 +364,12 @@ void session_reserve(struct sessions *s, struct session *const *sessions, struct
     pthread_mutex_lock(&s->lock);
     for (size_t i = 0; i < n; i++) {
         struct session_write *w = &writes[i];
-        const uint64_t n_bytes = session_file_bytes(&s->config.form, w->facts, w->point, w->answers);
+        const uint64_t n_file = session_file_bytes(&s->config.form, w->facts, w->point, w->answers);
+        const uint64_t n_bytes = session_store_disk_bytes(n_file);
+        const uint64_t n_own = w->apart ? session_store_disk_bytes(n_file - session_point_bytes(w->point)) : n_bytes;
         const uint64_t pinned = session_table_pinned_bytes(&s->table, sessions[i]);
         if (n_bytes <= limit && pinned <= limit - n_bytes)
-            session_table_reserve(&s->table, sessions[i], w->apart ? n_bytes - session_point_bytes(w->point) : n_bytes);
+            session_table_reserve(&s->table, sessions[i], n_own);
         else
             w->rc =
                 rod_fail(&w->err, ROD_ENOROOM, "%s",
@@ -285,9 +382,9 @@ void session_reserve(struct sessions *s, struct session *const *sessions, struct
 static void write_idle_locked(struct sessions *s, uint64_t now_ns) {
     const int64_t before_s = session_now_s() - IDLE_S;
     const bool all = s->flushing || !s->config.lazy || s->table.n_dirty >= SESSIONS_MANY_DIRTY;
-    for (struct session *x = s->table.oldest[SESSION_IN_HOST]; x; x = x->newer[SESSION_IN_HOST]) {
+    for (struct session *x = s->table.oldest[SESSION_DIRTY]; x; x = x->newer[SESSION_DIRTY]) {
         const bool due = all || x->facts.used_s <= before_s;
-        if (due && x->exists && x->dirty && x->hold == SESSION_FREE && !x->line.head &&
+        if (due && x->hold == SESSION_FREE && !x->line.head &&
             (!x->failed_ns || now_ns - x->failed_ns > SESSIONS_RETRY_WRITE_NS))
             session_io_write_locked(s, x);
     }
@@ -322,7 +419,7 @@ static void wait_locked(struct sessions *s, uint32_t ms) {
 
 void *session_keeper(void *arg) {
     struct sessions *s = arg;
-    uint64_t expired_ns = 0, scanned_ns = session_now_ns();
+    uint64_t expired_ns = 0, watched_ns = 0, scanned_ns = session_now_ns();
     pthread_mutex_lock(&s->lock);
     while (!s->ending) {
         const uint64_t now_ns = session_now_ns();
@@ -335,14 +432,17 @@ void *session_keeper(void *arg) {
             expire_locked(s);
             expired_ns = now_ns;
         }
-        if (session_on_disk(s) && now_ns - scanned_ns > (uint64_t)SCAN_MS * NS_MS) {
+        if (now_ns - watched_ns > (uint64_t)WATCH_MS * NS_MS) {
+            const bool scan = session_on_disk(s) && now_ns - scanned_ns > (uint64_t)SCAN_MS * NS_MS;
             pthread_mutex_unlock(&s->lock);
             struct rod_error err;
-            if (session_scan(s, &err))
+            keep_host_budget(s);
+            if (scan ? session_scan(s, &err) : session_catch_up(s, false, &err))
                 session_log(s, 3, "%s", err.message);
-            else
+            else if (scan)
                 session_sweep_bases(s);
-            scanned_ns = session_now_ns();
+            watched_ns = session_now_ns();
+            if (scan) scanned_ns = watched_ns;
             pthread_mutex_lock(&s->lock);
         }
         if (!s->ending) wait_locked(s, timed ? WAIT_MS : TICK_MS);

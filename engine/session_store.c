@@ -31,9 +31,16 @@ static bool parse_name(const char *file, const char *end, uint8_t name[SESSION_N
     return !strcmp(file_name(name, end, text), file);
 }
 
+bool session_store_parse_name(const char *file, uint8_t name[SESSION_NAME_BYTES]) {
+    return parse_name(file, FILE_END, name);
+}
+
 /* header: all of it, n bytes; where they are too few it is no session, which its reader says. */
 static struct session_stamp stamp_of(const struct state_disk_stamp *s, const void *header, size_t n) {
-    struct session_stamp stamp = {.inode = s->inode, .mtime_ns = s->mtime_ns, .n_bytes = s->n_bytes};
+    struct session_stamp stamp = {.inode = s->inode,
+                                  .mtime_ns = s->mtime_ns,
+                                  .n_bytes = s->n_bytes,
+                                  .disk_bytes = s->disk_bytes + SESSION_ENTRY_BYTES};
     if (n < STATE_FILE_MIN_BYTES) return stamp;
     stamp.version = state_file_peek_version(header);
     stamp.check = state_file_peek_check((const unsigned char *)header + n - STATE_FILE_CHECK_BYTES);
@@ -142,7 +149,7 @@ static int read_base(const struct session_store *store, const char *file, const 
     if (rc == ROD_ENOTFOUND) rc = rod_fail(err, ROD_ESTATE, "%.150s: its state, %.150s, is not there", file, text);
     if (rc) return rc;
     out->stamp.base_inode = base.stamp.inode;
-    out->stamp.base_bytes = base.stamp.n_bytes;
+    out->stamp.base_bytes = base.stamp.disk_bytes + SESSION_ENTRY_BYTES; /* as the source's file counts */
     if (base.stamp.n_bytes < n_payload)
         rc = rod_fail(err, ROD_ESTATE, "%.150s: too short: %llu bytes, the state has %zu", text,
                       (unsigned long long)base.stamp.n_bytes, n_payload);
@@ -152,6 +159,7 @@ static int read_base(const struct session_store *store, const char *file, const 
     return rc;
 }
 
+/* name NULL: whatever its name is, and then its header alone. */
 static int read_open(const struct session_store *store, struct state_disk_file *f, const char *file,
                      const uint8_t name[SESSION_NAME_BYTES], bool with_image, struct session_read *out,
                      struct rod_error *err) {
@@ -159,6 +167,7 @@ static int read_open(const struct session_store *store, struct state_disk_file *
     size_t n_header = 0;
     struct state_file state;
     const struct state_file_expected here = expected(store);
+    out->stamp = stamp_of(&f->stamp, NULL, 0); /* also of what has no header: it is looked at once */
     int rc = read_header(f, file, &header, &n_header, err);
     if (rc) return rc;
     out->stamp = stamp_of(&f->stamp, header, n_header);
@@ -166,13 +175,9 @@ static int read_open(const struct session_store *store, struct state_disk_file *
     if (!rc) rc = session_file_read(store->form, &state, file, &out->facts, &out->point, &out->answers, err);
     if (!rc && session_stamp_used_s(&out->stamp) > out->facts.used_s)
         out->facts.used_s = session_stamp_used_s(&out->stamp);
-    uint8_t own[SESSION_NAME_BYTES];
-    if (!rc) {
-        session_name(out->facts.tenant, out->facts.id, own);
-        if (memcmp(own, name, sizeof own))
-            rc = rod_fail(err, ROD_ESTATE, "%.150s: this is the file of another session", file);
-    }
-    if (!rc && state.apart)
+    if (!rc && name && !session_names_fit(store->names, out->facts.tenant, out->facts.id, name))
+        rc = rod_fail(err, ROD_ESTATE, "%.150s: this is the file of another session", file);
+    if (!rc && state.apart && name)
         rc = read_base(store, file, name, with_image, header, state.payload.n, out, err);
     else if (!rc && with_image && state.n_tok) /* a device may have states of no bytes: they are states all the same */
         rc = read_image(store, f, file, header, n_header, state.payload.n, &out->point->image, err);
@@ -202,6 +207,20 @@ int session_store_read(const struct session_store *store, const uint8_t name[SES
         if (rc) session_read_fini(out);
         if (rc != ROD_ESTATE || !has_changed(store, text, &out->stamp)) break;
     }
+    return rc;
+}
+
+int session_store_facts(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                        struct session_facts *facts, struct rod_error *err) {
+    char text[SESSION_FILE_NAME_BYTES];
+    struct state_disk_file f;
+    struct session_read read = {0};
+    int rc = state_disk_open(store->dir, session_store_name(name, text), &f, err);
+    if (rc) return rc;
+    rc = read_open(store, &f, text, NULL, false, &read, err);
+    state_disk_close(&f);
+    *facts = read.facts;
+    session_read_fini(&read);
     return rc;
 }
 
@@ -357,7 +376,7 @@ int session_store_link(const struct session_store *store, const uint8_t from[SES
     }
     w->apart = true;
     w->payload_check = state.payload_check;
-    w->stamp = (struct session_stamp){.base_inode = of_base.inode, .base_bytes = of_base.n_bytes};
+    w->stamp = (struct session_stamp){.base_inode = of_base.inode, .base_bytes = of_base.disk_bytes};
     return 0;
 }
 

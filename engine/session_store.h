@@ -1,4 +1,4 @@
-/* session_store.h - sessions in a folder: one state file each, named by the hash of tenant and id.
+/* session_store.h - sessions in a folder: one state file each, named as session_names.h says.
  *
  * NAME.state is the session's file. A fork has its facts and answers there and its state in NAME.base, a second name of
  * the file of the session that it was forked from: that one's later turns put new files in the old one's place, so
@@ -12,6 +12,7 @@
 #define SESSION_STORE_H
 
 #include "session_file.h"
+#include "session_names.h"
 #include "state_disk.h"
 
 enum { SESSION_DIR_BYTES = 1024, SESSION_FILE_NAME_BYTES = 2 * SESSION_NAME_BYTES + 8 };
@@ -19,10 +20,20 @@ enum { SESSION_DIR_BYTES = 1024, SESSION_FILE_NAME_BYTES = 2 * SESSION_NAME_BYTE
 struct session_store {
     char dir[SESSION_DIR_BYTES];
     const struct session_form *form;
+    struct session_names *names;
     struct state_pool *pool;
 };
 
+/* Beside its blocks a file has an inode, and an entry in the folder. */
+enum { SESSION_ENTRY_BYTES = 320, SESSION_BLOCK_BYTES = 4096 };
+/* What a file of n_bytes will take of the disk, as far as one knows before it is written. */
+static inline uint64_t session_store_disk_bytes(uint64_t n_bytes) {
+    return (n_bytes + SESSION_BLOCK_BYTES - 1) / SESSION_BLOCK_BYTES * SESSION_BLOCK_BYTES + SESSION_ENTRY_BYTES;
+}
+
 char *session_store_name(const uint8_t name[SESSION_NAME_BYTES], char text[SESSION_FILE_NAME_BYTES]);
+/* The reverse; false: it is no session's file. */
+bool session_store_parse_name(const char *file, uint8_t name[SESSION_NAME_BYTES]);
 
 /* From its first bytes. ROD_ENOTFOUND: there is none. */
 int session_store_stat(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
@@ -31,6 +42,10 @@ int session_store_stat(const struct session_store *store, const uint8_t name[SES
 /* Inode, time and size alone, without a look into it. */
 int session_store_glance(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                          struct session_stamp *stamp, struct rod_error *err);
+
+/* What its header says, whatever its name is. Errors as session_store_read. */
+int session_store_facts(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                        struct session_facts *facts, struct rod_error *err);
 
 struct session_read {
     struct session_facts facts;

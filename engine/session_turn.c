@@ -181,6 +181,8 @@ static int make(struct sessions *s, struct session_turn *t, struct rod_error *er
     memcpy(f->tenant, ask->tenant, strlen(ask->tenant) + 1);
     memcpy(f->id, ask->session, strlen(ask->session) + 1);
     if (!ask->create) return rod_fail(err, ROD_ENOTFOUND, "There is no session %s.", ask->session);
+    const int full = session_claim(s, t->session, ask->max_sessions, err);
+    if (full) return full;
     if (!ask->from) {
         t->point = session_point_new(0);
         return t->point ? 0 : rod_fail(err, ROD_ENOMEM, "No memory for a session.");

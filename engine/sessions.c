@@ -32,10 +32,12 @@ void session_trouble(struct sessions *s, enum session_trouble what, const char *
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
+    const int level = what == SESSION_REFUSED || what == SESSION_REPLACED ? 2 : 3;
     if (n_left_out)
-        session_log(s, 3, "%s (and %llu times like this since it was last said)", line, (unsigned long long)n_left_out);
+        session_log(s, level, "%s (and %llu times like this since it was last said)", line,
+                    (unsigned long long)n_left_out);
     else
-        session_log(s, 3, "%s", line);
+        session_log(s, level, "%s", line);
 }
 
 /* ---- open and close ---- */
@@ -89,7 +91,13 @@ static int open_dir(struct sessions *s, struct rod_error *err) {
     session_lease_sweep(dir);
     session_sweep_bases(s);
     if (n_swept) session_log(s, 1, "state_dir: removed %u files that a crash left half written", n_swept);
-    rc = session_scan(s, err);
+    const int keyless = session_names_open(&s->names, dir, err);
+    if (keyless == ROD_EIO)
+        session_log(s, 2, "state_dir: %s", err->message);
+    else if (keyless)
+        return keyless;
+    session_watch_open(&s->watch);
+    rc = session_catch_up(s, true, err);
     if (!rc)
         session_log(s, 1, "state_dir: %llu sessions, %llu files refused", (unsigned long long)s->table.n_exist,
                     (unsigned long long)atomic_load(&s->refused));
@@ -98,11 +106,14 @@ static int open_dir(struct sessions *s, struct rod_error *err) {
 
 static void free_all(struct sessions *s) {
     session_table_fini(&s->table);
+    session_names_fini(&s->names);
+    session_watch_close(&s->watch);
+    pthread_mutex_destroy(&s->watch_lock);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->work);
     pthread_cond_destroy(&s->keep);
     pthread_cond_destroy(&s->changed);
-    free(s->refusals);
+    session_refusals_fini(&s->refusals);
     if (s->dir_fd >= 0) close(s->dir_fd);
     free(s);
 }
@@ -124,11 +135,17 @@ int sessions_open(const struct sessions_config *config, struct sessions **out, s
     s->config.form.layout = s->layout;
     s->store.form = &s->config.form;
     s->store.pool = config->pool;
+    s->store.names = &s->names;
+    s->watch.fd = -1;
     int rc = session_table_init(&s->table, err);
     if (rc) {
         free(s);
         return rc;
     }
+    s->table.pool = config->pool;
+    session_refusals_init(&s->refusals, s->table.key);
+    session_names_init(&s->names);
+    pthread_mutex_init(&s->watch_lock, NULL);
     pthread_mutex_init(&s->lock, NULL);
     init_condition(&s->work);
     init_condition(&s->keep);
@@ -145,15 +162,15 @@ int sessions_open(const struct sessions_config *config, struct sessions **out, s
 }
 
 bool session_writing_locked(const struct sessions *s) {
-    for (const struct session *x = s->table.oldest[SESSION_IN_HOST]; x; x = x->newer[SESSION_IN_HOST])
+    for (const struct session *x = s->table.oldest[SESSION_DIRTY]; x; x = x->newer[SESSION_DIRTY])
         if (x->hold == SESSION_WRITE) return true;
     return false;
 }
 
 /* Being written; or dirty, and the keeper has it for a budget and may spare it. */
 static bool unwritten_locked(const struct sessions *s) {
-    for (const struct session *x = s->table.oldest[SESSION_IN_HOST]; x; x = x->newer[SESSION_IN_HOST])
-        if (x->hold == SESSION_WRITE || (x->hold == SESSION_CALL && x->dirty)) return true;
+    for (const struct session *x = s->table.oldest[SESSION_DIRTY]; x; x = x->newer[SESSION_DIRTY])
+        if (x->hold == SESSION_WRITE || x->hold == SESSION_CALL) return true;
     return false;
 }
 
@@ -190,6 +207,7 @@ void sessions_stats(struct sessions *s, struct rod_stats *out) {
     struct state_pool_counts counts = {0};
     if (s->store.pool) state_pool_count(s->store.pool, &counts);
     out->state_host_bytes = counts.used_bytes;
+    out->session_host_bytes = counts.place_bytes + counts.beside_bytes;
     out->state_saves = atomic_load_explicit(&s->saves, memory_order_relaxed);
     out->state_save_failures = atomic_load_explicit(&s->save_failures, memory_order_relaxed);
     out->state_no_room = atomic_load_explicit(&s->no_room, memory_order_relaxed);
@@ -264,12 +282,37 @@ void session_end_lease(struct sessions *s, struct session *x) {
     x->lease_fd = -1;
 }
 
+/* The name of its file as the folder has it now. Held. */
+static int name_it(struct sessions *s, struct session *x, bool *changed, struct rod_error *err) {
+    uint8_t name[SESSION_NAME_BYTES];
+    const int rc = session_names_find(&s->store, x->facts.tenant, x->facts.id, name, err);
+    *changed = !x->named || memcmp(name, x->name, sizeof name) != 0;
+    if (rc || !*changed) return rc;
+    pthread_mutex_lock(&s->lock);
+    session_table_name(&s->table, x, name);
+    pthread_mutex_unlock(&s->lock);
+    return 0;
+}
+
 int session_take_lease(struct sessions *s, struct session *x, struct rod_error *err) {
     if (!session_on_disk(s) || x->lease_fd >= 0) return 0;
-    const int rc = session_dir_here(s, err);
-    if (rc) return rc;
-    char name[SESSION_FILE_NAME_BYTES];
-    return session_lease_take(s->store.dir, session_store_name(x->name, name), &x->lease_fd, err);
+    int rc = session_dir_here(s, err);
+    char text[SESSION_FILE_NAME_BYTES];
+    uint8_t earlier[SESSION_NAME_BYTES];
+    session_names_earlier(x->facts.tenant, x->facts.id, earlier);
+    if (!rc && x->named) session_names_open(&s->names, s->store.dir, NULL); /* a folder made anew has none */
+    while (!rc) {
+        bool changed = false;
+        rc = x->named ? 0 : name_it(s, x, &changed, err);
+        if (!rc) rc = session_lease_take(s->store.dir, session_store_name(x->name, text), &x->lease_fd, err);
+        /* Under an earlier name it may have gone since, and others hold it under the other one. */
+        if (rc || memcmp(x->name, earlier, sizeof earlier) != 0) return rc;
+        rc = name_it(s, x, &changed, err);
+        if (!rc && !changed) return 0;
+        session_lease_end(s->store.dir, text, x->lease_fd);
+        x->lease_fd = -1;
+    }
+    return rc;
 }
 
 int session_hold(struct sessions *s, const char *tenant, const char *id, struct session **out, struct rod_error *err) {
@@ -304,27 +347,53 @@ void session_unhold(struct sessions *s, struct session *x) {
     pthread_mutex_unlock(&s->lock);
 }
 
+/* ---- how many ---- */
+
+/* With the lock. 0: it counts. */
+static int count_one(struct sessions *s, struct session *x, uint64_t tenant_max, enum state_pool_room *room,
+                     struct rod_error *err) {
+    const uint64_t most = s->config.max_sessions;
+    *room = STATE_POOL_FITS;
+    if (x->counted) return 0;
+    if (most && session_table_n(&s->table) >= most)
+        return rod_fail(err, ROD_ESESSIONS, "There are %llu sessions, and max_sessions is %llu.",
+                        (unsigned long long)session_table_n(&s->table), (unsigned long long)most);
+    if (tenant_max && session_table_n_of(&s->table, x->facts.tenant) >= tenant_max)
+        return rod_fail(err, ROD_EKEYSESSIONS, "This key has its limit of %llu sessions.",
+                        (unsigned long long)tenant_max);
+    *room = state_pool_place(s->config.pool, SESSION_PLACE_BYTES);
+    if (*room != STATE_POOL_FITS)
+        return rod_fail(err, ROD_ENOROOM, "state_host_bytes have no room for one more session.");
+    session_table_count(&s->table, x);
+    return 0;
+}
+
+int session_claim(struct sessions *s, struct session *x, uint64_t tenant_max, struct rod_error *err) {
+    for (;;) {
+        enum state_pool_room room;
+        pthread_mutex_lock(&s->lock);
+        const int rc = count_one(s, x, tenant_max, &room, err);
+        pthread_mutex_unlock(&s->lock);
+        if (rc != ROD_ENOROOM) return rc;
+        if (room == STATE_POOL_FULL && state_pool_ask(s->config.pool, SESSION_PLACE_BYTES)) continue;
+        if (!session_replace(s)) return rc;
+    }
+}
+
 /* ---- what the file says ---- */
+
+bool session_refuse(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], const struct session_stamp *stamp) {
+    pthread_mutex_lock(&s->lock);
+    const bool new = session_refusals_add(&s->refusals, name, stamp, s->n_scans);
+    pthread_mutex_unlock(&s->lock);
+    if (new) session_count(&s->refused, 1);
+    return new;
+}
 
 void session_refused(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], const struct session_stamp *stamp,
                      const struct rod_error *err) {
-    pthread_mutex_lock(&s->lock);
-    bool known = false;
-    for (size_t i = 0; i < s->n_refusals && !known; i++)
-        known =
-            !memcmp(s->refusals[i].name, name, SESSION_NAME_BYTES) && session_stamp_alike(&s->refusals[i].stamp, stamp);
-    if (!known) {
-        struct session_refusal *more = realloc(s->refusals, (s->n_refusals + 1) * sizeof *more);
-        if (more) {
-            s->refusals = more;
-            memcpy(more[s->n_refusals].name, name, SESSION_NAME_BYTES);
-            more[s->n_refusals++].stamp = *stamp;
-        }
-    }
-    pthread_mutex_unlock(&s->lock);
-    if (known) return;
-    session_count(&s->refused, 1);
-    session_log(s, 2, "state_dir: refused and left alone: %s", err->message);
+    if (session_refuse(s, name, stamp))
+        session_trouble(s, SESSION_REFUSED, "state_dir: refused and left alone: %s", err->message);
 }
 
 void session_met_locked(struct sessions *s, struct session *x, const struct session_stamp *stamp) {
@@ -388,7 +457,10 @@ void session_view_fini(struct session_view *v) {
 
 static void view_locked(const struct session *x, bool with_point, struct session_view *out) {
     *out = (struct session_view){.facts = x->facts, .in_host = x->point != NULL, .durable = session_durable(x)};
-    if (out->durable) out->stamp = x->stamp;
+    if (out->durable) {
+        out->stamp = x->stamp;
+        memcpy(out->name, x->name, sizeof out->name);
+    }
     out->busy = x->hold == SESSION_TURN || x->line.head;
     if (with_point) {
         out->point = session_point_share(x->point);
@@ -397,8 +469,8 @@ static void view_locked(const struct session *x, bool with_point, struct session
 }
 
 /* The table learns what a look found in the file, unless somebody holds the session. */
-static void learn(struct sessions *s, const char *tenant, const char *id, const struct session_read *read,
-                  bool with_point) {
+static void learn(struct sessions *s, const char *tenant, const char *id, const uint8_t name[SESSION_NAME_BYTES],
+                  const struct session_read *read, bool with_point) {
     struct session_point *old = NULL;
     pthread_mutex_lock(&s->lock);
     struct session *x = session_table_find(&s->table, tenant, id);
@@ -406,6 +478,7 @@ static void learn(struct sessions *s, const char *tenant, const char *id, const 
     if (x && x->hold == SESSION_FREE && !x->line.head && !(x->exists && x->dirty)) {
         old = session_table_set(&s->table, x, &read->facts, with_point ? session_point_share(read->point) : NULL,
                                 with_point ? session_answers_share(read->answers) : NULL);
+        session_table_name(&s->table, x, name);
         session_table_stamp(&s->table, x, &read->stamp);
     }
     pthread_mutex_unlock(&s->lock);
@@ -432,10 +505,10 @@ static void unlearn(struct sessions *s, const char *tenant, const char *id) {
 void session_used(struct sessions *s, const char *tenant, const char *id) {
     const int64_t now_s = session_now_s();
     uint8_t name[SESSION_NAME_BYTES];
-    session_name(tenant, id, name);
     pthread_mutex_lock(&s->lock);
     struct session *x = session_table_find(&s->table, tenant, id);
     const bool touch = x && x->stamp.n_bytes && now_s > session_stamp_used_s(&x->stamp); /* once a second */
+    if (touch) memcpy(name, x->name, sizeof name);
     if (x) session_table_use(&s->table, x, now_s);
     pthread_mutex_unlock(&s->lock);
     if (touch) session_store_touch(&s->store, name, now_s);
@@ -445,10 +518,10 @@ int session_look(struct sessions *s, const char *tenant, const char *id, bool wi
                  struct rod_error *err) {
     *out = (struct session_view){0};
     uint8_t name[SESSION_NAME_BYTES];
-    session_name(tenant, id, name);
     pthread_mutex_lock(&s->lock);
     struct session *x = session_table_find(&s->table, tenant, id);
-    const bool exists = x && x->exists;
+    const bool exists = x && x->exists, named = x && x->named;
+    if (named) memcpy(name, x->name, sizeof name);
     /* ours alone: what the table says is what is */
     const bool ours = exists && (!session_on_disk(s) || x->dirty || x->current);
     const struct session_stamp known = exists ? x->stamp : (struct session_stamp){0};
@@ -460,7 +533,11 @@ int session_look(struct sessions *s, const char *tenant, const char *id, bool wi
     if (!session_on_disk(s)) return not_found(id, err);
     struct session_stamp stamp;
     int rc = session_dir_here(s, err);
-    if (!rc) rc = session_store_stat(&s->store, name, &stamp, err);
+    if (!rc) rc = named ? session_store_stat(&s->store, name, &stamp, err) : ROD_ENOTFOUND;
+    if (rc == ROD_ENOTFOUND) { /* nobody has looked, or it has another name by now */
+        rc = session_names_find(&s->store, tenant, id, name, err);
+        if (!rc) rc = session_store_stat(&s->store, name, &stamp, err);
+    }
     if (rc == ROD_ENOTFOUND) {
         unlearn(s, tenant, id);
         return not_found(id, err);
@@ -481,9 +558,10 @@ int session_look(struct sessions *s, const char *tenant, const char *id, bool wi
     if (rc == ROD_ENOTFOUND) return not_found(id, err);
     if (rc) return rc;
     if (with_point) session_count(&s->loads, 1);
-    learn(s, tenant, id, &read, with_point);
+    learn(s, tenant, id, name, &read, with_point);
     out->facts = read.facts;
     out->stamp = read.stamp;
+    memcpy(out->name, name, sizeof out->name);
     out->in_host = with_point;
     out->durable = true;
     if (with_point) {

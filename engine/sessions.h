@@ -54,8 +54,8 @@ struct session_turn {
 void session_turn_fini(struct session_turn *turn);
 
 struct sessions_config {
-    const char *dir; /* "" = memory alone */
-    uint64_t disk_bytes, ttl_s;
+    const char *dir;                          /* "" = memory alone */
+    uint64_t disk_bytes, ttl_s, max_sessions; /* 0 = no limit, never, no limit */
     bool lazy, reject;
     struct session_form form; /* its layout is copied */
     struct state_pool *pool;

@@ -114,15 +114,27 @@ static int write_beside(const char *dir, struct state_disk_item *item, struct be
 }
 
 static struct state_disk_stamp stamp_of(const struct stat *info) {
-    return (struct state_disk_stamp){(uint64_t)info->st_ino,
-                                     (uint64_t)info->st_mtim.tv_sec * 1000000000u + (uint64_t)info->st_mtim.tv_nsec,
-                                     (uint64_t)info->st_size};
+    return (struct state_disk_stamp){
+        (uint64_t)info->st_ino, (uint64_t)info->st_mtim.tv_sec * 1000000000u + (uint64_t)info->st_mtim.tv_nsec,
+        (uint64_t)info->st_size, info->st_blocks ? (uint64_t)info->st_blocks * 512 : (uint64_t)info->st_size};
+}
+
+/* 0: it has the name, which nothing had; else errno. Some folders have no links. */
+static int name_new(const char *beside, const char *path) {
+    if (!link(beside, path)) {
+        unlink(beside);
+        return 0;
+    }
+    if (errno == EEXIST) return EEXIST;
+    return renameat2(AT_FDCWD, beside, AT_FDCWD, path, RENAME_NOREPLACE) ? errno : 0;
 }
 
 static int put_in_place(struct state_disk_item *item, struct beside *b) {
     struct stat info;
     if (fsync(b->fd) || fstat(b->fd, &info)) return write_fail(&item->err, "sync", b->path, errno);
-    if (rename(b->beside, b->path)) return write_fail(&item->err, "rename to", b->path, errno);
+    const int number = item->only_new ? name_new(b->beside, b->path) : rename(b->beside, b->path) ? errno : 0;
+    if (number == EEXIST && item->only_new) return rod_fail(&item->err, ROD_EEXISTS, "%.300s is there", b->path);
+    if (number) return write_fail(&item->err, "rename to", b->path, number);
     item->stamp = stamp_of(&info);
     return 0;
 }

@@ -17,6 +17,7 @@
 /* Which file it is: another one stands under the name when any of these differs. */
 struct state_disk_stamp {
     uint64_t inode, mtime_ns, n_bytes;
+    uint64_t disk_bytes; /* in blocks, as the disk has them */
 };
 
 /* dir/name := the parts one after the other, for many files at once, each well or badly for itself: all are written
@@ -27,6 +28,7 @@ struct state_disk_item {
     const char *name;
     const struct state_bytes *parts;
     size_t n_parts;
+    bool only_new;                 /* one that is there stays, and this is ROD_EEXISTS */
     struct state_disk_stamp stamp; /* afterwards: of the new file */
     int rc;
     bool in_place;

@@ -117,6 +117,45 @@ void state_pool_count(struct state_pool *p, struct state_pool_counts *out) {
     pthread_mutex_unlock(&p->lock);
 }
 
+/* ---- other memory ---- */
+
+static uint64_t places_most(const struct state_pool *p) { return p->config.bytes / 4; }
+
+/* Of the budget, with the lock: what is in images, and what other memory takes from them. Never so much that there is
+ * no room for the least beside the half that a cache of images may fill. */
+static uint64_t taken(const struct state_pool *p, size_t place_bytes) {
+    const uint64_t half = p->config.bytes / 2;
+    const uint64_t most = half > p->config.least ? half - p->config.least : 0;
+    const uint64_t quarter = places_most(p), limit = most < quarter ? most : quarter;
+    const uint64_t other = p->counts.place_bytes + p->counts.beside_bytes + place_bytes;
+    return p->counts.used_bytes + (other < limit ? other : limit);
+}
+
+enum state_pool_room state_pool_place(struct state_pool *p, size_t n_bytes) {
+    if (!p) return STATE_POOL_FITS;
+    pthread_mutex_lock(&p->lock);
+    const bool most = p->counts.place_bytes + n_bytes > places_most(p);
+    const bool full = taken(p, n_bytes) > p->config.bytes;
+    pthread_mutex_unlock(&p->lock);
+    return most ? STATE_POOL_MOST : full ? STATE_POOL_FULL : STATE_POOL_FITS;
+}
+
+void state_pool_add(struct state_pool *p, int64_t place_bytes, int64_t beside_bytes) {
+    pthread_mutex_lock(&p->lock);
+    p->counts.place_bytes += (uint64_t)place_bytes;
+    p->counts.beside_bytes += (uint64_t)beside_bytes;
+    pthread_mutex_unlock(&p->lock);
+}
+
+bool state_pool_over(struct state_pool *p) {
+    pthread_mutex_lock(&p->lock);
+    const uint64_t places = p->counts.place_bytes < places_most(p) ? p->counts.place_bytes : places_most(p);
+    const bool over = p->counts.used_bytes > p->config.least &&
+                      p->counts.used_bytes + places + p->counts.beside_bytes > p->config.bytes;
+    pthread_mutex_unlock(&p->lock);
+    return over;
+}
+
 /* ---- blocks; with the lock ---- */
 
 static struct block *take_block(struct state_pool *p, size_t bytes) {
@@ -176,7 +215,7 @@ static struct state_image *image_of_no_pool(size_t n_bytes) {
 static struct state_image *try_new(struct state_pool *p, size_t n_bytes) {
     const size_t bytes = state_pool_bytes(1, n_bytes);
     pthread_mutex_lock(&p->lock);
-    struct block *b = take_block(p, bytes);
+    struct block *b = taken(p, 0) + bytes <= p->config.bytes ? take_block(p, bytes) : NULL;
     if (b) {
         p->counts.n_images++;
         p->counts.used_bytes += bytes;
@@ -199,6 +238,14 @@ static uint32_t copy_hooks(struct state_pool *p, struct hook hooks[STATE_POOL_MA
     memcpy(hooks, p->hooks, n * sizeof *hooks);
     pthread_mutex_unlock(&p->lock);
     return n;
+}
+
+bool state_pool_ask(struct state_pool *p, size_t n_bytes) {
+    struct hook hooks[STATE_POOL_MAX_HOOKS];
+    const uint32_t n_hooks = copy_hooks(p, hooks);
+    for (uint32_t i = 0; i < n_hooks; i++)
+        if (hooks[i].full(hooks[i].arg, n_bytes)) return true;
+    return false;
 }
 
 struct state_image *state_image_new(struct state_pool *p, size_t n_bytes) {

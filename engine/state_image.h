@@ -30,6 +30,7 @@ enum { STATE_POOL_MAX_HOOKS = 4 };
 
 struct state_pool_config {
     size_t bytes; /* the budget; rounded down to whole pages */
+    size_t least; /* of it that other memory never takes from images */
     /* Where the memory comes from: both NULL = from the system, touched as it is used. give may be called after
      * everything else that the taker has is closed. */
     void *(*take)(void *arg, size_t bytes);
@@ -45,8 +46,24 @@ void state_pool_close(struct state_pool *pool); /* NULL: nothing. Hooks are not 
  * added. */
 void state_pool_on_full(struct state_pool *pool, bool (*full)(void *arg, size_t n_bytes), void *arg);
 
+/* Other memory of the budget, in no image: what a session takes as long as it lasts (places), and what comes and goes
+ * with its image (beside). Places take a quarter of the budget at most where they are asked for; images have three
+ * quarters of it, and half and `least`, whatever was added. */
+enum state_pool_room {
+    STATE_POOL_FITS,
+    STATE_POOL_FULL, /* it would, if an image went */
+    STATE_POOL_MOST  /* places have their quarter */
+};
+enum state_pool_room state_pool_place(struct state_pool *pool, size_t n_bytes); /* NULL: it fits */
+void state_pool_add(struct state_pool *pool, int64_t place_bytes, int64_t beside_bytes);
+/* Asks those who would make room for an image, once: whether another look is worth it. */
+bool state_pool_ask(struct state_pool *pool, size_t n_bytes);
+/* Beside images more was added than fits: it is worth to ask, as what is beside an image goes with it. */
+bool state_pool_over(struct state_pool *pool);
+
 struct state_pool_counts {
     uint64_t bytes, used_bytes, most_bytes; /* of the budget; whole pages, those before the images too; the most ever */
+    uint64_t place_bytes, beside_bytes;     /* other memory */
     uint64_t n_images, n_failed;            /* n_failed: state_image_new that got none */
 };
 void state_pool_count(struct state_pool *pool, struct state_pool_counts *out);

@@ -69,8 +69,10 @@ static void sessions_part(struct buf *out, const struct rod_stats *s) {
           (double)s->sessions_expired);
     value(out, "rodimus_sessions_evicted_total", "counter", "Sessions removed to keep within the budgets.",
           (double)s->sessions_evicted);
-    value(out, "rodimus_state_host_bytes", "gauge", "States in host memory.", (double)s->state_host_bytes);
-    value(out, "rodimus_state_file_bytes", "gauge", "Files in state_dir, as last seen.", (double)s->state_file_bytes);
+    value(out, "rodimus_state_host_bytes", "gauge", "States in host memory, and all else that sessions take of it.",
+          (double)(s->state_host_bytes + s->session_host_bytes));
+    value(out, "rodimus_state_file_bytes", "gauge", "What files in state_dir take of the disk, as last seen.",
+          (double)s->state_file_bytes);
     value(out, "rodimus_state_saves_total", "counter", "States written to files.", (double)s->state_saves);
     value(out, "rodimus_state_save_failures_total", "counter", "States that could not be written.",
           (double)s->state_save_failures);

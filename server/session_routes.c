@@ -27,7 +27,8 @@ static void create(struct job *j) {
     struct rod_error rod = {0};
     j->failed = openai_parse_session_new(j->body, j->body_len, false, &asked, &j->err) != 0;
     if (j->failed) return;
-    const struct rod_session_new what = {asked.id, asked.from, asked.ttl_s, asked.has_ttl, asked.pin};
+    const struct rod_session_new what = {
+        .id = asked.id, .from = asked.from, .ttl_s = asked.ttl_s, .has_ttl = asked.has_ttl, .pin = asked.pin};
     show(j, rod_session_create(j->server->engine, j->tenant, &what, &info, &rod), &info, &rod);
     openai_session_new_fini(&asked);
 }

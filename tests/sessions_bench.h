@@ -14,13 +14,15 @@ static inline char *make_dir(void) {
     return strdup(dir);
 }
 
+/* The folder's key is no session's. */
 static inline uint32_t count_in(const char *dir, const char *end) {
     DIR *list = opendir(dir);
     assert_non_null(list);
     uint32_t n = 0;
     for (struct dirent *e; (e = readdir(list));) {
         const size_t len = strlen(e->d_name), n_end = strlen(end);
-        n += e->d_name[0] != '.' && len >= n_end && !strcmp(e->d_name + len - n_end, end);
+        n += e->d_name[0] != '.' && strcmp(e->d_name, "names.key") != 0 && len >= n_end &&
+             !strcmp(e->d_name + len - n_end, end);
     }
     closedir(list);
     return n;

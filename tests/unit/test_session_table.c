@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -41,9 +42,14 @@ static void sessions_belong_to_their_tenants(void **state) {
     assert_true(a != b && b != c && a != c);
     assert_ptr_equal(session_table_find(&t, "x", "s"), a);
     assert_ptr_equal(session_table_find(&t, "", "s"), b);
-    assert_ptr_equal(session_table_find_name(&t, c->name), c);
+    const uint8_t name[SESSION_NAME_BYTES] = {1}, other[SESSION_NAME_BYTES] = {2};
+    assert_null(session_table_find_name(&t, name));
+    session_table_name(&t, c, name);
+    assert_ptr_equal(session_table_find_name(&t, name), c);
+    session_table_name(&t, c, other); /* its file has another one now */
+    assert_null(session_table_find_name(&t, name));
+    assert_ptr_equal(session_table_find_name(&t, other), c);
     assert_null(session_table_find(&t, "x", "t"));
-    assert_memory_not_equal(a->name, b->name, SESSION_NAME_BYTES);
     assert_int_equal(t.n_exist, 3);
     assert_int_equal(t.n_points, 1);
     remove_it(&t, a);
@@ -65,7 +71,8 @@ static void who_was_used_longest_ago_goes_first(void **state) {
     assert_ptr_equal(session_table_to_remove(&t, false, 0), s[3]);
     assert_null(session_table_to_remove(&t, true, 0));
     for (uint64_t i = 0; i < 5; i++)
-        session_table_stamp(&t, s[i], &(struct session_stamp){.inode = 1 + i, .mtime_ns = 2, .n_bytes = 100});
+        session_table_stamp(&t, s[i],
+                            &(struct session_stamp){.inode = 1 + i, .mtime_ns = 2, .n_bytes = 90, .disk_bytes = 100});
     assert_int_equal(t.files.all, 500);
     assert_ptr_equal(session_table_to_drop(&t), s[3]);
     session_table_set_dirty(&t, s[3], true); /* must be written first */
@@ -79,7 +86,9 @@ static void who_was_used_longest_ago_goes_first(void **state) {
     s[3]->hold = SESSION_TURN;
     assert_null(session_table_to_write(&t, 0));
     assert_ptr_equal(session_table_to_remove(&t, true, 0), s[1]);
-    s[1]->facts.pinned = true;
+    struct session_facts pinned = s[1]->facts;
+    pinned.pinned = true;
+    session_point_release(session_table_set(&t, s[1], &pinned, session_point_share(s[1]->point), NULL));
     assert_ptr_equal(session_table_to_remove(&t, true, 0), s[4]);
     session_point_release(session_table_drop_point(&t, s[1])); /* a pinned one leaves memory as any other */
     assert_int_equal(t.n_points, 4);
@@ -145,6 +154,7 @@ static void counts_and_order_stay_true(void **state) {
                                 &(struct session_stamp){.inode = 1000 + (uint64_t)i,
                                                         .mtime_ns = 1,
                                                         .n_bytes = model[i].bytes,
+                                                        .disk_bytes = model[i].bytes,
                                                         .base_inode = model[i].base,
                                                         .base_bytes = 100 * model[i].base});
         } else if (s) {
@@ -233,7 +243,7 @@ static void those_whose_time_is_over_are_found(void **state) {
     struct session *s[N];
     unsigned seed = 5;
     assert_int_equal(session_table_init(&t, NULL), 0);
-    assert_null(session_table_to_expire(&t, 1000, 1));
+    assert_null(session_table_to_expire(&t, 1000));
     for (int i = 0; i < N; i++) {
         char id[8];
         snprintf(id, sizeof id, "%d", i);
@@ -247,13 +257,190 @@ static void those_whose_time_is_over_are_found(void **state) {
     for (int64_t now_s = 0; now_s < 200; now_s += 7) {
         uint32_t n = 0, n_found = 0;
         for (int i = 0; i < N; i++) n += session_expired(&s[i]->facts, now_s);
-        for (struct session *x; (x = session_table_to_expire(&t, now_s, (uint64_t)now_s + 1)); n_found++) {
+        for (struct session *x; (x = session_table_to_expire(&t, now_s)); n_found++)
             assert_true(session_expired(&x->facts, now_s));
-            x->tried = (uint64_t)now_s + 1;
-        }
         assert_int_equal(n_found, n);
     }
     session_table_fini(&t);
+}
+
+static uint64_t now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static struct session *numbered(struct session_table *t, const char *tenant, int i, int64_t used_s, uint64_t ttl_s) {
+    char id[16];
+    snprintf(id, sizeof id, "%07d", i);
+    struct session *s = session_table_add(t, tenant, id);
+    struct session_facts f = s->facts;
+    f.used_s = used_s;
+    f.ttl_s = ttl_s;
+    session_point_release(session_table_set(t, s, &f, NULL, NULL));
+    return s;
+}
+
+enum { MANY = 65536 };
+
+/* One whose time is short does not make each second walk all the others. */
+static void to_ask_whose_time_is_over_costs_what_is_over(void **state) {
+    (void)state;
+    enum { ASKED = 20000 };
+    struct session_table t;
+    assert_int_equal(session_table_init(&t, NULL), 0);
+    for (int i = 0; i < MANY; i++) numbered(&t, "", i, 1000, 86400);
+    struct session *brief = numbered(&t, "", MANY, 1000, 1);
+    brief->hold = SESSION_TURN; /* somebody has it, so it stays */
+    const uint64_t begin_ms = now_ms();
+    for (int i = 0; i < ASKED; i++) assert_null(session_table_to_expire(&t, 2000 + i));
+    const uint64_t took_ms = now_ms() - begin_ms;
+    if (took_ms > 1000) fail_msg("%d times took %llu ms, want 1000 at most", ASKED, (unsigned long long)took_ms);
+    brief->hold = SESSION_FREE;
+    assert_ptr_equal(session_table_to_expire(&t, 2000 + ASKED), brief);
+    assert_null(session_table_to_expire(&t, 2000 + ASKED)); /* once a second */
+    assert_ptr_equal(session_table_to_expire(&t, 2000 + ASKED + 1), brief);
+    session_table_fini(&t);
+}
+
+/* Two first turns at once, the table else empty: a place that nobody has used, while another one's time is looked at.
+ * Under UBSan each sum is checked. */
+static void a_place_that_was_never_used_has_no_time(void **state) {
+    (void)state;
+    struct session_table t;
+    assert_int_equal(session_table_init(&t, NULL), 0);
+    assert_non_null(session_table_add(&t, "", "waits"));
+    struct session *s = numbered(&t, "", 1, 1000, 1);
+    assert_ptr_equal(session_table_to_expire(&t, 2000), s);
+    assert_null(session_table_to_expire(&t, 2000));
+    struct session_facts f = s->facts; /* as a file may say */
+    f.ttl_s = UINT64_MAX;
+    f.used_s = f.created_s = INT64_MAX;
+    session_point_release(session_table_set(&t, s, &f, NULL, NULL));
+    assert_int_equal(session_end_s(&f), INT64_MAX);
+    assert_null(session_table_to_expire(&t, INT64_MAX));
+    session_table_fini(&t);
+}
+
+static void a_list_costs_what_it_gives(void **state) {
+    (void)state;
+    enum { ASKED = 5000 };
+    struct session_table t;
+    const struct session **found;
+    size_t n;
+    bool more;
+    assert_int_equal(session_table_init(&t, NULL), 0);
+    for (int i = 0; i < MANY; i++) numbered(&t, "crowd", i, 1000, 0);
+    for (int i = 0; i < 3; i++) numbered(&t, "few", i, 1000, 0);
+    const uint64_t begin_ms = now_ms();
+    for (int i = 0; i < ASKED; i++) {
+        assert_int_equal(session_table_list(&t, i % 2 ? "few" : "crowd", "0000000", 2, 2000, &found, &n, &more, NULL),
+                         0);
+        assert_int_equal(n, 2);
+        assert_int_equal(more, i % 2 == 0);
+        assert_string_equal(found[0]->facts.id, "0000001");
+        free(found);
+    }
+    const uint64_t took_ms = now_ms() - begin_ms;
+    if (took_ms > 500) fail_msg("%d lists took %llu ms, want 500 at most", ASKED, (unsigned long long)took_ms);
+    assert_int_equal(session_table_n_of(&t, "few"), 3);
+    assert_int_equal(session_table_n_of(&t, "crowd"), MANY);
+    assert_int_equal(session_table_n_of(&t, "fe"), 0);
+    assert_int_equal(session_table_n_of(&t, "fex"), 0);
+    assert_int_equal(session_table_n(&t), MANY + 3);
+    session_table_fini(&t);
+}
+
+/* Against a plain array: what is counted, and a list from any place. */
+static void numbers_and_lists_stay_true(void **state) {
+    (void)state;
+    enum { N = 200, TENANTS = 3 };
+    struct session_table t;
+    bool there[TENANTS][N] = {{false}};
+    unsigned seed = 23;
+    assert_int_equal(session_table_init(&t, NULL), 0);
+    for (int step = 0; step < 20000; step++) {
+        const int k = rand_r(&seed) % TENANTS, i = rand_r(&seed) % N;
+        const char tenant[] = {'t', (char)('0' + k), 0};
+        char id[16];
+        snprintf(id, sizeof id, "%07d", i);
+        struct session *s = session_table_find(&t, tenant, id);
+        if (!s)
+            numbered(&t, tenant, i, rand_r(&seed) % 100, (uint64_t)(rand_r(&seed) % 2) * 10);
+        else
+            remove_it(&t, s);
+        there[k][i] = !s;
+        if (step % 50) continue;
+        const struct session **found;
+        size_t n, n_want = 0, n_behind = 0;
+        bool more;
+        for (int j = 0; j < N; j++) n_want += there[k][j], n_behind += j > i && there[k][j];
+        assert_int_equal(session_table_n_of(&t, tenant), n_want);
+        assert_int_equal(session_table_list(&t, tenant, id, 20, 0, &found, &n, &more, NULL), 0);
+        assert_int_equal(n, n_behind < 20 ? n_behind : 20);
+        assert_int_equal(more, n_behind > 20);
+        for (size_t at = 0, j = (size_t)i + 1; at < n; at++, j++) {
+            while (!there[k][j]) j++;
+            snprintf(id, sizeof id, "%07zu", j);
+            assert_string_equal(found[at]->facts.id, id);
+            assert_string_equal(found[at]->facts.tenant, tenant);
+        }
+        free(found);
+    }
+    session_table_fini(&t);
+}
+
+/* Who knows the program does not know which ids share a bucket. */
+static void each_table_has_buckets_of_its_own(void **state) {
+    (void)state;
+    struct session_table t[2];
+    uint64_t of_id[2], of_name[2];
+    const uint8_t name[SESSION_NAME_BYTES] = {1, 2, 3};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(session_table_init(&t[i], NULL), 0);
+        struct session *s = put(&t[i], "tenant", "session", 1, false);
+        session_table_name(&t[i], s, name);
+        of_id[i] = s->hash[SESSION_BY_ID], of_name[i] = s->hash[SESSION_BY_NAME];
+    }
+    assert_true(of_id[0] != of_id[1] && of_name[0] != of_name[1]);
+    for (int i = 0; i < 2; i++) session_table_fini(&t[i]);
+}
+
+static void what_sessions_take_of_memory_is_counted(void **state) {
+    (void)state;
+    struct session_table t;
+    struct state_pool *pool;
+    struct state_pool_counts counts;
+    const struct state_pool_config config = {.bytes = 1 << 20};
+    assert_int_equal(state_pool_new(&config, &pool, NULL), 0);
+    assert_int_equal(session_table_init(&t, NULL), 0);
+    t.pool = pool;
+    struct session_point *p = session_point_new(100);
+    const size_t own = session_point_own_bytes(p);
+    assert_true(own >= 100 * sizeof(struct session_seen));
+    struct session *s[3];
+    for (int i = 0; i < 3; i++) {
+        s[i] = session_table_add(&t, "", (char[]){(char)('a' + i), 0});
+        state_pool_count(pool, &counts);
+        assert_int_equal(counts.place_bytes, (size_t)i * SESSION_PLACE_BYTES); /* a place is none yet */
+        const struct session_facts f = s[i]->facts;
+        session_point_release(session_table_set(&t, s[i], &f, session_point_share(p), NULL));
+    }
+    state_pool_count(pool, &counts);
+    assert_int_equal(counts.place_bytes, 3 * SESSION_PLACE_BYTES);
+    assert_int_equal(counts.beside_bytes, own); /* forks share it */
+    session_table_stamp(&t, s[0], &(struct session_stamp){.inode = 1, .n_bytes = 5});
+    session_point_release(session_table_drop_point(&t, s[0]));
+    remove_it(&t, s[1]);
+    state_pool_count(pool, &counts);
+    assert_int_equal(counts.place_bytes, 2 * SESSION_PLACE_BYTES);
+    assert_int_equal(counts.beside_bytes, own);
+    remove_it(&t, s[0]), remove_it(&t, s[2]);
+    state_pool_count(pool, &counts);
+    assert_int_equal(counts.place_bytes + counts.beside_bytes, 0);
+    session_point_release(p);
+    session_table_fini(&t);
+    state_pool_close(pool);
 }
 
 static void ids_are_few_characters(void **state) {
@@ -474,6 +661,12 @@ int main(void) {
         cmocka_unit_test(a_list_is_in_order_and_in_pieces),
         cmocka_unit_test(time_ends_a_session),
         cmocka_unit_test(those_whose_time_is_over_are_found),
+        cmocka_unit_test(to_ask_whose_time_is_over_costs_what_is_over),
+        cmocka_unit_test(a_place_that_was_never_used_has_no_time),
+        cmocka_unit_test(a_list_costs_what_it_gives),
+        cmocka_unit_test(numbers_and_lists_stay_true),
+        cmocka_unit_test(each_table_has_buckets_of_its_own),
+        cmocka_unit_test(what_sessions_take_of_memory_is_counted),
         cmocka_unit_test(ids_are_few_characters),
         cmocka_unit_test(answers_make_room_and_their_keys_stay),
         cmocka_unit_test(an_answer_that_is_no_text_is_damaged),

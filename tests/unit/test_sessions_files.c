@@ -95,12 +95,19 @@ static void an_answer_survives_a_restart(void **state) {
 
 /* ---- files that are not as they were written ---- */
 
+static void name_of(const char *id, uint8_t name[SESSION_NAME_BYTES]) {
+    struct session_names names;
+    session_names_init(&names);
+    assert_int_equal(session_names_open(&names, dir, NULL), 0);
+    session_names_name(&names, "", id, name);
+    session_names_fini(&names);
+}
+
 static char *path_of(const char *id, char path[512]) {
     uint8_t name[SESSION_NAME_BYTES];
     char text[SESSION_FILE_NAME_BYTES];
-    session_name("", id, name);
-    for (int i = 0; i < SESSION_NAME_BYTES; i++) snprintf(text + 2 * i, 3, "%02x", name[i]);
-    snprintf(path, 512, "%s/%.32s.state", dir, text);
+    name_of(id, name);
+    snprintf(path, 512, "%s/%s", dir, session_store_name(name, text));
     return path;
 }
 
@@ -178,10 +185,13 @@ static void every_byte_that_changes_is_refused(void **state) {
     collect_free(&a);
     bench_close(&b);
     const struct session_form form = {.layout = "fake", .V = V, .state_bytes = fake_bytes};
-    struct session_store store = {.form = &form};
+    struct session_names names;
+    session_names_init(&names);
+    struct session_store store = {.form = &form, .names = &names};
     snprintf(store.dir, sizeof store.dir, "%s", dir);
     uint8_t name[SESSION_NAME_BYTES];
-    session_name("", "aa", name);
+    name_of("aa", name);
+    assert_int_equal(session_names_open(&names, dir, &err), 0);
     path_of("aa", path);
     struct stat info;
     assert_int_equal(stat(path, &info), 0);
@@ -207,6 +217,7 @@ static void every_byte_that_changes_is_refused(void **state) {
     assert_int_equal(session_store_read(&store, name, true, &read, &err), ROD_ESTATE);
     close(fd);
     free(good);
+    session_names_fini(&names);
 }
 
 /* Its owner may be rid of it: there is no other way to have the name again but to put a state there. */

@@ -127,7 +127,7 @@ static void to_be_begun_from_is_use_for_all_servers(void **state) {
 /* The order in which files go for the budget, when a session was begun from on another server and before a restart. */
 static void the_order_of_use_is_that_of_all_servers(void **state) {
     (void)state;
-    enum { BUDGET = 2 * 20000 };
+    enum { BUDGET = 2 * 21000 };
     struct bench b[2];
     struct answer a;
     struct rod_session_info info;

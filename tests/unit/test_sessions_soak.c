@@ -5,6 +5,7 @@
  * demo model. Each conversation is run a second time on an engine without sessions' files and with room for all, turn
  * by turn; where the budget for files took a session away, that is a 404 and the conversation begins anew under another
  * id. */
+#include "engine/session_store.h"
 #include "tests/result_stamp.h"
 #include "tests/sessions_bench.h"
 
@@ -41,7 +42,7 @@ static uint64_t bytes_in(const char *dir, uint32_t *n) {
         struct stat info;
         snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
         if (strstr(e->d_name, ".state") && !strstr(e->d_name, ".tmp-") && !stat(path, &info))
-            bytes += (uint64_t)info.st_size, ++*n;
+            bytes += (uint64_t)info.st_blocks * 512 + SESSION_ENTRY_BYTES, ++*n;
     }
     closedir(list);
     return bytes;

@@ -158,6 +158,37 @@ static void *make_and_release(void *arg) {
     return NULL;
 }
 
+/* Memory that is no image takes from images, never all. */
+static void other_memory_counts_in_the_budget(void **state) {
+    (void)state;
+    enum { IMAGE = 4096, N = 20 };
+    const size_t each = state_pool_bytes(1, IMAGE);
+    struct state_pool_config config = {.bytes = N * each, .least = 2 * each};
+    struct state_pool *p;
+    struct state_image *images[N + 1] = {NULL};
+    int n = 0;
+    assert_int_equal(state_pool_new(&config, &p, NULL), 0);
+    assert_int_equal(state_pool_place(p, 5 * each), STATE_POOL_FITS);
+    assert_int_equal(state_pool_place(p, 5 * each + 1), STATE_POOL_MOST); /* a quarter */
+    state_pool_add(p, (int64_t)(2 * each), (int64_t)each);
+    while ((images[n] = state_image_new(p, IMAGE))) n++;
+    assert_int_equal(n, N - 3);
+    assert_false(state_pool_over(p));
+    assert_int_equal(state_pool_place(p, 1), STATE_POOL_FULL);
+    state_pool_add(p, 0, (int64_t)(10 * each)); /* beside images that are there */
+    assert_true(state_pool_over(p));
+    while (state_pool_over(p)) state_image_release(images[--n]);
+    assert_int_equal(n, N - 13);
+    while ((images[n] = state_image_new(p, IMAGE))) n++;
+    assert_int_equal(n, N * 3 / 4); /* whatever is beside them */
+    state_pool_add(p, -(int64_t)(2 * each), -(int64_t)(11 * each));
+    assert_int_equal(state_pool_place(p, 5 * each), STATE_POOL_FITS);
+    while ((images[n] = state_image_new(p, IMAGE))) n++;
+    assert_int_equal(n, N);
+    while (n) state_image_release(images[--n]);
+    state_pool_close(p);
+}
+
 static void many_threads_share_a_pool(void **state) {
     (void)state;
     struct state_pool *p = pool_of(100000);
@@ -175,6 +206,7 @@ int main(void) {
         cmocka_unit_test(the_budget_is_never_passed),
         cmocka_unit_test(random_images_do_not_touch_each_other),
         cmocka_unit_test(a_full_pool_asks_for_what_is_worth_less),
+        cmocka_unit_test(other_memory_counts_in_the_budget),
         cmocka_unit_test(many_threads_share_a_pool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,132 @@
+/* session_index.c - the tree and the heap of session_table.h.
+ *
+ * The tree is a treap: in order of tenant and id, and each above those of a smaller hash. As the hash is under the
+ * table's key, its depth is that of a random tree whatever the ids are. Each knows how many are below it, so a tenant's
+ * number and any page of its list are found without those of others. */
+#include "session_table.h"
+
+#include <string.h>
+
+/* ---- the tree ---- */
+
+static int compare(const char *tenant, const char *id, const struct session *s) {
+    const int by_tenant = strcmp(tenant, s->facts.tenant);
+    return by_tenant ? by_tenant : id ? strcmp(id, s->facts.id) : 1;
+}
+
+static size_t n_below(const struct session *s) { return s ? s->n_below : 0; }
+
+static struct session *measured(struct session *s) {
+    s->n_below = 1 + n_below(s->below[0]) + n_below(s->below[1]);
+    return s;
+}
+
+/* Those before s and those behind it. Recursion as deep as the tree. */
+static void split(struct session *root, const struct session *s, struct session *parts[2]) {
+    if (!root) {
+        parts[0] = parts[1] = NULL;
+        return;
+    }
+    const int side = compare(s->facts.tenant, s->facts.id, root) > 0; /* 1: root is before s */
+    struct session *rest[2];
+    split(root->below[side], s, rest);
+    root->below[side] = rest[!side];
+    parts[side] = rest[side];
+    parts[!side] = measured(root);
+}
+
+static struct session *join(struct session *before, struct session *behind) {
+    if (!before || !behind) return before ? before : behind;
+    if (before->hash[SESSION_BY_ID] > behind->hash[SESSION_BY_ID]) {
+        before->below[1] = join(before->below[1], behind);
+        return measured(before);
+    }
+    behind->below[0] = join(before, behind->below[0]);
+    return measured(behind);
+}
+
+void session_tree_add(struct session_table *t, struct session *s) {
+    struct session **at = &t->root;
+    while (*at && (*at)->hash[SESSION_BY_ID] >= s->hash[SESSION_BY_ID]) {
+        (*at)->n_below++;
+        at = &(*at)->below[compare(s->facts.tenant, s->facts.id, *at) > 0];
+    }
+    split(*at, s, s->below);
+    *at = measured(s);
+}
+
+void session_tree_remove(struct session_table *t, struct session *s) {
+    struct session **at = &t->root;
+    while (*at != s) {
+        (*at)->n_below--;
+        at = &(*at)->below[compare(s->facts.tenant, s->facts.id, *at) > 0];
+    }
+    *at = join(s->below[0], s->below[1]);
+    s->below[0] = s->below[1] = NULL;
+}
+
+size_t session_tree_rank(const struct session_table *t, const char *tenant, const char *id, bool through) {
+    size_t n = 0;
+    for (const struct session *s = t->root; s;) {
+        const int order = compare(tenant, id, s);
+        const bool behind = order > 0 || (through && order == 0);
+        if (behind) n += 1 + n_below(s->below[0]);
+        s = s->below[behind];
+    }
+    return n;
+}
+
+struct session *session_tree_at(const struct session_table *t, size_t rank) {
+    struct session *s = t->root;
+    for (size_t before; (before = n_below(s->below[0])) != rank;) {
+        const bool behind = rank > before;
+        if (behind) rank -= before + 1;
+        s = s->below[behind];
+    }
+    return s;
+}
+
+/* ---- the heap ---- */
+
+static void stand(struct session_table *t, struct session *s, size_t at) {
+    t->ends[at - 1] = s;
+    s->end_at = at;
+}
+
+static void sift_up(struct session_table *t, struct session *s) {
+    size_t at = s->end_at;
+    for (; at > 1 && t->ends[at / 2 - 1]->due_s > s->due_s; at /= 2) stand(t, t->ends[at / 2 - 1], at);
+    stand(t, s, at);
+}
+
+static void sift_down(struct session_table *t, struct session *s) {
+    size_t at = s->end_at;
+    for (size_t next; (next = 2 * at) <= t->n_ends; at = next) {
+        if (next < t->n_ends && t->ends[next]->due_s < t->ends[next - 1]->due_s) next++;
+        if (t->ends[next - 1]->due_s >= s->due_s) break;
+        stand(t, t->ends[next - 1], at);
+    }
+    stand(t, s, at);
+}
+
+static void remove_end(struct session_table *t, struct session *s) {
+    struct session *last = t->ends[--t->n_ends];
+    if (last != s) {
+        stand(t, last, s->end_at);
+        sift_up(t, last);
+        sift_down(t, last);
+    }
+    s->end_at = 0;
+}
+
+void session_ends_set(struct session_table *t, struct session *s, int64_t due_s) {
+    if (due_s == INT64_MAX) {
+        if (s->end_at) remove_end(t, s);
+        return;
+    }
+    if (s->end_at && s->due_s == due_s) return;
+    s->due_s = due_s;
+    if (!s->end_at) stand(t, s, ++t->n_ends);
+    sift_up(t, s);
+    sift_down(t, s);
+}

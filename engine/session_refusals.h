@@ -1,0 +1,35 @@
+/* session_refusals.h - the files of the folder that were refused, so that each is read, counted and told once, however
+ * many there are.
+ *
+ * Who owns what: the list is the caller's, its memory its own. Threads: the caller's lock. Pure.
+ */
+#ifndef SESSION_REFUSALS_H
+#define SESSION_REFUSALS_H
+
+#include "session_store.h"
+
+struct session_refusal {
+    uint8_t name[SESSION_NAME_BYTES];
+    struct session_stamp stamp;
+    bool taken;
+    uint64_t scan; /* the last one that met it */
+};
+
+struct session_refusals {
+    uint8_t key[SIPHASH_KEY_BYTES]; /* of their places */
+    struct session_refusal *places; /* [room], a power of two */
+    size_t n, room;
+};
+void session_refusals_init(struct session_refusals *r, const uint8_t key[SIPHASH_KEY_BYTES]);
+void session_refusals_fini(struct session_refusals *r);
+
+/* Whether it was refused as it is now; then this scan has met it. */
+bool session_refusals_know(struct session_refusals *r, const uint8_t name[SESSION_NAME_BYTES],
+                           const struct session_stamp *stamp, uint64_t scan);
+/* True: it is new, or another one than was refused before. Without memory it is new every time. */
+bool session_refusals_add(struct session_refusals *r, const uint8_t name[SESSION_NAME_BYTES],
+                          const struct session_stamp *stamp, uint64_t scan);
+/* Forgets those that no scan from this one on has met. */
+void session_refusals_keep(struct session_refusals *r, uint64_t scan);
+
+#endif
