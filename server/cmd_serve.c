@@ -224,6 +224,7 @@ static void load(void *arg) {
         .state_host_bytes = c->state_host_bytes,
         .state_disk_bytes = c->state_disk_bytes,
         .session_ttl_s = c->session_ttl_s,
+        .max_sessions = c->max_sessions,
         .session_lazy = !strcmp(c->session_durability, "lazy"),
         .session_reject = !strcmp(c->session_busy, "reject"),
         .wake = wake_loop,

@@ -95,13 +95,14 @@ static int set_field(struct reading *r, struct key *key, const char *where, char
     if (!strcmp(word, "requests")) return set_number(r, where, word, value, 0, 1000000, &key->max_requests);
     if (!strcmp(word, "tokens_per_minute"))
         return set_number(r, where, word, value, 0, 1000000000000, &key->tokens_per_minute);
+    if (!strcmp(word, "sessions")) return set_number(r, where, word, value, 0, 1000000000, &key->max_sessions);
     if (!strcmp(word, "priority")) {
         int rc = set_number(r, where, word, value, 1, 100, &priority);
         key->priority = (uint32_t)priority;
         return rc;
     }
     /* without the word: it may be a key in the wrong place */
-    return fail(r, where, "unknown field: there are name, requests, tokens_per_minute, priority");
+    return fail(r, where, "unknown field: there are name, requests, tokens_per_minute, sessions, priority");
 }
 
 static int read_line(struct reading *r, char *line, const char *where) {
@@ -210,6 +211,7 @@ static void take_over(struct key *old, struct key *key) {
     old->named = key->named;
     old->priority = key->priority;
     old->max_requests = key->max_requests;
+    old->max_sessions = key->max_sessions;
     if (old->tokens_per_minute != key->tokens_per_minute) {
         old->level_ns = 0;
         old->era++; /* what was taken from the old minute does not go back to the new one */

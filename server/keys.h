@@ -24,6 +24,7 @@ struct key {
     uint32_t priority;          /* 1..100: of slots that several keys want, one of priority 2 gets twice as many */
     uint64_t max_requests;      /* in flight; 0 = no limit */
     uint64_t tokens_per_minute; /* prompt and answer together; 0 = no limit */
+    uint64_t max_sessions;      /* that there are at once; 0 = no limit */
     double level_tok; /* what it may still take at level_ns; below 0 behind a request beyond a whole minute's */
     uint64_t level_ns;
     uint32_t era;                /* counts the changes of tokens_per_minute */
@@ -50,8 +51,8 @@ struct keys {
 };
 
 /* From the settings api_keys, api_key_file and admin_key. A line of the file: KEY [name=NAME] [requests=N]
- * [tokens_per_minute=N] [priority=N]; empty lines and those that begin with # are skipped. 0, or -1 with the message,
- * which names file and line and never a key. */
+ * [tokens_per_minute=N] [sessions=N] [priority=N]; empty lines and those that begin with # are skipped. 0, or -1 with
+ * the message, which names file and line and never a key. */
 int keys_open(struct keys *k, const struct option_list *listed, const char *path, const char *admin,
               struct option_error *err);
 /* The same again; keys that keep their names keep their counts and shares. Where there are keys some must be left, and

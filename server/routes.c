@@ -108,6 +108,7 @@ void routes_fail(struct exchange *x, const struct openai_error *err) {
     openai_render_error(&body, err);
     if (err->http == 401) http_add_header(x->http, "WWW-Authenticate", "Bearer");
     if (err->http == 429 || err->http == 503) retry_after(x, err);
+    if (x->key && !strcmp(err->code, "key_sessions")) x->key->rejected_total++;
     if (!x->outcome) x->outcome = *err->code ? err->code : err->type;
     if (err->http == 408)
         http_add_header(x->http, "x-should-retry", "false"); /* SDKs would retry it, in the same queue */

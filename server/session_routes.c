@@ -27,8 +27,12 @@ static void create(struct job *j) {
     struct rod_error rod = {0};
     j->failed = openai_parse_session_new(j->body, j->body_len, false, &asked, &j->err) != 0;
     if (j->failed) return;
-    const struct rod_session_new what = {
-        .id = asked.id, .from = asked.from, .ttl_s = asked.ttl_s, .has_ttl = asked.has_ttl, .pin = asked.pin};
+    const struct rod_session_new what = {.id = asked.id,
+                                         .from = asked.from,
+                                         .ttl_s = asked.ttl_s,
+                                         .has_ttl = asked.has_ttl,
+                                         .pin = asked.pin,
+                                         .max_sessions = j->max_sessions};
     show(j, rod_session_create(j->server->engine, j->tenant, &what, &info, &rod), &info, &rod);
     openai_session_new_fini(&asked);
 }
@@ -39,7 +43,8 @@ static void fork_one(struct job *j) {
     struct rod_error rod = {0};
     j->failed = openai_parse_session_new(j->body, j->body_len, true, &asked, &j->err) != 0;
     if (j->failed) return;
-    const int rc = rod_session_fork(j->server->engine, j->tenant, j->name, asked.id, &info, &rod);
+    const struct rod_session_new what = {.id = asked.id, .from = j->name, .max_sessions = j->max_sessions};
+    const int rc = rod_session_create(j->server->engine, j->tenant, &what, &info, &rod);
     if (!strcmp(rod.param, "from")) rod.param[0] = 0; /* here it is in the path, and no field */
     show(j, rc, &info, &rod);
     openai_session_new_fini(&asked);
@@ -96,7 +101,9 @@ static void import(struct job *j) {
 
 static struct job *job_of(struct exchange *x, void (*run)(struct job *j)) {
     struct job *j = job_new(x->server, x, run);
-    if (j) snprintf(j->tenant, sizeof j->tenant, "%s", routes_tenant(x));
+    if (!j) return NULL;
+    snprintf(j->tenant, sizeof j->tenant, "%s", routes_tenant(x));
+    j->max_sessions = x->key ? x->key->max_sessions : 0;
     return j;
 }
 

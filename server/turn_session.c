@@ -19,6 +19,7 @@ bool turn_session_headers(struct turn *t) {
     const char *session = http_header(x->http, t->server->config.session_header);
     const char *key = http_header(x->http, "Idempotency-Key");
     snprintf(t->tenant, sizeof t->tenant, "%s", routes_tenant(x));
+    t->max_sessions = x->key ? x->key->max_sessions : 0;
     t->header_session = copy(session);
     t->header_key = copy(key);
     return (!session || t->header_session) && (!key || t->header_key);
@@ -87,6 +88,7 @@ static bool fill(struct turn *t, struct rod_turn *r) {
     r->tenant = strdup(t->tenant);
     r->session = strdup(response ? t->response_id : s->id);
     r->create = response || s->create;
+    r->max_sessions = t->max_sessions;
     r->from = copy(from);
     r->has_expected = s->has_expected;
     r->expected_version = s->expected_version;

@@ -66,6 +66,7 @@ static void flag_goes_before_environment_before_file_before_default(void **state
     assert_int_equal(c.drain_ms, 2002);
     assert_int_equal(c.sse_ping_ms, 1003);
     assert_int_equal(c.max_queue_requests, 1024);
+    assert_int_equal(c.max_sessions, 65536);
     assert_string_equal(c.host, "127.0.0.1");
     config_fini(&c);
 }

@@ -44,15 +44,17 @@ static void close_keys(struct keys *k) {
 
 static void a_line_is_a_key_and_its_fields(void **state) {
     (void)state;
-    struct keys *k = open_file("# team keys\nk1\n\n  k2\tname=search requests=3  tokens_per_minute=600 priority=7\r\n");
+    struct keys *k =
+        open_file("# team keys\nk1\n\n  k2\tname=search requests=3  tokens_per_minute=600 sessions=5 priority=7\r\n");
     assert_int_equal(k->n, 2);
     const struct key *plain = keys_find(k, "k1"), *rich = keys_find(k, "k2");
     assert_string_equal(plain->name, "key-1");
     assert_int_equal(plain->priority, 1);
-    assert_int_equal(plain->max_requests + plain->tokens_per_minute, 0);
+    assert_int_equal(plain->max_requests + plain->tokens_per_minute + plain->max_sessions, 0);
     assert_string_equal(rich->name, "search");
     assert_int_equal(rich->max_requests, 3);
     assert_int_equal(rich->tokens_per_minute, 600);
+    assert_int_equal(rich->max_sessions, 5);
     assert_int_equal(rich->priority, 7);
     assert_int_not_equal(plain->index, rich->index);
     close_keys(k);
@@ -141,6 +143,8 @@ static void a_fault_names_file_and_line_and_no_key(void **state) {
         {"hunter1\nhunter2 requests=x\n", {"line 2", "requests", "'x'"}},
         {"hunter1 requests=-1\n", {"line 1", "requests"}},
         {"hunter1 requests=99999999999999999999999\n", {"line 1", "0 to 1000000"}},
+        {"hunter1 sessions=\n", {"line 1", "sessions", "0 to 1000000000"}},
+        {"hunter1 sessions=many\n", {"line 1", "sessions", "'many'"}},
         {"hunter1 priority=0\n", {"line 1", "priority", "1 to 100"}},
         {"hunter1 priority=101\n", {"line 1", "priority"}},
         {"hunter1 name=\n", {"line 1", "name"}},
@@ -338,6 +342,18 @@ static void what_goes_back_fills_no_more_than_a_minute(void **state) {
     close_keys(k);
 }
 
+static void a_reload_changes_how_many_sessions_a_key_may_have(void **state) {
+    (void)state;
+    struct keys *k = open_file("k name=a sessions=2\n");
+    struct key *key = keys_find(k, "k");
+    reload_file(k, "k name=a sessions=7\n");
+    assert_ptr_equal(keys_find(k, "k"), key);
+    assert_int_equal(key->max_sessions, 7);
+    reload_file(k, "k name=a\n");
+    assert_int_equal(key->max_sessions, 0);
+    close_keys(k);
+}
+
 /* How much it was is known later: text becomes more tokens than a guess from its bytes. */
 static void what_is_used_beyond_what_was_taken_is_owed(void **state) {
     (void)state;
@@ -464,6 +480,7 @@ int main(void) {
         cmocka_unit_test(what_a_request_may_use_is_taken_when_it_comes_and_the_rest_goes_back),
         cmocka_unit_test(what_goes_back_fills_no_more_than_a_minute),
         cmocka_unit_test(what_is_used_beyond_what_was_taken_is_owed),
+        cmocka_unit_test(a_reload_changes_how_many_sessions_a_key_may_have),
         cmocka_unit_test(a_limit_that_a_reload_changes_begins_anew),
         cmocka_unit_test(what_is_beyond_a_minutes_tokens_passes_when_the_minute_is_whole),
         cmocka_unit_test(a_reload_keeps_counts_by_name_and_changes_secret_and_limits),

@@ -1,0 +1,100 @@
+"""How many sessions there may be, of all and of a key; what they count for."""
+import shutil
+
+from access import bearer, key_file
+from server import command
+from talk import COMPLETIONS, TEXTS, Talk, new_id, turn
+
+
+def refused(answer, code, words):
+    assert answer.status == 429 and answer.error["code"] == code, answer
+    assert answer.error["type"] == "rate_limit" and words in answer.error["message"], answer
+    assert int(answer.header("Retry-After")) >= 1, answer
+
+
+def test_beyond_max_sessions_none_is_made(own_server):
+    s = own_server("--max-sessions", 3)
+    assert s.post("/v1/sessions", {"id": "pinned", "pin": True}).status == 200
+    assert s.post("/v1/responses", {"input": "Hi", "max_output_tokens": 1}).status == 200, "a response that is kept is a session"
+    talk = Talk(s, "talk")
+    talk.go(TEXTS[0])
+    for answer in (s.post("/v1/sessions", {}), s.post("/v1/sessions", {"pin": True}), s.post("/v1/sessions", {"from": "talk"}),
+                   s.post("/v1/sessions/talk/fork", {}), s.post(COMPLETIONS, {"prompt": "a", "session_id": "new", "session_create": True}),
+                   s.post("/v1/responses", {"input": "Hi", "max_output_tokens": 1}),
+                   s.ask("PUT", "/v1/sessions/copy/state", s.get("/v1/sessions/talk/state").body, {"Content-Type": "application/octet-stream"})):
+        refused(answer, "max_sessions", "max_sessions is 3")
+    assert s.post(COMPLETIONS, {"prompt": "a", "session_id": "new"}).status == 404
+    assert s.post("/v1/responses", {"input": "Hi", "max_output_tokens": 1, "store": False}).status == 200
+    talk.go(TEXTS[1])
+    assert len(s.get("/v1/sessions").json["data"]) == s.metric("rodimus_sessions") == 3
+    assert s.ask("DELETE", "/v1/sessions/pinned").status == 200
+    turn(s, "new", TEXTS[0], session_create=True)
+    refused(s.post("/v1/sessions", {}), "max_sessions", "max_sessions is 3")
+
+
+def test_a_key_has_a_limit_of_its_own(own_server, tmp_path):
+    path = key_file(tmp_path, "one name=small sessions=2\ntwo name=large\n")
+    s = own_server("--api-key-file", path, key="one")
+    other = {"headers": bearer("two")}
+    for n in range(4):
+        assert s.post("/v1/sessions", {"id": f"s{n}"}, **other).status == 200
+    assert s.post("/v1/sessions", {"id": "a"}).status == 200
+    assert s.post("/v1/sessions", {"id": "b", "pin": True}).status == 200
+    for answer in (s.post("/v1/sessions", {"pin": True}), s.post("/v1/sessions/a/fork", {}),
+                   s.post(COMPLETIONS, {"prompt": "a", "session_id": "c", "session_create": True, "stream": True}),
+                   s.post("/v1/responses", {"input": "Hi", "max_output_tokens": 1})):
+        refused(answer, "key_sessions", "limit of 2 sessions")
+    assert s.metrics()['rodimus_key_rejected_total{key="small"}'] == 4
+    assert s.post("/v1/sessions", {"id": "more"}, **other).status == 200
+    turn(s, "a", TEXTS[0])
+    assert s.ask("DELETE", "/v1/sessions/b").status == 200
+    assert s.post("/v1/sessions", {"id": "c"}).status == 200
+    refused(s.post("/v1/sessions", {}), "key_sessions", "limit of 2 sessions")
+    path.write_text("one name=small sessions=3\ntwo name=large\n")
+    s.reload()
+    assert s.post("/v1/sessions", {"id": "d"}).status == 200
+    refused(s.post("/v1/sessions", {}), "key_sessions", "limit of 3 sessions")
+
+
+def test_empty_sessions_count_with_what_they_take(own_server, tmp_path):
+    """Of memory as the process has it, of the disk as the disk has it; within a budget the oldest files go."""
+    s = own_server()
+    before, n = s.metric("rodimus_state_host_bytes"), 1000
+    for _ in range(n):
+        assert s.post("/v1/sessions", {"ttl_s": 0}).status == 200
+    each = (s.metric("rodimus_state_host_bytes") - before) / n
+    assert 600 <= each <= 2000, each
+    budget = 250_000
+    s = own_server("--state-dir", tmp_path / "states", "--state-disk-bytes", budget)
+    for _ in range(150):
+        assert s.post("/v1/sessions", {}).status == 200
+    files = [f.stat() for f in (tmp_path / "states").glob("*.state")]
+    taken = sum(f.st_blocks * 512 for f in files)
+    assert 0 < taken <= budget and s.metric("rodimus_state_file_bytes") <= budget, (taken, len(files))
+    assert s.metric("rodimus_sessions") == len(files) and s.metric("rodimus_sessions_evicted_total") == 150 - len(files) > 0
+    pinned = 0
+    while (answer := s.post("/v1/sessions", {"pin": True})).status == 200:
+        pinned += 1
+        assert pinned < 150, "pinned sessions pass the budget"
+    assert answer.status == 503 and answer.error["code"] == "no_room", answer
+    assert sum(f.stat().st_blocks * 512 for f in (tmp_path / "states").glob("*.state")) <= budget
+
+
+# ---- the folder ----
+
+def test_a_folder_is_its_files_and_the_key_of_their_names(own_server, tmp_path):
+    """In a copy of both all is there; with a damaged key a server does not start; without it the files are refused and stay."""
+    states, copy = tmp_path / "states", tmp_path / "copy"
+    s = own_server("--state-dir", states)
+    assert s.post("/v1/sessions", {"id": "kept"}).status == 200
+    s.kill()
+    assert (states / "names.key").stat().st_mode & 0o777 == 0o600
+    shutil.copytree(states, copy)
+    assert own_server("--state-dir", copy).get("/v1/sessions/kept").status == 200
+    (states / "names.key").write_text("rubbish")
+    done = command("serve", "--port", 0, "--state-dir", states)
+    assert done.returncode == 1 and "names.key is damaged" in done.stderr, done
+    (states / "names.key").unlink()
+    s = own_server("--state-dir", states)
+    assert s.get("/v1/sessions/kept").status == 404 and s.metric("rodimus_state_refused_total") == 1
+    assert len(list(states.glob("*.state"))) == 1
