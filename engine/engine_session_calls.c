@@ -22,6 +22,12 @@ int rod_session_get(struct rod_engine *e, const char *tenant, const char *id, st
     return rc ? rc : sessions_get(e->sessions, tenant, id, out, err);
 }
 
+int rod_session_change(struct rod_engine *e, const char *tenant, const char *id,
+                       const struct rod_session_change *change, struct rod_session_info *out, struct rod_error *err) {
+    const int rc = need(e, err);
+    return rc ? rc : sessions_change(e->sessions, tenant, id, change, out, err);
+}
+
 int rod_session_list(struct rod_engine *e, const char *tenant, const char *after, size_t limit,
                      struct rod_session_info **infos, size_t *n, bool *more, struct rod_error *err) {
     const int rc = need(e, err);

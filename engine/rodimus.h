@@ -432,6 +432,11 @@ struct rod_session_new {
     bool pin;              /* neither time nor budgets remove it */
     uint64_t max_sessions; /* of the tenant, pinned ones too; 0 = no limit */
 };
+struct rod_session_change {
+    bool has_pin, pin;
+    bool has_ttl;
+    uint64_t ttl_s; /* 0 = never */
+};
 /* Any thread; they may wait for files. tenant: "" without keys; another tenant's session is ROD_ENOTFOUND. err->param
  * names the field at fault. A session whose turn runs is at its last version until the turn has ended.
  * ROD_EEXISTS: create, fork: there is one of this id. ROD_ESESSIONS, ROD_EKEYSESSIONS: there are as many as may be. */
@@ -443,6 +448,9 @@ int rod_session_fork(struct rod_engine *engine, const char *tenant, const char *
                      struct rod_session_info *out, struct rod_error *err);
 int rod_session_get(struct rod_engine *engine, const char *tenant, const char *id, struct rod_session_info *out,
                     struct rod_error *err);
+/* ROD_EBUSY while a turn runs. Its time begins anew; it keeps its version. */
+int rod_session_change(struct rod_engine *engine, const char *tenant, const char *id,
+                       const struct rod_session_change *change, struct rod_session_info *out, struct rod_error *err);
 /* In order of id, from the first after `after` (NULL: from the beginning), at most limit. *infos is malloc'd. */
 int rod_session_list(struct rod_engine *engine, const char *tenant, const char *after, size_t limit,
                      struct rod_session_info **infos, size_t *n, bool *more, struct rod_error *err);

@@ -1,4 +1,5 @@
-/* session_calls.c - what a client asks of sessions beside turns: make, fork, look, list, delete, export, import. */
+/* session_calls.c - what a client asks of sessions beside turns: make, fork, change, look, list, delete, export,
+ * import. */
 #include "session_internal.h"
 
 #include <stdio.h>
@@ -88,7 +89,8 @@ static int put(struct sessions *s, struct session *x, const struct session_facts
         session_write_all(s, &write, 1);
         session_wrote(s, x, &write);
         if (write.rc) {
-            session_trouble(s, SESSION_NOT_MADE, "session %s is not made: %s", facts->id, write.err.message);
+            session_trouble(s, SESSION_NOT_MADE, "session %s is not made, or not changed: %s", facts->id,
+                            write.err.message);
             session_point_release(point);
             session_answers_release(answers);
             if (err) *err = write.err;
@@ -156,6 +158,42 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
         rc = put(s, x, &f, point, NULL, &source, later, err);
     if (rc || !session_on_disk(s) || !later) session_unhold(s, x);
     if (!rc) describe(&f, false, true, session_on_disk(s) && !later, out);
+    return rc;
+}
+
+/* ---- changing ---- */
+
+/* Held and known: the same version with other facts. Its file is written again, with the state that is in it. */
+static int change_held(struct sessions *s, struct session *x, const char *id, const struct rod_session_change *change,
+                       struct session_facts *f, struct rod_error *err) {
+    int rc = session_refresh(s, x, true, err);
+    if (rc) return rc;
+    pthread_mutex_lock(&s->lock);
+    const bool exists = x->exists && !session_expired(&x->facts, session_now_s());
+    struct session_point *point = exists ? session_point_share(x->point) : NULL;
+    struct session_answers *answers = exists ? session_answers_share(x->answers) : NULL;
+    *f = x->facts;
+    pthread_mutex_unlock(&s->lock);
+    if (!exists) return not_there(id, err);
+    if (!point) return rod_fail(err, ROD_ENOROOM, "No room in host memory for the session's state.");
+    if (change->has_pin) f->pinned = change->pin;
+    if (change->has_ttl) f->ttl_s = change->ttl_s;
+    const int64_t now_s = session_now_s();
+    if (now_s > f->used_s) f->used_s = now_s; /* as its file's time will be */
+    return put(s, x, f, point, answers, NULL, false, err);
+}
+
+int sessions_change(struct sessions *s, const char *tenant, const char *id, const struct rod_session_change *change,
+                    struct rod_session_info *out, struct rod_error *err) {
+    struct session *x;
+    struct session_facts f;
+    if (!change->has_pin && !change->has_ttl) return sessions_get(s, tenant, id, out, err);
+    int rc = check_name(tenant, id, "id", err);
+    if (!rc) rc = session_hold(s, tenant, id, &x, err);
+    if (rc) return rc;
+    rc = change_held(s, x, id, change, &f, err);
+    session_unhold(s, x);
+    if (!rc) describe(&f, false, true, session_on_disk(s), out);
     return rc;
 }
 

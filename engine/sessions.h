@@ -95,6 +95,8 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
                     struct rod_session_info *out, struct rod_error *err);
 int sessions_get(struct sessions *s, const char *tenant, const char *id, struct rod_session_info *out,
                  struct rod_error *err);
+int sessions_change(struct sessions *s, const char *tenant, const char *id, const struct rod_session_change *change,
+                    struct rod_session_info *out, struct rod_error *err);
 int sessions_list(struct sessions *s, const char *tenant, const char *after, size_t limit,
                   struct rod_session_info **infos, size_t *n, bool *more, struct rod_error *err);
 int sessions_delete(struct sessions *s, const char *tenant, const char *id, struct rod_error *err);

@@ -129,7 +129,7 @@ bool access_preflight(struct exchange *x) {
     if (strcmp(http_method(x->http), "OPTIONS") != 0 || !http_header(x->http, "Access-Control-Request-Method") ||
         !allowed_origin(x))
         return false;
-    http_add_header(x->http, "Access-Control-Allow-Methods", "GET, POST, PUT, DELETE");
+    http_add_header(x->http, "Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE");
     char headers[320];
     snprintf(headers, sizeof headers,
              "Authorization, Content-Type, X-Api-Key, X-Request-Id, Idempotency-Key, %.200s, *",

@@ -135,6 +135,9 @@ int openai_parse_session_new(const char *body, size_t len, bool fork, struct ope
                              struct openai_error *err);
 void openai_session_new_fini(struct openai_session_new *s);
 
+/* PATCH /v1/sessions/{id}: pin and ttl_s, each optional, and nothing else. No body is an empty one. */
+int openai_parse_session_change(const char *body, size_t len, struct rod_session_change *out, struct openai_error *err);
+
 struct openai_tokenize { /* POST /tokenize: a prompt (n_messages = 0) or messages */
     char *text;
     size_t len;

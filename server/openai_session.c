@@ -133,6 +133,40 @@ int openai_parse_session_new(const char *body, size_t len, bool fork, struct ope
     return -1;
 }
 
+static bool parse_change(json_t *root, struct rod_session_change *out, struct openai_error *err) {
+    const struct openai_fields fields = {root, NULL, err}, *p = &fields;
+    int64_t ttl_s = 0;
+    const char *name;
+    json_t *value;
+    json_object_foreach(root, name, value) {
+        if (strcmp(name, "pin") != 0 && strcmp(name, "ttl_s") != 0) {
+            char param[40]; /* of the client's making: cut at a whole character */
+            size_t n = strlen(name) < sizeof param ? strlen(name) : sizeof param - 1;
+            while (n < strlen(name) && n && ((unsigned char)name[n] & 0xc0) == 0x80) n--;
+            memcpy(param, name, n);
+            param[n] = 0;
+            return field_bad(p, param, "%s is no field of a session that can be changed: there are pin and ttl_s",
+                             param);
+        }
+    }
+    out->has_pin = field_get(p, "pin") != NULL;
+    out->has_ttl = field_get(p, "ttl_s") != NULL;
+    if (!field_bool(p, "pin", &out->pin) || !field_int(p, "ttl_s", 0, OPENAI_TTL_MAX_S, &ttl_s)) return false;
+    out->ttl_s = (uint64_t)ttl_s;
+    return true;
+}
+
+int openai_parse_session_change(const char *body, size_t len, struct rod_session_change *out,
+                                struct openai_error *err) {
+    *out = (struct rod_session_change){0};
+    if (!len) return 0;
+    json_t *root = openai_load(body, len, err);
+    if (!root) return -1;
+    const bool ok = parse_change(root, out, err);
+    json_decref(root);
+    return ok ? 0 : -1;
+}
+
 void openai_session_new_fini(struct openai_session_new *s) {
     free(s->id);
     free(s->from);

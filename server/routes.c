@@ -51,6 +51,7 @@ static const struct route routes[] = {
     {"GET", "/v1/sessions", .run = session_routes_list, .engine = true},
     {"POST", "/v1/sessions", .run = session_routes_create, .engine = true, .bare = true},
     {"GET", "/v1/sessions/", .tail = "", .run = session_routes_get, .engine = true},
+    {"PATCH", "/v1/sessions/", .tail = "", .run = session_routes_change, .engine = true, .bare = true},
     {"DELETE", "/v1/sessions/", .tail = "", .run = session_routes_delete, .engine = true},
     {"POST", "/v1/sessions/", .tail = "/fork", .run = session_routes_fork, .engine = true, .bare = true},
     {"GET", "/v1/sessions/", .tail = "/state", .run = session_routes_export, .engine = true, .admin = true,

@@ -134,6 +134,7 @@ void job_gone(struct job *job);
 void session_routes_create(struct exchange *x);
 void session_routes_list(struct exchange *x);
 void session_routes_get(struct exchange *x);
+void session_routes_change(struct exchange *x);
 void session_routes_delete(struct exchange *x);
 void session_routes_delete_response(struct exchange *x);
 void session_routes_fork(struct exchange *x);

@@ -56,6 +56,15 @@ static void get(struct job *j) {
     show(j, rod_session_get(j->server->engine, j->tenant, j->name, &info, &rod), &info, &rod);
 }
 
+static void change(struct job *j) {
+    struct rod_session_change asked;
+    struct rod_session_info info;
+    struct rod_error rod = {0};
+    j->failed = openai_parse_session_change(j->body, j->body_len, &asked, &j->err) != 0;
+    if (j->failed) return;
+    show(j, rod_session_change(j->server->engine, j->tenant, j->name, &asked, &info, &rod), &info, &rod);
+}
+
 static void list(struct job *j) {
     struct rod_session_info *infos = NULL;
     struct rod_error rod = {0};
@@ -153,6 +162,7 @@ void session_routes_list(struct exchange *x) {
 }
 
 void session_routes_get(struct exchange *x) { start(x, get); }
+void session_routes_change(struct exchange *x) { start(x, change); }
 void session_routes_delete(struct exchange *x) { start(x, delete_one); }
 void session_routes_delete_response(struct exchange *x) { start(x, delete_response); }
 void session_routes_fork(struct exchange *x) { start(x, fork_one); }

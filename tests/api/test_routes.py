@@ -129,6 +129,7 @@ ONE_OF_EACH = {
     ("/v1/responses", "post"): {"input": "a", "max_output_tokens": 1, "metadata": {"a": "b"}},
     ("/v1/sessions", "post"): {"ttl_s": 60},
     ("/v1/sessions/{id}/fork", "post"): {},
+    ("/v1/sessions/{id}", "patch"): {"pin": False, "ttl_s": 60},
 }
 METHODS = ("get", "post", "put", "delete", "patch", "head", "options")
 

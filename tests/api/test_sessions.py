@@ -465,7 +465,7 @@ def test_what_is_wrong_with_a_new_session_is_named(server):
         assert answer.status == 404 and answer.error["param"] == param, (path, answer)  # a fork has no field "from"
     answer = server.post(f"/v1/sessions/{session}/fork", {"id": session})
     assert answer.status == 412 and answer.error["code"] == "session_exists"
-    for method, path, allow in (("PUT", "/v1/sessions", "GET, HEAD, POST"), ("POST", f"/v1/sessions/{session}", "GET, HEAD, DELETE"),
+    for method, path, allow in (("PUT", "/v1/sessions", "GET, HEAD, POST"), ("POST", f"/v1/sessions/{session}", "GET, HEAD, PATCH, DELETE"),
                                 ("GET", f"/v1/sessions/{session}/fork", "POST"), ("POST", f"/v1/sessions/{session}/state", "GET, HEAD, PUT")):
         answer = server.ask(method, path, {} if method != "GET" else None)
         assert answer.status == 405 and sorted(answer.header("Allow").split(", ")) == sorted(allow.split(", ")), answer

@@ -1,8 +1,11 @@
-"""How many sessions there may be, of all and of a key; what they count for."""
+"""How many sessions there may be, of all and of a key; what they count for; PATCH: pins and times that change."""
 import shutil
+import time
+
+import pytest
 
 from access import bearer, key_file
-from server import command
+from server import SLOWER, command
 from talk import COMPLETIONS, TEXTS, Talk, new_id, turn
 
 
@@ -78,6 +81,96 @@ def test_empty_sessions_count_with_what_they_take(own_server, tmp_path):
         assert pinned < 150, "pinned sessions pass the budget"
     assert answer.status == 503 and answer.error["code"] == "no_room", answer
     assert sum(f.stat().st_blocks * 512 for f in (tmp_path / "states").glob("*.state")) <= budget
+
+
+# ---- PATCH ----
+
+def patch(server, session, body, **more):
+    return server.ask("PATCH", f"/v1/sessions/{session}", body, **more)
+
+
+def test_pin_and_time_change(server):
+    session = server.post("/v1/sessions", {"id": new_id(), "pin": True, "ttl_s": 500}).json["id"]
+    talk = Talk(server, session)
+    talk.first = {}
+    talk.go(TEXTS[0])
+    was = server.get(f"/v1/sessions/{session}").json
+    assert was["pinned"] is True and was["expires_at"] is None
+    for body in (None, "", {}, {"pin": None, "ttl_s": None}):
+        answer = patch(server, session, body)
+        assert answer.status == 200 and answer.json == was, (body, answer)
+    now = patch(server, session, {"pin": False}).json
+    assert now["pinned"] is False and now["expires_at"] == now["used_at"] + 500, now
+    assert {k: now[k] for k in ("version", "tokens", "state_bytes", "created_at", "parent", "id")} == \
+        {k: was[k] for k in ("version", "tokens", "state_bytes", "created_at", "parent", "id")}
+    now = patch(server, session, {"ttl_s": 90}).json
+    assert now["pinned"] is False and now["expires_at"] == now["used_at"] + 90, now
+    assert patch(server, session, {"ttl_s": 0}).json["expires_at"] is None
+    now = patch(server, session, {"pin": True, "ttl_s": 60}).json
+    assert now["pinned"] is True and now["expires_at"] is None
+    assert server.get(f"/v1/sessions/{session}").json == now
+    talk.go(TEXTS[1])
+    assert patch(server, session, {"pin": False, "ttl_s": SLOWER}).status == 200
+    time.sleep(1.2 + SLOWER)
+    assert server.get(f"/v1/sessions/{session}").status == 404
+    assert patch(server, session, {"pin": True}).status == 404
+
+
+def test_what_is_wrong_with_a_change_is_named(server):
+    session = server.post("/v1/sessions", {"id": new_id()}).json["id"]
+    was = server.get(f"/v1/sessions/{session}").json
+    for body, param in (({"pin": 1}, "pin"), ({"ttl_s": -1}, "ttl_s"), ({"ttl_s": 1.5}, "ttl_s"), ({"ttl_s": 2**63}, "ttl_s"),
+                        ({"id": "other"}, "id"), ({"pin": False, "colour": "red"}, "colour"), ({"from": None}, "from")):
+        answer = patch(server, session, body)
+        assert answer.status == 400 and answer.error["param"] == param, (body, answer)
+    for body in (b"[]", b"{", b"7"):
+        assert patch(server, session, body).status == 400, body
+    assert patch(server, session, b"{}", headers={"Content-Type": "text/plain"}).status == 415
+    assert patch(server, new_id(), {"pin": True}).status == 404
+    answer = patch(server, "a%20b", {"pin": True})
+    assert answer.status == 400 and answer.error["param"] == "id", answer
+    assert server.ask("PATCH", "/v1/sessions", {}).status == 405
+    assert server.get(f"/v1/sessions/{session}").json == was
+
+
+def test_only_its_owner_changes_a_session(own_server):
+    s = own_server("--api-keys", "alpha,beta")
+    assert s.post("/v1/sessions", {"id": "mine", "pin": True}, headers=bearer("alpha")).status == 200
+    assert patch(s, "mine", {"pin": False}, headers=bearer("beta")).status == 404
+    assert patch(s, "mine", {"pin": False}, headers={}).status == 401
+    assert s.get("/v1/sessions/mine", headers=bearer("alpha")).json["pinned"] is True
+    assert patch(s, "mine", {"pin": False}, headers=bearer("alpha")).json["pinned"] is False
+
+
+def test_a_session_whose_turn_runs_is_not_changed(own_server):
+    s = own_server("--device", "null:5")
+    connection, response = s.open("POST", COMPLETIONS, {"prompt": [300], "max_tokens": 5000, "ignore_eos": True, "stream": True, "session_id": "s",
+                                                        "session_create": True})
+    assert response.status == 200
+    answer = patch(s, "s", {"pin": True})
+    assert answer.status == 429 and answer.error["code"] == "session_busy", answer
+    connection.close()
+
+
+@pytest.mark.parametrize("durability", ["turn", "lazy"])
+def test_a_change_outlives_the_server(own_server, tmp_path, durability):
+    flags = ("--state-dir", tmp_path / "states", "--session-durability", durability)
+    s = own_server(*flags)
+    talk = Talk(s)
+    talk.go(TEXTS[0])
+    assert patch(s, talk.id, {"pin": True, "ttl_s": 700}).json["durable"] is True
+    unpinned = s.post("/v1/sessions", {"id": new_id(), "pin": True}).json["id"]
+    assert patch(s, unpinned, {"pin": False, "ttl_s": 300}).status == 200
+    s.kill()
+    s = own_server(*flags)
+    assert s.get(f"/v1/sessions/{talk.id}").json["pinned"] is True
+    one = s.get(f"/v1/sessions/{unpinned}").json
+    assert one["pinned"] is False and one["expires_at"] == one["used_at"] + 300, one
+    again = Talk(s, talk.id, talk.said)
+    again.first = {}
+    again.go(TEXTS[1])
+    one = patch(s, talk.id, {"pin": False}).json
+    assert one["expires_at"] == one["used_at"] + 700 and one["version"] == 2, one
 
 
 # ---- the folder ----

@@ -81,6 +81,9 @@ static int request(enum openai_kind kind, bool header, const char *body, size_t 
 
 static int session(bool fork, const char *body, size_t len, struct openai_error *err) {
     struct openai_session_new s;
+    struct rod_session_change change;
+    struct openai_error fault = {0};
+    if (openai_parse_session_change(body, len, &change, &fault) && (fault.http != 400 || !*fault.message)) abort();
     if (openai_parse_session_new(body, len, fork, &s, err)) return -1;
     if ((s.id && !openai_session_id(s.id)) || (s.from && !openai_session_id(s.from)) || (fork && s.from)) abort();
     openai_session_new_fini(&s);

@@ -144,6 +144,44 @@ static void bodies_of_sessions_may_be_empty(void **state) {
     }
 }
 
+static void a_change_of_a_session_has_two_fields_and_no_other(void **state) {
+    (void)state;
+    struct rod_session_change c;
+    struct openai_error err;
+    static const struct {
+        const char *body;
+        bool has_pin, pin, has_ttl;
+        uint64_t ttl_s;
+    } good[] = {{"", false, false, false, 0},
+                {"{}", false, false, false, 0},
+                {"{\"pin\": null, \"ttl_s\": null}", false, false, false, 0},
+                {"{\"pin\": false}", true, false, false, 0},
+                {"{\"pin\": true}", true, true, false, 0},
+                {"{\"ttl_s\": 0}", false, false, true, 0},
+                {"{\"ttl_s\": 60, \"pin\": false}", true, false, true, 60}};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        if (openai_parse_session_change(good[i].body, strlen(good[i].body), &c, &err))
+            fail_msg("%s: %s", good[i].body, err.message);
+        assert_true(c.has_pin == good[i].has_pin && c.pin == good[i].pin && c.has_ttl == good[i].has_ttl);
+        assert_int_equal(c.ttl_s, good[i].ttl_s);
+    }
+    static const char *const bad[][2] = {
+        {"{\"pin\": 1}", "pin"},
+        {"{\"ttl_s\": -1}", "ttl_s"},
+        {"{\"ttl_s\": \"1\"}", "ttl_s"},
+        {"{\"ttl_s\": 1e30}", "ttl_s"},
+        {"{\"id\": \"a\"}", "id"},
+        {"{\"pinned\": false}", "pinned"},
+        {"{\"from\": null}", "from"},
+        {"{\"pin\": false, \"x\": 1}", "x"},
+        {"[]", ""},
+        {"{\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\u00e4b\": 1}", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(openai_parse_session_change(bad[i][0], strlen(bad[i][0]), &c, &err), -1);
+        if (strcmp(err.param, bad[i][1]) != 0) fail_msg("%s: at '%s', want '%s'", bad[i][0], err.param, bad[i][1]);
+    }
+}
+
 /* ---- responses ---- */
 
 static void a_response_is_a_chat_with_its_past_elsewhere(void **state) {
@@ -306,6 +344,7 @@ int main(void) {
         cmocka_unit_test(what_does_not_go_with_a_session_is_named),
         cmocka_unit_test(a_chat_of_no_tokens_needs_a_session),
         cmocka_unit_test(bodies_of_sessions_may_be_empty),
+        cmocka_unit_test(a_change_of_a_session_has_two_fields_and_no_other),
         cmocka_unit_test(a_response_is_a_chat_with_its_past_elsewhere),
         cmocka_unit_test(an_answer_says_again_what_was_asked),
         cmocka_unit_test(a_stream_numbers_its_events),

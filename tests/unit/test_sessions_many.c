@@ -1,5 +1,5 @@
 /* test_sessions_many.c - many sessions: how many there may be, of all and of a tenant; what they take of memory and of
- * the disk; files that are refused by the thousand. Over the fake device. */
+ * the disk; files that are refused by the thousand; what is changed of one. Over the fake device. */
 #include "tests/sessions_folder.h"
 
 #include <fcntl.h>
@@ -327,6 +327,125 @@ static void a_list_has_what_another_server_did(void **state) {
     bench_close(&b[0]), bench_close(&b[1]);
 }
 
+/* ---- changing one ---- */
+
+static int change(struct bench *b, const char *tenant, const char *id, struct rod_session_change how,
+                  struct rod_session_info *info, struct rod_error *err) {
+    return rod_session_change(b->c.engine, tenant, id, &how, info, err);
+}
+
+static void pin_and_time_can_be_changed(void **state) {
+    (void)state;
+    struct bench b, plain;
+    struct answer a, want;
+    struct rod_session_info info;
+    struct rod_error err;
+    begin_in_memory(&plain);
+    turn_ok(&plain.c, nth_turn(&want, "aa", 0), &want);
+    collect_free(&want);
+    for (int on_disk = 0; on_disk < 2; on_disk++) {
+        struct rod_engine_config config = CONFIG(.state_host_bytes = 64u << 20, .session_ttl_s = 500);
+        if (on_disk) config.state_dir = dir;
+        bench_open(&b, OPTIONS(.kind = FAKE_HASH), config);
+        assert_int_equal(make(&b, "", "aa", 0, true, &err), 0);
+        turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
+        collect_free(&a);
+        assert_int_equal(session_info(b.c.engine, "aa").expires_unix_s, 0);
+        const struct rod_session_change unpin = {.has_pin = true}, brief = {.has_ttl = true, .ttl_s = 1000};
+        assert_int_equal(change(&b, "", "aa", unpin, &info, &err), 0);
+        assert_false(info.pinned);
+        assert_int_equal(info.version, 1);
+        assert_int_equal(info.expires_unix_s, info.used_unix_s + 500); /* the time that it had */
+        assert_int_equal(change(&b, "", "aa", brief, &info, &err), 0);
+        assert_int_equal(info.expires_unix_s, info.used_unix_s + 1000);
+        assert_false(info.pinned);
+        assert_int_equal(change(&b, "", "aa", (struct rod_session_change){0}, &info, &err), 0); /* nothing */
+        assert_int_equal(info.expires_unix_s, info.used_unix_s + 1000);
+        assert_int_equal(change(&b, "other", "aa", unpin, &info, &err), ROD_ENOTFOUND);
+        assert_int_equal(change(&b, "", "nobody", unpin, &info, &err), ROD_ENOTFOUND);
+        assert_int_equal(change(&b, "", "a b", unpin, &info, &err), ROD_EINVALID);
+        collect_submit(&b.c, turn_request(&a, "busy", (const int32_t[]){1, 2, 3}, 3, 100000));
+        while (!a.n_ids) collect_now(&b.c);
+        assert_int_equal(change(&b, "", "busy", unpin, &info, &err), ROD_EBUSY);
+        rod_cancel(b.c.engine, a.ticket);
+        collect_until(&b.c, &a, 1);
+        collect_free(&a);
+        if (on_disk) { /* and the state with it: the next turn is as if nothing had been */
+            bench_close(&b);
+            bench_open(&b, OPTIONS(.kind = FAKE_HASH), config);
+            info = session_info(b.c.engine, "aa");
+            assert_int_equal(info.expires_unix_s, info.used_unix_s + 1000);
+            assert_false(info.pinned);
+            turn_ok(&b.c, nth_turn(&a, "aa", 1), &a);
+            turn_ok(&plain.c, nth_turn(&want, "aa", 1), &want);
+            assert_same(&a, &want, "after a change and a restart");
+            collect_free(&a), collect_free(&want);
+        }
+        assert_int_equal(change(&b, "", "aa", (struct rod_session_change){.has_ttl = true, .ttl_s = 1}, &info, &err),
+                         0);
+        for (uint64_t begin_ms = now_ms(); !rod_session_get(b.c.engine, "", "aa", &info, NULL); usleep(20000))
+            if (now_ms() - begin_ms > 10000) fail_msg("after 10 s a session of 1 s is there");
+        bench_close(&b);
+    }
+    bench_close(&plain);
+}
+
+/* An answer that is kept for its idempotency key stays with the version. */
+static void a_change_keeps_the_answers(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a;
+    struct rod_session_info info;
+    struct rod_error err;
+    for (int round = 0; round < 2; round++) {
+        BEGIN(&b);
+        struct rod_request *r = nth_turn(&a, "aa", 0);
+        r->turn->idempotency_key = strdup("key");
+        turn_ok(&b.c, r, &a);
+        assert_int_equal(a.end.replayed, round);
+        collect_free(&a);
+        if (change(&b, "", "aa", (struct rod_session_change){.has_pin = true, .pin = true}, &info, &err))
+            fail_msg("%s", err.message);
+        assert_true(info.pinned && info.version == 1);
+        bench_close(&b);
+    }
+}
+
+/* A fork's state lies in its source's file; once it is changed it has a file of its own, and the source goes on. */
+static void a_fork_can_be_changed(void **state) {
+    (void)state;
+    struct bench b, plain;
+    struct answer a, want;
+    struct rod_session_info info;
+    struct rod_error err;
+    begin_in_memory(&plain);
+    BEGIN(&b);
+    for (uint32_t n = 0; n < 2; n++) {
+        turn_ok(&plain.c, nth_turn(&want, "aa", n), &want);
+        if (!n) collect_free(&want);
+    }
+    turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
+    collect_free(&a);
+    if (rod_session_fork(b.c.engine, "", "aa", "ab", &info, &err)) fail_msg("%s", err.message);
+    const uint64_t shared = stats_of(b.c.engine).state_file_bytes;
+    if (change(&b, "", "ab", (struct rod_session_change){.has_pin = true, .pin = true}, &info, &err))
+        fail_msg("%s", err.message);
+    assert_true(info.pinned && info.durable && info.version == 1);
+    assert_true(stats_of(b.c.engine).state_file_bytes > shared);
+    if (rod_session_delete(b.c.engine, "", "aa", &err)) fail_msg("%s", err.message);
+    assert_int_equal(count_in(dir, ""), 1);
+    bench_close(&b);
+    BEGIN(&b);
+    assert_true(session_info(b.c.engine, "ab").pinned);
+    struct rod_request *r = nth_turn(&a, "aa", 1);
+    free(r->turn->session);
+    r->turn->session = strdup("ab");
+    turn_ok(&b.c, r, &a);
+    assert_same(&a, &want, "a fork that was changed");
+    collect_free(&a), collect_free(&want);
+    bench_close(&b), bench_close(&plain);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         IN_A_FOLDER(beyond_the_limit_no_session_is_made),
@@ -338,6 +457,9 @@ int main(void) {
         IN_A_FOLDER(small_files_count_as_the_disk_has_them),
         IN_A_FOLDER(thousands_of_files_that_are_refused_cost_one_line),
         IN_A_FOLDER(a_list_has_what_another_server_did),
+        IN_A_FOLDER(pin_and_time_can_be_changed),
+        IN_A_FOLDER(a_change_keeps_the_answers),
+        IN_A_FOLDER(a_fork_can_be_changed),
     };
     return cmocka_run_group_tests_name("sessions_many", tests, NULL, NULL);
 }
