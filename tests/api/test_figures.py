@@ -137,6 +137,15 @@ def cache_table():
                        f"| {said(b['first_token_ms'])} ms |")
 
 
+def lives():
+    """Random lives: runs at one commit are added up."""
+    soak, gpu, delays, before = results("lives-h200")
+    assert soak["commit"] == gpu["commit"] and not any(run["faults"] for run in (soak, gpu, delays, before))
+    for runs, how in (((soak, gpu), ""), ((delays,), ", over kernels that wait at random"), ((before,), ', before "Nothing stays zero"')):
+        sums = [said(sum(run[what] for run in runs)) for what in ("requests", "tokens", "different", "nan")]
+        yield KERNELS, f"| {runs[0]['commit'][:7]}{how} | " + " | ".join(sums) + " |"
+
+
 def mask_table():
     found = results("mask")
     for name, what, digits in (("a new schema: states met for the first time", "cold", 0), ("the same again", "warm", 0),
@@ -146,7 +155,7 @@ def mask_table():
         yield ENGINE, f"| {name} | {median} | {said(us['p99'] / 1e3, 2)} ms | {said(us['max'] / 1e3, 2)} ms |"
 
 
-@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, mask_table], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, lives, mask_table], ids=lambda t: t.__name__)
 def test_tables_have_the_recorded_figures(table):
     expected = list(table())
     lines = {name: text_of(name).split("\n") for name, _ in expected}
