@@ -270,7 +270,7 @@ def test_ids_hold_the_request_id(server, route, stream):
     assert response.getheader("X-Request-Id") == "wire-7"
     ids = set(re.findall(r'"id":"([^"]+)"', body))
     assert ids == {("chatcmpl-" if "chat" in path else "cmpl-") + "wire-7"}
-    assert "wire-7" in server.log()
+    server.wait_log("wire-7")
     made = server.post(path, base)
     assert made.json["id"].split("-", 1)[1] == made.header("X-Request-Id")
 

@@ -418,7 +418,7 @@ static void sessions_expire(void **state) {
     struct rod_session_info info, *infos;
     size_t n;
     bool has_more;
-    begin_with(&b, CONFIG(.session_ttl_s = 1));
+    begin_with(&b, CONFIG(.session_ttl_s = 3));
     turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
     collect_free(&a);
     turn_ok(&b.c, nth_turn(&a, "bb", 0), &a);
