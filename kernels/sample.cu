@@ -145,7 +145,9 @@ struct team {
     __device__ void sync() const {
 #if __CUDA_ARCH__ >= 900
         if (n > 1) {
+            delay(16);
             asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+            delay(16);
             return;
         }
 #endif
@@ -435,7 +437,10 @@ __device__ uint32_t draw(const team &t, pick_shared &sh, const adjusted_row &row
     uint32_t first = (owner * WARPS + t.of(owner, &sh.n_list)) * run_len(row.V, t.n), n = row.V - first;
     if (n > run_len(row.V, t.n)) n = run_len(row.V, t.n);
     target -= t.of(owner, &sh.before);
-    t.sync(); // and everyone knows: each block goes on alone
+    t.sync(); // and everyone knows: the first block goes on alone
+    // The others end: the first one counts the token in the row's marks when it has it, and a block that read the row after that would find
+    // another sum, so no run, and go on from a run that is none.
+    if (t.rank) return 0;
 
     const team alone = {1, 0};
     mass = 0;
