@@ -116,7 +116,9 @@ conv_pair_kernel(const __grid_constant__ pair_job job) {
 #pragma unroll
             for (int i = 0; i < 4; i++) part[(j * 8 + i % 2) * PAIR_LD + i / 2 * 8] = acc[j][i];
     }
+    delay(16);
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory"); // the quarter's slices
+    delay(16);
     const uint32_t parts = shared_address(smem);
     for (uint32_t v = threadIdx.x; v < tiles * NT * 8; v += blockDim.x) { // of four rows one
         const uint32_t local = v / (NT * 8), quad = v % 4, r = v / 4 % (NT * 2) * 4 + rank, o = tile_in(tile0 + local) * 16 + quad * 4;

@@ -110,7 +110,11 @@ struct broad_place {
     bool elected, norms;            // one thread of the warpgroup lets things leave
     const float *scales;            // of the tile's rows
     unsigned char *out;             // broad::OUT bytes
-    __device__ __forceinline__ void sync() const { asm volatile("bar.sync %0, 128;" ::"r"(bar) : "memory"); }
+    __device__ __forceinline__ void sync() const {
+        delay(16);
+        asm volatile("bar.sync %0, 128;" ::"r"(bar) : "memory");
+        delay(16);
+    }
     __device__ __forceinline__ float2 scale_of(int r) const { return norms ? *(const float2 *)(scales + r + lane % 4 * 2) : make_float2(1.0f, 1.0f); }
     // Where in rows of 32 fp32 columns with wgmma's swizzle this lane's value of row 2 t + e and output g + 8 h lies.
     __device__ __forceinline__ uint32_t swizzled(int e, int h) const {

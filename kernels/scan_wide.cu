@@ -59,7 +59,10 @@ __device__ __forceinline__ void bulk_copy(void *to, const void *from, uint32_t b
                  "r"(shared_address(b))
                  : "memory");
 }
-__device__ __forceinline__ void all_meet() { asm volatile("bar.sync 0;" ::: "memory"); }
+__device__ __forceinline__ void all_meet() {
+    delay(16);
+    asm volatile("bar.sync 0;" ::: "memory");
+}
 template <int N> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 // A box from shared memory to a tensor of three dimensions; and when the thread's boxes are read there, and written.

@@ -57,6 +57,7 @@ __device__ __forceinline__ void bar_wait(uint64_t *bar, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(smem_at(bar)), "r"(parity) : "memory");
 #endif
+    delay(16);
 }
 __device__ __forceinline__ uint64_t policy_once() { // leaves the second-level cache first
     uint64_t policy = 0;

@@ -64,6 +64,7 @@ prompt_wide_kernel(const __grid_constant__ prompt_window a, const __grid_constan
             const int items = pair || GROUPS == 1 ? 2 : 3; // of a tile: keys and the values of one head or two
             uint32_t place = j.place;
             for (int32_t from = 0; from <= j.high; from += KEYS) {
+                delay(16);
                 asm volatile("bar.sync 3, 128;" ::: "memory"); // no warp is so far behind that a barrier goes round
 #pragma unroll 1
                 for (int v = 0; v < items; v++, item++) {
@@ -107,6 +108,7 @@ prompt_wide_kernel(const __grid_constant__ prompt_window a, const __grid_constan
                         copy16(to + r * 128, source_row(source, j, from, place, (int32_t)r, s.ring_keys) + piece * 8, x >= j.low && x <= j.high);
                     }
                     barrier_arrive_copied(bar);
+                    delay(16);
                     asm volatile("bar.sync 3, 128;" ::: "memory"); // the barrier waits for everyone's copies
                     if (tid == 0) barrier_arrive(bar);
                 }
@@ -119,6 +121,7 @@ prompt_wide_kernel(const __grid_constant__ prompt_window a, const __grid_constan
         const uint32_t g = lane / 4, t = lane % 4, width = (s.H + s.Hk + s.Hv) * P, in_tile = warp * 16 + g;
         const uint64_t key_form = swizzled(1024, 0), value_form = swizzled(1024, G::COLUMNS);
         auto my_turn = [&] { // the warpgroups issue products in turn
+            delay(16);
             if (GROUPS > 1) asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
         };
         auto your_turn = [&] {

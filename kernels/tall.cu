@@ -97,6 +97,7 @@ tall_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
 #pragma unroll 1
                 for (uint32_t first = (warp - 9) * 4; first < G::ROWS; first += 12)
                     scales_of<T, 4>(scales[turn], out.norm, row0, [&](uint32_t i) { return first + i; }, [&](uint32_t r) { return row0 + r < order.n_rows; });
+                delay(16);
                 asm volatile("bar.sync %0, 352;" ::"r"(3 + turn) : "memory"); // the tile's scales; those of two tiles ago are read
             }
         }
@@ -175,7 +176,9 @@ tall_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
             wait_for_inputs();
             typename F::template column<T, 4> column;
             out.template load<T>(column, o, o < O);
+            delay(16);
             asm volatile("bar.sync %0, 128;" ::"r"(1 + wg) : "memory"); // the tile's sums are there
+            delay(16);
             if (scaled) asm volatile("bar.sync %0, 352;" ::"r"(3 + turn) : "memory");
 #pragma unroll 2 // once a tile: its instructions come from afar
             for (uint32_t r = threadIdx.x % 128 / 16; r < G::ROWS; r += 8) {

@@ -130,6 +130,7 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
                 if (CLUSTER == 1 && slice % 4 == 3) more[i] += sum[i], sum[i] = -0.0f;
             }
         }
+        delay(16);
         asm volatile("bar.sync 1, %0;" ::"n"(MW * 128) : "memory"); // nobody reads the ring any more
         float *sums = (float *)ring;
         const uint32_t at = (lane % 4 * 2) * G::LD + warp * 16 + lane / 4;
@@ -142,6 +143,7 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
     if (!held && warp < MW * 4) out.template load<T>(column, o, o < O), load_group(0);
     if (CLUSTER == 1) __syncthreads(); // all sums are there
     else asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+    delay(16);
     if (warp < MW * 4) {
 #pragma unroll 1 // once a block: its instructions come from afar
         for (int first = 0; first < EIGHTS; first += GROUP) {
