@@ -117,12 +117,16 @@ struct subject {
     struct host idle; /* an engine with one slot, for answers alone */
 };
 
-/* Golden sets and the demo model; then shapes of which nothing is a multiple of anything. */
+/* Heads of a multiple of 8, which a GPU asks for, 64 and 128 among them; E and F are multiples of 8 in every layout; a
+ * model without heads has any width. */
 static inline void draw_shape(struct dice *d, char *json, size_t bytes) {
     const uint32_t heads = 1 + roll(d, 6), groups[] = {1, heads, heads % 2 ? 1 : 2, heads % 3 ? 1 : 3};
-    const uint32_t P = 8 * (1 + roll(d, 9)), plus = roll(d, 4) != 0; /* what a GPU takes */
+    const uint32_t P = roll(d, 3) ? 8 * (1 + roll(d, 9)) : roll(d, 2) ? 64 : 128, plus = roll(d, 4) != 0;
     /* half of them with widths in whole tiles of 16, which the fused kernels ask for */
-    const uint32_t D = roll(d, 2) ? heads * P : heads * ((P + 15) / 16 * 16), Hk = groups[roll(d, 4)];
+    const uint32_t D = !plus        ? 9 + roll(d, 400)
+                       : roll(d, 2) ? heads * P
+                                    : heads * ((P + 15) / 16 * 16),
+                   Hk = groups[roll(d, 4)];
     snprintf(json, bytes,
              "{\"block_type\": \"%s\", \"d_model\": %u, \"n_layer\": %u, \"vocab_size\": %u, \"bos_token_id\": 0, "
              "\"eos_token_id\": 1, \"tie_word_embeddings\": %s, \"mixer_cfg\": {\"mem_size\": %u, \"d_conv\": %u, "
@@ -134,7 +138,10 @@ static inline void draw_shape(struct dice *d, char *json, size_t bytes) {
              0.3 + 2 * roll_real(d));
 }
 
-static inline int subject_model(struct subject *s, struct dice *d, bool published, struct rod_error *err) {
+/* With RODIMUS_TEST_FULL=1 one subject in twelve has a published shape: which one follows from its seed. */
+static inline bool is_published(uint64_t seed) { return getenv("RODIMUS_TEST_FULL") && seed % 12 == 1; }
+
+static inline int subject_model(struct subject *s, struct dice *d, struct rod_error *err) {
     static const char *const sets[] = {"config/models/tales",
                                        "tests/vectors/fla-rodimus-plus-small",
                                        "tests/vectors/fla-rodimus-small",
@@ -145,8 +152,8 @@ static inline int subject_model(struct subject *s, struct dice *d, bool publishe
                                        "tests/vectors/rodimus-plus-headdim128",
                                        "tests/vectors/rodimus-plus-small"};
     const uint32_t n_sets = sizeof sets / sizeof *sets, which = roll(d, 2 * n_sets);
-    if ((s->published = published)) {
-        const char *name = s->seed % 2 ? "rodimus-plus-1.6b" : "rodimus-1.4b";
+    if ((s->published = is_published(s->seed))) {
+        const char *name = s->seed / 12 % 2 ? "rodimus-plus-1.6b" : "rodimus-1.4b";
         snprintf(s->name, sizeof s->name, "%s", name);
         return model_synthetic(name, 1, &s->model, err);
     }
@@ -199,19 +206,19 @@ static inline size_t subject_state_bytes(const struct subject *s) {
     return state_pool_bytes(1, layer * m->L * 4);
 }
 
-static inline int subject_open(struct subject *s, uint64_t seed, bool published, struct rod_error *err) {
+static inline int subject_open(struct subject *s, uint64_t seed, struct rod_error *err) {
     const char *device = getenv("RODIMUS_TEST_DEVICE");
     memset(s, 0, sizeof *s);
     s->seed = seed;
     s->on_gpu = device && !strncmp(device, "cuda", 4);
     struct dice d = {.seed = seed * 2654435761u + 1};
-    int rc = subject_model(s, &d, published, err);
+    int rc = subject_model(s, &d, err);
     if (rc) return rc;
     static const char *const precisions[] = {"bf16", "fp16", "fp32", "bf16"};
-    s->precision = !s->on_gpu ? "auto" : precisions[roll(&d, published ? 2 : 4)];
+    s->precision = !s->on_gpu ? "auto" : precisions[roll(&d, s->published ? 2 : 4)];
     const size_t len = strlen(s->name);
     snprintf(s->name + len, sizeof s->name - len, ", %s", s->precision);
-    s->n_entries = published ? 24 : s->on_gpu ? MOST_ENTRIES : 24;
+    s->n_entries = s->published ? 24 : s->on_gpu ? MOST_ENTRIES : 24;
     s->most_prompt = s->on_gpu ? MOST_PROMPT : 150;
     s->most_answer = s->on_gpu ? MOST_ANSWER : 40;
     const struct rod_engine_config config = {.device = s->on_gpu ? device : "cpu",
@@ -271,7 +278,7 @@ static inline struct rod_request *entry_request(const struct subject *s, struct 
     if (roll_one_in(&d, 8)) {
         r->n_bias = 5;
         r->bias = calloc(r->n_bias, sizeof *r->bias);
-        for (size_t i = 0; i < r->n_bias; i++) r->bias[i] = (struct rod_bias){any_id(s, &d), 3};
+        for (size_t i = 0; i < r->n_bias; i++) r->bias[i] = (struct rod_bias){any_id(s, &d), roll(&d, 2) ? 3 : -4};
     }
     r->ignore_eos = roll(&d, 2);
     if (roll_one_in(&d, 3)) {
@@ -279,17 +286,28 @@ static inline struct rod_request *entry_request(const struct subject *s, struct 
         r->stop_ids = calloc(r->n_stop_ids, sizeof *r->stop_ids);
         for (size_t i = 0; i < r->n_stop_ids; i++) r->stop_ids[i] = any_id(s, &d);
     }
-    r->n_logprobs = (int32_t)roll(&d, 5) - 1;
-    const uint32_t host = roll(&d, 10);
+    r->n_logprobs = roll_one_in(&d, 8) ? 20 : (int32_t)roll(&d, 5) - 1;
+    const uint32_t least = roll_one_in(&d, 5) ? roll(&d, 30) : 0;
+    r->min_tokens = least < max_tokens ? least : max_tokens;
+    if (roll_one_in(&d, 4)) r->cache_salt = strdup(roll(&d, 2) ? "a" : "b");
+    const uint32_t host = roll(&d, 14);
     if (host == 0) {
         r->n_allowed_ids = 40;
         r->allowed_ids = calloc(r->n_allowed_ids, sizeof *r->allowed_ids);
         for (size_t i = 0; i < r->n_allowed_ids; i++) r->allowed_ids[i] = any_id(s, &d);
     } else if (host == 1 && r->n_prompt > 1) {
-        r->n_prompt_logprobs = 0;
+        r->n_prompt_logprobs = (int32_t)roll(&d, 4);
+    } else if (host == 2) {
+        r->n_bad = 3;
+        r->bad = calloc(r->n_bad, sizeof *r->bad);
+        for (size_t i = 0; i < r->n_bad; i++) {
+            r->bad[i].n_ids = 1 + i;
+            r->bad[i].ids = calloc(r->bad[i].n_ids, sizeof *r->bad[i].ids);
+            for (size_t k = 0; k < r->bad[i].n_ids; k++) r->bad[i].ids[k] = any_id(s, &d);
+        }
     }
-    of->host = r->n_allowed_ids || r->n_prompt_logprobs >= 0;
-    of->splits = counts > 2 && !of->host;
+    of->host = r->n_allowed_ids || r->n_prompt_logprobs >= 0 || r->n_bad;
+    of->splits = counts > 2 && !of->host && !least;
     return r;
 }
 

@@ -26,9 +26,11 @@ static struct {
     uint64_t next_seed, n_subjects, n_worlds, n_requests, n_tokens, n_cancelled, n_splits, n_forks, n_turns, n_choices,
         n_poisoned, n_lost, n_alone, n_hits, n[N_FINDINGS];
     double until_s;
+    atomic_bool dead; /* the device failed */
 } found = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static double now_s(void) { return (double)engine_now_ns() * 1e-9; }
+static bool is_over(void) { return now_s() > found.until_s || atomic_load(&found.dead); }
 
 /* How a client asks: one request; choices of one prompt; one answer over several requests, by states or by turns of a
  * session; requests that go on from a state of NaN. */
@@ -48,7 +50,7 @@ struct world {
     struct dice d;
     struct host h;
     struct client client[MOST_CLIENTS];
-    uint32_t n_clients, n_slots, budget, n_begun, cancel_one_in;
+    uint32_t number, n_clients, n_slots, budget, n_begun, cancel_one_in;
     bool waves, host, poisons, short_prompts, sessions;
     char dir[64], what[256];
     struct rod_state *nan; /* a state of NaN; NULL: not yet */
@@ -90,12 +92,11 @@ static void compare(struct world *w, const struct client *c, uint32_t i, size_t 
     char who[128];
     snprintf(who, sizeof who, "entry %u, prompt of %u, way %d, from token %zu", e, family_length(w->s, e / VARIANTS),
              (int)c->way, from);
-    if (a->failed != alone->failed) {
+    if (a->failed || alone->failed) {
         const bool nan = strstr(a->message, "not a number") || strstr(alone->message, "not a number");
         say(w, nan ? NOT_A_NUMBER : FAULT, "%s: \"%s\", alone \"%s\"", who, a->message, alone->message);
         return;
     }
-    if (a->failed) return;
     const size_t left = alone->n_ids > from ? alone->n_ids - from : 0, want = want_tok < left ? want_tok : left;
     if (a->cancelled ? a->n_ids > want : a->n_ids != want) {
         say(w, DIFFERENT, "%s: %zu tokens, alone %zu", who, a->n_ids, want);
@@ -170,7 +171,8 @@ static void poison(struct world *w, struct client *c) {
 static void poisoned(struct world *w, struct client *c) {
     struct reply *a = &c->a[0];
     if (c->from_nan) {
-        if (!a->failed && !a->cancelled) say(w, FAULT, "a state of NaN gave tokens");
+        if (!a->cancelled && !strstr(a->message, "not a number"))
+            say(w, FAULT, "a state of NaN gave %s", a->failed ? a->message : "tokens");
         w->n_poisoned++;
     } else if (a->state && !w->nan) {
         w->nan = a->state, a->state = NULL;
@@ -183,9 +185,9 @@ static void poisoned(struct world *w, struct client *c) {
     c->busy = false;
 }
 
-static uint32_t pick_entry(struct world *w) {
+static uint32_t pick_entry(struct world *w, struct dice *d) {
     for (int tries = 0;; tries++) {
-        const uint32_t e = roll(&w->d, w->s->n_entries);
+        const uint32_t e = roll(d, w->s->n_entries);
         struct reply none = {0};
         rod_request_free(entry_request(w->s, &w->s->entry[e], e, 1, &none));
         if (tries > 50) return e;
@@ -195,22 +197,23 @@ static uint32_t pick_entry(struct world *w) {
     }
 }
 
+/* What request n of a world asks follows from n alone; when it begins, and is cancelled, from how fast things go. */
 static void begin(struct world *w, struct client *c) {
     memset(c, 0, sizeof *c);
-    w->n_begun++;
+    struct dice own = {.seed = w->s->seed * 7919 + w->number * 104729 + ++w->n_begun}, *d = &own;
     c->n = 1;
-    const uint32_t kind = roll(&w->d, 10);
+    const uint32_t kind = roll(d, 10);
     if (w->poisons && kind == 0) {
         c->way = POISON;
         poison(w, c);
         return;
     }
-    c->entry[0] = pick_entry(w);
-    c->tok[0] = roll_log(&w->d, w->s->most_answer);
+    c->entry[0] = pick_entry(w, d);
+    c->tok[0] = roll_log(d, w->s->most_answer);
     const struct entry *e = &w->s->entry[c->entry[0]];
     if (kind < 3 && e->splits) {
         c->way = w->sessions && kind == 1 ? BY_TURN : BY_STATE;
-        c->tok[0] = roll_log(&w->d, 60);
+        c->tok[0] = roll_log(d, 60);
         snprintf(c->session, sizeof c->session, "s%u", w->n_begun);
         w->n_splits++;
         go_on(w, c, NULL);
@@ -219,10 +222,10 @@ static void begin(struct world *w, struct client *c) {
     struct rod_request *r[MOST_CHOICES];
     if (kind == 3 && !e->host) {
         c->way = CHOICES;
-        const uint32_t family = c->entry[0] / VARIANTS, n = 2 + roll(&w->d, MOST_CHOICES - 1);
+        const uint32_t family = c->entry[0] / VARIANTS, n = 2 + roll(d, MOST_CHOICES - 1);
         for (c->n = 0; c->n < n; c->n++) {
-            const uint32_t i = c->n, of = family * VARIANTS + roll(&w->d, VARIANTS);
-            c->entry[i] = of, c->tok[i] = roll_log(&w->d, w->s->most_answer);
+            const uint32_t i = c->n, of = family * VARIANTS + roll(d, VARIANTS);
+            c->entry[i] = of, c->tok[i] = roll_log(d, w->s->most_answer);
             r[i] = entry_request(w->s, &w->s->entry[of], of, c->tok[i], &c->a[i]);
             if (w->s->entry[of].host)
                 c->entry[i] = c->entry[0], rod_request_free(r[i]),
@@ -315,6 +318,7 @@ static void remove_dir(const char *dir) {
 
 static int open_world(struct world *w, uint32_t number, struct rod_error *err) {
     struct subject *s = w->s;
+    w->number = number;
     w->d = (struct dice){.seed = s->seed * 1009 + number + 1};
     w->n_slots = roll_log(&w->d, s->published ? 48 : s->on_gpu ? 300 : 12);
     const uint32_t most = 2 * w->n_slots + 4;
@@ -355,7 +359,7 @@ static void live(struct world *w) {
     bool wave = true; /* clients may begin */
     for (;;) {
         uint32_t n_busy = 0;
-        const bool over = w->n_begun >= w->budget || now_s() > found.until_s;
+        const bool over = w->n_begun >= w->budget || is_over();
         for (uint32_t i = 0; i < w->n_clients; i++) {
             struct client *c = &w->client[i];
             if (c->busy && all_ended(c)) end(w, c);
@@ -385,6 +389,11 @@ static void run_world(struct subject *s, uint32_t number) {
         say(w, FAULT, "%s", err.message);
     } else {
         live(w);
+        if (rod_engine_failed(w->h.engine) || rod_engine_failed(s->idle.engine)) { /* nothing runs on it any more */
+            fprintf(stderr, "RODIMUS_TEST_SEED=%llu (%s): the device failed, all others end\n",
+                    (unsigned long long)s->seed, w->what);
+            atomic_store(&found.dead, true);
+        }
         rod_engine_stats(w->h.engine, &stats);
         host_close(&w->h);
     }
@@ -403,17 +412,17 @@ static void run_world(struct subject *s, uint32_t number) {
     free(w);
 }
 
-static void run_subject(uint64_t seed, bool published) {
+static void run_subject(uint64_t seed) {
     struct subject *s = malloc(sizeof *s);
     struct rod_error err;
-    const int rc = subject_open(s, seed, published, &err);
+    const int rc = subject_open(s, seed, &err);
     if (rc) {
         struct world w = {.s = s};
         s->seed = seed;
         snprintf(w.what, sizeof w.what, "%.200s", s->name);
         say(&w, FAULT, "%s", err.message);
     }
-    for (uint32_t i = 0; !rc && i < 3 && now_s() < found.until_s; i++) run_world(s, i);
+    for (uint32_t i = 0; !rc && i < 3 && !is_over(); i++) run_world(s, i);
     pthread_mutex_lock(&found.lock);
     found.n_subjects++, found.n[FAULT] += rc != 0;
     for (uint32_t i = 0; !rc && i < s->n_entries; i++) found.n_alone += s->entry[i].known;
@@ -423,13 +432,12 @@ static void run_subject(uint64_t seed, bool published) {
 }
 
 static void *run_thread(void *arg) {
-    bool published = *(const bool *)arg && getenv("RODIMUS_TEST_FULL");
-    while (now_s() < found.until_s) {
+    (void)arg;
+    while (!is_over()) {
         pthread_mutex_lock(&found.lock);
         const uint64_t seed = found.next_seed++;
         pthread_mutex_unlock(&found.lock);
-        run_subject(seed, published);
-        published = false;
+        run_subject(seed);
     }
     return NULL;
 }
@@ -462,9 +470,7 @@ static void each_answer_has_the_bits_that_it_has_alone(void **state) {
     found.next_seed = seed;
     found.until_s = began + seconds;
     pthread_t thread[MOST_THREADS];
-    static const bool first[2] = {true, false};
-    for (uint32_t i = 0; i < n_threads; i++)
-        pthread_create(&thread[i], NULL, run_thread, (void *)(uintptr_t)&first[i ? 1 : 0]);
+    for (uint32_t i = 0; i < n_threads; i++) pthread_create(&thread[i], NULL, run_thread, NULL);
     for (uint32_t i = 0; i < n_threads; i++) pthread_join(thread[i], NULL);
     printf(
         "note: seed %llu, %.0f s: %llu worlds of %llu models, %llu answers alone; compared %llu requests, %llu tokens "
