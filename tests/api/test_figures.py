@@ -141,7 +141,7 @@ def lives():
     """Random lives: runs at one commit are added up."""
     soak, gpu, delays, before = results("lives-h200")
     assert soak["commit"] == gpu["commit"] and not any(run["faults"] for run in (soak, gpu, delays, before))
-    for runs, how in (((soak, gpu), ""), ((delays,), ", over kernels that wait at random"), ((before,), ', before "Nothing stays zero"')):
+    for runs, how in (((soak, gpu), ""), ((delays,), ", over kernels that wait at random"), ((before,), ', before act_f was written whole')):
         sums = [said(sum(run[what] for run in runs)) for what in ("requests", "tokens", "different", "nan")]
         yield KERNELS, f"| {runs[0]['commit'][:7]}{how} | " + " | ".join(sums) + " |"
 
