@@ -139,9 +139,10 @@ def cache_table():
 
 def lives():
     """Random lives: runs at one commit are added up."""
-    soak, gpu, delays, before = results("lives-h200")
+    soak, gpu, delays, before, broken = results("lives-h200")
     assert soak["commit"] == gpu["commit"] and not any(run["faults"] for run in (soak, gpu, delays, before))
-    for runs, how in (((soak, gpu), ""), ((delays,), ", over kernels that wait at random"), ((before,), ', before act_f was written whole')):
+    for runs, how in (((soak, gpu), ""), ((delays,), ", over kernels that wait at random"), ((before,), ', before act_f was written whole'),
+                      ((broken,), ", beside other processes, until the device failed")):
         sums = [said(sum(run[what] for run in runs)) for what in ("requests", "tokens", "different", "nan")]
         yield KERNELS, f"| {runs[0]['commit'][:7]}{how} | " + " | ".join(sums) + " |"
 
