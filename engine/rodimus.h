@@ -290,7 +290,7 @@ struct rod_turn {
     char *tenant;          /* whose session: the API key's name, "" without keys */
     char *session;         /* [A-Za-z0-9._-]{1,128} */
     bool create;           /* an unknown session begins with this turn, at version 0 */
-    uint64_t max_sessions; /* of the tenant: it makes none beyond; 0 = no limit */
+    uint64_t max_sessions; /* of the tenant: it makes none beyond; 0 = as in rod_session_new */
     char *from; /* with create: an unknown session begins where this one is now; NULL = empty. A turn that fails or
                    is cancelled leaves no new session */
     /* Which prompt is read depends on how the session stands when the turn begins. NULL = the request's own.
@@ -430,7 +430,8 @@ struct rod_session_new {
     uint64_t ttl_s;        /* 0 = never */
     bool has_ttl;          /* else the engine's session_ttl_s */
     bool pin;              /* neither time nor budgets remove it */
-    uint64_t max_sessions; /* of the tenant, pinned ones too; 0 = no limit */
+    uint64_t max_sessions; /* of the tenant, pinned ones too; 0 = four times what the engine's limit leaves free, or
+                              for the tenant "" no limit */
 };
 struct rod_session_change {
     bool has_pin, pin;

@@ -286,7 +286,7 @@ int sessions_import(struct sessions *s, const char *tenant, const char *id, cons
         session_read_fini(&read);
         return rc;
     }
-    rc = session_claim(s, x, 0, err);
+    rc = session_claim(s, x, UINT64_MAX, err);
     if (rc)
         session_read_fini(&read);
     else

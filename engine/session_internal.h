@@ -128,8 +128,8 @@ int session_refresh(struct sessions *s, struct session *session, bool with_point
 /* A look at its file: if that is the version that is known, whoever used it meanwhile counts here too. */
 void session_met_locked(struct sessions *s, struct session *session, const struct session_stamp *stamp);
 
-/* It will be made: it counts from now on, within max_sessions, the tenant's limit (0 = none) and the memory that
- * sessions may have. Held. ROD_ESESSIONS, ROD_EKEYSESSIONS, ROD_ENOROOM. */
+/* It will be made: it counts from now on, within max_sessions, the tenant's limit (0: its share of max_sessions) and
+ * the memory that sessions may have. Held. ROD_ESESSIONS, ROD_EKEYSESSIONS, ROD_ENOROOM. */
 int session_claim(struct sessions *s, struct session *session, uint64_t tenant_max, struct rod_error *err);
 
 /* A file was refused: counted, once. True: it is new. */

@@ -1,6 +1,7 @@
 /* sessions.c - see sessions.h: opening and closing, who holds a session, and what its file says of it. */
 #include "session_internal.h"
 #include "session_lease.h"
+#include "share.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -349,6 +350,19 @@ void session_unhold(struct sessions *s, struct session *x) {
 
 /* ---- how many ---- */
 
+/* With the lock: within the limit of its tenant. None of its own: what others left free bounds it, where there are
+ * others. */
+static int within_tenant(const struct sessions *s, const char *tenant, uint64_t tenant_max, struct rod_error *err) {
+    const uint64_t most = s->config.max_sessions, mine = session_table_n_of(&s->table, tenant);
+    if (tenant_max && mine >= tenant_max)
+        return rod_fail(err, ROD_EKEYSESSIONS, "This key has its limit of %llu sessions.",
+                        (unsigned long long)tenant_max);
+    if (!tenant_max && *tenant && most && mine && !share_fits(mine, session_table_n(&s->table), 1, most))
+        return rod_fail(err, ROD_EKEYSESSIONS, "This key has its share of max_sessions: %llu of %llu.",
+                        (unsigned long long)mine, (unsigned long long)most);
+    return 0;
+}
+
 /* With the lock. 0: it counts. */
 static int count_one(struct sessions *s, struct session *x, uint64_t tenant_max, enum state_pool_room *room,
                      struct rod_error *err) {
@@ -358,9 +372,8 @@ static int count_one(struct sessions *s, struct session *x, uint64_t tenant_max,
     if (most && session_table_n(&s->table) >= most)
         return rod_fail(err, ROD_ESESSIONS, "There are %llu sessions, and max_sessions is %llu.",
                         (unsigned long long)session_table_n(&s->table), (unsigned long long)most);
-    if (tenant_max && session_table_n_of(&s->table, x->facts.tenant) >= tenant_max)
-        return rod_fail(err, ROD_EKEYSESSIONS, "This key has its limit of %llu sessions.",
-                        (unsigned long long)tenant_max);
+    const int beyond = within_tenant(s, x->facts.tenant, tenant_max, err);
+    if (beyond) return beyond;
     *room = state_pool_place(s->config.pool, SESSION_PLACE_BYTES);
     if (*room != STATE_POOL_FITS)
         return rod_fail(err, ROD_ENOROOM, "state_host_bytes have no room for one more session.");

@@ -153,7 +153,7 @@ const struct option config_options[] = {
      .help = "keys that clients must send (Authorization: Bearer or X-Api-Key); prefer --api-key-file, flags show in ps"},
     {"api_key_file", OPTION_STRING, AT(api_key_file), ACCESS, .metavar = "FILE", GUARD,
      .help = "more keys, one a line, each with a name and limits if wanted: KEY name=team requests=8 "
-             "tokens_per_minute=60000 priority=2"},
+             "tokens_per_minute=60000 sessions=1000 priority=2"},
     {"admin_key", OPTION_STRING, AT(admin_key), ACCESS, .metavar = "KEY", .secret = true, GUARD, .check = check_key,
      .help = "where it is set, the only key for the admin routes (metrics, slots, states of sessions); it opens no other route"},
     {"admin_port", OPTION_UINT, AT(admin_port), ACCESS, .fallback = "0", RANGE(0, 65535),

@@ -6,6 +6,7 @@
  * - an answer queued in the first handler call closes the connection: answer in a later one, but for framing errors;
  * - the line before a chunk that is longer than its buffer it awaits without sleeping, whether or not the client is
  * there still (drop_stuck). */
+#include "engine/share.h"
 #include "http_framing.h"
 #include "http_internal.h"
 #include "http_listen.h"
@@ -289,7 +290,7 @@ static bool make_room(struct http_request *r, size_t room) {
         refuse(r, 503, "overloaded", NULL);
         return false;
     }
-    if (!r->counter || http_share_fits(mine, others, room, BODIES_MAX_BYTES)) return true;
+    if (!r->counter || share_fits(mine, others, room, BODIES_MAX_BYTES)) return true;
     refuse(r, 429, "key_bodies", NULL);
     return false;
 }

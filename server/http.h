@@ -70,14 +70,9 @@ void http_set_body_max(struct http_request *r, size_t bytes); /* in `headers`: a
  */
 void http_drop_body(struct http_request *r, size_t max_bytes);
 /* In `headers`: whose body it is. Its room counts there too, until before `done`, and of the room of all bodies one
- * counter has a share (http_share_fits); beyond it the body is refused, with 429. Not for one with a limit of its own.
+ * counter has a share (share_fits); beyond it the body is refused, with 429. Not for one with a limit of its own.
  */
 void http_count_body(struct http_request *r, size_t *counter);
-/* Whether who has `mine` of max may take so much more, where others and he have `all`: he never has more than four
- * times what is left free, so one alone has four fifths, and whoever comes then finds room. */
-static inline bool http_share_fits(size_t mine, size_t all, size_t more, size_t max) {
-    return all + more <= max && mine + more <= 4 * (max - all - more);
-}
 size_t http_body_max(const struct http_request *r);
 size_t http_content_length(const struct http_request *r, bool *chunked); /* as declared */
 size_t http_body_bytes(const struct http_request *r);      /* there to be taken; 0 of one with a limit of its own */

@@ -29,7 +29,7 @@ struct job {
     char tenant[128], name[OPENAI_SESSION_ID_MAX + 1]; /* name: of the path */
     char after[OPENAI_SESSION_ID_MAX + 1];             /* of a list: where it goes on; "" = from the beginning */
     size_t limit;
-    uint64_t max_sessions; /* of the key; 0 = no limit */
+    uint64_t max_sessions; /* of the key; 0 = a share, as in rod_session_new */
 };
 
 /* NULL, after an answer of 500: out of memory. x may be NULL: then nobody gets the answer. */

@@ -1,5 +1,6 @@
 /* routes.c - the table of routes, what every request passes on its way to one (id, key, method, type of the body), and
  * the routes that need no engine. */
+#include "engine/share.h"
 #include "server.h"
 #include "version.h"
 
@@ -493,7 +494,7 @@ static bool pool_has_room(struct exchange *x) {
         fail(x, 503, "unavailable", "overloaded", "too many long requests wait to be read");
         return false;
     }
-    if (!x->key || http_share_fits(x->key->line.n_bytes, others, bytes, SERVER_POOL_BYTES)) return true;
+    if (!x->key || share_fits(x->key->line.n_bytes, others, bytes, SERVER_POOL_BYTES)) return true;
     key_has_share_of_bodies(x);
     return false;
 }

@@ -59,6 +59,35 @@ def test_a_key_has_a_limit_of_its_own(own_server, tmp_path):
     refused(s.post("/v1/sessions", {}), "key_sessions", "limit of 3 sessions")
 
 
+@pytest.mark.parametrize("fields", ["", " sessions=0"])
+def test_a_key_without_a_limit_leaves_others_sessions(own_server, tmp_path, fields):
+    """Four times what is left free: of 20 one alone has 16, of the 4 left a second has 3, and a third has the last one."""
+    s = own_server("--max-sessions", 20, "--api-key-file",
+                   key_file(tmp_path, f"one name=flood{fields}\ntwo name=other\nthree name=last\nfour name=ruled sessions=2\n"))
+    made = {}
+    for key, want in (("one", 16), ("two", 3)):
+        made[key] = 0
+        while (answer := s.post("/v1/sessions", {"pin": True}, headers=bearer(key))).status == 200:
+            made[key] += 1
+        assert made[key] == want and answer.error["code"] == "key_sessions", (made, answer)
+        refused(answer, "key_sessions", "share of max_sessions")
+    refused(s.post("/v1/responses", {"input": "Hi", "max_output_tokens": 1}, headers=bearer("one")), "key_sessions", "share of max_sessions")
+    assert s.post("/v1/responses", {"input": "Hi", "max_output_tokens": 1}, headers=bearer("three")).status == 200
+    refused(s.post("/v1/sessions", {}, headers=bearer("four")), "max_sessions", "max_sessions is 20")
+
+
+def test_a_limit_of_its_own_may_be_beyond_the_share(own_server, tmp_path):
+    s = own_server("--max-sessions", 10, "--api-key-file", key_file(tmp_path, "one name=all sessions=10\n"), key="one")
+    assert [s.post("/v1/sessions", {}).status for _ in range(10)] == [200] * 10
+    refused(s.post("/v1/sessions", {}), "max_sessions", "max_sessions is 10")
+
+
+def test_without_keys_one_client_may_have_all_sessions(own_server):
+    s = own_server("--max-sessions", 10)
+    assert [s.post("/v1/sessions", {}).status for _ in range(10)] == [200] * 10
+    refused(s.post("/v1/sessions", {}), "max_sessions", "max_sessions is 10")
+
+
 def test_empty_sessions_count_with_what_they_take(own_server, tmp_path):
     """Of memory as the process has it, of the disk as the disk has it; within a budget the oldest files go."""
     s = own_server()

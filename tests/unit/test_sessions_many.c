@@ -67,6 +67,12 @@ static void beyond_the_limit_no_session_is_made(void **state) {
     }
 }
 
+static struct rod_request *as(struct rod_request *r, const char *tenant) {
+    free(r->turn->tenant);
+    r->turn->tenant = strdup(tenant);
+    return r;
+}
+
 static void a_tenant_has_a_limit_of_its_own(void **state) {
     (void)state;
     struct bench b;
@@ -79,9 +85,7 @@ static void a_tenant_has_a_limit_of_its_own(void **state) {
     assert_int_equal(make(&b, "a", "three", 2, false, &err), ROD_EKEYSESSIONS);
     assert_non_null(strstr(err.message, "limit of 2 sessions"));
     assert_int_equal(make(&b, "a", "three", 2, true, &err), ROD_EKEYSESSIONS);
-    struct rod_request *r = nth_turn(&a, "three", 0);
-    free(r->turn->tenant);
-    r->turn->tenant = strdup("a");
+    struct rod_request *r = as(nth_turn(&a, "three", 0), "a");
     r->turn->max_sessions = 2;
     turn_fails(&b.c, r, &a, ROD_EKEYSESSIONS);
     assert_int_equal(make(&b, "a", "three", 3, false, &err), 0); /* the operator gave it more */
@@ -94,6 +98,44 @@ static void a_tenant_has_a_limit_of_its_own(void **state) {
 }
 
 /* Those that a failed or cancelled first turn would have made do not count. */
+/* With a limit of none: four times what is left free. One alone leaves a fifth, and a tenant that has none finds one to
+ * the last. A limit of its own goes before, and there is no share where nobody is told from another. */
+static void a_tenant_without_a_limit_has_a_share(void **state) {
+    (void)state;
+    enum { MOST = 50 };
+    static const struct {
+        const char *tenant;
+        int n;
+    } want[] = {{"a", 40}, {"b", 8}, {"c", 1}, {"d", 1}, {"e", 0}};
+    struct bench b;
+    struct answer a;
+    struct rod_error err;
+    char id[16];
+    begin_with(&b, CONFIG(.max_sessions = MOST));
+    for (int t = 0; t < (int)(sizeof want / sizeof *want); t++) {
+        int n = 0, rc;
+        while (snprintf(id, sizeof id, "%d", n), !(rc = make(&b, want[t].tenant, id, 0, true, &err))) n++;
+        if (n != want[t].n) fail_msg("tenant %s has %d sessions, want %d", want[t].tenant, n, want[t].n);
+        assert_int_equal(rc, t < 3 ? ROD_EKEYSESSIONS : ROD_ESESSIONS);
+        if (t) continue;
+        assert_non_null(strstr(err.message, "share of max_sessions"));
+        turn_fails(&b.c, as(nth_turn(&a, "more", 0), "a"), &a, ROD_EKEYSESSIONS);
+        assert_int_equal(make(&b, "a", "beyond", MOST, false, &err), 0);
+        assert_int_equal(rod_session_delete(b.c.engine, "a", "beyond", &err), 0);
+        void *bytes;
+        size_t n_bytes;
+        struct rod_session_info info;
+        turn_ok(&b.c, as(nth_turn(&a, "0", 0), "a"), &a);
+        collect_free(&a);
+        assert_int_equal(rod_session_export(b.c.engine, "a", "0", &bytes, &n_bytes, &err), 0);
+        assert_int_equal(rod_session_import(b.c.engine, "a", "moved", bytes, n_bytes, &info, &err),
+                         0); /* an operator */
+        free(bytes);
+        assert_int_equal(rod_session_delete(b.c.engine, "a", "moved", &err), 0);
+    }
+    bench_close(&b);
+}
+
 static void what_was_not_made_takes_no_place(void **state) {
     (void)state;
     struct bench b;
@@ -450,6 +492,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         IN_A_FOLDER(beyond_the_limit_no_session_is_made),
         IN_A_FOLDER(a_tenant_has_a_limit_of_its_own),
+        IN_A_FOLDER(a_tenant_without_a_limit_has_a_share),
         IN_A_FOLDER(what_was_not_made_takes_no_place),
         IN_A_FOLDER(many_at_once_make_as_many_as_the_limit),
         IN_A_FOLDER(a_smaller_limit_keeps_what_is_there),
