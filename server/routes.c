@@ -91,15 +91,15 @@ void routes_respond(struct exchange *x, unsigned status, const char *content_typ
 
 /* For a full queue: until it is empty at the rate of late, so that not all come back at once to the first free
  * place. For a model that is being loaded: until it is. */
-static void retry_after(struct exchange *x, const struct openai_error *err) {
+static void retry_after(struct exchange *x, unsigned status, const char *code, uint64_t known_s) {
     struct server *s = x->server;
-    uint64_t seconds = err->retry_s ? err->retry_s : 1;
-    if (err->http == 429 && !err->retry_s && s->engine && !x->aside) {
+    uint64_t seconds = known_s ? known_s : 1;
+    if (status == 429 && !known_s && s->engine && !x->aside) {
         struct rod_stats stats;
         rod_engine_stats(s->engine, &stats);
         if (stats.queued) seconds = admission_retry_s(&s->admission, (uint64_t)stats.queued + 1);
     }
-    if (err->http == 503 && !strcmp(err->code, "loading")) seconds = loading_retry_s(&s->loading, uv_hrtime());
+    if (status == 503 && !strcmp(code, "loading")) seconds = loading_retry_s(&s->loading, uv_hrtime());
     char text[24];
     snprintf(text, sizeof text, "%llu", (unsigned long long)seconds);
     http_add_header(x->http, "Retry-After", text);
@@ -109,7 +109,7 @@ void routes_fail(struct exchange *x, const struct openai_error *err) {
     struct buf body = {0};
     openai_render_error(&body, err);
     if (err->http == 401) http_add_header(x->http, "WWW-Authenticate", "Bearer");
-    if (err->http == 429 || err->http == 503) retry_after(x, err);
+    if (err->http == 429 || err->http == 503) retry_after(x, err->http, err->code, err->retry_s);
     if (x->key && !strcmp(err->code, "key_sessions")) x->key->rejected_total++;
     if (!x->outcome) x->outcome = *err->code ? err->code : err->type;
     if (err->http == 408)
@@ -153,6 +153,7 @@ const char *routes_unready(const struct server *s) {
 static void get_health(struct exchange *x) {
     const char *why = routes_unready(x->server);
     struct buf body = {0};
+    if (why) retry_after(x, 503, why, 0);
     buf_addf(&body, "{\"status\":\"%s\"}", why ? why : "ok");
     routes_respond(x, why ? 503 : 200, JSON, &body);
 }

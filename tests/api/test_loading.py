@@ -47,8 +47,9 @@ def wait_answer(s, port):
 def test_listening_early_it_says_that_it_loads(loading):
     s = loading()
     wait_answer(s, s.port)
-    answer = s.get("/health/ready")
-    assert answer.status == 503 and answer.json == {"status": "loading"}, answer
+    for answer in (s.get("/health/ready"), s.get("/health")):
+        assert answer.status == 503 and answer.json == {"status": "loading"}, answer
+        assert int(answer.header("Retry-After") or 0) >= 1, answer
     assert s.get("/health/live").status == 200  # no fault that a restart would cure
     for answer in (s.post("/v1/completions", {"prompt": "a"}), s.get("/v1/models")):
         assert answer.status == 503 and answer.error["code"] == "loading" and int(answer.header("Retry-After")) >= 1, answer
