@@ -60,10 +60,14 @@ bool access_allowed(struct exchange *x, bool admin) {
     return false;
 }
 
+/* A key may be closed for days, and its operator may open it any time: a client that is told to sleep so long would not
+ * see it, and some take no number so large. */
+enum { RETRY_MAX_S = 3600 };
+
 void access_key_spent(struct openai_error *err, const struct key *key, uint64_t wait_s) {
     openai_error_set(err, 429, "rate_limit", "key_tokens", "", "this key has its limit of %llu tokens a minute",
                      (unsigned long long)key->tokens_per_minute);
-    err->retry_s = wait_s;
+    err->retry_s = wait_s < RETRY_MAX_S ? wait_s : RETRY_MAX_S;
 }
 
 /* A state holds what a conversation was about, so any key will not do; and it is bytes that the engine goes on from.

@@ -285,6 +285,15 @@ def test_what_is_beyond_a_whole_minute_is_taken_when_the_minute_is_whole(own_ser
     assert answer.status == 429 and 530 <= int(answer.header("Retry-After")) <= 542, answer
 
 
+def test_a_client_is_not_sent_away_for_more_than_an_hour(own_server, tmp_path):
+    """A key of one token a minute that has used 201 is closed for more than three hours; its operator may open it before."""
+    s = own_server("--device", "null", "--api-key-file", key_file(tmp_path, "one name=small tokens_per_minute=1\n"), key="one")
+    assert s.post("/v1/completions", ask_of(1, 200)).status == 200
+    for answer in (s.post("/v1/completions", ask_of(1, 1)), s.post("/tokenize", {"prompt": "a"})):
+        assert answer.status == 429 and answer.error["code"] == "key_tokens", answer
+        assert answer.header("Retry-After") == "3600", answer
+
+
 def test_the_tokenizers_routes_use_tokens_of_the_minute(own_server, tmp_path):
     """As many as /tokenize makes and /detokenize reads; of a template a fourth of its bytes. Sessions use none."""
     s = own_server("--device", "null", "--api-key-file", key_file(tmp_path, "one name=small tokens_per_minute=1000\n"), key="one")
