@@ -65,6 +65,12 @@ void session_bytes_pin(struct session_bytes *b, struct session_bytes_hold *h, bo
     b->pinned += session_bytes_pinned_alone(h);
 }
 
+bool session_bytes_pinned(const struct session_bytes *b, uint64_t inode, uint64_t n_bytes) {
+    const struct session_bytes_file *f = b->n_buckets ? *bucket_of(b, inode) : NULL;
+    while (f && (f->inode != inode || f->n_bytes != n_bytes)) f = f->chain;
+    return f && f->n_pinned;
+}
+
 void session_bytes_set(struct session_bytes *b, struct session_bytes_hold *h, uint64_t inode, uint64_t n_bytes,
                        bool pinned) {
     session_bytes_pin(b, h, false);

@@ -35,6 +35,8 @@ void session_bytes_fini(struct session_bytes *b);
 void session_bytes_set(struct session_bytes *b, struct session_bytes_hold *hold, uint64_t inode, uint64_t n_bytes,
                        bool pinned);
 void session_bytes_pin(struct session_bytes *b, struct session_bytes_hold *hold, bool pinned);
+/* This file counts as pinned already. */
+bool session_bytes_pinned(const struct session_bytes *b, uint64_t inode, uint64_t n_bytes);
 
 /* What there would be less without this hold. */
 static inline uint64_t session_bytes_alone(const struct session_bytes_hold *h) {

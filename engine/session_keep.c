@@ -368,7 +368,9 @@ void session_reserve(struct sessions *s, struct session *const *sessions, struct
         const uint64_t n_bytes = session_store_disk_bytes(n_file);
         const uint64_t n_own = w->apart ? session_store_disk_bytes(n_file - session_point_bytes(w->point)) : n_bytes;
         const uint64_t pinned = session_table_pinned_bytes(&s->table, sessions[i]);
-        if (n_bytes <= limit && pinned <= limit - n_bytes)
+        const bool kept = w->apart && session_bytes_pinned(&s->table.files, w->stamp.base_inode, w->stamp.base_bytes);
+        const uint64_t n_more = !w->apart ? n_bytes : kept ? n_own : n_own + w->stamp.base_bytes;
+        if (n_more <= limit && pinned <= limit - n_more)
             session_table_reserve(&s->table, sessions[i], n_own);
         else
             w->rc =

@@ -338,6 +338,33 @@ static void a_shared_file_counts_once_in_the_budget(void **state) {
     bench_close(&b);
 }
 
+/* Its record fits beside the pinned source, whose state is its own; its first turn has a whole file, and does not. */
+static void a_fork_needs_room_for_its_record_alone(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a;
+    struct rod_session_info info;
+    struct rod_error err;
+    BEGIN(&b);
+    if (rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = "aa", .pin = true}, &info, &err))
+        fail_msg("%s", err.message);
+    run_turn(&b, "aa", "aa", 1);
+    const uint64_t budget = bytes_on_disk() + SESSION_BLOCK_BYTES + SESSION_ENTRY_BYTES;
+    bench_close(&b);
+    begin_with(&b, CONFIG(.state_disk_bytes = budget));
+    fork_to(&b, "aa", "ff");
+    assert_int_equal(stats_of(b.c.engine).state_file_bytes, bytes_on_disk());
+    struct rod_request *r = nth_turn(&a, "ff", 1);
+    r->turn->create = false;
+    turn_run(&b.c, r, &a);
+    if (!a.failed || a.end.error.code != ROD_ENOROOM)
+        fail_msg("%s, want ROD_ENOROOM", a.failed ? rod_code_name(a.end.error.code) : "kept");
+    collect_free(&a);
+    assert_int_equal(session_info(b.c.engine, "ff").version, session_info(b.c.engine, "aa").version);
+    if (bytes_on_disk() > budget) fail_msg("%llu bytes", (unsigned long long)bytes_on_disk());
+    bench_close(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         IN_A_FOLDER(a_fork_is_a_small_record_and_a_second_name),
@@ -348,6 +375,7 @@ int main(void) {
         IN_A_FOLDER(a_record_without_its_state_is_refused),
         IN_A_FOLDER(a_crash_between_any_two_calls_leaves_no_fork_or_a_whole_one),
         IN_A_FOLDER(a_shared_file_counts_once_in_the_budget),
+        IN_A_FOLDER(a_fork_needs_room_for_its_record_alone),
     };
     return cmocka_run_group_tests_name("sessions_forks", tests, NULL, NULL);
 }
