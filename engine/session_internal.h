@@ -63,7 +63,7 @@ struct sessions {
     uint64_t n_scans, n_rounds, n_jobs;
     uint64_t n_lost; /* of closing: not written, and given up */
     int dir_fd;      /* of the folder at the start: its file system is not unmounted meanwhile; -1 = none */
-    uint64_t dir_device;
+    uint64_t dir_device, dir_inode;
     uint64_t leaving_bytes;     /* of files that are being removed for the budget */
     pthread_mutex_t watch_lock; /* over these; before `lock` */
     struct session_watch watch;
@@ -97,8 +97,8 @@ void session_log(const struct sessions *s, int level, const char *format, ...) _
 /* An error in the log, at most once a minute for each trouble, with how often it was left out. Without the lock. */
 void session_trouble(struct sessions *s, enum session_trouble what, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* 0: the folder is there, on the disk that it was on at the start, or there is none. ROD_EIO: an empty place where its
- * disk was mounted has no session, and is not to get any. */
+/* 0: the folder that was there at the start is there, with the key of its files' names, or there is none. ROD_EIO:
+ * another one, as an empty place where its disk was mounted, has no session, and is not to get any. */
 int session_dir_here(const struct sessions *s, struct rod_error *err);
 /* session_store_write, where the folder is there. */
 void session_write_all(const struct sessions *s, struct session_write *writes, size_t n);

@@ -278,7 +278,7 @@ static bool may_read(const struct sessions *s, uint64_t now_ns) {
 int session_catch_up(struct sessions *s, bool asked, struct rod_error *err) {
     if (!session_on_disk(s)) return 0;
     int rc = session_dir_here(s, err);
-    if (rc) return asked ? rc : 0; /* every turn says so */
+    if (rc) return rc;
     pthread_mutex_lock(&s->watch_lock);
     pthread_mutex_lock(&s->lock);
     struct scan scan = {.s = s, .number = s->n_scans};
@@ -422,6 +422,7 @@ static void wait_locked(struct sessions *s, uint32_t ms) {
 void *session_keeper(void *arg) {
     struct sessions *s = arg;
     uint64_t expired_ns = 0, watched_ns = 0, scanned_ns = session_now_ns();
+    bool failed = false;
     pthread_mutex_lock(&s->lock);
     while (!s->ending) {
         const uint64_t now_ns = session_now_ns();
@@ -439,10 +440,10 @@ void *session_keeper(void *arg) {
             pthread_mutex_unlock(&s->lock);
             struct rod_error err;
             keep_host_budget(s);
-            if (scan ? session_scan(s, &err) : session_catch_up(s, false, &err))
-                session_log(s, 3, "%s", err.message);
-            else if (scan)
-                session_sweep_bases(s);
+            const int rc = scan ? session_scan(s, &err) : session_catch_up(s, false, &err);
+            if (rc && !failed) session_log(s, 3, "%s", err.message); /* once: each turn that needs it says so too */
+            if (!rc && scan) session_sweep_bases(s);
+            failed = rc != 0;
             watched_ns = session_now_ns();
             if (scan) scanned_ns = watched_ns;
             pthread_mutex_lock(&s->lock);

@@ -58,6 +58,7 @@ static int try_dir(struct sessions *s, const char *dir, struct rod_error *err) {
     s->dir_fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (s->dir_fd < 0 || fstat(s->dir_fd, &info)) return not_writable(dir, "read", errno, err);
     s->dir_device = (uint64_t)info.st_dev;
+    s->dir_inode = (uint64_t)info.st_ino;
     const int number = state_disk_try(dir);
     if (number == ENOSPC || number == EDQUOT)
         session_log(s, 2, "state_dir: %s is full: turns of sessions fail until there is room", dir);
@@ -221,14 +222,25 @@ void sessions_stats(struct sessions *s, struct rod_stats *out) {
 
 /* ---- a disk that takes nothing ---- */
 
+/* Nobody can bring that one back: whatever was made in its place is the folder now, as a new one at a start. */
+static bool removed_for_good(const struct sessions *s) {
+    struct stat info;
+    return !fstat(s->dir_fd, &info) && !info.st_nlink;
+}
+
 int session_dir_here(const struct sessions *s, struct rod_error *err) {
     struct stat info;
     if (!session_on_disk(s)) return 0;
     if (stat(s->store.dir, &info))
         return rod_fail(err, ROD_EIO, "state_dir %.300s is gone: %s", s->store.dir, strerror(errno));
-    if ((uint64_t)info.st_dev == s->dir_device) return 0;
-    return rod_fail(err, ROD_EIO, "state_dir %.300s is on another disk than at the start: is its own not mounted?",
-                    s->store.dir);
+    if ((uint64_t)info.st_dev != s->dir_device)
+        return rod_fail(err, ROD_EIO, "state_dir %.300s is on another disk than at the start: is its own not mounted?",
+                        s->store.dir);
+    if ((uint64_t)info.st_ino != s->dir_inode && !removed_for_good(s))
+        return rod_fail(err, ROD_EIO,
+                        "state_dir %.300s is another folder than at the start: bring its own back, or start again",
+                        s->store.dir);
+    return 0;
 }
 
 void session_write_all(const struct sessions *s, struct session_write *writes, size_t n) {

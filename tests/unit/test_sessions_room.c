@@ -82,6 +82,28 @@ static void a_folder_that_is_gone_fails_turns_and_nothing_else(void **state) {
     bench_close(&b);
 }
 
+/* On the same disk: to take the empty one for the folder would be to begin its conversations again. */
+static void a_folder_that_is_exchanged_is_as_one_that_is_gone(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer a;
+    char away[512];
+    BEGIN(&b);
+    turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
+    collect_free(&a);
+    snprintf(away, sizeof away, "%s-away", dir);
+    assert_int_equal(rename(dir, away), 0);
+    assert_int_equal(mkdir(dir, 0700), 0);
+    turn_fails(&b.c, nth_turn(&a, "aa", 1), &a, ROD_EIO);
+    turn_fails(&b.c, nth_turn(&a, "zz", 0), &a, ROD_EIO);
+    assert_int_equal(rmdir(dir), 0); /* it is empty still */
+    assert_int_equal(rename(away, dir), 0);
+    turn_ok(&b.c, nth_turn(&a, "aa", 1), &a);
+    assert_int_equal(a.end.session_version, 2);
+    collect_free(&a);
+    bench_close(&b);
+}
+
 static uint64_t now_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -552,6 +574,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         IN_A_FOLDER(a_full_disk_fails_that_turn_alone),
         IN_A_FOLDER(a_folder_that_is_gone_fails_turns_and_nothing_else),
+        IN_A_FOLDER(a_folder_that_is_exchanged_is_as_one_that_is_gone),
         IN_A_FOLDER(a_full_disk_and_a_full_memory_refuse_turns_at_once),
         IN_A_FOLDER(a_session_says_whether_it_is_on_disk),
         IN_A_FOLDER(a_fork_on_a_full_disk_is_no_secret),
