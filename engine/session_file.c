@@ -126,6 +126,15 @@ static int read_meta(const struct state_file *state, const char *file, struct se
     return rc ? rod_fail(err, rc, "%.150s: malformed header: %s", file, fault.message) : 0;
 }
 
+int session_file_whose(const struct state_file *state, const char *file, struct session_facts *f,
+                       struct rod_error *err) {
+    struct session_answers *answers = NULL;
+    *f = (struct session_facts){.version = state->version, .n_tok = state->n_tok};
+    const int rc = read_meta(state, file, f, &answers, err);
+    if (!rc) session_answers_release(answers);
+    return rc;
+}
+
 /* The detokeniser goes on behind them, and has room for one character. */
 static bool begins_character(const unsigned char *bytes, size_t n) {
     if (n && n >= utf8_lead_len(bytes[0])) return false;

@@ -39,5 +39,8 @@ uint64_t session_file_bytes(const struct session_form *form, const struct sessio
 int session_file_read(const struct session_form *form, const struct state_file *state, const char *file,
                       struct session_facts *facts, struct session_point **point, struct session_answers **answers,
                       struct rod_error *err);
+/* Its facts alone, of whatever model and layout it is. */
+int session_file_whose(const struct state_file *state, const char *file, struct session_facts *facts,
+                       struct rod_error *err);
 
 #endif

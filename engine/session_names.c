@@ -48,16 +48,58 @@ static int read_key(const char *dir, struct session_names *names, struct rod_err
     rc = state_disk_get(&f, 0, text, sizeof text, &n, err);
     state_disk_close(&f);
     uint8_t key[SIPHASH_KEY_BYTES];
-    if (!rc && parse_key(text, n, key)) {
-        memcpy(names->key, key, sizeof key);
-        names->inode = f.stamp.inode;
-        return 0;
-    }
     if (rc) return rc;
+    if (!parse_key(text, n, key))
+        return rod_fail(err, ROD_ESTATE,
+                        "state_dir %.200s: " KEY_FILE " is damaged: bring it back from a backup of the folder, or, if "
+                        "there is none, use another folder: without it the files that were named with it are not found",
+                        dir);
+    if (names->known && memcmp(names->key, key, sizeof key) != 0)
+        return rod_fail(err, ROD_EIO,
+                        "state_dir %.200s: " KEY_FILE " is another one than at the start: bring the folder's own back",
+                        dir);
+    memcpy(names->key, key, sizeof key);
+    names->inode = f.stamp.inode;
+    names->mtime_ns = f.stamp.mtime_ns;
+    return 0;
+}
+
+struct unnamed {
+    const struct session_store *store;
+    int rc; /* of the first that cannot be read now */
+    struct rod_error err;
+    char file[SESSION_FILE_NAME_BYTES]; /* "" = none */
+};
+
+static void look_for_unnamed(void *arg, const uint8_t name[SESSION_NAME_BYTES]) {
+    struct unnamed *u = arg;
+    struct session_facts facts;
+    struct rod_error err;
+    uint8_t earlier[SESSION_NAME_BYTES];
+    if (*u->file) return;
+    const int rc = session_store_whose(u->store, name, &facts, &err);
+    if (rc == ROD_EIO && !u->rc) u->rc = rc, u->err = err;
+    if (rc) return; /* of a damaged one nobody knows */
+    session_names_earlier(facts.tenant, facts.id, earlier);
+    if (memcmp(name, earlier, sizeof earlier) != 0) session_store_name(name, u->file);
+}
+
+/* The folder has no key. A new one is made only where no file was named with one: else that file's session would begin
+ * again, here or on a server that has the old one. Another server may have made both, the key first, since we looked.
+ */
+static int may_make(const char *dir, struct session_names *names, struct rod_error *err) {
+    struct session_store store = {.names = names};
+    struct unnamed u = {.store = &store};
+    snprintf(store.dir, sizeof store.dir, "%s", dir);
+    int rc = session_store_list(&store, look_for_unnamed, &u, err);
+    if (rc) return rc;
+    if (!*u.file) return u.rc ? rod_fail(err, u.rc, "%.400s", u.err.message) : 0;
+    rc = read_key(dir, names, err);
+    if (rc != ROD_ENOTFOUND) return rc;
     return rod_fail(err, ROD_ESTATE,
-                    "state_dir %.200s: " KEY_FILE " is damaged: bring it back, or remove it, and sessions whose files "
-                    "were named with it are refused",
-                    dir);
+                    "state_dir %.200s: " KEY_FILE " is missing, and files were named with it (%s): it belongs to every "
+                    "backup of the folder; bring it back, or, if it is lost, use another folder",
+                    dir, u.file);
 }
 
 /* Whoever is first has made it; its bytes are on the disk before it has the name, and its own writes to the folder sync
@@ -83,16 +125,37 @@ void session_names_init(struct session_names *names) {
 
 void session_names_fini(struct session_names *names) { pthread_mutex_destroy(&names->lock); }
 
-int session_names_open(struct session_names *names, const char *dir, struct rod_error *err) {
+static int keep(struct session_names *names, const char *dir, bool *restored, struct rod_error *err) {
     struct state_disk_stamp stamp;
+    struct rod_error why;
+    int rc = state_disk_stat(dir, KEY_FILE, &stamp, &why);
+    if (!rc && stamp.inode == names->inode && stamp.mtime_ns == names->mtime_ns) return 0;
+    const bool gone = rc == ROD_ENOTFOUND;
+    rc = gone ? make_key(dir, names, &why) : read_key(dir, names, &why);
+    *restored = gone && !rc;
+    return rc ? rod_fail(err, ROD_EIO, "%.400s", why.message) : 0;
+}
+
+int session_names_keep(struct session_names *names, const char *dir, bool *restored, struct rod_error *err) {
+    *restored = false;
     pthread_mutex_lock(&names->lock);
-    int rc = state_disk_stat(dir, KEY_FILE, &stamp, err);
-    if (rc || !names->known || stamp.inode != names->inode) {
-        rc = read_key(dir, names, err);
-        if (rc == ROD_EIO) rc = rod_fail(err, ROD_ESTATE, "state_dir %.200s: " KEY_FILE " cannot be read", dir);
-        if (rc == ROD_ENOTFOUND) rc = make_key(dir, names, err);
-        if (!rc) names->known = true;
-    }
+    const int rc = names->known ? keep(names, dir, restored, err) : 0;
+    pthread_mutex_unlock(&names->lock);
+    return rc;
+}
+
+static int find_key(struct session_names *names, const char *dir, struct rod_error *err) {
+    int rc = read_key(dir, names, err);
+    if (rc == ROD_EIO) return rod_fail(err, ROD_ESTATE, "state_dir %.200s: " KEY_FILE " cannot be read", dir);
+    if (rc == ROD_ENOTFOUND && !(rc = may_make(dir, names, err))) rc = make_key(dir, names, err);
+    if (!rc) names->known = true;
+    return rc;
+}
+
+int session_names_open(struct session_names *names, const char *dir, struct rod_error *err) {
+    bool restored;
+    pthread_mutex_lock(&names->lock);
+    const int rc = names->known ? keep(names, dir, &restored, err) : find_key(names, dir, err);
     pthread_mutex_unlock(&names->lock);
     return rc;
 }

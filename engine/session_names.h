@@ -22,15 +22,18 @@ struct session_store;
 struct session_names {
     pthread_mutex_t lock;
     bool known;
-    uint64_t inode; /* of the key's file */
+    uint64_t inode, mtime_ns; /* of the key's file as it was read */
     uint8_t key[SIPHASH_KEY_BYTES];
 };
 void session_names_init(struct session_names *names);
 void session_names_fini(struct session_names *names);
-/* The folder's key, made where there is none; the one that is known where it has gone, as with a folder that somebody
- * made anew. ROD_ESTATE: it is damaged, or cannot be read; ROD_EIO: it
- * cannot be made now, and will be when a session asks for its name. */
+/* The folder's key, made where there is none and no file was named with one. ROD_ESTATE: it is damaged, or cannot be
+ * read, or a file was named with one that is not there; ROD_EIO: it cannot be made now, and will be when a session asks
+ * for its name. Once it is known: session_names_keep. */
 int session_names_open(struct session_names *names, const char *dir, struct rod_error *err);
+/* Where the key is known: 0: the folder has it. One that has gone is put back: *restored. ROD_EIO: the folder has
+ * another, or it cannot be read or put back. Where it is not known: 0. */
+int session_names_keep(struct session_names *names, const char *dir, bool *restored, struct rod_error *err);
 
 void session_names_name(struct session_names *names, const char *tenant, const char *id,
                         uint8_t name[SESSION_NAME_BYTES]); /* zeros while no key is known */

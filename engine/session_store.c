@@ -224,6 +224,24 @@ int session_store_facts(const struct session_store *store, const uint8_t name[SE
     return rc;
 }
 
+int session_store_whose(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                        struct session_facts *facts, struct rod_error *err) {
+    char text[SESSION_FILE_NAME_BYTES];
+    struct state_disk_file f;
+    struct state_file state;
+    const struct state_file_expected any = {0};
+    void *header = NULL;
+    size_t n_header = 0;
+    int rc = state_disk_open(store->dir, session_store_name(name, text), &f, err);
+    if (rc) return rc;
+    rc = read_header(&f, text, &header, &n_header, err);
+    if (!rc) rc = state_file_parse_header(header, n_header, f.stamp.n_bytes, text, &any, &state, err);
+    if (!rc) rc = session_file_whose(&state, text, facts, err);
+    free(header);
+    state_disk_close(&f);
+    return rc;
+}
+
 int session_store_parse(const struct session_store *store, const void *bytes, size_t n, const char *file,
                         struct session_read *out, struct rod_error *err) {
     struct state_file state;

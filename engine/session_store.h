@@ -46,6 +46,9 @@ int session_store_glance(const struct session_store *store, const uint8_t name[S
 /* What its header says, whatever its name is. Errors as session_store_read. */
 int session_store_facts(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                         struct session_facts *facts, struct rod_error *err);
+/* The same of a file of whatever model and layout; the store's form is not needed. */
+int session_store_whose(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                        struct session_facts *facts, struct rod_error *err);
 
 struct session_read {
     struct session_facts facts;

@@ -240,7 +240,10 @@ int session_dir_here(const struct sessions *s, struct rod_error *err) {
         return rod_fail(err, ROD_EIO,
                         "state_dir %.300s is another folder than at the start: bring its own back, or start again",
                         s->store.dir);
-    return 0;
+    bool restored;
+    const int rc = session_names_keep(s->store.names, s->store.dir, &restored, err);
+    if (restored) session_log(s, 2, "state_dir: names.key was gone from %.300s, and is put back", s->store.dir);
+    return rc;
 }
 
 void session_write_all(const struct sessions *s, struct session_write *writes, size_t n) {
@@ -313,7 +316,6 @@ int session_take_lease(struct sessions *s, struct session *x, struct rod_error *
     char text[SESSION_FILE_NAME_BYTES];
     uint8_t earlier[SESSION_NAME_BYTES];
     session_names_earlier(x->facts.tenant, x->facts.id, earlier);
-    if (!rc && x->named) session_names_open(&s->names, s->store.dir, NULL); /* a folder made anew has none */
     while (!rc) {
         bool changed = false;
         rc = x->named ? 0 : name_it(s, x, &changed, err);

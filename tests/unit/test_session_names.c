@@ -3,6 +3,7 @@
 #include "tests/sessions_folder.h"
 
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 
 #include "engine/session_store.h"
@@ -167,6 +168,114 @@ static void a_server_does_not_start_with_a_damaged_key(void **state) {
     assert_int_equal(engine_open_parts(&config, &parts, &engine, &err), ROD_ESTATE);
     assert_non_null(strstr(err.message, "names.key"));
     fake_close(be);
+}
+
+/* At the start, of whatever model the files are. */
+static void a_server_does_not_start_without_the_key_of_its_files(void **state) {
+    (void)state;
+    char path[512], away[512];
+    struct bench b;
+    struct answer a;
+    struct rod_engine_config config = CONFIG(.state_dir = dir, .state_host_bytes = 1u << 26);
+    struct rod_engine *engine;
+    struct rod_error err;
+    BEGIN(&b);
+    turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
+    collect_free(&a);
+    bench_close(&b);
+    snprintf(away, sizeof away, "%s/away", dir);
+    assert_int_equal(rename(key_path(path), away), 0);
+    for (uint32_t vocabulary = V; vocabulary <= V + 1; vocabulary++) {
+        struct backend *be = fake_open(&fake_ops, FAKE_HASH, vocabulary, 2, 64, 8);
+        struct engine_parts parts = {.ops = &fake_ops, .backend = be, .V = vocabulary};
+        assert_int_equal(engine_open_parts(&config, &parts, &engine, &err), ROD_ESTATE);
+        assert_non_null(strstr(err.message, "names.key is missing"));
+        assert_int_not_equal(access(path, F_OK), 0);
+        fake_close(be);
+    }
+    assert_int_equal(rename(away, path), 0);
+    BEGIN(&b);
+    turn_ok(&b.c, nth_turn(&a, "aa", 1), &a);
+    assert_int_equal(a.end.session_version, 2);
+    collect_free(&a);
+    bench_close(&b);
+}
+
+static void read_text(const char *path, char text[128]) {
+    const int fd = open(path, O_RDONLY);
+    const ssize_t n = fd < 0 ? -1 : read(fd, text, 127);
+    if (n < 0) fail_msg("%s cannot be read", path);
+    text[n] = 0;
+    close(fd);
+}
+
+static atomic_uint n_put_back;
+static void count_put_back(void *arg, int level, const char *line) {
+    (void)arg, (void)level;
+    if (strstr(line, "put back")) atomic_fetch_add(&n_put_back, 1);
+}
+
+static void a_running_server_puts_its_key_back(void **state) {
+    (void)state;
+    char path[512], before[128], after[128];
+    struct bench b;
+    struct answer a;
+    n_put_back = 0;
+    begin_with(&b, CONFIG(.log = count_put_back));
+    turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
+    collect_free(&a);
+    read_text(key_path(path), before);
+    assert_int_equal(unlink(path), 0);
+    for (int ms = 0; access(path, F_OK); ms += 10) { /* though nobody asks */
+        if (ms > 10000) fail_msg("after 10 s the key is not back");
+        usleep(10000);
+    }
+    usleep(10000); /* its bytes are there with the name; the line comes behind */
+    read_text(path, after);
+    assert_string_equal(before, after);
+    turn_ok(&b.c, nth_turn(&a, "aa", 1), &a);
+    assert_int_equal(a.end.session_version, 2);
+    collect_free(&a);
+    bench_close(&b);
+    assert_int_equal(n_put_back, 1);
+}
+
+static atomic_uint n_another;
+static void count_another(void *arg, int level, const char *line) {
+    (void)arg;
+    if (level == 3 && strstr(line, "names.key is another one")) atomic_fetch_add(&n_another, 1);
+}
+
+/* Servers with different keys would give one session two files, and two conversations. */
+static void a_running_server_takes_no_other_key(void **state) {
+    (void)state;
+    char path[512], away[512], other[512];
+    uint8_t key[SIPHASH_KEY_BYTES];
+    struct bench b;
+    struct answer a;
+    struct rod_session_info info;
+    n_another = 0;
+    begin_with(&b, CONFIG(.log = count_another));
+    turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
+    collect_free(&a);
+    char *second = make_dir();
+    assert_int_equal(open_key(second, key, NULL), 0);
+    snprintf(away, sizeof away, "%s/away", dir);
+    snprintf(other, sizeof other, "%s/names.key", second);
+    assert_int_equal(link(key_path(path), away), 0);
+    assert_int_equal(rename(other, path), 0);
+    turn_fails(&b.c, nth_turn(&a, "aa", 1), &a, ROD_EIO);
+    turn_fails(&b.c, nth_turn(&a, "zz", 0), &a, ROD_EIO);
+    assert_int_equal(rod_session_get(b.c.engine, "", "aa", &info, NULL), ROD_EIO);
+    assert_int_equal(count_in(dir, ".state"), 1);
+    usleep(900000); /* looks of the keeper */
+    assert_int_equal(n_another, 1);
+    assert_int_equal(rename(away, path), 0);
+    turn_ok(&b.c, nth_turn(&a, "aa", 1), &a);
+    assert_int_equal(a.end.session_version, 2);
+    collect_free(&a);
+    bench_close(&b);
+    remove_dir(second);
 }
 
 /* ---- files of earlier versions ---- */
@@ -349,6 +458,9 @@ int main(void) {
         IN_A_FOLDER(who_is_killed_while_making_the_key_leaves_none_or_all),
         IN_A_FOLDER(a_damaged_key_is_no_key),
         IN_A_FOLDER(a_server_does_not_start_with_a_damaged_key),
+        IN_A_FOLDER(a_server_does_not_start_without_the_key_of_its_files),
+        IN_A_FOLDER(a_running_server_puts_its_key_back),
+        IN_A_FOLDER(a_running_server_takes_no_other_key),
         IN_A_FOLDER(a_file_of_an_earlier_version_goes_on_under_its_name),
         IN_A_FOLDER(two_servers_agree_on_a_file_of_an_earlier_version),
         IN_A_FOLDER(turns_of_two_servers_never_lose_a_version),
