@@ -172,6 +172,7 @@ def test_requests_of_seconds_do_not_send_a_refused_client_away_for_minutes(own_s
     threads = [threading.Thread(target=lambda: s.post("/v1/completions", body)) for _ in range(8)]
     for t in threads:
         t.start()
+    s.wait_metric("rodimus_requests_running", lambda n: n == 2)  # before, 6 may be queued of which 2 are about to leave
     s.wait_metric("rodimus_queue_requests", lambda n: n == 6)
     waits, began = [], time.monotonic()
     while (answer := s.post("/v1/completions", {**body, "max_tokens": 1})).status == 429:  # until the first two end
