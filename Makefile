@@ -19,18 +19,18 @@ CFLAGS   = -std=c11 -O3 -g -fno-math-errno -ffp-contract=off -fvisibility=hidden
 LDFLAGS  = -pthread -rdynamic $(SAN)
 LDLIBS   = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm -pthread
 
-CUDA_C     := $(wildcard engine/backend_cuda*.c)
-ENGINE_SRC := $(filter-out $(CUDA_C),$(wildcard engine/*.c)) $(filter-out kernels/cpu_simd.c,$(wildcard kernels/*.c))
-SERVER_SRC := $(filter-out server/main.c,$(wildcard server/*.c))
+CUDA_C     := $(wildcard engine/backend/cuda/*.c)
+ENGINE_SRC := $(filter-out $(CUDA_C),$(wildcard engine/*.c engine/*/*.c engine/*/*/*.c)) $(filter-out kernels/cpu/cpu_simd.c,$(wildcard kernels/*.c kernels/cpu/*.c))
+SERVER_SRC := $(filter-out server/main.c,$(wildcard server/*.c server/*/*.c))
 ENGINE_OBJ := $(ENGINE_SRC:%.c=$(BUILD)/%.o)
 SERVER_OBJ := $(SERVER_SRC:%.c=$(BUILD)/%.o) $(BUILD)/openapi_json.o $(BUILD)/page.o
-TEST_SRC   := $(wildcard tests/unit/test_*.c tests/backend/test_*.c tests/gpu/test_*.c)
+TEST_SRC   := $(wildcard tests/unit/*/test_*.c tests/backend/test_*.c tests/gpu/test_*.c)
 TEST_BIN   := $(TEST_SRC:%.c=$(BUILD)/%)
 FUZZ_SRC   := $(wildcard tests/fuzz/fuzz_*.c)
 FUZZ_BIN   := $(FUZZ_SRC:%.c=$(BUILD)/%)
 FUZZ_SAN   := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -fsanitize-coverage=trace-pc
 
-# kernels/cpu_simd.c is compiled once per instruction set; cpu.c chooses at run time.
+# kernels/cpu/cpu_simd.c is compiled once per instruction set; kernels/cpu/cpu.c chooses at run time.
 ifneq ($(filter x86_64,$(shell uname -m)),)
 SIMD_ISA := base avx2 avx512
 else
@@ -39,10 +39,10 @@ endif
 SIMD_FLAGS_base   :=
 SIMD_FLAGS_avx2   := -mavx2 -mfma -mf16c
 SIMD_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512
-SIMD_OBJ := $(if $(wildcard kernels/cpu_simd.c),$(SIMD_ISA:%=$(BUILD)/kernels/cpu_simd_%.o))
+SIMD_OBJ := $(if $(wildcard kernels/cpu/cpu_simd.c),$(SIMD_ISA:%=$(BUILD)/kernels/cpu/cpu_simd_%.o))
 ENGINE_OBJ += $(SIMD_OBJ)
 
-CUDA_SO := $(if $(and $(NVCC),$(wildcard kernels/*.cu)),$(BUILD)/rodimus_cuda.so)
+CUDA_SO := $(if $(and $(NVCC),$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)),$(BUILD)/rodimus_cuda.so)
 
 # One short line a file; make V=1 prints the whole commands.
 Q   := $(if $(V),,@)
@@ -67,24 +67,24 @@ $(BUILD)/%.o: %.c Makefile | have-headers
 	$(call say,CC,$@)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -I. -MMD -MP -c -o $@ $<
 
-$(SIMD_OBJ): $(BUILD)/kernels/cpu_simd_%.o: kernels/cpu_simd.c Makefile | have-headers
+$(SIMD_OBJ): $(BUILD)/kernels/cpu/cpu_simd_%.o: kernels/cpu/cpu_simd.c Makefile | have-headers
 	@mkdir -p $(@D)
 	$(call say,CC,$@)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -I. $(SIMD_FLAGS_$*) -Wno-psabi -DISA=$* -MMD -MP -c -o $@ $<
 
 # The commit is compiled into one small object, so that a new commit relinks and rebuilds nothing else.
-$(BUILD)/server/version.o: CPPFLAGS += -DROD_COMMIT='"$(COMMIT)"'
-$(BUILD)/server/version.o: $(BUILD)/commit.stamp
+$(BUILD)/server/base/version.o: CPPFLAGS += -DROD_COMMIT='"$(COMMIT)"'
+$(BUILD)/server/base/version.o: $(BUILD)/commit.stamp
 $(BUILD)/commit.stamp: force
 	@mkdir -p $(@D); echo $(COMMIT) | cmp -s - $@ || echo $(COMMIT) > $@
 
 # CUDA: the kernels, and the C that drives them, as one object that is loaded at run time where a device is
-# (engine/backend.h). Machine code for Ampere and Hopper, and PTX for what comes between and after.
+# (engine/backend/backend.h). Machine code for Ampere and Hopper, and PTX for what comes between and after.
 CUDA_ARCH := -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
-# DELAYS=1: kernels that wait at random (kernels/delay.cuh), in a BUILD of its own.
+# DELAYS=1: kernels that wait at random (kernels/cuda/delay.cuh), in a BUILD of its own.
 CUDA_DEFS  := $(if $(DELAYS),-DROD_KERNEL_DELAYS)
 CUDA_HOME  = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-CUDA_OBJ  := $(patsubst %.cu,$(BUILD)/cuda/%.o,$(wildcard kernels/*.cu)) $(patsubst %.c,$(BUILD)/cuda/%.o,$(CUDA_C) engine/error.c engine/progress.c engine/state_layout.c engine/weight.c)
+CUDA_OBJ  := $(patsubst %.cu,$(BUILD)/cuda/%.o,$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)) $(patsubst %.c,$(BUILD)/cuda/%.o,$(CUDA_C) engine/base/error.c engine/base/progress.c engine/state/state_layout.c engine/model/weight.c)
 $(BUILD)/rodimus_cuda.so: $(CUDA_OBJ)
 	$(call say,LINK,$@)
 	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) -Xcompiler -static-libstdc++,-static-libgcc -o $@ $^ -ldl -lrt -lpthread
@@ -152,9 +152,9 @@ fuzz: deps # each fuzz program for 60 s
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/fuzz SAN="$(FUZZ_SAN)" fuzz-programs
 	@tests/run $(BUILD) fuzz
 soak: deps # what must hold for minutes: ten times the load, 200 kills, sessions at random
-	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/unit/test_sessions_kill $(BUILD)/tests/unit/test_sessions_soak
-	@RODIMUS_TEST_KILLS=200 $(BUILD)/tests/unit/test_sessions_kill
-	@RODIMUS_TEST_SOAK_S=300 RODIMUS_TEST_SOAK_JSON=tests/bench/results/sessions-soak.json $(BUILD)/tests/unit/test_sessions_soak
+	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/unit/session/test_sessions_kill $(BUILD)/tests/unit/session/test_sessions_soak
+	@RODIMUS_TEST_KILLS=200 $(BUILD)/tests/unit/session/test_sessions_kill
+	@RODIMUS_TEST_SOAK_S=300 RODIMUS_TEST_SOAK_JSON=tests/bench/results/sessions-soak.json $(BUILD)/tests/unit/session/test_sessions_soak
 	@RODIMUS_TEST_SOAK=1 RODIMUS_TEST_KILLS=200 RODIMUS_TEST_RESULTS=tests/bench/results tests/run $(BUILD) api -o timeout=900 -k "overload or soak or kill_9"
 soak-gpu: RESULTS ?= $(BUILD)/bench
 soak-gpu: deps # random lives on a GPU: SECONDS=480 SEED=n; slow kernels with DELAYS=1 BUILD=build/delays
@@ -232,7 +232,7 @@ asan-api ubsan-api tsan-api: deps # the API tests against a server under one of 
 
 format: # the C code, with clang-format 14, Debian 12's; another version may disagree with it
 	@command -v clang-format >/dev/null || { echo "make format needs clang-format (apt-get install clang-format)" >&2; exit 1; }
-	@clang-format -i $(wildcard engine/*.[ch] kernels/*.[ch] server/*.[ch] tests/*.h tests/*/*.[ch])
+	@clang-format -i $(shell git ls-files '*.c' '*.h')
 clean: # removes build/
 	rm -rf build
 

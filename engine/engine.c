@@ -1,7 +1,7 @@
 /* engine.c - the public calls: open from parts, close, submit, cancel, events, text, figures. The loop is
  * engine_step.c. */
 #include "engine_internal.h"
-#include "fim.h"
+#include "engine/text/fim.h"
 
 #include <stdarg.h>
 #include <stdio.h>

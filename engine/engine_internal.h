@@ -8,18 +8,18 @@
 #ifndef ENGINE_INTERNAL_H
 #define ENGINE_INTERNAL_H
 
-#include "backend.h"
-#include "chat.h"
-#include "grammar.h"
-#include "mailbox.h"
-#include "prefix.h"
-#include "request.h"
-#include "sampler.h"
-#include "sched.h"
-#include "sessions.h"
-#include "state_image.h"
-#include "text.h"
-#include "told.h"
+#include "engine/backend/backend.h"
+#include "engine/text/chat.h"
+#include "engine/grammar/grammar.h"
+#include "engine/sched/mailbox.h"
+#include "engine/state/prefix.h"
+#include "engine/sched/request.h"
+#include "engine/backend/sampler.h"
+#include "engine/sched/sched.h"
+#include "engine/session/sessions.h"
+#include "engine/state/state_image.h"
+#include "engine/text/text.h"
+#include "engine/base/told.h"
 
 #include <stdatomic.h>
 #include <time.h>

@@ -1,6 +1,6 @@
 /* engine_open.c - from a directory to an engine: model, tokenizer, backend. */
 #include "engine_internal.h"
-#include "model.h"
+#include "engine/model/model.h"
 
 #include <stdio.h>
 #include <stdlib.h>

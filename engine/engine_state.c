@@ -1,6 +1,6 @@
 /* engine_state.c - a request that goes on from a state, and one that leaves its state behind; the pool of states. */
 #include "engine_internal.h"
-#include "host_memory.h"
+#include "engine/base/host_memory.h"
 
 #include <assert.h>
 #include <stdlib.h>

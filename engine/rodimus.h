@@ -457,7 +457,7 @@ int rod_session_list(struct rod_engine *engine, const char *tenant, const char *
                      struct rod_session_info **infos, size_t *n, bool *more, struct rod_error *err);
 int rod_session_delete(struct rod_engine *engine, const char *tenant, const char *id,
                        struct rod_error *err); /* ROD_EBUSY while a turn runs; a damaged file goes too */
-/* The session as a file (engine/state_file.h), *bytes malloc'd. */
+/* The session as a file (engine/state/state_file.h), *bytes malloc'd. */
 int rod_session_export(struct rod_engine *engine, const char *tenant, const char *id, void **bytes, size_t *n,
                        struct rod_error *err);
 /* The reverse; a session of this id is replaced (ROD_EBUSY while a turn runs). Under another id than the file's: a

@@ -1,7 +1,7 @@
 /* main.c - the one binary: picks the subcommand. */
-#include "commands.h"
-#include "engine/json_room.h"
-#include "version.h"
+#include "server/commands/commands.h"
+#include "engine/base/json_room.h"
+#include "server/base/version.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* metrics.c - see metrics.h. */
 #include "metrics.h"
 
-#include "version.h"
+#include "server/base/version.h"
 
 #include <stdio.h>
 #include <string.h>

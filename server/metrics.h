@@ -6,8 +6,8 @@
 #ifndef METRICS_H
 #define METRICS_H
 
-#include "buf.h"
-#include "keys.h"
+#include "server/base/buf.h"
+#include "server/settings/keys.h"
 
 #include "engine/rodimus.h"
 

@@ -1,8 +1,8 @@
 /* routes.c - the table of routes, what every request passes on its way to one (id, key, method, type of the body), and
  * the routes that need no engine. */
-#include "engine/share.h"
+#include "engine/base/share.h"
 #include "server.h"
-#include "version.h"
+#include "server/base/version.h"
 
 #include <assert.h>
 #include <stdio.h>

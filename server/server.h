@@ -9,15 +9,15 @@
 #ifndef SERVER_H
 #define SERVER_H
 
-#include "admission.h"
-#include "config.h"
-#include "http.h"
-#include "keys.h"
-#include "loading.h"
-#include "log.h"
+#include "server/base/admission.h"
+#include "server/settings/config.h"
+#include "server/http/http.h"
+#include "server/settings/keys.h"
+#include "server/base/loading.h"
+#include "server/base/log.h"
 #include "metrics.h"
-#include "openai.h"
-#include "pool.h"
+#include "server/openai/openai.h"
+#include "server/base/pool.h"
 
 #include "engine/rodimus.h"
 

@@ -5,7 +5,7 @@
  * no work is on the pool. */
 #include "turn.h"
 
-#include "sse.h"
+#include "server/openai/sse.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* turn_open.c - the way into a turn: a body becomes a parsed request, prompts as tokens, and requests of the engine. */
 #include "turn.h"
-#include "engine/json_room.h"
+#include "engine/base/json_room.h"
 
 #include <malloc.h>
 #include <stdio.h>

@@ -3,8 +3,8 @@
 #ifndef BACKEND_BENCH_H
 #define BACKEND_BENCH_H
 
-#include "engine/backend.h"
-#include "engine/model.h"
+#include "engine/backend/backend.h"
+#include "engine/model/model.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

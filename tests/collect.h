@@ -7,7 +7,7 @@
 #define COLLECT_H
 
 #include "engine/rodimus.h"
-#include "engine/utf8.h"
+#include "engine/base/utf8.h"
 
 #include <errno.h>
 #include <math.h>

@@ -6,8 +6,8 @@
 #ifndef ENGINE_BENCH_H
 #define ENGINE_BENCH_H
 
-#include "tests/collect.h"
-#include "tests/fake_backend.h"
+#include "collect.h"
+#include "fake_backend.h"
 
 enum { V = 4096, EOS = 1 };
 

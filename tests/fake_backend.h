@@ -10,7 +10,7 @@
 #define FAKE_BACKEND_H
 
 #include "engine/engine_internal.h"
-#include "engine/philox.h"
+#include "engine/base/philox.h"
 
 #include <pthread.h>
 #include <semaphore.h>

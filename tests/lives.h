@@ -9,8 +9,8 @@
 #define LIVES_H
 
 #include "engine/engine_internal.h"
-#include "engine/model_internal.h"
-#include "engine/philox.h"
+#include "engine/model/model_internal.h"
+#include "engine/base/philox.h"
 
 #include <errno.h>
 #include <math.h>

@@ -2,7 +2,7 @@
 #ifndef PREFIX_BENCH_H
 #define PREFIX_BENCH_H
 
-#include "tests/collect.h"
+#include "collect.h"
 
 /* All that one could tell an answer by: drawn tokens, log-probabilities, the best. */
 static inline struct rod_request *request(struct answer *a, const int32_t *ids, size_t n, uint32_t max_tokens) {

@@ -3,7 +3,7 @@
 #ifndef RESULT_STAMP_H
 #define RESULT_STAMP_H
 
-#include "server/version.h"
+#include "server/base/version.h"
 
 #include <stdio.h>
 #include <time.h>

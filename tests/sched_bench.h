@@ -2,7 +2,7 @@
 #ifndef SCHED_BENCH_H
 #define SCHED_BENCH_H
 
-#include "engine/sched.h"
+#include "engine/sched/sched.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
 #ifndef SESSIONS_BENCH_H
 #define SESSIONS_BENCH_H
 
-#include "tests/engine_bench.h"
+#include "engine_bench.h"
 
 #include <dirent.h>
 #include <sys/stat.h>

@@ -3,7 +3,7 @@
 #ifndef SESSIONS_FOLDER_H
 #define SESSIONS_FOLDER_H
 
-#include "tests/sessions_bench.h"
+#include "sessions_bench.h"
 
 static char *dir; /* of the test that runs */
 

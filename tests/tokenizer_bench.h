@@ -3,8 +3,8 @@
 #ifndef TOKENIZER_BENCH_H
 #define TOKENIZER_BENCH_H
 
-#include "engine/tokenizer_parts.h"
-#include "tests/read_file.h"
+#include "engine/text/tokenizer_parts.h"
+#include "read_file.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,7 +2,7 @@
  * its slot, nor the next one of its row, in steps of every size that the device treats in a way of its own, on every
  * model of tests/vectors and the demo model. On the backend that RODIMUS_TEST_DEVICE names, the CPU without it, in
  * RODIMUS_TEST_PRECISION. */
-#include "engine/philox.h"
+#include "engine/base/philox.h"
 #include "tests/backend_bench.h"
 
 #include <math.h>

@@ -4,7 +4,7 @@
 #include "tests/prefix_bench.h"
 
 #include "engine/engine_internal.h"
-#include "engine/philox.h"
+#include "engine/base/philox.h"
 
 enum { N_CHOICES = 5, N_TOKENS = 10, N_BESIDE = 3 };
 

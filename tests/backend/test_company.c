@@ -2,7 +2,7 @@
  * that it gives alone, one step after the other, in a slot of its own. A backend that keeps part of a state elsewhere
  * while a slot decodes in large steps has to put it together in time. On the backend that RODIMUS_TEST_DEVICE names,
  * the CPU without it, in RODIMUS_TEST_PRECISION. */
-#include "engine/philox.h"
+#include "engine/base/philox.h"
 #include "tests/backend_bench.h"
 
 #include <setjmp.h>

@@ -5,7 +5,7 @@
  * backend that keeps part of a state elsewhere while a slot decodes in large steps has to put it together in time. On
  * the backend that RODIMUS_TEST_DEVICE names, the CPU without it, in RODIMUS_TEST_PRECISION; where no device samples,
  * the sampler does and there is no step ahead. */
-#include "engine/philox.h"
+#include "engine/base/philox.h"
 #include "tests/backend_bench.h"
 
 #include <setjmp.h>

@@ -3,9 +3,9 @@
  */
 #include "tests/collect.h"
 
-#include "engine/backend.h"
-#include "engine/model.h"
-#include "engine/philox.h"
+#include "engine/backend/backend.h"
+#include "engine/model/model.h"
+#include "engine/base/philox.h"
 
 #include <jansson.h>
 #include <unistd.h>

@@ -4,7 +4,7 @@
 #include "tests/prefix_bench.h"
 
 #include "engine/engine_internal.h"
-#include "engine/philox.h"
+#include "engine/base/philox.h"
 
 static struct rod_request *tale(struct answer *a, const int32_t *ids, size_t n, uint32_t max_tokens) {
     struct rod_request *r = request(a, ids, n, max_tokens);

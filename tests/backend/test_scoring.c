@@ -4,8 +4,8 @@
  */
 #include "tests/collect.h"
 
-#include "engine/backend.h"
-#include "engine/model.h"
+#include "engine/backend/backend.h"
+#include "engine/model/model.h"
 
 #include <jansson.h>
 

@@ -2,8 +2,8 @@
  * and the demo model: restored is never interrupted, whatever the slot held before and wherever in a chunk or window
  * the state was taken; and the same beside the steps of other slots. On the backend that RODIMUS_TEST_DEVICE names, the
  * CPU without it, in RODIMUS_TEST_PRECISION. */
-#include "engine/philox.h"
-#include "engine/state_layout.h"
+#include "engine/base/philox.h"
+#include "engine/state/state_layout.h"
 #include "tests/backend_bench.h"
 
 #include <setjmp.h>

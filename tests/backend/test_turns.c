@@ -4,8 +4,8 @@
  * asks where steps of different sizes are compared. */
 #include "tests/collect.h"
 
-#include "engine/philox.h"
-#include "engine/state_image.h"
+#include "engine/base/philox.h"
+#include "engine/state/state_image.h"
 
 static const char *const models[] = {"config/models/tales", "tests/vectors/rodimus-plus-small",
                                      "tests/vectors/rodimus-plus-short", "tests/vectors/rodimus-small"};

@@ -1,8 +1,8 @@
 /* test_vectors.c - every golden set through the CPU backend: prompts split in many ways, and proof that the check would
  * notice one wrong value anywhere. */
-#include "engine/model.h"
-#include "engine/safetensors.h"
-#include "engine/verify.h"
+#include "engine/model/model.h"
+#include "engine/model/safetensors.h"
+#include "engine/tools/verify.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -4,7 +4,7 @@
  * The vocabulary is made here, with the shares that a bilingual vocabulary has: words with and without a space before,
  * Chinese, pieces of characters, code. A row takes any token that may come, each fifth time one that has one of "]},. A
  * row that has finished begins anew; in the mixed load with another schema. */
-#include "engine/grammar.h"
+#include "engine/grammar/grammar.h"
 #include "tests/result_stamp.h"
 
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* fuzz_chat.c - any file beside a model as its chat format: a table, a tokenizer_config.json or a Jinja template, by
  * the first byte. What is taken renders a chat whose contents stand in it as they are; what is not has a message or a
  * note. */
-#include "engine/chat.h"
+#include "engine/text/chat.h"
 
 #include <stdint.h>
 #include <stdlib.h>

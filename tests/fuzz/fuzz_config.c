@@ -1,6 +1,6 @@
 /* fuzz_config.c - config.json and generation_config.json: whatever is accepted has sizes within the bounds that later
  * products of sizes rely on. */
-#include "engine/model_internal.h"
+#include "engine/model/model_internal.h"
 
 #include <stdlib.h>
 

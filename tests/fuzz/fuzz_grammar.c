@@ -1,7 +1,7 @@
 /* fuzz_grammar.c - the compiler of schemas, regexes, choices and grammars: any text is compiled or refused with a
  * reason; and what was compiled can be walked: from each state that is no end a token leads on, and masks are the same
  * however they are made. The first byte of the input names the kind. */
-#include "engine/grammar.h"
+#include "engine/grammar/grammar.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* fuzz_keys.c - a file of API keys: what is accepted keeps the limits that the rest relies on, and each key in it
  * opens; what is not is told in one line. */
-#include "server/keys.h"
+#include "server/settings/keys.h"
 
 #include <fcntl.h>
 #include <stdint.h>

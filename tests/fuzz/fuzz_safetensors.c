@@ -1,6 +1,6 @@
 /* fuzz_safetensors.c - the header parser on a stranger's bytes: as a whole file, as a header whose length is right (the
  * first byte says how much data follows), and as an index of shards. What it accepts must keep its promises. */
-#include "engine/safetensors.h"
+#include "engine/model/safetensors.h"
 
 #include <stdint.h>
 #include <stdlib.h>

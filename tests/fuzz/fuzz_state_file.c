@@ -1,6 +1,6 @@
 /* fuzz_state_file.c - a state file of a stranger: as it is, and sealed anew, so that what stands behind the checksums
  * is reached. What is accepted has its parts inside the file and is what the writer makes of it. */
-#include "engine/state_file.h"
+#include "engine/state/state_file.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* fuzz_tokenizer.c - the first half of the data is a tokenizer.json (and, when it parses, encodes the second half); all
  * of the data is a text for a small fixed tokenizer, whose ids must decode to it, and a list of ids to decode. */
-#include "engine/tokenizer.h"
-#include "engine/utf8.h"
+#include "engine/text/tokenizer.h"
+#include "engine/base/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,8 +8,8 @@
 #ifndef GPU_H
 #define GPU_H
 
-#include "engine/half.h"
-#include "engine/model.h"
+#include "engine/base/half.h"
+#include "engine/model/model.h"
 #include "kernels/kernels.h"
 #include "under_test.h"
 

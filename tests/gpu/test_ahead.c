@@ -2,7 +2,7 @@
  * on the device is the same alone and in a crowd whose members end, are cancelled and come anew. */
 #include "tests/collect.h"
 
-#include "engine/philox.h"
+#include "engine/base/philox.h"
 
 enum { N_CROWD = 64, N_TOKENS = 120 };
 

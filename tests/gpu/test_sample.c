@@ -1,11 +1,12 @@
-/* test_sample.c - tokens of the GPU against engine/sampler.c, the rows of a step, and a row alone and in company.
+/* test_sample.c - tokens of the GPU against engine/backend/sampler.c, the rows of a step, and a row alone and in
+ * company.
  *
  * Greedy tokens and statuses are equal to the bit of the logit; a draw may differ where rounding decides: the GPU's
  * masses are integers of 2^-40, the CPU's are fp32. Few may, and where they do, no filter may have been left. */
 #include "broken.h"
 
-#include "engine/philox.h"
-#include "engine/sampler.h"
+#include "engine/base/philox.h"
+#include "engine/backend/sampler.h"
 
 enum { N_STEPS = 6, MOST_BIAS = 40 };
 

@@ -1,6 +1,6 @@
 // under_test.cu - kernels_under_test.so: see under_test.h.
 #include "under_test.h"
-#include "kernels/common.cuh"
+#include "kernels/cuda/common.cuh"
 
 static const char *text(cudaError_t rc) { return rc == cudaSuccess ? nullptr : cudaGetErrorString(rc); }
 

@@ -6,7 +6,7 @@
 #ifndef UNDER_TEST_H
 #define UNDER_TEST_H
 
-#include "kernels/cuda.h"
+#include "kernels/cuda/cuda.h"
 
 /* A kernel that has a card in cuda.h and no line here has no test. */
 #define UNDER_TEST(X)                                                                                                  \

@@ -1,0 +1,205 @@
+/* backend_null.c - a device that computes nothing, to measure everything else: --device null. Tokens are there at once,
+ * or with null:MS that many milliseconds after the step's beginning; a text is the vocabulary in order, over and over.
+ *
+ * It keeps the seam's promises about slots that end, so that the engine runs as on a device that samples. There is no
+ * state: session_bytes is 0 and slots cost nothing. Threads: the engine thread. */
+#include "backend.h"
+#include "engine/model/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { FIRST_ID = 256, N_STEPS = 2, AUTO_SLOTS = 1024 }; /* below FIRST_ID are special tokens and single bytes */
+
+struct null_slot {
+    uint32_t n_generated, max_tokens;
+    int32_t n_logprobs;
+};
+
+struct backend {
+    struct backend_info info;
+    uint32_t V;
+    uint64_t step_ns, last_ns; /* last_ns: when the last step was over */
+    struct null_slot *slots;
+    float *logits;                        /* [max_out][V]: the first text token is the best */
+    struct backend_token *steps[N_STEPS]; /* [n_slots] each */
+    uint64_t n_launched, n_collected;
+    void (*moved)(void *arg);
+    void *moved_arg;
+};
+
+static uint64_t null_now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void null_close(struct backend *be) {
+    if (!be) return;
+    for (int i = 0; i < N_STEPS; i++) free(be->steps[i]);
+    free(be->slots);
+    free(be->logits);
+    free(be);
+}
+
+static uint32_t null_first(const struct backend *be) { return be->V > 2 * FIRST_ID ? FIRST_ID : be->V - 1; }
+
+static int null_open(const struct model *model, const struct backend_config *config, struct backend **out,
+                     struct rod_error *err) {
+    struct backend *be = calloc(1, sizeof *be);
+    if (!be) return rod_fail(err, ROD_ENOMEM, "out of memory");
+    const uint32_t n_slots = config->n_slots ? config->n_slots : AUTO_SLOTS;
+    be->V = model->dims.V;
+    be->step_ns = strncmp(config->device, "null:", 5) ? 0 : strtoull(config->device + 5, NULL, 10) * 1000000;
+    be->info = (struct backend_info){.state_id = "null",
+                                     .n_slots = n_slots,
+                                     .max_batch_tok = config->max_batch_tok ? config->max_batch_tok : n_slots + 4096,
+                                     .max_out = n_slots,
+                                     .chunk_tok = 64};
+    snprintf(be->info.device, sizeof be->info.device, "null, %llu ms a step",
+             (unsigned long long)(be->step_ns / 1000000));
+    be->slots = calloc(n_slots, sizeof *be->slots);
+    be->logits = calloc((size_t)n_slots * be->V, sizeof *be->logits);
+    bool whole = be->slots && be->logits;
+    for (int i = 0; i < N_STEPS; i++) whole = (be->steps[i] = calloc(n_slots, sizeof **be->steps)) && whole;
+    if (!whole) {
+        null_close(be);
+        return rod_fail(err, ROD_ENOMEM, "no memory for %u slots", n_slots);
+    }
+    for (uint32_t i = 0; i < n_slots; i++) be->logits[(size_t)i * be->V + null_first(be)] = 10;
+    *out = be;
+    return 0;
+}
+
+static const struct backend_info *null_info(const struct backend *be) { return &be->info; }
+
+static void null_slot_zero(struct backend *be, uint32_t slot) { be->slots[slot] = (struct null_slot){0}; }
+
+static void null_slot_copy(struct backend *be, uint32_t from, uint32_t to, uint64_t pos) {
+    (void)be, (void)from, (void)to, (void)pos;
+}
+
+static size_t null_state_bytes(const struct backend *be, uint64_t pos) {
+    (void)be, (void)pos;
+    return 0;
+}
+
+static int null_slot_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                          struct rod_error *err) {
+    (void)be, (void)slot, (void)pos, (void)state;
+    return bytes ? rod_fail(err, ROD_EINVALID, "the null device has no state") : 0;
+}
+
+static int null_slot_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                          struct rod_error *err) {
+    (void)pos, (void)state;
+    if (bytes) return rod_fail(err, ROD_EINVALID, "the null device has no state");
+    null_slot_zero(be, slot);
+    return 0;
+}
+
+static int null_slot_moving(struct backend *be, uint32_t slot, struct rod_error *err) {
+    (void)be, (void)slot, (void)err;
+    return 0;
+}
+
+static void null_on_moved(struct backend *be, void (*moved)(void *arg), void *arg) {
+    be->moved = moved;
+    be->moved_arg = arg;
+}
+
+/* Over at once. */
+static int null_slot_save_begin(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                                struct rod_error *err) {
+    const int rc = null_slot_save(be, slot, pos, state, bytes, err);
+    if (!rc && be->moved) be->moved(be->moved_arg);
+    return rc;
+}
+
+static int null_slot_load_begin(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                                struct rod_error *err) {
+    const int rc = null_slot_load(be, slot, pos, state, bytes, err);
+    if (!rc && be->moved) be->moved(be->moved_arg);
+    return rc;
+}
+
+static int null_slot_read(struct backend *be, uint32_t slot, uint64_t pos, uint32_t layer,
+                          struct backend_layer_state *out, struct rod_error *err) {
+    (void)be, (void)slot, (void)pos, (void)layer, (void)out;
+    return rod_fail(err, ROD_EUNSUPPORTED, "the null device has no state");
+}
+
+static int null_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
+                        struct rod_error *err) {
+    (void)segs, (void)n_segs, (void)err;
+    *logits = be->logits;
+    return 0;
+}
+
+static int null_slot_sampling(struct backend *be, uint32_t slot, const struct backend_sampling *sampling,
+                              struct rod_error *err) {
+    (void)err;
+    be->slots[slot] = (struct null_slot){.max_tokens = sampling->max_tokens, .n_logprobs = sampling->n_logprobs};
+    return 0;
+}
+
+static void null_pick(const struct backend *be, struct null_slot *slot, struct backend_token *out) {
+    if (slot->n_generated == slot->max_tokens) {
+        out->masked = true;
+        return;
+    }
+    const uint32_t first = null_first(be);
+    struct sampler_output *picked = &out->picked;
+    out->masked = false;
+    out->status = SAMPLER_OK;
+    picked->id = (int32_t)(first + slot->n_generated++ % (be->V - first));
+    picked->logprob = -logf((float)be->V);
+    picked->n_top = slot->n_logprobs > 0 ? (uint32_t)slot->n_logprobs : 0;
+    for (uint32_t i = 0; i < picked->n_top; i++)
+        picked->top[i] = (struct rod_logprob){(int32_t)(i % be->V), picked->logprob};
+    out->ended = slot->n_generated == slot->max_tokens;
+}
+
+static int null_launch(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err) {
+    struct backend_token *tokens = be->steps[be->n_launched % N_STEPS];
+    uint32_t n_out = 0;
+    (void)err;
+    for (uint32_t i = 0; i < n_segs; i++)
+        if (segs[i].n_out) null_pick(be, &be->slots[segs[i].slot], &tokens[n_out++]);
+    be->n_launched++;
+    return 0;
+}
+
+static int null_collect(struct backend *be, const struct backend_token **tokens, struct rod_error *err) {
+    (void)err;
+    if (be->step_ns) {
+        const uint64_t now = null_now_ns(), due = be->last_ns + be->step_ns;
+        be->last_ns = due > now ? due : now; /* a host that is late does not catch up */
+        const struct timespec until = {(time_t)(be->last_ns / 1000000000u), (long)(be->last_ns % 1000000000u)};
+        while (due > now && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL)) {}
+    }
+    *tokens = be->steps[be->n_collected++ % N_STEPS];
+    return 0;
+}
+
+const struct backend_ops backend_null = {.name = "null",
+                                         .open = null_open,
+                                         .close = null_close,
+                                         .info = null_info,
+                                         .slot_zero = null_slot_zero,
+                                         .slot_copy = null_slot_copy,
+                                         .state_bytes = null_state_bytes,
+                                         .slot_save = null_slot_save,
+                                         .slot_load = null_slot_load,
+                                         .slot_save_begin = null_slot_save_begin,
+                                         .slot_load_begin = null_slot_load_begin,
+                                         .slot_moving = null_slot_moving,
+                                         .on_moved = null_on_moved,
+                                         .slot_read = null_slot_read,
+                                         .forward = null_forward,
+                                         .slot_sampling = null_slot_sampling,
+                                         .launch = null_launch,
+                                         .collect = null_collect};

@@ -1,0 +1,408 @@
+/* backend_cpu.c - the CPU backend: packs the weights in their own dtype, owns the slot pool and the workspaces. */
+#include "backend_cpu.h"
+#include "engine/base/host_memory.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { MAX_ALLOCATIONS = 64 + 32 * 4096 };
+
+static uint32_t pad(uint32_t n) { return (n + CPU_PANEL - 1) / CPU_PANEL * CPU_PANEL; }
+
+/* Zeroed, 64-byte aligned, freed with the backend. NULL: err is filled. */
+static void *take(struct backend *be, size_t bytes, struct rod_error *err) {
+    bytes = (bytes + 63) / 64 * 64 + 64;
+    void *p = be->n_allocations < MAX_ALLOCATIONS ? aligned_alloc(64, bytes) : NULL;
+    if (!p) {
+        rod_fail(err, ROD_ENOMEM, "no memory for %zu bytes of weights or workspace", bytes);
+        return NULL;
+    }
+    memset(p, 0, bytes);
+    be->allocations[be->n_allocations++] = p;
+    return p;
+}
+
+/* ---- weights ---- */
+
+struct pack_job {
+    const struct weight *w;
+    uint32_t first_row;
+    struct cpu_matrix *m;
+    struct team *team;
+    float *rows; /* [threads][cols], for conversions */
+};
+
+static const unsigned char *source_row(const struct weight *w, uint32_t row, const struct weight_part **part,
+                                       size_t *first) {
+    const struct weight_part *p = &w->part[0];
+    if (row >= p->rows) {
+        row -= p->rows;
+        p = &w->part[1];
+    }
+    *part = p;
+    *first = (size_t)row * w->cols;
+    return (const unsigned char *)p->data + *first * dtype_bytes(p->dtype);
+}
+
+static void pack_member(void *arg, uint32_t member) {
+    struct pack_job *job = arg;
+    struct cpu_matrix *m = job->m;
+    uint32_t p0, p1;
+    team_share(job->team, member, m->n_panels, &p0, &p1);
+    const size_t size = m->dtype == CPU_F32 ? 4 : 2, step = CPU_PANEL * size;
+    for (uint32_t row = p0 * CPU_PANEL; row < p1 * CPU_PANEL && row < m->rows; row++) {
+        const struct weight_part *part;
+        size_t first;
+        const unsigned char *src = source_row(job->w, job->first_row + row, &part, &first);
+        unsigned char *dst = m->data + cpu_matrix_offset(m, row, 0);
+        if (m->dtype == CPU_F32) { /* as it is, or converted where the pieces' dtypes differ */
+            float *values = job->rows + (size_t)member * m->cols;
+            weight_part_to_f32(part, first, m->cols, values);
+            src = (const unsigned char *)values;
+        }
+        for (uint32_t c = 0; c < m->cols; c++) memcpy(dst + c * step, src + c * size, size);
+    }
+}
+
+/* rows [first, first + n) of w, packed. */
+static int pack(struct backend *be, const struct weight *w, uint32_t first, uint32_t n, bool fp32, struct cpu_matrix *m,
+                struct rod_error *err) {
+    enum dtype dtype = w->part[0].dtype;
+    bool convert = fp32 || (w->n_parts == 2 && w->part[1].dtype != dtype);
+    *m = (struct cpu_matrix){n, w->cols, pad(n) / CPU_PANEL, CPU_F32, NULL};
+    if (!convert) m->dtype = dtype == DTYPE_F32 ? CPU_F32 : dtype == DTYPE_F16 ? CPU_F16 : CPU_BF16;
+    struct pack_job job = {w, first, m, be->team, NULL};
+    size_t bytes = cpu_matrix_bytes(n, w->cols, m->dtype);
+    m->data = take(be, bytes, err);
+    if (m->dtype == CPU_F32) job.rows = malloc(sizeof(float) * w->cols * team_size(be->team));
+    if (!m->data || (m->dtype == CPU_F32 && !job.rows)) {
+        free(job.rows);
+        return m->data ? rod_fail(err, ROD_ENOMEM, "no memory to convert weights") : ROD_ENOMEM;
+    }
+    rod_progress(&be->progress, "packing weights", "B", be->packed_bytes, be->model_bytes);
+    team_run(be->team, pack_member, &job);
+    free(job.rows);
+    be->packed_bytes += (uint64_t)n * w->cols * dtype_bytes(dtype);
+    be->info.weight_bytes += (uint64_t)n * w->cols * (m->dtype == CPU_F32 ? 4 : 2);
+    return 0;
+}
+
+/* Elements [first, first + n) of a small weight in fp32, zeros up to the padded width. */
+static float *vector(struct backend *be, const struct weight *w, uint32_t first, uint32_t n, struct rod_error *err) {
+    float *all = malloc(sizeof(float) * w->rows * w->cols), *dst = take(be, sizeof(float) * pad(n), err);
+    if (!all) rod_fail(err, ROD_ENOMEM, "no memory to convert weights");
+    if (!all || !dst) {
+        free(all);
+        return NULL;
+    }
+    weight_to_f32(w, all);
+    memcpy(dst, all + first, sizeof(float) * n);
+    free(all);
+    be->info.weight_bytes += 4ull * n;
+    return dst;
+}
+
+/* [E, K] -> [K, Ep] */
+static float *conv_weights(struct backend *be, const struct weight *w, struct rod_error *err) {
+    uint32_t E = be->d.E, K = be->d.K;
+    float *rows = malloc(sizeof(float) * E * K), *dst = take(be, sizeof(float) * K * be->Ep, err);
+    if (!rows) rod_fail(err, ROD_ENOMEM, "no memory to convert weights");
+    if (rows && dst) {
+        weight_to_f32(w, rows);
+        for (uint32_t e = 0; e < E; e++)
+            for (uint32_t j = 0; j < K; j++) dst[j * be->Ep + e] = rows[e * K + j];
+        be->info.weight_bytes += 4ull * E * K;
+    }
+    free(rows);
+    return rows ? dst : NULL;
+}
+
+static int load_layer(struct backend *be, const struct model_layer *src, bool fp32, struct cpu_layer *dst,
+                      struct rod_error *err) {
+    const struct model_dims *d = &be->d;
+    int rc = 0;
+    const struct {
+        const struct weight *w;
+        uint32_t first, n;
+        struct cpu_matrix *m;
+    } matrices[] = {
+        {&src->fc, 0, d->E, &dst->a},         {&src->fc, d->E, d->E, &dst->z},
+        {&src->in_proj, 0, d->M, &dst->q},    {&src->in_proj, d->M, d->M, &dst->k},
+        {&src->mem_gate, 0, d->M, &dst->g},   {&src->mem_gate, d->M, d->M, &dst->t},
+        {&src->c0, 0, d->R, &dst->c0},        {&src->c1, 0, d->E, &dst->c1},
+        {&src->out_proj, 0, d->D, &dst->out}, {&src->q, 0, d->H * d->P, &dst->aq},
+        {&src->k, 0, d->Hk * d->P, &dst->ak}, {&src->v, 0, d->Hv * d->P, &dst->av},
+        {&src->ao, 0, d->D, &dst->ao},        {&src->f1, 0, d->F, &dst->fa},
+        {&src->f1, d->F, d->F, &dst->fg},     {&src->f2, 0, d->D, &dst->fout},
+    };
+    const struct {
+        const struct weight *w;
+        uint32_t first, n;
+        float **v;
+    } vectors[] = {
+        {&src->mixer_norm, 0, d->D, &dst->mixer_norm}, {&src->conv_b, 0, d->E, &dst->conv_b},
+        {&src->residual, 0, d->E, &dst->residual},     {&src->c1_b, 0, d->E, &dst->c1_b},
+        {&src->mem_gate_b, 0, d->M, &dst->g_b},        {&src->mem_gate_b, d->M, d->M, &dst->t_b},
+        {&src->act_norm, 0, d->E, &dst->act_norm},     {&src->attn_norm, 0, d->D, &dst->attn_norm},
+        {&src->q_norm, 0, d->P, &dst->q_norm},         {&src->k_norm, 0, d->P, &dst->k_norm},
+        {&src->ffn_norm, 0, d->D, &dst->ffn_norm},
+    };
+    for (size_t i = 0; !rc && i < sizeof matrices / sizeof *matrices; i++)
+        if (matrices[i].w->n_parts)
+            rc = pack(be, matrices[i].w, matrices[i].first, matrices[i].n, fp32, matrices[i].m, err);
+    for (size_t i = 0; !rc && i < sizeof vectors / sizeof *vectors; i++)
+        if (vectors[i].w->n_parts && !(*vectors[i].v = vector(be, vectors[i].w, vectors[i].first, vectors[i].n, err)))
+            rc = ROD_ENOMEM;
+    if (!rc && !(dst->conv = conv_weights(be, &src->conv, err))) rc = ROD_ENOMEM;
+    return rc;
+}
+
+static int load_weights(struct backend *be, const struct model *model, bool fp32, struct rod_error *err) {
+    const struct model_dims *d = &be->d;
+    int rc = pack(be, &model->embed, 0, d->V, fp32, &be->embed, err);
+    if (rc) return rc;
+    if (d->tied)
+        be->lm_head = be->embed;
+    else if ((rc = pack(be, &model->lm_head, 0, d->V, fp32, &be->lm_head, err)))
+        return rc;
+    if (!(be->norm_f = vector(be, &model->norm_f, 0, d->D, err))) return ROD_ENOMEM;
+    if (d->norm_embed && !(be->embed_norm = vector(be, &model->embed_norm, 0, d->D, err))) return ROD_ENOMEM;
+    if (!(be->layers = take(be, sizeof *be->layers * d->L, err))) return ROD_ENOMEM;
+    for (uint32_t i = 0; i < d->L; i++)
+        if ((rc = load_layer(be, &model->layers[i], fp32, &be->layers[i], err))) return rc;
+    rod_progress(&be->progress, "packing weights", "B", be->model_bytes, be->model_bytes);
+    return 0;
+}
+
+/* ---- slots and workspaces ---- */
+
+static void lay_out_slot(struct backend *be) {
+    const struct model_dims *d = &be->d;
+    struct cpu_slot_layout *at = &be->at;
+    at->S = 0;
+    at->conv = at->S + (size_t)be->Ep * d->M;
+    at->k = at->conv + (size_t)d->K * be->Ep;
+    be->ring_keys = d->plus ? pad(d->visible + CPU_CHUNK - 1) : 0;
+    at->v = at->k + (size_t)d->Hk * d->P * be->ring_keys;
+    at->layer_floats = at->v + (size_t)d->Hv * d->P * be->ring_keys;
+    be->slot_floats = at->layer_floats * d->L;
+    be->info.slot_bytes = be->slot_floats * sizeof(float);
+}
+
+static int make_slots(struct backend *be, uint32_t n_slots, struct rod_error *err) {
+    const uint64_t memory = host_memory_bytes();
+    if (n_slots == 0) { /* auto: up to 64, within a quarter of the memory */
+        uint64_t fit = memory / 4 / be->info.slot_bytes;
+        n_slots = fit < 1 ? 1 : fit > 64 ? 64 : (uint32_t)fit;
+    }
+    be->info.n_slots = n_slots;
+    /* Pages are taken when sessions fill them: what cannot fit would end the process later, under load. */
+    if (n_slots > memory / be->info.slot_bytes) {
+        rod_fail(err, ROD_ENOMEM,
+                 "%u slots of %llu bytes a session are more than the memory that this process may have, %llu bytes",
+                 n_slots, (unsigned long long)be->info.slot_bytes, (unsigned long long)memory);
+        if (err) memcpy(err->param, "slots", sizeof "slots");
+        return ROD_ENOMEM;
+    }
+    void *p = mmap(NULL, be->info.slot_bytes * n_slots, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        return rod_fail(err, ROD_ENOMEM, "no memory for %u slots of %llu bytes", n_slots,
+                        (unsigned long long)be->info.slot_bytes);
+    be->slots = p;
+    return 0;
+}
+
+static int make_workspaces(struct backend *be, struct rod_error *err) {
+    const struct model_dims *d = &be->d;
+    const size_t N = be->info.max_batch_tok, n_threads = team_size(be->team);
+    const size_t Dp = be->Dp, Ep = be->Ep, Mp = be->Mp, Qp = be->Qp;
+    const struct {
+        float **p;
+        size_t n;
+    } parts[] = {
+        {&be->x, N * Dp},
+        {&be->h, N * Dp},
+        {&be->y, N * Dp},
+        {&be->a, N * Ep},
+        {&be->z, N * Ep},
+        {&be->s, N * Ep},
+        {&be->u, N * Ep},
+        {&be->o, N * Ep},
+        {&be->q, N * Mp},
+        {&be->k, N * Mp},
+        {&be->g, N * Mp},
+        {&be->t, N * Mp},
+        {&be->log_alpha, N * Mp},
+        {&be->q_in, N * Mp},
+        {&be->k_out, N * Mp},
+        {&be->decay, N * Mp},
+        {&be->A, N * CPU_CHUNK},
+        {&be->c0, N * be->Rp},
+        {&be->aq, N * Qp},
+        {&be->ak, N * be->Kvp},
+        {&be->av, N * be->Vvp},
+        {&be->att, N * Qp},
+        {&be->fa, N * be->Fp},
+        {&be->fg, N * be->Fp},
+        {&be->rope, N * d->rot_dim},
+        {&be->logits, (size_t)be->info.max_out * d->V},
+    };
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) bytes += parts[i].n * sizeof(float);
+    const uint64_t memory = host_memory_bytes();
+    if (bytes > memory) {
+        rod_fail(err, ROD_ENOMEM,
+                 "max_batch_tokens %zu takes %llu bytes, more than the memory that this process may have, %llu bytes",
+                 N, (unsigned long long)bytes, (unsigned long long)memory);
+        if (err) memcpy(err->param, "max_batch_tokens", sizeof "max_batch_tokens");
+        return ROD_ENOMEM;
+    }
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (!(*parts[i].p = take(be, parts[i].n * sizeof(float), err))) return ROD_ENOMEM;
+    be->b = take(be, N * Mp * sizeof *be->b, err);
+    be->rows = take(be, N * sizeof *be->rows, err);
+    be->chunks = take(be, N * sizeof *be->chunks, err);
+    be->inv_freq = take(be, (d->rot_dim / 2 + 1) * sizeof *be->inv_freq, err);
+    be->window_scratch = take(be, n_threads * sizeof *be->window_scratch, err);
+    if (!be->b || !be->rows || !be->chunks || !be->inv_freq || !be->window_scratch) return ROD_ENOMEM;
+    for (uint32_t i = 0; i < d->rot_dim / 2; i++) be->inv_freq[i] = 1.0 / pow(d->rot_base, 2.0 * i / d->rot_dim);
+    for (size_t i = 0; i < n_threads; i++)
+        if (!(be->window_scratch[i] = take(be, 4 * ((size_t)d->visible + 2 * CPU_PANEL) * sizeof(float), err)))
+            return ROD_ENOMEM;
+    return 0;
+}
+
+static void backend_cpu_close(struct backend *be) {
+    if (!be) return;
+    cpu_mover_close(be->mover);
+    team_close(be->team);
+    if (be->slots) munmap(be->slots, be->info.slot_bytes * be->info.n_slots);
+    for (size_t i = 0; i < be->n_allocations; i++) free(be->allocations[i]);
+    free(be->allocations);
+    free(be);
+}
+
+static int backend_cpu_open(const struct model *model, const struct backend_config *config, struct backend **out,
+                            struct rod_error *err) {
+    const char *own = dtype_name(model->weight_dtype), *precision = config->precision ? config->precision : "auto";
+    bool fp32 = !strcmp(precision, "fp32");
+    if (!fp32 && strcmp(precision, "auto") && strcmp(precision, own)) {
+        rod_fail(err, ROD_EINVALID, "precision %s: the CPU keeps weights in their own type (%s) or in fp32", precision,
+                 own);
+        if (err) memcpy(err->param, "precision", sizeof "precision");
+        return ROD_EINVALID;
+    }
+    struct backend *be = calloc(1, sizeof *be);
+    if (be) be->allocations = calloc(MAX_ALLOCATIONS, sizeof *be->allocations);
+    if (be) be->team = team_open(config->n_threads);
+    if (!be || !be->allocations || !be->team) {
+        backend_cpu_close(be);
+        return rod_fail(err, ROD_ENOMEM, "cannot start %u compute threads", config->n_threads);
+    }
+    const struct model_dims *d = &be->d;
+    be->d = model->dims;
+    be->fault_step = config->fault_step;
+    be->progress = config->progress;
+    be->model_bytes = model->weight_bytes;
+    be->ops = cpu_ops_best();
+    be->Dp = pad(d->D), be->Ep = pad(d->E), be->Mp = pad(d->M), be->Rp = pad(d->R), be->Fp = pad(d->F);
+    be->Qp = pad(d->H * d->P), be->Kvp = pad(d->Hk * d->P), be->Vvp = pad(d->Hv * d->P);
+    lay_out_slot(be);
+    be->state = state_layout_of(d, DTYPE_F32);
+    state_layout_id(&be->state, be->info.state_id);
+    int rc = make_slots(be, config->n_slots, err);
+    be->info.chunk_tok = CPU_CHUNK;
+    /* auto: every slot may decode beside at least three chunks of prompts */
+    uint32_t least = be->info.n_slots + CPU_CHUNK;
+    be->info.max_batch_tok = config->max_batch_tok ? config->max_batch_tok : be->info.n_slots + 3 * CPU_CHUNK;
+    if (!config->max_batch_tok && be->info.max_batch_tok < 256) be->info.max_batch_tok = 256;
+    if (!rc && be->info.max_batch_tok < least && config->n_slots)
+        rc = rod_fail(err, ROD_EINVALID,
+                      "max_batch_tokens %u is below slots + %d = %u: a full step must have room for a prompt",
+                      be->info.max_batch_tok, CPU_CHUNK, least);
+    if (!rc && be->info.max_batch_tok < least) { /* slots were ours to choose */
+        if (be->info.max_batch_tok <= CPU_CHUNK)
+            rc = rod_fail(err, ROD_EINVALID, "max_batch_tokens %u is below %d", be->info.max_batch_tok, CPU_CHUNK + 1);
+        else
+            be->info.n_slots = be->info.max_batch_tok - CPU_CHUNK;
+    }
+    if (rc == ROD_EINVALID && err) memcpy(err->param, "max_batch_tokens", sizeof "max_batch_tokens");
+    be->info.max_out = config->max_out ? config->max_out : be->info.max_batch_tok;
+    if (be->info.max_out > be->info.max_batch_tok) be->info.max_out = be->info.max_batch_tok;
+    if (!rc) rc = make_workspaces(be, err);
+    if (!rc) rc = load_weights(be, model, fp32, err);
+    if (!rc) rc = cpu_mover_open(be, &be->mover, err);
+    if (rc) {
+        backend_cpu_close(be);
+        return rc;
+    }
+    snprintf(be->info.device, sizeof be->info.device, "cpu (%s, %u threads)", be->ops->isa, team_size(be->team));
+    *out = be;
+    return 0;
+}
+
+static const struct backend_info *backend_cpu_info(const struct backend *be) { return &be->info; }
+
+/* The window needs no zeroing: positions tell how much of it is filled, and nothing reads beyond. */
+static void backend_cpu_slot_zero(struct backend *be, uint32_t slot) {
+    for (uint32_t i = 0; i < be->d.L; i++) memset(cpu_slot(be, slot, i), 0, be->at.k * sizeof(float));
+}
+
+/* As much of the window's rings as is filled, in whole panels. */
+static void backend_cpu_slot_copy(struct backend *be, uint32_t from, uint32_t to, uint64_t pos) {
+    const struct model_dims *d = &be->d;
+    const size_t n_keys = pos < be->ring_keys ? pad((uint32_t)pos) : be->ring_keys;
+    for (uint32_t i = 0; i < d->L; i++) {
+        const float *src = cpu_slot(be, from, i);
+        float *dst = cpu_slot(be, to, i);
+        memcpy(dst, src, be->at.k * sizeof(float));
+        memcpy(dst + be->at.k, src + be->at.k, (size_t)d->Hk * d->P * n_keys * sizeof(float));
+        memcpy(dst + be->at.v, src + be->at.v, (size_t)d->Hv * d->P * n_keys * sizeof(float));
+    }
+}
+
+static int backend_cpu_slot_read(struct backend *be, uint32_t slot, uint64_t pos, uint32_t layer,
+                                 struct backend_layer_state *out, struct rod_error *err) {
+    const struct model_dims *d = &be->d;
+    if (slot >= be->info.n_slots || layer >= d->L)
+        return rod_fail(err, ROD_EINVALID, "slot %u or layer %u is out of range", slot, layer);
+    const float *base = cpu_slot(be, slot, layer);
+    for (uint32_t m = 0; m < d->M; m++)
+        for (uint32_t e = 0; e < d->E; e++)
+            out->S[(size_t)m * d->E + e] = base[((size_t)(e / CPU_PANEL) * d->M + m) * CPU_PANEL + e % CPU_PANEL];
+    for (uint32_t j = 0; j < d->K; j++) /* row of position p: p mod K */
+        for (uint32_t e = 0; e < d->E; e++)
+            out->conv[(size_t)e * d->K + j] = base[be->at.conv + (size_t)((pos + j) % d->K) * be->Ep + e];
+    out->n_keys = pos < d->visible ? (uint32_t)pos : d->visible;
+    if (!d->plus || !out->k || !out->v) return 0;
+    for (uint32_t j = 0; j < out->n_keys; j++) {
+        size_t at = (size_t)((pos - out->n_keys + j) % be->ring_keys), nk = (size_t)d->Hk * d->P,
+               nv = (size_t)d->Hv * d->P;
+        for (size_t i = 0; i < nk; i++)
+            out->k[j * nk + i] = base[be->at.k + (at / CPU_PANEL * nk + i) * CPU_PANEL + at % CPU_PANEL];
+        memcpy(out->v + j * nv, base + be->at.v + at * nv, nv * sizeof(float));
+    }
+    return 0;
+}
+
+const struct backend_ops backend_cpu = {
+    .name = "cpu",
+    .open = backend_cpu_open,
+    .close = backend_cpu_close,
+    .info = backend_cpu_info,
+    .slot_zero = backend_cpu_slot_zero,
+    .slot_copy = backend_cpu_slot_copy,
+    .state_bytes = backend_cpu_state_bytes,
+    .slot_save = backend_cpu_slot_save,
+    .slot_load = backend_cpu_slot_load,
+    .slot_save_begin = backend_cpu_slot_save_begin,
+    .slot_load_begin = backend_cpu_slot_load_begin,
+    .slot_moving = backend_cpu_slot_moving,
+    .on_moved = backend_cpu_on_moved,
+    .slot_read = backend_cpu_slot_read,
+    .forward = forward_cpu,
+};

@@ -1,0 +1,163 @@
+/* backend_cuda.h - what the CUDA backend's files share: opening and slots (backend_cuda.c), the weights
+ * (backend_cuda_load.c), a slot's state as bytes (backend_cuda_state.c), a step (backend_cuda_step.c), its kernels
+ * (backend_cuda_forward.c), its tokens (backend_cuda_sample.c).
+ *
+ * They are compiled into rodimus_cuda.so, with the kernels; engine/backend/backend.c loads it.
+ * Who owns what: struct backend owns all device memory, pinned memory, the stream and the graphs. Threads: one at a
+ * time.
+ */
+#ifndef BACKEND_CUDA_H
+#define BACKEND_CUDA_H
+
+#include "engine/backend/backend.h"
+#include "kernels/cuda/cuda.h"
+#include "engine/model/model.h"
+#include "engine/state/state_layout.h"
+
+struct cuda_layer {
+    struct cuda_matrix fc, in, c0, out, qkv, ao, f1,
+        f2; /* in: q, k, gate, tau stacked; fc: a rows, then z from row Ep */
+    float *mixer_norm, *conv, *conv_b, *residual, *c1, *c1_t, *c1_b, *g_b, *t_b,
+        *act_norm; /* conv [K, Ep], c1 [E, R], c1_t [R, Ep] */
+    float *attn_norm, *q_norm, *k_norm, *ffn_norm;
+};
+
+/* A decode step is the graph of the smallest bucket that holds it. Rows beyond the step's are padding: they cost their
+ * part of the products, but no state and no window. Buckets: 1, 2, 4, 8 rows, then every 8 up to 64, and 4 in each
+ * doubling up to 512. */
+enum { CUDA_N_BUCKETS = 23 };
+static inline uint32_t cuda_bucket_rows(uint32_t b) {
+    if (b < 4) return 1u << b;
+    if (b < 11) return 8 * (b - 2);
+    return (64u << (b - 11) / 4) / 4 * ((b - 11) % 4 + 5);
+}
+/* Of n rows; CUDA_N_BUCKETS if there are more than the largest has. */
+static inline uint32_t cuda_bucket_of(uint32_t n) {
+    uint32_t b = 0;
+    while (b < CUDA_N_BUCKETS && cuda_bucket_rows(b) < n) b++;
+    return b;
+}
+/* How a step ends: logits to the host; tokens, the largest logit of each row; tokens, some of them drawn. */
+enum cuda_end { CUDA_LOGITS, CUDA_GREEDY, CUDA_DRAWS, CUDA_N_ENDS };
+
+/* What is enqueued at once: a step, or one of its two parts, the decode rows at its front and the rest. A part takes a
+ * turn of the rows in pinned memory and of the tokens.
+ *
+ * Of a session's rows, those alone between two multiples of the chunk have the kernels of decode steps: list holds
+ * them, n_head that come before others of their session and n_tail that come after or are its only one. prompts: the
+ * rows between. Without k_prompt_window, list holds all rows by phases (pieces between multiples of the chunk), in each
+ * those that are alone up to alone_end first. */
+struct step {
+    uint32_t n_rows, n_segs, n_out, n_head, n_tail, n_phases, n_tiles, most_tok; /* most_tok: of a segment */
+    struct cuda_prompts prompts;
+    bool single;       /* one token a session, with logits */
+    uint32_t host_row; /* where its logits go in host_logits */
+    enum cuda_end end;
+};
+
+/* The parts of a step on its way: their turns and rows of logits. */
+struct cuda_flight {
+    uint32_t n_parts, n_out[2], turn[2];
+    uint32_t bucket; /* of a step that is one graph; CUDA_N_BUCKETS: it is not */
+    uint64_t n_ops;  /* those that have run when it has */
+};
+
+struct backend {
+    struct backend_info info;
+    struct model_dims d;
+    struct cuda_shape shape;
+    bool fused;                              /* products with the norms and gates between them are kernels here */
+    bool decode_window, prompt_window, scan; /* and so are attention of both kinds, the recurrence of prompts */
+    int device;
+    struct CUstream_st *stream; /* a cudaStream_t */
+    struct cuda_layer *layers;
+    struct cuda_matrix embed, lm_head;
+    float *embed_norm, *norm_f;
+    double *inv_freq;
+
+    /* Of a part of a step: the rows, in one block of pinned memory and its copy on the device. list: rows as struct
+     * step says; out: rows whose logits are wanted. The prompts' tiles go the same way. */
+    struct cuda_step host[CUDA_TURNS]; /* turn n fills host[n % CUDA_TURNS], while those before may still be read */
+    struct cuda_prompt *host_prompts;  /* of the part that is being started */
+    struct cuda_prompt_tile *host_tiles[CUDA_TURNS], *tiles;
+    struct cuda_rows rows;
+    int32_t *list, *out;
+    uint32_t *alone_end, *phase_end; /* [phases of the longest piece] */
+    void *host_block, *block;
+    uint64_t n_steps, n_turns;
+    struct cuda_sampling_parts *sampling; /* backend_cuda_sample.c */
+    struct cuda_sampler sampler;
+    struct state_layout state;
+    struct cuda_moves *moves; /* backend_cuda_state.c */
+    /* [n_slots] a slot whose last step deferred its tokens: S may not hold all of them (k_write_back). Where
+     * shape.deferred is NULL none ever does. */
+    unsigned char *may_be_deferred;
+    /* What is enqueued on the stream for slots, counted; those up to n_ops_over have run. So a copy of a slot's state
+     * waits for its own past alone. */
+    uint64_t n_ops, n_ops_over, *slot_ops; /* slot_ops: [n_slots] the last of each slot */
+
+    /* Workspaces, fp32 but the activations (act_*). */
+    float *x, *squares, *row_scale, *az, *s, *in, *c0_part, *q, *k, *log_alpha, *c0, *sums, *d_part, *qkv, *aq, *part,
+        *part_ml, *f1, *gathered, *turn, *logits;
+    uint32_t part_rows; /* rows that part and part_ml have room for */
+    void *scan_work, *window_work;
+    void *act_d, *act_e, *act_a, *act_z, *act_q, *act_f; /* act_z: NULL where the recurrence reads z in fp32 */
+    float *host_logits;
+
+    struct CUgraphExec_st *graphs[CUDA_N_ENDS][CUDA_N_BUCKETS]; /* cudaGraphExec_t */
+    uint64_t fault_step;                                        /* backend_config.fault_step */
+    void **allocations;
+    size_t n_allocations;
+};
+
+/* backend_cuda_step.c */
+int forward_cuda(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
+                 struct rod_error *err);
+/* Starts a step, to end with logits in host_logits or with its turns' tokens. */
+int forward_cuda_start(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, enum cuda_end how,
+                       struct cuda_flight *flight, struct rod_error *err);
+
+/* backend_cuda_forward.c */
+void forward_cuda_enqueue(struct backend *be, const struct step *st);
+/* Captures the decode steps of every bucket up to n_slots rows. */
+int forward_cuda_capture(struct backend *be, struct rod_error *err);
+/* Uploads and packs every weight. */
+int load_cuda(struct backend *be, const struct model *model, const struct backend_config *config,
+              struct rod_error *err);
+/* n_rows: most rows of logits. After the slots, before forward_cuda_capture. */
+int sample_cuda_open(struct backend *be, size_t n_rows, struct rod_error *err);
+void sample_cuda_close(struct backend *be);
+size_t sample_cuda_slot_bytes(uint32_t V); /* on the device, beside the slot's state */
+int sample_cuda_slot(struct backend *be, uint32_t slot, const struct backend_sampling *sampling, struct rod_error *err);
+int sample_cuda_launch(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err);
+int sample_cuda_collect(struct backend *be, const struct backend_token **tokens, struct rod_error *err);
+
+/* backend_cuda_state.c; the first after the dtype is chosen. */
+int state_cuda_open(struct backend *be, struct rod_error *err);
+void state_cuda_close(struct backend *be);
+/* On `stream`: the slots' S takes the tokens that it does not hold yet. Before whoever reads it but decode steps that
+ * defer. */
+void write_back_cuda(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, void *stream);
+void write_back_cuda_slot(struct backend *be, uint32_t slot, void *stream);
+/* The slot's S is about to be replaced. */
+void forget_deferred_cuda(struct backend *be, uint32_t slot, void *stream);
+size_t backend_cuda_state_bytes(const struct backend *be, uint64_t pos);
+int backend_cuda_slot_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                           struct rod_error *err);
+int backend_cuda_slot_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                           struct rod_error *err);
+int backend_cuda_slot_save_begin(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                                 struct rod_error *err);
+int backend_cuda_slot_load_begin(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                                 struct rod_error *err);
+int backend_cuda_slot_moving(struct backend *be, uint32_t slot, struct rod_error *err);
+void backend_cuda_on_moved(struct backend *be, void (*moved)(void *arg), void *arg);
+void *backend_cuda_host_take(struct backend *be, size_t bytes);
+void backend_cuda_host_give(void *memory, size_t bytes);
+
+/* Device memory that lives as long as the backend; NULL with what was asked for and what is free. */
+void *cuda_take(struct backend *be, size_t bytes, const char *what, struct rod_error *err);
+/* rc: a cudaError_t. 0, or ROD_EDEVICE with what was being done. */
+int cuda_check(int rc, const char *doing, struct rod_error *err);
+
+#endif

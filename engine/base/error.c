@@ -1,0 +1,66 @@
+/* error.c - the X-macro of rodimus.h as functions. */
+#include "engine/rodimus.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+int rod_fail(struct rod_error *err, int code, const char *format, ...) {
+    if (err) {
+        err->code = code;
+        err->param[0] = 0;
+        va_list args;
+        va_start(args, format);
+        vsnprintf(err->message, sizeof err->message, format, args);
+        va_end(args);
+    }
+    return code;
+}
+
+const char *rod_code_name(int code) {
+    switch (code) {
+#define ROD_X(name, value, http, type, openai)                                                                         \
+    case value: return #name;
+        ROD_ERRORS(ROD_X)
+#undef ROD_X
+    default: return "ROD_OK";
+    }
+}
+
+int rod_code_http(int code) {
+    switch (code) {
+#define ROD_X(name, value, http, type, openai)                                                                         \
+    case value: return http;
+        ROD_ERRORS(ROD_X)
+#undef ROD_X
+    default: return 200;
+    }
+}
+
+const char *rod_code_type(int code) {
+    switch (code) {
+#define ROD_X(name, value, http, type, openai)                                                                         \
+    case value: return type;
+        ROD_ERRORS(ROD_X)
+#undef ROD_X
+    default: return "";
+    }
+}
+
+const char *rod_code_openai(int code) {
+    switch (code) {
+#define ROD_X(name, value, http, type, openai)                                                                         \
+    case value: return openai;
+        ROD_ERRORS(ROD_X)
+#undef ROD_X
+    default: return "";
+    }
+}
+
+const char *rod_prefix_miss_name(enum rod_prefix_miss miss) {
+    static const char *const names[] = {
+#define ROD_X(name, text) text,
+        ROD_PREFIX_MISSES(ROD_X)
+#undef ROD_X
+    };
+    return (unsigned)miss < ROD_PREFIX_N_MISSES ? names[miss] : "";
+}

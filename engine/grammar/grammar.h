@@ -1,0 +1,71 @@
+/* grammar.h - what a request's text must look like, as an automaton over bytes; and a walk through it.
+ *
+ * A grammar is compiled once: rules of nodes (a byte range, a choice, a call of another rule, the end of a rule), with
+ * for each node how many calls deep the shortest way to its rule's end goes. What may come next is a state: a set of
+ * places, each a node and a stack of the nodes to return to. States are found when a walk reaches them and kept, with
+ * their transitions and their mask over the vocabulary, for all requests that share the grammar.
+ *
+ * Who owns what: a grammar owns its states; a walk is its owner's and must end (grammar_walk_fini) before the grammar.
+ * Threads: compile is pure and runs anywhere; all walks of one grammar run on one thread at a time (the engine's).
+ * Invariants: from every state a walk reaches, the end can be reached, within GRAMMAR_MAX_DEPTH calls; memory of the
+ * states stays near GRAMMAR_STATE_BYTES: past it, what no walk needs is dropped.
+ */
+#ifndef GRAMMAR_H
+#define GRAMMAR_H
+
+#include "engine/rodimus.h"
+
+#define GRAMMAR_MAX_TEXT    (256u << 10) /* bytes of a schema, regex, choice or grammar */
+#define GRAMMAR_MAX_NODES   (1u << 17)
+#define GRAMMAR_MAX_DEPTH   128u
+#define GRAMMAR_MAX_PLACES  2048u      /* in one state */
+#define GRAMMAR_MAX_WORK    (1u << 19) /* places looked at for one mask, some 20 ms */
+#define GRAMMAR_STATE_BYTES ((size_t)16 << 20)
+
+struct grammar;
+struct tokenizer;
+
+/* The automaton of a text. ROD_EINVALID: it cannot be honoured, the message begins with what it does ("has ..."). */
+int grammar_compile(enum rod_grammar_kind kind, const char *text, size_t len, struct grammar **out,
+                    struct rod_error *err);
+void grammar_free(struct grammar *g);
+size_t grammar_bytes(const struct grammar *g); /* of memory, with its states */
+
+/* ---- a walk: one request's way ---- */
+struct grammar_walk {
+    struct grammar *grammar; /* NULL: none, everything may come */
+    uint32_t state, moved;   /* moved: while states are dropped, its number among the new ones */
+    bool listed;
+    struct grammar_walk *prev, *next;
+};
+void grammar_walk_init(struct grammar_walk *w, struct grammar *g);
+void grammar_walk_fini(struct grammar_walk *w);
+/* Reads bytes. ROD_EINVALID: the grammar does not allow them, or is too ambiguous to follow; the walk stays. */
+int grammar_walk_push(struct grammar_walk *w, const char *bytes, size_t n, struct rod_error *err);
+bool grammar_walk_accepts(const struct grammar_walk *w);  /* the text may end here */
+bool grammar_walk_finished(const struct grammar_walk *w); /* and nothing may follow */
+
+/* ---- the vocabulary as a trie ---- */
+struct vocab;
+int vocab_new(const struct tokenizer *tokenizer, uint32_t V, struct vocab **out, struct rod_error *err);
+/* From bytes of n tokens (for tests); a token of 0 bytes is never chosen. */
+int vocab_new_bytes(const char *const *bytes, const size_t *lens, uint32_t n, struct vocab **out,
+                    struct rod_error *err);
+void vocab_free(struct vocab *v);
+/* Makes ready for masks over this vocabulary what can be before the walks begin: worth some milliseconds, on any
+ * thread. Without it masks are the same and take longer to make. Once for a grammar, and the vocabulary outlives it. */
+int grammar_prepare(struct grammar *g, struct vocab *v, struct rod_error *err);
+/* The tokens that may come next, a bit each (64 a word), valid until the next call for this grammar. Tokens without
+ * bytes and special ones never may. */
+int grammar_walk_mask(struct grammar_walk *w, const struct vocab *v, const uint64_t **mask, struct rod_error *err);
+
+/* ---- compiled grammars that requests share ---- */
+struct grammar_cache;
+int grammar_cache_new(const struct tokenizer *tokenizer, uint32_t V, struct grammar_cache **out, struct rod_error *err);
+void grammar_cache_close(struct grammar_cache *c); /* it lives on until the last of its grammars is closed */
+struct grammar *grammar_of(const struct rod_grammar *shared);
+const struct vocab *grammar_vocab(const struct rod_grammar *shared);
+int grammar_cache_open(struct grammar_cache *c, enum rod_grammar_kind kind, const char *text, size_t len,
+                       struct rod_grammar **out, struct rod_error *err);
+
+#endif

@@ -1,0 +1,82 @@
+/* grammar_ir.h - what a regex, a schema and a grammar become: rules over bytes and characters, as one small tree.
+ *
+ * Who owns what: an ir owns its arrays; nodes are named by index and may be shared. Threads: one at a time; pure.
+ * Invariant: after a failure (memory, a limit, ir_fail) every constructor returns IR_NOTHING and ir->rc stays; so
+ * parsers check once at the end, and their loops end because each step reads input.
+ */
+#ifndef GRAMMAR_IR_H
+#define GRAMMAR_IR_H
+
+#include "engine/rodimus.h"
+
+#define IR_NO_LIMIT UINT32_MAX
+
+enum ir_kind { IR_FAIL, IR_EMPTY, IR_BYTES, IR_SET, IR_CAT, IR_ALT, IR_REP, IR_REF };
+/* FAIL matches nothing, EMPTY the empty text. BYTES: bytes[a, a+b). SET: one character of ranges[a, a+b), as UTF-8.
+ * CAT, ALT: nodes a and b; long lists lean to the left. REP: node a, min..max times. REF: rule a. */
+struct ir_node {
+    enum ir_kind kind;
+    uint32_t a, b, min, max;
+};
+struct ir_range { /* characters, both ends included */
+    uint32_t lo, hi;
+};
+
+struct ir {
+    struct ir_node *nodes;
+    struct ir_range *ranges;
+    char *bytes;
+    uint32_t *rules; /* the node of each rule; rule 0 is the whole */
+    uint32_t n_nodes, n_ranges, n_bytes, n_rules;
+    uint32_t cap_nodes, cap_ranges, cap_bytes, cap_rules;
+    uint32_t json_char, json_value, json_ws, json_number; /* rules made once on demand; 0 = not yet */
+    int rc;
+    struct rod_error *err;
+};
+
+enum { IR_NOTHING = 0, IR_EMPTY_NODE = 1 }; /* nodes that always exist */
+
+int ir_init(struct ir *ir, struct rod_error *err); /* with rule 0, which matches nothing yet */
+void ir_fini(struct ir *ir);
+/* The first failure counts. Returns IR_NOTHING. */
+uint32_t ir_fail(struct ir *ir, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+uint32_t ir_bytes(struct ir *ir, const char *bytes, size_t n);
+uint32_t ir_text(struct ir *ir, const char *text);
+uint32_t ir_set(struct ir *ir, const struct ir_range *ranges, size_t n);
+uint32_t ir_char(struct ir *ir, uint32_t lo, uint32_t hi);
+uint32_t ir_cat(struct ir *ir, uint32_t a, uint32_t b);
+uint32_t ir_alt(struct ir *ir, uint32_t a, uint32_t b);
+uint32_t ir_rep(struct ir *ir, uint32_t a, uint32_t min, uint32_t max);
+uint32_t ir_opt(struct ir *ir, uint32_t a);
+uint32_t ir_ref(struct ir *ir, uint32_t rule);
+uint32_t ir_rule(struct ir *ir); /* a new rule that matches nothing yet */
+
+/* grammar_regex.c. json: as it stands inside a JSON string, with escapes, and found anywhere in it (JSON Schema's
+ * meaning); else the whole text matches. */
+uint32_t ir_regex(struct ir *ir, const char *pattern, size_t len, bool json);
+/* A character of the set (sorted, apart), inside a JSON string if json. */
+uint32_t ir_chars(struct ir *ir, const struct ir_range *ranges, size_t n, bool json);
+
+/* grammar_ebnf.c: fills rule 0 */
+void ir_ebnf(struct ir *ir, const char *text, size_t len);
+
+/* grammar_json.c: the parts of JSON that stand in every schema */
+uint32_t ir_json_char(struct ir *ir); /* one character in a string */
+uint32_t ir_json_string(struct ir *ir, uint32_t min, uint32_t max);
+uint32_t ir_json_ws(struct ir *ir); /* white space between tokens, bounded */
+uint32_t ir_json_number(struct ir *ir, bool integer);
+uint32_t ir_json_multiple(struct ir *ir, uint32_t m); /* a whole multiple of m, 1..1000 */
+uint32_t ir_json_value(struct ir *ir);                /* any */
+uint32_t ir_json_object(struct ir *ir);               /* any */
+uint32_t ir_json_array(struct ir *ir, uint32_t item, uint32_t min, uint32_t max);
+/* A number between the bounds, in plain digits. Bounds: sign, digits, point, digits; NULL = none. strict: the bound
+ * itself is outside. */
+uint32_t ir_json_between(struct ir *ir, bool integer, const char *low, bool low_strict, const char *high,
+                         bool high_strict);
+
+/* grammar_schema.c: fill rule 0 */
+void ir_schema(struct ir *ir, const char *text, size_t len);
+void ir_choice(struct ir *ir, const char *text, size_t len); /* a JSON array of strings */
+
+#endif

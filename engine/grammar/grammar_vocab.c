@@ -1,0 +1,221 @@
+/* grammar_vocab.c - the vocabulary as a trie, and a walk through it beside a grammar.
+ *
+ * The trie lies in one array, level after level, the children of a node side by side: a node that the grammar does not
+ * allow costs a look, and nothing below it is touched. */
+#include "grammar_internal.h"
+#include "engine/text/tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_SPARE = 256 };
+
+struct entry {
+    const char *bytes;
+    size_t len;
+    int32_t id;
+};
+
+static int compare_entries(const void *a, const void *b) {
+    const struct entry *x = a, *y = b;
+    int order = memcmp(x->bytes, y->bytes, x->len < y->len ? x->len : y->len);
+    if (order) return order;
+    if (x->len != y->len) return x->len < y->len ? -1 : 1;
+    return x->id < y->id ? -1 : 1;
+}
+
+/* The nodes below one: entries [first, last), of which all share their first `depth` bytes and are longer. Two tokens
+ * of the same bytes are two nodes. */
+struct span {
+    size_t first, last;
+};
+
+static void add_children(struct vocab *v, struct span *spans, const struct entry *e, uint32_t node, size_t depth) {
+    const struct span all = spans[node];
+    v->nodes[node].child = v->n_nodes;
+    for (size_t i = all.first; i < all.last;) {
+        const uint8_t byte = (uint8_t)e[i].bytes[depth];
+        struct vocab_node child = {.id = -1, .byte = byte};
+        for (; i < all.last && (uint8_t)e[i].bytes[depth] == byte && e[i].len == depth + 1; i++) {
+            if (child.id >= 0) {
+                spans[v->n_nodes] = (struct span){0};
+                v->nodes[v->n_nodes++] = child;
+            }
+            child.id = e[i].id;
+        }
+        const size_t first = i;
+        while (i < all.last && (uint8_t)e[i].bytes[depth] == byte) i++;
+        spans[v->n_nodes] = (struct span){first, i};
+        v->nodes[v->n_nodes++] = child;
+    }
+    v->nodes[node].n_children = v->n_nodes - v->nodes[node].child;
+}
+
+static void add_nodes(struct vocab *v, struct span *spans, const struct entry *e, size_t n) {
+    v->nodes[v->n_nodes++] = (struct vocab_node){.id = -1};
+    spans[0] = (struct span){0, n};
+    size_t depth = 0;
+    for (uint32_t node = 0, level_end = 1; node < v->n_nodes; node++) {
+        if (node == level_end) {
+            depth++;
+            level_end = v->n_nodes;
+        }
+        add_children(v, spans, e, node, depth);
+    }
+}
+
+/* A state met for the first time then costs no page faults: four of them take longer than the mask. */
+static void lay_up_masks(struct vocab *v) {
+    const size_t bytes = ((size_t)v->V + 63) / 64 * sizeof(uint64_t);
+    for (uint64_t *mask; v->n_spare < MAX_SPARE && (mask = malloc(bytes)); v->spare[v->n_spare++] = mask)
+        memset(mask, 0xff, bytes);
+}
+
+static int from_entries(struct entry *e, size_t n, uint32_t V, struct vocab **out, struct rod_error *err) {
+    size_t n_bytes = 0, max = 0;
+    for (size_t i = 0; i < n; i++) {
+        n_bytes += e[i].len;
+        if (e[i].len > max) max = e[i].len;
+    }
+    struct vocab *v = calloc(1, sizeof *v);
+    struct span *spans = malloc((n_bytes + 1) * sizeof *spans);
+    bool ok = v && spans && n_bytes < UINT32_MAX && pthread_mutex_init(&v->lock, NULL) == 0;
+    if (ok) {
+        v->V = V;
+        v->max_depth = (uint32_t)max;
+        v->nodes = malloc((n_bytes + 1) * sizeof *v->nodes);
+        v->ways = malloc((max + 1) * sizeof *v->ways);
+        v->spare = malloc(MAX_SPARE * sizeof *v->spare);
+        ok = v->nodes && v->ways && v->spare;
+        if (!ok) vocab_free(v);
+    } else {
+        free(v);
+    }
+    if (ok) {
+        if (n) qsort(e, n, sizeof *e, compare_entries);
+        add_nodes(v, spans, e, n);
+        struct vocab_node *less = realloc(v->nodes, v->n_nodes * sizeof *less);
+        if (less) v->nodes = less;
+        lay_up_masks(v);
+        *out = v;
+    }
+    free(spans);
+    return ok ? 0 : rod_fail(err, ROD_ENOMEM, "No memory for the vocabulary as a trie.");
+}
+
+int vocab_new_bytes(const char *const *bytes, const size_t *lens, uint32_t n, struct vocab **out,
+                    struct rod_error *err) {
+    struct entry *e = malloc((n + 1) * sizeof *e);
+    if (!e) return rod_fail(err, ROD_ENOMEM, "No memory for the vocabulary as a trie.");
+    size_t n_entries = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (lens[i]) e[n_entries++] = (struct entry){bytes[i], lens[i], (int32_t)i};
+    int rc = from_entries(e, n_entries, n, out, err);
+    free(e);
+    return rc;
+}
+
+int vocab_new(const struct tokenizer *tokenizer, uint32_t V, struct vocab **out, struct rod_error *err) {
+    const uint32_t n = tokenizer_n_ids(tokenizer) < V ? tokenizer_n_ids(tokenizer) : V;
+    struct entry *e = malloc((n + 1) * sizeof *e);
+    if (!e) return rod_fail(err, ROD_ENOMEM, "No memory for the vocabulary as a trie.");
+    size_t n_entries = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        size_t len = 0;
+        bool special = true;
+        const char *bytes = tokenizer_bytes(tokenizer, (int32_t)i, &len, &special);
+        if (bytes && len && !special) e[n_entries++] = (struct entry){bytes, len, (int32_t)i};
+    }
+    int rc = from_entries(e, n_entries, V, out, err);
+    free(e);
+    return rc;
+}
+
+void vocab_free(struct vocab *v) {
+    if (!v) return;
+    free(v->nodes);
+    free(v->ways);
+    for (uint32_t i = 0; i < v->n_spare; i++) free(v->spare[i]);
+    free(v->spare);
+    pthread_mutex_destroy(&v->lock);
+    free(v);
+}
+
+uint64_t *vocab_mask(struct vocab *v) {
+    const size_t bytes = ((size_t)v->V + 63) / 64 * sizeof(uint64_t);
+    uint64_t *mask = NULL;
+    pthread_mutex_lock(&v->lock);
+    if (v->n_spare) mask = v->spare[--v->n_spare];
+    pthread_mutex_unlock(&v->lock);
+    if (!mask) return calloc(1, bytes);
+    memset(mask, 0, bytes);
+    return mask;
+}
+
+void vocab_give_mask(struct vocab *v, uint64_t *mask) {
+    if (v && mask) {
+        pthread_mutex_lock(&v->lock);
+        if (v->n_spare < MAX_SPARE) {
+            v->spare[v->n_spare++] = mask;
+            mask = NULL;
+        }
+        pthread_mutex_unlock(&v->lock);
+    }
+    free(mask);
+}
+
+static int add_exit(struct gram_states *s, uint32_t id, uint32_t units, struct rod_error *err) {
+    void *items = s->exit_tokens;
+    int rc = gram_room(s, &items, &s->cap_exit_tokens, s->n_exit_tokens, 1, sizeof *s->exit_tokens, err);
+    s->exit_tokens = items;
+    if (!rc) s->exit_tokens[s->n_exit_tokens++] = (struct gram_exit_token){id, units};
+    return rc;
+}
+
+int vocab_walk(struct grammar *g, const struct vocab *v, uint32_t node, uint32_t n, uint32_t state, uint64_t *mask,
+               uint32_t units, struct rod_error *err) {
+    struct vocab_way *ways = v->ways;
+    uint32_t depth = 0;
+    ways[0] = (struct vocab_way){.at = node, .end = node + n, .state = state};
+    for (;;) {
+        struct vocab_way *w = &ways[depth];
+        if (w->at == w->end) {
+            if (depth-- == 0) return 0;
+            continue;
+        }
+        const struct vocab_node *at = &v->nodes[w->at++];
+        const uint8_t byte_class = g->class_of[at->byte];
+        uint32_t next = g->found.next[(size_t)w->state * g->n_classes + byte_class];
+        if (next == GRAM_DEAD) continue;
+        int rc = next == GRAM_UNKNOWN ? gram_next(g, w->state, byte_class, &next, err) : 0;
+        if (rc) return rc;
+        if (next == GRAM_DEAD) continue;
+        if (at->id >= 0 && mask)
+            mask[at->id >> 6] |= 1ull << (at->id & 63);
+        else if (at->id >= 0 && (rc = add_exit(&g->found, (uint32_t)at->id, units, err)))
+            return rc;
+        if (at->n_children)
+            ways[++depth] = (struct vocab_way){.at = at->child, .end = at->child + at->n_children, .state = next};
+    }
+}
+
+int grammar_walk_mask(struct grammar_walk *w, const struct vocab *v, const uint64_t **mask, struct rod_error *err) {
+    struct grammar *g = w->grammar;
+    int rc = gram_trim(g, w, err);
+    if (rc) return rc;
+    if (!g->found.states[w->state].mask) {
+        const size_t words = ((size_t)v->V + 63) / 64;
+        uint64_t *new = g->vocab == v ? vocab_mask(g->vocab) : calloc(words, sizeof *new);
+        if (!new) return rod_fail(err, ROD_ENOMEM, "No memory for the mask of a grammar.");
+        g->work = 0;
+        rc = gram_mask(g, v, w->state, new, err);
+        if (rc) {
+            vocab_give_mask(g->vocab, new);
+            return rc;
+        }
+        g->found.states[w->state].mask = new;
+        g->found.bytes += words * sizeof *new;
+    }
+    *mask = g->found.states[w->state].mask;
+    return 0;
+}

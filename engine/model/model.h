@@ -1,0 +1,115 @@
+/* model.h - a checkpoint: its sizes and where each tensor's bytes are.
+ *
+ * Who owns what: a model owns the mapped files (or the synthetic weights); weights point into them.
+ * Threads: immutable after open. Invariant: every weight that dims call for is present with the shape that dims give.
+ */
+#ifndef MODEL_H
+#define MODEL_H
+
+#include "engine/rodimus.h"
+
+enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
+size_t dtype_bytes(enum dtype dtype);
+const char *dtype_name(enum dtype dtype); /* "fp32", "fp16", "bf16" */
+
+/* The letters: kernels/README.md, "Equations". How they come from config.json: engine/README.md, "A checkpoint". */
+struct model_dims {
+    bool plus; /* Rodimus+: attention and FFN after the mixer */
+    uint32_t D, L, E, M, R, K, V;
+    uint32_t H, Hk, Hv, P, F; /* 0 without plus */
+    uint32_t visible;         /* keys a token sees, itself included; 0 without plus */
+    uint32_t rot_dim;         /* rotated leading dims of a head, 0 = none */
+    bool rot_interleaved, qk_norm;
+    double rot_base;
+    float norm_eps, k_eps, qk_norm_eps;
+    bool scale_embed, norm_embed, tied;
+    int32_t bos_id, eos_id; /* -1 = none */
+};
+
+/* A matrix [rows, cols], row-major, as one or two row-stacked pieces: FLA files store W_fc, W_in, W_m and the FFN's fc
+ * as two tensors (first piece = first rows). A vector has rows = 1 (FLA's two-piece gate bias: 2 rows of M, the same
+ * order); conv is [E, K]. data may lie at an odd address: read it with memcpy or weight_part_to_f32. */
+struct weight_part {
+    const void *data;
+    enum dtype dtype;
+    uint32_t rows;
+};
+struct weight {
+    struct weight_part part[2];
+    uint32_t n_parts, rows, cols;
+};
+
+struct model_layer {
+    struct weight mixer_norm, fc, conv, conv_b, residual, in_proj, c0, c1, c1_b, mem_gate, mem_gate_b, act_norm,
+        out_proj;
+    struct weight attn_norm, q, k, v, q_norm, k_norm, ao, ffn_norm, f1, f2; /* n_parts = 0 where absent */
+};
+
+#define MODEL_FINGERPRINT_BYTES 16
+
+/* For inspect: every tensor of the files, sorted by name. dtype as the file spells it ("BF16"); used: dims call for it.
+ */
+struct model_tensor {
+    const char *name, *file, *dtype;
+    const void *data; /* n_bytes, in the mapped file */
+    uint64_t n_bytes, shape[8];
+    uint32_t n_dims;
+    bool used;
+};
+
+struct model {
+    struct model_dims dims;
+    char name[128], layout[16];                       /* layout: "published", "fla", "synthetic" */
+    struct weight embed, embed_norm, norm_f, lm_head; /* lm_head = embed if tied */
+    struct model_layer *layers;                       /* [L] */
+    struct model_tensor *tensors;
+    size_t n_tensors;
+    uint64_t n_params, weight_bytes; /* a tied head counted once */
+    enum dtype weight_dtype;         /* of the projections (layer 0's W_fc) */
+    int64_t created_unix_s;
+    /* XXH3 of config.json, tokenizer.json and every tensor (name, type, shape, bytes) in order of name: states of this
+     * model carry it. How tensors are spread over shards does not count. A synthetic model's: of its name and seed. */
+    uint8_t fingerprint[MODEL_FINGERPRINT_BYTES];
+    float default_temperature, default_top_p, default_min_p, default_repetition_penalty; /* NAN = unsaid */
+    int32_t default_top_k;                                                               /* -1 = unsaid */
+    int32_t eos_ids[8];
+    uint32_t n_eos_ids; /* config.json's and generation_config.json's end tokens (int or list) */
+    char warnings[6][256];
+    uint32_t n_warnings; /* "config.json says float32, the weights are bf16" ... */
+    void *priv;
+};
+
+/* dir: config.json, model.safetensors or model.safetensors.index.json with its shards, optional generation_config.json
+ * (its temperature, top_p, top_k, min_p and repetition_penalty become defaults; do_sample is not looked at, as in
+ * vLLM). Errors name the key, or tensor and file. */
+int model_open(const char *dir, struct model **out, struct rod_error *err);
+/* The same; progress: of the tensors' bytes, all of which are read for the fingerprint. */
+int model_open_watched(const char *dir, const struct rod_progress_to *progress, struct model **out,
+                       struct rod_error *err);
+/* Random bf16 weights of a published shape: "rodimus-1.4b", "rodimus-plus-1.6b", "rodimus-plus-1.6b-w1024" (a window of
+ * 1,024 keys), "rodimus-plus-4b", "tales". The same for one seed whatever the number of threads that fill them. */
+int model_synthetic(const char *name, uint64_t seed, struct model **out, struct rod_error *err);
+/* The same; progress: of its bytes. */
+int model_synthetic_watched(const char *name, uint64_t seed, const struct rod_progress_to *progress, struct model **out,
+                            struct rod_error *err);
+void model_close(struct model *model);
+/* Adds a warning where its tokenizer has ids that the model has no embedding for. n_ids: the highest id and one. */
+void model_check_tokenizer(struct model *model, uint32_t n_ids);
+/* In hexadecimal. Returns text. */
+char *model_render_fingerprint(const uint8_t fingerprint[MODEL_FINGERPRINT_BYTES],
+                               char text[2 * MODEL_FINGERPRINT_BYTES + 1]);
+
+/* Pure: config.json's text -> dims, either layout; ROD_EUNSUPPORTED or ROD_EMODEL naming the key. */
+int model_parse_config(const char *json, size_t len, struct model_dims *dims, bool *fla, struct rod_error *err);
+
+/* Parameters that dims call for (a tied head counted once), without any weights. */
+uint64_t model_count_params(const struct model_dims *dims);
+
+/* dst[rows * cols] = the weight in fp32, pieces stacked. */
+void weight_to_f32(const struct weight *w, float *dst);
+/* n elements from element first of one part. */
+void weight_part_to_f32(const struct weight_part *part, size_t first, size_t n, float *dst);
+/* Bytes of one session's state on a backend that keeps S and conv and window in these dtypes (conv K rows, S M x E). */
+uint64_t model_state_bytes(const struct model_dims *dims, size_t S_bytes, size_t conv_bytes, size_t window_bytes);
+
+#endif

@@ -1,0 +1,389 @@
+/* model_config.c - config.json and generation_config.json -> sizes (README.md, "A checkpoint"). Pure.
+ *
+ * The bounds are far above any real model and low enough that no later product of sizes overflows 64 bits:
+ * V D < 2^41, S of a session M E L < 2^43, its window visible (Hk + Hv) P L < 2^52 elements.
+ */
+#include "model_internal.h"
+#include "engine/base/json_room.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_D       65536
+#define MAX_L       1024
+#define MAX_E       (1 << 20) /* also F */
+#define MAX_M       4096
+#define MAX_K       64
+#define MAX_V       (1 << 24)
+#define MAX_H       1024
+#define MAX_VISIBLE (1 << 24)
+
+/* Reads keys until the first fault; after it every read answers its default and rc keeps the fault. */
+struct cfg {
+    const char *file;
+    struct rod_error *err;
+    int rc;
+};
+
+static json_t *cfg_get(const json_t *object, const char *key) {
+    json_t *value = json_object_get(object, key);
+    return json_is_null(value) ? NULL : value; /* null = absent = its default */
+}
+
+static void cfg_fail(struct cfg *c, int code, const char *key, const json_t *value, const char *what) {
+    if (c->rc) return;
+    char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    if (text)
+        c->rc = rod_fail(c->err, code, "%s: %s is %.60s: %s", c->file, key, text, what);
+    else
+        c->rc = rod_fail(c->err, code, "%s: %s is missing: %s", c->file, key, what);
+    free(text);
+    if (c->err) snprintf(c->err->param, sizeof c->err->param, "%s", key);
+}
+
+static const char *last_part(const char *path) {
+    const char *dot = strrchr(path, '.');
+    return dot ? dot + 1 : path;
+}
+
+/* path: "attn_cfg.num_heads", for messages; the key is its last part. def < lo: the key is required. */
+static int64_t cfg_int(struct cfg *c, const json_t *object, const char *path, int64_t def, int64_t lo, int64_t hi) {
+    const json_t *value = cfg_get(object, last_part(path));
+    if (!value && def >= lo) return def;
+    if (json_is_integer(value) && json_integer_value(value) >= lo && json_integer_value(value) <= hi)
+        return json_integer_value(value);
+    char what[96];
+    snprintf(what, sizeof what, "an integer from %lld to %lld is needed", (long long)lo, (long long)hi);
+    cfg_fail(c, ROD_EMODEL, path, value, what);
+    return lo;
+}
+
+/* At most hi; above lo, or with lo_in from lo on. */
+static double cfg_interval(struct cfg *c, const json_t *object, const char *path, double def, double lo, bool lo_in,
+                           double hi) {
+    const json_t *value = cfg_get(object, last_part(path));
+    if (!value) return def;
+    double x = json_number_value(value);
+    if (json_is_number(value) && (lo_in ? x >= lo : x > lo) && x <= hi) return x;
+    char what[96]; /* 15 digits: bounds are printed as they are written here */
+    snprintf(what, sizeof what, "a number %s %.15g, at most %.15g is needed", lo_in ? "of at least" : "above", lo, hi);
+    cfg_fail(c, ROD_EMODEL, path, value, what);
+    return hi;
+}
+
+static double cfg_real(struct cfg *c, const json_t *object, const char *path, double def, double lo, double hi) {
+    return cfg_interval(c, object, path, def, lo, false, hi);
+}
+
+static bool cfg_bool(struct cfg *c, const json_t *object, const char *path, bool def) {
+    const json_t *value = cfg_get(object, last_part(path));
+    if (!value) return def;
+    if (!json_is_boolean(value)) cfg_fail(c, ROD_EMODEL, path, value, "true or false is needed");
+    return json_is_true(value);
+}
+
+/* NULL when absent. */
+static const json_t *cfg_object(struct cfg *c, const json_t *object, const char *key) {
+    const json_t *value = cfg_get(object, key);
+    if (value && !json_is_object(value)) {
+        cfg_fail(c, ROD_EMODEL, key, value, "an object is needed");
+        return NULL;
+    }
+    return value;
+}
+
+static const char *cfg_string(struct cfg *c, const json_t *object, const char *key, const char *def) {
+    const json_t *value = cfg_get(object, key);
+    if (!value) return def;
+    if (!json_is_string(value)) {
+        cfg_fail(c, ROD_EMODEL, key, value, "a string is needed");
+        return def;
+    }
+    return json_string_value(value);
+}
+
+/* Of a norm of rows. 0 is refused: it may be meant, and a row of zeros would be no numbers. */
+static float cfg_norm_epsilon(struct cfg *c, const json_t *object, const char *path) {
+    return (float)cfg_real(c, object, path, 1e-5, 1e-30, 1.0);
+}
+
+/* Of keys, which are divided by their length or this, whichever is more: 0 is as good as the default. */
+static float cfg_key_epsilon(struct cfg *c, const json_t *object, const char *path) {
+    const json_t *value = cfg_get(object, last_part(path));
+    if (json_is_number(value) && json_number_value(value) == 0) return 1e-12f;
+    return (float)cfg_real(c, object, path, 1e-12, 1e-30, 1.0);
+}
+
+static void cfg_refuse(struct cfg *c, const char *path, const json_t *value, const char *why) {
+    cfg_fail(c, ROD_EUNSUPPORTED, path, value, why);
+}
+
+/* align8(int(x)): rounded up to a multiple of 8. */
+static uint32_t cfg_align8(struct cfg *c, const char *path, const json_t *value, double x, uint32_t max) {
+    if (x >= 1 && x <= (double)max - 8) return ((uint32_t)x + 7) / 8 * 8;
+    char what[96];
+    snprintf(what, sizeof what, "the derived size %.15g must be from 1 to %u", x, max - 8);
+    cfg_fail(c, ROD_EMODEL, path, value, what);
+    return 8;
+}
+
+/* null, false, 0 or empty: says nothing. */
+static bool says_nothing(const json_t *value) {
+    if (json_is_number(value)) return json_number_value(value) == 0;
+    if (json_is_string(value)) return json_string_length(value) == 0;
+    if (json_is_array(value)) return json_array_size(value) == 0;
+    if (json_is_object(value)) return json_object_size(value) == 0;
+    return !json_is_true(value);
+}
+
+/* Of a part of the model only these keys may say anything. What another one changes, nobody here knows; the published
+ * code takes no others either. known ends with NULL. */
+static void cfg_only(struct cfg *c, const json_t *object, const char *part, const char *const *known) {
+    json_t *o = (json_t *)(uintptr_t)object; /* jansson's iterators are not const */
+    for (void *at = json_object_iter(o); at && !c->rc; at = json_object_iter_next(o, at)) {
+        const char *key = json_object_iter_key(at);
+        size_t i = 0;
+        while (known[i] && strcmp(known[i], key)) i++;
+        if (known[i] || says_nothing(json_object_iter_value(at))) continue;
+        char path[96];
+        snprintf(path, sizeof path, "%s.%.60s", part, key);
+        for (char *p = path; *p; p++) /* a stranger's key reaches a terminal */
+            if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
+        cfg_refuse(c, path, json_object_iter_value(at), "this key is not known, and may change results");
+    }
+}
+
+/* An end token, or several: an integer or a list of them. -1 (none) is passed over. */
+static void cfg_ids(struct cfg *c, const json_t *object, const char *key, uint32_t vocab, int32_t *ids,
+                    uint32_t *n_ids) {
+    const json_t *value = cfg_get(object, key);
+    size_t n = json_is_array(value) ? json_array_size(value) : value ? 1 : 0;
+    *n_ids = 0;
+    for (size_t i = 0; i < n && !c->rc; i++) {
+        const json_t *id = json_is_array(value) ? json_array_get(value, i) : value;
+        if (json_is_integer(id) && json_integer_value(id) == -1) continue;
+        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= vocab)
+            cfg_fail(c, ROD_EMODEL, key, value, "token ids below vocab_size are needed");
+        else if (*n_ids == MODEL_MAX_EOS)
+            cfg_fail(c, ROD_EUNSUPPORTED, key, value, "at most 8 end tokens are supported");
+        else
+            ids[(*n_ids)++] = (int32_t)json_integer_value(id);
+    }
+}
+
+/* "auto" = max(D / 64, 16) */
+static uint32_t cfg_rank(struct cfg *c, const json_t *object, const char *path, uint32_t D) {
+    const json_t *value = cfg_get(object, last_part(path));
+    const char *text = json_string_value(value);
+    if (!value || (text && !strcmp(text, "auto"))) return D / 64 > 16 ? D / 64 : 16;
+    return (uint32_t)cfg_int(c, object, path, 0, 1, MAX_D);
+}
+
+/* Heads: P = D / H, and query head h reads head h mod Hk, so Hk and Hv divide H. */
+static void set_heads(struct cfg *c, const json_t *attn, const char *prefix, struct model_dims *d) {
+    char path[64];
+    snprintf(path, sizeof path, "%s.num_heads", prefix);
+    const json_t *value = cfg_get(attn, "num_heads");
+    d->H = (uint32_t)cfg_int(c, attn, path, d->D / 128, 1, MAX_H);
+    if (c->rc) return;
+    if (d->D % d->H) cfg_fail(c, ROD_EMODEL, path, value, "it must divide the model's width");
+    d->P = d->D / d->H;
+}
+
+static void check_groups(struct cfg *c, const char *path, const json_t *value, uint32_t n, uint32_t H) {
+    if (!c->rc && H % n) cfg_fail(c, ROD_EMODEL, path, value, "it must divide num_heads");
+}
+
+static void parse_published_attn(struct cfg *c, const json_t *a, struct model_dims *d) {
+    static const char *const known[] = {
+        "num_heads", "num_heads_k", "num_heads_v", "window_size", "ffn_expand_ratio", "causal", "softmax_scale",
+        "qk_norm", "rotary_emb_dim", "rotary_emb_base", "rotary_emb_scale_base", "rotary_emb_interleaved",
+        /* no results */
+        "dropout", "activation_dropout", "attention_dropout", "max_position_embeddings", "layer_idx", NULL};
+    cfg_only(c, a, "attn_cfg", known);
+    const json_t *value = cfg_get(a, "rotary_emb_scale_base");
+    if (value) cfg_refuse(c, "attn_cfg.rotary_emb_scale_base", value, "scaled rotary embedding is not supported");
+    if ((value = cfg_get(a, "softmax_scale")))
+        cfg_refuse(c, "attn_cfg.softmax_scale", value, "only 1/sqrt(head size) is supported");
+    if (!cfg_bool(c, a, "attn_cfg.causal", true))
+        cfg_refuse(c, "attn_cfg.causal", cfg_get(a, "causal"), "only causal attention is supported");
+    if (cfg_bool(c, a, "attn_cfg.qk_norm", false))
+        cfg_refuse(c, "attn_cfg.qk_norm", cfg_get(a, "qk_norm"), "this layout has no query and key norms");
+
+    value = cfg_get(a, "window_size");
+    if (!value || (json_is_integer(value) && json_integer_value(value) <= 0))
+        cfg_refuse(c, "attn_cfg.window_size", value,
+                   "a positive window is needed, unlimited attention has no fixed size");
+    /* left = w / 2 keys before the token, and the token's own */
+    d->visible = (uint32_t)cfg_int(c, a, "attn_cfg.window_size", 0, 1, MAX_VISIBLE) / 2 + 1;
+
+    set_heads(c, a, "attn_cfg", d);
+    d->Hk = (uint32_t)cfg_int(c, a, "attn_cfg.num_heads_k", d->H, 1, MAX_H);
+    d->Hv = (uint32_t)cfg_int(c, a, "attn_cfg.num_heads_v", d->H, 1, MAX_H);
+    check_groups(c, "attn_cfg.num_heads_k", cfg_get(a, "num_heads_k"), d->Hk, d->H);
+    check_groups(c, "attn_cfg.num_heads_v", cfg_get(a, "num_heads_v"), d->Hv, d->H);
+
+    int64_t rotary = cfg_int(c, a, "attn_cfg.rotary_emb_dim", -1, -1, MAX_D);
+    d->rot_dim = rotary < 0 ? d->P : (uint32_t)rotary;
+    if (!c->rc && (d->rot_dim > d->P || d->rot_dim % 2))
+        cfg_fail(c, ROD_EMODEL, "attn_cfg.rotary_emb_dim", cfg_get(a, "rotary_emb_dim"),
+                 "the rotated size must be even and at most the head size");
+    d->rot_base = cfg_real(c, a, "attn_cfg.rotary_emb_base", 10000.0, 0, 1e12);
+    d->rot_interleaved = cfg_bool(c, a, "attn_cfg.rotary_emb_interleaved", false);
+    double ratio = cfg_real(c, a, "attn_cfg.ffn_expand_ratio", 4.0 / 3.0, 0, MAX_E);
+    d->F = cfg_align8(c, "attn_cfg.ffn_expand_ratio", cfg_get(a, "ffn_expand_ratio"), d->D * ratio, MAX_E);
+}
+
+static void parse_published(struct cfg *c, const json_t *root, struct model_dims *d) {
+    d->D = (uint32_t)cfg_int(c, root, "d_model", 0, 1, MAX_D);
+    d->L = (uint32_t)cfg_int(c, root, "n_layer", 0, 1, MAX_L);
+    d->norm_eps = cfg_norm_epsilon(c, root, "norm_epsilon");
+    d->tied = cfg_bool(c, root, "tie_word_embeddings", false);
+    d->scale_embed = cfg_bool(c, root, "use_scale_embedding", false);
+    d->norm_embed = cfg_bool(c, root, "use_norm_embedding", false);
+
+    static const char *const known[] = {"d_conv", "mem_size", "expand_ratio", "input_gate_low_rank",
+                                        "normalize_epsilon",
+                                        /* no results */
+                                        "mode", "dropout", "activation_dropout", "post_norm_epsilon",
+                                        "residual_in_fp32", "use_fast_path", "layer_idx", NULL};
+    const json_t *m = cfg_object(c, root, "mixer_cfg");
+    cfg_only(c, m, "mixer_cfg", known);
+    d->K = (uint32_t)cfg_int(c, m, "mixer_cfg.d_conv", 4, 1, MAX_K);
+    d->M = (uint32_t)cfg_int(c, m, "mixer_cfg.mem_size", 64, 1, MAX_M);
+    d->R = cfg_rank(c, m, "mixer_cfg.input_gate_low_rank", d->D);
+    d->k_eps = cfg_key_epsilon(c, m, "mixer_cfg.normalize_epsilon");
+    double ratio = cfg_real(c, m, "mixer_cfg.expand_ratio", 2.0, 0, MAX_E);
+    d->E = cfg_align8(c, "mixer_cfg.expand_ratio", cfg_get(m, "expand_ratio"), d->D * ratio, MAX_E);
+    if (d->plus) parse_published_attn(c, cfg_object(c, root, "attn_cfg"), d);
+}
+
+static void parse_fla_attn(struct cfg *c, const json_t *root, struct model_dims *d) {
+    static const char *const known[] = {"num_heads", "window_size", "rope_theta", "qk_norm", "qkv_bias",
+                                        /* no results */
+                                        "max_position_embeddings", "layer_idx", NULL};
+    const json_t *a = cfg_object(c, root, "ska_attn");
+    cfg_only(c, a, "ska_attn", known);
+    if (cfg_bool(c, a, "ska_attn.qkv_bias", false))
+        cfg_refuse(c, "ska_attn.qkv_bias", cfg_get(a, "qkv_bias"), "biases of q, k, v are not supported");
+    const json_t *window = json_object_get(a, "window_size"); /* absent has a default, null means unlimited */
+    if (window && (json_is_null(window) || (json_is_integer(window) && json_integer_value(window) <= 0)))
+        cfg_refuse(c, "ska_attn.window_size", window,
+                   "a positive window is needed, unlimited attention has no fixed size");
+    d->visible = (uint32_t)cfg_int(c, a, "ska_attn.window_size", 1024, 1, MAX_VISIBLE);
+    set_heads(c, a, "ska_attn", d);
+    d->Hk = 1;
+    d->Hv = d->H;
+    d->rot_dim = d->P;
+    if (!c->rc && d->P % 2)
+        cfg_fail(c, ROD_EMODEL, "ska_attn.num_heads", cfg_get(a, "num_heads"), "the head size must be even");
+    d->rot_base = cfg_real(c, a, "ska_attn.rope_theta", 10000.0, 0, 1e12);
+    d->qk_norm = cfg_bool(c, a, "ska_attn.qk_norm", false);
+
+    double ratio = cfg_real(c, root, "hidden_ratio", 4.0 / 3.0, 0, MAX_E);
+    int64_t F = cfg_int(c, root, "intermediate_size", 0, 0, MAX_E);
+    d->F = F ? (uint32_t)F : cfg_align8(c, "hidden_ratio", cfg_get(root, "hidden_ratio"), d->D * ratio, MAX_E);
+}
+
+static void parse_fla(struct cfg *c, const json_t *root, struct model_dims *d) {
+    const json_t *value = cfg_get(root, "attn");
+    if (value) cfg_refuse(c, "attn", value, "full-attention layers are not supported");
+    if (!cfg_bool(c, root, "use_short_conv", true))
+        cfg_refuse(c, "use_short_conv", cfg_get(root, "use_short_conv"), "the short convolution is needed");
+    const char *act = cfg_string(c, root, "hidden_act", "swish");
+    if (strcmp(act, "swish") && strcmp(act, "silu"))
+        cfg_refuse(c, "hidden_act", cfg_get(root, "hidden_act"), "only swish (silu) is supported");
+
+    d->D = (uint32_t)cfg_int(c, root, "hidden_size", 0, 1, MAX_D);
+    d->L = (uint32_t)cfg_int(c, root, "num_hidden_layers", 0, 1, MAX_L);
+    d->M = (uint32_t)cfg_int(c, root, "expand_ratio", 64, 1, MAX_M); /* here the key means the memory size */
+    d->K = (uint32_t)cfg_int(c, root, "conv_size", 4, 1, MAX_K);
+    d->R = cfg_rank(c, root, "input_gate_low_rank", d->D);
+    d->E = (2 * d->D + 7) / 8 * 8;
+    d->norm_eps = cfg_norm_epsilon(c, root, "norm_eps");
+    d->k_eps = cfg_key_epsilon(c, root, "k_norm_eps");
+    d->tied = cfg_bool(c, root, "tie_word_embeddings", true);
+    if (d->plus) parse_fla_attn(c, root, d);
+}
+
+static void parse_root(struct cfg *c, const json_t *root, struct model_config *out) {
+    struct model_dims *d = &out->dims;
+    const json_t *value = cfg_get(root, "model_type");
+    const char *type = cfg_string(c, root, "model_type", "rodimus");
+    if (strcmp(type, "rodimus")) cfg_refuse(c, "model_type", value, "only rodimus is supported");
+    const char *block = cfg_string(c, root, "block_type", "rodimus_plus");
+    d->plus = !strcmp(block, "rodimus_plus");
+    if (!d->plus && strcmp(block, "rodimus"))
+        cfg_refuse(c, "block_type", cfg_get(root, "block_type"), "only rodimus and rodimus_plus are supported");
+
+    value = cfg_get(root, "quantization_config");
+    if (value) cfg_refuse(c, "quantization_config", value, "quantized weights are not supported");
+
+    d->V = (uint32_t)cfg_int(c, root, "vocab_size", 0, 1, MAX_V);
+    d->qk_norm_eps = 1e-5f;
+    out->fla = cfg_get(root, "hidden_size") != NULL;
+    if (out->fla)
+        parse_fla(c, root, d);
+    else
+        parse_published(c, root, d);
+
+    d->bos_id = (int32_t)cfg_int(c, root, "bos_token_id", -1, -1, (int64_t)d->V - 1);
+    cfg_ids(c, root, "eos_token_id", d->V, out->eos_ids, &out->n_eos_ids);
+    d->eos_id = out->n_eos_ids ? out->eos_ids[0] : -1;
+    value = cfg_get(root, "torch_dtype");
+    if (!value) value = cfg_get(root, "dtype"); /* newer files */
+    snprintf(out->torch_dtype, sizeof out->torch_dtype, "%s", json_is_string(value) ? json_string_value(value) : "");
+}
+
+static json_t *load_object(struct cfg *c, const char *json, size_t len) {
+    json_error_t json_err;
+    json_t *root = json_room_load(json, len, JSON_REJECT_DUPLICATES, &json_err);
+    if (!root && json_room_was_short(&json_err))
+        c->rc = rod_fail(c->err, ROD_ENOMEM, "no memory to read %s", c->file);
+    else if (!root)
+        c->rc = rod_fail(c->err, ROD_EMODEL, "%s is not valid JSON: line %d: %.200s", c->file, json_err.line,
+                         json_err.text);
+    else if (!json_is_object(root))
+        c->rc = rod_fail(c->err, ROD_EMODEL, "%s is not a JSON object", c->file);
+    return root;
+}
+
+int model_config_parse(const char *json, size_t len, struct model_config *out, struct rod_error *err) {
+    struct cfg c = {.file = "config.json", .err = err};
+    *out = (struct model_config){0};
+    json_t *root = load_object(&c, json, len);
+    if (!c.rc) parse_root(&c, root, out);
+    json_decref(root);
+    return c.rc;
+}
+
+int model_parse_config(const char *json, size_t len, struct model_dims *dims, bool *fla, struct rod_error *err) {
+    struct model_config config;
+    int rc = model_config_parse(json, len, &config, err);
+    if (rc) return rc;
+    *dims = config.dims;
+    *fla = config.fla;
+    return 0;
+}
+
+int model_generation_parse(const char *json, size_t len, uint32_t vocab_size, struct model_generation *out,
+                           struct rod_error *err) {
+    struct cfg c = {.file = "generation_config.json", .err = err};
+    *out = (struct model_generation){.bos_id = -1};
+    json_t *root = load_object(&c, json, len);
+    if (!c.rc) {
+        out->temperature = (float)cfg_interval(&c, root, "temperature", NAN, 0, true, 1000);
+        out->top_p = (float)cfg_real(&c, root, "top_p", NAN, 0, 1);
+        out->min_p = (float)cfg_interval(&c, root, "min_p", NAN, 0, true, 1);
+        out->repetition_penalty = (float)cfg_interval(&c, root, "repetition_penalty", NAN, 1e-3, true, 1e3);
+        int64_t top_k = cfg_int(&c, root, "top_k", INT32_MIN, INT32_MIN, INT32_MAX);
+        out->top_k = !cfg_get(root, "top_k") ? -1 : top_k < 0 ? 0 : (int32_t)top_k; /* -1 there means off, as 0 does */
+        out->bos_id = (int32_t)cfg_int(&c, root, "bos_token_id", -1, -1, (int64_t)vocab_size - 1);
+        cfg_ids(&c, root, "eos_token_id", vocab_size, out->eos_ids, &out->n_eos_ids);
+    }
+    json_decref(root);
+    return c.rc;
+}

@@ -1,0 +1,336 @@
+/* safetensors.c - see safetensors.h. The header comes from outside: every number is checked before it is used. */
+#include "safetensors.h"
+#include "engine/base/half.h"
+#include "engine/base/json_room.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAX_EXACT 9007199254740992.0 /* 2^53: up to here a double names every integer */
+
+static const struct {
+    const char *name;
+    uint32_t bytes;
+} dtypes[] = {
+#define SAFETENSORS_X(name, bytes) {#name, bytes},
+    SAFETENSORS_DTYPES(SAFETENSORS_X)
+#undef SAFETENSORS_X
+};
+
+const char *safetensors_dtype_name(enum safetensors_dtype dtype) { return dtypes[dtype].name; }
+
+char *safetensors_render_shape(const uint64_t *shape, uint32_t n_dims, char *dst, size_t n_bytes) {
+    size_t n = (size_t)snprintf(dst, n_bytes, "[");
+    for (uint32_t i = 0; i < n_dims && n < n_bytes; i++)
+        n += (size_t)snprintf(dst + n, n_bytes - n, i ? ", %llu" : "%llu", (unsigned long long)shape[i]);
+    if (n < n_bytes) snprintf(dst + n, n_bytes - n, "]");
+    return dst;
+}
+
+/* ---- the header ---- */
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const struct safetensors_tensor *)a)->name, ((const struct safetensors_tensor *)b)->name);
+}
+
+static int by_place(const void *a, const void *b) {
+    const struct safetensors_tensor *x = *(const struct safetensors_tensor *const *)a;
+    const struct safetensors_tensor *y = *(const struct safetensors_tensor *const *)b;
+    if (x->first_byte != y->first_byte) return x->first_byte < y->first_byte ? -1 : 1;
+    if (x->n_bytes != y->n_bytes) return x->n_bytes < y->n_bytes ? -1 : 1; /* empty tensors before their neighbour */
+    return 0;
+}
+
+/* A non-negative integer of the header. Numbers were read as doubles, so that one too big for 64 bits still arrives
+ * here, where the tensor's name is known. */
+static bool read_count(const json_t *value, uint64_t *out) {
+    if (!json_is_real(value)) return false;
+    double x = json_real_value(value);
+    if (!(x >= 0 && x <= MAX_EXACT) || x != floor(x)) return false;
+    *out = (uint64_t)x;
+    return true;
+}
+
+static int parse_tensor(const char *name, const json_t *entry, uint64_t data_first, uint64_t data_bytes,
+                        const char *file, struct safetensors_tensor *t, struct rod_error *err) {
+    for (const unsigned char *c = (const unsigned char *)name; *c; c++)
+        if (*c < 0x20 || *c == 0x7f)
+            return rod_fail(err, ROD_EMODEL, "%.150s: a tensor name holds control character %u", file, *c);
+    if (!json_is_object(entry))
+        return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s is not described by an object", file, name);
+    t->name = name;
+
+    const char *dtype = json_string_value(json_object_get(entry, "dtype"));
+    if (!dtype) return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s has no dtype", file, name);
+    t->dtype = SAFETENSORS_N_DTYPES;
+    for (uint32_t i = 0; i < SAFETENSORS_N_DTYPES; i++)
+        if (!strcmp(dtype, dtypes[i].name)) t->dtype = (enum safetensors_dtype)i;
+    if (t->dtype == SAFETENSORS_N_DTYPES)
+        return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s has unknown dtype %.20s", file, name, dtype);
+
+    const json_t *shape = json_object_get(entry, "shape");
+    if (!json_is_array(shape)) return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s has no shape", file, name);
+    if (json_array_size(shape) > SAFETENSORS_MAX_DIMS)
+        return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s has %zu dimensions, at most %d are understood", file,
+                        name, json_array_size(shape), SAFETENSORS_MAX_DIMS);
+    t->n_dims = (uint32_t)json_array_size(shape);
+    t->n_elems = 1;
+    bool empty = false;
+    for (uint32_t i = 0; i < t->n_dims; i++) {
+        if (!read_count(json_array_get(shape, i), &t->shape[i]))
+            return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s: shape[%u] is not an integer from 0 to 2^53", file,
+                            name, i);
+        if (t->shape[i] == 0) empty = true;
+    }
+    for (uint32_t i = 0; i < t->n_dims && !empty; i++) {
+        if (t->n_elems > (uint64_t)MAX_EXACT / t->shape[i])
+            return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s: the product of its shape overflows", file, name);
+        t->n_elems *= t->shape[i];
+    }
+    if (empty) t->n_elems = 0;
+
+    const json_t *offsets = json_object_get(entry, "data_offsets");
+    uint64_t begin, end;
+    if (json_array_size(offsets) != 2 || !read_count(json_array_get(offsets, 0), &begin) ||
+        !read_count(json_array_get(offsets, 1), &end))
+        return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s: data_offsets must be two integers from 0 to 2^53",
+                        file, name);
+    if (begin > end)
+        return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s begins at %llu, after its end %llu", file, name,
+                        (unsigned long long)begin, (unsigned long long)end);
+    if (end > data_bytes)
+        return rod_fail(err, ROD_EMODEL,
+                        "%.150s: tensor %.120s ends at byte %llu of the data, the file has only %llu: truncated?", file,
+                        name, (unsigned long long)end, (unsigned long long)data_bytes);
+    t->n_bytes = t->n_elems * dtypes[t->dtype].bytes; /* at most 2^53 * 8: no overflow */
+    if (end - begin != t->n_bytes) {
+        char text[128];
+        return rod_fail(err, ROD_EMODEL,
+                        "%.150s: tensor %.120s: shape %s of %s needs %llu bytes, its offsets give %llu", file, name,
+                        safetensors_render_shape(t->shape, t->n_dims, text, sizeof text), dtype,
+                        (unsigned long long)t->n_bytes, (unsigned long long)(end - begin));
+    }
+    t->first_byte = data_first + begin;
+    return 0;
+}
+
+/* The tensors must tile the data: an overlap or a gap means that the header does not belong to this file. */
+static int check_tiling(const struct safetensors_table *table, uint64_t data_first, uint64_t file_bytes,
+                        const char *file, struct rod_error *err) {
+    if (table->n_tensors == 0)
+        return file_bytes == data_first ? 0
+                                        : rod_fail(err, ROD_EMODEL, "%.150s: %llu bytes of data belong to no tensor",
+                                                   file, (unsigned long long)(file_bytes - data_first));
+    const struct safetensors_tensor **order = malloc(table->n_tensors * sizeof *order);
+    if (!order) return rod_fail(err, ROD_ENOMEM, "no memory for the header of %.150s", file);
+    for (size_t i = 0; i < table->n_tensors; i++) order[i] = &table->tensors[i];
+    qsort(order, table->n_tensors, sizeof *order, by_place);
+    uint64_t cursor = data_first;
+    int rc = 0;
+    for (size_t i = 0; i < table->n_tensors && !rc; i++) {
+        const struct safetensors_tensor *t = order[i];
+        if (t->first_byte < cursor)
+            rc = rod_fail(err, ROD_EMODEL, "%.150s: tensor %.90s overlaps tensor %.90s", file, t->name,
+                          order[i ? i - 1 : 0]->name);
+        else if (t->first_byte > cursor)
+            rc = rod_fail(err, ROD_EMODEL, "%.150s: a gap of %llu bytes before tensor %.120s", file,
+                          (unsigned long long)(t->first_byte - cursor), t->name);
+        cursor = t->first_byte + t->n_bytes;
+    }
+    if (!rc && cursor != file_bytes)
+        rc = rod_fail(err, ROD_EMODEL, "%.150s: %llu bytes of data follow the last tensor, %.120s", file,
+                      (unsigned long long)(file_bytes - cursor), order[table->n_tensors - 1]->name);
+    free(order);
+    return rc;
+}
+
+static int parse_entries(json_t *root, uint64_t data_first, uint64_t file_bytes, const char *file,
+                         struct safetensors_table *out, struct rod_error *err) {
+    if (!json_is_object(root)) return rod_fail(err, ROD_EMODEL, "%.150s: the header is not a JSON object", file);
+    out->tensors = calloc(json_object_size(root) + 1, sizeof *out->tensors);
+    if (!out->tensors) return rod_fail(err, ROD_ENOMEM, "no memory for the header of %.150s", file);
+    const char *name;
+    json_t *entry;
+    json_object_foreach(root, name, entry) {
+        if (!strcmp(name, "__metadata__")) {
+            if (!json_is_object(entry)) return rod_fail(err, ROD_EMODEL, "%.150s: __metadata__ is not an object", file);
+            continue;
+        }
+        int rc =
+            parse_tensor(name, entry, data_first, file_bytes - data_first, file, &out->tensors[out->n_tensors], err);
+        if (rc) return rc;
+        out->n_tensors++;
+    }
+    qsort(out->tensors, out->n_tensors, sizeof *out->tensors, by_name);
+    return check_tiling(out, data_first, file_bytes, file, err);
+}
+
+/* The header stops being good at its first end bytes, where an object's second key of one name ends: says which tensor
+ * it belongs to. Until there it is valid JSON. */
+static int refuse_duplicate(const char *header, size_t end, const char *file, struct rod_error *err) {
+    const char *tensor = "", *key = "";
+    int n_tensor = 0, n_key = 0;
+    unsigned depth = 0;
+    for (size_t i = 0; i < end; i++) {
+        if (header[i] == '{' || header[i] == '[') depth++;
+        if (header[i] == '}' || header[i] == ']') depth--;
+        if (header[i] != '"') continue;
+        size_t first = ++i;
+        while (i < end && header[i] != '"') i += header[i] == '\\' ? 2 : 1;
+        key = header + first;
+        n_key = (int)((i < end ? i : end) - first);
+        if (depth == 1) tensor = key, n_tensor = n_key;
+    }
+    if (n_tensor > 120) n_tensor = 120;
+    if (depth == 1)
+        return rod_fail(err, ROD_EMODEL, "%.150s: header has a duplicate: tensor %.*s is there twice", file, n_tensor,
+                        tensor);
+    return rod_fail(err, ROD_EMODEL, "%.150s: header has a duplicate: tensor %.*s: %.*s is there twice", file, n_tensor,
+                    tensor, n_key > 60 ? 60 : n_key, key);
+}
+
+int safetensors_parse(const void *bytes, size_t n_bytes, uint64_t file_bytes, const char *file,
+                      struct safetensors_table *out, struct rod_error *err) {
+    *out = (struct safetensors_table){0};
+    if (file_bytes < 8 || n_bytes < 8)
+        return rod_fail(err, ROD_EMODEL, "%.150s: %llu bytes are too few for a safetensors file", file,
+                        (unsigned long long)file_bytes);
+    uint64_t header_bytes = 0;
+    for (int i = 7; i >= 0; i--) header_bytes = header_bytes << 8 | ((const unsigned char *)bytes)[i];
+    if (header_bytes > file_bytes - 8 || header_bytes > n_bytes - 8)
+        return rod_fail(err, ROD_EMODEL, "%.150s: a header of %llu bytes does not fit in a file of %llu: truncated?",
+                        file, (unsigned long long)header_bytes, (unsigned long long)file_bytes);
+    if (header_bytes > SAFETENSORS_MAX_HEADER_BYTES)
+        return rod_fail(err, ROD_EMODEL, "%.150s: a header of %llu bytes, more than %u, is not believed", file,
+                        (unsigned long long)header_bytes, SAFETENSORS_MAX_HEADER_BYTES);
+    json_error_t json_err;
+    json_t *root = json_room_load((const char *)bytes + 8, (size_t)header_bytes,
+                                  JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &json_err);
+    if (!root && json_error_code(&json_err) == json_error_duplicate_key && json_err.position > 0 &&
+        (uint64_t)json_err.position <= header_bytes)
+        return refuse_duplicate((const char *)bytes + 8, (size_t)json_err.position, file, err);
+    if (!root && json_room_was_short(&json_err)) return rod_fail(err, ROD_ENOMEM, "no memory to read %.150s", file);
+    if (!root)
+        return rod_fail(err, ROD_EMODEL, "%.150s: header is not valid JSON at byte %d: %.160s", file, json_err.position,
+                        json_err.text);
+    out->priv = root;
+    int rc = parse_entries(root, 8 + header_bytes, file_bytes, file, out, err);
+    if (rc) safetensors_free(out);
+    return rc;
+}
+
+void safetensors_free(struct safetensors_table *table) {
+    free(table->tensors);
+    json_decref(table->priv);
+    *table = (struct safetensors_table){0};
+}
+
+/* ---- the file ---- */
+
+static int map_file(struct safetensors *st, struct rod_error *err) {
+    int fd = open(st->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe answers at once and is refused */
+    if (fd < 0)
+        return rod_fail(err, errno == ENOENT ? ROD_ENOTFOUND : ROD_EIO, "cannot open %.300s: %s", st->path,
+                        strerror(errno));
+    struct stat info;
+    if (fstat(fd, &info) || !S_ISREG(info.st_mode) || info.st_size < 8) {
+        close(fd);
+        return rod_fail(err, ROD_EMODEL, "%.300s is not a safetensors file: not a regular file of 8 bytes or more",
+                        st->path);
+    }
+    st->n_bytes = (uint64_t)info.st_size;
+    st->modified_unix_s = info.st_mtime;
+    void *map = mmap(NULL, (size_t)st->n_bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    if (map == MAP_FAILED) return rod_fail(err, ROD_EIO, "cannot map %.300s: %s", st->path, strerror(errno));
+    st->map = map;
+    return 0;
+}
+
+int safetensors_open(const char *path, struct safetensors **out, struct rod_error *err) {
+    struct safetensors *st = calloc(1, sizeof *st);
+    if (!st || !(st->path = strdup(path))) {
+        free(st);
+        return rod_fail(err, ROD_ENOMEM, "no memory to open %.300s", path);
+    }
+    int rc = map_file(st, err);
+    if (!rc) rc = safetensors_parse(st->map, (size_t)st->n_bytes, st->n_bytes, path, &st->table, err);
+    if (rc) {
+        safetensors_close(st);
+        return rc;
+    }
+    *out = st;
+    return 0;
+}
+
+void safetensors_close(struct safetensors *st) {
+    if (!st) return;
+    safetensors_free(&st->table);
+    if (st->map) munmap((void *)(uintptr_t)st->map, (size_t)st->n_bytes);
+    free(st->path);
+    free(st);
+}
+
+const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name) {
+    struct safetensors_tensor key = {.name = name};
+    if (!st->table.n_tensors) return NULL;
+    return bsearch(&key, st->table.tensors, st->table.n_tensors, sizeof key, by_name);
+}
+
+const void *safetensors_data(const struct safetensors *st, const struct safetensors_tensor *t) {
+    return st->map + t->first_byte;
+}
+
+int safetensors_read_f32(const struct safetensors *st, const struct safetensors_tensor *t, float *dst,
+                         struct rod_error *err) {
+    const unsigned char *src = safetensors_data(st, t);
+    for (uint64_t i = 0; i < t->n_elems; i++) {
+        uint16_t h;
+        double x;
+        switch (t->dtype) {
+        case SAFETENSORS_F64:
+            memcpy(&x, src + 8 * i, 8);
+            dst[i] = (float)x;
+            break;
+        case SAFETENSORS_F32: memcpy(&dst[i], src + 4 * i, 4); break;
+        case SAFETENSORS_F16:
+            memcpy(&h, src + 2 * i, 2);
+            dst[i] = half_f16_to_f32(h);
+            break;
+        case SAFETENSORS_BF16:
+            memcpy(&h, src + 2 * i, 2);
+            dst[i] = half_bf16_to_f32(h);
+            break;
+        default:
+            return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s has dtype %s, a float type was expected", st->path,
+                            t->name, safetensors_dtype_name(t->dtype));
+        }
+    }
+    return 0;
+}
+
+int safetensors_read_i64(const struct safetensors *st, const struct safetensors_tensor *t, int64_t *dst,
+                         struct rod_error *err) {
+    const unsigned char *src = safetensors_data(st, t);
+    for (uint64_t i = 0; i < t->n_elems; i++) {
+        int32_t x;
+        switch (t->dtype) {
+        case SAFETENSORS_I64: memcpy(&dst[i], src + 8 * i, 8); break;
+        case SAFETENSORS_I32:
+            memcpy(&x, src + 4 * i, 4);
+            dst[i] = x;
+            break;
+        default:
+            return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s has dtype %s, I32 or I64 was expected", st->path,
+                            t->name, safetensors_dtype_name(t->dtype));
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,46 @@
+/* session_file.h - a session as a state file: the forms of the sections "sampler" and "meta" of state_file.h.
+ *
+ *   sampler  for each token of the conversation, in order of id: u32 id, u32 how often it was generated
+ *   meta     u8 form, 1; u8 flags: 1 pinned, 2 open; i64 created, used (Unix seconds); u64 ttl_s; three strings,
+ * tenant, id and parent, each u8 length, bytes; the rest: the list of answers (session_answer.h)
+ *
+ * Numbers little-endian. Who owns what: nothing here keeps what it is given; what is read is new. Threads: pure but for
+ * malloc. Invariant: bytes of a file are believed only as far as they are checked: a session that is accepted has a
+ * point that a turn can begin with, but for the payload, which its backend checks.
+ */
+#ifndef SESSION_FILE_H
+#define SESSION_FILE_H
+
+#include "session_table.h"
+#include "engine/state/state_file.h"
+
+#define SESSION_MOST_TOK ((uint64_t)1 << 48) /* positions stay far from where sums with them would wrap */
+
+/* What a server can load. */
+struct session_form {
+    uint8_t fingerprint[MODEL_FINGERPRINT_BYTES];
+    const char *layout;
+    uint32_t V;
+    size_t (*state_bytes)(const void *arg, uint64_t n_tok);
+    const void *arg;
+};
+
+/* *header, *n_header: malloc'd; the file is these bytes and then the point's image. Reads the image for its checksum;
+ * apart: the image is in another file and has this one (NULL: it is not), and the header is all of the file. */
+int session_file_write(const struct session_form *form, const struct session_facts *facts,
+                       const struct session_point *point, const struct session_answers *answers, const uint64_t *apart,
+                       void **header, size_t *n_header, struct rod_error *err);
+
+/* How many bytes that file has. */
+uint64_t session_file_bytes(const struct session_form *form, const struct session_facts *facts,
+                            const struct session_point *point, const struct session_answers *answers);
+
+/* From a parsed header: facts, the point without its image, answers (NULL: none). ROD_ESTATE naming file and reason. */
+int session_file_read(const struct session_form *form, const struct state_file *state, const char *file,
+                      struct session_facts *facts, struct session_point **point, struct session_answers **answers,
+                      struct rod_error *err);
+/* Its facts alone, of whatever model and layout it is. */
+int session_file_whose(const struct state_file *state, const char *file, struct session_facts *facts,
+                       struct rod_error *err);
+
+#endif

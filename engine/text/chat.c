@@ -1,0 +1,488 @@
+/* chat.c - chat formats as tables; messages to ids or text; see chat.h. */
+#include "chat.h"
+#include "engine/base/json_room.h"
+#include "engine/base/utf8.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *const role_names[CHAT_N_ROLES] = {"system", "user", "assistant", "tool"};
+
+/* ---- the known formats ---- */
+
+struct format {
+    const char *mark; /* a token that only this format has */
+    const char *prefix[CHAT_N_ROLES], *suffix, *generation, *stop;
+    const char *words[16]; /* what the literals of a Jinja template that writes it are made of; NULL ends them */
+};
+
+static const struct format formats[] = {
+    {.mark = "<role>", /* the published format */
+     .prefix = {"<role>SYSTEM</role>", "<role>HUMAN</role>", "<role>ASSISTANT</role>", "<role>OBSERVATION</role>"},
+     .suffix = "",
+     .generation = "<role>ASSISTANT</role>",
+     .words = {"<role>", "</role>", "SYSTEM", "HUMAN", "ASSISTANT", "OBSERVATION"}},
+    {.mark = "<|im_start|>", /* ChatML */
+     .prefix = {"<|im_start|>system\n", "<|im_start|>user\n", "<|im_start|>assistant\n", "<|im_start|>tool\n"},
+     .suffix = "<|im_end|>\n",
+     .generation = "<|im_start|>assistant\n",
+     .stop = "<|im_end|>",
+     .words = {"<|im_start|>", "<|im_end|>", "\n"}},
+};
+#define N_FORMATS (sizeof formats / sizeof *formats)
+
+void chat_close(struct chat *chat) {
+    if (!chat) return;
+    for (int i = 0; i < CHAT_N_ROLES; i++) {
+        free(chat->prefix[i]);
+        free(chat->suffix[i]);
+    }
+    free(chat->begin);
+    free(chat->generation);
+    free(chat);
+}
+
+static int chat_no_memory(struct rod_error *err) {
+    return rod_fail(err, ROD_ENOMEM, "out of memory for a chat format");
+}
+
+static int from_format(const struct format *f, const struct tokenizer *t, struct chat **out, struct rod_error *err) {
+    struct chat *c = calloc(1, sizeof *c);
+    if (!c) return chat_no_memory(err);
+    bool whole = (c->begin = strdup("")) && (c->generation = strdup(f->generation));
+    for (int i = 0; i < CHAT_N_ROLES && whole; i++)
+        whole = (c->prefix[i] = strdup(f->prefix[i])) && (c->suffix[i] = strdup(f->suffix));
+    if (!whole) {
+        chat_close(c);
+        return chat_no_memory(err);
+    }
+    if (f->stop && tokenizer_find(t, f->stop) >= 0) c->stop_ids[c->n_stop_ids++] = tokenizer_find(t, f->stop);
+    *out = c;
+    return 0;
+}
+
+/* ---- a Jinja template, looked at and not run ---- */
+
+struct literals { /* walks over what a template can write: quoted strings in tags, and the text between tags */
+    const char *at, *end;
+    bool in_tag;
+};
+
+/* The next one, unescaped, into text; false at the end. A text too long for it is no word of any format anyway. */
+static bool next_literal(struct literals *l, char *text, size_t room) {
+    size_t n = 0;
+    while (l->at < l->end) {
+        const char *s = l->at;
+        const size_t left = (size_t)(l->end - s);
+        if (!l->in_tag) {
+            bool open = left > 1 && s[0] == '{' && (s[1] == '{' || s[1] == '%' || s[1] == '#');
+            if (!open) {
+                if (n + 1 < room) text[n++] = *s;
+                l->at++;
+                continue;
+            }
+            l->at += 2;
+            l->in_tag = true;
+            if (s[1] == '#') { /* a comment */
+                const char *close = memmem(s + 2, left - 2, "#}", 2);
+                l->at = close ? close + 2 : l->end;
+                l->in_tag = false;
+            }
+            text[n] = 0;
+            if (strspn(text, " \r\n\t") < n) return true; /* white space between tags is layout */
+            n = 0;
+        } else if (left > 1 && (s[0] == '}' || s[0] == '%') && s[1] == '}') {
+            l->at += 2;
+            l->in_tag = false;
+        } else if (*s == '"' || *s == '\'') {
+            for (l->at++; l->at < l->end && *l->at != *s; l->at++) {
+                char c = *l->at;
+                if (c == '\\' && l->at + 1 < l->end) {
+                    c = *++l->at;
+                    c = (char)(c == 'n' ? '\n' : c == 't' ? '\t' : c);
+                }
+                if (n + 1 < room) text[n++] = c;
+            }
+            l->at += l->at < l->end;
+            text[n] = 0;
+            return true;
+        } else {
+            l->at++;
+        }
+    }
+    text[n] = 0;
+    return strspn(text, " \r\n\t") < n;
+}
+
+/* The literal is nothing but words of the format and the names that a template compares with or looks up. */
+static bool made_of(const char *text, const struct format *f) {
+    static const char *const names[] = {"system",    "user", "assistant", "tool",
+                                        "developer", "role", "content",   "messages"};
+    while (*text) {
+        size_t n = 0;
+        for (size_t i = 0; f->words[i]; i++)
+            if (!strncmp(text, f->words[i], strlen(f->words[i]))) n = strlen(f->words[i]);
+        for (size_t i = 0; !n && i < sizeof names / sizeof *names; i++)
+            if (!strncmp(text, names[i], strlen(names[i]))) n = strlen(names[i]);
+        if (!n) return false;
+        text += n;
+    }
+    return true;
+}
+
+static const struct format *recognise(const char *jinja, size_t len) {
+    if (memmem(jinja, len, "bos_token", 9)) return NULL;
+    for (size_t i = 0; i < N_FORMATS; i++) {
+        struct literals l = {jinja, jinja + len, false};
+        char text[256];
+        bool fits = true, marked = false;
+        while (fits && next_literal(&l, text, sizeof text)) {
+            fits = made_of(text, &formats[i]);
+            marked = marked || strstr(text, formats[i].mark);
+        }
+        if (fits && marked) return &formats[i];
+    }
+    return NULL;
+}
+
+/* chat_template of tokenizer_config.json: a string, or a list of named ones of which "default" counts. */
+static const json_t *config_template(const json_t *config) {
+    const json_t *value = json_object_get(config, "chat_template"), *item;
+    size_t i;
+    if (json_is_string(value)) return value;
+    json_array_foreach(value, i, item) {
+        const char *name = json_string_value(json_object_get(item, "name"));
+        if (name && !strcmp(name, "default")) return json_object_get(item, "template");
+    }
+    return NULL;
+}
+
+/* ---- the table beside the model ---- */
+
+#define TABLE "chat_template.rodimus.json"
+
+static int take_text(const json_t *value, const char *key, char **out, struct rod_error *err) {
+    if (!value) {
+        *out = strdup("");
+    } else if (!json_is_string(value) || strlen(json_string_value(value)) != json_string_length(value)) {
+        return rod_fail(err, ROD_EMODEL, TABLE ": %s must be a string without NUL", key);
+    } else {
+        *out = strdup(json_string_value(value));
+    }
+    return *out ? 0 : chat_no_memory(err);
+}
+
+static int known_keys(const json_t *object, const char *what, const char *const *known, struct rod_error *err) {
+    const char *key;
+    json_t *value;
+    if (!json_is_object(object)) return rod_fail(err, ROD_EMODEL, TABLE ": %s must be an object", what);
+    json_object_foreach((json_t *)object, key, value) {
+        size_t i = 0;
+        while (known[i] && strcmp(key, known[i]) != 0) i++;
+        if (!known[i]) return rod_fail(err, ROD_EMODEL, TABLE ": unknown key \"%.64s\" in %s", key, what);
+    }
+    return 0;
+}
+
+static int take_roles(const json_t *roles, struct chat *c, struct rod_error *err) {
+    static const char *const names[] = {"system", "user", "assistant", "tool", NULL};
+    static const char *const parts[] = {"prefix", "suffix", NULL};
+    int rc = known_keys(roles, "roles", names, err);
+    for (int i = 0; !rc && i < CHAT_N_ROLES; i++) {
+        const json_t *role = json_object_get(roles, role_names[i]);
+        if (!role) continue;
+        rc = known_keys(role, role_names[i], parts, err);
+        if (!rc) rc = take_text(json_object_get(role, "prefix"), "prefix", &c->prefix[i], err);
+        if (!rc) rc = take_text(json_object_get(role, "suffix"), "suffix", &c->suffix[i], err);
+    }
+    if (!rc && !c->prefix[CHAT_USER]) rc = rod_fail(err, ROD_EMODEL, TABLE ": roles has no user");
+    return rc;
+}
+
+static int take_stops(const json_t *stops, const struct tokenizer *t, struct chat *c, struct rod_error *err) {
+    const json_t *item;
+    size_t i;
+    if (!stops) return 0;
+    if (!json_is_array(stops) || json_array_size(stops) > 4)
+        return rod_fail(err, ROD_EMODEL, TABLE ": stop must be an array of up to 4 tokens");
+    json_array_foreach(stops, i, item) {
+        const char *token = json_string_value(item);
+        int32_t id = token ? tokenizer_find(t, token) : -1;
+        if (id < 0) return rod_fail(err, ROD_EMODEL, TABLE ": stop[%zu] is no added token of the tokenizer", i);
+        c->stop_ids[c->n_stop_ids++] = id;
+    }
+    return 0;
+}
+
+static int from_table(const char *text, size_t len, const struct tokenizer *t, struct chat **out,
+                      struct rod_error *err) {
+    static const char *const known[] = {"begin", "roles", "generation_prompt", "stop", NULL};
+    json_error_t fault;
+    json_t *root = json_room_load(text, len, JSON_REJECT_DUPLICATES, &fault);
+    if (!root && json_room_was_short(&fault)) return rod_fail(err, ROD_ENOMEM, "no memory to read " TABLE);
+    if (!root) return rod_fail(err, ROD_EMODEL, TABLE ": line %d: %.120s", fault.line, fault.text);
+    struct chat *c = calloc(1, sizeof *c);
+    int rc = c ? known_keys(root, "the table", known, err) : chat_no_memory(err);
+    if (!rc) rc = take_text(json_object_get(root, "begin"), "begin", &c->begin, err);
+    if (!rc && !json_object_get(root, "generation_prompt"))
+        rc = rod_fail(err, ROD_EMODEL, TABLE ": generation_prompt is missing");
+    if (!rc) rc = take_text(json_object_get(root, "generation_prompt"), "generation_prompt", &c->generation, err);
+    if (!rc && !json_object_get(root, "roles")) rc = rod_fail(err, ROD_EMODEL, TABLE ": roles is missing");
+    if (!rc) rc = take_roles(json_object_get(root, "roles"), c, err);
+    if (!rc) rc = take_stops(json_object_get(root, "stop"), t, c, err);
+    json_decref(root);
+    if (rc) {
+        chat_close(c);
+    } else {
+        *out = c;
+    }
+    return rc;
+}
+
+/* ---- which one ---- */
+
+int chat_parse(const struct chat_files *files, const struct tokenizer *t, struct chat **out, char *note,
+               size_t note_bytes, struct rod_error *err) {
+    *out = NULL;
+    *note = 0;
+    if (files->table) return from_table(files->table, files->table_len, t, out, err);
+    json_error_t fault;
+    json_t *config = files->config ? json_room_load(files->config, files->config_len, 0, &fault) : NULL;
+    if (files->config && !config && json_room_was_short(&fault)) return chat_no_memory(err);
+    const json_t *value = config_template(config);
+    const char *from = "chat_template.jinja", *jinja = files->jinja;
+    size_t len = files->jinja_len;
+    if (!jinja && json_is_string(value)) {
+        from = "chat_template of tokenizer_config.json";
+        jinja = json_string_value(value);
+        len = json_string_length(value);
+    }
+    const struct format *format = jinja ? recognise(jinja, len) : NULL;
+    const bool published = tokenizer_find(t, "<role>") >= 0 && tokenizer_find(t, "</role>") >= 0;
+    if (jinja && !format) {
+        snprintf(note, note_bytes, "%s is ignored: it is none of the known formats; %s; " TABLE " may give another",
+                 from, published ? "chats take the published format" : "there are no chats");
+    } else if (format && tokenizer_find(t, format->mark) < 0) {
+        snprintf(note, note_bytes, "%s is ignored: the tokenizer lacks %s", from, format->mark);
+        format = NULL;
+    }
+    if (!format && published) format = &formats[0];
+    json_decref(config);
+    return format ? from_format(format, t, out, err) : 0;
+}
+
+/* NULL with rc 0: there is none. Whatever else keeps it from being read is an error: another format is not guessed. */
+static FILE *open_file(const char *path, int *rc, struct rod_error *err) {
+    struct stat info;
+    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe answers at once and is refused */
+    *rc = 0;
+    if (fd < 0 && errno == ENOENT && lstat(path, &info)) return NULL; /* nor a link that leads nowhere */
+    if (fd < 0) {
+        *rc = rod_fail(err, ROD_EMODEL, "cannot open %.300s: %s", path, strerror(errno));
+        return NULL;
+    }
+    FILE *f = !fstat(fd, &info) && S_ISREG(info.st_mode) ? fdopen(fd, "rb") : NULL;
+    if (f) return f;
+    close(fd);
+    *rc = rod_fail(err, ROD_EMODEL, "%.300s is not a regular file", path);
+    return NULL;
+}
+
+static int read_file(const char *dir, const char *name, char **text, size_t *len, struct rod_error *err) {
+    enum { MAX_BYTES = 1 << 24 };
+    char path[4096];
+    const int n_path = snprintf(path, sizeof path, "%s/%s", dir, name);
+    if (n_path < 0 || (size_t)n_path >= sizeof path)
+        return rod_fail(err, ROD_EINVALID, "the path of %s is too long", name);
+    int rc;
+    FILE *f = open_file(path, &rc, err);
+    if (!f) return rc;
+    char *buf = NULL;
+    size_t n = 0, room = 0;
+    for (bool more = true; more && n <= MAX_BYTES;) {
+        room = room ? 2 * room : 8192;
+        char *grown = realloc(buf, room);
+        if (!grown) {
+            free(buf);
+            fclose(f);
+            return chat_no_memory(err);
+        }
+        buf = grown;
+        n += fread(buf + n, 1, room - n, f);
+        more = n == room;
+    }
+    bool bad = ferror(f) || n > MAX_BYTES;
+    fclose(f);
+    if (bad) {
+        free(buf);
+        return rod_fail(err, ROD_EMODEL, "%.300s cannot be read, or is larger than %d bytes", path, MAX_BYTES);
+    }
+    *text = buf;
+    *len = n;
+    return 0;
+}
+
+int chat_open(const char *dir, const struct tokenizer *t, struct chat **out, char *note, size_t note_bytes,
+              struct rod_error *err) {
+    char *table = NULL, *config = NULL, *jinja = NULL;
+    struct chat_files files = {0};
+    int rc = read_file(dir, TABLE, &table, &files.table_len, err);
+    if (!rc) rc = read_file(dir, "tokenizer_config.json", &config, &files.config_len, err);
+    if (!rc) rc = read_file(dir, "chat_template.jinja", &jinja, &files.jinja_len, err);
+    files.table = table;
+    files.config = config;
+    files.jinja = jinja;
+    if (!rc) rc = chat_parse(&files, t, out, note, note_bytes, err);
+    free(table);
+    free(config);
+    free(jinja);
+    return rc;
+}
+
+/* ---- messages ---- */
+
+static int fail_at(struct rod_error *err, int rc, size_t i, const char *field) {
+    if (err) snprintf(err->param, sizeof err->param, "messages[%zu].%s", i, field);
+    return rc;
+}
+
+static int role_of(const struct chat *c, const char *role) {
+    if (role && !strcmp(role, "developer")) role = "system";
+    for (int i = 0; role && i < CHAT_N_ROLES; i++)
+        if (!strcmp(role, role_names[i]) && c->prefix[i]) return i;
+    return -1;
+}
+
+/* lead, three pieces a message, generation: *n of them, malloc'd; they borrow from chat and messages. */
+static int to_pieces(const struct chat *c, const char *lead, const struct rod_message *messages, size_t n_messages,
+                     bool generation, struct tokenizer_piece **out, size_t *n_out, struct rod_error *err) {
+    if (!c) return rod_fail(err, ROD_EUNSUPPORTED, "the model has no chat format: give it a " TABLE);
+    if (n_messages > SIZE_MAX / 3 / sizeof(struct tokenizer_piece) - 2)
+        return rod_fail(err, ROD_EINVALID, "too many messages");
+    struct tokenizer_piece *pieces = malloc((3 * n_messages + 2) * sizeof *pieces);
+    if (!pieces) return rod_fail(err, ROD_ENOMEM, "out of memory while rendering a chat");
+    size_t n = 0;
+    int rc = 0;
+    pieces[n++] = (struct tokenizer_piece){lead, strlen(lead), true};
+    for (size_t i = 0; !rc && i < n_messages; i++) {
+        const struct rod_message *m = &messages[i];
+        const int role = role_of(c, m->role);
+        const size_t len = m->content ? m->content_len : 0, bad = utf8_check(m->content, len);
+        if (role < 0) {
+            rc = rod_fail(err, ROD_EINVALID,
+                          "unknown role \"%.64s\": known are system, developer, user, assistant, tool, "
+                          "as far as the model's chat format has them",
+                          m->role ? m->role : "");
+            rc = fail_at(err, rc, i, "role");
+        } else if (bad != len) {
+            rc = rod_fail(err, ROD_EINVALID, "content of message %zu is not valid UTF-8: the byte at offset %zu", i,
+                          bad);
+            rc = fail_at(err, rc, i, "content");
+        } else {
+            pieces[n++] = (struct tokenizer_piece){c->prefix[role], strlen(c->prefix[role]), true};
+            pieces[n++] = (struct tokenizer_piece){len ? m->content : "", len, false};
+            pieces[n++] = (struct tokenizer_piece){c->suffix[role], strlen(c->suffix[role]), true};
+        }
+    }
+    if (generation) pieces[n++] = (struct tokenizer_piece){c->generation, strlen(c->generation), true};
+    if (rc) {
+        free(pieces);
+        return rc;
+    }
+    *out = pieces;
+    *n_out = n;
+    return 0;
+}
+
+static int encode(const struct chat *chat, const struct tokenizer *t, const char *lead,
+                  const struct rod_message *messages, size_t n_messages, bool generation, int32_t **ids, size_t *n_ids,
+                  struct rod_error *err) {
+    struct tokenizer_piece *pieces;
+    size_t n;
+    int rc = to_pieces(chat, lead, messages, n_messages, generation, &pieces, &n, err);
+    if (rc) return rc;
+    rc = tokenizer_encode_pieces(t, pieces, n, ids, n_ids, err);
+    free(pieces);
+    return rc;
+}
+
+/* The first token of a piece of the frame, if it is a special one; else -1. */
+static int32_t first_token(const struct tokenizer *t, const char *text) {
+    int32_t *ids, first = -1;
+    size_t n, len;
+    bool special = false;
+    const struct tokenizer_piece piece = {text, strlen(text), true};
+    if (!*text || tokenizer_encode_pieces(t, &piece, 1, &ids, &n, NULL)) return -1;
+    if (n && tokenizer_bytes(t, ids[0], &len, &special) && special) first = ids[0];
+    free(ids);
+    return first;
+}
+
+void chat_marks(const struct chat *c, const struct tokenizer *t, const struct rod_message *messages, size_t n_messages,
+                const int32_t *ids, size_t n_ids, size_t **marks, size_t *n_marks) {
+    *marks = NULL;
+    *n_marks = 0;
+    size_t *found = c && t ? malloc((n_messages + 1) * sizeof *found) : NULL;
+    if (!found) return;
+    int32_t starts[CHAT_N_ROLES];
+    for (int i = 0; i < CHAT_N_ROLES; i++) starts[i] = c->prefix[i] ? first_token(t, c->prefix[i]) : -1;
+    size_t at = 0, n = 0;
+    for (size_t i = 0; i <= n_messages; i++) {
+        const int role = i < n_messages ? role_of(c, messages[i].role) : CHAT_N_ROLES;
+        const int32_t start = role < 0 ? -1 : role < CHAT_N_ROLES ? starts[role] : first_token(t, c->generation);
+        while (at < n_ids && ids[at] != start) at++;
+        if (start < 0 || at == n_ids) break;
+        if (i) found[n++] = at;
+        at++;
+    }
+    *marks = found;
+    *n_marks = n;
+}
+
+static const char *begin_of(const struct chat *c) { return c ? c->begin : ""; }
+
+/* A table may have no role assistant: then nothing closes an answer. */
+static const char *close_of(const struct chat *c) {
+    return c && c->suffix[CHAT_ASSISTANT] ? c->suffix[CHAT_ASSISTANT] : "";
+}
+
+bool chat_begins(const struct chat *chat) { return *begin_of(chat) != 0; }
+bool chat_closes(const struct chat *chat) { return *close_of(chat) != 0; }
+
+int chat_encode(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
+                size_t n_messages, bool generation, int32_t **ids, size_t *n_ids, struct rod_error *err) {
+    return encode(chat, t, begin_of(chat), messages, n_messages, generation, ids, n_ids, err);
+}
+
+int chat_encode_more(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
+                     size_t n_messages, bool generation, bool after_answer, int32_t **ids, size_t *n_ids,
+                     struct rod_error *err) {
+    const char *lead = after_answer ? close_of(chat) : "";
+    return encode(chat, t, lead, messages, n_messages, generation, ids, n_ids, err);
+}
+
+int chat_render(const struct chat *chat, const struct rod_message *messages, size_t n_messages, bool generation,
+                char **text, size_t *len, struct rod_error *err) {
+    struct tokenizer_piece *pieces;
+    size_t n, n_bytes = 0, at = 0;
+    int rc = to_pieces(chat, begin_of(chat), messages, n_messages, generation, &pieces, &n, err);
+    if (rc) return rc;
+    for (size_t i = 0; i < n; i++) n_bytes += pieces[i].len;
+    char *buf = malloc(n_bytes + 1);
+    for (size_t i = 0; buf && i < n; i++) {
+        memcpy(buf + at, pieces[i].text, pieces[i].len);
+        at += pieces[i].len;
+    }
+    free(pieces);
+    if (!buf) return rod_fail(err, ROD_ENOMEM, "out of memory while rendering a chat");
+    buf[at] = 0;
+    *text = buf;
+    *len = at;
+    return 0;
+}

@@ -1,0 +1,145 @@
+/* tokenizer_added.c - finds added tokens in a text: a trie walked from every position where one may begin.
+ *
+ * Leftmost first, then longest, as the reference implementation's automaton reports them. A special token counts only
+ * inside a run that recognises special tokens; elsewhere it does not exist.
+ */
+#include "tokenizer_parts.h"
+#include "engine/base/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t added_child(const struct added *added, uint32_t node, unsigned char byte) {
+    uint32_t c = added->nodes[node].child;
+    while (c && added->nodes[c].byte != byte) c = added->nodes[c].sibling;
+    return c;
+}
+
+static int added_node(struct added *added, unsigned char byte, uint32_t *out) {
+    if (added->n_nodes >= added->cap_nodes) {
+        uint32_t cap = added->cap_nodes ? added->cap_nodes * 2 : 64;
+        struct added_node *nodes = realloc(added->nodes, cap * sizeof *nodes);
+        if (!nodes) return ROD_ENOMEM;
+        added->nodes = nodes;
+        added->cap_nodes = cap;
+    }
+    if (!added->n_nodes) added->nodes[added->n_nodes++] = (struct added_node){.token = -1};
+    added->nodes[ *out = added->n_nodes++] = (struct added_node){.token = -1, .byte = byte};
+    return 0;
+}
+
+int added_insert(struct added *added, const struct added_token *token, const char *text) {
+    if (added->n_tokens == added->cap_tokens) {
+        uint32_t cap = added->cap_tokens ? added->cap_tokens * 2 : 16;
+        struct added_token *tokens = realloc(added->tokens, cap * sizeof *tokens);
+        if (!tokens) return ROD_ENOMEM;
+        added->tokens = tokens;
+        added->cap_tokens = cap;
+    }
+    const unsigned char *p = (const unsigned char *)text;
+    uint32_t node = added->root[p[0]];
+    if (!node) {
+        if (added_node(added, p[0], &node)) return ROD_ENOMEM;
+        added->root[p[0]] = node;
+    }
+    for (uint32_t i = 1; i < token->len; i++) {
+        uint32_t next = added_child(added, node, p[i]);
+        if (!next) {
+            if (added_node(added, p[i], &next)) return ROD_ENOMEM;
+            added->nodes[next].sibling = added->nodes[node].child;
+            added->nodes[node].child = next;
+        }
+        node = next;
+    }
+    added->nodes[node].token = (int32_t)added->n_tokens;
+    added->tokens[added->n_tokens++] = *token;
+    return 0;
+}
+
+static bool added_word_before(const char *text, size_t at) {
+    size_t i = at, n;
+    if (!at) return false;
+    do i--;
+    while (i && ((unsigned char)text[i] & 0xc0) == 0x80);
+    return utf8_is_word(utf8_decode(text + i, &n));
+}
+
+static bool added_word_after(const char *text, size_t len, size_t at) {
+    size_t n;
+    return at < len && utf8_is_word(utf8_decode(text + at, &n));
+}
+
+static size_t added_spaces_before(const char *text, size_t at) {
+    while (at) {
+        size_t i = at, n;
+        do i--;
+        while (i && ((unsigned char)text[i] & 0xc0) == 0x80);
+        if (!utf8_is_space(utf8_decode(text + i, &n))) break;
+        at = i;
+    }
+    return at;
+}
+
+static size_t added_spaces_after(const char *text, size_t len, size_t at) {
+    size_t n;
+    while (at < len && utf8_is_space(utf8_decode(text + at, &n))) at += n;
+    return at;
+}
+
+/* The longest token that begins at pos; special ones only where they end within the bytes still open to them. */
+static const struct added_token *added_at(const struct added *added, const struct added_view *view, size_t pos,
+                                          size_t special_end) {
+    const unsigned char *p = (const unsigned char *)view->text;
+    const struct added_token *best = NULL;
+    uint32_t node = added->root[p[pos]];
+    for (size_t i = pos + 1; node; i++) {
+        int32_t t = added->nodes[node].token;
+        if (t >= 0 && (!added->tokens[t].special || i <= special_end)) best = &added->tokens[t];
+        if (i == view->len) break;
+        node = added_child(added, node, p[i]);
+    }
+    return best;
+}
+
+size_t added_run_at(const struct added_view *view, size_t pos) {
+    size_t run = 0, past = view->n_runs;
+    while (run < past) {
+        size_t mid = run + (past - run) / 2;
+        if (view->run[mid].end <= view->base + pos)
+            run = mid + 1;
+        else
+            past = mid;
+    }
+    return run;
+}
+
+bool added_find(const struct added *added, const struct added_view *view, size_t from, size_t taken,
+                struct added_match *out) {
+    if (!added->n_tokens) return false;
+    size_t run = added_run_at(view, from);
+    for (size_t pos = from; pos < view->len; pos++) {
+        if (!added->root[(unsigned char)view->text[pos]]) continue;
+        while (run < view->n_runs && view->run[run].end <= view->base + pos) run++;
+        bool open = run < view->n_runs && view->run[run].special;
+        const struct added_token *t = added_at(added, view, pos, open ? view->run[run].end - view->base : 0);
+        if (!t) continue;
+        size_t start = pos, end = pos + t->len;
+        if (t->single_word && (added_word_before(view->text, start) || added_word_after(view->text, view->len, end))) {
+            pos = end - 1; /* the reference goes on after a match that it discards */
+            continue;
+        }
+        out->resume = end;
+        if (t->lstrip) start = added_spaces_before(view->text, start);
+        if (t->rstrip) end = added_spaces_after(view->text, view->len, end);
+        out->start = start < taken ? taken : start;
+        out->end = end;
+        out->id = t->id;
+        return true;
+    }
+    return false;
+}
+
+void added_fini(struct added *added) {
+    free(added->tokens);
+    free(added->nodes);
+}

@@ -1,0 +1,412 @@
+/* tokenizer_parse.c - tokenizer.json (and tokenizer_config.json) to tables. Pure: bytes in, a tokenizer or an error
+ * out.
+ *
+ * Every key that changes ids is either honoured or refused by name. Not read on purpose: truncation and padding (a
+ * server never cuts a prompt silently), post-processing that only moves offsets, byte_fallback, fuse_unk and unk_token
+ * (every byte has a token, which is checked, so they have no effect).
+ */
+#include "tokenizer_parts.h"
+#include "engine/base/json_room.h"
+#include "engine/base/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct parse {
+    struct tokenizer *t;
+    const json_t *vocab;
+    int16_t byte_of[324]; /* letter of the byte-level alphabet -> byte, -1 = not a letter of it */
+    bool *from_bytes;     /* ids whose text is written in that alphabet */
+    char *scratch;        /* one token's bytes */
+    size_t scratch_cap;
+    struct rod_error *err;
+};
+
+static int parse_memory(struct parse *p) {
+    return rod_fail(p->err, ROD_ENOMEM, "out of memory while reading tokenizer.json");
+}
+
+/* GPT-2's alphabet: printable Latin-1 characters stand for themselves, the other bytes for U+0100 and on, in order. */
+static void parse_alphabet(struct parse *p) {
+    memset(p->byte_of, -1, sizeof p->byte_of);
+    int next = 256;
+    for (int b = 0; b < 256; b++) {
+        bool itself = (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
+        p->byte_of[itself ? b : next++] = (int16_t)b;
+    }
+}
+
+static int parse_blob(struct parse *p, const char *bytes, size_t len, uint32_t *at) {
+    struct tokenizer *t = p->t;
+    if (len > INT32_MAX || t->blob_len > INT32_MAX) return parse_memory(p);
+    if (t->blob_cap - t->blob_len < len + 1) {
+        uint32_t cap = (t->blob_cap + (uint32_t)len + 1024) * 2;
+        char *blob = cap > t->blob_cap ? realloc(t->blob, cap) : NULL;
+        if (!blob) return parse_memory(p);
+        t->blob = blob;
+        t->blob_cap = cap;
+    }
+    *at = t->blob_len;
+    memcpy(t->blob + *at, bytes, len);
+    t->blob[*at + len] = 0;
+    t->blob_len += (uint32_t)len + 1;
+    return 0;
+}
+
+/* The bytes that a text in the byte-level alphabet stands for, in scratch; SIZE_MAX when it has another character. */
+static size_t parse_bytes(struct parse *p, const char *text, size_t len) {
+    size_t n = 0, step;
+    for (size_t i = 0; i < len; i += step) {
+        uint32_t c = utf8_decode(text + i, &step);
+        if (c >= sizeof p->byte_of / sizeof *p->byte_of || p->byte_of[c] < 0) return SIZE_MAX;
+        p->scratch[n++] = (char)p->byte_of[c];
+    }
+    return n;
+}
+
+static int parse_reserve_scratch(struct parse *p, size_t len) {
+    if (p->scratch && len <= p->scratch_cap) return 0;
+    char *scratch = realloc(p->scratch, len + 256);
+    if (!scratch) return parse_memory(p);
+    p->scratch = scratch;
+    p->scratch_cap = len + 256;
+    return 0;
+}
+
+static int parse_bad(struct parse *p, const char *what) {
+    return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: %s", what);
+}
+
+static int parse_unsupported(struct parse *p, const char *key) {
+    return rod_fail(p->err, ROD_EUNSUPPORTED, "tokenizer.json: this \"%s\" is not supported", key);
+}
+
+/* 0 with *out set; the default when absent or null. */
+static int parse_flag(struct parse *p, const json_t *object, const char *key, bool absent, bool *out) {
+    const json_t *v = json_object_get(object, key);
+    *out = v && json_is_boolean(v) ? json_is_true(v) : absent;
+    return !v || json_is_null(v) || json_is_boolean(v)
+               ? 0
+               : rod_fail(p->err, ROD_EMODEL, "tokenizer.json: \"%s\" must be true or false", key);
+}
+
+static bool parse_is_id(const json_t *v) {
+    return json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) < TOKENIZER_MAX_IDS;
+}
+
+/* ---- vocab and added tokens ---- */
+
+static int parse_sizes(struct parse *p, const json_t *added) {
+    uint32_t n = 0;
+    const char *key;
+    json_t *v;
+    size_t i;
+    json_object_foreach((json_t *)p->vocab, key, v) {
+        if (!parse_is_id(v))
+            return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: vocab: the id of \"%.64s\" is no id", key);
+        if (json_integer_value(v) >= n) n = (uint32_t)json_integer_value(v) + 1;
+    }
+    json_array_foreach(added, i, v) {
+        const json_t *id = json_object_get(v, "id");
+        if (!parse_is_id(id))
+            return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: added_tokens[%zu]: no valid \"id\"", i);
+        if (json_integer_value(id) >= n) n = (uint32_t)json_integer_value(id) + 1;
+    }
+    p->t->n_ids = n;
+    p->t->tokens = calloc(n + 1, sizeof *p->t->tokens);
+    p->from_bytes = calloc(n + 1, sizeof *p->from_bytes);
+    return p->t->tokens && p->from_bytes ? 0 : parse_memory(p);
+}
+
+static int parse_vocab(struct parse *p) {
+    struct tokenizer *t = p->t;
+    const char *key;
+    json_t *v;
+    for (int b = 0; b < 256; b++) t->bpe.byte_id[b] = -1;
+    json_object_foreach((json_t *)p->vocab, key, v) {
+        int32_t id = (int32_t)json_integer_value(v);
+        size_t len = strlen(key), n; /* jansson refuses keys with a NUL */
+        int rc = parse_reserve_scratch(p, len);
+        if (rc) return rc;
+        if (t->tokens[id].present)
+            return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: vocab: id %d is given twice", id);
+        n = parse_bytes(p, key, len);
+        bool mapped = n != SIZE_MAX && n > 0;
+        t->tokens[id].present = true;
+        t->tokens[id].len = (uint32_t)(mapped ? n : len);
+        rc = parse_blob(p, mapped ? p->scratch : key, mapped ? n : len, &t->tokens[id].bytes);
+        if (rc) return rc;
+        p->from_bytes[id] = mapped;
+        if (mapped && n == 1) t->bpe.byte_id[(unsigned char)p->scratch[0]] = id;
+    }
+    for (int b = 0; b < 0xf5; b++) {
+        if (t->bpe.byte_id[b] >= 0 || b == 0xc0 || b == 0xc1) continue; /* UTF-8 never has those, nor 0xf5 and up */
+        return rod_fail(p->err, ROD_EUNSUPPORTED,
+                        "tokenizer.json: vocab has no token for byte 0x%02x: not a byte-level BPE", b);
+    }
+    return 0;
+}
+
+static int parse_added_token(struct parse *p, const json_t *node) {
+    struct tokenizer *t = p->t;
+    const json_t *content = json_object_get(node, "content");
+    struct added_token a = {.id = (int32_t)json_integer_value(json_object_get(node, "id"))};
+    if (!json_is_string(content))
+        return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: added token %d has no \"content\"", a.id);
+    const char *text = json_string_value(content);
+    size_t len = json_string_length(content);
+    bool normalized = false;
+    int rc = parse_flag(p, node, "special", false, &a.special);
+    if (!rc) rc = parse_flag(p, node, "single_word", false, &a.single_word);
+    if (!rc) rc = parse_flag(p, node, "lstrip", false, &a.lstrip);
+    if (!rc) rc = parse_flag(p, node, "rstrip", false, &a.rstrip);
+    if (!rc) rc = parse_flag(p, node, "normalized", !a.special, &normalized);
+    if (rc || !len) return rc; /* an empty one never matches */
+
+    const json_t *in_vocab = json_object_getn(p->vocab, text, len);
+    struct token *token = &t->tokens[a.id];
+    if (in_vocab ? json_integer_value(in_vocab) != a.id : token->present)
+        return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: added token \"%.64s\" and vocab disagree about id %d",
+                        text, a.id);
+    if (!token->present) {
+        if ((rc = parse_blob(p, text, len, &token->bytes))) return rc;
+        token->len = (uint32_t)len;
+        token->present = true;
+    }
+    token->special = a.special;
+
+    char *composed = NULL;
+    if (normalized && t->nfc && !utf8_is_ascii(text, len)) {
+        if (!utf8_nfc(text, len, &composed, &len)) return parse_memory(p);
+        text = composed;
+    }
+    a.len = (uint32_t)len;
+    rc = parse_blob(p, text, len, &a.text);
+    if (!rc && added_insert(normalized ? &t->normalized : &t->raw, &a, text)) rc = parse_memory(p);
+    free(composed);
+    return rc;
+}
+
+/* ---- merges ---- */
+
+static int parse_merge(struct parse *p, const json_t *node, size_t i) {
+    const char *left = NULL, *right = NULL;
+    size_t n_left = 0, n_right = 0;
+    if (json_is_string(node)) { /* "a b" */
+        left = json_string_value(node);
+        size_t len = json_string_length(node);
+        const char *space = memchr(left, ' ', len);
+        if (space) {
+            n_left = (size_t)(space - left);
+            right = space + 1;
+            n_right = len - n_left - 1;
+            if (memchr(right, ' ', n_right)) right = NULL;
+        }
+    } else if (json_array_size(node) == 2) {
+        const json_t *l = json_array_get(node, 0), *r = json_array_get(node, 1);
+        if (json_is_string(l) && json_is_string(r)) {
+            left = json_string_value(l), n_left = json_string_length(l);
+            right = json_string_value(r), n_right = json_string_length(r);
+        }
+    }
+    if (!right) return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: merges[%zu] is no pair of tokens", i);
+    int rc = parse_reserve_scratch(p, n_left + n_right);
+    if (rc) return rc;
+    memcpy(p->scratch, left, n_left);
+    memcpy(p->scratch + n_left, right, n_right);
+    const json_t *a = json_object_getn(p->vocab, left, n_left), *b = json_object_getn(p->vocab, right, n_right);
+    const json_t *ab = json_object_getn(p->vocab, p->scratch, n_left + n_right);
+    if (!a || !b || !ab)
+        return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: merges[%zu]: \"%.*s\" is not in the vocab", i,
+                        (int)(n_left + n_right < 64 ? n_left + n_right : 64), p->scratch);
+    bpe_add_merge(&p->t->bpe, (int32_t)json_integer_value(a), (int32_t)json_integer_value(b), (uint32_t)i,
+                  (int32_t)json_integer_value(ab));
+    return 0;
+}
+
+static int parse_model(struct parse *p, const json_t *model) {
+    static const char *const empty[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    struct bpe *bpe = &p->t->bpe;
+    for (size_t i = 0; i < sizeof empty / sizeof *empty; i++) {
+        const json_t *v = json_object_get(model, empty[i]);
+        if (v && !json_is_null(v) && !(json_is_string(v) && !json_string_length(v)))
+            return parse_unsupported(p, empty[i]);
+    }
+    const json_t *dropout = json_object_get(model, "dropout"), *merges = json_object_get(model, "merges");
+    if (dropout && !json_is_null(dropout) && !(json_is_number(dropout) && json_number_value(dropout) == 0))
+        return parse_unsupported(p, "dropout");
+    if (!json_is_array(merges)) return parse_bad(p, "\"model\" has no \"merges\"");
+    int rc = parse_flag(p, model, "ignore_merges", false, &bpe->ignore_merges);
+    if (rc) return rc;
+    size_t n = json_array_size(merges), first = 0;
+    if (bpe_init(bpe, n)) return parse_memory(p);
+    const char *head = json_string_value(json_array_get(merges, 0));
+    if (head && !strncmp(head, "#version", 8)) first = 1; /* merges.txt's first line, kept by old converters */
+    for (size_t i = first; i < n; i++)
+        if ((rc = parse_merge(p, json_array_get(merges, i), i))) return rc;
+    return 0;
+}
+
+/* After added tokens are known: a whole word never becomes a special token, whatever ignore_merges says. */
+static int parse_words(struct parse *p) {
+    struct tokenizer *t = p->t;
+    t->bpe.tokens = t->tokens;
+    t->bpe.blob = t->blob;
+    if (!t->bpe.ignore_merges) return 0;
+    for (uint32_t id = 0; id < t->n_ids; id++) p->from_bytes[id] &= !t->tokens[id].special;
+    return bpe_index_words(&t->bpe, p->from_bytes, t->n_ids) ? parse_memory(p) : 0;
+}
+
+/* ---- the parts around the model ---- */
+
+static int parse_normalizer(struct parse *p, const json_t *node, int depth) {
+    if (!node || json_is_null(node)) return 0;
+    const char *type = json_string_value(json_object_get(node, "type"));
+    const json_t *list = json_object_get(node, "normalizers");
+    if (type && !strcmp(type, "NFC")) {
+        p->t->nfc = true;
+        return 0;
+    }
+    if (type && !strcmp(type, "Sequence") && json_is_array(list) && depth < 4) {
+        size_t i;
+        json_t *v;
+        int rc;
+        json_array_foreach(list, i, v) if ((rc = parse_normalizer(p, v, depth + 1))) return rc;
+        return 0;
+    }
+    return rod_fail(p->err, ROD_EUNSUPPORTED, "tokenizer.json: normalizer type \"%.64s\" is not supported",
+                    type ? type : "null");
+}
+
+/* A template may put single special tokens before the text; tokenizer_encode adds them then. */
+static int parse_template(struct parse *p, const json_t *node) {
+    const json_t *single = json_object_get(node, "single"), *specials = json_object_get(node, "special_tokens");
+    bool seen = false;
+    size_t i, k;
+    json_t *piece, *id;
+    if (!json_is_array(single)) return parse_bad(p, "TemplateProcessing has no \"single\"");
+    p->t->n_prefix = 0;
+    json_array_foreach(single, i, piece) {
+        const json_t *special = json_object_get(piece, "SpecialToken");
+        if (!special && !seen && json_object_get(piece, "Sequence")) {
+            seen = true;
+            continue;
+        }
+        const json_t *name = json_object_get(special, "id");
+        const json_t *ids =
+            json_object_get(json_object_get(specials, json_is_string(name) ? json_string_value(name) : ""), "ids");
+        if (seen || !json_is_array(ids)) return parse_unsupported(p, "post_processor TemplateProcessing");
+        json_array_foreach(ids, k, id) {
+            if (!parse_is_id(id) || json_integer_value(id) >= p->t->n_ids ||
+                !p->t->tokens[json_integer_value(id)].present ||
+                p->t->n_prefix == sizeof p->t->prefix / sizeof *p->t->prefix)
+                return parse_unsupported(p, "post_processor TemplateProcessing");
+            p->t->prefix[p->t->n_prefix++] = (int32_t)json_integer_value(id);
+        }
+    }
+    return 0;
+}
+
+static int parse_post_processor(struct parse *p, const json_t *node, int depth) {
+    if (!node || json_is_null(node)) return 0;
+    const char *type = json_string_value(json_object_get(node, "type"));
+    const json_t *list = json_object_get(node, "processors");
+    if (type && !strcmp(type, "ByteLevel")) return 0; /* offsets only */
+    if (type && !strcmp(type, "TemplateProcessing")) return parse_template(p, node);
+    if (type && !strcmp(type, "Sequence") && json_is_array(list) && depth < 4) {
+        size_t i;
+        json_t *v;
+        int rc;
+        json_array_foreach(list, i, v) if ((rc = parse_post_processor(p, v, depth + 1))) return rc;
+        return 0;
+    }
+    return rod_fail(p->err, ROD_EUNSUPPORTED, "tokenizer.json: post_processor type \"%.64s\" is not supported",
+                    type ? type : "null");
+}
+
+static int parse_decoder(struct parse *p, const json_t *node, int depth) {
+    const char *type = json_string_value(json_object_get(node, "type"));
+    const json_t *list = json_object_get(node, "decoders");
+    if (type && !strcmp(type, "ByteLevel")) return 0;
+    if (type && !strcmp(type, "Sequence") && json_array_size(list) == 1 && depth < 4)
+        return parse_decoder(p, json_array_get(list, 0), depth + 1);
+    return rod_fail(p->err, ROD_EUNSUPPORTED, "tokenizer.json: decoder type \"%.64s\" is not supported",
+                    type ? type : "null");
+}
+
+/* tokenizer_config.json: add_bos_token and add_eos_token are what the model's own tokenizer class reads. */
+static int parse_config(struct parse *p, const char *json, size_t len) {
+    json_error_t where;
+    json_t *config = json_room_load(json, len, JSON_ALLOW_NUL, &where);
+    struct tokenizer *t = p->t;
+    int rc = 0;
+    if (!config && json_room_was_short(&where))
+        rc = rod_fail(p->err, ROD_ENOMEM, "no memory to read tokenizer_config.json");
+    else if (!json_is_object(config))
+        rc = rod_fail(p->err, ROD_EMODEL, "tokenizer_config.json: %s (line %d)", config ? "not an object" : where.text,
+                      config ? 1 : where.line);
+    else if (json_is_true(json_object_get(config, "add_eos_token")))
+        rc = rod_fail(p->err, ROD_EUNSUPPORTED, "tokenizer_config.json: \"add_eos_token\" true is not supported");
+    else if (json_is_true(json_object_get(config, "add_bos_token")) && !t->n_prefix) {
+        const json_t *bos = json_object_get(config, "bos_token");
+        if (json_is_object(bos)) bos = json_object_get(bos, "content");
+        int32_t id = json_is_string(bos) ? tokenizer_find(t, json_string_value(bos)) : -1;
+        if (id < 0)
+            rc = rod_fail(p->err, ROD_EMODEL, "tokenizer_config.json: \"bos_token\" is no added token");
+        else
+            t->prefix[t->n_prefix++] = id;
+    }
+    json_decref(config);
+    return rc;
+}
+
+static int parse_all(struct parse *p, const json_t *root) {
+    const json_t *model = json_object_get(root, "model"), *added = json_object_get(root, "added_tokens");
+    const json_t *kind = json_object_get(model, "type");
+    size_t i;
+    json_t *v;
+    if (!json_is_object(root)) return parse_bad(p, "not an object");
+    if (!json_is_object(model)) return parse_bad(p, "no \"model\"");
+    if (kind && !json_is_null(kind) && (!json_is_string(kind) || strcmp(json_string_value(kind), "BPE")))
+        return rod_fail(p->err, ROD_EUNSUPPORTED, "tokenizer.json: model type \"%.64s\" is not supported",
+                        json_is_string(kind) ? json_string_value(kind) : "?");
+    p->vocab = json_object_get(model, "vocab");
+    if (!json_is_object(p->vocab)) return parse_bad(p, "\"model\" has no \"vocab\"");
+    if (added && !json_is_null(added) && !json_is_array(added)) return parse_bad(p, "\"added_tokens\" is no array");
+
+    int rc = split_init(&p->t->split, json_object_get(root, "pre_tokenizer"), p->err);
+    if (!rc) rc = parse_normalizer(p, json_object_get(root, "normalizer"), 0);
+    if (!rc) rc = parse_decoder(p, json_object_get(root, "decoder"), 0);
+    if (!rc) rc = parse_sizes(p, added);
+    if (!rc) rc = parse_vocab(p);
+    if (!rc) rc = parse_model(p, model);
+    if (rc) return rc;
+    json_array_foreach(added, i, v) if ((rc = parse_added_token(p, v))) return rc;
+    rc = parse_post_processor(p, json_object_get(root, "post_processor"), 0);
+    return rc ? rc : parse_words(p);
+}
+
+int tokenizer_parse(const char *json, size_t len, const char *config_json, size_t config_len, struct tokenizer **out,
+                    struct rod_error *err) {
+    json_error_t where;
+    struct parse p = {.err = err, .t = calloc(1, sizeof *p.t)};
+    if (!p.t) return parse_memory(&p);
+    parse_alphabet(&p);
+    json_t *root = json_room_load(json, len, JSON_ALLOW_NUL, &where);
+    int rc = 0;
+    if (root)
+        rc = parse_all(&p, root);
+    else if (json_room_was_short(&where))
+        rc = rod_fail(err, ROD_ENOMEM, "no memory to read tokenizer.json");
+    else
+        rc = rod_fail(err, ROD_EMODEL, "tokenizer.json: %s (line %d)", where.text, where.line);
+    if (!rc && config_json) rc = parse_config(&p, config_json, config_len);
+    json_decref(root);
+    free(p.from_bytes);
+    free(p.scratch);
+    if (rc)
+        tokenizer_close(p.t);
+    else
+        *out = p.t;
+    return rc;
+}

@@ -1,0 +1,215 @@
+/* tokenizer_split.c - pre-tokenizers: cuts a section of text into words, stage by stage.
+ *
+ * Every stage sees each piece of the stage before as a text of its own, as the reference implementation does: a
+ * look-ahead does not see past the end of its piece. Stages recurse, so no list of pieces is ever built.
+ * PCRE2 runs compiled code where it can; where that runs out of its small stack the interpreter takes over, whose
+ * memory and steps are limited here.
+ */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "tokenizer_parts.h"
+#include "engine/base/utf8.h"
+
+#include <pcre2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What ByteLevel itself splits by, when use_regex is true. */
+#define SPLIT_BYTE_LEVEL "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define SPLIT_HEAP_KIB   (256u << 10)
+
+/* ---- building ---- */
+
+static int split_compile(struct split_stage *stage, const char *pattern, size_t len, bool literal,
+                         struct rod_error *err) {
+    char *text = NULL;
+    size_t n = len;
+    if (literal) {
+        if (!(text = malloc(len + 1))) return rod_fail(err, ROD_ENOMEM, "out of memory");
+        memcpy(text, pattern, len);
+    } else {
+        int rc = regex_translate(pattern, len, &text, &n, err);
+        if (rc) return rc;
+    }
+    int number = 0;
+    PCRE2_SIZE at = 0;
+    pcre2_compile_context *context = pcre2_compile_context_create(NULL);
+    if (context) {
+        pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+        uint32_t options =
+            PCRE2_UTF | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
+        stage->code = pcre2_compile((PCRE2_SPTR)text, n, options, &number, &at, context);
+        pcre2_compile_context_free(context);
+    }
+    free(text);
+    if (!stage->code) {
+        char why[128] = "out of memory";
+        if (context) pcre2_get_error_message(number, (PCRE2_UCHAR *)why, sizeof why);
+        return rod_fail(err, ROD_EUNSUPPORTED, "tokenizer.json: pre_tokenizer pattern: %s", why);
+    }
+    stage->jit = pcre2_jit_compile(stage->code, PCRE2_JIT_COMPLETE) == 0;
+    return 0;
+}
+
+static int split_key(struct rod_error *err, const char *type, const char *key) {
+    return rod_fail(err, ROD_EUNSUPPORTED, "tokenizer.json: pre_tokenizer %s: this \"%s\" is not supported", type, key);
+}
+
+/* An optional boolean; absent or null = the default. -1: another type. */
+static int split_bool(const json_t *object, const char *key, int absent) {
+    const json_t *v = json_object_get(object, key);
+    if (!v || json_is_null(v)) return absent;
+    return json_is_boolean(v) ? json_is_true(v) : -1;
+}
+
+static int split_add_regex(struct split_stage *stage, const json_t *node, struct rod_error *err) {
+    const json_t *pattern = json_object_get(node, "pattern");
+    const json_t *regex = json_object_get(pattern, "Regex"), *string = json_object_get(pattern, "String");
+    const char *behavior = json_string_value(json_object_get(node, "behavior"));
+    int invert = split_bool(node, "invert", 0);
+    if (!json_is_string(regex) && !json_is_string(string)) return split_key(err, "Split", "pattern");
+    if (invert < 0) return split_key(err, "Split", "invert");
+    if (behavior && !strcmp(behavior, "Removed"))
+        *(invert ? &stage->drop_gap : &stage->drop_match) = true;
+    else if (!behavior || strcmp(behavior, "Isolated"))
+        return split_key(err, "Split", "behavior");
+    const json_t *text = json_is_string(regex) ? regex : string;
+    if (!json_string_length(text)) return split_key(err, "Split", "pattern");
+    return split_compile(stage, json_string_value(text), json_string_length(text), text == string, err);
+}
+
+static int split_add_digits(struct split_stage *stage, const json_t *node, struct rod_error *err) {
+    int individual = split_bool(node, "individual_digits", 0);
+    if (individual < 0) return split_key(err, "Digits", "individual_digits");
+    const char *pattern = individual ? "\\p{N}" : "\\p{N}+";
+    return split_compile(stage, pattern, strlen(pattern), false, err);
+}
+
+static int split_add_byte_level(struct split_stage *stage, const json_t *node, struct rod_error *err) {
+    int use_regex = split_bool(node, "use_regex", 1), prefix = split_bool(node, "add_prefix_space", 1);
+    if (use_regex < 0) return split_key(err, "ByteLevel", "use_regex");
+    if (prefix < 0) return split_key(err, "ByteLevel", "add_prefix_space");
+    stage->prefix_space = prefix;
+    return use_regex ? split_compile(stage, SPLIT_BYTE_LEVEL, strlen(SPLIT_BYTE_LEVEL), false, err) : 0;
+}
+
+int split_init(struct split *split, const json_t *pre_tokenizer, struct rod_error *err) {
+    const char *outer = json_string_value(json_object_get(pre_tokenizer, "type"));
+    bool sequence = outer && !strcmp(outer, "Sequence");
+    const json_t *list = sequence ? json_object_get(pre_tokenizer, "pretokenizers") : NULL;
+    if (sequence && !json_is_array(list)) return split_key(err, "Sequence", "pretokenizers");
+    size_t n = sequence ? json_array_size(list) : 1;
+    if (n > SPLIT_MAX_STAGES) return split_key(err, "Sequence", "pretokenizers");
+    bool byte_level = false;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *node = sequence ? json_array_get(list, i) : pre_tokenizer;
+        const char *type = json_string_value(json_object_get(node, "type"));
+        struct split_stage *stage = &split->stage[split->n_stages];
+        *stage = (struct split_stage){0};
+        if (byte_level) /* it would see letters that stand for bytes, not the text */
+            return rod_fail(err, ROD_EUNSUPPORTED,
+                            "tokenizer.json: pre_tokenizer: a stage after ByteLevel is not supported");
+        split->n_stages++; /* from here on split_fini frees it */
+        int rc;
+        if (type && !strcmp(type, "Split"))
+            rc = split_add_regex(stage, node, err);
+        else if (type && !strcmp(type, "Digits"))
+            rc = split_add_digits(stage, node, err);
+        else if (type && !strcmp(type, "ByteLevel"))
+            rc = split_add_byte_level(stage, node, err), byte_level = true;
+        else
+            rc = rod_fail(err, ROD_EUNSUPPORTED, "tokenizer.json: pre_tokenizer type \"%.64s\" is not supported",
+                          type ? type : "null");
+        if (rc) return rc;
+    }
+    if (!byte_level)
+        return rod_fail(err, ROD_EUNSUPPORTED,
+                        "tokenizer.json: pre_tokenizer has no ByteLevel; only byte-level BPE is supported");
+    return 0;
+}
+
+void split_fini(struct split *split) {
+    for (uint32_t i = 0; i < split->n_stages; i++) pcre2_code_free(split->stage[i].code);
+    split->n_stages = 0;
+}
+
+/* ---- running ---- */
+
+static int split_match(const struct split_stage *stage, struct split_work *work, const char *text, size_t len,
+                       size_t at) {
+    PCRE2_SPTR subject = (PCRE2_SPTR)text;
+    if (stage->jit) { /* the fast path checks nothing: text is known to be valid UTF-8 and at to begin a character */
+        int rc = pcre2_jit_match(stage->code, subject, len, at, 0, work->match, work->context);
+        if (rc != PCRE2_ERROR_JIT_STACKLIMIT && rc != PCRE2_ERROR_MATCHLIMIT) return rc;
+    }
+    return pcre2_match(stage->code, subject, len, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, work->match, work->context);
+}
+
+static int split_from(const struct split *split, uint32_t k, struct split_work *work, const char *text, size_t len,
+                      struct rod_error *err);
+
+static int split_emit(const struct split *split, uint32_t k, struct split_work *work, const char *text, size_t len,
+                      struct rod_error *err) {
+    if (!len) return 0;
+    if (k + 1 < split->n_stages) return split_from(split, k + 1, work, text, len, err);
+    int rc = work->word(work->arg, text, len);
+    return rc ? rod_fail(err, rc, "out of memory while encoding text") : 0;
+}
+
+static int split_pieces(const struct split *split, uint32_t k, struct split_work *work, const char *text, size_t len,
+                        struct rod_error *err) {
+    const struct split_stage *stage = &split->stage[k];
+    if (!stage->code) return split_emit(split, k, work, text, len, err);
+    size_t done = 0, at = 0;
+    while (at <= len) {
+        int n = split_match(stage, work, text, len, at);
+        if (n == PCRE2_ERROR_NOMATCH) break;
+        if (n < 0)
+            return rod_fail(err, ROD_EINVALID,
+                            "the tokenizer's pattern gives up on this text (PCRE2 error %d): it is too "
+                            "long and too regular",
+                            n);
+        const PCRE2_SIZE *span = pcre2_get_ovector_pointer(work->match);
+        size_t start = span[0], end = span[1];
+        if (start < done) start = done; /* a look-behind's \K is refused, so this cannot be; and must not, below */
+        int rc = stage->drop_gap ? 0 : split_emit(split, k, work, text + done, start - done, err);
+        if (!rc && !stage->drop_match && end > start) rc = split_emit(split, k, work, text + start, end - start, err);
+        if (rc) return rc;
+        done = at = end;
+        if (end == start) { /* an empty match cuts there; the next search begins one character on */
+            if (at == len) break;
+            at += utf8_lead_len((unsigned char)text[at]);
+        }
+    }
+    return stage->drop_gap ? 0 : split_emit(split, k, work, text + done, len - done, err);
+}
+
+static int split_from(const struct split *split, uint32_t k, struct split_work *work, const char *text, size_t len,
+                      struct rod_error *err) {
+    if (!split->stage[k].prefix_space || text[0] == ' ') return split_pieces(split, k, work, text, len, err);
+    char *spaced = malloc(len + 1);
+    if (!spaced) return rod_fail(err, ROD_ENOMEM, "out of memory while encoding text");
+    spaced[0] = ' ';
+    memcpy(spaced + 1, text, len);
+    int rc = split_pieces(split, k, work, spaced, len + 1, err);
+    free(spaced);
+    return rc;
+}
+
+int split_run(const struct split *split, struct split_work *work, const char *text, size_t len, struct rod_error *err) {
+    if (!work->match) {
+        work->match = pcre2_match_data_create(1, NULL);
+        work->context = pcre2_match_context_create(NULL);
+        if (!work->match || !work->context) return rod_fail(err, ROD_ENOMEM, "out of memory while encoding text");
+        pcre2_set_heap_limit(work->context, SPLIT_HEAP_KIB);
+    }
+    /* A greedy run is left one character at a time, and each is a step: the limit grows with the text. */
+    size_t steps = 1000000 + 64 * (len < UINT32_MAX / 128 ? len : UINT32_MAX / 128);
+    pcre2_set_match_limit(work->context, (uint32_t)steps);
+    return len ? split_from(split, 0, work, text, len, err) : 0;
+}
+
+void split_work_fini(struct split_work *work) {
+    pcre2_match_data_free(work->match);
+    pcre2_match_context_free(work->context);
+}

@@ -1,0 +1,419 @@
+/* bench.c - decode and prefill of a backend against what the machine can do, measured in the same run.
+ *
+ * A decode step must read the weights once and, for each session, read and write S and read the visible window: its
+ * bytes over the measured read bandwidth are one floor. Its products are the other: FLOP over the measured rate of a
+ * matrix product whose operands stay in cache. The ceiling is the larger floor. Bandwidth is measured over as many
+ * bytes as the step touches, so that a model that fits a cache is held to that cache's speed.
+ * Tokens are pseudo-random ids, states are those that such tokens leave: nothing is timed on zeros. One session reads
+ * the context and the others get a copy of its state, where the backend copies slots. Where the device
+ * samples, decode runs as the engine runs it: the next step is launched before the last one is collected, and reads the
+ * token that the last one drew (greedily).
+ */
+#include "engine/backend/backend.h"
+#include "kernels/kernels.h"
+#include "engine/model/model.h"
+#include "engine/backend/cpu/team.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MIN_STEPS = 5, MAX_STEPS = 100000, ROUND_STEPS = 4, WARM_STEPS = ROUND_STEPS };
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int32_t token_at(uint32_t vocab, uint64_t seed) { /* splitmix64 */
+    uint64_t x = seed * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return (int32_t)((x ^ x >> 31) % vocab);
+}
+
+static uint64_t resident_bytes(void) {
+    unsigned long total = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (!f) return 0;
+    int n = fscanf(f, "%lu %lu", &total, &resident);
+    fclose(f);
+    return n == 2 ? (uint64_t)resident * (uint64_t)sysconf(_SC_PAGE_SIZE) : 0;
+}
+
+/* ---- ceilings ---- */
+
+struct read_job {
+    struct team *team;
+    const struct cpu_ops *ops;
+    const float *x;
+    size_t n;
+    double sum[1024];
+};
+static void read_member(void *arg, uint32_t member) {
+    struct read_job *job = arg;
+    uint32_t first, last;
+    team_share(job->team, member, (uint32_t)(job->n / 256), &first, &last);
+    job->sum[member % 1024] = (double)job->ops->read_sum(job->x + (size_t)first * 256, (size_t)(last - first) * 256);
+}
+
+/* Best rate of reading a buffer of about `bytes` (1 MiB .. 1 GiB) again and again, by the team or, where waking it
+ * takes longer than the reading (a small model, a busy machine), by this thread alone. 0 without memory. */
+static double read_rate(struct team *team, double bytes) {
+    size_t n = (size_t)fmin(fmax(bytes, 1 << 20), 1 << 30) / 1024 * 256;
+    float *x = aligned_alloc(64, n * sizeof *x);
+    if (!x) return 0;
+    for (size_t i = 0; i < n; i++) x[i] = (float)(i % 13) * 0.25f;
+    struct read_job job = {team, cpu_ops_best(), x, n, {0}};
+    double best = 1e30, begin = now_s();
+    for (int i = 0; i < 200 && (i < 5 || now_s() - begin < 0.3); i++) {
+        double t = now_s();
+        team_run(team, read_member, &job);
+        const double by_team = now_s() - t;
+        job.sum[0] += (double)job.ops->read_sum(x, n);
+        best = fmin(best, fmin(by_team, now_s() - t - by_team));
+    }
+    free(x);
+    return (double)n * sizeof *x / best;
+}
+
+struct flop_job {
+    const struct team *team;
+    const struct cpu_ops *ops;
+    const struct cpu_matrix *w;
+    const float *x;
+    float *y;
+    uint32_t n_members; /* of the run that is on: a busy machine's may have one */
+};
+enum { FLOP_ROWS = 8, FLOP_COLS = 256, FLOP_OUT = 32, FLOP_REPEAT = 200 };
+static void flop_member(void *arg, uint32_t member) {
+    struct flop_job *job = arg;
+    if (member == 0) job->n_members = team_size(job->team);
+    for (int i = 0; i < FLOP_REPEAT; i++)
+        job->ops->linear(job->w, 0, 1, FLOP_ROWS, job->x, FLOP_COLS, NULL, 0,
+                         job->y + (size_t)member * FLOP_ROWS * FLOP_OUT, FLOP_OUT, NULL);
+}
+
+/* Best rate of fp32 products of bf16 weights with everything in the nearest cache. */
+static double flop_rate(struct team *team) {
+    size_t bytes = cpu_matrix_bytes(FLOP_OUT, FLOP_COLS, CPU_BF16);
+    struct cpu_matrix w = {FLOP_OUT, FLOP_COLS, 1, CPU_BF16, aligned_alloc(64, bytes)};
+    float *x = aligned_alloc(64, sizeof *x * FLOP_ROWS * FLOP_COLS);
+    float *y = aligned_alloc(64, sizeof *y * FLOP_ROWS * FLOP_OUT * team_size(team));
+    double rate = 0;
+    if (w.data && x && y) {
+        for (size_t i = 0; i < bytes / 2; i++) {
+            uint16_t half = (uint16_t)(0x3c00 + i % 97);
+            memcpy(w.data + 2 * i, &half, 2);
+        }
+        for (int i = 0; i < FLOP_ROWS * FLOP_COLS; i++) x[i] = (float)(i % 11) * 0.125f;
+        struct flop_job job = {team, cpu_ops_best(), &w, x, y, 0};
+        for (int i = 0; i < 50; i++) {
+            double t = now_s();
+            team_run(team, flop_member, &job);
+            rate = fmax(rate, 2.0 * FLOP_ROWS * FLOP_COLS * FLOP_OUT * FLOP_REPEAT * job.n_members / (now_s() - t));
+        }
+    }
+    free(w.data), free(x), free(y);
+    return rate;
+}
+
+/* ---- what a step must move and do ---- */
+
+/* Multiply-adds of all matrices for one token; the head only where logits are wanted. */
+static double matrix_flop(const struct model_dims *d, bool head) {
+    double layer = 2.0 * d->D * d->E + 4.0 * d->E * d->M + 2.0 * d->E * d->R + (double)d->E * d->D;
+    if (d->plus) layer += (double)d->D * d->P * (2.0 * d->H + d->Hk + d->Hv) + 3.0 * d->D * d->F;
+    return 2 * (layer * d->L + (head ? (double)d->D * d->V : 0));
+}
+
+static double recurrence_flop(const struct model_dims *d, double keys) { /* decay, update, read; scores and values */
+    return d->L * (5.0 * d->M * d->E + 4.0 * keys * d->H * d->P);
+}
+
+/* One session in one step: S in fp32; conv tail and window in `size` bytes an element. */
+static double state_bytes(const struct model_dims *d, double keys, double size) {
+    return d->L * (8.0 * d->M * d->E + size * ((double)d->K * d->E + keys * d->P * (d->Hk + d->Hv)));
+}
+
+/* ---- rows ---- */
+
+struct bench {
+    const struct rod_bench_options *options;
+    const struct backend_ops *ops;
+    struct backend *be;
+    struct team *team; /* for the ceilings */
+    const struct model *model;
+    double flop_per_s, read_bytes_per_s; /* the latter 0: measured for each row */
+    int32_t *ids;
+    double *times;
+    struct backend_segment *segs;
+    uint64_t *pos;
+};
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Reads n_tok more tokens into a slot, in steps as large as fit. */
+static int read_tokens(struct bench *b, uint32_t slot, uint64_t n_tok, struct rod_error *err) {
+    const struct backend_info *info = b->ops->info(b->be);
+    uint32_t most = info->max_batch_tok / info->chunk_tok * info->chunk_tok;
+    const float *logits;
+    while (n_tok > 0) {
+        uint32_t n = (uint32_t)(n_tok < most ? n_tok : most);
+        uint64_t to_border = info->chunk_tok - b->pos[slot] % info->chunk_tok;
+        if (to_border != info->chunk_tok && n > to_border) n = (uint32_t)to_border;
+        for (uint32_t i = 0; i < n; i++) b->ids[i] = token_at(b->model->dims.V, b->pos[slot] + i + 1000003u * slot);
+        struct backend_segment seg = {slot, n, n == n_tok, b->pos[slot], b->ids, true};
+        int rc = b->ops->forward(b->be, &seg, 1, &logits, err);
+        if (rc) return rc;
+        b->pos[slot] += n;
+        n_tok -= n;
+    }
+    return 0;
+}
+
+static void fill_row(struct bench *b, struct rod_bench_row *row, size_t n_times, double tokens, double keys,
+                     double heads) {
+    const struct model_dims *d = &b->model->dims;
+    const struct backend_info *info = b->ops->info(b->be);
+    qsort(b->times, n_times, sizeof *b->times, compare);
+    row->ms = 1e3 * b->times[n_times / 2];
+    row->ms_low = 1e3 * b->times[0];
+    row->ms_high = 1e3 * b->times[n_times - 1];
+    row->tokens_per_s = tokens / b->times[n_times / 2];
+    double n_steps = row->prefill ? ceil(tokens / info->max_batch_tok) : 1; /* each step reads the weights */
+    row->flop = tokens * (matrix_flop(d, false) + recurrence_flop(d, keys)) + heads * 2.0 * d->D * d->V;
+    row->bytes = (double)b->model->weight_bytes * n_steps +
+                 (row->prefill ? fmax(n_steps, row->batch) : (double)row->batch) *
+                     state_bytes(d, keys, b->ops->ceilings && b->model->weight_dtype != DTYPE_F32 ? 2 : 4);
+    row->read_bytes_per_s = b->read_bytes_per_s ? b->read_bytes_per_s : read_rate(b->team, row->bytes / n_steps);
+    row->flop_per_s = b->flop_per_s;
+    row->ceiling = tokens / fmax(row->bytes / row->read_bytes_per_s, row->flop / row->flop_per_s);
+    row->fraction = row->tokens_per_s / row->ceiling;
+    row->resident_bytes = resident_bytes();
+    snprintf(row->model, sizeof row->model, "%s", b->model->name);
+    snprintf(row->device, sizeof row->device, "%s", info->device);
+    const char *precision = b->options->precision;
+    const bool own = !precision || !strcmp(precision, "auto");
+    snprintf(row->dtype, sizeof row->dtype, "%s", own ? dtype_name(b->model->weight_dtype) : precision);
+}
+
+static double thread_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The times of whole steps, and what the thread and the bus had to do. */
+struct decode_times {
+    size_t n;
+    double begin, cpu_begin, wall, cpu;
+};
+
+static bool decode_goes_on(const struct bench *b, int step, struct decode_times *t) {
+    if (step == WARM_STEPS) t->begin = now_s(), t->cpu_begin = thread_s();
+    const double now = now_s();
+    if (t->n < MAX_STEPS && (step <= WARM_STEPS || t->n < MIN_STEPS || now - t->begin <= b->options->seconds))
+        return true;
+    t->wall = now - t->begin;
+    t->cpu = thread_s() - t->cpu_begin;
+    return false;
+}
+
+/* A session stays at its context, within a round of a few positions: a step may do at some of them what it leaves at
+ * others (on a GPU a state is written at every fourth), and sessions that began together take turns at it only if they
+ * move. */
+static uint64_t position(const struct bench *b, uint32_t i, int step) {
+    return b->pos[i] + (uint64_t)step % ROUND_STEPS;
+}
+
+static int decode_by_host(struct bench *b, uint32_t batch, struct decode_times *times, struct rod_error *err) {
+    const float *logits;
+    for (int step = 0; decode_goes_on(b, step, times); step++) {
+        for (uint32_t i = 0; i < batch; i++) {
+            b->ids[i] = token_at(b->model->dims.V, (uint64_t)step + 1000003u * i);
+            b->segs[i] = (struct backend_segment){i, 1, 1, position(b, i, step), &b->ids[i], false};
+        }
+        double t = now_s();
+        int rc = b->ops->forward(b->be, b->segs, batch, &logits, err);
+        if (rc) return rc;
+        if (step >= WARM_STEPS) b->times[times->n++] = now_s() - t;
+    }
+    return 0;
+}
+
+static int decode_by_device(struct bench *b, uint32_t batch, struct decode_times *times, struct rod_error *err) {
+    const struct rod_sampling greedy = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+    const struct backend_sampling sampling = {.sampling = &greedy, .max_tokens = UINT32_MAX, .n_logprobs = -1};
+    const struct backend_token *tokens;
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < batch; i++) {
+        b->ids[i] = token_at(b->model->dims.V, 1000003u * i);
+        b->segs[i] = (struct backend_segment){i, 1, 1, position(b, i, 0), &b->ids[i], false};
+        rc = b->ops->slot_sampling(b->be, i, &sampling, err);
+    }
+    if (!rc) rc = b->ops->launch(b->be, b->segs, batch, err);
+    for (uint32_t i = 0; i < batch; i++) b->segs[i].tok = NULL;
+    double last = now_s();
+    for (int step = 0; !rc && decode_goes_on(b, step, times); step++) {
+        for (uint32_t i = 0; i < batch; i++) b->segs[i].pos = position(b, i, step + 1);
+        rc = b->ops->launch(b->be, b->segs, batch, err);
+        if (!rc) rc = b->ops->collect(b->be, &tokens, err);
+        for (uint32_t i = 0; !rc && i < batch; i++)
+            if (tokens[i].masked || tokens[i].status != SAMPLER_OK)
+                rc = rod_fail(err, ROD_EINTERNAL, "session %u gives no token", i);
+        if ((step + 1) % ROUND_STEPS) continue; /* a round's mean, as its steps differ */
+        double now = now_s();
+        if (step >= WARM_STEPS) b->times[times->n++] = (now - last) / ROUND_STEPS;
+        last = now;
+    }
+    return rc ? rc : b->ops->collect(b->be, &tokens, err);
+}
+
+static int measure_decode(struct bench *b, uint32_t batch, uint64_t context, struct rod_bench_row *row,
+                          struct rod_error *err) {
+    const struct model_dims *d = &b->model->dims;
+    struct decode_times times = {0};
+    for (uint32_t i = 0; i < batch; i++) {
+        if (i && b->ops->slot_copy) {
+            b->ops->slot_copy(b->be, 0, i, b->pos[0]);
+            b->pos[i] = b->pos[0];
+            continue;
+        }
+        b->ops->slot_zero(b->be, i);
+        b->pos[i] = 0;
+        int rc = read_tokens(b, i, context, err);
+        if (rc) return rc;
+    }
+    int rc = b->ops->launch ? decode_by_device(b, batch, &times, err) : decode_by_host(b, batch, &times, err);
+    if (rc) return rc;
+    *row = (struct rod_bench_row){.batch = batch,
+                                  .context = context,
+                                  .host_cpu = times.cpu / times.wall,
+                                  .host_bytes = (double)b->ops->info(b->be)->host_bytes};
+    double keys = d->plus ? fmin((double)context + 1, d->visible) : 0;
+    fill_row(b, row, times.n, batch, keys, batch);
+    return 0;
+}
+
+/* Reads a prompt of n_tok tokens into each of the first slots, as many of them in a step as fit. */
+static int read_packed(struct bench *b, uint32_t n_slots, uint64_t n_tok, struct rod_error *err) {
+    const struct backend_info *info = b->ops->info(b->be);
+    const float *logits;
+    uint64_t pos = 0; /* in the prompt of the first slot that is not through */
+    for (uint32_t slot = 0; slot < n_slots;) {
+        uint32_t n_segs = 0, n_rows = 0, n_out = 0;
+        while (slot < n_slots && n_out < info->max_out) {
+            const uint32_t room = info->max_batch_tok - n_rows;
+            const uint64_t left = n_tok - pos;
+            const uint32_t n = left <= room ? (uint32_t)left : room / info->chunk_tok * info->chunk_tok;
+            if (!n) break;
+            for (uint32_t i = 0; i < n; i++) b->ids[n_rows + i] = token_at(b->model->dims.V, pos + i + 1000003u * slot);
+            b->segs[n_segs++] = (struct backend_segment){slot, n, n == left, pos, b->ids + n_rows, true};
+            n_rows += n, n_out += n == left, pos += n;
+            if (n != left) break;
+            slot++, pos = 0;
+        }
+        int rc = b->ops->forward(b->be, b->segs, n_segs, &logits, err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+static int measure_prefill(struct bench *b, uint32_t batch, uint64_t prompt, struct rod_bench_row *row,
+                           struct rod_error *err) {
+    const struct model_dims *d = &b->model->dims;
+    size_t n = 0;
+    double begin = now_s();
+    while (n < MAX_STEPS && (n < MIN_STEPS || now_s() - begin < b->options->seconds)) {
+        for (uint32_t i = 0; i < batch; i++) b->ops->slot_zero(b->be, i);
+        double t = now_s();
+        int rc = read_packed(b, batch, prompt, err);
+        if (rc) return rc;
+        b->times[n++] = now_s() - t;
+        if (b->times[0] > 30) break; /* a length of minutes is measured once */
+    }
+    *row = (struct rod_bench_row){.prefill = true, .batch = batch, .context = prompt};
+    double w = d->plus ? fmin((double)prompt, d->visible) : 0; /* keys seen on average */
+    fill_row(b, row, n, (double)prompt * batch, w * (1 - w / (2 * (double)prompt)), batch);
+    return 0;
+}
+
+static int run_rows(struct bench *b, int (*report)(void *arg, const struct rod_bench_row *row), void *arg,
+                    struct rod_error *err) {
+    const struct rod_bench_options *o = b->options;
+    struct rod_bench_row row;
+    const uint64_t n_rows = (uint64_t)o->n_contexts * o->n_batches + (o->n_packed ? o->n_packed : 1) * o->n_prompts;
+    uint64_t done = 0;
+    int rc = 0;
+    rod_progress(&o->progress, "measuring", "rows", 0, n_rows);
+    for (size_t c = 0; !rc && c < o->n_contexts; c++)
+        for (size_t i = 0; !rc && i < o->n_batches; i++)
+            if (!(rc = measure_decode(b, o->batches[i], o->contexts[c], &row, err)) && !(rc = report(arg, &row)))
+                rod_progress(&o->progress, "measuring", "rows", ++done, n_rows);
+    const uint32_t one = 1, *packed = o->n_packed ? o->packed : &one;
+    for (size_t k = 0; !rc && k < (o->n_packed ? o->n_packed : 1); k++)
+        for (size_t i = 0; !rc && i < o->n_prompts; i++)
+            if (!(rc = measure_prefill(b, packed[k], o->prompts[i], &row, err)) && !(rc = report(arg, &row)))
+                rod_progress(&o->progress, "measuring", "rows", ++done, n_rows);
+    return rc;
+}
+
+int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, const struct rod_bench_row *row),
+              void *arg, struct rod_error *err) {
+    struct model *model = NULL;
+    struct bench b = {.options = options};
+    uint32_t most = 1;
+    for (size_t i = 0; i < options->n_batches; i++) {
+        if (options->batches[i] == 0)
+            return rod_fail(err, ROD_EINVALID, "a batch of 0 sessions has no step to measure");
+        if (options->batches[i] > most) most = options->batches[i];
+    }
+    for (size_t i = 0; i < options->n_packed; i++) {
+        if (options->packed[i] == 0) return rod_fail(err, ROD_EINVALID, "0 prompts packed have nothing to measure");
+        if (options->packed[i] > most) most = options->packed[i];
+    }
+    for (size_t i = 0; i < options->n_prompts; i++)
+        if (options->prompts[i] == 0) return rod_fail(err, ROD_EINVALID, "a prompt of 0 tokens has nothing to measure");
+    int rc = options->synthetic ? model_synthetic_watched(options->synthetic, 1, &options->progress, &model, err)
+                                : model_open_watched(options->model_dir, &options->progress, &model, err);
+    if (!rc) rc = backend_find(options->device ? options->device : "auto", &b.ops, err);
+    struct backend_config config = {.n_slots = most,
+                                    .n_threads = options->n_threads,
+                                    .max_out = most,
+                                    .device = options->device,
+                                    .deterministic = options->deterministic,
+                                    .precision = options->precision ? options->precision : "auto",
+                                    .progress = options->progress};
+    if (!rc && most < 192 && !b.ops->ceilings) config.max_batch_tok = 256;
+    if (!rc) rc = b.ops->open(model, &config, &b.be, err);
+    if (!rc) {
+        b.model = model;
+        b.team = team_open(options->n_threads);
+        b.ids = calloc(b.ops->info(b.be)->max_batch_tok, sizeof *b.ids);
+        b.times = calloc(MAX_STEPS, sizeof *b.times);
+        b.segs = calloc(most, sizeof *b.segs);
+        b.pos = calloc(most, sizeof *b.pos);
+        if (!b.team || !b.ids || !b.times || !b.segs || !b.pos)
+            rc = rod_fail(err, ROD_ENOMEM, "no memory for the benchmark");
+        else {
+            if (b.ops->ceilings)
+                rc = b.ops->ceilings(b.be, (double)model->weight_bytes, &b.read_bytes_per_s, &b.flop_per_s, err);
+            else
+                b.flop_per_s = flop_rate(b.team);
+            if (!rc) rc = run_rows(&b, report, arg, err);
+        }
+    }
+    free(b.ids), free(b.times), free(b.segs), free(b.pos);
+    team_close(b.team);
+    if (b.be) b.ops->close(b.be);
+    model_close(model);
+    return rc;
+}

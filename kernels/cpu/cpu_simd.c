@@ -1,0 +1,621 @@
+/* cpu_simd.c - struct cpu_ops, compiled once per instruction set with -DISA=base|avx2|avx512 and its -m flags.
+ *
+ * Written with GCC's vector types, so that one text serves every width: LANES floats a register, and always 32 outputs
+ * a panel. In a matrix product the lanes are 32 neighbouring outputs and the loop runs over the inputs, so an output's
+ * sum has one order (inputs ascending, one accumulator) at every tile shape: this is what makes a row independent of
+ * its neighbours to the bit. -ffp-contract=fast (below) turns a + b * c into one fused instruction where there is one.
+ */
+#include "kernels/kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+#if defined __AVX512F__
+#define LANES    16
+#define MAX_ROWS 8
+#elif defined __AVX2__
+#define LANES    8
+#define MAX_ROWS 2
+#else
+#define LANES    4
+#define MAX_ROWS 1
+#endif
+#if defined __F16C__ || defined __AVX512F__
+#include <immintrin.h>
+#endif
+
+#pragma GCC optimize("fp-contract=fast")
+
+#define VECTOR_BYTES   (LANES * 4)
+#define AHEAD_ROWS     4    /* from so many rows on a product is bound by arithmetic and has loads to spare */
+#define PREFETCH_BYTES 8192 /* ahead in a stream of weights: some 150 ns at the speed of eight rows */
+#define NV             (CPU_PANEL / LANES)
+/* keys scored together, so that four heads' sums fit the registers */
+#define WINDOW_NV    (LANES == 16 ? 2 : LANES == 8 ? 2 : 1)
+#define WINDOW_LANES (WINDOW_NV * LANES)
+#define CAT_(a, b)   a##b
+#define CAT(a, b)    CAT_(a, b)
+#define INLINE       static inline __attribute__((always_inline))
+
+typedef float vf __attribute__((vector_size(VECTOR_BYTES)));
+typedef int32_t vi __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint32_t vu __attribute__((vector_size(VECTOR_BYTES)));
+typedef double vd __attribute__((vector_size(2 * VECTOR_BYTES)));
+/* the same, at any address */
+typedef float vf_any __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
+typedef uint32_t vu_any __attribute__((vector_size(VECTOR_BYTES), aligned(1), may_alias));
+typedef double vd_any __attribute__((vector_size(2 * VECTOR_BYTES), aligned(8), may_alias));
+
+INLINE vf load(const float *p) { return *(const vf_any *)p; }
+INLINE void store(float *p, vf v) { *(vf_any *)p = v; }
+INLINE vf all(float x) { return (vf){0} + x; }
+INLINE vf pick(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
+INLINE float sum_lanes(vf v) { /* one fixed tree */
+    float a[LANES];
+    memcpy(a, &v, sizeof a);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) a[i] += a[i + half];
+    return a[0];
+}
+
+/* exp to about 1 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, the series to r^7. 0 below -87.3; NaN stays NaN. */
+INLINE vf vexp(vf x) {
+    vf hi = all(88.3f), lo = all(-87.3f), magic = all(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
+    vi tiny = x < lo;
+    x = pick(x > hi, hi, x);
+    x = pick(tiny, lo, x);
+    vf t = x * 1.44269504f + magic, n = t - magic;
+    vf r = x - n * 0.693359375f; /* ln 2 in two pieces, the first exact in products */
+    r = r - n * -2.12194440e-4f;
+    vf p = all(1.0f / 5040);
+    p = p * r + 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * (r * r) + r;
+    p = p + 1.0f;
+    vi exponent = ((vi)t - (vi)magic + 127) << 23;
+    return pick(tiny, (vf){0}, p * (vf)exponent);
+}
+
+/* log of positive normal x: x = 2^e m with m in [sqrt(1/2), sqrt(2)), log m = 2 atanh((m - 1) / (m + 1)). */
+INLINE vf vlog(vf x) {
+    vi bits = (vi)x - 0x3f3504f3; /* bits of sqrt(1/2): shifts the exponent's border there */
+    vi e = bits >> 23;
+    vf m = (vf)((vi)x - (e << 23));
+    vf s = (m - 1.0f) / (m + 1.0f), z = s * s;
+    vf p = all(2.0f / 11);
+    p = p * z + 2.0f / 9;
+    p = p * z + 2.0f / 7;
+    p = p * z + 2.0f / 5;
+    p = p * z + 2.0f / 3;
+    p = p * (z * s) + 2.0f * s;
+    vf ef = __builtin_convertvector(e, vf);
+    return ef * 0.693359375f + (ef * -2.12194440e-4f + p);
+}
+
+/* log(1 + y), 0 <= y <= 1: 2 atanh(y / (2 + y)), small y kept to the last bit. */
+INLINE vf vlog1p(vf y) {
+    vf s = y / (y + 2.0f), z = s * s;
+    vf p = all(2.0f / 17);
+    p = p * z + 2.0f / 15;
+    p = p * z + 2.0f / 13;
+    p = p * z + 2.0f / 11;
+    p = p * z + 2.0f / 9;
+    p = p * z + 2.0f / 7;
+    p = p * z + 2.0f / 5;
+    p = p * z + 2.0f / 3;
+    return p * (z * s) + 2.0f * s;
+}
+
+INLINE vf vsigmoid(vf x) { return 1.0f / (1.0f + vexp(-x)); }
+INLINE vf vsilu(vf x) { return x / (1.0f + vexp(-x)); }
+
+/* ---- matrix products ---- */
+
+/* The 32 weights of one column of a panel, as NV registers of fp32. */
+INLINE void load_column(enum cpu_dtype dtype, const unsigned char *p, vf out[NV]) {
+    if (dtype == CPU_F32) {
+        for (int v = 0; v < NV; v++) out[v] = load((const float *)(const void *)p + v * LANES);
+    } else if (dtype == CPU_BF16) {
+        for (int v = 0; v < NV / 2; v++) {
+            vu w = *(const vu_any *)(p + v * VECTOR_BYTES);
+            out[v] = (vf)(w << 16);
+            out[NV / 2 + v] = (vf)(w & 0xffff0000u);
+        }
+    } else {
+        for (int v = 0; v < NV; v++) {
+#if LANES == 16
+            out[v] = (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const void *)(p + v * LANES * 2)));
+#elif defined __F16C__
+            out[v] = (vf)_mm256_cvtph_ps(_mm_loadu_si128((const void *)(p + v * LANES * 2)));
+#else
+            vu h, magnitude;
+            for (int i = 0; i < LANES; i++) {
+                uint16_t x;
+                memcpy(&x, p + (v * LANES + i) * 2, 2);
+                h[i] = x;
+            }
+            magnitude = h & 0x7fffu;
+            vf f = (vf)(magnitude << 13) * 0x1p112f; /* rebases the exponent, exact also for subnormals */
+            f = pick((vi)(magnitude >= 0x7c00u), (vf)(0x7f800000u | (magnitude & 0x3ffu) << 13), f);
+            out[v] = (vf)((vu)f | (h & 0x8000u) << 16);
+#endif
+        }
+    }
+}
+
+/* np panels by nr rows: y = base + W x; all of np, nr, dtype are constants after inlining. n_last = rows of W in the
+ * last panel (32 but at the end of the matrix). */
+INLINE void tile(enum cpu_dtype dtype, const int np, const int nr, const unsigned char *w, size_t panel_bytes,
+                 uint32_t n, const float *x, size_t ldx, const float *base, size_t ld_base, float *y, size_t ldy,
+                 uint32_t n_last, const char *ahead) {
+    vf acc[4][MAX_ROWS][NV];
+#pragma GCC unroll 16
+    for (int p = 0; p < np; p++)
+#pragma GCC unroll 16
+        for (int r = 0; r < nr; r++)
+#pragma GCC unroll 16
+            for (int v = 0; v < NV; v++) acc[p][r][v] = (vf){0};
+    const size_t step = dtype == CPU_F32 ? CPU_PANEL * 4 : CPU_PANEL * 2, row = ldx * sizeof *x;
+    /* Rows are reached as base + {0, 1, 2, 4} strides from rows 0, 3 and 6, which x86 addresses without arithmetic; the
+     * empty asm keeps the compiler from giving each row a pointer of its own, more than there are registers. */
+    const char *x0 = (const char *)x, *x3 = x0 + (nr > 3 ? 3 * row : 0), *x6 = x0 + (nr > 6 ? 6 * row : 0);
+    for (uint32_t c = 0; c < n; c++) {
+#ifdef __x86_64__
+        __asm__("" : "+r"(x0), "+r"(x3), "+r"(x6));
+#endif
+#pragma GCC unroll 16
+        for (int p = 0; p < np; p++) {
+            vf col[NV];
+            const unsigned char *wc = w + (size_t)p * panel_bytes + c * step;
+            __builtin_prefetch(wc + PREFETCH_BYTES); /* the next panel's start too: panels follow each other */
+            if (nr >= AHEAD_ROWS) __builtin_prefetch(ahead + c * 64, 1, 2);
+            load_column(dtype, wc, col);
+#pragma GCC unroll 16
+            for (int r = 0; r < nr; r++) {
+                const char *xr = r == 0 || r == 1 || r == 2 || r == 4 ? x0 + (size_t)r * row
+                                 : r == 6                             ? x6
+                                                                      : x3 + (size_t)(r - 3) * row;
+                float xc = *(const float *)(const void *)xr;
+#pragma GCC unroll 16
+                for (int v = 0; v < NV; v++) acc[p][r][v] += col[v] * xc;
+            }
+        }
+        x0 += sizeof *x;
+        x3 += sizeof *x;
+        x6 += sizeof *x;
+    }
+#pragma GCC unroll 16
+    for (int p = 0; p < np; p++)
+#pragma GCC unroll 16
+        for (int r = 0; r < nr; r++) {
+            float *dst = y + (size_t)r * ldy + p * CPU_PANEL;
+            const float *add = base ? base + (size_t)r * ld_base + p * CPU_PANEL : NULL;
+            if (p + 1 < np || n_last == CPU_PANEL) {
+#pragma GCC unroll 16
+                for (int v = 0; v < NV; v++)
+                    store(dst + v * LANES, add ? load(add + v * LANES) + acc[p][r][v] : acc[p][r][v]);
+            } else {
+                float last[CPU_PANEL];
+                memcpy(last, acc[p][r], sizeof last);
+                for (uint32_t i = 0; i < n_last; i++) dst[i] = add ? add[i] + last[i] : last[i];
+            }
+        }
+}
+
+/* A tile of its own function each: one loop a function keeps its few pointers in registers. */
+#define TILE(suffix, dtype, np, nr)                                                                                    \
+    static __attribute__((noinline)) void tile_##suffix##_##np##x##nr(                                                 \
+        const unsigned char *w, size_t panel_bytes, uint32_t n, const float *x, size_t ldx, const float *base,         \
+        size_t ld_base, float *y, size_t ldy, uint32_t n_last, const char *ahead) {                                    \
+        tile(dtype, np, nr, w, panel_bytes, n, x, ldx, base, ld_base, y, ldy, n_last, ahead);                          \
+    }
+typedef void tile_function(const unsigned char *w, size_t panel_bytes, uint32_t n, const float *x, size_t ldx,
+                           const float *base, size_t ld_base, float *y, size_t ldy, uint32_t n_last, const char *ahead);
+#if MAX_ROWS == 8
+#define TILES(s, d)                                                                                                    \
+    TILE(s, d, 1, 1)                                                                                                   \
+    TILE(s, d, 1, 2)                                                                                                   \
+    TILE(s, d, 1, 3)                                                                                                   \
+    TILE(s, d, 1, 4)                                                                                                   \
+    TILE(s, d, 1, 5) TILE(s, d, 1, 6) TILE(s, d, 1, 7) TILE(s, d, 1, 8) TILE(s, d, 4, 1) TILE(s, d, 4, 2)
+#define ONE_PANEL(s)                                                                                                   \
+    {                                                                                                                  \
+        tile_##s##_1x1, tile_##s##_1x2, tile_##s##_1x3, tile_##s##_1x4, tile_##s##_1x5, tile_##s##_1x6,                \
+            tile_##s##_1x7, tile_##s##_1x8                                                                             \
+    }
+#define FEW_ROWS(s)                                                                                                    \
+    { tile_##s##_4x1, tile_##s##_4x2 }
+enum { FEW_PANELS = 4 };
+#elif MAX_ROWS == 2
+#define TILES(s, d) TILE(s, d, 1, 1) TILE(s, d, 1, 2) TILE(s, d, 2, 1)
+#define ONE_PANEL(s)                                                                                                   \
+    { tile_##s##_1x1, tile_##s##_1x2 }
+#define FEW_ROWS(s)                                                                                                    \
+    { tile_##s##_2x1, NULL }
+enum { FEW_PANELS = 2 };
+#else
+#define TILES(s, d) TILE(s, d, 1, 1)
+#define ONE_PANEL(s)                                                                                                   \
+    { tile_##s##_1x1 }
+#define FEW_ROWS(s)                                                                                                    \
+    { NULL, NULL }
+enum { FEW_PANELS = 1 };
+#endif
+TILES(f32, CPU_F32)
+TILES(f16, CPU_F16)
+TILES(bf16, CPU_BF16)
+
+static void linear(const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_t n_rows, const float *x, size_t ldx,
+                   const float *base, size_t ld_base, float *y, size_t ldy, struct cpu_ahead *ahead) {
+    static tile_function *const one_panel[3][MAX_ROWS] = {
+        [CPU_F32] = ONE_PANEL(f32), [CPU_F16] = ONE_PANEL(f16), [CPU_BF16] = ONE_PANEL(bf16)};
+    static tile_function *const few_rows[3][2] = {
+        [CPU_F32] = FEW_ROWS(f32), [CPU_F16] = FEW_ROWS(f16), [CPU_BF16] = FEW_ROWS(bf16)};
+    const size_t panel_bytes = cpu_matrix_bytes(CPU_PANEL, w->cols, w->dtype);
+    /* one or two rows: several panels at once, whose independent sums hide the latency of an addition */
+    tile_function *several = n_rows <= 2 ? few_rows[w->dtype][n_rows - 1] : NULL;
+    for (uint32_t p = p0; p < p1;) {
+        uint32_t np = several && p + FEW_PANELS <= p1 ? FEW_PANELS : 1;
+        uint32_t n_last = w->rows - (p + np - 1) * CPU_PANEL;
+        if (n_last > CPU_PANEL) n_last = CPU_PANEL;
+        for (uint32_t r = 0; r < n_rows;) {
+            uint32_t nr = np > 1 ? n_rows : n_rows - r < MAX_ROWS ? n_rows - r : MAX_ROWS;
+            tile_function *run = np > 1 ? several : one_panel[w->dtype][nr - 1];
+            const char *next = (const char *)w->data + p * panel_bytes; /* nothing ahead: what is read anyway */
+            if (ahead && nr >= AHEAD_ROWS && ahead->next < ahead->n) {
+                next = ahead->range[ahead->next].at;
+                ahead->range[ahead->next].at += (size_t)w->cols * 64;
+                if (ahead->range[ahead->next].at >= ahead->range[ahead->next].end) ahead->next++;
+            }
+            run(w->data + p * panel_bytes, panel_bytes, w->cols, x + r * ldx, ldx,
+                base ? base + r * ld_base + (size_t)p * CPU_PANEL : NULL, ld_base, y + r * ldy + (size_t)p * CPU_PANEL,
+                ldy, n_last, next);
+            r += nr;
+        }
+        p += np;
+    }
+}
+
+/* nr rows of 32 columns: y = scale * y + x1 b1 + x2 b2, sums in this order; b* are [k, 32] with row stride ldb. */
+INLINE void small_tile(const int nr, const float *x1, size_t ldx1, uint32_t k1, const float *b1, size_t ldb1,
+                       const float *x2, size_t ldx2, uint32_t k2, const float *b2, size_t ldb2, const float *scale,
+                       float *y, size_t ldy) {
+    vf acc[MAX_ROWS][NV];
+#pragma GCC unroll 16
+    for (int r = 0; r < nr; r++)
+#pragma GCC unroll 16
+        for (int v = 0; v < NV; v++) acc[r][v] = scale ? load(y + (size_t)r * ldy + v * LANES) * scale[r] : (vf){0};
+    for (uint32_t c = 0; c < k1; c++) {
+#pragma GCC unroll 16
+        for (int r = 0; r < nr; r++)
+#pragma GCC unroll 16
+            for (int v = 0; v < NV; v++) acc[r][v] += load(b1 + c * ldb1 + v * LANES) * x1[(size_t)r * ldx1 + c];
+    }
+    for (uint32_t c = 0; c < k2; c++) {
+#pragma GCC unroll 16
+        for (int r = 0; r < nr; r++)
+#pragma GCC unroll 16
+            for (int v = 0; v < NV; v++) acc[r][v] += load(b2 + c * ldb2 + v * LANES) * x2[(size_t)r * ldx2 + c];
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < nr; r++)
+#pragma GCC unroll 16
+        for (int v = 0; v < NV; v++) store(y + (size_t)r * ldy + v * LANES, acc[r][v]);
+}
+
+static void gla_chunk_apply(uint32_t M, uint32_t n, size_t ld, const float *q_in, const float *A, const float *k_out,
+                            const float *decay, const float *u, size_t ldu, uint32_t e0, uint32_t e1, float *S,
+                            float *o, size_t ldo) {
+    enum { ROWS = MAX_ROWS };
+    for (uint32_t e = e0; e < e1; e += CPU_PANEL) {
+        float *Se = S + (size_t)e * M; /* panel e / 32: [M][32] */
+        uint32_t t = 0;
+        for (; t + ROWS <= n;
+             t += ROWS) /* rows t.. see only the inputs up to their last one; A is 0 above the diagonal */
+            small_tile(ROWS, q_in + t * ld, ld, M, Se, CPU_PANEL, A + (size_t)t * CPU_CHUNK, CPU_CHUNK, t + ROWS, u + e,
+                       ldu, NULL, o + t * ldo + e, ldo);
+        for (; t < n; t++)
+            small_tile(1, q_in + t * ld, ld, M, Se, CPU_PANEL, A + (size_t)t * CPU_CHUNK, CPU_CHUNK, t + 1, u + e, ldu,
+                       NULL, o + t * ldo + e, ldo);
+        uint32_t m = 0;
+        for (; m + ROWS <= M; m += ROWS)
+            small_tile(ROWS, k_out + (size_t)m * n, n, n, u + e, ldu, NULL, 0, 0, NULL, 0, decay + m,
+                       Se + (size_t)m * CPU_PANEL, CPU_PANEL);
+        for (; m < M; m++)
+            small_tile(1, k_out + (size_t)m * n, n, n, u + e, ldu, NULL, 0, 0, NULL, 0, decay + m,
+                       Se + (size_t)m * CPU_PANEL, CPU_PANEL);
+    }
+}
+
+/* ---- row operations ---- */
+
+static void rmsnorm(const float *x, const float *w, float eps, uint32_t n, uint32_t width, float *y) {
+    vf sum = {0};
+    for (uint32_t i = 0; i < width; i += LANES) sum += load(x + i) * load(x + i);
+    float scale = 1.0f / sqrtf(sum_lanes(sum) / (float)n + eps);
+    for (uint32_t i = 0; i < width; i += LANES) store(y + i, load(x + i) * scale * load(w + i));
+}
+
+static void conv_silu(const float *const *tap, uint32_t K, const float *w, size_t ldw, const float *bias, uint32_t e0,
+                      uint32_t e1, float *s) {
+    for (uint32_t e = e0; e < e1; e += LANES) {
+        vf sum = load(bias + e);
+        for (uint32_t j = 0; j < K; j++) sum += load(w + j * ldw + e) * load(tap[j] + e);
+        store(s + e, vsilu(sum));
+    }
+}
+
+static void gate_u(const float *c, const float *b, const float *a, uint32_t e0, uint32_t e1, float *u) {
+    for (uint32_t e = e0; e < e1; e += LANES) store(u + e, vsigmoid(load(c + e) + load(b + e)) * load(a + e));
+}
+
+static void gate_out(float *o, const float *residual, const float *s, const float *z, uint32_t e0, uint32_t e1) {
+    for (uint32_t e = e0; e < e1; e += LANES)
+        store(o + e, (load(o + e) + load(residual + e) * load(s + e)) * vsilu(load(z + e)));
+}
+
+static void ffn_act(float *a, const float *g, uint32_t f0, uint32_t f1) {
+    for (uint32_t f = f0; f < f1; f += LANES) store(a + f, load(a + f) * vsilu(load(g + f)));
+}
+
+static void gates(uint32_t M, float k_eps, float *q, float *k, const float *xg, const float *bg, const float *xt,
+                  const float *bt, float *log_alpha) {
+    vf sum = {0};
+    for (uint32_t m = 0; m < M; m += LANES) sum += load(k + m) * load(k + m);
+    float norm = sqrtf(sum_lanes(sum)), scale = 1.0f / sqrtf((float)M);
+    norm = 1.0f / (norm > k_eps ? norm : k_eps);
+    for (uint32_t m = 0; m < M; m += LANES) {
+        vf x = load(xg + m) + load(bg + m), tau = vsigmoid(load(xt + m) + load(bt + m));
+        vi negative = x < 0.0f;
+        vf y = vexp(pick(negative, x, -x)); /* exp(-|x|) */
+        vf g = pick(negative, (vf){0}, x) + vlog1p(y);
+        /* log g where g is close to exp(x): its series, so that g below the smallest float still has a logarithm */
+        vf log_g = pick(x < -8.0f, x + y * (y * (5.0f / 24) - 0.5f), vlog(g));
+        store(q + m, load(q + m) * scale);
+        store(k + m, load(k + m) * norm * vexp(log_g * tau));
+        store(log_alpha + m, -(g * tau));
+    }
+}
+
+/* ---- the recurrence ---- */
+
+static void gla_step(uint32_t M, const float *q, const float *k, const float *log_alpha, const float *u, uint32_t e0,
+                     uint32_t e1, float *S, float *o) {
+    enum { GROUP = 64 };
+    float alpha[GROUP];
+    for (uint32_t m0 = 0; m0 < M; m0 += GROUP) { /* GROUP rows at a time: their decays once for all channels */
+        uint32_t n = M - m0 < GROUP ? M - m0 : GROUP;
+        for (uint32_t m = 0; m < n; m += LANES) store(alpha + m, vexp(load(log_alpha + m0 + m)));
+        for (uint32_t e = e0; e < e1; e += CPU_PANEL) {
+            float *Se = S + (size_t)e * M + (size_t)m0 * CPU_PANEL;
+            vf ue[NV], sum[NV];
+#pragma GCC unroll 16
+            for (int v = 0; v < NV; v++) {
+                ue[v] = load(u + e + v * LANES);
+                sum[v] = m0 ? load(o + e + v * LANES) : (vf){0};
+            }
+            for (uint32_t m = 0; m < n; m++, Se += CPU_PANEL) {
+                float km = k[m0 + m], qm = q[m0 + m], am = alpha[m];
+#pragma GCC unroll 16
+                for (int v = 0; v < NV; v++) {
+                    vf s = load(Se + v * LANES) * am + ue[v] * km;
+                    store(Se + v * LANES, s);
+                    sum[v] += s * qm;
+                }
+            }
+#pragma GCC unroll 16
+            for (int v = 0; v < NV; v++) store(o + e + v * LANES, sum[v]);
+        }
+    }
+}
+
+static void gla_chunk_decays(uint32_t M, uint32_t n, size_t ld, const float *q, const float *k, const float *log_alpha,
+                             double *b, float *q_in, float *k_out, float *decay) {
+    for (uint32_t m = 0; m < M; m++) b[m] = (double)log_alpha[m];
+    for (uint32_t t = 1; t < n; t++)
+        for (uint32_t m = 0; m < M; m++) b[t * ld + m] = b[(t - 1) * ld + m] + (double)log_alpha[t * ld + m];
+    const double *end = b + (n - 1) * ld;
+    for (uint32_t t = 0; t < n; t++)
+        for (uint32_t m = 0; m < M; m += LANES) {
+            vd bt = *(const vd_any *)(b + t * ld + m), be = *(const vd_any *)(end + m);
+            store(q_in + t * ld + m, load(q + t * ld + m) * vexp(__builtin_convertvector(bt, vf)));
+            vf out = load(k + t * ld + m) * vexp(__builtin_convertvector(be - bt, vf));
+            for (uint32_t i = 0; i < LANES && m + i < M; i++) k_out[(size_t)(m + i) * n + t] = out[i];
+            if (t + 1 == n) store(decay + m, vexp(__builtin_convertvector(be, vf)));
+        }
+}
+
+static void gla_chunk_scores(uint32_t M, uint32_t n, size_t ld, uint32_t t, const float *q, const float *k,
+                             const double *b, float *A) {
+    for (uint32_t i = 0; i <= t; i++) {
+        vf sum = {0};
+        for (uint32_t m = 0; m < M; m += LANES) {
+            vd difference = *(const vd_any *)(b + t * ld + m) - *(const vd_any *)(b + i * ld + m);
+            sum += load(q + t * ld + m) * load(k + i * ld + m) * vexp(__builtin_convertvector(difference, vf));
+        }
+        A[i] = sum_lanes(sum);
+    }
+    for (uint32_t i = t + 1; i < n; i++) A[i] = 0;
+}
+
+/* ---- attention over the window ---- */
+
+/* scores of n_blocks blocks of 32 keys for nh heads (h, h + Hk, ...: they share the key head); ld_s floats between
+ * heads. A block is [P][32]; the blocks are a ring of n_ring, ld_block floats apart. */
+INLINE void window_scores(const int nh, uint32_t P, const float *q, size_t ld_q, const float *kt, size_t ld_block,
+                          uint32_t first_block, uint32_t n_blocks, uint32_t n_ring, float scale, float *scores,
+                          size_t ld_s) {
+    for (uint32_t b = 0, at = first_block; b < n_blocks; b++, at = at + 1 == n_ring ? 0 : at + 1) {
+        const float *block = kt + at * ld_block;
+        for (uint32_t j = 0; j < CPU_PANEL; j += WINDOW_LANES) {
+            vf acc[4][WINDOW_NV];
+#pragma GCC unroll 4
+            for (int h = 0; h < nh; h++)
+#pragma GCC unroll 4
+                for (int v = 0; v < WINDOW_NV; v++) acc[h][v] = (vf){0};
+            for (uint32_t p = 0; p < P; p++) {
+                __builtin_prefetch(block + (p + 24) * CPU_PANEL + j);
+#pragma GCC unroll 4
+                for (int v = 0; v < WINDOW_NV; v++) {
+                    vf k = load(block + p * CPU_PANEL + j + (uint32_t)v * LANES);
+#pragma GCC unroll 4
+                    for (int h = 0; h < nh; h++) acc[h][v] += k * q[(size_t)h * ld_q + p];
+                }
+            }
+#pragma GCC unroll 4
+            for (int h = 0; h < nh; h++)
+#pragma GCC unroll 4
+                for (int v = 0; v < WINDOW_NV; v++)
+                    store(scores + (size_t)h * ld_s + b * CPU_PANEL + j + (uint32_t)v * LANES, acc[h][v] * scale);
+        }
+    }
+}
+
+/* scores -> exp(score - max), returns their sum. n is a multiple of 32. */
+static float window_softmax(float *scores, uint32_t n) {
+    vf top = load(scores);
+    for (uint32_t j = LANES; j < n; j += LANES) {
+        vf x = load(scores + j);
+        top = pick(x > top, x, top);
+    }
+    float max = top[0];
+    for (int i = 1; i < LANES; i++) max = top[i] > max ? top[i] : max;
+    vf sum = {0};
+    for (uint32_t j = 0; j < n; j += LANES) {
+        vf w = vexp(load(scores + j) - max);
+        store(scores + j, w);
+        sum += w;
+    }
+    return sum_lanes(sum);
+}
+
+/* out[h] += sum_j weight[h][j] v[j][h], n keys, nh heads of nv whole registers; ld_o, ld_vh floats between heads */
+INLINE void window_values(const int nh, const int nv, const float *weights, size_t ld_s, const float *v, size_t ld_v,
+                          const size_t *head_at, uint32_t n, float *out, size_t ld_o) {
+    vf acc[4][4];
+#pragma GCC unroll 4
+    for (int h = 0; h < nh; h++)
+#pragma GCC unroll 4
+        for (int i = 0; i < nv; i++) acc[h][i] = load(out + (size_t)h * ld_o + (size_t)i * LANES);
+    const float *vh[4];
+#pragma GCC unroll 4
+    for (int h = 0; h < nh; h++) vh[h] = v + head_at[h];
+    for (uint32_t j = 0; j < n; j++) {
+#pragma GCC unroll 4
+        for (int h = 0; h < nh; h++) {
+#ifdef __x86_64__
+            __asm__("" : "+r"(vh[h])); /* one pointer a head; the registers of it are reached by displacement */
+#endif
+            float w = weights[(size_t)h * ld_s + j];
+            __builtin_prefetch((const char *)vh[h] + 8 * ld_v * sizeof *v);
+#pragma GCC unroll 4
+            for (int i = 0; i < nv; i++) acc[h][i] += load(vh[h] + (size_t)i * LANES) * w;
+            vh[h] += ld_v;
+        }
+    }
+#pragma GCC unroll 4
+    for (int h = 0; h < nh; h++)
+#pragma GCC unroll 4
+        for (int i = 0; i < nv; i++) store(out + (size_t)h * ld_o + (size_t)i * LANES, acc[h][i]);
+}
+
+/* The same for one head and the last n_dims < LANES dims of it. */
+static void window_values_rest(const float *weights, const float *v, size_t ld_v, uint32_t n, float *out,
+                               uint32_t n_dims) {
+    for (uint32_t i = 0; i < n_dims; i++) {
+        float sum = out[i];
+        for (uint32_t j = 0; j < n; j++) sum += v[j * ld_v + i] * weights[j];
+        out[i] = sum;
+    }
+}
+
+static void window(uint32_t h0, uint32_t h1, uint32_t Hk, uint32_t Hv, uint32_t P, const float *q,
+                   const struct cpu_window *ring, uint64_t pos, float *scratch, float *out) {
+    const uint64_t oldest = pos + 1 > ring->visible ? pos + 1 - ring->visible : 0;
+    const uint32_t n_ring = ring->n_keys / CPU_PANEL, n_blocks = (uint32_t)(pos / CPU_PANEL - oldest / CPU_PANEL) + 1;
+    const uint32_t first_block = (uint32_t)(oldest / CPU_PANEL % n_ring), before = (uint32_t)(oldest % CPU_PANEL);
+    const uint32_t n = (uint32_t)(pos - oldest) + 1, from = (uint32_t)(oldest % ring->n_keys);
+    const uint32_t n_first = n < ring->n_keys - from ? n : ring->n_keys - from; /* then the ring goes round */
+    const size_t ld_s = (size_t)n_blocks * CPU_PANEL, ld_block = (size_t)Hk * P * CPU_PANEL, ld_v = (size_t)Hv * P;
+    const size_t ld_h = (size_t)Hk * P;
+    const float scale = 1.0f / sqrtf((float)P);
+    for (uint32_t hk = 0; hk < Hk; hk++) {
+        uint32_t first = h0 + (hk + Hk - h0 % Hk) % Hk; /* the first head >= h0 that reads key head hk */
+        for (uint32_t h = first; h < h1; h += 4 * Hk) {
+            const uint32_t nh = (h1 - h + Hk - 1) / Hk < 4 ? (h1 - h + Hk - 1) / Hk : 4;
+            const float *kt = ring->kt + (size_t)hk * P * CPU_PANEL, *qh = q + (size_t)h * P;
+            float *oh = out + (size_t)h * P, total[4];
+            size_t head_at[4] = {0};
+            switch (nh) {
+            case 1:
+                window_scores(1, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s);
+                break;
+            case 2:
+                window_scores(2, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s);
+                break;
+            case 3:
+                window_scores(3, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s);
+                break;
+            default:
+                window_scores(4, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s);
+                break;
+            }
+            for (uint32_t g = 0; g < nh; g++) {
+                float *weights = scratch + g * ld_s;
+                for (uint32_t j = 0; j < before; j++) weights[j] = -INFINITY;      /* older than the window */
+                for (size_t j = before + n; j < ld_s; j++) weights[j] = -INFINITY; /* after this token */
+                total[g] = window_softmax(weights, (uint32_t)ld_s);
+                head_at[g] = (size_t)((h + g * Hk) % Hv) * P;
+                memset(oh + g * ld_h, 0, P * sizeof *oh);
+            }
+            for (int part = 0; part < 2; part++) { /* up to the ring's end, then from its start */
+                uint32_t n_part = part ? n - n_first : n_first, p = 0;
+                const float *weights = scratch + before + (part ? n_first : 0), *v = ring->v + (part ? 0 : from * ld_v);
+                if (n_part == 0) continue;
+                for (; nh == 4 && p + 4 * LANES <= P; p += 4 * LANES)
+                    window_values(4, 4, weights, ld_s, v + p, ld_v, head_at, n_part, oh + p, ld_h);
+                for (; p + LANES <= P; p += LANES)
+                    for (uint32_t g = 0; g < nh; g++)
+                        window_values(1, 1, weights + g * ld_s, ld_s, v + p, ld_v, head_at + g, n_part,
+                                      oh + g * ld_h + p, ld_h);
+                for (uint32_t g = 0; p < P && g < nh; g++)
+                    window_values_rest(weights + g * ld_s, v + head_at[g] + p, ld_v, n_part, oh + g * ld_h + p, P - p);
+            }
+            for (uint32_t g = 0; g < nh; g++)
+                for (uint32_t p = 0; p < P; p++) oh[g * ld_h + p] *= 1.0f / total[g];
+        }
+    }
+}
+
+static float read_sum(const float *x, size_t n) {
+    vf sum[8] = {{0}};
+    for (size_t i = 0; i < n; i += 8 * LANES)
+#pragma GCC unroll 8
+        for (int k = 0; k < 8; k++) sum[k] += load(x + i + (size_t)k * LANES);
+    vf total = {0};
+    for (int k = 0; k < 8; k++) total += sum[k];
+    return sum_lanes(total);
+}
+
+#define STRING_(x) #x
+#define STRING(x)  STRING_(x)
+extern const struct cpu_ops CAT(cpu_ops_, ISA);
+const struct cpu_ops CAT(cpu_ops_, ISA) = {
+    .isa = STRING(ISA),
+    .linear = linear,
+    .rmsnorm = rmsnorm,
+    .conv_silu = conv_silu,
+    .gate_u = gate_u,
+    .gates = gates,
+    .gla_step = gla_step,
+    .gla_chunk_decays = gla_chunk_decays,
+    .gla_chunk_scores = gla_chunk_scores,
+    .gla_chunk_apply = gla_chunk_apply,
+    .gate_out = gate_out,
+    .window = window,
+    .ffn_act = ffn_act,
+    .read_sum = read_sum,
+};

@@ -1,0 +1,385 @@
+/* cuda.h - launchers of the CUDA kernels (k_*), one card each. Equations: kernels/README.md. Twins: kernels.h, ref_*.
+ *
+ * Everything is asynchronous on `stream` (a cudaStream_t) and allocates nothing; errors are found by the caller's next
+ * check of the stream. Threads: any, one stream at a time. Dtypes: an "activation" is fp32, fp16 or bf16 as dtype says.
+ *
+ * Packed activations (16 bit): tiles of 8 rows and 16 columns, each two matrices of 8 rows by 16 bytes (operand B of
+ * wgmma, as it lies in shared memory), all tiles of 8 rows in a row. Packed weights: tiles [16 rows][16 columns] in the
+ * order of operand A, 512 bytes each, all tiles of 16 rows in a row. fp32: both plain row-major. K is padded with zeros
+ * to a multiple of 16.
+ *
+ * Order of summation of every product: k is cut by the matrix's shape alone (16 slices, four quarters; linear.cu),
+ * never by the number of rows, so a row's result is the same to the bit in any batch. Products of prompts
+ * (prompt_linear.cu) have another order, one sum over all of k, and the same law.
+ */
+#ifndef CUDA_KERNELS_H
+#define CUDA_KERNELS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum cuda_dtype { CUDA_F32, CUDA_F16, CUDA_BF16 };
+
+struct cuda_matrix {
+    void *data;
+    uint32_t rows, cols; /* of the weight */
+    enum cuda_dtype dtype;
+    bool whole; /* its reader adds no partial products */
+};
+static inline uint32_t cuda_pad16(uint32_t n) { return (n + 15) / 16 * 16; }
+/* Bytes of a packed matrix, of packed activations for n_rows rows. */
+size_t cuda_matrix_bytes(uint32_t rows, uint32_t cols, enum cuda_dtype dtype);
+size_t cuda_activation_bytes(uint32_t n_rows, uint32_t cols, enum cuda_dtype dtype);
+
+/* What a step's rows are; device memory. A padding row has slot = n_slots (a slot that nobody owns) and pos 0; what
+ * kernels give for it is nothing in particular, as those that read S or the window may leave it out. */
+struct cuda_rows {
+    const int32_t *tok, *slot;        /* [n_rows] */
+    const int64_t *pos;               /* [n_rows] */
+    const int32_t *seg_first, *seg_n; /* [n_segs]: rows of one session, in order */
+    const uint32_t *deferred; /* [n_rows], where the step defers (else NULL): how many of the slot's tokens S does not
+                               * hold yet, and CUDA_WRITE_BACK if it takes them and this one now */
+};
+/* Most tokens of a slot that S does not hold: S is written once in so many and one. */
+enum { CUDA_DEFERRED = 3, CUDA_WRITE_BACK = 1 << 8 };
+
+/* Sizes and the slot pool, by value. Strides in elements. F: rounded up to 16, with weights of zero: so every kernel
+ * writes all columns that the product of the FFN reads, of its rows and in each step. A column that nobody wrote and
+ * that a weight of zero meets is a NaN as soon as it holds one. */
+struct cuda_shape {
+    uint32_t D, E, M, R, K, H, Hk, Hv, P, F, V, visible, rot_dim, ring_keys;
+    uint32_t Ep; /* E padded to 32: width of a, z, s, o */
+    bool rot_interleaved, qk_norm;
+    float norm_eps, k_eps, qk_norm_eps;
+    enum cuda_dtype dtype;      /* activations, conv tails, window */
+    float *S;                   /* [n_slots + 1][L][Ep / 32][M][32] */
+    void *conv, *keys, *values; /* [n_slots + 1][L]: [K][Ep]; [ring_keys][Hk P]; [ring_keys][Hv P] */
+    uint32_t n_slots;
+    size_t S_slot, conv_slot, keys_slot, values_slot, S_layer, conv_layer, keys_layer, values_layer;
+    float *deferred;      /* [n_slots + 1][L][CUDA_DEFERRED]: of a token u [Ep], k with i, alpha (M padded to 4 each) */
+    uint32_t *n_deferred; /* [n_slots]: how many a slot has, the same in all layers */
+    size_t deferred_slot, deferred_layer, deferred_token;
+};
+/* deferred_token, for these sizes. */
+static inline size_t cuda_deferred_floats(const struct cuda_shape *s) { return s->Ep + 2 * ((s->M + 3) / 4 * 4); }
+
+/* Where rows of a weight go in the packed matrix: as they are, or, of two halves taken by eights in turn (a2 and g2 of
+ * W_f1, so that 16 outputs hold pairs), the first or the second. */
+enum cuda_pack { CUDA_PACK_ROWS, CUDA_PACK_FIRST_EIGHTS, CUDA_PACK_SECOND_EIGHTS };
+/* Rows of a weight, row-major on the device in their own dtype, -> rows [row0, row0 + rows), as `pack` places them, of
+ * dst (zeroed before), packed. */
+void k_pack(const void *src, enum cuda_dtype src_dtype, uint32_t row0, uint32_t rows, uint32_t cols,
+            enum cuda_pack pack, const struct cuda_matrix *dst, void *stream);
+/* x[r] = embedding of tok[r] (from the packed matrix) * scale; fp32 [n_rows][D]. Bytes: 2 D a row. turn
+ * [n_rows][half][2]: cosine and sine of pos * inv_freq, in double until then. The kernels after it may read the step's
+ * rows before their inputs are ready. */
+void k_embed(const struct cuda_matrix *w, const struct cuda_rows *rows, uint32_t n_rows, float scale, float *x,
+             const double *inv_freq, uint32_t half, float *turn, void *stream);
+/* Decode steps of up to so many rows have kernels of their own; a row's bits are the same in both. */
+enum { CUDA_FEW_ROWS = 8 };
+/* Partial sums of squares that a row of D columns leaves for its norm: of 16 columns each, above CUDA_FEW_ROWS rows of
+ * 64 (their reader does not wait for more than a word or two a lane). */
+static inline uint32_t cuda_square_sums(uint32_t n_rows, uint32_t D) {
+    const uint32_t columns = n_rows <= CUDA_FEW_ROWS ? 16 : 64;
+    return (D + columns - 1) / columns;
+}
+/* E8, E9, E10's sums and norms, one block a row: y = base + row_scale * sum of the partial products (n_partial of
+ * [n_rows][n], partial_stride floats apart); out = y; act = RMSNorm(y; w) packed. Any of out, act may be NULL, also
+ * n_partial = 0. row_sums (may be NULL): n_sums partial sums of squares a row, scaling the partial products by
+ * 1 / sqrt(sum / sum_n + eps). row_scale (may be NULL) [n_rows]: act = y * w (fp16: / 16) and row_scale the norm's
+ * scale for it, which the readers of the next product apply: what the fused decode kernels do. squares (may be NULL)
+ * [n_rows][n_squares]: of y, sums of 16 or of 64 columns each. */
+void k_add_norm(const float *base, const float *partial, uint32_t n_partial, size_t partial_stride,
+                const float *row_sums, uint32_t n_sums, uint32_t sum_n, const float *w, float eps, uint32_t n_rows,
+                uint32_t n, float *out, void *act, float *row_scale, float *squares, uint32_t n_squares,
+                enum cuda_dtype dtype, void *stream);
+/* Partial products that k_linear leaves for its reader to add in order: 1 or 4, the same bits (fp32: by the matrix). */
+uint32_t cuda_linear_splits(const struct cuda_matrix *w, uint32_t n_rows);
+/* y[split][r][o] = partial products of W (packed) and x (packed activations); fp32, [splits][n_rows][ldy], splits
+ * split_stride floats apart. Twin ref_linear. */
+void k_linear(const struct cuda_matrix *w, const void *x, uint32_t n_rows, float *y, size_t ldy, size_t split_stride,
+              void *stream);
+/* Two products of the same number of columns, both whole or both not, as one launch. */
+void k_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
+                   const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
+                   uint32_t n_rows, void *stream);
+/* E2 for each segment and channel: az [n_rows][2 Ep] (a, z), times row_scale [n_rows] where not NULL -> s fp32
+ * [n_rows][Ep], s and a packed; the conv tail moves on. */
+void k_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs,
+            const float *az, const float *row_scale, const float *w, const float *bias, float *s, void *s_act,
+            void *a_act, void *stream);
+/* E3, E5: sums the partial products in [splits][n_rows][4 M + R] (q, k, gate, tau pre-activations; c0) ->
+ * q, k (with i), log_alpha [n_rows][M] each, c0 [n_rows][R]. Twin ref_gates. */
+void k_gates(const struct cuda_shape *shape, const float *in, uint32_t splits, size_t split_stride, const float *in_c0,
+             uint32_t splits_c0, size_t split_stride_c0, const float *g_b, const float *t_b, uint32_t n_rows, float *q,
+             float *k, float *log_alpha, float *c0, void *stream);
+/* E4, E6, E7 and the gate of E8 for each segment and 32 channels: u = sigmoid(W_c1 c0 + b) a; S, token by token in
+ * registers; o = (o + residual s) SiLU(z); sums [n_rows][Ep / 32] = partial sums of o^2, act = o * act_norm packed (the
+ * norm's scale is applied after W_o). Bytes: S read and written once a segment. Twin ref_gla. */
+void k_gla(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs,
+           const float *q, const float *k, const float *log_alpha, const float *c0, const float *c1, const float *c1_b,
+           const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
+           float *sums, void *act, void *stream);
+/* k_gates and k_gla of a step of single tokens (state.cu), to the same bits. Partial products as k_gates takes them; c1
+ * transposed, [R][Ep]. Bytes: S read and written once. Where rows->deferred (a step that defers), S is written only
+ * for rows that say so: of the others u, k and alpha are kept, and applied in registers until S takes them, in the
+ * order of the tokens, so that no bit changes. */
+void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
+                 const float *in, uint32_t splits, size_t split_stride, const float *in_c0, uint32_t splits_c0,
+                 size_t split_stride_c0, const float *g_b, const float *t_b, const float *c1, const float *c1_b,
+                 const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
+                 float *sums, void *act, void *stream);
+/* Whether k_gla_gates of n_rows rows leaves tokens deferred. */
+bool cuda_state_defers(const struct cuda_shape *shape, uint32_t n_rows);
+/* S of these slots takes the tokens that are deferred, in all n_layers layers: S as if there had never been one. slots:
+ * in the host's memory, free again when this returns. Bytes: a slot's S read and written, if it has any. */
+void k_write_back(const struct cuda_shape *shape, uint32_t n_layers, const uint32_t *slots, uint32_t n, void *stream);
+
+/* ---- prompts: E2, E4, E6, E7 with tokens in parallel (scan.cu) ----
+ * Rows of a step in segments of any length and position. 16 bit only. A piece of a segment between two multiples of 64
+ * positions takes the chunkwise form, but a piece of one token the arithmetic of k_conv and k_gla_gates: neither
+ * neighbours nor a split at multiples of 64 change a bit. Where cuda_scan_packed, a, z and s are rounded to 16 bits
+ * first. */
+
+/* Whether this device and these sizes have k_scan; once before, it also asks for the shared memory. */
+bool cuda_scan_prepare(const struct cuda_shape *shape);
+/* Whether k_scan reads a, z and s packed, in 16 bits, and neither az nor s (scan_wide.cu). */
+bool cuda_scan_packed(const struct cuda_shape *shape);
+/* Bytes of `work` for n_rows rows. */
+size_t cuda_scan_bytes(const struct cuda_shape *shape, uint32_t n_rows);
+/* k_conv with the rows in parallel, but the conv tails stay as they were: k_scan moves them on. A slot has at most one
+ * segment. s is written where not cuda_scan_packed, z_act (z packed) where cuda_scan_packed. Bytes a row: 4 E read, 8 E
+ * written (packed: 8 E, 6 E). */
+void k_prompt_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
+                   const float *az, const float *row_scale, const float *w, const float *bias, float *s, void *s_act,
+                   void *a_act, void *z_act, void *stream);
+/* The same after k_prompt_az, where cuda_scan_packed. Bytes a row: 2 E read, 2 E written. */
+void k_packed_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
+                   const void *a_act, const float *w, const float *bias, void *s_act, void *stream);
+/* k_gla in the chunkwise form, after k_gates (q, k, log_alpha, c0 of all rows) and the convolution (s and s_act, which
+ * may be act); products in tf32 with fp32 sums, S carried on in fp32. az times row_scale, and s, or where
+ * cuda_scan_packed a_act, z_act and s_act, whose tiles of eight rows are read whole. most_tok: of a segment. S and the
+ * conv tails of the segments' slots move on. Bytes a row: 6 E read (not packed: 10 E), 2 E written; S read and written
+ * once a segment. Twin ref_gla. */
+void k_scan(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
+            uint32_t n_segs, uint32_t most_tok, const float *q, const float *k, const float *log_alpha, const float *c0,
+            const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s,
+            const void *s_act, const void *a_act, const void *z_act, const float *residual, const float *act_norm,
+            void *work, float *sums, void *act, void *stream);
+/* q/k norm (option) and rotary; qkv [splits][n_rows][(H + Hk + Hv) P], times row_scale where not NULL -> q fp32
+ * [n_rows][H P]; key and value into the ring. The rows are list[0..n_list). */
+void k_rope(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
+            uint32_t n_list, const float *qkv, uint32_t splits, size_t split_stride, const float *row_scale,
+            const float *turn, const float *q_norm, const float *k_norm, float *q, void *stream);
+/* E9 over blocks of 32 keys, after k_rope: partial results o [n_list][n_blocks][H P] and (max, sum)
+ * [n_list][n_blocks][H][2]. Bytes: values once, keys once for four heads. P is a multiple of 8 (fp32: 4). */
+uint32_t cuda_window_blocks(const struct cuda_shape *shape);
+/* Once before k_window: asks the device for the shared memory that its blocks need. False: it has less. */
+bool cuda_window_prepare(const struct cuda_shape *shape);
+void k_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
+              uint32_t n_list, const float *q, float *part, float *part_ml, void *stream);
+/* Puts the blocks together, in order: act [n_rows][H P] packed. Twin ref_window. */
+void k_window_combine(const struct cuda_shape *shape, const int32_t *list, uint32_t n_list, const float *part,
+                      const float *part_ml, void *act, void *stream);
+/* k_rope, k_window and k_window_combine of rows that are the only ones of their session in the list, which reads the
+ * window at the bandwidth of memory: 16 bit, one key head, H = Hv a multiple of 4, P = 64 or 128. part, part_ml: as
+ * k_window's. list NULL: rows 0 .. n_list. single: they are the only ones in the whole step, so that all keys but their
+ * own may be read before the inputs are ready. Bytes: values once, keys once for four heads (most of it from the
+ * cache). Many rows on Hopper take a kernel of their own (swa_decode_many.cu), to the same bits. */
+bool cuda_decode_window_possible(const struct cuda_shape *shape);
+void k_decode_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
+                     uint32_t n_list, bool single, const float *qkv, uint32_t splits, size_t split_stride,
+                     const float *row_scale, const float *turn, const float *q_norm, const float *k_norm, float *part,
+                     float *part_ml, void *act, void *stream);
+/* E10: in [n_rows][2 F8] (a2, g2 by eights in turn, F8 = F rounded up to 8), splits added in order, times row_scale
+ * where not NULL -> act = SiLU(g2) a2 packed. */
+void k_ffn_act(const float *in, uint32_t splits, size_t split_stride, const float *row_scale, uint32_t F,
+               uint32_t n_rows, void *act, enum cuda_dtype dtype, void *stream);
+/* x = RMSNorm(x; w) in place, fp32 [n_rows][n]: the embedding's norm. */
+void k_norm_rows(float *x, const float *w, float eps, uint32_t n_rows, uint32_t n, void *stream);
+/* dst[i] = rows list[i] of src [.][n]. */
+void k_gather_rows(const float *src, const int32_t *list, uint32_t n_list, uint32_t n, float *dst, void *stream);
+
+/* ---- attention of prompts (swa_prompt.cu) ---- */
+
+/* Rows [row, row + n) of a step: one session's, in order. */
+struct cuda_prompt {
+    int32_t row, n;
+};
+/* Queries: the prompt's next 64 rows from `row` on, or 128. */
+struct cuda_prompt_tile {
+    struct cuda_prompt prompt;
+    int32_t row;
+};
+/* What a step has of them, in device memory: first n_pairs of two tiles each, then n_single. */
+struct cuda_prompts {
+    const struct cuda_prompt_tile *tile;
+    uint32_t n_pairs, n_single;
+    bool keeps_last; /* some keys take the places of keys that the prompt sees */
+};
+/* Whether k_prompt_window knows this shape: 16 bit, P a multiple of 8 up to 256; any Hk, Hv. Asks the device for the
+ * shared memory that its blocks need. */
+bool cuda_prompt_window_possible(const struct cuda_shape *shape);
+/* On the host: cuts the prompts into tiles, those with most keys first. pos [rows]: of the step's rows. tile: room for
+ * as many as the prompts have rows. Returned: the counts, with `tile` as its pointer. Pairs or not: no bit depends on
+ * it. */
+struct cuda_prompts cuda_prompt_tiles(const struct cuda_shape *shape, const struct cuda_prompt *prompt,
+                                      uint32_t n_prompts, const int64_t *pos, struct cuda_prompt_tile *tile);
+/* Bytes of k_prompt_window's workspace for a step of n_rows. */
+size_t cuda_prompt_window_bytes(const struct cuda_shape *shape, uint32_t n_rows);
+/* E9 of prompts of any length at any positions, at most one of a session: q/k norm, rotary, attention over the ring
+ * (positions before the prompt's first row) and the step's own rows, then the keys and values of the last ring_keys
+ * rows of each prompt go into the ring. qkv [splits][n_rows][(H + Hk + Hv) P] of all rows of the step, times row_scale
+ * where not NULL; work as above; act [n_rows][H P] packed: the prompts' rows of it are written. Queries, keys, values
+ * and weights are 16 bit, scores and sums fp32. Keys are taken in tiles of absolute positions, so a row's bits depend
+ * neither on its neighbours nor on where the prompt was split. Rows of the session before and after its prompt, in the
+ * same step, may take k_decode_window before and after this. FLOP: 4 H P a visible key. Bytes: keys and values once a
+ * tile of queries, most of it from the cache. Twin ref_window. */
+void k_prompt_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
+                     const struct cuda_prompts *prompts, const float *qkv, uint32_t splits, size_t split_stride,
+                     const float *row_scale, const float *turn, const float *q_norm, const float *k_norm, void *work,
+                     void *act, void *stream);
+
+/* ---- decode steps, one token a session (decode.cu, wide.cu) ---- */
+
+/* An RMSNorm whose scale comes after the product: act = x * w packed (fp16: / 16), squares [n_rows][cuda_square_sums]
+ * of x. squares NULL: act is normed already. */
+struct cuda_normed {
+    const void *act;
+    const float *squares;
+    float eps;
+    uint32_t D;
+};
+/* Whether this device and these sizes have them: compute capability 9.x, 16 bit, D and E multiples of 16. */
+bool cuda_fused_possible(const struct cuda_shape *shape);
+/* y[r][o] = W RMSNorm(x), whole sums, fp32 [n_rows][ldy]. Bytes: the weights once. Twin ref_linear after ref norm. */
+void k_fused_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy,
+                    void *stream);
+/* k_fused_linear of W_fc with k_conv of its outputs: one token a session. */
+void k_fused_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows,
+                  const struct cuda_matrix *w, const struct cuda_normed *in, const float *conv, const float *bias,
+                  uint32_t n_rows, float *az, float *s, void *s_act, void *a_act, void *stream);
+/* k_fused_linear of W_f1 with k_ffn_act of its outputs: act [n_rows][F] packed. */
+void k_fused_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream);
+/* y = base + row_scale * W in, as k_add_norm; fp32 [n_rows][rows of W]; act, squares: y as the next norm's operand. y
+ * may be base; NULL: y, and next_norm with act and squares. */
+void k_fused_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums,
+                      uint32_t sum_n, float eps, const float *base, const float *next_norm, uint32_t n_rows, float *y,
+                      float *squares, void *act, void *stream);
+/* k_linear_pair of two small matrices, cuda_fused_pair_splits partial products each. */
+static inline uint32_t cuda_fused_pair_splits(uint32_t n_rows) { return n_rows <= CUDA_FEW_ROWS ? 4 : 1; }
+void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
+                         const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
+                         uint32_t n_rows, void *stream);
+/* k_conv of single tokens and k_linear_pair of W_in with its s and W_c0 with its a as one kernel, for more rows than
+ * CUDA_FEW_ROWS: az [n_rows][2 Ep], scaled; four partial products each, [n_rows][rows of W], strides apart. Neither
+ * operand is packed. Hopper, 16 bit, E a multiple of 16 up to 4,096, K up to 4. */
+enum { CUDA_CONV_PAIR_ROWS = 128 }; /* above, the kernels apart are as fast */
+bool cuda_conv_pair_possible(const struct cuda_shape *shape);
+void k_conv_pair(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az,
+                 const float *conv, const float *bias, const struct cuda_matrix *w_in, const struct cuda_matrix *w_c0,
+                 uint32_t n_rows, float *s, float *in, size_t in_stride, float *c0, size_t c0_stride, void *stream);
+
+/* ---- products of prompts (prompt_linear.cu) ----
+ * k_fused_* with sums in an order of their own, which large tiles can afford: one over all of k. Where
+ * cuda_fused_possible. Rows of fp32 begin on 16 bytes. act's rows up to the next multiple of 8 may be written. */
+
+/* Partial sums of squares that a row of D columns leaves, of 64 each, whatever the number of rows. */
+static inline uint32_t cuda_prompt_sums(uint32_t D) { return (D + 63) / 64; }
+/* in->squares: [n_rows][cuda_prompt_sums], or NULL. FLOP: 2 rows columns n_rows. Twin ref_linear after ref norm. */
+void k_prompt_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy,
+                     void *stream);
+/* W_fc of a model's E channels: a and z packed, each of E columns, from outputs 0 and half of W's on. */
+void k_prompt_az(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t E, uint32_t n_rows, void *a_act,
+                 void *z_act, void *stream);
+void k_prompt_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream);
+/* squares: [n_rows][cuda_prompt_sums(rows of W)]. */
+void k_prompt_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums,
+                       uint32_t sum_n, float eps, const float *base, const float *next_norm, uint32_t n_rows, float *y,
+                       float *squares, void *act, void *stream);
+
+/* ---- sampling ---- */
+
+/* CUDA_TURNS: a step has one or two parts, each a turn; two steps are on their way. */
+enum { CUDA_TURNS = 4, CUDA_MAX_TOP = 20, CUDA_ADMIT_IDS = 512, CUDA_SAMPLE_MAX_V = 2048 * 1024 };
+enum { CUDA_TOKEN_NAN = 1, CUDA_TOKEN_FORBIDDEN, CUDA_TOKEN_INFINITE }; /* as enum sampler_status */
+
+/* How a slot's tokens are chosen (engine/backend/sampler.h), and how far it is. */
+struct cuda_sampling {
+    uint64_t seed;
+    float temperature, top_p, typical_p, repetition_penalty, frequency_penalty, presence_penalty;
+    float min_logit; /* log(min_p) * temperature: how far below the largest logit min_p reaches; -INFINITY = no limit */
+    int32_t top_k, n_logprobs, last; /* last: the token that the next step reads */
+    uint32_t min_tokens, max_tokens, n_generated;
+    bool biased, penalised, ended;
+};
+/* What a row gave. logprob and the top ones as the slot's n_logprobs asks. */
+struct cuda_token {
+    int32_t id;
+    float logprob;
+    uint8_t status, ended, masked, n_top; /* masked: the row's slot had ended; the rest is not written */
+    int32_t top_id[CUDA_MAX_TOP];
+    float top_logprob[CUDA_MAX_TOP];
+};
+/* Of a piece of a row: largest logits with their ids, after and before adjustment; smallest one; sum of exp(raw - its
+ * largest); whether one is not finite. */
+struct cuda_piece {
+    unsigned long long best, raw_best;
+    float low, raw_sum;
+    uint32_t broken, unused;
+};
+struct cuda_sampler { /* by value */
+    uint32_t V, n_slots;
+    struct cuda_sampling *slots;           /* [n_slots] */
+    uint32_t *marks;                       /* [n_slots][V]: end id, seen, how often generated */
+    float *bias;                           /* [n_slots][V], read where the slot is biased */
+    struct cuda_piece *pieces;             /* [most rows][cuda_sample_pieces(V)] */
+    uint32_t *turn;                        /* how many so far: which block of rows and which results are this one's */
+    struct cuda_token *tokens[CUDA_TURNS]; /* [most rows], in the host's memory */
+};
+/* A step's rows with the lists that go with them. tok -1: the slot's last token. */
+struct cuda_step {
+    struct cuda_rows rows;
+    const int32_t *list, *out;
+};
+/* A slot's sampling, or (first = false) more of its ids; pinned memory. */
+struct cuda_admission {
+    struct cuda_sampling sampling;
+    uint32_t slot, n_end_ids, n_bias;
+    bool first;
+    int32_t end_ids[CUDA_ADMIT_IDS], bias_ids[CUDA_ADMIT_IDS];
+    float bias[CUDA_ADMIT_IDS];
+};
+uint32_t cuda_sample_pieces(uint32_t V);
+/* The slot's marks were zeroed before, and its bias if it has one. Bias of one id is added in order. */
+void k_admit(const struct cuda_sampler *s, const struct cuda_admission *host, void *stream);
+/* First kernel of a step: this turn's rows from pinned memory to the device. A row that reads its slot's last token
+ * works in the padding slot if the slot has ended; other tokens are marked as seen where penalties need it. Ends the
+ * turn's input: the host may write it again when the step is done. Bytes over PCIe: 32 a row. n_deferred: the shape's,
+ * where the step defers (else NULL); device->rows.deferred is written: each slot's S is written back at every
+ * (CUDA_DEFERRED + 1)th position, in each step those of about as large a share of the slots. */
+void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS], const struct cuda_step *device,
+                 uint32_t n_rows, uint32_t n_segs, uint32_t n_out, uint32_t *n_deferred, void *stream);
+/* A token for each row out[0..n_out) with logits [n_out][V]; results go to s->tokens of this turn. Masses are integers,
+ * 2^40 for the largest logit, so sums have no order; log-probabilities are summed by pieces of 2,048 in order. Bytes:
+ * logits once (greedy), 2 times (a draw over all), 4 times (top_p or top_k). Twin engine/backend/sampler.c, which
+ * rounds masses to fp32. V up to CUDA_SAMPLE_MAX_V. draws: a temperature above 0 is among them, so several blocks may
+ * share a row (a hint: the tokens are the same). */
+void k_sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out,
+              bool draws, const float *logits, void *stream);
+
+/* A kernel that traps, for tests of a fault: nothing runs in this process's context afterwards. */
+void k_fault(void *stream);
+
+/* One line a usable GPU; returns the count written. */
+size_t cuda_devices(char (*lines)[128], size_t max_lines);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,557 @@
+// state.cu - the state in decode steps on Hopper (E4 to E7, one token a session): S passes through shared memory by bulk copies.
+//
+// A panel of S (32 channels, [M][32]) is the work of one warp. Few rows (state_few_kernel): a panel each, a lane a channel, and every
+// block makes the gates of its row. Many (state_kernel): a warp takes its panel of many rows, one after the other, through a ring of tiles
+// of its own, so the next ones are on their way while it works; the block's warps share the gates. There a tile goes back only where
+// k_step_rows says so: of other rows u, k and alpha are kept (deferred), and applied to the tile before the row's own token. The order of
+// every sum is gla_kernel's: rows m = group, group + 16, ..., then the 16 groups.
+#include "kernels/cuda/gates.cuh"
+#include <algorithm>
+
+enum { STATE_GROUPS = 16, STATE_EARLY_R = 32, STATE_MANY = 17 }; // STATE_MANY rows and more take state_kernel
+// Floats that a warp of it keeps of a row's channels (a, z, s, u of each deferred token), and in all: of three rows, and o by groups.
+enum { CHANNELS_ROW = 32 * (3 + CUDA_DEFERRED), CHANNELS = 3 * CHANNELS_ROW + STATE_GROUPS * 32 };
+
+// ---- one thread: bulk copies ----
+
+__device__ __forceinline__ uint32_t smem_at(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+__device__ __forceinline__ void bar_init(uint64_t *bar, uint32_t arrivals) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_at(bar)), "r"(arrivals) : "memory");
+#endif
+}
+__device__ __forceinline__ void bars_are_there() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void bulk_in(void *to, const void *from, uint32_t bytes, uint64_t *bar, uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_at(bar)), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(smem_at(to)), "l"(from), "r"(bytes),
+                 "r"(smem_at(bar)), "l"(policy)
+                 : "memory");
+#endif
+}
+__device__ __forceinline__ void bulk_out(void *to, const void *from, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to), "r"(smem_at(from)), "r"(bytes) : "memory");
+#endif
+}
+__device__ __forceinline__ void before_bulk_out() { // every thread that wrote what the copy takes
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+template <int N> __device__ __forceinline__ void bulk_outs_read() { // of this thread's, all but the last N have left shared memory
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+#endif
+}
+__device__ __forceinline__ void bulk_outs_done() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void bar_wait(uint64_t *bar, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(smem_at(bar)), "r"(parity) : "memory");
+#endif
+    delay(16);
+}
+__device__ __forceinline__ uint64_t policy_once() { // leaves the second-level cache first
+    uint64_t policy = 0;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+#endif
+    return policy;
+}
+__device__ __forceinline__ uint64_t policy_stay() { // leaves it last: what will be written over soon, which makes it common again
+    uint64_t policy = 0;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+#endif
+    return policy;
+}
+
+// ---- a panel ----
+
+// E4's low rank at one channel: gla_kernel's four partial sums, i = part, part + 4, ...; early holds the first of c1 [R][Ep]. low:
+// zeros from R up to STATE_EARLY_R.
+template <int PARTS> // of the four, from `first` on
+__device__ __forceinline__ void c1_early(float (&early)[PARTS][STATE_EARLY_R / 4], const float *c1, uint32_t R, uint32_t Ep, uint32_t first) {
+#pragma unroll
+    for (int l = 0; l < PARTS; l++)
+#pragma unroll
+        for (int j = 0; j < STATE_EARLY_R / 4; j++) early[l][j] = first + l + 4 * j < R ? c1[(size_t)(first + l + 4 * j) * Ep] : 0.0f;
+}
+template <int PARTS>
+__device__ __forceinline__ void low_rank_parts(float (&sum)[PARTS], const float (&early)[PARTS][STATE_EARLY_R / 4], const float *c1, const float *low, uint32_t R,
+                                               uint32_t Ep, uint32_t first) {
+#pragma unroll
+    for (int l = 0; l < PARTS; l++) {
+        sum[l] = 0;
+#pragma unroll
+        for (int j = 0; j < STATE_EARLY_R / 4; j++) sum[l] = __fmaf_rn(early[l][j], low[first + l + 4 * j], sum[l]);
+#pragma unroll 1
+        for (uint32_t i = first + l + STATE_EARLY_R; i < R; i += 4) sum[l] = __fmaf_rn(c1[(size_t)i * Ep], low[i], sum[l]);
+    }
+}
+// E6 and E7 at one channel, rows m = group0 + g + 16 i: put(m, the new S) and o[g].
+template <int G, int UNROLL, class P>
+__device__ __forceinline__ void state_rows(const float *tile, const float *q, const float *k, const float *a, uint32_t M, uint32_t group0, float u, float (&o)[G], P put) {
+#pragma unroll
+    for (int g = 0; g < G; g++) o[g] = 0;
+    uint32_t m0 = group0;
+#pragma unroll UNROLL
+    for (; m0 + G <= M; m0 += STATE_GROUPS)
+#pragma unroll
+        for (int g = 0; g < G; g += 4) {
+            const float4 qm = *(const float4 *)(q + m0 + g), km = *(const float4 *)(k + m0 + g), am = *(const float4 *)(a + m0 + g);
+            const float qs[4] = {qm.x, qm.y, qm.z, qm.w}, ks[4] = {km.x, km.y, km.z, km.w}, as[4] = {am.x, am.y, am.z, am.w};
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                const float v = __fmaf_rn(as[j], tile[(m0 + g + j) * 32], ks[j] * u);
+                o[g + j] = __fmaf_rn(qs[j], v, o[g + j]);
+                put(m0 + g + j, v);
+            }
+        }
+#pragma unroll
+    for (int g = 0; g < G; g++)
+        if (m0 + g < M) {
+            const float v = __fmaf_rn(a[m0 + g], tile[(m0 + g) * 32], k[m0 + g] * u);
+            o[g] = __fmaf_rn(q[m0 + g], v, o[g]);
+            put(m0 + g, v);
+        }
+}
+
+struct channel_in { float a, z, s, scale; };
+__device__ __forceinline__ channel_in read_channel(const state_io &io, uint32_t r, uint32_t e) {
+    channel_in x = {0, 0, 0, io.row_scale ? io.row_scale[r] : 1.0f};
+    if (e < io.shape.E) {
+        const float *az = io.az + (size_t)r * 2 * io.shape.Ep + e;
+        x.a = az[0], x.z = az[io.shape.Ep], x.s = io.s[(size_t)r * io.shape.Ep + e];
+    }
+    return x;
+}
+// o of a channel -> gated, and the panel's sum of squares; a whole warp calls it.
+template <class T> __device__ __forceinline__ void finish_channel(const state_io &io, const channel_in &x, uint32_t r, uint32_t e, float residual, float act_norm, float o) {
+    float out = 0;
+    if (e < io.shape.E) {
+        out = __fmaf_rn(residual, x.s, o) * silu(x.z * x.scale);
+        ((T *)io.act)[act_at<T>(r, e, (io.shape.E + 15) / 16 * 16)] = from_float<T>(out * act_norm);
+    }
+    const float square = warp_sum(out * out);
+    if (threadIdx.x % 32 == 0) io.sums[(size_t)r * (io.shape.Ep / 32) + e / 32] = square;
+}
+
+// ---- few rows ----
+
+// A block: a row, `panels` of it, at least 4 warps; PW warps a panel share the groups. Shared memory: the panels' tiles.
+template <class T, int PW, int THREADS>
+__global__ void __launch_bounds__(THREADS, 2)
+state_few_kernel(state_io io, gates_in in) {
+    constexpr int PARTS = 4 / PW, G = STATE_GROUPS / PW, PANELS = THREADS / 32 / PW, WARPS = THREADS / 32;
+    extern __shared__ __align__(128) unsigned char smem[];
+    __shared__ float raw[4 * 128], low[128];
+    __shared__ __align__(16) float qs[128], ks[128], as[128];
+    __shared__ float u_parts[PANELS][4][32], o_parts[PW > 1 ? PANELS : 1][STATE_GROUPS][32];
+    __shared__ uint64_t full[PANELS];
+    const uint32_t M = io.shape.M, Ep = io.shape.Ep, R = io.shape.R, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const uint32_t own = warp / PW, h = warp % PW, r = blockIdx.y, panel = blockIdx.x * PANELS + own, e = panel * 32 + lane;
+    const bool there = panel < Ep / 32;
+    if ((uint32_t)io.rows.slot[r] == io.shape.n_slots) { // padding
+        wait_for_inputs();
+        return;
+    }
+    float *S = io.shape.S + (size_t)io.rows.slot[r] * io.shape.S_slot + io.layer * io.shape.S_layer + (size_t)panel * M * 32;
+    float *tile = (float *)smem + (size_t)own * M * 32;
+    if (lane == 0 && h == 0) { // S was last written a step ago, so it comes before the inputs are ready
+        bar_init(full + own, 1);
+        bars_are_there();
+        if (there) bulk_in(tile, S, M * 128, full + own, policy_once());
+    }
+    const bool mine = e < io.shape.E;
+    const uint32_t m = (WARPS - 1 - warp) * 32 + lane; // whose gates this thread makes
+    const float bias_g = m < M ? in.g_b[m] : 0.0f, bias_t = m < M ? in.t_b[m] : 0.0f;
+    float early[PARTS][STATE_EARLY_R / 4];
+    const float *c1 = io.c1 + (mine ? e : 0);
+    c1_early(early, c1, R, Ep, h * PARTS);
+    const float bias_u = mine ? io.c1_b[e] : 0.0f, residual = mine ? io.residual[e] : 0.0f, act_norm = mine ? io.act_norm[e] : 0.0f;
+    wait_for_inputs();
+    let_next_start(); // now: the device starts one kernel at a time, and this one must not wait for that
+#pragma unroll 1
+    for (uint32_t i = threadIdx.x; i < 4 * M + max(R, (uint32_t)STATE_EARLY_R); i += THREADS) {
+        const bool gate = i < 4 * M;
+        const float *from = gate ? in.in + (size_t)r * 4 * M + i : in.in_c0 + (size_t)r * R + (i - 4 * M);
+        const uint32_t splits = gate ? in.splits : i < 4 * M + R ? in.splits_c0 : 0;
+        const size_t stride = gate ? in.split_stride : in.split_stride_c0;
+        float v[4], sum = 0;
+#pragma unroll
+        for (uint32_t p = 0; p < 4; p++) v[p] = p < splits ? from[p * stride] : 0.0f;
+#pragma unroll
+        for (uint32_t p = 0; p < 4; p++) sum += v[p];
+#pragma unroll 1
+        for (uint32_t p = 4; p < splits; p++) sum += from[p * stride];
+        if (gate) raw[i] = sum;
+        else low[i - 4 * M] = sum;
+    }
+    const channel_in x = read_channel(io, r, e);
+    __syncthreads(); // the sums of the partial products; the barriers are there
+    if (m - lane < M) {
+        const float norm = key_norm(io.shape, raw + M);
+        if (m < M)
+            gate_of(M, raw[m], raw[M + m], raw[2 * M + m], raw[3 * M + m], norm, bias_g, bias_t,
+                    [&](float q, float k, float log_alpha) { qs[m] = q, ks[m] = k, as[m] = expf(log_alpha); });
+    }
+    float part[PARTS];
+    low_rank_parts(part, early, c1, low, R, Ep, h * PARTS);
+#pragma unroll
+    for (int l = 0; l < PARTS; l++) u_parts[own][h * PARTS + l][lane] = part[l];
+    __syncthreads(); // q, k, decays, E4's parts
+    float o[G], sum = 0;
+    if (there) {
+        const float(*p)[32] = u_parts[own];
+        const float u = sigmoid(((p[0][lane] + p[1][lane]) + (p[2][lane] + p[3][lane])) + bias_u) * (mine ? x.a * x.scale : 0.0f);
+        bar_wait(full + own, 0);
+        state_rows<G, 1>(tile + lane, qs, ks, as, M, h * G, u, o, [&](uint32_t row, float v) { S[(size_t)row * 32 + lane] = v; });
+        if (PW > 1)
+#pragma unroll
+            for (int g = 0; g < G; g++) o_parts[PW > 1 ? own : 0][h * G + g][lane] = o[g];
+    }
+    if (PW > 1) __syncthreads(); // the groups' sums
+    if (!there || h) return;
+#pragma unroll
+    for (int g = 0; g < STATE_GROUPS; g++) sum += PW > 1 ? o_parts[PW > 1 ? own : 0][g][lane] : o[g % G]; // in order
+    finish_channel<T>(io, x, r, e, residual, act_norm, sum);
+}
+
+// ---- many rows ----
+
+// A lane has four channels of the tile, 4 (lane % 8) and on, of the rows m = 16 i + 4 (lane / 8) + j; and one of its own, channel `lane`, whose
+// inputs and outputs are its affair.
+
+struct row_gates { // places in a row's gates: [q][k with i][alpha], M4 (M padded to 4) floats each, the low rank, zeros after it, [k][alpha] of deferred tokens
+    uint32_t M4, R4, deferred;
+    __host__ __device__ row_gates(uint32_t M, uint32_t R, bool defers)
+        : M4((M + 3) / 4 * 4), R4(R < STATE_EARLY_R ? (uint32_t)STATE_EARLY_R : (R + 3) / 4 * 4), deferred(defers ? (uint32_t)CUDA_DEFERRED : 0) {}
+    __host__ __device__ uint32_t size() const { return (3 + 2 * deferred) * M4 + R4; }
+    __host__ __device__ uint32_t late(uint32_t i) const { return (3 + 2 * i) * M4 + R4; }
+};
+__device__ __forceinline__ float *deferred_at(const state_io &io, uint32_t slot, uint32_t i) { // token i's u [Ep], k [M4], alpha [M4]
+    return io.shape.deferred + (size_t)slot * io.shape.deferred_slot + io.layer * io.shape.deferred_layer + i * io.shape.deferred_token;
+}
+__device__ __forceinline__ void copy16(float *to, const float *from) {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_at(to)), "l"(from) : "memory");
+#endif
+}
+__device__ __forceinline__ void copies_end() {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int N> __device__ __forceinline__ void copies_are_there() { // all but this thread's last N groups
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#endif
+}
+
+// A block: the rows first, first + step, ... of neighbouring panels, a warp each. Each warp makes the gates of one row of as many as there are
+// warps, for all, while those before are in use. Shared memory: the rings, two sets of gates, the ring's barriers. I: M / 16 at most.
+template <class T, int I, bool WHOLE>
+__global__ void __launch_bounds__(256, 1)
+state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t bufs) {
+    extern __shared__ __align__(128) unsigned char smem[];
+    const uint32_t M = WHOLE ? 16 * I : io.shape.M, Ep = io.shape.Ep, R = io.shape.R, warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = lane / 8, quad = lane % 8;
+    const uint32_t n_warps = blockDim.x / 32, bytes = M * 128, across = gridDim.x / step, first = blockIdx.x / across, panel = blockIdx.x % across * n_warps + warp;
+    const uint32_t e = panel * 32 + lane, n_all = (n_rows - first + step - 1) / step;
+    const bool there = panel < Ep / 32, mine = e < io.shape.E;
+    const bool rows_defer = io.rows.deferred;
+    const row_gates at(M, R, rows_defer);
+    unsigned char *ring = smem + (size_t)warp * bufs * bytes;
+    float *gates = (float *)(smem + (size_t)n_warps * bufs * bytes);
+    uint64_t *full = (uint64_t *)(gates + 2 * n_warps * at.size()) + warp * bufs;
+    float *channels = (float *)((uint64_t *)(gates + 2 * n_warps * at.size()) + n_warps * bufs) + warp * CHANNELS; // of three rows: a, z, s, u of deferred tokens
+    float *groups = channels + 3 * CHANNELS_ROW;                     // [STATE_GROUPS][32]: o before the groups are added
+    uint2 *rows = (uint2 *)(channels + (n_warps - warp) * CHANNELS); // slot and what is deferred
+    const uint64_t stay = policy_stay(), once = policy_once();
+    const auto row_of = [&](uint32_t t) {
+        const uint32_t r = first + t * step;
+        return make_uint2((uint32_t)io.rows.slot[r], io.rows.deferred ? io.rows.deferred[r] : (uint32_t)CUDA_WRITE_BACK);
+    };
+    const auto S_of = [&](uint32_t slot) { return io.shape.S + (size_t)slot * io.shape.S_slot + io.layer * io.shape.S_layer + (size_t)panel * M * 32; };
+    const auto fetch = [&](uint2 row, uint32_t b) { // one lane: a row's tile into place b of the ring
+        bulk_in(ring + b * bytes, S_of(row.x), bytes, full + b, row.y & CUDA_WRITE_BACK ? stay : once);
+    };
+    uint32_t n = 0; // without the padding rows at the end
+    for (uint32_t t = 0; t < n_all; t += 32) {
+        const uint32_t used = __ballot_sync(0xffffffffu, t + lane < n_all && row_of(t + lane).x != io.shape.n_slots);
+        if (used) n = t + 32 - __clz(used);
+    }
+    if (n == 0) {
+        wait_for_inputs();
+        return;
+    }
+    if (lane == 0 && there) { // S was last written a step ago, so it comes before the inputs are ready
+        for (uint32_t b = 0; b < bufs; b++) bar_init(full + b, 1);
+        bars_are_there();
+        for (uint32_t t = 0; t < min(n, bufs); t++) fetch(row_of(t), t);
+    }
+    for (uint32_t t = threadIdx.x; t < n; t += blockDim.x) rows[t] = row_of(t);
+    const float *c1 = io.c1 + (mine ? e : 0);
+    float early[4][STATE_EARLY_R / 4], bias_g[I / 2], bias_t[I / 2], sums[I / 2][4], low_sums[4];
+    c1_early(early, c1, R, Ep, 0);
+    const float bias_u = mine ? io.c1_b[e] : 0.0f, residual = mine ? io.residual[e] : 0.0f, act_norm = mine ? io.act_norm[e] : 0.0f;
+    gate_biases(io.shape, in.g_b, in.t_b, bias_g, bias_t);
+    const auto read_gates = [&](uint32_t t, uint32_t set) { // of this warp's row of those from step t on
+        if (t + warp >= n) return;
+        const uint32_t r = first + (t + warp) * step;
+        const uint2 row = rows[t + warp];
+        for (uint32_t i = 0; i < (row.y & 0xff); i++) {
+            const float *from = deferred_at(io, row.x, i) + Ep;
+            for (uint32_t j = 4 * lane; j < 2 * at.M4; j += 128) copy16(gates + (set * n_warps + warp) * at.size() + at.late(i) + j, from + j);
+        }
+        gate_sums(io.shape, in.in, in.splits, in.split_stride, r, sums);
+#pragma unroll
+        for (uint32_t i = lane, j = 0; j < 4; j++)
+            if (32 * j < R) low_sums[j] = i + 32 * j < R ? low_rank_of(io.shape, in.in_c0, in.splits_c0, in.split_stride_c0, r, i + 32 * j) : 0.0f;
+    };
+    const auto make_gates = [&](uint32_t t, uint32_t set) {
+        if (t + warp >= n) return;
+        const uint2 row = rows[t + warp];
+        float *to = gates + (set * n_warps + warp) * at.size();
+        float *keep = blockIdx.x % across == 0 && !(row.y & CUDA_WRITE_BACK) ? deferred_at(io, row.x, row.y & 0xff) + Ep : NULL; // one block of the row's
+        gates_of_sums(io.shape, sums, bias_g, bias_t, [&](uint32_t m, float q, float k, float log_alpha) {
+            const float alpha = expf(log_alpha);
+            to[m] = q, to[at.M4 + m] = k, to[2 * at.M4 + m] = alpha;
+            if (keep) keep[m] = k, keep[at.M4 + m] = alpha;
+        });
+#pragma unroll
+        for (uint32_t i = lane, j = 0; j < 4; j++)
+            if (i + 32 * j < at.R4) to[3 * at.M4 + i + 32 * j] = 32 * j < R ? low_sums[j] : 0.0f;
+    };
+    // A row's inputs of the panel's channels, by the warp: `part` takes one of a, z, s, and of the deferred u.
+    const float *ask_at = (part == 2 ? io.s + (size_t)first * Ep : io.az + ((size_t)first * 2 + part) * Ep) + panel * 32 + 4 * quad;
+    const size_t ask_step = (size_t)step * Ep * (part == 2 ? 1 : 2);
+    const float *late_at = rows_defer ? deferred_at(io, 0, part) + panel * 32 + 4 * quad : NULL;
+    float *ask_to = channels + 32 * part + 4 * quad;
+    const auto ask = [&](uint2 row) {
+        if (part < 3) copy16(ask_to, ask_at);
+        if (part < (row.y & 0xff)) copy16(ask_to + 96, late_at + row.x * io.shape.deferred_slot);
+        ask_at += ask_step;
+        ask_to = ask_to + CHANNELS_ROW < groups ? ask_to + CHANNELS_ROW : ask_to - 2 * CHANNELS_ROW;
+    };
+    bool unfetched = false; // lane 0: the place before this one has no new tile yet
+    __syncthreads(); // the rows, the barriers
+    wait_for_inputs();
+    if (there) ask(rows[0]);
+    copies_end();
+    if (there && n > 1) ask(rows[1]);
+    copies_end();
+    read_gates(0, 0);
+    copies_end();
+    const float nothing = __uint_as_float(n_rows == 0 ? 0u : 0x80000000u); // -0, but the compiler cannot know
+#pragma unroll
+    for (int l = 0; l < 4; l++) // here, so that no row waits for them, and with them for what was asked for since
+#pragma unroll
+        for (int j = 0; j < STATE_EARLY_R / 4; j++) early[l][j] = __fadd_rn(early[l][j], nothing);
+    float *x = channels; // the row's
+    for (uint32_t t = 0, r = first, b = 0, parity = 0, w = 0, set = 0; t < n; t++, r += step) {
+        if (w == 0) {
+            make_gates(t, set);
+            copies_end();
+            copies_are_there<0>();
+            __syncthreads(); // these gates; nobody reads those before
+            read_gates(t + n_warps, set ^ 1);
+        }
+        if (there) {
+            const uint2 row = rows[t], after = rows[min(t + 2, n - 1)];
+            const uint32_t n_late = row.y & 0xff;
+            const bool write = row.y & CUDA_WRITE_BACK;
+            float4 *tile = (float4 *)(ring + b * bytes) + part * 32 + quad;
+            const float *q = gates + (set * n_warps + w) * at.size() + 4 * part, *low = gates + (set * n_warps + w) * at.size() + 3 * at.M4;
+            float sum[4] = {0, 0, 0, 0};
+#pragma unroll
+            for (int i = 0; i < STATE_EARLY_R / 4; i++) { // gla_kernel's order; zeros beyond R change nothing
+                const float4 l = *(const float4 *)(low + 4 * i);
+                sum[0] = __fmaf_rn(early[0][i], l.x, sum[0]), sum[1] = __fmaf_rn(early[1][i], l.y, sum[1]);
+                sum[2] = __fmaf_rn(early[2][i], l.z, sum[2]), sum[3] = __fmaf_rn(early[3][i], l.w, sum[3]);
+            }
+#pragma unroll 1
+            for (uint32_t i = STATE_EARLY_R; i < R; i += 4)
+#pragma unroll
+                for (int l = 0; l < 4; l++)
+                    if (i + l < R) sum[l] = __fmaf_rn(c1[(size_t)(i + l) * Ep], low[i + l], sum[l]);
+            copies_are_there<1>(); // this row's
+            __syncwarp();
+            const float scale = io.row_scale ? io.row_scale[r] : 1.0f, z = x[32 + lane] * scale, from_s = x[64 + lane];
+            const float own = mine ? sigmoid(((sum[0] + sum[1]) + (sum[2] + sum[3])) + bias_u) * (x[lane] * scale) : 0.0f;
+            x[lane] = own;
+            if (!write) deferred_at(io, row.x, n_late)[e] = own;
+            __syncwarp(); // u of all channels
+            const float4 u = *(const float4 *)(x + 4 * quad);
+            bar_wait(full + b, parity);
+            float4 o[4] = {};
+#pragma unroll
+            for (int i0 = 0; i0 < I; i0 += 4) { // 64 rows of the tile at once
+                const auto there_is = [&](int i) { return WHOLE || 16 * i + 4 * part < M; };
+                float4 v[4][4];
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        if (WHOLE || 16 * (i0 + i) + 4 * part + j < M) v[i][j] = tile[(16 * (i0 + i) + j) * 8];
+                const auto take_in = [&](int i, const float *k, const float *alpha, const float4 &by) { // E6
+                    const float4 k4 = *(const float4 *)(k + 16 * (i0 + i)), a4 = *(const float4 *)(alpha + 16 * (i0 + i));
+                    const float ks[4] = {k4.x, k4.y, k4.z, k4.w}, as[4] = {a4.x, a4.y, a4.z, a4.w};
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        v[i][j].x = __fmaf_rn(as[j], v[i][j].x, __fmul_rn(ks[j], by.x)), v[i][j].y = __fmaf_rn(as[j], v[i][j].y, __fmul_rn(ks[j], by.y));
+                        v[i][j].z = __fmaf_rn(as[j], v[i][j].z, __fmul_rn(ks[j], by.z)), v[i][j].w = __fmaf_rn(as[j], v[i][j].w, __fmul_rn(ks[j], by.w));
+                    }
+                };
+#pragma unroll
+                for (int l = 0; l < CUDA_DEFERRED; l++)
+                    if (l < n_late)
+#pragma unroll
+                        for (int i = 0; i < 4; i++)
+                            if (there_is(i0 + i)) take_in(i, q + at.late(l), q + at.late(l) + at.M4, *(const float4 *)(x + 96 + 32 * l + 4 * quad));
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    if (!there_is(i0 + i)) continue;
+                    take_in(i, q + at.M4, q + 2 * at.M4, u);
+                    const float4 q4 = *(const float4 *)(q + 16 * (i0 + i));
+                    const float qs[4] = {q4.x, q4.y, q4.z, q4.w};
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        if (WHOLE || 16 * (i0 + i) + 4 * part + j < M) { // E7
+                            o[j].x = __fmaf_rn(qs[j], v[i][j].x, o[j].x), o[j].y = __fmaf_rn(qs[j], v[i][j].y, o[j].y);
+                            o[j].z = __fmaf_rn(qs[j], v[i][j].z, o[j].z), o[j].w = __fmaf_rn(qs[j], v[i][j].w, o[j].w);
+                        }
+                }
+                if (write)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+#pragma unroll
+                        for (int j = 0; j < 4; j++)
+                            if (WHOLE || 16 * (i0 + i) + 4 * part + j < M) tile[(16 * (i0 + i) + j) * 8] = v[i][j];
+            }
+            if (write) before_bulk_out();
+            __syncwarp(); // all have written, or read
+            if (lane == 0) {
+                if (write) bulk_out(S_of(row.x), ring + b * bytes, bytes);
+                if (unfetched && t - 1 + bufs < n) { // what was in the place before has left by now
+                    if (write) bulk_outs_read<1>();
+                    else bulk_outs_read<0>();
+                    fetch(rows[t - 1 + bufs], b ? b - 1 : bufs - 1);
+                }
+                unfetched = write;
+                if (!unfetched && t + bufs < n) fetch(rows[t + bufs], b);
+            }
+            if (t + 2 < n) ask(after); // where the row before had its inputs
+            copies_end();
+            x = x + CHANNELS_ROW < groups ? x + CHANNELS_ROW : channels;
+#pragma unroll
+            for (int j = 0; j < 4; j++) *(float4 *)(groups + (4 * part + j) * 32 + 4 * quad) = o[j];
+            __syncwarp(); // the groups
+            float whole = 0, out = 0;
+#pragma unroll
+            for (int g = 0; g < STATE_GROUPS; g++) whole += groups[g * 32 + lane];
+            if (mine) {
+                out = __fmaf_rn(residual, from_s, whole) * silu(z);
+                ((T *)io.act)[act_at<T>(r, e, (io.shape.E + 15) / 16 * 16)] = from_float<T>(out * act_norm);
+            }
+            const float square = warp_sum(out * out);
+            if (lane == 0) io.sums[(size_t)r * (Ep / 32) + panel] = square;
+            if (++b == bufs) b = 0, parity ^= 1;
+        }
+        if (t + 1 + n / 8 == n) let_next_start(); // no earlier: where its copies begin at once, W_o's kernel costs 1 us more at 64 rows
+        if (++w == n_warps) w = 0, set ^= 1;
+    }
+    if (lane == 0) bulk_outs_done();
+}
+
+// ---- S takes what is deferred ----
+
+struct slot_list {
+    enum { MOST = 64 };
+    uint32_t slot[MOST];
+};
+// A block: a panel of a layer of a slot, a lane a channel.
+__global__ void __launch_bounds__(256) write_back_kernel(cuda_shape shape, slot_list slots) {
+    wait_for_inputs();
+    const uint32_t slot = slots.slot[blockIdx.z], n = shape.n_deferred[slot], lane = threadIdx.x % 32, warp = threadIdx.x / 32, M4 = (shape.M + 3) / 4 * 4;
+    if (n == 0) return;
+    float *S = shape.S + (size_t)slot * shape.S_slot + blockIdx.y * shape.S_layer + (size_t)blockIdx.x * shape.M * 32 + lane;
+    const float *from = shape.deferred + (size_t)slot * shape.deferred_slot + blockIdx.y * shape.deferred_layer;
+    float u[CUDA_DEFERRED];
+#pragma unroll
+    for (uint32_t i = 0; i < CUDA_DEFERRED; i++) u[i] = i < n ? from[i * shape.deferred_token + blockIdx.x * 32 + lane] : 0.0f;
+    for (uint32_t m = warp; m < shape.M; m += 8) {
+        float v = S[(size_t)m * 32];
+#pragma unroll
+        for (uint32_t i = 0; i < CUDA_DEFERRED; i++)
+            if (i < n) {
+                const float *k = from + i * shape.deferred_token + shape.Ep + m;
+                v = __fmaf_rn(k[M4], v, __fmul_rn(k[0], u[i])); // state_kernel's order
+            }
+        S[(size_t)m * 32] = v;
+    }
+}
+__global__ void written_back_kernel(uint32_t *n_deferred, slot_list slots) {
+    wait_for_inputs();
+    n_deferred[slots.slot[threadIdx.x]] = 0;
+}
+
+void k_write_back(const struct cuda_shape *shape, uint32_t n_layers, const uint32_t *slots, uint32_t n, void *stream) {
+    for (uint32_t first = 0; first < n; first += slot_list::MOST) {
+        const uint32_t some = std::min(n - first, (uint32_t)slot_list::MOST);
+        slot_list list = {};
+        std::copy(slots + first, slots + first + some, list.slot);
+        launch(write_back_kernel, dim3(shape->Ep / 32, n_layers, some), dim3(256), 0, stream, *shape, list);
+        launch(written_back_kernel, dim3(1), dim3(some), 0, stream, shape->n_deferred, list);
+    }
+}
+
+// ---- launchers ----
+
+template <int PW, int THREADS> static void state_few(const state_io &io, const gates_in &in, uint32_t n_rows, void *stream) {
+    constexpr uint32_t PANELS = THREADS / 32 / PW;
+    const uint32_t bytes = PANELS * io.shape.M * 128;
+    FOR_DTYPE(io.shape.dtype, {
+        allow_shared(state_few_kernel<T, PW, THREADS>, bytes);
+        launch(state_few_kernel<T, PW, THREADS>, dim3((io.shape.Ep / 32 + PANELS - 1) / PANELS, n_rows), dim3(THREADS), bytes, stream, io, in);
+    });
+}
+static void state_many(const state_io &io, const gates_in &in, uint32_t n_rows, void *stream) {
+    int device = 0, processors = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+    const uint32_t M = io.shape.M, warps = M <= 64 ? 8 : 4, gates = 2 * warps * row_gates(M, io.shape.R, io.rows.deferred).size() * 4, tiles = warps * (M * 128 + 8), channels = warps * CHANNELS * 4;
+    const uint32_t across = (io.shape.Ep / 32 + warps - 1) / warps, step = std::max(1u, std::min(n_rows, (uint32_t)processors / across));
+    const uint32_t rows = (n_rows + step - 1) / step * 8;
+    const uint32_t bufs = std::min(6u, ((227u << 10) - gates - channels - rows) / tiles), bytes = bufs * tiles + gates + channels + rows;
+#define STATE(I, WHOLE)                                                                                                       \
+    FOR_DTYPE(io.shape.dtype, {                                                                                               \
+        allow_shared(state_kernel<T, I, WHOLE>, bytes);                                                                       \
+        launch(state_kernel<T, I, WHOLE>, dim3(across * step), dim3(warps * 32), bytes, stream, io, in, n_rows, step, bufs);  \
+    })
+    if (M == 64) STATE(4, true);
+    else if (M < 64) STATE(4, false);
+    else STATE(8, false);
+#undef STATE
+}
+
+bool cuda_state_defers(const struct cuda_shape *shape, uint32_t n_rows) { return on_hopper() && n_rows >= STATE_MANY; }
+void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, const float *in, uint32_t splits,
+                 size_t split_stride, const float *in_c0, uint32_t splits_c0, size_t split_stride_c0, const float *g_b, const float *t_b,
+                 const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
+                 float *sums, void *act, void *stream) {
+    const state_io io = {*shape, layer, *rows, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act};
+    const gates_in partial = {in, in_c0, g_b, t_b, splits, splits_c0, split_stride, split_stride_c0};
+    if (!on_hopper()) gla_of_partial(io, partial, n_rows, stream);
+    else if (n_rows <= 8) state_few<4, 512>(io, partial, n_rows, stream);
+    else if (n_rows < STATE_MANY) state_few<1, 256>(io, partial, n_rows, stream);
+    else state_many(io, partial, n_rows, stream);
+}

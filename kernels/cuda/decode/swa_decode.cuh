@@ -1,0 +1,197 @@
+// swa_decode.cuh - what the two kernels of decode steps' attention share (swa_decode.cu, swa_decode_many.cu): queries, and the arithmetic of
+// a tile and of a range, one text for both and roundings as written, so that a row's bits do not depend on the batch.
+#pragma once
+#include "kernels/cuda/common.cuh"
+
+enum { WARPS = 8, TILE = 8, TILES = 2, STEP = WARPS * TILE, RANGE = STEP * TILES, THREADS = WARPS * 32 };
+
+struct decode_window {
+    cuda_shape shape;
+    uint32_t layer;
+    cuda_rows rows;
+    const int32_t *list;           // NULL: all rows in order
+    bool early;                    // all keys but the rows' own may be read before the inputs are ready
+    uint32_t n_ranges, per_block;  // ranges of a full window; of them to a block
+    const float *qkv;
+    uint32_t splits;
+    size_t split_stride;
+    const float *row_scale; // of the products' sums; may be NULL
+    const float2 *turn;
+    const float *q_norm, *k_norm;
+    float *part;     // [row of the list][n_ranges][H P]
+    float2 *part_ml; // [row of the list][n_ranges][H]: maximum, in powers of two, and sum
+    void *act;
+};
+
+// 2^x.
+__device__ __forceinline__ float power(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float2 two_floats(uint32_t x, __half) { return __half22float2(*(__half2 *)&x); }
+__device__ __forceinline__ float2 two_floats(uint32_t x, __nv_bfloat16) {
+    return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
+}
+
+// One head of query or key by a warp: the partial products' sum, q/k norm, rotary; lane l has dims l, l + 32 ... head: P floats shared.
+template <int P>
+__device__ __forceinline__ void turned_head(const decode_window &a, uint32_t row, uint32_t h, const float *norm, float *head, float (&x)[P / 32]) {
+    const uint32_t lane = threadIdx.x % 32, half = a.shape.rot_dim / 2;
+    const float *in = a.qkv + (size_t)row * (2 * a.shape.H + 1) * P + h * P;
+    const bool pairs = a.shape.rot_interleaved;
+    float2 w[P / 32];
+#pragma unroll
+    for (int i = 0; i < P / 32; i++) {
+        const uint32_t p = lane + 32 * i;
+        x[i] = 0;
+        if (p < 2 * half) w[i] = a.turn[(size_t)row * half + (pairs ? p / 2 : p < half ? p : p - half)];
+    }
+#pragma unroll 1
+    for (uint32_t s = 0; s < a.splits; s++)
+#pragma unroll
+        for (int i = 0; i < P / 32; i++) x[i] += in[s * a.split_stride + lane + 32 * i];
+    if (a.row_scale) {
+        const float scale = a.row_scale[row];
+#pragma unroll
+        for (int i = 0; i < P / 32; i++) x[i] *= scale;
+    }
+    if (a.shape.qk_norm) {
+        float squares = 0;
+#pragma unroll
+        for (int i = 0; i < P / 32; i++) squares = __fmaf_rn(x[i], x[i], squares);
+        const float scale = rsqrtf(__fmaf_rn(warp_sum(squares), 1.0f / P, a.shape.qk_norm_eps));
+#pragma unroll
+        for (int i = 0; i < P / 32; i++) x[i] *= scale * norm[lane + 32 * i];
+    }
+#pragma unroll
+    for (int i = 0; i < P / 32; i++) head[lane + 32 * i] = x[i];
+    __syncwarp(); // pairs are read across lanes
+#pragma unroll
+    for (int i = 0; i < P / 32; i++) {
+        const uint32_t p = lane + 32 * i;
+        if (p >= 2 * half) continue;
+        const bool second = pairs ? p & 1 : p >= half;
+        const float other = head[pairs ? p ^ 1 : second ? p - half : p + half];
+        const float across = __fmul_rn(other, w[i].y);
+        x[i] = __fmaf_rn(x[i], w[i].x, second ? across : -across);
+    }
+}
+
+// A row's queries of HEADS heads from h0 on, each in T, followed by what rounding took off; if `own`, its key and values too. They go into
+// the ring, but nobody reads them there in this step. By the whole block; head: P floats a job.
+template <class T, int P, int HEADS, int Q_ROW>
+__device__ __forceinline__ void make_queries(const decode_window &a, uint32_t r, uint32_t h0, bool own, uint32_t newest_at, T *keys, T *values, float *head, uint4 *qs,
+                                             uint4 *new_key, uint4 *new_value) {
+    const cuda_shape &s = a.shape;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, value_row = s.H * P;
+    const uint32_t n_jobs = own ? 2 * HEADS + 1 : HEADS;
+#pragma unroll 1
+    for (uint32_t job = warp; job < n_jobs; job += WARPS) {
+        float x[P / 32];
+        if (job <= HEADS) {
+            turned_head<P>(a, r, job < HEADS ? h0 + job : s.H, job < HEADS ? a.q_norm : a.k_norm, head + job * P, x);
+            T *high = job < HEADS ? (T *)(qs + 2 * job * Q_ROW) : (T *)new_key;
+#pragma unroll
+            for (int i = 0; i < P / 32; i++) {
+                const uint32_t p = lane + 32 * i;
+                const T y = from_float<T>(x[i]);
+                high[p] = y;
+                if (job < HEADS) high[Q_ROW * 8 + p] = from_float<T>(x[i] - to_float(y));
+                else if (h0 == 0) keys[newest_at * P + p] = y;
+            }
+        } else {
+            const uint32_t h = job - HEADS - 1;
+            const float *in = a.qkv + (size_t)r * (2 * s.H + 1) * P + (s.H + 1 + h0 + h) * P + lane;
+#pragma unroll
+            for (int i = 0; i < P / 32; i++) x[i] = 0;
+#pragma unroll 1
+            for (uint32_t k = 0; k < a.splits; k++)
+#pragma unroll
+                for (int i = 0; i < P / 32; i++) x[i] += in[k * a.split_stride + 32 * i];
+            const float scale = a.row_scale ? a.row_scale[r] : 1.0f;
+#pragma unroll
+            for (int i = 0; i < P / 32; i++) {
+                x[i] *= scale;
+                const uint32_t p = h * P + lane + 32 * i;
+                ((T *)new_value)[p] = from_float<T>(x[i]);
+                values[newest_at * value_row + h0 * P + p] = from_float<T>(x[i]);
+            }
+        }
+    }
+}
+
+// A warp's sums over the tiles of a range: of lane (g, t) = (lane / 4, lane % 4) the maximum and sum of head g / 2, and of its values.
+template <int VALUE> struct tile_sums {
+    float top = -INFINITY, sum = 0, acc[VALUE][8] = {};
+    // Scores of the tile's keys 2 t and 2 t + 1 -> their weights; sums of the tiles before are scaled.
+    template <int P> __device__ __forceinline__ void weigh(float (&score)[4], uint32_t j, uint32_t n, float scale, float (&w)[2], uint32_t (&head)[VALUE]) {
+        const uint32_t lane = threadIdx.x % 32, t = lane % 4;
+#pragma unroll
+        for (int e = 0; e < 2; e++) { // lane (g, t): head g / 2, keys 2 t and 2 t + 1
+            score[e] += __shfl_xor_sync(0xffffffffu, score[e], 4);
+            score[e] = j + 2 * t + e < n ? __fmul_rn(score[e], scale) : -INFINITY;
+        }
+        float m = fmaxf(score[0], score[1]);
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+        m = fmaxf(m, top);
+        const float base = m == -INFINITY ? 0 : m; // a tile beyond the newest key
+        w[0] = power(__fsub_rn(score[0], base)), w[1] = power(__fsub_rn(score[1], base));
+        const float keep = power(__fsub_rn(top, base));
+        float add = __fadd_rn(w[0], w[1]);
+        add += __shfl_xor_sync(0xffffffffu, add, 1);
+        add += __shfl_xor_sync(0xffffffffu, add, 2);
+        sum = __fmaf_rn(sum, keep, add);
+        top = m;
+#pragma unroll
+        for (int c = 0; c < VALUE; c++) { // of this lane's values: the first lane that has its weights
+            head[c] = (c * 32 + lane) / (P / 8) * 8;
+            const float f = __shfl_sync(0xffffffffu, keep, head[c]);
+#pragma unroll
+            for (int d = 0; d < 8; d++) acc[c][d] = __fmul_rn(acc[c][d], f);
+        }
+    }
+    template <class T> __device__ __forceinline__ void add(int k, int c, const float (&w)[2], const uint32_t (&head)[VALUE], const uint4 &value) {
+        const float weight = __shfl_sync(0xffffffffu, w[k % 2], head[c] + k / 2);
+        const uint32_t bits[4] = {value.x, value.y, value.z, value.w};
+#pragma unroll
+        for (int d = 0; d < 4; d++) {
+            const float2 v = two_floats(bits[d], T());
+            acc[c][2 * d] = __fmaf_rn(weight, v.x, acc[c][2 * d]);
+            acc[c][2 * d + 1] = __fmaf_rn(weight, v.y, acc[c][2 * d + 1]);
+        }
+    }
+    template <int HEADS> __device__ __forceinline__ void leave(float *mine, float2 *mine_ml) const {
+        const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+        for (int c = 0; c < VALUE; c++) {
+            *(float4 *)(mine + c * 256 + lane * 8) = make_float4(acc[c][0], acc[c][1], acc[c][2], acc[c][3]);
+            *(float4 *)(mine + c * 256 + lane * 8 + 4) = make_float4(acc[c][4], acc[c][5], acc[c][6], acc[c][7]);
+        }
+        if (t == 0 && g % 2 == 0 && g < 2 * HEADS) mine_ml[g / 2] = make_float2(top, sum);
+    }
+};
+// The warps' sums -> the range's, at place (row of the list, range, h0) of a.part and a.part_ml. A thread: two dims.
+template <int P, int HEADS>
+__device__ __forceinline__ void fold_warps(const decode_window &a, const float (&sums)[WARPS][HEADS * P], const float2 (&sums_ml)[WARPS][HEADS], size_t at) {
+    const uint32_t o = threadIdx.x * 2, h = o / P;
+    if (h >= HEADS) return;
+    float m = -INFINITY, total = 0;
+    float2 x = {0, 0};
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) m = fmaxf(m, sums_ml[i][h].x);
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) {
+        const float2 ml = sums_ml[i][h], v = *(const float2 *)(sums[i] + o);
+        const float f = power(__fsub_rn(ml.x, m));
+        total = __fmaf_rn(f, ml.y, total);
+        x.x = __fmaf_rn(f, v.x, x.x), x.y = __fmaf_rn(f, v.y, x.y);
+    }
+    *(float2 *)(a.part + at * P + o) = x;
+    if (o % P == 0) a.part_ml[at + h] = make_float2(m, total);
+}
+
+// swa_decode_many.cu: the same of so many rows that every multiprocessor has ranges of its own, on Hopper.
+bool decode_many_possible(const decode_window &a, uint32_t n_list);
+void decode_many(const decode_window &a, uint32_t n_list, void *stream);

@@ -1,0 +1,184 @@
+/* cmd_bench.c - rodimus bench: a table of decode and prefill speed, each row beside what the machine could do. */
+#include "commands.h"
+#include "engine/rodimus.h"
+#include "server/base/json_file.h"
+#include "server/settings/model_path.h"
+#include "server/settings/options.h"
+#include "server/base/progress.h"
+#include "server/base/version.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct bench_options {
+    char *model, *synthetic, *device, *precision, *json;
+    struct option_list batches, contexts, prompts, packed;
+    uint64_t threads;
+    bool deterministic;
+    double seconds;
+};
+
+#define AT(member)       .offset = offsetof(struct bench_options, member)
+#define RANGE(low, high) .min = (low), .max = (high)
+#define WHAT             .group = "What"
+#define HOW              .group = "How"
+
+/* clang-format off */
+static const struct option bench_flags[] = {
+    {"model", OPTION_STRING, AT(model), WHAT, .letter = 'm', .metavar = "DIR",
+     .help = "checkpoint directory; without it the bundled demo model"},
+    {"synthetic", OPTION_STRING, AT(synthetic), WHAT, .metavar = "NAME",
+     .help = SYNTHETIC_HELP},
+    {"batches", OPTION_LIST, AT(batches), WHAT, .fallback = "1,2,4,8,16,32,64", .metavar = "N,N,...", .help = "decode: sessions a step"},
+    {"contexts", OPTION_LIST, AT(contexts), WHAT, .fallback = "512", .metavar = "N,N,...",
+     .help = "decode: tokens each session has read before"},
+    {"prompts", OPTION_LIST, AT(prompts), WHAT, .fallback = "64,512,4096", .metavar = "N,N,...", .help = "prefill: prompt lengths"},
+    {"packed", OPTION_LIST, AT(packed), WHAT, .fallback = "1", .metavar = "N,N,...", .help = "prefill: prompts read together, a session each"},
+    {"device", OPTION_CHOICE, AT(device), HOW, .fallback = "auto", .choices = "auto|cpu|cuda|cuda:N", .metavar = "NAME",
+     .help = "auto, cpu, cuda or cuda:N"},
+    {"precision", OPTION_CHOICE, AT(precision), HOW, .fallback = "auto", .choices = "auto|fp32|bf16|fp16", .metavar = "NAME",
+     .help = PRECISION_HELP},
+    {"threads", OPTION_AUTO, AT(threads), HOW, .fallback = "auto", RANGE(1, 1024), .help = THREADS_HELP},
+    {"deterministic", OPTION_BOOL, AT(deterministic), HOW, .help = DETERMINISTIC_HELP},
+    {"seconds", OPTION_FLOAT, AT(seconds), HOW, .fallback = "2", RANGE(0.01, 600), .metavar = "S", .help = "time to measure a row"},
+    {"json", OPTION_STRING, AT(json), .group = "Output", .metavar = "FILE", .help = "write the rows there too"},
+};
+/* clang-format on */
+
+/* Numbers of a list, malloc'd as uint64_t. NULL: one of them is no number. */
+static uint64_t *numbers(const char *flag, const struct option_list *list, uint64_t max) {
+    uint64_t *values = calloc(list->n_items + 1, sizeof *values);
+    for (size_t i = 0; values && i < list->n_items; i++) {
+        char *end;
+        errno = 0;
+        unsigned long long value = strtoull(list->items[i], &end, 10);
+        if (errno || end == list->items[i] || *end || list->items[i][0] == '-' || value > max) {
+            fprintf(stderr, "rodimus bench: --%s: '%s' is not a number up to %llu\n", flag, list->items[i],
+                    (unsigned long long)max);
+            free(values);
+            return NULL;
+        }
+        values[i] = value;
+    }
+    return values;
+}
+
+static uint32_t *small_numbers(const char *flag, const struct option_list *list) {
+    uint64_t *values = numbers(flag, list, 65536);
+    uint32_t *small = values ? calloc(list->n_items + 1, sizeof *small) : NULL;
+    for (size_t i = 0; small && i < list->n_items; i++) small[i] = (uint32_t)values[i];
+    free(values);
+    return small;
+}
+
+struct bench_output {
+    json_t *rows;
+    char date[32];
+    bool header;
+    struct progress progress;
+};
+
+static int report_row(void *arg, const struct rod_bench_row *row) {
+    struct bench_output *output = arg;
+    progress_hide(&output->progress);
+    if (!output->header) {
+        printf("%s, %s, %s; ceilings: %.0f GFLOP/s, and reading a row's MB at its GB/s\n\n", row->model, row->device,
+               row->dtype, row->flop_per_s / 1e9);
+        printf("%-8s %6s %9s %12s %10s %10s %7s %10s %9s %9s\n", "phase", "batch", "context", "tokens/s", "ms", "MB",
+               "GB/s", "GFLOP", "ceiling", "resident");
+        output->header = true;
+    }
+    printf("%-8s %6u %9llu %12.1f %10.3f %10.2f %7.0f %10.3f %8.1f%% %6.0f MB\n", row->prefill ? "prefill" : "decode",
+           row->batch, (unsigned long long)row->context, row->tokens_per_s, row->ms, row->bytes / 1e6,
+           row->read_bytes_per_s / 1e9, row->flop / 1e9, 100 * row->fraction, (double)row->resident_bytes / 1e6);
+    if (fflush(stdout)) return -1; /* main.c says so */
+    json_t *object = json_pack(
+        "{s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I,s:f,s:f}", "model", row->model,
+        "phase", row->prefill ? "prefill" : "decode", "device", row->device, "commit", version_commit(), "date",
+        output->date, "dtype", row->dtype, "batch", (int)row->batch, "context", (json_int_t)row->context,
+        "tokens_per_s", row->tokens_per_s, "ms", row->ms, "ms_low", row->ms_low, "ms_high", row->ms_high, "bytes",
+        row->bytes, "flop", row->flop, "ceiling", row->ceiling, "fraction", row->fraction, "read_bytes_per_s",
+        row->read_bytes_per_s, "flop_per_s", row->flop_per_s, "resident_bytes", (json_int_t)row->resident_bytes,
+        "host_cpu", row->host_cpu, "host_bytes", row->host_bytes);
+    return json_array_append_new(output->rows, object);
+}
+
+static int run_bench(const struct bench_options *options, const char *dir, struct bench_output *output) {
+    uint32_t *batches = small_numbers("batches", &options->batches),
+             *packed = small_numbers("packed", &options->packed);
+    uint64_t *contexts = numbers("contexts", &options->contexts, 1u << 30);
+    uint64_t *prompts = numbers("prompts", &options->prompts, 1u << 30);
+    int rc = 2;
+    if (batches && contexts && prompts && packed) {
+        struct rod_bench_options bench = {.model_dir = dir,
+                                          .synthetic = options->synthetic[0] ? options->synthetic : NULL,
+                                          .device = options->device,
+                                          .precision = options->precision,
+                                          .deterministic = options->deterministic,
+                                          .n_threads = (uint32_t)options->threads,
+                                          .batches = batches,
+                                          .n_batches = options->batches.n_items,
+                                          .contexts = contexts,
+                                          .n_contexts = options->contexts.n_items,
+                                          .prompts = prompts,
+                                          .n_prompts = options->prompts.n_items,
+                                          .packed = packed,
+                                          .n_packed = options->packed.n_items,
+                                          .seconds = options->seconds};
+        struct rod_error err = {0};
+        progress_open(&output->progress, "rodimus bench");
+        bench.progress = progress_to(&output->progress);
+        rc = rod_bench(&bench, report_row, output, &err);
+        if (rc) rc = err.code == ROD_EINVALID ? 2 : 1; /* what was asked for is nothing that could be measured */
+        progress_close(&output->progress);
+        if (rc) fprintf(stderr, "rodimus bench: %s\n", err.message[0] ? err.message : "cannot keep the results");
+        if (!rc && options->json[0] &&
+            json_file_write(output->rows, options->json, JSON_INDENT(1) | JSON_REAL_PRECISION(7))) {
+            fprintf(stderr, "rodimus bench: cannot write %s: %s\n", options->json, strerror(errno));
+            rc = 1;
+        }
+    }
+    free(batches), free(contexts), free(prompts), free(packed);
+    return rc;
+}
+
+int cmd_bench(int argc, char **argv) {
+    struct bench_options options = {0};
+    struct option_set set = {bench_flags, sizeof bench_flags / sizeof *bench_flags, &options};
+    int rc = command_flags(&set, "bench",
+                           "[--model DIR | --synthetic NAME] [flags]\n\n"
+                           "Decode and prefill at the engine's level, without HTTP. Each row says the bytes and FLOP "
+                           "that it needs and what\n"
+                           "fraction it reaches of the ceiling: reading as many bytes, or multiplying in cache, on "
+                           "this machine in this run;\n"
+                           "on a GPU the rate of copying in this run, at least an H200's 4,250 GB/s, and its 760 "
+                           "TFLOP/s.",
+                           "", argc, argv);
+    const char *dir = options.model;
+    char bundled[PATH_MAX];
+    if (rc < 0 && options.model[0] && options.synthetic[0]) {
+        fprintf(stderr, "rodimus bench: give either --model DIR or --synthetic NAME\n");
+        rc = 2;
+    } else if (rc < 0 && !options.model[0] && !options.synthetic[0]) {
+        dir = bundled;
+        if (model_path_bundled(bundled, sizeof bundled)) {
+            fprintf(stderr, "rodimus bench: the demo model is not at %s; name one with --model DIR\n", bundled);
+            rc = 1;
+        }
+    }
+    if (rc < 0) {
+        struct bench_output output = {.rows = json_array()};
+        time_t now = time(NULL);
+        struct tm utc;
+        strftime(output.date, sizeof output.date, "%Y-%m-%d", gmtime_r(&now, &utc));
+        rc = run_bench(&options, dir, &output);
+        json_decref(output.rows);
+    }
+    options_fini(&set);
+    return rc;
+}

@@ -1,0 +1,312 @@
+/* cmd_generate.c - rodimus generate: one completion, streamed to the terminal.
+ *
+ * The text goes to stdout and nothing else does; progress of loading and the rate go to stderr. Ctrl-C ends the text
+ * with a line break, and then the process by that signal. */
+#include "commands.h"
+#include "server/settings/model_path.h"
+#include "server/settings/options.h"
+#include "server/base/progress.h"
+
+#include "engine/rodimus.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#define PROMPT_MAX_BYTES ((size_t)64 << 20)
+
+struct generate {
+    char *model, *prompt, *device, *precision;
+    struct option_list stop;
+    uint64_t threads, max_tokens, min_tokens;
+    int64_t seed, top_k;
+    double temperature, top_p, min_p, typical_p, frequency_penalty, presence_penalty, repetition_penalty;
+    bool chat, ignore_eos, special, quiet, deterministic;
+};
+
+#define AT(member)       .offset = offsetof(struct generate, member)
+#define RANGE(low, high) .min = (low), .max = (high)
+#define WHAT             .group = "What to run"
+#define LENGTH           .group = "Length"
+#define SAMPLING         .group = "Sampling (without a flag: the model's generation_config.json)"
+
+/* clang-format off */
+static const struct option generate_options[] = {
+    {"model", OPTION_STRING, AT(model), WHAT, .letter = 'm', .metavar = "DIR",
+     .help = "checkpoint directory; without it the bundled demo model"},
+    {"prompt", OPTION_STRING, AT(prompt), WHAT, .letter = 'p', .metavar = "TEXT",
+     .help = "text to go on from; without it the prompt is read from standard input"},
+    {"chat", OPTION_BOOL, AT(chat), WHAT, .help = "the prompt is a user's message, the answer the assistant's"},
+    {"device", OPTION_CHOICE, AT(device), WHAT, .fallback = "auto", .choices = "auto|cpu|cuda|cuda:N", .metavar = "NAME",
+     .help = "auto, cpu, cuda or cuda:N"},
+    {"precision", OPTION_CHOICE, AT(precision), WHAT, .fallback = "auto", .choices = "auto|fp32|bf16|fp16", .metavar = "NAME",
+     .help = PRECISION_HELP},
+    {"threads", OPTION_AUTO, AT(threads), WHAT, .fallback = "auto", RANGE(1, 1024), .help = THREADS_HELP},
+    {"deterministic", OPTION_BOOL, AT(deterministic), WHAT, .help = DETERMINISTIC_HELP},
+    {"quiet", OPTION_BOOL, AT(quiet), WHAT, .letter = 'q', .help = "no rate on standard error"},
+    {"max_tokens", OPTION_UINT, AT(max_tokens), LENGTH, .letter = 'n', .fallback = "256", RANGE(1, 2147483647),
+     .help = "tokens to generate at most"},
+    {"min_tokens", OPTION_UINT, AT(min_tokens), LENGTH, .fallback = "0", RANGE(0, 2147483647),
+     .help = "no end before so many"},
+    {"ignore_eos", OPTION_BOOL, AT(ignore_eos), LENGTH, .help = "go on past the end token"},
+    {"stop", OPTION_REPEAT, AT(stop), LENGTH, .metavar = "TEXT", .help = "end before this text; may be given several times"},
+    {"temperature", OPTION_FLOAT, AT(temperature), SAMPLING, .letter = 't', RANGE(0, 2), .help = "0 = always the likeliest token"},
+    {"top_k", OPTION_INT, AT(top_k), SAMPLING, .fallback = "-2", RANGE(-2, 2147483647),
+     .help = "only the K likeliest; 0 = off, -2 = the model's"},
+    {"top_p", OPTION_FLOAT, AT(top_p), SAMPLING, RANGE(1e-6, 1), .help = "only the likeliest that sum to P"},
+    {"min_p", OPTION_FLOAT, AT(min_p), SAMPLING, RANGE(0, 1), .help = "only those at least P times as likely as the likeliest"},
+    {"typical_p", OPTION_FLOAT, AT(typical_p), SAMPLING, RANGE(1e-6, 1), .help = "locally typical sampling"},
+    {"repetition_penalty", OPTION_FLOAT, AT(repetition_penalty), SAMPLING, RANGE(1e-3, 1e3), .help = "above 1: fewer repetitions"},
+    {"frequency_penalty", OPTION_FLOAT, AT(frequency_penalty), SAMPLING, RANGE(-2, 2), .help = "less of what came often"},
+    {"presence_penalty", OPTION_FLOAT, AT(presence_penalty), SAMPLING, RANGE(-2, 2), .help = "less of what came at all"},
+    {"seed", OPTION_INT, AT(seed), SAMPLING, .fallback = "-1", RANGE(-1, 9e18), .help = "same seed, same text; -1 = another each time"},
+    {"special", OPTION_BOOL, AT(special), SAMPLING, .help = "print special tokens too"},
+};
+/* clang-format on */
+
+struct run { /* what happens after the submit */
+    struct rod_engine *engine;
+    uint64_t ticket;
+    int wake_fd, signal_fd;
+    int signal; /* that interrupted it, or 0 */
+    bool ended, quiet;
+    struct progress progress; /* of loading */
+    int rc;
+    char last;
+};
+
+static void wake(void *arg) {
+    uint64_t one = 1;
+    ssize_t n = write(*(int *)arg, &one, sizeof one);
+    (void)n; /* it fails only when the count is full, and then the reader wakes anyway */
+}
+
+static void log_stderr(void *arg, int level, const char *line) {
+    struct run *run = arg;
+    if (level < 2) return;
+    progress_hide(&run->progress);
+    fprintf(stderr, "rodimus: %s\n", line);
+}
+
+/* The caller of the process learns that it was this signal. */
+static void end_by(int number) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, number);
+    raise(number);
+    pthread_sigmask(SIG_UNBLOCK, &signals, NULL);
+}
+
+static int pending_signal(const struct run *run) {
+    struct signalfd_siginfo info;
+    return read(run->signal_fd, &info, sizeof info) > 0 ? (int)info.ssi_signo : 0;
+}
+
+/* Nothing is generated yet: a signal ends the process at once. */
+static void loading(void *arg, const struct rod_progress *at) {
+    struct run *run = arg;
+    const struct rod_progress_to to = progress_to(&run->progress);
+    const int number = pending_signal(run);
+    if (number) end_by(number);
+    if (!run->quiet) to.report(to.arg, at);
+}
+
+static int failed(const char *what, const struct rod_error *err) {
+    fprintf(stderr, "rodimus generate: %s%s\n", what, err->message);
+    return 1;
+}
+
+/* All of standard input without its last line break; NULL with a message on stderr. */
+static char *read_prompt(void) {
+    if (isatty(STDIN_FILENO)) fprintf(stderr, "rodimus generate: type the prompt, then Ctrl-D\n");
+    char *text = NULL;
+    size_t len = 0, room = 0;
+    for (;;) {
+        if (room - len < 4096) {
+            room = room ? room * 2 : 8192;
+            char *grown = room <= PROMPT_MAX_BYTES ? realloc(text, room) : NULL;
+            if (!grown) {
+                fprintf(stderr, "rodimus generate: the prompt is too long\n");
+                free(text);
+                return NULL;
+            }
+            text = grown;
+        }
+        ssize_t n = read(STDIN_FILENO, text + len, room - len - 1);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) break;
+        len += (size_t)n;
+    }
+    if (len && text[len - 1] == '\n') len--;
+    text[len] = 0;
+    return text;
+}
+
+static int encode(const struct rod_engine *engine, const struct generate *g, struct rod_request *r,
+                  struct rod_error *err) {
+    size_t len = strlen(g->prompt);
+    if (!g->chat) return rod_encode(engine, g->prompt, len, true, &r->prompt, &r->n_prompt, err);
+    struct rod_message message = {"user", g->prompt, len};
+    return rod_chat_encode(engine, &message, 1, true, &r->prompt, &r->n_prompt, err);
+}
+
+static float chosen(double flag, float model, float otherwise) {
+    if (!isnan(flag)) return (float)flag;
+    return isnan(model) ? otherwise : model;
+}
+
+static int fill(const struct rod_engine *engine, struct generate *g, struct rod_request *r, struct rod_error *err) {
+    const struct rod_model_info *info = rod_engine_info(engine);
+    struct rod_sampling *s = &r->sampling;
+    int rc = encode(engine, g, r, err);
+    if (rc) return rc;
+    s->temperature = chosen(g->temperature, info->default_temperature, 1);
+    s->top_p = chosen(g->top_p, info->default_top_p, 1);
+    s->min_p = chosen(g->min_p, info->default_min_p, 0);
+    s->typical_p = chosen(g->typical_p, NAN, 1);
+    s->repetition_penalty = chosen(g->repetition_penalty, info->default_repetition_penalty, 1);
+    s->frequency_penalty = chosen(g->frequency_penalty, NAN, 0);
+    s->presence_penalty = chosen(g->presence_penalty, NAN, 0);
+    s->top_k = g->top_k == -2 ? info->default_top_k : (int32_t)g->top_k;
+    if (g->seed >= 0) s->seed = (uint64_t)g->seed;
+    snprintf(r->id, sizeof r->id, "generate");
+    r->max_tokens = (uint32_t)g->max_tokens;
+    r->min_tokens = (uint32_t)g->min_tokens;
+    r->ignore_eos = g->ignore_eos;
+    r->keep_special = g->special;
+    r->stop = g->stop.items; /* moved */
+    r->n_stop = g->stop.n_items;
+    g->stop = (struct option_list){0};
+    return 0;
+}
+
+static void print_rate(const struct rod_event *e) {
+    double prefill_s = (double)e->prefill_ns * 1e-9, decode_s = (double)e->decode_ns * 1e-9;
+    fprintf(stderr, "%llu prompt tokens in %.1f ms", (unsigned long long)e->prompt_tok, prefill_s * 1e3);
+    if (prefill_s > 0) fprintf(stderr, " (%.0f/s)", (double)e->prompt_tok / prefill_s);
+    fprintf(stderr, ", %llu tokens in %.2f s", (unsigned long long)e->completion_tok, decode_s);
+    /* The first token belongs to the prompt's time. */
+    if (decode_s > 0 && e->completion_tok > 1) fprintf(stderr, " (%.0f/s)", (double)(e->completion_tok - 1) / decode_s);
+    static const char *const ends[] = {"stop", "length", "cancelled"};
+    fprintf(stderr, ", end: %s\n", ends[e->reason]);
+}
+
+static void take(struct run *run, struct rod_event *e) {
+    if (e->kind == ROD_EVENT_ERROR) {
+        run->rc = failed("", &e->error);
+        run->ended = true;
+    } else {
+        if (e->text_len) {
+            fwrite(e->text, 1, e->text_len, stdout);
+            run->last = e->text[e->text_len - 1];
+        }
+        if (fflush(stdout)) rod_cancel(run->engine, run->ticket); /* nobody gets the rest; main.c says so */
+        run->ended = e->kind == ROD_EVENT_FINISH;
+    }
+    if (run->ended && run->last != '\n') putchar('\n');
+    fflush(stdout);
+    if (e->kind == ROD_EVENT_FINISH && !run->quiet) print_rate(e);
+    rod_event_free(e);
+}
+
+static void follow(struct run *run) {
+    struct pollfd fds[] = {{run->wake_fd, POLLIN, 0}, {run->signal_fd, POLLIN, 0}};
+    while (!run->ended) {
+        struct rod_event *e;
+        while (!run->ended && (e = rod_next_event(run->engine))) take(run, e);
+        if (run->ended || poll(fds, 2, -1) < 0) continue;
+        uint64_t count;
+        int number;
+        if (fds[0].revents && read(run->wake_fd, &count, sizeof count) < 0) continue;
+        if (fds[1].revents && (number = pending_signal(run))) {
+            run->signal = number;
+            rod_cancel(run->engine, run->ticket);
+        }
+    }
+}
+
+static int run_model(struct generate *g, struct run *run, const char *dir) {
+    struct rod_error err = {0};
+    struct rod_engine_config config = {.model_dir = dir,
+                                       .device = g->device,
+                                       .precision = g->precision,
+                                       .deterministic = g->deterministic,
+                                       .n_slots = 1,
+                                       .n_threads = (uint32_t)g->threads,
+                                       .wake = wake,
+                                       .wake_arg = &run->wake_fd,
+                                       .log = log_stderr,
+                                       .log_arg = run,
+                                       .progress = {loading, run}};
+    progress_open(&run->progress, "rodimus generate");
+    int rc = rod_engine_open(&config, &run->engine, &err);
+    progress_close(&run->progress);
+    if (rc) {
+        failed("", &err);
+        return rc == ROD_EINVALID ? 2 : 1; /* 2: a setting that is wrong for this model */
+    }
+    struct rod_request *request = rod_request_new();
+    rc = request ? fill(run->engine, g, request, &err) : rod_fail(&err, ROD_ENOMEM, "out of memory");
+    if (!rc) rc = rod_submit(run->engine, request, &run->ticket, &err);
+    if (rc) {
+        rod_request_free(request);
+        rc = failed("", &err);
+    } else {
+        follow(run);
+        rc = run->rc;
+    }
+    rod_engine_close(run->engine);
+    if (run->signal) end_by(run->signal);
+    return rc;
+}
+
+static int run(struct generate *g) {
+    char dir[PATH_MAX];
+    if (*g->model) {
+        snprintf(dir, sizeof dir, "%s", g->model);
+    } else if (model_path_bundled(dir, sizeof dir)) {
+        fprintf(stderr, "rodimus generate: the demo model is not at %s; name one with --model DIR\n", dir);
+        return 1;
+    }
+    if (!*g->prompt) {
+        free(g->prompt);
+        g->prompt = read_prompt();
+        if (!g->prompt) return 1;
+    }
+    sigset_t signals; /* blocked before the engine starts its threads, which inherit it; read from a descriptor */
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    struct run state = {.quiet = g->quiet,
+                        .last = '\n',
+                        .wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+                        .signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK)};
+    int rc = 1;
+    if (state.wake_fd >= 0 && state.signal_fd >= 0) rc = run_model(g, &state, dir);
+    if (state.wake_fd >= 0) close(state.wake_fd);
+    if (state.signal_fd >= 0) close(state.signal_fd);
+    return rc;
+}
+
+int cmd_generate(int argc, char **argv) {
+    struct generate g = {0};
+    struct option_set set = {generate_options, sizeof generate_options / sizeof *generate_options, &g};
+    int rc =
+        command_flags(&set, "generate", "[--model DIR] -p TEXT [-n N] [flags]\n\nStreams a completion to the terminal.",
+                      "Examples\n  rodimus generate -p 'Once upon a time there was'\n"
+                      "  rodimus generate --chat -p 'Tell me a tale about a fox.' -t 0.7 --seed 7\n"
+                      "  cat story.txt | rodimus generate --model /models/rodimus-plus -n 400\n",
+                      argc, argv);
+    if (rc < 0) rc = run(&g);
+    options_fini(&set);
+    return rc;
+}

@@ -1,0 +1,116 @@
+/* http_internal.h - what http.c (connections, requests), http_answer.c (answers) and http_refusal.c (what the library
+ * would answer badly) share; see http.h for a request's life. Threads: that of the loop.
+ */
+#ifndef HTTP_INTERNAL_H
+#define HTTP_INTERNAL_H
+
+#include "server/base/buf.h"
+#include "http.h"
+
+#include <microhttpd.h>
+#include <stdatomic.h>
+
+enum { HTTP_MAX_HEADERS = 12 };
+
+struct http_connection { /* an open socket; its socket context */
+    struct http *http;
+    struct http_connection *prev, *next;
+    struct http_request *request; /* in progress, or NULL */
+    uint64_t since_ns;            /* opened, or last request done */
+    struct http_tls_pair *shown;  /* the certificate of its handshake, or NULL */
+    struct MHD_Connection *connection;
+    const char *uri, *uri_end; /* as the request's line has it, in the library's memory until the request ends */
+    int fd;
+    bool dropped; /* shut down: to make room, or behind a refusal */
+    bool old_tls; /* its hello is of a version before TLS 1.2 */
+};
+
+struct http_header_line {
+    char *name, *value;
+};
+
+/* Two kinds of looks at who may be stuck: the sweep's, and while the daemon does not sleep. */
+enum http_look { LOOK_SWEEP, LOOK_AWAKE, N_LOOKS };
+struct http_look_at {
+    size_t received;
+    bool stands; /* there was something to read, or the daemon did not sleep */
+};
+
+struct http_request {
+    struct http *http;
+    struct http_connection *socket;
+    struct MHD_Connection *connection;
+    struct http_request *prev, *next; /* all requests */
+    struct http_request *next_dirty;
+    char *path, method[16];
+    void *user;
+    /* body */
+    char *body;
+    size_t body_len, body_room, body_max, received, declared, swept; /* swept: received when last swept */
+    uint64_t body_due_ns;                                            /* by then more of it must have come */
+    size_t *counter;                                                 /* see http_count_body; or NULL */
+    struct http_look_at looks[N_LOOKS];
+    bool chunked, large; /* large: a limit of its own, and not among bodies_bytes */
+    /* answer */
+    struct http_header_line headers[HTTP_MAX_HEADERS];
+    unsigned n_headers, status;
+    char *content_type;
+    struct buf out; /* the body of http_respond, or what a stream has not sent; out_at: read so far */
+    size_t out_at;
+    uint64_t sent;
+    bool answered, streaming, ended, close_after,
+        aborted; /* answered: an answer exists; ended: the stream's last byte is in */
+    /* state */
+    bool dispatched, queued, suspended, dirty, gone, watching, discard, /* discard: its body is read and not kept */
+        refused;                                                        /* refused: the transport itself answered */
+    uv_poll_t watch;
+    uint64_t started_ns;
+};
+
+struct http {
+    uv_loop_t *loop;
+    struct MHD_Daemon *daemon; /* NULL before http_start */
+    struct http_handlers on;
+    uv_poll_t poll;
+    uv_timer_t timer, sweep;
+    uv_prepare_t prepare;
+    struct http_connection *connections;
+    struct http_connection *in_hello; /* whose hello GnuTLS is reading just now, or NULL */
+    struct http_connection *in_line;  /* whose request line the library is taking apart just now, or NULL */
+    struct http_request *requests, *dirty;
+    atomic_size_t n_connections;
+    unsigned limit; /* of connections */
+    size_t n_large, body_max, bodies_bytes;
+    const struct http_tls *tls;
+    uint64_t idle_ns;
+    int listener;
+    uint16_t port;
+    unsigned n_handles; /* open uv handles of the server itself */
+    bool make_room;     /* see http.h */
+    bool slept;         /* the daemon, since the last sweep */
+    unsigned n_awake;   /* rounds since it slept */
+    bool pump, closed; /* closed: a connection, in the last run: where no more were taken, the next run listens again */
+};
+
+/* The answer of r has moved on: its connection is resumed before the loop sleeps again. */
+void http_wake(struct http_request *r);
+void http_watch(struct http_request *r);   /* notices from now on when the client leaves */
+void http_suspend(struct http_request *r); /* until http_wake; watched */
+/* Hands what http_respond or http_stream_begin left to the daemon. */
+enum MHD_Result http_queue_answer(struct http_request *r);
+
+struct http_request *http_request_new(struct http *h, struct MHD_Connection *connection, const char *url,
+                                      const char *method);
+void http_request_end(struct http_request *r); /* tells of it (done) and frees it */
+
+/* ---- http_refusal.c ---- */
+void *http_on_line(void *http, const char *uri, struct MHD_Connection *connection); /* a request's line has come */
+void http_line_done(struct http *h, const char *text); /* text was decoded: of the line the path is the last */
+bool http_line_holds_zero(const struct http_connection *c, const char *method, const char *version);
+void http_watch_hello(struct http_connection *c); /* of a new connection, TLS or not */
+void http_on_failed_handshake(struct http *h);    /* the library says that it ends one: the client is told why */
+/* The library says that it answers a request by itself, with this status: where its answer would be broken, another one
+ * goes out, and the connection ends. */
+void http_on_library_refusal(struct http *h, unsigned status);
+
+#endif

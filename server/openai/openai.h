@@ -1,0 +1,254 @@
+/* openai.h - the OpenAI protocol as pure functions: JSON to structs and back.
+ *
+ * Who owns what: a parsed request owns its strings and arrays; openai_request_fini frees them. Rendering appends to a
+ * buf. Invariant: no I/O, no clock, no engine: token bytes come from a callback. Any thread. Rules of the parser: every
+ * optional field may be null; unknown fields are ignored; what is known and cannot be honoured is an error that names
+ * the field.
+ */
+#ifndef OPENAI_H
+#define OPENAI_H
+
+#include "server/base/buf.h"
+
+#include "engine/rodimus.h"
+
+#include <jansson.h>
+
+enum openai_kind { OPENAI_COMPLETION, OPENAI_CHAT, OPENAI_RESPONSE };
+
+struct openai_error {
+    unsigned http;
+    const char *type, *code; /* static; code "" = null */
+    char param[64];          /* "" = null */
+    char message[448];
+    uint64_t n_prompt_tok, limit_tok; /* of a prompt that is too long; 0 = not shown */
+    uint64_t retry_s;                 /* when to come again; 0 = the server says */
+};
+void openai_error_set(struct openai_error *e, unsigned http, const char *type, const char *code, const char *param,
+                      const char *format, ...) __attribute__((format(printf, 6, 7)));
+void openai_error_from(struct openai_error *e, const struct rod_error *from);
+void openai_render_error(struct buf *out, const struct openai_error *e); /* {"error": {...}} */
+
+/* ---- requests ---- */
+
+struct openai_defaults { /* what a request that says nothing gets, and what its numbers are checked against */
+    const char *model_name;
+    uint32_t vocab_size;
+    float temperature, top_p, min_p, repetition_penalty;
+    int32_t top_k;
+    uint32_t chat_max_tokens;
+};
+
+struct openai_prompt { /* text, or ids when ids is not NULL */
+    char *text;
+    size_t len;
+    int32_t *ids;
+    size_t n_ids;
+};
+
+struct openai_grammar { /* what the text must look like */
+    enum rod_grammar_kind kind;
+    const char *param; /* the field that asks for it; static */
+    char *text;        /* NULL = nothing is asked for */
+    size_t len;
+};
+/* response_format (of a response text.format) and structured_outputs of a request's object. out->text is the caller's,
+ * also on an error. */
+bool openai_parse_grammar(enum openai_kind kind, const json_t *root, struct openai_grammar *out,
+                          struct openai_error *err);
+
+#define OPENAI_SESSION_ID_MAX 128
+#define OPENAI_TTL_MAX_S      ((int64_t)1 << 40)
+bool openai_session_id(const char *id); /* 1 to 128 of [A-Za-z0-9._-] */
+
+struct openai_session { /* id NULL: the request is a turn of no session */
+    char *id, *idempotency_key, *cache_salt;
+    bool create, has_expected;
+    uint64_t expected_version;
+};
+
+struct openai_response { /* of POST /v1/responses */
+    char *previous;      /* the response, or session, that it goes on from; NULL = none */
+    bool store;          /* others may go on from it */
+    struct buf echo;     /* the fields that the answer says again, as JSON: "store":true,... */
+};
+
+struct openai_request {
+    enum openai_kind kind;
+    struct openai_prompt *prompts; /* completions */
+    size_t n_prompts;
+    char *suffix; /* completions: what comes after the hole; NULL = none */
+    size_t suffix_len;
+    struct rod_message *messages; /* chats and responses; strings owned */
+    size_t n_messages;
+    struct openai_session session;
+    struct openai_response response;
+    struct rod_sampling sampling;
+    bool has_seed;
+    struct rod_bias *bias;
+    size_t n_bias;
+    char **stop;
+    size_t n_stop;
+    int32_t *stop_ids;
+    size_t n_stop_ids;
+    struct openai_grammar grammar;
+    int32_t *allowed_ids; /* n_allowed_ids 0 = all */
+    size_t n_allowed_ids;
+    struct openai_prompt *bad_words; /* text alone */
+    size_t n_bad_words;
+    int64_t truncate_tok; /* of each prompt the last so many; 0 = all of it, -1 = as many as this server takes */
+    uint32_t n, max_tokens, min_tokens;
+    bool ignore_eos, include_stop, keep_special;
+    int32_t n_logprobs, n_prompt_logprobs; /* -1 = none */
+    bool echo;
+    bool stream, include_usage, continuous_usage, return_token_ids;
+    int64_t ping_ms; /* -1 = the server's */
+};
+
+/* The JSON object of a body, or NULL with err filled: a 400 that names the field where the body is no JSON, has a key
+ * twice, a number beyond doubles, too many values or too deep ones. body NULL = empty. The caller decrefs. */
+json_t *openai_load(const char *body, size_t len, struct openai_error *err);
+
+/* 0, or -1 with err filled (400, or 404 for another model). The body need not be UTF-8: then it is an error too. */
+int openai_parse(enum openai_kind kind, const char *body, size_t len, const struct openai_defaults *defaults,
+                 struct openai_request *out, struct openai_error *err);
+void openai_request_fini(struct openai_request *request);
+
+struct openai_headers {       /* what headers say of a session; NULL = they do not */
+    const char *session_name; /* of the header, for errors */
+    const char *session, *idempotency_key;
+};
+/* The second half of parsing a request: its headers, and what does not go with a session or without one. 0, or -1 with
+ * err filled. */
+int openai_join_session(struct openai_request *request, const struct openai_headers *headers, struct openai_error *err);
+
+/* For a fault of the server's files, whose paths are nobody's business: another message. */
+void openai_hide_files(struct openai_error *err);
+
+struct openai_session_new { /* POST /v1/sessions, and .../fork with an id alone; NULL = not given */
+    char *id, *from;
+    bool has_ttl, pin;
+    uint64_t ttl_s;
+};
+/* No body is an empty one. */
+int openai_parse_session_new(const char *body, size_t len, bool fork, struct openai_session_new *out,
+                             struct openai_error *err);
+void openai_session_new_fini(struct openai_session_new *s);
+
+/* PATCH /v1/sessions/{id}: pin and ttl_s, each optional, and nothing else. No body is an empty one. */
+int openai_parse_session_change(const char *body, size_t len, struct rod_session_change *out, struct openai_error *err);
+
+struct openai_tokenize { /* POST /tokenize: a prompt (n_messages = 0) or messages */
+    char *text;
+    size_t len;
+    struct rod_message *messages;
+    size_t n_messages;
+    bool token_strs, offsets;
+    bool parse_special, add_special; /* recognise special tokens in the text; put the tokenizer's own in front */
+    bool generation;                 /* of messages: with the generation prompt */
+};
+int openai_parse_tokenize(const char *body, size_t len, const struct openai_defaults *defaults,
+                          struct openai_tokenize *out, struct openai_error *err);
+void openai_tokenize_fini(struct openai_tokenize *t);
+/* POST /apply-template: messages and generation of an openai_tokenize. */
+int openai_parse_template(const char *body, size_t len, const struct openai_defaults *defaults,
+                          struct openai_tokenize *out, struct openai_error *err);
+struct openai_detokenize {
+    int32_t *ids;
+    size_t n_ids;
+    bool skip_special, offsets;
+};
+int openai_parse_detokenize(const char *body, size_t len, const struct openai_defaults *defaults,
+                            struct openai_detokenize *out, struct openai_error *err); /* the caller frees ids */
+
+/* ---- answers ---- */
+
+struct openai_vocab { /* the bytes of a token, or NULL */
+    const char *(*bytes)(void *arg, int32_t id, size_t *len);
+    void *arg;
+};
+
+struct openai_logprobs { /* JSON fragments that grow with the tokens; chat uses `tokens` alone */
+    struct buf tokens, values, tops, offsets;
+    uint64_t n_chars; /* begun in the text so far; a broken one is U+FFFD there */
+    char part[4];     /* of the last of them, while it is not whole */
+    uint32_t n_part;
+};
+/* shown: the tokens are in the text, and no special ones that it leaves out. */
+void openai_logprobs_add(struct openai_logprobs *l, enum openai_kind kind, const struct rod_token *tokens,
+                         size_t n_tokens, bool shown, const struct openai_vocab *vocab);
+/* The first token of a prompt, which nothing stands before: null (legacy object). */
+void openai_logprobs_add_first(struct openai_logprobs *l, int32_t id, const struct openai_vocab *vocab);
+/* prompt_logprobs as a fragment: {"7": {"logprob", "rank", "decoded_token"}, ...} a token, null for the first; token
+ * NULL = the first. */
+void openai_prompt_logprobs_add(struct buf *out, const struct rod_token *token, const struct openai_vocab *vocab);
+void openai_logprobs_clear(struct openai_logprobs *l); /* empty, but the text goes on */
+void openai_logprobs_fini(struct openai_logprobs *l);
+/* One token as text: its UTF-8, "bytes:\xE2\x80" where it is a part of a character, "token_id:7" without a tokenizer.
+ */
+void openai_render_token(struct buf *out, int32_t id, const struct openai_vocab *vocab);
+
+/* "[[0,4],...]": where each token lies in the text, in characters; a part of a character has the whole one, and what
+ * the text does not show (skip_special, or a token that was put in front of it) is empty. "null" where the tokens are
+ * not the text: a normalizer has changed it. special tells of an id whether it is a special token. */
+void openai_render_offsets(struct buf *out, const char *text, size_t len, const int32_t *ids, size_t n_ids,
+                           const struct openai_vocab *vocab);
+
+struct openai_usage {
+    uint64_t prompt_tok, completion_tok, cached_tok;
+};
+
+struct openai_choice { /* a whole choice, or the new part of one in a stream */
+    uint32_t index;
+    const char *text;
+    size_t text_len;
+    bool role;                              /* chat stream: the first chunk, which names the role */
+    const struct openai_logprobs *logprobs; /* NULL = null */
+    const struct buf *token_ids;            /* fragment "1,2,3"; NULL = not asked for */
+    const struct buf *prompt_ids;           /* likewise */
+    const struct buf *prompt_logprobs;      /* likewise */
+    bool finished;
+    enum rod_finish reason;
+    const char *stop_string; /* NULL = none */
+    int32_t stop_id;         /* -1 = none */
+    const char *session;     /* of a turn's end: its session, in the version that it made; NULL = none */
+    uint64_t session_version;
+};
+
+/* {"id":...,"object":...,"created":...,"model":..., : the beginning that all chunks of an answer share. */
+void openai_render_prefix(struct buf *out, enum openai_kind kind, bool stream, const char *request_id,
+                          int64_t created_unix_s, const char *model);
+/* usage: NULL = left out; null_usage: "usage":null, which clients expect on the other chunks when they asked for usage.
+ */
+void openai_render_chunk(struct buf *out, enum openai_kind kind, const struct buf *prefix,
+                         const struct openai_choice *choice, const struct openai_usage *usage, bool null_usage);
+void openai_render_usage_chunk(struct buf *out, const struct buf *prefix, const struct openai_usage *usage);
+void openai_render_answer(struct buf *out, enum openai_kind kind, const struct buf *prefix,
+                          const struct openai_choice *choices, size_t n_choices, const struct openai_usage *usage);
+/* ,"session":{"id":...,"version":...}, or nothing where id is NULL. */
+void openai_render_session_of(struct buf *out, const char *id, uint64_t version);
+void openai_render_session(struct buf *out, const struct rod_session_info *info);
+void openai_render_sessions(struct buf *out, const struct rod_session_info *infos, size_t n, bool more);
+void openai_render_deleted(struct buf *out, const char *object, const char *id);
+
+struct openai_response_view { /* what an answer of /v1/responses shows, so far or at its end */
+    const char *id, *model;   /* id: "resp_..." */
+    int64_t created_unix_s;
+    const struct buf *echo;
+    const char *text;
+    size_t text_len;
+    enum rod_finish reason;
+    const struct openai_usage *usage;
+    const char *session; /* NULL = it is not stored */
+    uint64_t session_version;
+};
+void openai_render_response(struct buf *out, const struct openai_response_view *view);
+/* Events of its stream, frames and all; *seq numbers them. An opening, deltas, an ending; or an error at any place. */
+void openai_render_response_opening(struct buf *out, const struct openai_response_view *view, uint64_t *seq);
+void openai_render_response_delta(struct buf *out, const struct openai_response_view *view, uint64_t *seq);
+void openai_render_response_ending(struct buf *out, const struct openai_response_view *view, uint64_t *seq);
+void openai_render_response_error(struct buf *out, const struct openai_error *err, uint64_t *seq);
+
+void openai_render_model(struct buf *out, const char *name, const struct rod_model_info *info);
+
+#endif
