@@ -11,20 +11,6 @@ static_assert(sizeof((struct rod_state *)0)->layout == BACKEND_STATE_ID_BYTES, "
 /* Positions stay far from where sums with them would wrap. */
 #define MOST_TOK ((uint64_t)1 << 48)
 
-void rod_state_free(struct rod_state *state) {
-    if (!state) return;
-    state_image_release(state->image);
-    free(state);
-}
-
-struct rod_state *rod_state_share(const struct rod_state *state) {
-    struct rod_state *share = malloc(sizeof *share);
-    if (!share) return NULL;
-    *share = *state;
-    state_image_share(share->image);
-    return share;
-}
-
 static void *take_from_device(void *arg, size_t bytes) {
     struct rod_engine *e = arg;
     return e->parts.ops->host_take(e->parts.backend, bytes);

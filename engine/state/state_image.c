@@ -1,5 +1,6 @@
 /* state_image.c - images cut from one stretch of memory, first fit, in whole pages. */
 #include "state_image.h"
+#include "engine/rodimus.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -291,4 +292,18 @@ void state_image_release(struct state_image *image) {
         give_back(image->pool, block_of(image));
     else
         free(image);
+}
+
+void rod_state_free(struct rod_state *state) {
+    if (!state) return;
+    state_image_release(state->image);
+    free(state);
+}
+
+struct rod_state *rod_state_share(const struct rod_state *state) {
+    struct rod_state *share = malloc(sizeof *share);
+    if (!share) return NULL;
+    *share = *state;
+    state_image_share(share->image);
+    return share;
 }
