@@ -1,6 +1,6 @@
 /* main.c - the one binary: picks the subcommand. */
 #include "server/commands/commands.h"
-#include "engine/base/json_room.h"
+#include "engine/base/json_guard.h"
 #include "server/base/version.h"
 
 #include <errno.h>
@@ -67,7 +67,7 @@ int main(int argc, char **argv) {
         return finish(NULL, 0);
     }
     if (!strcmp(name, "--version")) name = "version";
-    json_room_install();
+    json_guard_install();
     for (size_t i = 0; i < N_COMMANDS; i++) {
         if (!strcmp(name, commands[i].name)) return finish(&commands[i], commands[i].run(argc - 1, argv + 1));
     }

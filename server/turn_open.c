@@ -1,6 +1,6 @@
 /* turn_open.c - the way into a turn: a body becomes a parsed request, prompts as tokens, and requests of the engine. */
 #include "turn.h"
-#include "engine/base/json_room.h"
+#include "engine/base/json_guard.h"
 
 #include <malloc.h>
 #include <stdio.h>
@@ -90,11 +90,11 @@ static int open_grammar(struct turn *t, struct rod_error *err) {
     const struct openai_grammar *g = &t->request.grammar;
     struct rod_error fault = {0};
     if (!g->text) return 0;
-    struct json_room room; /* a schema is JSON, which the engine reads */
-    int rc = json_room_open(&room, g->len) ? ROD_ENOMEM : 0;
+    struct json_guard room; /* a schema is JSON, which the engine reads */
+    int rc = json_guard_open(&room, g->len) ? ROD_ENOMEM : 0;
     if (!rc) rc = rod_grammar_open(t->server->engine, g->kind, g->text, g->len, &t->grammar, &fault);
     if (rc && room.was_short) rc = ROD_ENOMEM; /* else the schema was read, and what was read of it is freed */
-    json_room_close(&room);
+    json_guard_close(&room);
     if (rc == ROD_ENOMEM) rod_fail(&fault, rc, "out of memory");
     if (rc == ROD_EINVALID) rod_fail(err, rc, "%s %s", g->param, fault.message);
     if (rc && rc != ROD_EINVALID) *err = fault;

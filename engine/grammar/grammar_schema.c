@@ -5,7 +5,7 @@
  * reading: without a type, the types that its keywords are about; without additionalProperties, none but the listed
  * (any, if none is listed). A $ref becomes a call, so schemas may recur. */
 #include "grammar_ir.h"
-#include "engine/base/json_room.h"
+#include "engine/base/json_guard.h"
 #include "engine/base/utf8.h"
 
 #include <jansson.h>
@@ -615,9 +615,9 @@ static uint32_t any_schema(struct schema *s, const json_t *schema) {
 
 void ir_schema(struct ir *ir, const char *text, size_t len) {
     json_error_t fault;
-    json_t *root = json_room_load(text, len, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &fault);
+    json_t *root = json_guard_load(text, len, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &fault);
     struct schema *s = root ? calloc(1, sizeof *s) : NULL;
-    if (!root && !json_room_was_short(&fault)) {
+    if (!root && !json_guard_was_short(&fault)) {
         ir_fail(ir, ROD_EINVALID, "is not JSON: %.100s", fault.text);
     } else if (!s) {
         no_memory(ir);
@@ -632,11 +632,11 @@ void ir_schema(struct ir *ir, const char *text, size_t len) {
 
 void ir_choice(struct ir *ir, const char *text, size_t len) {
     json_error_t fault;
-    json_t *list = json_room_load(text, len, JSON_ALLOW_NUL, &fault);
+    json_t *list = json_guard_load(text, len, JSON_ALLOW_NUL, &fault);
     uint32_t out = IR_NOTHING;
     size_t i;
     const json_t *one;
-    if (!list && json_room_was_short(&fault)) no_memory(ir);
+    if (!list && json_guard_was_short(&fault)) no_memory(ir);
     if (!json_is_array(list) || json_array_size(list) == 0) ir_fail(ir, ROD_EINVALID, "must be an array of strings");
     json_array_foreach(list, i, one) {
         if (!json_is_string(one) || json_string_length(one) == 0)

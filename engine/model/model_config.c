@@ -4,7 +4,7 @@
  * V D < 2^41, S of a session M E L < 2^43, its window visible (Hk + Hv) P L < 2^52 elements.
  */
 #include "model_internal.h"
-#include "engine/base/json_room.h"
+#include "engine/base/json_guard.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -340,8 +340,8 @@ static void parse_root(struct cfg *c, const json_t *root, struct model_config *o
 
 static json_t *load_object(struct cfg *c, const char *json, size_t len) {
     json_error_t json_err;
-    json_t *root = json_room_load(json, len, JSON_REJECT_DUPLICATES, &json_err);
-    if (!root && json_room_was_short(&json_err))
+    json_t *root = json_guard_load(json, len, JSON_REJECT_DUPLICATES, &json_err);
+    if (!root && json_guard_was_short(&json_err))
         c->rc = rod_fail(c->err, ROD_ENOMEM, "no memory to read %s", c->file);
     else if (!root)
         c->rc = rod_fail(c->err, ROD_EMODEL, "%s is not valid JSON: line %d: %.200s", c->file, json_err.line,

@@ -1,7 +1,7 @@
 /* safetensors.c - see safetensors.h. The header comes from outside: every number is checked before it is used. */
 #include "safetensors.h"
 #include "engine/base/half.h"
-#include "engine/base/json_room.h"
+#include "engine/base/json_guard.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -211,12 +211,12 @@ int safetensors_parse(const void *bytes, size_t n_bytes, uint64_t file_bytes, co
         return rod_fail(err, ROD_EMODEL, "%.150s: a header of %llu bytes, more than %u, is not believed", file,
                         (unsigned long long)header_bytes, SAFETENSORS_MAX_HEADER_BYTES);
     json_error_t json_err;
-    json_t *root = json_room_load((const char *)bytes + 8, (size_t)header_bytes,
+    json_t *root = json_guard_load((const char *)bytes + 8, (size_t)header_bytes,
                                   JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &json_err);
     if (!root && json_error_code(&json_err) == json_error_duplicate_key && json_err.position > 0 &&
         (uint64_t)json_err.position <= header_bytes)
         return refuse_duplicate((const char *)bytes + 8, (size_t)json_err.position, file, err);
-    if (!root && json_room_was_short(&json_err)) return rod_fail(err, ROD_ENOMEM, "no memory to read %.150s", file);
+    if (!root && json_guard_was_short(&json_err)) return rod_fail(err, ROD_ENOMEM, "no memory to read %.150s", file);
     if (!root)
         return rod_fail(err, ROD_EMODEL, "%.150s: header is not valid JSON at byte %d: %.160s", file, json_err.position,
                         json_err.text);

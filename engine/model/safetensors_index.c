@@ -1,6 +1,6 @@
 /* safetensors_index.c - model.safetensors.index.json of a sharded checkpoint, see safetensors.h. */
 #include "safetensors.h"
-#include "engine/base/json_room.h"
+#include "engine/base/json_guard.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -60,8 +60,8 @@ int safetensors_parse_index(const char *json, size_t len, const char *file, stru
                             struct rod_error *err) {
     *out = (struct safetensors_index){0};
     json_error_t json_err;
-    json_t *root = json_room_load(json, len, JSON_REJECT_DUPLICATES, &json_err);
-    if (!root && json_room_was_short(&json_err)) return rod_fail(err, ROD_ENOMEM, "no memory to read %.150s", file);
+    json_t *root = json_guard_load(json, len, JSON_REJECT_DUPLICATES, &json_err);
+    if (!root && json_guard_was_short(&json_err)) return rod_fail(err, ROD_ENOMEM, "no memory to read %.150s", file);
     if (!root)
         return rod_fail(err, ROD_EMODEL, "%.150s is not valid JSON: line %d: %.160s", file, json_err.line,
                         json_err.text);

@@ -1,6 +1,6 @@
 /* chat.c - chat formats as tables; messages to ids or text; see chat.h. */
 #include "chat.h"
-#include "engine/base/json_room.h"
+#include "engine/base/json_guard.h"
 #include "engine/base/utf8.h"
 
 #include <errno.h>
@@ -224,8 +224,8 @@ static int from_table(const char *text, size_t len, const struct tokenizer *t, s
                       struct rod_error *err) {
     static const char *const known[] = {"begin", "roles", "generation_prompt", "stop", NULL};
     json_error_t fault;
-    json_t *root = json_room_load(text, len, JSON_REJECT_DUPLICATES, &fault);
-    if (!root && json_room_was_short(&fault)) return rod_fail(err, ROD_ENOMEM, "no memory to read " TABLE);
+    json_t *root = json_guard_load(text, len, JSON_REJECT_DUPLICATES, &fault);
+    if (!root && json_guard_was_short(&fault)) return rod_fail(err, ROD_ENOMEM, "no memory to read " TABLE);
     if (!root) return rod_fail(err, ROD_EMODEL, TABLE ": line %d: %.120s", fault.line, fault.text);
     struct chat *c = calloc(1, sizeof *c);
     int rc = c ? known_keys(root, "the table", known, err) : chat_no_memory(err);
@@ -253,8 +253,8 @@ int chat_parse(const struct chat_files *files, const struct tokenizer *t, struct
     *note = 0;
     if (files->table) return from_table(files->table, files->table_len, t, out, err);
     json_error_t fault;
-    json_t *config = files->config ? json_room_load(files->config, files->config_len, 0, &fault) : NULL;
-    if (files->config && !config && json_room_was_short(&fault)) return chat_no_memory(err);
+    json_t *config = files->config ? json_guard_load(files->config, files->config_len, 0, &fault) : NULL;
+    if (files->config && !config && json_guard_was_short(&fault)) return chat_no_memory(err);
     const json_t *value = config_template(config);
     const char *from = "chat_template.jinja", *jinja = files->jinja;
     size_t len = files->jinja_len;

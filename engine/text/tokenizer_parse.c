@@ -6,7 +6,7 @@
  * (every byte has a token, which is checked, so they have no effect).
  */
 #include "tokenizer_parts.h"
-#include "engine/base/json_room.h"
+#include "engine/base/json_guard.h"
 #include "engine/base/utf8.h"
 
 #include <stdlib.h>
@@ -337,10 +337,10 @@ static int parse_decoder(struct parse *p, const json_t *node, int depth) {
 /* tokenizer_config.json: add_bos_token and add_eos_token are what the model's own tokenizer class reads. */
 static int parse_config(struct parse *p, const char *json, size_t len) {
     json_error_t where;
-    json_t *config = json_room_load(json, len, JSON_ALLOW_NUL, &where);
+    json_t *config = json_guard_load(json, len, JSON_ALLOW_NUL, &where);
     struct tokenizer *t = p->t;
     int rc = 0;
-    if (!config && json_room_was_short(&where))
+    if (!config && json_guard_was_short(&where))
         rc = rod_fail(p->err, ROD_ENOMEM, "no memory to read tokenizer_config.json");
     else if (!json_is_object(config))
         rc = rod_fail(p->err, ROD_EMODEL, "tokenizer_config.json: %s (line %d)", config ? "not an object" : where.text,
@@ -392,11 +392,11 @@ int tokenizer_parse(const char *json, size_t len, const char *config_json, size_
     struct parse p = {.err = err, .t = calloc(1, sizeof *p.t)};
     if (!p.t) return parse_memory(&p);
     parse_alphabet(&p);
-    json_t *root = json_room_load(json, len, JSON_ALLOW_NUL, &where);
+    json_t *root = json_guard_load(json, len, JSON_ALLOW_NUL, &where);
     int rc = 0;
     if (root)
         rc = parse_all(&p, root);
-    else if (json_room_was_short(&where))
+    else if (json_guard_was_short(&where))
         rc = rod_fail(err, ROD_ENOMEM, "no memory to read tokenizer.json");
     else
         rc = rod_fail(err, ROD_EMODEL, "tokenizer.json: %s (line %d)", where.text, where.line);

@@ -1,7 +1,7 @@
 /* openai_body.c - from the bytes of a body to its JSON object, or to an error that names the field where it ceases to
  * be one. Bodies are hostile: the memory and the depth of what is built are bounded before anything is built. */
 #include "openai.h"
-#include "engine/base/json_room.h"
+#include "engine/base/json_guard.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -80,9 +80,9 @@ static json_t *whole(json_t *value) {
  * field that holds it can name it; the others become integers again. */
 static json_t *load(const char *body, size_t len, json_error_t *fault) {
     const size_t flags = JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES;
-    json_t *root = json_room_load(body, len, flags, fault);
+    json_t *root = json_guard_load(body, len, flags, fault);
     if (root || json_error_code(fault) != json_error_numeric_overflow) return root;
-    root = json_room_load(body, len, flags | JSON_DECODE_INT_AS_REAL, fault);
+    root = json_guard_load(body, len, flags | JSON_DECODE_INT_AS_REAL, fault);
     return root ? whole(root) : NULL;
 }
 

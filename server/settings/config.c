@@ -2,7 +2,7 @@
 #include "server/commands/commands.h"
 #include "config.h"
 #include "server/base/file_text.h"
-#include "engine/base/json_room.h"
+#include "engine/base/json_guard.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
@@ -248,11 +248,11 @@ static bool file_sets(const char *path, const char *name) {
     size_t len;
     if (file_text(path, &text, &len, why, sizeof why)) return true;
     json_error_t fault;
-    json_room_wipe(true);
-    json_t *settings = json_room_load(text, len, 0, &fault);
+    json_guard_wipe(true);
+    json_t *settings = json_guard_load(text, len, 0, &fault);
     const bool sets = !json_is_object(settings) || json_object_get(settings, name);
     json_decref(settings);
-    json_room_wipe(false);
+    json_guard_wipe(false);
     explicit_bzero(&fault, sizeof fault);
     file_text_free(text, len);
     return sets;

@@ -1,6 +1,6 @@
 /* options.c - see options.h. */
 #include "options.h"
-#include "engine/base/json_room.h"
+#include "engine/base/json_guard.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -437,10 +437,10 @@ static int from_root(const struct option_set *set, json_t *root, const json_erro
 int options_from_json_text(const struct option_set *set, const char *text, size_t len, const char *source,
                            struct option_error *err) {
     json_error_t fault;
-    json_room_wipe(true);
-    json_t *root = json_room_load(text, len, JSON_REJECT_DUPLICATES, &fault);
+    json_guard_wipe(true);
+    json_t *root = json_guard_load(text, len, JSON_REJECT_DUPLICATES, &fault);
     const int rc = from_root(set, root, &fault, source, err);
-    json_room_wipe(false);
+    json_guard_wipe(false);
     explicit_bzero(&fault, sizeof fault); /* which repeats the text that it stopped at */
     return rc;
 }

@@ -1,5 +1,5 @@
-/* json_room.c - see json_room.h. */
-#include "json_room.h"
+/* json_guard.c - see json_guard.h. */
+#include "json_guard.h"
 
 #include <malloc.h>
 #include <stdint.h>
@@ -9,13 +9,13 @@
 
 /* The only variables beside main.c's: jansson calls its allocation functions without anything of the caller's. They are
  * of this thread; open_room is set only while a room is open, wipes while a text with secrets is read. */
-static _Thread_local struct json_room *open_room;
+static _Thread_local struct json_guard *open_room;
 static _Thread_local bool wipes;
 
 /* The text of a token grows by doubling, from 16 bytes, and jansson must not fail at that. Most else that it asks for
  * is no power of two, and may fail: that ends the reading soon, so the room lasts. */
-void *json_room_take(size_t n_bytes) {
-    struct json_room *room = open_room;
+void *json_guard_take(size_t n_bytes) {
+    struct json_guard *room = open_room;
     if (!room) return NULL;
     room->was_short = true;
     const bool is_text = n_bytes >= 32 && !(n_bytes & (n_bytes - 1));
@@ -25,8 +25,8 @@ void *json_room_take(size_t n_bytes) {
     return p;
 }
 
-void json_room_give(void *p) {
-    const struct json_room *room = open_room;
+void json_guard_give(void *p) {
+    const struct json_guard *room = open_room;
     const uintptr_t at = (uintptr_t)p;
     if (room && at >= (uintptr_t)room->bytes && at < (uintptr_t)room->bytes + room->n_bytes) return;
     if (wipes && p) explicit_bzero(p, malloc_usable_size(p));
@@ -35,18 +35,18 @@ void json_room_give(void *p) {
 
 static void *allocate(size_t n_bytes) {
     void *p = malloc(n_bytes);
-    return p ? p : json_room_take(n_bytes);
+    return p ? p : json_guard_take(n_bytes);
 }
 
-void json_room_wipe(bool wipe) { wipes = wipe; }
+void json_guard_wipe(bool wipe) { wipes = wipe; }
 
-void json_room_install(void) { json_set_alloc_funcs(allocate, json_room_give); }
+void json_guard_install(void) { json_set_alloc_funcs(allocate, json_guard_give); }
 
 /* The buffer of a token's text ends below 2 (len + 2) bytes, and those before it are as long together: 4 (len + 2).
  * What else may be a power of two: a string of 29 bytes or more takes as much again for its value, 32 for its node and
  * its share of a table; 8 bytes to each of the text are enough. Nothing of it is touched before it is needed. */
-int json_room_open(struct json_room *room, size_t text_bytes) {
-    *room = (struct json_room){0};
+int json_guard_open(struct json_guard *room, size_t text_bytes) {
+    *room = (struct json_guard){0};
     if (text_bytes > SIZE_MAX / 32) return -1;
     room->n_bytes = 12 * text_bytes + 4096;
     room->bytes = malloc(room->n_bytes);
@@ -55,7 +55,7 @@ int json_room_open(struct json_room *room, size_t text_bytes) {
     return 0;
 }
 
-void json_room_close(struct json_room *room) {
+void json_guard_close(struct json_guard *room) {
     if (!room->bytes) return;
     open_room = NULL;
     if (wipes) explicit_bzero(room->bytes, room->n_used);
@@ -71,11 +71,11 @@ static json_t *no_memory(json_t *root, json_error_t *fault) {
     return NULL;
 }
 
-json_t *json_room_load(const char *text, size_t len, size_t flags, json_error_t *fault) {
-    struct json_room room;
-    if (json_room_open(&room, len)) return no_memory(NULL, fault);
+json_t *json_guard_load(const char *text, size_t len, size_t flags, json_error_t *fault) {
+    struct json_guard room;
+    if (json_guard_open(&room, len)) return no_memory(NULL, fault);
     json_t *root = json_loadb(text, len, flags, fault);
     if (room.was_short) root = no_memory(root, fault);
-    json_room_close(&room);
+    json_guard_close(&room);
     return root;
 }

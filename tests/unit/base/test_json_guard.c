@@ -1,6 +1,6 @@
-/* test_json_room.c - a JSON text is read as it is, or memory is said to be short: each allocation of a reading fails
+/* test_json_guard.c - a JSON text is read as it is, or memory is said to be short: each allocation of a reading fails
  * once, alone and with all after it. */
-#include "engine/base/json_room.h"
+#include "engine/base/json_guard.h"
 #include "engine/text/chat.h"
 #include "engine/grammar/grammar.h"
 #include "engine/model/model_internal.h"
@@ -26,12 +26,12 @@ static void *failing(size_t n) {
     const bool fails = memory.for_good ? memory.until_failure <= 0 : memory.until_failure == 0;
     memory.until_failure--;
     memory.n_failed += fails;
-    return fails ? json_room_take(n) : malloc(n);
+    return fails ? json_guard_take(n) : malloc(n);
 }
 
 static int set_up(void **state) {
     (void)state;
-    json_set_alloc_funcs(failing, json_room_give);
+    json_set_alloc_funcs(failing, json_guard_give);
     memory.until_failure = 1L << 40;
     return 0;
 }
@@ -41,14 +41,14 @@ static void each_failure(const char *text, size_t len, bool for_good) {
     json_error_t fault;
     memory.until_failure = 1L << 40;
     memory.for_good = false;
-    json_t *want = json_room_load(text, len, JSON_ALLOW_NUL, &fault);
+    json_t *want = json_guard_load(text, len, JSON_ALLOW_NUL, &fault);
     const long n_calls = (1L << 40) - memory.until_failure;
     if (!want) fail_msg("%.80s: %s", text, fault.text);
     for (long k = 0; k < n_calls; k++) {
         memory.until_failure = k;
         memory.for_good = for_good;
         memory.n_failed = 0;
-        json_t *got = json_room_load(text, len, JSON_ALLOW_NUL, &fault);
+        json_t *got = json_guard_load(text, len, JSON_ALLOW_NUL, &fault);
         const long n_failed = memory.n_failed;
         memory.until_failure = 1L << 40;
         memory.for_good = false;
@@ -116,7 +116,7 @@ static void a_file_of_settings_is_read_as_it_is_or_not_at_all(void **state) {
     static char path[64];
     static const char key[] = "sk-0123456789abcdef0123456789abcdef", host[] = "a-name-14-long";
     char *flags[] = {"serve", "--config", path, NULL}, *none[] = {NULL};
-    snprintf(path, sizeof path, "/tmp/test_json_room_%d.json", (int)getpid());
+    snprintf(path, sizeof path, "/tmp/test_json_guard_%d.json", (int)getpid());
     FILE *file = fopen(path, "w");
     assert_non_null(file);
     fprintf(file, "{\"host\": \"%s\", \"api_keys\": [\"%s\"], \"session_header\": \"X-My-Session-Id\"}", host, key);
@@ -251,19 +251,19 @@ static void files_of_a_model_and_schemas_are_read_as_they_are_or_not_at_all(void
 
 static void what_malloc_gave_is_not_of_the_room(void **state) {
     (void)state;
-    struct json_room room;
-    assert_null(json_room_take(64)); /* none is open */
-    assert_int_equal(json_room_open(&room, 100), 0);
+    struct json_guard room;
+    assert_null(json_guard_take(64)); /* none is open */
+    assert_int_equal(json_guard_open(&room, 100), 0);
     void *p = malloc(64);
-    json_room_give(p); /* the sanitizer would see it lost */
+    json_guard_give(p); /* the sanitizer would see it lost */
     assert_false(room.was_short);
-    p = json_room_take(64);
+    p = json_guard_take(64);
     assert_non_null(p);
-    assert_null(json_room_take(24));
-    json_room_give(p);
+    assert_null(json_guard_take(24));
+    json_guard_give(p);
     assert_true(room.was_short);
-    json_room_close(&room);
-    assert_null(json_room_take(64));
+    json_guard_close(&room);
+    assert_null(json_guard_take(64));
 }
 
 int main(void) {
@@ -275,5 +275,5 @@ int main(void) {
         cmocka_unit_test(files_of_a_model_and_schemas_are_read_as_they_are_or_not_at_all),
         cmocka_unit_test(what_malloc_gave_is_not_of_the_room),
     };
-    return cmocka_run_group_tests_name("json_room", tests, set_up, NULL);
+    return cmocka_run_group_tests_name("json_guard", tests, set_up, NULL);
 }
