@@ -19,7 +19,7 @@
 #include "engine/session/sessions.h"
 #include "engine/state/state_image.h"
 #include "engine/text/text.h"
-#include "engine/base/told.h"
+#include "engine/base/log_limit.h"
 
 #include <stdatomic.h>
 #include <time.h>
@@ -127,7 +127,7 @@ struct rod_engine {
     double copy_ns;            /* a byte of a state, between device and host */
     bool moves_always;         /* for tests: checkpoints are moves also where nobody else waits */
     struct sessions *sessions; /* NULL without `states` */
-    struct told told_outside;  /* states outside of state_host_bytes */
+    struct log_limit outside_limit;  /* states outside of state_host_bytes */
     struct move *moves;        /* [n_slots] */
     uint32_t *moving;          /* [n_slots], n_moving: slots with a move */
     uint32_t n_moving;

@@ -11,7 +11,7 @@
 #include "session_store.h"
 #include "session_watch.h"
 #include "sessions.h"
-#include "engine/base/told.h"
+#include "engine/base/log_limit.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -52,7 +52,7 @@ struct sessions {
     struct session_turn *parked;          /* in LINE and WAIT */
     uint64_t n_out;                       /* turns between arrive and RUN, and between end and OVER */
     struct session_refusals refusals;
-    struct told told[SESSION_N_TROUBLES];
+    struct log_limit limits[SESSION_N_TROUBLES];
     uint64_t disk_failed_ns; /* when it last did not take a file; 0 = it took the last one */
     bool stopping;           /* no turn begins */
     bool flushing;           /* write all that is dirty */
