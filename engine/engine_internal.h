@@ -17,7 +17,7 @@
 #include "engine/backend/sampler.h"
 #include "engine/sched/sched.h"
 #include "engine/session/sessions.h"
-#include "engine/state/state_image.h"
+#include "engine/state/state_buffer.h"
 #include "engine/text/text.h"
 #include "engine/base/log_limit.h"
 
@@ -76,7 +76,7 @@ enum move_kind { MOVE_NONE, MOVE_IN, MOVE_OUT };
 struct move {
     enum move_kind kind;
     struct work *work; /* NULL: it ended meanwhile */
-    struct state_image *image;
+    struct state_buffer *image;
     struct prefix_entry *checkpoint; /* MOVE_OUT: what the image is for; NULL: the work's end */
 };
 
@@ -200,7 +200,7 @@ void engine_fork_drop(struct work *work); /* what it keeps for others */
 /* The state after pos tokens out of the work's slot into image, or the reverse; until it is over the work is in
  * SCHED_MOVING. Takes the image over on success. Fails as slot_load does. */
 int engine_move_begin(struct rod_engine *engine, struct work *work, enum move_kind kind, uint64_t pos,
-                      struct state_image *image, struct rod_error *err);
+                      struct state_buffer *image, struct rod_error *err);
 /* Those that are over: a request with its state goes on, one that has left its state ends. A failure is a device
  * fault. */
 int engine_move_collect(struct rod_engine *engine, struct rod_error *err);
@@ -217,7 +217,7 @@ void engine_prefix_said(struct work *work, int32_t id); /* a counted token */
 /* w ends, and its slot holds the state of prompt and answer, without a pending token. A device fault shows later. */
 void engine_prefix_end(struct rod_engine *engine, struct work *work, int32_t pending, uint64_t now_ns);
 /* The image has arrived; it is taken over. Who waits for a checkpoint looks again. */
-int engine_prefix_saved(struct rod_engine *engine, struct prefix_entry *entry, struct state_image *image,
+int engine_prefix_saved(struct rod_engine *engine, struct prefix_entry *entry, struct state_buffer *image,
                         struct rod_error *err);
 void engine_prefix_distrust(struct rod_engine *engine, const struct work *work); /* its logits were no numbers */
 /* The device counts the tokens of w that it reads: what is not read in w's slot would not be counted. */
@@ -229,7 +229,7 @@ int engine_read(struct rod_engine *engine, struct work *work, uint64_t now_ns, s
 /* engine_step.c: how the device samples for the work, when its slot has its state. A failure is a device fault. */
 int engine_prepare_sampling(struct rod_engine *engine, const struct work *work, struct rod_error *err);
 /* engine_token.c: the state of a request that has ended is saved. Takes the image over. */
-void engine_token_saved(struct rod_engine *engine, struct work *work, struct state_image *image);
+void engine_token_saved(struct rod_engine *engine, struct work *work, struct state_buffer *image);
 
 /* engine_step.c: a row of logits becomes the request's next token, or its end. */
 void engine_take_logits(struct rod_engine *engine, struct work *work, uint64_t position, const float *logits,

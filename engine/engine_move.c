@@ -7,7 +7,7 @@
 #include "engine_internal.h"
 
 int engine_move_begin(struct rod_engine *e, struct work *w, enum move_kind kind, uint64_t pos,
-                      struct state_image *image, struct rod_error *err) {
+                      struct state_buffer *image, struct rod_error *err) {
     const struct backend_ops *ops = e->parts.ops;
     const uint32_t slot = w->sched.slot;
     const int rc = kind == MOVE_IN
@@ -50,7 +50,7 @@ static int arrived(struct rod_engine *e, uint32_t slot, struct rod_error *err) {
         engine_token_saved(e, move.work, move.image);
         return 0;
     }
-    state_image_release(move.image);
+    state_buffer_release(move.image);
     if (move.work) {
         sched_moved(&e->sched, &move.work->sched);
         return engine_prepare_sampling(e, move.work, err);
@@ -75,6 +75,6 @@ int engine_move_collect(struct rod_engine *e, struct rod_error *err) {
 }
 
 void engine_move_drop(struct rod_engine *e) {
-    for (uint32_t i = 0; i < e->n_moving; i++) state_image_release(e->moves[e->moving[i]].image);
+    for (uint32_t i = 0; i < e->n_moving; i++) state_buffer_release(e->moves[e->moving[i]].image);
     e->n_moving = 0;
 }

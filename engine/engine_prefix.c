@@ -17,7 +17,7 @@
 static double copy_ns(struct rod_engine *e) {
     const struct backend_ops *ops = e->parts.ops;
     const size_t n = ops->state_bytes(e->parts.backend, 0);
-    struct state_image *image = state_image_new(e->states, n);
+    struct state_buffer *image = state_buffer_new(e->states, n);
     double least_ns = 0;
     for (int i = 0; image && i < 8; i++) {
         ops->slot_zero(e->parts.backend, 0);
@@ -26,7 +26,7 @@ static double copy_ns(struct rod_engine *e) {
         const double ns = (double)(engine_now_ns() - begin_ns) / (double)n;
         if (i == 0 || ns < least_ns) least_ns = ns;
     }
-    state_image_release(image);
+    state_buffer_release(image);
     return least_ns;
 }
 
@@ -124,7 +124,7 @@ static void plan_stops(const struct rod_engine *e, struct work *w, const struct 
 }
 
 /* Takes the image over. */
-static int take_in(struct rod_engine *e, struct work *w, uint64_t n_tok, struct state_image *image,
+static int take_in(struct rod_engine *e, struct work *w, uint64_t n_tok, struct state_buffer *image,
                    struct rod_error *err) {
     int rc;
     if (alone(e)) {
@@ -133,7 +133,7 @@ static int take_in(struct rod_engine *e, struct work *w, uint64_t n_tok, struct 
     } else if (!(rc = engine_move_begin(e, w, MOVE_IN, n_tok, image, err))) {
         return 0;
     }
-    state_image_release(image);
+    state_buffer_release(image);
     return rc;
 }
 
@@ -148,13 +148,13 @@ int engine_prefix_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, s
     prefix_find(e->prefixes, &key, w->prompt, w->n_prompt, now_ns, &found);
     prefix_note(e->prefixes, &key, w->prompt, w->n_prompt, w->n_prompt);
     if (found.waits && !w->awaited) { /* a copy takes less than reading */
-        state_image_release(found.image);
+        state_buffer_release(found.image);
         w->awaits = w->awaited = true;
         sched_follow(&e->sched, &w->sched);
         return 0;
     }
     if (found.image && engine_prefix_counts(e, w)) {
-        state_image_release(found.image);
+        state_buffer_release(found.image);
         found = (struct prefix_found){.reason = ROD_PREFIX_PENALTY};
     } else if (found.image) {
         sched_skip(&e->sched, &w->sched, found.n_tok);
@@ -184,15 +184,15 @@ static int leave(struct rod_engine *e, struct work *w, const int32_t *ids, size_
     struct prefix_entry *entry =
         prefix_reserve(e->prefixes, &key, ids, n, w->generated, state_pool_bytes(1, bytes), now_ns);
     if (!entry) return 0;
-    struct state_image *image = state_image_try(e->states, bytes); /* no session goes for a checkpoint */
-    if (!image && prefix_evict(e->prefixes, now_ns)) image = state_image_try(e->states, bytes);
+    struct state_buffer *image = state_buffer_try(e->states, bytes); /* no session goes for a checkpoint */
+    if (!image && prefix_evict(e->prefixes, now_ns)) image = state_buffer_try(e->states, bytes);
     int rc = ROD_ENOMEM;
     if (image && at_once)
         rc = e->parts.ops->slot_save(e->parts.backend, w->sched.slot, n, image->bytes, bytes, err);
     else if (image)
         rc = engine_move_begin(e, w, MOVE_OUT, n, image, err);
     if (rc) {
-        state_image_release(image);
+        state_buffer_release(image);
         prefix_drop(e->prefixes, entry);
     } else {
         w->kept_tok = n;
@@ -249,7 +249,7 @@ static struct work *who_awaits(const struct rod_engine *e) {
     return NULL;
 }
 
-int engine_prefix_saved(struct rod_engine *e, struct prefix_entry *entry, struct state_image *image,
+int engine_prefix_saved(struct rod_engine *e, struct prefix_entry *entry, struct state_buffer *image,
                         struct rod_error *err) {
     prefix_fill(e->prefixes, entry, image);
     publish(e);

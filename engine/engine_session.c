@@ -115,7 +115,7 @@ static struct rod_state *state_of(const struct rod_engine *e, const struct sessi
     memcpy(s->layout, e->backend_info.state_id, sizeof s->layout);
     s->n_tok = p->n_tok;
     s->pending = p->pending;
-    s->image = state_image_share(p->image);
+    s->image = state_buffer_share(p->image);
     return s;
 }
 

@@ -102,14 +102,14 @@ int engine_state_load(struct rod_engine *e, struct work *w, struct rod_error *er
 
 /* From the pool; where all of it is in use, from the heap: an answer is not lost for want of room, and whoever has too
  * little hears of it. No more than a slot each. */
-static struct state_image *room(struct rod_engine *e, size_t n_bytes, struct rod_error *err) {
-    struct state_image *image = state_image_new(e->states, n_bytes);
+static struct state_buffer *room(struct rod_engine *e, size_t n_bytes, struct rod_error *err) {
+    struct state_buffer *image = state_buffer_new(e->states, n_bytes);
     if (image) return image;
     uint64_t n_left_out;
     if (log_limit_due(&e->outside_limit, engine_now_ns(), &n_left_out))
         engine_log(e, 2, "all of state_host_bytes is in use: a state of %zu bytes lies outside of it (%llu before it)",
                    n_bytes, (unsigned long long)n_left_out);
-    if (!(image = state_image_new(NULL, n_bytes)))
+    if (!(image = state_buffer_new(NULL, n_bytes)))
         rod_fail(err, ROD_ENOMEM, "No memory to keep a state of %zu bytes.", n_bytes);
     return image;
 }
@@ -119,9 +119,9 @@ int engine_state_keep(struct rod_engine *e, struct work *w, int32_t pending, str
     s->pending = pending;
     s->n_tok = w->base + w->n_prompt + w->n_generated - (pending >= 0);
     memcpy(s->layout, e->backend_info.state_id, sizeof s->layout);
-    struct state_image *image = room(e, e->parts.ops->state_bytes(e->parts.backend, s->n_tok), err);
+    struct state_buffer *image = room(e, e->parts.ops->state_bytes(e->parts.backend, s->n_tok), err);
     if (!image) return err->code;
     const int rc = engine_move_begin(e, w, MOVE_OUT, s->n_tok, image, err);
-    if (rc) state_image_release(image);
+    if (rc) state_buffer_release(image);
     return rc;
 }

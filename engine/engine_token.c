@@ -55,7 +55,7 @@ static void conclude(struct rod_engine *e, struct work *w) {
     end_work(e, w);
 }
 
-void engine_token_saved(struct rod_engine *e, struct work *w, struct state_image *image) {
+void engine_token_saved(struct rod_engine *e, struct work *w, struct state_buffer *image) {
     w->brings->image = image;
     w->end->pub.state = w->brings;
     w->brings = NULL;

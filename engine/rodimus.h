@@ -276,7 +276,7 @@ struct rod_state {
     uint64_t n_tok;   /* read */
     int32_t
         pending; /* the last token that was generated and not read yet: the next request reads it first; -1 = none */
-    struct state_image *image; /* state_image.h: the bytes, shared; of one size once the model's window is full */
+    struct state_buffer *image; /* state_buffer.h: the bytes, shared; of one size once the model's window is full */
 };
 /* The same state once more, for another request: its bytes are shared, not copied. NULL: out of memory. */
 struct rod_state *rod_state_share(const struct rod_state *state);

@@ -24,7 +24,7 @@ struct session_point *session_point_share(struct session_point *p) {
 
 void session_point_release(struct session_point *p) {
     if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
-    state_image_release(p->image);
+    state_buffer_release(p->image);
     free(p->seen);
     free(p);
 }

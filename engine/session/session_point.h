@@ -7,7 +7,7 @@
 #ifndef SESSION_POINT_H
 #define SESSION_POINT_H
 
-#include "engine/state/state_image.h"
+#include "engine/state/state_buffer.h"
 
 /* A token of the conversation and how often it was generated, for penalties. */
 struct session_seen {
@@ -26,7 +26,7 @@ struct session_point {
     uint32_t n_held;
     struct session_seen *seen; /* [n_seen] in order of id */
     size_t n_seen;
-    struct state_image *image; /* NULL while n_tok is 0 */
+    struct state_buffer *image; /* NULL while n_tok is 0 */
 };
 
 /* At the beginning, with room for so many seen tokens. NULL without memory. */

@@ -122,9 +122,9 @@ static int read_header(struct state_disk_file *f, const char *file, void **heade
 
 /* at: where in f it begins; header: the one that has its check. */
 static int read_image(const struct session_store *store, struct state_disk_file *f, const char *file,
-                      const void *header, uint64_t at, size_t n_payload, struct state_image **out,
+                      const void *header, uint64_t at, size_t n_payload, struct state_buffer **out,
                       struct rod_error *err) {
-    struct state_image *image = state_image_new(store->pool, n_payload);
+    struct state_buffer *image = state_buffer_new(store->pool, n_payload);
     if (!image) return rod_fail(err, ROD_ENOROOM, "No room in host memory for a state of %zu bytes.", n_payload);
     size_t n;
     int rc = state_disk_get(f, at, image->bytes, n_payload, &n, err);
@@ -132,7 +132,7 @@ static int read_image(const struct session_store *store, struct state_disk_file 
         rc = rod_fail(err, ROD_ESTATE, "%.150s: too short: %zu bytes of payload of %zu", file, n, n_payload);
     if (!rc) rc = state_file_check_payload(header, &(struct state_bytes){image->bytes, n_payload}, file, err);
     if (rc) {
-        state_image_release(image);
+        state_buffer_release(image);
         return rc;
     }
     *out = image;
@@ -250,7 +250,7 @@ int session_store_parse(const struct session_store *store, const void *bytes, si
     int rc = state_file_parse(bytes, n, file, &here, &state, err);
     if (!rc) rc = session_file_read(store->form, &state, file, &out->facts, &out->point, &out->answers, err);
     if (rc || !state.n_tok) return rc;
-    out->point->image = state_image_new(store->pool, state.payload.n);
+    out->point->image = state_buffer_new(store->pool, state.payload.n);
     if (out->point->image) {
         if (state.payload.n) memcpy(out->point->image->bytes, state.payload.data, state.payload.n);
         return 0;

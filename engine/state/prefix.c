@@ -32,7 +32,7 @@ struct prefix_entry {
     uint64_t place;             /* hash of its whole chunks */
     uint64_t n_tok, bytes, used_ns, number;
     bool generated, doomed, forgotten; /* forgotten: goes when it is filled */
-    struct state_image *image;         /* NULL: reserved */
+    struct state_buffer *image;         /* NULL: reserved */
     const char *tenant, *salt;         /* behind ids */
     int32_t ids[];
 };
@@ -59,7 +59,7 @@ int prefix_new(const struct prefix_config *config, struct prefix **out, struct r
 void prefix_close(struct prefix *p) {
     if (!p) return;
     for (uint32_t i = 0; i < p->n; i++) {
-        state_image_release(p->all[i]->image);
+        state_buffer_release(p->all[i]->image);
         free(p->all[i]);
     }
     free(p->path);
@@ -198,7 +198,7 @@ static void entry_remove(struct prefix *p, struct prefix_entry *e) {
     p->all[e->index] = p->all[--p->n];
     p->all[e->index]->index = e->index;
     p->bytes -= e->bytes;
-    state_image_release(e->image);
+    state_buffer_release(e->image);
     free(e);
 }
 
@@ -330,7 +330,7 @@ struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *k
     return e;
 }
 
-void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_image *image) {
+void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_buffer *image) {
     assert(!e->image && image);
     e->image = image;
     seen_remove(p, e->place, SEEN_EVICTED);
@@ -416,7 +416,7 @@ void prefix_find(struct prefix *p, const struct prefix_key *key, const int32_t *
     struct prefix_entry *e = longest(p, key, ids, n - 1, false, &out->waits);
     if (e) {
         e->used_ns = now_ns;
-        out->image = state_image_share(e->image);
+        out->image = state_buffer_share(e->image);
         out->n_tok = e->n_tok;
         out->generated = e->generated;
     }

@@ -21,7 +21,7 @@
 #ifndef PREFIX_H
 #define PREFIX_H
 
-#include "state_image.h"
+#include "state_buffer.h"
 
 struct prefix_config {
     uint64_t budget_bytes;
@@ -41,7 +41,7 @@ int prefix_new(const struct prefix_config *config, struct prefix **out, struct r
 void prefix_close(struct prefix *p); /* reserved entries too; NULL: nothing */
 
 struct prefix_found {
-    struct state_image *image; /* the caller's share, to be released; NULL: nothing found */
+    struct state_buffer *image; /* the caller's share, to be released; NULL: nothing found */
     uint64_t n_tok;            /* read by it, below n; 0 with nothing found */
     bool generated;            /* there is an answer in it */
     bool waits;                /* a longer one is on its way */
@@ -61,7 +61,7 @@ void prefix_note(struct prefix *p, const struct prefix_key *key, const int32_t *
  * drop. NULL: there is one already or on its way, or it is not worth it, or no memory. */
 struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n,
                                     bool generated, size_t image_bytes, uint64_t now_ns);
-void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_image *image); /* takes the share */
+void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_buffer *image); /* takes the share */
 void prefix_drop(struct prefix *p, struct prefix_entry *e);
 
 /* Whatever is a beginning of these tokens goes, also what is on its way: their state is not to be trusted. */

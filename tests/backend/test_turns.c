@@ -5,7 +5,7 @@
 #include "tests/collect.h"
 
 #include "engine/base/philox.h"
-#include "engine/state/state_image.h"
+#include "engine/state/state_buffer.h"
 
 static const char *const models[] = {"config/models/tales", "tests/vectors/rodimus-plus-small",
                                      "tests/vectors/rodimus-plus-short", "tests/vectors/rodimus-small"};

@@ -94,7 +94,7 @@ static void measure_copies(const struct rod_engine *e) {
     struct backend *be = e->parts.backend;
     const uint64_t pos = read_context(e, 0);
     const size_t bytes = ops->state_bytes(be, pos);
-    struct state_image *image = state_image_new(e->states, bytes);
+    struct state_buffer *image = state_buffer_new(e->states, bytes);
     struct rod_error err;
     if (!image) exit(1);
     double out[REPEATS], in[REPEATS], fork[REPEATS], floor_out, floor_in, begin;
@@ -128,7 +128,7 @@ static void measure_copies(const struct rod_engine *e) {
            bytes, (unsigned long long)pos, quantile(out, REPEATS, 0.5) * 1e3, floor_out * 1e3,
            quantile(in, REPEATS, 0.5) * 1e3, floor_in * 1e3);
     if (ops->slot_copy) printf("  \"fork_ms\": %.3f,\n", quantile(fork, REPEATS, 0.5) * 1e3);
-    state_image_release(image);
+    state_buffer_release(image);
 }
 
 /* ---- streams ---- */

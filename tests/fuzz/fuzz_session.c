@@ -80,7 +80,7 @@ static void check_session(const uint8_t *data, size_t size) {
     }
     void *header;
     size_t n_header;
-    struct state_image image = {.n_bytes = state.payload.n, .bytes = (void *)(uintptr_t)state.payload.data};
+    struct state_buffer image = {.n_bytes = state.payload.n, .bytes = (void *)(uintptr_t)state.payload.data};
     point->image = state.payload.n ? &image : NULL;
     if (session_file_write(&form, &facts, point, answers, NULL, &header, &n_header, &err)) abort();
     struct state_file again;

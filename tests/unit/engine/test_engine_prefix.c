@@ -408,7 +408,7 @@ static void a_checkpoint_takes_room_from_checkpoints_alone(void **state) {
     int32_t ids[100];
     open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
     atomic_bool was_asked = false;
-    struct state_image *taken[64];
+    struct state_buffer *taken[64];
     size_t n_taken = 0;
     state_pool_on_full(b.c.engine->states, asked, &was_asked);
     for (int round = 0; round < 3; round++) {
@@ -416,7 +416,7 @@ static void a_checkpoint_takes_room_from_checkpoints_alone(void **state) {
         fill(ids, 0, 100, (uint64_t)round);
         if (round == 1) /* what is left is taken, until the end */
             for (size_t n = 32 << 20; n > 64; n /= 2)
-                while (n_taken < 64 && (taken[n_taken] = state_image_try(b.c.engine->states, n))) n_taken++;
+                while (n_taken < 64 && (taken[n_taken] = state_buffer_try(b.c.engine->states, n))) n_taken++;
         finish(&b, request(&a, ids, 100, 1), &a);
         assert_int_equal(a.end.cached_tok, 0);
         assert_int_equal(a.n_ids, 1);
@@ -426,8 +426,8 @@ static void a_checkpoint_takes_room_from_checkpoints_alone(void **state) {
         assert_int_equal(stats_of(b.c.engine).prefix_evicted, round);
     }
     assert_false(atomic_load(&was_asked));
-    assert_null(state_image_try(b.c.engine->states, 1));
-    while (n_taken) state_image_release(taken[--n_taken]);
+    assert_null(state_buffer_try(b.c.engine->states, 1));
+    while (n_taken) state_buffer_release(taken[--n_taken]);
     bench_close(&b);
 }
 

@@ -18,9 +18,9 @@ static struct rod_request *request(struct answer *a, const int32_t *ids, size_t 
 /* Goes on from the state that an answer brought; of other bytes, so that they can be changed. */
 static struct rod_state *copy_of(const struct rod_state *s) {
     struct rod_state *copy = rod_state_share(s);
-    copy->image = state_image_new(NULL, s->image->n_bytes);
+    copy->image = state_buffer_new(NULL, s->image->n_bytes);
     memcpy(copy->image->bytes, s->image->bytes, s->image->n_bytes);
-    state_image_release(s->image);
+    state_buffer_release(s->image);
     return copy;
 }
 

@@ -24,7 +24,7 @@ static struct session *put(struct session_table *t, const char *tenant, const ch
     struct session_facts f = s->facts;
     f.used_s = used_s;
     struct session_point *p = point ? session_point_new(0) : NULL;
-    if (p) p->image = state_image_new(NULL, 100);
+    if (p) p->image = state_buffer_new(NULL, 100);
     session_point_release(session_table_set(t, s, &f, p, NULL));
     return s;
 }

@@ -21,8 +21,8 @@ static struct prefix *make(uint64_t budget_bytes, uint32_t n_hashes) {
     return p;
 }
 
-static struct state_image *image(size_t n_bytes, uint32_t mark) {
-    struct state_image *i = state_image_new(NULL, n_bytes);
+static struct state_buffer *image(size_t n_bytes, uint32_t mark) {
+    struct state_buffer *i = state_buffer_new(NULL, n_bytes);
     assert_non_null(i);
     memcpy(i->bytes, &mark, sizeof mark);
     return i;
@@ -42,7 +42,7 @@ static uint32_t find(struct prefix *p, const struct prefix_key *key, const int32
     prefix_find(p, key, ids, n, now_ns, f);
     assert_int_equal(f->image != NULL, f->n_tok != 0);
     if (f->image) memcpy(&mark, f->image->bytes, sizeof mark);
-    state_image_release(f->image);
+    state_buffer_release(f->image);
     return mark;
 }
 
@@ -271,7 +271,7 @@ static void an_image_outlives_its_checkpoint(void **state) {
     uint32_t mark;
     memcpy(&mark, f.image->bytes, sizeof mark);
     assert_int_equal(mark, 77);
-    state_image_release(f.image);
+    state_buffer_release(f.image);
 }
 
 /* ---- where to stop ---- */

@@ -1,4 +1,4 @@
-/* state_image.h - the bytes of a state in host memory: shared, counted, and unchanged once they are filled.
+/* state_buffer.h - the bytes of a state in host memory: shared, counted, and unchanged once they are filled.
  *
  * A pool takes one stretch of memory when it is made (on a GPU it is pinned, so that copies run at the bus's speed) and
  * gives images out of it: nothing is allocated from the system afterwards, and what all images take together never
@@ -10,8 +10,8 @@
  * Threads: any, for every call; hooks run on the thread that wants an image, without the pool's lock.
  * Invariant: bytes are written by who made the image, before it is shared or given on; from then on nobody writes.
  */
-#ifndef STATE_IMAGE_H
-#define STATE_IMAGE_H
+#ifndef STATE_BUFFER_H
+#define STATE_BUFFER_H
 
 #include "engine/rodimus.h"
 
@@ -19,7 +19,7 @@
 
 struct state_pool;
 
-struct state_image {
+struct state_buffer {
     atomic_uint refs;
     size_t n_bytes;
     void *bytes;             /* at a multiple of 4096, unless without a pool */
@@ -64,7 +64,7 @@ bool state_pool_over(struct state_pool *pool);
 struct state_pool_counts {
     uint64_t bytes, used_bytes, most_bytes; /* of the budget; whole pages, those before the images too; the most ever */
     uint64_t place_bytes, beside_bytes;     /* other memory */
-    uint64_t n_images, n_failed;            /* n_failed: state_image_new that got none */
+    uint64_t n_images, n_failed;            /* n_failed: state_buffer_new that got none */
 };
 void state_pool_count(struct state_pool *pool, struct state_pool_counts *out);
 /* The budget that n images of n_bytes take. */
@@ -72,10 +72,10 @@ size_t state_pool_bytes(size_t n_images, size_t n_bytes);
 
 /* One owner, bytes as they happen to be. NULL: no room, also after the hooks were asked. Without a pool: from malloc,
  * in no budget; for tests, and for states that come from outside. */
-struct state_image *state_image_new(struct state_pool *pool, size_t n_bytes);
+struct state_buffer *state_buffer_new(struct state_pool *pool, size_t n_bytes);
 /* The same of what is free now: nobody is asked to release anything, and a failure counts nowhere. */
-struct state_image *state_image_try(struct state_pool *pool, size_t n_bytes);
-struct state_image *state_image_share(struct state_image *image); /* one more owner; NULL gives NULL */
-void state_image_release(struct state_image *image);              /* NULL: nothing */
+struct state_buffer *state_buffer_try(struct state_pool *pool, size_t n_bytes);
+struct state_buffer *state_buffer_share(struct state_buffer *image); /* one more owner; NULL gives NULL */
+void state_buffer_release(struct state_buffer *image);              /* NULL: nothing */
 
 #endif

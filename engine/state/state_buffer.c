@@ -1,5 +1,5 @@
-/* state_image.c - images cut from one stretch of memory, first fit, in whole pages. */
-#include "state_image.h"
+/* state_buffer.c - images cut from one stretch of memory, first fit, in whole pages. */
+#include "state_buffer.h"
 #include "engine/rodimus.h"
 
 #include <assert.h>
@@ -21,7 +21,7 @@ enum { PAGE = 4096 };
 
 /* A stretch of whole pages, free or an image: its first page is this, the image's bytes are the others. */
 struct block {
-    struct state_image image;
+    struct state_buffer image;
     size_t bytes;
     struct block *next; /* of the free ones, in the order of their addresses */
 };
@@ -199,12 +199,12 @@ static void give_block(struct state_pool *p, struct block *b) {
     if (before && touches(before, b)) join_next(before);
 }
 
-static struct block *block_of(struct state_image *image) { return (struct block *)(void *)image; }
+static struct block *block_of(struct state_buffer *image) { return (struct block *)(void *)image; }
 
 /* ---- images ---- */
 
-static struct state_image *image_of_no_pool(size_t n_bytes) {
-    struct state_image *image = malloc(sizeof *image + n_bytes);
+static struct state_buffer *image_of_no_pool(size_t n_bytes) {
+    struct state_buffer *image = malloc(sizeof *image + n_bytes);
     if (!image) return NULL;
     image->n_bytes = n_bytes;
     image->bytes = image + 1;
@@ -213,7 +213,7 @@ static struct state_image *image_of_no_pool(size_t n_bytes) {
     return image;
 }
 
-static struct state_image *try_new(struct state_pool *p, size_t n_bytes) {
+static struct state_buffer *try_new(struct state_pool *p, size_t n_bytes) {
     const size_t bytes = state_pool_bytes(1, n_bytes);
     pthread_mutex_lock(&p->lock);
     struct block *b = taken(p, 0) + bytes <= p->config.bytes ? take_block(p, bytes) : NULL;
@@ -249,10 +249,10 @@ bool state_pool_ask(struct state_pool *p, size_t n_bytes) {
     return false;
 }
 
-struct state_image *state_image_new(struct state_pool *p, size_t n_bytes) {
+struct state_buffer *state_buffer_new(struct state_pool *p, size_t n_bytes) {
     if (n_bytes > SIZE_MAX / 2) return NULL;
     if (!p) return image_of_no_pool(n_bytes);
-    struct state_image *image = try_new(p, n_bytes);
+    struct state_buffer *image = try_new(p, n_bytes);
     if (image) return image;
     struct hook hooks[STATE_POOL_MAX_HOOKS];
     const uint32_t n_hooks = state_pool_bytes(1, n_bytes) > p->config.bytes ? 0 : copy_hooks(p, hooks);
@@ -265,12 +265,12 @@ struct state_image *state_image_new(struct state_pool *p, size_t n_bytes) {
     return NULL;
 }
 
-struct state_image *state_image_try(struct state_pool *p, size_t n_bytes) {
+struct state_buffer *state_buffer_try(struct state_pool *p, size_t n_bytes) {
     if (n_bytes > SIZE_MAX / 2) return NULL;
     return p ? try_new(p, n_bytes) : image_of_no_pool(n_bytes);
 }
 
-struct state_image *state_image_share(struct state_image *image) {
+struct state_buffer *state_buffer_share(struct state_buffer *image) {
     if (image) atomic_fetch_add_explicit(&image->refs, 1, memory_order_relaxed);
     return image;
 }
@@ -286,7 +286,7 @@ static void give_back(struct state_pool *p, struct block *b) {
     if (last) pool_end(p);
 }
 
-void state_image_release(struct state_image *image) {
+void state_buffer_release(struct state_buffer *image) {
     if (!image || atomic_fetch_sub_explicit(&image->refs, 1, memory_order_acq_rel) != 1) return;
     if (image->pool)
         give_back(image->pool, block_of(image));
@@ -296,7 +296,7 @@ void state_image_release(struct state_image *image) {
 
 void rod_state_free(struct rod_state *state) {
     if (!state) return;
-    state_image_release(state->image);
+    state_buffer_release(state->image);
     free(state);
 }
 
@@ -304,6 +304,6 @@ struct rod_state *rod_state_share(const struct rod_state *state) {
     struct rod_state *share = malloc(sizeof *share);
     if (!share) return NULL;
     *share = *state;
-    state_image_share(share->image);
+    state_buffer_share(share->image);
     return share;
 }

@@ -1,7 +1,7 @@
-/* test_state_image.c - host memory of states: shared and counted, within its budget, joined again when released; hooks
+/* test_state_buffer.c - host memory of states: shared and counted, within its budget, joined again when released; hooks
  * of a full pool; many threads. */
 #include "engine/base/philox.h"
-#include "engine/state/state_image.h"
+#include "engine/state/state_buffer.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -28,44 +28,44 @@ static struct state_pool_counts counts_of(struct state_pool *p) {
 static void an_image_lives_as_long_as_its_last_owner(void **state) {
     (void)state;
     struct state_pool *p = pool_of(1 << 20);
-    struct state_image *a = state_image_new(p, 100000);
+    struct state_buffer *a = state_buffer_new(p, 100000);
     assert_int_equal((uintptr_t)a->bytes % 4096, 0);
     memset(a->bytes, 7, a->n_bytes);
-    struct state_image *b = state_image_share(a);
+    struct state_buffer *b = state_buffer_share(a);
     assert_ptr_equal(a, b);
-    state_image_release(a);
+    state_buffer_release(a);
     assert_int_equal(((unsigned char *)b->bytes)[99999], 7);
     assert_int_equal(counts_of(p).n_images, 1);
     assert_int_equal(counts_of(p).used_bytes, state_pool_bytes(1, 100000));
     state_pool_close(p); /* before its last image */
     assert_int_equal(((unsigned char *)b->bytes)[0], 7);
-    state_image_release(b);
-    state_image_release(NULL);
-    assert_null(state_image_share(NULL));
-    a = state_image_new(NULL, 10); /* of no pool */
+    state_buffer_release(b);
+    state_buffer_release(NULL);
+    assert_null(state_buffer_share(NULL));
+    a = state_buffer_new(NULL, 10); /* of no pool */
     memset(a->bytes, 1, 10);
-    state_image_release(a);
+    state_buffer_release(a);
 }
 
 static void the_budget_is_never_passed(void **state) {
     (void)state;
     enum { N = 5 };
     struct state_pool *p = pool_of(state_pool_bytes(N, 50000));
-    struct state_image *images[N];
-    for (int i = 0; i < N; i++) assert_non_null(images[i] = state_image_new(p, 50000));
-    assert_null(state_image_new(p, 1));
+    struct state_buffer *images[N];
+    for (int i = 0; i < N; i++) assert_non_null(images[i] = state_buffer_new(p, 50000));
+    assert_null(state_buffer_new(p, 1));
     assert_int_equal(counts_of(p).used_bytes, counts_of(p).bytes);
     assert_int_equal(counts_of(p).n_failed, 1);
-    state_image_release(images[2]);
-    assert_null(state_image_new(p, 60000));
-    assert_non_null(images[2] = state_image_new(p, 50000));
-    for (int i = 0; i < N; i++) state_image_release(images[i]);
+    state_buffer_release(images[2]);
+    assert_null(state_buffer_new(p, 60000));
+    assert_non_null(images[2] = state_buffer_new(p, 50000));
+    for (int i = 0; i < N; i++) state_buffer_release(images[i]);
     assert_int_equal(counts_of(p).used_bytes, 0);
-    struct state_image *all = state_image_new(p, counts_of(p).bytes - 4096); /* the pieces are one again */
+    struct state_buffer *all = state_buffer_new(p, counts_of(p).bytes - 4096); /* the pieces are one again */
     assert_non_null(all);
-    assert_null(state_image_new(p, SIZE_MAX));
-    assert_null(state_image_new(p, SIZE_MAX - 5000));
-    state_image_release(all);
+    assert_null(state_buffer_new(p, SIZE_MAX));
+    assert_null(state_buffer_new(p, SIZE_MAX - 5000));
+    state_buffer_release(all);
     state_pool_close(p);
     struct rod_error err;
     assert_int_equal(state_pool_new(&(struct state_pool_config){.bytes = 4096}, &p, &err), ROD_EINVALID);
@@ -77,7 +77,7 @@ static void random_images_do_not_touch_each_other(void **state) {
     enum { N = 24, ROUNDS = 20000 };
     const uint64_t seed = 11;
     struct state_pool *p = pool_of(3 << 20);
-    struct state_image *images[N] = {NULL};
+    struct state_buffer *images[N] = {NULL};
     unsigned char tag[N];
     uint64_t used = 0;
     for (uint64_t k = 0; k < ROUNDS; k++) {
@@ -89,9 +89,9 @@ static void random_images_do_not_touch_each_other(void **state) {
                 fail_msg("seed %llu, round %llu: image %zu was changed", (unsigned long long)seed,
                          (unsigned long long)k, i);
             used -= state_pool_bytes(1, len);
-            state_image_release(images[i]);
+            state_buffer_release(images[i]);
             images[i] = NULL;
-        } else if ((images[i] = state_image_new(p, n))) {
+        } else if ((images[i] = state_buffer_new(p, n))) {
             tag[i] = (unsigned char)k;
             if (n) memset(images[i]->bytes, tag[i], 1), memset((char *)images[i]->bytes + n / 2, tag[i], 1);
             if (n) memset((char *)images[i]->bytes + n - 1, tag[i], 1);
@@ -100,15 +100,15 @@ static void random_images_do_not_touch_each_other(void **state) {
         assert_int_equal(counts_of(p).used_bytes, used);
     }
     assert_true(counts_of(p).n_failed > 0 && counts_of(p).most_bytes <= counts_of(p).bytes);
-    for (size_t i = 0; i < N; i++) state_image_release(images[i]);
-    struct state_image *all = state_image_new(p, counts_of(p).bytes - 4096);
+    for (size_t i = 0; i < N; i++) state_buffer_release(images[i]);
+    struct state_buffer *all = state_buffer_new(p, counts_of(p).bytes - 4096);
     assert_non_null(all);
-    state_image_release(all);
+    state_buffer_release(all);
     state_pool_close(p);
 }
 
 struct shelf { /* of somebody who can do without its images */
-    struct state_image *images[4];
+    struct state_buffer *images[4];
     int n, n_asked;
 };
 static bool give_up_one(void *arg, size_t n_bytes) {
@@ -116,7 +116,7 @@ static bool give_up_one(void *arg, size_t n_bytes) {
     assert_int_equal(n_bytes, 50000);
     s->n_asked++;
     if (s->n == 0) return false;
-    state_image_release(s->images[--s->n]);
+    state_buffer_release(s->images[--s->n]);
     return true;
 }
 
@@ -126,20 +126,20 @@ static void a_full_pool_asks_for_what_is_worth_less(void **state) {
     struct shelf first = {.n = 0}, second = {.n = 0};
     state_pool_on_full(p, give_up_one, &first);
     state_pool_on_full(p, give_up_one, &second);
-    for (int i = 0; i < 2; i++) first.images[first.n++] = state_image_new(p, 50000);
-    for (int i = 0; i < 2; i++) second.images[second.n++] = state_image_new(p, 50000);
-    struct state_image *mine[4];
+    for (int i = 0; i < 2; i++) first.images[first.n++] = state_buffer_new(p, 50000);
+    for (int i = 0; i < 2; i++) second.images[second.n++] = state_buffer_new(p, 50000);
+    struct state_buffer *mine[4];
     for (int i = 0; i < 4; i++) {
-        assert_non_null(mine[i] = state_image_new(p, 50000));
+        assert_non_null(mine[i] = state_buffer_new(p, 50000));
         assert_int_equal(first.n, i < 2 ? 1 - i : 0); /* the first one's go first */
         assert_int_equal(second.n, i < 2 ? 2 : 3 - i);
     }
     assert_int_equal(counts_of(p).n_failed, 0);
-    assert_null(state_image_new(p, 50000));
+    assert_null(state_buffer_new(p, 50000));
     assert_int_equal(counts_of(p).n_failed, 1);
-    for (int i = 0; i < 4; i++) state_image_release(mine[i]);
+    for (int i = 0; i < 4; i++) state_buffer_release(mine[i]);
     const int asked = first.n_asked;
-    assert_null(state_image_new(p, 1 << 30)); /* what no release can help is not asked for */
+    assert_null(state_buffer_new(p, 1 << 30)); /* what no release can help is not asked for */
     assert_int_equal(first.n_asked, asked);
     state_pool_close(p);
 }
@@ -147,13 +147,13 @@ static void a_full_pool_asks_for_what_is_worth_less(void **state) {
 static void *make_and_release(void *arg) {
     struct state_pool *p = arg;
     for (uint64_t k = 0; k < 3000; k++) {
-        struct state_image *image = state_image_new(p, (size_t)(philox_uniform((uintptr_t)&k, k, 0) * 30000) + 1);
+        struct state_buffer *image = state_buffer_new(p, (size_t)(philox_uniform((uintptr_t)&k, k, 0) * 30000) + 1);
         if (!image) continue;
         memset(image->bytes, (int)k, image->n_bytes);
-        struct state_image *share = state_image_share(image);
-        state_image_release(image);
+        struct state_buffer *share = state_buffer_share(image);
+        state_buffer_release(image);
         assert_int_equal(((unsigned char *)share->bytes)[share->n_bytes - 1], (unsigned char)k);
-        state_image_release(share);
+        state_buffer_release(share);
     }
     return NULL;
 }
@@ -165,27 +165,27 @@ static void other_memory_counts_in_the_budget(void **state) {
     const size_t each = state_pool_bytes(1, IMAGE);
     struct state_pool_config config = {.bytes = N * each, .least = 2 * each};
     struct state_pool *p;
-    struct state_image *images[N + 1] = {NULL};
+    struct state_buffer *images[N + 1] = {NULL};
     int n = 0;
     assert_int_equal(state_pool_new(&config, &p, NULL), 0);
     assert_int_equal(state_pool_place(p, 5 * each), STATE_POOL_FITS);
     assert_int_equal(state_pool_place(p, 5 * each + 1), STATE_POOL_MOST); /* a quarter */
     state_pool_add(p, (int64_t)(2 * each), (int64_t)each);
-    while ((images[n] = state_image_new(p, IMAGE))) n++;
+    while ((images[n] = state_buffer_new(p, IMAGE))) n++;
     assert_int_equal(n, N - 3);
     assert_false(state_pool_over(p));
     assert_int_equal(state_pool_place(p, 1), STATE_POOL_FULL);
     state_pool_add(p, 0, (int64_t)(10 * each)); /* beside images that are there */
     assert_true(state_pool_over(p));
-    while (state_pool_over(p)) state_image_release(images[--n]);
+    while (state_pool_over(p)) state_buffer_release(images[--n]);
     assert_int_equal(n, N - 13);
-    while ((images[n] = state_image_new(p, IMAGE))) n++;
+    while ((images[n] = state_buffer_new(p, IMAGE))) n++;
     assert_int_equal(n, N * 3 / 4); /* whatever is beside them */
     state_pool_add(p, -(int64_t)(2 * each), -(int64_t)(11 * each));
     assert_int_equal(state_pool_place(p, 5 * each), STATE_POOL_FITS);
-    while ((images[n] = state_image_new(p, IMAGE))) n++;
+    while ((images[n] = state_buffer_new(p, IMAGE))) n++;
     assert_int_equal(n, N);
-    while (n) state_image_release(images[--n]);
+    while (n) state_buffer_release(images[--n]);
     state_pool_close(p);
 }
 
