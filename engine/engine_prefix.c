@@ -94,10 +94,10 @@ static size_t image_bytes(const struct rod_engine *e, uint64_t n_tok) {
 /* Reading so many tokens takes as long as a state's way out and in, and more_ns. Not measured yet: a chunk. */
 static uint64_t pays_tok(const struct rod_engine *e, const struct work *w, double more_ns) {
     if (e->copy_ns <= 0) return 1;
-    const struct price *reading = sched_reading(&e->sched, w->lane);
+    const struct step_cost *reading = sched_reading(&e->sched, w->lane);
     if (!reading->n_most) return e->backend_info.chunk_tok;
     const double ns = 2 * e->copy_ns * (double)image_bytes(e, w->n_prompt) + more_ns;
-    return (uint64_t)(ns / price_each_ns(reading)) + 1;
+    return (uint64_t)(ns / cost_each_ns(reading)) + 1;
 }
 
 bool engine_prefix_counts(const struct rod_engine *e, const struct work *w) {

@@ -9,7 +9,7 @@ static const uint64_t MOST_NS = 1000000000000; /* longer than any step: sums of 
 
 void pace_init(struct pace *p, uint32_t chunk_tok) {
     memset(p, 0, sizeof *p);
-    price_init(&p->prompt, chunk_tok);
+    cost_init(&p->prompt, chunk_tok);
 }
 
 /* A GPU's decode steps are graphs for powers of two, so n rows take what the next power of two takes. */
@@ -45,7 +45,7 @@ void pace_took(struct pace *p, uint32_t n_decode, uint64_t n_prompt_tok, uint64_
     }
     const uint64_t streams_ns = pace_streams_ns(p, n_decode);
     if (n_decode && !streams_ns) return; /* whose time it was is not known */
-    price_learn(&p->prompt, n_prompt_tok, ns > streams_ns ? ns - streams_ns : 0);
+    cost_learn(&p->prompt, n_prompt_tok, ns > streams_ns ? ns - streams_ns : 0);
 }
 
 bool pace_skips(struct pace *p, uint32_t n_decode, uint64_t share_ns) {
@@ -66,11 +66,11 @@ uint64_t pace_fits_tok(const struct pace *p, uint64_t streams_ns, uint64_t share
     if (!streams_ns || !p->prompt.n_most) return UINT64_MAX;
     uint64_t ns = share_ns < 2 * streams_ns ? share_ns : 2 * streams_ns;
     if (streams_ns < PACE_STEP_NS) ns = larger(ns, PACE_STEP_NS - streams_ns);
-    return price_fits(&p->prompt, larger(ns, price_sure_ns(&p->prompt) * 3 / 2));
+    return cost_fits(&p->prompt, larger(ns, cost_sure_ns(&p->prompt) * 3 / 2));
 }
 
 void pace_spend(struct pace *p, uint64_t n_prompt_tok, uint64_t share_ns) {
-    const uint64_t ns = p->debt_ns + (n_prompt_tok ? price_ns(&p->prompt, n_prompt_tok) : 0);
+    const uint64_t ns = p->debt_ns + (n_prompt_tok ? cost_ns(&p->prompt, n_prompt_tok) : 0);
     p->debt_ns = share_ns && ns > share_ns ? ns - share_ns : 0;
     if (n_prompt_tok) p->n_skipped = 0;
 }

@@ -1,6 +1,6 @@
 /* pace.h - how many tokens of prompts a step may have beside streams, and which steps have none.
  *
- * A step takes what its decode rows take and, with prompts, their price (price.h): a fixed part, on a GPU a few
+ * A step takes what its decode rows take and, with prompts, their price (cost.h): a fixed part, on a GPU a few
  * milliseconds of small kernels, and a part for each token. Two bounds:
  *
  * 1. How long streams wait for a token. Prompts may take their share of a step (2.), but no more than makes it three
@@ -16,14 +16,14 @@
 #ifndef PACE_H
 #define PACE_H
 
-#include "price.h"
+#include "cost.h"
 
 #include <stdbool.h>
 
 enum { PACE_CLASSES = 33, PACE_MOST_SKIPPED = 32, PACE_STEP_NS = 8000000 };
 
 struct pace {
-    struct price prompt;              /* of a step's tokens of prompts */
+    struct step_cost prompt;              /* of a step's tokens of prompts */
     uint64_t stream_ns[PACE_CLASSES]; /* [i] of up to 2^i decode rows alone; 0 = not known */
     uint64_t n_plans;                 /* with prompts and decode rows since decode rows alone were measured */
     uint64_t debt_ns;                 /* what prompts have had beyond their share */

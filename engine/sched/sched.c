@@ -186,8 +186,8 @@ void sched_took(struct sched *s, uint8_t lane, uint32_t n_decode, uint64_t n_pro
     pace_took(&s->pace[lane], n_decode, n_prompt_tok, ns);
 }
 
-const struct price *sched_reading(const struct sched *s, uint8_t lane) {
-    const struct price *own = &s->pace[lane].prompt;
+const struct step_cost *sched_reading(const struct sched *s, uint8_t lane) {
+    const struct step_cost *own = &s->pace[lane].prompt;
     for (int i = 0; !own->n_most && i < SCHED_N_LANES; i++) own = &s->pace[i].prompt;
     return own;
 }

@@ -119,7 +119,7 @@ void sched_commit(struct sched *s, const struct sched_row *row);
 /* A committed step of so many decode rows and tokens of prompts took ns, from the end of the one before. */
 void sched_took(struct sched *s, uint8_t lane, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns);
 /* What reading prompts takes: in steps of this lane, or where none is known of another. */
-const struct price *sched_reading(const struct sched *s, uint8_t lane);
+const struct step_cost *sched_reading(const struct sched *s, uint8_t lane);
 /* No rows from now on: the state of its slot moves; then the request goes on where it was. */
 void sched_move(struct sched *s, struct sched_req *req);
 void sched_moved(struct sched *s, struct sched_req *req);

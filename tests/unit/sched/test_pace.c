@@ -28,7 +28,7 @@ static void near_to(const char *what, double got, double want, double part) {
     if (!(fabs(got - want) <= part * want)) fail_msg("%s: %g, wanted %g within %g", what, got, want, part * want);
 }
 
-static void sane(const struct price *p) {
+static void sane(const struct step_cost *p) {
     if (!(isfinite(p->fixed_ns) && isfinite(p->unit_ns) && p->fixed_ns >= 0 && p->unit_ns > 0 &&
           isfinite(p->var_fixed) && isfinite(p->var_unit) && isfinite(p->cov) && p->var_fixed >= 0 && p->var_unit >= 0))
         fail_msg("fixed %g, unit %g, variances %g %g %g", p->fixed_ns, p->unit_ns, p->var_fixed, p->var_unit, p->cov);
@@ -40,15 +40,15 @@ static void a_price_is_found_from_times_of_a_few_sizes(void **state) {
     const struct machine machines[] = {gpu, slow, {0, 60000, 0.05}};
     for (size_t m = 0; m < sizeof machines / sizeof *machines; m++) {
         struct rng g = {3 + m, 0};
-        struct price p;
-        price_init(&p, CHUNK);
+        struct step_cost p;
+        cost_init(&p, CHUNK);
         for (int i = 0; i < 40; i++) {
             const uint64_t n = sizes[i % 8];
-            price_learn(&p, n, time_ns(&machines[m], &g, n));
+            cost_learn(&p, n, time_ns(&machines[m], &g, n));
             sane(&p);
         }
         for (uint64_t n = 64; n <= 2048; n *= 2)
-            near_to("price", (double)price_ns(&p, n), machines[m].fixed_ns + machines[m].tok_ns * (double)n, 0.1);
+            near_to("price", (double)cost_ns(&p, n), machines[m].fixed_ns + machines[m].tok_ns * (double)n, 0.1);
         near_to("token", p.unit_ns / CHUNK, machines[m].tok_ns, 0.15);
     }
 }
@@ -56,14 +56,14 @@ static void a_price_is_found_from_times_of_a_few_sizes(void **state) {
 /* The first time of a kind says how its parts may be, not that all of it is a token's price. */
 static void one_small_piece_does_not_make_tokens_dear(void **state) {
     (void)state;
-    struct price p;
-    price_init(&p, CHUNK);
-    assert_int_equal(price_ns(&p, 100), 0);
-    assert_int_equal(price_fits(&p, UINT64_MAX), 0);
-    for (int i = 0; i < 10; i++) price_learn(&p, CHUNK, 2648000);
-    near_to("a chunk", (double)price_ns(&p, CHUNK), 2648000, 0.02);
-    assert_in_range(price_ns(&p, 4 * CHUNK), 2648000 * 11 / 10, 2648000 * 5 / 2);
-    assert_int_equal(price_fits(&p, 100000000), 2 * CHUNK); /* but a line is not trusted far from its points */
+    struct step_cost p;
+    cost_init(&p, CHUNK);
+    assert_int_equal(cost_ns(&p, 100), 0);
+    assert_int_equal(cost_fits(&p, UINT64_MAX), 0);
+    for (int i = 0; i < 10; i++) cost_learn(&p, CHUNK, 2648000);
+    near_to("a chunk", (double)cost_ns(&p, CHUNK), 2648000, 0.02);
+    assert_in_range(cost_ns(&p, 4 * CHUNK), 2648000 * 11 / 10, 2648000 * 5 / 2);
+    assert_int_equal(cost_fits(&p, 100000000), 2 * CHUNK); /* but a line is not trusted far from its points */
 }
 
 static void the_same_size_for_ever_keeps_what_it_cannot_tell(void **state) {
@@ -71,23 +71,23 @@ static void the_same_size_for_ever_keeps_what_it_cannot_tell(void **state) {
     const struct machine *const machines[] = {&gpu, &cpu, &slow};
     for (size_t m = 0; m < 3; m++) {
         struct rng g = {11 + m, 0};
-        struct price p;
-        price_init(&p, CHUNK);
+        struct step_cost p;
+        cost_init(&p, CHUNK);
         for (int i = 0; i < 40; i++) {
             const uint64_t n = i % 2 ? 64 : 640;
-            price_learn(&p, n, time_ns(machines[m], &g, n));
+            cost_learn(&p, n, time_ns(machines[m], &g, n));
         }
-        const double fixed = p.fixed_ns, unit = p.unit_ns, small = (double)price_ns(&p, 64);
-        for (int i = 0; i < 1000000; i++) price_learn(&p, 640, time_ns(machines[m], &g, 640));
+        const double fixed = p.fixed_ns, unit = p.unit_ns, small = (double)cost_ns(&p, 64);
+        for (int i = 0; i < 1000000; i++) cost_learn(&p, 640, time_ns(machines[m], &g, 640));
         sane(&p);
-        near_to("640", (double)price_ns(&p, 640), machines[m]->fixed_ns + 640 * machines[m]->tok_ns, 0.15);
+        near_to("640", (double)cost_ns(&p, 640), machines[m]->fixed_ns + 640 * machines[m]->tok_ns, 0.15);
         if (fabs(p.fixed_ns - fixed) > small || fabs(p.unit_ns - unit) > 0.3 * unit)
             fail_msg("machine %zu: fixed %g to %g, unit %g to %g", m, fixed, p.fixed_ns, unit, p.unit_ns);
         for (int i = 0; i < 20; i++) { /* and learns the rest as soon as there is something to learn from */
             const uint64_t n = i % 2 ? 64 : 640;
-            price_learn(&p, n, time_ns(machines[m], &g, n));
+            cost_learn(&p, n, time_ns(machines[m], &g, n));
         }
-        near_to("64", (double)price_ns(&p, 64), machines[m]->fixed_ns + 64 * machines[m]->tok_ns, 0.25);
+        near_to("64", (double)cost_ns(&p, 64), machines[m]->fixed_ns + 64 * machines[m]->tok_ns, 0.25);
     }
 }
 
@@ -96,28 +96,28 @@ static void a_price_follows_a_machine_that_changes(void **state) {
     static const double factors[] = {10, 0.1, 100, 0.01, 3};
     for (size_t f = 0; f < sizeof factors / sizeof *factors; f++) {
         struct rng g = {29 + f, 0};
-        struct price p;
-        price_init(&p, CHUNK);
+        struct step_cost p;
+        cost_init(&p, CHUNK);
         struct machine m = gpu;
-        for (int i = 0; i < 100; i++) price_learn(&p, i % 3 ? 128 : 640, time_ns(&m, &g, i % 3 ? 128 : 640));
+        for (int i = 0; i < 100; i++) cost_learn(&p, i % 3 ? 128 : 640, time_ns(&m, &g, i % 3 ? 128 : 640));
         m.fixed_ns *= factors[f], m.tok_ns *= factors[f];
-        for (int i = 0; i < 80; i++) price_learn(&p, i % 3 ? 128 : 640, time_ns(&m, &g, i % 3 ? 128 : 640));
-        near_to("128", (double)price_ns(&p, 128), m.fixed_ns + 128 * m.tok_ns, 0.15);
-        near_to("640", (double)price_ns(&p, 640), m.fixed_ns + 640 * m.tok_ns, 0.15);
+        for (int i = 0; i < 80; i++) cost_learn(&p, i % 3 ? 128 : 640, time_ns(&m, &g, i % 3 ? 128 : 640));
+        near_to("128", (double)cost_ns(&p, 128), m.fixed_ns + 128 * m.tok_ns, 0.15);
+        near_to("640", (double)cost_ns(&p, 640), m.fixed_ns + 640 * m.tok_ns, 0.15);
     }
 }
 
 static void one_slow_step_is_not_a_price(void **state) {
     (void)state;
     struct rng g = {5, 0};
-    struct price p;
-    price_init(&p, CHUNK);
-    for (int i = 0; i < 100; i++) price_learn(&p, i % 3 ? 128 : 640, time_ns(&gpu, &g, i % 3 ? 128 : 640));
-    const double before = (double)price_ns(&p, 640);
-    price_learn(&p, 640, 10000000000u);
-    if ((double)price_ns(&p, 640) > 1.4 * before) fail_msg("%g after %g", (double)price_ns(&p, 640), before);
-    price_learn(&p, 640, 0);
-    if ((double)price_ns(&p, 640) < 0.6 * before) fail_msg("%g after %g", (double)price_ns(&p, 640), before);
+    struct step_cost p;
+    cost_init(&p, CHUNK);
+    for (int i = 0; i < 100; i++) cost_learn(&p, i % 3 ? 128 : 640, time_ns(&gpu, &g, i % 3 ? 128 : 640));
+    const double before = (double)cost_ns(&p, 640);
+    cost_learn(&p, 640, 10000000000u);
+    if ((double)cost_ns(&p, 640) > 1.4 * before) fail_msg("%g after %g", (double)cost_ns(&p, 640), before);
+    cost_learn(&p, 640, 0);
+    if ((double)cost_ns(&p, 640) < 0.6 * before) fail_msg("%g after %g", (double)cost_ns(&p, 640), before);
 }
 
 static void whatever_is_told_a_price_stays_a_number(void **state) {
@@ -289,7 +289,7 @@ static void one_slow_step_is_not_a_pace(void **state) {
         pace_took(&p, 1, 0, STREAM_NS);
     }
     assert_int_equal(pace_streams_ns(&p, 1), STREAM_NS);
-    near_to("256", (double)price_ns(&p.prompt, 256), 256. * TOK_NS, 0.01);
+    near_to("256", (double)cost_ns(&p.prompt, 256), 256. * TOK_NS, 0.01);
     pace_took(&p, 1, 0, (uint64_t)SLOW * STREAM_NS);
     if (pace_streams_ns(&p, 1) > 2 * STREAM_NS)
         fail_msg("after one step of %d times its time the pace is %.1f times", SLOW,

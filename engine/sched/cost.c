@@ -1,5 +1,5 @@
-/* price.c - a filter of two numbers. Times are relative to what was expected, so it works alike at any speed. */
-#include "price.h"
+/* cost.c - a filter of two numbers. Times are relative to what was expected, so it works alike at any speed. */
+#include "cost.h"
 
 #include <assert.h>
 #include <math.h>
@@ -13,12 +13,12 @@ static const double LEAST_NS = 10000; /* below this a time says more about the c
 static double above(double a, double least) { return a > least ? a : least; }
 static double below(double a, double most) { return a < most ? a : most; }
 
-void price_init(struct price *p, uint32_t unit) {
+void cost_init(struct step_cost *p, uint32_t unit) {
     assert(unit);
-    *p = (struct price){.unit = unit};
+    *p = (struct step_cost){.unit = unit};
 }
 
-static void begin(struct price *p, double x, double ns) {
+static void begin(struct step_cost *p, double x, double ns) {
     p->unit_ns = above(ns, LEAST_NS) / (PRIOR_UNITS + x);
     p->fixed_ns = PRIOR_UNITS * p->unit_ns;
     p->var_fixed = p->fixed_ns * p->fixed_ns;
@@ -26,7 +26,7 @@ static void begin(struct price *p, double x, double ns) {
     p->cov = 0;
 }
 
-void price_learn(struct price *p, uint64_t n, uint64_t ns) {
+void cost_learn(struct step_cost *p, uint64_t n, uint64_t ns) {
     if (n == 0) return;
     const double x = (double)n / p->unit, took = (double)ns;
     if (p->n_most == 0) begin(p, x, took);
@@ -53,21 +53,21 @@ void price_learn(struct price *p, uint64_t n, uint64_t ns) {
     if (p->cov * p->cov > p->var_fixed * p->var_unit) p->cov = 0;
 }
 
-uint64_t price_ns(const struct price *p, uint64_t n) {
+uint64_t cost_ns(const struct step_cost *p, uint64_t n) {
     if (p->n_most == 0) return 0;
     return (uint64_t)above(below(p->fixed_ns + (double)n / p->unit * p->unit_ns, 1e15), 1);
 }
 
-uint64_t price_sure_ns(const struct price *p) {
+uint64_t cost_sure_ns(const struct step_cost *p) {
     const double ns = p->fixed_ns - sqrt(p->var_fixed);
     return p->n_most && ns > 0 ? (uint64_t)below(ns, 1e15) : 0;
 }
 
-double price_each_ns(const struct price *p) {
+double cost_each_ns(const struct step_cost *p) {
     return p->n_most ? p->unit_ns / p->unit + p->fixed_ns / (double)p->n_most : 0;
 }
 
-uint64_t price_fits(const struct price *p, uint64_t ns) {
+uint64_t cost_fits(const struct step_cost *p, uint64_t ns) {
     if (p->n_most == 0 || (double)ns <= p->fixed_ns) return 0;
     const double n = ((double)ns - p->fixed_ns) / p->unit_ns * p->unit;
     return (uint64_t)below(n, 2 * (double)p->n_most);
