@@ -43,7 +43,7 @@ static struct sched_list *list_of(struct sched *s, const struct sched_req *req) 
 int sched_init(struct sched *s, const struct sched_config *config, struct rod_error *err) {
     assert(config->n_slots && config->max_out && config->chunk_tok && config->chunk_tok <= config->max_batch_tok);
     *s = (struct sched){.config = *config, .next_deadline_ns = UINT64_MAX};
-    for (int i = 0; i < SCHED_N_LANES; i++) pace_init(&s->pace[i], config->chunk_tok);
+    for (int i = 0; i < SCHED_N_LANES; i++) budget_init(&s->budget[i], config->chunk_tok);
     return slots_init(&s->slots, config->n_slots, err);
 }
 
@@ -170,7 +170,7 @@ static uint32_t piece_out(const struct sched_req *r, uint32_t n_tok) {
 /* A round of all streams: lanes take turns. */
 static uint64_t round_ns(const struct sched *s) {
     uint64_t ns = 0;
-    for (int i = 0; i < SCHED_N_LANES; i++) ns += pace_streams_ns(&s->pace[i], s->decode[i].n);
+    for (int i = 0; i < SCHED_N_LANES; i++) ns += budget_streams_ns(&s->budget[i], s->decode[i].n);
     return ns;
 }
 
@@ -183,12 +183,12 @@ static uint64_t share_ns(const struct sched *s, uint64_t streams_ns) {
 }
 
 void sched_took(struct sched *s, uint8_t lane, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns) {
-    pace_took(&s->pace[lane], n_decode, n_prompt_tok, ns);
+    budget_took(&s->budget[lane], n_decode, n_prompt_tok, ns);
 }
 
 const struct step_cost *sched_reading(const struct sched *s, uint8_t lane) {
-    const struct step_cost *own = &s->pace[lane].prompt;
-    for (int i = 0; !own->n_most && i < SCHED_N_LANES; i++) own = &s->pace[i].prompt;
+    const struct step_cost *own = &s->budget[lane].prompt;
+    for (int i = 0; !own->n_most && i < SCHED_N_LANES; i++) own = &s->budget[i].prompt;
     return own;
 }
 
@@ -243,7 +243,7 @@ uint32_t sched_plan(struct sched *s, uint8_t lane, struct sched_row *rows) {
      * prompt overtakes a long one and the long one still gets every second turn. Its least piece is kept free. */
     struct sched_req *first = prefill->head ? (s->n_prompt_plans[lane] % 2 ? shortest(s, lane) : prefill->head) : NULL;
     const uint64_t streams_ns = round_ns(s), share = share_ns(s, streams_ns);
-    if (first && decode->n && pace_skips(&s->pace[lane], decode->n, share)) first = NULL;
+    if (first && decode->n && budget_skips(&s->budget[lane], decode->n, share)) first = NULL;
     uint32_t kept = first ? least_tok(s, first) : 0, kept_out = first ? piece_out(first, kept) : 0;
     if (first && decode->n && (kept == room.tok || kept_out == room.out) && number % 2) {
         first = NULL; /* they do not fit together: steps alternate between the two kinds */
@@ -262,12 +262,12 @@ uint32_t sched_plan(struct sched *s, uint8_t lane, struct sched_row *rows) {
     room.out -= n_decode;
 
     if (first) s->n_prompt_plans[lane]++;
-    const uint64_t fits_tok = pace_fits_tok(&s->pace[lane], streams_ns, share);
+    const uint64_t fits_tok = budget_fits_tok(&s->budget[lane], streams_ns, share);
     if (room.tok > fits_tok) room.tok = fits_tok > kept ? (uint32_t)fits_tok : kept;
     n += plan_prompts(s, lane, first, room, rows + n);
     uint64_t n_prompt_tok = 0;
     for (uint32_t i = n_decode; i < n; i++) n_prompt_tok += rows[i].n_tok;
-    pace_spend(&s->pace[lane], n_prompt_tok, share);
+    budget_spend(&s->budget[lane], n_prompt_tok, share);
     return n;
 }
 

@@ -13,7 +13,7 @@
  * slot stays taken until the state has arrived (release).
  * commit may come before the step has run (look-ahead); a request with all its tokens planned waits in LAST for them.
  *
- * Prompts beside streams (pace.h): the caller says what each step took (sched_took), and while requests decode, prompts
+ * Prompts beside streams (budget.h): the caller says what each step took (sched_took), and while requests decode, prompts
  * have about as much of the time as all streams' rows, and for each request that waits for its first token as much as a
  * stream; in pieces that are worth what a step with prompts costs whatever its tokens, also if plans between then have
  * none. What decode rows alone take is measured again by a plan without prompts when it may have changed.
@@ -32,7 +32,7 @@
 #ifndef SCHED_H
 #define SCHED_H
 
-#include "pace.h"
+#include "budget.h"
 #include "slots.h"
 
 enum sched_state { SCHED_NONE, SCHED_QUEUED, SCHED_PREFILL, SCHED_FOLLOW, SCHED_DECODE, SCHED_LAST, SCHED_MOVING };
@@ -71,7 +71,7 @@ struct sched_config {
 
 struct sched {
     struct sched_config config;
-    struct pace pace[SCHED_N_LANES];
+    struct prefill_budget budget[SCHED_N_LANES];
     struct slots slots;
     struct sched_key keys[SCHED_N_KEYS];
     uint32_t n_keys, n_queued; /* n_keys: those that have had a request are below it */

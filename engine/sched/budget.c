@@ -1,5 +1,5 @@
-/* pace.c - what steps took becomes how many tokens of prompts the next ones have. */
-#include "pace.h"
+/* budget.c - what steps took becomes how many tokens of prompts the next ones have. */
+#include "budget.h"
 
 #include <string.h>
 
@@ -7,7 +7,7 @@
 enum { PLANS_TRUSTED = 64 };
 static const uint64_t MOST_NS = 1000000000000; /* longer than any step: sums of times stay far from overflow */
 
-void pace_init(struct pace *p, uint32_t chunk_tok) {
+void budget_init(struct prefill_budget *p, uint32_t chunk_tok) {
     memset(p, 0, sizeof *p);
     cost_init(&p->prompt, chunk_tok);
 }
@@ -23,17 +23,17 @@ static uint64_t nearer(uint64_t from, uint64_t to) {
     return to > from ? from + (to - from + 3) / 4 : from - (from - to) / 4;
 }
 
-uint64_t pace_streams_ns(const struct pace *p, uint32_t n_decode) {
+uint64_t budget_streams_ns(const struct prefill_budget *p, uint32_t n_decode) {
     if (n_decode == 0) return 0;
     const int c = class_of(n_decode);
     for (int i = c; i >= 0; i--)
         if (p->stream_ns[i]) return p->stream_ns[i];
-    for (int i = c + 1; i < PACE_CLASSES; i++)
+    for (int i = c + 1; i < BUDGET_CLASSES; i++)
         if (p->stream_ns[i]) return p->stream_ns[i];
     return 0;
 }
 
-void pace_took(struct pace *p, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns) {
+void budget_took(struct prefill_budget *p, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns) {
     if (ns == 0) ns = 1;
     if (ns > MOST_NS) ns = MOST_NS;
     if (n_prompt_tok == 0) {
@@ -43,18 +43,18 @@ void pace_took(struct pace *p, uint32_t n_decode, uint64_t n_prompt_tok, uint64_
         p->n_plans = 0;
         return;
     }
-    const uint64_t streams_ns = pace_streams_ns(p, n_decode);
+    const uint64_t streams_ns = budget_streams_ns(p, n_decode);
     if (n_decode && !streams_ns) return; /* whose time it was is not known */
     cost_learn(&p->prompt, n_prompt_tok, ns > streams_ns ? ns - streams_ns : 0);
 }
 
-bool pace_skips(struct pace *p, uint32_t n_decode, uint64_t share_ns) {
+bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t share_ns) {
     if (p->debt_ns && p->debt_ns >= share_ns) {
-        if (p->n_skipped++ < PACE_MOST_SKIPPED) return true;
+        if (p->n_skipped++ < BUDGET_MOST_SKIPPED) return true;
         p->debt_ns = 0;
     }
     /* Never twice in a row: what it takes may be told later. Where nothing is known yet, nothing is bounded. */
-    const bool known = p->stream_ns[class_of(n_decode)], any = pace_streams_ns(p, n_decode);
+    const bool known = p->stream_ns[class_of(n_decode)], any = budget_streams_ns(p, n_decode);
     p->looked = !p->looked && any && (!known || ++p->n_plans >= PLANS_TRUSTED);
     if (p->looked) p->n_plans = 0;
     return p->looked;
@@ -62,14 +62,14 @@ bool pace_skips(struct pace *p, uint32_t n_decode, uint64_t share_ns) {
 
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-uint64_t pace_fits_tok(const struct pace *p, uint64_t streams_ns, uint64_t share_ns) {
+uint64_t budget_fits_tok(const struct prefill_budget *p, uint64_t streams_ns, uint64_t share_ns) {
     if (!streams_ns || !p->prompt.n_most) return UINT64_MAX;
     uint64_t ns = share_ns < 2 * streams_ns ? share_ns : 2 * streams_ns;
-    if (streams_ns < PACE_STEP_NS) ns = larger(ns, PACE_STEP_NS - streams_ns);
+    if (streams_ns < BUDGET_STEP_NS) ns = larger(ns, BUDGET_STEP_NS - streams_ns);
     return cost_fits(&p->prompt, larger(ns, cost_sure_ns(&p->prompt) * 3 / 2));
 }
 
-void pace_spend(struct pace *p, uint64_t n_prompt_tok, uint64_t share_ns) {
+void budget_spend(struct prefill_budget *p, uint64_t n_prompt_tok, uint64_t share_ns) {
     const uint64_t ns = p->debt_ns + (n_prompt_tok ? cost_ns(&p->prompt, n_prompt_tok) : 0);
     p->debt_ns = share_ns && ns > share_ns ? ns - share_ns : 0;
     if (n_prompt_tok) p->n_skipped = 0;

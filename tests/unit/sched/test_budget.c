@@ -1,5 +1,5 @@
-/* test_pace.c - prices learned from times, and what they let a step have. */
-#include "engine/sched/pace.h"
+/* test_budget.c - prices learned from times, and what they let a step have. */
+#include "engine/sched/budget.h"
 #include "engine/base/philox.h"
 
 #include <math.h>
@@ -124,20 +124,20 @@ static void whatever_is_told_a_price_stays_a_number(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= 200; seed++) {
         struct rng g = {seed, 0};
-        struct pace p;
-        pace_init(&p, 1 + (uint32_t)(uniform(&g) * 300));
+        struct prefill_budget p;
+        budget_init(&p, 1 + (uint32_t)(uniform(&g) * 300));
         for (int i = 0; i < 3000; i++) {
             const uint32_t n_decode = (uint32_t)pow(2, 32 * uniform(&g)) - 1;
             const uint64_t n_tok = uniform(&g) < 0.3 ? 0 : (uint64_t)pow(2, 40 * uniform(&g));
             const uint64_t ns = uniform(&g) < 0.1   ? 0
                                 : uniform(&g) < 0.1 ? UINT64_MAX
                                                     : (uint64_t)pow(2, 63 * uniform(&g));
-            pace_took(&p, n_decode, n_tok, ns);
+            budget_took(&p, n_decode, n_tok, ns);
             if (p.prompt.n_most) sane(&p.prompt);
-            const uint64_t streams_ns = pace_streams_ns(&p, n_decode), share_ns = streams_ns * (uint64_t)(1 + i % 3);
-            if (n_decode) pace_skips(&p, n_decode, share_ns);
-            pace_fits_tok(&p, streams_ns, share_ns);
-            pace_spend(&p, n_tok, share_ns);
+            const uint64_t streams_ns = budget_streams_ns(&p, n_decode), share_ns = streams_ns * (uint64_t)(1 + i % 3);
+            if (n_decode) budget_skips(&p, n_decode, share_ns);
+            budget_fits_tok(&p, streams_ns, share_ns);
+            budget_spend(&p, n_tok, share_ns);
             if (p.debt_ns > UINT64_MAX / 4 || streams_ns > UINT64_MAX / 1000000)
                 fail_msg("seed %llu: a debt of %llu ns, streams %llu", (unsigned long long)seed,
                          (unsigned long long)p.debt_ns, (unsigned long long)streams_ns);
@@ -147,13 +147,13 @@ static void whatever_is_told_a_price_stays_a_number(void **state) {
 
 /* ---- what a step may have ---- */
 
-static struct pace pace_of(const struct machine *m, uint32_t n_decode, uint64_t streams_ns) {
-    struct pace p;
+static struct prefill_budget budget_of(const struct machine *m, uint32_t n_decode, uint64_t streams_ns) {
+    struct prefill_budget p;
     struct rng g = {1, 0};
     const struct machine exact = {m->fixed_ns, m->tok_ns, 0};
-    pace_init(&p, CHUNK);
-    for (int i = 0; i < 40; i++) pace_took(&p, 0, i % 2 ? 64 : 8192, time_ns(&exact, &g, i % 2 ? 64 : 8192));
-    pace_took(&p, n_decode, 0, streams_ns);
+    budget_init(&p, CHUNK);
+    for (int i = 0; i < 40; i++) budget_took(&p, 0, i % 2 ? 64 : 8192, time_ns(&exact, &g, i % 2 ? 64 : 8192));
+    budget_took(&p, n_decode, 0, streams_ns);
     return p;
 }
 
@@ -170,16 +170,16 @@ static void a_piece_takes_the_time_of_the_streams_or_what_is_worth_its_fixed_par
         {4100000, 4100000, 4100000},    /* 8.2 ms */
         {1200000, 30000000, 6800000},   /* 8 ms is more than three times */
     };
-    struct pace p = pace_of(&gpu, 1, 1200000);
+    struct prefill_budget p = budget_of(&gpu, 1, 1200000);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        near_to("tokens", (double)pace_fits_tok(&p, cases[i].streams_ns, cases[i].share_ns),
+        near_to("tokens", (double)budget_fits_tok(&p, cases[i].streams_ns, cases[i].share_ns),
                 (cases[i].prompt_ns - gpu.fixed_ns) / gpu.tok_ns, 0.05);
     /* Never so little that the fixed part is most of it, as far as that is sure. */
-    assert_in_range(pace_fits_tok(&p, 200000000, 1), CHUNK, (uint64_t)(0.51 * gpu.fixed_ns / gpu.tok_ns));
-    assert_int_equal(pace_fits_tok(&p, 0, 0), UINT64_MAX);
-    struct pace fresh;
-    pace_init(&fresh, CHUNK);
-    assert_int_equal(pace_fits_tok(&fresh, 1000, 1000), UINT64_MAX);
+    assert_in_range(budget_fits_tok(&p, 200000000, 1), CHUNK, (uint64_t)(0.51 * gpu.fixed_ns / gpu.tok_ns));
+    assert_int_equal(budget_fits_tok(&p, 0, 0), UINT64_MAX);
+    struct prefill_budget fresh;
+    budget_init(&fresh, CHUNK);
+    assert_int_equal(budget_fits_tok(&fresh, 1000, 1000), UINT64_MAX);
 }
 
 /* Where one step in seven is slow, a small piece that was slow by chance drew all of the price into the fixed part;
@@ -194,15 +194,15 @@ static void a_size_does_not_justify_itself(void **state) {
     uint32_t n_large = 0;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         struct rng g = {seed, 0};
-        struct pace p;
-        pace_init(&p, CHUNK);
-        pace_took(&p, 1, 0, STREAMS_NS);
-        for (int i = 0; i < 4; i++) pace_took(&p, 0, first[i].n_tok, first[i].ns);
+        struct prefill_budget p;
+        budget_init(&p, CHUNK);
+        budget_took(&p, 1, 0, STREAMS_NS);
+        for (int i = 0; i < 4; i++) budget_took(&p, 0, first[i].n_tok, first[i].ns);
         for (int i = 0; i < PLANS; i++) {
-            uint64_t n = pace_fits_tok(&p, STREAMS_NS, STREAMS_NS) / CHUNK * CHUNK;
+            uint64_t n = budget_fits_tok(&p, STREAMS_NS, STREAMS_NS) / CHUNK * CHUNK;
             n = n < CHUNK ? CHUNK : n > MOST_TOK ? MOST_TOK : n;
             const double times = uniform(&g) < 0.15 ? 1 + 4 * uniform(&g) : 1;
-            pace_took(&p, 0, n, (uint64_t)(times * (double)time_ns(&cpu, &g, n)));
+            budget_took(&p, 0, n, (uint64_t)(times * (double)time_ns(&cpu, &g, n)));
             n_large += i >= PLANS / 2 && n == MOST_TOK; /* 11.6 ms of the 7 that are allowed */
         }
     }
@@ -216,15 +216,15 @@ static void a_debt_is_paid_back_by_plans_without_prompts(void **state) {
     static const uint64_t streams_ns[] = {400000, 1200000, 2600000, 3900000, 6000000, 20000000};
     for (size_t i = 0; i < sizeof streams_ns / sizeof *streams_ns; i++)
         for (uint64_t times = 1; times <= 2; times++) {
-            struct pace p = pace_of(&gpu, 4, streams_ns[i]);
+            struct prefill_budget p = budget_of(&gpu, 4, streams_ns[i]);
             const uint64_t share_ns = times * streams_ns[i];
             uint64_t n_with = 0, in_row = 0, most_in_row = 0;
             double prompt_ns = 0;
             for (int plan = 0; plan < 10000; plan++) {
                 uint64_t n = 0;
-                if (!pace_skips(&p, 4, share_ns)) n = pace_fits_tok(&p, streams_ns[i], share_ns) / CHUNK * CHUNK;
-                pace_spend(&p, n, share_ns);
-                if (!n) pace_took(&p, 4, 0, streams_ns[i]);
+                if (!budget_skips(&p, 4, share_ns)) n = budget_fits_tok(&p, streams_ns[i], share_ns) / CHUNK * CHUNK;
+                budget_spend(&p, n, share_ns);
+                if (!n) budget_took(&p, 4, 0, streams_ns[i]);
                 prompt_ns += n ? gpu.fixed_ns + gpu.tok_ns * (double)n : 0;
                 n_with += n > 0;
                 in_row = n ? 0 : in_row + 1;
@@ -235,44 +235,44 @@ static void a_debt_is_paid_back_by_plans_without_prompts(void **state) {
                 fail_msg("streams %llu ns, %llu times: prompts had %.2f of their share in %llu plans",
                          (unsigned long long)streams_ns[i], (unsigned long long)times, part,
                          (unsigned long long)n_with);
-            assert_true(most_in_row <= PACE_MOST_SKIPPED + 1);
+            assert_true(most_in_row <= BUDGET_MOST_SKIPPED + 1);
         }
 }
 
 static void prompts_wait_for_no_more_than_a_few_plans_whatever_the_debt(void **state) {
     (void)state;
-    struct pace p = pace_of(&slow, 1, 1000);
-    pace_spend(&p, 2048, 1000); /* five seconds of debt, at a microsecond a plan */
+    struct prefill_budget p = budget_of(&slow, 1, 1000);
+    budget_spend(&p, 2048, 1000); /* five seconds of debt, at a microsecond a plan */
     int n = 0;
-    while (pace_skips(&p, 1, 1000)) {
-        pace_spend(&p, 0, 1000);
-        assert_true(++n <= PACE_MOST_SKIPPED + 1);
+    while (budget_skips(&p, 1, 1000)) {
+        budget_spend(&p, 0, 1000);
+        assert_true(++n <= BUDGET_MOST_SKIPPED + 1);
     }
-    assert_true(n >= PACE_MOST_SKIPPED);
+    assert_true(n >= BUDGET_MOST_SKIPPED);
     /* Where no stream runs there is no debt. */
-    pace_spend(&p, 2048, 1000);
+    budget_spend(&p, 2048, 1000);
     assert_true(p.debt_ns > 0);
-    pace_spend(&p, 2048, 0);
+    budget_spend(&p, 2048, 0);
     assert_int_equal(p.debt_ns, 0);
 }
 
 static void streams_are_measured_alone_when_their_number_is_new_or_the_measure_old(void **state) {
     (void)state;
-    struct pace p;
-    pace_init(&p, CHUNK);
-    assert_false(pace_skips(&p, 4, 0)); /* nothing is known: nothing is bounded */
-    pace_took(&p, 4, 0, 1000000);
-    assert_int_equal(pace_streams_ns(&p, 3), 1000000);
-    assert_int_equal(pace_streams_ns(&p, 9), 1000000); /* the next smaller that is known */
-    assert_int_equal(pace_streams_ns(&p, 1), 1000000);
-    assert_int_equal(pace_streams_ns(&p, 0), 0);
-    assert_false(pace_skips(&p, 4, 0));
-    assert_true(pace_skips(&p, 9, 0));  /* a new number */
-    assert_false(pace_skips(&p, 9, 0)); /* never twice in a row: it is told later */
-    pace_took(&p, 9, 0, 3000000);
-    assert_int_equal(pace_streams_ns(&p, 16), 3000000);
+    struct prefill_budget p;
+    budget_init(&p, CHUNK);
+    assert_false(budget_skips(&p, 4, 0)); /* nothing is known: nothing is bounded */
+    budget_took(&p, 4, 0, 1000000);
+    assert_int_equal(budget_streams_ns(&p, 3), 1000000);
+    assert_int_equal(budget_streams_ns(&p, 9), 1000000); /* the next smaller that is known */
+    assert_int_equal(budget_streams_ns(&p, 1), 1000000);
+    assert_int_equal(budget_streams_ns(&p, 0), 0);
+    assert_false(budget_skips(&p, 4, 0));
+    assert_true(budget_skips(&p, 9, 0));  /* a new number */
+    assert_false(budget_skips(&p, 9, 0)); /* never twice in a row: it is told later */
+    budget_took(&p, 9, 0, 3000000);
+    assert_int_equal(budget_streams_ns(&p, 16), 3000000);
     int n = 0;
-    while (!pace_skips(&p, 16, 0)) n++;
+    while (!budget_skips(&p, 16, 0)) n++;
     assert_in_range(n, 30, 100);
 }
 
@@ -282,21 +282,21 @@ static void streams_are_measured_alone_when_their_number_is_new_or_the_measure_o
 static void one_slow_step_is_not_a_pace(void **state) {
     (void)state;
     enum { STREAM_NS = 2000000, TOK_NS = 150000, SLOW = 100 };
-    struct pace p;
-    pace_init(&p, CHUNK);
+    struct prefill_budget p;
+    budget_init(&p, CHUNK);
     for (int i = 0; i < 30; i++) {
-        pace_took(&p, 0, 256, 256 * TOK_NS);
-        pace_took(&p, 1, 0, STREAM_NS);
+        budget_took(&p, 0, 256, 256 * TOK_NS);
+        budget_took(&p, 1, 0, STREAM_NS);
     }
-    assert_int_equal(pace_streams_ns(&p, 1), STREAM_NS);
+    assert_int_equal(budget_streams_ns(&p, 1), STREAM_NS);
     near_to("256", (double)cost_ns(&p.prompt, 256), 256. * TOK_NS, 0.01);
-    pace_took(&p, 1, 0, (uint64_t)SLOW * STREAM_NS);
-    if (pace_streams_ns(&p, 1) > 2 * STREAM_NS)
+    budget_took(&p, 1, 0, (uint64_t)SLOW * STREAM_NS);
+    if (budget_streams_ns(&p, 1) > 2 * STREAM_NS)
         fail_msg("after one step of %d times its time the pace is %.1f times", SLOW,
-                 (double)pace_streams_ns(&p, 1) / STREAM_NS);
+                 (double)budget_streams_ns(&p, 1) / STREAM_NS);
     int n = 0;
-    for (; pace_streams_ns(&p, 1) < (uint64_t)SLOW * STREAM_NS / 2; n++)
-        pace_took(&p, 1, 0, (uint64_t)SLOW * STREAM_NS);
+    for (; budget_streams_ns(&p, 1) < (uint64_t)SLOW * STREAM_NS / 2; n++)
+        budget_took(&p, 1, 0, (uint64_t)SLOW * STREAM_NS);
     if (n > 10) fail_msg("half of a lasting change was known after %d steps", n);
 }
 

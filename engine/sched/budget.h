@@ -1,49 +1,49 @@
-/* pace.h - how many tokens of prompts a step may have beside streams, and which steps have none.
+/* budget.h - how many tokens of prompts a step may have beside streams, and which steps have none.
  *
  * A step takes what its decode rows take and, with prompts, their price (cost.h): a fixed part, on a GPU a few
  * milliseconds of small kernels, and a part for each token. Two bounds:
  *
  * 1. How long streams wait for a token. Prompts may take their share of a step (2.), but no more than makes it three
- *    times as long as its decode rows alone; or what makes it PACE_STEP_NS, which is 125 tokens a second; or what makes
+ *    times as long as its decode rows alone; or what makes it BUDGET_STEP_NS, which is 125 tokens a second; or what makes
  *    the fixed part no more than two thirds of it.
  * 2. How much of the time prompts have: as much as streams, and for each that waits as much as a stream. A piece that
  *    takes more is a debt, and steps without prompts pay it back: so while few streams run a piece is large enough to
  * be worth its fixed part and comes every few steps, in place of a small one in each.
  *
  * Who owns what: a pace belongs to a lane of a sched. Pure: no clock, no allocation; the engine thread.
- * Invariants: prompts that wait have tokens in one of PACE_MOST_SKIPPED + 2 plans; what is not measured bounds nothing.
+ * Invariants: prompts that wait have tokens in one of BUDGET_MOST_SKIPPED + 2 plans; what is not measured bounds nothing.
  */
-#ifndef PACE_H
-#define PACE_H
+#ifndef BUDGET_H
+#define BUDGET_H
 
 #include "cost.h"
 
 #include <stdbool.h>
 
-enum { PACE_CLASSES = 33, PACE_MOST_SKIPPED = 32, PACE_STEP_NS = 8000000 };
+enum { BUDGET_CLASSES = 33, BUDGET_MOST_SKIPPED = 32, BUDGET_STEP_NS = 8000000 };
 
-struct pace {
+struct prefill_budget {
     struct step_cost prompt;              /* of a step's tokens of prompts */
-    uint64_t stream_ns[PACE_CLASSES]; /* [i] of up to 2^i decode rows alone; 0 = not known */
+    uint64_t stream_ns[BUDGET_CLASSES]; /* [i] of up to 2^i decode rows alone; 0 = not known */
     uint64_t n_plans;                 /* with prompts and decode rows since decode rows alone were measured */
     uint64_t debt_ns;                 /* what prompts have had beyond their share */
     uint32_t n_skipped;               /* plans that left prompts out for it, in a row */
     bool looked;                      /* the plan before left prompts out to measure */
 };
 
-void pace_init(struct pace *p, uint32_t chunk_tok);
+void budget_init(struct prefill_budget *p, uint32_t chunk_tok);
 /* A step of so many decode rows and tokens of prompts took ns. */
-void pace_took(struct pace *p, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns);
+void budget_took(struct prefill_budget *p, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns);
 /* What so many decode rows take alone; 0 = not known. */
-uint64_t pace_streams_ns(const struct pace *p, uint32_t n_decode);
+uint64_t budget_streams_ns(const struct prefill_budget *p, uint32_t n_decode);
 
 /* A plan: streams_ns is what the streams' rows take, share_ns what prompts may have beside them; 0 = not known, or no
  * streams. */
 /* Whether prompts are left out of a plan of n_decode > 0 rows. */
-bool pace_skips(struct pace *p, uint32_t n_decode, uint64_t share_ns);
+bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t share_ns);
 /* How many tokens of prompts it may have; UINT64_MAX = any. */
-uint64_t pace_fits_tok(const struct pace *p, uint64_t streams_ns, uint64_t share_ns);
+uint64_t budget_fits_tok(const struct prefill_budget *p, uint64_t streams_ns, uint64_t share_ns);
 /* It has so many. */
-void pace_spend(struct pace *p, uint64_t n_prompt_tok, uint64_t share_ns);
+void budget_spend(struct prefill_budget *p, uint64_t n_prompt_tok, uint64_t share_ns);
 
 #endif
