@@ -122,14 +122,14 @@ struct rod_engine {
     struct mailbox mailbox;
     struct engine_counters counters;
     struct mailbox_event *taken;
-    struct state_pool *states; /* NULL where the device keeps none */
-    struct prefix *prefixes;   /* NULL: no prefix cache */
-    double copy_ns;            /* a byte of a state, between device and host */
-    bool moves_always;         /* for tests: checkpoints are moves also where nobody else waits */
-    struct sessions *sessions; /* NULL without `states` */
-    struct log_limit outside_limit;  /* states outside of state_host_bytes */
-    struct move *moves;        /* [n_slots] */
-    uint32_t *moving;          /* [n_slots], n_moving: slots with a move */
+    struct state_pool *states;      /* NULL where the device keeps none */
+    struct prefix *prefixes;        /* NULL: no prefix cache */
+    double copy_ns;                 /* a byte of a state, between device and host */
+    bool moves_always;              /* for tests: checkpoints are moves also where nobody else waits */
+    struct sessions *sessions;      /* NULL without `states` */
+    struct log_limit outside_limit; /* states outside of state_host_bytes */
+    struct move *moves;             /* [n_slots] */
+    uint32_t *moving;               /* [n_slots], n_moving: slots with a move */
     uint32_t n_moving;
     struct sched sched;
     struct sampler sampler;

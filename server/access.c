@@ -7,7 +7,7 @@
 
 /* ---- keys ---- */
 
-static const char *given_key(const struct exchange *x) {
+static const char *given_key(const struct http_call *x) {
     const char *given = http_header(x->http, "Authorization");
     if (given && !strncasecmp(given, "Bearer ", 7)) return given + 7;
     return http_header(x->http, "X-Api-Key");
@@ -20,7 +20,7 @@ void access_forget(struct http_request *r) {
 }
 
 /* An admin route takes the admin key, or any key where there is none. */
-static bool admin_allowed(struct exchange *x, const char *given) {
+static bool admin_allowed(struct http_call *x, const char *given) {
     bool needed = false;
     return keys_is_admin(&x->server->keys, given, &needed) || (!needed && keys_open_to(&x->server->keys, given));
 }
@@ -28,7 +28,7 @@ static bool admin_allowed(struct exchange *x, const char *given) {
 /* A name that the operator gave stays when the key is exchanged, and so do the sessions; a place in a list does not, so
  * there half of a SHA-256 names the key without telling it: it stands in the files of states. False if GnuTLS has none.
  */
-static bool choose_tenant(struct exchange *x) {
+static bool choose_tenant(struct http_call *x) {
     if (x->key->named) {
         snprintf(x->tenant, sizeof x->tenant, "name-%s", x->key->name);
         return true;
@@ -40,7 +40,7 @@ static bool choose_tenant(struct exchange *x) {
     return true;
 }
 
-static bool user_allowed(struct exchange *x, const char *given) {
+static bool user_allowed(struct http_call *x, const char *given) {
     struct keys *keys = &x->server->keys;
     if (!keys->n) return true;
     x->key = keys_find(keys, given);
@@ -49,7 +49,7 @@ static bool user_allowed(struct exchange *x, const char *given) {
     return choose_tenant(x);
 }
 
-bool access_allowed(struct exchange *x, bool admin) {
+bool access_allowed(struct http_call *x, bool admin) {
     const char *given = given_key(x);
     if (admin ? admin_allowed(x, given) : user_allowed(x, given)) return true;
     struct openai_error err;
@@ -72,7 +72,7 @@ void access_key_spent(struct openai_error *err, const struct key *key, uint64_t 
 
 /* A state holds what a conversation was about, so any key will not do; and it is bytes that the engine goes on from.
  * Whose session it is says the header X-Tenant, as the admin key is nobody's. */
-bool access_state(struct exchange *x) {
+bool access_state(struct http_call *x) {
     struct keys *keys = &x->server->keys;
     const char *tenant = http_header(x->http, "X-Tenant");
     bool needed = false;
@@ -99,7 +99,7 @@ bool access_state(struct exchange *x) {
 /* ---- pages of other origins ---- */
 
 /* The origin if it is one of the list; "*" where all are. */
-static const char *allowed_origin(const struct exchange *x) {
+static const char *allowed_origin(const struct http_call *x) {
     const struct option_list *origins = &x->server->config.cors_origins;
     const char *origin = http_header(x->http, "Origin");
     for (size_t i = 0; origin && i < origins->n_items; i++) {
@@ -110,7 +110,7 @@ static const char *allowed_origin(const struct exchange *x) {
 }
 
 /* Keys come in headers and never as cookies, so no Access-Control-Allow-Credentials. */
-void access_cors(struct exchange *x) {
+void access_cors(struct http_call *x) {
     if (!x->server->config.cors_origins.n_items) return;
     const char *origin = allowed_origin(x);
     http_add_header(x->http, "Vary", "Origin"); /* a cache must not give one origin's answer to another */
@@ -120,7 +120,7 @@ void access_cors(struct exchange *x) {
 }
 
 /* The server's own page names the host that it came from; behind a proxy that changes Host it looks foreign, too. */
-bool access_foreign(const struct exchange *x) {
+bool access_foreign(const struct http_call *x) {
     const char *origin = http_header(x->http, "Origin"), *host = http_header(x->http, "Host");
     if (!origin || allowed_origin(x)) return false;
     const char *from = strstr(origin, "://");
@@ -129,7 +129,7 @@ bool access_foreign(const struct exchange *x) {
 
 /* It carries no key, and names what the page is about to send. Any header may come, as the packages of OpenAI send a
  * dozen of their own (X-Stainless-...); the star stands for all but Authorization, and for nothing in old browsers. */
-bool access_preflight(struct exchange *x) {
+bool access_preflight(struct http_call *x) {
     if (strcmp(http_method(x->http), "OPTIONS") != 0 || !http_header(x->http, "Access-Control-Request-Method") ||
         !allowed_origin(x))
         return false;

@@ -120,12 +120,12 @@ static void work(struct job *j) {
 }
 
 static void finish(struct job *j) {
-    if (j->exchange) {
-        j->exchange->job = NULL;
+    if (j->call) {
+        j->call->job = NULL;
         if (j->failed) {
-            routes_fail(j->exchange, &j->err);
+            routes_fail(j->call, &j->err);
         } else {
-            routes_respond(j->exchange, 200, j->type ? j->type : "application/json", &j->out);
+            routes_respond(j->call, 200, j->type ? j->type : "application/json", &j->out);
         }
     }
     if (j->key) {
@@ -150,7 +150,7 @@ static void on_work_aside_done(uv_work_t *request, int status) {
     finish(request->data);
 }
 
-struct job *job_new(struct server *s, struct exchange *x, void (*run)(struct job *j)) {
+struct job *job_new(struct server *s, struct http_call *x, void (*run)(struct job *j)) {
     struct job *j = calloc(1, sizeof *j);
     if (!j) {
         struct openai_error err;
@@ -158,7 +158,7 @@ struct job *job_new(struct server *s, struct exchange *x, void (*run)(struct job
         if (x) routes_fail(x, &err);
         return NULL;
     }
-    *j = (struct job){.server = s, .exchange = x, .loop = x ? x->loop : s->loop, .run = run};
+    *j = (struct job){.server = s, .call = x, .loop = x ? x->loop : s->loop, .run = run};
     s->n_jobs++;
     j->work = (struct pool_work){.run = on_work, .done = on_work_done, .arg = j};
     if (!x) return j;
@@ -183,7 +183,7 @@ void job_start(struct job *j, bool wait) {
 }
 
 /* How many tokens it will be is known when it is done; until then its bytes stand for them. */
-static bool key_affords(struct exchange *x, struct key_tokens *taken) {
+static bool key_affords(struct http_call *x, struct key_tokens *taken) {
     const uint64_t n_tok = tokens_of(http_body_bytes(x->http));
     const uint64_t wait_s = x->key ? key_take(x->key, n_tok, uv_hrtime(), taken) : 0;
     struct openai_error err;
@@ -193,7 +193,7 @@ static bool key_affords(struct exchange *x, struct key_tokens *taken) {
     return false;
 }
 
-static void start(struct exchange *x, void (*run)(struct job *j)) {
+static void start(struct http_call *x, void (*run)(struct job *j)) {
     struct key_tokens taken = {0};
     if (!key_affords(x, &taken)) return;
     struct job *j = job_new(x->server, x, run);
@@ -206,13 +206,13 @@ static void start(struct exchange *x, void (*run)(struct job *j)) {
     job_start(j, false);
 }
 
-void job_tokenize(struct exchange *x) { start(x, tokenize); }
-void job_detokenize(struct exchange *x) { start(x, detokenize); }
-void job_apply_template(struct exchange *x) { start(x, apply_template); }
+void job_tokenize(struct http_call *x) { start(x, tokenize); }
+void job_detokenize(struct http_call *x) { start(x, detokenize); }
+void job_apply_template(struct http_call *x) { start(x, apply_template); }
 
 void job_gone(struct job *job) {
-    job->counted = job->exchange->counted; /* what has begun goes on, and the next client's request must not join it */
-    job->exchange->counted = false;
-    job->exchange = NULL;
+    job->counted = job->call->counted; /* what has begun goes on, and the next client's request must not join it */
+    job->call->counted = false;
+    job->call = NULL;
     if (job->idle) pool_cancel(&job->work); /* unless it has begun; on_work_done comes all the same */
 }

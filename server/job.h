@@ -10,8 +10,8 @@
 
 struct job {
     struct server *server;
-    struct exchange *exchange; /* NULL when the client left, or nobody waits */
-    uv_loop_t *loop;           /* the exchange's */
+    struct http_call *call; /* NULL when the client left, or nobody waits */
+    uv_loop_t *loop;        /* the exchange's */
     void (*run)(struct job *j);
     bool failed, idle; /* failed: err is the answer; idle: the work changes nothing, so that without a client it may
                           stay undone */
@@ -33,7 +33,7 @@ struct job {
 };
 
 /* NULL, after an answer of 500: out of memory. x may be NULL: then nobody gets the answer. */
-struct job *job_new(struct server *server, struct exchange *x, void (*run)(struct job *j));
+struct job *job_new(struct server *server, struct http_call *x, void (*run)(struct job *j));
 /* Answers and frees. wait: it may wait for files, so it runs on the pool; else only where the body is long. */
 void job_start(struct job *job, bool wait);
 void job_fail(struct job *job, const struct rod_error *rod);

@@ -18,7 +18,7 @@
 struct route {
     const char *method, *path; /* a path that ends in '/' takes what follows as a name */
     const char *tail; /* what follows the name, which then has no '/'; NULL: the name is the rest of the path */
-    void (*run)(struct exchange *x);
+    void (*run)(struct http_call *x);
     bool open;   /* needs no key */
     bool engine; /* 503 while loading or draining */
     bool bare;   /* its body may be left out */
@@ -29,19 +29,19 @@ struct route {
     bool state;  /* a state of any tenant goes in or out, as bytes: for the admin key */
 };
 
-static void get_health(struct exchange *x);
-static void get_live(struct exchange *x);
-static void get_metrics(struct exchange *x);
-static void get_models(struct exchange *x);
-static void get_model(struct exchange *x);
-static void get_response(struct exchange *x);
-static void get_version(struct exchange *x);
-static void get_slots(struct exchange *x);
-static void get_openapi(struct exchange *x);
-static void get_page(struct exchange *x);
-static void post_completions(struct exchange *x) { turn_start(x, OPENAI_COMPLETION); }
-static void post_chat(struct exchange *x) { turn_start(x, OPENAI_CHAT); }
-static void post_responses(struct exchange *x) { turn_start(x, OPENAI_RESPONSE); }
+static void get_health(struct http_call *x);
+static void get_live(struct http_call *x);
+static void get_metrics(struct http_call *x);
+static void get_models(struct http_call *x);
+static void get_model(struct http_call *x);
+static void get_response(struct http_call *x);
+static void get_version(struct http_call *x);
+static void get_slots(struct http_call *x);
+static void get_openapi(struct http_call *x);
+static void get_page(struct http_call *x);
+static void post_completions(struct http_call *x) { turn_start(x, OPENAI_COMPLETION); }
+static void post_chat(struct http_call *x) { turn_start(x, OPENAI_CHAT); }
+static void post_responses(struct http_call *x) { turn_start(x, OPENAI_RESPONSE); }
 
 static const struct route routes[] = {
     {"POST", "/v1/completions", .run = post_completions, .engine = true, .turn = true, .tokens = true},
@@ -77,7 +77,7 @@ static const struct route routes[] = {
 
 /* ---- answers ---- */
 
-void routes_respond(struct exchange *x, unsigned status, const char *content_type, struct buf *body) {
+void routes_respond(struct http_call *x, unsigned status, const char *content_type, struct buf *body) {
     if (body->failed) {
         struct openai_error err;
         openai_error_set(&err, 500, "server_error", "out_of_memory", "", "out of memory");
@@ -91,7 +91,7 @@ void routes_respond(struct exchange *x, unsigned status, const char *content_typ
 
 /* For a full queue: until it is empty at the rate of late, so that not all come back at once to the first free
  * place. For a model that is being loaded: until it is. */
-static void retry_after(struct exchange *x, unsigned status, const char *code, uint64_t known_s) {
+static void retry_after(struct http_call *x, unsigned status, const char *code, uint64_t known_s) {
     struct server *s = x->server;
     uint64_t seconds = known_s ? known_s : 1;
     if (status == 429 && !known_s && s->engine && !x->aside) {
@@ -105,7 +105,7 @@ static void retry_after(struct exchange *x, unsigned status, const char *code, u
     http_add_header(x->http, "Retry-After", text);
 }
 
-void routes_fail(struct exchange *x, const struct openai_error *err) {
+void routes_fail(struct http_call *x, const struct openai_error *err) {
     struct buf body = {0};
     openai_render_error(&body, err);
     if (err->http == 401) http_add_header(x->http, "WWW-Authenticate", "Bearer");
@@ -119,13 +119,13 @@ void routes_fail(struct exchange *x, const struct openai_error *err) {
     buf_fini(&body);
 }
 
-static void fail(struct exchange *x, unsigned status, const char *type, const char *code, const char *message) {
+static void fail(struct http_call *x, unsigned status, const char *type, const char *code, const char *message) {
     struct openai_error err;
     openai_error_set(&err, status, type, code, "", "%s", message);
     routes_fail(x, &err);
 }
 
-static void invalid(struct exchange *x, unsigned status, const char *code, const char *message) {
+static void invalid(struct http_call *x, unsigned status, const char *code, const char *message) {
     fail(x, status, "invalid_request_error", code, message);
 }
 
@@ -150,7 +150,7 @@ const char *routes_unready(const struct server *s) {
     return stalled(s, &stats) ? "stalled" : NULL;
 }
 
-static void get_health(struct exchange *x) {
+static void get_health(struct http_call *x) {
     const char *why = routes_unready(x->server);
     struct buf body = {0};
     if (why) retry_after(x, 503, why, 0);
@@ -159,7 +159,7 @@ static void get_health(struct exchange *x) {
 }
 
 /* What a restart would cure, and nothing else: loading and draining are no faults. */
-static void get_live(struct exchange *x) {
+static void get_live(struct http_call *x) {
     const char *why = routes_unready(x->server);
     const bool dead = why && (!strcmp(why, "stalled") || !strcmp(why, "failed"));
     struct buf body = {0};
@@ -169,7 +169,7 @@ static void get_live(struct exchange *x) {
 
 /* ---- the plain routes ---- */
 
-static void get_metrics(struct exchange *x) {
+static void get_metrics(struct http_call *x) {
     struct server *s = x->server;
     static_assert(N_ROUTES < METRICS_ROUTES, "each route may have a series, and so has what is none");
     const char *names[METRICS_ROUTES];
@@ -199,13 +199,13 @@ static void get_metrics(struct exchange *x) {
     routes_respond(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 
-static bool loaded(struct exchange *x) {
+static bool loaded(struct http_call *x) {
     if (x->server->engine) return true;
     fail(x, 503, "unavailable", "loading", "the model is still loading");
     return false;
 }
 
-static void get_models(struct exchange *x) {
+static void get_models(struct http_call *x) {
     if (!loaded(x)) return;
     struct buf body = {0};
     buf_puts(&body, "{\"object\":\"list\",\"data\":[");
@@ -214,7 +214,7 @@ static void get_models(struct exchange *x) {
     routes_respond(x, 200, JSON, &body);
 }
 
-static void get_model(struct exchange *x) {
+static void get_model(struct http_call *x) {
     if (!loaded(x)) return;
     const char *name = http_path(x->http) + strlen("/v1/models/");
     if (strcmp(name, x->server->model_name) != 0) {
@@ -230,20 +230,20 @@ static void get_model(struct exchange *x) {
 }
 
 /* Nobody is looked for, so that the answer tells nothing about the responses of others. */
-static void get_response(struct exchange *x) {
+static void get_response(struct http_call *x) {
     invalid(
         x, 404, "response_not_stored",
         "the texts of responses are not kept, so none can be fetched; previous_response_id goes on from one, DELETE "
         "removes it");
 }
 
-static void get_version(struct exchange *x) {
+static void get_version(struct http_call *x) {
     struct buf body = {0};
     buf_addf(&body, "{\"version\":\"%s\",\"commit\":\"%s\"}", version_string(), version_commit());
     routes_respond(x, 200, JSON, &body);
 }
 
-static void get_slots(struct exchange *x) {
+static void get_slots(struct http_call *x) {
     if (!loaded(x)) return;
     struct rod_stats s;
     rod_engine_stats(x->server->engine, &s);
@@ -256,14 +256,14 @@ static void get_slots(struct exchange *x) {
     routes_respond(x, 200, JSON, &body);
 }
 
-static void get_openapi(struct exchange *x) {
+static void get_openapi(struct http_call *x) {
     struct buf body = {0};
     buf_add(&body, openapi_json, openapi_json_len);
     routes_respond(x, 200, JSON, &body);
 }
 
 /* The playground. It asks for a key itself where one is needed, and keeps it to its own memory. */
-static void get_page(struct exchange *x) {
+static void get_page(struct http_call *x) {
     struct buf body = {0};
     buf_add(&body, page_html, page_html_len);
     http_add_header(x->http, "Content-Security-Policy", page_policy);
@@ -276,7 +276,7 @@ static void get_page(struct exchange *x) {
 /* ---- on the way to a route ---- */
 
 /* The client's id if it can stand in a header and a log line as it is, else a random one. */
-static void choose_id(struct exchange *x) {
+static void choose_id(struct http_call *x) {
     static const char allowed[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._:-";
     const char *given = http_header(x->http, "X-Request-Id");
     size_t n = given ? strlen(given) : 0;
@@ -297,7 +297,7 @@ static bool path_matches(const struct route *route, const char *path) {
     return !route->tail || (n_name && !strcmp(path + n + n_name, route->tail));
 }
 
-bool routes_name(const struct exchange *x, char *name, size_t size) {
+bool routes_name(const struct http_call *x, char *name, size_t size) {
     const struct route *route = &routes[x->route];
     const char *begin = http_path(x->http) + strlen(route->path);
     const size_t n = route->tail ? strcspn(begin, "/") : strlen(begin);
@@ -312,7 +312,7 @@ static bool method_matches(const struct route *route, const char *method) {
 }
 
 /* N_ROUTES after an answer of 404 or 405. */
-static unsigned find_route(struct exchange *x) {
+static unsigned find_route(struct http_call *x) {
     const char *path = http_path(x->http), *method = http_method(x->http);
     char allow[64] = "", message[256];
     for (unsigned i = 0; i < N_ROUTES; i++) {
@@ -334,12 +334,12 @@ static unsigned find_route(struct exchange *x) {
     return N_ROUTES;
 }
 
-const char *routes_tenant(const struct exchange *x) { return x->tenant; }
+const char *routes_tenant(const struct http_call *x) { return x->tenant; }
 
 /* JSON, or no type at all. What a foreign page may send without the browser's question is refused, so that it cannot
  * use a server on the visitor's machine: the types of forms (text/plain, urlencoded), and none, which a body of plain
  * bytes has and a POST without a body. For a PUT the browser asks anyway. */
-static bool body_acceptable(struct exchange *x) {
+static bool body_acceptable(struct http_call *x) {
     const struct route *route = &routes[x->route];
     const char *type = http_header(x->http, "Content-Type");
     bool chunked = false;
@@ -372,7 +372,7 @@ static bool body_acceptable(struct exchange *x) {
     return false;
 }
 
-static bool taking_requests(struct exchange *x) {
+static bool taking_requests(struct http_call *x) {
     const struct server *s = x->server;
     if (s->failed) {
         fail(x, 503, "unavailable", "device_fault", "the device has failed, the server is restarting");
@@ -389,7 +389,7 @@ static bool taking_requests(struct exchange *x) {
 /* The queue is everyone's: while several keys are known, one that floods it leaves some places free. What it may have
  * waiting is a multiple of what is still free (four fifths of the queue for one key alone, at priority 1). How many of
  * its requests wait is taken from how many of all wait. */
-static bool key_has_share(const struct exchange *x, const struct rod_stats *stats) {
+static bool key_has_share(const struct http_call *x, const struct rod_stats *stats) {
     const uint64_t live = (uint64_t)stats->running + stats->queued, others_share = 4;
     if (!x->key || x->server->keys.n < 2 || !stats->queued) return true;
     const uint64_t waiting = (x->key->n_turns - 1) * (uint64_t)stats->queued / live;
@@ -397,7 +397,7 @@ static bool key_has_share(const struct exchange *x, const struct rod_stats *stat
 }
 
 /* Before the body is read, so that a refusal costs next to nothing however many come. */
-static bool queue_has_room(struct exchange *x) {
+static bool queue_has_room(struct http_call *x) {
     struct server *s = x->server;
     struct rod_stats stats;
     rod_engine_stats(s->engine, &stats);
@@ -414,7 +414,7 @@ static bool queue_has_room(struct exchange *x) {
 }
 
 /* All that the engine or the pool works for; and while no token is left, none that would need some is read. */
-static bool key_has_room(struct exchange *x) {
+static bool key_has_room(struct http_call *x) {
     const struct route *route = &routes[x->route];
     struct openai_error err;
     if (!x->key) return true;
@@ -433,10 +433,10 @@ static bool key_has_room(struct exchange *x) {
     return false;
 }
 
-static struct exchange *new_exchange(struct server *s, struct http_request *r, bool aside) {
-    struct exchange *x = calloc(1, sizeof *x);
+static struct http_call *new_http_call(struct server *s, struct http_request *r, bool aside) {
+    struct http_call *x = calloc(1, sizeof *x);
     if (!x) return NULL;
-    *x = (struct exchange){.server = s, .http = r, .route = N_ROUTES, .aside = aside};
+    *x = (struct http_call){.server = s, .http = r, .route = N_ROUTES, .aside = aside};
     x->loop = aside ? s->admin_loop : s->loop;
     http_set_user(r, x);
     choose_id(x);
@@ -450,7 +450,7 @@ static bool takes_body(const struct route *route) {
 }
 
 static void begin(struct server *s, struct http_request *r, bool aside) {
-    struct exchange *x = new_exchange(s, r, aside);
+    struct http_call *x = new_http_call(s, r, aside);
     if (!x) {
         http_abort(r);
         return;
@@ -478,7 +478,7 @@ static void on_headers_aside(void *arg, struct http_request *r) {
     access_forget(r);
 }
 
-static void key_has_share_of_bodies(struct exchange *x) {
+static void key_has_share_of_bodies(struct http_call *x) {
     struct openai_error err;
     openai_error_set(&err, 429, "rate_limit", "key_bodies", "",
                      "this key has its share of the room for request bodies");
@@ -488,7 +488,7 @@ static void key_has_share_of_bodies(struct exchange *x) {
 }
 
 /* The transport bounds the bodies that come in, this those that are in. One alone may be of any size. */
-static bool pool_has_room(struct exchange *x) {
+static bool pool_has_room(struct http_call *x) {
     const size_t bytes = http_body_bytes(x->http), others = x->server->pool.n_bytes;
     if (bytes <= SERVER_INLINE_BYTES || !others) return true;
     if (others + bytes > SERVER_POOL_BYTES) {
@@ -501,7 +501,7 @@ static bool pool_has_room(struct exchange *x) {
 }
 
 static void on_request(void *arg, struct http_request *r) {
-    struct exchange *x = http_user(r);
+    struct http_call *x = http_user(r);
     (void)arg;
     if (!x) return;
     const struct route *route = &routes[x->route];
@@ -510,7 +510,7 @@ static void on_request(void *arg, struct http_request *r) {
 }
 
 static void on_gone(void *arg, struct http_request *r) {
-    struct exchange *x = http_user(r);
+    struct http_call *x = http_user(r);
     (void)arg;
     if (!x) return;
     if (x->turn) turn_gone(x->turn);
@@ -518,7 +518,7 @@ static void on_gone(void *arg, struct http_request *r) {
     x->job = NULL;
 }
 
-static void log_access(struct exchange *x, unsigned status) {
+static void log_access(struct http_call *x, unsigned status) {
     char peer[64];
     struct log_field fields[20];
     int n = 0;
@@ -549,7 +549,7 @@ static unsigned series_of(unsigned route) {
 
 static void on_done(void *arg, struct http_request *r) {
     struct server *s = arg;
-    struct exchange *x = http_user(r);
+    struct http_call *x = http_user(r);
     if (!x) return;
     unsigned status = http_left(r) ? 499 : http_status(r);
     log_access(x, status);
@@ -563,9 +563,9 @@ static void on_done(void *arg, struct http_request *r) {
 
 static void refused(struct server *s, struct http_request *r, bool aside, unsigned status, const char *code,
                     const char *message) {
-    struct exchange *x = http_user(r);
+    struct http_call *x = http_user(r);
     access_forget(r);
-    if (!x) x = new_exchange(s, r, aside);
+    if (!x) x = new_http_call(s, r, aside);
     if (!x) return;
     char text[160];
     if (status == 413) {

@@ -67,7 +67,7 @@ static inline void server_pool(struct server *s, struct key *key, struct pool_wo
     pool_add(&s->pool, line, work);
 }
 
-struct exchange { /* one HTTP request; the user pointer of its http_request */
+struct http_call { /* one HTTP request; the user pointer of its http_request */
     struct server *server;
     struct http_request *http;
     char id[SERVER_ID_BYTES]; /* of the client, or made here; in X-Request-Id and in logs */
@@ -84,23 +84,24 @@ struct exchange { /* one HTTP request; the user pointer of its http_request */
 /* ---- routes.c ---- */
 struct http_handlers routes_handlers(struct server *server);
 struct http_handlers routes_aside_handlers(struct server *server); /* of the admin thread's listener */
-void routes_respond(struct exchange *x, unsigned status, const char *content_type, struct buf *body); /* empties body */
-void routes_fail(struct exchange *x, const struct openai_error *err);
+void routes_respond(struct http_call *x, unsigned status, const char *content_type,
+                    struct buf *body); /* empties body */
+void routes_fail(struct http_call *x, const struct openai_error *err);
 /* NULL when requests are taken, else why not: "loading", "draining", "failed", "stalled". Any thread. */
 const char *routes_unready(const struct server *server);
 
 /* Whose sessions a request sees: a name of its API key, "" without keys. */
-const char *routes_tenant(const struct exchange *x);
+const char *routes_tenant(const struct http_call *x);
 /* What the path has in the place of its name; false: it does not fit, or the route has none. */
-bool routes_name(const struct exchange *x, char *name, size_t size);
+bool routes_name(const struct http_call *x, char *name, size_t size);
 /* ---- access.c: who may call, from where ---- */
-bool access_allowed(struct exchange *x, bool admin); /* else 401 is the answer. Sets x->key */
+bool access_allowed(struct http_call *x, bool admin); /* else 401 is the answer. Sets x->key */
 void access_key_spent(struct openai_error *err, const struct key *key, uint64_t wait_s); /* no tokens left: 429 */
-bool access_state(struct exchange *x);         /* beside the former, for states; else 403. Sets x->tenant */
-void access_forget(struct http_request *r);    /* the key that it brought, when it has been compared */
-void access_cors(struct exchange *x);          /* headers for a page of another origin */
-bool access_preflight(struct exchange *x);     /* it was a browser's question and is answered */
-bool access_foreign(const struct exchange *x); /* a page sent it, neither this server's own nor of a listed origin */
+bool access_state(struct http_call *x);         /* beside the former, for states; else 403. Sets x->tenant */
+void access_forget(struct http_request *r);     /* the key that it brought, when it has been compared */
+void access_cors(struct http_call *x);          /* headers for a page of another origin */
+bool access_preflight(struct http_call *x);     /* it was a browser's question and is answered */
+bool access_foreign(const struct http_call *x); /* a page sent it, neither this server's own nor of a listed origin */
 
 /* ---- reload.c: SIGHUP ---- */
 struct http_tls;
@@ -114,7 +115,7 @@ uint16_t admin_port(const struct admin *admin);
 void admin_close(struct admin *admin); /* NULL is fine; ends its thread */
 
 /* ---- turn.c, turn_open.c: a completion from its body to its last byte ---- */
-void turn_start(struct exchange *x, enum openai_kind kind);
+void turn_start(struct http_call *x, enum openai_kind kind);
 void turn_event(struct rod_event *event);         /* takes the event */
 void turn_gone(struct turn *turn);                /* the client left: its choices are cancelled */
 void turn_done(struct turn *turn);                /* the http request ends; the exchange dies after this */
@@ -125,21 +126,21 @@ void turn_free_all(struct server *server);        /* after the engine is closed 
 int turn_log_fields(const struct turn *turn, struct log_field *fields, int max);
 
 /* ---- job.c: /tokenize, /detokenize and /apply-template, on the pool when long ---- */
-void job_tokenize(struct exchange *x);
-void job_detokenize(struct exchange *x);
-void job_apply_template(struct exchange *x);
+void job_tokenize(struct http_call *x);
+void job_detokenize(struct http_call *x);
+void job_apply_template(struct http_call *x);
 void job_gone(struct job *job);
 
 /* ---- session_routes.c: the routes of sessions, on the pool ---- */
-void session_routes_create(struct exchange *x);
-void session_routes_list(struct exchange *x);
-void session_routes_get(struct exchange *x);
-void session_routes_change(struct exchange *x);
-void session_routes_delete(struct exchange *x);
-void session_routes_delete_response(struct exchange *x);
-void session_routes_fork(struct exchange *x);
-void session_routes_export(struct exchange *x);
-void session_routes_import(struct exchange *x);
+void session_routes_create(struct http_call *x);
+void session_routes_list(struct http_call *x);
+void session_routes_get(struct http_call *x);
+void session_routes_change(struct http_call *x);
+void session_routes_delete(struct http_call *x);
+void session_routes_delete_response(struct http_call *x);
+void session_routes_fork(struct http_call *x);
+void session_routes_export(struct http_call *x);
+void session_routes_import(struct http_call *x);
 size_t session_routes_state_max(const struct server *server); /* bytes of the largest state that is taken */
 void session_routes_discard(struct server *server, const char *tenant, const char *id); /* nobody waits for it */
 

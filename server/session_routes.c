@@ -108,7 +108,7 @@ static void import(struct job *j) {
 
 /* ---- on the loop ---- */
 
-static struct job *job_of(struct exchange *x, void (*run)(struct job *j)) {
+static struct job *job_of(struct http_call *x, void (*run)(struct job *j)) {
     struct job *j = job_new(x->server, x, run);
     if (!j) return NULL;
     snprintf(j->tenant, sizeof j->tenant, "%s", routes_tenant(x));
@@ -117,7 +117,7 @@ static struct job *job_of(struct exchange *x, void (*run)(struct job *j)) {
 }
 
 /* Of a session that the path names. */
-static void start(struct exchange *x, void (*run)(struct job *j)) {
+static void start(struct http_call *x, void (*run)(struct job *j)) {
     char name[OPENAI_SESSION_ID_MAX + 1];
     struct openai_error err;
     if (!routes_name(x, name, sizeof name) || !openai_session_id(name)) {
@@ -132,12 +132,12 @@ static void start(struct exchange *x, void (*run)(struct job *j)) {
     job_start(j, true);
 }
 
-void session_routes_create(struct exchange *x) {
+void session_routes_create(struct http_call *x) {
     struct job *j = job_of(x, create);
     if (j) job_start(j, true);
 }
 
-void session_routes_list(struct exchange *x) {
+void session_routes_list(struct http_call *x) {
     const char *after = http_query(x->http, "after"), *limit = http_query(x->http, "limit");
     struct openai_error err;
     size_t n = LIST_DEFAULT;
@@ -161,13 +161,13 @@ void session_routes_list(struct exchange *x) {
     job_start(j, true);
 }
 
-void session_routes_get(struct exchange *x) { start(x, get); }
-void session_routes_change(struct exchange *x) { start(x, change); }
-void session_routes_delete(struct exchange *x) { start(x, delete_one); }
-void session_routes_delete_response(struct exchange *x) { start(x, delete_response); }
-void session_routes_fork(struct exchange *x) { start(x, fork_one); }
-void session_routes_export(struct exchange *x) { start(x, export); }
-void session_routes_import(struct exchange *x) { start(x, import); }
+void session_routes_get(struct http_call *x) { start(x, get); }
+void session_routes_change(struct http_call *x) { start(x, change); }
+void session_routes_delete(struct http_call *x) { start(x, delete_one); }
+void session_routes_delete_response(struct http_call *x) { start(x, delete_response); }
+void session_routes_fork(struct http_call *x) { start(x, fork_one); }
+void session_routes_export(struct http_call *x) { start(x, export); }
+void session_routes_import(struct http_call *x) { start(x, import); }
 
 size_t session_routes_state_max(const struct server *s) {
     return s->info ? (size_t)s->info->session_bytes + STATE_FILE_MORE_BYTES : STATE_FILE_MORE_BYTES;

@@ -67,7 +67,7 @@ static void free_turn(struct turn *t) {
 }
 
 void turn_maybe_free(struct turn *t) {
-    if (!t->exchange && !t->n_open && !t->working) free_turn(t);
+    if (!t->call && !t->n_open && !t->working) free_turn(t);
 }
 
 static void cancel_all(struct turn *t) {
@@ -85,7 +85,7 @@ void turn_gone(struct turn *t) {
 }
 
 void turn_done(struct turn *t) {
-    t->exchange = NULL;
+    t->call = NULL;
     if (t->streaming) t->server->metrics.streams--;
     if (t->working) pool_cancel(&t->work);
     if (!t->over) {
@@ -137,7 +137,7 @@ int turn_log_fields(const struct turn *t, struct log_field *fields, int max) {
 
 static void write_frames(struct turn *t) {
     struct server *s = t->server;
-    struct http_request *r = t->exchange->http;
+    struct http_request *r = t->call->http;
     if (t->frame.failed && !t->over && !t->streaming) {
         turn_fail_code(t, ROD_ENOMEM, "out of memory");
         return;
@@ -160,7 +160,7 @@ static void write_frames(struct turn *t) {
     t->sent_ns = uv_hrtime();
     if (!t->over && http_stream_pending(r) > s->config.stream_buffer_bytes + t->opening_bytes) {
         s->metrics.slow_clients++;
-        t->exchange->outcome = "slow_client";
+        t->call->outcome = "slow_client";
         t->slow = true;
         t->over = true;
         cancel_all(t);
@@ -169,14 +169,14 @@ static void write_frames(struct turn *t) {
 }
 
 void turn_fail(struct turn *t, const struct openai_error *err) {
-    if (t->over || !t->exchange) return;
+    if (t->over || !t->call) return;
     t->over = true;
     cancel_all(t);
     if (!t->streaming) {
-        routes_fail(t->exchange, err);
+        routes_fail(t->call, err);
         return;
     }
-    t->exchange->outcome = *err->code ? err->code : err->type;
+    t->call->outcome = *err->code ? err->code : err->type;
     if (t->kind == OPENAI_RESPONSE) {
         openai_render_response_error(&t->frame, err, &t->sequence);
     } else {
@@ -186,7 +186,7 @@ void turn_fail(struct turn *t, const struct openai_error *err) {
         sse_done(&t->frame);
     }
     write_frames(t);
-    http_stream_end(t->exchange->http);
+    http_stream_end(t->call->http);
 }
 
 void turn_fail_code(struct turn *t, int code, const char *message) {
@@ -320,7 +320,7 @@ static void end_stream(struct turn *t) {
     /* The end of a response says all its text again, which tells nothing of how its client reads. */
     t->over = !t->frame.failed;
     write_frames(t);
-    http_stream_end(t->exchange->http);
+    http_stream_end(t->call->http);
 }
 
 static void answer_whole(struct turn *t) {
@@ -353,7 +353,7 @@ static void answer_whole(struct turn *t) {
     }
     if (choices && prompt_ids && !out.failed) {
         t->over = true;
-        routes_respond(t->exchange, 200, "application/json", &out);
+        routes_respond(t->call, 200, "application/json", &out);
     } else {
         turn_fail_code(t, ROD_ENOMEM, "out of memory");
     }
@@ -491,7 +491,7 @@ static void take_finish(struct turn *t, struct turn_choice *c, struct rod_event 
     if (t->request.stream && t->kind != OPENAI_RESPONSE) push_finish(t, c);
     if (t->n_open) return;
     metrics_observe(&s->metrics.request, (double)(uv_hrtime() - t->started_ns) * 1e-9);
-    t->exchange->outcome = c->reason == ROD_FINISH_LENGTH ? "length" : "stop";
+    t->call->outcome = c->reason == ROD_FINISH_LENGTH ? "length" : "stop";
     if (t->request.stream) {
         end_stream(t);
     } else {
@@ -532,7 +532,7 @@ void turn_event(struct rod_event *e) {
         if (t->of_session) turn_session_error(t, &err, e->error.code);
         turn_fail(t, &err);
     }
-    if (t->exchange && !t->over && (t->frame.len || t->frame.failed)) write_frames(t);
+    if (t->call && !t->over && (t->frame.len || t->frame.failed)) write_frames(t);
     rod_event_free(e);
     if (!t->n_open) settle_tokens(t);
     turn_maybe_free(t);
@@ -544,10 +544,10 @@ void turn_tick(uv_timer_t *timer) {
     if (!server->turns) uv_timer_stop(timer);
     for (struct turn *t = server->turns; t; t = t->next) {
         if (t->working) continue; /* the request is still being written on the pool */
-        if (!t->n_open || t->over || !t->exchange || !t->stream) continue;
+        if (!t->n_open || t->over || !t->call || !t->stream) continue;
         uint64_t silence = ping_ns(t);
         if (!silence) continue;
-        if (now - t->sent_ns < silence || (t->streaming && http_stream_pending(t->exchange->http))) continue;
+        if (now - t->sent_ns < silence || (t->streaming && http_stream_pending(t->call->http))) continue;
         server->metrics.pings++;
         sse_ping(&t->frame);
         write_frames(t);

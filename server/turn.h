@@ -34,11 +34,11 @@ struct turn_prompt {
 
 struct turn {
     struct server *server;
-    struct exchange *exchange; /* NULL when the http request has ended */
-    struct key *key;           /* whose tokens they are; NULL without keys. Held */
-    struct key_tokens tokens;  /* taken from its minute: what the turn may use at most */
-    uint64_t answer_tok;       /* of all choices, for the key */
-    bool counted;              /* among the key's requests in flight, until the turn ends */
+    struct http_call *call;   /* NULL when the http request has ended */
+    struct key *key;          /* whose tokens they are; NULL without keys. Held */
+    struct key_tokens tokens; /* taken from its minute: what the turn may use at most */
+    uint64_t answer_tok;      /* of all choices, for the key */
+    bool counted;             /* among the key's requests in flight, until the turn ends */
     struct turn *prev, *next;
     enum openai_kind kind;
     struct openai_request request;

@@ -212,7 +212,7 @@ static struct rod_request *engine_request(struct turn *t, struct turn_choice *c)
     struct rod_request *r = rod_request_new();
     if (!r) return NULL;
     bool ok = true;
-    snprintf(r->id, sizeof r->id, "%s", t->exchange->id);
+    snprintf(r->id, sizeof r->id, "%s", t->call->id);
     r->prompt = copy(p->ids, p->n_ids * sizeof *p->ids, &ok);
     r->n_prompt = p->n_ids;
     r->tenant = copy(t->tenant, strlen(t->tenant) + 1, &ok);
@@ -324,7 +324,7 @@ static void submit(struct turn *t) {
     t->created_unix_s = (int64_t)time(NULL);
     t->of_session = t->session != NULL;
     if (t->kind != OPENAI_RESPONSE)
-        openai_render_prefix(&t->prefix, t->kind, t->stream, t->exchange->id, t->created_unix_s, s->model_name);
+        openai_render_prefix(&t->prefix, t->kind, t->stream, t->call->id, t->created_unix_s, s->model_name);
     struct rod_error rod = {0};
     int rc = turn_session_label(t, &rod);
     if (!rc) rc = submit_all(t, &rod);
@@ -347,7 +347,7 @@ static void on_work(void *arg) {
 static void on_work_done(void *arg) {
     struct turn *t = arg;
     t->working = false;
-    if (t->exchange && !t->over) submit(t); /* over: the client left, or the drain has answered */
+    if (t->call && !t->over) submit(t); /* over: the client left, or the drain has answered */
     turn_maybe_free(t);
 }
 
@@ -358,7 +358,7 @@ static bool may_have_grammar(const struct turn *t) {
             memmem(t->body, t->body_len, "structured_outputs", 18));
 }
 
-void turn_start(struct exchange *x, enum openai_kind kind) {
+void turn_start(struct http_call *x, enum openai_kind kind) {
     struct server *s = x->server;
     struct turn *t = calloc(1, sizeof *t);
     if (!t) {
@@ -368,7 +368,7 @@ void turn_start(struct exchange *x, enum openai_kind kind) {
         return;
     }
     t->server = s;
-    t->exchange = x;
+    t->call = x;
     x->turn = t;
     t->kind = kind;
     t->key = x->key;

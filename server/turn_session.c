@@ -15,7 +15,7 @@ static char *copy(const char *text) { return text ? strdup(text) : NULL; }
 
 /* On the loop thread, where headers can be read. */
 bool turn_session_headers(struct turn *t) {
-    const struct exchange *x = t->exchange;
+    const struct http_call *x = t->call;
     const char *session = http_header(x->http, t->server->config.session_header);
     const char *key = http_header(x->http, "Idempotency-Key");
     snprintf(t->tenant, sizeof t->tenant, "%s", routes_tenant(x));
@@ -51,7 +51,7 @@ int turn_session_label(struct turn *t, struct rod_error *err) {
     if (!t->session || !t->session->idempotency_key) return 0;
     struct buf text = {0};
     size_t len;
-    buf_addf(&text, "%s %lld %s", t->kind == OPENAI_RESPONSE ? t->response_id : t->exchange->id,
+    buf_addf(&text, "%s %lld %s", t->kind == OPENAI_RESPONSE ? t->response_id : t->call->id,
              (long long)t->created_unix_s, t->server->model_name);
     t->session->label = buf_take(&text, &len);
     return t->session->label ? 0 : rod_fail(err, ROD_ENOMEM, "out of memory");

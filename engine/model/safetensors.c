@@ -212,7 +212,7 @@ int safetensors_parse(const void *bytes, size_t n_bytes, uint64_t file_bytes, co
                         (unsigned long long)header_bytes, SAFETENSORS_MAX_HEADER_BYTES);
     json_error_t json_err;
     json_t *root = json_guard_load((const char *)bytes + 8, (size_t)header_bytes,
-                                  JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &json_err);
+                                   JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &json_err);
     if (!root && json_error_code(&json_err) == json_error_duplicate_key && json_err.position > 0 &&
         (uint64_t)json_err.position <= header_bytes)
         return refuse_duplicate((const char *)bytes + 8, (size_t)json_err.position, file, err);

@@ -4,14 +4,15 @@
  * milliseconds of small kernels, and a part for each token. Two bounds:
  *
  * 1. How long streams wait for a token. Prompts may take their share of a step (2.), but no more than makes it three
- *    times as long as its decode rows alone; or what makes it BUDGET_STEP_NS, which is 125 tokens a second; or what makes
- *    the fixed part no more than two thirds of it.
+ *    times as long as its decode rows alone; or what makes it BUDGET_STEP_NS, which is 125 tokens a second; or what
+ * makes the fixed part no more than two thirds of it.
  * 2. How much of the time prompts have: as much as streams, and for each that waits as much as a stream. A piece that
  *    takes more is a debt, and steps without prompts pay it back: so while few streams run a piece is large enough to
  * be worth its fixed part and comes every few steps, in place of a small one in each.
  *
  * Who owns what: a pace belongs to a lane of a sched. Pure: no clock, no allocation; the engine thread.
- * Invariants: prompts that wait have tokens in one of BUDGET_MOST_SKIPPED + 2 plans; what is not measured bounds nothing.
+ * Invariants: prompts that wait have tokens in one of BUDGET_MOST_SKIPPED + 2 plans; what is not measured bounds
+ * nothing.
  */
 #ifndef BUDGET_H
 #define BUDGET_H
@@ -23,12 +24,12 @@
 enum { BUDGET_CLASSES = 33, BUDGET_MOST_SKIPPED = 32, BUDGET_STEP_NS = 8000000 };
 
 struct prefill_budget {
-    struct step_cost prompt;              /* of a step's tokens of prompts */
+    struct step_cost prompt;            /* of a step's tokens of prompts */
     uint64_t stream_ns[BUDGET_CLASSES]; /* [i] of up to 2^i decode rows alone; 0 = not known */
-    uint64_t n_plans;                 /* with prompts and decode rows since decode rows alone were measured */
-    uint64_t debt_ns;                 /* what prompts have had beyond their share */
-    uint32_t n_skipped;               /* plans that left prompts out for it, in a row */
-    bool looked;                      /* the plan before left prompts out to measure */
+    uint64_t n_plans;                   /* with prompts and decode rows since decode rows alone were measured */
+    uint64_t debt_ns;                   /* what prompts have had beyond their share */
+    uint32_t n_skipped;                 /* plans that left prompts out for it, in a row */
+    bool looked;                        /* the plan before left prompts out to measure */
 };
 
 void budget_init(struct prefill_budget *p, uint32_t chunk_tok);

@@ -13,10 +13,10 @@
  * slot stays taken until the state has arrived (release).
  * commit may come before the step has run (look-ahead); a request with all its tokens planned waits in LAST for them.
  *
- * Prompts beside streams (budget.h): the caller says what each step took (sched_took), and while requests decode, prompts
- * have about as much of the time as all streams' rows, and for each request that waits for its first token as much as a
- * stream; in pieces that are worth what a step with prompts costs whatever its tokens, also if plans between then have
- * none. What decode rows alone take is measured again by a plan without prompts when it may have changed.
+ * Prompts beside streams (budget.h): the caller says what each step took (sched_took), and while requests decode,
+ * prompts have about as much of the time as all streams' rows, and for each request that waits for its first token as
+ * much as a stream; in pieces that are worth what a step with prompts costs whatever its tokens, also if plans between
+ * then have none. What decode rows alone take is measured again by a plan without prompts when it may have changed.
  *
  * Keys that share the slots: every request names a key (who asks). Each key has a queue of its own, first come, first
  * served, and a count of what it was served: tokens of prompts when they get a slot, generated ones twice, over the

@@ -25,7 +25,8 @@ void session_log(const struct sessions *s, int level, const char *format, ...) {
 void session_trouble(struct sessions *s, enum session_trouble what, const char *format, ...) {
     uint64_t n_left_out = 0;
     pthread_mutex_lock(&s->lock);
-    const bool due = s->closing || log_limit_due(&s->limits[what], session_now_ns(), &n_left_out); /* the last word is said */
+    const bool due =
+        s->closing || log_limit_due(&s->limits[what], session_now_ns(), &n_left_out); /* the last word is said */
     pthread_mutex_unlock(&s->lock);
     if (!due) return;
     char line[512];

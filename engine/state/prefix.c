@@ -32,7 +32,7 @@ struct prefix_entry {
     uint64_t place;             /* hash of its whole chunks */
     uint64_t n_tok, bytes, used_ns, number;
     bool generated, doomed, forgotten; /* forgotten: goes when it is filled */
-    struct state_buffer *image;         /* NULL: reserved */
+    struct state_buffer *image;        /* NULL: reserved */
     const char *tenant, *salt;         /* behind ids */
     int32_t ids[];
 };

@@ -42,10 +42,10 @@ void prefix_close(struct prefix *p); /* reserved entries too; NULL: nothing */
 
 struct prefix_found {
     struct state_buffer *image; /* the caller's share, to be released; NULL: nothing found */
-    uint64_t n_tok;            /* read by it, below n; 0 with nothing found */
-    bool generated;            /* there is an answer in it */
-    bool waits;                /* a longer one is on its way */
-    bool whole;                /* nothing longer could have been expected: reason says nothing */
+    uint64_t n_tok;             /* read by it, below n; 0 with nothing found */
+    bool generated;             /* there is an answer in it */
+    bool waits;                 /* a longer one is on its way */
+    bool whole;                 /* nothing longer could have been expected: reason says nothing */
     enum rod_prefix_miss reason;
     uint64_t branch_tok; /* a multiple of chunk_tok up to which a prompt before was the same, if longer than n_tok;
                             else 0 */

@@ -76,6 +76,6 @@ struct state_buffer *state_buffer_new(struct state_pool *pool, size_t n_bytes);
 /* The same of what is free now: nobody is asked to release anything, and a failure counts nowhere. */
 struct state_buffer *state_buffer_try(struct state_pool *pool, size_t n_bytes);
 struct state_buffer *state_buffer_share(struct state_buffer *image); /* one more owner; NULL gives NULL */
-void state_buffer_release(struct state_buffer *image);              /* NULL: nothing */
+void state_buffer_release(struct state_buffer *image);               /* NULL: nothing */
 
 #endif
