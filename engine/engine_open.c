@@ -1,5 +1,6 @@
 /* engine_open.c - from a directory to an engine: model, tokenizer, backend. */
 #include "engine_internal.h"
+#include "engine/base/test_hooks.h"
 #include "engine/model/model.h"
 
 #include <stdio.h>
@@ -28,11 +29,8 @@ static void fill_info(struct rod_model_info *info, const struct model *model, bo
     info->created_unix_s = synthetic ? 0 : model->created_unix_s;
 }
 
-/* For the tests of a device fault: the number of the step that fails. Whoever may set a process's environment may end
- * it anyway. */
 static uint64_t fault_step(const struct rod_engine_config *config) {
-    const char *text = getenv("RODIMUS_TEST_FAULT_STEP");
-    const uint64_t step = text ? strtoull(text, NULL, 10) : 0;
+    const uint64_t step = test_hooks_fault_step();
     if (step && config->log) config->log(config->log_arg, 2, "RODIMUS_TEST_FAULT_STEP is set: the device will fail");
     return step;
 }

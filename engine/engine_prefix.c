@@ -6,6 +6,7 @@
  * so far is copied out of the slot while the client has its last event already.
  */
 #include "engine_internal.h"
+#include "engine/base/test_hooks.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +40,7 @@ int engine_prefix_open(struct rod_engine *e, struct rod_error *err) {
     if (config.budget_bytes > pool.bytes / 2) config.budget_bytes = pool.bytes / 2; /* the other half is for sessions */
     if (getrandom(&config.seed, sizeof config.seed, GRND_NONBLOCK) != (ssize_t)sizeof config.seed)
         config.seed = engine_now_ns() ^ (uint64_t)(uintptr_t)e;
-    const bool all_pay = getenv("RODIMUS_TEST_CHECKPOINTS_PAY");
+    const bool all_pay = test_hooks_entries_pay();
     if (all_pay) engine_log(e, 2, "RODIMUS_TEST_CHECKPOINTS_PAY is set: copying a state counts as free");
     e->copy_ns = all_pay ? 0 : copy_ns(e);
     return prefix_new(&config, &e->prefixes, err);

@@ -1,5 +1,5 @@
 /* error.c - the X-macro of rodimus.h as functions. */
-#include "engine/rodimus.h"
+#include "fail.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,6 +15,20 @@ int rod_fail(struct rod_error *err, int code, const char *format, ...) {
     }
     return code;
 }
+
+int rod_fail_at(struct rod_error *err, int code, const char *param, const char *format, ...) {
+    if (!err) return code;
+    char message[sizeof err->message]; /* the arguments may lie in err */
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    rod_fail(err, code, "%s", message);
+    snprintf(err->param, sizeof err->param, "%s", param);
+    return code;
+}
+
+int rod_fail_no_memory(struct rod_error *err) { return rod_fail(err, ROD_ENOMEM, "out of memory"); }
 
 const char *rod_code_name(int code) {
     switch (code) {

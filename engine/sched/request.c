@@ -1,5 +1,6 @@
 /* request.c - defaults, validation and events. */
 #include "request.h"
+#include "engine/base/fail.h"
 
 #include "engine/base/utf8.h"
 
@@ -59,34 +60,22 @@ void rod_request_free(struct rod_request *request) {
 
 /* ---- validation ---- */
 
-static int fail(struct rod_error *err, const char *param, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-static int fail(struct rod_error *err, const char *param, const char *format, ...) {
-    if (!err) return ROD_EINVALID;
-    char message[sizeof err->message];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
-    va_end(args);
-    rod_fail(err, ROD_EINVALID, "%s", message);
-    snprintf(err->param, sizeof err->param, "%s", param);
-    return ROD_EINVALID;
-}
-
 /* NaN fails every comparison, so it fails here too. */
 static int check_range(struct rod_error *err, const char *param, float value, float low, float high) {
     if (value >= low && value <= high) return 0;
-    return fail(err, param, "%s is %g, it must be at least %g and at most %g.", param, (double)value, (double)low,
-                (double)high);
+    return rod_fail_at(err, ROD_EINVALID, param, "%s is %g, it must be at least %g and at most %g.", param,
+                       (double)value, (double)low, (double)high);
 }
 
 static int check_sampling(const struct rod_sampling *s, struct rod_error *err) {
     int rc = check_range(err, "temperature", s->temperature, 0, 2);
     if (!rc) rc = check_range(err, "top_p", s->top_p, 0, 1);
-    if (!rc && !(s->top_p > 0)) rc = fail(err, "top_p", "top_p is 0 and must be above 0 and at most 1.");
+    if (!rc && !(s->top_p > 0))
+        rc = rod_fail_at(err, ROD_EINVALID, "top_p", "top_p is 0 and must be above 0 and at most 1.");
     if (!rc) rc = check_range(err, "min_p", s->min_p, 0, 1);
     if (!rc) rc = check_range(err, "typical_p", s->typical_p, 0, 1);
-    if (!rc && !(s->typical_p > 0)) rc = fail(err, "typical_p", "typical_p is 0 and must be above 0 and at most 1.");
+    if (!rc && !(s->typical_p > 0))
+        rc = rod_fail_at(err, ROD_EINVALID, "typical_p", "typical_p is 0 and must be above 0 and at most 1.");
     if (!rc) rc = check_range(err, "frequency_penalty", s->frequency_penalty, -2, 2);
     if (!rc) rc = check_range(err, "presence_penalty", s->presence_penalty, -2, 2);
     /* The bounds keep a penalised logit finite; nobody asks for more than 2. */
@@ -97,73 +86,82 @@ static int check_sampling(const struct rod_sampling *s, struct rod_error *err) {
 static int check_ids(const int32_t *ids, size_t n, uint32_t V, const char *param, struct rod_error *err) {
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || (uint32_t)ids[i] >= V)
-            return fail(err, param, "Token id %d of %s is outside the vocabulary of %u tokens.", ids[i], param, V);
+            return rod_fail_at(err, ROD_EINVALID, param, "Token id %d of %s is outside the vocabulary of %u tokens.",
+                               ids[i], param, V);
     return 0;
 }
 
 static int check_stops(const struct rod_request *r, uint32_t V, struct rod_error *err) {
     size_t n_bytes = 0;
     if (r->n_stop > REQUEST_MAX_STOP)
-        return fail(err, "stop", "There are %zu stop strings; the limit is %u.", r->n_stop, REQUEST_MAX_STOP);
+        return rod_fail_at(err, ROD_EINVALID, "stop", "There are %zu stop strings; the limit is %u.", r->n_stop,
+                           REQUEST_MAX_STOP);
     for (size_t i = 0; i < r->n_stop; i++) {
-        if (!r->stop[i] || !r->stop[i][0]) return fail(err, "stop", "A stop string is empty.");
+        if (!r->stop[i] || !r->stop[i][0]) return rod_fail_at(err, ROD_EINVALID, "stop", "A stop string is empty.");
         size_t len = strlen(r->stop[i]);
-        if (utf8_check(r->stop[i], len) != len) return fail(err, "stop", "A stop string is not valid UTF-8.");
+        if (utf8_check(r->stop[i], len) != len)
+            return rod_fail_at(err, ROD_EINVALID, "stop", "A stop string is not valid UTF-8.");
         n_bytes += len;
     }
     if (n_bytes > REQUEST_MAX_STOP_BYTES)
-        return fail(err, "stop", "The stop strings have %zu bytes; the limit is %u.", n_bytes, REQUEST_MAX_STOP_BYTES);
+        return rod_fail_at(err, ROD_EINVALID, "stop", "The stop strings have %zu bytes; the limit is %u.", n_bytes,
+                           REQUEST_MAX_STOP_BYTES);
     if (r->n_stop_ids > REQUEST_MAX_STOP_IDS)
-        return fail(err, "stop_token_ids", "There are %zu stop token ids; the limit is %u.", r->n_stop_ids,
-                    REQUEST_MAX_STOP_IDS);
+        return rod_fail_at(err, ROD_EINVALID, "stop_token_ids", "There are %zu stop token ids; the limit is %u.",
+                           r->n_stop_ids, REQUEST_MAX_STOP_IDS);
     return check_ids(r->stop_ids, r->n_stop_ids, V, "stop_token_ids", err);
 }
 
 static int check_choice(const struct rod_request *r, uint32_t V, struct rod_error *err) {
     size_t n = 0;
     if (r->n_allowed_ids > V)
-        return fail(err, "allowed_token_ids", "allowed_token_ids has more entries than the vocabulary has tokens.");
+        return rod_fail_at(err, ROD_EINVALID, "allowed_token_ids",
+                           "allowed_token_ids has more entries than the vocabulary has tokens.");
     int rc = check_ids(r->allowed_ids, r->n_allowed_ids, V, "allowed_token_ids", err);
     for (size_t i = 0; !rc && i < r->n_bad; i++) {
-        if (!r->bad[i].n_ids) return fail(err, "bad_words", "One of bad_words has no tokens.");
+        if (!r->bad[i].n_ids) return rod_fail_at(err, ROD_EINVALID, "bad_words", "One of bad_words has no tokens.");
         n += r->bad[i].n_ids;
         rc = check_ids(r->bad[i].ids, r->bad[i].n_ids, V, "bad_words", err);
     }
     if (n > REQUEST_MAX_BAD_TOK)
-        return fail(err, "bad_words", "bad_words have %zu tokens together; the limit is %u.", n, REQUEST_MAX_BAD_TOK);
+        return rod_fail_at(err, ROD_EINVALID, "bad_words", "bad_words have %zu tokens together; the limit is %u.", n,
+                           REQUEST_MAX_BAD_TOK);
     return rc;
 }
 
 int request_check(const struct rod_request *r, uint32_t V, uint64_t max_prompt_tok, struct rod_error *err) {
     const bool pending = r->state && r->state->pending >= 0;
     if (r->n_prompt == 0 && !pending && !r->turn) /* of a turn the session knows */
-        return fail(err, "prompt", "The prompt is empty: at least one token is needed.");
+        return rod_fail_at(err, ROD_EINVALID, "prompt", "The prompt is empty: at least one token is needed.");
     if (max_prompt_tok && r->n_prompt > max_prompt_tok) {
         rod_fail(err, ROD_ETOOLONG, "The prompt has %zu tokens and the limit is %llu.", r->n_prompt,
                  (unsigned long long)max_prompt_tok);
         if (err) snprintf(err->param, sizeof err->param, "prompt");
         return ROD_ETOOLONG;
     }
-    if (r->key >= ROD_MAX_KEYS) return fail(err, "", "The number of the key is out of range.");
+    if (r->key >= ROD_MAX_KEYS) return rod_fail_at(err, ROD_EINVALID, "", "The number of the key is out of range.");
     int rc = check_ids(r->prompt, r->n_prompt, V, "prompt", err);
     if (!rc) rc = check_sampling(&r->sampling, err);
     if (!rc) rc = check_stops(r, V, err);
     if (!rc) rc = check_choice(r, V, err);
     if (rc) return rc;
-    if (r->n_bias > V) return fail(err, "logit_bias", "logit_bias has more entries than the vocabulary has tokens.");
+    if (r->n_bias > V)
+        return rod_fail_at(err, ROD_EINVALID, "logit_bias",
+                           "logit_bias has more entries than the vocabulary has tokens.");
     for (size_t i = 0; i < r->n_bias; i++) {
         if ((rc = check_ids(&r->bias[i].id, 1, V, "logit_bias", err))) return rc;
         float bias = r->bias[i].bias; /* -INFINITY forbids the token */
         if (bias != -INFINITY && (rc = check_range(err, "logit_bias", bias, -100, 100))) return rc;
     }
     if (r->min_tokens > r->max_tokens)
-        return fail(err, "min_tokens", "min_tokens is %u and above max_tokens, which is %u.", r->min_tokens,
-                    r->max_tokens);
+        return rod_fail_at(err, ROD_EINVALID, "min_tokens", "min_tokens is %u and above max_tokens, which is %u.",
+                           r->min_tokens, r->max_tokens);
     if (r->n_logprobs < -1 || r->n_logprobs > 20)
-        return fail(err, "logprobs", "logprobs is %d and must be between 0 and 20.", r->n_logprobs);
+        return rod_fail_at(err, ROD_EINVALID, "logprobs", "logprobs is %d and must be between 0 and 20.",
+                           r->n_logprobs);
     if (r->n_prompt_logprobs < -1 || r->n_prompt_logprobs > 20)
-        return fail(err, "prompt_logprobs", "prompt_logprobs is %d and must be between 0 and 20.",
-                    r->n_prompt_logprobs);
+        return rod_fail_at(err, ROD_EINVALID, "prompt_logprobs", "prompt_logprobs is %d and must be between 0 and 20.",
+                           r->n_prompt_logprobs);
     return 0;
 }
 
