@@ -1,45 +1,24 @@
-/* grammar_chain.c - the tokens of a place in a repeated part, from a table, without a walk through the vocabulary.
+/* grammar_chain.c - tables of the tokens of repeated parts, so that their masks need no walk through the vocabulary.
  *
  * "At most 200 characters, then a quote" is 200 states whose masks differ only in how long a token may be. So where a
  * part (a unit: a character of a JSON string, a digit, one of [a-z]) is repeated, its automaton alone is walked once
- * through the whole vocabulary, for all grammars that repeat the same: for each token that consists of units how many
- * it begins, and for each token that leaves the chain on its way where and after how many units. With m..n units to go
- * a mask is then: the tokens of at most n units, and of those that leave after m..n the ones that what follows lets on.
- * The latter are found once for each table and state that follows.
+ * through the whole vocabulary, for all grammars that repeat the same: for each token that consists of units the number
+ * of units that it begins, and for each token that leaves the chain the place and the number of units before it.
+ * grammar_mask.c makes masks of these tables.
  *
- * A state is a union of places and its mask that of theirs: places that stand in a chain are taken out by their stack,
- * for what is left a walk (vocab_walk) is made. A chain is known by node: grammar_build.c says what stands behind it. A
- * unit has tables if its automaton is small and no text of it begins another one; and a chain is used where no byte
- * that begins a unit may also follow it. Otherwise there is only the walk: slower, and the same mask. */
+ * A chain is known by node: grammar_build.c says what stands behind it. A unit has tables if its automaton is small and
+ * no text of it begins another one; and a chain is used where no byte that begins a unit may also follow it. Otherwise
+ * there is only the walk: slower, and the same mask. Tables belong to the vocabulary, which counts their users under
+ * its lock. */
 #include "grammar_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    MAX_LEVELS = 24,                        /* numbers of units that have a mask of their own */
-    DENSE = 2048,                           /* tokens from which on there are such */
-    MAX_WALK_NODES = 1 << 23,               /* of the trie, for one grammar's tables */
-    MAX_TABLE_BYTES = 8 << 20,              /* of one grammar */
-    MAX_GROUPED = 256,                      /* places of a state in which chains are looked for */
-    MAX_CHAIN_DEPTH = GRAMMAR_MAX_DEPTH / 2 /* of a stack; far from where the depth decides */
-};
-
-struct entry { /* a token of units, or where a token leaves: after so many units, at a node of the trie */
-    uint32_t at, units;
-};
-
-/* From one state of a unit on. */
-struct chain_table {
-    struct chain_table *next;
-    size_t users, bytes;
-    uint32_t n_states, from;
-    uint8_t (*unit)[256]; /* [n_states] what it is the table of */
-    struct entry *tokens; /* by units; at = id; those that no mask has */
-    struct entry *leave;  /* by byte; at = node */
-    uint32_t n_tokens, cap_tokens, n_leave, cap_leave, leave_of[257];
-    uint32_t n_levels, level[MAX_LEVELS];
-    uint64_t *masks; /* [n_levels][words] tokens of at most so many units */
+    DENSE = 2048,             /* tokens from which on there are masks of levels */
+    MAX_WALK_NODES = 1 << 23, /* of the trie, for one grammar's tables */
+    MAX_TABLE_BYTES = 8 << 20 /* of one grammar */
 };
 
 static int no_memory(struct rod_error *err) { return rod_fail(err, ROD_ENOMEM, "took more memory than there is"); }
@@ -55,15 +34,15 @@ static void table_free(struct chain_table *t) {
     free(t);
 }
 
-static bool add(struct entry **items, uint32_t *n, uint32_t *cap, uint32_t at, uint32_t units) {
+static bool add(struct chain_entry **items, uint32_t *n, uint32_t *cap, uint32_t at, uint32_t units) {
     if (*n == *cap) {
         uint32_t want = *cap ? *cap * 2 : 64;
-        struct entry *more = realloc(*items, want * sizeof *more);
+        struct chain_entry *more = realloc(*items, want * sizeof *more);
         if (!more) return false;
         *items = more;
         *cap = want;
     }
-    (*items)[(*n)++] = (struct entry){at, units};
+    (*items)[(*n)++] = (struct chain_entry){at, units};
     return true;
 }
 
@@ -96,7 +75,7 @@ static bool walk_units(struct chain_table *t, const struct vocab *v, struct voca
 /* By the number of units, which is at most that of a token's bytes. */
 static bool sort_tokens(struct chain_table *t, const struct vocab *v) {
     uint32_t *upto = calloc(v->max_depth + 2, sizeof *upto);
-    struct entry *sorted = malloc((t->n_tokens + 1) * sizeof *sorted);
+    struct chain_entry *sorted = malloc((t->n_tokens + 1) * sizeof *sorted);
     bool ok = upto && sorted;
     if (ok) {
         for (uint32_t i = 0; i < t->n_tokens; i++) upto[t->tokens[i].units + 1]++;
@@ -115,10 +94,10 @@ static bool make_masks(struct chain_table *t, const struct vocab *v) {
     const size_t words = ((size_t)v->V + 63) / 64;
     if (!sort_tokens(t, v)) return false;
     if (t->n_tokens < DENSE) return true;
-    t->masks = calloc(MAX_LEVELS * words, sizeof *t->masks);
+    t->masks = calloc(GRAM_MAX_LEVELS * words, sizeof *t->masks);
     if (!t->masks) return false;
     uint32_t i = 0;
-    for (uint64_t *mask = t->masks; i < t->n_tokens && t->n_levels < MAX_LEVELS; mask += words) {
+    for (uint64_t *mask = t->masks; i < t->n_tokens && t->n_levels < GRAM_MAX_LEVELS; mask += words) {
         const uint32_t units = t->level[t->n_levels] = t->tokens[i].units;
         if (t->n_levels++) memcpy(mask, mask - words, words * sizeof *mask);
         for (; i < t->n_tokens && t->tokens[i].units == units; i++)
@@ -132,7 +111,7 @@ static bool make_masks(struct chain_table *t, const struct vocab *v) {
 
 /* By byte, otherwise in their order. */
 static bool sort_leave(struct chain_table *t, const struct vocab *v) {
-    struct entry *sorted = malloc((t->n_leave + 1) * sizeof *sorted);
+    struct chain_entry *sorted = malloc((t->n_leave + 1) * sizeof *sorted);
     if (!sorted) return false;
     for (uint32_t i = 0; i < t->n_leave; i++) t->leave_of[v->nodes[t->leave[i].at].byte + 1]++;
     for (unsigned byte = 0; byte < 256; byte++) t->leave_of[byte + 1] += t->leave_of[byte];
@@ -141,7 +120,7 @@ static bool sort_leave(struct chain_table *t, const struct vocab *v) {
     for (uint32_t i = 0; i < t->n_leave; i++) sorted[at[v->nodes[t->leave[i].at].byte]++] = t->leave[i];
     free(t->leave);
     t->leave = sorted;
-    struct entry *less = realloc(t->tokens, (t->n_tokens + 1) * sizeof *less);
+    struct chain_entry *less = realloc(t->tokens, (t->n_tokens + 1) * sizeof *less);
     if (less) t->tokens = less;
     t->bytes += ((size_t)t->n_tokens + t->n_leave) * sizeof *less;
     return true;
@@ -311,138 +290,4 @@ int grammar_prepare(struct grammar *g, struct vocab *v, struct rod_error *err) {
         if (!ok) unit_fini(u, v);
     }
     return 0;
-}
-
-/* ---- a mask ---- */
-
-/* Some places of a state that stand in one chain. */
-struct part {
-    const struct chain_table *table;
-    uint32_t least, most; /* units, with the one that is begun */
-    uint32_t follow;      /* the state behind the chain */
-};
-
-static uint32_t one_more(uint32_t n) { return n == IR_NO_LIMIT ? n : n + 1; }
-
-/* May a chain of this unit be used before this state? */
-static bool apart(const struct grammar *g, const struct gram_unit *u, uint32_t follow) {
-    const uint32_t *next = g->found.next + (size_t)follow * g->n_classes;
-    for (unsigned byte = 0; byte < 256; byte++)
-        if (u->next[0][byte] != GRAM_UNIT_DEAD && next[g->class_of[byte]] != GRAM_DEAD) return false;
-    return true;
-}
-
-/* The part of the chain behind node `at`, from state i of its unit; table NULL: there is none. */
-static int part_of(struct grammar *g, uint32_t at, uint32_t below, uint32_t unit, uint32_t i, struct part *out,
-                   struct rod_error *err) {
-    const struct gram_chain *c = &g->chains[g->chain_at[at] - 1];
-    const struct gram_unit *u = &g->units[unit];
-    *out = (struct part){.least = c->least + 1, .most = one_more(c->most)};
-    if (!u->tables[i]) return 0;
-    int rc = gram_state_at(g, c->follow, below, &out->follow, err);
-    if (!rc && apart(g, u, out->follow)) out->table = u->tables[i];
-    return rc;
-}
-
-/* Takes a part out of places[0, *n), from the first one on that stands in a chain; the others keep their order. */
-static int take_part(struct grammar *g, struct gram_place *places, uint32_t *n, uint32_t *from, struct part *out,
-                     struct rod_error *err) {
-    out->table = NULL;
-    for (; *from < *n; ++*from) {
-        const struct gram_place p = places[*from];
-        const struct gram_frame f = g->found.frames[p.stack]; /* a copy: part_of makes frames, and they move */
-        const uint32_t after = g->nodes[p.node].a;
-        if (f.depth > MAX_CHAIN_DEPTH) continue;
-        uint32_t same[MAX_GROUPED], n_same = 0;
-        uint32_t chain = g->chain_at[after] ? g->chains[g->chain_at[after] - 1].unit : GRAM_MAX_UNITS;
-        if (chain < g->n_units && g->units[chain].rule == GRAM_INLINE && g->units[chain].n_states &&
-            g->units[chain].lo == g->nodes[p.node].lo && g->units[chain].hi == g->nodes[p.node].hi) {
-            int rc = part_of(g, after, p.stack, chain, 0, out, err);
-            if (rc) return rc;
-            if (out->table) {
-                memmove(places + *from, places + *from + 1, (--*n - *from) * sizeof *places);
-                return 0;
-            }
-        }
-        if (!p.stack || !g->chain_at[f.node]) continue;
-        chain = g->chains[g->chain_at[f.node] - 1].unit;
-        const struct gram_unit *u = &g->units[chain];
-        if (u->rule == GRAM_INLINE || !u->n_states) continue;
-        for (uint32_t i = *from; i < *n; i++)
-            if (places[i].stack == p.stack) same[n_same++] = places[i].node;
-        for (uint32_t k = 0; k < u->n_states; k++) {
-            if (u->n_places[k] != n_same || memcmp(u->places[k], same, n_same * sizeof *same) != 0) continue;
-            int rc = part_of(g, f.node, f.below, chain, k, out, err);
-            if (rc) return rc;
-            if (!out->table) break;
-            uint32_t left = *from;
-            for (uint32_t i = *from; i < *n; i++)
-                if (places[i].stack != p.stack) places[left++] = places[i];
-            *n = left;
-            return 0;
-        }
-    }
-    return 0;
-}
-
-/* The tokens that leave a table's chain and go on from a state: found once. */
-static int exits_of(struct grammar *g, const struct vocab *v, const struct chain_table *t, uint32_t follow,
-                    uint32_t *out, struct rod_error *err) {
-    struct gram_states *s = &g->found;
-    for (uint32_t i = s->states[follow].exits; i; i = s->exits[i - 1].next)
-        if (s->exits[i - 1].table == t) {
-            *out = i - 1;
-            return 0;
-        }
-    const uint32_t first = s->n_exit_tokens;
-    int rc = 0;
-    for (unsigned byte = 0; !rc && byte < 256; byte++) {
-        if (s->next[(size_t)follow * g->n_classes + g->class_of[byte]] == GRAM_DEAD) continue;
-        for (uint32_t i = t->leave_of[byte]; !rc && i < t->leave_of[byte + 1]; i++)
-            rc = vocab_walk(g, v, t->leave[i].at, 1, follow, NULL, t->leave[i].units, err);
-    }
-    void *items = s->exits;
-    if (!rc) rc = gram_room(s, &items, &s->cap_exits, s->n_exits, 1, sizeof *s->exits, err);
-    s->exits = items;
-    if (rc) {
-        s->n_exit_tokens = first;
-        return rc;
-    }
-    *out = s->n_exits++;
-    s->exits[*out] = (struct gram_exits){t, first, s->n_exit_tokens - first, s->states[follow].exits};
-    s->states[follow].exits = *out + 1;
-    return 0;
-}
-
-static int add_part(struct grammar *g, const struct vocab *v, const struct part *p, uint64_t *mask,
-                    struct rod_error *err) {
-    const struct chain_table *t = p->table;
-    const size_t words = ((size_t)v->V + 63) / 64;
-    uint32_t l = t->n_levels, exits = 0;
-    while (l > 0 && t->level[l - 1] > p->most) l--;
-    if (l)
-        for (size_t i = 0; i < words; i++) mask[i] |= t->masks[(l - 1) * words + i];
-    for (uint32_t i = 0; i < t->n_tokens && t->tokens[i].units <= p->most; i++)
-        mask[t->tokens[i].at >> 6] |= 1ull << (t->tokens[i].at & 63);
-    int rc = exits_of(g, v, t, p->follow, &exits, err);
-    if (rc) return rc;
-    const struct gram_exits *e = &g->found.exits[exits];
-    for (const struct gram_exit_token *x = g->found.exit_tokens + e->first, *end = x + e->n; x < end; x++)
-        if (x->units >= p->least && x->units <= p->most) mask[x->id >> 6] |= 1ull << (x->id & 63);
-    return 0;
-}
-
-int gram_mask(struct grammar *g, const struct vocab *v, uint32_t state, uint64_t *mask, struct rod_error *err) {
-    const struct gram_state st = g->found.states[state];
-    uint32_t n = st.n, from = 0;
-    int rc = 0;
-    if (g->vocab == v && n <= MAX_GROUPED) {
-        struct part part;
-        if (n) memcpy(g->rest, g->found.places + st.first, n * sizeof *g->rest);
-        while (!(rc = take_part(g, g->rest, &n, &from, &part, err)) && part.table)
-            if ((rc = add_part(g, v, &part, mask, err))) return rc;
-        if (!rc && n < st.n) rc = gram_state_of(g, g->rest, n, false, &state, err);
-    }
-    if (rc || n == 0) return rc;
-    return vocab_walk(g, v, v->nodes->child, v->nodes->n_children, state, mask, 0, err);
 }

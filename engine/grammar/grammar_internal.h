@@ -1,5 +1,5 @@
 /* grammar_internal.h - the inside of a grammar: grammar_build.c makes the nodes, grammar_walk.c finds the states,
- * grammar_chain.c and grammar_vocab.c their tokens. */
+ * grammar_vocab.c holds the vocabulary, grammar_chain.c tables of repeated parts, and grammar_mask.c makes masks. */
 #ifndef GRAMMAR_INTERNAL_H
 #define GRAMMAR_INTERNAL_H
 
@@ -138,14 +138,25 @@ struct vocab {
 };
 uint64_t *vocab_mask(struct vocab *v);                 /* all zero; NULL: no memory */
 void vocab_give_mask(struct vocab *v, uint64_t *mask); /* v NULL: it is freed */
-/* Walks from `state` through nodes [node, node + n) and what is below. A token that may come: its bit in mask, or at
- * the end of the grammar's exit tokens, with `units`. */
-int vocab_walk(struct grammar *g, const struct vocab *v, uint32_t node, uint32_t n, uint32_t state, uint64_t *mask,
-               uint32_t units, struct rod_error *err);
 
-/* ---- grammar_chain.c ---- */
+/* ---- grammar_chain.c: tables of repeated parts ---- */
+struct chain_entry { /* a token of units, or where a token leaves: after so many units, at a node of the trie */
+    uint32_t at, units;
+};
+
+/* From one state of a unit on. */
+enum { GRAM_MAX_LEVELS = 24 }; /* numbers of units that have a mask of their own */
+struct chain_table {
+    struct chain_table *next;
+    size_t users, bytes;
+    uint32_t n_states, from;
+    uint8_t (*unit)[256];       /* [n_states] what it is the table of */
+    struct chain_entry *tokens; /* by units; at = id; those that no mask has */
+    struct chain_entry *leave;  /* by byte; at = node */
+    uint32_t n_tokens, cap_tokens, n_leave, cap_leave, leave_of[257];
+    uint32_t n_levels, level[GRAM_MAX_LEVELS];
+    uint64_t *masks; /* [n_levels][words] tokens of at most so many units */
+};
 void gram_units_free(struct grammar *g);
-/* The tokens of a state, added to mask. */
-int gram_mask(struct grammar *g, const struct vocab *v, uint32_t state, uint64_t *mask, struct rod_error *err);
 
 #endif
