@@ -1,16 +1,15 @@
 /* model.c - opens a checkpoint directory: config.json says what must be there, the safetensors files say what is. */
+#include "engine/base/fail.h"
+#include "engine/base/file.h"
 #include "model_internal.h"
 #include "safetensors.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define MAX_JSON_BYTES (64u << 20) /* an index of a huge model has a few MB */
@@ -38,46 +37,11 @@ static void add_warning(struct model *model, const char *format, ...) {
     va_end(args);
 }
 
-/* The whole file, NUL-terminated. ROD_ENOTFOUND when it is not there. */
-static int read_file(const char *path, char **text, size_t *len, struct rod_error *err) {
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe answers at once and is refused */
-    if (fd < 0)
-        return rod_fail(err, errno == ENOENT ? ROD_ENOTFOUND : ROD_EIO, "cannot open %.300s: %s", path,
-                        strerror(errno));
-    struct stat info;
-    if (fstat(fd, &info) || !S_ISREG(info.st_mode) || info.st_size > MAX_JSON_BYTES) {
-        close(fd);
-        return rod_fail(err, ROD_EMODEL, "%.300s is not a regular file of at most %u bytes", path, MAX_JSON_BYTES);
-    }
-    size_t size = (size_t)info.st_size;
-    char *buffer = malloc(size + 1);
-    size_t n = 0;
-    ssize_t got = 1;
-    while (buffer && n < size && (got = read(fd, buffer + n, size - n)) > 0) n += (size_t)got;
-    int saved = errno;
-    close(fd);
-    if (!buffer) return rod_fail(err, ROD_ENOMEM, "no memory to read %.300s", path);
-    if (got < 0) {
-        free(buffer);
-        return rod_fail(err, ROD_EIO, "cannot read %.300s: %s", path, strerror(saved));
-    }
-    buffer[n] = 0;
-    *text = buffer;
-    *len = n;
-    return 0;
-}
-
-/* dir/file; *text stays NULL when it is optional and not there. */
-static int read_beside(const char *dir, const char *file, bool optional, char **text, size_t *len,
+/* dir/file; data stays NULL when it is optional and not there. */
+static int read_beside(const char *dir, const char *file, bool optional, struct file_bytes *out,
                        struct rod_error *err) {
-    *text = NULL;
-    char *path = join_path(dir, file);
-    if (!path) return rod_fail(err, ROD_ENOMEM, "no memory to read %.300s/%s", dir, file);
-    int rc = read_file(path, text, len, err);
-    struct stat info;
-    const bool absent = rc == ROD_ENOTFOUND && lstat(path, &info); /* a link that leads nowhere is there */
-    free(path);
-    return optional && absent ? 0 : rc;
+    const int rc = file_load(dir, file, MAX_JSON_BYTES, out, err);
+    return optional && rc == ROD_ENOTFOUND ? 0 : rc;
 }
 
 /* ---- files ---- */
@@ -159,13 +123,12 @@ static int open_files(struct model *model, const char *dir, struct files *files,
 
     free(files->st);
     files->st = NULL;
-    char *json;
-    size_t len;
-    rc = read_beside(dir, "model.safetensors.index.json", true, &json, &len, err);
+    struct file_bytes json;
+    rc = read_beside(dir, "model.safetensors.index.json", true, &json, err);
     if (rc) return rc;
-    if (json) {
-        rc = open_sharded(model, dir, json, len, files, err);
-        free(json);
+    if (json.data) {
+        rc = open_sharded(model, dir, json.data, json.n, files, err);
+        file_wipe(&json);
         return rc;
     }
     bool has_pickle = false;
@@ -371,13 +334,12 @@ static void add_eos(struct model *model, const int32_t *ids, uint32_t n) {
 }
 
 static int read_generation(struct model *model, const char *dir, struct rod_error *err) {
-    char *json;
-    size_t len;
-    int rc = read_beside(dir, "generation_config.json", true, &json, &len, err);
-    if (rc || !json) return rc;
+    struct file_bytes json;
+    int rc = read_beside(dir, "generation_config.json", true, &json, err);
+    if (rc || !json.data) return rc;
     struct model_generation g;
-    rc = model_generation_parse(json, len, model->dims.V, &g, err);
-    free(json);
+    rc = model_generation_parse(json.data, json.n, model->dims.V, &g, err);
+    file_wipe(&json);
     if (rc) return rc;
     model->default_temperature = g.temperature;
     model->default_top_p = g.top_p;
@@ -391,13 +353,12 @@ static int read_generation(struct model *model, const char *dir, struct rod_erro
 }
 
 static int read_config(struct model *model, const char *dir, struct model_config *config, struct rod_error *err) {
-    char *json;
-    size_t len;
-    int rc = read_beside(dir, "config.json", false, &json, &len, err);
+    struct file_bytes json;
+    int rc = read_beside(dir, "config.json", false, &json, err);
     if (rc) return rc;
-    rc = model_config_parse(json, len, config, err);
-    model_fingerprint_add(model, "config.json", json, len);
-    free(json);
+    rc = model_config_parse(json.data, json.n, config, err);
+    model_fingerprint_add(model, "config.json", json.data, json.n);
+    file_wipe(&json);
     if (rc) return rc;
     model->dims = config->dims;
     snprintf(model->layout, sizeof model->layout, "%s", config->fla ? "fla" : "published");
@@ -407,13 +368,13 @@ static int read_config(struct model *model, const char *dir, struct model_config
 
 static int read_fingerprint(struct model *model, const char *dir, const struct rod_progress_to *progress,
                             struct rod_error *err) {
-    char *json, shape[160], label[512];
-    size_t len;
+    struct file_bytes json;
+    char shape[160], label[512];
     uint64_t done = 0, total = 0;
-    int rc = read_beside(dir, "tokenizer.json", true, &json, &len, err);
+    int rc = read_beside(dir, "tokenizer.json", true, &json, err);
     if (rc) return rc;
-    if (json) model_fingerprint_add(model, "tokenizer.json", json, len);
-    free(json);
+    if (json.data) model_fingerprint_add(model, "tokenizer.json", json.data, json.n);
+    file_wipe(&json);
     for (size_t i = 0; i < model->n_tensors; i++) total += model->tensors[i].n_bytes;
     for (size_t i = 0; i < model->n_tensors; i++) {
         rod_progress(progress, "reading weights", "B", done, total);

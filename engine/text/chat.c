@@ -1,16 +1,14 @@
 /* chat.c - chat formats as tables; messages to ids or text; see chat.h. */
 #include "chat.h"
+#include "engine/base/fail.h"
+#include "engine/base/file.h"
 #include "engine/base/json_guard.h"
 #include "engine/base/utf8.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static const char *const role_names[CHAT_N_ROLES] = {"system", "user", "assistant", "tool"};
 
@@ -277,71 +275,31 @@ int chat_parse(const struct chat_files *files, const struct tokenizer *t, struct
     return format ? from_format(format, t, out, err) : 0;
 }
 
-/* NULL with rc 0: there is none. Whatever else keeps it from being read is an error: another format is not guessed. */
-static FILE *open_file(const char *path, int *rc, struct rod_error *err) {
-    struct stat info;
-    const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe answers at once and is refused */
-    *rc = 0;
-    if (fd < 0 && errno == ENOENT && lstat(path, &info)) return NULL; /* nor a link that leads nowhere */
-    if (fd < 0) {
-        *rc = rod_fail(err, ROD_EMODEL, "cannot open %.300s: %s", path, strerror(errno));
-        return NULL;
-    }
-    FILE *f = !fstat(fd, &info) && S_ISREG(info.st_mode) ? fdopen(fd, "rb") : NULL;
-    if (f) return f;
-    close(fd);
-    *rc = rod_fail(err, ROD_EMODEL, "%.300s is not a regular file", path);
-    return NULL;
-}
-
-static int read_file(const char *dir, const char *name, char **text, size_t *len, struct rod_error *err) {
+/* data NULL: there is none. What keeps a file from being read is an error of the model: no other format is guessed. */
+static int chat_load(const char *dir, const char *name, struct file_bytes *out, struct rod_error *err) {
     enum { MAX_BYTES = 1 << 24 };
-    char path[4096];
-    const int n_path = snprintf(path, sizeof path, "%s/%s", dir, name);
-    if (n_path < 0 || (size_t)n_path >= sizeof path)
-        return rod_fail(err, ROD_EINVALID, "the path of %s is too long", name);
-    int rc;
-    FILE *f = open_file(path, &rc, err);
-    if (!f) return rc;
-    char *buf = NULL;
-    size_t n = 0, room = 0;
-    for (bool more = true; more && n <= MAX_BYTES;) {
-        room = room ? 2 * room : 8192;
-        char *grown = realloc(buf, room);
-        if (!grown) {
-            free(buf);
-            fclose(f);
-            return chat_no_memory(err);
-        }
-        buf = grown;
-        n += fread(buf + n, 1, room - n, f);
-        more = n == room;
-    }
-    bool bad = ferror(f) || n > MAX_BYTES;
-    fclose(f);
-    if (bad) {
-        free(buf);
-        return rod_fail(err, ROD_EMODEL, "%.300s cannot be read, or is larger than %d bytes", path, MAX_BYTES);
-    }
-    *text = buf;
-    *len = n;
-    return 0;
+    int rc = file_load(dir, name, MAX_BYTES, out, err);
+    if (rc == ROD_ENOTFOUND) return 0;
+    if (rc == ROD_EIO && err) err->code = ROD_EMODEL;
+    return rc == ROD_EIO ? ROD_EMODEL : rc;
 }
 
 int chat_open(const char *dir, const struct tokenizer *t, struct chat **out, char *note, size_t note_bytes,
               struct rod_error *err) {
-    char *table = NULL, *config = NULL, *jinja = NULL;
-    struct chat_files files = {0};
-    int rc = read_file(dir, TABLE, &table, &files.table_len, err);
-    if (!rc) rc = read_file(dir, "tokenizer_config.json", &config, &files.config_len, err);
-    if (!rc) rc = read_file(dir, "chat_template.jinja", &jinja, &files.jinja_len, err);
-    files.table = table;
-    files.config = config;
-    files.jinja = jinja;
+    struct file_bytes table = {0}, config = {0}, jinja = {0};
+    int rc = chat_load(dir, TABLE, &table, err);
+    if (!rc) rc = chat_load(dir, "tokenizer_config.json", &config, err);
+    if (!rc) rc = chat_load(dir, "chat_template.jinja", &jinja, err);
+    const struct chat_files files = {.table = table.data,
+                                     .config = config.data,
+                                     .jinja = jinja.data,
+                                     .table_len = table.n,
+                                     .config_len = config.n,
+                                     .jinja_len = jinja.n};
     if (!rc) rc = chat_parse(&files, t, out, note, note_bytes, err);
-    free(table);
-    free(config);
-    free(jinja);
+    file_wipe(&table);
+    file_wipe(&config);
+    file_wipe(&jinja);
     return rc;
 }
 

@@ -1,78 +1,12 @@
-/* tokenizer.c - opening a tokenizer's directory, and the way of a text through the parts (tokenizer_parts.h). */
+/* tokenizer.c - the way of a text through the parts (tokenizer_parts.h). */
 #include "tokenizer_parts.h"
+#include "engine/base/fail.h"
 #include "engine/base/utf8.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#define TOKENIZER_MAX_FILE_BYTES (256u << 20)
 #define TOKENIZER_MAX_TEXT_BYTES (1u << 30) /* positions in a word are 32 bits */
-
-/* ---- files ---- */
-
-/* *bytes is malloc'd. ROD_ENOTFOUND without a message when there is no such file. */
-static int tokenizer_read(const char *dir, const char *name, char **bytes, size_t *len, struct rod_error *err) {
-    char path[4096];
-    int n = snprintf(path, sizeof path, "%s/%s", dir, name);
-    if (n < 0 || (size_t)n >= sizeof path) return rod_fail(err, ROD_EINVALID, "the path of %s is too long", name);
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe answers at once and is refused */
-    struct stat info;
-    if (fd < 0) {
-        const int number = errno;
-        if (number == ENOENT && lstat(path, &info)) return rod_fail(err, ROD_ENOTFOUND, "%s: no such file", path);
-        return rod_fail(err, ROD_EIO, "%s: %s", path, strerror(number)); /* also a link that leads nowhere */
-    }
-    if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
-        close(fd);
-        return rod_fail(err, ROD_EMODEL, "%s: not a regular file", path);
-    }
-    FILE *f = fdopen(fd, "rb");
-    if (!f) {
-        close(fd);
-        return rod_fail(err, ROD_ENOMEM, "out of memory while opening %s", path);
-    }
-    size_t cap = 1 << 16, have = 0;
-    char *data = malloc(cap);
-    int rc = data ? 0 : rod_fail(err, ROD_ENOMEM, "out of memory while reading %s", path);
-    while (!rc) {
-        size_t got = fread(data + have, 1, cap - have, f);
-        have += got;
-        if (have < cap) {
-            if (ferror(f)) rc = rod_fail(err, ROD_EIO, "%s: cannot be read", path);
-            break;
-        }
-        char *more = cap < TOKENIZER_MAX_FILE_BYTES ? realloc(data, cap * 2) : NULL;
-        if (!more)
-            rc = rod_fail(err, ROD_EMODEL, "%s: larger than %u bytes", path, TOKENIZER_MAX_FILE_BYTES);
-        else
-            data = more, cap *= 2;
-    }
-    fclose(f);
-    if (rc) {
-        free(data);
-        return rc;
-    }
-    *bytes = data;
-    *len = have;
-    return 0;
-}
-
-int tokenizer_open(const char *dir, struct tokenizer **out, struct rod_error *err) {
-    char *json = NULL, *config = NULL;
-    size_t len = 0, config_len = 0;
-    int rc = tokenizer_read(dir, "tokenizer.json", &json, &len, err);
-    if (rc) return rc;
-    rc = tokenizer_read(dir, "tokenizer_config.json", &config, &config_len, err);
-    if (!rc || rc == ROD_ENOTFOUND) rc = tokenizer_parse(json, len, config, config_len, out, err);
-    free(config);
-    free(json);
-    return rc;
-}
 
 void tokenizer_close(struct tokenizer *t) {
     if (!t) return;
