@@ -1,10 +1,19 @@
 /* verify.c - see verify.h. Comparisons are written so that a NaN on either side fails them. */
+#include "engine/base/fail.h"
+#include "engine/base/philox.h"
 #include "verify.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+static uint32_t row_argmax(const float *row, uint32_t n) { /* ties to the lower id */
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (row[i] > row[best]) best = i;
+    return best;
+}
 
 /* ---- running ---- */
 
@@ -80,6 +89,60 @@ int verify_run(const struct backend_ops *ops, struct backend *be, const struct m
         return rc;
     }
     *out = r;
+    return 0;
+}
+
+/* ---- a reference where there is no golden file ---- */
+
+/* The same facts from the CPU backend, for a prompt of random ids. It sums in fp32 and is checked against the golden
+ * files, so a GPU is compared with it at full size. */
+enum { N_GREEDY = 8 };
+
+/* The prompt's logits and states; then the ids that follow it, each fed back. */
+static int run_reference(struct backend *be, const struct model_dims *d, const struct rod_progress_to *progress,
+                         struct golden *g, struct rod_error *err) {
+    struct verify_result *r;
+    const struct verify_watch watch = {*progress, "the CPU's answer"};
+    int rc = verify_run(&backend_cpu, be, d, g, 0, 0, &r, &watch, err);
+    if (rc) return rc;
+    g->logits = r->logits;
+    g->layers = r->layers;
+    r->logits = NULL, r->layers = NULL;
+    verify_free(r);
+    const float *row = g->logits + (size_t)(g->T - 1) * d->V;
+    for (uint32_t i = 0; !rc && i < N_GREEDY; i++) {
+        g->greedy_ids[i] = (int32_t)row_argmax(row, d->V);
+        struct backend_segment segment = {.slot = 0, .n_tok = 1, .n_out = 1, .pos = g->T + i, .tok = &g->greedy_ids[i]};
+        if (i + 1 < N_GREEDY) rc = backend_cpu.forward(be, &segment, 1, &row, err);
+    }
+    g->n_greedy = N_GREEDY;
+    return rc;
+}
+
+int verify_reference(const struct model *model, uint32_t n_tok, uint32_t n_threads,
+                     const struct rod_progress_to *progress, struct golden **out, struct rod_error *err) {
+    const struct model_dims *d = &model->dims;
+    struct golden *g = calloc(1, sizeof *g);
+    if (g) g->ids = malloc(n_tok * sizeof *g->ids), g->greedy_ids = malloc(N_GREEDY * sizeof *g->greedy_ids);
+    if (!g || !g->ids || !g->greedy_ids) {
+        golden_close(g);
+        return rod_fail(err, ROD_ENOMEM, "no memory for a reference of %u tokens", n_tok);
+    }
+    g->T = n_tok;
+    g->n_layers = d->L;
+    g->n_keys = !d->plus ? 0 : n_tok < d->visible ? n_tok : d->visible;
+    for (uint32_t i = 0; i < n_tok; i++) g->ids[i] = (int32_t)(philox_uniform(1, i, 0) * d->V);
+    const struct backend_config config = {
+        .n_slots = 1, .n_threads = n_threads, .device = "cpu", .precision = "auto", .progress = *progress};
+    struct backend *be = NULL;
+    int rc = backend_cpu.open(model, &config, &be, err);
+    if (!rc) rc = run_reference(be, d, progress, g, err);
+    if (be) backend_cpu.close(be);
+    if (rc) {
+        golden_close(g);
+        return rc;
+    }
+    *out = g;
     return 0;
 }
 
@@ -159,14 +222,7 @@ static void compare_values(const float *ref, const float *x, size_t n, size_t ro
     if (!out->ok) report->passed = false;
 }
 
-static uint32_t argmax(const float *row, uint32_t n) { /* ties to the lower id */
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (row[i] > row[best]) best = i;
-    return best;
-}
-
-static double deviation(const float *row, uint32_t n) {
+static double row_deviation(const float *row, uint32_t n) {
     double sum = 0, square = 0;
     for (uint32_t i = 0; i < n; i++) sum += (double)row[i], square += (double)row[i] * (double)row[i];
     double mean = sum / n;
@@ -177,7 +233,7 @@ static double deviation(const float *row, uint32_t n) {
  * where they are known. */
 static bool close_call(const float *row, uint32_t n, uint32_t wanted, uint32_t chosen, double margin) {
     double gap = fabs((double)row[wanted] - (double)row[chosen]);
-    return margin > 0 && gap <= margin * deviation(row, n);
+    return margin > 0 && gap <= margin * row_deviation(row, n);
 }
 
 void verify_compare(const struct golden *g, const struct verify_result *r, const struct model_dims *d, int mode,
@@ -196,7 +252,7 @@ void verify_compare(const struct golden *g, const struct verify_result *r, const
     struct rod_verify_agreement *a = &report->agreement[mode];
     for (uint32_t t = 0; t < g->T; t++) {
         const float *ref = g->logits + (size_t)t * d->V;
-        uint32_t wanted = argmax(ref, d->V), chosen = argmax(r->logits + (size_t)t * d->V, d->V);
+        uint32_t wanted = row_argmax(ref, d->V), chosen = row_argmax(r->logits + (size_t)t * d->V, d->V);
         if (wanted == chosen)
             a->argmax_same++;
         else
@@ -204,7 +260,7 @@ void verify_compare(const struct golden *g, const struct verify_result *r, const
     }
     for (uint32_t i = 0; i < g->n_greedy; i++) {
         const float *row = r->greedy_logits + (size_t)i * d->V;
-        uint32_t wanted = (uint32_t)g->greedy_ids[i], chosen = argmax(row, d->V);
+        uint32_t wanted = (uint32_t)g->greedy_ids[i], chosen = row_argmax(row, d->V);
         if (wanted == chosen)
             a->greedy_same++;
         else
