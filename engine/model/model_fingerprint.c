@@ -1,4 +1,5 @@
 /* model_fingerprint.c - the name of a model's bytes, so that no state meets weights that it was not made with. */
+#include "engine/base/bytes.h"
 #include "model_internal.h"
 
 #include <stdio.h>
@@ -7,18 +8,13 @@
 
 enum { LABEL_BYTES = 512 };
 
-static unsigned char *put_u64(unsigned char *to, uint64_t x) {
-    for (int i = 0; i < 8; i++) *to++ = (unsigned char)(x >> (8 * i));
-    return to;
-}
-
 /* fingerprint := XXH3(fingerprint, n_bytes, XXH3(bytes), label) */
 void model_fingerprint_add(struct model *model, const char *label, const void *bytes, size_t n_bytes) {
     unsigned char link[2 * MODEL_FINGERPRINT_BYTES + 8 + LABEL_BYTES], *to = link;
     XXH128_canonical_t digest;
     XXH128_canonicalFromHash(&digest, XXH3_128bits(bytes, n_bytes));
     memcpy(to, model->fingerprint, MODEL_FINGERPRINT_BYTES);
-    to = put_u64(to + MODEL_FINGERPRINT_BYTES, n_bytes);
+    to = bytes_put(to + MODEL_FINGERPRINT_BYTES, n_bytes, 8);
     memcpy(to, digest.digest, sizeof digest.digest);
     to += sizeof digest.digest;
     size_t n = strlen(label) < LABEL_BYTES ? strlen(label) : LABEL_BYTES;
