@@ -1,5 +1,6 @@
 /* state_file.c - see state_file.h. The bytes come from outside: every number is checked before it is used. */
 #include "state_file.h"
+#include "engine/base/bytes.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -21,16 +22,6 @@ enum { /* where the fields of the fixed part are */
 };
 enum { BEHIND, APART }; /* places of a payload */
 static const char MAGIC[8] = {'R', 'O', 'D', 'S', 'T', 'A', 'T', 'E'};
-
-static uint64_t get(const unsigned char *from, int n) {
-    uint64_t x = 0;
-    while (n--) x = x << 8 | from[n];
-    return x;
-}
-
-static void put(unsigned char *to, uint64_t x, int n) {
-    for (int i = 0; i < n; i++) to[i] = (unsigned char)(x >> (8 * i));
-}
 
 static const struct {
     const char *name;
@@ -64,11 +55,11 @@ int state_file_measure(const void *bytes, size_t n_bytes, const char *file, uint
         return rod_fail(err, ROD_ESTATE, "%.150s: too short: %zu bytes are no state file", file, n_bytes);
     if (memcmp(b, MAGIC, sizeof MAGIC))
         return rod_fail(err, ROD_ESTATE, "%.150s: bad magic: this is not a state file", file);
-    uint64_t format = get(b + AT_FORMAT, 4);
+    uint64_t format = bytes_get(b + AT_FORMAT, 4);
     if (format != STATE_FILE_FORMAT)
         return rod_fail(err, ROD_ESTATE, "%.150s: unknown version %llu of the format, %d is understood", file,
                         (unsigned long long)format, STATE_FILE_FORMAT);
-    uint64_t header = get(b + AT_N_HEADER, 4), payload = get(b + AT_N_PAYLOAD, 8);
+    uint64_t header = bytes_get(b + AT_N_HEADER, 4), payload = bytes_get(b + AT_N_PAYLOAD, 8);
     if (header < STATE_FILE_MIN_BYTES || header > STATE_FILE_MAX_HEADER_BYTES || header % ALIGN_BYTES)
         return rod_fail(err, ROD_ESTATE, "%.150s: damaged header: it cannot have %llu bytes", file,
                         (unsigned long long)header);
@@ -80,11 +71,11 @@ int state_file_measure(const void *bytes, size_t n_bytes, const char *file, uint
     return 0;
 }
 
-bool state_file_peek_apart(const void *bytes) { return get((const unsigned char *)bytes + AT_PLACE, 4) == APART; }
+bool state_file_peek_apart(const void *bytes) { return bytes_get((const unsigned char *)bytes + AT_PLACE, 4) == APART; }
 
-uint64_t state_file_peek_version(const void *bytes) { return get((const unsigned char *)bytes + AT_VERSION, 8); }
+uint64_t state_file_peek_version(const void *bytes) { return bytes_get((const unsigned char *)bytes + AT_VERSION, 8); }
 
-uint64_t state_file_peek_check(const void *header_end) { return get(header_end, STATE_FILE_CHECK_BYTES); }
+uint64_t state_file_peek_check(const void *header_end) { return bytes_get(header_end, STATE_FILE_CHECK_BYTES); }
 
 static bool all_zero(const unsigned char *b, uint64_t n) {
     unsigned char any = 0;
@@ -97,7 +88,7 @@ static int parse_sections(const unsigned char *b, uint64_t n_header, const char 
                           struct rod_error *err) {
     uint64_t at = STATE_FILE_FIXED_BYTES, end = n_header - STATE_FILE_CHECK_BYTES;
     for (int i = 0; i < N_SECTIONS; i++) {
-        uint64_t n = get(b + AT_SECTIONS + 4 * i, 4);
+        uint64_t n = bytes_get(b + AT_SECTIONS + 4 * i, 4);
         if (n < sections[i].min || n > sections[i].max || n > end - at)
             return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: section %s cannot have %llu bytes", file,
                             sections[i].name, (unsigned long long)n);
@@ -108,7 +99,7 @@ static int parse_sections(const unsigned char *b, uint64_t n_header, const char 
         return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: %zu bytes are no list of tokens", file,
                         out->pending_ids.n);
     if (header_bytes(at - STATE_FILE_FIXED_BYTES) != n_header || !all_zero(b + at, end - at) ||
-        get(b + AT_PLACE, 4) > APART)
+        bytes_get(b + AT_PLACE, 4) > APART)
         return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: bytes that belong to nothing", file);
     return 0;
 }
@@ -151,15 +142,15 @@ int state_file_parse_header(const void *bytes, size_t n_bytes, uint64_t n_file, 
         return rod_fail(err, ROD_ESTATE, "%.150s: too long: %llu bytes, its header calls for %llu", file,
                         (unsigned long long)n_file, (unsigned long long)n_whole);
     uint64_t end = n_header - STATE_FILE_CHECK_BYTES;
-    if (XXH3_64bits(b, (size_t)end) != get(b + end, STATE_FILE_CHECK_BYTES))
+    if (XXH3_64bits(b, (size_t)end) != bytes_get(b + end, STATE_FILE_CHECK_BYTES))
         return rod_fail(err, ROD_ESTATE, "%.150s: bad checksum: the header has changed", file);
-    struct state_file state = {.n_tok = get(b + AT_N_TOK, 8),
-                               .token_hash = get(b + AT_TOKEN_HASH, 8),
-                               .version = get(b + AT_VERSION, 8),
-                               .seed = get(b + AT_SEED, 8),
-                               .payload = {NULL, (size_t)get(b + AT_N_PAYLOAD, 8)},
+    struct state_file state = {.n_tok = bytes_get(b + AT_N_TOK, 8),
+                               .token_hash = bytes_get(b + AT_TOKEN_HASH, 8),
+                               .version = bytes_get(b + AT_VERSION, 8),
+                               .seed = bytes_get(b + AT_SEED, 8),
+                               .payload = {NULL, (size_t)bytes_get(b + AT_N_PAYLOAD, 8)},
                                .apart = state_file_peek_apart(b),
-                               .payload_check = get(b + AT_PAYLOAD_CHECK, 8)};
+                               .payload_check = bytes_get(b + AT_PAYLOAD_CHECK, 8)};
     memcpy(state.fingerprint, b + AT_FINGERPRINT, MODEL_FINGERPRINT_BYTES);
     if ((rc = parse_sections(b, n_header, file, &state, err))) return rc;
     if ((rc = check_expected(&state, expected, file, err))) return rc;
@@ -185,12 +176,12 @@ int state_file_parse(const void *bytes, size_t n_bytes, const char *file, const 
 int state_file_check_payload(const void *header, const struct state_bytes *payload, const char *file,
                              struct rod_error *err) {
     const unsigned char *b = header;
-    if (XXH3_64bits(payload->data, payload->n) == get(b + AT_PAYLOAD_CHECK, 8)) return 0;
+    if (XXH3_64bits(payload->data, payload->n) == bytes_get(b + AT_PAYLOAD_CHECK, 8)) return 0;
     return rod_fail(err, ROD_ESTATE, "%.150s: bad checksum: the payload has changed", file);
 }
 
 int32_t state_file_id(const struct state_file *state, uint32_t i) {
-    return (int32_t)(uint32_t)get((const unsigned char *)state->pending_ids.data + 4 * (size_t)i, 4);
+    return (int32_t)(uint32_t)bytes_get((const unsigned char *)state->pending_ids.data + 4 * (size_t)i, 4);
 }
 
 /* ---- a state to bytes ---- */
@@ -210,24 +201,24 @@ void state_file_write_header(const struct state_file *state, void *dst) {
     size_t n = state_file_header_bytes(state), at = STATE_FILE_FIXED_BYTES;
     memset(b, 0, n);
     memcpy(b, MAGIC, sizeof MAGIC);
-    put(b + AT_FORMAT, STATE_FILE_FORMAT, 4);
-    put(b + AT_N_HEADER, n, 4);
-    put(b + AT_N_PAYLOAD, state->payload.n, 8);
-    put(b + AT_PAYLOAD_CHECK, state->apart ? state->payload_check : XXH3_64bits(state->payload.data, state->payload.n),
-        8);
-    put(b + AT_PLACE, state->apart ? APART : BEHIND, 4);
+    bytes_put(b + AT_FORMAT, STATE_FILE_FORMAT, 4);
+    bytes_put(b + AT_N_HEADER, n, 4);
+    bytes_put(b + AT_N_PAYLOAD, state->payload.n, 8);
+    bytes_put(b + AT_PAYLOAD_CHECK,
+              state->apart ? state->payload_check : XXH3_64bits(state->payload.data, state->payload.n), 8);
+    bytes_put(b + AT_PLACE, state->apart ? APART : BEHIND, 4);
     memcpy(b + AT_FINGERPRINT, state->fingerprint, MODEL_FINGERPRINT_BYTES);
-    put(b + AT_N_TOK, state->n_tok, 8);
-    put(b + AT_TOKEN_HASH, state->token_hash, 8);
-    put(b + AT_VERSION, state->version, 8);
-    put(b + AT_SEED, state->seed, 8);
+    bytes_put(b + AT_N_TOK, state->n_tok, 8);
+    bytes_put(b + AT_TOKEN_HASH, state->token_hash, 8);
+    bytes_put(b + AT_VERSION, state->version, 8);
+    bytes_put(b + AT_SEED, state->seed, 8);
     for (int i = 0; i < N_SECTIONS; i++) {
         const struct state_bytes *section = section_of(state, i);
-        put(b + AT_SECTIONS + 4 * i, section->n, 4);
+        bytes_put(b + AT_SECTIONS + 4 * i, section->n, 4);
         if (section->n) memcpy(b + at, section->data, section->n);
         at += section->n;
     }
-    put(b + n - STATE_FILE_CHECK_BYTES, XXH3_64bits(b, n - STATE_FILE_CHECK_BYTES), STATE_FILE_CHECK_BYTES);
+    bytes_put(b + n - STATE_FILE_CHECK_BYTES, XXH3_64bits(b, n - STATE_FILE_CHECK_BYTES), STATE_FILE_CHECK_BYTES);
 }
 
 /* ---- tokens ---- */
@@ -235,8 +226,8 @@ void state_file_write_header(const struct state_file *state, void *dst) {
 uint64_t state_file_hash_tokens(uint64_t hash, const int32_t *ids, size_t n) {
     unsigned char link[12];
     for (size_t i = 0; i < n; i++) {
-        put(link, hash, 8);
-        put(link + 8, (uint32_t)ids[i], 4);
+        bytes_put(link, hash, 8);
+        bytes_put(link + 8, (uint32_t)ids[i], 4);
         hash = XXH3_64bits(link, sizeof link);
     }
     return hash;

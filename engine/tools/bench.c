@@ -9,7 +9,9 @@
  * samples, decode runs as the engine runs it: the next step is launched before the last one is collected, and reads the
  * token that the last one drew (greedily).
  */
+#include "engine/base/fail.h"
 #include "engine/backend/backend.h"
+#include "engine/base/clock.h"
 #include "kernels/kernels.h"
 #include "engine/model/model.h"
 #include "engine/backend/cpu/team.h"
@@ -18,16 +20,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { MIN_STEPS = 5, MAX_STEPS = 100000, ROUND_STEPS = 4, WARM_STEPS = ROUND_STEPS };
 
-static double now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+static double now_s(void) { return 1e-9 * (double)clock_now_ns(); }
 
 static int32_t token_at(uint32_t vocab, uint64_t seed) { /* splitmix64 */
     uint64_t x = seed * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
@@ -205,11 +202,7 @@ static void fill_row(struct bench *b, struct rod_bench_row *row, size_t n_times,
     snprintf(row->dtype, sizeof row->dtype, "%s", own ? dtype_name(b->model->weight_dtype) : precision);
 }
 
-static double thread_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
+static double thread_s(void) { return 1e-9 * (double)clock_read_ns(CLOCK_THREAD_CPUTIME_ID); }
 
 /* The times of whole steps, and what the thread and the bus had to do. */
 struct decode_times {
@@ -402,7 +395,7 @@ int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, 
         b.segs = calloc(most, sizeof *b.segs);
         b.pos = calloc(most, sizeof *b.pos);
         if (!b.team || !b.ids || !b.times || !b.segs || !b.pos)
-            rc = rod_fail(err, ROD_ENOMEM, "no memory for the benchmark");
+            rc = rod_fail_no_memory(err);
         else {
             if (b.ops->ceilings)
                 rc = b.ops->ceilings(b.be, (double)model->weight_bytes, &b.read_bytes_per_s, &b.flop_per_s, err);
