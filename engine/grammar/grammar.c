@@ -3,6 +3,7 @@
  * The cache keeps every grammar that a request holds, and of the others the latest, up to a count and a sum of memory.
  * Compiling runs outside the lock: two threads may compile the same text, and the second takes the first one's. */
 #include "grammar_internal.h"
+#include "engine/base/fail.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -40,7 +41,7 @@ int grammar_compile(enum rod_grammar_kind kind, const char *text, size_t len, st
     struct ir ir;
     struct grammar *g = calloc(1, sizeof *g);
     int rc = ir_init(&ir, err);
-    if (!g && !rc) rc = rod_fail(err, ROD_ENOMEM, "took more memory than there is");
+    if (!g && !rc) rc = rod_fail_no_memory(err);
     if (!rc) {
         uint32_t whole = IR_NOTHING;
         switch (kind) {
@@ -87,7 +88,7 @@ int grammar_cache_new(const struct tokenizer *tokenizer, uint32_t V, struct gram
     struct grammar_cache *c = calloc(1, sizeof *c);
     if (!c || pthread_mutex_init(&c->lock, NULL)) {
         free(c);
-        return rod_fail(err, ROD_ENOMEM, "No memory for the grammars.");
+        return rod_fail_no_memory(err);
     }
     c->tokenizer = tokenizer;
     c->V = V;
@@ -185,7 +186,7 @@ int grammar_cache_open(struct grammar_cache *c, enum rod_grammar_kind kind, cons
     if (*out) return 0;
     struct rod_grammar *s = calloc(1, sizeof *s);
     char *copy = malloc(len + 1);
-    rc = s && copy ? 0 : rod_fail(err, ROD_ENOMEM, "No memory for a grammar.");
+    rc = s && copy ? 0 : rod_fail_no_memory(err);
     if (!rc) rc = grammar_compile(kind, text, len, &s->grammar, err);
     if (!rc) rc = grammar_prepare(s->grammar, c->vocab, err);
     if (rc) {

@@ -2,6 +2,7 @@
  * so a part's last nodes know where to go. A part that is repeated becomes a rule, so {1000} costs a thousand calls
  * and not a thousand copies. */
 #include "grammar_internal.h"
+#include "engine/base/fail.h"
 #include "engine/base/utf8.h"
 
 #include <stdlib.h>
@@ -25,6 +26,11 @@ static uint32_t fail(struct build *b, int code, const char *message) {
     return GRAM_FAIL_NODE;
 }
 
+static uint32_t build_no_memory(struct build *b) {
+    if (!b->rc) b->rc = rod_fail_no_memory(b->err);
+    return GRAM_FAIL_NODE;
+}
+
 static uint32_t node(struct build *b, struct gram_node n) {
     struct grammar *g = b->g;
     if (b->rc) return GRAM_FAIL_NODE;
@@ -32,7 +38,7 @@ static uint32_t node(struct build *b, struct gram_node n) {
         if (g->n_nodes == GRAMMAR_MAX_NODES) return fail(b, ROD_EINVALID, "is too large");
         uint32_t cap = g->cap_nodes ? g->cap_nodes * 2 : 256;
         struct gram_node *more = realloc(g->nodes, cap * sizeof *more);
-        if (!more) return fail(b, ROD_ENOMEM, "took more memory than there is");
+        if (!more) return build_no_memory(b);
         g->nodes = more;
         g->cap_nodes = cap;
     }
@@ -86,7 +92,7 @@ static uint32_t new_rule(struct build *b, uint32_t part) {
         uint32_t *rules = realloc(g->rules, cap * sizeof *rules);
         if (rules) g->rules = rules;
         uint32_t *parts = rules ? realloc(b->parts, cap * sizeof *parts) : NULL;
-        if (!parts) return fail(b, ROD_ENOMEM, "took more memory than there is");
+        if (!parts) return build_no_memory(b);
         b->parts = parts;
         b->cap_rules = cap;
     }
@@ -128,7 +134,7 @@ static void chain(struct build *b, uint32_t at, uint32_t once, uint32_t least, u
         if (chains) g->chains = chains;
         uint32_t *nodes = chains ? realloc(b->chain_nodes, cap * sizeof *nodes) : NULL;
         if (!nodes) {
-            fail(b, ROD_ENOMEM, "took more memory than there is");
+            build_no_memory(b);
             return;
         }
         b->chain_nodes = nodes;
@@ -219,7 +225,7 @@ static unsigned depth_of(const struct grammar *g, const struct gram_node *n) {
 /* The least solution: from "no way" down, until nothing changes. A node mostly follows what it leads to. */
 static int find_depths(struct grammar *g, struct rod_error *err) {
     g->depth = malloc(g->n_nodes);
-    if (!g->depth) return rod_fail(err, ROD_ENOMEM, "took more memory than there is");
+    if (!g->depth) return rod_fail_no_memory(err);
     memset(g->depth, UINT8_MAX, g->n_nodes);
     uint64_t work = 0;
     for (bool changed = true; changed;) {
@@ -252,7 +258,7 @@ int gram_build(struct grammar *g, const struct ir *ir, struct rod_error *err) {
     g->rules = calloc(b.cap_rules, sizeof *g->rules);
     b.parts = calloc(b.cap_rules, sizeof *b.parts);
     b.rule_of = calloc(ir->n_nodes, sizeof *b.rule_of);
-    if (!g->rules || !b.parts || !b.rule_of) fail(&b, ROD_ENOMEM, "took more memory than there is");
+    if (!g->rules || !b.parts || !b.rule_of) build_no_memory(&b);
     node(&b, (struct gram_node){.kind = GRAM_FAIL});
     node(&b, (struct gram_node){.kind = GRAM_END});
     for (uint32_t i = 0; !b.rc && i < ir->n_rules; i++) new_rule(&b, ir->rules[i]);
@@ -262,7 +268,7 @@ int gram_build(struct grammar *g, const struct ir *ir, struct rod_error *err) {
     }
     if (!b.rc) {
         g->chain_at = calloc(g->n_nodes, sizeof *g->chain_at);
-        if (!g->chain_at) fail(&b, ROD_ENOMEM, "took more memory than there is");
+        if (!g->chain_at) build_no_memory(&b);
     }
     for (uint32_t i = 0; !b.rc && i < g->n_chains; i++)
         if (!g->chain_at[b.chain_nodes[i]]) g->chain_at[b.chain_nodes[i]] = i + 1;

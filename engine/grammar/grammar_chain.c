@@ -11,6 +11,7 @@
  * there is only the walk: slower, and the same mask. Tables belong to the vocabulary, which counts their users under
  * its lock. */
 #include "grammar_internal.h"
+#include "engine/base/fail.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +21,6 @@ enum {
     MAX_WALK_NODES = 1 << 23, /* of the trie, for one grammar's tables */
     MAX_TABLE_BYTES = 8 << 20 /* of one grammar */
 };
-
-static int no_memory(struct rod_error *err) { return rod_fail(err, ROD_ENOMEM, "took more memory than there is"); }
 
 /* ---- a table ---- */
 
@@ -256,7 +255,7 @@ static bool explore(struct grammar *g, struct gram_unit *u, int *rc, struct rod_
         }
         for (unsigned byte = 0; byte < 256; byte++) u->next[i][byte] = to[g->class_of[byte]];
         if (!unit_places(u, i, g, states[i])) {
-            *rc = no_memory(err);
+            *rc = rod_fail_no_memory(err);
             return false;
         }
     }
@@ -269,7 +268,7 @@ int grammar_prepare(struct grammar *g, struct vocab *v, struct rod_error *err) {
     g->work = 0;
     for (uint32_t i = 0; i < g->n_units; i++) {
         struct gram_unit *u = &g->units[i];
-        if (!unit_room(u)) return no_memory(err);
+        if (!unit_room(u)) return rod_fail_no_memory(err);
         bool ok = u->rule == GRAM_INLINE;
         if (ok) {
             u->n_states = 1;
@@ -278,7 +277,7 @@ int grammar_prepare(struct grammar *g, struct vocab *v, struct rod_error *err) {
             struct rod_error fault; /* what is too ambiguous here may never be met */
             int rc = 0;
             ok = explore(g, u, &rc, &fault);
-            if (rc == ROD_ENOMEM) return no_memory(err);
+            if (rc == ROD_ENOMEM) return rod_fail_no_memory(err);
         }
         for (uint32_t k = 0; ok && k < u->n_states; k++) {
             u->tables[k] = g->table_bytes < MAX_TABLE_BYTES ? table_open(u, k, v, &budget) : NULL;

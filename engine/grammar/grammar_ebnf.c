@@ -263,7 +263,7 @@ void ir_ebnf(struct ir *ir, const char *text, size_t len) {
     }
     g.names = calloc(MAX_NAMES, sizeof *g.names);
     if (!g.names) {
-        ir_fail(ir, ROD_ENOMEM, "took more memory than there is");
+        ir_no_memory(ir);
         return;
     }
     g.names[g.n_names++] = (struct name){"root", 4, false};

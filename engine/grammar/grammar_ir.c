@@ -1,5 +1,6 @@
 /* grammar_ir.c - the tree's arrays and constructors. */
 #include "grammar_ir.h"
+#include "engine/base/fail.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,6 +20,11 @@ uint32_t ir_fail(struct ir *ir, int code, const char *format, ...) {
     return IR_NOTHING;
 }
 
+uint32_t ir_no_memory(struct ir *ir) {
+    if (!ir->rc) ir->rc = rod_fail_no_memory(ir->err);
+    return IR_NOTHING;
+}
+
 /* Room for n more items; *items moves. */
 static bool room(struct ir *ir, void **items, uint32_t *cap, uint32_t used, size_t n, size_t item_bytes) {
     if (ir->rc) return false;
@@ -31,7 +37,7 @@ static bool room(struct ir *ir, void **items, uint32_t *cap, uint32_t used, size
     while (want - used < n) want *= 2;
     void *more = realloc(*items, want * item_bytes);
     if (!more) {
-        ir_fail(ir, ROD_ENOMEM, "took more memory than there is");
+        ir_no_memory(ir);
         return false;
     }
     *items = more;

@@ -41,6 +41,8 @@ void ir_fini(struct ir *ir);
 /* The first failure counts. Returns IR_NOTHING. */
 uint32_t ir_fail(struct ir *ir, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+uint32_t ir_no_memory(struct ir *ir);
+
 uint32_t ir_bytes(struct ir *ir, const char *bytes, size_t n);
 uint32_t ir_text(struct ir *ir, const char *text);
 uint32_t ir_set(struct ir *ir, const struct ir_range *ranges, size_t n);

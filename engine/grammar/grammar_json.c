@@ -80,7 +80,7 @@ uint32_t ir_json_multiple(struct ir *ir, uint32_t m) {
     const uint32_t first = ir->n_rules;
     const uint32_t last = (MULTIPLE_RULES / m < INT_DIGITS - 1) ? MULTIPLE_RULES / m + 1 : INT_DIGITS - 1;
     bool *met = calloc((last + 1) * m, sizeof *met); /* a remainder that so many digits can have */
-    if (!met) return ir_fail(ir, ROD_ENOMEM, "took more memory than there is");
+    if (!met) return ir_no_memory(ir);
     for (uint32_t i = 0; i < (last + 1) * m; i++) ir_rule(ir);
     for (uint32_t d = 1; d < 10; d++) met[d % m] = true;
     uint32_t start = IR_NOTHING, digits_of[10];

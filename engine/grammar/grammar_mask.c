@@ -8,6 +8,7 @@
  * Order of the files: grammar_vocab.c and grammar_walk.c below, grammar_chain.c beside, this one above them.
  */
 #include "grammar_internal.h"
+#include "engine/base/fail.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -202,7 +203,7 @@ int grammar_walk_mask(struct grammar_walk *w, const struct vocab *v, const uint6
     if (!g->found.states[w->state].mask) {
         const size_t words = ((size_t)v->V + 63) / 64;
         uint64_t *new = g->vocab == v ? vocab_mask(g->vocab) : calloc(words, sizeof *new);
-        if (!new) return rod_fail(err, ROD_ENOMEM, "No memory for the mask of a grammar.");
+        if (!new) return rod_fail_no_memory(err);
         g->work = 0;
         rc = mask_of_state(g, v, w->state, new, err);
         if (rc) {

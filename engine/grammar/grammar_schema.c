@@ -134,12 +134,10 @@ static uint32_t inexact(struct schema *s, const char *keyword) {
     return refuse(s, keyword, ", with a number beyond 64-bit integers, or from 2^53 on in another form");
 }
 
-static uint32_t no_memory(struct ir *ir) { return ir_fail(ir, ROD_ENOMEM, "took more memory than there is"); }
-
 /* A value as it is written, without white space. */
 static uint32_t literal(struct schema *s, const json_t *value) {
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-    if (!text) return no_memory(s->ir); /* what was read can be written */
+    if (!text) return ir_no_memory(s->ir); /* what was read can be written */
     uint32_t out = ir_text(s->ir, text);
     free(text);
     return out;
@@ -380,7 +378,7 @@ static uint32_t other_keys(struct schema *s, const char **names, size_t n, size_
         if (n_taken == 64) return refuse(s, "additionalProperties", " beside too many names");
         taken[n_taken++] = c;
         const char **same = malloc(n * sizeof *same);
-        if (!same) return no_memory(ir);
+        if (!same) return ir_no_memory(ir);
         size_t n_same = 0;
         for (size_t k = i; k < n; k++)
             if (strncmp(names[k] + at, names[i] + at, n_bytes) == 0) same[n_same++] = names[k];
@@ -415,7 +413,7 @@ static uint32_t extra_member(struct schema *s, const json_t *properties, const j
     const char **names = malloc((n + 1) * sizeof *names), *name;
     json_t *unused;
     size_t i = 0;
-    if (!names) return no_memory(s->ir);
+    if (!names) return ir_no_memory(s->ir);
     json_object_foreach((json_t *)properties, name, unused) names[i++] = name;
     uint32_t key = other_keys(s, names, n, 0), quote = ir_text(s->ir, "\"");
     free(names);
@@ -471,7 +469,7 @@ static uint32_t object(struct schema *s, const json_t *schema) {
     const char **names = malloc((n + 1) * sizeof *names), *name;
     json_t *value, *needed = set_of(required);
     size_t i = 0;
-    if (!names || !needed) no_memory(ir);
+    if (!names || !needed) ir_no_memory(ir);
     if (!ir->rc) json_object_foreach((json_t *)properties, name, value) names[i++] = name;
     for (i = n; i-- > 0 && !ir->rc;) {
         json_t *key = json_string(names[i]);
@@ -620,7 +618,7 @@ void ir_schema(struct ir *ir, const char *text, size_t len) {
     if (!root && !json_guard_was_short(&fault)) {
         ir_fail(ir, ROD_EINVALID, "is not JSON: %.100s", fault.text);
     } else if (!s) {
-        no_memory(ir);
+        ir_no_memory(ir);
     } else {
         *s = (struct schema){.ir = ir, .root = root};
         uint32_t whole = any_schema(s, root);
@@ -636,7 +634,7 @@ void ir_choice(struct ir *ir, const char *text, size_t len) {
     uint32_t out = IR_NOTHING;
     size_t i;
     const json_t *one;
-    if (!list && json_guard_was_short(&fault)) no_memory(ir);
+    if (!list && json_guard_was_short(&fault)) ir_no_memory(ir);
     if (!json_is_array(list) || json_array_size(list) == 0) ir_fail(ir, ROD_EINVALID, "must be an array of strings");
     json_array_foreach(list, i, one) {
         if (!json_is_string(one) || json_string_length(one) == 0)

@@ -3,6 +3,7 @@
  * The trie lies in one array, level after level, the children of a node side by side: a node that the grammar does not
  * allow costs a look, and nothing below it is touched. */
 #include "grammar_internal.h"
+#include "engine/base/fail.h"
 #include "engine/text/tokenizer.h"
 
 #include <stdlib.h>
@@ -100,13 +101,13 @@ static int from_entries(struct entry *e, size_t n, uint32_t V, struct vocab **ou
         *out = v;
     }
     free(spans);
-    return ok ? 0 : rod_fail(err, ROD_ENOMEM, "No memory for the vocabulary as a trie.");
+    return ok ? 0 : rod_fail_no_memory(err);
 }
 
 int vocab_new_bytes(const char *const *bytes, const size_t *lens, uint32_t n, struct vocab **out,
                     struct rod_error *err) {
     struct entry *e = malloc((n + 1) * sizeof *e);
-    if (!e) return rod_fail(err, ROD_ENOMEM, "No memory for the vocabulary as a trie.");
+    if (!e) return rod_fail_no_memory(err);
     size_t n_entries = 0;
     for (uint32_t i = 0; i < n; i++)
         if (lens[i]) e[n_entries++] = (struct entry){bytes[i], lens[i], (int32_t)i};
@@ -118,7 +119,7 @@ int vocab_new_bytes(const char *const *bytes, const size_t *lens, uint32_t n, st
 int vocab_new(const struct tokenizer *tokenizer, uint32_t V, struct vocab **out, struct rod_error *err) {
     const uint32_t n = tokenizer_n_ids(tokenizer) < V ? tokenizer_n_ids(tokenizer) : V;
     struct entry *e = malloc((n + 1) * sizeof *e);
-    if (!e) return rod_fail(err, ROD_ENOMEM, "No memory for the vocabulary as a trie.");
+    if (!e) return rod_fail_no_memory(err);
     size_t n_entries = 0;
     for (uint32_t i = 0; i < n; i++) {
         size_t len = 0;

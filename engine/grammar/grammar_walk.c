@@ -5,6 +5,7 @@
  * take bytes. A place from which the end is more than GRAMMAR_MAX_DEPTH calls deep is not taken, so no way leads into a
  * nesting that could not be closed again. */
 #include "grammar_internal.h"
+#include "engine/base/fail.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +15,6 @@ enum { SEEN_SLOTS = 8192, MAX_SEEN = SEEN_SLOTS / 2, CLASSES_A_PLACE = 64 };
 
 /* ---- growing arrays and tables ---- */
 
-static int no_memory(struct rod_error *err) {
-    return rod_fail(err, ROD_ENOMEM, "No memory for the states of a grammar.");
-}
 static int too_ambiguous(struct rod_error *err) {
     return rod_fail(err, ROD_EINVALID, "is too ambiguous: a text can be read in too many ways");
 }
@@ -38,7 +36,7 @@ static bool room(struct gram_states *s, void **items, uint32_t *cap, uint32_t us
 
 int gram_room(struct gram_states *s, void **items, uint32_t *cap, uint32_t used, uint32_t n, size_t item_bytes,
               struct rod_error *err) {
-    return room(s, items, cap, used, n, item_bytes) ? 0 : no_memory(err);
+    return room(s, items, cap, used, n, item_bytes) ? 0 : rod_fail_no_memory(err);
 }
 
 static bool table_room(struct gram_states *s, struct gram_table *t, uint32_t used, const uint32_t *hashes,
@@ -84,7 +82,7 @@ static int push_frame(struct gram_states *s, uint32_t node, uint32_t below, uint
     void *items = s->frames;
     bool ok = room(s, &items, &s->cap_frames, s->n_frames, 1, sizeof *s->frames);
     s->frames = items;
-    if (!ok || !frame_table_room(s)) return no_memory(err);
+    if (!ok || !frame_table_room(s)) return rod_fail_no_memory(err);
     struct gram_table *t = &s->frame_table;
     uint32_t at = mix(node, below) & (t->n_slots - 1);
     for (; t->slots[at]; at = (at + 1) & (t->n_slots - 1)) {
@@ -133,7 +131,7 @@ static int intern(struct grammar *g, struct gram_place *places, uint32_t n, bool
     ok = ok && room(s, &items, &s->cap_places, s->n_places, n, sizeof *s->places);
     s->places = items;
     if (!ok || !table_room(s, &s->state_table, s->n_states, s->states ? &s->states->hash : NULL, sizeof *s->states))
-        return no_memory(err);
+        return rod_fail_no_memory(err);
     struct gram_table *t = &s->state_table;
     uint32_t at = hash & (t->n_slots - 1);
     for (; t->slots[at]; at = (at + 1) & (t->n_slots - 1)) {
@@ -288,7 +286,7 @@ int gram_start(struct grammar *g, struct rod_error *err) {
     g->out = malloc(GRAMMAR_MAX_PLACES * sizeof *g->out);
     g->rest = malloc(GRAMMAR_MAX_PLACES * sizeof *g->rest);
     g->seen = calloc(SEEN_SLOTS, sizeof *g->seen);
-    if (!g->todo || !g->out || !g->rest || !g->seen) return no_memory(err);
+    if (!g->todo || !g->out || !g->rest || !g->seen) return rod_fail_no_memory(err);
     return begin_states(g, err);
 }
 

@@ -48,7 +48,7 @@ static int read_beside(const char *dir, const char *file, bool optional, struct 
 
 static int open_shard(const char *dir, const char *file, struct files *files, struct rod_error *err) {
     char *path = join_path(dir, file);
-    if (!path) return rod_fail(err, ROD_ENOMEM, "no memory to open %.300s/%s", dir, file);
+    if (!path) return rod_fail_no_memory(err);
     int rc = safetensors_open(path, &files->st[files->n], err);
     free(path);
     if (!rc) files->n++;
@@ -107,7 +107,7 @@ static int open_sharded(struct model *model, const char *dir, const char *json, 
     int rc = safetensors_parse_index(json, len, "model.safetensors.index.json", &index, err);
     if (rc) return rc;
     files->st = calloc(index.n_files, sizeof *files->st);
-    if (!files->st) rc = rod_fail(err, ROD_ENOMEM, "no memory for the shards of %.300s", dir);
+    if (!files->st) rc = rod_fail_no_memory(err);
     for (size_t i = 0; i < index.n_files && !rc; i++) rc = open_shard(dir, index.files[i], files, err);
     if (!rc) rc = check_places(&index, files, err);
     if (!rc) check_unlisted(model, &index, files);
@@ -117,7 +117,7 @@ static int open_sharded(struct model *model, const char *dir, const char *json, 
 
 static int open_files(struct model *model, const char *dir, struct files *files, struct rod_error *err) {
     files->st = calloc(1, sizeof *files->st);
-    if (!files->st) return rod_fail(err, ROD_ENOMEM, "no memory to open %.300s", dir);
+    if (!files->st) return rod_fail_no_memory(err);
     int rc = open_shard(dir, "model.safetensors", files, err);
     if (rc != ROD_ENOTFOUND) return rc;
 
@@ -153,7 +153,7 @@ static int list_tensors(struct model *model, const struct files *files, struct r
     size_t n = 0;
     for (size_t f = 0; f < files->n; f++) n += files->st[f]->table.n_tensors;
     model->tensors = calloc(n + 1, sizeof *model->tensors);
-    if (!model->tensors) return rod_fail(err, ROD_ENOMEM, "no memory for the list of tensors");
+    if (!model->tensors) return rod_fail_no_memory(err);
     for (size_t f = 0; f < files->n; f++)
         for (size_t i = 0; i < files->st[f]->table.n_tensors; i++) {
             const struct safetensors_tensor *t = &files->st[f]->table.tensors[i];
@@ -403,7 +403,7 @@ static int open_into(struct model *model, const char *dir, const struct rod_prog
     int rc = read_config(model, dir, &config, err);
     if (rc) return rc;
     model->layers = calloc(model->dims.L, sizeof *model->layers);
-    if (!model->layers) return rod_fail(err, ROD_ENOMEM, "no memory for %u layers", model->dims.L);
+    if (!model->layers) return rod_fail_no_memory(err);
     if ((rc = open_files(model, dir, files, err))) return rc;
     if ((rc = list_tensors(model, files, err))) return rc;
     struct binding binding = {model, files, err};
@@ -442,7 +442,7 @@ int model_open_watched(const char *dir, const struct rod_progress_to *progress, 
     if (!model || !files) {
         free(files);
         model_close(model);
-        return rod_fail(err, ROD_ENOMEM, "no memory to open %.300s", dir);
+        return rod_fail_no_memory(err);
     }
     files->base.close = close_files;
     model->priv = files;

@@ -4,6 +4,7 @@
  * V D < 2^41, S of a session M E L < 2^43, its window visible (Hk + Hv) P L < 2^52 elements.
  */
 #include "model_internal.h"
+#include "engine/base/fail.h"
 #include "engine/base/json_guard.h"
 
 #include <jansson.h>
@@ -37,11 +38,10 @@ static void cfg_fail(struct cfg *c, int code, const char *key, const json_t *val
     if (c->rc) return;
     char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
     if (text)
-        c->rc = rod_fail(c->err, code, "%s: %s is %.60s: %s", c->file, key, text, what);
+        c->rc = rod_fail_at(c->err, code, key, "%s: %s is %.60s: %s", c->file, key, text, what);
     else
-        c->rc = rod_fail(c->err, code, "%s: %s is missing: %s", c->file, key, what);
+        c->rc = rod_fail_at(c->err, code, key, "%s: %s is missing: %s", c->file, key, what);
     free(text);
-    if (c->err) snprintf(c->err->param, sizeof c->err->param, "%s", key);
 }
 
 static const char *last_part(const char *path) {
@@ -342,7 +342,7 @@ static json_t *load_object(struct cfg *c, const char *json, size_t len) {
     json_error_t json_err;
     json_t *root = json_guard_load(json, len, JSON_REJECT_DUPLICATES, &json_err);
     if (!root && json_guard_was_short(&json_err))
-        c->rc = rod_fail(c->err, ROD_ENOMEM, "no memory to read %s", c->file);
+        c->rc = rod_fail_no_memory(c->err);
     else if (!root)
         c->rc = rod_fail(c->err, ROD_EMODEL, "%s is not valid JSON: line %d: %.200s", c->file, json_err.line,
                          json_err.text);

@@ -4,6 +4,7 @@
  * points of a normal distribution), so any number of threads fills the same bytes. 4,096 points are more than bf16
  * tells apart over most of the range, and the table of a tensor stays in the first-level cache: that makes it fast.
  */
+#include "engine/base/fail.h"
 #include "engine/base/half.h"
 #include "model_internal.h"
 
@@ -183,8 +184,8 @@ static void close_synthetic(struct model_storage *storage) {
     free(s);
 }
 
-static int build(struct model *model, struct synthetic *s, const char *name, uint64_t seed,
-                 const struct rod_progress_to *progress, struct rod_error *err) {
+static int build(struct model *model, struct synthetic *s, uint64_t seed, const struct rod_progress_to *progress,
+                 struct rod_error *err) {
     float points[N_POINTS];
     struct filler f = {.points = points, .seed = mix(seed), .model = model, .progress = progress};
     model_plan(&model->dims, false, measure_piece, &f);
@@ -194,7 +195,7 @@ static int build(struct model *model, struct synthetic *s, const char *name, uin
     if (!model->layers || !f.tasks || map == MAP_FAILED) {
         free(f.tasks);
         if (map != MAP_FAILED) munmap(map, f.n_bytes);
-        return rod_fail(err, ROD_ENOMEM, "no memory for the %zu bytes of synthetic model %s", f.n_bytes, name);
+        return rod_fail_no_memory(err);
     }
     s->map = f.map = map;
     s->n_bytes = f.n_bytes;
@@ -216,12 +217,10 @@ int model_synthetic_watched(const char *name, uint64_t seed, const struct rod_pr
                             struct rod_error *err) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (!strcmp(name, shapes[i].name)) return model_synthetic_of(name, shapes[i].config, seed, progress, out, err);
-    rod_fail(err, ROD_EINVALID,
-             "there is no synthetic model %.80s: rodimus-1.4b, rodimus-plus-1.6b, rodimus-plus-1.6b-w1024, "
-             "rodimus-plus-4b and tales are known",
-             name);
-    if (err) memcpy(err->param, "synthetic", sizeof "synthetic");
-    return ROD_EINVALID;
+    return rod_fail_at(err, ROD_EINVALID, "synthetic",
+                       "there is no synthetic model %.80s: rodimus-1.4b, rodimus-plus-1.6b, rodimus-plus-1.6b-w1024, "
+                       "rodimus-plus-4b and tales are known",
+                       name);
 }
 
 int model_synthetic_of(const char *name, const char *json, uint64_t seed, const struct rod_progress_to *progress,
@@ -231,14 +230,14 @@ int model_synthetic_of(const char *name, const char *json, uint64_t seed, const 
     if (!model || !s) {
         free(s);
         model_close(model);
-        return rod_fail(err, ROD_ENOMEM, "no memory for synthetic model %s", name);
+        return rod_fail_no_memory(err);
     }
     s->base.close = close_synthetic;
     model->priv = s;
     struct model_config config;
     int rc = model_config_parse(json, strlen(json), &config, err);
     model->dims = config.dims;
-    if (!rc) rc = build(model, s, name, seed, progress, err);
+    if (!rc) rc = build(model, s, seed, progress, err);
     if (rc) {
         model_close(model);
         return rc;

@@ -1,5 +1,7 @@
 /* safetensors.c - see safetensors.h. The header comes from outside: every number is checked before it is used. */
 #include "safetensors.h"
+#include "engine/base/fail.h"
+#include "engine/base/bytes.h"
 #include "engine/base/half.h"
 #include "engine/base/json_guard.h"
 
@@ -129,7 +131,7 @@ static int check_tiling(const struct safetensors_table *table, uint64_t data_fir
                                         : rod_fail(err, ROD_EMODEL, "%.150s: %llu bytes of data belong to no tensor",
                                                    file, (unsigned long long)(file_bytes - data_first));
     const struct safetensors_tensor **order = malloc(table->n_tensors * sizeof *order);
-    if (!order) return rod_fail(err, ROD_ENOMEM, "no memory for the header of %.150s", file);
+    if (!order) return rod_fail_no_memory(err);
     for (size_t i = 0; i < table->n_tensors; i++) order[i] = &table->tensors[i];
     qsort(order, table->n_tensors, sizeof *order, by_place);
     uint64_t cursor = data_first;
@@ -155,7 +157,7 @@ static int parse_entries(json_t *root, uint64_t data_first, uint64_t file_bytes,
                          struct safetensors_table *out, struct rod_error *err) {
     if (!json_is_object(root)) return rod_fail(err, ROD_EMODEL, "%.150s: the header is not a JSON object", file);
     out->tensors = calloc(json_object_size(root) + 1, sizeof *out->tensors);
-    if (!out->tensors) return rod_fail(err, ROD_ENOMEM, "no memory for the header of %.150s", file);
+    if (!out->tensors) return rod_fail_no_memory(err);
     const char *name;
     json_t *entry;
     json_object_foreach(root, name, entry) {
@@ -202,13 +204,12 @@ int safetensors_parse(const void *bytes, size_t n_bytes, uint64_t file_bytes, co
     if (file_bytes < 8 || n_bytes < 8)
         return rod_fail(err, ROD_EMODEL, "%.150s: %llu bytes are too few for a safetensors file", file,
                         (unsigned long long)file_bytes);
-    uint64_t header_bytes = 0;
-    for (int i = 7; i >= 0; i--) header_bytes = header_bytes << 8 | ((const unsigned char *)bytes)[i];
+    const uint64_t header_bytes = bytes_get(bytes, 8);
     if (header_bytes > file_bytes - 8 || header_bytes > n_bytes - 8)
         return rod_fail(err, ROD_EMODEL, "%.150s: a header of %llu bytes does not fit in a file of %llu: truncated?",
                         file, (unsigned long long)header_bytes, (unsigned long long)file_bytes);
     if (header_bytes > SAFETENSORS_MAX_HEADER_BYTES)
-        return rod_fail(err, ROD_EMODEL, "%.150s: a header of %llu bytes, more than %u, is not believed", file,
+        return rod_fail(err, ROD_EMODEL, "%.150s: header length %llu exceeds the limit of %u bytes", file,
                         (unsigned long long)header_bytes, SAFETENSORS_MAX_HEADER_BYTES);
     json_error_t json_err;
     json_t *root = json_guard_load((const char *)bytes + 8, (size_t)header_bytes,
@@ -216,7 +217,7 @@ int safetensors_parse(const void *bytes, size_t n_bytes, uint64_t file_bytes, co
     if (!root && json_error_code(&json_err) == json_error_duplicate_key && json_err.position > 0 &&
         (uint64_t)json_err.position <= header_bytes)
         return refuse_duplicate((const char *)bytes + 8, (size_t)json_err.position, file, err);
-    if (!root && json_guard_was_short(&json_err)) return rod_fail(err, ROD_ENOMEM, "no memory to read %.150s", file);
+    if (!root && json_guard_was_short(&json_err)) return rod_fail_no_memory(err);
     if (!root)
         return rod_fail(err, ROD_EMODEL, "%.150s: header is not valid JSON at byte %d: %.160s", file, json_err.position,
                         json_err.text);
@@ -258,7 +259,7 @@ int safetensors_open(const char *path, struct safetensors **out, struct rod_erro
     struct safetensors *st = calloc(1, sizeof *st);
     if (!st || !(st->path = strdup(path))) {
         free(st);
-        return rod_fail(err, ROD_ENOMEM, "no memory to open %.300s", path);
+        return rod_fail_no_memory(err);
     }
     int rc = map_file(st, err);
     if (!rc) rc = safetensors_parse(st->map, (size_t)st->n_bytes, st->n_bytes, path, &st->table, err);

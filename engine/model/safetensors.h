@@ -11,7 +11,7 @@
 #include "engine/rodimus.h"
 
 #define SAFETENSORS_MAX_DIMS         8
-#define SAFETENSORS_MAX_HEADER_BYTES (16u << 20) /* the 4B checkpoint's is 0.1 MB; more than this is not believed */
+#define SAFETENSORS_MAX_HEADER_BYTES (16u << 20) /* the 4B checkpoint's is 0.1 MB */
 
 /* name, bytes of an element */
 #define SAFETENSORS_DTYPES(X)                                                                                          \

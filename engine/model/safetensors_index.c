@@ -1,5 +1,6 @@
 /* safetensors_index.c - model.safetensors.index.json of a sharded checkpoint, see safetensors.h. */
 #include "safetensors.h"
+#include "engine/base/fail.h"
 #include "engine/base/json_guard.h"
 
 #include <jansson.h>
@@ -29,7 +30,7 @@ static int parse_map(json_t *map, const char *file, struct safetensors_index *ou
     size_t n = json_object_size(map);
     out->places = calloc(n + 1, sizeof *out->places);
     out->files = calloc(n + 1, sizeof *out->files);
-    if (!out->places || !out->files) return rod_fail(err, ROD_ENOMEM, "no memory for %.150s", file);
+    if (!out->places || !out->files) return rod_fail_no_memory(err);
     const char *tensor;
     json_t *value;
     json_object_foreach(map, tensor, value) {
@@ -61,7 +62,7 @@ int safetensors_parse_index(const char *json, size_t len, const char *file, stru
     *out = (struct safetensors_index){0};
     json_error_t json_err;
     json_t *root = json_guard_load(json, len, JSON_REJECT_DUPLICATES, &json_err);
-    if (!root && json_guard_was_short(&json_err)) return rod_fail(err, ROD_ENOMEM, "no memory to read %.150s", file);
+    if (!root && json_guard_was_short(&json_err)) return rod_fail_no_memory(err);
     if (!root)
         return rod_fail(err, ROD_EMODEL, "%.150s is not valid JSON: line %d: %.160s", file, json_err.line,
                         json_err.text);

@@ -1,6 +1,7 @@
 /* prefix.c - the index: entries in a table by the chained hash of their whole chunks, longest first; worth; what was
  * seen. */
 #include "prefix.h"
+#include "engine/base/fail.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -50,7 +51,7 @@ struct prefix {
 int prefix_new(const struct prefix_config *config, struct prefix **out, struct rod_error *err) {
     assert(config->chunk_tok);
     struct prefix *p = calloc(1, sizeof *p);
-    if (!p) return rod_fail(err, ROD_ENOMEM, "No memory for the prefix cache.");
+    if (!p) return rod_fail_no_memory(err);
     p->config = *config;
     *out = p;
     return 0;

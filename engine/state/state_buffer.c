@@ -1,5 +1,6 @@
 /* state_buffer.c - images cut from one stretch of memory, first fit, in whole pages. */
 #include "state_buffer.h"
+#include "engine/base/fail.h"
 #include "engine/rodimus.h"
 
 #include <assert.h>
@@ -61,7 +62,7 @@ static void system_give(void *memory, size_t bytes) { munmap(memory, bytes); }
 
 int state_pool_new(const struct state_pool_config *config, struct state_pool **out, struct rod_error *err) {
     struct state_pool *p = calloc(1, sizeof *p);
-    if (!p) return rod_fail(err, ROD_ENOMEM, "No memory for the pool of states.");
+    if (!p) return rod_fail_no_memory(err);
     p->config = *config;
     p->config.bytes = config->bytes / PAGE * PAGE;
     if (!p->config.take) {
@@ -74,9 +75,8 @@ int state_pool_new(const struct state_pool_config *config, struct state_pool **o
     }
     p->memory = p->config.take(p->config.arg, p->config.bytes);
     if (!p->memory) {
-        rod_fail(err, ROD_ENOMEM, "No %zu bytes of host memory for states.", p->config.bytes);
         free(p);
-        return ROD_ENOMEM;
+        return rod_fail(err, ROD_ENOMEM, "No %zu bytes of host memory for states.", config->bytes / PAGE * PAGE);
     }
     p->free = p->memory;
     *p->free = (struct block){.bytes = p->config.bytes};

@@ -1,5 +1,6 @@
 /* state_disk.c - see state_disk.h. */
 #include "state_disk.h"
+#include "engine/base/fail.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -143,8 +144,7 @@ void state_disk_write_all(const char *dir, struct state_disk_item *items, size_t
     struct beside *besides = calloc(n ? n : 1, sizeof *besides);
     size_t n_renamed = 0;
     for (size_t i = 0; i < n; i++)
-        items[i].rc = besides ? write_beside(dir, &items[i], &besides[i])
-                              : rod_fail(&items[i].err, ROD_ENOMEM, "no memory to write files");
+        items[i].rc = besides ? write_beside(dir, &items[i], &besides[i]) : rod_fail_no_memory(&items[i].err);
     if (!besides) return;
     for (size_t i = 0; i < n; i++) {
         if (!items[i].rc) {

@@ -46,19 +46,15 @@ void chat_close(struct chat *chat) {
     free(chat);
 }
 
-static int chat_no_memory(struct rod_error *err) {
-    return rod_fail(err, ROD_ENOMEM, "out of memory for a chat format");
-}
-
 static int from_format(const struct format *f, const struct tokenizer *t, struct chat **out, struct rod_error *err) {
     struct chat *c = calloc(1, sizeof *c);
-    if (!c) return chat_no_memory(err);
+    if (!c) return rod_fail_no_memory(err);
     bool whole = (c->begin = strdup("")) && (c->generation = strdup(f->generation));
     for (int i = 0; i < CHAT_N_ROLES && whole; i++)
         whole = (c->prefix[i] = strdup(f->prefix[i])) && (c->suffix[i] = strdup(f->suffix));
     if (!whole) {
         chat_close(c);
-        return chat_no_memory(err);
+        return rod_fail_no_memory(err);
     }
     if (f->stop && tokenizer_find(t, f->stop) >= 0) c->stop_ids[c->n_stop_ids++] = tokenizer_find(t, f->stop);
     *out = c;
@@ -173,7 +169,7 @@ static int take_text(const json_t *value, const char *key, char **out, struct ro
     } else {
         *out = strdup(json_string_value(value));
     }
-    return *out ? 0 : chat_no_memory(err);
+    return *out ? 0 : rod_fail_no_memory(err);
 }
 
 static int known_keys(const json_t *object, const char *what, const char *const *known, struct rod_error *err) {
@@ -223,10 +219,10 @@ static int from_table(const char *text, size_t len, const struct tokenizer *t, s
     static const char *const known[] = {"begin", "roles", "generation_prompt", "stop", NULL};
     json_error_t fault;
     json_t *root = json_guard_load(text, len, JSON_REJECT_DUPLICATES, &fault);
-    if (!root && json_guard_was_short(&fault)) return rod_fail(err, ROD_ENOMEM, "no memory to read " TABLE);
+    if (!root && json_guard_was_short(&fault)) return rod_fail_no_memory(err);
     if (!root) return rod_fail(err, ROD_EMODEL, TABLE ": line %d: %.120s", fault.line, fault.text);
     struct chat *c = calloc(1, sizeof *c);
-    int rc = c ? known_keys(root, "the table", known, err) : chat_no_memory(err);
+    int rc = c ? known_keys(root, "the table", known, err) : rod_fail_no_memory(err);
     if (!rc) rc = take_text(json_object_get(root, "begin"), "begin", &c->begin, err);
     if (!rc && !json_object_get(root, "generation_prompt"))
         rc = rod_fail(err, ROD_EMODEL, TABLE ": generation_prompt is missing");
@@ -252,7 +248,7 @@ int chat_parse(const struct chat_files *files, const struct tokenizer *t, struct
     if (files->table) return from_table(files->table, files->table_len, t, out, err);
     json_error_t fault;
     json_t *config = files->config ? json_guard_load(files->config, files->config_len, 0, &fault) : NULL;
-    if (files->config && !config && json_guard_was_short(&fault)) return chat_no_memory(err);
+    if (files->config && !config && json_guard_was_short(&fault)) return rod_fail_no_memory(err);
     const json_t *value = config_template(config);
     const char *from = "chat_template.jinja", *jinja = files->jinja;
     size_t len = files->jinja_len;
@@ -305,16 +301,24 @@ int chat_open(const char *dir, const struct tokenizer *t, struct chat **out, cha
 
 /* ---- messages ---- */
 
-static int fail_at(struct rod_error *err, int rc, size_t i, const char *field) {
-    if (err) snprintf(err->param, sizeof err->param, "messages[%zu].%s", i, field);
-    return rc;
-}
-
 static int role_of(const struct chat *c, const char *role) {
     if (role && !strcmp(role, "developer")) role = "system";
     for (int i = 0; role && i < CHAT_N_ROLES; i++)
         if (!strcmp(role, role_names[i]) && c->prefix[i]) return i;
     return -1;
+}
+
+/* Of a role that the format lacks, or of content with a bad byte. */
+static int chat_refuse_message(struct rod_error *err, size_t i, const char *role, bool known_role, size_t bad_byte) {
+    char field[64];
+    snprintf(field, sizeof field, "messages[%zu].%s", i, known_role ? "content" : "role");
+    if (known_role)
+        return rod_fail_at(err, ROD_EINVALID, field,
+                           "content of message %zu is not valid UTF-8: the byte at offset %zu", i, bad_byte);
+    return rod_fail_at(err, ROD_EINVALID, field,
+                       "unknown role \"%.64s\": known are system, developer, user, assistant, tool, "
+                       "as far as the model's chat format has them",
+                       role ? role : "");
 }
 
 /* lead, three pieces a message, generation: *n of them, malloc'd; they borrow from chat and messages. */
@@ -324,7 +328,7 @@ static int to_pieces(const struct chat *c, const char *lead, const struct rod_me
     if (n_messages > SIZE_MAX / 3 / sizeof(struct tokenizer_piece) - 2)
         return rod_fail(err, ROD_EINVALID, "too many messages");
     struct tokenizer_piece *pieces = malloc((3 * n_messages + 2) * sizeof *pieces);
-    if (!pieces) return rod_fail(err, ROD_ENOMEM, "out of memory while rendering a chat");
+    if (!pieces) return rod_fail_no_memory(err);
     size_t n = 0;
     int rc = 0;
     pieces[n++] = (struct tokenizer_piece){lead, strlen(lead), true};
@@ -332,16 +336,8 @@ static int to_pieces(const struct chat *c, const char *lead, const struct rod_me
         const struct rod_message *m = &messages[i];
         const int role = role_of(c, m->role);
         const size_t len = m->content ? m->content_len : 0, bad = utf8_check(m->content, len);
-        if (role < 0) {
-            rc = rod_fail(err, ROD_EINVALID,
-                          "unknown role \"%.64s\": known are system, developer, user, assistant, tool, "
-                          "as far as the model's chat format has them",
-                          m->role ? m->role : "");
-            rc = fail_at(err, rc, i, "role");
-        } else if (bad != len) {
-            rc = rod_fail(err, ROD_EINVALID, "content of message %zu is not valid UTF-8: the byte at offset %zu", i,
-                          bad);
-            rc = fail_at(err, rc, i, "content");
+        if (role < 0 || bad != len) {
+            rc = chat_refuse_message(err, i, m->role, role >= 0, bad);
         } else {
             pieces[n++] = (struct tokenizer_piece){c->prefix[role], strlen(c->prefix[role]), true};
             pieces[n++] = (struct tokenizer_piece){len ? m->content : "", len, false};
@@ -438,7 +434,7 @@ int chat_render(const struct chat *chat, const struct rod_message *messages, siz
         at += pieces[i].len;
     }
     free(pieces);
-    if (!buf) return rod_fail(err, ROD_ENOMEM, "out of memory while rendering a chat");
+    if (!buf) return rod_fail_no_memory(err);
     buf[at] = 0;
     *text = buf;
     *len = at;

@@ -1,7 +1,7 @@
 /* fim.c - fill in the middle; see fim.h. */
 #include "fim.h"
+#include "engine/base/fail.h"
 
-#include <stdio.h>
 #include <string.h>
 
 int fim_encode(const struct tokenizer *t, const char *before, size_t n_before, const char *after, size_t n_after,
@@ -10,12 +10,9 @@ int fim_encode(const struct tokenizer *t, const char *before, size_t n_before, c
     bool plain = true;
     for (int i = 0; i < 3; i++) {
         const size_t len = strlen(frame[i]);
-        if (tokenizer_find(t, frame[i]) < 0) {
-            int rc =
-                rod_fail(err, ROD_EUNSUPPORTED, "suffix needs a tokenizer with %s, which this model's lacks", frame[i]);
-            if (err) snprintf(err->param, sizeof err->param, "suffix");
-            return rc;
-        }
+        if (tokenizer_find(t, frame[i]) < 0)
+            return rod_fail_at(err, ROD_EUNSUPPORTED, "suffix",
+                               "suffix needs a tokenizer with %s, which this model's lacks", frame[i]);
         /* A file about such models may spell them: then it is all plain text, so that the hole stays where it is. */
         plain = plain && !memmem(before, n_before, frame[i], len) && !memmem(after, n_after, frame[i], len);
     }

@@ -1,5 +1,6 @@
 /* stops.c - Knuth, Morris and Pratt's search, one automaton a stop string. */
 #include "stops.h"
+#include "engine/base/fail.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +14,7 @@ int stops_init(struct stops *stops, char *const *strings, size_t n, struct rod_e
     *stops = (struct stops){0};
     if (n == 0) return 0;
     stops->strings = calloc(n, sizeof *stops->strings);
-    if (!stops->strings) return rod_fail(err, ROD_ENOMEM, "No memory for %zu stop strings.", n);
+    if (!stops->strings) return rod_fail_no_memory(err);
     stops->n = n;
     for (size_t i = 0; i < n; i++) {
         struct stops_string *s = &stops->strings[i];
@@ -22,7 +23,7 @@ int stops_init(struct stops *stops, char *const *strings, size_t n, struct rod_e
         s->fail = calloc(s->len, sizeof *s->fail);
         if (!s->fail) {
             stops_fini(stops);
-            return rod_fail(err, ROD_ENOMEM, "No memory for a stop string of %zu bytes.", strlen(strings[i]));
+            return rod_fail_no_memory(err);
         }
         for (size_t j = 1; j < s->len; j++) s->fail[j] = (uint32_t)advance(s, s->fail[j - 1], s->text[j]);
     }

@@ -1,5 +1,6 @@
 /* text.c - detokeniser and stop strings in a row. */
 #include "text.h"
+#include "engine/base/fail.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +34,7 @@ int text_init(struct text *t, const struct tokenizer *tokenizer, size_t max_toke
     t->buf = malloc(text_cap(t, max_token_bytes));
     if (t->buf) return 0;
     stops_fini(&t->stops);
-    return rod_fail(err, ROD_ENOMEM, "No memory for the text of a request.");
+    return rod_fail_no_memory(err);
 }
 
 void text_fini(struct text *t) {

@@ -50,17 +50,13 @@ struct encoding {
     struct rod_error *err;
 };
 
-static int encoding_memory(struct encoding *e) {
-    return rod_fail(e->err, ROD_ENOMEM, "out of memory while encoding text");
-}
-
 static int encoding_word(void *arg, const char *word, size_t len) {
     struct encoding *e = arg;
     return bpe_encode(&e->t->bpe, &e->bpe, word, len);
 }
 
 static int encoding_push(struct encoding *e, int32_t id) {
-    if (ids_reserve(&e->bpe.out, 1)) return encoding_memory(e);
+    if (ids_reserve(&e->bpe.out, 1)) return rod_fail_no_memory(e->err);
     e->bpe.out.v[e->bpe.out.n++] = id;
     return 0;
 }
@@ -101,12 +97,12 @@ static int encoding_section(struct encoding *e, const struct added_view *view) {
     struct added_run *run = malloc((last - first + 1) * sizeof *run);
     char *text = NULL;
     size_t len = 0, n_runs = 0, done = 0;
-    int rc = run ? 0 : encoding_memory(e);
+    int rc = run ? 0 : rod_fail_no_memory(e->err);
     for (size_t i = first; !rc && i <= last; i++) {
         size_t end = view->run[i].end - view->base < view->len ? view->run[i].end - view->base : view->len, n = 0;
         char *part = NULL, *grown = NULL;
         if (!utf8_nfc(view->text + done, end - done, &part, &n) || !(grown = realloc(text, len + n + 1))) {
-            rc = encoding_memory(e);
+            rc = rod_fail_no_memory(e->err);
         } else {
             text = grown;
             memcpy(text + len, part, n);
@@ -130,7 +126,7 @@ static int tokenizer_run(const struct tokenizer *t, const struct added_view *vie
     struct encoding e = {.t = t, .err = err};
     e.split.word = encoding_word;
     e.split.arg = &e;
-    int rc = ids_reserve(&e.bpe.out, view->len / 4 + 16) ? encoding_memory(&e) : 0;
+    int rc = ids_reserve(&e.bpe.out, view->len / 4 + 16) ? rod_fail_no_memory(err) : 0;
     for (uint32_t i = 0; !rc && i < n_prefix; i++) rc = encoding_push(&e, prefix[i]);
     if (!rc) rc = encoding_cut(&e, &t->raw, view, encoding_section);
     split_work_fini(&e.split);
@@ -172,9 +168,9 @@ int tokenizer_encode_pieces(const struct tokenizer *t, const struct tokenizer_pi
     }
     char *text = malloc(len + 1);
     struct added_run *run = malloc((n_pieces + 1) * sizeof *run);
-    int rc = ROD_ENOMEM;
+    int rc = 0;
     if (!text || !run) {
-        rod_fail(err, rc, "out of memory while encoding text");
+        rc = rod_fail_no_memory(err);
         goto end;
     }
     len = 0;

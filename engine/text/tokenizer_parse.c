@@ -6,6 +6,7 @@
  * (every byte has a token, which is checked, so they have no effect).
  */
 #include "tokenizer_parts.h"
+#include "engine/base/fail.h"
 #include "engine/base/json_guard.h"
 #include "engine/base/utf8.h"
 
@@ -22,10 +23,6 @@ struct parse {
     struct rod_error *err;
 };
 
-static int parse_memory(struct parse *p) {
-    return rod_fail(p->err, ROD_ENOMEM, "out of memory while reading tokenizer.json");
-}
-
 /* GPT-2's alphabet: printable Latin-1 characters stand for themselves, the other bytes for U+0100 and on, in order. */
 static void parse_alphabet(struct parse *p) {
     memset(p->byte_of, -1, sizeof p->byte_of);
@@ -38,11 +35,11 @@ static void parse_alphabet(struct parse *p) {
 
 static int parse_blob(struct parse *p, const char *bytes, size_t len, uint32_t *at) {
     struct tokenizer *t = p->t;
-    if (len > INT32_MAX || t->blob_len > INT32_MAX) return parse_memory(p);
+    if (len > INT32_MAX || t->blob_len > INT32_MAX) return rod_fail_no_memory(p->err);
     if (t->blob_cap - t->blob_len < len + 1) {
         uint32_t cap = (t->blob_cap + (uint32_t)len + 1024) * 2;
         char *blob = cap > t->blob_cap ? realloc(t->blob, cap) : NULL;
-        if (!blob) return parse_memory(p);
+        if (!blob) return rod_fail_no_memory(p->err);
         t->blob = blob;
         t->blob_cap = cap;
     }
@@ -67,7 +64,7 @@ static size_t parse_bytes(struct parse *p, const char *text, size_t len) {
 static int parse_reserve_scratch(struct parse *p, size_t len) {
     if (p->scratch && len <= p->scratch_cap) return 0;
     char *scratch = realloc(p->scratch, len + 256);
-    if (!scratch) return parse_memory(p);
+    if (!scratch) return rod_fail_no_memory(p->err);
     p->scratch = scratch;
     p->scratch_cap = len + 256;
     return 0;
@@ -115,7 +112,7 @@ static int parse_sizes(struct parse *p, const json_t *added) {
     p->t->n_ids = n;
     p->t->tokens = calloc(n + 1, sizeof *p->t->tokens);
     p->from_bytes = calloc(n + 1, sizeof *p->from_bytes);
-    return p->t->tokens && p->from_bytes ? 0 : parse_memory(p);
+    return p->t->tokens && p->from_bytes ? 0 : rod_fail_no_memory(p->err);
 }
 
 static int parse_vocab(struct parse *p) {
@@ -177,12 +174,12 @@ static int parse_added_token(struct parse *p, const json_t *node) {
 
     char *composed = NULL;
     if (normalized && t->nfc && !utf8_is_ascii(text, len)) {
-        if (!utf8_nfc(text, len, &composed, &len)) return parse_memory(p);
+        if (!utf8_nfc(text, len, &composed, &len)) return rod_fail_no_memory(p->err);
         text = composed;
     }
     a.len = (uint32_t)len;
     rc = parse_blob(p, text, len, &a.text);
-    if (!rc && added_insert(normalized ? &t->normalized : &t->raw, &a, text)) rc = parse_memory(p);
+    if (!rc && added_insert(normalized ? &t->normalized : &t->raw, &a, text)) rc = rod_fail_no_memory(p->err);
     free(composed);
     return rc;
 }
@@ -239,7 +236,7 @@ static int parse_model(struct parse *p, const json_t *model) {
     int rc = parse_flag(p, model, "ignore_merges", false, &bpe->ignore_merges);
     if (rc) return rc;
     size_t n = json_array_size(merges), first = 0;
-    if (bpe_init(bpe, n)) return parse_memory(p);
+    if (bpe_init(bpe, n)) return rod_fail_no_memory(p->err);
     const char *head = json_string_value(json_array_get(merges, 0));
     if (head && !strncmp(head, "#version", 8)) first = 1; /* merges.txt's first line, kept by old converters */
     for (size_t i = first; i < n; i++)
@@ -254,7 +251,7 @@ static int parse_words(struct parse *p) {
     t->bpe.blob = t->blob;
     if (!t->bpe.ignore_merges) return 0;
     for (uint32_t id = 0; id < t->n_ids; id++) p->from_bytes[id] &= !t->tokens[id].special;
-    return bpe_index_words(&t->bpe, p->from_bytes, t->n_ids) ? parse_memory(p) : 0;
+    return bpe_index_words(&t->bpe, p->from_bytes, t->n_ids) ? rod_fail_no_memory(p->err) : 0;
 }
 
 /* ---- the parts around the model ---- */
@@ -341,7 +338,7 @@ static int parse_config(struct parse *p, const char *json, size_t len) {
     struct tokenizer *t = p->t;
     int rc = 0;
     if (!config && json_guard_was_short(&where))
-        rc = rod_fail(p->err, ROD_ENOMEM, "no memory to read tokenizer_config.json");
+        rc = rod_fail_no_memory(p->err);
     else if (!json_is_object(config))
         rc = rod_fail(p->err, ROD_EMODEL, "tokenizer_config.json: %s (line %d)", config ? "not an object" : where.text,
                       config ? 1 : where.line);
@@ -390,14 +387,14 @@ int tokenizer_parse(const char *json, size_t len, const char *config_json, size_
                     struct rod_error *err) {
     json_error_t where;
     struct parse p = {.err = err, .t = calloc(1, sizeof *p.t)};
-    if (!p.t) return parse_memory(&p);
+    if (!p.t) return rod_fail_no_memory(err);
     parse_alphabet(&p);
     json_t *root = json_guard_load(json, len, JSON_ALLOW_NUL, &where);
     int rc = 0;
     if (root)
         rc = parse_all(&p, root);
     else if (json_guard_was_short(&where))
-        rc = rod_fail(err, ROD_ENOMEM, "no memory to read tokenizer.json");
+        rc = rod_fail_no_memory(err);
     else
         rc = rod_fail(err, ROD_EMODEL, "tokenizer.json: %s (line %d)", where.text, where.line);
     if (!rc && config_json) rc = parse_config(&p, config_json, config_len);

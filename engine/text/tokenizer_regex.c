@@ -5,6 +5,7 @@
  * change token ids.
  */
 #include "tokenizer_parts.h"
+#include "engine/base/fail.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +33,7 @@ static int regex_put(struct regex *r, const char *s, size_t len) {
     if (r->cap - r->n < len + 1) {
         size_t cap = (r->cap + len + 64) * 2;
         char *out = realloc(r->out, cap);
-        if (!out) return rod_fail(r->err, ROD_ENOMEM, "out of memory");
+        if (!out) return rod_fail_no_memory(r->err);
         r->out = out;
         r->cap = cap;
     }

@@ -7,8 +7,10 @@
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "tokenizer_parts.h"
+#include "engine/base/fail.h"
 #include "engine/base/utf8.h"
 
+#include <assert.h>
 #include <pcre2.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +27,7 @@ static int split_compile(struct split_stage *stage, const char *pattern, size_t 
     char *text = NULL;
     size_t n = len;
     if (literal) {
-        if (!(text = malloc(len + 1))) return rod_fail(err, ROD_ENOMEM, "out of memory");
+        if (!(text = malloc(len + 1))) return rod_fail_no_memory(err);
         memcpy(text, pattern, len);
     } else {
         int rc = regex_translate(pattern, len, &text, &n, err);
@@ -43,8 +45,9 @@ static int split_compile(struct split_stage *stage, const char *pattern, size_t 
     }
     free(text);
     if (!stage->code) {
-        char why[128] = "out of memory";
-        if (context) pcre2_get_error_message(number, (PCRE2_UCHAR *)why, sizeof why);
+        if (!context) return rod_fail_no_memory(err);
+        char why[128] = "";
+        pcre2_get_error_message(number, (PCRE2_UCHAR *)why, sizeof why);
         return rod_fail(err, ROD_EUNSUPPORTED, "tokenizer.json: pre_tokenizer pattern: %s", why);
     }
     stage->jit = pcre2_jit_compile(stage->code, PCRE2_JIT_COMPLETE) == 0;
@@ -153,7 +156,8 @@ static int split_emit(const struct split *split, uint32_t k, struct split_work *
     if (!len) return 0;
     if (k + 1 < split->n_stages) return split_from(split, k + 1, work, text, len, err);
     int rc = work->word(work->arg, text, len);
-    return rc ? rod_fail(err, rc, "out of memory while encoding text") : 0;
+    assert(!rc || rc == ROD_ENOMEM);
+    return rc ? rod_fail_no_memory(err) : 0;
 }
 
 static int split_pieces(const struct split *split, uint32_t k, struct split_work *work, const char *text, size_t len,
@@ -188,7 +192,7 @@ static int split_from(const struct split *split, uint32_t k, struct split_work *
                       struct rod_error *err) {
     if (!split->stage[k].prefix_space || text[0] == ' ') return split_pieces(split, k, work, text, len, err);
     char *spaced = malloc(len + 1);
-    if (!spaced) return rod_fail(err, ROD_ENOMEM, "out of memory while encoding text");
+    if (!spaced) return rod_fail_no_memory(err);
     spaced[0] = ' ';
     memcpy(spaced + 1, text, len);
     int rc = split_pieces(split, k, work, spaced, len + 1, err);
@@ -200,7 +204,7 @@ int split_run(const struct split *split, struct split_work *work, const char *te
     if (!work->match) {
         work->match = pcre2_match_data_create(1, NULL);
         work->context = pcre2_match_context_create(NULL);
-        if (!work->match || !work->context) return rod_fail(err, ROD_ENOMEM, "out of memory while encoding text");
+        if (!work->match || !work->context) return rod_fail_no_memory(err);
         pcre2_set_heap_limit(work->context, SPLIT_HEAP_KIB);
     }
     /* A greedy run is left one character at a time, and each is a step: the limit grows with the text. */

@@ -1,5 +1,6 @@
 /* golden.c - see golden.h. */
 #include "golden.h"
+#include "engine/base/fail.h"
 #include "engine/model/safetensors.h"
 
 #include <stdio.h>
@@ -91,8 +92,7 @@ static int read_ids(struct reader *r, const char *name, uint32_t vocab, int32_t 
         return rod_fail(r->err, ROD_EMODEL, "tensor %s in %.250s must hold 1 to %u ids", name, r->st->path, MAX_TOK);
     int64_t *wide = malloc(t->n_elems * sizeof *wide);
     *ids = malloc(t->n_elems * sizeof **ids);
-    int rc = wide && *ids ? safetensors_read_i64(r->st, t, wide, r->err)
-                          : rod_fail(r->err, ROD_ENOMEM, "no memory for %s", name);
+    int rc = wide && *ids ? safetensors_read_i64(r->st, t, wide, r->err) : rod_fail_no_memory(r->err);
     for (uint64_t i = 0; i < t->n_elems && !rc; i++) {
         if (wide[i] < 0 || wide[i] >= vocab)
             rc = rod_fail(r->err, ROD_EMODEL, "tensor %s in %.200s: id %lld at %llu is outside the vocabulary of %u",
@@ -129,7 +129,7 @@ static int read_golden(struct reader *r, const struct model_dims *d, struct gold
     if (!logits) return ROD_EMODEL;
     g->logits = malloc(logits->n_elems * sizeof *g->logits);
     g->layers = golden_new_state(d, g->n_keys);
-    if (!g->logits || !g->layers) return rod_fail(r->err, ROD_ENOMEM, "no memory for %.300s", r->st->path);
+    if (!g->logits || !g->layers) return rod_fail_no_memory(r->err);
     rc = safetensors_read_f32(r->st, logits, g->logits, r->err);
     for (uint32_t i = 0; i < d->L && !rc; i++) rc = read_layer(r, d, i, &g->layers[i]);
     if (!rc && r->n_read != r->st->table.n_tensors)
@@ -144,7 +144,7 @@ int golden_open(const char *path, const struct model_dims *dims, struct golden *
     if (rc) return rc;
     struct golden *g = calloc(1, sizeof *g);
     struct reader reader = {st, err, 0};
-    rc = g ? read_golden(&reader, dims, g) : rod_fail(err, ROD_ENOMEM, "no memory for %.300s", path);
+    rc = g ? read_golden(&reader, dims, g) : rod_fail_no_memory(err);
     safetensors_close(st);
     if (rc) {
         golden_close(g);

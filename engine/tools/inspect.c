@@ -1,5 +1,6 @@
 /* inspect.c - a checkpoint as plain facts for a person: model and tokenizer are opened as for serving, so what they
  * refuse is the first fault. */
+#include "engine/base/fail.h"
 #include "engine/model/model.h"
 #include "engine/text/tokenizer.h"
 
@@ -93,7 +94,7 @@ int rod_inspect(const char *dir, const struct rod_progress_to *progress, struct 
         free(inspected);
         free(tensors);
         model_close(model);
-        return rod_fail(err, ROD_ENOMEM, "no memory to describe %.300s", dir);
+        return rod_fail_no_memory(err);
     }
     *inspected = (struct inspected){model, tensors};
     report->priv = inspected;

@@ -76,7 +76,7 @@ int verify_run(const struct backend_ops *ops, struct backend *be, const struct m
     }
     int rc = r && r->logits && r->greedy_logits && r->layers
                  ? run_prompt(ops, be, d->V, g, first_tok, piece_tok, r->logits, watch, err)
-                 : rod_fail(err, ROD_ENOMEM, "no memory for the results of %u tokens", g->T);
+                 : rod_fail_no_memory(err);
     for (uint32_t i = 0; i < d->L && !rc; i++) {
         rc = ops->slot_read(be, 0, g->T, i, &r->layers[i], err);
         if (!rc && r->layers[i].n_keys != g->n_keys && d->plus)
@@ -126,7 +126,7 @@ int verify_reference(const struct model *model, uint32_t n_tok, uint32_t n_threa
     if (g) g->ids = malloc(n_tok * sizeof *g->ids), g->greedy_ids = malloc(N_GREEDY * sizeof *g->greedy_ids);
     if (!g || !g->ids || !g->greedy_ids) {
         golden_close(g);
-        return rod_fail(err, ROD_ENOMEM, "no memory for a reference of %u tokens", n_tok);
+        return rod_fail_no_memory(err);
     }
     g->T = n_tok;
     g->n_layers = d->L;
@@ -306,7 +306,7 @@ static int verify_model(const struct rod_verify_options *o, const struct model *
         enum dtype arithmetic = arithmetic_of(ops, precision, model);
         report =
             verify_new_report(&model->dims, verify_bounds(arithmetic, strcmp(ops->name, "cpu") != 0, !o->golden_path));
-        if (!report) rc = rod_fail(err, ROD_ENOMEM, "no memory for a report");
+        if (!report) rc = rod_fail_no_memory(err);
         if (report) {
             snprintf(report->model, sizeof report->model, "%s", model->name);
             snprintf(report->device, sizeof report->device, "%s", ops->info(be)->device);
