@@ -1,4 +1,4 @@
-/* http.c - see http.h: connections and requests, from the socket to `request`, and their end. The facts about
+/* http.c - see http.h: the daemon on the loop, its connections, and what it calls back for. The facts about
  * libmicrohttpd 0.9.75 that shape this file:
  * - resuming walks the list of suspended connections: resume many, then run once;
  * - a content reader that returns 0 without suspending burns a core: suspend first;
@@ -6,7 +6,6 @@
  * - an answer queued in the first handler call closes the connection: answer in a later one, but for framing errors;
  * - the line before a chunk that is longer than its buffer it awaits without sleeping, whether or not the client is
  * there still (drop_stuck). */
-#include "engine/base/share.h"
 #include "http_framing.h"
 #include "http_internal.h"
 #include "http_listen.h"
@@ -14,7 +13,6 @@
 
 #include <assert.h>
 #include <gnutls/gnutls.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -26,114 +24,10 @@
 
 #define POOL_BYTES   16384 /* of a connection: 15.4 KiB a stream in all */
 #define RESUME_BATCH 1024
-#define DRAIN_MAX_BYTES                                                                                                \
-    ((size_t)256 << 20) /* a refused body is read and dropped up to here, so that the client sees why */
-#define BODIES_MAX_BYTES ((size_t)512 << 20) /* all bodies being gathered */
-#define SHORT_BODY_BYTES 65536 /* so much any request may bring, or long ones that trickle would shut all out */
-#define LARGE_BODIES     2     /* bodies with a limit of their own that may come in at once */
-#define SLOWEST_BODY_BPS 16384 /* a body that falls behind this by more than the idle timeout is given up */
-#define LONGEST_BODY_S   3600  /* and so is one that would need longer than this for the largest of its kind */
-#define AWAKE_RUNS       20    /* after so many rounds without sleep: is somebody stuck? */
-
-/* ---- accessors ---- */
-
-const char *http_method(const struct http_request *r) { return r->method; }
-const char *http_path(const struct http_request *r) { return r->path; }
-void http_set_user(struct http_request *r, void *user) { r->user = user; }
-void *http_user(const struct http_request *r) { return r->user; }
-uint64_t http_started_ns(const struct http_request *r) { return r->started_ns; }
-unsigned http_status(const struct http_request *r) { return r->status; }
-uint64_t http_sent_bytes(const struct http_request *r) { return r->sent; }
-bool http_left(const struct http_request *r) { return r->gone; }
-size_t http_body_bytes(const struct http_request *r) { return r->large ? 0 : r->body_len; }
-uint16_t http_port(const struct http *h) { return h->port; }
-unsigned http_connection_limit(const struct http *h) { return h->limit; }
-size_t http_connections(const struct http *h) { return h->n_connections; }
-size_t http_stream_pending(const struct http_request *r) { return r->out.len - r->out_at; }
-
-const char *http_header(const struct http_request *r, const char *name) {
-    return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
-}
-
-static enum MHD_Result wipe_if_named(void *name, enum MHD_ValueKind kind, const char *key, const char *value) {
-    (void)kind;
-    if (value && !strcasecmp(key, name)) explicit_bzero((char *)(uintptr_t)value, strlen(value));
-    return MHD_YES;
-}
-
-void http_wipe_header(struct http_request *r, const char *name) {
-    MHD_get_connection_values(r->connection, MHD_HEADER_KIND, wipe_if_named, (void *)(uintptr_t)name);
-}
-
-const char *http_query(const struct http_request *r, const char *name) {
-    return MHD_lookup_connection_value(r->connection, MHD_GET_ARGUMENT_KIND, name);
-}
-
-size_t http_body_max(const struct http_request *r) { return r->body_max; }
-
-void http_set_body_max(struct http_request *r, size_t bytes) {
-    r->body_max = bytes;
-    if (!r->large) r->http->n_large++;
-    r->large = true;
-}
-
-void http_count_body(struct http_request *r, size_t *counter) { r->counter = counter; }
-
-void http_drop_body(struct http_request *r, size_t max_bytes) {
-    r->body_max = max_bytes;
-    r->discard = true;
-}
-
-/* The room of r's body is now so many bytes. */
-static void set_room(struct http_request *r, size_t room) {
-    if (!r->large) r->http->bodies_bytes += room - r->body_room;
-    if (!r->large && r->counter) *r->counter += room - r->body_room;
-    r->body_room = room;
-}
-
-/* What has come of its body goes at once, as the rest may take long to come, and it holds no place among the large. */
-static void keep_no_body(struct http_request *r) {
-    r->discard = true;
-    free(r->body);
-    r->body = NULL;
-    r->body_len = 0;
-    set_room(r, 0);
-    if (r->large) r->http->n_large--;
-    r->large = false;
-}
-
-size_t http_content_length(const struct http_request *r, bool *chunked) {
-    *chunked = r->chunked;
-    return r->declared;
-}
-
-char *http_take_body(struct http_request *r, size_t *len) {
-    char *body = r->body;
-    *len = r->body_len;
-    set_room(r, 0);
-    r->body = NULL;
-    r->body_len = 0;
-    return body;
-}
-
-void http_peer(const struct http_request *r, char *text, size_t size) {
-    /* As it was when the connection came: who has reset it has no address any more. */
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-    const struct sockaddr *address = info ? info->client_addr : NULL;
-    const bool six = address && address->sa_family == AF_INET6;
-    const socklen_t len = six ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
-    if (!address || getnameinfo(address, len, text, (socklen_t)size, NULL, 0, NI_NUMERICHOST))
-        snprintf(text, size, "?");
-}
+#define LARGE_BODIES 2  /* bodies with a limit of their own that may come in at once */
+#define AWAKE_RUNS   20 /* after so many rounds without sleep: is somebody stuck? */
 
 /* ---- waking connections ---- */
-
-void http_wake(struct http_request *r) {
-    if (!r->suspended || r->dirty) return;
-    r->dirty = true;
-    r->next_dirty = r->http->dirty;
-    r->http->dirty = r;
-}
 
 static void on_timer(uv_timer_t *timer) { ((struct http *)timer->data)->pump = true; }
 
@@ -201,51 +95,7 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
     ((struct http *)poll->data)->pump = true;
 }
 
-/* ---- clients that leave ---- */
-
-static void client_left(struct http_request *r) {
-    if (r->gone) return;
-    r->gone = true;
-    if (!r->refused) r->http->on.gone(r->http->on.arg, r);
-    http_wake(r);
-}
-
-/* Any status below 0 counts too: a reset arrives as UV_EBADF. */
-static void on_watch(uv_poll_t *watch, int status, int events) {
-    struct http_request *r = watch->data;
-    if (status >= 0 && !(events & UV_DISCONNECT)) return;
-    uv_poll_stop(watch);
-    client_left(r);
-}
-
-void http_watch(struct http_request *r) {
-    if (r->watching || uv_poll_init_socket(r->http->loop, &r->watch, r->socket->fd)) return;
-    r->watching = true;
-    r->watch.data = r;
-    uv_poll_start(&r->watch, UV_DISCONNECT, on_watch);
-}
-
-void http_suspend(struct http_request *r) {
-    http_watch(r);
-    r->suspended = true;
-    MHD_suspend_connection(r->connection);
-}
-
 /* ---- requests come in ---- */
-
-static void refuse(struct http_request *r, unsigned status, const char *code, const char *message) {
-    r->refused = true;
-    keep_no_body(r);
-    r->http->on.refuse(r->http->on.arg, r, status, code, message);
-}
-
-/* "http://host/path", the form that proxies are sent, names the same path. */
-static const char *path_of(const char *url) {
-    const char *host = !strncasecmp(url, "http://", 7) ? url + 7 : !strncasecmp(url, "https://", 8) ? url + 8 : NULL;
-    if (!host) return url;
-    const char *slash = strchr(host, '/');
-    return slash ? slash : "/";
-}
 
 /* A path with a NUL would end there for whoever reads it as a string, so it stays as it was sent and is refused below.
  * "%2500" looks the same then; it names nothing either. */
@@ -253,46 +103,6 @@ static size_t unescape(void *cls, struct MHD_Connection *connection, char *text)
     (void)connection;
     http_line_done(cls, text);
     return strstr(text, "%00") ? strlen(text) : MHD_http_unescape(text);
-}
-
-struct http_request *http_request_new(struct http *h, struct MHD_Connection *connection, const char *url,
-                                      const char *method) {
-    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-    struct http_request *r = calloc(1, sizeof *r);
-    char *path = strdup(path_of(url));
-    if (!r || !path || !info || !info->socket_context) {
-        free(r);
-        free(path);
-        return NULL;
-    }
-    r->http = h;
-    r->socket = info->socket_context;
-    r->socket->request = r;
-    r->connection = connection;
-    r->path = path;
-    r->started_ns = uv_hrtime();
-    r->body_due_ns = r->started_ns + h->idle_ns;
-    r->body_max = h->body_max;
-    snprintf(r->method, sizeof r->method, "%s", method);
-    r->next = h->requests;
-    if (r->next) r->next->prev = r;
-    h->requests = r;
-    return r;
-}
-
-/* Asked again whenever a body grows, as all may have begun while there was room. One alone may have it all, however
- * much it is. False after a refusal. */
-static bool make_room(struct http_request *r, size_t room) {
-    const size_t others = r->http->bodies_bytes - r->body_room;
-    const size_t mine = r->counter ? *r->counter - r->body_room : 0;
-    if (r->large || room <= SHORT_BODY_BYTES || !others) return true;
-    if (others + room > BODIES_MAX_BYTES) {
-        refuse(r, 503, "overloaded", NULL);
-        return false;
-    }
-    if (!r->counter || share_fits(mine, others, room, BODIES_MAX_BYTES)) return true;
-    refuse(r, 429, "key_bodies", NULL);
-    return false;
 }
 
 /* The headers are in. An answer queued here closes the connection, so only what must close it is queued here. */
@@ -306,40 +116,18 @@ static enum MHD_Result first_call(struct http_request *r, const char *method, co
         r->chunked = f.chunked;
         r->declared = f.length;
         h->on.headers(h->on.arg, r);
-        if (!r->answered && r->declared > r->body_max) refuse(r, 413, "body_too_large", NULL);
-        if (!r->answered && r->large && h->n_large > LARGE_BODIES) refuse(r, 503, "overloaded", NULL);
-        if (!r->answered && !r->discard) make_room(r, r->declared);
+        if (!r->answered && r->declared > r->body_max) http_refuse(r, 413, "body_too_large", NULL);
+        if (!r->answered && r->large && h->n_large > LARGE_BODIES) http_refuse(r, 503, "overloaded", NULL);
+        if (!r->answered && !r->discard) http_body_fits(r, r->declared);
     } else {
         http_close_after(r);
-        refuse(r, 400, "bad_framing", fault);
+        http_refuse(r, 400, "bad_framing", fault);
         return http_queue_answer(r);
     }
     if (!r->answered) return MHD_YES;
-    keep_no_body(r);
-    bool wait = r->declared <= DRAIN_MAX_BYTES && !f.expect;
+    http_body_discard(r);
+    bool wait = r->declared <= HTTP_DRAIN_MAX_BYTES && !f.expect;
     return wait ? MHD_YES : http_queue_answer(r);
-}
-
-static enum MHD_Result take_body(struct http_request *r, const char *bytes, size_t n) {
-    r->received += n;
-    if (!r->answered && !r->refused && r->received > r->body_max) refuse(r, 413, "body_too_large", NULL);
-    if (r->discard) return r->received > DRAIN_MAX_BYTES ? MHD_NO : MHD_YES;
-    if (r->body_len + n + 1 > r->body_room) {
-        size_t room = r->body_room ? r->body_room * 2 : r->large ? r->declared + 1 : 1024;
-        while (room < r->body_len + n + 1) room *= 2;
-        if (!make_room(r, room)) return MHD_YES;
-        char *grown = realloc(r->body, room);
-        if (!grown) {
-            refuse(r, 503, "overloaded", NULL);
-            return MHD_YES;
-        }
-        r->body = grown;
-        set_room(r, room);
-    }
-    memcpy(r->body + r->body_len, bytes, n);
-    r->body_len += n;
-    r->body[r->body_len] = 0;
-    return MHD_YES;
 }
 
 static enum MHD_Result on_access(void *cls, struct MHD_Connection *connection, const char *url, const char *method,
@@ -354,7 +142,7 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *connection, c
     if (*n_data) {
         size_t n = *n_data;
         *n_data = 0;
-        return take_body(r, data, n);
+        return http_body_add(r, data, n);
     }
     if (!r->dispatched) {
         r->dispatched = true;
@@ -370,36 +158,6 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *connection, c
 
 /* ---- requests and connections end ---- */
 
-static void free_request(struct http_request *r) {
-    for (unsigned i = 0; i < r->n_headers; i++) {
-        free(r->headers[i].name);
-        free(r->headers[i].value);
-    }
-    free(r->content_type);
-    free(r->path);
-    buf_fini(&r->out);
-    free(r);
-}
-
-static void on_watch_closed(uv_handle_t *handle) { free_request(handle->data); }
-
-void http_request_end(struct http_request *r) {
-    struct http *h = r->http;
-    keep_no_body(r); /* first, as what its room counts for may end with the application's request */
-    h->on.done(h->on.arg, r);
-    if (r->prev) r->prev->next = r->next;
-    if (r->next) r->next->prev = r->prev;
-    if (h->requests == r) h->requests = r->next;
-    r->socket->request = NULL;
-    r->socket->since_ns = uv_hrtime();
-    if (r->watching) {
-        uv_poll_stop(&r->watch); /* before the daemon closes the descriptor */
-        uv_close((uv_handle_t *)&r->watch, on_watch_closed);
-    } else {
-        free_request(r);
-    }
-}
-
 static void on_completed(void *cls, struct MHD_Connection *connection, void **context,
                          enum MHD_RequestTerminationCode reason) {
     struct http_request *r = *context;
@@ -408,7 +166,7 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **co
     if (!r) return;
     *context = NULL;
     assert(!r->dirty); /* a dirty request is suspended, and those do not complete */
-    if (reason != MHD_REQUEST_TERMINATED_COMPLETED_OK && !r->aborted) client_left(r);
+    if (reason != MHD_REQUEST_TERMINATED_COMPLETED_OK && !r->aborted) http_client_left(r);
     http_request_end(r);
 }
 
@@ -472,17 +230,6 @@ static void on_socket(void *cls, struct MHD_Connection *connection, void **conte
     if (h->make_room && h->n_connections >= h->limit) drop_longest_waiting(h);
 }
 
-/* What has come buys time at the least rate, and no more ahead than the idle timeout: so neither a body that comes
- * quickly but for its last byte nor one that drips is there for long. */
-static bool body_is_late(struct http_request *r, uint64_t now) {
-    const uint64_t least = r->body_max / LONGEST_BODY_S, latest = now + r->http->idle_ns;
-    const uint64_t bps = least > SLOWEST_BODY_BPS ? least : SLOWEST_BODY_BPS;
-    r->body_due_ns += (uint64_t)(r->received - r->swept) * 1000000000u / bps;
-    r->swept = r->received;
-    if (r->body_due_ns > latest) r->body_due_ns = latest;
-    return now > r->body_due_ns;
-}
-
 /* The daemon's own timeout counts from the last byte, so a client that drips bytes could hold a connection for ever. A
  * request must have its headers within the idle timeout, and its body at a least rate. And it reads until there is
  * nothing, but is told once of what came together: an end behind the last bytes is found here. */
@@ -492,7 +239,7 @@ static void on_sweep(uv_timer_t *timer) {
     for (struct http_connection *c = h->connections; c; c = c->next) {
         struct http_request *r = c->request;
         if (r && r->dispatched) continue;
-        const bool late = r ? body_is_late(r, now) : now - c->since_ns > h->idle_ns;
+        const bool late = r ? http_body_is_late(r, now) : now - c->since_ns > h->idle_ns;
         if (late || has_ended(c->fd)) shutdown(c->fd, SHUT_RDWR);
     }
     drop_stuck(h, LOOK_SWEEP, h->slept);
@@ -500,6 +247,10 @@ static void on_sweep(uv_timer_t *timer) {
 }
 
 /* ---- the server ---- */
+
+uint16_t http_port(const struct http *h) { return h->port; }
+unsigned http_connection_limit(const struct http *h) { return h->limit; }
+size_t http_connections(const struct http *h) { return h->n_connections; }
 
 static void on_daemon_log(void *cls, const char *format, va_list args) {
     struct http *h = cls;
@@ -627,7 +378,7 @@ void http_close(struct http *h) {
     http_quiesce(h);
     for (struct http_request *r = h->requests, *next; r; r = next) {
         next = r->next;
-        client_left(r);
+        http_client_left(r);
     }
     h->pump = true;
     on_prepare(&h->prepare); /* stopping with a suspended connection aborts the process: resume them all first */

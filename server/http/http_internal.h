@@ -1,5 +1,4 @@
-/* http_internal.h - what http.c (connections, requests), http_answer.c (answers) and http_refusal.c (what the library
- * would answer badly) share; see http.h for a request's life. Threads: that of the loop.
+/* http_internal.h - what the files of the transport share; see http.h for a request's life. Threads: that of the loop.
  */
 #ifndef HTTP_INTERNAL_H
 #define HTTP_INTERNAL_H
@@ -11,6 +10,8 @@
 #include <stdatomic.h>
 
 enum { HTTP_MAX_HEADERS = 12 };
+#define HTTP_DRAIN_MAX_BYTES                                                                                           \
+    ((size_t)256 << 20) /* a refused body is read and dropped up to here: the client sees why */
 
 struct http_connection { /* an open socket; its socket context */
     struct http *http;
@@ -46,9 +47,9 @@ struct http_request {
     void *user;
     /* body */
     char *body;
-    size_t body_len, body_room, body_max, received, declared, swept; /* swept: received when last swept */
-    uint64_t body_due_ns;                                            /* by then more of it must have come */
-    size_t *counter;                                                 /* see http_count_body; or NULL */
+    size_t body_len, body_cap, body_max, received, declared, swept; /* swept: received when last swept */
+    uint64_t body_due_ns;                                           /* by then more of it must have come */
+    size_t *counter;                                                /* see http_count_body; or NULL */
     struct http_look_at looks[N_LOOKS];
     bool chunked, large; /* large: a limit of its own, and not among bodies_bytes */
     /* answer */
@@ -92,16 +93,29 @@ struct http {
     bool pump, closed; /* closed: a connection, in the last run: where no more were taken, the next run listens again */
 };
 
+/* ---- http_body.c ---- */
+void http_refuse(struct http_request *r, unsigned status, const char *code, const char *message);
+/* What has come of the body goes at once, as the rest may take long to come, and it holds no place among the large. */
+void http_body_discard(struct http_request *r);
+/* Whether the body may take so many bytes of memory. False after a refusal. */
+bool http_body_fits(struct http_request *r, size_t cap);
+/* n more bytes of it have come. MHD_NO: the connection is given up. */
+enum MHD_Result http_body_add(struct http_request *r, const char *bytes, size_t n);
+bool http_body_is_late(struct http_request *r, uint64_t now_ns); /* asked once a sweep */
+
+/* ---- http_request.c ---- */
+struct http_request *http_request_new(struct http *h, struct MHD_Connection *connection, const char *url,
+                                      const char *method);
+void http_request_end(struct http_request *r); /* tells of it (done) and frees it */
 /* The answer of r has moved on: its connection is resumed before the loop sleeps again. */
 void http_wake(struct http_request *r);
 void http_watch(struct http_request *r);   /* notices from now on when the client leaves */
 void http_suspend(struct http_request *r); /* until http_wake; watched */
+void http_client_left(struct http_request *r);
+
+/* ---- http_answer.c ---- */
 /* Hands what http_respond or http_stream_begin left to the daemon. */
 enum MHD_Result http_queue_answer(struct http_request *r);
-
-struct http_request *http_request_new(struct http *h, struct MHD_Connection *connection, const char *url,
-                                      const char *method);
-void http_request_end(struct http_request *r); /* tells of it (done) and frees it */
 
 /* ---- http_refusal.c ---- */
 void *http_on_line(void *http, const char *uri, struct MHD_Connection *connection); /* a request's line has come */
