@@ -45,8 +45,10 @@ static bool is_stuck(struct http_request *r, enum http_look which, bool slept) {
 }
 
 static void drop_stuck(struct http *h, enum http_look which, bool slept) {
-    for (struct http_request *r = h->requests; r; r = r->next)
+    for (struct list_link *at = list_first(&h->requests); at; at = list_next(&h->requests, at)) {
+        struct http_request *r = LIST_OF(at, struct http_request, link);
         if (r->chunked && !r->dispatched && is_stuck(r, which, slept)) shutdown(r->socket->fd, SHUT_RDWR);
+    }
 }
 
 static void run_daemon(struct http *h) {
@@ -74,11 +76,11 @@ static void run_daemon(struct http *h) {
 /* Before the loop sleeps: resume what has moved on, in batches, and let the daemon work. */
 static void on_prepare(uv_prepare_t *prepare) {
     struct http *h = prepare->data;
-    while (h->dirty || h->pump) {
-        for (int i = 0; i < RESUME_BATCH && h->dirty; i++) {
-            struct http_request *r = h->dirty;
-            h->dirty = r->next_dirty;
-            r->dirty = r->suspended = false;
+    while (h->woken.n || h->pump) {
+        for (int i = 0; i < RESUME_BATCH && h->woken.n; i++) {
+            struct http_request *r = LIST_OF(list_first(&h->woken), struct http_request, woken);
+            list_remove(&h->woken, &r->woken);
+            r->suspended = false;
             /* Of connections that end while they are answered, the library closes those with a timeout of their own at
              * once; others when all that are older have ended, which an idle one may not for long. */
             if (r->gone || r->aborted) MHD_set_connection_option(r->connection, MHD_CONNECTION_OPTION_TIMEOUT, 1u);
@@ -165,7 +167,7 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **co
     (void)connection;
     if (!r) return;
     *context = NULL;
-    assert(!r->dirty); /* a dirty request is suspended, and those do not complete */
+    assert(!r->woken.next && !r->suspended); /* the daemon completes no suspended connection */
     if (reason != MHD_REQUEST_TERMINATED_COMPLETED_OK && !r->aborted) http_client_left(r);
     http_request_end(r);
 }
@@ -178,7 +180,8 @@ static uint64_t waiting_since_ns(const struct http_connection *c) {
 static void drop_longest_waiting(struct http *h) {
     struct http_connection *longest = NULL;
     bool longest_answered = true;
-    for (struct http_connection *c = h->connections; c; c = c->next) {
+    for (struct list_link *at = list_first(&h->connections); at; at = list_next(&h->connections, at)) {
+        struct http_connection *c = LIST_OF(at, struct http_connection, link);
         const bool answered = c->request && c->request->dispatched;
         if (c->dropped || answered > longest_answered) continue;
         if (!longest || answered < longest_answered || waiting_since_ns(c) < waiting_since_ns(longest))
@@ -201,9 +204,7 @@ static void on_socket(void *cls, struct MHD_Connection *connection, void **conte
     if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
         struct http_connection *c = *context;
         if (!c) return;
-        if (c->prev) c->prev->next = c->next;
-        if (c->next) c->next->prev = c->prev;
-        if (h->connections == c) h->connections = c->next;
+        list_remove(&h->connections, &c->link);
         if (h->in_line == c) h->in_line = NULL;
         if (h->in_hello == c) h->in_hello = NULL;
         h->n_connections--;
@@ -219,10 +220,8 @@ static void on_socket(void *cls, struct MHD_Connection *connection, void **conte
         free(c);
         return; /* without a context its requests are refused in http_request_new */
     }
-    *c = (struct http_connection){
-        .http = h, .next = h->connections, .since_ns = uv_hrtime(), .connection = connection, .fd = info->connect_fd};
-    if (c->next) c->next->prev = c;
-    h->connections = c;
+    *c = (struct http_connection){.http = h, .since_ns = uv_hrtime(), .connection = connection, .fd = info->connect_fd};
+    list_push_first(&h->connections, &c->link);
     h->n_connections++;
     *context = c;
     http_tune_socket(c->fd, h->idle_ns / 1000000);
@@ -236,7 +235,8 @@ static void on_socket(void *cls, struct MHD_Connection *connection, void **conte
 static void on_sweep(uv_timer_t *timer) {
     struct http *h = timer->data;
     uint64_t now = uv_hrtime();
-    for (struct http_connection *c = h->connections; c; c = c->next) {
+    for (struct list_link *at = list_first(&h->connections); at; at = list_next(&h->connections, at)) {
+        struct http_connection *c = LIST_OF(at, struct http_connection, link);
         struct http_request *r = c->request;
         if (r && r->dispatched) continue;
         const bool late = r ? http_body_is_late(r, now) : now - c->since_ns > h->idle_ns;
@@ -302,6 +302,9 @@ int http_open(uv_loop_t *loop, const struct http_config *config, struct http **o
         snprintf(message, size, "out of memory");
         return -1;
     }
+    list_init(&h->connections);
+    list_init(&h->requests);
+    list_init(&h->woken);
     h->loop = loop;
     h->on = config->handlers;
     h->body_max = config->body_max_bytes;
@@ -376,10 +379,8 @@ void http_close(struct http *h) {
         return;
     }
     http_quiesce(h);
-    for (struct http_request *r = h->requests, *next; r; r = next) {
-        next = r->next;
-        http_client_left(r);
-    }
+    for (struct list_link *at = list_first(&h->requests); at; at = list_next(&h->requests, at))
+        http_client_left(LIST_OF(at, struct http_request, link));
     h->pump = true;
     on_prepare(&h->prepare); /* stopping with a suspended connection aborts the process: resume them all first */
     MHD_stop_daemon(h->daemon);

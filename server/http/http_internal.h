@@ -3,8 +3,9 @@
 #ifndef HTTP_INTERNAL_H
 #define HTTP_INTERNAL_H
 
-#include "server/base/buf.h"
+#include "engine/base/list.h"
 #include "http.h"
+#include "server/base/buf.h"
 
 #include <microhttpd.h>
 #include <stdatomic.h>
@@ -15,7 +16,7 @@ enum { HTTP_MAX_HEADERS = 12 };
 
 struct http_connection { /* an open socket; its socket context */
     struct http *http;
-    struct http_connection *prev, *next;
+    struct list_link link;        /* of all connections */
     struct http_request *request; /* in progress, or NULL */
     uint64_t since_ns;            /* opened, or last request done */
     struct http_tls_pair *shown;  /* the certificate of its handshake, or NULL */
@@ -41,8 +42,8 @@ struct http_request {
     struct http *http;
     struct http_connection *socket;
     struct MHD_Connection *connection;
-    struct http_request *prev, *next; /* all requests */
-    struct http_request *next_dirty;
+    struct list_link link;  /* of all requests */
+    struct list_link woken; /* of those to be resumed */
     char *path, method[16];
     void *user;
     /* body */
@@ -62,8 +63,8 @@ struct http_request {
     bool answered, streaming, ended, close_after,
         aborted; /* answered: an answer exists; ended: the stream's last byte is in */
     /* state */
-    bool dispatched, queued, suspended, dirty, gone, watching, discard, /* discard: its body is read and not kept */
-        refused;                                                        /* refused: the transport itself answered */
+    bool dispatched, queued, suspended, gone, watching, discard, /* discard: its body is read and not kept */
+        refused;                                                 /* refused: the transport itself answered */
     uv_poll_t watch;
     uint64_t started_ns;
 };
@@ -75,12 +76,12 @@ struct http {
     uv_poll_t poll;
     uv_timer_t timer, sweep;
     uv_prepare_t prepare;
-    struct http_connection *connections;
+    struct list connections, requests;
+    struct list woken;                /* requests whose answers have moved on: resumed before the loop sleeps */
     struct http_connection *in_hello; /* whose hello GnuTLS is reading just now, or NULL */
     struct http_connection *in_line;  /* whose request line the library is taking apart just now, or NULL */
-    struct http_request *requests, *dirty;
-    atomic_size_t n_connections;
-    unsigned limit; /* of connections */
+    atomic_size_t n_connections;      /* for other threads */
+    unsigned limit;                   /* of connections */
     size_t n_large, body_max, bodies_bytes;
     const struct http_tls *tls;
     uint64_t idle_ns;

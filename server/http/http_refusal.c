@@ -80,10 +80,12 @@ void http_on_failed_handshake(struct http *h) {
 
 static struct http_connection *refused_connection(const struct http *h) {
     if (h->in_line) return h->in_line;
-    for (struct http_connection *c = h->connections; c; c = c->next)
+    for (struct list_link *at = list_first(&h->connections); at; at = list_next(&h->connections, at)) {
+        struct http_connection *c = LIST_OF(at, struct http_connection, link);
         if (!c->request && !c->dropped &&
             MHD_get_connection_info(c->connection, MHD_CONNECTION_INFO_REQUEST_HEADER_SIZE))
             return c;
+    }
     return NULL;
 }
 

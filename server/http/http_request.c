@@ -54,10 +54,8 @@ void http_peer(const struct http_request *r, char *text, size_t size) {
 /* ---- a connection sleeps and wakes ---- */
 
 void http_wake(struct http_request *r) {
-    if (!r->suspended || r->dirty) return;
-    r->dirty = true;
-    r->next_dirty = r->http->dirty;
-    r->http->dirty = r;
+    if (!r->suspended || r->woken.next) return;
+    list_push_first(&r->http->woken, &r->woken);
 }
 
 void http_client_left(struct http_request *r) {
@@ -117,9 +115,7 @@ struct http_request *http_request_new(struct http *h, struct MHD_Connection *con
     r->body_due_ns = r->started_ns + h->idle_ns;
     r->body_max = h->body_max;
     snprintf(r->method, sizeof r->method, "%s", method);
-    r->next = h->requests;
-    if (r->next) r->next->prev = r;
-    h->requests = r;
+    list_push_first(&h->requests, &r->link);
     return r;
 }
 
@@ -140,9 +136,7 @@ void http_request_end(struct http_request *r) {
     struct http *h = r->http;
     http_body_discard(r); /* first, as what its room counts for may end with the application's request */
     h->on.done(h->on.arg, r);
-    if (r->prev) r->prev->next = r->next;
-    if (r->next) r->next->prev = r->prev;
-    if (h->requests == r) h->requests = r->next;
+    list_remove(&h->requests, &r->link);
     r->socket->request = NULL;
     r->socket->since_ns = uv_hrtime();
     if (r->watching) {
