@@ -76,9 +76,13 @@ static void run_daemon(struct http *h) {
 /* Before the loop sleeps: resume what has moved on, in batches, and let the daemon work. */
 static void on_prepare(uv_prepare_t *prepare) {
     struct http *h = prepare->data;
+    if (!h->runs) h->thread = pthread_self();
+    h->runs = true;
+    assert(http_on_loop(h));
     while (h->woken.n || h->pump) {
         for (int i = 0; i < RESUME_BATCH && h->woken.n; i++) {
             struct http_request *r = LIST_OF(list_first(&h->woken), struct http_request, woken);
+            assert(r->suspended);
             list_remove(&h->woken, &r->woken);
             r->suspended = false;
             /* Of connections that end while they are answered, the library closes those with a timeout of their own at
@@ -101,14 +105,14 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
 
 /* A path with a NUL would end there for whoever reads it as a string, so it stays as it was sent and is refused below.
  * "%2500" looks the same then; it names nothing either. */
-static size_t unescape(void *cls, struct MHD_Connection *connection, char *text) {
+static size_t unescape_path(void *cls, struct MHD_Connection *connection, char *text) {
     (void)connection;
     http_line_done(cls, text);
     return strstr(text, "%00") ? strlen(text) : MHD_http_unescape(text);
 }
 
 /* The headers are in. An answer queued here closes the connection, so only what must close it is queued here. */
-static enum MHD_Result first_call(struct http_request *r, const char *method, const char *version) {
+static enum MHD_Result request_take_headers(struct http_request *r, const char *method, const char *version) {
     struct http *h = r->http;
     struct http_framing f;
     const char *fault = http_framing_fault(r->connection, method, version, &f);
@@ -139,8 +143,9 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *connection, c
     if (!r) {
         r = http_request_new(h, connection, url, method);
         *context = r;
-        return r ? first_call(r, method, version) : MHD_NO;
+        return r ? request_take_headers(r, method, version) : MHD_NO;
     }
+    assert(r->http == h && !r->suspended);
     if (*n_data) {
         size_t n = *n_data;
         *n_data = 0;
@@ -204,10 +209,12 @@ static void on_socket(void *cls, struct MHD_Connection *connection, void **conte
     if (code == MHD_CONNECTION_NOTIFY_CLOSED) {
         struct http_connection *c = *context;
         if (!c) return;
+        assert(http_on_loop(h) && !c->request);
         list_remove(&h->connections, &c->link);
         if (h->in_line == c) h->in_line = NULL;
         if (h->in_hello == c) h->in_hello = NULL;
         h->n_connections--;
+        assert(h->n_connections == h->connections.n);
         h->closed = true;
         http_tls_drop(c->shown);
         free(c);
@@ -291,8 +298,8 @@ static int start_daemon(struct http *h) {
                                  MHD_OPTION_CONNECTION_LIMIT, h->limit, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
                                  (size_t)POOL_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, idle_s, MHD_OPTION_NOTIFY_COMPLETED,
                                  on_completed, h, MHD_OPTION_NOTIFY_CONNECTION, on_socket, h,
-                                 MHD_OPTION_UNESCAPE_CALLBACK, unescape, h, MHD_OPTION_URI_LOG_CALLBACK, http_on_line,
-                                 h, MHD_OPTION_ARRAY, h->tls ? tls : none, MHD_OPTION_END);
+                                 MHD_OPTION_UNESCAPE_CALLBACK, unescape_path, h, MHD_OPTION_URI_LOG_CALLBACK,
+                                 http_on_line, h, MHD_OPTION_ARRAY, h->tls ? tls : none, MHD_OPTION_END);
     return h->daemon ? 0 : -1;
 }
 
@@ -323,6 +330,7 @@ int http_open(uv_loop_t *loop, const struct http_config *config, struct http **o
 }
 
 int http_start(struct http *h, char *message, size_t size) {
+    assert(!h->daemon && h->listener >= 0);
     if (http_listen(h->listener, h->port, message, size)) return -1;
     if (start_daemon(h)) {
         snprintf(message, size, "libmicrohttpd did not start on port %u", h->port);
@@ -359,6 +367,7 @@ void http_turn_newcomers_away(struct http *h) {
 
 void http_quiesce(struct http *h) {
     if (h->listener < 0) return;
+    assert(http_on_loop(h) && h->daemon);
     int fd = MHD_quiesce_daemon(h->daemon);
     if (fd >= 0) {
         take_waiting(h, fd);
@@ -369,6 +378,7 @@ void http_quiesce(struct http *h) {
 
 static void on_handle_closed(uv_handle_t *handle) {
     struct http *h = handle->data;
+    assert(h->n_handles);
     if (--h->n_handles == 0) free(h);
 }
 
@@ -384,6 +394,8 @@ void http_close(struct http *h) {
     h->pump = true;
     on_prepare(&h->prepare); /* stopping with a suspended connection aborts the process: resume them all first */
     MHD_stop_daemon(h->daemon);
+    assert(!h->requests.n && !h->connections.n && !h->woken.n);
+    assert(!h->bodies_bytes && !h->n_large);
     uv_close((uv_handle_t *)&h->poll, on_handle_closed);
     uv_close((uv_handle_t *)&h->timer, on_handle_closed);
     uv_close((uv_handle_t *)&h->sweep, on_handle_closed);

@@ -9,6 +9,7 @@
 #define LARGE_BYTES  ((size_t)4 << 20)
 
 void http_add_header(struct http_request *r, const char *name, const char *value) {
+    assert(http_on_loop(r->http) && !r->queued);
     if (r->n_headers == HTTP_MAX_HEADERS) return;
     struct http_header_line *line = &r->headers[r->n_headers];
     line->name = strdup(name);
@@ -24,7 +25,8 @@ void http_add_header(struct http_request *r, const char *name, const char *value
 
 void http_close_after(struct http_request *r) { r->close_after = true; }
 
-static void answer(struct http_request *r, unsigned status, const char *content_type) {
+static void answer_begin(struct http_request *r, unsigned status, const char *content_type) {
+    assert(!r->answered && !r->queued && status >= 200 && status <= 599);
     r->answered = true;
     r->status = status;
     r->content_type = content_type ? strdup(content_type) : NULL;
@@ -34,7 +36,7 @@ static void answer(struct http_request *r, unsigned status, const char *content_
 void http_respond(struct http_request *r, unsigned status, const char *content_type, const void *body, size_t len) {
     if (r->answered || r->gone) return;
     buf_add(&r->out, body, len);
-    answer(r, status, content_type);
+    answer_begin(r, status, content_type);
 }
 
 void http_respond_buf(struct http_request *r, unsigned status, const char *content_type, struct buf *body) {
@@ -42,7 +44,7 @@ void http_respond_buf(struct http_request *r, unsigned status, const char *conte
         buf_fini(&r->out);
         r->out = *body;
         *body = (struct buf){0};
-        answer(r, status, content_type);
+        answer_begin(r, status, content_type);
     }
     buf_fini(body);
 }
@@ -50,7 +52,7 @@ void http_respond_buf(struct http_request *r, unsigned status, const char *conte
 void http_stream_begin(struct http_request *r, const char *content_type) {
     if (r->answered || r->gone) return;
     r->streaming = true;
-    answer(r, MHD_HTTP_OK, content_type);
+    answer_begin(r, MHD_HTTP_OK, content_type);
 }
 
 void http_stream_write(struct http_request *r, const void *bytes, size_t len) {
@@ -64,6 +66,7 @@ void http_stream_write(struct http_request *r, const void *bytes, size_t len) {
 }
 
 void http_stream_end(struct http_request *r) {
+    assert(r->streaming || r->gone);
     r->ended = true;
     http_wake(r);
 }
@@ -75,9 +78,10 @@ void http_abort(struct http_request *r) {
 }
 
 /* Takes what is there into the daemon's buffer; several tokens that a slow client has let wait leave as one write. */
-static ssize_t read_stream(void *cls, uint64_t pos, char *to, size_t max) {
+static ssize_t stream_read(void *cls, uint64_t pos, char *to, size_t max) {
     struct http_request *r = cls;
     (void)pos;
+    assert(r->streaming && r->queued && r->out_at <= r->out.len);
     if (r->gone || r->aborted) return MHD_CONTENT_READER_END_WITH_ERROR;
     size_t n = r->out.len - r->out_at;
     if (n) {
@@ -115,7 +119,7 @@ static void on_large_freed(uv_work_t *work, int status) {
     free(work->data);
 }
 
-static void let_go(void *arg) {
+static void large_answer_release(void *arg) {
     struct large_answer *a = arg;
     a->work.data = a;
     if (uv_queue_work(a->loop, &a->work, free_large, on_large_freed) == 0) return;
@@ -127,13 +131,14 @@ static struct MHD_Response *large_response(struct http_request *r, void *body, s
     struct large_answer *a = calloc(1, sizeof *a);
     if (!a) return NULL;
     *a = (struct large_answer){.loop = r->http->loop, .bytes = body};
-    struct MHD_Response *response = MHD_create_response_from_buffer_with_free_callback_cls(len, body, let_go, a);
+    struct MHD_Response *response =
+        MHD_create_response_from_buffer_with_free_callback_cls(len, body, large_answer_release, a);
     if (!response) free(a);
     return response;
 }
 
 static struct MHD_Response *make_response(struct http_request *r) {
-    if (r->streaming) return MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, r, NULL);
+    if (r->streaming) return MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, stream_read, r, NULL);
     size_t len = 0;
     char *body = buf_take(&r->out, &len);
     if (!body) return NULL;
@@ -146,6 +151,7 @@ static struct MHD_Response *make_response(struct http_request *r) {
 }
 
 enum MHD_Result http_queue_answer(struct http_request *r) {
+    assert(r->answered && !r->queued && !r->suspended);
     struct MHD_Response *response = make_response(r);
     if (!response) return MHD_NO;
     if (r->content_type) MHD_add_response_header(response, MHD_HTTP_HEADER_CONTENT_TYPE, r->content_type);

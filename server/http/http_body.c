@@ -20,12 +20,16 @@ size_t http_body_bytes(const struct http_request *r) { return r->large ? 0 : r->
 size_t http_body_max(const struct http_request *r) { return r->body_max; }
 
 void http_set_body_max(struct http_request *r, size_t bytes) {
+    assert(!r->body && !r->dispatched);
     r->body_max = bytes;
     if (!r->large) r->http->n_large++;
     r->large = true;
 }
 
-void http_count_body(struct http_request *r, size_t *counter) { r->counter = counter; }
+void http_count_body(struct http_request *r, size_t *counter) {
+    assert(!r->body_cap && !r->counter); /* else the sums would not hold */
+    r->counter = counter;
+}
 
 void http_drop_body(struct http_request *r, size_t max_bytes) {
     r->body_max = max_bytes;
@@ -34,6 +38,9 @@ void http_drop_body(struct http_request *r, size_t max_bytes) {
 
 /* The body has so many bytes of memory from now on. */
 static void body_set_cap(struct http_request *r, size_t cap) {
+    assert((cap != 0) == (r->body != NULL) && r->body_len <= cap);
+    assert(r->large || r->http->bodies_bytes >= r->body_cap);
+    assert(r->large || !r->counter || *r->counter >= r->body_cap);
     if (!r->large) r->http->bodies_bytes += cap - r->body_cap;
     if (!r->large && r->counter) *r->counter += cap - r->body_cap;
     r->body_cap = cap;
@@ -45,6 +52,7 @@ void http_body_discard(struct http_request *r) {
     r->body = NULL;
     r->body_len = 0;
     body_set_cap(r, 0);
+    assert(!r->large || r->http->n_large);
     if (r->large) r->http->n_large--;
     r->large = false;
 }
@@ -56,14 +64,16 @@ size_t http_content_length(const struct http_request *r, bool *chunked) {
 
 char *http_take_body(struct http_request *r, size_t *len) {
     char *body = r->body;
+    assert(r->dispatched);
     *len = r->body_len;
-    body_set_cap(r, 0);
     r->body = NULL;
     r->body_len = 0;
+    body_set_cap(r, 0);
     return body;
 }
 
 void http_refuse(struct http_request *r, unsigned status, const char *code, const char *message) {
+    assert(http_on_loop(r->http) && !r->dispatched);
     r->refused = true;
     http_body_discard(r);
     r->http->on.refuse(r->http->on.arg, r, status, code, message);
@@ -85,6 +95,7 @@ bool http_body_fits(struct http_request *r, size_t cap) {
 }
 
 enum MHD_Result http_body_add(struct http_request *r, const char *bytes, size_t n) {
+    assert(!r->dispatched && !r->suspended);
     r->received += n;
     if (!r->answered && !r->refused && r->received > r->body_max) http_refuse(r, 413, "body_too_large", NULL);
     if (r->discard) return r->received > HTTP_DRAIN_MAX_BYTES ? MHD_NO : MHD_YES;
@@ -100,6 +111,7 @@ enum MHD_Result http_body_add(struct http_request *r, const char *bytes, size_t 
         r->body = grown;
         body_set_cap(r, cap);
     }
+    assert(r->body_len + n < r->body_cap);
     memcpy(r->body + r->body_len, bytes, n);
     r->body_len += n;
     r->body[r->body_len] = 0;
@@ -111,6 +123,7 @@ enum MHD_Result http_body_add(struct http_request *r, const char *bytes, size_t 
 bool http_body_is_late(struct http_request *r, uint64_t now) {
     const uint64_t least = r->body_max / LONGEST_BODY_S, latest = now + r->http->idle_ns;
     const uint64_t bps = least > SLOWEST_BODY_BPS ? least : SLOWEST_BODY_BPS;
+    assert(r->received >= r->swept && !r->dispatched);
     r->body_due_ns += (uint64_t)(r->received - r->swept) * 1000000000u / bps;
     r->swept = r->received;
     if (r->body_due_ns > latest) r->body_due_ns = latest;

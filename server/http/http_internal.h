@@ -7,7 +7,9 @@
 #include "http.h"
 #include "server/base/buf.h"
 
+#include <assert.h>
 #include <microhttpd.h>
+#include <pthread.h>
 #include <stdatomic.h>
 
 enum { HTTP_MAX_HEADERS = 12 };
@@ -91,8 +93,13 @@ struct http {
     bool make_room;     /* see http.h */
     bool slept;         /* the daemon, since the last sweep */
     unsigned n_awake;   /* rounds since it slept */
+    pthread_t thread;   /* of the loop, since it runs */
+    bool runs;
     bool pump, closed; /* closed: a connection, in the last run: where no more were taken, the next run listens again */
 };
+
+/* Before the loop runs, the thread that prepares it has all to itself. */
+static inline bool http_on_loop(const struct http *h) { return !h->runs || pthread_equal(h->thread, pthread_self()); }
 
 /* ---- http_body.c ---- */
 void http_refuse(struct http_request *r, unsigned status, const char *code, const char *message);

@@ -130,7 +130,7 @@ static void send_answer(struct http_connection *c, const struct buf *b) {
     (void)!recv(c->fd, NULL, UNREAD_BYTES, MSG_DONTWAIT | MSG_TRUNC);
 }
 
-static void word(struct http_request *r, unsigned status, bool in_line) {
+static void refusal_describe(struct http_request *r, unsigned status, bool in_line) {
     struct http *h = r->http;
     r->refused = true;
     if (status == 413)
@@ -145,12 +145,13 @@ static void word(struct http_request *r, unsigned status, bool in_line) {
 void http_on_library_refusal(struct http *h, unsigned status) {
     struct http_connection *c = old_library() ? refused_connection(h) : NULL;
     if (!c) return;
+    assert(c->http == h && !c->request && !c->dropped);
     char method[16];
     struct buf answer = {0};
     find_method(c, method, sizeof method);
     struct http_request *r = http_request_new(h, c->connection, c->uri ? c->uri : "?", method);
     if (r) {
-        word(r, status, h->in_line == c);
+        refusal_describe(r, status, h->in_line == c);
         add_head(&answer, r);
         if (strcmp(method, "HEAD") != 0) {
             buf_add(&answer, r->out.data, r->out.len);

@@ -54,11 +54,13 @@ void http_peer(const struct http_request *r, char *text, size_t size) {
 /* ---- a connection sleeps and wakes ---- */
 
 void http_wake(struct http_request *r) {
+    assert(http_on_loop(r->http));
     if (!r->suspended || r->woken.next) return;
     list_push_first(&r->http->woken, &r->woken);
 }
 
 void http_client_left(struct http_request *r) {
+    assert(http_on_loop(r->http));
     if (r->gone) return;
     r->gone = true;
     if (!r->refused) r->http->on.gone(r->http->on.arg, r);
@@ -81,6 +83,7 @@ void http_watch(struct http_request *r) {
 }
 
 void http_suspend(struct http_request *r) {
+    assert(r->dispatched && !r->suspended && !r->woken.next); /* once for each time that it is woken */
     http_watch(r);
     r->suspended = true;
     MHD_suspend_connection(r->connection);
@@ -108,6 +111,7 @@ struct http_request *http_request_new(struct http *h, struct MHD_Connection *con
     }
     r->http = h;
     r->socket = info->socket_context;
+    assert(r->socket->http == h && !r->socket->request); /* one after the other */
     r->socket->request = r;
     r->connection = connection;
     r->path = path;
@@ -134,6 +138,7 @@ static void on_watch_closed(uv_handle_t *handle) { free_request(handle->data); }
 
 void http_request_end(struct http_request *r) {
     struct http *h = r->http;
+    assert(!r->suspended && !r->woken.next && r->socket->request == r);
     http_body_discard(r); /* first, as what its room counts for may end with the application's request */
     h->on.done(h->on.arg, r);
     list_remove(&h->requests, &r->link);

@@ -3,6 +3,7 @@
 
 #include "server/base/file_text.h"
 
+#include <assert.h>
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,13 +29,13 @@ static void pair_free(struct http_tls_pair *p) {
     free(p);
 }
 
-static int fault(char *message, size_t size, const char *setting, const char *path, int rc) {
+static int tls_fault(char *message, size_t size, const char *setting, const char *path, int rc) {
     snprintf(message, size, "%s: %s: %s", setting, path, gnutls_strerror(rc));
     return -1;
 }
 
 /* That the two belong together is known only to a set of credentials. */
-static int check(const gnutls_datum_t *cert, const gnutls_datum_t *key) {
+static int pair_check(const gnutls_datum_t *cert, const gnutls_datum_t *key) {
     gnutls_certificate_credentials_t both;
     int rc = gnutls_certificate_allocate_credentials(&both);
     if (rc) return rc;
@@ -43,7 +44,7 @@ static int check(const gnutls_datum_t *cert, const gnutls_datum_t *key) {
     return rc < 0 ? rc : 0;
 }
 
-static int parse(struct http_tls_pair *p, const gnutls_datum_t *cert, const gnutls_datum_t *key) {
+static int pair_parse(struct http_tls_pair *p, const gnutls_datum_t *cert, const gnutls_datum_t *key) {
     unsigned n = CHAIN_MAX;
     int rc = gnutls_pcert_list_import_x509_raw(p->chain, &n, cert, GNUTLS_X509_FMT_PEM, 0);
     if (rc) return rc;
@@ -52,7 +53,7 @@ static int parse(struct http_tls_pair *p, const gnutls_datum_t *cert, const gnut
     return rc ? rc : gnutls_privkey_import_x509_raw(p->key, key, GNUTLS_X509_FMT_PEM, NULL, 0);
 }
 
-static int load(const char *setting, const char *path, gnutls_datum_t *out, char *message, size_t size) {
+static int pem_load(const char *setting, const char *path, gnutls_datum_t *out, char *message, size_t size) {
     char *text, why[400];
     size_t len;
     if (file_text(path, &text, &len, why, sizeof why)) {
@@ -63,20 +64,21 @@ static int load(const char *setting, const char *path, gnutls_datum_t *out, char
     return 0;
 }
 
-static int read_pair(struct http_tls_pair *p, const char *cert_path, const char *key_path, gnutls_datum_t *cert,
+static int pair_read(struct http_tls_pair *p, const char *cert_path, const char *key_path, gnutls_datum_t *cert,
                      gnutls_datum_t *key, char *message, size_t size) {
-    if (load("tls_cert", cert_path, cert, message, size) || load("tls_key", key_path, key, message, size)) return -1;
-    int rc = check(cert, key);
-    if (rc) return fault(message, size, "tls_cert and tls_key", cert_path, rc);
-    rc = parse(p, cert, key);
-    return rc ? fault(message, size, "tls_cert", cert_path, rc) : 0;
+    if (pem_load("tls_cert", cert_path, cert, message, size) || pem_load("tls_key", key_path, key, message, size))
+        return -1;
+    int rc = pair_check(cert, key);
+    if (rc) return tls_fault(message, size, "tls_cert and tls_key", cert_path, rc);
+    rc = pair_parse(p, cert, key);
+    return rc ? tls_fault(message, size, "tls_cert", cert_path, rc) : 0;
 }
 
 int http_tls_read(const char *cert_path, const char *key_path, struct http_tls_pair **out, char *message, size_t size) {
     gnutls_datum_t cert = {0}, key = {0};
     struct http_tls_pair *p = calloc(1, sizeof *p);
-    if (!p) return fault(message, size, "tls_cert", cert_path, GNUTLS_E_MEMORY_ERROR);
-    const int rc = read_pair(p, cert_path, key_path, &cert, &key, message, size);
+    if (!p) return tls_fault(message, size, "tls_cert", cert_path, GNUTLS_E_MEMORY_ERROR);
+    const int rc = pair_read(p, cert_path, key_path, &cert, &key, message, size);
     file_text_free((char *)cert.data, cert.size);
     file_text_free((char *)key.data, key.size);
     if (rc) {
@@ -139,15 +141,18 @@ bool http_tls_invalid(const struct http_tls *t, time_t now_s, char *what, size_t
 }
 
 struct http_tls_pair *http_tls_hold(const struct http_tls *t) {
+    assert(t->newest->n_holders); /* the handle's own */
     t->newest->n_holders++;
     return t->newest;
 }
 
 void http_tls_drop(struct http_tls_pair *pair) {
+    assert(!pair || pair->n_holders);
     if (pair && --pair->n_holders == 0) pair_free(pair);
 }
 
 void http_tls_show(struct http_tls_pair *pair, gnutls_pcert_st **chain, unsigned *n, gnutls_privkey_t *key) {
+    assert(pair->n_holders && pair->n_chain && pair->n_chain <= CHAIN_MAX);
     *chain = pair->chain;
     *n = pair->n_chain;
     *key = pair->key;
