@@ -495,7 +495,7 @@ static bool pool_has_room(struct http_call *x) {
         fail(x, 503, "unavailable", "overloaded", "too many long requests wait to be read");
         return false;
     }
-    if (!x->key || share_fits(x->key->line.n_bytes, others, bytes, SERVER_POOL_BYTES)) return true;
+    if (!x->key || share_fits(x->key->queue.n_bytes, others, bytes, SERVER_POOL_BYTES)) return true;
     key_has_share_of_bodies(x);
     return false;
 }

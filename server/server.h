@@ -52,8 +52,8 @@ struct server {
     size_t n_turns;
     atomic_size_t n_jobs;
     struct pool pool;
-    struct pool_line line; /* of work that is no key's */
-    uv_timer_t tick;       /* pings; runs while there are turns */
+    struct pool_queue queue; /* of work that is no key's */
+    uv_timer_t tick;         /* pings; runs while there are turns */
     /* leaving: not ready any more; draining: and no requests are taken; failed: a device fault, the process will end */
     atomic_bool leaving, draining, failed;
     _Atomic uint64_t beat_ns, busy_since_ns; /* the loop's last sign of life; since when there has been a turn */
@@ -62,9 +62,9 @@ struct server {
 /* A long text of one key must not keep the short work of another waiting, so where there are several keys each leaves a
  * thread to the others. */
 static inline void server_pool(struct server *s, struct key *key, struct pool_work *work) {
-    struct pool_line *line = key ? &key->line : &s->line;
-    line->n_leaves = s->keys.n > 1;
-    pool_add(&s->pool, line, work);
+    struct pool_queue *queue = key ? &key->queue : &s->queue;
+    queue->n_leaves = s->keys.n > 1;
+    pool_add(&s->pool, queue, work);
 }
 
 struct http_call { /* one HTTP request; the user pointer of its http_request */

@@ -1,6 +1,9 @@
 /* buf.c - see buf.h. */
 #include "buf.h"
 
+#include "engine/base/utf8.h"
+
+#include <assert.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,7 +18,7 @@ void buf_fini(struct buf *b) {
 
 void buf_clear(struct buf *b) { b->len = 0; }
 
-/* Room for len more bytes and the NUL that buf_take adds. */
+/* Memory for len more bytes and the NUL that buf_take adds. */
 static bool reserve(struct buf *b, size_t len) {
     if (b->failed) return false;
     if (b->room - b->len > len) return true;
@@ -104,15 +107,11 @@ void buf_json(struct buf *b, const char *text, size_t len) {
 }
 
 size_t buf_utf8(const char *s, size_t n) {
-    const unsigned char first = (unsigned char)s[0], second = n > 1 ? (unsigned char)s[1] : 0;
-    if (first < 0x80) return 1;
-    size_t len = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
-    if (first < 0xc2 || first > 0xf4 || len > n) return 0;
-    for (size_t i = 1; i < len; i++) {
-        if (((unsigned char)s[i] & 0xc0) != 0x80) return 0;
-    }
-    if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f)) return 0;
-    if ((first == 0xf0 && second < 0x90) || (first == 0xf4 && second > 0x8f)) return 0;
+    const unsigned char *p = (const unsigned char *)s;
+    const uint32_t len = utf8_lead_len(*p);
+    if (!len || len > n) return 0;
+    for (uint32_t i = 1; i < len; i++)
+        if (!utf8_may_follow(p, i, p[i])) return 0;
     return len;
 }
 

@@ -2,6 +2,7 @@
 #include "log.h"
 
 #include "buf.h"
+#include "engine/base/clock.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -33,13 +34,13 @@ void log_fini(struct log *log) {
 }
 
 static void add_time(struct buf *b) {
-    struct timespec now;
+    const uint64_t now_ns = clock_unix_ns();
+    const time_t now_s = (time_t)(now_ns / 1000000000u);
     struct tm utc;
-    clock_gettime(CLOCK_REALTIME, &now);
-    gmtime_r(&now.tv_sec, &utc);
+    gmtime_r(&now_s, &utc);
     char text[32];
     strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
-    buf_addf(b, "%s.%03dZ", text, (int)(now.tv_nsec / 1000000));
+    buf_addf(b, "%s.%03dZ", text, (int)(now_ns / 1000000 % 1000));
 }
 
 static void add_number(struct buf *b, double number) { buf_addf(b, "%.15g", number); }

@@ -5,19 +5,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { DEFAULT = 4, MOST = 1024 }; /* libuv's own */
+enum { THREADS_DEFAULT = 4, THREADS_MAX = 1024 }; /* libuv's own */
 
 static unsigned n_threads(void) {
     const char *text = getenv("UV_THREADPOOL_SIZE");
-    const long n = text ? strtol(text, NULL, 10) : DEFAULT;
-    return n < 1 ? 1 : n > MOST ? MOST : (unsigned)n;
+    const long n = text ? strtol(text, NULL, 10) : THREADS_DEFAULT;
+    return n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : (unsigned)n;
 }
 
 static void wait_for_all(void *arg) { uv_sem_wait(arg); }
 
 /* How many threads of n there may be beside those that there are. */
 static unsigned try_threads(unsigned n) {
-    uv_thread_t threads[MOST];
+    uv_thread_t threads[THREADS_MAX];
     uv_sem_t all;
     unsigned n_made = 0;
     if (uv_sem_init(&all, 0)) return 0;
@@ -25,16 +25,18 @@ static unsigned try_threads(unsigned n) {
     for (unsigned i = 0; i < n_made; i++) uv_sem_post(&all);
     for (unsigned i = 0; i < n_made; i++) uv_thread_join(&threads[i]);
     uv_sem_destroy(&all);
+    assert(n_made <= n);
     return n_made;
 }
 
-static void nothing(uv_work_t *work) { (void)work; }
+static void run_nothing(uv_work_t *work) { (void)work; }
 
 int pool_start(struct pool *p, uv_loop_t *loop, char *message, size_t size) {
     const unsigned n = n_threads(), n_made = try_threads(n);
     uv_work_t work;
-    *p = (struct pool){.loop = loop, .n_threads = n};
-    if (n_made == n && !uv_queue_work(loop, &work, nothing, NULL)) {
+    *p = (struct pool){.loop = loop, .thread = pthread_self(), .n_threads = n};
+    list_init(&p->queues);
+    if (n_made == n && !uv_queue_work(loop, &work, run_nothing, NULL)) {
         uv_run(loop, UV_RUN_DEFAULT);
         return 0;
     }
@@ -46,33 +48,30 @@ int pool_start(struct pool *p, uv_loop_t *loop, char *message, size_t size) {
     return -1;
 }
 
-/* ---- lines ---- */
+/* ---- queues ---- */
 
-static bool may_run(const struct pool *p, const struct pool_line *line) {
-    return line->n_running + line->n_leaves < p->n_threads || !line->n_running;
+static bool queue_may_run(const struct pool *p, const struct pool_queue *queue) {
+    return queue->n_running + queue->n_leaves < p->n_threads || !queue->n_running;
 }
 
-static void add_line(struct pool *p, struct pool_line *line) {
-    line->next = NULL;
-    *(p->first ? &p->last->next : &p->first) = line;
-    p->last = line;
+/* A queue is among those of the pool while it has work that waits. */
+static void queue_check(const struct pool_queue *queue) {
+    assert((queue->link.next != NULL) == (queue->waiting.n != 0));
 }
 
-/* before: the line in front of it, or NULL. */
-static void remove_line(struct pool *p, struct pool_line *before, struct pool_line *line) {
-    *(before ? &before->next : &p->first) = line->next;
-    if (p->last == line) p->last = before;
-}
-
-/* The next one whose turn it is and that may have one more thread; it goes behind all others, if it still has work. */
-static struct pool_work *next_work(struct pool *p) {
-    struct pool_line *before = NULL, *line = p->first;
-    while (line && !may_run(p, line)) before = line, line = line->next;
-    if (!line) return NULL;
-    struct pool_work *work = line->first;
-    line->first = work->next;
-    remove_line(p, before, line);
-    if (line->first) add_line(p, line);
+/* The next work, of the first queue that may have one more thread; this queue goes behind all others, if it still has
+ * work. */
+static struct pool_work *pool_next_work(struct pool *p) {
+    struct list_link *at = list_first(&p->queues);
+    while (at && !queue_may_run(p, LIST_OF(at, struct pool_queue, link))) at = list_next(&p->queues, at);
+    if (!at) return NULL;
+    struct pool_queue *queue = LIST_OF(at, struct pool_queue, link);
+    queue_check(queue);
+    struct pool_work *work = LIST_OF(list_first(&queue->waiting), struct pool_work, link);
+    assert(work->pool == p && work->queue == queue && !work->cancelled);
+    list_remove(&queue->waiting, &work->link);
+    list_remove(&p->queues, &queue->link);
+    if (queue->waiting.n) list_push_last(&p->queues, &queue->link);
     return work;
 }
 
@@ -83,20 +82,21 @@ static void on_run(uv_work_t *uv) {
 
 static void on_done(uv_work_t *uv, int status);
 
-static void hand_over(struct pool_work *work) {
-    work->waits = false;
+static void pool_hand_over(struct pool_work *work) {
+    assert(!work->link.next);
     const int rc = uv_queue_work(work->pool->loop, &work->uv, on_run, on_done);
     assert(!rc); /* it fails without a function, and never else */
     (void)rc;
 }
 
-static void run_more(struct pool *p) {
+static void pool_run_more(struct pool *p) {
     struct pool_work *work;
-    while (p->n_running < p->n_threads && (work = next_work(p))) {
+    while (p->n_running < p->n_threads && (work = pool_next_work(p))) {
         p->n_running++;
-        work->line->n_running++;
-        hand_over(work);
+        work->queue->n_running++;
+        pool_hand_over(work);
     }
+    assert(p->n_running <= p->n_threads);
 }
 
 static void on_done(uv_work_t *uv, int status) {
@@ -104,48 +104,45 @@ static void on_done(uv_work_t *uv, int status) {
     struct pool *p = work->pool;
     (void)status;
     if (!work->cancelled) {
+        assert(p->n_running && work->queue->n_running && work->queue->n_running <= p->n_running);
         p->n_running--;
-        work->line->n_running--;
+        work->queue->n_running--;
     }
+    assert(work->queue->n_bytes >= work->n_bytes && p->n_bytes >= work->queue->n_bytes);
     p->n_bytes -= work->n_bytes;
-    work->line->n_bytes -= work->n_bytes;
-    run_more(p);
+    work->queue->n_bytes -= work->n_bytes;
+    pool_run_more(p);
     work->done(work->arg);
 }
 
-void pool_add(struct pool *p, struct pool_line *line, struct pool_work *work) {
+void pool_add(struct pool *p, struct pool_queue *queue, struct pool_work *work) {
+    assert(pthread_equal(p->thread, pthread_self()));
+    assert(!work->link.next && !work->cancelled);
     work->pool = p;
-    work->line = line;
+    work->queue = queue;
     work->uv.data = work;
-    work->next = NULL;
-    work->waits = true;
     p->n_bytes += work->n_bytes;
-    line->n_bytes += work->n_bytes;
-    if (line->first)
-        line->last->next = work;
-    else
-        add_line(p, line), line->first = work;
-    line->last = work;
-    run_more(p);
+    queue->n_bytes += work->n_bytes;
+    if (!queue->waiting.ends.next) list_init(&queue->waiting); /* zero at first */
+    if (!queue->waiting.n) list_push_last(&p->queues, &queue->link);
+    list_push_last(&queue->waiting, &work->link);
+    queue_check(queue);
+    pool_run_more(p);
 }
 
 /* What libuv has it tries to cancel itself. What waits goes to it at once, beside those that it may have, as it does
  * nothing there: done must come, but not from in here. */
 void pool_cancel(struct pool_work *work) {
     struct pool *p = work->pool;
-    if (!work->waits) {
+    struct pool_queue *queue = work->queue;
+    assert(pthread_equal(p->thread, pthread_self()));
+    if (!work->link.next) {
         uv_cancel((uv_req_t *)&work->uv);
         return;
     }
-    struct pool_line *line = work->line, *line_before = NULL;
-    struct pool_work *before = NULL;
-    for (struct pool_work *w = line->first; w != work; w = w->next) before = w;
-    *(before ? &before->next : &line->first) = work->next;
-    if (line->last == work) line->last = before;
-    if (!line->first) {
-        for (struct pool_line *l = p->first; l != line; l = l->next) line_before = l;
-        remove_line(p, line_before, line);
-    }
+    list_remove(&queue->waiting, &work->link);
+    if (!queue->waiting.n) list_remove(&p->queues, &queue->link);
+    queue_check(queue);
     work->cancelled = true;
-    hand_over(work);
+    pool_hand_over(work);
 }

@@ -2,14 +2,17 @@
  *
  * libuv starts it at the first work, a long body, and ends the process where a thread does not start (a limit of
  * processes, of a container or a user). So it starts with the server, which can say why it does not.
- * libuv's own order is that in which work comes, so that a key's hundred long bodies would stand before the next key's
- * short one. Here each key has a line: the lines take turns, and one may leave threads to the others.
- * Who owns what: the caller owns work and lines; a line outlives its work. Threads: that of the loop; only run is
- * called on the pool.
+ * libuv runs work in the order in which it comes, so a key's hundred long bodies would stand before the next key's
+ * short one. Here each key has a queue: the queues take turns, and a queue may leave threads to the others.
+ * Ownership: the caller owns work and queues; a queue outlives its work. Threads: the loop's; only run is called on the
+ * pool. Invariant: work is in its queue until the pool has it; a queue is in the pool's list while work waits in it.
  */
 #ifndef POOL_H
 #define POOL_H
 
+#include "engine/base/list.h"
+
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <uv.h>
@@ -21,28 +24,29 @@ struct pool_work { /* zero at first */
     void *arg;
     size_t n_bytes; /* counted in pool and line until done is called */
     struct pool *pool;
-    struct pool_line *line;
-    struct pool_work *next;
-    bool waits, cancelled;
+    struct pool_queue *queue;
+    struct list_link link; /* of the queue, while it waits */
+    bool cancelled;
 };
 
-struct pool_line { /* zero at first */
-    struct pool_work *first, *last;
-    struct pool_line *next;       /* of those with work that waits */
+struct pool_queue {               /* zero at first */
+    struct list waiting;          /* work */
+    struct list_link link;        /* of the pool's queues, while work waits */
     unsigned n_running, n_leaves; /* n_leaves: so many threads are not for it, while it has one */
     size_t n_bytes;
 };
 
 struct pool {
     uv_loop_t *loop;
+    pthread_t thread; /* the loop's */
     unsigned n_threads, n_running;
-    struct pool_line *first, *last; /* whose turn is next; the others behind it */
+    struct list queues; /* with work that waits; the first one is served next */
     size_t n_bytes;
 };
 
 /* On a loop that has nothing else yet. 0, or -1 with message filled. */
 int pool_start(struct pool *p, uv_loop_t *loop, char *message, size_t size);
-void pool_add(struct pool *p, struct pool_line *line, struct pool_work *work);
+void pool_add(struct pool *p, struct pool_queue *queue, struct pool_work *work);
 void pool_cancel(struct pool_work *work); /* unless it has begun; done comes all the same */
 
 #endif

@@ -1,12 +1,13 @@
 /* progress.c - see progress.h. No escape sequences: a line is rewritten with \r and erased with spaces. */
 #include "progress.h"
 
+#include "engine/base/clock.h"
+
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #define TERMINAL_EVERY_NS 100000000ull
@@ -70,12 +71,6 @@ bool progress_due(struct progress *p, const struct rod_progress *at, uint64_t no
 
 /* ---- the terminal ---- */
 
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static void put(const char *text, size_t n) {
     ssize_t written = write(STDERR_FILENO, text, n);
     (void)written; /* nobody looks: the work goes on */
@@ -110,7 +105,7 @@ void progress_hide(struct progress *p) {
 
 static void report(void *arg, const struct rod_progress *at) {
     struct progress *p = arg;
-    const uint64_t now = now_ns();
+    const uint64_t now = clock_now_ns();
     const bool due = progress_due(p, at, now);
     if (at->done >= at->total) progress_hide(p);
     if (!due) return;

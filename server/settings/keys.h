@@ -30,7 +30,7 @@ struct key {
     uint32_t era;                /* counts the changes of tokens_per_minute */
     uint32_t n_holders, n_turns; /* n_turns: requests in flight that want a slot */
     size_t body_bytes;           /* of its bodies that come in */
-    struct pool_line line;       /* of its work for the pool */
+    struct pool_queue queue;     /* of its work for the pool */
     _Atomic uint64_t n_requests, requests_total, rejected_total, prompt_tok, completion_tok,
         text_tok; /* n_: in flight */
 };

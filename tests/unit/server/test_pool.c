@@ -1,4 +1,4 @@
-/* test_pool.c - in which order work gets to libuv's threads: lines that take turns, threads that one leaves to the
+/* test_pool.c - in which order work gets to libuv's threads: queues that take turns, threads that one leaves to the
  * others, work that is cancelled. Work stands still until the test lets it go on, so that the order is known. */
 #include "server/base/pool.h"
 
@@ -22,7 +22,7 @@ struct task {
 struct bench {
     uv_loop_t loop;
     struct pool pool;
-    struct pool_line a, b, c;
+    struct pool_queue a, b, c;
     struct task tasks[MANY];
     unsigned n_tasks, n_done;
     uv_sem_t go;
@@ -52,11 +52,11 @@ static void done(void *arg) {
     append(t->bench->ended, t->name);
 }
 
-static struct task *add(struct bench *b, struct pool_line *line, char name) {
+static struct task *add(struct bench *b, struct pool_queue *queue, char name) {
     struct task *t = &b->tasks[b->n_tasks++];
     *t = (struct task){.bench = b, .name = name};
     t->work = (struct pool_work){.run = run, .done = done, .arg = t, .n_bytes = 10};
-    pool_add(&b->pool, line, &t->work);
+    pool_add(&b->pool, queue, &t->work);
     return t;
 }
 
@@ -107,7 +107,7 @@ static int close_bench(void **state) {
     assert_int_equal(b->n_done, b->n_tasks);
     assert_int_equal(b->pool.n_bytes + b->a.n_bytes + b->b.n_bytes + b->c.n_bytes, 0);
     assert_int_equal(b->pool.n_running + b->a.n_running + b->b.n_running + b->c.n_running, 0);
-    assert_null(b->pool.first);
+    assert_int_equal(b->pool.queues.n, 0);
     assert_int_equal(uv_loop_close(&b->loop), 0);
     uv_sem_destroy(&b->go);
     uv_mutex_destroy(&b->lock);
@@ -115,7 +115,7 @@ static int close_bench(void **state) {
     return 0;
 }
 
-static void one_line_has_all_threads_and_keeps_its_order(void **state) {
+static void one_queue_has_all_threads_and_keeps_its_order(void **state) {
     struct bench *b = *state;
     for (char name = 'p'; name < 'x'; name++) add(b, &b->a, name);
     assert_int_equal(b->a.n_bytes, 80);
@@ -125,7 +125,7 @@ static void one_line_has_all_threads_and_keeps_its_order(void **state) {
     assert_memory_equal(b->begun + THREADS, "stuvw", 6); /* the first three begin in any order */
 }
 
-static void lines_take_turns(void **state) {
+static void queues_take_turns(void **state) {
     struct bench *b = *state;
     for (int i = 0; i < 10; i++) add(b, &b->a, 'a');
     for (int i = 0; i < 3; i++) add(b, &b->b, 'b');
@@ -161,7 +161,7 @@ static void a_line_that_leaves_all_threads_still_has_one(void **state) {
     assert_string_equal(b->begun, "aaa");
 }
 
-/* First, last, in the middle, the only one of its line; done comes for each, later, and none has run. */
+/* First, last, in the middle, the only one of its queue; done comes for each, later, and none has run. */
 static void what_waits_can_be_cancelled(void **state) {
     struct bench *b = *state;
     struct task *t[9];
@@ -194,8 +194,8 @@ int main(void) {
     setenv("UV_THREADPOOL_SIZE", "3", 1);
 #define ON_A_BENCH(test) cmocka_unit_test_setup_teardown(test, open_bench, close_bench)
     const struct CMUnitTest tests[] = {
-        ON_A_BENCH(one_line_has_all_threads_and_keeps_its_order),
-        ON_A_BENCH(lines_take_turns),
+        ON_A_BENCH(one_queue_has_all_threads_and_keeps_its_order),
+        ON_A_BENCH(queues_take_turns),
         ON_A_BENCH(one_line_leaves_a_thread_to_the_others),
         ON_A_BENCH(a_line_that_leaves_all_threads_still_has_one),
         ON_A_BENCH(what_waits_can_be_cancelled),
