@@ -94,7 +94,7 @@ static void export(struct job *j) {
     size_t n = 0;
     if (!done(j, rod_session_export(j->server->engine, j->tenant, j->name, &bytes, &n, &rod), &rod)) return;
     char *grown = realloc(bytes, n + 1); /* here and not on the loop: the NUL that whoever takes a buffer gets */
-    j->out = (struct buf){.data = grown ? grown : bytes, .len = n, .room = n + 1, .failed = !grown};
+    j->out = (struct buf){.data = grown ? grown : bytes, .len = n, .cap = n + 1, .failed = !grown};
     j->type = "application/octet-stream";
 }
 

@@ -1,10 +1,13 @@
 /* admission.c - see admission.h. */
 #include "admission.h"
 
+#include <assert.h>
+
 void admission_sample(struct admission *a, uint64_t now_ns, uint64_t n_left, uint32_t n_queued, uint32_t n_slots) {
     const struct admission_mark seen = a->seen;
     const bool queued = a->queued;
     if (seen.ns && now_ns - seen.ns < 500000000u) return;
+    assert(now_ns >= seen.ns && a->moved_ns <= a->clock.ns && a->at < ADMISSION_MARKS);
     if (n_left < seen.n_left) n_left = seen.n_left; /* summed from counters that are not read at once */
     if (!n_queued && now_ns - a->queue_ns > ADMISSION_MAX_S * 1000000000ull) *a = (struct admission){0};
     a->seen = (struct admission_mark){now_ns, n_left};

@@ -19,29 +19,30 @@ void buf_fini(struct buf *b) {
 void buf_clear(struct buf *b) { b->len = 0; }
 
 /* Memory for len more bytes and the NUL that buf_take adds. */
-static bool reserve(struct buf *b, size_t len) {
+static bool buf_reserve(struct buf *b, size_t len) {
     if (b->failed) return false;
-    if (b->room - b->len > len) return true;
-    size_t room = b->room ? b->room : 128;
-    while (room - b->len <= len) {
-        if (room > SIZE_MAX / 2) {
+    if (b->cap - b->len > len) return true;
+    size_t cap = b->cap ? b->cap : 128;
+    while (cap - b->len <= len) {
+        if (cap > SIZE_MAX / 2) {
             b->failed = true;
             return false;
         }
-        room *= 2;
+        cap *= 2;
     }
-    char *grown = realloc(b->data, room);
+    char *grown = realloc(b->data, cap);
     if (!grown) {
         b->failed = true;
         return false;
     }
     b->data = grown;
-    b->room = room;
+    b->cap = cap;
     return true;
 }
 
 void buf_add(struct buf *b, const void *bytes, size_t len) {
-    if (!len || !reserve(b, len)) return;
+    if (!len || !buf_reserve(b, len)) return;
+    assert(b->len + len < b->cap);
     memcpy(b->data + b->len, bytes, len);
     b->len += len;
 }
@@ -61,7 +62,7 @@ void buf_addf(struct buf *b, const char *format, ...) {
         b->failed = true;
     } else if ((size_t)n < sizeof small) {
         buf_add(b, small, (size_t)n);
-    } else if (reserve(b, (size_t)n)) {
+    } else if (buf_reserve(b, (size_t)n)) {
         vsnprintf(b->data + b->len, (size_t)n + 1, format, again);
         b->len += (size_t)n;
     }
@@ -80,7 +81,7 @@ void buf_int(struct buf *b, int64_t value) {
     buf_add(b, digits + at, sizeof digits - at);
 }
 
-static void add_escaped(struct buf *b, const char *text, size_t len) {
+static void buf_add_escaped(struct buf *b, const char *text, size_t len) {
     size_t from = 0;
     for (size_t i = 0; i < len; i++) {
         unsigned char c = (unsigned char)text[i];
@@ -100,9 +101,9 @@ static void add_escaped(struct buf *b, const char *text, size_t len) {
 }
 
 void buf_json(struct buf *b, const char *text, size_t len) {
-    if (!reserve(b, len + 2)) return;
+    if (!buf_reserve(b, len + 2)) return;
     buf_putc(b, '"');
-    add_escaped(b, text, len);
+    buf_add_escaped(b, text, len);
     buf_putc(b, '"');
 }
 
@@ -117,7 +118,7 @@ size_t buf_utf8(const char *s, size_t n) {
 
 /* What a terminal or a viewer of logs obeys instead of showing it: escape sequences and their short forms from U+0080
  * on, ends of lines beyond ASCII, orders to write from right to left, and all that has no width. */
-static bool unseen(utf8proc_int32_t code) {
+static bool is_invisible(utf8proc_int32_t code) {
     switch (utf8proc_category(code)) {
     case UTF8PROC_CATEGORY_CN:
     case UTF8PROC_CATEGORY_CC:
@@ -128,7 +129,7 @@ static bool unseen(utf8proc_int32_t code) {
     }
 }
 
-static void add_code(struct buf *b, uint32_t code) {
+static void buf_add_code(struct buf *b, uint32_t code) {
     if (code < 0x10000) {
         buf_addf(b, "\\u%04x", code);
     } else {
@@ -137,7 +138,7 @@ static void add_code(struct buf *b, uint32_t code) {
 }
 
 /* quoted: as part of a JSON string. */
-static void add_seen(struct buf *b, const char *bytes, size_t len, bool quoted) {
+static void buf_add_seen(struct buf *b, const char *bytes, size_t len, bool quoted) {
     for (size_t i = 0, n; i < len; i += n) {
         utf8proc_int32_t code = -1;
         n = buf_utf8(bytes + i, len - i);
@@ -145,10 +146,10 @@ static void add_seen(struct buf *b, const char *bytes, size_t len, bool quoted) 
         if (!n) {
             buf_puts(b, "\xef\xbf\xbd");
             for (n = 1; i + n < len && ((unsigned char)bytes[i + n] & 0xc0) == 0x80;) n++;
-        } else if (n > 1 && unseen(code)) {
-            add_code(b, (uint32_t)code);
+        } else if (n > 1 && is_invisible(code)) {
+            buf_add_code(b, (uint32_t)code);
         } else if (quoted || (n == 1 && bytes[i] != '"' && bytes[i] != '\\')) {
-            add_escaped(b, bytes + i, n);
+            buf_add_escaped(b, bytes + i, n);
         } else {
             buf_add(b, bytes + i, n);
         }
@@ -157,11 +158,11 @@ static void add_seen(struct buf *b, const char *bytes, size_t len, bool quoted) 
 
 void buf_json_any(struct buf *b, const char *bytes, size_t len) {
     buf_putc(b, '"');
-    add_seen(b, bytes, len, true);
+    buf_add_seen(b, bytes, len, true);
     buf_putc(b, '"');
 }
 
-void buf_seen(struct buf *b, const char *bytes, size_t len) { add_seen(b, bytes, len, false); }
+void buf_seen(struct buf *b, const char *bytes, size_t len) { buf_add_seen(b, bytes, len, false); }
 
 void buf_logprob(struct buf *b, float value) {
     if (value > -1e30f) {
@@ -172,10 +173,11 @@ void buf_logprob(struct buf *b, float value) {
 }
 
 char *buf_take(struct buf *b, size_t *len) {
-    if (!reserve(b, 0)) {
+    if (!buf_reserve(b, 0)) {
         buf_fini(b);
         return NULL;
     }
+    assert(!b->failed && b->len < b->cap);
     b->data[b->len] = 0;
     char *data = b->data;
     if (len) *len = b->len;

@@ -1,7 +1,8 @@
 /* buf.h - bytes that grow, and JSON's spelling of strings and numbers.
  *
- * Who owns what: the buffer owns data; buf_take moves it out. When memory runs out `failed` stays set and further calls
- * do nothing, so that a caller checks once, at the end. Zeroes are an empty buffer. Pure; one thread at a time.
+ * Ownership: the buffer owns data; buf_take moves it out. Threads: one at a time. Pure. Invariant: len < cap, or both
+ * are 0; when memory runs out `failed` stays set and further calls do nothing, so that a caller checks once, at the
+ * end. Zeroes are an empty buffer.
  */
 #ifndef BUF_H
 #define BUF_H
@@ -12,7 +13,7 @@
 
 struct buf {
     char *data;
-    size_t len, room;
+    size_t len, cap;
     bool failed;
 };
 
@@ -24,9 +25,9 @@ void buf_putc(struct buf *b, char c);
 void buf_addf(struct buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void buf_int(struct buf *b, int64_t value);
 void buf_json(struct buf *b, const char *text, size_t len); /* "text" with quotes, escaped; text is UTF-8 */
-/* The same for any bytes, for readers of logs too: what is no character becomes U+FFFD, and what is not seen, or
- * changes how its neighbours are shown, is escaped: control and format characters (bidi, zero width, tags), ends of a
- * line. */
+/* The same for any bytes, for readers of logs too: bytes that are no character become U+FFFD; characters that are
+ * invisible, or that change how their neighbours are shown, are escaped: control and format characters (bidi, zero
+ * width, tags), ends of a line. */
 void buf_json_any(struct buf *b, const char *bytes, size_t len);
 void buf_seen(struct buf *b, const char *bytes, size_t len); /* likewise, without quotes; '"' and '\' as they are */
 /* The length of the UTF-8 character that begins at s, of which n > 0 bytes are there; 0 if the bytes are none. */

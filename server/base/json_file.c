@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int dump(const json_t *root, const char *path, size_t flags) {
+static int write_to(const json_t *root, const char *path, size_t flags) {
     FILE *file = fopen(path, "w");
     if (!file) return -1;
     int rc = json_dumpf(root, file, flags) || fputc('\n', file) == EOF ? -1 : 0;
@@ -19,10 +19,10 @@ static int dump(const json_t *root, const char *path, size_t flags) {
 
 int json_file_write(const json_t *root, const char *path, size_t flags) {
     struct stat there;
-    if (!lstat(path, &there) && !S_ISREG(there.st_mode)) return dump(root, path, flags);
+    if (!lstat(path, &there) && !S_ISREG(there.st_mode)) return write_to(root, path, flags);
     char *beside = NULL;
     if (asprintf(&beside, "%s.%ld.part", path, (long)getpid()) < 0) return -1;
-    int rc = dump(root, beside, flags);
+    int rc = write_to(root, beside, flags);
     if (!rc) rc = rename(beside, path);
     const int why = errno;
     if (rc) unlink(beside);

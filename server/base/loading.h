@@ -16,9 +16,9 @@
 enum { LOADING_MAX_S = 120 };
 
 struct loading {
-    pthread_mutex_t lock;       /* over all that follows */
-    uint64_t began_ns, told_ns; /* the phase; its last report */
-    char what[48];              /* "" before the first */
+    pthread_mutex_t lock;           /* over all that follows */
+    uint64_t began_ns, reported_ns; /* the phase; its last report */
+    char what[48];                  /* "" before the first */
     uint64_t done, total;
 };
 

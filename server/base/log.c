@@ -4,6 +4,7 @@
 #include "buf.h"
 #include "engine/base/clock.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,15 +26,15 @@ enum log_level log_level_of(const char *name) {
 void log_init(struct log *log, const char *level, const char *format, int fd) {
     *log = (struct log){.level = log_level_of(level), .json = !strcmp(format, "json")};
     pthread_mutex_init(&log->lock, NULL);
-    outlet_open(&log->out, fd);
+    nonblocking_writer_open(&log->out, fd);
 }
 
 void log_fini(struct log *log) {
-    outlet_close(&log->out);
+    nonblocking_writer_close(&log->out);
     pthread_mutex_destroy(&log->lock);
 }
 
-static void add_time(struct buf *b) {
+static void line_add_time(struct buf *b) {
     const uint64_t now_ns = clock_unix_ns();
     const time_t now_s = (time_t)(now_ns / 1000000000u);
     struct tm utc;
@@ -43,10 +44,10 @@ static void add_time(struct buf *b) {
     buf_addf(b, "%s.%03dZ", text, (int)(now_ns / 1000000 % 1000));
 }
 
-static void add_number(struct buf *b, double number) { buf_addf(b, "%.15g", number); }
+static void line_add_number(struct buf *b, double number) { buf_addf(b, "%.15g", number); }
 
 /* Text values are quoted only where they would not read as one word. */
-static void add_word(struct buf *b, const char *text, size_t len) {
+static void line_add_text(struct buf *b, const char *text, size_t len) {
     bool plain = len != 0;
     for (size_t i = 0; i < len; i++) {
         const char c = text[i];
@@ -59,7 +60,7 @@ static void add_word(struct buf *b, const char *text, size_t len) {
     }
 }
 
-static void add_fields(struct buf *b, bool json, const struct log_field *fields, int n_fields, size_t max_bytes) {
+static void line_add_fields(struct buf *b, bool json, const struct log_field *fields, int n_fields, size_t max_bytes) {
     for (int i = 0; i < n_fields; i++) {
         const struct log_field *f = &fields[i];
         if (json) {
@@ -70,11 +71,11 @@ static void add_fields(struct buf *b, bool json, const struct log_field *fields,
         if (f->type == LOG_TRUTH) {
             buf_puts(b, f->number != 0 ? "true" : "false");
         } else if (f->type == LOG_NUMBER) {
-            add_number(b, f->number);
+            line_add_number(b, f->number);
         } else if (json) {
             buf_json_any(b, f->text, strnlen(f->text, max_bytes));
         } else {
-            add_word(b, f->text, strnlen(f->text, max_bytes));
+            line_add_text(b, f->text, strnlen(f->text, max_bytes));
         }
     }
 }
@@ -86,56 +87,59 @@ struct line {
     int n_fields;
 };
 
-static void render(struct buf *b, bool json, const struct line *line, size_t max_bytes) {
+static void line_render(struct buf *b, bool json, const struct line *line, size_t max_bytes) {
     buf_clear(b);
     const size_t n = strnlen(line->message, max_bytes);
     if (json) {
         buf_puts(b, "{\"time\":\"");
-        add_time(b);
+        line_add_time(b);
         buf_addf(b, "\",\"level\":\"%s\",\"message\":", level_names[line->level]);
         buf_json_any(b, line->message, n);
-        add_fields(b, true, line->fields, line->n_fields, max_bytes);
+        line_add_fields(b, true, line->fields, line->n_fields, max_bytes);
         buf_puts(b, "}\n");
     } else {
-        add_time(b);
+        line_add_time(b);
         buf_addf(b, " %-5s ", level_names[line->level]);
         buf_seen(b, line->message, n);
-        add_fields(b, false, line->fields, line->n_fields, max_bytes);
+        line_add_fields(b, false, line->fields, line->n_fields, max_bytes);
         buf_putc(b, '\n');
     }
 }
 
-/* Under the lock. */
-static bool put(struct log *log, const struct line *line) {
+/* Under the lock. Whether the line went out. */
+static bool line_put(struct log *log, const struct line *line) {
     struct buf b = {0};
-    render(&b, log->json, line, SIZE_MAX);
-    if (!log->out.file && b.len > OUTLET_PIECE_BYTES) render(&b, log->json, line, CUT_BYTES);
-    const bool went = !b.failed && outlet_put(&log->out, b.data, b.len);
+    line_render(&b, log->json, line, SIZE_MAX);
+    if (!log->out.is_file && b.len > NONBLOCKING_WRITER_MAX_BYTES) line_render(&b, log->json, line, CUT_BYTES);
+    const bool went = !b.failed && nonblocking_writer_put(&log->out, b.data, b.len);
     buf_fini(&b);
     return went;
 }
 
-static bool tell_dropped(struct log *log) {
+static bool log_report_dropped(struct log *log) {
     char message[80];
-    snprintf(message, sizeof message, "%llu lines of the log are lost here: nobody took them",
-             (unsigned long long)log->n_untold);
-    if (!put(log, &(struct line){LOG_WARN, message, NULL, 0})) return false;
-    log->n_untold = 0;
+    snprintf(message, sizeof message, "dropped %llu log lines: the reader was too slow",
+             (unsigned long long)log->n_unreported);
+    if (!line_put(log, &(struct line){LOG_WARN, message, NULL, 0})) return false;
+    log->n_unreported = 0;
     return true;
 }
 
 void log_line(struct log *log, enum log_level level, const char *message, const struct log_field *fields,
               int n_fields) {
+    assert(level >= LOG_DEBUG && level <= LOG_ERROR && n_fields >= 0);
     if (level < log->level) return;
     pthread_mutex_lock(&log->lock);
-    if ((log->n_untold && !tell_dropped(log)) || !put(log, &(struct line){level, message, fields, n_fields})) {
-        log->n_untold++;
+    if ((log->n_unreported && !log_report_dropped(log)) ||
+        !line_put(log, &(struct line){level, message, fields, n_fields})) {
+        log->n_unreported++;
         log->n_dropped++;
     }
+    assert(log->n_unreported <= log->n_dropped);
     pthread_mutex_unlock(&log->lock);
 }
 
-static void one_line(char *message) {
+static void to_one_line(char *message) {
     for (char *c = message; *c; c++) {
         if ((unsigned char)*c < 0x20) *c = ' ';
     }
@@ -147,7 +151,7 @@ void log_text(struct log *log, enum log_level level, const char *format, ...) {
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    one_line(message);
+    to_one_line(message);
     log_line(log, level, message, NULL, 0);
 }
 
@@ -157,7 +161,7 @@ void log_failure(struct log *log, const char *who, const char *hint, const char 
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    one_line(message);
+    to_one_line(message);
     if (log->json) {
         log_line(log, LOG_ERROR, message, NULL, 0);
         return;
@@ -167,7 +171,7 @@ void log_failure(struct log *log, const char *who, const char *hint, const char 
     buf_seen(&b, message, strlen(message));
     buf_addf(&b, "\n%s%s", hint, *hint ? "\n" : "");
     pthread_mutex_lock(&log->lock);
-    if (!b.failed) outlet_put(&log->out, b.data, b.len);
+    if (!b.failed) nonblocking_writer_put(&log->out, b.data, b.len);
     pthread_mutex_unlock(&log->lock);
     buf_fini(&b);
 }

@@ -1,15 +1,15 @@
 /* log.h - one line an event on stderr, as text or as JSON.
  *
- * Lines hold no prompt and no answer text. What is not seen, or changes how other text is shown, is escaped, in
- * messages and values, so that a request can neither forge a line nor hide in one. Nobody has to read the log: a line
- * that a full pipe does not take is dropped and counted, and the next one that goes out comes behind a line that says
- * how many were. What goes to a pipe is at most a page: longer values are cut then. Threads: log_line from any thread
- * (a line is one write); init and fini before and after all others.
+ * Lines hold no prompt and no answer text. Characters that are invisible, or that change how other text is shown, are
+ * escaped in messages and values, so a request can neither forge a line nor hide in one. Nobody has to read the log: a
+ * line that a full pipe does not take is dropped and counted, and the next line that goes out follows one that says how
+ * many were dropped. To a pipe goes at most a page: longer values are cut. Ownership: the descriptor is the caller's.
+ * Threads: log_line from any thread (a line is one write); init and fini before and after all others.
  */
 #ifndef LOG_H
 #define LOG_H
 
-#include "outlet.h"
+#include "nonblocking_writer.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -24,8 +24,8 @@ struct log {
     bool json;
     _Atomic uint64_t n_dropped; /* lines, since the start */
     pthread_mutex_t lock;       /* over what follows */
-    struct outlet out;
-    uint64_t n_untold; /* lines dropped that no line has told of */
+    struct nonblocking_writer out;
+    uint64_t n_unreported; /* dropped lines that no line has counted yet */
 };
 
 /* A value of a line, made by one of the functions below. */

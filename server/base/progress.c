@@ -3,6 +3,7 @@
 
 #include "engine/base/clock.h"
 
+#include <assert.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -21,7 +22,7 @@ static const char *scale_of(double bytes, double *scale) {
     return bytes >= 1e9 ? "GB" : bytes >= 1e6 ? "MB" : "kB";
 }
 
-static void add_left(char *text, size_t size, double left_s) {
+static void add_time_left(char *text, size_t size, double left_s) {
     size_t n = strlen(text);
     if (!(left_s < 360000)) return; /* a guess of days helps nobody */
     const unsigned long s = (unsigned long)ceil(left_s);
@@ -50,7 +51,7 @@ char *progress_render(const struct rod_progress *at, double elapsed_s, char text
             snprintf(text + n, size - n, ", %.1f %s/s", done / elapsed_s / scale, unit);
         }
     }
-    if (moving && at->done < at->total) add_left(text, size, (total - done) / done * elapsed_s);
+    if (moving && at->done < at->total) add_time_left(text, size, (total - done) / done * elapsed_s);
     return text;
 }
 
@@ -58,52 +59,54 @@ bool progress_due(struct progress *p, const struct rod_progress *at, uint64_t no
     if (strncmp(p->what, at->what, sizeof p->what - 1) != 0 || at->done < p->done) {
         snprintf(p->what, sizeof p->what, "%s", at->what);
         p->began_ns = now_ns;
-        p->told = false;
+        p->is_reported = false;
     }
     p->done = at->done;
     if (at->done >= at->total) return false;
     const uint64_t every = p->tty ? TERMINAL_EVERY_NS : PLAIN_EVERY_NS;
-    if (p->told ? now_ns - p->told_ns < every : !p->tty && now_ns - p->began_ns < PLAIN_FIRST_NS) return false;
-    p->told = true;
-    p->told_ns = now_ns;
+    if (p->is_reported ? now_ns - p->reported_ns < every : !p->tty && now_ns - p->began_ns < PLAIN_FIRST_NS)
+        return false;
+    p->is_reported = true;
+    p->reported_ns = now_ns;
     return true;
 }
 
 /* ---- the terminal ---- */
 
-static void put(const char *text, size_t n) {
+static void terminal_write(const char *text, size_t n) {
     ssize_t written = write(STDERR_FILENO, text, n);
-    (void)written; /* nobody looks: the work goes on */
+    (void)written; /* the work goes on without a terminal */
 }
 
 /* A line that wraps could not be rewritten. */
-static size_t columns(void) {
+static size_t terminal_columns(void) {
     struct winsize size;
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) || size.ws_col < 2) return 79;
     return size.ws_col - 1u;
 }
 
-static void show(struct progress *p, const char *text) {
+static void progress_show(struct progress *p, const char *text) {
     char line[2 * PROGRESS_TEXT_BYTES];
-    const size_t len = strlen(text), most = columns(), n = len < most ? len : most;
+    const size_t len = strlen(text), most = terminal_columns(), n = len < most ? len : most;
     size_t used = 0;
     line[used++] = '\r';
     memcpy(line + used, text, n);
     used += n;
     for (size_t i = n; i < p->n_shown && i < most; i++) line[used++] = ' ';
     for (size_t i = n; i < p->n_shown && i < most; i++) line[used++] = '\b';
-    put(line, used);
+    terminal_write(line, used);
+    assert(n <= most && used <= sizeof line);
     p->n_shown = n;
 }
 
 void progress_hide(struct progress *p) {
     if (!p->n_shown) return;
-    show(p, "");
+    progress_show(p, "");
     p->n_shown = 0;
-    p->told = false;
+    p->is_reported = false;
 }
 
-static void report(void *arg, const struct rod_progress *at) {
+static void progress_report(void *arg, const struct rod_progress *at) {
     struct progress *p = arg;
     const uint64_t now = clock_now_ns();
     const bool due = progress_due(p, at, now);
@@ -112,7 +115,7 @@ static void report(void *arg, const struct rod_progress *at) {
     char text[PROGRESS_TEXT_BYTES];
     progress_render(at, (double)(now - p->began_ns) * 1e-9, text);
     if (p->tty)
-        show(p, text);
+        progress_show(p, text);
     else if (p->line)
         p->line(p->arg, text);
     else
@@ -120,12 +123,12 @@ static void report(void *arg, const struct rod_progress *at) {
 }
 
 /* Installed for one signal (SA_RESETHAND): when it returns, the raised one ends the process by default. */
-static void end_line(int number) {
-    put("\n", 1);
+static void on_signal_end_line(int number) {
+    terminal_write("\n", 1);
     raise(number);
 }
 
-static void on_signals(void (*from)(int), void (*to)(int)) {
+static void replace_handlers(void (*from)(int), void (*to)(int)) {
     static const int numbers[] = {SIGINT, SIGTERM};
     for (size_t i = 0; i < 2; i++) {
         struct sigaction now, next = {.sa_handler = to, .sa_flags = to == SIG_DFL ? 0 : (int)SA_RESETHAND};
@@ -135,7 +138,7 @@ static void on_signals(void (*from)(int), void (*to)(int)) {
 
 void progress_open(struct progress *p, const char *name) {
     *p = (struct progress){.name = name, .tty = isatty(STDERR_FILENO)};
-    if (p->tty) on_signals(SIG_DFL, end_line);
+    if (p->tty) replace_handlers(SIG_DFL, on_signal_end_line);
 }
 
 void progress_open_lines(struct progress *p, void (*line)(void *arg, const char *text), void *arg) {
@@ -143,10 +146,10 @@ void progress_open_lines(struct progress *p, void (*line)(void *arg, const char 
 }
 
 struct rod_progress_to progress_to(struct progress *p) {
-    return (struct rod_progress_to){report, p};
+    return (struct rod_progress_to){progress_report, p};
 }
 
 void progress_close(struct progress *p) {
     progress_hide(p);
-    if (p->tty) on_signals(end_line, SIG_DFL);
+    if (p->tty) replace_handlers(on_signal_end_line, SIG_DFL);
 }

@@ -17,8 +17,8 @@ struct progress {
     void (*line)(void *arg, const char *text); /* takes the plain lines instead of stderr; or NULL */
     void *arg;
     char what[48]; /* the phase; "" before the first */
-    uint64_t done, began_ns, told_ns;
-    bool told;
+    uint64_t done, began_ns, reported_ns;
+    bool is_reported;
     size_t n_shown; /* columns that are to be erased */
 };
 

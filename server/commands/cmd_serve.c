@@ -10,7 +10,7 @@
 #include "server/http/http_tls.h"
 #include "server/settings/model_path.h"
 #include "server/base/notify.h"
-#include "server/base/outlet.h"
+#include "server/base/nonblocking_writer.h"
 #include "server/base/pool.h"
 #include "server/base/progress.h"
 #include "server/server.h"
@@ -297,10 +297,10 @@ static void announce(struct service *v) {
              "try: curl -N %s/v1/completions -H 'Content-Type: application/json'%s "
              "-d '{\"prompt\": \"Once upon a time there was\", \"max_tokens\": 100, \"stream\": true}'\n",
              url, s->keys.n ? " -H 'Authorization: Bearer KEY'" : "");
-    struct outlet out; /* a server does not wait for who reads its first lines */
-    outlet_open(&out, STDOUT_FILENO);
-    if (!b.failed) outlet_put(&out, b.data, b.len);
-    outlet_close(&out);
+    struct nonblocking_writer out; /* a server does not wait for who reads its first lines */
+    nonblocking_writer_open(&out, STDOUT_FILENO);
+    if (!b.failed) nonblocking_writer_put(&out, b.data, b.len);
+    nonblocking_writer_close(&out);
     buf_fini(&b);
 }
 

@@ -92,8 +92,8 @@ static ssize_t stream_read(void *cls, uint64_t pos, char *to, size_t max) {
         if (r->out_at == r->out.len) {
             r->out_at = 0;
             buf_clear(&r->out);
-            if (r->out.room > 65536) buf_fini(&r->out);
-        } else if (r->out_at > r->out.room / 2) {
+            if (r->out.cap > 65536) buf_fini(&r->out);
+        } else if (r->out_at > r->out.cap / 2) {
             r->out.len -= r->out_at;
             memmove(r->out.data, r->out.data + r->out_at, r->out.len);
             r->out_at = 0;
