@@ -3,6 +3,7 @@
 #include "engine/rodimus.h"
 #include "server/base/json_file.h"
 #include "server/settings/model_path.h"
+#include "server/settings/flag_help.h"
 #include "server/settings/options.h"
 #include "server/base/progress.h"
 #include "server/base/version.h"

@@ -4,6 +4,7 @@
  * with a line break, and then the process by that signal. */
 #include "commands.h"
 #include "server/settings/model_path.h"
+#include "server/settings/flag_help.h"
 #include "server/settings/options.h"
 #include "server/base/progress.h"
 

@@ -1,5 +1,6 @@
 /* cmd_verify.c - rodimus verify: prefill and single steps beside a golden file or the CPU, as a table. */
 #include "commands.h"
+#include "server/settings/flag_help.h"
 #include "server/settings/options.h"
 #include "server/base/progress.h"
 

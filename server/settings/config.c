@@ -1,6 +1,6 @@
 /* config.c - the table, and the order of the sources. */
-#include "server/commands/commands.h"
 #include "config.h"
+#include "flag_help.h"
 #include "server/base/file_text.h"
 #include "engine/base/json_guard.h"
 
@@ -202,8 +202,8 @@ struct option_set config_set(struct config *config) {
 }
 
 /* What a flag says, or else its variable; the last one wins, as with every flag. NULL: neither is there. */
-static const char *given(const char *name, const char *variable, int argc, char **argv, char **environment,
-                         const char **source) {
+static const char *given_value(const char *name, const char *variable, int argc, char **argv, char **environment,
+                               const char **source) {
     const char *value = NULL;
     const size_t n = strlen(name), n_variable = strlen(variable);
     for (char **at = environment; at && *at; at++) {
@@ -229,7 +229,7 @@ static const char *given(const char *name, const char *variable, int argc, char 
  * the defaults are not what its file says. */
 static int config_path(int argc, char **argv, char **environment, const char **path, struct option_error *err) {
     const char *source = "";
-    *path = given("--config", "RODIMUS_CONFIG", argc, argv, environment, &source);
+    *path = given_value("--config", "RODIMUS_CONFIG", argc, argv, environment, &source);
     if (!*path || **path) return 0;
     snprintf(err->message, sizeof err->message, "config (%s%s) is empty; leave it out where there is none", source,
              *source == 'f' ? "--config" : "RODIMUS_CONFIG");
@@ -265,7 +265,7 @@ void config_source(const char *name, int argc, char **argv, char **environment, 
     for (size_t i = 2; i < n; i++) flag[i] = flag[i] == '_' ? '-' : flag[i];
     snprintf(variable, sizeof variable, "RODIMUS_%s", name);
     for (char *c = variable; *c; c++) *c = (char)toupper((unsigned char)*c);
-    if (given(flag, variable, argc, argv, environment, &kind))
+    if (given_value(flag, variable, argc, argv, environment, &kind))
         snprintf(out, size, "%s%s", kind, *kind == 'f' ? flag : variable);
     else if (path && file_sets(path, name))
         snprintf(out, size, "file %s", path);
@@ -291,21 +291,21 @@ static int check_together(const struct config *c, int argc, char **argv, char **
     if (!*c->tls_cert != !*c->tls_key) {
         const char *there = *c->tls_cert ? "tls_cert" : "tls_key", *missing = *c->tls_cert ? "tls_key" : "tls_cert";
         config_source(there, argc, argv, environment, from[0], sizeof from[0]);
-        snprintf(err->message, sizeof err->message, "%s (%s) and %s belong together: %s is empty", there, from[0],
-                 missing, missing);
+        snprintf(err->message, sizeof err->message, "%s (%s) is set and %s is empty; set both", there, from[0],
+                 missing);
         return -1;
     }
     if (*c->model && *c->synthetic) {
         config_source("model", argc, argv, environment, from[0], sizeof from[0]);
         config_source("synthetic", argc, argv, environment, from[1], sizeof from[1]);
         snprintf(err->message, sizeof err->message,
-                 "model '%.100s' (%s) and synthetic '%.40s' (%s) exclude each other: give one", c->model, from[0],
+                 "model '%.100s' (%s) and synthetic '%.40s' (%s) exclude each other; give one", c->model, from[0],
                  c->synthetic, from[1]);
         return -1;
     }
     if (c->admin_port && c->admin_port == c->port) {
         config_source("admin_port", argc, argv, environment, from[0], sizeof from[0]);
-        snprintf(err->message, sizeof err->message, "admin_port (%s) and port are both %llu: give each its own",
+        snprintf(err->message, sizeof err->message, "admin_port (%s) and port are both %llu; give each its own",
                  from[0], (unsigned long long)c->port);
         return -1;
     }
@@ -368,7 +368,8 @@ enum config_result config_load(struct config *config, int argc, char **argv, cha
     /* What was not reached any more, but for the format in which the error is to be said. */
     struct option_set set = config_set(config);
     struct option_error other;
-    const char *source = "", *format = given("--log-format", "RODIMUS_LOG_FORMAT", argc, argv, environment, &source);
+    const char *source = "",
+               *format = given_value("--log-format", "RODIMUS_LOG_FORMAT", argc, argv, environment, &source);
     const struct option *option = options_find(&set, "log_format");
     if (format && option && config->log_format) options_set(&set, option, format, source, &other);
     return result;

@@ -3,6 +3,7 @@
 
 #include "server/base/file_text.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,11 +15,11 @@ static const char name_letters[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGH
 
 struct reading { /* a list being made; then it takes the place of the old one */
     struct key **list;
-    size_t n, room;
+    size_t n, cap;
     struct option_error *err;
 };
 
-static int fail(struct reading *r, const char *where, const char *what) {
+static int reading_fail(struct reading *r, const char *where, const char *what) {
     snprintf(r->err->message, sizeof r->err->message, "%s: %s", where, what);
     return -1;
 }
@@ -40,24 +41,24 @@ static void reading_fini(struct reading *r) {
 }
 
 static int add_key(struct reading *r, const char *secret, size_t len, const char *where, struct key **out) {
-    if (r->n == KEYS_MAX) return fail(r, where, "there are more than 1000 keys");
-    if (len > KEYS_SECRET_MAX) return fail(r, where, "a key has more than 256 bytes");
+    if (r->n == KEYS_MAX) return reading_fail(r, where, "more than 1000 keys");
+    if (len > KEYS_SECRET_MAX) return reading_fail(r, where, "the key has more than 256 bytes");
     for (size_t i = 0; i < r->n; i++) {
         if (strlen(r->list[i]->secret) == len && !memcmp(r->list[i]->secret, secret, len))
-            return fail(r, where, "the same key stands twice");
+            return reading_fail(r, where, "the key appears twice");
     }
-    if (r->n == r->room) {
-        size_t room = r->room ? 2 * r->room : 8;
-        struct key **grown = realloc(r->list, room * sizeof(struct key *));
-        if (!grown) return fail(r, where, "out of memory");
+    if (r->n == r->cap) {
+        size_t cap = r->cap ? 2 * r->cap : 8;
+        struct key **grown = realloc(r->list, cap * sizeof(struct key *));
+        if (!grown) return reading_fail(r, where, "out of memory");
         r->list = grown;
-        r->room = room;
+        r->cap = cap;
     }
     struct key *key = calloc(1, sizeof *key);
     if (key) key->secret = strndup(secret, len);
     if (!key || !key->secret) {
         key_free(key);
-        return fail(r, where, "out of memory");
+        return reading_fail(r, where, "out of memory");
     }
     key->priority = 1;
     r->list[r->n++] = key;
@@ -77,17 +78,17 @@ static int set_number(struct reading *r, const char *where, const char *field, c
     }
     snprintf(what, sizeof what, "%s = '%.40s' must be a whole number, %llu to %llu", field, text,
              (unsigned long long)low, (unsigned long long)high);
-    return fail(r, where, what);
+    return reading_fail(r, where, what);
 }
 
 static int set_field(struct reading *r, struct key *key, const char *where, char *word) {
     char *value = strchr(word, '=');
     uint64_t priority = key->priority;
-    if (!value) return fail(r, where, "behind a key stand fields of the form name=value");
+    if (!value) return reading_fail(r, where, "a field behind the key must have the form name=value");
     *value++ = 0;
     if (!strcmp(word, "name")) {
         if (!*value || strlen(value) >= sizeof key->name || strspn(value, name_letters) != strlen(value))
-            return fail(r, where, "name must be 1 to 47 of A-Z a-z 0-9 . _ -");
+            return reading_fail(r, where, "name must be 1 to 47 of A-Z a-z 0-9 . _ -");
         memcpy(key->name, value, strlen(value) + 1);
         key->named = true;
         return 0;
@@ -102,7 +103,8 @@ static int set_field(struct reading *r, struct key *key, const char *where, char
         return rc;
     }
     /* without the word: it may be a key in the wrong place */
-    return fail(r, where, "unknown field: there are name, requests, tokens_per_minute, sessions, priority");
+    return reading_fail(r, where,
+                        "unknown field; the fields are name, requests, tokens_per_minute, sessions, priority");
 }
 
 static int read_line(struct reading *r, char *line, const char *where) {
@@ -112,7 +114,8 @@ static int read_line(struct reading *r, char *line, const char *where) {
     size_t len = strcspn(rest, blanks);
     struct key *key;
     for (size_t i = 0; i < len; i++) /* no header carries them, so the key would never fit */
-        if ((unsigned char)rest[i] < ' ' || rest[i] == 0x7f) return fail(r, where, "a control character is in the key");
+        if ((unsigned char)rest[i] < ' ' || rest[i] == 0x7f)
+            return reading_fail(r, where, "the key contains a control character");
     if (add_key(r, rest, len, where, &key)) return -1;
     rest += len;
     while (*(rest += strspn(rest, blanks))) {
@@ -131,7 +134,7 @@ static int read_lines(struct reading *r, char *text, size_t len, const char *pat
         if (!end) end = text + len;
         *end = 0;
         snprintf(where, sizeof where, "api_key_file %s line %u", path, number);
-        if (at + strlen(at) != end) return fail(r, where, "there is a zero byte: the file must be ASCII or UTF-8");
+        if (at + strlen(at) != end) return reading_fail(r, where, "zero byte; the file must be ASCII or UTF-8");
         if (read_line(r, at, where)) return -1;
         at = end + 1;
     }
@@ -141,12 +144,12 @@ static int read_lines(struct reading *r, char *text, size_t len, const char *pat
 static int read_file(struct reading *r, const char *path) {
     char what[400], *text;
     size_t len, before = r->n;
-    if (file_text(path, &text, &len, what, sizeof what)) return fail(r, "api_key_file", what);
+    if (file_text(path, &text, &len, what, sizeof what)) return reading_fail(r, "api_key_file", what);
     const int rc = read_lines(r, text, len, path);
     file_text_free(text, len);
     if (rc || r->n > before) return rc;
-    snprintf(what, sizeof what, "%.380s holds no key", path);
-    return fail(r, "api_key_file", what);
+    snprintf(what, sizeof what, "%.380s contains no key", path);
+    return reading_fail(r, "api_key_file", what);
 }
 
 static int check_names(struct reading *r) {
@@ -154,8 +157,8 @@ static int check_names(struct reading *r) {
         for (size_t j = 0; j < i; j++) {
             if (strcmp(r->list[i]->name, r->list[j]->name) != 0) continue;
             char what[160];
-            snprintf(what, sizeof what, "two keys have the name '%s'", r->list[i]->name);
-            return fail(r, "api_key_file", what);
+            snprintf(what, sizeof what, "two keys are named '%s'", r->list[i]->name);
+            return reading_fail(r, "api_key_file", what);
         }
     }
     return 0;
@@ -163,28 +166,30 @@ static int check_names(struct reading *r) {
 
 /* The admin key opens what the others must not, and a key would open what the admin key must not. */
 static int check_admin(struct reading *r, const char *admin) {
-    if (strlen(admin) > KEYS_SECRET_MAX) return fail(r, "admin_key", "it has more than 256 bytes");
+    if (strlen(admin) > KEYS_SECRET_MAX) return reading_fail(r, "admin_key", "the key has more than 256 bytes");
     for (size_t i = 0; *admin && i < r->n; i++) {
         if (strcmp(r->list[i]->secret, admin) != 0) continue;
         char what[160];
-        snprintf(what, sizeof what, "the API key '%s' is the same: give the admin key a value of its own",
-                 r->list[i]->name);
-        return fail(r, "admin_key", what);
+        snprintf(what, sizeof what, "equals the API key '%s'; give the admin key a value of its own", r->list[i]->name);
+        return reading_fail(r, "admin_key", what);
     }
     return 0;
 }
 
-/* Settings that were written without their secrets would let everybody in. At the start that is seen. */
+/* A file that was written without its secrets would disable authentication. At the start an operator sees that. */
 static int check_last(struct reading *r, const struct keys *k, const char *admin) {
-    if (k->n && !r->n) return fail(r, "api_keys", "none is left, and then everybody may call: that needs a restart");
+    if (k->n && !r->n)
+        return reading_fail(r, "api_keys",
+                            "reload would remove the last API key and disable authentication; restart to do that");
     if (k->admin && *k->admin && !*admin)
-        return fail(r, "admin_key", "it is gone, and then others open its routes: that needs a restart");
+        return reading_fail(r, "admin_key",
+                            "reload would remove the admin key and open its routes to API keys; restart to do that");
     return 0;
 }
 
 /* ---- the list ---- */
 
-static struct key *named(struct keys *k, const char *name) {
+static struct key *keys_named(struct keys *k, const char *name) {
     for (size_t i = 0; i < k->n; i++) {
         if (!strcmp(k->list[i]->name, name)) return k->list[i];
     }
@@ -195,10 +200,12 @@ static void give_index(struct keys *k, struct key *key) {
     uint32_t i = 1;
     while (i < KEYS_MAX && k->used[i]) i++;
     k->used[i] = true; /* with more keys in flight than numbers, the last is shared: fairness suffers, nothing else */
+    assert(i && i <= KEYS_MAX);
     key->index = i;
 }
 
-static void release(struct keys *k, struct key *key) {
+static void key_release(struct keys *k, struct key *key) {
+    assert(!key->n_requests && !key->n_turns && !key->body_bytes && !key->queue.waiting.n);
     k->used[key->index] = false;
     key_free(key);
 }
@@ -232,14 +239,14 @@ int keys_reload(struct keys *k, const struct option_list *listed, const char *pa
     if (!rc) rc = check_admin(&r, admin);
     if (!rc) rc = check_last(&r, k, admin);
     char *copy = rc ? NULL : strdup(admin);
-    if (!rc && !copy) rc = fail(&r, "admin_key", "out of memory");
+    if (!rc && !copy) rc = reading_fail(&r, "admin_key", "out of memory");
     if (rc) {
         reading_fini(&r);
         return -1;
     }
     pthread_mutex_lock(&k->lock);
     for (size_t i = 0; i < r.n; i++) {
-        struct key *old = named(k, r.list[i]->name);
+        struct key *old = keys_named(k, r.list[i]->name);
         if (old) {
             take_over(old, r.list[i]);
             r.list[i] = old;
@@ -274,16 +281,20 @@ void keys_fini(struct keys *k) {
     *k = (struct keys){0};
 }
 
-void key_hold(struct key *key) { key->n_holders++; }
+void key_hold(struct key *key) {
+    assert(key->n_holders); /* the list's, or that of a request */
+    key->n_holders++;
+}
 
 void key_drop(struct keys *k, struct key *key) {
-    if (--key->n_holders == 0) release(k, key);
+    assert(key->n_holders);
+    if (--key->n_holders == 0) key_release(k, key);
 }
 
 /* ---- who comes ---- */
 
 /* The time depends on the length of what the client sent and on nothing of the key. */
-static bool same(const char *given, const char *key) {
+static bool secrets_equal(const char *given, const char *key) {
     size_t n = strlen(given), n_key = strlen(key);
     unsigned different = n != n_key;
     for (size_t i = 0; i < n; i++)
@@ -291,17 +302,17 @@ static bool same(const char *given, const char *key) {
     return !different;
 }
 
-static struct key *find(struct keys *k, const char *given) {
+static struct key *keys_match(struct keys *k, const char *given) {
     struct key *found = NULL;
     if (!given || strlen(given) > KEYS_SECRET_MAX) return NULL;
     for (size_t i = 0; i < k->n; i++) {
-        if (same(given, k->list[i]->secret)) found = k->list[i]; /* all are compared, whichever it is */
+        if (secrets_equal(given, k->list[i]->secret)) found = k->list[i]; /* all are compared, whichever it is */
     }
     return found;
 }
 
 struct key *keys_find(struct keys *k, const char *given) {
-    return find(k, given);
+    return keys_match(k, given);
 }
 
 bool keys_any(struct keys *k) {
@@ -313,7 +324,7 @@ bool keys_any(struct keys *k) {
 
 bool keys_open_to(struct keys *k, const char *given) {
     pthread_mutex_lock(&k->lock);
-    bool open = k->n == 0 || find(k, given);
+    bool open = k->n == 0 || keys_match(k, given);
     pthread_mutex_unlock(&k->lock);
     return open;
 }
@@ -321,7 +332,7 @@ bool keys_open_to(struct keys *k, const char *given) {
 bool keys_is_admin(struct keys *k, const char *given, bool *needed) {
     pthread_mutex_lock(&k->lock);
     *needed = *k->admin != 0;
-    bool is = *needed && given && strlen(given) <= KEYS_SECRET_MAX && same(given, k->admin);
+    bool is = *needed && given && strlen(given) <= KEYS_SECRET_MAX && secrets_equal(given, k->admin);
     pthread_mutex_unlock(&k->lock);
     return is;
 }
@@ -346,12 +357,14 @@ bool key_begin(struct key *key, bool turn) {
 }
 
 void key_end(struct key *key, bool turn) {
+    assert(key->n_requests && key->n_turns >= turn);
     key->n_requests--;
     key->n_turns -= turn;
 }
 
 /* What has come back by now. A limit that is new or has changed begins with a whole minute's tokens. */
-static void refill(struct key *key, uint64_t now_ns) {
+static void key_refill(struct key *key, uint64_t now_ns) {
+    assert(now_ns >= key->level_ns);
     const double full = (double)key->tokens_per_minute;
     key->level_tok += (double)(now_ns - key->level_ns) * full / 60e9;
     if (!key->level_ns || key->level_tok > full) key->level_tok = full;
@@ -362,7 +375,7 @@ static void refill(struct key *key, uint64_t now_ns) {
 static uint64_t wait_s(struct key *key, uint64_t n_tok, uint64_t now_ns) {
     const double full = (double)key->tokens_per_minute, per_s = full / 60;
     if (!key->tokens_per_minute) return 0;
-    refill(key, now_ns);
+    key_refill(key, now_ns);
     const double wanted = (double)n_tok < full ? (double)n_tok : full;
     if (key->level_tok >= wanted) return 0;
     key->rejected_total++;

@@ -1,6 +1,6 @@
 /* keys.h - who may use the server, and how much: API keys with their names, limits and counts.
  *
- * Who owns what: keys owns the list; a key lives while it is listed or someone holds it (key_hold, key_drop), so that a
+ * Ownership: keys owns the list; a key lives while it is listed or a request holds it (key_hold, key_drop), so that a
  * request outlives the reload that removes its key. Time is an argument.
  * Threads: the loop thread, but keys_any, keys_is_admin, keys_open_to and keys_each, which any thread may call.
  * Invariant: how long a comparison takes depends on what the client sent and on how many keys there are, not on what

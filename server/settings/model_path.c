@@ -23,7 +23,7 @@ static void go_up(char *path, int levels) {
     }
 }
 
-static int complete(const char *path) {
+static int is_model_folder(const char *path) {
     char file[PATH_MAX];
     int n = snprintf(file, sizeof file, "%s/config.json", path);
     return n > 0 && n < (int)sizeof file && access(file, R_OK) == 0;
@@ -36,7 +36,7 @@ int model_path_bundled(char *path, size_t size) {
         snprintf(base, sizeof base, "%s", self);
         go_up(base, places[i].levels + 1);
         snprintf(path, size, "%s/%s", base, places[i].path);
-        if (complete(path)) return 0;
+        if (is_model_folder(path)) return 0;
     }
     snprintf(base, sizeof base, "%s", self);
     go_up(base, places[0].levels + 1);

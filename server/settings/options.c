@@ -2,6 +2,7 @@
 #include "options.h"
 #include "engine/base/json_guard.h"
 
+#include <assert.h>
 #include <ctype.h>
 #include <errno.h>
 #include <jansson.h>
@@ -10,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int fail(struct option_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static int fail(struct option_error *err, const char *format, ...) {
+static int option_fail(struct option_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static int option_fail(struct option_error *err, const char *format, ...) {
     va_list args;
     va_start(args, format);
     vsnprintf(err->message, sizeof err->message, format, args);
@@ -19,11 +20,14 @@ static int fail(struct option_error *err, const char *format, ...) {
     return -1;
 }
 
-static void *field(const struct option_set *set, const struct option *option) {
+static void *option_value(const struct option_set *set, const struct option *option) {
+    assert(set->values); /* a set without values is for names alone */
     return (char *)set->values + option->offset;
 }
 
-static const char *shown(const struct option *option, const char *text) { return option->secret ? "(hidden)" : text; }
+static const char *option_shown(const struct option *option, const char *text) {
+    return option->secret ? "(hidden)" : text;
+}
 
 /* ---- one value ---- */
 
@@ -41,14 +45,14 @@ static void list_clear(struct option_list *list) {
 
 static int bad_value(const struct option *option, const char *text, const char *source, const char *wanted,
                      struct option_error *err) {
-    return fail(err, "%s = '%s' (%s) is not %s", option->name, shown(option, text), source, wanted);
+    return option_fail(err, "%s = '%s' (%s) is not %s", option->name, option_shown(option, text), source, wanted);
 }
 
 static int list_push(struct option_list *list, const char *text, size_t len, struct option_error *err) {
     char **grown = realloc(list->items, (list->n_items + 1) * sizeof *grown);
     if (grown) list->items = grown;
     char *copy = grown ? strndup(text, len) : NULL;
-    if (!copy) return fail(err, "out of memory");
+    if (!copy) return option_fail(err, "out of memory");
     list->items[list->n_items++] = copy;
     return 0;
 }
@@ -77,7 +81,7 @@ static int string_set(const struct option *option, char **out, const char *text,
     const char *wanted = !none && option->check ? option->check(text) : NULL;
     if (wanted) return bad_value(option, text, source, wanted, err);
     char *copy = strdup(text);
-    if (!copy) return fail(err, "out of memory");
+    if (!copy) return option_fail(err, "out of memory");
     text_free(*out);
     *out = copy;
     return 0;
@@ -103,8 +107,9 @@ static bool choice_valid(const char *choices, const char *text) {
 }
 
 static int out_of_range(const struct option *option, const char *text, const char *source, struct option_error *err) {
-    return fail(err, "%s = %s (%s) is out of range: it must be %s%.15g to %.15g", option->name, shown(option, text),
-                source, option->type == OPTION_AUTO ? "auto or " : "", option->min, option->max);
+    return option_fail(err, "%s = %s (%s) is out of range: it must be %s%.15g to %.15g", option->name,
+                       option_shown(option, text), source, option->type == OPTION_AUTO ? "auto or " : "", option->min,
+                       option->max);
 }
 
 static int number_set(const struct option *option, void *at, const char *text, const char *source,
@@ -160,16 +165,16 @@ int options_set(const struct option_set *set, const struct option *option, const
                 struct option_error *err) {
     const char *fallback = option->fallback ? option->fallback : "";
     if (option->reserved && strcmp(text, fallback) != 0) {
-        return fail(err, "%s (%s) is not available in this version%s%s; only its default '%s' is accepted",
-                    option->name, source, *option->reserved ? ": " : "", option->reserved, fallback);
+        return option_fail(err, "%s (%s) is not available in this version%s%s; only its default '%s' is accepted",
+                           option->name, source, *option->reserved ? ": " : "", option->reserved, fallback);
     }
-    void *at = field(set, option);
+    void *at = option_value(set, option);
     switch (option->type) {
     case OPTION_STRING: return string_set(option, at, text, source, err);
     case OPTION_CHOICE:
         if (!choice_valid(option->choices, text)) {
-            return fail(err, "%s = '%s' (%s) is not one of %s", option->name, shown(option, text), source,
-                        option->choices);
+            return option_fail(err, "%s = '%s' (%s) is not one of %s", option->name, option_shown(option, text), source,
+                               option->choices);
         }
         return string_set(option, at, text, source, err);
     case OPTION_UINT:
@@ -180,14 +185,14 @@ int options_set(const struct option_set *set, const struct option *option, const
     case OPTION_LIST: return list_set(option, at, text, source, err);
     case OPTION_REPEAT: return list_push(at, text, strlen(text), err);
     }
-    return fail(err, "%s has no type", option->name);
+    return option_fail(err, "%s has no type", option->name);
 }
 
 /* From a flag or a variable, which go before a file. */
 static int set_over(const struct option_set *set, const struct option *option, const char *text, const char *source,
                     struct option_error *err) {
     if (option->never_empty && text[strspn(text, ",")] == 0)
-        return fail(err, "%s (%s) is empty; leave it out where there is none", option->name, source);
+        return option_fail(err, "%s (%s) is empty; leave it out where there is none", option->name, source);
     return options_set(set, option, text, source, err);
 }
 
@@ -203,7 +208,7 @@ int options_init(const struct option_set *set, struct option_error *err) {
         const struct option *option = &set->options[i];
         if (option->type == OPTION_REPEAT) continue;
         if (option->type == OPTION_FLOAT && !option->fallback) {
-            *(double *)field(set, option) = NAN;
+            *(double *)option_value(set, option) = NAN;
             continue;
         }
         bool number = option->type != OPTION_STRING && option->type != OPTION_LIST && option->type != OPTION_CHOICE;
@@ -221,11 +226,11 @@ void options_fini(const struct option_set *set) {
     for (size_t i = 0; i < set->n_options; i++) {
         const struct option *option = &set->options[i];
         if (option->type == OPTION_STRING || option->type == OPTION_CHOICE) {
-            char **at = field(set, option);
+            char **at = option_value(set, option);
             text_free(*at);
             *at = NULL;
         } else if (option->type == OPTION_LIST || option->type == OPTION_REPEAT) {
-            list_clear(field(set, option));
+            list_clear(option_value(set, option));
         }
     }
 }
@@ -233,7 +238,7 @@ void options_fini(const struct option_set *set) {
 /* ---- names ---- */
 
 /* Edit distance with two rows; names are short. */
-static size_t distance(const char *a, const char *b) {
+static size_t edit_distance(const char *a, const char *b) {
     size_t row[64], n = strlen(b);
     if (n >= 64) return 64;
     for (size_t j = 0; j <= n; j++) row[j] = j;
@@ -251,11 +256,11 @@ static size_t distance(const char *a, const char *b) {
     return row[n];
 }
 
-static const struct option *nearest(const struct option_set *set, const char *name) {
+static const struct option *nearest_option(const struct option_set *set, const char *name) {
     const struct option *best = NULL;
     size_t least = 4; /* further away it is another word, not a slip */
     for (size_t i = 0; i < set->n_options; i++) {
-        size_t d = distance(name, set->options[i].name);
+        size_t d = edit_distance(name, set->options[i].name);
         if (d < least) {
             least = d;
             best = &set->options[i];
@@ -265,7 +270,7 @@ static const struct option *nearest(const struct option_set *set, const char *na
 }
 
 /* prefix and the name with '-' or '_' as the source writes it, in upper case for the environment. */
-static void spell(const char *prefix, const char *name, char dash, bool upper, char *out, size_t size) {
+static void spell_name(const char *prefix, const char *name, char dash, bool upper, char *out, size_t size) {
     size_t n = (size_t)snprintf(out, size, "%s%s", prefix, name);
     for (size_t i = strlen(prefix); i < n && i < size - 1; i++) {
         if (out[i] == '_' || out[i] == '-') out[i] = dash;
@@ -273,12 +278,13 @@ static void spell(const char *prefix, const char *name, char dash, bool upper, c
     }
 }
 
-static int unknown(const struct option_set *set, const char *name, const char *as_written, const char *what,
-                   const char *prefix, char dash, bool upper, struct option_error *err) {
-    const struct option *near = nearest(set, name);
+static int fail_unknown(const struct option_set *set, const char *name, const char *as_written, const char *what,
+                        const char *prefix, char dash, bool upper, struct option_error *err) {
+    const struct option *near = nearest_option(set, name);
     char hint[96] = "";
-    if (near) spell(prefix, near->name, dash, upper, hint, sizeof hint);
-    return fail(err, "unknown %s %s%s%s%s", what, as_written, near ? "; did you mean " : "", hint, near ? "?" : "");
+    if (near) spell_name(prefix, near->name, dash, upper, hint, sizeof hint);
+    return option_fail(err, "unknown %s %s%s%s%s", what, as_written, near ? "; did you mean " : "", hint,
+                       near ? "?" : "");
 }
 
 /* ---- flags ---- */
@@ -309,12 +315,12 @@ int options_from_flags(const struct option_set *set, int argc, char **argv, cons
             *help = true;
             return 0;
         }
-        if (arg[0] != '-' || !arg[1]) return fail(err, "'%s' is not a flag", arg);
+        if (arg[0] != '-' || !arg[1]) return option_fail(err, "'%s' is not a flag", arg);
         char name[64] = "", written[80];
         const struct option *option = find_flag(set, arg, name, sizeof name);
         bool skipped = !option && skip && !strcmp(name, skip);
         snprintf(written, sizeof written, "%.*s", (int)strcspn(arg, "="), arg);
-        if (!option && !skipped) return unknown(set, name, written, "flag", "--", '-', false, err);
+        if (!option && !skipped) return fail_unknown(set, name, written, "flag", "--", '-', false, err);
         char *value = arg[1] == '-' ? strchr(arg, '=') : NULL;
         if (value) {
             value++;
@@ -323,7 +329,7 @@ int options_from_flags(const struct option_set *set, int argc, char **argv, cons
         } else if (i + 1 < argc) {
             value = argv[++i];
         } else {
-            return fail(err, "flag %s needs a value", written);
+            return option_fail(err, "flag %s needs a value", written);
         }
         char source[96];
         snprintf(source, sizeof source, "flag %s", written);
@@ -355,7 +361,7 @@ int options_from_environment(const struct option_set *set, char **environment, s
         snprintf(source, sizeof source, "environment variable RODIMUS_%s", name);
         for (char *c = name; *c; c++) *c = (char)tolower((unsigned char)*c);
         const struct option *option = options_find(set, name);
-        if (!option) return unknown(set, name, source + 21, "environment variable", "RODIMUS_", '_', true, err);
+        if (!option) return fail_unknown(set, name, source + 21, "environment variable", "RODIMUS_", '_', true, err);
         if (set_over(set, option, equals + 1, source, err)) return -1;
     }
     return 0;
@@ -365,13 +371,13 @@ int options_from_environment(const struct option_set *set, char **environment, s
 
 static int from_array(const struct option_set *set, const struct option *option, const json_t *array,
                       const char *source, struct option_error *err) {
-    if (option->type != OPTION_LIST) return fail(err, "%s (%s) must not be an array", option->name, source);
+    if (option->type != OPTION_LIST) return option_fail(err, "%s (%s) must not be an array", option->name, source);
     if (option->reserved && json_array_size(array)) return options_set(set, option, "[...]", source, err);
-    struct option_list *list = field(set, option);
+    struct option_list *list = option_value(set, option);
     list_clear(list);
     for (size_t i = 0; i < json_array_size(array); i++) {
         const json_t *item = json_array_get(array, i);
-        if (!json_is_string(item)) return fail(err, "%s[%zu] (%s) must be a string", option->name, i, source);
+        if (!json_is_string(item)) return option_fail(err, "%s[%zu] (%s) must be a string", option->name, i, source);
         if (item_push(option, list, json_string_value(item), json_string_length(item), source, err)) return -1;
     }
     return 0;
@@ -383,25 +389,26 @@ static int from_json(const struct option_set *set, const struct option *option, 
     switch (json_typeof(value)) {
     case JSON_NULL: return 0;
     case JSON_ARRAY: return from_array(set, option, value, source, err);
-    case JSON_OBJECT: return fail(err, "%s (%s) must not be an object", option->name, source);
+    case JSON_OBJECT: return option_fail(err, "%s (%s) must not be an object", option->name, source);
     case JSON_STRING:
-        if (option->type == OPTION_LIST) return fail(err, "%s (%s) must be an array of strings", option->name, source);
+        if (option->type == OPTION_LIST)
+            return option_fail(err, "%s (%s) must be an array of strings", option->name, source);
         if (option->type == OPTION_STRING || option->type == OPTION_CHOICE || option->type == OPTION_AUTO) {
             return options_set(set, option, json_string_value(value), source, err);
         }
-        return fail(err, "%s = \"%.64s\" (%s) must be a %s, not a string", option->name,
-                    shown(option, json_string_value(value)), source,
-                    option->type == OPTION_BOOL ? "boolean" : "number");
+        return option_fail(err, "%s = \"%.64s\" (%s) must be a %s, not a string", option->name,
+                           option_shown(option, json_string_value(value)), source,
+                           option->type == OPTION_BOOL ? "boolean" : "number");
     case JSON_TRUE:
     case JSON_FALSE:
-        if (option->type != OPTION_BOOL) return fail(err, "%s (%s) must not be a boolean", option->name, source);
+        if (option->type != OPTION_BOOL) return option_fail(err, "%s (%s) must not be a boolean", option->name, source);
         return options_set(set, option, json_is_true(value) ? "true" : "false", source, err);
     case JSON_INTEGER: snprintf(text, sizeof text, "%" JSON_INTEGER_FORMAT, json_integer_value(value)); break;
     case JSON_REAL: snprintf(text, sizeof text, "%.17g", json_real_value(value)); break;
     }
     if (option->type == OPTION_STRING || option->type == OPTION_CHOICE || option->type == OPTION_LIST ||
         option->type == OPTION_BOOL) {
-        return fail(err, "%s = %s (%s) must not be a number", option->name, shown(option, text), source);
+        return option_fail(err, "%s = %s (%s) must not be a number", option->name, option_shown(option, text), source);
     }
     return options_set(set, option, text, source, err);
 }
@@ -413,7 +420,7 @@ static int from_object(const struct option_set *set, json_t *root, const char *s
         const struct option *option = options_find(set, name);
         char where[256];
         snprintf(where, sizeof where, "key '%s' of %s", name, source);
-        if (!option) return unknown(set, name, where, "setting:", "", '_', false, err);
+        if (!option) return fail_unknown(set, name, where, "setting:", "", '_', false, err);
         if (from_json(set, option, value, source, err)) return -1;
     }
     return 0;
@@ -421,15 +428,16 @@ static int from_object(const struct option_set *set, json_t *root, const char *s
 
 static int from_root(const struct option_set *set, json_t *root, const json_error_t *fault, const char *source,
                      struct option_error *err) {
-    if (!root && json_error_code(fault) == json_error_out_of_memory) return fail(err, "%s: out of memory", source);
+    if (!root && json_error_code(fault) == json_error_out_of_memory)
+        return option_fail(err, "%s: out of memory", source);
     if (!root) {
         /* jansson says near which word; that may be a key. */
         const char *word = strstr(fault->text, " near '");
         const int n = (int)(word ? (size_t)(word - fault->text) : strlen(fault->text));
-        return fail(err, "%s line %d column %d: %.*s", source, fault->line, fault->column, n, fault->text);
+        return option_fail(err, "%s line %d column %d: %.*s", source, fault->line, fault->column, n, fault->text);
     }
     int rc = json_is_object(root) ? from_object(set, root, source, err)
-                                  : fail(err, "%s does not hold a JSON object", source);
+                                  : option_fail(err, "%s is not a JSON object", source);
     json_decref(root);
     return rc;
 }
@@ -454,7 +462,8 @@ static bool lists_differ(const struct option_list *a, const struct option_list *
 }
 
 bool options_differ(const struct option_set *a, const struct option_set *b, const struct option *option) {
-    const void *x = field(a, option), *y = field(b, option);
+    assert(a->options == b->options);
+    const void *x = option_value(a, option), *y = option_value(b, option);
     switch (option->type) {
     case OPTION_STRING:
     case OPTION_CHOICE: return strcmp(*(char *const *)x, *(char *const *)y) != 0;
@@ -485,11 +494,14 @@ static size_t value_bytes(enum option_type type) {
 }
 
 void options_swap(const struct option_set *a, const struct option_set *b, const struct option *option) {
+    assert(a->options == b->options);
+    assert(option >= a->options && option < a->options + a->n_options);
     char kept[sizeof(struct option_list)];
     const size_t n = value_bytes(option->type);
-    memcpy(kept, field(a, option), n);
-    memcpy(field(a, option), field(b, option), n);
-    memcpy(field(b, option), kept, n);
+    assert(n && n <= sizeof kept);
+    memcpy(kept, option_value(a, option), n);
+    memcpy(option_value(a, option), option_value(b, option), n);
+    memcpy(option_value(b, option), kept, n);
 }
 
 /* ---- help ---- */
@@ -523,7 +535,7 @@ void options_markdown(const struct option_set *set, FILE *to) {
     }
 }
 
-static void wrap(FILE *to, const char *text, int indent, int column, int width) {
+static void put_wrapped(FILE *to, const char *text, int indent, int column, int width) {
     while (*text) {
         int len = (int)strcspn(text, " ");
         if (column > indent && column + 1 + len > width) {
@@ -543,7 +555,7 @@ static void wrap(FILE *to, const char *text, int indent, int column, int width) 
 static void help_row(const struct option *option, FILE *to, int width) {
     const int indent = 34;
     char name[64], left[128], right[512];
-    spell("--", option->name, '-', false, name, sizeof name);
+    spell_name("--", option->name, '-', false, name, sizeof name);
     int n = option->letter ? snprintf(left, sizeof left, "  -%c, %s", option->letter, name)
                            : snprintf(left, sizeof left, "  %s", name);
     if (option->type != OPTION_BOOL) {
@@ -558,7 +570,7 @@ static void help_row(const struct option *option, FILE *to, int width) {
         column = 0;
     }
     fprintf(to, "%*s", indent - column, "");
-    wrap(to, right, indent, indent, width);
+    put_wrapped(to, right, indent, indent, width);
 }
 
 void options_help(const struct option_set *set, FILE *to, int width) {
@@ -569,7 +581,7 @@ void options_help(const struct option_set *set, FILE *to, int width) {
         const struct option *option = &set->options[i];
         if (option->reserved) {
             char name[64];
-            spell("--", option->name, '-', false, name, sizeof name);
+            spell_name("--", option->name, '-', false, name, sizeof name);
             if (n + strlen(name) + 3 < sizeof reserved) {
                 n += (size_t)snprintf(reserved + n, sizeof reserved - n, "%s%s", n ? ", " : "", name);
             }
@@ -583,6 +595,6 @@ void options_help(const struct option_set *set, FILE *to, int width) {
     }
     if (n) {
         fprintf(to, "\nReserved (not available in this version: anything but the default is refused)\n  ");
-        wrap(to, reserved, 2, 2, width);
+        put_wrapped(to, reserved, 2, 2, width);
     }
 }

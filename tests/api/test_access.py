@@ -170,7 +170,7 @@ def test_keys_that_were_not_filled_in_end_the_start(tmp_path):
         assert done.returncode == 2 and name in done.stderr and "is empty" in done.stderr, done
 
 
-@pytest.mark.parametrize("text,word", [("", "holds no key"), ("secret1 colour=red\n", "line 1"), ("secret1\nsecret1\n", "line 2")])
+@pytest.mark.parametrize("text,word", [("", "contains no key"), ("secret1 colour=red\n", "line 1"), ("secret1\nsecret1\n", "line 2")])
 def test_a_bad_key_file_ends_the_start(tmp_path, text, word):
     done = command("serve", "--port", 0, "--api-key-file", key_file(tmp_path, text))
     assert done.returncode == 2 and word in done.stderr and "secret1" not in done.stderr, done

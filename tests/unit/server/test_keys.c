@@ -139,7 +139,7 @@ static void a_fault_names_file_and_line_and_no_key(void **state) {
     static const struct {
         const char *text, *want[3];
     } cases[] = {
-        {"# none\n", {"holds no key"}},
+        {"# none\n", {"contains no key"}},
         {"hunter1\nhunter2 requests=x\n", {"line 2", "requests", "'x'"}},
         {"hunter1 requests=-1\n", {"line 1", "requests"}},
         {"hunter1 requests=99999999999999999999999\n", {"line 1", "0 to 1000000"}},
@@ -428,6 +428,8 @@ static void a_reload_keeps_counts_by_name_and_changes_secret_and_limits(void **s
     assert_int_equal(key->index, index);
     assert_int_equal(key->n_requests, 1);
     assert_true(key_begin(key, false) && !key_begin(key, false));
+    key_end(key, false);
+    key_end(key, false);
     close_keys(k);
 }
 
