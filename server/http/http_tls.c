@@ -53,34 +53,36 @@ static int pair_parse(struct http_tls_pair *p, const gnutls_datum_t *cert, const
     return rc ? rc : gnutls_privkey_import_x509_raw(p->key, key, GNUTLS_X509_FMT_PEM, NULL, 0);
 }
 
-static int pem_load(const char *setting, const char *path, gnutls_datum_t *out, char *message, size_t size) {
-    char *text, why[400];
-    size_t len;
-    if (file_text(path, &text, &len, why, sizeof why)) {
-        snprintf(message, size, "%s: %s", setting, why);
-        return -1;
-    }
-    *out = (gnutls_datum_t){(unsigned char *)text, (unsigned)len};
-    return 0;
+static int pem_load(const char *setting, const char *path, struct file_bytes *out, char *message, size_t size) {
+    char why[400];
+    if (!file_text(path, out, why, sizeof why)) return 0;
+    snprintf(message, size, "%s: %s", setting, why);
+    return -1;
 }
 
-static int pair_read(struct http_tls_pair *p, const char *cert_path, const char *key_path, gnutls_datum_t *cert,
-                     gnutls_datum_t *key, char *message, size_t size) {
-    if (pem_load("tls_cert", cert_path, cert, message, size) || pem_load("tls_key", key_path, key, message, size))
+static gnutls_datum_t pem_datum(const struct file_bytes *pem) {
+    return (gnutls_datum_t){(unsigned char *)pem->data, (unsigned)pem->n};
+}
+
+static int pair_read(struct http_tls_pair *p, const char *cert_path, const char *key_path, struct file_bytes *cert_pem,
+                     struct file_bytes *key_pem, char *message, size_t size) {
+    if (pem_load("tls_cert", cert_path, cert_pem, message, size) ||
+        pem_load("tls_key", key_path, key_pem, message, size))
         return -1;
-    int rc = pair_check(cert, key);
+    const gnutls_datum_t cert = pem_datum(cert_pem), key = pem_datum(key_pem);
+    int rc = pair_check(&cert, &key);
     if (rc) return tls_fault(message, size, "tls_cert and tls_key", cert_path, rc);
-    rc = pair_parse(p, cert, key);
+    rc = pair_parse(p, &cert, &key);
     return rc ? tls_fault(message, size, "tls_cert", cert_path, rc) : 0;
 }
 
 int http_tls_read(const char *cert_path, const char *key_path, struct http_tls_pair **out, char *message, size_t size) {
-    gnutls_datum_t cert = {0}, key = {0};
+    struct file_bytes cert = {0}, key = {0};
     struct http_tls_pair *p = calloc(1, sizeof *p);
     if (!p) return tls_fault(message, size, "tls_cert", cert_path, GNUTLS_E_MEMORY_ERROR);
     const int rc = pair_read(p, cert_path, key_path, &cert, &key, message, size);
-    file_text_free((char *)cert.data, cert.size);
-    file_text_free((char *)key.data, key.size);
+    file_wipe(&cert);
+    file_wipe(&key);
     if (rc) {
         pair_free(p);
         return -1;

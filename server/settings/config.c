@@ -244,17 +244,17 @@ const char *config_file(int argc, char **argv, char **environment) {
 
 /* Whether the file has the setting; yes, where that cannot be read any more. */
 static bool file_sets(const char *path, const char *name) {
-    char *text, why[400];
-    size_t len;
-    if (file_text(path, &text, &len, why, sizeof why)) return true;
+    char why[400];
+    struct file_bytes text;
+    if (file_text(path, &text, why, sizeof why)) return true;
     json_error_t fault;
     json_guard_wipe(true);
-    json_t *settings = json_guard_load(text, len, 0, &fault);
+    json_t *settings = json_guard_load(text.data, text.n, 0, &fault);
     const bool sets = !json_is_object(settings) || json_object_get(settings, name);
     json_decref(settings);
     json_guard_wipe(false);
     explicit_bzero(&fault, sizeof fault);
-    file_text_free(text, len);
+    file_wipe(&text);
     return sets;
 }
 
@@ -330,16 +330,16 @@ static void find_format(const struct option_set *set, const char *text) {
 }
 
 static int read_file(const struct option_set *set, const char *path, struct option_error *err) {
-    char *text, source[256], why[400];
-    size_t len;
-    if (file_text(path, &text, &len, why, sizeof why)) {
+    char source[256], why[400];
+    struct file_bytes text;
+    if (file_text(path, &text, why, sizeof why)) {
         snprintf(err->message, sizeof err->message, "config: %s", why);
         return -1;
     }
     snprintf(source, sizeof source, "file %s", path);
-    const int rc = options_from_json_text(set, text, len, source, err);
-    if (rc) find_format(set, text);
-    file_text_free(text, len);
+    const int rc = options_from_json_text(set, text.data, text.n, source, err);
+    if (rc) find_format(set, text.data);
+    file_wipe(&text);
     return rc;
 }
 

@@ -142,11 +142,12 @@ static int read_lines(struct reading *r, char *text, size_t len, const char *pat
 }
 
 static int read_file(struct reading *r, const char *path) {
-    char what[400], *text;
-    size_t len, before = r->n;
-    if (file_text(path, &text, &len, what, sizeof what)) return reading_fail(r, "api_key_file", what);
-    const int rc = read_lines(r, text, len, path);
-    file_text_free(text, len);
+    char what[400];
+    struct file_bytes text;
+    const size_t before = r->n;
+    if (file_text(path, &text, what, sizeof what)) return reading_fail(r, "api_key_file", what);
+    const int rc = read_lines(r, text.data, text.n, path);
+    file_wipe(&text);
     if (rc || r->n > before) return rc;
     snprintf(what, sizeof what, "%.380s contains no key", path);
     return reading_fail(r, "api_key_file", what);
