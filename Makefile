@@ -21,7 +21,7 @@ LDLIBS   = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm -pthread
 
 CUDA_C     := $(wildcard engine/backend/cuda/*.c)
 ENGINE_SRC := $(filter-out $(CUDA_C),$(wildcard engine/*.c engine/*/*.c engine/*/*/*.c)) $(filter-out kernels/cpu/cpu_simd.c,$(wildcard kernels/*.c kernels/cpu/*.c))
-SERVER_SRC := $(filter-out server/main.c,$(wildcard server/*.c server/*/*.c))
+SERVER_SRC := $(filter-out server/main.c,$(wildcard server/*.c server/*/*.c server/*/*/*.c))
 ENGINE_OBJ := $(ENGINE_SRC:%.c=$(BUILD)/%.o)
 SERVER_OBJ := $(SERVER_SRC:%.c=$(BUILD)/%.o) $(BUILD)/openapi_json.o $(BUILD)/page.o
 TEST_SRC   := $(wildcard tests/unit/*/test_*.c tests/backend/test_*.c tests/gpu/test_*.c)

@@ -168,7 +168,7 @@ int cmd_bench(int argc, char **argv) {
     } else if (rc < 0 && !options.model[0] && !options.synthetic[0]) {
         dir = bundled;
         if (model_path_bundled(bundled, sizeof bundled)) {
-            fprintf(stderr, "rodimus bench: the demo model is not at %s; name one with --model DIR\n", bundled);
+            fprintf(stderr, "rodimus bench: " MODEL_PATH_MISSING "\n", bundled);
             rc = 1;
         }
     }

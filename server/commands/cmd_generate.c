@@ -274,7 +274,7 @@ static int run(struct generate *g) {
     if (*g->model) {
         snprintf(dir, sizeof dir, "%s", g->model);
     } else if (model_path_bundled(dir, sizeof dir)) {
-        fprintf(stderr, "rodimus generate: the demo model is not at %s; name one with --model DIR\n", dir);
+        fprintf(stderr, "rodimus generate: " MODEL_PATH_MISSING "\n", dir);
         return 1;
     }
     if (!*g->prompt) {

@@ -172,7 +172,7 @@ def test_nothing_that_a_client_sends_hides_in_the_log(own_server, log_format):
 def test_the_readme_lists_the_fields_of_log_lines(own_server):
     """Those that the code can write, and what stands in every line."""
     fields = set()
-    for path in glob.glob(os.path.join(ROOT, "server", "*.c")):
+    for path in glob.glob(os.path.join(ROOT, "server", "**", "*.c"), recursive=True):
         with open(path, encoding="utf-8") as f:
             fields |= set(re.findall(r'\blog_(?:words|number|truth)\("(\w+)"', f.read()))
     s = own_server("--log-format", "json")

@@ -87,7 +87,7 @@ def test_sigterm_when_idle(own_server):
     began = time.monotonic()
     assert s.stop() == 0
     assert time.monotonic() - began < 8
-    assert s.log().count("drained") == 1, s.log()
+    assert s.log().count("drain finished") == 1, s.log()
 
 
 def test_sigint_drains_too(own_server):
@@ -120,7 +120,7 @@ def test_the_log_says_how_many_the_drain_cut(own_server):
         r.start()
     s.wait_metric("rodimus_requests_running", lambda n: n == 2)
     assert s.stop() == 0
-    assert "2 requests were cut" in s.log() and "no request is left" not in s.log(), s.log()[-1000:]
+    assert "2 requests cancelled at the deadline" in s.log() and "no requests left" not in s.log(), s.log()[-1000:]
     for r in readers:
         r.join(20)
 
@@ -158,7 +158,7 @@ def test_what_waits_for_the_pool_when_the_drain_is_over_keeps_nothing_from_endin
     time.sleep(1)
     s.terminate()
     assert s.wait() == 0, s.log()[-2000:]
-    assert "did not end in time and are cut" in s.log(), s.log()[-2000:]
+    assert "requests did not end" in s.log(), s.log()[-2000:]
     for t in threads:
         t.join(10)
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "server/commands/load_http.h"
+#include "server/commands/load/load_http.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "server/commands/load_http.h"
-#include "server/commands/load_run.h"
+#include "server/commands/load/load_http.h"
+#include "server/commands/load/load_run.h"
 
 struct gathered {
     char text[65536];

@@ -1,5 +1,5 @@
 /* cmd_load.c - rodimus load: the flags, and the report of load_run. */
-#include "commands.h"
+#include "server/commands/commands.h"
 #include "server/base/json_file.h"
 #include "load_run.h"
 #include "server/settings/options.h"

@@ -1,0 +1,83 @@
+/* serve_drain.c - see serve.h: the shutdown. The first SIGTERM or SIGINT drains, the second exits. */
+#include "serve.h"
+
+#include "server/base/notify.h"
+
+#include <assert.h>
+#include <signal.h>
+
+/* So long before the port closes, new connections are not answered; those that have begun get in. */
+#define HANDSHAKE_MS 20
+/* A client that connected in the last moment before the port closed sends its request now, and is served: a balancer
+ * that asks nobody's health could not know. A request that comes in as much time again gets a 503. */
+#define SETTLE_MS 150
+/* Requests that have not ended so long after the drain's deadline are abandoned. */
+#define CUT_MS 2000
+/* After a device fault no request goes on; its error need only be read. */
+#define FAULT_MS 2000
+void serve_stop(struct service *v) {
+    if (v->stopping) return;
+    v->stopping = true;
+    uv_timer_stop(&v->drain);
+    uv_stop(&v->loop);
+}
+
+static void refuse_requests(struct server *s) {
+    assert(s->leaving && !s->draining);
+    s->draining = true;
+    rod_engine_drain(s->engine);
+}
+
+static void on_drain(uv_timer_t *timer) {
+    struct service *v = timer->data;
+    struct server *s = &v->server;
+    assert(s->leaving && !v->stopping);
+    const uint64_t waited = uv_now(&v->loop) - v->drain_began_ms, closes = v->notice_ms + HANDSHAKE_MS;
+    uint64_t limit = v->notice_ms + s->config.drain_ms;
+    if (s->failed && limit > FAULT_MS) limit = FAULT_MS;
+    /* The port closes first, so that a balancer sees a refused connection and asks another replica at once. */
+    if (s->failed || waited >= v->notice_ms) http_turn_newcomers_away(s->http);
+    if (s->failed || waited >= closes) http_quiesce(s->http);
+    if (!s->draining && (s->failed || waited >= closes + SETTLE_MS)) refuse_requests(s);
+    if (!s->draining) return;
+    if (!s->n_turns && !s->n_jobs && waited >= closes + 2 * SETTLE_MS) {
+        if (v->n_cut)
+            log_text(&s->log, LOG_WARN, "drain finished after %llu ms; %zu requests cancelled at the deadline",
+                     (unsigned long long)waited, v->n_cut);
+        else
+            log_text(&s->log, LOG_INFO, "drain finished after %llu ms; no requests left", (unsigned long long)waited);
+        serve_stop(v);
+    } else if (waited >= limit + CUT_MS) {
+        log_text(&s->log, LOG_WARN, "drain aborted after %llu ms; %zu requests did not end", (unsigned long long)waited,
+                 s->n_turns);
+        serve_stop(v);
+    } else if (waited >= limit && s->n_turns) {
+        if (!v->n_cut) v->n_cut = s->n_turns;
+        turn_end_all(s);
+    }
+}
+
+void serve_drain(struct service *v, uint64_t notice_ms) {
+    struct server *s = &v->server;
+    assert(!s->leaving && !v->stopping);
+    s->leaving = true;
+    notify_send("STOPPING=1");
+    v->notice_ms = notice_ms;
+    v->drain_began_ms = uv_now(&v->loop);
+    uv_timer_start(&v->drain, on_drain, 0, 20);
+}
+
+void serve_on_signal(uv_signal_t *signal, int number) {
+    struct service *v = signal->data;
+    struct server *s = &v->server;
+    if (s->leaving || !s->engine) { /* the second one, or nothing to drain yet */
+        log_text(&s->log, LOG_WARN, "%s: exiting without a drain", number == SIGINT ? "SIGINT" : "SIGTERM");
+        v->abandoned = true;
+        v->exit_code = 128 + number;
+        serve_stop(v);
+        return;
+    }
+    log_text(&s->log, LOG_INFO, "%s: draining, %zu requests in progress; a second signal exits at once",
+             number == SIGINT ? "SIGINT" : "SIGTERM", s->n_turns);
+    serve_drain(v, number == SIGINT ? 0 : s->config.drain_notice_ms);
+}

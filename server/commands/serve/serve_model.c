@@ -1,0 +1,231 @@
+/* serve_model.c - see serve.h: the model is found, loaded on a thread of its own, and announced; then its events. */
+#include "serve.h"
+
+#include "server/base/buf.h"
+#include "server/base/nonblocking_writer.h"
+#include "server/base/notify.h"
+#include "server/base/progress.h"
+#include "server/base/version.h"
+#include "server/settings/model_path.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* So long the loop takes events before others have their turn. */
+#define EVENTS_NS 5000000
+
+int serve_find_model(struct service *v) {
+    struct server *s = &v->server;
+    const char *given = s->config.model, *synthetic = s->config.synthetic;
+    if (*given || *synthetic) { /* what is loaded, for messages */
+        snprintf(v->model_dir, sizeof v->model_dir, "%s", *given ? given : synthetic);
+        return 0;
+    }
+    if (!model_path_bundled(v->model_dir, sizeof v->model_dir)) return 0;
+    log_failure(&s->log, SERVE_NAME, "", MODEL_PATH_MISSING, v->model_dir);
+    return -1;
+}
+
+/* ---- it is loaded ---- */
+
+static void wake_loop(void *arg) { uv_async_send(arg); }
+
+static void engine_log(void *arg, int level, const char *line) {
+    struct log *log = arg;
+    log_text(log, level < LOG_DEBUG ? LOG_DEBUG : level > LOG_ERROR ? LOG_ERROR : (enum log_level)level, "%s", line);
+}
+
+static void log_progress(void *arg, const char *text) { log_text(arg, LOG_INFO, "%s", text); }
+
+struct watch { /* of a load: for the log, and for clients that come too early */
+    struct rod_progress_to lines;
+    struct loading *loading;
+};
+
+static void on_progress(void *arg, const struct rod_progress *at) {
+    const struct watch *w = arg;
+    loading_report(w->loading, at, uv_hrtime());
+    w->lines.report(w->lines.arg, at);
+}
+
+/* A thread of its own, not the pool's: libuv waits for its pool when the process ends, and nobody waits for a load. */
+static void load_model(void *arg) {
+    struct service *v = arg;
+    struct server *s = &v->server;
+    const struct config *c = &s->config;
+    struct progress progress;
+    progress_open_lines(&progress, log_progress, &s->log);
+    struct watch watch = {progress_to(&progress), &s->loading};
+    struct rod_engine_config config = {
+        .model_dir = *c->synthetic ? NULL : v->model_dir,
+        .synthetic = *c->synthetic ? c->synthetic : NULL,
+        .device = c->device,
+        .precision = c->precision,
+        .deterministic = c->deterministic,
+        .n_slots = (uint32_t)c->slots,
+        .n_threads = (uint32_t)c->threads,
+        .max_batch_tok = (uint32_t)c->max_batch_tokens,
+        .max_queue = (uint32_t)c->max_queue_requests,
+        .max_queue_tok = c->max_queue_tokens,
+        .max_prompt_tok = c->max_prompt_tokens,
+        .prefix_cache_bytes = c->prefix_cache_bytes,
+        .state_dir = c->state_dir,
+        .state_host_bytes = c->state_host_bytes,
+        .state_disk_bytes = c->state_disk_bytes,
+        .session_ttl_s = c->session_ttl_s,
+        .max_sessions = c->max_sessions,
+        .session_lazy = !strcmp(c->session_durability, "lazy"),
+        .session_reject = !strcmp(c->session_busy, "reject"),
+        .wake = wake_loop,
+        .wake_arg = &v->wake,
+        .log = engine_log,
+        .log_arg = &s->log,
+        .progress = {on_progress, &watch},
+    };
+    v->load_rc = rod_engine_open(&config, &v->loaded, &v->load_error);
+    uv_async_send(&v->loaded_wake);
+}
+
+static const char *vocab_bytes(void *arg, int32_t id, size_t *len) {
+    bool special = false;
+    return rod_token_bytes(arg, id, len, &special);
+}
+
+/* The name of a directory is bytes, and answers and metrics are text: who reads them would refuse all of it. */
+static void server_set_name(struct server *s, const char *name) {
+    static const char replacement[] = "\xef\xbf\xbd";
+    size_t n = 0;
+    while (*name) {
+        const size_t given = buf_utf8(name, strlen(name)), len = given ? given : sizeof replacement - 1;
+        if (n + len >= sizeof s->model_name) break;
+        memcpy(s->model_name + n, given ? name : replacement, len);
+        n += len;
+        name += given ? given : 1;
+    }
+    s->model_name[n] = 0;
+}
+
+static void server_set_defaults(struct server *s, struct rod_engine *engine) {
+    const struct rod_model_info *i = s->info;
+    s->defaults = (struct openai_defaults){
+        .model_name = s->model_name,
+        .vocab_size = i->vocab_size,
+        .temperature = isnan(i->default_temperature) ? 1 : i->default_temperature,
+        .top_p = isnan(i->default_top_p) ? 1 : i->default_top_p,
+        .min_p = isnan(i->default_min_p) ? 0 : i->default_min_p,
+        .repetition_penalty = isnan(i->default_repetition_penalty) ? 1 : i->default_repetition_penalty,
+        .top_k = i->default_top_k,
+        .chat_max_tokens = (uint32_t)s->config.default_max_tokens,
+    };
+    s->vocab = (struct openai_vocab){vocab_bytes, engine};
+}
+
+static void announce(struct service *v) {
+    struct server *s = &v->server;
+    const struct rod_model_info *i = s->info;
+    const char *host = s->config.host, *admin_host = s->config.admin_host;
+    bool six = strchr(host, ':') != NULL, admin_six = strchr(admin_host, ':') != NULL,
+         any = !strcmp(host, "0.0.0.0") || !strcmp(host, "::");
+    unsigned port = http_port(s->http);
+    const char *scheme = v->tls ? "https" : "http";
+    struct buf b = {0};
+    buf_addf(&b, "rodimus %s serves %s (%s, %.1f M parameters, %s, %s, %u slots) on %s://%s%s%s:%u\n", version_string(),
+             s->model_name, i->arch, (double)i->n_params / 1e6, i->weight_dtype, i->device, i->n_slots, scheme,
+             six ? "[" : "", host, six ? "]" : "", port);
+    /* Who reads the log alone, as JSON, hears of it too. */
+    const size_t name_len = strlen("rodimus ") + strlen(version_string()) + 1;
+    if (s->log.json && !b.failed) log_text(&s->log, LOG_INFO, "%.*s", (int)(b.len - name_len - 1), b.data + name_len);
+    if (v->admin)
+        buf_addf(&b, "admin: http://%s%s%s:%u\n", admin_six ? "[" : "", admin_host, admin_six ? "]" : "",
+                 admin_port(v->admin));
+    char url[320]; /* from this machine */
+    snprintf(url, sizeof url, "%s://%s%s%s:%u", scheme, six && !any ? "[" : "", any ? "127.0.0.1" : host,
+             six && !any ? "]" : "", port);
+    buf_addf(&b, "playground: %s/\n", url);
+    buf_addf(&b,
+             "try: curl -N %s/v1/completions -H 'Content-Type: application/json'%s "
+             "-d '{\"prompt\": \"Once upon a time there was\", \"max_tokens\": 100, \"stream\": true}'\n",
+             url, s->keys.n ? " -H 'Authorization: Bearer KEY'" : "");
+    struct nonblocking_writer out; /* a server does not wait for who reads its first lines */
+    nonblocking_writer_open(&out, STDOUT_FILENO);
+    if (!b.failed) nonblocking_writer_put(&out, b.data, b.len);
+    nonblocking_writer_close(&out);
+    buf_fini(&b);
+}
+
+bool serve_listens_when_ready(const struct server *s) { return !strcmp(s->config.listen, "ready"); }
+
+/* A setting that is wrong for this model, or on this machine, ends the start as those do that are wrong for any: no
+ * restart cures it. Returns the exit status. */
+static int log_load_error(struct service *v) {
+    const struct rod_error *err = &v->load_error;
+    const struct option_set set = {config_options, config_n_options, NULL};
+    if (!options_find(&set, err->param)) {
+        log_failure(&v->server.log, SERVE_NAME, "", "cannot serve %s: %s", v->model_dir, err->message);
+        return 1;
+    }
+    char source[512];
+    config_source(err->param, v->argc, v->argv, environ, source, sizeof source);
+    log_failure(&v->server.log, SERVE_NAME, "", "cannot serve %s: %s (%s)", v->model_dir, err->message, source);
+    return 2;
+}
+
+void serve_on_loaded(uv_async_t *wake) {
+    struct service *v = wake->data;
+    struct server *s = &v->server;
+    uv_thread_join(&v->loader);
+    assert(!s->engine && (v->load_rc ? !v->loaded : v->loaded != NULL));
+    if (v->load_rc) {
+        v->exit_code = log_load_error(v);
+        serve_stop(v);
+        return;
+    }
+    struct rod_engine *engine = v->loaded;
+    char message[512];
+    if (serve_listens_when_ready(s) && http_start(s->http, message, sizeof message)) {
+        log_failure(&s->log, SERVE_NAME, "", "%s", message);
+        s->engine = engine; /* to be closed */
+        v->exit_code = 1;
+        serve_stop(v);
+        return;
+    }
+    s->info = rod_engine_info(engine);
+    server_set_name(s, *s->config.model_name ? s->config.model_name : s->info->name);
+    server_set_defaults(s, engine);
+    s->engine = engine; /* from here on other threads look */
+    announce(v);
+    notify_send("READY=1\nSTATUS=serving");
+}
+
+int serve_load_model(struct service *v) {
+    struct server *s = &v->server;
+    log_text(&s->log, LOG_INFO, "loading %s%s", v->model_dir,
+             serve_listens_when_ready(s) ? "; the port refuses connections until the model is loaded" : "");
+    if (!uv_thread_create(&v->loader, load_model, v)) return 0;
+    log_failure(&s->log, SERVE_NAME, "", "cannot start the loader thread");
+    return -1;
+}
+
+/* ---- its events ---- */
+
+void serve_on_events(uv_async_t *wake) {
+    struct service *v = wake->data;
+    struct server *s = &v->server;
+    if (!s->engine) return;
+    struct rod_event *event;
+    const uint64_t until = uv_hrtime() + EVENTS_NS;
+    while ((event = rod_next_event(s->engine))) {
+        turn_event(event);
+        if (uv_hrtime() < until) continue;
+        uv_async_send(wake); /* the rest comes in the next turn of the loop */
+        return;
+    }
+    if (s->failed || !rod_engine_failed(s->engine)) return;
+    log_text(&s->log, LOG_ERROR, "device failed; shutting down");
+    s->failed = true;
+    v->exit_code = 1;
+    if (!s->leaving) serve_drain(v, 0);
+}
