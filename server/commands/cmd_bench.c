@@ -1,5 +1,6 @@
 /* cmd_bench.c - rodimus bench: a table of decode and prefill speed, each row beside what the machine could do. */
 #include "commands.h"
+#include "engine/base/clock.h"
 #include "engine/rodimus.h"
 #include "server/base/json_file.h"
 #include "server/settings/model_path.h"
@@ -52,7 +53,7 @@ static const struct option bench_flags[] = {
 /* clang-format on */
 
 /* Numbers of a list, malloc'd as uint64_t. NULL: one of them is no number. */
-static uint64_t *numbers(const char *flag, const struct option_list *list, uint64_t max) {
+static uint64_t *read_numbers(const char *flag, const struct option_list *list, uint64_t max) {
     uint64_t *values = calloc(list->n_items + 1, sizeof *values);
     for (size_t i = 0; values && i < list->n_items; i++) {
         char *end;
@@ -69,8 +70,8 @@ static uint64_t *numbers(const char *flag, const struct option_list *list, uint6
     return values;
 }
 
-static uint32_t *small_numbers(const char *flag, const struct option_list *list) {
-    uint64_t *values = numbers(flag, list, 65536);
+static uint32_t *read_small_numbers(const char *flag, const struct option_list *list) {
+    uint64_t *values = read_numbers(flag, list, 65536);
     uint32_t *small = values ? calloc(list->n_items + 1, sizeof *small) : NULL;
     for (size_t i = 0; small && i < list->n_items; i++) small[i] = (uint32_t)values[i];
     free(values);
@@ -110,10 +111,10 @@ static int report_row(void *arg, const struct rod_bench_row *row) {
 }
 
 static int run_bench(const struct bench_options *options, const char *dir, struct bench_output *output) {
-    uint32_t *batches = small_numbers("batches", &options->batches),
-             *packed = small_numbers("packed", &options->packed);
-    uint64_t *contexts = numbers("contexts", &options->contexts, 1u << 30);
-    uint64_t *prompts = numbers("prompts", &options->prompts, 1u << 30);
+    uint32_t *batches = read_small_numbers("batches", &options->batches),
+             *packed = read_small_numbers("packed", &options->packed);
+    uint64_t *contexts = read_numbers("contexts", &options->contexts, 1u << 30);
+    uint64_t *prompts = read_numbers("prompts", &options->prompts, 1u << 30);
     int rc = 2;
     if (batches && contexts && prompts && packed) {
         struct rod_bench_options bench = {.model_dir = dir,
@@ -174,7 +175,7 @@ int cmd_bench(int argc, char **argv) {
     }
     if (rc < 0) {
         struct bench_output output = {.rows = json_array()};
-        time_t now = time(NULL);
+        const time_t now = (time_t)clock_unix_s();
         struct tm utc;
         strftime(output.date, sizeof output.date, "%Y-%m-%d", gmtime_r(&now, &utc));
         rc = run_bench(&options, dir, &output);

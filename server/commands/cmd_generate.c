@@ -8,8 +8,10 @@
 #include "server/settings/options.h"
 #include "server/base/progress.h"
 
+#include "engine/base/fail.h"
 #include "engine/rodimus.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
@@ -84,7 +86,7 @@ struct run { /* what happens after the submit */
     char last;
 };
 
-static void wake(void *arg) {
+static void wake_reader(void *arg) {
     uint64_t one = 1;
     ssize_t n = write(*(int *)arg, &one, sizeof one);
     (void)n; /* it fails only when the count is full, and then the reader wakes anyway */
@@ -112,7 +114,7 @@ static int pending_signal(const struct run *run) {
 }
 
 /* Nothing is generated yet: a signal ends the process at once. */
-static void loading(void *arg, const struct rod_progress *at) {
+static void report_loading(void *arg, const struct rod_progress *at) {
     struct run *run = arg;
     const struct rod_progress_to to = progress_to(&run->progress);
     const int number = pending_signal(run);
@@ -120,7 +122,7 @@ static void loading(void *arg, const struct rod_progress *at) {
     if (!run->quiet) to.report(to.arg, at);
 }
 
-static int failed(const char *what, const struct rod_error *err) {
+static int print_error(const char *what, const struct rod_error *err) {
     fprintf(stderr, "rodimus generate: %s%s\n", what, err->message);
     return 1;
 }
@@ -129,11 +131,11 @@ static int failed(const char *what, const struct rod_error *err) {
 static char *read_prompt(void) {
     if (isatty(STDIN_FILENO)) fprintf(stderr, "rodimus generate: type the prompt, then Ctrl-D\n");
     char *text = NULL;
-    size_t len = 0, room = 0;
+    size_t len = 0, cap = 0;
     for (;;) {
-        if (room - len < 4096) {
-            room = room ? room * 2 : 8192;
-            char *grown = room <= PROMPT_MAX_BYTES ? realloc(text, room) : NULL;
+        if (cap - len < 4096) {
+            cap = cap ? cap * 2 : 8192;
+            char *grown = cap <= PROMPT_MAX_BYTES ? realloc(text, cap) : NULL;
             if (!grown) {
                 fprintf(stderr, "rodimus generate: the prompt is too long\n");
                 free(text);
@@ -141,41 +143,43 @@ static char *read_prompt(void) {
             }
             text = grown;
         }
-        ssize_t n = read(STDIN_FILENO, text + len, room - len - 1);
+        ssize_t n = read(STDIN_FILENO, text + len, cap - len - 1);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) break;
         len += (size_t)n;
     }
+    assert(len < cap);
     if (len && text[len - 1] == '\n') len--;
     text[len] = 0;
     return text;
 }
 
-static int encode(const struct rod_engine *engine, const struct generate *g, struct rod_request *r,
-                  struct rod_error *err) {
+static int encode_prompt(const struct rod_engine *engine, const struct generate *g, struct rod_request *r,
+                         struct rod_error *err) {
     size_t len = strlen(g->prompt);
     if (!g->chat) return rod_encode(engine, g->prompt, len, true, &r->prompt, &r->n_prompt, err);
     struct rod_message message = {"user", g->prompt, len};
     return rod_chat_encode(engine, &message, 1, true, &r->prompt, &r->n_prompt, err);
 }
 
-static float chosen(double flag, float model, float otherwise) {
+static float flag_or(double flag, float model, float otherwise) {
     if (!isnan(flag)) return (float)flag;
     return isnan(model) ? otherwise : model;
 }
 
-static int fill(const struct rod_engine *engine, struct generate *g, struct rod_request *r, struct rod_error *err) {
+static int request_fill(const struct rod_engine *engine, struct generate *g, struct rod_request *r,
+                        struct rod_error *err) {
     const struct rod_model_info *info = rod_engine_info(engine);
     struct rod_sampling *s = &r->sampling;
-    int rc = encode(engine, g, r, err);
+    int rc = encode_prompt(engine, g, r, err);
     if (rc) return rc;
-    s->temperature = chosen(g->temperature, info->default_temperature, 1);
-    s->top_p = chosen(g->top_p, info->default_top_p, 1);
-    s->min_p = chosen(g->min_p, info->default_min_p, 0);
-    s->typical_p = chosen(g->typical_p, NAN, 1);
-    s->repetition_penalty = chosen(g->repetition_penalty, info->default_repetition_penalty, 1);
-    s->frequency_penalty = chosen(g->frequency_penalty, NAN, 0);
-    s->presence_penalty = chosen(g->presence_penalty, NAN, 0);
+    s->temperature = flag_or(g->temperature, info->default_temperature, 1);
+    s->top_p = flag_or(g->top_p, info->default_top_p, 1);
+    s->min_p = flag_or(g->min_p, info->default_min_p, 0);
+    s->typical_p = flag_or(g->typical_p, NAN, 1);
+    s->repetition_penalty = flag_or(g->repetition_penalty, info->default_repetition_penalty, 1);
+    s->frequency_penalty = flag_or(g->frequency_penalty, NAN, 0);
+    s->presence_penalty = flag_or(g->presence_penalty, NAN, 0);
     s->top_k = g->top_k == -2 ? info->default_top_k : (int32_t)g->top_k;
     if (g->seed >= 0) s->seed = (uint64_t)g->seed;
     snprintf(r->id, sizeof r->id, "generate");
@@ -197,12 +201,13 @@ static void print_rate(const struct rod_event *e) {
     /* The first token belongs to the prompt's time. */
     if (decode_s > 0 && e->completion_tok > 1) fprintf(stderr, " (%.0f/s)", (double)(e->completion_tok - 1) / decode_s);
     static const char *const ends[] = {"stop", "length", "cancelled"};
+    assert((size_t)e->reason < sizeof ends / sizeof *ends);
     fprintf(stderr, ", end: %s\n", ends[e->reason]);
 }
 
-static void take(struct run *run, struct rod_event *e) {
+static void print_event(struct run *run, struct rod_event *e) {
     if (e->kind == ROD_EVENT_ERROR) {
-        run->rc = failed("", &e->error);
+        run->rc = print_error("", &e->error);
         run->ended = true;
     } else {
         if (e->text_len) {
@@ -218,11 +223,11 @@ static void take(struct run *run, struct rod_event *e) {
     rod_event_free(e);
 }
 
-static void follow(struct run *run) {
+static void print_events(struct run *run) {
     struct pollfd fds[] = {{run->wake_fd, POLLIN, 0}, {run->signal_fd, POLLIN, 0}};
     while (!run->ended) {
         struct rod_event *e;
-        while (!run->ended && (e = rod_next_event(run->engine))) take(run, e);
+        while (!run->ended && (e = rod_next_event(run->engine))) print_event(run, e);
         if (run->ended || poll(fds, 2, -1) < 0) continue;
         uint64_t count;
         int number;
@@ -242,26 +247,26 @@ static int run_model(struct generate *g, struct run *run, const char *dir) {
                                        .deterministic = g->deterministic,
                                        .n_slots = 1,
                                        .n_threads = (uint32_t)g->threads,
-                                       .wake = wake,
+                                       .wake = wake_reader,
                                        .wake_arg = &run->wake_fd,
                                        .log = log_stderr,
                                        .log_arg = run,
-                                       .progress = {loading, run}};
+                                       .progress = {report_loading, run}};
     progress_open(&run->progress, "rodimus generate");
     int rc = rod_engine_open(&config, &run->engine, &err);
     progress_close(&run->progress);
     if (rc) {
-        failed("", &err);
+        print_error("", &err);
         return rc == ROD_EINVALID ? 2 : 1; /* 2: a setting that is wrong for this model */
     }
     struct rod_request *request = rod_request_new();
-    rc = request ? fill(run->engine, g, request, &err) : rod_fail(&err, ROD_ENOMEM, "out of memory");
+    rc = request ? request_fill(run->engine, g, request, &err) : rod_fail_no_memory(&err);
     if (!rc) rc = rod_submit(run->engine, request, &run->ticket, &err);
     if (rc) {
         rod_request_free(request);
-        rc = failed("", &err);
+        rc = print_error("", &err);
     } else {
-        follow(run);
+        print_events(run);
         rc = run->rc;
     }
     rod_engine_close(run->engine);
@@ -269,7 +274,7 @@ static int run_model(struct generate *g, struct run *run, const char *dir) {
     return rc;
 }
 
-static int run(struct generate *g) {
+static int run_command(struct generate *g) {
     char dir[PATH_MAX];
     if (*g->model) {
         snprintf(dir, sizeof dir, "%s", g->model);
@@ -307,7 +312,7 @@ int cmd_generate(int argc, char **argv) {
                       "  rodimus generate --chat -p 'Tell me a tale about a fox.' -t 0.7 --seed 7\n"
                       "  cat story.txt | rodimus generate --model /models/rodimus-plus -n 400\n",
                       argc, argv);
-    if (rc < 0) rc = run(&g);
+    if (rc < 0) rc = run_command(&g);
     options_fini(&set);
     return rc;
 }

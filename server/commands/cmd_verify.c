@@ -6,6 +6,7 @@
 
 #include "engine/rodimus.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,7 +81,7 @@ static void print_report(const struct rod_verify_report *r) {
     printf("\n%s\n", r->passed ? "PASS" : "FAIL");
 }
 
-static int run(const struct verify *v) {
+static int run_verify(const struct verify *v) {
     struct rod_verify_options options = {.model_dir = *v->model ? v->model : NULL,
                                          .synthetic = *v->synthetic ? v->synthetic : NULL,
                                          .golden_path = *v->golden ? v->golden : NULL,
@@ -101,6 +102,7 @@ static int run(const struct verify *v) {
         fprintf(stderr, "rodimus verify: %s\n", err.message);
         return rc == ROD_EINVALID ? 2 : 1; /* a device or a shape that nobody knows */
     }
+    assert(report->n_rows % ROD_VERIFY_N_MODES == 0); /* a row of each mode */
     print_report(report);
     rc = report->passed ? 0 : 1;
     rod_verify_free(report);
@@ -108,7 +110,7 @@ static int run(const struct verify *v) {
 }
 
 /* NULL, or what does not go together. */
-static const char *conflict(const struct verify *v) {
+static const char *flags_conflict(const struct verify *v) {
     if (!*v->model == !*v->synthetic) return "give either --model DIR or --synthetic NAME";
     if (!*v->golden == !*v->against) return "give either --golden FILE or --against cpu";
     if (*v->golden && *v->synthetic) return "--golden goes with --model";
@@ -129,9 +131,9 @@ int cmd_verify(int argc, char **argv) {
         "error: norm of the difference by norm of the reference. worst: the largest difference of one element by the\n"
         "root mean square of its row. Exit status 0 only if everything is within its bound.\n",
         argc, argv);
-    const char *wrong = rc < 0 ? conflict(&v) : NULL;
+    const char *wrong = rc < 0 ? flags_conflict(&v) : NULL;
     if (wrong) fprintf(stderr, "rodimus verify: %s; 'rodimus verify --help' explains\n", wrong);
-    if (rc < 0) rc = wrong ? 2 : run(&v);
+    if (rc < 0) rc = wrong ? 2 : run_verify(&v);
     options_fini(&set);
     return rc;
 }

@@ -1,7 +1,9 @@
 /* cmd_load.c - rodimus load: the flags, and the report of load_run. */
-#include "server/commands/commands.h"
-#include "server/base/json_file.h"
 #include "load_run.h"
+
+#include "engine/base/file.h"
+#include "server/base/json_file.h"
+#include "server/commands/commands.h"
 #include "server/settings/options.h"
 
 #include <jansson.h>
@@ -9,11 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TEXT_MAX_BYTES ((size_t)1 << 40) /* no bound but memory */
+
 struct load {
     struct load_plan plan;
     char *url, *prompt_tok, *output_tok, *text, *model, *api_key, *json;
     uint64_t n_streams, n_requests, vocab;
-    char *address, *bytes; /* what the plan's host and text point into */
+    char *address;           /* the plan's host points into it */
+    struct file_bytes bytes; /* the plan's text */
 };
 
 /* Unsigned decimal within [low, high]; *end is left at the first byte behind it, NULL demands the end of the text. */
@@ -83,20 +88,12 @@ static bool read_url(struct load *load) {
     return plan->host[0] != '\0';
 }
 
-static char *read_file(const char *name, size_t *n) {
-    FILE *file = fopen(name, "rb");
-    if (file == NULL) return NULL;
-    char *bytes = NULL;
-    long size = -1;
-    if (fseek(file, 0, SEEK_END) == 0) size = ftell(file);
-    if (size > 0 && fseek(file, 0, SEEK_SET) == 0) bytes = malloc((size_t)size);
-    if (bytes != NULL && fread(bytes, 1, (size_t)size, file) != (size_t)size) {
-        free(bytes);
-        bytes = NULL;
-    }
-    fclose(file);
-    *n = bytes != NULL ? (size_t)size : 0;
-    return bytes;
+/* false: it cannot be read, or is empty. */
+static bool read_text(struct load *load) {
+    if (file_read(load->text, FILE_REGULAR_ONLY, TEXT_MAX_BYTES, &load->bytes) != FILE_READ) return false;
+    load->plan.text = load->bytes.data;
+    load->plan.n_text = load->bytes.n;
+    return load->bytes.n != 0;
 }
 
 #define AT(member)       .offset = offsetof(struct load, member)
@@ -139,14 +136,14 @@ static int make_plan(struct load *load) {
     struct load_plan *plan = &load->plan;
     const char *wrong = NULL, *value = load->url;
     if (!*load->url)
-        wrong = "--url is missing";
+        wrong = "--url is required";
     else if (!read_url(load))
-        wrong = "--url is not http://HOST[:PORT][/PREFIX]";
+        wrong = "--url must be http://HOST[:PORT][/PREFIX]";
     else if (!read_range(load->prompt_tok, &plan->prompt_min_tok, &plan->prompt_max_tok))
-        wrong = "--prompt-tokens is not N or A:B", value = load->prompt_tok;
+        wrong = "--prompt-tokens must be N or A:B", value = load->prompt_tok;
     else if (!read_range(load->output_tok, &plan->output_min_tok, &plan->output_max_tok))
-        wrong = "--output-tokens is not N or A:B", value = load->output_tok;
-    else if (*load->text && !(plan->text = load->bytes = read_file(load->text, &plan->n_text)))
+        wrong = "--output-tokens must be N or A:B", value = load->output_tok;
+    else if (*load->text && !read_text(load))
         wrong = "--text cannot be read, or is empty", value = load->text;
     if (wrong) {
         fprintf(stderr, "rodimus load: %s%s%s; 'rodimus load --help' lists the flags\n", wrong, *value ? ": " : "",
@@ -221,7 +218,7 @@ static int write_json(const struct load *load, struct load_result *result) {
     return rc;
 }
 
-static int run(struct load *load) {
+static int run_load(struct load *load) {
     struct load_result result = {0};
     struct rod_error err = {0};
     int rc = make_plan(load);
@@ -249,9 +246,9 @@ int cmd_load(int argc, char **argv) {
         "whole request. With --rate, times count from when the request was due. Exit status 0 only if every request\n"
         "succeeded.\n",
         argc, argv);
-    if (rc < 0) rc = run(&load);
+    if (rc < 0) rc = run_load(&load);
     options_fini(&set);
     free(load.address);
-    free(load.bytes);
+    file_wipe(&load.bytes);
     return rc;
 }

@@ -1,6 +1,7 @@
 /* load_http.c - see load_http.h. */
 #include "load_http.h"
 
+#include <assert.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,6 +148,7 @@ static size_t take_line(struct load_http *http, const char *bytes, size_t n) {
     }
     memcpy(http->line + http->n_line, bytes, n_take);
     http->n_line += n_take;
+    assert(http->n_line < sizeof http->line);
     /* Chunk lines of a long stream are no headers: only what comes before the body counts. */
     if (http->state == LOAD_HTTP_STATUS || http->state == LOAD_HTTP_HEADERS || http->state == LOAD_HTTP_TRAILERS)
         http->headers_bytes += n_take;
@@ -165,6 +167,7 @@ int load_http_feed(struct load_http *http, const char *bytes, size_t n, size_t *
         switch (http->state) {
         case LOAD_HTTP_BODY:
         case LOAD_HTTP_CHUNK_DATA:
+            assert(http->body_left > 0);
             if (n_take > http->body_left) n_take = (size_t)http->body_left;
             body(arg, bytes + at, n_take);
             http->body_left -= n_take;
@@ -183,6 +186,7 @@ int load_http_feed(struct load_http *http, const char *bytes, size_t n, size_t *
         case LOAD_HTTP_DONE: break;
         }
         at += n_take;
+        assert(at <= n);
         *used = at;
     }
     return 0;
@@ -224,6 +228,7 @@ static int sse_append(struct load_sse *sse, char **buffer, size_t *n, size_t *ca
     }
     if (n_bytes > 0) memcpy(*buffer + *n, bytes, n_bytes);
     *n += n_bytes;
+    assert(*n < *cap && *n <= LOAD_EVENT_MAX);
     (*buffer)[*n] = '\0';
     return 0;
 }

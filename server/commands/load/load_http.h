@@ -3,7 +3,7 @@
  *
  * What it is: three small push parsers. Each is fed bytes as they come from a socket, in pieces of any size, and calls
  * back for what is complete; the result does not depend on how the bytes were cut.
- * Who owns what: the caller owns the structs; load_sse holds a growing buffer that load_sse_fini frees. Bytes given to
+ * Ownership: the caller owns the structs; load_sse holds a growing buffer that load_sse_fini frees. Bytes given to
  * a callback are valid during the call only. Threads: none of its own, one thread a struct. Pure: no I/O, no clock, no
  * state outside the structs. Invariant: any input either parses or gives -1 with `fault` set; memory stays below
  * LOAD_LINE_MAX and LOAD_EVENT_MAX.

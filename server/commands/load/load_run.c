@@ -1,6 +1,9 @@
 /* load_run.c - see load_run.h. */
 #include "load_run.h"
 
+#include "engine/base/fail.h"
+#include "load_http.h"
+
 #include <assert.h>
 #include <jansson.h>
 #include <math.h>
@@ -9,8 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <uv.h>
-
-#include "load_http.h"
 
 struct load;
 
@@ -191,6 +192,7 @@ static void stream_end(struct load_stream *stream) {
 
 static void on_closed(uv_handle_t *handle) {
     struct load_stream *stream = handle->data;
+    assert(stream->open && stream->closing);
     stream->open = stream->closing = false;
     if (stream->again) {
         stream->again = false;
@@ -202,6 +204,7 @@ static void on_closed(uv_handle_t *handle) {
 
 /* Ends the request and its connection. A socket that the server closed while idle gets one more try on a fresh one. */
 static void stream_close(struct load_stream *stream) {
+    assert(stream->open);
     if (stream->closing) return;
     if (stream->failed && stream->reused && !stream->answered) {
         stream->again = true;
@@ -225,6 +228,7 @@ static void on_event(void *arg, const char *data, size_t n) {
     if (chunk.prompt_tokens >= 0) stream->prompt_tok = chunk.prompt_tokens;
     if (!chunk.text) return;
     uint64_t now_ns = uv_hrtime();
+    assert(now_ns >= stream->last_ns);
     if (stream->first_ns == 0)
         stream->first_ns = now_ns;
     else if (load_sample(&stream->load->result->inter_token, ms_between(stream->last_ns, now_ns)) != 0)
@@ -339,6 +343,7 @@ static void on_timeout(uv_timer_t *timer) {
 
 /* Sends the stream's request, on its open socket if it has one. */
 static void stream_send(struct load_stream *stream) {
+    assert(!stream->closing && !stream->again);
     load_http_init(&stream->http);
     load_sse_fini(&stream->sse);
     stream->finish = stream->done = stream->failed = stream->answered = false;
@@ -381,6 +386,7 @@ static void load_dispatch(struct load *load) {
             return;
         }
         struct load_stream *stream = load->idle[--load->n_idle];
+        assert(!stream->closing && stream->out == NULL);
         stream->index = load->next++;
         stream->start_ns = plan->rate > 0 ? due_ns : now_ns; /* waiting for a stream counts where requests are due */
         uv_timer_start(&stream->timeout, on_timeout, plan->timeout_ms, 0);
@@ -389,7 +395,7 @@ static void load_dispatch(struct load *load) {
     }
 }
 
-static int resolve(const struct load_plan *plan, struct sockaddr_storage *address, struct rod_error *err) {
+static int load_resolve(const struct load_plan *plan, struct sockaddr_storage *address, struct rod_error *err) {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *found = NULL;
     int rc = getaddrinfo(plan->host, plan->port, &hints, &found);
     if (rc != 0) return rod_fail(err, ROD_EIO, "cannot resolve %s:%s: %s", plan->host, plan->port, gai_strerror(rc));
@@ -419,12 +425,11 @@ static int load_init(struct load *load) {
 int load_run(const struct load_plan *plan, struct load_result *result, struct rod_error *err) {
     memset(result, 0, sizeof *result);
     struct load *load = calloc(1, sizeof *load);
-    if (load == NULL) return rod_fail(err, ROD_ENOMEM, "out of memory");
+    if (load == NULL) return rod_fail_no_memory(err);
     load->plan = plan;
     load->result = result;
-    int rc = resolve(plan, &load->address, err);
-    if (rc == 0 && load_init(load) != 0)
-        rc = rod_fail(err, ROD_ENOMEM, "out of memory for %u streams", plan->n_streams);
+    int rc = load_resolve(plan, &load->address, err);
+    if (rc == 0 && load_init(load) != 0) rc = rod_fail_no_memory(err);
     if (rc == 0) {
         plan_arrivals(load);
         uv_timer_init(&load->loop, &load->arrival);
@@ -435,7 +440,7 @@ int load_run(const struct load_plan *plan, struct load_result *result, struct ro
         uv_run(&load->loop, UV_RUN_DEFAULT);
         uv_loop_close(&load->loop);
         assert(result->n_ok + result->n_failed == plan->n_requests);
-        if (load->no_memory) rc = rod_fail(err, ROD_ENOMEM, "out of memory");
+        if (load->no_memory) rc = rod_fail_no_memory(err);
     }
     for (uint32_t i = 0; load->streams != NULL && i < plan->n_streams; i++) {
         if (load->streams[i] == NULL) continue;

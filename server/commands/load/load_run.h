@@ -1,7 +1,7 @@
 /* load_run.h - the load itself: requests planned from a seed, sent over N connections, measured.
  *
  * What it is: load_run sends every request of a plan to a server's /v1/completions, streaming, and fills a result.
- * Who owns what: the plan and its strings stay the caller's; the result owns its samples until load_result_fini.
+ * Ownership: the plan and its strings stay the caller's; the result owns its samples until load_result_fini.
  * Threads: load_run owns a libuv loop of its own and runs on the calling thread until all requests ended.
  * Invariant: request i has the same prompt, output length and due time whatever the number of streams or the timing, so
  * that two runs with one seed ask the same; n_ok + n_failed = n_requests when load_run returned 0.

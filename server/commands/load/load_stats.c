@@ -1,8 +1,11 @@
 /* load_stats.c - samples and what is reported of them; see load_run.h. */
+#include "load_run.h"
+
+#include "engine/rodimus.h"
+
+#include <assert.h>
 #include <math.h>
 #include <stdlib.h>
-
-#include "load_run.h"
 
 int load_sample(struct load_samples *samples, double ms) {
     if (samples->n == samples->cap) {
@@ -12,6 +15,7 @@ int load_sample(struct load_samples *samples, double ms) {
         samples->ms = grown;
         samples->cap = cap;
     }
+    assert(samples->n < samples->cap);
     samples->ms[samples->n++] = ms;
     return 0;
 }
@@ -22,6 +26,7 @@ static int by_value(const void *a, const void *b) {
 }
 
 double load_percentile(struct load_samples *samples, double q) {
+    assert(q > 0 && q <= 1);
     if (samples->n == 0) return (double)NAN;
     qsort(samples->ms, samples->n, sizeof *samples->ms, by_value);
     size_t rank = (size_t)ceil(q * (double)samples->n);
