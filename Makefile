@@ -230,9 +230,9 @@ asan-api ubsan-api tsan-api: deps # the API tests against a server under one of 
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/$(@:-api=) SAN="-fsanitize=$(SANITIZER)" all
 	@rm -rf build/$(@:-api=)/api-logs build/$(@:-api=)/reports; tests/run build/$(@:-api=) api -v --durations=10 -k "$(SERVER_TESTS)"
 
-format: # the C code, with clang-format 14, Debian 12's; another version may disagree with it
+format: # the C and CUDA code, with clang-format 14, Debian 12's; another version may disagree with it
 	@command -v clang-format >/dev/null || { echo "make format needs clang-format (apt-get install clang-format)" >&2; exit 1; }
-	@clang-format -i $(shell git ls-files '*.c' '*.h')
+	@clang-format -i $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh')
 clean: # removes build/
 	rm -rf build
 

@@ -1,4 +1,5 @@
-// common.cuh - what the kernels share: activation types, packed addresses, reductions in a fixed order, dependent launch.
+// common.cuh - what the kernels share: activation types, packed addresses, reductions in a fixed order, dependent
+// launch.
 #pragma once
 #include "cuda.h"
 #include <cuda_bf16.h>
@@ -9,19 +10,23 @@
 template <class T> __device__ __forceinline__ float to_float(T x) { return float(x); }
 template <class T> __device__ __forceinline__ T from_float(float x) { return T(x); }
 
-// Element (row, k) of activations with K (padded) columns: fp32 row-major, 16 bit in tiles of 8 rows and 16 columns, each two
-// matrices of 8 rows by 16 bytes: what wgmma reads as operand B from shared memory without a swizzle.
+// Element (row, k) of activations with K (padded) columns: fp32 row-major, 16 bit in tiles of 8 rows and 16 columns,
+// each two matrices of 8 rows by 16 bytes: what wgmma reads as operand B from shared memory without a swizzle.
 template <class T> __device__ __forceinline__ size_t act_at(uint32_t row, uint32_t k, uint32_t K) {
     return ((size_t)(row >> 3) * (K >> 4) + (k >> 4)) * 128 + ((k & 8) << 3) + (row & 7) * 8 + (k & 7);
 }
-template <> __device__ __forceinline__ size_t act_at<float>(uint32_t row, uint32_t k, uint32_t K) { return (size_t)row * K + k; }
+template <> __device__ __forceinline__ size_t act_at<float>(uint32_t row, uint32_t k, uint32_t K) {
+    return (size_t)row * K + k;
+}
 
 // Element (o, k) of a weight matrix with K (padded) columns, in the order of mma's operand A.
 template <class T> __device__ __forceinline__ size_t weight_at(uint32_t o, uint32_t k, uint32_t K) {
     uint32_t lane = (o & 7) * 4 + ((k & 7) >> 1), reg = ((o & 8) >> 3) + ((k & 8) >> 2);
     return ((size_t)(o >> 4) * (K >> 4) + (k >> 4)) * 256 + lane * 8 + reg * 2 + (k & 1);
 }
-template <> __device__ __forceinline__ size_t weight_at<float>(uint32_t o, uint32_t k, uint32_t K) { return (size_t)o * K + k; }
+template <> __device__ __forceinline__ size_t weight_at<float>(uint32_t o, uint32_t k, uint32_t K) {
+    return (size_t)o * K + k;
+}
 
 // The kernel before this one in the stream has finished (with programmatic dependent launch; else a no-op).
 __device__ __forceinline__ void wait_for_inputs() {
@@ -39,7 +44,8 @@ __device__ __forceinline__ void let_next_start() {
 #endif
 }
 
-// The short division, 2 ulp: the long one was a third of a product's time where its outputs take it (0 where the divisor is beyond 2^126).
+// The short division, 2 ulp: the long one was a third of a product's time where its outputs take it (0 where the
+// divisor is beyond 2^126).
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 __device__ __forceinline__ float silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
@@ -63,11 +69,14 @@ __device__ __forceinline__ float block_sum(float x, float *shared) {
 // c += a b: 16 outputs by 8 rows over 16 k, fp32 sums.
 __device__ __forceinline__ void mma(float (&c)[4], const uint4 &a, const uint2 &b, __half) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
 }
 __device__ __forceinline__ void mma(float (&c)[4], const uint4 &a, const uint2 &b, __nv_bfloat16) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
 }
 
 // ---- sums in one order, whatever kernel makes them: a row's bits do not depend on which one its batch takes ----
@@ -77,7 +86,8 @@ __device__ __forceinline__ float canonical_sum(const float *slice, uint32_t stri
     float quarter[4];
 #pragma unroll
     for (int q = 0; q < 4; q++)
-        quarter[q] = ((slice[(4 * q) * stride] + slice[(4 * q + 1) * stride]) + slice[(4 * q + 2) * stride]) + slice[(4 * q + 3) * stride];
+        quarter[q] = ((slice[(4 * q) * stride] + slice[(4 * q + 1) * stride]) + slice[(4 * q + 2) * stride]) +
+                     slice[(4 * q + 3) * stride];
     return ((quarter[0] + quarter[1]) + quarter[2]) + quarter[3];
 }
 // Sum over 16 neighbouring lanes: of 16 neighbouring columns. All lanes of the warp call it.
@@ -86,16 +96,17 @@ __device__ __forceinline__ float tile_sum(float x) {
     for (int i = 8; i; i >>= 1) x += __shfl_xor_sync(0xffffffffu, x, i);
     return x;
 }
-// Sums of the partial sums of squares of a row: fours of neighbours in order; fours 32 apart in order; then a butterfly, neighbours first.
-// What is not there counts as 0.
+// Sums of the partial sums of squares of a row: fours of neighbours in order; fours 32 apart in order; then a
+// butterfly, neighbours first. What is not there counts as 0.
 __device__ __forceinline__ float four_sum(const float (&x)[4]) { return ((x[0] + x[1]) + x[2]) + x[3]; }
 template <int LANES> __device__ __forceinline__ float neighbours_sum(float x) {
 #pragma unroll
     for (int i = 1; i < LANES; i <<= 1) x += __shfl_xor_sync(0xffffffffu, x, i);
     return x;
 }
-__device__ __forceinline__ void load_four(float (&x)[4], const float *part, uint32_t i, uint32_t n) { // part[i ..], i a multiple of 4
-    if (n % 4 == 0) { // so are all rows on a multiple of 16 bytes
+__device__ __forceinline__ void load_four(float (&x)[4], const float *part, uint32_t i,
+                                          uint32_t n) { // part[i ..], i a multiple of 4
+    if (n % 4 == 0) {                                   // so are all rows on a multiple of 16 bytes
         const float4 v = part && i < n ? *(const float4 *)(part + i) : make_float4(0, 0, 0, 0);
         x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
     } else
@@ -103,7 +114,8 @@ __device__ __forceinline__ void load_four(float (&x)[4], const float *part, uint
         for (int j = 0; j < 4; j++) x[j] = part && i + j < n ? part[i + j] : 0.0f;
 }
 // Of U rows with n partial sums each; a whole warp calls it and every lane has them. NULL: 0.
-template <int U> __device__ __forceinline__ void row_totals(float (&sum)[U], const float *const (&part)[U], uint32_t n) {
+template <int U>
+__device__ __forceinline__ void row_totals(float (&sum)[U], const float *const (&part)[U], uint32_t n) {
 #pragma unroll
     for (int u = 0; u < U; u++) sum[u] = 0;
     for (uint32_t i = threadIdx.x % 32 * 4; i < (n + 127) / 128 * 128; i += 128) {
@@ -123,7 +135,8 @@ __device__ __forceinline__ float row_total(const float *part, uint32_t n) {
     return sum[0];
 }
 // Of rows whose fours are summed already (cuda_square_sums), eight lanes a row.
-template <int U> __device__ __forceinline__ void row_totals_of_fours(float (&sum)[U], const float *const (&part)[U], uint32_t n) {
+template <int U>
+__device__ __forceinline__ void row_totals_of_fours(float (&sum)[U], const float *const (&part)[U], uint32_t n) {
     float four[U][4];
 #pragma unroll
     for (int u = 0; u < U; u++) four[u][0] = four[u][1] = four[u][2] = four[u][3] = 0;
@@ -139,10 +152,12 @@ template <int U> __device__ __forceinline__ void row_totals_of_fours(float (&sum
 #pragma unroll
     for (int u = 0; u < U; u++) sum[u] = neighbours_sum<8>((four[u][0] + four[u][1]) + (four[u][2] + four[u][3]));
 }
-__device__ __forceinline__ float rms_scale(float squares, uint32_t n, float eps) { return rsqrtf(squares / (float)n + eps); }
+__device__ __forceinline__ float rms_scale(float squares, uint32_t n, float eps) {
+    return rsqrtf(squares / (float)n + eps);
+}
 __device__ __forceinline__ float normed(float x, float scale, float w) { return x * scale * w; }
-// RMSNorm as 16-bit operand of a product before its scale is known: W RMSNorm(x; w) = scale * W (x w). fp16 holds x w as small as
-// 1e-3 and as large as a million so.
+// RMSNorm as 16-bit operand of a product before its scale is known: W RMSNorm(x; w) = scale * W (x w). fp16 holds x w
+// as small as 1e-3 and as large as a million so.
 template <class T> __device__ __forceinline__ float weighted(float x, float w) { return x * w; }
 template <> __device__ __forceinline__ float weighted<__half>(float x, float w) { return x * w * 0.0625f; }
 template <class T> __device__ __forceinline__ float scale_of_weighted(float scale) { return scale; }
@@ -150,9 +165,11 @@ template <> __device__ __forceinline__ float scale_of_weighted<__half>(float sca
 __device__ __forceinline__ float add_scaled(float base, float scale, float x) { return __fmaf_rn(scale, x, base); }
 __device__ __forceinline__ float ffn_gate(float a, float g) { return a * silu(g); } // E10
 
-// E2 at one channel: the taps before the newest, oldest first and ending at tap[6]; w [K][ld], tail [K][ld] a ring by position mod K.
+// E2 at one channel: the taps before the newest, oldest first and ending at tap[6]; w [K][ld], tail [K][ld] a ring by
+// position mod K.
 template <class T>
-__device__ __forceinline__ void conv_taps(float (&weight)[8], float (&tap)[8], const float *w, const T *tail, uint32_t K, uint32_t ld, uint32_t place) {
+__device__ __forceinline__ void conv_taps(float (&weight)[8], float (&tap)[8], const float *w, const T *tail,
+                                          uint32_t K, uint32_t ld, uint32_t place) {
 #pragma unroll
     for (uint32_t j = 0; j < 8; j++) weight[j] = j + K >= 8 ? w[(size_t)(j + K - 8) * ld] : 0.0f;
 #pragma unroll
@@ -180,8 +197,9 @@ static inline uint32_t multiprocessors(void) {
     return n > 0 ? (uint32_t)n : 1;
 }
 
-// The kernel may be launched with so many bytes of dynamic shared memory; false: a block cannot have them. What is allowed is the process's, for all
-// engines, so it is always all that a block can have: a size of one engine's shape would be too small for another's.
+// The kernel may be launched with so many bytes of dynamic shared memory; false: a block cannot have them. What is
+// allowed is the process's, for all engines, so it is always all that a block can have: a size of one engine's shape
+// would be too small for another's.
 template <class... P> static bool allow_shared(void (*kernel)(P...), size_t bytes) {
     cudaFuncAttributes own = {};
     int device = 0, most = 0;
@@ -189,12 +207,14 @@ template <class... P> static bool allow_shared(void (*kernel)(P...), size_t byte
     cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     if (cudaFuncGetAttributes(&own, kernel) != cudaSuccess) return false;
     const size_t room = (size_t)most - own.sharedSizeBytes;
-    return bytes <= room && cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)room) == cudaSuccess;
+    return bytes <= room &&
+           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)room) == cudaSuccess;
 }
 
 // Launches with programmatic dependent launch where the device has it, and there in clusters of so many blocks.
 template <class... P, class... A>
-static void launch_clusters(uint32_t cluster, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream, A... args) {
+static void launch_clusters(uint32_t cluster, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream,
+                            A... args) {
     cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attr[3];
     fill_shared(stream);
@@ -202,8 +222,8 @@ static void launch_clusters(uint32_t cluster, void (*kernel)(P...), dim3 grid, d
     config.blockDim = block;
     config.dynamicSmemBytes = smem;
     config.stream = (cudaStream_t)stream;
-    // All kernels want the same division of shared memory and first-level cache: a multiprocessor changes it only when it is empty,
-    // so a kernel that wanted another could not start beside the one before it.
+    // All kernels want the same division of shared memory and first-level cache: a multiprocessor changes it only when
+    // it is empty, so a kernel that wanted another could not start beside the one before it.
     attr[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
     attr[0].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
     attr[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -218,13 +238,21 @@ static void launch_clusters(uint32_t cluster, void (*kernel)(P...), dim3 grid, d
     config.numAttrs = major < 9 ? 1 : cluster > 1 ? 3 : 2;
     cudaLaunchKernelEx(&config, kernel, P(args)...);
 }
-template <class... P, class... A> static void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream, A... args) {
+template <class... P, class... A>
+static void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream, A... args) {
     launch_clusters(1, kernel, grid, block, smem, stream, args...);
 }
 
-#define FOR_DTYPE(dtype, call)                                        \
-    do {                                                              \
-        if ((dtype) == CUDA_F32) { using T = float; call; }           \
-        else if ((dtype) == CUDA_F16) { using T = __half; call; }     \
-        else { using T = __nv_bfloat16; call; }                       \
+#define FOR_DTYPE(dtype, call)                                                                                         \
+    do {                                                                                                               \
+        if ((dtype) == CUDA_F32) {                                                                                     \
+            using T = float;                                                                                           \
+            call;                                                                                                      \
+        } else if ((dtype) == CUDA_F16) {                                                                              \
+            using T = __half;                                                                                          \
+            call;                                                                                                      \
+        } else {                                                                                                       \
+            using T = __nv_bfloat16;                                                                                   \
+            call;                                                                                                      \
+        }                                                                                                              \
     } while (0)

@@ -1,7 +1,7 @@
-// delay.cuh - nothing, unless built with -DROD_KERNEL_DELAYS (make DELAYS=1): then warps wait at random where the order of things must not
-// depend on who is fast: before and after a kernel's inputs are ready, before the next kernel may start, around every barrier. So
-// a race that needs luck shows in minutes (tests/backend/test_lives.c). And one launch in five finds all shared memory filled with NaN, so that
-// what a kernel reads there and did not write shows.
+// delay.cuh - nothing, unless built with -DROD_KERNEL_DELAYS (make DELAYS=1): then warps wait at random where the order
+// of things must not depend on who is fast: before and after a kernel's inputs are ready, before the next kernel may
+// start, around every barrier. So a race that needs luck shows in minutes (tests/backend/test_lives.c). And one launch
+// in five finds all shared memory filled with NaN, so that what a kernel reads there and did not write shows.
 #pragma once
 #include <stdint.h>
 
@@ -10,7 +10,8 @@
 
 // One time in `one_in`, up to 30 us.
 __device__ __forceinline__ void delay(uint32_t one_in) {
-    uint32_t x = (uint32_t)clock64() + (blockIdx.x * 0x9e3779b1u ^ blockIdx.y * 0x85ebca77u ^ threadIdx.x / 32 * 0xc2b2ae3du);
+    uint32_t x =
+        (uint32_t)clock64() + (blockIdx.x * 0x9e3779b1u ^ blockIdx.y * 0x85ebca77u ^ threadIdx.x / 32 * 0xc2b2ae3du);
     x ^= x >> 15, x *= 0x2c1b3c6du, x ^= x >> 12, x *= 0x297a2d39u, x ^= x >> 15;
     x = __shfl_sync(__activemask(), x, __ffs((int)__activemask()) - 1); // a warp waits together
     if (x % one_in == 0) __nanosleep((x >> 8) % 30000);

@@ -1,5 +1,5 @@
-// devices.cu - which GPUs are here, for `rodimus version` and for choosing a device; and how one fails, for tests. A GPU is usable from compute
-// capability 8.0 on, the first with the tensor core products of linear.cu.
+// devices.cu - which GPUs are here, for `rodimus version` and for choosing a device; and how one fails, for tests. A
+// GPU is usable from compute capability 8.0 on, the first with the tensor core products of linear.cu.
 #include "common.cuh"
 #include <cstdio>
 

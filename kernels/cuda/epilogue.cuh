@@ -1,9 +1,9 @@
-// epilogue.cuh - what becomes of a product's outputs in a decode step: the scale of the norm before it, convolution, residual and
-// operand of the next norm, FFN gate. One text for the kernel of few rows (decode.cu) and that of many (wide.cu), so that a row's bits
-// do not depend on the batch.
+// epilogue.cuh - what becomes of a product's outputs in a decode step: the scale of the norm before it, convolution,
+// residual and operand of the next norm, FFN gate. One text for the kernel of few rows (decode.cu) and that of many
+// (wide.cu), so that a row's bits do not depend on the batch.
 //
-// A thread has N neighbouring outputs o .. o + N - 1 of a row, N = 1 or 4, o a multiple of N; the 16 / N threads of a tile of 16 outputs
-// are neighbouring lanes, and so are, with N = 4, the 16 of 64 outputs. Of each functor:
+// A thread has N neighbouring outputs o .. o + N - 1 of a row, N = 1 or 4, o a multiple of N; the 16 / N threads of a
+// tile of 16 outputs are neighbouring lanes, and so are, with N = 4, the 16 of 64 outputs. Of each functor:
 //   load(column, o, mine)       what all rows share
 //   early(row, r, o, mine)      what the step before left; may be called before the inputs are ready
 //   late(row, r, o, mine)       what the kernels before left
@@ -47,9 +47,11 @@ template <class T, int N> __device__ __forceinline__ narrow<N> narrowed(const fl
     memcpy(&x, value, sizeof x);
     return x;
 }
-template <class T, int N> __device__ __forceinline__ void store_narrow(void *p, size_t at, const narrow<N> &x) { *(narrow<N> *)((T *)p + at) = x; }
-// Sum over the 16 columns of a tile: tile_sum's butterfly; N = 4: over four tiles, right in the first lane of their 16. All lanes of the
-// warp call it.
+template <class T, int N> __device__ __forceinline__ void store_narrow(void *p, size_t at, const narrow<N> &x) {
+    *(narrow<N> *)((T *)p + at) = x;
+}
+// Sum over the 16 columns of a tile: tile_sum's butterfly; N = 4: over four tiles, right in the first lane of their 16.
+// All lanes of the warp call it.
 template <int N> __device__ __forceinline__ float tile_sum_of(float (&x)[N]) {
 #pragma unroll
     for (int i = 8; i >= N; i >>= 1)
@@ -89,13 +91,16 @@ struct out_plain {
     template <class T, int N> __device__ void load(column<T, N> &, uint32_t, bool) const {}
     template <class T, int N> __device__ void early(row<T, N> &, uint32_t, uint32_t, bool) const {}
     template <class T, int N> __device__ void late(row<T, N> &, uint32_t, uint32_t, bool) const {}
-    template <class T, int N> __device__ void finish(const column<T, N> &, const row<T, N> &, uint32_t r, uint32_t o, bool mine, float (&v)[N], float scale) const {
+    template <class T, int N>
+    __device__ void finish(const column<T, N> &, const row<T, N> &, uint32_t r, uint32_t o, bool mine, float (&v)[N],
+                           float scale) const {
         float *to = y + r * ldy + o;
         if (!mine || o >= O) return;
         if (norm.squares)
 #pragma unroll
             for (int i = 0; i < N; i++) v[i] *= scale;
-        if (N == 1 || (o + N <= O && ldy % N == 0 && (size_t)y % 16 == 0)) store_floats(to, v);
+        if (N == 1 || (o + N <= O && ldy % N == 0 && (size_t)y % 16 == 0))
+            store_floats(to, v);
         else
 #pragma unroll
             for (int i = 0; i < N; i++)
@@ -103,7 +108,8 @@ struct out_plain {
     }
 };
 
-struct out_residual { // y = base + scale * v; of the norm that comes next: y * w packed, and the squares (cuda_square_sums)
+struct out_residual { // y = base + scale * v; of the norm that comes next: y * w packed, and the squares
+                      // (cuda_square_sums)
     row_norm norm;
     const float *base, *w;
     uint32_t D;
@@ -118,10 +124,13 @@ struct out_residual { // y = base + scale * v; of the norm that comes next: y * 
     template <class T, int N> __device__ void late(row<T, N> &x, uint32_t r, uint32_t o, bool mine) const {
         if (mine) load_floats(x.base, base + (size_t)r * D + o);
     }
-    template <class T, int N> __device__ void finish(const column<T, N> &c, const row<T, N> &x, uint32_t r, uint32_t o, bool mine, float (&v)[N], float scale) const {
+    template <class T, int N>
+    __device__ void finish(const column<T, N> &c, const row<T, N> &x, uint32_t r, uint32_t o, bool mine, float (&v)[N],
+                           float scale) const {
         float out[N], square[N];
 #pragma unroll
-        for (int i = 0; i < N; i++) out[i] = mine ? add_scaled(x.base[i], scale, v[i]) : 0.0f, square[i] = out[i] * out[i];
+        for (int i = 0; i < N; i++)
+            out[i] = mine ? add_scaled(x.base[i], scale, v[i]) : 0.0f, square[i] = out[i] * out[i];
         const float sum = tile_sum_of(square);
         if (!mine) return;
         if (y) store_floats(y + (size_t)r * D + o, out);
@@ -150,12 +159,15 @@ template <int MOST_K> struct out_conv { // E1, E2: a, then from column Ep on z. 
         const bool used = mine && o < shape.E;
         c.bias = used ? bias[o] : 0.0f;
 #pragma unroll
-        for (uint32_t j = 0; j < MOST_K; j++) c.weight[j] = used && j + shape.K >= MOST_K ? w[o + (size_t)(j + shape.K - MOST_K) * shape.Ep] : 0.0f;
+        for (uint32_t j = 0; j < MOST_K; j++)
+            c.weight[j] = used && j + shape.K >= MOST_K ? w[o + (size_t)(j + shape.K - MOST_K) * shape.Ep] : 0.0f;
     }
     template <class T, int N> __device__ void early(row<T, N> &x, uint32_t r, uint32_t o, bool mine) const {
         const bool used = mine && o < shape.E;
         const uint32_t K = shape.K, place = used ? (uint32_t)(rows.pos[r] % K) : 0;
-        const T *from = used ? (const T *)shape.conv + (size_t)(uint32_t)rows.slot[r] * shape.conv_slot + layer * shape.conv_layer + o : NULL;
+        const T *from = used ? (const T *)shape.conv + (size_t)(uint32_t)rows.slot[r] * shape.conv_slot +
+                                   layer * shape.conv_layer + o
+                             : NULL;
         x.to = (T *)from + (size_t)place * shape.Ep;
 #pragma unroll
         for (uint32_t j = 1; j < MOST_K; j++) {
@@ -164,7 +176,9 @@ template <int MOST_K> struct out_conv { // E1, E2: a, then from column Ep on z. 
         }
     }
     template <class T, int N> __device__ void late(row<T, N> &, uint32_t, uint32_t, bool) const {}
-    template <class T, int N> __device__ void finish(const column<T, N> &c, const row<T, N> &x, uint32_t r, uint32_t o, bool mine, float (&v)[N], float scale) const {
+    template <class T, int N>
+    __device__ void finish(const column<T, N> &c, const row<T, N> &x, uint32_t r, uint32_t o, bool mine, float (&v)[N],
+                           float scale) const {
         static_assert(N == 1, "conv_rows is for more");
         if (!mine) return;
         v[0] *= scale;
@@ -194,29 +208,39 @@ struct out_ffn { // E10: eight rows of a2, eight of g2
     template <class T, int N> __device__ void load(column<T, N> &, uint32_t, bool) const {}
     template <class T, int N> __device__ void early(row<T, N> &, uint32_t, uint32_t, bool) const {}
     template <class T, int N> __device__ void late(row<T, N> &, uint32_t, uint32_t, bool) const {}
-    template <class T, int N> __device__ void finish(const column<T, N> &, const row<T, N> &, uint32_t r, uint32_t o, bool mine, float (&v)[N], float scale) const {
+    template <class T, int N>
+    __device__ void finish(const column<T, N> &, const row<T, N> &, uint32_t r, uint32_t o, bool mine, float (&v)[N],
+                           float scale) const {
         float out[N];
 #pragma unroll
         for (int i = 0; i < N; i++) {
             v[i] *= scale;
             out[i] = ffn_gate(v[i], __shfl_xor_sync(0xffffffffu, v[i], 8 / N));
         }
-        if (mine && o % 16 < 8) store_narrow<T>(act, act_at<T>(r, o / 16 * 8 + o % 8, (F + 15) / 16 * 16), narrowed<T>(out));
+        if (mine && o % 16 < 8)
+            store_narrow<T>(act, act_at<T>(r, o / 16 * 8 + o % 8, (F + 15) / 16 * 16), narrowed<T>(out));
     }
 };
 
 // ---- wide.cu: products of more than 8 rows in 16 bit on Hopper ----
 
-struct wide_operands { const void *w, *x; uint32_t O; }; // packed weights [O][K] and activations
-void wide_plain(const wide_operands &one, const out_plain &out, const wide_operands *two, const out_plain &out_two, uint32_t K, enum cuda_dtype dtype,
-                uint32_t n_rows, void *stream);
-void wide_product(const wide_operands &in, const out_plain &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);
-void wide_product(const wide_operands &in, const out_residual &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);
-void wide_product(const wide_operands &in, const out_ffn &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);
+struct wide_operands {
+    const void *w, *x;
+    uint32_t O;
+}; // packed weights [O][K] and activations
+void wide_plain(const wide_operands &one, const out_plain &out, const wide_operands *two, const out_plain &out_two,
+                uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);
+void wide_product(const wide_operands &in, const out_plain &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows,
+                  void *stream);
+void wide_product(const wide_operands &in, const out_residual &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows,
+                  void *stream);
+void wide_product(const wide_operands &in, const out_ffn &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows,
+                  void *stream);
 
 // E2 at eight channels, to conv_sum's bits: taps before the newest, oldest first and ending at tap[MOST_K - 2].
 template <class T, int MOST_K>
-__device__ __forceinline__ void conv_eight(float (&sum)[8], const float (&weight)[MOST_K][8], const narrow<8> (&tap)[MOST_K], const float (&newest)[8],
+__device__ __forceinline__ void conv_eight(float (&sum)[8], const float (&weight)[MOST_K][8],
+                                           const narrow<8> (&tap)[MOST_K], const float (&newest)[8],
                                            const float (&bias)[8]) {
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -231,5 +255,5 @@ __device__ __forceinline__ void conv_eight(float (&sum)[8], const float (&weight
     }
 }
 // E2 of single tokens in 16 bit after W_fc's product (mixer.cu): az [n_rows][2 Ep], scaled -> as k_conv.
-void conv_rows(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az, const float *w, const float *bias,
-               uint32_t n_rows, float *s, void *s_act, void *a_act, void *stream);
+void conv_rows(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az,
+               const float *w, const float *bias, uint32_t n_rows, float *s, void *s_act, void *a_act, void *stream);

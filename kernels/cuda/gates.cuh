@@ -26,7 +26,8 @@ __device__ __forceinline__ float log_softplus(float x, float g) {
 
 // Of one m: put(q, k with i, log_alpha) from the pre-activations.
 template <class F>
-__device__ __forceinline__ void gate_of(uint32_t M, float q, float k, float g_in, float t_in, float norm, float bias_g, float bias_t, F put) {
+__device__ __forceinline__ void gate_of(uint32_t M, float q, float k, float g_in, float t_in, float norm, float bias_g,
+                                        float bias_t, F put) {
     const float x = g_in + bias_g, tau = 1.0f / (1.0f + expf(-(t_in + bias_t)));
     const float g = fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
     put(q * rsqrtf((float)M), k / norm * expf(log_softplus(x, g) * tau), -(g * tau));
@@ -42,9 +43,11 @@ __device__ __forceinline__ float key_norm(const cuda_shape &shape, const float *
     return fmaxf(sqrtf(squares), shape.k_eps);
 }
 
-// One row's gates by one warp, lane l those of m = l, l + 32, ...: their sums from the partial products in [splits][.][4 M + R],
+// One row's gates by one warp, lane l those of m = l, l + 32, ...: their sums from the partial products in
+// [splits][.][4 M + R],
 template <int MOST> // of m's a lane
-__device__ __forceinline__ void gate_sums(const cuda_shape &shape, const float *in, uint32_t splits, size_t split_stride, uint32_t r, float (&v)[MOST][4]) {
+__device__ __forceinline__ void gate_sums(const cuda_shape &shape, const float *in, uint32_t splits,
+                                          size_t split_stride, uint32_t r, float (&v)[MOST][4]) {
     const uint32_t M = shape.M, lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < MOST; j++) {
@@ -60,7 +63,8 @@ __device__ __forceinline__ void gate_sums(const cuda_shape &shape, const float *
 }
 // and put(m, q, k with i, log_alpha) from them.
 template <int MOST, class F>
-__device__ __forceinline__ void gates_of_sums(const cuda_shape &shape, const float (&v)[MOST][4], const float (&bias_g)[MOST], const float (&bias_t)[MOST], F put) {
+__device__ __forceinline__ void gates_of_sums(const cuda_shape &shape, const float (&v)[MOST][4],
+                                              const float (&bias_g)[MOST], const float (&bias_t)[MOST], F put) {
     float squares = 0;
 #pragma unroll
     for (int j = 0; j < MOST; j++)
@@ -75,21 +79,23 @@ __device__ __forceinline__ void gates_of_sums(const cuda_shape &shape, const flo
     }
 }
 template <int MOST, class F>
-__device__ __forceinline__ void gates_of(const cuda_shape &shape, const float *in, uint32_t splits, size_t split_stride, uint32_t r, const float (&bias_g)[MOST],
-                                         const float (&bias_t)[MOST], F put) {
+__device__ __forceinline__ void gates_of(const cuda_shape &shape, const float *in, uint32_t splits, size_t split_stride,
+                                         uint32_t r, const float (&bias_g)[MOST], const float (&bias_t)[MOST], F put) {
     float v[MOST][4];
     gate_sums(shape, in, splits, split_stride, r, v);
     gates_of_sums(shape, v, bias_g, bias_t, put);
 }
 template <int MOST>
-__device__ __forceinline__ void gate_biases(const cuda_shape &shape, const float *g_b, const float *t_b, float (&bias_g)[MOST], float (&bias_t)[MOST]) {
+__device__ __forceinline__ void gate_biases(const cuda_shape &shape, const float *g_b, const float *t_b,
+                                            float (&bias_g)[MOST], float (&bias_t)[MOST]) {
 #pragma unroll
     for (int j = 0; j < MOST; j++) {
         const uint32_t m = threadIdx.x % 32 + 32 * j;
         bias_g[j] = m < shape.M ? g_b[m] : 0.0f, bias_t[j] = m < shape.M ? t_b[m] : 0.0f;
     }
 }
-__device__ __forceinline__ float low_rank_of(const cuda_shape &shape, const float *in, uint32_t splits, size_t split_stride, uint32_t r, uint32_t i) {
+__device__ __forceinline__ float low_rank_of(const cuda_shape &shape, const float *in, uint32_t splits,
+                                             size_t split_stride, uint32_t r, uint32_t i) {
     float sum = 0;
 #pragma unroll 4
     for (uint32_t p = 0; p < splits; p++) sum += in[p * split_stride + (size_t)r * shape.R + i];

@@ -1,10 +1,11 @@
 // rows.cu - what happens to a row between the products: embedding, sums with norms, the FFN's gate, gathering.
 #include "common.cuh"
 
-// The next kernel starts when this one's inputs are there: from then on every kernel may read the step's rows before its own wait.
+// The next kernel starts when this one's inputs are there: from then on every kernel may read the step's rows before
+// its own wait.
 template <class T>
-__global__ void embed_kernel(const T *w, uint32_t K, cuda_rows rows, float scale, uint32_t D, float *x, const double *inv_freq, uint32_t half,
-                             float2 *turn) {
+__global__ void embed_kernel(const T *w, uint32_t K, cuda_rows rows, float scale, uint32_t D, float *x,
+                             const double *inv_freq, uint32_t half, float2 *turn) {
     wait_for_inputs();
     let_next_start();
     const uint32_t r = blockIdx.x, tok = (uint32_t)rows.tok[r];
@@ -13,21 +14,22 @@ __global__ void embed_kernel(const T *w, uint32_t K, cuda_rows rows, float scale
         sincos((double)rows.pos[r] * inv_freq[i], &s, &c);
         turn[(size_t)r * half + i] = make_float2((float)c, (float)s);
     }
-    for (uint32_t i = threadIdx.x; i < D; i += blockDim.x) x[(size_t)r * D + i] = to_float(w[weight_at<T>(tok, i, K)]) * scale;
+    for (uint32_t i = threadIdx.x; i < D; i += blockDim.x)
+        x[(size_t)r * D + i] = to_float(w[weight_at<T>(tok, i, K)]) * scale;
 }
 
-void k_embed(const struct cuda_matrix *w, const struct cuda_rows *rows, uint32_t n_rows, float scale, float *x, const double *inv_freq,
-             uint32_t half, float *turn, void *stream) {
-    FOR_DTYPE(w->dtype, (launch(embed_kernel<T>, dim3(n_rows), dim3(256), 0, stream, (const T *)w->data, cuda_pad16(w->cols), *rows,
-                                scale, w->cols, x, inv_freq, half, (float2 *)turn)));
+void k_embed(const struct cuda_matrix *w, const struct cuda_rows *rows, uint32_t n_rows, float scale, float *x,
+             const double *inv_freq, uint32_t half, float *turn, void *stream) {
+    FOR_DTYPE(w->dtype, (launch(embed_kernel<T>, dim3(n_rows), dim3(256), 0, stream, (const T *)w->data,
+                                cuda_pad16(w->cols), *rows, scale, w->cols, x, inv_freq, half, (float2 *)turn)));
 }
 
 enum { NORM_THREADS = 512, NORM_MOST = 16 }; // columns up to 8192
 template <class T>
 __global__ void __launch_bounds__(NORM_THREADS)
-add_norm_kernel(const float *base, const float *partial, uint32_t n_partial, size_t partial_stride, const float *row_sums,
-                uint32_t n_sums, uint32_t sum_n, const float *w, float eps, uint32_t n, float *out, T *act, float *row_scale, float *squares,
-                uint32_t n_squares) {
+    add_norm_kernel(const float *base, const float *partial, uint32_t n_partial, size_t partial_stride,
+                    const float *row_sums, uint32_t n_sums, uint32_t sum_n, const float *w, float eps, uint32_t n,
+                    float *out, T *act, float *row_scale, float *squares, uint32_t n_squares) {
     __shared__ alignas(16) float tiles[NORM_THREADS * NORM_MOST / 16];
     float v[NORM_MOST], weight[NORM_MOST];
 #pragma unroll
@@ -63,7 +65,7 @@ add_norm_kernel(const float *base, const float *partial, uint32_t n_partial, siz
             if (squares && n_squares == (n + 15) / 16) squares[(size_t)r * n_squares + i / 16] = square;
         }
     }
-    __syncthreads(); // the tiles' sums
+    __syncthreads();                                                        // the tiles' sums
     if (squares && n_squares != (n + 15) / 16 && threadIdx.x < n_squares) { // of 64 columns each
         float four[4];
         load_four(four, tiles, threadIdx.x * 4, (n + 15) / 16);
@@ -76,18 +78,24 @@ add_norm_kernel(const float *base, const float *partial, uint32_t n_partial, siz
 #pragma unroll
     for (int j = 0; j < NORM_MOST; j++) {
         uint32_t i = threadIdx.x + j * NORM_THREADS;
-        if (i < n) act[act_at<T>(r, i, K)] = from_float<T>(row_scale ? weighted<T>(v[j], weight[j]) : normed(v[j], norm, weight[j]));
+        if (i < n)
+            act[act_at<T>(r, i, K)] =
+                from_float<T>(row_scale ? weighted<T>(v[j], weight[j]) : normed(v[j], norm, weight[j]));
     }
 }
 
-void k_add_norm(const float *base, const float *partial, uint32_t n_partial, size_t partial_stride, const float *row_sums,
-                uint32_t n_sums, uint32_t sum_n, const float *w, float eps, uint32_t n_rows, uint32_t n, float *out, void *act,
-                float *row_scale, float *squares, uint32_t n_squares, enum cuda_dtype dtype, void *stream) {
-    FOR_DTYPE(dtype, (launch(add_norm_kernel<T>, dim3(n_rows), dim3(NORM_THREADS), 0, stream, base, partial, n_partial, partial_stride,
-                             row_sums, n_sums, sum_n, w, eps, n, out, (T *)act, row_scale, squares, n_squares)));
+void k_add_norm(const float *base, const float *partial, uint32_t n_partial, size_t partial_stride,
+                const float *row_sums, uint32_t n_sums, uint32_t sum_n, const float *w, float eps, uint32_t n_rows,
+                uint32_t n, float *out, void *act, float *row_scale, float *squares, uint32_t n_squares,
+                enum cuda_dtype dtype, void *stream) {
+    FOR_DTYPE(dtype, (launch(add_norm_kernel<T>, dim3(n_rows), dim3(NORM_THREADS), 0, stream, base, partial, n_partial,
+                             partial_stride, row_sums, n_sums, sum_n, w, eps, n, out, (T *)act, row_scale, squares,
+                             n_squares)));
 }
 
-template <class T> __global__ void ffn_act_kernel(const float *in, uint32_t splits, size_t split_stride, const float *row_scale, uint32_t F, T *act) {
+template <class T>
+__global__ void ffn_act_kernel(const float *in, uint32_t splits, size_t split_stride, const float *row_scale,
+                               uint32_t F, T *act) {
     let_next_start();
     wait_for_inputs();
     const uint32_t r = blockIdx.y, K = (F + 15) / 16 * 16;
@@ -100,10 +108,10 @@ template <class T> __global__ void ffn_act_kernel(const float *in, uint32_t spli
     act[act_at<T>(r, i, K)] = from_float<T>(ffn_gate(a * scale, g * scale));
 }
 
-void k_ffn_act(const float *in, uint32_t splits, size_t split_stride, const float *row_scale, uint32_t F, uint32_t n_rows, void *act, enum cuda_dtype dtype,
-               void *stream) {
-    FOR_DTYPE(dtype, (launch(ffn_act_kernel<T>, dim3((F + 127) / 128, n_rows), dim3(128), 0, stream, in, splits, split_stride,
-                             row_scale, F, (T *)act)));
+void k_ffn_act(const float *in, uint32_t splits, size_t split_stride, const float *row_scale, uint32_t F,
+               uint32_t n_rows, void *act, enum cuda_dtype dtype, void *stream) {
+    FOR_DTYPE(dtype, (launch(ffn_act_kernel<T>, dim3((F + 127) / 128, n_rows), dim3(128), 0, stream, in, splits,
+                             split_stride, row_scale, F, (T *)act)));
 }
 
 __global__ void norm_rows_kernel(float *x, const float *w, float eps, uint32_t n) {

@@ -52,26 +52,45 @@ static const char *ut_fill_blocks(void *stream) {
     return text(cudaGetLastError());
 }
 
-template <class T> __global__ void pack_act_kernel(const float *src, uint32_t n_rows, uint32_t n_padded, uint32_t cols, T *act) {
+template <class T>
+__global__ void pack_act_kernel(const float *src, uint32_t n_rows, uint32_t n_padded, uint32_t cols, T *act) {
     const uint32_t K = (cols + 15) / 16 * 16;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < (size_t)n_padded * K; i += (size_t)gridDim.x * blockDim.x) {
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < (size_t)n_padded * K;
+         i += (size_t)gridDim.x * blockDim.x) {
         uint32_t r = (uint32_t)(i / K), k = (uint32_t)(i % K);
-        if (k >= cols) act[act_at<T>(r, k, K)] = from_float<T>(0.0f);
-        else if (src && r < n_rows) act[act_at<T>(r, k, K)] = from_float<T>(src[(size_t)r * cols + k]);
+        if (k >= cols)
+            act[act_at<T>(r, k, K)] = from_float<T>(0.0f);
+        else if (src && r < n_rows)
+            act[act_at<T>(r, k, K)] = from_float<T>(src[(size_t)r * cols + k]);
     }
 }
-static void ut_pack_act(const float *src, uint32_t n_rows, uint32_t cols, void *act, enum cuda_dtype dtype, void *stream) {
-    FOR_DTYPE(dtype, (pack_act_kernel<T><<<512, 256, 0, (cudaStream_t)stream>>>(src, n_rows, (n_rows + 7) / 8 * 8, cols, (T *)act)));
+static void ut_pack_act(const float *src, uint32_t n_rows, uint32_t cols, void *act, enum cuda_dtype dtype,
+                        void *stream) {
+    FOR_DTYPE(dtype, (pack_act_kernel<T>
+                      <<<512, 256, 0, (cudaStream_t)stream>>>(src, n_rows, (n_rows + 7) / 8 * 8, cols, (T *)act)));
 }
 
 template <class T> __global__ void unpack_act_kernel(const T *act, uint32_t n_rows, uint32_t K, float *dst) {
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < (size_t)n_rows * K; i += (size_t)gridDim.x * blockDim.x)
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < (size_t)n_rows * K;
+         i += (size_t)gridDim.x * blockDim.x)
         dst[i] = to_float(act[act_at<T>((uint32_t)(i / K), (uint32_t)(i % K), K)]);
 }
-static void ut_unpack_act(const void *act, uint32_t n_rows, uint32_t cols, float *dst, enum cuda_dtype dtype, void *stream) {
-    FOR_DTYPE(dtype, (unpack_act_kernel<T><<<512, 256, 0, (cudaStream_t)stream>>>((const T *)act, n_rows, cuda_pad16(cols), dst)));
+static void ut_unpack_act(const void *act, uint32_t n_rows, uint32_t cols, float *dst, enum cuda_dtype dtype,
+                          void *stream) {
+    FOR_DTYPE(dtype, (unpack_act_kernel<T>
+                      <<<512, 256, 0, (cudaStream_t)stream>>>((const T *)act, n_rows, cuda_pad16(cols), dst)));
 }
 
 #define UNDER_TEST_NAME(name) name,
-extern "C" __attribute__((visibility("default"))) const struct under_test kernels_under_test = {
-    ut_open, ut_take, ut_give, ut_fill, ut_fill_blocks, ut_write, ut_read, ut_wait, ut_pack_act, ut_unpack_act, UNDER_TEST(UNDER_TEST_NAME)};
+extern "C" __attribute__((visibility("default")))
+const struct under_test kernels_under_test = {ut_open,
+                                              ut_take,
+                                              ut_give,
+                                              ut_fill,
+                                              ut_fill_blocks,
+                                              ut_write,
+                                              ut_read,
+                                              ut_wait,
+                                              ut_pack_act,
+                                              ut_unpack_act,
+                                              UNDER_TEST(UNDER_TEST_NAME)};

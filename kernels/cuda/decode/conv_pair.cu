@@ -1,25 +1,37 @@
-// conv_pair.cu - decode steps of more than 8 rows on Hopper: the convolution (E2) and the products that read what it leaves, in one kernel.
+// conv_pair.cu - decode steps of more than 8 rows on Hopper: the convolution (E2) and the products that read what it
+// leaves, in one kernel.
 //
-// A block: one of the 16 slices of k, NT eights of rows, some tiles of 16 outputs, a warp each. Its weights come by bulk copies and the older
-// taps into registers before the inputs are ready; the slice's channels are convolved straight into shared memory as the products' operand.
-// A cluster of four blocks adds a quarter's slices.
+// A block: one of the 16 slices of k, NT eights of rows, some tiles of 16 outputs, a warp each. Its weights come by
+// bulk copies and the older taps into registers before the inputs are ready; the slice's channels are convolved
+// straight into shared memory as the products' operand. A cluster of four blocks adds a quarter's slices.
 #include "kernels/cuda/bulk.cuh"
 #include "kernels/cuda/epilogue.cuh"
 
-enum { PAIR_SLICES = 16, PAIR_QUARTER = 4, PAIR_TAPS = 4,
-       PAIR_MATRIX = 144, PAIR_LD = 20 }; // 8 rows of 16 bytes and a gap; partial sums of a row: strides without bank conflicts
+enum {
+    PAIR_SLICES = 16,
+    PAIR_QUARTER = 4,
+    PAIR_TAPS = 4,
+    PAIR_MATRIX = 144,
+    PAIR_LD = 20
+}; // 8 rows of 16 bytes and a gap; partial sums of a row: strides without bank conflicts
 
-struct pair_half { const uint4 *w; float *y; size_t ldy, stride; uint32_t tiles, O; }; // y: [4][n_rows][ldy]
+struct pair_half {
+    const uint4 *w;
+    float *y;
+    size_t ldy, stride;
+    uint32_t tiles, O;
+}; // y: [4][n_rows][ldy]
 struct pair_job {
     cuda_shape shape;
     uint32_t layer, n_rows, KT, most_k; // k-tiles of the longest slice
-    uint32_t splits, most_tiles;       // of the outputs
+    uint32_t splits, most_tiles;        // of the outputs
     cuda_rows rows;
     const float *az, *conv, *bias;
     float *s;
     pair_half in, c0; // of s, of a
 };
-static __host__ __device__ uint32_t pair_weights(uint32_t most_k, uint32_t NT) { // bytes of a warp's weights, and of its sums later
+static __host__ __device__ uint32_t pair_weights(uint32_t most_k,
+                                                 uint32_t NT) { // bytes of a warp's weights, and of its sums later
     const uint32_t weights = most_k * 512, sums = NT * 8 * PAIR_LD * 4;
     return weights > sums ? weights : sums;
 }
@@ -28,23 +40,30 @@ static uint32_t pair_smem(uint32_t tiles, uint32_t most_k, uint32_t NT) {
 }
 
 // ROUNDS: of rows that a warp convolves; TILES: of 16 outputs a block, at most.
-template <int NT, int ROUNDS, int TILES> constexpr int PAIR_WARPS = (NT * 8 + ROUNDS - 1) / ROUNDS > TILES ? (NT * 8 + ROUNDS - 1) / ROUNDS : TILES;
+template <int NT, int ROUNDS, int TILES>
+constexpr int PAIR_WARPS = (NT * 8 + ROUNDS - 1) / ROUNDS > TILES ? (NT * 8 + ROUNDS - 1) / ROUNDS : TILES;
 template <class T, int NT, int ROUNDS, int TILES>
-__global__ void __launch_bounds__(PAIR_WARPS<NT, ROUNDS, TILES> * 32, PAIR_WARPS<NT, ROUNDS, TILES> <= 12 && NT <= 3 ? 2 : 1)
-conv_pair_kernel(const __grid_constant__ pair_job job) {
+__global__ void __launch_bounds__(PAIR_WARPS<NT, ROUNDS, TILES> * 32,
+                                  PAIR_WARPS<NT, ROUNDS, TILES> <= 12 && NT <= 3 ? 2 : 1)
+    conv_pair_kernel(const __grid_constant__ pair_job job) {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) unsigned char smem[];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32, KT = job.KT;
-    const uint32_t slice = blockIdx.x % PAIR_SLICES, rank = slice % PAIR_QUARTER, group = blockIdx.x / PAIR_SLICES, split = group % job.splits;
-    const uint32_t row0 = group / job.splits * (NT * 8), k0 = KT * slice / PAIR_SLICES, n_k = KT * (slice + 1) / PAIR_SLICES - k0;
-    const uint32_t all = job.in.tiles + job.c0.tiles, tile0 = all * split / job.splits, tiles = all * (split + 1) / job.splits - tile0;
+    const uint32_t slice = blockIdx.x % PAIR_SLICES, rank = slice % PAIR_QUARTER, group = blockIdx.x / PAIR_SLICES,
+                   split = group % job.splits;
+    const uint32_t row0 = group / job.splits * (NT * 8), k0 = KT * slice / PAIR_SLICES,
+                   n_k = KT * (slice + 1) / PAIR_SLICES - k0;
+    const uint32_t all = job.in.tiles + job.c0.tiles, tile0 = all * split / job.splits,
+                   tiles = all * (split + 1) / job.splits - tile0;
     const uint32_t bytes = pair_weights(job.most_k, NT);
-    unsigned char *weights = smem + warp * bytes, *operand_s = smem + job.most_tiles * bytes, *operand_a = operand_s + NT * job.most_k * 2 * PAIR_MATRIX;
+    unsigned char *weights = smem + warp * bytes, *operand_s = smem + job.most_tiles * bytes,
+                  *operand_a = operand_s + NT * job.most_k * 2 * PAIR_MATRIX;
     uint64_t *bars = (uint64_t *)(operand_a + NT * job.most_k * 2 * PAIR_MATRIX);
     const auto half_of = [&](uint32_t tile) -> const pair_half & { return tile < job.in.tiles ? job.in : job.c0; };
     const auto tile_in = [&](uint32_t tile) { return tile < job.in.tiles ? tile : tile - job.in.tiles; };
     if (warp < tiles && lane == 0)
-        bulk_load(weights, half_of(tile0 + warp).w + ((size_t)tile_in(tile0 + warp) * KT + k0) * 32, n_k * 512, bars + warp);
+        bulk_load(weights, half_of(tile0 + warp).w + ((size_t)tile_in(tile0 + warp) * KT + k0) * 32, n_k * 512,
+                  bars + warp);
     let_next_start();
     // A lane: eight channels; a warp: a row at a time.
     const uint32_t e = k0 * 16 + lane * 8, K = job.shape.K, Ep = job.shape.Ep;
@@ -57,15 +76,17 @@ conv_pair_kernel(const __grid_constant__ pair_job job) {
         if (mine && j + K >= PAIR_TAPS) load_floats(weight[j], job.conv + e + (size_t)(j + K - PAIR_TAPS) * Ep);
     }
     if (mine) load_floats(bias, job.bias + e);
-    narrow<8> tap[ROUNDS][PAIR_TAPS]; // before the newest, oldest first and ending at tap[PAIR_TAPS - 2]; written a step ago
-    T *to[ROUNDS];                 // the newest one's place, NULL: no row
+    narrow<8> tap[ROUNDS]
+                 [PAIR_TAPS]; // before the newest, oldest first and ending at tap[PAIR_TAPS - 2]; written a step ago
+    T *to[ROUNDS];            // the newest one's place, NULL: no row
 #pragma unroll
     for (int i = 0; i < ROUNDS; i++) {
         const uint32_t r = warp + i * warps;
         to[i] = NULL;
         if (!mine || r >= NT * 8 || row0 + r >= job.n_rows) continue;
         const uint32_t place = (uint32_t)(job.rows.pos[row0 + r] % K);
-        T *tail = (T *)job.shape.conv + (size_t)(uint32_t)job.rows.slot[row0 + r] * job.shape.conv_slot + job.layer * job.shape.conv_layer + e;
+        T *tail = (T *)job.shape.conv + (size_t)(uint32_t)job.rows.slot[row0 + r] * job.shape.conv_slot +
+                  job.layer * job.shape.conv_layer + e;
         to[i] = tail + (size_t)place * Ep;
 #pragma unroll
         for (uint32_t j = 1; j < PAIR_TAPS; j++) {
@@ -87,7 +108,8 @@ conv_pair_kernel(const __grid_constant__ pair_job job) {
         float sum[8];
         conv_eight<T, PAIR_TAPS>(sum, weight, tap[i], a[i], bias);
         const narrow<8> stored = narrowed<T>(a[i]);
-        const uint32_t at = (r / 8 * job.most_k * 2 + lane) * PAIR_MATRIX + r % 8 * 16; // k-tile lane / 2, its half lane % 2
+        const uint32_t at =
+            (r / 8 * job.most_k * 2 + lane) * PAIR_MATRIX + r % 8 * 16; // k-tile lane / 2, its half lane % 2
         *(narrow<8> *)(operand_s + at) = narrowed<T>(sum);
         *(narrow<8> *)(operand_a + at) = stored;
         if (split == 0) {
@@ -121,25 +143,30 @@ conv_pair_kernel(const __grid_constant__ pair_job job) {
     delay(16);
     const uint32_t parts = shared_address(smem);
     for (uint32_t v = threadIdx.x; v < tiles * NT * 8; v += blockDim.x) { // of four rows one
-        const uint32_t local = v / (NT * 8), quad = v % 4, r = v / 4 % (NT * 2) * 4 + rank, o = tile_in(tile0 + local) * 16 + quad * 4;
+        const uint32_t local = v / (NT * 8), quad = v % 4, r = v / 4 % (NT * 2) * 4 + rank,
+                       o = tile_in(tile0 + local) * 16 + quad * 4;
         const pair_half &p = half_of(tile0 + local);
         if (row0 + r >= job.n_rows || o >= p.O) continue;
         const uint32_t at = parts + local * bytes + (r * PAIR_LD + quad * 4) * 4;
         float4 x[PAIR_QUARTER];
 #pragma unroll
         for (int j = 0; j < PAIR_QUARTER; j++)
-            asm volatile("{\n.reg .u32 a;\nmapa.shared::cluster.u32 a, %4, %5;\nld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [a];\n}"
-                         : "=f"(x[j].x), "=f"(x[j].y), "=f"(x[j].z), "=f"(x[j].w) : "r"(at), "r"(j));
-        float sum[4] = {((x[0].x + x[1].x) + x[2].x) + x[3].x, ((x[0].y + x[1].y) + x[2].y) + x[3].y, ((x[0].z + x[1].z) + x[2].z) + x[3].z,
-                        ((x[0].w + x[1].w) + x[2].w) + x[3].w};
+            asm volatile(
+                "{\n.reg .u32 a;\nmapa.shared::cluster.u32 a, %4, %5;\nld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [a];\n}"
+                : "=f"(x[j].x), "=f"(x[j].y), "=f"(x[j].z), "=f"(x[j].w)
+                : "r"(at), "r"(j));
+        float sum[4] = {((x[0].x + x[1].x) + x[2].x) + x[3].x, ((x[0].y + x[1].y) + x[2].y) + x[3].y,
+                        ((x[0].z + x[1].z) + x[2].z) + x[3].z, ((x[0].w + x[1].w) + x[2].w) + x[3].w};
         float *y = p.y + slice / PAIR_QUARTER * p.stride + (row0 + r) * p.ldy + o;
-        if (p.ldy % 4 == 0 && p.stride % 4 == 0 && o + 4 <= p.O) store_floats(y, sum);
+        if (p.ldy % 4 == 0 && p.stride % 4 == 0 && o + 4 <= p.O)
+            store_floats(y, sum);
         else
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 if (o + i < p.O) y[i] = sum[i];
     }
-    asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory"); // nobody reads this block's sums any more
+    asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::
+                     : "memory"); // nobody reads this block's sums any more
 #endif
 }
 
@@ -147,33 +174,55 @@ conv_pair_kernel(const __grid_constant__ pair_job job) {
 
 // E: a lane of a warp for every eight channels of a slice.
 bool cuda_conv_pair_possible(const struct cuda_shape *shape) {
-    return on_hopper() && shape->dtype != CUDA_F32 && shape->K <= PAIR_TAPS && shape->E % 16 == 0 && shape->E <= 16 * 16 * PAIR_SLICES;
+    return on_hopper() && shape->dtype != CUDA_F32 && shape->K <= PAIR_TAPS && shape->E % 16 == 0 &&
+           shape->E <= 16 * 16 * PAIR_SLICES;
 }
 
 template <class T, int NT, int ROUNDS, int TILES> static void pair_launch(pair_job job, void *stream) {
     const uint32_t tiles = job.in.tiles + job.c0.tiles;
     job.splits = (tiles + TILES - 1) / TILES, job.most_tiles = (tiles + job.splits - 1) / job.splits;
-    const uint32_t least = (NT * 8 + ROUNDS - 1) / ROUNDS, warps = job.most_tiles > least ? job.most_tiles : least, smem = pair_smem(job.most_tiles, job.most_k, NT);
+    const uint32_t least = (NT * 8 + ROUNDS - 1) / ROUNDS, warps = job.most_tiles > least ? job.most_tiles : least,
+                   smem = pair_smem(job.most_tiles, job.most_k, NT);
     const auto kernel = conv_pair_kernel<T, NT, ROUNDS, TILES>;
     allow_shared(kernel, smem);
-    launch_clusters(PAIR_QUARTER, kernel, dim3((job.n_rows + NT * 8 - 1) / (NT * 8) * job.splits * PAIR_SLICES), dim3(warps * 32), smem, stream, job);
+    launch_clusters(PAIR_QUARTER, kernel, dim3((job.n_rows + NT * 8 - 1) / (NT * 8) * job.splits * PAIR_SLICES),
+                    dim3(warps * 32), smem, stream, job);
 }
-// As measured on an H200: of at most 32 rows, more blocks of fewer rows each; of 128, blocks of so many outputs that none of the published
-// models' rows is convolved twice, and of so many rows that all are under way at once (30 clusters of four with a multiprocessor a block).
+// As measured on an H200: of at most 32 rows, more blocks of fewer rows each; of 128, blocks of so many outputs that
+// none of the published models' rows is convolved twice, and of so many rows that all are under way at once (30
+// clusters of four with a multiprocessor a block).
 template <class T> static void pair_choose(const pair_job &job, void *stream) {
-    if (job.n_rows <= 32) pair_launch<T, 1, 1, 9>(job, stream);
-    else if (job.n_rows <= 64) pair_launch<T, 2, 2, 9>(job, stream);
-    else pair_launch<T, 3, 1, 18>(job, stream);
+    if (job.n_rows <= 32)
+        pair_launch<T, 1, 1, 9>(job, stream);
+    else if (job.n_rows <= 64)
+        pair_launch<T, 2, 2, 9>(job, stream);
+    else
+        pair_launch<T, 3, 1, 18>(job, stream);
 }
 
-void k_conv_pair(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az, const float *conv, const float *bias,
-                 const struct cuda_matrix *w_in, const struct cuda_matrix *w_c0, uint32_t n_rows, float *s, float *in, size_t in_stride, float *c0,
-                 size_t c0_stride, void *stream) {
+void k_conv_pair(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az,
+                 const float *conv, const float *bias, const struct cuda_matrix *w_in, const struct cuda_matrix *w_c0,
+                 uint32_t n_rows, float *s, float *in, size_t in_stride, float *c0, size_t c0_stride, void *stream) {
     const auto half_of = [](const struct cuda_matrix *w, float *y, size_t stride) {
         return pair_half{(const uint4 *)w->data, y, w->rows, stride, cuda_pad16(w->rows) / 16, w->rows};
     };
     const uint32_t KT = shape->E / 16;
-    const pair_job job = {*shape, layer, n_rows, KT, (KT + PAIR_SLICES - 1) / PAIR_SLICES, 0, 0, *rows, az, conv, bias, s, half_of(w_in, in, in_stride), half_of(w_c0, c0, c0_stride)};
-    if (shape->dtype == CUDA_F16) pair_choose<__half>(job, stream);
-    else pair_choose<__nv_bfloat16>(job, stream);
+    const pair_job job = {*shape,
+                          layer,
+                          n_rows,
+                          KT,
+                          (KT + PAIR_SLICES - 1) / PAIR_SLICES,
+                          0,
+                          0,
+                          *rows,
+                          az,
+                          conv,
+                          bias,
+                          s,
+                          half_of(w_in, in, in_stride),
+                          half_of(w_c0, c0, c0_stride)};
+    if (shape->dtype == CUDA_F16)
+        pair_choose<__half>(job, stream);
+    else
+        pair_choose<__nv_bfloat16>(job, stream);
 }

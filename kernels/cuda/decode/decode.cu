@@ -1,16 +1,24 @@
-// decode.cu - the products of a decode step, finished (epilogue.cuh). Of at most 8 rows: a block brings the weights of 16 outputs into
-// shared memory before its inputs are ready. Of more: wide.cu. Hopper only: other devices take the separate kernels.
+// decode.cu - the products of a decode step, finished (epilogue.cuh). Of at most 8 rows: a block brings the weights of
+// 16 outputs into shared memory before its inputs are ready. Of more: wide.cu. Hopper only: other devices take the
+// separate kernels.
 #include "kernels/cuda/bulk.cuh"
 #include "kernels/cuda/epilogue.cuh"
 
-enum { FEW_WARPS = 16, FEW_LD = 20, FEW_SMEM = 227 << 10 }; // a warp a slice of k; [slice][row][FEW_LD] partial sums: a stride without bank conflicts
+enum {
+    FEW_WARPS = 16,
+    FEW_LD = 20,
+    FEW_SMEM = 227 << 10
+}; // a warp a slice of k; [slice][row][FEW_LD] partial sums: a stride without bank conflicts
 
 // ---- what becomes of an output (epilogue.cuh): one a thread, 128 threads, a half-warp a row ----
 
-// The scale of a row's norm, by one warp, as row_total adds. ask() comes before the product, so that nothing waits for it.
+// The scale of a row's norm, by one warp, as row_total adds. ask() comes before the product, so that nothing waits for
+// it.
 struct few_scale {
     float four[4];
-    __device__ __forceinline__ void ask(const row_norm &norm, uint32_t r) { load_four(four, norm.squares + (size_t)r * norm.n_sums, threadIdx.x % 32 * 4, norm.n_sums); }
+    __device__ __forceinline__ void ask(const row_norm &norm, uint32_t r) {
+        load_four(four, norm.squares + (size_t)r * norm.n_sums, threadIdx.x % 32 * 4, norm.n_sums);
+    }
     template <class T> __device__ __forceinline__ float get(const row_norm &norm, uint32_t r) const {
         float sum = four_sum(four);
 #pragma unroll 1
@@ -30,10 +38,14 @@ struct few_scale {
 // 4 bytes, or 0.
 __device__ __forceinline__ uint32_t load_if(const uint32_t *p, bool wanted) {
     uint32_t x;
-    asm volatile("{.reg .pred w; setp.ne.u32 w, %2, 0; mov.u32 %0, 0; @w ld.global.u32 %0, [%1];}" : "=&r"(x) : "l"(p), "r"((uint32_t)wanted) : "memory");
+    asm volatile("{.reg .pred w; setp.ne.u32 w, %2, 0; mov.u32 %0, 0; @w ld.global.u32 %0, [%1];}"
+                 : "=&r"(x)
+                 : "l"(p), "r"((uint32_t)wanted)
+                 : "memory");
     return x;
 }
-// c += the tiles [k, k + n) of k, n at most N; a: of A's, from the first on, b: of the operand's. Tiles beyond n count as zeros.
+// c += the tiles [k, k + n) of k, n at most N; a: of A's, from the first on, b: of the operand's. Tiles beyond n count
+// as zeros.
 template <class T, int N> struct few_tiles {
     uint2 b[N];
     __device__ __forceinline__ void ask(const uint32_t *act, uint32_t n, bool is_row) {
@@ -47,17 +59,20 @@ template <class T, int N> struct few_tiles {
 #pragma unroll
         for (int u = 0; u < N; u++) {
             uint4 x;
-            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(a + min((uint32_t)u, n - 1) * 512));
+            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                         : "r"(a + min((uint32_t)u, n - 1) * 512));
             mma(c, x, b[u], T());
         }
     }
 };
 
-// A block: a tile of 16 outputs, whole. A slice has TILES tiles of k at most, or is taken by so many at a time. early: the next kernel
-// may start before the inputs are ready. The device starts one at a time, and the end of another may wait for that: so not always.
+// A block: a tile of 16 outputs, whole. A slice has TILES tiles of k at most, or is taken by so many at a time. early:
+// the next kernel may start before the inputs are ready. The device starts one at a time, and the end of another may
+// wait for that: so not always.
 template <class T, int TILES, class Out>
 __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
-few_kernel(const uint4 *w, const uint32_t *act, uint32_t KT, uint32_t n_rows, bool early, Out out) {
+    few_kernel(const uint4 *w, const uint32_t *act, uint32_t KT, uint32_t n_rows, bool early, Out out) {
     extern __shared__ __align__(128) unsigned char smem[];
     float *part = (float *)(smem + (size_t)KT * 512);
     uint64_t *bars = (uint64_t *)(part + FEW_WARPS * 8 * FEW_LD);
@@ -65,7 +80,8 @@ few_kernel(const uint4 *w, const uint32_t *act, uint32_t KT, uint32_t n_rows, bo
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, tile = blockIdx.x;
     const uint32_t k0 = KT * warp / FEW_WARPS, n = KT * (warp + 1) / FEW_WARPS - k0;
     if (lane == 0) bulk_load(smem + (size_t)k0 * 512, w + ((size_t)tile * KT + k0) * 32, n * 512, bars + warp);
-    const uint32_t o_in = threadIdx.x % 16, o = tile * 16 + o_in, r = threadIdx.x / 16; // of the outputs, threads 0 to 127
+    const uint32_t o_in = threadIdx.x % 16, o = tile * 16 + o_in,
+                   r = threadIdx.x / 16; // of the outputs, threads 0 to 127
     const bool mine = r < n_rows, weighs = warp >= 8 && warp - 8 < n_rows && out.norm.squares; // a row
     const uint32_t a = shared_address(smem) + (k0 * 32 + lane) * 16;
     typename Out::template column<T, 1> column;
@@ -85,7 +101,8 @@ few_kernel(const uint4 *w, const uint32_t *act, uint32_t KT, uint32_t n_rows, bo
     float acc[4] = {};
     if (n) tiles.add(acc, a, n);
 #pragma unroll 1
-    for (uint32_t k = TILES; k < n; k += TILES) tiles.ask(act + k * 64, n - k, g < n_rows), tiles.add(acc, a + k * 512, n - k);
+    for (uint32_t k = TILES; k < n; k += TILES)
+        tiles.ask(act + k * 64, n - k, g < n_rows), tiles.add(acc, a + k * 512, n - k);
     float *mine_part = part + warp * 8 * FEW_LD;
     mine_part[2 * t * FEW_LD + g] = acc[0];
     mine_part[(2 * t + 1) * FEW_LD + g] = acc[1];
@@ -104,30 +121,44 @@ few_kernel(const uint4 *w, const uint32_t *act, uint32_t KT, uint32_t n_rows, bo
 static size_t few_smem(uint32_t KT) { return (size_t)KT * 512 + FEW_WARPS * (8 * FEW_LD * sizeof(float) + 8); }
 
 template <class T, class Out>
-static void few_launch(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out, void *stream) {
+static void few_launch(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out,
+                       void *stream) {
     const uint32_t KT = cuda_pad16(w->cols) / 16;
-    auto kernel = KT > 8 * FEW_WARPS && KT <= 12 * FEW_WARPS ? few_kernel<T, 12, Out> : KT > 12 * FEW_WARPS && KT <= 16 * FEW_WARPS ? few_kernel<T, 16, Out> : few_kernel<T, 8, Out>;
+    auto kernel = KT > 8 * FEW_WARPS && KT <= 12 * FEW_WARPS    ? few_kernel<T, 12, Out>
+                  : KT > 12 * FEW_WARPS && KT <= 16 * FEW_WARPS ? few_kernel<T, 16, Out>
+                                                                : few_kernel<T, 8, Out>;
     allow_shared(kernel, few_smem(KT));
-    launch(kernel, dim3(cuda_pad16(w->rows) / 16), dim3(FEW_WARPS * 32), few_smem(KT), stream, (const uint4 *)w->data, (const uint32_t *)act, KT, n_rows, early, out);
+    launch(kernel, dim3(cuda_pad16(w->rows) / 16), dim3(FEW_WARPS * 32), few_smem(KT), stream, (const uint4 *)w->data,
+           (const uint32_t *)act, KT, n_rows, early, out);
 }
-// Two products of the same k with operands of their own. A block: a tile, a quarter of k, a warp a slice; out: [4][n_rows][ldy].
-struct few_part { const uint4 *w; const uint32_t *act; float *y; size_t ldy, quarter_stride; uint32_t tiles, O; };
+// Two products of the same k with operands of their own. A block: a tile, a quarter of k, a warp a slice; out:
+// [4][n_rows][ldy].
+struct few_part {
+    const uint4 *w;
+    const uint32_t *act;
+    float *y;
+    size_t ldy, quarter_stride;
+    uint32_t tiles, O;
+};
 __device__ __forceinline__ uint4 load16_if(const uint4 *p, bool wanted) {
     uint4 x;
     asm volatile("{.reg .pred w; setp.ne.u32 w, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;\n"
                  "@w ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];}"
-                 : "=&r"(x.x), "=&r"(x.y), "=&r"(x.z), "=&r"(x.w) : "l"(p), "r"((uint32_t)wanted) : "memory");
+                 : "=&r"(x.x), "=&r"(x.y), "=&r"(x.z), "=&r"(x.w)
+                 : "l"(p), "r"((uint32_t)wanted)
+                 : "memory");
     return x;
 }
 template <class T>
-__global__ void __launch_bounds__(128, 4)
-few_pair_kernel(few_part one, few_part two, uint32_t KT, uint32_t n_rows) {
+__global__ void __launch_bounds__(128, 4) few_pair_kernel(few_part one, few_part two, uint32_t KT, uint32_t n_rows) {
     enum { TILES = 16 };
     __shared__ float part[4][8][FEW_LD];
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, slice = blockIdx.y * 4 + warp;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4,
+                   slice = blockIdx.y * 4 + warp;
     const bool second = blockIdx.x >= one.tiles;
     const few_part p = second ? two : one;
-    const uint32_t tile = second ? blockIdx.x - one.tiles : blockIdx.x, k0 = KT * slice / 16, n = KT * (slice + 1) / 16 - k0;
+    const uint32_t tile = second ? blockIdx.x - one.tiles : blockIdx.x, k0 = KT * slice / 16,
+                   n = KT * (slice + 1) / 16 - k0;
     const uint4 *w = p.w + ((size_t)tile * KT + k0) * 32 + lane;
     const uint32_t *act = p.act + (size_t)k0 * 64 + lane;
     uint4 a[TILES];
@@ -161,57 +192,80 @@ few_pair_kernel(few_part one, few_part two, uint32_t KT, uint32_t n_rows) {
 
 bool cuda_fused_possible(const struct cuda_shape *shape) {
     return on_hopper() && shape->dtype != CUDA_F32 && shape->D % 16 == 0 && shape->E % 16 == 0 &&
-           shape->H * shape->P % 16 == 0 && few_smem(cuda_pad16(shape->D) / 16) <= FEW_SMEM && few_smem(cuda_pad16(shape->E) / 16) <= FEW_SMEM &&
-           few_smem(cuda_pad16(shape->F) / 16) <= FEW_SMEM && few_smem(cuda_pad16(shape->H * shape->P) / 16) <= FEW_SMEM;
+           shape->H * shape->P % 16 == 0 && few_smem(cuda_pad16(shape->D) / 16) <= FEW_SMEM &&
+           few_smem(cuda_pad16(shape->E) / 16) <= FEW_SMEM && few_smem(cuda_pad16(shape->F) / 16) <= FEW_SMEM &&
+           few_smem(cuda_pad16(shape->H * shape->P) / 16) <= FEW_SMEM;
 }
 
-template <class Out> static void few(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out, void *stream) {
-    if (w->dtype == CUDA_F16) few_launch<__half>(w, act, n_rows, early, out, stream);
-    else few_launch<__nv_bfloat16>(w, act, n_rows, early, out, stream);
+template <class Out>
+static void few(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out,
+                void *stream) {
+    if (w->dtype == CUDA_F16)
+        few_launch<__half>(w, act, n_rows, early, out, stream);
+    else
+        few_launch<__nv_bfloat16>(w, act, n_rows, early, out, stream);
 }
 // Of a step's rows: the kernel of few, or that of many.
-template <class Out> static void fused(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out, void *stream) {
-    if (n_rows > CUDA_FEW_ROWS) wide_product(wide_operands{w->data, act, w->rows}, out, w->cols, w->dtype, n_rows, stream);
-    else few(w, act, n_rows, early, out, stream);
+template <class Out>
+static void fused(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out,
+                  void *stream) {
+    if (n_rows > CUDA_FEW_ROWS)
+        wide_product(wide_operands{w->data, act, w->rows}, out, w->cols, w->dtype, n_rows, stream);
+    else
+        few(w, act, n_rows, early, out, stream);
 }
 static row_norm norm_of(const struct cuda_normed *in, uint32_t n_rows) {
     return row_norm{in->squares, cuda_square_sums(n_rows, in->D), in->D, in->eps, true, n_rows > CUDA_FEW_ROWS};
 }
 
-void k_fused_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy, void *stream) {
+void k_fused_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy,
+                    void *stream) {
     fused(w, in->act, n_rows, true, out_plain{norm_of(in, n_rows), y, ldy, w->rows}, stream);
 }
 
-void k_fused_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const struct cuda_matrix *w,
-                  const struct cuda_normed *in, const float *conv, const float *bias, uint32_t n_rows, float *az, float *s, void *s_act,
-                  void *a_act, void *stream) {
+void k_fused_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows,
+                  const struct cuda_matrix *w, const struct cuda_normed *in, const float *conv, const float *bias,
+                  uint32_t n_rows, float *az, float *s, void *s_act, void *a_act, void *stream) {
     if (n_rows > CUDA_FEW_ROWS) {
         k_fused_linear(w, in, n_rows, az, 2 * (size_t)shape->Ep, stream);
         conv_rows(shape, layer, rows, az, conv, bias, n_rows, s, s_act, a_act, stream);
-    } else if (shape->K <= 4) few(w, in->act, n_rows, false, out_conv<4>{norm_of(in, n_rows), *shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
-    else few(w, in->act, n_rows, false, out_conv<8>{norm_of(in, n_rows), *shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
+    } else if (shape->K <= 4)
+        few(w, in->act, n_rows, false,
+            out_conv<4>{norm_of(in, n_rows), *shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
+    else
+        few(w, in->act, n_rows, false,
+            out_conv<8>{norm_of(in, n_rows), *shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
 }
 
 void k_fused_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream) {
     fused(w, in->act, n_rows, true, out_ffn{norm_of(in, n_rows), act, w->rows / 2}, stream);
 }
 
-void k_fused_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums, uint32_t sum_n, float eps, const float *base,
-                      const float *next_norm, uint32_t n_rows, float *y, float *squares, void *act, void *stream) {
-    fused(w, in, n_rows, !row_sums, out_residual{row_norm{row_sums, n_sums, sum_n, eps, false, false}, base, next_norm, w->rows, y, squares, act}, stream);
+void k_fused_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums,
+                      uint32_t sum_n, float eps, const float *base, const float *next_norm, uint32_t n_rows, float *y,
+                      float *squares, void *act, void *stream) {
+    fused(w, in, n_rows, !row_sums,
+          out_residual{row_norm{row_sums, n_sums, sum_n, eps, false, false}, base, next_norm, w->rows, y, squares, act},
+          stream);
 }
 
-void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1, const struct cuda_matrix *w2,
-                       const void *x2, float *y2, size_t ldy2, size_t split_stride2, uint32_t n_rows, void *stream) {
+void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
+                         const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
+                         uint32_t n_rows, void *stream) {
     if (n_rows > CUDA_FEW_ROWS) { // whole sums
         const wide_operands in1 = {w1->data, x1, w1->rows}, in2 = {w2->data, x2, w2->rows};
-        wide_plain(in1, out_plain{{}, y1, ldy1, w1->rows}, &in2, out_plain{{}, y2, ldy2, w2->rows}, w1->cols, w1->dtype, n_rows, stream);
+        wide_plain(in1, out_plain{{}, y1, ldy1, w1->rows}, &in2, out_plain{{}, y2, ldy2, w2->rows}, w1->cols, w1->dtype,
+                   n_rows, stream);
         return;
     }
     const uint32_t KT = cuda_pad16(w1->cols) / 16;
-    const few_part one = {(const uint4 *)w1->data, (const uint32_t *)x1, y1, ldy1, split_stride1, cuda_pad16(w1->rows) / 16, w1->rows};
-    const few_part two = {(const uint4 *)w2->data, (const uint32_t *)x2, y2, ldy2, split_stride2, cuda_pad16(w2->rows) / 16, w2->rows};
+    const few_part one = {(const uint4 *)w1->data, (const uint32_t *)x1,      y1,      ldy1,
+                          split_stride1,           cuda_pad16(w1->rows) / 16, w1->rows};
+    const few_part two = {(const uint4 *)w2->data, (const uint32_t *)x2,      y2,      ldy2,
+                          split_stride2,           cuda_pad16(w2->rows) / 16, w2->rows};
     const dim3 grid(one.tiles + two.tiles, 4);
-    if (w1->dtype == CUDA_F16) launch(few_pair_kernel<__half>, grid, dim3(128), 0, stream, one, two, KT, n_rows);
-    else launch(few_pair_kernel<__nv_bfloat16>, grid, dim3(128), 0, stream, one, two, KT, n_rows);
+    if (w1->dtype == CUDA_F16)
+        launch(few_pair_kernel<__half>, grid, dim3(128), 0, stream, one, two, KT, n_rows);
+    else
+        launch(few_pair_kernel<__nv_bfloat16>, grid, dim3(128), 0, stream, one, two, KT, n_rows);
 }

@@ -1,10 +1,11 @@
-// mixer.cu - the recurrent layer between its products: convolution (E2), gates (E3, E5), state update and read-out (E4, E6, E7).
+// mixer.cu - the recurrent layer between its products: convolution (E2), gates (E3, E5), state update and read-out (E4,
+// E6, E7).
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/gates.cuh"
 
 template <class T>
-__global__ void conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const float *az, const float *row_scale, const float *w,
-                            const float *bias, float *s, T *s_act, T *a_act) {
+__global__ void conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const float *az, const float *row_scale,
+                            const float *w, const float *bias, float *s, T *s_act, T *a_act) {
     const uint32_t e = blockIdx.x * blockDim.x + threadIdx.x, K = shape.K, Ep = shape.Ep, Ek = (shape.E + 15) / 16 * 16;
     const bool mine = e < shape.E;
     const float b = mine ? bias[e] : 0;
@@ -17,7 +18,8 @@ __global__ void conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, co
     wait_for_inputs();
     if (!mine) return;
     for (uint32_t t = 0; t < n; t++) {
-        const float a = az[(size_t)(first + t) * 2 * Ep + e] * (row_scale ? row_scale[first + t] : 1.0f), sum = conv_sum(weight, tap, a, b);
+        const float a = az[(size_t)(first + t) * 2 * Ep + e] * (row_scale ? row_scale[first + t] : 1.0f),
+                    sum = conv_sum(weight, tap, a, b);
         const T stored = from_float<T>(a);
         s[(size_t)(first + t) * Ep + e] = sum;
         s_act[act_at<T>(first + t, e, Ek)] = from_float<T>(sum);
@@ -30,19 +32,22 @@ __global__ void conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, co
     }
 }
 
-void k_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs, const float *az,
-            const float *row_scale, const float *w, const float *bias, float *s, void *s_act, void *a_act, void *stream) {
-    FOR_DTYPE(shape->dtype, (launch(conv_kernel<T>, dim3((shape->E + 127) / 128, n_segs), dim3(128), 0, stream, *shape, layer, *rows,
-                                    az, row_scale, w, bias, s, (T *)s_act, (T *)a_act)));
+void k_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs,
+            const float *az, const float *row_scale, const float *w, const float *bias, float *s, void *s_act,
+            void *a_act, void *stream) {
+    FOR_DTYPE(shape->dtype, (launch(conv_kernel<T>, dim3((shape->E + 127) / 128, n_segs), dim3(128), 0, stream, *shape,
+                                    layer, *rows, az, row_scale, w, bias, s, (T *)s_act, (T *)a_act)));
 }
 
-// The same of single tokens in 16 bit, E a multiple of 8. A warp: eight rows by RUN, 32 channels; a lane: RUN rows, eight channels, so that
-// the operands leave in pieces of 128 bytes. az is scaled. MOST_K: taps.
+// The same of single tokens in 16 bit, E a multiple of 8. A warp: eight rows by RUN, 32 channels; a lane: RUN rows,
+// eight channels, so that the operands leave in pieces of 128 bytes. az is scaled. MOST_K: taps.
 enum { CONV_WARPS = 4 };
 template <class T, int MOST_K, int RUN>
 __global__ void __launch_bounds__(CONV_WARPS * 32)
-conv_rows_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_rows, const float *az, const float *w, const float *bias, float *s, T *s_act, T *a_act) {
-    const uint32_t lane = threadIdx.x % 32, r0 = blockIdx.y * 8 * RUN + lane / 4, e = (blockIdx.x * CONV_WARPS + threadIdx.x / 32) * 32 + lane % 4 * 8;
+    conv_rows_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_rows, const float *az, const float *w,
+                     const float *bias, float *s, T *s_act, T *a_act) {
+    const uint32_t lane = threadIdx.x % 32, r0 = blockIdx.y * 8 * RUN + lane / 4,
+                   e = (blockIdx.x * CONV_WARPS + threadIdx.x / 32) * 32 + lane % 4 * 8;
     const uint32_t K = shape.K, Ep = shape.Ep;
     let_next_start();
     if (r0 >= n_rows || e >= shape.E) return;
@@ -91,46 +96,50 @@ conv_rows_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_ro
 }
 
 template <class T, int MOST_K, int RUN>
-static void conv_rows_launch(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az, const float *w, const float *bias,
-                             uint32_t n_rows, float *s, void *s_act, void *a_act, void *stream) {
+static void conv_rows_launch(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows,
+                             const float *az, const float *w, const float *bias, uint32_t n_rows, float *s, void *s_act,
+                             void *a_act, void *stream) {
     const dim3 grid((shape->E + CONV_WARPS * 32 - 1) / (CONV_WARPS * 32), (n_rows + 8 * RUN - 1) / (8 * RUN));
-    launch(conv_rows_kernel<T, MOST_K, RUN>, grid, dim3(CONV_WARPS * 32), 0, stream, *shape, layer, *rows, n_rows, az, w, bias, s, (T *)s_act, (T *)a_act);
+    launch(conv_rows_kernel<T, MOST_K, RUN>, grid, dim3(CONV_WARPS * 32), 0, stream, *shape, layer, *rows, n_rows, az,
+           w, bias, s, (T *)s_act, (T *)a_act);
 }
-void conv_rows(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az, const float *w, const float *bias,
-               uint32_t n_rows, float *s, void *s_act, void *a_act, void *stream) {
+void conv_rows(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az,
+               const float *w, const float *bias, uint32_t n_rows, float *s, void *s_act, void *a_act, void *stream) {
     const auto start = shape->dtype == CUDA_F16 ? shape->K > 4   ? conv_rows_launch<__half, 8, 1>
                                                   : n_rows <= 64 ? conv_rows_launch<__half, 4, 1>
                                                                  : conv_rows_launch<__half, 4, 2>
-                       : shape->K > 4                            ? conv_rows_launch<__nv_bfloat16, 8, 1>
-                       : n_rows <= 64                            ? conv_rows_launch<__nv_bfloat16, 4, 1>
-                                                                 : conv_rows_launch<__nv_bfloat16, 4, 2>; // measured at 128 and 256 rows
+                       : shape->K > 4 ? conv_rows_launch<__nv_bfloat16, 8, 1>
+                       : n_rows <= 64           ? conv_rows_launch<__nv_bfloat16, 4, 1>
+                                                : conv_rows_launch<__nv_bfloat16, 4, 2>; // measured at 128 and 256 rows
     start(shape, layer, rows, az, w, bias, n_rows, s, s_act, a_act, stream);
 }
 
-__global__ void gates_kernel(cuda_shape shape, const float *in, uint32_t splits, size_t split_stride, const float *in_c0,
-                             uint32_t splits_c0, size_t split_stride_c0, const float *g_b, const float *t_b, float *q, float *k,
-                             float *log_alpha, float *c0) {
+__global__ void gates_kernel(cuda_shape shape, const float *in, uint32_t splits, size_t split_stride,
+                             const float *in_c0, uint32_t splits_c0, size_t split_stride_c0, const float *g_b,
+                             const float *t_b, float *q, float *k, float *log_alpha, float *c0) {
     const size_t r = blockIdx.x;
     float bias_g[4], bias_t[4]; // M up to 128
     gate_biases(shape, g_b, t_b, bias_g, bias_t);
     let_next_start();
     wait_for_inputs();
-    gates_of(shape, in, splits, split_stride, (uint32_t)r, bias_g, bias_t, [&](uint32_t m, float q_m, float k_m, float log_alpha_m) {
-        q[r * shape.M + m] = q_m, k[r * shape.M + m] = k_m, log_alpha[r * shape.M + m] = log_alpha_m;
-    });
-    for (uint32_t i = threadIdx.x; i < shape.R; i += 32) c0[r * shape.R + i] = low_rank_of(shape, in_c0, splits_c0, split_stride_c0, (uint32_t)r, i);
+    gates_of(shape, in, splits, split_stride, (uint32_t)r, bias_g, bias_t,
+             [&](uint32_t m, float q_m, float k_m, float log_alpha_m) {
+                 q[r * shape.M + m] = q_m, k[r * shape.M + m] = k_m, log_alpha[r * shape.M + m] = log_alpha_m;
+             });
+    for (uint32_t i = threadIdx.x; i < shape.R; i += 32)
+        c0[r * shape.R + i] = low_rank_of(shape, in_c0, splits_c0, split_stride_c0, (uint32_t)r, i);
 }
 
 void k_gates(const struct cuda_shape *shape, const float *in, uint32_t splits, size_t split_stride, const float *in_c0,
-             uint32_t splits_c0, size_t split_stride_c0, const float *g_b, const float *t_b, uint32_t n_rows, float *q, float *k,
-             float *log_alpha, float *c0, void *stream) {
+             uint32_t splits_c0, size_t split_stride_c0, const float *g_b, const float *t_b, uint32_t n_rows, float *q,
+             float *k, float *log_alpha, float *c0, void *stream) {
     launch(gates_kernel, dim3(n_rows), dim3(32), 0, stream, *shape, in, splits, split_stride, in_c0, splits_c0,
            split_stride_c0, g_b, t_b, q, k, log_alpha, c0);
 }
 
-// A block: one segment, CHANNELS channels, four threads a channel: thread (group, quad) holds rows m = group, group + 16, ... of
-// four channels of S in registers. The read-out adds a thread's rows, then the 16 groups in order.
-// GATES: each block makes the gates of its one token itself, from the partial products; its first warp does.
+// A block: one segment, CHANNELS channels, four threads a channel: thread (group, quad) holds rows m = group, group +
+// 16, ... of four channels of S in registers. The read-out adds a thread's rows, then the 16 groups in order. GATES:
+// each block makes the gates of its one token itself, from the partial products; its first warp does.
 enum { GLA_GROUPS = 16, GLA_MOST_R = 128 };
 struct gla_gates { // ready (q, k, log_alpha, c0), or partial products and biases
     const float *q, *k, *log_alpha, *c0;
@@ -138,7 +147,7 @@ struct gla_gates { // ready (q, k, log_alpha, c0), or partial products and biase
 };
 template <class T, bool GATES, int CHANNELS, int MOST_M>
 __global__ void __launch_bounds__(CHANNELS * 4, (MOST_M > 64 ? 128 : 256) / CHANNELS)
-gla_kernel(state_io io, gla_gates in) {
+    gla_kernel(state_io io, gla_gates in) {
     constexpr uint32_t THREADS = CHANNELS * 4, QUADS = CHANNELS / 4, GLA_MOST = MOST_M / GLA_GROUPS;
     __shared__ float4 part[GLA_GROUPS][QUADS];
     __shared__ float qs[128], ks[128], as[128], us[CHANNELS], lows[THREADS / 32][GLA_MOST_R];
@@ -147,11 +156,14 @@ gla_kernel(state_io io, gla_gates in) {
     const uint32_t e0 = blockIdx.x * CHANNELS, Ek = (shape.E + 15) / 16 * 16, lane = threadIdx.x % 32;
     float *low = lows[threadIdx.x / 32];
     const uint32_t first = (uint32_t)io.rows.seg_first[blockIdx.y], n = GATES ? 1 : (uint32_t)io.rows.seg_n[blockIdx.y];
-    const uint32_t channel = e0 + threadIdx.x / 4, lane4 = threadIdx.x % 4; // E4: four threads a channel, each a quarter of the low rank
+    const uint32_t channel = e0 + threadIdx.x / 4,
+                   lane4 = threadIdx.x % 4; // E4: four threads a channel, each a quarter of the low rank
     const bool in_state = e0 + quad * 4 < Ep;
     let_next_start();
     // S was last written a step ago, so it comes before the inputs are ready
-    float4 *S = (float4 *)(shape.S + (size_t)io.rows.slot[first] * shape.S_slot + io.layer * shape.S_layer + (size_t)(e0 / 32 + quad / 8) * M * 32) + quad % 8;
+    float4 *S = (float4 *)(shape.S + (size_t)io.rows.slot[first] * shape.S_slot + io.layer * shape.S_layer +
+                           (size_t)(e0 / 32 + quad / 8) * M * 32) +
+                quad % 8;
     float4 v[GLA_MOST];
 #pragma unroll
     for (int i = 0; i < GLA_MOST; i++) {
@@ -165,18 +177,23 @@ gla_kernel(state_io io, gla_gates in) {
     const uint32_t step = GATES ? Ep : 1;
     float c1_early[8]; // R up to 32
 #pragma unroll
-    for (int i = 0; i < 8; i++) c1_early[i] = channel < shape.E && lane4 + 4 * i < R ? c1[(lane4 + 4 * i) * step] : 0.0f;
+    for (int i = 0; i < 8; i++)
+        c1_early[i] = channel < shape.E && lane4 + 4 * i < R ? c1[(lane4 + 4 * i) * step] : 0.0f;
     wait_for_inputs();
     for (uint32_t t = 0; t < n; t++) {
         const uint32_t r = first + t;
         const float scale = io.row_scale ? io.row_scale[r] : 1.0f;
         const float a_in = channel < shape.E && lane4 == 0 ? io.az[(size_t)r * 2 * Ep + channel] * scale : 0.0f;
         for (uint32_t i = lane; i < R; i += 32) // each warp for itself
-            low[i] = GATES ? low_rank_of(shape, in.partial.in_c0, in.partial.splits_c0, in.partial.split_stride_c0, r, i) : in.c0[(size_t)r * R + i];
+            low[i] = GATES
+                         ? low_rank_of(shape, in.partial.in_c0, in.partial.splits_c0, in.partial.split_stride_c0, r, i)
+                         : in.c0[(size_t)r * R + i];
         if (GATES) {
             if (threadIdx.x < 32)
                 gates_of(shape, in.partial.in, in.partial.splits, in.partial.split_stride, r, bias_g, bias_t,
-                         [&](uint32_t m, float q, float k, float log_alpha) { qs[m] = q, ks[m] = k, as[m] = expf(log_alpha); });
+                         [&](uint32_t m, float q, float k, float log_alpha) {
+                             qs[m] = q, ks[m] = k, as[m] = expf(log_alpha);
+                         });
         } else
             for (uint32_t m = threadIdx.x; m < M; m += THREADS) {
                 qs[m] = in.q[(size_t)r * M + m];
@@ -210,14 +227,15 @@ gla_kernel(state_io io, gla_gates in) {
             }
         }
         part[group][quad] = o;
-        __syncthreads(); // the groups' sums
+        __syncthreads();                                       // the groups' sums
         if (threadIdx.x < CHANNELS && e0 + threadIdx.x < Ep) { // whole warps: Ep is a multiple of 32
             const uint32_t c = threadIdx.x, e = e0 + c;
             float sum = 0, out = 0;
 #pragma unroll
             for (int i = 0; i < GLA_GROUPS; i++) sum += ((const float *)part[i])[c];
             if (e < shape.E) {
-                out = __fmaf_rn(io.residual[e], io.s[(size_t)r * Ep + e], sum) * silu(io.az[(size_t)r * 2 * Ep + Ep + e] * scale);
+                out = __fmaf_rn(io.residual[e], io.s[(size_t)r * Ep + e], sum) *
+                      silu(io.az[(size_t)r * 2 * Ep + Ep + e] * scale);
                 ((T *)io.act)[act_at<T>(r, e, Ek)] = from_float<T>(out * io.act_norm[e]);
             }
             const float square = warp_sum(out * out);
@@ -232,22 +250,31 @@ gla_kernel(state_io io, gla_gates in) {
     }
 }
 
-template <bool GATES, int CHANNELS> static void gla(const state_io &io, uint32_t n_segs, const gla_gates &in, void *stream) {
+template <bool GATES, int CHANNELS>
+static void gla(const state_io &io, uint32_t n_segs, const gla_gates &in, void *stream) {
     const dim3 grid((io.shape.Ep + CHANNELS - 1) / CHANNELS, n_segs);
-#define GLA(MOST_M) FOR_DTYPE(io.shape.dtype, (launch(gla_kernel<T, GATES, CHANNELS, MOST_M>, grid, dim3(CHANNELS * 4), 0, stream, io, in)))
-    if (io.shape.M <= 64) GLA(64);
-    else GLA(128);
+#define GLA(MOST_M)                                                                                                    \
+    FOR_DTYPE(io.shape.dtype,                                                                                          \
+              (launch(gla_kernel<T, GATES, CHANNELS, MOST_M>, grid, dim3(CHANNELS * 4), 0, stream, io, in)))
+    if (io.shape.M <= 64)
+        GLA(64);
+    else
+        GLA(128);
 }
 // Many channels a block share the gates; with few rows they would leave the state to too few multiprocessors.
 template <bool GATES> static void gla(const state_io &io, uint32_t n_segs, const gla_gates &in, void *stream) {
-    if (n_segs < 4) gla<GATES, 32>(io, n_segs, in, stream);
-    else gla<GATES, 128>(io, n_segs, in, stream);
+    if (n_segs < 4)
+        gla<GATES, 32>(io, n_segs, in, stream);
+    else
+        gla<GATES, 128>(io, n_segs, in, stream);
 }
 
-void k_gla(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs, const float *q,
-           const float *k, const float *log_alpha, const float *c0, const float *c1, const float *c1_b, const float *az,
-           const float *row_scale, const float *s, const float *residual, const float *act_norm, float *sums, void *act, void *stream) {
-    gla<false>(state_io{*shape, layer, *rows, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act}, n_segs, gla_gates{q, k, log_alpha, c0, {}}, stream);
+void k_gla(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs,
+           const float *q, const float *k, const float *log_alpha, const float *c0, const float *c1, const float *c1_b,
+           const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
+           float *sums, void *act, void *stream) {
+    gla<false>(state_io{*shape, layer, *rows, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act}, n_segs,
+               gla_gates{q, k, log_alpha, c0, {}}, stream);
 }
 
 void gla_of_partial(const state_io &io, const gates_in &in, uint32_t n_rows, void *stream) {

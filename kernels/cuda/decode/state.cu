@@ -1,15 +1,18 @@
-// state.cu - the state in decode steps on Hopper (E4 to E7, one token a session): S passes through shared memory by bulk copies.
+// state.cu - the state in decode steps on Hopper (E4 to E7, one token a session): S passes through shared memory by
+// bulk copies.
 //
-// A panel of S (32 channels, [M][32]) is the work of one warp. Few rows (state_few_kernel): a panel each, a lane a channel, and every
-// block makes the gates of its row. Many (state_kernel): a warp takes its panel of many rows, one after the other, through a ring of tiles
-// of its own, so the next ones are on their way while it works; the block's warps share the gates. There a tile goes back only where
-// k_step_rows says so: of other rows u, k and alpha are kept (deferred), and applied to the tile before the row's own token. The order of
-// every sum is gla_kernel's: rows m = group, group + 16, ..., then the 16 groups.
+// A panel of S (32 channels, [M][32]) is the work of one warp. Few rows (state_few_kernel): a panel each, a lane a
+// channel, and every block makes the gates of its row. Many (state_kernel): a warp takes its panel of many rows, one
+// after the other, through a ring of tiles of its own, so the next ones are on their way while it works; the block's
+// warps share the gates. There a tile goes back only where k_step_rows says so: of other rows u, k and alpha are kept
+// (deferred), and applied to the tile before the row's own token. The order of every sum is gla_kernel's: rows m =
+// group, group + 16, ..., then the 16 groups.
 #include "kernels/cuda/gates.cuh"
 #include <algorithm>
 
 enum { STATE_GROUPS = 16, STATE_EARLY_R = 32, STATE_MANY = 17 }; // STATE_MANY rows and more take state_kernel
-// Floats that a warp of it keeps of a row's channels (a, z, s, u of each deferred token), and in all: of three rows, and o by groups.
+// Floats that a warp of it keeps of a row's channels (a, z, s, u of each deferred token), and in all: of three rows,
+// and o by groups.
 enum { CHANNELS_ROW = 32 * (3 + CUDA_DEFERRED), CHANNELS = 3 * CHANNELS_ROW + STATE_GROUPS * 32 };
 
 // ---- one thread: bulk copies ----
@@ -28,14 +31,18 @@ __device__ __forceinline__ void bars_are_there() {
 __device__ __forceinline__ void bulk_in(void *to, const void *from, uint32_t bytes, uint64_t *bar, uint64_t policy) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_at(bar)), "r"(bytes) : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(smem_at(to)), "l"(from), "r"(bytes),
-                 "r"(smem_at(bar)), "l"(policy)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(smem_at(to)),
+        "l"(from), "r"(bytes), "r"(smem_at(bar)), "l"(policy)
+        : "memory");
 #endif
 }
 __device__ __forceinline__ void bulk_out(void *to, const void *from, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to), "r"(smem_at(from)), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to),
+                 "r"(smem_at(from)), "r"(bytes)
+                 : "memory");
 #endif
 }
 __device__ __forceinline__ void before_bulk_out() { // every thread that wrote what the copy takes
@@ -43,7 +50,8 @@ __device__ __forceinline__ void before_bulk_out() { // every thread that wrote w
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
-template <int N> __device__ __forceinline__ void bulk_outs_read() { // of this thread's, all but the last N have left shared memory
+template <int N>
+__device__ __forceinline__ void bulk_outs_read() { // of this thread's, all but the last N have left shared memory
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
 #endif
@@ -55,7 +63,11 @@ __device__ __forceinline__ void bulk_outs_done() {
 }
 __device__ __forceinline__ void bar_wait(uint64_t *bar, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::"r"(smem_at(bar)), "r"(parity) : "memory");
+    asm volatile(
+        "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::
+            "r"(smem_at(bar)),
+        "r"(parity)
+        : "memory");
 #endif
     delay(16);
 }
@@ -66,7 +78,8 @@ __device__ __forceinline__ uint64_t policy_once() { // leaves the second-level c
 #endif
     return policy;
 }
-__device__ __forceinline__ uint64_t policy_stay() { // leaves it last: what will be written over soon, which makes it common again
+__device__ __forceinline__ uint64_t
+policy_stay() { // leaves it last: what will be written over soon, which makes it common again
     uint64_t policy = 0;
 #if __CUDA_ARCH__ >= 900
     asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
@@ -76,30 +89,35 @@ __device__ __forceinline__ uint64_t policy_stay() { // leaves it last: what will
 
 // ---- a panel ----
 
-// E4's low rank at one channel: gla_kernel's four partial sums, i = part, part + 4, ...; early holds the first of c1 [R][Ep]. low:
-// zeros from R up to STATE_EARLY_R.
+// E4's low rank at one channel: gla_kernel's four partial sums, i = part, part + 4, ...; early holds the first of c1
+// [R][Ep]. low: zeros from R up to STATE_EARLY_R.
 template <int PARTS> // of the four, from `first` on
-__device__ __forceinline__ void c1_early(float (&early)[PARTS][STATE_EARLY_R / 4], const float *c1, uint32_t R, uint32_t Ep, uint32_t first) {
+__device__ __forceinline__ void c1_early(float (&early)[PARTS][STATE_EARLY_R / 4], const float *c1, uint32_t R,
+                                         uint32_t Ep, uint32_t first) {
 #pragma unroll
     for (int l = 0; l < PARTS; l++)
 #pragma unroll
-        for (int j = 0; j < STATE_EARLY_R / 4; j++) early[l][j] = first + l + 4 * j < R ? c1[(size_t)(first + l + 4 * j) * Ep] : 0.0f;
+        for (int j = 0; j < STATE_EARLY_R / 4; j++)
+            early[l][j] = first + l + 4 * j < R ? c1[(size_t)(first + l + 4 * j) * Ep] : 0.0f;
 }
 template <int PARTS>
-__device__ __forceinline__ void low_rank_parts(float (&sum)[PARTS], const float (&early)[PARTS][STATE_EARLY_R / 4], const float *c1, const float *low, uint32_t R,
-                                               uint32_t Ep, uint32_t first) {
+__device__ __forceinline__ void low_rank_parts(float (&sum)[PARTS], const float (&early)[PARTS][STATE_EARLY_R / 4],
+                                               const float *c1, const float *low, uint32_t R, uint32_t Ep,
+                                               uint32_t first) {
 #pragma unroll
     for (int l = 0; l < PARTS; l++) {
         sum[l] = 0;
 #pragma unroll
         for (int j = 0; j < STATE_EARLY_R / 4; j++) sum[l] = __fmaf_rn(early[l][j], low[first + l + 4 * j], sum[l]);
 #pragma unroll 1
-        for (uint32_t i = first + l + STATE_EARLY_R; i < R; i += 4) sum[l] = __fmaf_rn(c1[(size_t)i * Ep], low[i], sum[l]);
+        for (uint32_t i = first + l + STATE_EARLY_R; i < R; i += 4)
+            sum[l] = __fmaf_rn(c1[(size_t)i * Ep], low[i], sum[l]);
     }
 }
 // E6 and E7 at one channel, rows m = group0 + g + 16 i: put(m, the new S) and o[g].
 template <int G, int UNROLL, class P>
-__device__ __forceinline__ void state_rows(const float *tile, const float *q, const float *k, const float *a, uint32_t M, uint32_t group0, float u, float (&o)[G], P put) {
+__device__ __forceinline__ void state_rows(const float *tile, const float *q, const float *k, const float *a,
+                                           uint32_t M, uint32_t group0, float u, float (&o)[G], P put) {
 #pragma unroll
     for (int g = 0; g < G; g++) o[g] = 0;
     uint32_t m0 = group0;
@@ -107,8 +125,10 @@ __device__ __forceinline__ void state_rows(const float *tile, const float *q, co
     for (; m0 + G <= M; m0 += STATE_GROUPS)
 #pragma unroll
         for (int g = 0; g < G; g += 4) {
-            const float4 qm = *(const float4 *)(q + m0 + g), km = *(const float4 *)(k + m0 + g), am = *(const float4 *)(a + m0 + g);
-            const float qs[4] = {qm.x, qm.y, qm.z, qm.w}, ks[4] = {km.x, km.y, km.z, km.w}, as[4] = {am.x, am.y, am.z, am.w};
+            const float4 qm = *(const float4 *)(q + m0 + g), km = *(const float4 *)(k + m0 + g),
+                         am = *(const float4 *)(a + m0 + g);
+            const float qs[4] = {qm.x, qm.y, qm.z, qm.w}, ks[4] = {km.x, km.y, km.z, km.w},
+                        as[4] = {am.x, am.y, am.z, am.w};
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 const float v = __fmaf_rn(as[j], tile[(m0 + g + j) * 32], ks[j] * u);
@@ -125,7 +145,9 @@ __device__ __forceinline__ void state_rows(const float *tile, const float *q, co
         }
 }
 
-struct channel_in { float a, z, s, scale; };
+struct channel_in {
+    float a, z, s, scale;
+};
 __device__ __forceinline__ channel_in read_channel(const state_io &io, uint32_t r, uint32_t e) {
     channel_in x = {0, 0, 0, io.row_scale ? io.row_scale[r] : 1.0f};
     if (e < io.shape.E) {
@@ -135,7 +157,9 @@ __device__ __forceinline__ channel_in read_channel(const state_io &io, uint32_t 
     return x;
 }
 // o of a channel -> gated, and the panel's sum of squares; a whole warp calls it.
-template <class T> __device__ __forceinline__ void finish_channel(const state_io &io, const channel_in &x, uint32_t r, uint32_t e, float residual, float act_norm, float o) {
+template <class T>
+__device__ __forceinline__ void finish_channel(const state_io &io, const channel_in &x, uint32_t r, uint32_t e,
+                                               float residual, float act_norm, float o) {
     float out = 0;
     if (e < io.shape.E) {
         out = __fmaf_rn(residual, x.s, o) * silu(x.z * x.scale);
@@ -147,10 +171,10 @@ template <class T> __device__ __forceinline__ void finish_channel(const state_io
 
 // ---- few rows ----
 
-// A block: a row, `panels` of it, at least 4 warps; PW warps a panel share the groups. Shared memory: the panels' tiles.
+// A block: a row, `panels` of it, at least 4 warps; PW warps a panel share the groups. Shared memory: the panels'
+// tiles.
 template <class T, int PW, int THREADS>
-__global__ void __launch_bounds__(THREADS, 2)
-state_few_kernel(state_io io, gates_in in) {
+__global__ void __launch_bounds__(THREADS, 2) state_few_kernel(state_io io, gates_in in) {
     constexpr int PARTS = 4 / PW, G = STATE_GROUPS / PW, PANELS = THREADS / 32 / PW, WARPS = THREADS / 32;
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ float raw[4 * 128], low[128];
@@ -158,13 +182,15 @@ state_few_kernel(state_io io, gates_in in) {
     __shared__ float u_parts[PANELS][4][32], o_parts[PW > 1 ? PANELS : 1][STATE_GROUPS][32];
     __shared__ uint64_t full[PANELS];
     const uint32_t M = io.shape.M, Ep = io.shape.Ep, R = io.shape.R, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const uint32_t own = warp / PW, h = warp % PW, r = blockIdx.y, panel = blockIdx.x * PANELS + own, e = panel * 32 + lane;
+    const uint32_t own = warp / PW, h = warp % PW, r = blockIdx.y, panel = blockIdx.x * PANELS + own,
+                   e = panel * 32 + lane;
     const bool there = panel < Ep / 32;
     if ((uint32_t)io.rows.slot[r] == io.shape.n_slots) { // padding
         wait_for_inputs();
         return;
     }
-    float *S = io.shape.S + (size_t)io.rows.slot[r] * io.shape.S_slot + io.layer * io.shape.S_layer + (size_t)panel * M * 32;
+    float *S =
+        io.shape.S + (size_t)io.rows.slot[r] * io.shape.S_slot + io.layer * io.shape.S_layer + (size_t)panel * M * 32;
     float *tile = (float *)smem + (size_t)own * M * 32;
     if (lane == 0 && h == 0) { // S was last written a step ago, so it comes before the inputs are ready
         bar_init(full + own, 1);
@@ -177,7 +203,8 @@ state_few_kernel(state_io io, gates_in in) {
     float early[PARTS][STATE_EARLY_R / 4];
     const float *c1 = io.c1 + (mine ? e : 0);
     c1_early(early, c1, R, Ep, h * PARTS);
-    const float bias_u = mine ? io.c1_b[e] : 0.0f, residual = mine ? io.residual[e] : 0.0f, act_norm = mine ? io.act_norm[e] : 0.0f;
+    const float bias_u = mine ? io.c1_b[e] : 0.0f, residual = mine ? io.residual[e] : 0.0f,
+                act_norm = mine ? io.act_norm[e] : 0.0f;
     wait_for_inputs();
     let_next_start(); // now: the device starts one kernel at a time, and this one must not wait for that
 #pragma unroll 1
@@ -193,8 +220,10 @@ state_few_kernel(state_io io, gates_in in) {
         for (uint32_t p = 0; p < 4; p++) sum += v[p];
 #pragma unroll 1
         for (uint32_t p = 4; p < splits; p++) sum += from[p * stride];
-        if (gate) raw[i] = sum;
-        else low[i - 4 * M] = sum;
+        if (gate)
+            raw[i] = sum;
+        else
+            low[i - 4 * M] = sum;
     }
     const channel_in x = read_channel(io, r, e);
     __syncthreads(); // the sums of the partial products; the barriers are there
@@ -212,9 +241,11 @@ state_few_kernel(state_io io, gates_in in) {
     float o[G], sum = 0;
     if (there) {
         const float(*p)[32] = u_parts[own];
-        const float u = sigmoid(((p[0][lane] + p[1][lane]) + (p[2][lane] + p[3][lane])) + bias_u) * (mine ? x.a * x.scale : 0.0f);
+        const float u =
+            sigmoid(((p[0][lane] + p[1][lane]) + (p[2][lane] + p[3][lane])) + bias_u) * (mine ? x.a * x.scale : 0.0f);
         bar_wait(full + own, 0);
-        state_rows<G, 1>(tile + lane, qs, ks, as, M, h * G, u, o, [&](uint32_t row, float v) { S[(size_t)row * 32 + lane] = v; });
+        state_rows<G, 1>(tile + lane, qs, ks, as, M, h * G, u, o,
+                         [&](uint32_t row, float v) { S[(size_t)row * 32 + lane] = v; });
         if (PW > 1)
 #pragma unroll
             for (int g = 0; g < G; g++) o_parts[PW > 1 ? own : 0][h * G + g][lane] = o[g];
@@ -228,18 +259,22 @@ state_few_kernel(state_io io, gates_in in) {
 
 // ---- many rows ----
 
-// A lane has four channels of the tile, 4 (lane % 8) and on, of the rows m = 16 i + 4 (lane / 8) + j; and one of its own, channel `lane`, whose
-// inputs and outputs are its affair.
+// A lane has four channels of the tile, 4 (lane % 8) and on, of the rows m = 16 i + 4 (lane / 8) + j; and one of its
+// own, channel `lane`, whose inputs and outputs are its affair.
 
-struct row_gates { // places in a row's gates: [q][k with i][alpha], M4 (M padded to 4) floats each, the low rank, zeros after it, [k][alpha] of deferred tokens
+struct row_gates { // places in a row's gates: [q][k with i][alpha], M4 (M padded to 4) floats each, the low rank, zeros
+                   // after it, [k][alpha] of deferred tokens
     uint32_t M4, R4, deferred;
     __host__ __device__ row_gates(uint32_t M, uint32_t R, bool defers)
-        : M4((M + 3) / 4 * 4), R4(R < STATE_EARLY_R ? (uint32_t)STATE_EARLY_R : (R + 3) / 4 * 4), deferred(defers ? (uint32_t)CUDA_DEFERRED : 0) {}
+        : M4((M + 3) / 4 * 4), R4(R < STATE_EARLY_R ? (uint32_t)STATE_EARLY_R : (R + 3) / 4 * 4),
+          deferred(defers ? (uint32_t)CUDA_DEFERRED : 0) {}
     __host__ __device__ uint32_t size() const { return (3 + 2 * deferred) * M4 + R4; }
     __host__ __device__ uint32_t late(uint32_t i) const { return (3 + 2 * i) * M4 + R4; }
 };
-__device__ __forceinline__ float *deferred_at(const state_io &io, uint32_t slot, uint32_t i) { // token i's u [Ep], k [M4], alpha [M4]
-    return io.shape.deferred + (size_t)slot * io.shape.deferred_slot + io.layer * io.shape.deferred_layer + i * io.shape.deferred_token;
+__device__ __forceinline__ float *deferred_at(const state_io &io, uint32_t slot,
+                                              uint32_t i) { // token i's u [Ep], k [M4], alpha [M4]
+    return io.shape.deferred + (size_t)slot * io.shape.deferred_slot + io.layer * io.shape.deferred_layer +
+           i * io.shape.deferred_token;
 }
 __device__ __forceinline__ void copy16(float *to, const float *from) {
 #if __CUDA_ARCH__ >= 800
@@ -257,14 +292,17 @@ template <int N> __device__ __forceinline__ void copies_are_there() { // all but
 #endif
 }
 
-// A block: the rows first, first + step, ... of neighbouring panels, a warp each. Each warp makes the gates of one row of as many as there are
-// warps, for all, while those before are in use. Shared memory: the rings, two sets of gates, the ring's barriers. I: M / 16 at most.
+// A block: the rows first, first + step, ... of neighbouring panels, a warp each. Each warp makes the gates of one row
+// of as many as there are warps, for all, while those before are in use. Shared memory: the rings, two sets of gates,
+// the ring's barriers. I: M / 16 at most.
 template <class T, int I, bool WHOLE>
 __global__ void __launch_bounds__(256, 1)
-state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t bufs) {
+    state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t bufs) {
     extern __shared__ __align__(128) unsigned char smem[];
-    const uint32_t M = WHOLE ? 16 * I : io.shape.M, Ep = io.shape.Ep, R = io.shape.R, warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = lane / 8, quad = lane % 8;
-    const uint32_t n_warps = blockDim.x / 32, bytes = M * 128, across = gridDim.x / step, first = blockIdx.x / across, panel = blockIdx.x % across * n_warps + warp;
+    const uint32_t M = WHOLE ? 16 * I : io.shape.M, Ep = io.shape.Ep, R = io.shape.R, warp = threadIdx.x / 32,
+                   lane = threadIdx.x % 32, part = lane / 8, quad = lane % 8;
+    const uint32_t n_warps = blockDim.x / 32, bytes = M * 128, across = gridDim.x / step, first = blockIdx.x / across,
+                   panel = blockIdx.x % across * n_warps + warp;
     const uint32_t e = panel * 32 + lane, n_all = (n_rows - first + step - 1) / step;
     const bool there = panel < Ep / 32, mine = e < io.shape.E;
     const bool rows_defer = io.rows.deferred;
@@ -272,15 +310,19 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
     unsigned char *ring = smem + (size_t)warp * bufs * bytes;
     float *gates = (float *)(smem + (size_t)n_warps * bufs * bytes);
     uint64_t *full = (uint64_t *)(gates + 2 * n_warps * at.size()) + warp * bufs;
-    float *channels = (float *)((uint64_t *)(gates + 2 * n_warps * at.size()) + n_warps * bufs) + warp * CHANNELS; // of three rows: a, z, s, u of deferred tokens
-    float *groups = channels + 3 * CHANNELS_ROW;                     // [STATE_GROUPS][32]: o before the groups are added
+    float *channels = (float *)((uint64_t *)(gates + 2 * n_warps * at.size()) + n_warps * bufs) +
+                      warp * CHANNELS;           // of three rows: a, z, s, u of deferred tokens
+    float *groups = channels + 3 * CHANNELS_ROW; // [STATE_GROUPS][32]: o before the groups are added
     uint2 *rows = (uint2 *)(channels + (n_warps - warp) * CHANNELS); // slot and what is deferred
     const uint64_t stay = policy_stay(), once = policy_once();
     const auto row_of = [&](uint32_t t) {
         const uint32_t r = first + t * step;
-        return make_uint2((uint32_t)io.rows.slot[r], io.rows.deferred ? io.rows.deferred[r] : (uint32_t)CUDA_WRITE_BACK);
+        return make_uint2((uint32_t)io.rows.slot[r],
+                          io.rows.deferred ? io.rows.deferred[r] : (uint32_t)CUDA_WRITE_BACK);
     };
-    const auto S_of = [&](uint32_t slot) { return io.shape.S + (size_t)slot * io.shape.S_slot + io.layer * io.shape.S_layer + (size_t)panel * M * 32; };
+    const auto S_of = [&](uint32_t slot) {
+        return io.shape.S + (size_t)slot * io.shape.S_slot + io.layer * io.shape.S_layer + (size_t)panel * M * 32;
+    };
     const auto fetch = [&](uint2 row, uint32_t b) { // one lane: a row's tile into place b of the ring
         bulk_in(ring + b * bytes, S_of(row.x), bytes, full + b, row.y & CUDA_WRITE_BACK ? stay : once);
     };
@@ -302,7 +344,8 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
     const float *c1 = io.c1 + (mine ? e : 0);
     float early[4][STATE_EARLY_R / 4], bias_g[I / 2], bias_t[I / 2], sums[I / 2][4], low_sums[4];
     c1_early(early, c1, R, Ep, 0);
-    const float bias_u = mine ? io.c1_b[e] : 0.0f, residual = mine ? io.residual[e] : 0.0f, act_norm = mine ? io.act_norm[e] : 0.0f;
+    const float bias_u = mine ? io.c1_b[e] : 0.0f, residual = mine ? io.residual[e] : 0.0f,
+                act_norm = mine ? io.act_norm[e] : 0.0f;
     gate_biases(io.shape, in.g_b, in.t_b, bias_g, bias_t);
     const auto read_gates = [&](uint32_t t, uint32_t set) { // of this warp's row of those from step t on
         if (t + warp >= n) return;
@@ -310,18 +353,23 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
         const uint2 row = rows[t + warp];
         for (uint32_t i = 0; i < (row.y & 0xff); i++) {
             const float *from = deferred_at(io, row.x, i) + Ep;
-            for (uint32_t j = 4 * lane; j < 2 * at.M4; j += 128) copy16(gates + (set * n_warps + warp) * at.size() + at.late(i) + j, from + j);
+            for (uint32_t j = 4 * lane; j < 2 * at.M4; j += 128)
+                copy16(gates + (set * n_warps + warp) * at.size() + at.late(i) + j, from + j);
         }
         gate_sums(io.shape, in.in, in.splits, in.split_stride, r, sums);
 #pragma unroll
         for (uint32_t i = lane, j = 0; j < 4; j++)
-            if (32 * j < R) low_sums[j] = i + 32 * j < R ? low_rank_of(io.shape, in.in_c0, in.splits_c0, in.split_stride_c0, r, i + 32 * j) : 0.0f;
+            if (32 * j < R)
+                low_sums[j] = i + 32 * j < R
+                                  ? low_rank_of(io.shape, in.in_c0, in.splits_c0, in.split_stride_c0, r, i + 32 * j)
+                                  : 0.0f;
     };
     const auto make_gates = [&](uint32_t t, uint32_t set) {
         if (t + warp >= n) return;
         const uint2 row = rows[t + warp];
         float *to = gates + (set * n_warps + warp) * at.size();
-        float *keep = blockIdx.x % across == 0 && !(row.y & CUDA_WRITE_BACK) ? deferred_at(io, row.x, row.y & 0xff) + Ep : NULL; // one block of the row's
+        float *keep = blockIdx.x % across == 0 && !(row.y & CUDA_WRITE_BACK) ? deferred_at(io, row.x, row.y & 0xff) + Ep
+                                                                             : NULL; // one block of the row's
         gates_of_sums(io.shape, sums, bias_g, bias_t, [&](uint32_t m, float q, float k, float log_alpha) {
             const float alpha = expf(log_alpha);
             to[m] = q, to[at.M4 + m] = k, to[2 * at.M4 + m] = alpha;
@@ -332,7 +380,8 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
             if (i + 32 * j < at.R4) to[3 * at.M4 + i + 32 * j] = 32 * j < R ? low_sums[j] : 0.0f;
     };
     // A row's inputs of the panel's channels, by the warp: `part` takes one of a, z, s, and of the deferred u.
-    const float *ask_at = (part == 2 ? io.s + (size_t)first * Ep : io.az + ((size_t)first * 2 + part) * Ep) + panel * 32 + 4 * quad;
+    const float *ask_at =
+        (part == 2 ? io.s + (size_t)first * Ep : io.az + ((size_t)first * 2 + part) * Ep) + panel * 32 + 4 * quad;
     const size_t ask_step = (size_t)step * Ep * (part == 2 ? 1 : 2);
     const float *late_at = rows_defer ? deferred_at(io, 0, part) + panel * 32 + 4 * quad : NULL;
     float *ask_to = channels + 32 * part + 4 * quad;
@@ -343,7 +392,7 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
         ask_to = ask_to + CHANNELS_ROW < groups ? ask_to + CHANNELS_ROW : ask_to - 2 * CHANNELS_ROW;
     };
     bool unfetched = false; // lane 0: the place before this one has no new tile yet
-    __syncthreads(); // the rows, the barriers
+    __syncthreads();        // the rows, the barriers
     wait_for_inputs();
     if (there) ask(rows[0]);
     copies_end();
@@ -370,7 +419,8 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
             const uint32_t n_late = row.y & 0xff;
             const bool write = row.y & CUDA_WRITE_BACK;
             float4 *tile = (float4 *)(ring + b * bytes) + part * 32 + quad;
-            const float *q = gates + (set * n_warps + w) * at.size() + 4 * part, *low = gates + (set * n_warps + w) * at.size() + 3 * at.M4;
+            const float *q = gates + (set * n_warps + w) * at.size() + 4 * part,
+                        *low = gates + (set * n_warps + w) * at.size() + 3 * at.M4;
             float sum[4] = {0, 0, 0, 0};
 #pragma unroll
             for (int i = 0; i < STATE_EARLY_R / 4; i++) { // gla_kernel's order; zeros beyond R change nothing
@@ -386,7 +436,8 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
             copies_are_there<1>(); // this row's
             __syncwarp();
             const float scale = io.row_scale ? io.row_scale[r] : 1.0f, z = x[32 + lane] * scale, from_s = x[64 + lane];
-            const float own = mine ? sigmoid(((sum[0] + sum[1]) + (sum[2] + sum[3])) + bias_u) * (x[lane] * scale) : 0.0f;
+            const float own =
+                mine ? sigmoid(((sum[0] + sum[1]) + (sum[2] + sum[3])) + bias_u) * (x[lane] * scale) : 0.0f;
             x[lane] = own;
             if (!write) deferred_at(io, row.x, n_late)[e] = own;
             __syncwarp(); // u of all channels
@@ -403,12 +454,15 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
                     for (int j = 0; j < 4; j++)
                         if (WHOLE || 16 * (i0 + i) + 4 * part + j < M) v[i][j] = tile[(16 * (i0 + i) + j) * 8];
                 const auto take_in = [&](int i, const float *k, const float *alpha, const float4 &by) { // E6
-                    const float4 k4 = *(const float4 *)(k + 16 * (i0 + i)), a4 = *(const float4 *)(alpha + 16 * (i0 + i));
+                    const float4 k4 = *(const float4 *)(k + 16 * (i0 + i)),
+                                 a4 = *(const float4 *)(alpha + 16 * (i0 + i));
                     const float ks[4] = {k4.x, k4.y, k4.z, k4.w}, as[4] = {a4.x, a4.y, a4.z, a4.w};
 #pragma unroll
                     for (int j = 0; j < 4; j++) {
-                        v[i][j].x = __fmaf_rn(as[j], v[i][j].x, __fmul_rn(ks[j], by.x)), v[i][j].y = __fmaf_rn(as[j], v[i][j].y, __fmul_rn(ks[j], by.y));
-                        v[i][j].z = __fmaf_rn(as[j], v[i][j].z, __fmul_rn(ks[j], by.z)), v[i][j].w = __fmaf_rn(as[j], v[i][j].w, __fmul_rn(ks[j], by.w));
+                        v[i][j].x = __fmaf_rn(as[j], v[i][j].x, __fmul_rn(ks[j], by.x)),
+                        v[i][j].y = __fmaf_rn(as[j], v[i][j].y, __fmul_rn(ks[j], by.y));
+                        v[i][j].z = __fmaf_rn(as[j], v[i][j].z, __fmul_rn(ks[j], by.z)),
+                        v[i][j].w = __fmaf_rn(as[j], v[i][j].w, __fmul_rn(ks[j], by.w));
                     }
                 };
 #pragma unroll
@@ -416,7 +470,9 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
                     if (l < n_late)
 #pragma unroll
                         for (int i = 0; i < 4; i++)
-                            if (there_is(i0 + i)) take_in(i, q + at.late(l), q + at.late(l) + at.M4, *(const float4 *)(x + 96 + 32 * l + 4 * quad));
+                            if (there_is(i0 + i))
+                                take_in(i, q + at.late(l), q + at.late(l) + at.M4,
+                                        *(const float4 *)(x + 96 + 32 * l + 4 * quad));
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     if (!there_is(i0 + i)) continue;
@@ -442,8 +498,10 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
             if (lane == 0) {
                 if (write) bulk_out(S_of(row.x), ring + b * bytes, bytes);
                 if (unfetched && t - 1 + bufs < n) { // what was in the place before has left by now
-                    if (write) bulk_outs_read<1>();
-                    else bulk_outs_read<0>();
+                    if (write)
+                        bulk_outs_read<1>();
+                    else
+                        bulk_outs_read<0>();
                     fetch(rows[t - 1 + bufs], b ? b - 1 : bufs - 1);
                 }
                 unfetched = write;
@@ -466,7 +524,8 @@ state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t 
             if (lane == 0) io.sums[(size_t)r * (Ep / 32) + panel] = square;
             if (++b == bufs) b = 0, parity ^= 1;
         }
-        if (t + 1 + n / 8 == n) let_next_start(); // no earlier: where its copies begin at once, W_o's kernel costs 1 us more at 64 rows
+        if (t + 1 + n / 8 == n)
+            let_next_start(); // no earlier: where its copies begin at once, W_o's kernel costs 1 us more at 64 rows
         if (++w == n_warps) w = 0, set ^= 1;
     }
     if (lane == 0) bulk_outs_done();
@@ -481,13 +540,16 @@ struct slot_list {
 // A block: a panel of a layer of a slot, a lane a channel.
 __global__ void __launch_bounds__(256) write_back_kernel(cuda_shape shape, slot_list slots) {
     wait_for_inputs();
-    const uint32_t slot = slots.slot[blockIdx.z], n = shape.n_deferred[slot], lane = threadIdx.x % 32, warp = threadIdx.x / 32, M4 = (shape.M + 3) / 4 * 4;
+    const uint32_t slot = slots.slot[blockIdx.z], n = shape.n_deferred[slot], lane = threadIdx.x % 32,
+                   warp = threadIdx.x / 32, M4 = (shape.M + 3) / 4 * 4;
     if (n == 0) return;
-    float *S = shape.S + (size_t)slot * shape.S_slot + blockIdx.y * shape.S_layer + (size_t)blockIdx.x * shape.M * 32 + lane;
+    float *S =
+        shape.S + (size_t)slot * shape.S_slot + blockIdx.y * shape.S_layer + (size_t)blockIdx.x * shape.M * 32 + lane;
     const float *from = shape.deferred + (size_t)slot * shape.deferred_slot + blockIdx.y * shape.deferred_layer;
     float u[CUDA_DEFERRED];
 #pragma unroll
-    for (uint32_t i = 0; i < CUDA_DEFERRED; i++) u[i] = i < n ? from[i * shape.deferred_token + blockIdx.x * 32 + lane] : 0.0f;
+    for (uint32_t i = 0; i < CUDA_DEFERRED; i++)
+        u[i] = i < n ? from[i * shape.deferred_token + blockIdx.x * 32 + lane] : 0.0f;
     for (uint32_t m = warp; m < shape.M; m += 8) {
         float v = S[(size_t)m * 32];
 #pragma unroll
@@ -516,42 +578,57 @@ void k_write_back(const struct cuda_shape *shape, uint32_t n_layers, const uint3
 
 // ---- launchers ----
 
-template <int PW, int THREADS> static void state_few(const state_io &io, const gates_in &in, uint32_t n_rows, void *stream) {
+template <int PW, int THREADS>
+static void state_few(const state_io &io, const gates_in &in, uint32_t n_rows, void *stream) {
     constexpr uint32_t PANELS = THREADS / 32 / PW;
     const uint32_t bytes = PANELS * io.shape.M * 128;
     FOR_DTYPE(io.shape.dtype, {
         allow_shared(state_few_kernel<T, PW, THREADS>, bytes);
-        launch(state_few_kernel<T, PW, THREADS>, dim3((io.shape.Ep / 32 + PANELS - 1) / PANELS, n_rows), dim3(THREADS), bytes, stream, io, in);
+        launch(state_few_kernel<T, PW, THREADS>, dim3((io.shape.Ep / 32 + PANELS - 1) / PANELS, n_rows), dim3(THREADS),
+               bytes, stream, io, in);
     });
 }
 static void state_many(const state_io &io, const gates_in &in, uint32_t n_rows, void *stream) {
     int device = 0, processors = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-    const uint32_t M = io.shape.M, warps = M <= 64 ? 8 : 4, gates = 2 * warps * row_gates(M, io.shape.R, io.rows.deferred).size() * 4, tiles = warps * (M * 128 + 8), channels = warps * CHANNELS * 4;
-    const uint32_t across = (io.shape.Ep / 32 + warps - 1) / warps, step = std::max(1u, std::min(n_rows, (uint32_t)processors / across));
+    const uint32_t M = io.shape.M, warps = M <= 64 ? 8 : 4,
+                   gates = 2 * warps * row_gates(M, io.shape.R, io.rows.deferred).size() * 4,
+                   tiles = warps * (M * 128 + 8), channels = warps * CHANNELS * 4;
+    const uint32_t across = (io.shape.Ep / 32 + warps - 1) / warps,
+                   step = std::max(1u, std::min(n_rows, (uint32_t)processors / across));
     const uint32_t rows = (n_rows + step - 1) / step * 8;
-    const uint32_t bufs = std::min(6u, ((227u << 10) - gates - channels - rows) / tiles), bytes = bufs * tiles + gates + channels + rows;
-#define STATE(I, WHOLE)                                                                                                       \
-    FOR_DTYPE(io.shape.dtype, {                                                                                               \
-        allow_shared(state_kernel<T, I, WHOLE>, bytes);                                                                       \
-        launch(state_kernel<T, I, WHOLE>, dim3(across * step), dim3(warps * 32), bytes, stream, io, in, n_rows, step, bufs);  \
+    const uint32_t bufs = std::min(6u, ((227u << 10) - gates - channels - rows) / tiles),
+                   bytes = bufs * tiles + gates + channels + rows;
+#define STATE(I, WHOLE)                                                                                                \
+    FOR_DTYPE(io.shape.dtype, {                                                                                        \
+        allow_shared(state_kernel<T, I, WHOLE>, bytes);                                                                \
+        launch(state_kernel<T, I, WHOLE>, dim3(across *step), dim3(warps * 32), bytes, stream, io, in, n_rows, step,   \
+               bufs);                                                                                                  \
     })
-    if (M == 64) STATE(4, true);
-    else if (M < 64) STATE(4, false);
-    else STATE(8, false);
+    if (M == 64)
+        STATE(4, true);
+    else if (M < 64)
+        STATE(4, false);
+    else
+        STATE(8, false);
 #undef STATE
 }
 
 bool cuda_state_defers(const struct cuda_shape *shape, uint32_t n_rows) { return on_hopper() && n_rows >= STATE_MANY; }
-void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, const float *in, uint32_t splits,
-                 size_t split_stride, const float *in_c0, uint32_t splits_c0, size_t split_stride_c0, const float *g_b, const float *t_b,
-                 const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
+void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
+                 const float *in, uint32_t splits, size_t split_stride, const float *in_c0, uint32_t splits_c0,
+                 size_t split_stride_c0, const float *g_b, const float *t_b, const float *c1, const float *c1_b,
+                 const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
                  float *sums, void *act, void *stream) {
     const state_io io = {*shape, layer, *rows, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act};
     const gates_in partial = {in, in_c0, g_b, t_b, splits, splits_c0, split_stride, split_stride_c0};
-    if (!on_hopper()) gla_of_partial(io, partial, n_rows, stream);
-    else if (n_rows <= 8) state_few<4, 512>(io, partial, n_rows, stream);
-    else if (n_rows < STATE_MANY) state_few<1, 256>(io, partial, n_rows, stream);
-    else state_many(io, partial, n_rows, stream);
+    if (!on_hopper())
+        gla_of_partial(io, partial, n_rows, stream);
+    else if (n_rows <= 8)
+        state_few<4, 512>(io, partial, n_rows, stream);
+    else if (n_rows < STATE_MANY)
+        state_few<1, 256>(io, partial, n_rows, stream);
+    else
+        state_many(io, partial, n_rows, stream);
 }

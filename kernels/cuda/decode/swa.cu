@@ -1,16 +1,18 @@
-// swa.cu - sliding-window attention (E9) of any shape, a row at a time: rotary and the ring, blocks of 32 keys, their combination.
-// Decode steps of the common shapes take swa_decode.cu.
+// swa.cu - sliding-window attention (E9) of any shape, a row at a time: rotary and the ring, blocks of 32 keys, their
+// combination. Decode steps of the common shapes take swa_decode.cu.
 #include "kernels/cuda/common.cuh"
 
 // A warp a head: queries, keys, then values.
 enum { ROPE_WARPS = 4, ROPE_MOST_P = 256 };
 template <class T>
 __global__ void __launch_bounds__(ROPE_WARPS * 32)
-rope_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *list, const float *qkv, uint32_t splits,
-            size_t split_stride, const float *row_scale, const float2 *turn, const float *q_norm, const float *k_norm, float *q) {
+    rope_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *list, const float *qkv,
+                uint32_t splits, size_t split_stride, const float *row_scale, const float2 *turn, const float *q_norm,
+                const float *k_norm, float *q) {
     __shared__ float head[ROPE_WARPS][ROPE_MOST_P];
     const uint32_t r = (uint32_t)list[blockIdx.x], warp = threadIdx.x / 32, lane = threadIdx.x % 32, P = shape.P;
-    const uint32_t half = shape.rot_dim / 2, h = blockIdx.y * ROPE_WARPS + warp, n_heads = shape.H + shape.Hk + shape.Hv;
+    const uint32_t half = shape.rot_dim / 2, h = blockIdx.y * ROPE_WARPS + warp,
+                   n_heads = shape.H + shape.Hk + shape.Hv;
     const size_t at = (size_t)(rows.pos[r] % shape.ring_keys), slot = (size_t)rows.slot[r];
     let_next_start();
     wait_for_inputs();
@@ -26,7 +28,8 @@ rope_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *lis
         squares += v * v;
     }
     if (h >= shape.H + shape.Hk) {
-        T *value = (T *)shape.values + slot * shape.values_slot + layer * shape.values_layer + at * shape.Hv * P + (h - shape.H - shape.Hk) * P;
+        T *value = (T *)shape.values + slot * shape.values_slot + layer * shape.values_layer + at * shape.Hv * P +
+                   (h - shape.H - shape.Hk) * P;
         for (uint32_t p = lane; p < P; p += 32) value[p] = from_float<T>(head[warp][p]);
         return;
     }
@@ -46,23 +49,25 @@ rope_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *lis
             float2 w = turn[(size_t)r * half + i];
             v = second ? v * w.x + other * w.y : v * w.x - other * w.y;
         }
-        if (is_q) q[(size_t)r * shape.H * P + h * P + p] = v;
-        else key[(h - shape.H) * P + p] = from_float<T>(v);
+        if (is_q)
+            q[(size_t)r * shape.H * P + h * P + p] = v;
+        else
+            key[(h - shape.H) * P + p] = from_float<T>(v);
     }
 }
 
-void k_rope(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list, uint32_t n_list,
-            const float *qkv, uint32_t splits, size_t split_stride, const float *row_scale, const float *turn, const float *q_norm,
-            const float *k_norm, float *q, void *stream) {
+void k_rope(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
+            uint32_t n_list, const float *qkv, uint32_t splits, size_t split_stride, const float *row_scale,
+            const float *turn, const float *q_norm, const float *k_norm, float *q, void *stream) {
     dim3 grid(n_list, (shape->H + shape->Hk + shape->Hv + ROPE_WARPS - 1) / ROPE_WARPS);
-    FOR_DTYPE(shape->dtype, (launch(rope_kernel<T>, grid, dim3(ROPE_WARPS * 32), 0, stream, *shape, layer, *rows, list, qkv, splits,
-                                    split_stride, row_scale, (const float2 *)turn, q_norm, k_norm, q)));
+    FOR_DTYPE(shape->dtype, (launch(rope_kernel<T>, grid, dim3(ROPE_WARPS * 32), 0, stream, *shape, layer, *rows, list,
+                                    qkv, splits, split_stride, row_scale, (const float2 *)turn, q_norm, k_norm, q)));
 }
 
-// A block: one row, up to 4 heads, 128 threads, some blocks of 32 keys one after the other. Keys and values are copied to
-// shared memory asynchronously, the next block's while this one is used. Scores: four threads a key, each a quarter of
-// the dims in chunks of 16 bytes. Values: a thread a chunk of 16 bytes and every n-th key; the key groups are added in
-// order. Each 32 keys give a partial result of their own, so how many a block takes changes no bit.
+// A block: one row, up to 4 heads, 128 threads, some blocks of 32 keys one after the other. Keys and values are copied
+// to shared memory asynchronously, the next block's while this one is used. Scores: four threads a key, each a quarter
+// of the dims in chunks of 16 bytes. Values: a thread a chunk of 16 bytes and every n-th key; the key groups are added
+// in order. Each 32 keys give a partial result of their own, so how many a block takes changes no bit.
 enum { WINDOW_THREADS = 128, WINDOW_KEYS = 32, WINDOW_HEADS = 4 };
 template <class T> struct chunk { // 16 bytes
     static constexpr int N = 16 / sizeof(T);
@@ -74,20 +79,24 @@ template <class T> struct chunk { // 16 bytes
     }
 };
 
-static __host__ __device__ uint32_t key_row_bytes(uint32_t P, uint32_t size) { // a stride that spreads neighbouring keys over the banks
+static __host__ __device__ uint32_t
+key_row_bytes(uint32_t P, uint32_t size) { // a stride that spreads neighbouring keys over the banks
     return P * size + (P * size % 128 == 0 ? 64 : 0);
 }
 __device__ __forceinline__ void copy_async(void *shared, const void *global) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(global));
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
+                 "l"(global));
 }
 __device__ __forceinline__ void commit_async() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void await_async() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+template <int N> __device__ __forceinline__ void await_async() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
 
 // PT = P when the heads are of a common size (the divisions below become shifts), else 0.
 template <class T, int PT>
 __global__ void __launch_bounds__(WINDOW_THREADS)
-window_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *list, uint32_t n_blocks, uint32_t per_block,
-              const float *q, float *part, float *part_ml) {
+    window_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *list, uint32_t n_blocks,
+                  uint32_t per_block, const float *q, float *part, float *part_ml) {
     extern __shared__ __align__(16) unsigned char smem[];
     constexpr uint32_t N = chunk<T>::N;
     const uint32_t P = PT ? PT : shape.P, h0 = blockIdx.x * WINDOW_HEADS;
@@ -95,34 +104,42 @@ window_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *l
     const uint32_t row_bytes = key_row_bytes(P, sizeof(T)), chunks = nh * P / N, per_row = P / N;
     const uint32_t groups = WINDOW_THREADS / chunks ? WINDOW_THREADS / chunks : 1;
     const uint32_t stage_bytes = WINDOW_KEYS * (row_bytes + chunks * 16);
-    float *qs = (float *)(smem + 2 * stage_bytes);                        // [4][P]; before it two stages of keys and values
-    float *weights = qs + WINDOW_HEADS * P;                               // [4][32]
-    float *sums = weights + WINDOW_HEADS * WINDOW_KEYS;                   // [groups][nh P]
+    float *qs = (float *)(smem + 2 * stage_bytes);      // [4][P]; before it two stages of keys and values
+    float *weights = qs + WINDOW_HEADS * P;             // [4][32]
+    float *sums = weights + WINDOW_HEADS * WINDOW_KEYS; // [groups][nh P]
     let_next_start();
     wait_for_inputs();
     const uint32_t r = (uint32_t)list[blockIdx.y];
     const int64_t pos = rows.pos[r], oldest = pos + 1 > shape.visible ? pos + 1 - shape.visible : 0;
-    const uint32_t n_all = (uint32_t)(pos + 1 - oldest), first = blockIdx.z * per_block, last = min(first + per_block, n_blocks);
+    const uint32_t n_all = (uint32_t)(pos + 1 - oldest), first = blockIdx.z * per_block,
+                   last = min(first + per_block, n_blocks);
     const size_t slot = (size_t)rows.slot[r], ld_k = (size_t)shape.Hk * P, ld_v = (size_t)shape.Hv * P;
     const T *keys = (const T *)shape.keys + slot * shape.keys_slot + layer * shape.keys_layer;
     const T *values = (const T *)shape.values + slot * shape.values_slot + layer * shape.values_layer;
     const uint32_t oldest_at = (uint32_t)(oldest % shape.ring_keys);
-    auto place = [&](uint32_t j) { uint32_t at = oldest_at + j; return (size_t)(at < shape.ring_keys ? at : at - shape.ring_keys); };
+    auto place = [&](uint32_t j) {
+        uint32_t at = oldest_at + j;
+        return (size_t)(at < shape.ring_keys ? at : at - shape.ring_keys);
+    };
     auto stage_keys = [&](unsigned char *tile, uint32_t hk, uint32_t j0, uint32_t n) {
         for (uint32_t i = threadIdx.x; i < n * per_row; i += WINDOW_THREADS) {
             uint32_t j = i / per_row, d = i % per_row;
-            copy_async(tile + j * row_bytes + d * 16, (const uint4 *)(keys + place(j0 + j) * ld_k + (size_t)hk * P) + d);
+            copy_async(tile + j * row_bytes + d * 16,
+                       (const uint4 *)(keys + place(j0 + j) * ld_k + (size_t)hk * P) + d);
         }
     };
     auto stage_values = [&](uint4 *tile, uint32_t j0, uint32_t n) {
         for (uint32_t i = threadIdx.x; i < n * chunks; i += WINDOW_THREADS) {
             uint32_t j = i / chunks, c = i % chunks, head = c / per_row;
-            copy_async(tile + i, (const uint4 *)(values + place(j0 + j) * ld_v + (size_t)((h0 + head) % shape.Hv) * P) + c % per_row);
+            copy_async(tile + i, (const uint4 *)(values + place(j0 + j) * ld_v + (size_t)((h0 + head) % shape.Hv) * P) +
+                                     c % per_row);
         }
     };
     auto keys_of = [&](uint32_t b) { return smem + (b & 1) * stage_bytes; };
     auto values_of = [&](uint32_t b) { return (uint4 *)(keys_of(b) + WINDOW_KEYS * row_bytes); };
-    auto n_of = [&](uint32_t b) { return n_all > b * WINDOW_KEYS ? min(n_all - b * WINDOW_KEYS, (uint32_t)WINDOW_KEYS) : 0u; };
+    auto n_of = [&](uint32_t b) {
+        return n_all > b * WINDOW_KEYS ? min(n_all - b * WINDOW_KEYS, (uint32_t)WINDOW_KEYS) : 0u;
+    };
     const uint32_t hk0 = h0 % shape.Hk;
     auto stage = [&](uint32_t b) {
         stage_keys(keys_of(b), hk0, b * WINDOW_KEYS, n_of(b));
@@ -132,7 +149,8 @@ window_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *l
     commit_async();
     for (uint32_t i = threadIdx.x; i < nh * P; i += WINDOW_THREADS) qs[i] = q[(size_t)r * shape.H * P + h0 * P + i];
     const float scale = rsqrtf((float)P);
-    const uint32_t key = threadIdx.x / 4, quarter = threadIdx.x % 4, c = threadIdx.x % chunks, group = threadIdx.x / chunks;
+    const uint32_t key = threadIdx.x / 4, quarter = threadIdx.x % 4, c = threadIdx.x % chunks,
+                   group = threadIdx.x / chunks;
     for (uint32_t b = first; b < last; b++) {
         const uint32_t n = n_of(b);
         float *ml = part_ml + (((size_t)blockIdx.y * n_blocks + b) * shape.H + h0) * 2;
@@ -170,7 +188,8 @@ window_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *l
 #pragma unroll
             for (int h = 0; h < WINDOW_HEADS; h++)
                 if (h < nh && key < n) {
-                    const chunk<T> *k_row = (const chunk<T> *)(keys + place(b * WINDOW_KEYS + key) * ld_k + (size_t)((h0 + h) % shape.Hk) * P);
+                    const chunk<T> *k_row = (const chunk<T> *)(keys + place(b * WINDOW_KEYS + key) * ld_k +
+                                                               (size_t)((h0 + h) % shape.Hk) * P);
                     for (uint32_t d = quarter; d < per_row; d += 4) {
                         float k[N];
                         k_row[d].to_floats(k);
@@ -185,7 +204,7 @@ window_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *l
             score[h] += __shfl_xor_sync(0xffffffffu, score[h], 2);
             if (h < nh && quarter == 0) weights[h * WINDOW_KEYS + key] = key < n ? score[h] * scale : -INFINITY;
         }
-        __syncthreads(); // all scores
+        __syncthreads();             // all scores
         if (threadIdx.x / 32 < nh) { // a warp a head
             const uint32_t h = threadIdx.x / 32, lane = threadIdx.x % 32;
             float x = weights[h * WINDOW_KEYS + lane], top = x;
@@ -238,31 +257,35 @@ template <class T> static auto window_kernel_for(const struct cuda_shape *shape)
 bool cuda_window_prepare(const struct cuda_shape *shape) {
     bool allowed = false;
     const uint32_t nh = shape->H < WINDOW_HEADS ? shape->H : WINDOW_HEADS;
-    if (nh * shape->P * (shape->dtype == CUDA_F32 ? 4 : 2) / 16 > WINDOW_THREADS) return false; /* a thread a chunk of the values */
+    if (nh * shape->P * (shape->dtype == CUDA_F32 ? 4 : 2) / 16 > WINDOW_THREADS)
+        return false; /* a thread a chunk of the values */
     FOR_DTYPE(shape->dtype, (allowed = allow_shared(window_kernel_for<T>(shape), window_smem(shape))));
     return allowed;
 }
 
-void k_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list, uint32_t n_list,
-              const float *q, float *part, float *part_ml, void *stream) {
+void k_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
+              uint32_t n_list, const float *q, float *part, float *part_ml, void *stream) {
     const uint32_t n_blocks = cuda_window_blocks(shape), head_groups = (shape->H + WINDOW_HEADS - 1) / WINDOW_HEADS;
-    uint32_t per_block = n_list * head_groups * n_blocks / 528; /* four blocks a multiprocessor of an H200; longer runs overlap better */
+    uint32_t per_block =
+        n_list * head_groups * n_blocks / 528; /* four blocks a multiprocessor of an H200; longer runs overlap better */
     per_block = per_block < 1 ? 1 : per_block > 16 ? 16 : per_block;
     /* head groups first: together they read whole rows of values, neighbours in memory at the same time */
     dim3 grid(head_groups, n_list, (n_blocks + per_block - 1) / per_block);
-    FOR_DTYPE(shape->dtype, (launch(window_kernel_for<T>(shape), grid, dim3(WINDOW_THREADS), window_smem(shape), stream, *shape, layer,
-                                    *rows, list, n_blocks, per_block, q, part, part_ml)));
+    FOR_DTYPE(shape->dtype, (launch(window_kernel_for<T>(shape), grid, dim3(WINDOW_THREADS), window_smem(shape), stream,
+                                    *shape, layer, *rows, list, n_blocks, per_block, q, part, part_ml)));
 }
 
 // A block: 128 outputs of one row. The heads' weights of the blocks are made once by the first warps.
 enum { COMBINE_THREADS = 128 };
 template <class T>
 __global__ void __launch_bounds__(COMBINE_THREADS)
-window_combine_kernel(cuda_shape shape, const int32_t *list, uint32_t n_blocks, const float *part, const float *part_ml, T *act) {
+    window_combine_kernel(cuda_shape shape, const int32_t *list, uint32_t n_blocks, const float *part,
+                          const float *part_ml, T *act) {
     extern __shared__ float weight[]; // [heads of this block][n_blocks]
     __shared__ float scale[COMBINE_THREADS];
     const uint32_t n = shape.H * shape.P, K = (n + 15) / 16 * 16, i = blockIdx.y * COMBINE_THREADS + threadIdx.x;
-    const uint32_t h0 = blockIdx.y * COMBINE_THREADS / shape.P, last = min(n, (blockIdx.y + 1) * COMBINE_THREADS) - 1, nh = last / shape.P - h0 + 1;
+    const uint32_t h0 = blockIdx.y * COMBINE_THREADS / shape.P, last = min(n, (blockIdx.y + 1) * COMBINE_THREADS) - 1,
+                   nh = last / shape.P - h0 + 1;
     let_next_start();
     wait_for_inputs();
     for (uint32_t g = threadIdx.x / 32; g < nh; g += COMBINE_THREADS / 32) {
@@ -294,10 +317,11 @@ window_combine_kernel(cuda_shape shape, const int32_t *list, uint32_t n_blocks, 
     act[act_at<T>((uint32_t)list[blockIdx.x], i, K)] = from_float<T>(sum * scale[g]);
 }
 
-void k_window_combine(const struct cuda_shape *shape, const int32_t *list, uint32_t n_list, const float *part, const float *part_ml,
-                      void *act, void *stream) {
+void k_window_combine(const struct cuda_shape *shape, const int32_t *list, uint32_t n_list, const float *part,
+                      const float *part_ml, void *act, void *stream) {
     const uint32_t n_blocks = cuda_window_blocks(shape), heads = COMBINE_THREADS / shape->P + 2;
-    FOR_DTYPE(shape->dtype, (launch(window_combine_kernel<T>, dim3(n_list, (shape->H * shape->P + COMBINE_THREADS - 1) / COMBINE_THREADS),
-                                    dim3(COMBINE_THREADS), (size_t)heads * n_blocks * sizeof(float), stream, *shape, list, n_blocks, part,
-                                    part_ml, (T *)act)));
+    FOR_DTYPE(shape->dtype, (launch(window_combine_kernel<T>,
+                                    dim3(n_list, (shape->H * shape->P + COMBINE_THREADS - 1) / COMBINE_THREADS),
+                                    dim3(COMBINE_THREADS), (size_t)heads * n_blocks * sizeof(float), stream, *shape,
+                                    list, n_blocks, part, part_ml, (T *)act)));
 }

@@ -1,9 +1,10 @@
-// swa_decode.cu - E9 of rows that are alone in their piece of a session, above all decode steps: rotary, scores on tensor
-// cores, values streamed through registers; then the ranges' results put together. One key head, 16 bit.
+// swa_decode.cu - E9 of rows that are alone in their piece of a session, above all decode steps: rotary, scores on
+// tensor cores, values streamed through registers; then the ranges' results put together. One key head, 16 bit.
 //
-// The window's keys, oldest first, are cut into ranges of 128. A range's result is the work of eight warps: warp w takes
-// the tiles of 8 keys w and w + 8 of its range, its results are folded in that order, then the warps' in theirs. How many
-// ranges and heads a block takes depends on the number of rows, but heads are independent of each other, so no bit does.
+// The window's keys, oldest first, are cut into ranges of 128. A range's result is the work of eight warps: warp w
+// takes the tiles of 8 keys w and w + 8 of its range, its results are folded in that order, then the warps' in theirs.
+// How many ranges and heads a block takes depends on the number of rows, but heads are independent of each other, so no
+// bit does.
 #include "swa_decode.cuh"
 #include <algorithm>
 
@@ -14,14 +15,16 @@ __device__ __forceinline__ uint4 stream16(const void *p, bool wanted) {
     uint4 v;
     asm volatile("{.reg .pred w; setp.ne.u32 w, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;\n"
                  "@w ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];}"
-                 : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w) : "l"(p), "r"((uint32_t)wanted));
+                 : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+                 : "l"(p), "r"((uint32_t)wanted));
     return v;
 }
 // A block: one row, HEADS heads, some ranges. AHEAD = 1: a warp's next tile is on its way while it works on this one, a
-// register is asked for again as soon as it is used. AHEAD = TILES: one range a block, all of it on its way from the start.
+// register is asked for again as soon as it is used. AHEAD = TILES: one range a block, all of it on its way from the
+// start.
 template <class T, int P, int HEADS, int AHEAD>
 __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_constant__ decode_window a) {
-    constexpr int KEY = P / 32;               // 16-byte pieces of a key to a lane: lane t of four has pieces t, t + 4 ...
+    constexpr int KEY = P / 32; // 16-byte pieces of a key to a lane: lane t of four has pieces t, t + 4 ...
     constexpr int VALUE = HEADS * P / 8 / 32; // of a key's values: lane l has pieces l, l + 32
     constexpr int Q_ROW = P / 8 + 4;          // a stride that spreads the rows over the banks
     __shared__ uint4 qs[2 * HEADS * Q_ROW];   // queries in T, each followed by what rounding took off
@@ -29,22 +32,25 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
     __shared__ __align__(16) float sums[2][WARPS][HEADS * P]; // a range's, and the next one's
     __shared__ float2 sums_ml[2][WARPS][HEADS];
     const cuda_shape &s = a.shape;
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, h0 = blockIdx.x * HEADS;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4,
+                   h0 = blockIdx.x * HEADS;
     const uint32_t first = blockIdx.z * a.per_block, ring = s.ring_keys;
     if (!a.early) wait_for_inputs();
     const uint32_t r = a.list ? (uint32_t)a.list[blockIdx.y] : blockIdx.y;
     const uint64_t pos = (uint64_t)a.rows.pos[r];
     const size_t slot = (size_t)a.rows.slot[r];
     const uint32_t n = (uint32_t)min(pos + 1, (uint64_t)s.visible), newest = n - 1, n_ranges = (n + RANGE - 1) / RANGE;
-    const uint32_t last = blockIdx.z + 1 < gridDim.z ? min(first + a.per_block, n_ranges) : n_ranges; // the last block has what is left
-    if (first >= last) return; // fewer keys than ranges
-    if (slot == s.n_slots) { // padding
+    const uint32_t last =
+        blockIdx.z + 1 < gridDim.z ? min(first + a.per_block, n_ranges) : n_ranges; // the last block has what is left
+    if (first >= last) return;                                                      // fewer keys than ranges
+    if (slot == s.n_slots) {                                                        // padding
         if (a.early) wait_for_inputs();
         return;
     }
     T *keys = (T *)s.keys + slot * s.keys_slot + a.layer * s.keys_layer;
     T *values = (T *)s.values + slot * s.values_slot + a.layer * s.values_layer;
-    const uint32_t newest_at = (uint32_t)(pos % ring), oldest_at = newest_at >= newest ? newest_at - newest : newest_at + ring - newest;
+    const uint32_t newest_at = (uint32_t)(pos % ring),
+                   oldest_at = newest_at >= newest ? newest_at - newest : newest_at + ring - newest;
     const uint32_t value_row = s.H * P, own_values = h0 * P; // elements; a ring has fewer than 2^32
     auto place = [&](uint32_t j) { return oldest_at + j < ring ? oldest_at + j : oldest_at + j - ring; };
     uint4 key[AHEAD][KEY], value[AHEAD][TILE][VALUE];
@@ -54,7 +60,8 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
         for (int i = 0; i < KEY; i++) key[u][i] = stream16(p + 4 * i, j + g < newest);
     };
     auto fetch_value = [&](int u, uint32_t j, int k, int c) {
-        value[u][k][c] = stream16((const uint4 *)(values + (place(j + k) * value_row + own_values)) + c * 32 + lane, j + k < newest);
+        value[u][k][c] =
+            stream16((const uint4 *)(values + (place(j + k) * value_row + own_values)) + c * 32 + lane, j + k < newest);
     };
     uint32_t j = first * RANGE + warp * TILE; // the tile's first key
 #pragma unroll
@@ -66,7 +73,8 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
     if (a.early) wait_for_inputs();
     let_next_start(); // now: the device starts one kernel at a time, and this one must not wait for that
 
-    make_queries<T, P, HEADS, Q_ROW>(a, r, h0, newest / RANGE >= first && newest / RANGE < last, newest_at, keys, values, sums[0][0], qs, new_key, new_value);
+    make_queries<T, P, HEADS, Q_ROW>(a, r, h0, newest / RANGE >= first && newest / RANGE < last, newest_at, keys,
+                                     values, sums[0][0], qs, new_key, new_value);
     __syncthreads(); // queries, the newest key and values
 
     const float scale = rsqrtf((float)P) * 1.4426950408889634f; // powers of two
@@ -87,8 +95,8 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
                         if (k == own) value[u][k][c] = new_value[c * 32 + lane];
             }
             const uint32_t next = j + STEP < last * RANGE ? j + STEP : n;
-            // Scores: heads are rows of the product, in pairs of high and low part, keys its columns. Which dims a step of
-            // 16 takes does not matter, so a lane gives those that it loaded.
+            // Scores: heads are rows of the product, in pairs of high and low part, keys its columns. Which dims a step
+            // of 16 takes does not matter, so a lane gives those that it loaded.
             float score[4] = {};
 #pragma unroll
             for (int i = 0; i < KEY; i++) {
@@ -115,13 +123,15 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
     }
 }
 
-// A block: a head of a row. A warp weighs 32 ranges at a time, a lane each; its group of threads adds every fourth range.
+// A block: a head of a row. A warp weighs 32 ranges at a time, a lane each; its group of threads adds every fourth
+// range.
 enum { GROUPS = 4 };
 template <class T, int P>
-__global__ void __launch_bounds__(GROUPS * P / 2) decode_combine_kernel(const __grid_constant__ decode_window a) {
+__global__ void __launch_bounds__(GROUPS *P / 2) decode_combine_kernel(const __grid_constant__ decode_window a) {
     __shared__ float2 sums[GROUPS][P / 2];
     const cuda_shape &s = a.shape;
-    const uint32_t h = blockIdx.x, lane = threadIdx.x % 32, group = threadIdx.x / (P / 2), o = threadIdx.x % (P / 2) * 2;
+    const uint32_t h = blockIdx.x, lane = threadIdx.x % 32, group = threadIdx.x / (P / 2),
+                   o = threadIdx.x % (P / 2) * 2;
     let_next_start();
     if (!a.early) wait_for_inputs();
     const uint32_t r = a.list ? (uint32_t)a.list[blockIdx.y] : blockIdx.y;
@@ -168,31 +178,50 @@ bool cuda_decode_window_possible(const struct cuda_shape *s) {
            (uint64_t)s->ring_keys * s->H * s->P < UINT32_MAX;
 }
 
-template <class T, int P, int HEADS, int AHEAD> static void decode(const decode_window &a, uint32_t n_list, void *stream) {
-    const uint32_t runs = std::max(1u, (a.n_ranges + a.per_block / 2) / a.per_block); // the last takes what is less than half of one
-    launch(decode_window_kernel<T, P, HEADS, AHEAD>, dim3(a.shape.H / HEADS, n_list, runs), dim3(THREADS), 0, stream, a);
+template <class T, int P, int HEADS, int AHEAD>
+static void decode(const decode_window &a, uint32_t n_list, void *stream) {
+    const uint32_t runs =
+        std::max(1u, (a.n_ranges + a.per_block / 2) / a.per_block); // the last takes what is less than half of one
+    launch(decode_window_kernel<T, P, HEADS, AHEAD>, dim3(a.shape.H / HEADS, n_list, runs), dim3(THREADS), 0, stream,
+           a);
 }
 template <class T, int P> static void decode(decode_window a, uint32_t n_list, void *stream) {
     const uint32_t quarters = n_list * (a.shape.H / 4) * a.n_ranges; // blocks, four heads to each
-    const bool few = quarters <= 132;                                // a block of its own to each multiprocessor of an H200
-    // Longer runs overlap better; and two waves of full ranges, two blocks to each multiprocessor, are one of blocks twice as long.
+    const bool few = quarters <= 132; // a block of its own to each multiprocessor of an H200
+    // Longer runs overlap better; and two waves of full ranges, two blocks to each multiprocessor, are one of blocks
+    // twice as long.
     const uint32_t full = n_list * (a.shape.H / 4) * (a.shape.visible / RANGE);
     a.per_block = quarters >= 1024 || (full > 448 && full <= 528) ? 2 : 1;
-    if (decode_many_possible(a, n_list)) decode_many(a, n_list, stream);
-    else if (few) decode<T, P, P == 64 ? 4 : 2, 2>(a, n_list, stream);
-    else decode<T, P, 4, 1>(a, n_list, stream);
+    if (decode_many_possible(a, n_list))
+        decode_many(a, n_list, stream);
+    else if (few)
+        decode<T, P, P == 64 ? 4 : 2, 2>(a, n_list, stream);
+    else
+        decode<T, P, 4, 1>(a, n_list, stream);
     launch(decode_combine_kernel<T, P>, dim3(a.shape.H, n_list), dim3(GROUPS * P / 2), 0, stream, a);
 }
 template <class T> static void decode(const decode_window &a, uint32_t n_list, void *stream) {
-    if (a.shape.P == 64) decode<T, 64>(a, n_list, stream);
-    else decode<T, 128>(a, n_list, stream);
+    if (a.shape.P == 64)
+        decode<T, 64>(a, n_list, stream);
+    else
+        decode<T, 128>(a, n_list, stream);
 }
 
-void k_decode_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list, uint32_t n_list,
-                     bool single, const float *qkv, uint32_t splits, size_t split_stride, const float *row_scale, const float *turn,
-                     const float *q_norm, const float *k_norm, float *part, float *part_ml, void *act, void *stream) {
-    const decode_window a = {*shape, layer, *rows, list, single, (shape->visible + RANGE - 1) / RANGE, 1, qkv, splits, split_stride, row_scale,
-                             (const float2 *)turn, q_norm, k_norm, part, (float2 *)part_ml, act};
-    if (shape->dtype == CUDA_F16) decode<__half>(a, n_list, stream);
-    else decode<__nv_bfloat16>(a, n_list, stream);
+void k_decode_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
+                     uint32_t n_list, bool single, const float *qkv, uint32_t splits, size_t split_stride,
+                     const float *row_scale, const float *turn, const float *q_norm, const float *k_norm, float *part,
+                     float *part_ml, void *act, void *stream) {
+    const decode_window a = {*shape,    layer,
+                             *rows,     list,
+                             single,    (shape->visible + RANGE - 1) / RANGE,
+                             1,         qkv,
+                             splits,    split_stride,
+                             row_scale, (const float2 *)turn,
+                             q_norm,    k_norm,
+                             part,      (float2 *)part_ml,
+                             act};
+    if (shape->dtype == CUDA_F16)
+        decode<__half>(a, n_list, stream);
+    else
+        decode<__nv_bfloat16>(a, n_list, stream);
 }

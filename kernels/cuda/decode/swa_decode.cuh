@@ -1,5 +1,6 @@
-// swa_decode.cuh - what the two kernels of decode steps' attention share (swa_decode.cu, swa_decode_many.cu): queries, and the arithmetic of
-// a tile and of a range, one text for both and roundings as written, so that a row's bits do not depend on the batch.
+// swa_decode.cuh - what the two kernels of decode steps' attention share (swa_decode.cu, swa_decode_many.cu): queries,
+// and the arithmetic of a tile and of a range, one text for both and roundings as written, so that a row's bits do not
+// depend on the batch.
 #pragma once
 #include "kernels/cuda/common.cuh"
 
@@ -9,9 +10,9 @@ struct decode_window {
     cuda_shape shape;
     uint32_t layer;
     cuda_rows rows;
-    const int32_t *list;           // NULL: all rows in order
-    bool early;                    // all keys but the rows' own may be read before the inputs are ready
-    uint32_t n_ranges, per_block;  // ranges of a full window; of them to a block
+    const int32_t *list;          // NULL: all rows in order
+    bool early;                   // all keys but the rows' own may be read before the inputs are ready
+    uint32_t n_ranges, per_block; // ranges of a full window; of them to a block
     const float *qkv;
     uint32_t splits;
     size_t split_stride;
@@ -34,9 +35,11 @@ __device__ __forceinline__ float2 two_floats(uint32_t x, __nv_bfloat16) {
     return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
 }
 
-// One head of query or key by a warp: the partial products' sum, q/k norm, rotary; lane l has dims l, l + 32 ... head: P floats shared.
+// One head of query or key by a warp: the partial products' sum, q/k norm, rotary; lane l has dims l, l + 32 ... head:
+// P floats shared.
 template <int P>
-__device__ __forceinline__ void turned_head(const decode_window &a, uint32_t row, uint32_t h, const float *norm, float *head, float (&x)[P / 32]) {
+__device__ __forceinline__ void turned_head(const decode_window &a, uint32_t row, uint32_t h, const float *norm,
+                                            float *head, float (&x)[P / 32]) {
     const uint32_t lane = threadIdx.x % 32, half = a.shape.rot_dim / 2;
     const float *in = a.qkv + (size_t)row * (2 * a.shape.H + 1) * P + h * P;
     const bool pairs = a.shape.rot_interleaved;
@@ -78,10 +81,12 @@ __device__ __forceinline__ void turned_head(const decode_window &a, uint32_t row
     }
 }
 
-// A row's queries of HEADS heads from h0 on, each in T, followed by what rounding took off; if `own`, its key and values too. They go into
-// the ring, but nobody reads them there in this step. By the whole block; head: P floats a job.
+// A row's queries of HEADS heads from h0 on, each in T, followed by what rounding took off; if `own`, its key and
+// values too. They go into the ring, but nobody reads them there in this step. By the whole block; head: P floats a
+// job.
 template <class T, int P, int HEADS, int Q_ROW>
-__device__ __forceinline__ void make_queries(const decode_window &a, uint32_t r, uint32_t h0, bool own, uint32_t newest_at, T *keys, T *values, float *head, uint4 *qs,
+__device__ __forceinline__ void make_queries(const decode_window &a, uint32_t r, uint32_t h0, bool own,
+                                             uint32_t newest_at, T *keys, T *values, float *head, uint4 *qs,
                                              uint4 *new_key, uint4 *new_value) {
     const cuda_shape &s = a.shape;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, value_row = s.H * P;
@@ -97,8 +102,10 @@ __device__ __forceinline__ void make_queries(const decode_window &a, uint32_t r,
                 const uint32_t p = lane + 32 * i;
                 const T y = from_float<T>(x[i]);
                 high[p] = y;
-                if (job < HEADS) high[Q_ROW * 8 + p] = from_float<T>(x[i] - to_float(y));
-                else if (h0 == 0) keys[newest_at * P + p] = y;
+                if (job < HEADS)
+                    high[Q_ROW * 8 + p] = from_float<T>(x[i] - to_float(y));
+                else if (h0 == 0)
+                    keys[newest_at * P + p] = y;
             }
         } else {
             const uint32_t h = job - HEADS - 1;
@@ -121,11 +128,14 @@ __device__ __forceinline__ void make_queries(const decode_window &a, uint32_t r,
     }
 }
 
-// A warp's sums over the tiles of a range: of lane (g, t) = (lane / 4, lane % 4) the maximum and sum of head g / 2, and of its values.
+// A warp's sums over the tiles of a range: of lane (g, t) = (lane / 4, lane % 4) the maximum and sum of head g / 2, and
+// of its values.
 template <int VALUE> struct tile_sums {
     float top = -INFINITY, sum = 0, acc[VALUE][8] = {};
     // Scores of the tile's keys 2 t and 2 t + 1 -> their weights; sums of the tiles before are scaled.
-    template <int P> __device__ __forceinline__ void weigh(float (&score)[4], uint32_t j, uint32_t n, float scale, float (&w)[2], uint32_t (&head)[VALUE]) {
+    template <int P>
+    __device__ __forceinline__ void weigh(float (&score)[4], uint32_t j, uint32_t n, float scale, float (&w)[2],
+                                          uint32_t (&head)[VALUE]) {
         const uint32_t lane = threadIdx.x % 32, t = lane % 4;
 #pragma unroll
         for (int e = 0; e < 2; e++) { // lane (g, t): head g / 2, keys 2 t and 2 t + 1
@@ -152,7 +162,9 @@ template <int VALUE> struct tile_sums {
             for (int d = 0; d < 8; d++) acc[c][d] = __fmul_rn(acc[c][d], f);
         }
     }
-    template <class T> __device__ __forceinline__ void add(int k, int c, const float (&w)[2], const uint32_t (&head)[VALUE], const uint4 &value) {
+    template <class T>
+    __device__ __forceinline__ void add(int k, int c, const float (&w)[2], const uint32_t (&head)[VALUE],
+                                        const uint4 &value) {
         const float weight = __shfl_sync(0xffffffffu, w[k % 2], head[c] + k / 2);
         const uint32_t bits[4] = {value.x, value.y, value.z, value.w};
 #pragma unroll
@@ -174,7 +186,8 @@ template <int VALUE> struct tile_sums {
 };
 // The warps' sums -> the range's, at place (row of the list, range, h0) of a.part and a.part_ml. A thread: two dims.
 template <int P, int HEADS>
-__device__ __forceinline__ void fold_warps(const decode_window &a, const float (&sums)[WARPS][HEADS * P], const float2 (&sums_ml)[WARPS][HEADS], size_t at) {
+__device__ __forceinline__ void fold_warps(const decode_window &a, const float (&sums)[WARPS][HEADS * P],
+                                           const float2 (&sums_ml)[WARPS][HEADS], size_t at) {
     const uint32_t o = threadIdx.x * 2, h = o / P;
     if (h >= HEADS) return;
     float m = -INFINITY, total = 0;

@@ -1,41 +1,57 @@
-// swa_decode_many.cu - E9 of many rows that are alone in their piece of a session, on Hopper: swa_decode.cu's arithmetic, to the bit, with
-// keys and values through shared memory.
+// swa_decode_many.cu - E9 of many rows that are alone in their piece of a session, on Hopper: swa_decode.cu's
+// arithmetic, to the bit, with keys and values through shared memory.
 //
-// A block a multiprocessor, four heads each; the ranges that the rows have (padding rows none), one row after the other, are cut into as many
-// runs as four heads have blocks, and blocks which read the same keys are neighbours. Each warp has a ring of its own, of as many tiles as it takes of a range, and
-// asks for the next range's while it works: what is on its way takes no registers, is waited for in order, and nothing stops where a row ends.
-// (Loads to registers wait for those asked for later, too: a warp has six counters for twenty loads.)
+// A block a multiprocessor, four heads each; the ranges that the rows have (padding rows none), one row after the
+// other, are cut into as many runs as four heads have blocks, and blocks which read the same keys are neighbours. Each
+// warp has a ring of its own, of as many tiles as it takes of a range, and asks for the next range's while it works:
+// what is on its way takes no registers, is waited for in order, and nothing stops where a row ends. (Loads to
+// registers wait for those asked for later, too: a warp has six counters for twenty loads.)
 #include "swa_decode.cuh"
 #include <algorithm>
 
 enum { MANY_HEADS = 4, MANY_ROWS = 512 };
 template <int P> struct many {
-    enum { KEYS = TILE * P * 2, VALUES = TILE * MANY_HEADS * P * 2, TILE_BYTES = KEYS + VALUES, RING = WARPS * TILES * TILE_BYTES, BYTES = RING + MANY_ROWS * 20 + 16 };
+    enum {
+        KEYS = TILE * P * 2,
+        VALUES = TILE * MANY_HEADS * P * 2,
+        TILE_BYTES = KEYS + VALUES,
+        RING = WARPS * TILES * TILE_BYTES,
+        BYTES = RING + MANY_ROWS * 20 + 16
+    };
 };
 
 // 16 bytes to shared memory, or zeros.
 __device__ __forceinline__ void ask16(void *to, const void *from, bool wanted) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(wanted ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(wanted ? 16 : 0)
+                 : "memory");
 }
 __device__ __forceinline__ void asked() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void await_all_but() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
+template <int N> __device__ __forceinline__ void await_all_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
 
 // runs: of ranges, over the rows of the list.
 template <class T, int P>
-__global__ void __launch_bounds__(THREADS, 1) decode_many_kernel(const __grid_constant__ decode_window a, uint32_t n_list, uint32_t runs) {
+__global__ void __launch_bounds__(THREADS, 1)
+    decode_many_kernel(const __grid_constant__ decode_window a, uint32_t n_list, uint32_t runs) {
     using G = many<P>;
-    constexpr int HEADS = MANY_HEADS, KEY = P / 32, VALUE = HEADS * P / 8 / 32, Q_ROW = P / 8 + 4; // as decode_window_kernel's
-    extern __shared__ __align__(128) unsigned char ring[];                                         // [WARPS][TILES]: keys, values
+    constexpr int HEADS = MANY_HEADS, KEY = P / 32, VALUE = HEADS * P / 8 / 32,
+                  Q_ROW = P / 8 + 4;                       // as decode_window_kernel's
+    extern __shared__ __align__(128) unsigned char ring[]; // [WARPS][TILES]: keys, values
     __shared__ uint4 qs[2 * HEADS * Q_ROW], new_key[P / 8], new_value[HEADS * P / 8];
     __shared__ __align__(16) float sums[2][WARPS][HEADS * P]; // a range's, and the next one's
     __shared__ __align__(16) float turned[HEADS + 1][P];
     __shared__ float2 sums_ml[2][WARPS][HEADS];
     __shared__ uint32_t warp_ranges[WARPS];
-    struct row { uint32_t r, slot, newest, oldest_at; };
-    row *const rows = (row *)(ring + G::RING);             // of the list
+    struct row {
+        uint32_t r, slot, newest, oldest_at;
+    };
+    row *const rows = (row *)(ring + G::RING);              // of the list
     uint32_t *const first = (uint32_t *)(rows + MANY_ROWS); // of a row's ranges, counted over all rows; [n_list] all
     const cuda_shape &s = a.shape;
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, h0 = blockIdx.x % (a.shape.H / HEADS) * HEADS, run = blockIdx.x / (a.shape.H / HEADS);
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4,
+                   h0 = blockIdx.x % (a.shape.H / HEADS) * HEADS, run = blockIdx.x / (a.shape.H / HEADS);
     if (!a.early) wait_for_inputs();
     uint32_t n_own = 0, own[MANY_ROWS / THREADS]; // ranges of this thread's rows
 #pragma unroll
@@ -45,8 +61,10 @@ __global__ void __launch_bounds__(THREADS, 1) decode_many_kernel(const __grid_co
         if (at >= n_list) continue;
         const uint32_t r = a.list ? (uint32_t)a.list[at] : at;
         const uint64_t pos = (uint64_t)a.rows.pos[r];
-        const uint32_t newest = (uint32_t)min(pos + 1, (uint64_t)s.visible) - 1, newest_at = (uint32_t)(pos % s.ring_keys);
-        rows[at] = row{r, (uint32_t)a.rows.slot[r], newest, newest_at >= newest ? newest_at - newest : newest_at + s.ring_keys - newest};
+        const uint32_t newest = (uint32_t)min(pos + 1, (uint64_t)s.visible) - 1,
+                       newest_at = (uint32_t)(pos % s.ring_keys);
+        rows[at] = row{r, (uint32_t)a.rows.slot[r], newest,
+                       newest_at >= newest ? newest_at - newest : newest_at + s.ring_keys - newest};
         own[i] = rows[at].slot == s.n_slots ? 0 : newest / RANGE + 1, n_own += own[i];
     }
     uint32_t before = n_own; // inclusive over the warp
@@ -68,19 +86,22 @@ __global__ void __launch_bounds__(THREADS, 1) decode_many_kernel(const __grid_co
         before += own[i];
     }
     if (threadIdx.x == 0 && n_list == MANY_ROWS) first[n_list] = all;
-    __syncthreads(); // the rows
+    __syncthreads();                                             // the rows
     uint32_t q = (uint32_t)((uint64_t)all * run / runs), at = 0; // of all ranges; its row
     const uint32_t q1 = (uint32_t)((uint64_t)all * (run + 1) / runs);
     for (uint32_t step = MANY_ROWS; step; step >>= 1)
         if (at + step < n_list && first[at + step] <= q) at += step;
-    const auto bring = [&](uint32_t q, uint32_t at, int tile) { // this warp's tile of range q: the keys that the window's ring has
+    const auto bring = [&](uint32_t q, uint32_t at,
+                           int tile) { // this warp's tile of range q: the keys that the window's ring has
         if (q < q1) {
             const row &of = rows[at];
             const uint32_t j = (q - first[at]) * RANGE + tile * STEP + warp * TILE;
             const T *keys = (const T *)s.keys + (size_t)of.slot * s.keys_slot + a.layer * s.keys_layer;
             const T *values = (const T *)s.values + (size_t)of.slot * s.values_slot + a.layer * s.values_layer + h0 * P;
             unsigned char *to = ring + (warp * TILES + tile) * G::TILE_BYTES;
-            const auto place = [&](uint32_t j) { return of.oldest_at + j < s.ring_keys ? of.oldest_at + j : of.oldest_at + j - s.ring_keys; };
+            const auto place = [&](uint32_t j) {
+                return of.oldest_at + j < s.ring_keys ? of.oldest_at + j : of.oldest_at + j - s.ring_keys;
+            };
 #pragma unroll
             for (int i = 0; i < KEY; i++)
                 ask16(to + g * P * 2 + (4 * i + t) * 16, keys + place(j + g) * P + (4 * i + t) * 8, j + g < of.newest);
@@ -88,7 +109,8 @@ __global__ void __launch_bounds__(THREADS, 1) decode_many_kernel(const __grid_co
             for (int k = 0; k < TILE; k++) {
                 const T *from = values + (size_t)place(j + k) * (s.H * P) + lane * 8;
 #pragma unroll
-                for (int c = 0; c < VALUE; c++) ask16(to + G::KEYS + k * HEADS * P * 2 + (c * 32 + lane) * 16, from + c * 256, j + k < of.newest);
+                for (int c = 0; c < VALUE; c++)
+                    ask16(to + G::KEYS + k * HEADS * P * 2 + (c * 32 + lane) * 16, from + c * 256, j + k < of.newest);
             }
         }
         asked();
@@ -109,15 +131,19 @@ __global__ void __launch_bounds__(THREADS, 1) decode_many_kernel(const __grid_co
         const row of = rows[at];
         const uint32_t newest = of.newest, n = newest + 1;
         if (new_row) { // nobody reads the queries before them any more
-            const uint32_t newest_at = of.oldest_at + newest < s.ring_keys ? of.oldest_at + newest : of.oldest_at + newest - s.ring_keys;
-            T *keys = (T *)s.keys + (size_t)of.slot * s.keys_slot + a.layer * s.keys_layer, *values = (T *)s.values + (size_t)of.slot * s.values_slot + a.layer * s.values_layer;
-            make_queries<T, P, HEADS, Q_ROW>(a, of.r, h0, first[at + 1] <= q1, newest_at, keys, values, turned[0], qs, new_key, new_value);
+            const uint32_t newest_at =
+                of.oldest_at + newest < s.ring_keys ? of.oldest_at + newest : of.oldest_at + newest - s.ring_keys;
+            T *keys = (T *)s.keys + (size_t)of.slot * s.keys_slot + a.layer * s.keys_layer,
+              *values = (T *)s.values + (size_t)of.slot * s.values_slot + a.layer * s.values_layer;
+            make_queries<T, P, HEADS, Q_ROW>(a, of.r, h0, first[at + 1] <= q1, newest_at, keys, values, turned[0], qs,
+                                             new_key, new_value);
             __syncthreads(); // queries, the newest key and values
         }
         tile_sums<VALUE> tiles;
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
-            const uint32_t j = b * RANGE + tile * STEP + warp * TILE, have = j < newest ? min((uint32_t)TILE, newest - j) : 0;
+            const uint32_t j = b * RANGE + tile * STEP + warp * TILE,
+                           have = j < newest ? min((uint32_t)TILE, newest - j) : 0;
             const unsigned char *from = ring + (warp * TILES + tile) * G::TILE_BYTES;
             await_all_but<TILES - 1>();
             __syncwarp(); // the tile is there
@@ -127,7 +153,8 @@ __global__ void __launch_bounds__(THREADS, 1) decode_many_kernel(const __grid_co
 #pragma unroll
             for (int k = 0; k < TILE; k++)
 #pragma unroll
-                for (int c = 0; c < VALUE; c++) value[k][c] = *(const uint4 *)(from + G::KEYS + k * HEADS * P * 2 + (c * 32 + lane) * 16);
+                for (int c = 0; c < VALUE; c++)
+                    value[k][c] = *(const uint4 *)(from + G::KEYS + k * HEADS * P * 2 + (c * 32 + lane) * 16);
             __syncwarp(); // all have read the tile
             bring(q + 1, next_at, tile);
             if (have < TILE) { // the newest key's place; beyond it are zeros
@@ -180,6 +207,8 @@ template <class T, int P> static void many_launch(const decode_window &a, uint32
 }
 void decode_many(const decode_window &a, uint32_t n_list, void *stream) {
     const bool half = a.shape.dtype == CUDA_F16, narrow = a.shape.P == 64;
-    if (half) narrow ? many_launch<__half, 64>(a, n_list, stream) : many_launch<__half, 128>(a, n_list, stream);
-    else narrow ? many_launch<__nv_bfloat16, 64>(a, n_list, stream) : many_launch<__nv_bfloat16, 128>(a, n_list, stream);
+    if (half)
+        narrow ? many_launch<__half, 64>(a, n_list, stream) : many_launch<__half, 128>(a, n_list, stream);
+    else
+        narrow ? many_launch<__nv_bfloat16, 64>(a, n_list, stream) : many_launch<__nv_bfloat16, 128>(a, n_list, stream);
 }

@@ -1,61 +1,92 @@
-// prompt_linear.cu - products of prompts' rows in 16 bit on Hopper, in an order of their own: one fp32 accumulator over all of k, tiles of 16
-// ascending, whatever the number of rows. Each multiprocessor runs one block that takes one tile after the other: one or two warpgroups
-// of consumers with 64 outputs each; of one more, one thread feeds the ring and the other warps make the scales of the rows' norms.
+// prompt_linear.cu - products of prompts' rows in 16 bit on Hopper, in an order of their own: one fp32 accumulator over
+// all of k, tiles of 16 ascending, whatever the number of rows. Each multiprocessor runs one block that takes one tile
+// after the other: one or two warpgroups of consumers with 64 outputs each; of one more, one thread feeds the ring and
+// the other warps make the scales of the rows' norms.
 //
-// A warpgroup finishes its sums where wgmma left them, 32 rows at a time: warp w, lane (g, t) has outputs 16 w + g and + 8 of rows 8 i + 2 t and + 1.
-// What is added to them comes through the ring behind the tile's last products, and what they become leaves by the tensor copy
-// engine, while the next tile's products go on.
+// A warpgroup finishes its sums where wgmma left them, 32 rows at a time: warp w, lane (g, t) has outputs 16 w + g and
+// + 8 of rows 8 i + 2 t and + 1. What is added to them comes through the ring behind the tile's last products, and what
+// they become leaves by the tensor copy engine, while the next tile's products go on.
 #include "wide.cuh"
 
 // A tile: 64 MW outputs and N rows.
 template <int MW_, int N_> struct broad {
-    enum { MW = MW_, N = N_, SK = MW == 1 ? 8 : 4, // of k, in tiles, a stage
-           W_STAGE = MW * 4 * SK * 512, X_STAGE = N / 8 * SK * 256, STAGE = W_STAGE + X_STAGE,
-           OUT = 16384, // bytes of a warpgroup for what leaves
-           PACK_ROWS = N < 64 ? N : 64, // of packed outputs, at a time
-           BASE_ROWS = STAGE >= MW * 64 * 64 * 4 && N >= 64 ? 64 : 32, BASE_BOX = BASE_ROWS * 128, BASE_STAGE = MW * 2 * BASE_BOX, // of fp32 rows, by 32 columns
-           MOST = ((227 << 10) - MW * OUT - 2560) / STAGE, STAGES = MOST < 16 ? MOST : 16, RING = STAGES * STAGE,
-           BYTES = RING + MW * OUT, THREADS = MW * 128 + 128, GROUP = 2048 / N }; // GROUP: row blocks that take turns for their weights
+    enum {
+        MW = MW_,
+        N = N_,
+        SK = MW == 1 ? 8 : 4, // of k, in tiles, a stage
+        W_STAGE = MW * 4 * SK * 512,
+        X_STAGE = N / 8 * SK * 256,
+        STAGE = W_STAGE + X_STAGE,
+        OUT = 16384,                 // bytes of a warpgroup for what leaves
+        PACK_ROWS = N < 64 ? N : 64, // of packed outputs, at a time
+        BASE_ROWS = STAGE >= MW * 64 * 64 * 4 && N >= 64 ? 64 : 32,
+        BASE_BOX = BASE_ROWS * 128,
+        BASE_STAGE = MW * 2 * BASE_BOX, // of fp32 rows, by 32 columns
+        MOST = ((227 << 10) - MW * OUT - 2560) / STAGE,
+        STAGES = MOST < 16 ? MOST : 16,
+        RING = STAGES * STAGE,
+        BYTES = RING + MW * OUT,
+        THREADS = MW * 128 + 128,
+        GROUP = 2048 / N
+    }; // GROUP: row blocks that take turns for their weights
 };
-struct broad_maps { CUtensorMap w, x, base, y, act, more; }; // more: z
+struct broad_maps {
+    CUtensorMap w, x, base, y, act, more;
+};              // more: z
 struct out_az { // W_fc: a, and from output Ep on z, each packed
     row_norm norm;
     void *a, *z;
     uint32_t E, Ep;
 };
-struct broad_order { uint32_t KT, n_rows, row_blocks, blocks; }; // of the tiles; blocks of outputs
+struct broad_order {
+    uint32_t KT, n_rows, row_blocks, blocks;
+}; // of the tiles; blocks of outputs
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 template <int SK> __device__ __forceinline__ void load_stage(uint4 (&a)[SK], uint32_t at) {
 #pragma unroll
     for (int j = 0; j < SK; j++)
-        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(a[j].x), "=r"(a[j].y), "=r"(a[j].z), "=r"(a[j].w) : "r"(at + j * 512));
+        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(a[j].x), "=r"(a[j].y), "=r"(a[j].z), "=r"(a[j].w)
+                     : "r"(at + j * 512));
 }
 template <int SK> __device__ __forceinline__ void hold(uint4 (&a)[SK]) { // read until, or there from, here
 #pragma unroll
     for (int j = 0; j < SK; j++) asm volatile("" : "+r"(a[j].x), "+r"(a[j].y), "+r"(a[j].z), "+r"(a[j].w)::"memory");
 }
-template <int LEFT> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory"); }
-__device__ __forceinline__ void copy_rows(void *dst, const CUtensorMap *map, uint32_t column, uint32_t row, uint64_t *b) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(shared_at(dst)), "l"(map),
-                 "r"(column), "r"(row), "r"(shared_at(b))
+template <int LEFT> __device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+}
+__device__ __forceinline__ void copy_rows(void *dst, const CUtensorMap *map, uint32_t column, uint32_t row,
+                                          uint64_t *b) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
+                 "%3}], [%4];" ::"r"(shared_at(dst)),
+                 "l"(map), "r"(column), "r"(row), "r"(shared_at(b))
                  : "memory");
 }
 // Out of shared memory. What lies beyond the tensor stays.
 __device__ __forceinline__ void leave_rows(const void *from, const CUtensorMap *map, uint32_t column, uint32_t row) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(column), "r"(row), "r"(shared_at(from)) : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
+                 "r"(column), "r"(row), "r"(shared_at(from))
+                 : "memory");
 }
 __device__ __forceinline__ void leave_tiles(const void *from, const CUtensorMap *map, uint32_t k, uint32_t row) {
-    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map), "r"(0), "r"(k), "r"(row), "r"(shared_at(from)) : "memory");
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
+                 "r"(0), "r"(k), "r"(row), "r"(shared_at(from))
+                 : "memory");
 }
 __device__ __forceinline__ void leave_together() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-template <int LATEST> __device__ __forceinline__ void wait_left() { // what this thread let leave, but the latest, has been read
+template <int LATEST>
+__device__ __forceinline__ void wait_left() { // what this thread let leave, but the latest, has been read
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LATEST) : "memory");
 }
 __device__ __forceinline__ void written_for_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-// Four matrices of 8 columns (registers' lanes g) by 8 rows (t, in pairs) as rows of 16 bytes; lane l has the address of row l % 8 of matrix l / 8.
+// Four matrices of 8 columns (registers' lanes g) by 8 rows (t, in pairs) as rows of 16 bytes; lane l has the address
+// of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void store_matrices(uint32_t at, const uint32_t (&x)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]) : "memory");
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x[0]),
+                 "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
 }
 template <class T> __device__ __forceinline__ uint32_t pair_of(float low, float high) {
     const T x[2] = {from_float<T>(low), from_float<T>(high)};
@@ -68,12 +99,15 @@ __device__ __forceinline__ float shared_float(uint32_t at) {
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(at) : "memory");
     return x;
 }
-__device__ __forceinline__ void shared_store(uint32_t at, float x) { asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory"); }
+__device__ __forceinline__ void shared_store(uint32_t at, float x) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
+}
 
-// The scales of n rows from row0 on: four lanes a row; fours of sums, then a butterfly. Those of the tile's other rows, up to `all`, are 0: what
-// these rows become leaves too, as far as a tile of eight rows of the step reaches.
+// The scales of n rows from row0 on: four lanes a row; fours of sums, then a butterfly. Those of the tile's other rows,
+// up to `all`, are 0: what these rows become leaves too, as far as a tile of eight rows of the step reaches.
 template <class T>
-__device__ __forceinline__ void broad_scales(float *scales, const row_norm &norm, uint32_t row0, uint32_t n, uint32_t all, uint32_t warp, uint32_t n_warps) {
+__device__ __forceinline__ void broad_scales(float *scales, const row_norm &norm, uint32_t row0, uint32_t n,
+                                             uint32_t all, uint32_t warp, uint32_t n_warps) {
     enum { U = 2 };
     const uint32_t lane = threadIdx.x % 32, quarters = (norm.n_sums + 3) / 4;
 #pragma unroll 1
@@ -105,17 +139,19 @@ __device__ __forceinline__ void broad_scales(float *scales, const row_norm &norm
 
 // A warpgroup's part of finishing a tile.
 struct broad_place {
-    uint32_t row0, rows, o;         // the tile's; the first output of the warpgroup
-    uint32_t warp, lane, wg, bar;   // of the warpgroup, named barrier
-    bool elected, norms;            // one thread of the warpgroup lets things leave
-    const float *scales;            // of the tile's rows
-    unsigned char *out;             // broad::OUT bytes
+    uint32_t row0, rows, o;       // the tile's; the first output of the warpgroup
+    uint32_t warp, lane, wg, bar; // of the warpgroup, named barrier
+    bool elected, norms;          // one thread of the warpgroup lets things leave
+    const float *scales;          // of the tile's rows
+    unsigned char *out;           // broad::OUT bytes
     __device__ __forceinline__ void sync() const {
         delay(16);
         asm volatile("bar.sync %0, 128;" ::"r"(bar) : "memory");
         delay(16);
     }
-    __device__ __forceinline__ float2 scale_of(int r) const { return norms ? *(const float2 *)(scales + r + lane % 4 * 2) : make_float2(1.0f, 1.0f); }
+    __device__ __forceinline__ float2 scale_of(int r) const {
+        return norms ? *(const float2 *)(scales + r + lane % 4 * 2) : make_float2(1.0f, 1.0f);
+    }
     // Where in rows of 32 fp32 columns with wgmma's swizzle this lane's value of row 2 t + e and output g + 8 h lies.
     __device__ __forceinline__ uint32_t swizzled(int e, int h) const {
         const uint32_t r = lane % 4 * 2 + e, piece = warp % 2 * 4 + lane / 16 + h * 2;
@@ -126,15 +162,17 @@ struct broad_place {
 
 template <class T, int MW, int NB, class Out>
 __global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
-broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, const __grid_constant__ Out out) {
+    broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, const __grid_constant__ Out out) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using G = broad<MW, NB>;
     enum { SK = G::SK, STAGES = G::STAGES, N = NB / 2, SENDER = MW * 4 };
-    constexpr bool plain = std::is_same<Out, out_plain>::value, residual = std::is_same<Out, out_residual>::value, az = std::is_same<Out, out_az>::value;
+    constexpr bool plain = std::is_same<Out, out_plain>::value, residual = std::is_same<Out, out_residual>::value,
+                   az = std::is_same<Out, out_az>::value;
     extern __shared__ __align__(1024) unsigned char ring[];
     __shared__ uint64_t full[STAGES], empty[STAGES], scaled[2], used[2];
     __shared__ float scales[2][NB]; // of a tile and the next
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, steps = (order.KT + SK - 1) / SK, n_tiles = order.blocks * order.row_blocks, step = gridDim.x;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, steps = (order.KT + SK - 1) / SK,
+                   n_tiles = order.blocks * order.row_blocks, step = gridDim.x;
     const bool norms = out.norm.squares != NULL;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, SENDER);
@@ -145,7 +183,8 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
     let_next_start();
     // Tile t: of a group of row blocks all outputs, and there its row blocks one after the other.
     const auto place = [&](uint32_t t, uint32_t &row0, uint32_t &block) {
-        const uint32_t per = G::GROUP * order.blocks, g = t / per, rest = t - g * per, size = min((uint32_t)G::GROUP, order.row_blocks - g * G::GROUP);
+        const uint32_t per = G::GROUP * order.blocks, g = t / per, rest = t - g * per,
+                       size = min((uint32_t)G::GROUP, order.row_blocks - g * G::GROUP);
         block = rest / size;
         row0 = (g * G::GROUP + rest - block * size) * NB;
     };
@@ -158,7 +197,8 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
         if (threadIdx.x == SENDER * 32) {
             uint64_t often, once;
             asm volatile("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(often));
-            asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(once)); // evict_normal would halve the rate of copies
+            asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;"
+                         : "=l"(once)); // evict_normal would halve the rate of copies
             uint32_t row0, block, n_ready = min((uint32_t)STAGES, steps), n_free = STAGES;
             place(blockIdx.x, row0, block);
             for (uint32_t i = 0; i < n_ready; i++) {
@@ -167,8 +207,10 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
             }
             wait_for_inputs(); // x is whole
             const auto take = [&] {
-                if (n_free) n_free--;
-                else barrier_wait(empty + s, phase ^ 1);
+                if (n_free)
+                    n_free--;
+                else
+                    barrier_wait(empty + s, phase ^ 1);
             };
 #pragma unroll 1
             for (uint32_t t = blockIdx.x; t < n_tiles; t += step) {
@@ -177,7 +219,8 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
                 for (uint32_t k = 0; k < order.KT; k += SK, advance()) {
                     unsigned char *at = ring + s * G::STAGE;
                     take();
-                    if (n_ready) n_ready--;
+                    if (n_ready)
+                        n_ready--;
                     else {
                         barrier_expect(full + s, G::STAGE);
                         copy_box(at, &maps.w, k, block * SENDER, full + s, once);
@@ -191,7 +234,9 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
                         take();
                         barrier_expect(full + s, G::BASE_STAGE);
 #pragma unroll
-                        for (int i = 0; i < MW * 2; i++) copy_rows(ring + s * G::STAGE + i * G::BASE_BOX, &maps.base, block * MW * 64 + i * 32, r, full + s);
+                        for (int i = 0; i < MW * 2; i++)
+                            copy_rows(ring + s * G::STAGE + i * G::BASE_BOX, &maps.base, block * MW * 64 + i * 32, r,
+                                      full + s);
                     }
                 }
             }
@@ -203,7 +248,8 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
                 uint32_t row0, block;
                 place(t, row0, block);
                 if (n >= 2) barrier_wait(used + n % 2, (n / 2 - 1) & 1);
-                broad_scales<T>(scales[n % 2], out.norm, row0, min((uint32_t)NB, order.n_rows - row0), NB, warp - SENDER - 1, 3);
+                broad_scales<T>(scales[n % 2], out.norm, row0, min((uint32_t)NB, order.n_rows - row0), NB,
+                                warp - SENDER - 1, 3);
                 barrier_arrive(scaled + n % 2);
             }
         }
@@ -211,18 +257,22 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
     } else {
         if (MW == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         broad_place my = {};
-        my.wg = warp / 4, my.warp = warp % 4, my.lane = lane, my.bar = 1 + my.wg, my.elected = threadIdx.x % 128 == 0, my.norms = norms;
+        my.wg = warp / 4, my.warp = warp % 4, my.lane = lane, my.bar = 1 + my.wg, my.elected = threadIdx.x % 128 == 0,
+        my.norms = norms;
         my.out = ring + G::RING + my.wg * G::OUT;
         float acc[N];
 #pragma unroll
         for (int i = 0; i < N; i++) acc[i] = 0;
-        // wgmma's description of x in shared memory: no swizzle, 128 bytes to the next 8 of k, a stage's tiles to the next 8 rows
-        const uint64_t b0 = ((uint64_t)(128 >> 4) << 16) | ((uint64_t)(SK * 256 >> 4) << 32) | (shared_at(ring + G::W_STAGE) & 0x3ffff) >> 4;
+        // wgmma's description of x in shared memory: no swizzle, 128 bytes to the next 8 of k, a stage's tiles to the
+        // next 8 rows
+        const uint64_t b0 = ((uint64_t)(128 >> 4) << 16) | ((uint64_t)(SK * 256 >> 4) << 32) |
+                            (shared_at(ring + G::W_STAGE) & 0x3ffff) >> 4;
         const uint32_t a0 = shared_at(ring) + warp * SK * 512 + lane * 16;
         uint4 a[2][SK];
         uint32_t last = 0, n = 0, turn = 0; // the stage before; tiles so far; which half of `out`
-        // The products of stage s with the weights `now`; when those of the stage before are done, the next stage's weights to `next`.
-        const auto multiply = [&](uint4 (&now)[SK], uint4 (&next)[SK], bool first, bool more) {
+        // The products of stage s with the weights `now`; when those of the stage before are done, the next stage's
+        // weights to `next`.
+        const auto multiply = [&](uint4(&now)[SK], uint4(&next)[SK], bool first, bool more) {
             const uint64_t b = b0 + s * (G::STAGE >> 4);
             asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
@@ -257,7 +307,8 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
             if (lane == 0) barrier_arrive(empty + last);
             uint32_t block;
             place(t, my.row0, block);
-            my.rows = min((uint32_t)NB, order.n_rows - my.row0), my.o = (block * MW + my.wg) * 64, my.scales = scales[n % 2];
+            my.rows = min((uint32_t)NB, order.n_rows - my.row0), my.o = (block * MW + my.wg) * 64,
+            my.scales = scales[n % 2];
             wait_for_inputs();
             if (norms) barrier_wait(scaled + n % 2, n / 2 & 1);
             if constexpr (plain) {
@@ -272,13 +323,16 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
                     for (int i = 0; i < 4; i++) {
                         const float2 scale = my.scale_of(c * 32 + i * 8);
 #pragma unroll
-                        for (int e = 0; e < 4; e++) shared_store(at + turn * 8192 + i * 1024 + to[e], acc[c * 16 + i * 4 + e] * (e % 2 ? scale.y : scale.x));
+                        for (int e = 0; e < 4; e++)
+                            shared_store(at + turn * 8192 + i * 1024 + to[e],
+                                         acc[c * 16 + i * 4 + e] * (e % 2 ? scale.y : scale.x));
                     }
                     written_for_copies();
                     my.sync();
                     if (my.elected) {
                         const unsigned char *from = my.out + turn * 8192;
-                        leave_rows(from, &maps.y, my.o, my.row0 + c * 32), leave_rows(from + 4096, &maps.y, my.o + 32, my.row0 + c * 32);
+                        leave_rows(from, &maps.y, my.o, my.row0 + c * 32),
+                            leave_rows(from + 4096, &maps.y, my.o + 32, my.row0 + c * 32);
                         leave_together();
                     }
                     turn ^= 1;
@@ -291,7 +345,9 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
                 const float w[2] = {packs && o < out.D ? out.w[o] : 0.0f, packs && o + 8 < out.D ? out.w[o + 8] : 0.0f};
                 float *const parts = (float *)(my.out + 8192); // [2][4 warps][32 rows]
                 const uint32_t matrix = shared_at(my.out) + lane / 8 * 1024 + my.warp * 256 + lane % 8 * 16;
-                uint32_t held[2] = {STAGES, STAGES}; // stages that the elected thread still has: until what left before the latest, the latest
+                uint32_t held[2] = {
+                    STAGES,
+                    STAGES}; // stages that the elected thread still has: until what left before the latest, the latest
 #pragma unroll
                 for (int c = 0; c < NB / 32; c++) {
                     if (c * 32 >= my.rows) break;
@@ -312,21 +368,25 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
                         float v[4];
 #pragma unroll
                         for (int e = 0; e < 4; e++) {
-                            v[e] = add_scaled(shared_float(base + i * 1024 + to[e]), e % 2 ? scale.y : scale.x, acc[c * 16 + i * 4 + e]);
+                            v[e] = add_scaled(shared_float(base + i * 1024 + to[e]), e % 2 ? scale.y : scale.x,
+                                              acc[c * 16 + i * 4 + e]);
                             if (leaves) shared_store(base + i * 1024 + to[e], v[e]);
                         }
-                        square[i * 2] = __fmaf_rn(v[2], v[2], v[0] * v[0]), square[i * 2 + 1] = __fmaf_rn(v[3], v[3], v[1] * v[1]);
+                        square[i * 2] = __fmaf_rn(v[2], v[2], v[0] * v[0]),
+                                   square[i * 2 + 1] = __fmaf_rn(v[3], v[3], v[1] * v[1]);
                         low[i] = pair_of<T>(weighted<T>(v[0], w[0]), weighted<T>(v[1], w[0]));
                         high[i] = pair_of<T>(weighted<T>(v[2], w[1]), weighted<T>(v[3], w[1]));
                     }
                     if (packs) {
                         store_matrices(matrix + turn * 4096, low), store_matrices(matrix + turn * 4096 + 128, high);
 #pragma unroll
-                        for (int half = 4; half; half >>= 1) // sums over g: in the end lane g has those of rows 8 (g / 2) + 2 t + g % 2
+                        for (int half = 4; half;
+                             half >>= 1) // sums over g: in the end lane g has those of rows 8 (g / 2) + 2 t + g % 2
 #pragma unroll
                             for (int j = 0; j < half; j++) {
                                 const bool upper = lane & half * 4;
-                                const float given = upper ? square[j] : square[j + half], kept = upper ? square[j + half] : square[j];
+                                const float given = upper ? square[j] : square[j + half],
+                                            kept = upper ? square[j + half] : square[j];
                                 square[j] = kept + __shfl_xor_sync(0xffffffffu, given, half * 4);
                             }
                         parts[turn * 128 + my.warp * 32 + lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2] = square[0];
@@ -336,18 +396,22 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
                     if (my.elected) {
                         const unsigned char *from = stage + my.wg * 2 * G::BASE_BOX;
                         const uint32_t r = my.row0 + c * 32;
-                        if (leaves) leave_rows(from, &maps.y, my.o, r), leave_rows(from + G::BASE_BOX, &maps.y, my.o + 32, r);
+                        if (leaves)
+                            leave_rows(from, &maps.y, my.o, r), leave_rows(from + G::BASE_BOX, &maps.y, my.o + 32, r);
                         if (packs) leave_tiles(my.out + turn * 4096, &maps.act, my.o / 16, r / 8);
                         leave_together();
                     }
                     if (packs && my.warp == 0 && c * 32 + lane < my.rows && my.o < out.D) {
                         const float *part = parts + turn * 128 + lane;
-                        out.squares[(size_t)(my.row0 + c * 32 + lane) * ((out.D + 63) / 64) + my.o / 64] = ((part[0] + part[32]) + part[64]) + part[96];
+                        out.squares[(size_t)(my.row0 + c * 32 + lane) * ((out.D + 63) / 64) + my.o / 64] =
+                            ((part[0] + part[32]) + part[64]) + part[96];
                     }
                     turn ^= 1;
                     if (c % EACH == EACH - 1 || c * 32 + 32 >= my.rows) {
-                        if (my.elected) held[1] = s;
-                        else if (lane == 0) barrier_arrive(empty + s);
+                        if (my.elected)
+                            held[1] = s;
+                        else if (lane == 0)
+                            barrier_arrive(empty + s);
                         advance();
                     }
                 }
@@ -358,7 +422,8 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
                 }
             } else if constexpr (az) {
                 enum { ROWS = G::PACK_ROWS };
-                const uint32_t matrix = shared_at(my.out) + my.warp / 2 * (ROWS * 64) + lane / 8 * 512 + my.warp % 2 * 256 + lane % 8 * 16;
+                const uint32_t matrix =
+                    shared_at(my.out) + my.warp / 2 * (ROWS * 64) + lane / 8 * 512 + my.warp % 2 * 256 + lane % 8 * 16;
 #pragma unroll
                 for (int c = 0; c < NB / 32; c++) {
                     if (c * 32 >= my.rows) break;
@@ -372,7 +437,8 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
                     for (int i = 0; i < 4; i++) {
                         const float2 scale = my.scale_of(c * 32 + i * 8);
                         const float *v = acc + c * 16 + i * 4;
-                        low[i] = pair_of<T>(v[0] * scale.x, v[1] * scale.y), high[i] = pair_of<T>(v[2] * scale.x, v[3] * scale.y);
+                        low[i] = pair_of<T>(v[0] * scale.x, v[1] * scale.y),
+                        high[i] = pair_of<T>(v[2] * scale.x, v[3] * scale.y);
                     }
                     store_matrices(to, low), store_matrices(to + 128, high);
                     if ((c * 32 + 32) % ROWS && c * 32 + 32 < my.rows) continue;
@@ -383,14 +449,16 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
                         for (int half = 0; half < 2; half++) { // 32 outputs are all of a or all of z
                             const uint32_t o = my.o + half * 32;
                             const bool is_z = o >= out.Ep;
-                            leave_tiles(my.out + turn * (ROWS * 128) + half * (ROWS * 64), is_z ? &maps.more : &maps.act, (is_z ? o - out.Ep : o) / 16,
+                            leave_tiles(my.out + turn * (ROWS * 128) + half * (ROWS * 64),
+                                        is_z ? &maps.more : &maps.act, (is_z ? o - out.Ep : o) / 16,
                                         (my.row0 + c * 32 / ROWS * ROWS) / 8);
                         }
                         leave_together();
                     }
                     turn ^= 1;
                 }
-            } else { // the FFN's gate: outputs g are a2, g + 8 g2. Beyond F zeros, whatever the row holds: the next product reads them, times 0
+            } else { // the FFN's gate: outputs g are a2, g + 8 g2. Beyond F zeros, whatever the row holds: the next
+                     // product reads them, times 0
                 const bool there = my.o / 2 + my.warp * 8 < out.F;
                 const uint32_t matrix = shared_at(my.out) + lane / 8 * 512 + my.warp * 128 + lane % 8 * 16;
                 if (my.elected) wait_left<0>();
@@ -402,7 +470,9 @@ broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, c
                     for (int i = 0; i < 4; i++) {
                         const float2 scale = my.scale_of(c * 32 + i * 8);
                         const float *v = acc + c * 16 + i * 4;
-                        x[i] = there ? pair_of<T>(ffn_gate(v[0] * scale.x, v[2] * scale.x), ffn_gate(v[1] * scale.y, v[3] * scale.y)) : 0;
+                        x[i] = there ? pair_of<T>(ffn_gate(v[0] * scale.x, v[2] * scale.x),
+                                                  ffn_gate(v[1] * scale.y, v[3] * scale.y))
+                                     : 0;
                     }
                     store_matrices(matrix + c * 2048, x);
                 }
@@ -423,12 +493,15 @@ static CUtensorMap rows_map(const float *data, uint32_t columns, size_t ld, uint
     CUtensorMap map = {};
     const cuuint64_t sizes[2] = {columns, n_rows}, strides[1] = {ld * 4};
     const cuuint32_t box[2] = {32, rows}, steps[2] = {1, 1};
-    tensor_map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, (void *)data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                         CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    tensor_map_encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, 2, (void *)data, sizes, strides, box, steps,
+                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return map;
 }
 
-template <class G> static void map_outputs(broad_maps &maps, const out_plain &out, uint32_t n_rows) { maps.y = rows_map(out.y, out.O, out.ldy, n_rows, 32); }
+template <class G> static void map_outputs(broad_maps &maps, const out_plain &out, uint32_t n_rows) {
+    maps.y = rows_map(out.y, out.O, out.ldy, n_rows, 32);
+}
 template <class G> static void map_outputs(broad_maps &maps, const out_residual &out, uint32_t n_rows) {
     maps.base = rows_map(out.base, out.D, out.D, n_rows, G::BASE_ROWS);
     if (out.y) maps.y = rows_map(out.y, out.D, out.D, n_rows, 32);
@@ -438,7 +511,8 @@ template <class G> static void map_outputs(broad_maps &maps, const out_ffn &out,
     maps.act = tile_map(out.act, 64, cuda_pad16(out.F) / 16, (n_rows + 7) / 8, 2, G::N / 8);
 }
 template <class G> static void map_outputs(broad_maps &maps, const out_az &out, uint32_t n_rows) {
-    maps.act = tile_map(out.a, 64, out.E / 16, (n_rows + 7) / 8, 2, G::PACK_ROWS / 8), maps.more = tile_map(out.z, 64, out.E / 16, (n_rows + 7) / 8, 2, G::PACK_ROWS / 8);
+    maps.act = tile_map(out.a, 64, out.E / 16, (n_rows + 7) / 8, 2, G::PACK_ROWS / 8),
+    maps.more = tile_map(out.z, 64, out.E / 16, (n_rows + 7) / 8, 2, G::PACK_ROWS / 8);
 }
 
 template <class Out> struct broad_job {
@@ -451,7 +525,8 @@ template <class T, int MW, int NB, class Out> static void launch_broad(const bro
     using G = broad<MW, NB>;
     const uint32_t tiles = cuda_pad16(job.in.O) / 16;
     broad_maps maps = {};
-    maps.w = tile_map(job.in.w, 128, job.KT, tiles, G::SK, MW * 4), maps.x = tile_map(job.in.x, 64, job.KT, (job.n_rows + 7) / 8, G::SK, NB / 8);
+    maps.w = tile_map(job.in.w, 128, job.KT, tiles, G::SK, MW * 4),
+    maps.x = tile_map(job.in.x, 64, job.KT, (job.n_rows + 7) / 8, G::SK, NB / 8);
     map_outputs<G>(maps, job.out, job.n_rows);
     const broad_order order = {job.KT, job.n_rows, (job.n_rows + NB - 1) / NB, (tiles + MW * 4 - 1) / (MW * 4)};
     const uint32_t all = order.blocks * order.row_blocks, rounds = (all + multiprocessors() - 1) / multiprocessors();
@@ -460,44 +535,63 @@ template <class T, int MW, int NB, class Out> static void launch_broad(const bro
     launch(kernel, dim3((all + rounds - 1) / rounds), dim3(G::THREADS), G::BYTES, job.stream, maps, order, job.out);
 }
 
-// Clocks, more or less, that tiles of 64 MW outputs and N rows would take: rounds of all multiprocessors, each limited by its products or
-// by its share of what the second-level cache gives, and what is not hidden of a tile's end (measured on an H200).
+// Clocks, more or less, that tiles of 64 MW outputs and N rows would take: rounds of all multiprocessors, each limited
+// by its products or by its share of what the second-level cache gives, and what is not hidden of a tile's end
+// (measured on an H200).
 template <int MW, int N> static double broad_clocks(uint32_t KT, uint32_t O, uint32_t n_rows) {
-    const uint32_t all = multiprocessors(), tiles = (O + MW * 64 - 1) / (MW * 64) * ((n_rows + N - 1) / N), rounds = (tiles + all - 1) / all;
+    const uint32_t all = multiprocessors(), tiles = (O + MW * 64 - 1) / (MW * 64) * ((n_rows + N - 1) / N),
+                   rounds = (tiles + all - 1) / all;
     const double active = tiles < all ? tiles : all, bytes_a_clock = 6600 / active < 72 ? 6600 / active : 72;
     const double products = MW * N / 2, copies = (MW * 64 + N) * 32 / bytes_a_clock;
     return rounds * (KT * (products > copies ? products : copies) + 1500 + MW * N * 7);
 }
 template <class T, class Out> static void choose_broad(const broad_job<Out> &job) {
-    const double clocks[] = {broad_clocks<2, 256>(job.KT, job.in.O, job.n_rows), broad_clocks<2, 128>(job.KT, job.in.O, job.n_rows),
-                             broad_clocks<2, 64>(job.KT, job.in.O, job.n_rows), broad_clocks<1, 64>(job.KT, job.in.O, job.n_rows),
-                             broad_clocks<1, 32>(job.KT, job.in.O, job.n_rows)};
+    const double clocks[] = {
+        broad_clocks<2, 256>(job.KT, job.in.O, job.n_rows), broad_clocks<2, 128>(job.KT, job.in.O, job.n_rows),
+        broad_clocks<2, 64>(job.KT, job.in.O, job.n_rows), broad_clocks<1, 64>(job.KT, job.in.O, job.n_rows),
+        broad_clocks<1, 32>(job.KT, job.in.O, job.n_rows)};
     int best = 0;
     for (int i = 1; i < 5; i++)
         if (clocks[i] < clocks[best]) best = i;
-    if (best == 0) launch_broad<T, 2, 256>(job);
-    else if (best == 1) launch_broad<T, 2, 128>(job);
-    else if (best == 2) launch_broad<T, 2, 64>(job);
-    else if (best == 3) launch_broad<T, 1, 64>(job);
-    else launch_broad<T, 1, 32>(job);
+    if (best == 0)
+        launch_broad<T, 2, 256>(job);
+    else if (best == 1)
+        launch_broad<T, 2, 128>(job);
+    else if (best == 2)
+        launch_broad<T, 2, 64>(job);
+    else if (best == 3)
+        launch_broad<T, 1, 64>(job);
+    else
+        launch_broad<T, 1, 32>(job);
 }
-template <class Out> static void run_broad(const struct cuda_matrix *w, const void *x, const Out &out, uint32_t n_rows, void *stream) {
+template <class Out>
+static void run_broad(const struct cuda_matrix *w, const void *x, const Out &out, uint32_t n_rows, void *stream) {
     const broad_job<Out> job = {{w->data, x, w->rows}, out, cuda_pad16(w->cols) / 16, n_rows, (cudaStream_t)stream};
-    if (w->dtype == CUDA_F16) choose_broad<__half>(job);
-    else choose_broad<__nv_bfloat16>(job);
+    if (w->dtype == CUDA_F16)
+        choose_broad<__half>(job);
+    else
+        choose_broad<__nv_bfloat16>(job);
 }
-static row_norm norm_of(const struct cuda_normed *in) { return row_norm{in->squares, cuda_prompt_sums(in->D), in->D, in->eps, true, false}; }
+static row_norm norm_of(const struct cuda_normed *in) {
+    return row_norm{in->squares, cuda_prompt_sums(in->D), in->D, in->eps, true, false};
+}
 
-void k_prompt_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy, void *stream) {
+void k_prompt_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy,
+                     void *stream) {
     run_broad(w, in->act, out_plain{norm_of(in), y, ldy, w->rows}, n_rows, stream);
 }
-void k_prompt_az(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t E, uint32_t n_rows, void *a_act, void *z_act, void *stream) {
+void k_prompt_az(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t E, uint32_t n_rows, void *a_act,
+                 void *z_act, void *stream) {
     run_broad(w, in->act, out_az{norm_of(in), a_act, z_act, E, w->rows / 2}, n_rows, stream);
 }
 void k_prompt_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream) {
     run_broad(w, in->act, out_ffn{norm_of(in), act, w->rows / 2}, n_rows, stream);
 }
-void k_prompt_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums, uint32_t sum_n, float eps, const float *base,
-                       const float *next_norm, uint32_t n_rows, float *y, float *squares, void *act, void *stream) {
-    run_broad(w, in, out_residual{row_norm{row_sums, n_sums, sum_n, eps, false, false}, base, next_norm, w->rows, y, squares, act}, n_rows, stream);
+void k_prompt_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums,
+                       uint32_t sum_n, float eps, const float *base, const float *next_norm, uint32_t n_rows, float *y,
+                       float *squares, void *act, void *stream) {
+    run_broad(
+        w, in,
+        out_residual{row_norm{row_sums, n_sums, sum_n, eps, false, false}, base, next_norm, w->rows, y, squares, act},
+        n_rows, stream);
 }

@@ -1,34 +1,56 @@
-// tall.cu - products of so many rows in 16 bit on Hopper that blocks of 128 outputs and 128 rows fill the device: each multiprocessor runs one
-// block that takes one tile after the other. Two warpgroups of consumers with 64 outputs each; of the third, one thread feeds the ring and
-// the other warps make the scales of the rows' norms.
+// tall.cu - products of so many rows in 16 bit on Hopper that blocks of 128 outputs and 128 rows fill the device: each
+// multiprocessor runs one block that takes one tile after the other. Two warpgroups of consumers with 64 outputs each;
+// of the third, one thread feeds the ring and the other warps make the scales of the rows' norms.
 #include "wide.cuh"
 
 struct tall {
-    enum { ROWS = 128, STAGES = 4, SK = 4, W_STAGE = 8 * SK * 512, X_STAGE = ROWS / 8 * SK * 256, STAGE = W_STAGE + X_STAGE, RING = STAGE * STAGES,
-           LD = 68, SUMS = ROWS * LD * 4, BYTES = RING + 2 * SUMS, THREADS = 384, SUM_REGS = ROWS / 2 };
+    enum {
+        ROWS = 128,
+        STAGES = 4,
+        SK = 4,
+        W_STAGE = 8 * SK * 512,
+        X_STAGE = ROWS / 8 * SK * 256,
+        STAGE = W_STAGE + X_STAGE,
+        RING = STAGE * STAGES,
+        LD = 68,
+        SUMS = ROWS * LD * 4,
+        BYTES = RING + 2 * SUMS,
+        THREADS = 384,
+        SUM_REGS = ROWS / 2
+    };
 };
-struct tall_order { uint32_t KT, n_rows, row_blocks, blocks, blocks_one; }; // of the tiles; blocks of 128 outputs
+struct tall_order {
+    uint32_t KT, n_rows, row_blocks, blocks, blocks_one;
+}; // of the tiles; blocks of 128 outputs
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// The weights of stage `at`, its tiles of k [first, first + 2) for this warp; past the slice, which has n more: nothing.
+// The weights of stage `at`, its tiles of k [first, first + 2) for this warp; past the slice, which has n more:
+// nothing.
 __device__ __forceinline__ void load_pair(uint4 (&a)[tall::SK], uint32_t at, int first, uint32_t n) {
 #pragma unroll
     for (int j = 0; j < tall::SK; j++)
         if (j >= first && j < first + 2)
-            asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(a[j].x), "=r"(a[j].y), "=r"(a[j].z), "=r"(a[j].w) : "r"(at + j * 512));
+            asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                         : "=r"(a[j].x), "=r"(a[j].y), "=r"(a[j].z), "=r"(a[j].w)
+                         : "r"(at + j * 512));
     if (n < tall::SK) {
 #pragma unroll
         for (int j = 0; j < tall::SK; j++)
             if (j >= first && j < first + 2 && j >= n) a[j] = make_uint4(0, 0, 0, 0);
     }
 }
-__device__ __forceinline__ void hold(uint4 &a) { asm volatile("" : "+r"(a.x), "+r"(a.y), "+r"(a.z), "+r"(a.w)::"memory"); } // read until, or there from, here
-template <int N> __device__ __forceinline__ void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+__device__ __forceinline__ void hold(uint4 &a) {
+    asm volatile("" : "+r"(a.x), "+r"(a.y), "+r"(a.z), "+r"(a.w)::"memory");
+} // read until, or there from, here
+template <int N> __device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
 #endif
 
 template <class T, class Out>
 __global__ void __launch_bounds__(tall::THREADS, 1)
-tall_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_part two, const tall_order order, const __grid_constant__ Out outs) {
+    tall_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_part two, const tall_order order,
+                const __grid_constant__ Out outs) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using G = tall;
     using F = typename out_of<Out>::type;
@@ -36,7 +58,8 @@ tall_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
     extern __shared__ __align__(1024) unsigned char ring[];
     __shared__ uint64_t full[STAGES], empty[STAGES];
     __shared__ float scales[2][G::ROWS]; // of a tile and the next
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, KT = order.KT, n_tiles = order.blocks * order.row_blocks, step = gridDim.x;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, KT = order.KT,
+                   n_tiles = order.blocks * order.row_blocks, step = gridDim.x;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, 8);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -45,7 +68,8 @@ tall_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
     let_next_start();
     // Tile t: of a group of 16 row blocks all outputs, and there its row blocks one after the other.
     const auto place = [&](uint32_t t, uint32_t &row0, uint32_t &block) {
-        const uint32_t per = 16 * order.blocks, g = t / per, rest = t - g * per, size = min(16u, order.row_blocks - g * 16);
+        const uint32_t per = 16 * order.blocks, g = t / per, rest = t - g * per,
+                       size = min(16u, order.row_blocks - g * 16);
         block = rest / size;
         row0 = (g * 16 + rest - block * size) * G::ROWS;
     };
@@ -55,7 +79,8 @@ tall_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
         if (threadIdx.x == 256) {
             uint64_t often, once;
             asm volatile("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(often));
-            asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(once)); // evict_normal would halve the rate of copies
+            asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;"
+                         : "=l"(once)); // evict_normal would halve the rate of copies
 #pragma unroll 1
             for (int pass = 0; pass < 2; pass++) { // first the weights that fit, then the rest
                 uint32_t s = 0, phase = 0;
@@ -96,9 +121,12 @@ tall_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
                 const auto &out = functor_of(outs, second);
 #pragma unroll 1
                 for (uint32_t first = (warp - 9) * 4; first < G::ROWS; first += 12)
-                    scales_of<T, 4>(scales[turn], out.norm, row0, [&](uint32_t i) { return first + i; }, [&](uint32_t r) { return row0 + r < order.n_rows; });
+                    scales_of<T, 4>(
+                        scales[turn], out.norm, row0, [&](uint32_t i) { return first + i; },
+                        [&](uint32_t r) { return row0 + r < order.n_rows; });
                 delay(16);
-                asm volatile("bar.sync %0, 352;" ::"r"(3 + turn) : "memory"); // the tile's scales; those of two tiles ago are read
+                asm volatile("bar.sync %0, 352;" ::"r"(3 + turn)
+                             : "memory"); // the tile's scales; those of two tiles ago are read
             }
         }
         __syncwarp();
@@ -110,12 +138,15 @@ tall_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
         for (int i = 0; i < N; i++) acc[i] = 0, sum[i] = total[i] = -0.0f; // -0 + s = s to the bit
         float *const sums = (float *)(ring + G::RING + wg * G::SUMS);
         const uint32_t mine = (lane % 4 * 2) * G::LD + warp % 4 * 16 + lane / 4;
-        // wgmma's description of x in shared memory: no swizzle, 128 bytes to the next 8 of k, a stage's tiles to the next 8 rows
-        const uint64_t b0 = ((uint64_t)(128 >> 4) << 16) | ((uint64_t)(SK * 256 >> 4) << 32) | (shared_at(ring + G::W_STAGE) & 0x3ffff) >> 4;
+        // wgmma's description of x in shared memory: no swizzle, 128 bytes to the next 8 of k, a stage's tiles to the
+        // next 8 rows
+        const uint64_t b0 = ((uint64_t)(128 >> 4) << 16) | ((uint64_t)(SK * 256 >> 4) << 32) |
+                            (shared_at(ring + G::W_STAGE) & 0x3ffff) >> 4;
         const uint32_t a0 = shared_at(ring) + warp * SK * 512 + lane * 16;
         uint4 a[SK];
         uint32_t s = 0, phase = 0, left = 0, turn = 0; // stage; steps until the end
-        for (uint32_t slice = 0; slice < SLICES; slice++) left += (slice_at(KT, slice + 1) - slice_at(KT, slice) + SK - 1) / SK;
+        for (uint32_t slice = 0; slice < SLICES; slice++)
+            left += (slice_at(KT, slice + 1) - slice_at(KT, slice) + SK - 1) / SK;
         left *= (n_tiles - blockIdx.x + step - 1) / step;
         barrier_wait(full, 0);
         load_pair(a, a0, 0, slice_at(KT, 1));
@@ -166,12 +197,14 @@ tall_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
             }
             asm volatile("bar.sync %0, 128;" ::"r"(1 + wg) : "memory"); // nobody reads the last tile's sums any more
 #pragma unroll
-            for (int i = 0; i < N; i++) sums[mine + (i / 4 * 8 + i % 2) * G::LD + i / 2 % 2 * 8] = total[i], total[i] = -0.0f;
+            for (int i = 0; i < N; i++)
+                sums[mine + (i / 4 * 8 + i % 2) * G::LD + i / 2 % 2 * 8] = total[i], total[i] = -0.0f;
             uint32_t row0, block;
             place(t, row0, block);
             const bool second = block >= order.blocks_one, scaled = norm_is(second);
             const auto &out = functor_of(outs, second);
-            const uint32_t O = second ? two.O : one.O, o_in = threadIdx.x % 16 * 4, o = (second ? block - order.blocks_one : block) * 128 + wg * 64 + o_in;
+            const uint32_t O = second ? two.O : one.O, o_in = threadIdx.x % 16 * 4,
+                           o = (second ? block - order.blocks_one : block) * 128 + wg * 64 + o_in;
             const uint32_t rows = min((uint32_t)G::ROWS, order.n_rows - row0);
             wait_for_inputs();
             typename F::template column<T, 4> column;
@@ -198,22 +231,30 @@ tall_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
 template <class T, class Out> static void launch_tall(const wide_job<Out> &job) {
     const auto part_of = [&](const wide_operands &p) {
         const uint32_t tiles = cuda_pad16(p.O) / 16;
-        return wide_part{tile_map(p.w, 128, job.KT, tiles, tall::SK, 8), tile_map(p.x, 64, job.KT, (job.n_rows + 7) / 8, tall::SK, tall::ROWS / 8), p.O, tiles};
+        return wide_part{tile_map(p.w, 128, job.KT, tiles, tall::SK, 8),
+                         tile_map(p.x, 64, job.KT, (job.n_rows + 7) / 8, tall::SK, tall::ROWS / 8), p.O, tiles};
     };
     const wide_part one = part_of(job.one), two = job.two.O ? part_of(job.two) : wide_part{};
     const uint32_t blocks_one = (one.tiles + 7) / 8;
-    const tall_order order = {job.KT, job.n_rows, (job.n_rows + tall::ROWS - 1) / tall::ROWS, blocks_one + (two.tiles + 7) / 8, blocks_one};
-    const uint32_t tiles = order.blocks * order.row_blocks, rounds = (tiles + multiprocessors() - 1) / multiprocessors();
+    const tall_order order = {job.KT, job.n_rows, (job.n_rows + tall::ROWS - 1) / tall::ROWS,
+                              blocks_one + (two.tiles + 7) / 8, blocks_one};
+    const uint32_t tiles = order.blocks * order.row_blocks,
+                   rounds = (tiles + multiprocessors() - 1) / multiprocessors();
     const auto kernel = tall_kernel<T, Out>;
     allow_shared(kernel, tall::BYTES);
-    launch(kernel, dim3((tiles + rounds - 1) / rounds), dim3(tall::THREADS), tall::BYTES, job.stream, one, two, order, job.out);
+    launch(kernel, dim3((tiles + rounds - 1) / rounds), dim3(tall::THREADS), tall::BYTES, job.stream, one, two, order,
+           job.out);
 }
 template <class Out> bool run_tall(const wide_job<Out> &job, enum cuda_dtype dtype) {
-    const uint32_t tiles = ((job.one.O + 127) / 128 + (job.two.O + 127) / 128) * ((job.n_rows + tall::ROWS - 1) / tall::ROWS), all = multiprocessors();
+    const uint32_t tiles = ((job.one.O + 127) / 128 + (job.two.O + 127) / 128) *
+                           ((job.n_rows + tall::ROWS - 1) / tall::ROWS),
+                   all = multiprocessors();
     // As measured on an H200: where the last round, too, keeps most multiprocessors at work. No slice may be empty.
     if (job.n_rows <= 64 || job.KT < SLICES || tiles * 5 < (tiles + all - 1) / all * all * 3) return false;
-    if (dtype == CUDA_F16) launch_tall<__half>(job);
-    else launch_tall<__nv_bfloat16>(job);
+    if (dtype == CUDA_F16)
+        launch_tall<__half>(job);
+    else
+        launch_tall<__nv_bfloat16>(job);
     return true;
 }
 template bool run_tall(const wide_job<out_either> &job, enum cuda_dtype dtype);

@@ -1,25 +1,40 @@
-// wide.cu - products of more than 8 rows in 16 bit on Hopper: wgmma with the weights from registers and the activations from shared
-// memory, both brought there by the tensor copy engine. A block finishes its outputs (epilogue.cuh).
+// wide.cu - products of more than 8 rows in 16 bit on Hopper: wgmma with the weights from registers and the activations
+// from shared memory, both brought there by the tensor copy engine. A block finishes its outputs (epilogue.cuh).
 #include "wide.cuh"
 
-// A block: MW warpgroups of 64 outputs each and NB rows, its share of the 16 slices: one CLUSTER-th; the blocks of a cluster put
-// their sums together through distributed shared memory. One more warp feeds a ring of STAGES stages of SK tiles of k: the first
-// weights are on their way before the inputs are ready.
+// A block: MW warpgroups of 64 outputs each and NB rows, its share of the 16 slices: one CLUSTER-th; the blocks of a
+// cluster put their sums together through distributed shared memory. One more warp feeds a ring of STAGES stages of SK
+// tiles of k: the first weights are on their way before the inputs are ready.
 template <int MW, int NB, int SK, int STAGES, int CLUSTER> struct wide {
-    enum { W_STAGE = MW * 4 * SK * 512, X_STAGE = NB / 8 * SK * 256, STAGE = W_STAGE + X_STAGE, RING = STAGE * STAGES, LD = MW * 64 + 4,
-           PLANES = CLUSTER == 8 || CLUSTER == 2 ? 2 : 1, // sums a block leaves: two slices or quarters, or one slice, quarter or all
-           SUMS = PLANES * NB * LD * 4, BYTES = RING > SUMS ? RING : SUMS, THREADS = MW * 128 + 32 };
+    enum {
+        W_STAGE = MW * 4 * SK * 512,
+        X_STAGE = NB / 8 * SK * 256,
+        STAGE = W_STAGE + X_STAGE,
+        RING = STAGE * STAGES,
+        LD = MW * 64 + 4,
+        PLANES = CLUSTER == 8 || CLUSTER == 2
+                     ? 2
+                     : 1, // sums a block leaves: two slices or quarters, or one slice, quarter or all
+        SUMS = PLANES * NB * LD * 4,
+        BYTES = RING > SUMS ? RING : SUMS,
+        THREADS = MW * 128 + 32
+    };
 };
 
 template <class T, int MW, int NB, int SK, int STAGES, int CLUSTER, int BLOCKS, class Out>
 __global__ void __launch_bounds__(wide<MW, NB, SK, STAGES, CLUSTER>::THREADS, BLOCKS)
-wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_part two, uint32_t KT, uint32_t n_rows, uint32_t row_blocks,
-            const __grid_constant__ Out outs) {
+    wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_part two, uint32_t KT,
+                uint32_t n_rows, uint32_t row_blocks, const __grid_constant__ Out outs) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using G = wide<MW, NB, SK, STAGES, CLUSTER>;
-    enum { SL = SLICES / CLUSTER, PARTS = CLUSTER * G::PLANES,
-           // Of its cluster's rows a block finishes eights: rank, rank + CLUSTER, ...; a thread one row of each, GROUP at a time.
-           EIGHTS = NB / 8 > CLUSTER ? NB / 8 / CLUSTER : 1, GROUP = EIGHTS < 4 ? EIGHTS : 4 };
+    enum {
+        SL = SLICES / CLUSTER,
+        PARTS = CLUSTER * G::PLANES,
+        // Of its cluster's rows a block finishes eights: rank, rank + CLUSTER, ...; a thread one row of each, GROUP at
+        // a time.
+        EIGHTS = NB / 8 > CLUSTER ? NB / 8 / CLUSTER : 1,
+        GROUP = EIGHTS < 4 ? EIGHTS : 4
+    };
     // What the outputs need beside the sums is there before them, where registers hold it.
     constexpr bool held = EIGHTS == GROUP && sizeof(typename out_of<Out>::type::template row<T, 4>) <= 16;
     extern __shared__ __align__(1024) unsigned char ring[];
@@ -35,7 +50,8 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
     using F = typename out_of<Out>::type;
     const uint32_t O = p->O;
     if (second) tile0 -= tiles_one;
-    const uint32_t o_in = threadIdx.x % (MW * 16) * 4, o = tile0 * 16 + o_in, eighth = threadIdx.x / (MW * 16); // of the outputs
+    const uint32_t o_in = threadIdx.x % (MW * 16) * 4, o = tile0 * 16 + o_in,
+                   eighth = threadIdx.x / (MW * 16); // of the outputs
     const auto row_of = [&](uint32_t j) { return (j * CLUSTER + rank) * 8 + eighth; };
     const auto is_mine = [&](uint32_t r) { return r < NB && row0 + r < n_rows && o < O; };
     if (threadIdx.x == 0) {
@@ -84,7 +100,10 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
         if (held) load_group(0);
         if (out.norm.squares) { // while x is on its way
             enum { EACH = EIGHTS * 2 / MW ? EIGHTS * 2 / MW : 1 };
-            const auto row = [&](uint32_t i) { const uint32_t m = warp * EACH + i; return (m / 8 * CLUSTER + rank) * 8 + m % 8; };
+            const auto row = [&](uint32_t i) {
+                const uint32_t m = warp * EACH + i;
+                return (m / 8 * CLUSTER + rank) * 8 + m % 8;
+            };
             scales_of<T, EACH>(scales, out.norm, row0, row, [&](uint32_t r) { return r < NB && row0 + r < n_rows; });
         }
         float acc[NB / 2], sum[NB / 2], more[CLUSTER == 4 || CLUSTER == 16 ? 1 : NB / 2];
@@ -92,7 +111,8 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
         for (int i = 0; i < NB / 2; i++) acc[i] = 0, sum[i] = -0.0f; // -0 + s = s to the bit
 #pragma unroll
         for (int i = 0; i < sizeof more / sizeof *more; i++) more[i] = -0.0f;
-        // wgmma's description of x in shared memory: no swizzle, 128 bytes to the next 8 of k, a stage's tiles to the next 8 rows
+        // wgmma's description of x in shared memory: no swizzle, 128 bytes to the next 8 of k, a stage's tiles to the
+        // next 8 rows
         const uint64_t form = ((uint64_t)(128 >> 4) << 16) | ((uint64_t)(SK * 256 >> 4) << 32);
         uint32_t it = 0;
         for (uint32_t slice = rank * SL; slice < rank * SL + SL; slice++) {
@@ -112,11 +132,11 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
 #pragma unroll
                 for (int j = 0; j < SK; j++) // in registers before the fence
                     asm volatile("" : "+r"(a[j].x), "+r"(a[j].y), "+r"(a[j].z), "+r"(a[j].w)::"memory");
-                const uint64_t b = form | (shared_at(at + G::W_STAGE) & 0x3ffff) >> 4; // without the block's number in its cluster
+                const uint64_t b =
+                    form | (shared_at(at + G::W_STAGE) & 0x3ffff) >> 4; // without the block's number in its cluster
                 asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-                for (int j = 0; j < SK; j++)
-                    wgmma(acc, a[j], b + j * (256 >> 4), j || k != k0, T());
+                for (int j = 0; j < SK; j++) wgmma(acc, a[j], b + j * (256 >> 4), j || k != k0, T());
                 asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
                 asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
                 if (lane == 0) barrier_arrive(empty + s);
@@ -124,9 +144,12 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
 #pragma unroll
             for (int i = 0; i < NB / 2; i++) {
                 asm volatile("" : "+f"(acc[i])::"memory"); // read after the wait
-                if (CLUSTER == 8 && slice % 2) more[i] = k0 != k1 ? acc[i] : 0;
-                else if (CLUSTER == 2 && slice / 4 % 2) more[i] += k0 != k1 ? acc[i] : -0.0f;
-                else if (k0 != k1) sum[i] += acc[i];
+                if (CLUSTER == 8 && slice % 2)
+                    more[i] = k0 != k1 ? acc[i] : 0;
+                else if (CLUSTER == 2 && slice / 4 % 2)
+                    more[i] += k0 != k1 ? acc[i] : -0.0f;
+                else if (k0 != k1)
+                    sum[i] += acc[i];
                 if (CLUSTER == 1 && slice % 4 == 3) more[i] += sum[i], sum[i] = -0.0f;
             }
         }
@@ -141,8 +164,10 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
                 sums[at + (j * NB + i / 4 * 8 + i % 2) * G::LD + i / 2 % 2 * 8] = CLUSTER == 1 || j ? more[i] : sum[i];
     }
     if (!held && warp < MW * 4) out.template load<T>(column, o, o < O), load_group(0);
-    if (CLUSTER == 1) __syncthreads(); // all sums are there
-    else asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+    if (CLUSTER == 1)
+        __syncthreads(); // all sums are there
+    else
+        asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
     delay(16);
     if (warp < MW * 4) {
 #pragma unroll 1 // once a block: its instructions come from afar
@@ -156,101 +181,133 @@ wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_
                 if (is_mine(r)) {
 #pragma unroll
                     for (int j = 0; j < PARTS; j++)
-                        if (CLUSTER == 1) v[j] = *(const float4 *)((const float *)ring + r * G::LD + o_in);
+                        if (CLUSTER == 1)
+                            v[j] = *(const float4 *)((const float *)ring + r * G::LD + o_in);
                         else
-                            asm volatile("{\n.reg .u32 a;\nmapa.shared::cluster.u32 a, %4, %5;\nld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [a];\n}"
+                            asm volatile("{\n.reg .u32 a;\nmapa.shared::cluster.u32 a, %4, "
+                                         "%5;\nld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [a];\n}"
                                          : "=f"(v[j].x), "=f"(v[j].y), "=f"(v[j].z), "=f"(v[j].w)
                                          : "r"(at + j % G::PLANES * (NB * G::LD * 4)), "r"(j / G::PLANES));
 #pragma unroll
-                    for (int j = 0; j < PARTS; j += PARTS > 4 ? PARTS / 4 : 1) {
+                    for (int j = 0; j<PARTS; j += PARTS> 4 ? PARTS / 4 : 1) {
                         float4 s = v[j];
 #pragma unroll
-                        for (int i = 1; i < PARTS / 4; i++) s.x += v[j + i].x, s.y += v[j + i].y, s.z += v[j + i].z, s.w += v[j + i].w;
-                        if (j == 0) t = s;
-                        else t.x += s.x, t.y += s.y, t.z += s.z, t.w += s.w;
+                        for (int i = 1; i < PARTS / 4; i++)
+                            s.x += v[j + i].x, s.y += v[j + i].y, s.z += v[j + i].z, s.w += v[j + i].w;
+                        if (j == 0)
+                            t = s;
+                        else
+                            t.x += s.x, t.y += s.y, t.z += s.z, t.w += s.w;
                     }
                 }
                 total[g][0] = t.x, total[g][1] = t.y, total[g][2] = t.z, total[g][3] = t.w;
             }
-            if (CLUSTER > 1 && first + GROUP >= EIGHTS) asm volatile("barrier.cluster.arrive;" ::: "memory"); // these sums are read
+            if (CLUSTER > 1 && first + GROUP >= EIGHTS)
+                asm volatile("barrier.cluster.arrive;" ::: "memory"); // these sums are read
 #pragma unroll
             for (int g = 0; g < GROUP; g++) {
                 const uint32_t r = row_of(first + g);
-                out.template finish<T>(column, rows[g], row0 + r, o, is_mine(r), total[g], out.norm.squares ? scales[r % NB] : 1.0f);
+                out.template finish<T>(column, rows[g], row0 + r, o, is_mine(r), total[g],
+                                       out.norm.squares ? scales[r % NB] : 1.0f);
             }
         }
-    } else if (CLUSTER > 1) asm volatile("barrier.cluster.arrive;" ::: "memory");
+    } else if (CLUSTER > 1)
+        asm volatile("barrier.cluster.arrive;" ::: "memory");
     if (CLUSTER > 1) asm volatile("barrier.cluster.wait;" ::: "memory"); // nobody reads this block's sums any more
 #endif
 }
 
-template <class T, int MW, int NB, int SK, int STAGES, int CLUSTER, int BLOCKS, class Out> static void launch_wide(const wide_job<Out> &job) {
+template <class T, int MW, int NB, int SK, int STAGES, int CLUSTER, int BLOCKS, class Out>
+static void launch_wide(const wide_job<Out> &job) {
     using G = wide<MW, NB, SK, STAGES, CLUSTER>;
     const auto part_of = [&](const wide_operands &p) {
         const uint32_t tiles = cuda_pad16(p.O) / 16;
-        return wide_part{tile_map(p.w, 128, job.KT, tiles, SK, MW * 4), tile_map(p.x, 64, job.KT, (job.n_rows + 7) / 8, SK, NB / 8), p.O, tiles};
+        return wide_part{tile_map(p.w, 128, job.KT, tiles, SK, MW * 4),
+                         tile_map(p.x, 64, job.KT, (job.n_rows + 7) / 8, SK, NB / 8), p.O, tiles};
     };
     const wide_part one = part_of(job.one), two = job.two.O ? part_of(job.two) : wide_part{};
-    const uint32_t row_blocks = (job.n_rows + NB - 1) / NB, tiles = (one.tiles + MW * 4 - 1) / (MW * 4) + (two.tiles + MW * 4 - 1) / (MW * 4);
+    const uint32_t row_blocks = (job.n_rows + NB - 1) / NB,
+                   tiles = (one.tiles + MW * 4 - 1) / (MW * 4) + (two.tiles + MW * 4 - 1) / (MW * 4);
     const auto kernel = wide_kernel<T, MW, NB, SK, STAGES, CLUSTER, BLOCKS, Out>;
     allow_shared(kernel, G::BYTES);
     if (CLUSTER > 8) cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    launch_clusters(CLUSTER, kernel, dim3(tiles * row_blocks * CLUSTER), dim3(G::THREADS), G::BYTES, job.stream, one, two, job.KT, job.n_rows, row_blocks,
-                    job.out);
+    launch_clusters(CLUSTER, kernel, dim3(tiles * row_blocks * CLUSTER), dim3(G::THREADS), G::BYTES, job.stream, one,
+                    two, job.KT, job.n_rows, row_blocks, job.out);
 }
 
-// Blocks by the number there would be of them (measured on an H200): whole sums where the products fill the device so, else a
-// cluster for each.
+// Blocks by the number there would be of them (measured on an H200): whole sums where the products fill the device so,
+// else a cluster for each.
 template <class T, class Out> static void choose_wide(const wide_job<Out> &job) {
-    const uint32_t n_rows = job.n_rows, singles = (job.one.O + 63) / 64 + (job.two.O + 63) / 64, pairs = (job.one.O + 127) / 128 + (job.two.O + 127) / 128,
-                   rows64 = (n_rows + 63) / 64;
-    constexpr bool plain = std::is_same<Out, out_either>::value; // the others are not as small, nor as large
+    const uint32_t n_rows = job.n_rows, singles = (job.one.O + 63) / 64 + (job.two.O + 63) / 64,
+                   pairs = (job.one.O + 127) / 128 + (job.two.O + 127) / 128, rows64 = (n_rows + 63) / 64;
+    constexpr bool plain = std::is_same<Out, out_either>::value;       // the others are not as small, nor as large
     const bool elevens = job.KT > 8 * SLICES && job.KT <= 11 * SLICES; // tiles of a slice: one stage
 #define WIDE(...) launch_wide<T, __VA_ARGS__>(job)
     if (n_rows <= 32) {
         if constexpr (plain)
-            if (singles <= 8) return WIDE(1, 32, 8, 2, 16, 2);
-            else if (pairs >= 400) return WIDE(2, 32, 8, 5, 1, 1);
-        if (singles >= 100) WIDE(1, 32, 8, 5, 1, 2);
-        else if (elevens) WIDE(1, 32, 11, 2, 4, 3);
-        else WIDE(1, 32, 8, 3, 4, 3);
+            if (singles <= 8)
+                return WIDE(1, 32, 8, 2, 16, 2);
+            else if (pairs >= 400)
+                return WIDE(2, 32, 8, 5, 1, 1);
+        if (singles >= 100)
+            WIDE(1, 32, 8, 5, 1, 2);
+        else if (elevens)
+            WIDE(1, 32, 11, 2, 4, 3);
+        else
+            WIDE(1, 32, 8, 3, 4, 3);
         return;
     }
     if constexpr (plain)
         if (singles * rows64 <= 24) return WIDE(1, 64, 8, 2, 16, 2);
     if constexpr (std::is_same<Out, out_residual>::value)
         if (n_rows > 128) return WIDE(2, 64, 8, 4, 2, 1);
-    if (pairs * rows64 >= 80) WIDE(2, 64, 8, 4, 1, 1);
+    if (pairs * rows64 >= 80)
+        WIDE(2, 64, 8, 4, 1, 1);
     else if (singles * rows64 >= 100) { // a block a multiprocessor in either case
-        if constexpr (plain) WIDE(1, 64, 8, 5, 1, 1);
-        else WIDE(1, 64, 8, 4, 1, 2);
+        if constexpr (plain)
+            WIDE(1, 64, 8, 5, 1, 1);
+        else
+            WIDE(1, 64, 8, 4, 1, 2);
     } else if (n_rows > 64) {
-        if constexpr (plain) WIDE(1, 128, 4, 4, 4, 2);
-        else WIDE(1, 64, 4, 4, 4, 3);
-    } else if (singles > 66) WIDE(1, 64, 4, 4, 4, 3);
-    else if (singles >= 50) WIDE(1, 64, 8, 3, 2, 2); // a block a multiprocessor
-    else if (elevens) WIDE(1, 64, 11, 2, 4, 2);
-    else WIDE(1, 64, 8, 3, 4, 2);
+        if constexpr (plain)
+            WIDE(1, 128, 4, 4, 4, 2);
+        else
+            WIDE(1, 64, 4, 4, 4, 3);
+    } else if (singles > 66)
+        WIDE(1, 64, 4, 4, 4, 3);
+    else if (singles >= 50)
+        WIDE(1, 64, 8, 3, 2, 2); // a block a multiprocessor
+    else if (elevens)
+        WIDE(1, 64, 11, 2, 4, 2);
+    else
+        WIDE(1, 64, 8, 3, 4, 2);
 #undef WIDE
 }
 template <class Out>
-static void run_wide(const wide_operands &one, const wide_operands *two, const Out &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream) {
-    const wide_job<Out> job = {one, two ? *two : wide_operands{}, out, cuda_pad16(K) / 16, n_rows, (cudaStream_t)stream};
+static void run_wide(const wide_operands &one, const wide_operands *two, const Out &out, uint32_t K,
+                     enum cuda_dtype dtype, uint32_t n_rows, void *stream) {
+    const wide_job<Out> job = {one,    two ? *two : wide_operands{}, out, cuda_pad16(K) / 16,
+                               n_rows, (cudaStream_t)stream};
     if (run_tall(job, dtype)) return;
-    if (dtype == CUDA_F16) choose_wide<__half>(job);
-    else choose_wide<__nv_bfloat16>(job);
+    if (dtype == CUDA_F16)
+        choose_wide<__half>(job);
+    else
+        choose_wide<__nv_bfloat16>(job);
 }
 
-void wide_plain(const wide_operands &one, const out_plain &out, const wide_operands *two, const out_plain &out_two, uint32_t K, enum cuda_dtype dtype,
-                uint32_t n_rows, void *stream) {
+void wide_plain(const wide_operands &one, const out_plain &out, const wide_operands *two, const out_plain &out_two,
+                uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream) {
     run_wide(one, two, out_either{out, out_two}, K, dtype, n_rows, stream);
 }
-void wide_product(const wide_operands &in, const out_plain &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream) {
+void wide_product(const wide_operands &in, const out_plain &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows,
+                  void *stream) {
     wide_plain(in, out, NULL, out, K, dtype, n_rows, stream);
 }
-void wide_product(const wide_operands &in, const out_residual &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream) {
+void wide_product(const wide_operands &in, const out_residual &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows,
+                  void *stream) {
     run_wide(in, NULL, out, K, dtype, n_rows, stream);
 }
-void wide_product(const wide_operands &in, const out_ffn &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream) {
+void wide_product(const wide_operands &in, const out_ffn &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows,
+                  void *stream) {
     run_wide(in, NULL, out, K, dtype, n_rows, stream);
 }

@@ -1,26 +1,31 @@
 // prompt_conv.cu - the convolution (E2) of prompts, rows in parallel.
 #include "scan.cuh"
 
-// A warp: 32 rows by 32 channels, lane (row of eight, eight channels), all its rows' inputs under way at once. Taps come from the lanes of
-// earlier rows, as 16-bit pairs, or from the slot's tail. s or z_act may be NULL.
+// A warp: 32 rows by 32 channels, lane (row of eight, eight channels), all its rows' inputs under way at once. Taps
+// come from the lanes of earlier rows, as 16-bit pairs, or from the slot's tail. s or z_act may be NULL.
 enum { TILES = 4 };
 template <class T, int MOST_K>
 __global__ void __launch_bounds__(256, MOST_K == 4 ? 2 : 1)
-prompt_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_rows, const float *az, const float *row_scale, const float *w,
-                   const float *bias, float *s, T *s_act, T *a_act, T *z_act) {
-    const uint32_t lane = threadIdx.x % 32, in_tile = lane / 4, K = shape.K, Ep = shape.Ep, Ek = (shape.E + 15) / 16 * 16;
+    prompt_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_rows, const float *az,
+                       const float *row_scale, const float *w, const float *bias, float *s, T *s_act, T *a_act,
+                       T *z_act) {
+    const uint32_t lane = threadIdx.x % 32, in_tile = lane / 4, K = shape.K, Ep = shape.Ep,
+                   Ek = (shape.E + 15) / 16 * 16;
     const uint32_t e = (blockIdx.x * 8 + threadIdx.x / 32) * 32 + lane % 4 * 8, from = blockIdx.y * TILES * 8 + in_tile;
     const bool mine = e < shape.E; // E is a multiple of 8
     let_next_start();
     int32_t slot[TILES + 1]; // of the rows from - 8, from, from + 8, ...
 #pragma unroll
-    for (int i = 0; i <= TILES; i++) slot[i] = from + 8 * i >= 8 && from + 8 * i - 8 < n_rows ? rows.slot[from + 8 * i - 8] : -1;
+    for (int i = 0; i <= TILES; i++)
+        slot[i] = from + 8 * i >= 8 && from + 8 * i - 8 < n_rows ? rows.slot[from + 8 * i - 8] : -1;
     float weight[MOST_K][8], b[8]; // by distance: weight[d] that of the tap d tokens before
 #pragma unroll
     for (uint32_t d = 0; d < MOST_K; d++) {
         const float4 *at = (const float4 *)(w + (size_t)(K - 1 - d) * Ep + e);
-        const float4 x = mine && d < K ? at[0] : make_float4(0, 0, 0, 0), y = mine && d < K ? at[1] : make_float4(0, 0, 0, 0);
-        weight[d][0] = x.x, weight[d][1] = x.y, weight[d][2] = x.z, weight[d][3] = x.w, weight[d][4] = y.x, weight[d][5] = y.y, weight[d][6] = y.z, weight[d][7] = y.w;
+        const float4 x = mine && d < K ? at[0] : make_float4(0, 0, 0, 0),
+                     y = mine && d < K ? at[1] : make_float4(0, 0, 0, 0);
+        weight[d][0] = x.x, weight[d][1] = x.y, weight[d][2] = x.z, weight[d][3] = x.w, weight[d][4] = y.x,
+        weight[d][5] = y.y, weight[d][6] = y.z, weight[d][7] = y.w;
     }
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++) b[i] = mine ? bias[e + i] : 0.0f;
@@ -37,7 +42,8 @@ prompt_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_
     for (int tile = 0; tile <= TILES; tile++) {
         const uint32_t r = from + 8 * tile - 8;
         const bool there = slot[tile] >= 0;
-        float x[8] = {a[tile][0].x, a[tile][0].y, a[tile][0].z, a[tile][0].w, a[tile][1].x, a[tile][1].y, a[tile][1].z, a[tile][1].w};
+        float x[8] = {a[tile][0].x, a[tile][0].y, a[tile][0].z, a[tile][0].w,
+                      a[tile][1].x, a[tile][1].y, a[tile][1].z, a[tile][1].w};
         T now[8];
         const float scale = row_scale && there ? row_scale[r] : 1.0f;
 #pragma unroll
@@ -61,14 +67,18 @@ prompt_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_
                 uint32_t pair[4];
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const T y = same_tile ? now[2 * i] : before[2 * i], z = same_tile ? now[2 * i + 1] : before[2 * i + 1];
+                    const T y = same_tile ? now[2 * i] : before[2 * i],
+                            z = same_tile ? now[2 * i + 1] : before[2 * i + 1];
                     const uint32_t mine2 = *(const uint16_t *)&y | (uint32_t) * (const uint16_t *)&z << 16;
                     pair[i] = __shfl_sync(0xffffffffu, mine2, (lane - 4 * d) % 32);
                 }
-                const int32_t its_slot = __shfl_sync(0xffffffffu, same_tile ? slot[tile] : slot[tile - 1], (lane - 4 * d) % 32);
-                if (there && mine && its_slot != slot[tile]) { // a slot's rows are neighbours: that token came in an earlier step
+                const int32_t its_slot =
+                    __shfl_sync(0xffffffffu, same_tile ? slot[tile] : slot[tile - 1], (lane - 4 * d) % 32);
+                if (there && mine &&
+                    its_slot != slot[tile]) { // a slot's rows are neighbours: that token came in an earlier step
                     const uint32_t place = (uint32_t)((rows.pos[r] + K - d) % K);
-                    const uint4 old = *(const uint4 *)((const T *)shape.conv + slot[tile] * shape.conv_slot + layer * shape.conv_layer + e + (size_t)place * Ep);
+                    const uint4 old = *(const uint4 *)((const T *)shape.conv + slot[tile] * shape.conv_slot +
+                                                       layer * shape.conv_layer + e + (size_t)place * Ep);
                     pair[0] = old.x, pair[1] = old.y, pair[2] = old.z, pair[3] = old.w;
                 }
 #pragma unroll
@@ -82,7 +92,8 @@ prompt_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_
                 for (int i = 0; i < 8; i++) sum[i] = silu(__fmaf_rn(weight[0][i], x[i], sum[i]));
                 if (s) {
                     float4 *to = (float4 *)(s + (size_t)r * Ep + e);
-                    to[0] = make_float4(sum[0], sum[1], sum[2], sum[3]), to[1] = make_float4(sum[4], sum[5], sum[6], sum[7]);
+                    to[0] = make_float4(sum[0], sum[1], sum[2], sum[3]),
+                    to[1] = make_float4(sum[4], sum[5], sum[6], sum[7]);
                 }
                 uint4 packed_s, packed_a;
 #pragma unroll
@@ -99,33 +110,40 @@ prompt_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_
 // From packed rows: a lane asks for its taps itself, most of them from the first-level cache, and its code is short.
 template <class T, int MOST_K>
 __global__ void __launch_bounds__(256, MOST_K == 4 ? 3 : 2)
-packed_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_rows, const T *a_act, const float *w, const float *bias, T *s_act) {
+    packed_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_rows, const T *a_act,
+                       const float *w, const float *bias, T *s_act) {
     const uint32_t lane = threadIdx.x % 32, K = shape.K, Ep = shape.Ep, Ek = (shape.E + 15) / 16 * 16;
-    const uint32_t e = (blockIdx.x * 8 + threadIdx.x / 32) * 32 + lane % 4 * 8, from = blockIdx.y * TILES * 8 + lane / 4;
+    const uint32_t e = (blockIdx.x * 8 + threadIdx.x / 32) * 32 + lane % 4 * 8,
+                   from = blockIdx.y * TILES * 8 + lane / 4;
     let_next_start();
-    if (e >= shape.E) return; // E is a multiple of 8
+    if (e >= shape.E) return;      // E is a multiple of 8
     float weight[MOST_K][8], b[8]; // by distance
 #pragma unroll
     for (uint32_t d = 0; d < MOST_K; d++) {
         const float4 *at = (const float4 *)(w + (size_t)(K - 1 - d) * Ep + e);
         const float4 x = d < K ? at[0] : make_float4(0, 0, 0, 0), y = d < K ? at[1] : make_float4(0, 0, 0, 0);
-        weight[d][0] = x.x, weight[d][1] = x.y, weight[d][2] = x.z, weight[d][3] = x.w, weight[d][4] = y.x, weight[d][5] = y.y, weight[d][6] = y.z, weight[d][7] = y.w;
+        weight[d][0] = x.x, weight[d][1] = x.y, weight[d][2] = x.z, weight[d][3] = x.w, weight[d][4] = y.x,
+        weight[d][5] = y.y, weight[d][6] = y.z, weight[d][7] = y.w;
     }
 #pragma unroll
-    for (uint32_t i = 0; i < 8; i++) b[i] = K < 8 ? bias[e + i] + 0.0f : bias[e + i]; // as conv_sum, which adds taps of weight 0
+    for (uint32_t i = 0; i < 8; i++)
+        b[i] = K < 8 ? bias[e + i] + 0.0f : bias[e + i]; // as conv_sum, which adds taps of weight 0
     wait_for_inputs();
 #pragma unroll 1
     for (uint32_t r = from; r < from + TILES * 8 && r < n_rows; r += 8) {
         const int32_t slot = rows.slot[r];
         uint4 tap[MOST_K]; // by distance
 #pragma unroll
-        for (uint32_t d = 0; d < MOST_K; d++) tap[d] = d < K && d <= r ? *(const uint4 *)(a_act + act_at<T>(r - d, e, Ek)) : make_uint4(0, 0, 0, 0);
-        if (r + 1 < K || rows.slot[r + 1 - K] != slot) // a slot's rows are neighbours: the tokens before them came in an earlier step
+        for (uint32_t d = 0; d < MOST_K; d++)
+            tap[d] = d < K && d <= r ? *(const uint4 *)(a_act + act_at<T>(r - d, e, Ek)) : make_uint4(0, 0, 0, 0);
+        if (r + 1 < K || rows.slot[r + 1 - K] !=
+                             slot) // a slot's rows are neighbours: the tokens before them came in an earlier step
 #pragma unroll
             for (uint32_t d = 1; d < MOST_K; d++)
                 if (d < K && (d > r || rows.slot[r - d] != slot)) {
                     const uint32_t place = (uint32_t)((rows.pos[r] + K - d) % K);
-                    tap[d] = *(const uint4 *)((const T *)shape.conv + slot * shape.conv_slot + layer * shape.conv_layer + e + (size_t)place * Ep);
+                    tap[d] = *(const uint4 *)((const T *)shape.conv + slot * shape.conv_slot +
+                                              layer * shape.conv_layer + e + (size_t)place * Ep);
                 }
         float sum[8];
 #pragma unroll
@@ -134,7 +152,8 @@ packed_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_
         for (int d = MOST_K - 1; d >= 0; d--) {
             const T *x = (const T *)&tap[d];
 #pragma unroll
-            for (int i = 0; i < 8; i++) sum[i] = (uint32_t)d < K ? __fmaf_rn(weight[d][i], to_float(x[i]), sum[i]) : sum[i];
+            for (int i = 0; i < 8; i++)
+                sum[i] = (uint32_t)d < K ? __fmaf_rn(weight[d][i], to_float(x[i]), sum[i]) : sum[i];
         }
         uint4 out;
 #pragma unroll
@@ -143,24 +162,34 @@ packed_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_
     }
 }
 
-static dim3 conv_grid(const struct cuda_shape *shape, uint32_t n_rows) { return dim3((shape->E + 255) / 256, (n_rows + 8 * TILES - 1) / (8 * TILES)); }
-void k_prompt_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, const float *az,
-                   const float *row_scale, const float *w, const float *bias, float *s, void *s_act, void *a_act, void *z_act, void *stream) {
-    if (wide_scan_possible(shape)) s = NULL;
-    else z_act = NULL;
-#define CONV(MOST_K)                                                                                                                                 \
-    FOR_16_BIT(shape->dtype, (launch(prompt_conv_kernel<T, MOST_K>, conv_grid(shape, n_rows), dim3(256), 0, stream, *shape, layer, *rows, n_rows, az, \
-                                     row_scale, w, bias, s, (T *)s_act, (T *)a_act, (T *)z_act)))
-    if (shape->K <= 4) CONV(4);
-    else CONV(8);
+static dim3 conv_grid(const struct cuda_shape *shape, uint32_t n_rows) {
+    return dim3((shape->E + 255) / 256, (n_rows + 8 * TILES - 1) / (8 * TILES));
+}
+void k_prompt_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
+                   const float *az, const float *row_scale, const float *w, const float *bias, float *s, void *s_act,
+                   void *a_act, void *z_act, void *stream) {
+    if (wide_scan_possible(shape))
+        s = NULL;
+    else
+        z_act = NULL;
+#define CONV(MOST_K)                                                                                                   \
+    FOR_16_BIT(shape->dtype,                                                                                           \
+               (launch(prompt_conv_kernel<T, MOST_K>, conv_grid(shape, n_rows), dim3(256), 0, stream, *shape, layer,   \
+                       *rows, n_rows, az, row_scale, w, bias, s, (T *)s_act, (T *)a_act, (T *)z_act)))
+    if (shape->K <= 4)
+        CONV(4);
+    else
+        CONV(8);
 #undef CONV
 }
-void k_packed_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, const void *a_act, const float *w,
-                   const float *bias, void *s_act, void *stream) {
-#define CONV(MOST_K)                                                                                                                                 \
-    FOR_16_BIT(shape->dtype, (launch(packed_conv_kernel<T, MOST_K>, conv_grid(shape, n_rows), dim3(256), 0, stream, *shape, layer, *rows, n_rows, \
-                                     (const T *)a_act, w, bias, (T *)s_act)))
-    if (shape->K <= 4) CONV(4);
-    else CONV(8);
+void k_packed_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
+                   const void *a_act, const float *w, const float *bias, void *s_act, void *stream) {
+#define CONV(MOST_K)                                                                                                   \
+    FOR_16_BIT(shape->dtype, (launch(packed_conv_kernel<T, MOST_K>, conv_grid(shape, n_rows), dim3(256), 0, stream,    \
+                                     *shape, layer, *rows, n_rows, (const T *)a_act, w, bias, (T *)s_act)))
+    if (shape->K <= 4)
+        CONV(4);
+    else
+        CONV(8);
 #undef CONV
 }

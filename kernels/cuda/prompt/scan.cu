@@ -1,12 +1,14 @@
-// scan.cu - the recurrent layer of prompts in the chunkwise form: state and read-out (E4, E6, E7 and the gate of E8). On Hopper most
-// shapes take the kernels of scan_wide.cu.
+// scan.cu - the recurrent layer of prompts in the chunkwise form: state and read-out (E4, E6, E7 and the gate of E8).
+// On Hopper most shapes take the kernels of scan_wide.cu.
 //
-// A piece is what a segment has between two multiples of 64 positions. With b_t the running sum of log_alpha inside a piece:
+// A piece is what a segment has between two multiples of 64 positions. With b_t the running sum of log_alpha inside a
+// piece:
 //     o_t = (q_t exp(b_t)) S + sum over i <= t of A[t, i] u_i,   A[t, i] = sum over m of q[t, m] k[i, m] exp(b_t - b_i)
 //     S  <- exp(b_C) S + sum over i of (k_i exp(b_C - b_i)) u_i
-// scores_kernel makes q exp(b), k exp(b_C - b), A and exp(b_C) once a piece; scan_kernel walks over a segment's pieces with 32 channels of
-// S in registers. No exponent is positive: inside a sub-block of 16 tokens decays are exp of a difference of sums that start with the
-// sub-block; between sub-blocks both factors are relative to the start of the query's.
+// scores_kernel makes q exp(b), k exp(b_C - b), A and exp(b_C) once a piece; scan_kernel walks over a segment's pieces
+// with 32 channels of S in registers. No exponent is positive: inside a sub-block of 16 tokens decays are exp of a
+// difference of sums that start with the sub-block; between sub-blocks both factors are relative to the start of the
+// query's.
 #include "scan.cuh"
 
 enum { SUB = 16, SCORES_THREADS = 256, SCAN_MOST_R = 128 };
@@ -14,10 +16,13 @@ enum { SUB = 16, SCORES_THREADS = 256, SCAN_MOST_R = 128 };
 // ---- instructions ----
 // 16 bytes to shared memory in the background, zeros where there is nothing to copy.
 __device__ __forceinline__ void copy16(float *shared, const float *from, bool some) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from), "r"(some ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
+                 "l"(from), "r"(some ? 16 : 0)
+                 : "memory");
 }
 __device__ __forceinline__ void copy4(float *shared, const float *from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from)
+                 : "memory");
 }
 __device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
@@ -25,23 +30,27 @@ __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_grou
 
 // ---- what a piece's pieces of E share ----
 
-// Rows as they lie in shared memory, of MP = 64 or 128 (M), 64, RP = R padded to 32 floats. Sixteen-byte words are exchanged by the row, so that
-// the lanes of a warp, which read a few words of several rows, find them in different banks.
+// Rows as they lie in shared memory, of MP = 64 or 128 (M), 64, RP = R padded to 32 floats. Sixteen-byte words are
+// exchanged by the row, so that the lanes of a warp, which read a few words of several rows, find them in different
+// banks.
 struct scan_work {
-    float *q, *k, *scores, *low, *decay; // [n_rows][MP], [MP], [64], [RP], [MP]: decay in the row of a piece's first token
+    float *q, *k, *scores, *low,
+        *decay; // [n_rows][MP], [MP], [64], [RP], [MP]: decay in the row of a piece's first token
 };
-__device__ __forceinline__ uint32_t by_four(uint32_t t, uint32_t i) { return i ^ (t & 3) << 3; }   // q, scores, low
-__device__ __forceinline__ uint32_t by_pairs(uint32_t t, uint32_t i) { return i ^ (t & 6) << 2; }  // k; and channels
+__device__ __forceinline__ uint32_t by_four(uint32_t t, uint32_t i) { return i ^ (t & 3) << 3; }  // q, scores, low
+__device__ __forceinline__ uint32_t by_pairs(uint32_t t, uint32_t i) { return i ^ (t & 6) << 2; } // k; and channels
 
 // A block: 16 tokens of a piece as queries.
 template <int MP>
-__global__ void __launch_bounds__(SCORES_THREADS) scores_kernel(cuda_shape shape, cuda_rows rows, const float *q, const float *k, const float *log_alpha,
-                                                              const float *c0, uint32_t RP, scan_work work) {
+__global__ void __launch_bounds__(SCORES_THREADS)
+    scores_kernel(cuda_shape shape, cuda_rows rows, const float *q, const float *k, const float *log_alpha,
+                  const float *c0, uint32_t RP, scan_work work) {
     constexpr uint32_t LD = MP + 4; // rows of neighbouring lanes in different banks
     extern __shared__ float4 scan_shared[];
-    float *b = (float *)scan_shared, *ks = b + PIECE * LD, *qs = ks + PIECE * LD, *qd = qs + SUB * LD, *total = qd + SUB * LD; // total [4][MP]
-    const uint32_t M = shape.M, R = shape.R, sub = blockIdx.x % 4, tid = threadIdx.x, first = (uint32_t)rows.seg_first[blockIdx.y],
-                   n_tok = (uint32_t)rows.seg_n[blockIdx.y];
+    float *b = (float *)scan_shared, *ks = b + PIECE * LD, *qs = ks + PIECE * LD, *qd = qs + SUB * LD,
+          *total = qd + SUB * LD; // total [4][MP]
+    const uint32_t M = shape.M, R = shape.R, sub = blockIdx.x % 4, tid = threadIdx.x,
+                   first = (uint32_t)rows.seg_first[blockIdx.y], n_tok = (uint32_t)rows.seg_n[blockIdx.y];
     const int64_t pos = rows.pos[first];
     const uint32_t before = (uint32_t)(pos % PIECE), piece = blockIdx.x / 4, lo = piece ? piece * PIECE - before : 0;
     let_next_start();
@@ -62,7 +71,7 @@ __global__ void __launch_bounds__(SCORES_THREADS) scores_kernel(cuda_shape shape
         const uint32_t t = q0 + i / RP, j = i % RP;
         if (t < n) work.low[(r0 + t) * RP + by_four(t, j)] = j < R ? tf32(c0[(r0 + t) * R + j]) : 0.0f;
     }
-    __syncthreads(); // the tokens' gates
+    __syncthreads();                                          // the tokens' gates
     for (uint32_t i = tid; i < 4 * MP; i += SCORES_THREADS) { // running sums inside each sub-block
         const uint32_t m = i % MP;
         float sum = 0, *at = b + i / MP * SUB * LD + m;
@@ -70,7 +79,7 @@ __global__ void __launch_bounds__(SCORES_THREADS) scores_kernel(cuda_shape shape
         for (uint32_t t = 0; t < SUB; t++) at[t * LD] = sum += at[t * LD];
         total[i] = sum;
     }
-    __syncthreads(); // the sums
+    __syncthreads();                                            // the sums
     for (uint32_t i = tid; i < SUB * MP; i += SCORES_THREADS) { // this sub-block's tokens
         const uint32_t t = i / MP, m = i % MP;
         float start = 0, rest = 0;
@@ -103,12 +112,14 @@ __global__ void __launch_bounds__(SCORES_THREADS) scores_kernel(cuda_shape shape
                 sum = __fmaf_rn(x[j].z, y[j].z, sum), sum = __fmaf_rn(x[j].w, y[j].w, sum);
             }
         } else if (i <= q0 + t) {
-            const float4 *x = (const float4 *)(qs + t * LD), *y = (const float4 *)(ks + i * LD), *bt = (const float4 *)(b + (q0 + t) * LD),
-                         *bi = (const float4 *)(b + i * LD);
+            const float4 *x = (const float4 *)(qs + t * LD), *y = (const float4 *)(ks + i * LD),
+                         *bt = (const float4 *)(b + (q0 + t) * LD), *bi = (const float4 *)(b + i * LD);
 #pragma unroll 4
             for (int j = 0; j < MP / 4; j++) {
-                sum = __fmaf_rn(x[j].x * y[j].x, __expf(bt[j].x - bi[j].x), sum), sum = __fmaf_rn(x[j].y * y[j].y, __expf(bt[j].y - bi[j].y), sum);
-                sum = __fmaf_rn(x[j].z * y[j].z, __expf(bt[j].z - bi[j].z), sum), sum = __fmaf_rn(x[j].w * y[j].w, __expf(bt[j].w - bi[j].w), sum);
+                sum = __fmaf_rn(x[j].x * y[j].x, __expf(bt[j].x - bi[j].x), sum),
+                sum = __fmaf_rn(x[j].y * y[j].y, __expf(bt[j].y - bi[j].y), sum);
+                sum = __fmaf_rn(x[j].z * y[j].z, __expf(bt[j].z - bi[j].z), sum),
+                sum = __fmaf_rn(x[j].w * y[j].w, __expf(bt[j].w - bi[j].w), sum);
             }
         }
         if (q0 + t < n) row[by_four(t, i)] = tf32(sum);
@@ -120,33 +131,40 @@ __global__ void __launch_bounds__(SCORES_THREADS) scores_kernel(cuda_shape shape
 // Floats of shared memory: what a piece brings (one or two of them), then what the warps exchange.
 struct scan_sizes {
     uint32_t MP, RP, channels, streams; // streams: of a, z, s, how many lie there
-    __host__ __device__ uint32_t piece() const { return 2 * PIECE * MP + PIECE * PIECE + PIECE * RP + streams * PIECE * channels + MP + PIECE; }
+    __host__ __device__ uint32_t piece() const {
+        return 2 * PIECE * MP + PIECE * PIECE + PIECE * RP + streams * PIECE * channels + MP + PIECE;
+    }
     __host__ __device__ uint32_t rest() const { return channels * (MP + PIECE + RP) + channels / 16 * PIECE; }
 };
 __device__ __forceinline__ float fast_sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 __device__ __forceinline__ float fast_silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
-// A block: 32 channels of a segment, all its pieces in order. Warp (half, quarter) has 16 channels and, of them, two of a piece's eight tiles of 8
-// tokens (quarter and 7 - quarter, so that all have as many scores) and a quarter of S. Channels are rows of every product, so that results
-// (u, S) have the layout of the next product's first operand but for an order of its k that the second operand shares; warps hand them to
-// each other in shared memory.
+// A block: 32 channels of a segment, all its pieces in order. Warp (half, quarter) has 16 channels and, of them, two of
+// a piece's eight tiles of 8 tokens (quarter and 7 - quarter, so that all have as many scores) and a quarter of S.
+// Channels are rows of every product, so that results (u, S) have the layout of the next product's first operand but
+// for an order of its k that the second operand shares; warps hand them to each other in shared memory.
 template <class T, int MP, int CHANNELS, bool DIRECT>
 __global__ void __launch_bounds__(CHANNELS * 8, 1)
-scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32_t RP, scan_work work, uint32_t n_buffers, float *sums, T *act) {
+    scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32_t RP, scan_work work,
+                uint32_t n_buffers, float *sums, T *act) {
     constexpr uint32_t TILES = MP / 8, OWN = TILES / 4, THREADS = CHANNELS * 8; // tiles of S
     extern __shared__ float4 scan_shared[];
     const scan_sizes sizes = {MP, RP, CHANNELS, DIRECT ? 1 : 3};
     float *buffers = (float *)scan_shared;
-    float4 *S_shared = (float4 *)(buffers + n_buffers * sizes.piece()), *u_shared = S_shared + CHANNELS * MP / 4, *c1_shared = u_shared + CHANNELS * PIECE / 4;
+    float4 *S_shared = (float4 *)(buffers + n_buffers * sizes.piece()), *u_shared = S_shared + CHANNELS * MP / 4,
+           *c1_shared = u_shared + CHANNELS * PIECE / 4;
     float *squares = (float *)(c1_shared + CHANNELS * RP / 4); // [CHANNELS / 16][PIECE]
     const uint32_t M = shape.M, R = shape.R, E = shape.E, Ep = shape.Ep, Ek = (E + 15) / 16 * 16;
-    const uint32_t tid = threadIdx.x, lane = tid % 32, row = lane / 4, pair = lane % 4 * 2, half = tid / 128, quarter = tid / 32 % 4;
+    const uint32_t tid = threadIdx.x, lane = tid % 32, row = lane / 4, pair = lane % 4 * 2, half = tid / 128,
+                   quarter = tid / 32 % 4;
     const uint32_t e0 = blockIdx.x * CHANNELS, c_lane = half * 16 + row; // channels c_lane and c_lane + 8
-    const uint32_t first = (uint32_t)rows.seg_first[blockIdx.y], n_tok = (uint32_t)rows.seg_n[blockIdx.y], slot = (uint32_t)rows.slot[first];
+    const uint32_t first = (uint32_t)rows.seg_first[blockIdx.y], n_tok = (uint32_t)rows.seg_n[blockIdx.y],
+                   slot = (uint32_t)rows.slot[first];
     const int64_t pos = rows.pos[first];
     let_next_start();
     // S was last written a step ago, so it comes before the inputs are ready
-    float *S_memory = shape.S + slot * shape.S_slot + layer * shape.S_layer + (size_t)((e0 + c_lane) / 32) * M * 32 + c_lane % 32;
+    float *S_memory =
+        shape.S + slot * shape.S_slot + layer * shape.S_layer + (size_t)((e0 + c_lane) / 32) * M * 32 + c_lane % 32;
     const bool in_state = e0 + c_lane < Ep; // then c_lane + 8 too
     float S[OWN][4];
 #pragma unroll
@@ -165,13 +183,15 @@ scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const uint32_t e = e0 + c_lane + h * 8;
-        bias[h] = e < E ? in.c1_b[e] : 0.0f, residual[h] = e < E ? in.residual[e] : 0.0f, norm[h] = e < E ? in.act_norm[e] : 0.0f;
+        bias[h] = e < E ? in.c1_b[e] : 0.0f, residual[h] = e < E ? in.residual[e] : 0.0f,
+        norm[h] = e < E ? in.act_norm[e] : 0.0f;
     }
     wait_for_inputs();
 
     // What a piece brings: q, k, scores, low rank; a, z, s; decay, scales.
-    const uint32_t at_k = PIECE * MP, at_scores = at_k + PIECE * MP, at_low = at_scores + PIECE * PIECE, at_a = at_low + PIECE * RP,
-                   at_z = at_a + PIECE * CHANNELS, at_s = at_z + PIECE * CHANNELS, at_decay = at_a + (DIRECT ? 1 : 3) * PIECE * CHANNELS, at_scale = at_decay + MP;
+    const uint32_t at_k = PIECE * MP, at_scores = at_k + PIECE * MP, at_low = at_scores + PIECE * PIECE,
+                   at_a = at_low + PIECE * RP, at_z = at_a + PIECE * CHANNELS, at_s = at_z + PIECE * CHANNELS,
+                   at_decay = at_a + (DIRECT ? 1 : 3) * PIECE * CHANNELS, at_scale = at_decay + MP;
     auto fetch = [&](uint32_t lo, uint32_t n, float *to) {
         const size_t r0 = first + lo;
         for (uint32_t i = tid; i < n * (MP / 4); i += THREADS) copy16(to + 4 * i, work.q + r0 * MP + 4 * i, true);
@@ -181,7 +201,8 @@ scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32
         }
         for (uint32_t i = tid; i < n * (PIECE / 4); i += THREADS)
             if (i % 16 < 8 || i / 16 >= 32) copy16(to + at_scores + 4 * i, work.scores + r0 * PIECE + 4 * i, true);
-        for (uint32_t i = tid; i < n * (RP / 4); i += THREADS) copy16(to + at_low + 4 * i, work.low + r0 * RP + 4 * i, true);
+        for (uint32_t i = tid; i < n * (RP / 4); i += THREADS)
+            copy16(to + at_low + 4 * i, work.low + r0 * RP + 4 * i, true);
         for (uint32_t i = tid; i < n * (CHANNELS / 4); i += THREADS) {
             const uint32_t t = i / (CHANNELS / 4), c = i % (CHANNELS / 4) * 4, at = t * CHANNELS + by_pairs(t, c);
             const bool there = e0 + c < E;
@@ -198,7 +219,8 @@ scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32
     auto add_squares = [&](size_t r, uint32_t n_done) { // of two groups of 16 channels
         for (uint32_t i = tid; i < n_done * (CHANNELS / 32); i += THREADS) {
             const uint32_t t = i / (CHANNELS / 32), c = i % (CHANNELS / 32);
-            if (e0 + c * 32 < Ep) sums[(r + t) * (Ep / 32) + e0 / 32 + c] = squares[2 * c * PIECE + t] + squares[(2 * c + 1) * PIECE + t];
+            if (e0 + c * 32 < Ep)
+                sums[(r + t) * (Ep / 32) + e0 / 32 + c] = squares[2 * c * PIECE + t] + squares[(2 * c + 1) * PIECE + t];
         }
     };
     uint32_t n = piece_length(pos, 0, n_tok), n_before = 0, buffer = 0;
@@ -221,14 +243,16 @@ scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32
 #pragma unroll
             for (uint32_t x = 0; x < OWN; x++)
 #pragma unroll
-                for (uint32_t i = 0; i < 4; i++) plain[((quarter * OWN + x) * 8 + pair + i % 2) * CHANNELS + c_lane + i / 2 * 8] = S[x][i];
+                for (uint32_t i = 0; i < 4; i++)
+                    plain[((quarter * OWN + x) * 8 + pair + i % 2) * CHANNELS + c_lane + i / 2 * 8] = S[x][i];
             __syncthreads(); // S before other threads change it
             one_token<T, CHANNELS, 8>(shape, in, r0, e0, plain + tid % CHANNELS, CHANNELS, part, sums, act);
             __syncthreads(); // S of other threads
 #pragma unroll
             for (uint32_t x = 0; x < OWN; x++)
 #pragma unroll
-                for (uint32_t i = 0; i < 4; i++) S[x][i] = plain[((quarter * OWN + x) * 8 + pair + i % 2) * CHANNELS + c_lane + i / 2 * 8];
+                for (uint32_t i = 0; i < 4; i++)
+                    S[x][i] = plain[((quarter * OWN + x) * 8 + pair + i % 2) * CHANNELS + c_lane + i / 2 * 8];
         } else {
             const uint32_t n_tiles = (n + 7) / 8, tile[2] = {quarter, 7 - quarter};
             float z_own[2][4], s_own[2][4];
@@ -239,7 +263,8 @@ scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32
                     for (int i = 0; i < 4; i++) {
                         const uint32_t t = tile[x] * 8 + pair + i % 2, e = e0 + c_lane + i / 2 * 8;
                         const bool there = t < n && e < E;
-                        z_own[x][i] = there ? in.az[(r0 + t) * 2 * Ep + Ep + e] : 0.0f, s_own[x][i] = there ? in.s[(r0 + t) * Ep + e] : 0.0f;
+                        z_own[x][i] = there ? in.az[(r0 + t) * 2 * Ep + Ep + e] : 0.0f,
+                        s_own[x][i] = there ? in.s[(r0 + t) * Ep + e] : 0.0f;
                     }
             // E4: u, channels by tokens
             float acc[2][4] = {};
@@ -248,7 +273,8 @@ scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32
 #pragma unroll
                 for (int x = 0; x < 2; x++) {
                     const uint32_t t = tile[x] * 8 + row;
-                    if (tile[x] < n_tiles) mma_tf32(acc[x], c1, *(const float2 *)(now + at_low + t * RP + by_four(t, step * 8 + pair)));
+                    if (tile[x] < n_tiles)
+                        mma_tf32(acc[x], c1, *(const float2 *)(now + at_low + t * RP + by_four(t, step * 8 + pair)));
                 }
             }
             float scale[2][2];
@@ -266,7 +292,8 @@ scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32
             }
 #pragma unroll
             for (uint32_t x = 0; x < OWN; x++)
-                S_shared[(half * TILES + quarter * OWN + x) * 32 + lane] = make_float4(tf32(S[x][0]), tf32(S[x][2]), tf32(S[x][1]), tf32(S[x][3]));
+                S_shared[(half * TILES + quarter * OWN + x) * 32 + lane] =
+                    make_float4(tf32(S[x][0]), tf32(S[x][2]), tf32(S[x][1]), tf32(S[x][3]));
             __syncthreads(); // u and S of the other warps
             // E7: what S holds, then this piece's own; E6: its sum for S
             float o[2][4] = {}, own[2][4] = {}, more[OWN][4] = {};
@@ -276,7 +303,8 @@ scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32
 #pragma unroll
                 for (int x = 0; x < 2; x++) {
                     const uint32_t t = tile[x] * 8 + row;
-                    if (tile[x] < n_tiles) mma_tf32(o[x], s, *(const float2 *)(now + t * MP + by_four(t, m * 8 + pair)));
+                    if (tile[x] < n_tiles)
+                        mma_tf32(o[x], s, *(const float2 *)(now + t * MP + by_four(t, m * 8 + pair)));
                 }
             }
 #pragma unroll 2
@@ -291,14 +319,16 @@ scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32
 #pragma unroll
                 for (int x = 0; x < 2; x++) {
                     const uint32_t t = tile[x] * 8 + row;
-                    if (i <= tile[x] && tile[x] < n_tiles) mma_tf32(own[x], u, *(const float2 *)(now + at_scores + t * PIECE + by_four(t, i * 8 + pair)));
+                    if (i <= tile[x] && tile[x] < n_tiles)
+                        mma_tf32(own[x], u, *(const float2 *)(now + at_scores + t * PIECE + by_four(t, i * 8 + pair)));
                 }
             }
 #pragma unroll
             for (uint32_t x = 0; x < OWN; x++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) S[x][i] = __fmaf_rn(now[at_decay + (quarter * OWN + x) * 8 + pair + i % 2], S[x][i], more[x][i]);
-            // the gate of E8
+                for (int i = 0; i < 4; i++)
+                    S[x][i] = __fmaf_rn(now[at_decay + (quarter * OWN + x) * 8 + pair + i % 2], S[x][i], more[x][i]);
+                    // the gate of E8
 #pragma unroll
             for (int x = 0; x < 2; x++) {
                 if (tile[x] >= n_tiles) continue;
@@ -308,7 +338,8 @@ scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32
                     const uint32_t t = tile[x] * 8 + pair + i % 2, at = t * CHANNELS + by_pairs(t, c_lane + i / 2 * 8);
                     const bool there = t < n && e0 + c_lane + i / 2 * 8 < E;
                     const float z = DIRECT ? z_own[x][i] : now[at_z + at], s = DIRECT ? s_own[x][i] : now[at_s + at];
-                    out[i] = there ? __fmaf_rn(residual[i / 2], s, o[x][i] + own[x][i]) * fast_silu(z * scale[x][i % 2]) : 0.0f;
+                    out[i] = there ? __fmaf_rn(residual[i / 2], s, o[x][i] + own[x][i]) * fast_silu(z * scale[x][i % 2])
+                                   : 0.0f;
                 }
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
@@ -321,10 +352,13 @@ scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32
                 const uint32_t odd = row % 2, t = tile[x] * 8 + pair + odd;
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
-                    const float y0 = out[2 * h] * norm[h], y1 = out[2 * h + 1] * norm[h], other = __shfl_xor_sync(0xffffffffu, odd ? y0 : y1, 4);
+                    const float y0 = out[2 * h] * norm[h], y1 = out[2 * h + 1] * norm[h],
+                                other = __shfl_xor_sync(0xffffffffu, odd ? y0 : y1, 4);
                     const uint32_t e = e0 + c_lane - odd + h * 8;
                     T two[2] = {from_float<T>(odd ? other : y0), from_float<T>(odd ? y1 : other)};
-                    if (t < n && e < E) *(uint32_t *)(act + act_at<T>((uint32_t)r0 + t, e, Ek)) = *(const uint16_t *)&two[0] | (uint32_t) * (const uint16_t *)&two[1] << 16;
+                    if (t < n && e < E)
+                        *(uint32_t *)(act + act_at<T>((uint32_t)r0 + t, e, Ek)) =
+                            *(const uint16_t *)&two[0] | (uint32_t) * (const uint16_t *)&two[1] << 16;
                 }
             }
             n_before = n;
@@ -352,7 +386,9 @@ scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32
 // ---- launching ----
 
 static size_t scores_bytes(uint32_t MP) { return ((size_t)(2 * PIECE + 2 * SUB) * (MP + 4) + 4 * MP) * sizeof(float); }
-static size_t scan_bytes(const scan_sizes &sizes, uint32_t n_buffers) { return ((size_t)n_buffers * sizes.piece() + sizes.rest()) * sizeof(float); }
+static size_t scan_bytes(const scan_sizes &sizes, uint32_t n_buffers) {
+    return ((size_t)n_buffers * sizes.piece() + sizes.rest()) * sizeof(float);
+}
 static uint32_t buffers_of(const scan_sizes &sizes) { // that this device's shared memory holds
     int device = 0, most = 0;
     cudaGetDevice(&device);
@@ -363,19 +399,23 @@ static uint32_t pad_M(const struct cuda_shape *shape) { return shape->M <= 64 ? 
 static uint32_t pad_R(const struct cuda_shape *shape) { return (shape->R + 31) / 32 * 32; }
 
 #define SCAN_CHANNELS 32
-#define SCAN_DIRECT false
+#define SCAN_DIRECT   false
 
 template <class T, int MP> static bool scan_prepare(uint32_t RP) {
     const scan_sizes sizes = {MP, RP, SCAN_CHANNELS, SCAN_DIRECT ? 1 : 3};
     const uint32_t n = buffers_of(sizes);
-    return n > 0 && allow_shared(scan_kernel<T, MP, SCAN_CHANNELS, SCAN_DIRECT>, scan_bytes(sizes, n)) && allow_shared(scores_kernel<MP>, scores_bytes(MP));
+    return n > 0 && allow_shared(scan_kernel<T, MP, SCAN_CHANNELS, SCAN_DIRECT>, scan_bytes(sizes, n)) &&
+           allow_shared(scores_kernel<MP>, scores_bytes(MP));
 }
 bool cuda_scan_prepare(const struct cuda_shape *shape) {
-    if (shape->dtype == CUDA_F32 || shape->M > 128 || shape->R > SCAN_MOST_R || shape->K > 8 || shape->E % 8) return false;
+    if (shape->dtype == CUDA_F32 || shape->M > 128 || shape->R > SCAN_MOST_R || shape->K > 8 || shape->E % 8)
+        return false;
     if (wide_scan_possible(shape)) return wide_scan_prepare(shape);
     bool ready = false;
-    if (pad_M(shape) == 64) FOR_16_BIT(shape->dtype, ready = (scan_prepare<T, 64>(pad_R(shape))));
-    else FOR_16_BIT(shape->dtype, ready = (scan_prepare<T, 128>(pad_R(shape))));
+    if (pad_M(shape) == 64)
+        FOR_16_BIT(shape->dtype, ready = (scan_prepare<T, 64>(pad_R(shape))));
+    else
+        FOR_16_BIT(shape->dtype, ready = (scan_prepare<T, 128>(pad_R(shape))));
     return ready;
 }
 
@@ -385,23 +425,31 @@ size_t cuda_scan_bytes(const struct cuda_shape *shape, uint32_t n_rows) {
     return (size_t)n_rows * (3 * pad_M(shape) + PIECE + pad_R(shape)) * sizeof(float);
 }
 
-static void launch_scores(const struct cuda_shape *shape, const struct cuda_rows *rows, uint32_t n_segs, uint32_t most_tok, const float *q, const float *k,
-                          const float *log_alpha, const float *c0, const scan_work &work, void *stream) {
+static void launch_scores(const struct cuda_shape *shape, const struct cuda_rows *rows, uint32_t n_segs,
+                          uint32_t most_tok, const float *q, const float *k, const float *log_alpha, const float *c0,
+                          const scan_work &work, void *stream) {
     const dim3 pieces(4 * ((most_tok + PIECE - 2) / PIECE + 1), n_segs);
-#define SCORES(MP) launch(scores_kernel<MP>, pieces, dim3(SCORES_THREADS), scores_bytes(MP), stream, *shape, *rows, q, k, log_alpha, c0, pad_R(shape), work)
-    if (pad_M(shape) == 64) SCORES(64);
-    else SCORES(128);
+#define SCORES(MP)                                                                                                     \
+    launch(scores_kernel<MP>, pieces, dim3(SCORES_THREADS), scores_bytes(MP), stream, *shape, *rows, q, k, log_alpha,  \
+           c0, pad_R(shape), work)
+    if (pad_M(shape) == 64)
+        SCORES(64);
+    else
+        SCORES(128);
 }
-static void launch_scan(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs, const scan_in &in, const scan_work &work,
-                        float *sums, void *act, void *stream) {
+static void launch_scan(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs,
+                        const scan_in &in, const scan_work &work, float *sums, void *act, void *stream) {
     const dim3 channels((shape->Ep + SCAN_CHANNELS - 1) / SCAN_CHANNELS, n_segs);
     const scan_sizes sizes = {pad_M(shape), pad_R(shape), SCAN_CHANNELS, SCAN_DIRECT ? 1 : 3};
     const uint32_t n_buffers = buffers_of(sizes);
-#define SCAN(MP)                                                                                                                                        \
-    FOR_16_BIT(shape->dtype, (launch(scan_kernel<T, MP, SCAN_CHANNELS, SCAN_DIRECT>, channels, dim3(SCAN_CHANNELS * 8), scan_bytes(sizes, n_buffers), stream, \
-                                     *shape, layer, *rows, in, sizes.RP, work, n_buffers, sums, (T *)act)))
-    if (sizes.MP == 64) SCAN(64);
-    else SCAN(128);
+#define SCAN(MP)                                                                                                       \
+    FOR_16_BIT(shape->dtype, (launch(scan_kernel<T, MP, SCAN_CHANNELS, SCAN_DIRECT>, channels,                         \
+                                     dim3(SCAN_CHANNELS * 8), scan_bytes(sizes, n_buffers), stream, *shape, layer,     \
+                                     *rows, in, sizes.RP, work, n_buffers, sums, (T *)act)))
+    if (sizes.MP == 64)
+        SCAN(64);
+    else
+        SCAN(128);
 }
 static scan_work parts_of(const struct cuda_shape *shape, uint32_t n_rows, void *work) {
     const size_t n = n_rows, MP = pad_M(shape);
@@ -409,11 +457,25 @@ static scan_work parts_of(const struct cuda_shape *shape, uint32_t n_rows, void 
     return {p, p + n * MP, p + 2 * n * MP, p + n * (2 * MP + PIECE), p + n * (2 * MP + PIECE + pad_R(shape))};
 }
 
-void k_scan(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows, uint32_t n_segs, uint32_t most_tok,
-            const float *q, const float *k, const float *log_alpha, const float *c0, const float *c1, const float *c1_b, const float *az,
-            const float *row_scale, const float *s, const void *s_act, const void *a_act, const void *z_act, const float *residual, const float *act_norm, void *work,
-            float *sums, void *act, void *stream) {
-    const scan_in in = {q, k, log_alpha, c0, c1, c1_b, az, row_scale, s, residual, act_norm, s_act, wide_scan_possible(shape) ? a_act : NULL, z_act};
+void k_scan(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
+            uint32_t n_segs, uint32_t most_tok, const float *q, const float *k, const float *log_alpha, const float *c0,
+            const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s,
+            const void *s_act, const void *a_act, const void *z_act, const float *residual, const float *act_norm,
+            void *work, float *sums, void *act, void *stream) {
+    const scan_in in = {q,
+                        k,
+                        log_alpha,
+                        c0,
+                        c1,
+                        c1_b,
+                        az,
+                        row_scale,
+                        s,
+                        residual,
+                        act_norm,
+                        s_act,
+                        wide_scan_possible(shape) ? a_act : NULL,
+                        z_act};
     if (wide_scan_possible(shape)) {
         wide_scan(shape, layer, rows, n_rows, n_segs, most_tok, in, work, sums, act, stream);
         return;

@@ -16,15 +16,17 @@ struct scan_in {
     const void *s_act, *a_act, *z_act; // packed; scan_wide.cu reads these alone, and scan.cu has no a_act
 };
 // a or z (from column Ep on) of a row.
-template <class T> __device__ __forceinline__ float az_of(const cuda_shape &shape, const scan_in &in, size_t r, uint32_t e, bool z) {
-    if (in.a_act) return to_float(((const T *)(z ? in.z_act : in.a_act))[act_at<T>((uint32_t)r, e, (shape.E + 15) / 16 * 16)]);
+template <class T>
+__device__ __forceinline__ float az_of(const cuda_shape &shape, const scan_in &in, size_t r, uint32_t e, bool z) {
+    if (in.a_act)
+        return to_float(((const T *)(z ? in.z_act : in.a_act))[act_at<T>((uint32_t)r, e, (shape.E + 15) / 16 * 16)]);
     return in.az[r * 2 * shape.Ep + z * shape.Ep + e] * (in.row_scale ? in.row_scale[r] : 1.0f);
 }
 
 // The channels' inputs that the tail keeps: of the last K tokens.
 template <class T>
-__device__ __forceinline__ void keep_tail(const cuda_shape &shape, uint32_t layer, const scan_in &in, uint32_t first, uint32_t n_tok, uint32_t slot,
-                                          int64_t pos, uint32_t e0, uint32_t channels) {
+__device__ __forceinline__ void keep_tail(const cuda_shape &shape, uint32_t layer, const scan_in &in, uint32_t first,
+                                          uint32_t n_tok, uint32_t slot, int64_t pos, uint32_t e0, uint32_t channels) {
     const uint32_t K = shape.K, Ep = shape.Ep, from = n_tok > K ? n_tok - K : 0;
     for (uint32_t i = threadIdx.x; i < (n_tok - from) * channels; i += blockDim.x) {
         const uint32_t t = from + i / channels, e = e0 + i % channels;
@@ -35,10 +37,11 @@ __device__ __forceinline__ void keep_tail(const cuda_shape &shape, uint32_t laye
     }
 }
 
-// A token that is a piece by itself: what gla_kernel does, sum by sum. S: of this thread's channel, rows m `stride` apart; part
-// [16][CHANNELS] in shared memory. The block's first CHANNELS * GROUPS threads work.
+// A token that is a piece by itself: what gla_kernel does, sum by sum. S: of this thread's channel, rows m `stride`
+// apart; part [16][CHANNELS] in shared memory. The block's first CHANNELS * GROUPS threads work.
 template <class T, int CHANNELS, int GROUPS>
-__device__ void one_token(const cuda_shape &shape, const scan_in &in, size_t r, uint32_t e0, float *S, uint32_t stride, float *part, float *sums, T *act) {
+__device__ void one_token(const cuda_shape &shape, const scan_in &in, size_t r, uint32_t e0, float *S, uint32_t stride,
+                          float *part, float *sums, T *act) {
     const uint32_t M = shape.M, R = shape.R, Ep = shape.Ep, c = threadIdx.x % CHANNELS, e = e0 + c;
     float low[4] = {0, 0, 0, 0}, u = 0;
     if (e < shape.E) {
@@ -49,7 +52,8 @@ __device__ void one_token(const cuda_shape &shape, const scan_in &in, size_t r, 
         const float a = az_of<T>(shape, in, r, e, false);
         u = sigmoid((low[0] + low[1]) + (low[2] + low[3]) + in.c1_b[e]) * a;
     }
-    for (uint32_t group = threadIdx.x / CHANNELS; group < 16 && threadIdx.x < CHANNELS * GROUPS && e < Ep; group += GROUPS) {
+    for (uint32_t group = threadIdx.x / CHANNELS; group < 16 && threadIdx.x < CHANNELS * GROUPS && e < Ep;
+         group += GROUPS) {
         float o = 0;
         for (uint32_t m = group; m < M; m += 16) {
             const float km = in.k[r * M + m], v = __fmaf_rn(expf(in.log_alpha[r * M + m]), S[m * stride], km * u);
@@ -58,7 +62,7 @@ __device__ void one_token(const cuda_shape &shape, const scan_in &in, size_t r, 
         }
         part[group * CHANNELS + c] = o;
     }
-    __syncthreads(); // the groups' sums
+    __syncthreads();                        // the groups' sums
     if (threadIdx.x < CHANNELS && e < Ep) { // whole warps: Ep is a multiple of 32
         float sum = 0, out = 0;
         for (uint32_t group = 0; group < 16; group++) sum += part[group * CHANNELS + c];
@@ -82,19 +86,24 @@ __device__ __forceinline__ float tf32(float x) {
 __device__ __forceinline__ void mma_tf32(float (&c)[4], const float4 &a, const float2 &b) {
     asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(__float_as_uint(a.x)), "r"(__float_as_uint(a.y)), "r"(__float_as_uint(a.z)), "r"(__float_as_uint(a.w)), "r"(__float_as_uint(b.x)),
-          "r"(__float_as_uint(b.y)));
+        : "r"(__float_as_uint(a.x)), "r"(__float_as_uint(a.y)), "r"(__float_as_uint(a.z)), "r"(__float_as_uint(a.w)),
+          "r"(__float_as_uint(b.x)), "r"(__float_as_uint(b.y)));
 }
 
-#define FOR_16_BIT(dtype, call)                                       \
-    do {                                                              \
-        if ((dtype) == CUDA_F16) { using T = __half; call; }          \
-        else { using T = __nv_bfloat16; call; }                       \
+#define FOR_16_BIT(dtype, call)                                                                                        \
+    do {                                                                                                               \
+        if ((dtype) == CUDA_F16) {                                                                                     \
+            using T = __half;                                                                                          \
+            call;                                                                                                      \
+        } else {                                                                                                       \
+            using T = __nv_bfloat16;                                                                                   \
+            call;                                                                                                      \
+        }                                                                                                              \
     } while (0)
 
 // Pieces of 64 columns of S and products by wgmma: scan_wide.cu. Its shapes need no s but of tokens alone.
 bool wide_scan_possible(const cuda_shape *shape);
 bool wide_scan_prepare(const cuda_shape *shape);
 size_t wide_scan_bytes(const cuda_shape *shape, uint32_t n_rows);
-void wide_scan(const cuda_shape *shape, uint32_t layer, const cuda_rows *rows, uint32_t n_rows, uint32_t n_segs, uint32_t most_tok, const scan_in &in,
-               void *work, float *sums, void *act, void *stream);
+void wide_scan(const cuda_shape *shape, uint32_t layer, const cuda_rows *rows, uint32_t n_rows, uint32_t n_segs,
+               uint32_t most_tok, const scan_in &in, void *work, float *sums, void *act, void *stream);

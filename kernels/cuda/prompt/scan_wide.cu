@@ -1,26 +1,44 @@
-// scan_wide.cu - k_scan on Hopper: every product by wgmma with 64 channels of E as its rows, so that S and u leave one product in the
-// registers of the next one's first operand.
+// scan_wide.cu - k_scan on Hopper: every product by wgmma with 64 channels of E as its rows, so that S and u leave one
+// product in the registers of the next one's first operand.
 //
-// wide_scores_kernel makes, once a piece, what all channels share: q exp(b), k exp(b_C - b), A, exp(b_C) and c0, rounded to tf32 and in the order
-// of wgmma's second operand, so that a block of wide_scan_kernel fetches a piece with a few bulk copies. That kernel's block owns 64 channels of
-// a segment and walks over its pieces: one warpgroup makes u of the next piece, one carries S on and makes o, one reads the piece before out, three
-// warps fetch and one takes away. a, z, s and the read-out are packed activations; pieces that begin with a tile of eight rows go by the tensor
+// wide_scores_kernel makes, once a piece, what all channels share: q exp(b), k exp(b_C - b), A, exp(b_C) and c0,
+// rounded to tf32 and in the order of wgmma's second operand, so that a block of wide_scan_kernel fetches a piece with
+// a few bulk copies. That kernel's block owns 64 channels of a segment and walks over its pieces: one warpgroup makes u
+// of the next piece, one carries S on and makes o, one reads the piece before out, three warps fetch and one takes
+// away. a, z, s and the read-out are packed activations; pieces that begin with a tile of eight rows go by the tensor
 // copy engine. Equations: scan.cu.
 #include "scan.cuh"
 #include "kernels/cuda/wgmma.cuh"
 #include <cuda.h>
 
-// A group: 8 tokens of a piece; group i of the piece that begins in row r has the number r + i. Matrices lie in cores of 8 rows (of N) by 4 floats
-// of k; where both operands come from products, k runs 0 2 4 6 1 3 5 7 inside every eight: the order of a product's results in a thread.
-enum { WIDE_THREADS = 512, WIDE_M = 64, CHANNELS = 64, SCORES = 256, WIDE_MOST_R = 64, EIGHTS = 4 }; // EIGHTS of tokens are straight code
-enum { GROUP_Q = 512, GROUP_K = 512, GROUP_A = 256 }; // floats of a group: q [16][8 t][4]; k [2][8][8 m][4]; A, 32 of its columns: [8][8 t][4]
+// A group: 8 tokens of a piece; group i of the piece that begins in row r has the number r + i. Matrices lie in cores
+// of 8 rows (of N) by 4 floats of k; where both operands come from products, k runs 0 2 4 6 1 3 5 7 inside every eight:
+// the order of a product's results in a thread.
+enum {
+    WIDE_THREADS = 512,
+    WIDE_M = 64,
+    CHANNELS = 64,
+    SCORES = 256,
+    WIDE_MOST_R = 64,
+    EIGHTS = 4
+}; // EIGHTS of tokens are straight code
+enum {
+    GROUP_Q = 512,
+    GROUP_K = 512,
+    GROUP_A = 256
+}; // floats of a group: q [16][8 t][4]; k [2][8][8 m][4]; A, 32 of its columns: [8][8 t][4]
 struct wide_work {
-    float *q, *k, *early, *late, *low, *decay; // early, late: of A's columns; low [R / 4][8 t][4]; decay [64] under a piece's first group
+    float *q, *k, *early, *late, *low,
+        *decay; // early, late: of A's columns; low [R / 4][8 t][4]; decay [64] under a piece's first group
 };
 static wide_work wide_parts(uint32_t n_rows, uint32_t RP, void *work) {
     float *p = (float *)work;
     const size_t n = n_rows;
-    return {p, p + n * GROUP_Q, p + n * (GROUP_Q + GROUP_K), p + n * (GROUP_Q + GROUP_K + GROUP_A), p + n * (GROUP_Q + GROUP_K + 2 * GROUP_A + WIDE_M),
+    return {p,
+            p + n * GROUP_Q,
+            p + n * (GROUP_Q + GROUP_K),
+            p + n * (GROUP_Q + GROUP_K + GROUP_A),
+            p + n * (GROUP_Q + GROUP_K + 2 * GROUP_A + WIDE_M),
             p + n * (GROUP_Q + GROUP_K + 2 * GROUP_A)};
 }
 static uint32_t wide_pad_R(const cuda_shape *shape) { return shape->R <= 32 ? 32 : shape->R <= 48 ? 48 : 64; }
@@ -41,33 +59,51 @@ __device__ __forceinline__ float inverse(float x) {
 __device__ __forceinline__ void wgmma_tf32(float (&d)[32], const float4 &a, uint64_t b, bool add) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 "
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%"
+                 "27,%28,%29,%30,%31}, "
                  "{%32,%33,%34,%35}, %36, p, 1, 1;\n}"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-                 : "r"(__float_as_uint(a.x)), "r"(__float_as_uint(a.y)), "r"(__float_as_uint(a.z)), "r"(__float_as_uint(a.w)), "l"(b), "r"((int)add));
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+                   "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
+                   "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
+                   "+f"(d[30]), "+f"(d[31])
+                 : "r"(__float_as_uint(a.x)), "r"(__float_as_uint(a.y)), "r"(__float_as_uint(a.z)),
+                   "r"(__float_as_uint(a.w)), "l"(b), "r"((int)add));
 }
 __device__ __forceinline__ void wgmma_tf32(float (&d)[16], const float4 &a, uint64_t b, bool add) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32.tf32 "
                  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, p, 1, 1;\n}"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-                 : "r"(__float_as_uint(a.x)), "r"(__float_as_uint(a.y)), "r"(__float_as_uint(a.z)), "r"(__float_as_uint(a.w)), "l"(b), "r"((int)add));
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+                 : "r"(__float_as_uint(a.x)), "r"(__float_as_uint(a.y)), "r"(__float_as_uint(a.z)),
+                   "r"(__float_as_uint(a.w)), "l"(b), "r"((int)add));
 }
-__device__ __forceinline__ void in_registers(float4 &a) { asm volatile("" : "+f"(a.x), "+f"(a.y), "+f"(a.z), "+f"(a.w)::"memory"); } // before the fence
+__device__ __forceinline__ void in_registers(float4 &a) {
+    asm volatile("" : "+f"(a.x), "+f"(a.y), "+f"(a.z), "+f"(a.w)::"memory");
+} // before the fence
 __device__ __forceinline__ void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *b) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from), "r"(bytes),
-                 "r"(shared_address(b))
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(to)),
+                 "l"(from), "r"(bytes), "r"(shared_address(b))
                  : "memory");
 }
 __device__ __forceinline__ void all_meet() {
     delay(16);
     asm volatile("bar.sync 0;" ::: "memory");
 }
-template <int N> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
-template <int N> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> __device__ __forceinline__ void fewer_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N> __device__ __forceinline__ void more_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
 // A box from shared memory to a tensor of three dimensions; and when the thread's boxes are read there, and written.
 __device__ __forceinline__ void store_box(const void *map, uint32_t from, uint32_t x, uint32_t y, uint32_t z) {
-    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];\ncp.async.bulk.commit_group;" ::"l"(map), "r"(from), "r"(x), "r"(y), "r"(z) : "memory");
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], "
+                 "[%1];\ncp.async.bulk.commit_group;" ::"l"(map),
+                 "r"(from), "r"(x), "r"(y), "r"(z)
+                 : "memory");
 }
 __device__ __forceinline__ void stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ __forceinline__ void stores_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
@@ -81,12 +117,15 @@ __device__ __forceinline__ uint64_t operand(const void *p, uint32_t k, uint32_t 
 // ---- what a piece's channels share ----
 
 // A block: 16 tokens of a piece as queries. All sums are of log2.
-__global__ void __launch_bounds__(SCORES) wide_scores_kernel(cuda_shape shape, cuda_rows rows, const float *q, const float *k, const float *log_alpha,
-                                                             const float *c0, uint32_t RP, wide_work work) {
+__global__ void __launch_bounds__(SCORES)
+    wide_scores_kernel(cuda_shape shape, cuda_rows rows, const float *q, const float *k, const float *log_alpha,
+                       const float *c0, uint32_t RP, wide_work work) {
     constexpr uint32_t SUB = 16, LD = WIDE_M + 4; // rows of neighbouring lanes in different banks
-    __shared__ __align__(16) float ks[PIECE][LD], qs[SUB][LD], qd[SUB][LD], b[SUB][LD], scores[SUB][LD], total[4][WIDE_M];
-    const uint32_t M = shape.M, R = shape.R, sub = blockIdx.x % 4, tid = threadIdx.x, first = (uint32_t)rows.seg_first[blockIdx.y],
-                   n_tok = (uint32_t)rows.seg_n[blockIdx.y], m = tid % 64, part = tid / 64;
+    __shared__ __align__(16) float ks[PIECE][LD], qs[SUB][LD], qd[SUB][LD], b[SUB][LD], scores[SUB][LD],
+        total[4][WIDE_M];
+    const uint32_t M = shape.M, R = shape.R, sub = blockIdx.x % 4, tid = threadIdx.x,
+                   first = (uint32_t)rows.seg_first[blockIdx.y], n_tok = (uint32_t)rows.seg_n[blockIdx.y], m = tid % 64,
+                   part = tid / 64;
     const int64_t pos = rows.pos[first];
     const uint32_t before = (uint32_t)(pos % PIECE), piece = blockIdx.x / 4, lo = piece ? piece * PIECE - before : 0;
     let_next_start();
@@ -112,7 +151,8 @@ __global__ void __launch_bounds__(SCORES) wide_scores_kernel(cuda_shape shape, c
     }
     for (uint32_t i = tid; i < SUB * RP; i += SCORES) {
         const uint32_t t = i / 4 % 8, group = i / (8 * RP), j = i % (8 * RP) / 32 * 4 + i % 4, at = q0 + group * 8 + t;
-        if (q0 + group * 8 < n) work.low[(r0 + sub * 2) * 8 * RP + i] = at < n && j < R ? tf32(c0[(r0 + at) * R + j]) : 0.0f;
+        if (q0 + group * 8 < n)
+            work.low[(r0 + sub * 2) * 8 * RP + i] = at < n && j < R ? tf32(c0[(r0 + at) * R + j]) : 0.0f;
     }
 #pragma unroll
     for (uint32_t t = 1; t < SUB; t++) sum[t] += sum[t - 1];
@@ -133,7 +173,8 @@ __global__ void __launch_bounds__(SCORES) wide_scores_kernel(cuda_shape shape, c
     }
     if (part < sub) { // earlier keys, relative to the start of this sub-block
 #pragma unroll
-        for (uint32_t t = 0; t < SUB; t++) ks[part * SUB + t][m] = key[t] * exp2_fast((sum[SUB - 1] - sum[t]) + between);
+        for (uint32_t t = 0; t < SUB; t++)
+            ks[part * SUB + t][m] = key[t] * exp2_fast((sum[SUB - 1] - sum[t]) + between);
     } else if (part == sub) {
 #pragma unroll
         for (uint32_t t = 0; t < SUB; t++) key[t] = tf32(key[t] * exp2_fast((sum[SUB - 1] - sum[t]) + rest));
@@ -141,7 +182,8 @@ __global__ void __launch_bounds__(SCORES) wide_scores_kernel(cuda_shape shape, c
         for (uint32_t i = 0; i < 4; i++) { // group, parity
             const uint32_t t = i / 2 * 8 + i % 2;
             if (q0 + i / 2 * 8 < n)
-                *(float4 *)(work.k + (r0 + sub * 2 + i / 2) * GROUP_K + i % 2 * 256 + m * 4) = make_float4(key[t], key[t + 2], key[t + 4], key[t + 6]);
+                *(float4 *)(work.k + (r0 + sub * 2 + i / 2) * GROUP_K + i % 2 * 256 + m * 4) =
+                    make_float4(key[t], key[t + 2], key[t + 4], key[t + 6]);
         }
         if (sub == 0) work.decay[r0 * WIDE_M + m] = exp2f(sum[SUB - 1] + rest);
     }
@@ -151,7 +193,8 @@ __global__ void __launch_bounds__(SCORES) wide_scores_kernel(cuda_shape shape, c
         const float inside = b[t][m];
         qd[t][m] = query[i] * exp2_fast(inside);
         if (q0 + t / 8 * 8 < n)
-            work.q[(r0 + sub * 2 + t / 8) * GROUP_Q + (m / 8 * 2 + m % 2) * 32 + t % 8 * 4 + m % 8 / 2] = tf32(query[i] * exp2_fast(start + inside));
+            work.q[(r0 + sub * 2 + t / 8) * GROUP_Q + (m / 8 * 2 + m % 2) * 32 + t % 8 * 4 + m % 8 / 2] =
+                tf32(query[i] * exp2_fast(start + inside));
     }
     __syncthreads(); // keys and queries
 
@@ -159,9 +202,12 @@ __global__ void __launch_bounds__(SCORES) wide_scores_kernel(cuda_shape shape, c
     float sums[4] = {0, 0, 0, 0};
     if (warp < 2 * sub) { // eight earlier keys; in tf32, what rounding leaves in products of its own
         for (uint32_t x = col; x < WIDE_M; x += 8) {
-            const float4 a = make_float4(qd[row][x], qd[row + 8][x], qd[row][x + 4], qd[row + 8][x + 4]), a_high = make_float4(tf32(a.x), tf32(a.y), tf32(a.z), tf32(a.w)),
-                         a_low = make_float4(tf32(a.x - a_high.x), tf32(a.y - a_high.y), tf32(a.z - a_high.z), tf32(a.w - a_high.w));
-            const float2 y = make_float2(ks[warp * 8 + row][x], ks[warp * 8 + row][x + 4]), high = make_float2(tf32(y.x), tf32(y.y)),
+            const float4 a = make_float4(qd[row][x], qd[row + 8][x], qd[row][x + 4], qd[row + 8][x + 4]),
+                         a_high = make_float4(tf32(a.x), tf32(a.y), tf32(a.z), tf32(a.w)),
+                         a_low = make_float4(tf32(a.x - a_high.x), tf32(a.y - a_high.y), tf32(a.z - a_high.z),
+                                             tf32(a.w - a_high.w));
+            const float2 y = make_float2(ks[warp * 8 + row][x], ks[warp * 8 + row][x + 4]),
+                         high = make_float2(tf32(y.x), tf32(y.y)),
                          low = make_float2(tf32(y.x - high.x), tf32(y.y - high.y));
             mma_tf32(sums, a_low, high), mma_tf32(sums, a_high, low), mma_tf32(sums, a_high, high);
         }
@@ -174,23 +220,29 @@ __global__ void __launch_bounds__(SCORES) wide_scores_kernel(cuda_shape shape, c
 #pragma unroll
             for (uint32_t i = 0; i < 2; i++) {
                 const uint32_t at = x + 4 * i;
-                a[i] = qs[row + 8][at] * exp2_fast(b[row + 8][at] - b[7][at]), y[i] = ks[q0 + row][at] * exp2_fast(b[7][at] - b[row][at]);
+                a[i] = qs[row + 8][at] * exp2_fast(b[row + 8][at] - b[7][at]),
+                y[i] = ks[q0 + row][at] * exp2_fast(b[7][at] - b[row][at]);
             }
-            const float4 a_high = make_float4(0, tf32(a[0]), 0, tf32(a[1])), a_low = make_float4(0, tf32(a[0] - a_high.y), 0, tf32(a[1] - a_high.w));
-            const float2 high = make_float2(tf32(y[0]), tf32(y[1])), low = make_float2(tf32(y[0] - high.x), tf32(y[1] - high.y));
+            const float4 a_high = make_float4(0, tf32(a[0]), 0, tf32(a[1])),
+                         a_low = make_float4(0, tf32(a[0] - a_high.y), 0, tf32(a[1] - a_high.w));
+            const float2 high = make_float2(tf32(y[0]), tf32(y[1])),
+                         low = make_float2(tf32(y[0] - high.x), tf32(y[1] - high.y));
             mma_tf32(sums, a_low, high), mma_tf32(sums, a_high, low), mma_tf32(sums, a_high, high);
         }
         scores[row + 8][q0 + col * 2] = sums[2], scores[row + 8][q0 + col * 2 + 1] = sums[3];
     }
     { // within eight: two threads a pair of tokens
         const uint32_t eight = tid / 128 * 8, t = eight + tid % 128 / 16, i = eight + tid % 16 / 2, from = tid % 2 * 32;
-        const float4 *x = (const float4 *)(qs[t] + from), *y = (const float4 *)(ks[q0 + i] + from), *bt = (const float4 *)(b[t] + from), *bi = (const float4 *)(b[i] + from);
+        const float4 *x = (const float4 *)(qs[t] + from), *y = (const float4 *)(ks[q0 + i] + from),
+                     *bt = (const float4 *)(b[t] + from), *bi = (const float4 *)(b[i] + from);
         float dot = 0;
         if (i <= t)
 #pragma unroll 4
             for (int j = 0; j < 8; j++) {
-                dot = __fmaf_rn(x[j].x * y[j].x, exp2_fast(bt[j].x - bi[j].x), dot), dot = __fmaf_rn(x[j].y * y[j].y, exp2_fast(bt[j].y - bi[j].y), dot);
-                dot = __fmaf_rn(x[j].z * y[j].z, exp2_fast(bt[j].z - bi[j].z), dot), dot = __fmaf_rn(x[j].w * y[j].w, exp2_fast(bt[j].w - bi[j].w), dot);
+                dot = __fmaf_rn(x[j].x * y[j].x, exp2_fast(bt[j].x - bi[j].x), dot),
+                dot = __fmaf_rn(x[j].y * y[j].y, exp2_fast(bt[j].y - bi[j].y), dot);
+                dot = __fmaf_rn(x[j].z * y[j].z, exp2_fast(bt[j].z - bi[j].z), dot),
+                dot = __fmaf_rn(x[j].w * y[j].w, exp2_fast(bt[j].w - bi[j].w), dot);
             }
         dot += __shfl_xor_sync(0xffffffffu, dot, 1);
         if (i <= t && from == 0) scores[t][q0 + i] = dot;
@@ -207,20 +259,26 @@ __global__ void __launch_bounds__(SCORES) wide_scores_kernel(cuda_shape shape, c
 // ---- E4, E6, E7 ----
 
 template <int RS> struct wide_memory { // bytes; RS: steps of 8 of R
-    static constexpr uint32_t Q = 0, K = Q + 8 * GROUP_Q * 4, EARLY = K + 8 * GROUP_K * 4, LATE = EARLY + 8 * GROUP_A * 4, DECAY = LATE + 4 * GROUP_A * 4,
+    static constexpr uint32_t Q = 0, K = Q + 8 * GROUP_Q * 4, EARLY = K + 8 * GROUP_K * 4,
+                              LATE = EARLY + 8 * GROUP_A * 4, DECAY = LATE + 4 * GROUP_A * 4,
                               STAGE = DECAY + WIDE_M * 4, STAGES = 2;
-    // Packed activations of a piece's channels: tiles of 8 rows, each 64 channels; a piece that begins within a tile has nine.
+    // Packed activations of a piece's channels: tiles of 8 rows, each 64 channels; a piece that begins within a tile
+    // has nine.
     static constexpr uint32_t TILE = 8 * CHANNELS * 2, ROWS = 9 * TILE;
     static constexpr uint32_t LOW = ROWS, LOW_STAGE = LOW + 8 * RS * 256, LOW_STAGES = RS <= 4 ? 2 : 1; // a and c0
-    static constexpr uint32_t S_ROWS = ROWS, GATE_STAGE = 2 * ROWS, GATE_STAGES = 3;                   // z and s
-    static constexpr uint32_t LOWS = STAGES * STAGE, GATES = LOWS + LOW_STAGES * LOW_STAGE, U = GATES + GATE_STAGES * GATE_STAGE, U_STAGE = CHANNELS * PIECE * 4,
+    static constexpr uint32_t S_ROWS = ROWS, GATE_STAGE = 2 * ROWS, GATE_STAGES = 3;                    // z and s
+    static constexpr uint32_t LOWS = STAGES * STAGE, GATES = LOWS + LOW_STAGES * LOW_STAGE,
+                              U = GATES + GATE_STAGES * GATE_STAGE, U_STAGE = CHANNELS * PIECE * 4,
                               U_STAGES = 1, // written while the state is carried on, read at once
-                              O = U + U_STAGES * U_STAGE, BARRIERS = O + 2 * U_STAGE,
+        O = U + U_STAGES * U_STAGE, BARRIERS = O + 2 * U_STAGE,
                               TOTAL = BARRIERS + (2 * (STAGES + LOW_STAGES + U_STAGES + 2) + 3 * GATE_STAGES) * 8;
 };
 static_assert(wide_memory<4>::TOTAL <= 227 << 10 && wide_memory<8>::TOTAL <= 227 << 10, "a block's shared memory");
-// Whole pieces of packed activations [.][Ek / 16][a tile of 256 bytes], as the tensor copy engine takes them: eight tiles of rows by 64 channels.
-struct wide_maps { CUtensorMap a, z, s, act; };
+// Whole pieces of packed activations [.][Ek / 16][a tile of 256 bytes], as the tensor copy engine takes them: eight
+// tiles of rows by 64 channels.
+struct wide_maps {
+    CUtensorMap a, z, s, act;
+};
 
 // The halves of a word of 16-bit numbers.
 template <class T> __device__ __forceinline__ float first_of(uint32_t word) {
@@ -246,33 +304,43 @@ template <int HALF, int BIT, int N> __device__ __forceinline__ void halve(float 
     }
 }
 
-// Threads: warps 0 to 3 make u, 4 to 7 carry the state, 8 to 11 read out (gates, sums of squares, W_o's operand, in the place of s), 12 to 14 fetch
-// what these three work on, 15 takes away what was read out. Row g of a warp's 16 is channel 2 g, row g + 8 channel 2 g + 1.
+// Threads: warps 0 to 3 make u, 4 to 7 carry the state, 8 to 11 read out (gates, sums of squares, W_o's operand, in the
+// place of s), 12 to 14 fetch what these three work on, 15 takes away what was read out. Row g of a warp's 16 is
+// channel 2 g, row g + 8 channel 2 g + 1.
 template <class T, int RS>
 __global__ void __launch_bounds__(WIDE_THREADS, 1)
-wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const __grid_constant__ cuda_rows rows, const __grid_constant__ scan_in in,
-                 const __grid_constant__ wide_work work, const __grid_constant__ wide_maps maps, float *sums, T *act) {
+    wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const __grid_constant__ cuda_rows rows,
+                     const __grid_constant__ scan_in in, const __grid_constant__ wide_work work,
+                     const __grid_constant__ wide_maps maps, float *sums, T *act) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using mem = wide_memory<RS>;
     constexpr uint32_t RP = RS * 8, STAGES = mem::STAGES, LOW_STAGES = mem::LOW_STAGES, GATE_STAGES = mem::GATE_STAGES;
     extern __shared__ __align__(128) float4 scan_shared[];
     unsigned char *memory = (unsigned char *)scan_shared;
-    uint64_t *full = (uint64_t *)(memory + mem::BARRIERS), *empty = full + STAGES, *low_full = empty + STAGES, *low_empty = low_full + LOW_STAGES,
-             *gate_full = low_empty + LOW_STAGES, *gate_empty = gate_full + GATE_STAGES, *u_full = gate_empty + GATE_STAGES, *u_empty = u_full + mem::U_STAGES,
-             *o_full = u_empty + mem::U_STAGES, *o_empty = o_full + 2, *act_full = o_empty + 2;
-    const uint32_t M = shape.M, R = shape.R, E = shape.E, Ep = shape.Ep, Ek = (E + 15) / 16 * 16, tid = threadIdx.x, lane = tid % 32, warp = tid / 32 % 4;
-    const uint32_t e0 = blockIdx.x * CHANNELS, row = lane / 4, pair = lane % 4 * 2, e = e0 + warp * 16 + row * 2; // channels e and e + 1
-    const uint32_t first = (uint32_t)rows.seg_first[blockIdx.y], n_tok = (uint32_t)rows.seg_n[blockIdx.y], slot = (uint32_t)rows.slot[first];
+    uint64_t *full = (uint64_t *)(memory + mem::BARRIERS), *empty = full + STAGES, *low_full = empty + STAGES,
+             *low_empty = low_full + LOW_STAGES, *gate_full = low_empty + LOW_STAGES,
+             *gate_empty = gate_full + GATE_STAGES, *u_full = gate_empty + GATE_STAGES,
+             *u_empty = u_full + mem::U_STAGES, *o_full = u_empty + mem::U_STAGES, *o_empty = o_full + 2,
+             *act_full = o_empty + 2;
+    const uint32_t M = shape.M, R = shape.R, E = shape.E, Ep = shape.Ep, Ek = (E + 15) / 16 * 16, tid = threadIdx.x,
+                   lane = tid % 32, warp = tid / 32 % 4;
+    const uint32_t e0 = blockIdx.x * CHANNELS, row = lane / 4, pair = lane % 4 * 2,
+                   e = e0 + warp * 16 + row * 2; // channels e and e + 1
+    const uint32_t first = (uint32_t)rows.seg_first[blockIdx.y], n_tok = (uint32_t)rows.seg_n[blockIdx.y],
+                   slot = (uint32_t)rows.slot[first];
     const int64_t pos = rows.pos[first];
     const bool mine = e < E; // E is even
-    const uint32_t begin = piece_length(pos, 0, n_tok) == 1 ? 1 : 0, end = n_tok > 1 && n_tok - 1 >= begin && (pos + n_tok - 1) % PIECE == 0 ? n_tok - 1 : n_tok;
+    const uint32_t begin = piece_length(pos, 0, n_tok) == 1 ? 1 : 0,
+                   end = n_tok > 1 && n_tok - 1 >= begin && (pos + n_tok - 1) % PIECE == 0 ? n_tok - 1 : n_tok;
     const uint32_t in_tile = warp * 256 + row / 4 * 128 + row % 4 * 4; // where e lies
     let_next_start();
     if (tid == 0) {
-        // Every thread arrives for what it has read and written itself; a lane for its warp is no faster (kernels/NOTES.md).
+        // Every thread arrives for what it has read and written itself; a lane for its warp is no faster
+        // (kernels/NOTES.md).
         for (uint32_t i = 0; i < STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, 128);
         for (uint32_t i = 0; i < LOW_STAGES; i++) barrier_init(low_full + i, 1), barrier_init(low_empty + i, 128);
-        for (uint32_t i = 0; i < GATE_STAGES; i++) barrier_init(gate_full + i, 1), barrier_init(gate_empty + i, 32), barrier_init(act_full + i, 128);
+        for (uint32_t i = 0; i < GATE_STAGES; i++)
+            barrier_init(gate_full + i, 1), barrier_init(gate_empty + i, 32), barrier_init(act_full + i, 128);
         for (uint32_t i = 0; i < mem::U_STAGES; i++) barrier_init(u_full + i, 128), barrier_init(u_empty + i, 128);
         for (uint32_t i = 0; i < 2; i++) barrier_init(o_full + i, 128), barrier_init(o_empty + i, 128);
         barriers_there();
@@ -280,7 +348,8 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
     float *S_all = shape.S + slot * shape.S_slot + layer * shape.S_layer;
     auto alone = [&](uint32_t t) { // before and after the others
         const uint32_t at = e0 + tid % CHANNELS;
-        one_token<T, CHANNELS, 4>(shape, in, first + t, e0, S_all + (size_t)(at / 32) * M * 32 + at % 32, 32, (float *)memory, sums, act);
+        one_token<T, CHANNELS, 4>(shape, in, first + t, e0, S_all + (size_t)(at / 32) * M * 32 + at % 32, 32,
+                                  (float *)memory, sums, act);
         __syncthreads(); // S; and the memory is free
     };
     if (begin) {
@@ -295,17 +364,20 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
     __syncthreads(); // barriers, zeros
 
     const uint32_t role = __shfl_sync(0xffffffffu, tid / 128, 0); // the compiler sees that a warp has one
-    // Registers go to the warps of the state and the read-out until all have done: who has no work waits for that, or it would take them back too early.
+    // Registers go to the warps of the state and the read-out until all have done: who has no work waits for that, or
+    // it would take them back too early.
     if (role == 3) {
         fewer_registers<40>();
         const uint32_t k_tiles = e0 / 16 + 4 <= Ek / 16 ? 4 : Ek / 16 - e0 / 16;
         const size_t eight = (size_t)(Ek / 16) * 128; // from a row of packed activations to the eighth after it
         uint32_t n;
-        auto rows_of = [&](const CUtensorMap *map, const void *from, uint32_t r0, unsigned char *to, uint64_t *barrier) { // a piece's rows; the barrier expects them
+        auto rows_of = [&](const CUtensorMap *map, const void *from, uint32_t r0, unsigned char *to,
+                           uint64_t *barrier) { // a piece's rows; the barrier expects them
             if (r0 % 8 == 0 && n == PIECE && k_tiles == 4) {
                 if (lane == 0) copy_box(shared_address(to), map, 0, e0 / 16, r0 / 8, barrier);
             } else if (lane < (r0 % 8 + n + 7) / 8)
-                bulk_copy(to + lane * mem::TILE, (const T *)from + (r0 / 8 + lane) * eight + e0 * 8, k_tiles * 256, barrier);
+                bulk_copy(to + lane * mem::TILE, (const T *)from + (r0 / 8 + lane) * eight + e0 * 8, k_tiles * 256,
+                          barrier);
         };
         auto bytes_of = [&](uint32_t r0) { return (r0 % 8 + n + 7) / 8 * k_tiles * 256; };
         wait_for_inputs();
@@ -316,13 +388,17 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
                 const size_t r0 = first + lo;
                 unsigned char *at = memory + stage * mem::STAGE;
                 if (it >= STAGES) barrier_wait(empty + stage, (it / STAGES - 1) & 1);
-                if (lane == 0) barrier_expect(full + stage, groups * (GROUP_Q + GROUP_K + GROUP_A) * 4 + late * GROUP_A * 4 + WIDE_M * 4);
+                if (lane == 0)
+                    barrier_expect(full + stage,
+                                   groups * (GROUP_Q + GROUP_K + GROUP_A) * 4 + late * GROUP_A * 4 + WIDE_M * 4);
                 __syncwarp(); // the barrier knows
                 if (lane == 16) bulk_copy(at + mem::K, work.k + r0 * GROUP_K, groups * GROUP_K * 4, full + stage);
                 if (lane == 17) bulk_copy(at + mem::Q, work.q + r0 * GROUP_Q, groups * GROUP_Q * 4, full + stage);
-                if (lane == 18) bulk_copy(at + mem::EARLY, work.early + r0 * GROUP_A, groups * GROUP_A * 4, full + stage);
+                if (lane == 18)
+                    bulk_copy(at + mem::EARLY, work.early + r0 * GROUP_A, groups * GROUP_A * 4, full + stage);
                 if (lane == 19) bulk_copy(at + mem::DECAY, work.decay + r0 * WIDE_M, WIDE_M * 4, full + stage);
-                if (lane == 20 && late) bulk_copy(at + mem::LATE, work.late + (r0 + 4) * GROUP_A, late * GROUP_A * 4, full + stage);
+                if (lane == 20 && late)
+                    bulk_copy(at + mem::LATE, work.late + (r0 + 4) * GROUP_A, late * GROUP_A * 4, full + stage);
                 __syncwarp();
             }
         else if (warp == 1)
@@ -358,12 +434,14 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
                 } else // rows that are the piece's, by 16 bytes
                     for (uint32_t i = lane; i < (shift + n + 7) / 8 * 64; i += 32) {
                         const uint32_t t = i / 64 * 8 + i % 8 - shift, column = i % 64 / 8 * 8;
-                        if (t < n && e0 + column < Ek) *(uint4 *)(act + act_at<T>(r0 + t, e0 + column, Ek)) = *(const uint4 *)(at + i * 16);
+                        if (t < n && e0 + column < Ek)
+                            *(uint4 *)(act + act_at<T>(r0 + t, e0 + column, Ek)) = *(const uint4 *)(at + i * 16);
                     }
                 for (uint32_t i = lane; i < 2 * n; i += 32) { // over two warps
                     const uint32_t t = i / 2, half = i % 2;
                     const float *square = (const float *)(at - mem::S_ROWS + t / 8 * mem::TILE + half * 512) + t % 8;
-                    if (e0 + half * 32 < Ep) sums[(size_t)(r0 + t) * (Ep / 32) + e0 / 32 + half] = square[0] + square[64];
+                    if (e0 + half * 32 < Ep)
+                        sums[(size_t)(r0 + t) * (Ep / 32) + e0 / 32 + half] = square[0] + square[64];
                 }
                 if (lane == 0) stores_read();
                 barrier_arrive(gate_empty + stage);
@@ -403,7 +481,8 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
                 for (uint32_t k = 0; k < RS; k++) in_registers(c1[k]);
                 wgmma_begin();
 #pragma unroll
-                for (uint32_t k = 0; k < RS; k++) wgmma_tf32(u, c1[k], operand(at + mem::LOW + x * RP * 32 + k * 256, 128, RP * 32), k > 0);
+                for (uint32_t k = 0; k < RS; k++)
+                    wgmma_tf32(u, c1[k], operand(at + mem::LOW + x * RP * 32 + k * 256, 128, RP * 32), k > 0);
                 wgmma_end();
 #pragma unroll
                 for (uint32_t i = 0; i < EIGHTS * 2; i++) {
@@ -413,7 +492,8 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
                 }
                 wgmma_wait<0>();
                 keep(u);
-                float4 *to = (float4 *)(memory + mem::U + it % mem::U_STAGES * mem::U_STAGE) + (warp * 8 + x) * 32 + lane;
+                float4 *to =
+                    (float4 *)(memory + mem::U + it % mem::U_STAGES * mem::U_STAGE) + (warp * 8 + x) * 32 + lane;
 #pragma unroll
                 for (uint32_t i = 0; i < EIGHTS; i++) {
                     float v[4];
@@ -431,7 +511,8 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
         all_meet();
     } else if (role == 2) {
         more_registers<152>();
-        const float residual[2] = {mine ? in.residual[e] : 0.0f, mine ? in.residual[e + 1] : 0.0f}, norm[2] = {mine ? in.act_norm[e] : 0.0f, mine ? in.act_norm[e + 1] : 0.0f};
+        const float residual[2] = {mine ? in.residual[e] : 0.0f, mine ? in.residual[e + 1] : 0.0f},
+                    norm[2] = {mine ? in.act_norm[e] : 0.0f, mine ? in.act_norm[e + 1] : 0.0f};
         wait_for_inputs();
         const bool odd = e0 + CHANNELS > E;
         uint32_t n;
@@ -440,7 +521,8 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
             const uint32_t shift = (first + lo) % 8, stage = it % GATE_STAGES;
             const float4 *o_from = (const float4 *)(memory + mem::O + it % 2 * mem::U_STAGE) + warp * 8 * 32 + lane;
             unsigned char *const at = memory + mem::GATES + stage * mem::GATE_STAGE + in_tile;
-            unsigned char *const squares = memory + mem::GATES + stage * mem::GATE_STAGE + warp * 256 + pair * 4; // of eight tokens, in the place of their z
+            unsigned char *const squares = memory + mem::GATES + stage * mem::GATE_STAGE + warp * 256 +
+                                           pair * 4; // of eight tokens, in the place of their z
             barrier_wait(gate_full + stage, it / GATE_STAGES & 1);
             barrier_wait(o_full + it % 2, it / 2 & 1);
 #pragma unroll 1
@@ -458,7 +540,8 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
 #pragma unroll
                 for (uint32_t i = 0; i < EIGHTS; i++) {
                     o[i] = o_from[(x + i) * 32];
-                    if (odd && !mine) o[i] = make_float4(0, 0, 0, 0); // columns that pad E stay 0, whatever the state holds
+                    if (odd && !mine)
+                        o[i] = make_float4(0, 0, 0, 0); // columns that pad E stay 0, whatever the state holds
                 }
 #pragma unroll
                 for (uint32_t i = 0; i < EIGHTS * 4; i++) {
@@ -467,11 +550,14 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
                 }
 #pragma unroll
                 for (uint32_t i = 0; i < EIGHTS * 2; i++) {
-                    const float o0 = __fmaf_rn(residual[0], first_of<T>(s[i]), i % 2 ? o[i / 2].y : o[i / 2].x) * gate[2 * i],
-                                o1 = __fmaf_rn(residual[1], second_of<T>(s[i]), i % 2 ? o[i / 2].w : o[i / 2].z) * gate[2 * i + 1];
+                    const float o0 = __fmaf_rn(residual[0], first_of<T>(s[i]), i % 2 ? o[i / 2].y : o[i / 2].x) *
+                                     gate[2 * i],
+                                o1 = __fmaf_rn(residual[1], second_of<T>(s[i]), i % 2 ? o[i / 2].w : o[i / 2].z) *
+                                     gate[2 * i + 1];
                     const uint32_t t = shift + pair + i % 2;
                     square[i] = __fmaf_rn(o0, o0, o1 * o1);
-                    *(uint32_t *)(at + (x + i / 2 + t / 8) * mem::TILE + t % 8 * 16 + mem::S_ROWS) = word_of(o0 * norm[0], o1 * norm[1], T()); // in the place of s
+                    *(uint32_t *)(at + (x + i / 2 + t / 8) * mem::TILE + t % 8 * 16 + mem::S_ROWS) =
+                        word_of(o0 * norm[0], o1 * norm[1], T()); // in the place of s
                 }
                 // sums over the warp's channels: lanes halve the tokens that they sum for, until each has one
                 static_assert(EIGHTS == 4, "of eight sums a lane");
@@ -498,7 +584,7 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
             S[i / 2 * 4 + i % 2] = x.x, S[i / 2 * 4 + i % 2 + 2] = x.y;
         }
         wait_for_inputs();
-        float4 f[8]; // S as first operand
+        float4 f[8];                                      // S as first operand
         auto start = [&](uint32_t stage, uint32_t turn) { // S as it is before a piece, then what its tokens leave of it
             const float *decay_from = (const float *)(memory + stage * mem::STAGE + mem::DECAY) + pair;
             barrier_wait(full + stage, turn & 1);
@@ -514,7 +600,8 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
         for (uint32_t lo = begin, it = 0, stage = 0, turn = 0; lo < end; lo += n, it++) {
             n = piece_length(pos, lo, end);
             const unsigned char *at = memory + stage * mem::STAGE;
-            const float4 *u_from = (const float4 *)(memory + mem::U + it % mem::U_STAGES * mem::U_STAGE) + warp * 8 * 32 + lane;
+            const float4 *u_from =
+                (const float4 *)(memory + mem::U + it % mem::U_STAGES * mem::U_STAGE) + warp * 8 * 32 + lane;
             float4 u[8];
             barrier_wait(u_full + it % mem::U_STAGES, it / mem::U_STAGES & 1);
 #pragma unroll
@@ -525,14 +612,18 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
             keep(S);
             wgmma_begin();
 #pragma unroll
-            for (uint32_t x = 0; x < 8; x++) wgmma_tf32(S, u[x], operand(at + mem::K + x * GROUP_K * 4, 1024, 128), true);
+            for (uint32_t x = 0; x < 8; x++)
+                wgmma_tf32(S, u[x], operand(at + mem::K + x * GROUP_K * 4, 1024, 128), true);
 #pragma unroll
-            for (uint32_t x = 0; x < 8; x++) wgmma_tf32(o, f[x], operand(at + mem::Q + x * 256, 128, GROUP_Q * 4), x > 0);
+            for (uint32_t x = 0; x < 8; x++)
+                wgmma_tf32(o, f[x], operand(at + mem::Q + x * 256, 128, GROUP_Q * 4), x > 0);
             wgmma_end();
 #pragma unroll
-            for (uint32_t x = 0; x < 4; x++) wgmma_tf32(o, u[x], operand(at + mem::EARLY + x * 256, 128, GROUP_A * 4), true);
+            for (uint32_t x = 0; x < 4; x++)
+                wgmma_tf32(o, u[x], operand(at + mem::EARLY + x * 256, 128, GROUP_A * 4), true);
 #pragma unroll
-            for (uint32_t x = 4; x < 8; x++) wgmma_tf32(o_late, u[x], operand(at + mem::LATE + (x - 4) * 256, 128, GROUP_A * 4), x > 4);
+            for (uint32_t x = 4; x < 8; x++)
+                wgmma_tf32(o_late, u[x], operand(at + mem::LATE + (x - 4) * 256, 128, GROUP_A * 4), x > 4);
             wgmma_end();
             wgmma_wait<1>(); // S, while the last of o is made
             keep(S);
@@ -547,16 +638,19 @@ wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const
             if (it >= 2) barrier_wait(o_empty + it % 2, (it / 2 - 1) & 1);
             float4 *to = (float4 *)(memory + mem::O + it % 2 * mem::U_STAGE) + warp * 8 * 32 + lane;
 #pragma unroll
-            for (uint32_t x = 0; x < 4; x++) to[x * 32] = make_float4(o[4 * x], o[4 * x + 1], o[4 * x + 2], o[4 * x + 3]);
+            for (uint32_t x = 0; x < 4; x++)
+                to[x * 32] = make_float4(o[4 * x], o[4 * x + 1], o[4 * x + 2], o[4 * x + 3]);
 #pragma unroll
             for (uint32_t x = 4; x < 8; x++)
-                to[x * 32] = make_float4(o[4 * x] + o_late[4 * x - 16], o[4 * x + 1] + o_late[4 * x - 15], o[4 * x + 2] + o_late[4 * x - 14], o[4 * x + 3] + o_late[4 * x - 13]);
+                to[x * 32] = make_float4(o[4 * x] + o_late[4 * x - 16], o[4 * x + 1] + o_late[4 * x - 15],
+                                         o[4 * x + 2] + o_late[4 * x - 14], o[4 * x + 3] + o_late[4 * x - 13]);
             barrier_arrive(o_full + it % 2);
         }
 #pragma unroll
         for (uint32_t i = 0; i < 16; i++) {
             const uint32_t m = i / 2 * 8 + pair + i % 2;
-            if (begin < end && in_state && m < M) *(float2 *)(S_mine + m * 32) = make_float2(S[i / 2 * 4 + i % 2], S[i / 2 * 4 + i % 2 + 2]);
+            if (begin < end && in_state && m < M)
+                *(float2 *)(S_mine + m * 32) = make_float2(S[i / 2 * 4 + i % 2], S[i / 2 * 4 + i % 2 + 2]);
         }
         all_meet(); // S is written; and all is fetched and read
         fewer_registers<128>();
@@ -574,26 +668,37 @@ static bool has_wgmma(void) {
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     return major == 9;
 }
-#define FOR_STEPS_OF_R(shape, call)                                   \
-    do {                                                              \
-        if (wide_pad_R(shape) == 32) { constexpr int RS = 4; call; }  \
-        else if (wide_pad_R(shape) == 48) { constexpr int RS = 6; call; } \
-        else { constexpr int RS = 8; call; }                          \
+#define FOR_STEPS_OF_R(shape, call)                                                                                    \
+    do {                                                                                                               \
+        if (wide_pad_R(shape) == 32) {                                                                                 \
+            constexpr int RS = 4;                                                                                      \
+            call;                                                                                                      \
+        } else if (wide_pad_R(shape) == 48) {                                                                          \
+            constexpr int RS = 6;                                                                                      \
+            call;                                                                                                      \
+        } else {                                                                                                       \
+            constexpr int RS = 8;                                                                                      \
+            call;                                                                                                      \
+        }                                                                                                              \
     } while (0)
 
-bool wide_scan_possible(const cuda_shape *shape) { return shape->M <= WIDE_M && shape->R <= WIDE_MOST_R && has_wgmma(); }
+bool wide_scan_possible(const cuda_shape *shape) {
+    return shape->M <= WIDE_M && shape->R <= WIDE_MOST_R && has_wgmma();
+}
 bool wide_scan_prepare(const cuda_shape *shape) {
     bool ready = false;
-    FOR_16_BIT(shape->dtype, FOR_STEPS_OF_R(shape, (ready = allow_shared(wide_scan_kernel<T, RS>, wide_memory<RS>::TOTAL))));
+    FOR_16_BIT(shape->dtype,
+               FOR_STEPS_OF_R(shape, (ready = allow_shared(wide_scan_kernel<T, RS>, wide_memory<RS>::TOTAL))));
     return ready;
 }
 size_t wide_scan_bytes(const cuda_shape *shape, uint32_t n_rows) {
     return (size_t)n_rows * (GROUP_Q + GROUP_K + 2 * GROUP_A + WIDE_M + 8 * wide_pad_R(shape)) * sizeof(float);
 }
-static void launch_wide_scores(const cuda_shape *shape, const cuda_rows *rows, uint32_t n_segs, uint32_t most_tok, const scan_in &in, const wide_work &work,
-                               void *stream) {
+static void launch_wide_scores(const cuda_shape *shape, const cuda_rows *rows, uint32_t n_segs, uint32_t most_tok,
+                               const scan_in &in, const wide_work &work, void *stream) {
     const dim3 pieces(4 * ((most_tok + PIECE - 2) / PIECE + 1), n_segs);
-    launch(wide_scores_kernel, pieces, dim3(SCORES), 0, stream, *shape, *rows, in.q, in.k, in.log_alpha, in.c0, wide_pad_R(shape), work);
+    launch(wide_scores_kernel, pieces, dim3(SCORES), 0, stream, *shape, *rows, in.q, in.k, in.log_alpha, in.c0,
+           wide_pad_R(shape), work);
 }
 static CUtensorMap tiles_map(const void *data, uint32_t Ek, uint32_t n_rows) {
     static const auto encode = [] {
@@ -605,20 +710,24 @@ static CUtensorMap tiles_map(const void *data, uint32_t Ek, uint32_t n_rows) {
     CUtensorMap map = {};
     const cuuint64_t sizes[3] = {64, Ek / 16, (n_rows + 7) / 8}, strides[2] = {256, (cuuint64_t)16 * Ek};
     const cuuint32_t box[3] = {64, CHANNELS / 16, 8}, steps[3] = {1, 1, 1};
-    encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, (void *)data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
-           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, (void *)data, sizes, strides, box, steps,
+           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return map;
 }
-static void launch_wide_scan(const cuda_shape *shape, uint32_t layer, const cuda_rows *rows, uint32_t n_rows, uint32_t n_segs, const scan_in &in, const wide_work &work, float *sums,
-                             void *act, void *stream) {
+static void launch_wide_scan(const cuda_shape *shape, uint32_t layer, const cuda_rows *rows, uint32_t n_rows,
+                             uint32_t n_segs, const scan_in &in, const wide_work &work, float *sums, void *act,
+                             void *stream) {
     const dim3 channels((shape->Ep + CHANNELS - 1) / CHANNELS, n_segs);
     const uint32_t Ek = cuda_pad16(shape->E);
-    const wide_maps maps = {tiles_map(in.a_act, Ek, n_rows), tiles_map(in.z_act, Ek, n_rows), tiles_map(in.s_act, Ek, n_rows), tiles_map(act, Ek, n_rows)};
-    FOR_16_BIT(shape->dtype, FOR_STEPS_OF_R(shape, (launch(wide_scan_kernel<T, RS>, channels, dim3(WIDE_THREADS), wide_memory<RS>::TOTAL, stream, *shape, layer, *rows, in, work, maps,
-                                                          sums, (T *)act))));
+    const wide_maps maps = {tiles_map(in.a_act, Ek, n_rows), tiles_map(in.z_act, Ek, n_rows),
+                            tiles_map(in.s_act, Ek, n_rows), tiles_map(act, Ek, n_rows)};
+    FOR_16_BIT(shape->dtype, FOR_STEPS_OF_R(shape, (launch(wide_scan_kernel<T, RS>, channels, dim3(WIDE_THREADS),
+                                                           wide_memory<RS>::TOTAL, stream, *shape, layer, *rows, in,
+                                                           work, maps, sums, (T *)act))));
 }
-void wide_scan(const cuda_shape *shape, uint32_t layer, const cuda_rows *rows, uint32_t n_rows, uint32_t n_segs, uint32_t most_tok, const scan_in &in,
-               void *work, float *sums, void *act, void *stream) {
+void wide_scan(const cuda_shape *shape, uint32_t layer, const cuda_rows *rows, uint32_t n_rows, uint32_t n_segs,
+               uint32_t most_tok, const scan_in &in, void *work, float *sums, void *act, void *stream) {
     const wide_work parts = wide_parts(n_rows, wide_pad_R(shape), work);
     launch_wide_scores(shape, rows, n_segs, most_tok, in, parts, stream);
     launch_wide_scan(shape, layer, rows, n_rows, n_segs, in, parts, sums, act, stream);

@@ -1,9 +1,10 @@
 // swa_prompt.cu - sliding-window attention (E9) of prompts on tensor cores: rotary, attention, then the ring.
 //
-// A step's queries, keys and values become 16-bit rows of a workspace. Tiles of 64 queries meet tiles of keys that are cut at absolute
-// positions, keys ascending, with the usual running maximum and sum: the order of every sum is a function of the position alone, and
-// a tile without a visible key changes no bit. Keys before the prompt come from the ring, its own from the workspace. A key goes into
-// the ring at once where the place holds none that the prompt sees, else after the attention, so a prompt may be of any length.
+// A step's queries, keys and values become 16-bit rows of a workspace. Tiles of 64 queries meet tiles of keys that are
+// cut at absolute positions, keys ascending, with the usual running maximum and sum: the order of every sum is a
+// function of the position alone, and a tile without a visible key changes no bit. Keys before the prompt come from the
+// ring, its own from the workspace. A key goes into the ring at once where the place holds none that the prompt sees,
+// else after the attention, so a prompt may be of any length.
 #include "swa_prompt.cuh"
 #include <algorithm>
 
@@ -31,16 +32,20 @@ static __device__ __forceinline__ prompt_place place_of(const prompt_window &a, 
     const cuda_shape &s = a.shape;
     const int64_t pos = a.pos[row];
     const uint32_t since = (uint32_t)(row - u.first);
-    const int64_t begin = pos - since, old = pos - (int64_t)s.ring_keys * (since / s.ring_keys + 1); // what the place holds before the step
+    const int64_t begin = pos - since,
+                  old = pos - (int64_t)s.ring_keys * (since / s.ring_keys + 1); // what the place holds before the step
     const uint32_t slot = (uint32_t)a.slot[row], place = (uint32_t)(pos % s.ring_keys);
     prompt_place x;
-    x.keep = (uint32_t)(u.end - row) > s.ring_keys ? PROMPT_NEVER : old < 0 || old + s.visible <= begin ? PROMPT_BEFORE : PROMPT_AFTER;
+    x.keep = (uint32_t)(u.end - row) > s.ring_keys ? PROMPT_NEVER
+             : old < 0 || old + s.visible <= begin ? PROMPT_BEFORE
+                                                   : PROMPT_AFTER;
     x.key = slot * s.keys_slot + a.layer * s.keys_layer + (size_t)place * s.Hk * s.P;
     x.value = slot * s.values_slot + a.layer * s.values_layer + (size_t)place * s.Hv * s.P;
     return x;
 }
 // Head h (after the queries' heads) of a row in the ring.
-template <class T> static __device__ __forceinline__ T *kept_at(const cuda_shape &s, const prompt_place &x, uint32_t h) {
+template <class T>
+static __device__ __forceinline__ T *kept_at(const cuda_shape &s, const prompt_place &x, uint32_t h) {
     return h < s.H + s.Hk ? (T *)s.keys + x.key + (h - s.H) * s.P : (T *)s.values + x.value + (h - s.H - s.Hk) * s.P;
 }
 
@@ -63,15 +68,21 @@ static __device__ __forceinline__ void sum_up(float4 &x, const prompt_products &
     }
     x.x *= scale, x.y *= scale, x.z *= scale, x.w *= scale;
 }
-static __device__ __forceinline__ float squares(const float4 &x) { return x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w; }
-static __device__ __forceinline__ void times(float4 &x, float by, const float4 &w) { x.x *= by * w.x, x.y *= by * w.y, x.z *= by * w.z, x.w *= by * w.w; }
+static __device__ __forceinline__ float squares(const float4 &x) {
+    return x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w;
+}
+static __device__ __forceinline__ void times(float4 &x, float by, const float4 &w) {
+    x.x *= by * w.x, x.y *= by * w.y, x.z *= by * w.z, x.w *= by * w.w;
+}
 static __device__ __forceinline__ float for_query(uint32_t P) { return 1.4426950408889634f * rsqrtf((float)P); }
 
-// Heads of 8 LANES dims whose halves are turned with each other. A warp takes heads of a row two or four at a time, as many warps
-// share it as there are in `y` of the block; of its head a lane has dims 4 l .. 4 l + 3 of either half. BATCH: heads that a lane has under way.
+// Heads of 8 LANES dims whose halves are turned with each other. A warp takes heads of a row two or four at a time, as
+// many warps share it as there are in `y` of the block; of its head a lane has dims 4 l .. 4 l + 3 of either half.
+// BATCH: heads that a lane has under way.
 enum { HALVES_WARPS = 4 };
 template <class T, int LANES>
-__global__ void __launch_bounds__(HALVES_WARPS * 32, 7) prompt_halves_kernel(const __grid_constant__ prompt_window a, const __grid_constant__ prompt_products in) {
+__global__ void __launch_bounds__(HALVES_WARPS * 32, 7)
+    prompt_halves_kernel(const __grid_constant__ prompt_window a, const __grid_constant__ prompt_products in) {
     enum { P = 8 * LANES, HEADS = 32 / LANES, BATCH = 3 };
     const cuda_shape &s = a.shape;
     const uint32_t lane = threadIdx.x % LANES, n_heads = s.H + s.Hk + s.Hv, step = HEADS * blockDim.y;
@@ -94,7 +105,8 @@ __global__ void __launch_bounds__(HALVES_WARPS * 32, 7) prompt_halves_kernel(con
         for (int b = 0; b < BATCH; b++)
 #pragma unroll
             for (int i = 0; i < 2; i++)
-                x[b][i] = h0 + b * step < n_heads ? *(const float4 *)(from + (h0 + b * step) * P + i * (P / 2)) : make_float4(0, 0, 0, 0);
+                x[b][i] = h0 + b * step < n_heads ? *(const float4 *)(from + (h0 + b * step) * P + i * (P / 2))
+                                                  : make_float4(0, 0, 0, 0);
         if (h0 == first_head) place = place_of(a, u, row); // while they are on their way
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
@@ -133,11 +145,13 @@ __global__ void __launch_bounds__(HALVES_WARPS * 32, 7) prompt_halves_kernel(con
 // Any shape. A block: a row; a warp a head at a time, lane l dims 4 l .. 4 l + 3 (and + 128).
 enum { PREPARE_WARPS = 8 };
 template <class T>
-__global__ void __launch_bounds__(PREPARE_WARPS * 32) prompt_prepare_kernel(const __grid_constant__ prompt_window a, const __grid_constant__ prompt_products in) {
+__global__ void __launch_bounds__(PREPARE_WARPS * 32)
+    prompt_prepare_kernel(const __grid_constant__ prompt_window a, const __grid_constant__ prompt_products in) {
     __shared__ __align__(16) float head[PREPARE_WARPS][PROMPT_MOST_P];
     __shared__ float2 turns[PROMPT_MOST_P / 2];
     const cuda_shape &s = a.shape;
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, P = s.P, half = s.rot_dim / 2, n_heads = s.H + s.Hk + s.Hv;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, P = s.P, half = s.rot_dim / 2,
+                   n_heads = s.H + s.Hk + s.Hv;
     let_next_start();
     wait_for_inputs();
     const prompt_unit u = unit_at(a, blockIdx.x);
@@ -197,7 +211,8 @@ __global__ void __launch_bounds__(PREPARE_WARPS * 32) prompt_prepare_kernel(cons
 
 // A block: some rows of a unit, the threads their pieces of 16 bytes, AHEAD at once.
 enum { KEEP_ROWS = 4, KEEP_THREADS = 256 };
-template <class T> __global__ void __launch_bounds__(KEEP_THREADS) prompt_keep_kernel(const __grid_constant__ prompt_window a) {
+template <class T>
+__global__ void __launch_bounds__(KEEP_THREADS) prompt_keep_kernel(const __grid_constant__ prompt_window a) {
     enum { AHEAD = 5 };
     const cuda_shape &s = a.shape;
     const uint32_t n = (s.Hk + s.Hv) * s.P / 8, width = (s.H + s.Hk + s.Hv) * s.P;
@@ -221,7 +236,8 @@ template <class T> __global__ void __launch_bounds__(KEEP_THREADS) prompt_keep_k
         for (int k = 0; k < AHEAD; k++) {
             const uint32_t i = i0 + k * KEEP_THREADS, r = i / n, at = (i - r * n) * 8;
             if (i < rows * n && place[r].keep == PROMPT_AFTER)
-                *(uint4 *)(at < s.Hk * s.P ? (T *)s.keys + place[r].key + at : (T *)s.values + place[r].value + (at - s.Hk * s.P)) = x[k];
+                *(uint4 *)(at < s.Hk * s.P ? (T *)s.keys + place[r].key + at
+                                           : (T *)s.values + place[r].value + (at - s.Hk * s.P)) = x[k];
         }
     }
 }
@@ -232,15 +248,18 @@ bool cuda_prompt_window_possible(const struct cuda_shape *s) {
     if (s->dtype == CUDA_F32 || s->P % 8 || s->P > PROMPT_MOST_P || s->ring_keys < PROMPT_TILE) return false;
     return prompt_wide_possible(s) ? prompt_wide_prepare(s) : prompt_any_prepare(s);
 }
-size_t cuda_prompt_window_bytes(const struct cuda_shape *s, uint32_t n_rows) { return (size_t)n_rows * (s->H + s->Hk + s->Hv) * s->P * 2; }
+size_t cuda_prompt_window_bytes(const struct cuda_shape *s, uint32_t n_rows) {
+    return (size_t)n_rows * (s->H + s->Hk + s->Hv) * s->P * 2;
+}
 
-// Whether some key can go into its ring only after the attention: the newest one whose place a key of the prompt takes is seen.
+// Whether some key can go into its ring only after the attention: the newest one whose place a key of the prompt takes
+// is seen.
 static bool keeps_last(const struct cuda_shape *s, int64_t begin, int64_t n) {
     const int64_t old = n > (int64_t)s->ring_keys ? begin - 1 : begin + n - 1 - (int64_t)s->ring_keys;
     return old >= 0 && old + (int64_t)s->visible > begin;
 }
-static struct cuda_prompts cut_prompts(const struct cuda_shape *s, const struct cuda_prompt *prompt, uint32_t n_prompts, const int64_t *pos, bool pairs,
-                                       struct cuda_prompt_tile *tile) {
+static struct cuda_prompts cut_prompts(const struct cuda_shape *s, const struct cuda_prompt *prompt, uint32_t n_prompts,
+                                       const int64_t *pos, bool pairs, struct cuda_prompt_tile *tile) {
     struct cuda_prompts all = {tile, 0, 0, false};
     for (int single = !pairs; single < 2; single++) {
         cuda_prompt_tile *const begin = tile + all.n_pairs, *at = begin;
@@ -259,8 +278,8 @@ static struct cuda_prompts cut_prompts(const struct cuda_shape *s, const struct 
     for (uint32_t i = 0; i < n_prompts; i++) all.keeps_last |= keeps_last(s, pos[prompt[i].row], prompt[i].n);
     return all;
 }
-struct cuda_prompts cuda_prompt_tiles(const struct cuda_shape *s, const struct cuda_prompt *prompt, uint32_t n_prompts, const int64_t *pos,
-                                      struct cuda_prompt_tile *tile) {
+struct cuda_prompts cuda_prompt_tiles(const struct cuda_shape *s, const struct cuda_prompt *prompt, uint32_t n_prompts,
+                                      const int64_t *pos, struct cuda_prompt_tile *tile) {
     uint32_t n_tiles = 0;
     for (uint32_t i = 0; i < n_prompts; i++) n_tiles += (uint32_t)(prompt[i].n + PROMPT_TILE - 1) / PROMPT_TILE;
     return cut_prompts(s, prompt, n_prompts, pos, prompt_wide_possible(s) && prompt_wide_pairs(s, n_tiles), tile);
@@ -272,17 +291,25 @@ template <class T> static void prepare(const prompt_window &a, const prompt_prod
         launch(prompt_prepare_kernel<T>, dim3(n_units(a), PROMPT_TILE), dim3(PREPARE_WARPS * 32), 0, stream, a, in);
         return;
     }
-    const uint32_t share = a.n_rows > 3000 ? 1 : a.n_rows > 1500 ? 2 : 4, rows = HALVES_WARPS / share; // warps of a row, rows of a block
-    launch(P == 64 ? prompt_halves_kernel<T, 8> : prompt_halves_kernel<T, 16>, dim3(n_units(a), PROMPT_TILE / rows), dim3(32, share, rows), 0, stream, a, in);
+    const uint32_t share = a.n_rows > 3000   ? 1
+                           : a.n_rows > 1500 ? 2
+                                             : 4,
+                   rows = HALVES_WARPS / share; // warps of a row, rows of a block
+    launch(P == 64 ? prompt_halves_kernel<T, 8> : prompt_halves_kernel<T, 16>, dim3(n_units(a), PROMPT_TILE / rows),
+           dim3(32, share, rows), 0, stream, a, in);
 }
 template <class T> static void keep_in_ring(const prompt_window &a, void *stream) {
-    if (a.prompts.keeps_last) launch(prompt_keep_kernel<T>, dim3(n_units(a), PROMPT_TILE / KEEP_ROWS), dim3(KEEP_THREADS), 0, stream, a);
+    if (a.prompts.keeps_last)
+        launch(prompt_keep_kernel<T>, dim3(n_units(a), PROMPT_TILE / KEEP_ROWS), dim3(KEEP_THREADS), 0, stream, a);
 }
-static void attend(const prompt_window &a, void *stream) { prompt_wide_possible(&a.shape) ? prompt_wide_attend(a, stream) : prompt_any_attend(a, stream); }
+static void attend(const prompt_window &a, void *stream) {
+    prompt_wide_possible(&a.shape) ? prompt_wide_attend(a, stream) : prompt_any_attend(a, stream);
+}
 
 void k_prompt_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
-                     const struct cuda_prompts *prompts, const float *qkv, uint32_t splits, size_t split_stride, const float *row_scale,
-                     const float *turn, const float *q_norm, const float *k_norm, void *work, void *act, void *stream) {
+                     const struct cuda_prompts *prompts, const float *qkv, uint32_t splits, size_t split_stride,
+                     const float *row_scale, const float *turn, const float *q_norm, const float *k_norm, void *work,
+                     void *act, void *stream) {
     const prompt_window a = {*shape, layer, n_rows, rows->pos, rows->slot, *prompts, work, act};
     const prompt_products in = {qkv, splits, split_stride, row_scale, (const float2 *)turn, q_norm, k_norm};
     if (n_units(a) == 0) return;
@@ -292,6 +319,8 @@ void k_prompt_window(const struct cuda_shape *shape, uint32_t layer, const struc
         attend(a, stream);
         keep_in_ring<T>(a, stream);
     };
-    if (shape->dtype == CUDA_F16) all(__half());
-    else all(__nv_bfloat16());
+    if (shape->dtype == CUDA_F16)
+        all(__half());
+    else
+        all(__nv_bfloat16());
 }

@@ -13,7 +13,8 @@ struct prompt_window {
     void *work, *act; // work [n_rows][(H + Hk + Hv) P] of 16 bit, queries times log2(e) / sqrt(P)
 };
 
-// The attention itself, where a device and a shape have the first, and of any shape. Asked for its shared memory before.
+// The attention itself, where a device and a shape have the first, and of any shape. Asked for its shared memory
+// before.
 bool prompt_wide_possible(const struct cuda_shape *s);
 bool prompt_wide_prepare(const struct cuda_shape *s);
 bool prompt_wide_pairs(const struct cuda_shape *s, uint32_t n_tiles); // whether it wants pairs of so many tiles
@@ -37,20 +38,25 @@ __device__ __forceinline__ uint32_t two(float x, float y, __nv_bfloat16) {
 }
 // 16 bytes, or zeros.
 __device__ __forceinline__ void copy16(uint32_t shared, const void *global, bool wanted) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(wanted ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(wanted ? 16 : 0)
+                 : "memory");
 }
-__device__ __forceinline__ void copies_done() { asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory"); }
+__device__ __forceinline__ void copies_done() {
+    asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+}
 
 // Queries and the tiles of keys that they see. Keys are counted from the first position of the first tile.
 struct prompt_job {
-    int32_t row, end;      // rows of the step: the first query's, behind the prompt's last
-    uint32_t head;         // the first one's
-    bool pair;             // two tiles of queries
-    int32_t query, begin;  // the first query; the prompt's first row, before which keys are in the ring
-    int32_t low, high;     // the keys that any of the queries sees
-    uint32_t slot, place;  // place in the ring of key 0
+    int32_t row, end;     // rows of the step: the first query's, behind the prompt's last
+    uint32_t head;        // the first one's
+    bool pair;            // two tiles of queries
+    int32_t query, begin; // the first query; the prompt's first row, before which keys are in the ring
+    int32_t low, high;    // the keys that any of the queries sees
+    uint32_t slot, place; // place in the ring of key 0
 };
-template <int KEYS> __device__ __forceinline__ prompt_job job_at(const prompt_window &a, const cuda_prompt_tile &t, bool pair, uint32_t head) {
+template <int KEYS>
+__device__ __forceinline__ prompt_job job_at(const prompt_window &a, const cuda_prompt_tile &t, bool pair,
+                                             uint32_t head) {
     prompt_job j;
     const cuda_shape &s = a.shape;
     const int64_t pos = a.pos[t.row], low = max(pos + 1 - (int64_t)s.visible, (int64_t)0), tile = low / KEYS * KEYS;
@@ -65,7 +71,9 @@ template <class T> struct prompt_source {
     const T *ring, *own;      // place 0 of the ring; row 0 of the workspace
     uint32_t ring_ld, own_ld; // from a row to the next
 };
-template <class T> __device__ __forceinline__ prompt_source<T> source_of(const prompt_window &a, const prompt_job &j, bool values, uint32_t head) {
+template <class T>
+__device__ __forceinline__ prompt_source<T> source_of(const prompt_window &a, const prompt_job &j, bool values,
+                                                      uint32_t head) {
     const cuda_shape &s = a.shape;
     prompt_source<T> x;
     x.own_ld = (s.H + s.Hk + s.Hv) * s.P, x.ring_ld = (values ? s.Hv : s.Hk) * s.P;
@@ -77,11 +85,13 @@ template <class T> __device__ __forceinline__ prompt_source<T> source_of(const p
 }
 // The row of key i of the tile that begins at key `from`, which lies at `place`; another's if nobody sees that key.
 template <class T>
-__device__ __forceinline__ const T *source_row(const prompt_source<T> &x, const prompt_job &j, int32_t from, uint32_t place, int32_t i, uint32_t ring_keys) {
+__device__ __forceinline__ const T *source_row(const prompt_source<T> &x, const prompt_job &j, int32_t from,
+                                               uint32_t place, int32_t i, uint32_t ring_keys) {
     i = min(max(from + i, j.low), j.high) - from;
     uint32_t at = place + (uint32_t)i;
 #pragma unroll
     for (int k = 0; k < 2; k++) at -= at >= ring_keys ? ring_keys : 0; // a ring has 64 or more, a tile 128
     const bool old = from + i < j.begin;
-    return (old ? x.ring : x.own) + (size_t)(old ? at : (uint32_t)(j.row - j.query + from + i)) * (old ? x.ring_ld : x.own_ld);
+    return (old ? x.ring : x.own) +
+           (size_t)(old ? at : (uint32_t)(j.row - j.query + from + i)) * (old ? x.ring_ld : x.own_ld);
 }

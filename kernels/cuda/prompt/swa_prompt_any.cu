@@ -1,9 +1,14 @@
-// swa_prompt_any.cu - attention of prompts (swa_prompt.cu) for every shape and device: a block of four warps a tile of queries and
-// a head, tiles of 64 keys.
+// swa_prompt_any.cu - attention of prompts (swa_prompt.cu) for every shape and device: a block of four warps a tile of
+// queries and a head, tiles of 64 keys.
 #include "swa_prompt.cuh"
 
 template <int MOST> struct prompt_any { // heads of up to MOST dims
-    enum { TILE = PROMPT_TILE, LD = MOST + 8, MATRIX = TILE * LD, BYTES = 3 * MATRIX * 2 }; // a stride that spreads the rows over the banks
+    enum {
+        TILE = PROMPT_TILE,
+        LD = MOST + 8,
+        MATRIX = TILE * LD,
+        BYTES = 3 * MATRIX * 2
+    }; // a stride that spreads the rows over the banks
 };
 
 template <class T, int MOST>
@@ -12,12 +17,14 @@ __global__ void __launch_bounds__(128) prompt_any_kernel(const __grid_constant__
     extern __shared__ __align__(16) unsigned char shared[];
     T *const qs = (T *)shared, *const ks = qs + prompt_any<MOST>::MATRIX, *const vs = ks + prompt_any<MOST>::MATRIX;
     const cuda_shape &s = a.shape;
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, P = s.P, padded = (P + 15) / 16 * 16;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, P = s.P,
+                   padded = (P + 15) / 16 * 16;
     const uint32_t width = (s.H + s.Hk + s.Hv) * P, head = blockIdx.y, pieces = P / 8;
     let_next_start();
     wait_for_inputs();
     const prompt_job j = job_at<TILE>(a, a.prompts.tile[blockIdx.x], false, head);
-    for (uint32_t i = threadIdx.x; i < 3 * TILE && padded != P; i += 128) *(uint4 *)(qs + i * LD + P) = make_uint4(0, 0, 0, 0);
+    for (uint32_t i = threadIdx.x; i < 3 * TILE && padded != P; i += 128)
+        *(uint4 *)(qs + i * LD + P) = make_uint4(0, 0, 0, 0);
     for (uint32_t i = threadIdx.x; i < TILE * pieces; i += 128) {
         const int32_t row = i / pieces, piece = i % pieces;
         const bool have = j.row + row < j.end;
@@ -25,14 +32,17 @@ __global__ void __launch_bounds__(128) prompt_any_kernel(const __grid_constant__
         *(uint4 *)(qs + row * LD + piece * 8) = have ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
     }
     float o[MOST / 8][4] = {}, top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
-    const prompt_source<T> keys = source_of<T>(a, j, false, head % s.Hk), values = source_of<T>(a, j, true, head % s.Hv);
+    const prompt_source<T> keys = source_of<T>(a, j, false, head % s.Hk),
+                           values = source_of<T>(a, j, true, head % s.Hv);
     uint32_t place = j.place;
     for (int32_t from = 0; from <= j.high; from += TILE) {
         for (uint32_t i = threadIdx.x; i < TILE * pieces; i += 128) {
             const int32_t row = i / pieces, piece = i % pieces;
             const bool wanted = from + row >= j.low && from + row <= j.high;
-            copy16((uint32_t)__cvta_generic_to_shared(ks + row * LD + piece * 8), source_row(keys, j, from, place, row, s.ring_keys) + piece * 8, wanted);
-            copy16((uint32_t)__cvta_generic_to_shared(vs + row * LD + piece * 8), source_row(values, j, from, place, row, s.ring_keys) + piece * 8, wanted);
+            copy16((uint32_t)__cvta_generic_to_shared(ks + row * LD + piece * 8),
+                   source_row(keys, j, from, place, row, s.ring_keys) + piece * 8, wanted);
+            copy16((uint32_t)__cvta_generic_to_shared(vs + row * LD + piece * 8),
+                   source_row(values, j, from, place, row, s.ring_keys) + piece * 8, wanted);
         }
         copies_done();
         __syncthreads(); // queries, keys, values
@@ -40,12 +50,15 @@ __global__ void __launch_bounds__(128) prompt_any_kernel(const __grid_constant__
 #pragma unroll
         for (int k = 0; k < MOST / 16; k++) {
             if (16 * k >= P) break;
-            const uint32_t *q = (const uint32_t *)(qs + (warp * 16 + g) * LD + 16 * k) + t, *key = (const uint32_t *)(ks + g * LD + 16 * k) + t;
+            const uint32_t *q = (const uint32_t *)(qs + (warp * 16 + g) * LD + 16 * k) + t,
+                           *key = (const uint32_t *)(ks + g * LD + 16 * k) + t;
             const uint4 x = make_uint4(q[0], q[8 * LD / 2], q[4], q[8 * LD / 2 + 4]);
 #pragma unroll
-            for (int n = 0; n < TILE / 8; n++) mma(score[n], x, make_uint2(key[n * 8 * LD / 2], key[n * 8 * LD / 2 + 4]), T());
+            for (int n = 0; n < TILE / 8; n++)
+                mma(score[n], x, make_uint2(key[n * 8 * LD / 2], key[n * 8 * LD / 2 + 4]), T());
         }
-        const int32_t mine = j.query - from + (int32_t)(warp * 16 + g); // from the tile's first key to this lane's first query
+        const int32_t mine =
+            j.query - from + (int32_t)(warp * 16 + g); // from the tile's first key to this lane's first query
         uint4 weight[TILE / 16];
 #pragma unroll
         for (int e = 0; e < 2; e++) {
@@ -54,7 +67,8 @@ __global__ void __launch_bounds__(128) prompt_any_kernel(const __grid_constant__
             for (int n = 0; n < TILE / 8; n++)
 #pragma unroll
                 for (int x = 0; x < 2; x++) {
-                    if ((uint32_t)(mine + 8 * e - (8 * n + 2 * (int32_t)t + x)) >= s.visible) score[n][2 * e + x] = -INFINITY;
+                    if ((uint32_t)(mine + 8 * e - (8 * n + 2 * (int32_t)t + x)) >= s.visible)
+                        score[n][2 * e + x] = -INFINITY;
                     m = fmaxf(m, score[n][2 * e + x]);
                 }
             m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
@@ -73,8 +87,9 @@ __global__ void __launch_bounds__(128) prompt_any_kernel(const __grid_constant__
         }
 #pragma unroll
         for (int k = 0; k < TILE / 16; k++)
-            weight[k] = make_uint4(two(score[2 * k][0], score[2 * k][1], T()), two(score[2 * k][2], score[2 * k][3], T()),
-                                   two(score[2 * k + 1][0], score[2 * k + 1][1], T()), two(score[2 * k + 1][2], score[2 * k + 1][3], T()));
+            weight[k] = make_uint4(
+                two(score[2 * k][0], score[2 * k][1], T()), two(score[2 * k][2], score[2 * k][3], T()),
+                two(score[2 * k + 1][0], score[2 * k + 1][1], T()), two(score[2 * k + 1][2], score[2 * k + 1][3], T()));
 #pragma unroll
         for (int n = 0; n < MOST / 8; n++) {
             if (8 * n >= P) break;
@@ -82,7 +97,8 @@ __global__ void __launch_bounds__(128) prompt_any_kernel(const __grid_constant__
             for (int k = 0; k < TILE / 16; k++) {
                 uint2 v; // keys 16 k + lane % 16, eight dims, turned over
                 asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-                             : "=r"(v.x), "=r"(v.y) : "r"((uint32_t)__cvta_generic_to_shared(vs + (16 * k + lane % 16) * LD + 8 * n)));
+                             : "=r"(v.x), "=r"(v.y)
+                             : "r"((uint32_t)__cvta_generic_to_shared(vs + (16 * k + lane % 16) * LD + 8 * n)));
                 mma(o[n], weight[k], v, T());
             }
         }
@@ -100,20 +116,23 @@ __global__ void __launch_bounds__(128) prompt_any_kernel(const __grid_constant__
 #pragma unroll
         for (int n = 0; n < MOST / 8; n++)
             if (8 * n < P)
-                *(uint32_t *)((T *)a.act + act_at<T>((uint32_t)row, head * P + 8 * n + 2 * t, (s.H * P + 15) / 16 * 16)) =
+                *(uint32_t *)((T *)a.act +
+                              act_at<T>((uint32_t)row, head * P + 8 * n + 2 * t, (s.H * P + 15) / 16 * 16)) =
                     two(o[n][2 * e] * by, o[n][2 * e + 1] * by, T());
     }
 }
 
 template <int MOST> static bool allow_any(bool half) {
-    return allow_shared(half ? prompt_any_kernel<__half, MOST> : prompt_any_kernel<__nv_bfloat16, MOST>, prompt_any<MOST>::BYTES);
+    return allow_shared(half ? prompt_any_kernel<__half, MOST> : prompt_any_kernel<__nv_bfloat16, MOST>,
+                        prompt_any<MOST>::BYTES);
 }
 bool prompt_any_prepare(const struct cuda_shape *s) {
     const bool half = s->dtype == CUDA_F16;
     return s->P <= 64 ? allow_any<64>(half) : s->P <= 128 ? allow_any<128>(half) : allow_any<256>(half);
 }
 template <int MOST> static void attend_any(const prompt_window &a, void *stream) {
-    const auto kernel = a.shape.dtype == CUDA_F16 ? prompt_any_kernel<__half, MOST> : prompt_any_kernel<__nv_bfloat16, MOST>;
+    const auto kernel =
+        a.shape.dtype == CUDA_F16 ? prompt_any_kernel<__half, MOST> : prompt_any_kernel<__nv_bfloat16, MOST>;
     launch(kernel, dim3(a.prompts.n_single, a.shape.H), dim3(128), prompt_any<MOST>::BYTES, stream, a);
 }
 void prompt_any_attend(const prompt_window &a, void *stream) {

@@ -1,6 +1,6 @@
-// swa_prompt_wide.cu - attention of prompts (swa_prompt.cu) on Hopper, one key head: a warpgroup takes a tile of queries and a head,
-// tiles of 128 keys, both products as wgmma; one more warpgroup brings keys and values with the tensor copy engine, what is not
-// wanted whole with plain copies.
+// swa_prompt_wide.cu - attention of prompts (swa_prompt.cu) on Hopper, one key head: a warpgroup takes a tile of
+// queries and a head, tiles of 128 keys, both products as wgmma; one more warpgroup brings keys and values with the
+// tensor copy engine, what is not wanted whole with plain copies.
 //
 // A warpgroup issues the scores of one tile with the outputs of the tile before, and makes weights meanwhile.
 #include "swa_prompt.cuh"
@@ -8,10 +8,20 @@
 #include <algorithm>
 #include <cuda.h>
 
-enum { KEYS = 128, HALF_KEYS = 64, ITEMS = 6, JOBS = 8 }; // items of a ring: keys or values of a tile; JOBS: more than ITEMS can belong to
+enum {
+    KEYS = 128,
+    HALF_KEYS = 64,
+    ITEMS = 6,
+    JOBS = 8
+}; // items of a ring: keys or values of a tile; JOBS: more than ITEMS can belong to
 
 template <int P, int GROUPS> struct prompt_wide {
-    enum { COLUMNS = KEYS * 128, ITEM = KEYS * P * 2, BYTES = ITEMS * ITEM + 1024, THREADS = (GROUPS + 1) * 128 }; // COLUMNS: bytes of 64 dims
+    enum {
+        COLUMNS = KEYS * 128,
+        ITEM = KEYS * P * 2,
+        BYTES = ITEMS * ITEM + 1024,
+        THREADS = (GROUPS + 1) * 128
+    }; // COLUMNS: bytes of 64 dims
 };
 struct prompt_maps { // rows of 64 dims of this layer's rings and of the workspace
     CUtensorMap keys, values, work;
@@ -23,7 +33,7 @@ struct prompt_told { // what the copying warpgroup tells the others of a job
 
 template <class T, int P, int GROUPS>
 __global__ void __launch_bounds__(prompt_wide<P, GROUPS>::THREADS)
-prompt_wide_kernel(const __grid_constant__ prompt_window a, const __grid_constant__ prompt_maps maps) {
+    prompt_wide_kernel(const __grid_constant__ prompt_window a, const __grid_constant__ prompt_maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using G = prompt_wide<P, GROUPS>;
     enum { TILE = PROMPT_TILE };
@@ -44,7 +54,9 @@ prompt_wide_kernel(const __grid_constant__ prompt_window a, const __grid_constan
     // Jobs come with most keys first; every other round turns about.
     const uint32_t n_pairs = a.prompts.n_pairs * s.H, n_jobs = n_pairs + a.prompts.n_single * (s.H / GROUPS);
     const uint32_t n_rounds = (n_jobs + gridDim.x - 1) / gridDim.x;
-    auto job_of = [&](uint32_t round) { return round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x); };
+    auto job_of = [&](uint32_t round) {
+        return round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+    };
     const uint32_t n_mine = n_rounds - (n_rounds && job_of(n_rounds - 1) >= n_jobs);
     if (group == GROUPS) {
         if (GROUPS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
@@ -55,8 +67,8 @@ prompt_wide_kernel(const __grid_constant__ prompt_window a, const __grid_constan
             const uint32_t i = job_of(n);
             const bool pair = i < n_pairs;
             const uint32_t k = pair ? i : i - n_pairs, heads = pair ? s.H : s.H / GROUPS;
-            const prompt_job j =
-                job_at<KEYS>(a, a.prompts.tile[pair ? k / heads : a.prompts.n_pairs + k / heads], pair, k % heads * (pair ? 1 : GROUPS));
+            const prompt_job j = job_at<KEYS>(a, a.prompts.tile[pair ? k / heads : a.prompts.n_pairs + k / heads], pair,
+                                              k % heads * (pair ? 1 : GROUPS));
             if (tid == 0) {
                 told[n % JOBS] = {j.row, j.end - j.row, j.query, j.high / KEYS + 1, j.head, j.pair};
                 barrier_arrive(&ready[n % JOBS]);
@@ -71,8 +83,8 @@ prompt_wide_kernel(const __grid_constant__ prompt_window a, const __grid_constan
                     const uint32_t at = ring + item % ITEMS * G::ITEM, head = v ? (j.head + v - 1) % s.Hv : 0;
                     uint64_t *const bar = &full[item % ITEMS];
                     if (item >= ITEMS) barrier_wait(&empty[item % ITEMS], item / ITEMS + 1 & 1);
-                    // Halves of the tile: whole from the ring or the workspace; zeros where nobody sees any; else row by row. What
-                    // the prompt has beyond its high end may come along, its weights are 0.
+                    // Halves of the tile: whole from the ring or the workspace; zeros where nobody sees any; else row
+                    // by row. What the prompt has beyond its high end may come along, its weights are 0.
                     bool plain[2], own[2];
                     uint32_t begin[2];
 #pragma unroll
@@ -82,21 +94,28 @@ prompt_wide_kernel(const __grid_constant__ prompt_window a, const __grid_constan
                         begin[h] = place + h * HALF_KEYS;
                         begin[h] -= begin[h] >= s.ring_keys ? s.ring_keys : 0;
                         plain[h] = unseen || (x >= j.begin ? j.row - j.query + end <= j.end
-                                                           : end <= j.begin && (!v || x >= j.low) && begin[h] + HALF_KEYS <= s.ring_keys);
+                                                           : end <= j.begin && (!v || x >= j.low) &&
+                                                                 begin[h] + HALF_KEYS <= s.ring_keys);
                         own[h] = unseen || x >= j.begin;
                         if (own[h]) begin[h] = unseen ? a.n_rows : j.row - j.query + x; // beyond the workspace: zeros
                     }
                     const bool all_plain = plain[0] && plain[1];
                     if (tid == 0) {
-                        if (all_plain) barrier_expect(bar, G::ITEM);
-                        else if (plain[0] || plain[1]) barrier_expect_more(bar, G::ITEM / 2);
+                        if (all_plain)
+                            barrier_expect(bar, G::ITEM);
+                        else if (plain[0] || plain[1])
+                            barrier_expect_more(bar, G::ITEM / 2);
 #pragma unroll
                         for (int h = 0; h < 2; h++)
                             if (plain[h])
 #pragma unroll
                                 for (int c = 0; c < P / 64; c++)
-                                    copy_box(at + c * G::COLUMNS + h * (HALF_KEYS * 128), own[h] ? &maps.work : v ? &maps.values : &maps.keys,
-                                             (own[h] ? s.H + (v ? s.Hk : 0) + head : head) * P + c * 64, begin[h], own[h] ? 0 : j.slot, bar);
+                                    copy_box(at + c * G::COLUMNS + h * (HALF_KEYS * 128),
+                                             own[h] ? &maps.work
+                                             : v    ? &maps.values
+                                                    : &maps.keys,
+                                             (own[h] ? s.H + (v ? s.Hk : 0) + head : head) * P + c * 64, begin[h],
+                                             own[h] ? 0 : j.slot, bar);
                     }
                     if (all_plain) continue;
                     const prompt_source<T> source = source_of<T>(a, j, v, head);
@@ -105,7 +124,8 @@ prompt_wide_kernel(const __grid_constant__ prompt_window a, const __grid_constan
                     for (uint32_t r = row0; r < KEYS; r += ROWS) {
                         if (r < HALF_KEYS ? plain[0] : plain[1]) continue;
                         const int32_t x = from + (int32_t)r;
-                        copy16(to + r * 128, source_row(source, j, from, place, (int32_t)r, s.ring_keys) + piece * 8, x >= j.low && x <= j.high);
+                        copy16(to + r * 128, source_row(source, j, from, place, (int32_t)r, s.ring_keys) + piece * 8,
+                               x >= j.low && x <= j.high);
                     }
                     barrier_arrive_copied(bar);
                     delay(16);
@@ -133,7 +153,8 @@ prompt_wide_kernel(const __grid_constant__ prompt_window a, const __grid_constan
             barrier_wait(&ready[n % JOBS], n / JOBS & 1);
             const prompt_told &j = told[n % JOBS];
             const uint32_t head = j.pair ? j.head : j.head + group, first = (j.pair ? group * TILE : 0) + in_tile;
-            const uint32_t *from = (const uint32_t *)((const T *)a.work + (size_t)(j.row + first) * width + head * P) + t;
+            const uint32_t *from =
+                (const uint32_t *)((const T *)a.work + (size_t)(j.row + first) * width + head * P) + t;
             const uint32_t *from8 = from + 8 * (width / 2);
             const bool have = (int32_t)first < j.rows, have8 = (int32_t)first + 8 < j.rows;
 #pragma unroll
@@ -149,10 +170,13 @@ prompt_wide_kernel(const __grid_constant__ prompt_window a, const __grid_constan
         for (uint32_t n = 0; n < n_mine; n++) {
             const prompt_told &j = told[n % JOBS];
             const bool pair = j.pair;
-            const uint32_t items = pair || GROUPS == 1 ? 2 : 3, value_item = pair || GROUPS == 1 ? 1 : 1 + group, n_tiles = (uint32_t)j.n_tiles;
-            const int32_t query = j.query + (pair ? (int32_t)group * TILE : 0), rows = j.rows - (pair ? (int32_t)group * TILE : 0);
+            const uint32_t items = pair || GROUPS == 1 ? 2 : 3, value_item = pair || GROUPS == 1 ? 1 : 1 + group,
+                           n_tiles = (uint32_t)j.n_tiles;
+            const int32_t query = j.query + (pair ? (int32_t)group * TILE : 0),
+                          rows = j.rows - (pair ? (int32_t)group * TILE : 0);
             // Of the block's tiles of keys, those that my queries see.
-            const uint32_t low = (uint32_t)max(query + 1 - (int32_t)s.visible, 0) / KEYS, high = (uint32_t)(query + min((int32_t)TILE, rows) - 1) / KEYS;
+            const uint32_t low = (uint32_t)max(query + 1 - (int32_t)s.visible, 0) / KEYS,
+                           high = (uint32_t)(query + min((int32_t)TILE, rows) - 1) / KEYS;
             auto wait_full = [&](uint32_t x) {
                 barrier_wait(&full[x % ITEMS], x / ITEMS & 1);
                 written_for_wgmma(); // plain copies may be among them
@@ -176,7 +200,8 @@ prompt_wide_kernel(const __grid_constant__ prompt_window a, const __grid_constan
                 wgmma_begin();
 #pragma unroll
                 for (int d = 0; d < P / 16; d++)
-                    wgmma<false>(score, make_uint4(q[4 * d], q[4 * d + 1], q[4 * d + 2], q[4 * d + 3]), b + (d / 4 * G::COLUMNS + d % 4 * 32 >> 4), d > 0, T());
+                    wgmma<false>(score, make_uint4(q[4 * d], q[4 * d + 1], q[4 * d + 2], q[4 * d + 3]),
+                                 b + (d / 4 * G::COLUMNS + d % 4 * 32 >> 4), d > 0, T());
                 wgmma_end();
             };
             auto outputs = [&](uint32_t k) {
@@ -194,7 +219,8 @@ prompt_wide_kernel(const __grid_constant__ prompt_window a, const __grid_constan
                 if (ahead < KEYS - 1 || ahead + TILE - 1 >= (int32_t)s.visible) {
 #pragma unroll
                     for (int x = 0; x < KEYS / 2; x++) {
-                        const int32_t back = ahead + (int32_t)in_tile + x / 2 % 2 * 8 - (x / 4 * 8 + 2 * (int32_t)t + x % 2);
+                        const int32_t back =
+                            ahead + (int32_t)in_tile + x / 2 % 2 * 8 - (x / 4 * 8 + 2 * (int32_t)t + x % 2);
                         if ((uint32_t)back >= s.visible) score[x] = -INFINITY;
                     }
                 }
@@ -202,7 +228,8 @@ prompt_wide_kernel(const __grid_constant__ prompt_window a, const __grid_constan
                 for (int e = 0; e < 2; e++) {
                     float m = top[e];
 #pragma unroll
-                    for (int x = 0; x < KEYS / 8; x++) m = fmaxf(m, fmaxf(score[4 * x + 2 * e], score[4 * x + 2 * e + 1]));
+                    for (int x = 0; x < KEYS / 8; x++)
+                        m = fmaxf(m, fmaxf(score[4 * x + 2 * e], score[4 * x + 2 * e + 1]));
                     m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
                     m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
                     if (m - top[e] <= 8.0f) m = top[e];        // weights up to 2^8: the sums need not be scaled
@@ -224,8 +251,9 @@ prompt_wide_kernel(const __grid_constant__ prompt_window a, const __grid_constan
             auto pack = [&] {
 #pragma unroll
                 for (int d = 0; d < KEYS / 16; d++)
-                    weight[d] = make_uint4(two(score[8 * d], score[8 * d + 1], T()), two(score[8 * d + 2], score[8 * d + 3], T()),
-                                           two(score[8 * d + 4], score[8 * d + 5], T()), two(score[8 * d + 6], score[8 * d + 7], T()));
+                    weight[d] = make_uint4(
+                        two(score[8 * d], score[8 * d + 1], T()), two(score[8 * d + 2], score[8 * d + 3], T()),
+                        two(score[8 * d + 4], score[8 * d + 5], T()), two(score[8 * d + 6], score[8 * d + 7], T()));
             };
 #pragma unroll 1
             for (uint32_t k = 0; k < low; k++) pass(k);
@@ -277,7 +305,8 @@ prompt_wide_kernel(const __grid_constant__ prompt_window a, const __grid_constan
                     T *act = (T *)a.act + act_at<T>((uint32_t)(j.row + j.rows - rows + r), column, s.H * P);
 #pragma unroll
                     for (int x = 0; x < P / 8; x++) // eight columns on: the tile's other half, or the next tile
-                        *(uint32_t *)(act + x / 2 * 128 + x % 2 * 64) = two(o[4 * x + 2 * e] * by, o[4 * x + 2 * e + 1] * by, T());
+                        *(uint32_t *)(act + x / 2 * 128 + x % 2 * 64) =
+                            two(o[4 * x + 2 * e] * by, o[4 * x + 2 * e + 1] * by, T());
                 }
             }
         }
@@ -288,7 +317,8 @@ prompt_wide_kernel(const __grid_constant__ prompt_window a, const __grid_constan
 // ---- the host's part ----
 
 // [slots][rows][columns] of 16 bit, of which a box takes 64 rows of 64 columns with a swizzle of 128 bytes.
-static CUtensorMap rows_map(const void *data, uint64_t columns, uint64_t rows, uint64_t ld, uint64_t slots, uint64_t slot_ld) {
+static CUtensorMap rows_map(const void *data, uint64_t columns, uint64_t rows, uint64_t ld, uint64_t slots,
+                            uint64_t slot_ld) {
     static const auto encode = [] {
         void *f = NULL;
         cudaDriverEntryPointQueryResult found;
@@ -298,15 +328,18 @@ static CUtensorMap rows_map(const void *data, uint64_t columns, uint64_t rows, u
     CUtensorMap map = {};
     const cuuint64_t sizes[3] = {columns, rows, slots}, strides[2] = {ld * 2, slot_ld * 2};
     const cuuint32_t box[3] = {64, HALF_KEYS, 1}, steps[3] = {1, 1, 1};
-    encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 3, (void *)data, sizes, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 3, (void *)data, sizes, strides, box, steps,
+           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return map;
 }
 static prompt_maps maps_of(const prompt_window &a) {
     const cuda_shape &s = a.shape;
     const uint64_t width = (uint64_t)(s.H + s.Hk + s.Hv) * s.P, slots = (uint64_t)1 << 31; // as many as there are
-    return {rows_map((const uint16_t *)s.keys + a.layer * s.keys_layer, (uint64_t)s.Hk * s.P, s.ring_keys, (uint64_t)s.Hk * s.P, slots, s.keys_slot),
-            rows_map((const uint16_t *)s.values + a.layer * s.values_layer, (uint64_t)s.Hv * s.P, s.ring_keys, (uint64_t)s.Hv * s.P, slots, s.values_slot),
+    return {rows_map((const uint16_t *)s.keys + a.layer * s.keys_layer, (uint64_t)s.Hk * s.P, s.ring_keys,
+                     (uint64_t)s.Hk * s.P, slots, s.keys_slot),
+            rows_map((const uint16_t *)s.values + a.layer * s.values_layer, (uint64_t)s.Hv * s.P, s.ring_keys,
+                     (uint64_t)s.Hv * s.P, slots, s.values_slot),
             rows_map(a.work, width, a.n_rows, width, 1, width)};
 }
 
@@ -329,14 +362,18 @@ template <class T, int P, int GROUPS> static bool allow_wide() {
     return allow_shared(prompt_wide_kernel<T, P, GROUPS>, prompt_wide<P, GROUPS>::BYTES);
 }
 template <class T> static bool allow_wide(uint32_t P) {
-    return P == 64 ? allow_wide<T, 64, 1>() && allow_wide<T, 64, 2>() : allow_wide<T, 128, 1>() && allow_wide<T, 128, 2>();
+    return P == 64 ? allow_wide<T, 64, 1>() && allow_wide<T, 64, 2>()
+                   : allow_wide<T, 128, 1>() && allow_wide<T, 128, 2>();
 }
-bool prompt_wide_prepare(const struct cuda_shape *s) { return s->dtype == CUDA_F16 ? allow_wide<__half>(s->P) : allow_wide<__nv_bfloat16>(s->P); }
+bool prompt_wide_prepare(const struct cuda_shape *s) {
+    return s->dtype == CUDA_F16 ? allow_wide<__half>(s->P) : allow_wide<__nv_bfloat16>(s->P);
+}
 
 template <class T, int P, int GROUPS> static void attend_wide(const prompt_window &a, void *stream) {
     using G = prompt_wide<P, GROUPS>;
     const uint32_t n_jobs = a.prompts.n_pairs * a.shape.H + a.prompts.n_single * (a.shape.H / GROUPS);
-    launch(prompt_wide_kernel<T, P, GROUPS>, dim3(std::min(n_jobs, n_multiprocessors())), dim3(G::THREADS), G::BYTES, stream, a, maps_of(a));
+    launch(prompt_wide_kernel<T, P, GROUPS>, dim3(std::min(n_jobs, n_multiprocessors())), dim3(G::THREADS), G::BYTES,
+           stream, a, maps_of(a));
 }
 template <class T, int P> static void attend_wide(const prompt_window &a, void *stream) {
     const bool few = !a.prompts.n_pairs && !prompt_wide_pairs(&a.shape, a.prompts.n_single);

@@ -1,13 +1,21 @@
-// sample.cu - from rows of logits to tokens, and the rows of a step: what the host wrote, with the tokens that the last step drew.
+// sample.cu - from rows of logits to tokens, and the rows of a step: what the host wrote, with the tokens that the last
+// step drew.
 //
-// A probability is an integer here: 2^40 for the largest logit, fewer for the others. Sums of integers are the same in any order, so
-// shared counters may be added to as threads come, and a draw still is a function of its row alone.
+// A probability is an integer here: 2^40 for the largest logit, fewer for the others. Sums of integers are the same in
+// any order, so shared counters may be added to as threads come, and a draw still is a function of its row alone.
 #include "kernels/cuda/common.cuh"
 #include <cfloat>
 
 using u64 = unsigned long long;
 
-enum { PIECE = 2048, PIECE_THREADS = 256, PICK_THREADS = 1024, WARPS = PICK_THREADS / 32, BINS = PICK_THREADS, LIST = PICK_THREADS };
+enum {
+    PIECE = 2048,
+    PIECE_THREADS = 256,
+    PICK_THREADS = 1024,
+    WARPS = PICK_THREADS / 32,
+    BINS = PICK_THREADS,
+    LIST = PICK_THREADS
+};
 constexpr uint32_t MARK_END = 1u << 31, MARK_SEEN = 1u << 30, MARK_COUNT = MARK_SEEN - 1;
 
 // ---- order: larger is more wanted; equal logits in order of id ----
@@ -16,7 +24,9 @@ __device__ __forceinline__ uint32_t ordered(float x) {
     uint32_t bits = __float_as_uint(__fadd_rn(x, 0.0f)); // -0 is 0
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
-__device__ __forceinline__ float from_ordered(uint32_t o) { return __uint_as_float(o & 0x80000000u ? o & 0x7fffffffu : ~o); }
+__device__ __forceinline__ float from_ordered(uint32_t o) {
+    return __uint_as_float(o & 0x80000000u ? o & 0x7fffffffu : ~o);
+}
 __device__ __forceinline__ u64 key_of(float x, uint32_t id) { return (u64)ordered(x) << 32 | (0xffffffffu - id); }
 __device__ __forceinline__ uint32_t id_of(u64 key) { return 0xffffffffu - (uint32_t)key; }
 __device__ __forceinline__ float logit_of(u64 key) { return from_ordered((uint32_t)(key >> 32)); }
@@ -52,7 +62,8 @@ struct adjusted_row {
     bool banned, penalised, plain; // plain: nothing changes
     uint32_t V;
 
-    __device__ adjusted_row(const cuda_sampler &s, const cuda_sampling &sp, uint32_t slot, const float *row) : logits(row), V(s.V) {
+    __device__ adjusted_row(const cuda_sampler &s, const cuda_sampling &sp, uint32_t slot, const float *row)
+        : logits(row), V(s.V) {
         banned = sp.n_generated < sp.min_tokens;
         penalised = sp.penalised;
         bias = sp.biased ? s.bias + (size_t)slot * V : NULL;
@@ -76,7 +87,7 @@ struct adjusted_row {
 uint32_t cuda_sample_pieces(uint32_t V) { return (V + PIECE - 1) / PIECE; }
 
 __global__ void __launch_bounds__(PIECE_THREADS)
-pieces_kernel(cuda_sampler s, const int32_t *slots, const int32_t *out, const float *logits, cuda_piece *pieces) {
+    pieces_kernel(cuda_sampler s, const int32_t *slots, const int32_t *out, const float *logits, cuda_piece *pieces) {
     __shared__ float shared[32];
     __shared__ cuda_piece warps[PIECE_THREADS / 32];
     let_next_start();
@@ -131,7 +142,8 @@ pieces_kernel(cuda_sampler s, const int32_t *slots, const int32_t *out, const fl
         const float max = logit_of(mine.raw_best);
         float sum = 0;
 #pragma unroll
-        for (int j = 0; j < PIECE / PIECE_THREADS; j++) sum += first + j * PIECE_THREADS < s.V ? expf(raw[j] - max) : 0.0f;
+        for (int j = 0; j < PIECE / PIECE_THREADS; j++)
+            sum += first + j * PIECE_THREADS < s.V ? expf(raw[j] - max) : 0.0f;
         mine.raw_sum = block_sum(sum, shared);
     }
     if (threadIdx.x == 0) pieces[(size_t)blockIdx.y * gridDim.x + blockIdx.x] = mine;
@@ -159,7 +171,9 @@ struct team {
         if (n > 1) {
             uint32_t v;
             asm volatile("{\n.reg .u32 a;\nmapa.shared::cluster.u32 a, %1, %2;\nld.shared::cluster.u32 %0, [a];\n}"
-                         : "=r"(v) : "r"((uint32_t)__cvta_generic_to_shared(p)), "r"(from) : "memory");
+                         : "=r"(v)
+                         : "r"((uint32_t)__cvta_generic_to_shared(p)), "r"(from)
+                         : "memory");
             return v;
         }
 #endif
@@ -170,7 +184,9 @@ struct team {
         if (n > 1) {
             u64 v;
             asm volatile("{\n.reg .u32 a;\nmapa.shared::cluster.u32 a, %1, %2;\nld.shared::cluster.u64 %0, [a];\n}"
-                         : "=l"(v) : "r"((uint32_t)__cvta_generic_to_shared(p)), "r"(from) : "memory");
+                         : "=l"(v)
+                         : "r"((uint32_t)__cvta_generic_to_shared(p)), "r"(from)
+                         : "memory");
             return v;
         }
 #endif
@@ -223,12 +239,15 @@ __device__ double block_total(double x, pick_shared &sh) {
 }
 
 // Elements are shared out over the team's warps in runs of equal length, a multiple of 32.
-__device__ __forceinline__ uint32_t run_len(uint32_t n, uint32_t n_blocks) { return (n + n_blocks * PICK_THREADS - 1) / (n_blocks * PICK_THREADS) * 32; }
+__device__ __forceinline__ uint32_t run_len(uint32_t n, uint32_t n_blocks) {
+    return (n + n_blocks * PICK_THREADS - 1) / (n_blocks * PICK_THREADS) * 32;
+}
 
 // visit(id, logit) for [first, first + n), each warp its run in order of id.
 template <class Visit>
 __device__ __forceinline__ void scan(const team &t, const adjusted_row &row, uint32_t first, uint32_t n, Visit visit) {
-    const uint32_t len = run_len(n, t.n), begin = (t.rank * WARPS + threadIdx.x / 32) * len, end = begin + len < n ? begin + len : n;
+    const uint32_t len = run_len(n, t.n), begin = (t.rank * WARPS + threadIdx.x / 32) * len,
+                   end = begin + len < n ? begin + len : n;
     uint32_t i = begin + (threadIdx.x & 31);
     for (; i + 7 * 32 < end; i += 8 * 32) {
         float v[8];
@@ -246,7 +265,7 @@ __device__ __forceinline__ void scan(const team &t, const adjusted_row &row, uin
 // What the filters left, and what a token weighs.
 struct draw_state {
     float max, scale, scale_e, bins_per_y; // scale: of the exponent to base 2, scale_e: to base e
-    u64 cut;                      // kept: key >= cut
+    u64 cut;                               // kept: key >= cut
     float cut_logit;
     uint32_t cut_id;
     bool typical;
@@ -267,7 +286,9 @@ struct draw_state {
         asm("shr.u64 %0, %1, %2;" : "=l"(fixed) : "l"(fixed), "r"(127 - (bits >> 23))); // shifts beyond 63 give 0
         return fixed;
     }
-    __device__ u64 typical_key(float x, uint32_t i) const { return (u64)~ordered(distance(x)) << 32 | (0xffffffffu - i); }
+    __device__ u64 typical_key(float x, uint32_t i) const {
+        return (u64)~ordered(distance(x)) << 32 | (0xffffffffu - i);
+    }
     __device__ bool keeps(float x, uint32_t i) const {
         if (!(x > cut_logit) && !(x == cut_logit && i <= cut_id)) return false;
         return !typical || typical_key(x, i) >= typical_cut;
@@ -275,7 +296,8 @@ struct draw_state {
     __device__ u64 kept_mass(float x, uint32_t i) const { return keeps(x, i) ? mass(x) : 0; }
 };
 
-// In which counter is the target, counted from the first? Sets sh.bin and sh.before; the sum of all. The target is at least 1.
+// In which counter is the target, counted from the first? Sets sh.bin and sh.before; the sum of all. The target is at
+// least 1.
 template <class Target> __device__ u64 find_bin(const team &t, pick_shared &sh, Target target_of) {
     t.sync(); // all has been added
     u64 here = 0;
@@ -293,12 +315,13 @@ __device__ __forceinline__ void clear_bins(const team &t, pick_shared &sh) {
     __syncthreads(); // and are clear
 }
 
-// The threshold (of order) of the shortest run of most wanted tokens that weighs `share` of all, or `count` tokens (share 0). 0: there
-// are fewer. Two passes over the row: weights by bins, which order the tokens as `order` does; then the one bin that matters, whose
-// few tokens are compared with each other. A bin with too many is divided by the bits of their order until they are few.
-// place: ascends with order, 0 .. BINS.
+// The threshold (of order) of the shortest run of most wanted tokens that weighs `share` of all, or `count` tokens
+// (share 0). 0: there are fewer. Two passes over the row: weights by bins, which order the tokens as `order` does; then
+// the one bin that matters, whose few tokens are compared with each other. A bin with too many is divided by the bits
+// of their order until they are few. place: ascends with order, 0 .. BINS.
 template <class Order, class Place>
-__device__ u64 select(const team &t, pick_shared &sh, const adjusted_row &row, const draw_state &d, double share, u64 count, Order order, Place place) {
+__device__ u64 select(const team &t, pick_shared &sh, const adjusted_row &row, const draw_state &d, double share,
+                      u64 count, Order order, Place place) {
     clear_bins(t, sh);
     scan(t, row, 0, row.V, [&](uint32_t i, float x) {
         const u64 mass = d.kept_mass(x, i);
@@ -332,7 +355,7 @@ __device__ u64 select(const team &t, pick_shared &sh, const adjusted_row &row, c
             const uint32_t at = atomicAdd(&sh.n_list, 1);
             if (at < LIST) sh.list[at] = order(x, i), sh.weight[at] = share > 0 ? d.mass(x) : 1;
         });
-        t.sync(); // the lists are whole
+        t.sync();                            // the lists are whole
         uint32_t from = 0, at = threadIdx.x; // this thread's element of all lists, one after the other
         for (n_list = 0; n_list <= LIST && from < t.n; from++) n_list += t.of(from, &sh.n_list);
         if (n_list <= LIST) {
@@ -371,7 +394,8 @@ __device__ u64 select(const team &t, pick_shared &sh, const adjusted_row &row, c
 }
 
 __device__ double uniform(uint64_t seed, uint64_t position) { // philox, draw 0: engine/base/philox.c
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32), c0 = (uint32_t)position, c1 = (uint32_t)(position >> 32), c2 = 0, c3 = 0;
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32), c0 = (uint32_t)position, c1 = (uint32_t)(position >> 32),
+             c2 = 0, c3 = 0;
     for (int round = 0; round < 10; round++) {
         const u64 p0 = (u64)0xD2511F53u * c0, p1 = (u64)0xCD9E8D57u * c2;
         c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0, c1 = (uint32_t)p1;
@@ -381,13 +405,14 @@ __device__ double uniform(uint64_t seed, uint64_t position) { // philox, draw 0:
     return (double)(((u64)c0 << 32 | c1) >> 11) * 0x1p-53;
 }
 
-__device__ void filter(const team &t, pick_shared &sh, const adjusted_row &row, const cuda_sampling &sp, draw_state &d) {
+__device__ void filter(const team &t, pick_shared &sh, const adjusted_row &row, const cuda_sampling &sp,
+                       draw_state &d) {
     const auto order = [&](float x, uint32_t i) { return key_of(x, i); };
     const auto place = [&](float x) { return d.y(x) * d.bins_per_y; };
     if (sp.top_k > 0) d.raise(select(t, sh, row, d, 0, (u64)sp.top_k, order, place));
     if (sp.min_logit > -INFINITY) d.raise((u64)ordered(__fadd_rn(d.max, sp.min_logit)) << 32);
     if (sp.top_p < 1) d.raise(select(t, sh, row, d, (double)sp.top_p, 0, order, place));
-    if (sp.typical_p < 1) { // |-log p - entropy| is |y_e - the mean of y_e|
+    if (sp.typical_p < 1) {                      // |-log p - entropy| is |y_e - the mean of y_e|
         u64 mass = 0, high = 0, low = 0, unused; // of integers, again: y_e in 2^-26, the products in two parts
         scan(t, row, 0, row.V, [&](uint32_t i, float x) {
             const u64 m = d.kept_mass(x, i);
@@ -403,7 +428,8 @@ __device__ void filter(const team &t, pick_shared &sh, const adjusted_row &row, 
         if (threadIdx.x == 0) sh.mine[0] = mass, sh.mine[1] = high, sh.mine[2] = low;
         t.sync(); // every block's sums
         mass = high = low = 0;
-        for (uint32_t i = 0; i < t.n; i++) mass += t.of(i, &sh.mine[0]), high += t.of(i, &sh.mine[1]), low += t.of(i, &sh.mine[2]);
+        for (uint32_t i = 0; i < t.n; i++)
+            mass += t.of(i, &sh.mine[0]), high += t.of(i, &sh.mine[1]), low += t.of(i, &sh.mine[2]);
         d.mean = ((double)high * 0x1p40 + (double)low) / (double)mass * 0x1p-26;
         d.typical_cut = select(
             t, sh, row, d, (double)sp.typical_p, 0, [&](float x, uint32_t i) { return d.typical_key(x, i); },
@@ -438,8 +464,8 @@ __device__ uint32_t draw(const team &t, pick_shared &sh, const adjusted_row &row
     if (n > run_len(row.V, t.n)) n = run_len(row.V, t.n);
     target -= t.of(owner, &sh.before);
     t.sync(); // and everyone knows: the first block goes on alone
-    // The others end: the first one counts the token in the row's marks when it has it, and a block that read the row after that would find
-    // another sum, so no run, and go on from a run that is none.
+    // The others end: the first one counts the token in the row's marks when it has it, and a block that read the row
+    // after that would find another sum, so no run, and go on from a run that is none.
     if (t.rank) return 0;
 
     const team alone = {1, 0};
@@ -447,7 +473,8 @@ __device__ uint32_t draw(const team &t, pick_shared &sh, const adjusted_row &row
     scan(alone, row, first, n, [&](uint32_t i, float x) { mass += d.kept_mass(x, i); });
     block_total(mass, sh, &before);
     mass = warp_total(mass);
-    if ((threadIdx.x & 31) == 0 && before <= target && target < before + mass) sh.bin = threadIdx.x / 32, sh.before = before;
+    if ((threadIdx.x & 31) == 0 && before <= target && target < before + mass)
+        sh.bin = threadIdx.x / 32, sh.before = before;
     __syncthreads(); // the run is known
     const uint32_t len = run_len(n, 1), begin = sh.bin * len;
     target -= sh.before;
@@ -471,8 +498,10 @@ __device__ uint32_t draw(const team &t, pick_shared &sh, const adjusted_row &row
     return sh.bin;
 }
 
-// The n most likely tokens, one after the other: the best of the pieces, then that piece without it. sh.list: the pieces' best.
-__device__ void top_logprobs(pick_shared &sh, const float *logits, uint32_t V, uint32_t n_pieces, uint32_t n, double lse, cuda_token *token) {
+// The n most likely tokens, one after the other: the best of the pieces, then that piece without it. sh.list: the
+// pieces' best.
+__device__ void top_logprobs(pick_shared &sh, const float *logits, uint32_t V, uint32_t n_pieces, uint32_t n,
+                             double lse, cuda_token *token) {
     for (uint32_t k = 0; k < n; k++) {
         const u64 best = block_max(threadIdx.x < n_pieces ? sh.list[threadIdx.x] : 0, sh);
         const uint32_t piece = id_of(best) / PIECE;
@@ -492,7 +521,8 @@ __device__ void top_logprobs(pick_shared &sh, const float *logits, uint32_t V, u
 }
 
 __global__ void __launch_bounds__(PICK_THREADS)
-pick_kernel(cuda_sampler s, cuda_rows rows, const int32_t *out, const float *logits, const cuda_piece *pieces, uint32_t n_pieces, uint32_t n_blocks) {
+    pick_kernel(cuda_sampler s, cuda_rows rows, const int32_t *out, const float *logits, const cuda_piece *pieces,
+                uint32_t n_pieces, uint32_t n_blocks) {
     __shared__ pick_shared sh;
     let_next_start();
     wait_for_inputs();
@@ -510,13 +540,20 @@ pick_kernel(cuda_sampler s, cuda_rows rows, const int32_t *out, const float *log
     const u64 best = block_max(mine.best, sh);
     const bool broken = __syncthreads_or(mine.broken);
     const float max = logit_of(best);
-    const uint32_t status = broken ? CUDA_TOKEN_NAN : !(max > -INFINITY) ? CUDA_TOKEN_FORBIDDEN : !(max < INFINITY) ? CUDA_TOKEN_INFINITE : 0;
+    const uint32_t status = broken               ? CUDA_TOKEN_NAN
+                            : !(max > -INFINITY) ? CUDA_TOKEN_FORBIDDEN
+                            : !(max < INFINITY)  ? CUDA_TOKEN_INFINITE
+                                                 : 0;
 
     double lse = 0;
     uint32_t n_top = 0;
     if (status == 0 && sp.n_logprobs >= 0 && t.rank == 0) {
         const float raw_max = logit_of(block_max(mine.raw_best, sh));
-        lse = (double)raw_max + log(block_total(thread < n_pieces ? (double)mine.raw_sum * exp((double)logit_of(mine.raw_best) - (double)raw_max) : 0.0, sh));
+        lse =
+            (double)raw_max +
+            log(block_total(
+                thread < n_pieces ? (double)mine.raw_sum * exp((double)logit_of(mine.raw_best) - (double)raw_max) : 0.0,
+                sh));
         n_top = (uint32_t)sp.n_logprobs < s.V ? (uint32_t)sp.n_logprobs : s.V;
         sh.list[thread] = mine.raw_best;
         __syncthreads(); // the list is whole
@@ -526,7 +563,8 @@ pick_kernel(cuda_sampler s, cuda_rows rows, const int32_t *out, const float *log
     if (status == 0 && sp.temperature > 0) {
         const float scale = fminf(__fdiv_rn(1.0f, sp.temperature), 1e30f);
         draw_state d = {max, scale * 1.4426950408889634f, scale, 0, 0, -INFINITY, 0xffffffffu, false, 0, 0};
-        const float low = -logit_of(block_max(thread < n_pieces ? key_of(-mine.low, 0) : 0, sh)), range = fminf(d.y(low), 41.0f);
+        const float low = -logit_of(block_max(thread < n_pieces ? key_of(-mine.low, 0) : 0, sh)),
+                    range = fminf(d.y(low), 41.0f);
         d.bins_per_y = range > 0 ? BINS / range : 0; // as many bins as tokens that differ allow
         filter(t, sh, row, sp, d);
         id = draw(t, sh, row, d, uniform(sp.seed, (uint64_t)rows.pos[r] + 1));
@@ -554,17 +592,18 @@ pick_kernel(cuda_sampler s, cuda_rows rows, const int32_t *out, const float *log
     token->masked = 0;
 }
 
-void k_sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out, bool draws, const float *logits,
-              void *stream) {
+void k_sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out,
+              bool draws, const float *logits, void *stream) {
     const uint32_t n_pieces = cuda_sample_pieces(s->V);
     int device = 0, major = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     // some 128 multiprocessors for few rows; the result is the same whatever the number
     const uint32_t n_blocks = major < 9 || !draws ? 1 : n_out <= 16 ? 8 : n_out <= 32 ? 4 : n_out <= 64 ? 2 : 1;
-    launch(pieces_kernel, dim3(n_pieces, n_out), dim3(PIECE_THREADS), 0, stream, *s, rows->slot, out, logits, s->pieces);
-    launch_clusters(n_blocks, pick_kernel, dim3(n_out * n_blocks), dim3(PICK_THREADS), 0, stream, *s, *rows, out, logits,
-                    (const cuda_piece *)s->pieces, n_pieces, n_blocks);
+    launch(pieces_kernel, dim3(n_pieces, n_out), dim3(PIECE_THREADS), 0, stream, *s, rows->slot, out, logits,
+           s->pieces);
+    launch_clusters(n_blocks, pick_kernel, dim3(n_out * n_blocks), dim3(PICK_THREADS), 0, stream, *s, *rows, out,
+                    logits, (const cuda_piece *)s->pieces, n_pieces, n_blocks);
 }
 
 // ---- the rows of a step ----
@@ -572,13 +611,15 @@ void k_sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const 
 struct all_turns {
     cuda_step of[CUDA_TURNS];
 };
-// Slots that begin together are written back in turns: by the digits of the slot's number, so that also a few neighbours differ.
+// Slots that begin together are written back in turns: by the digits of the slot's number, so that also a few
+// neighbours differ.
 __device__ __forceinline__ bool is_written_back(uint32_t slot, int64_t pos) {
     uint32_t digits = 0;
     for (; slot; slot /= CUDA_DEFERRED + 1) digits += slot % (CUDA_DEFERRED + 1);
     return ((uint32_t)pos + digits) % (CUDA_DEFERRED + 1) == 0;
 }
-__global__ void step_rows_kernel(cuda_sampler s, all_turns host, cuda_step to, uint32_t n_rows, uint32_t n_segs, uint32_t n_out, uint32_t *n_deferred) {
+__global__ void step_rows_kernel(cuda_sampler s, all_turns host, cuda_step to, uint32_t n_rows, uint32_t n_segs,
+                                 uint32_t n_out, uint32_t *n_deferred) {
     wait_for_inputs();
     const uint32_t turn = *s.turn;
     const cuda_step from = host.of[turn % CUDA_TURNS];
@@ -615,12 +656,12 @@ __global__ void step_rows_kernel(cuda_sampler s, all_turns host, cuda_step to, u
     if (threadIdx.x == 0) *s.turn = turn + 1;
 }
 
-void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS], const struct cuda_step *device, uint32_t n_rows,
-                 uint32_t n_segs, uint32_t n_out, uint32_t *n_deferred, void *stream) {
+void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS], const struct cuda_step *device,
+                 uint32_t n_rows, uint32_t n_segs, uint32_t n_out, uint32_t *n_deferred, void *stream) {
     all_turns turns;
     for (int i = 0; i < CUDA_TURNS; i++) turns.of[i] = host[i];
-    launch(step_rows_kernel, dim3(1), dim3(n_rows < 1024 ? (n_rows + 31) / 32 * 32 : 1024), 0, stream, *s, turns, *device, n_rows, n_segs, n_out,
-           n_deferred);
+    launch(step_rows_kernel, dim3(1), dim3(n_rows < 1024 ? (n_rows + 31) / 32 * 32 : 1024), 0, stream, *s, turns,
+           *device, n_rows, n_segs, n_out, n_deferred);
 }
 
 // ---- admission ----
@@ -631,9 +672,10 @@ __global__ void admit_kernel(cuda_sampler s, const cuda_admission *a) {
     wait_for_inputs();
     const uint32_t slot = a->slot, n_bias = a->n_bias, n_end_ids = a->n_end_ids;
     if (a->first && threadIdx.x == 0) s.slots[slot] = a->sampling;
-    for (uint32_t i = threadIdx.x; i < n_end_ids; i += blockDim.x) s.marks[(size_t)slot * s.V + a->end_ids[i]] = MARK_END;
+    for (uint32_t i = threadIdx.x; i < n_end_ids; i += blockDim.x)
+        s.marks[(size_t)slot * s.V + a->end_ids[i]] = MARK_END;
     for (uint32_t i = threadIdx.x; i < n_bias; i += blockDim.x) ids[i] = a->bias_ids[i], bias[i] = a->bias[i];
-    __syncthreads(); // the entries are here
+    __syncthreads();                      // the entries are here
     for (uint32_t i = 0; i < n_bias; i++) // an id that comes twice is added in order, by one thread
         if ((uint32_t)ids[i] % blockDim.x == threadIdx.x) s.bias[(size_t)slot * s.V + ids[i]] += bias[i];
 }
