@@ -170,7 +170,7 @@ bench: deps # the engine's figures on this machine, as a table and as rows in RE
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@tests/bench/record $(BUILD)/rodimus $(RESULTS) $(FLAGS)
 	@echo "the rows are in $(RESULTS)"
-plots: # the pictures of the README, from tests/bench/results
+plots: # the pictures of the READMEs, from tests/bench/results
 	@cmp -s tests/bench/requirements.txt build/venv-plots/made-from || { rm -rf build/venv-plots && /usr/bin/python3 -m venv build/venv-plots && \
 		build/venv-plots/bin/pip install --quiet --disable-pip-version-check --no-deps -r tests/bench/requirements.txt && \
 		cp tests/bench/requirements.txt build/venv-plots/made-from; }

@@ -1,5 +1,6 @@
-"""README.md says what happens: every example under a `test: run` mark ends well, and prints what stands under the next
+"""The pages say what happens: every example under a `test: run` mark ends well, and prints what stands under the next
 `test: output` mark. Ids and times of creation differ from run to run and are left out."""
+import json
 import os
 import re
 import shlex
@@ -8,24 +9,26 @@ import sys
 
 import pytest
 
+from pages import page, pages
 from server import RODIMUS, ROOT, command, environment, free_port
 
 MARKED = re.compile(r"<!-- test: (run|output) -->\n```(\w+)\n(.*?)^```$", re.M | re.S)
 
 
 def examples():
-    """(name, language, code, output or None) of each example in README.md."""
-    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
-        text = f.read()
+    """(name, language, code, output or None) of each example in any page."""
     found = []
-    for m in MARKED.finditer(text):
-        mark, language, body = m.groups()
-        if mark == "run":
-            line = text.count("\n", 0, m.start(3)) + 1
-            found.append([f"line-{line}", language, body, None])
-        else:
-            assert found and found[-1][3] is None, f"output without a run: {body[:80]}"
-            found[-1][3] = body
+    for name in pages():
+        text, of_page = page(name), []
+        for m in MARKED.finditer(text):
+            mark, language, body = m.groups()
+            if mark == "run":
+                line = text.count("\n", 0, m.start(3)) + 1
+                of_page.append([f"{name}-line-{line}", language, body, None])
+            else:
+                assert of_page and of_page[-1][3] is None, f"{name}: output without a run: {body[:80]}"
+                of_page[-1][3] = body
+        found += of_page
     return found
 
 
@@ -48,10 +51,22 @@ def test_examples_print_what_the_readme_shows(server, language, code, output):
 def test_the_operators_chapter_leads_to_all_that_an_operator_needs():
     """That the lists are whole is held elsewhere: settings by test_config.c, metrics and log lines by test_operation.py, alerts
     by tests/deploy/test_files.py; that the links lead to headings, by tests/check-rules."""
-    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
-        chapter = re.search(r"^## For operators\n(.*?)^## ", f.read(), re.M | re.S).group(1)
-    for link in ("config/README.md#all-settings", "server/README.md#metrics", "deploy/README.md#when-an-alert-comes", "deploy/SECURITY.md"):
+    assert "](deploy/README.md#for-operators)" in page("README.md")
+    chapter = re.search(r"^## For operators\n(.*?)^## ", page("deploy/README.md"), re.M | re.S).group(1)
+    for link in ("../config/README.md#all-settings", "../server/README.md#metrics", "#when-an-alert-comes", "SECURITY.md"):
         assert f"]({link})" in chapter, link
+
+
+def test_the_settings_that_the_readme_names_exist():
+    chapter = re.search(r"^## Settings\n(.*?)^## ", page("README.md"), re.M | re.S).group(1)
+    named = [name for row in re.findall(r"^\| [a-z ]+ \| (`.*) \|$", chapter, re.M) for name in re.findall(r"`(\w+)`", row)]
+    assert len(named) > 25 and len(set(named)) == len(named), named
+    assert set(named) <= set(json.loads(page("config/default.json"))), named
+
+
+def of_other_programs(name):
+    """A page with flags of compilers and of the test programs."""
+    return name.startswith(("kernels/", "tests/")) and not name.startswith("tests/bench/")
 
 
 def test_flags_and_variables_in_the_readmes_exist():
@@ -60,13 +75,13 @@ def test_flags_and_variables_in_the_readmes_exist():
     flags = set(re.findall(r"--[a-z][a-z-]+", helps))
     variables = {f[2:].replace("-", "_").upper() for f in re.findall(r"--[a-z][a-z-]+", command("serve", "--help").stdout)}
     n = 0
-    for name in ("README.md", "config/README.md", "server/README.md", "engine/README.md", "deploy/README.md", "deploy/SECURITY.md"):
-        with open(os.path.join(ROOT, name), encoding="utf-8") as f:
-            text = f.read()
+    for name in pages():
+        if of_other_programs(name):
+            continue
+        text = page(name)
         text = re.sub(r"^.*docker (?:build|compose|run).*$|--extra-request-body", "", text, flags=re.M)  # of others
         for script, arguments in re.findall(r"^(tests/[\w/-]+) (.*)$", text, flags=re.M):
-            with open(os.path.join(ROOT, script), encoding="utf-8") as f:
-                known = set(re.findall(r"--[a-z][a-z-]+", f.read()))
+            known = set(re.findall(r"--[a-z][a-z-]+", page(script)))
             its = set(re.findall(r"--[a-z][a-z-]+", arguments))
             assert its <= known, (name, script, its - known)
             n += len(its)
@@ -79,13 +94,10 @@ def test_flags_and_variables_in_the_readmes_exist():
 
 
 def test_make_targets_that_the_readmes_name_exist():
-    with open(os.path.join(ROOT, "Makefile"), encoding="utf-8") as f:
-        phony = set(re.search(r"^\.PHONY: (.*)$", f.read(), re.M).group(1).split())
+    phony = set(re.search(r"^\.PHONY: (.*)$", page("Makefile"), re.M).group(1).split())
     named = set()
-    for folder in ("", "config", "server", "engine", "kernels", "deploy", "tests"):
-        with open(os.path.join(ROOT, folder, "README.md"), encoding="utf-8") as f:
-            text = f.read()
-        named |= {t for code in re.findall(r"`([^`]*)`|^(?:sudo )?(make .*)$", text, re.M) for line in code
+    for name in pages():
+        named |= {t for code in re.findall(r"`([^`]*)`|^(?:sudo )?(make .*)$", page(name), re.M) for line in code
                   for m in re.findall(r"\bmake((?: +[\w-]+| +[A-Z_]+=\S*)+)", line) for t in re.findall(r"(?<=\s)[a-z][\w-]*(?=\s|$)", m)}
     contract = {"all", "deps", "run", "test", "test-gpu", "test-browser", "test-clients", "soak", "fuzz", "asan", "ubsan", "tsan", "bench", "plots",
                 "bundle", "format", "clean"}
@@ -95,8 +107,7 @@ def test_make_targets_that_the_readmes_name_exist():
 
 def test_what_the_readme_has_made_is_no_part_of_the_tree():
     """Else the rules would be asked of it: who followed the README and then ran `make test` had two failures."""
-    with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as f:
-        made = re.findall(r"python3 -m venv (\S+)|saved as (\S+)", f.read())
+    made = re.findall(r"python3 -m venv (\S+)|saved as (\S+)", page("README.md"))
     assert len(made) == 2, made
     for path in map("".join, made):
         path = path.rstrip(",;:")
@@ -110,11 +121,13 @@ def test_variables_that_change_the_tests_are_listed():
             if file.endswith((".c", ".h", ".py")) or file in ("run", "away", "sanitize"):
                 with open(os.path.join(folder, file), encoding="utf-8") as f:
                     named |= set(re.findall(r"\bRODIMUS_(?:TEST|KEEP)_[A-Z_]*[A-Z]\b", f.read()))
-    with open(os.path.join(ROOT, "tests", "README.md"), encoding="utf-8") as f:
-        listed = set(re.findall(r"\bRODIMUS_(?:TEST|KEEP)_[A-Z_]*[A-Z]\b", f.read().split("\n## Variables\n")[1].split("\n## ")[0]))
+    chapter = page("tests/README.md").split("\n## Variables\n")[1].split("\n## ")[0]
+    listed = set(re.findall(r"\bRODIMUS_(?:TEST|KEEP)_[A-Z_]*[A-Z]\b", chapter))
     assert named == listed and len(listed) > 15, (named - listed, listed - named)
 
 
 def test_the_readme_has_examples_of_each_kind():
-    kinds = {(language, output is not None) for _, language, _, output in examples()}
-    assert {("bash", True), ("python", True)} <= kinds
+    found, both = examples(), {("bash", True), ("python", True)}
+    for name, wanted in (("README.md", both), ("server/openai/README.md", both), ("tests/bench/README.md", {("bash", False), ("python", True)})):
+        assert wanted <= {(language, output is not None) for where, language, _, output in found if where.startswith(f"{name}-")}, name
+    assert len(found) >= 10, found
