@@ -1,4 +1,4 @@
-"""A device that fails in mid-flight (RODIMUS_TEST_FAULT_STEP, see tests/README.md): every request gets its error, the log says
+"""A device that fails in mid-flight (RODIMUS_TEST_FAULT_STEP, see README.md): every request gets its error, the log says
 what happened, the process ends by itself with a status other than 0. test_fault.py runs this on the CPU; as a program it needs
 the standard library only: python3 tests/api/fault.py [DEVICE]."""
 import sys
