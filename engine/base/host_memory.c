@@ -22,7 +22,7 @@ static uint64_t read_limit(const char *path) {
 
 /* group: absolute, as the process's namespace sees it; it is eaten up. What is not there bounds nothing: a container
  * may see the host's names and its own files, and then its own are those of the root. */
-static uint64_t least_on_the_way_up(const char *root, const char *mount, char *group, const char *file) {
+static uint64_t limit_up_to_root(const char *root, const char *mount, char *group, const char *file) {
     uint64_t least = UINT64_MAX;
     if (strstr(group, "/..")) *group = 0; /* outside of the namespace's root */
     for (;;) {
@@ -42,8 +42,8 @@ static uint64_t limit_of_line(const char *root, char *line) {
     char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
     if (!group) return UINT64_MAX;
     *group++ = 0;
-    if (!strcmp(line, "0:")) return least_on_the_way_up(root, "", group, "memory.max");
-    if (!strcmp(controllers, ":memory")) return least_on_the_way_up(root, "/memory", group, "memory.limit_in_bytes");
+    if (!strcmp(line, "0:")) return limit_up_to_root(root, "", group, "memory.max");
+    if (!strcmp(controllers, ":memory")) return limit_up_to_root(root, "/memory", group, "memory.limit_in_bytes");
     return UINT64_MAX;
 }
 

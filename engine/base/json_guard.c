@@ -33,14 +33,14 @@ void json_guard_give(void *p) {
     free(p);
 }
 
-static void *allocate(size_t n_bytes) {
+static void *json_guard_allocate(size_t n_bytes) {
     void *p = malloc(n_bytes);
     return p ? p : json_guard_take(n_bytes);
 }
 
 void json_guard_wipe(bool wipe) { wipes = wipe; }
 
-void json_guard_install(void) { json_set_alloc_funcs(allocate, json_guard_give); }
+void json_guard_install(void) { json_set_alloc_funcs(json_guard_allocate, json_guard_give); }
 
 /* The buffer of a token's text ends below 2 (len + 2) bytes, and those before it are as long together: 4 (len + 2).
  * What else may be a power of two: a string of 29 bytes or more takes as much again for its value, 32 for its node and
@@ -63,7 +63,7 @@ void json_guard_close(struct json_guard *room) {
     room->bytes = NULL;
 }
 
-static json_t *no_memory(json_t *root, json_error_t *fault) {
+static json_t *json_guard_fail(json_t *root, json_error_t *fault) {
     json_decref(root);
     *fault = (json_error_t){.line = -1, .column = -1};
     snprintf(fault->text, sizeof fault->text, "out of memory");
@@ -73,9 +73,9 @@ static json_t *no_memory(json_t *root, json_error_t *fault) {
 
 json_t *json_guard_load(const char *text, size_t len, size_t flags, json_error_t *fault) {
     struct json_guard room;
-    if (json_guard_open(&room, len)) return no_memory(NULL, fault);
+    if (json_guard_open(&room, len)) return json_guard_fail(NULL, fault);
     json_t *root = json_loadb(text, len, flags, fault);
-    if (room.was_short) root = no_memory(root, fault);
+    if (room.was_short) root = json_guard_fail(root, fault);
     json_guard_close(&room);
     return root;
 }

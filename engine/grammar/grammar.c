@@ -96,27 +96,27 @@ int grammar_cache_new(const struct tokenizer *tokenizer, uint32_t V, struct gram
     return 0;
 }
 
-static void unlink_locked(struct grammar_cache *c, struct rod_grammar *s) {
+static void cache_unlink_locked(struct grammar_cache *c, struct rod_grammar *s) {
     *(s->prev ? &s->prev->next : &c->head) = s->next;
     *(s->next ? &s->next->prev : &c->tail) = s->prev;
     s->prev = s->next = NULL;
 }
 
-static void link_locked(struct grammar_cache *c, struct rod_grammar *s) {
+static void cache_link_locked(struct grammar_cache *c, struct rod_grammar *s) {
     s->prev = NULL;
     s->next = c->head;
     *(c->head ? &c->head->prev : &c->tail) = s;
     c->head = s;
 }
 
-static void free_shared(struct rod_grammar *s) {
+static void shared_free(struct rod_grammar *s) {
     grammar_free(s->grammar);
     free(s->text);
     free(s);
 }
 
 /* Drops unused ones from the oldest on until few enough are left; all of them once the cache is closed. */
-static void drop_locked(struct grammar_cache *c) {
+static void cache_drop_locked(struct grammar_cache *c) {
     size_t n = 0, bytes = 0;
     for (struct rod_grammar *s = c->head, *next; s; s = next) {
         next = s->next;
@@ -124,14 +124,14 @@ static void drop_locked(struct grammar_cache *c) {
         n++;
         bytes += s->len + grammar_bytes(s->grammar);
         if (!c->closed && n <= KEEP_UNUSED && bytes <= KEEP_BYTES) continue;
-        unlink_locked(c, s);
-        free_shared(s);
+        cache_unlink_locked(c, s);
+        shared_free(s);
     }
 }
 
 /* Unlocks; frees the cache if nobody needs it any more. */
-static void leave(struct grammar_cache *c) {
-    drop_locked(c);
+static void cache_leave(struct grammar_cache *c) {
+    cache_drop_locked(c);
     bool gone = c->closed && !c->head;
     pthread_mutex_unlock(&c->lock);
     if (!gone) return;
@@ -144,34 +144,34 @@ void grammar_cache_close(struct grammar_cache *c) {
     if (!c) return;
     pthread_mutex_lock(&c->lock);
     c->closed = true;
-    leave(c);
+    cache_leave(c);
 }
 
-static struct rod_grammar *find_locked(struct grammar_cache *c, enum rod_grammar_kind kind, const char *text,
-                                       size_t len) {
+static struct rod_grammar *cache_find_locked(struct grammar_cache *c, enum rod_grammar_kind kind, const char *text,
+                                             size_t len) {
     for (struct rod_grammar *s = c->head; s; s = s->next)
         if (s->kind == kind && s->len == len && (len == 0 || memcmp(s->text, text, len) == 0)) return s;
     return NULL;
 }
 
 /* One more user; NULL if there is none such. */
-static struct rod_grammar *take(struct grammar_cache *c, enum rod_grammar_kind kind, const char *text, size_t len,
-                                struct rod_grammar *made) {
+static struct rod_grammar *cache_take(struct grammar_cache *c, enum rod_grammar_kind kind, const char *text, size_t len,
+                                      struct rod_grammar *made) {
     pthread_mutex_lock(&c->lock);
-    struct rod_grammar *s = find_locked(c, kind, text, len);
+    struct rod_grammar *s = cache_find_locked(c, kind, text, len);
     if (s)
-        unlink_locked(c, s);
+        cache_unlink_locked(c, s);
     else
         s = made;
     if (s) {
-        link_locked(c, s);
+        cache_link_locked(c, s);
         s->users++;
     }
     pthread_mutex_unlock(&c->lock);
     return s;
 }
 
-static int need_vocab(struct grammar_cache *c, struct rod_error *err) {
+static int cache_need_vocab(struct grammar_cache *c, struct rod_error *err) {
     pthread_mutex_lock(&c->lock);
     int rc = c->vocab ? 0 : vocab_new(c->tokenizer, c->V, &c->vocab, err);
     pthread_mutex_unlock(&c->lock);
@@ -180,9 +180,9 @@ static int need_vocab(struct grammar_cache *c, struct rod_error *err) {
 
 int grammar_cache_open(struct grammar_cache *c, enum rod_grammar_kind kind, const char *text, size_t len,
                        struct rod_grammar **out, struct rod_error *err) {
-    int rc = need_vocab(c, err);
+    int rc = cache_need_vocab(c, err);
     if (rc) return rc;
-    *out = take(c, kind, text, len, NULL);
+    *out = cache_take(c, kind, text, len, NULL);
     if (*out) return 0;
     struct rod_grammar *s = calloc(1, sizeof *s);
     char *copy = malloc(len + 1);
@@ -200,8 +200,8 @@ int grammar_cache_open(struct grammar_cache *c, enum rod_grammar_kind kind, cons
     s->kind = kind;
     s->text = copy;
     s->len = len;
-    *out = take(c, kind, text, len, s);
-    if (*out != s) free_shared(s);
+    *out = cache_take(c, kind, text, len, s);
+    if (*out != s) shared_free(s);
     return 0;
 }
 
@@ -218,7 +218,7 @@ void rod_grammar_close(struct rod_grammar *s) {
     struct grammar_cache *c = s->cache;
     pthread_mutex_lock(&c->lock);
     s->users--;
-    leave(c);
+    cache_leave(c);
 }
 
 struct grammar *grammar_of(const struct rod_grammar *s) {

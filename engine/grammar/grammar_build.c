@@ -21,7 +21,7 @@ struct build {
     struct rod_error *err;
 };
 
-static uint32_t fail(struct build *b, int code, const char *message) {
+static uint32_t build_fail(struct build *b, int code, const char *message) {
     if (!b->rc) b->rc = rod_fail(b->err, code, "%s", message);
     return GRAM_FAIL_NODE;
 }
@@ -31,11 +31,11 @@ static uint32_t build_no_memory(struct build *b) {
     return GRAM_FAIL_NODE;
 }
 
-static uint32_t node(struct build *b, struct gram_node n) {
+static uint32_t build_node(struct build *b, struct gram_node n) {
     struct grammar *g = b->g;
     if (b->rc) return GRAM_FAIL_NODE;
     if (g->n_nodes == g->cap_nodes) {
-        if (g->n_nodes == GRAMMAR_MAX_NODES) return fail(b, ROD_EINVALID, "is too large");
+        if (g->n_nodes == GRAMMAR_MAX_NODES) return build_fail(b, ROD_EINVALID, "is too large");
         uint32_t cap = g->cap_nodes ? g->cap_nodes * 2 : 256;
         struct gram_node *more = realloc(g->nodes, cap * sizeof *more);
         if (!more) return build_no_memory(b);
@@ -46,46 +46,48 @@ static uint32_t node(struct build *b, struct gram_node n) {
     return g->n_nodes++;
 }
 
-static uint32_t range(struct build *b, unsigned lo, unsigned hi, uint32_t next) {
+static uint32_t build_range(struct build *b, unsigned lo, unsigned hi, uint32_t next) {
     if (next == GRAM_FAIL_NODE) return GRAM_FAIL_NODE;
-    return node(b, (struct gram_node){.kind = GRAM_RANGE, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .a = next});
+    return build_node(b, (struct gram_node){.kind = GRAM_RANGE, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .a = next});
 }
 
-static uint32_t split(struct build *b, uint32_t one, uint32_t other) {
+static uint32_t build_split(struct build *b, uint32_t one, uint32_t other) {
     if (one == GRAM_FAIL_NODE || one == other) return other;
     if (other == GRAM_FAIL_NODE) return one;
-    return node(b, (struct gram_node){.kind = GRAM_SPLIT, .a = one, .b = other});
+    return build_node(b, (struct gram_node){.kind = GRAM_SPLIT, .a = one, .b = other});
 }
 
 /* Characters lo..hi of one length, whose bytes before the last `tail` ones are the same: one run of byte ranges. Others
  * are cut where a leading byte changes. */
-static uint32_t utf8_run(struct build *b, uint32_t lo, uint32_t hi, uint32_t next) {
+static uint32_t build_utf8_run(struct build *b, uint32_t lo, uint32_t hi, uint32_t next) {
     char first[4], last[4];
     size_t n = utf8_encode(lo, first);
     utf8_encode(hi, last);
     for (size_t tail = 1; tail < n; tail++) {
         uint32_t mask = (1u << (6 * tail)) - 1;
         if ((lo & ~mask) == (hi & ~mask)) continue;
-        if (lo & mask) return split(b, utf8_run(b, lo, lo | mask, next), utf8_run(b, (lo | mask) + 1, hi, next));
+        if (lo & mask)
+            return build_split(b, build_utf8_run(b, lo, lo | mask, next), build_utf8_run(b, (lo | mask) + 1, hi, next));
         if ((hi & mask) != mask)
-            return split(b, utf8_run(b, lo, (hi & ~mask) - 1, next), utf8_run(b, hi & ~mask, hi, next));
+            return build_split(b, build_utf8_run(b, lo, (hi & ~mask) - 1, next),
+                               build_utf8_run(b, hi & ~mask, hi, next));
     }
-    for (size_t i = n; i-- > 0;) next = range(b, (unsigned char)first[i], (unsigned char)last[i], next);
+    for (size_t i = n; i-- > 0;) next = build_range(b, (unsigned char)first[i], (unsigned char)last[i], next);
     return next;
 }
 
-static uint32_t characters(struct build *b, const struct ir_range *r, uint32_t next) {
+static uint32_t build_characters(struct build *b, const struct ir_range *r, uint32_t next) {
     static const struct ir_range lengths[] = {
         {0, 0x7f}, {0x80, 0x7ff}, {0x800, 0xd7ff}, {0xe000, 0xffff}, {0x10000, 0x10ffff}};
     uint32_t out = GRAM_FAIL_NODE;
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         uint32_t lo = r->lo > lengths[i].lo ? r->lo : lengths[i].lo, hi = r->hi < lengths[i].hi ? r->hi : lengths[i].hi;
-        if (lo <= hi) out = split(b, out, utf8_run(b, lo, hi, next));
+        if (lo <= hi) out = build_split(b, out, build_utf8_run(b, lo, hi, next));
     }
     return out;
 }
 
-static uint32_t new_rule(struct build *b, uint32_t part) {
+static uint32_t build_rule(struct build *b, uint32_t part) {
     struct grammar *g = b->g;
     if (g->n_rules == b->cap_rules) {
         uint32_t cap = b->cap_rules * 2;
@@ -101,23 +103,23 @@ static uint32_t new_rule(struct build *b, uint32_t part) {
     return g->n_rules++;
 }
 
-static uint32_t build(struct build *b, uint32_t part, uint32_t next);
+static uint32_t build_part(struct build *b, uint32_t part, uint32_t next);
 
-static bool is_small(const struct ir *ir, const struct ir_node *n) {
+static bool part_is_small(const struct ir *ir, const struct ir_node *n) {
     return n->kind == IR_REF || (n->kind == IR_BYTES && n->b == 1) ||
            (n->kind == IR_SET && n->b == 1 && ir->ranges[n->a].hi < 0x80);
 }
 
 /* One time of a repeated part. */
-static uint32_t repeated(struct build *b, uint32_t part, uint32_t next) {
-    if (is_small(b->ir, &b->ir->nodes[part])) return build(b, part, next);
-    if (!b->rule_of[part]) b->rule_of[part] = new_rule(b, part);
-    return node(b, (struct gram_node){.kind = GRAM_CALL, .a = b->rule_of[part], .b = next});
+static uint32_t build_repeated(struct build *b, uint32_t part, uint32_t next) {
+    if (part_is_small(b->ir, &b->ir->nodes[part])) return build_part(b, part, next);
+    if (!b->rule_of[part]) b->rule_of[part] = build_rule(b, part);
+    return build_node(b, (struct gram_node){.kind = GRAM_CALL, .a = b->rule_of[part], .b = next});
 }
 
 /* What stands behind node `at`, which one time of a repeated part, the node `once`, leads to. A node that stands behind
  * several parts says it of the first: the other ones do without. */
-static void chain(struct build *b, uint32_t at, uint32_t once, uint32_t least, uint32_t most, uint32_t follow) {
+static void build_chain(struct build *b, uint32_t at, uint32_t once, uint32_t least, uint32_t most, uint32_t follow) {
     struct grammar *g = b->g;
     if (b->rc || once == GRAM_FAIL_NODE || at == GRAM_END_NODE || at == GRAM_FAIL_NODE) return;
     const struct gram_node *n = &g->nodes[once];
@@ -144,36 +146,36 @@ static void chain(struct build *b, uint32_t at, uint32_t once, uint32_t least, u
     g->chains[g->n_chains++] = (struct gram_chain){u, least, most, follow};
 }
 
-static uint32_t repetition(struct build *b, const struct ir_node *n, uint32_t next) {
-    if (n->min == 0 && n->max == 1) return split(b, build(b, n->a, next), next);
+static uint32_t build_repetition(struct build *b, const struct ir_node *n, uint32_t next) {
+    if (n->min == 0 && n->max == 1) return build_split(b, build_part(b, n->a, next), next);
     uint32_t out = next;
     if (n->max == IR_NO_LIMIT) {
-        uint32_t loop = node(b, (struct gram_node){.kind = GRAM_SPLIT, .b = next});
-        uint32_t once = repeated(b, n->a, loop);
+        uint32_t loop = build_node(b, (struct gram_node){.kind = GRAM_SPLIT, .b = next});
+        uint32_t once = build_repeated(b, n->a, loop);
         if (b->rc) return GRAM_FAIL_NODE;
         b->g->nodes[loop].a = once;
-        chain(b, loop, once, 0, IR_NO_LIMIT, next);
+        build_chain(b, loop, once, 0, IR_NO_LIMIT, next);
         out = loop;
     } else {
         for (uint32_t i = n->min; i < n->max && !b->rc; i++) {
-            uint32_t once = repeated(b, n->a, out);
-            chain(b, out, once, 0, i - n->min, next);
-            out = split(b, once, next);
+            uint32_t once = build_repeated(b, n->a, out);
+            build_chain(b, out, once, 0, i - n->min, next);
+            out = build_split(b, once, next);
         }
     }
     const uint32_t more = n->max == IR_NO_LIMIT ? IR_NO_LIMIT : n->max - n->min;
     for (uint32_t i = 0; i < n->min && !b->rc; i++) {
-        uint32_t once = repeated(b, n->a, out);
-        chain(b, out, once, i, more == IR_NO_LIMIT ? IR_NO_LIMIT : i + more, next);
+        uint32_t once = build_repeated(b, n->a, out);
+        build_chain(b, out, once, i, more == IR_NO_LIMIT ? IR_NO_LIMIT : i + more, next);
         out = once;
     }
     return out;
 }
 
-static uint32_t build(struct build *b, uint32_t part, uint32_t next) {
+static uint32_t build_part(struct build *b, uint32_t part, uint32_t next) {
     const struct ir_node *n = &b->ir->nodes[part];
     if (b->rc || next == GRAM_FAIL_NODE) return GRAM_FAIL_NODE;
-    if (++b->depth > MAX_RECURSION) return fail(b, ROD_EINVALID, "is nested too deep");
+    if (++b->depth > MAX_RECURSION) return build_fail(b, ROD_EINVALID, "is nested too deep");
     uint32_t out = GRAM_FAIL_NODE;
     switch (n->kind) {
     case IR_FAIL: break;
@@ -182,24 +184,25 @@ static uint32_t build(struct build *b, uint32_t part, uint32_t next) {
         out = next;
         for (uint32_t i = n->b; i-- > 0;) {
             unsigned byte = (unsigned char)b->ir->bytes[n->a + i];
-            out = range(b, byte, byte, out);
+            out = build_range(b, byte, byte, out);
         }
         break;
     case IR_SET:
-        for (uint32_t i = 0; i < n->b; i++) out = split(b, out, characters(b, &b->ir->ranges[n->a + i], next));
+        for (uint32_t i = 0; i < n->b; i++)
+            out = build_split(b, out, build_characters(b, &b->ir->ranges[n->a + i], next));
         break;
     case IR_CAT:
         for (out = next; b->ir->nodes[part].kind == IR_CAT; part = b->ir->nodes[part].a)
-            out = build(b, b->ir->nodes[part].b, out);
-        out = build(b, part, out);
+            out = build_part(b, b->ir->nodes[part].b, out);
+        out = build_part(b, part, out);
         break;
     case IR_ALT:
         for (; b->ir->nodes[part].kind == IR_ALT; part = b->ir->nodes[part].a)
-            out = split(b, build(b, b->ir->nodes[part].b, next), out);
-        out = split(b, build(b, part, next), out);
+            out = build_split(b, build_part(b, b->ir->nodes[part].b, next), out);
+        out = build_split(b, build_part(b, part, next), out);
         break;
-    case IR_REP: out = repetition(b, n, next); break;
-    case IR_REF: out = node(b, (struct gram_node){.kind = GRAM_CALL, .a = n->a, .b = next}); break;
+    case IR_REP: out = build_repetition(b, n, next); break;
+    case IR_REF: out = build_node(b, (struct gram_node){.kind = GRAM_CALL, .a = n->a, .b = next}); break;
     }
     b->depth--;
     return out;
@@ -207,7 +210,7 @@ static uint32_t build(struct build *b, uint32_t part, uint32_t next) {
 
 /* ---- how deep the shortest way to the end goes ---- */
 
-static unsigned depth_of(const struct grammar *g, const struct gram_node *n) {
+static unsigned node_depth(const struct grammar *g, const struct gram_node *n) {
     switch (n->kind) {
     case GRAM_END: return 0;
     case GRAM_RANGE: return g->depth[n->a];
@@ -223,7 +226,7 @@ static unsigned depth_of(const struct grammar *g, const struct gram_node *n) {
 }
 
 /* The least solution: from "no way" down, until nothing changes. A node mostly follows what it leads to. */
-static int find_depths(struct grammar *g, struct rod_error *err) {
+static int build_depths(struct grammar *g, struct rod_error *err) {
     g->depth = malloc(g->n_nodes);
     if (!g->depth) return rod_fail_no_memory(err);
     memset(g->depth, UINT8_MAX, g->n_nodes);
@@ -233,7 +236,7 @@ static int find_depths(struct grammar *g, struct rod_error *err) {
         work += g->n_nodes;
         if (work > MAX_SWEEP_NODES) return rod_fail(err, ROD_EINVALID, "is too complex");
         for (uint32_t i = 0; i < g->n_nodes; i++) {
-            unsigned depth = depth_of(g, &g->nodes[i]);
+            unsigned depth = node_depth(g, &g->nodes[i]);
             if (depth >= g->depth[i]) continue;
             g->depth[i] = (uint8_t)depth;
             changed = true;
@@ -243,7 +246,7 @@ static int find_depths(struct grammar *g, struct rod_error *err) {
     return 0;
 }
 
-static void find_classes(struct grammar *g) {
+static void build_classes(struct grammar *g) {
     bool begins[257] = {true};
     for (uint32_t i = 0; i < g->n_nodes; i++)
         if (g->nodes[i].kind == GRAM_RANGE) begins[g->nodes[i].lo] = begins[g->nodes[i].hi + 1] = true;
@@ -259,11 +262,11 @@ int gram_build(struct grammar *g, const struct ir *ir, struct rod_error *err) {
     b.parts = calloc(b.cap_rules, sizeof *b.parts);
     b.rule_of = calloc(ir->n_nodes, sizeof *b.rule_of);
     if (!g->rules || !b.parts || !b.rule_of) build_no_memory(&b);
-    node(&b, (struct gram_node){.kind = GRAM_FAIL});
-    node(&b, (struct gram_node){.kind = GRAM_END});
-    for (uint32_t i = 0; !b.rc && i < ir->n_rules; i++) new_rule(&b, ir->rules[i]);
+    build_node(&b, (struct gram_node){.kind = GRAM_FAIL});
+    build_node(&b, (struct gram_node){.kind = GRAM_END});
+    for (uint32_t i = 0; !b.rc && i < ir->n_rules; i++) build_rule(&b, ir->rules[i]);
     for (uint32_t i = 0; !b.rc && i < g->n_rules; i++) { /* more come while they are built */
-        uint32_t first = build(&b, b.parts[i], GRAM_END_NODE);
+        uint32_t first = build_part(&b, b.parts[i], GRAM_END_NODE);
         if (!b.rc) g->rules[i] = first;
     }
     if (!b.rc) {
@@ -275,7 +278,7 @@ int gram_build(struct grammar *g, const struct ir *ir, struct rod_error *err) {
     free(b.chain_nodes);
     free(b.parts);
     free(b.rule_of);
-    if (!b.rc) b.rc = find_depths(g, err);
-    if (!b.rc) find_classes(g);
+    if (!b.rc) b.rc = build_depths(g, err);
+    if (!b.rc) build_classes(g);
     return b.rc;
 }

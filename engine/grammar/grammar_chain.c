@@ -33,7 +33,7 @@ static void table_free(struct chain_table *t) {
     free(t);
 }
 
-static bool add(struct chain_entry **items, uint32_t *n, uint32_t *cap, uint32_t at, uint32_t units) {
+static bool entries_add(struct chain_entry **items, uint32_t *n, uint32_t *cap, uint32_t at, uint32_t units) {
     if (*n == *cap) {
         uint32_t want = *cap ? *cap * 2 : 64;
         struct chain_entry *more = realloc(*items, want * sizeof *more);
@@ -45,7 +45,7 @@ static bool add(struct chain_entry **items, uint32_t *n, uint32_t *cap, uint32_t
     return true;
 }
 
-static bool walk_units(struct chain_table *t, const struct vocab *v, struct vocab_way *ways, uint32_t *budget) {
+static bool table_walk_units(struct chain_table *t, const struct vocab *v, struct vocab_way *ways, uint32_t *budget) {
     const struct vocab_node *nodes = v->nodes;
     uint32_t depth = 0;
     ways[0] = (struct vocab_way){nodes->child, nodes->child + nodes->n_children, t->from + GRAM_UNIT_FIRST, 0};
@@ -62,17 +62,18 @@ static bool walk_units(struct chain_table *t, const struct vocab *v, struct voca
         if (*budget == 0) return false;
         --*budget;
         if (next == GRAM_UNIT_DEAD) {
-            if (whole && !add(&t->leave, &t->n_leave, &t->cap_leave, at, w->units)) return false;
+            if (whole && !entries_add(&t->leave, &t->n_leave, &t->cap_leave, at, w->units)) return false;
             continue;
         }
         const uint32_t units = w->units + (next == GRAM_UNIT_WHOLE);
-        if (n->id >= 0 && !add(&t->tokens, &t->n_tokens, &t->cap_tokens, (uint32_t)n->id, w->units + 1)) return false;
+        if (n->id >= 0 && !entries_add(&t->tokens, &t->n_tokens, &t->cap_tokens, (uint32_t)n->id, w->units + 1))
+            return false;
         if (n->n_children) ways[++depth] = (struct vocab_way){n->child, n->child + n->n_children, next, units};
     }
 }
 
 /* By the number of units, which is at most that of a token's bytes. */
-static bool sort_tokens(struct chain_table *t, const struct vocab *v) {
+static bool table_sort_tokens(struct chain_table *t, const struct vocab *v) {
     uint32_t *upto = calloc(v->max_depth + 2, sizeof *upto);
     struct chain_entry *sorted = malloc((t->n_tokens + 1) * sizeof *sorted);
     bool ok = upto && sorted;
@@ -89,9 +90,9 @@ static bool sort_tokens(struct chain_table *t, const struct vocab *v) {
     return ok;
 }
 
-static bool make_masks(struct chain_table *t, const struct vocab *v) {
+static bool table_make_masks(struct chain_table *t, const struct vocab *v) {
     const size_t words = ((size_t)v->V + 63) / 64;
-    if (!sort_tokens(t, v)) return false;
+    if (!table_sort_tokens(t, v)) return false;
     if (t->n_tokens < DENSE) return true;
     t->masks = calloc(GRAM_MAX_LEVELS * words, sizeof *t->masks);
     if (!t->masks) return false;
@@ -109,7 +110,7 @@ static bool make_masks(struct chain_table *t, const struct vocab *v) {
 }
 
 /* By byte, otherwise in their order. */
-static bool sort_leave(struct chain_table *t, const struct vocab *v) {
+static bool table_sort_leave(struct chain_table *t, const struct vocab *v) {
     struct chain_entry *sorted = malloc((t->n_leave + 1) * sizeof *sorted);
     if (!sorted) return false;
     for (uint32_t i = 0; i < t->n_leave; i++) t->leave_of[v->nodes[t->leave[i].at].byte + 1]++;
@@ -140,7 +141,7 @@ static struct chain_table *table_new(const struct gram_unit *u, uint32_t from, c
     }
     if (ok) {
         memcpy(t->unit, u->next, u->n_states * sizeof *t->unit);
-        ok = walk_units(t, v, ways, budget) && make_masks(t, v) && sort_leave(t, v);
+        ok = table_walk_units(t, v, ways, budget) && table_make_masks(t, v) && table_sort_leave(t, v);
         t->bytes += sizeof *t + u->n_states * sizeof *t->unit;
     }
     free(ways);
@@ -149,7 +150,7 @@ static struct chain_table *table_new(const struct gram_unit *u, uint32_t from, c
     return NULL;
 }
 
-static struct chain_table *find_locked(const struct vocab *v, const struct gram_unit *u, uint32_t from) {
+static struct chain_table *table_find_locked(const struct vocab *v, const struct gram_unit *u, uint32_t from) {
     for (struct chain_table *t = v->tables; t; t = t->next)
         if (t->from == from && t->n_states == u->n_states &&
             memcmp(t->unit, u->next, u->n_states * sizeof *t->unit) == 0) {
@@ -162,13 +163,13 @@ static struct chain_table *find_locked(const struct vocab *v, const struct gram_
 /* One more user of it; made outside the lock. */
 static struct chain_table *table_open(const struct gram_unit *u, uint32_t from, struct vocab *v, uint32_t *budget) {
     pthread_mutex_lock(&v->lock);
-    struct chain_table *t = find_locked(v, u, from);
+    struct chain_table *t = table_find_locked(v, u, from);
     pthread_mutex_unlock(&v->lock);
     if (t) return t;
     struct chain_table *made = table_new(u, from, v, budget);
     if (!made) return NULL;
     pthread_mutex_lock(&v->lock);
-    t = find_locked(v, u, from);
+    t = table_find_locked(v, u, from);
     if (!t) {
         made->next = v->tables;
         v->tables = t = made;
@@ -208,7 +209,7 @@ void gram_units_free(struct grammar *g) {
     for (uint32_t i = 0; i < g->n_units; i++) unit_fini(&g->units[i], g->vocab);
 }
 
-static bool unit_room(struct gram_unit *u) {
+static bool unit_reserve(struct gram_unit *u) {
     u->next = calloc(GRAM_MAX_UNIT_STATES, sizeof *u->next);
     u->places = calloc(GRAM_MAX_UNIT_STATES, sizeof *u->places);
     u->n_places = calloc(GRAM_MAX_UNIT_STATES, sizeof *u->n_places);
@@ -231,7 +232,7 @@ static bool unit_places(struct gram_unit *u, uint32_t i, const struct grammar *g
 }
 
 /* The automaton of a rule alone. False and *rc: an error; false alone: it is not one that has tables. */
-static bool explore(struct grammar *g, struct gram_unit *u, int *rc, struct rod_error *err) {
+static bool unit_explore(struct grammar *g, struct gram_unit *u, int *rc, struct rod_error *err) {
     uint32_t states[GRAM_MAX_UNIT_STATES];
     *rc = gram_state_at(g, g->rules[u->rule], 0, &states[0], err);
     if (*rc || g->found.states[states[0]].accepts) return false;
@@ -268,7 +269,7 @@ int grammar_prepare(struct grammar *g, struct vocab *v, struct rod_error *err) {
     g->work = 0;
     for (uint32_t i = 0; i < g->n_units; i++) {
         struct gram_unit *u = &g->units[i];
-        if (!unit_room(u)) return rod_fail_no_memory(err);
+        if (!unit_reserve(u)) return rod_fail_no_memory(err);
         bool ok = u->rule == GRAM_INLINE;
         if (ok) {
             u->n_states = 1;
@@ -276,7 +277,7 @@ int grammar_prepare(struct grammar *g, struct vocab *v, struct rod_error *err) {
         } else {
             struct rod_error fault; /* what is too ambiguous here may never be met */
             int rc = 0;
-            ok = explore(g, u, &rc, &fault);
+            ok = unit_explore(g, u, &rc, &fault);
             if (rc == ROD_ENOMEM) return rod_fail_no_memory(err);
         }
         for (uint32_t k = 0; ok && k < u->n_states; k++) {

@@ -25,13 +25,13 @@ struct ebnf {
     int depth;
 };
 
-static uint32_t fail(struct ebnf *g, const char *what) {
+static uint32_t ebnf_fail(struct ebnf *g, const char *what) {
     uint32_t line = 1;
     for (const char *p = g->begin; p < g->at; p++) line += *p == '\n';
     return ir_fail(g->ir, ROD_EINVALID, "has, in line %u, %s", line, what);
 }
 
-static void skip_space(struct ebnf *g) {
+static void ebnf_skip_space(struct ebnf *g) {
     for (; g->at < g->end; g->at++) {
         if (*g->at == '#')
             while (g->at < g->end && *g->at != '\n') g->at++;
@@ -39,35 +39,35 @@ static void skip_space(struct ebnf *g) {
     }
 }
 
-static bool skip(struct ebnf *g, char c) {
+static bool ebnf_skip(struct ebnf *g, char c) {
     if (g->at >= g->end || *g->at != c) return false;
     g->at++;
     return true;
 }
 
-static bool name_char(char c) {
+static bool ebnf_is_name_char(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
 }
 
-static size_t name_len(const struct ebnf *g) {
+static size_t ebnf_name_len(const struct ebnf *g) {
     size_t n = 0;
-    while (g->at + n < g->end && name_char(g->at[n])) n++;
+    while (g->at + n < g->end && ebnf_is_name_char(g->at[n])) n++;
     return n;
 }
 
 /* Is the name here the head of the next rule? */
-static bool at_rule(const struct ebnf *g) {
+static bool ebnf_at_rule(const struct ebnf *g) {
     struct ebnf ahead = *g;
-    ahead.at += name_len(g);
+    ahead.at += ebnf_name_len(g);
     if (ahead.at == g->at) return false;
-    skip_space(&ahead);
+    ebnf_skip_space(&ahead);
     return ahead.end - ahead.at >= 3 && memcmp(ahead.at, "::=", 3) == 0;
 }
 
-static uint32_t rule_of(struct ebnf *g, const char *text, size_t len) {
+static uint32_t ebnf_rule_of(struct ebnf *g, const char *text, size_t len) {
     for (size_t i = 0; i < g->n_names; i++)
         if (g->names[i].len == len && memcmp(g->names[i].text, text, len) == 0) return (uint32_t)i;
-    if (g->n_names == MAX_NAMES) return fail(g, "too many rules");
+    if (g->n_names == MAX_NAMES) return ebnf_fail(g, "too many rules");
     uint32_t rule = ir_rule(g->ir);
     if (g->ir->rc) return 0;
     g->names[g->n_names++] = (struct name){text, len, false};
@@ -75,10 +75,10 @@ static uint32_t rule_of(struct ebnf *g, const char *text, size_t len) {
 }
 
 /* A character of a literal or class, escapes read. false: the error is set. */
-static bool read_char(struct ebnf *g, uint32_t *out) {
+static bool ebnf_read_char(struct ebnf *g, uint32_t *out) {
     size_t n;
     if (g->at >= g->end) {
-        fail(g, "a literal or class without its end");
+        ebnf_fail(g, "a literal or class without its end");
         return false;
     }
     *out = utf8_decode(g->at, &n);
@@ -94,7 +94,7 @@ static bool read_char(struct ebnf *g, uint32_t *out) {
     int n_digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     if (n_digits == 0) {
         if (c == 0 || !strchr("\\\"[]-^", c)) {
-            fail(g, "an escape that is not known");
+            ebnf_fail(g, "an escape that is not known");
             return false;
         }
         *out = (unsigned char)c;
@@ -107,49 +107,49 @@ static bool read_char(struct ebnf *g, uint32_t *out) {
                      : (d | 0x20) >= 'a' && (d | 0x20) <= 'f' ? (uint32_t)((d | 0x20) - 'a' + 10)
                                                               : 16;
         if (v == 16) {
-            fail(g, "an escape with too few hexadecimal digits");
+            ebnf_fail(g, "an escape with too few hexadecimal digits");
             return false;
         }
         *out = *out << 4 | v;
     }
     if (*out <= 0x10ffff && (*out < 0xd800 || *out > 0xdfff)) return true;
-    fail(g, "an escape that is no character");
+    ebnf_fail(g, "an escape that is no character");
     return false;
 }
 
-static uint32_t parse_literal(struct ebnf *g) {
+static uint32_t ebnf_parse_literal(struct ebnf *g) {
     uint32_t out = IR_EMPTY_NODE;
-    while (!g->ir->rc && !skip(g, '"')) {
+    while (!g->ir->rc && !ebnf_skip(g, '"')) {
         char bytes[4];
         uint32_t c;
-        if (!read_char(g, &c)) return IR_NOTHING;
+        if (!ebnf_read_char(g, &c)) return IR_NOTHING;
         out = ir_cat(g->ir, out, ir_bytes(g->ir, bytes, utf8_encode(c, bytes)));
     }
     return out;
 }
 
-static int compare_ranges(const void *a, const void *b) {
+static int ebnf_compare_ranges(const void *a, const void *b) {
     const struct ir_range *x = a, *y = b;
     return x->lo < y->lo ? -1 : x->lo > y->lo;
 }
 
-static uint32_t parse_class(struct ebnf *g) {
+static uint32_t ebnf_parse_class(struct ebnf *g) {
     struct ir_range r[MAX_RANGES], out[MAX_RANGES + 1];
     size_t n = 0, n_out = 0;
-    bool negated = skip(g, '^');
-    while (!g->ir->rc && !skip(g, ']')) {
-        if (n == MAX_RANGES) return fail(g, "a class of too many characters");
-        if (!read_char(g, &r[n].lo)) return IR_NOTHING;
+    bool negated = ebnf_skip(g, '^');
+    while (!g->ir->rc && !ebnf_skip(g, ']')) {
+        if (n == MAX_RANGES) return ebnf_fail(g, "a class of too many characters");
+        if (!ebnf_read_char(g, &r[n].lo)) return IR_NOTHING;
         r[n].hi = r[n].lo;
         if (g->end - g->at >= 2 && g->at[0] == '-' && g->at[1] != ']') {
             g->at++;
-            if (!read_char(g, &r[n].hi)) return IR_NOTHING;
-            if (r[n].hi < r[n].lo) return fail(g, "a range whose ends are not in order");
+            if (!ebnf_read_char(g, &r[n].hi)) return IR_NOTHING;
+            if (r[n].hi < r[n].lo) return ebnf_fail(g, "a range whose ends are not in order");
         }
         n++;
     }
     if (!negated) return ir_set(g->ir, r, n);
-    qsort(r, n, sizeof *r, compare_ranges);
+    qsort(r, n, sizeof *r, ebnf_compare_ranges);
     uint32_t next = 0;
     for (size_t i = 0; i < n; i++) {
         if (r[i].lo > next) out[n_out++] = (struct ir_range){next, r[i].lo - 1};
@@ -159,53 +159,53 @@ static uint32_t parse_class(struct ebnf *g) {
     return ir_set(g->ir, out, n_out);
 }
 
-static uint32_t parse_alternatives(struct ebnf *g);
+static uint32_t ebnf_parse_alternatives(struct ebnf *g);
 
-static uint32_t parse_atom(struct ebnf *g) {
-    if (skip(g, '"')) return parse_literal(g);
-    if (skip(g, '[')) return parse_class(g);
-    if (skip(g, '.')) return ir_char(g->ir, 0, 0x10ffff);
-    if (skip(g, '(')) {
-        if (++g->depth > MAX_NESTING) return fail(g, "groups nested too deep");
-        uint32_t inner = parse_alternatives(g);
-        skip_space(g);
-        if (!skip(g, ')')) return fail(g, "a group without its )");
+static uint32_t ebnf_parse_atom(struct ebnf *g) {
+    if (ebnf_skip(g, '"')) return ebnf_parse_literal(g);
+    if (ebnf_skip(g, '[')) return ebnf_parse_class(g);
+    if (ebnf_skip(g, '.')) return ir_char(g->ir, 0, 0x10ffff);
+    if (ebnf_skip(g, '(')) {
+        if (++g->depth > MAX_NESTING) return ebnf_fail(g, "groups nested too deep");
+        uint32_t inner = ebnf_parse_alternatives(g);
+        ebnf_skip_space(g);
+        if (!ebnf_skip(g, ')')) return ebnf_fail(g, "a group without its )");
         g->depth--;
         return inner;
     }
-    size_t n = name_len(g);
-    if (n == 0) return fail(g, "something that is no literal, class, group or name");
-    uint32_t rule = rule_of(g, g->at, n);
+    size_t n = ebnf_name_len(g);
+    if (n == 0) return ebnf_fail(g, "something that is no literal, class, group or name");
+    uint32_t rule = ebnf_rule_of(g, g->at, n);
     g->at += n;
     return ir_ref(g->ir, rule);
 }
 
-static bool read_count(struct ebnf *g, uint32_t *out) {
-    skip_space(g);
+static bool ebnf_read_count(struct ebnf *g, uint32_t *out) {
+    ebnf_skip_space(g);
     const char *begin = g->at;
     for (*out = 0; g->at < g->end && *g->at >= '0' && *g->at <= '9'; g->at++)
         if (*out <= MAX_REPEAT) *out = *out * 10 + (uint32_t)(*g->at - '0');
     bool any = g->at > begin;
-    skip_space(g);
+    ebnf_skip_space(g);
     return any;
 }
 
-static uint32_t parse_repeated(struct ebnf *g) {
-    uint32_t atom = parse_atom(g);
-    for (skip_space(g); g->at < g->end && !g->ir->rc; skip_space(g)) {
+static uint32_t ebnf_parse_repeated(struct ebnf *g) {
+    uint32_t atom = ebnf_parse_atom(g);
+    for (ebnf_skip_space(g); g->at < g->end && !g->ir->rc; ebnf_skip_space(g)) {
         uint32_t min = 0, max = IR_NO_LIMIT;
-        if (skip(g, '+')) {
+        if (ebnf_skip(g, '+')) {
             min = 1;
-        } else if (skip(g, '?')) {
+        } else if (ebnf_skip(g, '?')) {
             max = 1;
-        } else if (skip(g, '{')) {
-            if (!read_count(g, &min)) return fail(g, "a repetition without a count");
+        } else if (ebnf_skip(g, '{')) {
+            if (!ebnf_read_count(g, &min)) return ebnf_fail(g, "a repetition without a count");
             max = min;
-            if (skip(g, ',') && !read_count(g, &max)) max = IR_NO_LIMIT;
-            if (!skip(g, '}') || max < min) return fail(g, "a repetition that is not {m}, {m,} or {m,n}");
+            if (ebnf_skip(g, ',') && !ebnf_read_count(g, &max)) max = IR_NO_LIMIT;
+            if (!ebnf_skip(g, '}') || max < min) return ebnf_fail(g, "a repetition that is not {m}, {m,} or {m,n}");
             if (min > MAX_REPEAT || (max != IR_NO_LIMIT && max > MAX_REPEAT))
-                return fail(g, "a repetition of more than 65535");
-        } else if (!skip(g, '*')) {
+                return ebnf_fail(g, "a repetition of more than 65535");
+        } else if (!ebnf_skip(g, '*')) {
             break;
         }
         atom = ir_rep(g->ir, atom, min, max);
@@ -213,40 +213,41 @@ static uint32_t parse_repeated(struct ebnf *g) {
     return atom;
 }
 
-static uint32_t parse_sequence(struct ebnf *g) {
+static uint32_t ebnf_parse_sequence(struct ebnf *g) {
     uint32_t out = IR_EMPTY_NODE;
-    for (skip_space(g); g->at < g->end && *g->at != '|' && *g->at != ')' && !g->ir->rc && !at_rule(g); skip_space(g))
-        out = ir_cat(g->ir, out, parse_repeated(g));
+    for (ebnf_skip_space(g); g->at < g->end && *g->at != '|' && *g->at != ')' && !g->ir->rc && !ebnf_at_rule(g);
+         ebnf_skip_space(g))
+        out = ir_cat(g->ir, out, ebnf_parse_repeated(g));
     return out;
 }
 
-static uint32_t parse_alternatives(struct ebnf *g) {
-    uint32_t out = parse_sequence(g);
-    while (!g->ir->rc && skip(g, '|')) {
-        uint32_t next = parse_sequence(g);
+static uint32_t ebnf_parse_alternatives(struct ebnf *g) {
+    uint32_t out = ebnf_parse_sequence(g);
+    while (!g->ir->rc && ebnf_skip(g, '|')) {
+        uint32_t next = ebnf_parse_sequence(g);
         out = ir_alt(g->ir, out, next);
     }
     return out;
 }
 
-static void parse_rules(struct ebnf *g) {
-    for (skip_space(g); g->at < g->end && !g->ir->rc; skip_space(g)) {
-        size_t n = name_len(g);
-        if (n == 0 || !at_rule(g)) {
-            fail(g, "something that is no rule `name ::= ...`");
+static void ebnf_parse_rules(struct ebnf *g) {
+    for (ebnf_skip_space(g); g->at < g->end && !g->ir->rc; ebnf_skip_space(g)) {
+        size_t n = ebnf_name_len(g);
+        if (n == 0 || !ebnf_at_rule(g)) {
+            ebnf_fail(g, "something that is no rule `name ::= ...`");
             return;
         }
-        uint32_t rule = rule_of(g, g->at, n);
+        uint32_t rule = ebnf_rule_of(g, g->at, n);
         g->at += n;
-        skip_space(g);
+        ebnf_skip_space(g);
         g->at += 3;
         if (g->ir->rc) return;
         if (g->names[rule].defined) {
-            fail(g, "a rule whose name is taken");
+            ebnf_fail(g, "a rule whose name is taken");
             return;
         }
         g->names[rule].defined = true;
-        uint32_t body = parse_alternatives(g);
+        uint32_t body = ebnf_parse_alternatives(g);
         if (!g->ir->rc) g->ir->rules[rule] = body;
     }
     for (size_t i = 0; i < g->n_names && !g->ir->rc; i++)
@@ -267,6 +268,6 @@ void ir_ebnf(struct ir *ir, const char *text, size_t len) {
         return;
     }
     g.names[g.n_names++] = (struct name){"root", 4, false};
-    parse_rules(&g);
+    ebnf_parse_rules(&g);
     free(g.names);
 }

@@ -113,8 +113,8 @@ int gram_state_at(struct grammar *g, uint32_t node, uint32_t stack, uint32_t *ou
 int gram_state_of(struct grammar *g, struct gram_place *places, uint32_t n, bool accepts, uint32_t *out,
                   struct rod_error *err);
 /* Room for n more items of an array of the states. */
-int gram_room(struct gram_states *s, void **items, uint32_t *cap, uint32_t used, uint32_t n, size_t item_bytes,
-              struct rod_error *err);
+int gram_reserve(struct gram_states *s, void **items, uint32_t *cap, uint32_t used, uint32_t n, size_t item_bytes,
+                 struct rod_error *err);
 /* Drops what no walk needs if there is too much. */
 int gram_trim(struct grammar *g, struct grammar_walk *w, struct rod_error *err);
 

@@ -26,7 +26,7 @@ uint32_t ir_no_memory(struct ir *ir) {
 }
 
 /* Room for n more items; *items moves. */
-static bool room(struct ir *ir, void **items, uint32_t *cap, uint32_t used, size_t n, size_t item_bytes) {
+static bool ir_reserve(struct ir *ir, void **items, uint32_t *cap, uint32_t used, size_t n, size_t item_bytes) {
     if (ir->rc) return false;
     if (n <= *cap - used) return true;
     if (n > MAX_ITEMS - used) {
@@ -45,9 +45,9 @@ static bool room(struct ir *ir, void **items, uint32_t *cap, uint32_t used, size
     return true;
 }
 
-static uint32_t node(struct ir *ir, struct ir_node n) {
+static uint32_t ir_add_node(struct ir *ir, struct ir_node n) {
     void *items = ir->nodes;
-    bool ok = room(ir, &items, &ir->cap_nodes, ir->n_nodes, 1, sizeof *ir->nodes);
+    bool ok = ir_reserve(ir, &items, &ir->cap_nodes, ir->n_nodes, 1, sizeof *ir->nodes);
     ir->nodes = items;
     if (!ok) return IR_NOTHING;
     ir->nodes[ir->n_nodes] = n;
@@ -56,8 +56,8 @@ static uint32_t node(struct ir *ir, struct ir_node n) {
 
 int ir_init(struct ir *ir, struct rod_error *err) {
     *ir = (struct ir){.err = err};
-    node(ir, (struct ir_node){.kind = IR_FAIL});
-    node(ir, (struct ir_node){.kind = IR_EMPTY});
+    ir_add_node(ir, (struct ir_node){.kind = IR_FAIL});
+    ir_add_node(ir, (struct ir_node){.kind = IR_EMPTY});
     ir_rule(ir);
     return ir->rc;
 }
@@ -71,7 +71,7 @@ void ir_fini(struct ir *ir) {
 
 uint32_t ir_rule(struct ir *ir) {
     void *items = ir->rules;
-    bool ok = room(ir, &items, &ir->cap_rules, ir->n_rules, 1, sizeof *ir->rules);
+    bool ok = ir_reserve(ir, &items, &ir->cap_rules, ir->n_rules, 1, sizeof *ir->rules);
     ir->rules = items;
     if (!ok) return 0;
     ir->rules[ir->n_rules] = IR_NOTHING;
@@ -81,12 +81,12 @@ uint32_t ir_rule(struct ir *ir) {
 uint32_t ir_bytes(struct ir *ir, const char *bytes, size_t n) {
     if (n == 0) return IR_EMPTY_NODE;
     void *items = ir->bytes;
-    bool ok = room(ir, &items, &ir->cap_bytes, ir->n_bytes, n, 1);
+    bool ok = ir_reserve(ir, &items, &ir->cap_bytes, ir->n_bytes, n, 1);
     ir->bytes = items;
     if (!ok) return IR_NOTHING;
     memcpy(ir->bytes + ir->n_bytes, bytes, n);
     ir->n_bytes += (uint32_t)n;
-    return node(ir, (struct ir_node){.kind = IR_BYTES, .a = ir->n_bytes - (uint32_t)n, .b = (uint32_t)n});
+    return ir_add_node(ir, (struct ir_node){.kind = IR_BYTES, .a = ir->n_bytes - (uint32_t)n, .b = (uint32_t)n});
 }
 
 uint32_t ir_text(struct ir *ir, const char *text) { return ir_bytes(ir, text, strlen(text)); }
@@ -94,12 +94,12 @@ uint32_t ir_text(struct ir *ir, const char *text) { return ir_bytes(ir, text, st
 uint32_t ir_set(struct ir *ir, const struct ir_range *ranges, size_t n) {
     if (n == 0) return IR_NOTHING;
     void *items = ir->ranges;
-    bool ok = room(ir, &items, &ir->cap_ranges, ir->n_ranges, n, sizeof *ranges);
+    bool ok = ir_reserve(ir, &items, &ir->cap_ranges, ir->n_ranges, n, sizeof *ranges);
     ir->ranges = items;
     if (!ok) return IR_NOTHING;
     memcpy(ir->ranges + ir->n_ranges, ranges, n * sizeof *ranges);
     ir->n_ranges += (uint32_t)n;
-    return node(ir, (struct ir_node){.kind = IR_SET, .a = ir->n_ranges - (uint32_t)n, .b = (uint32_t)n});
+    return ir_add_node(ir, (struct ir_node){.kind = IR_SET, .a = ir->n_ranges - (uint32_t)n, .b = (uint32_t)n});
 }
 
 uint32_t ir_char(struct ir *ir, uint32_t lo, uint32_t hi) { return ir_set(ir, &(struct ir_range){lo, hi}, 1); }
@@ -108,22 +108,22 @@ uint32_t ir_cat(struct ir *ir, uint32_t a, uint32_t b) {
     if (a == IR_NOTHING || b == IR_NOTHING) return IR_NOTHING;
     if (a == IR_EMPTY_NODE) return b;
     if (b == IR_EMPTY_NODE) return a;
-    return node(ir, (struct ir_node){.kind = IR_CAT, .a = a, .b = b});
+    return ir_add_node(ir, (struct ir_node){.kind = IR_CAT, .a = a, .b = b});
 }
 
 uint32_t ir_alt(struct ir *ir, uint32_t a, uint32_t b) {
     if (a == IR_NOTHING || a == b) return b;
     if (b == IR_NOTHING) return a;
-    return node(ir, (struct ir_node){.kind = IR_ALT, .a = a, .b = b});
+    return ir_add_node(ir, (struct ir_node){.kind = IR_ALT, .a = a, .b = b});
 }
 
 uint32_t ir_rep(struct ir *ir, uint32_t a, uint32_t min, uint32_t max) {
     if (max == 0 || a == IR_EMPTY_NODE) return IR_EMPTY_NODE;
     if (a == IR_NOTHING) return min == 0 ? IR_EMPTY_NODE : IR_NOTHING;
     if (min == 1 && max == 1) return a;
-    return node(ir, (struct ir_node){.kind = IR_REP, .a = a, .min = min, .max = max});
+    return ir_add_node(ir, (struct ir_node){.kind = IR_REP, .a = a, .min = min, .max = max});
 }
 
 uint32_t ir_opt(struct ir *ir, uint32_t a) { return ir_rep(ir, a, 0, 1); }
 
-uint32_t ir_ref(struct ir *ir, uint32_t rule) { return node(ir, (struct ir_node){.kind = IR_REF, .a = rule}); }
+uint32_t ir_ref(struct ir *ir, uint32_t rule) { return ir_add_node(ir, (struct ir_node){.kind = IR_REF, .a = rule}); }

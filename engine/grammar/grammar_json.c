@@ -11,9 +11,9 @@
 
 enum { INT_DIGITS = 16, FRAC_DIGITS = 16, INDENT = 16 };
 
-static uint32_t digit(struct ir *ir) { return ir_char(ir, '0', '9'); }
+static uint32_t json_digit(struct ir *ir) { return ir_char(ir, '0', '9'); }
 
-static uint32_t hex(struct ir *ir, uint32_t min, uint32_t max) {
+static uint32_t json_hex(struct ir *ir, uint32_t min, uint32_t max) {
     static const struct ir_range set[] = {{'0', '9'}, {'A', 'F'}, {'a', 'f'}};
     return ir_rep(ir, ir_set(ir, set, 3), min, max);
 }
@@ -25,8 +25,8 @@ uint32_t ir_json_char(struct ir *ir) {
                                                   {'f', 'f'}, {'n', 'n'}, {'r', 'r'},   {'t', 't'}};
         static const struct ir_range not_d[] = {{'0', '9'}, {'A', 'C'}, {'E', 'F'}, {'a', 'c'}, {'e', 'f'}};
         static const struct ir_range d[] = {{'D', 'D'}, {'d', 'd'}};
-        uint32_t low_d = ir_cat(ir, ir_cat(ir, ir_set(ir, d, 2), ir_char(ir, '0', '7')), hex(ir, 2, 2));
-        uint32_t four = ir_alt(ir, ir_cat(ir, ir_set(ir, not_d, 5), hex(ir, 3, 3)), low_d);
+        uint32_t low_d = ir_cat(ir, ir_cat(ir, ir_set(ir, d, 2), ir_char(ir, '0', '7')), json_hex(ir, 2, 2));
+        uint32_t four = ir_alt(ir, ir_cat(ir, ir_set(ir, not_d, 5), json_hex(ir, 3, 3)), low_d);
         uint32_t escaped = ir_alt(ir, ir_set(ir, letters, 8), ir_cat(ir, ir_text(ir, "u"), four));
         uint32_t rule = ir_rule(ir);
         if (ir->rc) return IR_NOTHING;
@@ -53,7 +53,7 @@ uint32_t ir_json_ws(struct ir *ir) {
 }
 
 uint32_t ir_json_number(struct ir *ir, bool integer) {
-    uint32_t whole = ir_cat(ir, ir_char(ir, '1', '9'), ir_rep(ir, digit(ir), 0, INT_DIGITS - 1));
+    uint32_t whole = ir_cat(ir, ir_char(ir, '1', '9'), ir_rep(ir, json_digit(ir), 0, INT_DIGITS - 1));
     if (integer) { /* -0 is no integer's usual name */
         uint32_t number = ir_cat(ir, ir_opt(ir, ir_text(ir, "-")), whole);
         return ir_alt(ir, ir_text(ir, "0"), number);
@@ -63,9 +63,9 @@ uint32_t ir_json_number(struct ir *ir, bool integer) {
         uint32_t rule = ir_rule(ir);
         if (ir->rc) return IR_NOTHING;
         uint32_t number = ir_cat(ir, ir_opt(ir, ir_text(ir, "-")), ir_alt(ir, ir_text(ir, "0"), whole));
-        uint32_t frac = ir_cat(ir, ir_text(ir, "."), ir_rep(ir, digit(ir), 1, FRAC_DIGITS));
+        uint32_t frac = ir_cat(ir, ir_text(ir, "."), ir_rep(ir, json_digit(ir), 1, FRAC_DIGITS));
         uint32_t exp = ir_cat(ir, ir_set(ir, e, 2), ir_opt(ir, ir_set(ir, sign, 2)));
-        exp = ir_cat(ir, exp, ir_rep(ir, digit(ir), 1, 2));
+        exp = ir_cat(ir, exp, ir_rep(ir, json_digit(ir), 1, 2));
         ir->rules[rule] = ir_cat(ir, ir_cat(ir, number, ir_opt(ir, frac)), ir_opt(ir, exp));
         ir->json_number = rule;
     }
@@ -148,37 +148,37 @@ struct between {
     int n, end; /* end: n, or n + FRAC_DIGITS */
 };
 
-static bool all_zero(const char *digits, int n) {
+static bool digits_are_zero(const char *digits, int n) {
     for (int i = 0; i < n; i++)
         if (digits[i] != '0') return false;
     return true;
 }
 
 /* May the number end before digit `at`? The digits not said are zeros. */
-static bool may_end(const struct between *b, int at, bool tight_lo, bool tight_hi) {
+static bool between_may_end(const struct between *b, int at, bool tight_lo, bool tight_hi) {
     int rest = b->n + FRAC_DIGITS - at;
     if (at < b->n) return false;
     if (tight_lo) {
-        bool same = all_zero(b->lo + at, rest);
+        bool same = digits_are_zero(b->lo + at, rest);
         if (!same || b->lo_strict) return false;
     }
-    return !(tight_hi && b->hi_strict && all_zero(b->hi + at, rest));
+    return !(tight_hi && b->hi_strict && digits_are_zero(b->hi + at, rest));
 }
 
 /* What may follow once no bound matters any more. */
-static uint32_t free_digits(const struct between *b, int at) {
+static uint32_t between_free_digits(const struct between *b, int at) {
     struct ir *ir = b->ir;
-    if (at > b->n) return ir_rep(ir, digit(ir), 0, (uint32_t)(b->end - at));
-    uint32_t whole = ir_rep(ir, digit(ir), (uint32_t)(b->n - at), (uint32_t)(b->n - at));
+    if (at > b->n) return ir_rep(ir, json_digit(ir), 0, (uint32_t)(b->end - at));
+    uint32_t whole = ir_rep(ir, json_digit(ir), (uint32_t)(b->n - at), (uint32_t)(b->n - at));
     if (b->integer) return whole;
-    uint32_t frac = ir_cat(ir, ir_text(ir, "."), ir_rep(ir, digit(ir), 1, FRAC_DIGITS));
+    uint32_t frac = ir_cat(ir, ir_text(ir, "."), ir_rep(ir, json_digit(ir), 1, FRAC_DIGITS));
     return ir_cat(ir, whole, ir_opt(ir, frac));
 }
 
-static uint32_t digits_from(const struct between *b, int at, bool tight_lo, bool tight_hi) {
+static uint32_t between_digits_from(const struct between *b, int at, bool tight_lo, bool tight_hi) {
     struct ir *ir = b->ir;
-    if (!tight_lo && !tight_hi) return free_digits(b, at);
-    uint32_t out = may_end(b, at, tight_lo, tight_hi) ? IR_EMPTY_NODE : IR_NOTHING;
+    if (!tight_lo && !tight_hi) return between_free_digits(b, at);
+    uint32_t out = between_may_end(b, at, tight_lo, tight_hi) ? IR_EMPTY_NODE : IR_NOTHING;
     if (at == b->end) return out;
     int low = tight_lo ? b->lo[at] - '0' : at == 0 && b->n > 1 ? 1 : 0, high = tight_hi ? b->hi[at] - '0' : 9;
     if (at == 0 && b->n > 1 && low == 0) low = 1;
@@ -188,7 +188,7 @@ static uint32_t digits_from(const struct between *b, int at, bool tight_lo, bool
         int last = d; /* a run of digits with the same rest */
         while (!lo_on && !hi_on && last + 1 <= high && !(tight_hi && last + 1 == b->hi[at] - '0')) last++;
         uint32_t chosen = ir_char(ir, (uint32_t)('0' + d), (uint32_t)('0' + last));
-        next = ir_alt(ir, next, ir_cat(ir, chosen, digits_from(b, at + 1, lo_on, hi_on)));
+        next = ir_alt(ir, next, ir_cat(ir, chosen, between_digits_from(b, at + 1, lo_on, hi_on)));
         d = last;
     }
     if (at == b->n) next = ir_cat(ir, ir_text(ir, "."), next);
@@ -200,7 +200,7 @@ struct decimal { /* a magnitude: digits before the point without leading zeros (
     int n_whole;
 };
 
-static bool read_decimal(struct ir *ir, const char *text, struct decimal *out) {
+static bool decimal_read(struct ir *ir, const char *text, struct decimal *out) {
     if (*text == '-') text++;
     while (*text == '0' && text[1] && text[1] != '.') text++;
     size_t n = strcspn(text, "."), n_frac = text[n] ? strlen(text + n + 1) : 0;
@@ -219,11 +219,11 @@ static bool read_decimal(struct ir *ir, const char *text, struct decimal *out) {
 }
 
 /* Magnitudes from lo to hi; hi NULL: of up to INT_DIGITS digits, or as many as lo has. */
-static uint32_t magnitudes(struct ir *ir, bool integer, const char *lo, bool lo_strict, const char *hi,
-                           bool hi_strict) {
+static uint32_t between_magnitudes(struct ir *ir, bool integer, const char *lo, bool lo_strict, const char *hi,
+                                   bool hi_strict) {
     struct decimal low, high;
     char low_digits[DIGITS + FRAC_DIGITS], high_digits[DIGITS + FRAC_DIGITS];
-    if (!read_decimal(ir, lo, &low) || (hi && !read_decimal(ir, hi, &high))) return IR_NOTHING;
+    if (!decimal_read(ir, lo, &low) || (hi && !decimal_read(ir, hi, &high))) return IR_NOTHING;
     int last = hi ? high.n_whole : low.n_whole > INT_DIGITS ? low.n_whole : INT_DIGITS;
     uint32_t out = IR_NOTHING;
     for (int n = low.n_whole; n <= last; n++) {
@@ -243,9 +243,9 @@ static uint32_t magnitudes(struct ir *ir, bool integer, const char *lo, bool lo_
         if (b.lo || b.hi) {
             some = b.lo && b.hi && memcmp(b.lo, b.hi, (size_t)n + FRAC_DIGITS) > 0
                        ? (uint32_t)IR_NOTHING
-                       : digits_from(&b, 0, b.lo != NULL, b.hi != NULL);
+                       : between_digits_from(&b, 0, b.lo != NULL, b.hi != NULL);
         } else {
-            some = ir_cat(ir, ir_char(ir, '1', '9'), free_digits(&b, 1)); /* n > 1: low has fewer digits */
+            some = ir_cat(ir, ir_char(ir, '1', '9'), between_free_digits(&b, 1)); /* n > 1: low has fewer digits */
         }
         out = ir_alt(ir, out, some);
     }
@@ -257,11 +257,12 @@ uint32_t ir_json_between(struct ir *ir, bool integer, const char *low, bool low_
     uint32_t plus = IR_NOTHING, minus = IR_NOTHING;
     if (!high || *high != '-') {
         bool from_low = low && *low != '-';
-        plus = magnitudes(ir, integer, from_low ? low : "0", from_low && low_strict, high, high_strict);
+        plus = between_magnitudes(ir, integer, from_low ? low : "0", from_low && low_strict, high, high_strict);
     }
     if (!low || *low == '-') {
         bool from_high = high && *high == '-';
-        minus = magnitudes(ir, integer, from_high ? high : "0", from_high ? high_strict : true, low, low_strict);
+        minus =
+            between_magnitudes(ir, integer, from_high ? high : "0", from_high ? high_strict : true, low, low_strict);
     }
     return ir_alt(ir, plus, ir_cat(ir, ir_text(ir, "-"), minus));
 }

@@ -21,9 +21,9 @@ enum {
 
 /* ---- a walk through the trie ---- */
 
-static int add_exit(struct gram_states *s, uint32_t id, uint32_t units, struct rod_error *err) {
+static int exits_add_token(struct gram_states *s, uint32_t id, uint32_t units, struct rod_error *err) {
     void *items = s->exit_tokens;
-    int rc = gram_room(s, &items, &s->cap_exit_tokens, s->n_exit_tokens, 1, sizeof *s->exit_tokens, err);
+    int rc = gram_reserve(s, &items, &s->cap_exit_tokens, s->n_exit_tokens, 1, sizeof *s->exit_tokens, err);
     s->exit_tokens = items;
     if (!rc) s->exit_tokens[s->n_exit_tokens++] = (struct gram_exit_token){id, units};
     return rc;
@@ -51,7 +51,7 @@ static int mask_walk_vocab(struct grammar *g, const struct vocab *v, uint32_t no
         if (next == GRAM_DEAD) continue;
         if (at->id >= 0 && mask)
             mask[at->id >> 6] |= 1ull << (at->id & 63);
-        else if (at->id >= 0 && (rc = add_exit(&g->found, (uint32_t)at->id, units, err)))
+        else if (at->id >= 0 && (rc = exits_add_token(&g->found, (uint32_t)at->id, units, err)))
             return rc;
         if (at->n_children)
             ways[++depth] = (struct vocab_way){.at = at->child, .end = at->child + at->n_children, .state = next};
@@ -67,10 +67,10 @@ struct part {
     uint32_t follow;      /* the state behind the chain */
 };
 
-static uint32_t one_more(uint32_t n) { return n == IR_NO_LIMIT ? n : n + 1; }
+static uint32_t chain_one_more(uint32_t n) { return n == IR_NO_LIMIT ? n : n + 1; }
 
 /* May a chain of this unit be used before this state? */
-static bool apart(const struct grammar *g, const struct gram_unit *u, uint32_t follow) {
+static bool chain_is_apart(const struct grammar *g, const struct gram_unit *u, uint32_t follow) {
     const uint32_t *next = g->found.next + (size_t)follow * g->n_classes;
     for (unsigned byte = 0; byte < 256; byte++)
         if (u->next[0][byte] != GRAM_UNIT_DEAD && next[g->class_of[byte]] != GRAM_DEAD) return false;
@@ -78,19 +78,19 @@ static bool apart(const struct grammar *g, const struct gram_unit *u, uint32_t f
 }
 
 /* The part of the chain behind node `at`, from state i of its unit; table NULL: there is none. */
-static int part_of(struct grammar *g, uint32_t at, uint32_t below, uint32_t unit, uint32_t i, struct part *out,
-                   struct rod_error *err) {
+static int part_of_chain(struct grammar *g, uint32_t at, uint32_t below, uint32_t unit, uint32_t i, struct part *out,
+                         struct rod_error *err) {
     const struct gram_chain *c = &g->chains[g->chain_at[at] - 1];
     const struct gram_unit *u = &g->units[unit];
-    *out = (struct part){.least = c->least + 1, .most = one_more(c->most)};
+    *out = (struct part){.least = c->least + 1, .most = chain_one_more(c->most)};
     if (!u->tables[i]) return 0;
     int rc = gram_state_at(g, c->follow, below, &out->follow, err);
-    if (!rc && apart(g, u, out->follow)) out->table = u->tables[i];
+    if (!rc && chain_is_apart(g, u, out->follow)) out->table = u->tables[i];
     return rc;
 }
 
 /* Takes a part out of places[0, *n), from the first one on that stands in a chain; the others keep their order. */
-static int take_part(struct grammar *g, struct gram_place *places, uint32_t *n, uint32_t *from, struct part *out,
+static int part_take(struct grammar *g, struct gram_place *places, uint32_t *n, uint32_t *from, struct part *out,
                      struct rod_error *err) {
     out->table = NULL;
     for (; *from < *n; ++*from) {
@@ -102,7 +102,7 @@ static int take_part(struct grammar *g, struct gram_place *places, uint32_t *n, 
         uint32_t chain = g->chain_at[after] ? g->chains[g->chain_at[after] - 1].unit : GRAM_MAX_UNITS;
         if (chain < g->n_units && g->units[chain].rule == GRAM_INLINE && g->units[chain].n_states &&
             g->units[chain].lo == g->nodes[p.node].lo && g->units[chain].hi == g->nodes[p.node].hi) {
-            int rc = part_of(g, after, p.stack, chain, 0, out, err);
+            int rc = part_of_chain(g, after, p.stack, chain, 0, out, err);
             if (rc) return rc;
             if (out->table) {
                 memmove(places + *from, places + *from + 1, (--*n - *from) * sizeof *places);
@@ -117,7 +117,7 @@ static int take_part(struct grammar *g, struct gram_place *places, uint32_t *n, 
             if (places[i].stack == p.stack) same[n_same++] = places[i].node;
         for (uint32_t k = 0; k < u->n_states; k++) {
             if (u->n_places[k] != n_same || memcmp(u->places[k], same, n_same * sizeof *same) != 0) continue;
-            int rc = part_of(g, f.node, f.below, chain, k, out, err);
+            int rc = part_of_chain(g, f.node, f.below, chain, k, out, err);
             if (rc) return rc;
             if (!out->table) break;
             uint32_t left = *from;
@@ -131,8 +131,8 @@ static int take_part(struct grammar *g, struct gram_place *places, uint32_t *n, 
 }
 
 /* The tokens that leave a table's chain and go on from a state: found once. */
-static int exits_of(struct grammar *g, const struct vocab *v, const struct chain_table *t, uint32_t follow,
-                    uint32_t *out, struct rod_error *err) {
+static int exits_find(struct grammar *g, const struct vocab *v, const struct chain_table *t, uint32_t follow,
+                      uint32_t *out, struct rod_error *err) {
     struct gram_states *s = &g->found;
     for (uint32_t i = s->states[follow].exits; i; i = s->exits[i - 1].next)
         if (s->exits[i - 1].table == t) {
@@ -147,7 +147,7 @@ static int exits_of(struct grammar *g, const struct vocab *v, const struct chain
             rc = mask_walk_vocab(g, v, t->leave[i].at, 1, follow, NULL, t->leave[i].units, err);
     }
     void *items = s->exits;
-    if (!rc) rc = gram_room(s, &items, &s->cap_exits, s->n_exits, 1, sizeof *s->exits, err);
+    if (!rc) rc = gram_reserve(s, &items, &s->cap_exits, s->n_exits, 1, sizeof *s->exits, err);
     s->exits = items;
     if (rc) {
         s->n_exit_tokens = first;
@@ -159,8 +159,8 @@ static int exits_of(struct grammar *g, const struct vocab *v, const struct chain
     return 0;
 }
 
-static int add_part(struct grammar *g, const struct vocab *v, const struct part *p, uint64_t *mask,
-                    struct rod_error *err) {
+static int part_add_mask(struct grammar *g, const struct vocab *v, const struct part *p, uint64_t *mask,
+                         struct rod_error *err) {
     const struct chain_table *t = p->table;
     const size_t words = ((size_t)v->V + 63) / 64;
     uint32_t l = t->n_levels, exits = 0;
@@ -169,7 +169,7 @@ static int add_part(struct grammar *g, const struct vocab *v, const struct part 
         for (size_t i = 0; i < words; i++) mask[i] |= t->masks[(l - 1) * words + i];
     for (uint32_t i = 0; i < t->n_tokens && t->tokens[i].units <= p->most; i++)
         mask[t->tokens[i].at >> 6] |= 1ull << (t->tokens[i].at & 63);
-    int rc = exits_of(g, v, t, p->follow, &exits, err);
+    int rc = exits_find(g, v, t, p->follow, &exits, err);
     if (rc) return rc;
     const struct gram_exits *e = &g->found.exits[exits];
     for (const struct gram_exit_token *x = g->found.exit_tokens + e->first, *end = x + e->n; x < end; x++)
@@ -188,8 +188,8 @@ static int mask_of_state(struct grammar *g, const struct vocab *v, uint32_t stat
     if (g->vocab == v && n <= MAX_GROUPED) {
         struct part part;
         if (n) memcpy(g->rest, g->found.places + st.first, n * sizeof *g->rest);
-        while (!(rc = take_part(g, g->rest, &n, &from, &part, err)) && part.table)
-            if ((rc = add_part(g, v, &part, mask, err))) return rc;
+        while (!(rc = part_take(g, g->rest, &n, &from, &part, err)) && part.table)
+            if ((rc = part_add_mask(g, v, &part, mask, err))) return rc;
         if (!rc && n < st.n) rc = gram_state_of(g, g->rest, n, false, &state, err);
     }
     if (rc || n == 0) return rc;

@@ -26,20 +26,20 @@ struct set {
     bool ascii; /* names a class whose meaning differs beyond ASCII */
 };
 
-static uint32_t fail(struct regex *x, const char *what) {
+static uint32_t regex_fail(struct regex *x, const char *what) {
     return ir_fail(x->ir, ROD_EINVALID, "has, at byte %zu of its pattern, %s", (size_t)(x->at - x->begin), what);
 }
 
 /* ---- sets of characters ---- */
 
-static int compare_ranges(const void *a, const void *b) {
+static int set_compare_ranges(const void *a, const void *b) {
     const struct ir_range *x = a, *y = b;
     return x->lo < y->lo ? -1 : x->lo > y->lo;
 }
 
 static void set_add(struct regex *x, struct set *s, uint32_t lo, uint32_t hi) {
     if (s->n == MAX_RANGES) {
-        fail(x, "a class of too many characters");
+        regex_fail(x, "a class of too many characters");
         return;
     }
     s->r[s->n++] = (struct ir_range){lo, hi};
@@ -47,7 +47,7 @@ static void set_add(struct regex *x, struct set *s, uint32_t lo, uint32_t hi) {
 
 static void set_sort(struct set *s) {
     if (s->n == 0) return;
-    qsort(s->r, s->n, sizeof *s->r, compare_ranges);
+    qsort(s->r, s->n, sizeof *s->r, set_compare_ranges);
     size_t n = 1;
     for (size_t i = 1; i < s->n; i++) {
         if (s->r[i].lo <= s->r[n - 1].hi + 1) {
@@ -98,7 +98,7 @@ static bool set_shorthand(struct regex *x, struct set *s, char c) {
 }
 
 /* Characters that a JSON string says with an escape. */
-static uint32_t json_escaped(struct ir *ir, uint32_t c) {
+static uint32_t regex_json_escaped(struct ir *ir, uint32_t c) {
     static const char codes[] = "\"\"\\\\\bb\ff\nn\rr\tt";
     char text[8];
     for (size_t i = 0; i + 1 < sizeof codes; i += 2)
@@ -107,7 +107,7 @@ static uint32_t json_escaped(struct ir *ir, uint32_t c) {
     return ir_text(ir, text);
 }
 
-static bool needs_escape(uint32_t c) { return c < 0x20 || c == '"' || c == '\\'; }
+static bool regex_needs_escape(uint32_t c) { return c < 0x20 || c == '"' || c == '\\'; }
 
 uint32_t ir_chars(struct ir *ir, const struct ir_range *ranges, size_t n, bool json) {
     if (!json) return ir_set(ir, ranges, n);
@@ -117,9 +117,9 @@ uint32_t ir_chars(struct ir *ir, const struct ir_range *ranges, size_t n, bool j
     for (size_t i = 0; i < n && i < MAX_RANGES; i++) {
         uint32_t next = ranges[i].lo;
         for (uint32_t c = next; c <= ranges[i].hi && c <= '\\'; c++) {
-            if (!needs_escape(c)) continue;
+            if (!regex_needs_escape(c)) continue;
             if (c > next) plain[n_plain++] = (struct ir_range){next, c - 1};
-            out = ir_alt(ir, out, json_escaped(ir, c));
+            out = ir_alt(ir, out, regex_json_escaped(ir, c));
             next = c + 1;
         }
         if (next <= ranges[i].hi) plain[n_plain++] = (struct ir_range){next, ranges[i].hi};
@@ -127,18 +127,20 @@ uint32_t ir_chars(struct ir *ir, const struct ir_range *ranges, size_t n, bool j
     return ir_alt(ir, ir_set(ir, plain, n_plain), out);
 }
 
-static uint32_t one(struct regex *x, uint32_t c) { return ir_chars(x->ir, &(struct ir_range){c, c}, 1, x->json); }
+static uint32_t regex_one_char(struct regex *x, uint32_t c) {
+    return ir_chars(x->ir, &(struct ir_range){c, c}, 1, x->json);
+}
 
 /* ---- characters and classes ---- */
 
-static uint32_t next_char(struct regex *x) {
+static uint32_t regex_next_char(struct regex *x) {
     size_t n;
     uint32_t c = utf8_decode(x->at, &n);
     x->at += n;
     return c;
 }
 
-static bool read_hex(struct regex *x, int n_digits, uint32_t *out) {
+static bool regex_read_hex(struct regex *x, int n_digits, uint32_t *out) {
     uint32_t c = 0;
     for (int i = 0; i < n_digits; i++, x->at++) {
         char d = x->at < x->end ? *x->at : 0;
@@ -147,12 +149,12 @@ static bool read_hex(struct regex *x, int n_digits, uint32_t *out) {
         else if ((d | 0x20) >= 'a' && (d | 0x20) <= 'f')
             c = c * 16 + (uint32_t)((d | 0x20) - 'a' + 10);
         else {
-            fail(x, "an escape with too few hexadecimal digits");
+            regex_fail(x, "an escape with too few hexadecimal digits");
             return false;
         }
     }
     if (c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff)) {
-        fail(x, "an escape that is no character");
+        regex_fail(x, "an escape that is no character");
         return false;
     }
     *out = c;
@@ -160,19 +162,19 @@ static bool read_hex(struct regex *x, int n_digits, uint32_t *out) {
 }
 
 /* After the backslash: a single character. false: the error is set. */
-static bool read_escape(struct regex *x, uint32_t *out) {
+static bool regex_read_escape(struct regex *x, uint32_t *out) {
     static const char codes[] = "n\nr\rt\tf\fv\v";
-    uint32_t c = next_char(x);
+    uint32_t c = regex_next_char(x);
     for (size_t i = 0; i + 1 < sizeof codes; i += 2)
         if (c == (unsigned char)codes[i]) {
             *out = (unsigned char)codes[i + 1];
             return true;
         }
-    if (c == 'x') return read_hex(x, 2, out);
-    if (c == 'u') return read_hex(x, 4, out);
+    if (c == 'x') return regex_read_hex(x, 2, out);
+    if (c == 'u') return regex_read_hex(x, 4, out);
     bool word = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
     if (word || c == 0) {
-        fail(x, "an escape that is not supported");
+        regex_fail(x, "an escape that is not supported");
         return false;
     }
     *out = c;
@@ -180,16 +182,16 @@ static bool read_escape(struct regex *x, uint32_t *out) {
 }
 
 /* One end of a range in a class. *single false: a shorthand, which was added. */
-static bool class_char(struct regex *x, struct set *s, uint32_t *c, bool *single) {
+static bool regex_class_char(struct regex *x, struct set *s, uint32_t *c, bool *single) {
     *single = true;
     if (x->at >= x->end) {
-        fail(x, "a class without its ]");
+        regex_fail(x, "a class without its ]");
         return false;
     }
-    *c = next_char(x);
+    *c = regex_next_char(x);
     if (*c != '\\') return true;
     if (x->at >= x->end) {
-        fail(x, "a backslash at the end");
+        regex_fail(x, "a backslash at the end");
         return false;
     }
     if (set_shorthand(x, s, *x->at)) {
@@ -202,26 +204,27 @@ static bool class_char(struct regex *x, struct set *s, uint32_t *c, bool *single
         *c = '\b';
         return true;
     }
-    return read_escape(x, c);
+    return regex_read_escape(x, c);
 }
 
 /* After the [ */
-static uint32_t parse_class(struct regex *x) {
+static uint32_t regex_parse_class(struct regex *x) {
     struct set s = {0};
     bool negated = x->at < x->end && *x->at == '^', first = true;
     if (negated) x->at++;
-    if (x->at < x->end && *x->at == ']') return fail(x, "a class that begins with ], which dialects read differently");
+    if (x->at < x->end && *x->at == ']')
+        return regex_fail(x, "a class that begins with ], which dialects read differently");
     for (; !x->ir->rc; first = false) {
         uint32_t lo, hi;
         bool single;
         if (!first && x->at < x->end && *x->at == ']') break;
-        if (!class_char(x, &s, &lo, &single)) return IR_NOTHING;
+        if (!regex_class_char(x, &s, &lo, &single)) return IR_NOTHING;
         if (!single) continue;
         hi = lo;
         if (x->end - x->at >= 2 && x->at[0] == '-' && x->at[1] != ']') {
             x->at++;
-            if (!class_char(x, &s, &hi, &single)) return IR_NOTHING;
-            if (!single || hi < lo) return fail(x, "a range in a class whose ends are not in order");
+            if (!regex_class_char(x, &s, &hi, &single)) return IR_NOTHING;
+            if (!single || hi < lo) return regex_fail(x, "a range in a class whose ends are not in order");
         }
         set_add(x, &s, lo, hi);
     }
@@ -232,73 +235,74 @@ static uint32_t parse_class(struct regex *x) {
     return ir_chars(x->ir, s.r, s.n, x->json);
 }
 
-static uint32_t any_but_newline(struct regex *x) {
+static uint32_t regex_any_but_newline(struct regex *x) {
     static const struct ir_range set[] = {{0, 9}, {11, 12}, {14, 0x2027}, {0x202a, 0x10ffff}};
     return ir_chars(x->ir, set, 4, x->json);
 }
 
 /* ---- expressions ---- */
 
-static uint32_t parse_alternatives(struct regex *x, bool top);
+static uint32_t regex_parse_alternatives(struct regex *x, bool top);
 
-static bool skip(struct regex *x, const char *text) {
+static bool regex_skip(struct regex *x, const char *text) {
     size_t n = strlen(text);
     if ((size_t)(x->end - x->at) < n || memcmp(x->at, text, n) != 0) return false;
     x->at += n;
     return true;
 }
 
-static uint32_t parse_group(struct regex *x) {
-    if (++x->depth > MAX_NESTING) return fail(x, "groups nested too deep");
-    if (skip(x, "?")) {
-        bool named = skip(x, "P<") || (x->end - x->at >= 2 && x->at[0] == '<' && x->at[1] != '=' && x->at[1] != '!');
+static uint32_t regex_parse_group(struct regex *x) {
+    if (++x->depth > MAX_NESTING) return regex_fail(x, "groups nested too deep");
+    if (regex_skip(x, "?")) {
+        bool named =
+            regex_skip(x, "P<") || (x->end - x->at >= 2 && x->at[0] == '<' && x->at[1] != '=' && x->at[1] != '!');
         if (named) {
             while (x->at < x->end && *x->at != '>') x->at++;
-            if (!skip(x, ">")) return fail(x, "a group whose name has no >");
-        } else if (!skip(x, ":")) {
-            return fail(x, "a group of a kind that is not supported (look-around or flags)");
+            if (!regex_skip(x, ">")) return regex_fail(x, "a group whose name has no >");
+        } else if (!regex_skip(x, ":")) {
+            return regex_fail(x, "a group of a kind that is not supported (look-around or flags)");
         }
     }
-    uint32_t inner = parse_alternatives(x, false);
-    if (!skip(x, ")")) return fail(x, "a group without its )");
+    uint32_t inner = regex_parse_alternatives(x, false);
+    if (!regex_skip(x, ")")) return regex_fail(x, "a group without its )");
     x->depth--;
     return inner;
 }
 
 /* {,3} and {,} are counts in Python and text elsewhere. */
-static bool dialects_differ(const struct regex *x) {
+static bool regex_dialects_differ(const struct regex *x) {
     const char *at = x->at + 1;
     if (at >= x->end || *at++ != ',') return false;
     while (at < x->end && *at >= '0' && *at <= '9') at++;
     return at < x->end && *at == '}';
 }
 
-static bool read_counts(struct regex *x, uint32_t *min, uint32_t *max);
+static bool regex_read_counts(struct regex *x, uint32_t *min, uint32_t *max);
 
-static uint32_t parse_atom(struct regex *x) {
+static uint32_t regex_parse_atom(struct regex *x) {
     uint32_t min, max;
-    if (skip(x, "(")) return parse_group(x);
-    if (skip(x, "[")) return parse_class(x);
-    if (skip(x, ".")) return any_but_newline(x);
-    if (skip(x, "\\")) {
+    if (regex_skip(x, "(")) return regex_parse_group(x);
+    if (regex_skip(x, "[")) return regex_parse_class(x);
+    if (regex_skip(x, ".")) return regex_any_but_newline(x);
+    if (regex_skip(x, "\\")) {
         struct set s = {0};
         uint32_t c;
-        if (x->at >= x->end) return fail(x, "a backslash at the end");
+        if (x->at >= x->end) return regex_fail(x, "a backslash at the end");
         if (set_shorthand(x, &s, *x->at)) {
             x->at++;
             set_sort(&s);
             return ir_chars(x->ir, s.r, s.n, x->json);
         }
-        return read_escape(x, &c) ? one(x, c) : (uint32_t)IR_NOTHING;
+        return regex_read_escape(x, &c) ? regex_one_char(x, c) : (uint32_t)IR_NOTHING;
     }
-    if (strchr("*+?", *x->at) || (*x->at == '{' && read_counts(x, &min, &max)))
-        return fail(x, "a quantifier without anything to repeat");
+    if (strchr("*+?", *x->at) || (*x->at == '{' && regex_read_counts(x, &min, &max)))
+        return regex_fail(x, "a quantifier without anything to repeat");
     if (x->ir->rc) return IR_NOTHING;
-    if (*x->at == '^' || *x->at == '$') return fail(x, "an anchor that is not at the end of an alternative");
-    return one(x, next_char(x));
+    if (*x->at == '^' || *x->at == '$') return regex_fail(x, "an anchor that is not at the end of an alternative");
+    return regex_one_char(x, regex_next_char(x));
 }
 
-static bool read_count(struct regex *x, uint32_t *out) {
+static bool regex_read_count(struct regex *x, uint32_t *out) {
     const char *begin = x->at;
     uint32_t n = 0;
     for (; x->at < x->end && *x->at >= '0' && *x->at <= '9'; x->at++)
@@ -308,68 +312,69 @@ static bool read_count(struct regex *x, uint32_t *out) {
 }
 
 /* {m}, {m,}, {m,n}; a { that begins none of these is a character. */
-static bool read_counts(struct regex *x, uint32_t *min, uint32_t *max) {
-    if (dialects_differ(x)) {
-        fail(x, "a repetition without its lower bound, which dialects read differently");
+static bool regex_read_counts(struct regex *x, uint32_t *min, uint32_t *max) {
+    if (regex_dialects_differ(x)) {
+        regex_fail(x, "a repetition without its lower bound, which dialects read differently");
         return false;
     }
     const char *begin = x->at++;
-    bool ok = read_count(x, min);
+    bool ok = regex_read_count(x, min);
     *max = *min;
-    if (ok && skip(x, ",") && !read_count(x, max)) *max = IR_NO_LIMIT;
-    if (ok && skip(x, "}")) {
-        if (*min > MAX_REPEAT || (*max != IR_NO_LIMIT && *max > MAX_REPEAT)) fail(x, "a repetition of more than 65535");
-        if (*max < *min) fail(x, "a repetition whose bounds are not in order");
+    if (ok && regex_skip(x, ",") && !regex_read_count(x, max)) *max = IR_NO_LIMIT;
+    if (ok && regex_skip(x, "}")) {
+        if (*min > MAX_REPEAT || (*max != IR_NO_LIMIT && *max > MAX_REPEAT))
+            regex_fail(x, "a repetition of more than 65535");
+        if (*max < *min) regex_fail(x, "a repetition whose bounds are not in order");
         return true;
     }
     x->at = begin;
     return false;
 }
 
-static uint32_t parse_repeated(struct regex *x) {
-    uint32_t atom = parse_atom(x);
+static uint32_t regex_parse_repeated(struct regex *x) {
+    uint32_t atom = regex_parse_atom(x);
     for (bool repeated = false; x->at < x->end && !x->ir->rc; repeated = true) {
         uint32_t min = 0, max = IR_NO_LIMIT;
         if (*x->at == '*' || *x->at == '+' || *x->at == '?') {
             if (*x->at == '+') min = 1;
             if (*x->at == '?') max = 1;
             x->at++;
-        } else if (*x->at != '{' || !read_counts(x, &min, &max)) {
+        } else if (*x->at != '{' || !regex_read_counts(x, &min, &max)) {
             break;
         }
-        if (repeated) return fail(x, "a quantifier after a quantifier");
+        if (repeated) return regex_fail(x, "a quantifier after a quantifier");
         if (x->at < x->end && *x->at == '?') x->at++;
         atom = ir_rep(x->ir, atom, min, max);
     }
     return atom;
 }
 
-static uint32_t anything(struct regex *x) {
+static uint32_t regex_anything(struct regex *x) {
     uint32_t c = x->json ? ir_json_char(x->ir) : ir_char(x->ir, 0, 0x10ffff);
     return ir_rep(x->ir, c, 0, IR_NO_LIMIT);
 }
 
 /* One alternative; at the top its anchors say whether text may come before and after. */
-static uint32_t parse_sequence(struct regex *x, bool top) {
-    bool begins = top && (skip(x, "^") || skip(x, "\\A")), ends = false;
+static uint32_t regex_parse_sequence(struct regex *x, bool top) {
+    bool begins = top && (regex_skip(x, "^") || regex_skip(x, "\\A")), ends = false;
     uint32_t out = IR_EMPTY_NODE;
     while (x->at < x->end && *x->at != '|' && *x->at != ')' && !x->ir->rc) {
-        if (top && (skip(x, "$") || skip(x, "\\Z") || skip(x, "\\z"))) {
+        if (top && (regex_skip(x, "$") || regex_skip(x, "\\Z") || regex_skip(x, "\\z"))) {
             ends = true;
-            if (x->at < x->end && *x->at != '|') return fail(x, "something after the anchor at the end");
+            if (x->at < x->end && *x->at != '|') return regex_fail(x, "something after the anchor at the end");
             break;
         }
-        out = ir_cat(x->ir, out, parse_repeated(x));
+        out = ir_cat(x->ir, out, regex_parse_repeated(x));
     }
-    if (top && x->json && !begins) out = ir_cat(x->ir, anything(x), out);
-    if (top && x->json && !ends) out = ir_cat(x->ir, out, anything(x));
+    if (top && x->json && !begins) out = ir_cat(x->ir, regex_anything(x), out);
+    if (top && x->json && !ends) out = ir_cat(x->ir, out, regex_anything(x));
     return out;
 }
 
-static uint32_t parse_alternatives(struct regex *x, bool top) {
-    uint32_t out = parse_sequence(x, top);
-    while (!x->ir->rc && skip(x, "|")) {
-        uint32_t next = parse_sequence(x, top);
+static uint32_t regex_parse_alternatives(struct regex *x, bool top) {
+    uint32_t out = regex_parse_sequence(x, top);
+    while (!x->ir->rc && regex_skip(x, "|")) {
+        uint32_t next = regex_parse_sequence(x, top);
         out = ir_alt(x->ir, out, next);
     }
     return out;
@@ -379,7 +384,7 @@ uint32_t ir_regex(struct ir *ir, const char *pattern, size_t len, bool json) {
     struct regex x = {.ir = ir, .at = pattern, .begin = pattern, .end = pattern + len, .json = json};
     if (utf8_check(pattern, len) != len || memchr(pattern, 0, len))
         return ir_fail(ir, ROD_EINVALID, "has a pattern that is not UTF-8 text");
-    uint32_t out = parse_alternatives(&x, true);
-    if (!ir->rc && x.at < x.end) return fail(&x, "a ) without its group");
+    uint32_t out = regex_parse_alternatives(&x, true);
+    if (!ir->rc && x.at < x.end) return regex_fail(&x, "a ) without its group");
     return ir->rc ? (uint32_t)IR_NOTHING : out;
 }

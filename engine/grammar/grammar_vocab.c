@@ -17,7 +17,7 @@ struct entry {
     int32_t id;
 };
 
-static int compare_entries(const void *a, const void *b) {
+static int entry_compare(const void *a, const void *b) {
     const struct entry *x = a, *y = b;
     int order = memcmp(x->bytes, y->bytes, x->len < y->len ? x->len : y->len);
     if (order) return order;
@@ -31,7 +31,8 @@ struct span {
     size_t first, last;
 };
 
-static void add_children(struct vocab *v, struct span *spans, const struct entry *e, uint32_t node, size_t depth) {
+static void vocab_add_children(struct vocab *v, struct span *spans, const struct entry *e, uint32_t node,
+                               size_t depth) {
     const struct span all = spans[node];
     v->nodes[node].child = v->n_nodes;
     for (size_t i = all.first; i < all.last;) {
@@ -52,7 +53,7 @@ static void add_children(struct vocab *v, struct span *spans, const struct entry
     v->nodes[node].n_children = v->n_nodes - v->nodes[node].child;
 }
 
-static void add_nodes(struct vocab *v, struct span *spans, const struct entry *e, size_t n) {
+static void vocab_add_nodes(struct vocab *v, struct span *spans, const struct entry *e, size_t n) {
     v->nodes[v->n_nodes++] = (struct vocab_node){.id = -1};
     spans[0] = (struct span){0, n};
     size_t depth = 0;
@@ -61,18 +62,18 @@ static void add_nodes(struct vocab *v, struct span *spans, const struct entry *e
             depth++;
             level_end = v->n_nodes;
         }
-        add_children(v, spans, e, node, depth);
+        vocab_add_children(v, spans, e, node, depth);
     }
 }
 
 /* A state met for the first time then costs no page faults: four of them take longer than the mask. */
-static void lay_up_masks(struct vocab *v) {
+static void vocab_fill_spares(struct vocab *v) {
     const size_t bytes = ((size_t)v->V + 63) / 64 * sizeof(uint64_t);
     for (uint64_t *mask; v->n_spare < MAX_SPARE && (mask = malloc(bytes)); v->spare[v->n_spare++] = mask)
         memset(mask, 0xff, bytes);
 }
 
-static int from_entries(struct entry *e, size_t n, uint32_t V, struct vocab **out, struct rod_error *err) {
+static int vocab_from_entries(struct entry *e, size_t n, uint32_t V, struct vocab **out, struct rod_error *err) {
     size_t n_bytes = 0, max = 0;
     for (size_t i = 0; i < n; i++) {
         n_bytes += e[i].len;
@@ -93,11 +94,11 @@ static int from_entries(struct entry *e, size_t n, uint32_t V, struct vocab **ou
         free(v);
     }
     if (ok) {
-        if (n) qsort(e, n, sizeof *e, compare_entries);
-        add_nodes(v, spans, e, n);
+        if (n) qsort(e, n, sizeof *e, entry_compare);
+        vocab_add_nodes(v, spans, e, n);
         struct vocab_node *less = realloc(v->nodes, v->n_nodes * sizeof *less);
         if (less) v->nodes = less;
-        lay_up_masks(v);
+        vocab_fill_spares(v);
         *out = v;
     }
     free(spans);
@@ -111,7 +112,7 @@ int vocab_new_bytes(const char *const *bytes, const size_t *lens, uint32_t n, st
     size_t n_entries = 0;
     for (uint32_t i = 0; i < n; i++)
         if (lens[i]) e[n_entries++] = (struct entry){bytes[i], lens[i], (int32_t)i};
-    int rc = from_entries(e, n_entries, n, out, err);
+    int rc = vocab_from_entries(e, n_entries, n, out, err);
     free(e);
     return rc;
 }
@@ -127,7 +128,7 @@ int vocab_new(const struct tokenizer *tokenizer, uint32_t V, struct vocab **out,
         const char *bytes = tokenizer_bytes(tokenizer, (int32_t)i, &len, &special);
         if (bytes && len && !special) e[n_entries++] = (struct entry){bytes, len, (int32_t)i};
     }
-    int rc = from_entries(e, n_entries, V, out, err);
+    int rc = vocab_from_entries(e, n_entries, V, out, err);
     free(e);
     return rc;
 }

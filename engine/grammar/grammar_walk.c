@@ -15,11 +15,12 @@ enum { SEEN_SLOTS = 8192, MAX_SEEN = SEEN_SLOTS / 2, CLASSES_A_PLACE = 64 };
 
 /* ---- growing arrays and tables ---- */
 
-static int too_ambiguous(struct rod_error *err) {
+static int fail_ambiguous(struct rod_error *err) {
     return rod_fail(err, ROD_EINVALID, "is too ambiguous: a text can be read in too many ways");
 }
 
-static bool room(struct gram_states *s, void **items, uint32_t *cap, uint32_t used, uint32_t n, size_t item_bytes) {
+static bool states_reserve(struct gram_states *s, void **items, uint32_t *cap, uint32_t used, uint32_t n,
+                           size_t item_bytes) {
     if (n <= *cap - used) return true;
     uint32_t want = *cap ? *cap : 64;
     while (want - used < n) {
@@ -34,13 +35,13 @@ static bool room(struct gram_states *s, void **items, uint32_t *cap, uint32_t us
     return true;
 }
 
-int gram_room(struct gram_states *s, void **items, uint32_t *cap, uint32_t used, uint32_t n, size_t item_bytes,
-              struct rod_error *err) {
-    return room(s, items, cap, used, n, item_bytes) ? 0 : rod_fail_no_memory(err);
+int gram_reserve(struct gram_states *s, void **items, uint32_t *cap, uint32_t used, uint32_t n, size_t item_bytes,
+                 struct rod_error *err) {
+    return states_reserve(s, items, cap, used, n, item_bytes) ? 0 : rod_fail_no_memory(err);
 }
 
-static bool table_room(struct gram_states *s, struct gram_table *t, uint32_t used, const uint32_t *hashes,
-                       size_t stride_bytes) {
+static bool table_reserve(struct gram_states *s, struct gram_table *t, uint32_t used, const uint32_t *hashes,
+                          size_t stride_bytes) {
     if (used * 2 < t->n_slots) return true;
     uint32_t n = t->n_slots ? t->n_slots * 2 : 256;
     uint32_t *slots = calloc(n, sizeof *slots);
@@ -59,7 +60,7 @@ static bool table_room(struct gram_states *s, struct gram_table *t, uint32_t use
     return true;
 }
 
-static uint32_t mix(uint32_t a, uint32_t b) {
+static uint32_t hash_mix(uint32_t a, uint32_t b) {
     uint32_t x = (a ^ 0x9E3779B9u) * 0x85EBCA6Bu ^ b;
     x = (x ^ x >> 15) * 0xC2B2AE35u;
     return x ^ x >> 13;
@@ -67,24 +68,24 @@ static uint32_t mix(uint32_t a, uint32_t b) {
 
 /* ---- frames ---- */
 
-static bool frame_table_room(struct gram_states *s) {
+static bool frame_table_reserve(struct gram_states *s) {
     struct gram_table *t = &s->frame_table;
     if (s->n_frames * 2 < t->n_slots) return true;
     uint32_t *hashes = malloc((s->n_frames + 1) * sizeof *hashes);
     if (!hashes) return false;
-    for (uint32_t i = 0; i < s->n_frames; i++) hashes[i] = mix(s->frames[i].node, s->frames[i].below);
-    bool ok = table_room(s, t, s->n_frames, hashes, sizeof *hashes);
+    for (uint32_t i = 0; i < s->n_frames; i++) hashes[i] = hash_mix(s->frames[i].node, s->frames[i].below);
+    bool ok = table_reserve(s, t, s->n_frames, hashes, sizeof *hashes);
     free(hashes);
     return ok;
 }
 
-static int push_frame(struct gram_states *s, uint32_t node, uint32_t below, uint32_t *out, struct rod_error *err) {
+static int frame_push(struct gram_states *s, uint32_t node, uint32_t below, uint32_t *out, struct rod_error *err) {
     void *items = s->frames;
-    bool ok = room(s, &items, &s->cap_frames, s->n_frames, 1, sizeof *s->frames);
+    bool ok = states_reserve(s, &items, &s->cap_frames, s->n_frames, 1, sizeof *s->frames);
     s->frames = items;
-    if (!ok || !frame_table_room(s)) return rod_fail_no_memory(err);
+    if (!ok || !frame_table_reserve(s)) return rod_fail_no_memory(err);
     struct gram_table *t = &s->frame_table;
-    uint32_t at = mix(node, below) & (t->n_slots - 1);
+    uint32_t at = hash_mix(node, below) & (t->n_slots - 1);
     for (; t->slots[at]; at = (at + 1) & (t->n_slots - 1)) {
         const struct gram_frame *f = &s->frames[t->slots[at] - 1];
         if (f->node != node || f->below != below) continue;
@@ -100,22 +101,22 @@ static int push_frame(struct gram_states *s, uint32_t node, uint32_t below, uint
 
 /* ---- states ---- */
 
-static int compare_places(const void *a, const void *b) {
+static int place_compare(const void *a, const void *b) {
     const struct gram_place *x = a, *y = b;
     if (x->node != y->node) return x->node < y->node ? -1 : 1;
     return x->stack < y->stack ? -1 : x->stack > y->stack;
 }
 
 /* The state with these places, found or new. Sorts them. */
-static int intern(struct grammar *g, struct gram_place *places, uint32_t n, bool accepts, uint32_t *out,
-                  struct rod_error *err) {
+static int state_intern(struct grammar *g, struct gram_place *places, uint32_t n, bool accepts, uint32_t *out,
+                        struct rod_error *err) {
     struct gram_states *s = &g->found;
-    if (n > 1) qsort(places, n, sizeof *places, compare_places);
+    if (n > 1) qsort(places, n, sizeof *places, place_compare);
     uint32_t hash = accepts;
-    for (uint32_t i = 0; i < n; i++) hash = mix(mix(hash, places[i].node), places[i].stack);
+    for (uint32_t i = 0; i < n; i++) hash = hash_mix(hash_mix(hash, places[i].node), places[i].stack);
     void *items = s->states;
     uint32_t cap = s->cap_states;
-    bool ok = room(s, &items, &s->cap_states, s->n_states, 1, sizeof *s->states);
+    bool ok = states_reserve(s, &items, &s->cap_states, s->n_states, 1, sizeof *s->states);
     s->states = items;
     if (ok && cap != s->cap_states) {
         uint32_t *next = realloc(s->next, (size_t)s->cap_states * g->n_classes * sizeof *next);
@@ -128,9 +129,9 @@ static int intern(struct grammar *g, struct gram_place *places, uint32_t n, bool
         }
     }
     items = s->places;
-    ok = ok && room(s, &items, &s->cap_places, s->n_places, n, sizeof *s->places);
+    ok = ok && states_reserve(s, &items, &s->cap_places, s->n_places, n, sizeof *s->places);
     s->places = items;
-    if (!ok || !table_room(s, &s->state_table, s->n_states, s->states ? &s->states->hash : NULL, sizeof *s->states))
+    if (!ok || !table_reserve(s, &s->state_table, s->n_states, s->states ? &s->states->hash : NULL, sizeof *s->states))
         return rod_fail_no_memory(err);
     struct gram_table *t = &s->state_table;
     uint32_t at = hash & (t->n_slots - 1);
@@ -158,7 +159,7 @@ static int intern(struct grammar *g, struct gram_place *places, uint32_t n, bool
 
 /* ---- one transition ---- */
 
-static void begin(struct grammar *g) {
+static void transition_begin(struct grammar *g) {
     if (++g->turn == 0) { /* after 2^32 transitions old marks would look new */
         memset(g->seen, 0, SEEN_SLOTS * sizeof *g->seen);
         g->turn = 1;
@@ -168,20 +169,20 @@ static void begin(struct grammar *g) {
 }
 
 /* To be followed, unless it was already or its end is too deep. */
-static int visit(struct grammar *g, uint32_t node, uint32_t stack, struct rod_error *err) {
+static int transition_visit(struct grammar *g, uint32_t node, uint32_t stack, struct rod_error *err) {
     if (g->depth[node] == UINT8_MAX) return 0;
     if (g->depth[node] + g->found.frames[stack].depth > GRAMMAR_MAX_DEPTH) return 0;
-    uint32_t at = mix(node, stack) & (SEEN_SLOTS - 1);
+    uint32_t at = hash_mix(node, stack) & (SEEN_SLOTS - 1);
     for (; g->seen[at].turn == g->turn; at = (at + 1) & (SEEN_SLOTS - 1))
         if (g->seen[at].node == node && g->seen[at].stack == stack) return 0;
-    if (g->n_seen++ == MAX_SEEN || g->work++ >= GRAMMAR_MAX_WORK) return too_ambiguous(err);
+    if (g->n_seen++ == MAX_SEEN || g->work++ >= GRAMMAR_MAX_WORK) return fail_ambiguous(err);
     g->seen[at] = (struct gram_seen){node, stack, g->turn};
     g->todo[g->n_todo++] = (struct gram_place){node, stack};
     return 0;
 }
 
 /* Follows what is to do; leaves the new state's places in g->out. */
-static int follow(struct grammar *g, struct rod_error *err) {
+static int transition_follow(struct grammar *g, struct rod_error *err) {
     int rc = 0;
     while (!rc && g->n_todo) {
         struct gram_place p = g->todo[--g->n_todo];
@@ -189,22 +190,22 @@ static int follow(struct grammar *g, struct rod_error *err) {
         uint32_t frame = p.stack;
         switch (n->kind) {
         case GRAM_RANGE:
-            if (g->n_out == GRAMMAR_MAX_PLACES) return too_ambiguous(err);
+            if (g->n_out == GRAMMAR_MAX_PLACES) return fail_ambiguous(err);
             g->out[g->n_out++] = p;
             break;
         case GRAM_SPLIT:
-            rc = visit(g, n->a, p.stack, err);
-            if (!rc) rc = visit(g, n->b, p.stack, err);
+            rc = transition_visit(g, n->a, p.stack, err);
+            if (!rc) rc = transition_visit(g, n->b, p.stack, err);
             break;
         case GRAM_CALL:
-            if (n->b != GRAM_END_NODE) rc = push_frame(&g->found, n->b, p.stack, &frame, err);
-            if (!rc) rc = visit(g, g->rules[n->a], frame, err);
+            if (n->b != GRAM_END_NODE) rc = frame_push(&g->found, n->b, p.stack, &frame, err);
+            if (!rc) rc = transition_visit(g, g->rules[n->a], frame, err);
             break;
         case GRAM_END:
             if (p.stack == 0)
                 g->accepts = true;
             else
-                rc = visit(g, g->found.frames[p.stack].node, g->found.frames[p.stack].below, err);
+                rc = transition_visit(g, g->found.frames[p.stack].node, g->found.frames[p.stack].below, err);
             break;
         default: break;
         }
@@ -222,7 +223,7 @@ int gram_next(struct grammar *g, uint32_t state, uint8_t byte_class, uint32_t *n
     const struct gram_state st = g->found.states[state];
     uint8_t lo = 0, hi = UINT8_MAX; /* bytes that the same places take */
     int rc = 0;
-    begin(g);
+    transition_begin(g);
     g->work += st.n;
     for (uint32_t i = 0; !rc && i < st.n; i++) {
         struct gram_place p = g->found.places[st.first + i];
@@ -234,11 +235,11 @@ int gram_next(struct grammar *g, uint32_t state, uint8_t byte_class, uint32_t *n
         } else {
             if (lo < n->lo) lo = n->lo;
             if (hi > n->hi) hi = n->hi;
-            rc = visit(g, n->a, p.stack, err);
+            rc = transition_visit(g, n->a, p.stack, err);
         }
     }
-    if (!rc) rc = follow(g, err);
-    if (!rc) rc = intern(g, g->out, g->n_out, g->accepts, next, err);
+    if (!rc) rc = transition_follow(g, err);
+    if (!rc) rc = state_intern(g, g->out, g->n_out, g->accepts, next, err);
     if (rc) return rc;
     uint32_t *row = g->found.next + (size_t)state * g->n_classes; /* the array may have moved */
     for (uint32_t c = g->class_of[lo]; c <= g->class_of[hi]; c++) row[c] = *next;
@@ -246,18 +247,18 @@ int gram_next(struct grammar *g, uint32_t state, uint8_t byte_class, uint32_t *n
 }
 
 int gram_state_at(struct grammar *g, uint32_t node, uint32_t stack, uint32_t *out, struct rod_error *err) {
-    begin(g);
-    int rc = visit(g, node, stack, err);
-    if (!rc) rc = follow(g, err);
-    return rc ? rc : intern(g, g->out, g->n_out, g->accepts, out, err);
+    transition_begin(g);
+    int rc = transition_visit(g, node, stack, err);
+    if (!rc) rc = transition_follow(g, err);
+    return rc ? rc : state_intern(g, g->out, g->n_out, g->accepts, out, err);
 }
 
 int gram_state_of(struct grammar *g, struct gram_place *places, uint32_t n, bool accepts, uint32_t *out,
                   struct rod_error *err) {
-    return intern(g, places, n, accepts, out, err);
+    return state_intern(g, places, n, accepts, out, err);
 }
 
-static void forget(struct gram_states *s, struct vocab *v) {
+static void states_free(struct gram_states *s, struct vocab *v) {
     for (uint32_t i = 0; i < s->n_states; i++)
         if (s->states[i].mask) vocab_give_mask(v, s->states[i].mask);
     free(s->exits);
@@ -272,12 +273,12 @@ static void forget(struct gram_states *s, struct vocab *v) {
 }
 
 /* The empty stack, the dead state and the first one. */
-static int begin_states(struct grammar *g, struct rod_error *err) {
+static int states_begin(struct grammar *g, struct rod_error *err) {
     uint32_t at;
     g->work = 0;
     g->found = (struct gram_states){0};
-    int rc = push_frame(&g->found, GRAM_END_NODE, 0, &at, err);
-    if (!rc) rc = intern(g, NULL, 0, false, &at, err);
+    int rc = frame_push(&g->found, GRAM_END_NODE, 0, &at, err);
+    if (!rc) rc = state_intern(g, NULL, 0, false, &at, err);
     return rc ? rc : gram_state_at(g, g->rules[0], 0, &at, err);
 }
 
@@ -287,11 +288,11 @@ int gram_start(struct grammar *g, struct rod_error *err) {
     g->rest = malloc(GRAMMAR_MAX_PLACES * sizeof *g->rest);
     g->seen = calloc(SEEN_SLOTS, sizeof *g->seen);
     if (!g->todo || !g->out || !g->rest || !g->seen) return rod_fail_no_memory(err);
-    return begin_states(g, err);
+    return states_begin(g, err);
 }
 
 void gram_stop(struct grammar *g) {
-    forget(&g->found, g->vocab);
+    states_free(&g->found, g->vocab);
     free(g->todo);
     free(g->out);
     free(g->rest);
@@ -300,38 +301,39 @@ void gram_stop(struct grammar *g) {
 
 /* ---- dropping what no walk needs ---- */
 
-static int copy_stack(struct grammar *g, const struct gram_states *old, uint32_t stack, uint32_t *out,
-                      struct rod_error *err) {
+static int states_copy_stack(struct grammar *g, const struct gram_states *old, uint32_t stack, uint32_t *out,
+                             struct rod_error *err) {
     uint32_t path[GRAMMAR_MAX_DEPTH + 1], n = 0;
     for (; stack; stack = old->frames[stack].below) path[n++] = old->frames[stack].node;
     int rc = 0;
-    for (*out = 0; !rc && n > 0;) rc = push_frame(&g->found, path[--n], *out, out, err);
+    for (*out = 0; !rc && n > 0;) rc = frame_push(&g->found, path[--n], *out, out, err);
     return rc;
 }
 
-static int copy_state(struct grammar *g, const struct gram_states *old, uint32_t state, uint32_t *out,
-                      struct rod_error *err) {
+static int states_copy_one(struct grammar *g, const struct gram_states *old, uint32_t state, uint32_t *out,
+                           struct rod_error *err) {
     const struct gram_state *st = &old->states[state];
     int rc = 0;
     for (uint32_t i = 0; !rc && i < st->n; i++) {
         g->out[i].node = old->places[st->first + i].node;
-        rc = copy_stack(g, old, old->places[st->first + i].stack, &g->out[i].stack, err);
+        rc = states_copy_stack(g, old, old->places[st->first + i].stack, &g->out[i].stack, err);
     }
-    return rc ? rc : intern(g, g->out, st->n, st->accepts, out, err);
+    return rc ? rc : state_intern(g, g->out, st->n, st->accepts, out, err);
 }
 
 /* On an error everything stays as it was. */
-static int keep_walks(struct grammar *g, struct rod_error *err) {
+static int states_keep_walks(struct grammar *g, struct rod_error *err) {
     struct gram_states old = g->found;
-    int rc = begin_states(g, err);
-    for (struct grammar_walk *w = g->walks; w && !rc; w = w->next) rc = copy_state(g, &old, w->state, &w->moved, err);
+    int rc = states_begin(g, err);
+    for (struct grammar_walk *w = g->walks; w && !rc; w = w->next)
+        rc = states_copy_one(g, &old, w->state, &w->moved, err);
     if (rc) {
-        forget(&g->found, g->vocab);
+        states_free(&g->found, g->vocab);
         g->found = old;
         return rc;
     }
     for (struct grammar_walk *w = g->walks; w; w = w->next) w->state = w->moved;
-    forget(&old, g->vocab);
+    states_free(&old, g->vocab);
     return 0;
 }
 
@@ -342,7 +344,7 @@ int gram_trim(struct grammar *g, struct grammar_walk *w, struct rod_error *err) 
         g->walks = w;
         w->listed = true;
     }
-    return g->found.bytes > GRAMMAR_STATE_BYTES ? keep_walks(g, err) : 0;
+    return g->found.bytes > GRAMMAR_STATE_BYTES ? states_keep_walks(g, err) : 0;
 }
 
 /* ---- walks ---- */

@@ -82,7 +82,7 @@ static uint32_t size_of(const struct model_dims *d, enum size size) {
     return 0;
 }
 
-static bool wanted(const struct model_dims *d, enum when when) {
+static bool piece_is_wanted(const struct model_dims *d, enum when when) {
     switch (when) {
     case ALWAYS: return true;
     case PLUS: return d->plus;
@@ -96,7 +96,7 @@ static bool wanted(const struct model_dims *d, enum when when) {
 /* Visits a weight's one or two tensors. A vector in two pieces becomes two rows: [2M] = [2, M], the same order. */
 static int plan_weight(const struct model_dims *d, const struct spec *s, bool fla, struct model_piece *piece,
                        const char *prefix, int (*visit)(void *arg, const struct model_piece *piece), void *arg) {
-    if (!wanted(d, s->when)) return 0;
+    if (!piece_is_wanted(d, s->when)) return 0;
     const char *names[2] = {fla ? s->fla : s->published, fla ? s->fla_second : NULL};
     uint32_t rows = size_of(d, s->rows), cols = size_of(d, s->cols);
     piece->n_parts = names[1] ? 2 : 1;

@@ -50,7 +50,7 @@ struct synthetic {
 
 /* ---- values ---- */
 
-static uint64_t mix(uint64_t x) { /* a bijection whose output bits all depend on all input bits */
+static uint64_t hash_mix(uint64_t x) { /* a bijection whose output bits all depend on all input bits */
     x ^= x >> 32;
     x *= 0xd6e8feb86659fd93u;
     x ^= x >> 32;
@@ -118,10 +118,10 @@ static void fill_task(const struct task *task, const float *points) {
         table[i] = half_f32_to_bf16(task->spread.mean + task->spread.deviation * points[i]);
     uint64_t i = 0;
     for (; i + 4 <= task->n; i += 4) {
-        uint64_t bits = mix(task->key + (task->first + i) / 4);
+        uint64_t bits = hash_mix(task->key + (task->first + i) / 4);
         for (uint32_t j = 0; j < 4; j++) task->dst[i + j] = table[bits >> (16 * j + 4) & (N_POINTS - 1)];
     }
-    uint64_t bits = mix(task->key + (task->first + i) / 4);
+    uint64_t bits = hash_mix(task->key + (task->first + i) / 4);
     for (uint32_t j = 0; i < task->n; i++, j++) task->dst[i] = table[bits >> (16 * j + 4) & (N_POINTS - 1)];
 }
 
@@ -161,7 +161,7 @@ static int measure_piece(void *arg, const struct model_piece *piece) {
 static void add_tasks(struct filler *f, uint16_t *dst, uint64_t first, uint64_t end, struct spread spread) {
     for (; first < end; first += TASK_ELEMS) {
         uint64_t n = end - first < TASK_ELEMS ? end - first : TASK_ELEMS;
-        f->tasks[f->n_tasks++] = (struct task){dst + first, first, n, mix(f->seed + (f->n_pieces << 40)), spread};
+        f->tasks[f->n_tasks++] = (struct task){dst + first, first, n, hash_mix(f->seed + (f->n_pieces << 40)), spread};
     }
 }
 
@@ -184,10 +184,10 @@ static void close_synthetic(struct model_storage *storage) {
     free(s);
 }
 
-static int build(struct model *model, struct synthetic *s, uint64_t seed, const struct rod_progress_to *progress,
-                 struct rod_error *err) {
+static int synthetic_build(struct model *model, struct synthetic *s, uint64_t seed,
+                           const struct rod_progress_to *progress, struct rod_error *err) {
     float points[N_POINTS];
-    struct filler f = {.points = points, .seed = mix(seed), .model = model, .progress = progress};
+    struct filler f = {.points = points, .seed = hash_mix(seed), .model = model, .progress = progress};
     model_plan(&model->dims, false, measure_piece, &f);
     model->layers = calloc(model->dims.L, sizeof *model->layers);
     f.tasks = malloc(f.room * sizeof *f.tasks);
@@ -237,7 +237,7 @@ int model_synthetic_of(const char *name, const char *json, uint64_t seed, const 
     struct model_config config;
     int rc = model_config_parse(json, strlen(json), &config, err);
     model->dims = config.dims;
-    if (!rc) rc = build(model, s, seed, progress, err);
+    if (!rc) rc = synthetic_build(model, s, seed, progress, err);
     if (rc) {
         model_close(model);
         return rc;

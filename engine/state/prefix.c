@@ -76,14 +76,14 @@ struct prefix_counts prefix_count(const struct prefix *p) {
 static const char *text_of(const char *s) { return s ? s : ""; }
 
 /* Of no token yet: everything of one tenant and salt hangs on it. */
-static uint64_t root(const struct prefix *p, const struct prefix_key *key) {
+static uint64_t hash_root(const struct prefix *p, const struct prefix_key *key) {
     const char *tenant = text_of(key->tenant), *salt = text_of(key->salt);
     const uint64_t seed = XXH3_64bits_withSeed(tenant, strlen(tenant), p->config.seed);
     return XXH3_64bits_withSeed(salt, strlen(salt), seed);
 }
 
 /* Of the tenant alone, whatever the salt. */
-static uint64_t tenant_root(const struct prefix *p, const struct prefix_key *key) {
+static uint64_t hash_tenant_root(const struct prefix *p, const struct prefix_key *key) {
     const char *tenant = text_of(key->tenant);
     return XXH3_64bits_withSeed(tenant, strlen(tenant), ~p->config.seed);
 }
@@ -94,7 +94,7 @@ static uint64_t hash_on(const struct prefix *p, uint64_t hash, const int32_t *id
 }
 
 /* Fills p->path for the whole chunks of n tokens; false: no memory. */
-static bool walk(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n) {
+static bool path_hash(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n) {
     const uint32_t chunk = p->config.chunk_tok;
     p->n_path = n / chunk;
     if (p->n_path + 1 > p->path_room) {
@@ -103,7 +103,7 @@ static bool walk(struct prefix *p, const struct prefix_key *key, const int32_t *
         p->path = grown;
         p->path_room = (p->n_path + 1) * 2;
     }
-    p->path[0] = root(p, key);
+    p->path[0] = hash_root(p, key);
     for (size_t i = 0; i < p->n_path; i++) p->path[i + 1] = hash_on(p, p->path[i], ids + i * chunk, chunk);
     return true;
 }
@@ -148,33 +148,33 @@ static void seen_remove(struct prefix *p, uint64_t hash, uint32_t flags) {
 
 void prefix_note(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n_prompt, size_t n) {
     const uint32_t chunk = p->config.chunk_tok;
-    if (n < chunk || !walk(p, key, ids, n)) return;
+    if (n < chunk || !path_hash(p, key, ids, n)) return;
     for (size_t i = 1; i <= p->n_path; i++)
         seen_add(p, p->path[i], SEEN_READ | (i * chunk > n_prompt ? SEEN_GENERATED : 0));
     if (n > n_prompt) {
         seen_add(p, hash_at(p, ids, n_prompt), SEEN_ANSWERED);
         seen_add(p, hash_at(p, ids, n), SEEN_END);
     }
-    seen_add(p, hash_on(p, tenant_root(p, key), ids, chunk), SEEN_READ);
+    seen_add(p, hash_on(p, hash_tenant_root(p, key), ids, chunk), SEEN_READ);
 }
 
 /* ---- entries ---- */
 
-static bool same(const struct prefix_entry *e, const struct prefix_key *key, const int32_t *ids) {
+static bool entry_matches(const struct prefix_entry *e, const struct prefix_key *key, const int32_t *ids) {
     return !strcmp(e->tenant, text_of(key->tenant)) && !strcmp(e->salt, text_of(key->salt)) &&
            !memcmp(e->ids, ids, e->n_tok * sizeof *ids);
 }
 
 /* The longest entry that is a beginning of the walked tokens and has at most `most`: of those with an image, or of all.
  * waits: a longer one is being saved. */
-static struct prefix_entry *longest(const struct prefix *p, const struct prefix_key *key, const int32_t *ids,
-                                    uint64_t most, bool reserved_too, bool *waits) {
+static struct prefix_entry *entry_longest(const struct prefix *p, const struct prefix_key *key, const int32_t *ids,
+                                          uint64_t most, bool reserved_too, bool *waits) {
     const uint32_t chunk = p->config.chunk_tok;
     for (size_t i = p->n_path; i >= 1; i--) {
         struct prefix_entry *best = NULL;
         for (struct prefix_entry *e = p->table[p->path[i] % TABLE_SLOTS]; e; e = e->chain) {
             if (e->place != p->path[i] || e->n_tok > most || e->n_tok / chunk != i) continue;
-            if ((best && e->n_tok <= best->n_tok) || !same(e, key, ids)) continue;
+            if ((best && e->n_tok <= best->n_tok) || !entry_matches(e, key, ids)) continue;
             if (e->image || reserved_too)
                 best = e;
             else
@@ -185,7 +185,7 @@ static struct prefix_entry *longest(const struct prefix *p, const struct prefix_
     return NULL;
 }
 
-static void rewire(struct prefix *p, const struct prefix_entry *from, struct prefix_entry *to) {
+static void entries_rewire(struct prefix *p, const struct prefix_entry *from, struct prefix_entry *to) {
     for (uint32_t i = 0; i < p->n; i++)
         if (p->all[i]->up == from) p->all[i]->up = to;
 }
@@ -194,7 +194,7 @@ static void entry_remove(struct prefix *p, struct prefix_entry *e) {
     struct prefix_entry **at = &p->table[e->place % TABLE_SLOTS];
     while (*at != e) at = &(*at)->chain;
     *at = e->chain;
-    if (e->n_below) rewire(p, e, e->up);
+    if (e->n_below) entries_rewire(p, e, e->up);
     if (e->up) e->up->n_below += e->n_below - 1;
     p->all[e->index] = p->all[--p->n];
     p->all[e->index]->index = e->index;
@@ -203,7 +203,7 @@ static void entry_remove(struct prefix *p, struct prefix_entry *e) {
     free(e);
 }
 
-static void evict(struct prefix *p, struct prefix_entry *e) {
+static void entry_evict(struct prefix *p, struct prefix_entry *e) {
     seen_add(p, e->place, SEEN_EVICTED);
     p->n_evicted++;
     entry_remove(p, e);
@@ -211,24 +211,26 @@ static void evict(struct prefix *p, struct prefix_entry *e) {
 
 /* ---- worth ---- */
 
-static double worth(uint64_t saved_tok, uint64_t bytes, uint64_t age_ns, uint32_t n_below) {
+static double worth_of_tokens(uint64_t saved_tok, uint64_t bytes, uint64_t age_ns, uint32_t n_below) {
     const double w = (double)saved_tok / (double)bytes / ((double)age_ns + 60e9);
     return n_below == 1 ? w / 4 : w;
 }
 
-static double worth_of(const struct prefix_entry *e, const struct prefix_entry *new_up, uint64_t now_ns) {
+static double worth_of_entry(const struct prefix_entry *e, const struct prefix_entry *new_up, uint64_t now_ns) {
     const uint64_t saved_tok = e->n_tok - (e->up ? e->up->n_tok : 0);
-    return worth(saved_tok, e->bytes, now_ns > e->used_ns ? now_ns - e->used_ns : 0, e->n_below + (e == new_up));
+    return worth_of_tokens(saved_tok, e->bytes, now_ns > e->used_ns ? now_ns - e->used_ns : 0,
+                           e->n_below + (e == new_up));
 }
 
 /* The least worth of those that may go; of equals the oldest. new_up: has one more below it soon. */
-static struct prefix_entry *least(const struct prefix *p, const struct prefix_entry *new_up, uint64_t now_ns) {
+static struct prefix_entry *entry_least_worth(const struct prefix *p, const struct prefix_entry *new_up,
+                                              uint64_t now_ns) {
     struct prefix_entry *best = NULL;
     double best_worth = 0;
     for (uint32_t i = 0; i < p->n; i++) {
         struct prefix_entry *e = p->all[i];
         if (!e->image || e->doomed) continue;
-        const double w = worth_of(e, new_up, now_ns);
+        const double w = worth_of_entry(e, new_up, now_ns);
         if (best && (w > best_worth || (w == best_worth && e->number > best->number))) continue;
         best = e;
         best_worth = w;
@@ -236,39 +238,39 @@ static struct prefix_entry *least(const struct prefix *p, const struct prefix_en
     return best;
 }
 
-static struct prefix_entry *lasting(struct prefix_entry *e) {
+static struct prefix_entry *entry_lasting(struct prefix_entry *e) {
     while (e && e->doomed) e = e->up;
     return e;
 }
 
 /* Room for bytes after n tokens above up: all that must go goes, or nothing. */
-static bool make_room(struct prefix *p, struct prefix_entry **up, uint64_t n, uint64_t bytes, uint64_t now_ns) {
+static bool entries_make_room(struct prefix *p, struct prefix_entry **up, uint64_t n, uint64_t bytes, uint64_t now_ns) {
     uint64_t kept = p->bytes;
     uint32_t n_kept = p->n;
     bool fits = bytes <= p->config.budget_bytes;
     while (fits && (kept + bytes > p->config.budget_bytes || n_kept == MAX_ENTRIES)) {
-        struct prefix_entry *e = least(p, *up, now_ns);
+        struct prefix_entry *e = entry_least_worth(p, *up, now_ns);
         if (!e) fits = false;
         if (!fits) break;
         e->doomed = true;
-        const struct prefix_entry *below = lasting(*up);
-        fits = worth(n - (below ? below->n_tok : 0), bytes, 0, 0) >= worth_of(e, *up, now_ns);
+        const struct prefix_entry *below = entry_lasting(*up);
+        fits = worth_of_tokens(n - (below ? below->n_tok : 0), bytes, 0, 0) >= worth_of_entry(e, *up, now_ns);
         kept -= e->bytes;
         n_kept--;
     }
-    if (fits) *up = lasting(*up);
+    if (fits) *up = entry_lasting(*up);
     for (uint32_t i = p->n; i-- > 0;) {
         struct prefix_entry *e = p->all[i];
         if (!e->doomed) continue;
         e->doomed = false;
-        if (fits) evict(p, e); /* the last takes its place: that one was looked at already */
+        if (fits) entry_evict(p, e); /* the last takes its place: that one was looked at already */
     }
     return fits;
 }
 
 bool prefix_evict(struct prefix *p, uint64_t now_ns) {
-    struct prefix_entry *e = least(p, NULL, now_ns);
-    if (e) evict(p, e);
+    struct prefix_entry *e = entry_least_worth(p, NULL, now_ns);
+    if (e) entry_evict(p, e);
     return e != NULL;
 }
 
@@ -291,7 +293,7 @@ static struct prefix_entry *entry_new(const struct prefix_key *key, const int32_
 }
 
 /* Longer ones hang on it from now on. */
-static void hang(struct prefix *p, struct prefix_entry *e, struct prefix_entry *up) {
+static void entry_hang(struct prefix *p, struct prefix_entry *e, struct prefix_entry *up) {
     const struct prefix_key key = {e->tenant, e->salt};
     for (uint32_t i = 0; i < p->n; i++) {
         struct prefix_entry *f = p->all[i];
@@ -308,12 +310,12 @@ static void hang(struct prefix *p, struct prefix_entry *e, struct prefix_entry *
 
 struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n,
                                     bool generated, size_t image_bytes, uint64_t now_ns) {
-    if (n < p->config.chunk_tok || !walk(p, key, ids, n)) return NULL;
-    struct prefix_entry *up = longest(p, key, ids, n, true, NULL);
+    if (n < p->config.chunk_tok || !path_hash(p, key, ids, n)) return NULL;
+    struct prefix_entry *up = entry_longest(p, key, ids, n, true, NULL);
     if (up && up->n_tok == n) return NULL;
     struct prefix_entry *e = entry_new(key, ids, n, image_bytes);
     if (!e) return NULL;
-    if (!make_room(p, &up, n, e->bytes, now_ns)) {
+    if (!entries_make_room(p, &up, n, e->bytes, now_ns)) {
         free(e);
         return NULL;
     }
@@ -321,7 +323,7 @@ struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *k
     e->generated = generated;
     e->used_ns = now_ns;
     e->number = p->n_made++;
-    hang(p, e, up);
+    entry_hang(p, e, up);
     e->index = p->n;
     p->all[p->n++] = e;
     struct prefix_entry **slot = &p->table[e->place % TABLE_SLOTS];
@@ -346,7 +348,7 @@ void prefix_drop(struct prefix *p, struct prefix_entry *e) {
 void prefix_forget(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n) {
     for (uint32_t i = p->n; i-- > 0;) {
         struct prefix_entry *e = p->all[i];
-        if (e->n_tok > n || !same(e, key, ids)) continue;
+        if (e->n_tok > n || !entry_matches(e, key, ids)) continue;
         e->forgotten = true;
         if (e->image) entry_remove(p, e); /* the last takes its place: that one was looked at already */
     }
@@ -355,7 +357,7 @@ void prefix_forget(struct prefix *p, const struct prefix_key *key, const int32_t
 /* ---- finding ---- */
 
 /* Chunks up to which a prompt before was the same, 0 = fewer than `from`; the flags of the last, and of any of them. */
-static size_t known(struct prefix *p, size_t n_chunks, size_t from, uint32_t *last, uint32_t *any) {
+static size_t seen_deepest(struct prefix *p, size_t n_chunks, size_t from, uint32_t *last, uint32_t *any) {
     size_t deepest = 0;
     *last = *any = 0;
     for (size_t i = n_chunks; i >= 1 && i >= from; i--) {
@@ -371,7 +373,7 @@ static size_t known(struct prefix *p, size_t n_chunks, size_t from, uint32_t *la
 
 /* The prompt holds one that was answered, and then something else than the answer's tokens. The place where it leaves
  * what was seen is within the chunk after `chunks`. */
-static bool retokenised(struct prefix *p, const int32_t *ids, size_t n, size_t chunks, uint32_t flags) {
+static bool seen_retokenised(struct prefix *p, const int32_t *ids, size_t n, size_t chunks, uint32_t flags) {
     const size_t chunk = p->config.chunk_tok, from = chunks * chunk;
     bool answered = flags & SEEN_GENERATED;
     for (size_t at = from; at < n && at < from + chunk; at++) {
@@ -382,12 +384,12 @@ static bool retokenised(struct prefix *p, const int32_t *ids, size_t n, size_t c
     return answered;
 }
 
-static void give_reason(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n,
-                        struct prefix_found *out) {
+static void found_give_reason(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n,
+                              struct prefix_found *out) {
     const uint32_t chunk = p->config.chunk_tok;
     const size_t most = (n - 1) / chunk, found = out->n_tok / chunk;
     uint32_t last, any;
-    const size_t chunks = known(p, most, found + 1, &last, &any);
+    const size_t chunks = seen_deepest(p, most, found + 1, &last, &any);
     if (chunks * chunk > out->n_tok) out->branch_tok = chunks * chunk;
     if (!chunks) last = found ? seen_flags(p, p->path[found]) : 0;
     if (n <= chunk)
@@ -396,38 +398,39 @@ static void give_reason(struct prefix *p, const struct prefix_key *key, const in
         out->reason = ROD_PREFIX_UNFINISHED;
     else if (any & SEEN_EVICTED)
         out->reason = ROD_PREFIX_EVICTED;
-    else if (retokenised(p, ids, n, chunks ? chunks : found, last))
+    else if (seen_retokenised(p, ids, n, chunks ? chunks : found, last))
         out->reason = ROD_PREFIX_RETOKENISED;
     else if (chunks)
         out->reason = ROD_PREFIX_BRANCH;
     else if (out->n_tok)
         out->whole = true;
     else
-        out->reason = seen_flags(p, hash_on(p, tenant_root(p, key), ids, chunk)) ? ROD_PREFIX_SALT : ROD_PREFIX_COLD;
+        out->reason =
+            seen_flags(p, hash_on(p, hash_tenant_root(p, key), ids, chunk)) ? ROD_PREFIX_SALT : ROD_PREFIX_COLD;
 }
 
 void prefix_find(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n, uint64_t now_ns,
                  struct prefix_found *out) {
     *out = (struct prefix_found){0};
     assert(n >= 1);
-    if (!walk(p, key, ids, n - 1)) {
+    if (!path_hash(p, key, ids, n - 1)) {
         out->reason = ROD_PREFIX_COLD;
         return;
     }
-    struct prefix_entry *e = longest(p, key, ids, n - 1, false, &out->waits);
+    struct prefix_entry *e = entry_longest(p, key, ids, n - 1, false, &out->waits);
     if (e) {
         e->used_ns = now_ns;
         out->image = state_buffer_share(e->image);
         out->n_tok = e->n_tok;
         out->generated = e->generated;
     }
-    give_reason(p, key, ids, n, out);
+    found_give_reason(p, key, ids, n, out);
 }
 
 /* ---- where to stop ---- */
 
 /* At least `saves` tokens from the stop or start before it and from the stop after it. */
-static void try_stop(const struct prefix_reading *r, uint64_t at_tok, uint64_t saves, uint64_t *stops, uint32_t *n) {
+static void stops_try(const struct prefix_reading *r, uint64_t at_tok, uint64_t saves, uint64_t *stops, uint32_t *n) {
     const uint64_t at = at_tok - at_tok % r->chunk_tok;
     uint64_t before = r->from_tok, after = UINT64_MAX;
     uint32_t place = 0;
@@ -440,15 +443,15 @@ static void try_stop(const struct prefix_reading *r, uint64_t at_tok, uint64_t s
     ++*n;
 }
 
-static uint64_t times(uint64_t a, uint64_t n) { return a > UINT64_MAX / n ? UINT64_MAX : a * n; }
+static uint64_t saturating_product(uint64_t a, uint64_t n) { return a > UINT64_MAX / n ? UINT64_MAX : a * n; }
 
 uint32_t prefix_stops(const struct prefix_reading *r, uint64_t stops[PREFIX_MAX_STOPS]) {
     uint32_t n = 0;
-    const uint64_t pays_tok = r->pays_tok ? r->pays_tok : 1, least_tok = times(pays_tok, 2);
+    const uint64_t pays_tok = r->pays_tok ? r->pays_tok : 1, least_tok = saturating_product(pays_tok, 2);
     if (r->n_tok < 2) return 0;
-    if (!r->open_end) try_stop(r, r->n_tok - 1, least_tok, stops, &n);
-    try_stop(r, r->branch_tok, least_tok, stops, &n);
-    if (r->n_marks) try_stop(r, r->marks[0], least_tok, stops, &n);
-    for (size_t i = r->n_marks; i-- > 1;) try_stop(r, r->marks[i], times(pays_tok, 8), stops, &n);
+    if (!r->open_end) stops_try(r, r->n_tok - 1, least_tok, stops, &n);
+    stops_try(r, r->branch_tok, least_tok, stops, &n);
+    if (r->n_marks) stops_try(r, r->marks[0], least_tok, stops, &n);
+    for (size_t i = r->n_marks; i-- > 1;) stops_try(r, r->marks[i], saturating_product(pays_tok, 8), stops, &n);
     return n;
 }

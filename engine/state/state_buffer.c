@@ -44,9 +44,9 @@ struct state_pool {
     bool closed; /* by its owner */
 };
 
-static size_t pages(size_t n) { return (n + PAGE - 1) / PAGE * PAGE; }
+static size_t whole_pages(size_t n) { return (n + PAGE - 1) / PAGE * PAGE; }
 
-size_t state_pool_bytes(size_t n_images, size_t n_bytes) { return n_images * (PAGE + pages(n_bytes)); }
+size_t state_pool_bytes(size_t n_images, size_t n_bytes) { return n_images * (PAGE + whole_pages(n_bytes)); }
 
 /* ---- the pool ---- */
 
@@ -120,14 +120,14 @@ void state_pool_count(struct state_pool *p, struct state_pool_counts *out) {
 
 /* ---- other memory ---- */
 
-static uint64_t places_most(const struct state_pool *p) { return p->config.bytes / 4; }
+static uint64_t pool_places_most(const struct state_pool *p) { return p->config.bytes / 4; }
 
 /* Of the budget, with the lock: what is in images, and what other memory takes from them. Never so much that there is
  * no room for the least beside the half that a cache of images may fill. */
-static uint64_t taken(const struct state_pool *p, size_t place_bytes) {
+static uint64_t pool_taken(const struct state_pool *p, size_t place_bytes) {
     const uint64_t half = p->config.bytes / 2;
     const uint64_t most = half > p->config.least ? half - p->config.least : 0;
-    const uint64_t quarter = places_most(p), limit = most < quarter ? most : quarter;
+    const uint64_t quarter = pool_places_most(p), limit = most < quarter ? most : quarter;
     const uint64_t other = p->counts.place_bytes + p->counts.beside_bytes + place_bytes;
     return p->counts.used_bytes + (other < limit ? other : limit);
 }
@@ -135,8 +135,8 @@ static uint64_t taken(const struct state_pool *p, size_t place_bytes) {
 enum state_pool_room state_pool_place(struct state_pool *p, size_t n_bytes) {
     if (!p) return STATE_POOL_FITS;
     pthread_mutex_lock(&p->lock);
-    const bool most = p->counts.place_bytes + n_bytes > places_most(p);
-    const bool full = taken(p, n_bytes) > p->config.bytes;
+    const bool most = p->counts.place_bytes + n_bytes > pool_places_most(p);
+    const bool full = pool_taken(p, n_bytes) > p->config.bytes;
     pthread_mutex_unlock(&p->lock);
     return most ? STATE_POOL_MOST : full ? STATE_POOL_FULL : STATE_POOL_FITS;
 }
@@ -150,7 +150,7 @@ void state_pool_add(struct state_pool *p, int64_t place_bytes, int64_t beside_by
 
 bool state_pool_over(struct state_pool *p) {
     pthread_mutex_lock(&p->lock);
-    const uint64_t places = p->counts.place_bytes < places_most(p) ? p->counts.place_bytes : places_most(p);
+    const uint64_t places = p->counts.place_bytes < pool_places_most(p) ? p->counts.place_bytes : pool_places_most(p);
     const bool over = p->counts.used_bytes > p->config.least &&
                       p->counts.used_bytes + places + p->counts.beside_bytes > p->config.bytes;
     pthread_mutex_unlock(&p->lock);
@@ -159,7 +159,7 @@ bool state_pool_over(struct state_pool *p) {
 
 /* ---- blocks; with the lock ---- */
 
-static struct block *take_block(struct state_pool *p, size_t bytes) {
+static struct block *pool_take_block(struct state_pool *p, size_t bytes) {
     struct block **at = &p->free;
     while (*at && (*at)->bytes < bytes) at = &(*at)->next;
     struct block *b = *at;
@@ -176,18 +176,18 @@ static struct block *take_block(struct state_pool *p, size_t bytes) {
     return b;
 }
 
-static bool touches(const struct block *a, const struct block *b) {
+static bool block_touches(const struct block *a, const struct block *b) {
     return (const char *)a + a->bytes == (const char *)b;
 }
 
-static void join_next(struct block *b) {
+static void block_join_next(struct block *b) {
     struct block *next = b->next;
     b->bytes += next->bytes;
     b->next = next->next;
     FORBID(next, PAGE);
 }
 
-static void give_block(struct state_pool *p, struct block *b) {
+static void pool_give_block(struct state_pool *p, struct block *b) {
     struct block *before = NULL, *after = p->free;
     while (after && after < b) before = after, after = after->next;
     b->next = after;
@@ -195,15 +195,15 @@ static void give_block(struct state_pool *p, struct block *b) {
         before->next = b;
     else
         p->free = b;
-    if (after && touches(b, after)) join_next(b);
-    if (before && touches(before, b)) join_next(before);
+    if (after && block_touches(b, after)) block_join_next(b);
+    if (before && block_touches(before, b)) block_join_next(before);
 }
 
 static struct block *block_of(struct state_buffer *image) { return (struct block *)(void *)image; }
 
 /* ---- images ---- */
 
-static struct state_buffer *image_of_no_pool(size_t n_bytes) {
+static struct state_buffer *buffer_of_no_pool(size_t n_bytes) {
     struct state_buffer *image = malloc(sizeof *image + n_bytes);
     if (!image) return NULL;
     image->n_bytes = n_bytes;
@@ -213,10 +213,10 @@ static struct state_buffer *image_of_no_pool(size_t n_bytes) {
     return image;
 }
 
-static struct state_buffer *try_new(struct state_pool *p, size_t n_bytes) {
+static struct state_buffer *pool_try_new(struct state_pool *p, size_t n_bytes) {
     const size_t bytes = state_pool_bytes(1, n_bytes);
     pthread_mutex_lock(&p->lock);
-    struct block *b = taken(p, 0) + bytes <= p->config.bytes ? take_block(p, bytes) : NULL;
+    struct block *b = pool_taken(p, 0) + bytes <= p->config.bytes ? pool_take_block(p, bytes) : NULL;
     if (b) {
         p->counts.n_images++;
         p->counts.used_bytes += bytes;
@@ -233,7 +233,7 @@ static struct state_buffer *try_new(struct state_pool *p, size_t n_bytes) {
 }
 
 /* A copy, so that they can be called without the lock. */
-static uint32_t copy_hooks(struct state_pool *p, struct hook hooks[STATE_POOL_MAX_HOOKS]) {
+static uint32_t pool_copy_hooks(struct state_pool *p, struct hook hooks[STATE_POOL_MAX_HOOKS]) {
     pthread_mutex_lock(&p->lock);
     const uint32_t n = p->n_hooks;
     memcpy(hooks, p->hooks, n * sizeof *hooks);
@@ -243,7 +243,7 @@ static uint32_t copy_hooks(struct state_pool *p, struct hook hooks[STATE_POOL_MA
 
 bool state_pool_ask(struct state_pool *p, size_t n_bytes) {
     struct hook hooks[STATE_POOL_MAX_HOOKS];
-    const uint32_t n_hooks = copy_hooks(p, hooks);
+    const uint32_t n_hooks = pool_copy_hooks(p, hooks);
     for (uint32_t i = 0; i < n_hooks; i++)
         if (hooks[i].full(hooks[i].arg, n_bytes)) return true;
     return false;
@@ -251,13 +251,13 @@ bool state_pool_ask(struct state_pool *p, size_t n_bytes) {
 
 struct state_buffer *state_buffer_new(struct state_pool *p, size_t n_bytes) {
     if (n_bytes > SIZE_MAX / 2) return NULL;
-    if (!p) return image_of_no_pool(n_bytes);
-    struct state_buffer *image = try_new(p, n_bytes);
+    if (!p) return buffer_of_no_pool(n_bytes);
+    struct state_buffer *image = pool_try_new(p, n_bytes);
     if (image) return image;
     struct hook hooks[STATE_POOL_MAX_HOOKS];
-    const uint32_t n_hooks = state_pool_bytes(1, n_bytes) > p->config.bytes ? 0 : copy_hooks(p, hooks);
+    const uint32_t n_hooks = state_pool_bytes(1, n_bytes) > p->config.bytes ? 0 : pool_copy_hooks(p, hooks);
     for (uint32_t i = 0; !image && i < n_hooks; i++)
-        while (!image && hooks[i].full(hooks[i].arg, n_bytes)) image = try_new(p, n_bytes);
+        while (!image && hooks[i].full(hooks[i].arg, n_bytes)) image = pool_try_new(p, n_bytes);
     if (image) return image;
     pthread_mutex_lock(&p->lock);
     p->counts.n_failed++;
@@ -267,7 +267,7 @@ struct state_buffer *state_buffer_new(struct state_pool *p, size_t n_bytes) {
 
 struct state_buffer *state_buffer_try(struct state_pool *p, size_t n_bytes) {
     if (n_bytes > SIZE_MAX / 2) return NULL;
-    return p ? try_new(p, n_bytes) : image_of_no_pool(n_bytes);
+    return p ? pool_try_new(p, n_bytes) : buffer_of_no_pool(n_bytes);
 }
 
 struct state_buffer *state_buffer_share(struct state_buffer *image) {
@@ -275,12 +275,12 @@ struct state_buffer *state_buffer_share(struct state_buffer *image) {
     return image;
 }
 
-static void give_back(struct state_pool *p, struct block *b) {
+static void pool_give_back(struct state_pool *p, struct block *b) {
     FORBID(b->image.bytes, b->image.n_bytes);
     pthread_mutex_lock(&p->lock);
     p->counts.n_images--;
     p->counts.used_bytes -= b->bytes;
-    give_block(p, b);
+    pool_give_block(p, b);
     const bool last = p->closed && p->counts.n_images == 0;
     pthread_mutex_unlock(&p->lock);
     if (last) pool_end(p);
@@ -289,7 +289,7 @@ static void give_back(struct state_pool *p, struct block *b) {
 void state_buffer_release(struct state_buffer *image) {
     if (!image || atomic_fetch_sub_explicit(&image->refs, 1, memory_order_acq_rel) != 1) return;
     if (image->pool)
-        give_back(image->pool, block_of(image));
+        pool_give_back(image->pool, block_of(image));
     else
         free(image);
 }

@@ -17,13 +17,14 @@ enum { PATH_BYTES = 4096, WRITE_MAX = 1 << 30 };
 
 /* ---- names ---- */
 
-static bool good_name(const char *name) {
+static bool name_is_good(const char *name) {
     size_t n = strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
     return n > 0 && n <= STATE_DISK_MAX_NAME && !name[n] && name[0] != '.' && !strstr(name, "." LEFTOVER_MARK);
 }
 
-static int make_path(const char *dir, const char *name, const char *end, char path[PATH_BYTES], struct rod_error *err) {
-    if (!good_name(name)) return rod_fail(err, ROD_EINVALID, "\"%.200s\" is no name for a state file", name);
+static int path_of_name(const char *dir, const char *name, const char *end, char path[PATH_BYTES],
+                        struct rod_error *err) {
+    if (!name_is_good(name)) return rod_fail(err, ROD_EINVALID, "\"%.200s\" is no name for a state file", name);
     int n = snprintf(path, PATH_BYTES, "%s/%s%s", dir, name, end);
     if (n < 0 || n >= PATH_BYTES) return rod_fail(err, ROD_EIO, "the path of state_dir %.200s... is too long", dir);
     return 0;
@@ -62,7 +63,7 @@ bool state_disk_has_name(int folder, const char *name, int fd) {
 
 /* A new file beside the place, locked. A sweep may come between the making and the lock and take the file for a
  * leftover: then it has no name any more, and another one is made. */
-static int open_beside(const char *pattern, char path[PATH_BYTES], int *out, struct rod_error *err) {
+static int beside_open(const char *pattern, char path[PATH_BYTES], int *out, struct rod_error *err) {
     for (;;) {
         snprintf(path, PATH_BYTES, "%s", pattern);
         int fd = mkostemp(path, O_CLOEXEC);
@@ -101,13 +102,13 @@ struct beside {
     char path[PATH_BYTES], beside[PATH_BYTES];
 };
 
-static int write_beside(const char *dir, struct state_disk_item *item, struct beside *b) {
+static int beside_write(const char *dir, struct state_disk_item *item, struct beside *b) {
     char pattern[PATH_BYTES];
     int rc, number;
     b->fd = -1;
-    if ((rc = make_path(dir, item->name, "", b->path, &item->err))) return rc;
-    if ((rc = make_path(dir, item->name, "." LEFTOVER_MARK "XXXXXX", pattern, &item->err))) return rc;
-    if ((rc = open_beside(pattern, b->beside, &b->fd, &item->err))) return rc;
+    if ((rc = path_of_name(dir, item->name, "", b->path, &item->err))) return rc;
+    if ((rc = path_of_name(dir, item->name, "." LEFTOVER_MARK "XXXXXX", pattern, &item->err))) return rc;
+    if ((rc = beside_open(pattern, b->beside, &b->fd, &item->err))) return rc;
     if ((number = write_all(b->fd, item->parts, item->n_parts)))
         return write_fail(&item->err, "write", b->path, number);
     sync_file_range(b->fd, 0, 0, SYNC_FILE_RANGE_WRITE); /* the disk may begin; fsync will say how it went */
@@ -144,7 +145,7 @@ void state_disk_write_all(const char *dir, struct state_disk_item *items, size_t
     struct beside *besides = calloc(n ? n : 1, sizeof *besides);
     size_t n_renamed = 0;
     for (size_t i = 0; i < n; i++)
-        items[i].rc = besides ? write_beside(dir, &items[i], &besides[i]) : rod_fail_no_memory(&items[i].err);
+        items[i].rc = besides ? beside_write(dir, &items[i], &besides[i]) : rod_fail_no_memory(&items[i].err);
     if (!besides) return;
     for (size_t i = 0; i < n; i++) {
         if (!items[i].rc) {
@@ -170,7 +171,7 @@ int state_disk_try(const char *dir) {
     char pattern[PATH_BYTES], beside[PATH_BYTES];
     int fd, number = 0;
     errno = ENAMETOOLONG;
-    if (make_path(dir, "try", "." LEFTOVER_MARK "XXXXXX", pattern, NULL) || open_beside(pattern, beside, &fd, NULL))
+    if (path_of_name(dir, "try", "." LEFTOVER_MARK "XXXXXX", pattern, NULL) || beside_open(pattern, beside, &fd, NULL))
         return errno;
     number = write_all(fd, &some, 1);
     if (!number && fsync(fd)) number = errno;
@@ -197,7 +198,7 @@ static ssize_t read_up_to(int fd, void *dst, size_t n) {
 int state_disk_open(const char *dir, const char *name, struct state_disk_file *out, struct rod_error *err) {
     char path[PATH_BYTES];
     struct stat info;
-    const int rc = make_path(dir, name, "", path, err);
+    const int rc = path_of_name(dir, name, "", path, err);
     if (rc) return rc;
     const int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe answers at once and is refused */
     if (fd < 0) return io_fail(err, "open", path, errno);
@@ -228,7 +229,7 @@ void state_disk_close(struct state_disk_file *file) {
 int state_disk_stat(const char *dir, const char *name, struct state_disk_stamp *out, struct rod_error *err) {
     char path[PATH_BYTES];
     struct stat info;
-    const int rc = make_path(dir, name, "", path, err);
+    const int rc = path_of_name(dir, name, "", path, err);
     if (rc) return rc;
     if (stat(path, &info)) return io_fail(err, "look at", path, errno);
     if (!S_ISREG(info.st_mode)) return rod_fail(err, ROD_ESTATE, "%.300s is no regular file", path);
@@ -239,7 +240,7 @@ int state_disk_stat(const char *dir, const char *name, struct state_disk_stamp *
 void state_disk_touch(const char *dir, const char *name, int64_t unix_s) {
     char path[PATH_BYTES];
     const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = (time_t)unix_s}};
-    if (!make_path(dir, name, "", path, NULL)) utimensat(AT_FDCWD, path, times, AT_SYMLINK_NOFOLLOW);
+    if (!path_of_name(dir, name, "", path, NULL)) utimensat(AT_FDCWD, path, times, AT_SYMLINK_NOFOLLOW);
 }
 
 /* ---- second names ---- */
@@ -250,8 +251,8 @@ static bool gives_no_name(int number) {
 
 int state_disk_link(const char *dir, const char *name, const char *second, struct rod_error *err) {
     char from[PATH_BYTES], to[PATH_BYTES];
-    int rc = make_path(dir, name, "", from, err);
-    if (!rc) rc = make_path(dir, second, "", to, err);
+    int rc = path_of_name(dir, name, "", from, err);
+    if (!rc) rc = path_of_name(dir, second, "", to, err);
     if (rc) return rc;
     if (link(from, to) && (errno != EEXIST || unlink(to) || link(from, to))) {
         if (gives_no_name(errno)) return rod_fail(err, ROD_EUNSUPPORTED, "%.300s gets no second name", from);
@@ -266,12 +267,12 @@ int state_disk_link(const char *dir, const char *name, const char *second, struc
 
 void state_disk_drop(const char *dir, const char *name) {
     char path[PATH_BYTES];
-    if (!make_path(dir, name, "", path, NULL)) unlink(path);
+    if (!path_of_name(dir, name, "", path, NULL)) unlink(path);
 }
 
 int state_disk_remove(const char *dir, const char *name, struct rod_error *err) {
     char path[PATH_BYTES];
-    int rc = make_path(dir, name, "", path, err);
+    int rc = path_of_name(dir, name, "", path, err);
     if (rc) return rc;
     if (unlink(path)) return io_fail(err, "remove", path, errno);
     return sync_folder(dir, "after a removal sync the folder", err);
@@ -285,7 +286,7 @@ static bool is_beside(const char *file) {
     if (!n || n > STATE_DISK_MAX_NAME || strlen(mark) != strlen("." LEFTOVER_MARK) + 6) return false;
     memcpy(name, file, n);
     name[n] = 0;
-    return good_name(name);
+    return name_is_good(name);
 }
 
 /* Whose lock can be taken has no writer any more. 1: removed; 0: it is being written, or gone by itself; -1: errno. */

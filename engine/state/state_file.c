@@ -77,7 +77,7 @@ uint64_t state_file_peek_version(const void *bytes) { return bytes_get((const un
 
 uint64_t state_file_peek_check(const void *header_end) { return bytes_get(header_end, STATE_FILE_CHECK_BYTES); }
 
-static bool all_zero(const unsigned char *b, uint64_t n) {
+static bool bytes_are_zero(const unsigned char *b, uint64_t n) {
     unsigned char any = 0;
     for (uint64_t i = 0; i < n; i++) any |= b[i];
     return !any;
@@ -98,7 +98,7 @@ static int parse_sections(const unsigned char *b, uint64_t n_header, const char 
     if (out->pending_ids.n % 4)
         return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: %zu bytes are no list of tokens", file,
                         out->pending_ids.n);
-    if (header_bytes(at - STATE_FILE_FIXED_BYTES) != n_header || !all_zero(b + at, end - at) ||
+    if (header_bytes(at - STATE_FILE_FIXED_BYTES) != n_header || !bytes_are_zero(b + at, end - at) ||
         bytes_get(b + AT_PLACE, 4) > APART)
         return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: bytes that belong to nothing", file);
     return 0;

@@ -4,7 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static size_t padded(const struct state_layout *l) { return ((size_t)l->E + STATE_TILE - 1) / STATE_TILE * STATE_TILE; }
+static size_t layout_padded_E(const struct state_layout *l) {
+    return ((size_t)l->E + STATE_TILE - 1) / STATE_TILE * STATE_TILE;
+}
 
 struct state_layout state_layout_of(const struct model_dims *d, enum dtype act) {
     struct state_layout l = {.L = d->L, .E = d->E, .M = d->M, .K = d->K, .act = act};
@@ -21,8 +23,8 @@ void state_layout_id(const struct state_layout *l, char id[BACKEND_STATE_ID_BYTE
 
 struct state_layer state_layer_at(const struct state_layout *l, uint64_t pos) {
     struct state_layer at = {.n_keys = pos < l->visible ? (uint32_t)pos : l->visible};
-    at.conv = padded(l) * l->M * sizeof(float);
-    at.keys = at.conv + padded(l) * l->K * dtype_bytes(l->act);
+    at.conv = layout_padded_E(l) * l->M * sizeof(float);
+    at.keys = at.conv + layout_padded_E(l) * l->K * dtype_bytes(l->act);
     at.values = at.keys + (size_t)at.n_keys * l->Hk * l->P * dtype_bytes(l->act);
     at.bytes = at.values + (size_t)at.n_keys * l->Hv * l->P * dtype_bytes(l->act);
     return at;
@@ -30,7 +32,7 @@ struct state_layer state_layer_at(const struct state_layout *l, uint64_t pos) {
 
 size_t state_bytes_at(const struct state_layout *l, uint64_t pos) { return state_layer_at(l, pos).bytes * l->L; }
 
-static bool all_zero(const unsigned char *p, size_t n) {
+static bool bytes_are_zero(const unsigned char *p, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (p[i]) return false;
     return true;
@@ -38,13 +40,13 @@ static bool all_zero(const unsigned char *p, size_t n) {
 
 static bool padding_is_zero(const struct state_layout *l, const unsigned char *layer, const struct state_layer *at) {
     const size_t used = l->E % STATE_TILE, unused = used ? STATE_TILE - used : 0;
-    const size_t row = STATE_TILE * sizeof(float), conv_row = padded(l) * dtype_bytes(l->act);
+    const size_t row = STATE_TILE * sizeof(float), conv_row = layout_padded_E(l) * dtype_bytes(l->act);
     const unsigned char *tile = layer + at->conv - l->M * row; /* the last one */
     for (uint32_t m = 0; m < l->M; m++)
-        if (!all_zero(tile + m * row + used * sizeof(float), unused * sizeof(float))) return false;
+        if (!bytes_are_zero(tile + m * row + used * sizeof(float), unused * sizeof(float))) return false;
     for (uint32_t j = 0; j < l->K; j++)
-        if (!all_zero(layer + at->conv + j * conv_row + (size_t)l->E * dtype_bytes(l->act),
-                      unused * dtype_bytes(l->act)))
+        if (!bytes_are_zero(layer + at->conv + j * conv_row + (size_t)l->E * dtype_bytes(l->act),
+                            unused * dtype_bytes(l->act)))
             return false;
     return true;
 }

@@ -46,7 +46,8 @@ void chat_close(struct chat *chat) {
     free(chat);
 }
 
-static int from_format(const struct format *f, const struct tokenizer *t, struct chat **out, struct rod_error *err) {
+static int chat_from_format(const struct format *f, const struct tokenizer *t, struct chat **out,
+                            struct rod_error *err) {
     struct chat *c = calloc(1, sizeof *c);
     if (!c) return rod_fail_no_memory(err);
     bool whole = (c->begin = strdup("")) && (c->generation = strdup(f->generation));
@@ -69,7 +70,7 @@ struct literals { /* walks over what a template can write: quoted strings in tag
 };
 
 /* The next one, unescaped, into text; false at the end. A text too long for it is no word of any format anyway. */
-static bool next_literal(struct literals *l, char *text, size_t room) {
+static bool literals_next(struct literals *l, char *text, size_t room) {
     size_t n = 0;
     while (l->at < l->end) {
         const char *s = l->at;
@@ -115,7 +116,7 @@ static bool next_literal(struct literals *l, char *text, size_t room) {
 }
 
 /* The literal is nothing but words of the format and the names that a template compares with or looks up. */
-static bool made_of(const char *text, const struct format *f) {
+static bool format_writes(const char *text, const struct format *f) {
     static const char *const names[] = {"system",    "user", "assistant", "tool",
                                         "developer", "role", "content",   "messages"};
     while (*text) {
@@ -130,14 +131,14 @@ static bool made_of(const char *text, const struct format *f) {
     return true;
 }
 
-static const struct format *recognise(const char *jinja, size_t len) {
+static const struct format *format_recognise(const char *jinja, size_t len) {
     if (memmem(jinja, len, "bos_token", 9)) return NULL;
     for (size_t i = 0; i < N_FORMATS; i++) {
         struct literals l = {jinja, jinja + len, false};
         char text[256];
         bool fits = true, marked = false;
-        while (fits && next_literal(&l, text, sizeof text)) {
-            fits = made_of(text, &formats[i]);
+        while (fits && literals_next(&l, text, sizeof text)) {
+            fits = format_writes(text, &formats[i]);
             marked = marked || strstr(text, formats[i].mark);
         }
         if (fits && marked) return &formats[i];
@@ -161,7 +162,7 @@ static const json_t *config_template(const json_t *config) {
 
 #define TABLE "chat_template.rodimus.json"
 
-static int take_text(const json_t *value, const char *key, char **out, struct rod_error *err) {
+static int table_take_text(const json_t *value, const char *key, char **out, struct rod_error *err) {
     if (!value) {
         *out = strdup("");
     } else if (!json_is_string(value) || strlen(json_string_value(value)) != json_string_length(value)) {
@@ -172,7 +173,7 @@ static int take_text(const json_t *value, const char *key, char **out, struct ro
     return *out ? 0 : rod_fail_no_memory(err);
 }
 
-static int known_keys(const json_t *object, const char *what, const char *const *known, struct rod_error *err) {
+static int table_check_keys(const json_t *object, const char *what, const char *const *known, struct rod_error *err) {
     const char *key;
     json_t *value;
     if (!json_is_object(object)) return rod_fail(err, ROD_EMODEL, TABLE ": %s must be an object", what);
@@ -184,22 +185,22 @@ static int known_keys(const json_t *object, const char *what, const char *const 
     return 0;
 }
 
-static int take_roles(const json_t *roles, struct chat *c, struct rod_error *err) {
+static int table_take_roles(const json_t *roles, struct chat *c, struct rod_error *err) {
     static const char *const names[] = {"system", "user", "assistant", "tool", NULL};
     static const char *const parts[] = {"prefix", "suffix", NULL};
-    int rc = known_keys(roles, "roles", names, err);
+    int rc = table_check_keys(roles, "roles", names, err);
     for (int i = 0; !rc && i < CHAT_N_ROLES; i++) {
         const json_t *role = json_object_get(roles, role_names[i]);
         if (!role) continue;
-        rc = known_keys(role, role_names[i], parts, err);
-        if (!rc) rc = take_text(json_object_get(role, "prefix"), "prefix", &c->prefix[i], err);
-        if (!rc) rc = take_text(json_object_get(role, "suffix"), "suffix", &c->suffix[i], err);
+        rc = table_check_keys(role, role_names[i], parts, err);
+        if (!rc) rc = table_take_text(json_object_get(role, "prefix"), "prefix", &c->prefix[i], err);
+        if (!rc) rc = table_take_text(json_object_get(role, "suffix"), "suffix", &c->suffix[i], err);
     }
     if (!rc && !c->prefix[CHAT_USER]) rc = rod_fail(err, ROD_EMODEL, TABLE ": roles has no user");
     return rc;
 }
 
-static int take_stops(const json_t *stops, const struct tokenizer *t, struct chat *c, struct rod_error *err) {
+static int table_take_stops(const json_t *stops, const struct tokenizer *t, struct chat *c, struct rod_error *err) {
     const json_t *item;
     size_t i;
     if (!stops) return 0;
@@ -214,22 +215,22 @@ static int take_stops(const json_t *stops, const struct tokenizer *t, struct cha
     return 0;
 }
 
-static int from_table(const char *text, size_t len, const struct tokenizer *t, struct chat **out,
-                      struct rod_error *err) {
+static int chat_from_table(const char *text, size_t len, const struct tokenizer *t, struct chat **out,
+                           struct rod_error *err) {
     static const char *const known[] = {"begin", "roles", "generation_prompt", "stop", NULL};
     json_error_t fault;
     json_t *root = json_guard_load(text, len, JSON_REJECT_DUPLICATES, &fault);
     if (!root && json_guard_was_short(&fault)) return rod_fail_no_memory(err);
     if (!root) return rod_fail(err, ROD_EMODEL, TABLE ": line %d: %.120s", fault.line, fault.text);
     struct chat *c = calloc(1, sizeof *c);
-    int rc = c ? known_keys(root, "the table", known, err) : rod_fail_no_memory(err);
-    if (!rc) rc = take_text(json_object_get(root, "begin"), "begin", &c->begin, err);
+    int rc = c ? table_check_keys(root, "the table", known, err) : rod_fail_no_memory(err);
+    if (!rc) rc = table_take_text(json_object_get(root, "begin"), "begin", &c->begin, err);
     if (!rc && !json_object_get(root, "generation_prompt"))
         rc = rod_fail(err, ROD_EMODEL, TABLE ": generation_prompt is missing");
-    if (!rc) rc = take_text(json_object_get(root, "generation_prompt"), "generation_prompt", &c->generation, err);
+    if (!rc) rc = table_take_text(json_object_get(root, "generation_prompt"), "generation_prompt", &c->generation, err);
     if (!rc && !json_object_get(root, "roles")) rc = rod_fail(err, ROD_EMODEL, TABLE ": roles is missing");
-    if (!rc) rc = take_roles(json_object_get(root, "roles"), c, err);
-    if (!rc) rc = take_stops(json_object_get(root, "stop"), t, c, err);
+    if (!rc) rc = table_take_roles(json_object_get(root, "roles"), c, err);
+    if (!rc) rc = table_take_stops(json_object_get(root, "stop"), t, c, err);
     json_decref(root);
     if (rc) {
         chat_close(c);
@@ -245,7 +246,7 @@ int chat_parse(const struct chat_files *files, const struct tokenizer *t, struct
                size_t note_bytes, struct rod_error *err) {
     *out = NULL;
     *note = 0;
-    if (files->table) return from_table(files->table, files->table_len, t, out, err);
+    if (files->table) return chat_from_table(files->table, files->table_len, t, out, err);
     json_error_t fault;
     json_t *config = files->config ? json_guard_load(files->config, files->config_len, 0, &fault) : NULL;
     if (files->config && !config && json_guard_was_short(&fault)) return rod_fail_no_memory(err);
@@ -257,7 +258,7 @@ int chat_parse(const struct chat_files *files, const struct tokenizer *t, struct
         jinja = json_string_value(value);
         len = json_string_length(value);
     }
-    const struct format *format = jinja ? recognise(jinja, len) : NULL;
+    const struct format *format = jinja ? format_recognise(jinja, len) : NULL;
     const bool published = tokenizer_find(t, "<role>") >= 0 && tokenizer_find(t, "</role>") >= 0;
     if (jinja && !format) {
         snprintf(note, note_bytes, "%s is ignored: it is none of the known formats; %s; " TABLE " may give another",
@@ -268,7 +269,7 @@ int chat_parse(const struct chat_files *files, const struct tokenizer *t, struct
     }
     if (!format && published) format = &formats[0];
     json_decref(config);
-    return format ? from_format(format, t, out, err) : 0;
+    return format ? chat_from_format(format, t, out, err) : 0;
 }
 
 /* data NULL: there is none. What keeps a file from being read is an error of the model: no other format is guessed. */
@@ -301,7 +302,7 @@ int chat_open(const char *dir, const struct tokenizer *t, struct chat **out, cha
 
 /* ---- messages ---- */
 
-static int role_of(const struct chat *c, const char *role) {
+static int chat_role_of(const struct chat *c, const char *role) {
     if (role && !strcmp(role, "developer")) role = "system";
     for (int i = 0; role && i < CHAT_N_ROLES; i++)
         if (!strcmp(role, role_names[i]) && c->prefix[i]) return i;
@@ -322,8 +323,8 @@ static int chat_refuse_message(struct rod_error *err, size_t i, const char *role
 }
 
 /* lead, three pieces a message, generation: *n of them, malloc'd; they borrow from chat and messages. */
-static int to_pieces(const struct chat *c, const char *lead, const struct rod_message *messages, size_t n_messages,
-                     bool generation, struct tokenizer_piece **out, size_t *n_out, struct rod_error *err) {
+static int chat_to_pieces(const struct chat *c, const char *lead, const struct rod_message *messages, size_t n_messages,
+                          bool generation, struct tokenizer_piece **out, size_t *n_out, struct rod_error *err) {
     if (!c) return rod_fail(err, ROD_EUNSUPPORTED, "the model has no chat format: give it a " TABLE);
     if (n_messages > SIZE_MAX / 3 / sizeof(struct tokenizer_piece) - 2)
         return rod_fail(err, ROD_EINVALID, "too many messages");
@@ -334,7 +335,7 @@ static int to_pieces(const struct chat *c, const char *lead, const struct rod_me
     pieces[n++] = (struct tokenizer_piece){lead, strlen(lead), true};
     for (size_t i = 0; !rc && i < n_messages; i++) {
         const struct rod_message *m = &messages[i];
-        const int role = role_of(c, m->role);
+        const int role = chat_role_of(c, m->role);
         const size_t len = m->content ? m->content_len : 0, bad = utf8_check(m->content, len);
         if (role < 0 || bad != len) {
             rc = chat_refuse_message(err, i, m->role, role >= 0, bad);
@@ -354,12 +355,12 @@ static int to_pieces(const struct chat *c, const char *lead, const struct rod_me
     return 0;
 }
 
-static int encode(const struct chat *chat, const struct tokenizer *t, const char *lead,
-                  const struct rod_message *messages, size_t n_messages, bool generation, int32_t **ids, size_t *n_ids,
-                  struct rod_error *err) {
+static int chat_encode_from(const struct chat *chat, const struct tokenizer *t, const char *lead,
+                            const struct rod_message *messages, size_t n_messages, bool generation, int32_t **ids,
+                            size_t *n_ids, struct rod_error *err) {
     struct tokenizer_piece *pieces;
     size_t n;
-    int rc = to_pieces(chat, lead, messages, n_messages, generation, &pieces, &n, err);
+    int rc = chat_to_pieces(chat, lead, messages, n_messages, generation, &pieces, &n, err);
     if (rc) return rc;
     rc = tokenizer_encode_pieces(t, pieces, n, ids, n_ids, err);
     free(pieces);
@@ -367,7 +368,7 @@ static int encode(const struct chat *chat, const struct tokenizer *t, const char
 }
 
 /* The first token of a piece of the frame, if it is a special one; else -1. */
-static int32_t first_token(const struct tokenizer *t, const char *text) {
+static int32_t chat_first_token(const struct tokenizer *t, const char *text) {
     int32_t *ids, first = -1;
     size_t n, len;
     bool special = false;
@@ -385,11 +386,11 @@ void chat_marks(const struct chat *c, const struct tokenizer *t, const struct ro
     size_t *found = c && t ? malloc((n_messages + 1) * sizeof *found) : NULL;
     if (!found) return;
     int32_t starts[CHAT_N_ROLES];
-    for (int i = 0; i < CHAT_N_ROLES; i++) starts[i] = c->prefix[i] ? first_token(t, c->prefix[i]) : -1;
+    for (int i = 0; i < CHAT_N_ROLES; i++) starts[i] = c->prefix[i] ? chat_first_token(t, c->prefix[i]) : -1;
     size_t at = 0, n = 0;
     for (size_t i = 0; i <= n_messages; i++) {
-        const int role = i < n_messages ? role_of(c, messages[i].role) : CHAT_N_ROLES;
-        const int32_t start = role < 0 ? -1 : role < CHAT_N_ROLES ? starts[role] : first_token(t, c->generation);
+        const int role = i < n_messages ? chat_role_of(c, messages[i].role) : CHAT_N_ROLES;
+        const int32_t start = role < 0 ? -1 : role < CHAT_N_ROLES ? starts[role] : chat_first_token(t, c->generation);
         while (at < n_ids && ids[at] != start) at++;
         if (start < 0 || at == n_ids) break;
         if (i) found[n++] = at;
@@ -399,33 +400,33 @@ void chat_marks(const struct chat *c, const struct tokenizer *t, const struct ro
     *n_marks = n;
 }
 
-static const char *begin_of(const struct chat *c) { return c ? c->begin : ""; }
+static const char *chat_begin_of(const struct chat *c) { return c ? c->begin : ""; }
 
 /* A table may have no role assistant: then nothing closes an answer. */
-static const char *close_of(const struct chat *c) {
+static const char *chat_close_of(const struct chat *c) {
     return c && c->suffix[CHAT_ASSISTANT] ? c->suffix[CHAT_ASSISTANT] : "";
 }
 
-bool chat_begins(const struct chat *chat) { return *begin_of(chat) != 0; }
-bool chat_closes(const struct chat *chat) { return *close_of(chat) != 0; }
+bool chat_begins(const struct chat *chat) { return *chat_begin_of(chat) != 0; }
+bool chat_closes(const struct chat *chat) { return *chat_close_of(chat) != 0; }
 
 int chat_encode(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
                 size_t n_messages, bool generation, int32_t **ids, size_t *n_ids, struct rod_error *err) {
-    return encode(chat, t, begin_of(chat), messages, n_messages, generation, ids, n_ids, err);
+    return chat_encode_from(chat, t, chat_begin_of(chat), messages, n_messages, generation, ids, n_ids, err);
 }
 
 int chat_encode_more(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
                      size_t n_messages, bool generation, bool after_answer, int32_t **ids, size_t *n_ids,
                      struct rod_error *err) {
-    const char *lead = after_answer ? close_of(chat) : "";
-    return encode(chat, t, lead, messages, n_messages, generation, ids, n_ids, err);
+    const char *lead = after_answer ? chat_close_of(chat) : "";
+    return chat_encode_from(chat, t, lead, messages, n_messages, generation, ids, n_ids, err);
 }
 
 int chat_render(const struct chat *chat, const struct rod_message *messages, size_t n_messages, bool generation,
                 char **text, size_t *len, struct rod_error *err) {
     struct tokenizer_piece *pieces;
     size_t n, n_bytes = 0, at = 0;
-    int rc = to_pieces(chat, begin_of(chat), messages, n_messages, generation, &pieces, &n, err);
+    int rc = chat_to_pieces(chat, chat_begin_of(chat), messages, n_messages, generation, &pieces, &n, err);
     if (rc) return rc;
     for (size_t i = 0; i < n; i++) n_bytes += pieces[i].len;
     char *buf = malloc(n_bytes + 1);

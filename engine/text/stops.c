@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t advance(const struct stops_string *s, size_t at, char byte) {
+static size_t stops_advance(const struct stops_string *s, size_t at, char byte) {
     while (at > 0 && s->text[at] != byte) at = s->fail[at - 1];
     return s->text[at] == byte ? at + 1 : 0;
 }
@@ -25,7 +25,7 @@ int stops_init(struct stops *stops, char *const *strings, size_t n, struct rod_e
             stops_fini(stops);
             return rod_fail_no_memory(err);
         }
-        for (size_t j = 1; j < s->len; j++) s->fail[j] = (uint32_t)advance(s, s->fail[j - 1], s->text[j]);
+        for (size_t j = 1; j < s->len; j++) s->fail[j] = (uint32_t)stops_advance(s, s->fail[j - 1], s->text[j]);
     }
     return 0;
 }
@@ -48,7 +48,7 @@ int stops_scan(struct stops *stops, const char *text, size_t len, size_t *n_read
         int found = -1;
         for (size_t i = 0; i < stops->n; i++) {
             struct stops_string *s = &stops->strings[i];
-            s->at = advance(s, s->at, text[b]);
+            s->at = stops_advance(s, s->at, text[b]);
             if (s->at == s->len && (found < 0 || s->len > stops->strings[found].len)) found = (int)i;
         }
         if (found >= 0) {

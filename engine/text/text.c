@@ -18,10 +18,10 @@ size_t text_max_token_bytes(const struct tokenizer *tokenizer) {
 }
 
 /* A broken byte becomes three, and detok_push wants 16 more. */
-static size_t push_bytes(size_t max_token_bytes) { return max_token_bytes * 3 + 16; }
+static size_t text_push_bytes(size_t max_token_bytes) { return max_token_bytes * 3 + 16; }
 
 size_t text_cap(const struct text *t, size_t max_token_bytes) {
-    return stops_max_len(&t->stops) + push_bytes(max_token_bytes) + FLUSH_BYTES;
+    return stops_max_len(&t->stops) + text_push_bytes(max_token_bytes) + FLUSH_BYTES;
 }
 
 int text_init(struct text *t, const struct tokenizer *tokenizer, size_t max_token_bytes,
@@ -44,14 +44,14 @@ void text_fini(struct text *t) {
 }
 
 /* Drops what the last call released; what was held moves to the front. */
-static void drop_released(struct text *t) {
+static void text_drop_released(struct text *t) {
     if (t->n_out == 0) return;
     memmove(t->buf, t->buf + t->n_out, t->n_buf - t->n_out);
     t->n_buf -= t->n_out;
     t->n_out = 0;
 }
 
-static int scan_new(struct text *t, size_t n_new, bool scan) {
+static int text_scan_new(struct text *t, size_t n_new, bool scan) {
     size_t n_before = t->n_buf, n_read = n_new, n_held = 0;
     t->n_buf += n_new;
     int match = scan ? stops_scan(&t->stops, t->buf + n_before, n_new, &n_read, &n_held) : -1;
@@ -66,18 +66,18 @@ static int scan_new(struct text *t, size_t n_new, bool scan) {
 
 int text_push(struct text *t, int32_t id, bool skip_special, bool scan) {
     if (!t->tokenizer) return -1;
-    drop_released(t);
+    text_drop_released(t);
     size_t n_new = 0;
     if ((uint32_t)id < tokenizer_n_ids(t->tokenizer)) /* a padded vocabulary has rows without a token */
         n_new = detok_push(&t->detok, t->tokenizer, id, skip_special, t->buf + t->n_buf);
-    return scan_new(t, n_new, scan);
+    return text_scan_new(t, n_new, scan);
 }
 
 int text_flush(struct text *t, bool scan, bool drop_part) {
     if (!t->tokenizer) return -1;
-    drop_released(t);
+    text_drop_released(t);
     if (drop_part) t->detok = (struct detok){0};
-    int match = scan_new(t, detok_flush(&t->detok, t->buf + t->n_buf), scan);
+    int match = text_scan_new(t, detok_flush(&t->detok, t->buf + t->n_buf), scan);
     if (match < 0) t->n_out = t->n_buf; /* no more text comes that could complete a stop string */
     return match;
 }

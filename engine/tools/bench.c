@@ -152,7 +152,7 @@ struct bench {
     uint64_t *pos;
 };
 
-static int compare(const void *a, const void *b) {
+static int compare_times(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
@@ -180,7 +180,7 @@ static void fill_row(struct bench *b, struct rod_bench_row *row, size_t n_times,
                      double heads) {
     const struct model_dims *d = &b->model->dims;
     const struct backend_info *info = b->ops->info(b->be);
-    qsort(b->times, n_times, sizeof *b->times, compare);
+    qsort(b->times, n_times, sizeof *b->times, compare_times);
     row->ms = 1e3 * b->times[n_times / 2];
     row->ms_low = 1e3 * b->times[0];
     row->ms_high = 1e3 * b->times[n_times - 1];
@@ -223,7 +223,7 @@ static bool decode_goes_on(const struct bench *b, int step, struct decode_times 
 /* A session stays at its context, within a round of a few positions: a step may do at some of them what it leaves at
  * others (on a GPU a state is written at every fourth), and sessions that began together take turns at it only if they
  * move. */
-static uint64_t position(const struct bench *b, uint32_t i, int step) {
+static uint64_t bench_position(const struct bench *b, uint32_t i, int step) {
     return b->pos[i] + (uint64_t)step % ROUND_STEPS;
 }
 
@@ -232,7 +232,7 @@ static int decode_by_host(struct bench *b, uint32_t batch, struct decode_times *
     for (int step = 0; decode_goes_on(b, step, times); step++) {
         for (uint32_t i = 0; i < batch; i++) {
             b->ids[i] = token_at(b->model->dims.V, (uint64_t)step + 1000003u * i);
-            b->segs[i] = (struct backend_segment){i, 1, 1, position(b, i, step), &b->ids[i], false};
+            b->segs[i] = (struct backend_segment){i, 1, 1, bench_position(b, i, step), &b->ids[i], false};
         }
         double t = now_s();
         int rc = b->ops->forward(b->be, b->segs, batch, &logits, err);
@@ -249,14 +249,14 @@ static int decode_by_device(struct bench *b, uint32_t batch, struct decode_times
     int rc = 0;
     for (uint32_t i = 0; !rc && i < batch; i++) {
         b->ids[i] = token_at(b->model->dims.V, 1000003u * i);
-        b->segs[i] = (struct backend_segment){i, 1, 1, position(b, i, 0), &b->ids[i], false};
+        b->segs[i] = (struct backend_segment){i, 1, 1, bench_position(b, i, 0), &b->ids[i], false};
         rc = b->ops->slot_sampling(b->be, i, &sampling, err);
     }
     if (!rc) rc = b->ops->launch(b->be, b->segs, batch, err);
     for (uint32_t i = 0; i < batch; i++) b->segs[i].tok = NULL;
     double last = now_s();
     for (int step = 0; !rc && decode_goes_on(b, step, times); step++) {
-        for (uint32_t i = 0; i < batch; i++) b->segs[i].pos = position(b, i, step + 1);
+        for (uint32_t i = 0; i < batch; i++) b->segs[i].pos = bench_position(b, i, step + 1);
         rc = b->ops->launch(b->be, b->segs, batch, err);
         if (!rc) rc = b->ops->collect(b->be, &tokens, err);
         for (uint32_t i = 0; !rc && i < batch; i++)

@@ -231,7 +231,7 @@ static double row_deviation(const float *row, uint32_t n) {
 
 /* Whether choosing `chosen` where the reference chose `wanted` is a close call: judged by row, the reference's logits
  * where they are known. */
-static bool close_call(const float *row, uint32_t n, uint32_t wanted, uint32_t chosen, double margin) {
+static bool choice_is_close(const float *row, uint32_t n, uint32_t wanted, uint32_t chosen, double margin) {
     double gap = fabs((double)row[wanted] - (double)row[chosen]);
     return margin > 0 && gap <= margin * row_deviation(row, n);
 }
@@ -256,7 +256,7 @@ void verify_compare(const struct golden *g, const struct verify_result *r, const
         if (wanted == chosen)
             a->argmax_same++;
         else
-            a->argmax_excused += close_call(ref, d->V, wanted, chosen, report->margin);
+            a->argmax_excused += choice_is_close(ref, d->V, wanted, chosen, report->margin);
     }
     for (uint32_t i = 0; i < g->n_greedy; i++) {
         const float *row = r->greedy_logits + (size_t)i * d->V;
@@ -264,7 +264,7 @@ void verify_compare(const struct golden *g, const struct verify_result *r, const
         if (wanted == chosen)
             a->greedy_same++;
         else
-            a->greedy_excused += close_call(row, d->V, wanted, chosen, report->margin);
+            a->greedy_excused += choice_is_close(row, d->V, wanted, chosen, report->margin);
     }
     report->n_tok = g->T;
     report->n_greedy = g->n_greedy;
