@@ -5,6 +5,7 @@
 #include "grammar_internal.h"
 #include "engine/base/fail.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@ enum { KEEP_UNUSED = 32 };
 
 struct rod_grammar {
     struct grammar_cache *cache;
-    struct rod_grammar *prev, *next; /* the latest first */
+    struct list_link link;
     struct grammar *grammar;
     enum rod_grammar_kind kind;
     char *text;
@@ -25,7 +26,7 @@ struct grammar_cache {
     pthread_mutex_t lock;
     const struct tokenizer *tokenizer;
     struct vocab *vocab; /* made for the first grammar */
-    struct rod_grammar *head, *tail;
+    struct list all;     /* the latest used first */
     uint32_t V;
     bool closed;
 };
@@ -90,23 +91,15 @@ int grammar_cache_new(const struct tokenizer *tokenizer, uint32_t V, struct gram
         free(c);
         return rod_fail_no_memory(err);
     }
+    list_init(&c->all);
     c->tokenizer = tokenizer;
     c->V = V;
     *out = c;
     return 0;
 }
 
-static void cache_unlink_locked(struct grammar_cache *c, struct rod_grammar *s) {
-    *(s->prev ? &s->prev->next : &c->head) = s->next;
-    *(s->next ? &s->next->prev : &c->tail) = s->prev;
-    s->prev = s->next = NULL;
-}
-
-static void cache_link_locked(struct grammar_cache *c, struct rod_grammar *s) {
-    s->prev = NULL;
-    s->next = c->head;
-    *(c->head ? &c->head->prev : &c->tail) = s;
-    c->head = s;
+static struct rod_grammar *shared_of(struct list_link *link) {
+    return link ? LIST_OF(link, struct rod_grammar, link) : NULL;
 }
 
 static void shared_free(struct rod_grammar *s) {
@@ -118,13 +111,15 @@ static void shared_free(struct rod_grammar *s) {
 /* Drops unused ones from the oldest on until few enough are left; all of them once the cache is closed. */
 static void cache_drop_locked(struct grammar_cache *c) {
     size_t n = 0, bytes = 0;
-    for (struct rod_grammar *s = c->head, *next; s; s = next) {
-        next = s->next;
+    struct list_link *next;
+    for (struct list_link *l = list_first(&c->all); l; l = next) {
+        struct rod_grammar *s = shared_of(l);
+        next = list_next(&c->all, l);
         if (s->users) continue;
         n++;
         bytes += s->len + grammar_bytes(s->grammar);
         if (!c->closed && n <= KEEP_UNUSED && bytes <= KEEP_BYTES) continue;
-        cache_unlink_locked(c, s);
+        list_remove(&c->all, l);
         shared_free(s);
     }
 }
@@ -132,7 +127,7 @@ static void cache_drop_locked(struct grammar_cache *c) {
 /* Unlocks; frees the cache if nobody needs it any more. */
 static void cache_leave(struct grammar_cache *c) {
     cache_drop_locked(c);
-    bool gone = c->closed && !c->head;
+    bool gone = c->closed && !c->all.n;
     pthread_mutex_unlock(&c->lock);
     if (!gone) return;
     vocab_free(c->vocab);
@@ -149,8 +144,10 @@ void grammar_cache_close(struct grammar_cache *c) {
 
 static struct rod_grammar *cache_find_locked(struct grammar_cache *c, enum rod_grammar_kind kind, const char *text,
                                              size_t len) {
-    for (struct rod_grammar *s = c->head; s; s = s->next)
+    for (struct list_link *l = list_first(&c->all); l; l = list_next(&c->all, l)) {
+        struct rod_grammar *s = shared_of(l);
         if (s->kind == kind && s->len == len && (len == 0 || memcmp(s->text, text, len) == 0)) return s;
+    }
     return NULL;
 }
 
@@ -160,11 +157,11 @@ static struct rod_grammar *cache_take(struct grammar_cache *c, enum rod_grammar_
     pthread_mutex_lock(&c->lock);
     struct rod_grammar *s = cache_find_locked(c, kind, text, len);
     if (s)
-        cache_unlink_locked(c, s);
+        list_remove(&c->all, &s->link);
     else
         s = made;
     if (s) {
-        cache_link_locked(c, s);
+        list_push_first(&c->all, &s->link);
         s->users++;
     }
     pthread_mutex_unlock(&c->lock);
@@ -208,6 +205,7 @@ int grammar_cache_open(struct grammar_cache *c, enum rod_grammar_kind kind, cons
 struct rod_grammar *rod_grammar_share(struct rod_grammar *s) {
     if (!s) return NULL;
     pthread_mutex_lock(&s->cache->lock);
+    assert(s->users);
     s->users++;
     pthread_mutex_unlock(&s->cache->lock);
     return s;
@@ -217,6 +215,7 @@ void rod_grammar_close(struct rod_grammar *s) {
     if (!s) return;
     struct grammar_cache *c = s->cache;
     pthread_mutex_lock(&c->lock);
+    assert(s->users && s->link.next);
     s->users--;
     cache_leave(c);
 }

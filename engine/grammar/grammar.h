@@ -13,6 +13,7 @@
 #ifndef GRAMMAR_H
 #define GRAMMAR_H
 
+#include "engine/base/list.h"
 #include "engine/rodimus.h"
 
 #define GRAMMAR_MAX_TEXT    (256u << 10) /* bytes of a schema, regex, choice or grammar */
@@ -35,8 +36,7 @@ size_t grammar_bytes(const struct grammar *g); /* of memory, with its states */
 struct grammar_walk {
     struct grammar *grammar; /* NULL: none, everything may come */
     uint32_t state, moved;   /* moved: while states are dropped, its number among the new ones */
-    bool listed;
-    struct grammar_walk *prev, *next;
+    struct list_link link;   /* of the grammar's walks, once it may stand elsewhere than at the start */
 };
 void grammar_walk_init(struct grammar_walk *w, struct grammar *g);
 void grammar_walk_fini(struct grammar_walk *w);

@@ -13,6 +13,7 @@
 #include "grammar_internal.h"
 #include "engine/base/fail.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -151,12 +152,15 @@ static struct chain_table *table_new(const struct gram_unit *u, uint32_t from, c
 }
 
 static struct chain_table *table_find_locked(const struct vocab *v, const struct gram_unit *u, uint32_t from) {
-    for (struct chain_table *t = v->tables; t; t = t->next)
+    for (struct list_link *l = list_first(&v->tables); l; l = list_next(&v->tables, l)) {
+        struct chain_table *t = LIST_OF(l, struct chain_table, link);
         if (t->from == from && t->n_states == u->n_states &&
             memcmp(t->unit, u->next, u->n_states * sizeof *t->unit) == 0) {
+            assert(t->users);
             t->users++;
             return t;
         }
+    }
     return NULL;
 }
 
@@ -171,8 +175,8 @@ static struct chain_table *table_open(const struct gram_unit *u, uint32_t from, 
     pthread_mutex_lock(&v->lock);
     t = table_find_locked(v, u, from);
     if (!t) {
-        made->next = v->tables;
-        v->tables = t = made;
+        list_push_first(&v->tables, &made->link);
+        t = made;
     }
     pthread_mutex_unlock(&v->lock);
     if (t != made) table_free(made);
@@ -182,10 +186,9 @@ static struct chain_table *table_open(const struct gram_unit *u, uint32_t from, 
 static void table_close(struct chain_table *t, struct vocab *v) {
     if (!t) return;
     pthread_mutex_lock(&v->lock);
+    assert(t->users);
     if (--t->users == 0) {
-        struct chain_table **at = &v->tables;
-        while (*at != t) at = &(*at)->next;
-        *at = t->next;
+        list_remove(&v->tables, &t->link);
         table_free(t);
     }
     pthread_mutex_unlock(&v->lock);

@@ -93,7 +93,7 @@ struct grammar {
     struct vocab *vocab; /* whose tables the units have; NULL: none */
     size_t table_bytes;
     struct gram_states found;
-    struct grammar_walk *walks;
+    struct list walks; /* that left the start */
     /* Scratch of one transition. */
     struct gram_place *todo, *out, *rest;
     uint32_t n_todo, n_out;
@@ -132,7 +132,7 @@ struct vocab {
     uint32_t n_nodes, V, max_depth;
     struct vocab_way *ways; /* [max_depth + 1] for the one thread that makes masks */
     pthread_mutex_t lock;   /* of what follows */
-    struct chain_table *tables;
+    struct list tables;
     uint64_t **spare; /* masks that no state has; their pages are there already */
     uint32_t n_spare;
 };
@@ -147,7 +147,7 @@ struct chain_entry { /* a token of units, or where a token leaves: after so many
 /* From one state of a unit on. */
 enum { GRAM_MAX_LEVELS = 24 }; /* numbers of units that have a mask of their own */
 struct chain_table {
-    struct chain_table *next;
+    struct list_link link; /* of the vocabulary's tables */
     size_t users, bytes;
     uint32_t n_states, from;
     uint8_t (*unit)[256];       /* [n_states] what it is the table of */

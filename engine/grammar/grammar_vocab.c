@@ -83,6 +83,7 @@ static int vocab_from_entries(struct entry *e, size_t n, uint32_t V, struct voca
     struct span *spans = malloc((n_bytes + 1) * sizeof *spans);
     bool ok = v && spans && n_bytes < UINT32_MAX && pthread_mutex_init(&v->lock, NULL) == 0;
     if (ok) {
+        list_init(&v->tables);
         v->V = V;
         v->max_depth = (uint32_t)max;
         v->nodes = malloc((n_bytes + 1) * sizeof *v->nodes);

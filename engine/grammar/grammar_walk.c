@@ -7,6 +7,7 @@
 #include "grammar_internal.h"
 #include "engine/base/fail.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -283,6 +284,7 @@ static int states_begin(struct grammar *g, struct rod_error *err) {
 }
 
 int gram_start(struct grammar *g, struct rod_error *err) {
+    list_init(&g->walks);
     g->todo = malloc(MAX_SEEN * sizeof *g->todo);
     g->out = malloc(GRAMMAR_MAX_PLACES * sizeof *g->out);
     g->rest = malloc(GRAMMAR_MAX_PLACES * sizeof *g->rest);
@@ -321,28 +323,31 @@ static int states_copy_one(struct grammar *g, const struct gram_states *old, uin
     return rc ? rc : state_intern(g, g->out, st->n, st->accepts, out, err);
 }
 
+static struct grammar_walk *walk_of(struct list_link *link) { return LIST_OF(link, struct grammar_walk, link); }
+
 /* On an error everything stays as it was. */
 static int states_keep_walks(struct grammar *g, struct rod_error *err) {
     struct gram_states old = g->found;
     int rc = states_begin(g, err);
-    for (struct grammar_walk *w = g->walks; w && !rc; w = w->next)
+    for (struct list_link *l = list_first(&g->walks); l && !rc; l = list_next(&g->walks, l)) {
+        struct grammar_walk *w = walk_of(l);
         rc = states_copy_one(g, &old, w->state, &w->moved, err);
+    }
     if (rc) {
         states_free(&g->found, g->vocab);
         g->found = old;
         return rc;
     }
-    for (struct grammar_walk *w = g->walks; w; w = w->next) w->state = w->moved;
+    for (struct list_link *l = list_first(&g->walks); l; l = list_next(&g->walks, l))
+        walk_of(l)->state = walk_of(l)->moved;
     states_free(&old, g->vocab);
     return 0;
 }
 
 int gram_trim(struct grammar *g, struct grammar_walk *w, struct rod_error *err) {
-    if (!w->listed) { /* until now it stood at the start */
-        w->next = g->walks;
-        if (w->next) w->next->prev = w;
-        g->walks = w;
-        w->listed = true;
+    if (!w->link.next) { /* until now it stood at the start */
+        assert(w->state == GRAM_START);
+        list_push_first(&g->walks, &w->link);
     }
     return g->found.bytes > GRAMMAR_STATE_BYTES ? states_keep_walks(g, err) : 0;
 }
@@ -354,13 +359,7 @@ void grammar_walk_init(struct grammar_walk *w, struct grammar *g) {
 }
 
 void grammar_walk_fini(struct grammar_walk *w) {
-    if (w->listed) {
-        if (w->prev)
-            w->prev->next = w->next;
-        else
-            w->grammar->walks = w->next;
-        if (w->next) w->next->prev = w->prev;
-    }
+    if (w->link.next) list_remove(&w->grammar->walks, &w->link);
     *w = (struct grammar_walk){0};
 }
 

@@ -396,9 +396,9 @@ static void write_index(const char *dir, const struct safetensors *st, const cha
     json_decref(root);
 }
 
-static void shards_are_one_model_and_their_faults_are_named(void **state) {
-    (void)state;
-    char dir[] = "/tmp/rodimus-test-XXXXXX", path[64];
+/* The small checkpoint in a new folder, as m-1 and m-2.safetensors with an index; returns what they are made of. */
+static struct safetensors *make_two_shards(char *dir) {
+    char path[64];
     assert_non_null(mkdtemp(dir));
     copy_checkpoint(SMALL, dir);
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
@@ -409,6 +409,13 @@ static void shards_are_one_model_and_their_faults_are_named(void **state) {
     write_tensors(dir, "m-1.safetensors", st, pick_even);
     write_tensors(dir, "m-2.safetensors", st, pick_odd);
     write_index(dir, st, "m-1.safetensors", "m-2.safetensors");
+    return st;
+}
+
+static void shards_are_one_model_and_their_faults_are_named(void **state) {
+    (void)state;
+    char dir[] = "/tmp/rodimus-test-XXXXXX";
+    struct safetensors *st = make_two_shards(dir);
 
     struct model *m = open_good(dir), *single = open_good(SMALL);
     assert_int_equal(m->n_tensors, single->n_tensors);
@@ -441,17 +448,7 @@ static void shards_are_one_model_and_their_faults_are_named(void **state) {
 static void a_tensor_that_the_index_omits_is_used_with_a_warning(void **state) {
     (void)state;
     char dir[] = "/tmp/rodimus-test-XXXXXX", path[64];
-    assert_non_null(mkdtemp(dir));
-    copy_checkpoint(SMALL, dir);
-    snprintf(path, sizeof path, "%s/model.safetensors", dir);
-    unlink(path);
-    struct safetensors *st;
-    struct rod_error err;
-    assert_int_equal(safetensors_open(SMALL "/model.safetensors", &st, &err), 0);
-    write_tensors(dir, "m-1.safetensors", st, pick_even);
-    write_tensors(dir, "m-2.safetensors", st, pick_odd);
-    write_index(dir, st, "m-1.safetensors", "m-2.safetensors");
-    safetensors_close(st);
+    safetensors_close(make_two_shards(dir));
     snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir);
     json_t *root = json_load_file(path, 0, NULL);
     json_t *map = json_object_get(root, "weight_map");
