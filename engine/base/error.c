@@ -1,10 +1,12 @@
 /* error.c - the X-macro of rodimus.h as functions. */
 #include "fail.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 
 int rod_fail(struct rod_error *err, int code, const char *format, ...) {
+    assert(code != 0); /* an error has a code */
     if (err) {
         err->code = code;
         err->param[0] = 0;
@@ -17,6 +19,7 @@ int rod_fail(struct rod_error *err, int code, const char *format, ...) {
 }
 
 int rod_fail_at(struct rod_error *err, int code, const char *param, const char *format, ...) {
+    assert(code != 0 && *param);
     if (!err) return code;
     char message[sizeof err->message]; /* the arguments may lie in err */
     va_list args;

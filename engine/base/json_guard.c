@@ -1,6 +1,7 @@
 /* json_guard.c - see json_guard.h. */
 #include "json_guard.h"
 
+#include <assert.h>
 #include <malloc.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@ void *json_guard_take(size_t n_bytes) {
     struct json_guard *room = open_room;
     if (!room) return NULL;
     room->was_short = true;
+    assert(room->n_used <= room->n_bytes);
     const bool is_text = n_bytes >= 32 && !(n_bytes & (n_bytes - 1));
     if (!is_text || room->n_bytes - room->n_used < n_bytes) return NULL;
     void *p = room->bytes + room->n_used;
@@ -57,6 +59,7 @@ int json_guard_open(struct json_guard *room, size_t text_bytes) {
 
 void json_guard_close(struct json_guard *room) {
     if (!room->bytes) return;
+    assert(room->n_used <= room->n_bytes);
     open_room = NULL;
     if (wipes) explicit_bzero(room->bytes, room->n_used);
     free(room->bytes);

@@ -26,11 +26,13 @@ static inline struct list_link *list_first(const struct list *list) { return lis
 static inline struct list_link *list_last(const struct list *list) { return list->n ? list->ends.prev : NULL; }
 /* The member behind one; NULL behind the last. */
 static inline struct list_link *list_next(const struct list *list, const struct list_link *link) {
+    assert(link->next && link != &list->ends);
     return link->next == &list->ends ? NULL : link->next;
 }
 
 static inline void list_insert_before(struct list *list, struct list_link *at, struct list_link *link) {
     assert(!link->next && !link->prev);
+    assert(at->prev && at->prev->next == at);
     *link = (struct list_link){at->prev, at};
     link->prev->next = link;
     at->prev = link;

@@ -2,6 +2,7 @@
  * utf8proc orders a run of marks by swapping neighbours, which is quadratic in the length of a hostile run. */
 #include "utf8.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -27,6 +28,7 @@ uint32_t utf8_lead_len(unsigned char lead) {
 }
 
 bool utf8_may_follow(const unsigned char *seq, uint32_t n, unsigned char next) {
+    assert(n >= 1 && n < 4);
     if ((next & 0xc0) != 0x80) return false;
     if (n > 1) return true;
     switch (seq[0]) { /* second bytes: no overlong forms, no surrogates, nothing past U+10FFFF */
@@ -74,6 +76,7 @@ uint32_t utf8_decode(const char *text, size_t *n_bytes) {
 }
 
 size_t utf8_encode(uint32_t c, char out[4]) {
+    assert(c <= 0x10ffff);
     if (c < 0x80) {
         out[0] = (char)c;
         return 1;
@@ -163,6 +166,7 @@ bool utf8_nfc(const char *text, size_t len, char **out, size_t *n_out) {
         if (got < 0 || (size_t)got > cap - n) goto end;
         n += (size_t)got;
     }
+    assert(n <= cap);
     nfc_order(c, n, keys);
     size_t w = 0;
     for (size_t i = 0, past; i < n; i = past) { /* up to the next U+11A7: utf8proc takes it for a final consonant */
@@ -172,6 +176,7 @@ bool utf8_nfc(const char *text, size_t len, char **out, size_t *n_out) {
         if (got < 0) goto end;
         for (size_t k = i; k < i + (size_t)got; k++) w += utf8_encode((uint32_t)c[k], bytes + w);
     }
+    assert(w <= cap * 4);
     bytes[w] = 0;
     *out = bytes;
     *n_out = w;

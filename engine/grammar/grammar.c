@@ -130,6 +130,7 @@ static void cache_leave(struct grammar_cache *c) {
     bool gone = c->closed && !c->all.n;
     pthread_mutex_unlock(&c->lock);
     if (!gone) return;
+    assert(!c->all.n);
     vocab_free(c->vocab);
     pthread_mutex_destroy(&c->lock);
     free(c);
@@ -138,6 +139,7 @@ static void cache_leave(struct grammar_cache *c) {
 void grammar_cache_close(struct grammar_cache *c) {
     if (!c) return;
     pthread_mutex_lock(&c->lock);
+    assert(!c->closed);
     c->closed = true;
     cache_leave(c);
 }
@@ -160,6 +162,7 @@ static struct rod_grammar *cache_take(struct grammar_cache *c, enum rod_grammar_
         list_remove(&c->all, &s->link);
     else
         s = made;
+    assert(!c->closed);
     if (s) {
         list_push_first(&c->all, &s->link);
         s->users++;

@@ -5,6 +5,7 @@
 #include "engine/base/fail.h"
 #include "engine/base/utf8.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,6 +48,7 @@ static uint32_t build_node(struct build *b, struct gram_node n) {
 }
 
 static uint32_t build_range(struct build *b, unsigned lo, unsigned hi, uint32_t next) {
+    assert(lo <= hi && hi <= UINT8_MAX);
     if (next == GRAM_FAIL_NODE) return GRAM_FAIL_NODE;
     return build_node(b, (struct gram_node){.kind = GRAM_RANGE, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .a = next});
 }
@@ -142,6 +144,7 @@ static void build_chain(struct build *b, uint32_t at, uint32_t once, uint32_t le
         b->chain_nodes = nodes;
         g->cap_chains = cap;
     }
+    assert(g->n_chains < g->cap_chains && u < g->n_units && least <= most);
     b->chain_nodes[g->n_chains] = at;
     g->chains[g->n_chains++] = (struct gram_chain){u, least, most, follow};
 }
@@ -204,6 +207,7 @@ static uint32_t build_part(struct build *b, uint32_t part, uint32_t next) {
     case IR_REP: out = build_repetition(b, n, next); break;
     case IR_REF: out = build_node(b, (struct gram_node){.kind = GRAM_CALL, .a = n->a, .b = next}); break;
     }
+    assert(b->depth > 0 && out < b->g->n_nodes);
     b->depth--;
     return out;
 }
@@ -213,7 +217,7 @@ static uint32_t build_part(struct build *b, uint32_t part, uint32_t next) {
 static unsigned node_depth(const struct grammar *g, const struct gram_node *n) {
     switch (n->kind) {
     case GRAM_END: return 0;
-    case GRAM_RANGE: return g->depth[n->a];
+    case GRAM_RANGE: assert(n->a < g->n_nodes); return g->depth[n->a];
     case GRAM_SPLIT: return g->depth[n->a] < g->depth[n->b] ? g->depth[n->a] : g->depth[n->b];
     case GRAM_CALL: {
         unsigned inside = g->depth[g->rules[n->a]], after = g->depth[n->b];
@@ -254,6 +258,7 @@ static void build_classes(struct grammar *g) {
         if (begins[byte]) g->byte_of[g->n_classes++] = (uint8_t)byte;
         g->class_of[byte] = (uint8_t)(g->n_classes - 1);
     }
+    assert(g->n_classes >= 1 && g->n_classes <= 256);
 }
 
 int gram_build(struct grammar *g, const struct ir *ir, struct rod_error *err) {

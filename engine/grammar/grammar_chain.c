@@ -99,11 +99,13 @@ static bool table_make_masks(struct chain_table *t, const struct vocab *v) {
     if (!t->masks) return false;
     uint32_t i = 0;
     for (uint64_t *mask = t->masks; i < t->n_tokens && t->n_levels < GRAM_MAX_LEVELS; mask += words) {
+        assert(!t->n_levels || t->tokens[i].units > t->level[t->n_levels - 1]); /* they are sorted */
         const uint32_t units = t->level[t->n_levels] = t->tokens[i].units;
         if (t->n_levels++) memcpy(mask, mask - words, words * sizeof *mask);
         for (; i < t->n_tokens && t->tokens[i].units == units; i++)
             mask[t->tokens[i].at >> 6] |= 1ull << (t->tokens[i].at & 63);
     }
+    assert(i <= t->n_tokens);
     t->n_tokens -= i;
     memmove(t->tokens, t->tokens + i, t->n_tokens * sizeof *t->tokens);
     t->bytes += t->n_levels * words * sizeof *t->masks;
@@ -254,6 +256,7 @@ static bool unit_explore(struct grammar *g, struct gram_unit *u, int *rc, struct
             }
             while (k < u->n_states && states[k] != next) k++;
             if (k == GRAM_MAX_UNIT_STATES) return false;
+            assert(u->n_states <= GRAM_MAX_UNIT_STATES);
             if (k == u->n_states) states[u->n_states++] = next;
             to[c] = (uint8_t)(k + GRAM_UNIT_FIRST);
         }
@@ -268,6 +271,7 @@ static bool unit_explore(struct grammar *g, struct gram_unit *u, int *rc, struct
 
 int grammar_prepare(struct grammar *g, struct vocab *v, struct rod_error *err) {
     uint32_t budget = MAX_WALK_NODES;
+    assert(!g->vocab); /* once for a grammar */
     g->vocab = v;
     g->work = 0;
     for (uint32_t i = 0; i < g->n_units; i++) {

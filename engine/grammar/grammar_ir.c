@@ -2,6 +2,7 @@
 #include "grammar_ir.h"
 #include "engine/base/fail.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +29,7 @@ uint32_t ir_no_memory(struct ir *ir) {
 /* Room for n more items; *items moves. */
 static bool ir_reserve(struct ir *ir, void **items, uint32_t *cap, uint32_t used, size_t n, size_t item_bytes) {
     if (ir->rc) return false;
+    assert(used <= *cap);
     if (n <= *cap - used) return true;
     if (n > MAX_ITEMS - used) {
         ir_fail(ir, ROD_EINVALID, "is too large");
@@ -102,10 +104,14 @@ uint32_t ir_set(struct ir *ir, const struct ir_range *ranges, size_t n) {
     return ir_add_node(ir, (struct ir_node){.kind = IR_SET, .a = ir->n_ranges - (uint32_t)n, .b = (uint32_t)n});
 }
 
-uint32_t ir_char(struct ir *ir, uint32_t lo, uint32_t hi) { return ir_set(ir, &(struct ir_range){lo, hi}, 1); }
+uint32_t ir_char(struct ir *ir, uint32_t lo, uint32_t hi) {
+    assert(lo <= hi && hi <= 0x10ffff);
+    return ir_set(ir, &(struct ir_range){lo, hi}, 1);
+}
 
 uint32_t ir_cat(struct ir *ir, uint32_t a, uint32_t b) {
     if (a == IR_NOTHING || b == IR_NOTHING) return IR_NOTHING;
+    assert(a < ir->n_nodes && b < ir->n_nodes);
     if (a == IR_EMPTY_NODE) return b;
     if (b == IR_EMPTY_NODE) return a;
     return ir_add_node(ir, (struct ir_node){.kind = IR_CAT, .a = a, .b = b});
@@ -114,6 +120,7 @@ uint32_t ir_cat(struct ir *ir, uint32_t a, uint32_t b) {
 uint32_t ir_alt(struct ir *ir, uint32_t a, uint32_t b) {
     if (a == IR_NOTHING || a == b) return b;
     if (b == IR_NOTHING) return a;
+    assert(a < ir->n_nodes && b < ir->n_nodes);
     return ir_add_node(ir, (struct ir_node){.kind = IR_ALT, .a = a, .b = b});
 }
 
@@ -121,9 +128,13 @@ uint32_t ir_rep(struct ir *ir, uint32_t a, uint32_t min, uint32_t max) {
     if (max == 0 || a == IR_EMPTY_NODE) return IR_EMPTY_NODE;
     if (a == IR_NOTHING) return min == 0 ? IR_EMPTY_NODE : IR_NOTHING;
     if (min == 1 && max == 1) return a;
+    assert(ir->rc || (a < ir->n_nodes && min <= max));
     return ir_add_node(ir, (struct ir_node){.kind = IR_REP, .a = a, .min = min, .max = max});
 }
 
 uint32_t ir_opt(struct ir *ir, uint32_t a) { return ir_rep(ir, a, 0, 1); }
 
-uint32_t ir_ref(struct ir *ir, uint32_t rule) { return ir_add_node(ir, (struct ir_node){.kind = IR_REF, .a = rule}); }
+uint32_t ir_ref(struct ir *ir, uint32_t rule) {
+    assert(ir->rc || rule < ir->n_rules);
+    return ir_add_node(ir, (struct ir_node){.kind = IR_REF, .a = rule});
+}

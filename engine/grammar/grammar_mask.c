@@ -42,6 +42,7 @@ static int mask_walk_vocab(struct grammar *g, const struct vocab *v, uint32_t no
             if (depth-- == 0) return 0;
             continue;
         }
+        assert(depth <= v->max_depth && w->at < v->n_nodes);
         const struct vocab_node *at = &v->nodes[w->at++];
         const uint8_t byte_class = g->class_of[at->byte];
         uint32_t next = g->found.next[(size_t)w->state * g->n_classes + byte_class];
@@ -153,6 +154,7 @@ static int exits_find(struct grammar *g, const struct vocab *v, const struct cha
         s->n_exit_tokens = first;
         return rc;
     }
+    assert(s->n_exits < s->cap_exits && first <= s->n_exit_tokens);
     *out = s->n_exits++;
     s->exits[*out] = (struct gram_exits){t, first, s->n_exit_tokens - first, s->states[follow].exits};
     s->states[follow].exits = *out + 1;
@@ -161,6 +163,7 @@ static int exits_find(struct grammar *g, const struct vocab *v, const struct cha
 
 static int part_add_mask(struct grammar *g, const struct vocab *v, const struct part *p, uint64_t *mask,
                          struct rod_error *err) {
+    assert(p->least <= p->most);
     const struct chain_table *t = p->table;
     const size_t words = ((size_t)v->V + 63) / 64;
     uint32_t l = t->n_levels, exits = 0;
@@ -213,6 +216,7 @@ int grammar_walk_mask(struct grammar_walk *w, const struct vocab *v, const uint6
         g->found.states[w->state].mask = new;
         g->found.bytes += words * sizeof *new;
     }
+    assert(w->state < g->found.n_states && w->state != GRAM_DEAD);
     *mask = g->found.states[w->state].mask;
     return 0;
 }

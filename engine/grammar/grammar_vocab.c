@@ -6,6 +6,7 @@
 #include "engine/base/fail.h"
 #include "engine/text/tokenizer.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -50,6 +51,7 @@ static void vocab_add_children(struct vocab *v, struct span *spans, const struct
         spans[v->n_nodes] = (struct span){first, i};
         v->nodes[v->n_nodes++] = child;
     }
+    assert(v->n_nodes > node);
     v->nodes[node].n_children = v->n_nodes - v->nodes[node].child;
 }
 
@@ -97,6 +99,7 @@ static int vocab_from_entries(struct entry *e, size_t n, uint32_t V, struct voca
     if (ok) {
         if (n) qsort(e, n, sizeof *e, entry_compare);
         vocab_add_nodes(v, spans, e, n);
+        assert(v->n_nodes >= 1 && v->n_nodes <= n_bytes + 1);
         struct vocab_node *less = realloc(v->nodes, v->n_nodes * sizeof *less);
         if (less) v->nodes = less;
         vocab_fill_spares(v);
@@ -136,6 +139,7 @@ int vocab_new(const struct tokenizer *tokenizer, uint32_t V, struct vocab **out,
 
 void vocab_free(struct vocab *v) {
     if (!v) return;
+    assert(!v->tables.n); /* grammars end before their vocabulary */
     free(v->nodes);
     free(v->ways);
     for (uint32_t i = 0; i < v->n_spare; i++) free(v->spare[i]);
@@ -148,6 +152,7 @@ uint64_t *vocab_mask(struct vocab *v) {
     const size_t bytes = ((size_t)v->V + 63) / 64 * sizeof(uint64_t);
     uint64_t *mask = NULL;
     pthread_mutex_lock(&v->lock);
+    assert(v->n_spare <= MAX_SPARE);
     if (v->n_spare) mask = v->spare[--v->n_spare];
     pthread_mutex_unlock(&v->lock);
     if (!mask) return calloc(1, bytes);

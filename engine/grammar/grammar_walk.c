@@ -81,6 +81,7 @@ static bool frame_table_reserve(struct gram_states *s) {
 }
 
 static int frame_push(struct gram_states *s, uint32_t node, uint32_t below, uint32_t *out, struct rod_error *err) {
+    assert(!s->n_frames || below < s->n_frames);
     void *items = s->frames;
     bool ok = states_reserve(s, &items, &s->cap_frames, s->n_frames, 1, sizeof *s->frames);
     s->frames = items;
@@ -112,6 +113,7 @@ static int place_compare(const void *a, const void *b) {
 static int state_intern(struct grammar *g, struct gram_place *places, uint32_t n, bool accepts, uint32_t *out,
                         struct rod_error *err) {
     struct gram_states *s = &g->found;
+    assert(n <= GRAMMAR_MAX_PLACES);
     if (n > 1) qsort(places, n, sizeof *places, place_compare);
     uint32_t hash = accepts;
     for (uint32_t i = 0; i < n; i++) hash = hash_mix(hash_mix(hash, places[i].node), places[i].stack);
@@ -178,6 +180,7 @@ static int transition_visit(struct grammar *g, uint32_t node, uint32_t stack, st
         if (g->seen[at].node == node && g->seen[at].stack == stack) return 0;
     if (g->n_seen++ == MAX_SEEN || g->work++ >= GRAMMAR_MAX_WORK) return fail_ambiguous(err);
     g->seen[at] = (struct gram_seen){node, stack, g->turn};
+    assert(g->n_todo < MAX_SEEN);
     g->todo[g->n_todo++] = (struct gram_place){node, stack};
     return 0;
 }
@@ -215,6 +218,7 @@ static int transition_follow(struct grammar *g, struct rod_error *err) {
 }
 
 int gram_next(struct grammar *g, uint32_t state, uint8_t byte_class, uint32_t *next, struct rod_error *err) {
+    assert(state < g->found.n_states && byte_class < g->n_classes);
     uint32_t *known = &g->found.next[(size_t)state * g->n_classes + byte_class];
     if (*known != GRAM_UNKNOWN) {
         *next = *known;
@@ -279,8 +283,12 @@ static int states_begin(struct grammar *g, struct rod_error *err) {
     g->work = 0;
     g->found = (struct gram_states){0};
     int rc = frame_push(&g->found, GRAM_END_NODE, 0, &at, err);
+    assert(rc || at == 0); /* the empty stack */
     if (!rc) rc = state_intern(g, NULL, 0, false, &at, err);
-    return rc ? rc : gram_state_at(g, g->rules[0], 0, &at, err);
+    assert(rc || at == GRAM_DEAD);
+    if (!rc) rc = gram_state_at(g, g->rules[0], 0, &at, err);
+    assert(rc || at == GRAM_START);
+    return rc;
 }
 
 int gram_start(struct grammar *g, struct rod_error *err) {
@@ -306,6 +314,7 @@ void gram_stop(struct grammar *g) {
 static int states_copy_stack(struct grammar *g, const struct gram_states *old, uint32_t stack, uint32_t *out,
                              struct rod_error *err) {
     uint32_t path[GRAMMAR_MAX_DEPTH + 1], n = 0;
+    assert(old->frames[stack].depth <= GRAMMAR_MAX_DEPTH);
     for (; stack; stack = old->frames[stack].below) path[n++] = old->frames[stack].node;
     int rc = 0;
     for (*out = 0; !rc && n > 0;) rc = frame_push(&g->found, path[--n], *out, out, err);
@@ -367,6 +376,7 @@ int grammar_walk_push(struct grammar_walk *w, const char *bytes, size_t n, struc
     struct grammar *g = w->grammar;
     int rc = gram_trim(g, w, err);
     uint32_t state = w->state;
+    assert(rc || state != GRAM_DEAD);
     g->work = 0;
     for (size_t i = 0; !rc && i < n; i++) {
         rc = gram_next(g, state, g->class_of[(unsigned char)bytes[i]], &state, err);
@@ -376,7 +386,10 @@ int grammar_walk_push(struct grammar_walk *w, const char *bytes, size_t n, struc
     return rc;
 }
 
-bool grammar_walk_accepts(const struct grammar_walk *w) { return w->grammar->found.states[w->state].accepts; }
+bool grammar_walk_accepts(const struct grammar_walk *w) {
+    assert(w->state < w->grammar->found.n_states);
+    return w->grammar->found.states[w->state].accepts;
+}
 
 bool grammar_walk_finished(const struct grammar_walk *w) {
     const struct gram_state *s = &w->grammar->found.states[w->state];

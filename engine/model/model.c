@@ -4,6 +4,7 @@
 #include "model_internal.h"
 #include "safetensors.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
@@ -214,6 +215,7 @@ static int bind_piece(void *arg, const struct model_piece *piece) {
     if (!weight_dtype_of(t->dtype, &dtype))
         return rod_fail(b->err, ROD_EMODEL, "tensor %s in %.200s has dtype %s, weights must be F32, F16 or BF16",
                         piece->name, t->file, t->dtype);
+    assert(!t->used); /* a plan names each tensor once */
     t->used = true;
     model_piece_bind(b->model, piece, t->data, dtype);
     return 0;
@@ -330,6 +332,7 @@ static void add_eos(struct model *model, const int32_t *ids, uint32_t n) {
             add_warning(model, "more than %d end tokens; %d is not one here", MODEL_MAX_EOS, ids[i]);
         else
             model->eos_ids[model->n_eos_ids++] = ids[i];
+        assert(model->n_eos_ids <= MODEL_MAX_EOS);
     }
 }
 

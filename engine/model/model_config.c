@@ -7,6 +7,7 @@
 #include "engine/base/fail.h"
 #include "engine/base/json_guard.h"
 
+#include <assert.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -351,12 +352,26 @@ static json_t *load_object(struct cfg *c, const char *json, size_t len) {
     return root;
 }
 
+/* What is true of every configuration that was accepted, whatever its text. */
+static void check_dims(const struct model_dims *d) {
+    assert(d->D && d->L && d->M && d->R && d->K && d->V);
+    assert(d->E && d->E % 8 == 0 && d->E <= MAX_E);
+    assert(d->eos_id < (int64_t)d->V && d->bos_id < (int64_t)d->V);
+    if (!d->plus) {
+        assert(!d->H && !d->visible && !d->F);
+        return;
+    }
+    assert(d->H && d->H * d->P == d->D && d->H % d->Hk == 0 && d->H % d->Hv == 0);
+    assert(d->visible && d->visible <= MAX_VISIBLE && d->rot_dim <= d->P && d->rot_dim % 2 == 0);
+}
+
 int model_config_parse(const char *json, size_t len, struct model_config *out, struct rod_error *err) {
     struct cfg c = {.file = "config.json", .err = err};
     *out = (struct model_config){0};
     json_t *root = load_object(&c, json, len);
     if (!c.rc) parse_root(&c, root, out);
     json_decref(root);
+    if (!c.rc) check_dims(&out->dims);
     return c.rc;
 }
 

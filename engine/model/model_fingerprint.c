@@ -2,6 +2,7 @@
 #include "engine/base/bytes.h"
 #include "model_internal.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -18,6 +19,7 @@ void model_fingerprint_add(struct model *model, const char *label, const void *b
     memcpy(to, digest.digest, sizeof digest.digest);
     to += sizeof digest.digest;
     size_t n = strlen(label) < LABEL_BYTES ? strlen(label) : LABEL_BYTES;
+    assert((size_t)(to - link) + n <= sizeof link);
     memcpy(to, label, n);
     XXH128_canonicalFromHash(&digest, XXH3_128bits(link, (size_t)(to - link) + n));
     memcpy(model->fingerprint, digest.digest, MODEL_FINGERPRINT_BYTES);

@@ -2,6 +2,7 @@
  * (flash-linear-attention): one table that opening, synthetic weights and counting all read. */
 #include "model_internal.h"
 
+#include <assert.h>
 #include <stddef.h>
 #include <stdio.h>
 
@@ -108,6 +109,7 @@ static int plan_weight(const struct model_dims *d, const struct spec *s, bool fl
     piece->init = s->init;
     piece->weight_rows = rows;
     piece->weight_cols = piece->cols = cols;
+    assert(rows % piece->n_parts == 0);
     piece->rows = rows / piece->n_parts;
     switch (s->kind) {
     case VECTOR:
@@ -127,7 +129,8 @@ static int plan_weight(const struct model_dims *d, const struct spec *s, bool fl
         break;
     }
     for (piece->part = 0; piece->part < piece->n_parts; piece->part++) {
-        snprintf(piece->name, sizeof piece->name, "%s%s", prefix, names[piece->part]);
+        const int n_name = snprintf(piece->name, sizeof piece->name, "%s%s", prefix, names[piece->part]);
+        assert(n_name > 0 && (size_t)n_name < sizeof piece->name);
         int rc = visit(arg, piece);
         if (rc) return rc;
     }
@@ -154,12 +157,15 @@ int model_plan(const struct model_dims *dims, bool fla, int (*visit)(void *arg, 
 }
 
 struct weight *model_piece_weight(struct model *model, const struct model_piece *piece) {
+    assert(!piece->in_layer || piece->layer < model->dims.L);
     char *base = piece->in_layer ? (char *)&model->layers[piece->layer] : (char *)model;
     return (struct weight *)(void *)(base + piece->offset);
 }
 
 void model_piece_bind(struct model *model, const struct model_piece *piece, const void *data, enum dtype dtype) {
     struct weight *w = model_piece_weight(model, piece);
+    assert(piece->part < piece->n_parts && piece->n_parts <= 2 && !w->part[piece->part].data);
+    assert(piece->rows * piece->n_parts == piece->weight_rows && piece->cols == piece->weight_cols);
     w->n_parts = piece->n_parts;
     w->rows = piece->weight_rows;
     w->cols = piece->weight_cols;

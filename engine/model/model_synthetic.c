@@ -8,6 +8,7 @@
 #include "engine/base/half.h"
 #include "model_internal.h"
 
+#include <assert.h>
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -161,6 +162,7 @@ static int measure_piece(void *arg, const struct model_piece *piece) {
 static void add_tasks(struct filler *f, uint16_t *dst, uint64_t first, uint64_t end, struct spread spread) {
     for (; first < end; first += TASK_ELEMS) {
         uint64_t n = end - first < TASK_ELEMS ? end - first : TASK_ELEMS;
+        assert(f->n_tasks < f->room);
         f->tasks[f->n_tasks++] = (struct task){dst + first, first, n, hash_mix(f->seed + (f->n_pieces << 40)), spread};
     }
 }
@@ -203,6 +205,7 @@ static int synthetic_build(struct model *model, struct synthetic *s, uint64_t se
     fill_normal(points);
     f.n_bytes = 0;
     model_plan(&model->dims, false, place_piece, &f);
+    assert(f.n_bytes == s->n_bytes); /* what was measured was laid out */
     fill_all(&f);
     free(f.tasks);
     mprotect(map, s->n_bytes, PROT_READ); /* weights are immutable, as a mapped file's */

@@ -5,6 +5,7 @@
 #include "engine/base/half.h"
 #include "engine/base/json_guard.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -26,7 +27,10 @@ static const struct {
 #undef SAFETENSORS_X
 };
 
-const char *safetensors_dtype_name(enum safetensors_dtype dtype) { return dtypes[dtype].name; }
+const char *safetensors_dtype_name(enum safetensors_dtype dtype) {
+    assert(dtype < SAFETENSORS_N_DTYPES);
+    return dtypes[dtype].name;
+}
 
 char *safetensors_render_shape(const uint64_t *shape, uint32_t n_dims, char *dst, size_t n_bytes) {
     size_t n = (size_t)snprintf(dst, n_bytes, "[");
@@ -111,6 +115,7 @@ static int parse_tensor(const char *name, const json_t *entry, uint64_t data_fir
         return rod_fail(err, ROD_EMODEL,
                         "%.150s: tensor %.120s ends at byte %llu of the data, the file has only %llu: truncated?", file,
                         name, (unsigned long long)end, (unsigned long long)data_bytes);
+    assert(t->n_elems <= (uint64_t)MAX_EXACT && t->n_dims <= SAFETENSORS_MAX_DIMS);
     t->n_bytes = t->n_elems * dtypes[t->dtype].bytes; /* at most 2^53 * 8: no overflow */
     if (end - begin != t->n_bytes) {
         char text[128];
@@ -286,6 +291,7 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *st, 
 }
 
 const void *safetensors_data(const struct safetensors *st, const struct safetensors_tensor *t) {
+    assert(t->first_byte <= st->n_bytes && t->n_bytes <= st->n_bytes - t->first_byte);
     return st->map + t->first_byte;
 }
 

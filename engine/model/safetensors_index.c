@@ -3,6 +3,7 @@
 #include "engine/base/fail.h"
 #include "engine/base/json_guard.h"
 
+#include <assert.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +52,7 @@ static int parse_map(json_t *map, const char *file, struct safetensors_index *ou
     size_t distinct = 0;
     for (size_t i = 0; i < out->n_files; i++)
         if (!distinct || strcmp(out->files[distinct - 1], out->files[i])) out->files[distinct++] = out->files[i];
+    assert(distinct <= out->n_places);
     out->n_files = distinct;
     if (distinct > MAX_SHARDS)
         return rod_fail(err, ROD_EMODEL, "%.150s: %zu shards, at most %d are understood", file, distinct, MAX_SHARDS);

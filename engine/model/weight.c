@@ -3,6 +3,8 @@
 #include "engine/base/half.h"
 #include "model.h"
 
+#include <assert.h>
+
 size_t dtype_bytes(enum dtype dtype) { return dtype == DTYPE_F32 ? 4 : 2; }
 
 const char *dtype_name(enum dtype dtype) {
@@ -31,6 +33,7 @@ void weight_part_to_f32(const struct weight_part *part, size_t first, size_t n, 
 }
 
 void weight_to_f32(const struct weight *w, float *dst) {
+    assert(w->n_parts == 1 || (w->n_parts == 2 && w->part[0].rows + w->part[1].rows == w->rows));
     for (uint32_t i = 0; i < w->n_parts; i++) {
         size_t n = (size_t)w->part[i].rows * w->cols;
         weight_part_to_f32(&w->part[i], 0, n, dst);

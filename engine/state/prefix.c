@@ -110,6 +110,7 @@ static bool path_hash(struct prefix *p, const struct prefix_key *key, const int3
 
 /* After any number of the tokens that were walked. */
 static uint64_t hash_at(const struct prefix *p, const int32_t *ids, size_t n) {
+    assert(n / p->config.chunk_tok <= p->n_path);
     const size_t i = n / p->config.chunk_tok, from = i * p->config.chunk_tok;
     return hash_on(p, p->path[i], ids + from, n - from);
 }
@@ -191,11 +192,14 @@ static void entries_rewire(struct prefix *p, const struct prefix_entry *from, st
 }
 
 static void entry_remove(struct prefix *p, struct prefix_entry *e) {
+    assert(e->index < p->n && p->all[e->index] == e && p->bytes >= e->bytes && !e->doomed);
+    assert(!e->up || e->up->n_below > 0);
     struct prefix_entry **at = &p->table[e->place % TABLE_SLOTS];
     while (*at != e) at = &(*at)->chain;
     *at = e->chain;
     if (e->n_below) entries_rewire(p, e, e->up);
     if (e->up) e->up->n_below += e->n_below - 1;
+    assert(p->n > 0);
     p->all[e->index] = p->all[--p->n];
     p->all[e->index]->index = e->index;
     p->bytes -= e->bytes;
@@ -204,6 +208,7 @@ static void entry_remove(struct prefix *p, struct prefix_entry *e) {
 }
 
 static void entry_evict(struct prefix *p, struct prefix_entry *e) {
+    assert(e->image); /* what is on its way stays */
     seen_add(p, e->place, SEEN_EVICTED);
     p->n_evicted++;
     entry_remove(p, e);
@@ -325,16 +330,18 @@ struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *k
     e->number = p->n_made++;
     entry_hang(p, e, up);
     e->index = p->n;
+    assert(p->n < MAX_ENTRIES);
     p->all[p->n++] = e;
     struct prefix_entry **slot = &p->table[e->place % TABLE_SLOTS];
     e->chain = *slot;
     *slot = e;
     p->bytes += e->bytes;
+    assert(p->bytes <= p->config.budget_bytes);
     return e;
 }
 
 void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_buffer *image) {
-    assert(!e->image && image);
+    assert(!e->image && image && !e->doomed);
     e->image = image;
     seen_remove(p, e->place, SEEN_EVICTED);
     if (e->forgotten) entry_remove(p, e);
@@ -390,6 +397,7 @@ static void found_give_reason(struct prefix *p, const struct prefix_key *key, co
     const size_t most = (n - 1) / chunk, found = out->n_tok / chunk;
     uint32_t last, any;
     const size_t chunks = seen_deepest(p, most, found + 1, &last, &any);
+    assert(chunks <= most);
     if (chunks * chunk > out->n_tok) out->branch_tok = chunks * chunk;
     if (!chunks) last = found ? seen_flags(p, p->path[found]) : 0;
     if (n <= chunk)
@@ -420,6 +428,7 @@ void prefix_find(struct prefix *p, const struct prefix_key *key, const int32_t *
     struct prefix_entry *e = entry_longest(p, key, ids, n - 1, false, &out->waits);
     if (e) {
         e->used_ns = now_ns;
+        assert(e->image && e->n_tok < n && !e->forgotten);
         out->image = state_buffer_share(e->image);
         out->n_tok = e->n_tok;
         out->generated = e->generated;
@@ -438,6 +447,7 @@ static void stops_try(const struct prefix_reading *r, uint64_t at_tok, uint64_t 
     if (place < *n) after = stops[place];
     if (*n == PREFIX_MAX_STOPS || at >= r->n_tok || at <= before || at - before < saves) return;
     if (after != UINT64_MAX && (after == at || after - at < saves)) return;
+    assert(at % r->chunk_tok == 0 && at > r->from_tok && *n < PREFIX_MAX_STOPS);
     memmove(stops + place + 1, stops + place, (*n - place) * sizeof *stops);
     stops[place] = at;
     ++*n;

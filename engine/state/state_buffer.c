@@ -89,6 +89,7 @@ int state_pool_new(const struct state_pool_config *config, struct state_pool **o
 
 /* Without the lock, when neither owner nor image is left. */
 static void pool_end(struct state_pool *p) {
+    assert(p->closed && !p->counts.used_bytes && p->free->bytes == p->config.bytes);
     ALLOW(p->memory, p->config.bytes);
     p->config.give(p->memory, p->config.bytes);
     pthread_mutex_destroy(&p->lock);
@@ -98,6 +99,7 @@ static void pool_end(struct state_pool *p) {
 void state_pool_close(struct state_pool *p) {
     if (!p) return;
     pthread_mutex_lock(&p->lock);
+    assert(!p->closed);
     p->closed = true;
     p->n_hooks = 0;
     const bool last = p->counts.n_images == 0;
@@ -143,6 +145,8 @@ enum state_pool_room state_pool_place(struct state_pool *p, size_t n_bytes) {
 
 void state_pool_add(struct state_pool *p, int64_t place_bytes, int64_t beside_bytes) {
     pthread_mutex_lock(&p->lock);
+    assert(place_bytes >= 0 || (uint64_t)-place_bytes <= p->counts.place_bytes);
+    assert(beside_bytes >= 0 || (uint64_t)-beside_bytes <= p->counts.beside_bytes);
     p->counts.place_bytes += (uint64_t)place_bytes;
     p->counts.beside_bytes += (uint64_t)beside_bytes;
     pthread_mutex_unlock(&p->lock);
@@ -168,6 +172,7 @@ static struct block *pool_take_block(struct state_pool *p, size_t bytes) {
         *at = b->next;
         return b;
     }
+    assert(bytes % PAGE == 0 && b->bytes - bytes >= PAGE);
     struct block *rest = (struct block *)(void *)((char *)b + bytes);
     ALLOW(rest, PAGE);
     *rest = (struct block){.bytes = b->bytes - bytes, .next = b->next};
@@ -190,6 +195,8 @@ static void block_join_next(struct block *b) {
 static void pool_give_block(struct state_pool *p, struct block *b) {
     struct block *before = NULL, *after = p->free;
     while (after && after < b) before = after, after = after->next;
+    assert(!before || (const char *)before + before->bytes <= (const char *)b);
+    assert(!after || (const char *)b + b->bytes <= (const char *)after);
     b->next = after;
     if (before)
         before->next = b;
@@ -220,6 +227,7 @@ static struct state_buffer *pool_try_new(struct state_pool *p, size_t n_bytes) {
     if (b) {
         p->counts.n_images++;
         p->counts.used_bytes += bytes;
+        assert(b->bytes == bytes && p->counts.used_bytes <= p->config.bytes);
         if (p->counts.used_bytes > p->counts.most_bytes) p->counts.most_bytes = p->counts.used_bytes;
     }
     pthread_mutex_unlock(&p->lock);
@@ -271,13 +279,16 @@ struct state_buffer *state_buffer_try(struct state_pool *p, size_t n_bytes) {
 }
 
 struct state_buffer *state_buffer_share(struct state_buffer *image) {
-    if (image) atomic_fetch_add_explicit(&image->refs, 1, memory_order_relaxed);
+    if (!image) return NULL;
+    const unsigned refs = atomic_fetch_add_explicit(&image->refs, 1, memory_order_relaxed);
+    assert(refs > 0); /* whoever shares it has a share */
     return image;
 }
 
 static void pool_give_back(struct state_pool *p, struct block *b) {
     FORBID(b->image.bytes, b->image.n_bytes);
     pthread_mutex_lock(&p->lock);
+    assert(p->counts.n_images && p->counts.used_bytes >= b->bytes);
     p->counts.n_images--;
     p->counts.used_bytes -= b->bytes;
     pool_give_block(p, b);
@@ -287,7 +298,10 @@ static void pool_give_back(struct state_pool *p, struct block *b) {
 }
 
 void state_buffer_release(struct state_buffer *image) {
-    if (!image || atomic_fetch_sub_explicit(&image->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!image) return;
+    const unsigned refs = atomic_fetch_sub_explicit(&image->refs, 1, memory_order_acq_rel);
+    assert(refs > 0);
+    if (refs != 1) return;
     if (image->pool)
         pool_give_back(image->pool, block_of(image));
     else

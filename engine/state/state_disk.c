@@ -2,6 +2,7 @@
 #include "state_disk.h"
 #include "engine/base/fail.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -133,6 +134,7 @@ static int name_new(const char *beside, const char *path) {
 
 static int put_in_place(struct state_disk_item *item, struct beside *b) {
     struct stat info;
+    assert(b->fd >= 0 && *b->beside);
     if (fsync(b->fd) || fstat(b->fd, &info)) return write_fail(&item->err, "sync", b->path, errno);
     const int number = item->only_new ? name_new(b->beside, b->path) : rename(b->beside, b->path) ? errno : 0;
     if (number == EEXIST && item->only_new) return rod_fail(&item->err, ROD_EEXISTS, "%.300s is there", b->path);
@@ -156,6 +158,7 @@ void state_disk_write_all(const char *dir, struct state_disk_item *items, size_t
         if (items[i].rc && besides[i].fd >= 0) unlink(besides[i].beside);
         if (besides[i].fd >= 0) close(besides[i].fd); /* and the lock with it; synced, so it has nothing to report */
     }
+    assert(n_renamed <= n);
     free(besides);
     struct rod_error err;
     const int rc = n_renamed ? sync_folder(dir, "after the rename sync the folder", &err) : 0;
@@ -215,6 +218,7 @@ int state_disk_open(const char *dir, const char *name, struct state_disk_file *o
 
 int state_disk_get(struct state_disk_file *file, uint64_t at, void *dst, size_t n_bytes, size_t *n_read,
                    struct rod_error *err) {
+    assert(file->fd >= 0);
     const ssize_t n = lseek(file->fd, (off_t)at, SEEK_SET) < 0 ? -1 : read_up_to(file->fd, dst, n_bytes);
     if (n < 0) return io_fail(err, "read", file->path, errno);
     *n_read = (size_t)n;

@@ -2,6 +2,7 @@
 #include "state_file.h"
 #include "engine/base/bytes.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -94,6 +95,7 @@ static int parse_sections(const unsigned char *b, uint64_t n_header, const char 
                             sections[i].name, (unsigned long long)n);
         *(struct state_bytes *)(void *)((char *)out + sections[i].offset) = (struct state_bytes){b + at, (size_t)n};
         at += n;
+        assert(at <= end);
     }
     if (out->pending_ids.n % 4)
         return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: %zu bytes are no list of tokens", file,
@@ -167,6 +169,7 @@ int state_file_parse(const void *bytes, size_t n_bytes, const char *file, const 
         *out = (struct state_file){0};
         return rc;
     }
+    assert(out->payload.n < n_bytes);
     out->payload.data = b + (n_bytes - out->payload.n);
     rc = state_file_check_payload(b, &out->payload, file, err);
     if (rc) *out = (struct state_file){0};
@@ -181,6 +184,7 @@ int state_file_check_payload(const void *header, const struct state_bytes *paylo
 }
 
 int32_t state_file_id(const struct state_file *state, uint32_t i) {
+    assert(i < state_file_n_ids(state));
     return (int32_t)(uint32_t)bytes_get((const unsigned char *)state->pending_ids.data + 4 * (size_t)i, 4);
 }
 
@@ -199,6 +203,7 @@ size_t state_file_header_bytes(const struct state_file *state) {
 void state_file_write_header(const struct state_file *state, void *dst) {
     unsigned char *b = dst;
     size_t n = state_file_header_bytes(state), at = STATE_FILE_FIXED_BYTES;
+    assert(n >= STATE_FILE_MIN_BYTES && n % ALIGN_BYTES == 0);
     memset(b, 0, n);
     memcpy(b, MAGIC, sizeof MAGIC);
     bytes_put(b + AT_FORMAT, STATE_FILE_FORMAT, 4);
@@ -218,6 +223,7 @@ void state_file_write_header(const struct state_file *state, void *dst) {
         if (section->n) memcpy(b + at, section->data, section->n);
         at += section->n;
     }
+    assert(at <= n - STATE_FILE_CHECK_BYTES);
     bytes_put(b + n - STATE_FILE_CHECK_BYTES, XXH3_64bits(b, n - STATE_FILE_CHECK_BYTES), STATE_FILE_CHECK_BYTES);
 }
 

@@ -1,6 +1,7 @@
 /* state_layout.c - sizes, places and the id of the bytes that state_layout.h describes. */
 #include "state_layout.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,9 +17,10 @@ struct state_layout state_layout_of(const struct model_dims *d, enum dtype act) 
 
 void state_layout_id(const struct state_layout *l, char id[BACKEND_STATE_ID_BYTES]) {
     const char *order = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? "le" : "be";
-    snprintf(id, BACKEND_STATE_ID_BYTES,
-             "rodimus-1 %s S=fp32/%d act=%s L=%u E=%u M=%u K=%u Hk=%u Hv=%u P=%u visible=%u", order, STATE_TILE,
-             dtype_name(l->act), l->L, l->E, l->M, l->K, l->Hk, l->Hv, l->P, l->visible);
+    const int n = snprintf(id, BACKEND_STATE_ID_BYTES,
+                           "rodimus-1 %s S=fp32/%d act=%s L=%u E=%u M=%u K=%u Hk=%u Hv=%u P=%u visible=%u", order,
+                           STATE_TILE, dtype_name(l->act), l->L, l->E, l->M, l->K, l->Hk, l->Hv, l->P, l->visible);
+    assert(n > 0 && n < BACKEND_STATE_ID_BYTES); /* cut, two layouts could have one id */
 }
 
 struct state_layer state_layer_at(const struct state_layout *l, uint64_t pos) {
@@ -57,6 +59,7 @@ int state_check(const struct state_layout *l, uint64_t pos, const void *state, s
         return rod_fail(err, ROD_EINVALID, "a state after %llu tokens has %zu bytes, this one has %zu",
                         (unsigned long long)pos, want, bytes);
     const struct state_layer at = state_layer_at(l, pos);
+    assert(at.conv <= at.keys && at.keys <= at.values && at.values <= at.bytes);
     if (!state || l->E % STATE_TILE == 0) return 0;
     for (uint32_t i = 0; i < l->L; i++)
         if (!padding_is_zero(l, (const unsigned char *)state + i * at.bytes, &at))

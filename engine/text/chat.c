@@ -5,6 +5,7 @@
 #include "engine/base/json_guard.h"
 #include "engine/base/utf8.h"
 
+#include <assert.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -210,6 +211,7 @@ static int table_take_stops(const json_t *stops, const struct tokenizer *t, stru
         const char *token = json_string_value(item);
         int32_t id = token ? tokenizer_find(t, token) : -1;
         if (id < 0) return rod_fail(err, ROD_EMODEL, TABLE ": stop[%zu] is no added token of the tokenizer", i);
+        assert(c->n_stop_ids < sizeof c->stop_ids / sizeof *c->stop_ids);
         c->stop_ids[c->n_stop_ids++] = id;
     }
     return 0;
@@ -345,6 +347,7 @@ static int chat_to_pieces(const struct chat *c, const char *lead, const struct r
             pieces[n++] = (struct tokenizer_piece){c->suffix[role], strlen(c->suffix[role]), true};
         }
     }
+    assert(n <= 3 * n_messages + 1);
     if (generation) pieces[n++] = (struct tokenizer_piece){c->generation, strlen(c->generation), true};
     if (rc) {
         free(pieces);
@@ -396,6 +399,7 @@ void chat_marks(const struct chat *c, const struct tokenizer *t, const struct ro
         if (i) found[n++] = at;
         at++;
     }
+    assert(n <= n_messages);
     *marks = found;
     *n_marks = n;
 }

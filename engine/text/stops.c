@@ -2,10 +2,12 @@
 #include "stops.h"
 #include "engine/base/fail.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 static size_t stops_advance(const struct stops_string *s, size_t at, char byte) {
+    assert(at < s->len);
     while (at > 0 && s->text[at] != byte) at = s->fail[at - 1];
     return s->text[at] == byte ? at + 1 : 0;
 }
@@ -20,6 +22,7 @@ int stops_init(struct stops *stops, char *const *strings, size_t n, struct rod_e
         struct stops_string *s = &stops->strings[i];
         s->text = strings[i];
         s->len = strlen(strings[i]);
+        assert(s->len > 0);
         s->fail = calloc(s->len, sizeof *s->fail);
         if (!s->fail) {
             stops_fini(stops);

@@ -2,6 +2,7 @@
 #include "text.h"
 #include "engine/base/fail.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +32,8 @@ int text_init(struct text *t, const struct tokenizer *tokenizer, size_t max_toke
     if (!tokenizer) return 0;
     int rc = stops_init(&t->stops, request->stop, request->n_stop, err);
     if (rc) return rc;
-    t->buf = malloc(text_cap(t, max_token_bytes));
+    t->cap = text_cap(t, max_token_bytes);
+    t->buf = malloc(t->cap);
     if (t->buf) return 0;
     stops_fini(&t->stops);
     return rod_fail_no_memory(err);
@@ -45,6 +47,7 @@ void text_fini(struct text *t) {
 
 /* Drops what the last call released; what was held moves to the front. */
 static void text_drop_released(struct text *t) {
+    assert(t->n_out <= t->n_buf);
     if (t->n_out == 0) return;
     memmove(t->buf, t->buf + t->n_out, t->n_buf - t->n_out);
     t->n_buf -= t->n_out;
@@ -54,11 +57,14 @@ static void text_drop_released(struct text *t) {
 static int text_scan_new(struct text *t, size_t n_new, bool scan) {
     size_t n_before = t->n_buf, n_read = n_new, n_held = 0;
     t->n_buf += n_new;
+    assert(t->n_buf <= t->cap);
     int match = scan ? stops_scan(&t->stops, t->buf + n_before, n_new, &n_read, &n_held) : -1;
     if (match >= 0) {
         size_t end = n_before + n_read;
+        assert(end <= t->n_buf && end >= t->stops.strings[match].len);
         t->n_buf = t->n_out = t->include_stop ? end : end - t->stops.strings[match].len;
     } else {
+        assert(n_held <= t->n_buf);
         t->n_out = t->n_buf - n_held;
     }
     return match;

@@ -16,6 +16,7 @@ struct text {
     struct stops stops;
     bool skip_special, include_stop;
     char *buf;
+    size_t cap;          /* of buf */
     size_t n_buf, n_out; /* buf[0..n_out) was released by the last push or flush, the rest is held */
 };
 

@@ -3,6 +3,7 @@
 #include "engine/base/fail.h"
 #include "engine/base/utf8.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,6 +73,7 @@ static int encoding_cut(struct encoding *e, const struct added *added, const str
             struct added_view part = {view->text + taken, m.start - taken, view->base + taken, view->run, view->n_runs};
             rc = between(e, &part);
         }
+        assert(m.start >= taken && m.end <= view->len);
         if (!rc) rc = encoding_push(e, m.id);
         if (m.end > taken) taken = m.end;
     }
@@ -93,7 +95,9 @@ static int encoding_normalized(struct encoding *e, const struct added_view *view
 /* Runs are normalized apart, so that what composes with a piece's first character cannot reach into another piece. */
 static int encoding_section(struct encoding *e, const struct added_view *view) {
     if (!e->t->nfc || utf8_is_ascii(view->text, view->len)) return encoding_normalized(e, view);
+    assert(view->len > 0);
     size_t first = added_run_at(view, 0), last = added_run_at(view, view->len - 1);
+    assert(first <= last && last < view->n_runs);
     struct added_run *run = malloc((last - first + 1) * sizeof *run);
     char *text = NULL;
     size_t len = 0, n_runs = 0, done = 0;
@@ -135,6 +139,7 @@ static int tokenizer_run(const struct tokenizer *t, const struct added_view *vie
         free(e.bpe.out.v);
         return rc;
     }
+    assert(e.bpe.out.v && e.bpe.out.n <= e.bpe.out.cap);
     *ids = e.bpe.out.v;
     *n_ids = e.bpe.out.n;
     return 0;
@@ -181,6 +186,7 @@ int tokenizer_encode_pieces(const struct tokenizer *t, const struct tokenizer_pi
         if (n_runs && run[n_runs - 1].special == pieces[i].special) n_runs--;
         run[n_runs++] = (struct added_run){len, pieces[i].special};
     }
+    assert(n_runs <= n_pieces);
     struct added_view view = {text, len, 0, run, n_runs};
     rc = tokenizer_run(t, &view, NULL, 0, ids, n_ids, err);
 end:

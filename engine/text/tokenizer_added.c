@@ -6,6 +6,7 @@
 #include "tokenizer_parts.h"
 #include "engine/base/utf8.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,6 +37,7 @@ int added_insert(struct added *added, const struct added_token *token, const cha
         added->tokens = tokens;
         added->cap_tokens = cap;
     }
+    assert(token->len > 0);
     const unsigned char *p = (const unsigned char *)text;
     uint32_t node = added->root[p[0]];
     if (!node) {
@@ -52,6 +54,7 @@ int added_insert(struct added *added, const struct added_token *token, const cha
         node = next;
     }
     added->nodes[node].token = (int32_t)added->n_tokens;
+    assert(added->n_tokens < added->cap_tokens && added->n_nodes <= added->cap_nodes);
     added->tokens[added->n_tokens++] = *token;
     return 0;
 }
@@ -116,6 +119,7 @@ size_t added_run_at(const struct added_view *view, size_t pos) {
 bool added_find(const struct added *added, const struct added_view *view, size_t from, size_t taken,
                 struct added_match *out) {
     if (!added->n_tokens) return false;
+    assert(from <= view->len && taken <= view->len);
     size_t run = added_run_at(view, from);
     for (size_t pos = from; pos < view->len; pos++) {
         if (!added->root[(unsigned char)view->text[pos]]) continue;
@@ -134,6 +138,7 @@ bool added_find(const struct added *added, const struct added_view *view, size_t
         out->start = start < taken ? taken : start;
         out->end = end;
         out->id = t->id;
+        assert(out->start <= out->end && out->resume > from);
         return true;
     }
     return false;

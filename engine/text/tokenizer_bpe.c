@@ -6,6 +6,7 @@
  */
 #include "tokenizer_parts.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@
 #define BPE_CACHE_PROBES     8          /* a hostile text may make hashes collide: give up looking, never slow down */
 
 int ids_reserve(struct ids *ids, size_t n_more) {
+    assert(ids->n <= ids->cap);
     if (ids->cap - ids->n >= n_more && ids->v) return 0;
     size_t cap = ids->cap < 64 ? 64 : ids->cap * 2;
     if (cap < ids->n + n_more) cap = ids->n + n_more;
@@ -76,6 +78,7 @@ static struct bpe_merge *bpe_slot(const struct bpe *bpe, uint64_t key) {
 static uint64_t bpe_key(int32_t left, int32_t right) { return (uint64_t)(uint32_t)left << 32 | (uint32_t)right; }
 
 void bpe_add_merge(struct bpe *bpe, int32_t left, int32_t right, uint32_t rank, int32_t id) {
+    assert(left >= 0 && right >= 0 && id >= 0);
     uint64_t key = bpe_key(left, right);
     *bpe_slot(bpe, key) = (struct bpe_merge){key, rank, id};
 }
@@ -121,6 +124,7 @@ static void bpe_sift_down(uint64_t *heap, size_t n, size_t i) {
 }
 
 static int bpe_push(struct bpe_work *work, size_t *n, uint64_t v) {
+    assert(*n <= work->cap_heap && work->cap_heap);
     if (*n == work->cap_heap) { /* rare: a merge takes one entry out and puts at most two in */
         uint64_t *heap = realloc(work->heap, work->cap_heap * 2 * sizeof *heap);
         if (!heap) return ROD_ENOMEM;
@@ -189,6 +193,7 @@ static int bpe_merge_word(const struct bpe *bpe, struct bpe_work *work, const ch
         if ((rc = bpe_offer(bpe, work, &n_heap, pos))) return rc;
         if (s[pos].prev != BPE_NONE && (rc = bpe_offer(bpe, work, &n_heap, s[pos].prev))) return rc;
     }
+    assert(work->out.cap - work->out.n >= len); /* a word has at most a token a byte */
     for (uint32_t i = 0; i != BPE_NONE; i = s[i].next) work->out.v[work->out.n++] = s[i].id;
     return 0;
 }
@@ -218,6 +223,7 @@ static int bpe_cache_grow(struct bpe_work *work) {
 }
 
 static int bpe_cache_put(struct bpe_work *work, uint64_t hash, const char *word, size_t len, size_t ids) {
+    assert(len > 0 && len <= BPE_CACHE_WORD_BYTES && ids < work->out.n);
     if (!work->cache || work->n_cached > work->cache_mask / 2) {
         if (work->n_cached < BPE_CACHE_MAX) {
             int rc = bpe_cache_grow(work);
@@ -259,6 +265,7 @@ int bpe_encode(const struct bpe *bpe, struct bpe_work *work, const char *word, s
             const struct bpe_cached *c = &work->cache[(hash + p) & work->cache_mask];
             if (!c->len) break;
             if (c->hash != hash || c->len != len || memcmp(work->arena + c->text, word, len)) continue;
+            assert(c->ids + c->n_ids <= work->out.n);
             int rc = ids_reserve(&work->out, c->n_ids);
             if (rc) return rc;
             memcpy(work->out.v + work->out.n, work->out.v + c->ids, c->n_ids * sizeof *work->out.v);

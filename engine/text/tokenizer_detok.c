@@ -4,6 +4,7 @@
 #include "tokenizer_parts.h"
 #include "engine/base/utf8.h"
 
+#include <assert.h>
 #include <string.h>
 
 static size_t detok_replace(struct detok *d, char *dst) {
@@ -19,6 +20,7 @@ size_t detok_push(struct detok *d, const struct tokenizer *t, int32_t id, bool s
     if (!bytes || (special && skip_special)) return 0;
     for (size_t i = 0; i < len; i++) {
         unsigned char b = (unsigned char)bytes[i];
+        assert(d->n_held < sizeof d->held);
         if (d->n_held) {
             if (utf8_may_follow(d->held, d->n_held, b)) {
                 d->held[d->n_held++] = b;

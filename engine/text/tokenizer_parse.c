@@ -10,6 +10,7 @@
 #include "engine/base/json_guard.h"
 #include "engine/base/utf8.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,6 +45,7 @@ static int parse_blob(struct parse *p, const char *bytes, size_t len, uint32_t *
         t->blob_cap = cap;
     }
     *at = t->blob_len;
+    assert(t->blob_cap - t->blob_len >= len + 1);
     memcpy(t->blob + *at, bytes, len);
     t->blob[*at + len] = 0;
     t->blob_len += (uint32_t)len + 1;

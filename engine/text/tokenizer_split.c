@@ -112,6 +112,7 @@ int split_init(struct split *split, const json_t *pre_tokenizer, struct rod_erro
         if (byte_level) /* it would see letters that stand for bytes, not the text */
             return rod_fail(err, ROD_EUNSUPPORTED,
                             "tokenizer.json: pre_tokenizer: a stage after ByteLevel is not supported");
+        assert(split->n_stages < SPLIT_MAX_STAGES);
         split->n_stages++; /* from here on split_fini frees it */
         int rc;
         if (type && !strcmp(type, "Split"))
@@ -175,6 +176,7 @@ static int split_pieces(const struct split *split, uint32_t k, struct split_work
                             n);
         const PCRE2_SIZE *span = pcre2_get_ovector_pointer(work->match);
         size_t start = span[0], end = span[1];
+        assert(end >= start && end <= len);
         if (start < done) start = done; /* a look-behind's \K is refused, so this cannot be; and must not, below */
         int rc = stage->drop_gap ? 0 : split_emit(split, k, work, text + done, start - done, err);
         if (!rc && !stage->drop_match && end > start) rc = split_emit(split, k, work, text + start, end - start, err);
@@ -190,6 +192,7 @@ static int split_pieces(const struct split *split, uint32_t k, struct split_work
 
 static int split_from(const struct split *split, uint32_t k, struct split_work *work, const char *text, size_t len,
                       struct rod_error *err) {
+    assert(k < split->n_stages && len > 0);
     if (!split->stage[k].prefix_space || text[0] == ' ') return split_pieces(split, k, work, text, len, err);
     char *spaced = malloc(len + 1);
     if (!spaced) return rod_fail_no_memory(err);

@@ -16,6 +16,7 @@
 #include "engine/model/model.h"
 #include "engine/backend/cpu/team.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,6 +172,7 @@ static int read_tokens(struct bench *b, uint32_t slot, uint64_t n_tok, struct ro
         int rc = b->ops->forward(b->be, &seg, 1, &logits, err);
         if (rc) return rc;
         b->pos[slot] += n;
+        assert(n <= n_tok && n > 0);
         n_tok -= n;
     }
     return 0;
@@ -180,6 +182,7 @@ static void fill_row(struct bench *b, struct rod_bench_row *row, size_t n_times,
                      double heads) {
     const struct model_dims *d = &b->model->dims;
     const struct backend_info *info = b->ops->info(b->be);
+    assert(n_times > 0 && n_times <= MAX_STEPS);
     qsort(b->times, n_times, sizeof *b->times, compare_times);
     row->ms = 1e3 * b->times[n_times / 2];
     row->ms_low = 1e3 * b->times[0];

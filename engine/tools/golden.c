@@ -3,6 +3,7 @@
 #include "engine/base/fail.h"
 #include "engine/model/safetensors.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -100,6 +101,7 @@ static int read_ids(struct reader *r, const char *name, uint32_t vocab, int32_t 
         else
             (*ids)[i] = (int32_t)wide[i];
     }
+    assert(t->n_elems >= 1 && t->n_elems <= MAX_TOK);
     *n = (uint32_t)t->n_elems;
     free(wide);
     return rc;

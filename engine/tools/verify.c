@@ -3,6 +3,7 @@
 #include "engine/base/philox.h"
 #include "verify.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -213,6 +214,7 @@ static void compare_values(const float *ref, const float *x, size_t n, size_t ro
         double err = row_diff == 0 ? 0 : row_diff / rms; /* a row of zeros: any difference is infinite */
         if (err > max_err) max_err = err;
     }
+    assert(n > 0 && n % row == 0);
     struct rod_verify_row *out = &report->rows[report->n_rows++];
     snprintf(out->what, sizeof out->what, "%s", what);
     out->mode = mode;
@@ -266,6 +268,8 @@ void verify_compare(const struct golden *g, const struct verify_result *r, const
         else
             a->greedy_excused += choice_is_close(row, d->V, wanted, chosen, report->margin);
     }
+    assert(report->n_rows <= ROD_VERIFY_N_MODES * (1 + 4 * (size_t)d->L));
+    assert(a->argmax_same + a->argmax_excused <= g->T && a->greedy_same + a->greedy_excused <= g->n_greedy);
     report->n_tok = g->T;
     report->n_greedy = g->n_greedy;
     a->ok = a->argmax_same + a->argmax_excused == g->T && a->greedy_same + a->greedy_excused == g->n_greedy;
