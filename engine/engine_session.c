@@ -109,7 +109,7 @@ static void choose_prompt(struct rod_request *r, bool empty, bool open) {
     while (r->n_marks && r->marks[r->n_marks - 1] >= r->n_prompt) r->n_marks--; /* hints for the other prompt */
 }
 
-static struct rod_state *state_of(const struct rod_engine *e, const struct session_point *p) {
+static struct rod_state *state_of(const struct rod_engine *e, const struct session_snapshot *p) {
     struct rod_state *s = calloc(1, sizeof *s);
     if (!s) return NULL;
     memcpy(s->layout, e->backend_info.state_id, sizeof s->layout);
@@ -123,7 +123,7 @@ static int begin(void *arg, struct session_turn *turn, struct rod_error *err) {
     struct rod_engine *e = arg;
     struct work *w = turn->user;
     struct rod_request *r = w->request;
-    const struct session_point *p = turn->point;
+    const struct session_snapshot *p = turn->snapshot;
     choose_prompt(r, p->n_tok == 0, turn->open);
     if (!r->n_prompt && p->pending < 0)
         return refuse(err, ROD_EINVALID, "prompt",
@@ -160,10 +160,10 @@ static int by_id(const void *a, const void *b) {
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* Where the conversation stands now; the image becomes the point's. */
-static struct session_point *point_of(struct work *w) {
+/* Where the conversation stands now; the image becomes the snapshot's. */
+static struct session_snapshot *snapshot_of(struct work *w) {
     struct rod_state *s = w->end->pub.state;
-    struct session_point *p = session_point_new(w->counts.n);
+    struct session_snapshot *p = session_snapshot_new(w->counts.n);
     if (!p) return NULL;
     p->n_tok = s->n_tok;
     p->pending = s->pending;
@@ -185,9 +185,9 @@ bool engine_session_leave(struct rod_engine *e, struct work *w) {
     struct rod_event *end = &w->end->pub;
     if (t->stage != SESSION_STAGE_RUN) return false;
     bool commit = end->kind == ROD_EVENT_FINISH && end->reason != ROD_FINISH_CANCEL;
-    session_point_release(t->point);
-    t->point = commit ? point_of(w) : NULL;
-    if (commit && (!t->point || engine_session_event(w, end))) {
+    session_snapshot_release(t->snapshot);
+    t->snapshot = commit ? snapshot_of(w) : NULL;
+    if (commit && (!t->snapshot || engine_session_event(w, end))) {
         t->rc = rod_fail(&t->err, ROD_ENOMEM, "No memory to keep the session's state.");
         commit = false;
     }

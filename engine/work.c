@@ -8,7 +8,7 @@ static int init_counts(struct work *w, const struct engine_parts *parts, struct 
     const struct rod_request *r = w->request;
     const uint32_t V = parts->V;
     const bool device = parts->ops->launch && w->lane == LANE_FIRST; /* it counts itself */
-    const struct session_point *from = w->turn ? w->turn->point : NULL;
+    const struct session_snapshot *from = w->turn ? w->turn->snapshot : NULL;
     if (!from && (device || !sampler_needs_counts(&r->sampling))) return 0; /* a session's next turn may need them */
     uint64_t n_distinct = (uint64_t)w->n_prompt + r->max_tokens + (from ? from->n_seen : 0) + 1;
     int rc = sampler_counts_init(&w->counts, n_distinct < V ? n_distinct : V, err);
@@ -42,7 +42,7 @@ static int init_recent(struct work *w, struct rod_error *err) {
 /* What a device that samples cannot do by itself. */
 static bool needs_logits(const struct work *w) {
     const struct rod_request *r = w->request;
-    if (w->turn && w->turn->point->n_seen && sampler_needs_counts(&r->sampling)) return true; /* of earlier turns */
+    if (w->turn && w->turn->snapshot->n_seen && sampler_needs_counts(&r->sampling)) return true; /* of earlier turns */
     return r->n_prompt_logprobs >= 0 || r->n_allowed_ids || r->n_bad || r->grammar || r->max_tokens == 0;
 }
 

@@ -41,10 +41,10 @@ static void describe(const struct session_facts *f, bool busy, bool in_host, boo
     snprintf(out->tier, sizeof out->tier, "%s", in_host ? "host" : "file");
 }
 
-/* A point whose session's time is over is not there. */
-static int look(struct sessions *s, const char *tenant, const char *id, bool with_point, struct session_view *view,
+/* A snapshot whose session's time is over is not there. */
+static int look(struct sessions *s, const char *tenant, const char *id, bool with_snapshot, struct session_view *view,
                 struct rod_error *err) {
-    const int rc = session_look(s, tenant, id, with_point, view, err);
+    const int rc = session_look(s, tenant, id, with_snapshot, view, err);
     if (rc || view->busy || !session_expired(&view->facts, session_now_s())) return rc;
     session_view_fini(view);
     return not_there(id, err);
@@ -78,10 +78,11 @@ static void link_source(struct sessions *s, struct session *x, const struct sour
 }
 
 /* The session is held and does not exist: from now on it does, and its file says so. later: it is written in the
- * background, and the session is the writer's. point and answers become the table's. */
-static int put(struct sessions *s, struct session *x, const struct session_facts *facts, struct session_point *point,
-               struct session_answers *answers, const struct source *source, bool later, struct rod_error *err) {
-    struct session_write write = {.name = x->name, .facts = facts, .point = point, .answers = answers};
+ * background, and the session is the writer's. snapshot and answers become the table's. */
+static int put(struct sessions *s, struct session *x, const struct session_facts *facts,
+               struct session_snapshot *snapshot, struct session_answers *answers, const struct source *source,
+               bool later, struct rod_error *err) {
+    struct session_write write = {.name = x->name, .facts = facts, .snapshot = snapshot, .answers = answers};
     const bool on_disk = session_on_disk(s);
     if (on_disk && !later) {
         link_source(s, x, source, &write);
@@ -91,20 +92,20 @@ static int put(struct sessions *s, struct session *x, const struct session_facts
         if (write.rc) {
             session_trouble(s, SESSION_NOT_MADE, "session %s is not made, or not changed: %s", facts->id,
                             write.err.message);
-            session_point_release(point);
+            session_snapshot_release(snapshot);
             session_answers_release(answers);
             if (err) *err = write.err;
             return write.rc;
         }
     }
     pthread_mutex_lock(&s->lock);
-    struct session_point *old = session_table_set(&s->table, x, facts, point, answers);
+    struct session_snapshot *old = session_table_set(&s->table, x, facts, snapshot, answers);
     if (on_disk && !later) session_table_stamp(&s->table, x, &write.stamp);
     session_table_set_dirty(&s->table, x, on_disk && later);
     if (x->dirty) session_io_write_locked(s, x); /* held by the writer now, with the lease */
     if (s->config.disk_bytes && s->table.files.all > s->config.disk_bytes) pthread_cond_signal(&s->keep);
     pthread_mutex_unlock(&s->lock);
-    session_point_release(old);
+    session_snapshot_release(old);
     return 0;
 }
 
@@ -112,7 +113,7 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
                     struct rod_session_info *out, struct rod_error *err) {
     char id[SESSION_MAX_ID + 1];
     struct session_facts f = {.pinned = made->pin, .created_s = session_now_s()};
-    struct session_point *point = NULL;
+    struct session_snapshot *snapshot = NULL;
     struct source source = {0};
     int rc = made->id ? check_name(tenant, made->id, "id", err) : make_id(id, err);
     if (!rc && made->id) snprintf(id, sizeof id, "%s", made->id);
@@ -128,11 +129,11 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
         f.state_bytes = view.facts.state_bytes;
         f.open = view.facts.open;
         snprintf(f.parent, sizeof f.parent, "%s", made->from);
-        point = session_point_share(view.point);
+        snapshot = session_snapshot_share(view.snapshot);
         memcpy(source.name, view.name, sizeof source.name);
         source.stamp = view.stamp;
         session_view_fini(&view);
-    } else if (!(point = session_point_new(0))) {
+    } else if (!(snapshot = session_snapshot_new(0))) {
         return rod_fail(err, ROD_ENOMEM, "No memory for a session.");
     }
     snprintf(f.tenant, sizeof f.tenant, "%s", tenant);
@@ -142,7 +143,7 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
     struct session *x;
     rc = session_hold(s, tenant, id, &x, err);
     if (rc) {
-        session_point_release(point);
+        session_snapshot_release(snapshot);
         return rc;
     }
     rc = session_refresh(s, x, false, err);
@@ -153,9 +154,9 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
     if (!rc && exists) rc = param(err, rod_fail(err, ROD_EEXISTS, "There is a session %s already.", id), "id");
     if (!rc) rc = session_claim(s, x, made->max_sessions, err);
     if (rc)
-        session_point_release(point);
+        session_snapshot_release(snapshot);
     else
-        rc = put(s, x, &f, point, NULL, &source, later, err);
+        rc = put(s, x, &f, snapshot, NULL, &source, later, err);
     if (rc || !session_on_disk(s) || !later) session_unhold(s, x);
     if (!rc) describe(&f, false, true, session_on_disk(s) && !later, out);
     return rc;
@@ -170,17 +171,17 @@ static int change_held(struct sessions *s, struct session *x, const char *id, co
     if (rc) return rc;
     pthread_mutex_lock(&s->lock);
     const bool exists = x->exists && !session_expired(&x->facts, session_now_s());
-    struct session_point *point = exists ? session_point_share(x->point) : NULL;
+    struct session_snapshot *snapshot = exists ? session_snapshot_share(x->snapshot) : NULL;
     struct session_answers *answers = exists ? session_answers_share(x->answers) : NULL;
     *f = x->facts;
     pthread_mutex_unlock(&s->lock);
     if (!exists) return not_there(id, err);
-    if (!point) return rod_fail(err, ROD_ENOROOM, "No room in host memory for the session's state.");
+    if (!snapshot) return rod_fail(err, ROD_ENOROOM, "No room in host memory for the session's state.");
     if (change->has_pin) f->pinned = change->pin;
     if (change->has_ttl) f->ttl_s = change->ttl_s;
     const int64_t now_s = session_now_s();
     if (now_s > f->used_s) f->used_s = now_s; /* as its file's time will be */
-    return put(s, x, f, point, answers, NULL, false, err);
+    return put(s, x, f, snapshot, answers, NULL, false, err);
 }
 
 int sessions_change(struct sessions *s, const char *tenant, const char *id, const struct rod_session_change *change,
@@ -220,7 +221,7 @@ int sessions_list(struct sessions *s, const char *tenant, const char *after, siz
     *infos = rc ? NULL : calloc(*n + 1, sizeof **infos);
     if (!rc && !*infos) rc = rod_fail(err, ROD_ENOMEM, "No memory for a list of sessions.");
     for (size_t i = 0; !rc && i < *n; i++)
-        describe(&found[i]->facts, found[i]->hold == SESSION_TURN || found[i]->line.head, found[i]->point != NULL,
+        describe(&found[i]->facts, found[i]->hold == SESSION_TURN || found[i]->line.head, found[i]->snapshot != NULL,
                  session_durable(found[i]), &(*infos)[i]);
     pthread_mutex_unlock(&s->lock);
     free(found);
@@ -243,9 +244,9 @@ int sessions_delete(struct sessions *s, const char *tenant, const char *id, stru
     if (rc == ROD_ENOTFOUND) rc = 0;
     if (!rc && exists) {
         pthread_mutex_lock(&s->lock);
-        struct session_point *old = session_table_unset(&s->table, x);
+        struct session_snapshot *old = session_table_unset(&s->table, x);
         pthread_mutex_unlock(&s->lock);
-        session_point_release(old);
+        session_snapshot_release(old);
     }
     session_unhold(s, x);
     return !rc && (!exists || expired) ? not_there(id, err) : rc;
@@ -259,7 +260,7 @@ int sessions_export(struct sessions *s, const char *tenant, const char *id, void
     int rc = check_name(tenant, id, "id", err);
     if (!rc) rc = look(s, tenant, id, true, &view, err);
     if (rc) return rc;
-    const struct session_write write = {.facts = &view.facts, .point = view.point, .answers = view.answers};
+    const struct session_write write = {.facts = &view.facts, .snapshot = view.snapshot, .answers = view.answers};
     rc = session_store_export(&s->store, &write, bytes, n, err);
     session_view_fini(&view);
     return rc;
@@ -290,7 +291,7 @@ int sessions_import(struct sessions *s, const char *tenant, const char *id, cons
     if (rc)
         session_read_fini(&read);
     else
-        rc = put(s, x, &read.facts, read.point, read.answers, NULL, false, err);
+        rc = put(s, x, &read.facts, read.snapshot, read.answers, NULL, false, err);
     session_unhold(s, x);
     if (!rc) describe(&read.facts, false, true, session_on_disk(s), out);
     return rc;

@@ -40,7 +40,7 @@ static size_t write_meta(const struct session_facts *f, const struct session_ans
     return (size_t)(to - meta) + (answers ? answers->n : 0);
 }
 
-int session_file_write(const struct session_form *form, const struct session_facts *f, const struct session_point *p,
+int session_file_write(const struct session_form *form, const struct session_facts *f, const struct session_snapshot *p,
                        const struct session_answers *answers, const uint64_t *apart, void **header, size_t *n_header,
                        struct rod_error *err) {
     const size_t n_seen = p->n_seen * SEEN_BYTES;
@@ -61,7 +61,7 @@ int session_file_write(const struct session_form *form, const struct session_fac
                                    .pending_ids = {pending, p->pending >= 0 ? sizeof pending : 0},
                                    .sampler = {seen, n_seen},
                                    .meta = {meta, write_meta(f, answers, meta)},
-                                   .payload = {p->image ? p->image->bytes : NULL, session_point_bytes(p)}};
+                                   .payload = {p->image ? p->image->bytes : NULL, session_snapshot_bytes(p)}};
         state.apart = apart != NULL;
         state.payload_check = apart ? *apart : 0;
         memcpy(state.fingerprint, form->fingerprint, sizeof state.fingerprint);
@@ -79,7 +79,7 @@ int session_file_write(const struct session_form *form, const struct session_fac
 }
 
 uint64_t session_file_bytes(const struct session_form *form, const struct session_facts *f,
-                            const struct session_point *p, const struct session_answers *answers) {
+                            const struct session_snapshot *p, const struct session_answers *answers) {
     const size_t n_meta =
         META_FIXED + 3 + strlen(f->tenant) + strlen(f->id) + strlen(f->parent) + (answers ? answers->n : 0);
     const struct state_file state = {.layout = {form->layout, strlen(form->layout)},
@@ -87,7 +87,7 @@ uint64_t session_file_bytes(const struct session_form *form, const struct sessio
                                      .pending_ids = {NULL, p->pending >= 0 ? 4 : 0},
                                      .sampler = {NULL, p->n_seen * SEEN_BYTES},
                                      .meta = {NULL, n_meta}};
-    return (uint64_t)state_file_header_bytes(&state) + session_point_bytes(p);
+    return (uint64_t)state_file_header_bytes(&state) + session_snapshot_bytes(p);
 }
 
 /* ---- from bytes ---- */
@@ -143,8 +143,8 @@ static bool begins_character(const unsigned char *bytes, size_t n) {
     return true;
 }
 
-static int read_point(const struct session_form *form, const struct state_file *state, const char *file,
-                      struct session_point **out, struct rod_error *err) {
+static int read_snapshot(const struct session_form *form, const struct state_file *state, const char *file,
+                         struct session_snapshot **out, struct rod_error *err) {
     const size_t want =
         state->n_tok && state->n_tok <= SESSION_MOST_TOK ? form->state_bytes(form->arg, state->n_tok) : 0;
     if (state->n_tok > SESSION_MOST_TOK || state->payload.n != want)
@@ -154,12 +154,12 @@ static int read_point(const struct session_form *form, const struct state_file *
     const int32_t pending = n_pending ? state_file_id(state, 0) : -1;
     if (n_pending > 1 || pending < -1 || pending >= (int64_t)form->V || (n_pending && pending < 0))
         return bad(file, "the pending token is none", err);
-    struct session_point *p = NULL;
+    struct session_snapshot *p = NULL;
     if (state->pending_text.n >= sizeof p->held || state->sampler.n % SEEN_BYTES)
         return bad(file, "a section has a length that it cannot have", err);
     if (!begins_character(state->pending_text.data, state->pending_text.n))
         return bad(file, "the pending text is no beginning of a character", err);
-    p = session_point_new(state->sampler.n / SEEN_BYTES);
+    p = session_snapshot_new(state->sampler.n / SEEN_BYTES);
     if (!p) return rod_fail(err, ROD_ENOMEM, "No memory for the session in %.150s.", file);
     p->n_tok = state->n_tok;
     p->token_hash = state->token_hash;
@@ -172,7 +172,7 @@ static int read_point(const struct session_form *form, const struct state_file *
     for (size_t i = 0; i < p->n_seen; i++, at += SEEN_BYTES) {
         const uint64_t id = get(at, 4);
         if ((int64_t)id <= last || id >= form->V) {
-            session_point_release(p);
+            session_snapshot_release(p);
             return bad(file, "the tokens that were seen are none", err);
         }
         p->seen[i] = (struct session_seen){(int32_t)id, (uint32_t)get(at + 4, 4)};
@@ -183,14 +183,14 @@ static int read_point(const struct session_form *form, const struct state_file *
 }
 
 int session_file_read(const struct session_form *form, const struct state_file *state, const char *file,
-                      struct session_facts *f, struct session_point **point, struct session_answers **answers,
+                      struct session_facts *f, struct session_snapshot **snapshot, struct session_answers **answers,
                       struct rod_error *err) {
     *f = (struct session_facts){
         .version = state->version, .n_tok = state->n_tok, .state_bytes = (uint64_t)state->payload.n};
-    *point = NULL;
+    *snapshot = NULL;
     *answers = NULL;
     int rc = read_meta(state, file, f, answers, err);
-    if (!rc) rc = read_point(form, state, file, point, err);
+    if (!rc) rc = read_snapshot(form, state, file, snapshot, err);
     if (rc) {
         session_answers_release(*answers);
         *answers = NULL;

@@ -6,7 +6,7 @@
  *
  * Numbers little-endian. Who owns what: nothing here keeps what it is given; what is read is new. Threads: pure but for
  * malloc. Invariant: bytes of a file are believed only as far as they are checked: a session that is accepted has a
- * point that a turn can begin with, but for the payload, which its backend checks.
+ * snapshot that a turn can begin with, but for the payload, which its backend checks.
  */
 #ifndef SESSION_FILE_H
 #define SESSION_FILE_H
@@ -25,19 +25,21 @@ struct session_form {
     const void *arg;
 };
 
-/* *header, *n_header: malloc'd; the file is these bytes and then the point's image. Reads the image for its checksum;
- * apart: the image is in another file and has this one (NULL: it is not), and the header is all of the file. */
+/* *header, *n_header: malloc'd; the file is these bytes and then the snapshot's image. Reads the image for its
+ * checksum; apart: the image is in another file and has this one (NULL: it is not), and the header is all of the file.
+ */
 int session_file_write(const struct session_form *form, const struct session_facts *facts,
-                       const struct session_point *point, const struct session_answers *answers, const uint64_t *apart,
-                       void **header, size_t *n_header, struct rod_error *err);
+                       const struct session_snapshot *snapshot, const struct session_answers *answers,
+                       const uint64_t *apart, void **header, size_t *n_header, struct rod_error *err);
 
 /* How many bytes that file has. */
 uint64_t session_file_bytes(const struct session_form *form, const struct session_facts *facts,
-                            const struct session_point *point, const struct session_answers *answers);
+                            const struct session_snapshot *snapshot, const struct session_answers *answers);
 
-/* From a parsed header: facts, the point without its image, answers (NULL: none). ROD_ESTATE naming file and reason. */
+/* From a parsed header: facts, the snapshot without its image, answers (NULL: none). ROD_ESTATE naming file and reason.
+ */
 int session_file_read(const struct session_form *form, const struct state_file *state, const char *file,
-                      struct session_facts *facts, struct session_point **point, struct session_answers **answers,
+                      struct session_facts *facts, struct session_snapshot **snapshot, struct session_answers **answers,
                       struct rod_error *err);
 /* Its facts alone, of whatever model and layout it is. */
 int session_file_whose(const struct state_file *state, const char *file, struct session_facts *facts,

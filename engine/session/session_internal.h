@@ -121,9 +121,9 @@ int session_take_lease(struct sessions *s, struct session *session, struct rod_e
 int session_hold(struct sessions *s, const char *tenant, const char *id, struct session **out, struct rod_error *err);
 /* The reverse of session_hold. */
 void session_unhold(struct sessions *s, struct session *session);
-/* Held: what the file says, if it is another than the table's. with_point: the point is wanted too. Afterwards `exists`
- * is true to the file. ROD_ESTATE where that is refused, ROD_ENOROOM without room for its state. */
-int session_refresh(struct sessions *s, struct session *session, bool with_point, struct rod_error *err);
+/* Held: what the file says, if it is another than the table's. with_snapshot: the snapshot is wanted too. Afterwards
+ * `exists` is true to the file. ROD_ESTATE where that is refused, ROD_ENOROOM without room for its state. */
+int session_refresh(struct sessions *s, struct session *session, bool with_snapshot, struct rod_error *err);
 
 /* A look at its file: if that is the version that is known, whoever used it meanwhile counts here too. */
 void session_met_locked(struct sessions *s, struct session *session, const struct session_stamp *stamp);
@@ -141,7 +141,7 @@ void session_refused(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES],
 /* A committed version, taken out of table or file; whoever holds the session. */
 struct session_view {
     struct session_facts facts;
-    struct session_point *point; /* with_point: shared; else NULL */
+    struct session_snapshot *snapshot; /* with_snapshot: shared; else NULL */
     struct session_answers *answers;
     struct session_stamp stamp;       /* of the file that has this version; n_bytes 0: none */
     uint8_t name[SESSION_NAME_BYTES]; /* of that file */
@@ -149,7 +149,7 @@ struct session_view {
 };
 /* Somebody begins from it: its time begins anew, on all servers. */
 void session_used(struct sessions *s, const char *tenant, const char *id);
-int session_look(struct sessions *s, const char *tenant, const char *id, bool with_point, struct session_view *out,
+int session_look(struct sessions *s, const char *tenant, const char *id, bool with_snapshot, struct session_view *out,
                  struct rod_error *err);
 void session_view_fini(struct session_view *view);
 

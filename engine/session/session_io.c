@@ -59,17 +59,17 @@ static size_t take_writes(struct sessions *s, struct session **sessions) {
 static void write_sessions(struct sessions *s, struct session **sessions, size_t n) {
     struct session_write writes[SESSIONS_BATCH];
     struct session_facts facts[SESSIONS_BATCH]; /* somebody may begin from it meanwhile, which is use */
-    struct session_point *points[SESSIONS_BATCH], *old[SESSIONS_BATCH];
+    struct session_snapshot *snapshots[SESSIONS_BATCH], *old[SESSIONS_BATCH];
     struct session_answers *answers[SESSIONS_BATCH];
     pthread_mutex_lock(&s->lock);
     const bool last_try = s->closing;
     for (size_t i = 0; i < n; i++) {
         struct session *x = sessions[i];
         facts[i] = x->facts;
-        points[i] = session_point_share(x->point);
+        snapshots[i] = session_snapshot_share(x->snapshot);
         answers[i] = session_answers_share(x->answers);
-        writes[i] =
-            (struct session_write){.name = x->name, .facts = &facts[i], .point = points[i], .answers = answers[i]};
+        writes[i] = (struct session_write){
+            .name = x->name, .facts = &facts[i], .snapshot = snapshots[i], .answers = answers[i]};
     }
     pthread_mutex_unlock(&s->lock);
     session_reserve(s, sessions, writes, n);
@@ -80,7 +80,7 @@ static void write_sessions(struct sessions *s, struct session **sessions, size_t
         if (writes[i].rc)
             session_trouble(s, SESSION_NOT_WRITTEN, "session %s is not written and %s: %s", x->facts.id,
                             last_try ? "lost at its last version" : "stays in memory", writes[i].err.message);
-        session_point_release(points[i]);
+        session_snapshot_release(snapshots[i]);
         session_answers_release(answers[i]);
         pthread_mutex_lock(&s->lock);
         old[i] = NULL;
@@ -88,7 +88,7 @@ static void write_sessions(struct sessions *s, struct session **sessions, size_t
             session_table_set_dirty(&s->table, x, false);
             session_table_stamp(&s->table, x, &writes[i].stamp);
             x->failed_ns = 0;
-            if (x->leave || s->starved) old[i] = session_table_drop_point(&s->table, x);
+            if (x->leave || s->starved) old[i] = session_table_drop_snapshot(&s->table, x);
             s->starved = false;
         } else if (last_try) {
             session_table_set_dirty(&s->table, x, false); /* lost, and said so */
@@ -97,7 +97,7 @@ static void write_sessions(struct sessions *s, struct session **sessions, size_t
             x->failed_ns = session_now_ns();
         }
         pthread_mutex_unlock(&s->lock);
-        session_point_release(old[i]);
+        session_snapshot_release(old[i]);
         session_end_lease(s, x);
         pthread_mutex_lock(&s->lock);
         session_release_locked(s, x);

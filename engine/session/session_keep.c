@@ -33,12 +33,12 @@ static void tell_replaced(struct sessions *s) {
 bool sessions_make_room(void *sessions, size_t n_bytes) {
     (void)n_bytes;
     struct sessions *s = sessions;
-    struct session_point *point = NULL;
+    struct session_snapshot *snapshot = NULL;
     bool evicted = false;
     pthread_mutex_lock(&s->lock);
     struct session *x = session_table_to_drop(&s->table);
     if (x) {
-        point = session_table_drop_point(&s->table, x);
+        snapshot = session_table_drop_snapshot(&s->table, x);
     } else if (session_on_disk(s)) {
         x = session_to_write_locked(s, session_now_ns());
         if (x) {
@@ -47,26 +47,26 @@ bool sessions_make_room(void *sessions, size_t n_bytes) {
         }
         s->starved = true; /* whatever is written next goes */
     } else if ((x = session_table_to_remove(&s->table, false, 0))) {
-        point = session_table_unset(&s->table, x);
+        snapshot = session_table_unset(&s->table, x);
         session_table_remove(&s->table, x);
         evicted = true;
     }
     pthread_mutex_unlock(&s->lock);
     if (evicted) tell_replaced(s);
-    session_point_release(point);
-    return point != NULL;
+    session_snapshot_release(snapshot);
+    return snapshot != NULL;
 }
 
 bool session_replace(struct sessions *s) {
-    struct session_point *point = NULL;
+    struct session_snapshot *snapshot = NULL;
     pthread_mutex_lock(&s->lock);
     struct session *x = session_on_disk(s) ? NULL : session_table_to_replace(&s->table);
     if (x) {
-        point = session_table_unset(&s->table, x);
+        snapshot = session_table_unset(&s->table, x);
         session_table_remove(&s->table, x);
     }
     pthread_mutex_unlock(&s->lock);
-    session_point_release(point);
+    session_snapshot_release(snapshot);
     if (x) tell_replaced(s);
     return x != NULL;
 }
@@ -173,7 +173,7 @@ static void learn_found(struct scan *scan) {
     if (scan->n_found) qsort(scan->found, scan->n_found, sizeof(struct found *), by_use);
     for (size_t i = 0; i < scan->n_found; i++) {
         const struct found *f = scan->found[i];
-        struct session_point *old = NULL;
+        struct session_snapshot *old = NULL;
         pthread_mutex_lock(&s->lock);
         struct session *x = session_table_find(&s->table, f->facts.tenant, f->facts.id);
         if (!x) x = session_table_add(&s->table, f->facts.tenant, f->facts.id);
@@ -184,7 +184,7 @@ static void learn_found(struct scan *scan) {
             x->scan = scan->number;
         }
         pthread_mutex_unlock(&s->lock);
-        session_point_release(old);
+        session_snapshot_release(old);
         free(scan->found[i]);
     }
     free(scan->found);
@@ -201,7 +201,7 @@ static void forget_file(struct sessions *s, uint64_t number, const uint8_t name[
                         const struct session_stamp *stamp) {
     struct session_stamp found;
     if (session_store_stat(&s->store, name, &found, NULL) != ROD_ENOTFOUND) return; /* something else is the matter */
-    struct session_point *old = NULL;
+    struct session_snapshot *old = NULL;
     pthread_mutex_lock(&s->lock);
     struct session *x = session_table_find_name(&s->table, name);
     if (x && missing(x, number) && session_stamp_alike(&x->stamp, stamp)) {
@@ -209,7 +209,7 @@ static void forget_file(struct sessions *s, uint64_t number, const uint8_t name[
         session_table_remove(&s->table, x);
     }
     pthread_mutex_unlock(&s->lock);
-    session_point_release(old);
+    session_snapshot_release(old);
 }
 
 /* Sessions whose files are gone. */
@@ -320,12 +320,12 @@ static int remove_locked(struct sessions *s, struct session *x, bool expired) {
     memcpy(id, x->facts.id, sizeof id);
     pthread_mutex_unlock(&s->lock);
     if (go && session_on_disk(s) && known.n_bytes) rc = session_store_remove(&s->store, x->name, &err);
-    struct session_point *old = NULL;
+    struct session_snapshot *old = NULL;
     pthread_mutex_lock(&s->lock);
     s->leaving_bytes -= own_bytes;
     if (go && !rc) old = session_table_unset(&s->table, x);
     pthread_mutex_unlock(&s->lock);
-    session_point_release(old);
+    session_snapshot_release(old);
     session_unhold(s, x);
     if (go && !rc) {
         session_count(expired ? &s->expired : &s->evicted, 1);
@@ -364,9 +364,10 @@ void session_reserve(struct sessions *s, struct session *const *sessions, struct
     pthread_mutex_lock(&s->lock);
     for (size_t i = 0; i < n; i++) {
         struct session_write *w = &writes[i];
-        const uint64_t n_file = session_file_bytes(&s->config.form, w->facts, w->point, w->answers);
+        const uint64_t n_file = session_file_bytes(&s->config.form, w->facts, w->snapshot, w->answers);
         const uint64_t n_bytes = session_store_disk_bytes(n_file);
-        const uint64_t n_own = w->apart ? session_store_disk_bytes(n_file - session_point_bytes(w->point)) : n_bytes;
+        const uint64_t n_own =
+            w->apart ? session_store_disk_bytes(n_file - session_snapshot_bytes(w->snapshot)) : n_bytes;
         const uint64_t pinned = session_table_pinned_bytes(&s->table, sessions[i]);
         const bool kept = w->apart && session_bytes_pinned(&s->table.files, w->stamp.base_inode, w->stamp.base_bytes);
         const uint64_t n_more = !w->apart ? n_bytes : kept ? n_own : n_own + w->stamp.base_bytes;

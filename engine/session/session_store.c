@@ -88,9 +88,9 @@ static struct state_file_expected expected(const struct session_store *store) {
 }
 
 void session_read_fini(struct session_read *r) {
-    session_point_release(r->point);
+    session_snapshot_release(r->snapshot);
     session_answers_release(r->answers);
-    r->point = NULL;
+    r->snapshot = NULL;
     r->answers = NULL;
 }
 
@@ -154,7 +154,8 @@ static int read_base(const struct session_store *store, const char *file, const 
         rc = rod_fail(err, ROD_ESTATE, "%.150s: too short: %llu bytes, the state has %zu", text,
                       (unsigned long long)base.stamp.n_bytes, n_payload);
     if (!rc && with_image)
-        rc = read_image(store, &base, text, header, base.stamp.n_bytes - n_payload, n_payload, &out->point->image, err);
+        rc = read_image(store, &base, text, header, base.stamp.n_bytes - n_payload, n_payload, &out->snapshot->image,
+                        err);
     state_disk_close(&base);
     return rc;
 }
@@ -172,7 +173,7 @@ static int read_open(const struct session_store *store, struct state_disk_file *
     if (rc) return rc;
     out->stamp = stamp_of(&f->stamp, header, n_header);
     rc = state_file_parse_header(header, n_header, f->stamp.n_bytes, file, &here, &state, err);
-    if (!rc) rc = session_file_read(store->form, &state, file, &out->facts, &out->point, &out->answers, err);
+    if (!rc) rc = session_file_read(store->form, &state, file, &out->facts, &out->snapshot, &out->answers, err);
     if (!rc && session_stamp_used_s(&out->stamp) > out->facts.used_s)
         out->facts.used_s = session_stamp_used_s(&out->stamp);
     if (!rc && name && !session_names_fit(store->names, out->facts.tenant, out->facts.id, name))
@@ -180,7 +181,7 @@ static int read_open(const struct session_store *store, struct state_disk_file *
     if (!rc && state.apart && name)
         rc = read_base(store, file, name, with_image, header, state.payload.n, out, err);
     else if (!rc && with_image && state.n_tok) /* a device may have states of no bytes: they are states all the same */
-        rc = read_image(store, f, file, header, n_header, state.payload.n, &out->point->image, err);
+        rc = read_image(store, f, file, header, n_header, state.payload.n, &out->snapshot->image, err);
     free(header);
     return rc;
 }
@@ -248,11 +249,11 @@ int session_store_parse(const struct session_store *store, const void *bytes, si
     const struct state_file_expected here = expected(store);
     *out = (struct session_read){0};
     int rc = state_file_parse(bytes, n, file, &here, &state, err);
-    if (!rc) rc = session_file_read(store->form, &state, file, &out->facts, &out->point, &out->answers, err);
+    if (!rc) rc = session_file_read(store->form, &state, file, &out->facts, &out->snapshot, &out->answers, err);
     if (rc || !state.n_tok) return rc;
-    out->point->image = state_buffer_new(store->pool, state.payload.n);
-    if (out->point->image) {
-        if (state.payload.n) memcpy(out->point->image->bytes, state.payload.data, state.payload.n);
+    out->snapshot->image = state_buffer_new(store->pool, state.payload.n);
+    if (out->snapshot->image) {
+        if (state.payload.n) memcpy(out->snapshot->image->bytes, state.payload.data, state.payload.n);
         return 0;
     }
     session_read_fini(out);
@@ -265,12 +266,12 @@ static int render(const struct session_store *store, const struct session_write 
                   struct rod_error *err) {
     void *header = NULL;
     size_t n_header = 0;
-    const int rc = session_file_write(store->form, w->facts, w->point, w->answers, w->apart ? &w->payload_check : NULL,
-                                      &header, &n_header, err);
+    const int rc = session_file_write(store->form, w->facts, w->snapshot, w->answers,
+                                      w->apart ? &w->payload_check : NULL, &header, &n_header, err);
     parts[0] = (struct state_bytes){header, n_header};
     parts[1] = (struct state_bytes){NULL, 0};
-    if (w->point->image && !w->apart)
-        parts[1] = (struct state_bytes){w->point->image->bytes, session_point_bytes(w->point)};
+    if (w->snapshot->image && !w->apart)
+        parts[1] = (struct state_bytes){w->snapshot->image->bytes, session_snapshot_bytes(w->snapshot)};
     return rc;
 }
 
@@ -386,7 +387,7 @@ int session_store_link(const struct session_store *store, const uint8_t from[SES
     if (rc) return rc;
     rc = open_header(store, base, &linked, &of_base, err);
     if (!rc && (linked.apart || linked.payload.n != state.payload.n || linked.payload_check != state.payload_check ||
-                linked.payload.n != session_point_bytes(w->point)))
+                linked.payload.n != session_snapshot_bytes(w->snapshot)))
         rc = other_version(source, err);
     if (rc) {
         drop_base(store, w->name);

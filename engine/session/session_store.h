@@ -53,7 +53,7 @@ int session_store_whose(const struct session_store *store, const uint8_t name[SE
 struct session_read {
     struct session_facts facts;
     struct session_stamp stamp;
-    struct session_point *point; /* its image only where it was asked for */
+    struct session_snapshot *snapshot; /* its image only where it was asked for */
     struct session_answers *answers;
 };
 /* ROD_ENOTFOUND; ROD_ESTATE: damaged, foreign, or another session's; ROD_ENOROOM: for its image. */
@@ -67,7 +67,7 @@ int session_store_parse(const struct session_store *store, const void *bytes, si
 struct session_write {
     const uint8_t *name; /* [SESSION_NAME_BYTES] */
     const struct session_facts *facts;
-    const struct session_point *point;
+    const struct session_snapshot *snapshot;
     const struct session_answers *answers;
     bool apart; /* session_store_link: its state is in its base, which has this check */
     uint64_t payload_check;

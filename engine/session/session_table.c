@@ -19,7 +19,7 @@ int session_table_init(struct session_table *t, struct rod_error *err) {
 }
 
 static void free_session(struct session *s) {
-    session_point_release(s->point);
+    session_snapshot_release(s->snapshot);
     session_answers_release(s->answers);
     free(s);
 }
@@ -126,10 +126,10 @@ static void link_use(struct session_table *t, struct session *s, enum session_or
 
 static bool belongs(const struct session *s, enum session_order o) {
     switch (o) {
-    case SESSION_SPARE: return s->point && s->stamp.n_bytes && !s->dirty;
+    case SESSION_SPARE: return s->snapshot && s->stamp.n_bytes && !s->dirty;
     case SESSION_DIRTY: return s->exists && s->dirty;
     case SESSION_LOOSE: return s->exists && !s->facts.pinned;
-    case SESSION_IN_HOST: return s->exists && !s->facts.pinned && s->point && s->point->image;
+    case SESSION_IN_HOST: return s->exists && !s->facts.pinned && s->snapshot && s->snapshot->image;
     default: return true;
     }
 }
@@ -164,10 +164,10 @@ static void count_memory(struct session_table *t, int64_t place_bytes, int64_t b
     if (t->pool) state_pool_add(t->pool, place_bytes, beside_bytes);
 }
 
-/* A point that several share counts once. */
-static void count_point(struct session_table *t, struct session_point *p, bool more) {
+/* A snapshot that several share counts once. */
+static void count_snapshot(struct session_table *t, struct session_snapshot *p, bool more) {
     if (!p) return;
-    const int64_t n_bytes = (int64_t)session_point_own_bytes(p);
+    const int64_t n_bytes = (int64_t)session_snapshot_own_bytes(p);
     if (more ? p->n_sessions++ == 0 : --p->n_sessions == 0) count_memory(t, 0, more ? n_bytes : -n_bytes);
 }
 
@@ -252,35 +252,36 @@ void session_table_remove(struct session_table *t, struct session *s) {
 }
 
 /* Before it is settled. */
-static struct session_point *take_point(struct session_table *t, struct session *s) {
-    struct session_point *point = s->point;
+static struct session_snapshot *take_snapshot(struct session_table *t, struct session *s) {
+    struct session_snapshot *snapshot = s->snapshot;
     count_answers(t, s->answers, false);
-    count_point(t, point, false);
+    count_snapshot(t, snapshot, false);
     session_answers_release(s->answers);
     s->answers = NULL;
-    s->point = NULL;
-    t->n_points -= point != NULL;
-    return point;
+    s->snapshot = NULL;
+    t->n_snapshots -= snapshot != NULL;
+    return snapshot;
 }
 
-struct session_point *session_table_set(struct session_table *t, struct session *s, const struct session_facts *facts,
-                                        struct session_point *point, struct session_answers *answers) {
+struct session_snapshot *session_table_set(struct session_table *t, struct session *s,
+                                           const struct session_facts *facts, struct session_snapshot *snapshot,
+                                           struct session_answers *answers) {
     session_table_count(t, s);
     lift(t, s);
     t->n_exist += !s->exists;
     s->exists = true;
-    count_point(t, point, true); /* before the old one goes, which may be the same */
-    struct session_point *old = take_point(t, s);
+    count_snapshot(t, snapshot, true); /* before the old one goes, which may be the same */
+    struct session_snapshot *old = take_snapshot(t, s);
     if (s->facts.pinned != facts->pinned) {
         session_bytes_pin(&t->files, &s->file, facts->pinned);
         session_bytes_pin(&t->files, &s->base, facts->pinned);
         t->reserved_pinned_bytes += facts->pinned ? s->reserved_bytes : -s->reserved_bytes;
     }
     s->facts = *facts;
-    s->point = point;
+    s->snapshot = snapshot;
     s->answers = answers;
     count_answers(t, answers, true);
-    t->n_points += point != NULL;
+    t->n_snapshots += snapshot != NULL;
     settle(t, s);
     return old;
 }
@@ -292,15 +293,15 @@ void session_table_use(struct session_table *t, struct session *s, int64_t now_s
     settle(t, s);
 }
 
-struct session_point *session_table_unset(struct session_table *t, struct session *s) {
+struct session_snapshot *session_table_unset(struct session_table *t, struct session *s) {
     if (s->exists) t->n_exist--;
     session_table_stamp(t, s, &(struct session_stamp){0});
     session_table_set_dirty(t, s, false);
     s->exists = s->leave = false;
     uncount(t, s);
-    struct session_point *point = take_point(t, s);
+    struct session_snapshot *snapshot = take_snapshot(t, s);
     settle(t, s);
-    return point;
+    return snapshot;
 }
 
 void session_table_set_dirty(struct session_table *t, struct session *s, bool dirty) {
@@ -324,12 +325,12 @@ void session_table_reserve(struct session_table *t, struct session *s, uint64_t 
     s->reserved_bytes = more;
 }
 
-struct session_point *session_table_drop_point(struct session_table *t, struct session *s) {
-    assert(s->point && s->stamp.n_bytes && !s->dirty);
+struct session_snapshot *session_table_drop_snapshot(struct session_table *t, struct session *s) {
+    assert(s->snapshot && s->stamp.n_bytes && !s->dirty);
     s->leave = false;
-    struct session_point *point = take_point(t, s); /* the answers are in the file too */
+    struct session_snapshot *snapshot = take_snapshot(t, s); /* the answers are in the file too */
     settle(t, s);
-    return point;
+    return snapshot;
 }
 
 /* ---- who goes first ---- */
@@ -342,7 +343,7 @@ struct session *session_table_to_drop(const struct session_table *t) {
 
 struct session *session_table_to_write(const struct session_table *t, uint64_t failed_ns) {
     struct session *s = t->oldest[SESSION_DIRTY];
-    while (s && !(s->point && idle(s) && s->failed_ns <= failed_ns)) s = s->newer[SESSION_DIRTY];
+    while (s && !(s->snapshot && idle(s) && s->failed_ns <= failed_ns)) s = s->newer[SESSION_DIRTY];
     return s;
 }
 
@@ -352,7 +353,7 @@ struct session *session_table_to_remove(const struct session_table *t, bool on_f
     for (struct session *s = t->oldest[o]; s; s = s->newer[o]) {
         if (!idle(s) || (round && s->tried == round) || (on_file && !s->stamp.n_bytes)) continue;
         /* one whose image nobody else has gives its memory back */
-        if (on_file || atomic_load_explicit(&s->point->refs, memory_order_relaxed) == 1) return s;
+        if (on_file || atomic_load_explicit(&s->snapshot->refs, memory_order_relaxed) == 1) return s;
         if (!shared) shared = s;
     }
     return shared;

@@ -3,7 +3,7 @@
  *
  * Pure: the caller gives the time (wall clock, seconds). What a session takes of memory is counted in the pool, where
  * there is one. Who owns what: a table owns its sessions and their shares of
- * points and answers; a lease's descriptor is its holder's to close. Threads: none of its own; the caller holds one
+ * snapshots and answers; a lease's descriptor is its holder's to close. Threads: none of its own; the caller holds one
  * lock around all calls and around every access to a session, but for what the holder alone touches (lease_fd).
  * Invariants: one session a tenant and id; a session that somebody holds or waits for stays in the table, if only as a
  * place (exists false) for one that is being made or looked for. Counted are those that exist and those that are sure
@@ -14,12 +14,12 @@
 
 #include "session_answer.h"
 #include "session_bytes.h"
-#include "session_point.h"
+#include "session_snapshot.h"
 #include "engine/base/siphash.h"
 
 enum { SESSION_NAME_BYTES = 16, SESSION_MAX_ID = 128, SESSION_MAX_TENANT = 255 };
 
-/* What is known of a session without its point; its file's header says the same. */
+/* What is known of a session without its snapshot; its file's header says the same. */
 struct session_facts {
     char tenant[SESSION_MAX_TENANT + 1];
     char id[SESSION_MAX_ID + 1], parent[SESSION_MAX_ID + 1];
@@ -49,7 +49,7 @@ enum session_hold {
 /* By use, the one used longest ago first: each choice looks at those alone that it is between. */
 enum session_order {
     SESSION_ALL,
-    SESSION_SPARE,   /* with a point that is on file as it is */
+    SESSION_SPARE,   /* with a snapshot that is on file as it is */
     SESSION_DIRTY,   /* memory is newer than the file */
     SESSION_LOOSE,   /* exist and are not pinned */
     SESSION_IN_HOST, /* of those the ones that have an image */
@@ -75,7 +75,7 @@ struct session {
     uint8_t name[SESSION_NAME_BYTES];
     bool counted, exists;
     struct session_facts facts;
-    struct session_point *point; /* NULL: in the file alone */
+    struct session_snapshot *snapshot; /* NULL: in the file alone */
     struct session_answers *answers;
     struct session_stamp stamp; /* of the file that holds this version; n_bytes 0: there is none */
     bool dirty;                 /* memory is newer than the file */
@@ -100,11 +100,11 @@ struct session_table {
     struct session *root;  /* of the tree of those that are counted */
     struct session **ends; /* a heap by due_s of those that exist and have a time; room for all */
     size_t n_ends, ends_room;
-    uint64_t n_exist, n_points, n_dirty; /* of those that exist: all, those with a point, those that are dirty */
-    struct session_bytes files;          /* of all stamps, as the disk has them: what several sessions have once */
-    uint64_t reserved_bytes;             /* of all sessions */
-    uint64_t reserved_pinned_bytes;      /* of pinned ones */
-    struct state_pool *pool;             /* in whose budget memory is counted; NULL = none */
+    uint64_t n_exist, n_snapshots, n_dirty; /* of those that exist: all, those with a snapshot, those that are dirty */
+    struct session_bytes files;             /* of all stamps, as the disk has them: what several sessions have once */
+    uint64_t reserved_bytes;                /* of all sessions */
+    uint64_t reserved_pinned_bytes;         /* of pinned ones */
+    struct state_pool *pool;                /* in whose budget memory is counted; NULL = none */
 };
 
 /* With a key of its own; the pool is the caller's to set, before there are sessions. */
@@ -130,15 +130,17 @@ void session_table_count(struct session_table *t, struct session *s);
 static inline uint64_t session_table_n(const struct session_table *t) { return t->root ? t->root->n_below : 0; }
 /* Those of a tenant that are counted. */
 uint64_t session_table_n_of(const struct session_table *t, const char *tenant);
-/* What it is now. Shares of point and answers go to the table; point NULL: on file alone. Its place among the others is
- * after those that were used no later. Returns the point that it had, to be released, without the lock, by the caller.
+/* What it is now. Shares of snapshot and answers go to the table; snapshot NULL: on file alone. Its place among the
+ * others is after those that were used no later. Returns the snapshot that it had, to be released, without the lock, by
+ * the caller.
  */
-struct session_point *session_table_set(struct session_table *t, struct session *s, const struct session_facts *facts,
-                                        struct session_point *point, struct session_answers *answers);
+struct session_snapshot *session_table_set(struct session_table *t, struct session *s,
+                                           const struct session_facts *facts, struct session_snapshot *snapshot,
+                                           struct session_answers *answers);
 /* Somebody begins from it: that is use. */
 void session_table_use(struct session_table *t, struct session *s, int64_t now_s);
-/* It exists no more; the place stays. Returns its point likewise. */
-struct session_point *session_table_unset(struct session_table *t, struct session *s);
+/* It exists no more; the place stays. Returns its snapshot likewise. */
+struct session_snapshot *session_table_unset(struct session_table *t, struct session *s);
 void session_table_set_dirty(struct session_table *t, struct session *s, bool dirty);
 /* It has this file; nothing is reserved for it any more. */
 void session_table_stamp(struct session_table *t, struct session *s, const struct session_stamp *stamp);
@@ -153,8 +155,8 @@ static inline uint64_t session_table_pinned_bytes(const struct session_table *t,
 static inline uint64_t session_table_own_bytes(const struct session *s) {
     return session_bytes_alone(&s->file) + session_bytes_alone(&s->base);
 }
-/* Out of memory. It must be on file, and not dirty. Returns its point likewise. */
-struct session_point *session_table_drop_point(struct session_table *t, struct session *s);
+/* Out of memory. It must be on file, and not dirty. Returns its snapshot likewise. */
+struct session_snapshot *session_table_drop_snapshot(struct session_table *t, struct session *s);
 
 /* The least recently used that could leave host memory: in a file as it is. NULL: none. */
 struct session *session_table_to_drop(const struct session_table *t);

@@ -9,7 +9,7 @@
 enum { RETRY_MS = 10, ROOM_MS = 30000 };
 
 void session_turn_fini(struct session_turn *t) {
-    session_point_release(t->point);
+    session_snapshot_release(t->snapshot);
     session_answers_release(t->answers);
     session_answer_free(&t->answer);
     for (struct mailbox_event *at = t->replay.head, *next; at; at = next) {
@@ -184,8 +184,8 @@ static int make(struct sessions *s, struct session_turn *t, struct rod_error *er
     const int full = session_claim(s, t->session, ask->max_sessions, err);
     if (full) return full;
     if (!ask->from) {
-        t->point = session_point_new(0);
-        return t->point ? 0 : rod_fail(err, ROD_ENOMEM, "No memory for a session.");
+        t->snapshot = session_snapshot_new(0);
+        return t->snapshot ? 0 : rod_fail(err, ROD_ENOMEM, "No memory for a session.");
     }
     struct session_view view;
     const int rc = session_look(s, ask->tenant, ask->from, true, &view, err);
@@ -205,7 +205,7 @@ static int make(struct sessions *s, struct session_turn *t, struct rod_error *er
     f->state_bytes = view.facts.state_bytes;
     f->open = view.facts.open;
     memcpy(f->parent, ask->from, strlen(ask->from) + 1);
-    t->point = session_point_share(view.point);
+    t->snapshot = session_snapshot_share(view.snapshot);
     session_view_fini(&view);
     return 0;
 }
@@ -235,14 +235,14 @@ static int expire(struct sessions *s, struct session *x, struct rod_error *err) 
     if (rc == ROD_ENOTFOUND) rc = 0;
     if (rc) return rc;
     pthread_mutex_lock(&s->lock);
-    struct session_point *old = session_table_unset(&s->table, x);
+    struct session_snapshot *old = session_table_unset(&s->table, x);
     pthread_mutex_unlock(&s->lock);
-    session_point_release(old);
+    session_snapshot_release(old);
     session_count(&s->expired, 1);
     return 0;
 }
 
-/* The session is held, with its lease. Fills point, answers, facts; or replay. */
+/* The session is held, with its lease. Fills snapshot, answers, facts; or replay. */
 static int find(struct sessions *s, struct session_turn *t, struct rod_error *err) {
     struct session *x = t->session;
     int rc = session_refresh(s, x, true, err);
@@ -256,11 +256,11 @@ static int find(struct sessions *s, struct session_turn *t, struct rod_error *er
     const bool exists = x->exists;
     if (exists) {
         t->facts = x->facts;
-        t->point = session_point_share(x->point);
+        t->snapshot = session_snapshot_share(x->snapshot);
         t->answers = session_answers_share(x->answers);
     }
     pthread_mutex_unlock(&s->lock);
-    if (exists && !t->point) return rod_fail(err, ROD_ENOROOM, "No room in host memory for the session's state.");
+    if (exists && !t->snapshot) return rod_fail(err, ROD_ENOROOM, "No room in host memory for the session's state.");
     if (!exists) return make(s, t, err);
     struct session_answer_found found;
     if (t->ask->idempotency_key && session_answers_find(t->answers, t->ask->idempotency_key, &found))
@@ -277,10 +277,10 @@ static int check_version(const struct session_turn *t, struct rod_error *err) {
     return ROD_EVERSION;
 }
 
-static void forget_point(struct session_turn *t) {
-    session_point_release(t->point);
+static void forget_snapshot(struct session_turn *t) {
+    session_snapshot_release(t->snapshot);
     session_answers_release(t->answers);
-    t->point = NULL;
+    t->snapshot = NULL;
     t->answers = NULL;
 }
 
@@ -333,15 +333,15 @@ void session_turn_open(struct sessions *s, struct session_turn *t) {
     if (!t->rc) t->rc = find(s, t, &t->err);
     if (!t->rc && !t->replay.head) t->rc = check_room(s, &t->err);
     if (t->rc == ROD_EBUSY || t->rc == ROD_ENOROOM) {
-        forget_point(t);
+        forget_snapshot(t);
         if (wait_again(s, t)) return;
     }
     if (!t->rc && !t->replay.head) {
         t->rc = check_version(t, &t->err);
         t->open = t->facts.open;
         if (!t->rc) t->rc = s->config.begin(s->config.arg, t, &t->err);
-        session_point_release(t->point); /* it may leave host memory while the turn runs */
-        t->point = NULL;
+        session_snapshot_release(t->snapshot); /* it may leave host memory while the turn runs */
+        t->snapshot = NULL;
     }
     bool runs = false;
     pthread_mutex_lock(&s->lock);
@@ -373,7 +373,7 @@ static void over(struct sessions *s, struct session_turn *t) {
 }
 
 static void end_given_up(struct sessions *s, struct session_turn *t) {
-    forget_point(t);
+    forget_snapshot(t);
     over(s, t);
 }
 
@@ -384,8 +384,8 @@ static int next_version(struct session_turn *t) {
     /* Not back with a clock that was set back: when that is right again, the session's time would be over at once. */
     const int64_t now_s = session_now_s();
     if (now_s > f->used_s) f->used_s = now_s;
-    f->n_tok = t->point->n_tok;
-    f->state_bytes = session_point_bytes(t->point);
+    f->n_tok = t->snapshot->n_tok;
+    f->state_bytes = session_snapshot_bytes(t->snapshot);
     f->open = t->open;
     if (!t->ask->idempotency_key) return 0;
     struct session_answers *answers =
@@ -399,8 +399,8 @@ static int next_version(struct session_turn *t) {
 static void commit(struct sessions *s, struct session_turn *t, const struct session_stamp *stamp) {
     struct session *x = t->session;
     pthread_mutex_lock(&s->lock);
-    struct session_point *old = session_table_set(&s->table, x, &t->facts, t->point, t->answers);
-    t->point = NULL; /* the table's */
+    struct session_snapshot *old = session_table_set(&s->table, x, &t->facts, t->snapshot, t->answers);
+    t->snapshot = NULL; /* the table's */
     t->answers = NULL;
     if (stamp) session_table_stamp(&s->table, x, stamp);
     session_table_set_dirty(&s->table, x, !stamp && session_on_disk(s));
@@ -409,7 +409,7 @@ static void commit(struct sessions *s, struct session_turn *t, const struct sess
     const bool starved = s->starved;
     s->starved = false;
     pthread_mutex_unlock(&s->lock);
-    session_point_release(old);
+    session_snapshot_release(old);
     if (starved) sessions_make_room(s, 0);
 }
 
@@ -441,7 +441,7 @@ void session_turns_end(struct sessions *s, struct session_turn **turns, size_t n
         if (t->commit && !t->rc) t->rc = next_version(t);
         if (!t->commit || t->rc || !on_disk) continue;
         writes[n_writes] = (struct session_write){
-            .name = t->session->name, .facts = &t->facts, .point = t->point, .answers = t->answers};
+            .name = t->session->name, .facts = &t->facts, .snapshot = t->snapshot, .answers = t->answers};
         sessions[n_writes] = t->session;
         of[n_writes++] = t;
     }

@@ -203,8 +203,8 @@ uint64_t sessions_close(struct sessions *s) {
 void sessions_stats(struct sessions *s, struct rod_stats *out) {
     pthread_mutex_lock(&s->lock);
     out->sessions = s->table.n_exist;
-    out->sessions_host = s->table.n_points;
-    out->sessions_file = s->table.n_exist - s->table.n_points;
+    out->sessions_host = s->table.n_snapshots;
+    out->sessions_file = s->table.n_exist - s->table.n_snapshots;
     out->state_file_bytes = s->table.files.all;
     pthread_mutex_unlock(&s->lock);
     struct state_pool_counts counts = {0};
@@ -434,15 +434,15 @@ void session_met_locked(struct sessions *s, struct session *x, const struct sess
 /* Held, not dirty: nothing of it is there any more. */
 static void forget(struct sessions *s, struct session *x) {
     pthread_mutex_lock(&s->lock);
-    struct session_point *old = session_table_unset(&s->table, x);
+    struct session_snapshot *old = session_table_unset(&s->table, x);
     pthread_mutex_unlock(&s->lock);
-    session_point_release(old);
+    session_snapshot_release(old);
 }
 
-int session_refresh(struct sessions *s, struct session *x, bool with_point, struct rod_error *err) {
+int session_refresh(struct sessions *s, struct session *x, bool with_snapshot, struct rod_error *err) {
     if (!session_on_disk(s)) return 0;
     pthread_mutex_lock(&s->lock);
-    const bool dirty = x->exists && x->dirty, has_point = x->point != NULL;
+    const bool dirty = x->exists && x->dirty, has_point = x->snapshot != NULL;
     const struct session_stamp known = x->exists ? x->stamp : (struct session_stamp){0};
     pthread_mutex_unlock(&s->lock);
     if (dirty) return 0; /* nobody else can have written it: the lease is ours since then */
@@ -453,64 +453,65 @@ int session_refresh(struct sessions *s, struct session *x, bool with_point, stru
         return 0;
     }
     if (rc) return rc;
-    if (session_stamp_same(&stamp, &known) && (has_point || !with_point)) {
+    if (session_stamp_same(&stamp, &known) && (has_point || !with_snapshot)) {
         pthread_mutex_lock(&s->lock);
         session_met_locked(s, x, &stamp);
         pthread_mutex_unlock(&s->lock);
         return 0;
     }
     struct session_read read;
-    rc = session_store_read(&s->store, x->name, with_point, &read, err);
+    rc = session_store_read(&s->store, x->name, with_snapshot, &read, err);
     if (rc == ROD_ESTATE) session_refused(s, x->name, &stamp, err);
     if (rc) return rc;
-    if (with_point) session_count(&s->loads, 1);
-    struct session_point *point = with_point ? read.point : NULL;
-    struct session_answers *answers = with_point ? read.answers : NULL;
+    if (with_snapshot) session_count(&s->loads, 1);
+    struct session_snapshot *snapshot = with_snapshot ? read.snapshot : NULL;
+    struct session_answers *answers = with_snapshot ? read.answers : NULL;
     pthread_mutex_lock(&s->lock);
-    struct session_point *old = session_table_set(&s->table, x, &read.facts, point, answers);
+    struct session_snapshot *old = session_table_set(&s->table, x, &read.facts, snapshot, answers);
     session_table_stamp(&s->table, x, &read.stamp);
     pthread_mutex_unlock(&s->lock);
-    session_point_release(old);
-    if (!with_point) session_read_fini(&read);
+    session_snapshot_release(old);
+    if (!with_snapshot) session_read_fini(&read);
     return 0;
 }
 
 /* ---- looking, without holding ---- */
 
 void session_view_fini(struct session_view *v) {
-    session_point_release(v->point);
+    session_snapshot_release(v->snapshot);
     session_answers_release(v->answers);
     *v = (struct session_view){0};
 }
 
-static void view_locked(const struct session *x, bool with_point, struct session_view *out) {
-    *out = (struct session_view){.facts = x->facts, .in_host = x->point != NULL, .durable = session_durable(x)};
+static void view_locked(const struct session *x, bool with_snapshot, struct session_view *out) {
+    *out = (struct session_view){.facts = x->facts, .in_host = x->snapshot != NULL, .durable = session_durable(x)};
     if (out->durable) {
         out->stamp = x->stamp;
         memcpy(out->name, x->name, sizeof out->name);
     }
     out->busy = x->hold == SESSION_TURN || x->line.head;
-    if (with_point) {
-        out->point = session_point_share(x->point);
+    if (with_snapshot) {
+        out->snapshot = session_snapshot_share(x->snapshot);
         out->answers = session_answers_share(x->answers);
     }
 }
 
 /* The table learns what a look found in the file, unless somebody holds the session. */
 static void learn(struct sessions *s, const char *tenant, const char *id, const uint8_t name[SESSION_NAME_BYTES],
-                  const struct session_read *read, bool with_point) {
-    struct session_point *old = NULL;
+                  const struct session_read *read, bool with_snapshot) {
+    struct session_snapshot *old = NULL;
     pthread_mutex_lock(&s->lock);
     struct session *x = session_table_find(&s->table, tenant, id);
     if (!x) x = session_table_add(&s->table, tenant, id);
     if (x && x->hold == SESSION_FREE && !x->line.head && !(x->exists && x->dirty)) {
-        old = session_table_set(&s->table, x, &read->facts, with_point ? session_point_share(read->point) : NULL,
-                                with_point ? session_answers_share(read->answers) : NULL);
+        old =
+            session_table_set(&s->table, x, &read->facts, with_snapshot ? session_snapshot_share(read->snapshot) : NULL,
+                              with_snapshot ? session_answers_share(read->answers) : NULL);
         session_table_name(&s->table, x, name);
         session_table_stamp(&s->table, x, &read->stamp);
     }
     pthread_mutex_unlock(&s->lock);
-    session_point_release(old);
+    session_snapshot_release(old);
 }
 
 static int not_found(const char *id, struct rod_error *err) {
@@ -519,7 +520,7 @@ static int not_found(const char *id, struct rod_error *err) {
 
 /* Its file is gone: by another server, or by somebody's hand. */
 static void unlearn(struct sessions *s, const char *tenant, const char *id) {
-    struct session_point *old = NULL;
+    struct session_snapshot *old = NULL;
     pthread_mutex_lock(&s->lock);
     struct session *x = session_table_find(&s->table, tenant, id);
     if (x && x->hold == SESSION_FREE && !x->line.head && !x->dirty) {
@@ -527,7 +528,7 @@ static void unlearn(struct sessions *s, const char *tenant, const char *id) {
         session_table_remove(&s->table, x);
     }
     pthread_mutex_unlock(&s->lock);
-    session_point_release(old);
+    session_snapshot_release(old);
 }
 
 void session_used(struct sessions *s, const char *tenant, const char *id) {
@@ -542,7 +543,7 @@ void session_used(struct sessions *s, const char *tenant, const char *id) {
     if (touch) session_store_touch(&s->store, name, now_s);
 }
 
-int session_look(struct sessions *s, const char *tenant, const char *id, bool with_point, struct session_view *out,
+int session_look(struct sessions *s, const char *tenant, const char *id, bool with_snapshot, struct session_view *out,
                  struct rod_error *err) {
     *out = (struct session_view){0};
     uint8_t name[SESSION_NAME_BYTES];
@@ -553,8 +554,8 @@ int session_look(struct sessions *s, const char *tenant, const char *id, bool wi
     /* ours alone: what the table says is what is */
     const bool ours = exists && (!session_on_disk(s) || x->dirty || x->current);
     const struct session_stamp known = exists ? x->stamp : (struct session_stamp){0};
-    const bool enough = exists && (!with_point || x->point);
-    if (exists) view_locked(x, with_point, out);
+    const bool enough = exists && (!with_snapshot || x->snapshot);
+    if (exists) view_locked(x, with_snapshot, out);
     pthread_mutex_unlock(&s->lock);
     if (ours && enough) return 0;
     session_view_fini(out);
@@ -574,26 +575,26 @@ int session_look(struct sessions *s, const char *tenant, const char *id, bool wi
     if (enough && session_stamp_same(&stamp, &known)) {
         pthread_mutex_lock(&s->lock);
         x = session_table_find(&s->table, tenant, id);
-        const bool still = x && x->exists && (!with_point || x->point);
+        const bool still = x && x->exists && (!with_snapshot || x->snapshot);
         if (still) session_met_locked(s, x, &stamp);
-        if (still) view_locked(x, with_point, out);
+        if (still) view_locked(x, with_snapshot, out);
         pthread_mutex_unlock(&s->lock);
         if (still) return 0;
     }
     struct session_read read;
-    rc = session_store_read(&s->store, name, with_point, &read, err);
+    rc = session_store_read(&s->store, name, with_snapshot, &read, err);
     if (rc == ROD_ESTATE) session_refused(s, name, &stamp, err);
     if (rc == ROD_ENOTFOUND) return not_found(id, err);
     if (rc) return rc;
-    if (with_point) session_count(&s->loads, 1);
-    learn(s, tenant, id, name, &read, with_point);
+    if (with_snapshot) session_count(&s->loads, 1);
+    learn(s, tenant, id, name, &read, with_snapshot);
     out->facts = read.facts;
     out->stamp = read.stamp;
     memcpy(out->name, name, sizeof out->name);
-    out->in_host = with_point;
+    out->in_host = with_snapshot;
     out->durable = true;
-    if (with_point) {
-        out->point = session_point_share(read.point);
+    if (with_snapshot) {
+        out->snapshot = session_snapshot_share(read.snapshot);
         out->answers = session_answers_share(read.answers);
     }
     session_read_fini(&read);

@@ -6,7 +6,7 @@
  * for files; the engine thread only moves turns in and out.
  *
  * Who owns what: a turn is the caller's memory and in this module's hands from sessions_arrive until back() for a turn
- * that is to run, and again from sessions_end until back(). Sessions, their points and files are this module's.
+ * that is to run, and again from sessions_end until back(). Sessions, their snapshots and files are this module's.
  * Threads: any may call; back and begin are called on this module's threads, without its lock.
  * Invariants: one turn at a time holds a session; a version is what its file says, or newer where `dirty`; what cannot
  * be found or read is an error, never an empty session.
@@ -33,7 +33,7 @@ struct session_turn {
     /* For begin, and no longer: where the conversation stands; open: an answer was left open. For sessions_end: where
      * it stands now.
      */
-    struct session_point *point;
+    struct session_snapshot *snapshot;
     bool open;
     struct session_answer answer; /* written while it runs, where ask has a key */
     /* After back: RUN, or OVER with rc 0 (committed as facts.version, or replayed as these events) or why not. */
@@ -60,7 +60,7 @@ struct sessions_config {
     struct session_form form; /* its layout is copied */
     struct state_pool *pool;
     uint32_t n_threads; /* 0 = 4 */
-    /* The turn's point is there: the caller makes ready what depends on it. An error ends the turn. */
+    /* The turn's snapshot is there: the caller makes ready what depends on it. An error ends the turn. */
     int (*begin)(void *arg, struct session_turn *turn, struct rod_error *err);
     void (*back)(void *arg, struct session_turn *turn);
     void (*log)(void *arg, int level, const char *line);
@@ -79,7 +79,7 @@ int sessions_check(const struct sessions *s, const struct rod_turn *ask, struct 
 void sessions_arrive(struct sessions *s, struct session_turn *turn);
 /* True: it had not begun and is the caller's now, at stage OVER. False: back will be called. Not in RUN. */
 bool sessions_cancel(struct sessions *s, struct session_turn *turn);
-/* A turn that ran: commit with its new point and facts.n_tok; or as if it had not been. */
+/* A turn that ran: commit with its new snapshot and facts.n_tok; or as if it had not been. */
 void sessions_end(struct sessions *s, struct session_turn *turn, bool commit);
 /* No turn begins any more: who waits gets ROD_EDRAINING. Returns when every turn that is not in RUN has come back. */
 void sessions_stop(struct sessions *s);

@@ -71,18 +71,18 @@ static void check_session(const uint8_t *data, size_t size) {
         at += n, left -= n;
     }
     struct session_facts facts;
-    struct session_point *point;
+    struct session_snapshot *snapshot;
     struct session_answers *answers;
     struct rod_error err = {0};
-    if (session_file_read(&form, &state, "fuzzed", &facts, &point, &answers, &err)) {
-        if (!err.message[0] || point || answers) abort();
+    if (session_file_read(&form, &state, "fuzzed", &facts, &snapshot, &answers, &err)) {
+        if (!err.message[0] || snapshot || answers) abort();
         return;
     }
     void *header;
     size_t n_header;
     struct state_buffer image = {.n_bytes = state.payload.n, .bytes = (void *)(uintptr_t)state.payload.data};
-    point->image = state.payload.n ? &image : NULL;
-    if (session_file_write(&form, &facts, point, answers, NULL, &header, &n_header, &err)) abort();
+    snapshot->image = state.payload.n ? &image : NULL;
+    if (session_file_write(&form, &facts, snapshot, answers, NULL, &header, &n_header, &err)) abort();
     struct state_file again;
     const struct state_file_expected any = {NULL, NULL};
     if (state_file_parse_header(header, n_header, n_header + state.payload.n, "again", &any, &again, &err)) abort();
@@ -90,9 +90,9 @@ static void check_session(const uint8_t *data, size_t size) {
         const struct state_bytes *now[] = {&again.pending_text, &again.pending_ids, &again.sampler, &again.meta};
         if (now[i]->n != sections[i]->n || memcmp(now[i]->data, sections[i]->data, now[i]->n)) abort();
     }
-    point->image = NULL;
+    snapshot->image = NULL;
     free(header);
-    session_point_release(point);
+    session_snapshot_release(snapshot);
     session_answers_release(answers);
 }
 

@@ -18,19 +18,19 @@
 
 /* ---- the table ---- */
 
-static struct session *put(struct session_table *t, const char *tenant, const char *id, int64_t used_s, bool point) {
+static struct session *put(struct session_table *t, const char *tenant, const char *id, int64_t used_s, bool snapshot) {
     struct session *s = session_table_find(t, tenant, id);
     if (!s) s = session_table_add(t, tenant, id);
     struct session_facts f = s->facts;
     f.used_s = used_s;
-    struct session_point *p = point ? session_point_new(0) : NULL;
+    struct session_snapshot *p = snapshot ? session_snapshot_new(0) : NULL;
     if (p) p->image = state_buffer_new(NULL, 100);
-    session_point_release(session_table_set(t, s, &f, p, NULL));
+    session_snapshot_release(session_table_set(t, s, &f, p, NULL));
     return s;
 }
 
 static void remove_it(struct session_table *t, struct session *s) {
-    session_point_release(session_table_unset(t, s));
+    session_snapshot_release(session_table_unset(t, s));
     session_table_remove(t, s);
 }
 
@@ -51,11 +51,11 @@ static void sessions_belong_to_their_tenants(void **state) {
     assert_ptr_equal(session_table_find_name(&t, other), c);
     assert_null(session_table_find(&t, "x", "t"));
     assert_int_equal(t.n_exist, 3);
-    assert_int_equal(t.n_points, 1);
+    assert_int_equal(t.n_snapshots, 1);
     remove_it(&t, a);
     assert_null(session_table_find(&t, "x", "s"));
     assert_int_equal(t.n_exist, 2);
-    assert_int_equal(t.n_points, 0);
+    assert_int_equal(t.n_snapshots, 0);
     session_table_fini(&t);
 }
 
@@ -88,14 +88,14 @@ static void who_was_used_longest_ago_goes_first(void **state) {
     assert_ptr_equal(session_table_to_remove(&t, true, 0), s[1]);
     struct session_facts pinned = s[1]->facts;
     pinned.pinned = true;
-    session_point_release(session_table_set(&t, s[1], &pinned, session_point_share(s[1]->point), NULL));
+    session_snapshot_release(session_table_set(&t, s[1], &pinned, session_snapshot_share(s[1]->snapshot), NULL));
     assert_ptr_equal(session_table_to_remove(&t, true, 0), s[4]);
-    session_point_release(session_table_drop_point(&t, s[1])); /* a pinned one leaves memory as any other */
-    assert_int_equal(t.n_points, 4);
+    session_snapshot_release(session_table_drop_snapshot(&t, s[1])); /* a pinned one leaves memory as any other */
+    assert_int_equal(t.n_snapshots, 4);
     assert_ptr_equal(session_table_to_drop(&t), s[4]);
     struct session_facts f = s[4]->facts; /* used again */
     f.used_s = 60;
-    session_point_release(session_table_set(&t, s[4], &f, session_point_share(s[0]->point), NULL));
+    session_snapshot_release(session_table_set(&t, s[4], &f, session_snapshot_share(s[0]->snapshot), NULL));
     assert_ptr_equal(session_table_to_remove(&t, true, 0), s[2]);
     session_table_use(&t, s[2], f.used_s + 1); /* somebody began from it */
     assert_ptr_not_equal(session_table_to_remove(&t, true, 0), s[2]);
@@ -106,7 +106,7 @@ static void who_was_used_longest_ago_goes_first(void **state) {
 
 enum { MODELS = 300, BASES = 20 };
 struct model {
-    bool there, point, pinned;
+    bool there, snapshot, pinned;
     int64_t used_s;
     uint64_t bytes, more_bytes, base; /* base: its number, from 1, and it has 100 bytes times that; 0 = none */
 };
@@ -134,12 +134,12 @@ static void counts_and_order_stay_true(void **state) {
         assert_int_equal(s != NULL, model[i].there);
         if (what < 2) {
             model[i].there = true;
-            model[i].point = rand_r(&seed) % 2;
+            model[i].snapshot = rand_r(&seed) % 2;
             model[i].used_s = rand_r(&seed) % 100;
-            s = put(&t, "t", id, model[i].used_s, model[i].point);
+            s = put(&t, "t", id, model[i].used_s, model[i].snapshot);
             struct session_facts facts = s->facts;
             model[i].pinned = facts.pinned = rand_r(&seed) % 8 == 0;
-            session_point_release(session_table_set(&t, s, &facts, session_point_share(s->point), NULL));
+            session_snapshot_release(session_table_set(&t, s, &facts, session_snapshot_share(s->snapshot), NULL));
         } else if (s && what == 2 && rand_r(&seed) % 2) {
             const uint64_t next = (uint64_t)(rand_r(&seed) % 1000);
             const bool alone = model[i].base && n_with(model, model[i].base, false) == 1;
@@ -159,14 +159,14 @@ static void counts_and_order_stay_true(void **state) {
                                                         .base_bytes = 100 * model[i].base});
         } else if (s) {
             remove_it(&t, s);
-            model[i].there = model[i].point = false;
+            model[i].there = model[i].snapshot = false;
             model[i].bytes = model[i].more_bytes = model[i].base = 0;
         }
         if (step % 100) continue;
-        uint64_t n = 0, n_points = 0, bytes = 0, more = 0, pinned = 0;
+        uint64_t n = 0, n_snapshots = 0, bytes = 0, more = 0, pinned = 0;
         int64_t oldest = INT64_MAX;
         for (int k = 0; k < MODELS; k++) {
-            n += model[k].there, n_points += model[k].point, bytes += model[k].bytes;
+            n += model[k].there, n_snapshots += model[k].snapshot, bytes += model[k].bytes;
             more += model[k].more_bytes;
             pinned += model[k].there && model[k].pinned ? model[k].bytes + model[k].more_bytes : 0;
             if (model[k].there && !model[k].pinned && model[k].bytes && model[k].used_s < oldest)
@@ -177,7 +177,7 @@ static void counts_and_order_stay_true(void **state) {
             pinned += n_with(model, b, true) ? 100 * b : 0;
         }
         assert_int_equal(t.n_exist, n);
-        assert_int_equal(t.n_points, n_points);
+        assert_int_equal(t.n_snapshots, n_snapshots);
         assert_int_equal(t.files.all, bytes);
         assert_int_equal(t.reserved_bytes, more);
         assert_int_equal(t.files.pinned + t.reserved_pinned_bytes, pinned);
@@ -277,7 +277,7 @@ static struct session *numbered(struct session_table *t, const char *tenant, int
     struct session_facts f = s->facts;
     f.used_s = used_s;
     f.ttl_s = ttl_s;
-    session_point_release(session_table_set(t, s, &f, NULL, NULL));
+    session_snapshot_release(session_table_set(t, s, &f, NULL, NULL));
     return s;
 }
 
@@ -316,7 +316,7 @@ static void a_place_that_was_never_used_has_no_time(void **state) {
     struct session_facts f = s->facts; /* as a file may say */
     f.ttl_s = UINT64_MAX;
     f.used_s = f.created_s = INT64_MAX;
-    session_point_release(session_table_set(&t, s, &f, NULL, NULL));
+    session_snapshot_release(session_table_set(&t, s, &f, NULL, NULL));
     assert_int_equal(session_end_s(&f), INT64_MAX);
     assert_null(session_table_to_expire(&t, INT64_MAX));
     session_table_fini(&t);
@@ -415,8 +415,8 @@ static void what_sessions_take_of_memory_is_counted(void **state) {
     assert_int_equal(state_pool_new(&config, &pool, NULL), 0);
     assert_int_equal(session_table_init(&t, NULL), 0);
     t.pool = pool;
-    struct session_point *p = session_point_new(100);
-    const size_t own = session_point_own_bytes(p);
+    struct session_snapshot *p = session_snapshot_new(100);
+    const size_t own = session_snapshot_own_bytes(p);
     assert_true(own >= 100 * sizeof(struct session_seen));
     struct session *s[3];
     for (int i = 0; i < 3; i++) {
@@ -424,13 +424,13 @@ static void what_sessions_take_of_memory_is_counted(void **state) {
         state_pool_count(pool, &counts);
         assert_int_equal(counts.place_bytes, (size_t)i * SESSION_PLACE_BYTES); /* a place is none yet */
         const struct session_facts f = s[i]->facts;
-        session_point_release(session_table_set(&t, s[i], &f, session_point_share(p), NULL));
+        session_snapshot_release(session_table_set(&t, s[i], &f, session_snapshot_share(p), NULL));
     }
     state_pool_count(pool, &counts);
     assert_int_equal(counts.place_bytes, 3 * SESSION_PLACE_BYTES);
     assert_int_equal(counts.beside_bytes, own); /* forks share it */
     session_table_stamp(&t, s[0], &(struct session_stamp){.inode = 1, .n_bytes = 5});
-    session_point_release(session_table_drop_point(&t, s[0]));
+    session_snapshot_release(session_table_drop_snapshot(&t, s[0]));
     remove_it(&t, s[1]);
     state_pool_count(pool, &counts);
     assert_int_equal(counts.place_bytes, 2 * SESSION_PLACE_BYTES);
@@ -438,7 +438,7 @@ static void what_sessions_take_of_memory_is_counted(void **state) {
     remove_it(&t, s[0]), remove_it(&t, s[2]);
     state_pool_count(pool, &counts);
     assert_int_equal(counts.place_bytes + counts.beside_bytes, 0);
-    session_point_release(p);
+    session_snapshot_release(p);
     session_table_fini(&t);
     state_pool_close(pool);
 }

@@ -1,10 +1,10 @@
-/* session_point.c - see session_point.h. */
-#include "session_point.h"
+/* session_snapshot.c - see session_snapshot.h. */
+#include "session_snapshot.h"
 
 #include <stdlib.h>
 
-struct session_point *session_point_new(size_t n_seen) {
-    struct session_point *p = calloc(1, sizeof *p);
+struct session_snapshot *session_snapshot_new(size_t n_seen) {
+    struct session_snapshot *p = calloc(1, sizeof *p);
     if (!p) return NULL;
     p->seen = calloc(n_seen ? n_seen : 1, sizeof *p->seen);
     if (!p->seen) {
@@ -17,12 +17,12 @@ struct session_point *session_point_new(size_t n_seen) {
     return p;
 }
 
-struct session_point *session_point_share(struct session_point *p) {
+struct session_snapshot *session_snapshot_share(struct session_snapshot *p) {
     if (p) atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
     return p;
 }
 
-void session_point_release(struct session_point *p) {
+void session_snapshot_release(struct session_snapshot *p) {
     if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
     state_buffer_release(p->image);
     free(p->seen);
