@@ -209,7 +209,7 @@ bool engine_session_cancel(struct rod_engine *e, struct work *w) {
 
 static void name_session(struct rod_event *event, const struct session_turn *t) {
     memcpy(event->session, t->ask->session, strlen(t->ask->session) + 1);
-    event->session_version = t->facts.version;
+    event->session_version = t->metadata.version;
 }
 
 /* The answer that was given before, in place of one. */

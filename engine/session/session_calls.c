@@ -25,7 +25,7 @@ static int not_there(const char *id, struct rod_error *err) {
     return rod_fail(err, ROD_ENOTFOUND, "There is no session %s.", id);
 }
 
-static void describe(const struct session_facts *f, bool busy, bool in_host, bool durable,
+static void describe(const struct session_metadata *f, bool busy, bool in_host, bool durable,
                      struct rod_session_info *out) {
     *out = (struct rod_session_info){.version = f->version,
                                      .n_tok = f->n_tok,
@@ -45,7 +45,7 @@ static void describe(const struct session_facts *f, bool busy, bool in_host, boo
 static int look(struct sessions *s, const char *tenant, const char *id, bool with_snapshot, struct session_view *view,
                 struct rod_error *err) {
     const int rc = session_look(s, tenant, id, with_snapshot, view, err);
-    if (rc || view->busy || !session_expired(&view->facts, session_now_s())) return rc;
+    if (rc || view->busy || !session_expired(&view->metadata, session_now_s())) return rc;
     session_view_fini(view);
     return not_there(id, err);
 }
@@ -74,15 +74,15 @@ static void link_source(struct sessions *s, struct session *x, const struct sour
     if (!source || !source->stamp.n_bytes) return;
     if (x->stamp.n_bytes && session_store_remove(&s->store, x->name, &err) && err.code != ROD_ENOTFOUND) return;
     if (session_store_link(&s->store, source->name, &source->stamp, write, &err))
-        session_log(s, 0, "session %s is written whole: %s", write->facts->id, err.message);
+        session_log(s, 0, "session %s is written whole: %s", write->metadata->id, err.message);
 }
 
 /* The session is held and does not exist: from now on it does, and its file says so. later: it is written in the
  * background, and the session is the writer's. snapshot and answers become the table's. */
-static int put(struct sessions *s, struct session *x, const struct session_facts *facts,
+static int put(struct sessions *s, struct session *x, const struct session_metadata *metadata,
                struct session_snapshot *snapshot, struct session_answers *answers, const struct source *source,
                bool later, struct rod_error *err) {
-    struct session_write write = {.name = x->name, .facts = facts, .snapshot = snapshot, .answers = answers};
+    struct session_write write = {.name = x->name, .metadata = metadata, .snapshot = snapshot, .answers = answers};
     const bool on_disk = session_on_disk(s);
     if (on_disk && !later) {
         link_source(s, x, source, &write);
@@ -90,7 +90,7 @@ static int put(struct sessions *s, struct session *x, const struct session_facts
         session_write_all(s, &write, 1);
         session_wrote(s, x, &write);
         if (write.rc) {
-            session_trouble(s, SESSION_NOT_MADE, "session %s is not made, or not changed: %s", facts->id,
+            session_trouble(s, SESSION_NOT_MADE, "session %s is not made, or not changed: %s", metadata->id,
                             write.err.message);
             session_snapshot_release(snapshot);
             session_answers_release(answers);
@@ -99,7 +99,7 @@ static int put(struct sessions *s, struct session *x, const struct session_facts
         }
     }
     pthread_mutex_lock(&s->lock);
-    struct session_snapshot *old = session_table_set(&s->table, x, facts, snapshot, answers);
+    struct session_snapshot *old = session_table_set(&s->table, x, metadata, snapshot, answers);
     if (on_disk && !later) session_table_stamp(&s->table, x, &write.stamp);
     session_table_set_dirty(&s->table, x, on_disk && later);
     if (x->dirty) session_io_write_locked(s, x); /* held by the writer now, with the lease */
@@ -112,7 +112,7 @@ static int put(struct sessions *s, struct session *x, const struct session_facts
 int sessions_create(struct sessions *s, const char *tenant, const struct rod_session_new *made,
                     struct rod_session_info *out, struct rod_error *err) {
     char id[SESSION_MAX_ID + 1];
-    struct session_facts f = {.pinned = made->pin, .created_s = session_now_s()};
+    struct session_metadata f = {.pinned = made->pin, .created_s = session_now_s()};
     struct session_snapshot *snapshot = NULL;
     struct source source = {0};
     int rc = made->id ? check_name(tenant, made->id, "id", err) : make_id(id, err);
@@ -124,10 +124,10 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
         rc = look(s, tenant, made->from, true, &view, err);
         if (rc) return param(err, rc, "from");
         session_used(s, tenant, made->from);
-        f.version = view.facts.version;
-        f.n_tok = view.facts.n_tok;
-        f.state_bytes = view.facts.state_bytes;
-        f.open = view.facts.open;
+        f.version = view.metadata.version;
+        f.n_tok = view.metadata.n_tok;
+        f.state_bytes = view.metadata.state_bytes;
+        f.open = view.metadata.open;
         snprintf(f.parent, sizeof f.parent, "%s", made->from);
         snapshot = session_snapshot_share(view.snapshot);
         memcpy(source.name, view.name, sizeof source.name);
@@ -148,7 +148,7 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
     }
     rc = session_refresh(s, x, false, err);
     pthread_mutex_lock(&s->lock);
-    const bool exists = x->exists && !session_expired(&x->facts, session_now_s());
+    const bool exists = x->exists && !session_expired(&x->metadata, session_now_s());
     pthread_mutex_unlock(&s->lock);
     const bool later = made->from && s->config.lazy; /* else what is answered is on disk, as a turn is */
     if (!rc && exists) rc = param(err, rod_fail(err, ROD_EEXISTS, "There is a session %s already.", id), "id");
@@ -164,16 +164,16 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
 
 /* ---- changing ---- */
 
-/* Held and known: the same version with other facts. Its file is written again, with the state that is in it. */
+/* Held and known: the same version with other metadata. Its file is written again, with the state that is in it. */
 static int change_held(struct sessions *s, struct session *x, const char *id, const struct rod_session_change *change,
-                       struct session_facts *f, struct rod_error *err) {
+                       struct session_metadata *f, struct rod_error *err) {
     int rc = session_refresh(s, x, true, err);
     if (rc) return rc;
     pthread_mutex_lock(&s->lock);
-    const bool exists = x->exists && !session_expired(&x->facts, session_now_s());
+    const bool exists = x->exists && !session_expired(&x->metadata, session_now_s());
     struct session_snapshot *snapshot = exists ? session_snapshot_share(x->snapshot) : NULL;
     struct session_answers *answers = exists ? session_answers_share(x->answers) : NULL;
-    *f = x->facts;
+    *f = x->metadata;
     pthread_mutex_unlock(&s->lock);
     if (!exists) return not_there(id, err);
     if (!snapshot) return rod_fail(err, ROD_ENOROOM, "No room in host memory for the session's state.");
@@ -187,7 +187,7 @@ static int change_held(struct sessions *s, struct session *x, const char *id, co
 int sessions_change(struct sessions *s, const char *tenant, const char *id, const struct rod_session_change *change,
                     struct rod_session_info *out, struct rod_error *err) {
     struct session *x;
-    struct session_facts f;
+    struct session_metadata f;
     if (!change->has_pin && !change->has_ttl) return sessions_get(s, tenant, id, out, err);
     int rc = check_name(tenant, id, "id", err);
     if (!rc) rc = session_hold(s, tenant, id, &x, err);
@@ -206,7 +206,7 @@ int sessions_get(struct sessions *s, const char *tenant, const char *id, struct 
     int rc = check_name(tenant, id, "id", err);
     if (!rc) rc = look(s, tenant, id, false, &view, err);
     if (rc) return rc;
-    describe(&view.facts, view.busy, view.in_host, view.durable, out);
+    describe(&view.metadata, view.busy, view.in_host, view.durable, out);
     session_view_fini(&view);
     return 0;
 }
@@ -221,7 +221,7 @@ int sessions_list(struct sessions *s, const char *tenant, const char *after, siz
     *infos = rc ? NULL : calloc(*n + 1, sizeof **infos);
     if (!rc && !*infos) rc = rod_fail(err, ROD_ENOMEM, "No memory for a list of sessions.");
     for (size_t i = 0; !rc && i < *n; i++)
-        describe(&found[i]->facts, found[i]->hold == SESSION_TURN || found[i]->line.head, found[i]->snapshot != NULL,
+        describe(&found[i]->metadata, found[i]->hold == SESSION_TURN || found[i]->line.head, found[i]->snapshot != NULL,
                  session_durable(found[i]), &(*infos)[i]);
     pthread_mutex_unlock(&s->lock);
     free(found);
@@ -236,7 +236,7 @@ int sessions_delete(struct sessions *s, const char *tenant, const char *id, stru
     rc = session_refresh(s, x, false, err);
     const bool damaged = rc == ROD_ESTATE; /* or another model's; nobody but its owner finds it under this name */
     pthread_mutex_lock(&s->lock);
-    const bool exists = x->exists || damaged, expired = x->exists && session_expired(&x->facts, session_now_s());
+    const bool exists = x->exists || damaged, expired = x->exists && session_expired(&x->metadata, session_now_s());
     const bool has_file = x->stamp.n_bytes != 0 || damaged;
     pthread_mutex_unlock(&s->lock);
     if ((!rc || damaged) && exists && session_on_disk(s) && has_file)
@@ -260,7 +260,7 @@ int sessions_export(struct sessions *s, const char *tenant, const char *id, void
     int rc = check_name(tenant, id, "id", err);
     if (!rc) rc = look(s, tenant, id, true, &view, err);
     if (rc) return rc;
-    const struct session_write write = {.facts = &view.facts, .snapshot = view.snapshot, .answers = view.answers};
+    const struct session_write write = {.metadata = &view.metadata, .snapshot = view.snapshot, .answers = view.answers};
     rc = session_store_export(&s->store, &write, bytes, n, err);
     session_view_fini(&view);
     return rc;
@@ -273,15 +273,15 @@ int sessions_import(struct sessions *s, const char *tenant, const char *id, cons
     int rc = check_name(tenant, id, "id", err);
     if (!rc) rc = session_store_parse(&s->store, bytes, n, "the file", &read, err);
     if (rc) return rc;
-    const bool same = !strcmp(read.facts.id, id) && !strcmp(read.facts.tenant, tenant);
+    const bool same = !strcmp(read.metadata.id, id) && !strcmp(read.metadata.tenant, tenant);
     if (!same) { /* a copy: the answers were another session's */
-        snprintf(read.facts.parent, sizeof read.facts.parent, "%s", read.facts.id);
+        snprintf(read.metadata.parent, sizeof read.metadata.parent, "%s", read.metadata.id);
         session_answers_release(read.answers);
         read.answers = NULL;
     }
-    snprintf(read.facts.tenant, sizeof read.facts.tenant, "%s", tenant);
-    snprintf(read.facts.id, sizeof read.facts.id, "%s", id);
-    read.facts.used_s = session_now_s();
+    snprintf(read.metadata.tenant, sizeof read.metadata.tenant, "%s", tenant);
+    snprintf(read.metadata.id, sizeof read.metadata.id, "%s", id);
+    read.metadata.used_s = session_now_s();
     rc = session_hold(s, tenant, id, &x, err);
     if (rc) {
         session_read_fini(&read);
@@ -291,8 +291,8 @@ int sessions_import(struct sessions *s, const char *tenant, const char *id, cons
     if (rc)
         session_read_fini(&read);
     else
-        rc = put(s, x, &read.facts, read.snapshot, read.answers, NULL, false, err);
+        rc = put(s, x, &read.metadata, read.snapshot, read.answers, NULL, false, err);
     session_unhold(s, x);
-    if (!rc) describe(&read.facts, false, true, session_on_disk(s), out);
+    if (!rc) describe(&read.metadata, false, true, session_on_disk(s), out);
     return rc;
 }

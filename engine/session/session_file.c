@@ -27,7 +27,7 @@ static unsigned char *put_text(unsigned char *to, const char *text) {
     return to + n;
 }
 
-static size_t write_meta(const struct session_facts *f, const struct session_answers *answers, unsigned char *meta) {
+static size_t write_meta(const struct session_metadata *f, const struct session_answers *answers, unsigned char *meta) {
     unsigned char *to = put(meta, FORM, 1);
     to = put(to, (f->pinned ? FLAG_PINNED : 0u) | (f->open ? FLAG_OPEN : 0u), 1);
     to = put(to, (uint64_t)f->created_s, 8);
@@ -40,9 +40,9 @@ static size_t write_meta(const struct session_facts *f, const struct session_ans
     return (size_t)(to - meta) + (answers ? answers->n : 0);
 }
 
-int session_file_write(const struct session_form *form, const struct session_facts *f, const struct session_snapshot *p,
-                       const struct session_answers *answers, const uint64_t *apart, void **header, size_t *n_header,
-                       struct rod_error *err) {
+int session_file_write(const struct session_form *form, const struct session_metadata *f,
+                       const struct session_snapshot *p, const struct session_answers *answers, const uint64_t *apart,
+                       void **header, size_t *n_header, struct rod_error *err) {
     const size_t n_seen = p->n_seen * SEEN_BYTES;
     const size_t n_meta = META_FIXED + sizeof f->tenant + sizeof f->id + sizeof f->parent + (answers ? answers->n : 0);
     unsigned char *seen = malloc(n_seen + n_meta), *meta = seen + n_seen, pending[4];
@@ -78,7 +78,7 @@ int session_file_write(const struct session_form *form, const struct session_fac
     return rc;
 }
 
-uint64_t session_file_bytes(const struct session_form *form, const struct session_facts *f,
+uint64_t session_file_bytes(const struct session_form *form, const struct session_metadata *f,
                             const struct session_snapshot *p, const struct session_answers *answers) {
     const size_t n_meta =
         META_FIXED + 3 + strlen(f->tenant) + strlen(f->id) + strlen(f->parent) + (answers ? answers->n : 0);
@@ -106,7 +106,7 @@ static bool get_text(const unsigned char **at, const unsigned char *end, char *t
     return true;
 }
 
-static int read_meta(const struct state_file *state, const char *file, struct session_facts *f,
+static int read_meta(const struct state_file *state, const char *file, struct session_metadata *f,
                      struct session_answers **answers, struct rod_error *err) {
     const unsigned char *at = state->meta.data, *end = at + state->meta.n;
     if (state->meta.n < META_FIXED || at[0] != FORM || at[1] > (FLAG_PINNED | FLAG_OPEN))
@@ -120,16 +120,16 @@ static int read_meta(const struct state_file *state, const char *file, struct se
     if (f->created_s < 0 || f->used_s < 0 || !get_text(&at, end, f->tenant, SESSION_MAX_TENANT) ||
         !get_text(&at, end, f->id, SESSION_MAX_ID) || !get_text(&at, end, f->parent, SESSION_MAX_ID) ||
         !session_id_ok(f->id) || (*f->parent && !session_id_ok(f->parent)))
-        return bad(file, "the session's facts are none", err);
+        return bad(file, "malformed session metadata", err);
     struct rod_error fault;
     const int rc = session_answers_parse(at, (size_t)(end - at), answers, &fault);
     return rc ? rod_fail(err, rc, "%.150s: malformed header: %s", file, fault.message) : 0;
 }
 
-int session_file_whose(const struct state_file *state, const char *file, struct session_facts *f,
-                       struct rod_error *err) {
+int session_file_read_metadata(const struct state_file *state, const char *file, struct session_metadata *f,
+                               struct rod_error *err) {
     struct session_answers *answers = NULL;
-    *f = (struct session_facts){.version = state->version, .n_tok = state->n_tok};
+    *f = (struct session_metadata){.version = state->version, .n_tok = state->n_tok};
     const int rc = read_meta(state, file, f, &answers, err);
     if (!rc) session_answers_release(answers);
     return rc;
@@ -183,9 +183,9 @@ static int read_snapshot(const struct session_form *form, const struct state_fil
 }
 
 int session_file_read(const struct session_form *form, const struct state_file *state, const char *file,
-                      struct session_facts *f, struct session_snapshot **snapshot, struct session_answers **answers,
+                      struct session_metadata *f, struct session_snapshot **snapshot, struct session_answers **answers,
                       struct rod_error *err) {
-    *f = (struct session_facts){
+    *f = (struct session_metadata){
         .version = state->version, .n_tok = state->n_tok, .state_bytes = (uint64_t)state->payload.n};
     *snapshot = NULL;
     *answers = NULL;

@@ -28,21 +28,22 @@ struct session_form {
 /* *header, *n_header: malloc'd; the file is these bytes and then the snapshot's image. Reads the image for its
  * checksum; apart: the image is in another file and has this one (NULL: it is not), and the header is all of the file.
  */
-int session_file_write(const struct session_form *form, const struct session_facts *facts,
+int session_file_write(const struct session_form *form, const struct session_metadata *metadata,
                        const struct session_snapshot *snapshot, const struct session_answers *answers,
                        const uint64_t *apart, void **header, size_t *n_header, struct rod_error *err);
 
 /* How many bytes that file has. */
-uint64_t session_file_bytes(const struct session_form *form, const struct session_facts *facts,
+uint64_t session_file_bytes(const struct session_form *form, const struct session_metadata *metadata,
                             const struct session_snapshot *snapshot, const struct session_answers *answers);
 
-/* From a parsed header: facts, the snapshot without its image, answers (NULL: none). ROD_ESTATE naming file and reason.
+/* From a parsed header: metadata, the snapshot without its image, answers (NULL: none). ROD_ESTATE naming file and
+ * reason.
  */
 int session_file_read(const struct session_form *form, const struct state_file *state, const char *file,
-                      struct session_facts *facts, struct session_snapshot **snapshot, struct session_answers **answers,
-                      struct rod_error *err);
-/* Its facts alone, of whatever model and layout it is. */
-int session_file_whose(const struct state_file *state, const char *file, struct session_facts *facts,
-                       struct rod_error *err);
+                      struct session_metadata *metadata, struct session_snapshot **snapshot,
+                      struct session_answers **answers, struct rod_error *err);
+/* Its metadata alone, of whatever model and layout it is. */
+int session_file_read_metadata(const struct state_file *state, const char *file, struct session_metadata *metadata,
+                               struct rod_error *err);
 
 #endif

@@ -10,8 +10,8 @@
 /* ---- the tree ---- */
 
 static int compare(const char *tenant, const char *id, const struct session *s) {
-    const int by_tenant = strcmp(tenant, s->facts.tenant);
-    return by_tenant ? by_tenant : id ? strcmp(id, s->facts.id) : 1;
+    const int by_tenant = strcmp(tenant, s->metadata.tenant);
+    return by_tenant ? by_tenant : id ? strcmp(id, s->metadata.id) : 1;
 }
 
 static size_t n_below(const struct session *s) { return s ? s->n_below : 0; }
@@ -27,7 +27,7 @@ static void split(struct session *root, const struct session *s, struct session 
         parts[0] = parts[1] = NULL;
         return;
     }
-    const int side = compare(s->facts.tenant, s->facts.id, root) > 0; /* 1: root is before s */
+    const int side = compare(s->metadata.tenant, s->metadata.id, root) > 0; /* 1: root is before s */
     struct session *rest[2];
     split(root->below[side], s, rest);
     root->below[side] = rest[!side];
@@ -49,7 +49,7 @@ void session_tree_add(struct session_table *t, struct session *s) {
     struct session **at = &t->root;
     while (*at && (*at)->hash[SESSION_BY_ID] >= s->hash[SESSION_BY_ID]) {
         (*at)->n_below++;
-        at = &(*at)->below[compare(s->facts.tenant, s->facts.id, *at) > 0];
+        at = &(*at)->below[compare(s->metadata.tenant, s->metadata.id, *at) > 0];
     }
     split(*at, s, s->below);
     *at = measured(s);
@@ -59,7 +59,7 @@ void session_tree_remove(struct session_table *t, struct session *s) {
     struct session **at = &t->root;
     while (*at != s) {
         (*at)->n_below--;
-        at = &(*at)->below[compare(s->facts.tenant, s->facts.id, *at) > 0];
+        at = &(*at)->below[compare(s->metadata.tenant, s->metadata.id, *at) > 0];
     }
     *at = join(s->below[0], s->below[1]);
     s->below[0] = s->below[1] = NULL;

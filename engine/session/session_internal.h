@@ -140,7 +140,7 @@ void session_refused(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES],
 
 /* A committed version, taken out of table or file; whoever holds the session. */
 struct session_view {
-    struct session_facts facts;
+    struct session_metadata metadata;
     struct session_snapshot *snapshot; /* with_snapshot: shared; else NULL */
     struct session_answers *answers;
     struct session_stamp stamp;       /* of the file that has this version; n_bytes 0: none */

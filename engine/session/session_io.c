@@ -58,18 +58,18 @@ static size_t take_writes(struct sessions *s, struct session **sessions) {
 /* Their leases are held since they are dirty. */
 static void write_sessions(struct sessions *s, struct session **sessions, size_t n) {
     struct session_write writes[SESSIONS_BATCH];
-    struct session_facts facts[SESSIONS_BATCH]; /* somebody may begin from it meanwhile, which is use */
+    struct session_metadata metadata[SESSIONS_BATCH]; /* somebody may begin from it meanwhile, which is use */
     struct session_snapshot *snapshots[SESSIONS_BATCH], *old[SESSIONS_BATCH];
     struct session_answers *answers[SESSIONS_BATCH];
     pthread_mutex_lock(&s->lock);
     const bool last_try = s->closing;
     for (size_t i = 0; i < n; i++) {
         struct session *x = sessions[i];
-        facts[i] = x->facts;
+        metadata[i] = x->metadata;
         snapshots[i] = session_snapshot_share(x->snapshot);
         answers[i] = session_answers_share(x->answers);
         writes[i] = (struct session_write){
-            .name = x->name, .facts = &facts[i], .snapshot = snapshots[i], .answers = answers[i]};
+            .name = x->name, .metadata = &metadata[i], .snapshot = snapshots[i], .answers = answers[i]};
     }
     pthread_mutex_unlock(&s->lock);
     session_reserve(s, sessions, writes, n);
@@ -78,7 +78,7 @@ static void write_sessions(struct sessions *s, struct session **sessions, size_t
         struct session *x = sessions[i];
         session_wrote(s, x, &writes[i]);
         if (writes[i].rc)
-            session_trouble(s, SESSION_NOT_WRITTEN, "session %s is not written and %s: %s", x->facts.id,
+            session_trouble(s, SESSION_NOT_WRITTEN, "session %s is not written and %s: %s", x->metadata.id,
                             last_try ? "lost at its last version" : "stays in memory", writes[i].err.message);
         session_snapshot_release(snapshots[i]);
         session_answers_release(answers[i]);

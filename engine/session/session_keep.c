@@ -80,7 +80,7 @@ static void keep_host_budget(struct sessions *s) {
 
 struct found {
     uint8_t name[SESSION_NAME_BYTES];
-    struct session_facts facts;
+    struct session_metadata metadata;
     struct session_stamp stamp;
 };
 struct scan {
@@ -141,8 +141,8 @@ static void scan_one(void *arg, const uint8_t name[SESSION_NAME_BYTES]) {
     if (session_store_glance(&s->store, name, &stamp, &err) || known_file(scan, name, &stamp)) return;
     if (only_used(scan, name)) return;
     int rc = session_store_read(&s->store, name, false, &read, &err);
-    if (!rc && session_names_superseded(&s->store, read.facts.tenant, read.facts.id, name)) {
-        rc = rod_fail(&err, ROD_ESTATE, "%s: its session has another file, by the folder's key", read.facts.id);
+    if (!rc && session_names_superseded(&s->store, read.metadata.tenant, read.metadata.id, name)) {
+        rc = rod_fail(&err, ROD_ESTATE, "%s: its session has another file, by the folder's key", read.metadata.id);
         session_read_fini(&read);
     }
     if (rc == ROD_ESTATE) refuse(scan, name, &err);
@@ -154,7 +154,7 @@ static void scan_one(void *arg, const uint8_t name[SESSION_NAME_BYTES]) {
     }
     struct found *found = scan->n_found < scan->room ? malloc(sizeof *found) : NULL;
     if (found) {
-        *found = (struct found){.facts = read.facts, .stamp = read.stamp};
+        *found = (struct found){.metadata = read.metadata, .stamp = read.stamp};
         memcpy(found->name, name, sizeof found->name);
         scan->found[scan->n_found++] = found;
     }
@@ -163,7 +163,7 @@ static void scan_one(void *arg, const uint8_t name[SESSION_NAME_BYTES]) {
 }
 
 static int by_use(const void *a, const void *b) {
-    const int64_t x = (*(struct found *const *)a)->facts.used_s, y = (*(struct found *const *)b)->facts.used_s;
+    const int64_t x = (*(struct found *const *)a)->metadata.used_s, y = (*(struct found *const *)b)->metadata.used_s;
     return (x > y) - (x < y);
 }
 
@@ -175,10 +175,10 @@ static void learn_found(struct scan *scan) {
         const struct found *f = scan->found[i];
         struct session_snapshot *old = NULL;
         pthread_mutex_lock(&s->lock);
-        struct session *x = session_table_find(&s->table, f->facts.tenant, f->facts.id);
-        if (!x) x = session_table_add(&s->table, f->facts.tenant, f->facts.id);
+        struct session *x = session_table_find(&s->table, f->metadata.tenant, f->metadata.id);
+        if (!x) x = session_table_add(&s->table, f->metadata.tenant, f->metadata.id);
         if (x && x->hold == SESSION_FREE && !x->line.head && !(x->exists && x->dirty)) {
-            old = session_table_set(&s->table, x, &f->facts, NULL, NULL);
+            old = session_table_set(&s->table, x, &f->metadata, NULL, NULL);
             session_table_name(&s->table, x, f->name);
             session_table_stamp(&s->table, x, &f->stamp);
             x->scan = scan->number;
@@ -306,7 +306,7 @@ int session_catch_up(struct sessions *s, bool asked, struct rod_error *err) {
 static int remove_locked(struct sessions *s, struct session *x, bool expired) {
     x->hold = SESSION_CALL;
     const struct session_stamp known = x->stamp;
-    const int64_t used_s = x->facts.used_s;
+    const int64_t used_s = x->metadata.used_s;
     const uint64_t own_bytes = session_table_own_bytes(x);
     s->leaving_bytes += own_bytes;
     pthread_mutex_unlock(&s->lock);
@@ -315,9 +315,9 @@ static int remove_locked(struct sessions *s, struct session *x, bool expired) {
     if (!rc) rc = session_refresh(s, x, false, &err);
     pthread_mutex_lock(&s->lock);
     const bool same = !rc && x->exists && session_stamp_same(&known, &x->stamp);
-    const bool go = same && (expired ? session_expired(&x->facts, session_now_s()) : x->facts.used_s == used_s);
+    const bool go = same && (expired ? session_expired(&x->metadata, session_now_s()) : x->metadata.used_s == used_s);
     char id[SESSION_MAX_ID + 1];
-    memcpy(id, x->facts.id, sizeof id);
+    memcpy(id, x->metadata.id, sizeof id);
     pthread_mutex_unlock(&s->lock);
     if (go && session_on_disk(s) && known.n_bytes) rc = session_store_remove(&s->store, x->name, &err);
     struct session_snapshot *old = NULL;
@@ -364,7 +364,7 @@ void session_reserve(struct sessions *s, struct session *const *sessions, struct
     pthread_mutex_lock(&s->lock);
     for (size_t i = 0; i < n; i++) {
         struct session_write *w = &writes[i];
-        const uint64_t n_file = session_file_bytes(&s->config.form, w->facts, w->snapshot, w->answers);
+        const uint64_t n_file = session_file_bytes(&s->config.form, w->metadata, w->snapshot, w->answers);
         const uint64_t n_bytes = session_store_disk_bytes(n_file);
         const uint64_t n_own =
             w->apart ? session_store_disk_bytes(n_file - session_snapshot_bytes(w->snapshot)) : n_bytes;
@@ -386,7 +386,7 @@ static void write_idle_locked(struct sessions *s, uint64_t now_ns) {
     const int64_t before_s = session_now_s() - IDLE_S;
     const bool all = s->flushing || !s->config.lazy || s->table.n_dirty >= SESSIONS_MANY_DIRTY;
     for (struct session *x = s->table.oldest[SESSION_DIRTY]; x; x = x->newer[SESSION_DIRTY]) {
-        const bool due = all || x->facts.used_s <= before_s;
+        const bool due = all || x->metadata.used_s <= before_s;
         if (due && x->hold == SESSION_FREE && !x->line.head &&
             (!x->failed_ns || now_ns - x->failed_ns > SESSIONS_RETRY_WRITE_NS))
             session_io_write_locked(s, x);

@@ -73,14 +73,14 @@ struct unnamed {
 
 static void look_for_unnamed(void *arg, const uint8_t name[SESSION_NAME_BYTES]) {
     struct unnamed *u = arg;
-    struct session_facts facts;
+    struct session_metadata metadata;
     struct rod_error err;
     uint8_t earlier[SESSION_NAME_BYTES];
     if (*u->file) return;
-    const int rc = session_store_whose(u->store, name, &facts, &err);
+    const int rc = session_store_peek_metadata(u->store, name, &metadata, &err);
     if (rc == ROD_EIO && !u->rc) u->rc = rc, u->err = err;
     if (rc) return; /* of a damaged one nobody knows */
-    session_names_earlier(facts.tenant, facts.id, earlier);
+    session_names_earlier(metadata.tenant, metadata.id, earlier);
     if (memcmp(name, earlier, sizeof earlier) != 0) session_store_name(name, u->file);
 }
 
@@ -216,12 +216,12 @@ bool session_names_superseded(const struct session_store *store, const char *ten
 static int there_earlier(const struct session_store *store, const char *tenant, const char *id,
                          const uint8_t name[SESSION_NAME_BYTES], bool *there, struct rod_error *err) {
     struct session_stamp stamp;
-    struct session_facts facts;
+    struct session_metadata metadata;
     int rc = session_store_glance(store, name, &stamp, err);
     *there = !rc || rc == ROD_ESTATE;
     if (rc) return rc == ROD_EIO ? rc : 0;
-    rc = session_store_facts(store, name, &facts, err);
-    if (rc == ROD_ENOTFOUND || (!rc && (strcmp(facts.tenant, tenant) || strcmp(facts.id, id)))) *there = false;
+    rc = session_store_read_metadata(store, name, &metadata, err);
+    if (rc == ROD_ENOTFOUND || (!rc && (strcmp(metadata.tenant, tenant) || strcmp(metadata.id, id)))) *there = false;
     return rc == ROD_EIO ? rc : 0;
 }
 

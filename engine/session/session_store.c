@@ -173,10 +173,10 @@ static int read_open(const struct session_store *store, struct state_disk_file *
     if (rc) return rc;
     out->stamp = stamp_of(&f->stamp, header, n_header);
     rc = state_file_parse_header(header, n_header, f->stamp.n_bytes, file, &here, &state, err);
-    if (!rc) rc = session_file_read(store->form, &state, file, &out->facts, &out->snapshot, &out->answers, err);
-    if (!rc && session_stamp_used_s(&out->stamp) > out->facts.used_s)
-        out->facts.used_s = session_stamp_used_s(&out->stamp);
-    if (!rc && name && !session_names_fit(store->names, out->facts.tenant, out->facts.id, name))
+    if (!rc) rc = session_file_read(store->form, &state, file, &out->metadata, &out->snapshot, &out->answers, err);
+    if (!rc && session_stamp_used_s(&out->stamp) > out->metadata.used_s)
+        out->metadata.used_s = session_stamp_used_s(&out->stamp);
+    if (!rc && name && !session_names_fit(store->names, out->metadata.tenant, out->metadata.id, name))
         rc = rod_fail(err, ROD_ESTATE, "%.150s: this is the file of another session", file);
     if (!rc && state.apart && name)
         rc = read_base(store, file, name, with_image, header, state.payload.n, out, err);
@@ -211,8 +211,8 @@ int session_store_read(const struct session_store *store, const uint8_t name[SES
     return rc;
 }
 
-int session_store_facts(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
-                        struct session_facts *facts, struct rod_error *err) {
+int session_store_read_metadata(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                                struct session_metadata *metadata, struct rod_error *err) {
     char text[SESSION_FILE_NAME_BYTES];
     struct state_disk_file f;
     struct session_read read = {0};
@@ -220,13 +220,13 @@ int session_store_facts(const struct session_store *store, const uint8_t name[SE
     if (rc) return rc;
     rc = read_open(store, &f, text, NULL, false, &read, err);
     state_disk_close(&f);
-    *facts = read.facts;
+    *metadata = read.metadata;
     session_read_fini(&read);
     return rc;
 }
 
-int session_store_whose(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
-                        struct session_facts *facts, struct rod_error *err) {
+int session_store_peek_metadata(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                                struct session_metadata *metadata, struct rod_error *err) {
     char text[SESSION_FILE_NAME_BYTES];
     struct state_disk_file f;
     struct state_file state;
@@ -237,7 +237,7 @@ int session_store_whose(const struct session_store *store, const uint8_t name[SE
     if (rc) return rc;
     rc = read_header(&f, text, &header, &n_header, err);
     if (!rc) rc = state_file_parse_header(header, n_header, f.stamp.n_bytes, text, &any, &state, err);
-    if (!rc) rc = session_file_whose(&state, text, facts, err);
+    if (!rc) rc = session_file_read_metadata(&state, text, metadata, err);
     free(header);
     state_disk_close(&f);
     return rc;
@@ -249,7 +249,7 @@ int session_store_parse(const struct session_store *store, const void *bytes, si
     const struct state_file_expected here = expected(store);
     *out = (struct session_read){0};
     int rc = state_file_parse(bytes, n, file, &here, &state, err);
-    if (!rc) rc = session_file_read(store->form, &state, file, &out->facts, &out->snapshot, &out->answers, err);
+    if (!rc) rc = session_file_read(store->form, &state, file, &out->metadata, &out->snapshot, &out->answers, err);
     if (rc || !state.n_tok) return rc;
     out->snapshot->image = state_buffer_new(store->pool, state.payload.n);
     if (out->snapshot->image) {
@@ -266,7 +266,7 @@ static int render(const struct session_store *store, const struct session_write 
                   struct rod_error *err) {
     void *header = NULL;
     size_t n_header = 0;
-    const int rc = session_file_write(store->form, w->facts, w->snapshot, w->answers,
+    const int rc = session_file_write(store->form, w->metadata, w->snapshot, w->answers,
                                       w->apart ? &w->payload_check : NULL, &header, &n_header, err);
     parts[0] = (struct state_bytes){header, n_header};
     parts[1] = (struct state_bytes){NULL, 0};

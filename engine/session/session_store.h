@@ -1,7 +1,7 @@
 /* session_store.h - sessions in a folder: one state file each, named as session_names.h says.
  *
- * NAME.state is the session's file. A fork has its facts and answers there and its state in NAME.base, a second name of
- * the file of the session that it was forked from: that one's later turns put new files in the old one's place, so
+ * NAME.state is the session's file. A fork has its metadata and answers there and its state in NAME.base, a second name
+ * of the file of the session that it was forked from: that one's later turns put new files in the old one's place, so
  * these bytes stay as they are. A base without a file that needs it is nobody's. The first turn of a fork writes it
  * whole.
  *
@@ -44,14 +44,14 @@ int session_store_glance(const struct session_store *store, const uint8_t name[S
                          struct session_stamp *stamp, struct rod_error *err);
 
 /* What its header says, whatever its name is. Errors as session_store_read. */
-int session_store_facts(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
-                        struct session_facts *facts, struct rod_error *err);
+int session_store_read_metadata(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                                struct session_metadata *metadata, struct rod_error *err);
 /* The same of a file of whatever model and layout; the store's form is not needed. */
-int session_store_whose(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
-                        struct session_facts *facts, struct rod_error *err);
+int session_store_peek_metadata(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                                struct session_metadata *metadata, struct rod_error *err);
 
 struct session_read {
-    struct session_facts facts;
+    struct session_metadata metadata;
     struct session_stamp stamp;
     struct session_snapshot *snapshot; /* its image only where it was asked for */
     struct session_answers *answers;
@@ -66,7 +66,7 @@ int session_store_parse(const struct session_store *store, const void *bytes, si
 
 struct session_write {
     const uint8_t *name; /* [SESSION_NAME_BYTES] */
-    const struct session_facts *facts;
+    const struct session_metadata *metadata;
     const struct session_snapshot *snapshot;
     const struct session_answers *answers;
     bool apart; /* session_store_link: its state is in its base, which has this check */

@@ -77,7 +77,7 @@ static void unchain(struct session_table *t, struct session *s, enum session_has
 
 struct session *session_table_find(const struct session_table *t, const char *tenant, const char *id) {
     struct session *s = *bucket_of(t, SESSION_BY_ID, hash_id(t, tenant, id));
-    while (s && (strcmp(s->facts.id, id) || strcmp(s->facts.tenant, tenant))) s = s->chain[SESSION_BY_ID];
+    while (s && (strcmp(s->metadata.id, id) || strcmp(s->metadata.tenant, tenant))) s = s->chain[SESSION_BY_ID];
     return s;
 }
 
@@ -111,7 +111,7 @@ static void unlink_use(struct session_table *t, struct session *s, enum session_
 /* Behind all that were used no later. What is used now goes to the end at once. */
 static void link_use(struct session_table *t, struct session *s, enum session_order o) {
     struct session *older = t->newest[o];
-    while (older && older->facts.used_s > s->facts.used_s) older = older->older[o];
+    while (older && older->metadata.used_s > s->metadata.used_s) older = older->older[o];
     s->older[o] = older;
     s->newer[o] = older ? older->newer[o] : t->oldest[o];
     if (s->newer[o])
@@ -128,8 +128,8 @@ static bool belongs(const struct session *s, enum session_order o) {
     switch (o) {
     case SESSION_SPARE: return s->snapshot && s->stamp.n_bytes && !s->dirty;
     case SESSION_DIRTY: return s->exists && s->dirty;
-    case SESSION_LOOSE: return s->exists && !s->facts.pinned;
-    case SESSION_IN_HOST: return s->exists && !s->facts.pinned && s->snapshot && s->snapshot->image;
+    case SESSION_LOOSE: return s->exists && !s->metadata.pinned;
+    case SESSION_IN_HOST: return s->exists && !s->metadata.pinned && s->snapshot && s->snapshot->image;
     default: return true;
     }
 }
@@ -145,7 +145,7 @@ static void settle(struct session_table *t, struct session *s) {
             unlink_use(t, s, o);
         s->in[o] = in;
     }
-    const int64_t end_s = s->exists ? session_end_s(&s->facts) : INT64_MAX;
+    const int64_t end_s = s->exists ? session_end_s(&s->metadata) : INT64_MAX;
     if (end_s != s->end_s) session_ends_set(t, s, end_s); /* else it may have been looked at already */
     s->end_s = end_s;
 }
@@ -210,12 +210,12 @@ static bool room_for_end(struct session_table *t) {
 struct session *session_table_add(struct session_table *t, const char *tenant, const char *id) {
     struct session *s = room_for_end(t) ? calloc(1, sizeof *s) : NULL;
     if (!s) return NULL;
-    memcpy(s->facts.tenant, tenant, strlen(tenant) + 1);
-    memcpy(s->facts.id, id, strlen(id) + 1);
+    memcpy(s->metadata.tenant, tenant, strlen(tenant) + 1);
+    memcpy(s->metadata.id, id, strlen(id) + 1);
     s->hash[SESSION_BY_ID] = hash_id(t, tenant, id);
     s->lease_fd = -1;
     s->end_s = INT64_MAX;
-    s->facts.used_s = t->newest[SESSION_ALL] ? t->newest[SESSION_ALL]->facts.used_s : 0;
+    s->metadata.used_s = t->newest[SESSION_ALL] ? t->newest[SESSION_ALL]->metadata.used_s : 0;
     if (t->n >= t->n_buckets) grow(t);
     chain(t, s, SESSION_BY_ID);
     t->n++;
@@ -264,7 +264,7 @@ static struct session_snapshot *take_snapshot(struct session_table *t, struct se
 }
 
 struct session_snapshot *session_table_set(struct session_table *t, struct session *s,
-                                           const struct session_facts *facts, struct session_snapshot *snapshot,
+                                           const struct session_metadata *metadata, struct session_snapshot *snapshot,
                                            struct session_answers *answers) {
     session_table_count(t, s);
     lift(t, s);
@@ -272,12 +272,12 @@ struct session_snapshot *session_table_set(struct session_table *t, struct sessi
     s->exists = true;
     count_snapshot(t, snapshot, true); /* before the old one goes, which may be the same */
     struct session_snapshot *old = take_snapshot(t, s);
-    if (s->facts.pinned != facts->pinned) {
-        session_bytes_pin(&t->files, &s->file, facts->pinned);
-        session_bytes_pin(&t->files, &s->base, facts->pinned);
-        t->reserved_pinned_bytes += facts->pinned ? s->reserved_bytes : -s->reserved_bytes;
+    if (s->metadata.pinned != metadata->pinned) {
+        session_bytes_pin(&t->files, &s->file, metadata->pinned);
+        session_bytes_pin(&t->files, &s->base, metadata->pinned);
+        t->reserved_pinned_bytes += metadata->pinned ? s->reserved_bytes : -s->reserved_bytes;
     }
-    s->facts = *facts;
+    s->metadata = *metadata;
     s->snapshot = snapshot;
     s->answers = answers;
     count_answers(t, answers, true);
@@ -287,9 +287,9 @@ struct session_snapshot *session_table_set(struct session_table *t, struct sessi
 }
 
 void session_table_use(struct session_table *t, struct session *s, int64_t now_s) {
-    if (!s->exists || now_s < s->facts.used_s) return;
+    if (!s->exists || now_s < s->metadata.used_s) return;
     lift(t, s);
-    s->facts.used_s = now_s;
+    s->metadata.used_s = now_s;
     settle(t, s);
 }
 
@@ -312,8 +312,8 @@ void session_table_set_dirty(struct session_table *t, struct session *s, bool di
 
 void session_table_stamp(struct session_table *t, struct session *s, const struct session_stamp *stamp) {
     session_table_reserve(t, s, 0);
-    session_bytes_set(&t->files, &s->file, stamp->inode, stamp->disk_bytes, s->facts.pinned);
-    session_bytes_set(&t->files, &s->base, stamp->base_inode, stamp->base_bytes, s->facts.pinned);
+    session_bytes_set(&t->files, &s->file, stamp->inode, stamp->disk_bytes, s->metadata.pinned);
+    session_bytes_set(&t->files, &s->base, stamp->base_inode, stamp->base_bytes, s->metadata.pinned);
     s->stamp = *stamp;
     settle(t, s);
 }
@@ -321,7 +321,7 @@ void session_table_stamp(struct session_table *t, struct session *s, const struc
 void session_table_reserve(struct session_table *t, struct session *s, uint64_t n_bytes) {
     const uint64_t own = session_table_own_bytes(s), more = n_bytes > own ? n_bytes - own : 0;
     t->reserved_bytes += more - s->reserved_bytes;
-    if (s->facts.pinned) t->reserved_pinned_bytes += more - s->reserved_bytes;
+    if (s->metadata.pinned) t->reserved_pinned_bytes += more - s->reserved_bytes;
     s->reserved_bytes = more;
 }
 
@@ -368,8 +368,8 @@ struct session *session_table_to_replace(const struct session_table *t) {
 struct session *session_table_to_expire(struct session_table *t, int64_t now_s) {
     while (t->n_ends && t->ends[0]->due_s <= now_s) {
         struct session *s = t->ends[0];
-        const int64_t end_s = session_end_s(&s->facts);
-        const bool over = session_expired(&s->facts, now_s);
+        const int64_t end_s = session_end_s(&s->metadata);
+        const bool over = session_expired(&s->metadata, now_s);
         /* Somebody may have it now: then it is looked at again. */
         session_ends_set(t, s, (over || end_s <= now_s) && now_s < INT64_MAX ? now_s + 1 : end_s);
         if (over && idle(s)) return s;
@@ -389,7 +389,7 @@ int session_table_list(const struct session_table *t, const char *tenant, const 
     *more = false;
     for (; at < end && !*more; at++) {
         const struct session *s = session_tree_at(t, at);
-        if (!s->exists || session_expired(&s->facts, now_s)) continue;
+        if (!s->exists || session_expired(&s->metadata, now_s)) continue;
         *more = *n == limit;
         if (!*more) found[(*n)++] = s;
     }

@@ -20,7 +20,7 @@
 enum { SESSION_NAME_BYTES = 16, SESSION_MAX_ID = 128, SESSION_MAX_TENANT = 255 };
 
 /* What is known of a session without its snapshot; its file's header says the same. */
-struct session_facts {
+struct session_metadata {
     char tenant[SESSION_MAX_TENANT + 1];
     char id[SESSION_MAX_ID + 1], parent[SESSION_MAX_ID + 1];
     uint64_t version, n_tok, state_bytes;
@@ -74,7 +74,7 @@ struct session {
     bool named;               /* name is known: of its file, or of the one that it will have */
     uint8_t name[SESSION_NAME_BYTES];
     bool counted, exists;
-    struct session_facts facts;
+    struct session_metadata metadata;
     struct session_snapshot *snapshot; /* NULL: in the file alone */
     struct session_answers *answers;
     struct session_stamp stamp; /* of the file that holds this version; n_bytes 0: there is none */
@@ -135,7 +135,7 @@ uint64_t session_table_n_of(const struct session_table *t, const char *tenant);
  * the caller.
  */
 struct session_snapshot *session_table_set(struct session_table *t, struct session *s,
-                                           const struct session_facts *facts, struct session_snapshot *snapshot,
+                                           const struct session_metadata *metadata, struct session_snapshot *snapshot,
                                            struct session_answers *answers);
 /* Somebody begins from it: that is use. */
 void session_table_use(struct session_table *t, struct session *s, int64_t now_s);
@@ -149,7 +149,7 @@ void session_table_reserve(struct session_table *t, struct session *s, uint64_t 
 /* Of the files of all pinned sessions but this one. */
 static inline uint64_t session_table_pinned_bytes(const struct session_table *t, const struct session *but) {
     return t->files.pinned + t->reserved_pinned_bytes - session_bytes_pinned_alone(&but->file) -
-           session_bytes_pinned_alone(&but->base) - (but->facts.pinned ? but->reserved_bytes : 0);
+           session_bytes_pinned_alone(&but->base) - (but->metadata.pinned ? but->reserved_bytes : 0);
 }
 /* What the folder would have less without its files. */
 static inline uint64_t session_table_own_bytes(const struct session *s) {
@@ -172,15 +172,15 @@ struct session *session_table_to_replace(const struct session_table *t);
 struct session *session_table_to_expire(struct session_table *t, int64_t now_s);
 /* When its time began. Nobody uses what is not made yet: where the clock was wrong in between, the later one counts, so
  * that a session may stay too long and never goes too early. */
-static inline int64_t session_last_s(const struct session_facts *f) {
+static inline int64_t session_last_s(const struct session_metadata *f) {
     return f->used_s > f->created_s ? f->used_s : f->created_s;
 }
-static inline bool session_expired(const struct session_facts *f, int64_t now_s) {
+static inline bool session_expired(const struct session_metadata *f, int64_t now_s) {
     const int64_t last_s = session_last_s(f);
     return !f->pinned && f->ttl_s && now_s >= last_s && (uint64_t)now_s - (uint64_t)last_s >= f->ttl_s;
 }
 /* When its time is over; INT64_MAX: never. */
-static inline int64_t session_end_s(const struct session_facts *f) {
+static inline int64_t session_end_s(const struct session_metadata *f) {
     const int64_t last_s = session_last_s(f);
     if (f->pinned || !f->ttl_s || (last_s > 0 && f->ttl_s > (uint64_t)(INT64_MAX - last_s))) return INT64_MAX;
     return f->ttl_s > INT64_MAX ? INT64_MAX : last_s + (int64_t)f->ttl_s;

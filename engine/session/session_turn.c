@@ -175,8 +175,8 @@ bool sessions_cancel(struct sessions *s, struct session_turn *t) {
 /* What an unknown session begins with. */
 static int make(struct sessions *s, struct session_turn *t, struct rod_error *err) {
     const struct rod_turn *ask = t->ask;
-    struct session_facts *f = &t->facts;
-    *f = (struct session_facts){.ttl_s = s->config.ttl_s, .created_s = session_now_s()};
+    struct session_metadata *f = &t->metadata;
+    *f = (struct session_metadata){.ttl_s = s->config.ttl_s, .created_s = session_now_s()};
     f->used_s = f->created_s;
     memcpy(f->tenant, ask->tenant, strlen(ask->tenant) + 1);
     memcpy(f->id, ask->session, strlen(ask->session) + 1);
@@ -193,17 +193,17 @@ static int make(struct sessions *s, struct session_turn *t, struct rod_error *er
         if (rc == ROD_ENOTFOUND && err) memcpy(err->param, "from", sizeof "from");
         return rc;
     }
-    if (!view.busy && session_expired(&view.facts, session_now_s())) {
+    if (!view.busy && session_expired(&view.metadata, session_now_s())) {
         session_view_fini(&view);
         rod_fail(err, ROD_ENOTFOUND, "There is no session %s.", ask->from);
         if (err) memcpy(err->param, "from", sizeof "from");
         return ROD_ENOTFOUND;
     }
     session_used(s, ask->tenant, ask->from);
-    f->version = view.facts.version;
-    f->n_tok = view.facts.n_tok;
-    f->state_bytes = view.facts.state_bytes;
-    f->open = view.facts.open;
+    f->version = view.metadata.version;
+    f->n_tok = view.metadata.n_tok;
+    f->state_bytes = view.metadata.state_bytes;
+    f->open = view.metadata.open;
     memcpy(f->parent, ask->from, strlen(ask->from) + 1);
     t->snapshot = session_snapshot_share(view.snapshot);
     session_view_fini(&view);
@@ -222,7 +222,7 @@ static int replay(struct sessions *s, struct session_turn *t, const struct sessi
     } else {
         const int rc = session_answer_events(found->body, found->n, &t->replay, err);
         if (!rc) session_count(&s->replays, 1);
-        t->facts.version = found->version;
+        t->metadata.version = found->version;
         return rc;
     }
     if (err) memcpy(err->param, "Idempotency-Key", sizeof "Idempotency-Key");
@@ -242,20 +242,20 @@ static int expire(struct sessions *s, struct session *x, struct rod_error *err) 
     return 0;
 }
 
-/* The session is held, with its lease. Fills snapshot, answers, facts; or replay. */
+/* The session is held, with its lease. Fills snapshot, answers, metadata; or replay. */
 static int find(struct sessions *s, struct session_turn *t, struct rod_error *err) {
     struct session *x = t->session;
     int rc = session_refresh(s, x, true, err);
     if (rc) return rc;
     pthread_mutex_lock(&s->lock);
-    const bool expired = x->exists && session_expired(&x->facts, session_now_s());
+    const bool expired = x->exists && session_expired(&x->metadata, session_now_s());
     pthread_mutex_unlock(&s->lock);
     if (expired && (rc = expire(s, x, err))) return rc;
     pthread_mutex_lock(&s->lock);
     x->current = true;
     const bool exists = x->exists;
     if (exists) {
-        t->facts = x->facts;
+        t->metadata = x->metadata;
         t->snapshot = session_snapshot_share(x->snapshot);
         t->answers = session_answers_share(x->answers);
     }
@@ -270,9 +270,9 @@ static int find(struct sessions *s, struct session_turn *t, struct rod_error *er
 
 static int check_version(const struct session_turn *t, struct rod_error *err) {
     const struct rod_turn *ask = t->ask;
-    if (!ask->has_expected || ask->expected_version == t->facts.version) return 0;
+    if (!ask->has_expected || ask->expected_version == t->metadata.version) return 0;
     rod_fail(err, ROD_EVERSION, "Session %s is at version %llu, not %llu.", ask->session,
-             (unsigned long long)t->facts.version, (unsigned long long)ask->expected_version);
+             (unsigned long long)t->metadata.version, (unsigned long long)ask->expected_version);
     if (err) memcpy(err->param, "expected_version", sizeof "expected_version");
     return ROD_EVERSION;
 }
@@ -338,7 +338,7 @@ void session_turn_open(struct sessions *s, struct session_turn *t) {
     }
     if (!t->rc && !t->replay.head) {
         t->rc = check_version(t, &t->err);
-        t->open = t->facts.open;
+        t->open = t->metadata.open;
         if (!t->rc) t->rc = s->config.begin(s->config.arg, t, &t->err);
         session_snapshot_release(t->snapshot); /* it may leave host memory while the turn runs */
         t->snapshot = NULL;
@@ -379,7 +379,7 @@ static void end_given_up(struct sessions *s, struct session_turn *t) {
 
 /* What the session will be: in place of what it was when the turn began. */
 static int next_version(struct session_turn *t) {
-    struct session_facts *f = &t->facts;
+    struct session_metadata *f = &t->metadata;
     f->version++;
     /* Not back with a clock that was set back: when that is right again, the session's time would be over at once. */
     const int64_t now_s = session_now_s();
@@ -399,7 +399,7 @@ static int next_version(struct session_turn *t) {
 static void commit(struct sessions *s, struct session_turn *t, const struct session_stamp *stamp) {
     struct session *x = t->session;
     pthread_mutex_lock(&s->lock);
-    struct session_snapshot *old = session_table_set(&s->table, x, &t->facts, t->snapshot, t->answers);
+    struct session_snapshot *old = session_table_set(&s->table, x, &t->metadata, t->snapshot, t->answers);
     t->snapshot = NULL; /* the table's */
     t->answers = NULL;
     if (stamp) session_table_stamp(&s->table, x, stamp);
@@ -416,15 +416,15 @@ static void commit(struct sessions *s, struct session_turn *t, const struct sess
 /* A file in place is what the next turn goes on from, though its end was not promised. */
 static void save_failed(struct sessions *s, struct session_turn *t, const struct session_write *w) {
     const struct rod_error *err = &w->err;
-    session_trouble(s, SESSION_NOT_SAVED, "session %s: its turn is not saved: %s", t->facts.id, err->message);
+    session_trouble(s, SESSION_NOT_SAVED, "session %s: its turn is not saved: %s", t->metadata.id, err->message);
     if (w->in_place)
         t->rc = rod_fail(&t->err, ROD_EUNSURE,
                          "Session %.64s is at version %llu with this turn, but a power cut may undo it; the reason is "
                          "in the server's log.",
-                         t->facts.id, (unsigned long long)t->facts.version);
+                         t->metadata.id, (unsigned long long)t->metadata.version);
     else
         t->rc = rod_fail(&t->err, err->code == ROD_ESTATE ? ROD_EINTERNAL : err->code, /* too large for a file */
-                         "The turn could not be saved, so session %.64s stays as it was: %.300s", t->facts.id,
+                         "The turn could not be saved, so session %.64s stays as it was: %.300s", t->metadata.id,
                          err->message);
 }
 
@@ -441,7 +441,7 @@ void session_turns_end(struct sessions *s, struct session_turn **turns, size_t n
         if (t->commit && !t->rc) t->rc = next_version(t);
         if (!t->commit || t->rc || !on_disk) continue;
         writes[n_writes] = (struct session_write){
-            .name = t->session->name, .facts = &t->facts, .snapshot = t->snapshot, .answers = t->answers};
+            .name = t->session->name, .metadata = &t->metadata, .snapshot = t->snapshot, .answers = t->answers};
         sessions[n_writes] = t->session;
         of[n_writes++] = t;
     }

@@ -302,7 +302,7 @@ void session_end_lease(struct sessions *s, struct session *x) {
 /* The name of its file as the folder has it now. Held. */
 static int name_it(struct sessions *s, struct session *x, bool *changed, struct rod_error *err) {
     uint8_t name[SESSION_NAME_BYTES];
-    const int rc = session_names_find(&s->store, x->facts.tenant, x->facts.id, name, err);
+    const int rc = session_names_find(&s->store, x->metadata.tenant, x->metadata.id, name, err);
     *changed = !x->named || memcmp(name, x->name, sizeof name) != 0;
     if (rc || !*changed) return rc;
     pthread_mutex_lock(&s->lock);
@@ -316,7 +316,7 @@ int session_take_lease(struct sessions *s, struct session *x, struct rod_error *
     int rc = session_dir_here(s, err);
     char text[SESSION_FILE_NAME_BYTES];
     uint8_t earlier[SESSION_NAME_BYTES];
-    session_names_earlier(x->facts.tenant, x->facts.id, earlier);
+    session_names_earlier(x->metadata.tenant, x->metadata.id, earlier);
     while (!rc) {
         bool changed = false;
         rc = x->named ? 0 : name_it(s, x, &changed, err);
@@ -387,7 +387,7 @@ static int count_one(struct sessions *s, struct session *x, uint64_t tenant_max,
     if (most && session_table_n(&s->table) >= most)
         return rod_fail(err, ROD_ESESSIONS, "There are %llu sessions, and max_sessions is %llu.",
                         (unsigned long long)session_table_n(&s->table), (unsigned long long)most);
-    const int beyond = within_tenant(s, x->facts.tenant, tenant_max, err);
+    const int beyond = within_tenant(s, x->metadata.tenant, tenant_max, err);
     if (beyond) return beyond;
     *room = state_pool_place(s->config.pool, SESSION_PLACE_BYTES);
     if (*room != STATE_POOL_FITS)
@@ -467,7 +467,7 @@ int session_refresh(struct sessions *s, struct session *x, bool with_snapshot, s
     struct session_snapshot *snapshot = with_snapshot ? read.snapshot : NULL;
     struct session_answers *answers = with_snapshot ? read.answers : NULL;
     pthread_mutex_lock(&s->lock);
-    struct session_snapshot *old = session_table_set(&s->table, x, &read.facts, snapshot, answers);
+    struct session_snapshot *old = session_table_set(&s->table, x, &read.metadata, snapshot, answers);
     session_table_stamp(&s->table, x, &read.stamp);
     pthread_mutex_unlock(&s->lock);
     session_snapshot_release(old);
@@ -484,7 +484,8 @@ void session_view_fini(struct session_view *v) {
 }
 
 static void view_locked(const struct session *x, bool with_snapshot, struct session_view *out) {
-    *out = (struct session_view){.facts = x->facts, .in_host = x->snapshot != NULL, .durable = session_durable(x)};
+    *out =
+        (struct session_view){.metadata = x->metadata, .in_host = x->snapshot != NULL, .durable = session_durable(x)};
     if (out->durable) {
         out->stamp = x->stamp;
         memcpy(out->name, x->name, sizeof out->name);
@@ -504,9 +505,9 @@ static void learn(struct sessions *s, const char *tenant, const char *id, const 
     struct session *x = session_table_find(&s->table, tenant, id);
     if (!x) x = session_table_add(&s->table, tenant, id);
     if (x && x->hold == SESSION_FREE && !x->line.head && !(x->exists && x->dirty)) {
-        old =
-            session_table_set(&s->table, x, &read->facts, with_snapshot ? session_snapshot_share(read->snapshot) : NULL,
-                              with_snapshot ? session_answers_share(read->answers) : NULL);
+        old = session_table_set(&s->table, x, &read->metadata,
+                                with_snapshot ? session_snapshot_share(read->snapshot) : NULL,
+                                with_snapshot ? session_answers_share(read->answers) : NULL);
         session_table_name(&s->table, x, name);
         session_table_stamp(&s->table, x, &read->stamp);
     }
@@ -588,7 +589,7 @@ int session_look(struct sessions *s, const char *tenant, const char *id, bool wi
     if (rc) return rc;
     if (with_snapshot) session_count(&s->loads, 1);
     learn(s, tenant, id, name, &read, with_snapshot);
-    out->facts = read.facts;
+    out->metadata = read.metadata;
     out->stamp = read.stamp;
     memcpy(out->name, name, sizeof out->name);
     out->in_host = with_snapshot;

@@ -36,12 +36,12 @@ struct session_turn {
     struct session_snapshot *snapshot;
     bool open;
     struct session_answer answer; /* written while it runs, where ask has a key */
-    /* After back: RUN, or OVER with rc 0 (committed as facts.version, or replayed as these events) or why not. */
+    /* After back: RUN, or OVER with rc 0 (committed as metadata.version, or replayed as these events) or why not. */
     enum session_stage stage;
     int rc;
     struct rod_error err;
     struct mailbox_events replay;
-    struct session_facts facts;
+    struct session_metadata metadata;
     /* this module's */
     struct session_turn *next;                      /* in its line, or among the jobs */
     struct session_turn *parked_prev, *parked_next; /* of those in LINE and WAIT */
@@ -79,7 +79,7 @@ int sessions_check(const struct sessions *s, const struct rod_turn *ask, struct 
 void sessions_arrive(struct sessions *s, struct session_turn *turn);
 /* True: it had not begun and is the caller's now, at stage OVER. False: back will be called. Not in RUN. */
 bool sessions_cancel(struct sessions *s, struct session_turn *turn);
-/* A turn that ran: commit with its new snapshot and facts.n_tok; or as if it had not been. */
+/* A turn that ran: commit with its new snapshot and metadata.n_tok; or as if it had not been. */
 void sessions_end(struct sessions *s, struct session_turn *turn, bool commit);
 /* No turn begins any more: who waits gets ROD_EDRAINING. Returns when every turn that is not in RUN has come back. */
 void sessions_stop(struct sessions *s);

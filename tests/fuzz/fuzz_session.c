@@ -1,5 +1,5 @@
-/* fuzz_session.c - what stands behind a state file's checksums: the facts of a session, the tokens that were seen, the
- * list of answers and their events. What is accepted is what the writer makes of it, and can be read again. */
+/* fuzz_session.c - what stands behind a state file's checksums: the metadata of a session, the tokens that were seen,
+ * the list of answers and their events. What is accepted is what the writer makes of it, and can be read again. */
 #include "engine/session/session_file.h"
 
 #include <stdlib.h>
@@ -70,11 +70,11 @@ static void check_session(const uint8_t *data, size_t size) {
         *sections[i] = (struct state_bytes){at, n};
         at += n, left -= n;
     }
-    struct session_facts facts;
+    struct session_metadata metadata;
     struct session_snapshot *snapshot;
     struct session_answers *answers;
     struct rod_error err = {0};
-    if (session_file_read(&form, &state, "fuzzed", &facts, &snapshot, &answers, &err)) {
+    if (session_file_read(&form, &state, "fuzzed", &metadata, &snapshot, &answers, &err)) {
         if (!err.message[0] || snapshot || answers) abort();
         return;
     }
@@ -82,7 +82,7 @@ static void check_session(const uint8_t *data, size_t size) {
     size_t n_header;
     struct state_buffer image = {.n_bytes = state.payload.n, .bytes = (void *)(uintptr_t)state.payload.data};
     snapshot->image = state.payload.n ? &image : NULL;
-    if (session_file_write(&form, &facts, snapshot, answers, NULL, &header, &n_header, &err)) abort();
+    if (session_file_write(&form, &metadata, snapshot, answers, NULL, &header, &n_header, &err)) abort();
     struct state_file again;
     const struct state_file_expected any = {NULL, NULL};
     if (state_file_parse_header(header, n_header, n_header + state.payload.n, "again", &any, &again, &err)) abort();

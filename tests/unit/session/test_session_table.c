@@ -21,7 +21,7 @@
 static struct session *put(struct session_table *t, const char *tenant, const char *id, int64_t used_s, bool snapshot) {
     struct session *s = session_table_find(t, tenant, id);
     if (!s) s = session_table_add(t, tenant, id);
-    struct session_facts f = s->facts;
+    struct session_metadata f = s->metadata;
     f.used_s = used_s;
     struct session_snapshot *p = snapshot ? session_snapshot_new(0) : NULL;
     if (p) p->image = state_buffer_new(NULL, 100);
@@ -86,20 +86,20 @@ static void who_was_used_longest_ago_goes_first(void **state) {
     s[3]->hold = SESSION_TURN;
     assert_null(session_table_to_write(&t, 0));
     assert_ptr_equal(session_table_to_remove(&t, true, 0), s[1]);
-    struct session_facts pinned = s[1]->facts;
+    struct session_metadata pinned = s[1]->metadata;
     pinned.pinned = true;
     session_snapshot_release(session_table_set(&t, s[1], &pinned, session_snapshot_share(s[1]->snapshot), NULL));
     assert_ptr_equal(session_table_to_remove(&t, true, 0), s[4]);
     session_snapshot_release(session_table_drop_snapshot(&t, s[1])); /* a pinned one leaves memory as any other */
     assert_int_equal(t.n_snapshots, 4);
     assert_ptr_equal(session_table_to_drop(&t), s[4]);
-    struct session_facts f = s[4]->facts; /* used again */
+    struct session_metadata f = s[4]->metadata; /* used again */
     f.used_s = 60;
     session_snapshot_release(session_table_set(&t, s[4], &f, session_snapshot_share(s[0]->snapshot), NULL));
     assert_ptr_equal(session_table_to_remove(&t, true, 0), s[2]);
     session_table_use(&t, s[2], f.used_s + 1); /* somebody began from it */
     assert_ptr_not_equal(session_table_to_remove(&t, true, 0), s[2]);
-    assert_int_equal(s[2]->facts.used_s, f.used_s + 1);
+    assert_int_equal(s[2]->metadata.used_s, f.used_s + 1);
     s[3]->hold = SESSION_FREE;
     session_table_fini(&t);
 }
@@ -137,9 +137,9 @@ static void counts_and_order_stay_true(void **state) {
             model[i].snapshot = rand_r(&seed) % 2;
             model[i].used_s = rand_r(&seed) % 100;
             s = put(&t, "t", id, model[i].used_s, model[i].snapshot);
-            struct session_facts facts = s->facts;
-            model[i].pinned = facts.pinned = rand_r(&seed) % 8 == 0;
-            session_snapshot_release(session_table_set(&t, s, &facts, session_snapshot_share(s->snapshot), NULL));
+            struct session_metadata metadata = s->metadata;
+            model[i].pinned = metadata.pinned = rand_r(&seed) % 8 == 0;
+            session_snapshot_release(session_table_set(&t, s, &metadata, session_snapshot_share(s->snapshot), NULL));
         } else if (s && what == 2 && rand_r(&seed) % 2) {
             const uint64_t next = (uint64_t)(rand_r(&seed) % 1000);
             const bool alone = model[i].base && n_with(model, model[i].base, false) == 1;
@@ -182,9 +182,9 @@ static void counts_and_order_stay_true(void **state) {
         assert_int_equal(t.reserved_bytes, more);
         assert_int_equal(t.files.pinned + t.reserved_pinned_bytes, pinned);
         const struct session *first = session_table_to_remove(&t, true, 0);
-        if (first) assert_int_equal(first->facts.used_s, oldest);
+        if (first) assert_int_equal(first->metadata.used_s, oldest);
         for (const struct session *x = t.oldest[SESSION_ALL]; x && x->newer[SESSION_ALL]; x = x->newer[SESSION_ALL])
-            assert_true(x->facts.used_s <= x->newer[SESSION_ALL]->facts.used_s);
+            assert_true(x->metadata.used_s <= x->newer[SESSION_ALL]->metadata.used_s);
     }
     session_table_fini(&t);
 }
@@ -200,14 +200,14 @@ static void a_list_is_in_order_and_in_pieces(void **state) {
         put(&t, "", (char[]){(char)('0' + i * 37 % 100 / 10), (char)('0' + i * 37 % 10), 0}, i, 0);
     put(&t, "other", "00a", 1, false);
     struct session *gone = put(&t, "", "005", 1, false);
-    gone->facts.ttl_s = 10;
+    gone->metadata.ttl_s = 10;
     char last[4] = "";
     size_t n_all = 0;
     do {
         assert_int_equal(session_table_list(&t, "", *last ? last : NULL, 7, 11, &found, &n, &more, NULL), 0);
         for (size_t i = 0; i < n; i++) {
-            assert_true(strcmp(found[i]->facts.id, last) > 0);
-            snprintf(last, sizeof last, "%.3s", found[i]->facts.id);
+            assert_true(strcmp(found[i]->metadata.id, last) > 0);
+            snprintf(last, sizeof last, "%.3s", found[i]->metadata.id);
         }
         n_all += n;
         free(found);
@@ -218,7 +218,7 @@ static void a_list_is_in_order_and_in_pieces(void **state) {
 
 static void time_ends_a_session(void **state) {
     (void)state;
-    struct session_facts f = {.ttl_s = 10, .used_s = 100};
+    struct session_metadata f = {.ttl_s = 10, .used_s = 100};
     assert_false(session_expired(&f, 109));
     assert_true(session_expired(&f, 110));
     assert_false(session_expired(&f, 50)); /* a clock that was set back ends nothing */
@@ -229,7 +229,7 @@ static void time_ends_a_session(void **state) {
     f.created_s = 0;
     f.pinned = true;
     assert_false(session_expired(&f, 1000));
-    f = (struct session_facts){.used_s = 100};
+    f = (struct session_metadata){.used_s = 100};
     assert_false(session_expired(&f, INT64_MAX));
     f.ttl_s = UINT64_MAX;
     assert_false(session_expired(&f, INT64_MAX));
@@ -248,7 +248,7 @@ static void those_whose_time_is_over_are_found(void **state) {
         char id[8];
         snprintf(id, sizeof id, "%d", i);
         s[i] = put(&t, "", id, rand_r(&seed) % 100, false);
-        struct session_facts f = s[i]->facts;
+        struct session_metadata f = s[i]->metadata;
         f.ttl_s = (uint64_t)(rand_r(&seed) % 3) * 40;
         f.pinned = rand_r(&seed) % 10 == 0;
         f.created_s = rand_r(&seed) % 4 ? 0 : rand_r(&seed) % 150; /* some were used while the clock was set back */
@@ -256,9 +256,9 @@ static void those_whose_time_is_over_are_found(void **state) {
     }
     for (int64_t now_s = 0; now_s < 200; now_s += 7) {
         uint32_t n = 0, n_found = 0;
-        for (int i = 0; i < N; i++) n += session_expired(&s[i]->facts, now_s);
+        for (int i = 0; i < N; i++) n += session_expired(&s[i]->metadata, now_s);
         for (struct session *x; (x = session_table_to_expire(&t, now_s)); n_found++)
-            assert_true(session_expired(&x->facts, now_s));
+            assert_true(session_expired(&x->metadata, now_s));
         assert_int_equal(n_found, n);
     }
     session_table_fini(&t);
@@ -274,7 +274,7 @@ static struct session *numbered(struct session_table *t, const char *tenant, int
     char id[16];
     snprintf(id, sizeof id, "%07d", i);
     struct session *s = session_table_add(t, tenant, id);
-    struct session_facts f = s->facts;
+    struct session_metadata f = s->metadata;
     f.used_s = used_s;
     f.ttl_s = ttl_s;
     session_snapshot_release(session_table_set(t, s, &f, NULL, NULL));
@@ -313,7 +313,7 @@ static void a_place_that_was_never_used_has_no_time(void **state) {
     struct session *s = numbered(&t, "", 1, 1000, 1);
     assert_ptr_equal(session_table_to_expire(&t, 2000), s);
     assert_null(session_table_to_expire(&t, 2000));
-    struct session_facts f = s->facts; /* as a file may say */
+    struct session_metadata f = s->metadata; /* as a file may say */
     f.ttl_s = UINT64_MAX;
     f.used_s = f.created_s = INT64_MAX;
     session_snapshot_release(session_table_set(&t, s, &f, NULL, NULL));
@@ -338,7 +338,7 @@ static void a_list_costs_what_it_gives(void **state) {
                          0);
         assert_int_equal(n, 2);
         assert_int_equal(more, i % 2 == 0);
-        assert_string_equal(found[0]->facts.id, "0000001");
+        assert_string_equal(found[0]->metadata.id, "0000001");
         free(found);
     }
     const uint64_t took_ms = now_ms() - begin_ms;
@@ -382,8 +382,8 @@ static void numbers_and_lists_stay_true(void **state) {
         for (size_t at = 0, j = (size_t)i + 1; at < n; at++, j++) {
             while (!there[k][j]) j++;
             snprintf(id, sizeof id, "%07zu", j);
-            assert_string_equal(found[at]->facts.id, id);
-            assert_string_equal(found[at]->facts.tenant, tenant);
+            assert_string_equal(found[at]->metadata.id, id);
+            assert_string_equal(found[at]->metadata.tenant, tenant);
         }
         free(found);
     }
@@ -423,7 +423,7 @@ static void what_sessions_take_of_memory_is_counted(void **state) {
         s[i] = session_table_add(&t, "", (char[]){(char)('a' + i), 0});
         state_pool_count(pool, &counts);
         assert_int_equal(counts.place_bytes, (size_t)i * SESSION_PLACE_BYTES); /* a place is none yet */
-        const struct session_facts f = s[i]->facts;
+        const struct session_metadata f = s[i]->metadata;
         session_snapshot_release(session_table_set(&t, s[i], &f, session_snapshot_share(p), NULL));
     }
     state_pool_count(pool, &counts);

@@ -211,7 +211,7 @@ static void every_byte_that_changes_is_refused(void **state) {
     }
     assert_int_equal(pwrite(fd, good, (size_t)info.st_size, 0), info.st_size);
     assert_int_equal(session_store_read(&store, name, true, &read, &err), 0);
-    assert_int_equal(read.facts.version, 1);
+    assert_int_equal(read.metadata.version, 1);
     session_read_fini(&read);
     assert_int_equal(pwrite(fd, "x", 1, info.st_size), 1); /* longer */
     assert_int_equal(session_store_read(&store, name, true, &read, &err), ROD_ESTATE);
