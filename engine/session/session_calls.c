@@ -61,19 +61,19 @@ static int make_id(char id[SESSION_MAX_ID + 1], struct rod_error *err) {
     return 0;
 }
 
-/* A fork's source: its file has the fork's state, if stamp is of one (n_bytes). */
+/* A fork's source: its file has the fork's state, if file_version is of one (n_bytes). */
 struct source {
     uint8_t name[SESSION_NAME_BYTES];
-    struct session_stamp stamp;
+    struct session_file_version file_version;
 };
 
 /* Instead of a copy; where that cannot be, a copy is written. What is in the way is of a session whose time is over. */
 static void link_source(struct sessions *s, struct session *x, const struct source *source,
                         struct session_write *write) {
     struct rod_error err;
-    if (!source || !source->stamp.n_bytes) return;
-    if (x->stamp.n_bytes && session_store_remove(&s->store, x->name, &err) && err.code != ROD_ENOTFOUND) return;
-    if (session_store_link(&s->store, source->name, &source->stamp, write, &err))
+    if (!source || !source->file_version.n_bytes) return;
+    if (x->file_version.n_bytes && session_store_remove(&s->store, x->name, &err) && err.code != ROD_ENOTFOUND) return;
+    if (session_store_link(&s->store, source->name, &source->file_version, write, &err))
         session_log(s, 0, "session %s is written whole: %s", write->metadata->id, err.message);
 }
 
@@ -100,7 +100,7 @@ static int put(struct sessions *s, struct session *x, const struct session_metad
     }
     pthread_mutex_lock(&s->lock);
     struct session_snapshot *old = session_table_set(&s->table, x, metadata, snapshot, answers);
-    if (on_disk && !later) session_table_stamp(&s->table, x, &write.stamp);
+    if (on_disk && !later) session_table_set_file(&s->table, x, &write.file_version);
     session_table_set_dirty(&s->table, x, on_disk && later);
     if (x->dirty) session_io_write_locked(s, x); /* held by the writer now, with the lease */
     if (s->config.disk_bytes && s->table.files.all > s->config.disk_bytes) pthread_cond_signal(&s->keep);
@@ -131,7 +131,7 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
         snprintf(f.parent, sizeof f.parent, "%s", made->from);
         snapshot = session_snapshot_share(view.snapshot);
         memcpy(source.name, view.name, sizeof source.name);
-        source.stamp = view.stamp;
+        source.file_version = view.file_version;
         session_view_fini(&view);
     } else if (!(snapshot = session_snapshot_new(0))) {
         return rod_fail(err, ROD_ENOMEM, "No memory for a session.");
@@ -237,7 +237,7 @@ int sessions_delete(struct sessions *s, const char *tenant, const char *id, stru
     const bool damaged = rc == ROD_ESTATE; /* or another model's; nobody but its owner finds it under this name */
     pthread_mutex_lock(&s->lock);
     const bool exists = x->exists || damaged, expired = x->exists && session_expired(&x->metadata, session_now_s());
-    const bool has_file = x->stamp.n_bytes != 0 || damaged;
+    const bool has_file = x->file_version.n_bytes != 0 || damaged;
     pthread_mutex_unlock(&s->lock);
     if ((!rc || damaged) && exists && session_on_disk(s) && has_file)
         rc = session_store_remove(&s->store, x->name, err);

@@ -126,25 +126,26 @@ void session_unhold(struct sessions *s, struct session *session);
 int session_refresh(struct sessions *s, struct session *session, bool with_snapshot, struct rod_error *err);
 
 /* A look at its file: if that is the version that is known, whoever used it meanwhile counts here too. */
-void session_met_locked(struct sessions *s, struct session *session, const struct session_stamp *stamp);
+void session_met_locked(struct sessions *s, struct session *session, const struct session_file_version *file_version);
 
 /* It will be made: it counts from now on, within max_sessions, the tenant's limit (0: its share of max_sessions) and
  * the memory that sessions may have. Held. ROD_ESESSIONS, ROD_EKEYSESSIONS, ROD_ENOROOM. */
 int session_claim(struct sessions *s, struct session *session, uint64_t tenant_max, struct rod_error *err);
 
 /* A file was refused: counted, once. True: it is new. */
-bool session_refuse(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], const struct session_stamp *stamp);
+bool session_refuse(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES],
+                    const struct session_file_version *file_version);
 /* And told. */
-void session_refused(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], const struct session_stamp *stamp,
-                     const struct rod_error *err);
+void session_refused(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES],
+                     const struct session_file_version *file_version, const struct rod_error *err);
 
 /* A committed version, taken out of table or file; whoever holds the session. */
 struct session_view {
     struct session_metadata metadata;
     struct session_snapshot *snapshot; /* with_snapshot: shared; else NULL */
     struct session_answers *answers;
-    struct session_stamp stamp;       /* of the file that has this version; n_bytes 0: none */
-    uint8_t name[SESSION_NAME_BYTES]; /* of that file */
+    struct session_file_version file_version; /* of the file that has this version; n_bytes 0: none */
+    uint8_t name[SESSION_NAME_BYTES];         /* of that file */
     bool busy, in_host, durable;
 };
 /* Somebody begins from it: its time begins anew, on all servers. */

@@ -86,7 +86,7 @@ static void write_sessions(struct sessions *s, struct session **sessions, size_t
         old[i] = NULL;
         if (!writes[i].rc) {
             session_table_set_dirty(&s->table, x, false);
-            session_table_stamp(&s->table, x, &writes[i].stamp);
+            session_table_set_file(&s->table, x, &writes[i].file_version);
             x->failed_ns = 0;
             if (x->leave || s->starved) old[i] = session_table_drop_snapshot(&s->table, x);
             s->starved = false;

@@ -81,7 +81,7 @@ static void keep_host_budget(struct sessions *s) {
 struct found {
     uint8_t name[SESSION_NAME_BYTES];
     struct session_metadata metadata;
-    struct session_stamp stamp;
+    struct session_file_version file_version;
 };
 struct scan {
     struct sessions *s;
@@ -94,13 +94,15 @@ struct scan {
 };
 
 /* Whether the table, or the list of what was refused, has this file already. */
-static bool known_file(struct scan *scan, const uint8_t name[SESSION_NAME_BYTES], const struct session_stamp *stamp) {
+static bool known_file(struct scan *scan, const uint8_t name[SESSION_NAME_BYTES],
+                       const struct session_file_version *file_version) {
     struct sessions *s = scan->s;
     pthread_mutex_lock(&s->lock);
     struct session *x = session_table_find_name(&s->table, name);
     if (x) x->scan = scan->number;
-    const bool known = (x && (x->hold != SESSION_FREE || x->dirty || session_stamp_alike(&x->stamp, stamp))) ||
-                       session_refusals_know(&s->refusals, name, stamp, scan->number);
+    const bool known =
+        (x && (x->hold != SESSION_FREE || x->dirty || session_file_version_alike(&x->file_version, file_version))) ||
+        session_refusals_know(&s->refusals, name, file_version, scan->number);
     pthread_mutex_unlock(&s->lock);
     return known;
 }
@@ -108,19 +110,20 @@ static bool known_file(struct scan *scan, const uint8_t name[SESSION_NAME_BYTES]
 /* The table has this version; only somebody used it. */
 static bool only_used(struct scan *scan, const uint8_t name[SESSION_NAME_BYTES]) {
     struct sessions *s = scan->s;
-    struct session_stamp stamp;
-    if (session_store_stat(&s->store, name, &stamp, NULL)) return false;
+    struct session_file_version file_version;
+    if (session_store_stat(&s->store, name, &file_version, NULL)) return false;
     pthread_mutex_lock(&s->lock);
     struct session *x = session_table_find_name(&s->table, name);
-    const bool known = x && x->exists && session_stamp_same(&x->stamp, &stamp);
-    if (known) session_met_locked(s, x, &stamp);
+    const bool known = x && x->exists && session_file_version_same(&x->file_version, &file_version);
+    if (known) session_met_locked(s, x, &file_version);
     pthread_mutex_unlock(&s->lock);
     return known;
 }
 
 static void refuse(struct scan *scan, const uint8_t name[SESSION_NAME_BYTES], const struct rod_error *err) {
-    struct session_stamp stamp;
-    if (session_store_stat(&scan->s->store, name, &stamp, NULL) || !session_refuse(scan->s, name, &stamp)) return;
+    struct session_file_version file_version;
+    if (session_store_stat(&scan->s->store, name, &file_version, NULL) || !session_refuse(scan->s, name, &file_version))
+        return;
     if (!scan->n_refused++) scan->refused = *err;
 }
 
@@ -135,10 +138,10 @@ static void tell_refused(const struct scan *scan) {
 static void scan_one(void *arg, const uint8_t name[SESSION_NAME_BYTES]) {
     struct scan *scan = arg;
     struct sessions *s = scan->s;
-    struct session_stamp stamp;
+    struct session_file_version file_version;
     struct session_read read;
     struct rod_error err;
-    if (session_store_glance(&s->store, name, &stamp, &err) || known_file(scan, name, &stamp)) return;
+    if (session_store_glance(&s->store, name, &file_version, &err) || known_file(scan, name, &file_version)) return;
     if (only_used(scan, name)) return;
     int rc = session_store_read(&s->store, name, false, &read, &err);
     if (!rc && session_names_superseded(&s->store, read.metadata.tenant, read.metadata.id, name)) {
@@ -154,7 +157,7 @@ static void scan_one(void *arg, const uint8_t name[SESSION_NAME_BYTES]) {
     }
     struct found *found = scan->n_found < scan->room ? malloc(sizeof *found) : NULL;
     if (found) {
-        *found = (struct found){.metadata = read.metadata, .stamp = read.stamp};
+        *found = (struct found){.metadata = read.metadata, .file_version = read.file_version};
         memcpy(found->name, name, sizeof found->name);
         scan->found[scan->n_found++] = found;
     }
@@ -180,7 +183,7 @@ static void learn_found(struct scan *scan) {
         if (x && x->hold == SESSION_FREE && !x->line.head && !(x->exists && x->dirty)) {
             old = session_table_set(&s->table, x, &f->metadata, NULL, NULL);
             session_table_name(&s->table, x, f->name);
-            session_table_stamp(&s->table, x, &f->stamp);
+            session_table_set_file(&s->table, x, &f->file_version);
             x->scan = scan->number;
         }
         pthread_mutex_unlock(&s->lock);
@@ -194,17 +197,18 @@ static void learn_found(struct scan *scan) {
  * written again. */
 #define EVERY UINT64_MAX
 static bool missing(const struct session *x, uint64_t number) {
-    return x->scan < number && x->hold == SESSION_FREE && !x->line.head && x->exists && !x->dirty && x->stamp.n_bytes;
+    return x->scan < number && x->hold == SESSION_FREE && !x->line.head && x->exists && !x->dirty &&
+           x->file_version.n_bytes;
 }
 
 static void forget_file(struct sessions *s, uint64_t number, const uint8_t name[SESSION_NAME_BYTES],
-                        const struct session_stamp *stamp) {
-    struct session_stamp found;
+                        const struct session_file_version *file_version) {
+    struct session_file_version found;
     if (session_store_stat(&s->store, name, &found, NULL) != ROD_ENOTFOUND) return; /* something else is the matter */
     struct session_snapshot *old = NULL;
     pthread_mutex_lock(&s->lock);
     struct session *x = session_table_find_name(&s->table, name);
-    if (x && missing(x, number) && session_stamp_alike(&x->stamp, stamp)) {
+    if (x && missing(x, number) && session_file_version_alike(&x->file_version, file_version)) {
         old = session_table_unset(&s->table, x);
         session_table_remove(&s->table, x);
     }
@@ -216,7 +220,7 @@ static void forget_file(struct sessions *s, uint64_t number, const uint8_t name[
 static void forget_missing(struct sessions *s, uint64_t number) {
     struct lost {
         uint8_t name[SESSION_NAME_BYTES];
-        struct session_stamp stamp;
+        struct session_file_version file_version;
     } *lost = NULL;
     size_t n = 0, room = 0;
     pthread_mutex_lock(&s->lock);
@@ -226,10 +230,10 @@ static void forget_missing(struct sessions *s, uint64_t number) {
     for (const struct session *x = s->table.oldest[SESSION_ALL]; lost && x; x = x->newer[SESSION_ALL]) {
         if (!missing(x, number)) continue;
         memcpy(lost[n].name, x->name, sizeof x->name);
-        lost[n++].stamp = x->stamp;
+        lost[n++].file_version = x->file_version;
     }
     pthread_mutex_unlock(&s->lock);
-    for (size_t i = 0; i < n; i++) forget_file(s, number, lost[i].name, &lost[i].stamp);
+    for (size_t i = 0; i < n; i++) forget_file(s, number, lost[i].name, &lost[i].file_version);
     free(lost);
 }
 
@@ -256,13 +260,13 @@ static void changed(void *arg, const char *file) {
     struct scan *scan = arg;
     struct sessions *s = scan->s;
     uint8_t name[SESSION_NAME_BYTES];
-    struct session_stamp known = {0}, stamp;
+    struct session_file_version known = {0}, file_version;
     if (!session_store_parse_name(file, name)) return;
     pthread_mutex_lock(&s->lock);
     const struct session *x = session_table_find_name(&s->table, name);
-    if (x) known = x->stamp;
+    if (x) known = x->file_version;
     pthread_mutex_unlock(&s->lock);
-    const int rc = session_store_glance(&s->store, name, &stamp, NULL);
+    const int rc = session_store_glance(&s->store, name, &file_version, NULL);
     if (!rc)
         scan_one(scan, name);
     else if (rc == ROD_ENOTFOUND && !session_dir_here(s, NULL)) /* gone, and not with the whole folder */
@@ -305,7 +309,7 @@ int session_catch_up(struct sessions *s, bool asked, struct rod_error *err) {
  * used there: then it stays. */
 static int remove_locked(struct sessions *s, struct session *x, bool expired) {
     x->hold = SESSION_CALL;
-    const struct session_stamp known = x->stamp;
+    const struct session_file_version known = x->file_version;
     const int64_t used_s = x->metadata.used_s;
     const uint64_t own_bytes = session_table_own_bytes(x);
     s->leaving_bytes += own_bytes;
@@ -314,7 +318,7 @@ static int remove_locked(struct sessions *s, struct session *x, bool expired) {
     int rc = session_take_lease(s, x, &err);
     if (!rc) rc = session_refresh(s, x, false, &err);
     pthread_mutex_lock(&s->lock);
-    const bool same = !rc && x->exists && session_stamp_same(&known, &x->stamp);
+    const bool same = !rc && x->exists && session_file_version_same(&known, &x->file_version);
     const bool go = same && (expired ? session_expired(&x->metadata, session_now_s()) : x->metadata.used_s == used_s);
     char id[SESSION_MAX_ID + 1];
     memcpy(id, x->metadata.id, sizeof id);
@@ -369,8 +373,9 @@ void session_reserve(struct sessions *s, struct session *const *sessions, struct
         const uint64_t n_own =
             w->apart ? session_store_disk_bytes(n_file - session_snapshot_bytes(w->snapshot)) : n_bytes;
         const uint64_t pinned = session_table_pinned_bytes(&s->table, sessions[i]);
-        const bool kept = w->apart && session_bytes_pinned(&s->table.files, w->stamp.base_inode, w->stamp.base_bytes);
-        const uint64_t n_more = !w->apart ? n_bytes : kept ? n_own : n_own + w->stamp.base_bytes;
+        const bool kept =
+            w->apart && session_bytes_pinned(&s->table.files, w->file_version.base_inode, w->file_version.base_bytes);
+        const uint64_t n_more = !w->apart ? n_bytes : kept ? n_own : n_own + w->file_version.base_bytes;
         if (n_more <= limit && pinned <= limit - n_more)
             session_table_reserve(&s->table, sessions[i], n_own);
         else

@@ -204,20 +204,20 @@ bool session_names_fit(struct session_names *names, const char *tenant, const ch
 
 bool session_names_superseded(const struct session_store *store, const char *tenant, const char *id,
                               const uint8_t name[SESSION_NAME_BYTES]) {
-    struct session_stamp stamp;
+    struct session_file_version file_version;
     uint8_t own[SESSION_NAME_BYTES];
     session_names_earlier(tenant, id, own);
     if (memcmp(own, name, sizeof own)) return false;
     session_names_name(store->names, tenant, id, own);
-    return !session_store_glance(store, own, &stamp, NULL);
+    return !session_store_glance(store, own, &file_version, NULL);
 }
 
 /* There is a file of that name, and it is not plainly another session's: of a damaged one nobody knows. */
 static int there_earlier(const struct session_store *store, const char *tenant, const char *id,
                          const uint8_t name[SESSION_NAME_BYTES], bool *there, struct rod_error *err) {
-    struct session_stamp stamp;
+    struct session_file_version file_version;
     struct session_metadata metadata;
-    int rc = session_store_glance(store, name, &stamp, err);
+    int rc = session_store_glance(store, name, &file_version, err);
     *there = !rc || rc == ROD_ESTATE;
     if (rc) return rc == ROD_EIO ? rc : 0;
     rc = session_store_read_metadata(store, name, &metadata, err);
@@ -228,12 +228,12 @@ static int there_earlier(const struct session_store *store, const char *tenant, 
 int session_names_find(const struct session_store *store, const char *tenant, const char *id,
                        uint8_t name[SESSION_NAME_BYTES], struct rod_error *err) {
     struct rod_error why;
-    struct session_stamp stamp;
+    struct session_file_version file_version;
     uint8_t earlier[SESSION_NAME_BYTES];
     const int keyless = session_names_open(store->names, store->dir, &why);
     if (!keyless) {
         session_names_name(store->names, tenant, id, name);
-        const int rc = session_store_glance(store, name, &stamp, err);
+        const int rc = session_store_glance(store, name, &file_version, err);
         if (rc != ROD_ENOTFOUND) return rc == ROD_EIO ? rc : 0; /* also what is no regular file */
     }
     bool there;

@@ -46,20 +46,20 @@ static bool move(struct session_refusals *r, size_t room, uint64_t scan) {
 }
 
 bool session_refusals_know(struct session_refusals *r, const uint8_t name[SESSION_NAME_BYTES],
-                           const struct session_stamp *stamp, uint64_t scan) {
+                           const struct session_file_version *file_version, uint64_t scan) {
     struct session_refusal *at = r->n ? place_of(r, name) : NULL;
     if (!at || !at->taken) return false;
     at->scan = scan;
-    return session_stamp_alike(&at->stamp, stamp);
+    return session_file_version_alike(&at->file_version, file_version);
 }
 
 bool session_refusals_add(struct session_refusals *r, const uint8_t name[SESSION_NAME_BYTES],
-                          const struct session_stamp *stamp, uint64_t scan) {
-    if (session_refusals_know(r, name, stamp, scan)) return false;
+                          const struct session_file_version *file_version, uint64_t scan) {
+    if (session_refusals_know(r, name, file_version, scan)) return false;
     if (2 * r->n >= r->room && !move(r, r->room ? 2 * r->room : FIRST_ROOM, 0)) return true;
     struct session_refusal *at = place_of(r, name);
     r->n += !at->taken;
-    *at = (struct session_refusal){.stamp = *stamp, .taken = true, .scan = scan};
+    *at = (struct session_refusal){.file_version = *file_version, .taken = true, .scan = scan};
     memcpy(at->name, name, sizeof at->name);
     return true;
 }

@@ -10,7 +10,7 @@
 
 struct session_refusal {
     uint8_t name[SESSION_NAME_BYTES];
-    struct session_stamp stamp;
+    struct session_file_version file_version;
     bool taken;
     uint64_t scan; /* the last one that met it */
 };
@@ -25,10 +25,10 @@ void session_refusals_fini(struct session_refusals *r);
 
 /* Whether it was refused as it is now; then this scan has met it. */
 bool session_refusals_know(struct session_refusals *r, const uint8_t name[SESSION_NAME_BYTES],
-                           const struct session_stamp *stamp, uint64_t scan);
+                           const struct session_file_version *file_version, uint64_t scan);
 /* True: it is new, or another one than was refused before. Without memory it is new every time. */
 bool session_refusals_add(struct session_refusals *r, const uint8_t name[SESSION_NAME_BYTES],
-                          const struct session_stamp *stamp, uint64_t scan);
+                          const struct session_file_version *file_version, uint64_t scan);
 /* Forgets those that no scan from this one on has met. */
 void session_refusals_keep(struct session_refusals *r, uint64_t scan);
 

@@ -36,19 +36,19 @@ bool session_store_parse_name(const char *file, uint8_t name[SESSION_NAME_BYTES]
 }
 
 /* header: all of it, n bytes; where they are too few it is no session, which its reader says. */
-static struct session_stamp stamp_of(const struct state_disk_stamp *s, const void *header, size_t n) {
-    struct session_stamp stamp = {.inode = s->inode,
-                                  .mtime_ns = s->mtime_ns,
-                                  .n_bytes = s->n_bytes,
-                                  .disk_bytes = s->disk_bytes + SESSION_ENTRY_BYTES};
-    if (n < STATE_FILE_MIN_BYTES) return stamp;
-    stamp.version = state_file_peek_version(header);
-    stamp.check = state_file_peek_check((const unsigned char *)header + n - STATE_FILE_CHECK_BYTES);
-    return stamp;
+static struct session_file_version file_version_of(const struct state_disk_stamp *s, const void *header, size_t n) {
+    struct session_file_version file_version = {.inode = s->inode,
+                                                .mtime_ns = s->mtime_ns,
+                                                .n_bytes = s->n_bytes,
+                                                .disk_bytes = s->disk_bytes + SESSION_ENTRY_BYTES};
+    if (n < STATE_FILE_MIN_BYTES) return file_version;
+    file_version.version = state_file_peek_version(header);
+    file_version.check = state_file_peek_check((const unsigned char *)header + n - STATE_FILE_CHECK_BYTES);
+    return file_version;
 }
 
 int session_store_stat(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
-                       struct session_stamp *stamp, struct rod_error *err) {
+                       struct session_file_version *file_version, struct rod_error *err) {
     char text[SESSION_FILE_NAME_BYTES];
     unsigned char start[STATE_FILE_FIXED_BYTES], check[STATE_FILE_CHECK_BYTES];
     struct state_disk_file f;
@@ -56,23 +56,23 @@ int session_store_stat(const struct session_store *store, const uint8_t name[SES
     uint64_t n_header, n_file;
     int rc = state_disk_open(store->dir, session_store_name(name, text), &f, err);
     if (rc) return rc;
-    *stamp = stamp_of(&f.stamp, NULL, 0);
+    *file_version = file_version_of(&f.stamp, NULL, 0);
     rc = state_disk_get(&f, 0, start, sizeof start, &n, err);
     if (!rc && !state_file_measure(start, n, text, &n_header, &n_file, NULL)) { /* else its reader says what it is */
         rc = state_disk_get(&f, n_header - sizeof check, check, sizeof check, &n, err);
-        stamp->version = state_file_peek_version(start);
-        if (!rc && n == sizeof check) stamp->check = state_file_peek_check(check);
+        file_version->version = state_file_peek_version(start);
+        if (!rc && n == sizeof check) file_version->check = state_file_peek_check(check);
     }
     state_disk_close(&f);
     return rc;
 }
 
 int session_store_glance(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
-                         struct session_stamp *stamp, struct rod_error *err) {
+                         struct session_file_version *file_version, struct rod_error *err) {
     char text[SESSION_FILE_NAME_BYTES];
     struct state_disk_stamp found;
     const int rc = state_disk_stat(store->dir, session_store_name(name, text), &found, err);
-    if (!rc) *stamp = stamp_of(&found, NULL, 0);
+    if (!rc) *file_version = file_version_of(&found, NULL, 0);
     return rc;
 }
 
@@ -148,8 +148,8 @@ static int read_base(const struct session_store *store, const char *file, const 
     int rc = state_disk_open(store->dir, file_name(name, BASE_END, text), &base, err);
     if (rc == ROD_ENOTFOUND) rc = rod_fail(err, ROD_ESTATE, "%.150s: its state, %.150s, is not there", file, text);
     if (rc) return rc;
-    out->stamp.base_inode = base.stamp.inode;
-    out->stamp.base_bytes = base.stamp.disk_bytes + SESSION_ENTRY_BYTES; /* as the source's file counts */
+    out->file_version.base_inode = base.stamp.inode;
+    out->file_version.base_bytes = base.stamp.disk_bytes + SESSION_ENTRY_BYTES; /* as the source's file counts */
     if (base.stamp.n_bytes < n_payload)
         rc = rod_fail(err, ROD_ESTATE, "%.150s: too short: %llu bytes, the state has %zu", text,
                       (unsigned long long)base.stamp.n_bytes, n_payload);
@@ -168,14 +168,14 @@ static int read_open(const struct session_store *store, struct state_disk_file *
     size_t n_header = 0;
     struct state_file state;
     const struct state_file_expected here = expected(store);
-    out->stamp = stamp_of(&f->stamp, NULL, 0); /* also of what has no header: it is looked at once */
+    out->file_version = file_version_of(&f->stamp, NULL, 0); /* also of what has no header: it is looked at once */
     int rc = read_header(f, file, &header, &n_header, err);
     if (rc) return rc;
-    out->stamp = stamp_of(&f->stamp, header, n_header);
+    out->file_version = file_version_of(&f->stamp, header, n_header);
     rc = state_file_parse_header(header, n_header, f->stamp.n_bytes, file, &here, &state, err);
     if (!rc) rc = session_file_read(store->form, &state, file, &out->metadata, &out->snapshot, &out->answers, err);
-    if (!rc && session_stamp_used_s(&out->stamp) > out->metadata.used_s)
-        out->metadata.used_s = session_stamp_used_s(&out->stamp);
+    if (!rc && session_file_version_used_s(&out->file_version) > out->metadata.used_s)
+        out->metadata.used_s = session_file_version_used_s(&out->file_version);
     if (!rc && name && !session_names_fit(store->names, out->metadata.tenant, out->metadata.id, name))
         rc = rod_fail(err, ROD_ESTATE, "%.150s: this is the file of another session", file);
     if (!rc && state.apart && name)
@@ -187,7 +187,7 @@ static int read_open(const struct session_store *store, struct state_disk_file *
 }
 
 /* The file that was read is not the session's any more: between two looks into a fork's files it had a turn. */
-static bool has_changed(const struct session_store *store, const char *file, const struct session_stamp *read) {
+static bool has_changed(const struct session_store *store, const char *file, const struct session_file_version *read) {
     struct state_disk_stamp now;
     return state_disk_stat(store->dir, file, &now, NULL) || now.inode != read->inode ||
            now.mtime_ns != read->mtime_ns || now.n_bytes != read->n_bytes;
@@ -206,7 +206,7 @@ int session_store_read(const struct session_store *store, const uint8_t name[SES
         rc = read_open(store, &f, text, name, with_image, out, err);
         state_disk_close(&f);
         if (rc) session_read_fini(out);
-        if (rc != ROD_ESTATE || !has_changed(store, text, &out->stamp)) break;
+        if (rc != ROD_ESTATE || !has_changed(store, text, &out->file_version)) break;
     }
     return rc;
 }
@@ -283,14 +283,14 @@ static void drop_base(const struct session_store *store, const uint8_t name[SESS
 
 static void written(const struct session_store *store, struct session_write *w, const struct state_disk_item *item,
                     const struct state_bytes *header) {
-    const struct session_stamp base = w->stamp;
+    const struct session_file_version base = w->file_version;
     w->rc = item->rc;
     w->in_place = item->in_place;
     w->err = item->err;
-    w->stamp = stamp_of(&item->stamp, header->data, header->n);
+    w->file_version = file_version_of(&item->stamp, header->data, header->n);
     if (w->apart) {
-        w->stamp.base_inode = base.base_inode;
-        w->stamp.base_bytes = base.base_bytes;
+        w->file_version.base_inode = base.base_inode;
+        w->file_version.base_bytes = base.base_bytes;
     }
     if (w->apart ? !w->in_place : !w->rc) drop_base(store, w->name);
 }
@@ -352,7 +352,7 @@ int session_store_remove(const struct session_store *store, const uint8_t name[S
 
 /* A file's header; the sections of *state point nowhere afterwards. */
 static int open_header(const struct session_store *store, const char *file, struct state_file *state,
-                       struct session_stamp *stamp, struct rod_error *err) {
+                       struct session_file_version *file_version, struct rod_error *err) {
     const struct state_file_expected here = expected(store);
     struct state_disk_file f;
     void *header = NULL;
@@ -361,7 +361,7 @@ static int open_header(const struct session_store *store, const char *file, stru
     if (rc) return rc;
     rc = read_header(&f, file, &header, &n_header, err);
     if (!rc) rc = state_file_parse_header(header, n_header, f.stamp.n_bytes, file, &here, state, err);
-    if (!rc) *stamp = stamp_of(&f.stamp, header, n_header);
+    if (!rc) *file_version = file_version_of(&f.stamp, header, n_header);
     free(header);
     state_disk_close(&f);
     return rc;
@@ -374,12 +374,13 @@ static int other_version(const char *file, struct rod_error *err) {
 /* The source may have its next turn, or be removed, between any two lines. What the new name stands for at the end is
  * looked at, and whatever has the right check is right. */
 int session_store_link(const struct session_store *store, const uint8_t from[SESSION_NAME_BYTES],
-                       const struct session_stamp *stamp, struct session_write *w, struct rod_error *err) {
+                       const struct session_file_version *file_version, struct session_write *w,
+                       struct rod_error *err) {
     char source[SESSION_FILE_NAME_BYTES], base[SESSION_FILE_NAME_BYTES];
     struct state_file state, linked;
-    struct session_stamp found, of_base;
+    struct session_file_version found, of_base;
     int rc = open_header(store, session_store_name(from, source), &state, &found, err);
-    if (!rc && !session_stamp_same(&found, stamp)) rc = other_version(source, err);
+    if (!rc && !session_file_version_same(&found, file_version)) rc = other_version(source, err);
     if (!rc && !state.payload.n) rc = rod_fail(err, ROD_EUNSUPPORTED, "%.150s has no state to share", source);
     if (rc) return rc;
     file_name(w->name, BASE_END, base);
@@ -395,7 +396,7 @@ int session_store_link(const struct session_store *store, const uint8_t from[SES
     }
     w->apart = true;
     w->payload_check = state.payload_check;
-    w->stamp = (struct session_stamp){.base_inode = of_base.inode, .base_bytes = of_base.disk_bytes};
+    w->file_version = (struct session_file_version){.base_inode = of_base.inode, .base_bytes = of_base.disk_bytes};
     return 0;
 }
 

@@ -37,11 +37,11 @@ bool session_store_parse_name(const char *file, uint8_t name[SESSION_NAME_BYTES]
 
 /* From its first bytes. ROD_ENOTFOUND: there is none. */
 int session_store_stat(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
-                       struct session_stamp *stamp, struct rod_error *err);
+                       struct session_file_version *file_version, struct rod_error *err);
 
 /* Inode, time and size alone, without a look into it. */
 int session_store_glance(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
-                         struct session_stamp *stamp, struct rod_error *err);
+                         struct session_file_version *file_version, struct rod_error *err);
 
 /* What its header says, whatever its name is. Errors as session_store_read. */
 int session_store_read_metadata(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
@@ -52,7 +52,7 @@ int session_store_peek_metadata(const struct session_store *store, const uint8_t
 
 struct session_read {
     struct session_metadata metadata;
-    struct session_stamp stamp;
+    struct session_file_version file_version;
     struct session_snapshot *snapshot; /* its image only where it was asked for */
     struct session_answers *answers;
 };
@@ -71,15 +71,16 @@ struct session_write {
     const struct session_answers *answers;
     bool apart; /* session_store_link: its state is in its base, which has this check */
     uint64_t payload_check;
-    struct session_stamp stamp; /* afterwards: of the new file; before, where it is apart: of its base */
-    int rc;                     /* 0 before */
-    bool in_place;              /* rc or not, the file is there; with rc, it may not outlive a power cut */
+    struct session_file_version file_version; /* afterwards: of the new file; before, where it is apart: of its base */
+    int rc;                                   /* 0 before */
+    bool in_place; /* rc or not, the file is there; with rc, it may not outlive a power cut */
     struct rod_error err;
 };
-/* The new session's state is that of another's file, whose stamp is given: it becomes apart, for good when this
+/* The new session's state is that of another's file, whose file_version is given: it becomes apart, for good when this
  * returns. Nonzero: that cannot be, and it is written whole. There is no file of the new session. */
 int session_store_link(const struct session_store *store, const uint8_t from[SESSION_NAME_BYTES],
-                       const struct session_stamp *stamp, struct session_write *write, struct rod_error *err);
+                       const struct session_file_version *file_version, struct session_write *write,
+                       struct rod_error *err);
 /* All of them whose rc is 0, each well or badly for itself; synced when it returns. */
 void session_store_write(const struct session_store *store, struct session_write *writes, size_t n);
 int session_store_remove(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
@@ -103,14 +104,16 @@ void session_store_remove_left(const struct session_store *store, const uint8_t 
 void session_store_touch(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], int64_t now_s);
 
 /* As far as a glance goes: the same file, and nobody has used it. */
-static inline bool session_stamp_alike(const struct session_stamp *a, const struct session_stamp *b) {
+static inline bool session_file_version_alike(const struct session_file_version *a,
+                                              const struct session_file_version *b) {
     return a->inode == b->inode && a->mtime_ns == b->mtime_ns && a->n_bytes == b->n_bytes;
 }
 /* The same version of the session, whoever used it meanwhile. */
-static inline bool session_stamp_same(const struct session_stamp *a, const struct session_stamp *b) {
+static inline bool session_file_version_same(const struct session_file_version *a,
+                                             const struct session_file_version *b) {
     return a->n_bytes == b->n_bytes && a->version == b->version && a->check == b->check;
 }
-static inline int64_t session_stamp_used_s(const struct session_stamp *s) {
+static inline int64_t session_file_version_used_s(const struct session_file_version *s) {
     return (int64_t)(s->mtime_ns / 1000000000u);
 }
 

@@ -126,7 +126,7 @@ static void link_use(struct session_table *t, struct session *s, enum session_or
 
 static bool belongs(const struct session *s, enum session_order o) {
     switch (o) {
-    case SESSION_SPARE: return s->snapshot && s->stamp.n_bytes && !s->dirty;
+    case SESSION_SPARE: return s->snapshot && s->file_version.n_bytes && !s->dirty;
     case SESSION_DIRTY: return s->exists && s->dirty;
     case SESSION_LOOSE: return s->exists && !s->metadata.pinned;
     case SESSION_IN_HOST: return s->exists && !s->metadata.pinned && s->snapshot && s->snapshot->image;
@@ -295,7 +295,7 @@ void session_table_use(struct session_table *t, struct session *s, int64_t now_s
 
 struct session_snapshot *session_table_unset(struct session_table *t, struct session *s) {
     if (s->exists) t->n_exist--;
-    session_table_stamp(t, s, &(struct session_stamp){0});
+    session_table_set_file(t, s, &(struct session_file_version){0});
     session_table_set_dirty(t, s, false);
     s->exists = s->leave = false;
     uncount(t, s);
@@ -310,11 +310,12 @@ void session_table_set_dirty(struct session_table *t, struct session *s, bool di
     settle(t, s);
 }
 
-void session_table_stamp(struct session_table *t, struct session *s, const struct session_stamp *stamp) {
+void session_table_set_file(struct session_table *t, struct session *s,
+                            const struct session_file_version *file_version) {
     session_table_reserve(t, s, 0);
-    session_bytes_set(&t->files, &s->file, stamp->inode, stamp->disk_bytes, s->metadata.pinned);
-    session_bytes_set(&t->files, &s->base, stamp->base_inode, stamp->base_bytes, s->metadata.pinned);
-    s->stamp = *stamp;
+    session_bytes_set(&t->files, &s->file, file_version->inode, file_version->disk_bytes, s->metadata.pinned);
+    session_bytes_set(&t->files, &s->base, file_version->base_inode, file_version->base_bytes, s->metadata.pinned);
+    s->file_version = *file_version;
     settle(t, s);
 }
 
@@ -326,7 +327,7 @@ void session_table_reserve(struct session_table *t, struct session *s, uint64_t 
 }
 
 struct session_snapshot *session_table_drop_snapshot(struct session_table *t, struct session *s) {
-    assert(s->snapshot && s->stamp.n_bytes && !s->dirty);
+    assert(s->snapshot && s->file_version.n_bytes && !s->dirty);
     s->leave = false;
     struct session_snapshot *snapshot = take_snapshot(t, s); /* the answers are in the file too */
     settle(t, s);
@@ -351,7 +352,7 @@ struct session *session_table_to_remove(const struct session_table *t, bool on_f
     const enum session_order o = on_file ? SESSION_LOOSE : SESSION_IN_HOST;
     struct session *shared = NULL;
     for (struct session *s = t->oldest[o]; s; s = s->newer[o]) {
-        if (!idle(s) || (round && s->tried == round) || (on_file && !s->stamp.n_bytes)) continue;
+        if (!idle(s) || (round && s->tried == round) || (on_file && !s->file_version.n_bytes)) continue;
         /* one whose image nobody else has gives its memory back */
         if (on_file || atomic_load_explicit(&s->snapshot->refs, memory_order_relaxed) == 1) return s;
         if (!shared) shared = s;

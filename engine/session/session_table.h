@@ -32,7 +32,7 @@ struct session_metadata {
 
 /* Which file it is, and when it was used last: that is its time, which whoever begins from the session sets, so that
  * all servers know of it, and the next ones. */
-struct session_stamp {
+struct session_file_version {
     uint64_t inode, mtime_ns, n_bytes; /* n_bytes 0: none */
     uint64_t disk_bytes;               /* what it takes of the disk */
     uint64_t version, check;           /* of its header: files of one check are alike */
@@ -77,9 +77,9 @@ struct session {
     struct session_metadata metadata;
     struct session_snapshot *snapshot; /* NULL: in the file alone */
     struct session_answers *answers;
-    struct session_stamp stamp; /* of the file that holds this version; n_bytes 0: there is none */
-    bool dirty;                 /* memory is newer than the file */
-    bool leave;                 /* out of host memory as soon as it is written */
+    struct session_file_version file_version; /* of the file that holds this version; n_bytes 0: there is none */
+    bool dirty;                               /* memory is newer than the file */
+    bool leave;                               /* out of host memory as soon as it is written */
     enum session_hold hold;
     bool current;               /* its holder has the lease and has seen the file: nobody else changes either */
     struct session_line line;   /* turns that wait, in order */
@@ -89,7 +89,7 @@ struct session {
     uint64_t scan;              /* the last one that met its file */
     uint64_t tried;             /* the last round in which its removal was tried */
     uint64_t reserved_bytes; /* there will be so many more with the file that is being written in the old one's place */
-    struct session_bytes_hold file, base; /* of stamp */
+    struct session_bytes_hold file, base; /* of file_version */
 };
 
 struct session_table {
@@ -101,10 +101,10 @@ struct session_table {
     struct session **ends; /* a heap by due_s of those that exist and have a time; room for all */
     size_t n_ends, ends_room;
     uint64_t n_exist, n_snapshots, n_dirty; /* of those that exist: all, those with a snapshot, those that are dirty */
-    struct session_bytes files;             /* of all stamps, as the disk has them: what several sessions have once */
-    uint64_t reserved_bytes;                /* of all sessions */
-    uint64_t reserved_pinned_bytes;         /* of pinned ones */
-    struct state_pool *pool;                /* in whose budget memory is counted; NULL = none */
+    struct session_bytes files;     /* of all file_version, as the disk has them: what several sessions have once */
+    uint64_t reserved_bytes;        /* of all sessions */
+    uint64_t reserved_pinned_bytes; /* of pinned ones */
+    struct state_pool *pool;        /* in whose budget memory is counted; NULL = none */
 };
 
 /* With a key of its own; the pool is the caller's to set, before there are sessions. */
@@ -143,7 +143,8 @@ void session_table_use(struct session_table *t, struct session *s, int64_t now_s
 struct session_snapshot *session_table_unset(struct session_table *t, struct session *s);
 void session_table_set_dirty(struct session_table *t, struct session *s, bool dirty);
 /* It has this file; nothing is reserved for it any more. */
-void session_table_stamp(struct session_table *t, struct session *s, const struct session_stamp *stamp);
+void session_table_set_file(struct session_table *t, struct session *s,
+                            const struct session_file_version *file_version);
 /* Its next file will have n_bytes; 0: there will be none. */
 void session_table_reserve(struct session_table *t, struct session *s, uint64_t n_bytes);
 /* Of the files of all pinned sessions but this one. */
@@ -187,7 +188,7 @@ static inline int64_t session_end_s(const struct session_metadata *f) {
 }
 
 /* Its file has what memory has, or memory nothing. */
-static inline bool session_durable(const struct session *s) { return s->stamp.n_bytes && !s->dirty; }
+static inline bool session_durable(const struct session *s) { return s->file_version.n_bytes && !s->dirty; }
 
 /* Of a tenant, in order of id, those after `after` (NULL = all) that are not expired, at most limit; *more: there are
  * others behind. Costs what it gives, whatever others have. */

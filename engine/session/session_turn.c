@@ -396,14 +396,14 @@ static int next_version(struct session_turn *t) {
     return 0;
 }
 
-static void commit(struct sessions *s, struct session_turn *t, const struct session_stamp *stamp) {
+static void commit(struct sessions *s, struct session_turn *t, const struct session_file_version *file_version) {
     struct session *x = t->session;
     pthread_mutex_lock(&s->lock);
     struct session_snapshot *old = session_table_set(&s->table, x, &t->metadata, t->snapshot, t->answers);
     t->snapshot = NULL; /* the table's */
     t->answers = NULL;
-    if (stamp) session_table_stamp(&s->table, x, stamp);
-    session_table_set_dirty(&s->table, x, !stamp && session_on_disk(s));
+    if (file_version) session_table_set_file(&s->table, x, file_version);
+    session_table_set_dirty(&s->table, x, !file_version && session_on_disk(s));
     if (s->table.n_dirty >= SESSIONS_MANY_DIRTY) pthread_cond_signal(&s->keep);
     if (s->config.disk_bytes && s->table.files.all > s->config.disk_bytes) pthread_cond_signal(&s->keep);
     const bool starved = s->starved;
@@ -452,7 +452,7 @@ void session_turns_end(struct sessions *s, struct session_turn **turns, size_t n
         if (writes[i].rc)
             save_failed(s, of[i], &writes[i]);
         else
-            commit(s, of[i], &writes[i].stamp);
+            commit(s, of[i], &writes[i].file_version);
     }
     for (size_t i = 0; i < n; i++) {
         if (turns[i]->commit && !turns[i]->rc && !on_disk) commit(s, turns[i], NULL);

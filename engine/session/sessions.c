@@ -410,25 +410,28 @@ int session_claim(struct sessions *s, struct session *x, uint64_t tenant_max, st
 
 /* ---- what the file says ---- */
 
-bool session_refuse(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], const struct session_stamp *stamp) {
+bool session_refuse(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES],
+                    const struct session_file_version *file_version) {
     pthread_mutex_lock(&s->lock);
-    const bool new = session_refusals_add(&s->refusals, name, stamp, s->n_scans);
+    const bool new = session_refusals_add(&s->refusals, name, file_version, s->n_scans);
     pthread_mutex_unlock(&s->lock);
     if (new) session_count(&s->refused, 1);
     return new;
 }
 
-void session_refused(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], const struct session_stamp *stamp,
-                     const struct rod_error *err) {
-    if (session_refuse(s, name, stamp))
+void session_refused(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES],
+                     const struct session_file_version *file_version, const struct rod_error *err) {
+    if (session_refuse(s, name, file_version))
         session_trouble(s, SESSION_REFUSED, "state_dir: refused and left alone: %s", err->message);
 }
 
-void session_met_locked(struct sessions *s, struct session *x, const struct session_stamp *stamp) {
-    if (!session_stamp_same(&x->stamp, stamp) || x->stamp.mtime_ns == stamp->mtime_ns) return;
-    x->stamp.inode = stamp->inode;
-    x->stamp.mtime_ns = stamp->mtime_ns;
-    session_table_use(&s->table, x, session_stamp_used_s(stamp));
+void session_met_locked(struct sessions *s, struct session *x, const struct session_file_version *file_version) {
+    if (!session_file_version_same(&x->file_version, file_version) ||
+        x->file_version.mtime_ns == file_version->mtime_ns)
+        return;
+    x->file_version.inode = file_version->inode;
+    x->file_version.mtime_ns = file_version->mtime_ns;
+    session_table_use(&s->table, x, session_file_version_used_s(file_version));
 }
 
 /* Held, not dirty: nothing of it is there any more. */
@@ -443,32 +446,32 @@ int session_refresh(struct sessions *s, struct session *x, bool with_snapshot, s
     if (!session_on_disk(s)) return 0;
     pthread_mutex_lock(&s->lock);
     const bool dirty = x->exists && x->dirty, has_point = x->snapshot != NULL;
-    const struct session_stamp known = x->exists ? x->stamp : (struct session_stamp){0};
+    const struct session_file_version known = x->exists ? x->file_version : (struct session_file_version){0};
     pthread_mutex_unlock(&s->lock);
     if (dirty) return 0; /* nobody else can have written it: the lease is ours since then */
-    struct session_stamp stamp;
-    int rc = session_store_stat(&s->store, x->name, &stamp, err);
+    struct session_file_version file_version;
+    int rc = session_store_stat(&s->store, x->name, &file_version, err);
     if (rc == ROD_ENOTFOUND) {
         forget(s, x);
         return 0;
     }
     if (rc) return rc;
-    if (session_stamp_same(&stamp, &known) && (has_point || !with_snapshot)) {
+    if (session_file_version_same(&file_version, &known) && (has_point || !with_snapshot)) {
         pthread_mutex_lock(&s->lock);
-        session_met_locked(s, x, &stamp);
+        session_met_locked(s, x, &file_version);
         pthread_mutex_unlock(&s->lock);
         return 0;
     }
     struct session_read read;
     rc = session_store_read(&s->store, x->name, with_snapshot, &read, err);
-    if (rc == ROD_ESTATE) session_refused(s, x->name, &stamp, err);
+    if (rc == ROD_ESTATE) session_refused(s, x->name, &file_version, err);
     if (rc) return rc;
     if (with_snapshot) session_count(&s->loads, 1);
     struct session_snapshot *snapshot = with_snapshot ? read.snapshot : NULL;
     struct session_answers *answers = with_snapshot ? read.answers : NULL;
     pthread_mutex_lock(&s->lock);
     struct session_snapshot *old = session_table_set(&s->table, x, &read.metadata, snapshot, answers);
-    session_table_stamp(&s->table, x, &read.stamp);
+    session_table_set_file(&s->table, x, &read.file_version);
     pthread_mutex_unlock(&s->lock);
     session_snapshot_release(old);
     if (!with_snapshot) session_read_fini(&read);
@@ -487,7 +490,7 @@ static void view_locked(const struct session *x, bool with_snapshot, struct sess
     *out =
         (struct session_view){.metadata = x->metadata, .in_host = x->snapshot != NULL, .durable = session_durable(x)};
     if (out->durable) {
-        out->stamp = x->stamp;
+        out->file_version = x->file_version;
         memcpy(out->name, x->name, sizeof out->name);
     }
     out->busy = x->hold == SESSION_TURN || x->line.head;
@@ -509,7 +512,7 @@ static void learn(struct sessions *s, const char *tenant, const char *id, const 
                                 with_snapshot ? session_snapshot_share(read->snapshot) : NULL,
                                 with_snapshot ? session_answers_share(read->answers) : NULL);
         session_table_name(&s->table, x, name);
-        session_table_stamp(&s->table, x, &read->stamp);
+        session_table_set_file(&s->table, x, &read->file_version);
     }
     pthread_mutex_unlock(&s->lock);
     session_snapshot_release(old);
@@ -537,7 +540,8 @@ void session_used(struct sessions *s, const char *tenant, const char *id) {
     uint8_t name[SESSION_NAME_BYTES];
     pthread_mutex_lock(&s->lock);
     struct session *x = session_table_find(&s->table, tenant, id);
-    const bool touch = x && x->stamp.n_bytes && now_s > session_stamp_used_s(&x->stamp); /* once a second */
+    const bool touch =
+        x && x->file_version.n_bytes && now_s > session_file_version_used_s(&x->file_version); /* once a second */
     if (touch) memcpy(name, x->name, sizeof name);
     if (x) session_table_use(&s->table, x, now_s);
     pthread_mutex_unlock(&s->lock);
@@ -554,43 +558,43 @@ int session_look(struct sessions *s, const char *tenant, const char *id, bool wi
     if (named) memcpy(name, x->name, sizeof name);
     /* ours alone: what the table says is what is */
     const bool ours = exists && (!session_on_disk(s) || x->dirty || x->current);
-    const struct session_stamp known = exists ? x->stamp : (struct session_stamp){0};
+    const struct session_file_version known = exists ? x->file_version : (struct session_file_version){0};
     const bool enough = exists && (!with_snapshot || x->snapshot);
     if (exists) view_locked(x, with_snapshot, out);
     pthread_mutex_unlock(&s->lock);
     if (ours && enough) return 0;
     session_view_fini(out);
     if (!session_on_disk(s)) return not_found(id, err);
-    struct session_stamp stamp;
+    struct session_file_version file_version;
     int rc = session_dir_here(s, err);
-    if (!rc) rc = named ? session_store_stat(&s->store, name, &stamp, err) : ROD_ENOTFOUND;
+    if (!rc) rc = named ? session_store_stat(&s->store, name, &file_version, err) : ROD_ENOTFOUND;
     if (rc == ROD_ENOTFOUND) { /* nobody has looked, or it has another name by now */
         rc = session_names_find(&s->store, tenant, id, name, err);
-        if (!rc) rc = session_store_stat(&s->store, name, &stamp, err);
+        if (!rc) rc = session_store_stat(&s->store, name, &file_version, err);
     }
     if (rc == ROD_ENOTFOUND) {
         unlearn(s, tenant, id);
         return not_found(id, err);
     }
     if (rc) return rc;
-    if (enough && session_stamp_same(&stamp, &known)) {
+    if (enough && session_file_version_same(&file_version, &known)) {
         pthread_mutex_lock(&s->lock);
         x = session_table_find(&s->table, tenant, id);
         const bool still = x && x->exists && (!with_snapshot || x->snapshot);
-        if (still) session_met_locked(s, x, &stamp);
+        if (still) session_met_locked(s, x, &file_version);
         if (still) view_locked(x, with_snapshot, out);
         pthread_mutex_unlock(&s->lock);
         if (still) return 0;
     }
     struct session_read read;
     rc = session_store_read(&s->store, name, with_snapshot, &read, err);
-    if (rc == ROD_ESTATE) session_refused(s, name, &stamp, err);
+    if (rc == ROD_ESTATE) session_refused(s, name, &file_version, err);
     if (rc == ROD_ENOTFOUND) return not_found(id, err);
     if (rc) return rc;
     if (with_snapshot) session_count(&s->loads, 1);
     learn(s, tenant, id, name, &read, with_snapshot);
     out->metadata = read.metadata;
-    out->stamp = read.stamp;
+    out->file_version = read.file_version;
     memcpy(out->name, name, sizeof out->name);
     out->in_host = with_snapshot;
     out->durable = true;

@@ -71,8 +71,8 @@ static void who_was_used_longest_ago_goes_first(void **state) {
     assert_ptr_equal(session_table_to_remove(&t, false, 0), s[3]);
     assert_null(session_table_to_remove(&t, true, 0));
     for (uint64_t i = 0; i < 5; i++)
-        session_table_stamp(&t, s[i],
-                            &(struct session_stamp){.inode = 1 + i, .mtime_ns = 2, .n_bytes = 90, .disk_bytes = 100});
+        session_table_set_file(
+            &t, s[i], &(struct session_file_version){.inode = 1 + i, .mtime_ns = 2, .n_bytes = 90, .disk_bytes = 100});
     assert_int_equal(t.files.all, 500);
     assert_ptr_equal(session_table_to_drop(&t), s[3]);
     session_table_set_dirty(&t, s[3], true); /* must be written first */
@@ -150,13 +150,13 @@ static void counts_and_order_stay_true(void **state) {
             model[i].bytes = (uint64_t)(rand_r(&seed) % 1000);
             model[i].more_bytes = 0;
             model[i].base = model[i].bytes && rand_r(&seed) % 2 ? 1 + (uint64_t)(rand_r(&seed) % BASES) : 0;
-            session_table_stamp(&t, s,
-                                &(struct session_stamp){.inode = 1000 + (uint64_t)i,
-                                                        .mtime_ns = 1,
-                                                        .n_bytes = model[i].bytes,
-                                                        .disk_bytes = model[i].bytes,
-                                                        .base_inode = model[i].base,
-                                                        .base_bytes = 100 * model[i].base});
+            session_table_set_file(&t, s,
+                                   &(struct session_file_version){.inode = 1000 + (uint64_t)i,
+                                                                  .mtime_ns = 1,
+                                                                  .n_bytes = model[i].bytes,
+                                                                  .disk_bytes = model[i].bytes,
+                                                                  .base_inode = model[i].base,
+                                                                  .base_bytes = 100 * model[i].base});
         } else if (s) {
             remove_it(&t, s);
             model[i].there = model[i].snapshot = false;
@@ -429,7 +429,7 @@ static void what_sessions_take_of_memory_is_counted(void **state) {
     state_pool_count(pool, &counts);
     assert_int_equal(counts.place_bytes, 3 * SESSION_PLACE_BYTES);
     assert_int_equal(counts.beside_bytes, own); /* forks share it */
-    session_table_stamp(&t, s[0], &(struct session_stamp){.inode = 1, .n_bytes = 5});
+    session_table_set_file(&t, s[0], &(struct session_file_version){.inode = 1, .n_bytes = 5});
     session_snapshot_release(session_table_drop_snapshot(&t, s[0]));
     remove_it(&t, s[1]);
     state_pool_count(pool, &counts);
