@@ -115,7 +115,7 @@ static struct rod_state *state_of(const struct rod_engine *e, const struct sessi
     memcpy(s->layout, e->backend_info.state_id, sizeof s->layout);
     s->n_tok = p->n_tok;
     s->pending = p->pending;
-    s->image = state_buffer_share(p->image);
+    s->image = state_buffer_share(p->buffer);
     return s;
 }
 
@@ -160,7 +160,7 @@ static int by_id(const void *a, const void *b) {
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* Where the conversation stands now; the image becomes the snapshot's. */
+/* Where the conversation stands now; the state buffer becomes the snapshot's. */
 static struct session_snapshot *snapshot_of(struct work *w) {
     struct rod_state *s = w->end->pub.state;
     struct session_snapshot *p = session_snapshot_new(w->counts.n);
@@ -175,7 +175,7 @@ static struct session_snapshot *snapshot_of(struct work *w) {
     for (uint32_t i = 0; i < w->counts.n; i++)
         p->seen[i] = (struct session_seen){w->counts.ids[i], w->counts.n_generated[i]};
     qsort(p->seen, p->n_seen, sizeof *p->seen, by_id);
-    p->image = s->image;
+    p->buffer = s->image;
     s->image = NULL;
     return p;
 }

@@ -61,7 +61,7 @@ int session_file_write(const struct session_form *form, const struct session_met
                                    .pending_ids = {pending, p->pending >= 0 ? sizeof pending : 0},
                                    .sampler = {seen, n_seen},
                                    .meta = {meta, write_meta(f, answers, meta)},
-                                   .payload = {p->image ? p->image->bytes : NULL, session_snapshot_bytes(p)}};
+                                   .payload = {p->buffer ? p->buffer->bytes : NULL, session_snapshot_bytes(p)}};
         state.apart = apart != NULL;
         state.payload_check = apart ? *apart : 0;
         memcpy(state.fingerprint, form->fingerprint, sizeof state.fingerprint);

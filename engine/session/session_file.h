@@ -25,8 +25,9 @@ struct session_form {
     const void *arg;
 };
 
-/* *header, *n_header: malloc'd; the file is these bytes and then the snapshot's image. Reads the image for its
- * checksum; apart: the image is in another file and has this one (NULL: it is not), and the header is all of the file.
+/* *header, *n_header: malloc'd; the file is these bytes and then the snapshot's state buffer. Reads the state buffer
+ * for its checksum; apart: the state buffer is in another file and has this one (NULL: it is not), and the header is
+ * all of the file.
  */
 int session_file_write(const struct session_form *form, const struct session_metadata *metadata,
                        const struct session_snapshot *snapshot, const struct session_answers *answers,
@@ -36,8 +37,8 @@ int session_file_write(const struct session_form *form, const struct session_met
 uint64_t session_file_bytes(const struct session_form *form, const struct session_metadata *metadata,
                             const struct session_snapshot *snapshot, const struct session_answers *answers);
 
-/* From a parsed header: metadata, the snapshot without its image, answers (NULL: none). ROD_ESTATE naming file and
- * reason.
+/* From a parsed header: metadata, the snapshot without its state buffer, answers (NULL: none). ROD_ESTATE naming file
+ * and reason.
  */
 int session_file_read(const struct session_form *form, const struct state_file *state, const char *file,
                       struct session_metadata *metadata, struct session_snapshot **snapshot,

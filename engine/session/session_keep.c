@@ -71,7 +71,7 @@ bool session_replace(struct sessions *s) {
     return x != NULL;
 }
 
-/* What was added beside images since they were made. */
+/* What was added beside state buffers since they were made. */
 static void keep_host_budget(struct sessions *s) {
     while (s->config.pool && state_pool_over(s->config.pool) && state_pool_ask(s->config.pool, 0)) continue;
 }

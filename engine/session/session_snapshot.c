@@ -24,7 +24,7 @@ struct session_snapshot *session_snapshot_share(struct session_snapshot *p) {
 
 void session_snapshot_release(struct session_snapshot *p) {
     if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
-    state_buffer_release(p->image);
+    state_buffer_release(p->buffer);
     free(p->seen);
     free(p);
 }

@@ -27,7 +27,7 @@ struct session_snapshot {
     uint32_t n_held;
     struct session_seen *seen; /* [n_seen] in order of id */
     size_t n_seen;
-    struct state_buffer *image; /* NULL while n_tok is 0 */
+    struct state_buffer *buffer; /* NULL while n_tok is 0 */
 };
 
 /* At the beginning, with room for so many seen tokens. NULL without memory. */
@@ -35,14 +35,14 @@ struct session_snapshot *session_snapshot_new(size_t n_seen);
 struct session_snapshot *session_snapshot_share(struct session_snapshot *snapshot); /* NULL gives NULL */
 void session_snapshot_release(struct session_snapshot *snapshot);                   /* NULL: nothing */
 
-/* What it takes beside its image, with what malloc adds. */
+/* What it takes beside its state buffer, with what malloc adds. */
 static inline size_t session_snapshot_own_bytes(const struct session_snapshot *snapshot) {
     const size_t n_seen = snapshot->n_seen ? snapshot->n_seen : 1;
     return sizeof *snapshot + n_seen * sizeof *snapshot->seen + 32;
 }
 
 static inline size_t session_snapshot_bytes(const struct session_snapshot *snapshot) {
-    return snapshot->image ? snapshot->image->n_bytes : 0;
+    return snapshot->buffer ? snapshot->buffer->n_bytes : 0;
 }
 
 #endif

@@ -121,27 +121,27 @@ static int read_header(struct state_disk_file *f, const char *file, void **heade
 }
 
 /* at: where in f it begins; header: the one that has its check. */
-static int read_image(const struct session_store *store, struct state_disk_file *f, const char *file,
+static int read_state(const struct session_store *store, struct state_disk_file *f, const char *file,
                       const void *header, uint64_t at, size_t n_payload, struct state_buffer **out,
                       struct rod_error *err) {
-    struct state_buffer *image = state_buffer_new(store->pool, n_payload);
-    if (!image) return rod_fail(err, ROD_ENOROOM, "No room in host memory for a state of %zu bytes.", n_payload);
+    struct state_buffer *buffer = state_buffer_new(store->pool, n_payload);
+    if (!buffer) return rod_fail(err, ROD_ENOROOM, "No room in host memory for a state of %zu bytes.", n_payload);
     size_t n;
-    int rc = state_disk_get(f, at, image->bytes, n_payload, &n, err);
+    int rc = state_disk_get(f, at, buffer->bytes, n_payload, &n, err);
     if (!rc && n != n_payload)
         rc = rod_fail(err, ROD_ESTATE, "%.150s: too short: %zu bytes of payload of %zu", file, n, n_payload);
-    if (!rc) rc = state_file_check_payload(header, &(struct state_bytes){image->bytes, n_payload}, file, err);
+    if (!rc) rc = state_file_check_payload(header, &(struct state_bytes){buffer->bytes, n_payload}, file, err);
     if (rc) {
-        state_buffer_release(image);
+        state_buffer_release(buffer);
         return rc;
     }
-    *out = image;
+    *out = buffer;
     return 0;
 }
 
 /* The same of a state that is apart: it is the end of the base. */
 static int read_base(const struct session_store *store, const char *file, const uint8_t name[SESSION_NAME_BYTES],
-                     bool with_image, const void *header, size_t n_payload, struct session_read *out,
+                     bool with_state, const void *header, size_t n_payload, struct session_read *out,
                      struct rod_error *err) {
     char text[SESSION_FILE_NAME_BYTES];
     struct state_disk_file base;
@@ -153,8 +153,8 @@ static int read_base(const struct session_store *store, const char *file, const 
     if (base.stamp.n_bytes < n_payload)
         rc = rod_fail(err, ROD_ESTATE, "%.150s: too short: %llu bytes, the state has %zu", text,
                       (unsigned long long)base.stamp.n_bytes, n_payload);
-    if (!rc && with_image)
-        rc = read_image(store, &base, text, header, base.stamp.n_bytes - n_payload, n_payload, &out->snapshot->image,
+    if (!rc && with_state)
+        rc = read_state(store, &base, text, header, base.stamp.n_bytes - n_payload, n_payload, &out->snapshot->buffer,
                         err);
     state_disk_close(&base);
     return rc;
@@ -162,7 +162,7 @@ static int read_base(const struct session_store *store, const char *file, const 
 
 /* name NULL: whatever its name is, and then its header alone. */
 static int read_open(const struct session_store *store, struct state_disk_file *f, const char *file,
-                     const uint8_t name[SESSION_NAME_BYTES], bool with_image, struct session_read *out,
+                     const uint8_t name[SESSION_NAME_BYTES], bool with_state, struct session_read *out,
                      struct rod_error *err) {
     void *header = NULL;
     size_t n_header = 0;
@@ -179,9 +179,9 @@ static int read_open(const struct session_store *store, struct state_disk_file *
     if (!rc && name && !session_names_fit(store->names, out->metadata.tenant, out->metadata.id, name))
         rc = rod_fail(err, ROD_ESTATE, "%.150s: this is the file of another session", file);
     if (!rc && state.apart && name)
-        rc = read_base(store, file, name, with_image, header, state.payload.n, out, err);
-    else if (!rc && with_image && state.n_tok) /* a device may have states of no bytes: they are states all the same */
-        rc = read_image(store, f, file, header, n_header, state.payload.n, &out->snapshot->image, err);
+        rc = read_base(store, file, name, with_state, header, state.payload.n, out, err);
+    else if (!rc && with_state && state.n_tok) /* a device may have states of no bytes: they are states all the same */
+        rc = read_state(store, f, file, header, n_header, state.payload.n, &out->snapshot->buffer, err);
     free(header);
     return rc;
 }
@@ -193,7 +193,7 @@ static bool has_changed(const struct session_store *store, const char *file, con
            now.mtime_ns != read->mtime_ns || now.n_bytes != read->n_bytes;
 }
 
-int session_store_read(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], bool with_image,
+int session_store_read(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], bool with_state,
                        struct session_read *out, struct rod_error *err) {
     enum { TRIES = 100 };
     char text[SESSION_FILE_NAME_BYTES];
@@ -203,7 +203,7 @@ int session_store_read(const struct session_store *store, const uint8_t name[SES
         *out = (struct session_read){0};
         rc = state_disk_open(store->dir, session_store_name(name, text), &f, err);
         if (rc) return rc;
-        rc = read_open(store, &f, text, name, with_image, out, err);
+        rc = read_open(store, &f, text, name, with_state, out, err);
         state_disk_close(&f);
         if (rc) session_read_fini(out);
         if (rc != ROD_ESTATE || !has_changed(store, text, &out->file_version)) break;
@@ -251,9 +251,9 @@ int session_store_parse(const struct session_store *store, const void *bytes, si
     int rc = state_file_parse(bytes, n, file, &here, &state, err);
     if (!rc) rc = session_file_read(store->form, &state, file, &out->metadata, &out->snapshot, &out->answers, err);
     if (rc || !state.n_tok) return rc;
-    out->snapshot->image = state_buffer_new(store->pool, state.payload.n);
-    if (out->snapshot->image) {
-        if (state.payload.n) memcpy(out->snapshot->image->bytes, state.payload.data, state.payload.n);
+    out->snapshot->buffer = state_buffer_new(store->pool, state.payload.n);
+    if (out->snapshot->buffer) {
+        if (state.payload.n) memcpy(out->snapshot->buffer->bytes, state.payload.data, state.payload.n);
         return 0;
     }
     session_read_fini(out);
@@ -270,8 +270,8 @@ static int render(const struct session_store *store, const struct session_write 
                                       w->apart ? &w->payload_check : NULL, &header, &n_header, err);
     parts[0] = (struct state_bytes){header, n_header};
     parts[1] = (struct state_bytes){NULL, 0};
-    if (w->snapshot->image && !w->apart)
-        parts[1] = (struct state_bytes){w->snapshot->image->bytes, session_snapshot_bytes(w->snapshot)};
+    if (w->snapshot->buffer && !w->apart)
+        parts[1] = (struct state_bytes){w->snapshot->buffer->bytes, session_snapshot_bytes(w->snapshot)};
     return rc;
 }
 

@@ -53,14 +53,14 @@ int session_store_peek_metadata(const struct session_store *store, const uint8_t
 struct session_read {
     struct session_metadata metadata;
     struct session_file_version file_version;
-    struct session_snapshot *snapshot; /* its image only where it was asked for */
+    struct session_snapshot *snapshot; /* its state buffer only where it was asked for */
     struct session_answers *answers;
 };
-/* ROD_ENOTFOUND; ROD_ESTATE: damaged, foreign, or another session's; ROD_ENOROOM: for its image. */
-int session_store_read(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], bool with_image,
+/* ROD_ENOTFOUND; ROD_ESTATE: damaged, foreign, or another session's; ROD_ENOROOM: for its state buffer. */
+int session_store_read(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], bool with_state,
                        struct session_read *out, struct rod_error *err);
 void session_read_fini(struct session_read *read);
-/* The same from a file's bytes. file: for messages. Its image is in no pool, or in the store's. */
+/* The same from a file's bytes. file: for messages. Its state buffer is in no pool, or in the store's. */
 int session_store_parse(const struct session_store *store, const void *bytes, size_t n, const char *file,
                         struct session_read *out, struct rod_error *err);
 

@@ -129,7 +129,7 @@ static bool belongs(const struct session *s, enum session_order o) {
     case SESSION_SPARE: return s->snapshot && s->file_version.n_bytes && !s->dirty;
     case SESSION_DIRTY: return s->exists && s->dirty;
     case SESSION_LOOSE: return s->exists && !s->metadata.pinned;
-    case SESSION_IN_HOST: return s->exists && !s->metadata.pinned && s->snapshot && s->snapshot->image;
+    case SESSION_IN_HOST: return s->exists && !s->metadata.pinned && s->snapshot && s->snapshot->buffer;
     default: return true;
     }
 }
@@ -353,7 +353,7 @@ struct session *session_table_to_remove(const struct session_table *t, bool on_f
     struct session *shared = NULL;
     for (struct session *s = t->oldest[o]; s; s = s->newer[o]) {
         if (!idle(s) || (round && s->tried == round) || (on_file && !s->file_version.n_bytes)) continue;
-        /* one whose image nobody else has gives its memory back */
+        /* one whose state buffer nobody else has gives its memory back */
         if (on_file || atomic_load_explicit(&s->snapshot->refs, memory_order_relaxed) == 1) return s;
         if (!shared) shared = s;
     }

@@ -52,7 +52,7 @@ enum session_order {
     SESSION_SPARE,   /* with a snapshot that is on file as it is */
     SESSION_DIRTY,   /* memory is newer than the file */
     SESSION_LOOSE,   /* exist and are not pinned */
-    SESSION_IN_HOST, /* of those the ones that have an image */
+    SESSION_IN_HOST, /* of those the ones that have a state buffer */
     SESSION_N_ORDERS
 };
 enum session_hash { SESSION_BY_ID, SESSION_BY_NAME, SESSION_N_HASHES };

@@ -291,10 +291,10 @@ static int check_room(struct sessions *s, struct rod_error *err) {
     const bool stuck = session_stuck_locked(s);
     pthread_mutex_unlock(&s->lock);
     if (!stuck) return 0;
-    struct state_buffer *image =
+    struct state_buffer *buffer =
         state_buffer_try(s->config.pool, s->config.form.state_bytes(s->config.form.arg, SESSION_MOST_TOK));
-    state_buffer_release(image);
-    return image ? 0 : rod_fail(err, ROD_ENOROOM, "No room in host memory for the session's next state.");
+    state_buffer_release(buffer);
+    return buffer ? 0 : rod_fail(err, ROD_ENOROOM, "No room in host memory for the session's next state.");
 }
 
 /* True: it waits, and is opened again later. */

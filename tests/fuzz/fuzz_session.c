@@ -81,7 +81,7 @@ static void check_session(const uint8_t *data, size_t size) {
     void *header;
     size_t n_header;
     struct state_buffer image = {.n_bytes = state.payload.n, .bytes = (void *)(uintptr_t)state.payload.data};
-    snapshot->image = state.payload.n ? &image : NULL;
+    snapshot->buffer = state.payload.n ? &image : NULL;
     if (session_file_write(&form, &metadata, snapshot, answers, NULL, &header, &n_header, &err)) abort();
     struct state_file again;
     const struct state_file_expected any = {NULL, NULL};
@@ -90,7 +90,7 @@ static void check_session(const uint8_t *data, size_t size) {
         const struct state_bytes *now[] = {&again.pending_text, &again.pending_ids, &again.sampler, &again.meta};
         if (now[i]->n != sections[i]->n || memcmp(now[i]->data, sections[i]->data, now[i]->n)) abort();
     }
-    snapshot->image = NULL;
+    snapshot->buffer = NULL;
     free(header);
     session_snapshot_release(snapshot);
     session_answers_release(answers);

@@ -24,7 +24,7 @@ static struct session *put(struct session_table *t, const char *tenant, const ch
     struct session_metadata f = s->metadata;
     f.used_s = used_s;
     struct session_snapshot *p = snapshot ? session_snapshot_new(0) : NULL;
-    if (p) p->image = state_buffer_new(NULL, 100);
+    if (p) p->buffer = state_buffer_new(NULL, 100);
     session_snapshot_release(session_table_set(t, s, &f, p, NULL));
     return s;
 }

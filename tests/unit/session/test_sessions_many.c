@@ -210,7 +210,7 @@ static void a_smaller_limit_keeps_what_is_there(void **state) {
 
 enum { MEMORY = 1 << 20 };
 
-/* Empty sessions have no image, and all the same they end within the budget. */
+/* Empty sessions have no state buffer, and all the same they end within the budget. */
 static void sessions_count_in_the_budget_of_memory(void **state) {
     (void)state;
     enum { TRIES = 3000 };
