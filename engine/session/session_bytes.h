@@ -2,7 +2,7 @@
  * the file of the session that it was forked from, under a name of its own (session_store.h).
  *
  * A file is known by inode and size, and counts once, however many sessions have it; it counts as pinned while one of
- * these is. Who owns what: the count owns its entries; a holding lies in its session. Threads: none of its own.
+ * these is. Ownership: the count owns its entries; a hold lies in its session. Threads: none of its own.
  */
 #ifndef SESSION_BYTES_H
 #define SESSION_BYTES_H

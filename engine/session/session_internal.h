@@ -1,31 +1,38 @@
-/* session_internal.h - the parts of sessions.h, for session*.c and sessions.c.
+/* session_internal.h - the parts of sessions.h, for session*.c and sessions*.c of this folder.
  *
- * Who owns what: struct sessions is made and freed in sessions.c. Threads: everything under `lock`, but config, the
- * store and the counters; what a session's holder alone may touch is said in session_table.h. Functions that end in
- * _locked want the lock.
+ * sessions*.c are the calls of sessions.h; the parts below them are named after their files, in this order, each above
+ * those that it may call:
+ *
+ *   queue, log < folder < hold < view < scan, budget < turn < io, keep < sessions
+ *
+ * Ownership: sessions.c makes and frees struct sessions. Threads: everything is under `lock` but config, the store and
+ * the counters; session_table.h says what the holder of a session alone may touch. Functions that end in _locked want
+ * the lock; the others take it. No lock is held over a file.
  */
 #ifndef SESSION_INTERNAL_H
 #define SESSION_INTERNAL_H
 
 #include "session_refusals.h"
-#include "session_store.h"
-#include "session_watch.h"
+#include "session_table.h"
 #include "sessions.h"
+#include "engine/base/clock.h"
 #include "engine/base/log_limit.h"
+#include "engine/session/store/session_store.h"
+#include "engine/session/store/session_watch.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <time.h>
 
 enum { SESSIONS_MAX_THREADS = 8, SESSIONS_BATCH = 16 };
-/* Each dirty session keeps a lease, which is an open file. At MANY of them all are written; at MOST a lazy turn is
- * written as any other. */
+/* Each dirty session keeps a lease, which is an open file. At MANY dirty sessions all are written; at MOST a lazy turn
+ * is written as any other. */
 enum { SESSIONS_MANY_DIRTY = 128, SESSIONS_MOST_DIRTY = 256 };
 
-/* After a write failed the disk, or that session, is not asked again for so long. */
+/* After a failed write the disk, or that session, is not tried again for so long. */
 #define SESSIONS_RETRY_WRITE_NS ((uint64_t)5 * 1000000000u)
 
-/* What may go wrong again and again; each is told once a minute. */
+/* Failures that may come again and again; each is logged once a minute. */
 enum session_trouble {
     SESSION_NOT_WRITTEN,
     SESSION_NOT_SAVED,
@@ -43,31 +50,32 @@ struct sessions {
     struct session_names names;
     char layout[256];
     pthread_mutex_t lock;
+    pthread_t locker; /* while `locked` */
+    bool locked;
     pthread_cond_t work;    /* for the threads */
     pthread_cond_t keep;    /* for the keeper */
     pthread_cond_t changed; /* a session is free, a turn came back */
     struct session_table table;
-    struct session_line jobs;             /* turns in OPEN and END */
-    struct session *writes, *writes_last; /* by next_write, hold is WRITE */
-    struct session_turn *parked;          /* in LINE and WAIT */
-    uint64_t n_out;                       /* turns between arrive and RUN, and between end and OVER */
+    struct list jobs;    /* turns in OPEN and END */
+    struct list writes;  /* sessions whose hold is WRITE */
+    struct list waiting; /* turns in QUEUED and RETRY */
+    uint64_t n_out;      /* turns between arrive and RUN, and between end and OVER */
     struct session_refusals refusals;
     struct log_limit limits[SESSION_N_TROUBLES];
     uint64_t disk_failed_ns; /* when it last did not take a file; 0 = it took the last one */
     bool stopping;           /* no turn begins */
     bool flushing;           /* write all that is dirty */
-    bool starved;            /* make_room found nothing that could go */
-    bool scan;               /* the keeper is to read the folder */
-    bool closing;            /* what cannot be written is given up */
+    bool starved;            /* host memory is full and nothing there could go: the next session that is written goes */
+    bool closing;            /* a session that cannot be written is given up */
     bool ending;             /* the threads end when there is no work */
-    uint64_t n_scans, n_rounds, n_jobs;
-    uint64_t n_lost; /* of closing: not written, and given up */
-    int dir_fd;      /* of the folder at the start: its file system is not unmounted meanwhile; -1 = none */
+    uint64_t n_scans, n_rounds;
+    uint64_t n_lost; /* at close: sessions that were not written */
+    int dir_fd;      /* of the folder at the start: keeps its file system mounted; -1 = none */
     uint64_t dir_device, dir_inode;
     uint64_t leaving_bytes;     /* of files that are being removed for the budget */
     pthread_mutex_t watch_lock; /* over these; before `lock` */
     struct session_watch watch;
-    bool unread;                  /* something has changed in the folder, and nobody knows what */
+    bool unread;                  /* unknown files of the folder have changed */
     uint64_t read_ns, reading_ns; /* when all of it was read last, and how long that took */
     pthread_t threads[SESSIONS_MAX_THREADS], keeper;
     uint32_t n_threads;
@@ -75,71 +83,114 @@ struct sessions {
     atomic_uint_fast64_t saves, save_failures, no_room, loads, refused, expired, evicted, replays;
 };
 
+static inline void session_lock(struct sessions *s) {
+    pthread_mutex_lock(&s->lock);
+    assert(!s->locked);
+    s->locker = pthread_self();
+    s->locked = true;
+}
+/* By this thread. */
+static inline bool session_lock_held(const struct sessions *s) {
+    return s->locked && pthread_equal(s->locker, pthread_self());
+}
+static inline void session_unlock(struct sessions *s) {
+    assert(session_lock_held(s));
+    s->locked = false;
+    pthread_mutex_unlock(&s->lock);
+}
+/* Waits for a condition of `lock`, at most until a time of clock_now_ns; 0 = for ever. */
+void session_wait_locked(struct sessions *s, pthread_cond_t *condition, uint64_t until_ns);
+
 static inline void session_count(atomic_uint_fast64_t *counter, uint64_t n) {
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
-
-static inline int64_t session_now_s(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (int64_t)t.tv_sec;
-}
-
-static inline uint64_t session_now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static inline bool session_on_disk(const struct sessions *s) { return s->store.dir[0] != 0; }
+static inline struct session_turn *session_turn_of(struct list_link *link) {
+    return link ? LIST_OF(link, struct session_turn, link) : NULL;
+}
+
+/* ---- session_log.c ---- */
 
 void session_log(const struct sessions *s, int level, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* An error in the log, at most once a minute for each trouble, with how often it was left out. Without the lock. */
-void session_trouble(struct sessions *s, enum session_trouble what, const char *format, ...)
+/* An error in the log, at most once a minute for each trouble, with how often it was left out. Takes the lock. */
+void session_log_trouble(struct sessions *s, enum session_trouble trouble, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* 0: the folder that was there at the start is there, with the key of its files' names, or there is none. ROD_EIO:
- * another one, as an empty place where its disk was mounted, has no session, and is not to get any. */
-int session_dir_here(const struct sessions *s, struct rod_error *err);
-/* session_store_write, where the folder is there. */
-void session_write_all(const struct sessions *s, struct session_write *writes, size_t n);
-/* What became of a write: counted, and whether the disk takes files. Without the lock. */
-void session_wrote(struct sessions *s, struct session *session, const struct session_write *write);
-/* Host memory is full of what the disk does not take, and nothing there can go: nobody waits for that. */
-bool session_stuck_locked(const struct sessions *s);
-bool session_writing_locked(const struct sessions *s); /* some session is being written because of age or budget */
 
-/* ---- sessions.c: holding ---- */
-/* The holder is done: the next in line, or nobody. The lease is closed already, or kept because it is dirty. */
-void session_release_locked(struct sessions *s, struct session *session);
-/* For whoever holds it, without the lock: gives the lease back unless the session is dirty. */
-void session_end_lease(struct sessions *s, struct session *session);
-/* For whoever holds it, which has its file's name from then on. 0: it has it, or there is no folder; ROD_EBUSY,
- * ROD_EIO.
- */
-int session_take_lease(struct sessions *s, struct session *session, struct rod_error *err);
-/* Holds it for a call; a place is made where there is none. ROD_EBUSY while a turn has it or waits. With its lease. */
-int session_hold(struct sessions *s, const char *tenant, const char *id, struct session **out, struct rod_error *err);
-/* The reverse of session_hold. */
-void session_unhold(struct sessions *s, struct session *session);
-/* Held: what the file says, if it is another than the table's. with_snapshot: the snapshot is wanted too. Afterwards
- * `exists` is true to the file. ROD_ESTATE where that is refused, ROD_ENOROOM without room for its state. */
-int session_refresh(struct sessions *s, struct session *session, bool with_snapshot, struct rod_error *err);
+/* ---- session_queue.c: turns that wait, and the jobs of the threads ---- */
 
-/* A look at its file: if that is the version that is known, whoever used it meanwhile counts here too. */
-void session_met_locked(struct sessions *s, struct session *session, const struct session_file_version *file_version);
+/* The turn waits for its session, behind the others. */
+void session_queue_add_locked(struct sessions *s, struct session *session, struct session_turn *turn);
+/* The first turn of a free session's wait queue holds it, and is to be opened. */
+void session_queue_start_locked(struct sessions *s, struct session *session);
+/* The turn holds its session, and is opened again at retry_ns. */
+void session_queue_retry_locked(struct sessions *s, struct session_turn *turn, uint64_t retry_ns);
+/* Now. */
+void session_queue_reopen_locked(struct sessions *s, struct session_turn *turn);
+/* A turn in QUEUED waits no more: it is the caller's. */
+void session_queue_remove_locked(struct sessions *s, struct session_turn *turn);
+/* A turn in QUEUED or RETRY will not begin; its error is set. It ends as all turns end. */
+void session_queue_fail_locked(struct sessions *s, struct session_turn *turn);
+/* The turn, of any other stage, is to be ended. */
+void session_queue_end_locked(struct sessions *s, struct session_turn *turn);
+/* The session is dirty, and held by nobody or the caller: now the threads hold it, and write it. */
+void session_queue_write_locked(struct sessions *s, struct session *session);
+/* Takes the first job out; of ends as many as are one thread's share, at most SESSIONS_BATCH. */
+size_t session_queue_take_turns_locked(struct sessions *s, struct session_turn **turns);
+size_t session_queue_take_writes_locked(struct sessions *s, struct session **sessions);
 
-/* It will be made: it counts from now on, within max_sessions, the tenant's limit (0: its share of max_sessions) and
- * the memory that sessions may have. Held. ROD_ESESSIONS, ROD_EKEYSESSIONS, ROD_ENOROOM. */
-int session_claim(struct sessions *s, struct session *session, uint64_t tenant_max, struct rod_error *err);
+/* ---- session_folder.c: the folder, there or not ---- */
 
+/* Makes the folder if it is missing, and tries whether it takes files. */
+int session_folder_open(struct sessions *s, const char *dir, struct rod_error *err);
+/* 0: the folder of the start is there, with the key of its files' names, or there is none. ROD_EIO: another folder, as
+ * the empty mount point of a disk: no session is read from it or written to it. */
+int session_folder_here(const struct sessions *s, struct rod_error *err);
+/* session_store_write, if the folder is there. */
+void session_folder_write(const struct sessions *s, struct session_write *writes, size_t n);
+/* The outcome of a write: counted, and whether the disk takes files. */
+void session_folder_wrote(struct sessions *s, struct session *session, const struct session_write *write);
+/* Host memory is full of what the disk does not take, and nothing there can go: waiting is useless. */
+bool session_folder_stuck_locked(const struct sessions *s);
+/* Some session is being written because of age or budget. */
+bool session_folder_writing_locked(const struct sessions *s);
 /* A file was refused: counted, once. True: it is new. */
-bool session_refuse(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES],
-                    const struct session_file_version *file_version);
-/* And told. */
-void session_refused(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES],
-                     const struct session_file_version *file_version, const struct rod_error *err);
+bool session_folder_refuse(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES],
+                           const struct session_file_version *file_version);
+/* And logged. */
+void session_folder_refused(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES],
+                            const struct session_file_version *file_version, const struct rod_error *err);
+/* Removes states of forks that no file needs: a crash of any server left them. */
+void session_folder_sweep(struct sessions *s);
 
-/* A committed version, taken out of table or file; whoever holds the session. */
+/* ---- session_hold.c: holding a session, its lease, and what its file says ---- */
+
+/* The holder is done: the next turn of the wait queue holds the session, or nobody. The lease is given back already, or
+ * kept because the session is dirty. */
+void session_hold_release_locked(struct sessions *s, struct session *session);
+/* By the holder, without the lock: gives the lease back unless the session is dirty. */
+void session_hold_end_lease(struct sessions *s, struct session *session);
+/* By the holder; the name of the file is known from then on. 0: it has the lease, or there is no folder; ROD_EBUSY,
+ * ROD_EIO. */
+int session_hold_take_lease(struct sessions *s, struct session *session, struct rod_error *err);
+/* Holds the session for a call, with its lease; an entry is made where there is none. ROD_EBUSY while a turn holds it
+ * or waits. */
+int session_hold_begin(struct sessions *s, const char *tenant, const char *id, struct session **out,
+                       struct rod_error *err);
+/* The reverse. */
+void session_hold_end(struct sessions *s, struct session *session);
+/* By the holder: reads the file, if it is another than the table's. with_snapshot: the snapshot is wanted too.
+ * Afterwards `exists` is true to the file. ROD_ESTATE where the file is refused, ROD_ENOROOM without room for its
+ * state. */
+int session_hold_refresh(struct sessions *s, struct session *session, bool with_snapshot, struct rod_error *err);
+/* By the holder: the session exists no more; its entry stays. */
+void session_hold_forget(struct sessions *s, struct session *session);
+/* The file is of the known version: if another server used it meanwhile, that counts here too. */
+void session_hold_met_locked(struct sessions *s, struct session *session,
+                             const struct session_file_version *file_version);
+
+/* ---- session_view.c: looking at a session that others may hold ---- */
+
+/* A committed version, out of table or file. */
 struct session_view {
     struct session_metadata metadata;
     struct session_snapshot *snapshot; /* with_snapshot: shared; else NULL */
@@ -148,39 +199,52 @@ struct session_view {
     uint8_t name[SESSION_NAME_BYTES];         /* of that file */
     bool busy, in_host, durable;
 };
-/* Somebody begins from it: its time begins anew, on all servers. */
-void session_used(struct sessions *s, const char *tenant, const char *id);
-int session_look(struct sessions *s, const char *tenant, const char *id, bool with_snapshot, struct session_view *out,
-                 struct rod_error *err);
+int session_view_take(struct sessions *s, const char *tenant, const char *id, bool with_snapshot,
+                      struct session_view *out, struct rod_error *err);
 void session_view_fini(struct session_view *view);
+/* The same of a session that is not expired, or busy. */
+int session_view_take_live(struct sessions *s, const char *tenant, const char *id, bool with_snapshot,
+                           struct session_view *out, struct rod_error *err);
+/* A turn or a fork begins from it: the time of last use is now, on all servers. */
+void session_view_use(struct sessions *s, const char *tenant, const char *id);
 
-/* ---- session_turn.c ---- */
-void session_turn_start_locked(struct sessions *s, struct session *session);       /* the first of its line holds it */
-void session_turn_open(struct sessions *s, struct session_turn *turn);             /* on a thread */
-void session_turns_end(struct sessions *s, struct session_turn **turns, size_t n); /* on a thread; END ones */
-void session_turn_park_locked(struct sessions *s, struct session_turn *turn);
-void session_turn_unpark_locked(struct sessions *s, struct session_turn *turn);
-void session_turn_fail_locked(struct sessions *s, struct session_turn *turn);
+/* ---- session_scan.c: what the folder holds ---- */
 
-/* ---- session_io.c: the threads ---- */
+/* Reads the headers of all files. */
+int session_scan_all(struct sessions *s, struct rod_error *err);
+/* Reads what changed in the folder since the last time; all of it where that is unknown. asked: a caller waits for
+ * it. */
+int session_scan_changes(struct sessions *s, bool asked, struct rod_error *err);
+
+/* ---- session_budget.c: how many sessions, how much memory, how much disk ---- */
+
+/* By the holder: the session will be made. It counts from now on, within max_sessions, the tenant's limit (0: its share
+ * of max_sessions) and the memory that sessions may have. ROD_ESESSIONS, ROD_EKEYSESSIONS, ROD_ENOROOM. */
+int session_budget_claim(struct sessions *s, struct session *session, uint64_t tenant_max, struct rod_error *err);
+/* Host memory is wanted. True: something was released. */
+bool session_budget_make_room(struct sessions *s);
+/* Drops what was added beside state buffers since they were made. */
+void session_budget_keep_host(struct sessions *s);
+/* By the holder of these sessions, before their files are written: others make room for the files in the folder's
+ * budget. The rc of a write that could never fit becomes ROD_ENOROOM. */
+void session_budget_reserve(struct sessions *s, struct session *const *sessions, struct session_write *writes,
+                            size_t n);
+/* Both give the lock up in between. */
+void session_budget_keep_disk_locked(struct sessions *s);
+void session_budget_expire_locked(struct sessions *s);
+
+/* ---- session_turn.c: on a thread ---- */
+
+/* The turn is in OPEN, and holds its session. */
+void session_turn_open(struct sessions *s, struct session_turn *turn);
+/* Turns in END, at most SESSIONS_BATCH. */
+void session_turn_end_all(struct sessions *s, struct session_turn **turns, size_t n);
+
+/* ---- session_io.c, session_keep.c: the threads ---- */
+
 int session_io_start(struct sessions *s, struct rod_error *err);
-void session_io_stop(struct sessions *s);
-void session_io_push_locked(struct sessions *s, struct session_turn *turn);
-/* It is dirty, and held by nobody or the caller: it becomes WRITE. */
-void session_io_write_locked(struct sessions *s, struct session *session);
-
-/* ---- session_keep.c: time and budgets ---- */
-/* Before the files of sessions that the caller holds are written, without the lock: others make room for them in the
- * folder's budget. Where they never could, the write's rc is ROD_ENOROOM. */
-void session_reserve(struct sessions *s, struct session *const *sessions, struct session_write *writes, size_t n);
-void *session_keeper(void *sessions);
-int session_scan(struct sessions *s, struct rod_error *err); /* the folder's headers */
-/* Removes states of forks that are none: a crash, of any server, or somebody's hand left them. */
-void session_sweep_bases(struct sessions *s);
-/* What changed in the folder since the last time; all of it where nobody knows what did. asked: somebody wants to see
- * it now. */
-int session_catch_up(struct sessions *s, bool asked, struct rod_error *err);
-/* Without a folder: a session goes for the place that it takes. False: none can. */
-bool session_replace(struct sessions *s);
+void session_io_stop(struct sessions *s); /* `ending` is set */
+int session_keep_start(struct sessions *s, struct rod_error *err);
+void session_keep_stop(struct sessions *s);
 
 #endif

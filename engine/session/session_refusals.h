@@ -1,12 +1,12 @@
-/* session_refusals.h - the files of the folder that were refused, so that each is read, counted and told once, however
- * many there are.
+/* session_refusals.h - the files of the folder that were refused: each is read, counted and logged once.
  *
- * Who owns what: the list is the caller's, its memory its own. Threads: the caller's lock. Pure.
+ * Ownership: the set is the caller's, its memory its own. Threads: the caller's lock. Pure.
  */
 #ifndef SESSION_REFUSALS_H
 #define SESSION_REFUSALS_H
 
-#include "session_store.h"
+#include "engine/base/siphash.h"
+#include "engine/session/store/session_metadata.h"
 
 struct session_refusal {
     uint8_t name[SESSION_NAME_BYTES];
@@ -16,9 +16,9 @@ struct session_refusal {
 };
 
 struct session_refusals {
-    uint8_t key[SIPHASH_KEY_BYTES]; /* of their places */
-    struct session_refusal *places; /* [room], a power of two */
-    size_t n, room;
+    uint8_t key[SIPHASH_KEY_BYTES]; /* of the hash */
+    struct session_refusal *slots;  /* [cap], a power of two */
+    size_t n, cap;
 };
 void session_refusals_init(struct session_refusals *r, const uint8_t key[SIPHASH_KEY_BYTES]);
 void session_refusals_fini(struct session_refusals *r);

@@ -1,5 +1,6 @@
 /* session_table.c - see session_table.h. */
 #include "session_table.h"
+#include "engine/base/fail.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -10,24 +11,26 @@ enum { FIRST_BUCKETS = 64 };
 
 int session_table_init(struct session_table *t, struct rod_error *err) {
     *t = (struct session_table){.n_buckets = FIRST_BUCKETS};
+    for (enum session_order o = 0; o < SESSION_N_ORDERS; o++) list_init(&t->by_use[o]);
     if (getrandom(t->key, sizeof t->key, 0) != (ssize_t)sizeof t->key)
-        return rod_fail(err, ROD_EINTERNAL, "There are no random numbers for the table of sessions.");
+        return rod_fail(err, ROD_EINTERNAL, "The system has no random numbers for the table of sessions.");
     for (int h = 0; h < SESSION_N_HASHES; h++) t->buckets[h] = calloc(t->n_buckets, sizeof(struct session *));
     if (t->buckets[SESSION_BY_ID] && t->buckets[SESSION_BY_NAME]) return 0;
     session_table_fini(t);
-    return rod_fail(err, ROD_ENOMEM, "No memory for the table of sessions.");
+    return rod_fail_no_memory(err);
 }
 
-static void free_session(struct session *s) {
+static void session_free(struct session *s) {
     session_snapshot_release(s->snapshot);
     session_answers_release(s->answers);
     free(s);
 }
 
 void session_table_fini(struct session_table *t) {
-    for (struct session *s = t->oldest[SESSION_ALL], *next; s; s = next) {
-        next = s->newer[SESSION_ALL];
-        free_session(s);
+    for (struct session *s = session_oldest(t, SESSION_ALL), *next; s; s = next) {
+        next = session_newer(t, s, SESSION_ALL);
+        if (s->snapshot) s->snapshot->n_sessions--;
+        session_free(s);
     }
     session_bytes_fini(&t->files);
     for (int h = 0; h < SESSION_N_HASHES; h++) free(t->buckets[h]);
@@ -37,12 +40,7 @@ void session_table_fini(struct session_table *t) {
 
 /* ---- names ---- */
 
-bool session_id_ok(const char *id) {
-    const size_t n = strspn(id, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-");
-    return n > 0 && n <= SESSION_MAX_ID && !id[n];
-}
-
-static uint64_t hash(const struct session_table *t, const void *bytes, size_t n) {
+static uint64_t table_hash(const struct session_table *t, const void *bytes, size_t n) {
     uint8_t digest[SIPHASH_BYTES];
     uint64_t first;
     siphash(t->key, bytes, n, digest);
@@ -50,134 +48,114 @@ static uint64_t hash(const struct session_table *t, const void *bytes, size_t n)
     return first;
 }
 
-static uint64_t hash_id(const struct session_table *t, const char *tenant, const char *id) {
+static uint64_t table_hash_id(const struct session_table *t, const char *tenant, const char *id) {
     char both[SESSION_MAX_TENANT + 1 + SESSION_MAX_ID];
     const size_t n_tenant = strlen(tenant), n_id = strlen(id);
     assert(n_tenant <= SESSION_MAX_TENANT && n_id <= SESSION_MAX_ID);
     memcpy(both, tenant, n_tenant + 1);
     memcpy(both + n_tenant + 1, id, n_id);
-    return hash(t, both, n_tenant + 1 + n_id);
+    return table_hash(t, both, n_tenant + 1 + n_id);
 }
 
-static struct session **bucket_of(const struct session_table *t, enum session_hash h, uint64_t of) {
+static struct session **table_bucket(const struct session_table *t, enum session_hash h, uint64_t of) {
     return &t->buckets[h][of & (t->n_buckets - 1)];
 }
 
-static void chain(struct session_table *t, struct session *s, enum session_hash h) {
-    struct session **bucket = bucket_of(t, h, s->hash[h]);
+static void table_chain(struct session_table *t, struct session *s, enum session_hash h) {
+    struct session **bucket = table_bucket(t, h, s->hash[h]);
     s->chain[h] = *bucket;
     *bucket = s;
 }
 
-static void unchain(struct session_table *t, struct session *s, enum session_hash h) {
-    struct session **at = bucket_of(t, h, s->hash[h]);
+static void table_unchain(struct session_table *t, struct session *s, enum session_hash h) {
+    struct session **at = table_bucket(t, h, s->hash[h]);
     while (*at != s) at = &(*at)->chain[h];
     *at = s->chain[h];
 }
 
 struct session *session_table_find(const struct session_table *t, const char *tenant, const char *id) {
-    struct session *s = *bucket_of(t, SESSION_BY_ID, hash_id(t, tenant, id));
+    struct session *s = *table_bucket(t, SESSION_BY_ID, table_hash_id(t, tenant, id));
     while (s && (strcmp(s->metadata.id, id) || strcmp(s->metadata.tenant, tenant))) s = s->chain[SESSION_BY_ID];
     return s;
 }
 
 struct session *session_table_find_name(const struct session_table *t, const uint8_t name[SESSION_NAME_BYTES]) {
-    struct session *s = *bucket_of(t, SESSION_BY_NAME, hash(t, name, SESSION_NAME_BYTES));
+    struct session *s = *table_bucket(t, SESSION_BY_NAME, table_hash(t, name, SESSION_NAME_BYTES));
     while (s && memcmp(s->name, name, SESSION_NAME_BYTES)) s = s->chain[SESSION_BY_NAME];
     return s;
 }
 
 void session_table_name(struct session_table *t, struct session *s, const uint8_t name[SESSION_NAME_BYTES]) {
-    if (s->named) unchain(t, s, SESSION_BY_NAME);
+    if (s->named) table_unchain(t, s, SESSION_BY_NAME);
     memcpy(s->name, name, SESSION_NAME_BYTES);
-    s->hash[SESSION_BY_NAME] = hash(t, name, SESSION_NAME_BYTES);
+    s->hash[SESSION_BY_NAME] = table_hash(t, name, SESSION_NAME_BYTES);
     s->named = true;
-    chain(t, s, SESSION_BY_NAME);
+    table_chain(t, s, SESSION_BY_NAME);
 }
 
 /* ---- the order of use ---- */
 
-static void unlink_use(struct session_table *t, struct session *s, enum session_order o) {
-    if (s->older[o])
-        s->older[o]->newer[o] = s->newer[o];
-    else
-        t->oldest[o] = s->newer[o];
-    if (s->newer[o])
-        s->newer[o]->older[o] = s->older[o];
-    else
-        t->newest[o] = s->older[o];
+/* Behind all that were used no later. A session that is used now goes to the end at once. */
+static void table_link_use(struct session_table *t, struct session *s, enum session_order o) {
+    struct list *list = &t->by_use[o];
+    struct list_link *at = &list->ends;
+    while (at->prev != &list->ends && session_of_use(at->prev, o)->metadata.used_s > s->metadata.used_s) at = at->prev;
+    list_insert_before(list, at, &s->by_use[o]);
 }
 
-/* Behind all that were used no later. What is used now goes to the end at once. */
-static void link_use(struct session_table *t, struct session *s, enum session_order o) {
-    struct session *older = t->newest[o];
-    while (older && older->metadata.used_s > s->metadata.used_s) older = older->older[o];
-    s->older[o] = older;
-    s->newer[o] = older ? older->newer[o] : t->oldest[o];
-    if (s->newer[o])
-        s->newer[o]->older[o] = s;
-    else
-        t->newest[o] = s;
-    if (older)
-        older->newer[o] = s;
-    else
-        t->oldest[o] = s;
-}
-
-static bool belongs(const struct session *s, enum session_order o) {
+static bool session_belongs(const struct session *s, enum session_order o) {
     switch (o) {
-    case SESSION_SPARE: return s->snapshot && s->file_version.n_bytes && !s->dirty;
+    case SESSION_DROPPABLE: return s->snapshot && s->file_version.n_bytes && !s->dirty;
     case SESSION_DIRTY: return s->exists && s->dirty;
-    case SESSION_LOOSE: return s->exists && !s->metadata.pinned;
+    case SESSION_REMOVABLE: return s->exists && !s->metadata.pinned;
     case SESSION_IN_HOST: return s->exists && !s->metadata.pinned && s->snapshot && s->snapshot->buffer;
     default: return true;
     }
 }
 
-/* What it is decides which orders it stands in. */
-static void settle(struct session_table *t, struct session *s) {
+/* After a change: the lists that it belongs to, and its end. */
+static void table_settle(struct session_table *t, struct session *s) {
     for (enum session_order o = 0; o < SESSION_N_ORDERS; o++) {
-        const bool in = belongs(s, o);
-        if (in == s->in[o]) continue;
+        const bool in = session_belongs(s, o);
+        if (in == (s->by_use[o].next != NULL)) continue;
         if (in)
-            link_use(t, s, o);
+            table_link_use(t, s, o);
         else
-            unlink_use(t, s, o);
-        s->in[o] = in;
+            list_remove(&t->by_use[o], &s->by_use[o]);
     }
     const int64_t end_s = s->exists ? session_end_s(&s->metadata) : INT64_MAX;
     if (end_s != s->end_s) session_ends_set(t, s, end_s); /* else it may have been looked at already */
     s->end_s = end_s;
+    assert(t->n_exist <= t->n && t->n_snapshots <= t->n && t->n_dirty <= t->n);
 }
 
-/* Out of all orders, so that its use can change; settle puts it back. */
-static void lift(struct session_table *t, struct session *s) {
-    for (enum session_order o = 0; o < SESSION_N_ORDERS; o++) {
-        if (s->in[o]) unlink_use(t, s, o);
-        s->in[o] = false;
-    }
+/* Out of all lists, so that the time of its use can change; table_settle puts it back. */
+static void table_unsettle(struct session_table *t, struct session *s) {
+    for (enum session_order o = 0; o < SESSION_N_ORDERS; o++)
+        if (s->by_use[o].next) list_remove(&t->by_use[o], &s->by_use[o]);
 }
 
 /* ---- memory ---- */
 
-static void count_memory(struct session_table *t, int64_t place_bytes, int64_t beside_bytes) {
+static void table_count_memory(struct session_table *t, int64_t place_bytes, int64_t beside_bytes) {
     if (t->pool) state_pool_add(t->pool, place_bytes, beside_bytes);
 }
 
 /* A snapshot that several share counts once. */
-static void count_snapshot(struct session_table *t, struct session_snapshot *p, bool more) {
+static void table_count_snapshot(struct session_table *t, struct session_snapshot *p, bool more) {
     if (!p) return;
     const int64_t n_bytes = (int64_t)session_snapshot_own_bytes(p);
-    if (more ? p->n_sessions++ == 0 : --p->n_sessions == 0) count_memory(t, 0, more ? n_bytes : -n_bytes);
+    assert(more || p->n_sessions); /* no session gives back what it has not */
+    if (more ? p->n_sessions++ == 0 : --p->n_sessions == 0) table_count_memory(t, 0, more ? n_bytes : -n_bytes);
 }
 
-static void count_answers(struct session_table *t, const struct session_answers *a, bool more) {
-    if (a) count_memory(t, 0, more ? (int64_t)a->n : -(int64_t)a->n);
+static void table_count_answers(struct session_table *t, const struct session_answers *a, bool more) {
+    if (a) table_count_memory(t, 0, more ? (int64_t)a->n : -(int64_t)a->n);
 }
 
 /* ---- sessions come and go ---- */
 
-static void grow(struct session_table *t) {
+static void table_grow(struct session_table *t) {
     const size_t n_buckets = t->n_buckets * 2;
     struct session **buckets[SESSION_N_HASHES];
     for (int h = 0; h < SESSION_N_HASHES; h++) buckets[h] = calloc(n_buckets, sizeof(struct session *));
@@ -190,51 +168,54 @@ static void grow(struct session_table *t) {
         t->buckets[h] = buckets[h];
     }
     t->n_buckets = n_buckets;
-    for (struct session *s = t->oldest[SESSION_ALL]; s; s = s->newer[SESSION_ALL]) {
-        chain(t, s, SESSION_BY_ID);
-        if (s->named) chain(t, s, SESSION_BY_NAME);
+    for (struct session *s = session_oldest(t, SESSION_ALL); s; s = session_newer(t, s, SESSION_ALL)) {
+        table_chain(t, s, SESSION_BY_ID);
+        if (s->named) table_chain(t, s, SESSION_BY_NAME);
     }
 }
 
 /* Each may have an end. */
-static bool room_for_end(struct session_table *t) {
-    if (t->n < t->ends_room) return true;
-    const size_t room = t->ends_room ? 2 * t->ends_room : FIRST_BUCKETS;
-    struct session **more = realloc(t->ends, room * sizeof(struct session *));
+static bool table_reserve_end(struct session_table *t) {
+    if (t->n < t->ends_cap) return true;
+    const size_t cap = t->ends_cap ? 2 * t->ends_cap : FIRST_BUCKETS;
+    struct session **more = realloc(t->ends, cap * sizeof(struct session *));
     if (!more) return false;
     t->ends = more;
-    t->ends_room = room;
+    t->ends_cap = cap;
     return true;
 }
 
 struct session *session_table_add(struct session_table *t, const char *tenant, const char *id) {
-    struct session *s = room_for_end(t) ? calloc(1, sizeof *s) : NULL;
+    struct session *s = table_reserve_end(t) ? calloc(1, sizeof *s) : NULL;
     if (!s) return NULL;
     memcpy(s->metadata.tenant, tenant, strlen(tenant) + 1);
     memcpy(s->metadata.id, id, strlen(id) + 1);
-    s->hash[SESSION_BY_ID] = hash_id(t, tenant, id);
+    s->hash[SESSION_BY_ID] = table_hash_id(t, tenant, id);
     s->lease_fd = -1;
     s->end_s = INT64_MAX;
-    s->metadata.used_s = t->newest[SESSION_ALL] ? t->newest[SESSION_ALL]->metadata.used_s : 0;
-    if (t->n >= t->n_buckets) grow(t);
-    chain(t, s, SESSION_BY_ID);
+    const struct session *newest = session_of_use(list_last(&t->by_use[SESSION_ALL]), SESSION_ALL);
+    s->metadata.used_s = newest ? newest->metadata.used_s : 0;
+    list_init(&s->queue);
+    if (t->n >= t->n_buckets) table_grow(t);
+    table_chain(t, s, SESSION_BY_ID);
     t->n++;
-    settle(t, s);
+    table_settle(t, s);
     return s;
 }
 
-static void uncount(struct session_table *t, struct session *s) {
+static void table_uncount(struct session_table *t, struct session *s) {
     if (!s->counted) return;
     s->counted = false;
+    assert(session_table_n(t));
     session_tree_remove(t, s);
-    count_memory(t, -(int64_t)SESSION_PLACE_BYTES, 0);
+    table_count_memory(t, -(int64_t)SESSION_PLACE_BYTES, 0);
 }
 
 void session_table_count(struct session_table *t, struct session *s) {
     if (s->counted) return;
     s->counted = true;
     session_tree_add(t, s);
-    count_memory(t, (int64_t)SESSION_PLACE_BYTES, 0);
+    table_count_memory(t, (int64_t)SESSION_PLACE_BYTES, 0);
 }
 
 uint64_t session_table_n_of(const struct session_table *t, const char *tenant) {
@@ -242,23 +223,25 @@ uint64_t session_table_n_of(const struct session_table *t, const char *tenant) {
 }
 
 void session_table_remove(struct session_table *t, struct session *s) {
-    assert(s->hold == SESSION_FREE && !s->line.head && s->lease_fd < 0 && !s->exists);
-    unchain(t, s, SESSION_BY_ID);
-    if (s->named) unchain(t, s, SESSION_BY_NAME);
-    uncount(t, s);
-    lift(t, s);
+    assert(s->hold == SESSION_FREE && !s->queue.n && s->lease_fd < 0 && !s->exists);
+    assert(t->n && !s->write.next && !s->snapshot && !s->dirty && !s->reserved_bytes);
+    table_unchain(t, s, SESSION_BY_ID);
+    if (s->named) table_unchain(t, s, SESSION_BY_NAME);
+    table_uncount(t, s);
+    table_unsettle(t, s);
     t->n--;
-    free_session(s);
+    session_free(s);
 }
 
 /* Before it is settled. */
-static struct session_snapshot *take_snapshot(struct session_table *t, struct session *s) {
+static struct session_snapshot *table_take_snapshot(struct session_table *t, struct session *s) {
     struct session_snapshot *snapshot = s->snapshot;
-    count_answers(t, s->answers, false);
-    count_snapshot(t, snapshot, false);
+    table_count_answers(t, s->answers, false);
+    table_count_snapshot(t, snapshot, false);
     session_answers_release(s->answers);
     s->answers = NULL;
     s->snapshot = NULL;
+    assert(!snapshot || t->n_snapshots);
     t->n_snapshots -= snapshot != NULL;
     return snapshot;
 }
@@ -267,11 +250,11 @@ struct session_snapshot *session_table_set(struct session_table *t, struct sessi
                                            const struct session_metadata *metadata, struct session_snapshot *snapshot,
                                            struct session_answers *answers) {
     session_table_count(t, s);
-    lift(t, s);
+    table_unsettle(t, s);
     t->n_exist += !s->exists;
     s->exists = true;
-    count_snapshot(t, snapshot, true); /* before the old one goes, which may be the same */
-    struct session_snapshot *old = take_snapshot(t, s);
+    table_count_snapshot(t, snapshot, true); /* before the old one goes, which may be the same */
+    struct session_snapshot *old = table_take_snapshot(t, s);
     if (s->metadata.pinned != metadata->pinned) {
         session_bytes_pin(&t->files, &s->file, metadata->pinned);
         session_bytes_pin(&t->files, &s->base, metadata->pinned);
@@ -280,34 +263,36 @@ struct session_snapshot *session_table_set(struct session_table *t, struct sessi
     s->metadata = *metadata;
     s->snapshot = snapshot;
     s->answers = answers;
-    count_answers(t, answers, true);
+    table_count_answers(t, answers, true);
     t->n_snapshots += snapshot != NULL;
-    settle(t, s);
+    table_settle(t, s);
     return old;
 }
 
 void session_table_use(struct session_table *t, struct session *s, int64_t now_s) {
     if (!s->exists || now_s < s->metadata.used_s) return;
-    lift(t, s);
+    table_unsettle(t, s);
     s->metadata.used_s = now_s;
-    settle(t, s);
+    table_settle(t, s);
 }
 
 struct session_snapshot *session_table_unset(struct session_table *t, struct session *s) {
-    if (s->exists) t->n_exist--;
+    assert(!s->exists || t->n_exist);
+    t->n_exist -= s->exists;
     session_table_set_file(t, s, &(struct session_file_version){0});
     session_table_set_dirty(t, s, false);
-    s->exists = s->leave = false;
-    uncount(t, s);
-    struct session_snapshot *snapshot = take_snapshot(t, s);
-    settle(t, s);
+    s->exists = s->drop = false;
+    table_uncount(t, s);
+    struct session_snapshot *snapshot = table_take_snapshot(t, s);
+    table_settle(t, s);
     return snapshot;
 }
 
 void session_table_set_dirty(struct session_table *t, struct session *s, bool dirty) {
+    assert(!dirty || s->exists);
     t->n_dirty += dirty - (uint64_t)s->dirty;
     s->dirty = dirty;
-    settle(t, s);
+    table_settle(t, s);
 }
 
 void session_table_set_file(struct session_table *t, struct session *s,
@@ -316,7 +301,7 @@ void session_table_set_file(struct session_table *t, struct session *s,
     session_bytes_set(&t->files, &s->file, file_version->inode, file_version->disk_bytes, s->metadata.pinned);
     session_bytes_set(&t->files, &s->base, file_version->base_inode, file_version->base_bytes, s->metadata.pinned);
     s->file_version = *file_version;
-    settle(t, s);
+    table_settle(t, s);
 }
 
 void session_table_reserve(struct session_table *t, struct session *s, uint64_t n_bytes) {
@@ -324,36 +309,37 @@ void session_table_reserve(struct session_table *t, struct session *s, uint64_t 
     t->reserved_bytes += more - s->reserved_bytes;
     if (s->metadata.pinned) t->reserved_pinned_bytes += more - s->reserved_bytes;
     s->reserved_bytes = more;
+    assert(t->reserved_bytes >= more && t->reserved_pinned_bytes <= t->reserved_bytes);
 }
 
 struct session_snapshot *session_table_drop_snapshot(struct session_table *t, struct session *s) {
     assert(s->snapshot && s->file_version.n_bytes && !s->dirty);
-    s->leave = false;
-    struct session_snapshot *snapshot = take_snapshot(t, s); /* the answers are in the file too */
-    settle(t, s);
+    s->drop = false;
+    struct session_snapshot *snapshot = table_take_snapshot(t, s); /* the answers are in the file too */
+    table_settle(t, s);
     return snapshot;
 }
 
 /* ---- who goes first ---- */
 
-static bool idle(const struct session *s) { return s->exists && s->hold == SESSION_FREE && !s->line.head; }
-
 struct session *session_table_to_drop(const struct session_table *t) {
-    return t->oldest[SESSION_SPARE];
+    return session_oldest(t, SESSION_DROPPABLE);
 }
 
 struct session *session_table_to_write(const struct session_table *t, uint64_t failed_ns) {
-    struct session *s = t->oldest[SESSION_DIRTY];
-    while (s && !(s->snapshot && idle(s) && s->failed_ns <= failed_ns)) s = s->newer[SESSION_DIRTY];
+    struct session *s = session_oldest(t, SESSION_DIRTY);
+    while (s && !(s->snapshot && s->exists && session_idle(s) && s->failed_ns <= failed_ns))
+        s = session_newer(t, s, SESSION_DIRTY);
     return s;
 }
 
 struct session *session_table_to_remove(const struct session_table *t, bool on_file, uint64_t round) {
-    const enum session_order o = on_file ? SESSION_LOOSE : SESSION_IN_HOST;
+    const enum session_order o = on_file ? SESSION_REMOVABLE : SESSION_IN_HOST;
     struct session *shared = NULL;
-    for (struct session *s = t->oldest[o]; s; s = s->newer[o]) {
-        if (!idle(s) || (round && s->tried == round) || (on_file && !s->file_version.n_bytes)) continue;
-        /* one whose state buffer nobody else has gives its memory back */
+    for (struct session *s = session_oldest(t, o); s; s = session_newer(t, s, o)) {
+        assert(s->exists && !s->metadata.pinned);
+        if (!session_idle(s) || (round && s->tried == round) || (on_file && !s->file_version.n_bytes)) continue;
+        /* a state buffer that no other session has gives its memory back */
         if (on_file || atomic_load_explicit(&s->snapshot->refs, memory_order_relaxed) == 1) return s;
         if (!shared) shared = s;
     }
@@ -361,8 +347,8 @@ struct session *session_table_to_remove(const struct session_table *t, bool on_f
 }
 
 struct session *session_table_to_replace(const struct session_table *t) {
-    struct session *s = t->oldest[SESSION_LOOSE];
-    while (s && !idle(s)) s = s->newer[SESSION_LOOSE];
+    struct session *s = session_oldest(t, SESSION_REMOVABLE);
+    while (s && !session_idle(s)) s = session_newer(t, s, SESSION_REMOVABLE);
     return s;
 }
 
@@ -373,7 +359,7 @@ struct session *session_table_to_expire(struct session_table *t, int64_t now_s) 
         const bool over = session_expired(&s->metadata, now_s);
         /* Somebody may have it now: then it is looked at again. */
         session_ends_set(t, s, (over || end_s <= now_s) && now_s < INT64_MAX ? now_s + 1 : end_s);
-        if (over && idle(s)) return s;
+        if (over && s->exists && session_idle(s)) return s;
     }
     return NULL;
 }
@@ -385,7 +371,7 @@ int session_table_list(const struct session_table *t, const char *tenant, const 
     size_t at = session_tree_rank(t, tenant, after ? after : "", true);
     const size_t end = session_tree_rank(t, tenant, NULL, true);
     const struct session **found = malloc((limit < end - at ? limit : end - at) * sizeof *found + sizeof *found);
-    if (!found) return rod_fail(err, ROD_ENOMEM, "No memory for a list of sessions.");
+    if (!found) return rod_fail_no_memory(err);
     *n = 0;
     *more = false;
     for (; at < end && !*more; at++) {

@@ -1,56 +1,56 @@
-/* sessions.h - the sessions of an engine: who may take the next turn, from where, and where each turn's end is kept.
+/* sessions.h - the sessions of an engine: which turn is next, from which state, and where each turn's end is kept.
  *
- * A turn arrives, waits in its session's line, is opened (lease, file, version, idempotency key), runs in the engine,
- * and ends: committed to the table and, with durability `turn`, to its file before the engine may say so; or given up,
- * and the session stays at its last version. Opening and ending run on a few threads of this module, because they wait
- * for files; the engine thread only moves turns in and out.
+ * A turn arrives, waits in its session's wait queue, is opened (lease, file, version, idempotency key), runs in the
+ * engine, and ends: committed to the table and, with durability `turn`, to its file before the engine may report it; or
+ * given up, and the session stays at its last version. Opening and ending run on a few threads of this module, because
+ * they wait for files; the engine thread only moves turns in and out.
  *
- * Who owns what: a turn is the caller's memory and in this module's hands from sessions_arrive until back() for a turn
+ * Ownership: a turn is the caller's memory. It is in this module's hands from sessions_arrive until back() for a turn
  * that is to run, and again from sessions_end until back(). Sessions, their snapshots and files are this module's.
  * Threads: any may call; back and begin are called on this module's threads, without its lock.
- * Invariants: one turn at a time holds a session; a version is what its file says, or newer where `dirty`; what cannot
- * be found or read is an error, never an empty session.
+ * Invariants: one turn at a time holds a session; a version is what its file says, or newer where `dirty`; a session
+ * that cannot be found or read is an error, never an empty session.
  */
 #ifndef SESSIONS_H
 #define SESSIONS_H
 
-#include "session_file.h"
+#include "engine/base/list.h"
+#include "engine/session/store/session_file.h"
 
 enum session_stage {
-    SESSION_STAGE_NONE, /* the caller's, not arrived yet */
-    SESSION_STAGE_LINE, /* waits for its session */
-    SESSION_STAGE_WAIT, /* holds its session, and waits for another server's lease or for room in host memory */
-    SESSION_STAGE_OPEN, /* is to be opened, or is being opened */
-    SESSION_STAGE_RUN,  /* the engine's */
-    SESSION_STAGE_END,  /* is being committed or given up */
-    SESSION_STAGE_OVER  /* the engine's again, for its last event */
+    SESSION_STAGE_NONE,   /* the caller's, not arrived yet */
+    SESSION_STAGE_QUEUED, /* waits for its session */
+    SESSION_STAGE_RETRY,  /* holds its session, and waits for another server's lease or for room in host memory */
+    SESSION_STAGE_OPEN,   /* is to be opened, or is being opened */
+    SESSION_STAGE_RUN,    /* the engine's */
+    SESSION_STAGE_END,    /* is being committed or given up */
+    SESSION_STAGE_OVER    /* the engine's again, for its last event */
 };
 
 struct session_turn {
     const struct rod_turn *ask;
-    uint64_t deadline_ns; /* CLOCK_MONOTONIC: not begun by then is ROD_ETIMEDOUT; 0 = none */
+    uint64_t deadline_ns; /* of clock_now_ns: a turn that has not begun by then is ROD_ETIMEDOUT; 0 = none */
     void *user;
     /* For begin, and no longer: where the conversation stands; open: an answer was left open. For sessions_end: where
-     * it stands now.
-     */
+     * it stands now. */
     struct session_snapshot *snapshot;
     bool open;
     struct session_answer answer; /* written while it runs, where ask has a key */
-    /* After back: RUN, or OVER with rc 0 (committed as metadata.version, or replayed as these events) or why not. */
+    /* After back: RUN, or OVER with rc 0 (committed as metadata.version, or replayed as these events) or an error. */
     enum session_stage stage;
     int rc;
     struct rod_error err;
     struct mailbox_events replay;
     struct session_metadata metadata;
     /* this module's */
-    struct session_turn *next;                      /* in its line, or among the jobs */
-    struct session_turn *parked_prev, *parked_next; /* of those in LINE and WAIT */
+    struct list_link link;    /* in its session's wait queue, or among the jobs */
+    struct list_link waiting; /* among the turns in QUEUED and RETRY */
     struct session *session;
     struct session_answers *answers;
-    uint64_t retry_ns, give_up_ns; /* of WAIT */
-    bool commit, running, cancelled;
+    uint64_t retry_ns, give_up_ns; /* of RETRY */
+    bool commit, cancelled;
 };
-/* Of a turn that is the caller's. */
+/* Frees what is in a turn that is the caller's. */
 void session_turn_fini(struct session_turn *turn);
 
 struct sessions_config {

@@ -1,6 +1,6 @@
 /* fuzz_session.c - what stands behind a state file's checksums: the metadata of a session, the tokens that were seen,
  * the list of answers and their events. What is accepted is what the writer makes of it, and can be read again. */
-#include "engine/session/session_file.h"
+#include "engine/session/store/session_file.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * may have another one in its place by the time it is locked. flock is this program's own: it lets the others work
  * first.
  */
-#include "engine/session/session_lease.h"
+#include "engine/session/store/session_lease.h"
 #include "engine/state/state_disk.h"
 
 #include <fcntl.h>

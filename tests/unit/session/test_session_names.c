@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <sys/wait.h>
 
-#include "engine/session/session_store.h"
+#include "engine/session/store/session_locate.h"
 
 /* ---- the hash ---- */
 
@@ -36,7 +36,7 @@ static void the_hash_is_siphash_2_4(void **state) {
 static int open_key(const char *folder, uint8_t key[SIPHASH_KEY_BYTES], struct rod_error *err) {
     struct session_names names;
     session_names_init(&names);
-    const int rc = session_names_open(&names, folder, err);
+    const int rc = session_locate_key(&names, folder, err);
     memcpy(key, names.key, SIPHASH_KEY_BYTES);
     session_names_fini(&names);
     return rc;
@@ -285,7 +285,7 @@ static void path_of(const char *id, bool earlier, char path[512]) {
     char text[SESSION_FILE_NAME_BYTES];
     struct session_names names;
     session_names_init(&names);
-    assert_int_equal(session_names_open(&names, dir, NULL), 0);
+    assert_int_equal(session_locate_key(&names, dir, NULL), 0);
     if (earlier)
         session_names_earlier("", id, name);
     else

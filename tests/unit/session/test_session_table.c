@@ -1,6 +1,6 @@
 /* test_session_table.c - the pure parts of sessions: the table with the time as an argument, lists of answers, leases.
  */
-#include "engine/session/session_lease.h"
+#include "engine/session/store/session_lease.h"
 #include "engine/session/session_table.h"
 
 #include <fcntl.h>
@@ -183,8 +183,10 @@ static void counts_and_order_stay_true(void **state) {
         assert_int_equal(t.files.pinned + t.reserved_pinned_bytes, pinned);
         const struct session *first = session_table_to_remove(&t, true, 0);
         if (first) assert_int_equal(first->metadata.used_s, oldest);
-        for (const struct session *x = t.oldest[SESSION_ALL]; x && x->newer[SESSION_ALL]; x = x->newer[SESSION_ALL])
-            assert_true(x->metadata.used_s <= x->newer[SESSION_ALL]->metadata.used_s);
+        for (const struct session *x = session_oldest(&t, SESSION_ALL), *newer; x; x = newer) {
+            newer = session_newer(&t, x, SESSION_ALL);
+            assert_true(!newer || x->metadata.used_s <= newer->metadata.used_s);
+        }
     }
     session_table_fini(&t);
 }

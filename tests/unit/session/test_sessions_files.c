@@ -4,7 +4,7 @@
 
 #include <fcntl.h>
 
-#include "engine/session/session_store.h"
+#include "engine/session/store/session_locate.h"
 
 static const int32_t first[] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, more[] = {20, 21, 22};
 
@@ -98,7 +98,7 @@ static void an_answer_survives_a_restart(void **state) {
 static void name_of(const char *id, uint8_t name[SESSION_NAME_BYTES]) {
     struct session_names names;
     session_names_init(&names);
-    assert_int_equal(session_names_open(&names, dir, NULL), 0);
+    assert_int_equal(session_locate_key(&names, dir, NULL), 0);
     session_names_name(&names, "", id, name);
     session_names_fini(&names);
 }
@@ -191,7 +191,7 @@ static void every_byte_that_changes_is_refused(void **state) {
     snprintf(store.dir, sizeof store.dir, "%s", dir);
     uint8_t name[SESSION_NAME_BYTES];
     name_of("aa", name);
-    assert_int_equal(session_names_open(&names, dir, &err), 0);
+    assert_int_equal(session_locate_key(&names, dir, &err), 0);
     path_of("aa", path);
     struct stat info;
     assert_int_equal(stat(path, &info), 0);

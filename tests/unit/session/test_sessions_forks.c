@@ -2,7 +2,7 @@
  * there after kill -9; a crash between any two calls leaves no fork or a whole one; nobody else changes a fork's state.
  * link, rename, unlink and fsync are this program's own. Over the fake device.
  */
-#include "engine/session/session_store.h"
+#include "engine/session/store/session_store.h"
 #include "tests/sessions_folder.h"
 
 #include <errno.h>

@@ -7,7 +7,8 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "engine/session/session_store.h"
+#include "engine/session/session_table.h"
+#include "engine/session/store/session_store.h"
 
 static uint64_t now_ms(void) {
     struct timespec t;

@@ -5,7 +5,7 @@
  * demo model. Each conversation is run a second time on an engine without sessions' files and with room for all, turn
  * by turn; where the budget for files took a session away, that is a 404 and the conversation begins anew under another
  * id. */
-#include "engine/session/session_store.h"
+#include "engine/session/store/session_store.h"
 #include "tests/result_stamp.h"
 #include "tests/sessions_bench.h"
 

@@ -11,8 +11,8 @@
  * A list: records, the oldest first:
  *   u32 bytes of the rest, u64 version, 16 digest, u32 n_key, key, body
  *
- * Who owns what: a writer its buffer; lists are counted and unchanging. Threads: any; nothing is shared but lists.
- * Invariant: what is read may come from outside: no byte beyond what is given is looked at.
+ * Ownership: a writer owns its buffer; lists are counted and never change. Threads: any; only lists are shared.
+ * Invariant: a body may come from outside: no byte beyond the given ones is read.
  */
 #ifndef SESSION_ANSWER_H
 #define SESSION_ANSWER_H

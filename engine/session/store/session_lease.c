@@ -4,6 +4,7 @@
 #include "session_lease.h"
 #include "engine/state/state_disk.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -15,7 +16,7 @@
 #define LEASE_END ".lease"
 enum { PATH_BYTES = 4096 };
 
-static int lock(int fd) {
+static int lease_lock(int fd) {
     int rc;
     while ((rc = flock(fd, LOCK_EX | LOCK_NB)) && errno == EINTR) continue;
     return rc;
@@ -24,15 +25,16 @@ static int lock(int fd) {
 int session_lease_take(const char *dir, const char *name, int *out, struct rod_error *err) {
     char path[PATH_BYTES];
     const int n = snprintf(path, sizeof path, "%s/%s" LEASE_END, dir, name);
-    if (n < 0 || n >= PATH_BYTES) return rod_fail(err, ROD_EIO, "the path of state_dir %.200s... is too long", dir);
+    if (n < 0 || n >= PATH_BYTES) return rod_fail(err, ROD_EIO, "state_dir %.200s...: the path is too long", dir);
     for (;;) {
         const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-        if (fd < 0) return rod_fail(err, ROD_EIO, "cannot make the lease %.300s: %s", path, strerror(errno));
-        if (lock(fd)) {
+        if (fd < 0)
+            return rod_fail(err, ROD_EIO, "state_dir: cannot create the lease %.300s: %s", path, strerror(errno));
+        if (lease_lock(fd)) {
             const int number = errno;
             close(fd);
-            if (number == EWOULDBLOCK) return rod_fail(err, ROD_EBUSY, "Another server has the session.");
-            return rod_fail(err, ROD_EIO, "cannot lock the lease %.300s: %s", path, strerror(number));
+            if (number == EWOULDBLOCK) return rod_fail(err, ROD_EBUSY, "Another server holds the session.");
+            return rod_fail(err, ROD_EIO, "state_dir: cannot lock the lease %.300s: %s", path, strerror(number));
         }
         if (state_disk_has_name(AT_FDCWD, path, fd)) {
             *out = fd;
@@ -44,15 +46,16 @@ int session_lease_take(const char *dir, const char *name, int *out, struct rod_e
 
 void session_lease_end(const char *dir, const char *name, int fd) {
     char path[PATH_BYTES];
+    assert(fd >= 0); /* the lease is held */
     const int n = snprintf(path, sizeof path, "%s/%s" LEASE_END, dir, name);
     if (n > 0 && n < PATH_BYTES && state_disk_has_name(AT_FDCWD, path, fd)) unlink(path);
     close(fd);
 }
 
-static void sweep_one(int folder, const char *file) {
+static void lease_sweep_one(int folder, const char *file) {
     const int fd = openat(folder, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return;
-    if (!lock(fd) && state_disk_has_name(folder, file, fd)) unlinkat(folder, file, 0);
+    if (!lease_lock(fd) && state_disk_has_name(folder, file, fd)) unlinkat(folder, file, 0);
     close(fd);
 }
 
@@ -61,7 +64,7 @@ void session_lease_sweep(const char *dir) {
     if (!list) return;
     for (struct dirent *entry; (entry = readdir(list));) {
         const size_t n = strlen(entry->d_name), n_end = strlen(LEASE_END);
-        if (n > n_end && !strcmp(entry->d_name + n - n_end, LEASE_END)) sweep_one(dirfd(list), entry->d_name);
+        if (n > n_end && !strcmp(entry->d_name + n - n_end, LEASE_END)) lease_sweep_one(dirfd(list), entry->d_name);
     }
     closedir(list);
 }

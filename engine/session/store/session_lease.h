@@ -1,7 +1,7 @@
-/* session_lease.h - who of several servers on one folder may write a session: a lock (flock) on a file beside it.
+/* session_lease.h - which of several servers on one folder may write a session: a lock (flock) on a file beside it.
  *
- * Who owns what: the descriptor is the lease, whoever has it gives it back with session_lease_end. It ends with the
- * process in any case. Threads: any. Invariant: between take and end nobody else, in this process or in another, has
+ * Ownership: the descriptor is the lease; its owner gives it back with session_lease_end. It ends with the process in
+ * any case. Threads: any. Invariant: between take and end nobody else, in this process or in another, has
  * the lease of that name; no lease leaves its file behind but after a crash, and session_lease_sweep removes that.
  */
 #ifndef SESSION_LEASE_H

@@ -1,12 +1,12 @@
-/* session_store.h - sessions in a folder: one state file each, named as session_names.h says.
+/* session_store.h - sessions in a folder: one state file each, named as session_locate.h says.
  *
  * NAME.state is the session's file. A fork has its metadata and answers there and its state in NAME.base, a second name
  * of the file of the session that it was forked from: that one's later turns put new files in the old one's place, so
  * these bytes stay as they are. A base without a file that needs it is nobody's. The first turn of a fork writes it
  * whole.
  *
- * Who owns what: nothing is kept between calls. Threads: any; who writes or removes a session's file has its lease.
- * Invariant: what a read gives is one committed version of the session that was asked for, whole.
+ * Ownership: nothing is kept between calls. Threads: any; whoever writes or removes a session's file has its lease.
+ * Invariant: a read gives one committed version, whole, of the session that was asked for.
  */
 #ifndef SESSION_STORE_H
 #define SESSION_STORE_H
@@ -39,14 +39,14 @@ bool session_store_parse_name(const char *file, uint8_t name[SESSION_NAME_BYTES]
 int session_store_stat(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                        struct session_file_version *file_version, struct rod_error *err);
 
-/* Inode, time and size alone, without a look into it. */
+/* Inode, time and size alone; the file is not opened. */
 int session_store_glance(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                          struct session_file_version *file_version, struct rod_error *err);
 
-/* What its header says, whatever its name is. Errors as session_store_read. */
+/* The metadata of its header, whatever its name is. Errors as session_store_read. */
 int session_store_read_metadata(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                                 struct session_metadata *metadata, struct rod_error *err);
-/* The same of a file of whatever model and layout; the store's form is not needed. */
+/* The same of a file of any model and layout; the store needs no form. */
 int session_store_peek_metadata(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                                 struct session_metadata *metadata, struct rod_error *err);
 
@@ -102,19 +102,5 @@ void session_store_remove_left(const struct session_store *store, const uint8_t 
 
 /* It is used: its file has this time from now on, if there is one and it can be done. Without a lease. */
 void session_store_touch(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], int64_t now_s);
-
-/* As far as a glance goes: the same file, and nobody has used it. */
-static inline bool session_file_version_alike(const struct session_file_version *a,
-                                              const struct session_file_version *b) {
-    return a->inode == b->inode && a->mtime_ns == b->mtime_ns && a->n_bytes == b->n_bytes;
-}
-/* The same version of the session, whoever used it meanwhile. */
-static inline bool session_file_version_same(const struct session_file_version *a,
-                                             const struct session_file_version *b) {
-    return a->n_bytes == b->n_bytes && a->version == b->version && a->check == b->check;
-}
-static inline int64_t session_file_version_used_s(const struct session_file_version *s) {
-    return (int64_t)(s->mtime_ns / 1000000000u);
-}
 
 #endif

@@ -1,9 +1,8 @@
-/* session_snapshot.h - where a conversation stands: all that its next turn needs, as one unchanging thing that is
- * shared.
+/* session_snapshot.h - where a conversation stands: all that its next turn needs, shared and never changed.
  *
- * A session's version is a snapshot; a fork shares its source's. Who owns what: a snapshot belongs to all who share it
- * and owns its parts; the last to release it frees them. Threads: any. Invariant: nobody writes to a snapshot that is
- * shared, but the table, which counts in it.
+ * A session's version is a snapshot; a fork shares its source's. Ownership: a snapshot belongs to all who share it and
+ * owns its parts; the last release frees them. Threads: any. Invariant: nobody writes to a shared snapshot but the
+ * table, which counts in it.
  */
 #ifndef SESSION_SNAPSHOT_H
 #define SESSION_SNAPSHOT_H

@@ -4,14 +4,16 @@
  *   meta     u8 form, 1; u8 flags: 1 pinned, 2 open; i64 created, used (Unix seconds); u64 ttl_s; three strings,
  * tenant, id and parent, each u8 length, bytes; the rest: the list of answers (session_answer.h)
  *
- * Numbers little-endian. Who owns what: nothing here keeps what it is given; what is read is new. Threads: pure but for
- * malloc. Invariant: bytes of a file are believed only as far as they are checked: a session that is accepted has a
- * snapshot that a turn can begin with, but for the payload, which its backend checks.
+ * Numbers little-endian. Ownership: what is read is new and the caller's; nothing given is kept. Threads: pure but for
+ * malloc. Invariant: a session that is accepted has a snapshot that a turn can begin with; the payload alone is left to
+ * its backend to check.
  */
 #ifndef SESSION_FILE_H
 #define SESSION_FILE_H
 
-#include "session_table.h"
+#include "session_answer.h"
+#include "session_metadata.h"
+#include "session_snapshot.h"
 #include "engine/state/state_file.h"
 
 #define SESSION_MOST_TOK ((uint64_t)1 << 48) /* positions stay far from where sums with them would wrap */

@@ -1,6 +1,7 @@
 /* session_watch.c - see session_watch.h. */
 #include "session_watch.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdint.h>
 #include <sys/inotify.h>
@@ -19,8 +20,8 @@ void session_watch_close(struct session_watch *w) {
     w->fd = -1;
 }
 
-/* A new descriptor: the old one may still hold what nobody wants any more. */
-static void begin_again(struct session_watch *w, const char *dir) {
+/* A new descriptor: the old one may still hold obsolete events. */
+static void watch_restart(struct session_watch *w, const char *dir) {
     session_watch_close(w);
     session_watch_open(w);
     w->on = w->fd >= 0 && inotify_add_watch(w->fd, dir, EVENTS | IN_ONLYDIR) >= 0;
@@ -29,6 +30,7 @@ static void begin_again(struct session_watch *w, const char *dir) {
 bool session_watch_take(struct session_watch *w, const char *dir, void (*changed)(void *arg, const char *file),
                         void *arg) {
     _Alignas(struct inotify_event) char bytes[READ_BYTES];
+    assert(!w->on || w->fd >= 0);
     bool known = w->on;
     while (known) {
         const ssize_t n = read(w->fd, bytes, sizeof bytes);
@@ -44,6 +46,6 @@ bool session_watch_take(struct session_watch *w, const char *dir, void (*changed
                 changed(arg, e->name);
         }
     }
-    begin_again(w, dir);
+    watch_restart(w, dir);
     return false;
 }

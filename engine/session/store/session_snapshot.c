@@ -1,6 +1,7 @@
 /* session_snapshot.c - see session_snapshot.h. */
 #include "session_snapshot.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 struct session_snapshot *session_snapshot_new(size_t n_seen) {
@@ -18,12 +19,19 @@ struct session_snapshot *session_snapshot_new(size_t n_seen) {
 }
 
 struct session_snapshot *session_snapshot_share(struct session_snapshot *p) {
-    if (p) atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
+    if (p) {
+        const unsigned refs = atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
+        assert(refs);
+    }
     return p;
 }
 
 void session_snapshot_release(struct session_snapshot *p) {
-    if (!p || atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel) != 1) return;
+    if (!p) return;
+    const unsigned refs = atomic_fetch_sub_explicit(&p->refs, 1, memory_order_acq_rel);
+    assert(refs);
+    if (refs != 1) return;
+    assert(!p->n_sessions); /* no session of the table has it */
     state_buffer_release(p->buffer);
     free(p->seen);
     free(p);

@@ -1,7 +1,10 @@
 /* session_answer.c - see session_answer.h. */
 #include "session_answer.h"
+#include "engine/base/bytes.h"
+#include "engine/base/fail.h"
 #include "engine/base/utf8.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,28 +12,23 @@ enum { RECORD_FIXED = 8 + 16 + 4, LABEL = 16 }; /* RECORD_FIXED: behind its leng
 
 /* ---- bytes ---- */
 
-static unsigned char *put(unsigned char *to, uint64_t x, int n) {
-    for (int i = 0; i < n; i++) *to++ = (unsigned char)(x >> (8 * i));
-    return to;
-}
-
-static unsigned char *put_bytes(unsigned char *to, const void *from, size_t n) {
+static unsigned char *answer_put_bytes(unsigned char *to, const void *from, size_t n) {
     if (n) memcpy(to, from, n);
     return to + n;
 }
 
-static unsigned char *put_f32(unsigned char *to, float x) {
+static unsigned char *answer_put_f32(unsigned char *to, float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    return put(to, bits, 4);
+    return bytes_put(to, bits, 4);
 }
 
-struct reader {
+struct answer_reader {
     const unsigned char *at, *end;
     bool bad;
 };
 
-static const unsigned char *take(struct reader *r, size_t n) {
+static const unsigned char *answer_take(struct answer_reader *r, size_t n) {
     if (r->bad || (size_t)(r->end - r->at) < n) {
         r->bad = true;
         return NULL;
@@ -39,15 +37,13 @@ static const unsigned char *take(struct reader *r, size_t n) {
     return r->at - n;
 }
 
-static uint64_t get(struct reader *r, int n) {
-    const unsigned char *from = take(r, (size_t)n);
-    uint64_t x = 0;
-    while (from && n--) x = x << 8 | from[n];
-    return x;
+static uint64_t answer_get(struct answer_reader *r, size_t n) {
+    const unsigned char *from = answer_take(r, n);
+    return from ? bytes_get(from, n) : 0;
 }
 
-static float get_f32(struct reader *r) {
-    const uint32_t bits = (uint32_t)get(r, 4);
+static float answer_get_f32(struct answer_reader *r) {
+    const uint32_t bits = (uint32_t)answer_get(r, 4);
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
@@ -55,13 +51,13 @@ static float get_f32(struct reader *r) {
 
 /* ---- writing a body ---- */
 
-static size_t event_bytes(const struct rod_event *e) {
+static size_t answer_event_bytes(const struct rod_event *e) {
     size_t n = 1 + 4 + e->text_len;
     if (e->kind != ROD_EVENT_FINISH) return n + 12 + e->tokens[0].n_top * 8u;
     return n + 1 + 4 + 1 + 4 + (e->stop_string ? strlen(e->stop_string) : 0) + 24;
 }
 
-static int reserve(struct session_answer *a, size_t n) {
+static int answer_reserve(struct session_answer *a, size_t n) {
     if (a->cap - a->n >= n) return 0;
     const size_t cap = (a->n + n) * 2;
     char *bytes = realloc(a->bytes, cap);
@@ -73,42 +69,47 @@ static int reserve(struct session_answer *a, size_t n) {
 
 int session_answer_label(struct session_answer *a, const char *label) {
     const size_t n = strlen(label);
-    if (reserve(a, 1 + 4 + n)) return ROD_ENOMEM;
+    assert(!a->n); /* before the events */
+    if (answer_reserve(a, 1 + 4 + n)) return ROD_ENOMEM;
     unsigned char *to = (unsigned char *)a->bytes + a->n;
-    put_bytes(put(put(to, LABEL, 1), n, 4), label, n);
+    answer_put_bytes(bytes_put(bytes_put(to, LABEL, 1), n, 4), label, n);
     a->n += 1 + 4 + n;
     return 0;
 }
 
 int session_answer_add(struct session_answer *a, const struct rod_event *e) {
-    const size_t n = event_bytes(e);
+    assert(e->kind == ROD_EVENT_DELTA || e->kind == ROD_EVENT_END_TOKEN || e->kind == ROD_EVENT_FINISH);
+    assert(a->n <= a->cap && a->n <= SESSION_ANSWER_BODY_BYTES);
+    const size_t n = answer_event_bytes(e);
     if (a->too_long || n > SESSION_ANSWER_BODY_BYTES - a->n) {
         a->too_long = true;
         return 0;
     }
-    if (reserve(a, n)) return ROD_ENOMEM;
+    if (answer_reserve(a, n)) return ROD_ENOMEM;
     unsigned char *to = (unsigned char *)a->bytes + a->n;
-    to = put(to, (uint64_t)e->kind, 1);
-    to = put(to, e->text_len, 4);
-    to = put_bytes(to, e->text, e->text_len);
+    to = bytes_put(to, (uint64_t)e->kind, 1);
+    to = bytes_put(to, e->text_len, 4);
+    to = answer_put_bytes(to, e->text, e->text_len);
     if (e->kind == ROD_EVENT_FINISH) {
         const size_t n_stop = e->stop_string ? strlen(e->stop_string) : 0;
-        to = put(to, (uint64_t)e->reason, 1);
-        to = put(to, (uint32_t)e->stop_id, 4);
-        to = put(to, e->stop_string != NULL, 1);
-        to = put(to, n_stop, 4);
-        to = put_bytes(to, e->stop_string, n_stop);
-        to = put(to, e->prompt_tok, 8);
-        to = put(to, e->cached_tok, 8);
-        to = put(to, e->completion_tok, 8);
+        to = bytes_put(to, (uint64_t)e->reason, 1);
+        to = bytes_put(to, (uint32_t)e->stop_id, 4);
+        to = bytes_put(to, e->stop_string != NULL, 1);
+        to = bytes_put(to, n_stop, 4);
+        to = answer_put_bytes(to, e->stop_string, n_stop);
+        to = bytes_put(to, e->prompt_tok, 8);
+        to = bytes_put(to, e->cached_tok, 8);
+        to = bytes_put(to, e->completion_tok, 8);
     } else {
         const struct rod_token *t = &e->tokens[0];
-        to = put(to, (uint32_t)t->id, 4);
-        to = put_f32(to, t->logprob);
-        to = put(to, t->n_top, 4);
-        for (uint32_t i = 0; i < t->n_top; i++) to = put_f32(put(to, (uint32_t)t->top[i].id, 4), t->top[i].logprob);
+        to = bytes_put(to, (uint32_t)t->id, 4);
+        to = answer_put_f32(to, t->logprob);
+        to = bytes_put(to, t->n_top, 4);
+        for (uint32_t i = 0; i < t->n_top; i++)
+            to = answer_put_f32(bytes_put(to, (uint32_t)t->top[i].id, 4), t->top[i].logprob);
     }
     a->n += n;
+    assert(to == (unsigned char *)a->bytes + a->n); /* as many bytes as were measured */
     return 0;
 }
 
@@ -119,70 +120,70 @@ void session_answer_free(struct session_answer *a) {
 
 /* ---- reading a body ---- */
 
-/* One event as it is written; token and top stand in the caller's memory. False: it is none. */
-static bool read_event(struct reader *r, struct rod_event *e, struct rod_token *token,
-                       struct rod_logprob top[SESSION_ANSWER_MAX_TOP], size_t *n_stop) {
-    *e = (struct rod_event){.kind = (enum rod_event_kind)get(r, 1), .stop_id = -1, .tokens = token};
+/* One event; token and top lie in the caller's memory. False: malformed. */
+static bool answer_read_event(struct answer_reader *r, struct rod_event *e, struct rod_token *token,
+                              struct rod_logprob top[SESSION_ANSWER_MAX_TOP], size_t *n_stop) {
+    *e = (struct rod_event){.kind = (enum rod_event_kind)answer_get(r, 1), .stop_id = -1, .tokens = token};
     *token = (struct rod_token){.top = top};
-    e->text_len = (size_t)get(r, 4);
-    const unsigned char *text = take(r, e->text_len);
+    e->text_len = (size_t)answer_get(r, 4);
+    const unsigned char *text = answer_take(r, e->text_len);
     e->text = (char *)text;                                                    /* pointed into, copied by the caller */
     if (text && utf8_check(e->text, e->text_len) != e->text_len) return false; /* it goes to a client */
     if (e->kind == ROD_EVENT_FINISH) {
-        const uint64_t reason = get(r, 1);
+        const uint64_t reason = answer_get(r, 1);
         e->reason = (enum rod_finish)reason;
-        e->stop_id = (int32_t)(uint32_t)get(r, 4);
-        const uint64_t has_stop = get(r, 1);
-        *n_stop = (size_t)get(r, 4);
-        const unsigned char *stop = take(r, *n_stop);
+        e->stop_id = (int32_t)(uint32_t)answer_get(r, 4);
+        const uint64_t has_stop = answer_get(r, 1);
+        *n_stop = (size_t)answer_get(r, 4);
+        const unsigned char *stop = answer_take(r, *n_stop);
         e->stop_string = has_stop ? (char *)stop : NULL;
         if (stop && utf8_check((const char *)stop, *n_stop) != *n_stop) return false;
-        e->prompt_tok = get(r, 8);
-        e->cached_tok = get(r, 8);
-        e->completion_tok = get(r, 8);
+        e->prompt_tok = answer_get(r, 8);
+        e->cached_tok = answer_get(r, 8);
+        e->completion_tok = answer_get(r, 8);
         return !r->bad && reason <= ROD_FINISH_LENGTH && has_stop <= 1 && (has_stop || !*n_stop);
     }
     if (e->kind != ROD_EVENT_DELTA && e->kind != ROD_EVENT_END_TOKEN) return false;
     e->n_tokens = 1;
-    token->id = (int32_t)(uint32_t)get(r, 4);
-    token->logprob = get_f32(r);
-    const uint64_t n_top = get(r, 4);
+    token->id = (int32_t)(uint32_t)answer_get(r, 4);
+    token->logprob = answer_get_f32(r);
+    const uint64_t n_top = answer_get(r, 4);
     if (n_top > SESSION_ANSWER_MAX_TOP) return false;
     token->n_top = (uint32_t)n_top;
     for (uint32_t i = 0; i < n_top; i++) {
-        top[i].id = (int32_t)(uint32_t)get(r, 4);
-        top[i].logprob = get_f32(r);
+        top[i].id = (int32_t)(uint32_t)answer_get(r, 4);
+        top[i].logprob = answer_get_f32(r);
     }
     return !r->bad;
 }
 
-/* What stands before the events: *n 0 where nothing does. False: it is no label. */
-static bool read_label(struct reader *r, const char **label, size_t *n) {
+/* The label before the events: *n 0 where there is none. False: malformed. */
+static bool answer_read_label(struct answer_reader *r, const char **label, size_t *n) {
     *label = NULL;
     *n = 0;
     if (r->at == r->end || *r->at != LABEL) return true;
-    get(r, 1);
-    *n = (size_t)get(r, 4);
-    *label = (const char *)take(r, *n);
+    answer_get(r, 1);
+    *n = (size_t)answer_get(r, 4);
+    *label = (const char *)answer_take(r, *n);
     return *label && *n && *n <= SESSION_ANSWER_MAX_LABEL && !memchr(*label, 0, *n) && utf8_check(*label, *n) == *n;
 }
 
 bool session_answer_check(const void *body, size_t n) {
-    struct reader r = {body, (const unsigned char *)body + n, false};
+    struct answer_reader r = {body, (const unsigned char *)body + n, false};
     const char *label;
     size_t n_label;
-    if (!read_label(&r, &label, &n_label)) return false;
+    if (!answer_read_label(&r, &label, &n_label)) return false;
     struct rod_event e = {0};
     struct rod_token token;
     struct rod_logprob top[SESSION_ANSWER_MAX_TOP];
     size_t n_stop;
     do {
-        if (!read_event(&r, &e, &token, top, &n_stop)) return false;
+        if (!answer_read_event(&r, &e, &token, top, &n_stop)) return false;
     } while (e.kind != ROD_EVENT_FINISH);
     return r.at == r.end;
 }
 
-static struct event *copy_event(const struct rod_event *from, size_t n_stop, const char *label, size_t n_label) {
+static struct event *answer_copy_event(const struct rod_event *from, size_t n_stop, const char *label, size_t n_label) {
     const uint32_t n_top = from->n_tokens ? from->tokens[0].n_top : 0;
     const size_t extra = n_stop + 1 + n_label + 1;
     struct event *event = event_new(from->text_len, from->n_tokens, n_top, extra);
@@ -218,25 +219,25 @@ static struct event *copy_event(const struct rod_event *from, size_t n_stop, con
 }
 
 int session_answer_events(const void *body, size_t n, struct mailbox_events *events, struct rod_error *err) {
-    struct reader r = {body, (const unsigned char *)body + n, false};
+    struct answer_reader r = {body, (const unsigned char *)body + n, false};
     struct mailbox_events own = {0};
     struct rod_event e = {0};
     struct rod_token token;
     struct rod_logprob top[SESSION_ANSWER_MAX_TOP];
     const char *label;
     size_t n_stop = 0, n_label;
-    int rc = read_label(&r, &label, &n_label) ? 0 : rod_fail(err, ROD_ESTATE, "A stored answer is damaged.");
+    int rc = answer_read_label(&r, &label, &n_label) ? 0 : rod_fail(err, ROD_ESTATE, "The stored answer is damaged.");
     while (!rc && e.kind != ROD_EVENT_FINISH) {
-        if (!read_event(&r, &e, &token, top, &n_stop)) {
-            rc = rod_fail(err, ROD_ESTATE, "A stored answer is damaged.");
+        if (!answer_read_event(&r, &e, &token, top, &n_stop)) {
+            rc = rod_fail(err, ROD_ESTATE, "The stored answer is damaged.");
             break;
         }
-        struct event *event = copy_event(&e, e.kind == ROD_EVENT_FINISH ? n_stop : 0, label, n_label);
+        struct event *event = answer_copy_event(&e, e.kind == ROD_EVENT_FINISH ? n_stop : 0, label, n_label);
         n_label = 0; /* of the first alone */
         if (event)
             mailbox_append(&own, &event->link);
         else
-            rc = rod_fail(err, ROD_ENOMEM, "No memory for a stored answer.");
+            rc = rod_fail_no_memory(err);
     }
     for (struct mailbox_event *at = own.head, *next; at; at = next) {
         next = at->next;
@@ -250,7 +251,7 @@ int session_answer_events(const void *body, size_t n, struct mailbox_events *eve
 
 /* ---- lists ---- */
 
-struct record {
+struct answer_record {
     const unsigned char *bytes; /* with its length */
     size_t n;
     struct session_answer_found found;
@@ -258,17 +259,17 @@ struct record {
     size_t n_key;
 };
 
-static bool read_record(struct reader *r, struct record *out) {
+static bool answers_read_record(struct answer_reader *r, struct answer_record *out) {
     out->bytes = r->at;
-    const size_t n = (size_t)get(r, 4);
-    const unsigned char *rest = take(r, n);
+    const size_t n = (size_t)answer_get(r, 4);
+    const unsigned char *rest = answer_take(r, n);
     if (!rest || n < RECORD_FIXED) return false;
     out->n = n + 4;
-    struct reader in = {rest, rest + n, false};
-    out->found.version = get(&in, 8);
-    out->found.digest = take(&in, 16);
-    out->n_key = (size_t)get(&in, 4);
-    out->key = (const char *)take(&in, out->n_key);
+    struct answer_reader in = {rest, rest + n, false};
+    out->found.version = answer_get(&in, 8);
+    out->found.digest = answer_take(&in, 16);
+    out->n_key = (size_t)answer_get(&in, 4);
+    out->key = (const char *)answer_take(&in, out->n_key);
     if (in.bad || !out->n_key || out->n_key > SESSION_ANSWER_MAX_KEY || memchr(out->key, 0, out->n_key)) return false;
     out->found.body = in.at;
     out->found.n = (size_t)(in.end - in.at);
@@ -276,15 +277,21 @@ static bool read_record(struct reader *r, struct record *out) {
 }
 
 struct session_answers *session_answers_share(struct session_answers *a) {
-    if (a) atomic_fetch_add_explicit(&a->refs, 1, memory_order_relaxed);
+    if (a) {
+        const unsigned refs = atomic_fetch_add_explicit(&a->refs, 1, memory_order_relaxed);
+        assert(refs);
+    }
     return a;
 }
 
 void session_answers_release(struct session_answers *a) {
-    if (a && atomic_fetch_sub_explicit(&a->refs, 1, memory_order_acq_rel) == 1) free(a);
+    if (!a) return;
+    const unsigned refs = atomic_fetch_sub_explicit(&a->refs, 1, memory_order_acq_rel);
+    assert(refs);
+    if (refs == 1) free(a);
 }
 
-static struct session_answers *new_list(size_t n) {
+static struct session_answers *answers_new(size_t n) {
     struct session_answers *list = malloc(sizeof *list + n);
     if (!list) return NULL;
     atomic_init(&list->refs, 1);
@@ -293,14 +300,15 @@ static struct session_answers *new_list(size_t n) {
 }
 
 int session_answers_parse(const void *bytes, size_t n, struct session_answers **out, struct rod_error *err) {
-    struct reader r = {bytes, (const unsigned char *)bytes + n, false};
+    struct answer_reader r = {bytes, (const unsigned char *)bytes + n, false};
     *out = NULL;
-    for (struct record record; r.at < r.end;)
-        if (!read_record(&r, &record) || (record.found.n && !session_answer_check(record.found.body, record.found.n)))
+    for (struct answer_record record; r.at < r.end;)
+        if (!answers_read_record(&r, &record) ||
+            (record.found.n && !session_answer_check(record.found.body, record.found.n)))
             return rod_fail(err, ROD_ESTATE, "the list of answers is malformed");
     if (!n) return 0;
-    struct session_answers *list = new_list(n);
-    if (!list) return rod_fail(err, ROD_ENOMEM, "No memory for a session's answers.");
+    struct session_answers *list = answers_new(n);
+    if (!list) return rod_fail_no_memory(err);
     memcpy(list->bytes, bytes, n);
     *out = list;
     return 0;
@@ -308,10 +316,10 @@ int session_answers_parse(const void *bytes, size_t n, struct session_answers **
 
 bool session_answers_find(const struct session_answers *a, const char *key, struct session_answer_found *out) {
     if (!a) return false;
-    struct reader r = {a->bytes, a->bytes + a->n, false};
+    struct answer_reader r = {a->bytes, a->bytes + a->n, false};
     const size_t n_key = strlen(key);
     bool found = false;
-    for (struct record record; r.at < r.end && read_record(&r, &record);)
+    for (struct answer_record record; r.at < r.end && answers_read_record(&r, &record);)
         if (record.n_key == n_key && !memcmp(record.key, key, n_key)) {
             *out = record.found;
             found = true;
@@ -320,44 +328,47 @@ bool session_answers_find(const struct session_answers *a, const char *key, stru
 }
 
 /* How many of the oldest records go, and how many after them lose their bodies, so that one more has room. */
-static void make_room(const struct session_answers *a, size_t *n_drop, size_t *n_bare) {
-    struct reader r = {a->bytes, a->bytes + a->n, false};
+static void answers_make_room(const struct session_answers *a, size_t *n_drop, size_t *n_bare) {
+    struct answer_reader r = {a->bytes, a->bytes + a->n, false};
     size_t n = 0, bodies = 0;
-    for (struct record record; r.at < r.end && read_record(&r, &record); n++) bodies += record.found.n;
+    for (struct answer_record record; r.at < r.end && answers_read_record(&r, &record); n++) bodies += record.found.n;
     *n_drop = n >= SESSION_ANSWER_LIST_N ? n + 1 - SESSION_ANSWER_LIST_N : 0;
     *n_bare = 0;
-    r = (struct reader){a->bytes, a->bytes + a->n, false};
-    for (struct record record; bodies > SESSION_ANSWER_LIST_BYTES && read_record(&r, &record); ++*n_bare)
+    r = (struct answer_reader){a->bytes, a->bytes + a->n, false};
+    for (struct answer_record record; bodies > SESSION_ANSWER_LIST_BYTES && answers_read_record(&r, &record); ++*n_bare)
         bodies -= record.found.n;
 }
 
-static unsigned char *put_record(unsigned char *to, const char *key, size_t n_key,
-                                 const struct session_answer_found *found, size_t n_body) {
-    to = put(to, RECORD_FIXED + n_key + n_body, 4);
-    to = put(to, found->version, 8);
-    to = put_bytes(to, found->digest, 16);
-    to = put(to, n_key, 4);
-    to = put_bytes(to, key, n_key);
-    return put_bytes(to, found->body, n_body);
+static unsigned char *answers_put_record(unsigned char *to, const char *key, size_t n_key,
+                                         const struct session_answer_found *found, size_t n_body) {
+    to = bytes_put(to, RECORD_FIXED + n_key + n_body, 4);
+    to = bytes_put(to, found->version, 8);
+    to = answer_put_bytes(to, found->digest, 16);
+    to = bytes_put(to, n_key, 4);
+    to = answer_put_bytes(to, key, n_key);
+    return answer_put_bytes(to, found->body, n_body);
 }
 
 struct session_answers *session_answers_add(const struct session_answers *a, const char *key, const uint8_t digest[16],
                                             uint64_t version, const struct session_answer *answer) {
     const struct session_answer_found added = {version, digest, answer->bytes, answer->too_long ? 0 : answer->n};
     const size_t n_key = strlen(key), before = a ? a->n : 0;
+    assert(n_key && n_key <= SESSION_ANSWER_MAX_KEY &&
+           answer->n <= SESSION_ANSWER_BODY_BYTES + SESSION_ANSWER_MAX_LABEL + 5);
     size_t n_drop = 0, n_bare = 0;
-    if (a) make_room(a, &n_drop, &n_bare);
-    struct session_answers *list = new_list(before + 4 + RECORD_FIXED + n_key + added.n);
+    if (a) answers_make_room(a, &n_drop, &n_bare);
+    struct session_answers *list = answers_new(before + 4 + RECORD_FIXED + n_key + added.n);
     if (!list) return NULL;
     unsigned char *to = list->bytes;
     if (a) {
-        struct reader r = {a->bytes, a->bytes + a->n, false};
+        struct answer_reader r = {a->bytes, a->bytes + a->n, false};
         size_t i = 0;
-        for (struct record record; r.at < r.end && read_record(&r, &record); i++)
+        for (struct answer_record record; r.at < r.end && answers_read_record(&r, &record); i++)
             if (i >= n_drop)
-                to = put_record(to, record.key, record.n_key, &record.found, i < n_bare ? 0 : record.found.n);
+                to = answers_put_record(to, record.key, record.n_key, &record.found, i < n_bare ? 0 : record.found.n);
     }
-    to = put_record(to, key, n_key, &added, added.n);
+    to = answers_put_record(to, key, n_key, &added, added.n);
+    assert((size_t)(to - list->bytes) <= list->n); /* old records only shrink */
     list->n = (size_t)(to - list->bytes);
     return list;
 }

@@ -1,32 +1,31 @@
-/* session_calls.c - what a client asks of sessions beside turns: make, fork, change, look, list, delete, export,
- * import. */
+/* sessions_calls.c - the calls of sessions.h beside turns: make, fork, change, look, list, delete, export, import. */
 #include "session_internal.h"
+#include "engine/base/fail.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
-static int param(struct rod_error *err, int rc, const char *name) {
+static int calls_set_param(struct rod_error *err, int rc, const char *name) {
     if (err) snprintf(err->param, sizeof err->param, "%s", name);
     return rc;
 }
 
-static int check_name(const char *tenant, const char *id, const char *field, struct rod_error *err) {
+static int calls_check_name(const char *tenant, const char *id, const char *field, struct rod_error *err) {
     if (strlen(tenant) > SESSION_MAX_TENANT)
         return rod_fail(err, ROD_EINVALID, "The tenant's name is longer than %d bytes.", SESSION_MAX_TENANT);
     if (session_id_ok(id)) return 0;
-    return param(
-        err, rod_fail(err, ROD_EINVALID, "%s must be 1 to %d letters, digits, '.', '_' or '-'.", field, SESSION_MAX_ID),
-        field);
+    return rod_fail_at(err, ROD_EINVALID, field, "%s must be 1 to %d letters, digits, '.', '_' or '-'.", field,
+                       SESSION_MAX_ID);
 }
 
-static int not_there(const char *id, struct rod_error *err) {
+static int calls_not_found(const char *id, struct rod_error *err) {
     return rod_fail(err, ROD_ENOTFOUND, "There is no session %s.", id);
 }
 
-static void describe(const struct session_metadata *f, bool busy, bool in_host, bool durable,
-                     struct rod_session_info *out) {
+static void calls_describe(const struct session_metadata *f, bool busy, bool in_host, bool durable,
+                           struct rod_session_info *out) {
     *out = (struct rod_session_info){.version = f->version,
                                      .n_tok = f->n_tok,
                                      .state_bytes = f->state_bytes,
@@ -41,35 +40,26 @@ static void describe(const struct session_metadata *f, bool busy, bool in_host, 
     snprintf(out->tier, sizeof out->tier, "%s", in_host ? "host" : "file");
 }
 
-/* A snapshot whose session's time is over is not there. */
-static int look(struct sessions *s, const char *tenant, const char *id, bool with_snapshot, struct session_view *view,
-                struct rod_error *err) {
-    const int rc = session_look(s, tenant, id, with_snapshot, view, err);
-    if (rc || view->busy || !session_expired(&view->metadata, session_now_s())) return rc;
-    session_view_fini(view);
-    return not_there(id, err);
-}
-
 /* ---- making ---- */
 
-static int make_id(char id[SESSION_MAX_ID + 1], struct rod_error *err) {
+static int calls_make_id(char id[SESSION_MAX_ID + 1], struct rod_error *err) {
     unsigned char random[16];
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-        return rod_fail(err, ROD_EINTERNAL, "There are no random numbers for a session's id.");
+        return rod_fail(err, ROD_EINTERNAL, "The system has no random numbers for a session's id.");
     size_t n = (size_t)snprintf(id, SESSION_MAX_ID + 1, "ses_");
     for (size_t i = 0; i < sizeof random; i++, n += 2) snprintf(id + n, 3, "%02x", random[i]);
     return 0;
 }
 
 /* A fork's source: its file has the fork's state, if file_version is of one (n_bytes). */
-struct source {
+struct fork_source {
     uint8_t name[SESSION_NAME_BYTES];
     struct session_file_version file_version;
 };
 
 /* Instead of a copy; where that cannot be, a copy is written. What is in the way is of a session whose time is over. */
-static void link_source(struct sessions *s, struct session *x, const struct source *source,
-                        struct session_write *write) {
+static void calls_link_source(struct sessions *s, struct session *x, const struct fork_source *source,
+                              struct session_write *write) {
     struct rod_error err;
     if (!source || !source->file_version.n_bytes) return;
     if (x->file_version.n_bytes && session_store_remove(&s->store, x->name, &err) && err.code != ROD_ENOTFOUND) return;
@@ -79,32 +69,32 @@ static void link_source(struct sessions *s, struct session *x, const struct sour
 
 /* The session is held and does not exist: from now on it does, and its file says so. later: it is written in the
  * background, and the session is the writer's. snapshot and answers become the table's. */
-static int put(struct sessions *s, struct session *x, const struct session_metadata *metadata,
-               struct session_snapshot *snapshot, struct session_answers *answers, const struct source *source,
-               bool later, struct rod_error *err) {
+static int calls_put(struct sessions *s, struct session *x, const struct session_metadata *metadata,
+                     struct session_snapshot *snapshot, struct session_answers *answers,
+                     const struct fork_source *source, bool later, struct rod_error *err) {
     struct session_write write = {.name = x->name, .metadata = metadata, .snapshot = snapshot, .answers = answers};
     const bool on_disk = session_on_disk(s);
     if (on_disk && !later) {
-        link_source(s, x, source, &write);
-        session_reserve(s, &x, &write, 1);
-        session_write_all(s, &write, 1);
-        session_wrote(s, x, &write);
+        calls_link_source(s, x, source, &write);
+        session_budget_reserve(s, &x, &write, 1);
+        session_folder_write(s, &write, 1);
+        session_folder_wrote(s, x, &write);
         if (write.rc) {
-            session_trouble(s, SESSION_NOT_MADE, "session %s is not made, or not changed: %s", metadata->id,
-                            write.err.message);
+            session_log_trouble(s, SESSION_NOT_MADE, "session %s: not created, or not changed: %s", metadata->id,
+                                write.err.message);
             session_snapshot_release(snapshot);
             session_answers_release(answers);
             if (err) *err = write.err;
             return write.rc;
         }
     }
-    pthread_mutex_lock(&s->lock);
+    session_lock(s);
     struct session_snapshot *old = session_table_set(&s->table, x, metadata, snapshot, answers);
     if (on_disk && !later) session_table_set_file(&s->table, x, &write.file_version);
     session_table_set_dirty(&s->table, x, on_disk && later);
-    if (x->dirty) session_io_write_locked(s, x); /* held by the writer now, with the lease */
+    if (x->dirty) session_queue_write_locked(s, x); /* held by the writer now, with the lease */
     if (s->config.disk_bytes && s->table.files.all > s->config.disk_bytes) pthread_cond_signal(&s->keep);
-    pthread_mutex_unlock(&s->lock);
+    session_unlock(s);
     session_snapshot_release(old);
     return 0;
 }
@@ -112,18 +102,18 @@ static int put(struct sessions *s, struct session *x, const struct session_metad
 int sessions_create(struct sessions *s, const char *tenant, const struct rod_session_new *made,
                     struct rod_session_info *out, struct rod_error *err) {
     char id[SESSION_MAX_ID + 1];
-    struct session_metadata f = {.pinned = made->pin, .created_s = session_now_s()};
+    struct session_metadata f = {.pinned = made->pin, .created_s = clock_unix_s()};
     struct session_snapshot *snapshot = NULL;
-    struct source source = {0};
-    int rc = made->id ? check_name(tenant, made->id, "id", err) : make_id(id, err);
+    struct fork_source source = {0};
+    int rc = made->id ? calls_check_name(tenant, made->id, "id", err) : calls_make_id(id, err);
     if (!rc && made->id) snprintf(id, sizeof id, "%s", made->id);
-    if (!rc && made->from) rc = check_name(tenant, made->from, "from", err);
+    if (!rc && made->from) rc = calls_check_name(tenant, made->from, "from", err);
     if (rc) return rc;
     if (made->from) {
         struct session_view view;
-        rc = look(s, tenant, made->from, true, &view, err);
-        if (rc) return param(err, rc, "from");
-        session_used(s, tenant, made->from);
+        rc = session_view_take_live(s, tenant, made->from, true, &view, err);
+        if (rc) return calls_set_param(err, rc, "from");
+        session_view_use(s, tenant, made->from);
         f.version = view.metadata.version;
         f.n_tok = view.metadata.n_tok;
         f.state_bytes = view.metadata.state_bytes;
@@ -134,54 +124,55 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
         source.file_version = view.file_version;
         session_view_fini(&view);
     } else if (!(snapshot = session_snapshot_new(0))) {
-        return rod_fail(err, ROD_ENOMEM, "No memory for a session.");
+        return rod_fail_no_memory(err);
     }
     snprintf(f.tenant, sizeof f.tenant, "%s", tenant);
     snprintf(f.id, sizeof f.id, "%s", id);
     f.used_s = f.created_s;
     f.ttl_s = made->has_ttl ? made->ttl_s : s->config.ttl_s;
     struct session *x;
-    rc = session_hold(s, tenant, id, &x, err);
+    rc = session_hold_begin(s, tenant, id, &x, err);
     if (rc) {
         session_snapshot_release(snapshot);
         return rc;
     }
-    rc = session_refresh(s, x, false, err);
-    pthread_mutex_lock(&s->lock);
-    const bool exists = x->exists && !session_expired(&x->metadata, session_now_s());
-    pthread_mutex_unlock(&s->lock);
+    rc = session_hold_refresh(s, x, false, err);
+    session_lock(s);
+    const bool exists = x->exists && !session_expired(&x->metadata, clock_unix_s());
+    session_unlock(s);
     const bool later = made->from && s->config.lazy; /* else what is answered is on disk, as a turn is */
-    if (!rc && exists) rc = param(err, rod_fail(err, ROD_EEXISTS, "There is a session %s already.", id), "id");
-    if (!rc) rc = session_claim(s, x, made->max_sessions, err);
+    if (!rc && exists) rc = rod_fail_at(err, ROD_EEXISTS, "id", "There is a session %s already.", id);
+    if (!rc) rc = session_budget_claim(s, x, made->max_sessions, err);
     if (rc)
         session_snapshot_release(snapshot);
     else
-        rc = put(s, x, &f, snapshot, NULL, &source, later, err);
-    if (rc || !session_on_disk(s) || !later) session_unhold(s, x);
-    if (!rc) describe(&f, false, true, session_on_disk(s) && !later, out);
+        rc = calls_put(s, x, &f, snapshot, NULL, &source, later, err);
+    if (rc || !session_on_disk(s) || !later) session_hold_end(s, x);
+    if (!rc) calls_describe(&f, false, true, session_on_disk(s) && !later, out);
     return rc;
 }
 
 /* ---- changing ---- */
 
 /* Held and known: the same version with other metadata. Its file is written again, with the state that is in it. */
-static int change_held(struct sessions *s, struct session *x, const char *id, const struct rod_session_change *change,
-                       struct session_metadata *f, struct rod_error *err) {
-    int rc = session_refresh(s, x, true, err);
+static int calls_change_held(struct sessions *s, struct session *x, const char *id,
+                             const struct rod_session_change *change, struct session_metadata *f,
+                             struct rod_error *err) {
+    int rc = session_hold_refresh(s, x, true, err);
     if (rc) return rc;
-    pthread_mutex_lock(&s->lock);
-    const bool exists = x->exists && !session_expired(&x->metadata, session_now_s());
+    session_lock(s);
+    const bool exists = x->exists && !session_expired(&x->metadata, clock_unix_s());
     struct session_snapshot *snapshot = exists ? session_snapshot_share(x->snapshot) : NULL;
     struct session_answers *answers = exists ? session_answers_share(x->answers) : NULL;
     *f = x->metadata;
-    pthread_mutex_unlock(&s->lock);
-    if (!exists) return not_there(id, err);
-    if (!snapshot) return rod_fail(err, ROD_ENOROOM, "No room in host memory for the session's state.");
+    session_unlock(s);
+    if (!exists) return calls_not_found(id, err);
+    if (!snapshot) return rod_fail(err, ROD_ENOROOM, "Host memory has no room for the session's state.");
     if (change->has_pin) f->pinned = change->pin;
     if (change->has_ttl) f->ttl_s = change->ttl_s;
-    const int64_t now_s = session_now_s();
+    const int64_t now_s = clock_unix_s();
     if (now_s > f->used_s) f->used_s = now_s; /* as its file's time will be */
-    return put(s, x, f, snapshot, answers, NULL, false, err);
+    return calls_put(s, x, f, snapshot, answers, NULL, false, err);
 }
 
 int sessions_change(struct sessions *s, const char *tenant, const char *id, const struct rod_session_change *change,
@@ -189,12 +180,12 @@ int sessions_change(struct sessions *s, const char *tenant, const char *id, cons
     struct session *x;
     struct session_metadata f;
     if (!change->has_pin && !change->has_ttl) return sessions_get(s, tenant, id, out, err);
-    int rc = check_name(tenant, id, "id", err);
-    if (!rc) rc = session_hold(s, tenant, id, &x, err);
+    int rc = calls_check_name(tenant, id, "id", err);
+    if (!rc) rc = session_hold_begin(s, tenant, id, &x, err);
     if (rc) return rc;
-    rc = change_held(s, x, id, change, &f, err);
-    session_unhold(s, x);
-    if (!rc) describe(&f, false, true, session_on_disk(s), out);
+    rc = calls_change_held(s, x, id, change, &f, err);
+    session_hold_end(s, x);
+    if (!rc) calls_describe(&f, false, true, session_on_disk(s), out);
     return rc;
 }
 
@@ -203,53 +194,53 @@ int sessions_change(struct sessions *s, const char *tenant, const char *id, cons
 int sessions_get(struct sessions *s, const char *tenant, const char *id, struct rod_session_info *out,
                  struct rod_error *err) {
     struct session_view view;
-    int rc = check_name(tenant, id, "id", err);
-    if (!rc) rc = look(s, tenant, id, false, &view, err);
+    int rc = calls_check_name(tenant, id, "id", err);
+    if (!rc) rc = session_view_take_live(s, tenant, id, false, &view, err);
     if (rc) return rc;
-    describe(&view.metadata, view.busy, view.in_host, view.durable, out);
+    calls_describe(&view.metadata, view.busy, view.in_host, view.durable, out);
     session_view_fini(&view);
     return 0;
 }
 
 int sessions_list(struct sessions *s, const char *tenant, const char *after, size_t limit,
                   struct rod_session_info **infos, size_t *n, bool *more, struct rod_error *err) {
-    int rc = session_catch_up(s, true, err); /* other servers' too */
+    int rc = session_scan_changes(s, true, err); /* other servers' too */
     if (rc) return rc;
     const struct session **found = NULL;
-    pthread_mutex_lock(&s->lock);
-    rc = session_table_list(&s->table, tenant, after, limit, session_now_s(), &found, n, more, err);
+    session_lock(s);
+    rc = session_table_list(&s->table, tenant, after, limit, clock_unix_s(), &found, n, more, err);
     *infos = rc ? NULL : calloc(*n + 1, sizeof **infos);
-    if (!rc && !*infos) rc = rod_fail(err, ROD_ENOMEM, "No memory for a list of sessions.");
+    if (!rc && !*infos) rc = rod_fail_no_memory(err);
     for (size_t i = 0; !rc && i < *n; i++)
-        describe(&found[i]->metadata, found[i]->hold == SESSION_TURN || found[i]->line.head, found[i]->snapshot != NULL,
-                 session_durable(found[i]), &(*infos)[i]);
-    pthread_mutex_unlock(&s->lock);
+        calls_describe(&found[i]->metadata, session_busy(found[i]), found[i]->snapshot != NULL,
+                       session_durable(found[i]), &(*infos)[i]);
+    session_unlock(s);
     free(found);
     return rc;
 }
 
 int sessions_delete(struct sessions *s, const char *tenant, const char *id, struct rod_error *err) {
     struct session *x;
-    int rc = check_name(tenant, id, "id", err);
-    if (!rc) rc = session_hold(s, tenant, id, &x, err);
+    int rc = calls_check_name(tenant, id, "id", err);
+    if (!rc) rc = session_hold_begin(s, tenant, id, &x, err);
     if (rc) return rc;
-    rc = session_refresh(s, x, false, err);
+    rc = session_hold_refresh(s, x, false, err);
     const bool damaged = rc == ROD_ESTATE; /* or another model's; nobody but its owner finds it under this name */
-    pthread_mutex_lock(&s->lock);
-    const bool exists = x->exists || damaged, expired = x->exists && session_expired(&x->metadata, session_now_s());
+    session_lock(s);
+    const bool exists = x->exists || damaged, expired = x->exists && session_expired(&x->metadata, clock_unix_s());
     const bool has_file = x->file_version.n_bytes != 0 || damaged;
-    pthread_mutex_unlock(&s->lock);
+    session_unlock(s);
     if ((!rc || damaged) && exists && session_on_disk(s) && has_file)
         rc = session_store_remove(&s->store, x->name, err);
     if (rc == ROD_ENOTFOUND) rc = 0;
     if (!rc && exists) {
-        pthread_mutex_lock(&s->lock);
+        session_lock(s);
         struct session_snapshot *old = session_table_unset(&s->table, x);
-        pthread_mutex_unlock(&s->lock);
+        session_unlock(s);
         session_snapshot_release(old);
     }
-    session_unhold(s, x);
-    return !rc && (!exists || expired) ? not_there(id, err) : rc;
+    session_hold_end(s, x);
+    return !rc && (!exists || expired) ? calls_not_found(id, err) : rc;
 }
 
 /* ---- moving ---- */
@@ -257,8 +248,8 @@ int sessions_delete(struct sessions *s, const char *tenant, const char *id, stru
 int sessions_export(struct sessions *s, const char *tenant, const char *id, void **bytes, size_t *n,
                     struct rod_error *err) {
     struct session_view view;
-    int rc = check_name(tenant, id, "id", err);
-    if (!rc) rc = look(s, tenant, id, true, &view, err);
+    int rc = calls_check_name(tenant, id, "id", err);
+    if (!rc) rc = session_view_take_live(s, tenant, id, true, &view, err);
     if (rc) return rc;
     const struct session_write write = {.metadata = &view.metadata, .snapshot = view.snapshot, .answers = view.answers};
     rc = session_store_export(&s->store, &write, bytes, n, err);
@@ -270,7 +261,7 @@ int sessions_import(struct sessions *s, const char *tenant, const char *id, cons
                     struct rod_session_info *out, struct rod_error *err) {
     struct session_read read;
     struct session *x;
-    int rc = check_name(tenant, id, "id", err);
+    int rc = calls_check_name(tenant, id, "id", err);
     if (!rc) rc = session_store_parse(&s->store, bytes, n, "the file", &read, err);
     if (rc) return rc;
     const bool same = !strcmp(read.metadata.id, id) && !strcmp(read.metadata.tenant, tenant);
@@ -281,18 +272,18 @@ int sessions_import(struct sessions *s, const char *tenant, const char *id, cons
     }
     snprintf(read.metadata.tenant, sizeof read.metadata.tenant, "%s", tenant);
     snprintf(read.metadata.id, sizeof read.metadata.id, "%s", id);
-    read.metadata.used_s = session_now_s();
-    rc = session_hold(s, tenant, id, &x, err);
+    read.metadata.used_s = clock_unix_s();
+    rc = session_hold_begin(s, tenant, id, &x, err);
     if (rc) {
         session_read_fini(&read);
         return rc;
     }
-    rc = session_claim(s, x, UINT64_MAX, err);
+    rc = session_budget_claim(s, x, UINT64_MAX, err);
     if (rc)
         session_read_fini(&read);
     else
-        rc = put(s, x, &read.metadata, read.snapshot, read.answers, NULL, false, err);
-    session_unhold(s, x);
-    if (!rc) describe(&read.metadata, false, true, session_on_disk(s), out);
+        rc = calls_put(s, x, &read.metadata, read.snapshot, read.answers, NULL, false, err);
+    session_hold_end(s, x);
+    if (!rc) calls_describe(&read.metadata, false, true, session_on_disk(s), out);
     return rc;
 }

@@ -1,0 +1,160 @@
+/* session_hold.c - see session_internal.h. A holder alone changes `hold`, `current`, `lease_fd` and the file of its
+ * session, so it may read these without the lock. */
+#include "session_internal.h"
+#include "engine/base/fail.h"
+#include "engine/session/store/session_lease.h"
+#include "engine/session/store/session_locate.h"
+
+#include <string.h>
+
+/* ---- the lease ---- */
+
+void session_hold_release_locked(struct sessions *s, struct session *x) {
+    assert(session_lock_held(s) && x->hold != SESSION_FREE && !x->write.next);
+    assert(x->lease_fd < 0 || (x->exists && x->dirty)); /* only a dirty session keeps its lease */
+    x->hold = SESSION_FREE;
+    x->current = false;
+    if (x->queue.n && !s->stopping)
+        session_queue_start_locked(s, x);
+    else if (!x->exists && !x->queue.n)
+        session_table_remove(&s->table, x);
+    pthread_cond_broadcast(&s->changed);
+}
+
+void session_hold_end_lease(struct sessions *s, struct session *x) {
+    assert(x->hold != SESSION_FREE);
+    if (x->lease_fd < 0) return;
+    session_lock(s);
+    const bool keep = x->exists && x->dirty;
+    x->current = false; /* from here on another server may have it */
+    session_unlock(s);
+    if (keep) return;
+    assert(x->named);
+    char name[SESSION_FILE_NAME_BYTES];
+    session_lease_end(s->store.dir, session_store_name(x->name, name), x->lease_fd);
+    x->lease_fd = -1;
+}
+
+/* The name of its file as the folder has it now. */
+static int hold_locate(struct sessions *s, struct session *x, bool *changed, struct rod_error *err) {
+    uint8_t name[SESSION_NAME_BYTES];
+    const int rc = session_locate_name(&s->store, x->metadata.tenant, x->metadata.id, name, err);
+    *changed = !x->named || memcmp(name, x->name, sizeof name) != 0;
+    if (rc || !*changed) return rc;
+    session_lock(s);
+    session_table_name(&s->table, x, name);
+    session_unlock(s);
+    return 0;
+}
+
+int session_hold_take_lease(struct sessions *s, struct session *x, struct rod_error *err) {
+    assert(x->hold == SESSION_TURN || x->hold == SESSION_CALL);
+    if (!session_on_disk(s) || x->lease_fd >= 0) return 0;
+    int rc = session_folder_here(s, err);
+    char text[SESSION_FILE_NAME_BYTES];
+    uint8_t earlier[SESSION_NAME_BYTES];
+    session_names_earlier(x->metadata.tenant, x->metadata.id, earlier);
+    while (!rc) {
+        bool changed = false;
+        rc = x->named ? 0 : hold_locate(s, x, &changed, err);
+        if (!rc) rc = session_lease_take(s->store.dir, session_store_name(x->name, text), &x->lease_fd, err);
+        /* A file of an earlier name may have gone since, and other servers hold the session under its other name. */
+        if (rc || memcmp(x->name, earlier, sizeof earlier) != 0) return rc;
+        rc = hold_locate(s, x, &changed, err);
+        if (!rc && !changed) return 0;
+        session_lease_end(s->store.dir, text, x->lease_fd);
+        x->lease_fd = -1;
+    }
+    return rc;
+}
+
+/* ---- for a call ---- */
+
+int session_hold_begin(struct sessions *s, const char *tenant, const char *id, struct session **out,
+                       struct rod_error *err) {
+    int rc = 0;
+    session_lock(s);
+    struct session *x;
+    while ((x = session_table_find(&s->table, tenant, id)) && x->hold != SESSION_FREE && !session_busy(x))
+        session_wait_locked(s, &s->changed, 0);
+    if (x && session_busy(x))
+        rc = rod_fail(err, ROD_EBUSY, "A turn of session %s is running.", id);
+    else if (!x && !(x = session_table_add(&s->table, tenant, id)))
+        rc = rod_fail_no_memory(err);
+    else
+        x->hold = SESSION_CALL;
+    session_unlock(s);
+    if (rc) return rc;
+    rc = session_hold_take_lease(s, x, err);
+    if (rc == ROD_EBUSY) rod_fail(err, rc, "Another server holds session %s.", id);
+    if (rc) {
+        session_hold_end(s, x);
+        return rc;
+    }
+    *out = x;
+    return 0;
+}
+
+void session_hold_end(struct sessions *s, struct session *x) {
+    session_hold_end_lease(s, x);
+    session_lock(s);
+    session_hold_release_locked(s, x);
+    session_unlock(s);
+}
+
+/* ---- what the file says ---- */
+
+void session_hold_met_locked(struct sessions *s, struct session *x, const struct session_file_version *file_version) {
+    assert(session_lock_held(s));
+    if (!session_file_version_same(&x->file_version, file_version) ||
+        x->file_version.mtime_ns == file_version->mtime_ns)
+        return;
+    x->file_version.inode = file_version->inode;
+    x->file_version.mtime_ns = file_version->mtime_ns;
+    session_table_use(&s->table, x, session_file_version_used_s(file_version));
+}
+
+void session_hold_forget(struct sessions *s, struct session *x) {
+    session_lock(s);
+    assert(x->hold == SESSION_TURN || x->hold == SESSION_CALL);
+    struct session_snapshot *old = session_table_unset(&s->table, x);
+    session_unlock(s);
+    session_snapshot_release(old);
+}
+
+int session_hold_refresh(struct sessions *s, struct session *x, bool with_snapshot, struct rod_error *err) {
+    if (!session_on_disk(s)) return 0;
+    assert(x->hold != SESSION_FREE && x->lease_fd >= 0 && x->named);
+    session_lock(s);
+    const bool dirty = x->exists && x->dirty, has_snapshot = x->snapshot != NULL;
+    const struct session_file_version known = x->exists ? x->file_version : (struct session_file_version){0};
+    session_unlock(s);
+    if (dirty) return 0; /* no other server can have written it: the lease is held since then */
+    struct session_file_version found;
+    int rc = session_store_stat(&s->store, x->name, &found, err);
+    if (rc == ROD_ENOTFOUND) {
+        session_hold_forget(s, x);
+        return 0;
+    }
+    if (rc) return rc;
+    if (session_file_version_same(&found, &known) && (has_snapshot || !with_snapshot)) {
+        session_lock(s);
+        session_hold_met_locked(s, x, &found);
+        session_unlock(s);
+        return 0;
+    }
+    struct session_read read;
+    rc = session_store_read(&s->store, x->name, with_snapshot, &read, err);
+    if (rc == ROD_ESTATE) session_folder_refused(s, x->name, &found, err);
+    if (rc) return rc;
+    if (with_snapshot) session_count(&s->loads, 1);
+    struct session_snapshot *snapshot = with_snapshot ? read.snapshot : NULL;
+    struct session_answers *answers = with_snapshot ? read.answers : NULL;
+    session_lock(s);
+    struct session_snapshot *old = session_table_set(&s->table, x, &read.metadata, snapshot, answers);
+    session_table_set_file(&s->table, x, &read.file_version);
+    session_unlock(s);
+    session_snapshot_release(old);
+    if (!with_snapshot) session_read_fini(&read);
+    return 0;
+}
