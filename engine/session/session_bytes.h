@@ -20,7 +20,7 @@ struct session_bytes_file {
 struct session_bytes {
     struct session_bytes_file **buckets;
     size_t n_buckets, n;
-    uint64_t all, pinned; /* bytes: of all files, of those that are pinned */
+    uint64_t all, pinned; /* bytes: of all files, of pinned files */
 };
 
 /* One session's hold on one file; zeroed = on none. */

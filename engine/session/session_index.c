@@ -1,8 +1,8 @@
 /* session_index.c - the tree and the heap of session_table.h.
  *
  * The tree is a treap: in order of tenant and id, and each above those of a smaller hash. As the hash is under the
- * table's key, its depth is that of a random tree whatever the ids are. Each knows how many are below it, so a tenant's
- * number and any page of its list are found without those of others. */
+ * table's key, the depth is that of a random tree whatever the ids are. Each node counts the nodes below it, so a
+ * tenant's number and any page of its list are found without the sessions of other tenants. */
 #include "session_table.h"
 
 #include <assert.h>
@@ -22,7 +22,7 @@ static struct session *tree_measure(struct session *s) {
     return s;
 }
 
-/* Those before s and those behind it. Recursion as deep as the tree. */
+/* The sessions before s and those behind it. Recursion as deep as the tree. */
 static void tree_split(struct session *root, const struct session *s, struct session *parts[2]) {
     if (!root) {
         parts[0] = parts[1] = NULL;

@@ -202,11 +202,16 @@ struct session_view {
 int session_view_take(struct sessions *s, const char *tenant, const char *id, bool with_snapshot,
                       struct session_view *out, struct rod_error *err);
 void session_view_fini(struct session_view *view);
-/* The same of a session that is not expired, or busy. */
+/* The same; an expired session that is not busy is ROD_ENOTFOUND. */
 int session_view_take_live(struct sessions *s, const char *tenant, const char *id, bool with_snapshot,
                            struct session_view *out, struct rod_error *err);
+/* The same with the snapshot, for a fork: the source is used, and the fork's metadata get its version, lengths and
+ * parent. */
+int session_view_fork(struct sessions *s, const char *tenant, const char *from, struct session_view *view,
+                      struct session_metadata *fork, struct rod_error *err);
 /* A turn or a fork begins from it: the time of last use is now, on all servers. */
 void session_view_use(struct sessions *s, const char *tenant, const char *id);
+int session_view_not_found(const char *id, struct rod_error *err); /* ROD_ENOTFOUND */
 
 /* ---- session_scan.c: what the folder holds ---- */
 

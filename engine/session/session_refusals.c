@@ -30,7 +30,7 @@ static struct session_refusal *refusals_slot(const struct session_refusals *r, c
     return &r->slots[at];
 }
 
-/* Those of a scan from `scan` on, in so many slots. */
+/* Keeps the files met by a scan from `scan` on, in so many slots. */
 static bool refusals_rehash(struct session_refusals *r, size_t cap, uint64_t scan) {
     const struct session_refusals old = *r;
     struct session_refusal *slots = calloc(cap, sizeof *slots);

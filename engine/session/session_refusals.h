@@ -23,13 +23,13 @@ struct session_refusals {
 void session_refusals_init(struct session_refusals *r, const uint8_t key[SIPHASH_KEY_BYTES]);
 void session_refusals_fini(struct session_refusals *r);
 
-/* Whether it was refused as it is now; then this scan has met it. */
+/* Whether this version was refused; then this scan has met it. */
 bool session_refusals_know(struct session_refusals *r, const uint8_t name[SESSION_NAME_BYTES],
                            const struct session_file_version *file_version, uint64_t scan);
-/* True: it is new, or another one than was refused before. Without memory it is new every time. */
+/* True: this version is new. Without memory it is new every time. */
 bool session_refusals_add(struct session_refusals *r, const uint8_t name[SESSION_NAME_BYTES],
                           const struct session_file_version *file_version, uint64_t scan);
-/* Forgets those that no scan from this one on has met. */
+/* Forgets the files that no scan from this one on has met. */
 void session_refusals_keep(struct session_refusals *r, uint64_t scan);
 
 #endif

@@ -41,7 +41,7 @@ struct session {
     struct session *chain[SESSION_N_HASHES]; /* of the same bucket */
     uint64_t hash[SESSION_N_HASHES];
     struct list_link by_use[SESSION_N_ORDERS];
-    struct session *below[2]; /* in the tree of tenants and ids: those before it, those behind */
+    struct session *below[2]; /* in the tree of tenants and ids: before it, behind it */
     size_t n_below;           /* with itself */
     size_t end_at;            /* position in the heap, from 1; 0 = it has none */
     int64_t end_s, due_s;     /* when it expires, INT64_MAX = never; when that is to be checked */
@@ -71,7 +71,7 @@ struct session_table {
     struct session **buckets[SESSION_N_HASHES];
     size_t n_buckets, n; /* n_buckets: a power of two */
     struct list by_use[SESSION_N_ORDERS];
-    struct session *root;  /* of the tree of those that are counted */
+    struct session *root;  /* of the tree of counted sessions */
     struct session **ends; /* a heap by due_s of the sessions that exist and have an end; all would fit */
     size_t n_ends, ends_cap;
     uint64_t n_exist, n_snapshots, n_dirty; /* sessions that exist; of those: with a snapshot, dirty */
@@ -106,7 +106,7 @@ static inline bool session_busy(const struct session *s) { return s->hold == SES
 
 struct session *session_table_find(const struct session_table *t, const char *tenant, const char *id);
 struct session *session_table_find_name(const struct session_table *t, const uint8_t name[SESSION_NAME_BYTES]);
-/* Sets the name of its file; any other name is forgotten. */
+/* Sets the name of its file. */
 void session_table_name(struct session_table *t, struct session *s, const uint8_t name[SESSION_NAME_BYTES]);
 /* An entry for it, as the newest. NULL without memory; the strings fit. */
 struct session *session_table_add(struct session_table *t, const char *tenant, const char *id);
@@ -116,7 +116,7 @@ void session_table_remove(struct session_table *t, struct session *s);
 /* It is sure to be made: from now on it counts, until it is unset or removed. */
 void session_table_count(struct session_table *t, struct session *s);
 static inline uint64_t session_table_n(const struct session_table *t) { return t->root ? t->root->n_below : 0; }
-/* Those of a tenant that are counted. */
+/* The counted sessions of a tenant. */
 uint64_t session_table_n_of(const struct session_table *t, const char *tenant);
 /* Sets what the session is now. Shares of snapshot and answers go to the table; snapshot NULL: on file alone. By use it
  * stands behind the sessions that were used no later. Returns the snapshot that it had: the caller releases it, without
@@ -162,8 +162,8 @@ struct session *session_table_to_expire(struct session_table *t, int64_t now_s);
 /* Its file has what memory has, or memory has nothing. */
 static inline bool session_durable(const struct session *s) { return s->file_version.n_bytes && !s->dirty; }
 
-/* Of a tenant, in order of id, those after `after` (NULL = all) that are not expired, at most limit; *more: there are
- * others behind. Costs what it gives, whatever others have. */
+/* The live sessions of a tenant in order of id, behind `after` (NULL = all), at most limit; *more: others follow. Costs
+ * what it gives, whatever other tenants have. */
 int session_table_list(const struct session_table *t, const char *tenant, const char *after, size_t limit,
                        int64_t now_s, const struct session ***out, size_t *n, bool *more, struct rod_error *err);
 

@@ -21,10 +21,6 @@ void session_turn_fini(struct session_turn *t) {
 
 /* ---- opening ---- */
 
-static int turn_not_found(const char *id, struct rod_error *err) {
-    return rod_fail(err, ROD_ENOTFOUND, "There is no session %s.", id);
-}
-
 /* What an unknown session begins with. */
 static int turn_create_session(struct sessions *s, struct session_turn *t, struct rod_error *err) {
     const struct rod_turn *ask = t->ask;
@@ -33,7 +29,7 @@ static int turn_create_session(struct sessions *s, struct session_turn *t, struc
     m->used_s = m->created_s;
     memcpy(m->tenant, ask->tenant, strlen(ask->tenant) + 1);
     memcpy(m->id, ask->session, strlen(ask->session) + 1);
-    if (!ask->create) return turn_not_found(ask->session, err);
+    if (!ask->create) return session_view_not_found(ask->session, err);
     const int full = session_budget_claim(s, t->session, ask->max_sessions, err);
     if (full) return full;
     if (!ask->from) {
@@ -41,15 +37,9 @@ static int turn_create_session(struct sessions *s, struct session_turn *t, struc
         return t->snapshot ? 0 : rod_fail_no_memory(err);
     }
     struct session_view view;
-    const int rc = session_view_take_live(s, ask->tenant, ask->from, true, &view, err);
+    const int rc = session_view_fork(s, ask->tenant, ask->from, &view, m, err);
     if (rc == ROD_ENOTFOUND) return rod_fail_at(err, rc, "from", "There is no session %s.", ask->from);
     if (rc) return rc;
-    session_view_use(s, ask->tenant, ask->from);
-    m->version = view.metadata.version;
-    m->n_tok = view.metadata.n_tok;
-    m->state_bytes = view.metadata.state_bytes;
-    m->open = view.metadata.open;
-    memcpy(m->parent, ask->from, strlen(ask->from) + 1);
     t->snapshot = session_snapshot_share(view.snapshot);
     session_view_fini(&view);
     return 0;

@@ -83,7 +83,7 @@ void session_view_use(struct sessions *s, const char *tenant, const char *id) {
     if (touch) session_store_touch(&s->store, name, now_s);
 }
 
-static int view_not_found(const char *id, struct rod_error *err) {
+int session_view_not_found(const char *id, struct rod_error *err) {
     return rod_fail(err, ROD_ENOTFOUND, "There is no session %s.", id);
 }
 
@@ -113,12 +113,12 @@ int session_view_take(struct sessions *s, const char *tenant, const char *id, bo
     session_unlock(s);
     if (ours && enough) return 0;
     session_view_fini(out);
-    if (!session_on_disk(s)) return view_not_found(id, err);
+    if (!session_on_disk(s)) return session_view_not_found(id, err);
     struct session_file_version found;
     int rc = view_find_file(s, tenant, id, named, name, &found, err);
     if (rc == ROD_ENOTFOUND) {
         view_unlearn(s, tenant, id);
-        return view_not_found(id, err);
+        return session_view_not_found(id, err);
     }
     if (rc) return rc;
     if (enough && session_file_version_same(&found, &known)) {
@@ -133,7 +133,7 @@ int session_view_take(struct sessions *s, const char *tenant, const char *id, bo
     struct session_read read;
     rc = session_store_read(&s->store, name, with_snapshot, &read, err);
     if (rc == ROD_ESTATE) session_folder_refused(s, name, &found, err);
-    if (rc == ROD_ENOTFOUND) return view_not_found(id, err);
+    if (rc == ROD_ENOTFOUND) return session_view_not_found(id, err);
     if (rc) return rc;
     if (with_snapshot) session_count(&s->loads, 1);
     view_learn(s, tenant, id, name, &read, with_snapshot);
@@ -146,5 +146,18 @@ int session_view_take_live(struct sessions *s, const char *tenant, const char *i
     const int rc = session_view_take(s, tenant, id, with_snapshot, out, err);
     if (rc || out->busy || !session_expired(&out->metadata, clock_unix_s())) return rc;
     session_view_fini(out);
-    return view_not_found(id, err);
+    return session_view_not_found(id, err);
+}
+
+int session_view_fork(struct sessions *s, const char *tenant, const char *from, struct session_view *view,
+                      struct session_metadata *fork, struct rod_error *err) {
+    const int rc = session_view_take_live(s, tenant, from, true, view, err);
+    if (rc) return rc;
+    session_view_use(s, tenant, from);
+    fork->version = view->metadata.version;
+    fork->n_tok = view->metadata.n_tok;
+    fork->state_bytes = view->metadata.state_bytes;
+    fork->open = view->metadata.open;
+    memcpy(fork->parent, from, strlen(from) + 1);
+    return 0;
 }

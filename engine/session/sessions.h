@@ -69,23 +69,24 @@ struct sessions_config {
 
 struct sessions;
 /* With a dir: makes it if it is missing, removes what crashes left, reads the headers of all files. ROD_EIO where it
- * takes no files, but for a disk that is full: room may come, and what is there can be read. */
+ * takes no files; a full disk is no error, as its sessions can be read and deleted. */
 int sessions_open(const struct sessions_config *config, struct sessions **out, struct rod_error *err);
-/* All turns are over. Writes what is not written yet; returns how many sessions it could not write. */
+/* All turns are over. Writes the dirty sessions; returns how many could not be written. */
 uint64_t sessions_close(struct sessions *s);
 
-/* ask is checked: the error is the caller's to tell, nothing has arrived. */
+/* Checks what a turn asks for, before sessions_arrive. */
 int sessions_check(const struct sessions *s, const struct rod_turn *ask, struct rod_error *err);
 void sessions_arrive(struct sessions *s, struct session_turn *turn);
-/* True: it had not begun and is the caller's now, at stage OVER. False: back will be called. Not in RUN. */
+/* True: the turn had not begun and is the caller's now, at stage OVER. False: back will be called. Not in RUN. */
 bool sessions_cancel(struct sessions *s, struct session_turn *turn);
-/* A turn that ran: commit with its new snapshot and metadata.n_tok; or as if it had not been. */
+/* A turn that ran: commit with its new snapshot; or as if it had not been. */
 void sessions_end(struct sessions *s, struct session_turn *turn, bool commit);
-/* No turn begins any more: who waits gets ROD_EDRAINING. Returns when every turn that is not in RUN has come back. */
+/* No turn begins any more: waiting turns get ROD_EDRAINING. Returns when every turn that is not in RUN has come back.
+ */
 void sessions_stop(struct sessions *s);
-/* Writes what is not written, in the background. */
+/* Writes all dirty sessions, in the background. */
 void sessions_flush(struct sessions *s);
-/* Somebody wants n_bytes of the pool: true: something was released. */
+/* n_bytes of the pool are wanted. True: something was released. */
 bool sessions_make_room(void *sessions, size_t n_bytes);
 
 void sessions_stats(struct sessions *s, struct rod_stats *out);

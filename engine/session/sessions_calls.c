@@ -20,10 +20,6 @@ static int calls_check_name(const char *tenant, const char *id, const char *fiel
                        SESSION_MAX_ID);
 }
 
-static int calls_not_found(const char *id, struct rod_error *err) {
-    return rod_fail(err, ROD_ENOTFOUND, "There is no session %s.", id);
-}
-
 static void calls_describe(const struct session_metadata *f, bool busy, bool in_host, bool durable,
                            struct rod_session_info *out) {
     *out = (struct rod_session_info){.version = f->version,
@@ -51,28 +47,30 @@ static int calls_make_id(char id[SESSION_MAX_ID + 1], struct rod_error *err) {
     return 0;
 }
 
-/* A fork's source: its file has the fork's state, if file_version is of one (n_bytes). */
+/* A fork's source: the file with the fork's state, if there is one (file_version.n_bytes). */
 struct fork_source {
     uint8_t name[SESSION_NAME_BYTES];
     struct session_file_version file_version;
 };
 
-/* Instead of a copy; where that cannot be, a copy is written. What is in the way is of a session whose time is over. */
+/* A link instead of a copy; where no link can be made, a copy is written. A file in the way is of an expired session.
+ */
 static void calls_link_source(struct sessions *s, struct session *x, const struct fork_source *source,
                               struct session_write *write) {
     struct rod_error err;
     if (!source || !source->file_version.n_bytes) return;
     if (x->file_version.n_bytes && session_store_remove(&s->store, x->name, &err) && err.code != ROD_ENOTFOUND) return;
     if (session_store_link(&s->store, source->name, &source->file_version, write, &err))
-        session_log(s, 0, "session %s is written whole: %s", write->metadata->id, err.message);
+        session_log(s, 0, "session %s: the fork is written whole: %s", write->metadata->id, err.message);
 }
 
-/* The session is held and does not exist: from now on it does, and its file says so. later: it is written in the
- * background, and the session is the writer's. snapshot and answers become the table's. */
+/* By the holder: the session is now this, and its file says so. later: it is written in the background, and the writer
+ * holds it. snapshot and answers become the table's. */
 static int calls_put(struct sessions *s, struct session *x, const struct session_metadata *metadata,
                      struct session_snapshot *snapshot, struct session_answers *answers,
                      const struct fork_source *source, bool later, struct rod_error *err) {
     struct session_write write = {.name = x->name, .metadata = metadata, .snapshot = snapshot, .answers = answers};
+    assert(x->hold == SESSION_CALL && x->counted && snapshot);
     const bool on_disk = session_on_disk(s);
     if (on_disk && !later) {
         calls_link_source(s, x, source, &write);
@@ -92,7 +90,7 @@ static int calls_put(struct sessions *s, struct session *x, const struct session
     struct session_snapshot *old = session_table_set(&s->table, x, metadata, snapshot, answers);
     if (on_disk && !later) session_table_set_file(&s->table, x, &write.file_version);
     session_table_set_dirty(&s->table, x, on_disk && later);
-    if (x->dirty) session_queue_write_locked(s, x); /* held by the writer now, with the lease */
+    if (x->dirty) session_queue_write_locked(s, x); /* the writer holds it now, with the lease */
     if (s->config.disk_bytes && s->table.files.all > s->config.disk_bytes) pthread_cond_signal(&s->keep);
     session_unlock(s);
     session_snapshot_release(old);
@@ -111,14 +109,8 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
     if (rc) return rc;
     if (made->from) {
         struct session_view view;
-        rc = session_view_take_live(s, tenant, made->from, true, &view, err);
+        rc = session_view_fork(s, tenant, made->from, &view, &f, err);
         if (rc) return calls_set_param(err, rc, "from");
-        session_view_use(s, tenant, made->from);
-        f.version = view.metadata.version;
-        f.n_tok = view.metadata.n_tok;
-        f.state_bytes = view.metadata.state_bytes;
-        f.open = view.metadata.open;
-        snprintf(f.parent, sizeof f.parent, "%s", made->from);
         snapshot = session_snapshot_share(view.snapshot);
         memcpy(source.name, view.name, sizeof source.name);
         source.file_version = view.file_version;
@@ -140,7 +132,7 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
     session_lock(s);
     const bool exists = x->exists && !session_expired(&x->metadata, clock_unix_s());
     session_unlock(s);
-    const bool later = made->from && s->config.lazy; /* else what is answered is on disk, as a turn is */
+    const bool later = made->from && s->config.lazy; /* else the fork is on disk before its answer, as a turn is */
     if (!rc && exists) rc = rod_fail_at(err, ROD_EEXISTS, "id", "There is a session %s already.", id);
     if (!rc) rc = session_budget_claim(s, x, made->max_sessions, err);
     if (rc)
@@ -154,7 +146,7 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
 
 /* ---- changing ---- */
 
-/* Held and known: the same version with other metadata. Its file is written again, with the state that is in it. */
+/* By the holder: the same version with other metadata. The file is written again, with its state. */
 static int calls_change_held(struct sessions *s, struct session *x, const char *id,
                              const struct rod_session_change *change, struct session_metadata *f,
                              struct rod_error *err) {
@@ -166,12 +158,12 @@ static int calls_change_held(struct sessions *s, struct session *x, const char *
     struct session_answers *answers = exists ? session_answers_share(x->answers) : NULL;
     *f = x->metadata;
     session_unlock(s);
-    if (!exists) return calls_not_found(id, err);
+    if (!exists) return session_view_not_found(id, err);
     if (!snapshot) return rod_fail(err, ROD_ENOROOM, "Host memory has no room for the session's state.");
     if (change->has_pin) f->pinned = change->pin;
     if (change->has_ttl) f->ttl_s = change->ttl_s;
     const int64_t now_s = clock_unix_s();
-    if (now_s > f->used_s) f->used_s = now_s; /* as its file's time will be */
+    if (now_s > f->used_s) f->used_s = now_s; /* as the time of its file will be */
     return calls_put(s, x, f, snapshot, answers, NULL, false, err);
 }
 
@@ -240,7 +232,7 @@ int sessions_delete(struct sessions *s, const char *tenant, const char *id, stru
         session_snapshot_release(old);
     }
     session_hold_end(s, x);
-    return !rc && (!exists || expired) ? calls_not_found(id, err) : rc;
+    return !rc && (!exists || expired) ? session_view_not_found(id, err) : rc;
 }
 
 /* ---- moving ---- */

@@ -353,8 +353,7 @@ struct session_answers *session_answers_add(const struct session_answers *a, con
                                             uint64_t version, const struct session_answer *answer) {
     const struct session_answer_found added = {version, digest, answer->bytes, answer->too_long ? 0 : answer->n};
     const size_t n_key = strlen(key), before = a ? a->n : 0;
-    assert(n_key && n_key <= SESSION_ANSWER_MAX_KEY &&
-           answer->n <= SESSION_ANSWER_BODY_BYTES + SESSION_ANSWER_MAX_LABEL + 5);
+    assert(n_key && n_key <= SESSION_ANSWER_MAX_KEY && answer->n <= SESSION_ANSWER_BODY_BYTES);
     size_t n_drop = 0, n_bare = 0;
     if (a) answers_make_room(a, &n_drop, &n_bare);
     struct session_answers *list = answers_new(before + 4 + RECORD_FIXED + n_key + added.n);

@@ -1,8 +1,8 @@
 /* session_answer.h - the finished answers of a session by their idempotency keys, as bytes that go into its file.
  *
- * A body is an answer's events one after the other, written while it is generated and read when it is asked for again.
- * A list holds the last turns' keys: each with a version, the digest of what was asked, and a body. Old bodies make
- * room for new ones; a key whose body is gone is still known, so that its turn is not run a second time.
+ * A body is an answer's events in order, written while it is generated and read when the key comes again. A list holds
+ * the last turns' keys: each with a version, the digest of the request, and a body. Old bodies make room for new ones;
+ * a key without its body is still known, so that its turn does not run a second time.
  *
  * All numbers little-endian. A body: perhaps a label (u8 16, u32 n, text), then events, the last of which is the
  * finish: u8 kind: DELTA, END_TOKEN: u32 n_text, text, i32 id, f32 logprob, u32 n_top, n_top x (i32 id, f32 logprob)
@@ -35,7 +35,7 @@ struct session_answer {
     size_t n, cap;
     bool too_long; /* nothing more is kept */
 };
-/* Before its events. Nonzero: out of memory. */
+/* Before the events. Nonzero: out of memory. */
 int session_answer_label(struct session_answer *answer, const char *label);
 /* Appends a DELTA, END_TOKEN or FINISH. Nonzero: out of memory. */
 int session_answer_add(struct session_answer *answer, const struct rod_event *event);
@@ -43,7 +43,7 @@ void session_answer_free(struct session_answer *answer);
 
 /* ---- reading a body ---- */
 
-/* All of it is well formed, and ends with a FINISH. */
+/* The whole body is well formed, and ends with a FINISH. */
 bool session_answer_check(const void *body, size_t n);
 /* The events of a body that session_answer_check accepts, in order, appended. On failure none is. */
 int session_answer_events(const void *body, size_t n, struct mailbox_events *events, struct rod_error *err);
@@ -57,7 +57,7 @@ struct session_answers {
 };
 struct session_answers *session_answers_share(struct session_answers *answers); /* NULL is the empty list */
 void session_answers_release(struct session_answers *answers);
-/* From bytes of outside: ROD_ESTATE where they are no list. *out NULL where it is empty. */
+/* From bytes of outside: ROD_ESTATE where they are malformed. *out NULL: the list is empty. */
 int session_answers_parse(const void *bytes, size_t n, struct session_answers **out, struct rod_error *err);
 
 struct session_answer_found {
@@ -68,7 +68,7 @@ struct session_answer_found {
 };
 /* The newest of this key. */
 bool session_answers_find(const struct session_answers *answers, const char *key, struct session_answer_found *out);
-/* A new list with one more. NULL without memory. */
+/* A new list with one record more. NULL without memory. */
 struct session_answers *session_answers_add(const struct session_answers *answers, const char *key,
                                             const uint8_t digest[16], uint64_t version,
                                             const struct session_answer *answer);

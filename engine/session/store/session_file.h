@@ -2,7 +2,7 @@
  *
  *   sampler  for each token of the conversation, in order of id: u32 id, u32 how often it was generated
  *   meta     u8 form, 1; u8 flags: 1 pinned, 2 open; i64 created, used (Unix seconds); u64 ttl_s; three strings,
- * tenant, id and parent, each u8 length, bytes; the rest: the list of answers (session_answer.h)
+ *            tenant, id and parent, each u8 length, bytes; the rest: the list of answers (session_answer.h)
  *
  * Numbers little-endian. Ownership: what is read is new and the caller's; nothing given is kept. Threads: pure but for
  * malloc. Invariant: a session that is accepted has a snapshot that a turn can begin with; the payload alone is left to
@@ -16,9 +16,9 @@
 #include "session_snapshot.h"
 #include "engine/state/state_file.h"
 
-#define SESSION_MOST_TOK ((uint64_t)1 << 48) /* positions stay far from where sums with them would wrap */
+#define SESSION_MOST_TOK ((uint64_t)1 << 48) /* sums with positions stay far from overflow */
 
-/* What a server can load. */
+/* What this server can load. */
 struct session_form {
     uint8_t fingerprint[MODEL_FINGERPRINT_BYTES];
     const char *layout;
@@ -27,25 +27,22 @@ struct session_form {
     const void *arg;
 };
 
-/* *header, *n_header: malloc'd; the file is these bytes and then the snapshot's state buffer. Reads the state buffer
- * for its checksum; apart: the state buffer is in another file and has this one (NULL: it is not), and the header is
- * all of the file.
- */
+/* *header, *n_header: malloc'd; the file is these bytes and then the snapshot's state buffer, which is read for its
+ * checksum. apart, unless NULL: the state is in another file and has this checksum; the header is the whole file. */
 int session_file_write(const struct session_form *form, const struct session_metadata *metadata,
                        const struct session_snapshot *snapshot, const struct session_answers *answers,
                        const uint64_t *apart, void **header, size_t *n_header, struct rod_error *err);
 
-/* How many bytes that file has. */
+/* The size of that file. */
 uint64_t session_file_bytes(const struct session_form *form, const struct session_metadata *metadata,
                             const struct session_snapshot *snapshot, const struct session_answers *answers);
 
 /* From a parsed header: metadata, the snapshot without its state buffer, answers (NULL: none). ROD_ESTATE naming file
- * and reason.
- */
+ * and reason. */
 int session_file_read(const struct session_form *form, const struct state_file *state, const char *file,
                       struct session_metadata *metadata, struct session_snapshot **snapshot,
                       struct session_answers **answers, struct rod_error *err);
-/* Its metadata alone, of whatever model and layout it is. */
+/* The metadata alone, of a file of any model and layout. */
 int session_file_read_metadata(const struct state_file *state, const char *file, struct session_metadata *metadata,
                                struct rod_error *err);
 

@@ -1,9 +1,8 @@
 /* session_store.h - sessions in a folder: one state file each, named as session_locate.h says.
  *
- * NAME.state is the session's file. A fork has its metadata and answers there and its state in NAME.base, a second name
- * of the file of the session that it was forked from: that one's later turns put new files in the old one's place, so
- * these bytes stay as they are. A base without a file that needs it is nobody's. The first turn of a fork writes it
- * whole.
+ * NAME.state is the session's file. A fork has its metadata and answers there and its state in NAME.base, a hard link
+ * to its source's file: the source's later turns put new files in the old one's place, so these bytes stay. A base that
+ * no file needs is left over. The first turn of a fork writes a whole file.
  *
  * Ownership: nothing is kept between calls. Threads: any; whoever writes or removes a session's file has its lease.
  * Invariant: a read gives one committed version, whole, of the session that was asked for.
@@ -24,15 +23,15 @@ struct session_store {
     struct state_pool *pool;
 };
 
-/* Beside its blocks a file has an inode, and an entry in the folder. */
+/* Beside its blocks a file takes an inode and a directory entry. */
 enum { SESSION_ENTRY_BYTES = 320, SESSION_BLOCK_BYTES = 4096 };
-/* What a file of n_bytes will take of the disk, as far as one knows before it is written. */
+/* An estimate, before it is written, of what a file of n_bytes will take of the disk. */
 static inline uint64_t session_store_disk_bytes(uint64_t n_bytes) {
     return (n_bytes + SESSION_BLOCK_BYTES - 1) / SESSION_BLOCK_BYTES * SESSION_BLOCK_BYTES + SESSION_ENTRY_BYTES;
 }
 
 char *session_store_name(const uint8_t name[SESSION_NAME_BYTES], char text[SESSION_FILE_NAME_BYTES]);
-/* The reverse; false: it is no session's file. */
+/* The reverse; false: not the name of a session's file. */
 bool session_store_parse_name(const char *file, uint8_t name[SESSION_NAME_BYTES]);
 
 /* From its first bytes. ROD_ENOTFOUND: there is none. */
@@ -53,7 +52,7 @@ int session_store_peek_metadata(const struct session_store *store, const uint8_t
 struct session_read {
     struct session_metadata metadata;
     struct session_file_version file_version;
-    struct session_snapshot *snapshot; /* its state buffer only where it was asked for */
+    struct session_snapshot *snapshot; /* its state buffer only with_state */
     struct session_answers *answers;
 };
 /* ROD_ENOTFOUND; ROD_ESTATE: damaged, foreign, or another session's; ROD_ENOROOM: for its state buffer. */
@@ -73,19 +72,19 @@ struct session_write {
     uint64_t payload_check;
     struct session_file_version file_version; /* afterwards: of the new file; before, where it is apart: of its base */
     int rc;                                   /* 0 before */
-    bool in_place; /* rc or not, the file is there; with rc, it may not outlive a power cut */
+    bool in_place; /* the file has its name, whatever rc is; with rc, a power cut may undo that */
     struct rod_error err;
 };
-/* The new session's state is that of another's file, whose file_version is given: it becomes apart, for good when this
- * returns. Nonzero: that cannot be, and it is written whole. There is no file of the new session. */
+/* A fork takes its state from the file of this version: the write becomes apart, and its base is on the disk when this
+ * returns. Nonzero: no link can be made, so the fork is written whole. There is no file of the fork yet. */
 int session_store_link(const struct session_store *store, const uint8_t from[SESSION_NAME_BYTES],
                        const struct session_file_version *file_version, struct session_write *write,
                        struct rod_error *err);
-/* All of them whose rc is 0, each well or badly for itself; synced when it returns. */
+/* Writes the files whose rc is 0, and syncs them. Each has its own outcome. */
 void session_store_write(const struct session_store *store, struct session_write *writes, size_t n);
 int session_store_remove(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                          struct rod_error *err);
-/* The file's bytes, as they would be written. */
+/* The bytes of the file that would be written. */
 int session_store_export(const struct session_store *store, const struct session_write *write, void **bytes, size_t *n,
                          struct rod_error *err);
 
@@ -94,13 +93,13 @@ int session_store_list(const struct session_store *store,
                        void (*found)(void *arg, const uint8_t name[SESSION_NAME_BYTES]), void *arg,
                        struct rod_error *err);
 
-/* Calls found for each base that no file needs, as a look at both says. */
+/* Calls found for each base that no file needs. */
 void session_store_list_left(const struct session_store *store,
                              void (*found)(void *arg, const uint8_t name[SESSION_NAME_BYTES]), void *arg);
-/* By whoever has the lease: removes the base, if it is still so. */
+/* By the holder of the lease: removes the base if no file needs it. */
 void session_store_remove_left(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES]);
 
-/* It is used: its file has this time from now on, if there is one and it can be done. Without a lease. */
+/* Sets the time of the file, if there is one. Needs no lease. */
 void session_store_touch(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], int64_t now_s);
 
 #endif
