@@ -41,7 +41,7 @@ static void io_write_sessions(struct sessions *s, struct session **sessions, siz
             if (x->drop || s->starved) old[i] = session_table_drop_snapshot(&s->table, x);
             s->starved = false;
         } else if (last_try) {
-            session_table_set_dirty(&s->table, x, false); /* lost, and said so */
+            session_table_set_dirty(&s->table, x, false); /* lost, and logged as such */
             s->n_lost++;
         } else {
             x->failed_ns = clock_now_ns();

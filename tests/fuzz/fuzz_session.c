@@ -80,8 +80,8 @@ static void check_session(const uint8_t *data, size_t size) {
     }
     void *header;
     size_t n_header;
-    struct state_buffer image = {.n_bytes = state.payload.n, .bytes = (void *)(uintptr_t)state.payload.data};
-    snapshot->buffer = state.payload.n ? &image : NULL;
+    struct state_buffer buffer = {.n_bytes = state.payload.n, .bytes = (void *)(uintptr_t)state.payload.data};
+    snapshot->buffer = state.payload.n ? &buffer : NULL;
     if (session_file_write(&form, &metadata, snapshot, answers, NULL, &header, &n_header, &err)) abort();
     struct state_file again;
     const struct state_file_expected any = {NULL, NULL};

@@ -7,7 +7,7 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
-/* A file is renamed to its place, removed, or has a new time; or somebody has written into it by hand. */
+/* A file was renamed to its name, removed, written by hand, or has a new time. */
 #define EVENTS (IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE | IN_ATTRIB | IN_CLOSE_WRITE | IN_DELETE_SELF | IN_MOVE_SELF)
 enum { READ_BYTES = 16 << 10 };
 

@@ -305,7 +305,7 @@ static void to_ask_whose_time_is_over_costs_what_is_over(void **state) {
     session_table_fini(&t);
 }
 
-/* Two first turns at once, the table else empty: a place that nobody has used, while another one's time is looked at.
+/* Two first turns at once, the table else empty: an entry that nobody has used, while another one's time is looked at.
  * Under UBSan each sum is checked. */
 static void a_place_that_was_never_used_has_no_time(void **state) {
     (void)state;
@@ -353,7 +353,7 @@ static void a_list_costs_what_it_gives(void **state) {
     session_table_fini(&t);
 }
 
-/* Against a plain array: what is counted, and a list from any place. */
+/* Against a plain array: what is counted, and a list from any position. */
 static void numbers_and_lists_stay_true(void **state) {
     (void)state;
     enum { N = 200, TENANTS = 3 };
@@ -424,7 +424,7 @@ static void what_sessions_take_of_memory_is_counted(void **state) {
     for (int i = 0; i < 3; i++) {
         s[i] = session_table_add(&t, "", (char[]){(char)('a' + i), 0});
         state_pool_count(pool, &counts);
-        assert_int_equal(counts.place_bytes, (size_t)i * SESSION_PLACE_BYTES); /* a place is none yet */
+        assert_int_equal(counts.place_bytes, (size_t)i * SESSION_PLACE_BYTES); /* an entry does not count yet */
         const struct session_metadata f = s[i]->metadata;
         session_snapshot_release(session_table_set(&t, s[i], &f, session_snapshot_share(p), NULL));
     }

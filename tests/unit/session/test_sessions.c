@@ -254,7 +254,7 @@ static void turns_of_a_session_run_in_their_order(void **state) {
         if (a[i].failed) fail_msg("%s", a[i].end.error.message);
         assert_int_equal(a[i].end.session_version, i + 1);
         turn_ok(&b.c, turn_request(&alone, "alone", i ? more : first, i ? 3 : 11, 5), &alone);
-        collect_assert_ids(&alone, a[i].ids, a[i].n_ids, "in line");
+        collect_assert_ids(&alone, a[i].ids, a[i].n_ids, "queued");
         collect_free(&alone), collect_free(&a[i]);
     }
     bench_close(&b);
@@ -304,7 +304,7 @@ static void a_cancelled_turn_changes_nothing(void **state) {
     atomic_store(&b.be->gated, true);
     collect_submit(&b.c, turn_request(&a[0], "s", more, 3, 1000));
     sem_wait(&b.be->entered);
-    collect_submit(&b.c, turn_request(&a[1], "s", more, 2, 1000)); /* waits in line */
+    collect_submit(&b.c, turn_request(&a[1], "s", more, 2, 1000)); /* waits in the queue */
     struct rod_request *r = turn_request(&a[2], "new", more, 2, 1000);
     collect_submit(&b.c, r);
     for (int i = 0; i < 3; i++) rod_cancel(b.c.engine, a[i].ticket);
@@ -326,7 +326,7 @@ static void a_cancelled_turn_changes_nothing(void **state) {
     bench_close(&b), bench_close(&plain);
 }
 
-/* Cancels that meet a turn anywhere on its way: each ends once, and a version is what was told to have finished. */
+/* Cancels that meet a turn anywhere on its way: each ends once, and a version is what was reported as finished. */
 static void cancels_come_at_any_moment(void **state) {
     (void)state;
     enum { SESSIONS = 6, AT_ONCE = 24, ROUNDS = 25 };

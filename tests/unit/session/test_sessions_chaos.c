@@ -1,6 +1,6 @@
 /* test_sessions_chaos.c - two servers over one folder, one of them lazy, with little room in memory and on disk: turns,
  * cancels and replays, and threads that make, fork, list, look at, export, import and delete the same few sessions,
- * while somebody removes and damages their files. Whatever each is told, it is one of the errors that have a name; no
+ * while somebody removes and damages their files. Each error is one of those that have a name; no
  * state is read at a place that is not its own; and in the end nothing runs, and no lease and no half written file is
  * left. */
 #include "tests/sessions_folder.h"

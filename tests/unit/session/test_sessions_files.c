@@ -151,7 +151,7 @@ static void a_damaged_file_is_refused_and_the_rest_goes_on(void **state) {
         struct rod_session_new made = {.id = ids[i]};
         assert_int_equal(rod_session_create(b.c.engine, "", &made, &info, &err), i == 1 ? ROD_EEXISTS : ROD_ESTATE);
     }
-    assert_int_equal(stats_of(b.c.engine).state_refused, 3); /* each is told once */
+    assert_int_equal(stats_of(b.c.engine).state_refused, 3); /* each is logged once */
     turn_ok(&b.c, nth_turn(&a, "dd", 1), &a);
     turn_ok(&plain.c, nth_turn(&want, "dd", 1), &want);
     assert_same(&a, &want, "beside damaged files");
@@ -393,7 +393,7 @@ static void a_close_in_the_middle_loses_no_finished_turn(void **state) {
             struct rod_session_info info = {0};
             const int rc = rod_session_get(b.c.engine, "", (char[]){(char)('a' + i), 0}, &info, NULL);
             if (versions[i] ? rc || info.version < versions[i] : rc && rc != ROD_ENOTFOUND)
-                fail_msg("version %llu was told, %llu is there", (unsigned long long)versions[i],
+                fail_msg("version %llu was reported, %llu is there", (unsigned long long)versions[i],
                          (unsigned long long)info.version);
             versions[i] = info.version;
         }

@@ -252,18 +252,18 @@ static void a_record_without_its_state_is_refused(void **state) {
 /* ---- crashes ---- */
 
 /* A server that makes a session, a fork of it and a turn of the fork, and is killed at its nth call. */
-static _Noreturn void serve_and_die(int told, int n) {
+static _Noreturn void serve_and_die(int reported, int n) {
     struct bench b;
     struct rod_session_info info;
     BEGIN(&b);
     run_turn(&b, "aa", "aa", 0);
     calls_left = n;
     if (rod_session_fork(b.c.engine, "", "aa", "ff", &info, NULL)) _exit(1);
-    if (write(told, "f", 1) != 1) _exit(1);
+    if (write(reported, "f", 1) != 1) _exit(1);
     run_turn(&b, "aa", "ff", 1);
-    if (write(told, "t", 1) != 1) _exit(1);
+    if (write(reported, "t", 1) != 1) _exit(1);
     if (rod_session_delete(b.c.engine, "", "ff", NULL)) _exit(1);
-    if (write(told, "d", 1) != 1) _exit(1);
+    if (write(reported, "d", 1) != 1) _exit(1);
     raise(SIGKILL);
     _exit(1);
 }
@@ -274,7 +274,7 @@ static void a_crash_between_any_two_calls_leaves_no_fork_or_a_whole_one(void **s
     int n_absent = 0, n_forked = 0, n_turned = 0;
     for (int n = 0; !over; n++) {
         int ends[2], status;
-        char told[4] = {0};
+        char reported[4] = {0};
         struct bench b;
         struct rod_session_info info;
         if (n > 100) fail_msg("after %d calls it is not done", n);
@@ -284,14 +284,14 @@ static void a_crash_between_any_two_calls_leaves_no_fork_or_a_whole_one(void **s
         close(ends[1]);
         assert_int_equal(waitpid(child, &status, 0), child);
         if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) fail_msg("call %d: status %x", n, status);
-        for (char *to = told; to < told + 3 && read(ends[0], to, 1) == 1;) to++;
+        for (char *to = reported; to < reported + 3 && read(ends[0], to, 1) == 1;) to++;
         close(ends[0]);
-        over = strchr(told, 'd') != NULL;
+        over = strchr(reported, 'd') != NULL;
         BEGIN(&b);
         const int rc = rod_session_get(b.c.engine, "", "ff", &info, NULL);
         if (rc && rc != ROD_ENOTFOUND) fail_msg("call %d: %s", n, rod_code_name(rc));
-        if (rc && *told && !strchr(told, 't')) fail_msg("call %d: the fork was answered, and is not there", n);
-        if (!rc && info.version < (strchr(told, 't') ? 2 : 1)) fail_msg("call %d: an answered turn is lost", n);
+        if (rc && *reported && !strchr(reported, 't')) fail_msg("call %d: the fork was answered, and is not there", n);
+        if (!rc && info.version < (strchr(reported, 't') ? 2 : 1)) fail_msg("call %d: an answered turn is lost", n);
         if (over) assert_int_equal(rc, ROD_ENOTFOUND);
         assert_int_equal(stats_of(b.c.engine).state_refused, 0);
         assert_int_equal(count_in(dir, ".state"), rc ? 1 : 2);

@@ -1,6 +1,6 @@
 /* test_sessions_kill.c - servers killed with kill -9 at random moments, again and again on one folder: no turn whose
- * end was told is lost, none is told twice, no file is half or in the way, and each conversation is the one that
- * nothing disturbed.
+ * end was reported is lost, none is reported twice, no file is half or in the way, and each conversation is the one
+ * that nothing disturbed.
  *
  * RODIMUS_TEST_KILLS: how often (20); RODIMUS_TEST_SEED: when (printed). The servers are this program, started anew as
  * `test_sessions_kill serve DIR KIND`: it takes up each session where its file left it, runs one turn after the other
@@ -112,27 +112,27 @@ static uint32_t from_environment(const char *name, uint32_t otherwise) {
     return text ? (uint32_t)strtoul(text, NULL, 10) : otherwise;
 }
 
-/* What the servers have told of a session: the hash of each version, 0 where its end was not told. A lazy one may fall
- * back to a version before, and gives the same answers from there. */
+/* What the servers have reported of a session: the hash of each version, 0 where its end was not reported. A lazy one
+ * may fall back to a version before, and gives the same answers from there. */
 struct report {
     uint64_t version, *hash, n_lost;
     bool lazy;
 };
 
 /* One line of a server; false: it says no more. */
-static bool listen_to(FILE *out, struct report *told, uint32_t kill_number) {
+static bool listen_to(FILE *out, struct report *reported, uint32_t kill_number) {
     char what[16];
     int session;
     unsigned long long version, hash;
     if (fscanf(out, "%15s %d %llu %llx", what, &session, &version, &hash) != 4) return false;
     if (session < 0 || session >= SESSIONS || version >= MAX_TURNS)
         fail_msg("kill %u: %s %d", kill_number, what, session);
-    struct report *t = &told[session];
+    struct report *t = &reported[session];
     if (!strcmp(what, "has")) {
         if (t->lazy && version < t->version)
             t->n_lost += t->version - version;
         else if (version != t->version && version != t->version + 1)
-            fail_msg("kill %u: session %d was told to be at version %llu and is at %llu", kill_number, session,
+            fail_msg("kill %u: session %d was reported to be at version %llu and is at %llu", kill_number, session,
                      (unsigned long long)t->version, version);
         t->version = version;
     } else if (!strcmp(what, "done")) {
@@ -147,25 +147,25 @@ static bool listen_to(FILE *out, struct report *told, uint32_t kill_number) {
     return true;
 }
 
-static bool all_began(const struct report *told) {
+static bool all_began(const struct report *reported) {
     for (int i = 0; i < SESSIONS; i++)
-        if (!told[i].version) return false;
+        if (!reported[i].version) return false;
     return true;
 }
 
 /* The same turns without a break, in memory alone. */
-static uint64_t compare(const struct report *told, const char *kind) {
+static uint64_t compare(const struct report *reported, const char *kind) {
     struct collector c;
     struct backend *be;
     struct answer a;
     uint64_t n_compared = 0;
     open_engine(&c, &be, NULL, kind);
     for (int i = 0; i < SESSIONS; i++)
-        for (uint32_t n = 0; n < told[i].version; n++) {
+        for (uint32_t n = 0; n < reported[i].version; n++) {
             turn_ok(&c, nth_turn(&a, i, n), &a);
-            const uint64_t want = told[i].hash[n + 1], got = hash_of(&a) | 1;
+            const uint64_t want = reported[i].hash[n + 1], got = hash_of(&a) | 1;
             if (want && want != got)
-                fail_msg("session %d, version %u: %llx was told, undisturbed it is %llx", i, n + 1,
+                fail_msg("session %d, version %u: %llx was reported, undisturbed it is %llx", i, n + 1,
                          (unsigned long long)want, (unsigned long long)got);
             n_compared += want != 0;
             collect_free(&a);
@@ -178,10 +178,10 @@ static void killed_again_and_again(const char *kind, uint32_t n_kills, uint32_t 
     unsigned seed = from_environment("RODIMUS_TEST_SEED", (unsigned)getpid());
     const unsigned first_seed = seed;
     char *dir = make_dir();
-    struct report told[SESSIONS];
+    struct report reported[SESSIONS];
     const bool lazy = !strcmp(kind, "lazy");
     for (int i = 0; i < SESSIONS; i++)
-        told[i] = (struct report){.hash = calloc(MAX_TURNS, sizeof(uint64_t)), .lazy = lazy};
+        reported[i] = (struct report){.hash = calloc(MAX_TURNS, sizeof(uint64_t)), .lazy = lazy};
     uint32_t n_leftovers = 0;
     print_message("note: seed %u\n", first_seed);
     for (uint32_t k = 0; k <= n_kills; k++) {
@@ -192,19 +192,19 @@ static void killed_again_and_again(const char *kind, uint32_t n_kills, uint32_t 
         if (rand_r(&seed) % 4)
             poll(&(struct pollfd){.fd = fileno(out), .events = POLLIN}, 1, -1); /* else while it starts */
         usleep(ms * 1000 + (uint32_t)rand_r(&seed) % 1000);
-        while (k == n_kills && !all_began(told) && listen_to(out, told, k)) {}
+        while (k == n_kills && !all_began(reported) && listen_to(out, reported, k)) {}
         assert_int_equal(kill(child, SIGKILL), 0);
-        while (listen_to(out, told, k)) {}
+        while (listen_to(out, reported, k)) {}
         fclose(out);
         assert_int_equal(waitpid(child, &status, 0), child);
         if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) fail_msg("the server ended by itself: %x", status);
         n_leftovers += count_in(dir, "") - count_in(dir, ".state");
     }
     uint64_t n_turns = 0, n_lost = 0;
-    for (int i = 0; i < SESSIONS; i++) n_turns += told[i].version, n_lost += told[i].n_lost;
+    for (int i = 0; i < SESSIONS; i++) n_turns += reported[i].version, n_lost += reported[i].n_lost;
     if (!lazy) assert_int_equal(count_in(dir, ".state"), SESSIONS);
     const uint32_t n_files = count_in(dir, ".state");
-    const uint64_t n_compared = compare(told, kind);
+    const uint64_t n_compared = compare(reported, kind);
     struct collector c; /* the last one leaves nothing but the sessions */
     struct backend *be;
     open_engine(&c, &be, dir, kind);
@@ -217,7 +217,7 @@ static void killed_again_and_again(const char *kind, uint32_t n_kills, uint32_t 
            first_seed, n_kills, (unsigned long long)n_turns, (unsigned long long)n_compared, (unsigned long long)n_lost,
            n_leftovers);
     assert_true(n_turns >= SESSIONS && (n_compared > n_turns / 2 || n_turns < 100));
-    for (int i = 0; i < SESSIONS; i++) free(told[i].hash);
+    for (int i = 0; i < SESSIONS; i++) free(reported[i].hash);
     remove_dir(dir);
 }
 

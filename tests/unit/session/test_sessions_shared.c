@@ -103,10 +103,10 @@ static void to_be_begun_from_is_use_for_all_servers(void **state) {
         snprintf(id, sizeof id, "f%d", n);
         used_s = second_now();
         begin_from(&b[1], "aa", id);
-        const int64_t told_s = session_info(b[0].c.engine, "aa").used_unix_s;
-        if (told_s < used_s)
+        const int64_t reported_s = session_info(b[0].c.engine, "aa").used_unix_s;
+        if (reported_s < used_s)
             fail_msg("the other server began from it at %lld; this one says %lld", (long long)used_s,
-                     (long long)told_s);
+                     (long long)reported_s);
         usleep(400000);
     }
     assert_int_equal(rod_session_get(b[0].c.engine, "", "zz", &info, NULL), ROD_ENOTFOUND);
