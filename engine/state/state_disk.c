@@ -25,9 +25,9 @@ static bool name_is_good(const char *name) {
 
 static int path_of_name(const char *dir, const char *name, const char *end, char path[PATH_BYTES],
                         struct rod_error *err) {
-    if (!name_is_good(name)) return rod_fail(err, ROD_EINVALID, "\"%.200s\" is no name for a state file", name);
+    if (!name_is_good(name)) return rod_fail(err, ROD_EINVALID, "\"%.200s\" is not a valid name of a state file", name);
     int n = snprintf(path, PATH_BYTES, "%s/%s%s", dir, name, end);
-    if (n < 0 || n >= PATH_BYTES) return rod_fail(err, ROD_EIO, "the path of state_dir %.200s... is too long", dir);
+    if (n < 0 || n >= PATH_BYTES) return rod_fail(err, ROD_EIO, "state_dir %.200s... makes too long a path", dir);
     return 0;
 }
 
@@ -137,7 +137,7 @@ static int put_in_place(struct state_disk_item *item, struct beside *b) {
     assert(b->fd >= 0 && *b->beside);
     if (fsync(b->fd) || fstat(b->fd, &info)) return write_fail(&item->err, "sync", b->path, errno);
     const int number = item->only_new ? name_new(b->beside, b->path) : rename(b->beside, b->path) ? errno : 0;
-    if (number == EEXIST && item->only_new) return rod_fail(&item->err, ROD_EEXISTS, "%.300s is there", b->path);
+    if (number == EEXIST && item->only_new) return rod_fail(&item->err, ROD_EEXISTS, "%.300s exists already", b->path);
     if (number) return write_fail(&item->err, "rename to", b->path, number);
     item->stamp = stamp_of(&info);
     return 0;
@@ -207,7 +207,7 @@ int state_disk_open(const char *dir, const char *name, struct state_disk_file *o
     if (fd < 0) return io_fail(err, "open", path, errno);
     if (fstat(fd, &info) || !S_ISREG(info.st_mode)) {
         close(fd);
-        return rod_fail(err, ROD_ESTATE, "%.300s is no regular file", path);
+        return rod_fail(err, ROD_ESTATE, "%.300s is not a regular file", path);
     }
     out->fd = fd;
     out->stamp = stamp_of(&info);
@@ -236,7 +236,7 @@ int state_disk_stat(const char *dir, const char *name, struct state_disk_stamp *
     const int rc = path_of_name(dir, name, "", path, err);
     if (rc) return rc;
     if (stat(path, &info)) return io_fail(err, "look at", path, errno);
-    if (!S_ISREG(info.st_mode)) return rod_fail(err, ROD_ESTATE, "%.300s is no regular file", path);
+    if (!S_ISREG(info.st_mode)) return rod_fail(err, ROD_ESTATE, "%.300s is not a regular file", path);
     *out = stamp_of(&info);
     return 0;
 }
@@ -259,7 +259,8 @@ int state_disk_link(const char *dir, const char *name, const char *second, struc
     if (!rc) rc = path_of_name(dir, second, "", to, err);
     if (rc) return rc;
     if (link(from, to) && (errno != EEXIST || unlink(to) || link(from, to))) {
-        if (gives_no_name(errno)) return rod_fail(err, ROD_EUNSUPPORTED, "%.300s gets no second name", from);
+        if (gives_no_name(errno))
+            return rod_fail(err, ROD_EUNSUPPORTED, "the file system gives %.300s no second name", from);
         return io_fail(err, "link", from, errno);
     }
     rc = sync_folder(dir, "after a link sync the folder", err);

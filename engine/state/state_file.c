@@ -53,7 +53,8 @@ int state_file_measure(const void *bytes, size_t n_bytes, const char *file, uint
                        struct rod_error *err) {
     const unsigned char *b = bytes;
     if (n_bytes < STATE_FILE_FIXED_BYTES)
-        return rod_fail(err, ROD_ESTATE, "%.150s: too short: %zu bytes are no state file", file, n_bytes);
+        return rod_fail(err, ROD_ESTATE, "%.150s: too short: %zu bytes, a state file has at least %d", file, n_bytes,
+                        STATE_FILE_MIN_BYTES);
     if (memcmp(b, MAGIC, sizeof MAGIC))
         return rod_fail(err, ROD_ESTATE, "%.150s: bad magic: this is not a state file", file);
     uint64_t format = bytes_get(b + AT_FORMAT, 4);
@@ -62,10 +63,10 @@ int state_file_measure(const void *bytes, size_t n_bytes, const char *file, uint
                         (unsigned long long)format, STATE_FILE_FORMAT);
     uint64_t header = bytes_get(b + AT_N_HEADER, 4), payload = bytes_get(b + AT_N_PAYLOAD, 8);
     if (header < STATE_FILE_MIN_BYTES || header > STATE_FILE_MAX_HEADER_BYTES || header % ALIGN_BYTES)
-        return rod_fail(err, ROD_ESTATE, "%.150s: damaged header: it cannot have %llu bytes", file,
+        return rod_fail(err, ROD_ESTATE, "%.150s: damaged header: its length is %llu bytes", file,
                         (unsigned long long)header);
     if (payload > UINT64_MAX / 2)
-        return rod_fail(err, ROD_ESTATE, "%.150s: damaged header: it tells of %llu bytes of payload", file,
+        return rod_fail(err, ROD_ESTATE, "%.150s: damaged header: its payload length is %llu bytes", file,
                         (unsigned long long)payload);
     *n_header = header;
     *n_file = state_file_peek_apart(b) ? header : header + payload;
@@ -91,18 +92,19 @@ static int parse_sections(const unsigned char *b, uint64_t n_header, const char 
     for (int i = 0; i < N_SECTIONS; i++) {
         uint64_t n = bytes_get(b + AT_SECTIONS + 4 * i, 4);
         if (n < sections[i].min || n > sections[i].max || n > end - at)
-            return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: section %s cannot have %llu bytes", file,
-                            sections[i].name, (unsigned long long)n);
+            return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: section %s has an invalid length, %llu bytes",
+                            file, sections[i].name, (unsigned long long)n);
         *(struct state_bytes *)(void *)((char *)out + sections[i].offset) = (struct state_bytes){b + at, (size_t)n};
         at += n;
         assert(at <= end);
     }
     if (out->pending_ids.n % 4)
-        return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: %zu bytes are no list of tokens", file,
+        return rod_fail(err, ROD_ESTATE,
+                        "%.150s: malformed header: section pending tokens has %zu bytes, not a multiple of 4", file,
                         out->pending_ids.n);
     if (header_bytes(at - STATE_FILE_FIXED_BYTES) != n_header || !bytes_are_zero(b + at, end - at) ||
         bytes_get(b + AT_PLACE, 4) > APART)
-        return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: bytes that belong to nothing", file);
+        return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: unused bytes behind the last section", file);
     return 0;
 }
 
@@ -164,7 +166,7 @@ int state_file_parse(const void *bytes, size_t n_bytes, const char *file, const 
                      struct state_file *out, struct rod_error *err) {
     const unsigned char *b = bytes;
     int rc = state_file_parse_header(b, n_bytes, n_bytes, file, expected, out, err);
-    if (!rc && out->apart) rc = rod_fail(err, ROD_ESTATE, "%.150s: it lacks the state, which is in another file", file);
+    if (!rc && out->apart) rc = rod_fail(err, ROD_ESTATE, "%.150s: the payload is in another file", file);
     if (rc) {
         *out = (struct state_file){0};
         return rc;

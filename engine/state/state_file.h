@@ -22,8 +22,8 @@
  * A state has one spelling: what is accepted is byte for byte what the writer makes of it. Every changed bit is refused
  * by one of the two checksums; these guard against accidents, not against forgery.
  *
- * Who owns what: nothing here allocates or does I/O; a parsed state points into the bytes it was parsed from. Threads:
- * pure functions. Invariant: a function that succeeds has looked at no byte outside of what it was given.
+ * Ownership: nothing here allocates or does I/O; a parsed state points into the bytes that it was parsed from. Threads:
+ * pure functions. Invariant: a function reads no byte outside of what it was given.
  */
 #ifndef STATE_FILE_H
 #define STATE_FILE_H
@@ -50,14 +50,14 @@ struct state_file {
     struct state_bytes layout;       /* text of the backend: dtypes and order of the payload; not "" */
     struct state_bytes pending_text; /* bytes of a character that is not whole yet */
     struct state_bytes pending_ids;  /* int32_t: tokens of the session that the state has not read; state_file_id */
-    struct state_bytes sampler;      /* what else the sampler remembers, in a form of its own */
-    struct state_bytes meta;         /* the session's own facts, in a form of their own */
+    struct state_bytes sampler;      /* the sampler's state, in a form of its own */
+    struct state_bytes meta;         /* metadata of the session, in a form of its own */
     struct state_bytes payload;
     bool apart; /* the payload is in another file: data is NULL, and the header is written with this check */
     uint64_t payload_check; /* XXH3 of the payload, once a header was parsed */
 };
 
-/* What the reader runs: another fingerprint or layout is refused. A NULL in its place accepts any. */
+/* What the reader runs: another fingerprint or layout is refused. NULL accepts any. */
 struct state_file_expected {
     const uint8_t *fingerprint; /* [MODEL_FINGERPRINT_BYTES] */
     const char *layout;

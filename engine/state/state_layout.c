@@ -56,13 +56,13 @@ static bool padding_is_zero(const struct state_layout *l, const unsigned char *l
 int state_check(const struct state_layout *l, uint64_t pos, const void *state, size_t bytes, struct rod_error *err) {
     const size_t want = state_bytes_at(l, pos);
     if (bytes != want)
-        return rod_fail(err, ROD_EINVALID, "a state after %llu tokens has %zu bytes, this one has %zu",
-                        (unsigned long long)pos, want, bytes);
+        return rod_fail(err, ROD_EINVALID, "payload has %zu bytes, a state at position %llu has %zu", bytes,
+                        (unsigned long long)pos, want);
     const struct state_layer at = state_layer_at(l, pos);
     assert(at.conv <= at.keys && at.keys <= at.values && at.values <= at.bytes);
     if (!state || l->E % STATE_TILE == 0) return 0;
     for (uint32_t i = 0; i < l->L; i++)
         if (!padding_is_zero(l, (const unsigned char *)state + i * at.bytes, &at))
-            return rod_fail(err, ROD_EINVALID, "not a state: layer %u has channels that the model has not", i);
+            return rod_fail(err, ROD_EINVALID, "not a state: padding channels of layer %u are not zero", i);
     return 0;
 }

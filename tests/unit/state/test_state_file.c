@@ -108,7 +108,7 @@ static void a_state_that_is_apart_is_a_header(void **unused) {
     assert_refused(image, "too long");
     image.bytes[100] = 2;
     seal(image);
-    assert_refused(image, "belong to nothing");
+    assert_refused(image, "unused bytes behind");
     free(image.bytes);
     image = image_of(&whole);
     assert_false(state_file_peek_apart(image.bytes));
@@ -259,20 +259,20 @@ static void a_sealed_header_without_sense_is_refused(void **unused) {
     struct image image = image_of(&state);
     image.bytes[80] = 0; /* no layout */
     seal(image);
-    assert_refused(image, "section layout cannot have 0 bytes");
+    assert_refused(image, "section layout has an invalid length, 0 bytes");
     free(image.bytes);
     image = image_of(&state);
     size_t unused_byte = header_of(image) - 9;
     assert_int_equal(image.bytes[unused_byte], 0);
     image.bytes[unused_byte] = 1;
     seal(image);
-    assert_refused(image, "bytes that belong to nothing");
+    assert_refused(image, "unused bytes behind the last section");
     free(image.bytes);
     image = image_of(&state);
     image.bytes[88] = 6; /* of pending tokens, 2 of the sampler's bytes more */
     image.bytes[92] = 8;
     seal(image);
-    assert_refused(image, "no list of tokens");
+    assert_refused(image, "not a multiple of 4");
     free(image.bytes);
 }
 
