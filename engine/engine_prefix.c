@@ -149,17 +149,17 @@ int engine_prefix_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, s
     prefix_find(e->prefixes, &key, w->prompt, w->n_prompt, now_ns, &found);
     prefix_note(e->prefixes, &key, w->prompt, w->n_prompt, w->n_prompt);
     if (found.waits && !w->awaited) { /* a copy takes less than reading */
-        state_buffer_release(found.image);
+        state_buffer_release(found.buffer);
         w->awaits = w->awaited = true;
         sched_follow(&e->sched, &w->sched);
         return 0;
     }
-    if (found.image && engine_prefix_counts(e, w)) {
-        state_buffer_release(found.image);
+    if (found.buffer && engine_prefix_counts(e, w)) {
+        state_buffer_release(found.buffer);
         found = (struct prefix_found){.reason = ROD_PREFIX_PENALTY};
-    } else if (found.image) {
+    } else if (found.buffer) {
         sched_skip(&e->sched, &w->sched, found.n_tok);
-        const int rc = take_in(e, w, found.n_tok, found.image, err);
+        const int rc = take_in(e, w, found.n_tok, found.buffer, err);
         if (rc == ROD_EDEVICE) return rc;
         if (rc) {
             w->sched.pos = 0;

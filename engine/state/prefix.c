@@ -1,5 +1,5 @@
-/* prefix.c - the index: entries in a table by the chained hash of their whole chunks, longest first; worth; what was
- * seen. */
+/* prefix.c - see prefix.h. A table finds entries by the chained hash of their whole chunks, longest first. Entries of
+ * one prompt form a tree by `up`: each knows the longest shorter one, and how many are directly below it. */
 #include "prefix.h"
 #include "engine/base/fail.h"
 
@@ -19,7 +19,7 @@ enum {
 enum {
     SEEN_READ = 1,      /* a multiple of a chunk that was read */
     SEEN_GENERATED = 2, /* and the model had written some of its last chunk */
-    SEEN_EVICTED = 4,   /* a checkpoint here, or within the next chunk, went */
+    SEEN_EVICTED = 4,   /* an entry here, or within the next chunk, was evicted */
     SEEN_ANSWERED = 8,  /* a prompt ended here and was answered */
     SEEN_END = 16,      /* an answer ended here */
     SEEN_FLAGS = 31
@@ -32,8 +32,8 @@ struct prefix_entry {
     uint32_t n_below;           /* entries whose up this is */
     uint64_t place;             /* hash of its whole chunks */
     uint64_t n_tok, bytes, used_ns, number;
-    bool generated, doomed, forgotten; /* forgotten: goes when it is filled */
-    struct state_buffer *image;        /* NULL: reserved */
+    bool generated, doomed, forgotten; /* doomed: chosen within entries_make_room; forgotten: goes when it is filled */
+    struct state_buffer *buffer;       /* NULL: reserved */
     const char *tenant, *salt;         /* behind ids */
     int32_t ids[];
 };
@@ -44,7 +44,7 @@ struct prefix {
     uint32_t n;
     uint64_t bytes, n_made, n_evicted;
     uint64_t *path; /* scratch: path[i] = hash of the first i chunks */
-    size_t n_path, path_room;
+    size_t n_path, path_cap;
     uint64_t seen[SEEN_GROUPS][SEEN_WAYS]; /* newest first */
 };
 
@@ -60,7 +60,7 @@ int prefix_new(const struct prefix_config *config, struct prefix **out, struct r
 void prefix_close(struct prefix *p) {
     if (!p) return;
     for (uint32_t i = 0; i < p->n; i++) {
-        state_buffer_release(p->all[i]->image);
+        state_buffer_release(p->all[i]->buffer);
         free(p->all[i]);
     }
     free(p->path);
@@ -75,7 +75,7 @@ struct prefix_counts prefix_count(const struct prefix *p) {
 
 static const char *text_of(const char *s) { return s ? s : ""; }
 
-/* Of no token yet: everything of one tenant and salt hangs on it. */
+/* Before the first token: all hashes of one tenant and salt follow from it. */
 static uint64_t hash_root(const struct prefix *p, const struct prefix_key *key) {
     const char *tenant = text_of(key->tenant), *salt = text_of(key->salt);
     const uint64_t seed = XXH3_64bits_withSeed(tenant, strlen(tenant), p->config.seed);
@@ -97,11 +97,11 @@ static uint64_t hash_on(const struct prefix *p, uint64_t hash, const int32_t *id
 static bool path_hash(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n) {
     const uint32_t chunk = p->config.chunk_tok;
     p->n_path = n / chunk;
-    if (p->n_path + 1 > p->path_room) {
+    if (p->n_path + 1 > p->path_cap) {
         uint64_t *grown = realloc(p->path, (p->n_path + 1) * 2 * sizeof *grown);
         if (!grown) return false;
         p->path = grown;
-        p->path_room = (p->n_path + 1) * 2;
+        p->path_cap = (p->n_path + 1) * 2;
     }
     p->path[0] = hash_root(p, key);
     for (size_t i = 0; i < p->n_path; i++) p->path[i + 1] = hash_on(p, p->path[i], ids + i * chunk, chunk);
@@ -166,7 +166,7 @@ static bool entry_matches(const struct prefix_entry *e, const struct prefix_key 
            !memcmp(e->ids, ids, e->n_tok * sizeof *ids);
 }
 
-/* The longest entry that is a beginning of the walked tokens and has at most `most`: of those with an image, or of all.
+/* The longest entry that is a beginning of the walked tokens and has at most `most`: of those with a buffer, or of all.
  * waits: a longer one is being saved. */
 static struct prefix_entry *entry_longest(const struct prefix *p, const struct prefix_key *key, const int32_t *ids,
                                           uint64_t most, bool reserved_too, bool *waits) {
@@ -176,7 +176,7 @@ static struct prefix_entry *entry_longest(const struct prefix *p, const struct p
         for (struct prefix_entry *e = p->table[p->path[i] % TABLE_SLOTS]; e; e = e->chain) {
             if (e->place != p->path[i] || e->n_tok > most || e->n_tok / chunk != i) continue;
             if ((best && e->n_tok <= best->n_tok) || !entry_matches(e, key, ids)) continue;
-            if (e->image || reserved_too)
+            if (e->buffer || reserved_too)
                 best = e;
             else
                 *waits = true;
@@ -203,12 +203,12 @@ static void entry_remove(struct prefix *p, struct prefix_entry *e) {
     p->all[e->index] = p->all[--p->n];
     p->all[e->index]->index = e->index;
     p->bytes -= e->bytes;
-    state_buffer_release(e->image);
+    state_buffer_release(e->buffer);
     free(e);
 }
 
 static void entry_evict(struct prefix *p, struct prefix_entry *e) {
-    assert(e->image); /* what is on its way stays */
+    assert(e->buffer); /* what is on its way stays */
     seen_add(p, e->place, SEEN_EVICTED);
     p->n_evicted++;
     entry_remove(p, e);
@@ -234,7 +234,7 @@ static struct prefix_entry *entry_least_worth(const struct prefix *p, const stru
     double best_worth = 0;
     for (uint32_t i = 0; i < p->n; i++) {
         struct prefix_entry *e = p->all[i];
-        if (!e->image || e->doomed) continue;
+        if (!e->buffer || e->doomed) continue;
         const double w = worth_of_entry(e, new_up, now_ns);
         if (best && (w > best_worth || (w == best_worth && e->number > best->number))) continue;
         best = e;
@@ -281,7 +281,7 @@ bool prefix_evict(struct prefix *p, uint64_t now_ns) {
 
 /* ---- keeping ---- */
 
-static struct prefix_entry *entry_new(const struct prefix_key *key, const int32_t *ids, size_t n, size_t image_bytes) {
+static struct prefix_entry *entry_new(const struct prefix_key *key, const int32_t *ids, size_t n, size_t buffer_bytes) {
     const size_t tenant = strlen(text_of(key->tenant)) + 1, salt = strlen(text_of(key->salt)) + 1;
     const size_t own = sizeof(struct prefix_entry) + n * sizeof *ids + tenant + salt;
     struct prefix_entry *e = calloc(1, own);
@@ -293,7 +293,7 @@ static struct prefix_entry *entry_new(const struct prefix_key *key, const int32_
     e->tenant = text;
     e->salt = text + tenant;
     e->n_tok = n;
-    e->bytes = own + image_bytes;
+    e->bytes = own + buffer_bytes;
     return e;
 }
 
@@ -314,11 +314,11 @@ static void entry_hang(struct prefix *p, struct prefix_entry *e, struct prefix_e
 }
 
 struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n,
-                                    bool generated, size_t image_bytes, uint64_t now_ns) {
+                                    bool generated, size_t buffer_bytes, uint64_t now_ns) {
     if (n < p->config.chunk_tok || !path_hash(p, key, ids, n)) return NULL;
     struct prefix_entry *up = entry_longest(p, key, ids, n, true, NULL);
     if (up && up->n_tok == n) return NULL;
-    struct prefix_entry *e = entry_new(key, ids, n, image_bytes);
+    struct prefix_entry *e = entry_new(key, ids, n, buffer_bytes);
     if (!e) return NULL;
     if (!entries_make_room(p, &up, n, e->bytes, now_ns)) {
         free(e);
@@ -340,15 +340,15 @@ struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *k
     return e;
 }
 
-void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_buffer *image) {
-    assert(!e->image && image && !e->doomed);
-    e->image = image;
+void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_buffer *buffer) {
+    assert(!e->buffer && buffer && !e->doomed);
+    e->buffer = buffer;
     seen_remove(p, e->place, SEEN_EVICTED);
     if (e->forgotten) entry_remove(p, e);
 }
 
 void prefix_drop(struct prefix *p, struct prefix_entry *e) {
-    assert(!e->image);
+    assert(!e->buffer);
     entry_remove(p, e);
 }
 
@@ -357,7 +357,7 @@ void prefix_forget(struct prefix *p, const struct prefix_key *key, const int32_t
         struct prefix_entry *e = p->all[i];
         if (e->n_tok > n || !entry_matches(e, key, ids)) continue;
         e->forgotten = true;
-        if (e->image) entry_remove(p, e); /* the last takes its place: that one was looked at already */
+        if (e->buffer) entry_remove(p, e); /* the last takes its place: that one was looked at already */
     }
 }
 
@@ -428,8 +428,8 @@ void prefix_find(struct prefix *p, const struct prefix_key *key, const int32_t *
     struct prefix_entry *e = entry_longest(p, key, ids, n - 1, false, &out->waits);
     if (e) {
         e->used_ns = now_ns;
-        assert(e->image && e->n_tok < n && !e->forgotten);
-        out->image = state_buffer_share(e->image);
+        assert(e->buffer && e->n_tok < n && !e->forgotten);
+        out->buffer = state_buffer_share(e->buffer);
         out->n_tok = e->n_tok;
         out->generated = e->generated;
     }

@@ -1,22 +1,21 @@
-/* prefix.h - the states of beginnings of prompts, found again by their exact tokens.
+/* prefix.h - the prefix cache: states of the beginnings of prompts, found by their exact tokens. README.md has the why.
  *
- * A checkpoint is the state after the first n_tok tokens of a prompt: read as a prompt, then n_tok is a multiple of
- * chunk_tok and going on from it gives the bits of reading all; or with an answer in it, then it is the state that
- * generated the answer, after any number of tokens. The few tokens between a multiple and the end of a turn are in
- * the prompt that asks, and are read again. Chained hashes of whole chunks find a checkpoint; then all its tokens,
- * tenant and salt are compared, so a collision costs a look and never gives a wrong text.
+ * An entry is the state after the first n_tok tokens of a prompt. Two kinds: a state that was read as a prompt, at a
+ * multiple of chunk_tok, from which a request gets the bits of reading everything; and a state at the end of an answer,
+ * after any number of tokens, which is the state that generated the answer. Chained hashes of whole chunks find an
+ * entry; then all its tokens, the tenant and the salt are compared, so a collision costs a look and never gives a wrong
+ * text. Entries of one tenant and salt are found by requests of that tenant and salt alone.
  *
- * What was read for one tenant and salt is found for these alone. Past the budget the least worth goes: worth = tokens
- * that it saves beside the next shorter one, by its bytes, by the time since it was used (a minute counts as nothing);
- * one with exactly one longer behind it counts a quarter, as only an edited turn or another answer wants it. A new one
- * that is worth less than all that would have to go is refused.
+ * Worth of an entry: the tokens that it saves beside the next shorter entry, by its bytes, by the time since it was
+ * used (a minute counts as nothing). An entry with exactly one longer entry behind it counts a quarter: only an edited
+ * turn or another answer wants it. Past the budget the least worth is evicted; a new entry that is worth less than all
+ * that would have to go is refused.
  *
- * `seen` remembers hashes alone of what was read, answered and evicted, in a table of fixed size: it tells why nothing
- * was found, and where prompts part that were the same so far. It may forget; nothing but reasons and hints comes of
- * it.
+ * `seen` holds hashes of what was read, answered and evicted, in a table of fixed size. It gives the reason of a miss,
+ * and the place where prompts part that were the same so far. It may forget: reasons and hints alone depend on it.
  *
- * Who owns what: an index owns its shares of the images. Threads: one at a time. No I/O and no clock (now_ns is an
- * argument). Invariant: images and tokens together are at most budget_bytes.
+ * Ownership: an index owns its shares of the buffers. Threads: one at a time. No I/O and no clock (now_ns is an
+ * argument). Invariant: buffers and tokens together take at most budget_bytes.
  */
 #ifndef PREFIX_H
 #define PREFIX_H
@@ -30,7 +29,7 @@ struct prefix_config {
     uint32_t n_hashes; /* for tests: so few different hashes; 0 = all */
 };
 
-struct prefix_key { /* whose prompts: compared as strings; NULL as "" */
+struct prefix_key { /* compared as strings; NULL is "" */
     const char *tenant, *salt;
 };
 
@@ -41,32 +40,32 @@ int prefix_new(const struct prefix_config *config, struct prefix **out, struct r
 void prefix_close(struct prefix *p); /* reserved entries too; NULL: nothing */
 
 struct prefix_found {
-    struct state_buffer *image; /* the caller's share, to be released; NULL: nothing found */
-    uint64_t n_tok;             /* read by it, below n; 0 with nothing found */
-    bool generated;             /* there is an answer in it */
-    bool waits;                 /* a longer one is on its way */
-    bool whole;                 /* nothing longer could have been expected: reason says nothing */
+    struct state_buffer *buffer; /* the caller's share, to be released; NULL: nothing found */
+    uint64_t n_tok;              /* that the state has read, fewer than n; 0 with nothing found */
+    bool generated;              /* an answer is among them */
+    bool waits;                  /* a longer entry is being saved */
+    bool whole;                  /* no longer entry could be expected: reason says nothing */
     enum rod_prefix_miss reason;
     uint64_t branch_tok; /* a multiple of chunk_tok up to which a prompt before was the same, if longer than n_tok;
                             else 0 */
 };
-/* The longest checkpoint of a beginning of ids that leaves at least one token to read. */
+/* The longest entry of a beginning of ids that leaves at least one token to read. */
 void prefix_find(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n, uint64_t now_ns,
                  struct prefix_found *out);
 
-/* These tokens were read: the first n_prompt as a prompt; the others were the answer to it. */
+/* These tokens were read: the first n_prompt as a prompt, the others as the answer to it. */
 void prefix_note(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n_prompt, size_t n);
 
-/* Room for a checkpoint of image_bytes after all n tokens, perhaps in place of others; to be ended by one of fill and
- * drop. NULL: there is one already or on its way, or it is not worth it, or no memory. */
+/* Reserves an entry of buffer_bytes after all n tokens, perhaps in place of others; prefix_fill or prefix_drop ends the
+ * reservation. NULL: there is such an entry already, filled or reserved; or it is not worth its bytes; or no memory. */
 struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n,
-                                    bool generated, size_t image_bytes, uint64_t now_ns);
-void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_buffer *image); /* takes the share */
+                                    bool generated, size_t buffer_bytes, uint64_t now_ns);
+void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_buffer *buffer); /* takes the share */
 void prefix_drop(struct prefix *p, struct prefix_entry *e);
 
-/* Whatever is a beginning of these tokens goes, also what is on its way: their state is not to be trusted. */
+/* Removes every entry of a beginning of these tokens, reserved ones once they are filled: their states are wrong. */
 void prefix_forget(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n);
-/* Gives up the least worth, for others who need memory; false: there is none. */
+/* Evicts the entry of the least worth, for others that need memory; false: there is none. */
 bool prefix_evict(struct prefix *p, uint64_t now_ns);
 
 struct prefix_counts {
@@ -74,13 +73,13 @@ struct prefix_counts {
 };
 struct prefix_counts prefix_count(const struct prefix *p);
 
-/* Where a prompt that is read from from_tok on stops to leave checkpoints. Pure. */
+/* Where a prompt that is read from from_tok on stops to leave entries. Pure. */
 enum { PREFIX_MAX_STOPS = 8 };
 struct prefix_reading {
     uint64_t from_tok, n_tok, branch_tok; /* branch_tok: of prefix_found */
     const size_t *marks;                  /* [n_marks] rising: where messages end; the first ends the system prompt */
     size_t n_marks;
-    uint64_t pays_tok; /* reading so many tokens takes as long as copying a state out and in again */
+    uint64_t pays_tok; /* tokens whose reading takes as long as copying a state out and in again */
     uint32_t chunk_tok;
     bool open_end; /* the end is kept elsewhere */
 };

@@ -1,4 +1,4 @@
-/* state_buffer.c - images cut from one stretch of memory, first fit, in whole pages. */
+/* state_buffer.c - see state_buffer.h. Buffers are cut from one stretch of memory, first fit, in whole pages. */
 #include "state_buffer.h"
 #include "engine/base/fail.h"
 #include "engine/rodimus.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#if defined __SANITIZE_ADDRESS__ /* who reads past an image or after its release is caught as with malloc */
+#if defined __SANITIZE_ADDRESS__ /* who reads past a buffer or after its release is caught as with malloc */
 #include <sanitizer/asan_interface.h>
 #define FORBID(p, n) ASAN_POISON_MEMORY_REGION(p, n)
 #define ALLOW(p, n)  ASAN_UNPOISON_MEMORY_REGION(p, n)
@@ -20,9 +20,9 @@
 
 enum { PAGE = 4096 };
 
-/* A stretch of whole pages, free or an image: its first page is this, the image's bytes are the others. */
+/* A stretch of whole pages, free or a buffer: its first page is this, the buffer's bytes are the others. */
 struct block {
-    struct state_buffer image;
+    struct state_buffer buffer;
     size_t bytes;
     struct block *next; /* of the free ones, in the order of their addresses */
 };
@@ -46,7 +46,7 @@ struct state_pool {
 
 static size_t whole_pages(size_t n) { return (n + PAGE - 1) / PAGE * PAGE; }
 
-size_t state_pool_bytes(size_t n_images, size_t n_bytes) { return n_images * (PAGE + whole_pages(n_bytes)); }
+size_t state_pool_bytes(size_t n_buffers, size_t n_bytes) { return n_buffers * (PAGE + whole_pages(n_bytes)); }
 
 /* ---- the pool ---- */
 
@@ -87,7 +87,7 @@ int state_pool_new(const struct state_pool_config *config, struct state_pool **o
     return 0;
 }
 
-/* Without the lock, when neither owner nor image is left. */
+/* Without the lock, when neither owner nor buffer is left. */
 static void pool_end(struct state_pool *p) {
     assert(p->closed && !p->counts.used_bytes && p->free->bytes == p->config.bytes);
     ALLOW(p->memory, p->config.bytes);
@@ -102,7 +102,7 @@ void state_pool_close(struct state_pool *p) {
     assert(!p->closed);
     p->closed = true;
     p->n_hooks = 0;
-    const bool last = p->counts.n_images == 0;
+    const bool last = p->counts.n_buffers == 0;
     pthread_mutex_unlock(&p->lock);
     if (last) pool_end(p);
 }
@@ -124,8 +124,8 @@ void state_pool_count(struct state_pool *p, struct state_pool_counts *out) {
 
 static uint64_t pool_places_most(const struct state_pool *p) { return p->config.bytes / 4; }
 
-/* Of the budget, with the lock: what is in images, and what other memory takes from them. Never so much that there is
- * no room for the least beside the half that a cache of images may fill. */
+/* Of the budget, with the lock: what is in buffers, and what other memory takes from them. Never so much that there is
+ * no room for the least beside the half that a cache of buffers may fill. */
 static uint64_t pool_taken(const struct state_pool *p, size_t place_bytes) {
     const uint64_t half = p->config.bytes / 2;
     const uint64_t most = half > p->config.least ? half - p->config.least : 0;
@@ -206,18 +206,18 @@ static void pool_give_block(struct state_pool *p, struct block *b) {
     if (before && block_touches(before, b)) block_join_next(before);
 }
 
-static struct block *block_of(struct state_buffer *image) { return (struct block *)(void *)image; }
+static struct block *block_of(struct state_buffer *buffer) { return (struct block *)(void *)buffer; }
 
-/* ---- images ---- */
+/* ---- buffers ---- */
 
 static struct state_buffer *buffer_of_no_pool(size_t n_bytes) {
-    struct state_buffer *image = malloc(sizeof *image + n_bytes);
-    if (!image) return NULL;
-    image->n_bytes = n_bytes;
-    image->bytes = image + 1;
-    image->pool = NULL;
-    atomic_init(&image->refs, 1);
-    return image;
+    struct state_buffer *buffer = malloc(sizeof *buffer + n_bytes);
+    if (!buffer) return NULL;
+    buffer->n_bytes = n_bytes;
+    buffer->bytes = buffer + 1;
+    buffer->pool = NULL;
+    atomic_init(&buffer->refs, 1);
+    return buffer;
 }
 
 static struct state_buffer *pool_try_new(struct state_pool *p, size_t n_bytes) {
@@ -225,19 +225,19 @@ static struct state_buffer *pool_try_new(struct state_pool *p, size_t n_bytes) {
     pthread_mutex_lock(&p->lock);
     struct block *b = pool_taken(p, 0) + bytes <= p->config.bytes ? pool_take_block(p, bytes) : NULL;
     if (b) {
-        p->counts.n_images++;
+        p->counts.n_buffers++;
         p->counts.used_bytes += bytes;
         assert(b->bytes == bytes && p->counts.used_bytes <= p->config.bytes);
         if (p->counts.used_bytes > p->counts.most_bytes) p->counts.most_bytes = p->counts.used_bytes;
     }
     pthread_mutex_unlock(&p->lock);
     if (!b) return NULL;
-    b->image.n_bytes = n_bytes;
-    b->image.bytes = (char *)b + PAGE;
-    b->image.pool = p;
-    atomic_init(&b->image.refs, 1);
-    ALLOW(b->image.bytes, n_bytes);
-    return &b->image;
+    b->buffer.n_bytes = n_bytes;
+    b->buffer.bytes = (char *)b + PAGE;
+    b->buffer.pool = p;
+    atomic_init(&b->buffer.refs, 1);
+    ALLOW(b->buffer.bytes, n_bytes);
+    return &b->buffer;
 }
 
 /* A copy, so that they can be called without the lock. */
@@ -260,13 +260,13 @@ bool state_pool_ask(struct state_pool *p, size_t n_bytes) {
 struct state_buffer *state_buffer_new(struct state_pool *p, size_t n_bytes) {
     if (n_bytes > SIZE_MAX / 2) return NULL;
     if (!p) return buffer_of_no_pool(n_bytes);
-    struct state_buffer *image = pool_try_new(p, n_bytes);
-    if (image) return image;
+    struct state_buffer *buffer = pool_try_new(p, n_bytes);
+    if (buffer) return buffer;
     struct hook hooks[STATE_POOL_MAX_HOOKS];
     const uint32_t n_hooks = state_pool_bytes(1, n_bytes) > p->config.bytes ? 0 : pool_copy_hooks(p, hooks);
-    for (uint32_t i = 0; !image && i < n_hooks; i++)
-        while (!image && hooks[i].full(hooks[i].arg, n_bytes)) image = pool_try_new(p, n_bytes);
-    if (image) return image;
+    for (uint32_t i = 0; !buffer && i < n_hooks; i++)
+        while (!buffer && hooks[i].full(hooks[i].arg, n_bytes)) buffer = pool_try_new(p, n_bytes);
+    if (buffer) return buffer;
     pthread_mutex_lock(&p->lock);
     p->counts.n_failed++;
     pthread_mutex_unlock(&p->lock);
@@ -278,34 +278,34 @@ struct state_buffer *state_buffer_try(struct state_pool *p, size_t n_bytes) {
     return p ? pool_try_new(p, n_bytes) : buffer_of_no_pool(n_bytes);
 }
 
-struct state_buffer *state_buffer_share(struct state_buffer *image) {
-    if (!image) return NULL;
-    const unsigned refs = atomic_fetch_add_explicit(&image->refs, 1, memory_order_relaxed);
+struct state_buffer *state_buffer_share(struct state_buffer *buffer) {
+    if (!buffer) return NULL;
+    const unsigned refs = atomic_fetch_add_explicit(&buffer->refs, 1, memory_order_relaxed);
     assert(refs > 0); /* whoever shares it has a share */
-    return image;
+    return buffer;
 }
 
 static void pool_give_back(struct state_pool *p, struct block *b) {
-    FORBID(b->image.bytes, b->image.n_bytes);
+    FORBID(b->buffer.bytes, b->buffer.n_bytes);
     pthread_mutex_lock(&p->lock);
-    assert(p->counts.n_images && p->counts.used_bytes >= b->bytes);
-    p->counts.n_images--;
+    assert(p->counts.n_buffers && p->counts.used_bytes >= b->bytes);
+    p->counts.n_buffers--;
     p->counts.used_bytes -= b->bytes;
     pool_give_block(p, b);
-    const bool last = p->closed && p->counts.n_images == 0;
+    const bool last = p->closed && p->counts.n_buffers == 0;
     pthread_mutex_unlock(&p->lock);
     if (last) pool_end(p);
 }
 
-void state_buffer_release(struct state_buffer *image) {
-    if (!image) return;
-    const unsigned refs = atomic_fetch_sub_explicit(&image->refs, 1, memory_order_acq_rel);
+void state_buffer_release(struct state_buffer *buffer) {
+    if (!buffer) return;
+    const unsigned refs = atomic_fetch_sub_explicit(&buffer->refs, 1, memory_order_acq_rel);
     assert(refs > 0);
     if (refs != 1) return;
-    if (image->pool)
-        pool_give_back(image->pool, block_of(image));
+    if (buffer->pool)
+        pool_give_back(buffer->pool, block_of(buffer));
     else
-        free(image);
+        free(buffer);
 }
 
 void rod_state_free(struct rod_state *state) {

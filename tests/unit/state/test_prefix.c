@@ -21,7 +21,7 @@ static struct prefix *make(uint64_t budget_bytes, uint32_t n_hashes) {
     return p;
 }
 
-static struct state_buffer *image(size_t n_bytes, uint32_t mark) {
+static struct state_buffer *buffer_of(size_t n_bytes, uint32_t mark) {
     struct state_buffer *i = state_buffer_new(NULL, n_bytes);
     assert_non_null(i);
     memcpy(i->bytes, &mark, sizeof mark);
@@ -31,7 +31,7 @@ static struct state_buffer *image(size_t n_bytes, uint32_t mark) {
 static bool keep(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n, size_t bytes,
                  uint32_t mark, uint64_t now_ns) {
     struct prefix_entry *e = prefix_reserve(p, key, ids, n, n % CHUNK, bytes, now_ns);
-    if (e) prefix_fill(p, e, image(bytes, mark));
+    if (e) prefix_fill(p, e, buffer_of(bytes, mark));
     return e != NULL;
 }
 
@@ -40,9 +40,9 @@ static uint32_t find(struct prefix *p, const struct prefix_key *key, const int32
                      struct prefix_found *f) {
     uint32_t mark = 0;
     prefix_find(p, key, ids, n, now_ns, f);
-    assert_int_equal(f->image != NULL, f->n_tok != 0);
-    if (f->image) memcpy(&mark, f->image->bytes, sizeof mark);
-    state_buffer_release(f->image);
+    assert_int_equal(f->buffer != NULL, f->n_tok != 0);
+    if (f->buffer) memcpy(&mark, f->buffer->bytes, sizeof mark);
+    state_buffer_release(f->buffer);
     return mark;
 }
 
@@ -208,7 +208,7 @@ static void what_saves_little_goes_first(void **state) {
 }
 
 /* One conversation in a budget of one: the longer takes the place of the shorter. */
-static void a_conversation_outgrows_its_own_checkpoint(void **state) {
+static void a_conversation_outgrows_its_own_entry(void **state) {
     (void)state;
     struct prefix *p = make(1600, 0);
     struct prefix_found f;
@@ -229,7 +229,7 @@ static void room_is_kept_for_what_is_on_its_way(void **state) {
     assert_non_null(e);
     assert_null(prefix_reserve(p, &nobody, tok, 16, false, 1000, 1000 * s_ns));
     assert_false(prefix_evict(p, 0));
-    prefix_fill(p, e, image(1000, 1));
+    prefix_fill(p, e, buffer_of(1000, 1));
     assert_true(keep(p, &nobody, tok, 16, 1000, 2, 1000 * s_ns));
     prefix_close(p);
     p = make(1600, 0); /* closing gives back what is reserved too */
@@ -253,13 +253,13 @@ static void what_is_forgotten_goes(void **state) {
     assert_int_equal(find(p, &nobody, tok, 20, 0, &f), 0);
     assert_int_equal(find(p, &nobody, tok, 40, 0, &f), 2);
     assert_int_equal(find(p, &other, tok, 20, 0, &f), 3);
-    prefix_fill(p, e, image(100, 4));
+    prefix_fill(p, e, buffer_of(100, 4));
     assert_int_equal(find(p, &nobody, tok, 20, 0, &f), 0);
     assert_int_equal(prefix_count(p).n_entries, 2);
     prefix_close(p);
 }
 
-static void an_image_outlives_its_checkpoint(void **state) {
+static void a_buffer_outlives_its_entry(void **state) {
     (void)state;
     struct prefix *p = make(1 << 20, 0);
     struct prefix_found f;
@@ -269,9 +269,9 @@ static void an_image_outlives_its_checkpoint(void **state) {
     assert_int_equal(prefix_count(p).bytes, 0);
     prefix_close(p);
     uint32_t mark;
-    memcpy(&mark, f.image->bytes, sizeof mark);
+    memcpy(&mark, f.buffer->bytes, sizeof mark);
     assert_int_equal(mark, 77);
-    state_buffer_release(f.image);
+    state_buffer_release(f.buffer);
 }
 
 /* ---- where to stop ---- */
@@ -291,7 +291,7 @@ static void assert_stops(const struct prefix_reading *r, const uint64_t *want, u
                  sizeof((const uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t))
 #define READ(...) __VA_ARGS__
 
-static void prompts_stop_where_a_checkpoint_pays(void **state) {
+static void prompts_stop_where_a_entry_pays(void **state) {
     (void)state;
     const size_t marks[] = {200, 700, 1500, 1990};
     uint64_t none[PREFIX_MAX_STOPS];
@@ -410,13 +410,13 @@ static uint64_t naive_bytes(const struct naive *v) {
 static void naive_remove(struct naive *v, uint32_t i) { v->e[i] = v->e[--v->n]; }
 
 /* Whether it is taken; then it is the last. */
-static bool naive_reserve(struct naive *v, const struct prefix_key *key, const int32_t *ids, size_t n, size_t image,
-                          uint64_t now_ns) {
+static bool naive_reserve(struct naive *v, const struct prefix_key *key, const int32_t *ids, size_t n,
+                          size_t buffer_bytes, uint64_t now_ns) {
     const int up = naive_longest(v, key, ids, n, true, NULL);
     if (n < CHUNK || (up >= 0 && v->e[up].n == n)) return false;
     struct naive_entry new_one = {.key = *key, .n = n, .used_ns = now_ns, .number = v->number};
     memcpy(new_one.ids, ids, n * sizeof *ids);
-    new_one.bytes = v->own_bytes + n * sizeof *ids + strlen(key->tenant) + strlen(key->salt) + 2 + image;
+    new_one.bytes = v->own_bytes + n * sizeof *ids + strlen(key->tenant) + strlen(key->salt) + 2 + buffer_bytes;
     if (new_one.bytes > v->budget) return false;
     bool gone[MOST] = {false};
     uint64_t kept = naive_bytes(v);
@@ -491,7 +491,7 @@ static void it_does_what_a_naive_model_does(void **state) {
                 evictions += v.n <= before;
                 v.e[v.n - 1].mark = ++mark;
                 if (DRAW(4))
-                    prefix_fill(p, e, image(bytes, mark));
+                    prefix_fill(p, e, buffer_of(bytes, mark));
                 else
                     v.e[v.n - 1].reserved = e;
             } else if (kind == 8) {
@@ -501,7 +501,7 @@ static void it_does_what_a_naive_model_does(void **state) {
                     prefix_drop(p, r->reserved);
                     naive_remove(&v, (uint32_t)(r - v.e));
                 } else {
-                    prefix_fill(p, r->reserved, image(100, r->mark));
+                    prefix_fill(p, r->reserved, buffer_of(100, r->mark));
                     r->reserved = NULL;
                 }
             } else if (DRAW(4) == 0) {
@@ -529,11 +529,11 @@ int main(void) {
         cmocka_unit_test(an_answer_that_comes_back_as_other_tokens_is_retokenised),
         cmocka_unit_test(what_was_not_used_goes_first),
         cmocka_unit_test(what_saves_little_goes_first),
-        cmocka_unit_test(a_conversation_outgrows_its_own_checkpoint),
+        cmocka_unit_test(a_conversation_outgrows_its_own_entry),
         cmocka_unit_test(room_is_kept_for_what_is_on_its_way),
         cmocka_unit_test(what_is_forgotten_goes),
-        cmocka_unit_test(an_image_outlives_its_checkpoint),
-        cmocka_unit_test(prompts_stop_where_a_checkpoint_pays),
+        cmocka_unit_test(a_buffer_outlives_its_entry),
+        cmocka_unit_test(prompts_stop_where_a_entry_pays),
         cmocka_unit_test(stops_keep_their_distance_whatever_is_asked),
         cmocka_unit_test(it_does_what_a_naive_model_does),
     };

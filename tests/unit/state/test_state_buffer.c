@@ -35,7 +35,7 @@ static void an_image_lives_as_long_as_its_last_owner(void **state) {
     assert_ptr_equal(a, b);
     state_buffer_release(a);
     assert_int_equal(((unsigned char *)b->bytes)[99999], 7);
-    assert_int_equal(counts_of(p).n_images, 1);
+    assert_int_equal(counts_of(p).n_buffers, 1);
     assert_int_equal(counts_of(p).used_bytes, state_pool_bytes(1, 100000));
     state_pool_close(p); /* before its last image */
     assert_int_equal(((unsigned char *)b->bytes)[0], 7);
@@ -196,7 +196,7 @@ static void many_threads_share_a_pool(void **state) {
     for (int i = 0; i < 4; i++) assert_int_equal(pthread_create(&threads[i], NULL, make_and_release, p), 0);
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
     assert_int_equal(counts_of(p).used_bytes, 0);
-    assert_int_equal(counts_of(p).n_images, 0);
+    assert_int_equal(counts_of(p).n_buffers, 0);
     state_pool_close(p);
 }
 
