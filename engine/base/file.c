@@ -43,8 +43,8 @@ static enum file_verdict reader_run(struct reader *r, size_t size, size_t max_by
             if (r->cap) cap = r->cap > max_bytes / 2 ? max_bytes + 1 : 2 * r->cap;
             if (!reader_grow(r, cap)) return FILE_NO_MEMORY;
         }
-        const size_t room = r->cap - r->n;
-        const ssize_t got = read(r->fd, r->data + r->n, room < READ_MAX ? room : READ_MAX);
+        const size_t left = r->cap - r->n;
+        const ssize_t got = read(r->fd, r->data + r->n, left < READ_MAX ? left : READ_MAX);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return FILE_IO;
         if (!got) return r->n > max_bytes ? FILE_TOO_LARGE : FILE_READ;

@@ -54,8 +54,8 @@ uint64_t host_memory_limit_bytes(const char *root) {
     FILE *f = fopen(path, "r");
     if (!f) return UINT64_MAX;
     char *line = NULL;
-    size_t room = 0;
-    while (getline(&line, &room, f) > 0) {
+    size_t cap = 0;
+    while (getline(&line, &cap, f) > 0) {
         const uint64_t limit = limit_of_line(root, line);
         if (limit < least) least = limit;
     }

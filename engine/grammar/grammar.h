@@ -5,7 +5,7 @@
  * places, each a node and a stack of the nodes to return to. States are found when a walk reaches them and kept, with
  * their transitions and their mask over the vocabulary, for all requests that share the grammar.
  *
- * Who owns what: a grammar owns its states; a walk is its owner's and must end (grammar_walk_fini) before the grammar.
+ * Ownership: a grammar owns its states; a walk is its owner's and must end (grammar_walk_fini) before the grammar.
  * Threads: compile is pure and runs anywhere; all walks of one grammar run on one thread at a time (the engine's).
  * Invariants: from every state a walk reaches, the end can be reached, within GRAMMAR_MAX_DEPTH calls; memory of the
  * states stays near GRAMMAR_STATE_BYTES: past it, what no walk needs is dropped.

@@ -1,6 +1,6 @@
 /* grammar_ir.h - what a regex, a schema and a grammar become: rules over bytes and characters, as one small tree.
  *
- * Who owns what: an ir owns its arrays; nodes are named by index and may be shared. Threads: one at a time; pure.
+ * Ownership: an ir owns its arrays; nodes are named by index and may be shared. Threads: one at a time; pure.
  * Invariant: after a failure (memory, a limit, ir_fail) every constructor returns IR_NOTHING and ir->rc stays; so
  * parsers check once at the end, and their loops end because each step reads input.
  */

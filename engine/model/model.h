@@ -1,6 +1,6 @@
 /* model.h - a checkpoint: its sizes and where each tensor's bytes are.
  *
- * Who owns what: a model owns the mapped files (or the synthetic weights); weights point into them.
+ * Ownership: a model owns the mapped files (or the synthetic weights); weights point into them.
  * Threads: immutable after open. Invariant: every weight that dims call for is present with the shape that dims give.
  */
 #ifndef MODEL_H

@@ -104,7 +104,7 @@ struct task {
 struct filler {
     const float *points;
     struct task *tasks;
-    size_t n_tasks, room;
+    size_t n_tasks, cap_tasks;
     uint64_t seed, n_pieces;
     struct model *model;
     unsigned char *map;
@@ -155,14 +155,14 @@ static int measure_piece(void *arg, const struct model_piece *piece) {
     struct filler *f = arg;
     size_t n = (size_t)piece->rows * piece->cols;
     f->n_bytes += (n * 2 + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
-    f->room += n / TASK_ELEMS + 3;
+    f->cap_tasks += n / TASK_ELEMS + 3;
     return 0;
 }
 
 static void add_tasks(struct filler *f, uint16_t *dst, uint64_t first, uint64_t end, struct spread spread) {
     for (; first < end; first += TASK_ELEMS) {
         uint64_t n = end - first < TASK_ELEMS ? end - first : TASK_ELEMS;
-        assert(f->n_tasks < f->room);
+        assert(f->n_tasks < f->cap_tasks);
         f->tasks[f->n_tasks++] = (struct task){dst + first, first, n, hash_mix(f->seed + (f->n_pieces << 40)), spread};
     }
 }
@@ -192,7 +192,7 @@ static int synthetic_build(struct model *model, struct synthetic *s, uint64_t se
     struct filler f = {.points = points, .seed = hash_mix(seed), .model = model, .progress = progress};
     model_plan(&model->dims, false, measure_piece, &f);
     model->layers = calloc(model->dims.L, sizeof *model->layers);
-    f.tasks = malloc(f.room * sizeof *f.tasks);
+    f.tasks = malloc(f.cap_tasks * sizeof *f.tasks);
     void *map = mmap(NULL, f.n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (!model->layers || !f.tasks || map == MAP_FAILED) {
         free(f.tasks);

@@ -1,6 +1,6 @@
 /* safetensors.h - the container of the weights: 8 bytes of header length, a JSON header, the tensors' bytes.
  *
- * Who owns what: an open file owns its mapping and its table; names, files and data point into it and die with it.
+ * Ownership: an open file owns its mapping and its table; names, files and data point into it and die with it.
  * Threads: immutable after open, any number of readers. Invariant: after a successful parse every tensor lies inside
  * the file, its bytes are its shape times its element size, and the tensors cover the data without overlap or gap.
  * Data may lie at any byte address: read it with memcpy or the functions below.

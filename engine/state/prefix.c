@@ -32,7 +32,7 @@ struct prefix_entry {
     uint32_t n_below;           /* entries whose up this is */
     uint64_t place;             /* hash of its whole chunks */
     uint64_t n_tok, bytes, used_ns, number;
-    bool generated, doomed, forgotten; /* doomed: chosen within entries_make_room; forgotten: goes when it is filled */
+    bool generated, doomed, forgotten; /* doomed: chosen within entries_evict_for; forgotten: goes when it is filled */
     struct state_buffer *buffer;       /* NULL: reserved */
     const char *tenant, *salt;         /* behind ids */
     int32_t ids[];
@@ -248,8 +248,8 @@ static struct prefix_entry *entry_lasting(struct prefix_entry *e) {
     return e;
 }
 
-/* Room for bytes after n tokens above up: all that must go goes, or nothing. */
-static bool entries_make_room(struct prefix *p, struct prefix_entry **up, uint64_t n, uint64_t bytes, uint64_t now_ns) {
+/* Evicts what must go for bytes after n tokens above up: all of it, or nothing. */
+static bool entries_evict_for(struct prefix *p, struct prefix_entry **up, uint64_t n, uint64_t bytes, uint64_t now_ns) {
     uint64_t kept = p->bytes;
     uint32_t n_kept = p->n;
     bool fits = bytes <= p->config.budget_bytes;
@@ -320,7 +320,7 @@ struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *k
     if (up && up->n_tok == n) return NULL;
     struct prefix_entry *e = entry_new(key, ids, n, buffer_bytes);
     if (!e) return NULL;
-    if (!entries_make_room(p, &up, n, e->bytes, now_ns)) {
+    if (!entries_evict_for(p, &up, n, e->bytes, now_ns)) {
         free(e);
         return NULL;
     }

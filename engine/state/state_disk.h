@@ -4,7 +4,7 @@
  * only then is it committed. What is being written carries a lock (flock): so what a crash left behind can be told from
  * what another process, also on another machine that shares the folder, is writing now.
  *
- * Who owns what: bytes that were read are the caller's. Threads: any, each call stands alone; of two writers of one
+ * Ownership: bytes that were read are the caller's. Threads: any, each call stands alone; of two writers of one
  * name the last to rename wins. Invariant: no call leaves a file that it opened or a lock that it took.
  */
 #ifndef STATE_DISK_H

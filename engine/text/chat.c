@@ -71,7 +71,7 @@ struct literals { /* walks over what a template can write: quoted strings in tag
 };
 
 /* The next one, unescaped, into text; false at the end. A text too long for it is no word of any format anyway. */
-static bool literals_next(struct literals *l, char *text, size_t room) {
+static bool literals_next(struct literals *l, char *text, size_t cap) {
     size_t n = 0;
     while (l->at < l->end) {
         const char *s = l->at;
@@ -79,7 +79,7 @@ static bool literals_next(struct literals *l, char *text, size_t room) {
         if (!l->in_tag) {
             bool open = left > 1 && s[0] == '{' && (s[1] == '{' || s[1] == '%' || s[1] == '#');
             if (!open) {
-                if (n + 1 < room) text[n++] = *s;
+                if (n + 1 < cap) text[n++] = *s;
                 l->at++;
                 continue;
             }
@@ -103,7 +103,7 @@ static bool literals_next(struct literals *l, char *text, size_t room) {
                     c = *++l->at;
                     c = (char)(c == 'n' ? '\n' : c == 't' ? '\t' : c);
                 }
-                if (n + 1 < room) text[n++] = c;
+                if (n + 1 < cap) text[n++] = c;
             }
             l->at += l->at < l->end;
             text[n] = 0;

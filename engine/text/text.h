@@ -1,6 +1,6 @@
 /* text.h - a request's tokens become text: detokenised, scanned for stop strings, held back where that is undecided.
  *
- * Who owns what: a text belongs to a request; buf holds what is not released yet. Threads: the engine thread after
+ * Ownership: a text belongs to a request; buf holds what is not released yet. Threads: the engine thread after
  * init. Invariants: what is released is valid UTF-8 in whole characters and no beginning of a stop string that may
  * still complete; nothing is allocated after init.
  */

@@ -5,7 +5,7 @@
  *   split   cuts what lies between them into words by the pre-tokenizer's stages
  *   bpe     turns a word into ids by merging the pair of lowest rank first, through a cache of words
  *   ids     gathers them
- * Who owns what: struct tokenizer owns all tables; they are immutable after parse. Everything that a call changes is
+ * Ownership: struct tokenizer owns all tables; they are immutable after parse. Everything that a call changes is
  * in a *_work struct that the call owns. Threads: any, each with its own work.
  */
 #ifndef TOKENIZER_PARTS_H

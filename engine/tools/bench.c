@@ -307,9 +307,9 @@ static int read_packed(struct bench *b, uint32_t n_slots, uint64_t n_tok, struct
     for (uint32_t slot = 0; slot < n_slots;) {
         uint32_t n_segs = 0, n_rows = 0, n_out = 0;
         while (slot < n_slots && n_out < info->max_out) {
-            const uint32_t room = info->max_batch_tok - n_rows;
+            const uint32_t rows_left = info->max_batch_tok - n_rows;
             const uint64_t left = n_tok - pos;
-            const uint32_t n = left <= room ? (uint32_t)left : room / info->chunk_tok * info->chunk_tok;
+            const uint32_t n = left <= rows_left ? (uint32_t)left : rows_left / info->chunk_tok * info->chunk_tok;
             if (!n) break;
             for (uint32_t i = 0; i < n; i++) b->ids[n_rows + i] = token_at(b->model->dims.V, pos + i + 1000003u * slot);
             b->segs[n_segs++] = (struct backend_segment){slot, n, n == left, pos, b->ids + n_rows, true};

@@ -1,7 +1,7 @@
 /* golden.h - a golden.safetensors (its tensors: tests/vectors/README.md): a prompt, its exact logits, its
  * greedy continuation and the state after it.
  *
- * Who owns what: a golden owns copies of everything, so a test may change one value. Threads: one.
+ * Ownership: a golden owns copies of everything, so a test may change one value. Threads: one.
  * Invariant: every tensor has the shape that the model's dims and the prompt's length give.
  */
 #ifndef GOLDEN_H

@@ -1,6 +1,6 @@
 /* verify.h - a backend against a golden file, in parts that tests call one by one; rod_verify is all of them.
  *
- * Who owns what: a result owns its buffers. Threads: one.
+ * Ownership: a result owns its buffers. Threads: one.
  */
 #ifndef VERIFY_H
 #define VERIFY_H
