@@ -12,7 +12,7 @@ enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
 size_t dtype_bytes(enum dtype dtype);
 const char *dtype_name(enum dtype dtype); /* "fp32", "fp16", "bf16" */
 
-/* The letters: kernels/README.md, "Equations". How they come from config.json: engine/README.md, "A checkpoint". */
+/* The letters: kernels/README.md, "Equations". How they come from config.json: README.md, "A checkpoint". */
 struct model_dims {
     bool plus; /* Rodimus+: attention and FFN after the mixer */
     uint32_t D, L, E, M, R, K, V;
