@@ -116,8 +116,8 @@ static int beside_write(const char *dir, struct state_disk_item *item, struct be
     return 0;
 }
 
-static struct state_disk_stamp stamp_of(const struct stat *info) {
-    return (struct state_disk_stamp){
+static struct state_disk_version version_of(const struct stat *info) {
+    return (struct state_disk_version){
         (uint64_t)info->st_ino, (uint64_t)info->st_mtim.tv_sec * 1000000000u + (uint64_t)info->st_mtim.tv_nsec,
         (uint64_t)info->st_size, info->st_blocks ? (uint64_t)info->st_blocks * 512 : (uint64_t)info->st_size};
 }
@@ -139,7 +139,7 @@ static int put_in_place(struct state_disk_item *item, struct beside *b) {
     const int number = item->only_new ? name_new(b->beside, b->path) : rename(b->beside, b->path) ? errno : 0;
     if (number == EEXIST && item->only_new) return rod_fail(&item->err, ROD_EEXISTS, "%.300s exists already", b->path);
     if (number) return write_fail(&item->err, "rename to", b->path, number);
-    item->stamp = stamp_of(&info);
+    item->version = version_of(&info);
     return 0;
 }
 
@@ -210,7 +210,7 @@ int state_disk_open(const char *dir, const char *name, struct state_disk_file *o
         return rod_fail(err, ROD_ESTATE, "%.300s is not a regular file", path);
     }
     out->fd = fd;
-    out->stamp = stamp_of(&info);
+    out->version = version_of(&info);
     const size_t n = strlen(path), kept = n < sizeof out->path ? n : sizeof out->path - 1;
     memcpy(out->path, path + (n - kept), kept + 1);
     return 0;
@@ -230,14 +230,14 @@ void state_disk_close(struct state_disk_file *file) {
     file->fd = -1;
 }
 
-int state_disk_stat(const char *dir, const char *name, struct state_disk_stamp *out, struct rod_error *err) {
+int state_disk_stat(const char *dir, const char *name, struct state_disk_version *out, struct rod_error *err) {
     char path[PATH_BYTES];
     struct stat info;
     const int rc = path_of_name(dir, name, "", path, err);
     if (rc) return rc;
     if (stat(path, &info)) return io_fail(err, "look at", path, errno);
     if (!S_ISREG(info.st_mode)) return rod_fail(err, ROD_ESTATE, "%.300s is not a regular file", path);
-    *out = stamp_of(&info);
+    *out = version_of(&info);
     return 0;
 }
 

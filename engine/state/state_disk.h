@@ -15,7 +15,7 @@
 #define STATE_DISK_MAX_NAME 200 /* [A-Za-z0-9._-], not beginning with "." and without ".tmp-" */
 
 /* Which file it is: another one stands under the name when any of these differs. */
-struct state_disk_stamp {
+struct state_disk_version {
     uint64_t inode, mtime_ns, n_bytes;
     uint64_t disk_bytes; /* in blocks, as the disk has them */
 };
@@ -28,8 +28,8 @@ struct state_disk_item {
     const char *name;
     const struct state_bytes *parts;
     size_t n_parts;
-    bool only_new;                 /* one that is there stays, and this is ROD_EEXISTS */
-    struct state_disk_stamp stamp; /* afterwards: of the new file */
+    bool only_new;                     /* one that is there stays, and this is ROD_EEXISTS */
+    struct state_disk_version version; /* afterwards: of the new file */
     int rc;
     bool in_place;
     struct rod_error err;
@@ -39,7 +39,7 @@ void state_disk_write_all(const char *dir, struct state_disk_item *items, size_t
 /* A file that is open to be read: one version, whatever is renamed to its name meanwhile. */
 struct state_disk_file {
     int fd;
-    struct state_disk_stamp stamp;
+    struct state_disk_version version;
     char path[256]; /* its end, for messages */
 };
 /* ROD_ENOTFOUND, ROD_EIO, ROD_ESTATE: no regular file. */
@@ -49,7 +49,7 @@ int state_disk_get(struct state_disk_file *file, uint64_t at, void *dst, size_t 
                    struct rod_error *err);
 void state_disk_close(struct state_disk_file *file);
 /* Without opening it. Errors as state_disk_open. */
-int state_disk_stat(const char *dir, const char *name, struct state_disk_stamp *out, struct rod_error *err);
+int state_disk_stat(const char *dir, const char *name, struct state_disk_version *out, struct rod_error *err);
 
 /* Its time is this one, if there is such a file and it may be set. */
 void state_disk_touch(const char *dir, const char *name, int64_t unix_s);

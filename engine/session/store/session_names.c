@@ -64,8 +64,8 @@ int session_names_read_key_locked(struct session_names *names, const char *dir, 
                         "folder's own",
                         dir);
     memcpy(names->key, key, sizeof key);
-    names->inode = f.stamp.inode;
-    names->mtime_ns = f.stamp.mtime_ns;
+    names->inode = f.version.inode;
+    names->mtime_ns = f.version.mtime_ns;
     return 0;
 }
 
@@ -85,7 +85,7 @@ int session_names_make_key_locked(struct session_names *names, const char *dir, 
 }
 
 int session_names_keep_locked(struct session_names *names, const char *dir, bool *restored, struct rod_error *err) {
-    struct state_disk_stamp found;
+    struct state_disk_version found;
     struct rod_error why;
     assert(names->known);
     *restored = false;

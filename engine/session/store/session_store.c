@@ -39,7 +39,8 @@ bool session_store_parse_name(const char *file, uint8_t name[SESSION_NAME_BYTES]
 }
 
 /* header: all of it, n bytes; a shorter one is refused by its reader. */
-static struct session_file_version store_file_version(const struct state_disk_stamp *s, const void *header, size_t n) {
+static struct session_file_version store_file_version(const struct state_disk_version *s, const void *header,
+                                                      size_t n) {
     struct session_file_version file_version = {.inode = s->inode,
                                                 .mtime_ns = s->mtime_ns,
                                                 .n_bytes = s->n_bytes,
@@ -59,7 +60,7 @@ int session_store_stat(const struct session_store *store, const uint8_t name[SES
     uint64_t n_header, n_file;
     int rc = state_disk_open(store->dir, session_store_name(name, text), &f, err);
     if (rc) return rc;
-    *file_version = store_file_version(&f.stamp, NULL, 0);
+    *file_version = store_file_version(&f.version, NULL, 0);
     rc = state_disk_get(&f, 0, start, sizeof start, &n, err);
     if (!rc && !state_file_measure(start, n, text, &n_header, &n_file, NULL)) { /* else its reader says what it is */
         rc = state_disk_get(&f, n_header - sizeof check, check, sizeof check, &n, err);
@@ -73,7 +74,7 @@ int session_store_stat(const struct session_store *store, const uint8_t name[SES
 int session_store_glance(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                          struct session_file_version *file_version, struct rod_error *err) {
     char text[SESSION_FILE_NAME_BYTES];
-    struct state_disk_stamp found;
+    struct state_disk_version found;
     const int rc = state_disk_stat(store->dir, session_store_name(name, text), &found, err);
     if (!rc) *file_version = store_file_version(&found, NULL, 0);
     return rc;
@@ -153,13 +154,13 @@ static int store_read_base(const struct session_store *store, const char *file, 
     if (rc == ROD_ENOTFOUND)
         rc = rod_fail(err, ROD_ESTATE, "%.150s: the file of its state, %.150s, is missing", file, text);
     if (rc) return rc;
-    out->file_version.base_inode = base.stamp.inode;
-    out->file_version.base_bytes = base.stamp.disk_bytes + SESSION_ENTRY_BYTES; /* as the source's file counts */
-    if (base.stamp.n_bytes < n_payload)
+    out->file_version.base_inode = base.version.inode;
+    out->file_version.base_bytes = base.version.disk_bytes + SESSION_ENTRY_BYTES; /* as the source's file counts */
+    if (base.version.n_bytes < n_payload)
         rc = rod_fail(err, ROD_ESTATE, "%.150s: truncated: the file has %llu bytes, the state %zu", text,
-                      (unsigned long long)base.stamp.n_bytes, n_payload);
+                      (unsigned long long)base.version.n_bytes, n_payload);
     if (!rc && with_state)
-        rc = store_read_state(store, &base, text, header, base.stamp.n_bytes - n_payload, n_payload,
+        rc = store_read_state(store, &base, text, header, base.version.n_bytes - n_payload, n_payload,
                               &out->snapshot->buffer, err);
     state_disk_close(&base);
     return rc;
@@ -173,11 +174,11 @@ static int store_read_open(const struct session_store *store, struct state_disk_
     size_t n_header = 0;
     struct state_file state;
     const struct state_file_expected here = store_expected(store);
-    out->file_version = store_file_version(&f->stamp, NULL, 0); /* also of what has no header: it is looked at once */
+    out->file_version = store_file_version(&f->version, NULL, 0); /* also of what has no header: it is looked at once */
     int rc = store_read_header(f, file, &header, &n_header, err);
     if (rc) return rc;
-    out->file_version = store_file_version(&f->stamp, header, n_header);
-    rc = state_file_parse_header(header, n_header, f->stamp.n_bytes, file, &here, &state, err);
+    out->file_version = store_file_version(&f->version, header, n_header);
+    rc = state_file_parse_header(header, n_header, f->version.n_bytes, file, &here, &state, err);
     if (!rc) rc = session_file_read(store->form, &state, file, &out->metadata, &out->snapshot, &out->answers, err);
     if (!rc && session_file_version_used_s(&out->file_version) > out->metadata.used_s)
         out->metadata.used_s = session_file_version_used_s(&out->file_version);
@@ -194,7 +195,7 @@ static int store_read_open(const struct session_store *store, struct state_disk_
 /* The file that was read is not the session's any more: a turn ended between the reads of a fork's two files. */
 static bool store_has_changed(const struct session_store *store, const char *file,
                               const struct session_file_version *read) {
-    struct state_disk_stamp now;
+    struct state_disk_version now;
     return state_disk_stat(store->dir, file, &now, NULL) || now.inode != read->inode ||
            now.mtime_ns != read->mtime_ns || now.n_bytes != read->n_bytes;
 }
@@ -242,7 +243,7 @@ int session_store_peek_metadata(const struct session_store *store, const uint8_t
     int rc = state_disk_open(store->dir, session_store_name(name, text), &f, err);
     if (rc) return rc;
     rc = store_read_header(&f, text, &header, &n_header, err);
-    if (!rc) rc = state_file_parse_header(header, n_header, f.stamp.n_bytes, text, &any, &state, err);
+    if (!rc) rc = state_file_parse_header(header, n_header, f.version.n_bytes, text, &any, &state, err);
     if (!rc) rc = session_file_read_metadata(&state, text, metadata, err);
     free(header);
     state_disk_close(&f);
@@ -295,7 +296,7 @@ static void store_finish_write(const struct session_store *store, struct session
     w->rc = item->rc;
     w->in_place = item->in_place;
     w->err = item->err;
-    w->file_version = store_file_version(&item->stamp, header->data, header->n);
+    w->file_version = store_file_version(&item->version, header->data, header->n);
     if (w->apart) {
         w->file_version.base_inode = base.base_inode;
         w->file_version.base_bytes = base.base_bytes;
@@ -369,8 +370,8 @@ static int store_open_header(const struct session_store *store, const char *file
     int rc = state_disk_open(store->dir, file, &f, err);
     if (rc) return rc;
     rc = store_read_header(&f, file, &header, &n_header, err);
-    if (!rc) rc = state_file_parse_header(header, n_header, f.stamp.n_bytes, file, &here, state, err);
-    if (!rc) *file_version = store_file_version(&f.stamp, header, n_header);
+    if (!rc) rc = state_file_parse_header(header, n_header, f.version.n_bytes, file, &here, state, err);
+    if (!rc) *file_version = store_file_version(&f.version, header, n_header);
     free(header);
     state_disk_close(&f);
     return rc;

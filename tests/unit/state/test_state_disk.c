@@ -73,9 +73,9 @@ static int read_all(const char *dir, const char *name, void **bytes, size_t *n, 
     struct state_disk_file file;
     int rc = state_disk_open(dir, name, &file, err);
     if (rc) return rc;
-    *bytes = aligned_alloc(64, (file.stamp.n_bytes + 64) / 64 * 64);
+    *bytes = aligned_alloc(64, (file.version.n_bytes + 64) / 64 * 64);
     assert_non_null(*bytes);
-    rc = state_disk_get(&file, 0, *bytes, file.stamp.n_bytes, n, err);
+    rc = state_disk_get(&file, 0, *bytes, file.version.n_bytes, n, err);
     state_disk_close(&file);
     return rc;
 }
@@ -126,7 +126,7 @@ static void a_file_is_written_read_and_removed(void **state) {
     char part[8];
     struct state_disk_file file;
     assert_int_equal(state_disk_open(dir, "x", &file, &err), 0);
-    assert_int_equal(file.stamp.n_bytes, 5);
+    assert_int_equal(file.version.n_bytes, 5);
     assert_int_equal(state_disk_get(&file, 1, part, 3, &n, &err), 0);
     assert_true(n == 3 && !memcmp(part, "bcd", 3));
     if (write_one(dir, "x", NULL, 0, &err)) fail_msg("%s", err.message); /* what is open stays the file it was */
