@@ -113,7 +113,7 @@ static bool ebnf_read_char(struct ebnf *g, uint32_t *out) {
         *out = *out << 4 | v;
     }
     if (*out <= 0x10ffff && (*out < 0xd800 || *out > 0xdfff)) return true;
-    ebnf_fail(g, "an escape that is no character");
+    ebnf_fail(g, "an escape that is not a character");
     return false;
 }
 
@@ -174,7 +174,7 @@ static uint32_t ebnf_parse_atom(struct ebnf *g) {
         return inner;
     }
     size_t n = ebnf_name_len(g);
-    if (n == 0) return ebnf_fail(g, "something that is no literal, class, group or name");
+    if (n == 0) return ebnf_fail(g, "something that is not a literal, class, group or name");
     uint32_t rule = ebnf_rule_of(g, g->at, n);
     g->at += n;
     return ir_ref(g->ir, rule);
@@ -234,7 +234,7 @@ static void ebnf_parse_rules(struct ebnf *g) {
     for (ebnf_skip_space(g); g->at < g->end && !g->ir->rc; ebnf_skip_space(g)) {
         size_t n = ebnf_name_len(g);
         if (n == 0 || !ebnf_at_rule(g)) {
-            ebnf_fail(g, "something that is no rule `name ::= ...`");
+            ebnf_fail(g, "something that is not a rule `name ::= ...`");
             return;
         }
         uint32_t rule = ebnf_rule_of(g, g->at, n);

@@ -154,7 +154,7 @@ static bool regex_read_hex(struct regex *x, int n_digits, uint32_t *out) {
         }
     }
     if (c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff)) {
-        regex_fail(x, "an escape that is no character");
+        regex_fail(x, "an escape that is not a character");
         return false;
     }
     *out = c;

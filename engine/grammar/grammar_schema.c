@@ -645,7 +645,7 @@ void ir_choice(struct ir *ir, const char *text, size_t len) {
     if (!json_is_array(list) || json_array_size(list) == 0) ir_fail(ir, ROD_EINVALID, "must be an array of strings");
     json_array_foreach(list, i, one) {
         if (!json_is_string(one) || json_string_length(one) == 0)
-            ir_fail(ir, ROD_EINVALID, "has a choice that is no string or empty");
+            ir_fail(ir, ROD_EINVALID, "has a choice that is not a string, or is empty");
         else
             out = ir_alt(ir, out, ir_bytes(ir, json_string_value(one), json_string_length(one)));
     }

@@ -36,7 +36,7 @@ static const struct {
     {"meta", offsetof(struct state_file, meta), 0, STATE_FILE_MAX_HEADER_BYTES},
 };
 
-static const struct state_bytes *section_of(const struct state_file *state, int i) {
+static const struct state_bytes *state_section_of(const struct state_file *state, int i) {
     return (const struct state_bytes *)(const void *)((const char *)state + sections[i].offset);
 }
 
@@ -59,7 +59,7 @@ int state_file_measure(const void *bytes, size_t n_bytes, const char *file, uint
         return rod_fail(err, ROD_ESTATE, "%.150s: bad magic: this is not a state file", file);
     uint64_t format = bytes_get(b + AT_FORMAT, 4);
     if (format != STATE_FILE_FORMAT)
-        return rod_fail(err, ROD_ESTATE, "%.150s: unknown version %llu of the format, %d is understood", file,
+        return rod_fail(err, ROD_ESTATE, "%.150s: unknown version %llu of the format, %d is supported", file,
                         (unsigned long long)format, STATE_FILE_FORMAT);
     uint64_t header = bytes_get(b + AT_N_HEADER, 4), payload = bytes_get(b + AT_N_PAYLOAD, 8);
     if (header < STATE_FILE_MIN_BYTES || header > STATE_FILE_MAX_HEADER_BYTES || header % ALIGN_BYTES)
@@ -86,8 +86,8 @@ static bool bytes_are_zero(const unsigned char *b, uint64_t n) {
 }
 
 /* The checksum is good: what is wrong from here on was written so. */
-static int parse_sections(const unsigned char *b, uint64_t n_header, const char *file, struct state_file *out,
-                          struct rod_error *err) {
+static int state_parse_sections(const unsigned char *b, uint64_t n_header, const char *file, struct state_file *out,
+                                struct rod_error *err) {
     uint64_t at = STATE_FILE_FIXED_BYTES, end = n_header - STATE_FILE_CHECK_BYTES;
     for (int i = 0; i < N_SECTIONS; i++) {
         uint64_t n = bytes_get(b + AT_SECTIONS + 4 * i, 4);
@@ -108,8 +108,8 @@ static int parse_sections(const unsigned char *b, uint64_t n_header, const char 
     return 0;
 }
 
-static int check_expected(const struct state_file *state, const struct state_file_expected *expected, const char *file,
-                          struct rod_error *err) {
+static int state_check_expected(const struct state_file *state, const struct state_file_expected *expected,
+                                const char *file, struct rod_error *err) {
     if (expected->fingerprint && memcmp(state->fingerprint, expected->fingerprint, MODEL_FINGERPRINT_BYTES)) {
         char theirs[2 * MODEL_FINGERPRINT_BYTES + 1], ours[2 * MODEL_FINGERPRINT_BYTES + 1];
         return rod_fail(err, ROD_ESTATE, "%.150s: foreign fingerprint: a state of model %s, this is model %s", file,
@@ -156,8 +156,8 @@ int state_file_parse_header(const void *bytes, size_t n_bytes, uint64_t n_file, 
                                .apart = state_file_peek_apart(b),
                                .payload_check = bytes_get(b + AT_PAYLOAD_CHECK, 8)};
     memcpy(state.fingerprint, b + AT_FINGERPRINT, MODEL_FINGERPRINT_BYTES);
-    if ((rc = parse_sections(b, n_header, file, &state, err))) return rc;
-    if ((rc = check_expected(&state, expected, file, err))) return rc;
+    if ((rc = state_parse_sections(b, n_header, file, &state, err))) return rc;
+    if ((rc = state_check_expected(&state, expected, file, err))) return rc;
     *out = state;
     return 0;
 }
@@ -195,7 +195,7 @@ int32_t state_file_id(const struct state_file *state, uint32_t i) {
 size_t state_file_header_bytes(const struct state_file *state) {
     uint64_t n = 0;
     for (int i = 0; i < N_SECTIONS; i++) {
-        const struct state_bytes *section = section_of(state, i);
+        const struct state_bytes *section = state_section_of(state, i);
         if (section->n < sections[i].min || section->n > sections[i].max) return 0;
         n += section->n;
     }
@@ -220,7 +220,7 @@ void state_file_write_header(const struct state_file *state, void *dst) {
     bytes_put(b + AT_VERSION, state->version, 8);
     bytes_put(b + AT_SEED, state->seed, 8);
     for (int i = 0; i < N_SECTIONS; i++) {
-        const struct state_bytes *section = section_of(state, i);
+        const struct state_bytes *section = state_section_of(state, i);
         bytes_put(b + AT_SECTIONS + 4 * i, section->n, 4);
         if (section->n) memcpy(b + at, section->data, section->n);
         at += section->n;

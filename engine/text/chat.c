@@ -210,7 +210,7 @@ static int table_take_stops(const json_t *stops, const struct tokenizer *t, stru
     json_array_foreach(stops, i, item) {
         const char *token = json_string_value(item);
         int32_t id = token ? tokenizer_find(t, token) : -1;
-        if (id < 0) return rod_fail(err, ROD_EMODEL, TABLE ": stop[%zu] is no added token of the tokenizer", i);
+        if (id < 0) return rod_fail(err, ROD_EMODEL, TABLE ": stop[%zu] is not an added token of the tokenizer", i);
         assert(c->n_stop_ids < sizeof c->stop_ids / sizeof *c->stop_ids);
         c->stop_ids[c->n_stop_ids++] = id;
     }
@@ -264,7 +264,7 @@ int chat_parse(const struct chat_files *files, const struct tokenizer *t, struct
     const bool published = tokenizer_find(t, "<role>") >= 0 && tokenizer_find(t, "</role>") >= 0;
     if (jinja && !format) {
         snprintf(note, note_bytes, "%s is ignored: it is none of the known formats; %s; " TABLE " may give another",
-                 from, published ? "chats take the published format" : "there are no chats");
+                 from, published ? "chats take the published format" : "chat is not available");
     } else if (format && tokenizer_find(t, format->mark) < 0) {
         snprintf(note, note_bytes, "%s is ignored: the tokenizer lacks %s", from, format->mark);
         format = NULL;

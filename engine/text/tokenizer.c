@@ -147,7 +147,7 @@ static int tokenizer_run(const struct tokenizer *t, const struct added_view *vie
 
 static int tokenizer_check(const char *text, size_t len, struct rod_error *err) {
     if (len > TOKENIZER_MAX_TEXT_BYTES)
-        return rod_fail(err, ROD_ETOOLONG, "text of %zu bytes is longer than %u", len, TOKENIZER_MAX_TEXT_BYTES);
+        return rod_fail(err, ROD_ETOOLONG, "text has %zu bytes, the limit is %u", len, TOKENIZER_MAX_TEXT_BYTES);
     size_t bad = utf8_check(text, len);
     return bad == len ? 0 : rod_fail(err, ROD_EINVALID, "text is not valid UTF-8: the byte at offset %zu", bad);
 }
@@ -169,7 +169,7 @@ int tokenizer_encode_pieces(const struct tokenizer *t, const struct tokenizer_pi
         if (rc) return rc;
         len += pieces[i].len;
         if (len > TOKENIZER_MAX_TEXT_BYTES)
-            return rod_fail(err, ROD_ETOOLONG, "text is longer than %u bytes", TOKENIZER_MAX_TEXT_BYTES);
+            return rod_fail(err, ROD_ETOOLONG, "text has more than %u bytes", TOKENIZER_MAX_TEXT_BYTES);
     }
     char *text = malloc(len + 1);
     struct added_run *run = malloc((n_pieces + 1) * sizeof *run);

@@ -102,7 +102,7 @@ static int parse_sizes(struct parse *p, const json_t *added) {
     size_t i;
     json_object_foreach((json_t *)p->vocab, key, v) {
         if (!parse_is_id(v))
-            return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: vocab: the id of \"%.64s\" is no id", key);
+            return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: vocab: \"%.64s\" has an invalid id", key);
         if (json_integer_value(v) >= n) n = (uint32_t)json_integer_value(v) + 1;
     }
     json_array_foreach(added, i, v) {
@@ -208,7 +208,7 @@ static int parse_merge(struct parse *p, const json_t *node, size_t i) {
             right = json_string_value(r), n_right = json_string_length(r);
         }
     }
-    if (!right) return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: merges[%zu] is no pair of tokens", i);
+    if (!right) return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: merges[%zu] is not a pair of tokens", i);
     int rc = parse_reserve_scratch(p, n_left + n_right);
     if (rc) return rc;
     memcpy(p->scratch, left, n_left);
@@ -351,7 +351,7 @@ static int parse_config(struct parse *p, const char *json, size_t len) {
         if (json_is_object(bos)) bos = json_object_get(bos, "content");
         int32_t id = json_is_string(bos) ? tokenizer_find(t, json_string_value(bos)) : -1;
         if (id < 0)
-            rc = rod_fail(p->err, ROD_EMODEL, "tokenizer_config.json: \"bos_token\" is no added token");
+            rc = rod_fail(p->err, ROD_EMODEL, "tokenizer_config.json: \"bos_token\" is not an added token");
         else
             t->prefix[t->n_prefix++] = id;
     }
@@ -371,7 +371,7 @@ static int parse_all(struct parse *p, const json_t *root) {
                         json_is_string(kind) ? json_string_value(kind) : "?");
     p->vocab = json_object_get(model, "vocab");
     if (!json_is_object(p->vocab)) return parse_bad(p, "\"model\" has no \"vocab\"");
-    if (added && !json_is_null(added) && !json_is_array(added)) return parse_bad(p, "\"added_tokens\" is no array");
+    if (added && !json_is_null(added) && !json_is_array(added)) return parse_bad(p, "\"added_tokens\" is not an array");
 
     int rc = split_init(&p->t->split, json_object_get(root, "pre_tokenizer"), p->err);
     if (!rc) rc = parse_normalizer(p, json_object_get(root, "normalizer"), 0);

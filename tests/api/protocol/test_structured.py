@@ -233,7 +233,7 @@ def test_openai_parse_with_a_pydantic_model(client):
     ({"structured_outputs": {"regex": "(?=a)"}}, "structured_outputs.regex", "look-around"),
     ({"structured_outputs": {"regex": 5}}, "structured_outputs.regex", "string"),
     ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "array of strings"),
-    ({"structured_outputs": {"choice": ["a", 1]}}, "structured_outputs.choice", "no string"),
+    ({"structured_outputs": {"choice": ["a", 1]}}, "structured_outputs.choice", "not a string"),
     ({"structured_outputs": {"grammar": "root ::= x"}}, "structured_outputs.grammar", "no rule named x"),
     ({"structured_outputs": {"json": "{"}}, "structured_outputs.json", "not JSON"),
     ({"structured_outputs": {"json": False}}, "structured_outputs.json", "no finite text"),

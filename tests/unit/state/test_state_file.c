@@ -214,7 +214,7 @@ static void every_refusal_says_its_reason(void **unused) {
     image.bytes[0] = 'R';
     image.bytes[8] = 2;
     seal(image);
-    assert_refused(image, "unknown version 2 of the format, 1 is understood");
+    assert_refused(image, "unknown version 2 of the format, 1 is supported");
     image.bytes[8] = 1;
     image.bytes[12] ^= 1;
     assert_refused(image, "damaged header");

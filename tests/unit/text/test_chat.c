@@ -274,7 +274,7 @@ static void other_jinja_templates_are_ignored_with_a_note(void **state) {
         struct chat_files files = jinja(other[i]);
         if (i == 5) continue; /* cut off, and yet nothing but ChatML */
         chat_reads(&files, t, published, "chat_template.jinja is ignored");
-        chat_reads(&files, none, NULL, "there are no chats");
+        chat_reads(&files, none, NULL, "chat is not available");
     }
     struct chat_files files = jinja("{{ '<|im_start|>' }}");
     chat_reads(&files, none, NULL, "the tokenizer lacks <|im_start|>");
