@@ -29,8 +29,8 @@ static char *join_path(const char *dir, const char *file) {
     return asprintf(&path, "%s/%s", dir, file) < 0 ? NULL : path;
 }
 
-static void add_warning(struct model *model, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void add_warning(struct model *model, const char *format, ...) {
+static void model_warn(struct model *model, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void model_warn(struct model *model, const char *format, ...) {
     if (model->n_warnings == sizeof model->warnings / sizeof *model->warnings) return;
     va_list args;
     va_start(args, format);
@@ -39,15 +39,15 @@ static void add_warning(struct model *model, const char *format, ...) {
 }
 
 /* dir/file; data stays NULL when it is optional and not there. */
-static int read_beside(const char *dir, const char *file, bool optional, struct file_bytes *out,
-                       struct rod_error *err) {
+static int model_load_file(const char *dir, const char *file, bool optional, struct file_bytes *out,
+                           struct rod_error *err) {
     const int rc = file_load(dir, file, MAX_JSON_BYTES, out, err);
     return optional && rc == ROD_ENOTFOUND ? 0 : rc;
 }
 
 /* ---- files ---- */
 
-static int open_shard(const char *dir, const char *file, struct files *files, struct rod_error *err) {
+static int files_open_shard(const char *dir, const char *file, struct files *files, struct rod_error *err) {
     char *path = join_path(dir, file);
     if (!path) return rod_fail_no_memory(err);
     int rc = safetensors_open(path, &files->st[files->n], err);
@@ -57,7 +57,7 @@ static int open_shard(const char *dir, const char *file, struct files *files, st
 }
 
 /* Every tensor where the index says, and nowhere else. */
-static int check_places(const struct safetensors_index *index, const struct files *files, struct rod_error *err) {
+static int files_check_places(const struct safetensors_index *index, const struct files *files, struct rod_error *err) {
     for (size_t i = 0; i < index->n_places; i++) {
         const struct safetensors_place *place = &index->places[i];
         const char *found = NULL;
@@ -86,7 +86,8 @@ static int place_by_tensor(const void *a, const void *b) {
 }
 
 /* What the shards hold counts, as it does without an index; but the two files disagree, and that is said. */
-static void check_unlisted(struct model *model, const struct safetensors_index *index, const struct files *files) {
+static void files_check_unlisted(struct model *model, const struct safetensors_index *index,
+                                 const struct files *files) {
     size_t n = 0;
     const char *first = NULL;
     for (size_t f = 0; f < files->n; f++)
@@ -96,39 +97,39 @@ static void check_unlisted(struct model *model, const struct safetensors_index *
             if (!n++ || strcmp(key.tensor, first) < 0) first = key.tensor;
         }
     if (n)
-        add_warning(model,
-                    "%zu tensor%s of the shards %s not in model.safetensors.index.json and %s read all the same, "
-                    "%.100s first",
-                    n, n == 1 ? "" : "s", n == 1 ? "is" : "are", n == 1 ? "is" : "are", first);
+        model_warn(model,
+                   "%zu tensor%s of the shards %s not in model.safetensors.index.json and %s read all the same, "
+                   "%.100s first",
+                   n, n == 1 ? "" : "s", n == 1 ? "is" : "are", n == 1 ? "is" : "are", first);
 }
 
-static int open_sharded(struct model *model, const char *dir, const char *json, size_t len, struct files *files,
-                        struct rod_error *err) {
+static int files_open_sharded(struct model *model, const char *dir, const char *json, size_t len, struct files *files,
+                              struct rod_error *err) {
     struct safetensors_index index;
     int rc = safetensors_parse_index(json, len, "model.safetensors.index.json", &index, err);
     if (rc) return rc;
     files->st = calloc(index.n_files, sizeof *files->st);
     if (!files->st) rc = rod_fail_no_memory(err);
-    for (size_t i = 0; i < index.n_files && !rc; i++) rc = open_shard(dir, index.files[i], files, err);
-    if (!rc) rc = check_places(&index, files, err);
-    if (!rc) check_unlisted(model, &index, files);
+    for (size_t i = 0; i < index.n_files && !rc; i++) rc = files_open_shard(dir, index.files[i], files, err);
+    if (!rc) rc = files_check_places(&index, files, err);
+    if (!rc) files_check_unlisted(model, &index, files);
     safetensors_free_index(&index);
     return rc;
 }
 
-static int open_files(struct model *model, const char *dir, struct files *files, struct rod_error *err) {
+static int files_open(struct model *model, const char *dir, struct files *files, struct rod_error *err) {
     files->st = calloc(1, sizeof *files->st);
     if (!files->st) return rod_fail_no_memory(err);
-    int rc = open_shard(dir, "model.safetensors", files, err);
+    int rc = files_open_shard(dir, "model.safetensors", files, err);
     if (rc != ROD_ENOTFOUND) return rc;
 
     free(files->st);
     files->st = NULL;
     struct file_bytes json;
-    rc = read_beside(dir, "model.safetensors.index.json", true, &json, err);
+    rc = model_load_file(dir, "model.safetensors.index.json", true, &json, err);
     if (rc) return rc;
     if (json.data) {
-        rc = open_sharded(model, dir, json.data, json.n, files, err);
+        rc = files_open_sharded(model, dir, json.data, json.n, files, err);
         file_wipe(&json);
         return rc;
     }
@@ -150,7 +151,7 @@ static int tensor_by_name(const void *a, const void *b) {
     return strcmp(((const struct model_tensor *)a)->name, ((const struct model_tensor *)b)->name);
 }
 
-static int list_tensors(struct model *model, const struct files *files, struct rod_error *err) {
+static int model_list_tensors(struct model *model, const struct files *files, struct rod_error *err) {
     size_t n = 0;
     for (size_t f = 0; f < files->n; f++) n += files->st[f]->table.n_tensors;
     model->tensors = calloc(n + 1, sizeof *model->tensors);
@@ -175,7 +176,7 @@ static int list_tensors(struct model *model, const struct files *files, struct r
     return 0;
 }
 
-static struct model_tensor *find_tensor(const struct model *model, const char *name) {
+static struct model_tensor *model_find_tensor(const struct model *model, const char *name) {
     struct model_tensor key = {.name = name};
     if (!model->n_tensors) return NULL;
     return bsearch(&key, model->tensors, model->n_tensors, sizeof key, tensor_by_name);
@@ -200,9 +201,9 @@ struct binding {
     struct rod_error *err;
 };
 
-static int bind_piece(void *arg, const struct model_piece *piece) {
+static int binding_take_piece(void *arg, const struct model_piece *piece) {
     struct binding *b = arg;
-    struct model_tensor *t = find_tensor(b->model, piece->name);
+    struct model_tensor *t = model_find_tensor(b->model, piece->name);
     char expected[80], got[160];
     safetensors_render_shape(piece->shape, piece->n_dims, expected, sizeof expected);
     if (!t)
@@ -238,27 +239,27 @@ static bool same_values(const struct weight_part *a, const struct weight_part *b
 static const char head_name[] = "lm_head.weight";
 
 /* A tied checkpoint may store the head all the same (the published 1.6B does). The embedding is what counts. */
-static void check_tied_head(struct model *model) {
-    const struct model_tensor *t = find_tensor(model, head_name);
+static void model_check_tied_head(struct model *model) {
+    const struct model_tensor *t = model_find_tensor(model, head_name);
     if (!model->dims.tied || !t) return;
     struct weight_part head = {.data = t->data, .rows = model->dims.V};
     if (!weight_dtype_of(t->dtype, &head.dtype) || t->n_dims != 2 || t->shape[0] != model->dims.V ||
         t->shape[1] != model->dims.D ||
         !same_values(&model->embed.part[0], &head, (size_t)model->dims.V * model->dims.D))
-        add_warning(model, "tie_word_embeddings is true, but lm_head.weight is stored and differs from the embedding; "
-                           "the embedding is used");
+        model_warn(model, "tie_word_embeddings is true, but lm_head.weight is stored and differs from the embedding; "
+                          "the embedding is used");
 }
 
 /* A weight that the model has with another configuration, or a bias of one that has none here: without it the layer
  * would compute something else than it was trained for. */
-static int refuse_left_out(void *arg, const struct model_piece *piece) {
+static int binding_refuse_left_out(void *arg, const struct model_piece *piece) {
     struct binding *b = arg;
     char bias[sizeof piece->name];
     snprintf(bias, sizeof bias, "%s", piece->name);
     const size_t stem = strlen(bias) - strlen("weight");
     if (strlen(bias) > strlen("weight") && !strcmp(bias + stem, "weight")) memcpy(bias + stem, "bias", 5);
-    const struct model_tensor *t = find_tensor(b->model, piece->name);
-    if (!t || t->used) t = find_tensor(b->model, bias);
+    const struct model_tensor *t = model_find_tensor(b->model, piece->name);
+    if (!t || t->used) t = model_find_tensor(b->model, bias);
     if (!t || t->used) return 0;
     return rod_fail(b->err, ROD_EMODEL,
                     "tensor %s in %.200s has no place in the model of config.json: without it results would differ",
@@ -266,14 +267,14 @@ static int refuse_left_out(void *arg, const struct model_piece *piece) {
 }
 
 /* Of the layers that there are. A checkpoint with more layers than config.json counts is said to be so, and runs. */
-static int check_left_out(struct binding *b, bool fla) {
+static int binding_check_left_out(struct binding *b, bool fla) {
     struct model_dims all = b->model->dims;
     all.plus = all.qk_norm = all.norm_embed = true;
-    return model_plan(&all, fla, refuse_left_out, b);
+    return model_plan(&all, fla, binding_refuse_left_out, b);
 }
 
-/* A tied head is not needed and no stranger: check_tied_head says what there is to say. */
-static void check_unused(struct model *model) {
+/* A tied head is not needed and no stranger: model_check_tied_head says what there is to say. */
+static void model_check_unused(struct model *model) {
     size_t n = 0;
     const char *first = NULL;
     for (size_t i = 0; i < model->n_tensors; i++) {
@@ -282,23 +283,23 @@ static void check_unused(struct model *model) {
         if (!n++) first = t->name;
     }
     if (n)
-        add_warning(model, "%zu tensor%s in the files that this model does not use, %.120s first", n,
-                    n == 1 ? " is" : "s are", first);
+        model_warn(model, "%zu tensor%s in the files that this model does not use, %.120s first", n,
+                   n == 1 ? " is" : "s are", first);
 }
 
-static void check_dtype(struct model *model, const char *said) {
+static void model_check_dtype(struct model *model, const char *said) {
     static const struct {
         const char *said;
         enum dtype dtype;
     } known[] = {{"float32", DTYPE_F32}, {"float16", DTYPE_F16}, {"bfloat16", DTYPE_BF16}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(said, known[i].said) && known[i].dtype != model->weight_dtype)
-            add_warning(model, "config.json says torch_dtype %s, the weights are %s; the weights count", said,
-                        dtype_name(model->weight_dtype));
+            model_warn(model, "config.json says torch_dtype %s, the weights are %s; the weights count", said,
+                       dtype_name(model->weight_dtype));
 }
 
 /* The CPU keeps each weight's own type, a GPU packs all matrices in one: what that takes from them is said. */
-static void check_mixed(struct model *model) {
+static void model_check_mixed(struct model *model) {
     size_t n = 0;
     const struct model_tensor *first = NULL;
     for (size_t i = 0; i < model->n_tensors; i++) {
@@ -308,13 +309,13 @@ static void check_mixed(struct model *model) {
         if (!n++) first = t;
     }
     if (n)
-        add_warning(model, "%zu matri%s not in %s as W_fc of layer 0 is, %.100s (%s) first: on a GPU all have one type",
-                    n, n == 1 ? "x is" : "ces are", dtype_name(model->weight_dtype), first->name, first->dtype);
+        model_warn(model, "%zu matri%s not in %s as W_fc of layer 0 is, %.100s (%s) first: on a GPU all have one type",
+                   n, n == 1 ? "x is" : "ces are", dtype_name(model->weight_dtype), first->name, first->dtype);
 }
 
 void model_check_tokenizer(struct model *model, uint32_t n_ids) {
     if (n_ids > model->dims.V)
-        add_warning(
+        model_warn(
             model,
             "tokenizer.json has ids up to %u, vocab_size is %u: is it another model's? Texts that need the others "
             "are refused",
@@ -323,22 +324,22 @@ void model_check_tokenizer(struct model *model, uint32_t n_ids) {
 
 /* ---- open ---- */
 
-static void add_eos(struct model *model, const int32_t *ids, uint32_t n) {
+static void model_add_eos(struct model *model, const int32_t *ids, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) {
         bool known = false;
         for (uint32_t j = 0; j < model->n_eos_ids; j++) known |= model->eos_ids[j] == ids[i];
         if (known) continue;
         if (model->n_eos_ids == MODEL_MAX_EOS)
-            add_warning(model, "more than %d end tokens; %d is not one here", MODEL_MAX_EOS, ids[i]);
+            model_warn(model, "more than %d end tokens; %d is not one here", MODEL_MAX_EOS, ids[i]);
         else
             model->eos_ids[model->n_eos_ids++] = ids[i];
         assert(model->n_eos_ids <= MODEL_MAX_EOS);
     }
 }
 
-static int read_generation(struct model *model, const char *dir, struct rod_error *err) {
+static int model_read_generation(struct model *model, const char *dir, struct rod_error *err) {
     struct file_bytes json;
-    int rc = read_beside(dir, "generation_config.json", true, &json, err);
+    int rc = model_load_file(dir, "generation_config.json", true, &json, err);
     if (rc || !json.data) return rc;
     struct model_generation g;
     rc = model_generation_parse(json.data, json.n, model->dims.V, &g, err);
@@ -349,15 +350,15 @@ static int read_generation(struct model *model, const char *dir, struct rod_erro
     model->default_min_p = g.min_p;
     model->default_repetition_penalty = g.repetition_penalty;
     model->default_top_k = g.top_k;
-    add_eos(model, g.eos_ids, g.n_eos_ids);
+    model_add_eos(model, g.eos_ids, g.n_eos_ids);
     if (model->dims.bos_id < 0) model->dims.bos_id = g.bos_id;
     if (model->dims.eos_id < 0 && g.n_eos_ids) model->dims.eos_id = g.eos_ids[0];
     return 0;
 }
 
-static int read_config(struct model *model, const char *dir, struct model_config *config, struct rod_error *err) {
+static int model_read_config(struct model *model, const char *dir, struct model_config *config, struct rod_error *err) {
     struct file_bytes json;
-    int rc = read_beside(dir, "config.json", false, &json, err);
+    int rc = model_load_file(dir, "config.json", false, &json, err);
     if (rc) return rc;
     rc = model_config_parse(json.data, json.n, config, err);
     model_fingerprint_add(model, "config.json", json.data, json.n);
@@ -365,16 +366,16 @@ static int read_config(struct model *model, const char *dir, struct model_config
     if (rc) return rc;
     model->dims = config->dims;
     snprintf(model->layout, sizeof model->layout, "%s", config->fla ? "fla" : "published");
-    add_eos(model, config->eos_ids, config->n_eos_ids);
+    model_add_eos(model, config->eos_ids, config->n_eos_ids);
     return 0;
 }
 
-static int read_fingerprint(struct model *model, const char *dir, const struct rod_progress_to *progress,
-                            struct rod_error *err) {
+static int model_read_fingerprint(struct model *model, const char *dir, const struct rod_progress_to *progress,
+                                  struct rod_error *err) {
     struct file_bytes json;
     char shape[160], label[512];
     uint64_t done = 0, total = 0;
-    int rc = read_beside(dir, "tokenizer.json", true, &json, err);
+    int rc = model_load_file(dir, "tokenizer.json", true, &json, err);
     if (rc) return rc;
     if (json.data) model_fingerprint_add(model, "tokenizer.json", json.data, json.n);
     file_wipe(&json);
@@ -392,42 +393,42 @@ static int read_fingerprint(struct model *model, const char *dir, const struct r
 }
 
 /* The last component of the directory, also for "." and "dir/". */
-static void set_name(struct model *model, const char *dir) {
+static void model_set_name(struct model *model, const char *dir) {
     char *real = realpath(dir, NULL);
     const char *slash = real ? strrchr(real, '/') : NULL;
     snprintf(model->name, sizeof model->name, "%s", slash && slash[1] ? slash + 1 : "model");
     free(real);
 }
 
-static int open_into(struct model *model, const char *dir, const struct rod_progress_to *progress,
-                     struct rod_error *err) {
+static int model_open_into(struct model *model, const char *dir, const struct rod_progress_to *progress,
+                           struct rod_error *err) {
     struct files *files = model->priv;
     struct model_config config;
-    int rc = read_config(model, dir, &config, err);
+    int rc = model_read_config(model, dir, &config, err);
     if (rc) return rc;
     model->layers = calloc(model->dims.L, sizeof *model->layers);
     if (!model->layers) return rod_fail_no_memory(err);
-    if ((rc = open_files(model, dir, files, err))) return rc;
-    if ((rc = list_tensors(model, files, err))) return rc;
+    if ((rc = files_open(model, dir, files, err))) return rc;
+    if ((rc = model_list_tensors(model, files, err))) return rc;
     struct binding binding = {model, files, err};
-    if ((rc = model_plan(&model->dims, config.fla, bind_piece, &binding))) return rc;
-    if ((rc = check_left_out(&binding, config.fla))) return rc;
+    if ((rc = model_plan(&model->dims, config.fla, binding_take_piece, &binding))) return rc;
+    if ((rc = binding_check_left_out(&binding, config.fla))) return rc;
     if (model->dims.tied) model->lm_head = model->embed;
     model->weight_dtype = model->layers[0].fc.part[0].dtype;
     for (size_t f = 0; f < files->n; f++)
         if (files->st[f]->modified_unix_s > model->created_unix_s)
             model->created_unix_s = files->st[f]->modified_unix_s;
-    if ((rc = read_generation(model, dir, err))) return rc;
-    if ((rc = read_fingerprint(model, dir, progress, err))) return rc;
-    check_dtype(model, config.torch_dtype);
-    check_mixed(model);
-    check_tied_head(model);
-    check_unused(model);
-    set_name(model, dir);
+    if ((rc = model_read_generation(model, dir, err))) return rc;
+    if ((rc = model_read_fingerprint(model, dir, progress, err))) return rc;
+    model_check_dtype(model, config.torch_dtype);
+    model_check_mixed(model);
+    model_check_tied_head(model);
+    model_check_unused(model);
+    model_set_name(model, dir);
     return 0;
 }
 
-static void close_files(struct model_storage *storage) {
+static void files_close(struct model_storage *storage) {
     struct files *files = (struct files *)(void *)storage;
     for (size_t i = 0; i < files->n; i++) safetensors_close(files->st[i]);
     free(files->st);
@@ -447,9 +448,9 @@ int model_open_watched(const char *dir, const struct rod_progress_to *progress, 
         model_close(model);
         return rod_fail_no_memory(err);
     }
-    files->base.close = close_files;
+    files->base.close = files_close;
     model->priv = files;
-    int rc = open_into(model, dir, progress, err);
+    int rc = model_open_into(model, dir, progress, err);
     if (rc) {
         model_close(model);
         return rc;

@@ -63,7 +63,7 @@ static const struct spec layer_specs[] = {
 #undef W
 #undef INNER
 
-static uint32_t size_of(const struct model_dims *d, enum size size) {
+static uint32_t plan_size_of(const struct model_dims *d, enum size size) {
     switch (size) {
     case ONE: return 1;
     case D: return d->D;
@@ -95,11 +95,11 @@ static bool piece_is_wanted(const struct model_dims *d, enum when when) {
 }
 
 /* Visits a weight's one or two tensors. A vector in two pieces becomes two rows: [2M] = [2, M], the same order. */
-static int plan_weight(const struct model_dims *d, const struct spec *s, bool fla, struct model_piece *piece,
-                       const char *prefix, int (*visit)(void *arg, const struct model_piece *piece), void *arg) {
+static int plan_visit_weight(const struct model_dims *d, const struct spec *s, bool fla, struct model_piece *piece,
+                             const char *prefix, int (*visit)(void *arg, const struct model_piece *piece), void *arg) {
     if (!piece_is_wanted(d, s->when)) return 0;
     const char *names[2] = {fla ? s->fla : s->published, fla ? s->fla_second : NULL};
-    uint32_t rows = size_of(d, s->rows), cols = size_of(d, s->cols);
+    uint32_t rows = plan_size_of(d, s->rows), cols = plan_size_of(d, s->cols);
     piece->n_parts = names[1] ? 2 : 1;
     if (piece->n_parts == 2 && s->kind == VECTOR) {
         rows = 2;
@@ -141,7 +141,7 @@ int model_plan(const struct model_dims *dims, bool fla, int (*visit)(void *arg, 
                void *arg) {
     struct model_piece piece = {0};
     for (size_t i = 0; i < sizeof global_specs / sizeof *global_specs; i++) {
-        int rc = plan_weight(dims, &global_specs[i], fla, &piece, "", visit, arg);
+        int rc = plan_visit_weight(dims, &global_specs[i], fla, &piece, "", visit, arg);
         if (rc) return rc;
     }
     piece.in_layer = true;
@@ -149,7 +149,7 @@ int model_plan(const struct model_dims *dims, bool fla, int (*visit)(void *arg, 
         char prefix[40];
         snprintf(prefix, sizeof prefix, "model.layers.%u.", piece.layer);
         for (size_t i = 0; i < sizeof layer_specs / sizeof *layer_specs; i++) {
-            int rc = plan_weight(dims, &layer_specs[i], fla, &piece, prefix, visit, arg);
+            int rc = plan_visit_weight(dims, &layer_specs[i], fla, &piece, prefix, visit, arg);
             if (rc) return rc;
         }
     }

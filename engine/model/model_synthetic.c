@@ -113,7 +113,7 @@ struct filler {
     const struct rod_progress_to *progress;
 };
 
-static void fill_task(const struct task *task, const float *points) {
+static void filler_run_task(const struct task *task, const float *points) {
     uint16_t table[N_POINTS];
     for (uint32_t i = 0; i < N_POINTS; i++)
         table[i] = half_f32_to_bf16(task->spread.mean + task->spread.deviation * points[i]);
@@ -126,24 +126,25 @@ static void fill_task(const struct task *task, const float *points) {
     for (uint32_t j = 0; i < task->n; i++, j++) task->dst[i] = table[bits >> (16 * j + 4) & (N_POINTS - 1)];
 }
 
-static void *fill_thread(void *arg) {
+static void *filler_thread(void *arg) {
     struct filler *f = arg;
     size_t i;
-    while ((i = __atomic_fetch_add(&f->next, 1, __ATOMIC_RELAXED)) < f->n_tasks) fill_task(&f->tasks[i], f->points);
+    while ((i = __atomic_fetch_add(&f->next, 1, __ATOMIC_RELAXED)) < f->n_tasks)
+        filler_run_task(&f->tasks[i], f->points);
     return NULL;
 }
 
-static void fill_all(struct filler *f) {
+static void filler_run(struct filler *f) {
     cpu_set_t cpus;
     int n = sched_getaffinity(0, sizeof cpus, &cpus) ? 1 : CPU_COUNT(&cpus);
     pthread_t threads[MAX_THREADS];
     int started = 0;
-    while (started < n - 1 && started < MAX_THREADS && !pthread_create(&threads[started], NULL, fill_thread, f))
+    while (started < n - 1 && started < MAX_THREADS && !pthread_create(&threads[started], NULL, filler_thread, f))
         started++;
     size_t i; /* this thread works too, and alone if no other could start */
     while ((i = __atomic_fetch_add(&f->next, 1, __ATOMIC_RELAXED)) < f->n_tasks) {
         rod_progress(f->progress, "drawing weights", "B", i * (f->n_bytes / f->n_tasks), f->n_bytes);
-        fill_task(&f->tasks[i], f->points);
+        filler_run_task(&f->tasks[i], f->points);
     }
     for (int t = 0; t < started; t++) pthread_join(threads[t], NULL);
     rod_progress(f->progress, "drawing weights", "B", f->n_bytes, f->n_bytes);
@@ -151,7 +152,7 @@ static void fill_all(struct filler *f) {
 
 /* ---- layout ---- */
 
-static int measure_piece(void *arg, const struct model_piece *piece) {
+static int filler_measure_piece(void *arg, const struct model_piece *piece) {
     struct filler *f = arg;
     size_t n = (size_t)piece->rows * piece->cols;
     f->n_bytes += (n * 2 + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
@@ -159,7 +160,7 @@ static int measure_piece(void *arg, const struct model_piece *piece) {
     return 0;
 }
 
-static void add_tasks(struct filler *f, uint16_t *dst, uint64_t first, uint64_t end, struct spread spread) {
+static void filler_add_tasks(struct filler *f, uint16_t *dst, uint64_t first, uint64_t end, struct spread spread) {
     for (; first < end; first += TASK_ELEMS) {
         uint64_t n = end - first < TASK_ELEMS ? end - first : TASK_ELEMS;
         assert(f->n_tasks < f->cap_tasks);
@@ -167,14 +168,14 @@ static void add_tasks(struct filler *f, uint16_t *dst, uint64_t first, uint64_t 
     }
 }
 
-static int place_piece(void *arg, const struct model_piece *piece) {
+static int filler_place_piece(void *arg, const struct model_piece *piece) {
     struct filler *f = arg;
     uint64_t n = (uint64_t)piece->rows * piece->cols;
     uint16_t *dst = (uint16_t *)(void *)(f->map + f->n_bytes);
     uint64_t half = piece->init == INIT_GATE_BIAS ? n / 2 : n;
     f->n_pieces++;
-    add_tasks(f, dst, 0, half, spread_of(piece, false));
-    add_tasks(f, dst, half, n, spread_of(piece, true));
+    filler_add_tasks(f, dst, 0, half, spread_of(piece, false));
+    filler_add_tasks(f, dst, half, n, spread_of(piece, true));
     f->n_bytes += (size_t)(n * 2 + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
     model_piece_bind(f->model, piece, dst, DTYPE_BF16);
     return 0;
@@ -190,7 +191,7 @@ static int synthetic_build(struct model *model, struct synthetic *s, uint64_t se
                            const struct rod_progress_to *progress, struct rod_error *err) {
     float points[N_POINTS];
     struct filler f = {.points = points, .seed = hash_mix(seed), .model = model, .progress = progress};
-    model_plan(&model->dims, false, measure_piece, &f);
+    model_plan(&model->dims, false, filler_measure_piece, &f);
     model->layers = calloc(model->dims.L, sizeof *model->layers);
     f.tasks = malloc(f.cap_tasks * sizeof *f.tasks);
     void *map = mmap(NULL, f.n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -204,9 +205,9 @@ static int synthetic_build(struct model *model, struct synthetic *s, uint64_t se
     madvise(map, f.n_bytes, MADV_HUGEPAGE); /* fewer page faults; if refused, only slower */
     fill_normal(points);
     f.n_bytes = 0;
-    model_plan(&model->dims, false, place_piece, &f);
+    model_plan(&model->dims, false, filler_place_piece, &f);
     assert(f.n_bytes == s->n_bytes); /* what was measured was laid out */
-    fill_all(&f);
+    filler_run(&f);
     free(f.tasks);
     mprotect(map, s->n_bytes, PROT_READ); /* weights are immutable, as a mapped file's */
     return 0;
@@ -221,7 +222,7 @@ int model_synthetic_watched(const char *name, uint64_t seed, const struct rod_pr
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (!strcmp(name, shapes[i].name)) return model_synthetic_of(name, shapes[i].config, seed, progress, out, err);
     return rod_fail_at(err, ROD_EINVALID, "synthetic",
-                       "there is no synthetic model %.80s: rodimus-1.4b, rodimus-plus-1.6b, rodimus-plus-1.6b-w1024, "
+                       "unknown synthetic model %.80s: rodimus-1.4b, rodimus-plus-1.6b, rodimus-plus-1.6b-w1024, "
                        "rodimus-plus-4b and tales are known",
                        name);
 }

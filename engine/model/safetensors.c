@@ -42,11 +42,11 @@ char *safetensors_render_shape(const uint64_t *shape, uint32_t n_dims, char *dst
 
 /* ---- the header ---- */
 
-static int by_name(const void *a, const void *b) {
+static int tensor_by_name(const void *a, const void *b) {
     return strcmp(((const struct safetensors_tensor *)a)->name, ((const struct safetensors_tensor *)b)->name);
 }
 
-static int by_place(const void *a, const void *b) {
+static int tensor_by_place(const void *a, const void *b) {
     const struct safetensors_tensor *x = *(const struct safetensors_tensor *const *)a;
     const struct safetensors_tensor *y = *(const struct safetensors_tensor *const *)b;
     if (x->first_byte != y->first_byte) return x->first_byte < y->first_byte ? -1 : 1;
@@ -56,7 +56,7 @@ static int by_place(const void *a, const void *b) {
 
 /* A non-negative integer of the header. Numbers were read as doubles, so that one too big for 64 bits still arrives
  * here, where the tensor's name is known. */
-static bool read_count(const json_t *value, uint64_t *out) {
+static bool header_read_count(const json_t *value, uint64_t *out) {
     if (!json_is_real(value)) return false;
     double x = json_real_value(value);
     if (!(x >= 0 && x <= MAX_EXACT) || x != floor(x)) return false;
@@ -64,8 +64,8 @@ static bool read_count(const json_t *value, uint64_t *out) {
     return true;
 }
 
-static int parse_tensor(const char *name, const json_t *entry, uint64_t data_first, uint64_t data_bytes,
-                        const char *file, struct safetensors_tensor *t, struct rod_error *err) {
+static int header_parse_tensor(const char *name, const json_t *entry, uint64_t data_first, uint64_t data_bytes,
+                               const char *file, struct safetensors_tensor *t, struct rod_error *err) {
     for (const unsigned char *c = (const unsigned char *)name; *c; c++)
         if (*c < 0x20 || *c == 0x7f)
             return rod_fail(err, ROD_EMODEL, "%.150s: a tensor name holds control character %u", file, *c);
@@ -84,13 +84,13 @@ static int parse_tensor(const char *name, const json_t *entry, uint64_t data_fir
     const json_t *shape = json_object_get(entry, "shape");
     if (!json_is_array(shape)) return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s has no shape", file, name);
     if (json_array_size(shape) > SAFETENSORS_MAX_DIMS)
-        return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s has %zu dimensions, at most %d are understood", file,
+        return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s has %zu dimensions, at most %d are supported", file,
                         name, json_array_size(shape), SAFETENSORS_MAX_DIMS);
     t->n_dims = (uint32_t)json_array_size(shape);
     t->n_elems = 1;
     bool empty = false;
     for (uint32_t i = 0; i < t->n_dims; i++) {
-        if (!read_count(json_array_get(shape, i), &t->shape[i]))
+        if (!header_read_count(json_array_get(shape, i), &t->shape[i]))
             return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s: shape[%u] is not an integer from 0 to 2^53", file,
                             name, i);
         if (t->shape[i] == 0) empty = true;
@@ -104,8 +104,8 @@ static int parse_tensor(const char *name, const json_t *entry, uint64_t data_fir
 
     const json_t *offsets = json_object_get(entry, "data_offsets");
     uint64_t begin, end;
-    if (json_array_size(offsets) != 2 || !read_count(json_array_get(offsets, 0), &begin) ||
-        !read_count(json_array_get(offsets, 1), &end))
+    if (json_array_size(offsets) != 2 || !header_read_count(json_array_get(offsets, 0), &begin) ||
+        !header_read_count(json_array_get(offsets, 1), &end))
         return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s: data_offsets must be two integers from 0 to 2^53",
                         file, name);
     if (begin > end)
@@ -129,8 +129,8 @@ static int parse_tensor(const char *name, const json_t *entry, uint64_t data_fir
 }
 
 /* The tensors must tile the data: an overlap or a gap means that the header does not belong to this file. */
-static int check_tiling(const struct safetensors_table *table, uint64_t data_first, uint64_t file_bytes,
-                        const char *file, struct rod_error *err) {
+static int table_check_tiling(const struct safetensors_table *table, uint64_t data_first, uint64_t file_bytes,
+                              const char *file, struct rod_error *err) {
     if (table->n_tensors == 0)
         return file_bytes == data_first ? 0
                                         : rod_fail(err, ROD_EMODEL, "%.150s: %llu bytes of data belong to no tensor",
@@ -138,7 +138,7 @@ static int check_tiling(const struct safetensors_table *table, uint64_t data_fir
     const struct safetensors_tensor **order = malloc(table->n_tensors * sizeof *order);
     if (!order) return rod_fail_no_memory(err);
     for (size_t i = 0; i < table->n_tensors; i++) order[i] = &table->tensors[i];
-    qsort(order, table->n_tensors, sizeof *order, by_place);
+    qsort(order, table->n_tensors, sizeof *order, tensor_by_place);
     uint64_t cursor = data_first;
     int rc = 0;
     for (size_t i = 0; i < table->n_tensors && !rc; i++) {
@@ -158,8 +158,8 @@ static int check_tiling(const struct safetensors_table *table, uint64_t data_fir
     return rc;
 }
 
-static int parse_entries(json_t *root, uint64_t data_first, uint64_t file_bytes, const char *file,
-                         struct safetensors_table *out, struct rod_error *err) {
+static int header_parse_entries(json_t *root, uint64_t data_first, uint64_t file_bytes, const char *file,
+                                struct safetensors_table *out, struct rod_error *err) {
     if (!json_is_object(root)) return rod_fail(err, ROD_EMODEL, "%.150s: the header is not a JSON object", file);
     out->tensors = calloc(json_object_size(root) + 1, sizeof *out->tensors);
     if (!out->tensors) return rod_fail_no_memory(err);
@@ -170,18 +170,18 @@ static int parse_entries(json_t *root, uint64_t data_first, uint64_t file_bytes,
             if (!json_is_object(entry)) return rod_fail(err, ROD_EMODEL, "%.150s: __metadata__ is not an object", file);
             continue;
         }
-        int rc =
-            parse_tensor(name, entry, data_first, file_bytes - data_first, file, &out->tensors[out->n_tensors], err);
+        int rc = header_parse_tensor(name, entry, data_first, file_bytes - data_first, file,
+                                     &out->tensors[out->n_tensors], err);
         if (rc) return rc;
         out->n_tensors++;
     }
-    qsort(out->tensors, out->n_tensors, sizeof *out->tensors, by_name);
-    return check_tiling(out, data_first, file_bytes, file, err);
+    qsort(out->tensors, out->n_tensors, sizeof *out->tensors, tensor_by_name);
+    return table_check_tiling(out, data_first, file_bytes, file, err);
 }
 
 /* The header stops being good at its first end bytes, where an object's second key of one name ends: says which tensor
  * it belongs to. Until there it is valid JSON. */
-static int refuse_duplicate(const char *header, size_t end, const char *file, struct rod_error *err) {
+static int header_refuse_duplicate(const char *header, size_t end, const char *file, struct rod_error *err) {
     const char *tensor = "", *key = "";
     int n_tensor = 0, n_key = 0;
     unsigned depth = 0;
@@ -221,13 +221,13 @@ int safetensors_parse(const void *bytes, size_t n_bytes, uint64_t file_bytes, co
                                    JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &json_err);
     if (!root && json_error_code(&json_err) == json_error_duplicate_key && json_err.position > 0 &&
         (uint64_t)json_err.position <= header_bytes)
-        return refuse_duplicate((const char *)bytes + 8, (size_t)json_err.position, file, err);
+        return header_refuse_duplicate((const char *)bytes + 8, (size_t)json_err.position, file, err);
     if (!root && json_guard_was_short(&json_err)) return rod_fail_no_memory(err);
     if (!root)
         return rod_fail(err, ROD_EMODEL, "%.150s: header is not valid JSON at byte %d: %.160s", file, json_err.position,
                         json_err.text);
     out->priv = root;
-    int rc = parse_entries(root, 8 + header_bytes, file_bytes, file, out, err);
+    int rc = header_parse_entries(root, 8 + header_bytes, file_bytes, file, out, err);
     if (rc) safetensors_free(out);
     return rc;
 }
@@ -240,7 +240,7 @@ void safetensors_free(struct safetensors_table *table) {
 
 /* ---- the file ---- */
 
-static int map_file(struct safetensors *st, struct rod_error *err) {
+static int file_map(struct safetensors *st, struct rod_error *err) {
     int fd = open(st->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe answers at once and is refused */
     if (fd < 0)
         return rod_fail(err, errno == ENOENT ? ROD_ENOTFOUND : ROD_EIO, "cannot open %.300s: %s", st->path,
@@ -266,7 +266,7 @@ int safetensors_open(const char *path, struct safetensors **out, struct rod_erro
         free(st);
         return rod_fail_no_memory(err);
     }
-    int rc = map_file(st, err);
+    int rc = file_map(st, err);
     if (!rc) rc = safetensors_parse(st->map, (size_t)st->n_bytes, st->n_bytes, path, &st->table, err);
     if (rc) {
         safetensors_close(st);
@@ -287,7 +287,7 @@ void safetensors_close(struct safetensors *st) {
 const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name) {
     struct safetensors_tensor key = {.name = name};
     if (!st->table.n_tensors) return NULL;
-    return bsearch(&key, st->table.tensors, st->table.n_tensors, sizeof key, by_name);
+    return bsearch(&key, st->table.tensors, st->table.n_tensors, sizeof key, tensor_by_name);
 }
 
 const void *safetensors_data(const struct safetensors *st, const struct safetensors_tensor *t) {

@@ -10,13 +10,13 @@
 
 #define MAX_SHARDS 4096
 
-static int by_tensor(const void *a, const void *b) {
+static int place_by_tensor(const void *a, const void *b) {
     return strcmp(((const struct safetensors_place *)a)->tensor, ((const struct safetensors_place *)b)->tensor);
 }
 static int by_string(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
 
 /* An index is a stranger's file: a shard must not lead out of the checkpoint's directory. */
-static bool plain_name(const char *file) {
+static bool name_is_plain(const char *file) {
     size_t len = strlen(file);
     const char *suffix = ".safetensors";
     if (file[0] == '.' || len <= strlen(suffix) || len > 255) return false;
@@ -26,7 +26,7 @@ static bool plain_name(const char *file) {
     return true;
 }
 
-static int parse_map(json_t *map, const char *file, struct safetensors_index *out, struct rod_error *err) {
+static int index_parse_map(json_t *map, const char *file, struct safetensors_index *out, struct rod_error *err) {
     if (!json_is_object(map)) return rod_fail(err, ROD_EMODEL, "%.150s: weight_map is missing or not an object", file);
     size_t n = json_object_size(map);
     out->places = calloc(n + 1, sizeof *out->places);
@@ -38,16 +38,16 @@ static int parse_map(json_t *map, const char *file, struct safetensors_index *ou
         const char *shard = json_string_value(value);
         if (!shard)
             return rod_fail(err, ROD_EMODEL, "%.150s: weight_map of tensor %.120s is not a string", file, tensor);
-        if (!plain_name(shard))
+        if (!name_is_plain(shard))
             return rod_fail(
                 err, ROD_EMODEL,
-                "%.150s: tensor %.120s is said to be in \"%.60s\", which is not a plain .safetensors file name", file,
+                "%.150s: weight_map of tensor %.120s is \"%.60s\", which is not a plain .safetensors file name", file,
                 tensor, shard);
         out->places[out->n_places++] = (struct safetensors_place){tensor, shard};
         out->files[out->n_files++] = shard;
     }
     if (!n) return rod_fail(err, ROD_EMODEL, "%.150s: weight_map is empty", file);
-    qsort(out->places, out->n_places, sizeof *out->places, by_tensor);
+    qsort(out->places, out->n_places, sizeof *out->places, place_by_tensor);
     qsort(out->files, out->n_files, sizeof *out->files, by_string);
     size_t distinct = 0;
     for (size_t i = 0; i < out->n_files; i++)
@@ -55,7 +55,7 @@ static int parse_map(json_t *map, const char *file, struct safetensors_index *ou
     assert(distinct <= out->n_places);
     out->n_files = distinct;
     if (distinct > MAX_SHARDS)
-        return rod_fail(err, ROD_EMODEL, "%.150s: %zu shards, at most %d are understood", file, distinct, MAX_SHARDS);
+        return rod_fail(err, ROD_EMODEL, "%.150s: %zu shards, at most %d are supported", file, distinct, MAX_SHARDS);
     return 0;
 }
 
@@ -69,7 +69,7 @@ int safetensors_parse_index(const char *json, size_t len, const char *file, stru
         return rod_fail(err, ROD_EMODEL, "%.150s is not valid JSON: line %d: %.160s", file, json_err.line,
                         json_err.text);
     out->priv = root;
-    int rc = parse_map(json_object_get(root, "weight_map"), file, out, err);
+    int rc = index_parse_map(json_object_get(root, "weight_map"), file, out, err);
     if (rc) safetensors_free_index(out);
     return rc;
 }

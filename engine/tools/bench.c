@@ -25,9 +25,9 @@
 
 enum { MIN_STEPS = 5, MAX_STEPS = 100000, ROUND_STEPS = 4, WARM_STEPS = ROUND_STEPS };
 
-static double now_s(void) { return 1e-9 * (double)clock_now_ns(); }
+static double bench_now_s(void) { return 1e-9 * (double)clock_now_ns(); }
 
-static int32_t token_at(uint32_t vocab, uint64_t seed) { /* splitmix64 */
+static int32_t bench_token_at(uint32_t vocab, uint64_t seed) { /* splitmix64 */
     uint64_t x = seed * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
     x = (x ^ x >> 27) * 0x94d049bb133111ebu;
@@ -67,13 +67,13 @@ static double read_rate(struct team *team, double bytes) {
     if (!x) return 0;
     for (size_t i = 0; i < n; i++) x[i] = (float)(i % 13) * 0.25f;
     struct read_job job = {team, cpu_ops_best(), x, n, {0}};
-    double best = 1e30, begin = now_s();
-    for (int i = 0; i < 200 && (i < 5 || now_s() - begin < 0.3); i++) {
-        double t = now_s();
+    double best = 1e30, begin = bench_now_s();
+    for (int i = 0; i < 200 && (i < 5 || bench_now_s() - begin < 0.3); i++) {
+        double t = bench_now_s();
         team_run(team, read_member, &job);
-        const double by_team = now_s() - t;
+        const double by_team = bench_now_s() - t;
         job.sum[0] += (double)job.ops->read_sum(x, n);
-        best = fmin(best, fmin(by_team, now_s() - t - by_team));
+        best = fmin(best, fmin(by_team, bench_now_s() - t - by_team));
     }
     free(x);
     return (double)n * sizeof *x / best;
@@ -111,9 +111,10 @@ static double flop_rate(struct team *team) {
         for (int i = 0; i < FLOP_ROWS * FLOP_COLS; i++) x[i] = (float)(i % 11) * 0.125f;
         struct flop_job job = {team, cpu_ops_best(), &w, x, y, 0};
         for (int i = 0; i < 50; i++) {
-            double t = now_s();
+            double t = bench_now_s();
             team_run(team, flop_member, &job);
-            rate = fmax(rate, 2.0 * FLOP_ROWS * FLOP_COLS * FLOP_OUT * FLOP_REPEAT * job.n_members / (now_s() - t));
+            rate =
+                fmax(rate, 2.0 * FLOP_ROWS * FLOP_COLS * FLOP_OUT * FLOP_REPEAT * job.n_members / (bench_now_s() - t));
         }
     }
     free(w.data), free(x), free(y);
@@ -159,7 +160,7 @@ static int compare_times(const void *a, const void *b) {
 }
 
 /* Reads n_tok more tokens into a slot, in steps as large as fit. */
-static int read_tokens(struct bench *b, uint32_t slot, uint64_t n_tok, struct rod_error *err) {
+static int bench_read_tokens(struct bench *b, uint32_t slot, uint64_t n_tok, struct rod_error *err) {
     const struct backend_info *info = b->ops->info(b->be);
     uint32_t most = info->max_batch_tok / info->chunk_tok * info->chunk_tok;
     const float *logits;
@@ -167,7 +168,8 @@ static int read_tokens(struct bench *b, uint32_t slot, uint64_t n_tok, struct ro
         uint32_t n = (uint32_t)(n_tok < most ? n_tok : most);
         uint64_t to_border = info->chunk_tok - b->pos[slot] % info->chunk_tok;
         if (to_border != info->chunk_tok && n > to_border) n = (uint32_t)to_border;
-        for (uint32_t i = 0; i < n; i++) b->ids[i] = token_at(b->model->dims.V, b->pos[slot] + i + 1000003u * slot);
+        for (uint32_t i = 0; i < n; i++)
+            b->ids[i] = bench_token_at(b->model->dims.V, b->pos[slot] + i + 1000003u * slot);
         struct backend_segment seg = {slot, n, n == n_tok, b->pos[slot], b->ids, true};
         int rc = b->ops->forward(b->be, &seg, 1, &logits, err);
         if (rc) return rc;
@@ -178,8 +180,8 @@ static int read_tokens(struct bench *b, uint32_t slot, uint64_t n_tok, struct ro
     return 0;
 }
 
-static void fill_row(struct bench *b, struct rod_bench_row *row, size_t n_times, double tokens, double keys,
-                     double heads) {
+static void bench_fill_row(struct bench *b, struct rod_bench_row *row, size_t n_times, double tokens, double keys,
+                           double heads) {
     const struct model_dims *d = &b->model->dims;
     const struct backend_info *info = b->ops->info(b->be);
     assert(n_times > 0 && n_times <= MAX_STEPS);
@@ -205,7 +207,7 @@ static void fill_row(struct bench *b, struct rod_bench_row *row, size_t n_times,
     snprintf(row->dtype, sizeof row->dtype, "%s", own ? dtype_name(b->model->weight_dtype) : precision);
 }
 
-static double thread_s(void) { return 1e-9 * (double)clock_read_ns(CLOCK_THREAD_CPUTIME_ID); }
+static double bench_thread_s(void) { return 1e-9 * (double)clock_read_ns(CLOCK_THREAD_CPUTIME_ID); }
 
 /* The times of whole steps, and what the thread and the bus had to do. */
 struct decode_times {
@@ -213,13 +215,13 @@ struct decode_times {
     double begin, cpu_begin, wall, cpu;
 };
 
-static bool decode_goes_on(const struct bench *b, int step, struct decode_times *t) {
-    if (step == WARM_STEPS) t->begin = now_s(), t->cpu_begin = thread_s();
-    const double now = now_s();
+static bool bench_decode_goes_on(const struct bench *b, int step, struct decode_times *t) {
+    if (step == WARM_STEPS) t->begin = bench_now_s(), t->cpu_begin = bench_thread_s();
+    const double now = bench_now_s();
     if (t->n < MAX_STEPS && (step <= WARM_STEPS || t->n < MIN_STEPS || now - t->begin <= b->options->seconds))
         return true;
     t->wall = now - t->begin;
-    t->cpu = thread_s() - t->cpu_begin;
+    t->cpu = bench_thread_s() - t->cpu_begin;
     return false;
 }
 
@@ -230,35 +232,35 @@ static uint64_t bench_position(const struct bench *b, uint32_t i, int step) {
     return b->pos[i] + (uint64_t)step % ROUND_STEPS;
 }
 
-static int decode_by_host(struct bench *b, uint32_t batch, struct decode_times *times, struct rod_error *err) {
+static int bench_decode_by_host(struct bench *b, uint32_t batch, struct decode_times *times, struct rod_error *err) {
     const float *logits;
-    for (int step = 0; decode_goes_on(b, step, times); step++) {
+    for (int step = 0; bench_decode_goes_on(b, step, times); step++) {
         for (uint32_t i = 0; i < batch; i++) {
-            b->ids[i] = token_at(b->model->dims.V, (uint64_t)step + 1000003u * i);
+            b->ids[i] = bench_token_at(b->model->dims.V, (uint64_t)step + 1000003u * i);
             b->segs[i] = (struct backend_segment){i, 1, 1, bench_position(b, i, step), &b->ids[i], false};
         }
-        double t = now_s();
+        double t = bench_now_s();
         int rc = b->ops->forward(b->be, b->segs, batch, &logits, err);
         if (rc) return rc;
-        if (step >= WARM_STEPS) b->times[times->n++] = now_s() - t;
+        if (step >= WARM_STEPS) b->times[times->n++] = bench_now_s() - t;
     }
     return 0;
 }
 
-static int decode_by_device(struct bench *b, uint32_t batch, struct decode_times *times, struct rod_error *err) {
+static int bench_decode_by_device(struct bench *b, uint32_t batch, struct decode_times *times, struct rod_error *err) {
     const struct rod_sampling greedy = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
     const struct backend_sampling sampling = {.sampling = &greedy, .max_tokens = UINT32_MAX, .n_logprobs = -1};
     const struct backend_token *tokens;
     int rc = 0;
     for (uint32_t i = 0; !rc && i < batch; i++) {
-        b->ids[i] = token_at(b->model->dims.V, 1000003u * i);
+        b->ids[i] = bench_token_at(b->model->dims.V, 1000003u * i);
         b->segs[i] = (struct backend_segment){i, 1, 1, bench_position(b, i, 0), &b->ids[i], false};
         rc = b->ops->slot_sampling(b->be, i, &sampling, err);
     }
     if (!rc) rc = b->ops->launch(b->be, b->segs, batch, err);
     for (uint32_t i = 0; i < batch; i++) b->segs[i].tok = NULL;
-    double last = now_s();
-    for (int step = 0; !rc && decode_goes_on(b, step, times); step++) {
+    double last = bench_now_s();
+    for (int step = 0; !rc && bench_decode_goes_on(b, step, times); step++) {
         for (uint32_t i = 0; i < batch; i++) b->segs[i].pos = bench_position(b, i, step + 1);
         rc = b->ops->launch(b->be, b->segs, batch, err);
         if (!rc) rc = b->ops->collect(b->be, &tokens, err);
@@ -266,15 +268,15 @@ static int decode_by_device(struct bench *b, uint32_t batch, struct decode_times
             if (tokens[i].masked || tokens[i].status != SAMPLER_OK)
                 rc = rod_fail(err, ROD_EINTERNAL, "session %u gives no token", i);
         if ((step + 1) % ROUND_STEPS) continue; /* a round's mean, as its steps differ */
-        double now = now_s();
+        double now = bench_now_s();
         if (step >= WARM_STEPS) b->times[times->n++] = (now - last) / ROUND_STEPS;
         last = now;
     }
     return rc ? rc : b->ops->collect(b->be, &tokens, err);
 }
 
-static int measure_decode(struct bench *b, uint32_t batch, uint64_t context, struct rod_bench_row *row,
-                          struct rod_error *err) {
+static int bench_measure_decode(struct bench *b, uint32_t batch, uint64_t context, struct rod_bench_row *row,
+                                struct rod_error *err) {
     const struct model_dims *d = &b->model->dims;
     struct decode_times times = {0};
     for (uint32_t i = 0; i < batch; i++) {
@@ -285,22 +287,23 @@ static int measure_decode(struct bench *b, uint32_t batch, uint64_t context, str
         }
         b->ops->slot_zero(b->be, i);
         b->pos[i] = 0;
-        int rc = read_tokens(b, i, context, err);
+        int rc = bench_read_tokens(b, i, context, err);
         if (rc) return rc;
     }
-    int rc = b->ops->launch ? decode_by_device(b, batch, &times, err) : decode_by_host(b, batch, &times, err);
+    int rc =
+        b->ops->launch ? bench_decode_by_device(b, batch, &times, err) : bench_decode_by_host(b, batch, &times, err);
     if (rc) return rc;
     *row = (struct rod_bench_row){.batch = batch,
                                   .context = context,
                                   .host_cpu = times.cpu / times.wall,
                                   .host_bytes = (double)b->ops->info(b->be)->host_bytes};
     double keys = d->plus ? fmin((double)context + 1, d->visible) : 0;
-    fill_row(b, row, times.n, batch, keys, batch);
+    bench_fill_row(b, row, times.n, batch, keys, batch);
     return 0;
 }
 
 /* Reads a prompt of n_tok tokens into each of the first slots, as many of them in a step as fit. */
-static int read_packed(struct bench *b, uint32_t n_slots, uint64_t n_tok, struct rod_error *err) {
+static int bench_read_packed(struct bench *b, uint32_t n_slots, uint64_t n_tok, struct rod_error *err) {
     const struct backend_info *info = b->ops->info(b->be);
     const float *logits;
     uint64_t pos = 0; /* in the prompt of the first slot that is not through */
@@ -311,7 +314,8 @@ static int read_packed(struct bench *b, uint32_t n_slots, uint64_t n_tok, struct
             const uint64_t left = n_tok - pos;
             const uint32_t n = left <= rows_left ? (uint32_t)left : rows_left / info->chunk_tok * info->chunk_tok;
             if (!n) break;
-            for (uint32_t i = 0; i < n; i++) b->ids[n_rows + i] = token_at(b->model->dims.V, pos + i + 1000003u * slot);
+            for (uint32_t i = 0; i < n; i++)
+                b->ids[n_rows + i] = bench_token_at(b->model->dims.V, pos + i + 1000003u * slot);
             b->segs[n_segs++] = (struct backend_segment){slot, n, n == left, pos, b->ids + n_rows, true};
             n_rows += n, n_out += n == left, pos += n;
             if (n != left) break;
@@ -323,27 +327,27 @@ static int read_packed(struct bench *b, uint32_t n_slots, uint64_t n_tok, struct
     return 0;
 }
 
-static int measure_prefill(struct bench *b, uint32_t batch, uint64_t prompt, struct rod_bench_row *row,
-                           struct rod_error *err) {
+static int bench_measure_prefill(struct bench *b, uint32_t batch, uint64_t prompt, struct rod_bench_row *row,
+                                 struct rod_error *err) {
     const struct model_dims *d = &b->model->dims;
     size_t n = 0;
-    double begin = now_s();
-    while (n < MAX_STEPS && (n < MIN_STEPS || now_s() - begin < b->options->seconds)) {
+    double begin = bench_now_s();
+    while (n < MAX_STEPS && (n < MIN_STEPS || bench_now_s() - begin < b->options->seconds)) {
         for (uint32_t i = 0; i < batch; i++) b->ops->slot_zero(b->be, i);
-        double t = now_s();
-        int rc = read_packed(b, batch, prompt, err);
+        double t = bench_now_s();
+        int rc = bench_read_packed(b, batch, prompt, err);
         if (rc) return rc;
-        b->times[n++] = now_s() - t;
+        b->times[n++] = bench_now_s() - t;
         if (b->times[0] > 30) break; /* a length of minutes is measured once */
     }
     *row = (struct rod_bench_row){.prefill = true, .batch = batch, .context = prompt};
     double w = d->plus ? fmin((double)prompt, d->visible) : 0; /* keys seen on average */
-    fill_row(b, row, n, (double)prompt * batch, w * (1 - w / (2 * (double)prompt)), batch);
+    bench_fill_row(b, row, n, (double)prompt * batch, w * (1 - w / (2 * (double)prompt)), batch);
     return 0;
 }
 
-static int run_rows(struct bench *b, int (*report)(void *arg, const struct rod_bench_row *row), void *arg,
-                    struct rod_error *err) {
+static int bench_run_rows(struct bench *b, int (*report)(void *arg, const struct rod_bench_row *row), void *arg,
+                          struct rod_error *err) {
     const struct rod_bench_options *o = b->options;
     struct rod_bench_row row;
     const uint64_t n_rows = (uint64_t)o->n_contexts * o->n_batches + (o->n_packed ? o->n_packed : 1) * o->n_prompts;
@@ -352,12 +356,12 @@ static int run_rows(struct bench *b, int (*report)(void *arg, const struct rod_b
     rod_progress(&o->progress, "measuring", "rows", 0, n_rows);
     for (size_t c = 0; !rc && c < o->n_contexts; c++)
         for (size_t i = 0; !rc && i < o->n_batches; i++)
-            if (!(rc = measure_decode(b, o->batches[i], o->contexts[c], &row, err)) && !(rc = report(arg, &row)))
+            if (!(rc = bench_measure_decode(b, o->batches[i], o->contexts[c], &row, err)) && !(rc = report(arg, &row)))
                 rod_progress(&o->progress, "measuring", "rows", ++done, n_rows);
     const uint32_t one = 1, *packed = o->n_packed ? o->packed : &one;
     for (size_t k = 0; !rc && k < (o->n_packed ? o->n_packed : 1); k++)
         for (size_t i = 0; !rc && i < o->n_prompts; i++)
-            if (!(rc = measure_prefill(b, packed[k], o->prompts[i], &row, err)) && !(rc = report(arg, &row)))
+            if (!(rc = bench_measure_prefill(b, packed[k], o->prompts[i], &row, err)) && !(rc = report(arg, &row)))
                 rod_progress(&o->progress, "measuring", "rows", ++done, n_rows);
     return rc;
 }
@@ -404,7 +408,7 @@ int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, 
                 rc = b.ops->ceilings(b.be, (double)model->weight_bytes, &b.read_bytes_per_s, &b.flop_per_s, err);
             else
                 b.flop_per_s = flop_rate(b.team);
-            if (!rc) rc = run_rows(&b, report, arg, err);
+            if (!rc) rc = bench_run_rows(&b, report, arg, err);
         }
     }
     free(b.ids), free(b.times), free(b.segs), free(b.pos);

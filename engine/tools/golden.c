@@ -60,8 +60,8 @@ struct reader {
 };
 
 /* The tensor, of exactly this shape; NULL with err filled. 0 in shape[0]: any length. */
-static const struct safetensors_tensor *find_shaped(struct reader *r, const char *name, const uint64_t *shape,
-                                                    uint32_t n_dims) {
+static const struct safetensors_tensor *reader_find_shaped(struct reader *r, const char *name, const uint64_t *shape,
+                                                           uint32_t n_dims) {
     const struct safetensors_tensor *t = safetensors_find(r->st, name);
     char got[160], expected[80];
     if (!t) {
@@ -80,14 +80,14 @@ static const struct safetensors_tensor *find_shaped(struct reader *r, const char
     return t;
 }
 
-static int read_floats(struct reader *r, const char *name, const uint64_t *shape, uint32_t n_dims, float *dst) {
-    const struct safetensors_tensor *t = find_shaped(r, name, shape, n_dims);
+static int reader_read_floats(struct reader *r, const char *name, const uint64_t *shape, uint32_t n_dims, float *dst) {
+    const struct safetensors_tensor *t = reader_find_shaped(r, name, shape, n_dims);
     return t ? safetensors_read_f32(r->st, t, dst, r->err) : ROD_EMODEL;
 }
 
 /* Token ids: each below vocab. *ids malloc'd. */
-static int read_ids(struct reader *r, const char *name, uint32_t vocab, int32_t **ids, uint32_t *n) {
-    const struct safetensors_tensor *t = find_shaped(r, name, (const uint64_t[]){0}, 1);
+static int reader_read_ids(struct reader *r, const char *name, uint32_t vocab, int32_t **ids, uint32_t *n) {
+    const struct safetensors_tensor *t = reader_find_shaped(r, name, (const uint64_t[]){0}, 1);
     if (!t) return ROD_EMODEL;
     if (!t->n_elems || t->n_elems > MAX_TOK)
         return rod_fail(r->err, ROD_EMODEL, "tensor %s in %.250s must hold 1 to %u ids", name, r->st->path, MAX_TOK);
@@ -107,33 +107,34 @@ static int read_ids(struct reader *r, const char *name, uint32_t vocab, int32_t 
     return rc;
 }
 
-static int read_layer(struct reader *r, const struct model_dims *d, uint32_t layer, struct backend_layer_state *s) {
+static int reader_read_layer(struct reader *r, const struct model_dims *d, uint32_t layer,
+                             struct backend_layer_state *s) {
     char name[48];
     snprintf(name, sizeof name, "state.%u.S", layer);
-    int rc = read_floats(r, name, (const uint64_t[]){d->M, d->E}, 2, s->S);
+    int rc = reader_read_floats(r, name, (const uint64_t[]){d->M, d->E}, 2, s->S);
     snprintf(name, sizeof name, "state.%u.conv", layer);
-    if (!rc) rc = read_floats(r, name, (const uint64_t[]){d->E, d->K}, 2, s->conv);
+    if (!rc) rc = reader_read_floats(r, name, (const uint64_t[]){d->E, d->K}, 2, s->conv);
     if (rc || !d->plus) return rc;
     snprintf(name, sizeof name, "state.%u.k", layer);
-    rc = read_floats(r, name, (const uint64_t[]){s->n_keys, d->Hk, d->P}, 3, s->k);
+    rc = reader_read_floats(r, name, (const uint64_t[]){s->n_keys, d->Hk, d->P}, 3, s->k);
     snprintf(name, sizeof name, "state.%u.v", layer);
-    if (!rc) rc = read_floats(r, name, (const uint64_t[]){s->n_keys, d->Hv, d->P}, 3, s->v);
+    if (!rc) rc = reader_read_floats(r, name, (const uint64_t[]){s->n_keys, d->Hv, d->P}, 3, s->v);
     return rc;
 }
 
-static int read_golden(struct reader *r, const struct model_dims *d, struct golden *g) {
-    int rc = read_ids(r, "input_ids", d->V, &g->ids, &g->T);
-    if (!rc) rc = read_ids(r, "greedy_ids", d->V, &g->greedy_ids, &g->n_greedy);
+static int reader_read_golden(struct reader *r, const struct model_dims *d, struct golden *g) {
+    int rc = reader_read_ids(r, "input_ids", d->V, &g->ids, &g->T);
+    if (!rc) rc = reader_read_ids(r, "greedy_ids", d->V, &g->greedy_ids, &g->n_greedy);
     if (rc) return rc;
     g->n_layers = d->L;
     g->n_keys = !d->plus ? 0 : g->T < d->visible ? g->T : d->visible;
-    const struct safetensors_tensor *logits = find_shaped(r, "logits", (const uint64_t[]){g->T, d->V}, 2);
+    const struct safetensors_tensor *logits = reader_find_shaped(r, "logits", (const uint64_t[]){g->T, d->V}, 2);
     if (!logits) return ROD_EMODEL;
     g->logits = malloc(logits->n_elems * sizeof *g->logits);
     g->layers = golden_new_state(d, g->n_keys);
     if (!g->logits || !g->layers) return rod_fail_no_memory(r->err);
     rc = safetensors_read_f32(r->st, logits, g->logits, r->err);
-    for (uint32_t i = 0; i < d->L && !rc; i++) rc = read_layer(r, d, i, &g->layers[i]);
+    for (uint32_t i = 0; i < d->L && !rc; i++) rc = reader_read_layer(r, d, i, &g->layers[i]);
     if (!rc && r->n_read != r->st->table.n_tensors)
         rc = rod_fail(r->err, ROD_EMODEL, "%.250s holds %zu tensors, this model has %zu: it belongs to another model",
                       r->st->path, r->st->table.n_tensors, r->n_read);
@@ -146,7 +147,7 @@ int golden_open(const char *path, const struct model_dims *dims, struct golden *
     if (rc) return rc;
     struct golden *g = calloc(1, sizeof *g);
     struct reader reader = {st, err, 0};
-    rc = g ? read_golden(&reader, dims, g) : rod_fail_no_memory(err);
+    rc = g ? reader_read_golden(&reader, dims, g) : rod_fail_no_memory(err);
     safetensors_close(st);
     if (rc) {
         golden_close(g);

@@ -14,7 +14,7 @@ struct inspected {
     struct rod_tensor_info *tensors;
 };
 
-static void copy_dims(struct rod_inspect_report *r, const struct model *m) {
+static void report_copy_dims(struct rod_inspect_report *r, const struct model *m) {
     const struct model_dims *d = &m->dims;
     snprintf(r->name, sizeof r->name, "%s", m->name);
     snprintf(r->layout, sizeof r->layout, "%s", m->layout);
@@ -45,7 +45,7 @@ static void copy_dims(struct rod_inspect_report *r, const struct model *m) {
     r->session32_bytes = model_state_bytes(d, 4, 4, 4);
 }
 
-static void copy_tensors(struct rod_inspect_report *r, const struct model *m, struct rod_tensor_info *tensors) {
+static void report_copy_tensors(struct rod_inspect_report *r, const struct model *m, struct rod_tensor_info *tensors) {
     for (size_t i = 0; i < m->n_tensors; i++) {
         const struct model_tensor *t = &m->tensors[i];
         tensors[i] = (struct rod_tensor_info){.name = t->name,
@@ -100,8 +100,8 @@ int rod_inspect(const char *dir, const struct rod_progress_to *progress, struct 
     report->priv = inspected;
     report->has_tokenizer = has_tokenizer;
     report->tokenizer_ids = tokenizer_ids;
-    copy_dims(report, model);
-    copy_tensors(report, model, tensors);
+    report_copy_dims(report, model);
+    report_copy_tensors(report, model, tensors);
     *out = report;
     return 0;
 }

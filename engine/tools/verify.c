@@ -26,9 +26,9 @@ void verify_free(struct verify_result *result) {
     free(result);
 }
 
-static int run_prompt(const struct backend_ops *ops, struct backend *be, uint32_t V, const struct golden *g,
-                      uint32_t first_tok, uint32_t piece_tok, float *logits, const struct verify_watch *watch,
-                      struct rod_error *err) {
+static int verify_run_prompt(const struct backend_ops *ops, struct backend *be, uint32_t V, const struct golden *g,
+                             uint32_t first_tok, uint32_t piece_tok, float *logits, const struct verify_watch *watch,
+                             struct rod_error *err) {
     const struct backend_info *info = ops->info(be);
     uint32_t most = info->max_batch_tok < info->max_out ? info->max_batch_tok : info->max_out;
     if (piece_tok == 0 || piece_tok > most) piece_tok = most;
@@ -51,8 +51,8 @@ static int run_prompt(const struct backend_ops *ops, struct backend *be, uint32_
 }
 
 /* The reference's own ids are fed, so that one close call does not make every later id another. */
-static int run_greedy(const struct backend_ops *ops, struct backend *be, uint32_t V, const struct golden *g,
-                      const float *last, float *greedy_logits, struct rod_error *err) {
+static int verify_run_greedy(const struct backend_ops *ops, struct backend *be, uint32_t V, const struct golden *g,
+                             const float *last, float *greedy_logits, struct rod_error *err) {
     if (g->n_greedy == 0) return 0;
     memcpy(greedy_logits, last, V * sizeof *last);
     for (uint32_t i = 0; i + 1 < g->n_greedy; i++) {
@@ -76,7 +76,7 @@ int verify_run(const struct backend_ops *ops, struct backend *be, const struct m
         r->layers = golden_new_state(d, g->n_keys);
     }
     int rc = r && r->logits && r->greedy_logits && r->layers
-                 ? run_prompt(ops, be, d->V, g, first_tok, piece_tok, r->logits, watch, err)
+                 ? verify_run_prompt(ops, be, d->V, g, first_tok, piece_tok, r->logits, watch, err)
                  : rod_fail_no_memory(err);
     for (uint32_t i = 0; i < d->L && !rc; i++) {
         rc = ops->slot_read(be, 0, g->T, i, &r->layers[i], err);
@@ -84,7 +84,7 @@ int verify_run(const struct backend_ops *ops, struct backend *be, const struct m
             rc = rod_fail(err, ROD_EINTERNAL, "layer %u keeps %u keys after %u tokens, %u are seen", i,
                           r->layers[i].n_keys, g->T, g->n_keys);
     }
-    if (!rc) rc = run_greedy(ops, be, d->V, g, r->logits + (size_t)(g->T - 1) * d->V, r->greedy_logits, err);
+    if (!rc) rc = verify_run_greedy(ops, be, d->V, g, r->logits + (size_t)(g->T - 1) * d->V, r->greedy_logits, err);
     if (rc) {
         verify_free(r);
         return rc;
@@ -100,8 +100,8 @@ int verify_run(const struct backend_ops *ops, struct backend *be, const struct m
 enum { N_GREEDY = 8 };
 
 /* The prompt's logits and states; then the ids that follow it, each fed back. */
-static int run_reference(struct backend *be, const struct model_dims *d, const struct rod_progress_to *progress,
-                         struct golden *g, struct rod_error *err) {
+static int verify_run_reference(struct backend *be, const struct model_dims *d, const struct rod_progress_to *progress,
+                                struct golden *g, struct rod_error *err) {
     struct verify_result *r;
     const struct verify_watch watch = {*progress, "the CPU's answer"};
     int rc = verify_run(&backend_cpu, be, d, g, 0, 0, &r, &watch, err);
@@ -137,7 +137,7 @@ int verify_reference(const struct model *model, uint32_t n_tok, uint32_t n_threa
         .n_slots = 1, .n_threads = n_threads, .device = "cpu", .precision = "auto", .progress = *progress};
     struct backend *be = NULL;
     int rc = backend_cpu.open(model, &config, &be, err);
-    if (!rc) rc = run_reference(be, d, progress, g, err);
+    if (!rc) rc = verify_run_reference(be, d, progress, g, err);
     if (be) backend_cpu.close(be);
     if (rc) {
         golden_close(g);
@@ -196,8 +196,8 @@ void rod_verify_free(struct rod_verify_report *report) {
 enum { FEW_TOK = 2 };
 
 /* n values in rows that share one scale, their rms: rows of S decay at their own speeds. */
-static void compare_values(const float *ref, const float *x, size_t n, size_t row, const char *what, int mode,
-                           struct rod_verify_report *report) {
+static void verify_compare_values(const float *ref, const float *x, size_t n, size_t row, const char *what, int mode,
+                                  struct rod_verify_report *report) {
     double diff2 = 0, ref2 = 0, max_err = 0;
     bool finite = true;
     for (size_t first = 0; first < n; first += row) {
@@ -240,7 +240,7 @@ static bool choice_is_close(const float *row, uint32_t n, uint32_t wanted, uint3
 
 void verify_compare(const struct golden *g, const struct verify_result *r, const struct model_dims *d, int mode,
                     struct rod_verify_report *report) {
-    compare_values(g->logits, r->logits, (size_t)g->T * d->V, d->V, "logits", mode, report);
+    verify_compare_values(g->logits, r->logits, (size_t)g->T * d->V, d->V, "logits", mode, report);
     for (uint32_t i = 0; i < d->L; i++)
         for (uint32_t which = 0; which < (d->plus ? 4 : 2); which++) {
             struct golden_tensor ref = golden_state_tensor(&g->layers[i], d, which);
@@ -248,7 +248,7 @@ void verify_compare(const struct golden *g, const struct verify_result *r, const
             char what[32];
             snprintf(what, sizeof what, "state.%u.%s", i, ref.name);
             const bool few = which == 0 && g->T <= FEW_TOK;
-            compare_values(ref.values, got.values, ref.n, few ? ref.n : ref.row, what, mode, report);
+            verify_compare_values(ref.values, got.values, ref.n, few ? ref.n : ref.row, what, mode, report);
         }
 
     struct rod_verify_agreement *a = &report->agreement[mode];
@@ -280,7 +280,8 @@ void verify_compare(const struct golden *g, const struct verify_result *r, const
 
 /* What the arithmetic is done in: fp32 on the CPU whatever the weights' type; on a GPU the precision asked for, or with
  * "auto" the weights' own type, fp32 becoming bf16. */
-static enum dtype arithmetic_of(const struct backend_ops *ops, const char *precision, const struct model *model) {
+static enum dtype verify_arithmetic_of(const struct backend_ops *ops, const char *precision,
+                                       const struct model *model) {
     if (!strcmp(ops->name, "cpu")) return DTYPE_F32;
     for (enum dtype dtype = DTYPE_F32; dtype <= DTYPE_BF16; dtype++)
         if (!strcmp(precision, dtype_name(dtype))) return dtype;
@@ -307,7 +308,7 @@ static int verify_model(const struct rod_verify_options *o, const struct model *
     if (!rc) rc = ops->open(model, &config, &be, err);
     struct rod_verify_report *report = NULL;
     if (!rc) {
-        enum dtype arithmetic = arithmetic_of(ops, precision, model);
+        enum dtype arithmetic = verify_arithmetic_of(ops, precision, model);
         report =
             verify_new_report(&model->dims, verify_bounds(arithmetic, strcmp(ops->name, "cpu") != 0, !o->golden_path));
         if (!report) rc = rod_fail_no_memory(err);
