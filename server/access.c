@@ -1,5 +1,5 @@
 /* access.c - who may call, and from where: keys, and pages of other origins (CORS). */
-#include "server.h"
+#include "access.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -56,7 +56,7 @@ bool access_allowed(struct http_call *x, bool admin) {
     openai_error_set(&err, 401, "authentication_error", "invalid_api_key", "", "%s",
                      admin ? "this route needs the admin key: Authorization: Bearer KEY"
                            : "a valid API key is needed: Authorization: Bearer KEY");
-    routes_fail(x, &err);
+    http_call_fail(x, &err);
     return false;
 }
 
@@ -81,7 +81,7 @@ bool access_state(struct http_call *x) {
     if (!needed && keys_any(keys)) {
         openai_error_set(&err, 403, "permission_error", "admin_key_missing", "",
                          "states are for the admin key, and this server has none: set admin_key");
-        routes_fail(x, &err);
+        http_call_fail(x, &err);
         return false;
     }
     if (!tenant || !*tenant) return true;
@@ -89,7 +89,7 @@ bool access_state(struct http_call *x) {
     if (n + sizeof "name-" > sizeof x->tenant) {
         openai_error_set(&err, 404, "invalid_request_error", "not_found", "X-Tenant",
                          "no key has the name in X-Tenant");
-        routes_fail(x, &err);
+        http_call_fail(x, &err);
         return false;
     }
     snprintf(x->tenant, sizeof x->tenant, "name-%s", tenant);

@@ -1,9 +1,10 @@
 /* admin.c - the second, small listener: health, metrics and states on a thread of its own, so that they answer whatever
  * the loop thread is busy with, and however many connections stand before the main port.
  *
- * Who owns what: the admin thread owns its loop, its transport and the exchanges on it. Threads: admin_open and
+ * Who owns what: the admin thread owns its loop, its transport and the calls on it. Threads: admin_open and
  * admin_close on the loop thread; the rest on the admin thread, see server.h for what it may touch. */
-#include "server.h"
+#include "admin.h"
+#include "routes.h"
 
 #include <stdio.h>
 #include <stdlib.h>

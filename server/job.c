@@ -1,5 +1,6 @@
 /* job.c - the life of a job (job.h), and the jobs of the text routes: /tokenize, /detokenize and /apply-template, on
  * the pool when the body is long. */
+#include "access.h"
 #include "job.h"
 
 #include <stdlib.h>
@@ -123,9 +124,9 @@ static void finish(struct job *j) {
     if (j->call) {
         j->call->job = NULL;
         if (j->failed) {
-            routes_fail(j->call, &j->err);
+            http_call_fail(j->call, &j->err);
         } else {
-            routes_respond(j->call, 200, j->type ? j->type : "application/json", &j->out);
+            http_call_respond(j->call, 200, j->type ? j->type : "application/json", &j->out);
         }
     }
     if (j->key) {
@@ -155,7 +156,7 @@ struct job *job_new(struct server *s, struct http_call *x, void (*run)(struct jo
     if (!j) {
         struct openai_error err;
         out_of_memory(&err);
-        if (x) routes_fail(x, &err);
+        if (x) http_call_fail(x, &err);
         return NULL;
     }
     *j = (struct job){.server = s, .call = x, .loop = x ? x->loop : s->loop, .run = run};
@@ -189,7 +190,7 @@ static bool key_affords(struct http_call *x, struct key_tokens *taken) {
     struct openai_error err;
     if (!wait_s) return true;
     access_key_spent(&err, x->key, wait_s);
-    routes_fail(x, &err);
+    http_call_fail(x, &err);
     return false;
 }
 

@@ -6,12 +6,12 @@
 #ifndef JOB_H
 #define JOB_H
 
-#include "server.h"
+#include "http_call.h"
 
 struct job {
     struct server *server;
     struct http_call *call; /* NULL when the client left, or nobody waits */
-    uv_loop_t *loop;        /* the exchange's */
+    uv_loop_t *loop;        /* the call's */
     void (*run)(struct job *j);
     bool failed, idle; /* failed: err is the answer; idle: the work changes nothing, so that without a client it may
                           stay undone */
@@ -37,5 +37,11 @@ struct job *job_new(struct server *server, struct http_call *x, void (*run)(stru
 /* Answers and frees. wait: it may wait for files, so it runs on the pool; else only where the body is long. */
 void job_start(struct job *job, bool wait);
 void job_fail(struct job *job, const struct rod_error *rod);
+void job_gone(struct job *job); /* the client left, or the request is done */
+
+/* ---- the text routes, on the pool when long ---- */
+void job_tokenize(struct http_call *x);
+void job_detokenize(struct http_call *x);
+void job_apply_template(struct http_call *x);
 
 #endif

@@ -1,7 +1,7 @@
 /* reload.c - SIGHUP: the settings are read again, from the same flags, environment and files. What may change while
  * the server runs is taken over, all or nothing; of the rest the log says that it waits for a restart. */
 #include "server/http/http_tls.h"
-#include "server.h"
+#include "reload.h"
 
 #include <string.h>
 #include <sys/stat.h>

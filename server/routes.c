@@ -1,7 +1,11 @@
 /* routes.c - the table of routes, what every request passes on its way to one (id, key, method, type of the body), and
  * the routes that need no engine. */
+#include "access.h"
 #include "engine/base/share.h"
-#include "server.h"
+#include "job.h"
+#include "routes.h"
+#include "session_routes.h"
+#include "turn.h"
 #include "server/base/version.h"
 
 #include <assert.h>
@@ -77,52 +81,10 @@ static const struct route routes[] = {
 
 /* ---- answers ---- */
 
-void routes_respond(struct http_call *x, unsigned status, const char *content_type, struct buf *body) {
-    if (body->failed) {
-        struct openai_error err;
-        openai_error_set(&err, 500, "server_error", "out_of_memory", "", "out of memory");
-        buf_fini(body);
-        routes_fail(x, &err);
-        return;
-    }
-    if (x->server->leaving) http_close_after(x->http);
-    http_respond_buf(x->http, status, content_type, body);
-}
-
-/* For a full queue: until it is empty at the rate of late, so that not all come back at once to the first free
- * place. For a model that is being loaded: until it is. */
-static void retry_after(struct http_call *x, unsigned status, const char *code, uint64_t known_s) {
-    struct server *s = x->server;
-    uint64_t seconds = known_s ? known_s : 1;
-    if (status == 429 && !known_s && s->engine && !x->aside) {
-        struct rod_stats stats;
-        rod_engine_stats(s->engine, &stats);
-        if (stats.queued) seconds = admission_retry_s(&s->admission, (uint64_t)stats.queued + 1);
-    }
-    if (status == 503 && !strcmp(code, "loading")) seconds = loading_retry_s(&s->loading, uv_hrtime());
-    char text[24];
-    snprintf(text, sizeof text, "%llu", (unsigned long long)seconds);
-    http_add_header(x->http, "Retry-After", text);
-}
-
-void routes_fail(struct http_call *x, const struct openai_error *err) {
-    struct buf body = {0};
-    openai_render_error(&body, err);
-    if (err->http == 401) http_add_header(x->http, "WWW-Authenticate", "Bearer");
-    if (err->http == 429 || err->http == 503) retry_after(x, err->http, err->code, err->retry_s);
-    if (x->key && !strcmp(err->code, "key_sessions")) x->key->rejected_total++;
-    if (!x->outcome) x->outcome = *err->code ? err->code : err->type;
-    if (err->http == 408)
-        http_add_header(x->http, "x-should-retry", "false"); /* SDKs would retry it, in the same queue */
-    if (x->server->leaving) http_close_after(x->http);
-    http_respond(x->http, err->http, JSON, body.failed ? "{}" : body.data, body.failed ? 2 : body.len);
-    buf_fini(&body);
-}
-
 static void fail(struct http_call *x, unsigned status, const char *type, const char *code, const char *message) {
     struct openai_error err;
     openai_error_set(&err, status, type, code, "", "%s", message);
-    routes_fail(x, &err);
+    http_call_fail(x, &err);
 }
 
 static void invalid(struct http_call *x, unsigned status, const char *code, const char *message) {
@@ -153,9 +115,9 @@ const char *routes_unready(const struct server *s) {
 static void get_health(struct http_call *x) {
     const char *why = routes_unready(x->server);
     struct buf body = {0};
-    if (why) retry_after(x, 503, why, 0);
+    if (why) http_call_retry_after(x, 503, why, 0);
     buf_addf(&body, "{\"status\":\"%s\"}", why ? why : "ok");
-    routes_respond(x, why ? 503 : 200, JSON, &body);
+    http_call_respond(x, why ? 503 : 200, JSON, &body);
 }
 
 /* What a restart would cure, and nothing else: loading and draining are no faults. */
@@ -164,7 +126,7 @@ static void get_live(struct http_call *x) {
     const bool dead = why && (!strcmp(why, "stalled") || !strcmp(why, "failed"));
     struct buf body = {0};
     buf_addf(&body, "{\"status\":\"%s\"}", dead ? why : "ok");
-    routes_respond(x, dead ? 503 : 200, JSON, &body);
+    http_call_respond(x, dead ? 503 : 200, JSON, &body);
 }
 
 /* ---- the plain routes ---- */
@@ -196,7 +158,7 @@ static void get_metrics(struct http_call *x) {
                                       .stalled = why && !strcmp(why, "stalled")};
     if (s->engine) rod_engine_stats(s->engine, &stats);
     metrics_render(&s->metrics, &view, &body);
-    routes_respond(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
+    http_call_respond(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 
 static bool loaded(struct http_call *x) {
@@ -211,22 +173,22 @@ static void get_models(struct http_call *x) {
     buf_puts(&body, "{\"object\":\"list\",\"data\":[");
     openai_render_model(&body, x->server->model_name, x->server->info);
     buf_puts(&body, "]}");
-    routes_respond(x, 200, JSON, &body);
+    http_call_respond(x, 200, JSON, &body);
 }
 
 static void get_model(struct http_call *x) {
     if (!loaded(x)) return;
-    const char *name = http_path(x->http) + strlen("/v1/models/");
+    const char *name = x->name;
     if (strcmp(name, x->server->model_name) != 0) {
         struct openai_error err;
         openai_error_set(&err, 404, "invalid_request_error", "model_not_found", "model",
                          "the model '%.100s' is not served here, '%.100s' is", name, x->server->model_name);
-        routes_fail(x, &err);
+        http_call_fail(x, &err);
         return;
     }
     struct buf body = {0};
     openai_render_model(&body, name, x->server->info);
-    routes_respond(x, 200, JSON, &body);
+    http_call_respond(x, 200, JSON, &body);
 }
 
 /* Nobody is looked for, so that the answer tells nothing about the responses of others. */
@@ -240,7 +202,7 @@ static void get_response(struct http_call *x) {
 static void get_version(struct http_call *x) {
     struct buf body = {0};
     buf_addf(&body, "{\"version\":\"%s\",\"commit\":\"%s\"}", version_string(), version_commit());
-    routes_respond(x, 200, JSON, &body);
+    http_call_respond(x, 200, JSON, &body);
 }
 
 static void get_slots(struct http_call *x) {
@@ -253,13 +215,13 @@ static void get_slots(struct http_call *x) {
              "bytes\":%llu}",
              s.n_slots, s.slots_used, s.n_slots - s.slots_used, s.running, s.queued, (unsigned long long)s.queued_tok,
              (unsigned long long)x->server->info->session_bytes);
-    routes_respond(x, 200, JSON, &body);
+    http_call_respond(x, 200, JSON, &body);
 }
 
 static void get_openapi(struct http_call *x) {
     struct buf body = {0};
     buf_add(&body, openapi_json, openapi_json_len);
-    routes_respond(x, 200, JSON, &body);
+    http_call_respond(x, 200, JSON, &body);
 }
 
 /* The playground. It asks for a key itself where one is needed, and keeps it to its own memory. */
@@ -270,7 +232,7 @@ static void get_page(struct http_call *x) {
     http_add_header(x->http, "X-Content-Type-Options", "nosniff");
     http_add_header(x->http, "Referrer-Policy", "no-referrer");
     http_add_header(x->http, "Cache-Control", "no-cache");
-    routes_respond(x, 200, "text/html; charset=utf-8", &body);
+    http_call_respond(x, 200, "text/html; charset=utf-8", &body);
 }
 
 /* ---- on the way to a route ---- */
@@ -297,14 +259,10 @@ static bool path_matches(const struct route *route, const char *path) {
     return !route->tail || (n_name && !strcmp(path + n + n_name, route->tail));
 }
 
-bool routes_name(const struct http_call *x, char *name, size_t size) {
+static void set_name(struct http_call *x) {
     const struct route *route = &routes[x->route];
-    const char *begin = http_path(x->http) + strlen(route->path);
-    const size_t n = route->tail ? strcspn(begin, "/") : strlen(begin);
-    if (!n || n >= size) return false;
-    memcpy(name, begin, n);
-    name[n] = 0;
-    return true;
+    x->name = http_path(x->http) + strlen(route->path);
+    x->name_len = route->tail ? strcspn(x->name, "/") : strlen(x->name);
 }
 
 static bool method_matches(const struct route *route, const char *method) {
@@ -333,8 +291,6 @@ static unsigned find_route(struct http_call *x) {
     }
     return N_ROUTES;
 }
-
-const char *routes_tenant(const struct http_call *x) { return x->tenant; }
 
 /* JSON, or no type at all. What a foreign page may send without the browser's question is refused, so that it cannot
  * use a server on the visitor's machine: the types of forms (text/plain, urlencoded), and none, which a body of plain
@@ -429,7 +385,7 @@ static bool key_has_room(struct http_call *x) {
                          "this key has its limit of %llu requests in flight", (unsigned long long)x->key->max_requests);
         err.retry_s = 1;
     }
-    routes_fail(x, &err);
+    http_call_fail(x, &err);
     return false;
 }
 
@@ -459,6 +415,7 @@ static void begin(struct server *s, struct http_request *r, bool aside) {
     if (!aside && access_preflight(x)) return;
     x->route = find_route(x);
     if (x->route == N_ROUTES) return;
+    set_name(x);
     const struct route *route = &routes[x->route];
     if (!route->open && !access_allowed(x, route->admin || aside)) return;
     if (route->state && !access_state(x)) return;
@@ -484,7 +441,7 @@ static void key_has_share_of_bodies(struct http_call *x) {
                      "this key has its share of the room for request bodies");
     err.retry_s = 1;
     x->key->rejected_total++;
-    routes_fail(x, &err);
+    http_call_fail(x, &err);
 }
 
 /* The transport bounds the bodies that come in, this those that are in. One alone may be of any size. */

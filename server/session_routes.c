@@ -1,6 +1,7 @@
 /* session_routes.c - the routes of sessions and of their states, all on the pool, since they may wait for files; and
  * what is done to a session whose response is not to be kept. */
 #include "job.h"
+#include "session_routes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -111,7 +112,7 @@ static void import(struct job *j) {
 static struct job *job_of(struct http_call *x, void (*run)(struct job *j)) {
     struct job *j = job_new(x->server, x, run);
     if (!j) return NULL;
-    snprintf(j->tenant, sizeof j->tenant, "%s", routes_tenant(x));
+    snprintf(j->tenant, sizeof j->tenant, "%s", x->tenant);
     j->max_sessions = x->key ? x->key->max_sessions : 0;
     return j;
 }
@@ -120,10 +121,10 @@ static struct job *job_of(struct http_call *x, void (*run)(struct job *j)) {
 static void start(struct http_call *x, void (*run)(struct job *j)) {
     char name[OPENAI_SESSION_ID_MAX + 1];
     struct openai_error err;
-    if (!routes_name(x, name, sizeof name) || !openai_session_id(name)) {
+    if (!http_call_name(x, name, sizeof name) || !openai_session_id(name)) {
         openai_error_set(&err, 400, "invalid_request_error", "", "id",
                          "id must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'", OPENAI_SESSION_ID_MAX);
-        routes_fail(x, &err);
+        http_call_fail(x, &err);
         return;
     }
     struct job *j = job_of(x, run);
@@ -145,13 +146,13 @@ void session_routes_list(struct http_call *x) {
         n = *limit && strlen(limit) < 6 && strspn(limit, "0123456789") == strlen(limit) ? strtoul(limit, NULL, 10) : 0;
         if (!n || n > LIST_MAX) {
             openai_error_set(&err, 400, "invalid_request_error", "", "limit", "limit must be 1 to %d", LIST_MAX);
-            routes_fail(x, &err);
+            http_call_fail(x, &err);
             return;
         }
     }
     if (after && !openai_session_id(after)) {
         openai_error_set(&err, 400, "invalid_request_error", "", "after", "after must be the id of a session");
-        routes_fail(x, &err);
+        http_call_fail(x, &err);
         return;
     }
     struct job *j = job_of(x, list);

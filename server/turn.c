@@ -3,7 +3,8 @@
  * A turn has n choices a prompt; each is one request of the engine and answers with events, which become SSE frames at
  * once or one JSON answer at the end. It is freed when the http request has ended, no choice is open in the engine and
  * no work is on the pool. */
-#include "turn.h"
+#include "session_routes.h"
+#include "turn_internal.h"
 
 #include "server/openai/sse.h"
 
@@ -173,7 +174,7 @@ void turn_fail(struct turn *t, const struct openai_error *err) {
     t->over = true;
     cancel_all(t);
     if (!t->streaming) {
-        routes_fail(t->call, err);
+        http_call_fail(t->call, err);
         return;
     }
     t->call->outcome = *err->code ? err->code : err->type;
@@ -353,7 +354,7 @@ static void answer_whole(struct turn *t) {
     }
     if (choices && prompt_ids && !out.failed) {
         t->over = true;
-        routes_respond(t->call, 200, "application/json", &out);
+        http_call_respond(t->call, 200, "application/json", &out);
     } else {
         turn_fail_code(t, ROD_ENOMEM, "out of memory");
     }

@@ -1,5 +1,6 @@
 /* turn_open.c - the way into a turn: a body becomes a parsed request, prompts as tokens, and requests of the engine. */
-#include "turn.h"
+#include "access.h"
+#include "turn_internal.h"
 #include "engine/base/json_guard.h"
 
 #include <malloc.h>
@@ -364,7 +365,7 @@ void turn_start(struct http_call *x, enum openai_kind kind) {
     if (!t) {
         struct openai_error err;
         openai_error_set(&err, 500, "server_error", "out_of_memory", "", "out of memory");
-        routes_fail(x, &err);
+        http_call_fail(x, &err);
         return;
     }
     t->server = s;

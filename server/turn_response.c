@@ -1,5 +1,5 @@
 /* turn_response.c - the answers of /v1/responses: one choice, shown as an item of a response. */
-#include "turn.h"
+#include "turn_internal.h"
 
 static struct openai_response_view view(const struct turn *t) {
     const struct turn_choice *c = &t->choices[0];

@@ -2,7 +2,7 @@
  *
  * A response of /v1/responses is a session of its own, named by the response's id, that begins as a fork of the one it
  * goes on from. So any response may be gone on from, any number of times. */
-#include "turn.h"
+#include "turn_internal.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ bool turn_session_headers(struct turn *t) {
     const struct http_call *x = t->call;
     const char *session = http_header(x->http, t->server->config.session_header);
     const char *key = http_header(x->http, "Idempotency-Key");
-    snprintf(t->tenant, sizeof t->tenant, "%s", routes_tenant(x));
+    snprintf(t->tenant, sizeof t->tenant, "%s", x->tenant);
     t->max_sessions = x->key ? x->key->max_sessions : 0;
     t->header_session = copy(session);
     t->header_key = copy(key);

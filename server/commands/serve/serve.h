@@ -9,7 +9,10 @@
 #ifndef SERVE_H
 #define SERVE_H
 
-#include "server/server.h"
+#include "server/admin.h"
+#include "server/reload.h"
+#include "server/routes.h"
+#include "server/turn.h"
 
 #include <limits.h>
 

@@ -1,0 +1,18 @@
+/* access.h - who may call, from where: keys, and pages of other origins (CORS).
+ *
+ * Threads: that of the call's loop.
+ */
+#ifndef ACCESS_H
+#define ACCESS_H
+
+#include "http_call.h"
+
+bool access_allowed(struct http_call *x, bool admin); /* else 401 is the answer. Sets x->key */
+void access_key_spent(struct openai_error *err, const struct key *key, uint64_t wait_s); /* no tokens left: 429 */
+bool access_state(struct http_call *x);         /* beside the former, for states; else 403. Sets x->tenant */
+void access_forget(struct http_request *r);     /* the key that it brought, when it has been compared */
+void access_cors(struct http_call *x);          /* headers for a page of another origin */
+bool access_preflight(struct http_call *x);     /* it was a browser's question and is answered */
+bool access_foreign(const struct http_call *x); /* a page sent it, neither this server's own nor of a listed origin */
+
+#endif

@@ -1,0 +1,54 @@
+/* http_call.c - see http_call.h: answers, errors, and when to come again. */
+#include "http_call.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void http_call_respond(struct http_call *call, unsigned status, const char *content_type, struct buf *body) {
+    if (body->failed) {
+        struct openai_error err;
+        openai_error_set(&err, 500, "server_error", "out_of_memory", "", "out of memory");
+        buf_fini(body);
+        http_call_fail(call, &err);
+        return;
+    }
+    if (call->server->leaving) http_close_after(call->http);
+    http_respond_buf(call->http, status, content_type, body);
+}
+
+/* For a full queue: until it is empty at the rate of late, so that not all come back at once to the first free
+ * place. For a model that is being loaded: until it is. */
+void http_call_retry_after(struct http_call *call, unsigned status, const char *code, uint64_t known_s) {
+    struct server *s = call->server;
+    uint64_t seconds = known_s ? known_s : 1;
+    if (status == 429 && !known_s && s->engine && !call->aside) {
+        struct rod_stats stats;
+        rod_engine_stats(s->engine, &stats);
+        if (stats.queued) seconds = admission_retry_s(&s->admission, (uint64_t)stats.queued + 1);
+    }
+    if (status == 503 && !strcmp(code, "loading")) seconds = loading_retry_s(&s->loading, uv_hrtime());
+    char text[24];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)seconds);
+    http_add_header(call->http, "Retry-After", text);
+}
+
+void http_call_fail(struct http_call *call, const struct openai_error *err) {
+    struct buf body = {0};
+    openai_render_error(&body, err);
+    if (err->http == 401) http_add_header(call->http, "WWW-Authenticate", "Bearer");
+    if (err->http == 429 || err->http == 503) http_call_retry_after(call, err->http, err->code, err->retry_s);
+    if (call->key && !strcmp(err->code, "key_sessions")) call->key->rejected_total++;
+    if (!call->outcome) call->outcome = *err->code ? err->code : err->type;
+    if (err->http == 408)
+        http_add_header(call->http, "x-should-retry", "false"); /* SDKs would retry it, in the same queue */
+    if (call->server->leaving) http_close_after(call->http);
+    http_respond(call->http, err->http, "application/json", body.failed ? "{}" : body.data, body.failed ? 2 : body.len);
+    buf_fini(&body);
+}
+
+bool http_call_name(const struct http_call *call, char *name, size_t size) {
+    if (!call->name_len || call->name_len >= size) return false;
+    memcpy(name, call->name, call->name_len);
+    name[call->name_len] = 0;
+    return true;
+}

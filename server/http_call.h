@@ -1,0 +1,35 @@
+/* http_call.h - one HTTP request with its route, id and key: how it is answered, by any route.
+ *
+ * Ownership: routes.c makes a call at the headers and frees it when the request is done; a call owns nothing but its
+ * hold on the key. Threads: that of its loop. Invariant: a call gets one answer.
+ */
+#ifndef HTTP_CALL_H
+#define HTTP_CALL_H
+
+#include "server.h"
+
+struct http_call { /* the user pointer of its http_request */
+    struct server *server;
+    struct http_request *http;
+    char id[SERVER_ID_BYTES]; /* of the client, or made here; in X-Request-Id and in logs */
+    uv_loop_t *loop;          /* where it is answered: the main one, or the admin thread's */
+    unsigned route;
+    const char *name; /* in the path, where its route has one, else NULL; a part of http_path */
+    size_t name_len;
+    struct turn *turn;   /* of a completion, or NULL */
+    struct job *job;     /* of work on the thread pool, or NULL */
+    struct key *key;     /* whose request it is; NULL without keys. Held until done */
+    bool counted, aside; /* counted: among the key's requests in flight; aside: on the admin thread */
+    const char *outcome; /* for the log: static text, NULL = nothing to say beyond the status */
+    char tenant[72];     /* whose sessions it sees: a name of its API key, "" without keys */
+};
+
+void http_call_respond(struct http_call *call, unsigned status, const char *content_type,
+                       struct buf *body); /* empties body */
+void http_call_fail(struct http_call *call, const struct openai_error *err);
+/* The header of a 429 or 503. known_s: when to come again; 0 = as the queue, or the loading, tells. */
+void http_call_retry_after(struct http_call *call, unsigned status, const char *code, uint64_t known_s);
+/* What the path has in the place of its name; false: it does not fit, or the route has none. */
+bool http_call_name(const struct http_call *call, char *name, size_t size);
+
+#endif
