@@ -7,10 +7,10 @@
 
 /* ---- keys ---- */
 
-static const char *given_key(const struct http_call *x) {
-    const char *given = http_header(x->http, "Authorization");
+static const char *given_key(const struct http_call *call) {
+    const char *given = http_header(call->http, "Authorization");
     if (given && !strncasecmp(given, "Bearer ", 7)) return given + 7;
-    return http_header(x->http, "X-Api-Key");
+    return http_header(call->http, "X-Api-Key");
 }
 
 /* Where the library has read it, it would stay until other bytes come there. */
@@ -20,43 +20,43 @@ void access_forget(struct http_request *r) {
 }
 
 /* An admin route takes the admin key, or any key where there is none. */
-static bool admin_allowed(struct http_call *x, const char *given) {
+static bool admin_allowed(struct http_call *call, const char *given) {
     bool needed = false;
-    return keys_is_admin(&x->server->keys, given, &needed) || (!needed && keys_open_to(&x->server->keys, given));
+    return keys_is_admin(&call->server->keys, given, &needed) || (!needed && keys_open_to(&call->server->keys, given));
 }
 
 /* A name that the operator gave stays when the key is exchanged, and so do the sessions; a place in a list does not, so
  * there half of a SHA-256 names the key without telling it: it stands in the files of states. False if GnuTLS has none.
  */
-static bool choose_tenant(struct http_call *x) {
-    if (x->key->named) {
-        snprintf(x->tenant, sizeof x->tenant, "name-%s", x->key->name);
+static bool choose_tenant(struct http_call *call) {
+    if (call->key->named) {
+        snprintf(call->tenant, sizeof call->tenant, "name-%s", call->key->name);
         return true;
     }
     uint8_t digest[32];
-    if (gnutls_hash_fast(GNUTLS_DIG_SHA256, x->key->secret, strlen(x->key->secret), digest) < 0) return false;
-    int n = snprintf(x->tenant, sizeof x->tenant, "key-");
-    for (size_t i = 0; i < 16; i++) n += snprintf(x->tenant + n, sizeof x->tenant - (size_t)n, "%02x", digest[i]);
+    if (gnutls_hash_fast(GNUTLS_DIG_SHA256, call->key->secret, strlen(call->key->secret), digest) < 0) return false;
+    int n = snprintf(call->tenant, sizeof call->tenant, "key-");
+    for (size_t i = 0; i < 16; i++) n += snprintf(call->tenant + n, sizeof call->tenant - (size_t)n, "%02x", digest[i]);
     return true;
 }
 
-static bool user_allowed(struct http_call *x, const char *given) {
-    struct keys *keys = &x->server->keys;
+static bool user_allowed(struct http_call *call, const char *given) {
+    struct keys *keys = &call->server->keys;
     if (!keys->n) return true;
-    x->key = keys_find(keys, given);
-    if (!x->key) return false;
-    key_hold(x->key);
-    return choose_tenant(x);
+    call->key = keys_find(keys, given);
+    if (!call->key) return false;
+    key_hold(call->key);
+    return choose_tenant(call);
 }
 
-bool access_allowed(struct http_call *x, bool admin) {
-    const char *given = given_key(x);
-    if (admin ? admin_allowed(x, given) : user_allowed(x, given)) return true;
+bool access_allowed(struct http_call *call, bool admin) {
+    const char *given = given_key(call);
+    if (admin ? admin_allowed(call, given) : user_allowed(call, given)) return true;
     struct openai_error err;
     openai_error_set(&err, 401, "authentication_error", "invalid_api_key", "", "%s",
                      admin ? "this route needs the admin key: Authorization: Bearer KEY"
                            : "a valid API key is needed: Authorization: Bearer KEY");
-    http_call_fail(x, &err);
+    http_call_fail(call, &err);
     return false;
 }
 
@@ -72,36 +72,36 @@ void access_key_spent(struct openai_error *err, const struct key *key, uint64_t 
 
 /* A state holds what a conversation was about, so any key will not do; and it is bytes that the engine goes on from.
  * Whose session it is says the header X-Tenant, as the admin key is nobody's. */
-bool access_state(struct http_call *x) {
-    struct keys *keys = &x->server->keys;
-    const char *tenant = http_header(x->http, "X-Tenant");
+bool access_state(struct http_call *call) {
+    struct keys *keys = &call->server->keys;
+    const char *tenant = http_header(call->http, "X-Tenant");
     bool needed = false;
-    keys_is_admin(keys, given_key(x), &needed);
+    keys_is_admin(keys, given_key(call), &needed);
     struct openai_error err;
     if (!needed && keys_any(keys)) {
         openai_error_set(&err, 403, "permission_error", "admin_key_missing", "",
                          "states are for the admin key, and this server has none: set admin_key");
-        http_call_fail(x, &err);
+        http_call_fail(call, &err);
         return false;
     }
     if (!tenant || !*tenant) return true;
     const size_t n = strlen(tenant);
-    if (n + sizeof "name-" > sizeof x->tenant) {
+    if (n + sizeof "name-" > sizeof call->tenant) {
         openai_error_set(&err, 404, "invalid_request_error", "not_found", "X-Tenant",
                          "no key has the name in X-Tenant");
-        http_call_fail(x, &err);
+        http_call_fail(call, &err);
         return false;
     }
-    snprintf(x->tenant, sizeof x->tenant, "name-%s", tenant);
+    snprintf(call->tenant, sizeof call->tenant, "name-%s", tenant);
     return true;
 }
 
 /* ---- pages of other origins ---- */
 
 /* The origin if it is one of the list; "*" where all are. */
-static const char *allowed_origin(const struct http_call *x) {
-    const struct option_list *origins = &x->server->config.cors_origins;
-    const char *origin = http_header(x->http, "Origin");
+static const char *allowed_origin(const struct http_call *call) {
+    const struct option_list *origins = &call->server->config.cors_origins;
+    const char *origin = http_header(call->http, "Origin");
     for (size_t i = 0; origin && i < origins->n_items; i++) {
         if (!strcmp(origins->items[i], "*")) return "*";
         if (!strcmp(origins->items[i], origin)) return origin;
@@ -110,36 +110,36 @@ static const char *allowed_origin(const struct http_call *x) {
 }
 
 /* Keys come in headers and never as cookies, so no Access-Control-Allow-Credentials. */
-void access_cors(struct http_call *x) {
-    if (!x->server->config.cors_origins.n_items) return;
-    const char *origin = allowed_origin(x);
-    http_add_header(x->http, "Vary", "Origin"); /* a cache must not give one origin's answer to another */
+void access_cors(struct http_call *call) {
+    if (!call->server->config.cors_origins.n_items) return;
+    const char *origin = allowed_origin(call);
+    http_add_header(call->http, "Vary", "Origin"); /* a cache must not give one origin's answer to another */
     if (!origin) return;
-    http_add_header(x->http, "Access-Control-Allow-Origin", origin);
-    http_add_header(x->http, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After, x-should-retry");
+    http_add_header(call->http, "Access-Control-Allow-Origin", origin);
+    http_add_header(call->http, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After, x-should-retry");
 }
 
 /* The server's own page names the host that it came from; behind a proxy that changes Host it looks foreign, too. */
-bool access_foreign(const struct http_call *x) {
-    const char *origin = http_header(x->http, "Origin"), *host = http_header(x->http, "Host");
-    if (!origin || allowed_origin(x)) return false;
+bool access_foreign(const struct http_call *call) {
+    const char *origin = http_header(call->http, "Origin"), *host = http_header(call->http, "Host");
+    if (!origin || allowed_origin(call)) return false;
     const char *from = strstr(origin, "://");
     return !from || !host || strcasecmp(from + 3, host) != 0;
 }
 
 /* It carries no key, and names what the page is about to send. Any header may come, as the packages of OpenAI send a
  * dozen of their own (X-Stainless-...); the star stands for all but Authorization, and for nothing in old browsers. */
-bool access_preflight(struct http_call *x) {
-    if (strcmp(http_method(x->http), "OPTIONS") != 0 || !http_header(x->http, "Access-Control-Request-Method") ||
-        !allowed_origin(x))
+bool access_preflight(struct http_call *call) {
+    if (strcmp(http_method(call->http), "OPTIONS") != 0 || !http_header(call->http, "Access-Control-Request-Method") ||
+        !allowed_origin(call))
         return false;
-    http_add_header(x->http, "Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE");
+    http_add_header(call->http, "Access-Control-Allow-Methods", "GET, POST, PUT, PATCH, DELETE");
     char headers[320];
     snprintf(headers, sizeof headers,
              "Authorization, Content-Type, X-Api-Key, X-Request-Id, Idempotency-Key, %.200s, *",
-             x->server->config.session_header);
-    http_add_header(x->http, "Access-Control-Allow-Headers", headers);
-    http_add_header(x->http, "Access-Control-Max-Age", "600");
-    http_respond(x->http, 204, NULL, "", 0);
+             call->server->config.session_header);
+    http_add_header(call->http, "Access-Control-Allow-Headers", headers);
+    http_add_header(call->http, "Access-Control-Max-Age", "600");
+    http_respond(call->http, 204, NULL, "", 0);
     return true;
 }

@@ -151,23 +151,23 @@ static void on_work_aside_done(uv_work_t *request, int status) {
     finish(request->data);
 }
 
-struct job *job_new(struct server *s, struct http_call *x, void (*run)(struct job *j)) {
+struct job *job_new(struct server *s, struct http_call *call, void (*run)(struct job *j)) {
     struct job *j = calloc(1, sizeof *j);
     if (!j) {
         struct openai_error err;
         out_of_memory(&err);
-        if (x) http_call_fail(x, &err);
+        if (call) http_call_fail(call, &err);
         return NULL;
     }
-    *j = (struct job){.server = s, .call = x, .loop = x ? x->loop : s->loop, .run = run};
+    *j = (struct job){.server = s, .call = call, .loop = call ? call->loop : s->loop, .run = run};
     s->n_jobs++;
     j->work = (struct pool_work){.run = on_work, .done = on_work_done, .arg = j};
-    if (!x) return j;
-    x->job = j;
-    j->key = x->key;
+    if (!call) return j;
+    call->job = j;
+    j->key = call->key;
     if (j->key) key_hold(j->key);
-    j->work.n_bytes = http_body_bytes(x->http);
-    j->body = http_take_body(x->http, &j->body_len);
+    j->work.n_bytes = http_body_bytes(call->http);
+    j->body = http_take_body(call->http, &j->body_len);
     return j;
 }
 
@@ -184,22 +184,22 @@ void job_start(struct job *j, bool wait) {
 }
 
 /* How many tokens it will be is known when it is done; until then its bytes stand for them. */
-static bool key_affords(struct http_call *x, struct key_tokens *taken) {
-    const uint64_t n_tok = tokens_of(http_body_bytes(x->http));
-    const uint64_t wait_s = x->key ? key_take(x->key, n_tok, uv_hrtime(), taken) : 0;
+static bool key_affords(struct http_call *call, struct key_tokens *taken) {
+    const uint64_t n_tok = tokens_of(http_body_bytes(call->http));
+    const uint64_t wait_s = call->key ? key_take(call->key, n_tok, uv_hrtime(), taken) : 0;
     struct openai_error err;
     if (!wait_s) return true;
-    access_key_spent(&err, x->key, wait_s);
-    http_call_fail(x, &err);
+    access_key_spent(&err, call->key, wait_s);
+    http_call_fail(call, &err);
     return false;
 }
 
-static void start(struct http_call *x, void (*run)(struct job *j)) {
+static void start(struct http_call *call, void (*run)(struct job *j)) {
     struct key_tokens taken = {0};
-    if (!key_affords(x, &taken)) return;
-    struct job *j = job_new(x->server, x, run);
+    if (!key_affords(call, &taken)) return;
+    struct job *j = job_new(call->server, call, run);
     if (!j) {
-        if (x->key) key_settle(x->key, &taken, 0);
+        if (call->key) key_settle(call->key, &taken, 0);
         return;
     }
     j->tokens = taken;
@@ -207,9 +207,9 @@ static void start(struct http_call *x, void (*run)(struct job *j)) {
     job_start(j, false);
 }
 
-void job_tokenize(struct http_call *x) { start(x, tokenize); }
-void job_detokenize(struct http_call *x) { start(x, detokenize); }
-void job_apply_template(struct http_call *x) { start(x, apply_template); }
+void job_tokenize(struct http_call *call) { start(call, tokenize); }
+void job_detokenize(struct http_call *call) { start(call, detokenize); }
+void job_apply_template(struct http_call *call) { start(call, apply_template); }
 
 void job_gone(struct job *job) {
     job->counted = job->call->counted; /* what has begun goes on, and the next client's request must not join it */

@@ -32,16 +32,16 @@ struct job {
     uint64_t max_sessions; /* of the key; 0 = a share, as in rod_session_new */
 };
 
-/* NULL, after an answer of 500: out of memory. x may be NULL: then nobody gets the answer. */
-struct job *job_new(struct server *server, struct http_call *x, void (*run)(struct job *j));
+/* NULL, after an answer of 500: out of memory. call may be NULL: then nobody gets the answer. */
+struct job *job_new(struct server *server, struct http_call *call, void (*run)(struct job *j));
 /* Answers and frees. wait: it may wait for files, so it runs on the pool; else only where the body is long. */
 void job_start(struct job *job, bool wait);
 void job_fail(struct job *job, const struct rod_error *rod);
 void job_gone(struct job *job); /* the client left, or the request is done */
 
 /* ---- the text routes, on the pool when long ---- */
-void job_tokenize(struct http_call *x);
-void job_detokenize(struct http_call *x);
-void job_apply_template(struct http_call *x);
+void job_tokenize(struct http_call *call);
+void job_detokenize(struct http_call *call);
+void job_apply_template(struct http_call *call);
 
 #endif

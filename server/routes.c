@@ -22,7 +22,7 @@
 struct route {
     const char *method, *path; /* a path that ends in '/' takes what follows as a name */
     const char *tail; /* what follows the name, which then has no '/'; NULL: the name is the rest of the path */
-    void (*run)(struct http_call *x);
+    void (*run)(struct http_call *call);
     bool open;   /* needs no key */
     bool engine; /* 503 while loading or draining */
     bool bare;   /* its body may be left out */
@@ -33,19 +33,19 @@ struct route {
     bool state;  /* a state of any tenant goes in or out, as bytes: for the admin key */
 };
 
-static void get_health(struct http_call *x);
-static void get_live(struct http_call *x);
-static void get_metrics(struct http_call *x);
-static void get_models(struct http_call *x);
-static void get_model(struct http_call *x);
-static void get_response(struct http_call *x);
-static void get_version(struct http_call *x);
-static void get_slots(struct http_call *x);
-static void get_openapi(struct http_call *x);
-static void get_page(struct http_call *x);
-static void post_completions(struct http_call *x) { turn_start(x, OPENAI_COMPLETION); }
-static void post_chat(struct http_call *x) { turn_start(x, OPENAI_CHAT); }
-static void post_responses(struct http_call *x) { turn_start(x, OPENAI_RESPONSE); }
+static void get_health(struct http_call *call);
+static void get_live(struct http_call *call);
+static void get_metrics(struct http_call *call);
+static void get_models(struct http_call *call);
+static void get_model(struct http_call *call);
+static void get_response(struct http_call *call);
+static void get_version(struct http_call *call);
+static void get_slots(struct http_call *call);
+static void get_openapi(struct http_call *call);
+static void get_page(struct http_call *call);
+static void post_completions(struct http_call *call) { turn_start(call, OPENAI_COMPLETION); }
+static void post_chat(struct http_call *call) { turn_start(call, OPENAI_CHAT); }
+static void post_responses(struct http_call *call) { turn_start(call, OPENAI_RESPONSE); }
 
 static const struct route routes[] = {
     {"POST", "/v1/completions", .run = post_completions, .engine = true, .turn = true, .tokens = true},
@@ -81,14 +81,14 @@ static const struct route routes[] = {
 
 /* ---- answers ---- */
 
-static void fail(struct http_call *x, unsigned status, const char *type, const char *code, const char *message) {
+static void fail(struct http_call *call, unsigned status, const char *type, const char *code, const char *message) {
     struct openai_error err;
     openai_error_set(&err, status, type, code, "", "%s", message);
-    http_call_fail(x, &err);
+    http_call_fail(call, &err);
 }
 
-static void invalid(struct http_call *x, unsigned status, const char *code, const char *message) {
-    fail(x, status, "invalid_request_error", code, message);
+static void invalid(struct http_call *call, unsigned status, const char *code, const char *message) {
+    fail(call, status, "invalid_request_error", code, message);
 }
 
 /* ---- readiness ---- */
@@ -112,27 +112,27 @@ const char *routes_unready(const struct server *s) {
     return stalled(s, &stats) ? "stalled" : NULL;
 }
 
-static void get_health(struct http_call *x) {
-    const char *why = routes_unready(x->server);
+static void get_health(struct http_call *call) {
+    const char *why = routes_unready(call->server);
     struct buf body = {0};
-    if (why) http_call_retry_after(x, 503, why, 0);
+    if (why) http_call_retry_after(call, 503, why, 0);
     buf_addf(&body, "{\"status\":\"%s\"}", why ? why : "ok");
-    http_call_respond(x, why ? 503 : 200, JSON, &body);
+    http_call_respond(call, why ? 503 : 200, JSON, &body);
 }
 
 /* What a restart would cure, and nothing else: loading and draining are no faults. */
-static void get_live(struct http_call *x) {
-    const char *why = routes_unready(x->server);
+static void get_live(struct http_call *call) {
+    const char *why = routes_unready(call->server);
     const bool dead = why && (!strcmp(why, "stalled") || !strcmp(why, "failed"));
     struct buf body = {0};
     buf_addf(&body, "{\"status\":\"%s\"}", dead ? why : "ok");
-    http_call_respond(x, dead ? 503 : 200, JSON, &body);
+    http_call_respond(call, dead ? 503 : 200, JSON, &body);
 }
 
 /* ---- the plain routes ---- */
 
-static void get_metrics(struct http_call *x) {
-    struct server *s = x->server;
+static void get_metrics(struct http_call *call) {
+    struct server *s = call->server;
     static_assert(N_ROUTES < METRICS_ROUTES, "each route may have a series, and so has what is none");
     const char *names[METRICS_ROUTES];
     char whole[N_ROUTES][40];
@@ -158,97 +158,97 @@ static void get_metrics(struct http_call *x) {
                                       .stalled = why && !strcmp(why, "stalled")};
     if (s->engine) rod_engine_stats(s->engine, &stats);
     metrics_render(&s->metrics, &view, &body);
-    http_call_respond(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
+    http_call_respond(call, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 
-static bool loaded(struct http_call *x) {
-    if (x->server->engine) return true;
-    fail(x, 503, "unavailable", "loading", "the model is still loading");
+static bool loaded(struct http_call *call) {
+    if (call->server->engine) return true;
+    fail(call, 503, "unavailable", "loading", "the model is still loading");
     return false;
 }
 
-static void get_models(struct http_call *x) {
-    if (!loaded(x)) return;
+static void get_models(struct http_call *call) {
+    if (!loaded(call)) return;
     struct buf body = {0};
     buf_puts(&body, "{\"object\":\"list\",\"data\":[");
-    openai_render_model(&body, x->server->model_name, x->server->info);
+    openai_render_model(&body, call->server->model_name, call->server->info);
     buf_puts(&body, "]}");
-    http_call_respond(x, 200, JSON, &body);
+    http_call_respond(call, 200, JSON, &body);
 }
 
-static void get_model(struct http_call *x) {
-    if (!loaded(x)) return;
-    const char *name = x->name;
-    if (strcmp(name, x->server->model_name) != 0) {
+static void get_model(struct http_call *call) {
+    if (!loaded(call)) return;
+    const char *name = call->name;
+    if (strcmp(name, call->server->model_name) != 0) {
         struct openai_error err;
         openai_error_set(&err, 404, "invalid_request_error", "model_not_found", "model",
-                         "the model '%.100s' is not served here, '%.100s' is", name, x->server->model_name);
-        http_call_fail(x, &err);
+                         "the model '%.100s' is not served here, '%.100s' is", name, call->server->model_name);
+        http_call_fail(call, &err);
         return;
     }
     struct buf body = {0};
-    openai_render_model(&body, name, x->server->info);
-    http_call_respond(x, 200, JSON, &body);
+    openai_render_model(&body, name, call->server->info);
+    http_call_respond(call, 200, JSON, &body);
 }
 
 /* Nobody is looked for, so that the answer tells nothing about the responses of others. */
-static void get_response(struct http_call *x) {
+static void get_response(struct http_call *call) {
     invalid(
-        x, 404, "response_not_stored",
+        call, 404, "response_not_stored",
         "the texts of responses are not kept, so none can be fetched; previous_response_id goes on from one, DELETE "
         "removes it");
 }
 
-static void get_version(struct http_call *x) {
+static void get_version(struct http_call *call) {
     struct buf body = {0};
     buf_addf(&body, "{\"version\":\"%s\",\"commit\":\"%s\"}", version_string(), version_commit());
-    http_call_respond(x, 200, JSON, &body);
+    http_call_respond(call, 200, JSON, &body);
 }
 
-static void get_slots(struct http_call *x) {
-    if (!loaded(x)) return;
+static void get_slots(struct http_call *call) {
+    if (!loaded(call)) return;
     struct rod_stats s;
-    rod_engine_stats(x->server->engine, &s);
+    rod_engine_stats(call->server->engine, &s);
     struct buf body = {0};
     buf_addf(&body,
              "{\"slots\":%u,\"used\":%u,\"free\":%u,\"running\":%u,\"queued\":%u,\"queued_tokens\":%llu,\"session_"
              "bytes\":%llu}",
              s.n_slots, s.slots_used, s.n_slots - s.slots_used, s.running, s.queued, (unsigned long long)s.queued_tok,
-             (unsigned long long)x->server->info->session_bytes);
-    http_call_respond(x, 200, JSON, &body);
+             (unsigned long long)call->server->info->session_bytes);
+    http_call_respond(call, 200, JSON, &body);
 }
 
-static void get_openapi(struct http_call *x) {
+static void get_openapi(struct http_call *call) {
     struct buf body = {0};
     buf_add(&body, openapi_json, openapi_json_len);
-    http_call_respond(x, 200, JSON, &body);
+    http_call_respond(call, 200, JSON, &body);
 }
 
 /* The playground. It asks for a key itself where one is needed, and keeps it to its own memory. */
-static void get_page(struct http_call *x) {
+static void get_page(struct http_call *call) {
     struct buf body = {0};
     buf_add(&body, page_html, page_html_len);
-    http_add_header(x->http, "Content-Security-Policy", page_policy);
-    http_add_header(x->http, "X-Content-Type-Options", "nosniff");
-    http_add_header(x->http, "Referrer-Policy", "no-referrer");
-    http_add_header(x->http, "Cache-Control", "no-cache");
-    http_call_respond(x, 200, "text/html; charset=utf-8", &body);
+    http_add_header(call->http, "Content-Security-Policy", page_policy);
+    http_add_header(call->http, "X-Content-Type-Options", "nosniff");
+    http_add_header(call->http, "Referrer-Policy", "no-referrer");
+    http_add_header(call->http, "Cache-Control", "no-cache");
+    http_call_respond(call, 200, "text/html; charset=utf-8", &body);
 }
 
 /* ---- on the way to a route ---- */
 
 /* The client's id if it can stand in a header and a log line as it is, else a random one. */
-static void choose_id(struct http_call *x) {
+static void choose_id(struct http_call *call) {
     static const char allowed[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._:-";
-    const char *given = http_header(x->http, "X-Request-Id");
+    const char *given = http_header(call->http, "X-Request-Id");
     size_t n = given ? strlen(given) : 0;
-    if (n && n < sizeof x->id && strspn(given, allowed) == n) {
-        memcpy(x->id, given, n + 1);
+    if (n && n < sizeof call->id && strspn(given, allowed) == n) {
+        memcpy(call->id, given, n + 1);
         return;
     }
     unsigned char random[16] = {0};
     getrandom(random, sizeof random, 0);
-    for (size_t i = 0; i < sizeof random; i++) snprintf(x->id + 2 * i, 3, "%02x", random[i]);
+    for (size_t i = 0; i < sizeof random; i++) snprintf(call->id + 2 * i, 3, "%02x", random[i]);
 }
 
 static bool path_matches(const struct route *route, const char *path) {
@@ -259,10 +259,10 @@ static bool path_matches(const struct route *route, const char *path) {
     return !route->tail || (n_name && !strcmp(path + n + n_name, route->tail));
 }
 
-static void set_name(struct http_call *x) {
-    const struct route *route = &routes[x->route];
-    x->name = http_path(x->http) + strlen(route->path);
-    x->name_len = route->tail ? strcspn(x->name, "/") : strlen(x->name);
+static void set_name(struct http_call *call) {
+    const struct route *route = &routes[call->route];
+    call->name = http_path(call->http) + strlen(route->path);
+    call->name_len = route->tail ? strcspn(call->name, "/") : strlen(call->name);
 }
 
 static bool method_matches(const struct route *route, const char *method) {
@@ -270,24 +270,24 @@ static bool method_matches(const struct route *route, const char *method) {
 }
 
 /* N_ROUTES after an answer of 404 or 405. */
-static unsigned find_route(struct http_call *x) {
-    const char *path = http_path(x->http), *method = http_method(x->http);
+static unsigned find_route(struct http_call *call) {
+    const char *path = http_path(call->http), *method = http_method(call->http);
     char allow[64] = "", message[256];
     for (unsigned i = 0; i < N_ROUTES; i++) {
-        if (!path_matches(&routes[i], path) || (x->aside && !routes[i].aside)) continue;
+        if (!path_matches(&routes[i], path) || (call->aside && !routes[i].aside)) continue;
         if (method_matches(&routes[i], method)) return i;
         const size_t n = strlen(allow);
         snprintf(allow + n, sizeof allow - n, "%s%s", n ? ", " : "",
                  strcmp(routes[i].method, "GET") ? routes[i].method : "GET, HEAD");
     }
     if (*allow) {
-        http_add_header(x->http, "Allow", allow);
+        http_add_header(call->http, "Allow", allow);
         snprintf(message, sizeof message, "%s is not allowed on %.100s, use %s", method, path, allow);
-        invalid(x, 405, "method_not_allowed", message);
+        invalid(call, 405, "method_not_allowed", message);
     } else {
         snprintf(message, sizeof message, "there is no %s %.160s here; GET /openapi.json lists the routes", method,
                  path);
-        invalid(x, 404, "not_found", message);
+        invalid(call, 404, "not_found", message);
     }
     return N_ROUTES;
 }
@@ -295,47 +295,48 @@ static unsigned find_route(struct http_call *x) {
 /* JSON, or no type at all. What a foreign page may send without the browser's question is refused, so that it cannot
  * use a server on the visitor's machine: the types of forms (text/plain, urlencoded), and none, which a body of plain
  * bytes has and a POST without a body. For a PUT the browser asks anyway. */
-static bool body_acceptable(struct http_call *x) {
-    const struct route *route = &routes[x->route];
-    const char *type = http_header(x->http, "Content-Type");
+static bool body_acceptable(struct http_call *call) {
+    const struct route *route = &routes[call->route];
+    const char *type = http_header(call->http, "Content-Type");
     bool chunked = false;
-    size_t declared = http_content_length(x->http, &chunked);
-    if ((!type || !*type) && !strcmp(route->method, "POST") && access_foreign(x)) {
-        invalid(x, 415, "unsupported_media_type",
+    size_t declared = http_content_length(call->http, &chunked);
+    if ((!type || !*type) && !strcmp(route->method, "POST") && access_foreign(call)) {
+        invalid(call, 415, "unsupported_media_type",
                 "from a page of another origin: send the header Content-Type: application/json");
         return false;
     }
-    if (!chunked && !declared && !http_header(x->http, "Content-Length")) {
+    if (!chunked && !declared && !http_header(call->http, "Content-Length")) {
         if (route->bare) return true;
-        invalid(x, 411, "length_required", "a body with a Content-Length is needed");
+        invalid(call, 411, "length_required", "a body with a Content-Length is needed");
         return false;
     }
-    const char *encoding = http_header(x->http, "Content-Encoding");
+    const char *encoding = http_header(call->http, "Content-Encoding");
     if (encoding && strcasecmp(encoding, "identity") != 0) {
-        invalid(x, 415, "unsupported_encoding", "Content-Encoding is not supported, send the body as it is");
+        invalid(call, 415, "unsupported_encoding", "Content-Encoding is not supported, send the body as it is");
         return false;
     }
-    if (route->state) http_set_body_max(x->http, session_routes_state_max(x->server));
+    if (route->state) http_set_body_max(call->http, session_routes_state_max(call->server));
     if (!type || !*type) return true;
     size_t n = strcspn(type, "; \t");
     if (route->state) {
         if (n == strlen(BYTES) && !strncasecmp(type, BYTES, n)) return true;
-        invalid(x, 415, "unsupported_media_type", "a state is sent with the header Content-Type: " BYTES);
+        invalid(call, 415, "unsupported_media_type", "a state is sent with the header Content-Type: " BYTES);
         return false;
     }
     if ((n == 16 && !strncasecmp(type, JSON, n)) || (n > 5 && !strncasecmp(type + n - 5, "+json", 5))) return true;
-    invalid(x, 415, "unsupported_media_type", "the body must be JSON: send the header Content-Type: application/json");
+    invalid(call, 415, "unsupported_media_type",
+            "the body must be JSON: send the header Content-Type: application/json");
     return false;
 }
 
-static bool taking_requests(struct http_call *x) {
-    const struct server *s = x->server;
+static bool taking_requests(struct http_call *call) {
+    const struct server *s = call->server;
     if (s->failed) {
-        fail(x, 503, "unavailable", "device_fault", "the device has failed, the server is restarting");
+        fail(call, 503, "unavailable", "device_fault", "the device has failed, the server is restarting");
     } else if (s->draining) {
-        fail(x, 503, "unavailable", "draining", "the server is shutting down");
+        fail(call, 503, "unavailable", "draining", "the server is shutting down");
     } else if (!s->engine) {
-        fail(x, 503, "unavailable", "loading", "the model is still loading");
+        fail(call, 503, "unavailable", "loading", "the model is still loading");
     } else {
         return true;
     }
@@ -345,60 +346,61 @@ static bool taking_requests(struct http_call *x) {
 /* The queue is everyone's: while several keys are known, one that floods it leaves some places free. What it may have
  * waiting is a multiple of what is still free (four fifths of the queue for one key alone, at priority 1). How many of
  * its requests wait is taken from how many of all wait. */
-static bool key_has_share(const struct http_call *x, const struct rod_stats *stats) {
+static bool key_has_share(const struct http_call *call, const struct rod_stats *stats) {
     const uint64_t live = (uint64_t)stats->running + stats->queued, others_share = 4;
-    if (!x->key || x->server->keys.n < 2 || !stats->queued) return true;
-    const uint64_t waiting = (x->key->n_turns - 1) * (uint64_t)stats->queued / live;
-    return waiting <= others_share * x->key->priority * (stats->queued_max - stats->queued);
+    if (!call->key || call->server->keys.n < 2 || !stats->queued) return true;
+    const uint64_t waiting = (call->key->n_turns - 1) * (uint64_t)stats->queued / live;
+    return waiting <= others_share * call->key->priority * (stats->queued_max - stats->queued);
 }
 
 /* Before the body is read, so that a refusal costs next to nothing however many come. */
-static bool queue_has_room(struct http_call *x) {
-    struct server *s = x->server;
+static bool queue_has_room(struct http_call *call) {
+    struct server *s = call->server;
     struct rod_stats stats;
     rod_engine_stats(s->engine, &stats);
     bool full = (uint64_t)stats.running + stats.queued >= (uint64_t)stats.n_slots + stats.queued_max;
     const uint64_t limit_tok = s->config.max_queue_tokens;
     full = full || (limit_tok && stats.queued_tok >= limit_tok);
-    if (!full && key_has_share(x, &stats)) return true;
+    if (!full && key_has_share(call, &stats)) return true;
     char message[128];
     snprintf(message, sizeof message, "%s: %u requests run and %u wait.",
              full ? "The queue is full" : "This key has its share of the queue", stats.running, stats.queued);
     s->metrics.refused_early++;
-    fail(x, 429, "rate_limit", "queue_full", message);
+    fail(call, 429, "rate_limit", "queue_full", message);
     return false;
 }
 
 /* All that the engine or the pool works for; and while no token is left, none that would need some is read. */
-static bool key_has_room(struct http_call *x) {
-    const struct route *route = &routes[x->route];
+static bool key_has_room(struct http_call *call) {
+    const struct route *route = &routes[call->route];
     struct openai_error err;
-    if (!x->key) return true;
-    const uint64_t closed_s = route->tokens ? key_closed_s(x->key, uv_hrtime()) : 0;
-    x->counted = !closed_s && key_begin(x->key, route->turn);
-    http_count_body(x->http, &x->key->body_bytes);
-    if (x->counted) return true;
+    if (!call->key) return true;
+    const uint64_t closed_s = route->tokens ? key_closed_s(call->key, uv_hrtime()) : 0;
+    call->counted = !closed_s && key_begin(call->key, route->turn);
+    http_count_body(call->http, &call->key->body_bytes);
+    if (call->counted) return true;
     if (closed_s) {
-        access_key_spent(&err, x->key, closed_s);
+        access_key_spent(&err, call->key, closed_s);
     } else {
         openai_error_set(&err, 429, "rate_limit", "key_requests", "",
-                         "this key has its limit of %llu requests in flight", (unsigned long long)x->key->max_requests);
+                         "this key has its limit of %llu requests in flight",
+                         (unsigned long long)call->key->max_requests);
         err.retry_s = 1;
     }
-    http_call_fail(x, &err);
+    http_call_fail(call, &err);
     return false;
 }
 
 static struct http_call *new_http_call(struct server *s, struct http_request *r, bool aside) {
-    struct http_call *x = calloc(1, sizeof *x);
-    if (!x) return NULL;
-    *x = (struct http_call){.server = s, .http = r, .route = N_ROUTES, .aside = aside};
-    x->loop = aside ? s->admin_loop : s->loop;
-    http_set_user(r, x);
-    choose_id(x);
-    http_add_header(r, "X-Request-Id", x->id);
-    if (!aside) access_cors(x);
-    return x;
+    struct http_call *call = calloc(1, sizeof *call);
+    if (!call) return NULL;
+    *call = (struct http_call){.server = s, .http = r, .route = N_ROUTES, .aside = aside};
+    call->loop = aside ? s->admin_loop : s->loop;
+    http_set_user(r, call);
+    choose_id(call);
+    http_add_header(r, "X-Request-Id", call->id);
+    if (!aside) access_cors(call);
+    return call;
 }
 
 static bool takes_body(const struct route *route) {
@@ -406,23 +408,23 @@ static bool takes_body(const struct route *route) {
 }
 
 static void begin(struct server *s, struct http_request *r, bool aside) {
-    struct http_call *x = new_http_call(s, r, aside);
-    if (!x) {
+    struct http_call *call = new_http_call(s, r, aside);
+    if (!call) {
         http_abort(r);
         return;
     }
     if (!aside) s->beat_ns = http_started_ns(r); /* it turns, however long this turn takes */
-    if (!aside && access_preflight(x)) return;
-    x->route = find_route(x);
-    if (x->route == N_ROUTES) return;
-    set_name(x);
-    const struct route *route = &routes[x->route];
-    if (!route->open && !access_allowed(x, route->admin || aside)) return;
-    if (route->state && !access_state(x)) return;
+    if (!aside && access_preflight(call)) return;
+    call->route = find_route(call);
+    if (call->route == N_ROUTES) return;
+    set_name(call);
+    const struct route *route = &routes[call->route];
+    if (!route->open && !access_allowed(call, route->admin || aside)) return;
+    if (route->state && !access_state(call)) return;
     if (!takes_body(route)) http_drop_body(r, NO_BODY_MAX_BYTES);
-    if (takes_body(route) && !body_acceptable(x)) return;
-    if (route->engine && !taking_requests(x)) return;
-    if (route->engine && key_has_room(x) && route->turn) queue_has_room(x);
+    if (takes_body(route) && !body_acceptable(call)) return;
+    if (route->engine && !taking_requests(call)) return;
+    if (route->engine && key_has_room(call) && route->turn) queue_has_room(call);
 }
 
 static void on_headers(void *arg, struct http_request *r) {
@@ -435,64 +437,65 @@ static void on_headers_aside(void *arg, struct http_request *r) {
     access_forget(r);
 }
 
-static void key_has_share_of_bodies(struct http_call *x) {
+static void key_has_share_of_bodies(struct http_call *call) {
     struct openai_error err;
     openai_error_set(&err, 429, "rate_limit", "key_bodies", "",
                      "this key has its share of the room for request bodies");
     err.retry_s = 1;
-    x->key->rejected_total++;
-    http_call_fail(x, &err);
+    call->key->rejected_total++;
+    http_call_fail(call, &err);
 }
 
 /* The transport bounds the bodies that come in, this those that are in. One alone may be of any size. */
-static bool pool_has_room(struct http_call *x) {
-    const size_t bytes = http_body_bytes(x->http), others = x->server->pool.n_bytes;
+static bool pool_has_room(struct http_call *call) {
+    const size_t bytes = http_body_bytes(call->http), others = call->server->pool.n_bytes;
     if (bytes <= SERVER_INLINE_BYTES || !others) return true;
     if (others + bytes > SERVER_POOL_BYTES) {
-        fail(x, 503, "unavailable", "overloaded", "too many long requests wait to be read");
+        fail(call, 503, "unavailable", "overloaded", "too many long requests wait to be read");
         return false;
     }
-    if (!x->key || share_fits(x->key->queue.n_bytes, others, bytes, SERVER_POOL_BYTES)) return true;
-    key_has_share_of_bodies(x);
+    if (!call->key || share_fits(call->key->queue.n_bytes, others, bytes, SERVER_POOL_BYTES)) return true;
+    key_has_share_of_bodies(call);
     return false;
 }
 
 static void on_request(void *arg, struct http_request *r) {
-    struct http_call *x = http_user(r);
+    struct http_call *call = http_user(r);
     (void)arg;
-    if (!x) return;
-    const struct route *route = &routes[x->route];
-    if (!pool_has_room(x)) return;
-    if (!route->engine || taking_requests(x)) route->run(x); /* a drain may have begun while the body came in */
+    if (!call) return;
+    const struct route *route = &routes[call->route];
+    if (!pool_has_room(call)) return;
+    if (!route->engine || taking_requests(call)) route->run(call); /* a drain may have begun while the body came in */
 }
 
 static void on_gone(void *arg, struct http_request *r) {
-    struct http_call *x = http_user(r);
+    struct http_call *call = http_user(r);
     (void)arg;
-    if (!x) return;
-    if (x->turn) turn_gone(x->turn);
-    if (x->job) job_gone(x->job);
-    x->job = NULL;
+    if (!call) return;
+    if (call->turn) turn_gone(call->turn);
+    if (call->job) job_gone(call->job);
+    call->job = NULL;
 }
 
-static void log_access(struct http_call *x, unsigned status) {
+static void log_access(struct http_call *call, unsigned status) {
     char peer[64];
     struct log_field fields[20];
     int n = 0;
-    http_peer(x->http, peer, sizeof peer);
-    fields[n++] = log_words("id", x->id);
+    http_peer(call->http, peer, sizeof peer);
+    fields[n++] = log_words("id", call->id);
     fields[n++] = log_words("peer", peer);
-    if (x->key) fields[n++] = log_words("key", x->key->name);
-    fields[n++] = log_words("method", http_method(x->http));
-    fields[n++] = log_words("path", http_path(x->http));
+    if (call->key) fields[n++] = log_words("key", call->key->name);
+    fields[n++] = log_words("method", http_method(call->http));
+    fields[n++] = log_words("path", http_path(call->http));
     fields[n++] = log_number("status", status);
-    fields[n++] = log_words("outcome", x->outcome ? x->outcome : http_left(x->http) ? "client_left" : "ok");
-    fields[n++] = log_number("ms", (double)((uv_hrtime() - http_started_ns(x->http)) / 10000) / 100);
-    fields[n++] = log_number("bytes", (double)http_sent_bytes(x->http));
-    if (x->turn) n += turn_log_fields(x->turn, fields + n, 20 - n);
+    fields[n++] = log_words("outcome", call->outcome ? call->outcome : http_left(call->http) ? "client_left" : "ok");
+    fields[n++] = log_number("ms", (double)((uv_hrtime() - http_started_ns(call->http)) / 10000) / 100);
+    fields[n++] = log_number("bytes", (double)http_sent_bytes(call->http));
+    if (call->turn) n += turn_log_fields(call->turn, fields + n, 20 - n);
     /* Probes and scrapes come every few seconds for ever: they are worth a line only to who looks for them. */
-    bool probe = x->route < N_ROUTES && status == 200 && (routes[x->route].open || routes[x->route].run == get_metrics);
-    log_line(&x->server->log, probe ? LOG_DEBUG : LOG_INFO, "request", fields, n);
+    bool probe =
+        call->route < N_ROUTES && status == 200 && (routes[call->route].open || routes[call->route].run == get_metrics);
+    log_line(&call->server->log, probe ? LOG_DEBUG : LOG_INFO, "request", fields, n);
 }
 
 /* Routes of one path are one series of the counter. */
@@ -506,36 +509,36 @@ static unsigned series_of(unsigned route) {
 
 static void on_done(void *arg, struct http_request *r) {
     struct server *s = arg;
-    struct http_call *x = http_user(r);
-    if (!x) return;
+    struct http_call *call = http_user(r);
+    if (!call) return;
     unsigned status = http_left(r) ? 499 : http_status(r);
-    log_access(x, status);
-    metrics_request(&s->metrics, series_of(x->route), status);
-    if (x->turn) turn_done(x->turn);
-    if (x->job) job_gone(x->job);
-    if (x->counted) key_end(x->key, routes[x->route].turn);
-    if (x->key) key_drop(&s->keys, x->key);
-    free(x);
+    log_access(call, status);
+    metrics_request(&s->metrics, series_of(call->route), status);
+    if (call->turn) turn_done(call->turn);
+    if (call->job) job_gone(call->job);
+    if (call->counted) key_end(call->key, routes[call->route].turn);
+    if (call->key) key_drop(&s->keys, call->key);
+    free(call);
 }
 
 static void refused(struct server *s, struct http_request *r, bool aside, unsigned status, const char *code,
                     const char *message) {
-    struct http_call *x = http_user(r);
+    struct http_call *call = http_user(r);
     access_forget(r);
-    if (!x) x = new_http_call(s, r, aside);
-    if (!x) return;
+    if (!call) call = new_http_call(s, r, aside);
+    if (!call) return;
     char text[160];
     if (status == 413) {
-        const bool none = x->route < N_ROUTES && !takes_body(&routes[x->route]);
+        const bool none = call->route < N_ROUTES && !takes_body(&routes[call->route]);
         snprintf(text, sizeof text, "the body is larger than %zu bytes%s", http_body_max(r),
                  none ? ", and this route takes none" : "");
-        invalid(x, status, code, text);
+        invalid(call, status, code, text);
     } else if (status == 503) {
-        fail(x, status, "unavailable", code, "too many request bodies are arriving at once");
+        fail(call, status, "unavailable", code, "too many request bodies are arriving at once");
     } else if (status == 429) {
-        key_has_share_of_bodies(x);
+        key_has_share_of_bodies(call);
     } else {
-        invalid(x, status, code, message);
+        invalid(call, status, code, message);
     }
 }
 

@@ -109,66 +109,66 @@ static void import(struct job *j) {
 
 /* ---- on the loop ---- */
 
-static struct job *job_of(struct http_call *x, void (*run)(struct job *j)) {
-    struct job *j = job_new(x->server, x, run);
+static struct job *job_of(struct http_call *call, void (*run)(struct job *j)) {
+    struct job *j = job_new(call->server, call, run);
     if (!j) return NULL;
-    snprintf(j->tenant, sizeof j->tenant, "%s", x->tenant);
-    j->max_sessions = x->key ? x->key->max_sessions : 0;
+    snprintf(j->tenant, sizeof j->tenant, "%s", call->tenant);
+    j->max_sessions = call->key ? call->key->max_sessions : 0;
     return j;
 }
 
 /* Of a session that the path names. */
-static void start(struct http_call *x, void (*run)(struct job *j)) {
+static void start(struct http_call *call, void (*run)(struct job *j)) {
     char name[OPENAI_SESSION_ID_MAX + 1];
     struct openai_error err;
-    if (!http_call_name(x, name, sizeof name) || !openai_session_id(name)) {
+    if (!http_call_name(call, name, sizeof name) || !openai_session_id(name)) {
         openai_error_set(&err, 400, "invalid_request_error", "", "id",
                          "id must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'", OPENAI_SESSION_ID_MAX);
-        http_call_fail(x, &err);
+        http_call_fail(call, &err);
         return;
     }
-    struct job *j = job_of(x, run);
+    struct job *j = job_of(call, run);
     if (!j) return;
     memcpy(j->name, name, sizeof name);
     job_start(j, true);
 }
 
-void session_routes_create(struct http_call *x) {
-    struct job *j = job_of(x, create);
+void session_routes_create(struct http_call *call) {
+    struct job *j = job_of(call, create);
     if (j) job_start(j, true);
 }
 
-void session_routes_list(struct http_call *x) {
-    const char *after = http_query(x->http, "after"), *limit = http_query(x->http, "limit");
+void session_routes_list(struct http_call *call) {
+    const char *after = http_query(call->http, "after"), *limit = http_query(call->http, "limit");
     struct openai_error err;
     size_t n = LIST_DEFAULT;
     if (limit) {
         n = *limit && strlen(limit) < 6 && strspn(limit, "0123456789") == strlen(limit) ? strtoul(limit, NULL, 10) : 0;
         if (!n || n > LIST_MAX) {
             openai_error_set(&err, 400, "invalid_request_error", "", "limit", "limit must be 1 to %d", LIST_MAX);
-            http_call_fail(x, &err);
+            http_call_fail(call, &err);
             return;
         }
     }
     if (after && !openai_session_id(after)) {
         openai_error_set(&err, 400, "invalid_request_error", "", "after", "after must be the id of a session");
-        http_call_fail(x, &err);
+        http_call_fail(call, &err);
         return;
     }
-    struct job *j = job_of(x, list);
+    struct job *j = job_of(call, list);
     if (!j) return;
     j->limit = n;
     snprintf(j->after, sizeof j->after, "%s", after ? after : "");
     job_start(j, true);
 }
 
-void session_routes_get(struct http_call *x) { start(x, get); }
-void session_routes_change(struct http_call *x) { start(x, change); }
-void session_routes_delete(struct http_call *x) { start(x, delete_one); }
-void session_routes_delete_response(struct http_call *x) { start(x, delete_response); }
-void session_routes_fork(struct http_call *x) { start(x, fork_one); }
-void session_routes_export(struct http_call *x) { start(x, export); }
-void session_routes_import(struct http_call *x) { start(x, import); }
+void session_routes_get(struct http_call *call) { start(call, get); }
+void session_routes_change(struct http_call *call) { start(call, change); }
+void session_routes_delete(struct http_call *call) { start(call, delete_one); }
+void session_routes_delete_response(struct http_call *call) { start(call, delete_response); }
+void session_routes_fork(struct http_call *call) { start(call, fork_one); }
+void session_routes_export(struct http_call *call) { start(call, export); }
+void session_routes_import(struct http_call *call) { start(call, import); }
 
 size_t session_routes_state_max(const struct server *s) {
     return s->info ? (size_t)s->info->session_bytes + STATE_FILE_MORE_BYTES : STATE_FILE_MORE_BYTES;

@@ -7,15 +7,15 @@
 
 #include "http_call.h"
 
-void session_routes_create(struct http_call *x);
-void session_routes_list(struct http_call *x);
-void session_routes_get(struct http_call *x);
-void session_routes_change(struct http_call *x);
-void session_routes_delete(struct http_call *x);
-void session_routes_delete_response(struct http_call *x);
-void session_routes_fork(struct http_call *x);
-void session_routes_export(struct http_call *x);
-void session_routes_import(struct http_call *x);
+void session_routes_create(struct http_call *call);
+void session_routes_list(struct http_call *call);
+void session_routes_get(struct http_call *call);
+void session_routes_change(struct http_call *call);
+void session_routes_delete(struct http_call *call);
+void session_routes_delete_response(struct http_call *call);
+void session_routes_fork(struct http_call *call);
+void session_routes_export(struct http_call *call);
+void session_routes_import(struct http_call *call);
 size_t session_routes_state_max(const struct server *server); /* bytes of the largest state that is taken */
 void session_routes_discard(struct server *server, const char *tenant, const char *id); /* nobody waits for it */
 

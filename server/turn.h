@@ -7,7 +7,7 @@
 
 #include "http_call.h"
 
-void turn_start(struct http_call *x, enum openai_kind kind);
+void turn_start(struct http_call *call, enum openai_kind kind);
 void turn_event(struct rod_event *event);         /* takes the event */
 void turn_gone(struct turn *turn);                /* the client left: its choices are cancelled */
 void turn_done(struct turn *turn);                /* the http request ends; the call dies after this */

@@ -359,29 +359,29 @@ static bool may_have_grammar(const struct turn *t) {
             memmem(t->body, t->body_len, "structured_outputs", 18));
 }
 
-void turn_start(struct http_call *x, enum openai_kind kind) {
-    struct server *s = x->server;
+void turn_start(struct http_call *call, enum openai_kind kind) {
+    struct server *s = call->server;
     struct turn *t = calloc(1, sizeof *t);
     if (!t) {
         struct openai_error err;
         openai_error_set(&err, 500, "server_error", "out_of_memory", "", "out of memory");
-        http_call_fail(x, &err);
+        http_call_fail(call, &err);
         return;
     }
     t->server = s;
-    t->call = x;
-    x->turn = t;
+    t->call = call;
+    call->turn = t;
     t->kind = kind;
-    t->key = x->key;
+    t->key = call->key;
     if (t->key) key_hold(t->key);
-    t->counted = x->counted;
-    x->counted = false;
+    t->counted = call->counted;
+    call->counted = false;
     t->next = s->turns;
     if (t->next) t->next->prev = t;
     s->turns = t;
-    t->started_ns = t->sent_ns = http_started_ns(x->http);
+    t->started_ns = t->sent_ns = http_started_ns(call->http);
     if (!s->n_turns++) s->busy_since_ns = t->started_ns;
-    t->body = http_take_body(x->http, &t->body_len);
+    t->body = http_take_body(call->http, &t->body_len);
     if (!turn_session_headers(t)) {
         turn_fail_code(t, ROD_ENOMEM, "out of memory");
         return;

@@ -15,11 +15,11 @@ static char *copy(const char *text) { return text ? strdup(text) : NULL; }
 
 /* On the loop thread, where headers can be read. */
 bool turn_session_headers(struct turn *t) {
-    const struct http_call *x = t->call;
-    const char *session = http_header(x->http, t->server->config.session_header);
-    const char *key = http_header(x->http, "Idempotency-Key");
-    snprintf(t->tenant, sizeof t->tenant, "%s", x->tenant);
-    t->max_sessions = x->key ? x->key->max_sessions : 0;
+    const struct http_call *call = t->call;
+    const char *session = http_header(call->http, t->server->config.session_header);
+    const char *key = http_header(call->http, "Idempotency-Key");
+    snprintf(t->tenant, sizeof t->tenant, "%s", call->tenant);
+    t->max_sessions = call->key ? call->key->max_sessions : 0;
     t->header_session = copy(session);
     t->header_key = copy(key);
     return (!session || t->header_session) && (!key || t->header_key);
