@@ -16,12 +16,12 @@ struct http_call { /* the user pointer of its http_request */
     unsigned route;
     const char *name; /* in the path, where its route has one, else NULL; a part of http_path */
     size_t name_len;
-    struct turn *turn;   /* of a completion, or NULL */
-    struct job *job;     /* of work on the thread pool, or NULL */
-    struct key *key;     /* whose request it is; NULL without keys. Held until done */
-    bool counted, aside; /* counted: among the key's requests in flight; aside: on the admin thread */
-    const char *outcome; /* for the log: static text, NULL = nothing to say beyond the status */
-    char tenant[72];     /* whose sessions it sees: a name of its API key, "" without keys */
+    struct completion *completion; /* of a completion, or NULL */
+    struct job *job;               /* of work on the thread pool, or NULL */
+    struct key *key;               /* whose request it is; NULL without keys. Held until done */
+    bool counted, aside;           /* counted: among the key's requests in flight; aside: on the admin thread */
+    const char *outcome;           /* for the log: static text, NULL = nothing to say beyond the status */
+    char tenant[72];               /* whose sessions it sees: a name of its API key, "" without keys */
 };
 
 void http_call_respond(struct http_call *call, unsigned status, const char *content_type,

@@ -5,7 +5,7 @@
 #include "job.h"
 #include "routes.h"
 #include "session_routes.h"
-#include "turn.h"
+#include "completion.h"
 #include "server/base/version.h"
 
 #include <assert.h>
@@ -26,7 +26,7 @@ struct route {
     bool open;   /* needs no key */
     bool engine; /* 503 while loading or draining */
     bool bare;   /* its body may be left out */
-    bool turn;   /* takes a slot: refused while the queue is full */
+    bool slot;   /* takes a slot: refused while the queue is full */
     bool tokens; /* uses tokens of its key's minute */
     bool admin;  /* asks for the admin key, if there is one */
     bool aside;  /* on the admin port too: its handler touches what any thread may */
@@ -43,14 +43,14 @@ static void get_version(struct http_call *call);
 static void get_slots(struct http_call *call);
 static void get_openapi(struct http_call *call);
 static void get_page(struct http_call *call);
-static void post_completions(struct http_call *call) { turn_start(call, OPENAI_COMPLETION); }
-static void post_chat(struct http_call *call) { turn_start(call, OPENAI_CHAT); }
-static void post_responses(struct http_call *call) { turn_start(call, OPENAI_RESPONSE); }
+static void post_completions(struct http_call *call) { completion_start(call, OPENAI_COMPLETION); }
+static void post_chat(struct http_call *call) { completion_start(call, OPENAI_CHAT); }
+static void post_responses(struct http_call *call) { completion_start(call, OPENAI_RESPONSE); }
 
 static const struct route routes[] = {
-    {"POST", "/v1/completions", .run = post_completions, .engine = true, .turn = true, .tokens = true},
-    {"POST", "/v1/chat/completions", .run = post_chat, .engine = true, .turn = true, .tokens = true},
-    {"POST", "/v1/responses", .run = post_responses, .engine = true, .turn = true, .tokens = true},
+    {"POST", "/v1/completions", .run = post_completions, .engine = true, .slot = true, .tokens = true},
+    {"POST", "/v1/chat/completions", .run = post_chat, .engine = true, .slot = true, .tokens = true},
+    {"POST", "/v1/responses", .run = post_responses, .engine = true, .slot = true, .tokens = true},
     {"GET", "/v1/responses/", .tail = "", .run = get_response},
     {"DELETE", "/v1/responses/", .tail = "", .run = session_routes_delete_response, .engine = true},
     {"GET", "/v1/sessions", .run = session_routes_list, .engine = true},
@@ -376,7 +376,7 @@ static bool key_has_room(struct http_call *call) {
     struct openai_error err;
     if (!call->key) return true;
     const uint64_t closed_s = route->tokens ? key_closed_s(call->key, uv_hrtime()) : 0;
-    call->counted = !closed_s && key_begin(call->key, route->turn);
+    call->counted = !closed_s && key_begin(call->key, route->slot);
     http_count_body(call->http, &call->key->body_bytes);
     if (call->counted) return true;
     if (closed_s) {
@@ -413,7 +413,7 @@ static void begin(struct server *s, struct http_request *r, bool aside) {
         http_abort(r);
         return;
     }
-    if (!aside) s->beat_ns = http_started_ns(r); /* it turns, however long this turn takes */
+    if (!aside) s->beat_ns = http_started_ns(r); /* it turns, however long this one takes */
     if (!aside && access_preflight(call)) return;
     call->route = find_route(call);
     if (call->route == N_ROUTES) return;
@@ -424,7 +424,7 @@ static void begin(struct server *s, struct http_request *r, bool aside) {
     if (!takes_body(route)) http_drop_body(r, NO_BODY_MAX_BYTES);
     if (takes_body(route) && !body_acceptable(call)) return;
     if (route->engine && !taking_requests(call)) return;
-    if (route->engine && key_has_room(call) && route->turn) queue_has_room(call);
+    if (route->engine && key_has_room(call) && route->slot) queue_has_room(call);
 }
 
 static void on_headers(void *arg, struct http_request *r) {
@@ -472,7 +472,7 @@ static void on_gone(void *arg, struct http_request *r) {
     struct http_call *call = http_user(r);
     (void)arg;
     if (!call) return;
-    if (call->turn) turn_gone(call->turn);
+    if (call->completion) completion_gone(call->completion);
     if (call->job) job_gone(call->job);
     call->job = NULL;
 }
@@ -491,7 +491,7 @@ static void log_access(struct http_call *call, unsigned status) {
     fields[n++] = log_words("outcome", call->outcome ? call->outcome : http_left(call->http) ? "client_left" : "ok");
     fields[n++] = log_number("ms", (double)((uv_hrtime() - http_started_ns(call->http)) / 10000) / 100);
     fields[n++] = log_number("bytes", (double)http_sent_bytes(call->http));
-    if (call->turn) n += turn_log_fields(call->turn, fields + n, 20 - n);
+    if (call->completion) n += completion_log_fields(call->completion, fields + n, 20 - n);
     /* Probes and scrapes come every few seconds for ever: they are worth a line only to who looks for them. */
     bool probe =
         call->route < N_ROUTES && status == 200 && (routes[call->route].open || routes[call->route].run == get_metrics);
@@ -514,9 +514,9 @@ static void on_done(void *arg, struct http_request *r) {
     unsigned status = http_left(r) ? 499 : http_status(r);
     log_access(call, status);
     metrics_request(&s->metrics, series_of(call->route), status);
-    if (call->turn) turn_done(call->turn);
+    if (call->completion) completion_done(call->completion);
     if (call->job) job_gone(call->job);
-    if (call->counted) key_end(call->key, routes[call->route].turn);
+    if (call->counted) key_end(call->key, routes[call->route].slot);
     if (call->key) key_drop(&s->keys, call->key);
     free(call);
 }

@@ -1,9 +1,9 @@
 /* server.h - what the files of `rodimus serve` share: the server.
  *
- * Who owns what: cmd_serve.c owns the server and the engine; routes.c owns calls; turn.c owns turns.
- * Threads: all on the loop thread, but prepare in turn_open.c and the work of a job, which run on libuv's pool and
- * touch only their own turn or job, the engine's any-thread functions and the server's constants (engine, info,
- * defaults, config); and the admin thread (admin.c), which has a listener and calls of its own and of the server
+ * Who owns what: cmd_serve.c owns the server and the engine; routes.c owns calls; completion.c owns completions.
+ * Threads: all on the loop thread, but prepare in completion_open.c and the work of a job, which run on libuv's pool
+ * and touch only their own completion or job, the engine's any-thread functions and the server's constants (engine,
+ * info, defaults, config); and the admin thread (admin.c), which has a listener and calls of its own and of the server
  * touches only what is atomic, constant or locked: engine, info, model_name, metrics, keys, log, the flags.
  */
 #ifndef SERVER_H
@@ -31,7 +31,7 @@
 /* So much may wait for it: seconds of its work. Who comes then gets 503. */
 #define SERVER_POOL_BYTES ((size_t)256 << 20)
 
-struct turn;
+struct completion;
 
 struct server {
     uv_loop_t *loop;
@@ -48,15 +48,15 @@ struct server {
     struct openai_defaults defaults;
     struct openai_vocab vocab;
     char model_name[128];
-    struct turn *turns; /* all in progress */
-    size_t n_turns;
+    struct completion *completions; /* all in progress */
+    size_t n_completions;
     atomic_size_t n_jobs;
     struct pool pool;
     struct pool_queue queue; /* of work that is no key's */
-    uv_timer_t tick;         /* pings; runs while there are turns */
+    uv_timer_t tick;       /* pings; runs while there are completions */
     /* leaving: not ready any more; draining: and no requests are taken; failed: a device fault, the process will end */
     atomic_bool leaving, draining, failed;
-    _Atomic uint64_t beat_ns, busy_since_ns; /* the loop's last sign of life; since when there has been a turn */
+    _Atomic uint64_t beat_ns, busy_since_ns; /* the loop's last sign of life; since when there has been a completion */
 };
 
 /* A long text of one key must not keep the short work of another waiting, so where there are several keys each leaves a

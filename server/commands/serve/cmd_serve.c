@@ -197,7 +197,7 @@ static void server_finish(struct service *v) {
     reset_signals();
     admin_close(v->admin); /* it looks at the engine */
     http_close(s->http);
-    while (s->n_jobs || turn_any_works(s))
+    while (s->n_jobs || completion_any_works(s))
         uv_run(&v->loop, UV_RUN_ONCE); /* so does the pool; what has not begun is cancelled */
     const uint64_t n_lost = s->engine ? rod_engine_close(s->engine) : 0;
     if (n_lost) { /* each has its line of the engine; whoever stopped the server is to know it, too */
@@ -213,7 +213,7 @@ static void server_finish(struct service *v) {
     uv_close((uv_handle_t *)&v->sigterm, NULL);
     uv_close((uv_handle_t *)&v->sighup, NULL);
     signal(SIGHUP, SIG_IGN); /* there is nothing left to reload */
-    turn_free_all(s);
+    completion_free_all(s);
 }
 
 int cmd_serve(int argc, char **argv) {

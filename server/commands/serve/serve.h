@@ -12,7 +12,7 @@
 #include "server/admin.h"
 #include "server/reload.h"
 #include "server/routes.h"
-#include "server/turn.h"
+#include "server/completion.h"
 
 #include <limits.h>
 

@@ -218,7 +218,7 @@ void serve_on_events(uv_async_t *wake) {
     struct rod_event *event;
     const uint64_t until = uv_hrtime() + EVENTS_NS;
     while ((event = rod_next_event(s->engine))) {
-        turn_event(event);
+        completion_event(event);
         if (uv_hrtime() < until) continue;
         uv_async_send(wake); /* the rest comes in the next turn of the loop */
         return;

@@ -1,8 +1,8 @@
-/* turn_session.c - a turn of a session: what the engine is told of it, and the names of what went wrong with it.
+/* completion_session.c - a turn of a session: what the engine is told of it, and the names of what went wrong with it.
  *
  * A response of /v1/responses is a session of its own, named by the response's id, that begins as a fork of the one it
  * goes on from. So any response may be gone on from, any number of times. */
-#include "turn_internal.h"
+#include "completion_internal.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -14,25 +14,25 @@
 static char *copy(const char *text) { return text ? strdup(text) : NULL; }
 
 /* On the loop thread, where headers can be read. */
-bool turn_session_headers(struct turn *t) {
-    const struct http_call *call = t->call;
-    const char *session = http_header(call->http, t->server->config.session_header);
+bool completion_session_headers(struct completion *c) {
+    const struct http_call *call = c->call;
+    const char *session = http_header(call->http, c->server->config.session_header);
     const char *key = http_header(call->http, "Idempotency-Key");
-    snprintf(t->tenant, sizeof t->tenant, "%s", call->tenant);
-    t->max_sessions = call->key ? call->key->max_sessions : 0;
-    t->header_session = copy(session);
-    t->header_key = copy(key);
-    return (!session || t->header_session) && (!key || t->header_key);
+    snprintf(c->tenant, sizeof c->tenant, "%s", call->tenant);
+    c->max_sessions = call->key ? call->key->max_sessions : 0;
+    c->header_session = copy(session);
+    c->header_key = copy(key);
+    return (!session || c->header_session) && (!key || c->header_key);
 }
 
 /* With an idempotency key the same id again, so that a repeated request finds the response that the first one made. One
  * that is not stored is not found again: its request makes another one. */
-static void name_response(struct turn *t) {
+static void name_response(struct completion *c) {
     uint64_t id[2] = {0};
-    const char *key = t->request.response.store ? t->request.session.idempotency_key : NULL;
+    const char *key = c->request.response.store ? c->request.session.idempotency_key : NULL;
     if (key) {
         struct buf text = {0};
-        buf_puts(&text, t->tenant);
+        buf_puts(&text, c->tenant);
         buf_putc(&text, '\n'); /* in no name and no key */
         buf_puts(&text, key);
         const XXH128_hash_t hash = XXH3_128bits(text.data, text.len);
@@ -42,23 +42,23 @@ static void name_response(struct turn *t) {
     } else {
         getrandom(id, sizeof id, 0);
     }
-    snprintf(t->response_id, sizeof t->response_id, "resp_%016llx%016llx", (unsigned long long)id[0],
+    snprintf(c->response_id, sizeof c->response_id, "resp_%016llx%016llx", (unsigned long long)id[0],
              (unsigned long long)id[1]);
 }
 
 /* What an answer has of its own beside its events: "ID TIME MODEL". */
-int turn_session_label(struct turn *t, struct rod_error *err) {
-    if (!t->session || !t->session->idempotency_key) return 0;
+int completion_session_label(struct completion *c, struct rod_error *err) {
+    if (!c->session || !c->session->idempotency_key) return 0;
     struct buf text = {0};
     size_t len;
-    buf_addf(&text, "%s %lld %s", t->kind == OPENAI_RESPONSE ? t->response_id : t->call->id,
-             (long long)t->created_unix_s, t->server->model_name);
-    t->session->label = buf_take(&text, &len);
-    return t->session->label ? 0 : rod_fail(err, ROD_ENOMEM, "out of memory");
+    buf_addf(&text, "%s %lld %s", c->kind == OPENAI_RESPONSE ? c->response_id : c->call->id,
+             (long long)c->created_unix_s, c->server->model_name);
+    c->session->label = buf_take(&text, &len);
+    return c->session->label ? 0 : rod_fail(err, ROD_ENOMEM, "out of memory");
 }
 
 /* It comes from a file: what is no label changes nothing. */
-void turn_session_relabel(struct turn *t, const char *label) {
+void completion_session_relabel(struct completion *c, const char *label) {
     static const char id_bytes[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._:-";
     char id[SERVER_ID_BYTES], *end;
     const size_t n = strspn(label, id_bytes);
@@ -68,51 +68,51 @@ void turn_session_relabel(struct turn *t, const char *label) {
     if (errno || *end != ' ' || !end[1]) return;
     char *model = strdup(end + 1);
     if (!model) {
-        t->prefix.failed = true;
+        c->prefix.failed = true;
         return;
     }
-    free(t->model);
-    t->model = model;
-    t->created_unix_s = created;
+    free(c->model);
+    c->model = model;
+    c->created_unix_s = created;
     memcpy(id, label, n);
     id[n] = 0;
-    if (t->kind == OPENAI_RESPONSE) return; /* its id is made from the key */
-    buf_clear(&t->prefix);
-    openai_render_prefix(&t->prefix, t->kind, t->stream, id, created, model);
+    if (c->kind == OPENAI_RESPONSE) return; /* its id is made from the key */
+    buf_clear(&c->prefix);
+    openai_render_prefix(&c->prefix, c->kind, c->stream, id, created, model);
 }
 
-static bool fill(struct turn *t, struct rod_turn *r) {
-    const struct openai_session *s = &t->request.session;
-    const bool response = t->kind == OPENAI_RESPONSE;
-    const char *from = response ? t->request.response.previous : NULL;
-    r->tenant = strdup(t->tenant);
-    r->session = strdup(response ? t->response_id : s->id);
+static bool fill(struct completion *c, struct rod_turn *r) {
+    const struct openai_session *s = &c->request.session;
+    const bool response = c->kind == OPENAI_RESPONSE;
+    const char *from = response ? c->request.response.previous : NULL;
+    r->tenant = strdup(c->tenant);
+    r->session = strdup(response ? c->response_id : s->id);
     r->create = response || s->create;
-    r->max_sessions = t->max_sessions;
+    r->max_sessions = c->max_sessions;
     r->from = copy(from);
     r->has_expected = s->has_expected;
     r->expected_version = s->expected_version;
     r->idempotency_key = copy(s->idempotency_key);
-    memcpy(r->digest, t->digest, sizeof r->digest);
+    memcpy(r->digest, c->digest, sizeof r->digest);
     return r->tenant && r->session && (r->from || !from) && (r->idempotency_key || !s->idempotency_key);
 }
 
-void turn_session_digest(struct turn *t) {
+void completion_session_digest(struct completion *c) {
     XXH128_canonical_t digest;
-    XXH128_canonicalFromHash(&digest, XXH3_128bits_withSeed(t->body, t->body_len, (XXH64_hash_t)t->kind));
-    memcpy(t->digest, digest.digest, sizeof t->digest);
+    XXH128_canonicalFromHash(&digest, XXH3_128bits_withSeed(c->body, c->body_len, (XXH64_hash_t)c->kind));
+    memcpy(c->digest, digest.digest, sizeof c->digest);
 }
 
-int turn_session_open(struct turn *t, struct rod_error *err) {
-    const bool response = t->kind == OPENAI_RESPONSE;
-    if (response) name_response(t);
-    if (response ? !t->request.response.store && !t->request.response.previous : !t->request.session.id) return 0;
-    t->session = calloc(1, sizeof *t->session);
-    if (t->session && fill(t, t->session)) return 0;
+int completion_session_open(struct completion *c, struct rod_error *err) {
+    const bool response = c->kind == OPENAI_RESPONSE;
+    if (response) name_response(c);
+    if (response ? !c->request.response.store && !c->request.response.previous : !c->request.session.id) return 0;
+    c->session = calloc(1, sizeof *c->session);
+    if (c->session && fill(c, c->session)) return 0;
     return rod_fail(err, ROD_ENOMEM, "out of memory");
 }
 
-void turn_session_free(struct rod_turn *r) {
+void completion_session_free(struct rod_turn *r) {
     if (!r) return;
     free(r->tenant);
     free(r->session);
@@ -125,10 +125,10 @@ void turn_session_free(struct rod_turn *r) {
 }
 
 /* Text that goes on gets no beginning from the tokenizer's files; text that begins does. */
-int turn_session_encode(struct turn *t, const char *text, size_t len, int32_t **ids, size_t *n_ids,
-                        struct rod_error *err) {
-    struct rod_turn *r = t->session;
-    const struct rod_engine *e = t->server->engine;
+int completion_session_encode(struct completion *c, const char *text, size_t len, int32_t **ids, size_t *n_ids,
+                              struct rod_error *err) {
+    struct rod_turn *r = c->session;
+    const struct rod_engine *e = c->server->engine;
     int rc = rod_tokenize(e, text, len, true, false, ids, n_ids, err);
     if (!rc) rc = rod_encode(e, text, len, true, &r->if_empty, &r->n_if_empty, err);
     if (rc || r->n_if_empty != *n_ids) return rc;
@@ -139,10 +139,10 @@ int turn_session_encode(struct turn *t, const char *text, size_t len, int32_t **
 }
 
 /* The request's own words for what the engine says of sessions. */
-void turn_session_error(const struct turn *t, struct openai_error *err, int code) {
-    const bool response = t->kind == OPENAI_RESPONSE;
+void completion_session_error(const struct completion *c, struct openai_error *err, int code) {
+    const bool response = c->kind == OPENAI_RESPONSE;
     if (code == ROD_EIO) {
-        log_text(&t->server->log, LOG_ERROR, "session %s: %s", response ? t->response_id : t->request.session.id,
+        log_text(&c->server->log, LOG_ERROR, "session %s: %s", response ? c->response_id : c->request.session.id,
                  err->message);
         openai_hide_files(err);
     }

@@ -1,15 +1,16 @@
-/* turn_internal.h - what turn.c (answers) and turn_open.c (the way in) share. See turn.c for a turn's life.
+/* completion_internal.h - what completion.c (answers) and completion_open.c (the way in) share. See completion.c for a
+ * completion's life.
  *
- * Who owns what: a turn owns everything in it. Threads: the loop thread; while `working`, the pool's thread alone,
- * which writes request, err, prompts, bad, grammar, digest, session and response_id.
+ * Who owns what: a completion owns everything in it. Threads: the loop thread; while `working`, the pool's thread
+ * alone, which writes request, err, prompts, bad, grammar, digest, session and response_id.
  */
-#ifndef TURN_INTERNAL_H
-#define TURN_INTERNAL_H
+#ifndef COMPLETION_INTERNAL_H
+#define COMPLETION_INTERNAL_H
 
-#include "turn.h"
+#include "completion.h"
 
-struct turn_choice {
-    struct turn *turn;
+struct completion_choice {
+    struct completion *completion;
     uint32_t index, prompt;
     uint64_t ticket, last_ns; /* last_ns: of the last delivery, 0 before the first */
     bool open, role_sent;     /* open: the engine will send more */
@@ -24,7 +25,7 @@ struct turn_choice {
     int32_t stop_id;
 };
 
-struct turn_prompt {
+struct completion_prompt {
     int32_t *ids;
     size_t n_ids, *marks, n_marks; /* marks: where the messages of a chat end in ids */
     bool read;                     /* by the engine, or begun */
@@ -32,14 +33,14 @@ struct turn_prompt {
     size_t echo_len;
 };
 
-struct turn {
+struct completion {
     struct server *server;
     struct http_call *call;   /* NULL when the http request has ended */
     struct key *key;          /* whose tokens they are; NULL without keys. Held */
-    struct key_tokens tokens; /* taken from its minute: what the turn may use at most */
+    struct key_tokens tokens; /* taken from its minute: what it may use at most */
     uint64_t answer_tok;      /* of all choices, for the key */
-    bool counted;             /* among the key's requests in flight, until the turn ends */
-    struct turn *prev, *next;
+    bool counted;             /* among the key's requests in flight, until the completion ends */
+    struct completion *prev, *next;
     enum openai_kind kind;
     struct openai_request request;
     struct openai_error err;
@@ -47,12 +48,12 @@ struct turn {
     char *body;
     size_t body_len;
     struct pool_work work;
-    struct turn_prompt *prompts;
+    struct completion_prompt *prompts;
     size_t n_prompts;
     struct rod_ids *bad;         /* bad_words as tokens */
     size_t n_bad, opening_bytes; /* opening_bytes: of the prompts in a stream, which come at once */
     struct rod_grammar *grammar; /* NULL = any text */
-    struct turn_choice *choices;
+    struct completion_choice *choices;
     uint32_t n_choices, n_open;
     bool working, over, streaming, stream, slow; /* over: answered; streaming: the stream has begun; slow: cut */
     struct buf prefix, frame;
@@ -73,28 +74,32 @@ struct turn {
     uint64_t sequence; /* of its stream's events */
 };
 
-/* ---- turn_session.c ---- */
-bool turn_session_headers(struct turn *t); /* false: out of memory */
-void turn_session_digest(struct turn *t);
-int turn_session_open(struct turn *t, struct rod_error *err); /* sets t->session, if the request is of one */
-int turn_session_encode(struct turn *t, const char *text, size_t len, int32_t **ids, size_t *n_ids,
-                        struct rod_error *err);
-int turn_session_label(struct turn *t, struct rod_error *err); /* on the loop thread, when the answer's id is known */
+/* ---- completion_session.c ---- */
+bool completion_session_headers(struct completion *t); /* false: out of memory */
+void completion_session_digest(struct completion *t);
+int completion_session_open(struct completion *t,
+                            struct rod_error *err); /* sets t->session, if the request is of one */
+int completion_session_encode(struct completion *t, const char *text, size_t len, int32_t **ids, size_t *n_ids,
+                              struct rod_error *err);
+int completion_session_label(struct completion *t,
+                             struct rod_error *err); /* on the loop thread, when the answer's id is known */
 /* An answer is given again: it has the id, time and model of the first one. */
-void turn_session_relabel(struct turn *t, const char *label);
-void turn_session_error(const struct turn *t, struct openai_error *err, int code);
-void turn_session_free(struct rod_turn *session);
-static inline const char *turn_session_of(const struct turn *t) { return *t->session_id ? t->session_id : NULL; }
+void completion_session_relabel(struct completion *t, const char *label);
+void completion_session_error(const struct completion *t, struct openai_error *err, int code);
+void completion_session_free(struct rod_turn *session);
+static inline const char *completion_session_of(const struct completion *t) {
+    return *t->session_id ? t->session_id : NULL;
+}
 
-/* ---- turn_response.c: frames, or the whole answer ---- */
-void turn_response_opening(struct turn *t);
-void turn_response_delta(struct turn *t, const char *text, size_t len);
-void turn_response_ending(struct turn *t);
-void turn_response_whole(struct turn *t, struct buf *out);
+/* ---- completion_response.c: frames, or the whole answer ---- */
+void completion_response_opening(struct completion *t);
+void completion_response_delta(struct completion *t, const char *text, size_t len);
+void completion_response_ending(struct completion *t);
+void completion_response_whole(struct completion *t, struct buf *out);
 
 /* Before the first byte a real status; after it an error event. */
-void turn_fail(struct turn *t, const struct openai_error *err);
-void turn_fail_code(struct turn *t, int code, const char *message);
-void turn_maybe_free(struct turn *t);
+void completion_fail(struct completion *t, const struct openai_error *err);
+void completion_fail_code(struct completion *t, int code, const char *message);
+void completion_maybe_free(struct completion *t);
 
 #endif

@@ -1,0 +1,558 @@
+/* completion.c - one completion or chat request, from its body to its last byte.
+ *
+ * It has n choices a prompt; each is one request of the engine and answers with events, which become SSE frames at
+ * once or one JSON answer at the end. It is freed when the http request has ended, no choice is open in the engine and
+ * no work is on the pool. */
+#include "session_routes.h"
+#include "completion_internal.h"
+
+#include "server/openai/sse.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t ping_ns(const struct completion *c) {
+    int64_t ms = c->request.ping_ms >= 0 ? c->request.ping_ms : (int64_t)c->server->config.sse_ping_ms;
+    return (uint64_t)ms * 1000000;
+}
+
+/* ---- life ---- */
+
+/* What the completion did not use goes back to its key: tokens that were not made, prompts that never got a slot, and
+ * all that is only said again. */
+static void settle_tokens(struct completion *c) {
+    uint64_t used_tok = c->answer_tok;
+    if (!c->key || !c->tokens.taken) return;
+    for (size_t i = 0; i < c->n_prompts; i++)
+        if (c->prompts[i].read) used_tok += c->prompts[i].n_ids;
+    key_settle(c->key, &c->tokens, used_tok);
+}
+
+static void completion_free(struct completion *c) {
+    struct server *s = c->server;
+    settle_tokens(c);
+    if (c->prev) c->prev->next = c->next;
+    if (c->next) c->next->prev = c->prev;
+    if (s->completions == c) s->completions = c->next;
+    s->n_completions--;
+    for (uint32_t i = 0; i < c->n_choices; i++) {
+        struct completion_choice *choice = &c->choices[i];
+        buf_fini(&choice->text);
+        buf_fini(&choice->ids);
+        buf_fini(&choice->prompt_logprobs);
+        openai_logprobs_fini(&choice->logprobs);
+        free(choice->stop_string);
+    }
+    for (size_t i = 0; i < c->n_prompts; i++) {
+        free(c->prompts[i].ids);
+        free(c->prompts[i].echo);
+        free(c->prompts[i].marks);
+    }
+    free(c->prompts);
+    for (size_t i = 0; i < c->n_bad; i++) free(c->bad[i].ids);
+    free(c->bad);
+    free(c->choices);
+    openai_request_fini(&c->request);
+    rod_grammar_close(c->grammar);
+    if (c->counted) key_end(c->key, true);
+    if (c->key) key_drop(&s->keys, c->key);
+    buf_fini(&c->prefix);
+    buf_fini(&c->frame);
+    free(c->header_session);
+    free(c->header_key);
+    free(c->model);
+    completion_session_free(c->session);
+    free(c->body);
+    free(c);
+}
+
+void completion_maybe_free(struct completion *c) {
+    if (!c->call && !c->n_open && !c->working) completion_free(c);
+}
+
+static void cancel_all(struct completion *c) {
+    for (uint32_t i = 0; i < c->n_choices; i++) {
+        if (c->choices[i].open) rod_cancel(c->server->engine, c->choices[i].ticket);
+    }
+}
+
+void completion_gone(struct completion *c) {
+    if (c->over) return;
+    c->over = true;
+    c->server->metrics.disconnects++;
+    cancel_all(c);
+    if (c->working) pool_cancel(&c->work); /* unless it has begun */
+}
+
+void completion_done(struct completion *c) {
+    c->call = NULL;
+    if (c->streaming) c->server->metrics.streams--;
+    if (c->working) pool_cancel(&c->work);
+    if (!c->over) {
+        c->over = true;
+        cancel_all(c);
+    }
+    completion_maybe_free(c);
+}
+
+bool completion_any_works(const struct server *server) {
+    const struct completion *c = server->completions;
+    while (c && !c->working) c = c->next;
+    return c != NULL;
+}
+
+void completion_free_all(struct server *server) {
+    while (server->completions) completion_free(server->completions);
+}
+
+int completion_log_fields(const struct completion *c, struct log_field *fields, int max) {
+    if (max < 10) return 0;
+    uint64_t completion = 0;
+    int n = 0;
+    for (uint32_t i = 0; i < c->n_choices; i++) completion += c->choices[i].completion_tok;
+    /* While the pool works on the completion, what it writes must not be read. */
+    fields[n++] = log_number("prompt_tokens", c->working ? 0 : (double)c->usage.prompt_tok);
+    fields[n++] = log_number("completion_tokens", (double)completion);
+    if (c->first_ns) {
+        fields[n++] = log_number("ttft_ms", (double)((c->first_ns - c->started_ns) / 10000) / 100);
+    }
+    if (c->queue_ns) fields[n++] = log_number("queue_ms", (double)(c->queue_ns / 10000) / 100);
+    fields[n++] = log_truth("stream", c->stream);
+    if (c->slow) fields[n++] = log_words("cut", "slow_client");
+    if (!c->working && c->of_session) {
+        const char *id = c->kind == OPENAI_RESPONSE ? c->response_id : c->request.session.id;
+        fields[n++] = log_words("session", id);
+    }
+    if (*c->session_id || c->usage.cached_tok) {
+        fields[n++] = log_number("cached_tokens", (double)c->usage.cached_tok);
+    }
+    if (*c->session_id) {
+        fields[n++] = log_number("version", (double)c->session_version);
+        if (c->replayed) fields[n++] = log_truth("replayed", true);
+    }
+    return n;
+}
+
+/* ---- answers ---- */
+
+static void write_frames(struct completion *c) {
+    struct server *s = c->server;
+    struct http_request *r = c->call->http;
+    if (c->frame.failed && !c->over && !c->streaming) {
+        completion_fail_code(c, ROD_ENOMEM, "out of memory");
+        return;
+    }
+    if (c->frame.failed) {
+        http_abort(r);
+        cancel_all(c);
+        c->over = true;
+        return;
+    }
+    if (!c->streaming) {
+        c->streaming = true;
+        s->metrics.streams++;
+        http_add_header(r, "Cache-Control", "no-cache");
+        http_add_header(r, "X-Accel-Buffering", "no");
+        http_stream_begin(r, SSE_CONTENT_TYPE);
+    }
+    http_stream_write(r, c->frame.data, c->frame.len);
+    buf_clear(&c->frame);
+    c->sent_ns = uv_hrtime();
+    if (!c->over && http_stream_pending(r) > s->config.stream_buffer_bytes + c->opening_bytes) {
+        s->metrics.slow_clients++;
+        c->call->outcome = "slow_client";
+        c->slow = true;
+        c->over = true;
+        cancel_all(c);
+        http_abort(r);
+    }
+}
+
+void completion_fail(struct completion *c, const struct openai_error *err) {
+    if (c->over || !c->call) return;
+    c->over = true;
+    cancel_all(c);
+    if (!c->streaming) {
+        http_call_fail(c->call, err);
+        return;
+    }
+    c->call->outcome = *err->code ? err->code : err->type;
+    if (c->kind == OPENAI_RESPONSE) {
+        openai_render_response_error(&c->frame, err, &c->sequence);
+    } else {
+        sse_begin(&c->frame);
+        openai_render_error(&c->frame, err);
+        sse_end(&c->frame);
+        sse_done(&c->frame);
+    }
+    write_frames(c);
+    http_stream_end(c->call->http);
+}
+
+void completion_fail_code(struct completion *c, int code, const char *message) {
+    struct rod_error from = {0};
+    struct openai_error err;
+    rod_fail(&from, code, "%s", message);
+    openai_error_from(&err, &from);
+    completion_fail(c, &err);
+}
+
+void completion_end_all(struct server *server) {
+    for (struct completion *c = server->completions, *next; c; c = next) {
+        next = c->next;
+        completion_fail_code(c, ROD_EDRAINING, "the server is shutting down");
+    }
+}
+
+static struct openai_choice view(const struct completion *c, const struct completion_choice *choice) {
+    return (struct openai_choice){.index = choice->index,
+                                  .text = "",
+                                  .logprobs = c->request.n_logprobs >= 0 ? &choice->logprobs : NULL,
+                                  .token_ids = c->request.return_token_ids ? &choice->ids : NULL,
+                                  .stop_id = -1};
+}
+
+static void add_ids(struct buf *out, const int32_t *ids, size_t n_ids) {
+    for (size_t i = 0; i < n_ids; i++) {
+        if (i) buf_putc(out, ',');
+        buf_int(out, ids[i]);
+    }
+}
+
+/* A choice's opening comes with its first token and does not count it. */
+static void push_chunk(struct completion *c, const struct completion_choice *choice,
+                       const struct openai_choice *shown) {
+    struct openai_usage usage = {c->prompts[choice->prompt].n_ids, choice->role_sent ? choice->completion_tok : 0, 0};
+    if (*c->session_id) usage = c->usage;
+    sse_begin(&c->frame);
+    openai_render_chunk(&c->frame, c->kind, &c->prefix, shown, c->request.continuous_usage ? &usage : NULL,
+                        c->request.include_usage);
+    sse_end(&c->frame);
+}
+
+/* What comes before a choice's first token, and leaves together with it: the role of a chat, or the prompt where it is
+ * to be said again or was scored. The prompt's ids go with the first chunk of either kind. */
+static void push_opening(struct completion *c, struct completion_choice *choice) {
+    const struct openai_request *q = &c->request;
+    const struct completion_prompt *p = &c->prompts[choice->prompt];
+    if (c->kind == OPENAI_COMPLETION && !q->echo && q->n_prompt_logprobs < 0) return; /* push_delta has the ids */
+    struct openai_choice opening = {.index = choice->index, .role = c->kind == OPENAI_CHAT, .text = "", .stop_id = -1};
+    struct buf prompt_ids = {0};
+    if (q->return_token_ids) {
+        add_ids(&prompt_ids, p->ids, p->n_ids);
+        opening.prompt_ids = &prompt_ids;
+    }
+    if (p->echo) {
+        opening.text = p->echo;
+        opening.text_len = p->echo_len;
+    }
+    if (q->echo && q->n_logprobs >= 0) opening.logprobs = &choice->logprobs;
+    if (q->n_prompt_logprobs >= 0) opening.prompt_logprobs = &choice->prompt_logprobs;
+    const size_t before = c->frame.len;
+    push_chunk(c, choice, &opening);
+    c->opening_bytes += c->frame.len - before;
+    choice->role_sent = true;
+    buf_fini(&prompt_ids);
+    buf_fini(&choice->prompt_logprobs); /* of a long prompt this was much */
+    const uint64_t n_chars = choice->logprobs.n_chars;
+    openai_logprobs_fini(&choice->logprobs);
+    choice->logprobs.n_chars = n_chars;
+}
+
+/* The choices of a chat begin together and in order, when the first of them does: clients make their list of choices
+ * from that. */
+static void push_openings(struct completion *c, struct completion_choice *choice) {
+    if (c->kind == OPENAI_RESPONSE) {
+        const size_t before = c->frame.len;
+        completion_response_opening(c);
+        c->opening_bytes += c->frame.len - before;
+        choice->role_sent = true;
+        return;
+    }
+    struct completion_choice *first = c->kind == OPENAI_CHAT ? c->choices : choice;
+    const uint32_t n = c->kind == OPENAI_CHAT ? c->n_choices : 1;
+    for (uint32_t i = 0; i < n; i++) push_opening(c, &first[i]);
+}
+
+static void push_delta(struct completion *c, struct completion_choice *choice, const struct rod_event *e) {
+    if (c->kind == OPENAI_RESPONSE) {
+        completion_response_delta(c, e->text, e->text_len);
+        return;
+    }
+    struct openai_choice shown = view(c, choice);
+    struct buf prompt_ids = {0};
+    if (!choice->role_sent && c->request.return_token_ids) {
+        add_ids(&prompt_ids, c->prompts[choice->prompt].ids, c->prompts[choice->prompt].n_ids);
+        shown.prompt_ids = &prompt_ids;
+    }
+    choice->role_sent = true;
+    shown.text = e->text;
+    shown.text_len = e->text_len;
+    bool rich = e->n_tokens && (shown.logprobs || shown.token_ids);
+    const size_t before = c->frame.len;
+    if (e->text_len || rich || shown.prompt_ids) push_chunk(c, choice, &shown);
+    if (shown.prompt_ids) c->opening_bytes += c->frame.len - before;
+    buf_fini(&prompt_ids);
+    openai_logprobs_clear(&choice->logprobs);
+    buf_clear(&choice->ids);
+}
+
+static void push_finish(struct completion *c, struct completion_choice *choice) {
+    struct openai_choice shown = view(c, choice);
+    shown.logprobs = NULL;
+    shown.token_ids = NULL;
+    shown.finished = true;
+    shown.reason = choice->reason;
+    shown.stop_string = choice->stop_string;
+    shown.stop_id = choice->stop_id;
+    shown.session = completion_session_of(c);
+    shown.session_version = c->session_version;
+    push_chunk(c, choice, &shown);
+}
+
+static void end_stream(struct completion *c) {
+    if (c->kind == OPENAI_RESPONSE) completion_response_ending(c);
+    if (c->request.include_usage) {
+        sse_begin(&c->frame);
+        openai_render_usage_chunk(&c->frame, &c->prefix, &c->usage);
+        sse_end(&c->frame);
+    }
+    if (c->kind != OPENAI_RESPONSE) sse_done(&c->frame);
+    /* The end of a response says all its text again, which tells nothing of how its client reads. */
+    c->over = !c->frame.failed;
+    write_frames(c);
+    http_stream_end(c->call->http);
+}
+
+static void answer_whole(struct completion *c) {
+    struct openai_choice *choices = calloc(c->n_choices, sizeof *choices);
+    struct buf *prompt_ids = calloc(c->n_prompts, sizeof *prompt_ids), out = {0};
+    if (choices && prompt_ids) {
+        for (size_t i = 0; i < c->n_prompts && c->request.return_token_ids; i++) {
+            add_ids(&prompt_ids[i], c->prompts[i].ids, c->prompts[i].n_ids);
+        }
+        for (uint32_t i = 0; i < c->n_choices; i++) {
+            const struct completion_choice *choice = &c->choices[i];
+            choices[i] = view(c, choice);
+            choices[i].text = choice->text.len ? choice->text.data : "";
+            choices[i].text_len = choice->text.len;
+            choices[i].prompt_ids = c->request.return_token_ids ? &prompt_ids[choice->prompt] : NULL;
+            choices[i].prompt_logprobs = c->request.n_prompt_logprobs >= 0 ? &choice->prompt_logprobs : NULL;
+            choices[i].finished = true;
+            choices[i].reason = choice->reason;
+            choices[i].stop_string = choice->stop_string;
+            choices[i].stop_id = choice->stop_id;
+            choices[i].session = completion_session_of(c);
+            choices[i].session_version = c->session_version;
+            out.failed = out.failed || choice->text.failed;
+        }
+        if (c->kind == OPENAI_RESPONSE) {
+            completion_response_whole(c, &out);
+        } else {
+            openai_render_answer(&out, c->kind, &c->prefix, choices, c->n_choices, &c->usage);
+        }
+    }
+    if (choices && prompt_ids && !out.failed) {
+        c->over = true;
+        http_call_respond(c->call, 200, "application/json", &out);
+    } else {
+        completion_fail_code(c, ROD_ENOMEM, "out of memory");
+    }
+    for (size_t i = 0; prompt_ids && i < c->n_prompts; i++) buf_fini(&prompt_ids[i]);
+    free(prompt_ids);
+    free(choices);
+    buf_fini(&out);
+}
+
+/* ---- events ---- */
+
+/* With the first event of a choice: what its prompt begins with. */
+static void begin_prompt(struct completion *c, struct completion_choice *choice) {
+    const struct openai_request *q = &c->request;
+    const struct completion_prompt *p = &c->prompts[choice->prompt];
+    if (choice->prompt_begun || c->over) return;
+    choice->prompt_begun = true;
+    if (q->echo && q->n_logprobs >= 0) openai_logprobs_add_first(&choice->logprobs, p->ids[0], &c->server->vocab);
+    if (q->n_prompt_logprobs >= 0) openai_prompt_logprobs_add(&choice->prompt_logprobs, NULL, &c->server->vocab);
+    if (p->echo && !q->stream) buf_add(&choice->text, p->echo, p->echo_len);
+}
+
+/* The prompt was scored for the more demanding of logprobs and prompt_logprobs; each gets as many as it asks for. */
+static void take_prompt(struct completion *c, struct completion_choice *choice, struct rod_event *e) {
+    const struct openai_request *q = &c->request;
+    begin_prompt(c, choice);
+    if (c->over) return;
+    for (size_t i = 0; i < e->n_tokens; i++) {
+        struct rod_token *token = &e->tokens[i];
+        const uint32_t n_top = token->n_top;
+        if (q->n_prompt_logprobs >= 0) {
+            token->n_top = n_top < (uint32_t)q->n_prompt_logprobs ? n_top : (uint32_t)q->n_prompt_logprobs;
+            openai_prompt_logprobs_add(&choice->prompt_logprobs, token, &c->server->vocab);
+        }
+        if (q->echo && q->n_logprobs >= 0) {
+            token->n_top = n_top < (uint32_t)q->n_logprobs ? n_top : (uint32_t)q->n_logprobs;
+            openai_logprobs_add(&choice->logprobs, c->kind, token, 1, true, &c->server->vocab);
+        }
+    }
+}
+
+static bool named_stop_id(const struct completion *c, int32_t id) {
+    for (size_t i = 0; i < c->request.n_stop_ids; i++) {
+        if (c->request.stop_ids[i] == id) return true;
+    }
+    return false;
+}
+
+/* Special tokens are in the text where the request wants them, and as the stop that it wants to see. */
+static void add_logprobs(struct completion *c, struct completion_choice *choice, const struct rod_event *e) {
+    const struct server *s = c->server;
+    if (choice->completion_tok == e->n_tokens)
+        choice->logprobs.n_part = 0; /* the prompt's text has ended, whole or not */
+    for (size_t i = 0; i < e->n_tokens; i++) {
+        const struct rod_token *token = &e->tokens[i];
+        size_t len = 0;
+        bool special = false;
+        rod_token_bytes(s->engine, token->id, &len, &special);
+        const bool shown = !special || c->request.keep_special || named_stop_id(c, token->id);
+        openai_logprobs_add(&choice->logprobs, c->kind, token, 1, shown, &s->vocab);
+    }
+}
+
+static void take_tokens(struct completion *c, struct completion_choice *choice, const struct rod_event *e) {
+    struct server *s = c->server;
+    uint64_t now = uv_hrtime();
+    choice->completion_tok += e->n_tokens;
+    if (e->n_tokens) {
+        if (!c->first_ns) {
+            c->first_ns = now;
+            metrics_observe(&s->metrics.ttft, (double)(now - c->started_ns) * 1e-9);
+        }
+        if (c->key && !e->replayed) {
+            c->answer_tok += e->n_tokens;
+            c->key->completion_tok += e->n_tokens;
+        }
+        if (choice->last_ns) metrics_observe(&s->metrics.inter_token, (double)(now - choice->last_ns) * 1e-9);
+        choice->last_ns = now;
+    }
+    if (c->over) return;
+    begin_prompt(c, choice);
+    if (c->request.stream && !choice->role_sent) push_openings(c, choice);
+    if (c->request.n_logprobs >= 0) add_logprobs(c, choice, e);
+    for (size_t i = 0; c->request.return_token_ids && i < e->n_tokens; i++) {
+        if (choice->ids.len) buf_putc(&choice->ids, ',');
+        buf_int(&choice->ids, e->tokens[i].id);
+    }
+    if (c->request.stream) {
+        push_delta(c, choice, e);
+    } else {
+        buf_add(&choice->text, e->text, e->text_len);
+    }
+}
+
+/* In the log-probabilities, but neither text nor a token of the usage. */
+static void take_end_token(struct completion *c, struct completion_choice *choice, const struct rod_event *e) {
+    begin_prompt(c, choice);
+    if (c->over) return;
+    if (c->request.stream && !choice->role_sent) push_openings(c, choice);
+    openai_logprobs_add(&choice->logprobs, c->kind, e->tokens, e->n_tokens, false, &c->server->vocab);
+    if (!c->request.stream) return;
+    struct openai_choice shown = view(c, choice);
+    push_chunk(c, choice, &shown);
+    openai_logprobs_clear(&choice->logprobs);
+}
+
+static void take_finish(struct completion *c, struct completion_choice *choice, struct rod_event *e) {
+    struct server *s = c->server;
+    take_tokens(c, choice, e);
+    choice->completion_tok = e->completion_tok;
+    s->metrics.completion_tok += e->completion_tok;
+    choice->reason = e->reason;
+    choice->stop_string = e->stop_string ? strdup(e->stop_string) : NULL;
+    choice->stop_id = named_stop_id(c, e->stop_id) ? e->stop_id : -1; /* the end token itself is not named */
+    c->usage.completion_tok += e->completion_tok;
+    if (choice->index % c->request.n == 0) c->usage.cached_tok += e->cached_tok;
+    if (*e->session) {
+        const struct openai_response *r = &c->request.response;
+        if (c->kind == OPENAI_RESPONSE && !r->store) session_routes_discard(s, c->tenant, e->session);
+        snprintf(c->session_id, sizeof c->session_id, "%s", e->session);
+        c->session_version = e->session_version;
+        c->replayed = e->replayed;
+        c->usage.prompt_tok = e->prompt_tok; /* of the whole conversation */
+    }
+    if (e->queue_ns > c->queue_ns) c->queue_ns = e->queue_ns;
+    metrics_observe(&s->metrics.queue, (double)e->queue_ns * 1e-9);
+    if (c->over) return;
+    if (e->stop_string && !choice->stop_string) {
+        completion_fail_code(c, ROD_ENOMEM, "out of memory");
+        return;
+    }
+    if (e->reason == ROD_FINISH_CANCEL) {
+        completion_fail_code(c, ROD_EDRAINING, "the request was cancelled by the server");
+        return;
+    }
+    if (c->request.stream && c->kind != OPENAI_RESPONSE) push_finish(c, choice);
+    if (c->n_open) return;
+    metrics_observe(&s->metrics.request, (double)(uv_hrtime() - c->started_ns) * 1e-9);
+    c->call->outcome = choice->reason == ROD_FINISH_LENGTH ? "length" : "stop";
+    if (c->request.stream) {
+        end_stream(c);
+    } else {
+        answer_whole(c);
+    }
+}
+
+/* The field to name where a request leaves no token to choose. */
+static const char *restriction(const struct openai_request *q) {
+    if (q->n_allowed_ids) return "allowed_token_ids";
+    if (q->n_bias) return "logit_bias";
+    if (q->n_bad_words) return "bad_words";
+    return q->grammar.text ? q->grammar.param : "";
+}
+
+void completion_event(struct rod_event *e) {
+    struct completion_choice *choice = e->user;
+    struct completion *c = choice->completion;
+    if (e->kind == ROD_EVENT_FINISH || e->kind == ROD_EVENT_ERROR) {
+        choice->open = false;
+        c->n_open--;
+        if (e->prefill_ns && !e->replayed) c->prompts[choice->prompt].read = true;
+    }
+    if (e->label) completion_session_relabel(c, e->label);
+    if (e->kind == ROD_EVENT_PROMPT) {
+        take_prompt(c, choice, e);
+    } else if (e->kind == ROD_EVENT_END_TOKEN) {
+        take_end_token(c, choice, e);
+    } else if (e->kind == ROD_EVENT_DELTA) {
+        take_tokens(c, choice, e);
+    } else if (e->kind == ROD_EVENT_FINISH) {
+        take_finish(c, choice, e);
+    } else {
+        struct openai_error err;
+        if (e->error.code == ROD_EINVALID && !e->error.param[0])
+            snprintf(e->error.param, sizeof e->error.param, "%s", restriction(&c->request));
+        openai_error_from(&err, &e->error);
+        if (c->of_session) completion_session_error(c, &err, e->error.code);
+        completion_fail(c, &err);
+    }
+    if (c->call && !c->over && (c->frame.len || c->frame.failed)) write_frames(c);
+    rod_event_free(e);
+    if (!c->n_open) settle_tokens(c);
+    completion_maybe_free(c);
+}
+
+void completion_tick(uv_timer_t *timer) {
+    struct server *server = timer->data;
+    uint64_t now = uv_hrtime();
+    if (!server->completions) uv_timer_stop(timer);
+    for (struct completion *c = server->completions; c; c = c->next) {
+        if (c->working) continue; /* the request is still being written on the pool */
+        if (!c->n_open || c->over || !c->call || !c->stream) continue;
+        uint64_t silence = ping_ns(c);
+        if (!silence) continue;
+        if (now - c->sent_ns < silence || (c->streaming && http_stream_pending(c->call->http))) continue;
+        server->metrics.pings++;
+        sse_ping(&c->frame);
+        write_frames(c);
+    }
+}

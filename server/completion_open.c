@@ -1,0 +1,398 @@
+/* completion_open.c - the way into a completion: a body becomes a parsed request, prompts as tokens, and requests of
+ * the engine. */
+#include "access.h"
+#include "completion_internal.h"
+#include "engine/base/json_guard.h"
+
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+#define TRIM_BYTES ((size_t)1 << 20)
+/* Some 40 bytes of JSON each. */
+#define MAX_PROMPT_SCORES (1u << 21)
+/* Of prompts, said again in every choice. */
+#define MAX_REPEATED_BYTES (64u << 20)
+
+/* bad_words as a model would say them: as they are, and after a space. */
+static int encode_bad_words(struct completion *c, struct rod_error *err) {
+    const struct openai_request *q = &c->request;
+    if (!q->n_bad_words) return 0;
+    int rc = 0;
+    c->bad = calloc(2 * q->n_bad_words, sizeof *c->bad);
+    if (!c->bad) return rod_fail(err, ROD_ENOMEM, "out of memory");
+    for (size_t i = 0; !rc && i < 2 * q->n_bad_words; i++) {
+        const struct openai_prompt *word = &q->bad_words[i / 2];
+        if (i % 2 && word->text[0] == ' ') continue;
+        struct buf text = {0};
+        if (i % 2) buf_putc(&text, ' ');
+        buf_add(&text, word->text, word->len);
+        struct rod_ids *ids = &c->bad[c->n_bad];
+        rc = text.failed ? rod_fail(err, ROD_ENOMEM, "out of memory")
+                         : rod_encode(c->server->engine, text.data, text.len, false, &ids->ids, &ids->n_ids, err);
+        c->n_bad += !rc;
+        buf_fini(&text);
+    }
+    if (rc && err && !err->param[0] && rod_code_http(rc) == 400) snprintf(err->param, sizeof err->param, "bad_words");
+    return rc;
+}
+
+/* The last tokens of a prompt, where the client wants it cut rather than refused. */
+static void truncate_prompt(const struct completion *c, struct completion_prompt *p) {
+    const int64_t wanted = c->request.truncate_tok;
+    const uint64_t most = wanted < 0 ? c->server->info->max_prompt_tok : (uint64_t)wanted;
+    if (!most || p->n_ids <= most) return;
+    memmove(p->ids, p->ids + (p->n_ids - most), most * sizeof *p->ids);
+    p->n_marks = 0; /* they were places in the whole prompt */
+    p->n_ids = most;
+}
+
+static int encode_chat(struct completion *c, struct completion_prompt *p, struct rod_error *err) {
+    const struct rod_engine *e = c->server->engine;
+    const struct openai_request *q = &c->request;
+    if (c->session) /* without tokens to generate its messages are read, and the next ones come after them */
+        return rod_chat_encode_turn(e, q->messages, q->n_messages, q->max_tokens > 0, c->session, &p->ids, &p->n_ids,
+                                    err);
+    int rc = rod_chat_encode(e, q->messages, q->n_messages, true, &p->ids, &p->n_ids, err);
+    if (!rc) rod_chat_marks(e, q->messages, q->n_messages, p->ids, p->n_ids, &p->marks, &p->n_marks);
+    return rc;
+}
+
+/* Prompt i as token ids; text that is encoded is dropped at once, it may be long. */
+static int encode(struct completion *c, size_t i, struct rod_error *err) {
+    struct server *s = c->server;
+    struct openai_request *q = &c->request;
+    struct completion_prompt *p = &c->prompts[i];
+    if (c->kind != OPENAI_COMPLETION) return encode_chat(c, p, err);
+    struct openai_prompt *from = &q->prompts[i];
+    if (from->ids) {
+        p->ids = from->ids;
+        p->n_ids = from->n_ids;
+        from->ids = NULL;
+        return 0;
+    }
+    int rc;
+    if (c->session) {
+        rc = completion_session_encode(c, from->text, from->len, &p->ids, &p->n_ids, err);
+    } else if (q->suffix) {
+        rc = rod_fim_encode(s->engine, from->text, from->len, q->suffix, q->suffix_len, &p->ids, &p->n_ids, err);
+    } else {
+        rc = rod_encode(s->engine, from->text, from->len, true, &p->ids, &p->n_ids, err);
+    }
+    free(from->text);
+    from->text = NULL;
+    return rc;
+}
+
+/* Compiles what the text must look like; the error names the field. */
+static int open_grammar(struct completion *c, struct rod_error *err) {
+    const struct openai_grammar *g = &c->request.grammar;
+    struct rod_error fault = {0};
+    if (!g->text) return 0;
+    struct json_guard room; /* a schema is JSON, which the engine reads */
+    int rc = json_guard_open(&room, g->len) ? ROD_ENOMEM : 0;
+    if (!rc) rc = rod_grammar_open(c->server->engine, g->kind, g->text, g->len, &c->grammar, &fault);
+    if (rc && room.was_short) rc = ROD_ENOMEM; /* else the schema was read, and what was read of it is freed */
+    json_guard_close(&room);
+    if (rc == ROD_ENOMEM) rod_fail(&fault, rc, "out of memory");
+    if (rc == ROD_EINVALID) rod_fail(err, rc, "%s %s", g->param, fault.message);
+    if (rc && rc != ROD_EINVALID) *err = fault;
+    if (rc) snprintf(err->param, sizeof err->param, "%s", g->param);
+    return rc;
+}
+
+/* What is read. */
+static const char *field_of(const struct completion *c) {
+    return c->kind == OPENAI_COMPLETION ? "prompt" : c->kind == OPENAI_CHAT ? "messages" : "input";
+}
+
+/* Parses and encodes; on the pool when the body is long. Touches nothing but the completion and what is constant. */
+static void prepare(struct completion *c) {
+    struct server *s = c->server;
+    struct rod_error rod = {0};
+    const struct openai_headers headers = {s->config.session_header, c->header_session, c->header_key};
+    c->has_err = openai_parse(c->kind, c->body, c->body_len, &s->defaults, &c->request, &c->err) ||
+                 openai_join_session(&c->request, &headers, &c->err);
+    completion_session_digest(c);
+    free(c->body);
+    c->body = NULL;
+    if (c->has_err) return;
+    struct openai_request *q = &c->request;
+    c->n_prompts = c->kind == OPENAI_COMPLETION ? q->n_prompts : 1;
+    c->prompts = calloc(c->n_prompts, sizeof *c->prompts);
+    int rc = c->prompts ? open_grammar(c, &rod) : rod_fail(&rod, ROD_ENOMEM, "out of memory");
+    if (!rc) rc = completion_session_open(c, &rod);
+    if (!c->prompts) c->n_prompts = 0;
+    for (size_t i = 0; !rc && i < c->n_prompts; i++) {
+        struct completion_prompt *p = &c->prompts[i];
+        rc = encode(c, i, &rod);
+        if (rc) break;
+        truncate_prompt(c, p);
+        c->usage.prompt_tok += p->n_ids;
+        if (q->echo && s->info->has_tokenizer)
+            rc = rod_decode(s->engine, p->ids, p->n_ids, false, &p->echo, &p->echo_len, &rod);
+    }
+    if (!rc) rc = encode_bad_words(c, &rod);
+    if (!rc) return;
+    c->has_err = true;
+    const char *field = field_of(c);
+    if (c->kind == OPENAI_RESPONSE && !strncmp(rod.param, "messages", 8)) rod.param[0] = 0;
+    if (!rod.param[0] && rod_code_http(rod.code) == 400) snprintf(rod.param, sizeof rod.param, "%s", field);
+    openai_error_from(&c->err, &rod);
+}
+
+/* Entries of log-probabilities that the answer has for its prompts, those of the tokens themselves too. */
+static uint64_t prompt_scores(const struct completion *c) {
+    const struct openai_request *q = &c->request;
+    const int32_t echoed = q->echo && q->n_logprobs >= 0 ? q->n_logprobs + 1 : 0;
+    return c->usage.prompt_tok * q->n * (uint64_t)(echoed + q->n_prompt_logprobs + 1);
+}
+
+/* About how many bytes the answer has of its prompts. In one choice that is no more than the client sent. */
+static uint64_t repeated_bytes(const struct completion *c) {
+    const struct openai_request *q = &c->request;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < c->n_prompts; i++)
+        bytes += c->prompts[i].echo_len + (q->return_token_ids ? c->prompts[i].n_ids * 7 : 0);
+    return q->n > 1 && (c->kind == OPENAI_COMPLETION || q->stream) ? bytes * q->n : 0;
+}
+
+/* What the engine could never take, so that the client need not try again. */
+static bool fits(struct completion *c) {
+    struct server *s = c->server;
+    for (size_t i = 0; i < c->n_prompts; i++) {
+        uint64_t n = c->prompts[i].n_ids, limit = s->info->max_prompt_tok;
+        if (!limit || n <= limit) continue;
+        const char *param = field_of(c);
+        openai_error_set(&c->err, 400, "invalid_request_error", "context_length_exceeded", param,
+                         "the prompt has %llu tokens, the limit is %llu", (unsigned long long)n,
+                         (unsigned long long)limit);
+        c->err.n_prompt_tok = n;
+        c->err.limit_tok = limit;
+        return false;
+    }
+    const uint64_t n_scores = prompt_scores(c);
+    if (n_scores > MAX_PROMPT_SCORES) {
+        openai_error_set(&c->err, 400, "invalid_request_error", "",
+                         c->request.n_prompt_logprobs >= 0 ? "prompt_logprobs" : "logprobs",
+                         "the prompts of all choices have %llu log-probabilities together, the limit is %u",
+                         (unsigned long long)n_scores, MAX_PROMPT_SCORES);
+        return false;
+    }
+    const uint64_t n_repeated = repeated_bytes(c);
+    if (n_repeated > MAX_REPEATED_BYTES) {
+        openai_error_set(&c->err, 400, "invalid_request_error", "", c->request.echo ? "echo" : "return_token_ids",
+                         "the prompts have some %llu bytes when they are said again in all choices, the limit is %u",
+                         (unsigned long long)n_repeated, MAX_REPEATED_BYTES);
+        return false;
+    }
+    uint64_t wanted = (uint64_t)c->n_prompts * c->request.n, most = s->info->n_slots + s->config.max_queue_requests;
+    if (wanted <= most) return true;
+    openai_error_set(&c->err, 400, "invalid_request_error", "", c->request.n > 1 ? "n" : "prompt",
+                     "%llu choices were asked for, this server takes at most %llu at a time",
+                     (unsigned long long)wanted, (unsigned long long)most);
+    return false;
+}
+
+static void *copy(const void *from, size_t bytes, bool *ok) {
+    if (!bytes) return NULL;
+    void *to = malloc(bytes);
+    if (to) {
+        memcpy(to, from, bytes);
+    } else {
+        *ok = false;
+    }
+    return to;
+}
+
+static struct rod_request *engine_request(struct completion *c, struct completion_choice *choice) {
+    const struct openai_request *q = &c->request;
+    const struct completion_prompt *p = &c->prompts[choice->prompt];
+    struct rod_request *r = rod_request_new();
+    if (!r) return NULL;
+    bool ok = true;
+    snprintf(r->id, sizeof r->id, "%s", c->call->id);
+    r->prompt = copy(p->ids, p->n_ids * sizeof *p->ids, &ok);
+    r->n_prompt = p->n_ids;
+    r->tenant = copy(c->tenant, strlen(c->tenant) + 1, &ok);
+    if (q->session.cache_salt) r->cache_salt = copy(q->session.cache_salt, strlen(q->session.cache_salt) + 1, &ok);
+    r->marks = copy(p->marks, p->n_marks * sizeof *p->marks, &ok);
+    r->n_marks = p->n_marks;
+    r->sampling = q->sampling;
+    r->sampling.seed += choice->index; /* so that choices differ */
+    r->bias = copy(q->bias, q->n_bias * sizeof *q->bias, &ok);
+    r->n_bias = q->n_bias;
+    r->stop_ids = copy(q->stop_ids, q->n_stop_ids * sizeof *q->stop_ids, &ok);
+    r->n_stop_ids = q->n_stop_ids;
+    r->stop = q->n_stop ? calloc(q->n_stop, sizeof *r->stop) : NULL;
+    for (size_t i = 0; r->stop && ok && i < q->n_stop; i++) {
+        r->stop[i] = copy(q->stop[i], strlen(q->stop[i]) + 1, &ok);
+        r->n_stop = i + 1;
+    }
+    r->allowed_ids = copy(q->allowed_ids, q->n_allowed_ids * sizeof *q->allowed_ids, &ok);
+    r->n_allowed_ids = q->n_allowed_ids;
+    r->bad = c->n_bad ? calloc(c->n_bad, sizeof *r->bad) : NULL;
+    for (size_t i = 0; r->bad && ok && i < c->n_bad; i++) {
+        r->bad[i].ids = copy(c->bad[i].ids, c->bad[i].n_ids * sizeof *c->bad[i].ids, &ok);
+        r->bad[i].n_ids = c->bad[i].n_ids;
+        r->n_bad = i + 1;
+    }
+    r->same_before = choice->index % q->n;
+    r->max_tokens = q->max_tokens;
+    r->min_tokens = q->min_tokens;
+    r->ignore_eos = q->ignore_eos;
+    r->include_stop = q->include_stop;
+    r->keep_special = q->keep_special;
+    r->n_logprobs = q->n_logprobs;
+    r->n_prompt_logprobs = q->n_prompt_logprobs;
+    r->report_end = q->echo && q->n_logprobs >= 0; /* who scores takes the last entry for a generated one */
+    if (q->echo && q->n_logprobs > r->n_prompt_logprobs) r->n_prompt_logprobs = q->n_logprobs;
+    r->grammar = rod_grammar_share(c->grammar);
+    if (c->key) {
+        r->key = c->key->index;
+        r->weight = c->key->priority;
+    }
+    r->queue_timeout_ns = c->server->config.request_timeout_ms * 1000000;
+    r->user = choice;
+    r->turn = c->session; /* a turn of a session has one choice */
+    c->session = NULL;
+    if (ok && (r->stop || !q->n_stop) && (r->bad || !c->n_bad)) return r;
+    rod_request_free(r);
+    return NULL;
+}
+
+/* All choices at once, so that those of one prompt can share its reading. */
+static int submit_all(struct completion *c, struct rod_error *err) {
+    struct rod_request **requests = calloc(c->n_choices, sizeof *requests);
+    uint64_t *tickets = calloc(c->n_choices, sizeof *tickets);
+    int rc = requests && tickets ? 0 : rod_fail(err, ROD_ENOMEM, "out of memory");
+    for (uint32_t i = 0; !rc && i < c->n_choices; i++) {
+        struct completion_choice *choice = &c->choices[i];
+        *choice = (struct completion_choice){.completion = c, .index = i, .prompt = i / c->request.n, .stop_id = -1};
+        requests[i] = engine_request(c, choice);
+        if (!requests[i]) rc = rod_fail(err, ROD_ENOMEM, "out of memory");
+        /* All have the same lists, which may be long: gigabytes in a hundred copies, for a refusal. */
+        if (!rc && !i && c->n_choices > 1) rc = rod_request_fits(c->server->engine, requests[i], err);
+    }
+    if (!rc) rc = rod_submit_all(c->server->engine, requests, c->n_choices, tickets, err);
+    for (uint32_t i = 0; i < c->n_choices; i++) {
+        if (rc && requests) rod_request_free(requests[i]);
+        if (rc) continue;
+        c->choices[i].ticket = tickets[i];
+        c->choices[i].open = true;
+        c->n_open++;
+    }
+    free(requests);
+    free(tickets);
+    return rc;
+}
+
+/* All that the completion may use is taken from the key's minute now, or a hundred that come together would pass it a
+ * hundred times. */
+static bool key_affords(struct completion *c) {
+    const uint64_t n_choices = (uint64_t)c->n_prompts * c->request.n, most = n_choices * c->request.max_tokens;
+    const uint64_t wait_s = c->key ? key_take(c->key, c->usage.prompt_tok + most, uv_hrtime(), &c->tokens) : 0;
+    if (wait_s) access_key_spent(&c->err, c->key, wait_s);
+    return !wait_s;
+}
+
+/* Of what the engine does not take, nothing is counted. */
+static void settle(struct completion *c, bool taken) {
+    if (taken) c->server->metrics.prompt_tok += c->usage.prompt_tok;
+    if (taken && c->key) c->key->prompt_tok += c->usage.prompt_tok;
+    if (!taken && c->key) key_settle(c->key, &c->tokens, 0);
+}
+
+static void submit(struct completion *c) {
+    struct server *s = c->server;
+    c->stream = c->request.stream;
+    if (!s->info->has_tokenizer) c->request.return_token_ids = true; /* there is no text to answer with */
+    if (c->has_err || !fits(c) || !key_affords(c)) {
+        completion_fail(c, &c->err);
+        return;
+    }
+    uint32_t n = (uint32_t)(c->n_prompts * c->request.n);
+    c->choices = calloc(n, sizeof *c->choices);
+    if (!c->choices) {
+        settle(c, false);
+        completion_fail_code(c, ROD_ENOMEM, "out of memory");
+        return;
+    }
+    c->n_choices = n;
+    if (!c->request.has_seed) getrandom(&c->request.sampling.seed, sizeof c->request.sampling.seed, 0);
+    c->created_unix_s = (int64_t)time(NULL);
+    c->of_session = c->session != NULL;
+    if (c->kind != OPENAI_RESPONSE)
+        openai_render_prefix(&c->prefix, c->kind, c->stream, c->call->id, c->created_unix_s, s->model_name);
+    struct rod_error rod = {0};
+    int rc = completion_session_label(c, &rod);
+    if (!rc) rc = submit_all(c, &rod);
+    settle(c, !rc);
+    if (rc) {
+        openai_error_from(&c->err, &rod);
+        completion_fail(c, &c->err);
+        return;
+    }
+    if (!uv_is_active((uv_handle_t *)&s->tick)) uv_timer_start(&s->tick, completion_tick, 100, 100);
+}
+
+static void on_work(void *arg) {
+    struct completion *c = arg;
+    size_t bytes = c->body_len;
+    prepare(c);
+    if (bytes > TRIM_BYTES) malloc_trim(0); /* what JSON took for a moment would stay with this thread's heap */
+}
+
+static void on_work_done(void *arg) {
+    struct completion *c = arg;
+    c->working = false;
+    if (c->call && !c->over) submit(c); /* over: the client left, or the drain has answered */
+    completion_maybe_free(c);
+}
+
+/* A grammar may take long to compile, however short its text. */
+static bool may_have_grammar(const struct completion *c) {
+    return c->body &&
+           (memmem(c->body, c->body_len, "response_format", 15) || memmem(c->body, c->body_len, "\"format\"", 8) ||
+            memmem(c->body, c->body_len, "structured_outputs", 18));
+}
+
+void completion_start(struct http_call *call, enum openai_kind kind) {
+    struct server *s = call->server;
+    struct completion *c = calloc(1, sizeof *c);
+    if (!c) {
+        struct openai_error err;
+        openai_error_set(&err, 500, "server_error", "out_of_memory", "", "out of memory");
+        http_call_fail(call, &err);
+        return;
+    }
+    c->server = s;
+    c->call = call;
+    call->completion = c;
+    c->kind = kind;
+    c->key = call->key;
+    if (c->key) key_hold(c->key);
+    c->counted = call->counted;
+    call->counted = false;
+    c->next = s->completions;
+    if (c->next) c->next->prev = c;
+    s->completions = c;
+    c->started_ns = c->sent_ns = http_started_ns(call->http);
+    if (!s->n_completions++) s->busy_since_ns = c->started_ns;
+    c->body = http_take_body(call->http, &c->body_len);
+    if (!completion_session_headers(c)) {
+        completion_fail_code(c, ROD_ENOMEM, "out of memory");
+        return;
+    }
+    if (c->body_len > SERVER_INLINE_BYTES || may_have_grammar(c)) {
+        c->working = true;
+        c->work = (struct pool_work){.run = on_work, .done = on_work_done, .arg = c, .n_bytes = c->body_len};
+        server_pool(s, c->key, &c->work);
+        return;
+    }
+    prepare(c);
+    submit(c);
+}
