@@ -43,7 +43,7 @@ int admin_open(struct server *s, struct admin **out, char *message, size_t size)
                                        .body_max_bytes = ADMIN_BODY_BYTES,
                                        .idle_timeout_ms = s->config.idle_timeout_ms,
                                        .make_room = true, /* who asks for health must not wait for who says nothing */
-                                       .handlers = routes_aside_handlers(s)};
+                                       .handlers = routes_admin_handlers(s)};
     uv_loop_init(&a->loop);
     int rc = http_open(&a->loop, &config, &a->http, message, size);
     if (!rc && http_start(a->http, message, size)) {

@@ -21,7 +21,7 @@ void http_call_respond(struct http_call *call, unsigned status, const char *cont
 void http_call_retry_after(struct http_call *call, unsigned status, const char *code, uint64_t known_s) {
     struct server *s = call->server;
     uint64_t seconds = known_s ? known_s : 1;
-    if (status == 429 && !known_s && s->engine && !call->aside) {
+    if (status == 429 && !known_s && s->engine && !call->on_admin) {
         struct rod_stats stats;
         rod_engine_stats(s->engine, &stats);
         if (stats.queued) seconds = admission_retry_s(&s->admission, (uint64_t)stats.queued + 1);

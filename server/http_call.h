@@ -19,7 +19,7 @@ struct http_call { /* the user pointer of its http_request */
     struct completion *completion; /* of a completion, or NULL */
     struct job *job;               /* of work on the thread pool, or NULL */
     struct key *key;               /* whose request it is; NULL without keys. Held until done */
-    bool counted, aside;           /* counted: among the key's requests in flight; aside: on the admin thread */
+    bool counted, on_admin;        /* counted: among the key's requests in flight; on_admin: on the admin thread */
     const char *outcome;           /* for the log: static text, NULL = nothing to say beyond the status */
     char tenant[72];               /* whose sessions it sees: a name of its API key, "" without keys */
 };

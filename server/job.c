@@ -145,8 +145,8 @@ static void on_work(void *arg) { work(arg); }
 static void on_work_done(void *arg) { finish(arg); }
 
 /* The lines of the pool are the main thread's. */
-static void on_work_aside(uv_work_t *request) { work(request->data); }
-static void on_work_aside_done(uv_work_t *request, int status) {
+static void job_on_admin_work(uv_work_t *request) { work(request->data); }
+static void job_on_admin_work_done(uv_work_t *request, int status) {
     (void)status;
     finish(request->data);
 }
@@ -178,7 +178,7 @@ void job_start(struct job *j, bool wait) {
         return;
     }
     j->work.uv.data = j;
-    if (is_long && uv_queue_work(j->loop, &j->work.uv, on_work_aside, on_work_aside_done) == 0) return;
+    if (is_long && uv_queue_work(j->loop, &j->work.uv, job_on_admin_work, job_on_admin_work_done) == 0) return;
     work(j);
     finish(j);
 }

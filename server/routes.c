@@ -23,14 +23,14 @@ struct route {
     const char *method, *path; /* a path that ends in '/' takes what follows as a name */
     const char *tail; /* what follows the name, which then has no '/'; NULL: the name is the rest of the path */
     void (*run)(struct http_call *call);
-    bool open;   /* needs no key */
-    bool engine; /* 503 while loading or draining */
-    bool bare;   /* its body may be left out */
-    bool slot;   /* takes a slot: refused while the queue is full */
-    bool tokens; /* uses tokens of its key's minute */
-    bool admin;  /* asks for the admin key, if there is one */
-    bool aside;  /* on the admin port too: its handler touches what any thread may */
-    bool state;  /* a state of any tenant goes in or out, as bytes: for the admin key */
+    bool open;     /* needs no key */
+    bool engine;   /* 503 while loading or draining */
+    bool bare;     /* its body may be left out */
+    bool slot;     /* takes a slot: refused while the queue is full */
+    bool tokens;   /* uses tokens of its key's minute */
+    bool admin;    /* asks for the admin key, if there is one */
+    bool on_admin; /* on the admin port too: its handler touches what any thread may */
+    bool state;    /* a state of any tenant goes in or out, as bytes: for the admin key */
 };
 
 static void get_health(struct http_call *call);
@@ -60,20 +60,20 @@ static const struct route routes[] = {
     {"DELETE", "/v1/sessions/", .tail = "", .run = session_routes_delete, .engine = true},
     {"POST", "/v1/sessions/", .tail = "/fork", .run = session_routes_fork, .engine = true, .bare = true},
     {"GET", "/v1/sessions/", .tail = "/state", .run = session_routes_export, .engine = true, .admin = true,
-     .aside = true, .state = true},
+     .on_admin = true, .state = true},
     {"PUT", "/v1/sessions/", .tail = "/state", .run = session_routes_import, .engine = true, .admin = true,
-     .aside = true, .state = true},
+     .on_admin = true, .state = true},
     {"GET", "/v1/models", .run = get_models},
     {"GET", "/v1/models/", .run = get_model},
     {"POST", "/tokenize", .run = job_tokenize, .engine = true, .tokens = true},
     {"POST", "/detokenize", .run = job_detokenize, .engine = true, .tokens = true},
     {"POST", "/apply-template", .run = job_apply_template, .engine = true, .tokens = true},
-    {"GET", "/health", .run = get_health, .open = true, .aside = true},
-    {"GET", "/health/ready", .run = get_health, .open = true, .aside = true},
-    {"GET", "/health/live", .run = get_live, .open = true, .aside = true},
-    {"GET", "/metrics", .run = get_metrics, .admin = true, .aside = true},
-    {"GET", "/version", .run = get_version, .aside = true},
-    {"GET", "/slots", .run = get_slots, .admin = true, .aside = true},
+    {"GET", "/health", .run = get_health, .open = true, .on_admin = true},
+    {"GET", "/health/ready", .run = get_health, .open = true, .on_admin = true},
+    {"GET", "/health/live", .run = get_live, .open = true, .on_admin = true},
+    {"GET", "/metrics", .run = get_metrics, .admin = true, .on_admin = true},
+    {"GET", "/version", .run = get_version, .on_admin = true},
+    {"GET", "/slots", .run = get_slots, .admin = true, .on_admin = true},
     {"GET", "/openapi.json", .run = get_openapi},
     {"GET", "/", .run = get_page, .open = true},
 };
@@ -274,7 +274,7 @@ static unsigned find_route(struct http_call *call) {
     const char *path = http_path(call->http), *method = http_method(call->http);
     char allow[64] = "", message[256];
     for (unsigned i = 0; i < N_ROUTES; i++) {
-        if (!path_matches(&routes[i], path) || (call->aside && !routes[i].aside)) continue;
+        if (!path_matches(&routes[i], path) || (call->on_admin && !routes[i].on_admin)) continue;
         if (method_matches(&routes[i], method)) return i;
         const size_t n = strlen(allow);
         snprintf(allow + n, sizeof allow - n, "%s%s", n ? ", " : "",
@@ -391,15 +391,15 @@ static bool key_has_room(struct http_call *call) {
     return false;
 }
 
-static struct http_call *new_http_call(struct server *s, struct http_request *r, bool aside) {
+static struct http_call *new_http_call(struct server *s, struct http_request *r, bool on_admin) {
     struct http_call *call = calloc(1, sizeof *call);
     if (!call) return NULL;
-    *call = (struct http_call){.server = s, .http = r, .route = N_ROUTES, .aside = aside};
-    call->loop = aside ? s->admin_loop : s->loop;
+    *call = (struct http_call){.server = s, .http = r, .route = N_ROUTES, .on_admin = on_admin};
+    call->loop = on_admin ? s->admin_loop : s->loop;
     http_set_user(r, call);
     choose_id(call);
     http_add_header(r, "X-Request-Id", call->id);
-    if (!aside) access_cors(call);
+    if (!on_admin) access_cors(call);
     return call;
 }
 
@@ -407,19 +407,19 @@ static bool takes_body(const struct route *route) {
     return strcmp(route->method, "GET") != 0 && strcmp(route->method, "DELETE") != 0;
 }
 
-static void begin(struct server *s, struct http_request *r, bool aside) {
-    struct http_call *call = new_http_call(s, r, aside);
+static void begin(struct server *s, struct http_request *r, bool on_admin) {
+    struct http_call *call = new_http_call(s, r, on_admin);
     if (!call) {
         http_abort(r);
         return;
     }
-    if (!aside) s->beat_ns = http_started_ns(r); /* it turns, however long this one takes */
-    if (!aside && access_preflight(call)) return;
+    if (!on_admin) s->beat_ns = http_started_ns(r); /* it turns, however long this one takes */
+    if (!on_admin && access_preflight(call)) return;
     call->route = find_route(call);
     if (call->route == N_ROUTES) return;
     set_name(call);
     const struct route *route = &routes[call->route];
-    if (!route->open && !access_allowed(call, route->admin || aside)) return;
+    if (!route->open && !access_allowed(call, route->admin || on_admin)) return;
     if (route->state && !access_state(call)) return;
     if (!takes_body(route)) http_drop_body(r, NO_BODY_MAX_BYTES);
     if (takes_body(route) && !body_acceptable(call)) return;
@@ -432,7 +432,7 @@ static void on_headers(void *arg, struct http_request *r) {
     access_forget(r);
 }
 
-static void on_headers_aside(void *arg, struct http_request *r) {
+static void on_admin_headers(void *arg, struct http_request *r) {
     begin(arg, r, true);
     access_forget(r);
 }
@@ -521,11 +521,11 @@ static void on_done(void *arg, struct http_request *r) {
     free(call);
 }
 
-static void refused(struct server *s, struct http_request *r, bool aside, unsigned status, const char *code,
+static void refused(struct server *s, struct http_request *r, bool on_admin, unsigned status, const char *code,
                     const char *message) {
     struct http_call *call = http_user(r);
     access_forget(r);
-    if (!call) call = new_http_call(s, r, aside);
+    if (!call) call = new_http_call(s, r, on_admin);
     if (!call) return;
     char text[160];
     if (status == 413) {
@@ -546,7 +546,7 @@ static void on_refuse(void *arg, struct http_request *r, unsigned status, const 
     refused(arg, r, false, status, code, message);
 }
 
-static void on_refuse_aside(void *arg, struct http_request *r, unsigned status, const char *code, const char *message) {
+static void on_admin_refuse(void *arg, struct http_request *r, unsigned status, const char *code, const char *message) {
     refused(arg, r, true, status, code, message);
 }
 
@@ -559,6 +559,6 @@ struct http_handlers routes_handlers(struct server *s) {
     return (struct http_handlers){s, on_headers, on_request, on_gone, on_done, on_refuse, on_log};
 }
 
-struct http_handlers routes_aside_handlers(struct server *s) {
-    return (struct http_handlers){s, on_headers_aside, on_request, on_gone, on_done, on_refuse_aside, on_log};
+struct http_handlers routes_admin_handlers(struct server *s) {
+    return (struct http_handlers){s, on_admin_headers, on_request, on_gone, on_done, on_admin_refuse, on_log};
 }

@@ -8,7 +8,7 @@
 #include "server.h"
 
 struct http_handlers routes_handlers(struct server *server);
-struct http_handlers routes_aside_handlers(struct server *server); /* of the admin thread's listener */
+struct http_handlers routes_admin_handlers(struct server *server); /* of the admin thread's listener */
 /* NULL when requests are taken, else why not: "loading", "draining", "failed", "stalled". Any thread. */
 const char *routes_unready(const struct server *server);
 
