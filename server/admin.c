@@ -25,7 +25,7 @@ static void on_end(uv_async_t *end) {
     uv_close((uv_handle_t *)end, NULL);
 }
 
-static void run(void *arg) {
+static void admin_run(void *arg) {
     struct admin *a = arg;
     uv_run(&a->loop, UV_RUN_DEFAULT);
 }
@@ -58,10 +58,10 @@ int admin_open(struct server *s, struct admin **out, char *message, size_t size)
     uv_async_init(&a->loop, &a->end, on_end);
     a->end.data = a;
     s->admin_loop = &a->loop;
-    if (uv_thread_create(&a->thread, run, a)) {
+    if (uv_thread_create(&a->thread, admin_run, a)) {
         snprintf(message, size, "the admin thread did not start");
         on_end(&a->end);
-        run(a);
+        admin_run(a);
         uv_loop_close(&a->loop);
         free(a);
         return -1;

@@ -71,7 +71,7 @@ void completion_maybe_free(struct completion *c) {
     if (!c->call && !c->n_open && !c->working) completion_free(c);
 }
 
-static void cancel_all(struct completion *c) {
+static void cancel_choices(struct completion *c) {
     for (uint32_t i = 0; i < c->n_choices; i++) {
         if (c->choices[i].open) rod_cancel(c->server->engine, c->choices[i].ticket);
     }
@@ -81,7 +81,7 @@ void completion_gone(struct completion *c) {
     if (c->over) return;
     c->over = true;
     c->server->metrics.disconnects++;
-    cancel_all(c);
+    cancel_choices(c);
     if (c->working) pool_cancel(&c->work); /* unless it has begun */
 }
 
@@ -91,7 +91,7 @@ void completion_done(struct completion *c) {
     if (c->working) pool_cancel(&c->work);
     if (!c->over) {
         c->over = true;
-        cancel_all(c);
+        cancel_choices(c);
     }
     completion_maybe_free(c);
 }
@@ -145,7 +145,7 @@ static void write_frames(struct completion *c) {
     }
     if (c->frame.failed) {
         http_abort(r);
-        cancel_all(c);
+        cancel_choices(c);
         c->over = true;
         return;
     }
@@ -164,7 +164,7 @@ static void write_frames(struct completion *c) {
         c->call->outcome = "slow_client";
         c->slow = true;
         c->over = true;
-        cancel_all(c);
+        cancel_choices(c);
         http_abort(r);
     }
 }
@@ -172,7 +172,7 @@ static void write_frames(struct completion *c) {
 void completion_fail(struct completion *c, const struct openai_error *err) {
     if (c->over || !c->call) return;
     c->over = true;
-    cancel_all(c);
+    cancel_choices(c);
     if (!c->streaming) {
         http_call_fail(c->call, err);
         return;
@@ -205,7 +205,7 @@ void completion_end_all(struct server *server) {
     }
 }
 
-static struct openai_choice view(const struct completion *c, const struct completion_choice *choice) {
+static struct openai_choice choice_view(const struct completion *c, const struct completion_choice *choice) {
     return (struct openai_choice){.index = choice->index,
                                   .text = "",
                                   .logprobs = c->request.n_logprobs >= 0 ? &choice->logprobs : NULL,
@@ -280,7 +280,7 @@ static void push_delta(struct completion *c, struct completion_choice *choice, c
         completion_response_delta(c, e->text, e->text_len);
         return;
     }
-    struct openai_choice shown = view(c, choice);
+    struct openai_choice shown = choice_view(c, choice);
     struct buf prompt_ids = {0};
     if (!choice->role_sent && c->request.return_token_ids) {
         add_ids(&prompt_ids, c->prompts[choice->prompt].ids, c->prompts[choice->prompt].n_ids);
@@ -299,7 +299,7 @@ static void push_delta(struct completion *c, struct completion_choice *choice, c
 }
 
 static void push_finish(struct completion *c, struct completion_choice *choice) {
-    struct openai_choice shown = view(c, choice);
+    struct openai_choice shown = choice_view(c, choice);
     shown.logprobs = NULL;
     shown.token_ids = NULL;
     shown.finished = true;
@@ -334,7 +334,7 @@ static void answer_whole(struct completion *c) {
         }
         for (uint32_t i = 0; i < c->n_choices; i++) {
             const struct completion_choice *choice = &c->choices[i];
-            choices[i] = view(c, choice);
+            choices[i] = choice_view(c, choice);
             choices[i].text = choice->text.len ? choice->text.data : "";
             choices[i].text_len = choice->text.len;
             choices[i].prompt_ids = c->request.return_token_ids ? &prompt_ids[choice->prompt] : NULL;
@@ -405,7 +405,7 @@ static bool named_stop_id(const struct completion *c, int32_t id) {
 }
 
 /* Special tokens are in the text where the request wants them, and as the stop that it wants to see. */
-static void add_logprobs(struct completion *c, struct completion_choice *choice, const struct rod_event *e) {
+static void take_logprobs(struct completion *c, struct completion_choice *choice, const struct rod_event *e) {
     const struct server *s = c->server;
     if (choice->completion_tok == e->n_tokens)
         choice->logprobs.n_part = 0; /* the prompt's text has ended, whole or not */
@@ -438,7 +438,7 @@ static void take_tokens(struct completion *c, struct completion_choice *choice, 
     if (c->over) return;
     begin_prompt(c, choice);
     if (c->request.stream && !choice->role_sent) push_openings(c, choice);
-    if (c->request.n_logprobs >= 0) add_logprobs(c, choice, e);
+    if (c->request.n_logprobs >= 0) take_logprobs(c, choice, e);
     for (size_t i = 0; c->request.return_token_ids && i < e->n_tokens; i++) {
         if (choice->ids.len) buf_putc(&choice->ids, ',');
         buf_int(&choice->ids, e->tokens[i].id);
@@ -457,7 +457,7 @@ static void take_end_token(struct completion *c, struct completion_choice *choic
     if (c->request.stream && !choice->role_sent) push_openings(c, choice);
     openai_logprobs_add(&choice->logprobs, c->kind, e->tokens, e->n_tokens, false, &c->server->vocab);
     if (!c->request.stream) return;
-    struct openai_choice shown = view(c, choice);
+    struct openai_choice shown = choice_view(c, choice);
     push_chunk(c, choice, &shown);
     openai_logprobs_clear(&choice->logprobs);
 }
@@ -503,7 +503,7 @@ static void take_finish(struct completion *c, struct completion_choice *choice, 
 }
 
 /* The field to name where a request leaves no token to choose. */
-static const char *restriction(const struct openai_request *q) {
+static const char *restricting_field(const struct openai_request *q) {
     if (q->n_allowed_ids) return "allowed_token_ids";
     if (q->n_bias) return "logit_bias";
     if (q->n_bad_words) return "bad_words";
@@ -530,7 +530,7 @@ void completion_event(struct rod_event *e) {
     } else {
         struct openai_error err;
         if (e->error.code == ROD_EINVALID && !e->error.param[0])
-            snprintf(e->error.param, sizeof e->error.param, "%s", restriction(&c->request));
+            snprintf(e->error.param, sizeof e->error.param, "%s", restricting_field(&c->request));
         openai_error_from(&err, &e->error);
         if (c->of_session) completion_session_error(c, &err, e->error.code);
         completion_fail(c, &err);

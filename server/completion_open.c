@@ -62,7 +62,7 @@ static int encode_chat(struct completion *c, struct completion_prompt *p, struct
 }
 
 /* Prompt i as token ids; text that is encoded is dropped at once, it may be long. */
-static int encode(struct completion *c, size_t i, struct rod_error *err) {
+static int encode_prompt(struct completion *c, size_t i, struct rod_error *err) {
     struct server *s = c->server;
     struct openai_request *q = &c->request;
     struct completion_prompt *p = &c->prompts[i];
@@ -105,12 +105,12 @@ static int open_grammar(struct completion *c, struct rod_error *err) {
 }
 
 /* What is read. */
-static const char *field_of(const struct completion *c) {
+static const char *input_field(const struct completion *c) {
     return c->kind == OPENAI_COMPLETION ? "prompt" : c->kind == OPENAI_CHAT ? "messages" : "input";
 }
 
 /* Parses and encodes; on the pool when the body is long. Touches nothing but the completion and what is constant. */
-static void prepare(struct completion *c) {
+static void completion_prepare(struct completion *c) {
     struct server *s = c->server;
     struct rod_error rod = {0};
     const struct openai_headers headers = {s->config.session_header, c->header_session, c->header_key};
@@ -128,7 +128,7 @@ static void prepare(struct completion *c) {
     if (!c->prompts) c->n_prompts = 0;
     for (size_t i = 0; !rc && i < c->n_prompts; i++) {
         struct completion_prompt *p = &c->prompts[i];
-        rc = encode(c, i, &rod);
+        rc = encode_prompt(c, i, &rod);
         if (rc) break;
         truncate_prompt(c, p);
         c->usage.prompt_tok += p->n_ids;
@@ -138,7 +138,7 @@ static void prepare(struct completion *c) {
     if (!rc) rc = encode_bad_words(c, &rod);
     if (!rc) return;
     c->has_err = true;
-    const char *field = field_of(c);
+    const char *field = input_field(c);
     if (c->kind == OPENAI_RESPONSE && !strncmp(rod.param, "messages", 8)) rod.param[0] = 0;
     if (!rod.param[0] && rod_code_http(rod.code) == 400) snprintf(rod.param, sizeof rod.param, "%s", field);
     openai_error_from(&c->err, &rod);
@@ -161,12 +161,12 @@ static uint64_t repeated_bytes(const struct completion *c) {
 }
 
 /* What the engine could never take, so that the client need not try again. */
-static bool fits(struct completion *c) {
+static bool completion_fits(struct completion *c) {
     struct server *s = c->server;
     for (size_t i = 0; i < c->n_prompts; i++) {
         uint64_t n = c->prompts[i].n_ids, limit = s->info->max_prompt_tok;
         if (!limit || n <= limit) continue;
-        const char *param = field_of(c);
+        const char *param = input_field(c);
         openai_error_set(&c->err, 400, "invalid_request_error", "context_length_exceeded", param,
                          "the prompt has %llu tokens, the limit is %llu", (unsigned long long)n,
                          (unsigned long long)limit);
@@ -197,7 +197,7 @@ static bool fits(struct completion *c) {
     return false;
 }
 
-static void *copy(const void *from, size_t bytes, bool *ok) {
+static void *copy_bytes(const void *from, size_t bytes, bool *ok) {
     if (!bytes) return NULL;
     void *to = malloc(bytes);
     if (to) {
@@ -215,28 +215,29 @@ static struct rod_request *engine_request(struct completion *c, struct completio
     if (!r) return NULL;
     bool ok = true;
     snprintf(r->id, sizeof r->id, "%s", c->call->id);
-    r->prompt = copy(p->ids, p->n_ids * sizeof *p->ids, &ok);
+    r->prompt = copy_bytes(p->ids, p->n_ids * sizeof *p->ids, &ok);
     r->n_prompt = p->n_ids;
-    r->tenant = copy(c->tenant, strlen(c->tenant) + 1, &ok);
-    if (q->session.cache_salt) r->cache_salt = copy(q->session.cache_salt, strlen(q->session.cache_salt) + 1, &ok);
-    r->marks = copy(p->marks, p->n_marks * sizeof *p->marks, &ok);
+    r->tenant = copy_bytes(c->tenant, strlen(c->tenant) + 1, &ok);
+    if (q->session.cache_salt)
+        r->cache_salt = copy_bytes(q->session.cache_salt, strlen(q->session.cache_salt) + 1, &ok);
+    r->marks = copy_bytes(p->marks, p->n_marks * sizeof *p->marks, &ok);
     r->n_marks = p->n_marks;
     r->sampling = q->sampling;
     r->sampling.seed += choice->index; /* so that choices differ */
-    r->bias = copy(q->bias, q->n_bias * sizeof *q->bias, &ok);
+    r->bias = copy_bytes(q->bias, q->n_bias * sizeof *q->bias, &ok);
     r->n_bias = q->n_bias;
-    r->stop_ids = copy(q->stop_ids, q->n_stop_ids * sizeof *q->stop_ids, &ok);
+    r->stop_ids = copy_bytes(q->stop_ids, q->n_stop_ids * sizeof *q->stop_ids, &ok);
     r->n_stop_ids = q->n_stop_ids;
     r->stop = q->n_stop ? calloc(q->n_stop, sizeof *r->stop) : NULL;
     for (size_t i = 0; r->stop && ok && i < q->n_stop; i++) {
-        r->stop[i] = copy(q->stop[i], strlen(q->stop[i]) + 1, &ok);
+        r->stop[i] = copy_bytes(q->stop[i], strlen(q->stop[i]) + 1, &ok);
         r->n_stop = i + 1;
     }
-    r->allowed_ids = copy(q->allowed_ids, q->n_allowed_ids * sizeof *q->allowed_ids, &ok);
+    r->allowed_ids = copy_bytes(q->allowed_ids, q->n_allowed_ids * sizeof *q->allowed_ids, &ok);
     r->n_allowed_ids = q->n_allowed_ids;
     r->bad = c->n_bad ? calloc(c->n_bad, sizeof *r->bad) : NULL;
     for (size_t i = 0; r->bad && ok && i < c->n_bad; i++) {
-        r->bad[i].ids = copy(c->bad[i].ids, c->bad[i].n_ids * sizeof *c->bad[i].ids, &ok);
+        r->bad[i].ids = copy_bytes(c->bad[i].ids, c->bad[i].n_ids * sizeof *c->bad[i].ids, &ok);
         r->bad[i].n_ids = c->bad[i].n_ids;
         r->n_bad = i + 1;
     }
@@ -300,24 +301,24 @@ static bool key_affords(struct completion *c) {
 }
 
 /* Of what the engine does not take, nothing is counted. */
-static void settle(struct completion *c, bool taken) {
+static void account_prompt(struct completion *c, bool taken) {
     if (taken) c->server->metrics.prompt_tok += c->usage.prompt_tok;
     if (taken && c->key) c->key->prompt_tok += c->usage.prompt_tok;
     if (!taken && c->key) key_settle(c->key, &c->tokens, 0);
 }
 
-static void submit(struct completion *c) {
+static void completion_submit(struct completion *c) {
     struct server *s = c->server;
     c->stream = c->request.stream;
     if (!s->info->has_tokenizer) c->request.return_token_ids = true; /* there is no text to answer with */
-    if (c->has_err || !fits(c) || !key_affords(c)) {
+    if (c->has_err || !completion_fits(c) || !key_affords(c)) {
         completion_fail(c, &c->err);
         return;
     }
     uint32_t n = (uint32_t)(c->n_prompts * c->request.n);
     c->choices = calloc(n, sizeof *c->choices);
     if (!c->choices) {
-        settle(c, false);
+        account_prompt(c, false);
         completion_fail_code(c, ROD_ENOMEM, "out of memory");
         return;
     }
@@ -330,7 +331,7 @@ static void submit(struct completion *c) {
     struct rod_error rod = {0};
     int rc = completion_session_label(c, &rod);
     if (!rc) rc = submit_all(c, &rod);
-    settle(c, !rc);
+    account_prompt(c, !rc);
     if (rc) {
         openai_error_from(&c->err, &rod);
         completion_fail(c, &c->err);
@@ -339,17 +340,17 @@ static void submit(struct completion *c) {
     if (!uv_is_active((uv_handle_t *)&s->tick)) uv_timer_start(&s->tick, completion_tick, 100, 100);
 }
 
-static void on_work(void *arg) {
+static void completion_on_work(void *arg) {
     struct completion *c = arg;
     size_t bytes = c->body_len;
-    prepare(c);
+    completion_prepare(c);
     if (bytes > TRIM_BYTES) malloc_trim(0); /* what JSON took for a moment would stay with this thread's heap */
 }
 
-static void on_work_done(void *arg) {
+static void completion_on_work_done(void *arg) {
     struct completion *c = arg;
     c->working = false;
-    if (c->call && !c->over) submit(c); /* over: the client left, or the drain has answered */
+    if (c->call && !c->over) completion_submit(c); /* over: the client left, or the drain has answered */
     completion_maybe_free(c);
 }
 
@@ -389,10 +390,11 @@ void completion_start(struct http_call *call, enum openai_kind kind) {
     }
     if (c->body_len > SERVER_INLINE_BYTES || may_have_grammar(c)) {
         c->working = true;
-        c->work = (struct pool_work){.run = on_work, .done = on_work_done, .arg = c, .n_bytes = c->body_len};
+        c->work = (struct pool_work){
+            .run = completion_on_work, .done = completion_on_work_done, .arg = c, .n_bytes = c->body_len};
         server_pool(s, c->key, &c->work);
         return;
     }
-    prepare(c);
-    submit(c);
+    completion_prepare(c);
+    completion_submit(c);
 }

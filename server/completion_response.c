@@ -1,7 +1,7 @@
 /* completion_response.c - the answers of /v1/responses: one choice, shown as an item of a response. */
 #include "completion_internal.h"
 
-static struct openai_response_view view(const struct completion *c) {
+static struct openai_response_view response_view(const struct completion *c) {
     const struct completion_choice *choice = &c->choices[0];
     return (struct openai_response_view){.id = c->response_id,
                                          .model = c->model ? c->model : c->server->model_name,
@@ -16,27 +16,27 @@ static struct openai_response_view view(const struct completion *c) {
 }
 
 void completion_response_opening(struct completion *c) {
-    const struct openai_response_view v = view(c);
+    const struct openai_response_view v = response_view(c);
     openai_render_response_opening(&c->frame, &v, &c->sequence);
 }
 
 void completion_response_delta(struct completion *c, const char *text, size_t len) {
     buf_add(&c->choices[0].text, text, len);
     if (!len || !c->request.stream) return;
-    struct openai_response_view v = view(c);
+    struct openai_response_view v = response_view(c);
     v.text = text;
     v.text_len = len;
     openai_render_response_delta(&c->frame, &v, &c->sequence);
 }
 
 void completion_response_ending(struct completion *c) {
-    const struct openai_response_view v = view(c);
+    const struct openai_response_view v = response_view(c);
     if (c->choices[0].text.failed) c->frame.failed = true;
     openai_render_response_ending(&c->frame, &v, &c->sequence);
 }
 
 void completion_response_whole(struct completion *c, struct buf *out) {
-    const struct openai_response_view v = view(c);
+    const struct openai_response_view v = response_view(c);
     if (c->choices[0].text.failed) out->failed = true;
     openai_render_response(out, &v);
 }

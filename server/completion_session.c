@@ -11,7 +11,7 @@
 #include <sys/random.h>
 #include <xxhash.h>
 
-static char *copy(const char *text) { return text ? strdup(text) : NULL; }
+static char *copy_text(const char *text) { return text ? strdup(text) : NULL; }
 
 /* On the loop thread, where headers can be read. */
 bool completion_session_headers(struct completion *c) {
@@ -20,8 +20,8 @@ bool completion_session_headers(struct completion *c) {
     const char *key = http_header(call->http, "Idempotency-Key");
     snprintf(c->tenant, sizeof c->tenant, "%s", call->tenant);
     c->max_sessions = call->key ? call->key->max_sessions : 0;
-    c->header_session = copy(session);
-    c->header_key = copy(key);
+    c->header_session = copy_text(session);
+    c->header_key = copy_text(key);
     return (!session || c->header_session) && (!key || c->header_key);
 }
 
@@ -81,7 +81,7 @@ void completion_session_relabel(struct completion *c, const char *label) {
     openai_render_prefix(&c->prefix, c->kind, c->stream, id, created, model);
 }
 
-static bool fill(struct completion *c, struct rod_turn *r) {
+static bool fill_turn(struct completion *c, struct rod_turn *r) {
     const struct openai_session *s = &c->request.session;
     const bool response = c->kind == OPENAI_RESPONSE;
     const char *from = response ? c->request.response.previous : NULL;
@@ -89,10 +89,10 @@ static bool fill(struct completion *c, struct rod_turn *r) {
     r->session = strdup(response ? c->response_id : s->id);
     r->create = response || s->create;
     r->max_sessions = c->max_sessions;
-    r->from = copy(from);
+    r->from = copy_text(from);
     r->has_expected = s->has_expected;
     r->expected_version = s->expected_version;
-    r->idempotency_key = copy(s->idempotency_key);
+    r->idempotency_key = copy_text(s->idempotency_key);
     memcpy(r->digest, c->digest, sizeof r->digest);
     return r->tenant && r->session && (r->from || !from) && (r->idempotency_key || !s->idempotency_key);
 }
@@ -108,7 +108,7 @@ int completion_session_open(struct completion *c, struct rod_error *err) {
     if (response) name_response(c);
     if (response ? !c->request.response.store && !c->request.response.previous : !c->request.session.id) return 0;
     c->session = calloc(1, sizeof *c->session);
-    if (c->session && fill(c, c->session)) return 0;
+    if (c->session && fill_turn(c, c->session)) return 0;
     return rod_fail(err, ROD_ENOMEM, "out of memory");
 }
 

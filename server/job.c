@@ -15,7 +15,7 @@ void job_fail(struct job *j, const struct rod_error *rod) {
 }
 
 /* About, where nobody has counted them. */
-static uint64_t tokens_of(size_t n_bytes) { return (n_bytes + 3) / 4; }
+static uint64_t estimate_tokens(size_t n_bytes) { return (n_bytes + 3) / 4; }
 
 static void put_offsets(struct job *j, const char *text, size_t len, const int32_t *ids, size_t n) {
     buf_puts(&j->out, ",\"offsets\":");
@@ -38,7 +38,7 @@ static void put_tokens(struct job *j, const struct openai_tokenize *t, const int
     buf_puts(&j->out, !t->token_strs ? "null" : n ? "]" : "[]");
 }
 
-static void tokenize(struct job *j) {
+static void run_tokenize(struct job *j) {
     const struct server *s = j->server;
     struct openai_tokenize t;
     struct rod_error rod = {0};
@@ -66,7 +66,7 @@ static void tokenize(struct job *j) {
     openai_tokenize_fini(&t);
 }
 
-static void detokenize(struct job *j) {
+static void run_detokenize(struct job *j) {
     const struct server *s = j->server;
     struct rod_error rod = {0};
     struct openai_detokenize d;
@@ -87,7 +87,7 @@ static void detokenize(struct job *j) {
     free(d.ids);
 }
 
-static void apply_template(struct job *j) {
+static void run_apply_template(struct job *j) {
     const struct server *s = j->server;
     struct openai_tokenize t;
     struct rod_error rod = {0};
@@ -101,7 +101,7 @@ static void apply_template(struct job *j) {
         buf_puts(&j->out, "{\"prompt\":");
         buf_json(&j->out, text, len);
         buf_putc(&j->out, '}');
-        j->n_tok = tokens_of(len);
+        j->n_tok = estimate_tokens(len);
     }
     free(text);
     openai_tokenize_fini(&t);
@@ -113,14 +113,14 @@ static void out_of_memory(struct openai_error *err) {
     openai_error_set(err, 500, "server_error", "out_of_memory", "", "out of memory");
 }
 
-static void work(struct job *j) {
+static void job_run(struct job *j) {
     j->run(j);
     if (j->failed || !j->out.failed) return;
     j->failed = true;
     out_of_memory(&j->err);
 }
 
-static void finish(struct job *j) {
+static void job_finish(struct job *j) {
     if (j->call) {
         j->call->job = NULL;
         if (j->failed) {
@@ -141,14 +141,14 @@ static void finish(struct job *j) {
     free(j);
 }
 
-static void on_work(void *arg) { work(arg); }
-static void on_work_done(void *arg) { finish(arg); }
+static void job_on_work(void *arg) { job_run(arg); }
+static void job_on_work_done(void *arg) { job_finish(arg); }
 
 /* The lines of the pool are the main thread's. */
-static void job_on_admin_work(uv_work_t *request) { work(request->data); }
+static void job_on_admin_work(uv_work_t *request) { job_run(request->data); }
 static void job_on_admin_work_done(uv_work_t *request, int status) {
     (void)status;
-    finish(request->data);
+    job_finish(request->data);
 }
 
 struct job *job_new(struct server *s, struct http_call *call, void (*run)(struct job *j)) {
@@ -161,7 +161,7 @@ struct job *job_new(struct server *s, struct http_call *call, void (*run)(struct
     }
     *j = (struct job){.server = s, .call = call, .loop = call ? call->loop : s->loop, .run = run};
     s->n_jobs++;
-    j->work = (struct pool_work){.run = on_work, .done = on_work_done, .arg = j};
+    j->work = (struct pool_work){.run = job_on_work, .done = job_on_work_done, .arg = j};
     if (!call) return j;
     call->job = j;
     j->key = call->key;
@@ -179,13 +179,13 @@ void job_start(struct job *j, bool wait) {
     }
     j->work.uv.data = j;
     if (is_long && uv_queue_work(j->loop, &j->work.uv, job_on_admin_work, job_on_admin_work_done) == 0) return;
-    work(j);
-    finish(j);
+    job_run(j);
+    job_finish(j);
 }
 
 /* How many tokens it will be is known when it is done; until then its bytes stand for them. */
 static bool key_affords(struct http_call *call, struct key_tokens *taken) {
-    const uint64_t n_tok = tokens_of(http_body_bytes(call->http));
+    const uint64_t n_tok = estimate_tokens(http_body_bytes(call->http));
     const uint64_t wait_s = call->key ? key_take(call->key, n_tok, uv_hrtime(), taken) : 0;
     struct openai_error err;
     if (!wait_s) return true;
@@ -194,7 +194,7 @@ static bool key_affords(struct http_call *call, struct key_tokens *taken) {
     return false;
 }
 
-static void start(struct http_call *call, void (*run)(struct job *j)) {
+static void start_text_job(struct http_call *call, void (*run)(struct job *j)) {
     struct key_tokens taken = {0};
     if (!key_affords(call, &taken)) return;
     struct job *j = job_new(call->server, call, run);
@@ -207,9 +207,9 @@ static void start(struct http_call *call, void (*run)(struct job *j)) {
     job_start(j, false);
 }
 
-void job_tokenize(struct http_call *call) { start(call, tokenize); }
-void job_detokenize(struct http_call *call) { start(call, detokenize); }
-void job_apply_template(struct http_call *call) { start(call, apply_template); }
+void job_tokenize(struct http_call *call) { start_text_job(call, run_tokenize); }
+void job_detokenize(struct http_call *call) { start_text_job(call, run_detokenize); }
+void job_apply_template(struct http_call *call) { start_text_job(call, run_apply_template); }
 
 void job_gone(struct job *job) {
     job->counted = job->call->counted; /* what has begun goes on, and the next client's request must not join it */

@@ -40,7 +40,7 @@ static void print_help(FILE *to) {
 }
 
 /* A full disk shows only when the buffer is written. A server does not depend on who reads its first line. */
-static int finish(const struct command *command, int rc) {
+static int finish_output(const struct command *command, int rc) {
     if (command && command->run == cmd_serve) return rc;
     if (!fflush(stdout) && !ferror(stdout)) return rc;
     fprintf(stderr, "rodimus%s%s: cannot write to standard output\n", command ? " " : "", command ? command->name : "");
@@ -64,12 +64,12 @@ int main(int argc, char **argv) {
     const char *name = argv[1];
     if (!strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help")) {
         print_help(stdout);
-        return finish(NULL, 0);
+        return finish_output(NULL, 0);
     }
     if (!strcmp(name, "--version")) name = "version";
     json_guard_install();
     for (size_t i = 0; i < N_COMMANDS; i++) {
-        if (!strcmp(name, commands[i].name)) return finish(&commands[i], commands[i].run(argc - 1, argv + 1));
+        if (!strcmp(name, commands[i].name)) return finish_output(&commands[i], commands[i].run(argc - 1, argv + 1));
     }
     fprintf(stderr, "rodimus: there is no command '%s'; 'rodimus --help' lists them\n", name);
     return 2;

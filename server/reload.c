@@ -26,7 +26,7 @@ static int check_files(const struct config *c, struct option_error *err) {
 }
 
 /* Each file is read once, as it may change meanwhile; what can fail comes before what changes anything. */
-static int take(struct server *s, struct http_tls *tls, const struct config *fresh, struct option_error *err) {
+static int take_files(struct server *s, struct http_tls *tls, const struct config *fresh, struct option_error *err) {
     struct http_tls_pair *pair = NULL;
     if (tls && *fresh->tls_cert &&
         http_tls_read(fresh->tls_cert, fresh->tls_key, &pair, err->message, sizeof err->message))
@@ -65,7 +65,7 @@ void reload_settings(struct server *s, struct http_tls *tls, int argc, char **ar
     int rc = check_file("config", config_file(argc, argv, environ), &err);
     if (!rc) rc = config_load(&fresh, argc, argv, environ, &err) == CONFIG_OK ? 0 : -1;
     if (!rc) rc = check_files(&fresh, &err);
-    if (!rc) rc = take(s, tls, &fresh, &err);
+    if (!rc) rc = take_files(s, tls, &fresh, &err);
     if (rc) {
         s->metrics.reloads_failed++;
         config_add_source(err.message, sizeof err.message, argc, argv, environ);

@@ -95,7 +95,7 @@ static void invalid(struct http_call *call, unsigned status, const char *code, c
 
 /* No step has ended although work waits; or, seen from the admin thread, the loop does not turn. Work that came after
  * an idle hour has waited since it came, not for an hour. */
-static bool stalled(const struct server *s, const struct rod_stats *stats) {
+static bool is_stalled(const struct server *s, const struct rod_stats *stats) {
     const uint64_t now = uv_hrtime(), limit = s->config.stall_ms * 1000000, beat = s->beat_ns, busy = s->busy_since_ns;
     const uint64_t since = stats->last_step_end_ns > busy ? stats->last_step_end_ns : busy;
     if (beat && now > beat + limit) return true;
@@ -109,7 +109,7 @@ const char *routes_unready(const struct server *s) {
     struct rod_stats stats;
     rod_engine_stats(s->engine, &stats);
     if (stats.failed) return "failed";
-    return stalled(s, &stats) ? "stalled" : NULL;
+    return is_stalled(s, &stats) ? "stalled" : NULL;
 }
 
 static void get_health(struct http_call *call) {
@@ -161,14 +161,14 @@ static void get_metrics(struct http_call *call) {
     http_call_respond(call, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 
-static bool loaded(struct http_call *call) {
+static bool model_loaded(struct http_call *call) {
     if (call->server->engine) return true;
     fail(call, 503, "unavailable", "loading", "the model is still loading");
     return false;
 }
 
 static void get_models(struct http_call *call) {
-    if (!loaded(call)) return;
+    if (!model_loaded(call)) return;
     struct buf body = {0};
     buf_puts(&body, "{\"object\":\"list\",\"data\":[");
     openai_render_model(&body, call->server->model_name, call->server->info);
@@ -177,7 +177,7 @@ static void get_models(struct http_call *call) {
 }
 
 static void get_model(struct http_call *call) {
-    if (!loaded(call)) return;
+    if (!model_loaded(call)) return;
     const char *name = call->name;
     if (strcmp(name, call->server->model_name) != 0) {
         struct openai_error err;
@@ -206,7 +206,7 @@ static void get_version(struct http_call *call) {
 }
 
 static void get_slots(struct http_call *call) {
-    if (!loaded(call)) return;
+    if (!model_loaded(call)) return;
     struct rod_stats s;
     rod_engine_stats(call->server->engine, &s);
     struct buf body = {0};
@@ -270,7 +270,7 @@ static bool method_matches(const struct route *route, const char *method) {
 }
 
 /* N_ROUTES after an answer of 404 or 405. */
-static unsigned find_route(struct http_call *call) {
+static unsigned match_route(struct http_call *call) {
     const char *path = http_path(call->http), *method = http_method(call->http);
     char allow[64] = "", message[256];
     for (unsigned i = 0; i < N_ROUTES; i++) {
@@ -407,7 +407,7 @@ static bool takes_body(const struct route *route) {
     return strcmp(route->method, "GET") != 0 && strcmp(route->method, "DELETE") != 0;
 }
 
-static void begin(struct server *s, struct http_request *r, bool on_admin) {
+static void begin_call(struct server *s, struct http_request *r, bool on_admin) {
     struct http_call *call = new_http_call(s, r, on_admin);
     if (!call) {
         http_abort(r);
@@ -415,7 +415,7 @@ static void begin(struct server *s, struct http_request *r, bool on_admin) {
     }
     if (!on_admin) s->beat_ns = http_started_ns(r); /* it turns, however long this one takes */
     if (!on_admin && access_preflight(call)) return;
-    call->route = find_route(call);
+    call->route = match_route(call);
     if (call->route == N_ROUTES) return;
     set_name(call);
     const struct route *route = &routes[call->route];
@@ -428,12 +428,12 @@ static void begin(struct server *s, struct http_request *r, bool on_admin) {
 }
 
 static void on_headers(void *arg, struct http_request *r) {
-    begin(arg, r, false);
+    begin_call(arg, r, false);
     access_forget(r);
 }
 
 static void on_admin_headers(void *arg, struct http_request *r) {
-    begin(arg, r, true);
+    begin_call(arg, r, true);
     access_forget(r);
 }
 
@@ -521,8 +521,8 @@ static void on_done(void *arg, struct http_request *r) {
     free(call);
 }
 
-static void refused(struct server *s, struct http_request *r, bool on_admin, unsigned status, const char *code,
-                    const char *message) {
+static void refuse_call(struct server *s, struct http_request *r, bool on_admin, unsigned status, const char *code,
+                        const char *message) {
     struct http_call *call = http_user(r);
     access_forget(r);
     if (!call) call = new_http_call(s, r, on_admin);
@@ -543,11 +543,11 @@ static void refused(struct server *s, struct http_request *r, bool on_admin, uns
 }
 
 static void on_refuse(void *arg, struct http_request *r, unsigned status, const char *code, const char *message) {
-    refused(arg, r, false, status, code, message);
+    refuse_call(arg, r, false, status, code, message);
 }
 
 static void on_admin_refuse(void *arg, struct http_request *r, unsigned status, const char *code, const char *message) {
-    refused(arg, r, true, status, code, message);
+    refuse_call(arg, r, true, status, code, message);
 }
 
 static void on_log(void *arg, const char *line) {

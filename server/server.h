@@ -1,7 +1,7 @@
 /* server.h - what the files of `rodimus serve` share: the server.
  *
  * Who owns what: cmd_serve.c owns the server and the engine; routes.c owns calls; completion.c owns completions.
- * Threads: all on the loop thread, but prepare in completion_open.c and the work of a job, which run on libuv's pool
+ * Threads: all on the loop thread, but completion_prepare and the work of a job, which run on libuv's pool
  * and touch only their own completion or job, the engine's any-thread functions and the server's constants (engine,
  * info, defaults, config); and the admin thread (admin.c), which has a listener and calls of its own and of the server
  * touches only what is atomic, constant or locked: engine, info, model_name, metrics, keys, log, the flags.

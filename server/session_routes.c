@@ -11,18 +11,18 @@ enum { LIST_DEFAULT = 100, LIST_MAX = 1000 };
 /* Beside the slot's bytes a file has a header, with the last answer if its request had an idempotency key. */
 #define STATE_FILE_MORE_BYTES ((size_t)32 << 20)
 
-static bool done(struct job *j, int rc, const struct rod_error *rod) {
+static bool check_result(struct job *j, int rc, const struct rod_error *rod) {
     if (rc) job_fail(j, rod);
     return !rc;
 }
 
-static void show(struct job *j, int rc, const struct rod_session_info *info, const struct rod_error *rod) {
-    if (done(j, rc, rod)) openai_render_session(&j->out, info);
+static void answer_info(struct job *j, int rc, const struct rod_session_info *info, const struct rod_error *rod) {
+    if (check_result(j, rc, rod)) openai_render_session(&j->out, info);
 }
 
 /* ---- on the pool ---- */
 
-static void create(struct job *j) {
+static void run_create(struct job *j) {
     struct openai_session_new asked;
     struct rod_session_info info;
     struct rod_error rod = {0};
@@ -34,11 +34,11 @@ static void create(struct job *j) {
                                          .has_ttl = asked.has_ttl,
                                          .pin = asked.pin,
                                          .max_sessions = j->max_sessions};
-    show(j, rod_session_create(j->server->engine, j->tenant, &what, &info, &rod), &info, &rod);
+    answer_info(j, rod_session_create(j->server->engine, j->tenant, &what, &info, &rod), &info, &rod);
     openai_session_new_fini(&asked);
 }
 
-static void fork_one(struct job *j) {
+static void run_fork(struct job *j) {
     struct openai_session_new asked;
     struct rod_session_info info;
     struct rod_error rod = {0};
@@ -47,69 +47,69 @@ static void fork_one(struct job *j) {
     const struct rod_session_new what = {.id = asked.id, .from = j->name, .max_sessions = j->max_sessions};
     const int rc = rod_session_create(j->server->engine, j->tenant, &what, &info, &rod);
     if (!strcmp(rod.param, "from")) rod.param[0] = 0; /* here it is in the path, and no field */
-    show(j, rc, &info, &rod);
+    answer_info(j, rc, &info, &rod);
     openai_session_new_fini(&asked);
 }
 
-static void get(struct job *j) {
+static void run_get(struct job *j) {
     struct rod_session_info info;
     struct rod_error rod = {0};
-    show(j, rod_session_get(j->server->engine, j->tenant, j->name, &info, &rod), &info, &rod);
+    answer_info(j, rod_session_get(j->server->engine, j->tenant, j->name, &info, &rod), &info, &rod);
 }
 
-static void change(struct job *j) {
+static void run_change(struct job *j) {
     struct rod_session_change asked;
     struct rod_session_info info;
     struct rod_error rod = {0};
     j->failed = openai_parse_session_change(j->body, j->body_len, &asked, &j->err) != 0;
     if (j->failed) return;
-    show(j, rod_session_change(j->server->engine, j->tenant, j->name, &asked, &info, &rod), &info, &rod);
+    answer_info(j, rod_session_change(j->server->engine, j->tenant, j->name, &asked, &info, &rod), &info, &rod);
 }
 
-static void list(struct job *j) {
+static void run_list(struct job *j) {
     struct rod_session_info *infos = NULL;
     struct rod_error rod = {0};
     size_t n = 0;
     bool more = false;
     int rc =
         rod_session_list(j->server->engine, j->tenant, *j->after ? j->after : NULL, j->limit, &infos, &n, &more, &rod);
-    if (done(j, rc, &rod)) openai_render_sessions(&j->out, infos, n, more);
+    if (check_result(j, rc, &rod)) openai_render_sessions(&j->out, infos, n, more);
     free(infos);
 }
 
-static void delete_one(struct job *j) {
+static void run_delete(struct job *j) {
     struct rod_error rod = {0};
     int rc = rod_session_delete(j->server->engine, j->tenant, j->name, &rod);
-    if (done(j, rc, &rod)) openai_render_deleted(&j->out, "session", j->name);
+    if (check_result(j, rc, &rod)) openai_render_deleted(&j->out, "session", j->name);
 }
 
-static void delete_response(struct job *j) {
+static void run_delete_response(struct job *j) {
     struct rod_error rod = {0};
     int rc = rod_session_delete(j->server->engine, j->tenant, j->name, &rod);
-    if (done(j, rc, &rod)) openai_render_deleted(&j->out, "response", j->name);
+    if (check_result(j, rc, &rod)) openai_render_deleted(&j->out, "response", j->name);
 }
 
-static void export(struct job *j) {
+static void run_export(struct job *j) {
     struct rod_error rod = {0};
     void *bytes = NULL;
     size_t n = 0;
-    if (!done(j, rod_session_export(j->server->engine, j->tenant, j->name, &bytes, &n, &rod), &rod)) return;
+    if (!check_result(j, rod_session_export(j->server->engine, j->tenant, j->name, &bytes, &n, &rod), &rod)) return;
     char *grown = realloc(bytes, n + 1); /* here and not on the loop: the NUL that whoever takes a buffer gets */
     j->out = (struct buf){.data = grown ? grown : bytes, .len = n, .cap = n + 1, .failed = !grown};
     j->type = "application/octet-stream";
 }
 
-static void import(struct job *j) {
+static void run_import(struct job *j) {
     struct rod_session_info info;
     struct rod_error rod = {0};
     int rc =
         rod_session_import(j->server->engine, j->tenant, j->name, j->body ? j->body : "", j->body_len, &info, &rod);
-    show(j, rc, &info, &rod);
+    answer_info(j, rc, &info, &rod);
 }
 
 /* ---- on the loop ---- */
 
-static struct job *job_of(struct http_call *call, void (*run)(struct job *j)) {
+static struct job *new_job(struct http_call *call, void (*run)(struct job *j)) {
     struct job *j = job_new(call->server, call, run);
     if (!j) return NULL;
     snprintf(j->tenant, sizeof j->tenant, "%s", call->tenant);
@@ -118,7 +118,7 @@ static struct job *job_of(struct http_call *call, void (*run)(struct job *j)) {
 }
 
 /* Of a session that the path names. */
-static void start(struct http_call *call, void (*run)(struct job *j)) {
+static void start_named(struct http_call *call, void (*run)(struct job *j)) {
     char name[OPENAI_SESSION_ID_MAX + 1];
     struct openai_error err;
     if (!http_call_name(call, name, sizeof name) || !openai_session_id(name)) {
@@ -127,14 +127,14 @@ static void start(struct http_call *call, void (*run)(struct job *j)) {
         http_call_fail(call, &err);
         return;
     }
-    struct job *j = job_of(call, run);
+    struct job *j = new_job(call, run);
     if (!j) return;
     memcpy(j->name, name, sizeof name);
     job_start(j, true);
 }
 
 void session_routes_create(struct http_call *call) {
-    struct job *j = job_of(call, create);
+    struct job *j = new_job(call, run_create);
     if (j) job_start(j, true);
 }
 
@@ -155,27 +155,27 @@ void session_routes_list(struct http_call *call) {
         http_call_fail(call, &err);
         return;
     }
-    struct job *j = job_of(call, list);
+    struct job *j = new_job(call, run_list);
     if (!j) return;
     j->limit = n;
     snprintf(j->after, sizeof j->after, "%s", after ? after : "");
     job_start(j, true);
 }
 
-void session_routes_get(struct http_call *call) { start(call, get); }
-void session_routes_change(struct http_call *call) { start(call, change); }
-void session_routes_delete(struct http_call *call) { start(call, delete_one); }
-void session_routes_delete_response(struct http_call *call) { start(call, delete_response); }
-void session_routes_fork(struct http_call *call) { start(call, fork_one); }
-void session_routes_export(struct http_call *call) { start(call, export); }
-void session_routes_import(struct http_call *call) { start(call, import); }
+void session_routes_get(struct http_call *call) { start_named(call, run_get); }
+void session_routes_change(struct http_call *call) { start_named(call, run_change); }
+void session_routes_delete(struct http_call *call) { start_named(call, run_delete); }
+void session_routes_delete_response(struct http_call *call) { start_named(call, run_delete_response); }
+void session_routes_fork(struct http_call *call) { start_named(call, run_fork); }
+void session_routes_export(struct http_call *call) { start_named(call, run_export); }
+void session_routes_import(struct http_call *call) { start_named(call, run_import); }
 
 size_t session_routes_state_max(const struct server *s) {
     return s->info ? (size_t)s->info->session_bytes + STATE_FILE_MORE_BYTES : STATE_FILE_MORE_BYTES;
 }
 
 void session_routes_discard(struct server *s, const char *tenant, const char *id) {
-    struct job *j = job_new(s, NULL, delete_one);
+    struct job *j = job_new(s, NULL, run_delete);
     if (!j) return;
     snprintf(j->tenant, sizeof j->tenant, "%s", tenant);
     snprintf(j->name, sizeof j->name, "%s", id);

@@ -47,7 +47,7 @@ static struct scan scan_body(const char *body, size_t until) {
 }
 
 /* The 400 with the field that the scan ended in, unless its name is too odd to repeat. */
-static void refuse(struct openai_error *err, const char *body, const struct scan *s, const char *what) {
+static void refuse_body(struct openai_error *err, const char *body, const struct scan *s, const char *what) {
     char param[64] = "";
     bool plain = s->key && s->key_len && s->key_len < sizeof param;
     for (size_t i = 0; plain && i < s->key_len; i++) {
@@ -60,7 +60,7 @@ static void refuse(struct openai_error *err, const char *body, const struct scan
 }
 
 /* Whole doubles that hold every digit are integers again; arrays and objects are changed in place. Takes value. */
-static json_t *whole(json_t *value) {
+static json_t *make_whole(json_t *value) {
     json_t *one;
     size_t i;
     if (json_is_real(value)) {
@@ -70,20 +70,20 @@ static json_t *whole(json_t *value) {
         json_decref(value);
         return integer;
     }
-    json_array_foreach(value, i, one) json_array_set_new(value, i, whole(json_incref(one)));
+    json_array_foreach(value, i, one) json_array_set_new(value, i, make_whole(json_incref(one)));
     for (void *at = json_object_iter(value); at; at = json_object_iter_next(value, at))
-        json_object_iter_set_new(value, at, whole(json_incref(json_object_iter_value(at))));
+        json_object_iter_set_new(value, at, make_whole(json_incref(json_object_iter_value(at))));
     return value;
 }
 
 /* An integer beyond 64 bits is valid JSON that jansson does not read. With all integers read as reals the check of the
  * field that holds it can name it; the others become integers again. */
-static json_t *load(const char *body, size_t len, json_error_t *fault) {
+static json_t *load_guarded(const char *body, size_t len, json_error_t *fault) {
     const size_t flags = JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES;
     json_t *root = json_guard_load(body, len, flags, fault);
     if (root || json_error_code(fault) != json_error_numeric_overflow) return root;
     root = json_guard_load(body, len, flags | JSON_DECODE_INT_AS_REAL, fault);
-    return root ? whole(root) : NULL;
+    return root ? make_whole(root) : NULL;
 }
 
 json_t *openai_load(const char *body, size_t len, struct openai_error *err) {
@@ -95,7 +95,7 @@ json_t *openai_load(const char *body, size_t len, struct openai_error *err) {
     const char *nul = memchr(body, 0, len); /* jansson passes over one behind a number */
     if (nul) {
         const struct scan before = scan_body(body, (size_t)(nul - body));
-        refuse(err, body, &before, "the body is not JSON: it has a NUL byte");
+        refuse_body(err, body, &before, "the body is not JSON: it has a NUL byte");
         return NULL;
     }
     struct scan s = scan_body(body, len);
@@ -104,11 +104,11 @@ json_t *openai_load(const char *body, size_t len, struct openai_error *err) {
                  s.depth > MAX_DEPTH ? "the body is nested more than %d levels deep"
                                      : "the body holds too many values, more than %d",
                  s.depth > MAX_DEPTH ? MAX_DEPTH : MAX_VALUES);
-        refuse(err, body, &s, what);
+        refuse_body(err, body, &s, what);
         return NULL;
     }
     json_error_t fault = {0};
-    json_t *root = load(body, len, &fault);
+    json_t *root = load_guarded(body, len, &fault);
     if (json_is_object(root)) return root;
     if (root) {
         openai_error_set(err, 400, "invalid_request_error", "", "", "the body must be a JSON object");
@@ -127,6 +127,6 @@ json_t *openai_load(const char *body, size_t len, struct openai_error *err) {
         snprintf(what, sizeof what, "the body is not JSON: line %d column %d: %.200s", fault.line, fault.column,
                  fault.text);
     }
-    refuse(err, body, &s, what);
+    refuse_body(err, body, &s, what);
     return NULL;
 }

@@ -10,8 +10,8 @@ static bool bad(struct openai_error *err, const char *param, const char *message
     return false;
 }
 
-static bool take(struct openai_grammar *out, enum rod_grammar_kind kind, const char *param, const json_t *value,
-                 struct openai_error *err) {
+static bool take_grammar(struct openai_grammar *out, enum rod_grammar_kind kind, const char *param, const json_t *value,
+                         struct openai_error *err) {
     char *text = json_is_string(value) ? malloc(json_string_length(value) + 1)
                                        : json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
     if (!text) {
@@ -24,14 +24,14 @@ static bool take(struct openai_grammar *out, enum rod_grammar_kind kind, const c
     return true;
 }
 
-static const json_t *get(const json_t *object, const char *name) {
+static const json_t *member_get(const json_t *object, const char *name) {
     const json_t *value = json_object_get(object, name);
     return json_is_null(value) ? NULL : value;
 }
 
 static bool json_object_wanted(struct openai_grammar *out, const char *param, struct openai_error *err) {
     json_t *none = json_string("");
-    bool ok = take(out, ROD_GRAMMAR_JSON_OBJECT, param, none, err);
+    bool ok = take_grammar(out, ROD_GRAMMAR_JSON_OBJECT, param, none, err);
     json_decref(none);
     return ok;
 }
@@ -44,7 +44,8 @@ static bool check_name(const json_t *name, const char *param, struct openai_erro
 
 /* What is said beside a schema; it changes nothing, so only its types are looked at. */
 static bool check_notes(const json_t *named, struct openai_error *err) {
-    const json_t *name = get(named, "name"), *description = get(named, "description"), *strict = get(named, "strict");
+    const json_t *name = member_get(named, "name"), *description = member_get(named, "description"),
+                 *strict = member_get(named, "strict");
     if (!check_name(name, "response_format.json_schema.name", err)) return false;
     if (description && !json_is_string(description))
         return bad(err, "response_format.json_schema.description", "must be a string");
@@ -57,40 +58,41 @@ static bool check_notes(const json_t *named, struct openai_error *err) {
  * {"type": "json_object", "schema"} is llama.cpp's form of the same. */
 static bool parse_format(const json_t *format, struct openai_grammar *out, struct openai_error *err) {
     if (!json_is_object(format)) return bad(err, "response_format", "must be an object");
-    const json_t *type = get(format, "type");
+    const json_t *type = member_get(format, "type");
     if (!json_is_string(type)) return bad(err, "response_format", "must have a type: text, json_object or json_schema");
     if (field_is(type, "text")) return true;
     if (field_is(type, "json_object")) {
-        const json_t *of = get(format, "schema");
+        const json_t *of = member_get(format, "schema");
         if (!of) return json_object_wanted(out, "response_format", err);
         if (!json_is_object(of) && !json_is_boolean(of))
             return bad(err, "response_format", "has a schema that is no JSON Schema");
-        return take(out, ROD_GRAMMAR_JSON_SCHEMA, "response_format", of, err);
+        return take_grammar(out, ROD_GRAMMAR_JSON_SCHEMA, "response_format", of, err);
     }
     if (!field_is(type, "json_schema"))
         return bad(err, "response_format", "has a type that is none of text, json_object and json_schema");
-    const json_t *named = get(format, "json_schema");
+    const json_t *named = member_get(format, "json_schema");
     if (!json_is_object(named)) return bad(err, "response_format", "of type json_schema needs the object json_schema");
-    const json_t *schema = get(named, "schema");
+    const json_t *schema = member_get(named, "schema");
     if (!json_is_object(schema) && !json_is_boolean(schema))
         return bad(err, "response_format", "needs json_schema.schema, a JSON Schema");
-    return check_notes(named, err) && take(out, ROD_GRAMMAR_JSON_SCHEMA, "response_format", schema, err);
+    return check_notes(named, err) && take_grammar(out, ROD_GRAMMAR_JSON_SCHEMA, "response_format", schema, err);
 }
 
 /* text.format of a response is the same with the members of json_schema in the format itself. */
 static bool parse_text_format(const json_t *text, struct openai_grammar *out, struct openai_error *err) {
-    const json_t *format = get(text, "format");
+    const json_t *format = member_get(text, "format");
     if (!format) return true;
-    const json_t *type = get(format, "type");
+    const json_t *type = member_get(format, "type");
     if (!field_is(type, "text") && !field_is(type, "json_object") && !field_is(type, "json_schema"))
         return bad(err, "text.format", "must be an object with a type: text, json_object or json_schema");
     if (field_is(type, "text")) return true;
     if (field_is(type, "json_object")) return json_object_wanted(out, "text.format", err);
-    const json_t *schema = get(format, "schema"), *name = get(format, "name"), *strict = get(format, "strict");
+    const json_t *schema = member_get(format, "schema"), *name = member_get(format, "name"),
+                 *strict = member_get(format, "strict");
     if (!check_name(name, "text.format.name", err)) return false;
     if (strict && !json_is_boolean(strict)) return bad(err, "text.format.strict", "must be true or false");
     if (!json_is_object(schema)) return bad(err, "text.format", "needs schema, a JSON Schema");
-    return take(out, ROD_GRAMMAR_JSON_SCHEMA, "text.format", schema, err);
+    return take_grammar(out, ROD_GRAMMAR_JSON_SCHEMA, "text.format", schema, err);
 }
 
 static bool parse_structured(const json_t *fields, struct openai_grammar *out, struct openai_error *err) {
@@ -134,7 +136,7 @@ static bool parse_structured(const json_t *fields, struct openai_grammar *out, s
             if (!string) return bad(err, known[k].param, "must be a string");
         }
         ok = known[k].kind == ROD_GRAMMAR_JSON_OBJECT ? json_object_wanted(out, known[k].param, err)
-                                                      : take(out, known[k].kind, known[k].param, value, err);
+                                                      : take_grammar(out, known[k].kind, known[k].param, value, err);
         if (!ok) return false;
     }
     if (!out->text && !off)
@@ -144,12 +146,12 @@ static bool parse_structured(const json_t *fields, struct openai_grammar *out, s
 
 bool openai_parse_grammar(enum openai_kind kind, const json_t *root, struct openai_grammar *out,
                           struct openai_error *err) {
-    const json_t *format = kind == OPENAI_RESPONSE ? NULL : get(root, "response_format");
-    const json_t *structured = get(root, "structured_outputs");
+    const json_t *format = kind == OPENAI_RESPONSE ? NULL : member_get(root, "response_format");
+    const json_t *structured = member_get(root, "structured_outputs");
     struct openai_grammar other = {0};
     *out = (struct openai_grammar){0};
     if (format && !parse_format(format, out, err)) return false;
-    if (kind == OPENAI_RESPONSE && !parse_text_format(get(root, "text"), out, err)) return false;
+    if (kind == OPENAI_RESPONSE && !parse_text_format(member_get(root, "text"), out, err)) return false;
     if (structured && !parse_structured(structured, &other, err)) {
         free(other.text);
         return false;

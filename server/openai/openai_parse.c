@@ -354,7 +354,7 @@ static bool check_model(const struct openai_fields *p) {
     return false;
 }
 
-static json_t *load(const char *body, size_t len, struct openai_fields *p) {
+static json_t *load_object(const char *body, size_t len, struct openai_fields *p) {
     json_t *root = openai_load(body, len, p->err);
     p->root = root;
     return root;
@@ -364,7 +364,7 @@ int openai_parse(enum openai_kind kind, const char *body, size_t len, const stru
                  struct openai_request *out, struct openai_error *err) {
     *out = (struct openai_request){.kind = kind};
     struct openai_fields p = {NULL, defaults, err};
-    json_t *root = load(body, len, &p);
+    json_t *root = load_object(body, len, &p);
     if (!root) return -1;
     bool ok = check_model(&p) && refuse_unavailable(&p, kind) && parse_input(&p, out) && parse_suffix(&p, out) &&
               parse_sampling(&p, out) && openai_parse_grammar(kind, root, &out->grammar, err) &&
@@ -410,7 +410,7 @@ int openai_parse_tokenize(const char *body, size_t len, const struct openai_defa
                           struct openai_tokenize *out, struct openai_error *err) {
     *out = (struct openai_tokenize){.parse_special = true, .add_special = true, .generation = true};
     struct openai_fields p = {NULL, defaults, err};
-    json_t *root = load(body, len, &p);
+    json_t *root = load_object(body, len, &p);
     if (!root) return -1;
     bool ok = check_model(&p) && field_bool(&p, "return_token_strs", &out->token_strs) &&
               field_bool(&p, "return_offsets", &out->offsets) && field_bool(&p, "parse_special", &out->parse_special) &&
@@ -425,7 +425,7 @@ int openai_parse_template(const char *body, size_t len, const struct openai_defa
                           struct openai_tokenize *out, struct openai_error *err) {
     *out = (struct openai_tokenize){.generation = true};
     struct openai_fields p = {NULL, defaults, err};
-    json_t *root = load(body, len, &p);
+    json_t *root = load_object(body, len, &p);
     if (!root) return -1;
     bool ok = check_model(&p) && field_bool(&p, "add_generation_prompt", &out->generation) &&
               parse_messages(&p, &out->messages, &out->n_messages);
@@ -444,7 +444,7 @@ int openai_parse_detokenize(const char *body, size_t len, const struct openai_de
                             struct openai_detokenize *out, struct openai_error *err) {
     struct openai_fields p = {NULL, defaults, err};
     *out = (struct openai_detokenize){0};
-    json_t *root = load(body, len, &p);
+    json_t *root = load_object(body, len, &p);
     if (!root) return -1;
     const json_t *value = field_get(&p, "tokens");
     bool ok = check_model(&p) && field_bool(&p, "skip_special_tokens", &out->skip_special) &&

@@ -6,7 +6,7 @@
 
 static void put_text(struct buf *out, const char *text) { buf_json(out, text, strlen(text)); }
 
-static const char *status(const struct openai_response_view *v) {
+static const char *response_status(const struct openai_response_view *v) {
     return v->reason == ROD_FINISH_LENGTH ? "incomplete" : "completed";
 }
 
@@ -28,7 +28,7 @@ static void put_item(struct buf *out, const struct openai_response_view *v, cons
     buf_puts(out, "{\"id\":");
     put_item_id(out, v);
     buf_addf(out, ",\"type\":\"message\",\"status\":\"%s\",\"role\":\"assistant\",\"content\":[",
-             text ? status(v) : "in_progress");
+             text ? response_status(v) : "in_progress");
     if (text) put_part(out, text, v->text_len);
     buf_puts(out, "]}");
 }
@@ -46,7 +46,7 @@ static void put_response(struct buf *out, const struct openai_response_view *v, 
     put_text(out, v->id);
     buf_addf(out,
              ",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"error\":null,\"incomplete_details\":",
-             (long long)v->created_unix_s, finished ? status(v) : "in_progress");
+             (long long)v->created_unix_s, finished ? response_status(v) : "in_progress");
     const bool cut = finished && v->reason == ROD_FINISH_LENGTH;
     buf_puts(out, cut ? "{\"reason\":\"max_output_tokens\"}" : "null");
     buf_puts(out, ",\"model\":");
@@ -69,75 +69,76 @@ void openai_render_response(struct buf *out, const struct openai_response_view *
 
 /* ---- the stream ---- */
 
-static void begin(struct buf *out, const char *type, uint64_t *seq) {
+static void begin_event(struct buf *out, const char *type, uint64_t *seq) {
     sse_name(out, type);
     sse_begin(out);
     buf_addf(out, "{\"type\":\"%s\",\"sequence_number\":%llu", type, (unsigned long long)(*seq)++);
 }
 
-static void end(struct buf *out) {
+static void end_event(struct buf *out) {
     buf_putc(out, '}');
     sse_end(out);
 }
 
-static void whole(struct buf *out, const char *type, const struct openai_response_view *v, bool finished,
-                  uint64_t *seq) {
-    begin(out, type, seq);
+static void put_response_event(struct buf *out, const char *type, const struct openai_response_view *v, bool finished,
+                               uint64_t *seq) {
+    begin_event(out, type, seq);
     buf_puts(out, ",\"response\":");
     put_response(out, v, finished);
-    end(out);
+    end_event(out);
 }
 
-static void item(struct buf *out, const char *type, const struct openai_response_view *v, const char *text,
-                 uint64_t *seq) {
-    begin(out, type, seq);
+static void put_item_event(struct buf *out, const char *type, const struct openai_response_view *v, const char *text,
+                           uint64_t *seq) {
+    begin_event(out, type, seq);
     buf_puts(out, ",\"output_index\":0,\"item\":");
     put_item(out, v, text);
-    end(out);
+    end_event(out);
 }
 
 /* Where in the answer a part lies: there is one item, and one part in it. */
-static void begin_part(struct buf *out, const char *type, const struct openai_response_view *v, uint64_t *seq) {
-    begin(out, type, seq);
+static void begin_part_event(struct buf *out, const char *type, const struct openai_response_view *v, uint64_t *seq) {
+    begin_event(out, type, seq);
     buf_puts(out, ",\"item_id\":");
     put_item_id(out, v);
     buf_puts(out, ",\"output_index\":0,\"content_index\":0");
 }
 
 void openai_render_response_opening(struct buf *out, const struct openai_response_view *v, uint64_t *seq) {
-    whole(out, "response.created", v, false, seq);
-    whole(out, "response.in_progress", v, false, seq);
-    item(out, "response.output_item.added", v, NULL, seq);
-    begin_part(out, "response.content_part.added", v, seq);
+    put_response_event(out, "response.created", v, false, seq);
+    put_response_event(out, "response.in_progress", v, false, seq);
+    put_item_event(out, "response.output_item.added", v, NULL, seq);
+    begin_part_event(out, "response.content_part.added", v, seq);
     buf_puts(out, ",\"part\":");
     put_part(out, "", 0);
-    end(out);
+    end_event(out);
 }
 
 void openai_render_response_delta(struct buf *out, const struct openai_response_view *v, uint64_t *seq) {
-    begin_part(out, "response.output_text.delta", v, seq);
+    begin_part_event(out, "response.output_text.delta", v, seq);
     buf_puts(out, ",\"delta\":");
     buf_json(out, v->text, v->text_len);
     buf_puts(out, ",\"logprobs\":[]");
-    end(out);
+    end_event(out);
 }
 
 void openai_render_response_ending(struct buf *out, const struct openai_response_view *v, uint64_t *seq) {
-    begin_part(out, "response.output_text.done", v, seq);
+    begin_part_event(out, "response.output_text.done", v, seq);
     buf_puts(out, ",\"text\":");
     buf_json(out, v->text, v->text_len);
     buf_puts(out, ",\"logprobs\":[]");
-    end(out);
-    begin_part(out, "response.content_part.done", v, seq);
+    end_event(out);
+    begin_part_event(out, "response.content_part.done", v, seq);
     buf_puts(out, ",\"part\":");
     put_part(out, v->text, v->text_len);
-    end(out);
-    item(out, "response.output_item.done", v, v->text, seq);
-    whole(out, v->reason == ROD_FINISH_LENGTH ? "response.incomplete" : "response.completed", v, true, seq);
+    end_event(out);
+    put_item_event(out, "response.output_item.done", v, v->text, seq);
+    put_response_event(out, v->reason == ROD_FINISH_LENGTH ? "response.incomplete" : "response.completed", v, true,
+                       seq);
 }
 
 void openai_render_response_error(struct buf *out, const struct openai_error *e, uint64_t *seq) {
-    begin(out, "error", seq);
+    begin_event(out, "error", seq);
     buf_puts(out, ",\"code\":");
     put_text(out, *e->code ? e->code : e->type);
     buf_puts(out, ",\"message\":");
@@ -148,5 +149,5 @@ void openai_render_response_error(struct buf *out, const struct openai_error *e,
     } else {
         buf_puts(out, "null");
     }
-    end(out);
+    end_event(out);
 }

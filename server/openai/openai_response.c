@@ -11,7 +11,7 @@
 enum { MAX_PAIRS = 16, MAX_PAIR_KEY = 64, MAX_PAIR_VALUE = 512 };
 
 /* Of OpenAI what is not there, and of chats what has another name here or no place in the answer. */
-static bool refuse(const struct openai_fields *p) {
+static bool refuse_fields(const struct openai_fields *p) {
     static const char *const fields[] = {"background",       "conversation",
                                          "prompt",           "include",
                                          "session_id",       "session_create",
@@ -103,7 +103,7 @@ static bool take_input(const struct openai_fields *p, struct openai_request *out
 
 bool openai_parse_response(const struct openai_fields *p, struct openai_request *out) {
     out->response.store = true;
-    return refuse(p) && refuse_members(p) && check_metadata(p) && field_bool(p, "store", &out->response.store) &&
+    return refuse_fields(p) && refuse_members(p) && check_metadata(p) && field_bool(p, "store", &out->response.store) &&
            take_previous(p, &out->response) && take_input(p, out);
 }
 

@@ -14,7 +14,7 @@ bool openai_session_id(const char *id) {
     return n && n <= OPENAI_SESSION_ID_MAX && strspn(id, allowed) == n;
 }
 
-static bool bad_id(const struct openai_fields *p, const char *param) {
+static bool refuse_id(const struct openai_fields *p, const char *param) {
     return field_bad(p, param, "%s must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'", param,
                      OPENAI_SESSION_ID_MAX);
 }
@@ -22,7 +22,7 @@ static bool bad_id(const struct openai_fields *p, const char *param) {
 static bool take_id(const struct openai_fields *p, const char *name, char **out) {
     size_t len = 0;
     if (!field_text(p, name, SIZE_MAX, out, &len)) return false;
-    return !*out || openai_session_id(*out) ? true : bad_id(p, name);
+    return !*out || openai_session_id(*out) ? true : refuse_id(p, name);
 }
 
 bool openai_parse_session(const struct openai_fields *p, struct openai_session *out) {
@@ -46,7 +46,7 @@ void openai_session_fini(struct openai_session *s) {
 /* The header's session becomes the request's, unless the body names another. */
 static bool join_header(const struct openai_fields *p, struct openai_session *s, const struct openai_headers *h) {
     if (!h->session) return true;
-    if (!openai_session_id(h->session)) return bad_id(p, h->session_name);
+    if (!openai_session_id(h->session)) return refuse_id(p, h->session_name);
     if (s->id && strcmp(s->id, h->session) != 0)
         return field_bad(p, "session_id", "session_id is '%.60s', and the header %.40s names another session, '%.60s'",
                          s->id, h->session_name, h->session);
@@ -67,7 +67,7 @@ static bool take_key(const struct openai_fields *p, struct openai_session *s, co
 }
 
 /* What one conversation cannot do. */
-static bool fits(const struct openai_fields *p, const struct openai_request *q) {
+static bool check_session_fits(const struct openai_fields *p, const struct openai_request *q) {
     if (q->n > 1) return field_bad(p, "n", "n is %u: a turn of a session has one answer", q->n);
     if (q->n_prompts > 1)
         return field_bad(p, "prompt", "prompt has %zu prompts: a turn of a session has one", q->n_prompts);
@@ -93,7 +93,7 @@ int openai_join_session(struct openai_request *q, const struct openai_headers *h
     if (!join_header(&p, s, h)) return -1;
     bool ok = true;
     if (s->id) {
-        ok = fits(&p, q) && take_key(&p, s, h->idempotency_key);
+        ok = check_session_fits(&p, q) && take_key(&p, s, h->idempotency_key);
     } else if (s->create || s->has_expected) {
         const char *field = s->create ? "session_create" : "expected_version";
         ok = field_bad(&p, field, "%s needs a session: session_id, or the header %.40s", field, h->session_name);
