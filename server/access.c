@@ -52,11 +52,9 @@ static bool user_allowed(struct http_call *call, const char *given) {
 bool access_allowed(struct http_call *call, bool admin) {
     const char *given = given_key(call);
     if (admin ? admin_allowed(call, given) : user_allowed(call, given)) return true;
-    struct openai_error err;
-    openai_error_set(&err, 401, "authentication_error", "invalid_api_key", "", "%s",
+    http_call_refuse(call, 401, "authentication_error", "invalid_api_key", "", "%s",
                      admin ? "this route needs the admin key: Authorization: Bearer KEY"
                            : "a valid API key is needed: Authorization: Bearer KEY");
-    http_call_fail(call, &err);
     return false;
 }
 
@@ -77,19 +75,15 @@ bool access_state(struct http_call *call) {
     const char *tenant = http_header(call->http, "X-Tenant");
     bool needed = false;
     keys_is_admin(keys, given_key(call), &needed);
-    struct openai_error err;
     if (!needed && keys_any(keys)) {
-        openai_error_set(&err, 403, "permission_error", "admin_key_missing", "",
+        http_call_refuse(call, 403, "permission_error", "admin_key_missing", "",
                          "states are for the admin key, and this server has none: set admin_key");
-        http_call_fail(call, &err);
         return false;
     }
     if (!tenant || !*tenant) return true;
     const size_t n = strlen(tenant);
     if (n + sizeof "name-" > sizeof call->tenant) {
-        openai_error_set(&err, 404, "invalid_request_error", "not_found", "X-Tenant",
-                         "no key has the name in X-Tenant");
-        http_call_fail(call, &err);
+        http_call_invalid(call, 404, "not_found", "X-Tenant", "no key has the name in X-Tenant");
         return false;
     }
     snprintf(call->tenant, sizeof call->tenant, "name-%s", tenant);

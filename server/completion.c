@@ -140,7 +140,7 @@ static void write_frames(struct completion *c) {
     struct server *s = c->server;
     struct http_request *r = c->call->http;
     if (c->frame.failed && !c->over && !c->streaming) {
-        completion_fail_code(c, ROD_ENOMEM, "out of memory");
+        completion_fail_no_memory(c);
         return;
     }
     if (c->frame.failed) {
@@ -198,6 +198,12 @@ void completion_fail_code(struct completion *c, int code, const char *message) {
     completion_fail(c, &err);
 }
 
+void completion_fail_no_memory(struct completion *c) {
+    struct openai_error err;
+    openai_error_no_memory(&err);
+    completion_fail(c, &err);
+}
+
 void completion_end_all(struct server *server) {
     for (struct completion *c = server->completions, *next; c; c = next) {
         next = c->next;
@@ -211,13 +217,6 @@ static struct openai_choice choice_view(const struct completion *c, const struct
                                   .logprobs = c->request.n_logprobs >= 0 ? &choice->logprobs : NULL,
                                   .token_ids = c->request.return_token_ids ? &choice->ids : NULL,
                                   .stop_id = -1};
-}
-
-static void add_ids(struct buf *out, const int32_t *ids, size_t n_ids) {
-    for (size_t i = 0; i < n_ids; i++) {
-        if (i) buf_putc(out, ',');
-        buf_int(out, ids[i]);
-    }
 }
 
 /* A choice's opening comes with its first token and does not count it. */
@@ -240,7 +239,7 @@ static void push_opening(struct completion *c, struct completion_choice *choice)
     struct openai_choice opening = {.index = choice->index, .role = c->kind == OPENAI_CHAT, .text = "", .stop_id = -1};
     struct buf prompt_ids = {0};
     if (q->return_token_ids) {
-        add_ids(&prompt_ids, p->ids, p->n_ids);
+        openai_render_ids(&prompt_ids, p->ids, p->n_ids);
         opening.prompt_ids = &prompt_ids;
     }
     if (p->echo) {
@@ -283,7 +282,7 @@ static void push_delta(struct completion *c, struct completion_choice *choice, c
     struct openai_choice shown = choice_view(c, choice);
     struct buf prompt_ids = {0};
     if (!choice->role_sent && c->request.return_token_ids) {
-        add_ids(&prompt_ids, c->prompts[choice->prompt].ids, c->prompts[choice->prompt].n_ids);
+        openai_render_ids(&prompt_ids, c->prompts[choice->prompt].ids, c->prompts[choice->prompt].n_ids);
         shown.prompt_ids = &prompt_ids;
     }
     choice->role_sent = true;
@@ -330,7 +329,7 @@ static void answer_whole(struct completion *c) {
     struct buf *prompt_ids = calloc(c->n_prompts, sizeof *prompt_ids), out = {0};
     if (choices && prompt_ids) {
         for (size_t i = 0; i < c->n_prompts && c->request.return_token_ids; i++) {
-            add_ids(&prompt_ids[i], c->prompts[i].ids, c->prompts[i].n_ids);
+            openai_render_ids(&prompt_ids[i], c->prompts[i].ids, c->prompts[i].n_ids);
         }
         for (uint32_t i = 0; i < c->n_choices; i++) {
             const struct completion_choice *choice = &c->choices[i];
@@ -357,7 +356,7 @@ static void answer_whole(struct completion *c) {
         c->over = true;
         http_call_respond(c->call, 200, "application/json", &out);
     } else {
-        completion_fail_code(c, ROD_ENOMEM, "out of memory");
+        completion_fail_no_memory(c);
     }
     for (size_t i = 0; prompt_ids && i < c->n_prompts; i++) buf_fini(&prompt_ids[i]);
     free(prompt_ids);
@@ -484,7 +483,7 @@ static void take_finish(struct completion *c, struct completion_choice *choice, 
     metrics_observe(&s->metrics.queue, (double)e->queue_ns * 1e-9);
     if (c->over) return;
     if (e->stop_string && !choice->stop_string) {
-        completion_fail_code(c, ROD_ENOMEM, "out of memory");
+        completion_fail_no_memory(c);
         return;
     }
     if (e->reason == ROD_FINISH_CANCEL) {

@@ -75,31 +75,32 @@ struct completion {
 };
 
 /* ---- completion_session.c ---- */
-bool completion_session_headers(struct completion *t); /* false: out of memory */
-void completion_session_digest(struct completion *t);
-int completion_session_open(struct completion *t,
-                            struct rod_error *err); /* sets t->session, if the request is of one */
-int completion_session_encode(struct completion *t, const char *text, size_t len, int32_t **ids, size_t *n_ids,
+bool completion_session_headers(struct completion *c); /* false: out of memory */
+void completion_session_digest(struct completion *c);
+int completion_session_open(struct completion *c,
+                            struct rod_error *err); /* sets c->session, if the request is of one */
+int completion_session_encode(struct completion *c, const char *text, size_t len, int32_t **ids, size_t *n_ids,
                               struct rod_error *err);
-int completion_session_label(struct completion *t,
+int completion_session_label(struct completion *c,
                              struct rod_error *err); /* on the loop thread, when the answer's id is known */
 /* An answer is given again: it has the id, time and model of the first one. */
-void completion_session_relabel(struct completion *t, const char *label);
-void completion_session_error(const struct completion *t, struct openai_error *err, int code);
+void completion_session_relabel(struct completion *c, const char *label);
+void completion_session_error(const struct completion *c, struct openai_error *err, int code);
 void completion_session_free(struct rod_turn *session);
-static inline const char *completion_session_of(const struct completion *t) {
-    return *t->session_id ? t->session_id : NULL;
+static inline const char *completion_session_of(const struct completion *c) {
+    return *c->session_id ? c->session_id : NULL;
 }
 
 /* ---- completion_response.c: frames, or the whole answer ---- */
-void completion_response_opening(struct completion *t);
-void completion_response_delta(struct completion *t, const char *text, size_t len);
-void completion_response_ending(struct completion *t);
-void completion_response_whole(struct completion *t, struct buf *out);
+void completion_response_opening(struct completion *c);
+void completion_response_delta(struct completion *c, const char *text, size_t len);
+void completion_response_ending(struct completion *c);
+void completion_response_whole(struct completion *c, struct buf *out);
 
 /* Before the first byte a real status; after it an error event. */
-void completion_fail(struct completion *t, const struct openai_error *err);
-void completion_fail_code(struct completion *t, int code, const char *message);
-void completion_maybe_free(struct completion *t);
+void completion_fail(struct completion *c, const struct openai_error *err);
+void completion_fail_code(struct completion *c, int code, const char *message);
+void completion_fail_no_memory(struct completion *c);
+void completion_maybe_free(struct completion *c);
 
 #endif

@@ -2,6 +2,7 @@
  * the engine. */
 #include "access.h"
 #include "completion_internal.h"
+#include "engine/base/fail.h"
 #include "engine/base/json_guard.h"
 
 #include <malloc.h>
@@ -23,7 +24,7 @@ static int encode_bad_words(struct completion *c, struct rod_error *err) {
     if (!q->n_bad_words) return 0;
     int rc = 0;
     c->bad = calloc(2 * q->n_bad_words, sizeof *c->bad);
-    if (!c->bad) return rod_fail(err, ROD_ENOMEM, "out of memory");
+    if (!c->bad) return rod_fail_no_memory(err);
     for (size_t i = 0; !rc && i < 2 * q->n_bad_words; i++) {
         const struct openai_prompt *word = &q->bad_words[i / 2];
         if (i % 2 && word->text[0] == ' ') continue;
@@ -31,7 +32,7 @@ static int encode_bad_words(struct completion *c, struct rod_error *err) {
         if (i % 2) buf_putc(&text, ' ');
         buf_add(&text, word->text, word->len);
         struct rod_ids *ids = &c->bad[c->n_bad];
-        rc = text.failed ? rod_fail(err, ROD_ENOMEM, "out of memory")
+        rc = text.failed ? rod_fail_no_memory(err)
                          : rod_encode(c->server->engine, text.data, text.len, false, &ids->ids, &ids->n_ids, err);
         c->n_bad += !rc;
         buf_fini(&text);
@@ -97,7 +98,7 @@ static int open_grammar(struct completion *c, struct rod_error *err) {
     if (!rc) rc = rod_grammar_open(c->server->engine, g->kind, g->text, g->len, &c->grammar, &fault);
     if (rc && room.was_short) rc = ROD_ENOMEM; /* else the schema was read, and what was read of it is freed */
     json_guard_close(&room);
-    if (rc == ROD_ENOMEM) rod_fail(&fault, rc, "out of memory");
+    if (rc == ROD_ENOMEM) rod_fail_no_memory(&fault);
     if (rc == ROD_EINVALID) rod_fail(err, rc, "%s %s", g->param, fault.message);
     if (rc && rc != ROD_EINVALID) *err = fault;
     if (rc) snprintf(err->param, sizeof err->param, "%s", g->param);
@@ -123,7 +124,7 @@ static void completion_prepare(struct completion *c) {
     struct openai_request *q = &c->request;
     c->n_prompts = c->kind == OPENAI_COMPLETION ? q->n_prompts : 1;
     c->prompts = calloc(c->n_prompts, sizeof *c->prompts);
-    int rc = c->prompts ? open_grammar(c, &rod) : rod_fail(&rod, ROD_ENOMEM, "out of memory");
+    int rc = c->prompts ? open_grammar(c, &rod) : rod_fail_no_memory(&rod);
     if (!rc) rc = completion_session_open(c, &rod);
     if (!c->prompts) c->n_prompts = 0;
     for (size_t i = 0; !rc && i < c->n_prompts; i++) {
@@ -167,7 +168,7 @@ static bool completion_fits(struct completion *c) {
         uint64_t n = c->prompts[i].n_ids, limit = s->info->max_prompt_tok;
         if (!limit || n <= limit) continue;
         const char *param = input_field(c);
-        openai_error_set(&c->err, 400, "invalid_request_error", "context_length_exceeded", param,
+        openai_error_set(&c->err, 400, OPENAI_INVALID, "context_length_exceeded", param,
                          "the prompt has %llu tokens, the limit is %llu", (unsigned long long)n,
                          (unsigned long long)limit);
         c->err.n_prompt_tok = n;
@@ -176,24 +177,24 @@ static bool completion_fits(struct completion *c) {
     }
     const uint64_t n_scores = prompt_scores(c);
     if (n_scores > MAX_PROMPT_SCORES) {
-        openai_error_set(&c->err, 400, "invalid_request_error", "",
-                         c->request.n_prompt_logprobs >= 0 ? "prompt_logprobs" : "logprobs",
-                         "the prompts of all choices have %llu log-probabilities together, the limit is %u",
-                         (unsigned long long)n_scores, MAX_PROMPT_SCORES);
+        openai_error_invalid(&c->err, c->request.n_prompt_logprobs >= 0 ? "prompt_logprobs" : "logprobs",
+                             "the prompts of all choices have %llu log-probabilities together, the limit is %u",
+                             (unsigned long long)n_scores, MAX_PROMPT_SCORES);
         return false;
     }
     const uint64_t n_repeated = repeated_bytes(c);
     if (n_repeated > MAX_REPEATED_BYTES) {
-        openai_error_set(&c->err, 400, "invalid_request_error", "", c->request.echo ? "echo" : "return_token_ids",
-                         "the prompts have some %llu bytes when they are said again in all choices, the limit is %u",
-                         (unsigned long long)n_repeated, MAX_REPEATED_BYTES);
+        openai_error_invalid(
+            &c->err, c->request.echo ? "echo" : "return_token_ids",
+            "the prompts have some %llu bytes when they are said again in all choices, the limit is %u",
+            (unsigned long long)n_repeated, MAX_REPEATED_BYTES);
         return false;
     }
     uint64_t wanted = (uint64_t)c->n_prompts * c->request.n, most = s->info->n_slots + s->config.max_queue_requests;
     if (wanted <= most) return true;
-    openai_error_set(&c->err, 400, "invalid_request_error", "", c->request.n > 1 ? "n" : "prompt",
-                     "%llu choices were asked for, this server takes at most %llu at a time",
-                     (unsigned long long)wanted, (unsigned long long)most);
+    openai_error_invalid(&c->err, c->request.n > 1 ? "n" : "prompt",
+                         "%llu choices were asked for, this server takes at most %llu at a time",
+                         (unsigned long long)wanted, (unsigned long long)most);
     return false;
 }
 
@@ -269,12 +270,12 @@ static struct rod_request *engine_request(struct completion *c, struct completio
 static int submit_all(struct completion *c, struct rod_error *err) {
     struct rod_request **requests = calloc(c->n_choices, sizeof *requests);
     uint64_t *tickets = calloc(c->n_choices, sizeof *tickets);
-    int rc = requests && tickets ? 0 : rod_fail(err, ROD_ENOMEM, "out of memory");
+    int rc = requests && tickets ? 0 : rod_fail_no_memory(err);
     for (uint32_t i = 0; !rc && i < c->n_choices; i++) {
         struct completion_choice *choice = &c->choices[i];
         *choice = (struct completion_choice){.completion = c, .index = i, .prompt = i / c->request.n, .stop_id = -1};
         requests[i] = engine_request(c, choice);
-        if (!requests[i]) rc = rod_fail(err, ROD_ENOMEM, "out of memory");
+        if (!requests[i]) rc = rod_fail_no_memory(err);
         /* All have the same lists, which may be long: gigabytes in a hundred copies, for a refusal. */
         if (!rc && !i && c->n_choices > 1) rc = rod_request_fits(c->server->engine, requests[i], err);
     }
@@ -319,7 +320,7 @@ static void completion_submit(struct completion *c) {
     c->choices = calloc(n, sizeof *c->choices);
     if (!c->choices) {
         account_prompt(c, false);
-        completion_fail_code(c, ROD_ENOMEM, "out of memory");
+        completion_fail_no_memory(c);
         return;
     }
     c->n_choices = n;
@@ -365,9 +366,7 @@ void completion_start(struct http_call *call, enum openai_kind kind) {
     struct server *s = call->server;
     struct completion *c = calloc(1, sizeof *c);
     if (!c) {
-        struct openai_error err;
-        openai_error_set(&err, 500, "server_error", "out_of_memory", "", "out of memory");
-        http_call_fail(call, &err);
+        http_call_no_memory(call);
         return;
     }
     c->server = s;
@@ -385,7 +384,7 @@ void completion_start(struct http_call *call, enum openai_kind kind) {
     if (!s->n_completions++) s->busy_since_ns = c->started_ns;
     c->body = http_take_body(call->http, &c->body_len);
     if (!completion_session_headers(c)) {
-        completion_fail_code(c, ROD_ENOMEM, "out of memory");
+        completion_fail_no_memory(c);
         return;
     }
     if (c->body_len > SERVER_INLINE_BYTES || may_have_grammar(c)) {

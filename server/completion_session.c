@@ -3,6 +3,7 @@
  * A response of /v1/responses is a session of its own, named by the response's id, that begins as a fork of the one it
  * goes on from. So any response may be gone on from, any number of times. */
 #include "completion_internal.h"
+#include "engine/base/fail.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -54,7 +55,7 @@ int completion_session_label(struct completion *c, struct rod_error *err) {
     buf_addf(&text, "%s %lld %s", c->kind == OPENAI_RESPONSE ? c->response_id : c->call->id,
              (long long)c->created_unix_s, c->server->model_name);
     c->session->label = buf_take(&text, &len);
-    return c->session->label ? 0 : rod_fail(err, ROD_ENOMEM, "out of memory");
+    return c->session->label ? 0 : rod_fail_no_memory(err);
 }
 
 /* It comes from a file: what is no label changes nothing. */
@@ -109,7 +110,7 @@ int completion_session_open(struct completion *c, struct rod_error *err) {
     if (response ? !c->request.response.store && !c->request.response.previous : !c->request.session.id) return 0;
     c->session = calloc(1, sizeof *c->session);
     if (c->session && fill_turn(c, c->session)) return 0;
-    return rod_fail(err, ROD_ENOMEM, "out of memory");
+    return rod_fail_no_memory(err);
 }
 
 void completion_session_free(struct rod_turn *r) {

@@ -6,10 +6,8 @@
 
 void http_call_respond(struct http_call *call, unsigned status, const char *content_type, struct buf *body) {
     if (body->failed) {
-        struct openai_error err;
-        openai_error_set(&err, 500, "server_error", "out_of_memory", "", "out of memory");
         buf_fini(body);
-        http_call_fail(call, &err);
+        http_call_no_memory(call);
         return;
     }
     if (call->server->leaving) http_close_after(call->http);
@@ -44,6 +42,32 @@ void http_call_fail(struct http_call *call, const struct openai_error *err) {
     if (call->server->leaving) http_close_after(call->http);
     http_respond(call->http, err->http, "application/json", body.failed ? "{}" : body.data, body.failed ? 2 : body.len);
     buf_fini(&body);
+}
+
+void http_call_refuse(struct http_call *call, unsigned status, const char *type, const char *code, const char *param,
+                      const char *format, ...) {
+    struct openai_error err;
+    va_list args;
+    va_start(args, format);
+    openai_error_vset(&err, status, type, code, param, format, args);
+    va_end(args);
+    http_call_fail(call, &err);
+}
+
+void http_call_invalid(struct http_call *call, unsigned status, const char *code, const char *param, const char *format,
+                       ...) {
+    struct openai_error err;
+    va_list args;
+    va_start(args, format);
+    openai_error_vset(&err, status, OPENAI_INVALID, code, param, format, args);
+    va_end(args);
+    http_call_fail(call, &err);
+}
+
+void http_call_no_memory(struct http_call *call) {
+    struct openai_error err;
+    openai_error_no_memory(&err);
+    http_call_fail(call, &err);
 }
 
 bool http_call_name(const struct http_call *call, char *name, size_t size) {

@@ -27,6 +27,12 @@ struct http_call { /* the user pointer of its http_request */
 void http_call_respond(struct http_call *call, unsigned status, const char *content_type,
                        struct buf *body); /* empties body */
 void http_call_fail(struct http_call *call, const struct openai_error *err);
+void http_call_refuse(struct http_call *call, unsigned status, const char *type, const char *code, const char *param,
+                      const char *format, ...) __attribute__((format(printf, 6, 7)));
+/* The same of type OPENAI_INVALID. */
+void http_call_invalid(struct http_call *call, unsigned status, const char *code, const char *param, const char *format,
+                       ...) __attribute__((format(printf, 5, 6)));
+void http_call_no_memory(struct http_call *call);
 /* The header of a 429 or 503. known_s: when to come again; 0 = as the queue, or the loading, tells. */
 void http_call_retry_after(struct http_call *call, unsigned status, const char *code, uint64_t known_s);
 /* What the path has in the place of its name; false: it does not fit, or the route has none. */

@@ -26,10 +26,7 @@ static void put_tokens(struct job *j, const struct openai_tokenize *t, const int
     const struct server *s = j->server;
     buf_addf(&j->out, "{\"count\":%zu,\"max_model_len\":%llu,\"tokens\":[", n,
              (unsigned long long)s->info->max_prompt_tok);
-    for (size_t i = 0; i < n; i++) {
-        if (i) buf_putc(&j->out, ',');
-        buf_int(&j->out, ids[i]);
-    }
+    openai_render_ids(&j->out, ids, n);
     buf_puts(&j->out, "],\"token_strs\":");
     for (size_t i = 0; t->token_strs && i < n; i++) {
         buf_putc(&j->out, i ? ',' : '[');
@@ -109,15 +106,11 @@ static void run_apply_template(struct job *j) {
 
 /* ---- its life ---- */
 
-static void out_of_memory(struct openai_error *err) {
-    openai_error_set(err, 500, "server_error", "out_of_memory", "", "out of memory");
-}
-
 static void job_run(struct job *j) {
     j->run(j);
     if (j->failed || !j->out.failed) return;
     j->failed = true;
-    out_of_memory(&j->err);
+    openai_error_no_memory(&j->err);
 }
 
 static void job_finish(struct job *j) {
@@ -154,9 +147,7 @@ static void job_on_admin_work_done(uv_work_t *request, int status) {
 struct job *job_new(struct server *s, struct http_call *call, void (*run)(struct job *j)) {
     struct job *j = calloc(1, sizeof *j);
     if (!j) {
-        struct openai_error err;
-        out_of_memory(&err);
-        if (call) http_call_fail(call, &err);
+        if (call) http_call_no_memory(call);
         return NULL;
     }
     *j = (struct job){.server = s, .call = call, .loop = call ? call->loop : s->loop, .run = run};

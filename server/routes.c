@@ -79,18 +79,6 @@ static const struct route routes[] = {
 };
 #define N_ROUTES ((unsigned)(sizeof routes / sizeof *routes))
 
-/* ---- answers ---- */
-
-static void fail(struct http_call *call, unsigned status, const char *type, const char *code, const char *message) {
-    struct openai_error err;
-    openai_error_set(&err, status, type, code, "", "%s", message);
-    http_call_fail(call, &err);
-}
-
-static void invalid(struct http_call *call, unsigned status, const char *code, const char *message) {
-    fail(call, status, "invalid_request_error", code, message);
-}
-
 /* ---- readiness ---- */
 
 /* No step has ended although work waits; or, seen from the admin thread, the loop does not turn. Work that came after
@@ -163,7 +151,7 @@ static void get_metrics(struct http_call *call) {
 
 static bool model_loaded(struct http_call *call) {
     if (call->server->engine) return true;
-    fail(call, 503, "unavailable", "loading", "the model is still loading");
+    http_call_refuse(call, 503, "unavailable", "loading", "", "the model is still loading");
     return false;
 }
 
@@ -180,10 +168,8 @@ static void get_model(struct http_call *call) {
     if (!model_loaded(call)) return;
     const char *name = call->name;
     if (strcmp(name, call->server->model_name) != 0) {
-        struct openai_error err;
-        openai_error_set(&err, 404, "invalid_request_error", "model_not_found", "model",
-                         "the model '%.100s' is not served here, '%.100s' is", name, call->server->model_name);
-        http_call_fail(call, &err);
+        http_call_invalid(call, 404, "model_not_found", "model", "the model '%.100s' is not served here, '%.100s' is",
+                          name, call->server->model_name);
         return;
     }
     struct buf body = {0};
@@ -193,8 +179,8 @@ static void get_model(struct http_call *call) {
 
 /* Nobody is looked for, so that the answer tells nothing about the responses of others. */
 static void get_response(struct http_call *call) {
-    invalid(
-        call, 404, "response_not_stored",
+    http_call_invalid(
+        call, 404, "response_not_stored", "",
         "the texts of responses are not kept, so none can be fetched; previous_response_id goes on from one, DELETE "
         "removes it");
 }
@@ -272,7 +258,7 @@ static bool method_matches(const struct route *route, const char *method) {
 /* N_ROUTES after an answer of 404 or 405. */
 static unsigned match_route(struct http_call *call) {
     const char *path = http_path(call->http), *method = http_method(call->http);
-    char allow[64] = "", message[256];
+    char allow[64] = "";
     for (unsigned i = 0; i < N_ROUTES; i++) {
         if (!path_matches(&routes[i], path) || (call->on_admin && !routes[i].on_admin)) continue;
         if (method_matches(&routes[i], method)) return i;
@@ -282,12 +268,11 @@ static unsigned match_route(struct http_call *call) {
     }
     if (*allow) {
         http_add_header(call->http, "Allow", allow);
-        snprintf(message, sizeof message, "%s is not allowed on %.100s, use %s", method, path, allow);
-        invalid(call, 405, "method_not_allowed", message);
+        http_call_invalid(call, 405, "method_not_allowed", "", "%s is not allowed on %.100s, use %s", method, path,
+                          allow);
     } else {
-        snprintf(message, sizeof message, "there is no %s %.160s here; GET /openapi.json lists the routes", method,
-                 path);
-        invalid(call, 404, "not_found", message);
+        http_call_invalid(call, 404, "not_found", "", "there is no %s %.160s here; GET /openapi.json lists the routes",
+                          method, path);
     }
     return N_ROUTES;
 }
@@ -301,18 +286,19 @@ static bool body_acceptable(struct http_call *call) {
     bool chunked = false;
     size_t declared = http_content_length(call->http, &chunked);
     if ((!type || !*type) && !strcmp(route->method, "POST") && access_foreign(call)) {
-        invalid(call, 415, "unsupported_media_type",
-                "from a page of another origin: send the header Content-Type: application/json");
+        http_call_invalid(call, 415, "unsupported_media_type", "",
+                          "from a page of another origin: send the header Content-Type: application/json");
         return false;
     }
     if (!chunked && !declared && !http_header(call->http, "Content-Length")) {
         if (route->bare) return true;
-        invalid(call, 411, "length_required", "a body with a Content-Length is needed");
+        http_call_invalid(call, 411, "length_required", "", "a body with a Content-Length is needed");
         return false;
     }
     const char *encoding = http_header(call->http, "Content-Encoding");
     if (encoding && strcasecmp(encoding, "identity") != 0) {
-        invalid(call, 415, "unsupported_encoding", "Content-Encoding is not supported, send the body as it is");
+        http_call_invalid(call, 415, "unsupported_encoding", "",
+                          "Content-Encoding is not supported, send the body as it is");
         return false;
     }
     if (route->state) http_set_body_max(call->http, session_routes_state_max(call->server));
@@ -320,23 +306,25 @@ static bool body_acceptable(struct http_call *call) {
     size_t n = strcspn(type, "; \t");
     if (route->state) {
         if (n == strlen(BYTES) && !strncasecmp(type, BYTES, n)) return true;
-        invalid(call, 415, "unsupported_media_type", "a state is sent with the header Content-Type: " BYTES);
+        http_call_invalid(call, 415, "unsupported_media_type", "",
+                          "a state is sent with the header Content-Type: " BYTES);
         return false;
     }
     if ((n == 16 && !strncasecmp(type, JSON, n)) || (n > 5 && !strncasecmp(type + n - 5, "+json", 5))) return true;
-    invalid(call, 415, "unsupported_media_type",
-            "the body must be JSON: send the header Content-Type: application/json");
+    http_call_invalid(call, 415, "unsupported_media_type", "",
+                      "the body must be JSON: send the header Content-Type: application/json");
     return false;
 }
 
 static bool taking_requests(struct http_call *call) {
     const struct server *s = call->server;
     if (s->failed) {
-        fail(call, 503, "unavailable", "device_fault", "the device has failed, the server is restarting");
+        http_call_refuse(call, 503, "unavailable", "device_fault", "",
+                         "the device has failed, the server is restarting");
     } else if (s->draining) {
-        fail(call, 503, "unavailable", "draining", "the server is shutting down");
+        http_call_refuse(call, 503, "unavailable", "draining", "", "the server is shutting down");
     } else if (!s->engine) {
-        fail(call, 503, "unavailable", "loading", "the model is still loading");
+        http_call_refuse(call, 503, "unavailable", "loading", "", "the model is still loading");
     } else {
         return true;
     }
@@ -362,11 +350,9 @@ static bool queue_has_room(struct http_call *call) {
     const uint64_t limit_tok = s->config.max_queue_tokens;
     full = full || (limit_tok && stats.queued_tok >= limit_tok);
     if (!full && key_has_share(call, &stats)) return true;
-    char message[128];
-    snprintf(message, sizeof message, "%s: %u requests run and %u wait.",
-             full ? "The queue is full" : "This key has its share of the queue", stats.running, stats.queued);
     s->metrics.refused_early++;
-    fail(call, 429, "rate_limit", "queue_full", message);
+    http_call_refuse(call, 429, "rate_limit", "queue_full", "", "%s: %u requests run and %u wait.",
+                     full ? "The queue is full" : "This key has its share of the queue", stats.running, stats.queued);
     return false;
 }
 
@@ -451,7 +437,7 @@ static bool pool_has_room(struct http_call *call) {
     const size_t bytes = http_body_bytes(call->http), others = call->server->pool.n_bytes;
     if (bytes <= SERVER_INLINE_BYTES || !others) return true;
     if (others + bytes > SERVER_POOL_BYTES) {
-        fail(call, 503, "unavailable", "overloaded", "too many long requests wait to be read");
+        http_call_refuse(call, 503, "unavailable", "overloaded", "", "too many long requests wait to be read");
         return false;
     }
     if (!call->key || share_fits(call->key->queue.n_bytes, others, bytes, SERVER_POOL_BYTES)) return true;
@@ -527,18 +513,16 @@ static void refuse_call(struct server *s, struct http_request *r, bool on_admin,
     access_forget(r);
     if (!call) call = new_http_call(s, r, on_admin);
     if (!call) return;
-    char text[160];
     if (status == 413) {
         const bool none = call->route < N_ROUTES && !takes_body(&routes[call->route]);
-        snprintf(text, sizeof text, "the body is larger than %zu bytes%s", http_body_max(r),
-                 none ? ", and this route takes none" : "");
-        invalid(call, status, code, text);
+        http_call_invalid(call, status, code, "", "the body is larger than %zu bytes%s", http_body_max(r),
+                          none ? ", and this route takes none" : "");
     } else if (status == 503) {
-        fail(call, status, "unavailable", code, "too many request bodies are arriving at once");
+        http_call_refuse(call, status, "unavailable", code, "", "too many request bodies are arriving at once");
     } else if (status == 429) {
         key_has_share_of_bodies(call);
     } else {
-        invalid(call, status, code, message);
+        http_call_invalid(call, status, code, "", "%s", message);
     }
 }
 

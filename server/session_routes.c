@@ -120,11 +120,9 @@ static struct job *new_job(struct http_call *call, void (*run)(struct job *j)) {
 /* Of a session that the path names. */
 static void start_named(struct http_call *call, void (*run)(struct job *j)) {
     char name[OPENAI_SESSION_ID_MAX + 1];
-    struct openai_error err;
     if (!http_call_name(call, name, sizeof name) || !openai_session_id(name)) {
-        openai_error_set(&err, 400, "invalid_request_error", "", "id",
-                         "id must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'", OPENAI_SESSION_ID_MAX);
-        http_call_fail(call, &err);
+        http_call_invalid(call, 400, "", "id", "id must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'",
+                          OPENAI_SESSION_ID_MAX);
         return;
     }
     struct job *j = new_job(call, run);
@@ -140,19 +138,16 @@ void session_routes_create(struct http_call *call) {
 
 void session_routes_list(struct http_call *call) {
     const char *after = http_query(call->http, "after"), *limit = http_query(call->http, "limit");
-    struct openai_error err;
     size_t n = LIST_DEFAULT;
     if (limit) {
         n = *limit && strlen(limit) < 6 && strspn(limit, "0123456789") == strlen(limit) ? strtoul(limit, NULL, 10) : 0;
         if (!n || n > LIST_MAX) {
-            openai_error_set(&err, 400, "invalid_request_error", "", "limit", "limit must be 1 to %d", LIST_MAX);
-            http_call_fail(call, &err);
+            http_call_invalid(call, 400, "", "limit", "limit must be 1 to %d", LIST_MAX);
             return;
         }
     }
     if (after && !openai_session_id(after)) {
-        openai_error_set(&err, 400, "invalid_request_error", "", "after", "after must be the id of a session");
-        http_call_fail(call, &err);
+        http_call_invalid(call, 400, "", "after", "after must be the id of a session");
         return;
     }
     struct job *j = new_job(call, run_list);

@@ -13,6 +13,7 @@
 #include "engine/rodimus.h"
 
 #include <jansson.h>
+#include <stdarg.h>
 
 enum openai_kind { OPENAI_COMPLETION, OPENAI_CHAT, OPENAI_RESPONSE };
 
@@ -24,9 +25,18 @@ struct openai_error {
     uint64_t n_prompt_tok, limit_tok; /* of a prompt that is too long; 0 = not shown */
     uint64_t retry_s;                 /* when to come again; 0 = the server says */
 };
+#define OPENAI_INVALID "invalid_request_error" /* the type of most */
+void openai_error_vset(struct openai_error *e, unsigned http, const char *type, const char *code, const char *param,
+                       const char *format, va_list args) __attribute__((format(printf, 6, 0)));
 void openai_error_set(struct openai_error *e, unsigned http, const char *type, const char *code, const char *param,
                       const char *format, ...) __attribute__((format(printf, 6, 7)));
+/* 400 of a field; "" = of none. Always false, as the next one, so that a parser can return it. */
+bool openai_error_invalid(struct openai_error *e, const char *param, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+bool openai_error_no_memory(struct openai_error *e);
 void openai_error_from(struct openai_error *e, const struct rod_error *from);
+/* For a fault of the server's files, whose paths are nobody's business: another message. */
+void openai_hide_files(struct openai_error *err);
 void openai_render_error(struct buf *out, const struct openai_error *e); /* {"error": {...}} */
 
 /* ---- requests ---- */
@@ -122,9 +132,6 @@ struct openai_headers {       /* what headers say of a session; NULL = they do n
  * err filled. */
 int openai_join_session(struct openai_request *request, const struct openai_headers *headers, struct openai_error *err);
 
-/* For a fault of the server's files, whose paths are nobody's business: another message. */
-void openai_hide_files(struct openai_error *err);
-
 struct openai_session_new { /* POST /v1/sessions, and .../fork with an id alone; NULL = not given */
     char *id, *from;
     bool has_ttl, pin;
@@ -184,6 +191,8 @@ void openai_logprobs_add_first(struct openai_logprobs *l, int32_t id, const stru
 void openai_prompt_logprobs_add(struct buf *out, const struct rod_token *token, const struct openai_vocab *vocab);
 void openai_logprobs_clear(struct openai_logprobs *l); /* empty, but the text goes on */
 void openai_logprobs_fini(struct openai_logprobs *l);
+/* "1,2,3" */
+void openai_render_ids(struct buf *out, const int32_t *ids, size_t n_ids);
 /* One token as text: its UTF-8, "bytes:\xE2\x80" where it is a part of a character, "token_id:7" without a tokenizer.
  */
 void openai_render_token(struct buf *out, int32_t id, const struct openai_vocab *vocab);

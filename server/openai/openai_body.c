@@ -55,8 +55,7 @@ static void refuse_body(struct openai_error *err, const char *body, const struct
         plain = c > ' ' && c < 127 && c != '\\';
     }
     if (plain) memcpy(param, body + s->key, s->key_len);
-    openai_error_set(err, 400, "invalid_request_error", "", param, "%s%s%s", what,
-                     plain ? ", in or after the field " : "", param);
+    openai_error_invalid(err, param, "%s%s%s", what, plain ? ", in or after the field " : "", param);
 }
 
 /* Whole doubles that hold every digit are integers again; arrays and objects are changed in place. Takes value. */
@@ -89,7 +88,7 @@ static json_t *load_guarded(const char *body, size_t len, json_error_t *fault) {
 json_t *openai_load(const char *body, size_t len, struct openai_error *err) {
     char what[320];
     if (!body || !len) {
-        openai_error_set(err, 400, "invalid_request_error", "", "", "the body is empty; a JSON object is needed");
+        openai_error_invalid(err, "", "the body is empty; a JSON object is needed");
         return NULL;
     }
     const char *nul = memchr(body, 0, len); /* jansson passes over one behind a number */
@@ -111,12 +110,12 @@ json_t *openai_load(const char *body, size_t len, struct openai_error *err) {
     json_t *root = load_guarded(body, len, &fault);
     if (json_is_object(root)) return root;
     if (root) {
-        openai_error_set(err, 400, "invalid_request_error", "", "", "the body must be a JSON object");
+        openai_error_invalid(err, "", "the body must be a JSON object");
         json_decref(root);
         return NULL;
     }
     if (json_error_code(&fault) == json_error_out_of_memory) {
-        openai_error_set(err, 500, "server_error", "out_of_memory", "", "out of memory");
+        openai_error_no_memory(err);
         return NULL;
     }
     const size_t at = fault.position > 0 ? (size_t)fault.position : 0;

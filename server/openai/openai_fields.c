@@ -1,4 +1,4 @@
-/* openai_fields.c - see openai_fields.h; and how an error of the protocol is made. */
+/* openai_fields.c - see openai_fields.h. */
 #include "openai_fields.h"
 
 #include <math.h>
@@ -7,40 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void set_error(struct openai_error *e, unsigned http, const char *type, const char *code, const char *param,
-                      const char *format, va_list args) {
-    *e = (struct openai_error){.http = http, .type = type, .code = code};
-    snprintf(e->param, sizeof e->param, "%s", param);
-    vsnprintf(e->message, sizeof e->message, format, args);
-}
-
-void openai_error_set(struct openai_error *e, unsigned http, const char *type, const char *code, const char *param,
-                      const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    set_error(e, http, type, code, param, format, args);
-    va_end(args);
-}
-
-void openai_error_from(struct openai_error *e, const struct rod_error *from) {
-    openai_error_set(e, (unsigned)rod_code_http(from->code), rod_code_type(from->code), rod_code_openai(from->code),
-                     from->param, "%s", from->message);
-    if (from->code == ROD_ENOROOM || from->code == ROD_EIO)
-        e->retry_s = 5; /* the engine asks a disk that failed again so often */
-}
-
 bool field_bad(const struct openai_fields *p, const char *param, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    set_error(p->err, 400, "invalid_request_error", "", param, format, args);
+    openai_error_vset(p->err, 400, OPENAI_INVALID, "", param, format, args);
     va_end(args);
     return false;
 }
 
-bool field_no_memory(const struct openai_fields *p) {
-    openai_error_set(p->err, 500, "server_error", "out_of_memory", "", "out of memory");
-    return false;
-}
+bool field_no_memory(const struct openai_fields *p) { return openai_error_no_memory(p->err); }
 
 const char *field_type(const json_t *value) {
     switch (json_typeof(value)) {

@@ -5,19 +5,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool bad(struct openai_error *err, const char *param, const char *message) {
-    openai_error_set(err, 400, "invalid_request_error", "", param, "%s %s", param, message);
-    return false;
+static bool refuse_form(struct openai_error *err, const char *param, const char *message) {
+    return openai_error_invalid(err, param, "%s %s", param, message);
 }
 
 static bool take_grammar(struct openai_grammar *out, enum rod_grammar_kind kind, const char *param, const json_t *value,
                          struct openai_error *err) {
     char *text = json_is_string(value) ? malloc(json_string_length(value) + 1)
                                        : json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
-    if (!text) {
-        openai_error_set(err, 500, "server_error", "out_of_memory", "", "out of memory");
-        return false;
-    }
+    if (!text) return openai_error_no_memory(err);
     if (json_is_string(value)) memcpy(text, json_string_value(value), json_string_length(value) + 1);
     *out = (struct openai_grammar){.kind = kind, .param = param, .text = text};
     out->len = json_is_string(value) ? json_string_length(value) : strlen(text);
@@ -37,9 +33,9 @@ static bool json_object_wanted(struct openai_grammar *out, const char *param, st
 }
 
 static bool check_name(const json_t *name, const char *param, struct openai_error *err) {
-    if (name && !json_is_string(name)) return bad(err, param, "must be a string");
+    if (name && !json_is_string(name)) return refuse_form(err, param, "must be a string");
     return !name || strlen(json_string_value(name)) == json_string_length(name) ||
-           bad(err, param, "contains a NUL character");
+           refuse_form(err, param, "contains a NUL character");
 }
 
 /* What is said beside a schema; it changes nothing, so only its types are looked at. */
@@ -48,33 +44,35 @@ static bool check_notes(const json_t *named, struct openai_error *err) {
                  *strict = member_get(named, "strict");
     if (!check_name(name, "response_format.json_schema.name", err)) return false;
     if (description && !json_is_string(description))
-        return bad(err, "response_format.json_schema.description", "must be a string");
+        return refuse_form(err, "response_format.json_schema.description", "must be a string");
     if (strict && !json_is_boolean(strict))
-        return bad(err, "response_format.json_schema.strict", "must be true or false");
+        return refuse_form(err, "response_format.json_schema.strict", "must be true or false");
     return true;
 }
 
 /* {"type": "json_schema", "json_schema": {"name", "schema", "strict"}}: honoured as a whole, strict or not.
  * {"type": "json_object", "schema"} is llama.cpp's form of the same. */
 static bool parse_format(const json_t *format, struct openai_grammar *out, struct openai_error *err) {
-    if (!json_is_object(format)) return bad(err, "response_format", "must be an object");
+    if (!json_is_object(format)) return refuse_form(err, "response_format", "must be an object");
     const json_t *type = member_get(format, "type");
-    if (!json_is_string(type)) return bad(err, "response_format", "must have a type: text, json_object or json_schema");
+    if (!json_is_string(type))
+        return refuse_form(err, "response_format", "must have a type: text, json_object or json_schema");
     if (field_is(type, "text")) return true;
     if (field_is(type, "json_object")) {
         const json_t *of = member_get(format, "schema");
         if (!of) return json_object_wanted(out, "response_format", err);
         if (!json_is_object(of) && !json_is_boolean(of))
-            return bad(err, "response_format", "has a schema that is no JSON Schema");
+            return refuse_form(err, "response_format", "has a schema that is no JSON Schema");
         return take_grammar(out, ROD_GRAMMAR_JSON_SCHEMA, "response_format", of, err);
     }
     if (!field_is(type, "json_schema"))
-        return bad(err, "response_format", "has a type that is none of text, json_object and json_schema");
+        return refuse_form(err, "response_format", "has a type that is none of text, json_object and json_schema");
     const json_t *named = member_get(format, "json_schema");
-    if (!json_is_object(named)) return bad(err, "response_format", "of type json_schema needs the object json_schema");
+    if (!json_is_object(named))
+        return refuse_form(err, "response_format", "of type json_schema needs the object json_schema");
     const json_t *schema = member_get(named, "schema");
     if (!json_is_object(schema) && !json_is_boolean(schema))
-        return bad(err, "response_format", "needs json_schema.schema, a JSON Schema");
+        return refuse_form(err, "response_format", "needs json_schema.schema, a JSON Schema");
     return check_notes(named, err) && take_grammar(out, ROD_GRAMMAR_JSON_SCHEMA, "response_format", schema, err);
 }
 
@@ -84,14 +82,14 @@ static bool parse_text_format(const json_t *text, struct openai_grammar *out, st
     if (!format) return true;
     const json_t *type = member_get(format, "type");
     if (!field_is(type, "text") && !field_is(type, "json_object") && !field_is(type, "json_schema"))
-        return bad(err, "text.format", "must be an object with a type: text, json_object or json_schema");
+        return refuse_form(err, "text.format", "must be an object with a type: text, json_object or json_schema");
     if (field_is(type, "text")) return true;
     if (field_is(type, "json_object")) return json_object_wanted(out, "text.format", err);
     const json_t *schema = member_get(format, "schema"), *name = member_get(format, "name"),
                  *strict = member_get(format, "strict");
     if (!check_name(name, "text.format.name", err)) return false;
-    if (strict && !json_is_boolean(strict)) return bad(err, "text.format.strict", "must be true or false");
-    if (!json_is_object(schema)) return bad(err, "text.format", "needs schema, a JSON Schema");
+    if (strict && !json_is_boolean(strict)) return refuse_form(err, "text.format.strict", "must be true or false");
+    if (!json_is_object(schema)) return refuse_form(err, "text.format", "needs schema, a JSON Schema");
     return take_grammar(out, ROD_GRAMMAR_JSON_SCHEMA, "text.format", schema, err);
 }
 
@@ -108,7 +106,7 @@ static bool parse_structured(const json_t *fields, struct openai_grammar *out, s
     const char *name;
     json_t *value;
     bool ok = true, off = false;
-    if (!json_is_object(fields)) return bad(err, "structured_outputs", "must be an object");
+    if (!json_is_object(fields)) return refuse_form(err, "structured_outputs", "must be an object");
     json_object_foreach((json_t *)fields, name, value) {
         size_t k = 0;
         while (k < N_KNOWN && strcmp(name, known[k].name) != 0) k++;
@@ -118,29 +116,30 @@ static bool parse_structured(const json_t *fields, struct openai_grammar *out, s
             continue;
         }
         if (k == N_KNOWN)
-            return bad(err, "structured_outputs", "takes json, regex, choice, grammar and json_object, nothing else");
-        if (out->text) return bad(err, "structured_outputs", "takes one field at a time");
+            return refuse_form(err, "structured_outputs",
+                               "takes json, regex, choice, grammar and json_object, nothing else");
+        if (out->text) return refuse_form(err, "structured_outputs", "takes one field at a time");
         bool string = json_is_string(value);
         switch (known[k].kind) {
         case ROD_GRAMMAR_JSON_SCHEMA:
             if (!string && !json_is_object(value) && !json_is_boolean(value))
-                return bad(err, known[k].param, "must be a JSON Schema, or one as a string");
+                return refuse_form(err, known[k].param, "must be a JSON Schema, or one as a string");
             break;
         case ROD_GRAMMAR_CHOICE:
-            if (!json_is_array(value)) return bad(err, known[k].param, "must be an array of strings");
+            if (!json_is_array(value)) return refuse_form(err, known[k].param, "must be an array of strings");
             break;
         case ROD_GRAMMAR_JSON_OBJECT:
-            if (!json_is_true(value)) return bad(err, known[k].param, "must be true or false");
+            if (!json_is_true(value)) return refuse_form(err, known[k].param, "must be true or false");
             break;
         default:
-            if (!string) return bad(err, known[k].param, "must be a string");
+            if (!string) return refuse_form(err, known[k].param, "must be a string");
         }
         ok = known[k].kind == ROD_GRAMMAR_JSON_OBJECT ? json_object_wanted(out, known[k].param, err)
                                                       : take_grammar(out, known[k].kind, known[k].param, value, err);
         if (!ok) return false;
     }
     if (!out->text && !off)
-        return bad(err, "structured_outputs", "needs one of json, regex, choice, grammar and json_object");
+        return refuse_form(err, "structured_outputs", "needs one of json, regex, choice, grammar and json_object");
     return true;
 }
 
@@ -158,7 +157,7 @@ bool openai_parse_grammar(enum openai_kind kind, const json_t *root, struct open
     }
     if (out->text && other.text) {
         free(other.text);
-        return bad(err, "structured_outputs", "cannot be joined with another format of the answer than text");
+        return refuse_form(err, "structured_outputs", "cannot be joined with another format of the answer than text");
     }
     if (other.text) *out = other;
     return true;

@@ -3,7 +3,6 @@
 
 #include <limits.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -349,7 +348,7 @@ static bool check_model(const struct openai_fields *p) {
     const char *name = json_string_value(value);
     if (strlen(name) != json_string_length(value)) return field_bad(p, "model", "model contains a NUL character");
     if (!*name || !strcmp(name, p->defaults->model_name)) return true;
-    openai_error_set(p->err, 404, "invalid_request_error", "model_not_found", "model",
+    openai_error_set(p->err, 404, OPENAI_INVALID, "model_not_found", "model",
                      "the model '%.100s' is not served here, '%.100s' is", name, p->defaults->model_name);
     return false;
 }

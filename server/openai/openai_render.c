@@ -1,40 +1,10 @@
 /* openai_render.c - structs become JSON; see openai.h. Streams run through here for every token, so it writes text. */
-#include "openai.h"
+#include "openai_put.h"
 
 #include <stdio.h>
 #include <string.h>
 
 static const char *const id_prefix[] = {"cmpl-", "chatcmpl-"};
-
-static void put_text(struct buf *out, const char *text) { buf_json(out, text, strlen(text)); }
-
-static void put_text_or_null(struct buf *out, const char *text) {
-    if (text && *text) {
-        put_text(out, text);
-    } else {
-        buf_puts(out, "null");
-    }
-}
-
-void openai_render_error(struct buf *out, const struct openai_error *e) {
-    buf_puts(out, "{\"error\":{\"message\":");
-    /* It quotes what a client sent, cut at some byte, or a path of any bytes. */
-    buf_json_any(out, e->message, strlen(e->message));
-    buf_puts(out, ",\"type\":");
-    put_text(out, e->type);
-    buf_puts(out, ",\"param\":");
-    if (*e->param)
-        buf_json_any(out, e->param, strlen(e->param));
-    else
-        buf_puts(out, "null");
-    buf_puts(out, ",\"code\":");
-    put_text_or_null(out, e->code);
-    if (e->limit_tok) {
-        buf_addf(out, ",\"n_prompt_tokens\":%llu,\"limit\":%llu", (unsigned long long)e->n_prompt_tok,
-                 (unsigned long long)e->limit_tok);
-    }
-    buf_puts(out, "}}");
-}
 
 /* ---- tokens and log-probabilities ---- */
 
@@ -61,6 +31,13 @@ void openai_render_token(struct buf *out, int32_t id, const struct openai_vocab 
     }
 }
 
+void openai_render_ids(struct buf *out, const int32_t *ids, size_t n_ids) {
+    for (size_t i = 0; i < n_ids; i++) {
+        openai_put_comma(out, i);
+        buf_int(out, ids[i]);
+    }
+}
+
 /* Where in text the token's bytes begin, from at on; a token that is not there may be one that is not shown. */
 void openai_render_offsets(struct buf *out, const char *text, size_t len, const int32_t *ids, size_t n_ids,
                            const struct openai_vocab *vocab) {
@@ -75,7 +52,7 @@ void openai_render_offsets(struct buf *out, const char *text, size_t len, const 
         const size_t begin = n_chars - inside;
         for (size_t k = 0; k < n; k++) n_chars += ((unsigned char)text[at + k] & 0xc0) != 0x80;
         at += n;
-        if (i) buf_putc(out, ',');
+        openai_put_comma(out, i);
         buf_putc(out, '[');
         buf_int(out, (int64_t)begin);
         buf_putc(out, ',');
@@ -103,7 +80,7 @@ static void put_chat_token(struct buf *out, int32_t id, float logprob, const str
     }
     buf_putc(out, '[');
     for (size_t i = 0; i < n; i++) {
-        if (i) buf_putc(out, ',');
+        openai_put_comma(out, i);
         buf_int(out, (unsigned char)bytes[i]);
     }
     buf_putc(out, ']');
@@ -115,7 +92,7 @@ static void add_chat(struct openai_logprobs *l, const struct rod_token *t, const
     put_chat_token(out, t->id, t->logprob, vocab);
     buf_puts(out, ",\"top_logprobs\":[");
     for (uint32_t i = 0; i < t->n_top; i++) {
-        if (i) buf_putc(out, ',');
+        openai_put_comma(out, i);
         put_chat_token(out, t->top[i].id, t->top[i].logprob, vocab);
         buf_putc(out, '}');
     }
@@ -320,7 +297,7 @@ static void put_finish(struct buf *out, const struct openai_choice *c) {
     buf_puts(out, c->reason == ROD_FINISH_LENGTH ? ",\"finish_reason\":\"length\"" : ",\"finish_reason\":\"stop\"");
     buf_puts(out, ",\"stop_reason\":");
     if (c->stop_string) {
-        put_text(out, c->stop_string);
+        openai_put_text(out, c->stop_string);
     } else if (c->stop_id >= 0) {
         buf_int(out, c->stop_id);
     } else {
@@ -332,7 +309,7 @@ static void put_finish(struct buf *out, const struct openai_choice *c) {
 void openai_render_session_of(struct buf *out, const char *id, uint64_t version) {
     if (!id) return;
     buf_puts(out, ",\"session\":{\"id\":");
-    put_text(out, id);
+    openai_put_text(out, id);
     buf_puts(out, ",\"version\":");
     buf_int(out, (int64_t)version);
     buf_putc(out, '}');
@@ -345,7 +322,7 @@ void openai_render_prefix(struct buf *out, enum openai_kind kind, bool stream, c
              : stream                  ? "chat.completion.chunk"
                                        : "chat.completion",
              (long long)created_unix_s);
-    put_text(out, model);
+    openai_put_text(out, model);
     buf_putc(out, ',');
 }
 
@@ -418,21 +395,17 @@ void openai_render_answer(struct buf *out, enum openai_kind kind, const struct b
 
 void openai_render_model(struct buf *out, const char *name, const struct rod_model_info *info) {
     buf_puts(out, "{\"id\":");
-    put_text(out, name);
+    openai_put_text(out, name);
     buf_addf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"rodimus\",\"root\":",
              (long long)info->created_unix_s);
-    put_text(out, name);
+    openai_put_text(out, name);
     buf_addf(out, ",\"parent\":null,\"max_model_len\":%llu,\"session_bytes\":%llu,\"arch\":",
              (unsigned long long)info->max_prompt_tok, (unsigned long long)info->session_bytes);
-    put_text(out, info->arch);
+    openai_put_text(out, info->arch);
     buf_puts(out, ",\"dtype\":");
-    put_text(out, info->weight_dtype);
+    openai_put_text(out, info->weight_dtype);
     buf_addf(out, ",\"n_params\":%llu,\"vocab_size\":%u,\"context_length\":null,\"window\":",
              (unsigned long long)info->n_params, info->vocab_size);
-    if (info->window_tok) {
-        buf_int(out, info->window_tok);
-    } else {
-        buf_puts(out, "null");
-    }
-    buf_addf(out, ",\"slots\":%u,\"chat\":%s}", info->n_slots, info->has_chat ? "true" : "false");
+    openai_put_number_or_null(out, info->window_tok);
+    buf_addf(out, ",\"slots\":%u,\"chat\":%s}", info->n_slots, openai_bool(info->has_chat));
 }

@@ -1,10 +1,8 @@
 /* openai_render_response.c - answers of /v1/responses, whole and as a stream of named events; see openai.h. */
-#include "openai.h"
+#include "openai_put.h"
 #include "sse.h"
 
 #include <string.h>
-
-static void put_text(struct buf *out, const char *text) { buf_json(out, text, strlen(text)); }
 
 static const char *response_status(const struct openai_response_view *v) {
     return v->reason == ROD_FINISH_LENGTH ? "incomplete" : "completed";
@@ -33,7 +31,7 @@ static void put_item(struct buf *out, const struct openai_response_view *v, cons
     buf_puts(out, "]}");
 }
 
-static void put_usage(struct buf *out, const struct openai_usage *u) {
+static void put_response_usage(struct buf *out, const struct openai_usage *u) {
     buf_addf(out,
              "{\"input_tokens\":%llu,\"input_tokens_details\":{\"cached_tokens\":%llu},\"output_tokens\":%llu,"
              "\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":%llu}",
@@ -43,21 +41,21 @@ static void put_usage(struct buf *out, const struct openai_usage *u) {
 
 static void put_response(struct buf *out, const struct openai_response_view *v, bool finished) {
     buf_puts(out, "{\"id\":");
-    put_text(out, v->id);
+    openai_put_text(out, v->id);
     buf_addf(out,
              ",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"error\":null,\"incomplete_details\":",
              (long long)v->created_unix_s, finished ? response_status(v) : "in_progress");
     const bool cut = finished && v->reason == ROD_FINISH_LENGTH;
     buf_puts(out, cut ? "{\"reason\":\"max_output_tokens\"}" : "null");
     buf_puts(out, ",\"model\":");
-    put_text(out, v->model);
+    openai_put_text(out, v->model);
     buf_puts(out, ",\"output\":[");
     if (finished) put_item(out, v, v->text);
     buf_puts(out, "],");
     buf_add(out, v->echo->data, v->echo->len);
     buf_puts(out, ",\"usage\":");
     if (finished) {
-        put_usage(out, v->usage);
+        put_response_usage(out, v->usage);
         openai_render_session_of(out, v->session, v->session_version);
     } else {
         buf_puts(out, "null");
@@ -140,14 +138,10 @@ void openai_render_response_ending(struct buf *out, const struct openai_response
 void openai_render_response_error(struct buf *out, const struct openai_error *e, uint64_t *seq) {
     begin_event(out, "error", seq);
     buf_puts(out, ",\"code\":");
-    put_text(out, *e->code ? e->code : e->type);
+    openai_put_text(out, *e->code ? e->code : e->type);
     buf_puts(out, ",\"message\":");
-    buf_json_any(out, e->message, strlen(e->message));
+    openai_put_any(out, e->message);
     buf_puts(out, ",\"param\":");
-    if (*e->param) {
-        buf_json_any(out, e->param, strlen(e->param));
-    } else {
-        buf_puts(out, "null");
-    }
+    openai_put_any_or_null(out, e->param);
     end_event(out);
 }

@@ -3,6 +3,7 @@
  * A response is a chat whose past is a state: previous_response_id names the one to go on from. What the state has read
  * is not read again, so instructions stay in force, other than with OpenAI, where each request brings its own. */
 #include "openai_fields.h"
+#include "openai_put.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,7 +125,7 @@ bool openai_parse_echo(const struct openai_fields *p, struct openai_request *q) 
     const char *choice = json_string_value(field_get(p, "tool_choice"));
     bool parallel = true;
     if (!field_bool(p, "parallel_tool_calls", &parallel)) return false;
-    buf_addf(out, "\"background\":false,\"store\":%s", q->response.store ? "true" : "false");
+    buf_addf(out, "\"background\":false,\"store\":%s", openai_bool(q->response.store));
     put_value(out, ",\"instructions\":", field_get(p, "instructions"), "null");
     put_value(out, ",\"max_output_tokens\":", field_get(p, "max_output_tokens"), "null");
     put_value(out, ",\"metadata\":", field_get(p, "metadata"), "{}");
@@ -133,7 +134,7 @@ bool openai_parse_echo(const struct openai_fields *p, struct openai_request *q) 
     put_value(out, ",\"text\":{\"format\":", json_is_null(format) ? NULL : format, "{\"type\":\"text\"}");
     /* tool_choice is none or auto, or the request was refused. Tools that may not be called were left out. */
     buf_addf(out, "},\"tools\":[],\"tool_choice\":\"%s\",\"parallel_tool_calls\":%s", choice ? choice : "auto",
-             parallel ? "true" : "false");
+             openai_bool(parallel));
     buf_puts(out, ",\"truncation\":\"disabled\",\"reasoning\":{\"effort\":null,\"summary\":null}");
     return !out->failed || field_no_memory(p);
 }

@@ -1,6 +1,7 @@
 /* openai_session.c - the fields of a request that make it the next turn of a session, and what goes with them; the
  * bodies of the routes of sessions; what a session looks like. */
 #include "openai_fields.h"
+#include "openai_put.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,12 +104,6 @@ int openai_join_session(struct openai_request *q, const struct openai_headers *h
     return ok ? 0 : -1;
 }
 
-void openai_hide_files(struct openai_error *err) {
-    snprintf(err->message, sizeof err->message,
-             "the session's state could not be read or written; the reason is in the server's log");
-    err->param[0] = 0;
-}
-
 /* ---- the routes of sessions ---- */
 
 int openai_parse_session_new(const char *body, size_t len, bool fork, struct openai_session_new *out,
@@ -173,48 +168,40 @@ void openai_session_new_fini(struct openai_session_new *s) {
     *s = (struct openai_session_new){0};
 }
 
-static void put_text(struct buf *out, const char *name, const char *text) {
+static void put_member(struct buf *out, const char *name, const char *text) {
     buf_addf(out, ",\"%s\":", name);
-    if (text && *text) {
-        buf_json(out, text, strlen(text));
-    } else {
-        buf_puts(out, "null");
-    }
+    openai_put_text_or_null(out, text);
 }
 
 void openai_render_session(struct buf *out, const struct rod_session_info *i) {
     buf_puts(out, "{\"object\":\"session\"");
-    put_text(out, "id", i->id);
+    put_member(out, "id", i->id);
     buf_addf(out, ",\"version\":%llu,\"tokens\":%llu,\"state_bytes\":%llu,\"created_at\":%lld,\"used_at\":%lld",
              (unsigned long long)i->version, (unsigned long long)i->n_tok, (unsigned long long)i->state_bytes,
              (long long)i->created_unix_s, (long long)i->used_unix_s);
     buf_puts(out, ",\"expires_at\":");
-    if (i->expires_unix_s) {
-        buf_int(out, i->expires_unix_s);
-    } else {
-        buf_puts(out, "null");
-    }
-    buf_addf(out, ",\"pinned\":%s,\"busy\":%s,\"durable\":%s", i->pinned ? "true" : "false", i->busy ? "true" : "false",
-             i->durable ? "true" : "false");
-    put_text(out, "tier", i->tier);
-    put_text(out, "parent", i->parent);
+    openai_put_number_or_null(out, i->expires_unix_s);
+    buf_addf(out, ",\"pinned\":%s,\"busy\":%s,\"durable\":%s", openai_bool(i->pinned), openai_bool(i->busy),
+             openai_bool(i->durable));
+    put_member(out, "tier", i->tier);
+    put_member(out, "parent", i->parent);
     buf_putc(out, '}');
 }
 
 void openai_render_sessions(struct buf *out, const struct rod_session_info *infos, size_t n, bool more) {
     buf_puts(out, "{\"object\":\"list\",\"data\":[");
     for (size_t i = 0; i < n; i++) {
-        if (i) buf_putc(out, ',');
+        openai_put_comma(out, i);
         openai_render_session(out, &infos[i]);
     }
-    buf_addf(out, "],\"has_more\":%s", more ? "true" : "false");
-    put_text(out, "first_id", n ? infos[0].id : NULL);
-    put_text(out, "last_id", n ? infos[n - 1].id : NULL);
+    buf_addf(out, "],\"has_more\":%s", openai_bool(more));
+    put_member(out, "first_id", n ? infos[0].id : NULL);
+    put_member(out, "last_id", n ? infos[n - 1].id : NULL);
     buf_putc(out, '}');
 }
 
 void openai_render_deleted(struct buf *out, const char *object, const char *id) {
     buf_addf(out, "{\"object\":\"%s\"", object);
-    put_text(out, "id", id);
+    put_member(out, "id", id);
     buf_puts(out, ",\"deleted\":true}");
 }
