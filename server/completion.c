@@ -32,10 +32,7 @@ static void settle_tokens(struct completion *c) {
 static void completion_free(struct completion *c) {
     struct server *s = c->server;
     settle_tokens(c);
-    if (c->prev) c->prev->next = c->next;
-    if (c->next) c->next->prev = c->prev;
-    if (s->completions == c) s->completions = c->next;
-    s->n_completions--;
+    list_remove(&s->completions, &c->link);
     for (uint32_t i = 0; i < c->n_choices; i++) {
         struct completion_choice *choice = &c->choices[i];
         buf_fini(&choice->text);
@@ -97,13 +94,13 @@ void completion_done(struct completion *c) {
 }
 
 bool completion_any_works(const struct server *server) {
-    const struct completion *c = server->completions;
-    while (c && !c->working) c = c->next;
+    const struct completion *c = completion_first(server);
+    while (c && !c->working) c = completion_next(c);
     return c != NULL;
 }
 
 void completion_free_all(struct server *server) {
-    while (server->completions) completion_free(server->completions);
+    while (server->completions.n) completion_free(completion_first(server));
 }
 
 int completion_log_fields(const struct completion *c, struct log_field *fields, int max) {
@@ -205,8 +202,8 @@ void completion_fail_no_memory(struct completion *c) {
 }
 
 void completion_end_all(struct server *server) {
-    for (struct completion *c = server->completions, *next; c; c = next) {
-        next = c->next;
+    for (struct completion *c = completion_first(server), *next; c; c = next) {
+        next = completion_next(c);
         completion_fail_code(c, ROD_EDRAINING, "the server is shutting down");
     }
 }
@@ -543,8 +540,8 @@ void completion_event(struct rod_event *e) {
 void completion_tick(uv_timer_t *timer) {
     struct server *server = timer->data;
     uint64_t now = uv_hrtime();
-    if (!server->completions) uv_timer_stop(timer);
-    for (struct completion *c = server->completions; c; c = c->next) {
+    if (!server->completions.n) uv_timer_stop(timer);
+    for (struct completion *c = completion_first(server); c; c = completion_next(c)) {
         if (c->working) continue; /* the request is still being written on the pool */
         if (!c->n_open || c->over || !c->call || !c->stream) continue;
         uint64_t silence = ping_ns(c);

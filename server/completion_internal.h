@@ -40,7 +40,7 @@ struct completion {
     struct key_tokens tokens; /* taken from its minute: what it may use at most */
     uint64_t answer_tok;      /* of all choices, for the key */
     bool counted;             /* among the key's requests in flight, until the completion ends */
-    struct completion *prev, *next;
+    struct list_link link;    /* in the server's completions */
     enum openai_kind kind;
     struct openai_request request;
     struct openai_error err;
@@ -102,5 +102,16 @@ void completion_fail(struct completion *c, const struct openai_error *err);
 void completion_fail_code(struct completion *c, int code, const char *message);
 void completion_fail_no_memory(struct completion *c);
 void completion_maybe_free(struct completion *c);
+
+/* The completion that is a member of the server's list; NULL for NULL. */
+static inline struct completion *completion_of(struct list_link *link) {
+    return link ? LIST_OF(link, struct completion, link) : NULL;
+}
+static inline struct completion *completion_first(const struct server *s) {
+    return completion_of(list_first(&s->completions));
+}
+static inline struct completion *completion_next(const struct completion *c) {
+    return completion_of(list_next(&c->server->completions, &c->link));
+}
 
 #endif

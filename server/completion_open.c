@@ -377,11 +377,9 @@ void completion_start(struct http_call *call, enum openai_kind kind) {
     if (c->key) key_hold(c->key);
     c->counted = call->counted;
     call->counted = false;
-    c->next = s->completions;
-    if (c->next) c->next->prev = c;
-    s->completions = c;
+    list_push_first(&s->completions, &c->link);
     c->started_ns = c->sent_ns = http_started_ns(call->http);
-    if (!s->n_completions++) s->busy_since_ns = c->started_ns;
+    if (s->completions.n == 1) s->busy_since_ns = c->started_ns;
     c->body = http_take_body(call->http, &c->body_len);
     if (!completion_session_headers(c)) {
         completion_fail_no_memory(c);

@@ -19,6 +19,7 @@
 #include "server/openai/openai.h"
 #include "server/base/pool.h"
 
+#include "engine/base/list.h"
 #include "engine/rodimus.h"
 
 #include <stdatomic.h>
@@ -48,8 +49,7 @@ struct server {
     struct openai_defaults defaults;
     struct openai_vocab vocab;
     char model_name[128];
-    struct completion *completions; /* all in progress */
-    size_t n_completions;
+    struct list completions; /* in progress, the newest first */
     atomic_size_t n_jobs;
     struct pool pool;
     struct pool_queue queue; /* of work that is no key's */

@@ -40,7 +40,7 @@ static void on_drain(uv_timer_t *timer) {
     if (s->failed || waited >= closes) http_quiesce(s->http);
     if (!s->draining && (s->failed || waited >= closes + SETTLE_MS)) refuse_requests(s);
     if (!s->draining) return;
-    if (!s->n_completions && !s->n_jobs && waited >= closes + 2 * SETTLE_MS) {
+    if (!s->completions.n && !s->n_jobs && waited >= closes + 2 * SETTLE_MS) {
         if (v->n_cut)
             log_text(&s->log, LOG_WARN, "drain finished after %llu ms; %zu requests cancelled at the deadline",
                      (unsigned long long)waited, v->n_cut);
@@ -49,10 +49,10 @@ static void on_drain(uv_timer_t *timer) {
         serve_stop(v);
     } else if (waited >= limit + CUT_MS) {
         log_text(&s->log, LOG_WARN, "drain aborted after %llu ms; %zu requests did not end", (unsigned long long)waited,
-                 s->n_completions);
+                 s->completions.n);
         serve_stop(v);
-    } else if (waited >= limit && s->n_completions) {
-        if (!v->n_cut) v->n_cut = s->n_completions;
+    } else if (waited >= limit && s->completions.n) {
+        if (!v->n_cut) v->n_cut = s->completions.n;
         completion_end_all(s);
     }
 }
@@ -78,6 +78,6 @@ void serve_on_signal(uv_signal_t *signal, int number) {
         return;
     }
     log_text(&s->log, LOG_INFO, "%s: draining, %zu requests in progress; a second signal exits at once",
-             number == SIGINT ? "SIGINT" : "SIGTERM", s->n_completions);
+             number == SIGINT ? "SIGINT" : "SIGTERM", s->completions.n);
     serve_drain(v, number == SIGINT ? 0 : s->config.drain_notice_ms);
 }
