@@ -1,6 +1,7 @@
 /* access.c - who may call, and from where: keys, and pages of other origins (CORS). */
 #include "access.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <gnutls/crypto.h>
@@ -43,6 +44,7 @@ static bool choose_tenant(struct http_call *call) {
 static bool user_allowed(struct http_call *call, const char *given) {
     struct keys *keys = &call->server->keys;
     if (!keys->n) return true;
+    assert(!call->key && server_on_loop(call->server)); /* keys are found on the loop thread */
     call->key = keys_find(keys, given);
     if (!call->key) return false;
     key_hold(call->key);
@@ -63,6 +65,7 @@ bool access_allowed(struct http_call *call, bool admin) {
 enum { RETRY_MAX_S = 3600 };
 
 void access_key_spent(struct openai_error *err, const struct key *key, uint64_t wait_s) {
+    assert(wait_s && key->tokens_per_minute);
     openai_error_set(err, 429, "rate_limit", "key_tokens", "", "this key has its limit of %llu tokens a minute",
                      (unsigned long long)key->tokens_per_minute);
     err->retry_s = wait_s < RETRY_MAX_S ? wait_s : RETRY_MAX_S;

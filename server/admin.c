@@ -6,6 +6,7 @@
 #include "admin.h"
 #include "routes.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -31,6 +32,7 @@ static void admin_run(void *arg) {
 }
 
 int admin_open(struct server *s, struct admin **out, char *message, size_t size) {
+    assert(server_on_loop(s) && !s->admin_loop);
     struct admin *a = calloc(1, sizeof *a);
     if (!a) {
         snprintf(message, size, "out of memory");
@@ -74,6 +76,7 @@ uint16_t admin_port(const struct admin *a) { return http_port(a->http); }
 
 void admin_close(struct admin *a) {
     if (!a) return;
+    assert(server_on_loop(a->server) && a->server->admin_loop == &a->loop);
     uv_async_send(&a->end);
     uv_thread_join(&a->thread);
     a->server->admin_loop = NULL;

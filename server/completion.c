@@ -8,6 +8,7 @@
 
 #include "server/openai/sse.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,8 @@ static void settle_tokens(struct completion *c) {
 
 static void completion_free(struct completion *c) {
     struct server *s = c->server;
+    assert(server_on_loop(s));
+    assert(!c->call && !c->working);
     settle_tokens(c);
     list_remove(&s->completions, &c->link);
     for (uint32_t i = 0; i < c->n_choices; i++) {
@@ -75,6 +78,7 @@ static void cancel_choices(struct completion *c) {
 }
 
 void completion_gone(struct completion *c) {
+    assert(server_on_loop(c->server) && c->call);
     if (c->over) return;
     c->over = true;
     c->server->metrics.disconnects++;
@@ -83,7 +87,9 @@ void completion_gone(struct completion *c) {
 }
 
 void completion_done(struct completion *c) {
+    assert(server_on_loop(c->server) && c->call); /* once */
     c->call = NULL;
+    assert(!c->streaming || c->server->metrics.streams);
     if (c->streaming) c->server->metrics.streams--;
     if (c->working) pool_cancel(&c->work);
     if (!c->over) {
@@ -104,7 +110,7 @@ void completion_free_all(struct server *server) {
 }
 
 int completion_log_fields(const struct completion *c, struct log_field *fields, int max) {
-    if (max < 10) return 0;
+    assert(max >= 10); /* all that follow */
     uint64_t completion = 0;
     int n = 0;
     for (uint32_t i = 0; i < c->n_choices; i++) completion += c->choices[i].completion_tok;
@@ -134,6 +140,7 @@ int completion_log_fields(const struct completion *c, struct log_field *fields, 
 /* ---- answers ---- */
 
 static void write_frames(struct completion *c) {
+    assert(c->call && c->stream && !c->working);
     struct server *s = c->server;
     struct http_request *r = c->call->http;
     if (c->frame.failed && !c->over && !c->streaming) {
@@ -230,6 +237,7 @@ static void push_chunk(struct completion *c, const struct completion_choice *cho
 /* What comes before a choice's first token, and leaves together with it: the role of a chat, or the prompt where it is
  * to be said again or was scored. The prompt's ids go with the first chunk of either kind. */
 static void push_opening(struct completion *c, struct completion_choice *choice) {
+    assert(c->kind != OPENAI_RESPONSE && !choice->role_sent);
     const struct openai_request *q = &c->request;
     const struct completion_prompt *p = &c->prompts[choice->prompt];
     if (c->kind == OPENAI_COMPLETION && !q->echo && q->n_prompt_logprobs < 0) return; /* push_delta has the ids */
@@ -308,6 +316,7 @@ static void push_finish(struct completion *c, struct completion_choice *choice) 
 }
 
 static void end_stream(struct completion *c) {
+    assert(c->stream && !c->n_open && !c->over);
     if (c->kind == OPENAI_RESPONSE) completion_response_ending(c);
     if (c->request.include_usage) {
         sse_begin(&c->frame);
@@ -322,6 +331,7 @@ static void end_stream(struct completion *c) {
 }
 
 static void answer_whole(struct completion *c) {
+    assert(!c->stream && !c->streaming && !c->n_open && !c->over);
     struct openai_choice *choices = calloc(c->n_choices, sizeof *choices);
     struct buf *prompt_ids = calloc(c->n_prompts, sizeof *prompt_ids), out = {0};
     if (choices && prompt_ids) {
@@ -368,6 +378,7 @@ static void begin_prompt(struct completion *c, struct completion_choice *choice)
     const struct openai_request *q = &c->request;
     const struct completion_prompt *p = &c->prompts[choice->prompt];
     if (choice->prompt_begun || c->over) return;
+    assert(p->n_ids); /* or the engine had not taken it */
     choice->prompt_begun = true;
     if (q->echo && q->n_logprobs >= 0) openai_logprobs_add_first(&choice->logprobs, p->ids[0], &c->server->vocab);
     if (q->n_prompt_logprobs >= 0) openai_prompt_logprobs_add(&choice->prompt_logprobs, NULL, &c->server->vocab);
@@ -377,6 +388,7 @@ static void begin_prompt(struct completion *c, struct completion_choice *choice)
 /* The prompt was scored for the more demanding of logprobs and prompt_logprobs; each gets as many as it asks for. */
 static void take_prompt(struct completion *c, struct completion_choice *choice, struct rod_event *e) {
     const struct openai_request *q = &c->request;
+    assert(q->echo || q->n_prompt_logprobs >= 0);
     begin_prompt(c, choice);
     if (c->over) return;
     for (size_t i = 0; i < e->n_tokens; i++) {
@@ -448,6 +460,7 @@ static void take_tokens(struct completion *c, struct completion_choice *choice, 
 
 /* In the log-probabilities, but neither text nor a token of the usage. */
 static void take_end_token(struct completion *c, struct completion_choice *choice, const struct rod_event *e) {
+    assert(c->request.echo && c->request.n_logprobs >= 0); /* report_end */
     begin_prompt(c, choice);
     if (c->over) return;
     if (c->request.stream && !choice->role_sent) push_openings(c, choice);
@@ -509,6 +522,9 @@ static const char *restricting_field(const struct openai_request *q) {
 void completion_event(struct rod_event *e) {
     struct completion_choice *choice = e->user;
     struct completion *c = choice->completion;
+    assert(server_on_loop(c->server) && !c->working);
+    assert(choice == &c->choices[choice->index] && choice->index < c->n_choices && choice->prompt < c->n_prompts);
+    assert(choice->open && c->n_open && c->n_open <= c->n_choices); /* the engine speaks until it has ended it */
     if (e->kind == ROD_EVENT_FINISH || e->kind == ROD_EVENT_ERROR) {
         choice->open = false;
         c->n_open--;

@@ -5,6 +5,7 @@
 #include "engine/base/fail.h"
 #include "engine/base/json_guard.h"
 
+#include <assert.h>
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@
 static int encode_bad_words(struct completion *c, struct rod_error *err) {
     const struct openai_request *q = &c->request;
     if (!q->n_bad_words) return 0;
+    assert(!c->bad && !c->n_bad);
     int rc = 0;
     c->bad = calloc(2 * q->n_bad_words, sizeof *c->bad);
     if (!c->bad) return rod_fail_no_memory(err);
@@ -67,6 +69,7 @@ static int encode_prompt(struct completion *c, size_t i, struct rod_error *err) 
     struct server *s = c->server;
     struct openai_request *q = &c->request;
     struct completion_prompt *p = &c->prompts[i];
+    assert(i < c->n_prompts && !p->ids);
     if (c->kind != OPENAI_COMPLETION) return encode_chat(c, p, err);
     struct openai_prompt *from = &q->prompts[i];
     if (from->ids) {
@@ -113,6 +116,7 @@ static const char *input_field(const struct completion *c) {
 /* Parses and encodes; on the pool when the body is long. Touches nothing but the completion and what is constant. */
 static void completion_prepare(struct completion *c) {
     struct server *s = c->server;
+    assert(!c->prompts && !c->choices && !c->has_err && !c->session);
     struct rod_error rod = {0};
     const struct openai_headers headers = {s->config.session_header, c->header_session, c->header_key};
     c->has_err = openai_parse(c->kind, c->body, c->body_len, &s->defaults, &c->request, &c->err) ||
@@ -212,6 +216,9 @@ static void *copy_bytes(const void *from, size_t bytes, bool *ok) {
 static struct rod_request *engine_request(struct completion *c, struct completion_choice *choice) {
     const struct openai_request *q = &c->request;
     const struct completion_prompt *p = &c->prompts[choice->prompt];
+    assert(choice->prompt < c->n_prompts);
+    assert(!c->session || c->n_choices == 1); /* a session says one thing at a time */
+    assert(!c->session || (q->n_prompt_logprobs < 0 && !q->suffix && !q->truncate_tok));
     struct rod_request *r = rod_request_new();
     if (!r) return NULL;
     bool ok = true;
@@ -268,6 +275,7 @@ static struct rod_request *engine_request(struct completion *c, struct completio
 
 /* All choices at once, so that those of one prompt can share its reading. */
 static int submit_all(struct completion *c, struct rod_error *err) {
+    assert(!c->n_open && c->n_choices == c->n_prompts * c->request.n);
     struct rod_request **requests = calloc(c->n_choices, sizeof *requests);
     uint64_t *tickets = calloc(c->n_choices, sizeof *tickets);
     int rc = requests && tickets ? 0 : rod_fail_no_memory(err);
@@ -287,6 +295,7 @@ static int submit_all(struct completion *c, struct rod_error *err) {
         c->choices[i].open = true;
         c->n_open++;
     }
+    assert(c->n_open == (rc ? 0 : c->n_choices)); /* all or none */
     free(requests);
     free(tickets);
     return rc;
@@ -296,6 +305,7 @@ static int submit_all(struct completion *c, struct rod_error *err) {
  * hundred times. */
 static bool key_affords(struct completion *c) {
     const uint64_t n_choices = (uint64_t)c->n_prompts * c->request.n, most = n_choices * c->request.max_tokens;
+    assert(!c->tokens.taken);
     const uint64_t wait_s = c->key ? key_take(c->key, c->usage.prompt_tok + most, uv_hrtime(), &c->tokens) : 0;
     if (wait_s) access_key_spent(&c->err, c->key, wait_s);
     return !wait_s;
@@ -310,6 +320,8 @@ static void account_prompt(struct completion *c, bool taken) {
 
 static void completion_submit(struct completion *c) {
     struct server *s = c->server;
+    assert(server_on_loop(s));
+    assert(c->call && !c->over && !c->working && !c->choices);
     c->stream = c->request.stream;
     if (!s->info->has_tokenizer) c->request.return_token_ids = true; /* there is no text to answer with */
     if (c->has_err || !completion_fits(c) || !key_affords(c)) {
@@ -343,6 +355,7 @@ static void completion_submit(struct completion *c) {
 
 static void completion_on_work(void *arg) {
     struct completion *c = arg;
+    assert(c->working && !server_on_loop(c->server));
     size_t bytes = c->body_len;
     completion_prepare(c);
     if (bytes > TRIM_BYTES) malloc_trim(0); /* what JSON took for a moment would stay with this thread's heap */
@@ -350,6 +363,7 @@ static void completion_on_work(void *arg) {
 
 static void completion_on_work_done(void *arg) {
     struct completion *c = arg;
+    assert(c->working && server_on_loop(c->server));
     c->working = false;
     if (c->call && !c->over) completion_submit(c); /* over: the client left, or the drain has answered */
     completion_maybe_free(c);
@@ -364,6 +378,9 @@ static bool may_have_grammar(const struct completion *c) {
 
 void completion_start(struct http_call *call, enum openai_kind kind) {
     struct server *s = call->server;
+    assert(server_on_loop(s) && !call->on_admin);
+    assert(!call->completion && !call->job);
+    assert(call->counted == (call->key != NULL));
     struct completion *c = calloc(1, sizeof *c);
     if (!c) {
         http_call_no_memory(call);

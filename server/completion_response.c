@@ -1,8 +1,11 @@
 /* completion_response.c - the answers of /v1/responses: one choice, shown as an item of a response. */
 #include "completion_internal.h"
 
+#include <assert.h>
+
 static struct openai_response_view response_view(const struct completion *c) {
     const struct completion_choice *choice = &c->choices[0];
+    assert(c->kind == OPENAI_RESPONSE && c->n_choices == 1 && *c->response_id);
     return (struct openai_response_view){.id = c->response_id,
                                          .model = c->model ? c->model : c->server->model_name,
                                          .created_unix_s = c->created_unix_s,

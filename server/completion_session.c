@@ -5,6 +5,7 @@
 #include "completion_internal.h"
 #include "engine/base/fail.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +30,7 @@ bool completion_session_headers(struct completion *c) {
 /* With an idempotency key the same id again, so that a repeated request finds the response that the first one made. One
  * that is not stored is not found again: its request makes another one. */
 static void name_response(struct completion *c) {
+    assert(c->kind == OPENAI_RESPONSE && !*c->response_id);
     uint64_t id[2] = {0};
     const char *key = c->request.response.store ? c->request.session.idempotency_key : NULL;
     if (key) {
@@ -50,6 +52,7 @@ static void name_response(struct completion *c) {
 /* What an answer has of its own beside its events: "ID TIME MODEL". */
 int completion_session_label(struct completion *c, struct rod_error *err) {
     if (!c->session || !c->session->idempotency_key) return 0;
+    assert(c->created_unix_s && !c->session->label);
     struct buf text = {0};
     size_t len;
     buf_addf(&text, "%s %lld %s", c->kind == OPENAI_RESPONSE ? c->response_id : c->call->id,
@@ -62,6 +65,7 @@ int completion_session_label(struct completion *c, struct rod_error *err) {
 void completion_session_relabel(struct completion *c, const char *label) {
     static const char id_bytes[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._:-";
     char id[SERVER_ID_BYTES], *end;
+    assert(c->of_session && c->request.session.idempotency_key);
     const size_t n = strspn(label, id_bytes);
     if (!n || n >= sizeof id || label[n] != ' ' || label[n + 1] < '0' || label[n + 1] > '9') return;
     errno = 0;
@@ -106,6 +110,7 @@ void completion_session_digest(struct completion *c) {
 
 int completion_session_open(struct completion *c, struct rod_error *err) {
     const bool response = c->kind == OPENAI_RESPONSE;
+    assert(!c->session);
     if (response) name_response(c);
     if (response ? !c->request.response.store && !c->request.response.previous : !c->request.session.id) return 0;
     c->session = calloc(1, sizeof *c->session);
@@ -130,6 +135,7 @@ int completion_session_encode(struct completion *c, const char *text, size_t len
                               struct rod_error *err) {
     struct rod_turn *r = c->session;
     const struct rod_engine *e = c->server->engine;
+    assert(c->kind == OPENAI_COMPLETION && r && !r->if_empty);
     int rc = rod_tokenize(e, text, len, true, false, ids, n_ids, err);
     if (!rc) rc = rod_encode(e, text, len, true, &r->if_empty, &r->n_if_empty, err);
     if (rc || r->n_if_empty != *n_ids) return rc;
@@ -142,6 +148,7 @@ int completion_session_encode(struct completion *c, const char *text, size_t len
 /* The request's own words for what the engine says of sessions. */
 void completion_session_error(const struct completion *c, struct openai_error *err, int code) {
     const bool response = c->kind == OPENAI_RESPONSE;
+    assert(c->of_session);
     if (code == ROD_EIO) {
         log_text(&c->server->log, LOG_ERROR, "session %s: %s", response ? c->response_id : c->request.session.id,
                  err->message);

@@ -1,10 +1,12 @@
 /* http_call.c - see http_call.h: answers, errors, and when to come again. */
 #include "http_call.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
 void http_call_respond(struct http_call *call, unsigned status, const char *content_type, struct buf *body) {
+    assert(!http_status(call->http)); /* one answer */
     if (body->failed) {
         buf_fini(body);
         http_call_no_memory(call);
@@ -18,6 +20,8 @@ void http_call_respond(struct http_call *call, unsigned status, const char *cont
  * place. For a model that is being loaded: until it is. */
 void http_call_retry_after(struct http_call *call, unsigned status, const char *code, uint64_t known_s) {
     struct server *s = call->server;
+    assert(status == 429 || status == 503);
+    assert(call->on_admin || server_on_loop(s)); /* admission is the loop's */
     uint64_t seconds = known_s ? known_s : 1;
     if (status == 429 && !known_s && s->engine && !call->on_admin) {
         struct rod_stats stats;
@@ -31,6 +35,8 @@ void http_call_retry_after(struct http_call *call, unsigned status, const char *
 }
 
 void http_call_fail(struct http_call *call, const struct openai_error *err) {
+    assert(!http_status(call->http));
+    assert(err->http >= 400 && err->http < 600);
     struct buf body = {0};
     openai_render_error(&body, err);
     if (err->http == 401) http_add_header(call->http, "WWW-Authenticate", "Bearer");

@@ -3,10 +3,12 @@
 #include "access.h"
 #include "job.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 void job_fail(struct job *j, const struct rod_error *rod) {
+    assert(!j->failed && rod->code);
     j->failed = true;
     openai_error_from(&j->err, rod);
     if (rod->code != ROD_EIO) return;
@@ -107,6 +109,7 @@ static void run_apply_template(struct job *j) {
 /* ---- its life ---- */
 
 static void job_run(struct job *j) {
+    assert(!j->failed && !j->out.len && j->server->engine);
     j->run(j);
     if (j->failed || !j->out.failed) return;
     j->failed = true;
@@ -114,6 +117,9 @@ static void job_run(struct job *j) {
 }
 
 static void job_finish(struct job *j) {
+    assert((j->loop == j->server->loop) == server_on_loop(j->server));
+    assert(!j->call || j->call->job == j);
+    assert(!j->counted || (j->key && !j->call)); /* else the call counts itself */
     if (j->call) {
         j->call->job = NULL;
         if (j->failed) {
@@ -128,6 +134,7 @@ static void job_finish(struct job *j) {
         if (j->counted) key_end(j->key, false);
         key_drop(&j->server->keys, j->key);
     }
+    assert(j->server->n_jobs);
     j->server->n_jobs--;
     buf_fini(&j->out);
     free(j->body);
@@ -154,6 +161,7 @@ struct job *job_new(struct server *s, struct http_call *call, void (*run)(struct
     s->n_jobs++;
     j->work = (struct pool_work){.run = job_on_work, .done = job_on_work_done, .arg = j};
     if (!call) return j;
+    assert(!call->job && !call->completion);
     call->job = j;
     j->key = call->key;
     if (j->key) key_hold(j->key);
@@ -163,6 +171,8 @@ struct job *job_new(struct server *s, struct http_call *call, void (*run)(struct
 }
 
 void job_start(struct job *j, bool wait) {
+    assert(j->loop != j->server->loop || server_on_loop(j->server));
+    assert(!j->idle || j->call); /* what changes nothing and is for nobody */
     const bool is_long = wait || j->body_len > SERVER_INLINE_BYTES;
     if (is_long && j->loop == j->server->loop) {
         server_pool(j->server, j->key, &j->work);
@@ -203,6 +213,7 @@ void job_detokenize(struct http_call *call) { start_text_job(call, run_detokeniz
 void job_apply_template(struct http_call *call) { start_text_job(call, run_apply_template); }
 
 void job_gone(struct job *job) {
+    assert(job->call && job->call->job == job && !job->counted);
     job->counted = job->call->counted; /* what has begun goes on, and the next client's request must not join it */
     job->call->counted = false;
     job->call = NULL;

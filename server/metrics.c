@@ -3,6 +3,7 @@
 
 #include "server/base/version.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -18,7 +19,8 @@ static const unsigned codes[METRICS_CODES] = {200, 201, 204, 400, 401, 403, 404,
 void metrics_request(struct metrics *m, unsigned route, unsigned status) {
     unsigned at = 0;
     while (codes[at] && codes[at] != status) at++;
-    if (route < METRICS_ROUTES) m->requests[route][at]++;
+    assert(route < METRICS_ROUTES && at < METRICS_CODES);
+    m->requests[route][at]++;
 }
 
 void metrics_observe(struct metrics_histogram *h, double seconds) {
@@ -217,7 +219,7 @@ static void render_process(struct buf *out) {
 
 static void render_http(struct buf *out, struct metrics *m, const struct metrics_view *view) {
     put_head(out, "rodimus_http_requests_total", "counter", "Requests by route and status (499: the client left).");
-    for (unsigned r = 0; r < view->n_routes && r < METRICS_ROUTES; r++) {
+    for (unsigned r = 0; r < view->n_routes; r++) {
         for (unsigned c = 0; c < METRICS_CODES; c++) {
             const unsigned long long n = m->requests[r][c];
             if (!n) continue;
@@ -243,6 +245,8 @@ static void render_http(struct buf *out, struct metrics *m, const struct metrics
 }
 
 void metrics_render(struct metrics *m, const struct metrics_view *view, struct buf *out) {
+    assert(view->n_routes <= METRICS_ROUTES);
+    assert(!(view->ready && view->stalled));
     put_head(out, "rodimus_build_info", "gauge", "The build; always 1.");
     buf_addf(out, "rodimus_build_info{version=\"%s\",commit=\"%s\"} 1\n", version_string(), version_commit());
     put_value(out, "rodimus_ready", "gauge", "1 when new requests are taken.", view->ready);

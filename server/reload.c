@@ -3,6 +3,7 @@
 #include "server/http/http_tls.h"
 #include "reload.h"
 
+#include <assert.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -59,6 +60,7 @@ void reload_warn(struct server *s, const struct http_tls *tls) {
 }
 
 void reload_settings(struct server *s, struct http_tls *tls, int argc, char **argv) {
+    assert(server_on_loop(s));
     struct config fresh = {0};
     struct option_error err = {""};
     char left[256];

@@ -337,6 +337,7 @@ static bool taking_requests(struct http_call *call) {
 static bool key_has_share(const struct http_call *call, const struct rod_stats *stats) {
     const uint64_t live = (uint64_t)stats->running + stats->queued, others_share = 4;
     if (!call->key || call->server->keys.n < 2 || !stats->queued) return true;
+    assert(call->key->n_turns && live); /* key_begin has counted this one */
     const uint64_t waiting = (call->key->n_turns - 1) * (uint64_t)stats->queued / live;
     return waiting <= others_share * call->key->priority * (stats->queued_max - stats->queued);
 }
@@ -381,7 +382,9 @@ static struct http_call *new_http_call(struct server *s, struct http_request *r,
     struct http_call *call = calloc(1, sizeof *call);
     if (!call) return NULL;
     *call = (struct http_call){.server = s, .http = r, .route = N_ROUTES, .on_admin = on_admin};
+    assert(on_admin || server_on_loop(s));
     call->loop = on_admin ? s->admin_loop : s->loop;
+    assert(call->loop);
     http_set_user(r, call);
     choose_id(call);
     http_add_header(r, "X-Request-Id", call->id);
@@ -449,6 +452,7 @@ static void on_request(void *arg, struct http_request *r) {
     struct http_call *call = http_user(r);
     (void)arg;
     if (!call) return;
+    assert(call->route < N_ROUTES); /* what has none was answered at its headers */
     const struct route *route = &routes[call->route];
     if (!pool_has_room(call)) return;
     if (!route->engine || taking_requests(call)) route->run(call); /* a drain may have begun while the body came in */
@@ -500,6 +504,8 @@ static void on_done(void *arg, struct http_request *r) {
     unsigned status = http_left(r) ? 499 : http_status(r);
     log_access(call, status);
     metrics_request(&s->metrics, series_of(call->route), status);
+    assert(!call->completion || !call->job);
+    assert(!call->counted || call->key);
     if (call->completion) completion_done(call->completion);
     if (call->job) job_gone(call->job);
     if (call->counted) key_end(call->key, routes[call->route].slot);
@@ -539,7 +545,22 @@ static void on_log(void *arg, const char *line) {
     log_text(&s->log, LOG_DEBUG, "http: %s", line);
 }
 
+/* Which flags of a route go together. */
+static void check_table(void) {
+    for (unsigned i = 0; i < N_ROUTES; i++) {
+        const struct route *r = &routes[i];
+        assert(r->run && *r->path == '/');
+        assert(!r->tail || r->path[strlen(r->path) - 1] == '/'); /* a name stands before a tail */
+        assert(!r->slot || (r->engine && r->tokens && !r->open && !r->on_admin));
+        assert(!r->tokens || r->engine);
+        assert(!r->bare || takes_body(r));
+        assert(!r->open || (!r->admin && !r->engine)); /* without a key nothing runs */
+        assert(!r->state || (r->admin && r->engine && r->on_admin));
+    }
+}
+
 struct http_handlers routes_handlers(struct server *s) {
+    check_table();
     return (struct http_handlers){s, on_headers, on_request, on_gone, on_done, on_refuse, on_log};
 }
 

@@ -36,6 +36,7 @@ struct completion;
 
 struct server {
     uv_loop_t *loop;
+    uv_thread_t thread; /* of the loop */
     struct http *http;
     uv_loop_t *admin_loop;             /* of the admin thread; NULL without one */
     struct rod_engine *_Atomic engine; /* NULL while loading; set after info and model_name */
@@ -58,6 +59,12 @@ struct server {
     atomic_bool leaving, draining, failed;
     _Atomic uint64_t beat_ns, busy_since_ns; /* the loop's last sign of life; since when there has been a completion */
 };
+
+/* For assertions: whether this is the loop thread. */
+static inline bool server_on_loop(const struct server *s) {
+    const uv_thread_t self = uv_thread_self();
+    return uv_thread_equal(&s->thread, &self);
+}
 
 /* A long text of one key must not keep the short work of another waiting, so where there are several keys each leaves a
  * thread to the others. */

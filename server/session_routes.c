@@ -3,6 +3,7 @@
 #include "job.h"
 #include "session_routes.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,6 +72,7 @@ static void run_list(struct job *j) {
     struct rod_error rod = {0};
     size_t n = 0;
     bool more = false;
+    assert(j->limit && j->limit <= LIST_MAX);
     int rc =
         rod_session_list(j->server->engine, j->tenant, *j->after ? j->after : NULL, j->limit, &infos, &n, &more, &rod);
     if (check_result(j, rc, &rod)) openai_render_sessions(&j->out, infos, n, more);
@@ -94,6 +96,7 @@ static void run_export(struct job *j) {
     void *bytes = NULL;
     size_t n = 0;
     if (!check_result(j, rod_session_export(j->server->engine, j->tenant, j->name, &bytes, &n, &rod), &rod)) return;
+    assert(bytes && n);
     char *grown = realloc(bytes, n + 1); /* here and not on the loop: the NUL that whoever takes a buffer gets */
     j->out = (struct buf){.data = grown ? grown : bytes, .len = n, .cap = n + 1, .failed = !grown};
     j->type = "application/octet-stream";
@@ -170,6 +173,7 @@ size_t session_routes_state_max(const struct server *s) {
 }
 
 void session_routes_discard(struct server *s, const char *tenant, const char *id) {
+    assert(openai_session_id(id) && strlen(tenant) < sizeof((struct job *)NULL)->tenant);
     struct job *j = job_new(s, NULL, run_delete);
     if (!j) return;
     snprintf(j->tenant, sizeof j->tenant, "%s", tenant);

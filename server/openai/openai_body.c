@@ -3,6 +3,7 @@
 #include "openai.h"
 #include "engine/base/json_guard.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -43,6 +44,7 @@ static struct scan scan_body(const char *body, size_t until) {
         }
     }
     if (s.at > until) s.at = until;
+    assert(s.key + s.key_len <= until);
     return s;
 }
 

@@ -2,11 +2,13 @@
 #include "openai_put.h"
 #include "engine/base/fail.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
 void openai_error_vset(struct openai_error *e, unsigned http, const char *type, const char *code, const char *param,
                        const char *format, va_list args) {
+    assert(http >= 400 && http < 600 && *type);
     *e = (struct openai_error){.http = http, .type = type, .code = code};
     snprintf(e->param, sizeof e->param, "%s", param);
     vsnprintf(e->message, sizeof e->message, format, args);
@@ -21,6 +23,7 @@ void openai_error_set(struct openai_error *e, unsigned http, const char *type, c
 }
 
 void openai_error_from(struct openai_error *e, const struct rod_error *from) {
+    assert(from->code);
     openai_error_set(e, (unsigned)rod_code_http(from->code), rod_code_type(from->code), rod_code_openai(from->code),
                      from->param, "%s", from->message);
     if (from->code == ROD_ENOROOM || from->code == ROD_EIO)

@@ -1,6 +1,7 @@
 /* openai_fields.c - see openai_fields.h. */
 #include "openai_fields.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -52,6 +53,7 @@ bool field_as_int(const json_t *value, int64_t *out) {
 
 bool field_int(const struct openai_fields *p, const char *name, int64_t low, int64_t high, int64_t *out) {
     const json_t *value = field_get(p, name);
+    assert(low <= high);
     if (!value) return true;
     if (!json_is_number(value)) return field_bad(p, name, "%s must be an integer, not %s", name, field_type(value));
     int64_t number = 0;
@@ -75,6 +77,7 @@ bool field_u32(const struct openai_fields *p, const char *name, int64_t low, uin
 
 bool field_float(const struct openai_fields *p, const char *name, double low, bool low_open, double high, float *out) {
     const json_t *value = field_get(p, name);
+    assert(low < high);
     if (!value) return true;
     if (!json_is_number(value)) return field_bad(p, name, "%s must be a number, not %s", name, field_type(value));
     double number = json_number_value(value);
@@ -128,6 +131,7 @@ char *field_copy(const json_t *value, size_t *len) {
 
 bool field_text(const struct openai_fields *p, const char *name, size_t max, char **out, size_t *len) {
     const json_t *value = field_get(p, name);
+    assert(!*out); /* it would be lost */
     if (!value) return true;
     if (!json_is_string(value)) return field_bad(p, name, "%s must be a string, not %s", name, field_type(value));
     const size_t n = json_string_length(value), n_chars = field_chars(json_string_value(value), n);

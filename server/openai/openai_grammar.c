@@ -2,6 +2,7 @@
  * can be honoured is the engine's to say. */
 #include "openai_fields.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@ static bool refuse_form(struct openai_error *err, const char *param, const char 
 
 static bool take_grammar(struct openai_grammar *out, enum rod_grammar_kind kind, const char *param, const json_t *value,
                          struct openai_error *err) {
+    assert(!out->text); /* one form a request */
     char *text = json_is_string(value) ? malloc(json_string_length(value) + 1)
                                        : json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
     if (!text) return openai_error_no_memory(err);

@@ -1,6 +1,7 @@
 /* openai_messages.c - the messages of a chat, and what a response is made of: roles and text. */
 #include "openai_fields.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,6 +82,7 @@ static bool take_message(const struct place *at, const json_t *value, struct rod
 
 bool openai_messages(const struct openai_fields *p, const char *name, const json_t *array, const json_t *instructions,
                      struct rod_message **out, size_t *n_out) {
+    assert(!*out && !*n_out);
     const size_t n = json_array_size(array), before = instructions ? 1 : 0;
     if (!n) return field_bad(p, name, "%s is empty", name);
     *out = calloc(n + before, sizeof **out);

@@ -1,6 +1,7 @@
 /* openai_parse.c - request bodies become structs; see openai.h. */
 #include "openai_fields.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -59,6 +60,7 @@ static bool parse_ids(const struct openai_fields *p, const char *param, const js
     size_t n = json_array_size(array);
     int32_t *ids = malloc((n ? n : 1) * sizeof *ids);
     if (!ids) return field_no_memory(p);
+    assert(!*out);
     *out = ids; /* freed with the request */
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_array_get(array, i);
@@ -359,6 +361,19 @@ static json_t *load_object(const char *body, size_t len, struct openai_fields *p
     return root;
 }
 
+/* What holds of every request that is taken, whatever was sent. */
+static void check_parsed(const struct openai_request *q) {
+    assert((q->kind == OPENAI_COMPLETION) == (q->n_prompts > 0));
+    assert((q->kind == OPENAI_COMPLETION) == (q->n_messages == 0));
+    assert(q->n >= 1 && (q->n == 1 || q->kind != OPENAI_RESPONSE));
+    assert(q->min_tokens <= q->max_tokens);
+    assert(!q->suffix || (q->kind == OPENAI_COMPLETION && !q->echo && !q->truncate_tok));
+    assert(q->kind == OPENAI_COMPLETION || (!q->echo && q->n_prompt_logprobs < 0));
+    assert(q->stream || (!q->include_usage && !q->continuous_usage));
+    assert(q->kind != OPENAI_RESPONSE || (!q->session.id && q->n_logprobs < 0 && !q->return_token_ids));
+    assert(q->sampling.repetition_penalty > 0);
+}
+
 int openai_parse(enum openai_kind kind, const char *body, size_t len, const struct openai_defaults *defaults,
                  struct openai_request *out, struct openai_error *err) {
     *out = (struct openai_request){.kind = kind};
@@ -370,7 +385,10 @@ int openai_parse(enum openai_kind kind, const char *body, size_t len, const stru
               parse_limits(&p, out) && parse_logprobs(&p, out) && parse_stream(&p, out) &&
               openai_parse_session(&p, &out->session) && (kind != OPENAI_RESPONSE || openai_parse_echo(&p, out));
     json_decref(root);
-    if (!ok) openai_request_fini(out);
+    if (ok)
+        check_parsed(out);
+    else
+        openai_request_fini(out);
     return ok ? 0 : -1;
 }
 

@@ -1,6 +1,7 @@
 /* openai_render.c - structs become JSON; see openai.h. Streams run through here for every token, so it writes text. */
 #include "openai_put.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -52,6 +53,7 @@ void openai_render_offsets(struct buf *out, const char *text, size_t len, const 
         const size_t begin = n_chars - inside;
         for (size_t k = 0; k < n; k++) n_chars += ((unsigned char)text[at + k] & 0xc0) != 0x80;
         at += n;
+        assert(at <= len && begin <= n_chars);
         openai_put_comma(out, i);
         buf_putc(out, '[');
         buf_int(out, (int64_t)begin);
@@ -116,6 +118,7 @@ static void count_chars(struct openai_logprobs *l, const char *bytes, size_t n) 
             l->n_chars++;
             l->n_part = 0;
         }
+        assert(l->n_part < sizeof l->part);
         if (inside || (byte >= 0xc2 && byte <= 0xf4)) l->part[l->n_part++] = bytes[i];
         if (l->n_part && buf_utf8(l->part, l->n_part)) l->n_part = 0;
     }
@@ -317,6 +320,7 @@ void openai_render_session_of(struct buf *out, const char *id, uint64_t version)
 
 void openai_render_prefix(struct buf *out, enum openai_kind kind, bool stream, const char *request_id,
                           int64_t created_unix_s, const char *model) {
+    assert(kind < sizeof id_prefix / sizeof *id_prefix); /* a response has no prefix */
     buf_addf(out, "{\"id\":\"%s%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", id_prefix[kind], request_id,
              kind == OPENAI_COMPLETION ? "text_completion"
              : stream                  ? "chat.completion.chunk"
@@ -328,6 +332,8 @@ void openai_render_prefix(struct buf *out, enum openai_kind kind, bool stream, c
 
 void openai_render_chunk(struct buf *out, enum openai_kind kind, const struct buf *prefix,
                          const struct openai_choice *c, const struct openai_usage *usage, bool null_usage) {
+    assert(kind != OPENAI_RESPONSE && (!c->role || kind == OPENAI_CHAT));
+    assert(!c->role || !c->finished);
     put_part(out, prefix);
     buf_puts(out, "\"choices\":[{\"index\":");
     buf_int(out, c->index);
@@ -367,6 +373,7 @@ void openai_render_usage_chunk(struct buf *out, const struct buf *prefix, const 
 
 void openai_render_answer(struct buf *out, enum openai_kind kind, const struct buf *prefix,
                           const struct openai_choice *choices, size_t n_choices, const struct openai_usage *usage) {
+    assert(kind != OPENAI_RESPONSE && n_choices);
     put_part(out, prefix);
     buf_puts(out, "\"choices\":[");
     for (size_t i = 0; i < n_choices; i++) {

@@ -2,6 +2,7 @@
 #include "openai_put.h"
 #include "sse.h"
 
+#include <assert.h>
 #include <string.h>
 
 static const char *response_status(const struct openai_response_view *v) {
@@ -40,6 +41,7 @@ static void put_response_usage(struct buf *out, const struct openai_usage *u) {
 }
 
 static void put_response(struct buf *out, const struct openai_response_view *v, bool finished) {
+    assert(!finished || v->usage);
     buf_puts(out, "{\"id\":");
     openai_put_text(out, v->id);
     buf_addf(out,

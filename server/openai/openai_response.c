@@ -5,6 +5,7 @@
 #include "openai_fields.h"
 #include "openai_put.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,6 +104,7 @@ static bool take_input(const struct openai_fields *p, struct openai_request *out
 }
 
 bool openai_parse_response(const struct openai_fields *p, struct openai_request *out) {
+    assert(out->kind == OPENAI_RESPONSE);
     out->response.store = true;
     return refuse_fields(p) && refuse_members(p) && check_metadata(p) && field_bool(p, "store", &out->response.store) &&
            take_previous(p, &out->response) && take_input(p, out);
@@ -121,6 +123,7 @@ static void put_value(struct buf *out, const char *head, const json_t *value, co
 
 bool openai_parse_echo(const struct openai_fields *p, struct openai_request *q) {
     struct buf *out = &q->response.echo;
+    assert(q->kind == OPENAI_RESPONSE && !out->len);
     const json_t *format = json_object_get(field_get(p, "text"), "format");
     const char *choice = json_string_value(field_get(p, "tool_choice"));
     bool parallel = true;

@@ -3,6 +3,7 @@
 #include "openai_fields.h"
 #include "openai_put.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,7 @@ static bool take_id(const struct openai_fields *p, const char *name, char **out)
 bool openai_parse_session(const struct openai_fields *p, struct openai_session *out) {
     int64_t version = 0;
     size_t len = 0;
+    assert(!out->id && !out->cache_salt);
     out->has_expected = field_get(p, "expected_version") != NULL;
     bool ok = take_id(p, "session_id", &out->id) && field_bool(p, "session_create", &out->create) &&
               field_int(p, "expected_version", 0, INT64_MAX, &version) &&
@@ -85,6 +87,7 @@ static bool check_session_fits(const struct openai_fields *p, const struct opena
 int openai_join_session(struct openai_request *q, const struct openai_headers *h, struct openai_error *err) {
     const struct openai_fields p = {NULL, NULL, err};
     struct openai_session *s = &q->session;
+    assert(!s->idempotency_key); /* it is joined once */
     if (q->kind == OPENAI_RESPONSE && h->session) {
         field_bad(&p, h->session_name, "%s does not go with /v1/responses: previous_response_id takes a session",
                   h->session_name);
@@ -174,6 +177,7 @@ static void put_member(struct buf *out, const char *name, const char *text) {
 }
 
 void openai_render_session(struct buf *out, const struct rod_session_info *i) {
+    assert(openai_session_id(i->id));
     buf_puts(out, "{\"object\":\"session\"");
     put_member(out, "id", i->id);
     buf_addf(out, ",\"version\":%llu,\"tokens\":%llu,\"state_bytes\":%llu,\"created_at\":%lld,\"used_at\":%lld",

@@ -239,6 +239,7 @@ int cmd_serve(int argc, char **argv) {
         v->argv = argv;
         uv_loop_init(&v->loop);
         s->loop = &v->loop;
+        s->thread = uv_thread_self();
         list_init(&s->completions);
         char message[512];
         const bool pool = !pool_start(&s->pool, &v->loop, message, sizeof message);
