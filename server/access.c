@@ -55,8 +55,8 @@ bool access_allowed(struct http_call *call, bool admin) {
     const char *given = given_key(call);
     if (admin ? admin_allowed(call, given) : user_allowed(call, given)) return true;
     http_call_refuse(call, 401, "authentication_error", "invalid_api_key", "", "%s",
-                     admin ? "this route needs the admin key: Authorization: Bearer KEY"
-                           : "a valid API key is needed: Authorization: Bearer KEY");
+                     admin ? "This route requires the admin key: send Authorization: Bearer KEY."
+                           : "A valid API key is required: send Authorization: Bearer KEY.");
     return false;
 }
 
@@ -66,7 +66,8 @@ enum { RETRY_MAX_S = 3600 };
 
 void access_key_spent(struct openai_error *err, const struct key *key, uint64_t wait_s) {
     assert(wait_s && key->tokens_per_minute);
-    openai_error_set(err, 429, "rate_limit", "key_tokens", "", "this key has its limit of %llu tokens a minute",
+    openai_error_set(err, 429, "rate_limit", "key_tokens", "",
+                     "This key has reached its limit of %llu tokens a minute.",
                      (unsigned long long)key->tokens_per_minute);
     err->retry_s = wait_s < RETRY_MAX_S ? wait_s : RETRY_MAX_S;
 }
@@ -80,13 +81,13 @@ bool access_state(struct http_call *call) {
     keys_is_admin(keys, given_key(call), &needed);
     if (!needed && keys_any(keys)) {
         http_call_refuse(call, 403, "permission_error", "admin_key_missing", "",
-                         "states are for the admin key, and this server has none: set admin_key");
+                         "States require the admin key, and this server has none: set admin_key.");
         return false;
     }
     if (!tenant || !*tenant) return true;
     const size_t n = strlen(tenant);
     if (n + sizeof "name-" > sizeof call->tenant) {
-        http_call_invalid(call, 404, "not_found", "X-Tenant", "no key has the name in X-Tenant");
+        http_call_invalid(call, 404, "not_found", "X-Tenant", "X-Tenant is the name of no key.");
         return false;
     }
     snprintf(call->tenant, sizeof call->tenant, "name-%s", tenant);

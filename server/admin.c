@@ -61,7 +61,7 @@ int admin_open(struct server *s, struct admin **out, char *message, size_t size)
     a->end.data = a;
     s->admin_loop = &a->loop;
     if (uv_thread_create(&a->thread, admin_run, a)) {
-        snprintf(message, size, "the admin thread did not start");
+        snprintf(message, size, "The admin thread did not start.");
         on_end(&a->end);
         admin_run(a);
         uv_loop_close(&a->loop);

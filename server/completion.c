@@ -211,7 +211,7 @@ void completion_fail_no_memory(struct completion *c) {
 void completion_end_all(struct server *server) {
     for (struct completion *c = completion_first(server), *next; c; c = next) {
         next = completion_next(c);
-        completion_fail_code(c, ROD_EDRAINING, "the server is shutting down");
+        completion_fail_code(c, ROD_EDRAINING, "The server is shutting down.");
     }
 }
 
@@ -497,7 +497,7 @@ static void take_finish(struct completion *c, struct completion_choice *choice, 
         return;
     }
     if (e->reason == ROD_FINISH_CANCEL) {
-        completion_fail_code(c, ROD_EDRAINING, "the request was cancelled by the server");
+        completion_fail_code(c, ROD_EDRAINING, "The server cancelled the request.");
         return;
     }
     if (c->request.stream && c->kind != OPENAI_RESPONSE) push_finish(c, choice);

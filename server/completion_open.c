@@ -173,7 +173,7 @@ static bool completion_fits(struct completion *c) {
         if (!limit || n <= limit) continue;
         const char *param = input_field(c);
         openai_error_set(&c->err, 400, OPENAI_INVALID, "context_length_exceeded", param,
-                         "the prompt has %llu tokens, the limit is %llu", (unsigned long long)n,
+                         "The prompt has %llu tokens, the limit is %llu.", (unsigned long long)n,
                          (unsigned long long)limit);
         c->err.n_prompt_tok = n;
         c->err.limit_tok = limit;
@@ -181,24 +181,22 @@ static bool completion_fits(struct completion *c) {
     }
     const uint64_t n_scores = prompt_scores(c);
     if (n_scores > MAX_PROMPT_SCORES) {
-        openai_error_invalid(&c->err, c->request.n_prompt_logprobs >= 0 ? "prompt_logprobs" : "logprobs",
-                             "the prompts of all choices have %llu log-probabilities together, the limit is %u",
-                             (unsigned long long)n_scores, MAX_PROMPT_SCORES);
+        openai_error_field(&c->err, c->request.n_prompt_logprobs >= 0 ? "prompt_logprobs" : "logprobs",
+                           "asks for %llu log-probabilities of prompts in all choices, the limit is %u",
+                           (unsigned long long)n_scores, MAX_PROMPT_SCORES);
         return false;
     }
     const uint64_t n_repeated = repeated_bytes(c);
     if (n_repeated > MAX_REPEATED_BYTES) {
-        openai_error_invalid(
-            &c->err, c->request.echo ? "echo" : "return_token_ids",
-            "the prompts have some %llu bytes when they are said again in all choices, the limit is %u",
-            (unsigned long long)n_repeated, MAX_REPEATED_BYTES);
+        openai_error_field(&c->err, c->request.echo ? "echo" : "return_token_ids",
+                           "of the prompts takes about %llu bytes in all choices, the limit is %u",
+                           (unsigned long long)n_repeated, MAX_REPEATED_BYTES);
         return false;
     }
     uint64_t wanted = (uint64_t)c->n_prompts * c->request.n, most = s->info->n_slots + s->config.max_queue_requests;
     if (wanted <= most) return true;
-    openai_error_invalid(&c->err, c->request.n > 1 ? "n" : "prompt",
-                         "%llu choices were asked for, this server takes at most %llu at a time",
-                         (unsigned long long)wanted, (unsigned long long)most);
+    openai_error_field(&c->err, c->request.n > 1 ? "n" : "prompt", "asks for %llu choices, the limit is %llu",
+                       (unsigned long long)wanted, (unsigned long long)most);
     return false;
 }
 

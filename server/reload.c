@@ -15,7 +15,7 @@ extern char **environ;
 static int check_file(const char *setting, const char *path, struct option_error *err) {
     struct stat st;
     if (!path || !*path || stat(path, &st) || S_ISREG(st.st_mode)) return 0;
-    snprintf(err->message, sizeof err->message, "%s: %s is no regular file, which could be read again", setting, path);
+    snprintf(err->message, sizeof err->message, "%s: %s is no regular file and cannot be read again.", setting, path);
     return -1;
 }
 
@@ -44,7 +44,7 @@ static int take_files(struct server *s, struct http_tls *tls, const struct confi
 static void check_secret(struct log *log, const char *setting, const char *path) {
     struct stat st;
     if (*path && !stat(path, &st) && (st.st_mode & (S_IRWXG | S_IRWXO)))
-        log_text(log, LOG_WARN, "%s: others may read or change %s (mode %03o): chmod 600", setting, path,
+        log_text(log, LOG_WARN, "%s: others may read or change %s (mode %03o): chmod 600.", setting, path,
                  (unsigned)st.st_mode & 0777u);
 }
 
@@ -56,7 +56,7 @@ void reload_warn(struct server *s, const struct http_tls *tls) {
     if (!tls || !*c->tls_cert) return;
     check_secret(&s->log, "tls_key", c->tls_key);
     if (http_tls_invalid(tls, time(NULL), fault, sizeof fault))
-        log_text(&s->log, LOG_WARN, "tls_cert: clients will refuse %s: %s", c->tls_cert, fault);
+        log_text(&s->log, LOG_WARN, "tls_cert: clients will refuse %s: %s.", c->tls_cert, fault);
 }
 
 void reload_settings(struct server *s, struct http_tls *tls, int argc, char **argv) {
@@ -79,11 +79,11 @@ void reload_settings(struct server *s, struct http_tls *tls, int argc, char **ar
         s->log.level = log_level_of(s->config.log_level);
         s->metrics.reloads++;
         if (s->keys.n)
-            log_text(&s->log, LOG_INFO, "SIGHUP: settings taken over, %zu keys", s->keys.n);
+            log_text(&s->log, LOG_INFO, "SIGHUP: settings taken over, %zu keys.", s->keys.n);
         else
-            log_text(&s->log, LOG_WARN, "SIGHUP: settings taken over; there are no API keys, so none is asked for");
+            log_text(&s->log, LOG_WARN, "SIGHUP: settings taken over; there are no API keys, so none is required.");
         if (*left || tls_changes)
-            log_text(&s->log, LOG_WARN, "SIGHUP: these wait for a restart: %s%s%s", left,
+            log_text(&s->log, LOG_WARN, "SIGHUP: changes that need a restart: %s%s%s.", left,
                      *left && tls_changes ? ", " : "", tls_changes ? "TLS on or off" : "");
         reload_warn(s, tls);
     }

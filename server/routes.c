@@ -151,7 +151,7 @@ static void get_metrics(struct http_call *call) {
 
 static bool model_loaded(struct http_call *call) {
     if (call->server->engine) return true;
-    http_call_refuse(call, 503, "unavailable", "loading", "", "the model is still loading");
+    http_call_refuse(call, 503, "unavailable", "loading", "", "The model is still loading.");
     return false;
 }
 
@@ -168,7 +168,7 @@ static void get_model(struct http_call *call) {
     if (!model_loaded(call)) return;
     const char *name = call->name;
     if (strcmp(name, call->server->model_name) != 0) {
-        http_call_invalid(call, 404, "model_not_found", "model", "the model '%.100s' is not served here, '%.100s' is",
+        http_call_invalid(call, 404, "model_not_found", "model", "model '%.100s' is not served here, '%.100s' is.",
                           name, call->server->model_name);
         return;
     }
@@ -181,8 +181,8 @@ static void get_model(struct http_call *call) {
 static void get_response(struct http_call *call) {
     http_call_invalid(
         call, 404, "response_not_stored", "",
-        "the texts of responses are not kept, so none can be fetched; previous_response_id goes on from one, DELETE "
-        "removes it");
+        "The text of a response is not kept, so it cannot be fetched: previous_response_id continues it, DELETE "
+        "removes it.");
 }
 
 static void get_version(struct http_call *call) {
@@ -268,10 +268,10 @@ static unsigned match_route(struct http_call *call) {
     }
     if (*allow) {
         http_add_header(call->http, "Allow", allow);
-        http_call_invalid(call, 405, "method_not_allowed", "", "%s is not allowed on %.100s, use %s", method, path,
+        http_call_invalid(call, 405, "method_not_allowed", "", "%s is not allowed on %.100s: use %s.", method, path,
                           allow);
     } else {
-        http_call_invalid(call, 404, "not_found", "", "there is no %s %.160s here; GET /openapi.json lists the routes",
+        http_call_invalid(call, 404, "not_found", "", "There is no %s %.160s; GET /openapi.json lists the routes.",
                           method, path);
     }
     return N_ROUTES;
@@ -287,18 +287,18 @@ static bool body_acceptable(struct http_call *call) {
     size_t declared = http_content_length(call->http, &chunked);
     if ((!type || !*type) && !strcmp(route->method, "POST") && access_foreign(call)) {
         http_call_invalid(call, 415, "unsupported_media_type", "",
-                          "from a page of another origin: send the header Content-Type: application/json");
+                          "A page of another origin must send the header Content-Type: application/json.");
         return false;
     }
     if (!chunked && !declared && !http_header(call->http, "Content-Length")) {
         if (route->bare) return true;
-        http_call_invalid(call, 411, "length_required", "", "a body with a Content-Length is needed");
+        http_call_invalid(call, 411, "length_required", "", "A body with a Content-Length is required.");
         return false;
     }
     const char *encoding = http_header(call->http, "Content-Encoding");
     if (encoding && strcasecmp(encoding, "identity") != 0) {
         http_call_invalid(call, 415, "unsupported_encoding", "",
-                          "Content-Encoding is not supported, send the body as it is");
+                          "Content-Encoding is not supported: send the body as it is.");
         return false;
     }
     if (route->state) http_set_body_max(call->http, session_routes_state_max(call->server));
@@ -307,12 +307,12 @@ static bool body_acceptable(struct http_call *call) {
     if (route->state) {
         if (n == strlen(BYTES) && !strncasecmp(type, BYTES, n)) return true;
         http_call_invalid(call, 415, "unsupported_media_type", "",
-                          "a state is sent with the header Content-Type: " BYTES);
+                          "A state is sent with the header Content-Type: " BYTES ".");
         return false;
     }
     if ((n == 16 && !strncasecmp(type, JSON, n)) || (n > 5 && !strncasecmp(type + n - 5, "+json", 5))) return true;
     http_call_invalid(call, 415, "unsupported_media_type", "",
-                      "the body must be JSON: send the header Content-Type: application/json");
+                      "The body must be JSON: send the header Content-Type: application/json.");
     return false;
 }
 
@@ -320,11 +320,11 @@ static bool taking_requests(struct http_call *call) {
     const struct server *s = call->server;
     if (s->failed) {
         http_call_refuse(call, 503, "unavailable", "device_fault", "",
-                         "the device has failed, the server is restarting");
+                         "The device has failed; the server is restarting.");
     } else if (s->draining) {
-        http_call_refuse(call, 503, "unavailable", "draining", "", "the server is shutting down");
+        http_call_refuse(call, 503, "unavailable", "draining", "", "The server is shutting down.");
     } else if (!s->engine) {
-        http_call_refuse(call, 503, "unavailable", "loading", "", "the model is still loading");
+        http_call_refuse(call, 503, "unavailable", "loading", "", "The model is still loading.");
     } else {
         return true;
     }
@@ -370,7 +370,7 @@ static bool key_has_room(struct http_call *call) {
         access_key_spent(&err, call->key, closed_s);
     } else {
         openai_error_set(&err, 429, "rate_limit", "key_requests", "",
-                         "this key has its limit of %llu requests in flight",
+                         "This key has reached its limit of %llu requests in flight.",
                          (unsigned long long)call->key->max_requests);
         err.retry_s = 1;
     }
@@ -429,7 +429,7 @@ static void on_admin_headers(void *arg, struct http_request *r) {
 static void key_has_share_of_bodies(struct http_call *call) {
     struct openai_error err;
     openai_error_set(&err, 429, "rate_limit", "key_bodies", "",
-                     "this key has its share of the room for request bodies");
+                     "This key has its share of the room for request bodies.");
     err.retry_s = 1;
     call->key->rejected_total++;
     http_call_fail(call, &err);
@@ -440,7 +440,7 @@ static bool pool_has_room(struct http_call *call) {
     const size_t bytes = http_body_bytes(call->http), others = call->server->pool.n_bytes;
     if (bytes <= SERVER_INLINE_BYTES || !others) return true;
     if (others + bytes > SERVER_POOL_BYTES) {
-        http_call_refuse(call, 503, "unavailable", "overloaded", "", "too many long requests wait to be read");
+        http_call_refuse(call, 503, "unavailable", "overloaded", "", "Too many long requests wait to be read.");
         return false;
     }
     if (!call->key || share_fits(call->key->queue.n_bytes, others, bytes, SERVER_POOL_BYTES)) return true;
@@ -521,10 +521,10 @@ static void refuse_call(struct server *s, struct http_request *r, bool on_admin,
     if (!call) return;
     if (status == 413) {
         const bool none = call->route < N_ROUTES && !takes_body(&routes[call->route]);
-        http_call_invalid(call, status, code, "", "the body is larger than %zu bytes%s", http_body_max(r),
+        http_call_invalid(call, status, code, "", "The body is larger than %zu bytes%s.", http_body_max(r),
                           none ? ", and this route takes none" : "");
     } else if (status == 503) {
-        http_call_refuse(call, status, "unavailable", code, "", "too many request bodies are arriving at once");
+        http_call_refuse(call, status, "unavailable", code, "", "Too many request bodies are arriving at once.");
     } else if (status == 429) {
         key_has_share_of_bodies(call);
     } else {

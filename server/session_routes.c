@@ -124,7 +124,7 @@ static struct job *new_job(struct http_call *call, void (*run)(struct job *j)) {
 static void start_named(struct http_call *call, void (*run)(struct job *j)) {
     char name[OPENAI_SESSION_ID_MAX + 1];
     if (!http_call_name(call, name, sizeof name) || !openai_session_id(name)) {
-        http_call_invalid(call, 400, "", "id", "id must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'",
+        http_call_invalid(call, 400, "", "id", "id must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'.",
                           OPENAI_SESSION_ID_MAX);
         return;
     }
@@ -145,12 +145,12 @@ void session_routes_list(struct http_call *call) {
     if (limit) {
         n = *limit && strlen(limit) < 6 && strspn(limit, "0123456789") == strlen(limit) ? strtoul(limit, NULL, 10) : 0;
         if (!n || n > LIST_MAX) {
-            http_call_invalid(call, 400, "", "limit", "limit must be 1 to %d", LIST_MAX);
+            http_call_invalid(call, 400, "", "limit", "limit must be 1 to %d.", LIST_MAX);
             return;
         }
     }
     if (after && !openai_session_id(after)) {
-        http_call_invalid(call, 400, "", "after", "after must be the id of a session");
+        http_call_invalid(call, 400, "", "after", "after must be the id of a session.");
         return;
     }
     struct job *j = new_job(call, run_list);

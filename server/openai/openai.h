@@ -30,8 +30,14 @@ void openai_error_vset(struct openai_error *e, unsigned http, const char *type, 
                        const char *format, va_list args) __attribute__((format(printf, 6, 0)));
 void openai_error_set(struct openai_error *e, unsigned http, const char *type, const char *code, const char *param,
                       const char *format, ...) __attribute__((format(printf, 6, 7)));
-/* 400 of a field; "" = of none. Always false, as the next one, so that a parser can return it. */
+/* These are always false, so that a parser can return them. A 400, of no field with param "". */
 bool openai_error_invalid(struct openai_error *e, const char *param, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* A 400 whose sentence begins with the field: "must be true or false" or "[3] is empty" of param stop is the message
+ * "stop must be true or false." or "stop[3] is empty." */
+bool openai_error_vfield(struct openai_error *e, const char *param, const char *format, va_list args)
+    __attribute__((format(printf, 3, 0)));
+bool openai_error_field(struct openai_error *e, const char *param, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 bool openai_error_no_memory(struct openai_error *e);
 void openai_error_from(struct openai_error *e, const struct rod_error *from);

@@ -57,7 +57,7 @@ static void refuse_body(struct openai_error *err, const char *body, const struct
         plain = c > ' ' && c < 127 && c != '\\';
     }
     if (plain) memcpy(param, body + s->key, s->key_len);
-    openai_error_invalid(err, param, "%s%s%s", what, plain ? ", in or after the field " : "", param);
+    openai_error_invalid(err, param, "%s%s%s.", what, plain ? ", in or after the field " : "", param);
 }
 
 /* Whole doubles that hold every digit are integers again; arrays and objects are changed in place. Takes value. */
@@ -90,20 +90,20 @@ static json_t *load_guarded(const char *body, size_t len, json_error_t *fault) {
 json_t *openai_load(const char *body, size_t len, struct openai_error *err) {
     char what[320];
     if (!body || !len) {
-        openai_error_invalid(err, "", "the body is empty; a JSON object is needed");
+        openai_error_invalid(err, "", "The body is empty: send a JSON object.");
         return NULL;
     }
     const char *nul = memchr(body, 0, len); /* jansson passes over one behind a number */
     if (nul) {
         const struct scan before = scan_body(body, (size_t)(nul - body));
-        refuse_body(err, body, &before, "the body is not JSON: it has a NUL byte");
+        refuse_body(err, body, &before, "The body is not JSON: it has a NUL byte");
         return NULL;
     }
     struct scan s = scan_body(body, len);
     if (s.n_values > MAX_VALUES || s.depth > MAX_DEPTH) {
         snprintf(what, sizeof what,
-                 s.depth > MAX_DEPTH ? "the body is nested more than %d levels deep"
-                                     : "the body holds too many values, more than %d",
+                 s.depth > MAX_DEPTH ? "The body is nested more than %d levels deep"
+                                     : "The body holds too many values, more than %d",
                  s.depth > MAX_DEPTH ? MAX_DEPTH : MAX_VALUES);
         refuse_body(err, body, &s, what);
         return NULL;
@@ -112,7 +112,7 @@ json_t *openai_load(const char *body, size_t len, struct openai_error *err) {
     json_t *root = load_guarded(body, len, &fault);
     if (json_is_object(root)) return root;
     if (root) {
-        openai_error_invalid(err, "", "the body must be a JSON object");
+        openai_error_invalid(err, "", "The body must be a JSON object.");
         json_decref(root);
         return NULL;
     }
@@ -123,9 +123,9 @@ json_t *openai_load(const char *body, size_t len, struct openai_error *err) {
     const size_t at = fault.position > 0 ? (size_t)fault.position : 0;
     s = scan_body(body, at < len ? at : len);
     if (json_error_code(&fault) == json_error_numeric_overflow) {
-        snprintf(what, sizeof what, "a number in the body is too large: line %d column %d", fault.line, fault.column);
+        snprintf(what, sizeof what, "A number in the body is too large: line %d column %d", fault.line, fault.column);
     } else {
-        snprintf(what, sizeof what, "the body is not JSON: line %d column %d: %.200s", fault.line, fault.column,
+        snprintf(what, sizeof what, "The body is not JSON: line %d column %d: %.200s", fault.line, fault.column,
                  fault.text);
     }
     refuse_body(err, body, &s, what);

@@ -38,6 +38,20 @@ bool openai_error_invalid(struct openai_error *e, const char *param, const char 
     return false;
 }
 
+bool openai_error_vfield(struct openai_error *e, const char *param, const char *format, va_list args) {
+    char fault[sizeof e->message];
+    vsnprintf(fault, sizeof fault, format, args);
+    return openai_error_invalid(e, param, "%s%s%.380s.", param, *fault == '[' ? "" : " ", fault);
+}
+
+bool openai_error_field(struct openai_error *e, const char *param, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    openai_error_vfield(e, param, format, args);
+    va_end(args);
+    return false;
+}
+
 bool openai_error_no_memory(struct openai_error *e) {
     struct rod_error from = {0};
     rod_fail_no_memory(&from);
@@ -47,7 +61,7 @@ bool openai_error_no_memory(struct openai_error *e) {
 
 void openai_hide_files(struct openai_error *err) {
     snprintf(err->message, sizeof err->message,
-             "the session's state could not be read or written; the reason is in the server's log");
+             "The session's state could not be read or written; the reason is in the server's log.");
     err->param[0] = 0;
 }
 

@@ -11,7 +11,7 @@
 bool field_bad(const struct openai_fields *p, const char *param, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    openai_error_vset(p->err, 400, OPENAI_INVALID, "", param, format, args);
+    openai_error_vfield(p->err, param, format, args);
     va_end(args);
     return false;
 }
@@ -55,14 +55,13 @@ bool field_int(const struct openai_fields *p, const char *name, int64_t low, int
     const json_t *value = field_get(p, name);
     assert(low <= high);
     if (!value) return true;
-    if (!json_is_number(value)) return field_bad(p, name, "%s must be an integer, not %s", name, field_type(value));
+    if (!json_is_number(value)) return field_bad(p, name, "must be an integer, not %s", field_type(value));
     int64_t number = 0;
     if (!field_as_int(value, &number)) {
-        return field_bad(p, name, "%s must be an integer from %lld to %lld", name, (long long)low, (long long)high);
+        return field_bad(p, name, "must be an integer from %lld to %lld", (long long)low, (long long)high);
     }
     if (number < low || number > high) {
-        return field_bad(p, name, "%s is %lld, it must be %lld to %lld", name, (long long)number, (long long)low,
-                         (long long)high);
+        return field_bad(p, name, "must be %lld to %lld, not %lld", (long long)low, (long long)high, (long long)number);
     }
     *out = number;
     return true;
@@ -79,21 +78,21 @@ bool field_float(const struct openai_fields *p, const char *name, double low, bo
     const json_t *value = field_get(p, name);
     assert(low < high);
     if (!value) return true;
-    if (!json_is_number(value)) return field_bad(p, name, "%s must be a number, not %s", name, field_type(value));
+    if (!json_is_number(value)) return field_bad(p, name, "must be a number, not %s", field_type(value));
     double number = json_number_value(value);
     if (!(number >= low && number <= high) || (low_open && number == low)) {
-        return field_bad(p, name, "%s is %g, it must be %s %g and at most %g", name, number,
-                         low_open ? "more than" : "at least", low, high);
+        return field_bad(p, name, "must be %s %g and at most %g, not %g", low_open ? "more than" : "at least", low,
+                         high, number);
     }
     *out = (float)number;
-    if (low_open && *out <= (float)low) return field_bad(p, name, "%s is %g, which is too small", name, number);
+    if (low_open && *out <= (float)low) return field_bad(p, name, "is %g, which is too small", number);
     return true;
 }
 
 bool field_bool(const struct openai_fields *p, const char *name, bool *out) {
     const json_t *value = field_get(p, name);
     if (!value) return true;
-    if (!json_is_boolean(value)) return field_bad(p, name, "%s must be true or false, not %s", name, field_type(value));
+    if (!json_is_boolean(value)) return field_bad(p, name, "must be true or false, not %s", field_type(value));
     *out = json_is_true(value);
     return true;
 }
@@ -133,10 +132,10 @@ bool field_text(const struct openai_fields *p, const char *name, size_t max, cha
     const json_t *value = field_get(p, name);
     assert(!*out); /* it would be lost */
     if (!value) return true;
-    if (!json_is_string(value)) return field_bad(p, name, "%s must be a string, not %s", name, field_type(value));
+    if (!json_is_string(value)) return field_bad(p, name, "must be a string, not %s", field_type(value));
     const size_t n = json_string_length(value), n_chars = field_chars(json_string_value(value), n);
-    if (strlen(json_string_value(value)) != n) return field_bad(p, name, "%s contains a NUL character", name);
-    if (n_chars > max) return field_bad(p, name, "%s has %zu characters, %zu are allowed", name, n_chars, max);
+    if (strlen(json_string_value(value)) != n) return field_bad(p, name, "has a NUL character");
+    if (n_chars > max) return field_bad(p, name, "has %zu characters, %zu are allowed", n_chars, max);
     *out = field_copy(value, len);
     return *out ? true : field_no_memory(p);
 }

@@ -14,7 +14,7 @@ struct openai_fields { /* borrows all three */
     struct openai_error *err;
 };
 
-/* Fills a 400 that names param; always false, so that callers write `return field_bad(...)`. */
+/* openai_error_field of p->err: always false, so that callers write `return field_bad(...)`. */
 bool field_bad(const struct openai_fields *p, const char *param, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 bool field_no_memory(const struct openai_fields *p);

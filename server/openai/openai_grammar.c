@@ -7,7 +7,7 @@
 #include <string.h>
 
 static bool refuse_form(struct openai_error *err, const char *param, const char *message) {
-    return openai_error_invalid(err, param, "%s %s", param, message);
+    return openai_error_field(err, param, "%s", message);
 }
 
 static bool take_grammar(struct openai_grammar *out, enum rod_grammar_kind kind, const char *param, const json_t *value,
@@ -37,7 +37,7 @@ static bool json_object_wanted(struct openai_grammar *out, const char *param, st
 static bool check_name(const json_t *name, const char *param, struct openai_error *err) {
     if (name && !json_is_string(name)) return refuse_form(err, param, "must be a string");
     return !name || strlen(json_string_value(name)) == json_string_length(name) ||
-           refuse_form(err, param, "contains a NUL character");
+           refuse_form(err, param, "has a NUL character");
 }
 
 /* What is said beside a schema; it changes nothing, so only its types are looked at. */
@@ -64,17 +64,17 @@ static bool parse_format(const json_t *format, struct openai_grammar *out, struc
         const json_t *of = member_get(format, "schema");
         if (!of) return json_object_wanted(out, "response_format", err);
         if (!json_is_object(of) && !json_is_boolean(of))
-            return refuse_form(err, "response_format", "has a schema that is no JSON Schema");
+            return refuse_form(err, "response_format", "must have a JSON Schema as schema");
         return take_grammar(out, ROD_GRAMMAR_JSON_SCHEMA, "response_format", of, err);
     }
     if (!field_is(type, "json_schema"))
-        return refuse_form(err, "response_format", "has a type that is none of text, json_object and json_schema");
+        return refuse_form(err, "response_format", "must be of type text, json_object or json_schema");
     const json_t *named = member_get(format, "json_schema");
     if (!json_is_object(named))
-        return refuse_form(err, "response_format", "of type json_schema needs the object json_schema");
+        return refuse_form(err, "response_format", "of type json_schema must have the object json_schema");
     const json_t *schema = member_get(named, "schema");
     if (!json_is_object(schema) && !json_is_boolean(schema))
-        return refuse_form(err, "response_format", "needs json_schema.schema, a JSON Schema");
+        return refuse_form(err, "response_format", "must have a JSON Schema as json_schema.schema");
     return check_notes(named, err) && take_grammar(out, ROD_GRAMMAR_JSON_SCHEMA, "response_format", schema, err);
 }
 
@@ -91,7 +91,7 @@ static bool parse_text_format(const json_t *text, struct openai_grammar *out, st
                  *strict = member_get(format, "strict");
     if (!check_name(name, "text.format.name", err)) return false;
     if (strict && !json_is_boolean(strict)) return refuse_form(err, "text.format.strict", "must be true or false");
-    if (!json_is_object(schema)) return refuse_form(err, "text.format", "needs schema, a JSON Schema");
+    if (!json_is_object(schema)) return refuse_form(err, "text.format", "must have a JSON Schema as schema");
     return take_grammar(out, ROD_GRAMMAR_JSON_SCHEMA, "text.format", schema, err);
 }
 
@@ -119,8 +119,8 @@ static bool parse_structured(const json_t *fields, struct openai_grammar *out, s
         }
         if (k == N_KNOWN)
             return refuse_form(err, "structured_outputs",
-                               "takes json, regex, choice, grammar and json_object, nothing else");
-        if (out->text) return refuse_form(err, "structured_outputs", "takes one field at a time");
+                               "has an unknown field; known are json, regex, choice, grammar and json_object");
+        if (out->text) return refuse_form(err, "structured_outputs", "has two fields; one is allowed");
         bool string = json_is_string(value);
         switch (known[k].kind) {
         case ROD_GRAMMAR_JSON_SCHEMA:
@@ -141,7 +141,7 @@ static bool parse_structured(const json_t *fields, struct openai_grammar *out, s
         if (!ok) return false;
     }
     if (!out->text && !off)
-        return refuse_form(err, "structured_outputs", "needs one of json, regex, choice, grammar and json_object");
+        return refuse_form(err, "structured_outputs", "must have one of json, regex, choice, grammar and json_object");
     return true;
 }
 
@@ -159,7 +159,7 @@ bool openai_parse_grammar(enum openai_kind kind, const json_t *root, struct open
     }
     if (out->text && other.text) {
         free(other.text);
-        return refuse_form(err, "structured_outputs", "cannot be joined with another format of the answer than text");
+        return refuse_form(err, "structured_outputs", "and a format other than text exclude each other");
     }
     if (other.text) *out = other;
     return true;

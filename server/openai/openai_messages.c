@@ -16,7 +16,7 @@ struct place { /* of a message in the request */
 static bool bad_in(const struct place *at, const char *field, const char *what) {
     char param[64];
     snprintf(param, sizeof param, "%s[%zu]%s%s", at->array, at->i, *field ? "." : "", field);
-    return field_bad(at->fields, param, "%s %s", param, what);
+    return field_bad(at->fields, param, "%s", what);
 }
 
 /* Chats say text, responses input_text and output_text. */
@@ -33,7 +33,7 @@ static bool join_parts(const struct place *at, const json_t *parts, struct buf *
         if (json_is_string(part)) {
             content = part;
         } else if (!is_text(json_object_get(part, "type")) || !json_is_string(content)) {
-            return bad_in(at, field, "is refused: this model reads parts of type text only");
+            return bad_in(at, field, "must be of type text: the model reads nothing else");
         }
         if (i) buf_putc(text, '\n');
         buf_add(text, json_string_value(content), json_string_length(content));
@@ -74,8 +74,8 @@ static bool take_message(const struct place *at, const json_t *value, struct rod
     for (size_t r = 0; r < sizeof roles / sizeof *roles; r++) {
         if (field_is(role, roles[r])) out->role = roles[r];
     }
-    if (!out->role) return bad_in(at, "role", "is none of system, developer, user, assistant, tool");
-    if (!chat && !strcmp(out->role, "tool")) return bad_in(at, "role", "is none of system, developer, user, assistant");
+    if (!out->role) return bad_in(at, "role", "must be system, developer, user, assistant or tool");
+    if (!chat && !strcmp(out->role, "tool")) return bad_in(at, "role", "must be system, developer, user or assistant");
     if (calls && field_asks(calls)) return bad_in(at, "tool_calls", "is not available in this version");
     return take_content(at, json_object_get(value, "content"), out);
 }
@@ -84,7 +84,7 @@ bool openai_messages(const struct openai_fields *p, const char *name, const json
                      struct rod_message **out, size_t *n_out) {
     assert(!*out && !*n_out);
     const size_t n = json_array_size(array), before = instructions ? 1 : 0;
-    if (!n) return field_bad(p, name, "%s is empty", name);
+    if (!n) return field_bad(p, name, "is empty");
     *out = calloc(n + before, sizeof **out);
     if (!*out) return field_no_memory(p);
     *n_out = n + before;

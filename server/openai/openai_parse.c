@@ -14,9 +14,8 @@
 static bool refuse_tools(const struct openai_fields *p, const char *tools, const char *choice) {
     const json_t *given = field_get(p, tools), *how = field_get(p, choice);
     const bool none = field_is(how, "none");
-    if (given && field_asks(given) && !none) return field_bad(p, tools, "%s is not available in this version", tools);
-    if (how && !none && !field_is(how, "auto"))
-        return field_bad(p, choice, "%s is not available in this version", choice);
+    if (given && field_asks(given) && !none) return field_bad(p, tools, "is not available in this version");
+    if (how && !none && !field_is(how, "auto")) return field_bad(p, choice, "is not available in this version");
     return true;
 }
 
@@ -28,27 +27,25 @@ static bool refuse_unavailable(const struct openai_fields *p, enum openai_kind k
                                          "continue_final_message", "chat_template", "logits_processors"};
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         const json_t *value = json_object_get(p->root, forms[i]);
-        if (value && field_asks(value))
-            return field_bad(p, forms[i], "%s is not available; structured_outputs asks for the same", forms[i]);
+        if (value && field_asks(value)) return field_bad(p, forms[i], "is not available: use structured_outputs");
     }
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const json_t *value = json_object_get(p->root, fields[i]);
-        if (value && field_asks(value))
-            return field_bad(p, fields[i], "%s is not available in this version", fields[i]);
+        if (value && field_asks(value)) return field_bad(p, fields[i], "is not available in this version");
     }
     int64_t best_of = 1;
     if (!field_int(p, "best_of", 0, INT32_MAX, &best_of)) return false;
-    if (best_of > 1) return field_bad(p, "best_of", "best_of greater than 1 is not available; use n");
+    if (best_of > 1) return field_bad(p, "best_of", "above 1 is not available: use n");
     if (!refuse_tools(p, "tools", "tool_choice") || !refuse_tools(p, "functions", "function_call")) return false;
     const json_t *modalities = field_get(p, "modalities"), *one = NULL;
     size_t i = 0;
     json_array_foreach(modalities, i, one) {
-        if (!field_is(one, "text")) return field_bad(p, "modalities", "the only modality is text");
+        if (!field_is(one, "text")) return field_bad(p, "modalities", "must be text only");
     }
     bool generation = true;
     if (kind == OPENAI_CHAT && !field_bool(p, "add_generation_prompt", &generation)) return false;
     if (!generation) {
-        return field_bad(p, "add_generation_prompt", "add_generation_prompt false is not available in this version");
+        return field_bad(p, "add_generation_prompt", "must be true in this version");
     }
     return true;
 }
@@ -66,10 +63,10 @@ static bool parse_ids(const struct openai_fields *p, const char *param, const js
         const json_t *item = json_array_get(array, i);
         int64_t id = -1;
         if (!field_as_int(item, &id))
-            return field_bad(p, param, "%s[%zu] must be a token id, not %s", param, i, field_type(item));
+            return field_bad(p, param, "[%zu] must be a token id, not %s", i, field_type(item));
         if (id < 0 || id >= p->defaults->vocab_size) {
-            return field_bad(p, param, "%s[%zu] is %lld, token ids are 0 to %u", param, i, (long long)id,
-                             p->defaults->vocab_size - 1);
+            return field_bad(p, param, "[%zu] must be a token id from 0 to %u, not %lld", i,
+                             p->defaults->vocab_size - 1, (long long)id);
         }
         ids[i] = (int32_t)id;
     }
@@ -83,19 +80,18 @@ static bool parse_prompt(const struct openai_fields *p, const char *param, const
         out->text = field_copy(value, &out->len);
         if (!out->text) return field_no_memory(p);
         const bool hole = json_string_length(field_get(p, "suffix")) > 0; /* which may begin a file */
-        return out->len || hole ? true : field_bad(p, param, "%s is empty: it must have at least one token", param);
+        return out->len || hole ? true : field_bad(p, param, "is empty; at least one token is required");
     }
-    if (!json_array_size(value)) return field_bad(p, param, "%s is empty: it must have at least one token", param);
+    if (!json_array_size(value)) return field_bad(p, param, "is empty; at least one token is required");
     return parse_ids(p, param, value, &out->ids, &out->n_ids);
 }
 
 /* A string, an array of strings, an array of ids, or an array of arrays of ids. */
 static bool parse_prompts(const struct openai_fields *p, struct openai_request *out) {
     const json_t *value = field_get(p, "prompt");
-    if (!value) return field_bad(p, "prompt", "prompt is missing");
+    if (!value) return field_bad(p, "prompt", "is missing");
     if (!json_is_string(value) && !json_is_array(value)) {
-        return field_bad(p, "prompt", "prompt must be a string, an array of strings, or token ids, not %s",
-                         field_type(value));
+        return field_bad(p, "prompt", "must be a string, an array of strings, or token ids, not %s", field_type(value));
     }
     const json_t *first = json_array_get(value, 0);
     bool many = json_is_string(first) || json_is_array(first);
@@ -109,7 +105,7 @@ static bool parse_prompts(const struct openai_fields *p, struct openai_request *
         snprintf(param, sizeof param, "prompt[%zu]", i);
         const json_t *item = json_array_get(value, i);
         if (json_typeof(item) != json_typeof(first))
-            return field_bad(p, param, "%s: all prompts of a request are of one kind", param);
+            return field_bad(p, param, "must be of the same kind as the first prompt");
         if (!parse_prompt(p, param, item, &out->prompts[i])) return false;
     }
     return true;
@@ -119,11 +115,10 @@ static bool parse_prompts(const struct openai_fields *p, struct openai_request *
 static bool parse_suffix(const struct openai_fields *p, struct openai_request *out) {
     const json_t *value = field_get(p, "suffix");
     if (!value || (json_is_string(value) && !json_string_length(value))) return true;
-    if (out->kind == OPENAI_CHAT)
-        return field_bad(p, "suffix", "suffix belongs to completions, chats have no hole to fill");
-    if (!json_is_string(value)) return field_bad(p, "suffix", "suffix must be a string, not %s", field_type(value));
+    if (out->kind == OPENAI_CHAT) return field_bad(p, "suffix", "is for completions: a chat has no hole to fill");
+    if (!json_is_string(value)) return field_bad(p, "suffix", "must be a string, not %s", field_type(value));
     for (size_t i = 0; i < out->n_prompts; i++) {
-        if (out->prompts[i].ids) return field_bad(p, "suffix", "suffix needs a prompt of text, not of token ids");
+        if (out->prompts[i].ids) return field_bad(p, "suffix", "must come with a prompt of text, not of token ids");
     }
     out->suffix = field_copy(value, &out->suffix_len);
     return out->suffix ? true : field_no_memory(p);
@@ -136,20 +131,18 @@ static bool parse_stop(const struct openai_fields *p, struct openai_request *out
     const json_t *value = field_get(p, "stop");
     if (!value) return true;
     if (!json_is_string(value) && !json_is_array(value)) {
-        return field_bad(p, "stop", "stop must be a string or an array of strings, not %s", field_type(value));
+        return field_bad(p, "stop", "must be a string or an array of strings, not %s", field_type(value));
     }
     size_t n = json_is_string(value) ? 1 : json_array_size(value);
-    if (n > MAX_STOP) return field_bad(p, "stop", "stop has %zu strings, %d are allowed", n, MAX_STOP);
+    if (n > MAX_STOP) return field_bad(p, "stop", "has %zu strings, %d are allowed", n, MAX_STOP);
     out->stop = calloc(n ? n : 1, sizeof *out->stop);
     if (!out->stop) return field_no_memory(p);
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_is_string(value) ? value : json_array_get(value, i);
-        if (!json_is_string(item))
-            return field_bad(p, "stop", "stop[%zu] must be a string, not %s", i, field_type(item));
+        if (!json_is_string(item)) return field_bad(p, "stop", "[%zu] must be a string, not %s", i, field_type(item));
         size_t len = json_string_length(item);
-        if (!len) return field_bad(p, "stop", "stop[%zu] is empty", i);
-        if (strlen(json_string_value(item)) != len)
-            return field_bad(p, "stop", "stop[%zu] contains a NUL character", i);
+        if (!len) return field_bad(p, "stop", "[%zu] is empty", i);
+        if (strlen(json_string_value(item)) != len) return field_bad(p, "stop", "[%zu] has a NUL character", i);
         out->stop[i] = field_copy(item, &len);
         if (!out->stop[i]) return field_no_memory(p);
         out->n_stop = i + 1;
@@ -160,19 +153,16 @@ static bool parse_stop(const struct openai_fields *p, struct openai_request *out
 static bool parse_stop_ids(const struct openai_fields *p, struct openai_request *out) {
     const json_t *value = field_get(p, "stop_token_ids");
     if (!value) return true;
-    if (!json_is_array(value))
-        return field_bad(p, "stop_token_ids", "stop_token_ids must be an array, not %s", field_type(value));
+    if (!json_is_array(value)) return field_bad(p, "stop_token_ids", "must be an array, not %s", field_type(value));
     return parse_ids(p, "stop_token_ids", value, &out->stop_ids, &out->n_stop_ids);
 }
 
 static bool parse_allowed(const struct openai_fields *p, struct openai_request *out) {
     const json_t *value = field_get(p, "allowed_token_ids");
     if (!value) return true;
-    if (!json_is_array(value))
-        return field_bad(p, "allowed_token_ids", "allowed_token_ids must be an array, not %s", field_type(value));
+    if (!json_is_array(value)) return field_bad(p, "allowed_token_ids", "must be an array, not %s", field_type(value));
     if (json_array_size(value) > p->defaults->vocab_size)
-        return field_bad(p, "allowed_token_ids", "allowed_token_ids has more entries than the vocabulary, %u",
-                         p->defaults->vocab_size);
+        return field_bad(p, "allowed_token_ids", "has more entries than the vocabulary of %u", p->defaults->vocab_size);
     return parse_ids(p, "allowed_token_ids", value, &out->allowed_ids, &out->n_allowed_ids);
 }
 
@@ -181,16 +171,16 @@ static bool parse_bad_words(const struct openai_fields *p, struct openai_request
     const json_t *value = field_get(p, "bad_words");
     if (!value) return true;
     if (!json_is_array(value))
-        return field_bad(p, "bad_words", "bad_words must be an array of strings, not %s", field_type(value));
+        return field_bad(p, "bad_words", "must be an array of strings, not %s", field_type(value));
     size_t n = json_array_size(value);
-    if (n > MAX_WORDS) return field_bad(p, "bad_words", "bad_words has %zu strings, %d are allowed", n, MAX_WORDS);
+    if (n > MAX_WORDS) return field_bad(p, "bad_words", "has %zu strings, %d are allowed", n, MAX_WORDS);
     out->bad_words = calloc(n ? n : 1, sizeof *out->bad_words);
     if (!out->bad_words) return field_no_memory(p);
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_array_get(value, i);
         if (!json_is_string(item))
-            return field_bad(p, "bad_words", "bad_words[%zu] must be a string, not %s", i, field_type(item));
-        if (!json_string_length(item)) return field_bad(p, "bad_words", "bad_words[%zu] is empty", i);
+            return field_bad(p, "bad_words", "[%zu] must be a string, not %s", i, field_type(item));
+        if (!json_string_length(item)) return field_bad(p, "bad_words", "[%zu] is empty", i);
         struct openai_prompt *word = &out->bad_words[i];
         word->text = field_copy(item, &word->len);
         if (!word->text) return field_no_memory(p);
@@ -202,8 +192,7 @@ static bool parse_bad_words(const struct openai_fields *p, struct openai_request
 static bool parse_bias(const struct openai_fields *p, struct openai_request *out) {
     const json_t *value = field_get(p, "logit_bias");
     if (!value) return true;
-    if (!json_is_object(value))
-        return field_bad(p, "logit_bias", "logit_bias must be an object, not %s", field_type(value));
+    if (!json_is_object(value)) return field_bad(p, "logit_bias", "must be an object, not %s", field_type(value));
     size_t n = json_object_size(value);
     if (!n) return true;
     out->bias = calloc(n, sizeof *out->bias);
@@ -215,12 +204,12 @@ static bool parse_bias(const struct openai_fields *p, struct openai_request *out
         long id = strtol(key, &end, 10);
         bool plain = *key >= '0' && *key <= '9' && (*key != '0' || !key[1]); /* one spelling, so no id comes twice */
         if (!plain || *end || id < 0 || id >= (long)p->defaults->vocab_size) {
-            return field_bad(p, "logit_bias", "logit_bias key '%.40s' is not a token id, these are 0 to %u", key,
+            return field_bad(p, "logit_bias", "key '%.40s' is not a token id from 0 to %u", key,
                              p->defaults->vocab_size - 1);
         }
         double bias = json_is_number(number) ? json_number_value(number) : NAN;
         if (!(bias >= -100 && bias <= 100))
-            return field_bad(p, "logit_bias", "logit_bias of %ld must be a number from -100 to 100", id);
+            return field_bad(p, "logit_bias", "of %ld must be a number from -100 to 100", id);
         out->bias[out->n_bias++] = (struct rod_bias){(int32_t)id, (float)bias};
     }
     return true;
@@ -275,12 +264,11 @@ static bool parse_limits(const struct openai_fields *p, struct openai_request *o
     out->ping_ms = ping_ms;
     out->keep_special = !skip_special;
     if (ok && !out->truncate_tok && field_get(p, "truncate_prompt_tokens"))
-        return field_bad(p, "truncate_prompt_tokens", "truncate_prompt_tokens is 0, it must be -1 or at least 1");
+        return field_bad(p, "truncate_prompt_tokens", "must be -1 or at least 1, not 0");
     if (out->truncate_tok && out->suffix)
-        return field_bad(p, "truncate_prompt_tokens",
-                         "truncate_prompt_tokens would cut the parts of a prompt with a suffix");
+        return field_bad(p, "truncate_prompt_tokens", "and suffix exclude each other");
     if (ok && out->min_tokens > out->max_tokens) {
-        return field_bad(p, "min_tokens", "min_tokens is %u, more than %s, %u", out->min_tokens,
+        return field_bad(p, "min_tokens", "is %u, more than %s (%u)", out->min_tokens,
                          out->kind == OPENAI_RESPONSE ? "max_output_tokens" : "max_tokens", out->max_tokens);
     }
     return ok;
@@ -292,18 +280,17 @@ static bool parse_logprobs(const struct openai_fields *p, struct openai_request 
     out->n_logprobs = out->n_prompt_logprobs = -1;
     if (out->kind == OPENAI_RESPONSE) return true;
     if (!field_bool(p, "echo", &out->echo) || !field_int(p, "prompt_logprobs", 0, 20, &n_prompt)) return false;
-    if (out->kind == OPENAI_CHAT && out->echo)
-        return field_bad(p, "echo", "echo is there for completions, not for chats");
+    if (out->kind == OPENAI_CHAT && out->echo) return field_bad(p, "echo", "is for completions, not for chats");
     if (out->kind == OPENAI_CHAT && n_prompt >= 0)
-        return field_bad(p, "prompt_logprobs", "prompt_logprobs is there for completions, not for chats");
-    if (out->echo && out->suffix) return field_bad(p, "echo", "echo and suffix do not go together");
+        return field_bad(p, "prompt_logprobs", "is for completions, not for chats");
+    if (out->echo && out->suffix) return field_bad(p, "echo", "and suffix exclude each other");
     out->n_prompt_logprobs = (int32_t)n_prompt;
     if (out->kind == OPENAI_COMPLETION) {
         const json_t *value = field_get(p, "logprobs");
         if (value && !json_is_false(value) && !field_int(p, "logprobs", 0, 20, &n)) return false;
     } else {
         if (!field_bool(p, "logprobs", &wanted) || !field_int(p, "top_logprobs", 0, 20, &n)) return false;
-        if (n > 0 && !wanted) return field_bad(p, "top_logprobs", "top_logprobs needs logprobs to be true");
+        if (n > 0 && !wanted) return field_bad(p, "top_logprobs", "must come with logprobs true");
         if (!wanted) n = -1;
         if (wanted && n < 0) n = 0;
     }
@@ -316,8 +303,8 @@ static bool parse_stream(const struct openai_fields *p, struct openai_request *o
     const json_t *options = field_get(p, "stream_options");
     if (!options) return true;
     if (!json_is_object(options))
-        return field_bad(p, "stream_options", "stream_options must be an object, not %s", field_type(options));
-    if (!out->stream) return field_bad(p, "stream_options", "stream_options needs stream to be true");
+        return field_bad(p, "stream_options", "must be an object, not %s", field_type(options));
+    if (!out->stream) return field_bad(p, "stream_options", "must come with stream true");
     struct openai_fields inner = {options, p->defaults, p->err};
     bool ok = field_bool(&inner, "include_usage", &out->include_usage) &&
               field_bool(&inner, "continuous_usage_stats", &out->continuous_usage);
@@ -330,8 +317,8 @@ static bool parse_stream(const struct openai_fields *p, struct openai_request *o
 
 static bool parse_messages(const struct openai_fields *p, struct rod_message **out, size_t *n_out) {
     const json_t *value = field_get(p, "messages");
-    if (!value) return field_bad(p, "messages", "messages is missing");
-    if (!json_is_array(value)) return field_bad(p, "messages", "messages must be an array, not %s", field_type(value));
+    if (!value) return field_bad(p, "messages", "is missing");
+    if (!json_is_array(value)) return field_bad(p, "messages", "must be an array, not %s", field_type(value));
     return openai_messages(p, "messages", value, NULL, out, n_out);
 }
 
@@ -346,12 +333,12 @@ static bool parse_input(const struct openai_fields *p, struct openai_request *ou
 static bool check_model(const struct openai_fields *p) {
     const json_t *value = field_get(p, "model");
     if (!value) return true;
-    if (!json_is_string(value)) return field_bad(p, "model", "model must be a string, not %s", field_type(value));
+    if (!json_is_string(value)) return field_bad(p, "model", "must be a string, not %s", field_type(value));
     const char *name = json_string_value(value);
-    if (strlen(name) != json_string_length(value)) return field_bad(p, "model", "model contains a NUL character");
+    if (strlen(name) != json_string_length(value)) return field_bad(p, "model", "has a NUL character");
     if (!*name || !strcmp(name, p->defaults->model_name)) return true;
     openai_error_set(p->err, 404, OPENAI_INVALID, "model_not_found", "model",
-                     "the model '%.100s' is not served here, '%.100s' is", name, p->defaults->model_name);
+                     "model '%.100s' is not served here, '%.100s' is.", name, p->defaults->model_name);
     return false;
 }
 
@@ -415,10 +402,9 @@ void openai_request_fini(struct openai_request *r) {
 
 static bool parse_text_or_messages(const struct openai_fields *p, struct openai_tokenize *out) {
     const json_t *prompt = field_get(p, "prompt");
-    if (prompt && field_get(p, "messages")) return field_bad(p, "messages", "messages and prompt do not go together");
+    if (prompt && field_get(p, "messages")) return field_bad(p, "messages", "and prompt exclude each other");
     if (field_get(p, "messages")) return parse_messages(p, &out->messages, &out->n_messages);
-    if (!json_is_string(prompt))
-        return field_bad(p, "prompt", prompt ? "prompt must be a string" : "prompt or messages is needed");
+    if (!json_is_string(prompt)) return field_bad(p, "prompt", prompt ? "must be a string" : "or messages is missing");
     out->text = field_copy(prompt, &out->len);
     return out->text ? true : field_no_memory(p);
 }
@@ -466,7 +452,7 @@ int openai_parse_detokenize(const char *body, size_t len, const struct openai_de
     const json_t *value = field_get(&p, "tokens");
     bool ok = check_model(&p) && field_bool(&p, "skip_special_tokens", &out->skip_special) &&
               field_bool(&p, "return_offsets", &out->offsets);
-    if (ok && !json_is_array(value)) ok = field_bad(&p, "tokens", "tokens must be an array of token ids");
+    if (ok && !json_is_array(value)) ok = field_bad(&p, "tokens", "must be an array of token ids");
     ok = ok && parse_ids(&p, "tokens", value, &out->ids, &out->n_ids);
     json_decref(root);
     if (!ok) {

@@ -26,17 +26,17 @@ static bool refuse_fields(const struct openai_fields *p) {
                                              {"max_completion_tokens", "max_output_tokens"}};
     for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++) {
         if (field_get(p, renamed[i][0]))
-            return field_bad(p, renamed[i][0], "%s is named %s in /v1/responses", renamed[i][0], renamed[i][1]);
+            return field_bad(p, renamed[i][0], "is named %s in /v1/responses", renamed[i][1]);
     }
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         const json_t *value = field_get(p, fields[i]);
         if (!value || !field_asks(value)) continue;
         if (!strcmp(fields[i], "n") && json_is_integer(value) && json_integer_value(value) == 1) continue;
-        return field_bad(p, fields[i], "%s is not available in /v1/responses", fields[i]);
+        return field_bad(p, fields[i], "is not available in /v1/responses");
     }
     int64_t n_top = 0;
     if (!field_int(p, "top_logprobs", 0, 20, &n_top)) return false;
-    if (n_top) return field_bad(p, "top_logprobs", "top_logprobs is not available in /v1/responses");
+    if (n_top) return field_bad(p, "top_logprobs", "is not available in /v1/responses");
     return true;
 }
 
@@ -46,18 +46,16 @@ static bool refuse_members(const struct openai_fields *p) {
     const char *key;
     json_t *value;
     if (reasoning && !json_is_object(reasoning))
-        return field_bad(p, "reasoning", "reasoning must be an object, not %s", field_type(reasoning));
+        return field_bad(p, "reasoning", "must be an object, not %s", field_type(reasoning));
     json_object_foreach((json_t *)reasoning, key, value) {
-        if (field_asks(value)) return field_bad(p, "reasoning", "reasoning is not available: the model has none");
+        if (field_asks(value)) return field_bad(p, "reasoning", "is not available for this model");
     }
     const json_t *cut = field_get(p, "truncation");
-    if (cut && !field_is(cut, "disabled"))
-        return field_bad(p, "truncation", "truncation must be disabled: no input is cut, and no length is too long");
+    if (cut && !field_is(cut, "disabled")) return field_bad(p, "truncation", "must be disabled: no input is cut");
     const json_t *text = field_get(p, "text");
-    if (text && !json_is_object(text)) return field_bad(p, "text", "text must be an object, not %s", field_type(text));
+    if (text && !json_is_object(text)) return field_bad(p, "text", "must be an object, not %s", field_type(text));
     const json_t *verbosity = json_object_get(text, "verbosity");
-    if (verbosity && field_asks(verbosity))
-        return field_bad(p, "text.verbosity", "text.verbosity is not available: the model does not know it");
+    if (verbosity && field_asks(verbosity)) return field_bad(p, "text.verbosity", "is not available for this model");
     return true;
 }
 
@@ -66,15 +64,14 @@ static bool check_metadata(const struct openai_fields *p) {
     const char *key;
     json_t *value;
     if (!pairs) return true;
-    if (!json_is_object(pairs))
-        return field_bad(p, "metadata", "metadata must be an object, not %s", field_type(pairs));
+    if (!json_is_object(pairs)) return field_bad(p, "metadata", "must be an object, not %s", field_type(pairs));
     if (json_object_size(pairs) > MAX_PAIRS)
-        return field_bad(p, "metadata", "metadata has %zu pairs, %d are allowed", json_object_size(pairs), MAX_PAIRS);
+        return field_bad(p, "metadata", "has %zu pairs, %d are allowed", json_object_size(pairs), MAX_PAIRS);
     json_object_foreach((json_t *)pairs, key, value) {
         const size_t n = json_string_length(value); /* 0 of what is no string */
         if (!json_is_string(value) || field_chars(key, strlen(key)) > MAX_PAIR_KEY ||
             field_chars(json_string_value(value), n) > MAX_PAIR_VALUE)
-            return field_bad(p, "metadata", "metadata must be strings of at most %d characters by names of at most %d",
+            return field_bad(p, "metadata", "must be strings of at most %d characters, with names of at most %d",
                              MAX_PAIR_VALUE, MAX_PAIR_KEY);
     }
     return true;
@@ -84,18 +81,18 @@ static bool take_previous(const struct openai_fields *p, struct openai_response 
     size_t len = 0;
     if (!field_text(p, "previous_response_id", SIZE_MAX, &out->previous, &len)) return false;
     if (!out->previous || openai_session_id(out->previous)) return true;
-    return field_bad(p, "previous_response_id",
-                     "previous_response_id is no id: 1 to %d of A-Z, a-z, 0-9, '.', '_', '-'", OPENAI_SESSION_ID_MAX);
+    return field_bad(p, "previous_response_id", "must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'",
+                     OPENAI_SESSION_ID_MAX);
 }
 
 static bool take_input(const struct openai_fields *p, struct openai_request *out) {
     const json_t *input = field_get(p, "input"), *instructions = field_get(p, "instructions");
     if (instructions && !json_is_string(instructions))
-        return field_bad(p, "instructions", "instructions must be a string, not %s", field_type(instructions));
-    if (!input) return field_bad(p, "input", "input is missing");
+        return field_bad(p, "instructions", "must be a string, not %s", field_type(instructions));
+    if (!input) return field_bad(p, "input", "is missing");
     if (json_is_array(input)) return openai_messages(p, "input", input, instructions, &out->messages, &out->n_messages);
     if (!json_is_string(input))
-        return field_bad(p, "input", "input must be a string or an array of messages, not %s", field_type(input));
+        return field_bad(p, "input", "must be a string or an array of messages, not %s", field_type(input));
     json_t *one = json_pack("[{s:s,s:O}]", "role", "user", "content", input);
     bool ok =
         one ? openai_messages(p, "input", one, instructions, &out->messages, &out->n_messages) : field_no_memory(p);

@@ -17,8 +17,7 @@ bool openai_session_id(const char *id) {
 }
 
 static bool refuse_id(const struct openai_fields *p, const char *param) {
-    return field_bad(p, param, "%s must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'", param,
-                     OPENAI_SESSION_ID_MAX);
+    return field_bad(p, param, "must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'", OPENAI_SESSION_ID_MAX);
 }
 
 static bool take_id(const struct openai_fields *p, const char *name, char **out) {
@@ -51,8 +50,8 @@ static bool join_header(const struct openai_fields *p, struct openai_session *s,
     if (!h->session) return true;
     if (!openai_session_id(h->session)) return refuse_id(p, h->session_name);
     if (s->id && strcmp(s->id, h->session) != 0)
-        return field_bad(p, "session_id", "session_id is '%.60s', and the header %.40s names another session, '%.60s'",
-                         s->id, h->session_name, h->session);
+        return field_bad(p, "session_id", "is '%.60s', but the header %.40s names the session '%.60s'", s->id,
+                         h->session_name, h->session);
     if (s->id) return true;
     s->id = strdup(h->session);
     return s->id ? true : field_no_memory(p);
@@ -63,24 +62,22 @@ static bool take_key(const struct openai_fields *p, struct openai_session *s, co
     size_t n = strlen(key);
     bool plain = n && n <= MAX_KEY;
     for (size_t i = 0; plain && i < n; i++) plain = key[i] >= ' ' && key[i] < 127;
-    if (!plain)
-        return field_bad(p, "Idempotency-Key", "Idempotency-Key must be 1 to %d printable ASCII characters", MAX_KEY);
+    if (!plain) return field_bad(p, "Idempotency-Key", "must be 1 to %d printable ASCII characters", MAX_KEY);
     s->idempotency_key = strdup(key);
     return s->idempotency_key ? true : field_no_memory(p);
 }
 
 /* What one conversation cannot do. */
 static bool check_session_fits(const struct openai_fields *p, const struct openai_request *q) {
-    if (q->n > 1) return field_bad(p, "n", "n is %u: a turn of a session has one answer", q->n);
+    if (q->n > 1) return field_bad(p, "n", "is %u, but a turn of a session has one answer", q->n);
     if (q->n_prompts > 1)
-        return field_bad(p, "prompt", "prompt has %zu prompts: a turn of a session has one", q->n_prompts);
-    if (q->suffix) return field_bad(p, "suffix", "suffix does not go with a session, whose text only grows at its end");
-    if (q->truncate_tok)
-        return field_bad(p, "truncate_prompt_tokens", "truncate_prompt_tokens does not go with a session");
-    if (q->n_prompt_logprobs >= 0)
-        return field_bad(p, "prompt_logprobs", "prompt_logprobs is not available in a turn of a session");
+        return field_bad(p, "prompt", "has %zu prompts, but a turn of a session has one", q->n_prompts);
+    if (q->suffix)
+        return field_bad(p, "suffix", "is not available in a turn of a session: its text only grows at the end");
+    if (q->truncate_tok) return field_bad(p, "truncate_prompt_tokens", "is not available in a turn of a session");
+    if (q->n_prompt_logprobs >= 0) return field_bad(p, "prompt_logprobs", "is not available in a turn of a session");
     if (q->echo && q->n_logprobs >= 0)
-        return field_bad(p, "logprobs", "logprobs with echo is not available in a turn of a session");
+        return field_bad(p, "logprobs", "with echo is not available in a turn of a session");
     return true;
 }
 
@@ -89,8 +86,7 @@ int openai_join_session(struct openai_request *q, const struct openai_headers *h
     struct openai_session *s = &q->session;
     assert(!s->idempotency_key); /* it is joined once */
     if (q->kind == OPENAI_RESPONSE && h->session) {
-        field_bad(&p, h->session_name, "%s does not go with /v1/responses: previous_response_id takes a session",
-                  h->session_name);
+        field_bad(&p, h->session_name, "is not available in /v1/responses: use previous_response_id");
         return -1;
     }
     if (q->kind == OPENAI_RESPONSE) return take_key(&p, s, h->idempotency_key) ? 0 : -1;
@@ -100,9 +96,9 @@ int openai_join_session(struct openai_request *q, const struct openai_headers *h
         ok = check_session_fits(&p, q) && take_key(&p, s, h->idempotency_key);
     } else if (s->create || s->has_expected) {
         const char *field = s->create ? "session_create" : "expected_version";
-        ok = field_bad(&p, field, "%s needs a session: session_id, or the header %.40s", field, h->session_name);
+        ok = field_bad(&p, field, "must come with a session: session_id or the header %.40s", h->session_name);
     } else if (q->kind == OPENAI_CHAT && !q->max_tokens) {
-        ok = field_bad(&p, "max_tokens", "max_tokens is 0, it must be 1 to %d", INT32_MAX);
+        ok = field_bad(&p, "max_tokens", "must be 1 to %d, not 0", INT32_MAX);
     }
     return ok ? 0 : -1;
 }
@@ -143,8 +139,7 @@ static bool parse_change(json_t *root, struct rod_session_change *out, struct op
             while (n < strlen(name) && n && ((unsigned char)name[n] & 0xc0) == 0x80) n--;
             memcpy(param, name, n);
             param[n] = 0;
-            return field_bad(p, param, "%s is no field of a session that can be changed: there are pin and ttl_s",
-                             param);
+            return field_bad(p, param, "cannot be changed: use pin or ttl_s");
         }
     }
     out->has_pin = field_get(p, "pin") != NULL;

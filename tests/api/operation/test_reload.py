@@ -23,7 +23,7 @@ def test_reload_takes_over_keys_and_log_level(own_server, tmp_path):
     next(events)
     path.write_text("two name=a requests=2\nthree name=b\n")
     config.write_text('{"log_level": "debug", "slots": 3}')
-    assert "wait for a restart: slots" in s.reload() or "wait for a restart: slots" in s.log()
+    assert "need a restart: slots" in s.reload() or "need a restart: slots" in s.log()
     assert s.get("/v1/models", headers=bearer("one")).status == 401
     assert s.get("/v1/models", headers=bearer("three")).status == 200
     assert s.metrics(headers=bearer("two"))['rodimus_key_requests_in_flight{key="a"}'] == 1  # that of before

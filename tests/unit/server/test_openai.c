@@ -270,7 +270,7 @@ static void integers_beyond_64_bits_are_numbers_and_their_range_is_named(void **
     struct openai_request r;
     struct openai_error err;
     assert_int_equal(parse(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"seed\": 9223372036854775808}", &r, &err), -1);
-    assert_string_equal(err.message, "seed must be an integer from -9223372036854775808 to 9223372036854775807");
+    assert_string_equal(err.message, "seed must be an integer from -9223372036854775808 to 9223372036854775807.");
     accept(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"seed\": 9223372036854775807}", &r);
     assert_true(r.sampling.seed == INT64_MAX);
     openai_request_fini(&r);
