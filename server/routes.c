@@ -337,8 +337,8 @@ static bool taking_requests(struct http_call *call) {
 static bool key_has_share(const struct http_call *call, const struct rod_stats *stats) {
     const uint64_t live = (uint64_t)stats->running + stats->queued, others_share = 4;
     if (!call->key || call->server->keys.n < 2 || !stats->queued) return true;
-    assert(call->key->n_turns && live); /* key_begin has counted this one */
-    const uint64_t waiting = (call->key->n_turns - 1) * (uint64_t)stats->queued / live;
+    assert(call->key->n_completions && live); /* key_begin has counted this one */
+    const uint64_t waiting = (call->key->n_completions - 1) * (uint64_t)stats->queued / live;
     return waiting <= others_share * call->key->priority * (stats->queued_max - stats->queued);
 }
 

@@ -206,7 +206,7 @@ static void give_index(struct keys *k, struct key *key) {
 }
 
 static void key_release(struct keys *k, struct key *key) {
-    assert(!key->n_requests && !key->n_turns && !key->body_bytes && !key->queue.waiting.n);
+    assert(!key->n_requests && !key->n_completions && !key->body_bytes && !key->queue.waiting.n);
     k->used[key->index] = false;
     key_free(key);
 }
@@ -346,21 +346,21 @@ void keys_each(struct keys *k, void (*each)(void *arg, const struct key *key), v
 
 /* ---- how much ---- */
 
-bool key_begin(struct key *key, bool turn) {
+bool key_begin(struct key *key, bool completion) {
     if (key->max_requests && key->n_requests >= key->max_requests) {
         key->rejected_total++;
         return false;
     }
     key->n_requests++;
     key->requests_total++;
-    key->n_turns += turn;
+    key->n_completions += completion;
     return true;
 }
 
-void key_end(struct key *key, bool turn) {
-    assert(key->n_requests && key->n_turns >= turn);
+void key_end(struct key *key, bool completion) {
+    assert(key->n_requests && key->n_completions >= completion);
     key->n_requests--;
-    key->n_turns -= turn;
+    key->n_completions -= completion;
 }
 
 /* What has come back by now. A limit that is new or has changed begins with a whole minute's tokens. */

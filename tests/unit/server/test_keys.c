@@ -276,10 +276,10 @@ static void requests_in_flight_have_a_limit(void **state) {
     assert_int_equal(key->n_requests, 0);
     assert_int_equal(key->requests_total, 3);
     assert_true(key_begin(key, true) && key_begin(key, false) && !key_begin(key, true));
-    assert_int_equal(key->n_turns, 1);
+    assert_int_equal(key->n_completions, 1);
     key_end(key, true);
     key_end(key, false);
-    assert_int_equal(key->n_requests + key->n_turns, 0);
+    assert_int_equal(key->n_requests + key->n_completions, 0);
     close_keys(k);
 }
 
