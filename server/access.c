@@ -14,21 +14,21 @@ static const char *given_key(const struct http_call *call) {
     return http_header(call->http, "X-Api-Key");
 }
 
-/* Where the library has read it, it would stay until other bytes come there. */
+/* Wipes the key where the library has read it: the bytes would stay until others come there. */
 void access_forget(struct http_request *r) {
     http_wipe_header(r, "Authorization");
     http_wipe_header(r, "X-Api-Key");
 }
 
-/* An admin route takes the admin key, or any key where there is none. */
+/* An admin route takes the admin key, or any key where no admin key is set. */
 static bool admin_allowed(struct http_call *call, const char *given) {
     bool needed = false;
     return keys_is_admin(&call->server->keys, given, &needed) || (!needed && keys_open_to(&call->server->keys, given));
 }
 
-/* A name that the operator gave stays when the key is exchanged, and so do the sessions; a place in a list does not, so
- * there half of a SHA-256 names the key without telling it: it stands in the files of states. False if GnuTLS has none.
- */
+/* A key with a name: the name, so that its sessions survive an exchange of the key. A key without one: half of a
+ * SHA-256 of the key, as its place in a list may change and the tenant stands in the files of states. False if GnuTLS
+ * has no SHA-256. */
 static bool choose_tenant(struct http_call *call) {
     if (call->key->named) {
         snprintf(call->tenant, sizeof call->tenant, "name-%s", call->key->name);
@@ -60,8 +60,8 @@ bool access_allowed(struct http_call *call, bool admin) {
     return false;
 }
 
-/* A key may be closed for days, and its operator may open it any time: a client that is told to sleep so long would not
- * see it, and some take no number so large. */
+/* A key may be closed for days, and its operator may open it any time. A client that sleeps for days would not see
+ * that, and some clients take no number so large. */
 enum { RETRY_MAX_S = 3600 };
 
 void access_key_spent(struct openai_error *err, const struct key *key, uint64_t wait_s) {
@@ -72,8 +72,8 @@ void access_key_spent(struct openai_error *err, const struct key *key, uint64_t 
     err->retry_s = wait_s < RETRY_MAX_S ? wait_s : RETRY_MAX_S;
 }
 
-/* A state holds what a conversation was about, so any key will not do; and it is bytes that the engine goes on from.
- * Whose session it is says the header X-Tenant, as the admin key is nobody's. */
+/* A state is the content of a conversation, and bytes that the engine continues from: the admin key alone opens it. The
+ * admin key has no tenant of its own: the header X-Tenant names the tenant. */
 bool access_state(struct http_call *call) {
     struct keys *keys = &call->server->keys;
     const char *tenant = http_header(call->http, "X-Tenant");
@@ -96,7 +96,7 @@ bool access_state(struct http_call *call) {
 
 /* ---- pages of other origins ---- */
 
-/* The origin if it is one of the list; "*" where all are. */
+/* The origin if it is listed; "*" where all are; else NULL. */
 static const char *allowed_origin(const struct http_call *call) {
     const struct option_list *origins = &call->server->config.cors_origins;
     const char *origin = http_header(call->http, "Origin");
@@ -107,7 +107,7 @@ static const char *allowed_origin(const struct http_call *call) {
     return NULL;
 }
 
-/* Keys come in headers and never as cookies, so no Access-Control-Allow-Credentials. */
+/* Keys come in headers and never in cookies: Access-Control-Allow-Credentials is not needed. */
 void access_cors(struct http_call *call) {
     if (!call->server->config.cors_origins.n_items) return;
     const char *origin = allowed_origin(call);
@@ -117,7 +117,7 @@ void access_cors(struct http_call *call) {
     http_add_header(call->http, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After, x-should-retry");
 }
 
-/* The server's own page names the host that it came from; behind a proxy that changes Host it looks foreign, too. */
+/* The server's own page has the Origin of its Host. Behind a proxy that changes Host it looks foreign. */
 bool access_foreign(const struct http_call *call) {
     const char *origin = http_header(call->http, "Origin"), *host = http_header(call->http, "Host");
     if (!origin || allowed_origin(call)) return false;
@@ -125,8 +125,9 @@ bool access_foreign(const struct http_call *call) {
     return !from || !host || strcasecmp(from + 3, host) != 0;
 }
 
-/* It carries no key, and names what the page is about to send. Any header may come, as the packages of OpenAI send a
- * dozen of their own (X-Stainless-...); the star stands for all but Authorization, and for nothing in old browsers. */
+/* A preflight carries no key, and names what the page is about to send. Any header may come: the packages of OpenAI
+ * send a dozen of their own (X-Stainless-...). The star stands for all but Authorization, and for nothing in old
+ * browsers. */
 bool access_preflight(struct http_call *call) {
     if (strcmp(http_method(call->http), "OPTIONS") != 0 || !http_header(call->http, "Access-Control-Request-Method") ||
         !allowed_origin(call))

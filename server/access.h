@@ -9,11 +9,11 @@
 
 bool access_allowed(struct http_call *call, bool admin); /* else 401 is the answer. Sets call->key */
 void access_key_spent(struct openai_error *err, const struct key *key, uint64_t wait_s); /* no tokens left: 429 */
-bool access_state(struct http_call *call);     /* beside the former, for states; else 403. Sets call->tenant */
-void access_forget(struct http_request *r);    /* the key that it brought, when it has been compared */
+bool access_state(struct http_call *call); /* after access_allowed, for routes of states; else 403. Sets call->tenant */
+void access_forget(struct http_request *r);    /* wipes the key that the request brought, after the comparison */
 void access_cors(struct http_call *call);      /* headers for a page of another origin */
-bool access_preflight(struct http_call *call); /* it was a browser's question and is answered */
+bool access_preflight(struct http_call *call); /* the call was a preflight and is answered */
 bool access_foreign(
-    const struct http_call *call); /* a page sent it, neither this server's own nor of a listed origin */
+    const struct http_call *call); /* a page sent it that is neither of this server nor of a listed origin */
 
 #endif

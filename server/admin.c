@@ -1,7 +1,7 @@
 /* admin.c - the second, small listener: health, metrics and states on a thread of its own, so that they answer whatever
  * the loop thread is busy with, and however many connections stand before the main port.
  *
- * Who owns what: the admin thread owns its loop, its transport and the calls on it. Threads: admin_open and
+ * Ownership: the admin thread owns its loop, its transport and the calls on it. Threads: admin_open and
  * admin_close on the loop thread; the rest on the admin thread, see server.h for what it may touch. */
 #include "admin.h"
 #include "routes.h"
@@ -44,7 +44,7 @@ int admin_open(struct server *s, struct admin **out, char *message, size_t size)
                                        .connection_limit = ADMIN_CONNECTIONS,
                                        .body_max_bytes = ADMIN_BODY_BYTES,
                                        .idle_timeout_ms = s->config.idle_timeout_ms,
-                                       .make_room = true, /* who asks for health must not wait for who says nothing */
+                                       .make_room = true, /* a probe must not wait for silent connections */
                                        .handlers = routes_admin_handlers(s)};
     uv_loop_init(&a->loop);
     int rc = http_open(&a->loop, &config, &a->http, message, size);

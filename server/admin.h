@@ -1,6 +1,6 @@
 /* admin.h - the second listener, on a thread of its own.
  *
- * Who owns what: the caller owns the admin until admin_close. Threads: the loop thread.
+ * Ownership: the caller owns the admin until admin_close. Threads: the loop thread.
  */
 #ifndef ADMIN_H
 #define ADMIN_H

@@ -20,8 +20,8 @@ static uint64_t ping_ns(const struct completion *c) {
 
 /* ---- life ---- */
 
-/* What the completion did not use goes back to its key: tokens that were not made, prompts that never got a slot, and
- * all that is only said again. */
+/* Gives back to the key what the completion did not use: tokens that were not made, prompts that got no slot, and text
+ * that is only repeated. */
 static void settle_tokens(struct completion *c) {
     uint64_t used_tok = c->answer_tok;
     if (!c->key || !c->tokens.taken) return;
@@ -83,7 +83,7 @@ void completion_gone(struct completion *c) {
     c->over = true;
     c->server->metrics.disconnects++;
     cancel_choices(c);
-    if (c->working) pool_cancel(&c->work); /* unless it has begun */
+    if (c->working) pool_cancel(&c->work); /* work that has begun goes on */
 }
 
 void completion_done(struct completion *c) {
@@ -114,7 +114,7 @@ int completion_log_fields(const struct completion *c, struct log_field *fields, 
     uint64_t completion = 0;
     int n = 0;
     for (uint32_t i = 0; i < c->n_choices; i++) completion += c->choices[i].completion_tok;
-    /* While the pool works on the completion, what it writes must not be read. */
+    /* The pool writes usage and prompts while it works. */
     fields[n++] = log_number("prompt_tokens", c->working ? 0 : (double)c->usage.prompt_tok);
     fields[n++] = log_number("completion_tokens", (double)completion);
     if (c->first_ns) {
@@ -234,8 +234,8 @@ static void push_chunk(struct completion *c, const struct completion_choice *cho
     sse_end(&c->frame);
 }
 
-/* What comes before a choice's first token, and leaves together with it: the role of a chat, or the prompt where it is
- * to be said again or was scored. The prompt's ids go with the first chunk of either kind. */
+/* The opening of a choice leaves together with its first token: the role of a chat, or the prompt where it is echoed or
+ * was scored. The prompt's ids go with the first chunk of either kind. */
 static void push_opening(struct completion *c, struct completion_choice *choice) {
     assert(c->kind != OPENAI_RESPONSE && !choice->role_sent);
     const struct openai_request *q = &c->request;
@@ -258,14 +258,14 @@ static void push_opening(struct completion *c, struct completion_choice *choice)
     c->opening_bytes += c->frame.len - before;
     choice->role_sent = true;
     buf_fini(&prompt_ids);
-    buf_fini(&choice->prompt_logprobs); /* of a long prompt this was much */
+    buf_fini(&choice->prompt_logprobs); /* it may be long */
     const uint64_t n_chars = choice->logprobs.n_chars;
     openai_logprobs_fini(&choice->logprobs);
     choice->logprobs.n_chars = n_chars;
 }
 
-/* The choices of a chat begin together and in order, when the first of them does: clients make their list of choices
- * from that. */
+/* The choices of a chat begin together and in order, with the first token of any: clients make their list of choices
+ * from these chunks. */
 static void push_openings(struct completion *c, struct completion_choice *choice) {
     if (c->kind == OPENAI_RESPONSE) {
         const size_t before = c->frame.len;
@@ -324,7 +324,7 @@ static void end_stream(struct completion *c) {
         sse_end(&c->frame);
     }
     if (c->kind != OPENAI_RESPONSE) sse_done(&c->frame);
-    /* The end of a response says all its text again, which tells nothing of how its client reads. */
+    /* The end of a response repeats its text, so its size says nothing about how fast the client reads. */
     c->over = !c->frame.failed;
     write_frames(c);
     http_stream_end(c->call->http);
@@ -373,12 +373,12 @@ static void answer_whole(struct completion *c) {
 
 /* ---- events ---- */
 
-/* With the first event of a choice: what its prompt begins with. */
+/* Puts the beginning of the prompt into the answer, at the first event of a choice. */
 static void begin_prompt(struct completion *c, struct completion_choice *choice) {
     const struct openai_request *q = &c->request;
     const struct completion_prompt *p = &c->prompts[choice->prompt];
     if (choice->prompt_begun || c->over) return;
-    assert(p->n_ids); /* or the engine had not taken it */
+    assert(p->n_ids); /* the engine takes no empty prompt */
     choice->prompt_begun = true;
     if (q->echo && q->n_logprobs >= 0) openai_logprobs_add_first(&choice->logprobs, p->ids[0], &c->server->vocab);
     if (q->n_prompt_logprobs >= 0) openai_prompt_logprobs_add(&choice->prompt_logprobs, NULL, &c->server->vocab);
@@ -458,7 +458,7 @@ static void take_tokens(struct completion *c, struct completion_choice *choice, 
     }
 }
 
-/* In the log-probabilities, but neither text nor a token of the usage. */
+/* The end token has an entry in the log-probabilities, no text, and does not count in the usage. */
 static void take_end_token(struct completion *c, struct completion_choice *choice, const struct rod_event *e) {
     assert(c->request.echo && c->request.n_logprobs >= 0); /* report_end */
     begin_prompt(c, choice);
@@ -524,7 +524,7 @@ void completion_event(struct rod_event *e) {
     struct completion *c = choice->completion;
     assert(server_on_loop(c->server) && !c->working);
     assert(choice == &c->choices[choice->index] && choice->index < c->n_choices && choice->prompt < c->n_prompts);
-    assert(choice->open && c->n_open && c->n_open <= c->n_choices); /* the engine speaks until it has ended it */
+    assert(choice->open && c->n_open && c->n_open <= c->n_choices); /* no event comes after the last one of a choice */
     if (e->kind == ROD_EVENT_FINISH || e->kind == ROD_EVENT_ERROR) {
         choice->open = false;
         c->n_open--;

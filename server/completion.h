@@ -1,6 +1,6 @@
 /* completion.h - a completion, chat or response from its body to its last byte: completion.c, completion_open.c.
  *
- * Who owns what: a completion owns itself; completion.c says when it is freed. Threads: the loop thread.
+ * Ownership: a completion owns itself; completion.c says when it is freed. Threads: the loop thread.
  */
 #ifndef COMPLETION_H
 #define COMPLETION_H
@@ -12,8 +12,8 @@ void completion_event(struct rod_event *event);         /* takes the event */
 void completion_gone(struct completion *completion);    /* the client left: its choices are cancelled */
 void completion_done(struct completion *completion);    /* the http request ends; the call dies after this */
 void completion_tick(uv_timer_t *timer);                /* pings; the timer's data is the server */
-void completion_end_all(struct server *server);         /* the drain's time is over: an error to each */
-bool completion_any_works(const struct server *server); /* on the pool */
+void completion_end_all(struct server *server);         /* after the drain's deadline: an error to each */
+bool completion_any_works(const struct server *server); /* has work on the pool */
 void completion_free_all(struct server *server);        /* after the engine is closed */
 int completion_log_fields(const struct completion *completion, struct log_field *fields, int max);
 

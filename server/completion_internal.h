@@ -1,7 +1,7 @@
 /* completion_internal.h - what completion.c (answers) and completion_open.c (the way in) share. See completion.c for a
  * completion's life.
  *
- * Who owns what: a completion owns everything in it. Threads: the loop thread; while `working`, the pool's thread
+ * Ownership: a completion owns everything in it. Threads: the loop thread; while `working`, the pool's thread
  * alone, which writes request, err, prompts, bad, grammar, digest, session and response_id.
  */
 #ifndef COMPLETION_INTERNAL_H
@@ -29,14 +29,14 @@ struct completion_prompt {
     int32_t *ids;
     size_t n_ids, *marks, n_marks; /* marks: where the messages of a chat end in ids */
     bool read;                     /* by the engine, or begun */
-    char *echo;                    /* its text, if it is to be said again, else NULL */
+    char *echo;                    /* its text, if the answer repeats it, else NULL */
     size_t echo_len;
 };
 
 struct completion {
     struct server *server;
     struct http_call *call;   /* NULL when the http request has ended */
-    struct key *key;          /* whose tokens they are; NULL without keys. Held */
+    struct key *key;          /* of the call; NULL without keys. Held */
     struct key_tokens tokens; /* taken from its minute: what it may use at most */
     uint64_t answer_tok;      /* of all choices, for the key */
     bool counted;             /* among the key's requests in flight, until the completion ends */
@@ -62,13 +62,13 @@ struct completion {
     int64_t created_unix_s;
     /* of a session */
     uint64_t max_sessions;                         /* of the key; 0 = a share, as in rod_session_new */
-    char tenant[72], *header_session, *header_key; /* whose it is; the two headers, or NULL */
+    char tenant[72], *header_session, *header_key; /* tenant: owner of its sessions; the two headers, or NULL */
     uint8_t digest[16];                            /* of the body */
     struct rod_turn *session;                      /* for the engine, until its request has it; NULL = none */
     char session_id[OPENAI_SESSION_ID_MAX + 1];    /* once the turn has ended: its session, "" = none */
     uint64_t session_version;
     bool of_session, replayed;
-    char *model; /* of an answer given again: the name that it was given under; NULL = the server's */
+    char *model; /* of a replayed answer: the name of the model that made it; NULL = the server's */
     /* of a response */
     char response_id[48];
     uint64_t sequence; /* of its stream's events */
@@ -83,7 +83,7 @@ int completion_session_encode(struct completion *c, const char *text, size_t len
                               struct rod_error *err);
 int completion_session_label(struct completion *c,
                              struct rod_error *err); /* on the loop thread, when the answer's id is known */
-/* An answer is given again: it has the id, time and model of the first one. */
+/* Gives a replayed answer the id, time and model of the first one. */
 void completion_session_relabel(struct completion *c, const char *label);
 void completion_session_error(const struct completion *c, struct openai_error *err, int code);
 void completion_session_free(struct rod_turn *session);

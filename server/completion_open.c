@@ -16,7 +16,7 @@
 #define TRIM_BYTES ((size_t)1 << 20)
 /* Some 40 bytes of JSON each. */
 #define MAX_PROMPT_SCORES (1u << 21)
-/* Of prompts, said again in every choice. */
+/* Of prompts, repeated in every choice. */
 #define MAX_REPEATED_BYTES (64u << 20)
 
 /* bad_words as a model would say them: as they are, and after a space. */
@@ -56,7 +56,7 @@ static void truncate_prompt(const struct completion *c, struct completion_prompt
 static int encode_chat(struct completion *c, struct completion_prompt *p, struct rod_error *err) {
     const struct rod_engine *e = c->server->engine;
     const struct openai_request *q = &c->request;
-    if (c->session) /* without tokens to generate its messages are read, and the next ones come after them */
+    if (c->session) /* with max_tokens 0 the messages are read and stay open for the next ones */
         return rod_chat_encode_turn(e, q->messages, q->n_messages, q->max_tokens > 0, c->session, &p->ids, &p->n_ids,
                                     err);
     int rc = rod_chat_encode(e, q->messages, q->n_messages, true, &p->ids, &p->n_ids, err);
@@ -64,7 +64,7 @@ static int encode_chat(struct completion *c, struct completion_prompt *p, struct
     return rc;
 }
 
-/* Prompt i as token ids; text that is encoded is dropped at once, it may be long. */
+/* Prompt i as token ids. Frees its text at once: it may be long. */
 static int encode_prompt(struct completion *c, size_t i, struct rod_error *err) {
     struct server *s = c->server;
     struct openai_request *q = &c->request;
@@ -91,7 +91,7 @@ static int encode_prompt(struct completion *c, size_t i, struct rod_error *err) 
     return rc;
 }
 
-/* Compiles what the text must look like; the error names the field. */
+/* Compiles the grammar of the answer. An error names the field. */
 static int open_grammar(struct completion *c, struct rod_error *err) {
     const struct openai_grammar *g = &c->request.grammar;
     struct rod_error fault = {0};
@@ -99,7 +99,7 @@ static int open_grammar(struct completion *c, struct rod_error *err) {
     struct json_guard room; /* a schema is JSON, which the engine reads */
     int rc = json_guard_open(&room, g->len) ? ROD_ENOMEM : 0;
     if (!rc) rc = rod_grammar_open(c->server->engine, g->kind, g->text, g->len, &c->grammar, &fault);
-    if (rc && room.was_short) rc = ROD_ENOMEM; /* else the schema was read, and what was read of it is freed */
+    if (rc && room.was_short) rc = ROD_ENOMEM; /* the schema may have been read before memory ran out; it is freed */
     json_guard_close(&room);
     if (rc == ROD_ENOMEM) rod_fail_no_memory(&fault);
     if (rc == ROD_EINVALID) rod_fail(err, rc, "%s %s", g->param, fault.message);
@@ -108,7 +108,7 @@ static int open_grammar(struct completion *c, struct rod_error *err) {
     return rc;
 }
 
-/* What is read. */
+/* The field of the input. */
 static const char *input_field(const struct completion *c) {
     return c->kind == OPENAI_COMPLETION ? "prompt" : c->kind == OPENAI_CHAT ? "messages" : "input";
 }
@@ -165,7 +165,7 @@ static uint64_t repeated_bytes(const struct completion *c) {
     return q->n > 1 && (c->kind == OPENAI_COMPLETION || q->stream) ? bytes * q->n : 0;
 }
 
-/* What the engine could never take, so that the client need not try again. */
+/* Checks the limits that no later try can pass. */
 static bool completion_fits(struct completion *c) {
     struct server *s = c->server;
     for (size_t i = 0; i < c->n_prompts; i++) {
@@ -215,7 +215,7 @@ static struct rod_request *engine_request(struct completion *c, struct completio
     const struct openai_request *q = &c->request;
     const struct completion_prompt *p = &c->prompts[choice->prompt];
     assert(choice->prompt < c->n_prompts);
-    assert(!c->session || c->n_choices == 1); /* a session says one thing at a time */
+    assert(!c->session || c->n_choices == 1); /* a session takes one request at a time */
     assert(!c->session || (q->n_prompt_logprobs < 0 && !q->suffix && !q->truncate_tok));
     struct rod_request *r = rod_request_new();
     if (!r) return NULL;
@@ -255,7 +255,7 @@ static struct rod_request *engine_request(struct completion *c, struct completio
     r->keep_special = q->keep_special;
     r->n_logprobs = q->n_logprobs;
     r->n_prompt_logprobs = q->n_prompt_logprobs;
-    r->report_end = q->echo && q->n_logprobs >= 0; /* who scores takes the last entry for a generated one */
+    r->report_end = q->echo && q->n_logprobs >= 0; /* a client that scores takes the last entry for a generated token */
     if (q->echo && q->n_logprobs > r->n_prompt_logprobs) r->n_prompt_logprobs = q->n_logprobs;
     r->grammar = rod_grammar_share(c->grammar);
     if (c->key) {
@@ -271,7 +271,7 @@ static struct rod_request *engine_request(struct completion *c, struct completio
     return NULL;
 }
 
-/* All choices at once, so that those of one prompt can share its reading. */
+/* Submits all choices at once, so that those of one prompt share its prefill. */
 static int submit_all(struct completion *c, struct rod_error *err) {
     assert(!c->n_open && c->n_choices == c->n_prompts * c->request.n);
     struct rod_request **requests = calloc(c->n_choices, sizeof *requests);
@@ -282,7 +282,7 @@ static int submit_all(struct completion *c, struct rod_error *err) {
         *choice = (struct completion_choice){.completion = c, .index = i, .prompt = i / c->request.n, .stop_id = -1};
         requests[i] = engine_request(c, choice);
         if (!requests[i]) rc = rod_fail_no_memory(err);
-        /* All have the same lists, which may be long: gigabytes in a hundred copies, for a refusal. */
+        /* all choices have the same lists, which may be long: check one before copying a hundred */
         if (!rc && !i && c->n_choices > 1) rc = rod_request_fits(c->server->engine, requests[i], err);
     }
     if (!rc) rc = rod_submit_all(c->server->engine, requests, c->n_choices, tickets, err);
@@ -299,8 +299,8 @@ static int submit_all(struct completion *c, struct rod_error *err) {
     return rc;
 }
 
-/* All that the completion may use is taken from the key's minute now, or a hundred that come together would pass it a
- * hundred times. */
+/* Takes all that the completion may use from the key's minute: of a hundred requests that come together each would find
+ * the minute whole. */
 static bool key_affords(struct completion *c) {
     const uint64_t n_choices = (uint64_t)c->n_prompts * c->request.n, most = n_choices * c->request.max_tokens;
     assert(!c->tokens.taken);
@@ -309,7 +309,7 @@ static bool key_affords(struct completion *c) {
     return !wait_s;
 }
 
-/* Of what the engine does not take, nothing is counted. */
+/* A request that the engine refuses counts nowhere. */
 static void account_prompt(struct completion *c, bool taken) {
     if (taken) c->server->metrics.prompt_tok += c->usage.prompt_tok;
     if (taken && c->key) c->key->prompt_tok += c->usage.prompt_tok;
@@ -356,7 +356,7 @@ static void completion_on_work(void *arg) {
     assert(c->working && !server_on_loop(c->server));
     size_t bytes = c->body_len;
     completion_prepare(c);
-    if (bytes > TRIM_BYTES) malloc_trim(0); /* what JSON took for a moment would stay with this thread's heap */
+    if (bytes > TRIM_BYTES) malloc_trim(0); /* else the memory of the JSON stays with the heap of this thread */
 }
 
 static void completion_on_work_done(void *arg) {

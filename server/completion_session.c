@@ -1,7 +1,8 @@
-/* completion_session.c - a turn of a session: what the engine is told of it, and the names of what went wrong with it.
+/* completion_session.c - a completion that is a turn of a session: what the engine needs of it, and the names of its
+ * errors.
  *
- * A response of /v1/responses is a session of its own, named by the response's id, that begins as a fork of the one it
- * goes on from. So any response may be gone on from, any number of times. */
+ * A response of /v1/responses is a session of its own, named by the response's id, that begins as a fork of the session
+ * it continues. So any response can be continued any number of times. */
 #include "completion_internal.h"
 #include "engine/base/fail.h"
 
@@ -27,8 +28,8 @@ bool completion_session_headers(struct completion *c) {
     return (!session || c->header_session) && (!key || c->header_key);
 }
 
-/* With an idempotency key the same id again, so that a repeated request finds the response that the first one made. One
- * that is not stored is not found again: its request makes another one. */
+/* With an Idempotency-Key the id is made from the key: a repeated request finds the response of the first one. A
+ * response that is not stored is not found: its request makes another one. */
 static void name_response(struct completion *c) {
     assert(c->kind == OPENAI_RESPONSE && !*c->response_id);
     uint64_t id[2] = {0};
@@ -49,7 +50,7 @@ static void name_response(struct completion *c) {
              (unsigned long long)id[1]);
 }
 
-/* What an answer has of its own beside its events: "ID TIME MODEL". */
+/* The label is kept with the answer and comes back with a replay: "ID TIME MODEL". */
 int completion_session_label(struct completion *c, struct rod_error *err) {
     if (!c->session || !c->session->idempotency_key) return 0;
     assert(c->created_unix_s && !c->session->label);
@@ -61,7 +62,7 @@ int completion_session_label(struct completion *c, struct rod_error *err) {
     return c->session->label ? 0 : rod_fail_no_memory(err);
 }
 
-/* It comes from a file: what is no label changes nothing. */
+/* The label comes from a file: a malformed one changes nothing. */
 void completion_session_relabel(struct completion *c, const char *label) {
     static const char id_bytes[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._:-";
     char id[SERVER_ID_BYTES], *end;
@@ -130,7 +131,7 @@ void completion_session_free(struct rod_turn *r) {
     free(r);
 }
 
-/* Text that goes on gets no beginning from the tokenizer's files; text that begins does. */
+/* Text that continues a session gets no beginning-of-text token; the first text does. */
 int completion_session_encode(struct completion *c, const char *text, size_t len, int32_t **ids, size_t *n_ids,
                               struct rod_error *err) {
     struct rod_turn *r = c->session;
@@ -139,13 +140,13 @@ int completion_session_encode(struct completion *c, const char *text, size_t len
     int rc = rod_tokenize(e, text, len, true, false, ids, n_ids, err);
     if (!rc) rc = rod_encode(e, text, len, true, &r->if_empty, &r->n_if_empty, err);
     if (rc || r->n_if_empty != *n_ids) return rc;
-    free(r->if_empty); /* there is no beginning */
+    free(r->if_empty); /* this tokenizer has no beginning-of-text token */
     r->if_empty = NULL;
     r->n_if_empty = 0;
     return 0;
 }
 
-/* The request's own words for what the engine says of sessions. */
+/* Names the field of the request for an error of sessions. */
 void completion_session_error(const struct completion *c, struct openai_error *err, int code) {
     const bool response = c->kind == OPENAI_RESPONSE;
     assert(c->of_session);

@@ -16,8 +16,8 @@ void http_call_respond(struct http_call *call, unsigned status, const char *cont
     http_respond_buf(call->http, status, content_type, body);
 }
 
-/* For a full queue: until it is empty at the rate of late, so that not all come back at once to the first free
- * place. For a model that is being loaded: until it is. */
+/* A full queue: the time until it is empty at its recent rate, so that not all clients come back to the first free
+ * place. A model that is loading: the rest of its loading. */
 void http_call_retry_after(struct http_call *call, unsigned status, const char *code, uint64_t known_s) {
     struct server *s = call->server;
     assert(status == 429 || status == 503);

@@ -11,14 +11,14 @@
 struct http_call { /* the user pointer of its http_request */
     struct server *server;
     struct http_request *http;
-    char id[SERVER_ID_BYTES]; /* of the client, or made here; in X-Request-Id and in logs */
+    char id[SERVER_ID_BYTES]; /* the client's or a random one; in X-Request-Id and in logs */
     uv_loop_t *loop;          /* where it is answered: the main one, or the admin thread's */
     unsigned route;
     const char *name; /* in the path, where its route has one, else NULL; a part of http_path */
     size_t name_len;
     struct completion *completion; /* of a completion, or NULL */
     struct job *job;               /* of work on the thread pool, or NULL */
-    struct key *key;               /* whose request it is; NULL without keys. Held until done */
+    struct key *key;               /* NULL without keys. Held until done */
     bool counted, on_admin;        /* counted: among the key's requests in flight; on_admin: on the admin thread */
     const char *outcome;           /* for the log: static text, NULL = nothing to say beyond the status */
     char tenant[72];               /* whose sessions it sees: a name of its API key, "" without keys */
@@ -35,7 +35,7 @@ void http_call_invalid(struct http_call *call, unsigned status, const char *code
 void http_call_no_memory(struct http_call *call);
 /* The header of a 429 or 503. known_s: when to come again; 0 = as the queue, or the loading, tells. */
 void http_call_retry_after(struct http_call *call, unsigned status, const char *code, uint64_t known_s);
-/* What the path has in the place of its name; false: it does not fit, or the route has none. */
+/* The name in the path; false: it does not fit, or the route has none. */
 bool http_call_name(const struct http_call *call, char *name, size_t size);
 
 #endif

@@ -16,7 +16,7 @@ void job_fail(struct job *j, const struct rod_error *rod) {
     openai_hide_files(&j->err);
 }
 
-/* About, where nobody has counted them. */
+/* An estimate, where no count is known. */
 static uint64_t estimate_tokens(size_t n_bytes) { return (n_bytes + 3) / 4; }
 
 static void put_offsets(struct job *j, const char *text, size_t len, const int32_t *ids, size_t n) {
@@ -144,7 +144,7 @@ static void job_finish(struct job *j) {
 static void job_on_work(void *arg) { job_run(arg); }
 static void job_on_work_done(void *arg) { job_finish(arg); }
 
-/* The lines of the pool are the main thread's. */
+/* The pool's queues belong to the loop thread: jobs of the admin thread go to libuv. */
 static void job_on_admin_work(uv_work_t *request) { job_run(request->data); }
 static void job_on_admin_work_done(uv_work_t *request, int status) {
     (void)status;
@@ -172,7 +172,7 @@ struct job *job_new(struct server *s, struct http_call *call, void (*run)(struct
 
 void job_start(struct job *j, bool wait) {
     assert(j->loop != j->server->loop || server_on_loop(j->server));
-    assert(!j->idle || j->call); /* what changes nothing and is for nobody */
+    assert(!j->idle || j->call); /* an idle job has a client */
     const bool is_long = wait || j->body_len > SERVER_INLINE_BYTES;
     if (is_long && j->loop == j->server->loop) {
         server_pool(j->server, j->key, &j->work);
@@ -184,7 +184,7 @@ void job_start(struct job *j, bool wait) {
     job_finish(j);
 }
 
-/* How many tokens it will be is known when it is done; until then its bytes stand for them. */
+/* The number of tokens is known when the job is done; until then the bytes stand for them. */
 static bool key_affords(struct http_call *call, struct key_tokens *taken) {
     const uint64_t n_tok = estimate_tokens(http_body_bytes(call->http));
     const uint64_t wait_s = call->key ? key_take(call->key, n_tok, uv_hrtime(), taken) : 0;
@@ -214,7 +214,8 @@ void job_apply_template(struct http_call *call) { start_text_job(call, run_apply
 
 void job_gone(struct job *job) {
     assert(job->call && job->call->job == job && !job->counted);
-    job->counted = job->call->counted; /* what has begun goes on, and the next client's request must not join it */
+    job->counted = job->call->counted; /* work that has begun goes on and counts, or a client that leaves and comes
+                                          again would run more than its limit */
     job->call->counted = false;
     job->call = NULL;
     if (job->idle) pool_cancel(&job->work); /* unless it has begun; on_work_done comes all the same */

@@ -1,6 +1,6 @@
 /* job.h - one piece of work for one answer: a body in, a body out, perhaps on libuv's pool. job.c has its life.
  *
- * Who owns what: a job owns its body and its output and frees itself after the answer. Threads: run may be on the pool,
+ * Ownership: a job owns its body and its output and frees itself after the answer. Threads: run may be on the pool,
  * where it touches its own job, the engine's any-thread functions and the server's constants.
  */
 #ifndef JOB_H
@@ -10,14 +10,14 @@
 
 struct job {
     struct server *server;
-    struct http_call *call; /* NULL when the client left, or nobody waits */
+    struct http_call *call; /* NULL: the client left, or the job has none */
     uv_loop_t *loop;        /* the call's */
     void (*run)(struct job *j);
     bool failed, idle; /* failed: err is the answer; idle: the work changes nothing, so that without a client it may
                           stay undone */
     char *body;
     size_t body_len;
-    struct key *key;          /* whose work it is; NULL without keys. Held */
+    struct key *key;          /* NULL without keys. Held */
     struct key_tokens tokens; /* taken from its minute */
     uint64_t n_tok;           /* that were made or read */
     bool counted;             /* among the key's requests in flight though its client has left */

@@ -39,7 +39,7 @@ static void print_help(FILE *to) {
                 "Exit status: 0 done, 1 the work failed, 2 wrong usage.\n");
 }
 
-/* A full disk shows only when the buffer is written. A server does not depend on who reads its first line. */
+/* A full disk shows only when the buffer is written. serve does not fail for its first line. */
 static int finish_output(const struct command *command, int rc) {
     if (command && command->run == cmd_serve) return rc;
     if (!fflush(stdout) && !ferror(stdout)) return rc;
@@ -47,8 +47,8 @@ static int finish_output(const struct command *command, int rc) {
     return rc ? rc : 1;
 }
 
-/* A standard file that is closed would be the number of the next file that is opened. Read-only, so that writing goes
- * on to be an error. */
+/* Opens /dev/null where a standard file is closed, or the next file opened would get its number. Read-only: writing
+ * stays an error. */
 static void fill_closed(void) {
     for (int fd = 0; fd <= 2; fd++) {
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) (void)open("/dev/null", O_RDONLY);

@@ -10,8 +10,8 @@
 
 extern char **environ;
 
-/* A pipe was read up at the start, and who opens it again waits for its writer: nobody would be served meanwhile. Of
- * what is not there, its reader says so. */
+/* A pipe was read to its end at the start, and opening it again would block until it has a writer. A missing file is
+ * reported by its reader. */
 static int check_file(const char *setting, const char *path, struct option_error *err) {
     struct stat st;
     if (!path || !*path || stat(path, &st) || S_ISREG(st.st_mode)) return 0;
@@ -26,7 +26,7 @@ static int check_files(const struct config *c, struct option_error *err) {
                : 0;
 }
 
-/* Each file is read once, as it may change meanwhile; what can fail comes before what changes anything. */
+/* Each file is read once, as it may change meanwhile; steps that can fail come before those that change anything. */
 static int take_files(struct server *s, struct http_tls *tls, const struct config *fresh, struct option_error *err) {
     struct http_tls_pair *pair = NULL;
     if (tls && *fresh->tls_cert &&
@@ -40,7 +40,7 @@ static int take_files(struct server *s, struct http_tls *tls, const struct confi
     return 0;
 }
 
-/* A file of secrets that others may read is worth a line. */
+/* Warns of a file of secrets that others may read. */
 static void check_secret(struct log *log, const char *setting, const char *path) {
     struct stat st;
     if (*path && !stat(path, &st) && (st.st_mode & (S_IRWXG | S_IRWXO)))

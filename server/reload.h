@@ -9,6 +9,6 @@
 
 struct http_tls;
 void reload_settings(struct server *s, struct http_tls *tls, int argc, char **argv); /* tls: NULL = the port is plain */
-void reload_warn(struct server *s, const struct http_tls *tls); /* what is taken over, though it should be otherwise */
+void reload_warn(struct server *s, const struct http_tls *tls); /* warns of settings that work but should not stay so */
 
 #endif

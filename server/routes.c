@@ -16,7 +16,7 @@
 
 #define JSON  "application/json"
 #define BYTES "application/octet-stream"
-/* Clients that send "{}" with every method are served; more than that nobody means. */
+/* Clients that send "{}" with every method are served. */
 #define NO_BODY_MAX_BYTES 65536
 
 struct route {
@@ -81,8 +81,8 @@ static const struct route routes[] = {
 
 /* ---- readiness ---- */
 
-/* No step has ended although work waits; or, seen from the admin thread, the loop does not turn. Work that came after
- * an idle hour has waited since it came, not for an hour. */
+/* No step has ended although work waits; or, seen from the admin thread, the loop does not turn. Work after an idle
+ * hour has waited since it came, not for an hour. */
 static bool is_stalled(const struct server *s, const struct rod_stats *stats) {
     const uint64_t now = uv_hrtime(), limit = s->config.stall_ms * 1000000, beat = s->beat_ns, busy = s->busy_since_ns;
     const uint64_t since = stats->last_step_end_ns > busy ? stats->last_step_end_ns : busy;
@@ -108,7 +108,7 @@ static void get_health(struct http_call *call) {
     http_call_respond(call, why ? 503 : 200, JSON, &body);
 }
 
-/* What a restart would cure, and nothing else: loading and draining are no faults. */
+/* 503 for what a restart cures: loading and draining are no faults. */
 static void get_live(struct http_call *call) {
     const char *why = routes_unready(call->server);
     const bool dead = why && (!strcmp(why, "stalled") || !strcmp(why, "failed"));
@@ -177,7 +177,7 @@ static void get_model(struct http_call *call) {
     http_call_respond(call, 200, JSON, &body);
 }
 
-/* Nobody is looked for, so that the answer tells nothing about the responses of others. */
+/* The same answer for every id, so that it tells nothing about the responses of others. */
 static void get_response(struct http_call *call) {
     http_call_invalid(
         call, 404, "response_not_stored", "",
@@ -210,7 +210,7 @@ static void get_openapi(struct http_call *call) {
     http_call_respond(call, 200, JSON, &body);
 }
 
-/* The playground. It asks for a key itself where one is needed, and keeps it to its own memory. */
+/* The playground. It asks for a key where one is needed, and keeps the key in its own memory. */
 static void get_page(struct http_call *call) {
     struct buf body = {0};
     buf_add(&body, page_html, page_html_len);
@@ -223,7 +223,7 @@ static void get_page(struct http_call *call) {
 
 /* ---- on the way to a route ---- */
 
-/* The client's id if it can stand in a header and a log line as it is, else a random one. */
+/* The client's id if it is safe in a header and a log line, else a random one. */
 static void choose_id(struct http_call *call) {
     static const char allowed[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._:-";
     const char *given = http_header(call->http, "X-Request-Id");
@@ -331,9 +331,9 @@ static bool taking_requests(struct http_call *call) {
     return false;
 }
 
-/* The queue is everyone's: while several keys are known, one that floods it leaves some places free. What it may have
- * waiting is a multiple of what is still free (four fifths of the queue for one key alone, at priority 1). How many of
- * its requests wait is taken from how many of all wait. */
+/* While several keys are known, a key that floods the queue leaves places free: it may have waiting a multiple of what
+ * is free (four fifths of the queue for one key alone, at priority 1). Its share of the waiting requests is estimated
+ * from its share of all. */
 static bool key_has_share(const struct http_call *call, const struct rod_stats *stats) {
     const uint64_t live = (uint64_t)stats->running + stats->queued, others_share = 4;
     if (!call->key || call->server->keys.n < 2 || !stats->queued) return true;
@@ -357,7 +357,8 @@ static bool queue_has_room(struct http_call *call) {
     return false;
 }
 
-/* All that the engine or the pool works for; and while no token is left, none that would need some is read. */
+/* Counts a call that the engine or the pool will work for. While the key has no token left, no body that needs some is
+ * read. */
 static bool key_has_room(struct http_call *call) {
     const struct route *route = &routes[call->route];
     struct openai_error err;
@@ -402,7 +403,7 @@ static void begin_call(struct server *s, struct http_request *r, bool on_admin) 
         http_abort(r);
         return;
     }
-    if (!on_admin) s->beat_ns = http_started_ns(r); /* it turns, however long this one takes */
+    if (!on_admin) s->beat_ns = http_started_ns(r); /* the loop turns, however long this callback takes */
     if (!on_admin && access_preflight(call)) return;
     call->route = match_route(call);
     if (call->route == N_ROUTES) return;
@@ -435,7 +436,7 @@ static void key_has_share_of_bodies(struct http_call *call) {
     http_call_fail(call, &err);
 }
 
-/* The transport bounds the bodies that come in, this those that are in. One alone may be of any size. */
+/* The transport bounds the bodies that come in, this function those that are complete. One alone may be of any size. */
 static bool pool_has_room(struct http_call *call) {
     const size_t bytes = http_body_bytes(call->http), others = call->server->pool.n_bytes;
     if (bytes <= SERVER_INLINE_BYTES || !others) return true;
@@ -452,7 +453,7 @@ static void on_request(void *arg, struct http_request *r) {
     struct http_call *call = http_user(r);
     (void)arg;
     if (!call) return;
-    assert(call->route < N_ROUTES); /* what has none was answered at its headers */
+    assert(call->route < N_ROUTES); /* a call without a route was answered at its headers */
     const struct route *route = &routes[call->route];
     if (!pool_has_room(call)) return;
     if (!route->engine || taking_requests(call)) route->run(call); /* a drain may have begun while the body came in */
@@ -482,7 +483,7 @@ static void log_access(struct http_call *call, unsigned status) {
     fields[n++] = log_number("ms", (double)((uv_hrtime() - http_started_ns(call->http)) / 10000) / 100);
     fields[n++] = log_number("bytes", (double)http_sent_bytes(call->http));
     if (call->completion) n += completion_log_fields(call->completion, fields + n, 20 - n);
-    /* Probes and scrapes come every few seconds for ever: they are worth a line only to who looks for them. */
+    /* Probes and scrapes come every few seconds: their lines are of level debug. */
     bool probe =
         call->route < N_ROUTES && status == 200 && (routes[call->route].open || routes[call->route].run == get_metrics);
     log_line(&call->server->log, probe ? LOG_DEBUG : LOG_INFO, "request", fields, n);

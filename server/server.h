@@ -1,6 +1,6 @@
 /* server.h - what the files of `rodimus serve` share: the server.
  *
- * Who owns what: cmd_serve.c owns the server and the engine; routes.c owns calls; completion.c owns completions.
+ * Ownership: cmd_serve.c owns the server and the engine; routes.c owns calls; completion.c owns completions.
  * Threads: all on the loop thread, but completion_prepare and the work of a job, which run on libuv's pool
  * and touch only their own completion or job, the engine's any-thread functions and the server's constants (engine,
  * info, defaults, config); and the admin thread (admin.c), which has a listener and calls of its own and of the server
@@ -29,7 +29,7 @@
 /* Above this many bytes a body is parsed and encoded on the thread pool, so that the loop does not stall: 16 KB of text
  * are some milliseconds. */
 #define SERVER_INLINE_BYTES 16384
-/* So much may wait for it: seconds of its work. Who comes then gets 503. */
+/* Of bodies that wait for the pool: seconds of its work. More gets 503. */
 #define SERVER_POOL_BYTES ((size_t)256 << 20)
 
 struct completion;
@@ -66,8 +66,8 @@ static inline bool server_on_loop(const struct server *s) {
     return uv_thread_equal(&s->thread, &self);
 }
 
-/* A long text of one key must not keep the short work of another waiting, so where there are several keys each leaves a
- * thread to the others. */
+/* Where there are several keys each leaves a thread to the others: a long text of one must not keep the short work of
+ * another waiting. */
 static inline void server_pool(struct server *s, struct key *key, struct pool_work *work) {
     struct pool_queue *queue = key ? &key->queue : &s->queue;
     queue->n_leaves = s->keys.n > 1;

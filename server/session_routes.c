@@ -1,5 +1,5 @@
-/* session_routes.c - the routes of sessions and of their states, all on the pool, since they may wait for files; and
- * what is done to a session whose response is not to be kept. */
+/* session_routes.c - the routes of sessions and of their states, all on the pool, as they may wait for files; and the
+ * removal of a session whose response is not stored. */
 #include "job.h"
 #include "session_routes.h"
 
@@ -47,7 +47,7 @@ static void run_fork(struct job *j) {
     if (j->failed) return;
     const struct rod_session_new what = {.id = asked.id, .from = j->name, .max_sessions = j->max_sessions};
     const int rc = rod_session_create(j->server->engine, j->tenant, &what, &info, &rod);
-    if (!strcmp(rod.param, "from")) rod.param[0] = 0; /* here it is in the path, and no field */
+    if (!strcmp(rod.param, "from")) rod.param[0] = 0; /* here the name is in the path, and no field */
     answer_info(j, rc, &info, &rod);
     openai_session_new_fini(&asked);
 }
@@ -97,7 +97,7 @@ static void run_export(struct job *j) {
     size_t n = 0;
     if (!check_result(j, rod_session_export(j->server->engine, j->tenant, j->name, &bytes, &n, &rod), &rod)) return;
     assert(bytes && n);
-    char *grown = realloc(bytes, n + 1); /* here and not on the loop: the NUL that whoever takes a buffer gets */
+    char *grown = realloc(bytes, n + 1); /* the NUL of a taken buffer; a large copy, which the loop must not make */
     j->out = (struct buf){.data = grown ? grown : bytes, .len = n, .cap = n + 1, .failed = !grown};
     j->type = "application/octet-stream";
 }
@@ -120,7 +120,7 @@ static struct job *new_job(struct http_call *call, void (*run)(struct job *j)) {
     return j;
 }
 
-/* Of a session that the path names. */
+/* Starts the job of a session that the path names. */
 static void start_named(struct http_call *call, void (*run)(struct job *j)) {
     char name[OPENAI_SESSION_ID_MAX + 1];
     if (!http_call_name(call, name, sizeof name) || !openai_session_id(name)) {

@@ -1,6 +1,6 @@
 /* openai.h - the OpenAI protocol as pure functions: JSON to structs and back.
  *
- * Who owns what: a parsed request owns its strings and arrays; openai_request_fini frees them. Rendering appends to a
+ * Ownership: a parsed request owns its strings and arrays; openai_request_fini frees them. Rendering appends to a
  * buf. Invariant: no I/O, no clock, no engine: token bytes come from a callback. Any thread. Rules of the parser: every
  * optional field may be null; unknown fields are ignored; what is known and cannot be honoured is an error that names
  * the field.
