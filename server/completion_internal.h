@@ -1,8 +1,10 @@
-/* completion_internal.h - what completion.c (answers) and completion_open.c (the way in) share. See completion.c for a
- * completion's life.
+/* completion_internal.h - a completion, as completion.c (answers) and the files of its way in share it.
  *
- * Ownership: a completion owns everything in it. Threads: the loop thread; while `working`, the pool's thread
- * alone, which writes request, err, prompts, bad, grammar, digest, session and response_id.
+ * Ownership: a completion owns everything in it but the call and the key, which it holds. It is freed when the call has
+ * ended, no choice is open in the engine and no work is on the pool. Threads: the loop thread; while `working`, the
+ * pool's thread alone, which writes request, err, prompts, bad, grammar, digest, session and response_id. Invariants:
+ * no event comes after the last one of a choice; `over` means that the answer is complete, or that nobody reads it; a
+ * completion of a session has one choice.
  */
 #ifndef COMPLETION_INTERNAL_H
 #define COMPLETION_INTERNAL_H

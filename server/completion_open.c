@@ -113,7 +113,7 @@ static const char *input_field(const struct completion *c) {
     return c->kind == OPENAI_COMPLETION ? "prompt" : c->kind == OPENAI_CHAT ? "messages" : "input";
 }
 
-/* Parses and encodes; on the pool when the body is long. Touches nothing but the completion and what is constant. */
+/* Parses and encodes; on the pool when the body is long. Touches the completion and constants of the server only. */
 static void completion_prepare(struct completion *c) {
     struct server *s = c->server;
     assert(!c->prompts && !c->choices && !c->has_err && !c->session);

@@ -21,7 +21,7 @@ struct http_call { /* the user pointer of its http_request */
     struct key *key;               /* NULL without keys. Held until done */
     bool counted, on_admin;        /* counted: among the key's requests in flight; on_admin: on the admin thread */
     const char *outcome;           /* for the log: static text, NULL = nothing to say beyond the status */
-    char tenant[72];               /* whose sessions it sees: a name of its API key, "" without keys */
+    char tenant[72];               /* owner of the sessions it sees: a name of its API key, "" without keys */
 };
 
 void http_call_respond(struct http_call *call, unsigned status, const char *content_type,

@@ -34,7 +34,7 @@ struct metrics {
 void metrics_request(struct metrics *m, unsigned route, unsigned status);
 void metrics_observe(struct metrics_histogram *h, double seconds);
 
-struct metrics_view {               /* what the text says beside the counters */
+struct metrics_view {               /* the rest of the text */
     const char *const *route_names; /* [n_routes] labels by route number */
     unsigned n_routes;
     const struct rod_stats *stats; /* stats, info: NULL while the model loads */

@@ -1,10 +1,11 @@
-/* server.h - what the files of `rodimus serve` share: the server.
+/* server.h - the server, as all files of `rodimus serve` share it.
  *
- * Ownership: cmd_serve.c owns the server and the engine; routes.c owns calls; completion.c owns completions.
- * Threads: all on the loop thread, but completion_prepare and the work of a job, which run on libuv's pool
- * and touch only their own completion or job, the engine's any-thread functions and the server's constants (engine,
- * info, defaults, config); and the admin thread (admin.c), which has a listener and calls of its own and of the server
- * touches only what is atomic, constant or locked: engine, info, model_name, metrics, keys, log, the flags.
+ * Ownership: cmd_serve.c owns the server and the engine; routes.c owns calls; completions and jobs own themselves.
+ * Threads: the loop thread, with two exceptions. completion_prepare and the work of a job run on libuv's pool and touch
+ * their own completion or job, the engine's any-thread functions and the server's constants (engine, info, defaults,
+ * config). The admin thread (admin.c) has a listener and calls of its own, and touches only members that are atomic,
+ * constant or locked: engine, info, model_name, metrics, keys, log, the flags.
+ * Invariants: engine is set once, after info and model_name; leaving comes before draining.
  */
 #ifndef SERVER_H
 #define SERVER_H

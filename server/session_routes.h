@@ -17,6 +17,6 @@ void session_routes_fork(struct http_call *call);
 void session_routes_export(struct http_call *call);
 void session_routes_import(struct http_call *call);
 size_t session_routes_state_max(const struct server *server); /* bytes of the largest state that is taken */
-void session_routes_discard(struct server *server, const char *tenant, const char *id); /* nobody waits for it */
+void session_routes_discard(struct server *server, const char *tenant, const char *id); /* in the background */
 
 #endif

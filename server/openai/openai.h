@@ -1,9 +1,8 @@
 /* openai.h - the OpenAI protocol as pure functions: JSON to structs and back.
  *
- * Ownership: a parsed request owns its strings and arrays; openai_request_fini frees them. Rendering appends to a
- * buf. Invariant: no I/O, no clock, no engine: token bytes come from a callback. Any thread. Rules of the parser: every
- * optional field may be null; unknown fields are ignored; what is known and cannot be honoured is an error that names
- * the field.
+ * Ownership: a parsed request owns its strings and arrays; openai_request_fini frees them. Rendering appends to a buf.
+ * Threads: any. Invariants: no I/O, no clock, no engine; bytes of tokens come from a callback. Every optional field may
+ * be null, unknown fields are ignored, and a known field that cannot be honoured is an error that names it.
  */
 #ifndef OPENAI_H
 #define OPENAI_H
@@ -41,13 +40,13 @@ bool openai_error_field(struct openai_error *e, const char *param, const char *f
     __attribute__((format(printf, 3, 4)));
 bool openai_error_no_memory(struct openai_error *e);
 void openai_error_from(struct openai_error *e, const struct rod_error *from);
-/* For a fault of the server's files, whose paths are nobody's business: another message. */
+/* Replaces the message of a fault of files: their paths are not for clients. */
 void openai_hide_files(struct openai_error *err);
 void openai_render_error(struct buf *out, const struct openai_error *e); /* {"error": {...}} */
 
 /* ---- requests ---- */
 
-struct openai_defaults { /* what a request that says nothing gets, and what its numbers are checked against */
+struct openai_defaults { /* defaults of a request, and the limits of its numbers */
     const char *model_name;
     uint32_t vocab_size;
     float temperature, top_p, min_p, repetition_penalty;
@@ -62,7 +61,7 @@ struct openai_prompt { /* text, or ids when ids is not NULL */
     size_t n_ids;
 };
 
-struct openai_grammar { /* what the text must look like */
+struct openai_grammar { /* of the answer */
     enum rod_grammar_kind kind;
     const char *param; /* the field that asks for it; static */
     char *text;        /* NULL = nothing is asked for */
@@ -93,7 +92,7 @@ struct openai_request {
     enum openai_kind kind;
     struct openai_prompt *prompts; /* completions */
     size_t n_prompts;
-    char *suffix; /* completions: what comes after the hole; NULL = none */
+    char *suffix; /* completions: the text behind the hole; NULL = none */
     size_t suffix_len;
     struct rod_message *messages; /* chats and responses; strings owned */
     size_t n_messages;
@@ -130,12 +129,12 @@ int openai_parse(enum openai_kind kind, const char *body, size_t len, const stru
                  struct openai_request *out, struct openai_error *err);
 void openai_request_fini(struct openai_request *request);
 
-struct openai_headers {       /* what headers say of a session; NULL = they do not */
+struct openai_headers {       /* of a session; NULL = not sent */
     const char *session_name; /* of the header, for errors */
     const char *session, *idempotency_key;
 };
-/* The second half of parsing a request: its headers, and what does not go with a session or without one. 0, or -1 with
- * err filled. */
+/* The second half of parsing a request: adds its headers, and checks which fields go with a session. 0, or -1 with err
+ * filled. */
 int openai_join_session(struct openai_request *request, const struct openai_headers *headers, struct openai_error *err);
 
 struct openai_session_new { /* POST /v1/sessions, and .../fork with an id alone; NULL = not given */
@@ -246,7 +245,7 @@ void openai_render_session(struct buf *out, const struct rod_session_info *info)
 void openai_render_sessions(struct buf *out, const struct rod_session_info *infos, size_t n, bool more);
 void openai_render_deleted(struct buf *out, const char *object, const char *id);
 
-struct openai_response_view { /* what an answer of /v1/responses shows, so far or at its end */
+struct openai_response_view { /* an answer of /v1/responses, so far or at its end */
     const char *id, *model;   /* id: "resp_..." */
     int64_t created_unix_s;
     const struct buf *echo;

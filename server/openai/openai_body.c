@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* A parsed value takes up to a hundred bytes, so a short body of very many of them ("[[],[],...") could take gigabytes.
- * The longest prompt of token ids still fits. The depth bounds the recursion of whoever walks the value. */
+ * The longest prompt of token ids still fits. The depth bounds recursion over the value. */
 enum { MAX_VALUES = 3 << 19, MAX_DEPTH = 128 };
 
 struct scan { /* of a body up to some place, or to where it goes too far */

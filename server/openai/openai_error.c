@@ -1,4 +1,4 @@
-/* openai_error.c - the errors of the protocol: how one is made, and what it looks like; see openai.h. */
+/* openai_error.c - the errors of the protocol: making one, and its JSON; see openai.h. */
 #include "openai_put.h"
 #include "engine/base/fail.h"
 

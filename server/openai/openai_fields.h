@@ -41,8 +41,8 @@ bool openai_messages(const struct openai_fields *p, const char *name, const json
                      struct rod_message **out, size_t *n_out);
 void openai_messages_free(struct rod_message *messages, size_t n_messages);
 
-/* The fields of a turn of a session; what of input a response is, and what the answer says again of its fields, once
- * the others are parsed. What *out holds is the caller's, also on an error. */
+/* The fields of a turn of a session; the input of a response; the fields that the answer of a response repeats, once
+ * the others are parsed. The content of *out is the caller's, also on an error. */
 bool openai_parse_session(const struct openai_fields *p, struct openai_session *out);
 void openai_session_fini(struct openai_session *s);
 bool openai_parse_response(const struct openai_fields *p, struct openai_request *out);

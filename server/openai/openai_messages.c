@@ -1,4 +1,4 @@
-/* openai_messages.c - the messages of a chat, and what a response is made of: roles and text. */
+/* openai_messages.c - the messages of chats and responses: roles and text. */
 #include "openai_fields.h"
 
 #include <assert.h>

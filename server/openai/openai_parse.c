@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what this version cannot honour ---- */
+/* ---- fields that this version refuses ---- */
 
 /* Tools that the model is told not to call are none; the choice none or auto asks for nothing where there are none. */
 static bool refuse_tools(const struct openai_fields *p, const char *tools, const char *choice) {
@@ -20,7 +20,7 @@ static bool refuse_tools(const struct openai_fields *p, const char *tools, const
 }
 
 static bool refuse_unavailable(const struct openai_fields *p, enum openai_kind kind) {
-    /* Other servers' names for what the text must look like; a text without it must not look like one with it. */
+    /* Other servers' names for a grammar. An answer without the grammar must not be taken for one with it. */
     static const char *const forms[] = {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
                                         "grammar",     "json_schema",  "regex",         "ebnf"};
     static const char *const fields[] = {"use_beam_search",        "prompt_embeds", "audio",

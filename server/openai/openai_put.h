@@ -38,7 +38,7 @@ static inline void openai_put_number_or_null(struct buf *out, int64_t number) {
 
 static inline const char *openai_bool(bool value) { return value ? "true" : "false"; }
 
-/* Behind what the array holds already, if anything. */
+/* Before element i of an array. */
 static inline void openai_put_comma(struct buf *out, size_t i) {
     if (i) buf_putc(out, ',');
 }

@@ -109,7 +109,8 @@ static bool of_part(const struct openai_logprobs *l, char byte) {
     return l->n_part && buf_utf8(whole, sizeof whole) > l->n_part;
 }
 
-/* As the text counts them: what cannot become a character is one of its own, and ends where a byte does not go on. */
+/* Counts characters as the text has them: bytes that cannot become a character are one, which ends at the first byte
+ * that does not continue it. */
 static void count_chars(struct openai_logprobs *l, const char *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const unsigned char byte = (unsigned char)bytes[i];

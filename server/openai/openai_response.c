@@ -1,7 +1,8 @@
-/* openai_response.c - POST /v1/responses: what its body has beside a chat's, and which fields its answer says again.
+/* openai_response.c - POST /v1/responses: the fields of its body beside a chat's, and the fields that its answer
+ * repeats.
  *
- * A response is a chat whose past is a state: previous_response_id names the one to go on from. What the state has read
- * is not read again, so instructions stay in force, other than with OpenAI, where each request brings its own. */
+ * A response is a chat whose past is a state: previous_response_id names the response to continue. The state is not
+ * read again, so instructions stay in force; with OpenAI each request brings its own. */
 #include "openai_fields.h"
 #include "openai_put.h"
 
@@ -12,7 +13,8 @@
 
 enum { MAX_PAIRS = 16, MAX_PAIR_KEY = 64, MAX_PAIR_VALUE = 512 };
 
-/* Of OpenAI what is not there, and of chats what has another name here or no place in the answer. */
+/* Refuses fields of OpenAI that are not available, and fields of chats that have another name here or no place in the
+ * answer. */
 static bool refuse_fields(const struct openai_fields *p) {
     static const char *const fields[] = {"background",       "conversation",
                                          "prompt",           "include",
@@ -40,7 +42,7 @@ static bool refuse_fields(const struct openai_fields *p) {
     return true;
 }
 
-/* Objects whose members are all null or say what is so anyway. */
+/* Objects whose members may be null or the only value that is available. */
 static bool refuse_members(const struct openai_fields *p) {
     const json_t *reasoning = field_get(p, "reasoning");
     const char *key;
@@ -68,7 +70,7 @@ static bool check_metadata(const struct openai_fields *p) {
     if (json_object_size(pairs) > MAX_PAIRS)
         return field_bad(p, "metadata", "has %zu pairs, %d are allowed", json_object_size(pairs), MAX_PAIRS);
     json_object_foreach((json_t *)pairs, key, value) {
-        const size_t n = json_string_length(value); /* 0 of what is no string */
+        const size_t n = json_string_length(value); /* 0 if it is no string */
         if (!json_is_string(value) || field_chars(key, strlen(key)) > MAX_PAIR_KEY ||
             field_chars(json_string_value(value), n) > MAX_PAIR_VALUE)
             return field_bad(p, "metadata", "must be strings of at most %d characters, with names of at most %d",
@@ -107,9 +109,9 @@ bool openai_parse_response(const struct openai_fields *p, struct openai_request 
            take_previous(p, &out->response) && take_input(p, out);
 }
 
-/* ---- what the answer says again ---- */
+/* ---- the fields that the answer repeats ---- */
 
-/* head: the name and what stands before it. */
+/* head: the name and the bytes before it. */
 static void put_value(struct buf *out, const char *head, const json_t *value, const char *otherwise) {
     char *text = value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
     if (value && !text) out->failed = true;

@@ -1,5 +1,5 @@
-/* openai_session.c - the fields of a request that make it the next turn of a session, and what goes with them; the
- * bodies of the routes of sessions; what a session looks like. */
+/* openai_session.c - the fields of a turn of a session and the fields that exclude one; the bodies of the session
+ * routes; the JSON of sessions. */
 #include "openai_fields.h"
 #include "openai_put.h"
 
