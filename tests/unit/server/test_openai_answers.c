@@ -73,6 +73,26 @@ static void errors_have_the_openai_form(void **state) {
     json_decref(root);
 }
 
+static void the_error_of_a_field_is_a_sentence_that_begins_with_it(void **state) {
+    (void)state;
+    struct openai_error e;
+    assert_false(openai_error_field(&e, "stop", "must be a string, not %s", "a number"));
+    assert_string_equal(e.message, "stop must be a string, not a number.");
+    assert_string_equal(e.param, "stop");
+    assert_false(openai_error_field(&e, "stop", "[%d] is empty", 3));
+    assert_string_equal(e.message, "stop[3] is empty.");
+    assert_string_equal(e.type, OPENAI_INVALID);
+    assert_int_equal(e.http, 400);
+    char name[1000];
+    memset(name, 'x', sizeof name - 1);
+    name[sizeof name - 1] = 0;
+    assert_false(openai_error_field(&e, name, "%s", name)); /* cut, not overrun */
+    assert_int_equal(strlen(e.param), sizeof e.param - 1);
+    assert_false(openai_error_no_memory(&e));
+    assert_int_equal(e.http, 500);
+    assert_string_equal(e.code, "out_of_memory");
+}
+
 static void tokens_are_spelled_as_text_or_bytes(void **state) {
     (void)state;
     struct buf b = {0};
@@ -255,6 +275,7 @@ static void an_answer_with_a_part_that_was_cut_short_has_failed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(errors_have_the_openai_form),
+        cmocka_unit_test(the_error_of_a_field_is_a_sentence_that_begins_with_it),
         cmocka_unit_test(tokens_are_spelled_as_text_or_bytes),
         cmocka_unit_test(legacy_logprobs_are_parallel_arrays),
         cmocka_unit_test(offsets_count_the_characters_of_the_text),
