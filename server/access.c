@@ -15,7 +15,7 @@ static const char *given_key(const struct http_call *call) {
 }
 
 /* Wipes the key where the library has read it: the bytes would stay until others come there. */
-void access_forget(struct http_request *r) {
+void access_wipe_key(struct http_request *r) {
     http_wipe_header(r, "Authorization");
     http_wipe_header(r, "X-Api-Key");
 }
@@ -70,6 +70,12 @@ void access_key_spent(struct openai_error *err, const struct key *key, uint64_t 
                      "This key has reached its limit of %llu tokens a minute.",
                      (unsigned long long)key->tokens_per_minute);
     err->retry_s = wait_s < RETRY_MAX_S ? wait_s : RETRY_MAX_S;
+}
+
+bool access_take_tokens(struct key *key, uint64_t n_tok, struct key_tokens *taken, struct openai_error *err) {
+    const uint64_t wait_s = key ? key_take(key, n_tok, uv_hrtime(), taken) : 0;
+    if (wait_s) access_key_spent(err, key, wait_s);
+    return !wait_s;
 }
 
 /* A state is the content of a conversation, and bytes that the engine continues from: the admin key alone opens it. The

@@ -304,9 +304,7 @@ static int submit_all(struct completion *c, struct rod_error *err) {
 static bool key_affords(struct completion *c) {
     const uint64_t n_choices = (uint64_t)c->n_prompts * c->request.n, most = n_choices * c->request.max_tokens;
     assert(!c->tokens.taken);
-    const uint64_t wait_s = c->key ? key_take(c->key, c->usage.prompt_tok + most, uv_hrtime(), &c->tokens) : 0;
-    if (wait_s) access_key_spent(&c->err, c->key, wait_s);
-    return !wait_s;
+    return access_take_tokens(c->key, c->usage.prompt_tok + most, &c->tokens, &c->err);
 }
 
 /* A request that the engine refuses counts nowhere. */

@@ -150,11 +150,7 @@ int completion_session_encode(struct completion *c, const char *text, size_t len
 void completion_session_error(const struct completion *c, struct openai_error *err, int code) {
     const bool response = c->kind == OPENAI_RESPONSE;
     assert(c->of_session);
-    if (code == ROD_EIO) {
-        log_text(&c->server->log, LOG_ERROR, "session %s: %s", response ? c->response_id : c->request.session.id,
-                 err->message);
-        openai_hide_files(err);
-    }
+    if (code == ROD_EIO) http_call_hide_files(c->server, response ? c->response_id : c->request.session.id, err);
     if (response && code == ROD_ENOTFOUND) err->code = "previous_response_not_found";
     const bool of_past = code == ROD_ENOTFOUND || code == ROD_ESTATE; /* what the turn goes on from */
     const char *field = NULL;

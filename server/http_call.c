@@ -76,6 +76,11 @@ void http_call_no_memory(struct http_call *call) {
     http_call_fail(call, &err);
 }
 
+void http_call_hide_files(struct server *s, const char *session, struct openai_error *err) {
+    log_text(&s->log, LOG_ERROR, "session %s: %s", session, err->message);
+    openai_hide_files(err);
+}
+
 bool http_call_name(const struct http_call *call, char *name, size_t size) {
     if (!call->name_len || call->name_len >= size) return false;
     memcpy(name, call->name, call->name_len);

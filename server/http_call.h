@@ -33,6 +33,8 @@ void http_call_refuse(struct http_call *call, unsigned status, const char *type,
 void http_call_invalid(struct http_call *call, unsigned status, const char *code, const char *param, const char *format,
                        ...) __attribute__((format(printf, 5, 6)));
 void http_call_no_memory(struct http_call *call);
+/* For a fault of files: the log gets the message, the client another one, as paths are not for clients. */
+void http_call_hide_files(struct server *server, const char *session, struct openai_error *err);
 /* The header of a 429 or 503. known_s: when to come again; 0 = as the queue, or the loading, tells. */
 void http_call_retry_after(struct http_call *call, unsigned status, const char *code, uint64_t known_s);
 /* The name in the path; false: it does not fit, or the route has none. */

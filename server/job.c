@@ -11,9 +11,7 @@ void job_fail(struct job *j, const struct rod_error *rod) {
     assert(!j->failed && rod->code);
     j->failed = true;
     openai_error_from(&j->err, rod);
-    if (rod->code != ROD_EIO) return;
-    log_text(&j->server->log, LOG_ERROR, "session %s: %s", j->name, rod->message);
-    openai_hide_files(&j->err);
+    if (rod->code == ROD_EIO) http_call_hide_files(j->server, j->name, &j->err);
 }
 
 /* An estimate, where no count is known. */
@@ -186,11 +184,8 @@ void job_start(struct job *j, bool wait) {
 
 /* The number of tokens is known when the job is done; until then the bytes stand for them. */
 static bool key_affords(struct http_call *call, struct key_tokens *taken) {
-    const uint64_t n_tok = estimate_tokens(http_body_bytes(call->http));
-    const uint64_t wait_s = call->key ? key_take(call->key, n_tok, uv_hrtime(), taken) : 0;
     struct openai_error err;
-    if (!wait_s) return true;
-    access_key_spent(&err, call->key, wait_s);
+    if (access_take_tokens(call->key, estimate_tokens(http_body_bytes(call->http)), taken, &err)) return true;
     http_call_fail(call, &err);
     return false;
 }

@@ -419,12 +419,12 @@ static void begin_call(struct server *s, struct http_request *r, bool on_admin) 
 
 static void on_headers(void *arg, struct http_request *r) {
     begin_call(arg, r, false);
-    access_forget(r);
+    access_wipe_key(r);
 }
 
 static void on_admin_headers(void *arg, struct http_request *r) {
     begin_call(arg, r, true);
-    access_forget(r);
+    access_wipe_key(r);
 }
 
 static void key_has_share_of_bodies(struct http_call *call) {
@@ -517,7 +517,7 @@ static void on_done(void *arg, struct http_request *r) {
 static void refuse_call(struct server *s, struct http_request *r, bool on_admin, unsigned status, const char *code,
                         const char *message) {
     struct http_call *call = http_user(r);
-    access_forget(r);
+    access_wipe_key(r);
     if (!call) call = new_http_call(s, r, on_admin);
     if (!call) return;
     if (status == 413) {
