@@ -96,11 +96,11 @@ static int open_grammar(struct completion *c, struct rod_error *err) {
     const struct openai_grammar *g = &c->request.grammar;
     struct rod_error fault = {0};
     if (!g->text) return 0;
-    struct json_guard room; /* a schema is JSON, which the engine reads */
-    int rc = json_guard_open(&room, g->len) ? ROD_ENOMEM : 0;
+    struct json_guard guard; /* a schema is JSON, which the engine reads */
+    int rc = json_guard_open(&guard, g->len) ? ROD_ENOMEM : 0;
     if (!rc) rc = rod_grammar_open(c->server->engine, g->kind, g->text, g->len, &c->grammar, &fault);
-    if (rc && room.was_short) rc = ROD_ENOMEM; /* the schema may have been read before memory ran out; it is freed */
-    json_guard_close(&room);
+    if (rc && guard.was_short) rc = ROD_ENOMEM; /* the schema may have been read before memory ran out; it is freed */
+    json_guard_close(&guard);
     if (rc == ROD_ENOMEM) rod_fail_no_memory(&fault);
     if (rc == ROD_EINVALID) rod_fail(err, rc, "%s %s", g->param, fault.message);
     if (rc && rc != ROD_EINVALID) *err = fault;

@@ -67,7 +67,7 @@ static void render_sessions(struct buf *out, const struct rod_stats *s) {
     put_head(out, "rodimus_sessions_by_tier", "gauge", "Of them: with the state in host memory, and in a file alone.");
     buf_addf(out, "rodimus_sessions_by_tier{tier=\"host\"} %llu\nrodimus_sessions_by_tier{tier=\"file\"} %llu\n",
              (unsigned long long)s->sessions_host, (unsigned long long)s->sessions_file);
-    put_value(out, "rodimus_sessions_expired_total", "counter", "Sessions removed because nobody used them in time.",
+    put_value(out, "rodimus_sessions_expired_total", "counter", "Sessions removed at the end of their time to live.",
               (double)s->sessions_expired);
     put_value(out, "rodimus_sessions_evicted_total", "counter", "Sessions removed to keep within the budgets.",
               (double)s->sessions_evicted);
@@ -252,11 +252,11 @@ void metrics_render(struct metrics *m, const struct metrics_view *view, struct b
     put_value(out, "rodimus_ready", "gauge", "1 when new requests are taken.", view->ready);
     put_value(out, "rodimus_stalled", "gauge", "1 when no step has ended for stall_ms although work waits.",
               view->stalled);
-    put_value(out, "rodimus_config_reloads_total", "counter", "Configurations taken over after SIGHUP.",
+    put_value(out, "rodimus_config_reloads_total", "counter", "Configurations applied after SIGHUP.",
               (double)m->reloads);
     put_value(out, "rodimus_config_reload_failures_total", "counter", "Configurations refused after SIGHUP.",
               (double)m->reloads_failed);
-    put_value(out, "rodimus_log_lines_dropped_total", "counter", "Lines of the log that nobody took.",
+    put_value(out, "rodimus_log_lines_dropped_total", "counter", "Log lines dropped because their reader was too slow.",
               (double)view->log_lines_dropped);
     render_process(out);
     render_http(out, m, view);
