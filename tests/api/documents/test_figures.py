@@ -225,7 +225,7 @@ def sentences():
     yield r"refusals take (N) ms at the median and (N) at most, tokens of the accepted are (N) ms apart at the 99th percentile", [
         soak["refusal_ms"]["p50"], soak["refusal_ms"]["max"], soak["inter_token_ms_of_accepted"]["p99"]]
     turn = results("sessions-cpu")
-    yield (r"are on disk after (N) ms, one alone after (N) ms; going on takes (N) ms from host memory, (N) ms from a file, a fork in memory alone \(lazy\) (N) ms"), [
+    yield (r"are on disk after (N) ms, one alone after (N) ms; a turn begins after (N) ms from host memory, (N) ms from a file; a lazy fork takes (N) ms"), [
         turn[key] for key in ("save_of_64_at_once", "save", "resume_from_host", "resume_from_file", "fork")]
 
 

@@ -57,6 +57,18 @@ def test_the_operators_chapter_leads_to_all_that_an_operator_needs():
         assert f"]({link})" in chapter, link
 
 
+def test_log_lines_that_the_runbook_quotes_exist():
+    """An operator searches for them. Names that a macro stands for are written out."""
+    text = ""
+    for folder, _, files in os.walk(os.path.join(ROOT, "engine")):
+        text += "".join(page(os.path.join(folder, name)) for name in files if name.endswith(".c"))
+    text = re.sub(r'"\s*"', "", text.replace("SESSION_NAMES_FILE", '"names.key"'))  # one literal of those that the compiler joins
+    chapter = re.search(r"^## When an alert comes\n(.*?)^## ", page("deploy/README.md"), re.M | re.S).group(1)
+    quoted = [re.sub(r"\s+", " ", line) for line in re.findall(r'(?<!`)"([a-z][^"`]* [^"`]*)"', chapter, re.I)]
+    assert len(quoted) >= 6, quoted
+    assert not [line for line in quoted if line not in text]
+
+
 def test_the_settings_that_the_readme_names_exist():
     chapter = re.search(r"^## Settings\n(.*?)^## ", page("README.md"), re.M | re.S).group(1)
     named = [name for row in re.findall(r"^\| [a-z ]+ \| (`.*) \|$", chapter, re.M) for name in re.findall(r"`(\w+)`", row)]
