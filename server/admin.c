@@ -44,7 +44,7 @@ int admin_open(struct server *s, struct admin **out, char *message, size_t size)
                                        .connection_limit = ADMIN_CONNECTIONS,
                                        .body_max_bytes = ADMIN_BODY_BYTES,
                                        .idle_timeout_ms = s->config.idle_timeout_ms,
-                                       .make_room = true, /* a probe must not wait for silent connections */
+                                       .evict_waiting = true, /* a probe must not wait for silent connections */
                                        .handlers = routes_admin_handlers(s)};
     uv_loop_init(&a->loop);
     int rc = http_open(&a->loop, &config, &a->http, message, size);

@@ -3,8 +3,8 @@
  * The rate is that of the last turnovers of the slots, however long they took: so it holds for requests of minutes as
  * for those of milliseconds. And it is at most n_slots over the time since one last left, as every slot's request has
  * run that long: by this alone a queue is judged out of which none has left yet, and so the wait of one that stands
- * grows bit by bit. Time counts only while requests wait; what was learnt outlives a short idle time, as those who were
- * told to come again may come just after it. Pure: the caller samples a counter about once a second and says what time
+ * grows bit by bit. Time counts only while requests wait; what was learnt outlives a short idle time, as clients that
+ * were refused may come again just after it. Pure: the caller samples a counter about once a second and says what time
  * it is. Threads: one.
  */
 #ifndef ADMISSION_H

@@ -2,9 +2,9 @@
  *
  * What is left of a phase (the weights are read, then packed or sent to the device) follows from its bytes so far over
  * its time so far. Of a later phase nothing is known, and none is guessed: the second may be as long or nothing, and
- * who comes too early has another 503, with a better number. Where nothing is counted, what has lasted some time is
- * expected to last as long again. So the number rises while loading stands. Threads: the one that loads reports, any
- * may ask.
+ * a client that comes too early has another 503, with a better number. Where nothing is counted, what has lasted some
+ * time is expected to last as long again. So the number rises while loading stands. Threads: the one that loads
+ * reports, any may ask.
  */
 #ifndef LOADING_H
 #define LOADING_H

@@ -155,7 +155,7 @@ void log_text(struct log *log, enum log_level level, const char *format, ...) {
     log_line(log, level, message, NULL, 0);
 }
 
-void log_failure(struct log *log, const char *who, const char *hint, const char *format, ...) {
+void log_failure(struct log *log, const char *program, const char *hint, const char *format, ...) {
     char message[2048];
     va_list args;
     va_start(args, format);
@@ -167,7 +167,7 @@ void log_failure(struct log *log, const char *who, const char *hint, const char 
         return;
     }
     struct buf b = {0};
-    buf_addf(&b, "%s: ", who);
+    buf_addf(&b, "%s: ", program);
     buf_seen(&b, message, strlen(message));
     buf_addf(&b, "\n%s%s", hint, *hint ? "\n" : "");
     pthread_mutex_lock(&log->lock);

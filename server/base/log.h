@@ -53,8 +53,9 @@ void log_fini(struct log *log);
 enum log_level log_level_of(const char *name); /* LOG_INFO for no level's name */
 void log_line(struct log *log, enum log_level level, const char *message, const struct log_field *fields, int n_fields);
 void log_text(struct log *log, enum log_level level, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* What ends the start: in a JSON log a line of level error, else "who: message" and a line with hint ("" = none). */
-void log_failure(struct log *log, const char *who, const char *hint, const char *format, ...)
+/* What ends the start: in a JSON log a line of level error, else "program: message" and a line with hint ("" = none).
+ */
+void log_failure(struct log *log, const char *program, const char *hint, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
 #endif

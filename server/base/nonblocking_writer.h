@@ -1,5 +1,5 @@
-/* nonblocking_writer.h - a file descriptor that perhaps nobody reads: of a log, of a first line. No call waits for a
- * reader.
+/* nonblocking_writer.h - writes to a file descriptor whose reader may be slow or gone: a log, a first line. No call
+ * waits for a reader.
  *
  * Where a pipe is full or a terminal is stopped, the bytes are dropped, and the caller is told. The descriptor is
  * shared with other processes (fd 2 of a shell), so its O_NONBLOCK stays as it is. Regular files are written as ever.

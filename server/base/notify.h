@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-/* "READY=1\nSTATUS=..."; 0 also where nobody listens, -1 when the message was not sent. */
+/* "READY=1\nSTATUS=..."; 0 also without a listener, -1 when the message was not sent. */
 int notify_send(const char *text);
 uint64_t notify_watchdog_ms(void); /* the half of WATCHDOG_USEC: how often to say WATCHDOG=1; 0 = never */
 

@@ -24,7 +24,7 @@ static const char *scale_of(double bytes, double *scale) {
 
 static void add_time_left(char *text, size_t size, double left_s) {
     size_t n = strlen(text);
-    if (!(left_s < 360000)) return; /* a guess of days helps nobody */
+    if (!(left_s < 360000)) return; /* days are no useful guess */
     const unsigned long s = (unsigned long)ceil(left_s);
     if (s < 60)
         snprintf(text + n, size - n, ", %lu s left", s ? s : 1);

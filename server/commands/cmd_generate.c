@@ -214,7 +214,7 @@ static void print_event(struct run *run, struct rod_event *e) {
             fwrite(e->text, 1, e->text_len, stdout);
             run->last = e->text[e->text_len - 1];
         }
-        if (fflush(stdout)) rod_cancel(run->engine, run->ticket); /* nobody gets the rest; main.c says so */
+        if (fflush(stdout)) rod_cancel(run->engine, run->ticket); /* the reader is gone; main.c reports it */
         run->ended = e->kind == ROD_EVENT_FINISH;
     }
     if (run->ended && run->last != '\n') putchar('\n');

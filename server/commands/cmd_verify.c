@@ -100,7 +100,7 @@ static int run_verify(const struct verify *v) {
     progress_close(&progress);
     if (rc) {
         fprintf(stderr, "rodimus verify: %s\n", err.message);
-        return rc == ROD_EINVALID ? 2 : 1; /* a device or a shape that nobody knows */
+        return rc == ROD_EINVALID ? 2 : 1; /* an unknown device or shape */
     }
     assert(report->n_rows % ROD_VERIFY_N_MODES == 0); /* a row of each mode */
     print_report(report);

@@ -103,7 +103,8 @@ static void on_poll(uv_poll_t *poll, int status, int events) {
 
 /* ---- requests come in ---- */
 
-/* A path with a NUL would end there for whoever reads it as a string, so it stays as it was sent and is refused below.
+/* A path with a NUL would end there for code that reads it as a string, so it stays as it was sent and is refused
+ * below.
  * "%2500" looks the same then; it names nothing either. */
 static size_t unescape_path(void *cls, struct MHD_Connection *connection, char *text) {
     (void)connection;
@@ -153,7 +154,7 @@ static enum MHD_Result on_access(void *cls, struct MHD_Connection *connection, c
     }
     if (!r->dispatched) {
         r->dispatched = true;
-        /* Nobody needs trailers, and lines among them may end them early as they do headers. */
+        /* Trailers have no use here, and lines among them may end them early as they do headers. */
         if (r->chunked && MHD_get_connection_values(connection, MHD_FOOTER_KIND, NULL, NULL) > 0) http_close_after(r);
         if (!r->answered) h->on.request(h->on.arg, r);
     }
@@ -181,8 +182,9 @@ static uint64_t waiting_since_ns(const struct http_connection *c) {
     return c->request ? c->request->started_ns : c->since_ns;
 }
 
-/* First those that nobody answers: idle ones, and those whose request is not whole yet; then who does not read. */
-static void drop_longest_waiting(struct http *h) {
+/* First connections without an answer: idle ones, and those whose request is not whole yet; then those that do not
+ * read. */
+static void evict_longest_waiting(struct http *h) {
     struct http_connection *longest = NULL;
     bool longest_answered = true;
     for (struct list_link *at = list_first(&h->connections); at; at = list_next(&h->connections, at)) {
@@ -216,7 +218,7 @@ static void on_socket(void *cls, struct MHD_Connection *connection, void **conte
         h->n_connections--;
         assert(h->n_connections == h->connections.n);
         h->closed = true;
-        http_tls_drop(c->shown);
+        http_tls_drop(c->certificate);
         free(c);
         *context = NULL;
         return;
@@ -233,7 +235,7 @@ static void on_socket(void *cls, struct MHD_Connection *connection, void **conte
     *context = c;
     http_tune_socket(c->fd, h->idle_ns / 1000000);
     if (h->tls) http_watch_hello(c);
-    if (h->make_room && h->n_connections >= h->limit) drop_longest_waiting(h);
+    if (h->evict_waiting && h->n_connections >= h->limit) evict_longest_waiting(h);
 }
 
 /* The daemon's own timeout counts from the last byte, so a client that drips bytes could hold a connection for ever. A
@@ -281,8 +283,8 @@ static int on_certificate(gnutls_session_t session, const gnutls_datum_t *issuer
     struct http_connection *c = info ? info->socket_context : NULL;
     (void)issuers, (void)n_issuers, (void)algorithms, (void)n_algorithms;
     if (!c) return -1;
-    if (!c->shown) c->shown = http_tls_hold(c->http->tls);
-    http_tls_show(c->shown, chain, n_chain, key);
+    if (!c->certificate) c->certificate = http_tls_hold(c->http->tls);
+    http_tls_show(c->certificate, chain, n_chain, key);
     return 0;
 }
 
@@ -318,7 +320,7 @@ int http_open(uv_loop_t *loop, const struct http_config *config, struct http **o
     h->idle_ns = config->idle_timeout_ms * 1000000;
     h->tls = config->tls;
     h->limit = config->connection_limit;
-    h->make_room = config->make_room;
+    h->evict_waiting = config->evict_waiting;
     h->listener = http_bind(config->host, config->port, &h->port, message, size);
     if (h->listener < 0) {
         const int rc = h->listener;
@@ -349,8 +351,8 @@ int http_start(struct http *h, char *message, size_t size) {
     return 0;
 }
 
-/* Who is connected already, as far as he knows, would be reset when the listener closes: they are taken first. */
-static void take_waiting(struct http *h, int listener) {
+/* Clients whose handshake is complete would be reset when the listener closes: they are taken first. */
+static void accept_pending(struct http *h, int listener) {
     struct sockaddr_storage from;
     for (;;) {
         socklen_t len = sizeof from;
@@ -370,7 +372,7 @@ void http_quiesce(struct http *h) {
     assert(http_on_loop(h) && h->daemon);
     int fd = MHD_quiesce_daemon(h->daemon);
     if (fd >= 0) {
-        take_waiting(h, fd);
+        accept_pending(h, fd);
         close(fd);
     }
     h->listener = -1;

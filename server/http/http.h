@@ -2,10 +2,10 @@
  *
  * A request passes `headers` (may answer early), `request` (the body is complete), perhaps `gone` (the client left
  * before the answer ended: write no more) and in the end always `done`, after which the pointer is dead. Between
- * `request` and the answer the connection is suspended and costs nothing; a leaving client is noticed all the same. Who
- * owns what: http owns every connection and request; a body given to http_respond or http_stream_write is copied.
- * Threads: all on the loop's thread. Invariant: connections are resumed and the daemon is run in one place, the prepare
- * handle, once for all that a loop turn has written.
+ * `request` and the answer the connection is suspended and costs nothing; a leaving client is noticed all the same.
+ * Ownership: http owns every connection and request; a body given to http_respond or http_stream_write is copied.
+ * Threads: the loop's. Invariant: connections are resumed and the daemon is run in one place, the prepare handle, once
+ * for all writes of one iteration of the loop.
  */
 #ifndef HTTP_H
 #define HTTP_H
@@ -37,8 +37,8 @@ struct http_config {
     unsigned connection_limit;
     size_t body_max_bytes;
     uint64_t idle_timeout_ms;
-    bool make_room; /* at the limit, the connection that has waited longest without a whole request goes, or else the
-                       one longest answered; few connections */
+    bool evict_waiting; /* at the limit, the connection that has waited longest without a whole request is closed, or
+                           else the one longest answered; for few connections */
     const struct http_tls *tls; /* NULL = plain; outlives the transport */
     struct http_handlers handlers;
 };
@@ -50,7 +50,7 @@ int http_start(struct http *h, char *message, size_t size); /* once: takes conne
 uint16_t http_port(const struct http *h);
 size_t http_connections(const struct http *h); /* any thread, and so the next */
 unsigned http_connection_limit(const struct http *h);
-/* Before http_quiesce: nobody new begins to connect; whoever has begun gets in if there is time for it in between. */
+/* Before http_quiesce: no client begins to connect any more; those that have begun get in, if there is time between. */
 void http_turn_newcomers_away(struct http *h);
 void http_quiesce(struct http *h); /* no new connections; open ones go on */
 /* Ends every request (gone, done), stops the daemon; started or not. The memory is freed when the loop has run once
@@ -64,13 +64,13 @@ const char *http_header(const struct http_request *r, const char *name); /* in `
 /* In `headers` and `refuse`: no byte of the value is left in memory; it is empty from then on. */
 void http_wipe_header(struct http_request *r, const char *name);
 const char *http_query(const struct http_request *r, const char *name); /* likewise; decoded */
-void http_set_body_max(struct http_request *r, size_t bytes); /* in `headers`: a limit of its own, for a body that is
-                                                                 gathered aside from the others, few at a time */
-/* In `headers`: nobody wants a body. What comes of one is dropped; one that is larger than this is refused, with 413.
+void http_set_body_max(struct http_request *r, size_t bytes); /* in `headers`: a limit of its own, for a body that does
+                                                                 not count among the others, few at a time */
+/* In `headers`: the route takes no body. A body is read and dropped; one that is larger than this is refused, with 413.
  */
 void http_drop_body(struct http_request *r, size_t max_bytes);
-/* In `headers`: whose body it is. Its room counts there too, until before `done`, and of the room of all bodies one
- * counter has a share (share_fits); beyond it the body is refused, with 429. Not for one with a limit of its own.
+/* In `headers`: the memory of the body also counts there, until before `done`. Of the memory of all bodies one counter
+ * has a share (share_fits); beyond it the body is refused, with 429. Not for a body with a limit of its own.
  */
 void http_count_body(struct http_request *r, size_t *counter);
 size_t http_body_max(const struct http_request *r);

@@ -1,5 +1,5 @@
 /* http_framing.h - what a request says about its own length. What a proxy in front might read differently than we do is
- * a fault, for which the connection closes: nobody may smuggle a second request into the body of the first. */
+ * a fault, and the connection closes, so that no second request is smuggled in the body of the first. */
 #ifndef HTTP_FRAMING_H
 #define HTTP_FRAMING_H
 

@@ -18,14 +18,14 @@ enum { HTTP_MAX_HEADERS = 12 };
 
 struct http_connection { /* an open socket; its socket context */
     struct http *http;
-    struct list_link link;        /* of all connections */
-    struct http_request *request; /* in progress, or NULL */
-    uint64_t since_ns;            /* opened, or last request done */
-    struct http_tls_pair *shown;  /* the certificate of its handshake, or NULL */
+    struct list_link link;             /* of all connections */
+    struct http_request *request;      /* in progress, or NULL */
+    uint64_t since_ns;                 /* opened, or last request done */
+    struct http_tls_pair *certificate; /* the certificate of its handshake, or NULL */
     struct MHD_Connection *connection;
     const char *uri, *uri_end; /* as the request's line has it, in the library's memory until the request ends */
     int fd;
-    bool dropped; /* shut down: to make room, or behind a refusal */
+    bool dropped; /* shut down: evicted, or behind a refusal */
     bool old_tls; /* its hello is of a version before TLS 1.2 */
 };
 
@@ -33,7 +33,7 @@ struct http_header_line {
     char *name, *value;
 };
 
-/* Two kinds of looks at who may be stuck: the sweep's, and while the daemon does not sleep. */
+/* Two kinds of looks for stuck requests: the sweep's, and while the daemon does not sleep. */
 enum http_look { LOOK_SWEEP, LOOK_AWAKE, N_LOOKS };
 struct http_look_at {
     size_t received;
@@ -90,7 +90,7 @@ struct http {
     int listener;
     uint16_t port;
     unsigned n_handles; /* open uv handles of the server itself */
-    bool make_room;     /* see http.h */
+    bool evict_waiting; /* see http.h */
     bool slept;         /* the daemon, since the last sweep */
     unsigned n_awake;   /* rounds since it slept */
     pthread_t thread;   /* of the loop, since it runs */

@@ -12,9 +12,9 @@ int http_bind(const char *host, uint16_t port, uint16_t *bound, char *message, s
 /* It takes connections from now on. -1 with message: while it did not, somebody else could begin to on the same port.
  */
 int http_listen(int fd, uint16_t port, char *message, size_t size);
-/* From now on nobody new is answered: his first packet is dropped, his kernel asks again a second later and finds the
- * port closed. Who shakes hands already comes in. Without it, who connects between the last accept and the close is
- * reset. */
+/* From now on new clients are not answered: the first packet is dropped, the client's kernel asks again a second later
+ * and finds the port closed. A handshake that has begun completes. Without it, a client that connects between the last
+ * accept and the close is reset. */
 void http_turn_away(int fd);
 void http_tune_socket(int fd, uint64_t idle_ms);
 uint64_t http_received_bytes(int fd); /* since it was connected; UINT64_MAX = not known */

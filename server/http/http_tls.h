@@ -1,8 +1,7 @@
 /* http_tls.h - a certificate and its key for the listener, exchangeable while connections come in.
  *
- * Who owns what: the handle and each connection that was shown a certificate hold it, the latter until it ends: its
- * handshake, which may take as long as its client likes, still points to it. Threads: one, that of the transport that
- * uses it.
+ * Ownership: the handle holds the newest certificate; each connection holds the one of its handshake until it ends, as
+ * the handshake points to it and takes as long as its client likes. Threads: that of the transport that uses it.
  */
 #ifndef HTTP_TLS_H
 #define HTTP_TLS_H

@@ -1,7 +1,7 @@
 /* config.h - every setting of `rodimus serve`, from one table (config.c).
  *
  * Flag over environment over --config FILE over default; config/default.json holds every key and is checked against the
- * table by tests/unit/server/test_config.c. Who owns what: strings and lists belong to the struct; config_fini frees
+ * table by tests/unit/server/test_config.c. Ownership: strings and lists belong to the struct; config_fini frees
  * them.
  */
 #ifndef CONFIG_H
@@ -49,7 +49,7 @@ enum config_result config_load(struct config *config, int argc, char **argv, cha
                                struct option_error *err);
 /* Where a setting that somebody gave comes from, in the words of the messages about values: "flag --port". */
 void config_source(const char *name, int argc, char **argv, char **environment, char *out, size_t size);
-/* A message "setting: fault" of those who use a setting also says where it comes from; others stay as they are. */
+/* Adds to a message "setting: fault" where the setting comes from; other messages stay as they are. */
 void config_add_source(char *message, size_t size, int argc, char **argv, char **environment);
 /* The file of settings that flag or variable name; NULL: there is none, or an empty name. */
 const char *config_file(int argc, char **argv, char **environment);

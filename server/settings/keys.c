@@ -292,7 +292,7 @@ void key_drop(struct keys *k, struct key *key) {
     if (--key->n_holders == 0) key_release(k, key);
 }
 
-/* ---- who comes ---- */
+/* ---- which key a request has ---- */
 
 /* The time depends on the length of what the client sent and on nothing of the key. */
 static bool secrets_equal(const char *given, const char *key) {

@@ -2,7 +2,7 @@
  *
  * A row says where in the caller's struct its value lives (offset) and what the field's type is. All sources go through
  * one parser, so that `--port 80`, `RODIMUS_PORT=80` and `"port": 80` mean the same and fail with the same words.
- * Who owns what: strings and lists inside the values are malloc'd; options_fini frees them.
+ * Ownership: strings and lists inside the values are malloc'd; options_fini frees them.
  * Pure; any thread.
  */
 #ifndef OPTIONS_H

@@ -372,7 +372,7 @@ static void stream_send(struct load_stream *stream) {
     }
 }
 
-/* ---- who asks next ---- */
+/* ---- which request is next ---- */
 
 static void on_arrival(uv_timer_t *timer) { load_dispatch(timer->data); }
 

@@ -200,7 +200,7 @@ static void server_finish(struct service *v) {
     while (s->n_jobs || completion_any_works(s))
         uv_run(&v->loop, UV_RUN_ONCE); /* so does the pool; what has not begun is cancelled */
     const uint64_t n_lost = s->engine ? rod_engine_close(s->engine) : 0;
-    if (n_lost) { /* each has its line of the engine; whoever stopped the server is to know it, too */
+    if (n_lost) { /* the engine has logged each; the exit status tells the operator */
         log_text(&s->log, LOG_ERROR, "%llu sessions lost at their last version", (unsigned long long)n_lost);
         v->exit_code = 1;
     }
@@ -234,7 +234,7 @@ int cmd_serve(int argc, char **argv) {
         rc = 1;
         signal(SIGPIPE, SIG_IGN);
         signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes is a write that fails */
-        umask(S_IRWXG | S_IRWXO); /* whatever is written is nobody else's: mode 0600 */
+        umask(S_IRWXG | S_IRWXO); /* files are written with mode 0600 */
         v->argc = argc;
         v->argv = argv;
         uv_loop_init(&v->loop);

@@ -9,7 +9,7 @@
 /* So long before the port closes, new connections are not answered; those that have begun get in. */
 #define HANDSHAKE_MS 20
 /* A client that connected in the last moment before the port closed sends its request now, and is served: a balancer
- * that asks nobody's health could not know. A request that comes in as much time again gets a 503. */
+ * without health checks could not know. A request that comes in as much time again gets a 503. */
 #define SETTLE_MS 150
 /* Requests that have not ended so long after the drain's deadline are abandoned. */
 #define CUT_MS 2000

@@ -51,7 +51,7 @@ static void on_progress(void *arg, const struct rod_progress *at) {
     w->lines.report(w->lines.arg, at);
 }
 
-/* A thread of its own, not the pool's: libuv waits for its pool when the process ends, and nobody waits for a load. */
+/* A thread of its own, not the pool's: libuv waits for its pool when the process ends, and must not wait for a load. */
 static void load_model(void *arg) {
     struct service *v = arg;
     struct server *s = &v->server;
@@ -94,7 +94,7 @@ static const char *vocab_bytes(void *arg, int32_t id, size_t *len) {
     return rod_token_bytes(arg, id, len, &special);
 }
 
-/* The name of a directory is bytes, and answers and metrics are text: who reads them would refuse all of it. */
+/* The name of a directory is bytes, and answers and metrics are text: a reader would refuse all of it. */
 static void server_set_name(struct server *s, const char *name) {
     static const char replacement[] = "\xef\xbf\xbd";
     size_t n = 0;
@@ -123,7 +123,7 @@ static void server_set_defaults(struct server *s, struct rod_engine *engine) {
     s->vocab = (struct openai_vocab){vocab_bytes, engine};
 }
 
-static void announce(struct service *v) {
+static void announce_server(struct service *v) {
     struct server *s = &v->server;
     const struct rod_model_info *i = s->info;
     const char *host = s->config.host, *admin_host = s->config.admin_host;
@@ -135,7 +135,7 @@ static void announce(struct service *v) {
     buf_addf(&b, "rodimus %s serves %s (%s, %.1f M parameters, %s, %s, %u slots) on %s://%s%s%s:%u\n", version_string(),
              s->model_name, i->arch, (double)i->n_params / 1e6, i->weight_dtype, i->device, i->n_slots, scheme,
              six ? "[" : "", host, six ? "]" : "", port);
-    /* Who reads the log alone, as JSON, hears of it too. */
+    /* Also for readers of the log alone, as JSON. */
     const size_t name_len = strlen("rodimus ") + strlen(version_string()) + 1;
     if (s->log.json && !b.failed) log_text(&s->log, LOG_INFO, "%.*s", (int)(b.len - name_len - 1), b.data + name_len);
     if (v->admin)
@@ -149,7 +149,7 @@ static void announce(struct service *v) {
              "try: curl -N %s/v1/completions -H 'Content-Type: application/json'%s "
              "-d '{\"prompt\": \"Once upon a time there was\", \"max_tokens\": 100, \"stream\": true}'\n",
              url, s->keys.n ? " -H 'Authorization: Bearer KEY'" : "");
-    struct nonblocking_writer out; /* a server does not wait for who reads its first lines */
+    struct nonblocking_writer out; /* a server does not wait for a reader of its first lines */
     nonblocking_writer_open(&out, STDOUT_FILENO);
     if (!b.failed) nonblocking_writer_put(&out, b.data, b.len);
     nonblocking_writer_close(&out);
@@ -196,7 +196,7 @@ void serve_on_loaded(uv_async_t *wake) {
     server_set_name(s, *s->config.model_name ? s->config.model_name : s->info->name);
     server_set_defaults(s, engine);
     s->engine = engine; /* from here on other threads look */
-    announce(v);
+    announce_server(v);
     notify_send("READY=1\nSTATUS=serving");
 }
 
