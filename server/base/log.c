@@ -118,7 +118,7 @@ static bool line_put(struct log *log, const struct line *line) {
 
 static bool log_report_dropped(struct log *log) {
     char message[80];
-    snprintf(message, sizeof message, "dropped %llu log lines: the reader was too slow",
+    snprintf(message, sizeof message, "Dropped %llu log lines: the reader was too slow.",
              (unsigned long long)log->n_unreported);
     if (!line_put(log, &(struct line){LOG_WARN, message, NULL, 0})) return false;
     log->n_unreported = 0;

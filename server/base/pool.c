@@ -42,8 +42,8 @@ int pool_start(struct pool *p, uv_loop_t *loop, char *message, size_t size) {
     }
     snprintf(
         message, size,
-        "only %u of %u threads for long requests (UV_THREADPOOL_SIZE) started: check the limit of threads (ulimit -u, "
-        "TasksMax, the container's pids)",
+        "Only %u of %u threads for long requests (UV_THREADPOOL_SIZE) started: check the limit of threads (ulimit -u, "
+        "TasksMax, the container's pids).",
         n_made, n);
     return -1;
 }

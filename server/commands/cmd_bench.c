@@ -60,7 +60,7 @@ static uint64_t *read_numbers(const char *flag, const struct option_list *list, 
         errno = 0;
         unsigned long long value = strtoull(list->items[i], &end, 10);
         if (errno || end == list->items[i] || *end || list->items[i][0] == '-' || value > max) {
-            fprintf(stderr, "rodimus bench: --%s: '%s' is not a number up to %llu\n", flag, list->items[i],
+            fprintf(stderr, "rodimus bench: --%s: '%s' is not a number up to %llu.\n", flag, list->items[i],
                     (unsigned long long)max);
             free(values);
             return NULL;
@@ -138,10 +138,10 @@ static int run_bench(const struct bench_options *options, const char *dir, struc
         rc = rod_bench(&bench, report_row, output, &err);
         if (rc) rc = err.code == ROD_EINVALID ? 2 : 1; /* what was asked for is nothing that could be measured */
         progress_close(&output->progress);
-        if (rc) fprintf(stderr, "rodimus bench: %s\n", err.message[0] ? err.message : "cannot keep the results");
+        if (rc) fprintf(stderr, "rodimus bench: %s\n", err.message[0] ? err.message : "cannot keep the results.");
         if (!rc && options->json[0] &&
             json_file_write(output->rows, options->json, JSON_INDENT(1) | JSON_REAL_PRECISION(7))) {
-            fprintf(stderr, "rodimus bench: cannot write %s: %s\n", options->json, strerror(errno));
+            fprintf(stderr, "rodimus bench: cannot write %s: %s.\n", options->json, strerror(errno));
             rc = 1;
         }
     }
@@ -164,7 +164,7 @@ int cmd_bench(int argc, char **argv) {
     const char *dir = options.model;
     char bundled[PATH_MAX];
     if (rc < 0 && options.model[0] && options.synthetic[0]) {
-        fprintf(stderr, "rodimus bench: give either --model DIR or --synthetic NAME\n");
+        fprintf(stderr, "rodimus bench: give either --model DIR or --synthetic NAME.\n");
         rc = 2;
     } else if (rc < 0 && !options.model[0] && !options.synthetic[0]) {
         dir = bundled;

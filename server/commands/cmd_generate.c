@@ -129,7 +129,7 @@ static int print_error(const char *what, const struct rod_error *err) {
 
 /* All of standard input without its last line break; NULL with a message on stderr. */
 static char *read_prompt(void) {
-    if (isatty(STDIN_FILENO)) fprintf(stderr, "rodimus generate: type the prompt, then Ctrl-D\n");
+    if (isatty(STDIN_FILENO)) fprintf(stderr, "rodimus generate: type the prompt, then Ctrl-D.\n");
     char *text = NULL;
     size_t len = 0, cap = 0;
     for (;;) {
@@ -137,7 +137,7 @@ static char *read_prompt(void) {
             cap = cap ? cap * 2 : 8192;
             char *grown = cap <= PROMPT_MAX_BYTES ? realloc(text, cap) : NULL;
             if (!grown) {
-                fprintf(stderr, "rodimus generate: the prompt is too long\n");
+                fprintf(stderr, "rodimus generate: the prompt is too long.\n");
                 free(text);
                 return NULL;
             }

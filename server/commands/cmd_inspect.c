@@ -139,7 +139,7 @@ static int print_json(const struct rod_inspect_report *r) {
     char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(7)) : NULL;
     json_decref(root);
     if (!text) {
-        fprintf(stderr, "rodimus inspect: no memory for the JSON\n");
+        fprintf(stderr, "rodimus inspect: no memory for the JSON.\n");
         return 1;
     }
     puts(text);
@@ -160,14 +160,14 @@ int cmd_inspect(int argc, char **argv) {
         if (!strcmp(argv[i], "--json")) {
             json = true;
         } else if (argv[i][0] == '-' || dir) {
-            fprintf(stderr, "rodimus inspect: unexpected argument %s; --help explains\n", argv[i]);
+            fprintf(stderr, "rodimus inspect: unexpected argument %s; --help explains.\n", argv[i]);
             return 2;
         } else {
             dir = argv[i];
         }
     }
     if (!dir) {
-        fprintf(stderr, "rodimus inspect: DIR is missing; --help explains\n");
+        fprintf(stderr, "rodimus inspect: DIR is missing; --help explains.\n");
         return 2;
     }
     struct rod_inspect_report *report;

@@ -132,7 +132,7 @@ int cmd_verify(int argc, char **argv) {
         "root mean square of its row. Exit status 0 only if everything is within its bound.\n",
         argc, argv);
     const char *wrong = rc < 0 ? flags_conflict(&v) : NULL;
-    if (wrong) fprintf(stderr, "rodimus verify: %s; 'rodimus verify --help' explains\n", wrong);
+    if (wrong) fprintf(stderr, "rodimus verify: %s; 'rodimus verify --help' explains.\n", wrong);
     if (rc < 0) rc = wrong ? 2 : run_verify(&v);
     options_fini(&set);
     return rc;

@@ -20,7 +20,7 @@
 int cmd_version(int argc, char **argv) {
     if (argc > 1) {
         bool help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h");
-        if (!help) fprintf(stderr, "rodimus version: %s is not understood\n", argv[1]);
+        if (!help) fprintf(stderr, "rodimus version: %s is not understood.\n", argv[1]);
         fprintf(help ? stdout : stderr,
                 "Usage: rodimus version\nPrints version, commit, build features and the devices seen.\n");
         return help ? 0 : 2;

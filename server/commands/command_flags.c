@@ -11,7 +11,7 @@ int command_flags(const struct option_set *set, const char *name, const char *ab
     struct option_error err;
     bool help = false;
     if (options_init(set, &err) || options_from_flags(set, argc, argv, NULL, &help, &err)) {
-        fprintf(stderr, "rodimus %s: %s\n('rodimus %s --help' lists the flags)\n", name, err.message, name);
+        fprintf(stderr, "rodimus %s: %s\n('rodimus %s --help' lists the flags.)\n", name, err.message, name);
         return 2;
     }
     if (!help) return -1;

@@ -308,7 +308,7 @@ static int start_daemon(struct http *h) {
 int http_open(uv_loop_t *loop, const struct http_config *config, struct http **out, char *message, size_t size) {
     struct http *h = calloc(1, sizeof *h);
     if (!h) {
-        snprintf(message, size, "out of memory");
+        snprintf(message, size, "Out of memory.");
         return -1;
     }
     list_init(&h->connections);
@@ -335,7 +335,7 @@ int http_start(struct http *h, char *message, size_t size) {
     assert(!h->daemon && h->listener >= 0);
     if (http_listen(h->listener, h->port, message, size)) return -1;
     if (start_daemon(h)) {
-        snprintf(message, size, "libmicrohttpd did not start on port %u", h->port);
+        snprintf(message, size, "libmicrohttpd did not start on port %u.", h->port);
         return -1;
     }
     const union MHD_DaemonInfo *info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_EPOLL_FD);

@@ -43,8 +43,8 @@ struct http_config {
     struct http_handlers handlers;
 };
 
-/* Takes the port; until http_start connections are refused. 0, or with message filled ("cannot listen on 127.0.0.1
- * port 8080: Address already in use") -1, or HTTP_NO_HOST (http_listen.h). */
+/* Takes the port; until http_start connections are refused. 0, or with message filled (a sentence: "Cannot listen on
+ * 127.0.0.1 port 8080: Address already in use.") -1, or HTTP_NO_HOST (http_listen.h). */
 int http_open(uv_loop_t *loop, const struct http_config *config, struct http **out, char *message, size_t size);
 int http_start(struct http *h, char *message, size_t size); /* once: takes connections. 0, or -1 with message filled */
 uint16_t http_port(const struct http *h);

@@ -40,7 +40,7 @@ int http_bind(const char *host, uint16_t port, uint16_t *bound, char *message, s
     if (rc) {
         /* A name server that does not answer yet is another matter, and so is memory. */
         const bool later = rc == EAI_AGAIN || rc == EAI_SYSTEM || rc == EAI_MEMORY;
-        snprintf(message, size, later ? "cannot look up host '%s': %s" : "'%s' is not the name of a host: %s", host,
+        snprintf(message, size, later ? "Cannot look up host '%s': %s." : "'%s' is not the name of a host: %s.", host,
                  gai_strerror(rc));
         return later ? -1 : HTTP_NO_HOST;
     }
@@ -50,8 +50,8 @@ int http_bind(const char *host, uint16_t port, uint16_t *bound, char *message, s
     int why = errno;
     freeaddrinfo(found);
     if (fd < 0) {
-        snprintf(message, size, "cannot listen on %s port %u: %s%s", host, port, strerror(why),
-                 why == EADDRINUSE ? " (another server? choose another port)" : "");
+        snprintf(message, size, "Cannot listen on %s port %u: %s%s.", host, port, strerror(why),
+                 why == EADDRINUSE ? "; is another server running? Choose another port" : "");
         return -1;
     }
     struct sockaddr_storage address = {0};
@@ -64,8 +64,8 @@ int http_bind(const char *host, uint16_t port, uint16_t *bound, char *message, s
 
 int http_listen(int fd, uint16_t port, char *message, size_t size) {
     if (!listen(fd, BACKLOG)) return 0;
-    snprintf(message, size, "cannot listen on port %u: %s%s", port, strerror(errno),
-             errno == EADDRINUSE ? " (another server has taken it meanwhile)" : "");
+    snprintf(message, size, "Cannot listen on port %u: %s%s.", port, strerror(errno),
+             errno == EADDRINUSE ? "; another server has taken it meanwhile" : "");
     return -1;
 }
 

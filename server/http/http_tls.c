@@ -56,7 +56,7 @@ static int pair_parse(struct http_tls_pair *p, const gnutls_datum_t *cert, const
 static int pem_load(const char *setting, const char *path, struct file_bytes *out, char *message, size_t size) {
     char why[400];
     if (!file_text(path, out, why, sizeof why)) return 0;
-    snprintf(message, size, "%s: %s", setting, why);
+    snprintf(message, size, "%s: %s.", setting, why);
     return -1;
 }
 
@@ -107,7 +107,7 @@ int http_tls_open(const char *cert_path, const char *key_path, struct http_tls *
     struct http_tls *t = calloc(1, sizeof *t);
     gnutls_free = wipe_and_free; /* before other threads are there */
     if (!t) {
-        snprintf(message, size, "out of memory");
+        snprintf(message, size, "Out of memory.");
         return -1;
     }
     if (http_tls_read(cert_path, key_path, &t->newest, message, size)) {

@@ -231,7 +231,7 @@ static int config_path(int argc, char **argv, char **environment, const char **p
     const char *source = "";
     *path = given_value("--config", "RODIMUS_CONFIG", argc, argv, environment, &source);
     if (!*path || **path) return 0;
-    snprintf(err->message, sizeof err->message, "config (%s%s) is empty; leave it out where there is none", source,
+    snprintf(err->message, sizeof err->message, "config (%s%s) is empty; leave it out where there is none.", source,
              *source == 'f' ? "--config" : "RODIMUS_CONFIG");
     return -1;
 }
@@ -291,7 +291,7 @@ static int check_together(const struct config *c, int argc, char **argv, char **
     if (!*c->tls_cert != !*c->tls_key) {
         const char *there = *c->tls_cert ? "tls_cert" : "tls_key", *missing = *c->tls_cert ? "tls_key" : "tls_cert";
         config_source(there, argc, argv, environment, from[0], sizeof from[0]);
-        snprintf(err->message, sizeof err->message, "%s (%s) is set and %s is empty; set both", there, from[0],
+        snprintf(err->message, sizeof err->message, "%s (%s) is set and %s is empty; set both.", there, from[0],
                  missing);
         return -1;
     }
@@ -299,13 +299,13 @@ static int check_together(const struct config *c, int argc, char **argv, char **
         config_source("model", argc, argv, environment, from[0], sizeof from[0]);
         config_source("synthetic", argc, argv, environment, from[1], sizeof from[1]);
         snprintf(err->message, sizeof err->message,
-                 "model '%.100s' (%s) and synthetic '%.40s' (%s) exclude each other; give one", c->model, from[0],
+                 "model '%.100s' (%s) and synthetic '%.40s' (%s) exclude each other; give one.", c->model, from[0],
                  c->synthetic, from[1]);
         return -1;
     }
     if (c->admin_port && c->admin_port == c->port) {
         config_source("admin_port", argc, argv, environment, from[0], sizeof from[0]);
-        snprintf(err->message, sizeof err->message, "admin_port (%s) and port are both %llu; give each its own",
+        snprintf(err->message, sizeof err->message, "admin_port (%s) and port are both %llu; give each its own.",
                  from[0], (unsigned long long)c->port);
         return -1;
     }
@@ -333,7 +333,7 @@ static int read_file(const struct option_set *set, const char *path, struct opti
     char source[256], why[400];
     struct file_bytes text;
     if (file_text(path, &text, why, sizeof why)) {
-        snprintf(err->message, sizeof err->message, "config: %s", why);
+        snprintf(err->message, sizeof err->message, "config: %s.", why);
         return -1;
     }
     snprintf(source, sizeof source, "file %s", path);

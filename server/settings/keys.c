@@ -20,7 +20,7 @@ struct reading { /* a list being made; then it takes the place of the old one */
 };
 
 static int reading_fail(struct reading *r, const char *where, const char *what) {
-    snprintf(r->err->message, sizeof r->err->message, "%s: %s", where, what);
+    snprintf(r->err->message, sizeof r->err->message, "%s: %s.", where, what);
     return -1;
 }
 

@@ -7,6 +7,6 @@
 /* The checkpoint directory of the demo model, found from the place of the program. 0, or -1 when it is not there: then
  * path says where it was looked for. */
 int model_path_bundled(char *path, size_t size);
-#define MODEL_PATH_MISSING "demo model not found at %s; name a model with --model DIR"
+#define MODEL_PATH_MISSING "Demo model not found at %s; name a model with --model DIR."
 
 #endif

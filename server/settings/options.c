@@ -11,12 +11,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The message is a sentence: a full stop ends it. */
 static int option_fail(struct option_error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static int option_fail(struct option_error *err, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    vsnprintf(err->message, sizeof err->message, format, args);
+    const int n = vsnprintf(err->message, sizeof err->message, format, args);
     va_end(args);
+    const bool whole = n > 0 && (size_t)n + 1 < sizeof err->message;
+    if (whole && err->message[n - 1] != '?') memcpy(err->message + n, ".", 2);
     return -1;
 }
 

@@ -22,7 +22,7 @@ def expect_end(s):
     assert code == 1, f"exit status {code}: {s.log()[-2000:]}"
     assert time.monotonic() - began < END_S * SLOWER
     log = s.log()
-    assert "RODIMUS_TEST_FAULT_STEP is set" in log and "device fault: " in log and "device failed; shutting down" in log, log
+    assert "RODIMUS_TEST_FAULT_STEP is set" in log and "device fault: " in log and "Device failed; shutting down" in log, log
 
 
 def running_streams_and_waiting_requests_get_an_error(device):

@@ -146,7 +146,7 @@ static int make_plan(struct load *load) {
     else if (*load->text && !read_text(load))
         wrong = "--text cannot be read, or is empty", value = load->text;
     if (wrong) {
-        fprintf(stderr, "rodimus load: %s%s%s; 'rodimus load --help' lists the flags\n", wrong, *value ? ": " : "",
+        fprintf(stderr, "rodimus load: %s%s%s; 'rodimus load --help' lists the flags.\n", wrong, *value ? ": " : "",
                 value);
         return 2;
     }
@@ -213,7 +213,7 @@ static int write_json(const struct load *load, struct load_result *result) {
         rc = json_dumpf(root, stdout, flags) != 0 || putchar('\n') == EOF;
     else if (rc == 0)
         rc = json_file_write(root, load->json, flags) != 0;
-    if (rc != 0) fprintf(stderr, "rodimus load: cannot write %s\n", load->json);
+    if (rc != 0) fprintf(stderr, "rodimus load: cannot write %s.\n", load->json);
     json_decref(root);
     return rc;
 }

@@ -54,7 +54,7 @@ static int log_port_error(struct service *v, int rc, const char *host, const cha
     char source[512];
     config_source(host, v->argc, v->argv, environ, source, sizeof source);
     if (rc == HTTP_NO_HOST)
-        log_failure(&v->server.log, SERVE_NAME, "", "%s = %s (%s)", host, message, source);
+        log_failure(&v->server.log, SERVE_NAME, "", "%s (%s): %s", host, source, message);
     else
         log_failure(&v->server.log, SERVE_NAME, "", "%s%s", strcmp(host, "host") ? "admin_port: " : "", message);
     return rc == HTTP_NO_HOST ? 2 : 1;
@@ -88,7 +88,7 @@ static unsigned connection_limit(struct server *s) {
     if (files >= wanted + others) return (unsigned)wanted;
     uint64_t left = files > 2 * others ? files - others : files > 32 ? files / 2 - 8 : 8;
     log_text(&s->log, LOG_WARN,
-             "connection_limit lowered from %llu to %llu: the limit of open files is %llu (ulimit -n)",
+             "connection_limit lowered from %llu to %llu: the limit of open files is %llu (ulimit -n).",
              (unsigned long long)wanted, (unsigned long long)left, (unsigned long long)files);
     return (unsigned)left;
 }
@@ -107,13 +107,13 @@ static int start_access(struct service *v, char *message, size_t size) {
         return -1;
     }
     if (!s->keys.n && !is_loopback(c->host))
-        log_text(&s->log, LOG_WARN, "no API keys: anyone who reaches %s can use the server", c->host);
+        log_text(&s->log, LOG_WARN, "No API keys: anyone who reaches %s can use the server.", c->host);
     const bool admin_beyond = c->admin_port && !is_loopback(c->admin_host);
     if (!s->keys.n && !*c->admin_key && admin_beyond)
-        log_text(&s->log, LOG_WARN, "no keys: anyone who reaches admin_port on %s can read and write session states",
+        log_text(&s->log, LOG_WARN, "No keys: anyone who reaches admin_port on %s can read and write session states.",
                  c->admin_host);
     if (*c->tls_cert && admin_beyond)
-        log_text(&s->log, LOG_WARN, "admin_port on %s is HTTP without TLS: the admin key can be read on the network",
+        log_text(&s->log, LOG_WARN, "admin_port on %s is HTTP without TLS: the admin key can be read on the network.",
                  c->admin_host);
     if (*c->tls_cert && http_tls_open(c->tls_cert, c->tls_key, &v->tls, message, size)) return -1;
     reload_warn(s, v->tls);
@@ -201,7 +201,7 @@ static void server_finish(struct service *v) {
         uv_run(&v->loop, UV_RUN_ONCE); /* so does the pool; what has not begun is cancelled */
     const uint64_t n_lost = s->engine ? rod_engine_close(s->engine) : 0;
     if (n_lost) { /* the engine has logged each; the exit status tells the operator */
-        log_text(&s->log, LOG_ERROR, "%llu sessions lost at their last version", (unsigned long long)n_lost);
+        log_text(&s->log, LOG_ERROR, "Lost %llu sessions at their last version.", (unsigned long long)n_lost);
         v->exit_code = 1;
     }
     uv_close((uv_handle_t *)&v->wake, NULL);
@@ -229,7 +229,7 @@ int cmd_serve(int argc, char **argv) {
              s->config.log_format ? s->config.log_format : "text", STDERR_FILENO);
     if (result == CONFIG_HELP) print_help();
     if (result == CONFIG_USAGE)
-        log_failure(&s->log, SERVE_NAME, "('rodimus serve --help' lists the settings)", "%s", err.message);
+        log_failure(&s->log, SERVE_NAME, "('rodimus serve --help' lists the settings.)", "%s", err.message);
     if (result == CONFIG_OK) {
         rc = 1;
         signal(SIGPIPE, SIG_IGN);

@@ -42,14 +42,14 @@ static void on_drain(uv_timer_t *timer) {
     if (!s->draining) return;
     if (!s->completions.n && !s->n_jobs && waited >= closes + 2 * SETTLE_MS) {
         if (v->n_cut)
-            log_text(&s->log, LOG_WARN, "drain finished after %llu ms; %zu requests cancelled at the deadline",
+            log_text(&s->log, LOG_WARN, "Drain finished after %llu ms; %zu requests cancelled at the deadline.",
                      (unsigned long long)waited, v->n_cut);
         else
-            log_text(&s->log, LOG_INFO, "drain finished after %llu ms; no requests left", (unsigned long long)waited);
+            log_text(&s->log, LOG_INFO, "Drain finished after %llu ms; no requests left.", (unsigned long long)waited);
         serve_stop(v);
     } else if (waited >= limit + CUT_MS) {
-        log_text(&s->log, LOG_WARN, "drain aborted after %llu ms; %zu requests did not end", (unsigned long long)waited,
-                 s->completions.n);
+        log_text(&s->log, LOG_WARN, "Drain aborted after %llu ms; %zu requests did not end.",
+                 (unsigned long long)waited, s->completions.n);
         serve_stop(v);
     } else if (waited >= limit && s->completions.n) {
         if (!v->n_cut) v->n_cut = s->completions.n;
@@ -71,13 +71,13 @@ void serve_on_signal(uv_signal_t *signal, int number) {
     struct service *v = signal->data;
     struct server *s = &v->server;
     if (s->leaving || !s->engine) { /* the second one, or nothing to drain yet */
-        log_text(&s->log, LOG_WARN, "%s: exiting without a drain", number == SIGINT ? "SIGINT" : "SIGTERM");
+        log_text(&s->log, LOG_WARN, "%s: exiting without a drain.", number == SIGINT ? "SIGINT" : "SIGTERM");
         v->abandoned = true;
         v->exit_code = 128 + number;
         serve_stop(v);
         return;
     }
-    log_text(&s->log, LOG_INFO, "%s: draining, %zu requests in progress; a second signal exits at once",
+    log_text(&s->log, LOG_INFO, "%s: draining, %zu requests in progress; a second signal exits at once.",
              number == SIGINT ? "SIGINT" : "SIGTERM", s->completions.n);
     serve_drain(v, number == SIGINT ? 0 : s->config.drain_notice_ms);
 }

@@ -164,12 +164,12 @@ static int log_load_error(struct service *v) {
     const struct rod_error *err = &v->load_error;
     const struct option_set set = {config_options, config_n_options, NULL};
     if (!options_find(&set, err->param)) {
-        log_failure(&v->server.log, SERVE_NAME, "", "cannot serve %s: %s", v->model_dir, err->message);
+        log_failure(&v->server.log, SERVE_NAME, "", "Cannot serve %s: %s", v->model_dir, err->message);
         return 1;
     }
     char source[512];
     config_source(err->param, v->argc, v->argv, environ, source, sizeof source);
-    log_failure(&v->server.log, SERVE_NAME, "", "cannot serve %s: %s (%s)", v->model_dir, err->message, source);
+    log_failure(&v->server.log, SERVE_NAME, "", "Cannot serve %s: %s (%s)", v->model_dir, err->message, source);
     return 2;
 }
 
@@ -205,7 +205,7 @@ int serve_load_model(struct service *v) {
     log_text(&s->log, LOG_INFO, "loading %s%s", v->model_dir,
              serve_listens_when_ready(s) ? "; the port refuses connections until the model is loaded" : "");
     if (!uv_thread_create(&v->loader, load_model, v)) return 0;
-    log_failure(&s->log, SERVE_NAME, "", "cannot start the loader thread");
+    log_failure(&s->log, SERVE_NAME, "", "Cannot start the loader thread.");
     return -1;
 }
 
@@ -224,7 +224,7 @@ void serve_on_events(uv_async_t *wake) {
         return;
     }
     if (s->failed || !rod_engine_failed(s->engine)) return;
-    log_text(&s->log, LOG_ERROR, "device failed; shutting down");
+    log_text(&s->log, LOG_ERROR, "Device failed; shutting down.");
     s->failed = true;
     v->exit_code = 1;
     if (!s->leaving) serve_drain(v, 0);

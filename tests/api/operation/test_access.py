@@ -330,7 +330,7 @@ def test_the_admin_port_is_on_loopback_unless_it_is_told_where(own_server, tmp_p
 
 def test_the_log_warns_of_ports_that_anybody_on_the_network_may_use(own_server):
     """Of the main one and of the admin port, each for what stands open there."""
-    whole, states = "no API keys: anyone who reaches 0.0.0.0", "anyone who reaches admin_port on 0.0.0.0"
+    whole, states = "No API keys: anyone who reaches 0.0.0.0", "anyone who reaches admin_port on 0.0.0.0"
     beyond, admin = ("--host", "0.0.0.0"), ("--admin-host", "0.0.0.0")
     for flags, warned in (((), ()), (beyond, (whole,)), (admin, (states,)), (beyond + admin, (whole, states)),
                           (admin + ("--admin-key", "boss"), ()), (admin + ("--api-keys", "one"), ()),

@@ -87,7 +87,7 @@ def test_sigterm_when_idle(own_server):
     began = time.monotonic()
     assert s.stop() == 0
     assert time.monotonic() - began < 8
-    assert s.log().count("drain finished") == 1, s.log()
+    assert s.log().count("Drain finished") == 1, s.log()
 
 
 def test_sigint_drains_too(own_server):

@@ -212,7 +212,7 @@ def test_a_drain_that_loses_a_session_is_a_failure(durable):
     small_files(s, 400_000)
     status = s.stop()
     assert status == 1, status
-    assert f"session {talk.id} is not written and lost at its last version" in s.log() and "1 sessions lost" in s.log(), s.log()[-2000:]
+    assert f"session {talk.id} is not written and lost at its last version" in s.log() and "Lost 1 sessions" in s.log(), s.log()[-2000:]
 
 
 def test_two_servers_share_a_directory(durable):

@@ -49,12 +49,12 @@ static void fill_and_read(int reading, int writing, bool own) {
         fail_msg("%u ends of lines, %u lines and %llu lost of %d", whole, kept, (unsigned long long)log.n_dropped,
                  LINES);
     free(text);
-    snprintf(told, sizeof told, "dropped %llu log lines: the reader was too slow", (unsigned long long)log.n_dropped);
+    snprintf(told, sizeof told, "Dropped %llu log lines: the reader was too slow.", (unsigned long long)log.n_dropped);
     log_text(&log, LOG_INFO, "again");
     log_text(&log, LOG_INFO, "again");
     text = drain(reading);
     const char *lost = strstr(text, told);
-    if (!lost || !strstr(lost, "again") || count(text, "dropped") != 1 || count(text, "again") != 2 ||
+    if (!lost || !strstr(lost, "again") || count(text, "Dropped") != 1 || count(text, "again") != 2 ||
         count(text, "\n") != 3)
         fail_msg("after \"%s\" the log goes on with: %s", told, text);
     free(text);
