@@ -144,8 +144,8 @@ static void refusal_describe(struct http_request *r, unsigned status, bool in_li
 
 void http_on_library_refusal(struct http *h, unsigned status) {
     struct http_connection *c = old_library() ? refused_connection(h) : NULL;
-    if (!c) return;
-    assert(c->http == h && !c->request && !c->dropped);
+    if (!c || c->request) return;
+    assert(c->http == h);
     char method[16];
     struct buf answer = {0};
     find_method(c, method, sizeof method);

@@ -59,7 +59,7 @@ static void on_drain(uv_timer_t *timer) {
 
 void serve_drain(struct service *v, uint64_t notice_ms) {
     struct server *s = &v->server;
-    assert(!s->leaving && !v->stopping);
+    assert(!s->leaving);
     s->leaving = true;
     notify_send("STOPPING=1");
     v->notice_ms = notice_ms;
