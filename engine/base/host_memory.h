@@ -1,6 +1,6 @@
 /* host_memory.h - how much host memory this process may have: the machine's, or less where a control group bounds it (a
- * container's limit, systemd's MemoryMax=), or its own limit of addresses (ulimit -v). What is sized by memory asks
- * here, so that it fits into the same bound.
+ * container's limit, systemd's MemoryMax=), or its own limit of addresses (ulimit -v). Pools and slots that are sized
+ * by memory ask here, so that they fit into the same bound.
  *
  * Threads: any; reads files at each call.
  */

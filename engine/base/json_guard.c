@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The only variables beside main.c's: jansson calls its allocation functions without anything of the caller's. They are
- * of this thread; open_guard is set while a guard is open, wipes while a text with secrets is read. */
+/* The only variables beside main.c's: jansson calls its allocation functions without an argument of the caller. One
+ * pair a thread: open_guard is set while a guard is open, wipes while a text with secrets is read. */
 static _Thread_local struct json_guard *open_guard;
 static _Thread_local bool wipes;
 

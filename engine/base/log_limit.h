@@ -15,7 +15,7 @@ struct log_limit {
     uint64_t n_left_out;
 };
 
-/* Whether it is to be said now; then *n_left_out is how often it was not, since it was said last. */
+/* True: log the line now; *n_left_out lines were left out since the last one. */
 static inline bool log_limit_due(struct log_limit *t, uint64_t now_ns, uint64_t *n_left_out) {
     if (t->at_ns && now_ns - t->at_ns < LOG_LIMIT_NS) {
         t->n_left_out++;

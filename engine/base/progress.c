@@ -1,4 +1,4 @@
-/* progress.c - tells whoever wants to know how far something is. */
+/* progress.c - reports the progress of loading, measuring or verifying to a callback, if there is one. */
 #include "engine/rodimus.h"
 
 void rod_progress(const struct rod_progress_to *to, const char *what, const char *unit, uint64_t done, uint64_t total) {

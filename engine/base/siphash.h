@@ -1,5 +1,5 @@
 /* siphash.h - SipHash-2-4 with 128 bits (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012): a hash under
- * a key. Who does not know the key cannot choose texts that collide, which a checksum such as XXH3 allows.
+ * a key. Without the key nobody can choose texts that collide; a checksum such as XXH3 has no such protection.
  *
  * Pure; any thread.
  */

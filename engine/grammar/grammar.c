@@ -82,7 +82,7 @@ size_t grammar_bytes(const struct grammar *g) {
     return g->n_nodes * (sizeof *g->nodes + 5) + g->table_bytes + g->found.bytes;
 }
 
-/* ---- the cache; what says "locked" is called with its lock ---- */
+/* ---- the cache; functions whose names end in _locked are called with its lock ---- */
 
 int grammar_cache_new(const struct tokenizer *tokenizer, uint32_t V, struct grammar_cache **out,
                       struct rod_error *err) {

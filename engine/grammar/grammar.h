@@ -7,8 +7,8 @@
  *
  * Ownership: a grammar owns its states; a walk is its owner's and must end (grammar_walk_fini) before the grammar.
  * Threads: compile is pure and runs anywhere; all walks of one grammar run on one thread at a time (the engine's).
- * Invariants: from every state a walk reaches, the end can be reached, within GRAMMAR_MAX_DEPTH calls; memory of the
- * states stays near GRAMMAR_STATE_BYTES: past it, what no walk needs is dropped.
+ * Invariants: from every state that a walk reaches the end can be reached, within GRAMMAR_MAX_DEPTH calls; memory of
+ * the states stays near GRAMMAR_STATE_BYTES: past it, states in which no walk stands are dropped.
  */
 #ifndef GRAMMAR_H
 #define GRAMMAR_H
@@ -26,7 +26,8 @@
 struct grammar;
 struct tokenizer;
 
-/* The automaton of a text. ROD_EINVALID: it cannot be honoured, the message begins with what it does ("has ..."). */
+/* The automaton of a text. ROD_EINVALID: it cannot be honoured; the message is a predicate without its subject ("has
+ * the keyword ..."), as the caller knows the field. */
 int grammar_compile(enum rod_grammar_kind kind, const char *text, size_t len, struct grammar **out,
                     struct rod_error *err);
 void grammar_free(struct grammar *g);
@@ -52,8 +53,8 @@ int vocab_new(const struct tokenizer *tokenizer, uint32_t V, struct vocab **out,
 int vocab_new_bytes(const char *const *bytes, const size_t *lens, uint32_t n, struct vocab **out,
                     struct rod_error *err);
 void vocab_free(struct vocab *v);
-/* Makes ready for masks over this vocabulary what can be before the walks begin: worth some milliseconds, on any
- * thread. Without it masks are the same and take longer to make. Once for a grammar, and the vocabulary outlives it. */
+/* Makes the tables for masks over this vocabulary: some milliseconds, on any thread, before the walks begin. Without
+ * tables masks are the same and take longer. Once for a grammar; the vocabulary outlives the grammar. */
 int grammar_prepare(struct grammar *g, struct vocab *v, struct rod_error *err);
 /* The tokens that may come next, a bit each (64 a word), valid until the next call for this grammar. Tokens without
  * bytes and special ones never may. */

@@ -46,7 +46,7 @@ struct gram_state {
     uint32_t exits; /* its first one + 1 */
     uint64_t *mask; /* NULL until asked for */
 };
-/* What may come where a chain has been left: tokens of a table that go on from a state after `units` units. */
+/* Tokens of a table that leave its chain after `units` units and go on from a state. */
 struct gram_exit_token {
     uint32_t id, units;
 };
@@ -62,7 +62,7 @@ struct gram_table { /* open addressing: index of a frame or state + 1, 0 = empty
     uint32_t n_slots; /* a power of two */
 };
 
-/* All that is found on the way; dropped and begun anew when it has grown too large. */
+/* Everything that walks have found; dropped and begun anew when it has grown too large. */
 struct gram_states {
     struct gram_frame *frames;
     struct gram_place *places;
@@ -115,7 +115,7 @@ int gram_state_of(struct grammar *g, struct gram_place *places, uint32_t n, bool
 /* Room for n more items of an array of the states. */
 int gram_reserve(struct gram_states *s, void **items, uint32_t *cap, uint32_t used, uint32_t n, size_t item_bytes,
                  struct rod_error *err);
-/* Drops what no walk needs if there is too much. */
+/* Lists the walk; past GRAMMAR_STATE_BYTES drops all states in which no walk stands. */
 int gram_trim(struct grammar *g, struct grammar_walk *w, struct rod_error *err);
 
 /* ---- grammar_vocab.c: the vocabulary as a trie, a node's children side by side, level after level ---- */

@@ -1,5 +1,5 @@
-/* grammar_schema.c - JSON Schema to rules: OpenAI's strict subset and some more. What it takes it takes wholly: every
- * text of the grammar is valid; what it does not know it refuses by name.
+/* grammar_schema.c - JSON Schema to rules: OpenAI's strict subset and some more. A schema is honoured wholly, so
+ * every text of the grammar is valid, or refused by the name of the keyword at fault.
  *
  * Objects list their properties in the schema's order. Where a schema leaves freedom the grammar takes the plain
  * reading: without a type, the types that its keywords are about; without additionalProperties, none but the listed

@@ -309,7 +309,7 @@ void gram_stop(struct grammar *g) {
     free(g->seen);
 }
 
-/* ---- dropping what no walk needs ---- */
+/* ---- dropping states in which no walk stands ---- */
 
 static int states_copy_stack(struct grammar *g, const struct gram_states *old, uint32_t stack, uint32_t *out,
                              struct rod_error *err) {

@@ -85,7 +85,7 @@ static int place_by_tensor(const void *a, const void *b) {
     return strcmp(((const struct safetensors_place *)a)->tensor, ((const struct safetensors_place *)b)->tensor);
 }
 
-/* What the shards hold counts, as it does without an index; but the two files disagree, and that is said. */
+/* Tensors of the shards count although the index does not list them; a warning says that the two disagree. */
 static void files_check_unlisted(struct model *model, const struct safetensors_index *index,
                                  const struct files *files) {
     size_t n = 0;
@@ -266,14 +266,14 @@ static int binding_refuse_left_out(void *arg, const struct model_piece *piece) {
                     t->name, t->file);
 }
 
-/* Of the layers that there are. A checkpoint with more layers than config.json counts is said to be so, and runs. */
+/* Of the layers that config.json counts. A checkpoint with more layers gets a warning, and runs. */
 static int binding_check_left_out(struct binding *b, bool fla) {
     struct model_dims all = b->model->dims;
     all.plus = all.qk_norm = all.norm_embed = true;
     return model_plan(&all, fla, binding_refuse_left_out, b);
 }
 
-/* A tied head is not needed and no stranger: model_check_tied_head says what there is to say. */
+/* A stored tied head is not reported here: model_check_tied_head compares it. */
 static void model_check_unused(struct model *model) {
     size_t n = 0;
     const char *first = NULL;
@@ -298,7 +298,7 @@ static void model_check_dtype(struct model *model, const char *said) {
                        dtype_name(model->weight_dtype));
 }
 
-/* The CPU keeps each weight's own type, a GPU packs all matrices in one: what that takes from them is said. */
+/* The CPU keeps each weight's own type; a GPU packs all matrices in one type, which may cost precision. */
 static void model_check_mixed(struct model *model) {
     size_t n = 0;
     const struct model_tensor *first = NULL;

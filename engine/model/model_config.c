@@ -131,7 +131,7 @@ static uint32_t cfg_align8(struct cfg *c, const char *path, const json_t *value,
     return 8;
 }
 
-/* null, false, 0 or empty: says nothing. */
+/* null, false, 0 or empty. */
 static bool says_nothing(const json_t *value) {
     if (json_is_number(value)) return json_number_value(value) == 0;
     if (json_is_string(value)) return json_string_length(value) == 0;
@@ -140,8 +140,8 @@ static bool says_nothing(const json_t *value) {
     return !json_is_true(value);
 }
 
-/* Of a part of the model only these keys may say anything. What another one changes, nobody here knows; the published
- * code takes no others either. known ends with NULL. */
+/* Refuses keys of a part of the model that are not in known, unless they are null, false, 0 or empty: an unknown key
+ * may change results. The published code takes no others either. known ends with NULL. */
 static void cfg_only(struct cfg *c, const json_t *object, const char *part, const char *const *known) {
     json_t *o = (json_t *)(uintptr_t)object; /* jansson's iterators are not const */
     for (void *at = json_object_iter(o); at && !c->rc; at = json_object_iter_next(o, at)) {

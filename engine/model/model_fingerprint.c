@@ -1,4 +1,4 @@
-/* model_fingerprint.c - the name of a model's bytes, so that no state meets weights that it was not made with. */
+/* model_fingerprint.c - the name of a model's bytes, so that no state is loaded beside weights that did not make it. */
 #include "engine/base/bytes.h"
 #include "model_internal.h"
 

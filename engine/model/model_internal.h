@@ -7,11 +7,11 @@
 
 #define MODEL_MAX_EOS 8
 
-/* First member of what model.priv points to: who owns the weights' bytes knows how to let them go. */
+/* First member of the struct that model.priv points to: the owner of the weights' bytes closes them. */
 struct model_storage {
     void (*close)(struct model_storage *storage);
 };
-/* An empty model whose defaults say "unsaid"; NULL without memory. model_close frees it and its storage. */
+/* An empty model with no defaults set; NULL without memory. model_close frees it and its storage. */
 struct model *model_new(void);
 
 /* Extends the fingerprint by one piece of the model, in an order that the caller keeps. label: at most 512 bytes count.

@@ -1,9 +1,9 @@
 /* chat.h - how messages become a prompt: a table of what stands before and after each role's content.
  *
- * Three sources, the first that is there counts: chat_template.rodimus.json in the model's directory (config/README.md
- * has the format); a Jinja template of the checkpoint that is seen to write one of the known formats; <role> tokens in
- * the tokenizer, which mean the published format. No Jinja is run. Contents never make special tokens; the frame does.
- * Threads: a chat is immutable after open. It owns its strings and borrows nothing.
+ * The first source that exists counts: chat_template.rodimus.json in the model's directory (config/README.md has the
+ * format); a Jinja template of the checkpoint, if its literals are those of a known format; <role> tokens in the
+ * tokenizer, which mean the published format. No Jinja is run. Ownership: a chat owns its strings and borrows nothing.
+ * Threads: immutable after open. Invariant: contents never make special tokens; the frame does.
  */
 #ifndef CHAT_H
 #define CHAT_H
@@ -13,7 +13,7 @@
 enum { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_TOOL, CHAT_N_ROLES };
 
 struct chat {
-    char *begin, *generation;                          /* before all messages; where the model goes on */
+    char *begin, *generation; /* text before all messages; text after them, where the model goes on */
     char *prefix[CHAT_N_ROLES], *suffix[CHAT_N_ROLES]; /* prefix NULL: the format has no such role */
     int32_t stop_ids[4];                               /* tokens that end an answer, beside the model's own */
     uint32_t n_stop_ids;
@@ -36,16 +36,15 @@ void chat_close(struct chat *chat);
 int chat_encode(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
                 size_t n_messages, bool generation, int32_t **ids, size_t *n_ids, struct rod_error *err);
 /* Where in the ids of these messages the second and each later one begins, and the generation prompt: *marks malloc'd,
- * rising. None where a role's prefix does not begin with a token that contents cannot make, or without memory: hints,
- * nothing hangs on them. */
+ * rising. None where a role's prefix does not begin with a special token, or without memory: marks are hints. */
 void chat_marks(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
                 size_t n_messages, const int32_t *ids, size_t n_ids, size_t **marks, size_t *n_marks);
-/* The same for messages that do not come first. after_answer: what they go on from ends in an answer of the model,
- * which is closed first. */
+/* Likewise for messages that follow others. after_answer: the tokens before them end in an answer of the model, which
+ * is closed first. */
 int chat_encode_more(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
                      size_t n_messages, bool generation, bool after_answer, int32_t **ids, size_t *n_ids,
                      struct rod_error *err);
-/* Whether the format has a beginning, and closes answers: else all three give the same. */
+/* Whether the format has text before all messages, and text that closes an answer. */
 bool chat_begins(const struct chat *chat);
 bool chat_closes(const struct chat *chat);
 int chat_render(const struct chat *chat, const struct rod_message *messages, size_t n_messages, bool generation,

@@ -2,8 +2,8 @@
  *
  * One Knuth-Morris-Pratt automaton a string, so a byte costs O(1) a string whatever its shape. The match that ends
  * first wins; of several that end at one byte, the longest: the result does not depend on how the text is cut into
- * pieces. Ownership: the strings stay the caller's and must outlive it. Threads: none of its own. Pure. Invariant:
- * text that may be the beginning of a stop string is never released before that is decided.
+ * pieces. Ownership: the strings stay the caller's and outlive the automata. Threads: the owner's. Pure. Invariant:
+ * text that may be the beginning of a stop string is held back until that is decided.
  */
 #ifndef STOPS_H
 #define STOPS_H

@@ -1,8 +1,8 @@
 /* text.h - a request's tokens become text: detokenised, scanned for stop strings, held back where that is undecided.
  *
- * Ownership: a text belongs to a request; buf holds what is not released yet. Threads: the engine thread after
- * init. Invariants: what is released is valid UTF-8 in whole characters and no beginning of a stop string that may
- * still complete; nothing is allocated after init.
+ * Ownership: a text belongs to a request; buf holds text that is not released yet. Threads: the engine thread after
+ * init. Invariants: released text is valid UTF-8 in whole characters, and never the beginning of a stop string that
+ * may still complete; nothing is allocated after init.
  */
 #ifndef TEXT_H
 #define TEXT_H
@@ -33,7 +33,7 @@ size_t text_cap(const struct text *t, size_t max_token_bytes);
 /* Reads one token; scan: look for stop strings. Returns the index of the stop string that it completed, or -1; then
  * buf[0..n_out) is what may be sent. After a match nothing more may be pushed. */
 int text_push(struct text *t, int32_t id, bool skip_special, bool scan);
-/* The end: releases what is held. drop_part: a character that the end cuts is left out, not replaced. */
+/* The end: releases held text. drop_part: a character that the end cuts is left out, not replaced by U+FFFD. */
 int text_flush(struct text *t, bool scan, bool drop_part);
 
 #endif

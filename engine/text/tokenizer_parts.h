@@ -1,12 +1,12 @@
-/* tokenizer_parts.h - what the files of the tokenizer share; nothing but tokenizer*.c includes it.
+/* tokenizer_parts.h - shared by the files of the tokenizer; only tokenizer*.c include it.
  *
  * A text goes through four parts, each a struct here:
  *   added   finds added tokens in the raw text, then (after NFC) those that want normalized text
  *   split   cuts what lies between them into words by the pre-tokenizer's stages
  *   bpe     turns a word into ids by merging the pair of lowest rank first, through a cache of words
  *   ids     gathers them
- * Ownership: struct tokenizer owns all tables; they are immutable after parse. Everything that a call changes is
- * in a *_work struct that the call owns. Threads: any, each with its own work.
+ * Ownership: struct tokenizer owns all tables; they are immutable after parse. A call changes nothing but
+ * its own *_work structs. Threads: any, each with its own work.
  */
 #ifndef TOKENIZER_PARTS_H
 #define TOKENIZER_PARTS_H
@@ -15,7 +15,7 @@
 
 #include <jansson.h>
 
-#define TOKENIZER_MAX_IDS (1u << 22) /* ids are indices of a table: a file may not make us allocate without bound */
+#define TOKENIZER_MAX_IDS (1u << 22) /* ids index a table: bounds what a file can make us allocate */
 
 /* ---- ids: a growing array ---- */
 struct ids {

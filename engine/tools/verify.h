@@ -8,7 +8,7 @@
 #include "engine/backend/backend.h"
 #include "golden.h"
 
-/* What a backend made of a golden's prompt. */
+/* A backend's results for a golden file's prompt. */
 struct verify_result {
     uint32_t n_layers;
     float *logits;                      /* [T,V] */
@@ -16,7 +16,7 @@ struct verify_result {
     float *greedy_logits; /* [n_greedy,V]: row i chooses the id of greedy_ids[i]; the ids before it were fed */
 };
 
-/* Who is told how far a run is, and what the run is called; NULL where nobody is. */
+/* Progress of a run, and the run's name. */
 struct verify_watch {
     struct rod_progress_to to;
     const char *what;
@@ -32,7 +32,7 @@ void verify_free(struct verify_result *result);
 int verify_reference(const struct model *model, uint32_t n_tok, uint32_t n_threads,
                      const struct rod_progress_to *progress, struct golden **out, struct rod_error *err);
 
-/* What may differ (and why): see verify_bounds in verify.c. */
+/* Largest differences that pass; verify.c has the reasons. */
 struct verify_bounds {
     double rel, max, margin;
 };
