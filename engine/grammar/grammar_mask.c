@@ -33,6 +33,7 @@ static int exits_add_token(struct gram_states *s, uint32_t id, uint32_t units, s
  * where mask is NULL, an exit token of the grammar, with `units`. */
 static int mask_walk_vocab(struct grammar *g, const struct vocab *v, uint32_t node, uint32_t n, uint32_t state,
                            uint64_t *mask, uint32_t units, struct rod_error *err) {
+    assert(node + n <= v->n_nodes && state < g->found.n_states);
     struct vocab_way *ways = v->ways;
     uint32_t depth = 0;
     ways[0] = (struct vocab_way){.at = node, .end = node + n, .state = state};
@@ -42,7 +43,6 @@ static int mask_walk_vocab(struct grammar *g, const struct vocab *v, uint32_t no
             if (depth-- == 0) return 0;
             continue;
         }
-        assert(depth <= v->max_depth && w->at < v->n_nodes);
         const struct vocab_node *at = &v->nodes[w->at++];
         const uint8_t byte_class = g->class_of[at->byte];
         uint32_t next = g->found.next[(size_t)w->state * g->n_classes + byte_class];
