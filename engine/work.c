@@ -1,10 +1,10 @@
 /* work.c - one submitted request with the memory of all its steps. */
-#include "engine_internal.h"
+#include "core.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static int init_counts(struct work *w, const struct engine_parts *parts, struct rod_error *err) {
+static int work_init_counts(struct work *w, const struct engine_parts *parts, struct rod_error *err) {
     const struct rod_request *r = w->request;
     const uint32_t V = parts->V;
     const bool device = parts->ops->launch && w->lane == LANE_FIRST; /* it counts itself */
@@ -18,7 +18,7 @@ static int init_counts(struct work *w, const struct engine_parts *parts, struct 
     return rc;
 }
 
-static int init_end_ids(struct work *w, const struct engine_parts *parts, struct rod_error *err) {
+static int work_init_end_ids(struct work *w, const struct engine_parts *parts, struct rod_error *err) {
     const struct rod_request *r = w->request;
     w->end_ids = malloc((r->n_stop_ids + parts->n_eos_ids + r->n_bad + 1) * sizeof *w->end_ids);
     if (!w->end_ids) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
@@ -29,7 +29,7 @@ static int init_end_ids(struct work *w, const struct engine_parts *parts, struct
     return 0;
 }
 
-static int init_recent(struct work *w, struct rod_error *err) {
+static int work_init_recent(struct work *w, struct rod_error *err) {
     size_t most = 0;
     for (size_t i = 0; i < w->request->n_bad; i++)
         if (w->request->bad[i].n_ids > most) most = w->request->bad[i].n_ids;
@@ -40,10 +40,19 @@ static int init_recent(struct work *w, struct rod_error *err) {
 }
 
 /* What a device that samples cannot do by itself. */
-static bool needs_logits(const struct work *w) {
+static bool work_needs_logits(const struct work *w) {
     const struct rod_request *r = w->request;
     if (w->turn && w->turn->snapshot->n_seen && sampler_needs_counts(&r->sampling)) return true; /* of earlier turns */
     return r->n_prompt_logprobs >= 0 || r->n_allowed_ids || r->n_bad || r->grammar || r->max_tokens == 0;
+}
+
+/* A session's turn. */
+static int work_init_turn(struct work *w, struct rod_error *err) {
+    w->turn = calloc(1, sizeof *w->turn);
+    if (!w->turn) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
+    w->turn->ask = w->request->turn;
+    w->turn->user = w;
+    return 0;
 }
 
 int work_new(const struct rod_engine *e, struct rod_request *request, struct work **out, struct rod_error *err) {
@@ -52,15 +61,15 @@ int work_new(const struct rod_engine *e, struct rod_request *request, struct wor
     w->request = request;
     if (request->grammar) grammar_walk_init(&w->walk, grammar_of(request->grammar));
     int rc = text_init(&w->text, e->parts.tokenizer, e->max_token_bytes, request, err);
-    if (!rc) rc = init_end_ids(w, &e->parts, err);
-    if (!rc) rc = init_recent(w, err);
+    if (!rc) rc = work_init_end_ids(w, &e->parts, err);
+    if (!rc) rc = work_init_recent(w, err);
     if (!rc && (request->keep_state || request->turn) && !(w->brings = calloc(1, sizeof *w->brings)))
         rc = rod_fail(err, ROD_ENOMEM, "No memory for a request.");
     if (!rc) {
         w->end = event_new(text_cap(&w->text, e->max_token_bytes), 0, 0, stops_max_len(&w->text.stops) + 1);
         if (!w->end) rc = rod_fail(err, ROD_ENOMEM, "No memory for a request.");
     }
-    if (!rc && request->turn) rc = engine_session_work(w, err); /* its state is found later */
+    if (!rc && request->turn) rc = work_init_turn(w, err); /* its state is found later */
     if (!rc && !request->turn) rc = work_bind(e, w, err);
     if (rc) {
         w->request = NULL;
@@ -78,11 +87,27 @@ int work_new(const struct rod_engine *e, struct rod_request *request, struct wor
     return 0;
 }
 
+static int work_bind_prompt(struct work *w, struct rod_error *err) {
+    const struct rod_request *r = w->request;
+    const struct rod_state *s = r->state;
+    w->prompt = r->prompt;
+    w->n_prompt = r->n_prompt;
+    w->base = s ? s->n_tok : 0;
+    if (!s || s->pending < 0) return 0;
+    w->own_prompt = malloc((r->n_prompt + 1) * sizeof *w->own_prompt);
+    if (!w->own_prompt) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
+    w->own_prompt[0] = s->pending;
+    if (r->n_prompt) memcpy(w->own_prompt + 1, r->prompt, r->n_prompt * sizeof *w->own_prompt);
+    w->prompt = w->own_prompt;
+    w->n_prompt = r->n_prompt + 1;
+    return 0;
+}
+
 int work_bind(const struct rod_engine *e, struct work *w, struct rod_error *err) {
     const struct rod_request *r = w->request;
-    w->lane = e->parts.ops->launch && needs_logits(w) ? LANE_HOST : LANE_FIRST;
-    int rc = engine_state_prompt(w, err);
-    if (!rc) rc = init_counts(w, &e->parts, err);
+    w->lane = e->parts.ops->launch && work_needs_logits(w) ? LANE_HOST : LANE_FIRST;
+    int rc = work_bind_prompt(w, err);
+    if (!rc) rc = work_init_counts(w, &e->parts, err);
     w->sched.pos = w->base;
     w->sched.n_prompt = w->base + w->n_prompt;
     w->sched.max_out = r->max_tokens ? r->max_tokens : 1; /* logits of the prompt's end, if only for its end */
@@ -94,7 +119,8 @@ int work_bind(const struct rod_engine *e, struct work *w, struct rod_error *err)
 }
 
 void work_free(struct work *w) {
-    engine_session_free(w);
+    if (w->turn) session_turn_fini(w->turn);
+    free(w->turn);
     grammar_walk_fini(&w->walk);
     rod_request_free(w->request);
     text_fini(&w->text);
@@ -105,6 +131,6 @@ void work_free(struct work *w) {
     event_free(w->end);
     rod_state_free(w->brings);
     free(w->said);
-    engine_fork_drop(w);
+    events_free(&w->kept);
     free(w);
 }

@@ -9,7 +9,7 @@
 #ifndef FAKE_BACKEND_H
 #define FAKE_BACKEND_H
 
-#include "engine/engine_internal.h"
+#include "engine/core.h"
 #include "engine/base/philox.h"
 
 #include <pthread.h>

@@ -8,7 +8,7 @@
 #ifndef LIVES_H
 #define LIVES_H
 
-#include "engine/engine_internal.h"
+#include "engine/core.h"
 #include "engine/model/model_internal.h"
 #include "engine/base/philox.h"
 

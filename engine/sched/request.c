@@ -203,6 +203,14 @@ void event_free(struct event *event) {
     free(event);
 }
 
+void events_free(struct mailbox_events *events) {
+    for (struct mailbox_event *at = events->head, *next; at; at = next) {
+        next = at->next;
+        event_free(event_of_link(at));
+    }
+    *events = (struct mailbox_events){0};
+}
+
 void rod_event_free(struct rod_event *event) {
     if (event) event_free((struct event *)(void *)((char *)event - offsetof(struct event, pub)));
 }

@@ -29,5 +29,6 @@ char *event_extra(struct event *event,
                   size_t extra); /* the last extra bytes of the block; the same extra as at event_new */
 struct event *event_of_link(struct mailbox_event *link);
 void event_free(struct event *event);
+void events_free(struct mailbox_events *events); /* all that are in the list, which is empty then */
 
 #endif

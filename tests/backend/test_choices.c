@@ -3,7 +3,7 @@
  * reads is cancelled. On the backend that RODIMUS_TEST_DEVICE names, the CPU without it, in RODIMUS_TEST_PRECISION. */
 #include "tests/prefix_bench.h"
 
-#include "engine/engine_internal.h"
+#include "engine/core.h"
 #include "engine/base/philox.h"
 
 enum { N_CHOICES = 5, N_TOKENS = 10, N_BESIDE = 3 };

@@ -3,7 +3,7 @@
  * in RODIMUS_TEST_PRECISION. */
 #include "tests/prefix_bench.h"
 
-#include "engine/engine_internal.h"
+#include "engine/core.h"
 #include "engine/base/philox.h"
 
 static struct rod_request *tale(struct answer *a, const int32_t *ids, size_t n, uint32_t max_tokens) {

@@ -5,7 +5,7 @@
  *
  * A turn is one new token read and one generated; its time to the token is compared with that of a request of two
  * tokens (the pending one and the new one), so that the difference is the session's. */
-#include "engine/engine_internal.h"
+#include "engine/core.h"
 #include "tests/result_stamp.h"
 
 #include <semaphore.h>

@@ -6,7 +6,7 @@
  *
  * Streams are asked for their tokens in three phases of S seconds: alone; beside R turns a second of 8 tokens read and
  * 4 generated, without states; beside the same turns, each of which goes on from the state that the last one left. */
-#include "engine/engine_internal.h"
+#include "engine/core.h"
 #include "engine/base/philox.h"
 #include "tests/result_stamp.h"
 

@@ -1,12 +1,12 @@
-/* engine_score.c - what only the host does with a row of logits: the prompt's own tokens are scored, bad words banned.
+/* score.c - what only the host does with a row of logits: the prompt's own tokens are scored, bad words banned.
  */
-#include "engine_internal.h"
+#include "core.h"
 
 #include <string.h>
 
 /* ---- prompts ---- */
 
-struct event *engine_score_copy(const struct event *scored, struct rod_error *err) {
+struct event *score_copy(const struct event *scored, struct rod_error *err) {
     const size_t n = scored->pub.n_tokens;
     const uint32_t n_top = n ? scored->pub.tokens[0].n_top : 0;
     struct event *event = event_new(0, n, n_top, 0);
@@ -25,8 +25,8 @@ struct event *engine_score_copy(const struct event *scored, struct rod_error *er
 }
 
 /* Token i of the piece gave the logits that token i + 1 of the prompt is scored with. */
-static int score(struct rod_engine *e, const struct work *w, const struct sched_row *row, const float *logits,
-                 struct event *out, struct rod_error *err) {
+static int score_fill(struct rod_engine *e, const struct work *w, const struct sched_row *row, const float *logits,
+                      struct event *out, struct rod_error *err) {
     const struct rod_request *r = w->request;
     for (size_t i = 0; i < out->pub.n_tokens; i++) {
         struct rod_token *t = &out->pub.tokens[i];
@@ -42,39 +42,41 @@ static int score(struct rod_engine *e, const struct work *w, const struct sched_
     return 0;
 }
 
-/* What w has from one that it followed does not come twice. False: nothing of it is new. */
-static bool leave_new(const struct work *w, const struct sched_row *row, struct event *scored) {
-    const size_t n_old = w->n_scores > row->pos ? w->n_scores - (size_t)row->pos : 0;
-    if (n_old >= scored->pub.n_tokens) return false;
-    scored->pub.tokens += n_old;
-    scored->pub.n_tokens -= n_old;
-    return true;
-}
-
-int engine_score_prompt(struct rod_engine *e, struct work *w, const struct sched_row *row, const float *logits,
-                        struct rod_error *err) {
+int score_prompt(struct rod_engine *e, const struct work *w, const struct sched_row *row, const float *logits,
+                 struct event **out, struct rod_error *err) {
     const struct rod_request *r = w->request;
     const size_t left = r->n_prompt - 1 - (size_t)row->pos, n = row->n_tok < left ? row->n_tok : left;
+    *out = NULL;
     if (n == 0) return 0; /* the last token alone: what comes after it is not the prompt's */
     struct event *scored = event_new(0, n, (uint32_t)r->n_prompt_logprobs, 0);
     if (!scored) return rod_fail(err, ROD_ENOMEM, "No memory for the log-probabilities of a prompt.");
-    int rc = score(e, w, row, logits, scored, err);
-    if (!rc) rc = engine_fork_scored(e, w, scored, err);
-    if (rc || !leave_new(w, row, scored)) {
+    const int rc = score_fill(e, w, row, logits, scored, err);
+    if (rc) {
         event_free(scored);
         return rc;
     }
+    *out = scored;
+    return 0;
+}
+
+void score_send(struct rod_engine *e, struct work *w, uint64_t pos, struct event *scored) {
+    const size_t n_old = w->n_scores > pos ? w->n_scores - (size_t)pos : 0;
+    if (n_old >= scored->pub.n_tokens) {
+        event_free(scored);
+        return;
+    }
+    scored->pub.tokens += n_old; /* what the work has from one that it followed does not come twice */
+    scored->pub.n_tokens -= n_old;
     w->n_scores += scored->pub.n_tokens;
     scored->pub.kind = ROD_EVENT_PROMPT;
     scored->pub.ticket = w->mail.ticket;
-    scored->pub.user = r->user;
+    scored->pub.user = w->request->user;
     mailbox_append(&e->events, &scored->link);
-    return 0;
 }
 
 /* ---- bad words ---- */
 
-size_t engine_score_banned(struct work *w, const int32_t **ids) {
+size_t score_banned(struct work *w, const int32_t **ids) {
     const struct rod_request *r = w->request;
     const bool early = w->n_generated < r->min_tokens || (r->grammar && !grammar_walk_accepts(&w->walk));
     size_t n = w->n_end_ids;
@@ -87,4 +89,10 @@ size_t engine_score_banned(struct work *w, const int32_t **ids) {
     }
     *ids = early ? w->end_ids : w->end_ids + w->n_end_ids;
     return early ? n : n - w->n_end_ids;
+}
+
+void score_generated(struct work *w, int32_t id) {
+    if (!w->recent_tok) return;
+    if (w->n_recent == w->recent_tok) memmove(w->recent, w->recent + 1, --w->n_recent * sizeof *w->recent);
+    w->recent[w->n_recent++] = id;
 }

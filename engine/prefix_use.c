@@ -1,11 +1,11 @@
-/* engine_prefix.c - prompts that go on from a checkpoint of the prefix cache, and checkpoints that requests leave.
+/* prefix_use.c - prompts that go on from a checkpoint of the prefix cache, and checkpoints that requests leave.
  *
  * A prompt looks when it has a slot and nothing else to go on from; for a checkpoint on its way it waits, once. It
  * stops where a checkpoint pays, and waits there in SCHED_MOVING while its state is copied; no other request waits
  * with it, and where there is none the copy is made at once. When an answer ends, the state of the whole conversation
  * so far is copied out of the slot while the client has its last event already.
  */
-#include "engine_internal.h"
+#include "core.h"
 #include "engine/base/test_hooks.h"
 
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static double copy_ns(struct rod_engine *e) {
     return least_ns;
 }
 
-int engine_prefix_open(struct rod_engine *e, struct rod_error *err) {
+int prefix_use_open(struct rod_engine *e, struct rod_error *err) {
     if (!e->config.prefix_cache_bytes || !e->states) return 0;
     struct state_pool_counts pool;
     state_pool_count(e->states, &pool);
@@ -101,10 +101,6 @@ static uint64_t pays_tok(const struct rod_engine *e, const struct work *w, doubl
     return (uint64_t)(ns / cost_each_ns(reading)) + 1;
 }
 
-bool engine_prefix_counts(const struct rod_engine *e, const struct work *w) {
-    return engine_on_device(e, w) && w->request->sampling.repetition_penalty != 1;
-}
-
 static void next_stop(struct work *w) { w->sched.stop_tok = w->stop < w->n_stops ? w->stops[w->stop++] : 0; }
 
 /* Where the prompt stops from here on: each stop makes one more piece, which has the fixed part of a price again. A
@@ -130,15 +126,15 @@ static int take_in(struct rod_engine *e, struct work *w, uint64_t n_tok, struct 
     int rc;
     if (alone(e)) {
         rc = e->parts.ops->slot_load(e->parts.backend, w->sched.slot, n_tok, image->bytes, image->n_bytes, err);
-        if (!rc) rc = engine_prepare_sampling(e, w, err);
-    } else if (!(rc = engine_move_begin(e, w, MOVE_IN, n_tok, image, err))) {
+        if (!rc) rc = slot_prepare_sampling(e, w, err);
+    } else if (!(rc = move_begin(e, w, MOVE_IN, n_tok, image, err))) {
         return 0;
     }
     state_buffer_release(image);
     return rc;
 }
 
-int engine_prefix_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, struct rod_error *err) {
+int prefix_use_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, struct rod_error *err) {
     if (!e->prefixes || w->request->state || w->sched.state != SCHED_PREFILL) return 0;
     if (w->sched.scored) {
         missed(e, w, ROD_PREFIX_SCORED);
@@ -154,7 +150,7 @@ int engine_prefix_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, s
         sched_follow(&e->sched, &w->sched);
         return 0;
     }
-    if (found.buffer && engine_prefix_counts(e, w)) {
+    if (found.buffer && engine_device_counts(e, w)) {
         state_buffer_release(found.buffer);
         found = (struct prefix_found){.reason = ROD_PREFIX_PENALTY};
     } else if (found.buffer) {
@@ -191,7 +187,7 @@ static int leave(struct rod_engine *e, struct work *w, const int32_t *ids, size_
     if (image && at_once)
         rc = e->parts.ops->slot_save(e->parts.backend, w->sched.slot, n, image->bytes, bytes, err);
     else if (image)
-        rc = engine_move_begin(e, w, MOVE_OUT, n, image, err);
+        rc = move_begin(e, w, MOVE_OUT, n, image, err);
     if (rc) {
         state_buffer_release(image);
         prefix_drop(e->prefixes, entry);
@@ -206,13 +202,13 @@ static int leave(struct rod_engine *e, struct work *w, const int32_t *ids, size_
     return rc == ROD_EDEVICE ? rc : 0;
 }
 
-int engine_prefix_stop(struct rod_engine *e, struct work *w, uint64_t now_ns, struct rod_error *err) {
+int prefix_use_stop(struct rod_engine *e, struct work *w, uint64_t now_ns, struct rod_error *err) {
     const uint64_t at = w->sched.pos;
     next_stop(w);
     return leave(e, w, w->prompt, at, alone(e), now_ns, err);
 }
 
-void engine_prefix_said(struct work *w, int32_t id) {
+void prefix_use_generated(struct work *w, int32_t id) {
     if (!w->remembers) return;
     if (w->n_said == w->said_room) {
         const size_t room = w->said_room ? 2 * w->said_room : 64;
@@ -227,7 +223,7 @@ void engine_prefix_said(struct work *w, int32_t id) {
     w->said[w->n_said++] = id;
 }
 
-void engine_prefix_end(struct rod_engine *e, struct work *w, int32_t pending, uint64_t now_ns) {
+void prefix_use_answer(struct rod_engine *e, struct work *w, int32_t pending, uint64_t now_ns) {
     if (!w->remembers || w->request->keep_state || e->config.deterministic) return;
     if (w->sched.state != SCHED_DECODE && w->sched.state != SCHED_LAST) return;
     const size_t n = w->n_prompt + w->n_said - (pending >= 0);
@@ -244,26 +240,23 @@ void engine_prefix_end(struct rod_engine *e, struct work *w, int32_t pending, ui
     free(ids);
 }
 
-static struct work *who_awaits(const struct rod_engine *e) {
-    for (struct sched_req *r = e->sched.follow.head; r; r = r->next)
-        if (work_of_sched(r)->awaits) return work_of_sched(r);
+void prefix_use_saved(struct rod_engine *e, struct prefix_entry *entry, struct state_buffer *image) {
+    prefix_fill(e->prefixes, entry, image);
+    publish(e);
+}
+
+struct work *prefix_use_next_waiting(struct rod_engine *e) {
+    for (struct sched_req *r = e->sched.follow.head; r; r = r->next) {
+        struct work *w = work_of_sched(r);
+        if (!w->awaits) continue;
+        w->awaits = false;
+        sched_unfollow(&e->sched, r);
+        return w;
+    }
     return NULL;
 }
 
-int engine_prefix_saved(struct rod_engine *e, struct prefix_entry *entry, struct state_buffer *image,
-                        struct rod_error *err) {
-    prefix_fill(e->prefixes, entry, image);
-    publish(e);
-    int rc = 0;
-    for (struct work *w; !rc && (w = who_awaits(e));) { /* from the beginning: reading may end others */
-        w->awaits = false;
-        sched_unfollow(&e->sched, &w->sched);
-        rc = engine_read(e, w, engine_now_ns(), err);
-    }
-    return rc;
-}
-
-void engine_prefix_distrust(struct rod_engine *e, const struct work *w) {
+void prefix_use_distrust(struct rod_engine *e, const struct work *w) {
     if (!w->remembers) return;
     const struct prefix_key key = key_of(w);
     prefix_forget(e->prefixes, &key, w->prompt, w->n_prompt);

@@ -1,9 +1,9 @@
-/* engine_session.c - a request that is a session's turn: what it goes on from, and what it leaves to the session.
+/* turn.c - a request that is a session's turn: what it goes on from, and what it leaves to the session.
  *
  * A turn's work is the engine's, then the sessions' until its session is there (away), the engine's while it runs, and
  * the sessions' again until its end is kept (away); they give it back through the mailbox. Only then its end is posted.
  */
-#include "engine_internal.h"
+#include "core.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,17 +15,17 @@ static size_t state_bytes(const void *arg, uint64_t n_tok) {
     return e->parts.ops->state_bytes(e->parts.backend, n_tok);
 }
 
-static void back(void *arg, struct session_turn *turn) {
+static void turn_give_back(void *arg, struct session_turn *turn) {
     struct rod_engine *e = arg;
     struct work *w = turn->user;
     mailbox_return(&e->mailbox, &w->mail);
 }
 
-static void log_line(void *arg, int level, const char *line) { engine_log(arg, level, "%s", line); }
+static void turn_log(void *arg, int level, const char *line) { engine_log(arg, level, "%s", line); }
 
-static int begin(void *arg, struct session_turn *turn, struct rod_error *err);
+static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *err);
 
-int engine_session_open(struct rod_engine *e, struct rod_error *err) {
+int turn_open(struct rod_engine *e, struct rod_error *err) {
     if (!e->states) return 0;
     struct sessions_config config = {
         .dir = e->config.state_dir,
@@ -36,9 +36,9 @@ int engine_session_open(struct rod_engine *e, struct rod_error *err) {
         .reject = e->config.session_reject,
         .form = {.layout = e->backend_info.state_id, .V = e->parts.V, .state_bytes = state_bytes, .arg = e},
         .pool = e->states,
-        .begin = begin,
-        .back = back,
-        .log = log_line,
+        .begin = turn_begin,
+        .back = turn_give_back,
+        .log = turn_log,
         .arg = e};
     memcpy(config.form.fingerprint, e->parts.fingerprint, sizeof config.form.fingerprint);
     const int rc = sessions_open(&config, &e->sessions, err);
@@ -64,7 +64,7 @@ static int check_ids(const struct rod_engine *e, const int32_t *ids, size_t n, s
     return 0;
 }
 
-int engine_session_check(const struct rod_engine *e, const struct rod_request *r, struct rod_error *err) {
+int turn_check(const struct rod_engine *e, const struct rod_request *r, struct rod_error *err) {
     if (!e->sessions) return refuse(err, ROD_EUNSUPPORTED, "session_id", "This device keeps no states.");
     if (r->state || r->keep_state)
         return refuse(err, ROD_EINVALID, "state", "A session's turn has the session's state.");
@@ -76,21 +76,7 @@ int engine_session_check(const struct rod_engine *e, const struct rod_request *r
     return rc;
 }
 
-int engine_session_work(struct work *w, struct rod_error *err) {
-    w->turn = calloc(1, sizeof *w->turn);
-    if (!w->turn) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
-    w->turn->ask = w->request->turn;
-    w->turn->user = w;
-    return 0;
-}
-
-void engine_session_free(struct work *w) {
-    if (!w->turn) return;
-    session_turn_fini(w->turn);
-    free(w->turn);
-}
-
-void engine_session_arrive(struct rod_engine *e, struct work *w) {
+void turn_arrive(struct rod_engine *e, struct work *w) {
     w->away = true;
     sessions_arrive(e->sessions, w->turn);
 }
@@ -119,7 +105,7 @@ static struct rod_state *state_of(const struct rod_engine *e, const struct sessi
     return s;
 }
 
-static int begin(void *arg, struct session_turn *turn, struct rod_error *err) {
+static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *err) {
     struct rod_engine *e = arg;
     struct work *w = turn->user;
     struct rod_request *r = w->request;
@@ -130,7 +116,7 @@ static int begin(void *arg, struct session_turn *turn, struct rod_error *err) {
                       "The turn has no new tokens, and the session's last turn left none to go on from.");
     if (p->n_tok && !(r->state = state_of(e, p))) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
     r->keep_state = true;
-    int rc = engine_state_check(e, r, err);
+    int rc = keep_check(e, r, err);
     if (!rc) rc = work_bind(e, w, err);
     if (rc) return rc;
     w->token_hash = state_file_hash_tokens(p->token_hash, w->prompt, w->n_prompt);
@@ -145,11 +131,11 @@ static int begin(void *arg, struct session_turn *turn, struct rod_error *err) {
 
 /* ---- while it runs ---- */
 
-void engine_session_counted(struct work *w) {
+void turn_counted(struct work *w) {
     if (w->n_generated > 1) w->token_hash = state_file_hash_tokens(w->token_hash, &w->last, 1);
 }
 
-int engine_session_event(struct work *w, const struct rod_event *event) {
+int turn_record(struct work *w, const struct rod_event *event) {
     return w->request->turn->idempotency_key ? session_answer_add(&w->turn->answer, event) : 0;
 }
 
@@ -180,14 +166,14 @@ static struct session_snapshot *snapshot_of(struct work *w) {
     return p;
 }
 
-bool engine_session_leave(struct rod_engine *e, struct work *w) {
+bool turn_leave(struct rod_engine *e, struct work *w) {
     struct session_turn *t = w->turn;
     struct rod_event *end = &w->end->pub;
     if (t->stage != SESSION_STAGE_RUN) return false;
     bool commit = end->kind == ROD_EVENT_FINISH && end->reason != ROD_FINISH_CANCEL;
     session_snapshot_release(t->snapshot);
     t->snapshot = commit ? snapshot_of(w) : NULL;
-    if (commit && (!t->snapshot || engine_session_event(w, end))) {
+    if (commit && (!t->snapshot || turn_record(w, end))) {
         t->rc = rod_fail(&t->err, ROD_ENOMEM, "No memory to keep the session's state.");
         commit = false;
     }
@@ -198,7 +184,7 @@ bool engine_session_leave(struct rod_engine *e, struct work *w) {
     return true;
 }
 
-bool engine_session_cancel(struct rod_engine *e, struct work *w) {
+bool turn_cancel(struct rod_engine *e, struct work *w) {
     if (!w->away) return false;
     w->cancelled = true;
     w->away = !sessions_cancel(e->sessions, w->turn);
@@ -207,66 +193,37 @@ bool engine_session_cancel(struct rod_engine *e, struct work *w) {
 
 /* ---- it is back ---- */
 
-static void name_session(struct rod_event *event, const struct session_turn *t) {
+static void turn_name_session(struct rod_event *event, const struct session_turn *t) {
     memcpy(event->session, t->ask->session, strlen(t->ask->session) + 1);
     event->session_version = t->metadata.version;
 }
 
-/* The answer that was given before, in place of one. */
-static void post_replay(struct rod_engine *e, struct work *w) {
+/* The answer that was given before is this one's. */
+static void turn_send_replay(struct rod_engine *e, struct work *w) {
     struct session_turn *t = w->turn;
-    mailbox_retire(&e->mailbox, &w->mail);
     for (struct mailbox_event *at = t->replay.head, *next; at; at = next) {
         next = at->next;
         struct rod_event *event = &event_of_link(at)->pub;
         event->ticket = w->mail.ticket;
         event->user = w->request->user;
-        if (event->kind == ROD_EVENT_FINISH) name_session(event, t);
+        if (event->kind == ROD_EVENT_FINISH) turn_name_session(event, t);
         mailbox_append(&e->events, at);
     }
     t->replay = (struct mailbox_events){0};
-    engine_count(&e->counters.finished, 1);
-    work_free(w);
 }
 
-void engine_session_back(struct rod_engine *e, struct work *w, uint64_t now_ns) {
+enum turn_back turn_back(struct rod_engine *e, struct work *w) {
     struct session_turn *t = w->turn;
     w->away = false;
     if (w->ran) {
         const bool finished = w->end->pub.kind == ROD_EVENT_FINISH && w->end->pub.reason != ROD_FINISH_CANCEL;
-        if (finished && t->rc) {
-            atomic_fetch_sub_explicit(&e->counters.finished, 1, memory_order_relaxed);
-            engine_token_fail(e, w, &t->err);
-            return;
-        }
-        if (finished) name_session(&w->end->pub, t);
-        engine_token_post(e, w);
-    } else if (w->cancelled) {
-        engine_token_cancel(e, w);
-    } else if (t->rc) {
-        engine_token_fail(e, w, &t->err);
-    } else if (t->replay.head) {
-        post_replay(e, w);
-    } else {
-        sched_submit(&e->sched, &w->sched, now_ns);
+        if (finished && t->rc) return TURN_UNSAVED;
+        if (finished) turn_name_session(&w->end->pub, t);
+        return TURN_ENDED;
     }
-}
-
-void engine_session_stop(struct rod_engine *e, const struct rod_error *error) {
-    if (!e->sessions) return;
-    for (struct mailbox_batch batch;;) {
-        sessions_stop(e->sessions);
-        mailbox_pop(&e->mailbox, false, &batch);
-        if (!batch.returns) break;
-        for (struct mail *m = batch.returns, *next; m; m = next) {
-            next = m->next;
-            struct work *w = work_of_mail(m);
-            if (w->turn->stage == SESSION_STAGE_RUN) {
-                w->away = false;
-                engine_token_fail(e, w, error);
-            } else {
-                engine_session_back(e, w, 0);
-            }
-        }
-    }
+    if (w->cancelled) return TURN_CANCELLED;
+    if (t->rc) return TURN_FAILED;
+    if (!t->replay.head) return TURN_RUNS;
+    turn_send_replay(e, w);
+    return TURN_REPLAYED;
 }

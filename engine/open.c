@@ -1,5 +1,5 @@
-/* engine_open.c - from a directory to an engine: model, tokenizer, backend. */
-#include "engine_internal.h"
+/* open.c - from a directory to an engine: model, tokenizer, backend. */
+#include "core.h"
 #include "engine/base/test_hooks.h"
 #include "engine/model/model.h"
 

@@ -1,5 +1,5 @@
-/* engine_state.c - a request that goes on from a state, and one that leaves its state behind; the pool of states. */
-#include "engine_internal.h"
+/* keep.c - a request that goes on from a state, and one that leaves its state behind; the pool of states. */
+#include "core.h"
 #include "engine/base/host_memory.h"
 
 #include <assert.h>
@@ -11,7 +11,7 @@ static_assert(sizeof((struct rod_state *)0)->layout == BACKEND_STATE_ID_BYTES, "
 /* Positions stay far from where sums with them would wrap. */
 #define MOST_TOK ((uint64_t)1 << 48)
 
-static void *take_from_device(void *arg, size_t bytes) {
+static void *pool_take_from_device(void *arg, size_t bytes) {
     struct rod_engine *e = arg;
     return e->parts.ops->host_take(e->parts.backend, bytes);
 }
@@ -19,13 +19,13 @@ static void *take_from_device(void *arg, size_t bytes) {
 /* Pinned memory is taken from everybody else, and when the server starts. */
 #define MOST_PINNED ((uint64_t)16 << 30)
 
-int engine_state_open(struct rod_engine *e, struct rod_error *err) {
+int keep_open(struct rod_engine *e, struct rod_error *err) {
     const struct backend_ops *ops = e->parts.ops;
     if (!ops->slot_save) return 0;
     struct state_pool_config config = {.bytes = e->config.state_host_bytes};
     if (!config.bytes) config.bytes = host_memory_bytes() / 4;
     if (ops->host_take) {
-        config.take = take_from_device;
+        config.take = pool_take_from_device;
         config.give = ops->host_give;
         config.arg = e;
         if (!e->config.state_host_bytes && config.bytes > MOST_PINNED) config.bytes = MOST_PINNED;
@@ -52,7 +52,7 @@ int engine_state_open(struct rod_engine *e, struct rod_error *err) {
     return state_pool_new(&config, &e->states, err);
 }
 
-static int check_state(const struct rod_engine *e, const struct rod_request *r, struct rod_error *err) {
+static int keep_check_state(const struct rod_engine *e, const struct rod_request *r, struct rod_error *err) {
     const struct rod_state *s = r->state;
     const struct backend_ops *ops = e->parts.ops;
     if (!ops->slot_save) return rod_fail(err, ROD_EUNSUPPORTED, "This device keeps no states.");
@@ -70,31 +70,15 @@ static int check_state(const struct rod_engine *e, const struct rod_request *r, 
     return 0;
 }
 
-int engine_state_check(const struct rod_engine *e, const struct rod_request *r, struct rod_error *err) {
-    const int rc = r->state || r->keep_state ? check_state(e, r, err) : 0;
+int keep_check(const struct rod_engine *e, const struct rod_request *r, struct rod_error *err) {
+    const int rc = r->state || r->keep_state ? keep_check_state(e, r, err) : 0;
     if (rc && err) memcpy(err->param, "state", sizeof "state");
     return rc;
 }
 
-int engine_state_prompt(struct work *w, struct rod_error *err) {
-    const struct rod_request *r = w->request;
-    const struct rod_state *s = r->state;
-    w->prompt = r->prompt;
-    w->n_prompt = r->n_prompt;
-    w->base = s ? s->n_tok : 0;
-    if (!s || s->pending < 0) return 0;
-    w->own_prompt = malloc((r->n_prompt + 1) * sizeof *w->own_prompt);
-    if (!w->own_prompt) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
-    w->own_prompt[0] = s->pending;
-    if (r->n_prompt) memcpy(w->own_prompt + 1, r->prompt, r->n_prompt * sizeof *w->own_prompt);
-    w->prompt = w->own_prompt;
-    w->n_prompt = r->n_prompt + 1;
-    return 0;
-}
-
-int engine_state_load(struct rod_engine *e, struct work *w, struct rod_error *err) {
+int keep_load(struct rod_engine *e, struct work *w, struct rod_error *err) {
     struct rod_state *s = w->request->state;
-    int rc = engine_move_begin(e, w, MOVE_IN, s->n_tok, s->image, err);
+    int rc = move_begin(e, w, MOVE_IN, s->n_tok, s->image, err);
     if (rc == ROD_EINVALID) return err->code = ROD_ESTATE;
     if (!rc) s->image = NULL; /* the move's; when the slot has it nobody needs it here: a state is large */
     return rc;
@@ -102,7 +86,7 @@ int engine_state_load(struct rod_engine *e, struct work *w, struct rod_error *er
 
 /* From the pool; where all of it is in use, from the heap: an answer is not lost for want of room, and whoever has too
  * little hears of it. No more than a slot each. */
-static struct state_buffer *room(struct rod_engine *e, size_t n_bytes, struct rod_error *err) {
+static struct state_buffer *keep_find_room(struct rod_engine *e, size_t n_bytes, struct rod_error *err) {
     struct state_buffer *image = state_buffer_new(e->states, n_bytes);
     if (image) return image;
     uint64_t n_left_out;
@@ -114,14 +98,14 @@ static struct state_buffer *room(struct rod_engine *e, size_t n_bytes, struct ro
     return image;
 }
 
-int engine_state_keep(struct rod_engine *e, struct work *w, int32_t pending, struct rod_error *err) {
+int keep_save(struct rod_engine *e, struct work *w, int32_t pending, struct rod_error *err) {
     struct rod_state *s = w->brings;
     s->pending = pending;
     s->n_tok = w->base + w->n_prompt + w->n_generated - (pending >= 0);
     memcpy(s->layout, e->backend_info.state_id, sizeof s->layout);
-    struct state_buffer *image = room(e, e->parts.ops->state_bytes(e->parts.backend, s->n_tok), err);
+    struct state_buffer *image = keep_find_room(e, e->parts.ops->state_bytes(e->parts.backend, s->n_tok), err);
     if (!image) return err->code;
-    const int rc = engine_move_begin(e, w, MOVE_OUT, s->n_tok, image, err);
+    const int rc = move_begin(e, w, MOVE_OUT, s->n_tok, image, err);
     if (rc) state_buffer_release(image);
     return rc;
 }

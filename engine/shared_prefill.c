@@ -1,4 +1,5 @@
-/* engine_fork.c - choices of one prompt: one of them, the leader, reads it, the others go on from copies of its state.
+/* shared_prefill.c - choices of one prompt: one of them, the leader, reads it, the others go on from copies of its
+ * state.
  *
  * Where the host sees logits they part at the prompt's end: the others get its state and its logits. Where the device
  * draws the tokens, with a slot's own sampling, they part at the last multiple of chunk_tok before the end: there the
@@ -12,7 +13,7 @@
  * admitted in the order of their tickets, so only one prompt's choices of it wait at a time; an engine has one keeper
  * at most, so those of other keys do without. A choice that finds neither leader nor keeper reads the prompt itself.
  */
-#include "engine_internal.h"
+#include "core.h"
 
 #include <string.h>
 
@@ -48,24 +49,23 @@ static bool awaited(const struct rod_engine *e, const struct work *w) {
     return next && group(work_of_sched((struct sched_req *)next)) == group(w);
 }
 
-static int send_scored(struct rod_engine *e, struct work *w, const struct event *scored, struct rod_error *err) {
-    struct event *event = engine_score_copy(scored, err);
+static int send_scored(struct rod_engine *e, struct work *w, uint64_t pos, const struct event *scored,
+                       struct rod_error *err) {
+    struct event *event = score_copy(scored, err);
     if (!event) return err->code;
-    event->pub.ticket = w->mail.ticket;
-    event->pub.user = w->request->user;
-    w->n_scores += event->pub.n_tokens;
-    mailbox_append(&e->events, &event->link);
+    score_send(e, w, pos, event);
     return 0;
 }
 
-int engine_fork_scored(struct rod_engine *e, struct work *w, const struct event *scored, struct rod_error *err) {
+int shared_scored(struct rod_engine *e, struct work *w, const struct sched_row *row, const struct event *scored,
+                  struct rod_error *err) {
     int rc = 0;
     for (struct sched_req *f = e->sched.follow.head; !rc && f; f = f->next) {
         struct work *follower = work_of_sched(f);
-        if (follower->leader == w && f->scored) rc = send_scored(e, follower, scored, err);
+        if (follower->leader == w && f->scored) rc = send_scored(e, follower, row->pos, scored, err);
     }
     if (rc || !awaited(e, w)) return rc;
-    struct event *kept = engine_score_copy(scored, err);
+    struct event *kept = score_copy(scored, err);
     if (!kept) return err->code;
     mailbox_append(&w->kept, &kept->link);
     return 0;
@@ -75,16 +75,8 @@ int engine_fork_scored(struct rod_engine *e, struct work *w, const struct event 
 static int catch_up(struct rod_engine *e, const struct work *from, struct work *w, struct rod_error *err) {
     int rc = 0;
     for (struct mailbox_event *k = from->kept.head; !rc && w->sched.scored && k; k = k->next)
-        rc = send_scored(e, w, event_of_link(k), err);
+        rc = send_scored(e, w, w->n_scores, event_of_link(k), err);
     return rc;
-}
-
-void engine_fork_drop(struct work *w) {
-    for (struct mailbox_event *k = w->kept.head, *next; k; k = next) {
-        next = k->next;
-        event_free(event_of_link(k));
-    }
-    w->kept = (struct mailbox_events){0};
 }
 
 static void move_kept(struct work *from, struct work *to) {
@@ -92,36 +84,35 @@ static void move_kept(struct work *from, struct work *to) {
     from->kept = (struct mailbox_events){0};
 }
 
-static void start(struct rod_engine *e, struct work *w, const float *logits, uint64_t now_ns) {
+/* It reads the rest of its prompt in its own slot. */
+static void start_on_device(struct rod_engine *e, struct work *w) {
     const uint64_t n_tok = w->forked;
     w->forked = 0;
-    if (engine_on_device(e, w)) {
-        sched_unfollow(&e->sched, &w->sched);
-        sched_skip(&e->sched, &w->sched, n_tok);
-        return;
-    }
-    sched_fork(&e->sched, &w->sched);
-    engine_take_logits(e, w, w->sched.pos, logits, now_ns);
+    sched_unfollow(&e->sched, &w->sched);
+    sched_skip(&e->sched, &w->sched, n_tok);
 }
 
-static void start_all(struct rod_engine *e, const float *logits, uint64_t now_ns) {
-    for (struct sched_req *r = e->sched.follow.head, *next; r; r = next) {
-        struct work *follower = work_of_sched(r);
-        next = r->next;
-        if (follower->forked && follower != e->keeper) start(e, follower, logits, now_ns);
+struct work *shared_next_started(struct rod_engine *e) {
+    for (struct sched_req *r = e->sched.follow.head; r; r = r->next) {
+        struct work *w = work_of_sched(r);
+        if (!w->forked || w == e->keeper || engine_on_device(e, w)) continue;
+        w->forked = 0;
+        sched_fork(&e->sched, r);
+        return w;
     }
+    return NULL;
 }
 
-static void start_keeper(struct rod_engine *e, uint64_t now_ns) {
+static void start_keeper(struct rod_engine *e) {
     struct work *keeper = e->keeper;
     e->keeper = NULL;
-    engine_fork_drop(keeper);
-    start(e, keeper, e->kept_logits, now_ns);
+    events_free(&keeper->kept);
+    if (engine_on_device(e, keeper)) start_on_device(e, keeper);
 }
 
-int engine_fork_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, struct rod_error *err) {
+int shared_admit(struct rod_engine *e, struct work *w, struct rod_error *err) {
     const struct backend_ops *ops = e->parts.ops;
-    if (!ops->slot_copy || !pays(e, w) || engine_prefix_counts(e, w)) return 0;
+    if (!ops->slot_copy || !pays(e, w) || engine_device_counts(e, w)) return 0;
     struct work *from = e->keeper && same_prompt(e->keeper, w) ? e->keeper : NULL;
     for (struct sched_req *s = e->sched.prefill[w->lane].head; !from && s; s = s->next)
         if (&w->sched != s && same_prompt(work_of_sched(s), w)) from = work_of_sched(s);
@@ -139,7 +130,7 @@ int engine_fork_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, str
     w->forked = from->forked;
     ops->slot_copy(e->parts.backend, from->sched.slot, w->sched.slot, w->forked);
     move_kept(from, w);
-    start_keeper(e, now_ns);
+    start_keeper(e);
     e->keeper = w;
     return 0;
 }
@@ -171,24 +162,30 @@ static struct work *ready(const struct rod_engine *e) {
     return NULL;
 }
 
-void engine_fork_settle(struct rod_engine *e, uint64_t now_ns) {
-    for (struct work *w; (w = ready(e));) {
-        copy_to_followers(e, w);
-        start_all(e, NULL, now_ns);
+static void start_all_on_device(struct rod_engine *e) {
+    for (struct sched_req *r = e->sched.follow.head, *next; r; r = next) {
+        struct work *follower = work_of_sched(r);
+        next = r->next;
+        if (follower->forked && follower != e->keeper) start_on_device(e, follower);
     }
-    if (e->keeper && !awaited(e, e->keeper)) start_keeper(e, now_ns);
 }
 
-void engine_fork_read(struct rod_engine *e, struct work *w, const float *logits, uint64_t now_ns) {
+void shared_settle(struct rod_engine *e) {
+    for (struct work *w; (w = ready(e));) {
+        copy_to_followers(e, w);
+        start_all_on_device(e);
+    }
+    if (e->keeper && !awaited(e, e->keeper)) start_keeper(e);
+}
+
+void shared_read(struct rod_engine *e, struct work *w, const float *logits) {
     const struct work *keeper = e->keeper;
     copy_to_followers(e, w);
     if (e->keeper != keeper) memcpy(e->kept_logits, logits, e->parts.V * sizeof *logits);
-    engine_fork_drop(w);
-    engine_take_logits(e, w, w->sched.n_prompt, logits, now_ns); /* in order; w may be gone after this */
-    start_all(e, logits, now_ns);
+    events_free(&w->kept);
 }
 
-void engine_fork_left(struct rod_engine *e, const struct work *w) {
+void shared_leave(struct rod_engine *e, const struct work *w) {
     if (e->keeper == w) e->keeper = NULL;
     for (struct sched_req *r = e->sched.follow.head, *next; r; r = next) {
         next = r->next;

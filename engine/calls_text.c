@@ -1,0 +1,106 @@
+/* calls_text.c - the public calls that turn text into tokens, and tokens into text. */
+#include "core.h"
+#include "engine/text/fim.h"
+
+#include <stdlib.h>
+
+static int need_tokenizer(const struct rod_engine *e, struct rod_error *err) {
+    if (e->parts.tokenizer) return 0;
+    return rod_fail(err, ROD_EUNSUPPORTED, "This model has no tokenizer.json: it takes and gives token ids only.");
+}
+
+int rod_encode(const struct rod_engine *e, const char *text, size_t len, bool special, int32_t **ids, size_t *n_ids,
+               struct rod_error *err) {
+    int rc = need_tokenizer(e, err);
+    return rc ? rc : tokenizer_encode(e->parts.tokenizer, text, len, special, ids, n_ids, err);
+}
+
+int rod_decode(const struct rod_engine *e, const int32_t *ids, size_t n_ids, bool skip_special, char **text,
+               size_t *len, struct rod_error *err) {
+    const struct tokenizer *t = e->parts.tokenizer;
+    int rc = need_tokenizer(e, err);
+    if (rc) return rc;
+    size_t cap = 16;
+    for (size_t i = 0; i < n_ids; i++) {
+        size_t n = 0;
+        bool special;
+        if (ids[i] < 0 || (uint32_t)ids[i] >= e->parts.V)
+            return rod_fail(err, ROD_EINVALID, "Token id %d is outside the vocabulary of %u tokens.", ids[i],
+                            e->parts.V);
+        if (tokenizer_bytes(t, ids[i], &n, &special)) cap += n * 3 + 16;
+    }
+    char *buf = malloc(cap + 1);
+    if (!buf) return rod_fail(err, ROD_ENOMEM, "No memory for the text of %zu tokens.", n_ids);
+    struct detok detok = {0};
+    size_t n = 0;
+    for (size_t i = 0; i < n_ids; i++) {
+        size_t token_len;
+        bool special;
+        if (tokenizer_bytes(t, ids[i], &token_len, &special)) n += detok_push(&detok, t, ids[i], skip_special, buf + n);
+    }
+    n += detok_flush(&detok, buf + n);
+    buf[n] = 0;
+    *text = buf;
+    *len = n;
+    return 0;
+}
+
+const char *rod_token_bytes(const struct rod_engine *e, int32_t id, size_t *len, bool *special) {
+    return e->parts.tokenizer ? tokenizer_bytes(e->parts.tokenizer, id, len, special) : NULL;
+}
+
+int rod_tokenize(const struct rod_engine *e, const char *text, size_t len, bool special, bool begin, int32_t **ids,
+                 size_t *n_ids, struct rod_error *err) {
+    int rc = need_tokenizer(e, err);
+    if (rc) return rc;
+    const struct tokenizer_piece piece = {text, len, special};
+    if (!begin) return tokenizer_encode_pieces(e->parts.tokenizer, &piece, 1, ids, n_ids, err);
+    return tokenizer_encode(e->parts.tokenizer, text, len, special, ids, n_ids, err);
+}
+
+int rod_grammar_open(const struct rod_engine *e, enum rod_grammar_kind kind, const char *text, size_t len,
+                     struct rod_grammar **out, struct rod_error *err) {
+    int rc = need_tokenizer(e, err);
+    return rc ? rc : grammar_cache_open(e->grammars, kind, text, len, out, err);
+}
+
+int rod_chat_encode(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages, bool generation,
+                    int32_t **ids, size_t *n_ids, struct rod_error *err) {
+    int rc = need_tokenizer(e, err);
+    return rc ? rc : chat_encode(e->parts.chat, e->parts.tokenizer, messages, n_messages, generation, ids, n_ids, err);
+}
+
+void rod_chat_marks(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages,
+                    const int32_t *ids, size_t n_ids, size_t **marks, size_t *n_marks) {
+    chat_marks(e->parts.chat, e->parts.tokenizer, messages, n_messages, ids, n_ids, marks, n_marks);
+}
+
+int rod_chat_encode_turn(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages,
+                         bool generation, struct rod_turn *turn, int32_t **ids, size_t *n_ids, struct rod_error *err) {
+    const struct chat *c = e->parts.chat;
+    const struct tokenizer *t = e->parts.tokenizer;
+    int rc = need_tokenizer(e, err);
+    if (!rc) rc = chat_encode_more(c, t, messages, n_messages, generation, false, ids, n_ids, err);
+    if (rc) return rc;
+    if (chat_begins(c))
+        rc = chat_encode(c, t, messages, n_messages, generation, &turn->if_empty, &turn->n_if_empty, err);
+    if (!rc && chat_closes(c))
+        rc = chat_encode_more(c, t, messages, n_messages, generation, true, &turn->if_open, &turn->n_if_open, err);
+    turn->leaves_open = generation;
+    if (!rc) return 0;
+    free(*ids);
+    *ids = NULL;
+    return rc;
+}
+
+int rod_chat_render(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages, bool generation,
+                    char **text, size_t *len, struct rod_error *err) {
+    int rc = need_tokenizer(e, err);
+    return rc ? rc : chat_render(e->parts.chat, messages, n_messages, generation, text, len, err);
+}
+
+int rod_fim_encode(const struct rod_engine *e, const char *before, size_t n_before, const char *after, size_t n_after,
+                   int32_t **ids, size_t *n_ids, struct rod_error *err) {
+    int rc = need_tokenizer(e, err);
+    return rc ? rc : fim_encode(e->parts.tokenizer, before, n_before, after, n_after, ids, n_ids, err);
+}

@@ -1,0 +1,198 @@
+/* loop.c - the engine thread: mail in, states that have arrived, slots for the queue, a step, events out, one wake a
+ * turn. What features found out becomes what happens here, and in step.c.
+ */
+#include "core.h"
+
+/* ---- faults ---- */
+
+static void loop_fail_all(struct rod_engine *e, const struct rod_error *error) {
+    struct sched *s = &e->sched; /* followers before those whom they follow */
+    struct sched_list *lists[] = {&s->follow,     &s->decode[0],  &s->decode[1], &s->last,
+                                  &s->prefill[0], &s->prefill[1], &s->moving};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
+        while (lists[i]->head) end_fail(e, work_of_sched(lists[i]->head), error);
+    for (struct sched_req *req; (req = sched_next(s));) end_fail(e, work_of_sched(req), error);
+}
+
+static void loop_device_fault(struct rod_engine *e, const struct rod_error *error) {
+    engine_log(e, 3, "device fault: %s", error->message); /* before anyone acts on it */
+    atomic_store_explicit(&e->counters.device_failed, true, memory_order_relaxed);
+    mailbox_refuse(&e->mailbox, ROD_EDEVICE);
+    struct rod_error fault;
+    rod_fail(&fault, ROD_EDEVICE, "The device failed: %s", error->message);
+    loop_fail_all(e, &fault);
+    e->n_collected = e->n_planned; /* what was on its way does not arrive */
+    /* Perhaps no request was left to tell: the owner must know all the same. */
+    if (!e->events.head && e->config.wake) e->config.wake(e->config.wake_arg);
+}
+
+/* ---- mail ---- */
+
+/* A session's turn, or its end, is there. */
+static void loop_take_back(struct rod_engine *e, struct work *w, uint64_t now_ns) {
+    switch (turn_back(e, w)) {
+    case TURN_RUNS: sched_submit(&e->sched, &w->sched, now_ns); break;
+    case TURN_REPLAYED: end_replayed(e, w); break;
+    case TURN_CANCELLED: end_cancel(e, w); break;
+    case TURN_FAILED: end_fail(e, w, &w->turn->err); break;
+    case TURN_UNSAVED: end_unsaved(e, w); break;
+    case TURN_ENDED: end_post(e, w); break;
+    }
+}
+
+static void loop_receive(struct rod_engine *e, const struct mailbox_batch *batch) {
+    for (struct mail *m = batch->submits, *next; m; m = next) {
+        next = m->next;
+        struct work *w = work_of_mail(m);
+        if (w->turn)
+            turn_arrive(e, w);
+        else
+            sched_submit(&e->sched, &w->sched, w->submit_ns);
+    }
+    for (struct mail *m = batch->cancels, *next; m; m = next) {
+        next = m->cancel_next;
+        end_cancel(e, work_of_mail(m));
+    }
+    /* after the cancels: a work that comes back may end here, and no list may name it then */
+    for (struct mail *m = batch->returns, *next; m; m = next) {
+        next = m->next;
+        loop_take_back(e, work_of_mail(m), engine_now_ns());
+    }
+}
+
+/* ---- slots ---- */
+
+/* Those that have their prompt's state from another one's reading. */
+static void loop_start_shared(struct rod_engine *e, uint64_t now_ns) {
+    for (struct work *w; (w = shared_next_started(e));) step_take_logits(e, w, w->sched.pos, e->kept_logits, now_ns);
+}
+
+/* The work has a slot in the state before the first token, and is to read its prompt: perhaps not all of it. A failure
+ * is a device fault. */
+static int loop_read(struct rod_engine *e, struct work *w, uint64_t now_ns, struct rod_error *err) {
+    struct rod_error fault;
+    if (shared_admit(e, w, &fault)) {
+        end_fail(e, w, &fault);
+        return 0;
+    }
+    loop_start_shared(e, now_ns);
+    return prefix_use_admit(e, w, now_ns, err);
+}
+
+static int loop_admit(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
+    struct sched_req *req;
+    while ((req = sched_expire(&e->sched, now_ns))) {
+        struct work *w = work_of_sched(req);
+        struct rod_error late;
+        rod_fail(&late, ROD_ETIMEDOUT, "No slot became free within %llu ms.",
+                 (unsigned long long)(w->request->queue_timeout_ns / 1000000));
+        end_fail(e, w, &late);
+    }
+    while ((req = sched_admit(&e->sched, now_ns))) {
+        engine_count(&e->counters.running, 1);
+        mailbox_started(&e->mailbox, &work_of_sched(req)->mail);
+        struct work *w = work_of_sched(req);
+        int rc = slot_prepare(e, w, err);
+        if (rc == ROD_ESTATE) { /* the state that it would go on from, not the device */
+            end_fail(e, w, err);
+            continue;
+        }
+        if (rc) return rc;
+        if (w->sched.state == SCHED_MOVING) continue;
+        if ((rc = loop_read(e, w, now_ns, err))) return rc;
+    }
+    shared_settle(e);
+    loop_start_shared(e, now_ns);
+    return 0;
+}
+
+/* ---- states that have arrived ---- */
+
+static int loop_take_arrival(struct rod_engine *e, const struct move *over, struct rod_error *err) {
+    struct work *w = over->work;
+    if (over->checkpoint) {
+        prefix_use_saved(e, over->checkpoint, over->image);
+        int rc = 0; /* from the beginning: reading may end others */
+        while (!rc && (w = prefix_use_next_waiting(e))) rc = loop_read(e, w, engine_now_ns(), err);
+        return rc;
+    }
+    if (over->kind == MOVE_OUT && w) {
+        end_saved(e, w, over->image);
+        return 0;
+    }
+    state_buffer_release(over->image);
+    return w ? slot_prepare_sampling(e, w, err) : 0;
+}
+
+static int loop_take_arrivals(struct rod_engine *e, struct rod_error *err) {
+    struct move over;
+    int rc;
+    for (uint32_t at = 0; (rc = move_next_over(e, &at, &over, err)) > 0;)
+        if ((rc = loop_take_arrival(e, &over, err))) return rc;
+    return rc;
+}
+
+/* ---- the thread ---- */
+
+static void loop_post(struct rod_engine *e, bool wake) {
+    if (!e->events.head) return;
+    mailbox_post(&e->mailbox, &e->events);
+    if (wake && e->config.wake) e->config.wake(e->config.wake_arg);
+}
+
+/* No turn begins any more, and those that the sessions have come back. */
+static void loop_stop_sessions(struct rod_engine *e, const struct rod_error *error) {
+    if (!e->sessions) return;
+    for (struct mailbox_batch batch;;) {
+        sessions_stop(e->sessions);
+        mailbox_pop(&e->mailbox, false, &batch);
+        if (!batch.returns) break;
+        for (struct mail *m = batch.returns, *next; m; m = next) {
+            next = m->next;
+            struct work *w = work_of_mail(m);
+            if (w->turn->stage == SESSION_STAGE_RUN) {
+                w->away = false;
+                end_fail(e, w, error);
+            } else {
+                loop_take_back(e, w, 0);
+            }
+        }
+    }
+}
+
+void *loop_thread(void *arg) {
+    struct rod_engine *e = arg;
+    for (bool idle = true;;) {
+        struct mailbox_batch batch;
+        struct rod_error err;
+        mailbox_pop(&e->mailbox, idle, &batch);
+        uint64_t now_ns = engine_now_ns();
+        /* Time without work is not a step that hangs. */
+        if (idle) atomic_store_explicit(&e->counters.last_step_end_ns, now_ns, memory_order_relaxed);
+        loop_receive(e, &batch);
+        if (batch.stop) break;
+        if (atomic_load_explicit(&e->counters.device_failed, memory_order_relaxed)) {
+            /* submitted in the moment of the fault */
+            rod_fail(&err, ROD_EDEVICE, "The device failed; this server takes no requests.");
+            loop_fail_all(e, &err);
+        } else {
+            int rc = loop_take_arrivals(e, &err);
+            if (!rc) rc = loop_admit(e, now_ns, &err);
+            loop_post(e, true); /* what ended without a step does not wait for the next one */
+            if (!rc) rc = step_run(e, now_ns, &err);
+            if (rc) loop_device_fault(e, &err);
+        }
+        loop_post(e, true);
+        /* Who is in the queue waits for a slot: for one whose state is on its way, which pokes the mailbox when it
+         * arrives, if none is free since this step. */
+        const bool stuck = e->n_moving && !e->sched.slots.n_free;
+        idle = e->n_planned == e->n_collected && (!e->sched.n_queued || stuck) &&
+               !sched_lane_busy(&e->sched, LANE_FIRST) && !sched_lane_busy(&e->sched, LANE_HOST);
+    }
+    struct rod_error err;
+    rod_fail(&err, ROD_EDRAINING, "The server shut down before this request ended.");
+    loop_fail_all(e, &err);
+    loop_stop_sessions(e, &err);
+    loop_post(e, false); /* the owner is closing: nobody waits for a wake */
+    return NULL;
+}

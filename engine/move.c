@@ -1,0 +1,63 @@
+/* move.c - states on their way between slots and host memory, beside the steps.
+ *
+ * A move has its slot and its image from begin until the device says that it is over, whatever becomes of the request:
+ * one that ends meanwhile is gone at once, and the slot is free when the move is over. A request that moves is in
+ * SCHED_MOVING, so that no step has a row of it.
+ */
+#include "core.h"
+
+int move_begin(struct rod_engine *e, struct work *w, enum move_kind kind, uint64_t pos, struct state_buffer *image,
+               struct rod_error *err) {
+    const struct backend_ops *ops = e->parts.ops;
+    const uint32_t slot = w->sched.slot;
+    const int rc = kind == MOVE_IN
+                       ? ops->slot_load_begin(e->parts.backend, slot, pos, image->bytes, image->n_bytes, err)
+                       : ops->slot_save_begin(e->parts.backend, slot, pos, image->bytes, image->n_bytes, err);
+    if (rc) return rc;
+    e->moves[slot] = (struct move){.kind = kind, .work = w, .image = image};
+    e->moving[e->n_moving++] = slot;
+    sched_move(&e->sched, &w->sched);
+    return 0;
+}
+
+void move_abandon(struct rod_engine *e, struct work *w) {
+    const uint32_t slot = w->sched.slot;
+    if (w->sched.state != SCHED_MOVING || e->moves[slot].kind == MOVE_NONE) {
+        sched_remove(&e->sched, &w->sched);
+        return;
+    }
+    e->moves[slot].work = NULL;
+    sched_leave(&e->sched, &w->sched);
+    engine_count(&e->counters.left, 1);
+}
+
+/* The request goes on where it was, or its slot is free. One that has left its state stays: it ends. */
+static void move_settle(struct rod_engine *e, uint32_t slot, const struct move *over) {
+    if (over->kind == MOVE_OUT && !over->checkpoint && over->work) return;
+    if (over->work) {
+        sched_moved(&e->sched, &over->work->sched);
+        return;
+    }
+    sched_release(&e->sched, slot);
+    engine_uncount(&e->counters.left);
+}
+
+int move_next_over(struct rod_engine *e, uint32_t *at, struct move *over, struct rod_error *err) {
+    for (; *at < e->n_moving; ++*at) {
+        const uint32_t slot = e->moving[*at];
+        const int rc = e->parts.ops->slot_moving(e->parts.backend, slot, err);
+        if (rc < 0) return rc;
+        if (rc) continue;
+        e->moving[*at] = e->moving[--e->n_moving];
+        *over = e->moves[slot];
+        e->moves[slot] = (struct move){.kind = MOVE_NONE};
+        move_settle(e, slot, over);
+        return 1;
+    }
+    return 0;
+}
+
+void move_drop_all(struct rod_engine *e) {
+    for (uint32_t i = 0; i < e->n_moving; i++) state_buffer_release(e->moves[e->moving[i]].image);
+    e->n_moving = 0;
+}

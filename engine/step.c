@@ -1,0 +1,257 @@
+/* step.c - a step is planned and run, and its tokens go to their requests.
+ *
+ * Two ways to run a step. Without sampling on the device: forward, then a token a row. With it: a step is launched and
+ * collected later, and the next one is planned and launched in between, so that the device never waits for the host:
+ * it feeds itself, and leaves alone what it has seen end. What the host alone can end (a stop string) is known only
+ * when the step is collected, so after such a row the next plan waits. Requests whose logits the host must see
+ * (LANE_HOST) run in steps of their own, in the first way.
+ */
+#include "core.h"
+
+#include <string.h>
+
+/* ---- plan ---- */
+
+/* A row of a stream; or of what a last answer left to be read, alone: without the break between them it would have been
+ * one, and a device may add a prompt's sums in another order. */
+static bool step_is_drawn(const struct sched_row *row) {
+    const struct work *w = work_of_sched(row->req);
+    return row->req->state == SCHED_DECODE || (w->own_prompt && w->n_prompt == 1);
+}
+
+/* As the device has it: drawn tokens before prompts. Streams are there already. */
+static void step_put_drawn_first(struct step *step) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < step->n_rows; i++) {
+        const struct sched_row row = step->rows[i];
+        if (!step_is_drawn(&row)) continue;
+        memmove(&step->rows[n + 1], &step->rows[n], (i - n) * sizeof row);
+        step->rows[n++] = row;
+    }
+}
+
+/* Plans the next step into e->segs and its struct step; NULL: nothing runs. */
+static struct step *step_plan(struct rod_engine *e, enum engine_lane lane, uint64_t now_ns) {
+    struct step *step = &e->steps[e->n_planned % 2];
+    step->n_rows = sched_plan(&e->sched, (uint8_t)lane, step->rows);
+    if (step->n_rows == 0) return NULL;
+    step_put_drawn_first(step);
+    step->begin_ns = now_ns;
+    step->needs_host = false;
+    const bool device_feeds = e->parts.ops->launch && lane == LANE_FIRST;
+    step->lane = lane;
+    step->n_decode = 0;
+    step->n_prompt_tok = 0;
+    for (uint32_t i = 0; i < step->n_rows; i++) {
+        const struct sched_row *row = &step->rows[i];
+        struct work *w = work_of_sched(row->req);
+        const int32_t *tok;
+        if (row->req->state == SCHED_DECODE)
+            tok = device_feeds ? NULL : &w->last, step->n_decode++;
+        else
+            tok = w->prompt + (row->pos - w->base), step->n_prompt_tok += row->n_tok;
+        e->segs[i] =
+            (struct backend_segment){row->req->slot, row->n_tok, row->n_out, row->pos, tok, !step_is_drawn(row)};
+        if (row->n_out && w->text.stops.n) step->needs_host = true;
+        w->row[e->n_planned % 2] = i;
+        sched_commit(&e->sched, row);
+    }
+    engine_count(&e->counters.prefill_tok, step->n_prompt_tok);
+    e->n_planned++;
+    return step;
+}
+
+/* ---- results ---- */
+
+static void step_count(struct rod_engine *e, const struct step *step) {
+    struct engine_counters *c = &e->counters;
+    const uint64_t begin_ns = step->begin_ns;
+    const uint64_t end_ns = engine_now_ns(), last_ns = atomic_load_explicit(&c->last_step_end_ns, memory_order_relaxed);
+    const uint64_t ns = end_ns - (begin_ns > last_ns ? begin_ns : last_ns); /* a step begins when the last one ends */
+    int i = 0;
+    while (ns > rod_step_bounds_ns[i]) i++;
+    engine_count(&c->bucket[i], 1);
+    for (i = 0; step->n_rows > rod_step_bounds_rows[i]; i++) {}
+    engine_count(&c->rows_bucket[i], 1);
+    engine_count(&c->step_ns_sum, ns);
+    engine_count(&c->rows_sum, step->n_rows);
+    engine_count(&c->steps, 1);
+    atomic_store_explicit(&c->last_step_end_ns, end_ns, memory_order_relaxed);
+    sched_took(&e->sched, (uint8_t)step->lane, step->n_decode, step->n_prompt_tok, ns);
+}
+
+static void step_fail_row(struct rod_engine *e, struct work *w, const struct rod_error *err) {
+    if (err->code == ROD_EINTERNAL) {
+        engine_count(&e->counters.nan, 1);
+        prefix_use_distrust(e, w);
+        engine_log(e, 3, "request %s: %s", w->request->id, err->message);
+    }
+    end_fail(e, w, err);
+}
+
+static int step_sample(struct rod_engine *e, struct work *w, uint64_t position, const float *logits,
+                       struct sampler_output *picked, struct rod_error *err) {
+    const struct rod_request *r = w->request;
+    const int32_t *banned;
+    const size_t n_banned = score_banned(w, &banned);
+    const uint64_t *mask = NULL;
+    struct rod_error fault;
+    if (r->grammar && grammar_walk_mask(&w->walk, grammar_vocab(r->grammar), &mask, &fault))
+        return token_grammar_fault(&fault, err);
+    const struct sampler_input in = {
+        .sampling = &r->sampling,
+        .bias = r->bias,
+        .n_bias = r->n_bias,
+        .allowed = r->allowed_ids,
+        .n_allowed = r->n_allowed_ids,
+        .mask = mask,
+        .also = w->end_ids,
+        .n_also = mask && grammar_walk_accepts(&w->walk) ? w->n_end_ids : 0,
+        .banned = banned,
+        .n_banned = n_banned,
+        .counts = w->counts.n_table ? &w->counts : NULL,
+        .position = position,
+        .n_logprobs = r->n_logprobs,
+    };
+    return sampler_pick(&e->sampler, &in, logits, picked, err);
+}
+
+static void step_act(struct rod_engine *e, struct work *w, const struct verdict *v, const struct rod_error *err) {
+    if (v->kind == VERDICT_ENDS) end_finish(e, w, v);
+    if (v->kind == VERDICT_FAILS) end_fail(e, w, err);
+}
+
+void step_take_logits(struct rod_engine *e, struct work *w, uint64_t position, const float *logits, uint64_t now_ns) {
+    struct sampler_output picked;
+    struct rod_error err;
+    struct verdict v;
+    if (w->request->max_tokens == 0) {
+        v = token_none(w, now_ns);
+    } else if (step_sample(e, w, position, logits, &picked, &err)) {
+        step_fail_row(e, w, &err);
+        return;
+    } else {
+        v = token_take(e, w, &picked, now_ns, &err);
+    }
+    step_act(e, w, &v, &err);
+}
+
+/* A piece of a prompt whose tokens are scored. */
+static int step_score(struct rod_engine *e, struct work *w, const struct sched_row *row, const float *logits,
+                      struct rod_error *err) {
+    struct event *scored;
+    int rc = score_prompt(e, w, row, logits, &scored, err);
+    if (rc || !scored) return rc;
+    rc = shared_scored(e, w, row, scored, err);
+    if (rc)
+        event_free(scored);
+    else
+        score_send(e, w, row->pos, scored);
+    return rc;
+}
+
+/* A row whose logits the host has. */
+static void step_finish_on_host(struct rod_engine *e, const struct sched_row *row, const float *logits,
+                                uint64_t now_ns) {
+    struct work *w = work_of_sched(row->req);
+    const uint64_t position = row->pos + row->n_tok, n_prompt = w->sched.n_prompt;
+    struct rod_error err;
+    if (w->sched.scored && row->pos < n_prompt && step_score(e, w, row, logits, &err)) {
+        step_fail_row(e, w, &err);
+        return;
+    }
+    if (position < n_prompt) return;
+    logits += (size_t)(row->n_out - 1) * e->parts.V;
+    if (position == n_prompt) shared_read(e, w, logits);
+    step_take_logits(e, w, position, logits, now_ns); /* in order; w may be gone after this */
+    if (position != n_prompt) return;
+    for (struct work *next; (next = shared_next_started(e));) step_take_logits(e, next, n_prompt, logits, now_ns);
+}
+
+static void step_finish_on_device(struct rod_engine *e, struct work *w, const struct backend_token *token,
+                                  uint64_t now_ns) {
+    struct rod_error err;
+    if (token->masked ? rod_fail(&err, ROD_EDEVICE, "The device ended a request that goes on.")
+                      : sampler_check(token->status, &err)) {
+        step_fail_row(e, w, &err);
+        return;
+    }
+    const struct verdict v = token_take(e, w, &token->picked, now_ns, &err);
+    step_act(e, w, &v, &err);
+}
+
+/* The oldest step has run: its tokens, or its logits where they are NULL, go to the requests that are still there. */
+static void step_finish(struct rod_engine *e, const float *logits, const struct backend_token *tokens) {
+    struct step *step = &e->steps[e->n_collected % 2];
+    const uint64_t now_ns = engine_now_ns();
+    uint32_t out = 0, n_out = 0;
+    for (uint32_t i = 0; i < step->n_rows; i++, out += n_out) {
+        const struct sched_row row = step->rows[i];
+        n_out = row.n_out;
+        if (!row.n_out || !row.req) continue;
+        struct work *w = work_of_sched(row.req);
+        if (w->n_generated) engine_count(&e->counters.decode_tok, 1);
+        if (tokens)
+            step_finish_on_device(e, w, &tokens[out], now_ns);
+        else
+            step_finish_on_host(e, &row, logits + (size_t)out * e->parts.V, now_ns);
+    }
+    step_count(e, step);
+    step->n_rows = 0;
+    e->n_collected++;
+}
+
+/* ---- run ---- */
+
+/* Prompts that this step, which is planned and launched, brings to where they stop. */
+static int step_leave_checkpoints(struct rod_engine *e, const struct step *step, struct rod_error *err) {
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < step->n_rows; i++) {
+        struct sched_req *r = step->rows[i].req;
+        if (r->stop_tok && r->pos == r->stop_tok && r->state == SCHED_PREFILL)
+            rc = prefix_use_stop(e, work_of_sched(r), step->begin_ns, err);
+    }
+    return rc;
+}
+
+static int step_run_on_host(struct rod_engine *e, enum engine_lane lane, uint64_t now_ns, struct rod_error *err) {
+    const float *logits;
+    const struct step *step = step_plan(e, lane, now_ns);
+    if (!step) return 0;
+    int rc = e->parts.ops->forward(e->parts.backend, e->segs, step->n_rows, &logits, err);
+    if (!rc) rc = step_leave_checkpoints(e, step, err);
+    if (!rc) step_finish(e, logits, NULL);
+    return rc;
+}
+
+static int step_collect(struct rod_engine *e, struct rod_error *err) {
+    const struct backend_token *tokens;
+    int rc = e->parts.ops->collect(e->parts.backend, &tokens, err);
+    if (!rc) step_finish(e, NULL, tokens);
+    return rc;
+}
+
+/* Launches a step if it may, and collects one if two are on their way or there is nothing to launch. */
+static int step_run_on_device(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
+    const uint64_t n_flying = e->n_planned - e->n_collected;
+    const bool may = n_flying == 0 || !e->steps[e->n_collected % 2].needs_host;
+    const struct step *step = may ? step_plan(e, LANE_FIRST, now_ns) : NULL;
+    if (step) {
+        int rc = e->parts.ops->launch(e->parts.backend, e->segs, step->n_rows, err);
+        if (!rc) rc = step_leave_checkpoints(e, step, err);
+        if (rc) return rc;
+    }
+    return n_flying ? step_collect(e, err) : 0; /* with none on its way before, the next turn looks ahead of this one */
+}
+
+/* The lanes take turns. A step of the host's lane begins when nothing is on its way. */
+int step_run(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
+    if (!e->parts.ops->launch) return step_run_on_host(e, LANE_FIRST, now_ns, err);
+    const bool host = sched_lane_busy(&e->sched, LANE_HOST);
+    const bool device = sched_lane_busy(&e->sched, LANE_FIRST) || e->n_planned != e->n_collected;
+    e->host_next = host && !e->host_next;
+    if (!host || (device && !e->host_next)) return step_run_on_device(e, now_ns, err);
+    int rc = 0;
+    while (!rc && e->n_planned != e->n_collected) rc = step_collect(e, err);
+    return rc ? rc : step_run_on_host(e, LANE_HOST, now_ns, err);
+}

@@ -1,0 +1,81 @@
+/* work.h - one submitted request with the memory of all its steps.
+ *
+ * Who owns what: a work is the mailbox's from submit on and freed where it ends (end.c). What its steps need is made on
+ * the submitting thread, so that running out of memory is an answer to a submit.
+ * Threads: the submitter until the mailbox has it, then the engine thread; a session's turn that is away: the
+ * sessions'.
+ */
+#ifndef WORK_H
+#define WORK_H
+
+#include "engine/grammar/grammar.h"
+#include "engine/sched/mailbox.h"
+#include "engine/state/prefix.h"
+#include "engine/sched/request.h"
+#include "engine/backend/sampler.h"
+#include "engine/sched/sched.h"
+#include "engine/session/sessions.h"
+#include "engine/text/text.h"
+
+/* Requests whose tokens the device samples and those whose logits the host must see cannot share a step. Where no
+ * device samples, all are LANE_FIRST. */
+enum engine_lane { LANE_FIRST, LANE_HOST };
+
+struct work {
+    struct mail mail;
+    struct sched_req sched;
+    struct rod_request *request;
+    const int32_t *prompt; /* [n_prompt] what is read: the request's, or with a state's pending token before it */
+    size_t n_prompt;
+    int32_t *own_prompt; /* that one; else NULL */
+    uint64_t base;       /* tokens before: of the state that it goes on from. sched counts from there */
+    struct text text;
+    struct sampler_counts counts; /* n_table = 0: this request has no penalties */
+    int32_t *end_ids;             /* end and stop ids; not chosen before min_tokens. Behind them room for the ends of */
+    size_t n_end_ids;             /* all bad words */
+    int32_t *recent; /* [n_recent] the last tokens generated, newest last: as many as a bad word looks at */
+    uint32_t n_recent, recent_tok; /* recent_tok: room */
+    struct grammar_walk walk;      /* where the text stands in the request's grammar */
+    enum engine_lane lane;
+    struct work *leader;        /* the request whose state this one waits for, NULL = none */
+    uint64_t forked;            /* it has its copy of the state after so many tokens, and waits in FOLLOW to start */
+    struct mailbox_events kept; /* its prompt's scores so far, for those that wait for a slot */
+    size_t n_scores;            /* of its prompt that it was sent, whoever read it */
+    int32_t last;               /* the token that the next step feeds, where the host feeds it */
+    uint32_t row[2];            /* its row of each step on its way, if that row names it */
+    uint32_t n_generated;
+    uint64_t submit_ns, first_ns, last_ns;
+    struct event *end;        /* made at submit, so that every request can end whatever the memory */
+    bool ended;               /* end says how, and goes out when the state is saved */
+    struct rod_state *brings; /* room for what end brings, of keep_state */
+    /* The prefix cache: tokens that were not read; those of the last checkpoint on the way; whether it may leave any.
+     */
+    uint64_t cached_tok, kept_tok;
+    bool remembers, generated; /* generated: an answer is in its state */
+    bool awaits, awaited;      /* it waits in FOLLOW for a checkpoint on its way; it has done so */
+    uint64_t stops[PREFIX_MAX_STOPS];
+    uint32_t n_stops, stop; /* stop: the one after sched.stop_tok */
+    int32_t *said;          /* [n_said] the tokens generated, while it remembers */
+    size_t n_said, said_room;
+    /* turn.c: of a session's turn; else NULL. away: the sessions have it. ran: it has been in a slot. */
+    struct session_turn *turn;
+    bool away, ran, cancelled;
+    uint64_t token_hash; /* of all tokens read, of a turn */
+    struct detok held;   /* at its end: of a character that is not whole */
+};
+
+struct rod_engine;
+
+int work_new(const struct rod_engine *engine, struct rod_request *request, struct work **out, struct rod_error *err);
+/* What follows from the state that it goes on from: before it is scheduled. */
+int work_bind(const struct rod_engine *engine, struct work *work, struct rod_error *err);
+void work_free(struct work *work); /* its request too, unless taken out before */
+
+static inline struct work *work_of_mail(struct mail *mail) {
+    return (struct work *)(void *)((char *)mail - offsetof(struct work, mail));
+}
+static inline struct work *work_of_sched(struct sched_req *req) {
+    return (struct work *)(void *)((char *)req - offsetof(struct work, sched));
+}
+
+#endif
