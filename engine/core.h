@@ -202,6 +202,9 @@ enum turn_back {
 enum turn_back turn_back(struct rod_engine *engine, struct work *work);
 bool turn_cancel(struct rod_engine *engine, struct work *work); /* true: it is told when it comes back */
 bool turn_leave(struct rod_engine *engine, struct work *work);  /* true: its end waits for the session */
+void turn_take_back(struct work *work); /* one that runs is not the sessions', whatever they said */
+/* It ends, and text.detok holds a character that the next turn may complete; NULL: none does. */
+void turn_hold(struct work *work, const struct detok *detok);
 /* A token is counted; an event leaves. */
 void turn_counted(struct work *work); /* last is still the one before */
 int turn_record(struct work *work, const struct rod_event *event);

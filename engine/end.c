@@ -34,7 +34,7 @@ static void end_work(struct rod_engine *e, struct work *w) {
         shared_leave(e, w);
     }
     end_disown_rows(e, w);
-    if (!w->turn || !turn_leave(e, w)) end_post(e, w);
+    if (!w->session.turn || !turn_leave(e, w)) end_post(e, w);
 }
 
 static void end_set_times(struct rod_event *pub, const struct work *w, uint64_t now_ns) {
@@ -59,9 +59,9 @@ static void end_conclude(struct rod_engine *e, struct work *w) {
 }
 
 void end_saved(struct rod_engine *e, struct work *w, struct state_buffer *image) {
-    w->brings->image = image;
-    w->end->pub.state = w->brings;
-    w->brings = NULL;
+    w->output_state->image = image;
+    w->end->pub.state = w->output_state;
+    w->output_state = NULL;
     end_conclude(e, w);
 }
 
@@ -73,9 +73,9 @@ static void end_text(struct work *w, const struct verdict *v) {
     const bool goes_on = v->pending >= 0;
     int match = v->match;
     enum rod_finish reason = v->reason;
-    w->held = goes_on ? t->detok : (struct detok){0};
+    turn_hold(w, goes_on ? &t->detok : NULL);
     if (match < 0) {
-        const bool drop_part = w->request->grammar || (w->turn && (goes_on || !w->n_generated));
+        const bool drop_part = w->request->grammar || (w->session.turn && (goes_on || !w->n_generated));
         match = text_flush(t, w->n_generated > w->request->min_tokens, drop_part);
         if (match >= 0 && reason == ROD_FINISH_LENGTH) reason = ROD_FINISH_STOP;
     } else {
@@ -104,7 +104,7 @@ void end_finish(struct rod_engine *e, struct work *w, const struct verdict *v) {
     pub->kind = ROD_EVENT_FINISH;
     pub->stop_id = v->stop_id;
     pub->prompt_tok = w->base + w->n_prompt;
-    pub->cached_tok = w->base + w->cached_tok;
+    pub->cached_tok = w->base + w->cache.cached_tok;
     pub->completion_tok = w->n_generated;
     const uint64_t now_ns = engine_now_ns();
     end_set_times(pub, w, now_ns);
@@ -116,7 +116,7 @@ void end_finish(struct rod_engine *e, struct work *w, const struct verdict *v) {
 }
 
 void end_cancel(struct rod_engine *e, struct work *w) {
-    if (w->turn && turn_cancel(e, w)) return;
+    if (w->session.turn && turn_cancel(e, w)) return;
     if (!w->ended) {
         end_finish(e, w, &(struct verdict){VERDICT_ENDS, ROD_FINISH_CANCEL, -1, -1, -1});
         return;
@@ -130,7 +130,7 @@ void end_cancel(struct rod_engine *e, struct work *w) {
 
 void end_unsaved(struct rod_engine *e, struct work *w) {
     engine_uncount(&e->counters.finished);
-    end_fail(e, w, &w->turn->err);
+    end_fail(e, w, &w->session.turn->err);
 }
 
 void end_replayed(struct rod_engine *e, struct work *w) {

@@ -99,7 +99,7 @@ static struct state_buffer *keep_find_room(struct rod_engine *e, size_t n_bytes,
 }
 
 int keep_save(struct rod_engine *e, struct work *w, int32_t pending, struct rod_error *err) {
-    struct rod_state *s = w->brings;
+    struct rod_state *s = w->output_state;
     s->pending = pending;
     s->n_tok = w->base + w->n_prompt + w->n_generated - (pending >= 0);
     memcpy(s->layout, e->backend_info.state_id, sizeof s->layout);

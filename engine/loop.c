@@ -34,7 +34,7 @@ static void loop_take_back(struct rod_engine *e, struct work *w, uint64_t now_ns
     case TURN_RUNS: sched_submit(&e->sched, &w->sched, now_ns); break;
     case TURN_REPLAYED: end_replayed(e, w); break;
     case TURN_CANCELLED: end_cancel(e, w); break;
-    case TURN_FAILED: end_fail(e, w, &w->turn->err); break;
+    case TURN_FAILED: end_fail(e, w, &w->session.turn->err); break;
     case TURN_UNSAVED: end_unsaved(e, w); break;
     case TURN_ENDED: end_post(e, w); break;
     }
@@ -44,7 +44,7 @@ static void loop_receive(struct rod_engine *e, const struct mailbox_batch *batch
     for (struct mail *m = batch->submits, *next; m; m = next) {
         next = m->next;
         struct work *w = work_of_mail(m);
-        if (w->turn)
+        if (w->session.turn)
             turn_arrive(e, w);
         else
             sched_submit(&e->sched, &w->sched, w->submit_ns);
@@ -150,8 +150,8 @@ static void loop_stop_sessions(struct rod_engine *e, const struct rod_error *err
         for (struct mail *m = batch.returns, *next; m; m = next) {
             next = m->next;
             struct work *w = work_of_mail(m);
-            if (w->turn->stage == SESSION_STAGE_RUN) {
-                w->away = false;
+            if (w->session.turn->stage == SESSION_STAGE_RUN) {
+                turn_take_back(w);
                 end_fail(e, w, error);
             } else {
                 loop_take_back(e, w, 0);

@@ -58,7 +58,7 @@ static void publish(struct rod_engine *e) {
 static void missed(struct rod_engine *e, const struct work *w, enum rod_prefix_miss why) {
     engine_count(&e->counters.prefix_misses[why], 1);
     engine_log(e, 0, "request %s: prefix cache: %llu of %zu tokens: %s", w->request->id,
-               (unsigned long long)w->cached_tok, w->n_prompt, rod_prefix_miss_name(why));
+               (unsigned long long)w->cache.cached_tok, w->n_prompt, rod_prefix_miss_name(why));
 }
 
 static void looked(struct rod_engine *e, const struct work *w, const struct prefix_found *found) {
@@ -101,13 +101,15 @@ static uint64_t pays_tok(const struct rod_engine *e, const struct work *w, doubl
     return (uint64_t)(ns / cost_each_ns(reading)) + 1;
 }
 
-static void next_stop(struct work *w) { w->sched.stop_tok = w->stop < w->n_stops ? w->stops[w->stop++] : 0; }
+static void next_stop(struct work *w) {
+    w->sched.stop_tok = w->cache.next_stop < w->cache.n_stops ? w->cache.stops[w->cache.next_stop++] : 0;
+}
 
 /* Where the prompt stops from here on: each stop makes one more piece, which has the fixed part of a price again. A
  * session's turn keeps its own end. */
 static void plan_stops(const struct rod_engine *e, struct work *w, const struct prefix_found *found) {
     const struct rod_request *r = w->request;
-    const struct prefix_reading reading = {.from_tok = w->cached_tok,
+    const struct prefix_reading reading = {.from_tok = w->cache.cached_tok,
                                            .n_tok = w->n_prompt,
                                            .branch_tok = found->branch_tok,
                                            .marks = r->marks,
@@ -115,8 +117,8 @@ static void plan_stops(const struct rod_engine *e, struct work *w, const struct 
                                            .pays_tok = pays_tok(e, w, sched_reading(&e->sched, w->lane)->fixed_ns),
                                            .chunk_tok = e->backend_info.chunk_tok,
                                            .open_end = r->keep_state};
-    w->n_stops = prefix_stops(&reading, w->stops);
-    w->stop = 0;
+    w->cache.n_stops = prefix_stops(&reading, w->cache.stops);
+    w->cache.next_stop = 0;
     next_stop(w);
 }
 
@@ -144,9 +146,9 @@ int prefix_use_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, stru
     struct prefix_found found;
     prefix_find(e->prefixes, &key, w->prompt, w->n_prompt, now_ns, &found);
     prefix_note(e->prefixes, &key, w->prompt, w->n_prompt, w->n_prompt);
-    if (found.waits && !w->awaited) { /* a copy takes less than reading */
+    if (found.waits && !w->cache.waited) { /* a copy takes less than reading */
         state_buffer_release(found.buffer);
-        w->awaits = w->awaited = true;
+        w->cache.waiting = w->cache.waited = true;
         sched_follow(&e->sched, &w->sched);
         return 0;
     }
@@ -162,9 +164,9 @@ int prefix_use_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, stru
             found = (struct prefix_found){.reason = ROD_PREFIX_COLD};
         }
     }
-    w->cached_tok = w->kept_tok = found.n_tok;
-    w->generated = found.generated;
-    w->remembers = true;
+    w->cache.cached_tok = w->cache.saved_tok = found.n_tok;
+    w->cache.has_answer = found.generated;
+    w->cache.cacheable = true;
     looked(e, w, &found);
     plan_stops(e, w, &found);
     return 0;
@@ -179,7 +181,7 @@ static int leave(struct rod_engine *e, struct work *w, const int32_t *ids, size_
     const struct prefix_key key = key_of(w);
     const size_t bytes = image_bytes(e, n);
     struct prefix_entry *entry =
-        prefix_reserve(e->prefixes, &key, ids, n, w->generated, state_pool_bytes(1, bytes), now_ns);
+        prefix_reserve(e->prefixes, &key, ids, n, w->cache.has_answer, state_pool_bytes(1, bytes), now_ns);
     if (!entry) return 0;
     struct state_buffer *image = state_buffer_try(e->states, bytes); /* no session goes for a checkpoint */
     if (!image && prefix_evict(e->prefixes, now_ns)) image = state_buffer_try(e->states, bytes);
@@ -192,7 +194,7 @@ static int leave(struct rod_engine *e, struct work *w, const int32_t *ids, size_
         state_buffer_release(image);
         prefix_drop(e->prefixes, entry);
     } else {
-        w->kept_tok = n;
+        w->cache.saved_tok = n;
         if (at_once)
             prefix_fill(e->prefixes, entry, image);
         else
@@ -209,34 +211,34 @@ int prefix_use_stop(struct rod_engine *e, struct work *w, uint64_t now_ns, struc
 }
 
 void prefix_use_generated(struct work *w, int32_t id) {
-    if (!w->remembers) return;
-    if (w->n_said == w->said_room) {
-        const size_t room = w->said_room ? 2 * w->said_room : 64;
-        int32_t *grown = realloc(w->said, room * sizeof *grown);
+    if (!w->cache.cacheable) return;
+    if (w->cache.n_generated == w->cache.generated_cap) {
+        const size_t room = w->cache.generated_cap ? 2 * w->cache.generated_cap : 64;
+        int32_t *grown = realloc(w->cache.generated_ids, room * sizeof *grown);
         if (!grown) {
-            w->remembers = false; /* then this conversation leaves nothing */
+            w->cache.cacheable = false; /* then this conversation leaves nothing */
             return;
         }
-        w->said = grown;
-        w->said_room = room;
+        w->cache.generated_ids = grown;
+        w->cache.generated_cap = room;
     }
-    w->said[w->n_said++] = id;
+    w->cache.generated_ids[w->cache.n_generated++] = id;
 }
 
 void prefix_use_answer(struct rod_engine *e, struct work *w, int32_t pending, uint64_t now_ns) {
-    if (!w->remembers || w->request->keep_state || e->config.deterministic) return;
+    if (!w->cache.cacheable || w->request->keep_state || e->config.deterministic) return;
     if (w->sched.state != SCHED_DECODE && w->sched.state != SCHED_LAST) return;
-    const size_t n = w->n_prompt + w->n_said - (pending >= 0);
+    const size_t n = w->n_prompt + w->cache.n_generated - (pending >= 0);
     if (n <= w->n_prompt) return; /* inside a chunk, and nothing generated: not what reading a longer prompt gives */
     int32_t *ids = malloc(n * sizeof *ids);
     if (!ids) return;
     memcpy(ids, w->prompt, w->n_prompt * sizeof *ids);
-    memcpy(ids + w->n_prompt, w->said, (n - w->n_prompt) * sizeof *ids);
+    memcpy(ids + w->n_prompt, w->cache.generated_ids, (n - w->n_prompt) * sizeof *ids);
     const struct prefix_key key = key_of(w);
     prefix_note(e->prefixes, &key, ids, w->n_prompt, n);
-    w->generated = true;
+    w->cache.has_answer = true;
     struct rod_error err;
-    if (n - w->kept_tok >= pays_tok(e, w, 0)) leave(e, w, ids, n, false, now_ns, &err);
+    if (n - w->cache.saved_tok >= pays_tok(e, w, 0)) leave(e, w, ids, n, false, now_ns, &err);
     free(ids);
 }
 
@@ -248,8 +250,8 @@ void prefix_use_saved(struct rod_engine *e, struct prefix_entry *entry, struct s
 struct work *prefix_use_next_waiting(struct rod_engine *e) {
     for (struct sched_req *r = e->sched.follow.head; r; r = r->next) {
         struct work *w = work_of_sched(r);
-        if (!w->awaits) continue;
-        w->awaits = false;
+        if (!w->cache.waiting) continue;
+        w->cache.waiting = false;
         sched_unfollow(&e->sched, r);
         return w;
     }
@@ -257,7 +259,7 @@ struct work *prefix_use_next_waiting(struct rod_engine *e) {
 }
 
 void prefix_use_distrust(struct rod_engine *e, const struct work *w) {
-    if (!w->remembers) return;
+    if (!w->cache.cacheable) return;
     const struct prefix_key key = key_of(w);
     prefix_forget(e->prefixes, &key, w->prompt, w->n_prompt);
     publish(e);

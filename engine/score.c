@@ -60,14 +60,14 @@ int score_prompt(struct rod_engine *e, const struct work *w, const struct sched_
 }
 
 void score_send(struct rod_engine *e, struct work *w, uint64_t pos, struct event *scored) {
-    const size_t n_old = w->n_scores > pos ? w->n_scores - (size_t)pos : 0;
+    const size_t n_old = w->score.n_sent > pos ? w->score.n_sent - (size_t)pos : 0;
     if (n_old >= scored->pub.n_tokens) {
         event_free(scored);
         return;
     }
     scored->pub.tokens += n_old; /* what the work has from one that it followed does not come twice */
     scored->pub.n_tokens -= n_old;
-    w->n_scores += scored->pub.n_tokens;
+    w->score.n_sent += scored->pub.n_tokens;
     scored->pub.kind = ROD_EVENT_PROMPT;
     scored->pub.ticket = w->mail.ticket;
     scored->pub.user = w->request->user;
@@ -83,8 +83,9 @@ size_t score_banned(struct work *w, const int32_t **ids) {
     for (size_t i = 0; i < r->n_bad; i++) {
         const struct rod_ids *bad = &r->bad[i];
         const size_t before = bad->n_ids - 1;
-        if (before > w->n_recent) continue;
-        if (before && memcmp(w->recent + w->n_recent - before, bad->ids, before * sizeof *bad->ids)) continue;
+        if (before > w->score.n_recent) continue;
+        if (before && memcmp(w->score.recent + w->score.n_recent - before, bad->ids, before * sizeof *bad->ids))
+            continue;
         w->end_ids[n++] = bad->ids[before];
     }
     *ids = early ? w->end_ids : w->end_ids + w->n_end_ids;
@@ -92,7 +93,8 @@ size_t score_banned(struct work *w, const int32_t **ids) {
 }
 
 void score_generated(struct work *w, int32_t id) {
-    if (!w->recent_tok) return;
-    if (w->n_recent == w->recent_tok) memmove(w->recent, w->recent + 1, --w->n_recent * sizeof *w->recent);
-    w->recent[w->n_recent++] = id;
+    if (!w->score.recent_cap) return;
+    if (w->score.n_recent == w->score.recent_cap)
+        memmove(w->score.recent, w->score.recent + 1, --w->score.n_recent * sizeof *w->score.recent);
+    w->score.recent[w->score.n_recent++] = id;
 }

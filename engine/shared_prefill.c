@@ -62,32 +62,32 @@ int shared_scored(struct rod_engine *e, struct work *w, const struct sched_row *
     int rc = 0;
     for (struct sched_req *f = e->sched.follow.head; !rc && f; f = f->next) {
         struct work *follower = work_of_sched(f);
-        if (follower->leader == w && f->scored) rc = send_scored(e, follower, row->pos, scored, err);
+        if (follower->share.source == w && f->scored) rc = send_scored(e, follower, row->pos, scored, err);
     }
     if (rc || !awaited(e, w)) return rc;
     struct event *kept = score_copy(scored, err);
     if (!kept) return err->code;
-    mailbox_append(&w->kept, &kept->link);
+    mailbox_append(&w->share.scores, &kept->link);
     return 0;
 }
 
 /* What was scored before w came. */
 static int catch_up(struct rod_engine *e, const struct work *from, struct work *w, struct rod_error *err) {
     int rc = 0;
-    for (struct mailbox_event *k = from->kept.head; !rc && w->sched.scored && k; k = k->next)
-        rc = send_scored(e, w, w->n_scores, event_of_link(k), err);
+    for (struct mailbox_event *k = from->share.scores.head; !rc && w->sched.scored && k; k = k->next)
+        rc = send_scored(e, w, w->score.n_sent, event_of_link(k), err);
     return rc;
 }
 
 static void move_kept(struct work *from, struct work *to) {
-    to->kept = from->kept;
-    from->kept = (struct mailbox_events){0};
+    to->share.scores = from->share.scores;
+    from->share.scores = (struct mailbox_events){0};
 }
 
 /* It reads the rest of its prompt in its own slot. */
 static void start_on_device(struct rod_engine *e, struct work *w) {
-    const uint64_t n_tok = w->forked;
-    w->forked = 0;
+    const uint64_t n_tok = w->share.copied_tok;
+    w->share.copied_tok = 0;
     sched_unfollow(&e->sched, &w->sched);
     sched_skip(&e->sched, &w->sched, n_tok);
 }
@@ -95,8 +95,8 @@ static void start_on_device(struct rod_engine *e, struct work *w) {
 struct work *shared_next_started(struct rod_engine *e) {
     for (struct sched_req *r = e->sched.follow.head; r; r = r->next) {
         struct work *w = work_of_sched(r);
-        if (!w->forked || w == e->keeper || engine_on_device(e, w)) continue;
-        w->forked = 0;
+        if (!w->share.copied_tok || w == e->keeper || engine_on_device(e, w)) continue;
+        w->share.copied_tok = 0;
         sched_fork(&e->sched, r);
         return w;
     }
@@ -106,7 +106,7 @@ struct work *shared_next_started(struct rod_engine *e) {
 static void start_keeper(struct rod_engine *e) {
     struct work *keeper = e->keeper;
     e->keeper = NULL;
-    events_free(&keeper->kept);
+    events_free(&keeper->share.scores);
     if (engine_on_device(e, keeper)) start_on_device(e, keeper);
 }
 
@@ -123,12 +123,12 @@ int shared_admit(struct rod_engine *e, struct work *w, struct rod_error *err) {
     if (rc) return rc;
     sched_follow(&e->sched, &w->sched);
     if (from != e->keeper) {
-        w->leader = from;
+        w->share.source = from;
         if (engine_on_device(e, from)) from->sched.share_tok = shared_tok(e, from);
         return 0;
     }
-    w->forked = from->forked;
-    ops->slot_copy(e->parts.backend, from->sched.slot, w->sched.slot, w->forked);
+    w->share.copied_tok = from->share.copied_tok;
+    ops->slot_copy(e->parts.backend, from->sched.slot, w->sched.slot, w->share.copied_tok);
     move_kept(from, w);
     start_keeper(e);
     e->keeper = w;
@@ -140,14 +140,14 @@ static void copy_to_followers(struct rod_engine *e, struct work *w) {
     struct work *last = NULL;
     for (struct sched_req *r = e->sched.follow.head; r; r = r->next) {
         struct work *follower = work_of_sched(r);
-        if (follower->leader != w) continue;
-        follower->forked = w->sched.pos;
-        e->parts.ops->slot_copy(e->parts.backend, w->sched.slot, r->slot, follower->forked);
-        follower->leader = NULL;
+        if (follower->share.source != w) continue;
+        follower->share.copied_tok = w->sched.pos;
+        e->parts.ops->slot_copy(e->parts.backend, w->sched.slot, r->slot, follower->share.copied_tok);
+        follower->share.source = NULL;
         last = follower;
     }
     if (!last || e->keeper || !awaited(e, w)) return;
-    if (engine_on_device(e, w) && w->remembers) return;
+    if (engine_on_device(e, w) && w->cache.cacheable) return;
     e->keeper = last;
     move_kept(w, last);
 }
@@ -156,7 +156,7 @@ static void copy_to_followers(struct rod_engine *e, struct work *w) {
  * Where the host sees logits nobody stops there. */
 static struct work *ready(const struct rod_engine *e) {
     for (struct sched_req *r = e->sched.follow.head; r; r = r->next) {
-        struct work *leader = work_of_sched(r)->leader;
+        struct work *leader = work_of_sched(r)->share.source;
         if (leader && leader->sched.state == SCHED_PREFILL && leader->sched.pos >= shared_tok(e, leader)) return leader;
     }
     return NULL;
@@ -166,7 +166,7 @@ static void start_all_on_device(struct rod_engine *e) {
     for (struct sched_req *r = e->sched.follow.head, *next; r; r = next) {
         struct work *follower = work_of_sched(r);
         next = r->next;
-        if (follower->forked && follower != e->keeper) start_on_device(e, follower);
+        if (follower->share.copied_tok && follower != e->keeper) start_on_device(e, follower);
     }
 }
 
@@ -182,15 +182,15 @@ void shared_read(struct rod_engine *e, struct work *w, const float *logits) {
     const struct work *keeper = e->keeper;
     copy_to_followers(e, w);
     if (e->keeper != keeper) memcpy(e->kept_logits, logits, e->parts.V * sizeof *logits);
-    events_free(&w->kept);
+    events_free(&w->share.scores);
 }
 
 void shared_leave(struct rod_engine *e, const struct work *w) {
     if (e->keeper == w) e->keeper = NULL;
     for (struct sched_req *r = e->sched.follow.head, *next; r; r = next) {
         next = r->next;
-        if (work_of_sched(r)->leader != w) continue;
-        work_of_sched(r)->leader = NULL;
+        if (work_of_sched(r)->share.source != w) continue;
+        work_of_sched(r)->share.source = NULL;
         sched_unfollow(&e->sched, r);
     }
 }

@@ -42,7 +42,7 @@ static int token_send(struct rod_engine *e, struct work *w, enum rod_event_kind 
     token->logprob = picked->logprob;
     token->n_top = picked->n_top;
     if (picked->n_top) memcpy(token->top, picked->top, picked->n_top * sizeof *token->top);
-    if (w->turn && turn_record(w, pub)) {
+    if (w->session.turn && turn_record(w, pub)) {
         event_free(event);
         return ROD_ENOMEM;
     }
@@ -69,7 +69,7 @@ static struct verdict token_take_end(struct rod_engine *e, struct work *w, const
 /* It is counted wherever somebody counts. */
 static void token_count(struct work *w, int32_t id) {
     w->n_generated++;
-    if (w->turn) turn_counted(w);
+    if (w->session.turn) turn_counted(w);
     w->last = id;
     score_generated(w, id);
     prefix_use_generated(w, id);

@@ -77,8 +77,8 @@ int turn_check(const struct rod_engine *e, const struct rod_request *r, struct r
 }
 
 void turn_arrive(struct rod_engine *e, struct work *w) {
-    w->away = true;
-    sessions_arrive(e->sessions, w->turn);
+    w->session.in_sessions = true;
+    sessions_arrive(e->sessions, w->session.turn);
 }
 
 /* ---- its session is there; on a thread of the sessions ---- */
@@ -119,7 +119,7 @@ static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *er
     int rc = keep_check(e, r, err);
     if (!rc) rc = work_bind(e, w, err);
     if (rc) return rc;
-    w->token_hash = state_file_hash_tokens(p->token_hash, w->prompt, w->n_prompt);
+    w->session.token_hash = state_file_hash_tokens(p->token_hash, w->prompt, w->n_prompt);
     if (!r->n_prompt) { /* the text goes on where it was cut */
         memcpy(w->text.detok.held, p->held, p->n_held);
         w->text.detok.n_held = p->n_held;
@@ -131,12 +131,16 @@ static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *er
 
 /* ---- while it runs ---- */
 
+void turn_take_back(struct work *w) { w->session.in_sessions = false; }
+
+void turn_hold(struct work *w, const struct detok *detok) { w->session.held = detok ? *detok : (struct detok){0}; }
+
 void turn_counted(struct work *w) {
-    if (w->n_generated > 1) w->token_hash = state_file_hash_tokens(w->token_hash, &w->last, 1);
+    if (w->n_generated > 1) w->session.token_hash = state_file_hash_tokens(w->session.token_hash, &w->last, 1);
 }
 
 int turn_record(struct work *w, const struct rod_event *event) {
-    return w->request->turn->idempotency_key ? session_answer_add(&w->turn->answer, event) : 0;
+    return w->request->turn->idempotency_key ? session_answer_add(&w->session.turn->answer, event) : 0;
 }
 
 /* ---- its end ---- */
@@ -153,11 +157,11 @@ static struct session_snapshot *snapshot_of(struct work *w) {
     if (!p) return NULL;
     p->n_tok = s->n_tok;
     p->pending = s->pending;
-    p->token_hash = w->token_hash;
+    p->token_hash = w->session.token_hash;
     if (s->pending < 0 && w->n_generated) p->token_hash = state_file_hash_tokens(p->token_hash, &w->last, 1);
     p->seed = w->request->sampling.seed;
-    p->n_held = w->held.n_held;
-    memcpy(p->held, w->held.held, sizeof p->held);
+    p->n_held = w->session.held.n_held;
+    memcpy(p->held, w->session.held.held, sizeof p->held);
     for (uint32_t i = 0; i < w->counts.n; i++)
         p->seen[i] = (struct session_seen){w->counts.ids[i], w->counts.n_generated[i]};
     qsort(p->seen, p->n_seen, sizeof *p->seen, by_id);
@@ -167,7 +171,7 @@ static struct session_snapshot *snapshot_of(struct work *w) {
 }
 
 bool turn_leave(struct rod_engine *e, struct work *w) {
-    struct session_turn *t = w->turn;
+    struct session_turn *t = w->session.turn;
     struct rod_event *end = &w->end->pub;
     if (t->stage != SESSION_STAGE_RUN) return false;
     bool commit = end->kind == ROD_EVENT_FINISH && end->reason != ROD_FINISH_CANCEL;
@@ -179,16 +183,16 @@ bool turn_leave(struct rod_engine *e, struct work *w) {
     }
     rod_state_free(end->state);
     end->state = NULL;
-    w->away = w->ran = true;
+    w->session.in_sessions = w->session.ran = true;
     sessions_end(e->sessions, t, commit);
     return true;
 }
 
 bool turn_cancel(struct rod_engine *e, struct work *w) {
-    if (!w->away) return false;
-    w->cancelled = true;
-    w->away = !sessions_cancel(e->sessions, w->turn);
-    return w->away;
+    if (!w->session.in_sessions) return false;
+    w->session.cancelled = true;
+    w->session.in_sessions = !sessions_cancel(e->sessions, w->session.turn);
+    return w->session.in_sessions;
 }
 
 /* ---- it is back ---- */
@@ -200,7 +204,7 @@ static void turn_name_session(struct rod_event *event, const struct session_turn
 
 /* The answer that was given before is this one's. */
 static void turn_send_replay(struct rod_engine *e, struct work *w) {
-    struct session_turn *t = w->turn;
+    struct session_turn *t = w->session.turn;
     for (struct mailbox_event *at = t->replay.head, *next; at; at = next) {
         next = at->next;
         struct rod_event *event = &event_of_link(at)->pub;
@@ -213,15 +217,15 @@ static void turn_send_replay(struct rod_engine *e, struct work *w) {
 }
 
 enum turn_back turn_back(struct rod_engine *e, struct work *w) {
-    struct session_turn *t = w->turn;
-    w->away = false;
-    if (w->ran) {
+    struct session_turn *t = w->session.turn;
+    w->session.in_sessions = false;
+    if (w->session.ran) {
         const bool finished = w->end->pub.kind == ROD_EVENT_FINISH && w->end->pub.reason != ROD_FINISH_CANCEL;
         if (finished && t->rc) return TURN_UNSAVED;
         if (finished) turn_name_session(&w->end->pub, t);
         return TURN_ENDED;
     }
-    if (w->cancelled) return TURN_CANCELLED;
+    if (w->session.cancelled) return TURN_CANCELLED;
     if (t->rc) return TURN_FAILED;
     if (!t->replay.head) return TURN_RUNS;
     turn_send_replay(e, w);

@@ -8,7 +8,7 @@ static int work_init_counts(struct work *w, const struct engine_parts *parts, st
     const struct rod_request *r = w->request;
     const uint32_t V = parts->V;
     const bool device = parts->ops->launch && w->lane == LANE_FIRST; /* it counts itself */
-    const struct session_snapshot *from = w->turn ? w->turn->snapshot : NULL;
+    const struct session_snapshot *from = w->session.turn ? w->session.turn->snapshot : NULL;
     if (!from && (device || !sampler_needs_counts(&r->sampling))) return 0; /* a session's next turn may need them */
     uint64_t n_distinct = (uint64_t)w->n_prompt + r->max_tokens + (from ? from->n_seen : 0) + 1;
     int rc = sampler_counts_init(&w->counts, n_distinct < V ? n_distinct : V, err);
@@ -34,24 +34,25 @@ static int work_init_recent(struct work *w, struct rod_error *err) {
     for (size_t i = 0; i < w->request->n_bad; i++)
         if (w->request->bad[i].n_ids > most) most = w->request->bad[i].n_ids;
     if (most < 2) return 0;
-    w->recent_tok = (uint32_t)most - 1;
-    w->recent = malloc(w->recent_tok * sizeof *w->recent);
-    return w->recent ? 0 : rod_fail(err, ROD_ENOMEM, "No memory for a request.");
+    w->score.recent_cap = (uint32_t)most - 1;
+    w->score.recent = malloc(w->score.recent_cap * sizeof *w->score.recent);
+    return w->score.recent ? 0 : rod_fail(err, ROD_ENOMEM, "No memory for a request.");
 }
 
 /* What a device that samples cannot do by itself. */
 static bool work_needs_logits(const struct work *w) {
     const struct rod_request *r = w->request;
-    if (w->turn && w->turn->snapshot->n_seen && sampler_needs_counts(&r->sampling)) return true; /* of earlier turns */
+    if (w->session.turn && w->session.turn->snapshot->n_seen && sampler_needs_counts(&r->sampling))
+        return true; /* of earlier turns */
     return r->n_prompt_logprobs >= 0 || r->n_allowed_ids || r->n_bad || r->grammar || r->max_tokens == 0;
 }
 
 /* A session's turn. */
 static int work_init_turn(struct work *w, struct rod_error *err) {
-    w->turn = calloc(1, sizeof *w->turn);
-    if (!w->turn) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
-    w->turn->ask = w->request->turn;
-    w->turn->user = w;
+    w->session.turn = calloc(1, sizeof *w->session.turn);
+    if (!w->session.turn) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
+    w->session.turn->ask = w->request->turn;
+    w->session.turn->user = w;
     return 0;
 }
 
@@ -63,7 +64,7 @@ int work_new(const struct rod_engine *e, struct rod_request *request, struct wor
     int rc = text_init(&w->text, e->parts.tokenizer, e->max_token_bytes, request, err);
     if (!rc) rc = work_init_end_ids(w, &e->parts, err);
     if (!rc) rc = work_init_recent(w, err);
-    if (!rc && (request->keep_state || request->turn) && !(w->brings = calloc(1, sizeof *w->brings)))
+    if (!rc && (request->keep_state || request->turn) && !(w->output_state = calloc(1, sizeof *w->output_state)))
         rc = rod_fail(err, ROD_ENOMEM, "No memory for a request.");
     if (!rc) {
         w->end = event_new(text_cap(&w->text, e->max_token_bytes), 0, 0, stops_max_len(&w->text.stops) + 1);
@@ -81,7 +82,7 @@ int work_new(const struct rod_engine *e, struct rod_request *request, struct wor
     if (request->queue_timeout_ns) {
         bool never = request->queue_timeout_ns > UINT64_MAX - w->submit_ns;
         w->sched.deadline_ns = never ? 0 : w->submit_ns + request->queue_timeout_ns;
-        if (w->turn) w->turn->deadline_ns = w->sched.deadline_ns;
+        if (w->session.turn) w->session.turn->deadline_ns = w->sched.deadline_ns;
     }
     *out = w;
     return 0;
@@ -119,18 +120,18 @@ int work_bind(const struct rod_engine *e, struct work *w, struct rod_error *err)
 }
 
 void work_free(struct work *w) {
-    if (w->turn) session_turn_fini(w->turn);
-    free(w->turn);
+    if (w->session.turn) session_turn_fini(w->session.turn);
+    free(w->session.turn);
     grammar_walk_fini(&w->walk);
     rod_request_free(w->request);
     text_fini(&w->text);
     sampler_counts_fini(&w->counts);
     free(w->own_prompt);
     free(w->end_ids);
-    free(w->recent);
+    free(w->score.recent);
     event_free(w->end);
-    rod_state_free(w->brings);
-    free(w->said);
-    events_free(&w->kept);
+    rod_state_free(w->output_state);
+    free(w->cache.generated_ids);
+    events_free(&w->share.scores);
     free(w);
 }

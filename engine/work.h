@@ -21,6 +21,45 @@
  * device samples, all are LANE_FIRST. */
 enum engine_lane { LANE_FIRST, LANE_HOST };
 
+/* What score.c keeps: a prompt's scores, and bad words. */
+struct work_score {
+    size_t n_sent;   /* scores of its prompt that it was sent, whichever request read it */
+    int32_t *recent; /* [n_recent] the last tokens generated, newest last: as many as a bad word looks at */
+    uint32_t n_recent, recent_cap;
+};
+
+/* What shared_prefill.c keeps. */
+struct work_share {
+    struct work *source;          /* the request whose state this one waits for, NULL = none */
+    uint64_t copied_tok;          /* it has its copy of the state after so many tokens, and waits to start; 0 = no */
+    struct mailbox_events scores; /* its prompt's so far, for those that wait for a slot */
+};
+
+/* What prefix_use.c keeps. */
+struct work_cache {
+    uint64_t cached_tok; /* tokens that were not read */
+    uint64_t saved_tok;  /* those of the last checkpoint that it began from or left */
+    bool cacheable;      /* it may leave checkpoints */
+    bool has_answer;     /* an answer is in its state */
+    bool waiting;        /* for a checkpoint on its way */
+    bool waited;         /* it has done so, and does not again */
+    uint64_t stops[PREFIX_MAX_STOPS];
+    uint32_t n_stops, next_stop; /* next_stop: the one after sched.stop_tok */
+    int32_t *generated_ids;      /* [n_generated] while it is cacheable */
+    size_t n_generated, generated_cap;
+};
+
+/* What turn.c keeps, of a session's turn. */
+struct work_session {
+    struct session_turn *turn; /* NULL: a request without a session */
+    bool in_sessions;          /* the sessions have it */
+    bool ran;                  /* it has been in a slot */
+    bool cancelled;            /* while the sessions had it */
+    uint64_t token_hash;       /* of all tokens read */
+    struct detok held;         /* at its end: of a character that is not whole */
+};
+
+/* The engine's files write what is here; a feature's part is written by its own file alone. */
 struct work {
     struct mail mail;
     struct sched_req sched;
@@ -33,35 +72,19 @@ struct work {
     struct sampler_counts counts; /* n_table = 0: this request has no penalties */
     int32_t *end_ids;             /* end and stop ids; not chosen before min_tokens. Behind them room for the ends of */
     size_t n_end_ids;             /* all bad words */
-    int32_t *recent; /* [n_recent] the last tokens generated, newest last: as many as a bad word looks at */
-    uint32_t n_recent, recent_tok; /* recent_tok: room */
-    struct grammar_walk walk;      /* where the text stands in the request's grammar */
+    struct grammar_walk walk;     /* where the text stands in the request's grammar */
     enum engine_lane lane;
-    struct work *leader;        /* the request whose state this one waits for, NULL = none */
-    uint64_t forked;            /* it has its copy of the state after so many tokens, and waits in FOLLOW to start */
-    struct mailbox_events kept; /* its prompt's scores so far, for those that wait for a slot */
-    size_t n_scores;            /* of its prompt that it was sent, whoever read it */
-    int32_t last;               /* the token that the next step feeds, where the host feeds it */
-    uint32_t row[2];            /* its row of each step on its way, if that row names it */
+    int32_t last;    /* the token that the next step feeds, where the host feeds it */
+    uint32_t row[2]; /* its row of each step on its way, if that row names it */
     uint32_t n_generated;
     uint64_t submit_ns, first_ns, last_ns;
-    struct event *end;        /* made at submit, so that every request can end whatever the memory */
-    bool ended;               /* end says how, and goes out when the state is saved */
-    struct rod_state *brings; /* room for what end brings, of keep_state */
-    /* The prefix cache: tokens that were not read; those of the last checkpoint on the way; whether it may leave any.
-     */
-    uint64_t cached_tok, kept_tok;
-    bool remembers, generated; /* generated: an answer is in its state */
-    bool awaits, awaited;      /* it waits in FOLLOW for a checkpoint on its way; it has done so */
-    uint64_t stops[PREFIX_MAX_STOPS];
-    uint32_t n_stops, stop; /* stop: the one after sched.stop_tok */
-    int32_t *said;          /* [n_said] the tokens generated, while it remembers */
-    size_t n_said, said_room;
-    /* turn.c: of a session's turn; else NULL. away: the sessions have it. ran: it has been in a slot. */
-    struct session_turn *turn;
-    bool away, ran, cancelled;
-    uint64_t token_hash; /* of all tokens read, of a turn */
-    struct detok held;   /* at its end: of a character that is not whole */
+    struct event *end;              /* made at submit, so that every request can end whatever the memory */
+    bool ended;                     /* end says how, and goes out when the state is saved */
+    struct rod_state *output_state; /* room for what end carries, of keep_state */
+    struct work_score score;
+    struct work_share share;
+    struct work_cache cache;
+    struct work_session session;
 };
 
 struct rod_engine;
