@@ -26,30 +26,30 @@ int rod_request_fits(const struct rod_engine *e, const struct rod_request *reque
 
 int rod_submit_all(struct rod_engine *e, struct rod_request *const *requests, size_t n, uint64_t *tickets,
                    struct rod_error *err) {
-    struct mail **mails = calloc(n, sizeof *mails);
+    struct submission **submissions = calloc(n, sizeof *submissions);
     size_t n_made = 0;
-    int rc = mails ? 0 : rod_fail(err, ROD_ENOMEM, "No memory for %zu requests.", n);
+    int rc = submissions ? 0 : rod_fail(err, ROD_ENOMEM, "No memory for %zu requests.", n);
     for (size_t i = 0; !rc && n > 1 && i < n; i++)
         if (requests[i]->turn) {
             rc = rod_fail(err, ROD_EINVALID, "A session's turn has one answer.");
             if (err) memcpy(err->param, "n", sizeof "n");
         }
     while (!rc && n_made < n) {
-        struct work *work;
+        struct active *active;
         rc = rod_request_fits(e, requests[n_made], err);
-        if (!rc) rc = work_new(e, requests[n_made], &work, err);
-        if (!rc) mails[n_made++] = &work->mail;
+        if (!rc) rc = active_new(e, requests[n_made], &active, err);
+        if (!rc) submissions[n_made++] = &active->submission;
     }
     if (!rc) {
-        rc = mailbox_push_all(&e->mailbox, mails, n, tickets, err);
+        rc = mailbox_push_all(&e->mailbox, submissions, n, tickets, err);
         if (rc) atomic_fetch_add_explicit(&e->counters.rejected, n, memory_order_relaxed);
     }
     for (size_t i = 0; rc && i < n_made; i++) {
-        struct work *work = work_of_mail(mails[i]);
-        work->request = NULL;
-        work_free(work);
+        struct active *active = active_of_submission(submissions[i]);
+        active->request = NULL;
+        active_free(active);
     }
-    free(mails);
+    free(submissions);
     return rc;
 }
 

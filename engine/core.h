@@ -1,8 +1,8 @@
 /* core.h - the engine and its parts, for the files of this folder and for tests that plug in a backend of their own.
  *
- * Who owns what: an engine owns its backend and tokenizer, and every work (work.h) between submit and its end.
- * Threads: sched, sampler, steps, segs, events of this turn: the engine thread. mailbox and counters: any. taken: the
- * consumer. Everything else is immutable after open.
+ * Who owns what: an engine owns its backend and tokenizer, and every active request (active.h) between submit and its
+ * end. Threads: sched, sampler, steps, segs, events of this turn: the engine thread. mailbox and counters: any. taken:
+ * the consumer. Everything else is immutable after open.
  */
 #ifndef CORE_H
 #define CORE_H
@@ -11,7 +11,7 @@
 #include "engine/text/chat.h"
 #include "engine/state/state_buffer.h"
 #include "engine/base/log_limit.h"
-#include "work.h"
+#include "active.h"
 
 #include <stdatomic.h>
 #include <time.h>
@@ -20,9 +20,9 @@
 enum move_kind { MOVE_NONE, MOVE_IN, MOVE_OUT };
 struct move {
     enum move_kind kind;
-    struct work *work; /* NULL: it ended meanwhile */
+    struct active *active; /* NULL: it ended meanwhile */
     struct state_buffer *image;
-    struct prefix_entry *checkpoint; /* MOVE_OUT: what the image is for; NULL: the work's end */
+    struct prefix_entry *checkpoint; /* MOVE_OUT: what the image is for; NULL: the request's end */
 };
 
 struct engine_counters {
@@ -80,7 +80,7 @@ struct rod_engine {
     struct sampler sampler;
     struct step steps[2]; /* taking turns: step number n is steps[n % 2] */
     uint64_t n_planned, n_collected;
-    struct work *keeper;          /* shared_prefill.c; NULL = none */
+    struct active *keeper;        /* shared_prefill.c; NULL = none */
     float *kept_logits;           /* [V] behind the keeper's prompt, where the host sees logits */
     bool host_next;               /* of both lanes with work, LANE_HOST has the next step */
     struct backend_segment *segs; /* [n_slots] */
@@ -107,107 +107,108 @@ static inline uint64_t engine_now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 /* Its tokens are drawn where they are computed: the host sees no logits. */
-static inline bool engine_on_device(const struct rod_engine *engine, const struct work *work) {
-    return engine->parts.ops->launch && work->lane == LANE_FIRST;
+static inline bool engine_on_device(const struct rod_engine *engine, const struct active *active) {
+    return engine->parts.ops->launch && active->lane == LANE_FIRST;
 }
-/* The device counts the tokens that it reads for the work: what another slot read would not be counted. */
-static inline bool engine_device_counts(const struct rod_engine *engine, const struct work *work) {
-    return engine_on_device(engine, work) && work->request->sampling.repetition_penalty != 1;
+/* The device counts the tokens that it reads for the request: what another slot read would not be counted. */
+static inline bool engine_device_counts(const struct rod_engine *engine, const struct active *active) {
+    return engine_on_device(engine, active) && active->request->sampling.repetition_penalty != 1;
 }
 
 /* ---- score.c ---- */
 /* *out: the log-probabilities of the prompt's tokens whose logits a step gave, without ticket and user; NULL: the piece
  * has none. Fails as sampler_score does, or with ROD_ENOMEM. */
-int score_prompt(struct rod_engine *engine, const struct work *work, const struct sched_row *row, const float *logits,
-                 struct event **out, struct rod_error *err);
-/* Sends what the work does not have yet of the scores of a piece from pos on; takes the event. */
-void score_send(struct rod_engine *engine, struct work *work, uint64_t pos, struct event *scored);
+int score_prompt(struct rod_engine *engine, const struct active *active, const struct sched_row *row,
+                 const float *logits, struct event **out, struct rod_error *err);
+/* Sends what the request does not have yet of the scores of a piece from pos on; takes the event. */
+void score_send(struct rod_engine *engine, struct active *active, uint64_t pos, struct event *scored);
 /* A copy without ticket and user, or NULL. */
 struct event *score_copy(const struct event *scored, struct rod_error *err);
-/* What sampler_pick must not choose now: end ids before min_tokens and ends of bad words. ids may point to the work. */
-size_t score_banned(struct work *work, const int32_t **ids);
-void score_generated(struct work *work, int32_t id); /* a counted token */
+/* What sampler_pick must not choose now: end ids before min_tokens and ends of bad words. ids may point to the request.
+ */
+size_t score_banned(struct active *active, const int32_t **ids);
+void score_generated(struct active *active, int32_t id); /* a counted token */
 
 /* ---- move.c ---- */
-/* The state after pos tokens out of the work's slot into image, or the reverse; until it is over the work is in
+/* The state after pos tokens out of the request's slot into image, or the reverse; until it is over the request is in
  * SCHED_MOVING. Takes the image over on success. Fails as slot_load does. */
-int move_begin(struct rod_engine *engine, struct work *work, enum move_kind kind, uint64_t pos,
+int move_begin(struct rod_engine *engine, struct active *active, enum move_kind kind, uint64_t pos,
                struct state_buffer *image, struct rod_error *err);
 /* The next move that is over, from number *at on (0 at first): 1 and *over, whose image is the caller's; 0: no more;
  * below 0: a device fault. Its request goes on where it was, but for one that has left its state: that one ends. */
 int move_next_over(struct rod_engine *engine, uint32_t *at, struct move *over, struct rod_error *err);
-/* The work ends: out of the scheduler, in any state. Its slot is free when no state is on its way. */
-void move_abandon(struct rod_engine *engine, struct work *work);
+/* The request ends: out of the scheduler, in any state. Its slot is free when no state is on its way. */
+void move_abandon(struct rod_engine *engine, struct active *active);
 void move_drop_all(struct rod_engine *engine); /* the images, when the backend is closed */
 
 /* ---- keep.c ---- */
 int keep_open(struct rod_engine *engine, struct rod_error *err); /* the pool */
 int keep_check(const struct rod_engine *engine, const struct rod_request *request, struct rod_error *err);
-/* Begins to move it into the work's slot. ROD_ESTATE: the state is at fault, and the slot as before. */
-int keep_load(struct rod_engine *engine, struct work *work, struct rod_error *err);
+/* Begins to move it into the request's slot. ROD_ESTATE: the state is at fault, and the slot as before. */
+int keep_load(struct rod_engine *engine, struct active *active, struct rod_error *err);
 /* Begins to move the slot's state out, for the end event. pending: the last token, if no step has read it, or -1. */
-int keep_save(struct rod_engine *engine, struct work *work, int32_t pending, struct rod_error *err);
+int keep_save(struct rod_engine *engine, struct active *active, int32_t pending, struct rod_error *err);
 
 /* ---- slot.c ---- */
-/* The work has a slot: it is zeroed, or its state begins to come in. Fails as keep_load does. */
-int slot_prepare(struct rod_engine *engine, struct work *work, struct rod_error *err);
-/* How the device samples for the work, when its slot has its state. A failure is a device fault. */
-int slot_prepare_sampling(struct rod_engine *engine, const struct work *work, struct rod_error *err);
+/* The request has a slot: it is zeroed, or its state begins to come in. Fails as keep_load does. */
+int slot_prepare(struct rod_engine *engine, struct active *active, struct rod_error *err);
+/* How the device samples for the request, when its slot has its state. A failure is a device fault. */
+int slot_prepare_sampling(struct rod_engine *engine, const struct active *active, struct rod_error *err);
 
 /* ---- prefix_use.c: the index is the engine thread's; failures are device faults ---- */
 int prefix_use_open(struct rod_engine *engine, struct rod_error *err);
-/* The work has a slot and is to read its prompt: perhaps not all of it. */
-int prefix_use_admit(struct rod_engine *engine, struct work *work, uint64_t now_ns, struct rod_error *err);
-/* The work's slot has read up to where it stops, or a step on its way will have. */
-int prefix_use_stop(struct rod_engine *engine, struct work *work, uint64_t now_ns, struct rod_error *err);
-void prefix_use_generated(struct work *work, int32_t id); /* a counted token */
-/* The work ends, and its slot holds the state of prompt and answer, without a pending token. A device fault shows
+/* The request has a slot and is to read its prompt: perhaps not all of it. */
+int prefix_use_admit(struct rod_engine *engine, struct active *active, uint64_t now_ns, struct rod_error *err);
+/* The request's slot has read up to where it stops, or a step on its way will have. */
+int prefix_use_stop(struct rod_engine *engine, struct active *active, uint64_t now_ns, struct rod_error *err);
+void prefix_use_generated(struct active *active, int32_t id); /* a counted token */
+/* The request ends, and its slot holds the state of prompt and answer, without a pending token. A device fault shows
  * later. */
-void prefix_use_answer(struct rod_engine *engine, struct work *work, int32_t pending, uint64_t now_ns);
+void prefix_use_answer(struct rod_engine *engine, struct active *active, int32_t pending, uint64_t now_ns);
 /* The image has arrived; it is taken over. Those that prefix_use_next_waiting gives look again. */
 void prefix_use_saved(struct rod_engine *engine, struct prefix_entry *entry, struct state_buffer *image);
-struct work *prefix_use_next_waiting(struct rod_engine *engine);              /* to be read now; NULL: nobody waits */
-void prefix_use_distrust(struct rod_engine *engine, const struct work *work); /* its logits were no numbers */
+struct active *prefix_use_next_waiting(struct rod_engine *engine); /* to be read now; NULL: nobody waits */
+void prefix_use_distrust(struct rod_engine *engine, const struct active *active); /* its logits were no numbers */
 
 /* ---- shared_prefill.c ---- */
-/* The work has got a slot: perhaps it need not read its prompt. A failure is this request's. */
-int shared_admit(struct rod_engine *engine, struct work *work, struct rod_error *err);
+/* The request has got a slot: perhaps it need not read its prompt. A failure is this request's. */
+int shared_admit(struct rod_engine *engine, struct active *active, struct rod_error *err);
 /* After all that can have been admitted, before a step is planned: who follows one that has come to where they part has
  * a copy; and nobody may wait for the keeper any more. */
 void shared_settle(struct rod_engine *engine);
-/* The work has read its prompt: those that followed have their copies. */
-void shared_read(struct rod_engine *engine, struct work *work, const float *logits);
+/* The request has read its prompt: those that followed have their copies. */
+void shared_read(struct rod_engine *engine, struct active *active, const float *logits);
 /* After each of these three: who has its prompt's state now and gets its first token from logits: of its prompt, which
  * are kept_logits but after shared_read. NULL: nobody (more). */
-struct work *shared_next_started(struct rod_engine *engine);
-/* A piece of the work's prompt is scored: the same for who follows, and kept for who waits. */
-int shared_scored(struct rod_engine *engine, struct work *work, const struct sched_row *row, const struct event *scored,
-                  struct rod_error *err);
-/* The work ends: who waited for its state reads the prompt after all. */
-void shared_leave(struct rod_engine *engine, const struct work *work);
+struct active *shared_next_started(struct rod_engine *engine);
+/* A piece of the request's prompt is scored: the same for who follows, and kept for who waits. */
+int shared_scored(struct rod_engine *engine, struct active *active, const struct sched_row *row,
+                  const struct event *scored, struct rod_error *err);
+/* The request ends: who waited for its state reads the prompt after all. */
+void shared_leave(struct rod_engine *engine, const struct active *active);
 
 /* ---- turn.c ---- */
 int turn_open(struct rod_engine *engine, struct rod_error *err); /* the sessions */
 int turn_check(const struct rod_engine *engine, const struct rod_request *request, struct rod_error *err);
-void turn_arrive(struct rod_engine *engine, struct work *work);
+void turn_arrive(struct rod_engine *engine, struct active *active);
 /* A turn that the sessions give back. */
 enum turn_back {
     TURN_RUNS,      /* its session is there */
     TURN_REPLAYED,  /* its answer was given before, and is sent */
     TURN_CANCELLED, /* before it ran */
-    TURN_FAILED,    /* before it ran, work->turn->err says how */
-    TURN_UNSAVED,   /* it ended, but its session could not be kept: work->turn->err */
+    TURN_FAILED,    /* before it ran, active->turn->err says how */
+    TURN_UNSAVED,   /* it ended, but its session could not be kept: active->turn->err */
     TURN_ENDED      /* its end is kept, or it left nothing to keep */
 };
-enum turn_back turn_back(struct rod_engine *engine, struct work *work);
-bool turn_cancel(struct rod_engine *engine, struct work *work); /* true: it is told when it comes back */
-bool turn_leave(struct rod_engine *engine, struct work *work);  /* true: its end waits for the session */
-void turn_take_back(struct work *work); /* one that runs is not the sessions', whatever they said */
+enum turn_back turn_back(struct rod_engine *engine, struct active *active);
+bool turn_cancel(struct rod_engine *engine, struct active *active); /* true: it is told when it comes back */
+bool turn_leave(struct rod_engine *engine, struct active *active);  /* true: its end waits for the session */
+void turn_take_back(struct active *active); /* one that runs is not the sessions', whatever they said */
 /* It ends, and text.detok holds a character that the next turn may complete; NULL: none does. */
-void turn_hold(struct work *work, const struct detok *detok);
+void turn_hold(struct active *active, const struct detok *detok);
 /* A token is counted; an event leaves. */
-void turn_counted(struct work *work); /* last is still the one before */
-int turn_record(struct work *work, const struct rod_event *event);
+void turn_counted(struct active *active); /* last is still the one before */
+int turn_record(struct active *active, const struct rod_event *event);
 
 /* ---- token.c: a request's next token becomes an event ---- */
 /* What is to happen to a request after it. */
@@ -220,29 +221,29 @@ struct verdict {
     int32_t pending; /* the token that is counted and not read, or -1 */
 };
 /* VERDICT_FAILS: err says why. */
-struct verdict token_take(struct rod_engine *engine, struct work *work, const struct sampler_output *picked,
+struct verdict token_take(struct rod_engine *engine, struct active *active, const struct sampler_output *picked,
                           uint64_t now_ns, struct rod_error *err);
 /* The prompt is read and nothing is to be generated. */
-struct verdict token_none(struct work *work, uint64_t now_ns);
+struct verdict token_none(struct active *active, uint64_t now_ns);
 /* What the grammar says it "is" or "has" becomes a sentence; returns the code. */
 int token_grammar_fault(const struct rod_error *fault, struct rod_error *err);
 
-/* ---- end.c: every request ends here. The work may be gone after each of these ---- */
-void end_finish(struct rod_engine *engine, struct work *work, const struct verdict *verdict);
-void end_fail(struct rod_engine *engine, struct work *work, const struct rod_error *error);
-void end_cancel(struct rod_engine *engine, struct work *work);
+/* ---- end.c: every request ends here. The request may be gone after each of these ---- */
+void end_finish(struct rod_engine *engine, struct active *active, const struct verdict *verdict);
+void end_fail(struct rod_engine *engine, struct active *active, const struct rod_error *error);
+void end_cancel(struct rod_engine *engine, struct active *active);
 /* The state of a request that has ended is saved. Takes the image over. */
-void end_saved(struct rod_engine *engine, struct work *work, struct state_buffer *image);
+void end_saved(struct rod_engine *engine, struct active *active, struct state_buffer *image);
 /* Of a turn that is back: its end is kept; its session could not be kept; its answer was sent. */
-void end_post(struct rod_engine *engine, struct work *work);
-void end_unsaved(struct rod_engine *engine, struct work *work);
-void end_replayed(struct rod_engine *engine, struct work *work);
+void end_post(struct rod_engine *engine, struct active *active);
+void end_unsaved(struct rod_engine *engine, struct active *active);
+void end_replayed(struct rod_engine *engine, struct active *active);
 
 /* ---- step.c ---- */
 /* Plans and runs the next step, or what may run of it. A failure is a device fault. */
 int step_run(struct rod_engine *engine, uint64_t now_ns, struct rod_error *err);
 /* A row of logits becomes the request's next token, or its end. */
-void step_take_logits(struct rod_engine *engine, struct work *work, uint64_t position, const float *logits,
+void step_take_logits(struct rod_engine *engine, struct active *active, uint64_t position, const float *logits,
                       uint64_t now_ns);
 
 /* ---- loop.c ---- */

@@ -76,9 +76,9 @@ int keep_check(const struct rod_engine *e, const struct rod_request *r, struct r
     return rc;
 }
 
-int keep_load(struct rod_engine *e, struct work *w, struct rod_error *err) {
-    struct rod_state *s = w->request->state;
-    int rc = move_begin(e, w, MOVE_IN, s->n_tok, s->image, err);
+int keep_load(struct rod_engine *e, struct active *a, struct rod_error *err) {
+    struct rod_state *s = a->request->state;
+    int rc = move_begin(e, a, MOVE_IN, s->n_tok, s->image, err);
     if (rc == ROD_EINVALID) return err->code = ROD_ESTATE;
     if (!rc) s->image = NULL; /* the move's; when the slot has it nobody needs it here: a state is large */
     return rc;
@@ -98,14 +98,14 @@ static struct state_buffer *keep_find_room(struct rod_engine *e, size_t n_bytes,
     return image;
 }
 
-int keep_save(struct rod_engine *e, struct work *w, int32_t pending, struct rod_error *err) {
-    struct rod_state *s = w->output_state;
+int keep_save(struct rod_engine *e, struct active *a, int32_t pending, struct rod_error *err) {
+    struct rod_state *s = a->output_state;
     s->pending = pending;
-    s->n_tok = w->base + w->n_prompt + w->n_generated - (pending >= 0);
+    s->n_tok = a->base + a->n_prompt + a->n_generated - (pending >= 0);
     memcpy(s->layout, e->backend_info.state_id, sizeof s->layout);
     struct state_buffer *image = keep_find_room(e, e->parts.ops->state_bytes(e->parts.backend, s->n_tok), err);
     if (!image) return err->code;
-    const int rc = move_begin(e, w, MOVE_OUT, s->n_tok, image, err);
+    const int rc = move_begin(e, a, MOVE_OUT, s->n_tok, image, err);
     if (rc) state_buffer_release(image);
     return rc;
 }

@@ -1,5 +1,5 @@
-/* loop.c - the engine thread: mail in, states that have arrived, slots for the queue, a step, events out, one wake a
- * turn. What features found out becomes what happens here, and in step.c.
+/* loop.c - the engine thread: submissions in, states that have arrived, slots for the queue, a step, events out, one
+ * wake a turn. What features found out becomes what happens here, and in step.c.
  */
 #include "core.h"
 
@@ -10,8 +10,8 @@ static void loop_fail_all(struct rod_engine *e, const struct rod_error *error) {
     struct sched_list *lists[] = {&s->follow,     &s->decode[0],  &s->decode[1], &s->last,
                                   &s->prefill[0], &s->prefill[1], &s->moving};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        while (lists[i]->head) end_fail(e, work_of_sched(lists[i]->head), error);
-    for (struct sched_req *req; (req = sched_next(s));) end_fail(e, work_of_sched(req), error);
+        while (lists[i]->head) end_fail(e, active_of_sched(lists[i]->head), error);
+    for (struct sched_req *req; (req = sched_next(s));) end_fail(e, active_of_sched(req), error);
 }
 
 static void loop_device_fault(struct rod_engine *e, const struct rod_error *error) {
@@ -26,37 +26,37 @@ static void loop_device_fault(struct rod_engine *e, const struct rod_error *erro
     if (!e->events.head && e->config.wake) e->config.wake(e->config.wake_arg);
 }
 
-/* ---- mail ---- */
+/* ---- submissions ---- */
 
 /* A session's turn, or its end, is there. */
-static void loop_take_back(struct rod_engine *e, struct work *w, uint64_t now_ns) {
-    switch (turn_back(e, w)) {
-    case TURN_RUNS: sched_submit(&e->sched, &w->sched, now_ns); break;
-    case TURN_REPLAYED: end_replayed(e, w); break;
-    case TURN_CANCELLED: end_cancel(e, w); break;
-    case TURN_FAILED: end_fail(e, w, &w->session.turn->err); break;
-    case TURN_UNSAVED: end_unsaved(e, w); break;
-    case TURN_ENDED: end_post(e, w); break;
+static void loop_take_back(struct rod_engine *e, struct active *a, uint64_t now_ns) {
+    switch (turn_back(e, a)) {
+    case TURN_RUNS: sched_submit(&e->sched, &a->sched, now_ns); break;
+    case TURN_REPLAYED: end_replayed(e, a); break;
+    case TURN_CANCELLED: end_cancel(e, a); break;
+    case TURN_FAILED: end_fail(e, a, &a->session.turn->err); break;
+    case TURN_UNSAVED: end_unsaved(e, a); break;
+    case TURN_ENDED: end_post(e, a); break;
     }
 }
 
 static void loop_receive(struct rod_engine *e, const struct mailbox_batch *batch) {
-    for (struct mail *m = batch->submits, *next; m; m = next) {
+    for (struct submission *m = batch->submits, *next; m; m = next) {
         next = m->next;
-        struct work *w = work_of_mail(m);
-        if (w->session.turn)
-            turn_arrive(e, w);
+        struct active *a = active_of_submission(m);
+        if (a->session.turn)
+            turn_arrive(e, a);
         else
-            sched_submit(&e->sched, &w->sched, w->submit_ns);
+            sched_submit(&e->sched, &a->sched, a->submit_ns);
     }
-    for (struct mail *m = batch->cancels, *next; m; m = next) {
+    for (struct submission *m = batch->cancels, *next; m; m = next) {
         next = m->cancel_next;
-        end_cancel(e, work_of_mail(m));
+        end_cancel(e, active_of_submission(m));
     }
-    /* after the cancels: a work that comes back may end here, and no list may name it then */
-    for (struct mail *m = batch->returns, *next; m; m = next) {
+    /* after the cancels: a request that comes back may end here, and no list may name it then */
+    for (struct submission *m = batch->returns, *next; m; m = next) {
         next = m->next;
-        loop_take_back(e, work_of_mail(m), engine_now_ns());
+        loop_take_back(e, active_of_submission(m), engine_now_ns());
     }
 }
 
@@ -64,42 +64,42 @@ static void loop_receive(struct rod_engine *e, const struct mailbox_batch *batch
 
 /* Those that have their prompt's state from another one's reading. */
 static void loop_start_shared(struct rod_engine *e, uint64_t now_ns) {
-    for (struct work *w; (w = shared_next_started(e));) step_take_logits(e, w, w->sched.pos, e->kept_logits, now_ns);
+    for (struct active *a; (a = shared_next_started(e));) step_take_logits(e, a, a->sched.pos, e->kept_logits, now_ns);
 }
 
-/* The work has a slot in the state before the first token, and is to read its prompt: perhaps not all of it. A failure
- * is a device fault. */
-static int loop_read(struct rod_engine *e, struct work *w, uint64_t now_ns, struct rod_error *err) {
+/* The request has a slot in the state before the first token, and is to read its prompt: perhaps not all of it. A
+ * failure is a device fault. */
+static int loop_read(struct rod_engine *e, struct active *a, uint64_t now_ns, struct rod_error *err) {
     struct rod_error fault;
-    if (shared_admit(e, w, &fault)) {
-        end_fail(e, w, &fault);
+    if (shared_admit(e, a, &fault)) {
+        end_fail(e, a, &fault);
         return 0;
     }
     loop_start_shared(e, now_ns);
-    return prefix_use_admit(e, w, now_ns, err);
+    return prefix_use_admit(e, a, now_ns, err);
 }
 
 static int loop_admit(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
     struct sched_req *req;
     while ((req = sched_expire(&e->sched, now_ns))) {
-        struct work *w = work_of_sched(req);
+        struct active *a = active_of_sched(req);
         struct rod_error late;
         rod_fail(&late, ROD_ETIMEDOUT, "No slot became free within %llu ms.",
-                 (unsigned long long)(w->request->queue_timeout_ns / 1000000));
-        end_fail(e, w, &late);
+                 (unsigned long long)(a->request->queue_timeout_ns / 1000000));
+        end_fail(e, a, &late);
     }
     while ((req = sched_admit(&e->sched, now_ns))) {
         engine_count(&e->counters.running, 1);
-        mailbox_started(&e->mailbox, &work_of_sched(req)->mail);
-        struct work *w = work_of_sched(req);
-        int rc = slot_prepare(e, w, err);
+        mailbox_started(&e->mailbox, &active_of_sched(req)->submission);
+        struct active *a = active_of_sched(req);
+        int rc = slot_prepare(e, a, err);
         if (rc == ROD_ESTATE) { /* the state that it would go on from, not the device */
-            end_fail(e, w, err);
+            end_fail(e, a, err);
             continue;
         }
         if (rc) return rc;
-        if (w->sched.state == SCHED_MOVING) continue;
-        if ((rc = loop_read(e, w, now_ns, err))) return rc;
+        if (a->sched.state == SCHED_MOVING) continue;
+        if ((rc = loop_read(e, a, now_ns, err))) return rc;
     }
     shared_settle(e);
     loop_start_shared(e, now_ns);
@@ -109,19 +109,19 @@ static int loop_admit(struct rod_engine *e, uint64_t now_ns, struct rod_error *e
 /* ---- states that have arrived ---- */
 
 static int loop_take_arrival(struct rod_engine *e, const struct move *over, struct rod_error *err) {
-    struct work *w = over->work;
+    struct active *a = over->active;
     if (over->checkpoint) {
         prefix_use_saved(e, over->checkpoint, over->image);
         int rc = 0; /* from the beginning: reading may end others */
-        while (!rc && (w = prefix_use_next_waiting(e))) rc = loop_read(e, w, engine_now_ns(), err);
+        while (!rc && (a = prefix_use_next_waiting(e))) rc = loop_read(e, a, engine_now_ns(), err);
         return rc;
     }
-    if (over->kind == MOVE_OUT && w) {
-        end_saved(e, w, over->image);
+    if (over->kind == MOVE_OUT && a) {
+        end_saved(e, a, over->image);
         return 0;
     }
     state_buffer_release(over->image);
-    return w ? slot_prepare_sampling(e, w, err) : 0;
+    return a ? slot_prepare_sampling(e, a, err) : 0;
 }
 
 static int loop_take_arrivals(struct rod_engine *e, struct rod_error *err) {
@@ -147,14 +147,14 @@ static void loop_stop_sessions(struct rod_engine *e, const struct rod_error *err
         sessions_stop(e->sessions);
         mailbox_pop(&e->mailbox, false, &batch);
         if (!batch.returns) break;
-        for (struct mail *m = batch.returns, *next; m; m = next) {
+        for (struct submission *m = batch.returns, *next; m; m = next) {
             next = m->next;
-            struct work *w = work_of_mail(m);
-            if (w->session.turn->stage == SESSION_STAGE_RUN) {
-                turn_take_back(w);
-                end_fail(e, w, error);
+            struct active *a = active_of_submission(m);
+            if (a->session.turn->stage == SESSION_STAGE_RUN) {
+                turn_take_back(a);
+                end_fail(e, a, error);
             } else {
-                loop_take_back(e, w, 0);
+                loop_take_back(e, a, 0);
             }
         }
     }

@@ -6,36 +6,36 @@
  */
 #include "core.h"
 
-int move_begin(struct rod_engine *e, struct work *w, enum move_kind kind, uint64_t pos, struct state_buffer *image,
+int move_begin(struct rod_engine *e, struct active *a, enum move_kind kind, uint64_t pos, struct state_buffer *image,
                struct rod_error *err) {
     const struct backend_ops *ops = e->parts.ops;
-    const uint32_t slot = w->sched.slot;
+    const uint32_t slot = a->sched.slot;
     const int rc = kind == MOVE_IN
                        ? ops->slot_load_begin(e->parts.backend, slot, pos, image->bytes, image->n_bytes, err)
                        : ops->slot_save_begin(e->parts.backend, slot, pos, image->bytes, image->n_bytes, err);
     if (rc) return rc;
-    e->moves[slot] = (struct move){.kind = kind, .work = w, .image = image};
+    e->moves[slot] = (struct move){.kind = kind, .active = a, .image = image};
     e->moving[e->n_moving++] = slot;
-    sched_move(&e->sched, &w->sched);
+    sched_move(&e->sched, &a->sched);
     return 0;
 }
 
-void move_abandon(struct rod_engine *e, struct work *w) {
-    const uint32_t slot = w->sched.slot;
-    if (w->sched.state != SCHED_MOVING || e->moves[slot].kind == MOVE_NONE) {
-        sched_remove(&e->sched, &w->sched);
+void move_abandon(struct rod_engine *e, struct active *a) {
+    const uint32_t slot = a->sched.slot;
+    if (a->sched.state != SCHED_MOVING || e->moves[slot].kind == MOVE_NONE) {
+        sched_remove(&e->sched, &a->sched);
         return;
     }
-    e->moves[slot].work = NULL;
-    sched_leave(&e->sched, &w->sched);
+    e->moves[slot].active = NULL;
+    sched_leave(&e->sched, &a->sched);
     engine_count(&e->counters.left, 1);
 }
 
 /* The request goes on where it was, or its slot is free. One that has left its state stays: it ends. */
 static void move_settle(struct rod_engine *e, uint32_t slot, const struct move *over) {
-    if (over->kind == MOVE_OUT && !over->checkpoint && over->work) return;
-    if (over->work) {
-        sched_moved(&e->sched, &over->work->sched);
+    if (over->kind == MOVE_OUT && !over->checkpoint && over->active) return;
+    if (over->active) {
+        sched_moved(&e->sched, &over->active->sched);
         return;
     }
     sched_release(&e->sched, slot);

@@ -55,22 +55,22 @@ static void publish(struct rod_engine *e) {
     atomic_store_explicit(&e->counters.prefix_evicted, n.n_evicted, memory_order_relaxed);
 }
 
-static void missed(struct rod_engine *e, const struct work *w, enum rod_prefix_miss why) {
+static void missed(struct rod_engine *e, const struct active *a, enum rod_prefix_miss why) {
     engine_count(&e->counters.prefix_misses[why], 1);
-    engine_log(e, 0, "request %s: prefix cache: %llu of %zu tokens: %s", w->request->id,
-               (unsigned long long)w->cache.cached_tok, w->n_prompt, rod_prefix_miss_name(why));
+    engine_log(e, 0, "request %s: prefix cache: %llu of %zu tokens: %s", a->request->id,
+               (unsigned long long)a->cache.cached_tok, a->n_prompt, rod_prefix_miss_name(why));
 }
 
-static void looked(struct rod_engine *e, const struct work *w, const struct prefix_found *found) {
+static void looked(struct rod_engine *e, const struct active *a, const struct prefix_found *found) {
     if (found->n_tok) {
         engine_count(&e->counters.prefix_hits, 1);
         engine_count(&e->counters.prefix_tok_saved, found->n_tok);
     }
     if (!found->whole)
-        missed(e, w, found->reason);
+        missed(e, a, found->reason);
     else
-        engine_log(e, 0, "request %s: prefix cache: %llu of %zu tokens", w->request->id,
-                   (unsigned long long)found->n_tok, w->n_prompt);
+        engine_log(e, 0, "request %s: prefix cache: %llu of %zu tokens", a->request->id,
+                   (unsigned long long)found->n_tok, a->n_prompt);
 }
 
 /* Nobody but one request that waits for a copy anyway: it is made at once, without a hand-over to another thread. */
@@ -83,8 +83,8 @@ static bool alone(const struct rod_engine *e) {
 
 /* ---- in ---- */
 
-static struct prefix_key key_of(const struct work *w) {
-    const struct rod_request *r = w->request;
+static struct prefix_key key_of(const struct active *a) {
+    const struct rod_request *r = a->request;
     return (struct prefix_key){r->turn ? r->turn->tenant : r->tenant, r->cache_salt};
 }
 
@@ -93,152 +93,153 @@ static size_t image_bytes(const struct rod_engine *e, uint64_t n_tok) {
 }
 
 /* Reading so many tokens takes as long as a state's way out and in, and more_ns. Not measured yet: a chunk. */
-static uint64_t pays_tok(const struct rod_engine *e, const struct work *w, double more_ns) {
+static uint64_t pays_tok(const struct rod_engine *e, const struct active *a, double more_ns) {
     if (e->copy_ns <= 0) return 1;
-    const struct step_cost *reading = sched_reading(&e->sched, w->lane);
+    const struct step_cost *reading = sched_reading(&e->sched, a->lane);
     if (!reading->n_most) return e->backend_info.chunk_tok;
-    const double ns = 2 * e->copy_ns * (double)image_bytes(e, w->n_prompt) + more_ns;
+    const double ns = 2 * e->copy_ns * (double)image_bytes(e, a->n_prompt) + more_ns;
     return (uint64_t)(ns / cost_each_ns(reading)) + 1;
 }
 
-static void next_stop(struct work *w) {
-    w->sched.stop_tok = w->cache.next_stop < w->cache.n_stops ? w->cache.stops[w->cache.next_stop++] : 0;
+static void next_stop(struct active *a) {
+    a->sched.stop_tok = a->cache.next_stop < a->cache.n_stops ? a->cache.stops[a->cache.next_stop++] : 0;
 }
 
 /* Where the prompt stops from here on: each stop makes one more piece, which has the fixed part of a price again. A
  * session's turn keeps its own end. */
-static void plan_stops(const struct rod_engine *e, struct work *w, const struct prefix_found *found) {
-    const struct rod_request *r = w->request;
-    const struct prefix_reading reading = {.from_tok = w->cache.cached_tok,
-                                           .n_tok = w->n_prompt,
+static void plan_stops(const struct rod_engine *e, struct active *a, const struct prefix_found *found) {
+    const struct rod_request *r = a->request;
+    const struct prefix_reading reading = {.from_tok = a->cache.cached_tok,
+                                           .n_tok = a->n_prompt,
                                            .branch_tok = found->branch_tok,
                                            .marks = r->marks,
                                            .n_marks = r->n_marks,
-                                           .pays_tok = pays_tok(e, w, sched_reading(&e->sched, w->lane)->fixed_ns),
+                                           .pays_tok = pays_tok(e, a, sched_reading(&e->sched, a->lane)->fixed_ns),
                                            .chunk_tok = e->backend_info.chunk_tok,
                                            .open_end = r->keep_state};
-    w->cache.n_stops = prefix_stops(&reading, w->cache.stops);
-    w->cache.next_stop = 0;
-    next_stop(w);
+    a->cache.n_stops = prefix_stops(&reading, a->cache.stops);
+    a->cache.next_stop = 0;
+    next_stop(a);
 }
 
 /* Takes the image over. */
-static int take_in(struct rod_engine *e, struct work *w, uint64_t n_tok, struct state_buffer *image,
+static int take_in(struct rod_engine *e, struct active *a, uint64_t n_tok, struct state_buffer *image,
                    struct rod_error *err) {
     int rc;
     if (alone(e)) {
-        rc = e->parts.ops->slot_load(e->parts.backend, w->sched.slot, n_tok, image->bytes, image->n_bytes, err);
-        if (!rc) rc = slot_prepare_sampling(e, w, err);
-    } else if (!(rc = move_begin(e, w, MOVE_IN, n_tok, image, err))) {
+        rc = e->parts.ops->slot_load(e->parts.backend, a->sched.slot, n_tok, image->bytes, image->n_bytes, err);
+        if (!rc) rc = slot_prepare_sampling(e, a, err);
+    } else if (!(rc = move_begin(e, a, MOVE_IN, n_tok, image, err))) {
         return 0;
     }
     state_buffer_release(image);
     return rc;
 }
 
-int prefix_use_admit(struct rod_engine *e, struct work *w, uint64_t now_ns, struct rod_error *err) {
-    if (!e->prefixes || w->request->state || w->sched.state != SCHED_PREFILL) return 0;
-    if (w->sched.scored) {
-        missed(e, w, ROD_PREFIX_SCORED);
+int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, struct rod_error *err) {
+    if (!e->prefixes || a->request->state || a->sched.state != SCHED_PREFILL) return 0;
+    if (a->sched.scored) {
+        missed(e, a, ROD_PREFIX_SCORED);
         return 0;
     }
-    const struct prefix_key key = key_of(w);
+    const struct prefix_key key = key_of(a);
     struct prefix_found found;
-    prefix_find(e->prefixes, &key, w->prompt, w->n_prompt, now_ns, &found);
-    prefix_note(e->prefixes, &key, w->prompt, w->n_prompt, w->n_prompt);
-    if (found.waits && !w->cache.waited) { /* a copy takes less than reading */
+    prefix_find(e->prefixes, &key, a->prompt, a->n_prompt, now_ns, &found);
+    prefix_note(e->prefixes, &key, a->prompt, a->n_prompt, a->n_prompt);
+    if (found.waits && !a->cache.waited) { /* a copy takes less than reading */
         state_buffer_release(found.buffer);
-        w->cache.waiting = w->cache.waited = true;
-        sched_follow(&e->sched, &w->sched);
+        a->cache.waiting = a->cache.waited = true;
+        sched_follow(&e->sched, &a->sched);
         return 0;
     }
-    if (found.buffer && engine_device_counts(e, w)) {
+    if (found.buffer && engine_device_counts(e, a)) {
         state_buffer_release(found.buffer);
         found = (struct prefix_found){.reason = ROD_PREFIX_PENALTY};
     } else if (found.buffer) {
-        sched_skip(&e->sched, &w->sched, found.n_tok);
-        const int rc = take_in(e, w, found.n_tok, found.buffer, err);
+        sched_skip(&e->sched, &a->sched, found.n_tok);
+        const int rc = take_in(e, a, found.n_tok, found.buffer, err);
         if (rc == ROD_EDEVICE) return rc;
         if (rc) {
-            w->sched.pos = 0;
+            a->sched.pos = 0;
             found = (struct prefix_found){.reason = ROD_PREFIX_COLD};
         }
     }
-    w->cache.cached_tok = w->cache.saved_tok = found.n_tok;
-    w->cache.has_answer = found.generated;
-    w->cache.cacheable = true;
-    looked(e, w, &found);
-    plan_stops(e, w, &found);
+    a->cache.cached_tok = a->cache.saved_tok = found.n_tok;
+    a->cache.has_answer = found.generated;
+    a->cache.cacheable = true;
+    looked(e, a, &found);
+    plan_stops(e, a, &found);
     return 0;
 }
 
 /* ---- out ---- */
 
-/* Copies the state after ids, which is what the work's slot holds, at once or as a move. ROD_EDEVICE alone is an error.
+/* Copies the state after ids, which is what the request's slot holds, at once or as a move. ROD_EDEVICE alone is an
+ * error.
  */
-static int leave(struct rod_engine *e, struct work *w, const int32_t *ids, size_t n, bool at_once, uint64_t now_ns,
+static int leave(struct rod_engine *e, struct active *a, const int32_t *ids, size_t n, bool at_once, uint64_t now_ns,
                  struct rod_error *err) {
-    const struct prefix_key key = key_of(w);
+    const struct prefix_key key = key_of(a);
     const size_t bytes = image_bytes(e, n);
     struct prefix_entry *entry =
-        prefix_reserve(e->prefixes, &key, ids, n, w->cache.has_answer, state_pool_bytes(1, bytes), now_ns);
+        prefix_reserve(e->prefixes, &key, ids, n, a->cache.has_answer, state_pool_bytes(1, bytes), now_ns);
     if (!entry) return 0;
     struct state_buffer *image = state_buffer_try(e->states, bytes); /* no session goes for a checkpoint */
     if (!image && prefix_evict(e->prefixes, now_ns)) image = state_buffer_try(e->states, bytes);
     int rc = ROD_ENOMEM;
     if (image && at_once)
-        rc = e->parts.ops->slot_save(e->parts.backend, w->sched.slot, n, image->bytes, bytes, err);
+        rc = e->parts.ops->slot_save(e->parts.backend, a->sched.slot, n, image->bytes, bytes, err);
     else if (image)
-        rc = move_begin(e, w, MOVE_OUT, n, image, err);
+        rc = move_begin(e, a, MOVE_OUT, n, image, err);
     if (rc) {
         state_buffer_release(image);
         prefix_drop(e->prefixes, entry);
     } else {
-        w->cache.saved_tok = n;
+        a->cache.saved_tok = n;
         if (at_once)
             prefix_fill(e->prefixes, entry, image);
         else
-            e->moves[w->sched.slot].checkpoint = entry;
+            e->moves[a->sched.slot].checkpoint = entry;
     }
     publish(e);
     return rc == ROD_EDEVICE ? rc : 0;
 }
 
-int prefix_use_stop(struct rod_engine *e, struct work *w, uint64_t now_ns, struct rod_error *err) {
-    const uint64_t at = w->sched.pos;
-    next_stop(w);
-    return leave(e, w, w->prompt, at, alone(e), now_ns, err);
+int prefix_use_stop(struct rod_engine *e, struct active *a, uint64_t now_ns, struct rod_error *err) {
+    const uint64_t at = a->sched.pos;
+    next_stop(a);
+    return leave(e, a, a->prompt, at, alone(e), now_ns, err);
 }
 
-void prefix_use_generated(struct work *w, int32_t id) {
-    if (!w->cache.cacheable) return;
-    if (w->cache.n_generated == w->cache.generated_cap) {
-        const size_t room = w->cache.generated_cap ? 2 * w->cache.generated_cap : 64;
-        int32_t *grown = realloc(w->cache.generated_ids, room * sizeof *grown);
+void prefix_use_generated(struct active *a, int32_t id) {
+    if (!a->cache.cacheable) return;
+    if (a->cache.n_generated == a->cache.generated_cap) {
+        const size_t room = a->cache.generated_cap ? 2 * a->cache.generated_cap : 64;
+        int32_t *grown = realloc(a->cache.generated_ids, room * sizeof *grown);
         if (!grown) {
-            w->cache.cacheable = false; /* then this conversation leaves nothing */
+            a->cache.cacheable = false; /* then this conversation leaves nothing */
             return;
         }
-        w->cache.generated_ids = grown;
-        w->cache.generated_cap = room;
+        a->cache.generated_ids = grown;
+        a->cache.generated_cap = room;
     }
-    w->cache.generated_ids[w->cache.n_generated++] = id;
+    a->cache.generated_ids[a->cache.n_generated++] = id;
 }
 
-void prefix_use_answer(struct rod_engine *e, struct work *w, int32_t pending, uint64_t now_ns) {
-    if (!w->cache.cacheable || w->request->keep_state || e->config.deterministic) return;
-    if (w->sched.state != SCHED_DECODE && w->sched.state != SCHED_LAST) return;
-    const size_t n = w->n_prompt + w->cache.n_generated - (pending >= 0);
-    if (n <= w->n_prompt) return; /* inside a chunk, and nothing generated: not what reading a longer prompt gives */
+void prefix_use_answer(struct rod_engine *e, struct active *a, int32_t pending, uint64_t now_ns) {
+    if (!a->cache.cacheable || a->request->keep_state || e->config.deterministic) return;
+    if (a->sched.state != SCHED_DECODE && a->sched.state != SCHED_LAST) return;
+    const size_t n = a->n_prompt + a->cache.n_generated - (pending >= 0);
+    if (n <= a->n_prompt) return; /* inside a chunk, and nothing generated: not what reading a longer prompt gives */
     int32_t *ids = malloc(n * sizeof *ids);
     if (!ids) return;
-    memcpy(ids, w->prompt, w->n_prompt * sizeof *ids);
-    memcpy(ids + w->n_prompt, w->cache.generated_ids, (n - w->n_prompt) * sizeof *ids);
-    const struct prefix_key key = key_of(w);
-    prefix_note(e->prefixes, &key, ids, w->n_prompt, n);
-    w->cache.has_answer = true;
+    memcpy(ids, a->prompt, a->n_prompt * sizeof *ids);
+    memcpy(ids + a->n_prompt, a->cache.generated_ids, (n - a->n_prompt) * sizeof *ids);
+    const struct prefix_key key = key_of(a);
+    prefix_note(e->prefixes, &key, ids, a->n_prompt, n);
+    a->cache.has_answer = true;
     struct rod_error err;
-    if (n - w->cache.saved_tok >= pays_tok(e, w, 0)) leave(e, w, ids, n, false, now_ns, &err);
+    if (n - a->cache.saved_tok >= pays_tok(e, a, 0)) leave(e, a, ids, n, false, now_ns, &err);
     free(ids);
 }
 
@@ -247,20 +248,20 @@ void prefix_use_saved(struct rod_engine *e, struct prefix_entry *entry, struct s
     publish(e);
 }
 
-struct work *prefix_use_next_waiting(struct rod_engine *e) {
+struct active *prefix_use_next_waiting(struct rod_engine *e) {
     for (struct sched_req *r = e->sched.follow.head; r; r = r->next) {
-        struct work *w = work_of_sched(r);
-        if (!w->cache.waiting) continue;
-        w->cache.waiting = false;
+        struct active *a = active_of_sched(r);
+        if (!a->cache.waiting) continue;
+        a->cache.waiting = false;
         sched_unfollow(&e->sched, r);
-        return w;
+        return a;
     }
     return NULL;
 }
 
-void prefix_use_distrust(struct rod_engine *e, const struct work *w) {
-    if (!w->cache.cacheable) return;
-    const struct prefix_key key = key_of(w);
-    prefix_forget(e->prefixes, &key, w->prompt, w->n_prompt);
+void prefix_use_distrust(struct rod_engine *e, const struct active *a) {
+    if (!a->cache.cacheable) return;
+    const struct prefix_key key = key_of(a);
+    prefix_forget(e->prefixes, &key, a->prompt, a->n_prompt);
     publish(e);
 }

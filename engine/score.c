@@ -25,9 +25,9 @@ struct event *score_copy(const struct event *scored, struct rod_error *err) {
 }
 
 /* Token i of the piece gave the logits that token i + 1 of the prompt is scored with. */
-static int score_fill(struct rod_engine *e, const struct work *w, const struct sched_row *row, const float *logits,
+static int score_fill(struct rod_engine *e, const struct active *a, const struct sched_row *row, const float *logits,
                       struct event *out, struct rod_error *err) {
-    const struct rod_request *r = w->request;
+    const struct rod_request *r = a->request;
     for (size_t i = 0; i < out->pub.n_tokens; i++) {
         struct rod_token *t = &out->pub.tokens[i];
         struct sampler_output scored;
@@ -42,15 +42,15 @@ static int score_fill(struct rod_engine *e, const struct work *w, const struct s
     return 0;
 }
 
-int score_prompt(struct rod_engine *e, const struct work *w, const struct sched_row *row, const float *logits,
+int score_prompt(struct rod_engine *e, const struct active *a, const struct sched_row *row, const float *logits,
                  struct event **out, struct rod_error *err) {
-    const struct rod_request *r = w->request;
+    const struct rod_request *r = a->request;
     const size_t left = r->n_prompt - 1 - (size_t)row->pos, n = row->n_tok < left ? row->n_tok : left;
     *out = NULL;
     if (n == 0) return 0; /* the last token alone: what comes after it is not the prompt's */
     struct event *scored = event_new(0, n, (uint32_t)r->n_prompt_logprobs, 0);
     if (!scored) return rod_fail(err, ROD_ENOMEM, "No memory for the log-probabilities of a prompt.");
-    const int rc = score_fill(e, w, row, logits, scored, err);
+    const int rc = score_fill(e, a, row, logits, scored, err);
     if (rc) {
         event_free(scored);
         return rc;
@@ -59,42 +59,42 @@ int score_prompt(struct rod_engine *e, const struct work *w, const struct sched_
     return 0;
 }
 
-void score_send(struct rod_engine *e, struct work *w, uint64_t pos, struct event *scored) {
-    const size_t n_old = w->score.n_sent > pos ? w->score.n_sent - (size_t)pos : 0;
+void score_send(struct rod_engine *e, struct active *a, uint64_t pos, struct event *scored) {
+    const size_t n_old = a->score.n_sent > pos ? a->score.n_sent - (size_t)pos : 0;
     if (n_old >= scored->pub.n_tokens) {
         event_free(scored);
         return;
     }
-    scored->pub.tokens += n_old; /* what the work has from one that it followed does not come twice */
+    scored->pub.tokens += n_old; /* what the request has from one that it followed does not come twice */
     scored->pub.n_tokens -= n_old;
-    w->score.n_sent += scored->pub.n_tokens;
+    a->score.n_sent += scored->pub.n_tokens;
     scored->pub.kind = ROD_EVENT_PROMPT;
-    scored->pub.ticket = w->mail.ticket;
-    scored->pub.user = w->request->user;
+    scored->pub.ticket = a->submission.ticket;
+    scored->pub.user = a->request->user;
     mailbox_append(&e->events, &scored->link);
 }
 
 /* ---- bad words ---- */
 
-size_t score_banned(struct work *w, const int32_t **ids) {
-    const struct rod_request *r = w->request;
-    const bool early = w->n_generated < r->min_tokens || (r->grammar && !grammar_walk_accepts(&w->walk));
-    size_t n = w->n_end_ids;
+size_t score_banned(struct active *a, const int32_t **ids) {
+    const struct rod_request *r = a->request;
+    const bool early = a->n_generated < r->min_tokens || (r->grammar && !grammar_walk_accepts(&a->walk));
+    size_t n = a->n_end_ids;
     for (size_t i = 0; i < r->n_bad; i++) {
         const struct rod_ids *bad = &r->bad[i];
         const size_t before = bad->n_ids - 1;
-        if (before > w->score.n_recent) continue;
-        if (before && memcmp(w->score.recent + w->score.n_recent - before, bad->ids, before * sizeof *bad->ids))
+        if (before > a->score.n_recent) continue;
+        if (before && memcmp(a->score.recent + a->score.n_recent - before, bad->ids, before * sizeof *bad->ids))
             continue;
-        w->end_ids[n++] = bad->ids[before];
+        a->end_ids[n++] = bad->ids[before];
     }
-    *ids = early ? w->end_ids : w->end_ids + w->n_end_ids;
-    return early ? n : n - w->n_end_ids;
+    *ids = early ? a->end_ids : a->end_ids + a->n_end_ids;
+    return early ? n : n - a->n_end_ids;
 }
 
-void score_generated(struct work *w, int32_t id) {
-    if (!w->score.recent_cap) return;
-    if (w->score.n_recent == w->score.recent_cap)
-        memmove(w->score.recent, w->score.recent + 1, --w->score.n_recent * sizeof *w->score.recent);
-    w->score.recent[w->score.n_recent++] = id;
+void score_generated(struct active *a, int32_t id) {
+    if (!a->score.recent_cap) return;
+    if (a->score.n_recent == a->score.recent_cap)
+        memmove(a->score.recent, a->score.recent + 1, --a->score.n_recent * sizeof *a->score.recent);
+    a->score.recent[a->score.n_recent++] = id;
 }

@@ -1,24 +1,24 @@
 /* slot.c - a request has got a slot: its state, and how the device samples for it. */
 #include "core.h"
 
-int slot_prepare_sampling(struct rod_engine *e, const struct work *w, struct rod_error *err) {
+int slot_prepare_sampling(struct rod_engine *e, const struct active *a, struct rod_error *err) {
     const struct backend_ops *ops = e->parts.ops;
-    const struct rod_request *r = w->request;
-    if (!engine_on_device(e, w)) return 0;
+    const struct rod_request *r = a->request;
+    if (!engine_on_device(e, a)) return 0;
     const struct backend_sampling sampling = {.sampling = &r->sampling,
                                               .bias = r->bias,
                                               .n_bias = r->n_bias,
-                                              .end_ids = w->end_ids,
-                                              .n_end_ids = w->n_end_ids,
+                                              .end_ids = a->end_ids,
+                                              .n_end_ids = a->n_end_ids,
                                               .min_tokens = r->min_tokens,
                                               .max_tokens = r->max_tokens,
                                               .n_logprobs = r->n_logprobs};
-    return ops->slot_sampling(e->parts.backend, w->sched.slot, &sampling, err);
+    return ops->slot_sampling(e->parts.backend, a->sched.slot, &sampling, err);
 }
 
 /* The slot's past and its rows on their way come before this on the device. */
-int slot_prepare(struct rod_engine *e, struct work *w, struct rod_error *err) {
-    if (w->request->state) return keep_load(e, w, err);
-    e->parts.ops->slot_zero(e->parts.backend, w->sched.slot);
-    return slot_prepare_sampling(e, w, err);
+int slot_prepare(struct rod_engine *e, struct active *a, struct rod_error *err) {
+    if (a->request->state) return keep_load(e, a, err);
+    e->parts.ops->slot_zero(e->parts.backend, a->sched.slot);
+    return slot_prepare_sampling(e, a, err);
 }

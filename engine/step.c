@@ -15,8 +15,8 @@
 /* A row of a stream; or of what a last answer left to be read, alone: without the break between them it would have been
  * one, and a device may add a prompt's sums in another order. */
 static bool step_is_drawn(const struct sched_row *row) {
-    const struct work *w = work_of_sched(row->req);
-    return row->req->state == SCHED_DECODE || (w->own_prompt && w->n_prompt == 1);
+    const struct active *a = active_of_sched(row->req);
+    return row->req->state == SCHED_DECODE || (a->own_prompt && a->n_prompt == 1);
 }
 
 /* As the device has it: drawn tokens before prompts. Streams are there already. */
@@ -44,16 +44,16 @@ static struct step *step_plan(struct rod_engine *e, enum engine_lane lane, uint6
     step->n_prompt_tok = 0;
     for (uint32_t i = 0; i < step->n_rows; i++) {
         const struct sched_row *row = &step->rows[i];
-        struct work *w = work_of_sched(row->req);
+        struct active *a = active_of_sched(row->req);
         const int32_t *tok;
         if (row->req->state == SCHED_DECODE)
-            tok = device_feeds ? NULL : &w->last, step->n_decode++;
+            tok = device_feeds ? NULL : &a->last, step->n_decode++;
         else
-            tok = w->prompt + (row->pos - w->base), step->n_prompt_tok += row->n_tok;
+            tok = a->prompt + (row->pos - a->base), step->n_prompt_tok += row->n_tok;
         e->segs[i] =
             (struct backend_segment){row->req->slot, row->n_tok, row->n_out, row->pos, tok, !step_is_drawn(row)};
-        if (row->n_out && w->text.stops.n) step->needs_host = true;
-        w->row[e->n_planned % 2] = i;
+        if (row->n_out && a->text.stops.n) step->needs_host = true;
+        a->row[e->n_planned % 2] = i;
         sched_commit(&e->sched, row);
     }
     engine_count(&e->counters.prefill_tok, step->n_prompt_tok);
@@ -80,23 +80,23 @@ static void step_count(struct rod_engine *e, const struct step *step) {
     sched_took(&e->sched, (uint8_t)step->lane, step->n_decode, step->n_prompt_tok, ns);
 }
 
-static void step_fail_row(struct rod_engine *e, struct work *w, const struct rod_error *err) {
+static void step_fail_row(struct rod_engine *e, struct active *a, const struct rod_error *err) {
     if (err->code == ROD_EINTERNAL) {
         engine_count(&e->counters.nan, 1);
-        prefix_use_distrust(e, w);
-        engine_log(e, 3, "request %s: %s", w->request->id, err->message);
+        prefix_use_distrust(e, a);
+        engine_log(e, 3, "request %s: %s", a->request->id, err->message);
     }
-    end_fail(e, w, err);
+    end_fail(e, a, err);
 }
 
-static int step_sample(struct rod_engine *e, struct work *w, uint64_t position, const float *logits,
+static int step_sample(struct rod_engine *e, struct active *a, uint64_t position, const float *logits,
                        struct sampler_output *picked, struct rod_error *err) {
-    const struct rod_request *r = w->request;
+    const struct rod_request *r = a->request;
     const int32_t *banned;
-    const size_t n_banned = score_banned(w, &banned);
+    const size_t n_banned = score_banned(a, &banned);
     const uint64_t *mask = NULL;
     struct rod_error fault;
-    if (r->grammar && grammar_walk_mask(&w->walk, grammar_vocab(r->grammar), &mask, &fault))
+    if (r->grammar && grammar_walk_mask(&a->walk, grammar_vocab(r->grammar), &mask, &fault))
         return token_grammar_fault(&fault, err);
     const struct sampler_input in = {
         .sampling = &r->sampling,
@@ -105,79 +105,79 @@ static int step_sample(struct rod_engine *e, struct work *w, uint64_t position, 
         .allowed = r->allowed_ids,
         .n_allowed = r->n_allowed_ids,
         .mask = mask,
-        .also = w->end_ids,
-        .n_also = mask && grammar_walk_accepts(&w->walk) ? w->n_end_ids : 0,
+        .also = a->end_ids,
+        .n_also = mask && grammar_walk_accepts(&a->walk) ? a->n_end_ids : 0,
         .banned = banned,
         .n_banned = n_banned,
-        .counts = w->counts.n_table ? &w->counts : NULL,
+        .counts = a->counts.n_table ? &a->counts : NULL,
         .position = position,
         .n_logprobs = r->n_logprobs,
     };
     return sampler_pick(&e->sampler, &in, logits, picked, err);
 }
 
-static void step_act(struct rod_engine *e, struct work *w, const struct verdict *v, const struct rod_error *err) {
-    if (v->kind == VERDICT_ENDS) end_finish(e, w, v);
-    if (v->kind == VERDICT_FAILS) end_fail(e, w, err);
+static void step_act(struct rod_engine *e, struct active *a, const struct verdict *v, const struct rod_error *err) {
+    if (v->kind == VERDICT_ENDS) end_finish(e, a, v);
+    if (v->kind == VERDICT_FAILS) end_fail(e, a, err);
 }
 
-void step_take_logits(struct rod_engine *e, struct work *w, uint64_t position, const float *logits, uint64_t now_ns) {
+void step_take_logits(struct rod_engine *e, struct active *a, uint64_t position, const float *logits, uint64_t now_ns) {
     struct sampler_output picked;
     struct rod_error err;
     struct verdict v;
-    if (w->request->max_tokens == 0) {
-        v = token_none(w, now_ns);
-    } else if (step_sample(e, w, position, logits, &picked, &err)) {
-        step_fail_row(e, w, &err);
+    if (a->request->max_tokens == 0) {
+        v = token_none(a, now_ns);
+    } else if (step_sample(e, a, position, logits, &picked, &err)) {
+        step_fail_row(e, a, &err);
         return;
     } else {
-        v = token_take(e, w, &picked, now_ns, &err);
+        v = token_take(e, a, &picked, now_ns, &err);
     }
-    step_act(e, w, &v, &err);
+    step_act(e, a, &v, &err);
 }
 
 /* A piece of a prompt whose tokens are scored. */
-static int step_score(struct rod_engine *e, struct work *w, const struct sched_row *row, const float *logits,
+static int step_score(struct rod_engine *e, struct active *a, const struct sched_row *row, const float *logits,
                       struct rod_error *err) {
     struct event *scored;
-    int rc = score_prompt(e, w, row, logits, &scored, err);
+    int rc = score_prompt(e, a, row, logits, &scored, err);
     if (rc || !scored) return rc;
-    rc = shared_scored(e, w, row, scored, err);
+    rc = shared_scored(e, a, row, scored, err);
     if (rc)
         event_free(scored);
     else
-        score_send(e, w, row->pos, scored);
+        score_send(e, a, row->pos, scored);
     return rc;
 }
 
 /* A row whose logits the host has. */
 static void step_finish_on_host(struct rod_engine *e, const struct sched_row *row, const float *logits,
                                 uint64_t now_ns) {
-    struct work *w = work_of_sched(row->req);
-    const uint64_t position = row->pos + row->n_tok, n_prompt = w->sched.n_prompt;
+    struct active *a = active_of_sched(row->req);
+    const uint64_t position = row->pos + row->n_tok, n_prompt = a->sched.n_prompt;
     struct rod_error err;
-    if (w->sched.scored && row->pos < n_prompt && step_score(e, w, row, logits, &err)) {
-        step_fail_row(e, w, &err);
+    if (a->sched.scored && row->pos < n_prompt && step_score(e, a, row, logits, &err)) {
+        step_fail_row(e, a, &err);
         return;
     }
     if (position < n_prompt) return;
     logits += (size_t)(row->n_out - 1) * e->parts.V;
-    if (position == n_prompt) shared_read(e, w, logits);
-    step_take_logits(e, w, position, logits, now_ns); /* in order; w may be gone after this */
+    if (position == n_prompt) shared_read(e, a, logits);
+    step_take_logits(e, a, position, logits, now_ns); /* in order; a may be gone after this */
     if (position != n_prompt) return;
-    for (struct work *next; (next = shared_next_started(e));) step_take_logits(e, next, n_prompt, logits, now_ns);
+    for (struct active *next; (next = shared_next_started(e));) step_take_logits(e, next, n_prompt, logits, now_ns);
 }
 
-static void step_finish_on_device(struct rod_engine *e, struct work *w, const struct backend_token *token,
+static void step_finish_on_device(struct rod_engine *e, struct active *a, const struct backend_token *token,
                                   uint64_t now_ns) {
     struct rod_error err;
     if (token->masked ? rod_fail(&err, ROD_EDEVICE, "The device ended a request that goes on.")
                       : sampler_check(token->status, &err)) {
-        step_fail_row(e, w, &err);
+        step_fail_row(e, a, &err);
         return;
     }
-    const struct verdict v = token_take(e, w, &token->picked, now_ns, &err);
-    step_act(e, w, &v, &err);
+    const struct verdict v = token_take(e, a, &token->picked, now_ns, &err);
+    step_act(e, a, &v, &err);
 }
 
 /* The oldest step has run: its tokens, or its logits where they are NULL, go to the requests that are still there. */
@@ -189,10 +189,10 @@ static void step_finish(struct rod_engine *e, const float *logits, const struct 
         const struct sched_row row = step->rows[i];
         n_out = row.n_out;
         if (!row.n_out || !row.req) continue;
-        struct work *w = work_of_sched(row.req);
-        if (w->n_generated) engine_count(&e->counters.decode_tok, 1);
+        struct active *a = active_of_sched(row.req);
+        if (a->n_generated) engine_count(&e->counters.decode_tok, 1);
         if (tokens)
-            step_finish_on_device(e, w, &tokens[out], now_ns);
+            step_finish_on_device(e, a, &tokens[out], now_ns);
         else
             step_finish_on_host(e, &row, logits + (size_t)out * e->parts.V, now_ns);
     }
@@ -209,7 +209,7 @@ static int step_leave_checkpoints(struct rod_engine *e, const struct step *step,
     for (uint32_t i = 0; !rc && i < step->n_rows; i++) {
         struct sched_req *r = step->rows[i].req;
         if (r->stop_tok && r->pos == r->stop_tok && r->state == SCHED_PREFILL)
-            rc = prefix_use_stop(e, work_of_sched(r), step->begin_ns, err);
+            rc = prefix_use_stop(e, active_of_sched(r), step->begin_ns, err);
     }
     return rc;
 }

@@ -8,12 +8,13 @@ int token_grammar_fault(const struct rod_error *fault, struct rod_error *err) {
     return rod_fail(err, ROD_EINVALID, "The structured output's grammar %s.", fault->message);
 }
 
-static int token_follow_grammar(struct work *w, const struct tokenizer *tokenizer, int32_t id, struct rod_error *err) {
+static int token_follow_grammar(struct active *a, const struct tokenizer *tokenizer, int32_t id,
+                                struct rod_error *err) {
     size_t len = 0;
     bool special = false;
     const char *bytes = tokenizer_bytes(tokenizer, id, &len, &special);
     struct rod_error fault;
-    int rc = bytes && !special ? grammar_walk_push(&w->walk, bytes, len, &fault) : 0;
+    int rc = bytes && !special ? grammar_walk_push(&a->walk, bytes, len, &fault) : 0;
     return rc ? token_grammar_fault(&fault, err) : 0;
 }
 
@@ -24,16 +25,16 @@ static bool token_is_of(const int32_t *ids, size_t n, int32_t id) {
 }
 
 /* The only allocation in a step: a message that moves to the consumer. */
-static int token_send(struct rod_engine *e, struct work *w, enum rod_event_kind kind,
+static int token_send(struct rod_engine *e, struct active *a, enum rod_event_kind kind,
                       const struct sampler_output *picked) {
-    const struct text *t = &w->text;
+    const struct text *t = &a->text;
     const size_t n_text = kind == ROD_EVENT_DELTA ? t->n_out : 0;
     struct event *event = event_new(n_text, 1, picked->n_top, 0);
     if (!event) return ROD_ENOMEM;
     struct rod_event *pub = &event->pub;
     pub->kind = kind;
-    pub->ticket = w->mail.ticket;
-    pub->user = w->request->user;
+    pub->ticket = a->submission.ticket;
+    pub->user = a->request->user;
     if (n_text) memcpy(pub->text, t->buf, n_text);
     pub->text_len = n_text;
     pub->text[n_text] = 0;
@@ -42,7 +43,7 @@ static int token_send(struct rod_engine *e, struct work *w, enum rod_event_kind 
     token->logprob = picked->logprob;
     token->n_top = picked->n_top;
     if (picked->n_top) memcpy(token->top, picked->top, picked->n_top * sizeof *token->top);
-    if (w->session.turn && turn_record(w, pub)) {
+    if (a->session.turn && turn_record(a, pub)) {
         event_free(event);
         return ROD_ENOMEM;
     }
@@ -57,9 +58,9 @@ static struct verdict verdict_of(enum verdict_kind kind, enum rod_finish reason,
 static struct verdict verdict_fails(void) { return verdict_of(VERDICT_FAILS, ROD_FINISH_STOP, -1, -1, -1); }
 
 /* An end token, or a stop id that is left out, is neither text nor a counted token. */
-static struct verdict token_take_end(struct rod_engine *e, struct work *w, const struct sampler_output *picked,
+static struct verdict token_take_end(struct rod_engine *e, struct active *a, const struct sampler_output *picked,
                                      struct rod_error *err) {
-    if (w->request->report_end && token_send(e, w, ROD_EVENT_END_TOKEN, picked)) {
+    if (a->request->report_end && token_send(e, a, ROD_EVENT_END_TOKEN, picked)) {
         rod_fail(err, ROD_ENOMEM, "No memory for the next token.");
         return verdict_fails();
     }
@@ -67,44 +68,44 @@ static struct verdict token_take_end(struct rod_engine *e, struct work *w, const
 }
 
 /* It is counted wherever somebody counts. */
-static void token_count(struct work *w, int32_t id) {
-    w->n_generated++;
-    if (w->session.turn) turn_counted(w);
-    w->last = id;
-    score_generated(w, id);
-    prefix_use_generated(w, id);
-    if (w->counts.n_table) sampler_counts_add(&w->counts, id, 1);
+static void token_count(struct active *a, int32_t id) {
+    a->n_generated++;
+    if (a->session.turn) turn_counted(a);
+    a->last = id;
+    score_generated(a, id);
+    prefix_use_generated(a, id);
+    if (a->counts.n_table) sampler_counts_add(&a->counts, id, 1);
 }
 
-struct verdict token_take(struct rod_engine *e, struct work *w, const struct sampler_output *picked, uint64_t now_ns,
+struct verdict token_take(struct rod_engine *e, struct active *a, const struct sampler_output *picked, uint64_t now_ns,
                           struct rod_error *err) {
-    const struct rod_request *r = w->request;
+    const struct rod_request *r = a->request;
     const struct engine_parts *parts = &e->parts;
-    if (!w->first_ns) w->first_ns = now_ns;
-    w->last_ns = now_ns;
+    if (!a->first_ns) a->first_ns = now_ns;
+    a->last_ns = now_ns;
 
     const bool is_end = !r->ignore_eos && token_is_of(parts->eos_ids, parts->n_eos_ids, picked->id);
     const bool is_stop = !is_end && token_is_of(r->stop_ids, r->n_stop_ids, picked->id);
-    if (is_end || (is_stop && !r->include_stop)) return token_take_end(e, w, picked, err);
-    token_count(w, picked->id);
+    if (is_end || (is_stop && !r->include_stop)) return token_take_end(e, a, picked, err);
+    token_count(a, picked->id);
     bool finished = false;
     if (r->grammar && !is_stop) { /* a stop id is no part of the grammar's text */
-        if (token_follow_grammar(w, parts->tokenizer, picked->id, err)) return verdict_fails();
-        finished = grammar_walk_finished(&w->walk);
+        if (token_follow_grammar(a, parts->tokenizer, picked->id, err)) return verdict_fails();
+        finished = grammar_walk_finished(&a->walk);
     }
-    const int match = text_push(&w->text, picked->id, !r->keep_special && !is_stop, w->n_generated > r->min_tokens);
-    if (token_send(e, w, ROD_EVENT_DELTA, picked)) {
+    const int match = text_push(&a->text, picked->id, !r->keep_special && !is_stop, a->n_generated > r->min_tokens);
+    if (token_send(e, a, ROD_EVENT_DELTA, picked)) {
         rod_fail(err, ROD_ENOMEM, "No memory for the next token.");
         return verdict_fails();
     }
     if (match >= 0) return verdict_of(VERDICT_ENDS, ROD_FINISH_STOP, match, -1, picked->id);
     if (finished) return verdict_of(VERDICT_ENDS, ROD_FINISH_STOP, -1, -1, picked->id);
     if (is_stop) return verdict_of(VERDICT_ENDS, ROD_FINISH_STOP, -1, picked->id, picked->id);
-    if (w->n_generated == r->max_tokens) return verdict_of(VERDICT_ENDS, ROD_FINISH_LENGTH, -1, -1, picked->id);
+    if (a->n_generated == r->max_tokens) return verdict_of(VERDICT_ENDS, ROD_FINISH_LENGTH, -1, -1, picked->id);
     return verdict_of(VERDICT_GOES_ON, ROD_FINISH_STOP, -1, -1, -1);
 }
 
-struct verdict token_none(struct work *w, uint64_t now_ns) {
-    w->first_ns = w->last_ns = now_ns;
+struct verdict token_none(struct active *a, uint64_t now_ns) {
+    a->first_ns = a->last_ns = now_ns;
     return verdict_of(VERDICT_ENDS, ROD_FINISH_LENGTH, -1, -1, -1);
 }

@@ -1,7 +1,8 @@
 /* turn.c - a request that is a session's turn: what it goes on from, and what it leaves to the session.
  *
- * A turn's work is the engine's, then the sessions' until its session is there (away), the engine's while it runs, and
- * the sessions' again until its end is kept (away); they give it back through the mailbox. Only then its end is posted.
+ * A turn's request is the engine's, then the sessions' until its session is there (away), the engine's while it runs,
+ * and the sessions' again until its end is kept (away); they give it back through the mailbox. Only then its end is
+ * posted.
  */
 #include "core.h"
 
@@ -17,8 +18,8 @@ static size_t state_bytes(const void *arg, uint64_t n_tok) {
 
 static void turn_give_back(void *arg, struct session_turn *turn) {
     struct rod_engine *e = arg;
-    struct work *w = turn->user;
-    mailbox_return(&e->mailbox, &w->mail);
+    struct active *a = turn->user;
+    mailbox_return(&e->mailbox, &a->submission);
 }
 
 static void turn_log(void *arg, int level, const char *line) { engine_log(arg, level, "%s", line); }
@@ -76,9 +77,9 @@ int turn_check(const struct rod_engine *e, const struct rod_request *r, struct r
     return rc;
 }
 
-void turn_arrive(struct rod_engine *e, struct work *w) {
-    w->session.in_sessions = true;
-    sessions_arrive(e->sessions, w->session.turn);
+void turn_arrive(struct rod_engine *e, struct active *a) {
+    a->session.in_sessions = true;
+    sessions_arrive(e->sessions, a->session.turn);
 }
 
 /* ---- its session is there; on a thread of the sessions ---- */
@@ -107,8 +108,8 @@ static struct rod_state *state_of(const struct rod_engine *e, const struct sessi
 
 static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *err) {
     struct rod_engine *e = arg;
-    struct work *w = turn->user;
-    struct rod_request *r = w->request;
+    struct active *a = turn->user;
+    struct rod_request *r = a->request;
     const struct session_snapshot *p = turn->snapshot;
     choose_prompt(r, p->n_tok == 0, turn->open);
     if (!r->n_prompt && p->pending < 0)
@@ -117,12 +118,12 @@ static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *er
     if (p->n_tok && !(r->state = state_of(e, p))) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
     r->keep_state = true;
     int rc = keep_check(e, r, err);
-    if (!rc) rc = work_bind(e, w, err);
+    if (!rc) rc = active_bind(e, a, err);
     if (rc) return rc;
-    w->session.token_hash = state_file_hash_tokens(p->token_hash, w->prompt, w->n_prompt);
+    a->session.token_hash = state_file_hash_tokens(p->token_hash, a->prompt, a->n_prompt);
     if (!r->n_prompt) { /* the text goes on where it was cut */
-        memcpy(w->text.detok.held, p->held, p->n_held);
-        w->text.detok.n_held = p->n_held;
+        memcpy(a->text.detok.held, p->held, p->n_held);
+        a->text.detok.n_held = p->n_held;
     }
     turn->open = r->turn->leaves_open;
     if (!r->turn->idempotency_key || !r->turn->label || !session_answer_label(&turn->answer, r->turn->label)) return 0;
@@ -131,16 +132,16 @@ static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *er
 
 /* ---- while it runs ---- */
 
-void turn_take_back(struct work *w) { w->session.in_sessions = false; }
+void turn_take_back(struct active *a) { a->session.in_sessions = false; }
 
-void turn_hold(struct work *w, const struct detok *detok) { w->session.held = detok ? *detok : (struct detok){0}; }
+void turn_hold(struct active *a, const struct detok *detok) { a->session.held = detok ? *detok : (struct detok){0}; }
 
-void turn_counted(struct work *w) {
-    if (w->n_generated > 1) w->session.token_hash = state_file_hash_tokens(w->session.token_hash, &w->last, 1);
+void turn_counted(struct active *a) {
+    if (a->n_generated > 1) a->session.token_hash = state_file_hash_tokens(a->session.token_hash, &a->last, 1);
 }
 
-int turn_record(struct work *w, const struct rod_event *event) {
-    return w->request->turn->idempotency_key ? session_answer_add(&w->session.turn->answer, event) : 0;
+int turn_record(struct active *a, const struct rod_event *event) {
+    return a->request->turn->idempotency_key ? session_answer_add(&a->session.turn->answer, event) : 0;
 }
 
 /* ---- its end ---- */
@@ -150,49 +151,49 @@ static int by_id(const void *a, const void *b) {
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* Where the conversation stands now; the state buffer becomes the snapshot's. */
-static struct session_snapshot *snapshot_of(struct work *w) {
-    struct rod_state *s = w->end->pub.state;
-    struct session_snapshot *p = session_snapshot_new(w->counts.n);
+/* Where the conversation stands now; the image becomes the point's. */
+static struct session_snapshot *snapshot_of(struct active *a) {
+    struct rod_state *s = a->end->pub.state;
+    struct session_snapshot *p = session_snapshot_new(a->counts.n);
     if (!p) return NULL;
     p->n_tok = s->n_tok;
     p->pending = s->pending;
-    p->token_hash = w->session.token_hash;
-    if (s->pending < 0 && w->n_generated) p->token_hash = state_file_hash_tokens(p->token_hash, &w->last, 1);
-    p->seed = w->request->sampling.seed;
-    p->n_held = w->session.held.n_held;
-    memcpy(p->held, w->session.held.held, sizeof p->held);
-    for (uint32_t i = 0; i < w->counts.n; i++)
-        p->seen[i] = (struct session_seen){w->counts.ids[i], w->counts.n_generated[i]};
+    p->token_hash = a->session.token_hash;
+    if (s->pending < 0 && a->n_generated) p->token_hash = state_file_hash_tokens(p->token_hash, &a->last, 1);
+    p->seed = a->request->sampling.seed;
+    p->n_held = a->session.held.n_held;
+    memcpy(p->held, a->session.held.held, sizeof p->held);
+    for (uint32_t i = 0; i < a->counts.n; i++)
+        p->seen[i] = (struct session_seen){a->counts.ids[i], a->counts.n_generated[i]};
     qsort(p->seen, p->n_seen, sizeof *p->seen, by_id);
     p->buffer = s->image;
     s->image = NULL;
     return p;
 }
 
-bool turn_leave(struct rod_engine *e, struct work *w) {
-    struct session_turn *t = w->session.turn;
-    struct rod_event *end = &w->end->pub;
+bool turn_leave(struct rod_engine *e, struct active *a) {
+    struct session_turn *t = a->session.turn;
+    struct rod_event *end = &a->end->pub;
     if (t->stage != SESSION_STAGE_RUN) return false;
     bool commit = end->kind == ROD_EVENT_FINISH && end->reason != ROD_FINISH_CANCEL;
     session_snapshot_release(t->snapshot);
-    t->snapshot = commit ? snapshot_of(w) : NULL;
-    if (commit && (!t->snapshot || turn_record(w, end))) {
+    t->snapshot = commit ? snapshot_of(a) : NULL;
+    if (commit && (!t->snapshot || turn_record(a, end))) {
         t->rc = rod_fail(&t->err, ROD_ENOMEM, "No memory to keep the session's state.");
         commit = false;
     }
     rod_state_free(end->state);
     end->state = NULL;
-    w->session.in_sessions = w->session.ran = true;
+    a->session.in_sessions = a->session.ran = true;
     sessions_end(e->sessions, t, commit);
     return true;
 }
 
-bool turn_cancel(struct rod_engine *e, struct work *w) {
-    if (!w->session.in_sessions) return false;
-    w->session.cancelled = true;
-    w->session.in_sessions = !sessions_cancel(e->sessions, w->session.turn);
-    return w->session.in_sessions;
+bool turn_cancel(struct rod_engine *e, struct active *a) {
+    if (!a->session.in_sessions) return false;
+    a->session.cancelled = true;
+    a->session.in_sessions = !sessions_cancel(e->sessions, a->session.turn);
+    return a->session.in_sessions;
 }
 
 /* ---- it is back ---- */
@@ -203,31 +204,31 @@ static void turn_name_session(struct rod_event *event, const struct session_turn
 }
 
 /* The answer that was given before is this one's. */
-static void turn_send_replay(struct rod_engine *e, struct work *w) {
-    struct session_turn *t = w->session.turn;
+static void turn_send_replay(struct rod_engine *e, struct active *a) {
+    struct session_turn *t = a->session.turn;
     for (struct mailbox_event *at = t->replay.head, *next; at; at = next) {
         next = at->next;
         struct rod_event *event = &event_of_link(at)->pub;
-        event->ticket = w->mail.ticket;
-        event->user = w->request->user;
+        event->ticket = a->submission.ticket;
+        event->user = a->request->user;
         if (event->kind == ROD_EVENT_FINISH) turn_name_session(event, t);
         mailbox_append(&e->events, at);
     }
     t->replay = (struct mailbox_events){0};
 }
 
-enum turn_back turn_back(struct rod_engine *e, struct work *w) {
-    struct session_turn *t = w->session.turn;
-    w->session.in_sessions = false;
-    if (w->session.ran) {
-        const bool finished = w->end->pub.kind == ROD_EVENT_FINISH && w->end->pub.reason != ROD_FINISH_CANCEL;
+enum turn_back turn_back(struct rod_engine *e, struct active *a) {
+    struct session_turn *t = a->session.turn;
+    a->session.in_sessions = false;
+    if (a->session.ran) {
+        const bool finished = a->end->pub.kind == ROD_EVENT_FINISH && a->end->pub.reason != ROD_FINISH_CANCEL;
         if (finished && t->rc) return TURN_UNSAVED;
-        if (finished) turn_name_session(&w->end->pub, t);
+        if (finished) turn_name_session(&a->end->pub, t);
         return TURN_ENDED;
     }
-    if (w->session.cancelled) return TURN_CANCELLED;
+    if (a->session.cancelled) return TURN_CANCELLED;
     if (t->rc) return TURN_FAILED;
     if (!t->replay.head) return TURN_RUNS;
-    turn_send_replay(e, w);
+    turn_send_replay(e, a);
     return TURN_REPLAYED;
 }

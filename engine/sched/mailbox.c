@@ -7,10 +7,11 @@
 int mailbox_init(struct mailbox *m, uint32_t n_slots, uint32_t max_queue, uint64_t max_queue_tok,
                  struct rod_error *err) {
     *m = (struct mailbox){.n_slots = n_slots, .max_queue = max_queue, .max_queue_tok = max_queue_tok};
-    /* Tickets count up, so a table as large as the live mails has chains of one; beyond 65,536 chains just grow. */
+    /* Tickets count up, so a table as large as the live submissions has chains of one; beyond 65,536 chains just grow.
+     */
     m->n_table = 64;
     while (m->n_table < 65536 && m->n_table < (uint64_t)n_slots + max_queue) m->n_table *= 2;
-    m->table = calloc(m->n_table, sizeof(struct mail *));
+    m->table = calloc(m->n_table, sizeof(struct submission *));
     if (!m->table) return rod_fail(err, ROD_ENOMEM, "No memory for the table of requests.");
     pthread_mutex_init(&m->lock, NULL);
     pthread_mutex_init(&m->out_lock, NULL);
@@ -26,10 +27,10 @@ void mailbox_fini(struct mailbox *m) {
     pthread_cond_destroy(&m->filled);
 }
 
-static struct mail **table_at(struct mailbox *m, uint64_t ticket) { return &m->table[ticket & (m->n_table - 1)]; }
+static struct submission **table_at(struct mailbox *m, uint64_t ticket) { return &m->table[ticket & (m->n_table - 1)]; }
 
 /* The place of all of them: who finds a slot free does not wait. */
-static int admission(const struct mailbox *m, struct mail *const *mails, size_t n, struct rod_error *err) {
+static int admission(const struct mailbox *m, struct submission *const *submissions, size_t n, struct rod_error *err) {
     if (m->refusal == ROD_EDEVICE)
         return rod_fail(err, ROD_EDEVICE, "The device failed; this server takes no requests.");
     if (m->refusal) return rod_fail(err, m->refusal, "The server is shutting down and takes no new requests.");
@@ -39,37 +40,38 @@ static int admission(const struct mailbox *m, struct mail *const *mails, size_t 
         if (live - m->n_slots >= m->max_queue)
             return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %u requests run and %u wait.", m->n_slots,
                             m->max_queue);
-        if (m->max_queue_tok && waiting_tok + mails[i]->n_tok > m->max_queue_tok)
+        if (m->max_queue_tok && waiting_tok + submissions[i]->n_tok > m->max_queue_tok)
             return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %llu prompt tokens wait and the limit is %llu.",
                             (unsigned long long)waiting_tok, (unsigned long long)m->max_queue_tok);
-        waiting_tok += mails[i]->n_tok;
+        waiting_tok += submissions[i]->n_tok;
     }
     return 0;
 }
 
-static void push(struct mailbox *m, struct mail *mail) {
-    mail->next = mail->cancel_next = mail->cancel_prev = NULL;
-    mail->cancelled = mail->cancel_listed = mail->started = false;
-    mail->ticket = ++m->last_ticket;
-    struct mail **bucket = table_at(m, mail->ticket);
-    mail->chain = *bucket;
-    *bucket = mail;
+static void push(struct mailbox *m, struct submission *submission) {
+    submission->next = submission->cancel_next = submission->cancel_prev = NULL;
+    submission->cancelled = submission->cancel_listed = submission->started = false;
+    submission->ticket = ++m->last_ticket;
+    struct submission **bucket = table_at(m, submission->ticket);
+    submission->chain = *bucket;
+    *bucket = submission;
     m->n_live++;
     m->n_waiting++;
-    m->waiting_tok += mail->n_tok;
+    m->waiting_tok += submission->n_tok;
     if (m->tail)
-        m->tail->next = mail;
+        m->tail->next = submission;
     else
-        m->head = mail;
-    m->tail = mail;
+        m->head = submission;
+    m->tail = submission;
 }
 
-int mailbox_push_all(struct mailbox *m, struct mail *const *mails, size_t n, uint64_t *tickets, struct rod_error *err) {
+int mailbox_push_all(struct mailbox *m, struct submission *const *submissions, size_t n, uint64_t *tickets,
+                     struct rod_error *err) {
     pthread_mutex_lock(&m->lock);
-    int rc = admission(m, mails, n, err);
+    int rc = admission(m, submissions, n, err);
     for (size_t i = 0; !rc && i < n; i++) {
-        push(m, mails[i]);
-        tickets[i] = mails[i]->ticket;
+        push(m, submissions[i]);
+        tickets[i] = submissions[i]->ticket;
     }
     if (!rc) pthread_cond_signal(&m->filled);
     pthread_mutex_unlock(&m->lock);
@@ -78,13 +80,13 @@ int mailbox_push_all(struct mailbox *m, struct mail *const *mails, size_t n, uin
 
 void mailbox_cancel(struct mailbox *m, uint64_t ticket) {
     pthread_mutex_lock(&m->lock);
-    struct mail *mail = *table_at(m, ticket);
-    while (mail && mail->ticket != ticket) mail = mail->chain;
-    if (mail && !mail->cancelled) {
-        mail->cancelled = mail->cancel_listed = true;
-        mail->cancel_next = m->cancels;
-        if (m->cancels) m->cancels->cancel_prev = mail;
-        m->cancels = mail;
+    struct submission *submission = *table_at(m, ticket);
+    while (submission && submission->ticket != ticket) submission = submission->chain;
+    if (submission && !submission->cancelled) {
+        submission->cancelled = submission->cancel_listed = true;
+        submission->cancel_next = m->cancels;
+        if (m->cancels) m->cancels->cancel_prev = submission;
+        m->cancels = submission;
         pthread_cond_signal(&m->filled);
     }
     pthread_mutex_unlock(&m->lock);
@@ -111,14 +113,14 @@ void mailbox_poke(struct mailbox *m) {
     pthread_mutex_unlock(&m->lock);
 }
 
-void mailbox_return(struct mailbox *m, struct mail *mail) {
+void mailbox_return(struct mailbox *m, struct submission *submission) {
     pthread_mutex_lock(&m->lock);
-    mail->next = NULL;
+    submission->next = NULL;
     if (m->returns_tail)
-        m->returns_tail->next = mail;
+        m->returns_tail->next = submission;
     else
-        m->returns = mail;
-    m->returns_tail = mail;
+        m->returns = submission;
+    m->returns_tail = submission;
     pthread_cond_signal(&m->filled);
     pthread_mutex_unlock(&m->lock);
 }
@@ -130,36 +132,36 @@ void mailbox_pop(struct mailbox *m, bool wait, struct mailbox_batch *batch) {
     m->poked = false;
     *batch = (struct mailbox_batch){m->head, m->cancels, m->returns, m->stop};
     m->head = m->tail = m->cancels = m->returns = m->returns_tail = NULL;
-    for (struct mail *c = batch->cancels; c; c = c->cancel_next) c->cancel_listed = false;
+    for (struct submission *c = batch->cancels; c; c = c->cancel_next) c->cancel_listed = false;
     pthread_mutex_unlock(&m->lock);
 }
 
-static void leave_queue(struct mailbox *m, struct mail *mail) {
-    if (mail->started) return;
-    mail->started = true;
+static void leave_queue(struct mailbox *m, struct submission *submission) {
+    if (submission->started) return;
+    submission->started = true;
     m->n_waiting--;
-    m->waiting_tok -= mail->n_tok;
+    m->waiting_tok -= submission->n_tok;
 }
 
-void mailbox_started(struct mailbox *m, struct mail *mail) {
+void mailbox_started(struct mailbox *m, struct submission *submission) {
     pthread_mutex_lock(&m->lock);
-    leave_queue(m, mail);
+    leave_queue(m, submission);
     pthread_mutex_unlock(&m->lock);
 }
 
-void mailbox_retire(struct mailbox *m, struct mail *mail) {
+void mailbox_retire(struct mailbox *m, struct submission *submission) {
     pthread_mutex_lock(&m->lock);
-    struct mail **at = table_at(m, mail->ticket);
-    while (*at != mail) at = &(*at)->chain;
-    *at = mail->chain;
-    if (mail->cancel_listed) { /* cancelled in the moment when it ended by itself */
-        if (mail->cancel_prev)
-            mail->cancel_prev->cancel_next = mail->cancel_next;
+    struct submission **at = table_at(m, submission->ticket);
+    while (*at != submission) at = &(*at)->chain;
+    *at = submission->chain;
+    if (submission->cancel_listed) { /* cancelled in the moment when it ended by itself */
+        if (submission->cancel_prev)
+            submission->cancel_prev->cancel_next = submission->cancel_next;
         else
-            m->cancels = mail->cancel_next;
-        if (mail->cancel_next) mail->cancel_next->cancel_prev = mail->cancel_prev;
+            m->cancels = submission->cancel_next;
+        if (submission->cancel_next) submission->cancel_next->cancel_prev = submission->cancel_prev;
     }
-    leave_queue(m, mail);
+    leave_queue(m, submission);
     m->n_live--;
     pthread_mutex_unlock(&m->lock);
 }

@@ -1,11 +1,10 @@
 /* mailbox.h - the seam between the threads: submits and cancels in, events out, one engine thread in the middle.
  *
- * Who owns what: a mail belongs to the mailbox from push until retire; the engine thread works on it in between. Events
- * are moved through as a list. The letters are intrusive: nothing is allocated after init.
- * Threads: push, cancel, return, poke, refuse, stop: any. pop, started, retire, post: the engine thread. take: one
- * consumer.
+ * Who owns what: a submission belongs to the mailbox from push until retire; the engine thread works on it in between.
+ * Events are moved through as a list. The links are inside of them: nothing is allocated after init. Threads: push,
+ * cancel, return, poke, refuse, stop: any. pop, started, retire, post: the engine thread. take: one consumer.
  * Invariants: both locks are held for a few pointer moves only, so no side waits on the other's work; at most
- * n_slots + max_queue mails live at once.
+ * n_slots + max_queue submissions live at once.
  */
 #ifndef MAILBOX_H
 #define MAILBOX_H
@@ -14,10 +13,10 @@
 
 #include <pthread.h>
 
-struct mail {
-    struct mail *next;  /* in the list of new mails */
-    struct mail *chain; /* in the table by ticket */
-    struct mail *cancel_next, *cancel_prev;
+struct submission {
+    struct submission *next;  /* in the list of new submissions */
+    struct submission *chain; /* in the table by ticket */
+    struct submission *cancel_next, *cancel_prev;
     uint64_t ticket, n_tok; /* n_tok: the prompt's tokens, for max_queue_tok */
     bool cancelled, cancel_listed, started;
 };
@@ -32,8 +31,8 @@ struct mailbox_events {
 struct mailbox {
     pthread_mutex_t lock;
     pthread_cond_t filled;
-    struct mail *head, *tail, *cancels, *returns, *returns_tail;
-    struct mail **table;
+    struct submission *head, *tail, *cancels, *returns, *returns_tail;
+    struct submission **table;
     uint32_t n_table; /* power of two */
     uint64_t last_ticket, n_live, n_waiting, waiting_tok;
     uint32_t n_slots, max_queue;
@@ -45,30 +44,32 @@ struct mailbox {
 };
 
 struct mailbox_batch {
-    struct mail *submits, *cancels, *returns;
+    struct submission *submits, *cancels, *returns;
     bool stop;
 }; /* linked by next, by cancel_next, by next */
 
 int mailbox_init(struct mailbox *m, uint32_t n_slots, uint32_t max_queue, uint64_t max_queue_tok,
                  struct rod_error *err);
-void mailbox_fini(struct mailbox *m); /* no mail may live; events still inside are the caller's: take them first */
+void mailbox_fini(
+    struct mailbox *m); /* no submission may live; events still inside are the caller's: take them first */
 
-/* Names the mails by tickets, consecutive ones, and hands them over, all in one pop. ROD_EQUEUEFULL, ROD_EDRAINING or
- * ROD_EDEVICE: none is taken, they stay the caller's. */
-int mailbox_push_all(struct mailbox *m, struct mail *const *mails, size_t n, uint64_t *tickets, struct rod_error *err);
+/* Names the submissions by tickets, consecutive ones, and hands them over, all in one pop. ROD_EQUEUEFULL,
+ * ROD_EDRAINING or ROD_EDEVICE: none is taken, they stay the caller's. */
+int mailbox_push_all(struct mailbox *m, struct submission *const *submissions, size_t n, uint64_t *tickets,
+                     struct rod_error *err);
 void mailbox_cancel(struct mailbox *m, uint64_t ticket); /* unknown or ended tickets are ignored */
 void mailbox_refuse(struct mailbox *m, int code);        /* every later push fails with code; ROD_EDEVICE is final */
 void mailbox_stop(struct mailbox *m);                    /* pop reports stop from now on */
 void mailbox_poke(struct mailbox *m);                    /* the next pop, or the one that waits, returns */
 
-/* A mail that the engine thread gave to another thread comes back to it. */
-void mailbox_return(struct mailbox *m, struct mail *mail);
+/* A submission that the engine thread gave to another thread comes back to it. */
+void mailbox_return(struct mailbox *m, struct submission *submission);
 
-/* Moves out what came in; wait: blocks until there is something. A cancelled mail is in submits of this or an earlier
- * pop. */
+/* Moves out what came in; wait: blocks until there is something. A cancelled submission is in submits of this or an
+ * earlier pop. */
 void mailbox_pop(struct mailbox *m, bool wait, struct mailbox_batch *batch);
-void mailbox_started(struct mailbox *m, struct mail *mail); /* it no longer waits: it has a slot */
-void mailbox_retire(struct mailbox *m, struct mail *mail);  /* it ended; may be freed afterwards */
+void mailbox_started(struct mailbox *m, struct submission *submission); /* it no longer waits: it has a slot */
+void mailbox_retire(struct mailbox *m, struct submission *submission);  /* it ended; may be freed afterwards */
 
 void mailbox_append(struct mailbox_events *events, struct mailbox_event *event);
 void mailbox_post(struct mailbox *m, struct mailbox_events *events); /* moves the whole list */

@@ -15,29 +15,29 @@ static struct mailbox make(uint32_t n_slots, uint32_t max_queue, uint64_t max_qu
     return m;
 }
 
-static int push(struct mailbox *m, struct mail *mail, uint64_t *ticket, struct rod_error *err) {
-    return mailbox_push_all(m, &mail, 1, ticket, err);
+static int push(struct mailbox *m, struct submission *submission, uint64_t *ticket, struct rod_error *err) {
+    return mailbox_push_all(m, &submission, 1, ticket, err);
 }
 
 static void requests_beyond_slots_and_queue_are_refused_until_one_ends(void **state) {
     (void)state;
     struct mailbox m = make(2, 3, 0);
-    struct mail mail[6] = {0};
+    struct submission submission[6] = {0};
     uint64_t ticket;
     struct rod_error err;
-    for (int i = 0; i < 5; i++) assert_int_equal(push(&m, &mail[i], &ticket, &err), 0);
-    assert_int_equal(push(&m, &mail[5], &ticket, &err), ROD_EQUEUEFULL);
+    for (int i = 0; i < 5; i++) assert_int_equal(push(&m, &submission[i], &ticket, &err), 0);
+    assert_int_equal(push(&m, &submission[5], &ticket, &err), ROD_EQUEUEFULL);
     assert_non_null(strstr(err.message, "3 wait"));
-    mailbox_retire(&m, &mail[0]);
-    assert_int_equal(push(&m, &mail[5], &ticket, &err), 0);
-    for (int i = 1; i < 6; i++) mailbox_retire(&m, &mail[i]);
+    mailbox_retire(&m, &submission[0]);
+    assert_int_equal(push(&m, &submission[5], &ticket, &err), 0);
+    for (int i = 1; i < 6; i++) mailbox_retire(&m, &submission[i]);
     mailbox_fini(&m);
 }
 
 static void waiting_prompt_tokens_are_limited_but_not_those_that_find_a_slot(void **state) {
     (void)state;
     struct mailbox m = make(1, 10, 100);
-    struct mail a = {.n_tok = 5000}, b = {.n_tok = 60}, c = {.n_tok = 41}, d = {.n_tok = 40};
+    struct submission a = {.n_tok = 5000}, b = {.n_tok = 60}, c = {.n_tok = 41}, d = {.n_tok = 40};
     uint64_t ticket;
     assert_int_equal(push(&m, &a, &ticket, NULL), 0);
     mailbox_started(&m, &a);
@@ -60,7 +60,7 @@ static void waiting_prompt_tokens_are_limited_but_not_those_that_find_a_slot(voi
 static void a_cancel_arrives_once_with_or_after_its_mail_and_never_for_ended_ones(void **state) {
     (void)state;
     struct mailbox m = make(4, 4, 0);
-    struct mail a = {0}, b = {0}, c = {0};
+    struct submission a = {0}, b = {0}, c = {0};
     uint64_t ta, tb, tc;
     assert_int_equal(push(&m, &a, &ta, NULL), 0);
     assert_int_equal(push(&m, &b, &tb, NULL), 0);
@@ -93,7 +93,7 @@ static void a_cancel_arrives_once_with_or_after_its_mail_and_never_for_ended_one
 static void what_was_given_away_comes_back_in_order(void **state) {
     (void)state;
     struct mailbox m = make(4, 4, 0);
-    struct mail a = {0}, b = {0};
+    struct submission a = {0}, b = {0};
     uint64_t ta, tb;
     struct mailbox_batch batch;
     assert_int_equal(push(&m, &a, &ta, NULL), 0);
@@ -118,7 +118,7 @@ static void what_was_given_away_comes_back_in_order(void **state) {
 static void after_drain_or_fault_pushes_are_refused_by_name(void **state) {
     (void)state;
     struct mailbox m = make(1, 1, 0);
-    struct mail a = {0};
+    struct submission a = {0};
     uint64_t ticket;
     mailbox_refuse(&m, ROD_EDRAINING);
     assert_int_equal(push(&m, &a, &ticket, NULL), ROD_EDRAINING);
@@ -151,7 +151,7 @@ static void events_come_out_in_the_order_posted(void **state) {
 
 enum { N_THREADS = 4, N_EACH = 3000 };
 struct letter {
-    struct mail mail;
+    struct submission submission;
     struct mailbox_event event;
     int thread, number;
     bool was_cancelled;
@@ -172,9 +172,9 @@ static void *submit_many(void *arg) {
         struct letter *l = calloc(1, sizeof *l);
         l->thread = s->thread;
         l->number = i;
-        l->mail.n_tok = 3;
+        l->submission.n_tok = 3;
         uint64_t ticket;
-        while (push(&s->shared->m, &l->mail, &ticket, NULL)) {
+        while (push(&s->shared->m, &l->submission, &ticket, NULL)) {
             atomic_fetch_add(&s->shared->n_refused, 1);
             sched_yield();
         }
@@ -190,12 +190,13 @@ static void *serve_all(void *arg) {
     while (n_done < N_THREADS * N_EACH) {
         struct mailbox_batch batch;
         mailbox_pop(&shared->m, n_live == 0, &batch);
-        for (struct mail *m = batch.submits, *next; m; m = next) {
+        for (struct submission *m = batch.submits, *next; m; m = next) {
             next = m->next;
             live[n_live++] = (struct letter *)(void *)m;
             mailbox_started(&shared->m, m);
         }
-        for (struct mail *m = batch.cancels; m; m = m->cancel_next) ((struct letter *)(void *)m)->was_cancelled = true;
+        for (struct submission *m = batch.cancels; m; m = m->cancel_next)
+            ((struct letter *)(void *)m)->was_cancelled = true;
         struct mailbox_events out = {0};
         int keep = 0;
         for (int i = 0; i < n_live; i++) {
@@ -203,7 +204,7 @@ static void *serve_all(void *arg) {
                 live[keep++] = live[i];
                 continue;
             }
-            mailbox_retire(&shared->m, &live[i]->mail);
+            mailbox_retire(&shared->m, &live[i]->submission);
             mailbox_append(&out, &live[i]->event);
             n_done++;
         }

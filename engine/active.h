@@ -1,12 +1,11 @@
-/* work.h - one submitted request with the memory of all its steps.
+/* active.h - an active request: one that was submitted, with the memory of all its steps.
  *
- * Who owns what: a work is the mailbox's from submit on and freed where it ends (end.c). What its steps need is made on
- * the submitting thread, so that running out of memory is an answer to a submit.
- * Threads: the submitter until the mailbox has it, then the engine thread; a session's turn that is away: the
- * sessions'.
+ * Who owns what: an active request is the mailbox's from submit on and freed where it ends (end.c). What its steps need
+ * is made on the submitting thread, so that running out of memory is an answer to a submit. Threads: the submitter
+ * until the mailbox has it, then the engine thread; a session's turn that is away: the sessions'.
  */
-#ifndef WORK_H
-#define WORK_H
+#ifndef ACTIVE_H
+#define ACTIVE_H
 
 #include "engine/grammar/grammar.h"
 #include "engine/sched/mailbox.h"
@@ -22,21 +21,21 @@
 enum engine_lane { LANE_FIRST, LANE_HOST };
 
 /* What score.c keeps: a prompt's scores, and bad words. */
-struct work_score {
+struct active_score {
     size_t n_sent;   /* scores of its prompt that it was sent, whichever request read it */
     int32_t *recent; /* [n_recent] the last tokens generated, newest last: as many as a bad word looks at */
     uint32_t n_recent, recent_cap;
 };
 
 /* What shared_prefill.c keeps. */
-struct work_share {
-    struct work *source;          /* the request whose state this one waits for, NULL = none */
+struct active_share {
+    struct active *source;        /* the request whose state this one waits for, NULL = none */
     uint64_t copied_tok;          /* it has its copy of the state after so many tokens, and waits to start; 0 = no */
     struct mailbox_events scores; /* its prompt's so far, for those that wait for a slot */
 };
 
 /* What prefix_use.c keeps. */
-struct work_cache {
+struct active_cache {
     uint64_t cached_tok; /* tokens that were not read */
     uint64_t saved_tok;  /* those of the last checkpoint that it began from or left */
     bool cacheable;      /* it may leave checkpoints */
@@ -50,7 +49,7 @@ struct work_cache {
 };
 
 /* What turn.c keeps, of a session's turn. */
-struct work_session {
+struct active_session {
     struct session_turn *turn; /* NULL: a request without a session */
     bool in_sessions;          /* the sessions have it */
     bool ran;                  /* it has been in a slot */
@@ -60,8 +59,8 @@ struct work_session {
 };
 
 /* The engine's files write what is here; a feature's part is written by its own file alone. */
-struct work {
-    struct mail mail;
+struct active {
+    struct submission submission;
     struct sched_req sched;
     struct rod_request *request;
     const int32_t *prompt; /* [n_prompt] what is read: the request's, or with a state's pending token before it */
@@ -81,24 +80,25 @@ struct work {
     struct event *end;              /* made at submit, so that every request can end whatever the memory */
     bool ended;                     /* end says how, and goes out when the state is saved */
     struct rod_state *output_state; /* room for what end carries, of keep_state */
-    struct work_score score;
-    struct work_share share;
-    struct work_cache cache;
-    struct work_session session;
+    struct active_score score;
+    struct active_share share;
+    struct active_cache cache;
+    struct active_session session;
 };
 
 struct rod_engine;
 
-int work_new(const struct rod_engine *engine, struct rod_request *request, struct work **out, struct rod_error *err);
+int active_new(const struct rod_engine *engine, struct rod_request *request, struct active **out,
+               struct rod_error *err);
 /* What follows from the state that it goes on from: before it is scheduled. */
-int work_bind(const struct rod_engine *engine, struct work *work, struct rod_error *err);
-void work_free(struct work *work); /* its request too, unless taken out before */
+int active_bind(const struct rod_engine *engine, struct active *active, struct rod_error *err);
+void active_free(struct active *active); /* its request too, unless taken out before */
 
-static inline struct work *work_of_mail(struct mail *mail) {
-    return (struct work *)(void *)((char *)mail - offsetof(struct work, mail));
+static inline struct active *active_of_submission(struct submission *submission) {
+    return (struct active *)(void *)((char *)submission - offsetof(struct active, submission));
 }
-static inline struct work *work_of_sched(struct sched_req *req) {
-    return (struct work *)(void *)((char *)req - offsetof(struct work, sched));
+static inline struct active *active_of_sched(struct sched_req *req) {
+    return (struct active *)(void *)((char *)req - offsetof(struct active, sched));
 }
 
 #endif
