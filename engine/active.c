@@ -7,7 +7,7 @@
 static int active_init_counts(struct active *a, const struct engine_parts *parts, struct rod_error *err) {
     const struct rod_request *r = a->request;
     const uint32_t V = parts->V;
-    const bool device = parts->ops->launch && a->lane == LANE_FIRST; /* it counts itself */
+    const bool device = a->sched.site == SITE_DEVICE; /* it counts itself */
     const struct session_snapshot *from = a->session.turn ? a->session.turn->snapshot : NULL;
     if (!from && (device || !sampler_needs_counts(&r->sampling))) return 0; /* a session's next turn may need them */
     uint64_t n_distinct = (uint64_t)a->n_prompt + r->max_tokens + (from ? from->n_seen : 0) + 1;
@@ -106,13 +106,12 @@ static int active_bind_prompt(struct active *a, struct rod_error *err) {
 
 int active_bind(const struct rod_engine *e, struct active *a, struct rod_error *err) {
     const struct rod_request *r = a->request;
-    a->lane = e->parts.ops->launch && active_needs_logits(a) ? LANE_HOST : LANE_FIRST;
+    a->sched.site = e->parts.ops->launch && !active_needs_logits(a) ? SITE_DEVICE : SITE_HOST;
     int rc = active_bind_prompt(a, err);
     if (!rc) rc = active_init_counts(a, &e->parts, err);
     a->sched.pos = a->base;
     a->sched.n_prompt = a->base + a->n_prompt;
     a->sched.max_out = r->max_tokens ? r->max_tokens : 1; /* logits of the prompt's end, if only for its end */
-    a->sched.lane = (uint8_t)a->lane;
     a->sched.key = r->key;
     a->sched.weight = r->weight;
     a->sched.scored = r->n_prompt_logprobs >= 0 && r->n_prompt > 1;

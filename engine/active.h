@@ -16,10 +16,6 @@
 #include "engine/session/sessions.h"
 #include "engine/text/text.h"
 
-/* Requests whose tokens the device samples and those whose logits the host must see cannot share a step. Where no
- * device samples, all are LANE_FIRST. */
-enum engine_lane { LANE_FIRST, LANE_HOST };
-
 /* What score.c keeps: a prompt's scores, and bad words. */
 struct active_score {
     size_t n_sent;   /* scores of its prompt that it was sent, whichever request read it */
@@ -72,9 +68,8 @@ struct active {
     int32_t *end_ids;             /* end and stop ids; not chosen before min_tokens. Behind them room for the ends of */
     size_t n_end_ids;             /* all bad words */
     struct grammar_walk walk;     /* where the text stands in the request's grammar */
-    enum engine_lane lane;
-    int32_t last;    /* the token that the next step feeds, where the host feeds it */
-    uint32_t row[2]; /* its row of each step on its way, if that row names it */
+    int32_t last;                 /* the token that the next step feeds, where the host feeds it */
+    uint32_t row[2];              /* its row of each step on its way, if that row names it */
     uint32_t n_generated;
     uint64_t submit_ns, first_ns, last_ns;
     struct event *end;              /* made at submit, so that every request can end whatever the memory */

@@ -51,7 +51,7 @@ struct engine_parts {
 /* A step between its plan and its results. */
 struct step {
     struct sched_row *rows; /* [n_slots]; req NULL: the request ended after the plan */
-    enum engine_lane lane;
+    enum sampling_site site;
     uint32_t n_rows, n_decode;
     uint64_t n_prompt_tok;
     bool needs_host; /* one of its tokens may end a request by its text: the next plan waits for it */
@@ -82,7 +82,7 @@ struct rod_engine {
     uint64_t n_planned, n_collected;
     struct active *keeper;        /* shared_prefill.c; NULL = none */
     float *kept_logits;           /* [V] behind the keeper's prompt, where the host sees logits */
-    bool host_next;               /* of both lanes with work, LANE_HOST has the next step */
+    bool host_next;               /* of both sites with work, the host has the next step */
     struct backend_segment *segs; /* [n_slots] */
     struct mailbox_events events; /* of this turn of the loop */
     pthread_t thread;
@@ -107,12 +107,10 @@ static inline uint64_t engine_now_ns(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 /* Its tokens are drawn where they are computed: the host sees no logits. */
-static inline bool engine_on_device(const struct rod_engine *engine, const struct active *active) {
-    return engine->parts.ops->launch && active->lane == LANE_FIRST;
-}
+static inline bool active_on_device(const struct active *active) { return active->sched.site == SITE_DEVICE; }
 /* The device counts the tokens that it reads for the request: what another slot read would not be counted. */
-static inline bool engine_device_counts(const struct rod_engine *engine, const struct active *active) {
-    return engine_on_device(engine, active) && active->request->sampling.repetition_penalty != 1;
+static inline bool active_device_counts(const struct active *active) {
+    return active_on_device(active) && active->request->sampling.repetition_penalty != 1;
 }
 
 /* ---- score.c ---- */

@@ -187,7 +187,7 @@ void *loop_thread(void *arg) {
          * arrives, if none is free since this step. */
         const bool stuck = e->n_moving && !e->sched.slots.n_free;
         idle = e->n_planned == e->n_collected && (!e->sched.n_queued || stuck) &&
-               !sched_lane_busy(&e->sched, LANE_FIRST) && !sched_lane_busy(&e->sched, LANE_HOST);
+               !sched_site_busy(&e->sched, SITE_DEVICE) && !sched_site_busy(&e->sched, SITE_HOST);
     }
     struct rod_error err;
     rod_fail(&err, ROD_EDRAINING, "The server shut down before this request ended.");

@@ -77,7 +77,7 @@ static void looked(struct rod_engine *e, const struct active *a, const struct pr
 static bool alone(const struct rod_engine *e) {
     const struct sched *s = &e->sched;
     uint32_t n = s->follow.n + s->last.n + s->moving.n + s->n_queued;
-    for (int i = 0; i < SCHED_N_LANES; i++) n += s->prefill[i].n + s->decode[i].n;
+    for (int i = 0; i < SCHED_N_SITES; i++) n += s->prefill[i].n + s->decode[i].n;
     return n == 1 && !e->n_moving && !e->moves_always;
 }
 
@@ -95,7 +95,7 @@ static size_t image_bytes(const struct rod_engine *e, uint64_t n_tok) {
 /* Reading so many tokens takes as long as a state's way out and in, and more_ns. Not measured yet: a chunk. */
 static uint64_t pays_tok(const struct rod_engine *e, const struct active *a, double more_ns) {
     if (e->copy_ns <= 0) return 1;
-    const struct step_cost *reading = sched_reading(&e->sched, a->lane);
+    const struct step_cost *reading = sched_reading(&e->sched, a->sched.site);
     if (!reading->n_most) return e->backend_info.chunk_tok;
     const double ns = 2 * e->copy_ns * (double)image_bytes(e, a->n_prompt) + more_ns;
     return (uint64_t)(ns / cost_each_ns(reading)) + 1;
@@ -114,7 +114,8 @@ static void plan_stops(const struct rod_engine *e, struct active *a, const struc
                                            .branch_tok = found->branch_tok,
                                            .marks = r->marks,
                                            .n_marks = r->n_marks,
-                                           .pays_tok = pays_tok(e, a, sched_reading(&e->sched, a->lane)->fixed_ns),
+                                           .pays_tok =
+                                               pays_tok(e, a, sched_reading(&e->sched, a->sched.site)->fixed_ns),
                                            .chunk_tok = e->backend_info.chunk_tok,
                                            .open_end = r->keep_state};
     a->cache.n_stops = prefix_stops(&reading, a->cache.stops);
@@ -152,7 +153,7 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
         sched_follow(&e->sched, &a->sched);
         return 0;
     }
-    if (found.buffer && engine_device_counts(e, a)) {
+    if (found.buffer && active_device_counts(a)) {
         state_buffer_release(found.buffer);
         found = (struct prefix_found){.reason = ROD_PREFIX_PENALTY};
     } else if (found.buffer) {

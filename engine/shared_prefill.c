@@ -24,7 +24,7 @@ static uint64_t group(const struct active *a) { return a->submission.ticket - a-
 static bool same_prompt(const struct active *of, const struct active *a) {
     const struct rod_request *x = of->request, *y = a->request;
     if (group(of) != group(a) || of->sched.key != a->sched.key) return false;
-    if (of->lane != a->lane || x->n_prompt != y->n_prompt) return false;
+    if (of->sched.site != a->sched.site || x->n_prompt != y->n_prompt) return false;
     if (x->state || y->state) return false;
     if (a->sched.scored && !(of->sched.scored && x->n_prompt_logprobs == y->n_prompt_logprobs)) return false;
     return !memcmp(x->prompt, y->prompt, x->n_prompt * sizeof *x->prompt);
@@ -33,14 +33,14 @@ static bool same_prompt(const struct active *of, const struct active *a) {
 /* How many tokens of its prompt one reads for all. */
 static uint64_t shared_tok(const struct rod_engine *e, const struct active *a) {
     const uint64_t chunk = e->backend_info.chunk_tok;
-    return engine_on_device(e, a) ? (a->n_prompt - 1) / chunk * chunk : a->n_prompt;
+    return active_on_device(a) ? (a->n_prompt - 1) / chunk * chunk : a->n_prompt;
 }
 
 /* That costs a step more, some 2.4 ms on an H200: what four chunks cost there, read once for each that need not. */
 enum { LEAST_CHUNKS = 4 };
 static bool pays(const struct rod_engine *e, const struct active *a) {
     const uint64_t spared_tok = shared_tok(e, a) * a->request->same_before;
-    return spared_tok && (!engine_on_device(e, a) || spared_tok >= (uint64_t)LEAST_CHUNKS * e->backend_info.chunk_tok);
+    return spared_tok && (!active_on_device(a) || spared_tok >= (uint64_t)LEAST_CHUNKS * e->backend_info.chunk_tok);
 }
 
 /* Choices of this one's prompt wait for a slot: they are the next in their key's queue. */
@@ -95,7 +95,7 @@ static void start_on_device(struct rod_engine *e, struct active *a) {
 struct active *shared_next_started(struct rod_engine *e) {
     for (struct sched_req *r = e->sched.follow.head; r; r = r->next) {
         struct active *a = active_of_sched(r);
-        if (!a->share.copied_tok || a == e->keeper || engine_on_device(e, a)) continue;
+        if (!a->share.copied_tok || a == e->keeper || active_on_device(a)) continue;
         a->share.copied_tok = 0;
         sched_fork(&e->sched, r);
         return a;
@@ -107,14 +107,14 @@ static void start_keeper(struct rod_engine *e) {
     struct active *keeper = e->keeper;
     e->keeper = NULL;
     events_free(&keeper->share.scores);
-    if (engine_on_device(e, keeper)) start_on_device(e, keeper);
+    if (active_on_device(keeper)) start_on_device(e, keeper);
 }
 
 int shared_admit(struct rod_engine *e, struct active *a, struct rod_error *err) {
     const struct backend_ops *ops = e->parts.ops;
-    if (!ops->slot_copy || !pays(e, a) || engine_device_counts(e, a)) return 0;
+    if (!ops->slot_copy || !pays(e, a) || active_device_counts(a)) return 0;
     struct active *from = e->keeper && same_prompt(e->keeper, a) ? e->keeper : NULL;
-    for (struct sched_req *s = e->sched.prefill[a->lane].head; !from && s; s = s->next)
+    for (struct sched_req *s = e->sched.prefill[a->sched.site].head; !from && s; s = s->next)
         if (&a->sched != s && same_prompt(active_of_sched(s), a)) from = active_of_sched(s);
     for (struct sched_req *s = e->sched.moving.head; !from && s; s = s->next)
         if (s->moved_from == SCHED_PREFILL && same_prompt(active_of_sched(s), a)) from = active_of_sched(s);
@@ -124,7 +124,7 @@ int shared_admit(struct rod_engine *e, struct active *a, struct rod_error *err) 
     sched_follow(&e->sched, &a->sched);
     if (from != e->keeper) {
         a->share.source = from;
-        if (engine_on_device(e, from)) from->sched.share_tok = shared_tok(e, from);
+        if (active_on_device(from)) from->sched.share_tok = shared_tok(e, from);
         return 0;
     }
     a->share.copied_tok = from->share.copied_tok;
@@ -147,7 +147,7 @@ static void copy_to_followers(struct rod_engine *e, struct active *a) {
         last = follower;
     }
     if (!last || e->keeper || !awaited(e, a)) return;
-    if (engine_on_device(e, a) && a->cache.cacheable) return;
+    if (active_on_device(a) && a->cache.cacheable) return;
     e->keeper = last;
     move_kept(a, last);
 }

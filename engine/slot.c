@@ -4,7 +4,7 @@
 int slot_prepare_sampling(struct rod_engine *e, const struct active *a, struct rod_error *err) {
     const struct backend_ops *ops = e->parts.ops;
     const struct rod_request *r = a->request;
-    if (!engine_on_device(e, a)) return 0;
+    if (!active_on_device(a)) return 0;
     const struct backend_sampling sampling = {.sampling = &r->sampling,
                                               .bias = r->bias,
                                               .n_bias = r->n_bias,

@@ -4,7 +4,7 @@
  * collected later, and the next one is planned and launched in between, so that the device never waits for the host:
  * it feeds itself, and leaves alone what it has seen end. What the host alone can end (a stop string) is known only
  * when the step is collected, so after such a row the next plan waits. Requests whose logits the host must see
- * (LANE_HOST) run in steps of their own, in the first way.
+ * (SITE_HOST) run in steps of their own, in the first way.
  */
 #include "core.h"
 
@@ -31,15 +31,15 @@ static void step_put_drawn_first(struct step *step) {
 }
 
 /* Plans the next step into e->segs and its struct step; NULL: nothing runs. */
-static struct step *step_plan(struct rod_engine *e, enum engine_lane lane, uint64_t now_ns) {
+static struct step *step_plan(struct rod_engine *e, enum sampling_site site, uint64_t now_ns) {
     struct step *step = &e->steps[e->n_planned % 2];
-    step->n_rows = sched_plan(&e->sched, (uint8_t)lane, step->rows);
+    step->n_rows = sched_plan(&e->sched, site, step->rows);
     if (step->n_rows == 0) return NULL;
     step_put_drawn_first(step);
     step->begin_ns = now_ns;
     step->needs_host = false;
-    const bool device_feeds = e->parts.ops->launch && lane == LANE_FIRST;
-    step->lane = lane;
+    const bool device_feeds = site == SITE_DEVICE;
+    step->site = site;
     step->n_decode = 0;
     step->n_prompt_tok = 0;
     for (uint32_t i = 0; i < step->n_rows; i++) {
@@ -77,7 +77,7 @@ static void step_count(struct rod_engine *e, const struct step *step) {
     engine_count(&c->rows_sum, step->n_rows);
     engine_count(&c->steps, 1);
     atomic_store_explicit(&c->last_step_end_ns, end_ns, memory_order_relaxed);
-    sched_took(&e->sched, (uint8_t)step->lane, step->n_decode, step->n_prompt_tok, ns);
+    sched_took(&e->sched, step->site, step->n_decode, step->n_prompt_tok, ns);
 }
 
 static void step_fail_row(struct rod_engine *e, struct active *a, const struct rod_error *err) {
@@ -214,9 +214,9 @@ static int step_leave_checkpoints(struct rod_engine *e, const struct step *step,
     return rc;
 }
 
-static int step_run_on_host(struct rod_engine *e, enum engine_lane lane, uint64_t now_ns, struct rod_error *err) {
+static int step_run_on_host(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
     const float *logits;
-    const struct step *step = step_plan(e, lane, now_ns);
+    const struct step *step = step_plan(e, SITE_HOST, now_ns);
     if (!step) return 0;
     int rc = e->parts.ops->forward(e->parts.backend, e->segs, step->n_rows, &logits, err);
     if (!rc) rc = step_leave_checkpoints(e, step, err);
@@ -235,7 +235,7 @@ static int step_collect(struct rod_engine *e, struct rod_error *err) {
 static int step_run_on_device(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
     const uint64_t n_flying = e->n_planned - e->n_collected;
     const bool may = n_flying == 0 || !e->steps[e->n_collected % 2].needs_host;
-    const struct step *step = may ? step_plan(e, LANE_FIRST, now_ns) : NULL;
+    const struct step *step = may ? step_plan(e, SITE_DEVICE, now_ns) : NULL;
     if (step) {
         int rc = e->parts.ops->launch(e->parts.backend, e->segs, step->n_rows, err);
         if (!rc) rc = step_leave_checkpoints(e, step, err);
@@ -244,14 +244,14 @@ static int step_run_on_device(struct rod_engine *e, uint64_t now_ns, struct rod_
     return n_flying ? step_collect(e, err) : 0; /* with none on its way before, the next turn looks ahead of this one */
 }
 
-/* The lanes take turns. A step of the host's lane begins when nothing is on its way. */
+/* The sampling sites take turns. A step whose rows the host samples begins when nothing is on its way. */
 int step_run(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
-    if (!e->parts.ops->launch) return step_run_on_host(e, LANE_FIRST, now_ns, err);
-    const bool host = sched_lane_busy(&e->sched, LANE_HOST);
-    const bool device = sched_lane_busy(&e->sched, LANE_FIRST) || e->n_planned != e->n_collected;
+    if (!e->parts.ops->launch) return step_run_on_host(e, now_ns, err);
+    const bool host = sched_site_busy(&e->sched, SITE_HOST);
+    const bool device = sched_site_busy(&e->sched, SITE_DEVICE) || e->n_planned != e->n_collected;
     e->host_next = host && !e->host_next;
     if (!host || (device && !e->host_next)) return step_run_on_device(e, now_ns, err);
     int rc = 0;
     while (!rc && e->n_planned != e->n_collected) rc = step_collect(e, err);
-    return rc ? rc : step_run_on_host(e, LANE_HOST, now_ns, err);
+    return rc ? rc : step_run_on_host(e, now_ns, err);
 }

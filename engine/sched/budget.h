@@ -10,7 +10,7 @@
  *    takes more is a debt, and steps without prompts pay it back: so while few streams run a piece is large enough to
  * be worth its fixed part and comes every few steps, in place of a small one in each.
  *
- * Who owns what: a pace belongs to a lane of a sched. Pure: no clock, no allocation; the engine thread.
+ * Who owns what: a budget belongs to a sampling site of a sched. Pure: no clock, no allocation; the engine thread.
  * Invariants: prompts that wait have tokens in one of BUDGET_MOST_SKIPPED + 2 plans; what is not measured bounds
  * nothing.
  */

@@ -30,9 +30,9 @@ static void list_remove(struct sched_list *l, struct sched_req *req) {
 static struct sched_list *list_of(struct sched *s, const struct sched_req *req) {
     switch (req->state) {
     case SCHED_QUEUED: return &s->keys[req->key].queue;
-    case SCHED_PREFILL: return &s->prefill[req->lane];
+    case SCHED_PREFILL: return &s->prefill[req->site];
     case SCHED_FOLLOW: return &s->follow;
-    case SCHED_DECODE: return &s->decode[req->lane];
+    case SCHED_DECODE: return &s->decode[req->site];
     case SCHED_LAST: return &s->last;
     case SCHED_MOVING: return &s->moving;
     case SCHED_NONE: break;
@@ -43,14 +43,14 @@ static struct sched_list *list_of(struct sched *s, const struct sched_req *req) 
 int sched_init(struct sched *s, const struct sched_config *config, struct rod_error *err) {
     assert(config->n_slots && config->max_out && config->chunk_tok && config->chunk_tok <= config->max_batch_tok);
     *s = (struct sched){.config = *config, .next_deadline_ns = UINT64_MAX};
-    for (int i = 0; i < SCHED_N_LANES; i++) budget_init(&s->budget[i], config->chunk_tok);
+    for (int i = 0; i < SCHED_N_SITES; i++) budget_init(&s->budget[i], config->chunk_tok);
     return slots_init(&s->slots, config->n_slots, err);
 }
 
 void sched_fini(struct sched *s) { slots_fini(&s->slots); }
 
 void sched_submit(struct sched *s, struct sched_req *req, uint64_t now_ns) {
-    assert(req->n_prompt > req->pos && req->lane < SCHED_N_LANES);
+    assert(req->n_prompt > req->pos && (req->site == SITE_DEVICE || req->site == SITE_HOST));
     assert(!req->scored || s->config.max_out >= s->config.chunk_tok);
     assert(req->key < SCHED_N_KEYS);
     req->state = SCHED_QUEUED;
@@ -153,10 +153,10 @@ static uint32_t least_tok(const struct sched *s, const struct sched_req *r) {
 }
 
 /* The prompt with the least left to read that this plan has not taken yet. */
-static struct sched_req *shortest(const struct sched *s, uint8_t lane) {
+static struct sched_req *shortest(const struct sched *s, enum sampling_site site) {
     struct sched_req *best = NULL;
-    for (struct sched_req *r = s->prefill[lane].head; r; r = r->next)
-        if (r->plan != s->n_plans[lane] && (!best || r->n_prompt - r->pos < best->n_prompt - best->pos)) best = r;
+    for (struct sched_req *r = s->prefill[site].head; r; r = r->next)
+        if (r->plan != s->n_plans[site] && (!best || r->n_prompt - r->pos < best->n_prompt - best->pos)) best = r;
     return best;
 }
 
@@ -167,10 +167,10 @@ static uint32_t piece_out(const struct sched_req *r, uint32_t n_tok) {
 
 /* ---- prompts beside streams ---- */
 
-/* A round of all streams: lanes take turns. */
+/* A round of all streams: sites take turns. */
 static uint64_t round_ns(const struct sched *s) {
     uint64_t ns = 0;
-    for (int i = 0; i < SCHED_N_LANES; i++) ns += budget_streams_ns(&s->budget[i], s->decode[i].n);
+    for (int i = 0; i < SCHED_N_SITES; i++) ns += budget_streams_ns(&s->budget[i], s->decode[i].n);
     return ns;
 }
 
@@ -178,21 +178,21 @@ static uint64_t round_ns(const struct sched *s) {
  */
 static uint64_t share_ns(const struct sched *s, uint64_t streams_ns) {
     uint64_t n_waiting = s->follow.n, n_streams = 0;
-    for (int i = 0; i < SCHED_N_LANES; i++) n_waiting += s->prefill[i].n, n_streams += s->decode[i].n;
+    for (int i = 0; i < SCHED_N_SITES; i++) n_waiting += s->prefill[i].n, n_streams += s->decode[i].n;
     return n_streams ? streams_ns + streams_ns * n_waiting / n_streams : 0;
 }
 
-void sched_took(struct sched *s, uint8_t lane, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns) {
-    budget_took(&s->budget[lane], n_decode, n_prompt_tok, ns);
+void sched_took(struct sched *s, enum sampling_site site, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns) {
+    budget_took(&s->budget[site], n_decode, n_prompt_tok, ns);
 }
 
-const struct step_cost *sched_reading(const struct sched *s, uint8_t lane) {
-    const struct step_cost *own = &s->budget[lane].prompt;
-    for (int i = 0; !own->n_most && i < SCHED_N_LANES; i++) own = &s->budget[i].prompt;
+const struct step_cost *sched_reading(const struct sched *s, enum sampling_site site) {
+    const struct step_cost *own = &s->budget[site].prompt;
+    for (int i = 0; !own->n_most && i < SCHED_N_SITES; i++) own = &s->budget[i].prompt;
     return own;
 }
 
-bool sched_lane_busy(const struct sched *s, uint8_t lane) { return s->prefill[lane].n || s->decode[lane].n; }
+bool sched_site_busy(const struct sched *s, enum sampling_site site) { return s->prefill[site].n || s->decode[site].n; }
 
 /* What is left of a step while it is planned. */
 struct room {
@@ -200,13 +200,13 @@ struct room {
 };
 
 /* A piece of r, then of the shortest of those that this plan has not taken. Returns the number of rows. */
-static uint32_t plan_pieces(struct sched *s, uint8_t lane, struct sched_req *r, struct room *room,
+static uint32_t plan_pieces(struct sched *s, enum sampling_site site, struct sched_req *r, struct room *room,
                             struct sched_row *rows) {
     uint32_t n = 0;
-    for (; r && room->tok; r = shortest(s, lane)) {
+    for (; r && room->tok; r = shortest(s, site)) {
         const uint32_t n_tok = piece_tok(s, r, room->tok, room->out), n_out = piece_out(r, n_tok);
         if (!n_tok && !r->scored) break;
-        r->plan = s->n_plans[lane];
+        r->plan = s->n_plans[site];
         if (!n_tok) continue; /* no rows of logits are left for it, but tokens perhaps for others */
         rows[n++] = (struct sched_row){.req = r, .pos = r->pos, .n_tok = n_tok, .n_out = n_out};
         room->tok -= n_tok;
@@ -217,33 +217,33 @@ static uint32_t plan_pieces(struct sched *s, uint8_t lane, struct sched_req *r, 
 
 /* Of a large piece the shortest prompts have half, the oldest the rest: a piece may not come in every step, and who
  * comes last should not wait for two. Of a small one first has all that it can take. */
-static uint32_t plan_prompts(struct sched *s, uint8_t lane, struct sched_req *first, struct room room,
+static uint32_t plan_prompts(struct sched *s, enum sampling_site site, struct sched_req *first, struct room room,
                              struct sched_row *rows) {
     if (!first) return 0;
-    struct sched_req *oldest = s->prefill[lane].head, *next = shortest(s, lane);
+    struct sched_req *oldest = s->prefill[site].head, *next = shortest(s, site);
     const uint32_t chunk = s->config.chunk_tok, least_out = oldest->scored || next->scored ? chunk : 1;
     if (next == oldest || room.tok < 2 * chunk || room.out < 2 * least_out)
-        return plan_pieces(s, lane, first, &room, rows);
+        return plan_pieces(s, site, first, &room, rows);
     const struct room rest = {room.tok / 2, room.out / 2};
-    oldest->plan = s->n_plans[lane];
+    oldest->plan = s->n_plans[site];
     room.tok -= rest.tok, room.out -= rest.out;
-    uint32_t n = plan_pieces(s, lane, next, &room, rows);
+    uint32_t n = plan_pieces(s, site, next, &room, rows);
     room.tok += rest.tok, room.out += rest.out;
     oldest->plan = 0;
-    return n + plan_pieces(s, lane, oldest, &room, rows + n);
+    return n + plan_pieces(s, site, oldest, &room, rows + n);
 }
 
-uint32_t sched_plan(struct sched *s, uint8_t lane, struct sched_row *rows) {
+uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *rows) {
     uint32_t n = 0;
     struct room room = {s->config.max_batch_tok, s->config.max_out};
-    const struct sched_list *prefill = &s->prefill[lane], *decode = &s->decode[lane];
-    const uint64_t number = ++s->n_plans[lane];
+    const struct sched_list *prefill = &s->prefill[site], *decode = &s->decode[site];
+    const uint64_t number = ++s->n_plans[site];
 
     /* One prompt advances however many decode rows there are: the oldest and the shortest in turn, so that a short
      * prompt overtakes a long one and the long one still gets every second turn. Its least piece is kept free. */
-    struct sched_req *first = prefill->head ? (s->n_prompt_plans[lane] % 2 ? shortest(s, lane) : prefill->head) : NULL;
+    struct sched_req *first = prefill->head ? (s->n_prompt_plans[site] % 2 ? shortest(s, site) : prefill->head) : NULL;
     const uint64_t streams_ns = round_ns(s), share = share_ns(s, streams_ns);
-    if (first && decode->n && budget_skips(&s->budget[lane], decode->n, share)) first = NULL;
+    if (first && decode->n && budget_skips(&s->budget[site], decode->n, share)) first = NULL;
     uint32_t kept = first ? least_tok(s, first) : 0, kept_out = first ? piece_out(first, kept) : 0;
     if (first && decode->n && (kept == room.tok || kept_out == room.out) && number % 2) {
         first = NULL; /* they do not fit together: steps alternate between the two kinds */
@@ -261,13 +261,13 @@ uint32_t sched_plan(struct sched *s, uint8_t lane, struct sched_row *rows) {
     room.tok -= n_decode;
     room.out -= n_decode;
 
-    if (first) s->n_prompt_plans[lane]++;
-    const uint64_t fits_tok = budget_fits_tok(&s->budget[lane], streams_ns, share);
+    if (first) s->n_prompt_plans[site]++;
+    const uint64_t fits_tok = budget_fits_tok(&s->budget[site], streams_ns, share);
     if (room.tok > fits_tok) room.tok = fits_tok > kept ? (uint32_t)fits_tok : kept;
-    n += plan_prompts(s, lane, first, room, rows + n);
+    n += plan_prompts(s, site, first, room, rows + n);
     uint64_t n_prompt_tok = 0;
     for (uint32_t i = n_decode; i < n; i++) n_prompt_tok += rows[i].n_tok;
-    budget_spend(&s->budget[lane], n_prompt_tok, share);
+    budget_spend(&s->budget[site], n_prompt_tok, share);
     return n;
 }
 

@@ -7,7 +7,8 @@
  *
  *   PREFILL, DECODE, LAST -> move -> MOVING -> moved -> as before, or remove, or leave ... release
  *
- * A plan takes requests of one lane only: lanes are for requests that cannot share a step.
+ * A plan takes requests of one sampling site only: those whose tokens the device samples and those whose logits the
+ * host must see cannot share a step. Where no device samples, all are of SITE_HOST.
  * FOLLOW holds a slot and waits for the state of another request that reads the same prompt.
  * MOVING holds a slot whose state is on its way in or out: no plan takes it. A request may end meanwhile (leave); its
  * slot stays taken until the state has arrived (release).
@@ -36,13 +37,14 @@
 #include "slots.h"
 
 enum sched_state { SCHED_NONE, SCHED_QUEUED, SCHED_PREFILL, SCHED_FOLLOW, SCHED_DECODE, SCHED_LAST, SCHED_MOVING };
-enum { SCHED_N_LANES = 2, SCHED_N_KEYS = ROD_MAX_KEYS };
+enum sampling_site { SITE_DEVICE, SITE_HOST };
+enum { SCHED_N_SITES = 2, SCHED_N_KEYS = ROD_MAX_KEYS };
 
 struct sched_req {
     struct sched_req *prev, *next;
     enum sched_state state, moved_from; /* moved_from: in MOVING, where moved goes back to */
     uint32_t slot;                      /* in all states but NONE and QUEUED */
-    uint8_t lane;                       /* the caller's, below SCHED_N_LANES */
+    enum sampling_site site;            /* the caller's */
     bool scored;             /* logits are wanted for every token of the prompt; needs max_out >= chunk_tok */
     uint64_t n_prompt, pos;  /* tokens of the prompt; tokens read so far */
     uint64_t stop_tok;       /* a multiple of chunk_tok at which a piece of the prompt ends; 0 = none */
@@ -52,7 +54,7 @@ struct sched_req {
     uint32_t key, weight;    /* below SCHED_N_KEYS; its share beside other keys' weights, 0 = 1 */
     uint64_t order;          /* of all that were submitted */
     uint64_t submit_ns, admit_ns;
-    uint64_t plan; /* the plan of its lane that last took it or passed it over */
+    uint64_t plan; /* the plan of its site that last took it or passed it over */
 };
 
 struct sched_list {
@@ -71,16 +73,16 @@ struct sched_config {
 
 struct sched {
     struct sched_config config;
-    struct prefill_budget budget[SCHED_N_LANES];
+    struct prefill_budget budget[SCHED_N_SITES];
     struct slots slots;
     struct sched_key keys[SCHED_N_KEYS];
     uint32_t n_keys, n_queued; /* n_keys: those that have had a request are below it */
     uint64_t n_submitted,
         served; /* served: of the key that had the last slot, when it got it; never less than before */
     struct sched_list follow, last, moving;
-    struct sched_list prefill[SCHED_N_LANES], decode[SCHED_N_LANES]; /* decode: the row that ran longest ago first */
+    struct sched_list prefill[SCHED_N_SITES], decode[SCHED_N_SITES]; /* decode: the row that ran longest ago first */
     uint64_t next_deadline_ns;                                       /* no queued request expires before this */
-    uint64_t n_plans[SCHED_N_LANES], n_prompt_plans[SCHED_N_LANES];
+    uint64_t n_plans[SCHED_N_SITES], n_prompt_plans[SCHED_N_SITES];
     uint32_t n_left; /* slots without a request whose state is still on its way */
 };
 
@@ -104,8 +106,8 @@ struct sched_req *sched_next(const struct sched *s);
 /* The same, now holding a slot; NULL = none waits or no slot is free. */
 struct sched_req *sched_admit(struct sched *s, uint64_t now_ns);
 /* rows: room for n_slots. Decode rows first, then prompt pieces. Returns the number of rows; 0 = nothing runs. */
-uint32_t sched_plan(struct sched *s, uint8_t lane, struct sched_row *rows);
-bool sched_lane_busy(const struct sched *s, uint8_t lane); /* a plan of it has rows */
+uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *rows);
+bool sched_site_busy(const struct sched *s, enum sampling_site site); /* a plan of it has rows */
 /* An admitted request that has read nothing begins at pos: what it need not read is not what its key was served. */
 void sched_skip(struct sched *s, struct sched_req *req, uint64_t pos);
 /* An admitted request that has read nothing waits for another's state; then reads itself after all, or (skip) what the
@@ -117,9 +119,9 @@ void sched_fork(struct sched *s, struct sched_req *req);
 /* The row's tokens are read, now or by a step on its way. */
 void sched_commit(struct sched *s, const struct sched_row *row);
 /* A committed step of so many decode rows and tokens of prompts took ns, from the end of the one before. */
-void sched_took(struct sched *s, uint8_t lane, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns);
-/* What reading prompts takes: in steps of this lane, or where none is known of another. */
-const struct step_cost *sched_reading(const struct sched *s, uint8_t lane);
+void sched_took(struct sched *s, enum sampling_site site, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns);
+/* What reading prompts takes: in steps of this site, or where none is known of another. */
+const struct step_cost *sched_reading(const struct sched *s, enum sampling_site site);
 /* No rows from now on: the state of its slot moves; then the request goes on where it was. */
 void sched_move(struct sched *s, struct sched_req *req);
 void sched_moved(struct sched *s, struct sched_req *req);

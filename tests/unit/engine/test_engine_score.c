@@ -1,5 +1,5 @@
 /* test_engine_score.c - prompts that are scored, prompts that are read once for many requests, and what may not be
- * chosen; over the host's sampler and over a device that samples, where all this runs in the host's lane.
+ * chosen; over the host's sampler and over a device that samples, where the host samples all of this.
  */
 #include "tests/engine_bench.h"
 
@@ -539,7 +539,7 @@ static void a_request_that_forbids_every_token_fails_with_the_reason(void **stat
     bench_close(&b);
 }
 
-/* Penalties count in the host's lane too. */
+/* Penalties count where the host samples, too. */
 static void both_lanes_choose_the_same(void **state) {
     (void)state;
     struct answer want, a;

@@ -238,12 +238,12 @@ static struct load load(struct world *w, const struct device *d, uint32_t n) {
     static uint64_t first_ns[2 * N_SLOTS];
     world_open(w, d, n);
     for (uint32_t k = 0; k < 8 && k < n; k++) start(w, &early[k], 128, 64);
-    while (sched_lane_busy(&w->s, 0)) world_step(w);
+    while (sched_site_busy(&w->s, 0)) world_step(w);
     w->n_waits = 0;
     const uint64_t begin_ns = w->now_ns;
     uint32_t n_begun = 0;
     for (; n_begun < n; n_begun++) start(w, &r[n_begun], 128, 256);
-    while (sched_lane_busy(&w->s, 0)) {
+    while (sched_site_busy(&w->s, 0)) {
         world_step(w);
         while (w->s.slots.n_free && n_begun < 2 * n) start(w, &r[n_begun++], 128, 256);
     }

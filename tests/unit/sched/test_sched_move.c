@@ -13,7 +13,7 @@ static void a_request_whose_state_moves_holds_its_slot_and_has_no_rows(void **st
     sched_submit(&s, &a, 0), sched_submit(&s, &b, 0), sched_submit(&s, &c, 0);
     assert_ptr_equal(sched_admit(&s, 1), &a);
     sched_move(&s, &a);
-    assert_false(sched_lane_busy(&s, 0));
+    assert_false(sched_site_busy(&s, 0));
     assert_int_equal(sched_plan(&s, 0, rows), 0);
     assert_ptr_equal(sched_admit(&s, 1), &b);
     assert_null(sched_admit(&s, 1)); /* both slots are taken */
