@@ -80,8 +80,8 @@ struct rod_engine {
     struct sampler sampler;
     struct step steps[2]; /* taking turns: step number n is steps[n % 2] */
     uint64_t n_planned, n_collected;
-    struct active *keeper;        /* shared_prefill.c; NULL = none */
-    float *kept_logits;           /* [V] behind the keeper's prompt, where the host sees logits */
+    struct active *idle_source;   /* shared_prefill.c; NULL = none */
+    float *source_logits;         /* [V] behind the idle source's prompt, where the host sees logits */
     bool host_next;               /* of both sites with work, the host has the next step */
     struct backend_segment *segs; /* [n_slots] */
     struct mailbox_events events; /* of this turn of the loop */
@@ -171,15 +171,15 @@ void prefix_use_distrust(struct rod_engine *engine, const struct active *active)
 /* ---- shared_prefill.c ---- */
 /* The request has got a slot: perhaps it need not read its prompt. A failure is this request's. */
 int shared_admit(struct rod_engine *engine, struct active *active, struct rod_error *err);
-/* After all that can have been admitted, before a step is planned: who follows one that has come to where they part has
- * a copy; and nobody may wait for the keeper any more. */
+/* After all that can have been admitted, before a step is planned: who waits for one that has come to where they part
+ * has a copy; and nobody may wait for the idle source any more. */
 void shared_settle(struct rod_engine *engine);
-/* The request has read its prompt: those that followed have their copies. */
+/* The request has read its prompt: those that waited for it have their copies. */
 void shared_read(struct rod_engine *engine, struct active *active, const float *logits);
 /* After each of these three: who has its prompt's state now and gets its first token from logits: of its prompt, which
- * are kept_logits but after shared_read. NULL: nobody (more). */
+ * are source_logits but after shared_read. NULL: nobody (more). */
 struct active *shared_next_started(struct rod_engine *engine);
-/* A piece of the request's prompt is scored: the same for who follows, and kept for who waits. */
+/* A piece of the request's prompt is scored: the same for its waiters, and kept for choices in the queue. */
 int shared_scored(struct rod_engine *engine, struct active *active, const struct sched_row *row,
                   const struct event *scored, struct rod_error *err);
 /* The request ends: who waited for its state reads the prompt after all. */

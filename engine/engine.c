@@ -12,7 +12,7 @@ static void engine_free(struct rod_engine *e) {
     sampler_fini(&e->sampler);
     for (int i = 0; i < 2; i++) free(e->steps[i].rows);
     free(e->segs);
-    free(e->kept_logits);
+    free(e->source_logits);
     free(e->moves);
     free(e->moving);
     grammar_cache_close(e->grammars);
@@ -51,10 +51,10 @@ static int init_parts(struct rod_engine *e, struct rod_error *err) {
     if (rc) return rc;
     for (int i = 0; i < 2; i++) e->steps[i].rows = calloc(be->n_slots, sizeof *e->steps[i].rows);
     e->segs = calloc(be->n_slots, sizeof *e->segs);
-    e->kept_logits = calloc(e->parts.V, sizeof *e->kept_logits);
+    e->source_logits = calloc(e->parts.V, sizeof *e->source_logits);
     e->moves = calloc(be->n_slots, sizeof *e->moves);
     e->moving = calloc(be->n_slots, sizeof *e->moving);
-    if (!e->steps[0].rows || !e->steps[1].rows || !e->segs || !e->kept_logits || !e->moves || !e->moving)
+    if (!e->steps[0].rows || !e->steps[1].rows || !e->segs || !e->source_logits || !e->moves || !e->moving)
         return rod_fail(err, ROD_ENOMEM, "No memory for the rows of %u slots.", be->n_slots);
     if (e->parts.tokenizer) rc = grammar_cache_new(e->parts.tokenizer, e->parts.V, &e->grammars, err);
     if (!rc) rc = keep_open(e, err);

@@ -6,8 +6,8 @@
 /* ---- faults ---- */
 
 static void loop_fail_all(struct rod_engine *e, const struct rod_error *error) {
-    struct sched *s = &e->sched; /* followers before those whom they follow */
-    struct sched_list *lists[] = {&s->follow,     &s->decode[0],  &s->decode[1], &s->last,
+    struct sched *s = &e->sched; /* waiters before their sources */
+    struct sched_list *lists[] = {&s->waiting,    &s->decode[0],  &s->decode[1], &s->last,
                                   &s->prefill[0], &s->prefill[1], &s->moving};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         while (lists[i]->head) end_fail(e, active_of_sched(lists[i]->head), error);
@@ -64,7 +64,8 @@ static void loop_receive(struct rod_engine *e, const struct mailbox_batch *batch
 
 /* Those that have their prompt's state from another one's reading. */
 static void loop_start_shared(struct rod_engine *e, uint64_t now_ns) {
-    for (struct active *a; (a = shared_next_started(e));) step_take_logits(e, a, a->sched.pos, e->kept_logits, now_ns);
+    for (struct active *a; (a = shared_next_started(e));)
+        step_take_logits(e, a, a->sched.pos, e->source_logits, now_ns);
 }
 
 /* The request has a slot in the state before the first token, and is to read its prompt: perhaps not all of it. A

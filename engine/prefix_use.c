@@ -76,7 +76,7 @@ static void looked(struct rod_engine *e, const struct active *a, const struct pr
 /* Nobody but one request that waits for a copy anyway: it is made at once, without a hand-over to another thread. */
 static bool alone(const struct rod_engine *e) {
     const struct sched *s = &e->sched;
-    uint32_t n = s->follow.n + s->last.n + s->moving.n + s->n_queued;
+    uint32_t n = s->waiting.n + s->last.n + s->moving.n + s->n_queued;
     for (int i = 0; i < SCHED_N_SITES; i++) n += s->prefill[i].n + s->decode[i].n;
     return n == 1 && !e->n_moving && !e->moves_always;
 }
@@ -150,7 +150,7 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
     if (found.waits && !a->cache.waited) { /* a copy takes less than reading */
         state_buffer_release(found.buffer);
         a->cache.waiting = a->cache.waited = true;
-        sched_follow(&e->sched, &a->sched);
+        sched_wait(&e->sched, &a->sched);
         return 0;
     }
     if (found.buffer && active_device_counts(a)) {
@@ -250,11 +250,11 @@ void prefix_use_saved(struct rod_engine *e, struct prefix_entry *entry, struct s
 }
 
 struct active *prefix_use_next_waiting(struct rod_engine *e) {
-    for (struct sched_req *r = e->sched.follow.head; r; r = r->next) {
+    for (struct sched_req *r = e->sched.waiting.head; r; r = r->next) {
         struct active *a = active_of_sched(r);
         if (!a->cache.waiting) continue;
         a->cache.waiting = false;
-        sched_unfollow(&e->sched, r);
+        sched_wait_over(&e->sched, r);
         return a;
     }
     return NULL;

@@ -65,7 +65,7 @@ void score_send(struct rod_engine *e, struct active *a, uint64_t pos, struct eve
         event_free(scored);
         return;
     }
-    scored->pub.tokens += n_old; /* what the request has from one that it followed does not come twice */
+    scored->pub.tokens += n_old; /* what the request has from its source does not come twice */
     scored->pub.n_tokens -= n_old;
     a->score.n_sent += scored->pub.n_tokens;
     scored->pub.kind = ROD_EVENT_PROMPT;

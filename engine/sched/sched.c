@@ -31,7 +31,7 @@ static struct sched_list *list_of(struct sched *s, const struct sched_req *req) 
     switch (req->state) {
     case SCHED_QUEUED: return &s->keys[req->key].queue;
     case SCHED_PREFILL: return &s->prefill[req->site];
-    case SCHED_FOLLOW: return &s->follow;
+    case SCHED_WAITING: return &s->waiting;
     case SCHED_DECODE: return &s->decode[req->site];
     case SCHED_LAST: return &s->last;
     case SCHED_MOVING: return &s->moving;
@@ -177,7 +177,7 @@ static uint64_t round_ns(const struct sched *s) {
 /* What prompts may have beside a step of all streams: as much as these have, and for each that waits a stream's part.
  */
 static uint64_t share_ns(const struct sched *s, uint64_t streams_ns) {
-    uint64_t n_waiting = s->follow.n, n_streams = 0;
+    uint64_t n_waiting = s->waiting.n, n_streams = 0;
     for (int i = 0; i < SCHED_N_SITES; i++) n_waiting += s->prefill[i].n, n_streams += s->decode[i].n;
     return n_streams ? streams_ns + streams_ns * n_waiting / n_streams : 0;
 }
@@ -298,20 +298,20 @@ void sched_skip(struct sched *s, struct sched_req *req, uint64_t pos) {
     req->pos = pos;
 }
 
-void sched_follow(struct sched *s, struct sched_req *req) {
+void sched_wait(struct sched *s, struct sched_req *req) {
     assert(req->state == SCHED_PREFILL && req->pos == 0);
     s->keys[req->key].served -= cost(req, req->n_prompt);
-    move(s, req, SCHED_FOLLOW);
+    move(s, req, SCHED_WAITING);
 }
 
-void sched_unfollow(struct sched *s, struct sched_req *req) {
-    assert(req->state == SCHED_FOLLOW);
+void sched_wait_over(struct sched *s, struct sched_req *req) {
+    assert(req->state == SCHED_WAITING);
     serve(s, req, req->n_prompt);
     move(s, req, SCHED_PREFILL);
 }
 
 void sched_fork(struct sched *s, struct sched_req *req) {
-    assert(req->state == SCHED_FOLLOW);
+    assert(req->state == SCHED_WAITING);
     req->pos = req->n_prompt;
     req->n_out = 1;
     to_decode(s, req);

@@ -2,14 +2,14 @@
  *
  *   submit -> QUEUED -> admit -> PREFILL -> (plan, commit)* -> DECODE -> (plan, commit)* -> LAST -> remove
  *                                  | ^                          ^
- *                           follow v | unfollow                 | fork
- *                                 FOLLOW -----------------------+
+ *                             wait v | wait_over                | fork
+ *                                 WAITING ----------------------+
  *
  *   PREFILL, DECODE, LAST -> move -> MOVING -> moved -> as before, or remove, or leave ... release
  *
  * A plan takes requests of one sampling site only: those whose tokens the device samples and those whose logits the
  * host must see cannot share a step. Where no device samples, all are of SITE_HOST.
- * FOLLOW holds a slot and waits for the state of another request that reads the same prompt.
+ * WAITING holds a slot and waits for the state of another request that reads the same prompt.
  * MOVING holds a slot whose state is on its way in or out: no plan takes it. A request may end meanwhile (leave); its
  * slot stays taken until the state has arrived (release).
  * commit may come before the step has run (look-ahead); a request with all its tokens planned waits in LAST for them.
@@ -36,7 +36,7 @@
 #include "budget.h"
 #include "slots.h"
 
-enum sched_state { SCHED_NONE, SCHED_QUEUED, SCHED_PREFILL, SCHED_FOLLOW, SCHED_DECODE, SCHED_LAST, SCHED_MOVING };
+enum sched_state { SCHED_NONE, SCHED_QUEUED, SCHED_PREFILL, SCHED_WAITING, SCHED_DECODE, SCHED_LAST, SCHED_MOVING };
 enum sampling_site { SITE_DEVICE, SITE_HOST };
 enum { SCHED_N_SITES = 2, SCHED_N_KEYS = ROD_MAX_KEYS };
 
@@ -79,7 +79,7 @@ struct sched {
     uint32_t n_keys, n_queued; /* n_keys: those that have had a request are below it */
     uint64_t n_submitted,
         served; /* served: of the key that had the last slot, when it got it; never less than before */
-    struct sched_list follow, last, moving;
+    struct sched_list waiting, last, moving;
     struct sched_list prefill[SCHED_N_SITES], decode[SCHED_N_SITES]; /* decode: the row that ran longest ago first */
     uint64_t next_deadline_ns;                                       /* no queued request expires before this */
     uint64_t n_plans[SCHED_N_SITES], n_prompt_plans[SCHED_N_SITES];
@@ -112,9 +112,9 @@ bool sched_site_busy(const struct sched *s, enum sampling_site site); /* a plan 
 void sched_skip(struct sched *s, struct sched_req *req, uint64_t pos);
 /* An admitted request that has read nothing waits for another's state; then reads itself after all, or (skip) what the
  * state that it has got lacks, or has got the state after its prompt and its first token's logits. What it waits for
- * its key is not served: follow comes before anybody else is admitted. */
-void sched_follow(struct sched *s, struct sched_req *req);
-void sched_unfollow(struct sched *s, struct sched_req *req);
+ * its key is not served: wait comes before anybody else is admitted. */
+void sched_wait(struct sched *s, struct sched_req *req);
+void sched_wait_over(struct sched *s, struct sched_req *req);
 void sched_fork(struct sched *s, struct sched_req *req);
 /* The row's tokens are read, now or by a step on its way. */
 void sched_commit(struct sched *s, const struct sched_row *row);

@@ -310,8 +310,8 @@ static void the_others_read_it_when_the_reader_is_cancelled(bool with_scores) {
             assert_int_equal(a[0].end.reason, ROD_FINISH_CANCEL);
             assert_int_equal(a[2].end.reason, ROD_FINISH_CANCEL);
             for (size_t i = 0; i < N_FORKS; i++) {
-                if (i != 0 && i != 2) collect_assert_ids(&a[i], want[i].ids, want[i].n_ids, "after its leader left");
-                if (i != 0 && i != 2) assert_same_prompt(&a[i], &want[i], "after its leader left");
+                if (i != 0 && i != 2) collect_assert_ids(&a[i], want[i].ids, want[i].n_ids, "after its source left");
+                if (i != 0 && i != 2) assert_same_prompt(&a[i], &want[i], "after its source left");
                 collect_free(&a[i]);
             }
             bench_close(&b);

@@ -102,7 +102,7 @@ static void a_beginning_that_is_skipped_is_not_served(void **state) {
 }
 
 /* A prompt that one reads for all is served once, and who comes meanwhile begins no further back. */
-static void those_that_follow_are_not_served(void **state) {
+static void those_that_wait_for_a_source_are_not_served(void **state) {
     (void)state;
     enum { N = 6 };
     struct sched s = make(N + 2, 64, 64, 8);
@@ -116,7 +116,7 @@ static void those_that_follow_are_not_served(void **state) {
     for (int i = 0; i < N; i++) {
         assert_ptr_equal(sched_admit(&s, 0), &r[i]);
         if (i)
-            sched_follow(&s, &r[i]);
+            sched_wait(&s, &r[i]);
         else
             read_once = s.keys[1].served;
     }
@@ -129,10 +129,10 @@ static void those_that_follow_are_not_served(void **state) {
     assert_ptr_equal(sched_admit(&s, 0), &other);
     sched_fork(&s, &r[1]);
     assert_int_equal(s.keys[1].served, read_once);
-    sched_unfollow(&s, &r[2]); /* it reads its end itself */
+    sched_wait_over(&s, &r[2]); /* it reads its end itself */
     sched_skip(&s, &r[2], 990);
     assert_int_equal(s.keys[1].served * 1000, read_once * 1010);
-    sched_unfollow(&s, &r[3]); /* all of it */
+    sched_wait_over(&s, &r[3]); /* all of it */
     assert_int_equal(s.keys[1].served * 1000, read_once * 2010);
     for (int i = 0; i < N; i++) sched_remove(&s, &r[i]);
     sched_remove(&s, &other);
@@ -403,7 +403,7 @@ int main(void) {
         cmocka_unit_test(requests_get_slots_first_come_first_served),
         cmocka_unit_test(logits_come_for_the_last_prompt_token_and_for_decode_rows_only),
         cmocka_unit_test(a_beginning_that_is_skipped_is_not_served),
-        cmocka_unit_test(those_that_follow_are_not_served),
+        cmocka_unit_test(those_that_wait_for_a_source_are_not_served),
         cmocka_unit_test(a_piece_ends_where_its_prompt_stops),
         cmocka_unit_test(a_piece_ends_where_others_take_over_the_state),
         cmocka_unit_test(prompts_split_only_at_multiples_of_the_chunk),
