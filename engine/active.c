@@ -77,7 +77,7 @@ int active_new(const struct rod_engine *e, struct rod_request *request, struct a
         active_free(a);
         return rc;
     }
-    a->submit_ns = engine_now_ns();
+    a->submit_ns = clock_now_ns();
     a->submission.n_tok = request->n_prompt;
     if (request->queue_timeout_ns) {
         bool never = request->queue_timeout_ns > UINT64_MAX - a->submit_ns;

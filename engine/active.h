@@ -33,10 +33,10 @@ struct active_share {
 /* What prefix_use.c keeps. */
 struct active_cache {
     uint64_t cached_tok; /* tokens that were not read */
-    uint64_t saved_tok;  /* those of the last checkpoint that it began from or left */
-    bool cacheable;      /* it may leave checkpoints */
+    uint64_t saved_tok;  /* those of the last prefix entry that it began from or left */
+    bool cacheable;      /* it may leave prefix entries */
     bool has_answer;     /* an answer is in its state */
-    bool waiting;        /* for a checkpoint on its way */
+    bool waiting;        /* for a prefix entry on its way */
     bool waited;         /* it has done so, and does not again */
     uint64_t stops[PREFIX_MAX_STOPS];
     uint32_t n_stops, next_stop; /* next_stop: the one after sched.stop_tok */

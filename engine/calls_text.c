@@ -4,21 +4,21 @@
 
 #include <stdlib.h>
 
-static int need_tokenizer(const struct rod_engine *e, struct rod_error *err) {
+static int calls_need_tokenizer(const struct rod_engine *e, struct rod_error *err) {
     if (e->parts.tokenizer) return 0;
     return rod_fail(err, ROD_EUNSUPPORTED, "This model has no tokenizer.json: it takes and gives token ids only.");
 }
 
 int rod_encode(const struct rod_engine *e, const char *text, size_t len, bool special, int32_t **ids, size_t *n_ids,
                struct rod_error *err) {
-    int rc = need_tokenizer(e, err);
+    int rc = calls_need_tokenizer(e, err);
     return rc ? rc : tokenizer_encode(e->parts.tokenizer, text, len, special, ids, n_ids, err);
 }
 
 int rod_decode(const struct rod_engine *e, const int32_t *ids, size_t n_ids, bool skip_special, char **text,
                size_t *len, struct rod_error *err) {
     const struct tokenizer *t = e->parts.tokenizer;
-    int rc = need_tokenizer(e, err);
+    int rc = calls_need_tokenizer(e, err);
     if (rc) return rc;
     size_t cap = 16;
     for (size_t i = 0; i < n_ids; i++) {
@@ -51,7 +51,7 @@ const char *rod_token_bytes(const struct rod_engine *e, int32_t id, size_t *len,
 
 int rod_tokenize(const struct rod_engine *e, const char *text, size_t len, bool special, bool begin, int32_t **ids,
                  size_t *n_ids, struct rod_error *err) {
-    int rc = need_tokenizer(e, err);
+    int rc = calls_need_tokenizer(e, err);
     if (rc) return rc;
     const struct tokenizer_piece piece = {text, len, special};
     if (!begin) return tokenizer_encode_pieces(e->parts.tokenizer, &piece, 1, ids, n_ids, err);
@@ -60,13 +60,13 @@ int rod_tokenize(const struct rod_engine *e, const char *text, size_t len, bool 
 
 int rod_grammar_open(const struct rod_engine *e, enum rod_grammar_kind kind, const char *text, size_t len,
                      struct rod_grammar **out, struct rod_error *err) {
-    int rc = need_tokenizer(e, err);
+    int rc = calls_need_tokenizer(e, err);
     return rc ? rc : grammar_cache_open(e->grammars, kind, text, len, out, err);
 }
 
 int rod_chat_encode(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages, bool generation,
                     int32_t **ids, size_t *n_ids, struct rod_error *err) {
-    int rc = need_tokenizer(e, err);
+    int rc = calls_need_tokenizer(e, err);
     return rc ? rc : chat_encode(e->parts.chat, e->parts.tokenizer, messages, n_messages, generation, ids, n_ids, err);
 }
 
@@ -79,7 +79,7 @@ int rod_chat_encode_turn(const struct rod_engine *e, const struct rod_message *m
                          bool generation, struct rod_turn *turn, int32_t **ids, size_t *n_ids, struct rod_error *err) {
     const struct chat *c = e->parts.chat;
     const struct tokenizer *t = e->parts.tokenizer;
-    int rc = need_tokenizer(e, err);
+    int rc = calls_need_tokenizer(e, err);
     if (!rc) rc = chat_encode_more(c, t, messages, n_messages, generation, false, ids, n_ids, err);
     if (rc) return rc;
     if (chat_begins(c))
@@ -95,12 +95,12 @@ int rod_chat_encode_turn(const struct rod_engine *e, const struct rod_message *m
 
 int rod_chat_render(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages, bool generation,
                     char **text, size_t *len, struct rod_error *err) {
-    int rc = need_tokenizer(e, err);
+    int rc = calls_need_tokenizer(e, err);
     return rc ? rc : chat_render(e->parts.chat, messages, n_messages, generation, text, len, err);
 }
 
 int rod_fim_encode(const struct rod_engine *e, const char *before, size_t n_before, const char *after, size_t n_after,
                    int32_t **ids, size_t *n_ids, struct rod_error *err) {
-    int rc = need_tokenizer(e, err);
+    int rc = calls_need_tokenizer(e, err);
     return rc ? rc : fim_encode(e->parts.tokenizer, before, n_before, after, n_after, ids, n_ids, err);
 }

@@ -10,11 +10,11 @@
 #include "engine/backend/backend.h"
 #include "engine/text/chat.h"
 #include "engine/state/state_buffer.h"
+#include "engine/base/clock.h"
 #include "engine/base/log_limit.h"
 #include "active.h"
 
 #include <stdatomic.h>
-#include <time.h>
 
 /* A slot's state on its way, move.c. */
 enum move_kind { MOVE_NONE, MOVE_IN, MOVE_OUT };
@@ -22,7 +22,7 @@ struct move {
     enum move_kind kind;
     struct active *active; /* NULL: it ended meanwhile */
     struct state_buffer *image;
-    struct prefix_entry *checkpoint; /* MOVE_OUT: what the image is for; NULL: the request's end */
+    struct prefix_entry *entry; /* MOVE_OUT: what the image is for; NULL: the request's end */
 };
 
 struct engine_counters {
@@ -70,7 +70,7 @@ struct rod_engine {
     struct state_pool *states;      /* NULL where the device keeps none */
     struct prefix *prefixes;        /* NULL: no prefix cache */
     double copy_ns;                 /* a byte of a state, between device and host */
-    bool moves_always;              /* for tests: checkpoints are moves also where nobody else waits */
+    bool moves_always;              /* for tests: prefix entries are moves also where nobody else waits */
     struct sessions *sessions;      /* NULL without `states` */
     struct log_limit outside_limit; /* states outside of state_host_bytes */
     struct move *moves;             /* [n_slots] */
@@ -100,11 +100,6 @@ static inline void engine_count(atomic_uint_fast64_t *counter, uint64_t n) {
 }
 static inline void engine_uncount(atomic_uint_fast64_t *counter) {
     atomic_fetch_sub_explicit(counter, 1, memory_order_relaxed);
-}
-static inline uint64_t engine_now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 /* Its tokens are drawn where they are computed: the host sees no logits. */
 static inline bool active_on_device(const struct active *active) { return active->sched.site == SITE_DEVICE; }

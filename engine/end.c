@@ -45,7 +45,7 @@ static void end_set_times(struct rod_event *pub, const struct active *a, uint64_
 }
 
 void end_fail(struct rod_engine *e, struct active *a, const struct rod_error *error) {
-    if (!a->ended) end_set_times(&a->end->pub, a, engine_now_ns());
+    if (!a->ended) end_set_times(&a->end->pub, a, clock_now_ns());
     a->end->pub.kind = ROD_EVENT_ERROR;
     a->end->pub.error = *error;
     engine_count(&e->counters.failed, 1);
@@ -106,7 +106,7 @@ void end_finish(struct rod_engine *e, struct active *a, const struct verdict *v)
     pub->prompt_tok = a->base + a->n_prompt;
     pub->cached_tok = a->base + a->cache.cached_tok;
     pub->completion_tok = a->n_generated;
-    const uint64_t now_ns = engine_now_ns();
+    const uint64_t now_ns = clock_now_ns();
     end_set_times(pub, a, now_ns);
     a->ended = true;
     end_disown_rows(e, a); /* while its state is saved, too */

@@ -22,7 +22,7 @@ static void engine_free(struct rod_engine *e) {
     free(e);
 }
 
-static void fill_info(struct rod_engine *e) {
+static void engine_fill_info(struct rod_engine *e) {
     struct rod_model_info *info = &e->parts.info;
     const struct backend_info *be = &e->backend_info;
     snprintf(info->device, sizeof info->device, "%s", be->device);
@@ -37,7 +37,7 @@ static void fill_info(struct rod_engine *e) {
 }
 
 /* Everything that can fail but the thread. */
-static int init_parts(struct rod_engine *e, struct rod_error *err) {
+static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
     const struct backend_info *be = &e->backend_info;
     if (be->chunk_tok > be->max_batch_tok) {
         rod_fail(err, ROD_EINVALID, "max_batch_tokens is %u and must be at least the prompt chunk of %u tokens.",
@@ -65,7 +65,7 @@ static int init_parts(struct rod_engine *e, struct rod_error *err) {
 }
 
 /* A state has arrived: whatever the engine waits for, it looks. */
-static void moved(void *arg) {
+static void engine_on_moved(void *arg) {
     struct rod_engine *e = arg;
     mailbox_poke(&e->mailbox);
 }
@@ -79,13 +79,13 @@ int engine_open_parts(const struct rod_engine_config *config, const struct engin
     e->parts = *parts;
     e->backend_info = *parts->ops->info(parts->backend);
     e->max_token_bytes = text_max_token_bytes(parts->tokenizer);
-    fill_info(e);
-    int rc = init_parts(e, err);
+    engine_fill_info(e);
+    int rc = engine_init_parts(e, err);
     if (rc) {
         engine_free(e);
         return rc;
     }
-    if (parts->ops->on_moved) parts->ops->on_moved(parts->backend, moved, e);
+    if (parts->ops->on_moved) parts->ops->on_moved(parts->backend, engine_on_moved, e);
     if (pthread_create(&e->thread, NULL, loop_thread, e)) {
         if (parts->ops->on_moved) parts->ops->on_moved(parts->backend, NULL, NULL);
         mailbox_fini(&e->mailbox);

@@ -90,7 +90,7 @@ static struct state_buffer *keep_find_room(struct rod_engine *e, size_t n_bytes,
     struct state_buffer *image = state_buffer_new(e->states, n_bytes);
     if (image) return image;
     uint64_t n_left_out;
-    if (log_limit_due(&e->outside_limit, engine_now_ns(), &n_left_out))
+    if (log_limit_due(&e->outside_limit, clock_now_ns(), &n_left_out))
         engine_log(e, 2, "all of state_host_bytes is in use: a state of %zu bytes lies outside of it (%llu before it)",
                    n_bytes, (unsigned long long)n_left_out);
     if (!(image = state_buffer_new(NULL, n_bytes)))

@@ -56,7 +56,7 @@ static void loop_receive(struct rod_engine *e, const struct mailbox_batch *batch
     /* after the cancels: a request that comes back may end here, and no list may name it then */
     for (struct submission *m = batch->returns, *next; m; m = next) {
         next = m->next;
-        loop_take_back(e, active_of_submission(m), engine_now_ns());
+        loop_take_back(e, active_of_submission(m), clock_now_ns());
     }
 }
 
@@ -111,10 +111,10 @@ static int loop_admit(struct rod_engine *e, uint64_t now_ns, struct rod_error *e
 
 static int loop_take_arrival(struct rod_engine *e, const struct move *over, struct rod_error *err) {
     struct active *a = over->active;
-    if (over->checkpoint) {
-        prefix_use_saved(e, over->checkpoint, over->image);
+    if (over->entry) {
+        prefix_use_saved(e, over->entry, over->image);
         int rc = 0; /* from the beginning: reading may end others */
-        while (!rc && (a = prefix_use_next_waiting(e))) rc = loop_read(e, a, engine_now_ns(), err);
+        while (!rc && (a = prefix_use_next_waiting(e))) rc = loop_read(e, a, clock_now_ns(), err);
         return rc;
     }
     if (over->kind == MOVE_OUT && a) {
@@ -167,7 +167,7 @@ void *loop_thread(void *arg) {
         struct mailbox_batch batch;
         struct rod_error err;
         mailbox_pop(&e->mailbox, idle, &batch);
-        uint64_t now_ns = engine_now_ns();
+        uint64_t now_ns = clock_now_ns();
         /* Time without work is not a step that hangs. */
         if (idle) atomic_store_explicit(&e->counters.last_step_end_ns, now_ns, memory_order_relaxed);
         loop_receive(e, &batch);

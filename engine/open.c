@@ -9,7 +9,7 @@
 
 enum { SCORED_ROWS = 64 };
 
-static void fill_info(struct rod_model_info *info, const struct model *model, bool synthetic) {
+static void open_fill_info(struct rod_model_info *info, const struct model *model, bool synthetic) {
     const struct model_dims *d = &model->dims;
     snprintf(info->name, sizeof info->name, "%s", model->name);
     snprintf(info->arch, sizeof info->arch, "%s", d->plus ? "rodimus_plus" : "rodimus");
@@ -29,14 +29,14 @@ static void fill_info(struct rod_model_info *info, const struct model *model, bo
     info->created_unix_s = synthetic ? 0 : model->created_unix_s;
 }
 
-static uint64_t fault_step(const struct rod_engine_config *config) {
+static uint64_t open_fault_step(const struct rod_engine_config *config) {
     const uint64_t step = test_hooks_fault_step();
     if (step && config->log) config->log(config->log_arg, 2, "RODIMUS_TEST_FAULT_STEP is set: the device will fail");
     return step;
 }
 
-static int open_backend(const struct rod_engine_config *config, const struct model *model, struct engine_parts *parts,
-                        struct rod_error *err) {
+static int open_find_backend(const struct rod_engine_config *config, const struct model *model,
+                             struct engine_parts *parts, struct rod_error *err) {
     const char *device = config->device ? config->device : "auto";
     int rc = backend_find(device, &parts->ops, err);
     if (rc) return rc;
@@ -55,7 +55,7 @@ static int open_backend(const struct rod_engine_config *config, const struct mod
         .device = strcmp(device, "auto") == 0 ? parts->ops->name : device,
         .precision = config->precision ? config->precision : "auto",
         .deterministic = config->deterministic,
-        .fault_step = fault_step(config),
+        .fault_step = open_fault_step(config),
         .log = config->log,
         .log_arg = config->log_arg,
         .progress = config->progress,
@@ -63,7 +63,7 @@ static int open_backend(const struct rod_engine_config *config, const struct mod
     return parts->ops->open(model, &be, &parts->backend, err);
 }
 
-static void find_eos(const struct model *model, struct engine_parts *parts) {
+static void open_find_end_ids(const struct model *model, struct engine_parts *parts) {
     for (uint32_t i = 0; i < model->n_eos_ids && i < 8; i++) parts->eos_ids[parts->n_eos_ids++] = model->eos_ids[i];
     if (!parts->n_eos_ids && model->dims.eos_id >= 0) parts->eos_ids[parts->n_eos_ids++] = model->dims.eos_id;
 }
@@ -82,7 +82,7 @@ static int open_chat(const struct rod_engine_config *config, struct engine_parts
     return 0;
 }
 
-static void log_warnings(const struct rod_engine_config *config, const struct model *model, uint32_t first) {
+static void open_log_warnings(const struct rod_engine_config *config, const struct model *model, uint32_t first) {
     for (uint32_t i = first; i < model->n_warnings && config->log; i++)
         config->log(config->log_arg, 2, model->warnings[i]);
 }
@@ -94,12 +94,12 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
     int rc = config->synthetic ? model_synthetic_watched(config->synthetic, 1, &config->progress, &model, err)
                                : model_open_watched(config->model_dir, &config->progress, &model, err);
     if (rc) return rc;
-    log_warnings(config, model, 0);
+    open_log_warnings(config, model, 0);
 
     struct engine_parts parts = {.V = model->dims.V};
     memcpy(parts.fingerprint, model->fingerprint, sizeof parts.fingerprint);
-    fill_info(&parts.info, model, config->synthetic != NULL);
-    find_eos(model, &parts);
+    open_fill_info(&parts.info, model, config->synthetic != NULL);
+    open_find_end_ids(model, &parts);
     if (!config->synthetic) {
         rc = tokenizer_open(config->model_dir, &parts.tokenizer, err);
         if (rc == ROD_ENOTFOUND) {
@@ -109,11 +109,11 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
         } else if (!rc) {
             const uint32_t n_logged = model->n_warnings;
             model_check_tokenizer(model, tokenizer_n_ids(parts.tokenizer));
-            log_warnings(config, model, n_logged);
+            open_log_warnings(config, model, n_logged);
             rc = open_chat(config, &parts, err);
         }
     }
-    if (!rc) rc = open_backend(config, model, &parts, err);
+    if (!rc) rc = open_find_backend(config, model, &parts, err);
     if (!rc) rc = engine_open_parts(config, &parts, out, err);
     model_close(model); /* the backend has its own copy of the weights */
     if (rc) {

@@ -1,7 +1,7 @@
-/* prefix_use.c - prompts that go on from a checkpoint of the prefix cache, and checkpoints that requests leave.
+/* prefix_use.c - prompts that go on from a prefix entry of the prefix cache, and prefix entries that requests leave.
  *
- * A prompt looks when it has a slot and nothing else to go on from; for a checkpoint on its way it waits, once. It
- * stops where a checkpoint pays, and waits there in SCHED_MOVING while its state is copied; no other request waits
+ * A prompt looks when it has a slot and nothing else to go on from; for a prefix entry on its way it waits, once. It
+ * stops where a prefix entry pays, and waits there in SCHED_MOVING while its state is copied; no other request waits
  * with it, and where there is none the copy is made at once. When an answer ends, the state of the whole conversation
  * so far is copied out of the slot while the client has its last event already.
  */
@@ -15,16 +15,16 @@
 /* ---- open ---- */
 
 /* How long copying a byte takes: a new slot's state, the fastest of a few, as the first touches memory that is new. */
-static double copy_ns(struct rod_engine *e) {
+static double prefix_use_measure_copy_ns(struct rod_engine *e) {
     const struct backend_ops *ops = e->parts.ops;
     const size_t n = ops->state_bytes(e->parts.backend, 0);
     struct state_buffer *image = state_buffer_new(e->states, n);
     double least_ns = 0;
     for (int i = 0; image && i < 8; i++) {
         ops->slot_zero(e->parts.backend, 0);
-        const uint64_t begin_ns = engine_now_ns();
+        const uint64_t begin_ns = clock_now_ns();
         if (ops->slot_save(e->parts.backend, 0, 0, image->bytes, n, NULL)) break;
-        const double ns = (double)(engine_now_ns() - begin_ns) / (double)n;
+        const double ns = (double)(clock_now_ns() - begin_ns) / (double)n;
         if (i == 0 || ns < least_ns) least_ns = ns;
     }
     state_buffer_release(image);
@@ -39,42 +39,42 @@ int prefix_use_open(struct rod_engine *e, struct rod_error *err) {
                                    .chunk_tok = e->backend_info.chunk_tok};
     if (config.budget_bytes > pool.bytes / 2) config.budget_bytes = pool.bytes / 2; /* the other half is for sessions */
     if (getrandom(&config.seed, sizeof config.seed, GRND_NONBLOCK) != (ssize_t)sizeof config.seed)
-        config.seed = engine_now_ns() ^ (uint64_t)(uintptr_t)e;
+        config.seed = clock_now_ns() ^ (uint64_t)(uintptr_t)e;
     const bool all_pay = test_hooks_entries_pay();
     if (all_pay) engine_log(e, 2, "RODIMUS_TEST_CHECKPOINTS_PAY is set: copying a state counts as free");
-    e->copy_ns = all_pay ? 0 : copy_ns(e);
+    e->copy_ns = all_pay ? 0 : prefix_use_measure_copy_ns(e);
     return prefix_new(&config, &e->prefixes, err);
 }
 
 /* ---- figures ---- */
 
-static void publish(struct rod_engine *e) {
+static void prefix_use_publish(struct rod_engine *e) {
     const struct prefix_counts n = prefix_count(e->prefixes);
     atomic_store_explicit(&e->counters.prefix_entries, n.n_entries, memory_order_relaxed);
     atomic_store_explicit(&e->counters.prefix_bytes, n.bytes, memory_order_relaxed);
     atomic_store_explicit(&e->counters.prefix_evicted, n.n_evicted, memory_order_relaxed);
 }
 
-static void missed(struct rod_engine *e, const struct active *a, enum rod_prefix_miss why) {
+static void prefix_use_count_miss(struct rod_engine *e, const struct active *a, enum rod_prefix_miss why) {
     engine_count(&e->counters.prefix_misses[why], 1);
     engine_log(e, 0, "request %s: prefix cache: %llu of %zu tokens: %s", a->request->id,
                (unsigned long long)a->cache.cached_tok, a->n_prompt, rod_prefix_miss_name(why));
 }
 
-static void looked(struct rod_engine *e, const struct active *a, const struct prefix_found *found) {
+static void prefix_use_count_look_up(struct rod_engine *e, const struct active *a, const struct prefix_found *found) {
     if (found->n_tok) {
         engine_count(&e->counters.prefix_hits, 1);
         engine_count(&e->counters.prefix_tok_saved, found->n_tok);
     }
     if (!found->whole)
-        missed(e, a, found->reason);
+        prefix_use_count_miss(e, a, found->reason);
     else
         engine_log(e, 0, "request %s: prefix cache: %llu of %zu tokens", a->request->id,
                    (unsigned long long)found->n_tok, a->n_prompt);
 }
 
 /* Nobody but one request that waits for a copy anyway: it is made at once, without a hand-over to another thread. */
-static bool alone(const struct rod_engine *e) {
+static bool prefix_use_is_alone(const struct rod_engine *e) {
     const struct sched *s = &e->sched;
     uint32_t n = s->waiting.n + s->last.n + s->moving.n + s->n_queued;
     for (int i = 0; i < SCHED_N_SITES; i++) n += s->prefill[i].n + s->decode[i].n;
@@ -83,51 +83,51 @@ static bool alone(const struct rod_engine *e) {
 
 /* ---- in ---- */
 
-static struct prefix_key key_of(const struct active *a) {
+static struct prefix_key prefix_use_key(const struct active *a) {
     const struct rod_request *r = a->request;
     return (struct prefix_key){r->turn ? r->turn->tenant : r->tenant, r->cache_salt};
 }
 
-static size_t image_bytes(const struct rod_engine *e, uint64_t n_tok) {
+static size_t prefix_use_state_bytes(const struct rod_engine *e, uint64_t n_tok) {
     return e->parts.ops->state_bytes(e->parts.backend, n_tok);
 }
 
 /* Reading so many tokens takes as long as a state's way out and in, and more_ns. Not measured yet: a chunk. */
-static uint64_t pays_tok(const struct rod_engine *e, const struct active *a, double more_ns) {
+static uint64_t prefix_use_pays_tok(const struct rod_engine *e, const struct active *a, double more_ns) {
     if (e->copy_ns <= 0) return 1;
     const struct step_cost *reading = sched_reading(&e->sched, a->sched.site);
     if (!reading->n_most) return e->backend_info.chunk_tok;
-    const double ns = 2 * e->copy_ns * (double)image_bytes(e, a->n_prompt) + more_ns;
+    const double ns = 2 * e->copy_ns * (double)prefix_use_state_bytes(e, a->n_prompt) + more_ns;
     return (uint64_t)(ns / cost_each_ns(reading)) + 1;
 }
 
-static void next_stop(struct active *a) {
+static void prefix_use_next_stop(struct active *a) {
     a->sched.stop_tok = a->cache.next_stop < a->cache.n_stops ? a->cache.stops[a->cache.next_stop++] : 0;
 }
 
 /* Where the prompt stops from here on: each stop makes one more piece, which has the fixed part of a price again. A
  * session's turn keeps its own end. */
-static void plan_stops(const struct rod_engine *e, struct active *a, const struct prefix_found *found) {
+static void prefix_use_plan_stops(const struct rod_engine *e, struct active *a, const struct prefix_found *found) {
     const struct rod_request *r = a->request;
-    const struct prefix_reading reading = {.from_tok = a->cache.cached_tok,
-                                           .n_tok = a->n_prompt,
-                                           .branch_tok = found->branch_tok,
-                                           .marks = r->marks,
-                                           .n_marks = r->n_marks,
-                                           .pays_tok =
-                                               pays_tok(e, a, sched_reading(&e->sched, a->sched.site)->fixed_ns),
-                                           .chunk_tok = e->backend_info.chunk_tok,
-                                           .open_end = r->keep_state};
+    const struct prefix_reading reading = {
+        .from_tok = a->cache.cached_tok,
+        .n_tok = a->n_prompt,
+        .branch_tok = found->branch_tok,
+        .marks = r->marks,
+        .n_marks = r->n_marks,
+        .pays_tok = prefix_use_pays_tok(e, a, sched_reading(&e->sched, a->sched.site)->fixed_ns),
+        .chunk_tok = e->backend_info.chunk_tok,
+        .open_end = r->keep_state};
     a->cache.n_stops = prefix_stops(&reading, a->cache.stops);
     a->cache.next_stop = 0;
-    next_stop(a);
+    prefix_use_next_stop(a);
 }
 
 /* Takes the image over. */
-static int take_in(struct rod_engine *e, struct active *a, uint64_t n_tok, struct state_buffer *image,
-                   struct rod_error *err) {
+static int prefix_use_load(struct rod_engine *e, struct active *a, uint64_t n_tok, struct state_buffer *image,
+                           struct rod_error *err) {
     int rc;
-    if (alone(e)) {
+    if (prefix_use_is_alone(e)) {
         rc = e->parts.ops->slot_load(e->parts.backend, a->sched.slot, n_tok, image->bytes, image->n_bytes, err);
         if (!rc) rc = slot_prepare_sampling(e, a, err);
     } else if (!(rc = move_begin(e, a, MOVE_IN, n_tok, image, err))) {
@@ -140,10 +140,10 @@ static int take_in(struct rod_engine *e, struct active *a, uint64_t n_tok, struc
 int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, struct rod_error *err) {
     if (!e->prefixes || a->request->state || a->sched.state != SCHED_PREFILL) return 0;
     if (a->sched.scored) {
-        missed(e, a, ROD_PREFIX_SCORED);
+        prefix_use_count_miss(e, a, ROD_PREFIX_SCORED);
         return 0;
     }
-    const struct prefix_key key = key_of(a);
+    const struct prefix_key key = prefix_use_key(a);
     struct prefix_found found;
     prefix_find(e->prefixes, &key, a->prompt, a->n_prompt, now_ns, &found);
     prefix_note(e->prefixes, &key, a->prompt, a->n_prompt, a->n_prompt);
@@ -158,7 +158,7 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
         found = (struct prefix_found){.reason = ROD_PREFIX_PENALTY};
     } else if (found.buffer) {
         sched_skip(&e->sched, &a->sched, found.n_tok);
-        const int rc = take_in(e, a, found.n_tok, found.buffer, err);
+        const int rc = prefix_use_load(e, a, found.n_tok, found.buffer, err);
         if (rc == ROD_EDEVICE) return rc;
         if (rc) {
             a->sched.pos = 0;
@@ -168,8 +168,8 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
     a->cache.cached_tok = a->cache.saved_tok = found.n_tok;
     a->cache.has_answer = found.generated;
     a->cache.cacheable = true;
-    looked(e, a, &found);
-    plan_stops(e, a, &found);
+    prefix_use_count_look_up(e, a, &found);
+    prefix_use_plan_stops(e, a, &found);
     return 0;
 }
 
@@ -178,14 +178,14 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
 /* Copies the state after ids, which is what the request's slot holds, at once or as a move. ROD_EDEVICE alone is an
  * error.
  */
-static int leave(struct rod_engine *e, struct active *a, const int32_t *ids, size_t n, bool at_once, uint64_t now_ns,
-                 struct rod_error *err) {
-    const struct prefix_key key = key_of(a);
-    const size_t bytes = image_bytes(e, n);
+static int prefix_use_save_entry(struct rod_engine *e, struct active *a, const int32_t *ids, size_t n, bool at_once,
+                                 uint64_t now_ns, struct rod_error *err) {
+    const struct prefix_key key = prefix_use_key(a);
+    const size_t bytes = prefix_use_state_bytes(e, n);
     struct prefix_entry *entry =
         prefix_reserve(e->prefixes, &key, ids, n, a->cache.has_answer, state_pool_bytes(1, bytes), now_ns);
     if (!entry) return 0;
-    struct state_buffer *image = state_buffer_try(e->states, bytes); /* no session goes for a checkpoint */
+    struct state_buffer *image = state_buffer_try(e->states, bytes); /* no session goes for a prefix entry */
     if (!image && prefix_evict(e->prefixes, now_ns)) image = state_buffer_try(e->states, bytes);
     int rc = ROD_ENOMEM;
     if (image && at_once)
@@ -200,16 +200,16 @@ static int leave(struct rod_engine *e, struct active *a, const int32_t *ids, siz
         if (at_once)
             prefix_fill(e->prefixes, entry, image);
         else
-            e->moves[a->sched.slot].checkpoint = entry;
+            e->moves[a->sched.slot].entry = entry;
     }
-    publish(e);
+    prefix_use_publish(e);
     return rc == ROD_EDEVICE ? rc : 0;
 }
 
 int prefix_use_stop(struct rod_engine *e, struct active *a, uint64_t now_ns, struct rod_error *err) {
     const uint64_t at = a->sched.pos;
-    next_stop(a);
-    return leave(e, a, a->prompt, at, alone(e), now_ns, err);
+    prefix_use_next_stop(a);
+    return prefix_use_save_entry(e, a, a->prompt, at, prefix_use_is_alone(e), now_ns, err);
 }
 
 void prefix_use_generated(struct active *a, int32_t id) {
@@ -236,17 +236,18 @@ void prefix_use_answer(struct rod_engine *e, struct active *a, int32_t pending, 
     if (!ids) return;
     memcpy(ids, a->prompt, a->n_prompt * sizeof *ids);
     memcpy(ids + a->n_prompt, a->cache.generated_ids, (n - a->n_prompt) * sizeof *ids);
-    const struct prefix_key key = key_of(a);
+    const struct prefix_key key = prefix_use_key(a);
     prefix_note(e->prefixes, &key, ids, a->n_prompt, n);
     a->cache.has_answer = true;
     struct rod_error err;
-    if (n - a->cache.saved_tok >= pays_tok(e, a, 0)) leave(e, a, ids, n, false, now_ns, &err);
+    if (n - a->cache.saved_tok >= prefix_use_pays_tok(e, a, 0))
+        prefix_use_save_entry(e, a, ids, n, false, now_ns, &err);
     free(ids);
 }
 
 void prefix_use_saved(struct rod_engine *e, struct prefix_entry *entry, struct state_buffer *image) {
     prefix_fill(e->prefixes, entry, image);
-    publish(e);
+    prefix_use_publish(e);
 }
 
 struct active *prefix_use_next_waiting(struct rod_engine *e) {
@@ -262,7 +263,7 @@ struct active *prefix_use_next_waiting(struct rod_engine *e) {
 
 void prefix_use_distrust(struct rod_engine *e, const struct active *a) {
     if (!a->cache.cacheable) return;
-    const struct prefix_key key = key_of(a);
+    const struct prefix_key key = prefix_use_key(a);
     prefix_forget(e->prefixes, &key, a->prompt, a->n_prompt);
-    publish(e);
+    prefix_use_publish(e);
 }

@@ -66,7 +66,7 @@ static struct step *step_plan(struct rod_engine *e, enum sampling_site site, uin
 static void step_count(struct rod_engine *e, const struct step *step) {
     struct engine_counters *c = &e->counters;
     const uint64_t begin_ns = step->begin_ns;
-    const uint64_t end_ns = engine_now_ns(), last_ns = atomic_load_explicit(&c->last_step_end_ns, memory_order_relaxed);
+    const uint64_t end_ns = clock_now_ns(), last_ns = atomic_load_explicit(&c->last_step_end_ns, memory_order_relaxed);
     const uint64_t ns = end_ns - (begin_ns > last_ns ? begin_ns : last_ns); /* a step begins when the last one ends */
     int i = 0;
     while (ns > rod_step_bounds_ns[i]) i++;
@@ -183,7 +183,7 @@ static void step_finish_on_device(struct rod_engine *e, struct active *a, const 
 /* The oldest step has run: its tokens, or its logits where they are NULL, go to the requests that are still there. */
 static void step_finish(struct rod_engine *e, const float *logits, const struct backend_token *tokens) {
     struct step *step = &e->steps[e->n_collected % 2];
-    const uint64_t now_ns = engine_now_ns();
+    const uint64_t now_ns = clock_now_ns();
     uint32_t out = 0, n_out = 0;
     for (uint32_t i = 0; i < step->n_rows; i++, out += n_out) {
         const struct sched_row row = step->rows[i];
@@ -204,7 +204,7 @@ static void step_finish(struct rod_engine *e, const float *logits, const struct 
 /* ---- run ---- */
 
 /* Prompts that this step, which is planned and launched, brings to where they stop. */
-static int step_leave_checkpoints(struct rod_engine *e, const struct step *step, struct rod_error *err) {
+static int step_leave_entries(struct rod_engine *e, const struct step *step, struct rod_error *err) {
     int rc = 0;
     for (uint32_t i = 0; !rc && i < step->n_rows; i++) {
         struct sched_req *r = step->rows[i].req;
@@ -219,7 +219,7 @@ static int step_run_on_host(struct rod_engine *e, uint64_t now_ns, struct rod_er
     const struct step *step = step_plan(e, SITE_HOST, now_ns);
     if (!step) return 0;
     int rc = e->parts.ops->forward(e->parts.backend, e->segs, step->n_rows, &logits, err);
-    if (!rc) rc = step_leave_checkpoints(e, step, err);
+    if (!rc) rc = step_leave_entries(e, step, err);
     if (!rc) step_finish(e, logits, NULL);
     return rc;
 }
@@ -238,7 +238,7 @@ static int step_run_on_device(struct rod_engine *e, uint64_t now_ns, struct rod_
     const struct step *step = may ? step_plan(e, SITE_DEVICE, now_ns) : NULL;
     if (step) {
         int rc = e->parts.ops->launch(e->parts.backend, e->segs, step->n_rows, err);
-        if (!rc) rc = step_leave_checkpoints(e, step, err);
+        if (!rc) rc = step_leave_entries(e, step, err);
         if (rc) return rc;
     }
     return n_flying ? step_collect(e, err) : 0; /* with none on its way before, the next turn looks ahead of this one */

@@ -11,7 +11,7 @@
 
 /* ---- open ---- */
 
-static size_t state_bytes(const void *arg, uint64_t n_tok) {
+static size_t turn_state_bytes(const void *arg, uint64_t n_tok) {
     const struct rod_engine *e = arg;
     return e->parts.ops->state_bytes(e->parts.backend, n_tok);
 }
@@ -35,7 +35,7 @@ int turn_open(struct rod_engine *e, struct rod_error *err) {
         .max_sessions = e->config.max_sessions,
         .lazy = e->config.session_lazy,
         .reject = e->config.session_reject,
-        .form = {.layout = e->backend_info.state_id, .V = e->parts.V, .state_bytes = state_bytes, .arg = e},
+        .form = {.layout = e->backend_info.state_id, .V = e->parts.V, .state_bytes = turn_state_bytes, .arg = e},
         .pool = e->states,
         .begin = turn_begin,
         .back = turn_give_back,
@@ -50,30 +50,30 @@ int turn_open(struct rod_engine *e, struct rod_error *err) {
 
 /* ---- submit ---- */
 
-static int refuse(struct rod_error *err, int code, const char *param, const char *message) {
+static int turn_refuse(struct rod_error *err, int code, const char *param, const char *message) {
     rod_fail(err, code, "%s", message);
     if (err) memcpy(err->param, param, strlen(param) + 1);
     return code;
 }
 
-static int check_ids(const struct rod_engine *e, const int32_t *ids, size_t n, struct rod_error *err) {
+static int turn_check_ids(const struct rod_engine *e, const int32_t *ids, size_t n, struct rod_error *err) {
     if (e->config.max_prompt_tok && n > e->config.max_prompt_tok)
-        return refuse(err, ROD_ETOOLONG, "prompt", "The prompt has more tokens than the limit.");
+        return turn_refuse(err, ROD_ETOOLONG, "prompt", "The prompt has more tokens than the limit.");
     for (size_t i = 0; ids && i < n; i++)
         if (ids[i] < 0 || (uint32_t)ids[i] >= e->parts.V)
-            return refuse(err, ROD_EINVALID, "prompt", "A token id is outside the vocabulary.");
+            return turn_refuse(err, ROD_EINVALID, "prompt", "A token id is outside the vocabulary.");
     return 0;
 }
 
 int turn_check(const struct rod_engine *e, const struct rod_request *r, struct rod_error *err) {
-    if (!e->sessions) return refuse(err, ROD_EUNSUPPORTED, "session_id", "This device keeps no states.");
+    if (!e->sessions) return turn_refuse(err, ROD_EUNSUPPORTED, "session_id", "This device keeps no states.");
     if (r->state || r->keep_state)
-        return refuse(err, ROD_EINVALID, "state", "A session's turn has the session's state.");
+        return turn_refuse(err, ROD_EINVALID, "state", "A session's turn has the session's state.");
     if (r->n_prompt_logprobs >= 0)
-        return refuse(err, ROD_EUNSUPPORTED, "prompt_logprobs", "A session's prompt cannot be scored.");
+        return turn_refuse(err, ROD_EUNSUPPORTED, "prompt_logprobs", "A session's prompt cannot be scored.");
     int rc = sessions_check(e->sessions, r->turn, err);
-    if (!rc) rc = check_ids(e, r->turn->if_empty, r->turn->n_if_empty, err);
-    if (!rc) rc = check_ids(e, r->turn->if_open, r->turn->n_if_open, err);
+    if (!rc) rc = turn_check_ids(e, r->turn->if_empty, r->turn->n_if_empty, err);
+    if (!rc) rc = turn_check_ids(e, r->turn->if_open, r->turn->n_if_open, err);
     return rc;
 }
 
@@ -85,7 +85,7 @@ void turn_arrive(struct rod_engine *e, struct active *a) {
 /* ---- its session is there; on a thread of the sessions ---- */
 
 /* The one that fits how the session stands. */
-static void choose_prompt(struct rod_request *r, bool empty, bool open) {
+static void turn_choose_prompt(struct rod_request *r, bool empty, bool open) {
     struct rod_turn *t = r->turn;
     int32_t **ids = empty && t->if_empty ? &t->if_empty : open && t->if_open ? &t->if_open : NULL;
     if (!ids) return;
@@ -96,7 +96,7 @@ static void choose_prompt(struct rod_request *r, bool empty, bool open) {
     while (r->n_marks && r->marks[r->n_marks - 1] >= r->n_prompt) r->n_marks--; /* hints for the other prompt */
 }
 
-static struct rod_state *state_of(const struct rod_engine *e, const struct session_snapshot *p) {
+static struct rod_state *turn_state(const struct rod_engine *e, const struct session_snapshot *p) {
     struct rod_state *s = calloc(1, sizeof *s);
     if (!s) return NULL;
     memcpy(s->layout, e->backend_info.state_id, sizeof s->layout);
@@ -111,11 +111,11 @@ static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *er
     struct active *a = turn->user;
     struct rod_request *r = a->request;
     const struct session_snapshot *p = turn->snapshot;
-    choose_prompt(r, p->n_tok == 0, turn->open);
+    turn_choose_prompt(r, p->n_tok == 0, turn->open);
     if (!r->n_prompt && p->pending < 0)
-        return refuse(err, ROD_EINVALID, "prompt",
-                      "The turn has no new tokens, and the session's last turn left none to go on from.");
-    if (p->n_tok && !(r->state = state_of(e, p))) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
+        return turn_refuse(err, ROD_EINVALID, "prompt",
+                           "The turn has no new tokens, and the session's last turn left none to go on from.");
+    if (p->n_tok && !(r->state = turn_state(e, p))) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
     r->keep_state = true;
     int rc = keep_check(e, r, err);
     if (!rc) rc = active_bind(e, a, err);
@@ -146,13 +146,13 @@ int turn_record(struct active *a, const struct rod_event *event) {
 
 /* ---- its end ---- */
 
-static int by_id(const void *a, const void *b) {
+static int turn_compare_seen(const void *a, const void *b) {
     const struct session_seen *x = a, *y = b;
     return (x->id > y->id) - (x->id < y->id);
 }
 
 /* Where the conversation stands now; the image becomes the point's. */
-static struct session_snapshot *snapshot_of(struct active *a) {
+static struct session_snapshot *turn_new_snapshot(struct active *a) {
     struct rod_state *s = a->end->pub.state;
     struct session_snapshot *p = session_snapshot_new(a->counts.n);
     if (!p) return NULL;
@@ -165,7 +165,7 @@ static struct session_snapshot *snapshot_of(struct active *a) {
     memcpy(p->held, a->session.held.held, sizeof p->held);
     for (uint32_t i = 0; i < a->counts.n; i++)
         p->seen[i] = (struct session_seen){a->counts.ids[i], a->counts.n_generated[i]};
-    qsort(p->seen, p->n_seen, sizeof *p->seen, by_id);
+    qsort(p->seen, p->n_seen, sizeof *p->seen, turn_compare_seen);
     p->buffer = s->image;
     s->image = NULL;
     return p;
@@ -177,7 +177,7 @@ bool turn_leave(struct rod_engine *e, struct active *a) {
     if (t->stage != SESSION_STAGE_RUN) return false;
     bool commit = end->kind == ROD_EVENT_FINISH && end->reason != ROD_FINISH_CANCEL;
     session_snapshot_release(t->snapshot);
-    t->snapshot = commit ? snapshot_of(a) : NULL;
+    t->snapshot = commit ? turn_new_snapshot(a) : NULL;
     if (commit && (!t->snapshot || turn_record(a, end))) {
         t->rc = rod_fail(&t->err, ROD_ENOMEM, "No memory to keep the session's state.");
         commit = false;

@@ -13,11 +13,11 @@ void budget_init(struct prefill_budget *p, uint32_t chunk_tok) {
 }
 
 /* A GPU's decode steps are graphs for powers of two, so n rows take what the next power of two takes. */
-static int class_of(uint32_t n) { return n > 1 ? 32 - __builtin_clz(n - 1) : 0; }
+static int budget_class(uint32_t n) { return n > 1 ? 32 - __builtin_clz(n - 1) : 0; }
 
 /* Towards `to` by a quarter. One slow step is not a pace: a thread that lost its processor for a while counts as a step
  * of four times the time. */
-static uint64_t nearer(uint64_t from, uint64_t to) {
+static uint64_t budget_move_nearer(uint64_t from, uint64_t to) {
     if (!from) return to;
     if (to / 4 > from) to = 4 * from;
     return to > from ? from + (to - from + 3) / 4 : from - (from - to) / 4;
@@ -25,7 +25,7 @@ static uint64_t nearer(uint64_t from, uint64_t to) {
 
 uint64_t budget_streams_ns(const struct prefill_budget *p, uint32_t n_decode) {
     if (n_decode == 0) return 0;
-    const int c = class_of(n_decode);
+    const int c = budget_class(n_decode);
     for (int i = c; i >= 0; i--)
         if (p->stream_ns[i]) return p->stream_ns[i];
     for (int i = c + 1; i < BUDGET_CLASSES; i++)
@@ -38,8 +38,8 @@ void budget_took(struct prefill_budget *p, uint32_t n_decode, uint64_t n_prompt_
     if (ns > MOST_NS) ns = MOST_NS;
     if (n_prompt_tok == 0) {
         if (n_decode == 0) return;
-        uint64_t *own = &p->stream_ns[class_of(n_decode)];
-        *own = nearer(*own, ns);
+        uint64_t *own = &p->stream_ns[budget_class(n_decode)];
+        *own = budget_move_nearer(*own, ns);
         p->n_plans = 0;
         return;
     }
@@ -54,19 +54,19 @@ bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t share_ns
         p->debt_ns = 0;
     }
     /* Never twice in a row: what it takes may be told later. Where nothing is known yet, nothing is bounded. */
-    const bool known = p->stream_ns[class_of(n_decode)], any = budget_streams_ns(p, n_decode);
+    const bool known = p->stream_ns[budget_class(n_decode)], any = budget_streams_ns(p, n_decode);
     p->looked = !p->looked && any && (!known || ++p->n_plans >= PLANS_TRUSTED);
     if (p->looked) p->n_plans = 0;
     return p->looked;
 }
 
-static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static uint64_t budget_larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 uint64_t budget_fits_tok(const struct prefill_budget *p, uint64_t streams_ns, uint64_t share_ns) {
     if (!streams_ns || !p->prompt.n_most) return UINT64_MAX;
     uint64_t ns = share_ns < 2 * streams_ns ? share_ns : 2 * streams_ns;
-    if (streams_ns < BUDGET_STEP_NS) ns = larger(ns, BUDGET_STEP_NS - streams_ns);
-    return cost_fits(&p->prompt, larger(ns, cost_sure_ns(&p->prompt) * 3 / 2));
+    if (streams_ns < BUDGET_STEP_NS) ns = budget_larger(ns, BUDGET_STEP_NS - streams_ns);
+    return cost_fits(&p->prompt, budget_larger(ns, cost_sure_ns(&p->prompt) * 3 / 2));
 }
 
 void budget_spend(struct prefill_budget *p, uint64_t n_prompt_tok, uint64_t share_ns) {

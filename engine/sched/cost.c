@@ -10,16 +10,16 @@ static const double PRIOR_UNITS = 4;
 static const double NOISE = 0.1, WANDER = 0.02;
 static const double LEAST_NS = 10000; /* below this a time says more about the clock than about a step */
 
-static double above(double a, double least) { return a > least ? a : least; }
-static double below(double a, double most) { return a < most ? a : most; }
+static double cost_at_least(double a, double least) { return a > least ? a : least; }
+static double cost_at_most(double a, double most) { return a < most ? a : most; }
 
 void cost_init(struct step_cost *p, uint32_t unit) {
     assert(unit);
     *p = (struct step_cost){.unit = unit};
 }
 
-static void begin(struct step_cost *p, double x, double ns) {
-    p->unit_ns = above(ns, LEAST_NS) / (PRIOR_UNITS + x);
+static void cost_begin(struct step_cost *p, double x, double ns) {
+    p->unit_ns = cost_at_least(ns, LEAST_NS) / (PRIOR_UNITS + x);
     p->fixed_ns = PRIOR_UNITS * p->unit_ns;
     p->var_fixed = p->fixed_ns * p->fixed_ns;
     p->var_unit = p->unit_ns * p->unit_ns;
@@ -29,25 +29,25 @@ static void begin(struct step_cost *p, double x, double ns) {
 void cost_learn(struct step_cost *p, uint64_t n, uint64_t ns) {
     if (n == 0) return;
     const double x = (double)n / p->unit, took = (double)ns;
-    if (p->n_most == 0) begin(p, x, took);
+    if (p->n_most == 0) cost_begin(p, x, took);
     if (n > p->n_most) p->n_most = n;
 
-    const double expected = p->fixed_ns + x * p->unit_ns, scale = above(expected, LEAST_NS);
+    const double expected = p->fixed_ns + x * p->unit_ns, scale = cost_at_least(expected, LEAST_NS);
     /* Each wanders by a part of what it belongs to, so none is so little that it could not come back. Uncertainty is
      * bounded: what is not measured for long is unknown, not more than that. */
-    const double fixed = above(p->fixed_ns + below(x, PRIOR_UNITS) * p->unit_ns, LEAST_NS);
-    const double unit = scale / above(x, 1);
+    const double fixed = cost_at_least(p->fixed_ns + cost_at_most(x, PRIOR_UNITS) * p->unit_ns, LEAST_NS);
+    const double unit = scale / cost_at_least(x, 1);
     if (p->var_fixed < fixed * fixed) p->var_fixed += WANDER * fixed * WANDER * fixed;
     if (p->var_unit < unit * unit) p->var_unit += WANDER * unit * WANDER * unit;
 
     const double with_fixed = p->var_fixed + x * p->cov, with_unit = p->cov + x * p->var_unit;
-    const double off = above(below(took - expected, scale), -scale / 2);
+    const double off = cost_at_least(cost_at_most(took - expected, scale), -scale / 2);
     const double noise = NOISE * scale, var = with_fixed + x * with_unit + noise * noise;
-    p->fixed_ns = above(p->fixed_ns + off * with_fixed / var, 0);
-    p->unit_ns = above(p->unit_ns + off * with_unit / var, 1);
+    p->fixed_ns = cost_at_least(p->fixed_ns + off * with_fixed / var, 0);
+    p->unit_ns = cost_at_least(p->unit_ns + off * with_unit / var, 1);
 
-    p->var_fixed = above(p->var_fixed - with_fixed * with_fixed / var, 0);
-    p->var_unit = above(p->var_unit - with_unit * with_unit / var, 0);
+    p->var_fixed = cost_at_least(p->var_fixed - with_fixed * with_fixed / var, 0);
+    p->var_unit = cost_at_least(p->var_unit - with_unit * with_unit / var, 0);
     p->cov -= with_fixed * with_unit / var;
     /* rounding must not make it more than certain */
     if (p->cov * p->cov > p->var_fixed * p->var_unit) p->cov = 0;
@@ -55,12 +55,12 @@ void cost_learn(struct step_cost *p, uint64_t n, uint64_t ns) {
 
 uint64_t cost_ns(const struct step_cost *p, uint64_t n) {
     if (p->n_most == 0) return 0;
-    return (uint64_t)above(below(p->fixed_ns + (double)n / p->unit * p->unit_ns, 1e15), 1);
+    return (uint64_t)cost_at_least(cost_at_most(p->fixed_ns + (double)n / p->unit * p->unit_ns, 1e15), 1);
 }
 
 uint64_t cost_sure_ns(const struct step_cost *p) {
     const double ns = p->fixed_ns - sqrt(p->var_fixed);
-    return p->n_most && ns > 0 ? (uint64_t)below(ns, 1e15) : 0;
+    return p->n_most && ns > 0 ? (uint64_t)cost_at_most(ns, 1e15) : 0;
 }
 
 double cost_each_ns(const struct step_cost *p) {
@@ -70,5 +70,5 @@ double cost_each_ns(const struct step_cost *p) {
 uint64_t cost_fits(const struct step_cost *p, uint64_t ns) {
     if (p->n_most == 0 || (double)ns <= p->fixed_ns) return 0;
     const double n = ((double)ns - p->fixed_ns) / p->unit_ns * p->unit;
-    return (uint64_t)below(n, 2 * (double)p->n_most);
+    return (uint64_t)cost_at_most(n, 2 * (double)p->n_most);
 }

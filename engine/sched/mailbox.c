@@ -27,10 +27,13 @@ void mailbox_fini(struct mailbox *m) {
     pthread_cond_destroy(&m->filled);
 }
 
-static struct submission **table_at(struct mailbox *m, uint64_t ticket) { return &m->table[ticket & (m->n_table - 1)]; }
+static struct submission **mailbox_bucket(struct mailbox *m, uint64_t ticket) {
+    return &m->table[ticket & (m->n_table - 1)];
+}
 
 /* The place of all of them: who finds a slot free does not wait. */
-static int admission(const struct mailbox *m, struct submission *const *submissions, size_t n, struct rod_error *err) {
+static int mailbox_check_admission(const struct mailbox *m, struct submission *const *submissions, size_t n,
+                                   struct rod_error *err) {
     if (m->refusal == ROD_EDEVICE)
         return rod_fail(err, ROD_EDEVICE, "The device failed; this server takes no requests.");
     if (m->refusal) return rod_fail(err, m->refusal, "The server is shutting down and takes no new requests.");
@@ -48,11 +51,11 @@ static int admission(const struct mailbox *m, struct submission *const *submissi
     return 0;
 }
 
-static void push(struct mailbox *m, struct submission *submission) {
+static void mailbox_push(struct mailbox *m, struct submission *submission) {
     submission->next = submission->cancel_next = submission->cancel_prev = NULL;
     submission->cancelled = submission->cancel_listed = submission->started = false;
     submission->ticket = ++m->last_ticket;
-    struct submission **bucket = table_at(m, submission->ticket);
+    struct submission **bucket = mailbox_bucket(m, submission->ticket);
     submission->chain = *bucket;
     *bucket = submission;
     m->n_live++;
@@ -68,9 +71,9 @@ static void push(struct mailbox *m, struct submission *submission) {
 int mailbox_push_all(struct mailbox *m, struct submission *const *submissions, size_t n, uint64_t *tickets,
                      struct rod_error *err) {
     pthread_mutex_lock(&m->lock);
-    int rc = admission(m, submissions, n, err);
+    int rc = mailbox_check_admission(m, submissions, n, err);
     for (size_t i = 0; !rc && i < n; i++) {
-        push(m, submissions[i]);
+        mailbox_push(m, submissions[i]);
         tickets[i] = submissions[i]->ticket;
     }
     if (!rc) pthread_cond_signal(&m->filled);
@@ -80,7 +83,7 @@ int mailbox_push_all(struct mailbox *m, struct submission *const *submissions, s
 
 void mailbox_cancel(struct mailbox *m, uint64_t ticket) {
     pthread_mutex_lock(&m->lock);
-    struct submission *submission = *table_at(m, ticket);
+    struct submission *submission = *mailbox_bucket(m, ticket);
     while (submission && submission->ticket != ticket) submission = submission->chain;
     if (submission && !submission->cancelled) {
         submission->cancelled = submission->cancel_listed = true;
@@ -136,7 +139,7 @@ void mailbox_pop(struct mailbox *m, bool wait, struct mailbox_batch *batch) {
     pthread_mutex_unlock(&m->lock);
 }
 
-static void leave_queue(struct mailbox *m, struct submission *submission) {
+static void mailbox_leave_queue(struct mailbox *m, struct submission *submission) {
     if (submission->started) return;
     submission->started = true;
     m->n_waiting--;
@@ -145,13 +148,13 @@ static void leave_queue(struct mailbox *m, struct submission *submission) {
 
 void mailbox_started(struct mailbox *m, struct submission *submission) {
     pthread_mutex_lock(&m->lock);
-    leave_queue(m, submission);
+    mailbox_leave_queue(m, submission);
     pthread_mutex_unlock(&m->lock);
 }
 
 void mailbox_retire(struct mailbox *m, struct submission *submission) {
     pthread_mutex_lock(&m->lock);
-    struct submission **at = table_at(m, submission->ticket);
+    struct submission **at = mailbox_bucket(m, submission->ticket);
     while (*at != submission) at = &(*at)->chain;
     *at = submission->chain;
     if (submission->cancel_listed) { /* cancelled in the moment when it ended by itself */
@@ -161,7 +164,7 @@ void mailbox_retire(struct mailbox *m, struct submission *submission) {
             m->cancels = submission->cancel_next;
         if (submission->cancel_next) submission->cancel_next->cancel_prev = submission->cancel_prev;
     }
-    leave_queue(m, submission);
+    mailbox_leave_queue(m, submission);
     m->n_live--;
     pthread_mutex_unlock(&m->lock);
 }

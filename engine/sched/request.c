@@ -27,7 +27,7 @@ struct rod_request *rod_request_new(void) {
     return r;
 }
 
-static void turn_free(struct rod_turn *turn) {
+static void request_free_turn(struct rod_turn *turn) {
     if (!turn) return;
     free(turn->tenant);
     free(turn->session);
@@ -41,7 +41,7 @@ static void turn_free(struct rod_turn *turn) {
 
 void rod_request_free(struct rod_request *request) {
     if (!request) return;
-    turn_free(request->turn);
+    request_free_turn(request->turn);
     free(request->prompt);
     free(request->bias);
     for (size_t i = 0; i < request->n_stop; i++) free(request->stop[i]);
@@ -61,29 +61,29 @@ void rod_request_free(struct rod_request *request) {
 /* ---- validation ---- */
 
 /* NaN fails every comparison, so it fails here too. */
-static int check_range(struct rod_error *err, const char *param, float value, float low, float high) {
+static int request_check_range(struct rod_error *err, const char *param, float value, float low, float high) {
     if (value >= low && value <= high) return 0;
     return rod_fail_at(err, ROD_EINVALID, param, "%s is %g, it must be at least %g and at most %g.", param,
                        (double)value, (double)low, (double)high);
 }
 
-static int check_sampling(const struct rod_sampling *s, struct rod_error *err) {
-    int rc = check_range(err, "temperature", s->temperature, 0, 2);
-    if (!rc) rc = check_range(err, "top_p", s->top_p, 0, 1);
+static int request_check_sampling(const struct rod_sampling *s, struct rod_error *err) {
+    int rc = request_check_range(err, "temperature", s->temperature, 0, 2);
+    if (!rc) rc = request_check_range(err, "top_p", s->top_p, 0, 1);
     if (!rc && !(s->top_p > 0))
         rc = rod_fail_at(err, ROD_EINVALID, "top_p", "top_p is 0 and must be above 0 and at most 1.");
-    if (!rc) rc = check_range(err, "min_p", s->min_p, 0, 1);
-    if (!rc) rc = check_range(err, "typical_p", s->typical_p, 0, 1);
+    if (!rc) rc = request_check_range(err, "min_p", s->min_p, 0, 1);
+    if (!rc) rc = request_check_range(err, "typical_p", s->typical_p, 0, 1);
     if (!rc && !(s->typical_p > 0))
         rc = rod_fail_at(err, ROD_EINVALID, "typical_p", "typical_p is 0 and must be above 0 and at most 1.");
-    if (!rc) rc = check_range(err, "frequency_penalty", s->frequency_penalty, -2, 2);
-    if (!rc) rc = check_range(err, "presence_penalty", s->presence_penalty, -2, 2);
+    if (!rc) rc = request_check_range(err, "frequency_penalty", s->frequency_penalty, -2, 2);
+    if (!rc) rc = request_check_range(err, "presence_penalty", s->presence_penalty, -2, 2);
     /* The bounds keep a penalised logit finite; nobody asks for more than 2. */
-    if (!rc) rc = check_range(err, "repetition_penalty", s->repetition_penalty, 1e-3f, 1e3f);
+    if (!rc) rc = request_check_range(err, "repetition_penalty", s->repetition_penalty, 1e-3f, 1e3f);
     return rc;
 }
 
-static int check_ids(const int32_t *ids, size_t n, uint32_t V, const char *param, struct rod_error *err) {
+static int request_check_ids(const int32_t *ids, size_t n, uint32_t V, const char *param, struct rod_error *err) {
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || (uint32_t)ids[i] >= V)
             return rod_fail_at(err, ROD_EINVALID, param, "Token id %d of %s is outside the vocabulary of %u tokens.",
@@ -91,7 +91,7 @@ static int check_ids(const int32_t *ids, size_t n, uint32_t V, const char *param
     return 0;
 }
 
-static int check_stops(const struct rod_request *r, uint32_t V, struct rod_error *err) {
+static int request_check_stops(const struct rod_request *r, uint32_t V, struct rod_error *err) {
     size_t n_bytes = 0;
     if (r->n_stop > REQUEST_MAX_STOP)
         return rod_fail_at(err, ROD_EINVALID, "stop", "There are %zu stop strings; the limit is %u.", r->n_stop,
@@ -109,19 +109,19 @@ static int check_stops(const struct rod_request *r, uint32_t V, struct rod_error
     if (r->n_stop_ids > REQUEST_MAX_STOP_IDS)
         return rod_fail_at(err, ROD_EINVALID, "stop_token_ids", "There are %zu stop token ids; the limit is %u.",
                            r->n_stop_ids, REQUEST_MAX_STOP_IDS);
-    return check_ids(r->stop_ids, r->n_stop_ids, V, "stop_token_ids", err);
+    return request_check_ids(r->stop_ids, r->n_stop_ids, V, "stop_token_ids", err);
 }
 
-static int check_choice(const struct rod_request *r, uint32_t V, struct rod_error *err) {
+static int request_check_choice(const struct rod_request *r, uint32_t V, struct rod_error *err) {
     size_t n = 0;
     if (r->n_allowed_ids > V)
         return rod_fail_at(err, ROD_EINVALID, "allowed_token_ids",
                            "allowed_token_ids has more entries than the vocabulary has tokens.");
-    int rc = check_ids(r->allowed_ids, r->n_allowed_ids, V, "allowed_token_ids", err);
+    int rc = request_check_ids(r->allowed_ids, r->n_allowed_ids, V, "allowed_token_ids", err);
     for (size_t i = 0; !rc && i < r->n_bad; i++) {
         if (!r->bad[i].n_ids) return rod_fail_at(err, ROD_EINVALID, "bad_words", "One of bad_words has no tokens.");
         n += r->bad[i].n_ids;
-        rc = check_ids(r->bad[i].ids, r->bad[i].n_ids, V, "bad_words", err);
+        rc = request_check_ids(r->bad[i].ids, r->bad[i].n_ids, V, "bad_words", err);
     }
     if (n > REQUEST_MAX_BAD_TOK)
         return rod_fail_at(err, ROD_EINVALID, "bad_words", "bad_words have %zu tokens together; the limit is %u.", n,
@@ -140,18 +140,18 @@ int request_check(const struct rod_request *r, uint32_t V, uint64_t max_prompt_t
         return ROD_ETOOLONG;
     }
     if (r->key >= ROD_MAX_KEYS) return rod_fail_at(err, ROD_EINVALID, "", "The number of the key is out of range.");
-    int rc = check_ids(r->prompt, r->n_prompt, V, "prompt", err);
-    if (!rc) rc = check_sampling(&r->sampling, err);
-    if (!rc) rc = check_stops(r, V, err);
-    if (!rc) rc = check_choice(r, V, err);
+    int rc = request_check_ids(r->prompt, r->n_prompt, V, "prompt", err);
+    if (!rc) rc = request_check_sampling(&r->sampling, err);
+    if (!rc) rc = request_check_stops(r, V, err);
+    if (!rc) rc = request_check_choice(r, V, err);
     if (rc) return rc;
     if (r->n_bias > V)
         return rod_fail_at(err, ROD_EINVALID, "logit_bias",
                            "logit_bias has more entries than the vocabulary has tokens.");
     for (size_t i = 0; i < r->n_bias; i++) {
-        if ((rc = check_ids(&r->bias[i].id, 1, V, "logit_bias", err))) return rc;
+        if ((rc = request_check_ids(&r->bias[i].id, 1, V, "logit_bias", err))) return rc;
         float bias = r->bias[i].bias; /* -INFINITY forbids the token */
-        if (bias != -INFINITY && (rc = check_range(err, "logit_bias", bias, -100, 100))) return rc;
+        if (bias != -INFINITY && (rc = request_check_range(err, "logit_bias", bias, -100, 100))) return rc;
     }
     if (r->min_tokens > r->max_tokens)
         return rod_fail_at(err, ROD_EINVALID, "min_tokens", "min_tokens is %u and above max_tokens, which is %u.",

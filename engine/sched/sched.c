@@ -3,7 +3,7 @@
 
 #include <assert.h>
 
-static void list_push(struct sched_list *l, struct sched_req *req) {
+static void sched_list_push(struct sched_list *l, struct sched_req *req) {
     req->prev = l->tail;
     req->next = NULL;
     if (l->tail)
@@ -14,7 +14,7 @@ static void list_push(struct sched_list *l, struct sched_req *req) {
     l->n++;
 }
 
-static void list_remove(struct sched_list *l, struct sched_req *req) {
+static void sched_list_remove(struct sched_list *l, struct sched_req *req) {
     if (req->prev)
         req->prev->next = req->next;
     else
@@ -27,7 +27,7 @@ static void list_remove(struct sched_list *l, struct sched_req *req) {
     l->n--;
 }
 
-static struct sched_list *list_of(struct sched *s, const struct sched_req *req) {
+static struct sched_list *sched_list_of(struct sched *s, const struct sched_req *req) {
     switch (req->state) {
     case SCHED_QUEUED: return &s->keys[req->key].queue;
     case SCHED_PREFILL: return &s->prefill[req->site];
@@ -61,7 +61,7 @@ void sched_submit(struct sched *s, struct sched_req *req, uint64_t now_ns) {
     struct sched_key *key = &s->keys[req->key];
     if (req->key >= s->n_keys) s->n_keys = req->key + 1;
     if (!key->queue.n && key->served < s->served) key->served = s->served;
-    list_push(&key->queue, req);
+    sched_list_push(&key->queue, req);
     s->n_queued++;
 }
 
@@ -70,11 +70,11 @@ void sched_submit(struct sched *s, struct sched_req *req, uint64_t now_ns) {
 /* A generated token costs a device more than one of a prompt, which is read beside others. */
 enum { SERVED_PARTS = 1024, SERVED_GENERATED = 2 };
 
-static uint64_t cost(const struct sched_req *r, uint64_t n_tok) {
+static uint64_t sched_served_parts(const struct sched_req *r, uint64_t n_tok) {
     return n_tok * SERVED_PARTS / (r->weight ? r->weight : 1);
 }
-static void serve(struct sched *s, const struct sched_req *r, uint64_t n_tok) {
-    s->keys[r->key].served += cost(r, n_tok);
+static void sched_serve(struct sched *s, const struct sched_req *r, uint64_t n_tok) {
+    s->keys[r->key].served += sched_served_parts(r, n_tok);
 }
 
 struct sched_req *sched_next(const struct sched *s) {
@@ -90,14 +90,14 @@ struct sched_req *sched_next(const struct sched *s) {
     return best ? best->queue.head : NULL;
 }
 
-static void leave_queue(struct sched *s, struct sched_req *r) {
-    list_remove(&s->keys[r->key].queue, r);
+static void sched_leave_queue(struct sched *s, struct sched_req *r) {
+    sched_list_remove(&s->keys[r->key].queue, r);
     s->n_queued--;
 }
 
 /* ---- the queue's end ---- */
 
-static struct sched_req *expired(struct sched_list *queue, uint64_t now_ns, uint64_t *next_ns) {
+static struct sched_req *sched_find_expired(struct sched_list *queue, uint64_t now_ns, uint64_t *next_ns) {
     for (struct sched_req *r = queue->head; r; r = r->next) {
         if (!r->deadline_ns) continue;
         if (r->deadline_ns <= now_ns) return r;
@@ -110,9 +110,9 @@ struct sched_req *sched_expire(struct sched *s, uint64_t now_ns) {
     if (now_ns < s->next_deadline_ns) return NULL;
     uint64_t next_ns = UINT64_MAX;
     for (uint32_t i = 0; i < s->n_keys; i++) {
-        struct sched_req *r = expired(&s->keys[i].queue, now_ns, &next_ns);
+        struct sched_req *r = sched_find_expired(&s->keys[i].queue, now_ns, &next_ns);
         if (!r) continue;
-        leave_queue(s, r);
+        sched_leave_queue(s, r);
         r->state = SCHED_NONE;
         return r;
     }
@@ -125,18 +125,18 @@ struct sched_req *sched_admit(struct sched *s, uint64_t now_ns) {
     if (!r) return NULL;
     uint32_t slot = slots_acquire(&s->slots);
     if (slot == SLOTS_NONE) return NULL;
-    leave_queue(s, r);
+    sched_leave_queue(s, r);
     if (s->keys[r->key].served > s->served) s->served = s->keys[r->key].served;
-    serve(s, r, r->n_prompt - r->pos);
+    sched_serve(s, r, r->n_prompt - r->pos);
     r->slot = slot;
     r->state = SCHED_PREFILL;
     r->admit_ns = now_ns;
-    list_push(list_of(s, r), r);
+    sched_list_push(sched_list_of(s, r), r);
     return r;
 }
 
 /* How many tokens of the prompt fit into budget_tok: to its end, or to the last multiple of chunk_tok before. */
-static uint32_t piece_tok(const struct sched *s, const struct sched_req *r, uint32_t budget_tok, uint32_t n_out) {
+static uint32_t sched_piece_tok(const struct sched *s, const struct sched_req *r, uint32_t budget_tok, uint32_t n_out) {
     uint64_t end = r->pos + (r->scored && n_out < budget_tok ? n_out : budget_tok);
     if (r->stop_tok > r->pos && end > r->stop_tok) end = r->stop_tok;
     if (r->share_tok > r->pos && end > r->share_tok) end = r->share_tok;
@@ -147,13 +147,13 @@ static uint32_t piece_tok(const struct sched *s, const struct sched_req *r, uint
 }
 
 /* The least that a prompt can advance: to the next multiple of chunk_tok or to its end. */
-static uint32_t least_tok(const struct sched *s, const struct sched_req *r) {
+static uint32_t sched_least_tok(const struct sched *s, const struct sched_req *r) {
     uint64_t to_chunk = s->config.chunk_tok - r->pos % s->config.chunk_tok, to_end = r->n_prompt - r->pos;
     return (uint32_t)(to_chunk < to_end ? to_chunk : to_end);
 }
 
 /* The prompt with the least left to read that this plan has not taken yet. */
-static struct sched_req *shortest(const struct sched *s, enum sampling_site site) {
+static struct sched_req *sched_shortest(const struct sched *s, enum sampling_site site) {
     struct sched_req *best = NULL;
     for (struct sched_req *r = s->prefill[site].head; r; r = r->next)
         if (r->plan != s->n_plans[site] && (!best || r->n_prompt - r->pos < best->n_prompt - best->pos)) best = r;
@@ -161,14 +161,14 @@ static struct sched_req *shortest(const struct sched *s, enum sampling_site site
 }
 
 /* Rows of logits of a piece of n_tok tokens. */
-static uint32_t piece_out(const struct sched_req *r, uint32_t n_tok) {
+static uint32_t sched_piece_out(const struct sched_req *r, uint32_t n_tok) {
     return r->scored ? n_tok : r->pos + n_tok == r->n_prompt;
 }
 
 /* ---- prompts beside streams ---- */
 
 /* A round of all streams: sites take turns. */
-static uint64_t round_ns(const struct sched *s) {
+static uint64_t sched_round_ns(const struct sched *s) {
     uint64_t ns = 0;
     for (int i = 0; i < SCHED_N_SITES; i++) ns += budget_streams_ns(&s->budget[i], s->decode[i].n);
     return ns;
@@ -176,7 +176,7 @@ static uint64_t round_ns(const struct sched *s) {
 
 /* What prompts may have beside a step of all streams: as much as these have, and for each that waits a stream's part.
  */
-static uint64_t share_ns(const struct sched *s, uint64_t streams_ns) {
+static uint64_t sched_share_ns(const struct sched *s, uint64_t streams_ns) {
     uint64_t n_waiting = s->waiting.n, n_streams = 0;
     for (int i = 0; i < SCHED_N_SITES; i++) n_waiting += s->prefill[i].n, n_streams += s->decode[i].n;
     return n_streams ? streams_ns + streams_ns * n_waiting / n_streams : 0;
@@ -195,144 +195,145 @@ const struct step_cost *sched_reading(const struct sched *s, enum sampling_site 
 bool sched_site_busy(const struct sched *s, enum sampling_site site) { return s->prefill[site].n || s->decode[site].n; }
 
 /* What is left of a step while it is planned. */
-struct room {
+struct step_left {
     uint32_t tok, out;
 };
 
 /* A piece of r, then of the shortest of those that this plan has not taken. Returns the number of rows. */
-static uint32_t plan_pieces(struct sched *s, enum sampling_site site, struct sched_req *r, struct room *room,
-                            struct sched_row *rows) {
+static uint32_t sched_plan_pieces(struct sched *s, enum sampling_site site, struct sched_req *r, struct step_left *left,
+                                  struct sched_row *rows) {
     uint32_t n = 0;
-    for (; r && room->tok; r = shortest(s, site)) {
-        const uint32_t n_tok = piece_tok(s, r, room->tok, room->out), n_out = piece_out(r, n_tok);
+    for (; r && left->tok; r = sched_shortest(s, site)) {
+        const uint32_t n_tok = sched_piece_tok(s, r, left->tok, left->out), n_out = sched_piece_out(r, n_tok);
         if (!n_tok && !r->scored) break;
         r->plan = s->n_plans[site];
         if (!n_tok) continue; /* no rows of logits are left for it, but tokens perhaps for others */
         rows[n++] = (struct sched_row){.req = r, .pos = r->pos, .n_tok = n_tok, .n_out = n_out};
-        room->tok -= n_tok;
-        room->out -= n_out;
+        left->tok -= n_tok;
+        left->out -= n_out;
     }
     return n;
 }
 
 /* Of a large piece the shortest prompts have half, the oldest the rest: a piece may not come in every step, and who
  * comes last should not wait for two. Of a small one first has all that it can take. */
-static uint32_t plan_prompts(struct sched *s, enum sampling_site site, struct sched_req *first, struct room room,
-                             struct sched_row *rows) {
+static uint32_t sched_plan_prompts(struct sched *s, enum sampling_site site, struct sched_req *first,
+                                   struct step_left left, struct sched_row *rows) {
     if (!first) return 0;
-    struct sched_req *oldest = s->prefill[site].head, *next = shortest(s, site);
+    struct sched_req *oldest = s->prefill[site].head, *next = sched_shortest(s, site);
     const uint32_t chunk = s->config.chunk_tok, least_out = oldest->scored || next->scored ? chunk : 1;
-    if (next == oldest || room.tok < 2 * chunk || room.out < 2 * least_out)
-        return plan_pieces(s, site, first, &room, rows);
-    const struct room rest = {room.tok / 2, room.out / 2};
+    if (next == oldest || left.tok < 2 * chunk || left.out < 2 * least_out)
+        return sched_plan_pieces(s, site, first, &left, rows);
+    const struct step_left rest = {left.tok / 2, left.out / 2};
     oldest->plan = s->n_plans[site];
-    room.tok -= rest.tok, room.out -= rest.out;
-    uint32_t n = plan_pieces(s, site, next, &room, rows);
-    room.tok += rest.tok, room.out += rest.out;
+    left.tok -= rest.tok, left.out -= rest.out;
+    uint32_t n = sched_plan_pieces(s, site, next, &left, rows);
+    left.tok += rest.tok, left.out += rest.out;
     oldest->plan = 0;
-    return n + plan_pieces(s, site, oldest, &room, rows + n);
+    return n + sched_plan_pieces(s, site, oldest, &left, rows + n);
 }
 
 uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *rows) {
     uint32_t n = 0;
-    struct room room = {s->config.max_batch_tok, s->config.max_out};
+    struct step_left left = {s->config.max_batch_tok, s->config.max_out};
     const struct sched_list *prefill = &s->prefill[site], *decode = &s->decode[site];
     const uint64_t number = ++s->n_plans[site];
 
     /* One prompt advances however many decode rows there are: the oldest and the shortest in turn, so that a short
      * prompt overtakes a long one and the long one still gets every second turn. Its least piece is kept free. */
-    struct sched_req *first = prefill->head ? (s->n_prompt_plans[site] % 2 ? shortest(s, site) : prefill->head) : NULL;
-    const uint64_t streams_ns = round_ns(s), share = share_ns(s, streams_ns);
+    struct sched_req *first =
+        prefill->head ? (s->n_prompt_plans[site] % 2 ? sched_shortest(s, site) : prefill->head) : NULL;
+    const uint64_t streams_ns = sched_round_ns(s), share = sched_share_ns(s, streams_ns);
     if (first && decode->n && budget_skips(&s->budget[site], decode->n, share)) first = NULL;
-    uint32_t kept = first ? least_tok(s, first) : 0, kept_out = first ? piece_out(first, kept) : 0;
-    if (first && decode->n && (kept == room.tok || kept_out == room.out) && number % 2) {
+    uint32_t kept = first ? sched_least_tok(s, first) : 0, kept_out = first ? sched_piece_out(first, kept) : 0;
+    if (first && decode->n && (kept == left.tok || kept_out == left.out) && number % 2) {
         first = NULL; /* they do not fit together: steps alternate between the two kinds */
         kept = kept_out = 0;
     }
 
     uint32_t n_decode = decode->n;
-    if (n_decode > room.tok - kept) n_decode = room.tok - kept;
-    if (n_decode > room.out - kept_out) n_decode = room.out - kept_out;
+    if (n_decode > left.tok - kept) n_decode = left.tok - kept;
+    if (n_decode > left.out - kept_out) n_decode = left.out - kept_out;
     struct sched_req *r = decode->head;
     for (uint32_t i = 0; i < n_decode; i++, r = r->next) {
         r->plan = number;
         rows[n++] = (struct sched_row){.req = r, .pos = r->pos, .n_tok = 1, .n_out = 1};
     }
-    room.tok -= n_decode;
-    room.out -= n_decode;
+    left.tok -= n_decode;
+    left.out -= n_decode;
 
     if (first) s->n_prompt_plans[site]++;
     const uint64_t fits_tok = budget_fits_tok(&s->budget[site], streams_ns, share);
-    if (room.tok > fits_tok) room.tok = fits_tok > kept ? (uint32_t)fits_tok : kept;
-    n += plan_prompts(s, site, first, room, rows + n);
+    if (left.tok > fits_tok) left.tok = fits_tok > kept ? (uint32_t)fits_tok : kept;
+    n += sched_plan_prompts(s, site, first, left, rows + n);
     uint64_t n_prompt_tok = 0;
     for (uint32_t i = n_decode; i < n; i++) n_prompt_tok += rows[i].n_tok;
     budget_spend(&s->budget[site], n_prompt_tok, share);
     return n;
 }
 
-static void move(struct sched *s, struct sched_req *r, enum sched_state to) {
-    list_remove(list_of(s, r), r);
+static void sched_move_to(struct sched *s, struct sched_req *r, enum sched_state to) {
+    sched_list_remove(sched_list_of(s, r), r);
     r->state = to;
-    list_push(list_of(s, r), r);
+    sched_list_push(sched_list_of(s, r), r);
 }
 
 /* To the end of the line: when not all rows fit, they take turns. */
-static void to_decode(struct sched *s, struct sched_req *r) {
-    move(s, r, r->max_out && r->n_out == r->max_out ? SCHED_LAST : SCHED_DECODE);
+static void sched_to_decode(struct sched *s, struct sched_req *r) {
+    sched_move_to(s, r, r->max_out && r->n_out == r->max_out ? SCHED_LAST : SCHED_DECODE);
 }
 
 void sched_commit(struct sched *s, const struct sched_row *row) {
     struct sched_req *r = row->req;
     assert(r->pos == row->pos && (r->state == SCHED_PREFILL || r->state == SCHED_DECODE));
     r->pos += row->n_tok;
-    if (r->state == SCHED_DECODE) serve(s, r, SERVED_GENERATED);
+    if (r->state == SCHED_DECODE) sched_serve(s, r, SERVED_GENERATED);
     if (row->n_out && r->pos >= r->n_prompt) r->n_out++; /* rows of logits before the prompt's end score it */
     if (r->state == SCHED_PREFILL && r->pos < r->n_prompt) return;
-    to_decode(s, r);
+    sched_to_decode(s, r);
 }
 
 void sched_skip(struct sched *s, struct sched_req *req, uint64_t pos) {
     assert(req->state == SCHED_PREFILL && pos >= req->pos && pos < req->n_prompt);
-    s->keys[req->key].served -= cost(req, pos - req->pos);
+    s->keys[req->key].served -= sched_served_parts(req, pos - req->pos);
     req->pos = pos;
 }
 
 void sched_wait(struct sched *s, struct sched_req *req) {
     assert(req->state == SCHED_PREFILL && req->pos == 0);
-    s->keys[req->key].served -= cost(req, req->n_prompt);
-    move(s, req, SCHED_WAITING);
+    s->keys[req->key].served -= sched_served_parts(req, req->n_prompt);
+    sched_move_to(s, req, SCHED_WAITING);
 }
 
 void sched_wait_over(struct sched *s, struct sched_req *req) {
     assert(req->state == SCHED_WAITING);
-    serve(s, req, req->n_prompt);
-    move(s, req, SCHED_PREFILL);
+    sched_serve(s, req, req->n_prompt);
+    sched_move_to(s, req, SCHED_PREFILL);
 }
 
 void sched_fork(struct sched *s, struct sched_req *req) {
     assert(req->state == SCHED_WAITING);
     req->pos = req->n_prompt;
     req->n_out = 1;
-    to_decode(s, req);
+    sched_to_decode(s, req);
 }
 
 void sched_move(struct sched *s, struct sched_req *req) {
     assert(req->state == SCHED_PREFILL || req->state == SCHED_DECODE || req->state == SCHED_LAST);
     req->moved_from = req->state;
-    move(s, req, SCHED_MOVING);
+    sched_move_to(s, req, SCHED_MOVING);
 }
 
 void sched_moved(struct sched *s, struct sched_req *req) {
     assert(req->state == SCHED_MOVING);
-    move(s, req, req->moved_from);
+    sched_move_to(s, req, req->moved_from);
 }
 
-static uint32_t take_out(struct sched *s, struct sched_req *req) {
+static uint32_t sched_take_out(struct sched *s, struct sched_req *req) {
     const uint32_t slot = req->slot;
-    struct sched_list *list = list_of(s, req);
+    struct sched_list *list = sched_list_of(s, req);
     assert(list);
-    list_remove(list, req);
+    sched_list_remove(list, req);
     if (req->state == SCHED_QUEUED) s->n_queued--;
     req->slot = SLOTS_NONE;
     req->state = SCHED_NONE;
@@ -341,14 +342,14 @@ static uint32_t take_out(struct sched *s, struct sched_req *req) {
 
 void sched_remove(struct sched *s, struct sched_req *req) {
     const bool queued = req->state == SCHED_QUEUED;
-    const uint32_t slot = take_out(s, req);
+    const uint32_t slot = sched_take_out(s, req);
     if (!queued) slots_release(&s->slots, slot);
 }
 
 uint32_t sched_leave(struct sched *s, struct sched_req *req) {
     assert(req->state == SCHED_MOVING);
     s->n_left++;
-    return take_out(s, req);
+    return sched_take_out(s, req);
 }
 
 void sched_release(struct sched *s, uint32_t slot) {

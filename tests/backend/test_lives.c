@@ -29,7 +29,7 @@ static struct {
     atomic_bool dead; /* the device failed */
 } found = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-static double now_s(void) { return (double)engine_now_ns() * 1e-9; }
+static double now_s(void) { return (double)clock_now_ns() * 1e-9; }
 static bool is_over(void) { return now_s() > found.until_s || atomic_load(&found.dead); }
 
 /* How a client asks: one request; choices of one prompt; one answer over several requests, by states or by turns of a

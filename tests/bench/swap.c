@@ -23,7 +23,7 @@ static uint32_t n_streams = 64;
 static uint64_t context_tok; /* 0: so many that the window is full */
 static double phase_s = 5, rate = 1;
 
-static double now_s(void) { return (double)engine_now_ns() * 1e-9; }
+static double now_s(void) { return (double)clock_now_ns() * 1e-9; }
 
 static void must(int rc, const struct rod_error *err) {
     if (!rc) return;
