@@ -1,6 +1,7 @@
 /* active.c - an active request: one that was submitted, with the memory of all its steps. */
 #include "core.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +35,7 @@ static int active_init_recent(struct active *a, struct rod_error *err) {
     for (size_t i = 0; i < a->request->n_bad; i++)
         if (a->request->bad[i].n_ids > most) most = a->request->bad[i].n_ids;
     if (most < 2) return 0;
+    assert(most <= REQUEST_MAX_BAD_TOK);
     a->score.recent_cap = (uint32_t)most - 1;
     a->score.recent = malloc(a->score.recent_cap * sizeof *a->score.recent);
     return a->score.recent ? 0 : rod_fail(err, ROD_ENOMEM, "No memory for a request.");
@@ -107,6 +109,7 @@ static int active_bind_prompt(struct active *a, struct rod_error *err) {
 int active_bind(const struct rod_engine *e, struct active *a, struct rod_error *err) {
     const struct rod_request *r = a->request;
     a->sched.site = e->parts.ops->launch && !active_needs_logits(a) ? SITE_DEVICE : SITE_HOST;
+    assert(a->sched.state == SCHED_NONE && !a->own_prompt); /* once */
     int rc = active_bind_prompt(a, err);
     if (!rc) rc = active_init_counts(a, &e->parts, err);
     a->sched.pos = a->base;
@@ -119,6 +122,7 @@ int active_bind(const struct rod_engine *e, struct active *a, struct rod_error *
 }
 
 void active_free(struct active *a) {
+    assert(a->sched.state == SCHED_NONE && !a->session.in_sessions);
     if (a->session.turn) session_turn_fini(a->session.turn);
     free(a->session.turn);
     grammar_walk_fini(&a->walk);

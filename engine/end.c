@@ -1,16 +1,20 @@
 /* end.c - how a request ends: its last event, its slot, its session, its memory. All of them end here. */
 #include "core.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* The one place where a request of the engine's is freed. */
 static void end_release(struct rod_engine *e, struct active *a) {
+    assert(a->sched.state == SCHED_NONE && !a->session.in_sessions);
     mailbox_retire(&e->mailbox, &a->submission);
     active_free(a);
 }
 
 void end_post(struct rod_engine *e, struct active *a) {
     struct event *end = a->end;
+    assert(end && (end->pub.kind == ROD_EVENT_FINISH || end->pub.kind == ROD_EVENT_ERROR));
+    assert(end->pub.kind == ROD_EVENT_FINISH || !end->pub.state);
     a->end = NULL;
     end->pub.ticket = a->submission.ticket;
     end->pub.user = a->request->user;
@@ -28,6 +32,7 @@ static void end_disown_rows(struct rod_engine *e, const struct active *a) {
 
 /* Whoever sees the event may submit again, so slot and place are given back before it is posted. */
 static void end_work(struct rod_engine *e, struct active *a) {
+    assert(!a->session.in_sessions);
     if (a->sched.state != SCHED_NONE) {
         if (a->sched.state != SCHED_QUEUED) engine_uncount(&e->counters.running);
         move_abandon(e, a);
@@ -59,6 +64,8 @@ static void end_conclude(struct rod_engine *e, struct active *a) {
 }
 
 void end_saved(struct rod_engine *e, struct active *a, struct state_buffer *image) {
+    assert(a->ended && a->sched.state == SCHED_MOVING);
+    assert(!a->output_state->image && !a->end->pub.state);
     a->output_state->image = image;
     a->end->pub.state = a->output_state;
     a->output_state = NULL;
@@ -95,6 +102,10 @@ static void end_text(struct active *a, const struct verdict *v) {
 void end_finish(struct rod_engine *e, struct active *a, const struct verdict *v) {
     struct rod_event *pub = &a->end->pub;
     struct rod_error err;
+    assert(!a->ended && v->kind == VERDICT_ENDS);
+    assert(v->match < 0 || v->stop_id < 0);       /* one of them ended it */
+    assert(v->pending < 0 || a->n_generated > 0); /* a pending token was counted */
+    assert(v->reason != ROD_FINISH_CANCEL || (v->match < 0 && v->stop_id < 0 && v->pending < 0));
     const bool keeps = a->request->keep_state && v->reason != ROD_FINISH_CANCEL;
     if (keeps && keep_save(e, a, v->pending, &err)) {
         end_fail(e, a, &err);
@@ -121,6 +132,7 @@ void end_cancel(struct rod_engine *e, struct active *a) {
         end_finish(e, a, &(struct verdict){VERDICT_ENDS, ROD_FINISH_CANCEL, -1, -1, -1});
         return;
     }
+    assert(a->sched.state == SCHED_MOVING);
     struct rod_event *pub = &a->end->pub; /* its state was being saved, which nobody wants now */
     pub->reason = ROD_FINISH_CANCEL;
     pub->stop_string = NULL;
@@ -129,11 +141,13 @@ void end_cancel(struct rod_engine *e, struct active *a) {
 }
 
 void end_unsaved(struct rod_engine *e, struct active *a) {
+    assert(a->ended && a->session.ran && a->session.turn->rc);
     engine_uncount(&e->counters.finished);
     end_fail(e, a, &a->session.turn->err);
 }
 
 void end_replayed(struct rod_engine *e, struct active *a) {
+    assert(!a->ended && !a->session.ran);
     engine_count(&e->counters.finished, 1);
     end_release(e, a);
 }

@@ -1,6 +1,7 @@
 /* engine.c - an engine is opened from its parts and closed. */
 #include "core.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,6 +107,7 @@ uint64_t rod_engine_close(struct rod_engine *e) {
     mailbox_stop(&e->mailbox);
     pthread_join(e->thread, NULL);
     for (struct rod_event *event; (event = rod_next_event(e));) rod_event_free(event);
+    assert(!e->events.head && !e->sched.n_queued);
     const uint64_t n_lost = sessions_close(e->sessions); /* what it writes has the backend's layout */
     e->sessions = NULL;
     e->parts.ops->close(e->parts.backend);

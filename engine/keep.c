@@ -78,6 +78,7 @@ int keep_check(const struct rod_engine *e, const struct rod_request *r, struct r
 
 int keep_load(struct rod_engine *e, struct active *a, struct rod_error *err) {
     struct rod_state *s = a->request->state;
+    assert(s->image && a->sched.pos == s->n_tok);
     int rc = move_begin(e, a, MOVE_IN, s->n_tok, s->image, err);
     if (rc == ROD_EINVALID) return err->code = ROD_ESTATE;
     if (!rc) s->image = NULL; /* the move's; when the slot has it nobody needs it here: a state is large */
@@ -100,6 +101,7 @@ static struct state_buffer *keep_find_room(struct rod_engine *e, size_t n_bytes,
 
 int keep_save(struct rod_engine *e, struct active *a, int32_t pending, struct rod_error *err) {
     struct rod_state *s = a->output_state;
+    assert(s && !s->image && (pending < 0 || a->n_generated > 0));
     s->pending = pending;
     s->n_tok = a->base + a->n_prompt + a->n_generated - (pending >= 0);
     memcpy(s->layout, e->backend_info.state_id, sizeof s->layout);

@@ -3,6 +3,8 @@
  */
 #include "core.h"
 
+#include <assert.h>
+
 /* ---- faults ---- */
 
 static void loop_fail_all(struct rod_engine *e, const struct rod_error *error) {
@@ -21,6 +23,7 @@ static void loop_device_fault(struct rod_engine *e, const struct rod_error *erro
     struct rod_error fault;
     rod_fail(&fault, ROD_EDEVICE, "The device failed: %s", error->message);
     loop_fail_all(e, &fault);
+    assert(!e->idle_source && !e->sched.waiting.n && !e->sched.n_queued);
     e->n_collected = e->n_planned; /* what was on its way does not arrive */
     /* Perhaps no request was left to tell: the owner must know all the same. */
     if (!e->events.head && e->config.wake) e->config.wake(e->config.wake_arg);
@@ -71,6 +74,7 @@ static void loop_start_shared(struct rod_engine *e, uint64_t now_ns) {
 /* The request has a slot in the state before the first token, and is to read its prompt: perhaps not all of it. A
  * failure is a device fault. */
 static int loop_read(struct rod_engine *e, struct active *a, uint64_t now_ns, struct rod_error *err) {
+    assert(a->sched.state == SCHED_PREFILL && a->sched.pos == 0 && !a->cache.waiting);
     struct rod_error fault;
     if (shared_admit(e, a, &fault)) {
         end_fail(e, a, &fault);
@@ -111,6 +115,7 @@ static int loop_admit(struct rod_engine *e, uint64_t now_ns, struct rod_error *e
 
 static int loop_take_arrival(struct rod_engine *e, const struct move *over, struct rod_error *err) {
     struct active *a = over->active;
+    assert(!over->entry || over->kind == MOVE_OUT);
     if (over->entry) {
         prefix_use_saved(e, over->entry, over->image);
         int rc = 0; /* from the beginning: reading may end others */
@@ -194,6 +199,7 @@ void *loop_thread(void *arg) {
     rod_fail(&err, ROD_EDRAINING, "The server shut down before this request ended.");
     loop_fail_all(e, &err);
     loop_stop_sessions(e, &err);
+    assert(!e->sched.n_queued && !e->sched.waiting.n && !e->idle_source);
     loop_post(e, false); /* the owner is closing: nobody waits for a wake */
     return NULL;
 }

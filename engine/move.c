@@ -6,10 +6,14 @@
  */
 #include "core.h"
 
+#include <assert.h>
+
 int move_begin(struct rod_engine *e, struct active *a, enum move_kind kind, uint64_t pos, struct state_buffer *image,
                struct rod_error *err) {
     const struct backend_ops *ops = e->parts.ops;
     const uint32_t slot = a->sched.slot;
+    assert(kind != MOVE_NONE && slot < e->backend_info.n_slots);
+    assert(e->moves[slot].kind == MOVE_NONE && e->n_moving < e->backend_info.n_slots); /* one of a slot at a time */
     const int rc = kind == MOVE_IN
                        ? ops->slot_load_begin(e->parts.backend, slot, pos, image->bytes, image->n_bytes, err)
                        : ops->slot_save_begin(e->parts.backend, slot, pos, image->bytes, image->n_bytes, err);
@@ -26,6 +30,7 @@ void move_abandon(struct rod_engine *e, struct active *a) {
         sched_remove(&e->sched, &a->sched);
         return;
     }
+    assert(e->moves[slot].active == a);
     e->moves[slot].active = NULL;
     sched_leave(&e->sched, &a->sched);
     engine_count(&e->counters.left, 1);
@@ -48,6 +53,8 @@ int move_next_over(struct rod_engine *e, uint32_t *at, struct move *over, struct
         const int rc = e->parts.ops->slot_moving(e->parts.backend, slot, err);
         if (rc < 0) return rc;
         if (rc) continue;
+        assert(e->moves[slot].kind != MOVE_NONE && (!e->moves[slot].entry || e->moves[slot].kind == MOVE_OUT));
+        assert(!e->moves[slot].active || e->moves[slot].active->sched.slot == slot);
         e->moving[*at] = e->moving[--e->n_moving];
         *over = e->moves[slot];
         e->moves[slot] = (struct move){.kind = MOVE_NONE};

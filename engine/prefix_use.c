@@ -8,6 +8,7 @@
 #include "core.h"
 #include "engine/base/test_hooks.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -102,6 +103,8 @@ static uint64_t prefix_use_pays_tok(const struct rod_engine *e, const struct act
 }
 
 static void prefix_use_next_stop(struct active *a) {
+    assert(a->cache.next_stop <= a->cache.n_stops && a->cache.n_stops <= PREFIX_MAX_STOPS);
+
     a->sched.stop_tok = a->cache.next_stop < a->cache.n_stops ? a->cache.stops[a->cache.next_stop++] : 0;
 }
 
@@ -143,6 +146,7 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
         prefix_use_count_miss(e, a, ROD_PREFIX_SCORED);
         return 0;
     }
+    assert(!a->cache.waiting && !a->cache.cacheable && !a->share.source && a->sched.pos == 0);
     const struct prefix_key key = prefix_use_key(a);
     struct prefix_found found;
     prefix_find(e->prefixes, &key, a->prompt, a->n_prompt, now_ns, &found);
@@ -165,6 +169,7 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
             found = (struct prefix_found){.reason = ROD_PREFIX_COLD};
         }
     }
+    assert(found.n_tok < a->n_prompt); /* one token is left to read */
     a->cache.cached_tok = a->cache.saved_tok = found.n_tok;
     a->cache.has_answer = found.generated;
     a->cache.cacheable = true;
@@ -184,6 +189,7 @@ static int prefix_use_save_entry(struct rod_engine *e, struct active *a, const i
     const size_t bytes = prefix_use_state_bytes(e, n);
     struct prefix_entry *entry =
         prefix_reserve(e->prefixes, &key, ids, n, a->cache.has_answer, state_pool_bytes(1, bytes), now_ns);
+    assert(n > 0 && e->moves[a->sched.slot].kind == MOVE_NONE);
     if (!entry) return 0;
     struct state_buffer *image = state_buffer_try(e->states, bytes); /* no session goes for a prefix entry */
     if (!image && prefix_evict(e->prefixes, now_ns)) image = state_buffer_try(e->states, bytes);
@@ -208,6 +214,7 @@ static int prefix_use_save_entry(struct rod_engine *e, struct active *a, const i
 
 int prefix_use_stop(struct rod_engine *e, struct active *a, uint64_t now_ns, struct rod_error *err) {
     const uint64_t at = a->sched.pos;
+    assert(a->cache.cacheable && at < a->n_prompt && at % e->backend_info.chunk_tok == 0);
     prefix_use_next_stop(a);
     return prefix_use_save_entry(e, a, a->prompt, at, prefix_use_is_alone(e), now_ns, err);
 }
@@ -224,7 +231,9 @@ void prefix_use_generated(struct active *a, int32_t id) {
         a->cache.generated_ids = grown;
         a->cache.generated_cap = room;
     }
+    assert(a->cache.n_generated < a->cache.generated_cap);
     a->cache.generated_ids[a->cache.n_generated++] = id;
+    assert(a->cache.n_generated == a->n_generated);
 }
 
 void prefix_use_answer(struct rod_engine *e, struct active *a, int32_t pending, uint64_t now_ns) {
@@ -254,6 +263,7 @@ struct active *prefix_use_next_waiting(struct rod_engine *e) {
     for (struct sched_req *r = e->sched.waiting.head; r; r = r->next) {
         struct active *a = active_of_sched(r);
         if (!a->cache.waiting) continue;
+        assert(!a->share.source && !a->share.copied_tok); /* it waits for one thing */
         a->cache.waiting = false;
         sched_wait_over(&e->sched, r);
         return a;

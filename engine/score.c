@@ -2,6 +2,7 @@
  */
 #include "core.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* ---- prompts ---- */
@@ -46,6 +47,7 @@ int score_prompt(struct rod_engine *e, const struct active *a, const struct sche
                  struct event **out, struct rod_error *err) {
     const struct rod_request *r = a->request;
     const size_t left = r->n_prompt - 1 - (size_t)row->pos, n = row->n_tok < left ? row->n_tok : left;
+    assert(a->sched.scored && row->n_out == row->n_tok && a->base == 0);
     *out = NULL;
     if (n == 0) return 0; /* the last token alone: what comes after it is not the prompt's */
     struct event *scored = event_new(0, n, (uint32_t)r->n_prompt_logprobs, 0);
@@ -68,6 +70,7 @@ void score_send(struct rod_engine *e, struct active *a, uint64_t pos, struct eve
     scored->pub.tokens += n_old; /* what the request has from its source does not come twice */
     scored->pub.n_tokens -= n_old;
     a->score.n_sent += scored->pub.n_tokens;
+    assert(a->score.n_sent < a->request->n_prompt); /* the first token has no score */
     scored->pub.kind = ROD_EVENT_PROMPT;
     scored->pub.ticket = a->submission.ticket;
     scored->pub.user = a->request->user;
@@ -88,6 +91,7 @@ size_t score_banned(struct active *a, const int32_t **ids) {
             continue;
         a->end_ids[n++] = bad->ids[before];
     }
+    assert(n <= a->n_end_ids + r->n_bad); /* what active_init_end_ids took */
     *ids = early ? a->end_ids : a->end_ids + a->n_end_ids;
     return early ? n : n - a->n_end_ids;
 }
@@ -96,5 +100,6 @@ void score_generated(struct active *a, int32_t id) {
     if (!a->score.recent_cap) return;
     if (a->score.n_recent == a->score.recent_cap)
         memmove(a->score.recent, a->score.recent + 1, --a->score.n_recent * sizeof *a->score.recent);
+    assert(a->score.n_recent < a->score.recent_cap);
     a->score.recent[a->score.n_recent++] = id;
 }

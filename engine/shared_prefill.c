@@ -14,6 +14,7 @@
  */
 #include "core.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* The ticket of the first of them: those submitted together have consecutive ones. */
@@ -86,6 +87,7 @@ static void shared_move_scores(struct active *from, struct active *to) {
 /* It reads the rest of its prompt in its own slot. */
 static void shared_start_on_device(struct rod_engine *e, struct active *a) {
     const uint64_t n_tok = a->share.copied_tok;
+    assert(n_tok && n_tok % e->backend_info.chunk_tok == 0 && !a->share.source);
     a->share.copied_tok = 0;
     sched_wait_over(&e->sched, &a->sched);
     sched_skip(&e->sched, &a->sched, n_tok);
@@ -95,6 +97,7 @@ struct active *shared_next_started(struct rod_engine *e) {
     for (struct sched_req *r = e->sched.waiting.head; r; r = r->next) {
         struct active *a = active_of_sched(r);
         if (!a->share.copied_tok || a == e->idle_source || active_on_device(a)) continue;
+        assert(!a->share.source && !a->cache.waiting && a->share.copied_tok == a->n_prompt);
         a->share.copied_tok = 0;
         sched_fork(&e->sched, r);
         return a;
@@ -105,6 +108,7 @@ struct active *shared_next_started(struct rod_engine *e) {
 static void shared_start_idle_source(struct rod_engine *e) {
     struct active *old = e->idle_source;
     e->idle_source = NULL;
+    assert(old->sched.state == SCHED_WAITING && old->share.copied_tok);
     events_free(&old->share.scores);
     if (active_on_device(old)) shared_start_on_device(e, old);
 }
@@ -118,6 +122,7 @@ int shared_admit(struct rod_engine *e, struct active *a, struct rod_error *err) 
     for (struct sched_req *s = e->sched.moving.head; !from && s; s = s->next)
         if (s->moved_from == SCHED_PREFILL && shared_same_prompt(active_of_sched(s), a)) from = active_of_sched(s);
     if (!from) return 0;
+    assert(from != a && !a->share.source && !a->share.copied_tok && !a->cache.waiting);
     int rc = shared_catch_up(e, from, a, err);
     if (rc) return rc;
     sched_wait(&e->sched, &a->sched);
@@ -141,6 +146,7 @@ static void shared_copy_to_waiters(struct rod_engine *e, struct active *a) {
     for (struct sched_req *r = e->sched.waiting.head; r; r = r->next) {
         struct active *waiter = active_of_sched(r);
         if (waiter->share.source != a) continue;
+        assert(!waiter->share.copied_tok && !waiter->cache.waiting && waiter != e->idle_source);
         waiter->share.copied_tok = a->sched.pos;
         e->parts.ops->slot_copy(e->parts.backend, a->sched.slot, r->slot, waiter->share.copied_tok);
         waiter->share.source = NULL;
@@ -180,6 +186,7 @@ void shared_settle(struct rod_engine *e) {
 
 void shared_read(struct rod_engine *e, struct active *a, const float *logits) {
     const struct active *old = e->idle_source;
+    assert(a->sched.site == SITE_HOST && a->sched.pos == a->sched.n_prompt);
     shared_copy_to_waiters(e, a);
     if (e->idle_source != old) memcpy(e->source_logits, logits, e->parts.V * sizeof *logits);
     events_free(&a->share.scores);
@@ -190,6 +197,7 @@ void shared_leave(struct rod_engine *e, const struct active *a) {
     for (struct sched_req *r = e->sched.waiting.head, *next; r; r = next) {
         next = r->next;
         if (active_of_sched(r)->share.source != a) continue;
+        assert(!active_of_sched(r)->share.copied_tok);
         active_of_sched(r)->share.source = NULL;
         sched_wait_over(&e->sched, r);
     }

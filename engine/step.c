@@ -8,6 +8,7 @@
  */
 #include "core.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* ---- plan ---- */
@@ -32,6 +33,7 @@ static void step_put_drawn_first(struct step *step) {
 
 /* Plans the next step into e->segs and its struct step; NULL: nothing runs. */
 static struct step *step_plan(struct rod_engine *e, enum sampling_site site, uint64_t now_ns) {
+    assert(e->n_planned - e->n_collected < 2 && (site == SITE_DEVICE || e->n_planned == e->n_collected));
     struct step *step = &e->steps[e->n_planned % 2];
     step->n_rows = sched_plan(&e->sched, site, step->rows);
     if (step->n_rows == 0) return NULL;
@@ -46,6 +48,7 @@ static struct step *step_plan(struct rod_engine *e, enum sampling_site site, uin
         const struct sched_row *row = &step->rows[i];
         struct active *a = active_of_sched(row->req);
         const int32_t *tok;
+        assert(row->req->site == site && row->pos >= a->base && !a->ended);
         if (row->req->state == SCHED_DECODE)
             tok = device_feeds ? NULL : &a->last, step->n_decode++;
         else
@@ -125,6 +128,7 @@ void step_take_logits(struct rod_engine *e, struct active *a, uint64_t position,
     struct sampler_output picked;
     struct rod_error err;
     struct verdict v;
+    assert(a->sched.site == SITE_HOST);
     if (a->request->max_tokens == 0) {
         v = token_none(a, now_ns);
     } else if (step_sample(e, a, position, logits, &picked, &err)) {
@@ -161,6 +165,7 @@ static void step_finish_on_host(struct rod_engine *e, const struct sched_row *ro
         return;
     }
     if (position < n_prompt) return;
+    assert(position == n_prompt || a->n_generated > 0);
     logits += (size_t)(row->n_out - 1) * e->parts.V;
     if (position == n_prompt) shared_read(e, a, logits);
     step_take_logits(e, a, position, logits, now_ns); /* in order; a may be gone after this */
@@ -182,6 +187,7 @@ static void step_finish_on_device(struct rod_engine *e, struct active *a, const 
 
 /* The oldest step has run: its tokens, or its logits where they are NULL, go to the requests that are still there. */
 static void step_finish(struct rod_engine *e, const float *logits, const struct backend_token *tokens) {
+    assert(e->n_collected < e->n_planned && !logits != !tokens);
     struct step *step = &e->steps[e->n_collected % 2];
     const uint64_t now_ns = clock_now_ns();
     uint32_t out = 0, n_out = 0;
@@ -234,6 +240,7 @@ static int step_collect(struct rod_engine *e, struct rod_error *err) {
 /* Launches a step if it may, and collects one if two are on their way or there is nothing to launch. */
 static int step_run_on_device(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
     const uint64_t n_flying = e->n_planned - e->n_collected;
+    assert(n_flying < 2);
     const bool may = n_flying == 0 || !e->steps[e->n_collected % 2].needs_host;
     const struct step *step = may ? step_plan(e, SITE_DEVICE, now_ns) : NULL;
     if (step) {

@@ -1,6 +1,7 @@
 /* token.c - a token of a request becomes text and an event; the verdict says whether the request goes on. */
 #include "core.h"
 
+#include <assert.h>
 #include <string.h>
 
 int token_grammar_fault(const struct rod_error *fault, struct rod_error *err) {
@@ -81,6 +82,8 @@ struct verdict token_take(struct rod_engine *e, struct active *a, const struct s
                           struct rod_error *err) {
     const struct rod_request *r = a->request;
     const struct engine_parts *parts = &e->parts;
+    assert(!a->ended && a->sched.slot < e->backend_info.n_slots);
+    assert(picked->id >= 0 && (uint32_t)picked->id < parts->V);
     if (!a->first_ns) a->first_ns = now_ns;
     a->last_ns = now_ns;
 
@@ -88,6 +91,7 @@ struct verdict token_take(struct rod_engine *e, struct active *a, const struct s
     const bool is_stop = !is_end && token_is_of(r->stop_ids, r->n_stop_ids, picked->id);
     if (is_end || (is_stop && !r->include_stop)) return token_take_end(e, a, picked, err);
     token_count(a, picked->id);
+    assert(a->n_generated <= r->max_tokens);
     bool finished = false;
     if (r->grammar && !is_stop) { /* a stop id is no part of the grammar's text */
         if (token_follow_grammar(a, parts->tokenizer, picked->id, err)) return verdict_fails();
@@ -106,6 +110,7 @@ struct verdict token_take(struct rod_engine *e, struct active *a, const struct s
 }
 
 struct verdict token_none(struct active *a, uint64_t now_ns) {
+    assert(!a->ended && !a->n_generated && !a->first_ns);
     a->first_ns = a->last_ns = now_ns;
     return verdict_of(VERDICT_ENDS, ROD_FINISH_LENGTH, -1, -1, -1);
 }

@@ -6,6 +6,7 @@
  */
 #include "core.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,6 +79,7 @@ int turn_check(const struct rod_engine *e, const struct rod_request *r, struct r
 }
 
 void turn_arrive(struct rod_engine *e, struct active *a) {
+    assert(!a->session.in_sessions && !a->session.ran && a->sched.state == SCHED_NONE);
     a->session.in_sessions = true;
     sessions_arrive(e->sessions, a->session.turn);
 }
@@ -111,6 +113,7 @@ static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *er
     struct active *a = turn->user;
     struct rod_request *r = a->request;
     const struct session_snapshot *p = turn->snapshot;
+    assert(!r->state && a->sched.state == SCHED_NONE);
     turn_choose_prompt(r, p->n_tok == 0, turn->open);
     if (!r->n_prompt && p->pending < 0)
         return turn_refuse(err, ROD_EINVALID, "prompt",
@@ -174,7 +177,9 @@ static struct session_snapshot *turn_new_snapshot(struct active *a) {
 bool turn_leave(struct rod_engine *e, struct active *a) {
     struct session_turn *t = a->session.turn;
     struct rod_event *end = &a->end->pub;
+    assert(!a->session.in_sessions && a->sched.state == SCHED_NONE);
     if (t->stage != SESSION_STAGE_RUN) return false;
+    assert(!a->session.ran);
     bool commit = end->kind == ROD_EVENT_FINISH && end->reason != ROD_FINISH_CANCEL;
     session_snapshot_release(t->snapshot);
     t->snapshot = commit ? turn_new_snapshot(a) : NULL;
@@ -219,6 +224,7 @@ static void turn_send_replay(struct rod_engine *e, struct active *a) {
 
 enum turn_back turn_back(struct rod_engine *e, struct active *a) {
     struct session_turn *t = a->session.turn;
+    assert(a->session.in_sessions && a->sched.state == SCHED_NONE);
     a->session.in_sessions = false;
     if (a->session.ran) {
         const bool finished = a->end->pub.kind == ROD_EVENT_FINISH && a->end->pub.reason != ROD_FINISH_CANCEL;

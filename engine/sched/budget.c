@@ -1,6 +1,7 @@
 /* budget.c - what steps took becomes how many tokens of prompts the next ones have. */
 #include "budget.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* So many plans with both kinds may trust a measurement of decode rows alone. */
@@ -26,6 +27,7 @@ static uint64_t budget_move_nearer(uint64_t from, uint64_t to) {
 uint64_t budget_streams_ns(const struct prefill_budget *p, uint32_t n_decode) {
     if (n_decode == 0) return 0;
     const int c = budget_class(n_decode);
+    assert(c < BUDGET_CLASSES);
     for (int i = c; i >= 0; i--)
         if (p->stream_ns[i]) return p->stream_ns[i];
     for (int i = c + 1; i < BUDGET_CLASSES; i++)
@@ -49,6 +51,7 @@ void budget_took(struct prefill_budget *p, uint32_t n_decode, uint64_t n_prompt_
 }
 
 bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t share_ns) {
+    assert(n_decode > 0);
     if (p->debt_ns && p->debt_ns >= share_ns) {
         if (p->n_skipped++ < BUDGET_MOST_SKIPPED) return true;
         p->debt_ns = 0;

@@ -51,6 +51,8 @@ void cost_learn(struct step_cost *p, uint64_t n, uint64_t ns) {
     p->cov -= with_fixed * with_unit / var;
     /* rounding must not make it more than certain */
     if (p->cov * p->cov > p->var_fixed * p->var_unit) p->cov = 0;
+    assert(p->fixed_ns >= 0 && isfinite(p->fixed_ns));
+    assert(p->unit_ns > 0 && isfinite(p->unit_ns));
 }
 
 uint64_t cost_ns(const struct step_cost *p, uint64_t n) {

@@ -11,6 +11,7 @@ int mailbox_init(struct mailbox *m, uint32_t n_slots, uint32_t max_queue, uint64
      */
     m->n_table = 64;
     while (m->n_table < 65536 && m->n_table < (uint64_t)n_slots + max_queue) m->n_table *= 2;
+    assert((m->n_table & (m->n_table - 1)) == 0);
     m->table = calloc(m->n_table, sizeof(struct submission *));
     if (!m->table) return rod_fail(err, ROD_ENOMEM, "No memory for the table of requests.");
     pthread_mutex_init(&m->lock, NULL);
@@ -20,7 +21,8 @@ int mailbox_init(struct mailbox *m, uint32_t n_slots, uint32_t max_queue, uint64
 }
 
 void mailbox_fini(struct mailbox *m) {
-    assert(m->n_live == 0);
+    assert(m->n_live == 0 && m->n_waiting == 0 && m->waiting_tok == 0);
+    assert(!m->cancels); /* a retired submission is in no list */
     free(m->table);
     pthread_mutex_destroy(&m->lock);
     pthread_mutex_destroy(&m->out_lock);
@@ -54,6 +56,8 @@ static int mailbox_check_admission(const struct mailbox *m, struct submission *c
 static void mailbox_push(struct mailbox *m, struct submission *submission) {
     submission->next = submission->cancel_next = submission->cancel_prev = NULL;
     submission->cancelled = submission->cancel_listed = submission->started = false;
+    assert(m->n_live < (uint64_t)m->n_slots + m->max_queue && m->n_waiting <= m->n_live);
+    assert(!m->head == !m->tail);
     submission->ticket = ++m->last_ticket;
     struct submission **bucket = mailbox_bucket(m, submission->ticket);
     submission->chain = *bucket;
@@ -86,6 +90,7 @@ void mailbox_cancel(struct mailbox *m, uint64_t ticket) {
     struct submission *submission = *mailbox_bucket(m, ticket);
     while (submission && submission->ticket != ticket) submission = submission->chain;
     if (submission && !submission->cancelled) {
+        assert(!submission->cancel_listed && !submission->cancel_prev);
         submission->cancelled = submission->cancel_listed = true;
         submission->cancel_next = m->cancels;
         if (m->cancels) m->cancels->cancel_prev = submission;
@@ -97,6 +102,7 @@ void mailbox_cancel(struct mailbox *m, uint64_t ticket) {
 
 void mailbox_refuse(struct mailbox *m, int code) {
     pthread_mutex_lock(&m->lock);
+    assert(code == ROD_EDRAINING || code == ROD_EDEVICE);
     if (m->refusal != ROD_EDEVICE) m->refusal = code;
     pthread_mutex_unlock(&m->lock);
 }
@@ -118,6 +124,7 @@ void mailbox_poke(struct mailbox *m) {
 
 void mailbox_return(struct mailbox *m, struct submission *submission) {
     pthread_mutex_lock(&m->lock);
+    assert(!m->returns == !m->returns_tail);
     submission->next = NULL;
     if (m->returns_tail)
         m->returns_tail->next = submission;
@@ -141,6 +148,7 @@ void mailbox_pop(struct mailbox *m, bool wait, struct mailbox_batch *batch) {
 
 static void mailbox_leave_queue(struct mailbox *m, struct submission *submission) {
     if (submission->started) return;
+    assert(m->n_waiting > 0 && m->waiting_tok >= submission->n_tok);
     submission->started = true;
     m->n_waiting--;
     m->waiting_tok -= submission->n_tok;
@@ -158,6 +166,8 @@ void mailbox_retire(struct mailbox *m, struct submission *submission) {
     while (*at != submission) at = &(*at)->chain;
     *at = submission->chain;
     if (submission->cancel_listed) { /* cancelled in the moment when it ended by itself */
+        assert(submission->cancelled);
+        assert(submission->cancel_prev ? submission->cancel_prev->cancel_next == submission : m->cancels == submission);
         if (submission->cancel_prev)
             submission->cancel_prev->cancel_next = submission->cancel_next;
         else
@@ -165,11 +175,13 @@ void mailbox_retire(struct mailbox *m, struct submission *submission) {
         if (submission->cancel_next) submission->cancel_next->cancel_prev = submission->cancel_prev;
     }
     mailbox_leave_queue(m, submission);
+    assert(m->n_live > m->n_waiting);
     m->n_live--;
     pthread_mutex_unlock(&m->lock);
 }
 
 void mailbox_append(struct mailbox_events *events, struct mailbox_event *event) {
+    assert(!events->head == !events->tail);
     event->next = NULL;
     if (events->tail)
         events->tail->next = event;
@@ -181,6 +193,7 @@ void mailbox_append(struct mailbox_events *events, struct mailbox_event *event) 
 void mailbox_post(struct mailbox *m, struct mailbox_events *events) {
     if (!events->head) return;
     pthread_mutex_lock(&m->out_lock);
+    assert(!m->out.head == !m->out.tail);
     if (m->out.tail)
         m->out.tail->next = events->head;
     else

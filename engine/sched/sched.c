@@ -4,6 +4,8 @@
 #include <assert.h>
 
 static void sched_list_push(struct sched_list *l, struct sched_req *req) {
+    assert(!req->prev && !req->next && l->head != req);
+    assert(!l->n == !l->head && !l->head == !l->tail);
     req->prev = l->tail;
     req->next = NULL;
     if (l->tail)
@@ -15,6 +17,9 @@ static void sched_list_push(struct sched_list *l, struct sched_req *req) {
 }
 
 static void sched_list_remove(struct sched_list *l, struct sched_req *req) {
+    assert(l->n > 0);
+    assert(req->prev ? req->prev->next == req : l->head == req);
+    assert(req->next ? req->next->prev == req : l->tail == req);
     if (req->prev)
         req->prev->next = req->next;
     else
@@ -53,6 +58,7 @@ void sched_submit(struct sched *s, struct sched_req *req, uint64_t now_ns) {
     assert(req->n_prompt > req->pos && (req->site == SITE_DEVICE || req->site == SITE_HOST));
     assert(!req->scored || s->config.max_out >= s->config.chunk_tok);
     assert(req->key < SCHED_N_KEYS);
+    assert(req->state == SCHED_NONE && req->n_out == 0);
     req->state = SCHED_QUEUED;
     req->submit_ns = now_ns;
     req->slot = SLOTS_NONE;
@@ -91,6 +97,7 @@ struct sched_req *sched_next(const struct sched *s) {
 }
 
 static void sched_leave_queue(struct sched *s, struct sched_req *r) {
+    assert(r->state == SCHED_QUEUED && r->slot == SLOTS_NONE && s->n_queued > 0);
     sched_list_remove(&s->keys[r->key].queue, r);
     s->n_queued--;
 }
@@ -208,6 +215,7 @@ static uint32_t sched_plan_pieces(struct sched *s, enum sampling_site site, stru
         if (!n_tok && !r->scored) break;
         r->plan = s->n_plans[site];
         if (!n_tok) continue; /* no rows of logits are left for it, but tokens perhaps for others */
+        assert(n_tok <= left->tok && n_out <= left->out);
         rows[n++] = (struct sched_row){.req = r, .pos = r->pos, .n_tok = n_tok, .n_out = n_out};
         left->tok -= n_tok;
         left->out -= n_out;
@@ -268,6 +276,7 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
     n += sched_plan_prompts(s, site, first, left, rows + n);
     uint64_t n_prompt_tok = 0;
     for (uint32_t i = n_decode; i < n; i++) n_prompt_tok += rows[i].n_tok;
+    assert(n <= s->config.n_slots && n_decode + n_prompt_tok <= s->config.max_batch_tok);
     budget_spend(&s->budget[site], n_prompt_tok, share);
     return n;
 }
@@ -286,21 +295,26 @@ static void sched_to_decode(struct sched *s, struct sched_req *r) {
 void sched_commit(struct sched *s, const struct sched_row *row) {
     struct sched_req *r = row->req;
     assert(r->pos == row->pos && (r->state == SCHED_PREFILL || r->state == SCHED_DECODE));
+    assert(row->n_tok > 0 && row->n_out <= row->n_tok);
+    assert(r->state == SCHED_DECODE ? row->n_tok == 1 && row->n_out == 1 : r->pos + row->n_tok <= r->n_prompt);
     r->pos += row->n_tok;
     if (r->state == SCHED_DECODE) sched_serve(s, r, SERVED_GENERATED);
     if (row->n_out && r->pos >= r->n_prompt) r->n_out++; /* rows of logits before the prompt's end score it */
+    assert(!r->max_out || r->n_out <= r->max_out);
     if (r->state == SCHED_PREFILL && r->pos < r->n_prompt) return;
     sched_to_decode(s, r);
 }
 
 void sched_skip(struct sched *s, struct sched_req *req, uint64_t pos) {
     assert(req->state == SCHED_PREFILL && pos >= req->pos && pos < req->n_prompt);
+    assert(s->keys[req->key].served >= sched_served_parts(req, pos - req->pos));
     s->keys[req->key].served -= sched_served_parts(req, pos - req->pos);
     req->pos = pos;
 }
 
 void sched_wait(struct sched *s, struct sched_req *req) {
     assert(req->state == SCHED_PREFILL && req->pos == 0);
+    assert(s->keys[req->key].served >= sched_served_parts(req, req->n_prompt));
     s->keys[req->key].served -= sched_served_parts(req, req->n_prompt);
     sched_move_to(s, req, SCHED_WAITING);
 }
@@ -313,6 +327,7 @@ void sched_wait_over(struct sched *s, struct sched_req *req) {
 
 void sched_fork(struct sched *s, struct sched_req *req) {
     assert(req->state == SCHED_WAITING);
+    assert(req->n_out == 0 && req->pos == 0);
     req->pos = req->n_prompt;
     req->n_out = 1;
     sched_to_decode(s, req);
@@ -320,12 +335,14 @@ void sched_fork(struct sched *s, struct sched_req *req) {
 
 void sched_move(struct sched *s, struct sched_req *req) {
     assert(req->state == SCHED_PREFILL || req->state == SCHED_DECODE || req->state == SCHED_LAST);
+    assert(req->slot < s->config.n_slots);
     req->moved_from = req->state;
     sched_move_to(s, req, SCHED_MOVING);
 }
 
 void sched_moved(struct sched *s, struct sched_req *req) {
     assert(req->state == SCHED_MOVING);
+    assert(req->moved_from != SCHED_MOVING && req->moved_from != SCHED_NONE);
     sched_move_to(s, req, req->moved_from);
 }
 
@@ -333,6 +350,7 @@ static uint32_t sched_take_out(struct sched *s, struct sched_req *req) {
     const uint32_t slot = req->slot;
     struct sched_list *list = sched_list_of(s, req);
     assert(list);
+    assert((req->state == SCHED_QUEUED) == (slot == SLOTS_NONE));
     sched_list_remove(list, req);
     if (req->state == SCHED_QUEUED) s->n_queued--;
     req->slot = SLOTS_NONE;
@@ -348,12 +366,13 @@ void sched_remove(struct sched *s, struct sched_req *req) {
 
 uint32_t sched_leave(struct sched *s, struct sched_req *req) {
     assert(req->state == SCHED_MOVING);
+    assert(s->n_left < s->config.n_slots);
     s->n_left++;
     return sched_take_out(s, req);
 }
 
 void sched_release(struct sched *s, uint32_t slot) {
-    assert(s->n_left > 0);
+    assert(s->n_left > 0 && slot < s->config.n_slots);
     s->n_left--;
     slots_release(&s->slots, slot);
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 int slots_init(struct slots *slots, uint32_t n, struct rod_error *err) {
+    assert(n);
     *slots = (struct slots){.n = n, .n_free = n};
     slots->free = calloc(n, sizeof *slots->free);
     slots->used = calloc(n, sizeof *slots->used);
@@ -25,7 +26,7 @@ void slots_fini(struct slots *slots) {
 uint32_t slots_acquire(struct slots *slots) {
     if (slots->n_free == 0) return SLOTS_NONE;
     uint32_t slot = slots->free[--slots->n_free];
-    assert(!slots->used[slot]);
+    assert(slot < slots->n && !slots->used[slot]);
     slots->used[slot] = true;
     return slot;
 }
