@@ -22,7 +22,7 @@ static int active_init_counts(struct active *a, const struct engine_parts *parts
 static int active_init_end_ids(struct active *a, const struct engine_parts *parts, struct rod_error *err) {
     const struct rod_request *r = a->request;
     a->end_ids = malloc((r->n_stop_ids + parts->n_eos_ids + r->n_bad + 1) * sizeof *a->end_ids);
-    if (!a->end_ids) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
+    if (!a->end_ids) return rod_fail_no_memory(err);
     for (uint32_t i = 0; i < parts->n_eos_ids && !r->ignore_eos; i++)
         if (parts->eos_ids[i] >= 0 && (uint32_t)parts->eos_ids[i] < parts->V)
             a->end_ids[a->n_end_ids++] = parts->eos_ids[i];
@@ -38,7 +38,7 @@ static int active_init_recent(struct active *a, struct rod_error *err) {
     assert(most <= REQUEST_MAX_BAD_TOK);
     a->score.recent_cap = (uint32_t)most - 1;
     a->score.recent = malloc(a->score.recent_cap * sizeof *a->score.recent);
-    return a->score.recent ? 0 : rod_fail(err, ROD_ENOMEM, "No memory for a request.");
+    return a->score.recent ? 0 : rod_fail_no_memory(err);
 }
 
 /* What a device that samples cannot do by itself. */
@@ -52,7 +52,7 @@ static bool active_needs_logits(const struct active *a) {
 /* A session's turn. */
 static int active_init_turn(struct active *a, struct rod_error *err) {
     a->session.turn = calloc(1, sizeof *a->session.turn);
-    if (!a->session.turn) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
+    if (!a->session.turn) return rod_fail_no_memory(err);
     a->session.turn->ask = a->request->turn;
     a->session.turn->user = a;
     return 0;
@@ -60,17 +60,17 @@ static int active_init_turn(struct active *a, struct rod_error *err) {
 
 int active_new(const struct rod_engine *e, struct rod_request *request, struct active **out, struct rod_error *err) {
     struct active *a = calloc(1, sizeof *a);
-    if (!a) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
+    if (!a) return rod_fail_no_memory(err);
     a->request = request;
     if (request->grammar) grammar_walk_init(&a->walk, grammar_of(request->grammar));
     int rc = text_init(&a->text, e->parts.tokenizer, e->max_token_bytes, request, err);
     if (!rc) rc = active_init_end_ids(a, &e->parts, err);
     if (!rc) rc = active_init_recent(a, err);
     if (!rc && (request->keep_state || request->turn) && !(a->output_state = calloc(1, sizeof *a->output_state)))
-        rc = rod_fail(err, ROD_ENOMEM, "No memory for a request.");
+        rc = rod_fail_no_memory(err);
     if (!rc) {
         a->end = event_new(text_cap(&a->text, e->max_token_bytes), 0, 0, stops_max_len(&a->text.stops) + 1);
-        if (!a->end) rc = rod_fail(err, ROD_ENOMEM, "No memory for a request.");
+        if (!a->end) rc = rod_fail_no_memory(err);
     }
     if (!rc && request->turn) rc = active_init_turn(a, err); /* its state is found later */
     if (!rc && !request->turn) rc = active_bind(e, a, err);
@@ -98,7 +98,7 @@ static int active_bind_prompt(struct active *a, struct rod_error *err) {
     a->base = s ? s->n_tok : 0;
     if (!s || s->pending < 0) return 0;
     a->own_prompt = malloc((r->n_prompt + 1) * sizeof *a->own_prompt);
-    if (!a->own_prompt) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
+    if (!a->own_prompt) return rod_fail_no_memory(err);
     a->own_prompt[0] = s->pending;
     if (r->n_prompt) memcpy(a->own_prompt + 1, r->prompt, r->n_prompt * sizeof *a->own_prompt);
     a->prompt = a->own_prompt;

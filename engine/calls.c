@@ -28,12 +28,9 @@ int rod_submit_all(struct rod_engine *e, struct rod_request *const *requests, si
                    struct rod_error *err) {
     struct submission **submissions = calloc(n, sizeof *submissions);
     size_t n_made = 0;
-    int rc = submissions ? 0 : rod_fail(err, ROD_ENOMEM, "No memory for %zu requests.", n);
+    int rc = submissions ? 0 : rod_fail_no_memory(err);
     for (size_t i = 0; !rc && n > 1 && i < n; i++)
-        if (requests[i]->turn) {
-            rc = rod_fail(err, ROD_EINVALID, "A session's turn has one answer.");
-            if (err) memcpy(err->param, "n", sizeof "n");
-        }
+        if (requests[i]->turn) rc = rod_fail_at(err, ROD_EINVALID, "n", "A session's turn has one answer.");
     while (!rc && n_made < n) {
         struct active *active;
         rc = rod_request_fits(e, requests[n_made], err);

@@ -30,7 +30,7 @@ int rod_decode(const struct rod_engine *e, const int32_t *ids, size_t n_ids, boo
         if (tokenizer_bytes(t, ids[i], &n, &special)) cap += n * 3 + 16;
     }
     char *buf = malloc(cap + 1);
-    if (!buf) return rod_fail(err, ROD_ENOMEM, "No memory for the text of %zu tokens.", n_ids);
+    if (!buf) return rod_fail_no_memory(err);
     struct detok detok = {0};
     size_t n = 0;
     for (size_t i = 0; i < n_ids; i++) {

@@ -11,6 +11,7 @@
 #include "engine/text/chat.h"
 #include "engine/state/state_buffer.h"
 #include "engine/base/clock.h"
+#include "engine/base/fail.h"
 #include "engine/base/log_limit.h"
 #include "active.h"
 

@@ -41,10 +41,9 @@ static void engine_fill_info(struct rod_engine *e) {
 static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
     const struct backend_info *be = &e->backend_info;
     if (be->chunk_tok > be->max_batch_tok) {
-        rod_fail(err, ROD_EINVALID, "max_batch_tokens is %u and must be at least the prompt chunk of %u tokens.",
-                 be->max_batch_tok, be->chunk_tok);
-        if (err) memcpy(err->param, "max_batch_tokens", sizeof "max_batch_tokens");
-        return ROD_EINVALID;
+        return rod_fail_at(err, ROD_EINVALID, "max_batch_tokens",
+                           "max_batch_tokens is %u and must be at least the prompt chunk of %u tokens.",
+                           be->max_batch_tok, be->chunk_tok);
     }
     const struct sched_config sched = {be->n_slots, be->max_batch_tok, be->max_out, be->chunk_tok};
     int rc = sched_init(&e->sched, &sched, err);
@@ -56,7 +55,7 @@ static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
     e->moves = calloc(be->n_slots, sizeof *e->moves);
     e->moving = calloc(be->n_slots, sizeof *e->moving);
     if (!e->steps[0].rows || !e->steps[1].rows || !e->segs || !e->source_logits || !e->moves || !e->moving)
-        return rod_fail(err, ROD_ENOMEM, "No memory for the rows of %u slots.", be->n_slots);
+        return rod_fail_no_memory(err);
     if (e->parts.tokenizer) rc = grammar_cache_new(e->parts.tokenizer, e->parts.V, &e->grammars, err);
     if (!rc) rc = keep_open(e, err);
     if (!rc) rc = prefix_use_open(e, err);
@@ -74,7 +73,7 @@ static void engine_on_moved(void *arg) {
 int engine_open_parts(const struct rod_engine_config *config, const struct engine_parts *parts, struct rod_engine **out,
                       struct rod_error *err) {
     struct rod_engine *e = calloc(1, sizeof *e);
-    if (!e) return rod_fail(err, ROD_ENOMEM, "No memory for the engine.");
+    if (!e) return rod_fail_no_memory(err);
     e->config = *config;
     e->config.model_dir = e->config.synthetic = e->config.device = e->config.precision = NULL;
     e->parts = *parts;

@@ -33,19 +33,16 @@ int keep_open(struct rod_engine *e, struct rod_error *err) {
     /* A turn that is read in and another that is read out at least. */
     const size_t state_bytes = ops->state_bytes(e->parts.backend, MOST_TOK), least = state_pool_bytes(2, state_bytes);
     if (config.bytes < least && e->config.state_host_bytes) {
-        rod_fail(err, ROD_EINVALID, "state_host_bytes is %zu and must be at least %zu, for two states of %zu.",
-                 config.bytes, least, state_bytes);
-        if (err) memcpy(err->param, "state_host_bytes", sizeof "state_host_bytes");
-        return ROD_EINVALID;
+        return rod_fail_at(err, ROD_EINVALID, "state_host_bytes",
+                           "state_host_bytes is %zu and must be at least %zu, for two states of %zu.", config.bytes,
+                           least, state_bytes);
     }
     /* Its pages are taken as it fills: what cannot fit would end the process later, under load. */
     const uint64_t memory = host_memory_bytes();
     if (config.bytes > memory) {
-        rod_fail(err, ROD_ENOMEM,
-                 "state_host_bytes is %zu, more than the memory that this process may have, %llu bytes", config.bytes,
-                 (unsigned long long)memory);
-        if (err) memcpy(err->param, "state_host_bytes", sizeof "state_host_bytes");
-        return ROD_ENOMEM;
+        return rod_fail_at(err, ROD_ENOMEM, "state_host_bytes",
+                           "state_host_bytes is %zu, more than the memory that this process may have, %llu bytes",
+                           config.bytes, (unsigned long long)memory);
     }
     if (config.bytes < least) config.bytes = least;
     config.least = least;
@@ -94,8 +91,7 @@ static struct state_buffer *keep_find_room(struct rod_engine *e, size_t n_bytes,
     if (log_limit_due(&e->outside_limit, clock_now_ns(), &n_left_out))
         engine_log(e, 2, "all of state_host_bytes is in use: a state of %zu bytes lies outside of it (%llu before it)",
                    n_bytes, (unsigned long long)n_left_out);
-    if (!(image = state_buffer_new(NULL, n_bytes)))
-        rod_fail(err, ROD_ENOMEM, "No memory to keep a state of %zu bytes.", n_bytes);
+    if (!(image = state_buffer_new(NULL, n_bytes))) rod_fail_no_memory(err);
     return image;
 }
 

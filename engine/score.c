@@ -12,7 +12,7 @@ struct event *score_copy(const struct event *scored, struct rod_error *err) {
     const uint32_t n_top = n ? scored->pub.tokens[0].n_top : 0;
     struct event *event = event_new(0, n, n_top, 0);
     if (!event) {
-        rod_fail(err, ROD_ENOMEM, "No memory for the log-probabilities of a prompt.");
+        rod_fail_no_memory(err);
         return NULL;
     }
     event->pub.kind = ROD_EVENT_PROMPT;
@@ -51,7 +51,7 @@ int score_prompt(struct rod_engine *e, const struct active *a, const struct sche
     *out = NULL;
     if (n == 0) return 0; /* the last token alone: what comes after it is not the prompt's */
     struct event *scored = event_new(0, n, (uint32_t)r->n_prompt_logprobs, 0);
-    if (!scored) return rod_fail(err, ROD_ENOMEM, "No memory for the log-probabilities of a prompt.");
+    if (!scored) return rod_fail_no_memory(err);
     const int rc = score_fill(e, a, row, logits, scored, err);
     if (rc) {
         event_free(scored);

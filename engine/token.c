@@ -62,7 +62,7 @@ static struct verdict verdict_fails(void) { return verdict_of(VERDICT_FAILS, ROD
 static struct verdict token_take_end(struct rod_engine *e, struct active *a, const struct sampler_output *picked,
                                      struct rod_error *err) {
     if (a->request->report_end && token_send(e, a, ROD_EVENT_END_TOKEN, picked)) {
-        rod_fail(err, ROD_ENOMEM, "No memory for the next token.");
+        rod_fail_no_memory(err);
         return verdict_fails();
     }
     return verdict_of(VERDICT_ENDS, ROD_FINISH_STOP, -1, picked->id, -1);
@@ -99,7 +99,7 @@ struct verdict token_take(struct rod_engine *e, struct active *a, const struct s
     }
     const int match = text_push(&a->text, picked->id, !r->keep_special && !is_stop, a->n_generated > r->min_tokens);
     if (token_send(e, a, ROD_EVENT_DELTA, picked)) {
-        rod_fail(err, ROD_ENOMEM, "No memory for the next token.");
+        rod_fail_no_memory(err);
         return verdict_fails();
     }
     if (match >= 0) return verdict_of(VERDICT_ENDS, ROD_FINISH_STOP, match, -1, picked->id);

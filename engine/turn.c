@@ -51,27 +51,21 @@ int turn_open(struct rod_engine *e, struct rod_error *err) {
 
 /* ---- submit ---- */
 
-static int turn_refuse(struct rod_error *err, int code, const char *param, const char *message) {
-    rod_fail(err, code, "%s", message);
-    if (err) memcpy(err->param, param, strlen(param) + 1);
-    return code;
-}
-
 static int turn_check_ids(const struct rod_engine *e, const int32_t *ids, size_t n, struct rod_error *err) {
     if (e->config.max_prompt_tok && n > e->config.max_prompt_tok)
-        return turn_refuse(err, ROD_ETOOLONG, "prompt", "The prompt has more tokens than the limit.");
+        return rod_fail_at(err, ROD_ETOOLONG, "prompt", "The prompt has more tokens than the limit.");
     for (size_t i = 0; ids && i < n; i++)
         if (ids[i] < 0 || (uint32_t)ids[i] >= e->parts.V)
-            return turn_refuse(err, ROD_EINVALID, "prompt", "A token id is outside the vocabulary.");
+            return rod_fail_at(err, ROD_EINVALID, "prompt", "A token id is outside the vocabulary.");
     return 0;
 }
 
 int turn_check(const struct rod_engine *e, const struct rod_request *r, struct rod_error *err) {
-    if (!e->sessions) return turn_refuse(err, ROD_EUNSUPPORTED, "session_id", "This device keeps no states.");
+    if (!e->sessions) return rod_fail_at(err, ROD_EUNSUPPORTED, "session_id", "This device keeps no states.");
     if (r->state || r->keep_state)
-        return turn_refuse(err, ROD_EINVALID, "state", "A session's turn has the session's state.");
+        return rod_fail_at(err, ROD_EINVALID, "state", "A session's turn has the session's state.");
     if (r->n_prompt_logprobs >= 0)
-        return turn_refuse(err, ROD_EUNSUPPORTED, "prompt_logprobs", "A session's prompt cannot be scored.");
+        return rod_fail_at(err, ROD_EUNSUPPORTED, "prompt_logprobs", "A session's prompt cannot be scored.");
     int rc = sessions_check(e->sessions, r->turn, err);
     if (!rc) rc = turn_check_ids(e, r->turn->if_empty, r->turn->n_if_empty, err);
     if (!rc) rc = turn_check_ids(e, r->turn->if_open, r->turn->n_if_open, err);
@@ -116,9 +110,9 @@ static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *er
     assert(!r->state && a->sched.state == SCHED_NONE);
     turn_choose_prompt(r, p->n_tok == 0, turn->open);
     if (!r->n_prompt && p->pending < 0)
-        return turn_refuse(err, ROD_EINVALID, "prompt",
+        return rod_fail_at(err, ROD_EINVALID, "prompt",
                            "The turn has no new tokens, and the session's last turn left none to go on from.");
-    if (p->n_tok && !(r->state = turn_state(e, p))) return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
+    if (p->n_tok && !(r->state = turn_state(e, p))) return rod_fail_no_memory(err);
     r->keep_state = true;
     int rc = keep_check(e, r, err);
     if (!rc) rc = active_bind(e, a, err);
@@ -130,7 +124,7 @@ static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *er
     }
     turn->open = r->turn->leaves_open;
     if (!r->turn->idempotency_key || !r->turn->label || !session_answer_label(&turn->answer, r->turn->label)) return 0;
-    return rod_fail(err, ROD_ENOMEM, "No memory for a request.");
+    return rod_fail_no_memory(err);
 }
 
 /* ---- while it runs ---- */
@@ -184,7 +178,7 @@ bool turn_leave(struct rod_engine *e, struct active *a) {
     session_snapshot_release(t->snapshot);
     t->snapshot = commit ? turn_new_snapshot(a) : NULL;
     if (commit && (!t->snapshot || turn_record(a, end))) {
-        t->rc = rod_fail(&t->err, ROD_ENOMEM, "No memory to keep the session's state.");
+        t->rc = rod_fail_no_memory(&t->err);
         commit = false;
     }
     rod_state_free(end->state);

@@ -1,6 +1,8 @@
 /* mailbox.c - two short critical sections: one for what goes in, one for what comes out. */
 #include "mailbox.h"
 
+#include "engine/base/fail.h"
+
 #include <assert.h>
 #include <stdlib.h>
 
@@ -13,7 +15,7 @@ int mailbox_init(struct mailbox *m, uint32_t n_slots, uint32_t max_queue, uint64
     while (m->n_table < 65536 && m->n_table < (uint64_t)n_slots + max_queue) m->n_table *= 2;
     assert((m->n_table & (m->n_table - 1)) == 0);
     m->table = calloc(m->n_table, sizeof(struct submission *));
-    if (!m->table) return rod_fail(err, ROD_ENOMEM, "No memory for the table of requests.");
+    if (!m->table) return rod_fail_no_memory(err);
     pthread_mutex_init(&m->lock, NULL);
     pthread_mutex_init(&m->out_lock, NULL);
     pthread_cond_init(&m->filled, NULL);

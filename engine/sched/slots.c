@@ -1,6 +1,8 @@
 /* slots.c - a stack of free numbers: the slot released last is reused first, as its memory is warm. */
 #include "slots.h"
 
+#include "engine/base/fail.h"
+
 #include <assert.h>
 #include <stdlib.h>
 
@@ -11,7 +13,7 @@ int slots_init(struct slots *slots, uint32_t n, struct rod_error *err) {
     slots->used = calloc(n, sizeof *slots->used);
     if (!slots->free || !slots->used) {
         slots_fini(slots);
-        return rod_fail(err, ROD_ENOMEM, "No memory for the table of %u slots.", n);
+        return rod_fail_no_memory(err);
     }
     for (uint32_t i = 0; i < n; i++) slots->free[i] = n - 1 - i;
     return 0;
