@@ -3,9 +3,9 @@
 
 #include <math.h>
 
-static double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
-static double silu(double x) { return x * sigmoid(x); }
-static double softplus(double x) { return fmax(x, 0.0) + log1p(exp(-fabs(x))); }
+static double ref_sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+static double ref_silu(double x) { return x * ref_sigmoid(x); }
+static double ref_softplus(double x) { return fmax(x, 0.0) + log1p(exp(-fabs(x))); }
 
 void ref_linear(const float *W, uint32_t rows, uint32_t cols, const float *x, float *y) {
     for (uint32_t o = 0; o < rows; o++) {
@@ -27,7 +27,7 @@ void ref_conv_silu(const float *const *tap, uint32_t K, const float *w, size_t l
     for (uint32_t e = 0; e < E; e++) {
         double sum = (double)bias[e];
         for (uint32_t j = 0; j < K; j++) sum += (double)w[j * ldw + e] * (double)tap[j][e];
-        s[e] = (float)silu(sum);
+        s[e] = (float)ref_silu(sum);
     }
 }
 
@@ -37,7 +37,7 @@ void ref_gates(uint32_t M, float k_eps, float *q, float *k, const float *xg, con
     for (uint32_t m = 0; m < M; m++) norm += (double)k[m] * (double)k[m];
     norm = fmax(sqrt(norm), (double)k_eps);
     for (uint32_t m = 0; m < M; m++) {
-        double g = softplus((double)xg[m] + (double)bg[m]), tau = sigmoid((double)xt[m] + (double)bt[m]);
+        double g = ref_softplus((double)xg[m] + (double)bg[m]), tau = ref_sigmoid((double)xt[m] + (double)bt[m]);
         q[m] = (float)((double)q[m] / sqrt((double)M));
         k[m] = (float)(pow(g, tau) * (double)k[m] / norm);
         log_alpha[m] = (float)(-g * tau);
@@ -59,7 +59,7 @@ void ref_gla(uint32_t M, uint32_t E, uint32_t n, const float *q, const float *k,
     }
 }
 
-static double score(uint32_t P, const float *q, const float *k) {
+static double ref_score(uint32_t P, const float *q, const float *k) {
     double sum = 0;
     for (uint32_t p = 0; p < P; p++) sum += (double)q[p] * (double)k[p];
     return sum / sqrt((double)P);
@@ -73,12 +73,12 @@ void ref_window(uint32_t H, uint32_t Hk, uint32_t Hv, uint32_t P, uint32_t n, co
     for (uint32_t h = 0; h < H; h++) {
         const float *qh = q + (size_t)h * P, *kh = k + (size_t)(h % Hk) * P, *vh = v + (size_t)(h % Hv) * P;
         double top = -INFINITY;
-        for (uint32_t j = 0; j < n; j++) top = fmax(top, score(P, qh, kh + (size_t)j * Hk * P));
+        for (uint32_t j = 0; j < n; j++) top = fmax(top, ref_score(P, qh, kh + (size_t)j * Hk * P));
         for (uint32_t p0 = 0; p0 < P; p0 += REF_DIMS) {
             const uint32_t p1 = p0 + REF_DIMS < P ? p0 + REF_DIMS : P;
             double sum[REF_DIMS] = {0}, total = 0;
             for (uint32_t j = 0; j < n; j++) {
-                double weight = exp(score(P, qh, kh + (size_t)j * Hk * P) - top);
+                double weight = exp(ref_score(P, qh, kh + (size_t)j * Hk * P) - top);
                 total += weight;
                 for (uint32_t p = p0; p < p1; p++) sum[p - p0] += weight * (double)vh[(size_t)j * Hv * P + p];
             }

@@ -4,8 +4,11 @@
  * It keeps the seam's promises about slots that end, so that the engine runs as on a device that samples. There is no
  * state: session_bytes is 0 and slots cost nothing. Threads: the engine thread. */
 #include "backend.h"
+#include "engine/base/clock.h"
+#include "engine/base/fail.h"
 #include "engine/model/model.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,12 +34,6 @@ struct backend {
     void *moved_arg;
 };
 
-static uint64_t null_now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static void null_close(struct backend *be) {
     if (!be) return;
     for (int i = 0; i < N_STEPS; i++) free(be->steps[i]);
@@ -50,7 +47,7 @@ static uint32_t null_first(const struct backend *be) { return be->V > 2 * FIRST_
 static int null_open(const struct model *model, const struct backend_config *config, struct backend **out,
                      struct rod_error *err) {
     struct backend *be = calloc(1, sizeof *be);
-    if (!be) return rod_fail(err, ROD_ENOMEM, "out of memory");
+    if (!be) return rod_fail_no_memory(err);
     const uint32_t n_slots = config->n_slots ? config->n_slots : AUTO_SLOTS;
     be->V = model->dims.V;
     be->step_ns = strncmp(config->device, "null:", 5) ? 0 : strtoull(config->device + 5, NULL, 10) * 1000000;
@@ -67,7 +64,7 @@ static int null_open(const struct model *model, const struct backend_config *con
     for (int i = 0; i < N_STEPS; i++) whole = (be->steps[i] = calloc(n_slots, sizeof **be->steps)) && whole;
     if (!whole) {
         null_close(be);
-        return rod_fail(err, ROD_ENOMEM, "no memory for %u slots", n_slots);
+        return rod_fail_no_memory(err);
     }
     for (uint32_t i = 0; i < n_slots; i++) be->logits[(size_t)i * be->V + null_first(be)] = 10;
     *out = be;
@@ -76,7 +73,10 @@ static int null_open(const struct model *model, const struct backend_config *con
 
 static const struct backend_info *null_info(const struct backend *be) { return &be->info; }
 
-static void null_slot_zero(struct backend *be, uint32_t slot) { be->slots[slot] = (struct null_slot){0}; }
+static void null_slot_zero(struct backend *be, uint32_t slot) {
+    assert(slot < be->info.n_slots);
+    be->slots[slot] = (struct null_slot){0};
+}
 
 static void null_slot_copy(struct backend *be, uint32_t from, uint32_t to, uint64_t pos) {
     (void)be, (void)from, (void)to, (void)pos;
@@ -90,13 +90,13 @@ static size_t null_state_bytes(const struct backend *be, uint64_t pos) {
 static int null_slot_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
                           struct rod_error *err) {
     (void)be, (void)slot, (void)pos, (void)state;
-    return bytes ? rod_fail(err, ROD_EINVALID, "the null device has no state") : 0;
+    return bytes ? rod_fail(err, ROD_EINVALID, "The null device has no state.") : 0;
 }
 
 static int null_slot_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
                           struct rod_error *err) {
     (void)pos, (void)state;
-    if (bytes) return rod_fail(err, ROD_EINVALID, "the null device has no state");
+    if (bytes) return rod_fail(err, ROD_EINVALID, "The null device has no state.");
     null_slot_zero(be, slot);
     return 0;
 }
@@ -129,7 +129,7 @@ static int null_slot_load_begin(struct backend *be, uint32_t slot, uint64_t pos,
 static int null_slot_read(struct backend *be, uint32_t slot, uint64_t pos, uint32_t layer,
                           struct backend_layer_state *out, struct rod_error *err) {
     (void)be, (void)slot, (void)pos, (void)layer, (void)out;
-    return rod_fail(err, ROD_EUNSUPPORTED, "the null device has no state");
+    return rod_fail(err, ROD_EUNSUPPORTED, "The null device has no state.");
 }
 
 static int null_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
@@ -142,11 +142,13 @@ static int null_forward(struct backend *be, const struct backend_segment *segs, 
 static int null_slot_sampling(struct backend *be, uint32_t slot, const struct backend_sampling *sampling,
                               struct rod_error *err) {
     (void)err;
+    assert(slot < be->info.n_slots && sampling->n_logprobs <= SAMPLER_MAX_TOP);
     be->slots[slot] = (struct null_slot){.max_tokens = sampling->max_tokens, .n_logprobs = sampling->n_logprobs};
     return 0;
 }
 
 static void null_pick(const struct backend *be, struct null_slot *slot, struct backend_token *out) {
+    assert(slot->n_generated <= slot->max_tokens);
     if (slot->n_generated == slot->max_tokens) {
         out->masked = true;
         return;
@@ -167,6 +169,7 @@ static int null_launch(struct backend *be, const struct backend_segment *segs, u
     struct backend_token *tokens = be->steps[be->n_launched % N_STEPS];
     uint32_t n_out = 0;
     (void)err;
+    assert(be->n_launched - be->n_collected < N_STEPS && n_segs <= be->info.n_slots);
     for (uint32_t i = 0; i < n_segs; i++)
         if (segs[i].n_out) null_pick(be, &be->slots[segs[i].slot], &tokens[n_out++]);
     be->n_launched++;
@@ -175,8 +178,9 @@ static int null_launch(struct backend *be, const struct backend_segment *segs, u
 
 static int null_collect(struct backend *be, const struct backend_token **tokens, struct rod_error *err) {
     (void)err;
+    assert(be->n_collected < be->n_launched);
     if (be->step_ns) {
-        const uint64_t now = null_now_ns(), due = be->last_ns + be->step_ns;
+        const uint64_t now = clock_now_ns(), due = be->last_ns + be->step_ns;
         be->last_ns = due > now ? due : now; /* a host that is late does not catch up */
         const struct timespec until = {(time_t)(be->last_ns / 1000000000u), (long)(be->last_ns % 1000000000u)};
         while (due > now && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL)) {}

@@ -2,6 +2,7 @@
  * and a quickselect by count or by mass cuts the candidates down to the set that is drawn from. */
 #include "sampler.h"
 
+#include "engine/base/fail.h"
 #include "engine/base/philox.h"
 
 #include <assert.h>
@@ -24,7 +25,7 @@ int sampler_counts_init(struct sampler_counts *counts, uint64_t max_distinct, st
     counts->table = calloc(n_table, sizeof *counts->table);
     if (counts->ids && counts->n_generated && counts->table) return 0;
     sampler_counts_fini(counts);
-    return rod_fail(err, ROD_ENOMEM, "No memory to count the tokens of a request.");
+    return rod_fail_no_memory(err);
 }
 
 void sampler_counts_fini(struct sampler_counts *counts) {
@@ -51,7 +52,7 @@ void sampler_counts_add(struct sampler_counts *counts, int32_t id, uint32_t n_ge
 
 /* ---- sums and maxima in one fixed order ---- */
 
-static inline float clamp(float x) { return x < -88.0f ? -88.0f : x; }
+static inline float sampler_clamp(float x) { return x < -88.0f ? -88.0f : x; }
 
 /* exp(y) for -88 <= y <= 0 to about one unit in the last place, branch-free so that the compiler vectorises it without
  * changing a bit. Below about -87.7 it is 0: n is -127 there, whose power of two is made as 0. The polynomial is the
@@ -77,7 +78,7 @@ static inline float exp_clamped(float y) {
 static uint32_t block_len(uint32_t V, uint32_t block) { return V - block * BLOCK < BLOCK ? V - block * BLOCK : BLOCK; }
 
 /* The largest of x[0..V) with every block's; *finite: none is infinite or not a number. -INFINITY if all are. */
-static float maxima(const float *x, uint32_t V, float *block_max, bool *finite) {
+static float sampler_maxima(const float *x, uint32_t V, float *block_max, bool *finite) {
     float max = -INFINITY;
     bool ok = true;
     for (uint32_t b = 0; b * BLOCK < V; b++) {
@@ -116,7 +117,7 @@ static double block_mass(const float *x, uint32_t n, float max, float scale, flo
         for (uint32_t i = 0; i < BLOCK; i++) in[i] = i < n ? x[i] : -INFINITY;
         x = in;
     }
-    for (uint32_t i = 0; i < BLOCK; i++) e[i] = clamp((x[i] - max) * scale);
+    for (uint32_t i = 0; i < BLOCK; i++) e[i] = sampler_clamp((x[i] - max) * scale);
     for (uint32_t i = 0; i < BLOCK; i++) e[i] = exp_clamped(e[i]);
     for (uint32_t i = 0; i < BLOCK; i += LANES)
         for (uint32_t j = 0; j < LANES; j++) lane[j] += e[i + j];
@@ -151,8 +152,8 @@ static double log_sum(const float *x, uint32_t V, float max) {
 }
 
 /* The top ones into out; the logarithm of the sum that every log-probability of the row is taken from. */
-static double logprobs(const struct sampler *s, const float *logits, float max, uint32_t n_top,
-                       struct sampler_output *out) {
+static double sampler_logprobs(const struct sampler *s, const float *logits, float max, uint32_t n_top,
+                               struct sampler_output *out) {
     const double lse = log_sum(logits, s->V, max);
     top_logits(logits, s->V, s->block_max, n_top < s->V ? n_top : s->V, out);
     for (uint32_t i = 0; i < out->n_top; i++) out->top[i].logprob = (float)((double)out->top[i].logprob - lse);
@@ -189,7 +190,7 @@ static void keep_allowed(struct sampler *s, float *x, const struct sampler_input
 }
 
 /* Mask, bias, bans and penalties on a copy; the raw logits themselves when there is nothing to do. */
-static const float *adjusted(struct sampler *s, const struct sampler_input *in, const float *logits) {
+static const float *sampler_adjusted(struct sampler *s, const struct sampler_input *in, const float *logits) {
     const struct rod_sampling *sp = in->sampling;
     const struct sampler_counts *c = in->counts;
     bool penalties = c && c->n && sampler_needs_counts(sp);
@@ -210,7 +211,7 @@ static const float *adjusted(struct sampler *s, const struct sampler_input *in, 
     return x;
 }
 
-static int32_t argmax(const float *x, uint32_t V, const float *block_max, float max) {
+static int32_t sampler_argmax(const float *x, uint32_t V, const float *block_max, float max) {
     uint32_t b = 0;
     while (block_max[b] != max) b++;
     uint32_t i = b * BLOCK;
@@ -221,26 +222,26 @@ static int32_t argmax(const float *x, uint32_t V, const float *block_max, float 
 
 /* ---- candidates: keys ascend from the most wanted; equal keys in order of id, so the order is total ---- */
 
-static bool before(const struct sampler_candidate *a, const struct sampler_candidate *b) {
+static bool sampler_before(const struct sampler_candidate *a, const struct sampler_candidate *b) {
     return a->key < b->key || (a->key == b->key && a->id < b->id);
 }
 
-static void swap(struct sampler_candidate *a, struct sampler_candidate *b) {
+static void sampler_swap(struct sampler_candidate *a, struct sampler_candidate *b) {
     struct sampler_candidate t = *a;
     *a = *b;
     *b = t;
 }
 
 /* Splits c[lo..hi) around the median of three; returns the pivot's place: what is before it lies left. */
-static uint32_t partition(struct sampler_candidate *c, uint32_t lo, uint32_t hi) {
+static uint32_t sampler_partition(struct sampler_candidate *c, uint32_t lo, uint32_t hi) {
     uint32_t mid = lo + (hi - lo) / 2, last = hi - 1;
-    if (before(&c[mid], &c[lo])) swap(&c[mid], &c[lo]);
-    if (before(&c[last], &c[lo])) swap(&c[last], &c[lo]);
-    if (before(&c[mid], &c[last])) swap(&c[mid], &c[last]); /* the median is now last */
+    if (sampler_before(&c[mid], &c[lo])) sampler_swap(&c[mid], &c[lo]);
+    if (sampler_before(&c[last], &c[lo])) sampler_swap(&c[last], &c[lo]);
+    if (sampler_before(&c[mid], &c[last])) sampler_swap(&c[mid], &c[last]); /* the median is now last */
     uint32_t at = lo;
     for (uint32_t i = lo; i < last; i++)
-        if (before(&c[i], &c[last])) swap(&c[i], &c[at++]);
-    swap(&c[at], &c[last]);
+        if (sampler_before(&c[i], &c[last])) sampler_swap(&c[i], &c[at++]);
+    sampler_swap(&c[at], &c[last]);
     return at;
 }
 
@@ -248,17 +249,19 @@ static uint32_t partition(struct sampler_candidate *c, uint32_t lo, uint32_t hi)
  * is as bad as can be and they look at n * n: past so many the rest is sorted. */
 static uint64_t most_looks(uint32_t n) { return 16 * (uint64_t)n; }
 
-static int compare(const void *a, const void *b) { return before(a, b) ? -1 : 1; } /* no two are alike */
+static int sampler_compare(const void *a, const void *b) {
+    return sampler_before(a, b) ? -1 : 1;
+} /* no two are alike */
 
 /* Puts the k first of c[0..n) in front. */
 static void select_count(struct sampler_candidate *c, uint32_t n, uint32_t k) {
     uint64_t n_looks = 0;
     for (uint32_t lo = 0, hi = n; hi - lo > 1;) {
         if ((n_looks += hi - lo) > most_looks(n)) {
-            qsort(c + lo, hi - lo, sizeof *c, compare);
+            qsort(c + lo, hi - lo, sizeof *c, sampler_compare);
             return;
         }
-        uint32_t at = partition(c, lo, hi);
+        uint32_t at = sampler_partition(c, lo, hi);
         if (at == k) return;
         if (at > k)
             hi = at;
@@ -273,11 +276,11 @@ static uint32_t select_mass(struct sampler_candidate *c, uint32_t n, double targ
     uint64_t n_looks = 0;
     for (double have = 0; hi - lo > 1;) {
         if ((n_looks += hi - lo) > most_looks(n)) {
-            qsort(c + lo, hi - lo, sizeof *c, compare);
+            qsort(c + lo, hi - lo, sizeof *c, sampler_compare);
             while (lo + 1 < hi && (have += (double)c[lo].mass) < target) lo++;
             return lo + 1;
         }
-        uint32_t at = partition(c, lo, hi);
+        uint32_t at = sampler_partition(c, lo, hi);
         double left = 0;
         for (uint32_t i = lo; i < at; i++) left += (double)c[i].mass;
         if (at > lo && have + left >= target) {
@@ -321,13 +324,13 @@ static float lowest_kept(struct sampler *s, const struct rod_sampling *sp, float
     return low;
 }
 
-static uint32_t gather(struct sampler *s, const float *x, float low, float max, float scale) {
+static uint32_t sampler_gather(struct sampler *s, const float *x, float low, float max, float scale) {
     uint32_t n = 0;
     for (uint32_t b = 0; b < s->n_blocks; b++) {
         if (s->block_max[b] < low) continue;
         for (uint32_t i = b * BLOCK, end = i + block_len(s->V, b); i < end; i++) {
             if (!(x[i] >= low)) continue;
-            float mass = exp_clamped(clamp((x[i] - max) * scale));
+            float mass = exp_clamped(sampler_clamp((x[i] - max) * scale));
             if (mass > 0) s->candidates[n++] = (struct sampler_candidate){.key = -x[i], .mass = mass, .id = (int32_t)i};
         }
     }
@@ -355,10 +358,10 @@ static int32_t draw_filtered(struct sampler *s, const struct rod_sampling *sp, c
         double total = 0;
         for (uint32_t b = 0; b < s->n_blocks; b++)
             total += block_mass(x + (size_t)b * BLOCK, block_len(s->V, b), max, scale, NULL);
-        n = gather(s, x, max + logf((1 - sp->top_p) / (float)s->V) * sp->temperature, max, scale);
+        n = sampler_gather(s, x, max + logf((1 - sp->top_p) / (float)s->V) * sp->temperature, max, scale);
         n = select_mass(c, n, (double)sp->top_p * total);
     } else {
-        n = gather(s, x, lowest_kept(s, sp, max), max, scale);
+        n = sampler_gather(s, x, lowest_kept(s, sp, max), max, scale);
         if (sp->top_k > 0 && n > (uint32_t)sp->top_k) {
             select_count(c, n, (uint32_t)sp->top_k);
             n = (uint32_t)sp->top_k;
@@ -409,6 +412,7 @@ static int32_t draw_all(struct sampler *s, const float *x, float max, float scal
 /* ---- public ---- */
 
 int sampler_init(struct sampler *s, uint32_t V, struct rod_error *err) {
+    assert(V > 0 && V <= INT32_MAX);
     *s = (struct sampler){.V = V, .n_blocks = (V + BLOCK - 1) / BLOCK};
     s->logits = calloc(V, sizeof *s->logits);
     s->block_max = calloc(s->n_blocks, sizeof *s->block_max);
@@ -416,7 +420,7 @@ int sampler_init(struct sampler *s, uint32_t V, struct rod_error *err) {
     s->candidates = calloc(V, sizeof *s->candidates);
     if (s->logits && s->block_max && s->block_mass && s->candidates) return 0;
     sampler_fini(s);
-    return rod_fail(err, ROD_ENOMEM, "No memory for sampling from %u tokens.", V);
+    return rod_fail_no_memory(err);
 }
 
 void sampler_fini(struct sampler *s) {
@@ -444,20 +448,21 @@ int sampler_check(enum sampler_status status, struct rod_error *err) {
 int sampler_pick(struct sampler *s, const struct sampler_input *in, const float *logits, struct sampler_output *out,
                  struct rod_error *err) {
     const struct rod_sampling *sp = in->sampling;
+    assert(in->n_logprobs <= SAMPLER_MAX_TOP && sp->temperature >= 0 && sp->top_p > 0 && sp->typical_p > 0);
     bool finite;
-    float raw_max = maxima(logits, s->V, s->block_max, &finite);
+    float raw_max = sampler_maxima(logits, s->V, s->block_max, &finite);
     if (!finite) return sampler_check(SAMPLER_NAN, err);
 
     out->n_top = 0;
-    const double lse = in->n_logprobs >= 0 ? logprobs(s, logits, raw_max, (uint32_t)in->n_logprobs, out) : 0;
+    const double lse = in->n_logprobs >= 0 ? sampler_logprobs(s, logits, raw_max, (uint32_t)in->n_logprobs, out) : 0;
 
-    const float *x = adjusted(s, in, logits);
-    float max = x == logits ? raw_max : maxima(x, s->V, s->block_max, &finite);
+    const float *x = sampler_adjusted(s, in, logits);
+    float max = x == logits ? raw_max : sampler_maxima(x, s->V, s->block_max, &finite);
     if (!(max > -INFINITY)) return sampler_check(SAMPLER_FORBIDDEN, err);
     if (!(max < INFINITY)) return sampler_check(SAMPLER_INFINITE, err);
 
     if (sp->temperature == 0) {
-        out->id = argmax(x, s->V, s->block_max, max);
+        out->id = sampler_argmax(x, s->V, s->block_max, max);
     } else {
         double u = philox_uniform(sp->seed, in->position, 0);
         float scale = 1 / sp->temperature;
@@ -465,18 +470,20 @@ int sampler_pick(struct sampler *s, const struct sampler_input *in, const float 
         bool all = sp->top_k <= 0 && !(sp->min_p > 0) && !(sp->top_p < 1) && !(sp->typical_p < 1);
         out->id = all ? draw_all(s, x, max, scale, u) : draw_filtered(s, sp, x, max, scale, u);
     }
+    assert(out->id >= 0 && (uint32_t)out->id < s->V && x[out->id] > -INFINITY); /* no filter keeps what is forbidden */
     out->logprob = in->n_logprobs >= 0 ? (float)((double)logits[out->id] - lse) : 0;
     return 0;
 }
 
 int sampler_score(struct sampler *s, const float *logits, int32_t id, uint32_t n_top, struct sampler_output *out,
                   uint32_t *rank, struct rod_error *err) {
+    assert(id >= 0 && (uint32_t)id < s->V && n_top <= SAMPLER_MAX_TOP);
     bool finite;
-    const float max = maxima(logits, s->V, s->block_max, &finite), own = logits[id];
+    const float max = sampler_maxima(logits, s->V, s->block_max, &finite), own = logits[id];
     if (!finite) return sampler_check(SAMPLER_NAN, err);
     out->n_top = 0;
     out->id = id;
-    out->logprob = (float)((double)own - logprobs(s, logits, max, n_top, out));
+    out->logprob = (float)((double)own - sampler_logprobs(s, logits, max, n_top, out));
     *rank = 1;
     for (uint32_t i = 0; i < s->V; i++) *rank += logits[i] > own;
     return 0;

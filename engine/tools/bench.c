@@ -14,7 +14,7 @@
 #include "engine/base/clock.h"
 #include "kernels/kernels.h"
 #include "engine/model/model.h"
-#include "engine/backend/cpu/team.h"
+#include "engine/backend/cpu/cpu_team.h"
 
 #include <assert.h>
 #include <math.h>

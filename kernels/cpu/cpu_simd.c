@@ -248,8 +248,8 @@ TILES(f32, CPU_F32)
 TILES(f16, CPU_F16)
 TILES(bf16, CPU_BF16)
 
-static void linear(const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_t n_rows, const float *x, size_t ldx,
-                   const float *base, size_t ld_base, float *y, size_t ldy, struct cpu_ahead *ahead) {
+static void simd_linear(const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_t n_rows, const float *x,
+                        size_t ldx, const float *base, size_t ld_base, float *y, size_t ldy, struct cpu_ahead *ahead) {
     static tile_function *const one_panel[3][MAX_ROWS] = {
         [CPU_F32] = ONE_PANEL(f32), [CPU_F16] = ONE_PANEL(f16), [CPU_BF16] = ONE_PANEL(bf16)};
     static tile_function *const few_rows[3][2] = {
@@ -332,7 +332,7 @@ static void gla_chunk_apply(uint32_t M, uint32_t n, size_t ld, const float *q_in
 
 /* ---- row operations ---- */
 
-static void rmsnorm(const float *x, const float *w, float eps, uint32_t n, uint32_t width, float *y) {
+static void simd_rmsnorm(const float *x, const float *w, float eps, uint32_t n, uint32_t width, float *y) {
     vf sum = {0};
     for (uint32_t i = 0; i < width; i += LANES) sum += load(x + i) * load(x + i);
     float scale = 1.0f / sqrtf(sum_lanes(sum) / (float)n + eps);
@@ -361,8 +361,8 @@ static void ffn_act(float *a, const float *g, uint32_t f0, uint32_t f1) {
     for (uint32_t f = f0; f < f1; f += LANES) store(a + f, load(a + f) * vsilu(load(g + f)));
 }
 
-static void gates(uint32_t M, float k_eps, float *q, float *k, const float *xg, const float *bg, const float *xt,
-                  const float *bt, float *log_alpha) {
+static void simd_gates(uint32_t M, float k_eps, float *q, float *k, const float *xg, const float *bg, const float *xt,
+                       const float *bt, float *log_alpha) {
     vf sum = {0};
     for (uint32_t m = 0; m < M; m += LANES) sum += load(k + m) * load(k + m);
     float norm = sqrtf(sum_lanes(sum)), scale = 1.0f / sqrtf((float)M);
@@ -532,8 +532,8 @@ static void window_values_rest(const float *weights, const float *v, size_t ld_v
     }
 }
 
-static void window(uint32_t h0, uint32_t h1, uint32_t Hk, uint32_t Hv, uint32_t P, const float *q,
-                   const struct cpu_window *ring, uint64_t pos, float *scratch, float *out) {
+static void simd_window(uint32_t h0, uint32_t h1, uint32_t Hk, uint32_t Hv, uint32_t P, const float *q,
+                        const struct cpu_window *ring, uint64_t pos, float *scratch, float *out) {
     const uint64_t oldest = pos + 1 > ring->visible ? pos + 1 - ring->visible : 0;
     const uint32_t n_ring = ring->n_keys / CPU_PANEL, n_blocks = (uint32_t)(pos / CPU_PANEL - oldest / CPU_PANEL) + 1;
     const uint32_t first_block = (uint32_t)(oldest / CPU_PANEL % n_ring), before = (uint32_t)(oldest % CPU_PANEL);
@@ -605,17 +605,17 @@ static float read_sum(const float *x, size_t n) {
 extern const struct cpu_ops CAT(cpu_ops_, ISA);
 const struct cpu_ops CAT(cpu_ops_, ISA) = {
     .isa = STRING(ISA),
-    .linear = linear,
-    .rmsnorm = rmsnorm,
+    .linear = simd_linear,
+    .rmsnorm = simd_rmsnorm,
     .conv_silu = conv_silu,
     .gate_u = gate_u,
-    .gates = gates,
+    .gates = simd_gates,
     .gla_step = gla_step,
     .gla_chunk_decays = gla_chunk_decays,
     .gla_chunk_scores = gla_chunk_scores,
     .gla_chunk_apply = gla_chunk_apply,
     .gate_out = gate_out,
-    .window = window,
+    .window = simd_window,
     .ffn_act = ffn_act,
     .read_sum = read_sum,
 };

@@ -1,6 +1,6 @@
 /* test_model.c - the CUDA backend as a whole: text is as likely as on the CPU; a session's bits in steps of any size;
  * two backends on one GPU, of other shapes too, one each on two; what it refuses. */
-#include "engine/backend/cuda/backend_cuda.h"
+#include "engine/backend/cuda/cuda_backend.h"
 #include "engine/model/model_internal.h"
 #include "engine/base/philox.h"
 #include "engine/text/tokenizer.h"

@@ -1,5 +1,5 @@
 /* test_buckets.c - the sizes of decode steps that a GPU has graphs for. */
-#include "engine/backend/cuda/backend_cuda.h"
+#include "engine/backend/cuda/cuda_backend.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

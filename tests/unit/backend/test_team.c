@@ -1,5 +1,5 @@
 /* test_team.c - the compute team: everyone runs, the barrier orders memory, shares cover everything once. */
-#include "engine/backend/cpu/team.h"
+#include "engine/backend/cpu/cpu_team.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,13 +1,13 @@
-/* backend_cuda.h - what the CUDA backend's files share: opening and slots (backend_cuda.c), the weights
- * (backend_cuda_load.c), a slot's state as bytes (backend_cuda_state.c), a step (backend_cuda_step.c), its kernels
- * (backend_cuda_forward.c), its tokens (backend_cuda_sample.c).
+/* cuda_backend.h - what the CUDA backend's files share. Compiled into rodimus_cuda.so with the kernels, which
+ * engine/backend/backend.c loads.
  *
- * They are compiled into rodimus_cuda.so, with the kernels; engine/backend/backend.c loads it.
- * Who owns what: struct backend owns all device memory, pinned memory, the stream and the graphs. Threads: one at a
- * time.
+ * Ownership: struct backend owns all device memory, pinned memory, the stream and the graphs. Threads: one at a time;
+ * copies of states run on streams of their own. Invariants: after open nothing is allocated or moved, so that graphs
+ * keep their pointers; turn n of the rows and tokens is written again only when the step of turn n - CUDA_TURNS is
+ * over.
  */
-#ifndef BACKEND_CUDA_H
-#define BACKEND_CUDA_H
+#ifndef CUDA_BACKEND_H
+#define CUDA_BACKEND_H
 
 #include "engine/backend/backend.h"
 #include "kernels/cuda/cuda.h"
@@ -85,10 +85,10 @@ struct backend {
     uint32_t *alone_end, *phase_end; /* [phases of the longest piece] */
     void *host_block, *block;
     uint64_t n_steps, n_turns;
-    struct cuda_sampling_parts *sampling; /* backend_cuda_sample.c */
+    struct cuda_sampling_parts *sampling; /* cuda_sample.c */
     struct cuda_sampler sampler;
     struct state_layout state;
-    struct cuda_moves *moves; /* backend_cuda_state.c */
+    struct cuda_moves *moves; /* cuda_state.c */
     /* [n_slots] a slot whose last step deferred its tokens: S may not hold all of them (k_write_back). Where
      * shape.deferred is NULL none ever does. */
     unsigned char *may_be_deferred;
@@ -110,54 +110,68 @@ struct backend {
     size_t n_allocations;
 };
 
-/* backend_cuda_step.c */
-int forward_cuda(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
-                 struct rod_error *err);
-/* Starts a step, to end with logits in host_logits or with its turns' tokens. */
-int forward_cuda_start(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, enum cuda_end how,
-                       struct cuda_flight *flight, struct rod_error *err);
+/* ---- cuda_base.c, below all others ---- */
 
-/* backend_cuda_forward.c */
-void forward_cuda_enqueue(struct backend *be, const struct step *st);
-/* Captures the decode steps of every bucket up to n_slots rows. */
-int forward_cuda_capture(struct backend *be, struct rod_error *err);
-/* Uploads and packs every weight. */
-int load_cuda(struct backend *be, const struct model *model, const struct backend_config *config,
-              struct rod_error *err);
-/* n_rows: most rows of logits. After the slots, before forward_cuda_capture. */
-int sample_cuda_open(struct backend *be, size_t n_rows, struct rod_error *err);
-void sample_cuda_close(struct backend *be);
-size_t sample_cuda_slot_bytes(uint32_t V); /* on the device, beside the slot's state */
-int sample_cuda_slot(struct backend *be, uint32_t slot, const struct backend_sampling *sampling, struct rod_error *err);
-int sample_cuda_launch(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err);
-int sample_cuda_collect(struct backend *be, const struct backend_token **tokens, struct rod_error *err);
-
-/* backend_cuda_state.c; the first after the dtype is chosen. */
-int state_cuda_open(struct backend *be, struct rod_error *err);
-void state_cuda_close(struct backend *be);
-/* On `stream`: the slots' S takes the tokens that it does not hold yet. Before whoever reads it but decode steps that
- * defer. */
-void write_back_cuda(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, void *stream);
-void write_back_cuda_slot(struct backend *be, uint32_t slot, void *stream);
-/* The slot's S is about to be replaced. */
-void forget_deferred_cuda(struct backend *be, uint32_t slot, void *stream);
-size_t backend_cuda_state_bytes(const struct backend *be, uint64_t pos);
-int backend_cuda_slot_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
-                           struct rod_error *err);
-int backend_cuda_slot_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
-                           struct rod_error *err);
-int backend_cuda_slot_save_begin(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
-                                 struct rod_error *err);
-int backend_cuda_slot_load_begin(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
-                                 struct rod_error *err);
-int backend_cuda_slot_moving(struct backend *be, uint32_t slot, struct rod_error *err);
-void backend_cuda_on_moved(struct backend *be, void (*moved)(void *arg), void *arg);
-void *backend_cuda_host_take(struct backend *be, size_t bytes);
-void backend_cuda_host_give(void *memory, size_t bytes);
-
+enum { CUDA_MOST_ALLOCATIONS = 128 + 32 * 4096 };
 /* Device memory that lives as long as the backend; NULL with what was asked for and what is free. */
 void *cuda_take(struct backend *be, size_t bytes, const char *what, struct rod_error *err);
 /* rc: a cudaError_t. 0, or ROD_EDEVICE with what was being done. */
 int cuda_check(int rc, const char *doing, struct rod_error *err);
+
+/* ---- cuda_load.c ---- */
+
+/* Uploads and packs every weight. */
+int cuda_load(struct backend *be, const struct model *model, const struct backend_config *config,
+              struct rod_error *err);
+
+/* ---- cuda_state.c ---- */
+
+/* After the dtype is chosen, before the others of this group. */
+int cuda_state_open(struct backend *be, struct rod_error *err);
+void cuda_state_close(struct backend *be);
+/* On `stream`: the slots' S takes the tokens that it does not hold yet. Before all readers of S but decode steps that
+ * defer. */
+void cuda_state_write_back(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, void *stream);
+void cuda_state_write_back_slot(struct backend *be, uint32_t slot, void *stream);
+/* The slot's S is about to be replaced. */
+void cuda_state_forget_deferred(struct backend *be, uint32_t slot, void *stream);
+size_t cuda_state_bytes(const struct backend *be, uint64_t pos);
+int cuda_state_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes, struct rod_error *err);
+int cuda_state_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                    struct rod_error *err);
+int cuda_state_save_begin(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                          struct rod_error *err);
+int cuda_state_load_begin(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                          struct rod_error *err);
+int cuda_state_moving(struct backend *be, uint32_t slot, struct rod_error *err);
+/* A copy was begun, and cuda_state_moving has not said that it is over. */
+bool cuda_state_busy(const struct backend *be, uint32_t slot);
+void cuda_state_on_moved(struct backend *be, void (*moved)(void *arg), void *arg);
+void *cuda_state_host_take(struct backend *be, size_t bytes);
+void cuda_state_host_give(void *memory, size_t bytes);
+
+/* ---- cuda_forward.c ---- */
+
+void cuda_forward_enqueue(struct backend *be, const struct step *st);
+/* Captures the decode steps of every bucket up to n_slots rows. */
+int cuda_forward_capture(struct backend *be, struct rod_error *err);
+
+/* ---- cuda_step.c, above state and forward ---- */
+
+int cuda_step_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
+                      struct rod_error *err);
+/* Starts a step, to end with logits in host_logits or with its turns' tokens. */
+int cuda_step_start(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, enum cuda_end how,
+                    struct cuda_flight *flight, struct rod_error *err);
+
+/* ---- cuda_sample.c, above step ---- */
+
+/* n_rows: most rows of logits. After the slots, before cuda_forward_capture. */
+int cuda_sample_open(struct backend *be, size_t n_rows, struct rod_error *err);
+void cuda_sample_close(struct backend *be);
+size_t cuda_sample_slot_bytes(uint32_t V); /* on the device, beside the slot's state */
+int cuda_sample_slot(struct backend *be, uint32_t slot, const struct backend_sampling *sampling, struct rod_error *err);
+int cuda_sample_launch(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err);
+int cuda_sample_collect(struct backend *be, const struct backend_token **tokens, struct rod_error *err);
 
 #endif

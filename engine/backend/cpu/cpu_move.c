@@ -1,5 +1,5 @@
-/* backend_cpu_move.c - one thread that copies states in and out of slots, so that steps need not wait for it. */
-#include "backend_cpu.h"
+/* cpu_move.c - one thread that copies states in and out of slots, so that steps need not wait for it. */
+#include "cpu_backend.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -26,6 +26,7 @@ static void *mover_thread(void *arg) {
         while (m->n_done == m->n_begun && !m->stop) pthread_cond_wait(&m->filled, &m->lock);
         if (m->n_done == m->n_begun) break;
         const struct cpu_move move = m->queue[m->n_done % n_slots];
+        assert(m->n_done < m->n_begun && m->moving[move.slot]);
         pthread_mutex_unlock(&m->lock);
         cpu_state_copy(m->be, &move);
         pthread_mutex_lock(&m->lock);
@@ -52,7 +53,7 @@ int cpu_mover_open(struct backend *be, struct cpu_mover **out, struct rod_error 
     }
     if (!m || !m->queue || !m->moving || pthread_create(&m->thread, NULL, mover_thread, m)) {
         if (m) free(m->queue), free(m->moving), free(m);
-        return rod_fail(err, ROD_ENOMEM, "the thread that copies states does not start");
+        return rod_fail(err, ROD_ENOMEM, "The thread that copies states does not start.");
     }
     *out = m;
     return 0;
@@ -61,10 +62,12 @@ int cpu_mover_open(struct backend *be, struct cpu_mover **out, struct rod_error 
 void cpu_mover_close(struct cpu_mover *m) {
     if (!m) return;
     pthread_mutex_lock(&m->lock);
+    assert(!m->stop);
     m->stop = true;
     pthread_cond_signal(&m->filled);
     pthread_mutex_unlock(&m->lock);
     pthread_join(m->thread, NULL);
+    assert(m->n_done == m->n_begun); /* every move that was begun is over */
     pthread_mutex_destroy(&m->lock);
     pthread_cond_destroy(&m->filled);
     free(m->queue);
@@ -72,24 +75,46 @@ void cpu_mover_close(struct cpu_mover *m) {
     free(m);
 }
 
-void cpu_mover_begin(struct cpu_mover *m, const struct cpu_move *move) {
+/* ---- the calls ---- */
+
+static void mover_begin(struct cpu_mover *m, const struct cpu_move *move) {
     pthread_mutex_lock(&m->lock);
-    assert(!m->moving[move->slot]);
+    assert(!m->stop && !m->moving[move->slot]); /* one move of a slot at a time, none after close */
+    assert(m->n_begun - m->n_done < m->be->info.n_slots);
     m->moving[move->slot] = true;
     m->queue[m->n_begun++ % m->be->info.n_slots] = *move;
     pthread_cond_signal(&m->filled);
     pthread_mutex_unlock(&m->lock);
 }
 
-bool cpu_mover_moving(struct cpu_mover *m, uint32_t slot) {
+int cpu_move_save_begin(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                        struct rod_error *err) {
+    const int rc = cpu_state_check(be, slot, pos, NULL, bytes, err);
+    if (!rc) mover_begin(be->mover, &(struct cpu_move){.slot = slot, .pos = pos, .state = state});
+    return rc;
+}
+
+int cpu_move_load_begin(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                        struct rod_error *err) {
+    const int rc = cpu_state_check(be, slot, pos, state, bytes, err);
+    if (!rc)
+        mover_begin(be->mover, &(struct cpu_move){.slot = slot, .in = true, .pos = pos, .state = CPU_READ_ONLY(state)});
+    return rc;
+}
+
+int cpu_move_moving(struct backend *be, uint32_t slot, struct rod_error *err) {
+    struct cpu_mover *m = be->mover;
+    (void)err;
     pthread_mutex_lock(&m->lock);
     const bool moving = slot < m->be->info.n_slots && m->moving[slot];
     pthread_mutex_unlock(&m->lock);
     return moving;
 }
 
-void cpu_mover_on_moved(struct cpu_mover *m, void (*moved)(void *arg), void *arg) {
+void cpu_move_on_moved(struct backend *be, void (*moved)(void *arg), void *arg) {
+    struct cpu_mover *m = be->mover;
     pthread_mutex_lock(&m->lock);
+    assert(m->n_done == m->n_begun); /* before any copy is under way */
     m->moved = moved;
     m->arg = arg;
     pthread_mutex_unlock(&m->lock);

@@ -1,9 +1,9 @@
-/* forward_cpu.c - one step on the CPU: the team walks the layers together, a barrier between dependent stages.
+/* cpu_forward.c - one step on the CPU: the team walks the layers together, a barrier between dependent stages.
  *
  * A stage shares out rows, panels of 32 outputs, or heads; every output element is computed whole by one thread, so
  * neither the number of threads nor the other rows of the step change a bit of it.
  */
-#include "backend_cpu.h"
+#include "cpu_backend.h"
 
 #include <assert.h>
 #include <math.h>
@@ -18,8 +18,9 @@ struct step {
 };
 
 /* y[rows] = base + W x for the member's share of W's panels. */
-static void product(const struct step *st, uint32_t member, const struct cpu_matrix *w, uint32_t n_rows, const float *x,
-                    size_t ldx, const float *base, float *y, size_t ldy, struct cpu_ahead *ahead) {
+static void apply_product(const struct step *st, uint32_t member, const struct cpu_matrix *w, uint32_t n_rows,
+                          const float *x, size_t ldx, const float *base, float *y, size_t ldy,
+                          struct cpu_ahead *ahead) {
     uint32_t p0, p1;
     team_share(st->be->team, member, w->n_panels, &p0, &p1);
     st->be->ops->linear(w, p0, p1, n_rows, x, ldx, base, ldy, y, ldy, ahead);
@@ -33,8 +34,8 @@ struct product {
     float *y;
     size_t ldy;
 };
-static void products(const struct step *st, uint32_t member, const struct product *list, uint32_t n,
-                     struct cpu_ahead *ahead) {
+static void apply_products(const struct step *st, uint32_t member, const struct product *list, uint32_t n,
+                           struct cpu_ahead *ahead) {
     uint32_t total = 0, p0, p1, first = 0;
     for (uint32_t i = 0; i < n; i++) total += list[i].w->n_panels;
     team_share(st->be->team, member, total, &p0, &p1);
@@ -98,6 +99,7 @@ static void embed_rows(const struct step *st, uint32_t member) {
     for (uint32_t r = r0; r < r1; r++) {
         const struct backend_segment *seg = &st->segs[be->rows[r].segment];
         float *x = be->x + (size_t)r * be->Dp, *rope = be->rope + (size_t)r * d->rot_dim;
+        assert(seg->tok[be->rows[r].index] >= 0 && (uint32_t)seg->tok[be->rows[r].index] < d->V);
         cpu_matrix_row(&be->embed, (uint32_t)seg->tok[be->rows[r].index], x);
         if (d->scale_embed)
             for (uint32_t i = 0; i < d->D; i++) x[i] *= sqrtf((float)d->M);
@@ -111,10 +113,12 @@ static void embed_rows(const struct step *st, uint32_t member) {
 }
 
 /* E2 for channels [e0, e1): inputs before the segment come from the slot's ring (row of position p: p mod K). */
-static void convolve(const struct step *st, const struct cpu_layer *w, uint32_t layer, uint32_t e0, uint32_t e1) {
+static void convolve_channels(const struct step *st, const struct cpu_layer *w, uint32_t layer, uint32_t e0,
+                              uint32_t e1) {
     struct backend *be = st->be;
     const uint32_t K = be->d.K, Ep = be->Ep;
     const float *tap[64];
+    assert(K >= 1 && K <= sizeof tap / sizeof *tap);
     uint32_t r = 0;
     for (uint32_t i = 0; i < st->n_segs; i++) {
         const struct backend_segment *seg = &st->segs[i];
@@ -132,7 +136,7 @@ static void convolve(const struct step *st, const struct cpu_layer *w, uint32_t 
 }
 
 /* E6 and E7 for channels [e0, e1), chunk by chunk. */
-static void recur(const struct step *st, const struct cpu_layer *w, uint32_t layer, uint32_t e0, uint32_t e1) {
+static void recur_channels(const struct step *st, const struct cpu_layer *w, uint32_t layer, uint32_t e0, uint32_t e1) {
     struct backend *be = st->be;
     const struct cpu_ops *ops = be->ops;
     const size_t Ep = be->Ep, Mp = be->Mp;
@@ -151,7 +155,7 @@ static void recur(const struct step *st, const struct cpu_layer *w, uint32_t lay
         ops->gate_out(be->o + r * Ep, w->residual, be->s + r * Ep, be->z + r * Ep, e0, e1);
 }
 
-static void mixer(const struct step *st, uint32_t member, uint32_t layer, struct cpu_ahead *ahead) {
+static void run_mixer(const struct step *st, uint32_t member, uint32_t layer, struct cpu_ahead *ahead) {
     struct backend *be = st->be;
     const struct cpu_ops *ops = be->ops;
     const struct cpu_layer *w = &be->layers[layer];
@@ -165,22 +169,22 @@ static void mixer(const struct step *st, uint32_t member, uint32_t layer, struct
     norm_rows(st, member, be->x, w->mixer_norm, d->D, be->Dp, be->h);
     team_barrier(be->team, member); /* h before E1 */
     const struct product fc[] = {{&w->a, be->h, Dp, be->a, Ep}, {&w->z, be->h, Dp, be->z, Ep}};
-    products(st, member, fc, 2, ahead);
+    apply_products(st, member, fc, 2, ahead);
     team_barrier(be->team, member); /* a before E2 and W_c0 */
-    convolve(st, w, layer, e0, e1);
+    convolve_channels(st, w, layer, e0, e1);
     team_barrier(be->team, member); /* s before E3, E5 */
     const struct product in[] = {{&w->q, be->s, Ep, be->q, Mp},
                                  {&w->k, be->s, Ep, be->k, Mp},
                                  {&w->g, be->s, Ep, be->g, Mp},
                                  {&w->t, be->s, Ep, be->t, Mp},
                                  {&w->c0, be->a, Ep, be->c0, Rp}};
-    products(st, member, in, 5, ahead);
+    apply_products(st, member, in, 5, ahead);
     team_barrier(be->team, member); /* projections before gates; c0 before W_c1 */
     team_share(be->team, member, n, &first, &last);
     for (size_t r = first; r < last; r++)
         ops->gates(d->M, d->k_eps, be->q + r * Mp, be->k + r * Mp, be->g + r * Mp, w->g_b, be->t + r * Mp, w->t_b,
                    be->log_alpha + r * Mp);
-    product(st, member, &w->c1, n, be->c0, Rp, NULL, be->u, Ep, NULL);
+    apply_product(st, member, &w->c1, n, be->c0, Rp, NULL, be->u, Ep, NULL);
     for (size_t r = 0; r < n; r++)
         ops->gate_u(be->u + r * Ep, w->c1_b, be->a + r * Ep, e0, e1, be->u + r * Ep); /* own panels */
     team_barrier(be->team, member); /* q, k, log_alpha of all rows before E6 */
@@ -204,7 +208,7 @@ static void mixer(const struct step *st, uint32_t member, uint32_t layer, struct
         }
         team_barrier(be->team, member); /* scores before they are applied */
     }
-    recur(st, w, layer, e0, e1);
+    recur_channels(st, w, layer, e0, e1);
     team_barrier(be->team, member); /* whole rows of o before their norm */
     norm_rows(st, member, be->o, w->act_norm, d->E, be->Ep, be->o);
     team_barrier(be->team, member); /* normed o before W_o */
@@ -212,12 +216,12 @@ static void mixer(const struct step *st, uint32_t member, uint32_t layer, struct
         ahead_windows(st, member, layer, ahead);
     else
         ahead_states(st, member, layer + 1, ahead);
-    product(st, member, &w->out, n, be->o, Ep, be->x, be->x, Dp, ahead);
+    apply_product(st, member, &w->out, n, be->o, Ep, be->x, be->x, Dp, ahead);
     team_barrier(be->team, member); /* x_state */
 }
 
 /* Rotates one head in place (half-split or interleaved pairs). */
-static void rotate(const struct model_dims *d, const float *rope, float *head) {
+static void rotate_head(const struct model_dims *d, const float *rope, float *head) {
     uint32_t half = d->rot_dim / 2;
     for (uint32_t i = 0; i < half; i++) {
         float *a = d->rot_interleaved ? head + 2 * i : head + i, *b = d->rot_interleaved ? a + 1 : head + half + i;
@@ -240,6 +244,7 @@ static void remember_row(const struct step *st, uint32_t layer, size_t r) {
     const struct backend_segment *seg = &st->segs[be->rows[r].segment];
     float *slot = cpu_slot(be, seg->slot, layer);
     const size_t nk = (size_t)be->d.Hk * be->d.P, nv = (size_t)be->d.Hv * be->d.P;
+    assert(be->ring_keys > 0);
     const size_t at = (size_t)((seg->pos + be->rows[r].index) % be->ring_keys);
     float *kt = slot + be->at.k + at / CPU_PANEL * nk * CPU_PANEL + at % CPU_PANEL;
     for (size_t i = 0; i < nk; i++) kt[i * CPU_PANEL] = be->ak[r * be->Kvp + i];
@@ -258,7 +263,7 @@ static void attend_row(const struct step *st, uint32_t member, uint32_t layer, s
 
 /* Pieces of segments go phase by phase: a piece's keys enter the rings, then its rows read them. One phase, but for
  * prompts longer than a chunk. */
-static void attend(const struct step *st, uint32_t member, uint32_t layer) {
+static void attend_rows(const struct step *st, uint32_t member, uint32_t layer) {
     struct backend *be = st->be;
     const uint32_t n = st->n_rows, size = team_size(be->team);
     for (uint32_t phase = 0; phase < st->n_phases; phase++) {
@@ -285,7 +290,7 @@ static void attend(const struct step *st, uint32_t member, uint32_t layer) {
     }
 }
 
-static void attention_and_ffn(const struct step *st, uint32_t member, uint32_t layer, struct cpu_ahead *ahead) {
+static void run_attention_and_ffn(const struct step *st, uint32_t member, uint32_t layer, struct cpu_ahead *ahead) {
     struct backend *be = st->be;
     const struct cpu_ops *ops = be->ops;
     const struct cpu_layer *w = &be->layers[layer];
@@ -298,7 +303,7 @@ static void attention_and_ffn(const struct step *st, uint32_t member, uint32_t l
     team_barrier(be->team, member); /* h2 before q, k, v */
     const struct product qkv[] = {
         {&w->aq, be->h, Dp, be->aq, Qp}, {&w->ak, be->h, Dp, be->ak, Kvp}, {&w->av, be->h, Dp, be->av, Vvp}};
-    products(st, member, qkv, 3, ahead);
+    apply_products(st, member, qkv, 3, ahead);
     team_barrier(be->team, member); /* q, k, v before rotary and the rings */
     team_share(be->team, member, n, &first, &last);
     for (size_t r = first; r < last; r++) {
@@ -306,30 +311,30 @@ static void attention_and_ffn(const struct step *st, uint32_t member, uint32_t l
         for (uint32_t h = 0; h < d->H; h++) {
             float *head = be->aq + r * Qp + (size_t)h * d->P;
             if (d->qk_norm) norm_head(d, w->q_norm, head);
-            rotate(d, rope, head);
+            rotate_head(d, rope, head);
         }
         for (uint32_t h = 0; h < d->Hk; h++) {
             float *head = be->ak + r * Kvp + (size_t)h * d->P;
             if (d->qk_norm) norm_head(d, w->k_norm, head);
-            rotate(d, rope, head);
+            rotate_head(d, rope, head);
         }
         if (be->rows[r].phase == 0) remember_row(st, layer, r);
     }
     team_barrier(be->team, member); /* rotated q, k and the first pieces' rings before attention */
-    attend(st, member, layer);
+    attend_rows(st, member, layer);
     ahead_states(st, member, layer + 1, ahead);
-    product(st, member, &w->ao, n, be->att, Qp, be->x, be->y, Dp, ahead);
+    apply_product(st, member, &w->ao, n, be->att, Qp, be->x, be->y, Dp, ahead);
     team_barrier(be->team, member); /* y before its norm */
     norm_rows(st, member, be->y, w->ffn_norm, d->D, be->Dp, be->h);
     team_barrier(be->team, member); /* before W_f1 */
     const struct product f1[] = {{&w->fa, be->h, Dp, be->fa, Fp}, {&w->fg, be->h, Dp, be->fg, Fp}};
-    products(st, member, f1, 2, ahead);
+    apply_products(st, member, f1, 2, ahead);
     team_barrier(be->team, member); /* both halves before their product */
     team_share(be->team, member, be->Fp / CPU_PANEL, &first, &last);
     for (size_t r = 0; r < n; r++) ops->ffn_act(be->fa + r * Fp, be->fg + r * Fp, first * CPU_PANEL, last * CPU_PANEL);
     team_barrier(be->team, member); /* before W_f2 */
-    product(st, member, &w->fout, n, be->fa, Fp, be->x, be->x, Dp,
-            ahead); /* onto x_state, not onto y: the two-hop residual */
+    apply_product(st, member, &w->fout, n, be->fa, Fp, be->x, be->x, Dp,
+                  ahead); /* onto x_state, not onto y: the two-hop residual */
     team_barrier(be->team, member);
 }
 
@@ -347,7 +352,7 @@ static void output_rows(const struct step *st, uint32_t member) {
         }
     }
     team_barrier(be->team, member); /* normed rows before W_lm */
-    product(st, member, &be->lm_head, st->n_out, be->h, be->Dp, NULL, be->logits, be->d.V, NULL);
+    apply_product(st, member, &be->lm_head, st->n_out, be->h, be->Dp, NULL, be->logits, be->d.V, NULL);
 }
 
 static void step_member(void *arg, uint32_t member) {
@@ -357,18 +362,19 @@ static void step_member(void *arg, uint32_t member) {
     ahead_states(st, member, 0, &ahead);
     team_barrier(st->be->team, member);
     for (uint32_t i = 0; i < st->be->d.L; i++) {
-        mixer(st, member, i, &ahead);
-        if (st->be->d.plus) attention_and_ffn(st, member, i, &ahead);
+        run_mixer(st, member, i, &ahead);
+        if (st->be->d.plus) run_attention_and_ffn(st, member, i, &ahead);
     }
     if (st->n_out) output_rows(st, member);
 }
 
-int forward_cpu(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
+int cpu_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                 struct rod_error *err) {
     if (be->fault_step && ++be->n_steps == be->fault_step)
-        return rod_fail(err, ROD_EDEVICE, "step %llu is a test's fault", (unsigned long long)be->n_steps);
+        return rod_fail(err, ROD_EDEVICE, "Step %llu is a test's fault.", (unsigned long long)be->n_steps);
     struct step st = {.be = be, .segs = segs, .n_segs = n_segs};
     for (uint32_t i = 0; i < n_segs; i++) {
+        assert(!cpu_move_moving(be, segs[i].slot, NULL)); /* a slot that is being copied has no rows */
         assert(segs[i].slot < be->info.n_slots && segs[i].n_tok > 0 && segs[i].n_out <= segs[i].n_tok);
         assert(st.n_rows + segs[i].n_tok <= be->info.max_batch_tok && st.n_out + segs[i].n_out <= be->info.max_out);
         for (uint32_t t = 0, phase = 0; t < segs[i].n_tok;) { /* pieces end at absolute multiples of the chunk */
@@ -382,6 +388,7 @@ int forward_cpu(struct backend *be, const struct backend_segment *segs, uint32_t
         st.n_out += segs[i].n_out;
     }
     (void)err; /* nothing can fail: no allocation, no device */
+    assert(st.n_chunks <= st.n_rows && st.n_out <= st.n_rows);
     if (st.n_rows) team_run(be->team, step_member, &st);
     *logits = be->logits;
     return 0;

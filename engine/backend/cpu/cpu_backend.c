@@ -1,7 +1,9 @@
-/* backend_cpu.c - the CPU backend: packs the weights in their own dtype, owns the slot pool and the workspaces. */
-#include "backend_cpu.h"
+/* cpu_backend.c - the CPU backend: packs the weights in their own dtype, owns the slot pool and the workspaces. */
+#include "cpu_backend.h"
+#include "engine/base/fail.h"
 #include "engine/base/host_memory.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,14 +12,14 @@
 
 enum { MAX_ALLOCATIONS = 64 + 32 * 4096 };
 
-static uint32_t pad(uint32_t n) { return (n + CPU_PANEL - 1) / CPU_PANEL * CPU_PANEL; }
+static uint32_t pad_panel(uint32_t n) { return (n + CPU_PANEL - 1) / CPU_PANEL * CPU_PANEL; }
 
 /* Zeroed, 64-byte aligned, freed with the backend. NULL: err is filled. */
-static void *take(struct backend *be, size_t bytes, struct rod_error *err) {
+static void *cpu_take(struct backend *be, size_t bytes, struct rod_error *err) {
     bytes = (bytes + 63) / 64 * 64 + 64;
     void *p = be->n_allocations < MAX_ALLOCATIONS ? aligned_alloc(64, bytes) : NULL;
     if (!p) {
-        rod_fail(err, ROD_ENOMEM, "no memory for %zu bytes of weights or workspace", bytes);
+        rod_fail_no_memory(err);
         return NULL;
     }
     memset(p, 0, bytes);
@@ -68,32 +70,34 @@ static void pack_member(void *arg, uint32_t member) {
 }
 
 /* rows [first, first + n) of w, packed. */
-static int pack(struct backend *be, const struct weight *w, uint32_t first, uint32_t n, bool fp32, struct cpu_matrix *m,
-                struct rod_error *err) {
+static int pack_rows(struct backend *be, const struct weight *w, uint32_t first, uint32_t n, bool fp32,
+                     struct cpu_matrix *m, struct rod_error *err) {
     enum dtype dtype = w->part[0].dtype;
     bool convert = fp32 || (w->n_parts == 2 && w->part[1].dtype != dtype);
-    *m = (struct cpu_matrix){n, w->cols, pad(n) / CPU_PANEL, CPU_F32, NULL};
+    *m = (struct cpu_matrix){n, w->cols, pad_panel(n) / CPU_PANEL, CPU_F32, NULL};
     if (!convert) m->dtype = dtype == DTYPE_F32 ? CPU_F32 : dtype == DTYPE_F16 ? CPU_F16 : CPU_BF16;
     struct pack_job job = {w, first, m, be->team, NULL};
     size_t bytes = cpu_matrix_bytes(n, w->cols, m->dtype);
-    m->data = take(be, bytes, err);
+    m->data = cpu_take(be, bytes, err);
     if (m->dtype == CPU_F32) job.rows = malloc(sizeof(float) * w->cols * team_size(be->team));
     if (!m->data || (m->dtype == CPU_F32 && !job.rows)) {
         free(job.rows);
-        return m->data ? rod_fail(err, ROD_ENOMEM, "no memory to convert weights") : ROD_ENOMEM;
+        return m->data ? rod_fail_no_memory(err) : ROD_ENOMEM;
     }
     rod_progress(&be->progress, "packing weights", "B", be->packed_bytes, be->model_bytes);
     team_run(be->team, pack_member, &job);
     free(job.rows);
+    assert(first + n <= w->rows);
     be->packed_bytes += (uint64_t)n * w->cols * dtype_bytes(dtype);
     be->info.weight_bytes += (uint64_t)n * w->cols * (m->dtype == CPU_F32 ? 4 : 2);
     return 0;
 }
 
 /* Elements [first, first + n) of a small weight in fp32, zeros up to the padded width. */
-static float *vector(struct backend *be, const struct weight *w, uint32_t first, uint32_t n, struct rod_error *err) {
-    float *all = malloc(sizeof(float) * w->rows * w->cols), *dst = take(be, sizeof(float) * pad(n), err);
-    if (!all) rod_fail(err, ROD_ENOMEM, "no memory to convert weights");
+static float *load_vector(struct backend *be, const struct weight *w, uint32_t first, uint32_t n,
+                          struct rod_error *err) {
+    float *all = malloc(sizeof(float) * w->rows * w->cols), *dst = cpu_take(be, sizeof(float) * pad_panel(n), err);
+    if (!all) rod_fail_no_memory(err);
     if (!all || !dst) {
         free(all);
         return NULL;
@@ -108,8 +112,8 @@ static float *vector(struct backend *be, const struct weight *w, uint32_t first,
 /* [E, K] -> [K, Ep] */
 static float *conv_weights(struct backend *be, const struct weight *w, struct rod_error *err) {
     uint32_t E = be->d.E, K = be->d.K;
-    float *rows = malloc(sizeof(float) * E * K), *dst = take(be, sizeof(float) * K * be->Ep, err);
-    if (!rows) rod_fail(err, ROD_ENOMEM, "no memory to convert weights");
+    float *rows = malloc(sizeof(float) * E * K), *dst = cpu_take(be, sizeof(float) * K * be->Ep, err);
+    if (!rows) rod_fail_no_memory(err);
     if (rows && dst) {
         weight_to_f32(w, rows);
         for (uint32_t e = 0; e < E; e++)
@@ -152,9 +156,10 @@ static int load_layer(struct backend *be, const struct model_layer *src, bool fp
     };
     for (size_t i = 0; !rc && i < sizeof matrices / sizeof *matrices; i++)
         if (matrices[i].w->n_parts)
-            rc = pack(be, matrices[i].w, matrices[i].first, matrices[i].n, fp32, matrices[i].m, err);
+            rc = pack_rows(be, matrices[i].w, matrices[i].first, matrices[i].n, fp32, matrices[i].m, err);
     for (size_t i = 0; !rc && i < sizeof vectors / sizeof *vectors; i++)
-        if (vectors[i].w->n_parts && !(*vectors[i].v = vector(be, vectors[i].w, vectors[i].first, vectors[i].n, err)))
+        if (vectors[i].w->n_parts &&
+            !(*vectors[i].v = load_vector(be, vectors[i].w, vectors[i].first, vectors[i].n, err)))
             rc = ROD_ENOMEM;
     if (!rc && !(dst->conv = conv_weights(be, &src->conv, err))) rc = ROD_ENOMEM;
     return rc;
@@ -162,15 +167,15 @@ static int load_layer(struct backend *be, const struct model_layer *src, bool fp
 
 static int load_weights(struct backend *be, const struct model *model, bool fp32, struct rod_error *err) {
     const struct model_dims *d = &be->d;
-    int rc = pack(be, &model->embed, 0, d->V, fp32, &be->embed, err);
+    int rc = pack_rows(be, &model->embed, 0, d->V, fp32, &be->embed, err);
     if (rc) return rc;
     if (d->tied)
         be->lm_head = be->embed;
-    else if ((rc = pack(be, &model->lm_head, 0, d->V, fp32, &be->lm_head, err)))
+    else if ((rc = pack_rows(be, &model->lm_head, 0, d->V, fp32, &be->lm_head, err)))
         return rc;
-    if (!(be->norm_f = vector(be, &model->norm_f, 0, d->D, err))) return ROD_ENOMEM;
-    if (d->norm_embed && !(be->embed_norm = vector(be, &model->embed_norm, 0, d->D, err))) return ROD_ENOMEM;
-    if (!(be->layers = take(be, sizeof *be->layers * d->L, err))) return ROD_ENOMEM;
+    if (!(be->norm_f = load_vector(be, &model->norm_f, 0, d->D, err))) return ROD_ENOMEM;
+    if (d->norm_embed && !(be->embed_norm = load_vector(be, &model->embed_norm, 0, d->D, err))) return ROD_ENOMEM;
+    if (!(be->layers = cpu_take(be, sizeof *be->layers * d->L, err))) return ROD_ENOMEM;
     for (uint32_t i = 0; i < d->L; i++)
         if ((rc = load_layer(be, &model->layers[i], fp32, &be->layers[i], err))) return rc;
     rod_progress(&be->progress, "packing weights", "B", be->model_bytes, be->model_bytes);
@@ -185,11 +190,12 @@ static void lay_out_slot(struct backend *be) {
     at->S = 0;
     at->conv = at->S + (size_t)be->Ep * d->M;
     at->k = at->conv + (size_t)d->K * be->Ep;
-    be->ring_keys = d->plus ? pad(d->visible + CPU_CHUNK - 1) : 0;
+    be->ring_keys = d->plus ? pad_panel(d->visible + CPU_CHUNK - 1) : 0;
     at->v = at->k + (size_t)d->Hk * d->P * be->ring_keys;
     at->layer_floats = at->v + (size_t)d->Hv * d->P * be->ring_keys;
     be->slot_floats = at->layer_floats * d->L;
     be->info.slot_bytes = be->slot_floats * sizeof(float);
+    assert(be->info.slot_bytes > 0 && be->ring_keys % CPU_PANEL == 0);
 }
 
 static int make_slots(struct backend *be, uint32_t n_slots, struct rod_error *err) {
@@ -200,18 +206,14 @@ static int make_slots(struct backend *be, uint32_t n_slots, struct rod_error *er
     }
     be->info.n_slots = n_slots;
     /* Pages are taken when sessions fill them: what cannot fit would end the process later, under load. */
-    if (n_slots > memory / be->info.slot_bytes) {
-        rod_fail(err, ROD_ENOMEM,
-                 "%u slots of %llu bytes a session are more than the memory that this process may have, %llu bytes",
-                 n_slots, (unsigned long long)be->info.slot_bytes, (unsigned long long)memory);
-        if (err) memcpy(err->param, "slots", sizeof "slots");
-        return ROD_ENOMEM;
-    }
+    if (n_slots > memory / be->info.slot_bytes)
+        return rod_fail_at(
+            err, ROD_ENOMEM, "slots",
+            "%u slots of %llu bytes each are more than the memory that this process may use, %llu bytes.", n_slots,
+            (unsigned long long)be->info.slot_bytes, (unsigned long long)memory);
     void *p = mmap(NULL, be->info.slot_bytes * n_slots, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED)
-        return rod_fail(err, ROD_ENOMEM, "no memory for %u slots of %llu bytes", n_slots,
-                        (unsigned long long)be->info.slot_bytes);
+    if (p == MAP_FAILED) return rod_fail_no_memory(err);
     be->slots = p;
     return 0;
 }
@@ -254,24 +256,22 @@ static int make_workspaces(struct backend *be, struct rod_error *err) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) bytes += parts[i].n * sizeof(float);
     const uint64_t memory = host_memory_bytes();
-    if (bytes > memory) {
-        rod_fail(err, ROD_ENOMEM,
-                 "max_batch_tokens %zu takes %llu bytes, more than the memory that this process may have, %llu bytes",
-                 N, (unsigned long long)bytes, (unsigned long long)memory);
-        if (err) memcpy(err->param, "max_batch_tokens", sizeof "max_batch_tokens");
-        return ROD_ENOMEM;
-    }
+    if (bytes > memory)
+        return rod_fail_at(
+            err, ROD_ENOMEM, "max_batch_tokens",
+            "max_batch_tokens %zu takes %llu bytes, more than the memory that this process may use, %llu bytes.", N,
+            (unsigned long long)bytes, (unsigned long long)memory);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (!(*parts[i].p = take(be, parts[i].n * sizeof(float), err))) return ROD_ENOMEM;
-    be->b = take(be, N * Mp * sizeof *be->b, err);
-    be->rows = take(be, N * sizeof *be->rows, err);
-    be->chunks = take(be, N * sizeof *be->chunks, err);
-    be->inv_freq = take(be, (d->rot_dim / 2 + 1) * sizeof *be->inv_freq, err);
-    be->window_scratch = take(be, n_threads * sizeof *be->window_scratch, err);
+        if (!(*parts[i].p = cpu_take(be, parts[i].n * sizeof(float), err))) return ROD_ENOMEM;
+    be->b = cpu_take(be, N * Mp * sizeof *be->b, err);
+    be->rows = cpu_take(be, N * sizeof *be->rows, err);
+    be->chunks = cpu_take(be, N * sizeof *be->chunks, err);
+    be->inv_freq = cpu_take(be, (d->rot_dim / 2 + 1) * sizeof *be->inv_freq, err);
+    be->window_scratch = cpu_take(be, n_threads * sizeof *be->window_scratch, err);
     if (!be->b || !be->rows || !be->chunks || !be->inv_freq || !be->window_scratch) return ROD_ENOMEM;
     for (uint32_t i = 0; i < d->rot_dim / 2; i++) be->inv_freq[i] = 1.0 / pow(d->rot_base, 2.0 * i / d->rot_dim);
     for (size_t i = 0; i < n_threads; i++)
-        if (!(be->window_scratch[i] = take(be, 4 * ((size_t)d->visible + 2 * CPU_PANEL) * sizeof(float), err)))
+        if (!(be->window_scratch[i] = cpu_take(be, 4 * ((size_t)d->visible + 2 * CPU_PANEL) * sizeof(float), err)))
             return ROD_ENOMEM;
     return 0;
 }
@@ -290,18 +290,15 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
                             struct rod_error *err) {
     const char *own = dtype_name(model->weight_dtype), *precision = config->precision ? config->precision : "auto";
     bool fp32 = !strcmp(precision, "fp32");
-    if (!fp32 && strcmp(precision, "auto") && strcmp(precision, own)) {
-        rod_fail(err, ROD_EINVALID, "precision %s: the CPU keeps weights in their own type (%s) or in fp32", precision,
-                 own);
-        if (err) memcpy(err->param, "precision", sizeof "precision");
-        return ROD_EINVALID;
-    }
+    if (!fp32 && strcmp(precision, "auto") && strcmp(precision, own))
+        return rod_fail_at(err, ROD_EINVALID, "precision",
+                           "precision is %s; the CPU keeps weights in their own type (%s) or in fp32.", precision, own);
     struct backend *be = calloc(1, sizeof *be);
     if (be) be->allocations = calloc(MAX_ALLOCATIONS, sizeof *be->allocations);
     if (be) be->team = team_open(config->n_threads);
     if (!be || !be->allocations || !be->team) {
         backend_cpu_close(be);
-        return rod_fail(err, ROD_ENOMEM, "cannot start %u compute threads", config->n_threads);
+        return rod_fail(err, ROD_ENOMEM, "threads is %u; so many compute threads do not start.", config->n_threads);
     }
     const struct model_dims *d = &be->d;
     be->d = model->dims;
@@ -309,8 +306,9 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     be->progress = config->progress;
     be->model_bytes = model->weight_bytes;
     be->ops = cpu_ops_best();
-    be->Dp = pad(d->D), be->Ep = pad(d->E), be->Mp = pad(d->M), be->Rp = pad(d->R), be->Fp = pad(d->F);
-    be->Qp = pad(d->H * d->P), be->Kvp = pad(d->Hk * d->P), be->Vvp = pad(d->Hv * d->P);
+    be->Dp = pad_panel(d->D), be->Ep = pad_panel(d->E), be->Mp = pad_panel(d->M), be->Rp = pad_panel(d->R),
+    be->Fp = pad_panel(d->F);
+    be->Qp = pad_panel(d->H * d->P), be->Kvp = pad_panel(d->Hk * d->P), be->Vvp = pad_panel(d->Hv * d->P);
     lay_out_slot(be);
     be->state = state_layout_of(d, DTYPE_F32);
     state_layout_id(&be->state, be->info.state_id);
@@ -321,16 +319,16 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     be->info.max_batch_tok = config->max_batch_tok ? config->max_batch_tok : be->info.n_slots + 3 * CPU_CHUNK;
     if (!config->max_batch_tok && be->info.max_batch_tok < 256) be->info.max_batch_tok = 256;
     if (!rc && be->info.max_batch_tok < least && config->n_slots)
-        rc = rod_fail(err, ROD_EINVALID,
-                      "max_batch_tokens %u is below slots + %d = %u: a full step must have room for a prompt",
-                      be->info.max_batch_tok, CPU_CHUNK, least);
+        rc = rod_fail_at(err, ROD_EINVALID, "max_batch_tokens",
+                         "max_batch_tokens %u is below slots + %d = %u; a full step must have room for a prompt.",
+                         be->info.max_batch_tok, CPU_CHUNK, least);
     if (!rc && be->info.max_batch_tok < least) { /* slots were ours to choose */
         if (be->info.max_batch_tok <= CPU_CHUNK)
-            rc = rod_fail(err, ROD_EINVALID, "max_batch_tokens %u is below %d", be->info.max_batch_tok, CPU_CHUNK + 1);
+            rc = rod_fail_at(err, ROD_EINVALID, "max_batch_tokens", "max_batch_tokens %u is below %d.",
+                             be->info.max_batch_tok, CPU_CHUNK + 1);
         else
             be->info.n_slots = be->info.max_batch_tok - CPU_CHUNK;
     }
-    if (rc == ROD_EINVALID && err) memcpy(err->param, "max_batch_tokens", sizeof "max_batch_tokens");
     be->info.max_out = config->max_out ? config->max_out : be->info.max_batch_tok;
     if (be->info.max_out > be->info.max_batch_tok) be->info.max_out = be->info.max_batch_tok;
     if (!rc) rc = make_workspaces(be, err);
@@ -340,6 +338,7 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
         backend_cpu_close(be);
         return rc;
     }
+    assert(be->info.n_slots + CPU_CHUNK <= be->info.max_batch_tok && be->info.max_out <= be->info.max_batch_tok);
     snprintf(be->info.device, sizeof be->info.device, "cpu (%s, %u threads)", be->ops->isa, team_size(be->team));
     *out = be;
     return 0;
@@ -349,13 +348,16 @@ static const struct backend_info *backend_cpu_info(const struct backend *be) { r
 
 /* The window needs no zeroing: positions tell how much of it is filled, and nothing reads beyond. */
 static void backend_cpu_slot_zero(struct backend *be, uint32_t slot) {
+    assert(slot < be->info.n_slots && !cpu_move_moving(be, slot, NULL));
     for (uint32_t i = 0; i < be->d.L; i++) memset(cpu_slot(be, slot, i), 0, be->at.k * sizeof(float));
 }
 
 /* As much of the window's rings as is filled, in whole panels. */
 static void backend_cpu_slot_copy(struct backend *be, uint32_t from, uint32_t to, uint64_t pos) {
     const struct model_dims *d = &be->d;
-    const size_t n_keys = pos < be->ring_keys ? pad((uint32_t)pos) : be->ring_keys;
+    assert(from < be->info.n_slots && to < be->info.n_slots && from != to);
+    assert(!cpu_move_moving(be, from, NULL) && !cpu_move_moving(be, to, NULL));
+    const size_t n_keys = pos < be->ring_keys ? pad_panel((uint32_t)pos) : be->ring_keys;
     for (uint32_t i = 0; i < d->L; i++) {
         const float *src = cpu_slot(be, from, i);
         float *dst = cpu_slot(be, to, i);
@@ -369,7 +371,7 @@ static int backend_cpu_slot_read(struct backend *be, uint32_t slot, uint64_t pos
                                  struct backend_layer_state *out, struct rod_error *err) {
     const struct model_dims *d = &be->d;
     if (slot >= be->info.n_slots || layer >= d->L)
-        return rod_fail(err, ROD_EINVALID, "slot %u or layer %u is out of range", slot, layer);
+        return rod_fail(err, ROD_EINVALID, "Slot %u or layer %u is out of range.", slot, layer);
     const float *base = cpu_slot(be, slot, layer);
     for (uint32_t m = 0; m < d->M; m++)
         for (uint32_t e = 0; e < d->E; e++)
@@ -396,13 +398,13 @@ const struct backend_ops backend_cpu = {
     .info = backend_cpu_info,
     .slot_zero = backend_cpu_slot_zero,
     .slot_copy = backend_cpu_slot_copy,
-    .state_bytes = backend_cpu_state_bytes,
-    .slot_save = backend_cpu_slot_save,
-    .slot_load = backend_cpu_slot_load,
-    .slot_save_begin = backend_cpu_slot_save_begin,
-    .slot_load_begin = backend_cpu_slot_load_begin,
-    .slot_moving = backend_cpu_slot_moving,
-    .on_moved = backend_cpu_on_moved,
+    .state_bytes = cpu_state_bytes,
+    .slot_save = cpu_state_save,
+    .slot_load = cpu_state_load,
+    .slot_save_begin = cpu_move_save_begin,
+    .slot_load_begin = cpu_move_load_begin,
+    .slot_moving = cpu_move_moving,
+    .on_moved = cpu_move_on_moved,
     .slot_read = backend_cpu_slot_read,
-    .forward = forward_cpu,
+    .forward = cpu_forward,
 };

@@ -1,6 +1,6 @@
-/* backend_cuda_forward.c - the kernels of a part of a step, in order: single tokens, captured as a graph per bucket of
- * rows, or pieces of prompts. The order of stages is that of forward_cpu.c. */
-#include "backend_cuda.h"
+/* cuda_forward.c - the kernels of a part of a step, in order: single tokens, captured as a graph per bucket of
+ * rows, or pieces of prompts. The order of stages is that of cpu_forward.c. */
+#include "cuda_backend.h"
 
 #include <cuda_runtime.h>
 
@@ -9,15 +9,15 @@
 #include <string.h>
 
 /* Floats between two partial products of n_rows rows. */
-static size_t partial(uint32_t n_rows, uint32_t cols) { return ((size_t)n_rows * cols + 63) / 64 * 64; }
+static size_t partial_stride(uint32_t n_rows, uint32_t cols) { return ((size_t)n_rows * cols + 63) / 64 * 64; }
 
 /* pending: partial sums that the layer before left to add, row_sums of a norm whose scale they still want. */
-static void mixer(struct backend *be, const struct step *st, uint32_t layer, uint32_t n_pending,
-                  const float *row_sums) {
+static void enqueue_mixer(struct backend *be, const struct step *st, uint32_t layer, uint32_t n_pending,
+                          const float *row_sums) {
     const struct cuda_layer *w = &be->layers[layer];
     const struct cuda_shape *s = &be->shape;
     const uint32_t n = st->n_rows;
-    const size_t part = partial(n, s->D);
+    const size_t part = partial_stride(n, s->D);
     void *stream = be->stream;
     /* The scale of a norm is applied after the product that follows, but for fp32. */
     float *row_scale = s->dtype == CUDA_F32 ? NULL : be->row_scale;
@@ -32,7 +32,7 @@ static void mixer(struct backend *be, const struct step *st, uint32_t layer, uin
     else
         k_conv(s, layer, &be->rows, st->n_segs, be->az, row_scale, w->conv, w->conv_b, be->s, be->act_e, be->act_a,
                stream);
-    const size_t in_stride = partial(n, 4 * s->M), c0_stride = partial(n, s->R);
+    const size_t in_stride = partial_stride(n, 4 * s->M), c0_stride = partial_stride(n, s->R);
     k_linear_pair(&w->in, be->act_e, be->in, 4 * (size_t)s->M, in_stride, &w->c0, be->act_a, be->c0_part, s->R,
                   c0_stride, n, stream);
     const uint32_t in_splits = cuda_linear_splits(&w->in, n), c0_splits = cuda_linear_splits(&w->c0, n);
@@ -92,7 +92,7 @@ static void attend_alone(struct backend *be, const struct attend *a, const int32
 }
 
 /* E9's attention. A row's kernel depends on its own piece alone, so its bits do not depend on the rest of the step. */
-static void attention(struct backend *be, const struct step *st, const struct attend *a) {
+static void enqueue_attention(struct backend *be, const struct step *st, const struct attend *a) {
     const struct cuda_layer *w = &be->layers[a->layer];
     if (st->single) {
         attend_alone(be, a, be->list, st->n_rows, true);
@@ -111,23 +111,23 @@ static void attention(struct backend *be, const struct step *st, const struct at
     }
 }
 
-static void attention_and_ffn(struct backend *be, const struct step *st, uint32_t layer) {
+static void enqueue_attention_and_ffn(struct backend *be, const struct step *st, uint32_t layer) {
     const struct cuda_layer *w = &be->layers[layer];
     const struct cuda_shape *s = &be->shape;
     const uint32_t n = st->n_rows, width = (s->H + s->Hk + s->Hv) * s->P;
-    const size_t part = partial(n, s->D);
+    const size_t part = partial_stride(n, s->D);
     float *row_scale = s->dtype == CUDA_F32 ? NULL : be->row_scale;
     void *stream = be->stream;
     /* x_state = x + W_o's sums times the scale of E8's norm; h2 */
     k_add_norm(be->x, be->d_part, cuda_linear_splits(&w->out, n), part, be->sums, s->Ep / 32, s->E, w->attn_norm,
                s->norm_eps, n, s->D, be->x, be->act_d, row_scale, NULL, 0, s->dtype, stream);
-    const struct attend a = {layer, cuda_linear_splits(&w->qkv, n), partial(n, width), row_scale};
+    const struct attend a = {layer, cuda_linear_splits(&w->qkv, n), partial_stride(n, width), row_scale};
     k_linear(&w->qkv, be->act_d, n, be->qkv, width, a.stride, stream);
-    attention(be, st, &a);
+    enqueue_attention(be, st, &a);
     k_linear(&w->ao, be->act_q, n, be->d_part, s->D, part, stream);
     k_add_norm(be->x, be->d_part, cuda_linear_splits(&w->ao, n), part, NULL, 0, 0, w->ffn_norm, s->norm_eps, n, s->D,
                NULL, be->act_d, row_scale, NULL, 0, s->dtype, stream);
-    const size_t f1_stride = partial(n, w->f1.rows);
+    const size_t f1_stride = partial_stride(n, w->f1.rows);
     k_linear(&w->f1, be->act_d, n, be->f1, w->f1.rows, f1_stride, stream);
     k_ffn_act(be->f1, cuda_linear_splits(&w->f1, n), f1_stride, row_scale, s->F, n, be->act_f, s->dtype, stream);
     k_linear(&w->f2, be->act_f, n, be->d_part, s->D, part,
@@ -136,7 +136,7 @@ static void attention_and_ffn(struct backend *be, const struct step *st, uint32_
 
 /* A layer where the norms and the FFN gate are inside the products, and in a step of single tokens the convolution and
  * the gates too: the same sums in the same order; but large products of prompts have an order of their own. */
-static void fused_mixer(struct backend *be, const struct step *st, uint32_t layer, const float *next_norm) {
+static void enqueue_fused_mixer(struct backend *be, const struct step *st, uint32_t layer, const float *next_norm) {
     const struct cuda_layer *w = &be->layers[layer];
     const struct cuda_shape *s = &be->shape;
     const struct cuda_normed x = {be->act_d, be->squares, s->norm_eps, s->D};
@@ -178,14 +178,15 @@ static void fused_mixer(struct backend *be, const struct step *st, uint32_t laye
                                                         be->x, next_norm, n, be->x, be->squares, be->act_d, stream);
 }
 
-static void fused_attention_and_ffn(struct backend *be, const struct step *st, uint32_t layer, const float *next_norm) {
+static void enqueue_fused_attention_and_ffn(struct backend *be, const struct step *st, uint32_t layer,
+                                            const float *next_norm) {
     const struct cuda_layer *w = &be->layers[layer];
     const struct cuda_shape *s = &be->shape;
     const struct cuda_normed x = {be->act_d, be->squares, s->norm_eps, s->D}; /* and y after it */
     const uint32_t n = st->n_rows, width = (s->H + s->Hk + s->Hv) * s->P;
     void *stream = be->stream;
     (st->single ? k_fused_linear : k_prompt_linear)(&w->qkv, &x, n, be->qkv, width, stream);
-    attention(be, st, &(struct attend){layer, 1, 0, NULL});
+    enqueue_attention(be, st, &(struct attend){layer, 1, 0, NULL});
     (st->single ? k_fused_residual : k_prompt_residual)(&w->ao, be->act_q, NULL, 0, 0, 0, be->x, w->ffn_norm, n, NULL,
                                                         be->squares, be->act_d, stream);
     (st->single ? k_fused_ffn : k_prompt_ffn)(&w->f1, &x, n, be->act_f, stream);
@@ -194,7 +195,7 @@ static void fused_attention_and_ffn(struct backend *be, const struct step *st, u
 }
 
 /* RMSNorm of the rows whose logits are wanted, as the head's operand, once x is whole. */
-static void chosen_rows(struct backend *be, const struct step *st) {
+static void enqueue_chosen_rows(struct backend *be, const struct step *st) {
     const struct cuda_shape *s = &be->shape;
     const float *x = be->x;
     if (!st->single) {
@@ -214,11 +215,11 @@ static void enqueue_fused(struct backend *be, const struct step *st) {
                s->dtype, be->stream);
     for (uint32_t i = 0; i < L; i++) {
         const float *next = i + 1 < L ? be->layers[i + 1].mixer_norm : NULL;
-        fused_mixer(be, st, i, be->d.plus ? be->layers[i].attn_norm : next);
-        if (be->d.plus) fused_attention_and_ffn(be, st, i, next);
+        enqueue_fused_mixer(be, st, i, be->d.plus ? be->layers[i].attn_norm : next);
+        if (be->d.plus) enqueue_fused_attention_and_ffn(be, st, i, next);
     }
     if (st->n_out == 0) return;
-    chosen_rows(be, st);
+    enqueue_chosen_rows(be, st);
     k_fused_linear(&be->lm_head, &normed, st->n_out, be->logits, s->V, be->stream);
 }
 
@@ -226,12 +227,12 @@ static void enqueue_many(struct backend *be, const struct step *st) {
     const struct model_dims *d = &be->d;
     const struct cuda_shape *s = &be->shape;
     void *stream = be->stream;
-    const size_t part = partial(st->n_rows, s->D);
+    const size_t part = partial_stride(st->n_rows, s->D);
     uint32_t n_pending = 0;
     const float *row_sums = NULL;
     for (uint32_t i = 0; i < d->L; i++) {
-        mixer(be, st, i, n_pending, row_sums);
-        if (d->plus) attention_and_ffn(be, st, i);
+        enqueue_mixer(be, st, i, n_pending, row_sums);
+        if (d->plus) enqueue_attention_and_ffn(be, st, i);
         const struct cuda_matrix *last = d->plus ? &be->layers[i].f2 : &be->layers[i].out;
         n_pending = cuda_linear_splits(last, st->n_rows);
         row_sums = d->plus ? NULL : be->sums;
@@ -240,12 +241,14 @@ static void enqueue_many(struct backend *be, const struct step *st) {
     k_add_norm(be->x, be->d_part, n_pending, part, row_sums, s->Ep / 32, s->E, st->single ? be->norm_f : NULL,
                s->norm_eps, st->n_rows, s->D, st->single ? NULL : be->x, st->single ? be->act_d : NULL, NULL, NULL, 0,
                s->dtype, stream);
-    if (!st->single) chosen_rows(be, st);
+    if (!st->single) enqueue_chosen_rows(be, st);
     k_linear(&be->lm_head, be->act_d, st->n_out, be->logits, s->V, 0, stream);
 }
 
-void forward_cuda_enqueue(struct backend *be, const struct step *st) {
+void cuda_forward_enqueue(struct backend *be, const struct step *st) {
     const struct model_dims *d = &be->d;
+    assert(st->n_rows > 0 && st->n_rows <= be->info.max_batch_tok && st->n_out <= st->n_rows);
+    assert(!st->single || st->n_segs <= st->n_rows);
     const struct cuda_step to = {be->rows, be->list, be->out};
     const bool defers = st->single && cuda_state_defers(&be->shape, st->n_rows);
     k_step_rows(&be->sampler, be->host, &to, st->n_rows, st->n_segs, st->n_out, defers ? be->shape.n_deferred : NULL,
@@ -264,14 +267,14 @@ void forward_cuda_enqueue(struct backend *be, const struct step *st) {
                         (size_t)st->n_out * be->shape.V * sizeof(float), cudaMemcpyDeviceToHost, be->stream);
 }
 
-static int capture(struct backend *be, uint32_t b, enum cuda_end end, struct rod_error *err) {
+static int capture_bucket(struct backend *be, uint32_t b, enum cuda_end end, struct rod_error *err) {
     const uint32_t n = cuda_bucket_rows(b);
     const struct step st = {.n_rows = n, .n_segs = n, .n_out = n, .single = true, .end = end};
     cudaGraph_t graph = NULL;
     int rc = cuda_check(cudaStreamBeginCapture(be->stream, cudaStreamCaptureModeThreadLocal), "capturing a decode step",
                         err);
     if (rc) return rc;
-    forward_cuda_enqueue(be, &st);
+    cuda_forward_enqueue(be, &st);
     rc = cuda_check(cudaStreamEndCapture(be->stream, &graph), "capturing a decode step", err);
     if (!rc)
         rc =
@@ -280,11 +283,11 @@ static int capture(struct backend *be, uint32_t b, enum cuda_end end, struct rod
     return rc;
 }
 
-int forward_cuda_capture(struct backend *be, struct rod_error *err) {
+int cuda_forward_capture(struct backend *be, struct rod_error *err) {
     int rc = 0;
     for (uint32_t b = 0; !rc && b < CUDA_N_BUCKETS; b++) {
         if (cuda_bucket_rows(b) > be->info.max_batch_tok || (b && cuda_bucket_rows(b - 1) >= be->info.n_slots)) break;
-        for (int end = 0; !rc && end < CUDA_N_ENDS; end++) rc = capture(be, b, (enum cuda_end)end, err);
+        for (int end = 0; !rc && end < CUDA_N_ENDS; end++) rc = capture_bucket(be, b, (enum cuda_end)end, err);
     }
     return rc;
 }

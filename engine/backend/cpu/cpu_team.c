@@ -1,18 +1,19 @@
-/* team.c - see team.h. The barrier counts arrivals; the last one opens the next round. A waiter spins while the others
- * are likely to arrive within microseconds, then sleeps.
+/* cpu_team.c - see cpu_team.h. The barrier counts arrivals; the last one opens the next round. A waiter spins while the
+ * others are likely to arrive within microseconds, then sleeps.
  *
  * On a busy machine a member that lost its processor in the middle of a stage keeps all the others waiting for a time
  * slice, milliseconds for microseconds of work: beside one busy process on two cores a step of 0.14 ms took 11 ms. So
  * the caller notes how long it slept at barriers; after a run that stalled, it works alone for a while (what a job
  * computes does not depend on the number of members), and then tries the team again. */
-#include "team.h"
+#include "cpu_team.h"
+#include "engine/base/clock.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum { SPINS = 2000 /* some 20 us */, STALL_NS = 1000000, ALONE_FACTOR = 20, ALONE_MAX_NS = 500000000 };
 
@@ -40,12 +41,6 @@ static void pause_briefly(void) {
 #ifdef __x86_64__
     __builtin_ia32_pause();
 #endif
-}
-
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 /* Returns once *counter is no longer `seen`. */
@@ -114,6 +109,7 @@ struct team *team_open(uint32_t n_threads) {
 
 void team_close(struct team *team) {
     if (!team) return;
+    assert(!atomic_load(&team->stop) && atomic_load(&team->arrived) == 0);
     atomic_store(&team->stop, true);
     team_announce(team, &team->round);
     for (uint32_t i = 1; i < team->n; i++) pthread_join(team->threads[i], NULL);
@@ -126,7 +122,8 @@ void team_close(struct team *team) {
 uint32_t team_size(const struct team *team) { return team->n_active; }
 
 void team_run(struct team *team, void (*job)(void *arg, uint32_t member), void *arg) {
-    team->n_active = team->n == 1 || (team->alone_until_ns && now_ns() < team->alone_until_ns) ? 1 : team->n;
+    assert(team->n_active == team->n && !atomic_load(&team->stop)); /* no run is on */
+    team->n_active = team->n == 1 || (team->alone_until_ns && clock_now_ns() < team->alone_until_ns) ? 1 : team->n;
     if (team->n_active > 1) {
         team->job = job;
         team->arg = arg;
@@ -139,13 +136,14 @@ void team_run(struct team *team, void (*job)(void *arg, uint32_t member), void *
         team->alone_until_ns = 0;
         if (team->stalled_ns > STALL_NS) {
             uint64_t alone_ns = team->stalled_ns * ALONE_FACTOR;
-            team->alone_until_ns = now_ns() + (alone_ns < ALONE_MAX_NS ? alone_ns : ALONE_MAX_NS);
+            team->alone_until_ns = clock_now_ns() + (alone_ns < ALONE_MAX_NS ? alone_ns : ALONE_MAX_NS);
         }
     }
     team->n_active = team->n;
 }
 
 void team_barrier(struct team *team, uint32_t member) {
+    assert(member < team->n_active);
     if (team->n_active == 1) return;
     unsigned round = atomic_load_explicit(&team->opened, memory_order_relaxed);
     if (atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel) + 1 == team->n) {
@@ -154,14 +152,15 @@ void team_barrier(struct team *team, uint32_t member) {
     } else if (member > 0) {
         team_await(team, &team->opened, round);
     } else {
-        uint64_t begin = now_ns();
+        uint64_t begin = clock_now_ns();
         team_await(team, &team->opened, round);
-        uint64_t waited_ns = now_ns() - begin;
+        uint64_t waited_ns = clock_now_ns() - begin;
         if (waited_ns > STALL_NS / 10) team->stalled_ns += waited_ns; /* longer than any stage is uneven */
     }
 }
 
 void team_share(const struct team *team, uint32_t member, uint32_t n, uint32_t *first, uint32_t *last) {
+    assert(member < team->n_active);
     *first = (uint32_t)((uint64_t)n * member / team->n_active);
     *last = (uint32_t)((uint64_t)n * (member + 1) / team->n_active);
 }

@@ -1,6 +1,8 @@
-/* backend_cuda_load.c - from a model's files to packed weights on the device: once, through pinned memory. */
-#include "backend_cuda.h"
+/* cuda_load.c - from a model's files to packed weights on the device: once, through pinned memory. */
+#include "cuda_backend.h"
+#include "engine/base/fail.h"
 
+#include <assert.h>
 #include <cuda_runtime.h>
 
 #include <stdlib.h>
@@ -60,7 +62,7 @@ static enum cuda_dtype dtype_of(enum dtype dtype) {
     return dtype == DTYPE_F32 ? CUDA_F32 : dtype == DTYPE_F16 ? CUDA_F16 : CUDA_BF16;
 }
 
-static void progress(const struct upload *up) {
+static void report_progress(const struct upload *up) {
     if (up->bytes >= up->total) return; /* the vectors and the last packing are still to come */
     rod_progress(&up->config->progress, "loading weights", "B", up->bytes, up->total);
 }
@@ -89,7 +91,7 @@ static int upload_packed(struct upload *up, const struct weight *w, uint32_t fir
             rc = cuda_check(cudaEventRecord(up->done[i], up->be->stream), "uploading weights", err);
             if (rc) return rc;
             up->bytes += rows * row_bytes;
-            progress(up);
+            report_progress(up);
             lo += rows;
         }
     }
@@ -127,9 +129,10 @@ static float *upload_floats(struct backend *be, const float *src, size_t n, stru
 static float *upload_vector(struct backend *be, const struct weight *w, size_t first, size_t n, struct rod_error *err) {
     float *all = malloc(sizeof *all * w->rows * w->cols), *dst = NULL;
     if (!all) {
-        rod_fail(err, ROD_ENOMEM, "no memory to convert weights");
+        rod_fail_no_memory(err);
         return NULL;
     }
+    assert(first + n <= (size_t)w->rows * w->cols);
     weight_to_f32(w, all);
     dst = upload_floats(be, all + first, n, err);
     free(all);
@@ -139,6 +142,7 @@ static float *upload_vector(struct backend *be, const struct weight *w, size_t f
 /* [E, n] -> [n, Ep] */
 static float *upload_turned(struct backend *be, const struct weight *w, uint32_t n, struct rod_error *err) {
     const uint32_t E = be->d.E, Ep = be->shape.Ep;
+    assert((size_t)w->rows * w->cols == (size_t)E * n && Ep % 32 == 0 && Ep >= E);
     float *rows = malloc(sizeof *rows * E * n), *turned = calloc((size_t)n * Ep, sizeof *turned), *dst = NULL;
     if (rows && turned) {
         weight_to_f32(w, rows);
@@ -146,7 +150,7 @@ static float *upload_turned(struct backend *be, const struct weight *w, uint32_t
             for (uint32_t j = 0; j < n; j++) turned[(size_t)j * Ep + e] = rows[(size_t)e * n + j];
         dst = upload_floats(be, turned, (size_t)n * Ep, err);
     } else
-        rod_fail(err, ROD_ENOMEM, "no memory to convert weights");
+        rod_fail_no_memory(err);
     free(rows), free(turned);
     return dst;
 }
@@ -204,7 +208,7 @@ static int load_layer(struct upload *up, const struct model_layer *src, struct c
     return rc;
 }
 
-int load_cuda(struct backend *be, const struct model *model, const struct backend_config *config,
+int cuda_load(struct backend *be, const struct model *model, const struct backend_config *config,
               struct rod_error *err) {
     const struct model_dims *d = &be->d;
     struct upload up = {.be = be, .config = config, .total = model->weight_bytes, .model = model};

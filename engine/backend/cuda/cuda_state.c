@@ -1,9 +1,11 @@
-/* backend_cuda_state.c - a slot of the device's pool as the bytes of state_layout.h, and back: a few copies of rows
+/* cuda_state.c - a slot of the device's pool as the bytes of state_layout.h, and back: a few copies of rows
  * that lie a layer apart on both sides, by the copy engines, on a stream for each way beside the steps' own. */
-#include "backend_cuda.h"
+#include "cuda_backend.h"
+#include "engine/base/fail.h"
 
 #include <cuda_runtime.h>
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -20,7 +22,7 @@ struct cuda_moves {
     void *arg;
 };
 
-int state_cuda_open(struct backend *be, struct rod_error *err) {
+int cuda_state_open(struct backend *be, struct rod_error *err) {
     static const enum dtype act[] = {[CUDA_F32] = DTYPE_F32, [CUDA_BF16] = DTYPE_BF16, [CUDA_F16] = DTYPE_F16};
     be->state = state_layout_of(&be->d, act[be->shape.dtype]);
     state_layout_id(&be->state, be->info.state_id);
@@ -29,8 +31,7 @@ int state_cuda_open(struct backend *be, struct rod_error *err) {
     if (m) m->busy = calloc(be->info.n_slots, sizeof *m->busy);
     be->slot_ops = calloc(be->info.n_slots, sizeof *be->slot_ops);
     be->may_be_deferred = calloc(be->info.n_slots, sizeof *be->may_be_deferred);
-    if (!m || !m->done || !m->busy || !be->slot_ops || !be->may_be_deferred)
-        return rod_fail(err, ROD_ENOMEM, "no memory for the CUDA backend");
+    if (!m || !m->done || !m->busy || !be->slot_ops || !be->may_be_deferred) return rod_fail_no_memory(err);
     int rc = 0;
     for (int i = 0; !rc && i < N_WAYS; i++)
         rc = cuda_check(cudaStreamCreateWithFlags(&m->stream[i], cudaStreamNonBlocking), "making a stream", err);
@@ -41,7 +42,7 @@ int state_cuda_open(struct backend *be, struct rod_error *err) {
     return rc;
 }
 
-void state_cuda_close(struct backend *be) {
+void cuda_state_close(struct backend *be) {
     struct cuda_moves *m = be->moves;
     free(be->slot_ops), free(be->may_be_deferred);
     if (!m) return;
@@ -55,24 +56,27 @@ void state_cuda_close(struct backend *be) {
     free(m);
 }
 
-size_t backend_cuda_state_bytes(const struct backend *be, uint64_t pos) { return state_bytes_at(&be->state, pos); }
+size_t cuda_state_bytes(const struct backend *be, uint64_t pos) { return state_bytes_at(&be->state, pos); }
 
 /* ---- tokens that S does not hold yet ---- */
 
-void write_back_cuda(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, void *stream) {
+void cuda_state_write_back(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, void *stream) {
     uint32_t slots[64], n = 0;
     for (uint32_t i = 0; i < n_segs; i++) {
+        assert(segs[i].slot < be->info.n_slots);
+        assert(!be->may_be_deferred[segs[i].slot] || be->shape.deferred); /* none defers without room for it */
         if (be->may_be_deferred[segs[i].slot]) slots[n++] = segs[i].slot, be->may_be_deferred[segs[i].slot] = 0;
         if (n == 64 || (n && i + 1 == n_segs)) k_write_back(&be->shape, be->d.L, slots, n, stream), n = 0;
     }
 }
 
-void write_back_cuda_slot(struct backend *be, uint32_t slot, void *stream) {
+void cuda_state_write_back_slot(struct backend *be, uint32_t slot, void *stream) {
     const struct backend_segment seg = {.slot = slot};
-    write_back_cuda(be, &seg, 1, stream);
+    cuda_state_write_back(be, &seg, 1, stream);
 }
 
-void forget_deferred_cuda(struct backend *be, uint32_t slot, void *stream) {
+void cuda_state_forget_deferred(struct backend *be, uint32_t slot, void *stream) {
+    assert(slot < be->info.n_slots);
     if (be->may_be_deferred[slot])
         cudaMemsetAsync(be->shape.n_deferred + slot, 0, sizeof *be->shape.n_deferred, stream);
     be->may_be_deferred[slot] = 0;
@@ -91,7 +95,8 @@ struct parts {
     uint32_t n;
 };
 
-static void add(struct parts *p, unsigned char *device, size_t pitch, size_t at, size_t bytes) {
+static void add_part(struct parts *p, unsigned char *device, size_t pitch, size_t at, size_t bytes) {
+    assert(!bytes || p->n < MOST_PARTS);
     if (bytes) p->part[p->n++] = (struct part){device, pitch, at, bytes};
 }
 
@@ -99,16 +104,17 @@ static void add(struct parts *p, unsigned char *device, size_t pitch, size_t at,
 static void add_ring(struct parts *p, unsigned char *ring, uint32_t n_rows, size_t row_bytes, uint64_t pos, uint32_t n,
                      size_t at) {
     if (n == 0) return;
+    assert(n <= n_rows);
     const size_t first = (size_t)(pos % n_rows), head = n < n_rows - first ? n : n_rows - first;
-    add(p, ring + first * row_bytes, n_rows * row_bytes, at, head * row_bytes);
-    add(p, ring, n_rows * row_bytes, at + head * row_bytes, (n - head) * row_bytes);
+    add_part(p, ring + first * row_bytes, n_rows * row_bytes, at, head * row_bytes);
+    add_part(p, ring, n_rows * row_bytes, at + head * row_bytes, (n - head) * row_bytes);
 }
 
 static struct parts parts_of(const struct backend *be, uint32_t slot, uint64_t pos, const struct state_layer *at) {
     const struct cuda_shape *s = &be->shape;
     const size_t a = dtype_bytes(be->state.act), S = s->S_layer * sizeof(float);
     struct parts p = {.n = 0};
-    add(&p, (unsigned char *)(s->S + slot * s->S_slot), S, 0, S);
+    add_part(&p, (unsigned char *)(s->S + slot * s->S_slot), S, 0, S);
     /* row of position p: p mod K, so of pos - K: pos mod K */
     add_ring(&p, (unsigned char *)s->conv + slot * s->conv_slot * a, s->K, s->Ep * a, pos, s->K, at->conv);
     add_ring(&p, (unsigned char *)s->keys + slot * s->keys_slot * a, s->ring_keys, (size_t)s->Hk * s->P * a,
@@ -120,28 +126,30 @@ static struct parts parts_of(const struct backend *be, uint32_t slot, uint64_t p
 
 /* ---- copies ---- */
 
-static void CUDART_CB tell(void *arg) {
+static void CUDART_CB tell_moved(void *arg) {
     const struct cuda_moves *m = arg;
     if (m->moved) m->moved(m->arg);
 }
 
 /* In the order of the way's stream, after all that was launched. A failure may have begun some of it: a device fault.
  */
-static int begin(struct backend *be, uint32_t slot, uint64_t pos, enum cudaMemcpyKind way, unsigned char *state,
-                 struct rod_error *err) {
+static int begin_copy(struct backend *be, uint32_t slot, uint64_t pos, enum cudaMemcpyKind way, unsigned char *state,
+                      struct rod_error *err) {
     struct cuda_moves *m = be->moves;
     const bool out = way == cudaMemcpyDeviceToHost;
     const char *doing = out ? "saving a state" : "loading a state";
     const cudaStream_t stream = m->stream[!out];
     const struct state_layer at = state_layer_at(&be->state, pos);
     const struct parts p = parts_of(be, slot, pos, &at);
+    assert(slot < be->info.n_slots && p.n <= MOST_PARTS && be->n_ops_over <= be->n_ops);
+    assert(!m->busy[slot]); /* one copy of a slot at a time */
     cudaSetDevice(be->device);
     int rc = 0;
     if (be->slot_ops[slot] > be->n_ops_over) {
         rc = cuda_check(cudaEventRecord(m->before, be->stream), doing, err);
         if (!rc) rc = cuda_check(cudaStreamWaitEvent(stream, m->before, 0), doing, err);
     }
-    if (!rc) (out ? write_back_cuda_slot : forget_deferred_cuda)(be, slot, stream);
+    if (!rc) (out ? cuda_state_write_back_slot : cuda_state_forget_deferred)(be, slot, stream);
     if (!rc) rc = cuda_check(cudaGetLastError(), doing, err);
     for (uint32_t i = 0; !rc && i < p.n; i++) {
         const struct part *part = &p.part[i];
@@ -154,57 +162,56 @@ static int begin(struct backend *be, uint32_t slot, uint64_t pos, enum cudaMemcp
     return rc;
 }
 
-static int check(const struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
-                 struct rod_error *err) {
+static int check_call(const struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                      struct rod_error *err) {
     if (slot >= be->info.n_slots)
-        return rod_fail(err, ROD_EINVALID, "slot %u of %u is out of range", slot, be->info.n_slots);
+        return rod_fail(err, ROD_EINVALID, "Slot %u of %u is out of range.", slot, be->info.n_slots);
     return state_check(&be->state, pos, state, bytes, err);
 }
 
-static int wait(struct backend *be, uint32_t slot, const char *doing, struct rod_error *err) {
+static int wait_copy(struct backend *be, uint32_t slot, const char *doing, struct rod_error *err) {
     return cuda_check(cudaEventSynchronize(be->moves->done[slot]), doing, err);
 }
 
-int backend_cuda_slot_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
-                           struct rod_error *err) {
-    int rc = check(be, slot, pos, NULL, bytes, err);
-    if (!rc) rc = begin(be, slot, pos, cudaMemcpyDeviceToHost, state, err);
-    return rc ? rc : wait(be, slot, "saving a state", err);
+int cuda_state_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes, struct rod_error *err) {
+    int rc = check_call(be, slot, pos, NULL, bytes, err);
+    if (!rc) rc = begin_copy(be, slot, pos, cudaMemcpyDeviceToHost, state, err);
+    return rc ? rc : wait_copy(be, slot, "saving a state", err);
 }
 
 #define WRITABLE(p) ((void *)(uintptr_t)(p)) /* it is only read */
 
-int backend_cuda_slot_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
-                           struct rod_error *err) {
-    int rc = check(be, slot, pos, state, bytes, err);
-    if (!rc) rc = begin(be, slot, pos, cudaMemcpyHostToDevice, WRITABLE(state), err);
-    return rc ? rc : wait(be, slot, "loading a state", err);
+int cuda_state_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                    struct rod_error *err) {
+    int rc = check_call(be, slot, pos, state, bytes, err);
+    if (!rc) rc = begin_copy(be, slot, pos, cudaMemcpyHostToDevice, WRITABLE(state), err);
+    return rc ? rc : wait_copy(be, slot, "loading a state", err);
 }
 
-static int begin_told(struct backend *be, uint32_t slot, uint64_t pos, enum cudaMemcpyKind way, void *state,
-                      struct rod_error *err) {
+static int begin_announced(struct backend *be, uint32_t slot, uint64_t pos, enum cudaMemcpyKind way, void *state,
+                           struct rod_error *err) {
     struct cuda_moves *m = be->moves;
-    int rc = begin(be, slot, pos, way, state, err);
+    int rc = begin_copy(be, slot, pos, way, state, err);
     if (rc) return rc;
     m->busy[slot] = 1;
-    return m->moved ? cuda_check(cudaLaunchHostFunc(m->stream[way != cudaMemcpyDeviceToHost], tell, m),
+    return m->moved ? cuda_check(cudaLaunchHostFunc(m->stream[way != cudaMemcpyDeviceToHost], tell_moved, m),
                                  "asking to be told of a state's end", err)
                     : 0;
 }
 
-int backend_cuda_slot_save_begin(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
-                                 struct rod_error *err) {
-    const int rc = check(be, slot, pos, NULL, bytes, err);
-    return rc ? rc : begin_told(be, slot, pos, cudaMemcpyDeviceToHost, state, err);
+int cuda_state_save_begin(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                          struct rod_error *err) {
+    const int rc = check_call(be, slot, pos, NULL, bytes, err);
+    return rc ? rc : begin_announced(be, slot, pos, cudaMemcpyDeviceToHost, state, err);
 }
 
-int backend_cuda_slot_load_begin(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
-                                 struct rod_error *err) {
-    const int rc = check(be, slot, pos, state, bytes, err);
-    return rc ? rc : begin_told(be, slot, pos, cudaMemcpyHostToDevice, WRITABLE(state), err);
+int cuda_state_load_begin(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                          struct rod_error *err) {
+    const int rc = check_call(be, slot, pos, state, bytes, err);
+    return rc ? rc : begin_announced(be, slot, pos, cudaMemcpyHostToDevice, WRITABLE(state), err);
 }
 
-int backend_cuda_slot_moving(struct backend *be, uint32_t slot, struct rod_error *err) {
+int cuda_state_moving(struct backend *be, uint32_t slot, struct rod_error *err) {
     struct cuda_moves *m = be->moves;
     if (slot >= be->info.n_slots || !m->busy[slot]) return 0;
     cudaSetDevice(be->device);
@@ -214,8 +221,11 @@ int backend_cuda_slot_moving(struct backend *be, uint32_t slot, struct rod_error
     return cuda_check(rc, "moving a state", err);
 }
 
+bool cuda_state_busy(const struct backend *be, uint32_t slot) { return be->moves->busy[slot]; }
+
 /* Before any copy is under way. */
-void backend_cuda_on_moved(struct backend *be, void (*moved)(void *arg), void *arg) {
+void cuda_state_on_moved(struct backend *be, void (*moved)(void *arg), void *arg) {
+    for (uint32_t i = 0; i < be->info.n_slots; i++) assert(!be->moves->busy[i]);
     be->moves->moved = moved;
     be->moves->arg = arg;
 }
@@ -229,7 +239,7 @@ struct touch {
     size_t bytes;
 };
 
-static void *touch(void *arg) {
+static void *touch_pages(void *arg) {
     const struct touch *t = arg;
     for (size_t i = 0; i < t->bytes; i += PAGE) t->memory[i] = 0;
     return NULL;
@@ -237,7 +247,7 @@ static void *touch(void *arg) {
 
 /* Touched by several threads, in large pages where the system has them, and then pinned: 45 ms a GiB on an H200's host,
  * where cudaHostAlloc takes 400. */
-void *backend_cuda_host_take(struct backend *be, size_t bytes) {
+void *cuda_state_host_take(struct backend *be, size_t bytes) {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return NULL;
     madvise(memory, bytes, MADV_HUGEPAGE);
@@ -247,7 +257,7 @@ void *backend_cuda_host_take(struct backend *be, size_t bytes) {
     const size_t share = (bytes / TOUCH_THREADS + PAGE - 1) / PAGE * PAGE;
     for (size_t at = 0; at < bytes && n < TOUCH_THREADS; at += share, n++) {
         shares[n] = (struct touch){(unsigned char *)memory + at, bytes - at < share ? bytes - at : share};
-        if (pthread_create(&threads[n], NULL, touch, &shares[n])) break; /* pinning touches what is left */
+        if (pthread_create(&threads[n], NULL, touch_pages, &shares[n])) break; /* pinning touches what is left */
     }
     while (n) pthread_join(threads[--n], NULL);
     cudaSetDevice(be->device);
@@ -257,7 +267,7 @@ void *backend_cuda_host_take(struct backend *be, size_t bytes) {
     return NULL;
 }
 
-void backend_cuda_host_give(void *memory, size_t bytes) {
+void cuda_state_host_give(void *memory, size_t bytes) {
     cudaHostUnregister(memory);
     munmap(memory, bytes);
 }

@@ -1,4 +1,4 @@
-/* team.h - a fixed team of compute threads that run one function together.
+/* cpu_team.h - a fixed team of compute threads that run one function together.
  *
  * Who owns what: the team owns n - 1 threads; the caller of team_run is member 0. Threads: team_run from one thread at
  * a time. Invariant: team_run returns after every member has returned. Between runs members spin a moment, then sleep.

@@ -1,40 +1,19 @@
-/* backend_cuda.c - the CUDA backend: opens it, owns the slot pool, the workspaces and the graphs. */
-#include "backend_cuda.h"
+/* cuda_backend.c - the CUDA backend: opens it, owns the slot pool, the workspaces and the graphs. */
+#include "cuda_backend.h"
+#include "engine/base/fail.h"
 
 #include <cuda_runtime.h>
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ALLOCATIONS = 128 + 32 * 4096, CHUNK = 64 };
+enum { CHUNK = 64 };
 /* Rows of a step, of logits, of the window's partial results, where nobody asks for others. A prompt has all rows of a
  * step while no session decodes: so many that reading the weights is little of it. */
 enum { MAX_BATCH = 2048, MAX_OUT = 512, PART_ROWS = 512 };
-
-int cuda_check(int rc, const char *doing, struct rod_error *err) {
-    if (rc == cudaSuccess) return 0;
-    return rod_fail(err, ROD_EDEVICE, "CUDA: %s failed: %s (%s)", doing, cudaGetErrorString((cudaError_t)rc),
-                    cudaGetErrorName((cudaError_t)rc));
-}
-
-void *cuda_take(struct backend *be, size_t bytes, const char *what, struct rod_error *err) {
-    void *p = NULL;
-    bytes = (bytes + 255) / 256 * 256 + 256;
-    cudaError_t rc = be->n_allocations < MAX_ALLOCATIONS ? cudaMalloc(&p, bytes) : cudaErrorMemoryAllocation;
-    if (rc != cudaSuccess) {
-        size_t available = 0, total = 0;
-        cudaGetLastError();
-        cudaMemGetInfo(&available, &total);
-        rod_fail(err, rc == cudaErrorMemoryAllocation ? ROD_ENOMEM : ROD_EDEVICE,
-                 "GPU memory: %s needs %.1f MiB, %.1f of %.1f MiB are free", what, (double)bytes / (1 << 20),
-                 (double)available / (1 << 20), (double)total / (1 << 20));
-        return NULL;
-    }
-    be->allocations[be->n_allocations++] = p;
-    return p;
-}
 
 /* ---- slots and workspaces ---- */
 
@@ -61,7 +40,7 @@ static void lay_out_slots(struct backend *be) {
 }
 
 /* Before anything is loaded: whether the device could hold so many sessions at all. */
-static bool fits(const struct backend *be, uint32_t n_slots, struct rod_error *err) {
+static bool slots_fit(const struct backend *be, uint32_t n_slots, struct rod_error *err) {
     size_t available = 0, total = 0;
     cudaMemGetInfo(&available, &total);
     const double gib = 1 << 30, mib = 1 << 20, slot = (double)be->info.slot_bytes, need = ((double)n_slots + 1) * slot;
@@ -84,7 +63,7 @@ static int choose_slots(const struct backend *be, const struct backend_config *c
     size_t available = 0, total = 0;
     cudaMemGetInfo(&available, &total);
     const uint64_t fit = available > (1u << 29)
-                             ? (available - (1u << 29)) / (be->info.slot_bytes + sample_cuda_slot_bytes(be->shape.V))
+                             ? (available - (1u << 29)) / (be->info.slot_bytes + cuda_sample_slot_bytes(be->shape.V))
                              : 0;
     const double session_mib = (double)be->info.slot_bytes / (1 << 20);
     if (fit < 2)
@@ -114,6 +93,7 @@ static int make_slots(struct backend *be, const struct backend_config *config, s
     const size_t n = (size_t)n_slots + 1, a = act_bytes(be); /* one more for padding rows */
     unsigned char *pool = cuda_take(be, n * be->info.slot_bytes, "the slot pool", err);
     if (!pool) return err ? err->code : ROD_ENOMEM;
+    assert(s->S_slot % 32 == 0 && be->info.slot_bytes % 4 == 0); /* bulk copies want their alignment */
     s->S = (float *)(void *)pool;
     s->keys = pool + n * s->S_slot * 4;
     s->values = (unsigned char *)s->keys + n * s->keys_slot * a;
@@ -152,9 +132,7 @@ static int make_rows(struct backend *be, struct rod_error *err) {
     be->alone_end = calloc(n_phases, sizeof *be->alone_end);
     be->phase_end = calloc(n_phases, sizeof *be->phase_end);
     be->host_prompts = calloc(N, sizeof *be->host_prompts);
-    return be->alone_end && be->phase_end && be->host_prompts
-               ? 0
-               : rod_fail(err, ROD_ENOMEM, "no memory for the rows of a step");
+    return be->alone_end && be->phase_end && be->host_prompts ? 0 : rod_fail_no_memory(err);
 }
 
 /* Rows of logits: a bucket's padding rows have theirs too. */
@@ -173,6 +151,7 @@ static int make_workspaces(struct backend *be, const struct backend_config *conf
     const struct cuda_matrix any = {.rows = s->D, .cols = s->D, .dtype = s->dtype};
     const size_t sums = cuda_linear_splits(&any, (uint32_t)N) * N + 4 * CUDA_FEW_ROWS + 64;
     const size_t pairs = sums + 4 * CUDA_CONV_PAIR_ROWS; /* of k_conv_pair */
+    assert(logits >= be->info.max_out && be->info.max_out <= N);
     be->part_rows = N < PART_ROWS ? (uint32_t)N : PART_ROWS;
     const struct {
         float **p;
@@ -219,7 +198,7 @@ static int make_workspaces(struct backend *be, const struct backend_config *conf
          !(be->window_work = cuda_take(be, cuda_prompt_window_bytes(s, (uint32_t)N), "a workspace", err))))
         return err ? err->code : ROD_ENOMEM;
     double *inv_freq = calloc(s->rot_dim / 2 + 1, sizeof *inv_freq);
-    if (!inv_freq) return rod_fail(err, ROD_ENOMEM, "no memory for the rotary frequencies");
+    if (!inv_freq) return rod_fail_no_memory(err);
     for (uint32_t i = 0; i < s->rot_dim / 2; i++) inv_freq[i] = 1.0 / pow(be->d.rot_base, 2.0 * i / s->rot_dim);
     be->inv_freq = cuda_take(be, (s->rot_dim / 2 + 1) * sizeof *inv_freq, "a workspace", err);
     int rc = !be->inv_freq ? ROD_ENOMEM
@@ -240,8 +219,8 @@ static void backend_cuda_close(struct backend *be) {
     for (int end = 0; end < CUDA_N_ENDS; end++)
         for (int b = 0; b < CUDA_N_BUCKETS; b++)
             if (be->graphs[end][b]) cudaGraphExecDestroy(be->graphs[end][b]);
-    sample_cuda_close(be);
-    state_cuda_close(be);
+    cuda_sample_close(be);
+    cuda_state_close(be);
     for (size_t i = 0; i < be->n_allocations; i++) cudaFree(be->allocations[i]);
     if (be->host_block) cudaFreeHost(be->host_block);
     if (be->host_logits) cudaFreeHost(be->host_logits);
@@ -249,19 +228,19 @@ static void backend_cuda_close(struct backend *be) {
     free(be->alone_end), free(be->phase_end), free(be->host_prompts), free(be->allocations), free(be->layers), free(be);
 }
 
-static int refuse(const struct model_dims *d, struct rod_error *err) {
+static int refuse_model(const struct model_dims *d, struct rod_error *err) {
     if (d->M > 128)
-        return rod_fail(err, ROD_EUNSUPPORTED, "the CUDA backend runs mem_size up to 128, this model has %u", d->M);
+        return rod_fail(err, ROD_EUNSUPPORTED, "The CUDA backend runs mem_size up to 128; this model has %u.", d->M);
     if (d->K > 8)
-        return rod_fail(err, ROD_EUNSUPPORTED, "the CUDA backend runs d_conv up to 8, this model has %u", d->K);
+        return rod_fail(err, ROD_EUNSUPPORTED, "The CUDA backend runs d_conv up to 8; this model has %u.", d->K);
     if (d->D > 8192)
-        return rod_fail(err, ROD_EUNSUPPORTED, "the CUDA backend runs d_model up to 8192, this model has %u", d->D);
+        return rod_fail(err, ROD_EUNSUPPORTED, "The CUDA backend runs d_model up to 8192; this model has %u.", d->D);
     if (d->R > 128)
-        return rod_fail(err, ROD_EUNSUPPORTED, "the CUDA backend runs input_gate_low_rank up to 128, this model has %u",
-                        d->R);
+        return rod_fail(err, ROD_EUNSUPPORTED,
+                        "The CUDA backend runs input_gate_low_rank up to 128; this model has %u.", d->R);
     if (d->plus && (d->P % 8 || d->P > 256))
         return rod_fail(err, ROD_EUNSUPPORTED,
-                        "the CUDA backend runs head sizes that are multiples of 8 up to 256, this model has %u", d->P);
+                        "The CUDA backend runs head sizes that are multiples of 8 up to 256; this model has %u.", d->P);
     return 0;
 }
 
@@ -276,7 +255,7 @@ static int choose_dtype(const struct model *model, const char *precision, enum c
     else if (!strcmp(precision, "bf16"))
         *dtype = CUDA_BF16;
     else
-        return rod_fail(err, ROD_EINVALID, "precision '%s' is none of auto, fp32, bf16, fp16", precision);
+        return rod_fail(err, ROD_EINVALID, "precision is '%s', it must be auto, fp32, bf16 or fp16.", precision);
     return 0;
 }
 
@@ -312,31 +291,28 @@ static int open_parts(struct backend *be, const struct model *model, const struc
     be->fused = cuda_fused_possible(&be->shape);
     lay_out_slots(be);
     be->info.chunk_tok = CHUNK;
-    if (!fits(be, config->n_slots, err)) return err ? err->code : ROD_ENOMEM;
+    if (!slots_fit(be, config->n_slots, err)) return err ? err->code : ROD_ENOMEM;
     const uint32_t least = (config->n_slots ? config->n_slots : 1) + CHUNK;
     be->info.max_batch_tok = config->max_batch_tok ? config->max_batch_tok : least > MAX_BATCH ? least : MAX_BATCH;
-    if (be->info.max_batch_tok < least) {
-        rod_fail(err, ROD_EINVALID,
-                 "max_batch_tokens %u is below slots + %d = %u: a full step must have room for a prompt",
-                 be->info.max_batch_tok, CHUNK, least);
-        if (err) memcpy(err->param, "max_batch_tokens", sizeof "max_batch_tokens");
-        return ROD_EINVALID;
-    }
+    if (be->info.max_batch_tok < least)
+        return rod_fail_at(err, ROD_EINVALID, "max_batch_tokens",
+                           "max_batch_tokens %u is below slots + %d = %u; a full step must have room for a prompt.",
+                           be->info.max_batch_tok, CHUNK, least);
     const uint32_t outs = config->max_out ? config->max_out : config->n_slots > MAX_OUT ? config->n_slots : MAX_OUT;
     be->info.max_out = outs < be->info.max_batch_tok ? outs : be->info.max_batch_tok;
     if (d->plus && !cuda_window_prepare(&be->shape))
-        return rod_fail(err, ROD_EUNSUPPORTED, "heads of %u dims need more shared memory than this GPU has", d->P);
+        return rod_fail(err, ROD_EUNSUPPORTED, "Heads of %u dims need more shared memory than this GPU has.", d->P);
     be->decode_window = d->plus && cuda_decode_window_possible(&be->shape);
     be->prompt_window = d->plus && cuda_prompt_window_possible(&be->shape);
     be->scan = cuda_scan_prepare(&be->shape);
-    if (!rc) rc = load_cuda(be, model, config, err);
+    if (!rc) rc = cuda_load(be, model, config, err);
     if (!rc) rc = make_rows(be, err);
     if (!rc) rc = make_workspaces(be, config, err);
     if (!rc) rc = make_slots(be, config, err);
-    if (!rc) rc = sample_cuda_open(be, logit_rows(be, config), err);
-    if (!rc) rc = state_cuda_open(be, err);
+    if (!rc) rc = cuda_sample_open(be, logit_rows(be, config), err);
+    if (!rc) rc = cuda_state_open(be, err);
     if (!rc) rc = cuda_check(cudaStreamSynchronize(be->stream), "setting up", err);
-    if (!rc) rc = forward_cuda_capture(be, err);
+    if (!rc) rc = cuda_forward_capture(be, err);
     return rc;
 }
 
@@ -363,21 +339,22 @@ static int choose_device(const char *name, int *device, char *text, size_t text_
 static int backend_cuda_open(const struct model *model, const struct backend_config *config, struct backend **out,
                              struct rod_error *err) {
     struct backend *be = calloc(1, sizeof *be);
-    if (be) be->allocations = calloc(MAX_ALLOCATIONS, sizeof *be->allocations);
+    if (be) be->allocations = calloc(CUDA_MOST_ALLOCATIONS, sizeof *be->allocations);
     if (be) be->layers = calloc(model->dims.L, sizeof *be->layers);
     if (!be || !be->allocations || !be->layers) {
         backend_cuda_close(be);
-        return rod_fail(err, ROD_ENOMEM, "no memory for the CUDA backend");
+        return rod_fail_no_memory(err);
     }
     be->d = model->dims;
     be->fault_step = config->fault_step;
     int rc = choose_device(config->device, &be->device, be->info.device, sizeof be->info.device, err);
-    if (!rc) rc = refuse(&be->d, err);
+    if (!rc) rc = refuse_model(&be->d, err);
     if (!rc) rc = open_parts(be, model, config, err);
     if (rc) {
         backend_cuda_close(be);
         return rc;
     }
+    assert(be->info.n_slots + CHUNK <= be->info.max_batch_tok || !config->n_slots);
     *out = be;
     return 0;
 }
@@ -387,9 +364,10 @@ static const struct backend_info *backend_cuda_info(const struct backend *be) { 
 static void backend_cuda_slot_zero(struct backend *be,
                                    uint32_t slot) { /* an error shows in the next forward: CUDA's are sticky */
     const struct cuda_shape *s = &be->shape;
+    assert(slot < be->info.n_slots && !cuda_state_busy(be, slot));
     be->slot_ops[slot] = ++be->n_ops;
     cudaSetDevice(be->device); /* of this thread, here and below */
-    forget_deferred_cuda(be, slot, be->stream);
+    cuda_state_forget_deferred(be, slot, be->stream);
     cudaMemsetAsync(s->S + slot * s->S_slot, 0, s->S_slot * 4, be->stream);
     cudaMemsetAsync((unsigned char *)s->conv + slot * s->conv_slot * act_bytes(be), 0, s->conv_slot * act_bytes(be),
                     be->stream);
@@ -399,10 +377,12 @@ static void backend_cuda_slot_zero(struct backend *be,
 static void backend_cuda_slot_copy(struct backend *be, uint32_t from, uint32_t to, uint64_t pos) {
     const struct cuda_shape *s = &be->shape;
     const size_t a = act_bytes(be), n_keys = pos < s->ring_keys ? (size_t)pos : s->ring_keys;
+    assert(from < be->info.n_slots && to < be->info.n_slots && from != to);
+    assert(!cuda_state_busy(be, from) && !cuda_state_busy(be, to));
     be->slot_ops[from] = be->slot_ops[to] = ++be->n_ops;
     cudaSetDevice(be->device);
-    write_back_cuda_slot(be, from, be->stream);
-    forget_deferred_cuda(be, to, be->stream);
+    cuda_state_write_back_slot(be, from, be->stream);
+    cuda_state_forget_deferred(be, to, be->stream);
     cudaMemcpyAsync(s->S + to * s->S_slot, s->S + from * s->S_slot, s->S_slot * 4, cudaMemcpyDeviceToDevice,
                     be->stream);
     cudaMemcpyAsync((unsigned char *)s->conv + to * s->conv_slot * a,
@@ -421,7 +401,7 @@ static float *read_back(struct backend *be, const void *src, size_t n, enum cuda
     cudaSetDevice(be->device);
     float *dst = malloc(n * sizeof *dst + 16);
     if (!dst) {
-        rod_fail(err, ROD_ENOMEM, "no memory to read a state");
+        rod_fail_no_memory(err);
         return NULL;
     }
     const size_t size = dtype == CUDA_F32 ? 4 : 2;
@@ -448,7 +428,7 @@ static int backend_cuda_slot_read(struct backend *be, uint32_t slot, uint64_t po
     const struct cuda_shape *s = &be->shape;
     const size_t a = act_bytes(be), nk = (size_t)d->Hk * d->P, nv = (size_t)d->Hv * d->P;
     cudaSetDevice(be->device);
-    write_back_cuda_slot(be, slot, be->stream);
+    cuda_state_write_back_slot(be, slot, be->stream);
     float *S = read_back(be, s->S + slot * s->S_slot + layer * s->S_layer, s->S_layer, CUDA_F32, err);
     float *conv = read_back(be, (unsigned char *)s->conv + (slot * s->conv_slot + layer * s->conv_layer) * a,
                             s->conv_layer, s->dtype, err);
@@ -551,20 +531,20 @@ static const struct backend_ops backend_cuda = {
     .info = backend_cuda_info,
     .slot_zero = backend_cuda_slot_zero,
     .slot_copy = backend_cuda_slot_copy,
-    .state_bytes = backend_cuda_state_bytes,
-    .slot_save = backend_cuda_slot_save,
-    .slot_load = backend_cuda_slot_load,
-    .slot_save_begin = backend_cuda_slot_save_begin,
-    .slot_load_begin = backend_cuda_slot_load_begin,
-    .slot_moving = backend_cuda_slot_moving,
-    .on_moved = backend_cuda_on_moved,
-    .host_take = backend_cuda_host_take,
-    .host_give = backend_cuda_host_give,
+    .state_bytes = cuda_state_bytes,
+    .slot_save = cuda_state_save,
+    .slot_load = cuda_state_load,
+    .slot_save_begin = cuda_state_save_begin,
+    .slot_load_begin = cuda_state_load_begin,
+    .slot_moving = cuda_state_moving,
+    .on_moved = cuda_state_on_moved,
+    .host_take = cuda_state_host_take,
+    .host_give = cuda_state_host_give,
     .slot_read = backend_cuda_slot_read,
-    .forward = forward_cuda,
-    .slot_sampling = sample_cuda_slot,
-    .launch = sample_cuda_launch,
-    .collect = sample_cuda_collect,
+    .forward = cuda_step_forward,
+    .slot_sampling = cuda_sample_slot,
+    .launch = cuda_sample_launch,
+    .collect = cuda_sample_collect,
     .ceilings = backend_cuda_ceilings,
     .copy_seconds = backend_cuda_copy_seconds,
 };

@@ -1,18 +1,18 @@
-/* backend_cpu.h - what the CPU backend's files share: loading and slots (backend_cpu.c), a slot's state as bytes
- * (backend_cpu_state.c) and the thread that copies them beside steps (backend_cpu_move.c), a step (forward_cpu.c).
+/* cpu_backend.h - what the CPU backend's files share: loading and slots (cpu_backend.c), a slot's state as bytes
+ * (cpu_state.c) and the thread that copies them beside steps (cpu_move.c), a step (cpu_forward.c).
  *
  * Who owns what: struct backend owns packed weights, the slot pool and the workspaces. Threads: the engine thread, the
  * team inside forward, and the mover, which from begin to end of a move alone touches that slot. Invariant: every row
  * of scratch is padded with zeros to its padded width.
  */
-#ifndef BACKEND_CPU_H
-#define BACKEND_CPU_H
+#ifndef CPU_BACKEND_H
+#define CPU_BACKEND_H
 
 #include "engine/backend/backend.h"
 #include "kernels/kernels.h"
 #include "engine/model/model.h"
 #include "engine/state/state_layout.h"
-#include "team.h"
+#include "cpu_team.h"
 
 struct cpu_layer {
     struct cpu_matrix a, z, q, k, g, t, c0, c1, out; /* halves of W_fc, W_in, W_m; W_c0, W_c1, W_o */
@@ -66,20 +66,6 @@ static inline float *cpu_slot(const struct backend *be, uint32_t slot, uint32_t 
     return be->slots + (size_t)slot * be->slot_floats + layer * be->at.layer_floats;
 }
 
-/* backend_cpu_state.c: a slot's state out of and into the pool. */
-size_t backend_cpu_state_bytes(const struct backend *be, uint64_t pos);
-int backend_cpu_slot_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
-                          struct rod_error *err);
-int backend_cpu_slot_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
-                          struct rod_error *err);
-
-int backend_cpu_slot_save_begin(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
-                                struct rod_error *err);
-int backend_cpu_slot_load_begin(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
-                                struct rod_error *err);
-int backend_cpu_slot_moving(struct backend *be, uint32_t slot, struct rod_error *err);
-void backend_cpu_on_moved(struct backend *be, void (*moved)(void *arg), void *arg);
-
 /* A checked copy of a slot's state after pos tokens, in or out. */
 struct cpu_move {
     uint32_t slot;
@@ -87,16 +73,30 @@ struct cpu_move {
     uint64_t pos;
     void *state; /* read alone where in */
 };
-void cpu_state_copy(struct backend *be, const struct cpu_move *move);
+#define CPU_READ_ONLY(p) ((void *)(uintptr_t)(p)) /* a struct cpu_move's state where in */
 
-/* backend_cpu_move.c: one thread that makes moves in the order in which they were begun. */
+/* cpu_state.c: a slot's state out of and into the pool. */
+size_t cpu_state_bytes(const struct backend *be, uint64_t pos);
+/* ROD_EINVALID where the slot is none of the backend's, or bytes or state are none of a state after pos tokens. */
+int cpu_state_check(const struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                    struct rod_error *err);
+void cpu_state_copy(struct backend *be, const struct cpu_move *move);
+int cpu_state_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes, struct rod_error *err);
+int cpu_state_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                   struct rod_error *err);
+
+/* cpu_move.c: one thread that makes moves in the order in which they were begun. */
 int cpu_mover_open(struct backend *be, struct cpu_mover **out, struct rod_error *err);
 void cpu_mover_close(struct cpu_mover *mover); /* after the moves that were begun; NULL: nothing */
-void cpu_mover_begin(struct cpu_mover *mover, const struct cpu_move *move);
-bool cpu_mover_moving(struct cpu_mover *mover, uint32_t slot);
-void cpu_mover_on_moved(struct cpu_mover *mover, void (*moved)(void *arg), void *arg);
+int cpu_move_save_begin(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
+                        struct rod_error *err);
+int cpu_move_load_begin(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                        struct rod_error *err);
+int cpu_move_moving(struct backend *be, uint32_t slot, struct rod_error *err);
+void cpu_move_on_moved(struct backend *be, void (*moved)(void *arg), void *arg);
 
-int forward_cpu(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
+/* cpu_forward.c */
+int cpu_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                 struct rod_error *err);
 
 #endif

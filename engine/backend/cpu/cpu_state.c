@@ -1,17 +1,16 @@
-/* backend_cpu_state.c - a slot of the CPU's pool as the bytes of state_layout.h, and back: S is as it lies there; the
+/* cpu_state.c - a slot of the CPU's pool as the bytes of state_layout.h, and back: S is as it lies there; the
  * convolution's ring and the window's are turned so that the oldest comes first, and keys leave their panels. */
-#include "backend_cpu.h"
+#include "cpu_backend.h"
 
+#include <assert.h>
 #include <string.h>
 
-#define WRITABLE(p) ((void *)(uintptr_t)(p)) /* nothing is written: a move in reads it */
+size_t cpu_state_bytes(const struct backend *be, uint64_t pos) { return state_bytes_at(&be->state, pos); }
 
-size_t backend_cpu_state_bytes(const struct backend *be, uint64_t pos) { return state_bytes_at(&be->state, pos); }
-
-static int check(const struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
-                 struct rod_error *err) {
+int cpu_state_check(const struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                    struct rod_error *err) {
     if (slot >= be->info.n_slots)
-        return rod_fail(err, ROD_EINVALID, "slot %u of %u is out of range", slot, be->info.n_slots);
+        return rod_fail(err, ROD_EINVALID, "Slot %u of %u is out of range.", slot, be->info.n_slots);
     return state_check(&be->state, pos, state, bytes, err);
 }
 
@@ -34,6 +33,7 @@ static void rows_to_panel(const float *rows, size_t n, size_t n_dims, size_t fir
 
 /* The next keys, from the one at this place of the ring, that lie in one panel and before the ring's end. */
 static size_t keys_together(const struct backend *be, size_t place, size_t left) {
+    assert(place < be->ring_keys && left > 0);
     const size_t to_panel = CPU_PANEL - place % CPU_PANEL, to_end = be->ring_keys - place;
     const size_t n = to_panel < to_end ? to_panel : to_end;
     return n < left ? n : left;
@@ -80,6 +80,7 @@ static void load_layer(const struct backend *be, uint32_t slot, uint32_t l, uint
 
 void cpu_state_copy(struct backend *be, const struct cpu_move *move) {
     const struct state_layer part = state_layer_at(&be->state, move->pos);
+    assert(move->slot < be->info.n_slots && move->state && part.n_keys <= be->ring_keys);
     for (uint32_t l = 0; l < be->d.L; l++)
         if (move->in)
             load_layer(be, move->slot, l, move->pos, &part, (const unsigned char *)move->state + l * part.bytes);
@@ -89,40 +90,16 @@ void cpu_state_copy(struct backend *be, const struct cpu_move *move) {
 
 /* ---- the calls ---- */
 
-int backend_cpu_slot_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
-                          struct rod_error *err) {
-    const int rc = check(be, slot, pos, NULL, bytes, err);
+int cpu_state_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes, struct rod_error *err) {
+    const int rc = cpu_state_check(be, slot, pos, NULL, bytes, err);
     if (!rc) cpu_state_copy(be, &(struct cpu_move){.slot = slot, .pos = pos, .state = state});
     return rc;
 }
 
-int backend_cpu_slot_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
-                          struct rod_error *err) {
-    const int rc = check(be, slot, pos, state, bytes, err);
-    if (!rc) cpu_state_copy(be, &(struct cpu_move){.slot = slot, .in = true, .pos = pos, .state = WRITABLE(state)});
-    return rc;
-}
-
-int backend_cpu_slot_save_begin(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
-                                struct rod_error *err) {
-    const int rc = check(be, slot, pos, NULL, bytes, err);
-    if (!rc) cpu_mover_begin(be->mover, &(struct cpu_move){.slot = slot, .pos = pos, .state = state});
-    return rc;
-}
-
-int backend_cpu_slot_load_begin(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
-                                struct rod_error *err) {
-    const int rc = check(be, slot, pos, state, bytes, err);
+int cpu_state_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
+                   struct rod_error *err) {
+    const int rc = cpu_state_check(be, slot, pos, state, bytes, err);
     if (!rc)
-        cpu_mover_begin(be->mover, &(struct cpu_move){.slot = slot, .in = true, .pos = pos, .state = WRITABLE(state)});
+        cpu_state_copy(be, &(struct cpu_move){.slot = slot, .in = true, .pos = pos, .state = CPU_READ_ONLY(state)});
     return rc;
-}
-
-int backend_cpu_slot_moving(struct backend *be, uint32_t slot, struct rod_error *err) {
-    (void)err;
-    return cpu_mover_moving(be->mover, slot);
-}
-
-void backend_cpu_on_moved(struct backend *be, void (*moved)(void *arg), void *arg) {
-    cpu_mover_on_moved(be->mover, moved, arg);
 }

@@ -1,6 +1,8 @@
-/* backend_cuda_sample.c - sampling on the GPU seen from the host: a slot's wishes go in by a ring of pinned pieces, a
+/* cuda_sample.c - sampling on the GPU seen from the host: a slot's wishes go in by a ring of pinned pieces, a
  * step's tokens come back in pinned memory, two steps at a time. */
-#include "backend_cuda.h"
+#include "cuda_backend.h"
+#include "engine/base/clock.h"
+#include "engine/base/fail.h"
 
 #include <cuda_runtime.h>
 
@@ -32,7 +34,7 @@ struct cuda_sampling_parts {
 
 /* ---- open and close ---- */
 
-size_t sample_cuda_slot_bytes(uint32_t V) { return (sizeof(uint32_t) + sizeof(float)) * (size_t)V + 512; }
+size_t cuda_sample_slot_bytes(uint32_t V) { return (sizeof(uint32_t) + sizeof(float)) * (size_t)V + 512; }
 
 static int open_memory(struct backend *be, size_t n_rows, struct rod_error *err) {
     struct cuda_sampler *s = &be->sampler;
@@ -55,16 +57,15 @@ static int open_memory(struct backend *be, size_t n_rows, struct rod_error *err)
     return rc;
 }
 
-int sample_cuda_open(struct backend *be, size_t n_rows, struct rod_error *err) {
+int cuda_sample_open(struct backend *be, size_t n_rows, struct rod_error *err) {
     be->sampler = (struct cuda_sampler){.V = be->shape.V, .n_slots = be->info.n_slots};
     if (be->shape.V > CUDA_SAMPLE_MAX_V)
-        return rod_fail(err, ROD_EUNSUPPORTED, "the CUDA backend samples from up to %d tokens, this model has %u",
+        return rod_fail(err, ROD_EUNSUPPORTED, "The CUDA backend samples from up to %d tokens; this model has %u.",
                         CUDA_SAMPLE_MAX_V, be->shape.V);
     be->sampling = calloc(1, sizeof *be->sampling);
     if (be->sampling) be->sampling->tokens = calloc(n_rows, sizeof *be->sampling->tokens);
     if (be->sampling) be->sampling->draws = calloc(be->info.n_slots, sizeof *be->sampling->draws);
-    if (!be->sampling || !be->sampling->tokens || !be->sampling->draws)
-        return rod_fail(err, ROD_ENOMEM, "no memory for the tokens of a step");
+    if (!be->sampling || !be->sampling->tokens || !be->sampling->draws) return rod_fail_no_memory(err);
     int rc = open_memory(be, n_rows, err);
     for (int i = 0; !rc && i < RING; i++)
         rc = cuda_check(
@@ -79,7 +80,7 @@ int sample_cuda_open(struct backend *be, size_t n_rows, struct rod_error *err) {
     return rc;
 }
 
-void sample_cuda_close(struct backend *be) {
+void cuda_sample_close(struct backend *be) {
     struct cuda_sampling_parts *p = be->sampling;
     if (!p) return;
     for (int i = 0; i < RING; i++)
@@ -103,10 +104,11 @@ static uint32_t take_ids(size_t *done, size_t n) {
     return (uint32_t)now;
 }
 
-int sample_cuda_slot(struct backend *be, uint32_t slot, const struct backend_sampling *in, struct rod_error *err) {
+int cuda_sample_slot(struct backend *be, uint32_t slot, const struct backend_sampling *in, struct rod_error *err) {
     const struct rod_sampling *sp = in->sampling;
     const struct cuda_sampler *s = &be->sampler;
     struct cuda_sampling_parts *p = be->sampling;
+    assert(slot < be->info.n_slots && in->n_logprobs <= CUDA_MAX_TOP);
     cudaSetDevice(be->device);
     cudaMemsetAsync(s->marks + (size_t)slot * s->V, 0, s->V * sizeof *s->marks, be->stream);
     if (in->n_bias) cudaMemsetAsync(s->bias + (size_t)slot * s->V, 0, s->V * sizeof *s->bias, be->stream);
@@ -138,6 +140,8 @@ int sample_cuda_slot(struct backend *be, uint32_t slot, const struct backend_sam
         const struct rod_bias *bias = in->bias + n_bias;
         a->n_end_ids = take_ids(&n_ids, in->n_end_ids);
         a->n_bias = take_ids(&n_bias, in->n_bias);
+        for (uint32_t i = 0; i < a->n_end_ids; i++) assert(ids[i] >= 0 && (uint32_t)ids[i] < s->V); /* marks has V */
+        for (uint32_t i = 0; i < a->n_bias; i++) assert(bias[i].id >= 0 && (uint32_t)bias[i].id < s->V);
         if (a->n_end_ids) memcpy(a->end_ids, ids, a->n_end_ids * sizeof *ids);
         for (uint32_t i = 0; i < a->n_bias; i++) a->bias_ids[i] = bias[i].id, a->bias[i] = bias[i].bias;
         k_admit(s, a, be->stream);
@@ -149,22 +153,18 @@ int sample_cuda_slot(struct backend *be, uint32_t slot, const struct backend_sam
 
 /* ---- steps ---- */
 
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-int sample_cuda_launch(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err) {
+int cuda_sample_launch(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err) {
     struct cuda_sampling_parts *p = be->sampling;
     assert(p->n_launched - p->n_collected < 2);
     const uint64_t at = p->n_launched % 2;
     enum cuda_end end = CUDA_GREEDY;
-    for (uint32_t i = 0; i < n_segs; i++)
+    for (uint32_t i = 0; i < n_segs; i++) {
+        assert(segs[i].slot < be->info.n_slots && segs[i].n_out <= 1); /* a slot has one token a step */
         if (p->draws[segs[i].slot]) end = CUDA_DRAWS;
-    int rc = forward_cuda_start(be, segs, n_segs, end, &p->flight[at], err);
+    }
+    int rc = cuda_step_start(be, segs, n_segs, end, &p->flight[at], err);
     if (!rc) rc = cuda_check(cudaEventRecord(p->done[at], be->stream), "starting a step", err);
-    p->begin_ns[at] = now_ns();
+    p->begin_ns[at] = clock_now_ns();
     p->n_launched++;
     return rc;
 }
@@ -178,15 +178,15 @@ static void wait_alone(struct cuda_sampling_parts *p, uint64_t at) {
     uint64_t *usual_ns = &p->usual_ns[p->flight[at].bucket];
     uint64_t early_ns = p->early_ns < *usual_ns / 8 ? p->early_ns : *usual_ns / 8;
     if (early_ns < LEAST_NS) early_ns = LEAST_NS;
-    const uint64_t due_ns = p->begin_ns[at] + *usual_ns, t = now_ns();
+    const uint64_t due_ns = p->begin_ns[at] + *usual_ns, t = clock_now_ns();
     if (t + early_ns < due_ns) {
         const uint64_t left_ns = due_ns - early_ns - t;
         nanosleep(&(struct timespec){(time_t)(left_ns / 1000000000), (long)(left_ns % 1000000000)}, NULL);
     }
     const bool late = cudaEventQuery(p->done[at]) != cudaErrorNotReady;
-    while (!late && cudaEventQuery(p->done[at]) == cudaErrorNotReady && now_ns() < due_ns + early_ns) {}
+    while (!late && cudaEventQuery(p->done[at]) == cudaErrorNotReady && clock_now_ns() < due_ns + early_ns) {}
     cudaEventSynchronize(p->done[at]); /* its error is found by the caller's next call */
-    const uint64_t took_ns = now_ns() - p->begin_ns[at];
+    const uint64_t took_ns = clock_now_ns() - p->begin_ns[at];
     if (took_ns < *usual_ns || *usual_ns == 0)
         *usual_ns = took_ns;
     else if (!late)
@@ -202,12 +202,14 @@ static void take_token(struct backend *be, const struct cuda_token *from, struct
     to->picked.id = from->id;
     to->picked.logprob = from->logprob;
     to->picked.n_top = from->masked ? 0 : from->n_top;
+    assert(to->picked.n_top <= SAMPLER_MAX_TOP);
+    assert(from->masked || from->status || (from->id >= 0 && (uint32_t)from->id < be->shape.V));
     for (uint32_t k = 0; k < to->picked.n_top; k++)
         to->picked.top[k] = (struct rod_logprob){from->top_id[k], from->top_logprob[k]};
     be->info.host_bytes += 32 + 12 + 8 * (uint64_t)to->picked.n_top;
 }
 
-int sample_cuda_collect(struct backend *be, const struct backend_token **tokens, struct rod_error *err) {
+int cuda_sample_collect(struct backend *be, const struct backend_token **tokens, struct rod_error *err) {
     struct cuda_sampling_parts *p = be->sampling;
     assert(p->n_collected < p->n_launched);
     const uint64_t at = p->n_collected++ % 2;
@@ -217,6 +219,7 @@ int sample_cuda_collect(struct backend *be, const struct backend_token **tokens,
     if (rc) return rc;
     be->info.host_bytes = 0; /* of this step: its rows in, its tokens out */
     const struct cuda_flight *f = &p->flight[at];
+    assert(be->n_ops_over <= f->n_ops && f->n_ops <= be->n_ops && f->n_parts <= 2);
     be->n_ops_over = f->n_ops;
     struct backend_token *to = p->tokens;
     for (uint32_t part = 0; part < f->n_parts; part++)

@@ -1,7 +1,7 @@
-/* backend_cuda_step.c - a step's segments become rows in pinned memory and one or two parts: single tokens with logits
+/* cuda_step.c - a step's segments become rows in pinned memory and one or two parts: single tokens with logits
  * at its front are one graph replay, as if they had the step for themselves; pieces of prompts follow kernel by kernel.
  */
-#include "backend_cuda.h"
+#include "cuda_backend.h"
 
 #include <cuda_runtime.h>
 
@@ -25,13 +25,16 @@ static struct host_rows host_rows(const struct backend *be) {
 #undef WRITABLE
 }
 
-static void fill_rows(const struct backend_segment *segs, uint32_t n_segs, const struct host_rows *h, struct step *st) {
+static void fill_rows(const struct backend_segment *segs, uint32_t n_segs, uint32_t V, const struct host_rows *h,
+                      struct step *st) {
     st->n_segs = n_segs;
     for (uint32_t i = 0; i < n_segs; i++) {
         h->seg_first[i] = (int32_t)st->n_rows;
         h->seg_n[i] = (int32_t)segs[i].n_tok;
         if (segs[i].n_tok > st->most_tok) st->most_tok = segs[i].n_tok;
         for (uint32_t t = 0; t < segs[i].n_tok; t++, st->n_rows++) {
+            assert(segs[i].tok || segs[i].n_tok == 1);
+            assert(!segs[i].tok || (segs[i].tok[t] >= 0 && (uint32_t)segs[i].tok[t] < V)); /* a row of the embedding */
             h->tok[st->n_rows] = segs[i].tok ? segs[i].tok[t] : -1;
             h->slot[st->n_rows] = (int32_t)segs[i].slot;
             h->pos[st->n_rows] = (int64_t)(segs[i].pos + t);
@@ -68,6 +71,7 @@ static void list_prompts(struct backend *be, const struct backend_segment *segs,
     struct cuda_prompt_tile *tile = be->host_tiles[turn];
     st->prompts = cuda_prompt_tiles(&be->shape, prompt, n_prompts, h->pos, tile);
     st->prompts.tile = be->tiles;
+    assert(st->n_head + st->n_tail <= st->n_rows && n_prompts <= st->n_segs);
     st->n_tiles = st->prompts.n_pairs + st->prompts.n_single;
     if (st->n_tiles) cudaMemcpyAsync(be->tiles, tile, st->n_tiles * sizeof *tile, cudaMemcpyHostToDevice, be->stream);
 }
@@ -105,7 +109,8 @@ static int start_decode(struct backend *be, const struct backend_segment *segs, 
     const uint32_t b = cuda_bucket_of(n);
     const bool graph = b < CUDA_N_BUCKETS && be->graphs[how][b];
     const uint32_t n_rows = graph ? cuda_bucket_rows(b) : n;
-    fill_rows(segs, n, &h, &st);
+    fill_rows(segs, n, be->shape.V, &h, &st);
+    assert(st.n_rows == n && st.n_out == n && n_rows >= n && n_rows <= be->info.max_batch_tok);
     for (uint32_t r = n; r < n_rows; r++) { /* padding rows work in a slot that nobody owns */
         h.tok[r] = 0, h.slot[r] = (int32_t)be->info.n_slots, h.pos[r] = 0, h.seg_first[r] = (int32_t)r, h.seg_n[r] = 1;
     }
@@ -113,11 +118,11 @@ static int start_decode(struct backend *be, const struct backend_segment *segs, 
     if (cuda_state_defers(&be->shape, n_rows))
         for (uint32_t i = 0; i < n; i++) be->may_be_deferred[segs[i].slot] = 1;
     else
-        write_back_cuda(be, segs, n, be->stream);
+        cuda_state_write_back(be, segs, n, be->stream);
     const int rc = cuda_check(cudaGetLastError(), "writing states back", err);
     if (rc) return rc;
     if (graph) return cuda_check(cudaGraphLaunch(be->graphs[how][b], be->stream), "starting a decode step", err);
-    forward_cuda_enqueue(be, &st);
+    cuda_forward_enqueue(be, &st);
     return cuda_check(cudaGetLastError(), "launching a step", err);
 }
 
@@ -125,19 +130,19 @@ static int start_prompts(struct backend *be, const struct backend_segment *segs,
                          enum cuda_end how, uint32_t *n_out, struct rod_error *err) {
     const struct host_rows h = host_rows(be);
     struct step st = {.host_row = host_row, .end = how};
-    fill_rows(segs, n_segs, &h, &st);
-    write_back_cuda(be, segs, n_segs, be->stream);
+    fill_rows(segs, n_segs, be->shape.V, &h, &st);
+    cuda_state_write_back(be, segs, n_segs, be->stream);
     if (be->prompt_window)
         list_prompts(be, segs, &h, &st);
     else
         list_phases(be, segs, &h, &st);
-    forward_cuda_enqueue(be, &st);
+    cuda_forward_enqueue(be, &st);
     *n_out = st.n_out;
     return cuda_check(cudaGetLastError(), "launching a step", err);
 }
 
-int forward_cuda_start(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, enum cuda_end how,
-                       struct cuda_flight *flight, struct rod_error *err) {
+int cuda_step_start(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, enum cuda_end how,
+                    struct cuda_flight *flight, struct rod_error *err) {
     uint32_t n_rows = 0, n_out = 0, n_decode = 0;
     for (uint32_t i = 0; i < n_segs; i++) {
         assert(segs[i].slot < be->info.n_slots && segs[i].n_tok > 0 && segs[i].n_out <= segs[i].n_tok);
@@ -162,6 +167,7 @@ int forward_cuda_start(struct backend *be, const struct backend_segment *segs, u
             rc = start_decode(be, segs, *part_out = n_decode, how, err);
         else
             rc = start_prompts(be, segs + first, n_segs - first, first, how, part_out, err);
+        assert(flight->n_parts < 2 && flight->n_out[flight->n_parts] <= be->info.max_out);
         flight->turn[flight->n_parts++] = be->n_turns++ % CUDA_TURNS;
         first = decode ? n_decode : n_segs;
     }
@@ -170,10 +176,10 @@ int forward_cuda_start(struct backend *be, const struct backend_segment *segs, u
     return rc;
 }
 
-int forward_cuda(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
-                 struct rod_error *err) {
+int cuda_step_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
+                      struct rod_error *err) {
     struct cuda_flight flight;
-    int rc = forward_cuda_start(be, segs, n_segs, CUDA_LOGITS, &flight, err);
+    int rc = cuda_step_start(be, segs, n_segs, CUDA_LOGITS, &flight, err);
     *logits = be->host_logits;
     if (!rc) rc = cuda_check(cudaStreamSynchronize(be->stream), "running a step", err);
     if (!rc) be->n_ops_over = be->n_ops;
