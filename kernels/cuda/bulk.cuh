@@ -1,8 +1,6 @@
 // bulk.cuh - weights by the bulk copy engine: one copy, one barrier of its own.
 #pragma once
-#include "delay.cuh"
-
-__device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
+#include "common.cuh"
 
 // One thread: `bytes` from global into shared memory; bar (one word, this thread's) completes when they are there.
 __device__ __forceinline__ void bulk_load(void *to, const void *from, uint32_t bytes, uint64_t *bar) {

@@ -9,6 +9,7 @@
 
 template <class T> __device__ __forceinline__ float to_float(T x) { return float(x); }
 template <class T> __device__ __forceinline__ T from_float(float x) { return T(x); }
+__device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 
 // Element (row, k) of activations with K (padded) columns: fp32 row-major, 16 bit in tiles of 8 rows and 16 columns,
 // each two matrices of 8 rows by 16 bytes: what wgmma reads as operand B from shared memory without a swizzle.

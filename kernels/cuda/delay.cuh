@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #ifdef ROD_KERNEL_DELAYS
+#include "fill_shared.cuh"
 #include <time.h>
 
 // One time in `one_in`, up to 30 us.
@@ -18,21 +19,11 @@ __device__ __forceinline__ void delay(uint32_t one_in) {
 }
 #define __syncthreads() (delay(16), __syncthreads(), delay(16))
 
-static __global__ void fill_shared_kernel(uint32_t n_words) {
-    extern __shared__ uint32_t filled[];
-    for (uint32_t i = threadIdx.x; i < n_words; i += blockDim.x) *(volatile uint32_t *)(filled + i) = 0xffffffffu;
-}
 // Before one launch in five, on every multiprocessor.
 static inline void fill_shared(void *stream) {
     struct timespec now;
-    int device = 0, bytes = 0, n = 0;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    if (((uint64_t)now.tv_nsec * 0x9e3779b97f4a7c15u >> 40) % 5) return;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
-    cudaFuncSetAttribute(fill_shared_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    fill_shared_kernel<<<n, 1024, bytes, (cudaStream_t)stream>>>((uint32_t)bytes / 4);
+    if (((uint64_t)now.tv_nsec * 0x9e3779b97f4a7c15u >> 40) % 5 == 0) fill_all_shared(stream);
 }
 #else
 __device__ __forceinline__ void delay(uint32_t) {}

@@ -1,6 +1,7 @@
 // under_test.cu - kernels_under_test.so: see under_test.h.
 #include "under_test.h"
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/fill_shared.cuh"
 
 static const char *text(cudaError_t rc) { return rc == cudaSuccess ? nullptr : cudaGetErrorString(rc); }
 
@@ -39,16 +40,8 @@ static const char *ut_read(void *host, const void *device, size_t bytes, void *s
     return ut_wait(stream);
 }
 
-__global__ void fill_blocks_kernel(uint32_t n_words) {
-    extern __shared__ uint32_t words[];
-    for (uint32_t i = threadIdx.x; i < n_words; i += blockDim.x) *(volatile uint32_t *)(words + i) = 0xffffffffu;
-}
 static const char *ut_fill_blocks(void *stream) {
-    int device = 0, bytes = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    allow_shared(fill_blocks_kernel, (size_t)bytes);
-    fill_blocks_kernel<<<multiprocessors(), 1024, (size_t)bytes, (cudaStream_t)stream>>>((uint32_t)bytes / 4);
+    fill_all_shared(stream);
     return text(cudaGetLastError());
 }
 

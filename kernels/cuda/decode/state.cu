@@ -292,6 +292,77 @@ template <int N> __device__ __forceinline__ void copies_are_there() { // all but
 #endif
 }
 
+// E4's low rank at one channel, gla_kernel's four partial sums; low: zeros from R up to a multiple of 4.
+__device__ __forceinline__ void low_rank_sums(float (&sum)[4], const float (&early)[4][STATE_EARLY_R / 4],
+                                              const float *c1, const float *low, uint32_t R, uint32_t Ep) {
+    sum[0] = sum[1] = sum[2] = sum[3] = 0;
+#pragma unroll
+    for (int i = 0; i < STATE_EARLY_R / 4; i++) { // gla_kernel's order; zeros beyond R change nothing
+        const float4 l = *(const float4 *)(low + 4 * i);
+        sum[0] = __fmaf_rn(early[0][i], l.x, sum[0]), sum[1] = __fmaf_rn(early[1][i], l.y, sum[1]);
+        sum[2] = __fmaf_rn(early[2][i], l.z, sum[2]), sum[3] = __fmaf_rn(early[3][i], l.w, sum[3]);
+    }
+#pragma unroll 1
+    for (uint32_t i = STATE_EARLY_R; i < R; i += 4)
+#pragma unroll
+        for (int l = 0; l < 4; l++)
+            if (i + l < R) sum[l] = __fmaf_rn(c1[(size_t)(i + l) * Ep], low[i + l], sum[l]);
+}
+// E6 and E7 of a row at four channels, a lane's rows m = 16 i + 4 part + j of the tile: what is deferred, then the
+// row's own token; o: by groups j. q: the row's gates from row 4 part on; late: u of the deferred tokens.
+template <int I, bool WHOLE>
+__device__ __forceinline__ void state_tile(float4 *tile, const float *q, const row_gates &at, const float *late,
+                                           uint32_t n_late, bool write, uint32_t M, uint32_t part, const float4 &u,
+                                           float4 (&o)[4]) {
+#pragma unroll
+    for (int i0 = 0; i0 < I; i0 += 4) { // 64 rows of the tile at once
+        const auto there_is = [&](int i) { return WHOLE || 16 * i + 4 * part < M; };
+        float4 v[4][4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (WHOLE || 16 * (i0 + i) + 4 * part + j < M) v[i][j] = tile[(16 * (i0 + i) + j) * 8];
+        const auto take_in = [&](int i, const float *k, const float *alpha, const float4 &by) { // E6
+            const float4 k4 = *(const float4 *)(k + 16 * (i0 + i)), a4 = *(const float4 *)(alpha + 16 * (i0 + i));
+            const float ks[4] = {k4.x, k4.y, k4.z, k4.w}, as[4] = {a4.x, a4.y, a4.z, a4.w};
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                v[i][j].x = __fmaf_rn(as[j], v[i][j].x, __fmul_rn(ks[j], by.x)),
+                v[i][j].y = __fmaf_rn(as[j], v[i][j].y, __fmul_rn(ks[j], by.y));
+                v[i][j].z = __fmaf_rn(as[j], v[i][j].z, __fmul_rn(ks[j], by.z)),
+                v[i][j].w = __fmaf_rn(as[j], v[i][j].w, __fmul_rn(ks[j], by.w));
+            }
+        };
+#pragma unroll
+        for (int l = 0; l < CUDA_DEFERRED; l++)
+            if (l < n_late)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (there_is(i0 + i))
+                        take_in(i, q + at.late(l), q + at.late(l) + at.M4, *(const float4 *)(late + 32 * l));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (!there_is(i0 + i)) continue;
+            take_in(i, q + at.M4, q + 2 * at.M4, u);
+            const float4 q4 = *(const float4 *)(q + 16 * (i0 + i));
+            const float qs[4] = {q4.x, q4.y, q4.z, q4.w};
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                if (WHOLE || 16 * (i0 + i) + 4 * part + j < M) { // E7
+                    o[j].x = __fmaf_rn(qs[j], v[i][j].x, o[j].x), o[j].y = __fmaf_rn(qs[j], v[i][j].y, o[j].y);
+                    o[j].z = __fmaf_rn(qs[j], v[i][j].z, o[j].z), o[j].w = __fmaf_rn(qs[j], v[i][j].w, o[j].w);
+                }
+        }
+        if (write)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    if (WHOLE || 16 * (i0 + i) + 4 * part + j < M) tile[(16 * (i0 + i) + j) * 8] = v[i][j];
+    }
+}
+
 // A block: the rows first, first + step, ... of neighbouring panels, a warp each. Each warp makes the gates of one row
 // of as many as there are warps, for all, while those before are in use. Shared memory: the rings, two sets of gates,
 // the ring's barriers. I: M / 16 at most.
@@ -421,18 +492,8 @@ __global__ void __launch_bounds__(256, 1)
             float4 *tile = (float4 *)(ring + b * bytes) + part * 32 + quad;
             const float *q = gates + (set * n_warps + w) * at.size() + 4 * part,
                         *low = gates + (set * n_warps + w) * at.size() + 3 * at.M4;
-            float sum[4] = {0, 0, 0, 0};
-#pragma unroll
-            for (int i = 0; i < STATE_EARLY_R / 4; i++) { // gla_kernel's order; zeros beyond R change nothing
-                const float4 l = *(const float4 *)(low + 4 * i);
-                sum[0] = __fmaf_rn(early[0][i], l.x, sum[0]), sum[1] = __fmaf_rn(early[1][i], l.y, sum[1]);
-                sum[2] = __fmaf_rn(early[2][i], l.z, sum[2]), sum[3] = __fmaf_rn(early[3][i], l.w, sum[3]);
-            }
-#pragma unroll 1
-            for (uint32_t i = STATE_EARLY_R; i < R; i += 4)
-#pragma unroll
-                for (int l = 0; l < 4; l++)
-                    if (i + l < R) sum[l] = __fmaf_rn(c1[(size_t)(i + l) * Ep], low[i + l], sum[l]);
+            float sum[4];
+            low_rank_sums(sum, early, c1, low, R, Ep);
             copies_are_there<1>(); // this row's
             __syncwarp();
             const float scale = io.row_scale ? io.row_scale[r] : 1.0f, z = x[32 + lane] * scale, from_s = x[64 + lane];
@@ -444,55 +505,7 @@ __global__ void __launch_bounds__(256, 1)
             const float4 u = *(const float4 *)(x + 4 * quad);
             bar_wait(full + b, parity);
             float4 o[4] = {};
-#pragma unroll
-            for (int i0 = 0; i0 < I; i0 += 4) { // 64 rows of the tile at once
-                const auto there_is = [&](int i) { return WHOLE || 16 * i + 4 * part < M; };
-                float4 v[4][4];
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-#pragma unroll
-                    for (int j = 0; j < 4; j++)
-                        if (WHOLE || 16 * (i0 + i) + 4 * part + j < M) v[i][j] = tile[(16 * (i0 + i) + j) * 8];
-                const auto take_in = [&](int i, const float *k, const float *alpha, const float4 &by) { // E6
-                    const float4 k4 = *(const float4 *)(k + 16 * (i0 + i)),
-                                 a4 = *(const float4 *)(alpha + 16 * (i0 + i));
-                    const float ks[4] = {k4.x, k4.y, k4.z, k4.w}, as[4] = {a4.x, a4.y, a4.z, a4.w};
-#pragma unroll
-                    for (int j = 0; j < 4; j++) {
-                        v[i][j].x = __fmaf_rn(as[j], v[i][j].x, __fmul_rn(ks[j], by.x)),
-                        v[i][j].y = __fmaf_rn(as[j], v[i][j].y, __fmul_rn(ks[j], by.y));
-                        v[i][j].z = __fmaf_rn(as[j], v[i][j].z, __fmul_rn(ks[j], by.z)),
-                        v[i][j].w = __fmaf_rn(as[j], v[i][j].w, __fmul_rn(ks[j], by.w));
-                    }
-                };
-#pragma unroll
-                for (int l = 0; l < CUDA_DEFERRED; l++)
-                    if (l < n_late)
-#pragma unroll
-                        for (int i = 0; i < 4; i++)
-                            if (there_is(i0 + i))
-                                take_in(i, q + at.late(l), q + at.late(l) + at.M4,
-                                        *(const float4 *)(x + 96 + 32 * l + 4 * quad));
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    if (!there_is(i0 + i)) continue;
-                    take_in(i, q + at.M4, q + 2 * at.M4, u);
-                    const float4 q4 = *(const float4 *)(q + 16 * (i0 + i));
-                    const float qs[4] = {q4.x, q4.y, q4.z, q4.w};
-#pragma unroll
-                    for (int j = 0; j < 4; j++)
-                        if (WHOLE || 16 * (i0 + i) + 4 * part + j < M) { // E7
-                            o[j].x = __fmaf_rn(qs[j], v[i][j].x, o[j].x), o[j].y = __fmaf_rn(qs[j], v[i][j].y, o[j].y);
-                            o[j].z = __fmaf_rn(qs[j], v[i][j].z, o[j].z), o[j].w = __fmaf_rn(qs[j], v[i][j].w, o[j].w);
-                        }
-                }
-                if (write)
-#pragma unroll
-                    for (int i = 0; i < 4; i++)
-#pragma unroll
-                        for (int j = 0; j < 4; j++)
-                            if (WHOLE || 16 * (i0 + i) + 4 * part + j < M) tile[(16 * (i0 + i) + j) * 8] = v[i][j];
-            }
+            state_tile<I, WHOLE>(tile, q, at, x + 96 + 4 * quad, n_late, write, M, part, u, o);
             if (write) before_bulk_out();
             __syncwarp(); // all have written, or read
             if (lane == 0) {

@@ -31,28 +31,15 @@ template <int N> __device__ __forceinline__ void await_all_but() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-// runs: of ranges, over the rows of the list.
-template <class T, int P>
-__global__ void __launch_bounds__(THREADS, 1)
-    decode_many_kernel(const __grid_constant__ decode_window a, uint32_t n_list, uint32_t runs) {
-    using G = many<P>;
-    constexpr int HEADS = MANY_HEADS, KEY = P / 32, VALUE = HEADS * P / 8 / 32,
-                  Q_ROW = P / 8 + 4;                       // as decode_window_kernel's
-    extern __shared__ __align__(128) unsigned char ring[]; // [WARPS][TILES]: keys, values
-    __shared__ uint4 qs[2 * HEADS * Q_ROW], new_key[P / 8], new_value[HEADS * P / 8];
-    __shared__ __align__(16) float sums[2][WARPS][HEADS * P]; // a range's, and the next one's
-    __shared__ __align__(16) float turned[HEADS + 1][P];
-    __shared__ float2 sums_ml[2][WARPS][HEADS];
-    __shared__ uint32_t warp_ranges[WARPS];
-    struct row {
-        uint32_t r, slot, newest, oldest_at;
-    };
-    row *const rows = (row *)(ring + G::RING);              // of the list
-    uint32_t *const first = (uint32_t *)(rows + MANY_ROWS); // of a row's ranges, counted over all rows; [n_list] all
+struct many_row {
+    uint32_t r, slot, newest, oldest_at;
+};
+// The rows of the list; first[at]: the ranges of the rows before, of all rows at [n_list] and as the result. By the
+// whole block.
+__device__ __forceinline__ uint32_t count_ranges(const decode_window &a, uint32_t n_list, many_row *rows,
+                                                 uint32_t *first, uint32_t (&warp_ranges)[WARPS]) {
     const cuda_shape &s = a.shape;
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4,
-                   h0 = blockIdx.x % (a.shape.H / HEADS) * HEADS, run = blockIdx.x / (a.shape.H / HEADS);
-    if (!a.early) wait_for_inputs();
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t n_own = 0, own[MANY_ROWS / THREADS]; // ranges of this thread's rows
 #pragma unroll
     for (int i = 0; i < MANY_ROWS / THREADS; i++) {
@@ -63,8 +50,8 @@ __global__ void __launch_bounds__(THREADS, 1)
         const uint64_t pos = (uint64_t)a.rows.pos[r];
         const uint32_t newest = (uint32_t)min(pos + 1, (uint64_t)s.visible) - 1,
                        newest_at = (uint32_t)(pos % s.ring_keys);
-        rows[at] = row{r, (uint32_t)a.rows.slot[r], newest,
-                       newest_at >= newest ? newest_at - newest : newest_at + s.ring_keys - newest};
+        rows[at] = many_row{r, (uint32_t)a.rows.slot[r], newest,
+                            newest_at >= newest ? newest_at - newest : newest_at + s.ring_keys - newest};
         own[i] = rows[at].slot == s.n_slots ? 0 : newest / RANGE + 1, n_own += own[i];
     }
     uint32_t before = n_own; // inclusive over the warp
@@ -86,6 +73,29 @@ __global__ void __launch_bounds__(THREADS, 1)
         before += own[i];
     }
     if (threadIdx.x == 0 && n_list == MANY_ROWS) first[n_list] = all;
+    return all;
+}
+
+// runs: of ranges, over the rows of the list.
+template <class T, int P>
+__global__ void __launch_bounds__(THREADS, 1)
+    decode_many_kernel(const __grid_constant__ decode_window a, uint32_t n_list, uint32_t runs) {
+    using G = many<P>;
+    constexpr int HEADS = MANY_HEADS, KEY = P / 32, VALUE = HEADS * P / 8 / 32,
+                  Q_ROW = P / 8 + 4;                       // as decode_window_kernel's
+    extern __shared__ __align__(128) unsigned char ring[]; // [WARPS][TILES]: keys, values
+    __shared__ uint4 qs[2 * HEADS * Q_ROW], new_key[P / 8], new_value[HEADS * P / 8];
+    __shared__ __align__(16) float sums[2][WARPS][HEADS * P]; // a range's, and the next one's
+    __shared__ __align__(16) float turned[HEADS + 1][P];
+    __shared__ float2 sums_ml[2][WARPS][HEADS];
+    __shared__ uint32_t warp_ranges[WARPS];
+    many_row *const rows = (many_row *)(ring + G::RING);    // of the list
+    uint32_t *const first = (uint32_t *)(rows + MANY_ROWS); // of a row's ranges, counted over all rows; [n_list] all
+    const cuda_shape &s = a.shape;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4,
+                   h0 = blockIdx.x % (a.shape.H / HEADS) * HEADS, run = blockIdx.x / (a.shape.H / HEADS);
+    if (!a.early) wait_for_inputs();
+    const uint32_t all = count_ranges(a, n_list, rows, first, warp_ranges);
     __syncthreads();                                             // the rows
     uint32_t q = (uint32_t)((uint64_t)all * run / runs), at = 0; // of all ranges; its row
     const uint32_t q1 = (uint32_t)((uint64_t)all * (run + 1) / runs);
@@ -94,7 +104,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     const auto bring = [&](uint32_t q, uint32_t at,
                            int tile) { // this warp's tile of range q: the keys that the window's ring has
         if (q < q1) {
-            const row &of = rows[at];
+            const many_row &of = rows[at];
             const uint32_t j = (q - first[at]) * RANGE + tile * STEP + warp * TILE;
             const T *keys = (const T *)s.keys + (size_t)of.slot * s.keys_slot + a.layer * s.keys_layer;
             const T *values = (const T *)s.values + (size_t)of.slot * s.values_slot + a.layer * s.values_layer + h0 * P;
@@ -128,7 +138,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             do next_at++;
             while (q + 1 < q1 && first[next_at + 1] == q + 1); // it has none
         }
-        const row of = rows[at];
+        const many_row of = rows[at];
         const uint32_t newest = of.newest, n = newest + 1;
         if (new_row) { // nobody reads the queries before them any more
             const uint32_t newest_at =

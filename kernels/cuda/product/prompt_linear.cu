@@ -54,25 +54,22 @@ template <int SK> __device__ __forceinline__ void hold(uint4 (&a)[SK]) { // read
 #pragma unroll
     for (int j = 0; j < SK; j++) asm volatile("" : "+r"(a[j].x), "+r"(a[j].y), "+r"(a[j].z), "+r"(a[j].w)::"memory");
 }
-template <int LEFT> __device__ __forceinline__ void wgmma_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
-}
 __device__ __forceinline__ void copy_rows(void *dst, const CUtensorMap *map, uint32_t column, uint32_t row,
                                           uint64_t *b) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, "
-                 "%3}], [%4];" ::"r"(shared_at(dst)),
-                 "l"(map), "r"(column), "r"(row), "r"(shared_at(b))
+                 "%3}], [%4];" ::"r"(shared_address(dst)),
+                 "l"(map), "r"(column), "r"(row), "r"(shared_address(b))
                  : "memory");
 }
 // Out of shared memory. What lies beyond the tensor stays.
 __device__ __forceinline__ void leave_rows(const void *from, const CUtensorMap *map, uint32_t column, uint32_t row) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map),
-                 "r"(column), "r"(row), "r"(shared_at(from))
+                 "r"(column), "r"(row), "r"(shared_address(from))
                  : "memory");
 }
 __device__ __forceinline__ void leave_tiles(const void *from, const CUtensorMap *map, uint32_t k, uint32_t row) {
     asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map),
-                 "r"(0), "r"(k), "r"(row), "r"(shared_at(from))
+                 "r"(0), "r"(k), "r"(row), "r"(shared_address(from))
                  : "memory");
 }
 __device__ __forceinline__ void leave_together() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -80,7 +77,6 @@ template <int LATEST>
 __device__ __forceinline__ void wait_left() { // what this thread let leave, but the latest, has been read
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(LATEST) : "memory");
 }
-__device__ __forceinline__ void written_for_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Four matrices of 8 columns (registers' lanes g) by 8 rows (t, in pairs) as rows of 16 bytes; lane l has the address
 // of row l % 8 of matrix l / 8.
 __device__ __forceinline__ void store_matrices(uint32_t at, const uint32_t (&x)[4]) {
@@ -144,6 +140,7 @@ struct broad_place {
     bool elected, norms;          // one thread of the warpgroup lets things leave
     const float *scales;          // of the tile's rows
     unsigned char *out;           // broad::OUT bytes
+    uint32_t turn;                // which half of them
     __device__ __forceinline__ void sync() const {
         delay(16);
         asm volatile("bar.sync %0, 128;" ::"r"(bar) : "memory");
@@ -158,6 +155,168 @@ struct broad_place {
         return r * 128 + (piece ^ r) * 16 + lane / 4 % 4 * 4;
     }
 };
+// Tile t: of a group of row blocks all outputs, and there its row blocks one after the other.
+template <class G>
+__device__ __forceinline__ void broad_tile(const broad_order &order, uint32_t t, uint32_t &row0, uint32_t &block) {
+    const uint32_t per = G::GROUP * order.blocks, g = t / per, rest = t - g * per,
+                   size = min((uint32_t)G::GROUP, order.row_blocks - g * G::GROUP);
+    block = rest / size;
+    row0 = (g * G::GROUP + rest - block * size) * G::N;
+}
+
+// One thread: the block's tiles through the ring.
+template <class G, bool residual>
+__device__ __forceinline__ void broad_feed(unsigned char *ring, uint64_t *full, uint64_t *empty, const broad_maps &maps,
+                                           const broad_order &order) {
+    enum { SK = G::SK, STAGES = G::STAGES, MW = G::MW, NB = G::N, SENDER = MW * 4 };
+    const uint32_t steps = (order.KT + SK - 1) / SK;
+    uint32_t s = 0, phase = 0; // stage, and which of its rounds
+    const auto advance = [&] {
+        if (++s == STAGES) s = 0, phase ^= 1;
+    };
+    uint64_t often, once;
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(often));
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;"
+                 : "=l"(once)); // evict_normal would halve the rate of copies
+    uint32_t row0, block, n_ready = min((uint32_t)STAGES, steps), n_free = STAGES;
+    broad_tile<G>(order, blockIdx.x, row0, block);
+    for (uint32_t i = 0; i < n_ready; i++) {
+        barrier_expect(full + i, G::STAGE);
+        copy_box(ring + i * G::STAGE, &maps.w, i * SK, block * SENDER, full + i, once);
+    }
+    wait_for_inputs(); // x is whole
+    const auto take = [&] {
+        if (n_free)
+            n_free--;
+        else
+            barrier_wait(empty + s, phase ^ 1);
+    };
+#pragma unroll 1
+    for (uint32_t t = blockIdx.x; t < order.blocks * order.row_blocks; t += gridDim.x) {
+        broad_tile<G>(order, t, row0, block);
+#pragma unroll 1
+        for (uint32_t k = 0; k < order.KT; k += SK, advance()) {
+            unsigned char *at = ring + s * G::STAGE;
+            take();
+            if (n_ready)
+                n_ready--;
+            else {
+                barrier_expect(full + s, G::STAGE);
+                copy_box(at, &maps.w, k, block * SENDER, full + s, once);
+            }
+            copy_box(at + G::W_STAGE, &maps.x, k, row0 / 8, full + s, often);
+        }
+        if constexpr (residual) {
+            const uint32_t end = min(row0 + NB, order.n_rows);
+#pragma unroll 1
+            for (uint32_t r = row0; r < end; r += G::BASE_ROWS, advance()) {
+                take();
+                barrier_expect(full + s, G::BASE_STAGE);
+#pragma unroll
+                for (int i = 0; i < MW * 2; i++)
+                    copy_rows(ring + s * G::STAGE + i * G::BASE_BOX, &maps.base, block * MW * 64 + i * 32, r, full + s);
+            }
+        }
+    }
+}
+
+// Sums as rows of y.
+template <int NB>
+__device__ __forceinline__ void leave_plain(const float (&acc)[NB / 2], broad_place &my, const broad_maps &maps) {
+    const uint32_t at = shared_address(my.out) + my.warp / 2 * 4096;
+    const uint32_t to[4] = {my.swizzled(0, 0), my.swizzled(1, 0), my.swizzled(0, 1), my.swizzled(1, 1)};
+#pragma unroll
+    for (int c = 0; c < NB / 32; c++) {
+        if (c * 32 >= my.rows) break;
+        if (my.elected) wait_left<1>();
+        my.sync(); // this half is free
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 scale = my.scale_of(c * 32 + i * 8);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                shared_store(at + my.turn * 8192 + i * 1024 + to[e],
+                             acc[c * 16 + i * 4 + e] * (e % 2 ? scale.y : scale.x));
+        }
+        written_for_wgmma();
+        my.sync();
+        if (my.elected) {
+            const unsigned char *from = my.out + my.turn * 8192;
+            leave_rows(from, &maps.y, my.o, my.row0 + c * 32),
+                leave_rows(from + 4096, &maps.y, my.o + 32, my.row0 + c * 32);
+            leave_together();
+        }
+        my.turn ^= 1;
+    }
+}
+
+// a and z, packed.
+template <class T, class G>
+__device__ __forceinline__ void leave_az(const float (&acc)[G::N / 2], broad_place &my, const broad_maps &maps,
+                                         const out_az &out) {
+    enum { NB = G::N };
+    enum { ROWS = G::PACK_ROWS };
+    const uint32_t matrix =
+        shared_address(my.out) + my.warp / 2 * (ROWS * 64) + my.lane / 8 * 512 + my.warp % 2 * 256 + my.lane % 8 * 16;
+#pragma unroll
+    for (int c = 0; c < NB / 32; c++) {
+        if (c * 32 >= my.rows) break;
+        const uint32_t to = matrix + my.turn * (ROWS * 128) + c * 32 % ROWS * 64;
+        if (c * 32 % ROWS == 0) {
+            if (my.elected) wait_left<1>();
+            my.sync(); // this half is free
+        }
+        uint32_t low[4], high[4]; // outputs g and g + 8
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 scale = my.scale_of(c * 32 + i * 8);
+            const float *v = acc + c * 16 + i * 4;
+            low[i] = pair_of<T>(v[0] * scale.x, v[1] * scale.y), high[i] = pair_of<T>(v[2] * scale.x, v[3] * scale.y);
+        }
+        store_matrices(to, low), store_matrices(to + 128, high);
+        if ((c * 32 + 32) % ROWS && c * 32 + 32 < my.rows) continue;
+        written_for_wgmma();
+        my.sync();
+        if (my.elected) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) { // 32 outputs are all of a or all of z
+                const uint32_t o = my.o + half * 32;
+                const bool is_z = o >= out.Ep;
+                leave_tiles(my.out + my.turn * (ROWS * 128) + half * (ROWS * 64), is_z ? &maps.more : &maps.act,
+                            (is_z ? o - out.Ep : o) / 16, (my.row0 + c * 32 / ROWS * ROWS) / 8);
+            }
+            leave_together();
+        }
+        my.turn ^= 1;
+    }
+}
+
+// The FFN's gate: outputs g are a2, g + 8 g2. Beyond F zeros, whatever the row holds: the next product reads them,
+// times 0.
+template <class T, int NB>
+__device__ __forceinline__ void leave_gate(const float (&acc)[NB / 2], broad_place &my, const broad_maps &maps,
+                                           const out_ffn &out) {
+    const bool there = my.o / 2 + my.warp * 8 < out.F;
+    const uint32_t matrix = shared_address(my.out) + my.lane / 8 * 512 + my.warp * 128 + my.lane % 8 * 16;
+    if (my.elected) wait_left<0>();
+    my.sync(); // the last tile's outputs have left
+#pragma unroll
+    for (int c = 0; c < NB / 32; c++) {
+        uint32_t x[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float2 scale = my.scale_of(c * 32 + i * 8);
+            const float *v = acc + c * 16 + i * 4;
+            x[i] = there
+                       ? pair_of<T>(ffn_gate(v[0] * scale.x, v[2] * scale.x), ffn_gate(v[1] * scale.y, v[3] * scale.y))
+                       : 0;
+        }
+        store_matrices(matrix + c * 2048, x);
+    }
+    written_for_wgmma();
+    my.sync();
+    if (my.elected) leave_tiles(my.out, &maps.act, my.o / 32, my.row0 / 8), leave_together();
+}
 #endif
 
 template <class T, int MW, int NB, class Out>
@@ -177,76 +336,25 @@ __global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, SENDER);
         for (int i = 0; i < 2; i++) barrier_init(scaled + i, 96), barrier_init(used + i, SENDER);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_there();
     }
     __syncthreads(); // the barriers are there
     let_next_start();
-    // Tile t: of a group of row blocks all outputs, and there its row blocks one after the other.
-    const auto place = [&](uint32_t t, uint32_t &row0, uint32_t &block) {
-        const uint32_t per = G::GROUP * order.blocks, g = t / per, rest = t - g * per,
-                       size = min((uint32_t)G::GROUP, order.row_blocks - g * G::GROUP);
-        block = rest / size;
-        row0 = (g * G::GROUP + rest - block * size) * NB;
-    };
     uint32_t s = 0, phase = 0; // stage, and which of its rounds
     const auto advance = [&] {
         if (++s == STAGES) s = 0, phase ^= 1;
     };
     if (warp >= SENDER) {
         if (MW == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == SENDER * 32) {
-            uint64_t often, once;
-            asm volatile("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(often));
-            asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;"
-                         : "=l"(once)); // evict_normal would halve the rate of copies
-            uint32_t row0, block, n_ready = min((uint32_t)STAGES, steps), n_free = STAGES;
-            place(blockIdx.x, row0, block);
-            for (uint32_t i = 0; i < n_ready; i++) {
-                barrier_expect(full + i, G::STAGE);
-                copy_box(ring + i * G::STAGE, &maps.w, i * SK, block * SENDER, full + i, once);
-            }
-            wait_for_inputs(); // x is whole
-            const auto take = [&] {
-                if (n_free)
-                    n_free--;
-                else
-                    barrier_wait(empty + s, phase ^ 1);
-            };
-#pragma unroll 1
-            for (uint32_t t = blockIdx.x; t < n_tiles; t += step) {
-                place(t, row0, block);
-#pragma unroll 1
-                for (uint32_t k = 0; k < order.KT; k += SK, advance()) {
-                    unsigned char *at = ring + s * G::STAGE;
-                    take();
-                    if (n_ready)
-                        n_ready--;
-                    else {
-                        barrier_expect(full + s, G::STAGE);
-                        copy_box(at, &maps.w, k, block * SENDER, full + s, once);
-                    }
-                    copy_box(at + G::W_STAGE, &maps.x, k, row0 / 8, full + s, often);
-                }
-                if constexpr (residual) {
-                    const uint32_t end = min(row0 + NB, order.n_rows);
-#pragma unroll 1
-                    for (uint32_t r = row0; r < end; r += G::BASE_ROWS, advance()) {
-                        take();
-                        barrier_expect(full + s, G::BASE_STAGE);
-#pragma unroll
-                        for (int i = 0; i < MW * 2; i++)
-                            copy_rows(ring + s * G::STAGE + i * G::BASE_BOX, &maps.base, block * MW * 64 + i * 32, r,
-                                      full + s);
-                    }
-                }
-            }
-        } else if (norms && warp > SENDER) {
+        if (threadIdx.x == SENDER * 32)
+            broad_feed<G, residual>(ring, full, empty, maps, order);
+        else if (norms && warp > SENDER) {
             wait_for_inputs();
             uint32_t n = 0;
 #pragma unroll 1
             for (uint32_t t = blockIdx.x; t < n_tiles; t += step, n++) {
                 uint32_t row0, block;
-                place(t, row0, block);
+                broad_tile<G>(order, t, row0, block);
                 if (n >= 2) barrier_wait(used + n % 2, (n / 2 - 1) & 1);
                 broad_scales<T>(scales[n % 2], out.norm, row0, min((uint32_t)NB, order.n_rows - row0), NB,
                                 warp - SENDER - 1, 3);
@@ -266,18 +374,18 @@ __global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
         // wgmma's description of x in shared memory: no swizzle, 128 bytes to the next 8 of k, a stage's tiles to the
         // next 8 rows
         const uint64_t b0 = ((uint64_t)(128 >> 4) << 16) | ((uint64_t)(SK * 256 >> 4) << 32) |
-                            (shared_at(ring + G::W_STAGE) & 0x3ffff) >> 4;
-        const uint32_t a0 = shared_at(ring) + warp * SK * 512 + lane * 16;
+                            (shared_address(ring + G::W_STAGE) & 0x3ffff) >> 4;
+        const uint32_t a0 = shared_address(ring) + warp * SK * 512 + lane * 16;
         uint4 a[2][SK];
-        uint32_t last = 0, n = 0, turn = 0; // the stage before; tiles so far; which half of `out`
+        uint32_t last = 0, n = 0; // the stage before; tiles so far
         // The products of stage s with the weights `now`; when those of the stage before are done, the next stage's
         // weights to `next`.
         const auto multiply = [&](uint4(&now)[SK], uint4(&next)[SK], bool first, bool more) {
             const uint64_t b = b0 + s * (G::STAGE >> 4);
-            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+            wgmma_begin();
 #pragma unroll
-            for (int j = 0; j < SK; j++) wgmma(acc, now[j], b + j * (256 >> 4), j || !first, T());
-            asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+            for (int j = 0; j < SK; j++) wgmma<false>(acc, now[j], b + j * (256 >> 4), j || !first, T());
+            wgmma_end();
             wgmma_wait<1>();
             hold(next);
             if (!first && lane == 0) barrier_arrive(empty + last);
@@ -306,45 +414,21 @@ __global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
             for (int i = 0; i < N; i++) asm volatile("" : "+f"(acc[i])::"memory"); // read after the wait
             if (lane == 0) barrier_arrive(empty + last);
             uint32_t block;
-            place(t, my.row0, block);
+            broad_tile<G>(order, t, my.row0, block);
             my.rows = min((uint32_t)NB, order.n_rows - my.row0), my.o = (block * MW + my.wg) * 64,
             my.scales = scales[n % 2];
             wait_for_inputs();
             if (norms) barrier_wait(scaled + n % 2, n / 2 & 1);
-            if constexpr (plain) {
-                const uint32_t at = shared_at(my.out) + my.warp / 2 * 4096;
-                const uint32_t to[4] = {my.swizzled(0, 0), my.swizzled(1, 0), my.swizzled(0, 1), my.swizzled(1, 1)};
-#pragma unroll
-                for (int c = 0; c < NB / 32; c++) {
-                    if (c * 32 >= my.rows) break;
-                    if (my.elected) wait_left<1>();
-                    my.sync(); // this half is free
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        const float2 scale = my.scale_of(c * 32 + i * 8);
-#pragma unroll
-                        for (int e = 0; e < 4; e++)
-                            shared_store(at + turn * 8192 + i * 1024 + to[e],
-                                         acc[c * 16 + i * 4 + e] * (e % 2 ? scale.y : scale.x));
-                    }
-                    written_for_copies();
-                    my.sync();
-                    if (my.elected) {
-                        const unsigned char *from = my.out + turn * 8192;
-                        leave_rows(from, &maps.y, my.o, my.row0 + c * 32),
-                            leave_rows(from + 4096, &maps.y, my.o + 32, my.row0 + c * 32);
-                        leave_together();
-                    }
-                    turn ^= 1;
-                }
-            } else if constexpr (residual) {
+            if constexpr (plain)
+                leave_plain<NB>(acc, my, maps);
+            else if constexpr (residual) {
                 enum { EACH = G::BASE_ROWS / 32 };
                 const uint32_t o = my.o + my.warp * 16 + lane / 4, box = (my.wg * 2 + my.warp / 2) * G::BASE_BOX;
                 const uint32_t to[4] = {my.swizzled(0, 0), my.swizzled(1, 0), my.swizzled(0, 1), my.swizzled(1, 1)};
                 const bool packs = out.w != NULL, leaves = out.y != NULL;
                 const float w[2] = {packs && o < out.D ? out.w[o] : 0.0f, packs && o + 8 < out.D ? out.w[o + 8] : 0.0f};
                 float *const parts = (float *)(my.out + 8192); // [2][4 warps][32 rows]
-                const uint32_t matrix = shared_at(my.out) + lane / 8 * 1024 + my.warp * 256 + lane % 8 * 16;
+                const uint32_t matrix = shared_address(my.out) + lane / 8 * 1024 + my.warp * 256 + lane % 8 * 16;
                 uint32_t held[2] = {
                     STAGES,
                     STAGES}; // stages that the elected thread still has: until what left before the latest, the latest
@@ -359,7 +443,7 @@ __global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
                     my.sync(); // this half is free
                     if (c % EACH == 0) barrier_wait(full + s, phase);
                     unsigned char *const stage = ring + s * G::STAGE + c % EACH * 4096;
-                    const uint32_t base = shared_at(stage) + box;
+                    const uint32_t base = shared_address(stage) + box;
                     float square[8];
                     uint32_t low[4], high[4]; // outputs g and g + 8
 #pragma unroll
@@ -378,7 +462,8 @@ __global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
                         high[i] = pair_of<T>(weighted<T>(v[2], w[1]), weighted<T>(v[3], w[1]));
                     }
                     if (packs) {
-                        store_matrices(matrix + turn * 4096, low), store_matrices(matrix + turn * 4096 + 128, high);
+                        store_matrices(matrix + my.turn * 4096, low),
+                            store_matrices(matrix + my.turn * 4096 + 128, high);
 #pragma unroll
                         for (int half = 4; half;
                              half >>= 1) // sums over g: in the end lane g has those of rows 8 (g / 2) + 2 t + g % 2
@@ -389,24 +474,24 @@ __global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
                                             kept = upper ? square[j + half] : square[j];
                                 square[j] = kept + __shfl_xor_sync(0xffffffffu, given, half * 4);
                             }
-                        parts[turn * 128 + my.warp * 32 + lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2] = square[0];
+                        parts[my.turn * 128 + my.warp * 32 + lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2] = square[0];
                     }
-                    written_for_copies();
+                    written_for_wgmma();
                     my.sync();
                     if (my.elected) {
                         const unsigned char *from = stage + my.wg * 2 * G::BASE_BOX;
                         const uint32_t r = my.row0 + c * 32;
                         if (leaves)
                             leave_rows(from, &maps.y, my.o, r), leave_rows(from + G::BASE_BOX, &maps.y, my.o + 32, r);
-                        if (packs) leave_tiles(my.out + turn * 4096, &maps.act, my.o / 16, r / 8);
+                        if (packs) leave_tiles(my.out + my.turn * 4096, &maps.act, my.o / 16, r / 8);
                         leave_together();
                     }
                     if (packs && my.warp == 0 && c * 32 + lane < my.rows && my.o < out.D) {
-                        const float *part = parts + turn * 128 + lane;
+                        const float *part = parts + my.turn * 128 + lane;
                         out.squares[(size_t)(my.row0 + c * 32 + lane) * ((out.D + 63) / 64) + my.o / 64] =
                             ((part[0] + part[32]) + part[64]) + part[96];
                     }
-                    turn ^= 1;
+                    my.turn ^= 1;
                     if (c % EACH == EACH - 1 || c * 32 + 32 >= my.rows) {
                         if (my.elected)
                             held[1] = s;
@@ -420,66 +505,10 @@ __global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
                     for (int i = 0; i < 2; i++)
                         if (held[i] < STAGES) barrier_arrive(empty + held[i]);
                 }
-            } else if constexpr (az) {
-                enum { ROWS = G::PACK_ROWS };
-                const uint32_t matrix =
-                    shared_at(my.out) + my.warp / 2 * (ROWS * 64) + lane / 8 * 512 + my.warp % 2 * 256 + lane % 8 * 16;
-#pragma unroll
-                for (int c = 0; c < NB / 32; c++) {
-                    if (c * 32 >= my.rows) break;
-                    const uint32_t to = matrix + turn * (ROWS * 128) + c * 32 % ROWS * 64;
-                    if (c * 32 % ROWS == 0) {
-                        if (my.elected) wait_left<1>();
-                        my.sync(); // this half is free
-                    }
-                    uint32_t low[4], high[4]; // outputs g and g + 8
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        const float2 scale = my.scale_of(c * 32 + i * 8);
-                        const float *v = acc + c * 16 + i * 4;
-                        low[i] = pair_of<T>(v[0] * scale.x, v[1] * scale.y),
-                        high[i] = pair_of<T>(v[2] * scale.x, v[3] * scale.y);
-                    }
-                    store_matrices(to, low), store_matrices(to + 128, high);
-                    if ((c * 32 + 32) % ROWS && c * 32 + 32 < my.rows) continue;
-                    written_for_copies();
-                    my.sync();
-                    if (my.elected) {
-#pragma unroll
-                        for (int half = 0; half < 2; half++) { // 32 outputs are all of a or all of z
-                            const uint32_t o = my.o + half * 32;
-                            const bool is_z = o >= out.Ep;
-                            leave_tiles(my.out + turn * (ROWS * 128) + half * (ROWS * 64),
-                                        is_z ? &maps.more : &maps.act, (is_z ? o - out.Ep : o) / 16,
-                                        (my.row0 + c * 32 / ROWS * ROWS) / 8);
-                        }
-                        leave_together();
-                    }
-                    turn ^= 1;
-                }
-            } else { // the FFN's gate: outputs g are a2, g + 8 g2. Beyond F zeros, whatever the row holds: the next
-                     // product reads them, times 0
-                const bool there = my.o / 2 + my.warp * 8 < out.F;
-                const uint32_t matrix = shared_at(my.out) + lane / 8 * 512 + my.warp * 128 + lane % 8 * 16;
-                if (my.elected) wait_left<0>();
-                my.sync(); // the last tile's outputs have left
-#pragma unroll
-                for (int c = 0; c < NB / 32; c++) {
-                    uint32_t x[4];
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        const float2 scale = my.scale_of(c * 32 + i * 8);
-                        const float *v = acc + c * 16 + i * 4;
-                        x[i] = there ? pair_of<T>(ffn_gate(v[0] * scale.x, v[2] * scale.x),
-                                                  ffn_gate(v[1] * scale.y, v[3] * scale.y))
-                                     : 0;
-                    }
-                    store_matrices(matrix + c * 2048, x);
-                }
-                written_for_copies();
-                my.sync();
-                if (my.elected) leave_tiles(my.out, &maps.act, my.o / 32, my.row0 / 8), leave_together();
-            }
+            } else if constexpr (az)
+                leave_az<T, G>(acc, my, maps, out);
+            else
+                leave_gate<T, NB>(acc, my, maps, out);
             __syncwarp();
             if (norms && lane == 0) barrier_arrive(used + n % 2);
         }

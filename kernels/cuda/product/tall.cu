@@ -39,11 +39,82 @@ __device__ __forceinline__ void load_pair(uint4 (&a)[tall::SK], uint32_t at, int
             if (j >= first && j < first + 2 && j >= n) a[j] = make_uint4(0, 0, 0, 0);
     }
 }
+// Read until, or there from, here.
 __device__ __forceinline__ void hold(uint4 &a) {
     asm volatile("" : "+r"(a.x), "+r"(a.y), "+r"(a.z), "+r"(a.w)::"memory");
-} // read until, or there from, here
-template <int N> __device__ __forceinline__ void wgmma_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+// Tile t: of a group of 16 row blocks all outputs, and there its row blocks one after the other.
+__device__ __forceinline__ void tall_place(const tall_order &order, uint32_t t, uint32_t &row0, uint32_t &block) {
+    const uint32_t per = 16 * order.blocks, g = t / per, rest = t - g * per, size = min(16u, order.row_blocks - g * 16);
+    block = rest / size;
+    row0 = (g * 16 + rest - block * size) * tall::ROWS;
+}
+template <class Out> __device__ __forceinline__ bool norm_is(const Out &outs, bool second) {
+    return functor_of(outs, second).norm.squares != NULL;
+}
+
+// One thread: the block's tiles through the ring.
+__device__ __forceinline__ void tall_feed(unsigned char *ring, uint64_t *full, uint64_t *empty, const wide_part &one,
+                                          const wide_part &two, const tall_order &order) {
+    using G = tall;
+    enum { SK = G::SK, STAGES = G::STAGES };
+    const uint32_t KT = order.KT, n_tiles = order.blocks * order.row_blocks;
+    uint64_t often, once;
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(often));
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;"
+                 : "=l"(once)); // evict_normal would halve the rate of copies
+#pragma unroll 1
+    for (int pass = 0; pass < 2; pass++) { // first the weights that fit, then the rest
+        uint32_t s = 0, phase = 0;
+        bool round = false; // the ring has been filled once
+#pragma unroll 1
+        for (uint32_t t = blockIdx.x; t < n_tiles && (pass || !round); t += gridDim.x) {
+            uint32_t row0, block;
+            tall_place(order, t, row0, block);
+            const wide_part *p = block >= order.blocks_one ? &two : &one;
+            const uint32_t tile0 = (block >= order.blocks_one ? block - order.blocks_one : block) * 8;
+#pragma unroll 1
+            for (uint32_t slice = 0; slice < SLICES && (pass || !round); slice++) {
+                const uint32_t end = slice_at(KT, slice + 1);
+#pragma unroll 1
+                for (uint32_t k = slice_at(KT, slice); k < end && (pass || !round); k += SK) {
+                    unsigned char *at = ring + s * G::STAGE;
+                    if (round) barrier_wait(empty + s, phase ^ 1);
+                    if (round || !pass) {
+                        barrier_expect(full + s, G::STAGE);
+                        copy_box(at, &p->w, k, tile0, full + s, once);
+                    }
+                    if (pass) copy_box(at + G::W_STAGE, &p->x, k, row0 / 8, full + s, often);
+                    if (++s == STAGES) s = 0, phase ^= 1, round = true;
+                }
+            }
+        }
+        if (!pass) wait_for_inputs(); // x is whole
+    }
+}
+
+// Three warps: the scales of the norms of each tile's rows.
+template <class T, class Out>
+__device__ __forceinline__ void tall_scales(float (&scales)[2][tall::ROWS], const Out &outs, const tall_order &order) {
+    wait_for_inputs();
+    uint32_t turn = 0;
+#pragma unroll 1
+    for (uint32_t t = blockIdx.x; t < order.blocks * order.row_blocks; t += gridDim.x, turn ^= 1) {
+        uint32_t row0, block;
+        tall_place(order, t, row0, block);
+        const bool second = block >= order.blocks_one;
+        if (!norm_is(outs, second)) continue;
+        const auto &out = functor_of(outs, second);
+#pragma unroll 1
+        for (uint32_t first = (threadIdx.x / 32 - 9) * 4; first < tall::ROWS; first += 12)
+            scales_of<T, 4>(
+                scales[turn], out.norm, row0, [&](uint32_t i) { return first + i; },
+                [&](uint32_t r) { return row0 + r < order.n_rows; });
+        delay(16);
+        asm volatile("bar.sync %0, 352;" ::"r"(3 + turn)
+                     : "memory"); // the tile's scales; those of two tiles ago are read
+    }
 }
 #endif
 
@@ -62,73 +133,16 @@ __global__ void __launch_bounds__(tall::THREADS, 1)
                    n_tiles = order.blocks * order.row_blocks, step = gridDim.x;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, 8);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_there();
     }
     __syncthreads(); // the barriers are there
     let_next_start();
-    // Tile t: of a group of 16 row blocks all outputs, and there its row blocks one after the other.
-    const auto place = [&](uint32_t t, uint32_t &row0, uint32_t &block) {
-        const uint32_t per = 16 * order.blocks, g = t / per, rest = t - g * per,
-                       size = min(16u, order.row_blocks - g * 16);
-        block = rest / size;
-        row0 = (g * 16 + rest - block * size) * G::ROWS;
-    };
-    const auto norm_is = [&](bool second) { return functor_of(outs, second).norm.squares != NULL; };
     if (warp >= 8) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 256) {
-            uint64_t often, once;
-            asm volatile("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(often));
-            asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;"
-                         : "=l"(once)); // evict_normal would halve the rate of copies
-#pragma unroll 1
-            for (int pass = 0; pass < 2; pass++) { // first the weights that fit, then the rest
-                uint32_t s = 0, phase = 0;
-                bool round = false; // the ring has been filled once
-#pragma unroll 1
-                for (uint32_t t = blockIdx.x; t < n_tiles && (pass || !round); t += step) {
-                    uint32_t row0, block;
-                    place(t, row0, block);
-                    const wide_part *p = block >= order.blocks_one ? &two : &one;
-                    const uint32_t tile0 = (block >= order.blocks_one ? block - order.blocks_one : block) * 8;
-#pragma unroll 1
-                    for (uint32_t slice = 0; slice < SLICES && (pass || !round); slice++) {
-                        const uint32_t end = slice_at(KT, slice + 1);
-#pragma unroll 1
-                        for (uint32_t k = slice_at(KT, slice); k < end && (pass || !round); k += SK) {
-                            unsigned char *at = ring + s * G::STAGE;
-                            if (round) barrier_wait(empty + s, phase ^ 1);
-                            if (round || !pass) {
-                                barrier_expect(full + s, G::STAGE);
-                                copy_box(at, &p->w, k, tile0, full + s, once);
-                            }
-                            if (pass) copy_box(at + G::W_STAGE, &p->x, k, row0 / 8, full + s, often);
-                            if (++s == STAGES) s = 0, phase ^= 1, round = true;
-                        }
-                    }
-                }
-                if (!pass) wait_for_inputs(); // x is whole
-            }
-        } else if (warp > 8) {
-            wait_for_inputs();
-            uint32_t turn = 0;
-#pragma unroll 1
-            for (uint32_t t = blockIdx.x; t < n_tiles; t += step, turn ^= 1) {
-                uint32_t row0, block;
-                place(t, row0, block);
-                const bool second = block >= order.blocks_one;
-                if (!norm_is(second)) continue;
-                const auto &out = functor_of(outs, second);
-#pragma unroll 1
-                for (uint32_t first = (warp - 9) * 4; first < G::ROWS; first += 12)
-                    scales_of<T, 4>(
-                        scales[turn], out.norm, row0, [&](uint32_t i) { return first + i; },
-                        [&](uint32_t r) { return row0 + r < order.n_rows; });
-                delay(16);
-                asm volatile("bar.sync %0, 352;" ::"r"(3 + turn)
-                             : "memory"); // the tile's scales; those of two tiles ago are read
-            }
-        }
+        if (threadIdx.x == 256)
+            tall_feed(ring, full, empty, one, two, order);
+        else if (warp > 8)
+            tall_scales<T>(scales, outs, order);
         __syncwarp();
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
@@ -141,8 +155,8 @@ __global__ void __launch_bounds__(tall::THREADS, 1)
         // wgmma's description of x in shared memory: no swizzle, 128 bytes to the next 8 of k, a stage's tiles to the
         // next 8 rows
         const uint64_t b0 = ((uint64_t)(128 >> 4) << 16) | ((uint64_t)(SK * 256 >> 4) << 32) |
-                            (shared_at(ring + G::W_STAGE) & 0x3ffff) >> 4;
-        const uint32_t a0 = shared_at(ring) + warp * SK * 512 + lane * 16;
+                            (shared_address(ring + G::W_STAGE) & 0x3ffff) >> 4;
+        const uint32_t a0 = shared_address(ring) + warp * SK * 512 + lane * 16;
         uint4 a[SK];
         uint32_t s = 0, phase = 0, left = 0, turn = 0; // stage; steps until the end
         for (uint32_t slice = 0; slice < SLICES; slice++)
@@ -162,19 +176,19 @@ __global__ void __launch_bounds__(tall::THREADS, 1)
                     const uint64_t b = b0 + s * (G::STAGE >> 4);
                     if (s1 == 0) phase ^= 1; // from here on the next stage's
                     left--;
-                    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-                    wgmma(acc, a[0], b, k != 0, T());
-                    wgmma(acc, a[1], b + (256 >> 4), 1, T());
-                    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                    wgmma_begin();
+                    wgmma<false>(acc, a[0], b, k != 0, T());
+                    wgmma<false>(acc, a[1], b + (256 >> 4), 1, T());
+                    wgmma_end();
                     wgmma_wait<1>();
                     hold(a[2]), hold(a[3]);
                     if (k && lane == 0) barrier_arrive(empty + (s == 0 ? STAGES - 1 : s - 1));
                     load_pair(a, a0 + s * G::STAGE, 2, n - k);
                     hold(a[2]), hold(a[3]);
-                    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-                    wgmma(acc, a[2], b + 2 * (256 >> 4), 1, T());
-                    wgmma(acc, a[3], b + 3 * (256 >> 4), 1, T());
-                    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                    wgmma_begin();
+                    wgmma<false>(acc, a[2], b + 2 * (256 >> 4), 1, T());
+                    wgmma<false>(acc, a[3], b + 3 * (256 >> 4), 1, T());
+                    wgmma_end();
                     wgmma_wait<1>();
                     hold(a[0]), hold(a[1]);
                     if (left) {
@@ -200,8 +214,8 @@ __global__ void __launch_bounds__(tall::THREADS, 1)
             for (int i = 0; i < N; i++)
                 sums[mine + (i / 4 * 8 + i % 2) * G::LD + i / 2 % 2 * 8] = total[i], total[i] = -0.0f;
             uint32_t row0, block;
-            place(t, row0, block);
-            const bool second = block >= order.blocks_one, scaled = norm_is(second);
+            tall_place(order, t, row0, block);
+            const bool second = block >= order.blocks_one, scaled = norm_is(outs, second);
             const auto &out = functor_of(outs, second);
             const uint32_t O = second ? two.O : one.O, o_in = threadIdx.x % 16 * 4,
                            o = (second ? block - order.blocks_one : block) * 128 + wg * 64 + o_in;

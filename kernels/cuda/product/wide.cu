@@ -32,6 +32,7 @@ __global__ void __launch_bounds__(wide<MW, NB, SK, STAGES, CLUSTER>::THREADS, BL
         PARTS = CLUSTER * G::PLANES,
         // Of its cluster's rows a block finishes eights: rank, rank + CLUSTER, ...; a thread one row of each, GROUP at
         // a time.
+        EACH = PARTS > 4 ? PARTS / 4 : 1,
         EIGHTS = NB / 8 > CLUSTER ? NB / 8 / CLUSTER : 1,
         GROUP = EIGHTS < 4 ? EIGHTS : 4
     };
@@ -56,7 +57,7 @@ __global__ void __launch_bounds__(wide<MW, NB, SK, STAGES, CLUSTER>::THREADS, BL
     const auto is_mine = [&](uint32_t r) { return r < NB && row0 + r < n_rows && o < O; };
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, MW * 4);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_there();
     }
     __syncthreads(); // the barriers are there
     let_next_start();
@@ -126,19 +127,19 @@ __global__ void __launch_bounds__(wide<MW, NB, SK, STAGES, CLUSTER>::THREADS, BL
                 for (int j = 0; j < SK; j++) { // past the slice: nothing
                     asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
                                  : "=r"(a[j].x), "=r"(a[j].y), "=r"(a[j].z), "=r"(a[j].w)
-                                 : "r"(shared_at(at + (warp * SK + j) * 512 + lane * 16)));
+                                 : "r"(shared_address(at + (warp * SK + j) * 512 + lane * 16)));
                     if (j >= n) a[j] = make_uint4(0, 0, 0, 0);
                 }
 #pragma unroll
                 for (int j = 0; j < SK; j++) // in registers before the fence
                     asm volatile("" : "+r"(a[j].x), "+r"(a[j].y), "+r"(a[j].z), "+r"(a[j].w)::"memory");
-                const uint64_t b =
-                    form | (shared_at(at + G::W_STAGE) & 0x3ffff) >> 4; // without the block's number in its cluster
-                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+                const uint64_t b = form | (shared_address(at + G::W_STAGE) & 0x3ffff) >>
+                                              4; // without the block's number in its cluster
+                wgmma_begin();
 #pragma unroll
-                for (int j = 0; j < SK; j++) wgmma(acc, a[j], b + j * (256 >> 4), j || k != k0, T());
-                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-                asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+                for (int j = 0; j < SK; j++) wgmma<false>(acc, a[j], b + j * (256 >> 4), j || k != k0, T());
+                wgmma_end();
+                wgmma_wait<0>();
                 if (lane == 0) barrier_arrive(empty + s);
             }
 #pragma unroll
@@ -176,7 +177,7 @@ __global__ void __launch_bounds__(wide<MW, NB, SK, STAGES, CLUSTER>::THREADS, BL
             if (first) load_group(first);
 #pragma unroll
             for (int g = 0; g < GROUP; g++) {
-                const uint32_t r = row_of(first + g), at = shared_at(ring) + (r * G::LD + o_in) * 4;
+                const uint32_t r = row_of(first + g), at = shared_address(ring) + (r * G::LD + o_in) * 4;
                 float4 v[PARTS], t = make_float4(0, 0, 0, 0);
                 if (is_mine(r)) {
 #pragma unroll
@@ -189,7 +190,7 @@ __global__ void __launch_bounds__(wide<MW, NB, SK, STAGES, CLUSTER>::THREADS, BL
                                          : "=f"(v[j].x), "=f"(v[j].y), "=f"(v[j].z), "=f"(v[j].w)
                                          : "r"(at + j % G::PLANES * (NB * G::LD * 4)), "r"(j / G::PLANES));
 #pragma unroll
-                    for (int j = 0; j<PARTS; j += PARTS> 4 ? PARTS / 4 : 1) {
+                    for (int j = 0; j < PARTS; j += EACH) {
                         float4 s = v[j];
 #pragma unroll
                         for (int i = 1; i < PARTS / 4; i++)

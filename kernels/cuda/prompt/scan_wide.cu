@@ -56,29 +56,19 @@ __device__ __forceinline__ float inverse(float x) {
 }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // d (64 rows by N) = or += a b over 8 k; rows and columns of a lane as of the products of 16 bit.
-__device__ __forceinline__ void wgmma_tf32(float (&d)[32], const float4 &a, uint64_t b, bool add) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32 "
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%"
-                 "27,%28,%29,%30,%31}, "
-                 "{%32,%33,%34,%35}, %36, p, 1, 1;\n}"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-                   "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),
-                   "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),
-                   "+f"(d[30]), "+f"(d[31])
-                 : "r"(__float_as_uint(a.x)), "r"(__float_as_uint(a.y)), "r"(__float_as_uint(a.z)),
-                   "r"(__float_as_uint(a.w)), "l"(b), "r"((int)add));
-}
-__device__ __forceinline__ void wgmma_tf32(float (&d)[16], const float4 &a, uint64_t b, bool add) {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32.tf32 "
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, {%16,%17,%18,%19}, %20, p, 1, 1;\n}"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-                   "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-                 : "r"(__float_as_uint(a.x)), "r"(__float_as_uint(a.y)), "r"(__float_as_uint(a.z)),
-                   "r"(__float_as_uint(a.w)), "l"(b), "r"((int)add));
-}
+#define WGMMA_TF32(N, SUMS, A0, A1, A2, A3, B, ADD)                                                                    \
+    __device__ __forceinline__ void wgmma_tf32(float(&d)[SUMS], const float4 &a, uint64_t b, bool add) {               \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD ", 0;\n"                                                \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k8.f32.tf32.tf32 {" NAMES_##SUMS                          \
+                     "}, "                                                                                             \
+                     "{%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, %" #B ", p, 1, 1;\n}"                                     \
+                     : SUMS_##SUMS(d)                                                                                  \
+                     : "r"(__float_as_uint(a.x)), "r"(__float_as_uint(a.y)), "r"(__float_as_uint(a.z)),                \
+                       "r"(__float_as_uint(a.w)), "l"(b), "r"((int)add));                                              \
+    }
+WGMMA_TF32(64, 32, 32, 33, 34, 35, 36, 37)
+WGMMA_TF32(32, 16, 16, 17, 18, 19, 20, 21)
+#undef WGMMA_TF32
 __device__ __forceinline__ void in_registers(float4 &a) {
     asm volatile("" : "+f"(a.x), "+f"(a.y), "+f"(a.z), "+f"(a.w)::"memory");
 } // before the fence
