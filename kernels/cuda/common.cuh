@@ -2,6 +2,7 @@
 // launch.
 #pragma once
 #include "cuda.h"
+#include "kernels/dispatch.h"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -183,20 +184,17 @@ __device__ __forceinline__ float conv_sum(const float (&weight)[8], const float 
     return silu(__fmaf_rn(weight[7], newest, sum));
 }
 
-// Whether the current device has bulk copies, wgmma and what else comes with compute capability 9.x.
-static inline bool on_hopper(void) {
-    int device = 0, major = 0;
+// The current device, as the rules of dispatch.h know it.
+static inline dispatch_device this_device(void) {
+    int device = 0, major = 0, n = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    return major == 9;
-}
-
-static inline uint32_t multiprocessors(void) {
-    int device = 0, n = 0;
-    cudaGetDevice(&device);
     cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
-    return n > 0 ? (uint32_t)n : 1;
+    return {(uint32_t)major, n > 0 ? (uint32_t)n : 1};
 }
+// It has the code of sm_90a: bulk copies, clusters, wgmma, dependent launch. Later ones run that of sm_80.
+static inline bool on_hopper(void) { return this_device().major == 9; }
+static inline uint32_t multiprocessors(void) { return this_device().processors; }
 
 // The kernel may be launched with so many bytes of dynamic shared memory; false: a block cannot have them. What is
 // allowed is the process's, for all engines, so it is always all that a block can have: a size of one engine's shape
@@ -232,11 +230,8 @@ static void launch_clusters(uint32_t cluster, void (*kernel)(P...), dim3 grid, d
     attr[2].id = cudaLaunchAttributeClusterDimension;
     attr[2].val.clusterDim.x = cluster;
     attr[2].val.clusterDim.y = attr[2].val.clusterDim.z = 1;
-    int device = 0, major = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     config.attrs = attr;
-    config.numAttrs = major < 9 ? 1 : cluster > 1 ? 3 : 2;
+    config.numAttrs = !on_hopper() ? 1 : cluster > 1 ? 3 : 2;
     cudaLaunchKernelEx(&config, kernel, P(args)...);
 }
 template <class... P, class... A>

@@ -281,6 +281,8 @@ void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1
  * operand is packed. Hopper, 16 bit, E a multiple of 16 up to 4,096, K up to 4. */
 enum { CUDA_CONV_PAIR_ROWS = 128 }; /* above, the kernels apart are as fast */
 bool cuda_conv_pair_possible(const struct cuda_shape *shape);
+/* Whether a step of so many rows takes it (dispatch.h). */
+bool cuda_conv_pair_runs(const struct cuda_shape *shape, uint32_t n_rows);
 void k_conv_pair(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az,
                  const float *conv, const float *bias, const struct cuda_matrix *w_in, const struct cuda_matrix *w_c0,
                  uint32_t n_rows, float *s, float *in, size_t in_stride, float *c0, size_t c0_stride, void *stream);

@@ -141,7 +141,7 @@ static void enqueue_fused_mixer(struct backend *be, const struct step *st, uint3
     const struct cuda_shape *s = &be->shape;
     const struct cuda_normed x = {be->act_d, be->squares, s->norm_eps, s->D};
     const uint32_t n = st->n_rows;
-    const bool as_one = st->single && n > CUDA_FEW_ROWS && n <= CUDA_CONV_PAIR_ROWS && cuda_conv_pair_possible(s);
+    const bool as_one = st->single && cuda_conv_pair_runs(s, n);
     const uint32_t splits = as_one ? 4 : cuda_fused_pair_splits(n);
     const size_t in_stride = (size_t)n * 4 * s->M, c0_stride = (size_t)n * s->R;
     void *stream = be->stream;

@@ -173,9 +173,15 @@ __global__ void __launch_bounds__(PAIR_WARPS<NT, ROUNDS, TILES> * 32,
 // ---- launcher ----
 
 // E: a lane of a warp for every eight channels of a slice.
-bool cuda_conv_pair_possible(const struct cuda_shape *shape) {
-    return on_hopper() && shape->dtype != CUDA_F32 && shape->K <= PAIR_TAPS && shape->E % 16 == 0 &&
-           shape->E <= 16 * 16 * PAIR_SLICES;
+bool cuda_conv_pair_possible(const struct cuda_shape *shape) { return dispatch_conv_pair(this_device(), shape); }
+static enum dispatch_kernel kernel_of(enum dispatch_op op, const struct cuda_shape *shape, uint32_t n_rows) {
+    dispatch_case c = {};
+    c.op = op, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = n_rows, c.shape = shape;
+    return dispatch_kernel_of(&c);
+}
+bool cuda_conv_pair_runs(const struct cuda_shape *shape, uint32_t n_rows) {
+    const enum dispatch_kernel kernel = kernel_of(DISPATCH_DECODE_CONV, shape, n_rows);
+    return kernel == CONV_PAIR_1 || kernel == CONV_PAIR_2 || kernel == CONV_PAIR_3;
 }
 
 template <class T, int NT, int ROUNDS, int TILES> static void pair_launch(pair_job job, void *stream) {
@@ -192,9 +198,10 @@ template <class T, int NT, int ROUNDS, int TILES> static void pair_launch(pair_j
 // none of the published models' rows is convolved twice, and of so many rows that all are under way at once (30
 // clusters of four with a multiprocessor a block).
 template <class T> static void pair_choose(const pair_job &job, void *stream) {
-    if (job.n_rows <= 32)
+    const enum dispatch_kernel kernel = kernel_of(DISPATCH_CONV_PAIR, &job.shape, job.n_rows);
+    if (kernel == CONV_PAIR_1)
         pair_launch<T, 1, 1, 9>(job, stream);
-    else if (job.n_rows <= 64)
+    else if (kernel == CONV_PAIR_2)
         pair_launch<T, 2, 2, 9>(job, stream);
     else
         pair_launch<T, 3, 1, 18>(job, stream);

@@ -5,9 +5,8 @@
 #include "kernels/cuda/epilogue.cuh"
 
 enum {
-    FEW_WARPS = 16,
-    FEW_LD = 20,
-    FEW_SMEM = 227 << 10
+    FEW_WARPS = DISPATCH_FEW_WARPS,
+    FEW_LD = DISPATCH_FEW_LD
 }; // a warp a slice of k; [slice][row][FEW_LD] partial sums: a stride without bank conflicts
 
 // ---- what becomes of an output (epilogue.cuh): one a thread, 128 threads, a half-warp a row ----
@@ -118,18 +117,23 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     out.template finish<T>(column, row, r, o, mine, sum, out.norm.squares ? scales[r] : 1.0f);
 }
 
-static size_t few_smem(uint32_t KT) { return (size_t)KT * 512 + FEW_WARPS * (8 * FEW_LD * sizeof(float) + 8); }
+static enum dispatch_kernel kernel_of(enum dispatch_op op, const struct cuda_matrix *w, uint32_t n_rows) {
+    dispatch_case c = {};
+    c.op = op, c.device = this_device(), c.dtype = w->dtype, c.n_rows = n_rows, c.ending = DISPATCH_PLAIN;
+    c.outputs = w->rows, c.k_tiles = cuda_pad16(w->cols) / 16;
+    return dispatch_kernel_of(&c);
+}
+static bool is_few(enum dispatch_kernel kernel) { return kernel == FEW_8 || kernel == FEW_12 || kernel == FEW_16; }
 
 template <class T, class Out>
 static void few_launch(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out,
                        void *stream) {
     const uint32_t KT = cuda_pad16(w->cols) / 16;
-    auto kernel = KT > 8 * FEW_WARPS && KT <= 12 * FEW_WARPS    ? few_kernel<T, 12, Out>
-                  : KT > 12 * FEW_WARPS && KT <= 16 * FEW_WARPS ? few_kernel<T, 16, Out>
-                                                                : few_kernel<T, 8, Out>;
-    allow_shared(kernel, few_smem(KT));
-    launch(kernel, dim3(cuda_pad16(w->rows) / 16), dim3(FEW_WARPS * 32), few_smem(KT), stream, (const uint4 *)w->data,
-           (const uint32_t *)act, KT, n_rows, early, out);
+    const enum dispatch_kernel k = kernel_of(DISPATCH_DECODE_PRODUCT, w, n_rows);
+    auto kernel = k == FEW_12 ? few_kernel<T, 12, Out> : k == FEW_16 ? few_kernel<T, 16, Out> : few_kernel<T, 8, Out>;
+    allow_shared(kernel, dispatch_few_bytes(KT));
+    launch(kernel, dim3(cuda_pad16(w->rows) / 16), dim3(FEW_WARPS * 32), dispatch_few_bytes(KT), stream,
+           (const uint4 *)w->data, (const uint32_t *)act, KT, n_rows, early, out);
 }
 // Two products of the same k with operands of their own. A block: a tile, a quarter of k, a warp a slice; out:
 // [4][n_rows][ldy].
@@ -190,12 +194,7 @@ __global__ void __launch_bounds__(128, 4) few_pair_kernel(few_part one, few_part
 
 // ---- launchers ----
 
-bool cuda_fused_possible(const struct cuda_shape *shape) {
-    return on_hopper() && shape->dtype != CUDA_F32 && shape->D % 16 == 0 && shape->E % 16 == 0 &&
-           shape->H * shape->P % 16 == 0 && few_smem(cuda_pad16(shape->D) / 16) <= FEW_SMEM &&
-           few_smem(cuda_pad16(shape->E) / 16) <= FEW_SMEM && few_smem(cuda_pad16(shape->F) / 16) <= FEW_SMEM &&
-           few_smem(cuda_pad16(shape->H * shape->P) / 16) <= FEW_SMEM;
-}
+bool cuda_fused_possible(const struct cuda_shape *shape) { return dispatch_fused(this_device(), shape); }
 
 template <class Out>
 static void few(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out,
@@ -209,10 +208,10 @@ static void few(const struct cuda_matrix *w, const void *act, uint32_t n_rows, b
 template <class Out>
 static void fused(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out,
                   void *stream) {
-    if (n_rows > CUDA_FEW_ROWS)
-        wide_product(wide_operands{w->data, act, w->rows}, out, w->cols, w->dtype, n_rows, stream);
-    else
+    if (is_few(kernel_of(DISPATCH_DECODE_PRODUCT, w, n_rows)))
         few(w, act, n_rows, early, out, stream);
+    else
+        wide_product(wide_operands{w->data, act, w->rows}, out, w->cols, w->dtype, n_rows, stream);
 }
 static row_norm norm_of(const struct cuda_normed *in, uint32_t n_rows) {
     return row_norm{in->squares, cuda_square_sums(n_rows, in->D), in->D, in->eps, true, n_rows > CUDA_FEW_ROWS};
@@ -226,10 +225,13 @@ void k_fused_linear(const struct cuda_matrix *w, const struct cuda_normed *in, u
 void k_fused_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows,
                   const struct cuda_matrix *w, const struct cuda_normed *in, const float *conv, const float *bias,
                   uint32_t n_rows, float *az, float *s, void *s_act, void *a_act, void *stream) {
-    if (n_rows > CUDA_FEW_ROWS) {
+    dispatch_case c = {};
+    c.op = DISPATCH_DECODE_CONV, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = n_rows, c.shape = shape;
+    const enum dispatch_kernel kernel = dispatch_kernel_of(&c);
+    if (kernel != CONV_FEW_4 && kernel != CONV_FEW_8) {
         k_fused_linear(w, in, n_rows, az, 2 * (size_t)shape->Ep, stream);
         conv_rows(shape, layer, rows, az, conv, bias, n_rows, s, s_act, a_act, stream);
-    } else if (shape->K <= 4)
+    } else if (kernel == CONV_FEW_4)
         few(w, in->act, n_rows, false,
             out_conv<4>{norm_of(in, n_rows), *shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
     else
@@ -252,7 +254,7 @@ void k_fused_residual(const struct cuda_matrix *w, const void *in, const float *
 void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
                          const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
                          uint32_t n_rows, void *stream) {
-    if (n_rows > CUDA_FEW_ROWS) { // whole sums
+    if (kernel_of(DISPATCH_DECODE_PAIR, w1, n_rows) != FEW_PAIR) { // whole sums
         const wide_operands in1 = {w1->data, x1, w1->rows}, in2 = {w2->data, x2, w2->rows};
         wide_plain(in1, out_plain{{}, y1, ldy1, w1->rows}, &in2, out_plain{{}, y2, ldy2, w2->rows}, w1->cols, w1->dtype,
                    n_rows, stream);

@@ -105,12 +105,15 @@ static void conv_rows_launch(const struct cuda_shape *shape, uint32_t layer, con
 }
 void conv_rows(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az,
                const float *w, const float *bias, uint32_t n_rows, float *s, void *s_act, void *a_act, void *stream) {
-    const auto start = shape->dtype == CUDA_F16 ? shape->K > 4   ? conv_rows_launch<__half, 8, 1>
-                                                  : n_rows <= 64 ? conv_rows_launch<__half, 4, 1>
-                                                                 : conv_rows_launch<__half, 4, 2>
-                       : shape->K > 4 ? conv_rows_launch<__nv_bfloat16, 8, 1>
-                       : n_rows <= 64           ? conv_rows_launch<__nv_bfloat16, 4, 1>
-                                                : conv_rows_launch<__nv_bfloat16, 4, 2>; // measured at 128 and 256 rows
+    dispatch_case c = {};
+    c.op = DISPATCH_CONV_ROWS, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = n_rows, c.shape = shape;
+    const enum dispatch_kernel kernel = dispatch_kernel_of(&c);
+    const bool half = shape->dtype == CUDA_F16;
+    const auto start =
+        kernel == CONV_ROWS_8_1   ? half ? conv_rows_launch<__half, 8, 1> : conv_rows_launch<__nv_bfloat16, 8, 1>
+          : kernel == CONV_ROWS_4_1 ? half ? conv_rows_launch<__half, 4, 1> : conv_rows_launch<__nv_bfloat16, 4, 1>
+          : half ? conv_rows_launch<__half, 4, 2>
+                                  : conv_rows_launch<__nv_bfloat16, 4, 2>;
     start(shape, layer, rows, az, w, bias, n_rows, s, s_act, a_act, stream);
 }
 

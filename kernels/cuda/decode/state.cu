@@ -10,7 +10,7 @@
 #include "kernels/cuda/gates.cuh"
 #include <algorithm>
 
-enum { STATE_GROUPS = 16, STATE_EARLY_R = 32, STATE_MANY = 17 }; // STATE_MANY rows and more take state_kernel
+enum { STATE_GROUPS = 16, STATE_EARLY_R = 32 };
 // Floats that a warp of it keeps of a row's channels (a, z, s, u of each deferred token), and in all: of three rows,
 // and o by groups.
 enum { CHANNELS_ROW = 32 * (3 + CUDA_DEFERRED), CHANNELS = 3 * CHANNELS_ROW + STATE_GROUPS * 32 };
@@ -601,15 +601,13 @@ static void state_few(const state_io &io, const gates_in &in, uint32_t n_rows, v
                bytes, stream, io, in);
     });
 }
-static void state_many(const state_io &io, const gates_in &in, uint32_t n_rows, void *stream) {
-    int device = 0, processors = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+static void state_many(const state_io &io, const gates_in &in, enum dispatch_kernel kernel, uint32_t n_rows,
+                       void *stream) {
     const uint32_t M = io.shape.M, warps = M <= 64 ? 8 : 4,
                    gates = 2 * warps * row_gates(M, io.shape.R, io.rows.deferred).size() * 4,
                    tiles = warps * (M * 128 + 8), channels = warps * CHANNELS * 4;
     const uint32_t across = (io.shape.Ep / 32 + warps - 1) / warps,
-                   step = std::max(1u, std::min(n_rows, (uint32_t)processors / across));
+                   step = std::max(1u, std::min(n_rows, multiprocessors() / across));
     const uint32_t rows = (n_rows + step - 1) / step * 8;
     const uint32_t bufs = std::min(6u, ((227u << 10) - gates - channels - rows) / tiles),
                    bytes = bufs * tiles + gates + channels + rows;
@@ -619,16 +617,24 @@ static void state_many(const state_io &io, const gates_in &in, uint32_t n_rows, 
         launch(state_kernel<T, I, WHOLE>, dim3(across *step), dim3(warps * 32), bytes, stream, io, in, n_rows, step,   \
                bufs);                                                                                                  \
     })
-    if (M == 64)
+    if (kernel == STATE_4_WHOLE)
         STATE(4, true);
-    else if (M < 64)
+    else if (kernel == STATE_4)
         STATE(4, false);
     else
         STATE(8, false);
 #undef STATE
 }
 
-bool cuda_state_defers(const struct cuda_shape *shape, uint32_t n_rows) { return on_hopper() && n_rows >= STATE_MANY; }
+static enum dispatch_kernel kernel_of(const struct cuda_shape *shape, uint32_t n_rows) {
+    dispatch_case c = {};
+    c.op = DISPATCH_DECODE_STATE, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = n_rows, c.shape = shape;
+    return dispatch_kernel_of(&c);
+}
+bool cuda_state_defers(const struct cuda_shape *shape, uint32_t n_rows) {
+    const enum dispatch_kernel kernel = kernel_of(shape, n_rows);
+    return kernel == STATE_4_WHOLE || kernel == STATE_4 || kernel == STATE_8;
+}
 void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
                  const float *in, uint32_t splits, size_t split_stride, const float *in_c0, uint32_t splits_c0,
                  size_t split_stride_c0, const float *g_b, const float *t_b, const float *c1, const float *c1_b,
@@ -636,12 +642,13 @@ void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cu
                  float *sums, void *act, void *stream) {
     const state_io io = {*shape, layer, *rows, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act};
     const gates_in partial = {in, in_c0, g_b, t_b, splits, splits_c0, split_stride, split_stride_c0};
-    if (!on_hopper())
+    const enum dispatch_kernel kernel = kernel_of(shape, n_rows);
+    if (kernel == GLA)
         gla_of_partial(io, partial, n_rows, stream);
-    else if (n_rows <= 8)
+    else if (kernel == STATE_FEW_4)
         state_few<4, 512>(io, partial, n_rows, stream);
-    else if (n_rows < STATE_MANY)
+    else if (kernel == STATE_FEW_1)
         state_few<1, 256>(io, partial, n_rows, stream);
     else
-        state_many(io, partial, n_rows, stream);
+        state_many(io, partial, kernel, n_rows, stream);
 }

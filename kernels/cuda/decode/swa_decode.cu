@@ -173,10 +173,7 @@ __global__ void __launch_bounds__(GROUPS *P / 2) decode_combine_kernel(const __g
     act[1] = from_float<T>(__fdividef(sum.y, total));
 }
 
-bool cuda_decode_window_possible(const struct cuda_shape *s) {
-    return s->dtype != CUDA_F32 && (s->P == 64 || s->P == 128) && s->Hk == 1 && s->Hv == s->H && s->H % 4 == 0 &&
-           (uint64_t)s->ring_keys * s->H * s->P < UINT32_MAX;
-}
+bool cuda_decode_window_possible(const struct cuda_shape *s) { return dispatch_decode_window(s); }
 
 template <class T, int P, int HEADS, int AHEAD>
 static void decode(const decode_window &a, uint32_t n_list, void *stream) {
@@ -187,14 +184,17 @@ static void decode(const decode_window &a, uint32_t n_list, void *stream) {
 }
 template <class T, int P> static void decode(decode_window a, uint32_t n_list, void *stream) {
     const uint32_t quarters = n_list * (a.shape.H / 4) * a.n_ranges; // blocks, four heads to each
-    const bool few = quarters <= 132; // a block of its own to each multiprocessor of an H200
+    dispatch_case c = {};
+    c.op = DISPATCH_DECODE_WINDOW, c.device = this_device(), c.dtype = a.shape.dtype, c.n_rows = n_list,
+    c.shape = &a.shape;
+    const enum dispatch_kernel kernel = dispatch_kernel_of(&c);
     // Longer runs overlap better; and two waves of full ranges, two blocks to each multiprocessor, are one of blocks
     // twice as long.
     const uint32_t full = n_list * (a.shape.H / 4) * (a.shape.visible / RANGE);
     a.per_block = quarters >= 1024 || (full > 448 && full <= 528) ? 2 : 1;
-    if (decode_many_possible(a, n_list))
+    if (kernel == DECODE_WINDOW_MANY)
         decode_many(a, n_list, stream);
-    else if (few)
+    else if (kernel == DECODE_WINDOW_FEW)
         decode<T, P, P == 64 ? 4 : 2, 2>(a, n_list, stream);
     else
         decode<T, P, 4, 1>(a, n_list, stream);

@@ -206,5 +206,4 @@ __device__ __forceinline__ void fold_warps(const decode_window &a, const float (
 }
 
 // swa_decode_many.cu: the same of so many rows that every multiprocessor has ranges of its own, on Hopper.
-bool decode_many_possible(const decode_window &a, uint32_t n_list);
 void decode_many(const decode_window &a, uint32_t n_list, void *stream);

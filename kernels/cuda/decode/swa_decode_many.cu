@@ -9,7 +9,7 @@
 #include "swa_decode.cuh"
 #include <algorithm>
 
-enum { MANY_HEADS = 4, MANY_ROWS = 512 };
+enum { MANY_HEADS = 4, MANY_ROWS = DISPATCH_WINDOW_ROWS };
 template <int P> struct many {
     enum {
         KEYS = TILE * P * 2,
@@ -202,16 +202,9 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 // ---- launcher ----
 
-static uint32_t runs_of(const cuda_shape &s) { return std::max(1u, multiprocessors() / (s.H / MANY_HEADS)); }
-
-bool decode_many_possible(const decode_window &a, uint32_t n_list) {
-    const uint32_t runs = runs_of(a.shape);
-    return on_hopper() && n_list * a.n_ranges >= 12 * runs && n_list <= MANY_ROWS; // fewer: measured slower on an H200
-}
-
 template <class T, int P> static void many_launch(const decode_window &a, uint32_t n_list, void *stream) {
     const auto kernel = decode_many_kernel<T, P>;
-    const uint32_t runs = runs_of(a.shape);
+    const uint32_t runs = dispatch_window_runs(this_device(), &a.shape);
     allow_shared(kernel, many<P>::BYTES);
     launch(kernel, dim3(a.shape.H / MANY_HEADS * runs), dim3(THREADS), many<P>::BYTES, stream, a, n_list, runs);
 }

@@ -9,10 +9,18 @@ size_t cuda_activation_bytes(uint32_t n_rows, uint32_t cols, enum cuda_dtype dty
     return (size_t)((n_rows + 7) / 8 * 8) * cuda_pad16(cols) * (dtype == CUDA_F32 ? 4 : 2);
 }
 
-static bool wide_rows(enum cuda_dtype dtype, uint32_t n_rows) { return n_rows > 8 && dtype != CUDA_F32 && on_hopper(); }
+static enum dispatch_kernel linear_kernel_of(enum cuda_dtype dtype, uint32_t n_rows) {
+    dispatch_case c = {};
+    c.op = DISPATCH_LINEAR, c.device = this_device(), c.dtype = dtype, c.n_rows = n_rows, c.ending = DISPATCH_PLAIN;
+    return dispatch_kernel_of(&c);
+}
+// wide.cu chooses among its own by the sizes.
+static bool is_wide(enum dispatch_kernel kernel) {
+    return kernel != LINEAR_F32 && kernel != LINEAR_1_1 && kernel != LINEAR_2_2 && kernel != LINEAR_2_4;
+}
 
 uint32_t cuda_linear_splits(const struct cuda_matrix *w, uint32_t n_rows) {
-    return w->whole || wide_rows(w->dtype, n_rows) ? 1 : 4;
+    return w->whole || is_wide(linear_kernel_of(w->dtype, n_rows)) ? 1 : 4;
 }
 
 template <class S, class T>
@@ -156,17 +164,17 @@ __global__ void linear_f32_kernel(const float *w, const float *x, uint32_t K, ui
 }
 
 template <class T>
-static void linear_16(const linear_part &one, const linear_part &two, uint32_t KT, uint32_t splits, uint32_t n_rows,
-                      void *stream) {
+static void linear_16(const linear_part &one, const linear_part &two, enum dispatch_kernel kernel, uint32_t KT,
+                      uint32_t splits, uint32_t n_rows, void *stream) {
 #define LINEAR_CASE(WARPS, MT, NT, U)                                                                                  \
     launch(linear_kernel<T, WARPS, MT, NT, U>,                                                                         \
            dim3((one.tiles + MT - 1) / MT + (two.tiles + MT - 1) / MT, splits, (n_rows + 8 * NT - 1) / (8 * NT)),      \
            dim3(WARPS * 32), 0, stream, one, two, KT, n_rows)
 #define LINEAR_ROWS(WARPS)                                                                                             \
     do {                                                                                                               \
-        if (n_rows <= 8)                                                                                               \
+        if (kernel == LINEAR_1_1)                                                                                      \
             LINEAR_CASE(WARPS, 1, 1, 8);                                                                               \
-        else if (n_rows <= 16)                                                                                         \
+        else if (kernel == LINEAR_2_2)                                                                                 \
             LINEAR_CASE(WARPS, 2, 2, 4);                                                                               \
         else                                                                                                           \
             LINEAR_CASE(WARPS, 2, 4, 4);                                                                               \
@@ -180,16 +188,17 @@ static void linear_16(const linear_part &one, const linear_part &two, uint32_t K
 static void linear_parts(const struct cuda_matrix *w, const linear_part &one, const linear_part &two, uint32_t n_rows,
                          void *stream) {
     const uint32_t KT = cuda_pad16(w->cols) / 16, splits = cuda_linear_splits(w, n_rows);
-    if (wide_rows(w->dtype, n_rows)) {
+    const enum dispatch_kernel kernel = linear_kernel_of(w->dtype, n_rows);
+    if (is_wide(kernel)) {
         const wide_operands in = {one.w, one.x, one.O}, in_two = {two.w, two.x, two.O};
         wide_plain(in, out_plain{{}, one.y, one.ldy, one.O}, two.tiles ? &in_two : NULL,
                    out_plain{{}, two.y, two.ldy, two.O}, w->cols, w->dtype, n_rows, stream);
         return;
     }
     if (w->dtype == CUDA_F16)
-        linear_16<__half>(one, two, KT, splits, n_rows, stream);
+        linear_16<__half>(one, two, kernel, KT, splits, n_rows, stream);
     else
-        linear_16<__nv_bfloat16>(one, two, KT, splits, n_rows, stream);
+        linear_16<__nv_bfloat16>(one, two, kernel, KT, splits, n_rows, stream);
 }
 
 static linear_part part_of(const struct cuda_matrix *w, const void *x, float *y, size_t ldy, size_t split_stride) {

@@ -564,42 +564,25 @@ template <class T, int MW, int NB, class Out> static void launch_broad(const bro
     launch(kernel, dim3((all + rounds - 1) / rounds), dim3(G::THREADS), G::BYTES, job.stream, maps, order, job.out);
 }
 
-// Clocks, more or less, that tiles of 64 MW outputs and N rows would take: rounds of all multiprocessors, each limited
-// by its products or by its share of what the second-level cache gives, and what is not hidden of a tile's end
-// (measured on an H200).
-template <int MW, int N> static double broad_clocks(uint32_t KT, uint32_t O, uint32_t n_rows) {
-    const uint32_t all = multiprocessors(), tiles = (O + MW * 64 - 1) / (MW * 64) * ((n_rows + N - 1) / N),
-                   rounds = (tiles + all - 1) / all;
-    const double active = tiles < all ? tiles : all, bytes_a_clock = 6600 / active < 72 ? 6600 / active : 72;
-    const double products = MW * N / 2, copies = (MW * 64 + N) * 32 / bytes_a_clock;
-    return rounds * (KT * (products > copies ? products : copies) + 1500 + MW * N * 7);
-}
-template <class T, class Out> static void choose_broad(const broad_job<Out> &job) {
-    const double clocks[] = {
-        broad_clocks<2, 256>(job.KT, job.in.O, job.n_rows), broad_clocks<2, 128>(job.KT, job.in.O, job.n_rows),
-        broad_clocks<2, 64>(job.KT, job.in.O, job.n_rows), broad_clocks<1, 64>(job.KT, job.in.O, job.n_rows),
-        broad_clocks<1, 32>(job.KT, job.in.O, job.n_rows)};
-    int best = 0;
-    for (int i = 1; i < 5; i++)
-        if (clocks[i] < clocks[best]) best = i;
-    if (best == 0)
-        launch_broad<T, 2, 256>(job);
-    else if (best == 1)
-        launch_broad<T, 2, 128>(job);
-    else if (best == 2)
-        launch_broad<T, 2, 64>(job);
-    else if (best == 3)
-        launch_broad<T, 1, 64>(job);
-    else
-        launch_broad<T, 1, 32>(job);
+template <class T, class Out> static void choose_broad(const broad_job<Out> &job, enum cuda_dtype dtype) {
+    dispatch_case c = {};
+    c.op = DISPATCH_PROMPT_PRODUCT, c.device = this_device(), c.dtype = dtype, c.n_rows = job.n_rows;
+    c.outputs = job.in.O, c.k_tiles = job.KT;
+    switch (dispatch_kernel_of(&c)) {
+    case BROAD_2_256: return launch_broad<T, 2, 256>(job);
+    case BROAD_2_128: return launch_broad<T, 2, 128>(job);
+    case BROAD_2_64: return launch_broad<T, 2, 64>(job);
+    case BROAD_1_64: return launch_broad<T, 1, 64>(job);
+    default: return launch_broad<T, 1, 32>(job);
+    }
 }
 template <class Out>
 static void run_broad(const struct cuda_matrix *w, const void *x, const Out &out, uint32_t n_rows, void *stream) {
     const broad_job<Out> job = {{w->data, x, w->rows}, out, cuda_pad16(w->cols) / 16, n_rows, (cudaStream_t)stream};
     if (w->dtype == CUDA_F16)
-        choose_broad<__half>(job);
+        choose_broad<__half>(job, w->dtype);
     else
-        choose_broad<__nv_bfloat16>(job);
+        choose_broad<__nv_bfloat16>(job, w->dtype);
 }
 static row_norm norm_of(const struct cuda_normed *in) {
     return row_norm{in->squares, cuda_prompt_sums(in->D), in->D, in->eps, true, false};

@@ -259,18 +259,12 @@ template <class T, class Out> static void launch_tall(const wide_job<Out> &job) 
     launch(kernel, dim3((tiles + rounds - 1) / rounds), dim3(tall::THREADS), tall::BYTES, job.stream, one, two, order,
            job.out);
 }
-template <class Out> bool run_tall(const wide_job<Out> &job, enum cuda_dtype dtype) {
-    const uint32_t tiles = ((job.one.O + 127) / 128 + (job.two.O + 127) / 128) *
-                           ((job.n_rows + tall::ROWS - 1) / tall::ROWS),
-                   all = multiprocessors();
-    // As measured on an H200: where the last round, too, keeps most multiprocessors at work. No slice may be empty.
-    if (job.n_rows <= 64 || job.KT < SLICES || tiles * 5 < (tiles + all - 1) / all * all * 3) return false;
+template <class Out> void run_tall(const wide_job<Out> &job, enum cuda_dtype dtype) {
     if (dtype == CUDA_F16)
         launch_tall<__half>(job);
     else
         launch_tall<__nv_bfloat16>(job);
-    return true;
 }
-template bool run_tall(const wide_job<out_either> &job, enum cuda_dtype dtype);
-template bool run_tall(const wide_job<out_ffn> &job, enum cuda_dtype dtype);
-template bool run_tall(const wide_job<out_residual> &job, enum cuda_dtype dtype);
+template void run_tall(const wide_job<out_either> &job, enum cuda_dtype dtype);
+template void run_tall(const wide_job<out_ffn> &job, enum cuda_dtype dtype);
+template void run_tall(const wide_job<out_residual> &job, enum cuda_dtype dtype);

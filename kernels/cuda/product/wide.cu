@@ -1,6 +1,7 @@
 // wide.cu - products of more than 8 rows in 16 bit on Hopper: wgmma with the weights from registers and the activations
 // from shared memory, both brought there by the tensor copy engine. A block finishes its outputs (epilogue.cuh).
 #include "wide.cuh"
+#include <cassert>
 
 // A block: MW warpgroups of 64 outputs each and NB rows, its share of the 16 slices: one CLUSTER-th; the blocks of a
 // cluster put their sums together through distributed shared memory. One more warp feeds a ring of STAGES stages of SK
@@ -236,52 +237,35 @@ static void launch_wide(const wide_job<Out> &job) {
                     two, job.KT, job.n_rows, row_blocks, job.out);
 }
 
-// Blocks by the number there would be of them (measured on an H200): whole sums where the products fill the device so,
-// else a cluster for each.
-template <class T, class Out> static void choose_wide(const wide_job<Out> &job) {
-    const uint32_t n_rows = job.n_rows, singles = (job.one.O + 63) / 64 + (job.two.O + 63) / 64,
-                   pairs = (job.one.O + 127) / 128 + (job.two.O + 127) / 128, rows64 = (n_rows + 63) / 64;
-    constexpr bool plain = std::is_same<Out, out_either>::value;       // the others are not as small, nor as large
-    const bool elevens = job.KT > 8 * SLICES && job.KT <= 11 * SLICES; // tiles of a slice: one stage
-#define WIDE(...) launch_wide<T, __VA_ARGS__>(job)
-    if (n_rows <= 32) {
-        if constexpr (plain)
-            if (singles <= 8)
-                return WIDE(1, 32, 8, 2, 16, 2);
-            else if (pairs >= 400)
-                return WIDE(2, 32, 8, 5, 1, 1);
-        if (singles >= 100)
-            WIDE(1, 32, 8, 5, 1, 2);
-        else if (elevens)
-            WIDE(1, 32, 11, 2, 4, 3);
-        else
-            WIDE(1, 32, 8, 3, 4, 3);
-        return;
+static enum dispatch_ending ending_of(const out_either &) { return DISPATCH_PLAIN; }
+static enum dispatch_ending ending_of(const out_residual &) { return DISPATCH_RESIDUAL; }
+static enum dispatch_ending ending_of(const out_ffn &) { return DISPATCH_FFN; }
+
+template <class T, class Out> static void choose_wide(const wide_job<Out> &job, enum dispatch_kernel kernel) {
+    constexpr bool plain = std::is_same<Out, out_either>::value, residual = std::is_same<Out, out_residual>::value;
+#define WIDE(...)                                                                                                      \
+    case DISPATCH_WIDE_ID(__VA_ARGS__): return launch_wide<T, __VA_ARGS__>(job);
+    if constexpr (plain) {
+        switch (kernel) {
+            DISPATCH_WIDE_PLAIN(WIDE)
+        default: break;
+        }
+    } else {
+        switch (kernel) {
+            DISPATCH_WIDE_FINISHED(WIDE)
+        default: break;
+        }
     }
-    if constexpr (plain)
-        if (singles * rows64 <= 24) return WIDE(1, 64, 8, 2, 16, 2);
-    if constexpr (std::is_same<Out, out_residual>::value)
-        if (n_rows > 128) return WIDE(2, 64, 8, 4, 2, 1);
-    if (pairs * rows64 >= 80)
-        WIDE(2, 64, 8, 4, 1, 1);
-    else if (singles * rows64 >= 100) { // a block a multiprocessor in either case
-        if constexpr (plain)
-            WIDE(1, 64, 8, 5, 1, 1);
-        else
-            WIDE(1, 64, 8, 4, 1, 2);
-    } else if (n_rows > 64) {
-        if constexpr (plain)
-            WIDE(1, 128, 4, 4, 4, 2);
-        else
-            WIDE(1, 64, 4, 4, 4, 3);
-    } else if (singles > 66)
-        WIDE(1, 64, 4, 4, 4, 3);
-    else if (singles >= 50)
-        WIDE(1, 64, 8, 3, 2, 2); // a block a multiprocessor
-    else if (elevens)
-        WIDE(1, 64, 11, 2, 4, 2);
-    else
-        WIDE(1, 64, 8, 3, 4, 2);
+    if constexpr (residual) {
+        switch (kernel) {
+            DISPATCH_WIDE_RESIDUAL(WIDE)
+        default: break;
+        }
+    }
+    switch (kernel) {
+        DISPATCH_WIDE_ANY(WIDE)
+    default: assert(false); // no rule of dispatch.c gives these outputs another kernel
+    }
 #undef WIDE
 }
 template <class Out>
@@ -289,11 +273,16 @@ static void run_wide(const wide_operands &one, const wide_operands *two, const O
                      enum cuda_dtype dtype, uint32_t n_rows, void *stream) {
     const wide_job<Out> job = {one,    two ? *two : wide_operands{}, out, cuda_pad16(K) / 16,
                                n_rows, (cudaStream_t)stream};
-    if (run_tall(job, dtype)) return;
-    if (dtype == CUDA_F16)
-        choose_wide<__half>(job);
+    dispatch_case c = {};
+    c.op = DISPATCH_LINEAR, c.device = this_device(), c.dtype = dtype, c.n_rows = n_rows, c.ending = ending_of(out);
+    c.outputs = job.one.O, c.outputs_two = job.two.O, c.k_tiles = job.KT;
+    const enum dispatch_kernel kernel = dispatch_kernel_of(&c);
+    if (kernel == TALL)
+        run_tall(job, dtype);
+    else if (dtype == CUDA_F16)
+        choose_wide<__half>(job, kernel);
     else
-        choose_wide<__nv_bfloat16>(job);
+        choose_wide<__nv_bfloat16>(job, kernel);
 }
 
 void wide_plain(const wide_operands &one, const out_plain &out, const wide_operands *two, const out_plain &out_two,

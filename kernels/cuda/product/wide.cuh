@@ -104,5 +104,4 @@ template <class Out> struct wide_job {
     cudaStream_t stream;
 };
 
-// Whether so many rows are a job for tall.cu; then it has launched it.
-template <class Out> bool run_tall(const wide_job<Out> &job, enum cuda_dtype dtype);
+template <class Out> void run_tall(const wide_job<Out> &job, enum cuda_dtype dtype);

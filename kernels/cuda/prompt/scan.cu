@@ -395,7 +395,7 @@ static uint32_t buffers_of(const scan_sizes &sizes) { // that this device's shar
     cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     return scan_bytes(sizes, 2) <= (size_t)most ? 2 : scan_bytes(sizes, 1) <= (size_t)most ? 1 : 0;
 }
-static uint32_t pad_M(const struct cuda_shape *shape) { return shape->M <= 64 ? 64 : 128; }
+static uint32_t pad_M(const struct cuda_shape *shape) { return scan_kernel_of(shape) == SCAN_64 ? 64 : 128; }
 static uint32_t pad_R(const struct cuda_shape *shape) { return (shape->R + 31) / 32 * 32; }
 
 #define SCAN_CHANNELS 32
@@ -408,8 +408,7 @@ template <class T, int MP> static bool scan_prepare(uint32_t RP) {
            allow_shared(scores_kernel<MP>, scores_bytes(MP));
 }
 bool cuda_scan_prepare(const struct cuda_shape *shape) {
-    if (shape->dtype == CUDA_F32 || shape->M > 128 || shape->R > SCAN_MOST_R || shape->K > 8 || shape->E % 8)
-        return false;
+    if (!dispatch_scan(shape)) return false;
     if (wide_scan_possible(shape)) return wide_scan_prepare(shape);
     bool ready = false;
     if (pad_M(shape) == 64)

@@ -101,6 +101,13 @@ __device__ __forceinline__ void mma_tf32(float (&c)[4], const float4 &a, const f
         }                                                                                                              \
     } while (0)
 
+// dispatch.h's, which the number of rows does not change.
+static inline enum dispatch_kernel scan_kernel_of(const cuda_shape *shape) {
+    dispatch_case c = {};
+    c.op = DISPATCH_PROMPT_STATE, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = 1, c.shape = shape;
+    return dispatch_kernel_of(&c);
+}
+
 // Pieces of 64 columns of S and products by wgmma: scan_wide.cu. Its shapes need no s but of tokens alone.
 bool wide_scan_possible(const cuda_shape *shape);
 bool wide_scan_prepare(const cuda_shape *shape);

@@ -41,7 +41,10 @@ static wide_work wide_parts(uint32_t n_rows, uint32_t RP, void *work) {
             p + n * (GROUP_Q + GROUP_K + 2 * GROUP_A + WIDE_M),
             p + n * (GROUP_Q + GROUP_K + 2 * GROUP_A)};
 }
-static uint32_t wide_pad_R(const cuda_shape *shape) { return shape->R <= 32 ? 32 : shape->R <= 48 ? 48 : 64; }
+static uint32_t wide_pad_R(const cuda_shape *shape) {
+    const enum dispatch_kernel kernel = scan_kernel_of(shape);
+    return kernel == WIDE_SCAN_4 ? 32 : kernel == WIDE_SCAN_6 ? 48 : 64;
+}
 
 // ---- instructions ----
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -652,12 +655,6 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
 
 // ---- launching ----
 
-static bool has_wgmma(void) {
-    int device = 0, major = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    return major == 9;
-}
 #define FOR_STEPS_OF_R(shape, call)                                                                                    \
     do {                                                                                                               \
         if (wide_pad_R(shape) == 32) {                                                                                 \
@@ -672,9 +669,7 @@ static bool has_wgmma(void) {
         }                                                                                                              \
     } while (0)
 
-bool wide_scan_possible(const cuda_shape *shape) {
-    return shape->M <= WIDE_M && shape->R <= WIDE_MOST_R && has_wgmma();
-}
+bool wide_scan_possible(const cuda_shape *shape) { return dispatch_wide_scan(this_device(), shape); }
 bool wide_scan_prepare(const cuda_shape *shape) {
     bool ready = false;
     FOR_16_BIT(shape->dtype,

@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(KEEP_THREADS) prompt_keep_kernel(const __grid_
 // ---- the host's part ----
 
 bool cuda_prompt_window_possible(const struct cuda_shape *s) {
-    if (s->dtype == CUDA_F32 || s->P % 8 || s->P > PROMPT_MOST_P || s->ring_keys < PROMPT_TILE) return false;
+    if (!dispatch_prompt_window(s)) return false;
     return prompt_wide_possible(s) ? prompt_wide_prepare(s) : prompt_any_prepare(s);
 }
 size_t cuda_prompt_window_bytes(const struct cuda_shape *s, uint32_t n_rows) {
@@ -303,7 +303,8 @@ template <class T> static void keep_in_ring(const prompt_window &a, void *stream
         launch(prompt_keep_kernel<T>, dim3(n_units(a), PROMPT_TILE / KEEP_ROWS), dim3(KEEP_THREADS), 0, stream, a);
 }
 static void attend(const prompt_window &a, void *stream) {
-    prompt_wide_possible(&a.shape) ? prompt_wide_attend(a, stream) : prompt_any_attend(a, stream);
+    const enum dispatch_kernel kernel = prompt_kernel_of(a);
+    kernel == PROMPT_WIDE_1 || kernel == PROMPT_WIDE_2 ? prompt_wide_attend(a, stream) : prompt_any_attend(a, stream);
 }
 
 void k_prompt_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,

@@ -13,6 +13,14 @@ struct prompt_window {
     void *work, *act; // work [n_rows][(H + Hk + Hv) P] of 16 bit, queries times log2(e) / sqrt(P)
 };
 
+// dispatch.h's.
+static inline enum dispatch_kernel prompt_kernel_of(const prompt_window &a) {
+    dispatch_case c = {};
+    c.op = DISPATCH_PROMPT_WINDOW, c.device = this_device(), c.dtype = a.shape.dtype, c.n_rows = a.n_rows;
+    c.shape = &a.shape, c.n_pairs = a.prompts.n_pairs, c.n_single = a.prompts.n_single;
+    return dispatch_kernel_of(&c);
+}
+
 // The attention itself, where a device and a shape have the first, and of any shape. Asked for its shared memory
 // before.
 bool prompt_wide_possible(const struct cuda_shape *s);

@@ -136,6 +136,8 @@ template <int MOST> static void attend_any(const prompt_window &a, void *stream)
     launch(kernel, dim3(a.prompts.n_single, a.shape.H), dim3(128), prompt_any<MOST>::BYTES, stream, a);
 }
 void prompt_any_attend(const prompt_window &a, void *stream) {
-    const uint32_t P = a.shape.P;
-    P <= 64 ? attend_any<64>(a, stream) : P <= 128 ? attend_any<128>(a, stream) : attend_any<256>(a, stream);
+    const enum dispatch_kernel kernel = prompt_kernel_of(a);
+    kernel == PROMPT_ANY_64    ? attend_any<64>(a, stream)
+    : kernel == PROMPT_ANY_128 ? attend_any<128>(a, stream)
+                               : attend_any<256>(a, stream);
 }

@@ -343,20 +343,10 @@ static prompt_maps maps_of(const prompt_window &a) {
             rows_map(a.work, width, a.n_rows, width, 1, width)};
 }
 
-static uint32_t n_multiprocessors(void) {
-    int device = 0, n = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
-    return (uint32_t)n;
+bool prompt_wide_possible(const struct cuda_shape *s) { return dispatch_prompt_wide(this_device(), s); }
+bool prompt_wide_pairs(const struct cuda_shape *s, uint32_t n_tiles) {
+    return dispatch_prompt_pairs(this_device(), s, n_tiles);
 }
-bool prompt_wide_possible(const struct cuda_shape *s) {
-    int device = 0, major = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    return major == 9 && s->Hk == 1 && (s->P == 64 || s->P == 128) && s->H % 2 == 0;
-}
-// Fewer heads and tiles than the device has multiprocessors: blocks of one tile and head.
-bool prompt_wide_pairs(const struct cuda_shape *s, uint32_t n_tiles) { return n_tiles * s->H > n_multiprocessors(); }
 
 template <class T, int P, int GROUPS> static bool allow_wide() {
     return allow_shared(prompt_wide_kernel<T, P, GROUPS>, prompt_wide<P, GROUPS>::BYTES);
@@ -372,12 +362,11 @@ bool prompt_wide_prepare(const struct cuda_shape *s) {
 template <class T, int P, int GROUPS> static void attend_wide(const prompt_window &a, void *stream) {
     using G = prompt_wide<P, GROUPS>;
     const uint32_t n_jobs = a.prompts.n_pairs * a.shape.H + a.prompts.n_single * (a.shape.H / GROUPS);
-    launch(prompt_wide_kernel<T, P, GROUPS>, dim3(std::min(n_jobs, n_multiprocessors())), dim3(G::THREADS), G::BYTES,
+    launch(prompt_wide_kernel<T, P, GROUPS>, dim3(std::min(n_jobs, multiprocessors())), dim3(G::THREADS), G::BYTES,
            stream, a, maps_of(a));
 }
 template <class T, int P> static void attend_wide(const prompt_window &a, void *stream) {
-    const bool few = !a.prompts.n_pairs && !prompt_wide_pairs(&a.shape, a.prompts.n_single);
-    few ? attend_wide<T, P, 1>(a, stream) : attend_wide<T, P, 2>(a, stream);
+    prompt_kernel_of(a) == PROMPT_WIDE_1 ? attend_wide<T, P, 1>(a, stream) : attend_wide<T, P, 2>(a, stream);
 }
 template <class T> static void attend_wide(const prompt_window &a, void *stream) {
     a.shape.P == 64 ? attend_wide<T, 64>(a, stream) : attend_wide<T, 128>(a, stream);

@@ -595,11 +595,10 @@ __global__ void __launch_bounds__(PICK_THREADS)
 void k_sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out,
               bool draws, const float *logits, void *stream) {
     const uint32_t n_pieces = cuda_sample_pieces(s->V);
-    int device = 0, major = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-    // some 128 multiprocessors for few rows; the result is the same whatever the number
-    const uint32_t n_blocks = major < 9 || !draws ? 1 : n_out <= 16 ? 8 : n_out <= 32 ? 4 : n_out <= 64 ? 2 : 1;
+    dispatch_case c = {};
+    c.op = DISPATCH_SAMPLE, c.device = this_device(), c.n_rows = n_out, c.draws = draws;
+    const enum dispatch_kernel kernel = dispatch_kernel_of(&c);
+    const uint32_t n_blocks = kernel == PICK_8 ? 8 : kernel == PICK_4 ? 4 : kernel == PICK_2 ? 2 : 1;
     launch(pieces_kernel, dim3(n_pieces, n_out), dim3(PIECE_THREADS), 0, stream, *s, rows->slot, out, logits,
            s->pieces);
     launch_clusters(n_blocks, pick_kernel, dim3(n_out * n_blocks), dim3(PICK_THREADS), 0, stream, *s, *rows, out,

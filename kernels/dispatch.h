@@ -1,0 +1,174 @@
+/* dispatch.h - which CUDA kernel runs, by operation, device, dtype, rows and sizes: one table, in C, so that it can be
+ * read, printed and tested without a GPU. The launchers of kernels/cuda ask it and know no other conditions;
+ * kernels/README.md shows it. Pure. Threads: any.
+ */
+#ifndef DISPATCH_H
+#define DISPATCH_H
+
+#include "kernels/cuda/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct dispatch_device {
+    uint32_t major, processors; /* of the compute capability; multiprocessors */
+};
+
+enum dispatch_op {
+    DISPATCH_LINEAR,         /* k_linear, k_linear_pair; more than 8 rows of k_fused_* */
+    DISPATCH_DECODE_PRODUCT, /* k_fused_linear, k_fused_residual, k_fused_ffn */
+    DISPATCH_DECODE_PAIR,    /* k_fused_linear_pair */
+    DISPATCH_PROMPT_PRODUCT, /* k_prompt_* */
+    DISPATCH_DECODE_CONV,  /* E2 of single tokens, with the product before it or those after it where that is one kernel
+                            */
+    DISPATCH_CONV_ROWS,    /* the same by itself, of more than 8 rows */
+    DISPATCH_CONV_PAIR,    /* the same with the products after it: k_conv_pair */
+    DISPATCH_DECODE_STATE, /* E4 to E7 of single tokens: k_gla_gates */
+    DISPATCH_PROMPT_STATE, /* k_scan, or k_gla */
+    DISPATCH_DECODE_WINDOW, /* E9 of rows alone in their piece: k_decode_window, or k_window */
+    DISPATCH_PROMPT_WINDOW, /* E9 of prompts: k_prompt_window, or k_window */
+    DISPATCH_SAMPLE,        /* k_sample */
+    DISPATCH_N_OPS
+};
+
+/* What becomes of a product's outputs, as it decides about kernels. */
+enum dispatch_ending { DISPATCH_PLAIN = 1, DISPATCH_RESIDUAL = 2, DISPATCH_FFN = 4, DISPATCH_ANY_ENDING = 7 };
+
+/* wide_kernel<MW, NB, SK, STAGES, CLUSTER, BLOCKS>: of plain outputs alone; of residuals alone; of any. */
+#define DISPATCH_WIDE_PLAIN(X)                                                                                         \
+    X(1, 32, 8, 2, 16, 2)                                                                                              \
+    X(2, 32, 8, 5, 1, 1)                                                                                               \
+    X(1, 64, 8, 2, 16, 2)                                                                                              \
+    X(1, 64, 8, 5, 1, 1)                                                                                               \
+    X(1, 128, 4, 4, 4, 2)
+#define DISPATCH_WIDE_RESIDUAL(X) X(2, 64, 8, 4, 2, 1)
+#define DISPATCH_WIDE_FINISHED(X) X(1, 64, 8, 4, 1, 2) /* of all but plain ones */
+#define DISPATCH_WIDE_ANY(X)                                                                                           \
+    X(1, 32, 8, 5, 1, 2)                                                                                               \
+    X(1, 32, 11, 2, 4, 3)                                                                                              \
+    X(1, 32, 8, 3, 4, 3)                                                                                               \
+    X(2, 64, 8, 4, 1, 1)                                                                                               \
+    X(1, 64, 4, 4, 4, 3)                                                                                               \
+    X(1, 64, 8, 3, 2, 2)                                                                                               \
+    X(1, 64, 11, 2, 4, 2)                                                                                              \
+    X(1, 64, 8, 3, 4, 2)
+#define DISPATCH_WIDE_ID(MW, NB, SK, STAGES, CLUSTER, BLOCKS) WIDE_##MW##_##NB##_##SK##_##STAGES##_##CLUSTER##_##BLOCKS
+#define DISPATCH_WIDE_ENUM(...)                               DISPATCH_WIDE_ID(__VA_ARGS__),
+
+enum dispatch_kernel {
+    LINEAR_F32,
+    LINEAR_1_1,
+    LINEAR_2_2,
+    LINEAR_2_4,
+    TALL,
+    FEW_8,
+    FEW_12,
+    FEW_16,
+    FEW_PAIR,
+    BROAD_2_256,
+    BROAD_2_128,
+    BROAD_2_64,
+    BROAD_1_64,
+    BROAD_1_32,
+    CONV_PLAIN,
+    CONV_FEW_4,
+    CONV_FEW_8,
+    CONV_PAIR_1,
+    CONV_PAIR_2,
+    CONV_PAIR_3,
+    CONV_ROWS_4_1,
+    CONV_ROWS_4_2,
+    CONV_ROWS_8_1,
+    GLA,
+    STATE_FEW_4,
+    STATE_FEW_1,
+    STATE_4_WHOLE,
+    STATE_4,
+    STATE_8,
+    WIDE_SCAN_4,
+    WIDE_SCAN_6,
+    WIDE_SCAN_8,
+    SCAN_64,
+    SCAN_128,
+    WINDOW,
+    DECODE_WINDOW_MANY,
+    DECODE_WINDOW_FEW,
+    DECODE_WINDOW,
+    PROMPT_WIDE_1,
+    PROMPT_WIDE_2,
+    PROMPT_ANY_64,
+    PROMPT_ANY_128,
+    PROMPT_ANY_256,
+    PICK_1,
+    PICK_2,
+    PICK_4,
+    PICK_8,
+    DISPATCH_WIDE_PLAIN(DISPATCH_WIDE_ENUM) DISPATCH_WIDE_RESIDUAL(DISPATCH_WIDE_ENUM)
+        DISPATCH_WIDE_FINISHED(DISPATCH_WIDE_ENUM) DISPATCH_WIDE_ANY(DISPATCH_WIDE_ENUM) DISPATCH_N_KERNELS
+};
+
+/* What is asked for. Members that an operation's rules do not read may be 0. */
+struct dispatch_case {
+    enum dispatch_op op;
+    struct dispatch_device device;
+    enum cuda_dtype dtype;
+    uint32_t n_rows; /* of the step, or of the list of rows */
+    /* Of products: one or two of the same k; k in tiles of 16. */
+    enum dispatch_ending ending;
+    uint32_t outputs, outputs_two, k_tiles;
+    const struct cuda_shape *shape; /* of all operations but LINEAR, DECODE_PAIR, PROMPT_PRODUCT and SAMPLE */
+    uint32_t n_pairs, n_single;     /* tiles of prompts' attention */
+    bool draws;
+};
+
+/* The first rule that fits: there is always one. */
+enum dispatch_kernel dispatch_kernel_of(const struct dispatch_case *c);
+
+/* Whether an operation has its special kernels at all. */
+bool dispatch_fused(struct dispatch_device device, const struct cuda_shape *shape); /* DECODE_*, PROMPT_PRODUCT */
+bool dispatch_wide_scan(struct dispatch_device device, const struct cuda_shape *shape);
+bool dispatch_scan(const struct cuda_shape *shape);
+bool dispatch_decode_window(const struct cuda_shape *shape);
+bool dispatch_prompt_window(const struct cuda_shape *shape);
+bool dispatch_prompt_wide(struct dispatch_device device, const struct cuda_shape *shape);
+bool dispatch_conv_pair(struct dispatch_device device, const struct cuda_shape *shape);
+
+/* Numbers that the rules and their kernels share. */
+enum {
+    DISPATCH_STATE_MANY = 17,    /* rows from which on a step defers */
+    DISPATCH_WINDOW_RANGE = 128, /* keys */
+    DISPATCH_WINDOW_ROWS = 512,  /* of decode_many_kernel */
+    DISPATCH_TALL_ROWS = 128,
+    DISPATCH_PROMPT_TILE = 64,
+    DISPATCH_FEW_WARPS = 16,
+    DISPATCH_FEW_LD = 20
+};
+/* Shared memory of few_kernel, for k_tiles. */
+static inline size_t dispatch_few_bytes(uint32_t k_tiles) {
+    return (size_t)k_tiles * 512 + DISPATCH_FEW_WARPS * (8 * DISPATCH_FEW_LD * sizeof(float) + 8);
+}
+/* Runs that decode_many_kernel cuts the ranges into. */
+static inline uint32_t dispatch_window_runs(struct dispatch_device device, const struct cuda_shape *shape) {
+    const uint32_t runs = device.processors / (shape->H / 4);
+    return runs ? runs : 1;
+}
+/* Whether prompts' attention takes tiles of queries in pairs: n_tiles of them times heads are more than there are
+ * multiprocessors. */
+static inline bool dispatch_prompt_pairs(struct dispatch_device device, const struct cuda_shape *shape,
+                                         uint32_t n_tiles) {
+    return n_tiles * shape->H > device.processors;
+}
+
+/* A rule as text, for the table: one of n. */
+struct dispatch_text {
+    const char *op, *kernel, *device, *dtype;
+    char when[160];
+};
+uint32_t dispatch_n_rules(void);
+struct dispatch_text dispatch_rule_text(uint32_t i);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

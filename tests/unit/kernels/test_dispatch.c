@@ -1,0 +1,134 @@
+/* test_dispatch.c - the table of kernels (kernels/dispatch.h): kernels/README.md shows it as it is, and it has a kernel
+ * for whatever is asked. RODIMUS_TEST_PRINT=1 prints it as Markdown. */
+#include "kernels/dispatch.h"
+#include "tests/read_file.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct dispatch_device h200 = {9, 132}, a100 = {8, 108};
+
+/* Rodimus-1.4B and Rodimus+-1.6B, as far as kernels depend on them. */
+static const struct cuda_shape rodimus = {
+    .D = 2048, .E = 4096, .M = 64, .R = 16, .K = 4, .V = 126464, .dtype = CUDA_BF16};
+static const struct cuda_shape rodimus_plus = {.D = 2048,
+                                               .E = 4096,
+                                               .M = 64,
+                                               .R = 16,
+                                               .K = 4,
+                                               .H = 16,
+                                               .Hk = 1,
+                                               .Hv = 16,
+                                               .P = 128,
+                                               .F = 1376,
+                                               .V = 126464,
+                                               .visible = 2049,
+                                               .ring_keys = 2112,
+                                               .dtype = CUDA_BF16};
+
+static char *table_text(void) {
+    const size_t most = 64 * 1024;
+    char *text = malloc(most);
+    assert_non_null(text);
+    size_t n = (size_t)snprintf(text, most, "| what | device | dtype | when | kernel |\n|---|---|---|---|---|\n");
+    for (uint32_t i = 0; i < dispatch_n_rules(); i++) {
+        const struct dispatch_text t = dispatch_rule_text(i);
+        n += (size_t)snprintf(text + n, most - n, "| %s | %s | %s | %s | `%s` |\n", t.op, t.device, t.dtype, t.when,
+                              t.kernel);
+        assert_true(n < most);
+    }
+    return text;
+}
+
+static void test_the_readme_shows_the_table(void **state) {
+    (void)state;
+    char *text = table_text();
+    if (getenv("RODIMUS_TEST_PRINT")) printf("%s", text);
+    size_t size;
+    char *readme = read_file("kernels/README.md", &size);
+    if (!strstr(readme, text)) fail_msg("kernels/README.md shows another table: RODIMUS_TEST_PRINT=1 prints this one");
+    free(readme);
+    free(text);
+}
+
+static void test_whatever_is_asked_has_a_kernel(void **state) {
+    (void)state;
+    const enum dispatch_ending endings[] = {DISPATCH_PLAIN, DISPATCH_RESIDUAL, DISPATCH_FFN};
+    struct cuda_shape odd = rodimus_plus;
+    odd.M = 128, odd.R = 100, odd.K = 8, odd.Hk = 2, odd.P = 96;
+    const struct cuda_shape *shapes[] = {&rodimus, &rodimus_plus, &odd};
+    for (uint32_t n_rows = 1; n_rows <= 2048; n_rows += n_rows < 140 ? 1 : 53)
+        for (int s = 0; s < 3; s++)
+            for (int on_h200 = 0; on_h200 < 2; on_h200++)
+                for (int op = 0; op < DISPATCH_N_OPS; op++)
+                    for (int e = 0; e < 3; e++) {
+                        const bool only_h200 = op == DISPATCH_DECODE_PRODUCT || op == DISPATCH_DECODE_PAIR ||
+                                               op == DISPATCH_PROMPT_PRODUCT || op == DISPATCH_CONV_ROWS ||
+                                               op == DISPATCH_CONV_PAIR;
+                        const bool window = op == DISPATCH_DECODE_WINDOW || op == DISPATCH_PROMPT_WINDOW;
+                        if ((only_h200 && !on_h200) || (window && !shapes[s]->H) ||
+                            (op == DISPATCH_CONV_PAIR && n_rows > CUDA_CONV_PAIR_ROWS))
+                            continue;
+                        const struct dispatch_case c = {.op = (enum dispatch_op)op,
+                                                        .device = on_h200 ? h200 : a100,
+                                                        .dtype = CUDA_BF16,
+                                                        .n_rows = n_rows,
+                                                        .ending = endings[e],
+                                                        .outputs = 64 * n_rows,
+                                                        .k_tiles = n_rows,
+                                                        .shape = shapes[s],
+                                                        .n_single = n_rows,
+                                                        .draws = e > 0};
+                        assert_true(dispatch_kernel_of(&c) < DISPATCH_N_KERNELS);
+                    }
+}
+
+static enum dispatch_kernel product(enum dispatch_op op, uint32_t n_rows, uint32_t outputs, uint32_t inputs,
+                                    enum dispatch_ending ending) {
+    return dispatch_kernel_of(&(struct dispatch_case){.op = op,
+                                                      .device = h200,
+                                                      .dtype = CUDA_BF16,
+                                                      .n_rows = n_rows,
+                                                      .ending = ending,
+                                                      .outputs = outputs,
+                                                      .k_tiles = inputs / 16});
+}
+
+static void test_products_of_the_published_sizes_take_the_kernels_that_were_measured(void **state) {
+    (void)state;
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 1, 8192, 2048, DISPATCH_PLAIN), FEW_8);     /* W_fc */
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 8, 2048, 4096, DISPATCH_RESIDUAL), FEW_16); /* W_o */
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 16, 8192, 2048, DISPATCH_PLAIN), WIDE_1_32_8_5_1_2);
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 64, 2048, 4096, DISPATCH_RESIDUAL), WIDE_1_64_8_3_4_2);
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 256, 2048, 4096, DISPATCH_RESIDUAL), WIDE_2_64_8_4_2_1);
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 256, 8192, 2048, DISPATCH_PLAIN), TALL);
+    assert_int_equal(product(DISPATCH_PROMPT_PRODUCT, 4096, 8192, 2048, DISPATCH_PLAIN), BROAD_2_256);
+    assert_int_equal(product(DISPATCH_LINEAR, 3, 8192, 2048, DISPATCH_PLAIN), LINEAR_1_1);
+}
+
+static void test_only_compute_capability_9_gets_kernels_of_sm_90a(void **state) {
+    (void)state;
+    const struct dispatch_device later = {10, 148};
+    const struct dispatch_case sample = {.op = DISPATCH_SAMPLE, .device = later, .n_rows = 1, .draws = true};
+    assert_int_equal(dispatch_kernel_of(&sample), PICK_1); /* its machine code has no clusters */
+    const struct dispatch_case step = {
+        .op = DISPATCH_DECODE_STATE, .device = later, .dtype = CUDA_BF16, .n_rows = 64, .shape = &rodimus};
+    assert_int_equal(dispatch_kernel_of(&step), GLA);
+    assert_false(dispatch_fused(later, &rodimus));
+    assert_true(dispatch_fused(h200, &rodimus));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_the_readme_shows_the_table),
+        cmocka_unit_test(test_whatever_is_asked_has_a_kernel),
+        cmocka_unit_test(test_products_of_the_published_sizes_take_the_kernels_that_were_measured),
+        cmocka_unit_test(test_only_compute_capability_9_gets_kernels_of_sm_90a),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
