@@ -314,6 +314,36 @@ static void a_row_of_nan_changes_no_other_row_s_token(void **state) {
     gpu.breaks = false;
 }
 
+/* BINS / range is no number then: no bin held the tokens, no run the draw's target, and a block read beyond its
+ * cluster. */
+static void logits_that_differ_by_almost_nothing_have_tokens(void **state) {
+    (void)state;
+    enum { N_ROWS = 12, V = 2049 };
+    snprintf(gpu.what, sizeof gpu.what, "logits that differ by almost nothing");
+    struct bench b = set_up(V, N_ROWS);
+    struct sampler sampler;
+    assert_int_equal(sampler_init(&sampler, V, NULL), 0);
+    for (uint32_t i = 0; i < N_ROWS; i++) {
+        struct rod_sampling sp = {
+            .temperature = 2, .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .seed = gpu_bits()};
+        if (i % 4 == 1) sp.top_p = 0.5f;
+        if (i % 4 == 2) sp.top_k = 5;
+        if (i % 4 == 3) sp.typical_p = 0.5f;
+        for (uint32_t v = 0; v < V; v++) b.logits[(size_t)i * V + v] = (float)(v % 7) * (i < 4 ? 1e-40f : 1e-36f);
+        b.rows[i] = (struct row){.max_tokens = 1000, .n_logprobs = -1, .sampling = sp, .tok = 5};
+        admit(&b, i);
+    }
+    const float *device = gpu_from(b.logits, (size_t)N_ROWS * V);
+    const struct cuda_token *tokens = run(&b, 0, N_ROWS, device);
+    for (uint32_t i = 0; i < N_ROWS; i++) {
+        assert_int_equal(tokens[i].status, 0);
+        check_row(&b, i, &sampler, &tokens[i]);
+    }
+    sampler_fini(&sampler);
+    tear_down(&b);
+    gpu_round_end();
+}
+
 static void a_step_reads_what_the_last_one_drew_and_masks_what_ended(void **state) {
     (void)state;
     enum { ROWS = 5 };
@@ -451,4 +481,5 @@ static void speed_is_printed(void **state) {
 GPU_MAIN(cmocka_unit_test(speed_is_printed), cmocka_unit_test(a_step_reads_what_the_last_one_drew_and_masks_what_ended),
          cmocka_unit_test(a_step_says_which_states_are_written_back),
          cmocka_unit_test(a_row_gets_the_same_token_alone_and_in_company), cmocka_unit_test(tokens_equal_the_samplers),
-         cmocka_unit_test(a_row_of_nan_changes_no_other_row_s_token))
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_s_token),
+         cmocka_unit_test(logits_that_differ_by_almost_nothing_have_tokens))

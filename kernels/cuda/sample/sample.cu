@@ -565,7 +565,7 @@ __global__ void __launch_bounds__(PICK_THREADS)
         draw_state d = {max, scale * 1.4426950408889634f, scale, 0, 0, -INFINITY, 0xffffffffu, false, 0, 0};
         const float low = -logit_of(block_max(thread < n_pieces ? key_of(-mine.low, 0) : 0, sh)),
                     range = fminf(d.y(low), 41.0f);
-        d.bins_per_y = range > 0 ? BINS / range : 0; // as many bins as tokens that differ allow
+        d.bins_per_y = range > 1e-30f ? BINS / range : 0; // as many bins as tokens that differ allow; a number
         filter(t, sh, row, sp, d);
         id = draw(t, sh, row, d, uniform(sp.seed, (uint64_t)rows.pos[r] + 1));
     }
