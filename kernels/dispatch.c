@@ -314,7 +314,7 @@ static const char *ops_text(uint32_t ops) {
                                                      "convolution of a decode step",
                                                      "state of a decode step",
                                                      "state of prompts",
-                                                     "window of a row alone",
+                                                     "window of a decode step",
                                                      "window of prompts",
                                                      "sampling"};
     if (ops == MANY) return "all products but prompts'";

@@ -13,7 +13,8 @@ void budget_init(struct prefill_budget *p, uint32_t chunk_tok) {
     cost_init(&p->prompt, chunk_tok);
 }
 
-/* A GPU's decode steps are graphs for powers of two, so n rows take what the next power of two takes. */
+/* A GPU's decode steps are graphs for some numbers of rows. Classes are powers of two: n rows are taken to cost what
+ * the next power of two costs. */
 static int budget_class(uint32_t n) { return n > 1 ? 32 - __builtin_clz(n - 1) : 0; }
 
 /* Towards `to` by a quarter. One slow step is not a pace: a thread that lost its processor for a while counts as a step

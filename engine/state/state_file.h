@@ -51,7 +51,7 @@ struct state_file {
     struct state_bytes pending_text; /* bytes of a character that is not whole yet */
     struct state_bytes pending_ids;  /* int32_t: tokens of the session that the state has not read; state_file_id */
     struct state_bytes sampler;      /* the sampler's state, in a form of its own */
-    struct state_bytes meta;         /* metadata of the session, in a form of its own */
+    struct state_bytes meta;         /* metadata of the session, in the form of session_file.h */
     struct state_bytes payload;
     bool apart; /* the payload is in another file: data is NULL, and the header is written with this check */
     uint64_t payload_check; /* XXH3 of the payload, once a header was parsed */

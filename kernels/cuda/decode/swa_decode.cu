@@ -1,4 +1,4 @@
-// swa_decode.cu - E9 of rows that are alone in their piece of a session, above all decode steps: rotary, scores on
+// swa_decode.cu - E9 of rows that are alone in their piece of a session, mostly decode steps: rotary, scores on
 // tensor cores, values streamed through registers; then the ranges' results put together. One key head, 16 bit.
 //
 // The window's keys, oldest first, are cut into ranges of 128. A range's result is the work of eight warps: warp w
