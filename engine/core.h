@@ -167,13 +167,13 @@ void prefix_use_distrust(struct rod_engine *engine, const struct active *active)
 /* ---- shared_prefill.c ---- */
 /* The request has got a slot: perhaps it need not read its prompt. A failure is this request's. */
 int shared_admit(struct rod_engine *engine, struct active *active, struct rod_error *err);
-/* After all that can have been admitted, before a step is planned: who waits for one that has come to where they part
- * has a copy; and nobody may wait for the idle source any more. */
+/* After all admissions, before a step is planned: each waiter whose source has come to the place where they part gets a
+ * copy; an idle source that has no more waiters leaves its slot. */
 void shared_settle(struct rod_engine *engine);
 /* The request has read its prompt: those that waited for it have their copies. */
 void shared_read(struct rod_engine *engine, struct active *active, const float *logits);
-/* After each of these three: who has its prompt's state now and gets its first token from logits: of its prompt, which
- * are source_logits but after shared_read. NULL: nobody (more). */
+/* After each of the three, until NULL: a request that has its prompt's state now and gets its first token from logits:
+ * after shared_read from the logits given there, else from source_logits. */
 struct active *shared_next_started(struct rod_engine *engine);
 /* A piece of the request's prompt is scored: the same for its waiters, and kept for choices in the queue. */
 int shared_scored(struct rod_engine *engine, struct active *active, const struct sched_row *row,

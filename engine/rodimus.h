@@ -346,7 +346,7 @@ struct rod_request {       /* make with rod_request_new; every pointer malloc'd 
                            device can, its state after the prompt is copied and the prompt is not read again, also
                            for requests that wait for a slot, if two of them have one while it is read */
     struct rod_grammar *grammar; /* NULL = any text; the request ends where nothing may follow */
-    uint32_t key, weight;      /* who asks, below ROD_MAX_KEYS, and its share of slots beside others' weights (0 = 1) */
+    uint32_t key, weight; /* the API key, below ROD_MAX_KEYS, and its share of slots beside others' weights (0 = 1) */
     uint64_t queue_timeout_ns; /* 0 = none: ROD_ETIMEDOUT if no slot by then */
     void *user;                /* comes back with every event */
 };
@@ -354,7 +354,7 @@ struct rod_request {       /* make with rod_request_new; every pointer malloc'd 
 struct rod_request *rod_request_new(void);
 void rod_request_free(struct rod_request *request);
 
-/* Whether the engine takes such a request, but for room in the queue: for who would make many of a kind. */
+/* Whether the engine takes such a request, whatever the queue: a caller that will make many of a kind asks once. */
 int rod_request_fits(const struct rod_engine *engine, const struct rod_request *request, struct rod_error *err);
 /* On success the request belongs to the engine and *ticket names it; on failure it stays the caller's. */
 int rod_submit(struct rod_engine *engine, struct rod_request *request, uint64_t *ticket, struct rod_error *err);

@@ -1,4 +1,4 @@
-/* access.c - who may call, and from where: keys, and pages of other origins (CORS). */
+/* access.c - the right to call: API keys, and pages of other origins (CORS). */
 #include "access.h"
 
 #include <assert.h>

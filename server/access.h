@@ -1,4 +1,4 @@
-/* access.h - who may call, from where: keys, and pages of other origins (CORS).
+/* access.h - the right to call: API keys, and pages of other origins (CORS).
  *
  * Threads: that of the call's loop.
  */

@@ -121,7 +121,7 @@ static void get_live(struct http_call *call) {
 
 static void get_metrics(struct http_call *call) {
     struct server *s = call->server;
-    static_assert(N_ROUTES < METRICS_ROUTES, "each route may have a series, and so has what is none");
+    static_assert(N_ROUTES < METRICS_ROUTES, "each route has a series, and so have unknown paths");
     const char *names[METRICS_ROUTES];
     char whole[N_ROUTES][40];
     struct rod_stats stats = {0};

@@ -51,7 +51,7 @@ int backend_find(const char *device, const struct backend_ops **out, struct rod_
     }
     bool wanted = !strcmp(device, "cuda") || !strncmp(device, "cuda:", 5);
     if (!wanted && strcmp(device, "auto") && strcmp(device, "cpu"))
-        return rod_fail(err, ROD_EINVALID, "device '%s' is none of auto, cpu, cuda, cuda:N", device);
+        return rod_fail(err, ROD_EINVALID, "device '%s' is not one of auto, cpu, cuda, cuda:N", device);
     *out = &backend_cpu;
     if (!strcmp(device, "cpu")) return 0;
     const struct backend_plugin *plugin = load_cuda(why, sizeof why);

@@ -94,7 +94,7 @@ struct backend_ops {
      * tokens into state[bytes], whole when it returns; the slot stays as it is. slot_load: the reverse, in place of
      * slot_zero: nothing of the slot's past is left; state is free again when it returns. Both in order with the steps
      * launched before and after. Goes on with the same bits. ROD_EINVALID, and the slot is as it was, where bytes is
-     * not state_bytes(pos) or the slot is none of this backend's; ROD_EDEVICE as forward. */
+     * not state_bytes(pos) or this backend has no such slot; ROD_EDEVICE as forward. */
     size_t (*state_bytes)(const struct backend *be, uint64_t pos);
     int (*slot_save)(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes, struct rod_error *err);
     int (*slot_load)(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
@@ -123,8 +123,8 @@ struct backend_ops {
      * device fault. Not while a launched step is on its way. */
     int (*forward)(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                    struct rod_error *err);
-    /* Sampling on the device, and steps launched ahead; all three NULL where there is none. Before a prompt, in a slot
-     * that has the state before it: how the slot's tokens are chosen from now on. In order with the steps launched
+    /* Sampling on the device, and steps launched ahead; all three NULL where the host samples. Before a prompt, in a
+     * slot that has the state before it: how the slot's tokens are chosen from now on. In order with the steps launched
      * before it and after it. */
     int (*slot_sampling)(struct backend *be, uint32_t slot, const struct backend_sampling *sampling,
                          struct rod_error *err);

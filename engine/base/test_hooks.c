@@ -1,4 +1,4 @@
-/* test_hooks.c - reads the environment. Nothing is at risk: who may set a process's environment may end the process. */
+/* test_hooks.c - reads the environment. Setting a process's environment needs the right to end the process. */
 #include "test_hooks.h"
 
 #include <stdlib.h>

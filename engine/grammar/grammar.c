@@ -153,7 +153,7 @@ static struct rod_grammar *cache_find_locked(struct grammar_cache *c, enum rod_g
     return NULL;
 }
 
-/* One more user; NULL if there is none such. */
+/* One more user; NULL: the cache has no such grammar. */
 static struct rod_grammar *cache_take(struct grammar_cache *c, enum rod_grammar_kind kind, const char *text, size_t len,
                                       struct rod_grammar *made) {
     pthread_mutex_lock(&c->lock);

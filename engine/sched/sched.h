@@ -19,7 +19,7 @@
  * much as a stream; in pieces that are worth what a step with prompts costs whatever its tokens, also if plans between
  * then have none. What decode rows alone take is measured again by a plan without prompts when it may have changed.
  *
- * Keys that share the slots: every request names a key (who asks). Each key has a queue of its own, first come, first
+ * Keys that share the slots: every request names an API key. Each key has a queue of its own, first come, first
  * served, and a count of what it was served: tokens of prompts when they get a slot, generated ones twice, over the
  * weight of its request. The key that was served least goes next; one that was away begins where the others are, so
  * that nobody saves up a share. With one key that is one queue.

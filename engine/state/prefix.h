@@ -65,7 +65,7 @@ void prefix_drop(struct prefix *p, struct prefix_entry *e);
 
 /* Removes every entry of a beginning of these tokens, reserved ones once they are filled: their states are wrong. */
 void prefix_forget(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n);
-/* Evicts the entry of the least worth, for others that need memory; false: there is none. */
+/* Evicts the entry of the least worth, for others that need memory; false: the cache is empty. */
 bool prefix_evict(struct prefix *p, uint64_t now_ns);
 
 struct prefix_counts {

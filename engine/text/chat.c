@@ -263,7 +263,7 @@ int chat_parse(const struct chat_files *files, const struct tokenizer *t, struct
     const struct format *format = jinja ? format_recognise(jinja, len) : NULL;
     const bool published = tokenizer_find(t, "<role>") >= 0 && tokenizer_find(t, "</role>") >= 0;
     if (jinja && !format) {
-        snprintf(note, note_bytes, "%s is ignored: it is none of the known formats; %s; " TABLE " may give another",
+        snprintf(note, note_bytes, "%s is ignored: it is not one of the known formats; %s; " TABLE " may give another",
                  from, published ? "chats take the published format" : "chat is not available");
     } else if (format && tokenizer_find(t, format->mark) < 0) {
         snprintf(note, note_bytes, "%s is ignored: the tokenizer lacks %s", from, format->mark);

@@ -10,7 +10,7 @@
 
 /* ---- fields that this version refuses ---- */
 
-/* Tools that the model is told not to call are none; the choice none or auto asks for nothing where there are none. */
+/* Tools with the choice none are left out. Without tools, the choice none or auto asks for nothing. */
 static bool refuse_tools(const struct openai_fields *p, const char *tools, const char *choice) {
     const json_t *given = field_get(p, tools), *how = field_get(p, choice);
     const bool none = field_is(how, "none");

@@ -231,7 +231,7 @@ static int config_path(int argc, char **argv, char **environment, const char **p
     const char *source = "";
     *path = given_value("--config", "RODIMUS_CONFIG", argc, argv, environment, &source);
     if (!*path || **path) return 0;
-    snprintf(err->message, sizeof err->message, "config (%s%s) is empty; leave it out where there is none.", source,
+    snprintf(err->message, sizeof err->message, "config (%s%s) is empty; leave it out.", source,
              *source == 'f' ? "--config" : "RODIMUS_CONFIG");
     return -1;
 }

@@ -1,4 +1,4 @@
-/* keys.h - who may use the server, and how much: API keys with their names, limits and counts.
+/* keys.h - API keys with their names, limits and counts.
  *
  * Ownership: keys owns the list; a key lives while it is listed or a request holds it (key_hold, key_drop), so that a
  * request outlives the reload that removes its key. Time is an argument.

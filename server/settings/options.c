@@ -195,7 +195,7 @@ int options_set(const struct option_set *set, const struct option *option, const
 static int set_over(const struct option_set *set, const struct option *option, const char *text, const char *source,
                     struct option_error *err) {
     if (option->never_empty && text[strspn(text, ",")] == 0)
-        return option_fail(err, "%s (%s) is empty; leave it out where there is none", option->name, source);
+        return option_fail(err, "%s (%s) is empty; leave it out", option->name, source);
     return options_set(set, option, text, source, err);
 }
 

@@ -77,7 +77,7 @@ struct cpu_move {
 
 /* cpu_state.c: a slot's state out of and into the pool. */
 size_t cpu_state_bytes(const struct backend *be, uint64_t pos);
-/* ROD_EINVALID where the slot is none of the backend's, or bytes or state are none of a state after pos tokens. */
+/* ROD_EINVALID: the backend has no such slot, or bytes or state do not fit a state after pos tokens. */
 int cpu_state_check(const struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
                     struct rod_error *err);
 void cpu_state_copy(struct backend *be, const struct cpu_move *move);
