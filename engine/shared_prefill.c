@@ -1,9 +1,10 @@
 /* shared_prefill.c - choices of one prompt: one request, the source, reads it, and the waiters go on from its state.
  *
  * Where the host sees logits they part at the prompt's end: the waiters get the source's state and its logits. Where
- * the device draws the tokens, with a slot's own sampling, they part at the last multiple of chunk_tok before the end:
- * there the source's prompt stops (sched_req.share_tok), and each reads the 1 to chunk_tok tokens that are left in its
- * own slot. A prompt is read in pieces between such multiples anyway, so that changes no bit.
+ * the device draws the tokens, with a slot's own sampling, they part at the last multiple of chunk_tok before the end,
+ * or where the source began, if that is later. There the source's prompt stops (sched_req.share_tok), and each reads
+ * the 1 to chunk_tok tokens that are left in its own slot. A prompt is read in pieces between such multiples anyway, so
+ * that changes no bit.
  *
  * A choice that has a slot while the source reads waits for the source. If choices of the same prompt are still queued,
  * one slot stays idle as the source: each newly admitted choice copies the prefilled state from it, and is the idle
@@ -87,7 +88,7 @@ static void shared_move_scores(struct active *from, struct active *to) {
 /* It reads the rest of its prompt in its own slot. */
 static void shared_start_on_device(struct rod_engine *e, struct active *a) {
     const uint64_t n_tok = a->share.copied_tok;
-    assert(n_tok && n_tok % e->backend_info.chunk_tok == 0 && !a->share.source);
+    assert(n_tok && n_tok < a->n_prompt && !a->share.source);
     a->share.copied_tok = 0;
     sched_wait_over(&e->sched, &a->sched);
     sched_skip(&e->sched, &a->sched, n_tok);

@@ -277,6 +277,44 @@ static void choices_of_one_prompt_begin_from_it_together(void **state) {
     bench_close(&b);
 }
 
+/* An answer's entry may stand behind the last multiple of a chunk: there the source begins, and there they part. */
+static void choices_begin_from_an_answer_that_ended_in_their_last_chunk(void **state) {
+    (void)state;
+    struct bench b, cold;
+    int32_t ids[100];
+    fill(ids, 0, 90, 1);
+    open_with(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 4), 32 << 20);
+    bench_open(&cold, OPTIONS(.kind = FAKE_HASH, .n_slots = 4), CONFIG());
+    struct answer first;
+    finish(&b, request(&first, ids, 90, 8), &first);
+    assert_int_equal(first.n_ids, 8);
+    memcpy(ids + 90, first.ids, 8 * sizeof *ids);
+    fill(ids, 98, 100, 2);
+    collect_free(&first);
+    settle(&b);
+    struct answer answers[2][3];
+    for (int from_entry = 0; from_entry < 2; from_entry++) {
+        struct bench *at = from_entry ? &b : &cold;
+        struct rod_request *r[3];
+        uint64_t tickets[3];
+        struct rod_error err;
+        for (size_t i = 0; i < 3; i++) {
+            r[i] = request(&answers[from_entry][i], ids, 100, 5);
+            r[i]->sampling.seed += i;
+            r[i]->same_before = i;
+        }
+        assert_int_equal(rod_submit_all(at->c.engine, r, 3, tickets, &err), 0);
+        collect_until(&at->c, answers[from_entry], 3);
+        settle(at);
+    }
+    assert_int_equal(answers[1][0].end.cached_tok, 97);
+    for (int i = 0; i < 3; i++) {
+        assert_same(&answers[1][i], &answers[0][i], "a choice");
+        collect_free(&answers[0][i]), collect_free(&answers[1][i]);
+    }
+    bench_close(&b), bench_close(&cold);
+}
+
 /* Where they part the one that reads leaves a checkpoint, too: its slot is the copy's meanwhile. Then they begin
  * together, or without it if it is gone. */
 static void choices_go_on_when_the_checkpoint_of_their_reader_is_out(void **state) {
@@ -606,6 +644,7 @@ int main(void) {
         MOVING_OR_NOT(marks_leave_checkpoints),
         MOVING(a_turn_waits_for_the_copy_of_the_last_answer),
         MOVING_OR_NOT(choices_of_one_prompt_begin_from_it_together),
+        MOVING_OR_NOT(choices_begin_from_an_answer_that_ended_in_their_last_chunk),
         MOVING(choices_go_on_when_the_checkpoint_of_their_reader_is_out),
         MOVING_OR_NOT(scored_prompts_are_read_whole),
         MOVING_OR_NOT(a_repetition_penalty_knows_the_whole_prompt),
