@@ -112,9 +112,10 @@ static int file_read_meta(const struct state_file *state, const char *file, stru
     f->used_s = (int64_t)bytes_get(at + 10, 8);
     f->ttl_s = bytes_get(at + 18, 8);
     at += META_FIXED;
-    if (f->created_s < 0 || f->used_s < 0 || !file_get_text(&at, end, f->tenant, SESSION_MAX_TENANT) ||
-        !file_get_text(&at, end, f->id, SESSION_MAX_ID) || !file_get_text(&at, end, f->parent, SESSION_MAX_ID) ||
-        !session_id_ok(f->id) || (*f->parent && !session_id_ok(f->parent)))
+    if (f->version >= INT64_MAX || f->created_s < 0 || f->used_s < 0 ||
+        !file_get_text(&at, end, f->tenant, SESSION_MAX_TENANT) || !file_get_text(&at, end, f->id, SESSION_MAX_ID) ||
+        !file_get_text(&at, end, f->parent, SESSION_MAX_ID) || !session_id_ok(f->id) ||
+        (*f->parent && !session_id_ok(f->parent)))
         return file_malformed(file, "malformed session metadata", err);
     struct rod_error fault;
     const int rc = session_answers_parse(at, (size_t)(end - at), answers, &fault);
