@@ -327,7 +327,7 @@ static void end_stream(struct completion *c) {
     /* The end of a response repeats its text, so its size says nothing about how fast the client reads. */
     c->over = !c->frame.failed;
     write_frames(c);
-    http_stream_end(c->call->http);
+    if (c->streaming) http_stream_end(c->call->http); /* else out of memory before the first frame: 500 */
 }
 
 static void answer_whole(struct completion *c) {
@@ -378,7 +378,7 @@ static void begin_prompt(struct completion *c, struct completion_choice *choice)
     const struct openai_request *q = &c->request;
     const struct completion_prompt *p = &c->prompts[choice->prompt];
     if (choice->prompt_begun || c->over) return;
-    assert(p->n_ids); /* the engine takes no empty prompt */
+    assert(p->n_ids || c->of_session); /* a session's turn may have nothing new to read */
     choice->prompt_begun = true;
     if (q->echo && q->n_logprobs >= 0) openai_logprobs_add_first(&choice->logprobs, p->ids[0], &c->server->vocab);
     if (q->n_prompt_logprobs >= 0) openai_prompt_logprobs_add(&choice->prompt_logprobs, NULL, &c->server->vocab);
@@ -460,7 +460,7 @@ static void take_tokens(struct completion *c, struct completion_choice *choice, 
 
 /* The end token has an entry in the log-probabilities, no text, and does not count in the usage. */
 static void take_end_token(struct completion *c, struct completion_choice *choice, const struct rod_event *e) {
-    assert(c->request.echo && c->request.n_logprobs >= 0); /* report_end */
+    if (!c->request.echo || c->request.n_logprobs < 0) return; /* in a stored answer of a file that was made by hand */
     begin_prompt(c, choice);
     if (c->over) return;
     if (c->request.stream && !choice->role_sent) push_openings(c, choice);

@@ -19,7 +19,7 @@ int rod_fail(struct rod_error *err, int code, const char *format, ...) {
 }
 
 int rod_fail_at(struct rod_error *err, int code, const char *param, const char *format, ...) {
-    assert(code != 0 && *param);
+    assert(code != 0);
     if (!err) return code;
     char message[sizeof err->message]; /* the arguments may lie in err */
     va_list args;
