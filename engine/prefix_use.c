@@ -2,7 +2,7 @@
  *
  * A prompt looks when it has a slot and nothing else to go on from; for a prefix entry on its way it waits, once. It
  * stops where a prefix entry pays, and waits there in SCHED_MOVING while its state is copied; no other request waits
- * with it, and where there is none the copy is made at once. When an answer ends, the state of the whole conversation
+ * with it, and without one the copy is made at once. When an answer ends, the state of the whole conversation
  * so far is copied out of the slot while the client has its last event already.
  */
 #include "core.h"

@@ -78,7 +78,7 @@ static bool chain_is_apart(const struct grammar *g, const struct gram_unit *u, u
     return true;
 }
 
-/* The part of the chain behind node `at`, from state i of its unit; table NULL: there is none. */
+/* The part of the chain behind node `at`, from state i of its unit; table NULL: no chain is there. */
 static int part_of_chain(struct grammar *g, uint32_t at, uint32_t below, uint32_t unit, uint32_t i, struct part *out,
                          struct rod_error *err) {
     const struct gram_chain *c = &g->chains[g->chain_at[at] - 1];

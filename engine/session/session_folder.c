@@ -35,7 +35,7 @@ int session_folder_open(struct sessions *s, const char *dir, struct rod_error *e
     return 0;
 }
 
-/* A crash came between the two files of a fork, or before the base of a fork that is none any more was removed. */
+/* A crash came between the two files of a fork, or before the base of a former fork was removed. */
 static void folder_sweep_one(void *arg, const uint8_t name[SESSION_NAME_BYTES]) {
     const struct sessions *s = arg;
     char text[SESSION_FILE_NAME_BYTES];

@@ -142,8 +142,8 @@ size_t session_queue_take_writes_locked(struct sessions *s, struct session **ses
 
 /* Makes the folder if it is missing, and tries whether it takes files. */
 int session_folder_open(struct sessions *s, const char *dir, struct rod_error *err);
-/* 0: the folder of the start is there, with the key of its files' names, or there is none. ROD_EIO: another folder, as
- * the empty mount point of a disk: no session is read from it or written to it. */
+/* 0: the folder of the start is there, with the key of its files' names, or no folder is set. ROD_EIO: another folder,
+ * as the empty mount point of a disk: no session is read from it or written to it. */
 int session_folder_here(const struct sessions *s, struct rod_error *err);
 /* session_store_write, if the folder is there. */
 void session_folder_write(const struct sessions *s, struct session_write *writes, size_t n);
@@ -172,7 +172,7 @@ void session_hold_end_lease(struct sessions *s, struct session *session);
 /* By the holder; the name of the file is known from then on. 0: it has the lease, or there is no folder; ROD_EBUSY,
  * ROD_EIO. */
 int session_hold_take_lease(struct sessions *s, struct session *session, struct rod_error *err);
-/* Holds the session for a call, with its lease; an entry is made where there is none. ROD_EBUSY while a turn holds it
+/* Holds the session for a call, with its lease; an entry is made for a new one. ROD_EBUSY while a turn holds it
  * or waits. */
 int session_hold_begin(struct sessions *s, const char *tenant, const char *id, struct session **out,
                        struct rod_error *err);
