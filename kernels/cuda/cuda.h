@@ -279,7 +279,7 @@ void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1
 /* k_conv of single tokens and k_linear_pair of W_in with its s and W_c0 with its a as one kernel, for more rows than
  * CUDA_FEW_ROWS: az [n_rows][2 Ep], scaled; four partial products each, [n_rows][rows of W], strides apart. Neither
  * operand is packed. Hopper, 16 bit, E a multiple of 16 up to 4,096, K up to 4. */
-enum { CUDA_CONV_PAIR_ROWS = 128 }; /* above, the kernels apart are as fast */
+enum { CUDA_CONV_PAIR_ROWS = 128 }; /* at most so many rows: of more, the kernels apart are as fast */
 bool cuda_conv_pair_possible(const struct cuda_shape *shape);
 /* Whether a step of so many rows takes it (dispatch.h). */
 bool cuda_conv_pair_runs(const struct cuda_shape *shape, uint32_t n_rows);

@@ -288,6 +288,7 @@ static void a_row_of_nan_changes_no_other_row_of_two_small_products(void **state
  * stands for. */
 static void conv_pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape s;
+    if (n_rows > CUDA_CONV_PAIR_ROWS) n_rows = gpu_pick(1, CUDA_CONV_PAIR_ROWS); /* more are never asked for */
     if (!sizes(n_rows, dtype, i, &s)) return;
     if (i % 4 == 1) s.E = s.Ep = 4096; /* the widest: slices of 16 tiles of k */
     s.K = gpu_pick(2, 4);
