@@ -16,7 +16,7 @@ WARN    := -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wstrict-prototypes -W
 # _GNU_SOURCE: C11 plus POSIX and Linux (epoll options, sched_getaffinity); no compiler extensions but where a file says so.
 CPPFLAGS = -D_GNU_SOURCE -DROD_VERSION='"0.1.0"' $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 CFLAGS   = -std=c11 -O3 -g -fno-math-errno -ffp-contract=off -fvisibility=hidden $(WARN) $(SAN)
-# Bound at the start: a function that is bound at its first call has the caller's registers, keys in them, saved on the stack.
+# Bound at the start, so that the table of addresses is read-only from then on.
 LDFLAGS  = -pthread -rdynamic -Wl,-z,relro,-z,now $(SAN)
 LDLIBS   = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm -pthread
 

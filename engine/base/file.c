@@ -85,7 +85,15 @@ enum file_verdict file_read(const char *path, enum file_kinds kinds, size_t max_
     return verdict;
 }
 
+/* What a parser of the bytes left below this function: where a library's function is bound at its first call, the
+ * loader saves vector registers on the stack, and they hold pieces of the text. */
+__attribute__((noinline)) static void wipe_stack_below(void) {
+    char below[32 << 10];
+    explicit_bzero(below, sizeof below);
+}
+
 void file_wipe(struct file_bytes *bytes) {
+    wipe_stack_below();
     if (bytes->data) explicit_bzero(bytes->data, bytes->n);
     free(bytes->data);
     bytes->data = NULL;
