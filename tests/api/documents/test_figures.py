@@ -133,13 +133,14 @@ def cache_table():
 
 
 def lives():
-    """Random lives: runs at one commit are added up."""
-    soak, gpu, delays, before, broken = results("lives-h200")
-    assert soak["commit"] == gpu["commit"] and not any(run["faults"] for run in (soak, gpu, delays, before))
-    for runs, how in (((soak, gpu), ""), ((delays,), ", over kernels that wait at random"), ((before,), ', before act_f was written whole'),
-                      ((broken,), ", beside other processes, until the device failed")):
-        sums = [said(sum(run[what] for run in runs)) for what in ("requests", "tokens", "different", "nan")]
-        yield f"| {runs[0]['commit'][:7]}{how} | " + " | ".join(sums) + " |"
+    """Random lives: three runs with different seeds are added up."""
+    *runs, delays, delays_before, before, broken = results("lives-h200")
+    assert len(runs) == 3 and not any(run["faults"] for run in (*runs, delays, delays_before, before))
+    for of, how in ((runs, f" to {runs[1]['commit'][:7]}, beside other processes"), ([delays], ", over kernels that wait at random"),
+                    ([delays_before], ", over kernels that wait at random"), ([before], ", before act_f was written whole"),
+                    ([broken], ", beside other processes, until the device failed")):
+        sums = [said(sum(run[what] for run in of)) for what in ("requests", "tokens", "different", "nan")]
+        yield f"| {of[0]['commit'][:7]}{how} | " + " | ".join(sums) + " |"
 
 
 def mask_table():
