@@ -287,7 +287,7 @@ def test_sessions_that_fit_a_gpu_are_those_of_one_memory():
     for name, s in published_sizes():
         weights = 2 * sum(math.prod(shape) for shape in reference.shapes(s).values())
         one, _ = session_bytes(s, s.visible, 2)
-        row = re.search(rf"^\| {re.escape(name)} \| [\d.]+ GiB \| [\d.]+ MiB((?: \| [\d,]+){{4}}) \|$", page("deploy/README.md"), re.M)
+        row = re.search(rf"^\| {re.escape(name)} \| [\d.]+ GiB \| [\d.]+ MiB((?: \| [\d,]+){{4}}) \|$", page("deploy/CAPACITY.md"), re.M)
         for i, n in enumerate(row.group(1).replace(",", "").split(" | ")[1:]):
             below = weights + 1.5 * 2**30 + int(n) * one
             least[i], most[i] = max(least[i], below), min(most[i], below + one)
