@@ -1,7 +1,22 @@
-"""Leaves the counts for tests/run: passed, failed, skipped."""
+"""The Docker engine that tests share, and the counts for tests/run: passed, failed, skipped."""
 import os
 
+import pytest
+
+from engine import Engine, Refused
 from replicas import BUILD
+
+
+@pytest.fixture(scope="session")
+def engine():
+    """One for all tests; where there can be none, these are skipped, and one line says why."""
+    try:
+        engine = Engine(os.path.join(BUILD, "docker"))
+    except Refused as e:
+        print(f"note: no Docker engine: {e}")
+        pytest.skip(f"no Docker engine: {e}")
+    yield engine
+    engine.stop()
 
 
 def pytest_terminal_summary(terminalreporter):
