@@ -22,6 +22,10 @@ APT = "apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -
 SLIM = "usr/share/doc usr/share/man usr/share/info usr/share/locale var/cache/apt/archives var/lib/apt/lists var/log/apt var/log/bootstrap.log var/log/dpkg.log var/cache/debconf"
 SLIM_LATER = "".join(f"path-exclude=/usr/share/{name}/*\n" for name in ("doc", "man", "info", "locale")) + "path-include=/usr/share/doc/*/copyright\n"
 
+# As Debian's image has it: apt keeps neither packages nor what it has computed of their lists.
+CLEAN = """DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb /var/cache/apt/archives/partial/*.deb /var/cache/apt/*.bin || true"; };
+Dir::Cache::pkgcache ""; Dir::Cache::srcpkgcache ""; Acquire::Languages "none";
+"""
 SOURCES = "".join(f"deb http://deb.debian.org/{archive} {suite} main\n" for archive, suite in
                   (("debian", "bookworm"), ("debian", "bookworm-updates"), ("debian-security", "bookworm-security")))
 
@@ -172,7 +176,7 @@ class Engine:
                     raise Refused(f"no base system: {(done.stdout.strip().splitlines() or ['debootstrap says nothing'])[-1]}")
                 for name in SLIM.split():
                     subprocess.run(f"find {root}/{name} -not -type d -not -name copyright -delete", shell=True, stderr=subprocess.DEVNULL)
-                for name, text in (("etc/dpkg/dpkg.cfg.d/slim", SLIM_LATER), ("etc/apt/sources.list", SOURCES)):
+                for name, text in (("etc/dpkg/dpkg.cfg.d/slim", SLIM_LATER), ("etc/apt/sources.list", SOURCES), ("etc/apt/apt.conf.d/clean", CLEAN)):
                     with open(os.path.join(root, name), "w") as f:
                         f.write(text)
                 subprocess.run(["tar", "-C", root, "-cf", archive + ".part", "."], check=True)
@@ -236,8 +240,9 @@ class Engine:
         return subprocess.run([self.program, "logs", container], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
 
     def stop(self):
-        """Ends containers, networks, the daemon and the bridge; images stay in the folder."""
+        """Ends containers, networks, the daemon and the bridge; images stay in the folder, without a tag for a day."""
         if self.process and self.process.poll() is None:
+            subprocess.run([self.program, "image", "prune", "-f", "--filter", "until=24h"], env=self.env, capture_output=True)
             for listing, removal in ((["ps", "-aq"], ["rm", "-fv"]), (["network", "ls", "-q", "--filter", "type=custom"], ["network", "rm"]),
                                      (["volume", "ls", "-q"], ["volume", "rm", "-f"])):
                 ids = subprocess.run([self.program, *listing], env=self.env, capture_output=True, text=True).stdout.split()
