@@ -111,7 +111,7 @@ class Engine:
         self.made = set()
         if os.environ.get("RODIMUS_TEST_DOCKER") == "0":
             raise Refused("RODIMUS_TEST_DOCKER=0")
-        for program in ("dockerd", "docker", "docker-compose", "debootstrap", "ip"):
+        for program in ("dockerd", "docker", "docker-compose", "debootstrap", "ip", "iptables"):
             if not shutil.which(program):
                 raise Refused(f"{program} is not installed")
         if os.geteuid() != 0:
@@ -160,10 +160,16 @@ class Engine:
         return path
 
     def make_bridge(self):
+        self.filter_rule("-I")
         for words in (["link", "add", self.bridge, "type", "bridge"], ["addr", "add", f"10.{self.n}.128.1/24", "dev", self.bridge], ["link", "set", self.bridge, "up"]):
             done = subprocess.run(["ip", *words], capture_output=True, text=True)
             if done.returncode != 0:
                 raise Refused(f"ip {' '.join(words)}: {done.stderr.strip()}")
+
+    def filter_rule(self, word):
+        """Its containers reach one another also where another engine has the kernel drop what is forwarded."""
+        pool = f"10.{self.n}.0.0/16"
+        subprocess.run(["iptables", "-w", word, "FORWARD", "-s", pool, "-d", pool, "-j", "ACCEPT"], capture_output=True)
 
     def make_base(self):
         """A minimal Debian, slim as Debian's image is; its archive is kept, as debootstrap takes a minute."""
@@ -257,6 +263,7 @@ class Engine:
         with open("/proc/mounts") as f:  # dockerd leaves the mount of the host's network behind
             for path in [line.split()[1] for line in f if line.split()[1].startswith((self.run_folder + "/", self.folder + "/"))]:
                 subprocess.run(["umount", path], capture_output=True)
+        self.filter_rule("-D")
         subprocess.run(["ip", "link", "del", self.bridge], capture_output=True)
         self.pool_lock.close()
         shutil.rmtree(self.run_folder, ignore_errors=True)
