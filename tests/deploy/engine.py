@@ -84,6 +84,13 @@ class Refused(Exception):
     """There is no engine here; the text says why, in one line."""
 
 
+class Failed(subprocess.CalledProcessError):
+    """A command that failed; the text has its end."""
+
+    def __str__(self):
+        return f"{' '.join(map(str, self.cmd))[:300]}: exit status {self.returncode}\n{self.stderr}"
+
+
 def dies_with_its_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: a test run that is killed leaves no engine behind
 
@@ -149,7 +156,7 @@ class Engine:
         self.make_base()
         try:
             self.docker("run", "--rm", BASE, "true")
-        except subprocess.CalledProcessError as e:
+        except Failed as e:
             raise Refused(f"containers do not run: {e.stderr.strip().splitlines()[-1:]}")
 
     def config_file(self):
@@ -193,7 +200,7 @@ class Engine:
             self.docker("import", "--change", 'CMD ["bash"]', archive, BASE)
 
     def docker(self, *words, timeout=600, **more):
-        """What docker WORDS says; CalledProcessError with its stderr if it fails."""
+        """What docker WORDS says on stdout; Failed if it fails."""
         return self.call([self.program, *words], timeout=timeout, **more)
 
     def compose(self, *words, timeout=600, **more):
@@ -203,7 +210,7 @@ class Engine:
     def call(self, command, timeout, env=None, **more):
         done = subprocess.run([str(word) for word in command], env={**self.env, **(env or {})}, cwd=ROOT, capture_output=True, text=True, timeout=timeout, **more)
         if done.returncode != 0:
-            raise subprocess.CalledProcessError(done.returncode, command, done.stdout, f"{done.stdout[-2000:]}{done.stderr[-4000:]}")
+            raise Failed(done.returncode, command, done.stdout, f"{done.stdout[-2000:]}{done.stderr[-4000:]}")
         return done.stdout.strip()
 
     def image(self, *tags):
@@ -269,11 +276,11 @@ class Engine:
         shutil.rmtree(self.run_folder, ignore_errors=True)
 
 
-def get(address, port, path, timeout=5):
+def get(address, port, path, timeout=5, headers={}):
     """(status, body) of GET; status 0 if nobody answers."""
     connection = http.client.HTTPConnection(address, port, timeout=timeout)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=headers)
         response = connection.getresponse()
         return response.status, response.read().decode()
     except OSError as e:

@@ -16,7 +16,7 @@ def machine():
     return f"{os.cpu_count()} cores of {name}"
 
 
-def record(command="make test-deploy", **row):
+def record(command="RODIMUS_TEST_RESULTS=tests/bench/results make test-deploy", **row):
     """record(what=, balancer=, event=, requests=, lost=, ...): the row takes the place of the one with the same KEYS."""
     if not os.environ.get("RODIMUS_TEST_RESULTS"):
         return

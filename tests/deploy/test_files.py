@@ -13,7 +13,6 @@ import kubernetes_validate
 import pytest
 import yaml
 
-import image
 from replicas import DEPLOY, ROOT, Server, command, free_ports, held_loading
 
 def text_of(name):
@@ -203,9 +202,9 @@ def test_systemd_goes_on_trying_as_docker_and_kubernetes_do():
 
 def healthcheck(**env):
     """(exit status, what it said) of the Dockerfile's HEALTHCHECK, with its settings and these over them."""
-    runtime, = (steps for name, _, steps in image.stages(text_of("Dockerfile")) if name == "runtime")
-    check, = (json.loads(rest[rest.index("CMD ") + 4:]) for word, rest in runtime if word == "HEALTHCHECK")
-    said = dict(w.split("=", 1) for word, rest in runtime if word == "ENV" for w in rest.split())
+    recipe = text_of("Dockerfile").replace("\\\n", " ")
+    check = json.loads(re.search(r"^HEALTHCHECK .*?CMD (\[.*)$", recipe, re.M).group(1))
+    said = dict(word.split("=", 1) for word in re.search(r"^ENV (RODIMUS_HOST.*)$", recipe, re.M).group(1).split())
     done = subprocess.run(check, env={"PATH": os.environ["PATH"], **said, **{k: str(v) for k, v in env.items()}}, capture_output=True, text=True, timeout=20)
     return done.returncode, done.stdout + done.stderr
 
