@@ -1,4 +1,5 @@
 """The files of deploy/ that somebody else's program reads: each against its schema, or by that program, and against the server."""
+import glob
 import importlib.util
 import json
 import os
@@ -82,11 +83,46 @@ def test_prometheus_takes_its_files():
 
 
 @pytest.mark.parametrize("name", ["compose.yaml", "compose.cuda.yaml"])
-def test_compose_files_are_valid(name):
-    package = os.path.dirname(importlib.util.find_spec("compose").origin)  # of docker-compose, for the schema that it carries
-    with open(os.path.join(package, "config", "compose_spec.json")) as f:
+def test_compose_files_are_valid_for_compose_v2(name):
+    """By its published schema, as a package carries it; Debian 12 has no Compose v2."""
+    package = os.path.dirname(importlib.util.find_spec("check_jsonschema").origin)
+    with open(os.path.join(package, "builtin_schemas", "vendor", "compose-spec.json")) as f:
         schema = json.load(f)
     jsonschema.Draft7Validator(schema).validate(yaml.safe_load(text_of(name)))
+
+
+@pytest.mark.parametrize("names", [["compose.yaml"], ["compose.yaml", "compose.cuda.yaml"]], ids=len)
+def test_docker_compose_1_29_takes_the_compose_files(names):
+    if not shutil.which("docker-compose"):
+        pytest.skip("docker-compose is not here")
+    files = [word for name in names for word in ("-f", os.path.join(DEPLOY, name))]
+    for variables in ({}, {"MODEL_DIR": "/srv/my-model"}):
+        done = subprocess.run(["docker-compose", *files, "config"], env={**os.environ, **variables}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        for name, service in yaml.safe_load(done.stdout)["services"].items():
+            if name.startswith("rodimus-"):
+                model = service["environment"]["RODIMUS_MODEL"]
+                assert os.path.basename(model) == os.path.basename(variables.get("MODEL_DIR", "tales"))
+                assert any(volume.split(":")[1] == model for volume in service["volumes"]), service["volumes"]
+                assert service["build"]["target"] == ("cuda" if len(names) == 2 else "cpu")
+                assert len(names) == 1 or service["build"]["args"]["CUDA"] == "yes", "the classic builder is not told"
+
+
+def test_containers_of_the_pages_get_the_time_that_a_drain_takes():
+    """Docker and Podman kill after 10 s unless told."""
+    with open(os.path.join(ROOT, "config", "default.json")) as f:
+        settings = json.load(f)
+    drain_s = (settings["drain_notice_ms"] + settings["drain_ms"]) / 1000
+    runs = []
+    for path in [os.path.join(ROOT, "README.md"), *glob.glob(os.path.join(DEPLOY, "**", "*.md"), recursive=True)]:
+        with open(path) as f:
+            runs += [(path, run) for run in re.findall(r"(?:docker|podman) run [^\n`]*\brodimus\b[^\n`]*", f.read())]
+    assert len(runs) > 1
+    for path, run in runs:
+        stop = re.search(r"--stop-timeout[= ](\d+)", run)
+        assert stop and int(stop[1]) > drain_s, f"{path}: {run}"
+    for name in ("rodimus-1", "rodimus-2", "rodimus-3"):
+        assert float(yaml.safe_load(text_of("compose.yaml"))["services"][name]["stop_grace_period"].rstrip("s")) > drain_s
 
 
 def test_compose_mounts_files_that_exist():
