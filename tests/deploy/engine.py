@@ -95,9 +95,37 @@ def dies_with_its_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG: a test run that is killed leaves no engine behind
 
 
+def run_folder(n):
+    return f"/run/rodimus-docker-{n}"  # paths of sockets are short
+
+
+def filter_rule(word, n):
+    """-I, -D: containers reach one another also where another engine has the kernel drop what is forwarded."""
+    pool = f"10.{n}.0.0/16"
+    return subprocess.run(["iptables", "-w", word, "FORWARD", "-s", pool, "-d", pool, "-j", "ACCEPT"], capture_output=True).returncode == 0
+
+
+def sweep(n, *folders):
+    """What an engine leaves behind: mounts, its bridge, its rule. One whose tests were killed may still be ending."""
+    try:
+        with open(os.path.join(run_folder(n), "pid")) as f:
+            pid = int(f.read())
+        for _ in range(300):
+            os.kill(pid, 0)
+            time.sleep(0.1)
+    except (OSError, ValueError):
+        pass
+    with open("/proc/mounts") as f:
+        for path in [line.split()[1] for line in f if line.split()[1].startswith(tuple(folder + "/" for folder in (run_folder(n), *folders)))]:
+            subprocess.run(["umount", path], capture_output=True)
+    subprocess.run(["ip", "link", "del", f"rodimus{n}"], capture_output=True)
+    while filter_rule("-D", n):
+        pass
+    shutil.rmtree(run_folder(n), ignore_errors=True)
+
+
 def address_pool():
     """(10.N, what keeps it): a network that no other engine of these tests has, and no interface."""
-    used = subprocess.run(["ip", "-4", "-o", "addr"], capture_output=True, text=True, check=True).stdout
     for n in range(int(os.environ.get("RODIMUS_TEST_NETWORK", 201)), 255):
         lock = socket.socket(socket.AF_UNIX)
         try:
@@ -105,7 +133,8 @@ def address_pool():
         except OSError:
             lock.close()
             continue
-        if f" 10.{n}." not in used:
+        sweep(n)
+        if f" 10.{n}." not in subprocess.run(["ip", "-4", "-o", "addr"], capture_output=True, text=True, check=True).stdout:
             return n, lock
         lock.close()
     raise Refused("no free network of 10.201.0.0/16 to 10.254.0.0/16")
@@ -124,8 +153,9 @@ class Engine:
         if os.geteuid() != 0:
             raise Refused("needs root")
         os.makedirs(folder, exist_ok=True)
-        self.run_folder = tempfile.mkdtemp(prefix="rodimus-docker-", dir="/run")  # paths of sockets are short
         self.n, self.pool_lock = address_pool()
+        self.run_folder = run_folder(self.n)
+        os.mkdir(self.run_folder, 0o700)
         self.bridge = f"rodimus{self.n}"
         self.socket = f"unix://{self.run_folder}/docker.sock"
         self.program = shutil.which("docker", path="/usr/bin:" + os.environ["PATH"])
@@ -153,6 +183,7 @@ class Engine:
                 with open(os.path.join(self.folder, "dockerd.log")) as log:
                     raise Refused(f"dockerd does not run: {(log.read().strip().splitlines() or ['it says nothing'])[-1]}")
             time.sleep(0.1)
+        self.clear()
         self.make_base()
         try:
             self.docker("run", "--rm", BASE, "true")
@@ -167,16 +198,11 @@ class Engine:
         return path
 
     def make_bridge(self):
-        self.filter_rule("-I")
+        filter_rule("-I", self.n)
         for words in (["link", "add", self.bridge, "type", "bridge"], ["addr", "add", f"10.{self.n}.128.1/24", "dev", self.bridge], ["link", "set", self.bridge, "up"]):
             done = subprocess.run(["ip", *words], capture_output=True, text=True)
             if done.returncode != 0:
                 raise Refused(f"ip {' '.join(words)}: {done.stderr.strip()}")
-
-    def filter_rule(self, word):
-        """Its containers reach one another also where another engine has the kernel drop what is forwarded."""
-        pool = f"10.{self.n}.0.0/16"
-        subprocess.run(["iptables", "-w", word, "FORWARD", "-s", pool, "-d", pool, "-j", "ACCEPT"], capture_output=True)
 
     def make_base(self):
         """A minimal Debian, slim as Debian's image is; its archive is kept, as debootstrap takes a minute."""
@@ -252,28 +278,27 @@ class Engine:
     def logs(self, container):
         return subprocess.run([self.program, "logs", container], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
 
+    def clear(self):
+        """No containers, networks, volumes; also those of a run that was killed."""
+        for listing, removal in ((["ps", "-aq"], ["rm", "-fv"]), (["network", "ls", "-q", "--filter", "type=custom"], ["network", "rm"]),
+                                 (["volume", "ls", "-q"], ["volume", "rm", "-f"])):
+            ids = subprocess.run([self.program, *listing], env=self.env, capture_output=True, text=True).stdout.split()
+            if ids:
+                subprocess.run([self.program, *removal, *ids], env=self.env, capture_output=True)
+
     def stop(self):
-        """Ends containers, networks, the daemon and the bridge; images stay in the folder, without a tag for a day."""
+        """Ends the daemon and all that it runs; images stay in the folder, those without a tag for a day."""
         if self.process and self.process.poll() is None:
+            self.clear()
             subprocess.run([self.program, "image", "prune", "-f", "--filter", "until=24h"], env=self.env, capture_output=True)
-            for listing, removal in ((["ps", "-aq"], ["rm", "-fv"]), (["network", "ls", "-q", "--filter", "type=custom"], ["network", "rm"]),
-                                     (["volume", "ls", "-q"], ["volume", "rm", "-f"])):
-                ids = subprocess.run([self.program, *listing], env=self.env, capture_output=True, text=True).stdout.split()
-                if ids:
-                    subprocess.run([self.program, *removal, *ids], env=self.env, capture_output=True)
             self.process.terminate()
             try:
                 self.process.wait(30)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        with open("/proc/mounts") as f:  # dockerd leaves the mount of the host's network behind
-            for path in [line.split()[1] for line in f if line.split()[1].startswith((self.run_folder + "/", self.folder + "/"))]:
-                subprocess.run(["umount", path], capture_output=True)
-        self.filter_rule("-D")
-        subprocess.run(["ip", "link", "del", self.bridge], capture_output=True)
+        sweep(self.n, self.folder)
         self.pool_lock.close()
-        shutil.rmtree(self.run_folder, ignore_errors=True)
 
 
 def get(address, port, path, timeout=5, headers={}):
