@@ -7,6 +7,7 @@ import ctypes
 import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -236,7 +237,8 @@ class Engine:
     def call(self, command, timeout, env=None, **more):
         done = subprocess.run([str(word) for word in command], env={**self.env, **(env or {})}, cwd=ROOT, capture_output=True, text=True, timeout=timeout, **more)
         if done.returncode != 0:
-            raise Failed(done.returncode, command, done.stdout, f"{done.stdout[-2000:]}{done.stderr[-4000:]}")
+            said = re.sub(r"\x1b\[\d+m", "", done.stdout[-2000:] + done.stderr[-4000:])  # the classic builder colours each piece that it reads
+            raise Failed(done.returncode, command, done.stdout, said)
         return done.stdout.strip()
 
     def image(self, *tags):
@@ -259,9 +261,9 @@ class Engine:
         return json.loads(self.docker("inspect", name))[0]
 
     def address(self, container):
-        """Its address on the first network that it has."""
+        """Its address on the first network that it has; "" where it runs no more."""
         networks = self.inspect(container)["NetworkSettings"]["Networks"]
-        return next(network["IPAddress"] for network in networks.values() if network["IPAddress"])
+        return next((network["IPAddress"] for network in networks.values() if network["IPAddress"]), "")
 
     def health(self, container):
         """starting, healthy or unhealthy; the status of a container that has no check."""
@@ -274,6 +276,13 @@ class Engine:
             while self.health(container) not in ("healthy", "running"):
                 assert time.monotonic() < end, f"{container} is {self.health(container)}: {self.logs(container)[-2000:]}"
                 time.sleep(0.2)
+
+    def wait_ready(self, container, port=8080, timeout=60):
+        """Seconds before the first health check, which comes after its interval."""
+        end = time.monotonic() + timeout
+        while get(self.address(container), port, "/health/ready", timeout=1)[0] != 200:
+            assert self.inspect(container)["State"]["Running"] and time.monotonic() < end, self.logs(container)[-2000:]
+            time.sleep(0.05)
 
     def logs(self, container):
         return subprocess.run([self.program, "logs", container], env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True).stdout
@@ -303,6 +312,8 @@ class Engine:
 
 def get(address, port, path, timeout=5, headers={}):
     """(status, body) of GET; status 0 if nobody answers."""
+    if not address:
+        return 0, "no address"
     connection = http.client.HTTPConnection(address, port, timeout=timeout)
     try:
         connection.request("GET", path, headers=headers)

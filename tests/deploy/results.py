@@ -22,7 +22,7 @@ def record(command="RODIMUS_TEST_RESULTS=tests/bench/results make test-deploy", 
         return
     path = os.path.join(ROOT, os.environ["RODIMUS_TEST_RESULTS"], "deploy.json")
     commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    row = {**row, "commit": commit or "unknown", "date": time.strftime("%Y-%m-%d", time.gmtime()), "device": machine(), "command": command}
+    row = {**row, "commit": commit or "unknown", "date": time.strftime("%Y-%m-%d", time.gmtime()), "device": machine(), "load_average": round(os.getloadavg()[0], 1), "command": command}
     with open(path, "a+") as f:
         fcntl.flock(f, fcntl.LOCK_EX)
         f.seek(0)

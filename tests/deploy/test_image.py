@@ -155,7 +155,7 @@ def test_docker_stop_waits_for_running_requests_of_a_container_run_as_the_readme
     flags = [w.replace("/path/to/checkpoint", MODEL).replace("127.0.0.1:8080:", f"127.0.0.1:{port}:") for w in words[2:words.index("rodimus")] if w != "-d"]
     serve = words[words.index("rodimus") + 2:]
     name = started(*flags, serve=(*serve, "--device", "null:500"))
-    engine.wait_healthy(name)
+    engine.wait_ready(name)
     connection, response = post("127.0.0.1", {"prompt": "Once", "max_tokens": 26, "ignore_eos": True, "stream": True}, port=port)
     got = []
     reader = threading.Thread(target=lambda: got.extend(event.data for event in read_events(response)))
@@ -178,12 +178,12 @@ def test_sessions_live_in_a_volume_longer_than_their_container(engine, started):
     engine.docker("volume", "create", "states-of-a-test")
     where = (*HARDENED, "-v", "states-of-a-test:/var/lib/rodimus")
     first = started(*where)
-    engine.wait_healthy(first)
+    engine.wait_ready(first)
     assert turn(engine.address(first), session_create=True)[0] == 200
     engine.docker("kill", first)
     engine.docker("rm", "-v", first)
     second = started(*where)
-    engine.wait_healthy(second)
+    engine.wait_ready(second)
     status, body = turn(engine.address(second), expected_version=1)
     assert status == 200 and body["session"]["version"] == 2, body
     engine.docker("volume", "inspect", "states-of-a-test")
@@ -210,7 +210,7 @@ def folder(tmp_path):
 def test_a_mounted_folder_takes_states_if_the_servers_user_owns_it(engine, started, folder, user):
     states = folder(user)
     name = started(*HARDENED, "-v", f"{states}:/var/lib/rodimus", *(() if user == 10001 else ("--user", f"{user}:{user}")))
-    engine.wait_healthy(name)
+    engine.wait_ready(name)
     assert turn(engine.address(name), session_create=True)[0] == 200
     inside = [os.stat(os.path.join(at, one)) for at, _, files in os.walk(states) for one in files]
     assert inside and all((s.st_uid, s.st_mode & 0o077) == (user, 0) for s in inside)
@@ -234,7 +234,7 @@ def test_keys_in_a_mounted_file_are_for_the_servers_user_alone(engine, started, 
     os.chown(keys / "keys", 10001, 10001)
     os.chmod(keys / "keys", 0o400)
     name = started("-v", f"{keys}:/keys:ro", "-e", "RODIMUS_API_KEY_FILE=/keys/keys")
-    engine.wait_healthy(name)
+    engine.wait_ready(name)
     assert get(engine.address(name), 8080, "/v1/models")[0] == 401
     assert get(engine.address(name), 8080, "/v1/models", headers={"Authorization": "Bearer sk-test"})[0] == 200
 
@@ -246,7 +246,7 @@ def test_a_mounted_model_must_be_readable_by_the_servers_user(engine, started, f
         os.chmod(model / "tales", 0o755)
         name = started("-v", f"{model}:/model:ro", serve=("--model", "/model/tales"))
         if wanted is None:
-            engine.wait_healthy(name)
+            engine.wait_ready(name)
         else:
             assert ended(engine, name)[0] == wanted
             assert "/model/tales" in engine.logs(name) and "Permission denied" in engine.logs(name), engine.logs(name)
@@ -255,9 +255,9 @@ def test_a_mounted_model_must_be_readable_by_the_servers_user(engine, started, f
 # ---- figures ----
 
 def test_a_container_is_ready_and_answers_within_seconds(engine, image):
-    """From `docker run` to ready, and to the first token; the demo model, three times."""
+    """From `docker run` to ready, and to the first token; the demo model, five times."""
     ready, first = [], []
-    for i in range(3):
+    for _ in range(5):
         began, port = time.monotonic(), free_ports(1)[0]
         name = engine.docker("run", "-d", *HARDENED, "-p", f"127.0.0.1:{port}:8080", image)
         try:
@@ -272,6 +272,6 @@ def test_a_container_is_ready_and_answers_within_seconds(engine, image):
         finally:
             engine.docker("rm", "-fv", name)
     ready, first = sorted(ready), sorted(first)
-    assert first[1] < 10, f"{first}"
-    record(what="docker run", event="start", model="tales", to_ready_s=round(ready[1], 2), to_first_token_s=round(first[1], 2), runs=3,
-           slowest_to_first_token_s=round(first[2], 2))
+    assert first[2] < 10, f"{first}"
+    record(what="docker run", event="start", model="tales", runs=5, to_ready_s=round(ready[2], 2), slowest_to_ready_s=round(ready[-1], 2),
+           to_first_token_s=round(first[2], 2), slowest_to_first_token_s=round(first[-1], 2))
