@@ -160,7 +160,7 @@ class Engine:
         self.bridge = f"rodimus{self.n}"
         self.socket = f"unix://{self.run_folder}/docker.sock"
         self.program = shutil.which("docker", path="/usr/bin:" + os.environ["PATH"])
-        self.env = {**os.environ, "DOCKER_HOST": self.socket, "DOCKER_BUILDKIT": "0", "COMPOSE_DOCKER_CLI_BUILD": "0",
+        self.env = {**os.environ, "DOCKER_HOST": self.socket, "DOCKER_BUILDKIT": "0",
                     "DOCKER_CONFIG": self.run_folder, "COMPOSE_PROJECT_NAME": "rodimus"}
         self.process = None
         try:
@@ -215,7 +215,7 @@ class Engine:
                 if done.returncode != 0:
                     raise Refused(f"no base system: {(done.stdout.strip().splitlines() or ['debootstrap says nothing'])[-1]}")
                 for name in SLIM.split():
-                    subprocess.run(f"find {root}/{name} -not -type d -not -name copyright -delete", shell=True, stderr=subprocess.DEVNULL)
+                    subprocess.run(["find", os.path.join(root, name), "-not", "-type", "d", "-not", "-name", "copyright", "-delete"], stderr=subprocess.DEVNULL)
                 for name, text in (("etc/dpkg/dpkg.cfg.d/slim", SLIM_LATER), ("etc/apt/sources.list", SOURCES), ("etc/apt/apt.conf.d/clean", CLEAN)):
                     with open(os.path.join(root, name), "w") as f:
                         f.write(text)
@@ -248,11 +248,14 @@ class Engine:
                 self.docker("build", "--network", "host", "-t", tag, "-", input=STAND_INS[tag])
                 self.made.add(tag)
 
+    def commit(self):
+        said = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+        return said.stdout.strip() or "unknown"
+
     def server_image(self, *flags, tag="rodimus:cpu", target="cpu"):
         """deploy/Dockerfile, by the classic builder; built once in a run of the tests."""
         if tag not in self.made:
-            commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-            self.docker("build", "--network", "host", "-f", "deploy/Dockerfile", "--target", target, "-t", tag, "--build-arg", f"COMMIT={commit or 'unknown'}",
+            self.docker("build", "--network", "host", "-f", "deploy/Dockerfile", "--target", target, "-t", tag, "--build-arg", f"COMMIT={self.commit()}",
                         *flags, ".", timeout=1200)
             self.made.add(tag)
         return tag

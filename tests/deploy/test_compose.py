@@ -1,6 +1,7 @@
 """compose.yaml brought up by docker-compose 1.29 in a Docker engine, with stand-ins of the images of a registry (engine.py)."""
 import http.client
 import json
+import os
 import shutil
 import time
 
@@ -35,6 +36,17 @@ def up(engine):
 
     yield bring
     engine.compose("-f", "deploy/compose.yaml", "down", "-v", "--timeout", "1", env=env)
+
+
+@pytest.mark.skipif(not os.environ.get("RODIMUS_TEST_FULL"), reason="RODIMUS_TEST_FULL=1: everything is compiled again")
+def test_docker_compose_builds_the_image_without_its_cuda_part(engine, tmp_path):
+    """1.29 brings a builder of its own. Packages are fetched over the host's network."""
+    with open(tmp_path / "network.yaml", "w") as f:
+        json.dump({"services": {f"rodimus-{i}": {"image": "rodimus:by-compose", "build": {"network": "host"}} for i in (1, 2, 3)}}, f)
+    engine.image(*IMAGES)
+    engine.compose("-f", "deploy/compose.yaml", "-f", tmp_path / "network.yaml", "build", timeout=800)
+    inside = engine.docker("run", "--rm", "--entrypoint", "ls", "rodimus:by-compose", "/opt/rodimus/bin")
+    assert inside == "rodimus"
 
 
 def ask(port, path, body=None, key=None):

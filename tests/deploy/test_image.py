@@ -77,7 +77,7 @@ def test_the_image_is_small_and_has_no_compiler(engine, image):
 
 def test_the_classic_builder_makes_no_cuda_part_unless_told(engine, image):
     """With no target it makes every stage of the file; only --build-arg CUDA=yes makes it ask for NVIDIA's packages."""
-    build = ("build", "--network", "none", "-f", "deploy/Dockerfile", "--build-arg", f"COMMIT={commit()}")
+    build = ("build", "--network", "none", "-f", "deploy/Dockerfile", "--build-arg", f"COMMIT={engine.commit()}")
     said = engine.docker(*build, "-t", "rodimus:latest", ".", timeout=600)
     assert "no CUDA part is made" in said
     assert engine.inspect("rodimus:latest")["Id"] == engine.inspect(image)["Id"], "the image without a target is another one"
@@ -97,10 +97,6 @@ def test_buildkit_makes_the_cuda_part_for_its_target_alone(engine):
     engine.docker(*build, "-t", "rodimus:buildkit", ".", env={"DOCKER_BUILDKIT": "1"}, timeout=900)
     with pytest.raises(Failed, match="Failed to connect to developer.download.nvidia.com"):
         engine.docker(*build, "--target", "cuda", ".", env={"DOCKER_BUILDKIT": "1"}, timeout=900)
-
-
-def commit():
-    return subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
 
 
 # ---- a container ----
