@@ -9,6 +9,7 @@ import pytest
 
 from engine import get
 from replicas import free_ports
+from results import record
 from server import MODEL
 
 pytestmark = pytest.mark.timeout(900)  # the image is built if it is not there
@@ -26,12 +27,15 @@ def up(engine):
 
     def bring(**variables):
         env.update(variables)
+        began, first = time.monotonic(), not engine.docker("ps", "-aq", "--filter", "name=rodimus_")
         engine.compose("-f", "deploy/compose.yaml", "up", "-d", "--no-build", env=env)
         engine.wait_healthy(*REPLICAS)
         end = time.monotonic() + 20
         while get("127.0.0.1", api, "/health/ready")[0] != 200:
             assert time.monotonic() < end, engine.logs("rodimus_balancer_1")[-2000:]
             time.sleep(0.2)
+        if first:
+            record(what="compose up", balancer="haproxy", event="start", model="tales", replicas=3, to_ready_s=round(time.monotonic() - began, 1))
         return api, grafana
 
     yield bring
