@@ -1,0 +1,45 @@
+"""The table of deploy/CAPACITY.md, from what the program says of the published shapes."""
+import math
+import re
+
+import pytest
+
+import sizes
+from pages import page
+
+GIB = 2 ** 30
+FILE = 4096  # what a file takes beside the state, its last block too
+
+
+def held(claim_bytes):
+    """What state_disk_bytes may be, in the claim."""
+    return 4 * claim_bytes // 5
+
+
+def row(name, device, one):
+    def for_sessions(n):
+        disk = n * (one + FILE)
+        return f"{math.ceil(disk / GIB):,} GiB | {math.ceil(disk * 5 / 4 / GIB):,}Gi"
+
+    shown = one / 2**20
+    return (f"| {name}, {device} | {f'{shown:.1f}' if shown < 100 else f'{shown:.0f}'} MiB | {held(100 * GIB) // (one + FILE):,} | "
+            f"{for_sessions(1000)} | {for_sessions(10000)} |")
+
+
+@pytest.mark.parametrize("name", sizes.PUBLISHED)
+def test_the_table_of_capacity_has_the_programs_figures(name, tmp_path):
+    said = sizes.session_bytes(name, tmp_path)
+    chapter = page("deploy/CAPACITY.md").split("\n## Sessions that are kept\n")[1].split("\n## ")[0]
+    for device, one in (("on a GPU", said["gpu"]), ("on a CPU", said["cpu"])):
+        wanted = row(name, device, one)
+        assert wanted in chapter.splitlines(), wanted
+    assert len(re.findall(r"^\| Rodimus", chapter, re.M)) == 2 * len(sizes.PUBLISHED)
+
+
+def test_a_file_of_a_session_takes_what_the_table_counts(own_server, tmp_path):
+    """Of the demo model, whose window is full after 257 tokens."""
+    server = own_server("--state-dir", tmp_path)
+    server.complete(max_tokens=400, ignore_eos=True, session_id="one", session_create=True)
+    state = server.get("/v1/sessions/one").json["state_bytes"]
+    assert state == sizes.inspected(sizes.MODEL)["cpu"]
+    assert state < server.metric("rodimus_state_file_bytes") <= state + FILE + 4096  # names.key has a block of its own
