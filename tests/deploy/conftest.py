@@ -1,11 +1,12 @@
-"""The Docker engine that tests share, and the counts for tests/run: passed, failed, skipped."""
+"""What several files ask for, the Docker engine that tests share among it, and the counts for tests/run: passed, failed, skipped."""
 import os
+import re
 from collections import Counter
 
 import pytest
 
 from engine import Engine, Refused
-from replicas import BUILD
+from replicas import BUILD, Server
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +26,19 @@ def pytest_terminal_summary(terminalreporter):
     count = {k: len(terminalreporter.stats.get(k, [])) for k in ("passed", "failed", "error", "skipped")}
     with open(os.path.join(BUILD, "deploy.counts"), "w") as f:
         print(count["passed"], count["failed"] + count["error"], count["skipped"], file=f)
+
+
+@pytest.fixture(scope="session")
+def served():
+    """What a server says of its metrics: their names, those of histograms with their parts."""
+    server = Server("--api-keys", "sk-test", name="deploy-metrics")
+    try:
+        connection, response = server.open("GET", "/metrics", headers={"Authorization": "Bearer sk-test"})
+        text = response.read().decode()
+        connection.close()
+    finally:
+        server.kill()
+    names = set()
+    for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M):
+        names |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"} if kind == "histogram" else {name}
+    return names

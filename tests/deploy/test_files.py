@@ -10,7 +10,6 @@ import subprocess
 import time
 
 import jsonschema
-import kubernetes_validate
 import pytest
 import yaml
 
@@ -19,22 +18,6 @@ from replicas import DEPLOY, ROOT, Server, command, free_ports, held_loading
 def text_of(name):
     with open(os.path.join(DEPLOY, name)) as f:
         return f.read()
-
-
-@pytest.fixture(scope="module")
-def served():
-    """What a server says of its metrics: their names, those of histograms with their parts."""
-    server = Server("--api-keys", "sk-test", name="deploy-metrics")
-    try:
-        connection, response = server.open("GET", "/metrics", headers={"Authorization": "Bearer sk-test"})
-        text = response.read().decode()
-        connection.close()
-    finally:
-        server.kill()
-    names = set()
-    for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M):
-        names |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"} if kind == "histogram" else {name}
-    return names
 
 
 def test_the_dashboard_asks_for_metrics_that_exist(served):
@@ -171,53 +154,6 @@ def test_alerts_fire(tmp_path, alert, series, wanted):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_kubernetes_manifests_are_valid():
-    for document in yaml.safe_load_all(text_of("k8s/rodimus.yaml")):
-        kubernetes_validate.validate(document, "1.31", strict=True)
-
-
-def documents(kind):
-    return [d for d in yaml.safe_load_all(text_of("k8s/rodimus.yaml")) if d["kind"] == kind]
-
-
-def test_kubernetes_asks_the_port_that_answers_when_all_connections_are_taken():
-    pod = documents("Deployment")[0]["spec"]["template"]
-    container, = pod["spec"]["containers"]
-    env = {e["name"]: e.get("value") for e in container["env"]}
-    ports = {p["name"]: p["containerPort"] for p in container["ports"]}
-    assert env.get("RODIMUS_ADMIN_HOST") == "0.0.0.0", "the kubelet and Prometheus come from outside of the pod"
-    admin = int(env["RODIMUS_ADMIN_PORT"])
-    assert admin != ports["http"]
-    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-        get = container[probe]["httpGet"]
-        assert ports[get["port"]] == admin and "scheme" not in get, f"{probe}: {get}, admin port {admin}"
-    assert pod["metadata"]["annotations"]["prometheus.io/port"] == str(admin)
-    for service in documents("Service"):
-        assert all(ports[p["targetPort"]] != admin for p in service["spec"]["ports"]), "the admin port is nobody's from outside"
-
-
-def test_kubernetes_adds_replicas_when_slots_are_nearly_all_in_use(served):
-    """By their share: how many a GPU has depends on it and on the model, and is said nowhere unless somebody sets it."""
-    container, = documents("Deployment")[0]["spec"]["template"]["spec"]["containers"]
-    slots = {e["name"]: e.get("value") for e in container["env"]}.get("RODIMUS_SLOTS")
-    pods = [m["pods"] for m in documents("HorizontalPodAutoscaler")[0]["spec"]["metrics"]]
-    targets = {p["metric"]["name"]: p["target"]["averageValue"] for p in pods}
-    targets = {name: int(value[:-1]) / 1000 if value.endswith("m") else float(value) for name, value in targets.items()}
-    assert set(targets) <= served, f"nobody says {set(targets) - served}"
-    shares = [targets[name] for name in targets if name.endswith("_ratio")]
-    if "rodimus_slots_used" in targets:
-        assert slots, f"at {targets['rodimus_slots_used']} slots in use of nobody knows how many"
-        shares.append(targets["rodimus_slots_used"] / int(slots))
-    assert shares and all(0.5 <= share < 1 for share in shares), f"at these shares of the slots: {shares}"
-
-
-def test_services_of_the_namespace_make_no_settings():
-    """Kubernetes gives a container RODIMUS_CANARY_SERVICE_HOST for a Service rodimus-canary, and the server refuses what it does not know."""
-    done = command("serve", env={**os.environ, "RODIMUS_CANARY_SERVICE_HOST": "10.0.0.1"})
-    assert done.returncode == 2 and "RODIMUS_CANARY_SERVICE_HOST" in done.stderr, done
-    assert documents("Deployment")[0]["spec"]["template"]["spec"].get("enableServiceLinks") is False
-
-
 def test_systemd_allows_the_gpus_of_old_and_new_drivers():
     """By the names in /proc/devices, which changed with 550.40."""
     unit = text_of("rodimus.service")
@@ -303,6 +239,6 @@ def test_the_healthcheck_fails_while_the_model_is_loaded(tmp_path):
 def test_settings_in_files_are_settings_of_the_server():
     with open(os.path.join(ROOT, "config", "default.json")) as f:
         known = {"RODIMUS_" + key.upper() for key in json.load(f)}
-    for name in ("compose.yaml", "k8s/rodimus.yaml", "Dockerfile"):
+    for name in ("compose.yaml", "Dockerfile"):
         said = set(re.findall(r"\bRODIMUS_[A-Z_]+\b", text_of(name)))
         assert said <= known, f"{name}: {said - known}"

@@ -90,7 +90,7 @@ def test_flags_and_variables_in_the_readmes_exist():
         if of_other_programs(name):
             continue
         text = page(name)
-        text = re.sub(r"^.*(?:docker|podman) (?:build|compose|run).*$|--extra-request-body|--(?:build-arg|format|stop-timeout|target|user)\b", "", text, flags=re.M)  # of others
+        text = re.sub(r"^.*(?:(?:docker|podman) (?:build|compose|run)|kubectl ).*$|--extra-request-body|--(?:build-arg|format|stop-timeout|target|user)\b", "", text, flags=re.M)  # of others
         for script, arguments in re.findall(r"^(tests/[\w/-]+) (.*)$", text, flags=re.M):
             known = set(re.findall(r"--[a-z][a-z-]+", page(script)))
             its = set(re.findall(r"--[a-z][a-z-]+", arguments))
