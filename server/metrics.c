@@ -196,7 +196,7 @@ static void render_keys(struct buf *out, struct keys *keys) {
 
 /* ---- the process: the names that every dashboard knows ---- */
 
-static void render_process(struct buf *out) {
+static void render_process(struct buf *out, const struct metrics *m) {
     struct rusage usage;
     struct rlimit files;
     FILE *statm = fopen("/proc/self/statm", "re");
@@ -211,6 +211,8 @@ static void render_process(struct buf *out) {
                   (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                       (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6);
     }
+    put_value(out, "process_start_time_seconds", "gauge", "When the process began, in seconds since 1970.",
+              (double)m->started_s);
     if (!getrlimit(RLIMIT_NOFILE, &files))
         put_value(out, "process_max_fds", "gauge", "Open files and sockets that are allowed.", (double)files.rlim_cur);
 }
@@ -258,7 +260,7 @@ void metrics_render(struct metrics *m, const struct metrics_view *view, struct b
               (double)m->reloads_failed);
     put_value(out, "rodimus_log_lines_dropped_total", "counter", "Log lines dropped because their reader was too slow.",
               (double)view->log_lines_dropped);
-    render_process(out);
+    render_process(out, m);
     render_http(out, m, view);
     put_value(out, "rodimus_prompt_tokens_total", "counter",
               "Prompt tokens of requests that were taken, without what a session has read before.",

@@ -29,6 +29,7 @@ struct metrics {
     _Atomic uint64_t streams;       /* now */
     _Atomic uint64_t reloads, reloads_failed;
     struct metrics_histogram ttft, inter_token, request, queue;
+    int64_t started_s; /* since 1970; set once, before others look */
 };
 
 void metrics_request(struct metrics *m, unsigned route, unsigned status);

@@ -11,6 +11,8 @@
 #include "server/http/http_listen.h"
 #include "server/http/http_tls.h"
 
+#include "engine/base/clock.h"
+
 #include <assert.h>
 #include <pthread.h>
 #include <signal.h>
@@ -241,6 +243,7 @@ int cmd_serve(int argc, char **argv) {
         s->loop = &v->loop;
         s->thread = uv_thread_self();
         list_init(&s->completions);
+        s->metrics.started_s = clock_unix_s();
         char message[512];
         const bool pool = !pool_start(&s->pool, &v->loop, message, sizeof message);
         if (!pool) log_failure(&s->log, SERVE_NAME, "", "%s", message);

@@ -76,6 +76,16 @@ def test_the_readme_lists_the_metrics(own_server):
     assert listed == names, (sorted(listed - names), sorted(names - listed))
 
 
+def test_metrics_say_when_the_process_began(own_server):
+    """Constant while it lives: alerts tell by it what happened since a process is new, and dashboards that it is another one."""
+    before = int(time.time())
+    s = own_server()
+    began = s.metric("process_start_time_seconds")
+    assert before <= began <= time.time()
+    time.sleep(1.1)
+    assert s.metric("process_start_time_seconds") == began
+
+
 def test_counters_by_route_and_status(own_server):
     s = own_server()
     s.complete(max_tokens=1)
