@@ -129,31 +129,6 @@ def test_prometheus_asks_the_port_that_the_replicas_open_for_it():
         assert replicas[name]["environment"]["RODIMUS_ADMIN_HOST"] == "0.0.0.0", "Prometheus runs in a container of its own"
 
 
-@pytest.mark.parametrize("alert, series, wanted", [
-    ("RodimusDown", {'up{job="rodimus",instance="a"}': "0x40", 'up{job="rodimus",instance="b"}': "1x40"}, {"a does not answer": {"job": "rodimus", "instance": "a"}}),
-    ("RodimusDown", {'up{job="rodimus",instance="a"}': "1x40"}, {}),
-    ("RodimusDown", {'up{job="haproxy",instance="a"}': "1x40"}, {"every replica does not answer": {"job": "rodimus"}}),  # no pod, no container: no target
-    ("RodimusLogLost", {'rodimus_log_lines_dropped_total{instance="a"}': "0x10 0+7x5 35x25", 'rodimus_log_lines_dropped_total{instance="b"}': "3x40"},
-     {"a: lines of the log are lost: its reader or its disk does not take them": {"instance": "a"}}),
-    ("RodimusStatesNoRoom", {'rodimus_state_no_room_total{instance="a"}': "0x35 1x5", 'rodimus_state_no_room_total{instance="b"}': "3x40"},
-     {"a: turns of sessions are refused, as pinned ones use up state_disk_bytes": {"instance": "a"}}),
-    ("RodimusNotReady", {'rodimus_ready{instance="a"}': "0x40", 'rodimus_ready{instance="b"}': "1x20 0x10 1x10"},
-     {"a has not been ready for five minutes": {"instance": "a"}}),
-])
-def test_alerts_fire(tmp_path, alert, series, wanted):
-    """By promtool, after 10 minutes of such samples, one each 15 s."""
-    if not shutil.which("promtool"):
-        pytest.skip("promtool (Debian's package prometheus) is not here")
-    rule, = (r for g in yaml.safe_load(text_of("alerts.yml"))["groups"] for r in g["rules"] if r["alert"] == alert)
-    (tmp_path / "alerts.yml").write_text(text_of("alerts.yml"))
-    fired = [{"exp_labels": {**rule["labels"], **labels}, "exp_annotations": {"summary": said}} for said, labels in wanted.items()]
-    (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": ["alerts.yml"], "evaluation_interval": "15s", "tests": [{
-        "interval": "15s", "input_series": [{"series": name, "values": values} for name, values in series.items()],
-        "alert_rule_test": [{"eval_time": "10m", "alertname": alert, "exp_alerts": fired}]}]}))
-    done = subprocess.run(["promtool", "test", "rules", tmp_path / "test.yml"], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def test_systemd_allows_the_gpus_of_old_and_new_drivers():
     """By the names in /proc/devices, which changed with 550.40."""
     unit = text_of("rodimus.service")
