@@ -188,6 +188,11 @@ def test_a_pod_has_the_memory_that_its_settings_take(built, overlay, tmp_path):
     assert taken < limit < 1.5 * taken, (taken / GIB, limit / GIB)
 
 
+def test_a_pod_on_cpus_computes_with_the_cores_that_it_asks_for(built):
+    requests = pod_of(built["cpu"])["containers"][0]["resources"]["requests"]
+    assert float(env_of(built["cpu"])["RODIMUS_THREADS"]) == quantity(requests["cpu"])
+
+
 def test_the_page_says_how_many_sessions_the_claim_holds(built, tmp_path):
     _, session = figures(tmp_path)
     row = re.search(r"^\| claim of states \| 100Gi, 80 GiB of it used: (\d+) sessions \| the same: (\d+) sessions \|$", read("README.md"), re.M)
