@@ -19,6 +19,7 @@ import yaml
 
 import sizes
 from replicas import DEPLOY, ROOT, Server, command, free_ports, installed
+from results import record
 
 K8S = os.path.join(DEPLOY, "k8s")
 SCHEMAS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "schemas")
@@ -231,6 +232,8 @@ def test_a_full_claim_fails_no_turns(built, tmp_path, bounded):
                 assert server.metric("rodimus_state_file_bytes") <= bound
             else:
                 assert 503 in statuses and server.metric("rodimus_state_save_failures_total") > 0
+            record(what="turns of new sessions on a claim that is too small for them", balancer="none",
+                   event="state_disk_bytes at 0.8 of it" if bounded else "no state_disk_bytes", requests=len(statuses), lost=statuses.count(503))
         finally:
             server.kill()
 
