@@ -31,7 +31,7 @@ static void admin_run(void *arg) {
     uv_run(&a->loop, UV_RUN_DEFAULT);
 }
 
-int admin_open(struct server *s, struct admin **out, char *message, size_t size) {
+int admin_open(struct server *s, int given, struct admin **out, char *message, size_t size) {
     assert(server_on_loop(s) && !s->admin_loop);
     struct admin *a = calloc(1, sizeof *a);
     if (!a) {
@@ -41,6 +41,7 @@ int admin_open(struct server *s, struct admin **out, char *message, size_t size)
     a->server = s;
     const struct http_config config = {.host = s->config.admin_host,
                                        .port = (uint16_t)s->config.admin_port,
+                                       .given = given,
                                        .connection_limit = ADMIN_CONNECTIONS,
                                        .body_max_bytes = ADMIN_BODY_BYTES,
                                        .idle_timeout_ms = s->config.idle_timeout_ms,
@@ -73,6 +74,7 @@ int admin_open(struct server *s, struct admin **out, char *message, size_t size)
 }
 
 uint16_t admin_port(const struct admin *a) { return http_port(a->http); }
+const char *admin_host(const struct admin *a) { return http_host(a->http); }
 
 void admin_close(struct admin *a) {
     if (!a) return;

@@ -8,8 +8,10 @@
 #include "server.h"
 
 struct admin;
-int admin_open(struct server *server, struct admin **out, char *message, size_t size); /* results as of http_open */
+/* given: as in http.h. Results as of http_open. */
+int admin_open(struct server *server, int given, struct admin **out, char *message, size_t size);
 uint16_t admin_port(const struct admin *admin);
+const char *admin_host(const struct admin *admin);
 void admin_close(struct admin *admin); /* NULL is fine; ends its thread */
 
 #endif

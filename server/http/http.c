@@ -258,6 +258,7 @@ static void on_sweep(uv_timer_t *timer) {
 /* ---- the server ---- */
 
 uint16_t http_port(const struct http *h) { return h->port; }
+const char *http_host(const struct http *h) { return h->host; }
 unsigned http_connection_limit(const struct http *h) { return h->limit; }
 size_t http_connections(const struct http *h) { return h->n_connections; }
 
@@ -321,7 +322,14 @@ int http_open(uv_loop_t *loop, const struct http_config *config, struct http **o
     h->tls = config->tls;
     h->limit = config->connection_limit;
     h->evict_waiting = config->evict_waiting;
-    h->listener = http_bind(config->host, config->port, &h->port, message, size);
+    h->given = config->given != 0;
+    if (h->given) {
+        h->listener = config->given;
+        http_local_address(h->listener, h->host, sizeof h->host, &h->port);
+    } else {
+        snprintf(h->host, sizeof h->host, "%s", config->host);
+        h->listener = http_bind(config->host, config->port, config->shared, &h->port, message, size);
+    }
     if (h->listener < 0) {
         const int rc = h->listener;
         free(h);
@@ -333,7 +341,7 @@ int http_open(uv_loop_t *loop, const struct http_config *config, struct http **o
 
 int http_start(struct http *h, char *message, size_t size) {
     assert(!h->daemon && h->listener >= 0);
-    if (http_listen(h->listener, h->port, message, size)) return -1;
+    if (!h->given && http_listen(h->listener, h->port, message, size)) return -1;
     if (start_daemon(h)) {
         snprintf(message, size, "libmicrohttpd did not start on port %u.", h->port);
         return -1;
@@ -364,7 +372,7 @@ static void accept_pending(struct http *h, int listener) {
 }
 
 void http_turn_newcomers_away(struct http *h) {
-    if (h->listener >= 0) http_turn_away(h->listener);
+    if (h->listener >= 0 && !h->given) http_turn_away(h->listener);
 }
 
 void http_quiesce(struct http *h) {
@@ -372,10 +380,22 @@ void http_quiesce(struct http *h) {
     assert(http_on_loop(h) && h->daemon);
     int fd = MHD_quiesce_daemon(h->daemon);
     if (fd >= 0) {
-        accept_pending(h, fd);
+        if (!h->given) accept_pending(h, fd);
         close(fd);
     }
     h->listener = -1;
+}
+
+bool http_is_awaited(struct http *h, uint64_t newcomer_ns) {
+    assert(http_on_loop(h));
+    const uint64_t now = uv_hrtime();
+    for (struct list_link *at = list_first(&h->connections); at; at = list_next(&h->connections, at)) {
+        const struct http_connection *c = LIST_OF(at, struct http_connection, link);
+        if (c->dropped) continue;
+        if (c->request || (!c->used && now - c->since_ns < newcomer_ns)) return true;
+        if (c->used && http_received_bytes(c->fd) != c->received) return true; /* the first bytes of its next one */
+    }
+    return false;
 }
 
 static void on_handle_closed(uv_handle_t *handle) {

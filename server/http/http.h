@@ -34,6 +34,9 @@ struct http_handlers {
 struct http_config {
     const char *host;
     uint16_t port; /* 0 = a free one */
+    int given;   /* a socket that listens, in place of host and port; others hold it too, and go on with its queue when
+                    this process ends. 0 = none */
+    bool shared; /* other processes may listen on the port, too */
     unsigned connection_limit;
     size_t body_max_bytes;
     uint64_t idle_timeout_ms;
@@ -48,11 +51,16 @@ struct http_config {
 int http_open(uv_loop_t *loop, const struct http_config *config, struct http **out, char *message, size_t size);
 int http_start(struct http *h, char *message, size_t size); /* once: takes connections. 0, or -1 with message filled */
 uint16_t http_port(const struct http *h);
+const char *http_host(const struct http *h);   /* as configured, or where the given socket listens */
 size_t http_connections(const struct http *h); /* any thread, and so the next */
 unsigned http_connection_limit(const struct http *h);
-/* Before http_quiesce: no client begins to connect any more; those that have begun get in, if there is time between. */
+/* Before http_quiesce: no client begins to connect any more; those that have begun get in, if there is time between. Of
+ * a given socket nobody is turned away: who waits in its queue is for the next process. */
 void http_turn_newcomers_away(struct http *h);
 void http_quiesce(struct http *h); /* no new connections; open ones go on */
+/* Whether a client has begun a request and is not answered, or has connected less than newcomer_ns ago and may be about
+ * to begin its first. */
+bool http_is_awaited(struct http *h, uint64_t newcomer_ns);
 /* Ends every request (gone, done), stops the daemon; started or not. The memory is freed when the loop has run once
  * more. */
 void http_close(struct http *h);

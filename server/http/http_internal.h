@@ -25,8 +25,10 @@ struct http_connection { /* an open socket; its socket context */
     struct MHD_Connection *connection;
     const char *uri, *uri_end; /* as the request's line has it, in the library's memory until the request ends */
     int fd;
-    bool dropped; /* shut down: evicted, or behind a refusal */
-    bool old_tls; /* its hello is of a version before TLS 1.2 */
+    bool dropped;      /* shut down: evicted, or behind a refusal */
+    bool old_tls;      /* its hello is of a version before TLS 1.2 */
+    bool used;         /* it has had a request */
+    uint64_t received; /* bytes, when its last request ended */
 };
 
 struct http_header_line {
@@ -88,6 +90,8 @@ struct http {
     const struct http_tls *tls;
     uint64_t idle_ns;
     int listener;
+    bool given; /* the listener, from others: see http.h */
+    char host[256];
     uint16_t port;
     unsigned n_handles; /* open uv handles of the server itself */
     bool evict_waiting; /* see http.h */

@@ -6,7 +6,6 @@
 #include <linux/tcp.h> /* glibc's knows no bytes_received */
 #include <netdb.h>
 #include <netinet/in.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -19,11 +18,11 @@
 #define TCP_SYN             0x02
 #define TCP_ACK             0x10
 
-static int bind_to(const struct addrinfo *a) {
+static int bind_to(const struct addrinfo *a, bool shared) {
     int fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol), on = 1;
     if (fd < 0) return -1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(fd, a->ai_addr, a->ai_addrlen)) {
+    if ((shared && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof on)) || bind(fd, a->ai_addr, a->ai_addrlen)) {
         int why = errno;
         close(fd);
         errno = why;
@@ -32,7 +31,17 @@ static int bind_to(const struct addrinfo *a) {
     return fd;
 }
 
-int http_bind(const char *host, uint16_t port, uint16_t *bound, char *message, size_t size) {
+void http_local_address(int fd, char *host, size_t size, uint16_t *port) {
+    struct sockaddr_storage address = {0};
+    socklen_t len = sizeof address;
+    getsockname(fd, (struct sockaddr *)&address, &len);
+    *port = ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
+                                                : ((struct sockaddr_in *)&address)->sin_port);
+    if (size && getnameinfo((struct sockaddr *)&address, len, host, (socklen_t)size, NULL, 0, NI_NUMERICHOST))
+        snprintf(host, size, "?");
+}
+
+int http_bind(const char *host, uint16_t port, bool shared, uint16_t *bound, char *message, size_t size) {
     char service[8];
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *found = NULL;
     snprintf(service, sizeof service, "%u", port);
@@ -46,19 +55,17 @@ int http_bind(const char *host, uint16_t port, uint16_t *bound, char *message, s
     }
     int fd = -1;
     errno = 0;
-    for (const struct addrinfo *a = found; a && fd < 0; a = a->ai_next) fd = bind_to(a);
+    for (const struct addrinfo *a = found; a && fd < 0; a = a->ai_next) fd = bind_to(a, shared);
     int why = errno;
     freeaddrinfo(found);
     if (fd < 0) {
+        const char *in_use = shared ? "; does a server without listen shared, or of another user, have it?"
+                                    : "; is another server running? Choose another port";
         snprintf(message, size, "Cannot listen on %s port %u: %s%s.", host, port, strerror(why),
-                 why == EADDRINUSE ? "; is another server running? Choose another port" : "");
+                 why == EADDRINUSE ? in_use : "");
         return -1;
     }
-    struct sockaddr_storage address = {0};
-    socklen_t len = sizeof address;
-    getsockname(fd, (struct sockaddr *)&address, &len);
-    *bound = ntohs(address.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&address)->sin6_port
-                                                 : ((struct sockaddr_in *)&address)->sin_port);
+    http_local_address(fd, NULL, 0, bound);
     return fd;
 }
 

@@ -3,6 +3,7 @@
  * Invariant: a suspended request is woken at most once: it is in the list `woken` until the loop resumes it.
  */
 #include "http_internal.h"
+#include "http_listen.h"
 
 #include <assert.h>
 #include <netdb.h>
@@ -113,6 +114,7 @@ struct http_request *http_request_new(struct http *h, struct MHD_Connection *con
     r->socket = info->socket_context;
     assert(r->socket->http == h && !r->socket->request); /* one after the other */
     r->socket->request = r;
+    r->socket->used = true;
     r->connection = connection;
     r->path = path;
     r->started_ns = uv_hrtime();
@@ -144,6 +146,7 @@ void http_request_end(struct http_request *r) {
     list_remove(&h->requests, &r->link);
     r->socket->request = NULL;
     r->socket->since_ns = uv_hrtime();
+    r->socket->received = http_received_bytes(r->socket->fd);
     if (r->watching) {
         uv_poll_stop(&r->watch); /* before the daemon closes the descriptor */
         uv_close((uv_handle_t *)&r->watch, on_watch_closed);

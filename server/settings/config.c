@@ -112,9 +112,10 @@ const struct option config_options[] = {
      .help = "address to listen on; 0.0.0.0 or :: for all"},
     {"port", OPTION_UINT, AT(port), NETWORK, .fallback = "8080", RANGE(0, 65535),
      .help = "port to listen on; 0 takes a free one and prints it"},
-    {"listen", OPTION_CHOICE, AT(listen), NETWORK, .fallback = "early", .choices = "early|ready", .metavar = "WHEN",
+    {"listen", OPTION_CHOICE, AT(listen), NETWORK, .fallback = "early", .choices = "early|ready|shared", .metavar = "WHEN",
      .help = "early: while the model is loaded the port answers, health with 503; ready: it refuses connections until then, "
-             "for balancers that ask nobody's health (nginx)"},
+             "for balancers that ask nobody's health (nginx); shared: as ready, and another server of the same user may have "
+             "the port too (SO_REUSEPORT), so that one takes over while the other drains"},
     {"connection_limit", OPTION_UINT, AT(connection_limit), NETWORK, .fallback = "4096", RANGE(8, 1000000),
      .help = "open connections; keep it well above slots + max-queue-requests"},
     {"body_max_bytes", OPTION_UINT, AT(body_max_bytes), NETWORK, .fallback = "8388608", RANGE(1024, 1073741824),

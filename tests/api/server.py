@@ -7,6 +7,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 
@@ -130,20 +131,39 @@ def free_port():
         return s.getsockname()[1]
 
 
+# What systemd does between fork and exec: the sockets become the descriptors from 3 on, and LISTEN_PID is the process itself.
+HAND_OVER = """import os, sys
+n = int(sys.argv[1])
+high = [os.dup2(int(fd), 100 + i) for i, fd in enumerate(sys.argv[2:2 + n])]
+for i, fd in enumerate(high):
+    os.dup2(fd, 3 + i)
+    os.close(fd)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS=str(n))
+os.execv(sys.argv[2 + n], sys.argv[2 + n:])
+"""
+
+
+def handing_over(*sockets):
+    """What goes before a command so that it is handed these sockets, and what Popen needs for it."""
+    fds = [s.fileno() for s in sockets]
+    return [sys.executable, "-S", "-c", HAND_OVER, str(len(fds)), *map(str, fds)], {"pass_fds": fds}
+
+
 class Server:
     """Starts `rodimus serve --port 0 FLAGS` and waits for the line with its address. stop() ends this process only."""
 
-    def __init__(self, *flags, name="server", env=None, cwd=None, key=None, stdout=None, stderr=None, wait=True, **popen):
+    def __init__(self, *flags, name="server", env=None, cwd=None, key=None, stdout=None, stderr=None, wait=True, sockets=(), **popen):
         """key: sent with every request that brings no headers of its own. wait=False: not until it is ready; then the flags
-        give it a port, and who asks names it."""
+        give it a port, and who asks names it. sockets: handed over, as systemd does it."""
         self.key, self.tls = key, None
         os.makedirs(LOGS, exist_ok=True)
         self.log_path = os.path.join(LOGS, f"{name}.log")
         self.lines = []
         self.ready = threading.Event()
+        before, more = handing_over(*sockets) if sockets else ([], {})
         with open(self.log_path, "w") as log:
-            self.process = subprocess.Popen([RODIMUS, "serve", "--port", "0", *map(str, flags)], stdout=stdout or subprocess.PIPE,
-                                            stderr=stderr or log, text=True, env={**environment(), **(env or {})}, cwd=cwd or ROOT, **popen)
+            self.process = subprocess.Popen([*before, RODIMUS, "serve", "--port", "0", *map(str, flags)], stdout=stdout or subprocess.PIPE,
+                                            stderr=stderr or log, text=True, env={**environment(), **(env or {})}, cwd=cwd or ROOT, **more, **popen)
         self.host, self.port, self.admin_port = "127.0.0.1", None, None
         self.reader = threading.Thread(target=self._read_stdout, daemon=True)
         if self.process.stdout:

@@ -99,7 +99,7 @@ static bool is_loopback(const char *host) {
     return !strncmp(host, "127.", 4) || !strcmp(host, "::1") || !strcmp(host, "localhost");
 }
 
-/* Certificate, keys and the second listener: all that a wrong setting can keep from working. */
+/* Certificate and keys: all that a wrong setting can keep from working. */
 static int start_access(struct service *v, char *message, size_t size) {
     struct server *s = &v->server;
     const struct config *c = &s->config;
@@ -108,17 +108,61 @@ static int start_access(struct service *v, char *message, size_t size) {
         snprintf(message, size, "%s", err.message);
         return -1;
     }
-    if (!s->keys.n && !is_loopback(c->host))
-        log_text(&s->log, LOG_WARN, "No API keys: anyone who reaches %s can use the server.", c->host);
-    const bool admin_beyond = c->admin_port && !is_loopback(c->admin_host);
-    if (!s->keys.n && !*c->admin_key && admin_beyond)
+    return *c->tls_cert ? http_tls_open(c->tls_cert, c->tls_key, &v->tls, message, size) : 0;
+}
+
+/* What is open to more than its operator may think. */
+static void warn_of_access(struct service *v) {
+    struct server *s = &v->server;
+    const char *host = http_host(s->http), *admin = v->admin ? admin_host(v->admin) : "localhost";
+    if (!s->keys.n && !is_loopback(host))
+        log_text(&s->log, LOG_WARN, "No API keys: anyone who reaches %s can use the server.", host);
+    if (!s->keys.n && !*s->config.admin_key && !is_loopback(admin))
         log_text(&s->log, LOG_WARN, "No keys: anyone who reaches admin_port on %s can read and write session states.",
-                 c->admin_host);
-    if (*c->tls_cert && admin_beyond)
+                 admin);
+    if (v->tls && !is_loopback(admin))
         log_text(&s->log, LOG_WARN, "admin_port on %s is HTTP without TLS: the admin key can be read on the network.",
-                 c->admin_host);
-    if (*c->tls_cert && http_tls_open(c->tls_cert, c->tls_key, &v->tls, message, size)) return -1;
+                 admin);
     reload_warn(s, v->tls);
+}
+
+/* The main port and, where there is one, the second listener. 0, or -1 after a line in the log. */
+static int open_ports(struct service *v) {
+    struct server *s = &v->server;
+    char message[512];
+    const struct http_config http = {.host = s->config.host,
+                                     .port = (uint16_t)s->config.port,
+                                     .given = v->given.port,
+                                     .shared = !strcmp(s->config.listen, "shared"),
+                                     .connection_limit = connection_limit(s),
+                                     .body_max_bytes = s->config.body_max_bytes,
+                                     .idle_timeout_ms = s->config.idle_timeout_ms,
+                                     .tls = v->tls,
+                                     .handlers = routes_handlers(s)};
+    int rc = http_open(&v->loop, &http, &s->http, message, sizeof message);
+    if (rc) {
+        v->exit_code = log_port_error(v, rc, "host", message);
+        return -1;
+    }
+    if (!serve_listens_when_ready(v) && http_start(s->http, message, sizeof message)) {
+        log_failure(&s->log, SERVE_NAME, "", "%s", message);
+        http_close(s->http);
+        return -1;
+    }
+    const bool admin = s->config.admin_port || v->given.admin;
+    if (admin && (rc = admin_open(s, v->given.admin, &v->admin, message, sizeof message))) {
+        v->exit_code = log_port_error(v, rc, "admin_host", message);
+        http_close(s->http);
+        return -1;
+    }
+    if (v->given.port)
+        log_text(&s->log, LOG_INFO,
+                 "LISTEN_FDS: the port is a socket that was handed over; host, port and listen do "
+                 "not count.");
+    if (v->given.admin)
+        log_text(&s->log, LOG_INFO,
+                 "LISTEN_FDS: the admin port is a socket that was handed over; admin_host and "
+                 "admin_port do not count.");
     return 0;
 }
 
@@ -140,28 +184,8 @@ static int server_start(struct service *v) {
         return -1;
     }
     loading_begin(&s->loading, uv_hrtime());
-    struct http_config http = {.host = s->config.host,
-                               .port = (uint16_t)s->config.port,
-                               .connection_limit = connection_limit(s),
-                               .body_max_bytes = s->config.body_max_bytes,
-                               .idle_timeout_ms = s->config.idle_timeout_ms,
-                               .tls = v->tls,
-                               .handlers = routes_handlers(s)};
-    int rc = http_open(&v->loop, &http, &s->http, message, sizeof message);
-    if (rc) {
-        v->exit_code = log_port_error(v, rc, "host", message);
-        return -1;
-    }
-    if (!serve_listens_when_ready(s) && http_start(s->http, message, sizeof message)) {
-        log_failure(&s->log, SERVE_NAME, "", "%s", message);
-        http_close(s->http);
-        return -1;
-    }
-    if (s->config.admin_port && (rc = admin_open(s, &v->admin, message, sizeof message))) {
-        v->exit_code = log_port_error(v, rc, "admin_host", message);
-        http_close(s->http);
-        return -1;
-    }
+    if (open_ports(v)) return -1;
+    warn_of_access(v);
     uv_async_init(&v->loop, &v->wake, serve_on_events);
     uv_async_init(&v->loop, &v->loaded_wake, serve_on_loaded);
     uv_timer_init(&v->loop, &v->drain);
@@ -218,6 +242,22 @@ static void server_finish(struct service *v) {
     completion_free_all(s);
 }
 
+/* Before there is another thread the environment may still change. 0, or -1 after a line in the log. */
+static int begin(struct service *v) {
+    struct server *s = &v->server;
+    char message[512];
+    if (listen_fds_take(&v->given, message, sizeof message)) {
+        log_failure(&s->log, SERVE_NAME, "", "%s", message);
+        v->exit_code = 2;
+        return -1;
+    }
+    if (pool_start(&s->pool, &v->loop, message, sizeof message)) {
+        log_failure(&s->log, SERVE_NAME, "", "%s", message);
+        return -1;
+    }
+    return serve_find_model(v) || server_start(v) ? -1 : 0;
+}
+
 int cmd_serve(int argc, char **argv) {
     /* On the heap: when the end does not wait for the loader or the engine, their threads still look at it. */
     struct service *v = calloc(1, sizeof *v);
@@ -244,10 +284,7 @@ int cmd_serve(int argc, char **argv) {
         s->thread = uv_thread_self();
         list_init(&s->completions);
         s->metrics.started_s = clock_unix_s();
-        char message[512];
-        const bool pool = !pool_start(&s->pool, &v->loop, message, sizeof message);
-        if (!pool) log_failure(&s->log, SERVE_NAME, "", "%s", message);
-        if (!pool || serve_find_model(v) || server_start(v)) {
+        if (begin(v)) {
             if (v->exit_code) rc = v->exit_code;
             uv_run(&v->loop, UV_RUN_DEFAULT); /* what was begun ends */
         } else {

@@ -10,6 +10,7 @@
 #define SERVE_H
 
 #include "server/admin.h"
+#include "server/base/listen_fds.h"
 #include "server/reload.h"
 #include "server/routes.h"
 #include "server/completion.h"
@@ -29,6 +30,7 @@ struct service {
     uv_thread_t loader;
     struct http_tls *tls; /* NULL = the port is plain */
     struct admin *admin;  /* NULL = no second listener */
+    struct listen_fds given;
     int argc;
     char **argv;
     uint64_t watchdog_ms, watchdog_at_ms;
@@ -52,6 +54,6 @@ int serve_find_model(struct service *v); /* 0, or -1 after a line in the log */
 int serve_load_model(struct service *v); /* on a thread of its own. 0, or -1 after a line in the log */
 void serve_on_loaded(uv_async_t *wake);  /* the loader has ended */
 void serve_on_events(uv_async_t *wake);  /* the engine has events */
-bool serve_listens_when_ready(const struct server *s);
+bool serve_listens_when_ready(const struct service *v);
 
 #endif

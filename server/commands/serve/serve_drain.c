@@ -5,16 +5,23 @@
 
 #include <assert.h>
 #include <signal.h>
+#include <string.h>
 
-/* So long before the port closes, new connections are not answered; those that have begun get in. */
-#define HANDSHAKE_MS 20
+/* So long before the port closes, new connections are not answered; those that have begun get in. Where other processes
+ * share the port there may be no balancer, and clients are far: their handshake takes longer, and who is not answered
+ * asks again after 1 s and gets through to the others. */
+#define HANDSHAKE_MS     20
+#define FAR_HANDSHAKE_MS 300
 /* A client that connected in the last moment before the port closed sends its request now, and is served: a balancer
  * without health checks could not know. A request that comes in as much time again gets a 503. */
 #define SETTLE_MS 150
+/* Where nobody is refused, so long a client may take from the connection to its first request. */
+#define NEWCOMER_NS 3000000000ull
 /* Requests that have not ended so long after the drain's deadline are abandoned. */
 #define CUT_MS 2000
 /* After a device fault no request goes on; its error need only be read. */
 #define FAULT_MS 2000
+
 void serve_stop(struct service *v) {
     if (v->stopping) return;
     v->stopping = true;
@@ -28,25 +35,47 @@ static void refuse_requests(struct server *s) {
     rod_engine_drain(s->engine);
 }
 
+/* The port outlives this process, or has other takers. */
+static bool port_goes_on(const struct service *v) {
+    return v->given.port || !strcmp(v->server.config.listen, "shared");
+}
+
+/* Where the port goes on without this process, all that still comes on open connections is served, each for the last
+ * time: a client on the next connection gets through to another process, and no request is refused on the way. */
+static bool is_over(struct service *v, uint64_t waited, uint64_t closes) {
+    struct server *s = &v->server;
+    if (s->completions.n || s->n_jobs || waited < closes + 2 * SETTLE_MS) return false;
+    return s->draining || !http_is_awaited(s->http, NEWCOMER_NS);
+}
+
+static void finish(struct service *v, uint64_t waited) {
+    struct server *s = &v->server;
+    if (v->n_cut)
+        log_text(&s->log, LOG_WARN, "Drain finished after %llu ms; %zu requests cancelled at the deadline.",
+                 (unsigned long long)waited, v->n_cut);
+    else
+        log_text(&s->log, LOG_INFO, "Drain finished after %llu ms; no requests left.", (unsigned long long)waited);
+    serve_stop(v);
+}
+
 static void on_drain(uv_timer_t *timer) {
     struct service *v = timer->data;
     struct server *s = &v->server;
     assert(s->leaving && !v->stopping);
-    const uint64_t waited = uv_now(&v->loop) - v->drain_began_ms, closes = v->notice_ms + HANDSHAKE_MS;
+    const bool goes_on = port_goes_on(v);
+    const uint64_t waited = uv_now(&v->loop) - v->drain_began_ms;
+    const uint64_t handshake_ms = v->given.port ? 0 : goes_on ? FAR_HANDSHAKE_MS : HANDSHAKE_MS;
+    const uint64_t closes = v->notice_ms + handshake_ms;
     uint64_t limit = v->notice_ms + s->config.drain_ms;
     if (s->failed && limit > FAULT_MS) limit = FAULT_MS;
+    const uint64_t refuses = goes_on && limit > closes ? limit : closes + SETTLE_MS;
     /* The port closes first, so that a balancer sees a refused connection and asks another replica at once. */
     if (s->failed || waited >= v->notice_ms) http_turn_newcomers_away(s->http);
     if (s->failed || waited >= closes) http_quiesce(s->http);
-    if (!s->draining && (s->failed || waited >= closes + SETTLE_MS)) refuse_requests(s);
+    if (!s->draining && (s->failed || waited >= refuses || is_over(v, waited, closes))) refuse_requests(s);
     if (!s->draining) return;
-    if (!s->completions.n && !s->n_jobs && waited >= closes + 2 * SETTLE_MS) {
-        if (v->n_cut)
-            log_text(&s->log, LOG_WARN, "Drain finished after %llu ms; %zu requests cancelled at the deadline.",
-                     (unsigned long long)waited, v->n_cut);
-        else
-            log_text(&s->log, LOG_INFO, "Drain finished after %llu ms; no requests left.", (unsigned long long)waited);
-        serve_stop(v);
+    if (is_over(v, waited, closes)) {
+        finish(v, waited);
     } else if (waited >= limit + CUT_MS) {
         log_text(&s->log, LOG_WARN, "Drain aborted after %llu ms; %zu requests did not end.",
                  (unsigned long long)waited, s->completions.n);

@@ -126,8 +126,8 @@ static void server_set_defaults(struct server *s, struct rod_engine *engine) {
 static void announce_server(struct service *v) {
     struct server *s = &v->server;
     const struct rod_model_info *i = s->info;
-    const char *host = s->config.host, *admin_host = s->config.admin_host;
-    bool six = strchr(host, ':') != NULL, admin_six = strchr(admin_host, ':') != NULL,
+    const char *host = http_host(s->http), *admin = v->admin ? admin_host(v->admin) : "";
+    bool six = strchr(host, ':') != NULL, admin_six = strchr(admin, ':') != NULL,
          any = !strcmp(host, "0.0.0.0") || !strcmp(host, "::");
     unsigned port = http_port(s->http);
     const char *scheme = v->tls ? "https" : "http";
@@ -139,7 +139,7 @@ static void announce_server(struct service *v) {
     const size_t name_len = strlen("rodimus ") + strlen(version_string()) + 1;
     if (s->log.json && !b.failed) log_text(&s->log, LOG_INFO, "%.*s", (int)(b.len - name_len - 1), b.data + name_len);
     if (v->admin)
-        buf_addf(&b, "admin: http://%s%s%s:%u\n", admin_six ? "[" : "", admin_host, admin_six ? "]" : "",
+        buf_addf(&b, "admin: http://%s%s%s:%u\n", admin_six ? "[" : "", admin, admin_six ? "]" : "",
                  admin_port(v->admin));
     char url[320]; /* from this machine */
     snprintf(url, sizeof url, "%s://%s%s%s:%u", scheme, six && !any ? "[" : "", any ? "127.0.0.1" : host,
@@ -156,7 +156,10 @@ static void announce_server(struct service *v) {
     buf_fini(&b);
 }
 
-bool serve_listens_when_ready(const struct server *s) { return !strcmp(s->config.listen, "ready"); }
+/* Of a given socket, too: who comes while the model is loaded waits in its queue, where an early answer were a 503. */
+bool serve_listens_when_ready(const struct service *v) {
+    return v->given.port || strcmp(v->server.config.listen, "early") != 0;
+}
 
 /* A setting that is wrong for this model, or on this machine, ends the start as those do that are wrong for any: no
  * restart cures it. Returns the exit status. */
@@ -185,7 +188,7 @@ void serve_on_loaded(uv_async_t *wake) {
     }
     struct rod_engine *engine = v->loaded;
     char message[512];
-    if (serve_listens_when_ready(s) && http_start(s->http, message, sizeof message)) {
+    if (serve_listens_when_ready(v) && http_start(s->http, message, sizeof message)) {
         log_failure(&s->log, SERVE_NAME, "", "%s", message);
         s->engine = engine; /* to be closed */
         v->exit_code = 1;
@@ -202,8 +205,10 @@ void serve_on_loaded(uv_async_t *wake) {
 
 int serve_load_model(struct service *v) {
     struct server *s = &v->server;
-    log_text(&s->log, LOG_INFO, "loading %s%s", v->model_dir,
-             serve_listens_when_ready(s) ? "; the port refuses connections until the model is loaded" : "");
+    const char *meanwhile = v->given.port                 ? "; clients wait in the queue of the port meanwhile"
+                            : serve_listens_when_ready(v) ? "; the port refuses connections until the model is loaded"
+                                                          : "";
+    log_text(&s->log, LOG_INFO, "loading %s%s", v->model_dir, meanwhile);
     if (!uv_thread_create(&v->loader, load_model, v)) return 0;
     log_failure(&s->log, SERVE_NAME, "", "Cannot start the loader thread.");
     return -1;
