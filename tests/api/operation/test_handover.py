@@ -1,21 +1,17 @@
 """The port goes from one process to the next: a socket that systemd hands over (LISTEN_FDS), a port that two share (`listen shared`)."""
 import http.client
 import json
-import os
 import random
 import select
-import shutil
-import signal
 import socket
-import ssl
 import subprocess
-import sys
 import threading
 import time
 
 import pytest
 
-from server import RODIMUS, SLOWER, command, environment, free_port, handing_over, held_loading, read_events
+from access import certificate
+from server import RODIMUS, SLOWER, command, environment, free_port, handing_over, held_loading, read_events, shimmed
 
 BODY = {"prompt": [300], "max_tokens": 6, "ignore_eos": True}
 KINDS = ("a connection each", "kept connections", "streams", "slow to begin")
@@ -169,17 +165,18 @@ def test_who_comes_while_the_model_is_loaded_waits(own_server, tmp_path):
         assert s.stop() == 0
 
 
-@pytest.mark.parametrize("overlap", [False, True], ids=["one after the other", "the next one first"])
-def test_a_restart_with_a_socket_handed_over_loses_nothing(own_server, overlap):
+@pytest.mark.parametrize("overlap,tls", [(False, False), (True, False), (False, True)], ids=["one after the other", "the next one first", "TLS"])
+def test_a_restart_with_a_socket_handed_over_loses_nothing(own_server, tmp_path, overlap, tls):
     """Under load, three times. One after the other, as `systemctl restart` does it: clients wait in the queue of the socket meanwhile."""
+    flags = (*FLAGS, "--tls-cert", certificate(tmp_path, "one")[0], "--tls-key", tmp_path / "one.key") if tls else FLAGS
     with listener() as port:
-        s = own_server(*FLAGS, sockets=[port])
-        crowd = Crowd(s.port)
+        s = own_server(*flags, sockets=[port])
+        crowd = Crowd(s.port, tls=s.tls)
         for _ in range(3):
             time.sleep(0.7)
-            following = own_server(*FLAGS, sockets=[port]) if overlap else None
+            following = own_server(*flags, sockets=[port]) if overlap else None
             assert s.stop() == 0, s.log()
-            s = following or own_server(*FLAGS, sockets=[port])
+            s = following or own_server(*flags, sockets=[port])
         time.sleep(0.7)
         crowd.stop()
         crowd.check()
@@ -218,14 +215,16 @@ def test_sharing_a_port_it_takes_nobody_before_the_model_is_loaded(own_server, t
     assert first.stop() == 0 and second.complete(max_tokens=1) and second.stop() == 0
 
 
-def test_a_restart_on_a_shared_port_loses_nothing(own_server):
+@pytest.mark.parametrize("late_ms", [0, 50], ids=["at once", "slowly"])
+def test_a_restart_on_a_shared_port_loses_nothing(own_server, late_ms):
     """Under load, three times: the next process is ready, then the first one ends. The few that are not answered at the end of one connect
-    a second later."""
-    port = free_port()
-    s = own_server(*FLAGS, "--port", port, "--listen", "shared")
+    a second later. Slowly: who connects after the last one was accepted has 50 ms for it."""
+    flags, port = (*FLAGS, "--listen", "shared"), free_port()
+    env = shimmed(RODIMUS_TEST_CLOSE_MS=str(late_ms))
+    s = own_server(*flags, "--port", port, env=env)
     crowd = Crowd(port)
     for _ in range(3):
-        following = own_server(*FLAGS, "--port", port, "--listen", "shared")
+        following = own_server(*flags, "--port", port, env=env)
         time.sleep(0.5)
         assert s.stop() == 0, s.log()
         s = following
