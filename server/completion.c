@@ -181,12 +181,13 @@ void completion_fail(struct completion *c, const struct openai_error *err) {
         http_call_fail(c->call, err);
         return;
     }
+    const struct openai_error shown = http_call_traced(c->call, err);
     c->call->outcome = *err->code ? err->code : err->type;
     if (c->kind == OPENAI_RESPONSE) {
-        openai_render_response_error(&c->frame, err, &c->sequence);
+        openai_render_response_error(&c->frame, &shown, &c->sequence);
     } else {
         sse_begin(&c->frame);
-        openai_render_error(&c->frame, err);
+        openai_render_error(&c->frame, &shown);
         sse_end(&c->frame);
         sse_done(&c->frame);
     }

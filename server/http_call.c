@@ -34,11 +34,18 @@ void http_call_retry_after(struct http_call *call, unsigned status, const char *
     http_add_header(call->http, "Retry-After", text);
 }
 
+struct openai_error http_call_traced(const struct http_call *call, const struct openai_error *err) {
+    struct openai_error shown = *err;
+    shown.trace_id = call->trace_id;
+    return shown;
+}
+
 void http_call_fail(struct http_call *call, const struct openai_error *err) {
     assert(!http_status(call->http));
     assert(err->http >= 400 && err->http < 600);
+    const struct openai_error shown = http_call_traced(call, err);
     struct buf body = {0};
-    openai_render_error(&body, err);
+    openai_render_error(&body, &shown);
     if (err->http == 401) http_add_header(call->http, "WWW-Authenticate", "Bearer");
     if (err->http == 429 || err->http == 503) http_call_retry_after(call, err->http, err->code, err->retry_s);
     if (call->key && !strcmp(err->code, "key_sessions")) call->key->rejected_total++;

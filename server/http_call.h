@@ -7,12 +7,14 @@
 #define HTTP_CALL_H
 
 #include "server.h"
+#include "server/base/traceparent.h"
 
 struct http_call { /* the user pointer of its http_request */
     struct server *server;
     struct http_request *http;
-    char id[SERVER_ID_BYTES]; /* the client's or a random one; in X-Request-Id and in logs */
-    uv_loop_t *loop;          /* where it is answered: the main one, or the admin thread's */
+    char id[SERVER_ID_BYTES];      /* the client's or a random one; in X-Request-Id and in logs */
+    char trace_id[TRACE_ID_BYTES]; /* of the header traceparent; "" = none */
+    uv_loop_t *loop;               /* where it is answered: the main one, or the admin thread's */
     unsigned route;
     const char *name; /* in the path, where its route has one, else NULL; a part of http_path */
     size_t name_len;
@@ -27,6 +29,8 @@ struct http_call { /* the user pointer of its http_request */
 void http_call_respond(struct http_call *call, unsigned status, const char *content_type,
                        struct buf *body); /* empties body */
 void http_call_fail(struct http_call *call, const struct openai_error *err);
+/* The error as the client of the call is shown it: with the id of its trace. */
+struct openai_error http_call_traced(const struct http_call *call, const struct openai_error *err);
 void http_call_refuse(struct http_call *call, unsigned status, const char *type, const char *code, const char *param,
                       const char *format, ...) __attribute__((format(printf, 6, 7)));
 /* The same of type OPENAI_INVALID. */

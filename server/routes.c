@@ -237,6 +237,10 @@ static void choose_id(struct http_call *call) {
     for (size_t i = 0; i < sizeof random; i++) snprintf(call->id + 2 * i, 3, "%02x", random[i]);
 }
 
+static void choose_trace(struct http_call *call) {
+    traceparent_read(http_only_header(call->http, "traceparent"), call->trace_id);
+}
+
 static bool path_matches(const struct route *route, const char *path) {
     const size_t n = strlen(route->path);
     if (route->path[n - 1] != '/' || n == 1) return !strcmp(path, route->path);
@@ -388,6 +392,7 @@ static struct http_call *new_http_call(struct server *s, struct http_request *r,
     assert(call->loop);
     http_set_user(r, call);
     choose_id(call);
+    choose_trace(call);
     http_add_header(r, "X-Request-Id", call->id);
     if (!on_admin) access_cors(call);
     return call;
@@ -470,10 +475,11 @@ static void on_gone(void *arg, struct http_request *r) {
 
 static void log_access(struct http_call *call, unsigned status) {
     char peer[64];
-    struct log_field fields[20];
+    struct log_field fields[21];
     int n = 0;
     http_peer(call->http, peer, sizeof peer);
     fields[n++] = log_words("id", call->id);
+    if (*call->trace_id) fields[n++] = log_words("trace_id", call->trace_id);
     fields[n++] = log_words("peer", peer);
     if (call->key) fields[n++] = log_words("key", call->key->name);
     fields[n++] = log_words("method", http_method(call->http));
@@ -482,7 +488,7 @@ static void log_access(struct http_call *call, unsigned status) {
     fields[n++] = log_words("outcome", call->outcome ? call->outcome : http_left(call->http) ? "client_left" : "ok");
     fields[n++] = log_number("ms", (double)((uv_hrtime() - http_started_ns(call->http)) / 10000) / 100);
     fields[n++] = log_number("bytes", (double)http_sent_bytes(call->http));
-    if (call->completion) n += completion_log_fields(call->completion, fields + n, 20 - n);
+    if (call->completion) n += completion_log_fields(call->completion, fields + n, 21 - n);
     /* Probes and scrapes come every few seconds: their lines are of level debug. */
     bool probe =
         call->route < N_ROUTES && status == 200 && (routes[call->route].open || routes[call->route].run == get_metrics);

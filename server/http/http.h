@@ -69,6 +69,8 @@ void http_close(struct http *h);
 const char *http_method(const struct http_request *r);
 const char *http_path(const struct http_request *r);                     /* decoded, without the query */
 const char *http_header(const struct http_request *r, const char *name); /* in `headers` and `request` only; or NULL */
+const char *http_only_header(const struct http_request *r,
+                             const char *name); /* likewise; NULL, too, where it stands twice */
 /* In `headers` and `refuse`: no byte of the value is left in memory; it is empty from then on. */
 void http_wipe_header(struct http_request *r, const char *name);
 const char *http_query(const struct http_request *r, const char *name); /* likewise; decoded */

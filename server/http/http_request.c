@@ -28,6 +28,25 @@ const char *http_header(const struct http_request *r, const char *name) {
     return MHD_lookup_connection_value(r->connection, MHD_HEADER_KIND, name);
 }
 
+struct named {
+    const char *name;
+    unsigned n;
+};
+
+static enum MHD_Result count_if_named(void *cls, enum MHD_ValueKind kind, const char *key, const char *value) {
+    struct named *named = cls;
+    (void)kind, (void)value;
+    named->n += !strcasecmp(key, named->name);
+    return MHD_YES;
+}
+
+const char *http_only_header(const struct http_request *r, const char *name) {
+    struct named named = {name, 0};
+    const char *value = http_header(r, name);
+    if (value) MHD_get_connection_values(r->connection, MHD_HEADER_KIND, count_if_named, &named);
+    return named.n == 1 ? value : NULL;
+}
+
 static enum MHD_Result wipe_if_named(void *name, enum MHD_ValueKind kind, const char *key, const char *value) {
     (void)kind;
     if (value && !strcasecmp(key, name)) explicit_bzero((char *)(uintptr_t)value, strlen(value));

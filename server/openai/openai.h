@@ -23,6 +23,7 @@ struct openai_error {
     char message[448];
     uint64_t n_prompt_tok, limit_tok; /* of a prompt that is too long; 0 = not shown */
     uint64_t retry_s;                 /* when to come again; 0 = the server says */
+    const char *trace_id;             /* hexadecimal digits; NULL or "" = not shown */
 };
 #define OPENAI_INVALID "invalid_request_error" /* the type of most */
 void openai_error_vset(struct openai_error *e, unsigned http, const char *type, const char *code, const char *param,

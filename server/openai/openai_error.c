@@ -78,5 +78,6 @@ void openai_render_error(struct buf *out, const struct openai_error *e) {
         buf_addf(out, ",\"n_prompt_tokens\":%llu,\"limit\":%llu", (unsigned long long)e->n_prompt_tok,
                  (unsigned long long)e->limit_tok);
     }
+    openai_put_trace(out, e);
     buf_puts(out, "}}");
 }

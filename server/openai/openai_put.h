@@ -36,6 +36,11 @@ static inline void openai_put_number_or_null(struct buf *out, int64_t number) {
     }
 }
 
+/* A last member of an error. */
+static inline void openai_put_trace(struct buf *out, const struct openai_error *e) {
+    if (e->trace_id && *e->trace_id) buf_addf(out, ",\"trace_id\":\"%s\"", e->trace_id);
+}
+
 static inline const char *openai_bool(bool value) { return value ? "true" : "false"; }
 
 /* Before element i of an array. */

@@ -145,5 +145,6 @@ void openai_render_response_error(struct buf *out, const struct openai_error *e,
     openai_put_any(out, e->message);
     buf_puts(out, ",\"param\":");
     openai_put_any_or_null(out, e->param);
+    openai_put_trace(out, e);
     end_event(out);
 }
