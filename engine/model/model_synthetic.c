@@ -6,12 +6,12 @@
  */
 #include "engine/base/fail.h"
 #include "engine/base/half.h"
+#include "engine/base/host_cpus.h"
 #include "model_internal.h"
 
 #include <assert.h>
 #include <math.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,8 +135,7 @@ static void *filler_thread(void *arg) {
 }
 
 static void filler_run(struct filler *f) {
-    cpu_set_t cpus;
-    int n = sched_getaffinity(0, sizeof cpus, &cpus) ? 1 : CPU_COUNT(&cpus);
+    const int n = (int)host_cpus();
     pthread_t threads[MAX_THREADS];
     int started = 0;
     while (started < n - 1 && started < MAX_THREADS && !pthread_create(&threads[started], NULL, filler_thread, f))

@@ -5,7 +5,9 @@
 #define PRECISION_HELP                                                                                                 \
     "type of the weights and, on a GPU, of the arithmetic: auto, fp32, bf16 or fp16; auto = the checkpoint's, but "    \
     "bf16 on a GPU where that is fp32"
-#define THREADS_HELP       "compute threads of the CPU backend; auto = all cores"
+#define THREADS_HELP                                                                                                   \
+    "compute threads of the CPU backend; auto = the cores that the process may use, or its CPU quota where that is "   \
+    "less"
 #define DETERMINISTIC_HELP "the same bits in steps of any size, on a GPU too"
 #define SYNTHETIC_HELP                                                                                                 \
     "random weights of a published shape instead: rodimus-1.4b, rodimus-plus-1.6b, rodimus-plus-1.6b-w1024, "          \

@@ -7,10 +7,10 @@
  * computes does not depend on the number of members), and then tries the team again. */
 #include "cpu_team.h"
 #include "engine/base/clock.h"
+#include "engine/base/host_cpus.h"
 
 #include <assert.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -80,10 +80,7 @@ static void *member_main(void *arg) {
 }
 
 struct team *team_open(uint32_t n_threads) {
-    if (n_threads == 0) {
-        cpu_set_t set;
-        n_threads = sched_getaffinity(0, sizeof set, &set) == 0 ? (uint32_t)CPU_COUNT(&set) : 1;
-    }
+    if (n_threads == 0) n_threads = host_cpus();
     struct team *team = aligned_alloc(64, (sizeof *team + 63) / 64 * 64);
     if (!team) return NULL;
     *team = (struct team){.n = 1, .n_active = 1, .threads = calloc(n_threads, sizeof *team->threads)};

@@ -3,6 +3,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import resource
 import shlex
 import shutil
@@ -574,3 +575,46 @@ def test_a_second_signal_ends_a_server_whose_device_hangs_after_the_drain(own_se
     s.terminate()
     assert s.wait(5) != 0
     asking.join()
+
+
+# ---- the threads that compute ----
+
+def quota_groups(name, cpus):
+    """A control group with a quota of processor time, and one in it without: the inner one's folder, and both to be removed."""
+    for top, files in (("/sys/fs/cgroup/cpu", {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": str(cpus * 100000)}),
+                       ("/sys/fs/cgroup", {"cpu.max": f"{cpus * 100000} 100000"})):
+        outer, made = os.path.join(top, name), []
+        try:
+            for folder in (outer, os.path.join(outer, "inner")):
+                os.mkdir(folder)
+                made.insert(0, folder)
+            for file, text in files.items():
+                with open(os.path.join(outer, file), "w") as f:
+                    f.write(text)
+            return made
+        except OSError:
+            for folder in made:
+                os.rmdir(folder)
+    return []
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor")
+def test_a_quota_of_a_control_group_sets_the_compute_threads(own_server):
+    """Also where the quota is that of a group above."""
+    groups = quota_groups(f"rodimus-test-{os.getpid()}", 1)
+    if not groups:
+        pytest.skip("this user may make no control group with a quota of processor time")
+    try:
+        for inside, flags, wanted in ((False, (), len(os.sched_getaffinity(0))), (True, (), 1), (True, ("--threads", 2), 2)):
+            def enter(inside=inside):
+                if inside:
+                    with open(os.path.join(groups[0], "cgroup.procs"), "w") as f:
+                        f.write("0")
+            s = own_server("--device", "cpu", *flags, preexec_fn=enter)
+            got = int(re.search(r"(\d+) threads?\b", s.lines[0]).group(1))
+            assert s.complete(max_tokens=1) and s.stop() == 0
+            assert got == wanted, s.lines
+    finally:
+        for folder in groups:
+            with contextlib.suppress(OSError):  # a server that is still there
+                os.rmdir(folder)
