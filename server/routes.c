@@ -81,13 +81,21 @@ static const struct route routes[] = {
 
 /* ---- readiness ---- */
 
-/* No step has ended although work waits; or, seen from the admin thread, the loop does not turn. Work after an idle
- * hour has waited since it came, not for an hour. */
-static bool is_stalled(const struct server *s, const struct rod_stats *stats) {
-    const uint64_t now = uv_hrtime(), limit = s->config.stall_ms * 1000000, beat = s->beat_ns, busy = s->busy_since_ns;
+static uint64_t since_ns(uint64_t now, uint64_t then) { return then && now > then ? now - then : 0; }
+
+/* No step has ended although work waits; or, seen from another thread, the loop does not turn. Work after an idle hour
+ * has waited since it came, not for an hour. */
+static uint64_t stalled_ns(const struct server *s, const struct rod_stats *stats) {
+    const uint64_t busy = s->busy_since_ns, beat = s->beat_ns, now = uv_hrtime();
     const uint64_t since = stats->last_step_end_ns > busy ? stats->last_step_end_ns : busy;
-    if (beat && now > beat + limit) return true;
-    return (stats->running || stats->queued) && since && now > since + limit;
+    const uint64_t engine = stats->running || stats->queued ? since_ns(now, since) : 0, loop = since_ns(now, beat);
+    return engine > loop ? engine : loop;
+}
+
+uint64_t routes_stalled_ns(const struct server *s) {
+    struct rod_stats stats = {0};
+    if (s->engine) rod_engine_stats(s->engine, &stats);
+    return stalled_ns(s, &stats);
 }
 
 const char *routes_unready(const struct server *s) {
@@ -97,7 +105,7 @@ const char *routes_unready(const struct server *s) {
     struct rod_stats stats;
     rod_engine_stats(s->engine, &stats);
     if (stats.failed) return "failed";
-    return is_stalled(s, &stats) ? "stalled" : NULL;
+    return stalled_ns(s, &stats) > s->config.stall_ms * 1000000 ? "stalled" : NULL;
 }
 
 static void get_health(struct http_call *call) {

@@ -149,6 +149,9 @@ const struct option config_options[] = {
 
     {"stall_ms", OPTION_UINT, AT(stall_ms), LIMITS, .fallback = "60000", RANGE(100, DAY_MS),
      .help = "health turns 503 when no step has ended for so long although work waits"},
+    {"stall_exit_s", OPTION_UINT, AT(stall_exit_s), LIMITS, .fallback = "0", RANGE(0, 86400),
+     .help = "the process ends with status 3 when no step has ended for so many seconds although work waits, so that what "
+             "runs it starts it again; 0 = never"},
 
     {"api_keys", OPTION_LIST, AT(api_keys), ACCESS, .metavar = "KEY,...", .secret = true, GUARD, .check = check_key,
      .help = "keys that clients must send (Authorization: Bearer or X-Api-Key); prefer --api-key-file, flags show in ps"},

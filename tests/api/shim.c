@@ -5,7 +5,7 @@
  * the loop's; the wall clock is wrong for all. While the file that RODIMUS_TEST_HOLD names exists, loading stands still
  * where it opens generation_config.json. Of the threads that are made, so many as RODIMUS_TEST_THREADS says live at
  * once. A port closes RODIMUS_TEST_CLOSE_MS late. Weights are hashed at RODIMUS_TEST_HASH_BPS bytes a second, as from a
- * slow disk. Not part of the product.
+ * slow disk. While files of RODIMUS_TEST_HANG exist, the loop or the log hangs. Not part of the product.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -15,8 +15,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -94,6 +96,30 @@ int open(const char *path, int flags, ...) {
     }
     while (hold && n >= n_held && !strcmp(path + n - n_held, held) && !access(hold, F_OK)) usleep(10000);
     return next(path, flags, mode);
+}
+
+/* The loop, and writers of the log, stand still while the files exist that RODIMUS_TEST_HANG names, with .loop and .log
+ * behind it. */
+static void hang_while(const char *end) {
+    const char *name = getenv("RODIMUS_TEST_HANG");
+    char path[512];
+    if (!name) return;
+    snprintf(path, sizeof path, "%s%s", name, end);
+    while (!access(path, F_OK)) usleep(10000);
+}
+
+int epoll_wait(int fd, struct epoll_event *events, int n, int timeout) {
+    int (*next)(int, struct epoll_event *, int, int);
+    *(void **)&next = dlsym(RTLD_NEXT, "epoll_wait");
+    if (syscall(SYS_gettid) == getpid()) hang_while(".loop");
+    return next(fd, events, n, timeout);
+}
+
+ssize_t write(int fd, const void *bytes, size_t n) {
+    ssize_t (*next)(int, const void *, size_t);
+    *(void **)&next = dlsym(RTLD_NEXT, "write");
+    if (fd == STDERR_FILENO) hang_while(".log");
+    return next(fd, bytes, n);
 }
 
 int close(int fd) {

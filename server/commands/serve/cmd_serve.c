@@ -203,7 +203,9 @@ static int server_start(struct service *v) {
     hold_sighup(SIG_UNBLOCK);
     v->watchdog_ms = notify_watchdog_ms();
     uv_timer_start(&v->beat, on_beat, 0, BEAT_MS);
-    if (serve_load_model(v)) {
+    const bool watched = !serve_stall_open(v);
+    if (!watched) log_failure(&s->log, SERVE_NAME, "", "stall_exit_s: the thread that watches did not start.");
+    if (!watched || serve_load_model(v)) {
         v->exit_code = 1;
         serve_stop(v);
     }
@@ -221,6 +223,7 @@ static void server_finish(struct service *v) {
     struct server *s = &v->server;
     assert(v->stopping && !v->abandoned);
     reset_signals();
+    serve_stall_close(v);  /* what follows may wait for a slow disk, and the loop does not turn */
     admin_close(v->admin); /* it looks at the engine */
     http_close(s->http);
     while (s->n_jobs || completion_any_works(s))

@@ -1,5 +1,5 @@
 /* serve.h - a running `rodimus serve`, which its files share: cmd_serve.c (start and exit), serve_model.c (loading, and
- * the engine's events), serve_drain.c (shutdown).
+ * the engine's events), serve_drain.c (shutdown), serve_stall.c (the end of a process that hangs).
  *
  * Ownership: cmd_serve owns the service. It is on the heap, and is not freed when the process exits without waiting for
  * the loader or the engine, whose threads still use it. Threads: the loop's, but the loader, which writes loaded,
@@ -21,6 +21,18 @@
 
 extern char **environ;
 
+struct serve_stall {
+    bool watches; /* there is a thread */
+    uv_thread_t thread;
+    uv_mutex_t lock;
+    uv_cond_t wake;
+    bool over;
+    /* for the last line */
+    struct log *log;
+    uint64_t seconds;
+    atomic_bool said;
+};
+
 struct service {
     struct server server;
     uv_loop_t loop;
@@ -31,6 +43,7 @@ struct service {
     struct http_tls *tls; /* NULL = the port is plain */
     struct admin *admin;  /* NULL = no second listener */
     struct listen_fds given;
+    struct serve_stall stall;
     int argc;
     char **argv;
     uint64_t watchdog_ms, watchdog_at_ms;
@@ -48,6 +61,10 @@ void serve_stop(struct service *v); /* ends the loop */
 /* Takes requests for notice_ms more, then closes the port, refuses requests, and stops when all have ended. */
 void serve_drain(struct service *v, uint64_t notice_ms);
 void serve_on_signal(uv_signal_t *signal, int number); /* SIGTERM, SIGINT */
+
+/* ---- serve_stall.c ---- */
+int serve_stall_open(struct service *v); /* 0, or -1 without a thread */
+void serve_stall_close(struct service *v);
 
 /* ---- serve_model.c ---- */
 int serve_find_model(struct service *v); /* 0, or -1 after a line in the log */

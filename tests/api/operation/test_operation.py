@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import struct
 import subprocess
@@ -16,7 +17,7 @@ import urllib.parse
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from server import RODIMUS, ROOT, SLOWER, read_events
+from server import RODIMUS, ROOT, SLOWER, read_events, shimmed
 
 UNITS = ("_seconds", "_bytes", "_tokens", "_requests", "_total", "_info", "_ratio")
 PLAIN = {  # gauges and histograms of things that are counted, or yes and no
@@ -223,6 +224,69 @@ def test_a_stalled_server_still_ends_at_sigterm(own_server):
     connection, _ = s.open("POST", "/v1/completions", {"prompt": [300], "max_tokens": 1000, "ignore_eos": True, "stream": True})
     began = time.monotonic()
     assert s.stop() == 0 and time.monotonic() - began < 10
+    connection.close()
+
+
+def endless(s):
+    """A stream that runs until the server or the test ends it."""
+    connection, _ = s.open("POST", "/v1/completions", {"prompt": [300], "max_tokens": 100000, "ignore_eos": True, "stream": True})
+    return connection
+
+
+@pytest.mark.parametrize("hangs", ["the engine", "the loop", "the engine and the log"])
+def test_after_a_stall_the_process_ends_with_status_3(own_server, tmp_path, hangs):
+    """The engine's thread is in a step that does not end, or the loop does not turn: whatever waits for them. 2 s, and not before."""
+    s = own_server("--device", "null:600000" if "engine" in hangs else "null:20", "--stall-exit-s", 2, env=shimmed(RODIMUS_TEST_HANG=str(tmp_path / "hang")))
+    time.sleep(2.5)  # an idle engine takes no steps, and is well
+    assert s.process.poll() is None and s.get("/health").status == 200
+    began = time.monotonic()
+    connection = endless(s)
+    if "loop" in hangs:
+        time.sleep(2.5)  # steps end
+        assert s.process.poll() is None
+        began = time.monotonic()
+        (tmp_path / "hang.loop").touch()
+    if "log" in hangs:
+        (tmp_path / "hang.log").touch()
+    assert s.wait(10) == 3
+    assert 1.9 < time.monotonic() - began < 6 * SLOWER
+    assert ("stall_exit_s: no step has ended for 2 s though work waits; exiting with status 3." in s.log()) == ("log" not in hangs)
+    connection.close()
+
+
+def test_a_slow_step_is_no_stall_and_without_the_setting_none_ends_the_process(own_server):
+    slow, never = own_server("--device", "null:900", "--stall-exit-s", 2), own_server("--device", "null:600000", "--stall-ms", 300)
+    connections = [endless(s) for s in (slow, never)]
+    time.sleep(4)
+    assert slow.process.poll() is None and never.process.poll() is None
+    assert never.get("/health/live").status == 503
+    for c in connections:
+        c.close()
+
+
+def test_a_process_that_stood_still_as_a_whole_goes_on(own_server):
+    """SIGSTOP, as of a machine that is suspended: when it wakes, nothing of it hangs."""
+    s = own_server("--device", "null:20", "--stall-exit-s", 1)
+    connection, response = s.open("POST", "/v1/completions", {"prompt": [300], "max_tokens": 200, "ignore_eos": True, "stream": True})
+    events = read_events(response)
+    next(events)
+    for seconds in (1.2, 1.6, 3, 1.2, 1.6, 1.3, 1.4, 1.5):
+        s.process.send_signal(signal.SIGSTOP)
+        time.sleep(seconds)
+        s.process.send_signal(signal.SIGCONT)
+        time.sleep(0.3)
+    assert [e.data for e in events][-1] == "[DONE]"
+    connection.close()
+    assert s.stop() == 0
+
+
+def test_the_end_of_a_drain_is_no_stall(own_server):
+    """What comes behind the loop may take its time: here a last step, of 5 s, elsewhere the writing of sessions."""
+    s = own_server("--device", "null:5000", "--stall-exit-s", 4, "--drain-notice-ms", 0, "--drain-ms", 0)
+    connection = endless(s)
+    began = time.monotonic()
+    assert s.stop() == 0 and time.monotonic() - began > 4, s.log()
+    assert "Drain aborted" in s.log() and "stall_exit_s" not in s.log(), s.log()
     connection.close()
 
 
