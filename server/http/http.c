@@ -386,13 +386,13 @@ void http_quiesce(struct http *h) {
     h->listener = -1;
 }
 
-bool http_is_awaited(struct http *h, uint64_t newcomer_ns) {
+bool http_is_awaited(struct http *h, uint64_t patience_ns) {
     assert(http_on_loop(h));
     const uint64_t now = uv_hrtime();
     for (struct list_link *at = list_first(&h->connections); at; at = list_next(&h->connections, at)) {
         const struct http_connection *c = LIST_OF(at, struct http_connection, link);
         if (c->dropped) continue;
-        if (c->request || (!c->used && now - c->since_ns < newcomer_ns)) return true;
+        if (c->request || now - c->since_ns < patience_ns) return true;
         if (c->used && http_received_bytes(c->fd) != c->received) return true; /* the first bytes of its next one */
     }
     return false;

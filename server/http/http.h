@@ -58,9 +58,9 @@ unsigned http_connection_limit(const struct http *h);
  * a given socket nobody is turned away: who waits in its queue is for the next process. */
 void http_turn_newcomers_away(struct http *h);
 void http_quiesce(struct http *h); /* no new connections; open ones go on */
-/* Whether a client has begun a request and is not answered, or has connected less than newcomer_ns ago and may be about
- * to begin its first. */
-bool http_is_awaited(struct http *h, uint64_t newcomer_ns);
+/* Whether a client has begun a request and is not answered, or may be about to begin one: its connection was opened, or
+ * its last request ended, less than patience_ns ago. */
+bool http_is_awaited(struct http *h, uint64_t patience_ns);
 /* Ends every request (gone, done), stops the daemon; started or not. The memory is freed when the loop has run once
  * more. */
 void http_close(struct http *h);

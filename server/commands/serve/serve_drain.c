@@ -15,8 +15,10 @@
 /* A client that connected in the last moment before the port closed sends its request now, and is served: a balancer
  * without health checks could not know. A request that comes in as much time again gets a 503. */
 #define SETTLE_MS 150
-/* Where nobody is refused, so long a client may take from the connection to its first request. */
-#define NEWCOMER_NS 3000000000ull
+/* Where nobody is refused, so long a client may take to its first request, and to its next one. A request that is on
+ * its way while its connection is closed is lost, so active clients get time to send one more, whose answer ends the
+ * connection. */
+#define PATIENCE_NS 3000000000ull
 /* Requests that have not ended so long after the drain's deadline are abandoned. */
 #define CUT_MS 2000
 /* After a device fault no request goes on; its error need only be read. */
@@ -45,7 +47,7 @@ static bool port_goes_on(const struct service *v) {
 static bool is_over(struct service *v, uint64_t waited, uint64_t closes) {
     struct server *s = &v->server;
     if (s->completions.n || s->n_jobs || waited < closes + 2 * SETTLE_MS) return false;
-    return s->draining || !http_is_awaited(s->http, NEWCOMER_NS);
+    return s->draining || !http_is_awaited(s->http, PATIENCE_NS);
 }
 
 static void finish(struct service *v, uint64_t waited) {

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+import far
 from access import certificate
 from server import RODIMUS, SLOWER, command, environment, free_port, handing_over, held_loading, read_events, shimmed
 
@@ -26,8 +27,8 @@ class Crowd:
     """Clients without a balancer that ask a port until stop(): each kind in its own way, n threads of each. Nothing is tried twice; a
     connection whose end is seen before a request is sent on it is no loss, as every pool of connections looks."""
 
-    def __init__(self, port, n=4, tls=None):
-        self.port, self.tls = port, tls
+    def __init__(self, port, n=4, tls=None, host="127.0.0.1"):
+        self.host, self.port, self.tls = host, port, tls
         self.answered, self.lost, self.slowest_s = {k: 0 for k in KINDS}, [], 0
         self.over, self.lock = threading.Event(), threading.Lock()
         self.threads = [threading.Thread(target=self._run, args=(kind, random.Random(i)), daemon=True) for kind in KINDS for i in range(n)]
@@ -36,7 +37,7 @@ class Crowd:
 
     def _connect(self):
         make = http.client.HTTPConnection if not self.tls else lambda *a, **k: http.client.HTTPSConnection(*a, context=self.tls, **k)
-        connection = make("127.0.0.1", self.port, timeout=60 * SLOWER)
+        connection = make(self.host, self.port, timeout=60 * SLOWER)
         connection.connect()
         return connection
 
@@ -232,3 +233,24 @@ def test_a_restart_on_a_shared_port_loses_nothing(own_server, late_ms):
     crowd.stop()
     crowd.check()
     assert s.metric("rodimus_http_streams") == 0 and s.stop() == 0
+
+
+def test_a_restart_on_a_shared_port_loses_no_client_that_is_far(own_server):
+    """A handshake takes 240 ms: who has begun it before the port closes gets through."""
+    with far.line(0.12) as namespaces:
+        if not namespaces:
+            pytest.skip("this user or kernel makes no network namespaces and TUN interfaces")
+        flags = (*FLAGS, "--listen", "shared", "--host", far.ADDRESSES[0], "--port", free_port())
+        serve = lambda: far.inside(namespaces[0], lambda: own_server(*flags))
+        s = serve()
+        crowd = far.inside(namespaces[1], lambda: Crowd(s.port, n=10, host=far.ADDRESSES[0]))
+        for _ in range(3):
+            time.sleep(0.5)
+            following = serve()
+            time.sleep(0.5)
+            assert s.stop() == 0, s.log()
+            s = following
+        time.sleep(1)
+        crowd.stop()
+        crowd.check()
+        assert s.stop() == 0
