@@ -15,7 +15,7 @@ from access import certificate
 from server import RODIMUS, SLOWER, command, environment, free_port, handing_over, held_loading, read_events, shimmed
 
 BODY = {"prompt": [300], "max_tokens": 6, "ignore_eos": True}
-KINDS = ("a connection each", "kept connections", "streams", "slow to begin")
+KINDS = ("a connection each", "kept connections", "streams", "slow to begin", "turns of a session")
 
 
 def listener(host="127.0.0.1", port=0):
@@ -25,12 +25,12 @@ def listener(host="127.0.0.1", port=0):
 
 class Crowd:
     """Clients without a balancer that ask a port until stop(): each kind in its own way, n threads of each. Nothing is tried twice; a
-    connection whose end is seen before a request is sent on it is no loss, as every pool of connections looks."""
+    connection whose end is seen before a request is sent on it is no loss, as every pool of connections looks. A session has one client."""
 
     def __init__(self, port, n=4, tls=None, host="127.0.0.1"):
         self.host, self.port, self.tls = host, port, tls
         self.answered, self.lost, self.slowest_s = {k: 0 for k in KINDS}, [], 0
-        self.over, self.lock = threading.Event(), threading.Lock()
+        self.over, self.lock, self.versions = threading.Event(), threading.Lock(), {}
         self.threads = [threading.Thread(target=self._run, args=(kind, random.Random(i)), daemon=True) for kind in KINDS for i in range(n)]
         for t in self.threads:
             t.start()
@@ -41,21 +41,27 @@ class Crowd:
         connection.connect()
         return connection
 
-    def _ask(self, connection, kind):
+    def _ask(self, connection, kind, session):
         stream = kind == "streams"
         body = {**BODY, "max_tokens": 30, "stream": True} if stream else BODY
+        if kind == "turns of a session":
+            body = {**BODY, "session_id": session, "session_create": True}
         connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
         if response.status != 200:
             raise RuntimeError(f"{response.status} {response.read()!r}")
         if stream and [e.data for e in read_events(response)][-1] != "[DONE]":
             raise RuntimeError("a stream without an end")
-        if not stream and json.loads(response.read())["usage"]["completion_tokens"] != 6:
-            raise RuntimeError("not the whole answer")
+        if not stream:
+            answer = json.loads(response.read())
+            if answer["usage"]["completion_tokens"] != 6:
+                raise RuntimeError("not the whole answer")
+            if "session" in answer:
+                self.versions.setdefault(session, []).append(answer["session"]["version"])
         return not response.will_close
 
     def _run(self, kind, rng):
-        connection = None
+        connection, session = None, f"s{threading.get_ident()}"
         while not self.over.is_set():
             began = time.monotonic()
             try:
@@ -65,7 +71,7 @@ class Crowd:
                 connection = connection or self._connect()
                 if kind == "slow to begin":
                     time.sleep(rng.uniform(0, 0.4))
-                keeps = self._ask(connection, kind)
+                keeps = self._ask(connection, kind, session)
                 with self.lock:
                     self.answered[kind] += 1
                     self.slowest_s = max(self.slowest_s, time.monotonic() - began)
@@ -90,6 +96,9 @@ class Crowd:
         print(f"{sum(self.answered.values())} answered, {len(self.lost)} lost, the slowest took {self.slowest_s:.2f} s: {self.answered}")
         assert not self.lost, f"{len(self.lost)} of {sum(self.answered.values())}: {self.lost[:5]}"
         assert min(self.answered.values()) >= at_least, self.answered
+        assert self.versions
+        for versions in self.versions.values():
+            assert versions == list(range(1, len(versions) + 1)), versions
 
 
 FLAGS = ("--device", "null:2", "--slots", 64, "--drain-notice-ms", 200)
@@ -169,7 +178,9 @@ def test_who_comes_while_the_model_is_loaded_waits(own_server, tmp_path):
 @pytest.mark.parametrize("overlap,tls", [(False, False), (True, False), (False, True)], ids=["one after the other", "the next one first", "TLS"])
 def test_a_restart_with_a_socket_handed_over_loses_nothing(own_server, tmp_path, overlap, tls):
     """Under load, three times. One after the other, as `systemctl restart` does it: clients wait in the queue of the socket meanwhile."""
-    flags = (*FLAGS, "--tls-cert", certificate(tmp_path, "one")[0], "--tls-key", tmp_path / "one.key") if tls else FLAGS
+    flags = (*FLAGS, "--state-dir", tmp_path / "states")
+    if tls:
+        flags += ("--tls-cert", certificate(tmp_path, "one")[0], "--tls-key", tmp_path / "one.key")
     with listener() as port:
         s = own_server(*flags, sockets=[port])
         crowd = Crowd(s.port, tls=s.tls)
@@ -217,10 +228,10 @@ def test_sharing_a_port_it_takes_nobody_before_the_model_is_loaded(own_server, t
 
 
 @pytest.mark.parametrize("late_ms", [0, 50], ids=["at once", "slowly"])
-def test_a_restart_on_a_shared_port_loses_nothing(own_server, late_ms):
+def test_a_restart_on_a_shared_port_loses_nothing(own_server, tmp_path, late_ms):
     """Under load, three times: the next process is ready, then the first one ends. The few that are not answered at the end of one connect
     a second later. Slowly: who connects after the last one was accepted has 50 ms for it."""
-    flags, port = (*FLAGS, "--listen", "shared"), free_port()
+    flags, port = (*FLAGS, "--listen", "shared", "--state-dir", tmp_path / "states"), free_port()
     env = shimmed(RODIMUS_TEST_CLOSE_MS=str(late_ms))
     s = own_server(*flags, "--port", port, env=env)
     crowd = Crowd(port)
@@ -235,12 +246,12 @@ def test_a_restart_on_a_shared_port_loses_nothing(own_server, late_ms):
     assert s.metric("rodimus_http_streams") == 0 and s.stop() == 0
 
 
-def test_a_restart_on_a_shared_port_loses_no_client_that_is_far(own_server):
+def test_a_restart_on_a_shared_port_loses_no_client_that_is_far(own_server, tmp_path):
     """A handshake takes 240 ms: who has begun it before the port closes gets through."""
     with far.line(0.12) as namespaces:
         if not namespaces:
             pytest.skip("this user or kernel makes no network namespaces and TUN interfaces")
-        flags = (*FLAGS, "--listen", "shared", "--host", far.ADDRESSES[0], "--port", free_port())
+        flags = (*FLAGS, "--listen", "shared", "--host", far.ADDRESSES[0], "--port", free_port(), "--state-dir", tmp_path / "states")
         serve = lambda: far.inside(namespaces[0], lambda: own_server(*flags))
         s = serve()
         crowd = far.inside(namespaces[1], lambda: Crowd(s.port, n=10, host=far.ADDRESSES[0]))
