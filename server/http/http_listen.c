@@ -59,7 +59,7 @@ int http_bind(const char *host, uint16_t port, bool shared, uint16_t *bound, cha
     int why = errno;
     freeaddrinfo(found);
     if (fd < 0) {
-        const char *in_use = shared ? "; does a server without listen shared, or of another user, have it?"
+        const char *in_use = shared ? "; a server that does not share it, or one of another user, has it"
                                     : "; is another server running? Choose another port";
         snprintf(message, size, "Cannot listen on %s port %u: %s%s.", host, port, strerror(why),
                  why == EADDRINUSE ? in_use : "");

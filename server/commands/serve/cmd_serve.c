@@ -156,13 +156,10 @@ static int open_ports(struct service *v) {
         return -1;
     }
     if (v->given.port)
-        log_text(&s->log, LOG_INFO,
-                 "LISTEN_FDS: the port is a socket that was handed over; host, port and listen do "
-                 "not count.");
+        log_text(&s->log, LOG_INFO, "LISTEN_FDS: the port is handed over; host, port and listen do not count.");
     if (v->given.admin)
         log_text(&s->log, LOG_INFO,
-                 "LISTEN_FDS: the admin port is a socket that was handed over; admin_host and "
-                 "admin_port do not count.");
+                 "LISTEN_FDS: the admin port is handed over; admin_host and admin_port do not count.");
     return 0;
 }
 

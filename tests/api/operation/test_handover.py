@@ -211,7 +211,7 @@ def test_a_port_is_shared_by_those_alone_that_say_so(own_server):
     alone, shared = own_server(*FLAGS), own_server(*FLAGS, "--port", free_port(), "--listen", "shared")
     for port, listen in ((alone.port, "shared"), (shared.port, "ready"), (shared.port, "early")):
         done = command("serve", "--device", "null", "--port", port, "--listen", listen)
-        assert done.returncode == 1 and "in use" in done.stderr, done
+        assert done.returncode == 1 and "in use" in done.stderr and done.stderr.count("\n") == 1 and done.stderr.endswith(".\n"), done
 
 
 def test_sharing_a_port_it_takes_nobody_before_the_model_is_loaded(own_server, tmp_path):
