@@ -25,8 +25,10 @@ static void stall_exit(struct serve_stall *stall, uint64_t stalled_ns) {
     const struct timespec pause = {0, SAY_NS};
     uv_thread_t thread;
     stall->seconds = stalled_ns / 1000000000;
-    if (!uv_thread_create(&thread, stall_say, stall))
+    if (!uv_thread_create(&thread, stall_say, stall)) {
         for (int i = 0; i < SAY_LOOKS && !stall->said; i++) nanosleep(&pause, NULL);
+        if (stall->said) uv_thread_join(&thread);
+    }
     _exit(STALL_EXIT_STATUS);
 }
 
