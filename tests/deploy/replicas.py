@@ -2,7 +2,6 @@
 import http.client
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
@@ -10,9 +9,10 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "api"))
-from server import BUILD, ROOT, Server, command, held_loading, read_events  # noqa: E402
+from server import BUILD, ROOT, Answer, Server, command, held_loading, read_events  # noqa: E402
 
 DEPLOY = os.path.join(ROOT, "deploy")
+KINDS = ["haproxy", "nginx"]
 N_REPLICAS = 3
 
 
@@ -30,13 +30,13 @@ def free_ports(n):
 class Replica(Server):
     """A server on a port of its own, which may end and come back there."""
 
-    def __init__(self, number, port, *flags, hold):
+    def __init__(self, number, port, *flags, hold=None):
         """hold: while a file of that name exists, it does not get its model loaded."""
         self.number, self.flags, self.fixed, self.hold = number, flags, port, hold
         self.start()
 
     def start(self, wait=True):
-        super().__init__("--port", self.fixed, *self.flags, name=f"replica-{self.number}", env=held_loading(self.hold), wait=wait)
+        super().__init__("--port", self.fixed, *self.flags, name=f"replica-{self.number}", env=held_loading(self.hold) if self.hold else None, wait=wait)
         self.port = self.fixed
 
     def start_loading(self):
@@ -51,42 +51,27 @@ class Replica(Server):
 
 
 class Balancer:
-    """haproxy or nginx in front of `ports`. What it is asked goes to self.port."""
+    """haproxy or nginx with the file that deploy/ ships, in front of `targets`: HOST:PORT, or a port of this machine. It listens on self.port."""
 
-    def __init__(self, kind, ports, folder):
-        self.kind, (self.port, watch) = kind, free_ports(2)
-        self.folder = folder
-        self.log_path = os.path.join(folder, f"{kind}.log")
-        env = dict(os.environ)
-        if kind == "haproxy":
-            for i, port in enumerate(ports):
-                env[f"RODIMUS_{i + 1}"] = f"127.0.0.1:{port}"
-            env.update(RODIMUS_BIND=f"127.0.0.1:{self.port}", RODIMUS_WATCH=f"127.0.0.1:{watch}")
-            command = ["haproxy", "-db", "-f", os.path.join(DEPLOY, "haproxy.cfg")]
-        else:
-            command = ["nginx", "-p", folder, "-c", self.nginx_file(ports), "-g", "daemon off; user root;" if os.geteuid() == 0 else "daemon off;"]
-        self.watch = watch
+    def __init__(self, kind, targets, folder, inside=(), files=DEPLOY, wait=True):
+        """inside: words before the command, which give it name servers of its own (names.py). files: the folder of its files."""
+        self.kind, (self.port, self.watch), self.folder = kind, free_ports(2), str(folder)
+        self.disturbed = True  # it may not know yet that all replicas are up
+        self.log_path = os.path.join(self.folder, f"{kind}.log")
+        command, bind = {
+            "haproxy": (["haproxy", "-db", "-f", f"{files}/haproxy.cfg"], {"RODIMUS_BIND": f"127.0.0.1:{self.port}"}),
+            "nginx": ([f"{files}/nginx-start"], {"RODIMUS_BIND": f"127.0.0.1:{self.port}", "RUNTIME_DIRECTORY": os.path.join(self.folder, "nginx")}),
+        }[kind]
+        env = {**os.environ, **bind, "RODIMUS_WATCH": f"127.0.0.1:{self.watch}", **{f"RODIMUS_{i + 1}": f"127.0.0.1:{target}" if isinstance(target, int) else target for i, target in enumerate(targets)}}
         with open(self.log_path, "w") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=env)
+            self.process = subprocess.Popen([*inside, *command], stdout=log, stderr=log, env=env)
+        if not wait:
+            return
         try:
             self.wait_ready()
         except BaseException:
             self.stop()
             raise
-
-    def nginx_file(self, ports):
-        """The shipped file with this machine's addresses; nothing else of it is changed."""
-        with open(os.path.join(DEPLOY, "nginx.conf")) as f:
-            text = f.read()
-        for i, port in enumerate(ports):
-            text = text.replace(f"server rodimus-{i + 1}:8080", f"server 127.0.0.1:{port}")
-        text, n = re.subn(r"listen 8000\b", f"listen 127.0.0.1:{self.port}", text)
-        assert n == 1 and "rodimus-" not in re.sub(r"#.*", "", text), text
-        text = text.replace("/tmp/", self.folder + "/").replace("/dev/stdout", self.folder + "/access.log")
-        path = os.path.join(self.folder, "nginx.conf")
-        with open(path, "w") as f:
-            f.write(text)
-        return path
 
     def wait_ready(self):
         end = time.monotonic() + 20
@@ -98,8 +83,12 @@ class Balancer:
                     return
             except OSError:
                 pass
-            assert self.process.poll() is None and time.monotonic() < end, f"{self.kind} does not run: {open(self.log_path).read()[-2000:]}"
+            assert self.process.poll() is None and time.monotonic() < end, f"{self.kind} does not run: {self.log()[-2000:]}"
             time.sleep(0.05)
+
+    def log(self):
+        with open(self.log_path, errors="replace") as f:
+            return f.read()
 
     def open(self, body, headers=None, path="/v1/completions", timeout=60):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
@@ -110,6 +99,15 @@ class Balancer:
         connection, response = self.open(body, headers, path, timeout)
         try:
             return response.status, json.loads(response.read())
+        finally:
+            connection.close()
+
+    def ask(self, method, path, body=None, headers=None, timeout=20):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            connection.request(method, path, body, headers or {})
+            response = connection.getresponse()
+            return Answer(response.status, response.getheaders(), response.read())
         finally:
             connection.close()
 

@@ -65,7 +65,7 @@ def test_prometheus_takes_its_files():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["compose.yaml", "compose.cuda.yaml"])
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.cuda.yaml", "compose.nginx.yaml"])
 def test_compose_files_are_valid_for_compose_v2(name):
     """By its published schema, as a package carries it; Debian 12 has no Compose v2."""
     package = os.path.dirname(importlib.util.find_spec("check_jsonschema").origin)
@@ -74,7 +74,7 @@ def test_compose_files_are_valid_for_compose_v2(name):
     jsonschema.Draft7Validator(schema).validate(yaml.safe_load(text_of(name)))
 
 
-@pytest.mark.parametrize("names", [["compose.yaml"], ["compose.yaml", "compose.cuda.yaml"]], ids=len)
+@pytest.mark.parametrize("names", [["compose.yaml", *more] for more in ([], ["compose.cuda.yaml"], ["compose.nginx.yaml"])], ids=" ".join)
 def test_docker_compose_1_29_takes_the_compose_files(names):
     if not shutil.which("docker-compose"):
         pytest.skip("docker-compose is not here")
@@ -87,8 +87,8 @@ def test_docker_compose_1_29_takes_the_compose_files(names):
                 model = service["environment"]["RODIMUS_MODEL"]
                 assert os.path.basename(model) == os.path.basename(variables.get("MODEL_DIR", "tales"))
                 assert any(volume.split(":")[1] == model for volume in service["volumes"]), service["volumes"]
-                assert service["build"]["target"] == ("cuda" if len(names) == 2 else "cpu")
-                assert len(names) == 1 or service["build"]["args"]["CUDA"] == "yes", "the classic builder is not told"
+                assert service["build"]["target"] == ("cuda" if "compose.cuda.yaml" in names else "cpu")
+                assert "compose.cuda.yaml" not in names or service["build"]["args"]["CUDA"] == "yes", "the classic builder is not told"
 
 
 def test_containers_of_the_pages_get_the_time_that_a_drain_takes():

@@ -85,6 +85,8 @@ def test_flags_and_variables_in_the_readmes_exist():
     helps = "".join(command(c, "--help").stdout for c in ("serve", "generate", "verify", "inspect", "bench", "load", "version"))
     flags = set(re.findall(r"--[a-z][a-z-]+", helps))
     variables = {f[2:].replace("-", "_").upper() for f in re.findall(r"--[a-z][a-z-]+", command("serve", "--help").stdout)}
+    for name in ("haproxy.cfg", "nginx-start"):  # of the balancers
+        variables |= set(re.findall(r"\$\{?RODIMUS_([A-Z_]*[A-Z])\b", page("deploy/" + name)))
     n = 0
     for name in pages():
         if of_other_programs(name):
