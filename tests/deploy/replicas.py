@@ -12,7 +12,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 from server import BUILD, ROOT, Answer, Server, command, held_loading, read_events  # noqa: E402
 
 DEPLOY = os.path.join(ROOT, "deploy")
-KINDS = ["haproxy", "nginx"]
+KINDS = ["haproxy", "nginx", "caddy"]
 N_REPLICAS = 3
 
 
@@ -51,7 +51,7 @@ class Replica(Server):
 
 
 class Balancer:
-    """haproxy or nginx with the file that deploy/ ships, in front of `targets`: HOST:PORT, or a port of this machine. It listens on self.port."""
+    """haproxy, nginx or caddy with the file that deploy/ ships, in front of `targets`: HOST:PORT, or a port of this machine. It listens on self.port."""
 
     def __init__(self, kind, targets, folder, inside=(), files=DEPLOY, wait=True):
         """inside: words before the command, which give it name servers of its own (names.py). files: the folder of its files."""
@@ -61,6 +61,8 @@ class Balancer:
         command, bind = {
             "haproxy": (["haproxy", "-db", "-f", f"{files}/haproxy.cfg"], {"RODIMUS_BIND": f"127.0.0.1:{self.port}"}),
             "nginx": ([f"{files}/nginx-start"], {"RODIMUS_BIND": f"127.0.0.1:{self.port}", "RUNTIME_DIRECTORY": os.path.join(self.folder, "nginx")}),
+            "caddy": (["caddy", "run", "--adapter", "caddyfile", "--config", f"{files}/Caddyfile"],
+                      {"RODIMUS_BIND_HOST": "127.0.0.1", "RODIMUS_BIND_PORT": str(self.port), "HOME": self.folder}),
         }[kind]
         env = {**os.environ, **bind, "RODIMUS_WATCH": f"127.0.0.1:{self.watch}", **{f"RODIMUS_{i + 1}": f"127.0.0.1:{target}" if isinstance(target, int) else target for i, target in enumerate(targets)}}
         with open(self.log_path, "w") as log:

@@ -1,4 +1,4 @@
-"""Three replicas behind HAProxy and behind nginx, with the files that deploy/ ships: what an operator relies on."""
+"""Three replicas behind HAProxy, behind nginx and behind Caddy, with the files that deploy/ ships: what an operator relies on."""
 import signal
 import threading
 import time
@@ -163,7 +163,10 @@ def test_a_replica_that_dies_fails_its_own_requests_and_no_other(site):
     for t in threads:
         t.join()
     refused = [body for status, body in after if status != 200]
-    assert not refused, refused
+    if balancer.kind == "caddy":  # it cannot send a body again (deploy/BALANCERS.md): a request that finds the death out
+        assert len(refused) < 3 and all(body["error"]["code"] == "no_replica" for body in refused), refused
+    else:
+        assert not refused, refused
     assert outcomes.count(False) == lost, f"{outcomes.count(False)} streams failed, the replica had {lost}"
 
 

@@ -65,7 +65,7 @@ def test_prometheus_takes_its_files():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", ["compose.yaml", "compose.cuda.yaml", "compose.nginx.yaml"])
+@pytest.mark.parametrize("name", ["compose.yaml", "compose.cuda.yaml", "compose.nginx.yaml", "compose.caddy.yaml"])
 def test_compose_files_are_valid_for_compose_v2(name):
     """By its published schema, as a package carries it; Debian 12 has no Compose v2."""
     package = os.path.dirname(importlib.util.find_spec("check_jsonschema").origin)
@@ -74,7 +74,7 @@ def test_compose_files_are_valid_for_compose_v2(name):
     jsonschema.Draft7Validator(schema).validate(yaml.safe_load(text_of(name)))
 
 
-@pytest.mark.parametrize("names", [["compose.yaml", *more] for more in ([], ["compose.cuda.yaml"], ["compose.nginx.yaml"])], ids=" ".join)
+@pytest.mark.parametrize("names", [["compose.yaml", *more] for more in ([], ["compose.cuda.yaml"], ["compose.nginx.yaml"], ["compose.caddy.yaml"])], ids=" ".join)
 def test_docker_compose_1_29_takes_the_compose_files(names):
     if not shutil.which("docker-compose"):
         pytest.skip("docker-compose is not here")

@@ -85,14 +85,14 @@ def test_flags_and_variables_in_the_readmes_exist():
     helps = "".join(command(c, "--help").stdout for c in ("serve", "generate", "verify", "inspect", "bench", "load", "version"))
     flags = set(re.findall(r"--[a-z][a-z-]+", helps))
     variables = {f[2:].replace("-", "_").upper() for f in re.findall(r"--[a-z][a-z-]+", command("serve", "--help").stdout)}
-    for name in ("haproxy.cfg", "nginx-start"):  # of the balancers
+    for name in ("haproxy.cfg", "nginx-start", "Caddyfile"):  # of the balancers
         variables |= set(re.findall(r"\$\{?RODIMUS_([A-Z_]*[A-Z])\b", page("deploy/" + name)))
     n = 0
     for name in pages():
         if of_other_programs(name):
             continue
         text = page(name)
-        text = re.sub(r"^.*(?:(?:docker|podman) (?:build|compose|run)|kubectl ).*$|--extra-request-body|--(?:build-arg|format|stop-timeout|target|user)\b", "", text, flags=re.M)  # of others
+        text = re.sub(r"^.*(?:(?:docker|podman) (?:build|compose|run)|kubectl |caddy run).*$|--extra-request-body|--(?:build-arg|format|stop-timeout|target|user)\b", "", text, flags=re.M)  # of others
         for script, arguments in re.findall(r"^(tests/[\w/-]+) (.*)$", text, flags=re.M):
             known = set(re.findall(r"--[a-z][a-z-]+", page(script)))
             its = set(re.findall(r"--[a-z][a-z-]+", arguments))
