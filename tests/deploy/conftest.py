@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from engine import Engine, Refused
+from machine import Machine
 from replicas import BUILD, Server
 
 
@@ -18,6 +19,14 @@ def engine():
         pytest.skip(f"no Docker engine: {e}")
     yield engine
     engine.stop()
+
+
+@pytest.fixture(scope="session")
+def booted(engine):
+    """One machine under systemd for all tests, each of which begins with reset()."""
+    machine = Machine(engine)
+    yield machine
+    machine.remove()
 
 
 def pytest_terminal_summary(terminalreporter):
