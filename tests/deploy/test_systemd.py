@@ -41,9 +41,20 @@ def wait_for(condition, timeout=20):
     return found
 
 
+def unit_lines(name):
+    with open(os.path.join(DEPLOY, name)) as f:
+        return [line.strip() for line in f if line.strip() and not line.startswith("#")]
+
+
 def test_the_units_are_well_formed(machine):
     status, said = machine.try_run("systemd-analyze verify /etc/systemd/system/rodimus*.s*")
     assert status == 0 and not said, said
+
+
+def test_the_template_is_the_service_but_for_name_user_and_port():
+    one, many = unit_lines("rodimus.service"), unit_lines("rodimus@.service")
+    assert [line for line in one if line not in many] == ["Description=Rodimus Server"]
+    assert sorted({line.split("=")[0] for line in many if line not in one}) == ["Description", "Environment", "EnvironmentFile", "User"]
 
 
 def test_start_returns_when_the_server_is_ready_and_it_runs_with_no_rights(machine):
@@ -129,3 +140,21 @@ def test_stop_lets_running_requests_end(machine):
     connection.close()
     assert rest[-1] == "[DONE]" and len(rest) == 151
     assert machine.shown("rodimus", "Result") == "success" and machine.shown("rodimus", "ExecMainStatus") == "0"
+
+
+# ---- the template ----
+
+def test_a_session_goes_on_in_another_replica_of_the_host(machine):
+    machine.run("systemctl start rodimus@8081 rodimus@8082")
+    for version, port in enumerate([8081, 8082, 8081]):
+        where = {"expected_version": version} if version else {"session_create": True}
+        status, body = answer(machine, port, {"X-Session-Id": "fox"}, **where)
+        assert status == 200 and body["session"]["version"] == version + 1, body
+
+
+def test_a_replica_has_settings_of_its_own(machine):
+    machine.write("/etc/rodimus/8082.env", "RODIMUS_MODEL_NAME=other\n", 0o600)
+    machine.run("systemctl start rodimus@8081 rodimus@8082")
+    named = [ask(machine, "GET", "/v1/models", port=port)[1]["data"][0]["id"] for port in (8081, 8082)]
+    assert named == ["tales", "other"]
+    assert machine.run("curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:18082/health/ready") == "200"
