@@ -1,4 +1,4 @@
-"""The units of deploy/ under systemd as PID 1: start, readiness, reload, watchdog, drain."""
+"""The units of deploy/ under systemd as PID 1: start, readiness, reload, watchdog, drain, and the socket that outlives a restart."""
 import http.client
 import json
 import os
@@ -7,7 +7,10 @@ import time
 
 import pytest
 
+from load import Load
+from losses import assert_nothing_lost, figures
 from replicas import DEPLOY, read_events
+from results import record
 
 pytestmark = pytest.mark.timeout(600)  # the image is compiled, if no test before has made it
 
@@ -140,6 +143,35 @@ def test_stop_lets_running_requests_end(machine):
     connection.close()
     assert rest[-1] == "[DONE]" and len(rest) == 151
     assert machine.shown("rodimus", "Result") == "success" and machine.shown("rodimus", "ExecMainStatus") == "0"
+
+
+# ---- the socket ----
+
+@pytest.fixture
+def socket(machine):
+    machine.dropin("rodimus.socket", "[Socket]\nListenStream=\nListenStream=8080\n")
+    machine.run("systemctl start rodimus.socket rodimus.service")
+    return machine
+
+
+def test_restarts_with_a_socket_unit_refuse_no_request(socket):
+    served = set()
+    with Load(socket.address, 8080) as load:
+        for _ in range(3):
+            time.sleep(1)
+            served.add(socket.shown("rodimus", "MainPID"))
+            socket.run("systemctl restart rodimus")
+        time.sleep(1)
+    assert len(served) == 3
+    record(what="rodimus.service with rodimus.socket, systemctl restart", balancer="none", event="3 restarts", **figures(load))
+    assert_nothing_lost(load, 150, socket.log())
+
+
+def test_a_client_that_comes_while_the_server_is_down_waits_and_starts_it(socket):
+    socket.run("systemctl stop rodimus.service")
+    assert socket.shown("rodimus.service", "ActiveState") == "inactive"
+    assert answer(socket)[0] == 200
+    assert socket.shown("rodimus.service", "ActiveState") == "active"
 
 
 # ---- the template ----
