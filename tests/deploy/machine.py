@@ -25,7 +25,7 @@ class Machine:
         self.engine, self.name = engine, name
         engine.server_image()
         engine.docker("build", "--network", "host", "-t", IMAGE, "-", input=RECIPE)
-        engine.docker("run", "-d", "--name", name, "--cap-add", "SYS_ADMIN", "--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined",
+        engine.docker("run", "-d", "--name", name, "--cap-add", "SYS_ADMIN", "--cap-add", "SYS_PTRACE", "--security-opt", "seccomp=unconfined", "--security-opt", "apparmor=unconfined",
                       "--cgroupns", "private", "-e", "container=docker", "--tmpfs", "/run", "--tmpfs", "/tmp", "--entrypoint", "sh", IMAGE, "-c", BOOT)
         try:
             end = time.monotonic() + 30
@@ -34,6 +34,7 @@ class Machine:
                 time.sleep(0.1)
             for unit in sorted(glob.glob(os.path.join(DEPLOY, "rodimus*.s*"))):
                 self.put(unit, f"/etc/systemd/system/{os.path.basename(unit)}")
+            self.put(os.path.join(DEPLOY, "roll"), "/usr/local/sbin/roll")
             self.run("systemctl daemon-reload")
         except BaseException:
             self.remove()
