@@ -189,7 +189,7 @@ bench-mask: # what structured output costs a step, as JSON
 fuzz-programs: $(FUZZ_BIN)
 deploy-deps:
 	@deploy/install-deps deploy
-test-deploy: deploy-deps # replicas behind HAProxy, nginx and Caddy, the image in a Docker engine, the files of deploy/
+test-deploy: deploy-deps # replicas behind HAProxy, nginx and Caddy, the image in a Docker engine, systemd, upgrades, the files of deploy/
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@tests/run $(BUILD) deploy
 test-browser: # the playground in Debian's Chromium; screenshots in build/browser

@@ -152,12 +152,18 @@ def mask_table():
         yield f"| {name} | {median} | {said(us['p99'] / 1e3, 2)} ms | {said(us['max'] / 1e3, 2)} ms |"
 
 
+def upgrades():
+    for r in results("deploy"):
+        if "turns" in r:
+            yield f"| {r['what']} | {r['balancer']} | {r['event']} | {r['requests']:,} | {r['turns']:,} | {r['lost']:,} | {r['slowest_s']} s |"
+
+
 def with_line(line):
     """The pages in which a line begins so."""
     return [name for name in pages() if any(found.startswith(line) for found in page(name).split("\n"))]
 
 
-@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, lives, mask_table], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, lives, mask_table, upgrades], ids=lambda t: t.__name__)
 def test_tables_have_the_recorded_figures(table):
     expected = list(table())
     assert not [(line, places) for line in expected if len(places := with_line(line)) != 1]
