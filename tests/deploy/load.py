@@ -97,6 +97,12 @@ class Turns(Client):
         self.drop()
 
 
+def borne(kind):
+    """How many lost requests are not the test's matter. Caddy 2.6 cuts some answers that begin within milliseconds of their request, in the first
+    step of an idle replica: it closes the connection itself (deploy/BALANCERS.md)."""
+    return 2 if kind == "caddy" else 0
+
+
 class Load:
     """with Load(host, port) as load: ...; then load.outcomes has (manner, when it began, seconds, fault or None) of each request."""
 
