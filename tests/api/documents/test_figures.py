@@ -158,12 +158,25 @@ def upgrades():
             yield f"| {r['what']} | {r['balancer']} | {r['event']} | {r['requests']:,} | {r['turns']:,} | {r['lost']:,} | {r['slowest_s']} s |"
 
 
+def losses():
+    """What events cost behind each balancer."""
+    found = {(r["event"], r["balancer"]): r for r in results("deploy") if r["what"] == "losses"}
+    for event, name in (("restart", "restarted"), ("recreate", "recreated, each with another address"), ("kill", "killed (SIGKILL)"),
+                        ("pause", "paused for 10 s each")):
+        cells = []
+        for kind in ("haproxy", "nginx", "caddy"):
+            r = found[event, kind]
+            more = {"kill": f", {r.get('begun_after_the_kill')} begun after", "pause": f", {r.get('later_than_5_s')} over 5 s"}.get(event, "")
+            cells.append(f"{r['lost']} of {said(r['requests'])}{more}")
+        yield f"| {name} | " + " | ".join(cells) + " |"
+
+
 def with_line(line):
     """The pages in which a line begins so."""
     return [name for name in pages() if any(found.startswith(line) for found in page(name).split("\n"))]
 
 
-@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, lives, mask_table, upgrades], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, lives, mask_table, upgrades, losses], ids=lambda t: t.__name__)
 def test_tables_have_the_recorded_figures(table):
     expected = list(table())
     assert not [(line, places) for line in expected if len(places := with_line(line)) != 1]
