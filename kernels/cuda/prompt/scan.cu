@@ -139,6 +139,164 @@ struct scan_sizes {
 __device__ __forceinline__ float fast_sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 __device__ __forceinline__ float fast_silu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
+// Where a thread of scan_kernel stands, and where in shared memory lies what a piece brings: q, k, scores, low rank; a,
+// z, s; decay, scales.
+template <int MP, int CHANNELS, bool DIRECT> struct scan_place {
+    static constexpr uint32_t at_k = PIECE * MP, at_scores = at_k + PIECE * MP, at_low = at_scores + PIECE * PIECE;
+    uint32_t tid, lane, row, pair, half, quarter;
+    uint32_t e0, c_lane; // the block's first channel; the thread's c_lane and c_lane + 8 of them
+    uint32_t E, Ep, RP;
+    uint32_t tile[2]; // of a piece's tokens
+    __device__ __forceinline__ uint32_t at_a() const { return at_low + PIECE * RP; }
+    __device__ __forceinline__ uint32_t at_z() const { return at_a() + PIECE * CHANNELS; }
+    __device__ __forceinline__ uint32_t at_s() const { return at_z() + PIECE * CHANNELS; }
+    __device__ __forceinline__ uint32_t at_decay() const { return at_a() + (DIRECT ? 1 : 3) * PIECE * CHANNELS; }
+    __device__ __forceinline__ uint32_t at_scale() const { return at_decay() + MP; }
+};
+
+// Asks for the n tokens of the piece that begins in row r0.
+template <int MP, int CHANNELS, bool DIRECT>
+__device__ __forceinline__ void scan_fetch(const scan_place<MP, CHANNELS, DIRECT> &my, const scan_in &in,
+                                           const scan_work &work, size_t r0, uint32_t n, float *to) {
+    constexpr uint32_t THREADS = CHANNELS * 8;
+    const uint32_t tid = my.tid, RP = my.RP;
+    for (uint32_t i = tid; i < n * (MP / 4); i += THREADS) copy16(to + 4 * i, work.q + r0 * MP + 4 * i, true);
+    for (uint32_t i = tid; i < (n + 7) / 8 * 8 * (MP / 4); i += THREADS) {
+        const bool there = i / (MP / 4) < n;
+        copy16(to + my.at_k + 4 * i, there ? work.k + r0 * MP + 4 * i : work.k, there);
+    }
+    for (uint32_t i = tid; i < n * (PIECE / 4); i += THREADS)
+        if (i % 16 < 8 || i / 16 >= 32) copy16(to + my.at_scores + 4 * i, work.scores + r0 * PIECE + 4 * i, true);
+    for (uint32_t i = tid; i < n * (RP / 4); i += THREADS)
+        copy16(to + my.at_low + 4 * i, work.low + r0 * RP + 4 * i, true);
+    for (uint32_t i = tid; i < n * (CHANNELS / 4); i += THREADS) {
+        const uint32_t t = i / (CHANNELS / 4), c = i % (CHANNELS / 4) * 4, at = t * CHANNELS + by_pairs(t, c);
+        const bool there = my.e0 + c < my.E;
+        const size_t r = r0 + t, e = there ? my.e0 + c : 0;
+        copy16(to + my.at_a() + at, in.az + r * 2 * my.Ep + e, there);
+        if (DIRECT) continue;
+        copy16(to + my.at_z() + at, in.az + r * 2 * my.Ep + my.Ep + e, there);
+        copy16(to + my.at_s() + at, in.s + r * my.Ep + e, there);
+    }
+    if (tid < MP / 4) copy16(to + my.at_decay() + 4 * tid, work.decay + r0 * MP + 4 * tid, true);
+    if (in.row_scale && tid < n) copy4(to + my.at_scale() + tid, in.row_scale + r0 + tid);
+}
+
+// E4: u of the thread's tiles, channels by tokens; scale: of the tokens' rows.
+template <int MP, int CHANNELS, bool DIRECT>
+__device__ __forceinline__ void scan_make_u(const scan_place<MP, CHANNELS, DIRECT> &my, const scan_in &in,
+                                            const float *now, uint32_t n, const float (&bias)[2],
+                                            const float4 *c1_shared, float4 *u_shared, float (&scale)[2][2]) {
+    const uint32_t n_tiles = (n + 7) / 8;
+    float acc[2][4] = {};
+    for (uint32_t step = 0; step < my.RP / 8; step++) {
+        const float4 c1 = c1_shared[(my.half * (my.RP / 8) + step) * 32 + my.lane];
+#pragma unroll
+        for (int x = 0; x < 2; x++) {
+            const uint32_t t = my.tile[x] * 8 + my.row;
+            if (my.tile[x] < n_tiles)
+                mma_tf32(acc[x], c1, *(const float2 *)(now + my.at_low + t * my.RP + by_four(t, step * 8 + my.pair)));
+        }
+    }
+#pragma unroll
+    for (int x = 0; x < 2; x++) {
+        float u[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint32_t t = my.tile[x] * 8 + my.pair + i % 2;
+            if (i < 2) scale[x][i] = in.row_scale ? now[my.at_scale() + t] : 1.0f;
+            const float a = now[my.at_a() + t * CHANNELS + by_pairs(t, my.c_lane + i / 2 * 8)] * scale[x][i % 2];
+            u[i] = t < n ? tf32(fast_sigmoid(acc[x][i] + bias[i / 2]) * a) : 0.0f;
+        }
+        u_shared[(my.half * 8 + my.tile[x]) * 32 + my.lane] = make_float4(u[0], u[2], u[1], u[3]);
+    }
+}
+
+// W_c1 of the block's channels as first operand.
+template <int MP, int CHANNELS, bool DIRECT>
+__device__ __forceinline__ void scan_operand_c1(const scan_place<MP, CHANNELS, DIRECT> &my, const float *c1, uint32_t R,
+                                                float *operand) {
+    for (uint32_t i = my.tid; i < CHANNELS * my.RP; i += CHANNELS * 8) {
+        const uint32_t reg = i % 4, l = i / 4 % 32, step = i / 128 % (my.RP / 8), h = i / 128 / (my.RP / 8);
+        const uint32_t e = my.e0 + h * 16 + l / 4 + reg % 2 * 8, j = step * 8 + l % 4 * 2 + reg / 2;
+        operand[i] = e < my.E && j < R ? tf32(c1[(size_t)e * R + j]) : 0.0f;
+    }
+}
+
+// A piece of one token: S goes through shared memory, a lane a channel.
+template <class T, int MP, int CHANNELS, bool DIRECT>
+__device__ __forceinline__ void scan_one_token(const scan_place<MP, CHANNELS, DIRECT> &my, const cuda_shape &shape,
+                                               const scan_in &in, size_t r, float *plain, float (&S)[MP / 32][4],
+                                               float *sums, T *act) {
+    constexpr uint32_t OWN = MP / 32;
+    float *part = plain + CHANNELS * MP;
+#pragma unroll
+    for (uint32_t x = 0; x < OWN; x++)
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            plain[((my.quarter * OWN + x) * 8 + my.pair + i % 2) * CHANNELS + my.c_lane + i / 2 * 8] = S[x][i];
+    __syncthreads(); // S before other threads change it
+    one_token<T, CHANNELS, 8>(shape, in, r, my.e0, plain + my.tid % CHANNELS, CHANNELS, part, sums, act);
+    __syncthreads(); // S of other threads
+#pragma unroll
+    for (uint32_t x = 0; x < OWN; x++)
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++)
+            S[x][i] = plain[((my.quarter * OWN + x) * 8 + my.pair + i % 2) * CHANNELS + my.c_lane + i / 2 * 8];
+}
+
+// Adds a piece's squares, of two groups of 16 channels.
+template <int MP, int CHANNELS, bool DIRECT>
+__device__ __forceinline__ void scan_add_squares(const scan_place<MP, CHANNELS, DIRECT> &my, const float *squares,
+                                                 size_t r, uint32_t n, float *sums) {
+    for (uint32_t i = my.tid; i < n * (CHANNELS / 32); i += CHANNELS * 8) {
+        const uint32_t t = i / (CHANNELS / 32), c = i % (CHANNELS / 32);
+        if (my.e0 + c * 32 < my.Ep)
+            sums[(r + t) * (my.Ep / 32) + my.e0 / 32 + c] =
+                squares[2 * c * PIECE + t] + squares[(2 * c + 1) * PIECE + t];
+    }
+}
+
+// The gate of E8: the piece's activations, and its sums of squares over 16 channels.
+template <class T, int MP, int CHANNELS, bool DIRECT>
+__device__ __forceinline__ void
+scan_gate(const scan_place<MP, CHANNELS, DIRECT> &my, const float *now, uint32_t n, size_t r0, const float (&o)[2][4],
+          const float (&own)[2][4], const float (&scale)[2][2], const float (&z_own)[2][4], const float (&s_own)[2][4],
+          const float (&residual)[2], const float (&norm)[2], float *squares, T *act) {
+    const uint32_t n_tiles = (n + 7) / 8, Ek = (my.E + 15) / 16 * 16;
+#pragma unroll
+    for (int x = 0; x < 2; x++) {
+        if (my.tile[x] >= n_tiles) continue;
+        float out[4], square[2];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint32_t t = my.tile[x] * 8 + my.pair + i % 2, at = t * CHANNELS + by_pairs(t, my.c_lane + i / 2 * 8);
+            const bool there = t < n && my.e0 + my.c_lane + i / 2 * 8 < my.E;
+            const float z = DIRECT ? z_own[x][i] : now[my.at_z() + at], s = DIRECT ? s_own[x][i] : now[my.at_s() + at];
+            out[i] = there ? __fmaf_rn(residual[i / 2], s, o[x][i] + own[x][i]) * fast_silu(z * scale[x][i % 2]) : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            square[i] = __fmaf_rn(out[i], out[i], out[i + 2] * out[i + 2]);
+#pragma unroll
+            for (int j = 4; j < 32; j *= 2) square[i] += __shfl_xor_sync(0xffffffffu, square[i], j);
+            if (my.row == 0) squares[my.half * PIECE + my.tile[x] * 8 + my.pair + i] = square[i];
+        }
+        // lanes of neighbouring channels exchange, so that each has two channels of one token
+        const uint32_t odd = my.row % 2, t = my.tile[x] * 8 + my.pair + odd;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const float y0 = out[2 * h] * norm[h], y1 = out[2 * h + 1] * norm[h],
+                        other = __shfl_xor_sync(0xffffffffu, odd ? y0 : y1, 4);
+            const uint32_t e = my.e0 + my.c_lane - odd + h * 8;
+            T two[2] = {from_float<T>(odd ? other : y0), from_float<T>(odd ? y1 : other)};
+            if (t < n && e < my.E)
+                *(uint32_t *)(act + act_at<T>((uint32_t)r0 + t, e, Ek)) =
+                    *(const uint16_t *)&two[0] | (uint32_t) * (const uint16_t *)&two[1] << 16;
+        }
+    }
+}
+
 // A block: 32 channels of a segment, all its pieces in order. Warp (half, quarter) has 16 channels and, of them, two of
 // a piece's eight tiles of 8 tokens (quarter and 7 - quarter, so that all have as many scores) and a quarter of S.
 // Channels are rows of every product, so that results (u, S) have the layout of the next product's first operand but
@@ -147,17 +305,19 @@ template <class T, int MP, int CHANNELS, bool DIRECT>
 __global__ void __launch_bounds__(CHANNELS * 8, 1)
     scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32_t RP, scan_work work,
                 uint32_t n_buffers, float *sums, T *act) {
-    constexpr uint32_t TILES = MP / 8, OWN = TILES / 4, THREADS = CHANNELS * 8; // tiles of S
+    constexpr uint32_t TILES = MP / 8, OWN = TILES / 4; // tiles of S
     extern __shared__ float4 scan_shared[];
     const scan_sizes sizes = {MP, RP, CHANNELS, DIRECT ? 1 : 3};
     float *buffers = (float *)scan_shared;
     float4 *S_shared = (float4 *)(buffers + n_buffers * sizes.piece()), *u_shared = S_shared + CHANNELS * MP / 4,
            *c1_shared = u_shared + CHANNELS * PIECE / 4;
     float *squares = (float *)(c1_shared + CHANNELS * RP / 4); // [CHANNELS / 16][PIECE]
-    const uint32_t M = shape.M, R = shape.R, E = shape.E, Ep = shape.Ep, Ek = (E + 15) / 16 * 16;
+    const uint32_t M = shape.M, R = shape.R, E = shape.E, Ep = shape.Ep;
     const uint32_t tid = threadIdx.x, lane = tid % 32, row = lane / 4, pair = lane % 4 * 2, half = tid / 128,
                    quarter = tid / 32 % 4;
     const uint32_t e0 = blockIdx.x * CHANNELS, c_lane = half * 16 + row; // channels c_lane and c_lane + 8
+    const scan_place<MP, CHANNELS, DIRECT> my = {tid, lane,   row, pair, half, quarter,
+                                                 e0,  c_lane, E,   Ep,   RP,   {quarter, 7 - quarter}};
     const uint32_t first = (uint32_t)rows.seg_first[blockIdx.y], n_tok = (uint32_t)rows.seg_n[blockIdx.y],
                    slot = (uint32_t)rows.slot[first];
     const int64_t pos = rows.pos[first];
@@ -174,11 +334,7 @@ __global__ void __launch_bounds__(CHANNELS * 8, 1)
             const uint32_t m = (quarter * OWN + x) * 8 + pair + i % 2;
             S[x][i] = m < M && in_state ? S_memory[m * 32 + i / 2 * 8] : 0.0f;
         }
-    for (uint32_t i = tid; i < CHANNELS * RP; i += THREADS) { // W_c1 as first operand
-        const uint32_t reg = i % 4, l = i / 4 % 32, step = i / 128 % (RP / 8), h = i / 128 / (RP / 8);
-        const uint32_t e = e0 + h * 16 + l / 4 + reg % 2 * 8, j = step * 8 + l % 4 * 2 + reg / 2;
-        ((float *)c1_shared)[i] = e < E && j < R ? tf32(in.c1[(size_t)e * R + j]) : 0.0f;
-    }
+    scan_operand_c1(my, in.c1, R, (float *)c1_shared);
     float bias[2], residual[2], norm[2];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -187,42 +343,8 @@ __global__ void __launch_bounds__(CHANNELS * 8, 1)
         norm[h] = e < E ? in.act_norm[e] : 0.0f;
     }
     wait_for_inputs();
-
-    // What a piece brings: q, k, scores, low rank; a, z, s; decay, scales.
-    const uint32_t at_k = PIECE * MP, at_scores = at_k + PIECE * MP, at_low = at_scores + PIECE * PIECE,
-                   at_a = at_low + PIECE * RP, at_z = at_a + PIECE * CHANNELS, at_s = at_z + PIECE * CHANNELS,
-                   at_decay = at_a + (DIRECT ? 1 : 3) * PIECE * CHANNELS, at_scale = at_decay + MP;
-    auto fetch = [&](uint32_t lo, uint32_t n, float *to) {
-        const size_t r0 = first + lo;
-        for (uint32_t i = tid; i < n * (MP / 4); i += THREADS) copy16(to + 4 * i, work.q + r0 * MP + 4 * i, true);
-        for (uint32_t i = tid; i < (n + 7) / 8 * 8 * (MP / 4); i += THREADS) {
-            const bool there = i / (MP / 4) < n;
-            copy16(to + at_k + 4 * i, there ? work.k + r0 * MP + 4 * i : work.k, there);
-        }
-        for (uint32_t i = tid; i < n * (PIECE / 4); i += THREADS)
-            if (i % 16 < 8 || i / 16 >= 32) copy16(to + at_scores + 4 * i, work.scores + r0 * PIECE + 4 * i, true);
-        for (uint32_t i = tid; i < n * (RP / 4); i += THREADS)
-            copy16(to + at_low + 4 * i, work.low + r0 * RP + 4 * i, true);
-        for (uint32_t i = tid; i < n * (CHANNELS / 4); i += THREADS) {
-            const uint32_t t = i / (CHANNELS / 4), c = i % (CHANNELS / 4) * 4, at = t * CHANNELS + by_pairs(t, c);
-            const bool there = e0 + c < E;
-            const size_t r = r0 + t, e = there ? e0 + c : 0;
-            copy16(to + at_a + at, in.az + r * 2 * Ep + e, there);
-            if (DIRECT) continue;
-            copy16(to + at_z + at, in.az + r * 2 * Ep + Ep + e, there);
-            copy16(to + at_s + at, in.s + r * Ep + e, there);
-        }
-        if (tid < MP / 4) copy16(to + at_decay + 4 * tid, work.decay + r0 * MP + 4 * tid, true);
-        if (in.row_scale && tid < n) copy4(to + at_scale + tid, in.row_scale + r0 + tid);
-    };
-
-    auto add_squares = [&](size_t r, uint32_t n_done) { // of two groups of 16 channels
-        for (uint32_t i = tid; i < n_done * (CHANNELS / 32); i += THREADS) {
-            const uint32_t t = i / (CHANNELS / 32), c = i % (CHANNELS / 32);
-            if (e0 + c * 32 < Ep)
-                sums[(r + t) * (Ep / 32) + e0 / 32 + c] = squares[2 * c * PIECE + t] + squares[(2 * c + 1) * PIECE + t];
-        }
-    };
+    const auto fetch = [&](uint32_t lo, uint32_t n, float *to) { scan_fetch(my, in, work, first + lo, n, to); };
+    const auto add_squares = [&](size_t r, uint32_t n_done) { scan_add_squares(my, squares, r, n_done, sums); };
     uint32_t n = piece_length(pos, 0, n_tok), n_before = 0, buffer = 0;
     if (n > 1) fetch(0, n, buffers);
     copies_end();
@@ -238,58 +360,23 @@ __global__ void __launch_bounds__(CHANNELS * 8, 1)
             if (n_next > 1) fetch(next, n_next, buffers + (buffer ^ 1) * sizes.piece());
             copies_end();
         }
-        if (n == 1) {
-            float *plain = now, *part = now + CHANNELS * MP; // nothing came for this piece
-#pragma unroll
-            for (uint32_t x = 0; x < OWN; x++)
-#pragma unroll
-                for (uint32_t i = 0; i < 4; i++)
-                    plain[((quarter * OWN + x) * 8 + pair + i % 2) * CHANNELS + c_lane + i / 2 * 8] = S[x][i];
-            __syncthreads(); // S before other threads change it
-            one_token<T, CHANNELS, 8>(shape, in, r0, e0, plain + tid % CHANNELS, CHANNELS, part, sums, act);
-            __syncthreads(); // S of other threads
-#pragma unroll
-            for (uint32_t x = 0; x < OWN; x++)
-#pragma unroll
-                for (uint32_t i = 0; i < 4; i++)
-                    S[x][i] = plain[((quarter * OWN + x) * 8 + pair + i % 2) * CHANNELS + c_lane + i / 2 * 8];
-        } else {
-            const uint32_t n_tiles = (n + 7) / 8, tile[2] = {quarter, 7 - quarter};
+        if (n == 1) // nothing came for this piece
+            scan_one_token<T>(my, shape, in, r0, now, S, sums, act);
+        else {
+            const uint32_t n_tiles = (n + 7) / 8;
             float z_own[2][4], s_own[2][4];
             if (DIRECT)
 #pragma unroll
                 for (int x = 0; x < 2; x++)
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        const uint32_t t = tile[x] * 8 + pair + i % 2, e = e0 + c_lane + i / 2 * 8;
+                        const uint32_t t = my.tile[x] * 8 + pair + i % 2, e = e0 + c_lane + i / 2 * 8;
                         const bool there = t < n && e < E;
                         z_own[x][i] = there ? in.az[(r0 + t) * 2 * Ep + Ep + e] : 0.0f,
                         s_own[x][i] = there ? in.s[(r0 + t) * Ep + e] : 0.0f;
                     }
-            // E4: u, channels by tokens
-            float acc[2][4] = {};
-            for (uint32_t step = 0; step < RP / 8; step++) {
-                const float4 c1 = c1_shared[(half * (RP / 8) + step) * 32 + lane];
-#pragma unroll
-                for (int x = 0; x < 2; x++) {
-                    const uint32_t t = tile[x] * 8 + row;
-                    if (tile[x] < n_tiles)
-                        mma_tf32(acc[x], c1, *(const float2 *)(now + at_low + t * RP + by_four(t, step * 8 + pair)));
-                }
-            }
             float scale[2][2];
-#pragma unroll
-            for (int x = 0; x < 2; x++) {
-                float u[4];
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const uint32_t t = tile[x] * 8 + pair + i % 2;
-                    if (i < 2) scale[x][i] = in.row_scale ? now[at_scale + t] : 1.0f;
-                    const float a = now[at_a + t * CHANNELS + by_pairs(t, c_lane + i / 2 * 8)] * scale[x][i % 2];
-                    u[i] = t < n ? tf32(fast_sigmoid(acc[x][i] + bias[i / 2]) * a) : 0.0f;
-                }
-                u_shared[(half * 8 + tile[x]) * 32 + lane] = make_float4(u[0], u[2], u[1], u[3]);
-            }
+            scan_make_u(my, in, now, n, bias, c1_shared, u_shared, scale);
 #pragma unroll
             for (uint32_t x = 0; x < OWN; x++)
                 S_shared[(half * TILES + quarter * OWN + x) * 32 + lane] =
@@ -302,15 +389,15 @@ __global__ void __launch_bounds__(CHANNELS * 8, 1)
                 const float4 s = S_shared[(half * TILES + m) * 32 + lane];
 #pragma unroll
                 for (int x = 0; x < 2; x++) {
-                    const uint32_t t = tile[x] * 8 + row;
-                    if (tile[x] < n_tiles)
+                    const uint32_t t = my.tile[x] * 8 + row;
+                    if (my.tile[x] < n_tiles)
                         mma_tf32(o[x], s, *(const float2 *)(now + t * MP + by_four(t, m * 8 + pair)));
                 }
             }
 #pragma unroll 2
             for (uint32_t i = 0; i < n_tiles; i++) {
                 const float4 u = u_shared[(half * 8 + i) * 32 + lane];
-                const float *k = now + at_k + (i * 8 + pair) * MP;
+                const float *k = now + my.at_k + (i * 8 + pair) * MP;
 #pragma unroll
                 for (uint32_t x = 0; x < OWN; x++) {
                     const uint32_t m = by_pairs(pair, (quarter * OWN + x) * 8 + row);
@@ -318,49 +405,19 @@ __global__ void __launch_bounds__(CHANNELS * 8, 1)
                 }
 #pragma unroll
                 for (int x = 0; x < 2; x++) {
-                    const uint32_t t = tile[x] * 8 + row;
-                    if (i <= tile[x] && tile[x] < n_tiles)
-                        mma_tf32(own[x], u, *(const float2 *)(now + at_scores + t * PIECE + by_four(t, i * 8 + pair)));
+                    const uint32_t t = my.tile[x] * 8 + row;
+                    if (i <= my.tile[x] && my.tile[x] < n_tiles)
+                        mma_tf32(own[x], u,
+                                 *(const float2 *)(now + my.at_scores + t * PIECE + by_four(t, i * 8 + pair)));
                 }
             }
 #pragma unroll
             for (uint32_t x = 0; x < OWN; x++)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
-                    S[x][i] = __fmaf_rn(now[at_decay + (quarter * OWN + x) * 8 + pair + i % 2], S[x][i], more[x][i]);
-                    // the gate of E8
-#pragma unroll
-            for (int x = 0; x < 2; x++) {
-                if (tile[x] >= n_tiles) continue;
-                float out[4], square[2];
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const uint32_t t = tile[x] * 8 + pair + i % 2, at = t * CHANNELS + by_pairs(t, c_lane + i / 2 * 8);
-                    const bool there = t < n && e0 + c_lane + i / 2 * 8 < E;
-                    const float z = DIRECT ? z_own[x][i] : now[at_z + at], s = DIRECT ? s_own[x][i] : now[at_s + at];
-                    out[i] = there ? __fmaf_rn(residual[i / 2], s, o[x][i] + own[x][i]) * fast_silu(z * scale[x][i % 2])
-                                   : 0.0f;
-                }
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    square[i] = __fmaf_rn(out[i], out[i], out[i + 2] * out[i + 2]);
-#pragma unroll
-                    for (int j = 4; j < 32; j *= 2) square[i] += __shfl_xor_sync(0xffffffffu, square[i], j);
-                    if (row == 0) squares[half * PIECE + tile[x] * 8 + pair + i] = square[i];
-                }
-                // lanes of neighbouring channels exchange, so that each has two channels of one token
-                const uint32_t odd = row % 2, t = tile[x] * 8 + pair + odd;
-#pragma unroll
-                for (int h = 0; h < 2; h++) {
-                    const float y0 = out[2 * h] * norm[h], y1 = out[2 * h + 1] * norm[h],
-                                other = __shfl_xor_sync(0xffffffffu, odd ? y0 : y1, 4);
-                    const uint32_t e = e0 + c_lane - odd + h * 8;
-                    T two[2] = {from_float<T>(odd ? other : y0), from_float<T>(odd ? y1 : other)};
-                    if (t < n && e < E)
-                        *(uint32_t *)(act + act_at<T>((uint32_t)r0 + t, e, Ek)) =
-                            *(const uint16_t *)&two[0] | (uint32_t) * (const uint16_t *)&two[1] << 16;
-                }
-            }
+                    S[x][i] =
+                        __fmaf_rn(now[my.at_decay() + (quarter * OWN + x) * 8 + pair + i % 2], S[x][i], more[x][i]);
+            scan_gate<T>(my, now, n, r0, o, own, scale, z_own, s_own, residual, norm, squares, act);
             n_before = n;
         }
         if (n_buffers == 1) {
