@@ -22,6 +22,91 @@ template <int MW, int NB, int SK, int STAGES, int CLUSTER> struct wide {
     };
 };
 
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// One thread: the weights and the rows of the block's slices through the ring.
+template <class G, int SK, int STAGES, int SL>
+__device__ __forceinline__ void wide_feed(unsigned char *ring, uint64_t *full, uint64_t *empty, const wide_part &p,
+                                          uint32_t KT, uint32_t rank, uint32_t tile0, uint32_t row0) {
+    uint64_t once, often;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(once));
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(often));
+    for (int pass = 0; pass < 2; pass++) { // first the weights that fit, then the rest
+        uint32_t it = 0;
+        for (uint32_t slice = rank * SL; slice < rank * SL + SL; slice++) {
+            const uint32_t end = slice_at(KT, slice + 1);
+            for (uint32_t k = slice_at(KT, slice); k < end; k += SK, it++) {
+                const uint32_t s = it % STAGES;
+                unsigned char *at = ring + s * G::STAGE;
+                if (pass == (it >= STAGES)) {
+                    if (pass) barrier_wait(empty + s, (it / STAGES + 1) & 1);
+                    barrier_expect(full + s, G::STAGE);
+                    copy_box(at, &p.w, k, tile0, full + s, once);
+                }
+                if (pass) copy_box(at + G::W_STAGE, &p.x, k, row0 / 8, full + s, often);
+            }
+        }
+        if (!pass) wait_for_inputs(); // x is whole
+    }
+}
+
+// A stage's weights to registers; past the slice nothing.
+template <int SK>
+__device__ __forceinline__ void wide_weights(uint4 (&a)[SK], const unsigned char *at, uint32_t warp, uint32_t lane,
+                                             uint32_t n) {
+#pragma unroll
+    for (int j = 0; j < SK; j++) {
+        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(a[j].x), "=r"(a[j].y), "=r"(a[j].z), "=r"(a[j].w)
+                     : "r"(shared_address(at + (warp * SK + j) * 512 + lane * 16)));
+        if (j >= n) a[j] = make_uint4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int j = 0; j < SK; j++) // in registers before the fence
+        asm volatile("" : "+r"(a[j].x), "+r"(a[j].y), "+r"(a[j].z), "+r"(a[j].w)::"memory");
+}
+
+// A slice's sums, if it has `some` k, to those of the slices before, in linear.cu's order.
+template <int NB, int CLUSTER, int MORE>
+__device__ __forceinline__ void wide_add(float (&acc)[NB / 2], float (&sum)[NB / 2], float (&more)[MORE],
+                                         uint32_t slice, bool some) {
+#pragma unroll
+    for (int i = 0; i < NB / 2; i++) {
+        asm volatile("" : "+f"(acc[i])::"memory"); // read after the wait
+        if (CLUSTER == 8 && slice % 2)
+            more[i] = some ? acc[i] : 0;
+        else if (CLUSTER == 2 && slice / 4 % 2)
+            more[i] += some ? acc[i] : -0.0f;
+        else if (some)
+            sum[i] += acc[i];
+        if (CLUSTER == 1 && slice % 4 == 3) more[i] += sum[i], sum[i] = -0.0f;
+    }
+}
+
+// The warp's sums to where the cluster reads them.
+template <class G, int NB, int CLUSTER, int MORE>
+__device__ __forceinline__ void wide_leave(float *sums, const float (&sum)[NB / 2], const float (&more)[MORE],
+                                           uint32_t warp, uint32_t lane) {
+    const uint32_t at = (lane % 4 * 2) * G::LD + warp * 16 + lane / 4;
+#pragma unroll
+    for (int j = 0; j < G::PLANES; j++)
+#pragma unroll
+        for (int i = 0; i < NB / 2; i++)
+            sums[at + (j * NB + i / 4 * 8 + i % 2) * G::LD + i / 2 % 2 * 8] = CLUSTER == 1 || j ? more[i] : sum[i];
+}
+
+// The scales of the rows that the block finishes; all its warps but the one that feeds the ring.
+template <class T, int MW, int NB, int CLUSTER>
+__device__ __forceinline__ void wide_scales(float *scales, const row_norm &norm, uint32_t warp, uint32_t rank,
+                                            uint32_t row0, uint32_t n_rows) {
+    enum { EIGHTS = NB / 8 > CLUSTER ? NB / 8 / CLUSTER : 1, EACH = EIGHTS * 2 / MW ? EIGHTS * 2 / MW : 1 };
+    const auto row = [&](uint32_t i) {
+        const uint32_t m = warp * EACH + i;
+        return (m / 8 * CLUSTER + rank) * 8 + m % 8;
+    };
+    scales_of<T, EACH>(scales, norm, row0, row, [&](uint32_t r) { return r < NB && row0 + r < n_rows; });
+}
+#endif
+
 template <class T, int MW, int NB, int SK, int STAGES, int CLUSTER, int BLOCKS, class Out>
 __global__ void __launch_bounds__(wide<MW, NB, SK, STAGES, CLUSTER>::THREADS, BLOCKS)
     wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_part two, uint32_t KT,
@@ -74,26 +159,7 @@ __global__ void __launch_bounds__(wide<MW, NB, SK, STAGES, CLUSTER>::THREADS, BL
     };
     if (warp == MW * 4) {
         if (lane == 0) {
-            uint64_t once, often;
-            asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(once));
-            asm volatile("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(often));
-            for (int pass = 0; pass < 2; pass++) { // first the weights that fit, then the rest
-                uint32_t it = 0;
-                for (uint32_t slice = rank * SL; slice < rank * SL + SL; slice++) {
-                    const uint32_t end = slice_at(KT, slice + 1);
-                    for (uint32_t k = slice_at(KT, slice); k < end; k += SK, it++) {
-                        const uint32_t s = it % STAGES;
-                        unsigned char *at = ring + s * G::STAGE;
-                        if (pass == (it >= STAGES)) {
-                            if (pass) barrier_wait(empty + s, (it / STAGES + 1) & 1);
-                            barrier_expect(full + s, G::STAGE);
-                            copy_box(at, &p->w, k, tile0, full + s, once);
-                        }
-                        if (pass) copy_box(at + G::W_STAGE, &p->x, k, row0 / 8, full + s, often);
-                    }
-                }
-                if (!pass) wait_for_inputs(); // x is whole
-            }
+            wide_feed<G, SK, STAGES, SL>(ring, full, empty, *p, KT, rank, tile0, row0);
         }
         __syncwarp();
     } else {
@@ -101,12 +167,7 @@ __global__ void __launch_bounds__(wide<MW, NB, SK, STAGES, CLUSTER>::THREADS, BL
         wait_for_inputs();
         if (held) load_group(0);
         if (out.norm.squares) { // while x is on its way
-            enum { EACH = EIGHTS * 2 / MW ? EIGHTS * 2 / MW : 1 };
-            const auto row = [&](uint32_t i) {
-                const uint32_t m = warp * EACH + i;
-                return (m / 8 * CLUSTER + rank) * 8 + m % 8;
-            };
-            scales_of<T, EACH>(scales, out.norm, row0, row, [&](uint32_t r) { return r < NB && row0 + r < n_rows; });
+            wide_scales<T, MW, NB, CLUSTER>(scales, out.norm, warp, rank, row0, n_rows);
         }
         float acc[NB / 2], sum[NB / 2], more[CLUSTER == 4 || CLUSTER == 16 ? 1 : NB / 2];
 #pragma unroll
@@ -124,16 +185,7 @@ __global__ void __launch_bounds__(wide<MW, NB, SK, STAGES, CLUSTER>::THREADS, BL
                 const unsigned char *at = ring + s * G::STAGE;
                 barrier_wait(full + s, it / STAGES & 1);
                 uint4 a[SK];
-#pragma unroll
-                for (int j = 0; j < SK; j++) { // past the slice: nothing
-                    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                                 : "=r"(a[j].x), "=r"(a[j].y), "=r"(a[j].z), "=r"(a[j].w)
-                                 : "r"(shared_address(at + (warp * SK + j) * 512 + lane * 16)));
-                    if (j >= n) a[j] = make_uint4(0, 0, 0, 0);
-                }
-#pragma unroll
-                for (int j = 0; j < SK; j++) // in registers before the fence
-                    asm volatile("" : "+r"(a[j].x), "+r"(a[j].y), "+r"(a[j].z), "+r"(a[j].w)::"memory");
+                wide_weights(a, at, warp, lane, n);
                 const uint64_t b = form | (shared_address(at + G::W_STAGE) & 0x3ffff) >>
                                               4; // without the block's number in its cluster
                 wgmma_begin();
@@ -143,27 +195,11 @@ __global__ void __launch_bounds__(wide<MW, NB, SK, STAGES, CLUSTER>::THREADS, BL
                 wgmma_wait<0>();
                 if (lane == 0) barrier_arrive(empty + s);
             }
-#pragma unroll
-            for (int i = 0; i < NB / 2; i++) {
-                asm volatile("" : "+f"(acc[i])::"memory"); // read after the wait
-                if (CLUSTER == 8 && slice % 2)
-                    more[i] = k0 != k1 ? acc[i] : 0;
-                else if (CLUSTER == 2 && slice / 4 % 2)
-                    more[i] += k0 != k1 ? acc[i] : -0.0f;
-                else if (k0 != k1)
-                    sum[i] += acc[i];
-                if (CLUSTER == 1 && slice % 4 == 3) more[i] += sum[i], sum[i] = -0.0f;
-            }
+            wide_add<NB, CLUSTER>(acc, sum, more, slice, k0 != k1);
         }
         delay(16);
         asm volatile("bar.sync 1, %0;" ::"n"(MW * 128) : "memory"); // nobody reads the ring any more
-        float *sums = (float *)ring;
-        const uint32_t at = (lane % 4 * 2) * G::LD + warp * 16 + lane / 4;
-#pragma unroll
-        for (int j = 0; j < G::PLANES; j++)
-#pragma unroll
-            for (int i = 0; i < NB / 2; i++)
-                sums[at + (j * NB + i / 4 * 8 + i % 2) * G::LD + i / 2 % 2 * 8] = CLUSTER == 1 || j ? more[i] : sum[i];
+        wide_leave<G, NB, CLUSTER>((float *)ring, sum, more, warp, lane);
     }
     if (!held && warp < MW * 4) out.template load<T>(column, o, o < O), load_group(0);
     if (CLUSTER == 1)
