@@ -317,6 +317,85 @@ __device__ __forceinline__ void leave_gate(const float (&acc)[NB / 2], broad_pla
     my.sync();
     if (my.elected) leave_tiles(my.out, &maps.act, my.o / 32, my.row0 / 8), leave_together();
 }
+
+// Three warps: the scales of the rows of the block's tiles, one tile after the other.
+template <class T, class G>
+__device__ __forceinline__ void broad_scale_rows(float (*scales)[G::N], uint64_t *scaled, uint64_t *used,
+                                                 const row_norm &norm, const broad_order &order, uint32_t warp) {
+    wait_for_inputs();
+    uint32_t n = 0;
+#pragma unroll 1
+    for (uint32_t t = blockIdx.x; t < order.blocks * order.row_blocks; t += gridDim.x, n++) {
+        uint32_t row0, block;
+        broad_tile<G>(order, t, row0, block);
+        if (n >= 2) barrier_wait(used + n % 2, (n / 2 - 1) & 1);
+        broad_scales<T>(scales[n % 2], norm, row0, min((uint32_t)G::N, order.n_rows - row0), G::N, warp, 3);
+        barrier_arrive(scaled + n % 2);
+    }
+}
+
+// The sums of rows 32 c and on, scaled, to the stream at `base`; the new stream's squares and its outputs g and g + 8
+// of the next product's operand.
+template <class T, int NB>
+__device__ __forceinline__ void add_base(const float (&acc)[NB / 2], const broad_place &my, int c, uint32_t base,
+                                         const uint32_t (&to)[4], const float (&w)[2], bool leaves, float (&square)[8],
+                                         uint32_t (&low)[4], uint32_t (&high)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 scale = my.scale_of(c * 32 + i * 8);
+        float v[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            v[e] =
+                add_scaled(shared_float(base + i * 1024 + to[e]), e % 2 ? scale.y : scale.x, acc[c * 16 + i * 4 + e]);
+            if (leaves) shared_store(base + i * 1024 + to[e], v[e]);
+        }
+        square[i * 2] = __fmaf_rn(v[2], v[2], v[0] * v[0]), square[i * 2 + 1] = __fmaf_rn(v[3], v[3], v[1] * v[1]);
+        low[i] = pair_of<T>(weighted<T>(v[0], w[0]), weighted<T>(v[1], w[0]));
+        high[i] = pair_of<T>(weighted<T>(v[2], w[1]), weighted<T>(v[3], w[1]));
+    }
+}
+
+// 32 rows of the next product's operand, and their squares: these are summed over g until lane g has those of rows
+// 8 (g / 2) + 2 t + g % 2.
+__device__ __forceinline__ void leave_packed(const broad_place &my, uint32_t to, float *parts, const uint32_t (&low)[4],
+                                             const uint32_t (&high)[4], float (&square)[8]) {
+    store_matrices(to, low), store_matrices(to + 128, high);
+#pragma unroll
+    for (int half = 4; half; half >>= 1)
+#pragma unroll
+        for (int j = 0; j < half; j++) {
+            const bool upper = my.lane & half * 4;
+            const float given = upper ? square[j] : square[j + half], kept = upper ? square[j + half] : square[j];
+            square[j] = kept + __shfl_xor_sync(0xffffffffu, given, half * 4);
+        }
+    parts[my.warp * 32 + my.lane / 8 * 8 + my.lane % 4 * 2 + my.lane / 4 % 2] = square[0];
+}
+
+// A row's squares of the warpgroup.
+__device__ __forceinline__ float sum_of_warps(const float *part) {
+    return ((part[0] + part[32]) + part[64]) + part[96];
+}
+
+// One thread: the block's barriers.
+template <class G>
+__device__ __forceinline__ void broad_barriers(uint64_t *full, uint64_t *empty, uint64_t *scaled, uint64_t *used) {
+    for (int i = 0; i < G::STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, G::MW * 4);
+    for (int i = 0; i < 2; i++) barrier_init(scaled + i, 96), barrier_init(used + i, G::MW * 4);
+    barriers_there();
+}
+
+// The elected thread gives stages of the stream back when what left of them has been read: one, or what it still has.
+template <int STAGES> __device__ __forceinline__ void give_one_back(uint64_t *empty, uint32_t (&held)[2]) {
+    wait_left<1>();
+    if (held[0] < STAGES) barrier_arrive(empty + held[0]);
+    held[0] = held[1], held[1] = STAGES;
+}
+template <int STAGES> __device__ __forceinline__ void give_all_back(uint64_t *empty, const uint32_t (&held)[2]) {
+    wait_left<0>();
+    for (int i = 0; i < 2; i++)
+        if (held[i] < STAGES) barrier_arrive(empty + held[i]);
+}
 #endif
 
 template <class T, int MW, int NB, class Out>
@@ -334,9 +413,7 @@ __global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
                    n_tiles = order.blocks * order.row_blocks, step = gridDim.x;
     const bool norms = out.norm.squares != NULL;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, SENDER);
-        for (int i = 0; i < 2; i++) barrier_init(scaled + i, 96), barrier_init(used + i, SENDER);
-        barriers_there();
+        broad_barriers<G>(full, empty, scaled, used);
     }
     __syncthreads(); // the barriers are there
     let_next_start();
@@ -348,19 +425,8 @@ __global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
         if (MW == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == SENDER * 32)
             broad_feed<G, residual>(ring, full, empty, maps, order);
-        else if (norms && warp > SENDER) {
-            wait_for_inputs();
-            uint32_t n = 0;
-#pragma unroll 1
-            for (uint32_t t = blockIdx.x; t < n_tiles; t += step, n++) {
-                uint32_t row0, block;
-                broad_tile<G>(order, t, row0, block);
-                if (n >= 2) barrier_wait(used + n % 2, (n / 2 - 1) & 1);
-                broad_scales<T>(scales[n % 2], out.norm, row0, min((uint32_t)NB, order.n_rows - row0), NB,
-                                warp - SENDER - 1, 3);
-                barrier_arrive(scaled + n % 2);
-            }
-        }
+        else if (norms && warp > SENDER)
+            broad_scale_rows<T, G>(scales, scaled, used, out.norm, order, warp - SENDER - 1);
         __syncwarp();
     } else {
         if (MW == 2) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
@@ -429,52 +495,21 @@ __global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
                 const float w[2] = {packs && o < out.D ? out.w[o] : 0.0f, packs && o + 8 < out.D ? out.w[o + 8] : 0.0f};
                 float *const parts = (float *)(my.out + 8192); // [2][4 warps][32 rows]
                 const uint32_t matrix = shared_address(my.out) + lane / 8 * 1024 + my.warp * 256 + lane % 8 * 16;
-                uint32_t held[2] = {
-                    STAGES,
-                    STAGES}; // stages that the elected thread still has: until what left before the latest, the latest
+                // Stages that the elected thread still has: until what left before the latest, the latest.
+                uint32_t held[2] = {STAGES, STAGES};
 #pragma unroll
                 for (int c = 0; c < NB / 32; c++) {
                     if (c * 32 >= my.rows) break;
-                    if (my.elected) {
-                        wait_left<1>();
-                        if (held[0] < STAGES) barrier_arrive(empty + held[0]);
-                        held[0] = held[1], held[1] = STAGES;
-                    }
+                    if (my.elected) give_one_back<STAGES>(empty, held);
                     my.sync(); // this half is free
                     if (c % EACH == 0) barrier_wait(full + s, phase);
                     unsigned char *const stage = ring + s * G::STAGE + c % EACH * 4096;
                     const uint32_t base = shared_address(stage) + box;
                     float square[8];
                     uint32_t low[4], high[4]; // outputs g and g + 8
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        const float2 scale = my.scale_of(c * 32 + i * 8);
-                        float v[4];
-#pragma unroll
-                        for (int e = 0; e < 4; e++) {
-                            v[e] = add_scaled(shared_float(base + i * 1024 + to[e]), e % 2 ? scale.y : scale.x,
-                                              acc[c * 16 + i * 4 + e]);
-                            if (leaves) shared_store(base + i * 1024 + to[e], v[e]);
-                        }
-                        square[i * 2] = __fmaf_rn(v[2], v[2], v[0] * v[0]),
-                                   square[i * 2 + 1] = __fmaf_rn(v[3], v[3], v[1] * v[1]);
-                        low[i] = pair_of<T>(weighted<T>(v[0], w[0]), weighted<T>(v[1], w[0]));
-                        high[i] = pair_of<T>(weighted<T>(v[2], w[1]), weighted<T>(v[3], w[1]));
-                    }
+                    add_base<T, NB>(acc, my, c, base, to, w, leaves, square, low, high);
                     if (packs) {
-                        store_matrices(matrix + my.turn * 4096, low),
-                            store_matrices(matrix + my.turn * 4096 + 128, high);
-#pragma unroll
-                        for (int half = 4; half;
-                             half >>= 1) // sums over g: in the end lane g has those of rows 8 (g / 2) + 2 t + g % 2
-#pragma unroll
-                            for (int j = 0; j < half; j++) {
-                                const bool upper = lane & half * 4;
-                                const float given = upper ? square[j] : square[j + half],
-                                            kept = upper ? square[j + half] : square[j];
-                                square[j] = kept + __shfl_xor_sync(0xffffffffu, given, half * 4);
-                            }
-                        parts[my.turn * 128 + my.warp * 32 + lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2] = square[0];
+                        leave_packed(my, matrix + my.turn * 4096, parts + my.turn * 128, low, high, square);
                     }
                     written_for_wgmma();
                     my.sync();
@@ -487,9 +522,8 @@ __global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
                         leave_together();
                     }
                     if (packs && my.warp == 0 && c * 32 + lane < my.rows && my.o < out.D) {
-                        const float *part = parts + my.turn * 128 + lane;
                         out.squares[(size_t)(my.row0 + c * 32 + lane) * ((out.D + 63) / 64) + my.o / 64] =
-                            ((part[0] + part[32]) + part[64]) + part[96];
+                            sum_of_warps(parts + my.turn * 128 + lane);
                     }
                     my.turn ^= 1;
                     if (c % EACH == EACH - 1 || c * 32 + 32 >= my.rows) {
@@ -500,11 +534,7 @@ __global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
                         advance();
                     }
                 }
-                if (my.elected) {
-                    wait_left<0>();
-                    for (int i = 0; i < 2; i++)
-                        if (held[i] < STAGES) barrier_arrive(empty + held[i]);
-                }
+                if (my.elected) give_all_back<STAGES>(empty, held);
             } else if constexpr (az)
                 leave_az<T, G>(acc, my, maps, out);
             else
