@@ -363,6 +363,59 @@ __device__ __forceinline__ void state_tile(float4 *tile, const float *q, const r
     }
 }
 
+// How many of n_all rows there are without the padding at the end; a whole warp calls it.
+template <class R> __device__ __forceinline__ uint32_t rows_used(uint32_t n_all, const R &used_row) {
+    const uint32_t lane = threadIdx.x % 32;
+    uint32_t n = 0;
+    for (uint32_t t = 0; t < n_all; t += 32) {
+        const uint32_t used = __ballot_sync(0xffffffffu, t + lane < n_all && used_row(t + lane));
+        if (used) n = t + 32 - __clz(used);
+    }
+    return n;
+}
+// Asks for k and alpha of a row's deferred tokens, by a warp.
+__device__ __forceinline__ void ask_deferred(const state_io &io, uint2 row, const row_gates &at, float *to) {
+    const uint32_t lane = threadIdx.x % 32;
+    for (uint32_t i = 0; i < (row.y & 0xff); i++) {
+        const float *from = deferred_at(io, row.x, i) + io.shape.Ep;
+        for (uint32_t j = 4 * lane; j < 2 * at.M4; j += 128) copy16(to + at.late(i) + j, from + j);
+    }
+}
+// Waits for the first of c1 here, so that no row waits for them, and with them for what was asked for since.
+__device__ __forceinline__ void wait_early(float (&early)[4][STATE_EARLY_R / 4], uint32_t bits) {
+    const float nothing = __uint_as_float(bits);
+#pragma unroll
+    for (int l = 0; l < 4; l++)
+#pragma unroll
+        for (int j = 0; j < STATE_EARLY_R / 4; j++) early[l][j] = __fadd_rn(early[l][j], nothing);
+}
+// One lane: asks for the tile after those that are on their way, where the place of row t, b, or the one before is
+// free.
+template <class Fetch>
+__device__ __forceinline__ void fetch_next(const Fetch &fetch, const uint2 *rows, uint32_t t, uint32_t n, uint32_t b,
+                                           uint32_t bufs, bool write, bool &unfetched) {
+    if (unfetched && t - 1 + bufs < n) { // what was in the place before has left by now
+        if (write)
+            bulk_outs_read<1>();
+        else
+            bulk_outs_read<0>();
+        fetch(rows[t - 1 + bufs], b ? b - 1 : bufs - 1);
+    }
+    unfetched = write;
+    if (!unfetched && t + bufs < n) fetch(rows[t + bufs], b);
+}
+// o of the lane's own channel: what the lanes have by groups, added in order.
+__device__ __forceinline__ float sum_groups(float *groups, const float4 (&o)[4]) {
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < 4; j++) *(float4 *)(groups + (4 * (lane / 8) + j) * 32 + 4 * (lane % 8)) = o[j];
+    __syncwarp(); // the groups
+    float whole = 0;
+#pragma unroll
+    for (int g = 0; g < STATE_GROUPS; g++) whole += groups[g * 32 + lane];
+    return whole;
+}
+
 // A block: the rows first, first + step, ... of neighbouring panels, a warp each. Each warp makes the gates of one row
 // of as many as there are warps, for all, while those before are in use. Shared memory: the rings, two sets of gates,
 // the ring's barriers. I: M / 16 at most.
@@ -397,15 +450,8 @@ __global__ void __launch_bounds__(256, 1)
     const auto fetch = [&](uint2 row, uint32_t b) { // one lane: a row's tile into place b of the ring
         bulk_in(ring + b * bytes, S_of(row.x), bytes, full + b, row.y & CUDA_WRITE_BACK ? stay : once);
     };
-    uint32_t n = 0; // without the padding rows at the end
-    for (uint32_t t = 0; t < n_all; t += 32) {
-        const uint32_t used = __ballot_sync(0xffffffffu, t + lane < n_all && row_of(t + lane).x != io.shape.n_slots);
-        if (used) n = t + 32 - __clz(used);
-    }
-    if (n == 0) {
-        wait_for_inputs();
-        return;
-    }
+    const uint32_t n = rows_used(n_all, [&](uint32_t t) { return row_of(t).x != io.shape.n_slots; });
+    if (n == 0) return wait_for_inputs();
     if (lane == 0 && there) { // S was last written a step ago, so it comes before the inputs are ready
         for (uint32_t b = 0; b < bufs; b++) bar_init(full + b, 1);
         bars_are_there();
@@ -422,11 +468,7 @@ __global__ void __launch_bounds__(256, 1)
         if (t + warp >= n) return;
         const uint32_t r = first + (t + warp) * step;
         const uint2 row = rows[t + warp];
-        for (uint32_t i = 0; i < (row.y & 0xff); i++) {
-            const float *from = deferred_at(io, row.x, i) + Ep;
-            for (uint32_t j = 4 * lane; j < 2 * at.M4; j += 128)
-                copy16(gates + (set * n_warps + warp) * at.size() + at.late(i) + j, from + j);
-        }
+        ask_deferred(io, row, at, gates + (set * n_warps + warp) * at.size());
         gate_sums(io.shape, in.in, in.splits, in.split_stride, r, sums);
 #pragma unroll
         for (uint32_t i = lane, j = 0; j < 4; j++)
@@ -471,12 +513,8 @@ __global__ void __launch_bounds__(256, 1)
     copies_end();
     read_gates(0, 0);
     copies_end();
-    const float nothing = __uint_as_float(n_rows == 0 ? 0u : 0x80000000u); // -0, but the compiler cannot know
-#pragma unroll
-    for (int l = 0; l < 4; l++) // here, so that no row waits for them, and with them for what was asked for since
-#pragma unroll
-        for (int j = 0; j < STATE_EARLY_R / 4; j++) early[l][j] = __fadd_rn(early[l][j], nothing);
-    float *x = channels; // the row's
+    wait_early(early, n_rows == 0 ? 0u : 0x80000000u); // -0, but the compiler cannot know
+    float *x = channels;                               // the row's
     for (uint32_t t = 0, r = first, b = 0, parity = 0, w = 0, set = 0; t < n; t++, r += step) {
         if (w == 0) {
             make_gates(t, set);
@@ -510,25 +548,13 @@ __global__ void __launch_bounds__(256, 1)
             __syncwarp(); // all have written, or read
             if (lane == 0) {
                 if (write) bulk_out(S_of(row.x), ring + b * bytes, bytes);
-                if (unfetched && t - 1 + bufs < n) { // what was in the place before has left by now
-                    if (write)
-                        bulk_outs_read<1>();
-                    else
-                        bulk_outs_read<0>();
-                    fetch(rows[t - 1 + bufs], b ? b - 1 : bufs - 1);
-                }
-                unfetched = write;
-                if (!unfetched && t + bufs < n) fetch(rows[t + bufs], b);
+                fetch_next(fetch, rows, t, n, b, bufs, write, unfetched);
             }
             if (t + 2 < n) ask(after); // where the row before had its inputs
             copies_end();
             x = x + CHANNELS_ROW < groups ? x + CHANNELS_ROW : channels;
-#pragma unroll
-            for (int j = 0; j < 4; j++) *(float4 *)(groups + (4 * part + j) * 32 + 4 * quad) = o[j];
-            __syncwarp(); // the groups
-            float whole = 0, out = 0;
-#pragma unroll
-            for (int g = 0; g < STATE_GROUPS; g++) whole += groups[g * 32 + lane];
+            const float whole = sum_groups(groups, o);
+            float out = 0;
             if (mine) {
                 out = __fmaf_rn(residual, from_s, whole) * silu(z);
                 ((T *)io.act)[act_at<T>(r, e, (io.shape.E + 15) / 16 * 16)] = from_float<T>(out * act_norm);
