@@ -297,9 +297,374 @@ template <int HALF, int BIT, int N> __device__ __forceinline__ void halve(float 
     }
 }
 
-// Threads: warps 0 to 3 make u, 4 to 7 carry the state, 8 to 11 read out (gates, sums of squares, W_o's operand, in the
-// place of s), 12 to 14 fetch what these three work on, 15 takes away what was read out. Row g of a warp's 16 is
-// channel 2 g, row g + 8 channel 2 g + 1.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// In shared memory.
+struct wide_barriers {
+    uint64_t *full, *empty, *low_full, *low_empty, *gate_full, *gate_empty, *u_full, *u_empty, *o_full, *o_empty,
+        *act_full;
+};
+template <int RS> __device__ __forceinline__ wide_barriers barriers_of(unsigned char *memory) {
+    using mem = wide_memory<RS>;
+    wide_barriers b;
+    b.full = (uint64_t *)(memory + mem::BARRIERS), b.empty = b.full + mem::STAGES, b.low_full = b.empty + mem::STAGES,
+    b.low_empty = b.low_full + mem::LOW_STAGES, b.gate_full = b.low_empty + mem::LOW_STAGES,
+    b.gate_empty = b.gate_full + mem::GATE_STAGES, b.u_full = b.gate_empty + mem::GATE_STAGES,
+    b.u_empty = b.u_full + mem::U_STAGES, b.o_full = b.u_empty + mem::U_STAGES, b.o_empty = b.o_full + 2,
+    b.act_full = b.o_empty + 2;
+    return b;
+}
+// One thread. Every thread arrives for what it has read and written itself; a lane for its warp is no faster
+// (kernels/NOTES.md).
+template <int RS> __device__ __forceinline__ void make_barriers(const wide_barriers &b) {
+    using mem = wide_memory<RS>;
+    for (uint32_t i = 0; i < mem::STAGES; i++) barrier_init(b.full + i, 1), barrier_init(b.empty + i, 128);
+    for (uint32_t i = 0; i < mem::LOW_STAGES; i++) barrier_init(b.low_full + i, 1), barrier_init(b.low_empty + i, 128);
+    for (uint32_t i = 0; i < mem::GATE_STAGES; i++)
+        barrier_init(b.gate_full + i, 1), barrier_init(b.gate_empty + i, 32), barrier_init(b.act_full + i, 128);
+    for (uint32_t i = 0; i < mem::U_STAGES; i++) barrier_init(b.u_full + i, 128), barrier_init(b.u_empty + i, 128);
+    for (uint32_t i = 0; i < 2; i++) barrier_init(b.o_full + i, 128), barrier_init(b.o_empty + i, 128);
+    barriers_there();
+}
+// What a block works on, and the thread's place in it. Row g of a warp's 16 is channel 2 g, row g + 8 channel 2 g + 1.
+struct wide_place {
+    unsigned char *memory;
+    uint32_t first, begin, end; // the segment's first row; its tokens that go by pieces
+    int64_t pos;                // of the segment's first token
+    uint32_t lane, warp, pair;  // the warp in its role; the lane's column of a product
+    uint32_t e0, e, in_tile;    // the block's first channel; e and e + 1 are the thread's; where e lies in a tile
+    bool mine;                  // e and e + 1 are below E, which is even
+};
+
+// ---- three warps fetch, one takes away ----
+
+struct wide_width {
+    uint32_t Ek, k_tiles; // E, padded to tiles of 16; how many of these tiles are the block's
+};
+
+// The rows of a piece of n tokens; the barrier expects them.
+template <class T, int RS>
+__device__ __forceinline__ void fetch_rows(const wide_place &p, const wide_width &width, uint32_t n,
+                                           const CUtensorMap *map, const void *from, uint32_t r0, unsigned char *to,
+                                           uint64_t *barrier) {
+    const size_t eight = (size_t)(width.Ek / 16) * 128; // from a row of packed activations to the eighth after it
+    if (r0 % 8 == 0 && n == PIECE && width.k_tiles == 4) {
+        if (p.lane == 0) copy_box(shared_address(to), map, 0, p.e0 / 16, r0 / 8, barrier);
+    } else if (p.lane < (r0 % 8 + n + 7) / 8)
+        bulk_copy(to + p.lane * wide_memory<RS>::TILE, (const T *)from + (r0 / 8 + p.lane) * eight + p.e0 * 8,
+                  width.k_tiles * 256, barrier);
+}
+__device__ __forceinline__ uint32_t bytes_of(const wide_width &width, uint32_t n, uint32_t r0) {
+    return (r0 % 8 + n + 7) / 8 * width.k_tiles * 256;
+}
+// One warp: of each piece, what all channels share.
+template <int RS>
+__device__ __forceinline__ void fetch_scores(const wide_place &p, const wide_barriers &b, const wide_work &work) {
+    using mem = wide_memory<RS>;
+    constexpr uint32_t STAGES = mem::STAGES;
+    uint32_t n;
+    for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
+        n = piece_length(p.pos, lo, p.end);
+        const uint32_t groups = (n + 7) / 8, stage = it % STAGES, late = groups > 4 ? groups - 4 : 0;
+        const size_t r0 = p.first + lo;
+        unsigned char *at = p.memory + stage * mem::STAGE;
+        if (it >= STAGES) barrier_wait(b.empty + stage, (it / STAGES - 1) & 1);
+        if (p.lane == 0)
+            barrier_expect(b.full + stage,
+                           groups * (GROUP_Q + GROUP_K + GROUP_A) * 4 + late * GROUP_A * 4 + WIDE_M * 4);
+        __syncwarp(); // the barrier knows
+        if (p.lane == 16) bulk_copy(at + mem::K, work.k + r0 * GROUP_K, groups * GROUP_K * 4, b.full + stage);
+        if (p.lane == 17) bulk_copy(at + mem::Q, work.q + r0 * GROUP_Q, groups * GROUP_Q * 4, b.full + stage);
+        if (p.lane == 18) bulk_copy(at + mem::EARLY, work.early + r0 * GROUP_A, groups * GROUP_A * 4, b.full + stage);
+        if (p.lane == 19) bulk_copy(at + mem::DECAY, work.decay + r0 * WIDE_M, WIDE_M * 4, b.full + stage);
+        if (p.lane == 20 && late)
+            bulk_copy(at + mem::LATE, work.late + (r0 + 4) * GROUP_A, late * GROUP_A * 4, b.full + stage);
+        __syncwarp();
+    }
+}
+// One warp: of each piece, a and c0.
+template <class T, int RS>
+__device__ __forceinline__ void fetch_low(const wide_place &p, const wide_width &width, const wide_barriers &b,
+                                          const wide_work &work, const scan_in &in, const wide_maps &maps) {
+    using mem = wide_memory<RS>;
+    constexpr uint32_t RP = RS * 8, LOW_STAGES = mem::LOW_STAGES;
+    uint32_t n;
+    for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
+        n = piece_length(p.pos, lo, p.end);
+        const uint32_t stage = it % LOW_STAGES, r0 = p.first + lo, low = (n + 7) / 8 * RP * 32;
+        unsigned char *at = p.memory + mem::LOWS + stage * mem::LOW_STAGE;
+        if (it >= LOW_STAGES) barrier_wait(b.low_empty + stage, (it / LOW_STAGES - 1) & 1);
+        if (p.lane == 0) barrier_expect(b.low_full + stage, low + bytes_of(width, n, r0));
+        __syncwarp(); // the barrier knows
+        if (p.lane == 16) bulk_copy(at + mem::LOW, work.low + (size_t)r0 * 8 * RP, low, b.low_full + stage);
+        fetch_rows<T, RS>(p, width, n, &maps.a, in.a_act, r0, at, b.low_full + stage);
+    }
+}
+// One warp: of each piece, z and s.
+template <class T, int RS>
+__device__ __forceinline__ void fetch_gates(const wide_place &p, const wide_width &width, const wide_barriers &b,
+                                            const scan_in &in, const wide_maps &maps) {
+    using mem = wide_memory<RS>;
+    constexpr uint32_t GATE_STAGES = mem::GATE_STAGES;
+    uint32_t n;
+    for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
+        n = piece_length(p.pos, lo, p.end);
+        const uint32_t stage = it % GATE_STAGES, r0 = p.first + lo;
+        unsigned char *at = p.memory + mem::GATES + stage * mem::GATE_STAGE;
+        if (it >= GATE_STAGES) barrier_wait(b.gate_empty + stage, (it / GATE_STAGES - 1) & 1);
+        if (p.lane == 0) barrier_expect(b.gate_full + stage, 2 * bytes_of(width, n, r0));
+        __syncwarp(); // the barrier knows
+        fetch_rows<T, RS>(p, width, n, &maps.z, in.z_act, r0, at, b.gate_full + stage);
+        fetch_rows<T, RS>(p, width, n, &maps.s, in.s_act, r0, at + mem::S_ROWS, b.gate_full + stage);
+    }
+}
+// One warp: what was read out leaves.
+template <class T, int RS>
+__device__ __forceinline__ void take_away(const wide_place &p, const wide_width &width, const wide_barriers &b,
+                                          const wide_maps &maps, uint32_t Ep, float *sums, T *act) {
+    using mem = wide_memory<RS>;
+    constexpr uint32_t GATE_STAGES = mem::GATE_STAGES;
+    uint32_t n;
+    for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
+        n = piece_length(p.pos, lo, p.end);
+        const uint32_t stage = it % GATE_STAGES, r0 = p.first + lo, shift = r0 % 8;
+        const unsigned char *at = p.memory + mem::GATES + stage * mem::GATE_STAGE + mem::S_ROWS;
+        barrier_wait(b.act_full + stage, it / GATE_STAGES & 1);
+        if (shift == 0 && n == PIECE && width.k_tiles == 4) {
+            if (p.lane == 0) store_box(&maps.act, shared_address(at), 0, p.e0 / 16, r0 / 8);
+        } else // rows that are the piece's, by 16 bytes
+            for (uint32_t i = p.lane; i < (shift + n + 7) / 8 * 64; i += 32) {
+                const uint32_t t = i / 64 * 8 + i % 8 - shift, column = i % 64 / 8 * 8;
+                if (t < n && p.e0 + column < width.Ek)
+                    *(uint4 *)(act + act_at<T>(r0 + t, p.e0 + column, width.Ek)) = *(const uint4 *)(at + i * 16);
+            }
+        for (uint32_t i = p.lane; i < 2 * n; i += 32) { // over two warps
+            const uint32_t t = i / 2, half = i % 2;
+            const float *square = (const float *)(at - mem::S_ROWS + t / 8 * mem::TILE + half * 512) + t % 8;
+            if (p.e0 + half * 32 < Ep) sums[(size_t)(r0 + t) * (Ep / 32) + p.e0 / 32 + half] = square[0] + square[64];
+        }
+        if (p.lane == 0) stores_read();
+        barrier_arrive(b.gate_empty + stage);
+    }
+    if (p.lane == 0) stores_done(); // before the next kernel may read them
+}
+
+// ---- a warpgroup each ----
+
+// Makes u of the next piece.
+template <class T, int RS>
+__device__ __forceinline__ void make_u(const wide_place &p, const wide_barriers &b, const scan_in &in, uint32_t R,
+                                       uint32_t E) {
+    using mem = wide_memory<RS>;
+    constexpr uint32_t RP = RS * 8, LOW_STAGES = mem::LOW_STAGES;
+    float4 c1[RS]; // W_c1 as first operand, times what makes exp(-x) a power of 2
+    float bias[2];
+#pragma unroll
+    for (uint32_t x = 0; x < RS; x++) {
+        float v[4];
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t j = x * 8 + p.lane % 4 + i / 2 * 4;
+            v[i] = p.mine && j < R ? tf32(in.c1[(size_t)(p.e + i % 2) * R + j] * -1.44269504f) : 0.0f;
+        }
+        c1[x] = make_float4(v[0], v[1], v[2], v[3]);
+    }
+    bias[0] = p.mine ? in.c1_b[p.e] * -1.44269504f : 0.0f, bias[1] = p.mine ? in.c1_b[p.e + 1] * -1.44269504f : 0.0f;
+    wait_for_inputs();
+    uint32_t n;
+    for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
+        n = piece_length(p.pos, lo, p.end);
+        const uint32_t stage = it % LOW_STAGES, shift = (p.first + lo) % 8;
+        const unsigned char *at = p.memory + mem::LOWS + stage * mem::LOW_STAGE;
+        barrier_wait(b.low_full + stage, it / LOW_STAGES & 1);
+        if (it >= mem::U_STAGES) barrier_wait(b.u_empty + it % mem::U_STAGES, (it / mem::U_STAGES - 1) & 1);
+        const bool part = n < PIECE || p.e0 + CHANNELS > E;
+#pragma unroll 1
+        for (uint32_t x = 0; x < 8; x += EIGHTS) {
+            float u[EIGHTS * 4];
+            uint32_t a[EIGHTS * 2]; // of tokens 8 (x + i / 2) + pair + i % 2
+#pragma unroll
+            for (uint32_t k = 0; k < RS; k++) in_registers(c1[k]);
+            wgmma_begin();
+#pragma unroll
+            for (uint32_t k = 0; k < RS; k++)
+                wgmma_tf32(u, c1[k], operand(at + mem::LOW + x * RP * 32 + k * 256, 128, RP * 32), k > 0);
+            wgmma_end();
+#pragma unroll
+            for (uint32_t i = 0; i < EIGHTS * 2; i++) {
+                const uint32_t t = shift + p.pair + i % 2;
+                a[i] = *(const uint32_t *)(at + (x + i / 2 + t / 8) * mem::TILE + t % 8 * 16 + p.in_tile);
+                if (part) a[i] = p.mine && (x + i / 2) * 8 + p.pair + i % 2 < n ? a[i] : 0;
+            }
+            wgmma_wait<0>();
+            keep(u);
+            float4 *to =
+                (float4 *)(p.memory + mem::U + it % mem::U_STAGES * mem::U_STAGE) + (p.warp * 8 + x) * 32 + p.lane;
+#pragma unroll
+            for (uint32_t i = 0; i < EIGHTS; i++) {
+                float v[4];
+#pragma unroll
+                for (uint32_t j = 0; j < 4; j++) {
+                    const float in_a = j < 2 ? first_of<T>(a[2 * i + j]) : second_of<T>(a[2 * i + j - 2]);
+                    v[j] = tf32(in_a * inverse(1.0f + exp2_fast(u[4 * i + j] + bias[j / 2])));
+                }
+                to[i * 32] = make_float4(v[0], v[2], v[1], v[3]);
+            }
+        }
+        barrier_arrive(b.low_empty + stage);
+        barrier_arrive(b.u_full + it % mem::U_STAGES);
+    }
+}
+// Carries S on and makes o.
+template <int RS>
+__device__ __forceinline__ void carry_state(const wide_place &p, const wide_barriers &b, float *S_all, uint32_t M,
+                                            uint32_t Ep) {
+    using mem = wide_memory<RS>;
+    constexpr uint32_t STAGES = mem::STAGES;
+    // S was last written a step ago, so it comes before the inputs are ready
+    float S[32], o[32], o_late[16];
+    float *S_mine = S_all + (size_t)(p.e / 32) * M * 32 + p.e % 32;
+    const bool in_state = p.e < Ep;
+#pragma unroll
+    for (uint32_t i = 0; i < 16; i++) {
+        const uint32_t m = i / 2 * 8 + p.pair + i % 2;
+        const float2 x = in_state && m < M ? *(const float2 *)(S_mine + m * 32) : make_float2(0, 0);
+        S[i / 2 * 4 + i % 2] = x.x, S[i / 2 * 4 + i % 2 + 2] = x.y;
+    }
+    wait_for_inputs();
+    float4 f[8];                                      // S as first operand
+    auto start = [&](uint32_t stage, uint32_t turn) { // S as it is before a piece, then what its tokens leave of it
+        const float *decay_from = (const float *)(p.memory + stage * mem::STAGE + mem::DECAY) + p.pair;
+        barrier_wait(b.full + stage, turn & 1);
+#pragma unroll
+        for (uint32_t x = 0; x < 8; x++) {
+            f[x] = make_float4(tf32(S[4 * x]), tf32(S[4 * x + 2]), tf32(S[4 * x + 1]), tf32(S[4 * x + 3]));
+            const float2 decay = *(const float2 *)(decay_from + x * 8);
+            S[4 * x] *= decay.x, S[4 * x + 1] *= decay.y, S[4 * x + 2] *= decay.x, S[4 * x + 3] *= decay.y;
+        }
+    };
+    if (p.begin < p.end) start(0, 0);
+    uint32_t n;
+    for (uint32_t lo = p.begin, it = 0, stage = 0, turn = 0; lo < p.end; lo += n, it++) {
+        n = piece_length(p.pos, lo, p.end);
+        const unsigned char *at = p.memory + stage * mem::STAGE;
+        const float4 *u_from =
+            (const float4 *)(p.memory + mem::U + it % mem::U_STAGES * mem::U_STAGE) + p.warp * 8 * 32 + p.lane;
+        float4 u[8];
+        barrier_wait(b.u_full + it % mem::U_STAGES, it / mem::U_STAGES & 1);
+#pragma unroll
+        for (uint32_t x = 0; x < 8; x++) u[x] = u_from[x * 32];
+#pragma unroll
+        for (uint32_t x = 0; x < 8; x++) in_registers(f[x]), in_registers(u[x]);
+        barrier_arrive(b.u_empty + it % mem::U_STAGES);
+        keep(S);
+        wgmma_begin();
+#pragma unroll
+        for (uint32_t x = 0; x < 8; x++) wgmma_tf32(S, u[x], operand(at + mem::K + x * GROUP_K * 4, 1024, 128), true);
+#pragma unroll
+        for (uint32_t x = 0; x < 8; x++) wgmma_tf32(o, f[x], operand(at + mem::Q + x * 256, 128, GROUP_Q * 4), x > 0);
+        wgmma_end();
+#pragma unroll
+        for (uint32_t x = 0; x < 4; x++)
+            wgmma_tf32(o, u[x], operand(at + mem::EARLY + x * 256, 128, GROUP_A * 4), true);
+#pragma unroll
+        for (uint32_t x = 4; x < 8; x++)
+            wgmma_tf32(o_late, u[x], operand(at + mem::LATE + (x - 4) * 256, 128, GROUP_A * 4), x > 4);
+        wgmma_end();
+        wgmma_wait<1>(); // S, while the last of o is made
+        keep(S);
+#pragma unroll
+        for (uint32_t x = 0; x < 8; x++) in_registers(f[x]);
+        const uint32_t done = stage;
+        if (++stage == STAGES) stage = 0, turn++;
+        if (lo + n < p.end) start(stage, turn);
+        wgmma_wait<0>();
+        keep(o), keep(o_late);
+        barrier_arrive(b.empty + done);
+        if (it >= 2) barrier_wait(b.o_empty + it % 2, (it / 2 - 1) & 1);
+        float4 *to = (float4 *)(p.memory + mem::O + it % 2 * mem::U_STAGE) + p.warp * 8 * 32 + p.lane;
+#pragma unroll
+        for (uint32_t x = 0; x < 4; x++) to[x * 32] = make_float4(o[4 * x], o[4 * x + 1], o[4 * x + 2], o[4 * x + 3]);
+#pragma unroll
+        for (uint32_t x = 4; x < 8; x++)
+            to[x * 32] = make_float4(o[4 * x] + o_late[4 * x - 16], o[4 * x + 1] + o_late[4 * x - 15],
+                                     o[4 * x + 2] + o_late[4 * x - 14], o[4 * x + 3] + o_late[4 * x - 13]);
+        barrier_arrive(b.o_full + it % 2);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 16; i++) {
+        const uint32_t m = i / 2 * 8 + p.pair + i % 2;
+        if (p.begin < p.end && in_state && m < M)
+            *(float2 *)(S_mine + m * 32) = make_float2(S[i / 2 * 4 + i % 2], S[i / 2 * 4 + i % 2 + 2]);
+    }
+}
+// Reads the piece before out: gates, sums of squares, W_o's operand in the place of s.
+template <class T, int RS>
+__device__ __forceinline__ void read_out(const wide_place &p, const wide_barriers &b, const scan_in &in, uint32_t E) {
+    using mem = wide_memory<RS>;
+    constexpr uint32_t GATE_STAGES = mem::GATE_STAGES;
+    const float residual[2] = {p.mine ? in.residual[p.e] : 0.0f, p.mine ? in.residual[p.e + 1] : 0.0f},
+                norm[2] = {p.mine ? in.act_norm[p.e] : 0.0f, p.mine ? in.act_norm[p.e + 1] : 0.0f};
+    wait_for_inputs();
+    const bool odd = p.e0 + CHANNELS > E;
+    uint32_t n;
+    for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
+        n = piece_length(p.pos, lo, p.end);
+        const uint32_t shift = (p.first + lo) % 8, stage = it % GATE_STAGES;
+        const float4 *o_from = (const float4 *)(p.memory + mem::O + it % 2 * mem::U_STAGE) + p.warp * 8 * 32 + p.lane;
+        unsigned char *const at = p.memory + mem::GATES + stage * mem::GATE_STAGE + p.in_tile;
+        unsigned char *const squares = p.memory + mem::GATES + stage * mem::GATE_STAGE + p.warp * 256 +
+                                       p.pair * 4; // of eight tokens, in the place of their z
+        barrier_wait(b.gate_full + stage, it / GATE_STAGES & 1);
+        barrier_wait(b.o_full + it % 2, it / 2 & 1);
+#pragma unroll 1
+        for (uint32_t x = 0; x < 8; x += EIGHTS) {
+            uint32_t z[EIGHTS * 2], s[EIGHTS * 2]; // of tokens 8 (x + i / 2) + pair + i % 2
+            float4 o[EIGHTS];
+            float gate[EIGHTS * 4], square[EIGHTS * 2];
+#pragma unroll
+            for (uint32_t i = 0; i < EIGHTS * 2; i++) {
+                const uint32_t t = shift + p.pair + i % 2;
+                const unsigned char *from = at + (x + i / 2 + t / 8) * mem::TILE + t % 8 * 16;
+                z[i] = *(const uint32_t *)from, s[i] = *(const uint32_t *)(from + mem::S_ROWS);
+                if (odd) z[i] = p.mine ? z[i] : 0, s[i] = p.mine ? s[i] : 0;
+            }
+#pragma unroll
+            for (uint32_t i = 0; i < EIGHTS; i++) {
+                o[i] = o_from[(x + i) * 32];
+                if (odd && !p.mine)
+                    o[i] = make_float4(0, 0, 0, 0); // columns that pad E stay 0, whatever the state holds
+            }
+#pragma unroll
+            for (uint32_t i = 0; i < EIGHTS * 4; i++) {
+                const float v = i % 2 ? second_of<T>(z[i / 2]) : first_of<T>(z[i / 2]);
+                gate[i] = v * inverse(1.0f + exp2_fast(v * -1.44269504f));
+            }
+#pragma unroll
+            for (uint32_t i = 0; i < EIGHTS * 2; i++) {
+                const float o0 = __fmaf_rn(residual[0], first_of<T>(s[i]), i % 2 ? o[i / 2].y : o[i / 2].x) *
+                                 gate[2 * i],
+                            o1 = __fmaf_rn(residual[1], second_of<T>(s[i]), i % 2 ? o[i / 2].w : o[i / 2].z) *
+                                 gate[2 * i + 1];
+                const uint32_t t = shift + p.pair + i % 2;
+                square[i] = __fmaf_rn(o0, o0, o1 * o1);
+                *(uint32_t *)(at + (x + i / 2 + t / 8) * mem::TILE + t % 8 * 16 + mem::S_ROWS) =
+                    word_of(o0 * norm[0], o1 * norm[1], T()); // in the place of s
+            }
+            // sums over the warp's channels: lanes halve the tokens that they sum for, until each has one
+            static_assert(EIGHTS == 4, "of eight sums a lane");
+            halve<4, 16>(square, p.lane), halve<2, 8>(square, p.lane), halve<1, 4>(square, p.lane);
+            __syncwarp(); // all have read z
+            *(float *)(squares + (x + p.lane / 16 * 2 + p.lane / 8 % 2) * mem::TILE + p.lane / 4 % 2 * 4) = square[0];
+        }
+        barrier_arrive(b.o_empty + it % 2);
+        written_for_wgmma(); // for the copy engine
+        barrier_arrive(b.act_full + stage);
+    }
+}
+#endif
+
+// Threads: warps 0 to 3 make u, 4 to 7 carry the state, 8 to 11 read out, 12 to 14 fetch what these three work on, 15
+// takes away what was read out.
 template <class T, int RS>
 __global__ void __launch_bounds__(WIDE_THREADS, 1)
     wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const __grid_constant__ cuda_rows rows,
@@ -307,14 +672,9 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
                      const __grid_constant__ wide_maps maps, float *sums, T *act) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using mem = wide_memory<RS>;
-    constexpr uint32_t RP = RS * 8, STAGES = mem::STAGES, LOW_STAGES = mem::LOW_STAGES, GATE_STAGES = mem::GATE_STAGES;
     extern __shared__ __align__(128) float4 scan_shared[];
     unsigned char *memory = (unsigned char *)scan_shared;
-    uint64_t *full = (uint64_t *)(memory + mem::BARRIERS), *empty = full + STAGES, *low_full = empty + STAGES,
-             *low_empty = low_full + LOW_STAGES, *gate_full = low_empty + LOW_STAGES,
-             *gate_empty = gate_full + GATE_STAGES, *u_full = gate_empty + GATE_STAGES,
-             *u_empty = u_full + mem::U_STAGES, *o_full = u_empty + mem::U_STAGES, *o_empty = o_full + 2,
-             *act_full = o_empty + 2;
+    const wide_barriers b = barriers_of<RS>(memory);
     const uint32_t M = shape.M, R = shape.R, E = shape.E, Ep = shape.Ep, Ek = (E + 15) / 16 * 16, tid = threadIdx.x,
                    lane = tid % 32, warp = tid / 32 % 4;
     const uint32_t e0 = blockIdx.x * CHANNELS, row = lane / 4, pair = lane % 4 * 2,
@@ -322,22 +682,12 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
     const uint32_t first = (uint32_t)rows.seg_first[blockIdx.y], n_tok = (uint32_t)rows.seg_n[blockIdx.y],
                    slot = (uint32_t)rows.slot[first];
     const int64_t pos = rows.pos[first];
-    const bool mine = e < E; // E is even
     const uint32_t begin = piece_length(pos, 0, n_tok) == 1 ? 1 : 0,
                    end = n_tok > 1 && n_tok - 1 >= begin && (pos + n_tok - 1) % PIECE == 0 ? n_tok - 1 : n_tok;
     const uint32_t in_tile = warp * 256 + row / 4 * 128 + row % 4 * 4; // where e lies
+    const wide_place p = {memory, first, begin, end, pos, lane, warp, pair, e0, e, in_tile, e < E};
     let_next_start();
-    if (tid == 0) {
-        // Every thread arrives for what it has read and written itself; a lane for its warp is no faster
-        // (kernels/NOTES.md).
-        for (uint32_t i = 0; i < STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, 128);
-        for (uint32_t i = 0; i < LOW_STAGES; i++) barrier_init(low_full + i, 1), barrier_init(low_empty + i, 128);
-        for (uint32_t i = 0; i < GATE_STAGES; i++)
-            barrier_init(gate_full + i, 1), barrier_init(gate_empty + i, 32), barrier_init(act_full + i, 128);
-        for (uint32_t i = 0; i < mem::U_STAGES; i++) barrier_init(u_full + i, 128), barrier_init(u_empty + i, 128);
-        for (uint32_t i = 0; i < 2; i++) barrier_init(o_full + i, 128), barrier_init(o_empty + i, 128);
-        barriers_there();
-    }
+    if (tid == 0) make_barriers<RS>(b);
     float *S_all = shape.S + slot * shape.S_slot + layer * shape.S_layer;
     auto alone = [&](uint32_t t) { // before and after the others
         const uint32_t at = e0 + tid % CHANNELS;
@@ -361,290 +711,29 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
     // it would take them back too early.
     if (role == 3) {
         fewer_registers<40>();
-        const uint32_t k_tiles = e0 / 16 + 4 <= Ek / 16 ? 4 : Ek / 16 - e0 / 16;
-        const size_t eight = (size_t)(Ek / 16) * 128; // from a row of packed activations to the eighth after it
-        uint32_t n;
-        auto rows_of = [&](const CUtensorMap *map, const void *from, uint32_t r0, unsigned char *to,
-                           uint64_t *barrier) { // a piece's rows; the barrier expects them
-            if (r0 % 8 == 0 && n == PIECE && k_tiles == 4) {
-                if (lane == 0) copy_box(shared_address(to), map, 0, e0 / 16, r0 / 8, barrier);
-            } else if (lane < (r0 % 8 + n + 7) / 8)
-                bulk_copy(to + lane * mem::TILE, (const T *)from + (r0 / 8 + lane) * eight + e0 * 8, k_tiles * 256,
-                          barrier);
-        };
-        auto bytes_of = [&](uint32_t r0) { return (r0 % 8 + n + 7) / 8 * k_tiles * 256; };
+        const wide_width width = {Ek, e0 / 16 + 4 <= Ek / 16 ? 4 : Ek / 16 - e0 / 16};
         wait_for_inputs();
         if (warp == 0)
-            for (uint32_t lo = begin, it = 0; lo < end; lo += n, it++) {
-                n = piece_length(pos, lo, end);
-                const uint32_t groups = (n + 7) / 8, stage = it % STAGES, late = groups > 4 ? groups - 4 : 0;
-                const size_t r0 = first + lo;
-                unsigned char *at = memory + stage * mem::STAGE;
-                if (it >= STAGES) barrier_wait(empty + stage, (it / STAGES - 1) & 1);
-                if (lane == 0)
-                    barrier_expect(full + stage,
-                                   groups * (GROUP_Q + GROUP_K + GROUP_A) * 4 + late * GROUP_A * 4 + WIDE_M * 4);
-                __syncwarp(); // the barrier knows
-                if (lane == 16) bulk_copy(at + mem::K, work.k + r0 * GROUP_K, groups * GROUP_K * 4, full + stage);
-                if (lane == 17) bulk_copy(at + mem::Q, work.q + r0 * GROUP_Q, groups * GROUP_Q * 4, full + stage);
-                if (lane == 18)
-                    bulk_copy(at + mem::EARLY, work.early + r0 * GROUP_A, groups * GROUP_A * 4, full + stage);
-                if (lane == 19) bulk_copy(at + mem::DECAY, work.decay + r0 * WIDE_M, WIDE_M * 4, full + stage);
-                if (lane == 20 && late)
-                    bulk_copy(at + mem::LATE, work.late + (r0 + 4) * GROUP_A, late * GROUP_A * 4, full + stage);
-                __syncwarp();
-            }
+            fetch_scores<RS>(p, b, work);
         else if (warp == 1)
-            for (uint32_t lo = begin, it = 0; lo < end; lo += n, it++) {
-                n = piece_length(pos, lo, end);
-                const uint32_t stage = it % LOW_STAGES, r0 = first + lo, low = (n + 7) / 8 * RP * 32;
-                unsigned char *at = memory + mem::LOWS + stage * mem::LOW_STAGE;
-                if (it >= LOW_STAGES) barrier_wait(low_empty + stage, (it / LOW_STAGES - 1) & 1);
-                if (lane == 0) barrier_expect(low_full + stage, low + bytes_of(r0));
-                __syncwarp(); // the barrier knows
-                if (lane == 16) bulk_copy(at + mem::LOW, work.low + (size_t)r0 * 8 * RP, low, low_full + stage);
-                rows_of(&maps.a, in.a_act, r0, at, low_full + stage);
-            }
+            fetch_low<T, RS>(p, width, b, work, in, maps);
         else if (warp == 2)
-            for (uint32_t lo = begin, it = 0; lo < end; lo += n, it++) {
-                n = piece_length(pos, lo, end);
-                const uint32_t stage = it % GATE_STAGES, r0 = first + lo;
-                unsigned char *at = memory + mem::GATES + stage * mem::GATE_STAGE;
-                if (it >= GATE_STAGES) barrier_wait(gate_empty + stage, (it / GATE_STAGES - 1) & 1);
-                if (lane == 0) barrier_expect(gate_full + stage, 2 * bytes_of(r0));
-                __syncwarp(); // the barrier knows
-                rows_of(&maps.z, in.z_act, r0, at, gate_full + stage);
-                rows_of(&maps.s, in.s_act, r0, at + mem::S_ROWS, gate_full + stage);
-            }
-        else { // what was read out leaves
-            for (uint32_t lo = begin, it = 0; lo < end; lo += n, it++) {
-                n = piece_length(pos, lo, end);
-                const uint32_t stage = it % GATE_STAGES, r0 = first + lo, shift = r0 % 8;
-                const unsigned char *at = memory + mem::GATES + stage * mem::GATE_STAGE + mem::S_ROWS;
-                barrier_wait(act_full + stage, it / GATE_STAGES & 1);
-                if (shift == 0 && n == PIECE && k_tiles == 4) {
-                    if (lane == 0) store_box(&maps.act, shared_address(at), 0, e0 / 16, r0 / 8);
-                } else // rows that are the piece's, by 16 bytes
-                    for (uint32_t i = lane; i < (shift + n + 7) / 8 * 64; i += 32) {
-                        const uint32_t t = i / 64 * 8 + i % 8 - shift, column = i % 64 / 8 * 8;
-                        if (t < n && e0 + column < Ek)
-                            *(uint4 *)(act + act_at<T>(r0 + t, e0 + column, Ek)) = *(const uint4 *)(at + i * 16);
-                    }
-                for (uint32_t i = lane; i < 2 * n; i += 32) { // over two warps
-                    const uint32_t t = i / 2, half = i % 2;
-                    const float *square = (const float *)(at - mem::S_ROWS + t / 8 * mem::TILE + half * 512) + t % 8;
-                    if (e0 + half * 32 < Ep)
-                        sums[(size_t)(r0 + t) * (Ep / 32) + e0 / 32 + half] = square[0] + square[64];
-                }
-                if (lane == 0) stores_read();
-                barrier_arrive(gate_empty + stage);
-            }
-            if (lane == 0) stores_done(); // before the next kernel may read them
-        }
+            fetch_gates<T, RS>(p, width, b, in, maps);
+        else
+            take_away<T, RS>(p, width, b, maps, Ep, sums, act);
         all_meet();
         more_registers<128>();
     } else if (role == 0) {
-        float4 c1[RS]; // W_c1 as first operand, times what makes exp(-x) a power of 2
-        float bias[2];
-#pragma unroll
-        for (uint32_t x = 0; x < RS; x++) {
-            float v[4];
-#pragma unroll
-            for (uint32_t i = 0; i < 4; i++) {
-                const uint32_t j = x * 8 + lane % 4 + i / 2 * 4;
-                v[i] = mine && j < R ? tf32(in.c1[(size_t)(e + i % 2) * R + j] * -1.44269504f) : 0.0f;
-            }
-            c1[x] = make_float4(v[0], v[1], v[2], v[3]);
-        }
-        bias[0] = mine ? in.c1_b[e] * -1.44269504f : 0.0f, bias[1] = mine ? in.c1_b[e + 1] * -1.44269504f : 0.0f;
-        wait_for_inputs();
-        uint32_t n;
-        for (uint32_t lo = begin, it = 0; lo < end; lo += n, it++) {
-            n = piece_length(pos, lo, end);
-            const uint32_t stage = it % LOW_STAGES, shift = (first + lo) % 8;
-            const unsigned char *at = memory + mem::LOWS + stage * mem::LOW_STAGE;
-            barrier_wait(low_full + stage, it / LOW_STAGES & 1);
-            if (it >= mem::U_STAGES) barrier_wait(u_empty + it % mem::U_STAGES, (it / mem::U_STAGES - 1) & 1);
-            const bool part = n < PIECE || e0 + CHANNELS > E;
-#pragma unroll 1
-            for (uint32_t x = 0; x < 8; x += EIGHTS) {
-                float u[EIGHTS * 4];
-                uint32_t a[EIGHTS * 2]; // of tokens 8 (x + i / 2) + pair + i % 2
-#pragma unroll
-                for (uint32_t k = 0; k < RS; k++) in_registers(c1[k]);
-                wgmma_begin();
-#pragma unroll
-                for (uint32_t k = 0; k < RS; k++)
-                    wgmma_tf32(u, c1[k], operand(at + mem::LOW + x * RP * 32 + k * 256, 128, RP * 32), k > 0);
-                wgmma_end();
-#pragma unroll
-                for (uint32_t i = 0; i < EIGHTS * 2; i++) {
-                    const uint32_t t = shift + pair + i % 2;
-                    a[i] = *(const uint32_t *)(at + (x + i / 2 + t / 8) * mem::TILE + t % 8 * 16 + in_tile);
-                    if (part) a[i] = mine && (x + i / 2) * 8 + pair + i % 2 < n ? a[i] : 0;
-                }
-                wgmma_wait<0>();
-                keep(u);
-                float4 *to =
-                    (float4 *)(memory + mem::U + it % mem::U_STAGES * mem::U_STAGE) + (warp * 8 + x) * 32 + lane;
-#pragma unroll
-                for (uint32_t i = 0; i < EIGHTS; i++) {
-                    float v[4];
-#pragma unroll
-                    for (uint32_t j = 0; j < 4; j++) {
-                        const float in_a = j < 2 ? first_of<T>(a[2 * i + j]) : second_of<T>(a[2 * i + j - 2]);
-                        v[j] = tf32(in_a * inverse(1.0f + exp2_fast(u[4 * i + j] + bias[j / 2])));
-                    }
-                    to[i * 32] = make_float4(v[0], v[2], v[1], v[3]);
-                }
-            }
-            barrier_arrive(low_empty + stage);
-            barrier_arrive(u_full + it % mem::U_STAGES);
-        }
+        make_u<T, RS>(p, b, in, R, E);
         all_meet();
     } else if (role == 2) {
         more_registers<152>();
-        const float residual[2] = {mine ? in.residual[e] : 0.0f, mine ? in.residual[e + 1] : 0.0f},
-                    norm[2] = {mine ? in.act_norm[e] : 0.0f, mine ? in.act_norm[e + 1] : 0.0f};
-        wait_for_inputs();
-        const bool odd = e0 + CHANNELS > E;
-        uint32_t n;
-        for (uint32_t lo = begin, it = 0; lo < end; lo += n, it++) {
-            n = piece_length(pos, lo, end);
-            const uint32_t shift = (first + lo) % 8, stage = it % GATE_STAGES;
-            const float4 *o_from = (const float4 *)(memory + mem::O + it % 2 * mem::U_STAGE) + warp * 8 * 32 + lane;
-            unsigned char *const at = memory + mem::GATES + stage * mem::GATE_STAGE + in_tile;
-            unsigned char *const squares = memory + mem::GATES + stage * mem::GATE_STAGE + warp * 256 +
-                                           pair * 4; // of eight tokens, in the place of their z
-            barrier_wait(gate_full + stage, it / GATE_STAGES & 1);
-            barrier_wait(o_full + it % 2, it / 2 & 1);
-#pragma unroll 1
-            for (uint32_t x = 0; x < 8; x += EIGHTS) {
-                uint32_t z[EIGHTS * 2], s[EIGHTS * 2]; // of tokens 8 (x + i / 2) + pair + i % 2
-                float4 o[EIGHTS];
-                float gate[EIGHTS * 4], square[EIGHTS * 2];
-#pragma unroll
-                for (uint32_t i = 0; i < EIGHTS * 2; i++) {
-                    const uint32_t t = shift + pair + i % 2;
-                    const unsigned char *from = at + (x + i / 2 + t / 8) * mem::TILE + t % 8 * 16;
-                    z[i] = *(const uint32_t *)from, s[i] = *(const uint32_t *)(from + mem::S_ROWS);
-                    if (odd) z[i] = mine ? z[i] : 0, s[i] = mine ? s[i] : 0;
-                }
-#pragma unroll
-                for (uint32_t i = 0; i < EIGHTS; i++) {
-                    o[i] = o_from[(x + i) * 32];
-                    if (odd && !mine)
-                        o[i] = make_float4(0, 0, 0, 0); // columns that pad E stay 0, whatever the state holds
-                }
-#pragma unroll
-                for (uint32_t i = 0; i < EIGHTS * 4; i++) {
-                    const float v = i % 2 ? second_of<T>(z[i / 2]) : first_of<T>(z[i / 2]);
-                    gate[i] = v * inverse(1.0f + exp2_fast(v * -1.44269504f));
-                }
-#pragma unroll
-                for (uint32_t i = 0; i < EIGHTS * 2; i++) {
-                    const float o0 = __fmaf_rn(residual[0], first_of<T>(s[i]), i % 2 ? o[i / 2].y : o[i / 2].x) *
-                                     gate[2 * i],
-                                o1 = __fmaf_rn(residual[1], second_of<T>(s[i]), i % 2 ? o[i / 2].w : o[i / 2].z) *
-                                     gate[2 * i + 1];
-                    const uint32_t t = shift + pair + i % 2;
-                    square[i] = __fmaf_rn(o0, o0, o1 * o1);
-                    *(uint32_t *)(at + (x + i / 2 + t / 8) * mem::TILE + t % 8 * 16 + mem::S_ROWS) =
-                        word_of(o0 * norm[0], o1 * norm[1], T()); // in the place of s
-                }
-                // sums over the warp's channels: lanes halve the tokens that they sum for, until each has one
-                static_assert(EIGHTS == 4, "of eight sums a lane");
-                halve<4, 16>(square, lane), halve<2, 8>(square, lane), halve<1, 4>(square, lane);
-                __syncwarp(); // all have read z
-                *(float *)(squares + (x + lane / 16 * 2 + lane / 8 % 2) * mem::TILE + lane / 4 % 2 * 4) = square[0];
-            }
-            barrier_arrive(o_empty + it % 2);
-            written_for_wgmma(); // for the copy engine
-            barrier_arrive(act_full + stage);
-        }
+        read_out<T, RS>(p, b, in, E);
         all_meet();
         fewer_registers<128>();
     } else {
         more_registers<184>();
-        // S was last written a step ago, so it comes before the inputs are ready
-        float S[32], o[32], o_late[16];
-        float *S_mine = S_all + (size_t)(e / 32) * M * 32 + e % 32;
-        const bool in_state = e < Ep;
-#pragma unroll
-        for (uint32_t i = 0; i < 16; i++) {
-            const uint32_t m = i / 2 * 8 + pair + i % 2;
-            const float2 x = in_state && m < M ? *(const float2 *)(S_mine + m * 32) : make_float2(0, 0);
-            S[i / 2 * 4 + i % 2] = x.x, S[i / 2 * 4 + i % 2 + 2] = x.y;
-        }
-        wait_for_inputs();
-        float4 f[8];                                      // S as first operand
-        auto start = [&](uint32_t stage, uint32_t turn) { // S as it is before a piece, then what its tokens leave of it
-            const float *decay_from = (const float *)(memory + stage * mem::STAGE + mem::DECAY) + pair;
-            barrier_wait(full + stage, turn & 1);
-#pragma unroll
-            for (uint32_t x = 0; x < 8; x++) {
-                f[x] = make_float4(tf32(S[4 * x]), tf32(S[4 * x + 2]), tf32(S[4 * x + 1]), tf32(S[4 * x + 3]));
-                const float2 decay = *(const float2 *)(decay_from + x * 8);
-                S[4 * x] *= decay.x, S[4 * x + 1] *= decay.y, S[4 * x + 2] *= decay.x, S[4 * x + 3] *= decay.y;
-            }
-        };
-        if (begin < end) start(0, 0);
-        uint32_t n;
-        for (uint32_t lo = begin, it = 0, stage = 0, turn = 0; lo < end; lo += n, it++) {
-            n = piece_length(pos, lo, end);
-            const unsigned char *at = memory + stage * mem::STAGE;
-            const float4 *u_from =
-                (const float4 *)(memory + mem::U + it % mem::U_STAGES * mem::U_STAGE) + warp * 8 * 32 + lane;
-            float4 u[8];
-            barrier_wait(u_full + it % mem::U_STAGES, it / mem::U_STAGES & 1);
-#pragma unroll
-            for (uint32_t x = 0; x < 8; x++) u[x] = u_from[x * 32];
-#pragma unroll
-            for (uint32_t x = 0; x < 8; x++) in_registers(f[x]), in_registers(u[x]);
-            barrier_arrive(u_empty + it % mem::U_STAGES);
-            keep(S);
-            wgmma_begin();
-#pragma unroll
-            for (uint32_t x = 0; x < 8; x++)
-                wgmma_tf32(S, u[x], operand(at + mem::K + x * GROUP_K * 4, 1024, 128), true);
-#pragma unroll
-            for (uint32_t x = 0; x < 8; x++)
-                wgmma_tf32(o, f[x], operand(at + mem::Q + x * 256, 128, GROUP_Q * 4), x > 0);
-            wgmma_end();
-#pragma unroll
-            for (uint32_t x = 0; x < 4; x++)
-                wgmma_tf32(o, u[x], operand(at + mem::EARLY + x * 256, 128, GROUP_A * 4), true);
-#pragma unroll
-            for (uint32_t x = 4; x < 8; x++)
-                wgmma_tf32(o_late, u[x], operand(at + mem::LATE + (x - 4) * 256, 128, GROUP_A * 4), x > 4);
-            wgmma_end();
-            wgmma_wait<1>(); // S, while the last of o is made
-            keep(S);
-#pragma unroll
-            for (uint32_t x = 0; x < 8; x++) in_registers(f[x]);
-            const uint32_t done = stage;
-            if (++stage == STAGES) stage = 0, turn++;
-            if (lo + n < end) start(stage, turn);
-            wgmma_wait<0>();
-            keep(o), keep(o_late);
-            barrier_arrive(empty + done);
-            if (it >= 2) barrier_wait(o_empty + it % 2, (it / 2 - 1) & 1);
-            float4 *to = (float4 *)(memory + mem::O + it % 2 * mem::U_STAGE) + warp * 8 * 32 + lane;
-#pragma unroll
-            for (uint32_t x = 0; x < 4; x++)
-                to[x * 32] = make_float4(o[4 * x], o[4 * x + 1], o[4 * x + 2], o[4 * x + 3]);
-#pragma unroll
-            for (uint32_t x = 4; x < 8; x++)
-                to[x * 32] = make_float4(o[4 * x] + o_late[4 * x - 16], o[4 * x + 1] + o_late[4 * x - 15],
-                                         o[4 * x + 2] + o_late[4 * x - 14], o[4 * x + 3] + o_late[4 * x - 13]);
-            barrier_arrive(o_full + it % 2);
-        }
-#pragma unroll
-        for (uint32_t i = 0; i < 16; i++) {
-            const uint32_t m = i / 2 * 8 + pair + i % 2;
-            if (begin < end && in_state && m < M)
-                *(float2 *)(S_mine + m * 32) = make_float2(S[i / 2 * 4 + i % 2], S[i / 2 * 4 + i % 2 + 2]);
-        }
+        carry_state<RS>(p, b, S_all, M, Ep);
         all_meet(); // S is written; and all is fetched and read
         fewer_registers<128>();
     }
