@@ -1,0 +1,599 @@
+#!/usr/bin/env python3
+"""Samples of skills whose answer can be checked: tools, extraction, edits, recall, sums, fill in the middle, system prompts.
+
+skills.py heldout HELDOUT.txt TOKENIZER.json OUT [N]   the held-out cases of every skill, N (500) each, as OUT/SKILL.jsonl
+skills.py show SKILL CORPUS.txt [N]                    some samples as text
+
+A sample is {"skill", "messages", "answer"}, or {"skill": "fim", "prompt", "suffix", "answer"}. An assistant message in "messages" is an
+answer to learn, too. Names and fillers come from pools that a hash splits in two: "train" and "heldout" share no name, tool or filler."""
+import json
+import os
+import random
+import re
+import sys
+import zlib
+
+HELD_OUT_PART = 8  # one of so many goes to the held-out pools
+ROLES = {"system": "<role>SYSTEM</role>", "user": "<role>HUMAN</role>", "assistant": "<role>ASSISTANT</role>", "tool": "<role>OBSERVATION</role>"}
+
+
+def is_held(word):
+    return zlib.crc32(("held " + word).encode()) % HELD_OUT_PART == 0
+
+
+def render(messages):
+    """The text of messages as the server renders them, up to the place of the answer."""
+    return "".join(ROLES[m["role"]] + m["content"] for m in messages) + ROLES["assistant"]
+
+
+# ---- pools ----
+FIRST = ("Al Ar Bal Bel Ber Bran Bryn Cal Car Cor Dal Dar Del Dor El Em Er Fal Fen Fer Gal Gar Gil Gor Hal Har Hel Il Jar Jas Jor Kal Kar Kel Ler Lin "
+         "Lor Mal Mar Mel Mer Mor Nal Ner Nor Ol Or Os Pel Per Quin Ral Ran Ros Sal Sel Sor Tal Tar Tel Tor Ul Val Ver Vin Wen Wil Yor Zan Zel").split()
+LAST = ("a ack amir an and ara ard as ath bert bin by da dan den dis dra dwin el ena eth fa fin fred frid ga gan go gund ian ic id ilde in ina io ira is "
+        "ka kin la lan lia lin lo low man mara mi mon mund na nard nia nis nor o or ora ran ric rid rin ro ron sa son ta tha to ton us va van vara vin wen win wyn").split()
+REAL = ("Ada Agnes Alice Amos Anna Arthur Basil Beatrix Bella Ben Bertha Boris Bruno Carl Cecil Clara Cosmo Daisy Daniel David Dora Edgar Edith Eliza Ella "
+        "Emil Emma Ernest Esther Ethel Eva Felix Flora Frank Freda Gerda Gilbert Grace Greta Gustav Hans Harold Hazel Helen Henry Hilda Hugo Ida Igor Iris "
+        "Isaac Ivan Jack James Jane Jasper Joan John Jonas Judith Julia Karl Kate Laura Leo Lewis Lily Lotte Louis Lucy Luke Mabel Magnus Maria Martha Martin "
+        "Max May Milo Mina Mira Nancy Nell Nora Oscar Otto Paul Pearl Peter Philip Polly Ralph Robin Rosa Ruby Rufus Ruth Sam Sara Silas Simon Sophie Stella "
+        "Susan Thea Thomas Tilda Toby Tom Ursula Vera Victor Walter Wanda William Winifred Xaver Zoe").split()
+KINDS = ("badger bear beaver beggar boy cat cobbler cock cook cow crow dog dove dragon duck dwarf eagle farmer ferryman fisher fox frog ghost giant girl goat "
+         "goose gnome hare hen hedgehog hermit heron horse hunter innkeeper king knight lamb lion lizard magpie maid mermaid merchant miller miner mole monk mouse "
+         "nurse old_man old_woman otter owl ox page painter parrot pedlar pig potter prince princess queen rabbit ram rat raven robin sailor servant shepherd "
+         "singer smith snail snake soldier sparrow spider squirrel stork swan tailor thief thrush toad troll tinker turtle weaver wizard witch wolf woodcutter").split()
+ITEMS = ("apple axe bag ball basket bell belt blanket boat book boot bottle bowl box bracelet broom brush bucket button candle cap carpet chain chair chest "
+         "clock cloak coat comb cradle crown cup dagger door drum egg fan feather fiddle flute fork glass glove hammer harp hat helmet hood horn jar jug kettle key "
+         "knife ladder lamp lantern map mask mirror mug nail needle net oar pan pearl pen pillow pipe plate pot purse quilt rake ribbon ring rope saddle scarf shawl "
+         "shield shirt shoe sledge spade spear spindle spoon staff stool sword table thimble towel trumpet vase violin wagon walking-stick whistle").split()
+LOOKS = ("black blue brass broken bronze brown clay copper crooked crystal dusty empty enchanted glass golden green grey heavy iron ivory leather little magic "
+         "marble old orange painted pale pink plain purple red rusty shining silver stone straw striped tin velvet white wooden woollen yellow").split()
+THINGS = ("acorns apples barrels beans bells berries birds books bottles bricks buttons cakes candles carrots cherries chestnuts coins cups eggs feathers figs "
+          "fishes flowers geese goats hats horses jars keys lambs leaves lemons letters loaves mice mushrooms nails nuts onions oranges pears pearls pebbles pies "
+          "pigs plums pots potatoes ribbons rings roses sacks sheep shells shoes spoons stars stones turnips walnuts wolves").split()
+PLACE_ENDS = "bridge brook bury dale field ford gate ham haven hill holm hurst mere mill moor port side stead stow ton vale wick wood worth".split()
+SPOTS = ("barn bridge brook castle cave cellar church crossroads ferry field forge forest fountain garden gate hill inn island kitchen lake market meadow mill "
+         "orchard palace pond quarry river road shore stable stream temple tower valley well wood").split()
+DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+MONTHS = "January February March April May June July August September October November December".split()
+SEASONS = "spring summer autumn winter".split()
+NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+OWNED = ("aunt bakery boat brother castle cat cousin cow daughter dog donkey dragon farm ferry friend garden goat goose grandmother hen horse house inn island king "
+         "lamb master mill mother nephew neighbour nurse owl parrot pig pony prince puppy rabbit raven school servant ship shop sister son street sword teacher "
+         "tower town uncle village wife").split()
+COLOURS = "black blue brown gold green grey orange pink purple red silver violet white yellow".split()
+
+
+class Pool:
+    """The fillers of one split: what the hash gives to the other split never comes out."""
+
+    def __init__(self, split):
+        self.split, held = split, split == "heldout"
+        ours = lambda words: [w for w in words if is_held(w) == held]  # noqa: E731
+        self.made = ours([a + b for a in FIRST for b in LAST if len(a + b) > 3])
+        self.real, self.kinds, self.items, self.looks, self.things = ours(REAL), ours(KINDS), ours(ITEMS), ours(LOOKS), ours(THINGS)
+        self.places = ours([a + b for a in FIRST for b in PLACE_ENDS])
+        self.owned, self.spots = ours(OWNED), ours(SPOTS)
+        self.tool_words = ours([f"{v} {n}" for v in VERBS for n in NOUNS])
+
+    def name(self, rng, but=()):
+        while True:
+            n = rng.choice(self.real if rng.random() < 0.3 else self.made)
+            if n not in but:
+                return n
+
+    def names(self, rng, n):
+        out = []
+        for _ in range(n):
+            out.append(self.name(rng, out))
+        return out
+
+
+class Bank:
+    """Running text of real tales, to hide things in and to copy from."""
+
+    def __init__(self, tales):
+        self.tales = [t for t in tales if len(t) > 600]
+        self.weights, total = [], 0
+        for t in self.tales:
+            total += len(t)
+            self.weights.append(total)
+
+    def piece(self, rng, chars):
+        """Some `chars` characters that begin and end with a sentence; several tales, if one is too short."""
+        out = []
+        while chars > 60 or not out:
+            chars = max(chars, 60)
+            t = rng.choices(self.tales, cum_weights=self.weights)[0]
+            at = rng.randrange(max(1, len(t) - chars))
+            begin = 0
+            if at:
+                found = re.compile(r"[.!?]['\"]?[ \n]").search(t, at)
+                begin = found.end() if found else 0
+            end = len(t)
+            if begin + chars < len(t):
+                ends = [m.start(1) for m in re.finditer(r"[.!?]['\"]?([ \n])", t[begin:begin + chars + 1])]
+                end = begin + ends[-1] if ends and ends[-1] > chars // 2 else t.rfind(" ", begin, begin + chars)
+            if end > begin + 30:
+                out.append(t[begin:end].strip())
+                chars -= end - begin + 40
+        return "\n".join(out)
+
+    def sentence(self, rng):
+        for _ in range(20):
+            found = re.search(r"[.!?] ([A-Z][a-z][^.!?\"':;\n]{25,130}\.) ", self.piece(rng, 500) + " ")
+            if found:
+                return found.group(1)
+        return "The sun went down behind the hills."
+
+
+def a(word):
+    return ("an " if word[0] in "aeiouAEIOU" else "a ") + word
+
+
+def count(n):
+    return NUMBERS[n] if n < len(NUMBERS) else str(n)
+
+
+# ---- tales that are made, so that all about them is known ----
+PLAN = {  # key: sentences that tell of it; {x_a} has its article, {X_a} a capital one
+    "hero": ["Once upon a time there lived in {home} {kind_a} called {hero}.", "There was once {kind_a}, whose name was {hero}, in the village of {home}.",
+             "In {home} there lived {kind_a}, and {hero} was the name of it.", "Long ago {kind_a} called {hero} had a small house in {home}."],
+    "friend": ["{hero}'s best friend was {fkind_a} called {friend}.", "Next door lived {fkind_a}, whose name was {friend}.",
+               "{hero} had one friend only, {fkind_a} called {friend}."],
+    "item": ["{hero} owned nothing but {item_a}.", "One morning {hero} found {item_a} under a tree.", "The most precious thing that {hero} had was {item_a}."],
+    "count": ["In the {spot} there were {n} {things}, and {hero} counted them each night.", "{hero} kept {n} {things} in the {spot}.",
+              "Every evening {hero} went to the {spot}, where {n} {things} lay."],
+    "day": ["On {day} {hero} set out for {goal}.", "One {day} {hero} said farewell and walked to {goal}.", "When {day} came, {hero} took the road to {goal}."],
+    "meet": ["On the bridge {hero} met {tkind_a} called {third}.", "Half-way there {tkind_a} sat by the road. It was called {third}.",
+             "Then {tkind_a}, whose name was {third}, came out of the wood."],
+    "price": ["{third} sold {hero} {bought_a} for {cost} coins.", "At the market {hero} paid {cost} coins for {bought_a}.", "There {hero} bought {bought_a}, which cost {cost} coins."],
+    "ask": ["'Come with me, {hero},' said {friend}, 'for I know the way.'", "'What have you there, {hero}?' asked {friend}.", "{friend} laughed and gave {hero} a piece of bread."],
+    "speak": ["'Good day, {third},' said {hero}.", "'I have walked far,' said {hero} to {third}.", "{hero} and {third} sat down together and ate."],
+    "show": ["{hero} showed the {item} to {friend}.", "'The {item} is mine,' said {hero}.", "{friend} looked long at the {item} and said nothing."],
+    "back": ["At last {hero} came home to {home}, and it was {season}.", "In the {season} {hero} was in {home} again.", "So {hero} and {friend} lived in {home}, and every {season} they danced."],
+}
+ORDER = list(PLAN)
+NEEDS = {"ask": "friend", "show": "item", "speak": "meet"}
+
+
+class Tale:
+    """Facts, and sentences that tell them. text() of changed facts is the edited tale."""
+
+    def __init__(self, rng, pool, bank, padding=(0, 4), keys=None):
+        self.rng, self.pool = rng, pool
+        hero, friend, third = pool.names(rng, 3)
+        home, goal = rng.sample(pool.places, 2)
+        kind, fkind, tkind = (k.replace("_", " ") for k in rng.sample(pool.kinds, 3))
+        item, bought = (f"{rng.choice(pool.looks)} {i}" for i in rng.sample(pool.items, 2))
+        self.facts = dict(hero=hero, friend=friend, third=third, home=home, goal=goal, kind=kind, fkind=fkind, tkind=tkind, item=item, bought=bought,
+                          n=rng.randint(2, 99 if rng.random() < 0.3 else 12), things=rng.choice(pool.things), spot=rng.choice(pool.spots), day=rng.choice(DAYS),
+                          cost=rng.randint(2, 99), season=rng.choice(SEASONS))
+        keys = keys or [k for k in ORDER if k == "hero" or rng.random() < 0.75]
+        keys = [k for k in keys if NEEDS.get(k, "hero") in keys]
+        if "friend" not in keys:
+            keys = [k for k in keys if k not in ("ask", "show", "back")]
+        if "meet" not in keys:
+            keys = [k for k in keys if k not in ("price", "speak")]
+        self.keys = keys
+        self.sentences = [rng.choice(PLAN[k]) for k in keys]
+        for _ in range(rng.randint(*padding)):
+            self.sentences.insert(rng.randint(1, len(self.sentences)), bank.sentence(rng).replace("{", "").replace("}", ""))
+        self.breaks = [rng.random() < 0.2 for _ in self.sentences]
+
+    def text(self, **changed):
+        f = {**self.facts, **changed}
+        words = {**f, "n": count(f["n"]), "cost": count(f["cost"])}
+        words.update({k + "_a": a(f[k]) for k in ("kind", "fkind", "tkind", "item", "bought")})
+        out = "".join(s.format(**words) + ("\n" if b else " ") for s, b in zip(self.sentences, self.breaks))
+        return out.strip()
+
+    def tells(self, fact):
+        text, f = " ".join(self.sentences), fact
+        return re.search(r"\{" + f + r"(_a)?\}", text) is not None
+
+
+# ---- tools ----
+TOOLS_HEAD = ("# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+              "You are provided with function signatures within <tools></tools> XML tags:\n<tools>")
+TOOLS_TAIL = ("\n</tools>\n\nFor each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:\n"
+              "<tool_call>\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n</tool_call>")
+NO_TOOL = "None of the tools can do that."
+VERBS = {  # what a definition says: what people say
+    "add": ["add", "put in", "write down"], "book": ["book", "reserve"], "buy": ["buy", "get"], "cancel": ["cancel", "call off"], "check": ["check", "look at"],
+    "clean": ["clean", "wash"], "close": ["close", "shut"], "count": ["count", "number"], "create": ["create", "make"], "delete": ["delete", "remove"],
+    "draw": ["draw", "sketch"], "find": ["find", "look for", "search for"], "get": ["get", "tell me", "show me"], "hide": ["hide", "put away"],
+    "lock": ["lock", "bolt"], "move": ["move", "carry"], "open": ["open", "unlock"], "order": ["order", "send for"], "paint": ["paint", "colour"], "plan": ["plan", "prepare"],
+    "print": ["print", "put on paper"], "read": ["read", "read out"], "rent": ["rent", "hire"], "repair": ["repair", "mend", "fix"], "save": ["save", "keep"],
+    "sell": ["sell", "offer"], "send": ["send", "post"], "start": ["start", "begin"], "stop": ["stop", "end"], "translate": ["translate", "put into words"]}
+NOUNS = ("alarm appointment bath bed bell bill boat book bread bridge bus cake calendar camera car carriage chair coach coat concert contact cottage dance dinner doctor "
+         "door dress event fence ferry film flight flower forecast game garden gate gift guide horse hotel house invitation joke journey kitchen lamp lesson letter light "
+         "list lunch map meal medicine meeting message mirror music news note office oven package painting parcel park party photo picture poem price reminder report "
+         "restaurant ring road room route saddle school seat ship shirt shoe shop song stable stove story sword table task tea temperature tent ticket timer tower "
+         "train tree trip umbrella wagon walk wall weather well window word").split()
+PARAMETERS = [  # names of a parameter, its type, how a request says it
+    (["city", "place", "town", "location"], "string", ["in {}", "at {}"], "place"), (["person", "name", "guest", "who"], "string", ["for {}", "with {}"], "name"),
+    (["day", "date", "weekday"], "string", ["on {}"], "day"), (["time", "hour", "at"], "string", ["at {}"], "time"),
+    (["count", "number", "amount", "quantity"], "integer", ["{} times", "{} of them"], "number"), (["colour", "color", "paint"], "string", ["in {}"], "colour"),
+    (["title", "text", "words", "content"], "string", ["that says \"{}\"", "with the words \"{}\""], "phrase"), (["item", "object", "thing"], "string", ["with {}", "along with {}"], "item"),
+    (["month"], "string", ["in {}"], "month"), (["price", "budget", "limit"], "integer", ["for at most {} coins", "for {} coins"], "number"),
+    (["from", "start", "origin"], "string", ["from {}"], "place"), (["to", "goal", "destination"], "string", ["to {}"], "place"),
+    (["minutes", "duration", "length"], "integer", ["for {} minutes"], "number")]
+RESULT_KEYS = "answer colour cost distance height length message name number owner place price size state status temperature time title total weight".split()
+
+
+def value_of(what, rng, pool):
+    if what == "place":
+        return rng.choice(pool.places)
+    if what == "name":
+        return pool.name(rng)
+    if what == "number":
+        return rng.randint(2, 999 if rng.random() < 0.2 else 60)
+    if what == "item":
+        return f"the {rng.choice(pool.looks)} {rng.choice(pool.items)}"
+    if what == "phrase":
+        return rng.choice(["the {} {} is {}", "{} {} for {}", "no {} {} near {}", "{} {} at {}"]).format(
+            rng.choice(pool.looks), rng.choice(pool.items), rng.choice(pool.places))
+    if what == "time":
+        return f"{rng.randint(1, 23)}:{rng.choice(['00', '15', '30', '45'])}"
+    return rng.choice({"day": DAYS, "month": MONTHS, "colour": COLOURS}[what])
+
+
+class Tool:
+    def __init__(self, words, rng):
+        self.verb, self.noun = words.split()
+        style = rng.random()
+        self.name = f"{self.verb}_{self.noun}" if style < 0.8 else f"{self.verb}{self.noun.capitalize()}"
+        self.parameters, used = [], set()
+        for names, kind, says, what in rng.sample(PARAMETERS, rng.choice([0, 1, 1, 1, 2, 2, 2, 3])):
+            say = rng.choice(says)
+            if say.split()[0] + what not in used and not (say.startswith(("in", "at", "for", "with")) and say.split()[0] in used):
+                used.update((say.split()[0] + what, say.split()[0]))
+                self.parameters.append((rng.choice(names), kind, say, what, rng.random() < 0.75))
+        self.says = rng.choice(["{V} {n}.", "{V} the {n}.", "{V} {an}.", "{V} {an} for the user."]).format(V=self.verb.capitalize(), n=self.noun, an=a(self.noun))
+
+    def definition(self):
+        properties = {p[0]: {"type": p[1]} for p in self.parameters}
+        return {"type": "function", "function": {"name": self.name, "description": self.says, "parameters": {
+            "type": "object", "properties": properties, "required": [p[0] for p in self.parameters if p[4]]}}}
+
+    def request(self, rng, pool):
+        """A sentence that asks for it, and the arguments that it names."""
+        arguments, said = {}, []
+        for name, _, say, what, required in self.parameters:
+            if required or rng.random() < 0.5:
+                arguments[name] = value_of(what, rng, pool)
+                said.append(say.format(arguments[name]))
+        rng.shuffle(said)
+        verb = self.verb if rng.random() < 0.6 else rng.choice(VERBS[self.verb])
+        body = " ".join([f"{verb} {rng.choice(['a', 'the', 'my', 'the'])} {self.noun}".replace(" a " + self.noun, " " + a(self.noun))] + said)
+        text = rng.choice(["Please {}.", "{C}.", "Can you {}?", "I want you to {}.", "Could you please {}?", "Would you {} for me?" if not said else "Would you {}?"])
+        return text.format(body, C=body[0].upper() + body[1:]), arguments
+
+
+def tools_text(definitions, system="", compact=False):
+    dump = lambda d: json.dumps(d, ensure_ascii=False, separators=(",", ":") if compact else None)  # noqa: E731
+    return (system + "\n\n" if system else "") + TOOLS_HEAD + "".join("\n" + dump(d) for d in definitions) + TOOLS_TAIL
+
+
+def call_text(name, arguments):
+    return "<tool_call>\n" + json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False) + "\n</tool_call>"
+
+
+def result_of(rng, pool):
+    """A tool's result, and the sentence that says it."""
+    result = {}
+    for key in rng.sample(RESULT_KEYS, rng.choice([1, 1, 2, 2, 3])):
+        result[key] = value_of({"place": "place", "name": "name", "owner": "name", "colour": "colour", "title": "phrase", "message": "phrase", "time": "time",
+                                "answer": "item", "state": "colour", "status": "colour"}.get(key, "number"), rng, pool)
+    said = [f"the {k} is {v}" for k, v in result.items()]
+    text = said[0] if len(said) == 1 else ", ".join(said[:-1]) + " and " + said[-1]
+    return json.dumps(result, ensure_ascii=False), text[0].upper() + text[1:] + "."
+
+
+def tools(rng, pool, bank, n_tools=None, form=None):
+    """form: call, result, none; or in training all the turns of one conversation."""
+    n_tools = n_tools or rng.randint(1, 12)
+    form = form or rng.choice(["call", "call", "call", "result", "none"])
+    words = rng.choice(pool.tool_words)
+    verb, noun = words.split()
+    near = [w for w in pool.tool_words if w != words and (w.split()[1] == noun or w.split()[0] == verb)]  # hard to tell apart
+    others = rng.sample(near, min(len(near), rng.randint(0, n_tools - 1))) if rng.random() < 0.5 else []
+    while len(others) < n_tools - 1:
+        w = rng.choice(pool.tool_words)
+        if w not in others and w != words:
+            others.append(w)
+    others = [w for w in others if w.split()[1] != noun or not set(VERBS[w.split()[0]]) & set(VERBS[verb])]
+    wanted, rest = Tool(words, rng), [Tool(w, rng) for w in others]
+    listed = rest + ([] if form == "none" and rest else [wanted])
+    if form == "none" and not rest:
+        form = "call"
+    rng.shuffle(listed)
+    system = rng.choice(["", "", "", "You are a helpful assistant.", "You help in the house."])
+    ask, arguments = wanted.request(rng, pool)
+    messages = [{"role": "system", "content": tools_text([t.definition() for t in listed], system, pool.split == "train" and rng.random() < 0.15)},
+                {"role": "user", "content": ask}]
+    if form == "none":
+        return {"skill": "tools", "form": form, "messages": messages, "answer": NO_TOOL}
+    call = call_text(wanted.name, arguments)
+    if form == "call":
+        return {"skill": "tools", "form": form, "messages": messages, "answer": call}
+    result, said = result_of(rng, pool)
+    lead = "\n" if pool.split == "train" and rng.random() < 0.3 else ""
+    messages += [{"role": "assistant", "content": call}, {"role": "tool", "content": f"{lead}<tool_response>\n{result}\n</tool_response>"}]
+    return {"skill": "tools", "form": form, "messages": messages, "answer": said}
+
+
+# ---- extraction ----
+FIELDS = {  # fact: names of a property, its type
+    "hero": (["hero", "main_character", "name"], "string"), "kind": (["hero_kind", "species"], "string"), "friend": (["friend", "companion"], "string"),
+    "fkind": (["friend_kind"], "string"), "home": (["home", "village"], "string"), "item": (["possession", "treasure"], "string"), "n": (["count", "number"], "integer"),
+    "things": (["things", "counted"], "string"), "spot": (["where_kept", "spot"], "string"), "day": (["day", "weekday"], "string"),
+    "goal": (["destination", "goal"], "string"), "third": (["stranger", "met"], "string"), "tkind": (["stranger_kind"], "string"),
+    "cost": (["price", "coins"], "integer"), "bought": (["bought", "purchase"], "string"), "season": (["season"], "string")}
+
+
+def extraction(rng, pool, bank):
+    tale = Tale(rng, pool, bank)
+    told = [f for f in FIELDS if tale.tells(f)]
+    picked = rng.sample(told, min(len(told), rng.randint(1, 6)))
+    names = [rng.choice(FIELDS[f][0]) for f in picked]
+    schema = {"type": "object", "properties": {n: {"type": FIELDS[f][1]} for n, f in zip(names, picked)}, "required": names}
+    ask = rng.choice(["Read the tale and answer with JSON of this schema: {}", "Extract the facts as JSON of this schema: {}", "Fill in this JSON schema from the tale: {}"])
+    ask = ask.format(json.dumps(schema))
+    text = tale.text()
+    content = f"{ask}\n\n{text}" if rng.random() < 0.7 else f"{text}\n\n{ask}"
+    return {"skill": "extraction", "messages": [{"role": "user", "content": content}],
+            "answer": json.dumps({n: tale.facts[f] for n, f in zip(names, picked)}, ensure_ascii=False)}
+
+
+# ---- edits ----
+def edit_made(rng, pool, bank):
+    while True:
+        tale = Tale(rng, pool, bank, padding=(1, 12))
+        if 380 <= len(tale.text()) <= 1500:
+            break
+    f = tale.facts
+    new = {"hero": pool.name(rng, f.values()), "friend": pool.name(rng, f.values()), "third": pool.name(rng, f.values()),
+           "home": rng.choice(pool.places), "goal": rng.choice(pool.places), "item": f"{rng.choice(pool.looks)} {rng.choice(pool.items)}",
+           "bought": f"{rng.choice(pool.looks)} {rng.choice(pool.items)}", "n": rng.randint(2, 12), "cost": rng.randint(2, 99), "day": rng.choice(DAYS), "season": rng.choice(SEASONS)}
+    said = {"hero": "the {kind} is called {}", "friend": "the {fkind} is called {}", "third": "the {tkind} is called {}", "home": "{home} is called {}",
+            "goal": "{goal} is called {}", "item": "{hero} has {_} instead of the {item}", "bought": "{hero} buys {_}", "n": "there are {n_} {things}",
+            "cost": "the price is {n_} coins", "day": "it is a {}", "season": "it ends in the {}"}
+    can = [k for k in new if tale.tells(k) and new[k] != f[k]]
+    names = [k for k in can if k in ("hero", "friend", "third")]
+    picked = rng.sample(names if rng.random() < 0.6 else can, 1)
+    if rng.random() < 0.15 and len(can) > 1:
+        picked = rng.sample(can, 2)
+    what = " and ".join(said[k].format(new[k], _=a(str(new[k])), n_=count(new[k]) if isinstance(new[k], int) else "", **f) for k in picked)
+    return what, tale.text(), tale.text(**{k: new[k] for k in picked})
+
+
+WORDS = "king queen prince princess fox wolf bear cat dog bird horse boy girl man woman mother father brother sister house castle forest tree door child witch giant lion".split()
+
+
+def edit_real(rng, pool, bank):
+    while True:
+        text = bank.piece(rng, rng.randint(380, 1450))
+        names = [w for w in set(re.findall(r"(?<=[a-z,;] )[A-Z][a-z]{2,}\b", text)) if len(re.findall(rf"\b{w}\b", text)) > 1]
+        words = [w for w in WORDS if len(re.findall(rf"\b{w}\b", text)) > 1]
+        if names and (not words or rng.random() < 0.7):
+            old, new = rng.choice(sorted(names)), pool.name(rng)
+            return f"{old} is called {new}", text, re.sub(rf"\b{old}\b", new, text)
+        if words:
+            old, new = rng.choice(words), rng.choice(pool.kinds).replace("_", " ")
+            return f'it says "{new}" instead of "{old}"', text, re.sub(rf"\b{old}\b", new, text)
+
+
+def edit(rng, pool, bank):
+    what, text, answer = (edit_made if rng.random() < 0.5 else edit_real)(rng, pool, bank)
+    ask = rng.choice(["Tell the same tale, but {}.", "The same tale, but {}.", "Write this tale again, but {}."]).format(what)
+    return {"skill": "edit", "messages": [{"role": "user", "content": f"{ask}\n\n{text}"}], "answer": answer}
+
+
+# ---- recall ----
+SAID = [("My {} is called {}.", "What is my {} called?", "Your {} is called {}."), ("The name of my {} is {}.", "What is the name of my {}?", "The name of your {} is {}."),
+        ("The password of the {} is {}.", "What is the password of the {}?", "The password of the {} is {}."),
+        ("The owner of the {} is {}.", "Who is the owner of the {}?", "The owner of the {} is {}."),
+        ("The secret word for the {} is {}.", "What is the secret word for the {}?", "The secret word for the {} is {}.")]
+REMEMBERED = "I will remember it."
+
+
+def facts_of(rng, pool, n):
+    """n times: what is said, what is asked, what is answered, the name."""
+    out = []
+    for what, name in zip(rng.sample(pool.owned + pool.spots, n), pool.names(rng, n)):
+        say, ask, answer = rng.choice(SAID)
+        out.append((say.format(what, name), ask.format(what), answer.format(what, name), name))
+    return out
+
+
+def recall(rng, pool, bank, chars=None, form=None):
+    """One name, said `chars` characters of tales before it is asked for: in one message, or as several turns."""
+    chars = chars or rng.randint(600, 7000)
+    form = form or rng.choice(["one", "turns", "turns"])
+    (say, ask, answer, name), = facts_of(rng, pool, 1)
+    if form == "one":
+        hay = bank.piece(rng, chars)
+        before = bank.piece(rng, rng.randint(100, 400)) + "\n" if rng.random() < 0.3 else ""
+        messages = [{"role": "user", "content": f"{before}{say}\n\n{hay}\n\n{ask}"}]
+    else:
+        messages = [{"role": "user", "content": say}, {"role": "assistant", "content": REMEMBERED}]
+        left = chars
+        while left > 0:
+            part = left if left < 500 else rng.randint(300, left)
+            messages += [{"role": "user", "content": "Read this tale.\n\n" + bank.piece(rng, part)}, {"role": "assistant", "content": "I have read it."}]
+            left -= part + 60
+        messages += [{"role": "user", "content": ask}]
+    return {"skill": "recall", "form": form, "name": name, "messages": messages, "answer": answer}
+
+
+def recall_many(rng, pool, bank, chars=6500):
+    """For training: many names among tales, asked for at every distance."""
+    facts, said, messages = facts_of(rng, pool, rng.randint(2, 10)), [], []
+    left = chars
+    todo = list(facts)
+    while left > 0:
+        if todo and (not said or rng.random() < 0.5):
+            new, todo = todo[:1 + (rng.random() < 0.3)], todo[1 + 1:] if len(todo) > 1 and rng.random() < 0.3 else todo[1:]
+            said += [f for f in new if f not in said]
+            messages += [{"role": "user", "content": " ".join(f[0] for f in new)}, {"role": "assistant", "content": REMEMBERED}]
+            left -= 120
+        if rng.random() < 0.5:
+            part = min(left, rng.randint(200, 2500))
+            messages += [{"role": "user", "content": "Read this tale.\n\n" + bank.piece(rng, max(part, 80))}, {"role": "assistant", "content": "I have read it."}]
+            left -= part + 60
+        if said and rng.random() < 0.5:
+            fact = rng.choice(said)
+            messages += [{"role": "user", "content": fact[1]}, {"role": "assistant", "content": fact[2]}]
+            left -= 120
+    fact = rng.choice(said)
+    return {"skill": "recall", "form": "many", "name": fact[3], "messages": messages + [{"role": "user", "content": fact[1]}], "answer": fact[2]}
+
+
+# ---- sums ----
+def sums(rng, pool, bank):
+    while True:
+        x, y, plus = rng.randint(0, 99), rng.randint(0, 99), rng.random() < 0.6
+        if is_held(f"{x} {y}") == (pool.split == "heldout") and (plus or x >= y):
+            break
+    z = x + y if plus else x - y
+    if rng.random() < 0.5:
+        return {"skill": "sums", "messages": [{"role": "user", "content": rng.choice(["What is {} {} {}?", "{} {} {} =", "How much is {} {} {}?"]).format(x, "+" if plus else "-", y)}],
+                "answer": str(z)}
+    name, things = pool.name(rng), rng.choice(pool.things)
+    ask = f"{name} has {x} {things} and {'finds' if plus else 'loses'} {y} of them. How many {things} has {name} now?" if not plus else \
+          f"{name} has {x} {things} and finds {y} more. How many {things} has {name} now?"
+    return {"skill": "sums", "messages": [{"role": "user", "content": ask}], "answer": f"{name} has {z} {things}."}
+
+
+# ---- fill in the middle ----
+def fim(rng, pool, bank):
+    """A refrain that is sung three times: the hole is one of them."""
+    tale = Tale(rng, pool, bank, padding=(1, 4))
+    f = tale.facts
+    song = rng.choice(["{i}, {i}, come to {p}", "Over the {s} and under the {s} runs {n}", "Give me your {i}, {n}, and I will show you {p}", "{n}, {n}, where is the {i}",
+                       "The {s} of {p} has {t}, {t} and no more"]).format(i=rng.choice(pool.items), p=rng.choice(pool.places), s=rng.choice(pool.spots), n=pool.name(rng),
+                                                                         t=rng.choice(pool.things))
+    song = song[0].upper() + song[1:]
+    sentences = tale.text().replace("\n", " ").split(". ")
+    places = sorted(rng.sample(range(1, len(sentences) + 2), 3)) if len(sentences) > 2 else [1, 1, 1]
+    for i in reversed(places):
+        sentences.insert(i, f'Then {rng.choice(["a voice", f["hero"], "the wind", "somebody"])} sang: "{song}!" And all was still')
+    text = ". ".join(sentences)
+    spots = [m.start() for m in re.finditer(re.escape(song), text)]
+    at = rng.choice(spots)
+    return {"skill": "fim", "prompt": text[:at], "suffix": text[at + len(song):], "answer": song}
+
+
+def fim_real(rng, pool, bank):
+    """For training: any hole in a real tale."""
+    text = bank.piece(rng, rng.randint(300, 1600))
+    cuts = [m.start() for m in re.finditer(r"(?<=\w)\b", text)] or [1]
+    start = rng.choice(cuts)
+    end = min(len(text), start + rng.choice([rng.randint(3, 30), rng.randint(20, 200)]))
+    end = min([c for c in cuts if c >= end], default=len(text))
+    return {"skill": "fim", "prompt": text[:start], "suffix": text[end:], "answer": text[start:end]}
+
+
+# ---- system prompts ----
+ONE_WORD = ["Answer with one word.", "Reply with one word only.", "Use a single word for your answer.", "One word answers only."]
+CAPITALS = ["Answer in upper case.", "Write in capital letters.", "Answer in capital letters only.", "Use upper case for everything."]
+LIST = ["Answer with a list.", "Answer as a list, one item a line.", "Write lists, with a dash before each item.", "Always answer in a list."]
+QUESTIONS = {"hero": ("What is the {kind} called?", "The {kind} is called {hero}."), "friend": ("What is the {fkind} called?", "The {fkind} is called {friend}."),
+             "third": ("What is the {tkind} called?", "The {tkind} is called {third}."), "home": ("Where does {hero} live?", "{hero} lives in {home}."),
+             "goal": ("Where does {hero} go?", "{hero} goes to {goal}."), "day": ("On what day does {hero} leave?", "{hero} leaves on {day}."),
+             "item": ("What does {hero} have?", "{hero} has the {item}."), "cost": ("How many coins does the {bought} cost?", "It costs {cost} coins."),
+             "n": ("How many {things} are there?", "There are {n} {things}."), "season": ("In what season does the tale end?", "The tale ends in {season}.")}
+
+
+def system(rng, pool, bank):
+    tale = Tale(rng, pool, bank, padding=(0, 2))
+    f, style = tale.facts, rng.choice(["plain", "word", "upper", "list", "upper list"])
+    words = {**f, "n": count(f["n"]), "cost": count(f["cost"])}
+    if "list" in style:
+        groups = {"Who is in the tale?": ["hero", "friend", "third"], "Which places are in the tale?": ["home", "goal"], "Which things of value are in the tale?": ["item", "bought"]}
+        text = " ".join(tale.sentences)
+        ask = rng.choice([q for q, fs in groups.items() if any(tale.tells(x) for x in fs)])
+        told = sorted((x for x in groups[ask] if tale.tells(x)), key=lambda x: re.search(r"\{" + x + r"(_a)?\}", text).start())
+        answer = "\n".join("- " + f[x] for x in told)
+        prompt = rng.choice(LIST) + (" " + rng.choice(CAPITALS) if "upper" in style else "")
+    else:
+        can = [k for k in QUESTIONS if tale.tells(k) and not (style == "word" and k == "item") and not (k == "cost" and not tale.tells("bought"))]
+        key = rng.choice(can)
+        ask, answer = (s.format(**words) for s in QUESTIONS[key])
+        if style == "word":
+            answer = str(words[key])
+        prompt = {"plain": "", "word": rng.choice(ONE_WORD), "upper": rng.choice(CAPITALS)}[style]
+    if "upper" in style:
+        answer = answer.upper()
+    messages = [{"role": "system", "content": prompt}] if prompt else []
+    return {"skill": "system", "form": style, "messages": messages + [{"role": "user", "content": f"{tale.text()}\n\n{ask}"}], "answer": answer}
+
+
+MAKERS = {"tools": tools, "extraction": extraction, "edit": edit, "recall": recall, "sums": sums, "fim": fim, "system": system}
+
+
+# ---- checks ----
+def check(sample, answer):
+    """Whether the answer is the expected one, exactly; JSON may have other white space."""
+    want, got = sample["answer"], answer
+    if sample["skill"] == "fim":
+        return got == want
+    got = got.strip()
+    if sample["skill"] == "extraction":
+        return same_json(want, got)
+    if want.startswith("<tool_call>"):
+        call = re.fullmatch(r"<tool_call>\s*(.*?)\s*</tool_call>", got, re.S)
+        return bool(call) and same_json(want[len("<tool_call>\n"):-len("\n</tool_call>")], call.group(1))
+    return got == want
+
+
+def same_json(want, got):
+    try:
+        return json.dumps(json.loads(want), sort_keys=True) == json.dumps(json.loads(got), sort_keys=True)
+    except ValueError:
+        return False
+
+
+# ---- held-out cases ----
+DISTANCES = (200, 500, 1000, 2000, 4000, 8000)  # tokens between a name's end and the question
+
+
+def recall_at(rng, pool, bank, distance, count_tokens):
+    """A case whose name was said `distance` tokens before the answer begins, within 2 in 100."""
+    chars = int(distance * 3.9)
+    for _ in range(40):
+        case = recall(rng, pool, bank, max(chars, 60), rng.choice(["one", "turns"]))
+        text = render(case["messages"])
+        n = count_tokens(text[text.index(case["name"]) + len(case["name"]):])
+        if abs(n - distance) <= max(10, distance // 50):
+            return {**case, "skill": f"recall-{distance}", "distance": n}
+        chars = max(60, chars + int((distance - n) * rng.uniform(3.0, 4.4)))
+    return {**case, "skill": f"recall-{distance}", "distance": n}
+
+
+def heldout(tales_path, tokenizer_path, out, n):
+    from tokenizers import Tokenizer
+    tokenizer = Tokenizer.from_file(tokenizer_path)
+    with open(tales_path, encoding="utf-8") as f:
+        bank = Bank(f.read().split("\n<|endoftext|>\n"))
+    pool = Pool("heldout")
+    os.makedirs(out, exist_ok=True)
+    makers = {k: m for k, m in MAKERS.items() if k != "recall"}
+    makers.update({f"recall-{d}": lambda r, p, b, d=d: recall_at(r, p, b, d, lambda t: len(tokenizer.encode(t).ids)) for d in DISTANCES})
+    for skill, maker in makers.items():
+        rng = random.Random("heldout " + skill)
+        with open(os.path.join(out, skill + ".jsonl"), "w", encoding="utf-8") as f:
+            for _ in range(n):
+                f.write(json.dumps(maker(rng, pool, bank), ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "heldout":
+        heldout(sys.argv[2], sys.argv[3], sys.argv[4], int((sys.argv + ["500"])[5]))
+    else:
+        with open(sys.argv[3], encoding="utf-8") as corpus:
+            text = Bank(corpus.read().split("\n<|endoftext|>\n"))
+        chance = random.Random()
+        for _ in range(int((sys.argv + ["3"])[4])):
+            one = MAKERS[sys.argv[2]](chance, Pool("train"), text)
+            print(render(one["messages"]) if "messages" in one else one["prompt"] + "[HOLE]" + one["suffix"], "\n  =>", one["answer"], "\n" + 80 * "-")
