@@ -430,11 +430,10 @@ def recall_many(rng, pool, bank, chars=6500):
     """For training: many names among tales, asked for at every distance."""
     facts, said, messages = facts_of(rng, pool, rng.randint(2, 10)), [], []
     left = chars
-    todo = list(facts)
     while left > 0:
-        if todo and (not said or rng.random() < 0.5):
-            new, todo = todo[:1 + (rng.random() < 0.3)], todo[1 + 1:] if len(todo) > 1 and rng.random() < 0.3 else todo[1:]
-            said += [f for f in new if f not in said]
+        if len(said) < len(facts) and (not said or rng.random() < 0.5):
+            new = facts[len(said):len(said) + rng.choice([1, 1, 2])]
+            said += new
             messages += [{"role": "user", "content": " ".join(f[0] for f in new)}, {"role": "assistant", "content": REMEMBERED}]
             left -= 120
         if rng.random() < 0.5:
