@@ -375,12 +375,14 @@ def edit_real(rng, pool, bank):
         text = bank.piece(rng, rng.randint(380, 1450))
         names = [w for w in set(re.findall(r"(?<=[a-z,;] )[A-Z][a-z]{2,}\b", text)) if len(re.findall(rf"\b{w}\b", text)) > 1]
         words = [w for w in WORDS if len(re.findall(rf"\b{w}\b", text)) > 1]
+        if not names and not words:
+            continue
         if names and (not words or rng.random() < 0.7):
-            old, new = rng.choice(sorted(names)), pool.name(rng)
-            return f"{old} is called {new}", text, re.sub(rf"\b{old}\b", new, text)
-        if words:
-            old, new = rng.choice(words), rng.choice(pool.kinds).replace("_", " ")
-            return f'it says "{new}" instead of "{old}"', text, re.sub(rf"\b{old}\b", new, text)
+            old, new, what = rng.choice(sorted(names)), pool.name(rng), "{old} is called {new}"
+        else:
+            old, new, what = rng.choice(words), rng.choice(pool.kinds).replace("_", " "), 'it says "{new}" instead of "{old}"'
+        if new not in text:
+            return what.format(old=old, new=new), text, re.sub(rf"\b{old}\b", new, text)
 
 
 def edit(rng, pool, bank):
@@ -486,7 +488,7 @@ def fim(rng, pool, bank):
 def fim_real(rng, pool, bank):
     """For training: any hole in a real tale."""
     text = bank.piece(rng, rng.randint(300, 1600))
-    cuts = [m.start() for m in re.finditer(r"(?<=\w)\b", text)] or [1]
+    cuts = [m.start() for m in re.finditer(r"(?<=\w)\b", text[:-20])] or [1]
     start = rng.choice(cuts)
     end = min(len(text), start + rng.choice([rng.randint(3, 30), rng.randint(20, 200)]))
     end = min([c for c in cuts if c >= end], default=len(text))

@@ -76,18 +76,13 @@ class Encoder:
             pieces = []
             for m in s["messages"] + [{"role": "assistant", "content": s["answer"]}]:
                 pieces += [(self.frames[m["role"]], 0), (self.ids(m["content"]), int(m["role"] == "assistant"))]
-        ids, targets, weights = [], [], []
+        ids = [i for piece, _ in pieces for i in piece]
+        targets, weights, at = ids[1:] + [self.end], [0] * len(ids), 0
         for piece, learn in pieces:
-            at = len(ids)
-            ids += piece
-            targets += piece[1:] + [-1]
-            weights += [learn] * len(piece)
-            if at:
-                targets[at - 1] = piece[0] if piece and targets[at - 1] == -1 else targets[at - 1]
-                if learn and piece:
-                    weights[at - 1] = 1
-            if learn and piece:
-                targets[-1] = self.end
+            at += len(piece)
+            if learn:
+                weights[at - len(piece) - 1:at] = [1] * (len(piece) + 1)
+                targets[at - 1] = self.end
         return ids, targets, [w * WEIGHT[skill] for w in weights]
 
 
@@ -107,6 +102,7 @@ class Rows:
         t = self.rng.choices(self.tales, self.weights)[0]
         at = self.rng.choice([0, self.rng.randrange(len(t))])
         at = t.find("\n", at) + 1 if at else 0
+        at = at if at < len(t) - 200 else 0
         if self.rng.random() < 0.6:
             return None, t[at:at + 12000]
         paragraphs, piece = t[at:at + 4000].split("\n"), ""
@@ -173,6 +169,7 @@ def produce(out, progress, tokenizer, corpus, length, seed):
     rows = Rows(Encoder(tokenizer), read_tales(corpus), length, seed, lambda: progress.value)
     while True:
         made = [rows.row() for _ in range(8)]
+        assert all(len(part) == length for _, row in made for part in row)
         out.put((np.array([r[1][0] for r in made], np.int16), np.array([r[1][1] for r in made], np.int16),
                  np.array([r[1][2] for r in made], np.float16), np.array([r[0] == "tales" for r in made])))
 
@@ -314,7 +311,7 @@ def main():
     for name, value in (("--minutes", 8.0), ("--total", 17.0)):
         p.add_argument(name, type=float, default=value)
     for name, value in (("--d", 320), ("--layers", 6), ("--memory", 128), ("--heads", 5), ("--window", 1536), ("--vocab", 4096), ("--context", 2048), ("--rows", 32),
-                        ("--workers", 14), ("--cases", 100), ("--steps", 10 ** 9)):
+                        ("--workers", 12), ("--cases", 100), ("--steps", 10 ** 9)):
         p.add_argument(name, type=int, default=value)
     p.add_argument("--no-compile", action="store_true")
     p.add_argument("--fla", action="store_true", help="end with status 1 where chunk_gla does not run or is wrong")
@@ -406,14 +403,16 @@ def main():
             saved = last = time.time()
     save()
     model.parts = dict(__import__("model").PARTS)  # other lengths than a row's: not compiled
-    with open(cases, encoding="utf-8") as f:
-        found = evaluate(model, encoder, json.load(f), read_tales(args.heldout), device, torch, args.context)
-    history.append({"step": step, "tokens": step * args.rows * args.context, "seconds": round(spent), **found})
-    save()
-    for skill, result in found.items():
-        print(skill, json.dumps(result), flush=True)
-    notes = {"parameters": n_parameters, "tokens": step * args.rows * args.context, "steps": step, "seconds": round(spent), "history": history}
+    entry = {"step": step, "tokens": step * args.rows * args.context, "seconds": round(spent)}
+    notes = {"parameters": n_parameters, **entry, "history": history + [entry]}
     write_model(model, config, encoder, tokenizer, args.out, notes, torch)
+    with open(cases, encoding="utf-8") as f:
+        entry.update(evaluate(model, encoder, json.load(f), read_tales(args.heldout), device, torch, args.context))
+    history.append(entry)
+    save()
+    write_model(model, config, encoder, tokenizer, args.out, notes, torch)
+    for skill, result in entry.items():
+        print(skill, json.dumps(result), flush=True)
     print(f"{time.time() - began:.0f} s: wrote {args.out}", flush=True)
     for child in children:
         child.terminate()

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Tests of the recipe: python3 -m unittest test_recipe. RODIMUS_URL: a server of a <role> model, to compare frames with; TOKENIZER: its tokenizer.json."""
+import json
+import os
+import random
+import sys
+import unittest
+import urllib.request
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import skills  # noqa: E402
+
+HELDOUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tales", "heldout.txt")
+with open(HELDOUT, encoding="utf-8") as heldout:
+    BANK = skills.Bank(heldout.read().split("\n<|endoftext|>\n"))
+POOLS = {s: skills.Pool(s) for s in ("train", "heldout")}
+
+
+def samples(n, split="heldout"):
+    for skill, maker in {**skills.MAKERS, "many": skills.recall_many, "real": skills.fim_real}.items():
+        rng = random.Random("test " + skill)
+        for _ in range(n):
+            yield maker(rng, POOLS[split], BANK)
+
+
+class Recipe(unittest.TestCase):
+    def test_the_right_answer_passes_and_wrong_ones_fail(self):
+        for split in POOLS:
+            for s in samples(150, split):
+                right = s["answer"]
+                self.assertTrue(skills.check(s, right), s)
+                for wrong in ("", right[:-1], right + "x", right[1:], right.replace("a", "e", 1) if "a" in right else "-" + right):
+                    self.assertFalse(skills.check(s, wrong), (s, wrong))
+
+    def test_json_may_have_other_white_space_only(self):
+        s = {"skill": "extraction", "answer": '{"a": 1, "b": "x"}'}
+        self.assertTrue(skills.check(s, '{"b":"x","a":1}'))
+        for wrong in ('{"a": 1.5, "b": "x"}', '{"a": "1", "b": "x"}', '{"a": 1}', '{"a": 1, "b": "x", "c": 2}', "{"):
+            self.assertFalse(skills.check(s, wrong))
+
+    def test_the_pools_share_nothing(self):
+        for part in ("made", "real", "kinds", "items", "looks", "things", "places", "owned", "spots", "tool_words"):
+            one, two = (set(getattr(POOLS[s], part)) for s in ("train", "heldout"))
+            self.assertFalse(one & two, part)
+            self.assertTrue(one and two, part)
+        self.assertFalse({t.split()[1] + t.split()[0] for t in POOLS["train"].tool_words} & {t.split()[1] + t.split()[0] for t in POOLS["heldout"].tool_words})
+
+    def test_arguments_come_from_the_request_and_the_tool_is_listed(self):
+        rng = random.Random(5)
+        for _ in range(300):
+            s = skills.tools(rng, POOLS["heldout"], BANK)
+            definitions = [json.loads(x) for x in s["messages"][0]["content"].split("<tools>\n")[1].split("\n</tools>")[0].split("\n")]
+            self.assertTrue(1 <= len(definitions) <= 12)
+            if s["form"] == "call":
+                call = json.loads(s["answer"].split("\n")[1])
+                tool, = [d["function"] for d in definitions if d["function"]["name"] == call["name"]]
+                for key in tool["parameters"]["required"]:
+                    self.assertIn(key, call["arguments"])
+                for key, value in call["arguments"].items():
+                    self.assertIn(str(value), s["messages"][1]["content"])
+                    self.assertEqual(tool["parameters"]["properties"][key]["type"], "integer" if isinstance(value, int) else "string")
+
+    def test_edits_change_what_was_asked_and_nothing_else(self):
+        rng = random.Random(6)
+        for _ in range(200):
+            s = skills.edit(rng, POOLS["heldout"], BANK)
+            old = s["messages"][0]["content"].split("\n\n", 1)[1]
+            self.assertNotEqual(old, s["answer"])
+            self.assertLess(abs(len(old) - len(s["answer"])), 400)
+
+    def test_extracted_values_stand_in_the_tale(self):
+        rng = random.Random(7)
+        for _ in range(200):
+            s = skills.extraction(rng, POOLS["heldout"], BANK)
+            for value in json.loads(s["answer"]).values():
+                self.assertIn(skills.count(value) if isinstance(value, int) else value, s["messages"][0]["content"])
+
+    def test_the_same_seed_makes_the_same_cases(self):
+        self.assertEqual(list(samples(5)), list(samples(5)))
+
+    @unittest.skipUnless(os.environ.get("RODIMUS_URL"), "no server")
+    def test_frames_are_those_of_the_server(self):
+        for s in samples(20):
+            if "messages" in s:
+                request = urllib.request.Request(os.environ["RODIMUS_URL"] + "/apply-template", json.dumps({"messages": s["messages"]}).encode(), {"Content-Type": "application/json"})
+                with urllib.request.urlopen(request) as answer:
+                    self.assertEqual(json.load(answer)["prompt"], skills.render(s["messages"]))
+
+    @unittest.skipUnless(os.environ.get("TOKENIZER"), "no tokenizer")
+    def test_ids_are_those_of_the_whole_text_and_targets_end_each_answer(self):
+        import train
+        e = train.Encoder(os.environ["TOKENIZER"])
+        for s in samples(30):
+            ids, targets, weights = e.sample(s)
+            if "messages" in s:
+                self.assertEqual(ids, e.ids(skills.render(s["messages"]) + s["answer"]))
+                answers = [m["content"] for m in s["messages"] if m["role"] == "assistant"] + [s["answer"]]
+            else:
+                answers = [s["answer"]]
+            learnt = [t for t, w in zip(targets, weights) if w]
+            self.assertEqual(learnt, [t for a in answers for t in e.ids(a) + [e.end]])
+            for i in range(len(ids) - 1):
+                self.assertTrue(targets[i] in (ids[i + 1], e.end))
+
+
+if __name__ == "__main__":
+    unittest.main()
