@@ -204,9 +204,9 @@ class Model(nn.Module):
 class Muon:
     """Steepest descent in the spectral norm for the matrices of the layers, by stacks of one shape; AdamW for all else."""
 
-    def __init__(self, model):
-        self.step_count, names = 0, model.tensors()
-        is_matrix = lambda n, p: p.dim() == 2 and "embeddings" not in n and "gate_proj" not in n  # noqa: E731
+    def __init__(self, model, muon=True):
+        names = model.tensors()
+        is_matrix = lambda n, p: muon and p.dim() == 2 and "embeddings" not in n and "gate_proj" not in n  # noqa: E731
         self.stacks = {}
         for n, p in names.items():
             if is_matrix(n, p):

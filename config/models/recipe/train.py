@@ -24,9 +24,9 @@ import skills  # noqa: E402
 SPECIAL = ["<|startoftext|>", "<|endoftext|>", "[CLS]", "[gMASK]", "<role>", "</role>", "<|fim_begin|>", "<|fim_hole|>", "<|fim_end|>", "<|fim_pad|>"]
 SPLIT = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 SEPARATOR = "\n<|endoftext|>\n"
-WEIGHT = {"tools": 4.0, "extraction": 3.0, "edit": 1.5, "recall": 5.0, "sums": 4.0, "fim": 1.0, "system": 4.0}  # of an answer's token; a tale's has 1
+WEIGHT = {"tools": 6.0, "extraction": 5.0, "edit": 2.0, "recall": 8.0, "sums": 6.0, "fim": 1.0, "system": 6.0}  # of an answer's token; a tale's has 1
 MIX = {"tools": 0.30, "edit": 0.17, "extraction": 0.16, "system": 0.11, "sums": 0.08, "fim": 0.06, "fim_real": 0.05, "recall": 0.07}  # samples of a row of skills
-ROWS = {"tales": 0.40, "recall": 0.17, "skills": 0.43}
+ROWS = {"tales": 0.38, "recall": 0.18, "skills": 0.44}
 RATE, WARM_UP, ROW_SEED = 3e-3, 200, 19
 ASK = ["Tell me a tale about {}.", "Tell me a story about {}.", "Write a fairy tale about {}.", "I would like to hear about {}.", "Please tell a short tale with {}."]
 
@@ -45,7 +45,7 @@ def make_tokenizer(tales, path, vocab):
             s = maker(rng, pool, bank)
             texts.append("\n".join(m["content"].replace(skills.TOOLS_HEAD, "").replace(skills.TOOLS_TAIL, "") for m in s["messages"]) + "\n" + s["answer"])
     for _ in range(40000):  # as in JSON: without the space before them
-        texts.append(f'"{pool.name(rng)}"\n"{rng.choice(pool.places)}"')
+        texts.append(f': "{pool.name(rng)}", "{rng.choice(pool.places)}"')
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(SPLIT), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     t.decoder = decoders.ByteLevel()
@@ -289,9 +289,9 @@ def choose_kernels(model, device, torch, compiled, wants_fla, shape):
             model.parts = {n: torch.compile(f, dynamic=False) for n, f in forms.PARTS.items()}
             fast = model(x, x, keep).mean()
             fast.backward()
-            worst = max(((a - b.grad).norm() / (a.norm() + 1e-8)).item() for a, b in zip(slow, model.weights))
+            worst = math.sqrt(sum((a - b.grad).square().sum().item() for a, b in zip(slow, model.weights)) / sum(a.square().sum().item() for a in slow))
             said.append(f"compiled: loss {abs(fast.item() - plain.item()):.1e}, gradients {worst:.1e} off")
-            assert worst < 0.2 and abs(fast.item() - plain.item()) < 0.01
+            assert worst < 0.1 and abs(fast.item() - plain.item()) < 0.01
         except Exception as fault:  # noqa: BLE001
             said.append(f"compile: {type(fault).__name__} {str(fault)[:200]}")
             model.parts = dict(forms.PARTS)
@@ -299,9 +299,9 @@ def choose_kernels(model, device, torch, compiled, wants_fla, shape):
     return said
 
 
-def rate_at(step, part):
+def rate_at(rate, step, part):
     """Warm-up, then level for half of the time, then down to 2 in 100."""
-    return RATE * min(1, (step + 1) / WARM_UP) * (1 if part < 0.5 else max(0.02, 1 - 0.98 * (part - 0.5) / 0.5))
+    return rate * min(1, (step + 1) / WARM_UP) * (1 if part < 0.5 else max(0.02, 1 - 0.98 * (part - 0.5) / 0.5))
 
 
 def main():
@@ -314,6 +314,8 @@ def main():
                         ("--workers", 12), ("--cases", 100), ("--steps", 10 ** 9)):
         p.add_argument(name, type=int, default=value)
     p.add_argument("--no-compile", action="store_true")
+    p.add_argument("--adam", action="store_true", help="AdamW for the matrices, too")
+    p.add_argument("--rate", type=float, default=RATE)
     p.add_argument("--fla", action="store_true", help="end with status 1 where chunk_gla does not run or is wrong")
     p.add_argument("--dropout", type=float, default=0.1)
     args = p.parse_args()
@@ -323,10 +325,14 @@ def main():
     if not os.path.exists(tokenizer):
         make_tokenizer(read_tales(args.corpus), tokenizer, args.vocab)
     print(f"{time.time() - began:.0f} s: tokenizer", flush=True)
+    counter = os.path.join(args.state, "calls")
+    calls = int(open(counter, encoding="utf-8").read()) + 1 if os.path.exists(counter) else 1
+    with open(counter, "w", encoding="utf-8") as f:
+        f.write(str(calls))
     encoder, context = Encoder(tokenizer), multiprocessing.get_context("fork")
     rows, progress = context.Queue(maxsize=48), context.Value("d", 0.0)
     cases = os.path.join(args.state, "cases.json")
-    children = [context.Process(target=produce, args=(rows, progress, tokenizer, args.corpus, args.context, f"{ROW_SEED} {i} {time.time()}"), daemon=True)
+    children = [context.Process(target=produce, args=(rows, progress, tokenizer, args.corpus, args.context, f"{ROW_SEED} {i} {calls}"), daemon=True)
                 for i in range(args.workers)]
     if not os.path.exists(cases):
         children.append(context.Process(target=make_cases, args=(cases, tokenizer, args.heldout, args.cases), daemon=True))
@@ -344,7 +350,7 @@ def main():
     model = Model(config).to(device)
     n_parameters = sum(w.numel() for w in model.weights)
     print(f"{n_parameters / 1e6:.2f} M parameters on {device}", flush=True)
-    optimizer, step, spent, history = Muon(model), 0, 0.0, []
+    optimizer, step, spent, history = Muon(model, not args.adam), 0, 0.0, []
     for line in choose_kernels(model, device, torch, not args.no_compile, args.fla, (args.rows, args.context)):
         print(f"{time.time() - began:.0f} s: {line}", flush=True)
     if os.path.exists(checkpoint):
@@ -382,7 +388,7 @@ def main():
         total = (loss * weights).sum() / weights.sum()
         total.backward()
         torch.nn.utils.clip_grad_norm_(model.weights, 1.0)
-        optimizer.step(rate_at(step, spent / (args.total * 60)))
+        optimizer.step(rate_at(args.rate, step, spent / (args.total * 60)))
         model.zero_grad(set_to_none=True)
         if step % 10 == 0:
             tale, value = is_tale.to(device).view(-1, 1), loss.detach() * (weights > 0)
