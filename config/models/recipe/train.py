@@ -316,6 +316,7 @@ def main():
     p.add_argument("--no-compile", action="store_true")
     p.add_argument("--adam", action="store_true", help="AdamW for the matrices, too")
     p.add_argument("--rate", type=float, default=RATE)
+    p.add_argument("--finish", action="store_true", help="the last call: --total is what was spent and what is left of --minutes")
     p.add_argument("--fla", action="store_true", help="end with status 1 where chunk_gla does not run or is wrong")
     p.add_argument("--dropout", type=float, default=0.1)
     args = p.parse_args()
@@ -369,7 +370,9 @@ def main():
 
     waiting, said, saved, waited = [], time.time(), time.time(), 0.0
     time_left = began + args.minutes * 60 - time.time() - (60 if device.type == "cuda" else 0)  # for the evaluation
-    print(f"{time.time() - began:.0f} s: training for {time_left:.0f} s", flush=True)
+    if args.finish:
+        args.total = (spent + time_left) / 60
+    print(f"{time.time() - began:.0f} s: training for {time_left:.0f} s, {100 * spent / args.total / 60:.0f} of 100 done", flush=True)
     last, totals, stop, n_said, steps_done = time.time(), collections.defaultdict(float), time.time() + time_left, 0, 0
     while time.time() < stop and spent < args.total * 60 and steps_done < args.steps:
         while sum(len(w[0]) for w in waiting) < args.rows:
