@@ -402,7 +402,7 @@ REMEMBERED = "I will remember it."
 def facts_of(rng, pool, n):
     """n times: what is said, what is asked, what is answered, the name."""
     out = []
-    for what, name in zip(rng.sample(pool.owned + pool.spots, n), pool.names(rng, n)):
+    for what, name in zip(rng.sample(sorted({*pool.owned, *pool.spots}), n), pool.names(rng, n)):
         say, ask, answer = rng.choice(SAID)
         out.append((say.format(what, name), ask.format(what), answer.format(what, name), name))
     return out
