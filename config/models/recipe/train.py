@@ -1,25 +1,33 @@
 #!/usr/bin/env python3
 """train.py --corpus TEXT --heldout TEXT --state DIR --out DIR [--minutes M] [--total M]: trains the demo model on one GPU.
 
-Runs for --minutes and goes on where the checkpoint in --state stopped; --total is the time over all calls, which the learning rate follows.
-Writes config.json, model.safetensors (bf16), tokenizer.json, tokenizer_config.json, generation_config.json and training.json to --out."""
-import argparse
-import collections
-import json
-import math
-import multiprocessing
-import os
-import queue
-import random
-import re
-import sys
+Runs for --minutes, start and evaluation included, and goes on where the checkpoint in --state stopped; --total is the time over all calls, which
+the learning rate follows. Says each phase before it begins. Writes config.json, model.safetensors (bf16), tokenizer.json, tokenizer_config.json, generation_config.json and training.json to --out."""
 import time
 
-import numpy as np
+BEGAN = time.time()
+import argparse  # noqa: E402
+import collections  # noqa: E402
+import faulthandler  # noqa: E402
+import json  # noqa: E402
+import multiprocessing  # noqa: E402
+import os  # noqa: E402
+import queue  # noqa: E402
+import random  # noqa: E402
+import re  # noqa: E402
+import signal  # noqa: E402
+import sys  # noqa: E402
+import threading  # noqa: E402
+import traceback  # noqa: E402
+
+import numpy as np  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
+import checks  # noqa: E402
 import skills  # noqa: E402
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 SPECIAL = ["<|startoftext|>", "<|endoftext|>", "[CLS]", "[gMASK]", "<role>", "</role>", "<|fim_begin|>", "<|fim_hole|>", "<|fim_end|>", "<|fim_pad|>"]
 SPLIT = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
@@ -164,18 +172,109 @@ class Rows:
         return kind, self.pack([makers[k] for k in MIX], list(MIX.values()))
 
 
-def produce(out, progress, tokenizer, corpus, length, seed):
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    rows = Rows(Encoder(tokenizer), read_tales(corpus), length, seed, lambda: progress.value)
+def produce(number, pipe, progress, tokenizer, corpus, length, seed, hang):
+    checks.end_with_parent()
+    os.nice(5)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    faulthandler.dump_traceback_later(60, repeat=True)  # until the first rows are there
+    if hang == f"worker:{number}":
+        time.sleep(10 ** 6)
+    rows, first = Rows(Encoder(tokenizer), read_tales(corpus), length, seed, lambda: progress.value), True
     while True:
-        made = [rows.row() for _ in range(8)]
+        made = [rows.row() for _ in range(2 if first else 8)]
         assert all(len(part) == length for _, row in made for part in row)
-        out.put((np.array([r[1][0] for r in made], np.int16), np.array([r[1][1] for r in made], np.int16),
-                 np.array([r[1][2] for r in made], np.float16), np.array([r[0] == "tales" for r in made])))
+        pipe.send((np.array([r[1][0] for r in made], np.int16), np.array([r[1][1] for r in made], np.int16),
+                   np.array([r[1][2] for r in made], np.float16), np.array([r[0] == "tales" for r in made])))
+        if first:
+            faulthandler.cancel_dump_traceback_later()
+            first = False
+
+
+class Feed:
+    """Rows of the workers. Each has its own pipe and its own thread here, so that one that hangs or ends stops no other."""
+    SILENT = 30  # seconds
+
+    def __init__(self, context, n, say, *args):
+        self.ready, self.since, self.made, self.said, self.say = queue.Queue(48), [None] * n, [0] * n, set(), say
+        self.children = []
+        for i, seed in enumerate(args[-2]):
+            ours, theirs = context.Pipe(duplex=False)
+            self.children.append(context.Process(target=produce, args=(i, theirs, *args[:-2], seed, args[-1]), daemon=True))
+            self.children[-1].start()
+            theirs.close()
+            threading.Thread(target=self.read, args=(i, ours), daemon=True).start()
+
+    def read(self, i, pipe):
+        while True:
+            self.since[i] = time.time()  # while the worker owes rows
+            try:
+                batch = pipe.recv()
+            except (EOFError, OSError):
+                self.children[i].join(5)
+                self.say(f"worker {i} ended with status {self.children[i].exitcode}")
+                return
+            self.since[i] = None
+            self.made[i] += 1
+            self.ready.put(batch)
+
+    def look(self):
+        """Says once which workers are silent or, after that, that they are not."""
+        for i, since in enumerate(self.since):
+            silent = since is not None and time.time() - since > self.SILENT
+            if silent != (i in self.said):
+                self.said ^= {i}
+                self.say(f"worker {i} (process {self.children[i].pid}) " + (f"is silent for {time.time() - since:.0f} s, after {self.made[i]} messages" if silent else "speaks again"))
+
+    def get(self, limit=90):
+        begin = time.time()
+        while True:
+            try:
+                return self.ready.get(timeout=5)
+            except queue.Empty:
+                self.look()
+                if not any(c.is_alive() for c in self.children):
+                    raise SystemExit("All workers ended.") from None
+                if time.time() - begin > limit:
+                    raise SystemExit(f"No rows came for {limit} s; messages of each worker: {self.made}") from None
+
+
+class Wall:
+    """The end of --minutes: says each phase, and where it hangs; nothing outlives it."""
+
+    def __init__(self, minutes, log):
+        self.end, self.phase, self.log, self.lock, self.at_end = BEGAN + minutes * 60, "start", open(log, "a", encoding="utf-8"), threading.Lock(), lambda phase: None
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, max(1, self.left()))  # ends the process though Python may hang in a library
+        faulthandler.dump_traceback_later(60, repeat=True)
+        threading.Thread(target=self.watch, daemon=True).start()
+
+    def left(self):
+        return self.end - time.time()
+
+    def say(self, line):
+        line = f"{time.time() - BEGAN:.1f} s: {line}"
+        with self.lock:
+            print(line, flush=True)
+            print(line, file=self.log, flush=True)
+
+    def begins(self, phase):
+        self.phase = phase
+        self.say(f"{phase} begins")
+
+    def watch(self):
+        time.sleep(max(0, self.left() - 4))
+        self.say(f"time is over, in the phase: {self.phase}")
+        faulthandler.dump_traceback(all_threads=True)
+        try:
+            self.at_end(self.phase)
+        finally:
+            os._exit(4)  # if this, too, hangs: SIGALRM
 
 
 # ---- evaluation: greedy decoding gives an answer exactly if each of its tokens is the likeliest after those before it ----
 def make_cases(path, tokenizer, heldout, n):
+    checks.end_with_parent()
+    os.nice(5)
     encoder, bank, pool, cases = Encoder(tokenizer), skills.Bank(read_tales(heldout)), skills.Pool("heldout"), {}
     makers = {k: m for k, m in skills.MAKERS.items() if k != "recall"}
     for d in skills.DISTANCES:
@@ -188,10 +287,24 @@ def make_cases(path, tokenizer, heldout, n):
     os.replace(path + ".new", path)
 
 
-def evaluate(model, encoder, cases, tales, device, torch, longest=2048):
+def evaluate(model, encoder, cases, tales, device, torch, until, longest=2048):
+    """As much as there is time for, tales first."""
     found = {}
     with torch.no_grad():
+        nats = chars = 0
+        for t in tales:
+            if time.time() > until:
+                break
+            text = torch.tensor([encoder.ids(t)])
+            for at in range(0, text.shape[1] - 1, longest):  # pieces; the server reads whole tales
+                part = text[:, at:at + longest + 1]
+                nats += model(part[:, :-1].to(device), part[:, 1:].to(device)).sum().item()
+            chars += len(t)
+        found["tales"] = {"nats_a_character": nats / max(1, chars), "characters": chars}
         for skill, samples in cases.items():
+            if time.time() > until:
+                found[skill] = {"not measured": "no time left"}
+                continue
             right, forms = 0, collections.Counter()
             todo = sorted((encoder.sample(s) + (s,) for s in samples), key=lambda c: len(c[0]))
             while todo:
@@ -208,14 +321,6 @@ def evaluate(model, encoder, cases, tales, device, torch, longest=2048):
                     right += ok
                     forms[s.get("form", ""), ok] += 1
             found[skill] = {"right": right, "of": len(samples), "forms": {f"{k[0]} {'right' if k[1] else 'wrong'}".strip(): v for k, v in sorted(forms.items())}}
-        nats = chars = 0
-        for t in tales:
-            text = torch.tensor([encoder.ids(t)])
-            for at in range(0, text.shape[1] - 1, longest):  # pieces; the server reads whole tales
-                part = text[:, at:at + longest + 1]
-                nats += model(part[:, :-1].to(device), part[:, 1:].to(device)).sum().item()
-            chars += len(t)
-        found["tales"] = {"nats_a_character": nats / chars}
     return found
 
 
@@ -240,68 +345,207 @@ def write_model(model, config, encoder, tokenizer, out, notes, torch):
         g.write(f.read())
 
 
-def choose_kernels(model, device, torch, compiled, wants_fla, shape):
-    """The fastest forms that give the plain ones' result on this machine."""
-    import model as forms
-    if device.type != "cuda":
-        return []
-    model.half, said = torch.bfloat16, []
-    c, make = model.sizes, lambda *s: torch.randn(*s, device=device, dtype=torch.bfloat16)  # noqa: E731
-    q, k, v = (make(2, 3072, c.heads, c.p).requires_grad_() for _ in range(3))
-    want = forms.attention_mask(q, k, v, c.left)
-    want_grads = torch.autograd.grad(want.float().square().sum(), (q, k, v))
-    for form in (forms.attention_varlen, forms.attention_flash):
-        try:
-            got = form(q, k, v, c.left)
-            grads = torch.autograd.grad(got.float().square().sum(), (q, k, v))
-            worst = max((a - b).abs().max().item() / b.abs().max().item() for a, b in zip((got,) + grads, (want,) + want_grads))
-            said.append(f"{form.__name__}: {worst:.1e} off")
-            if worst < 0.03:
-                model.attention = form
-                break
-        except Exception as fault:  # noqa: BLE001: another form is there
-            said.append(f"{form.__name__}: {type(fault).__name__} {str(fault)[:200]}")
-    q, k, u = make(2, 256, c.m), torch.nn.functional.normalize(make(2, 256, c.m), dim=-1), make(2, 256, c.e)
-    log_alpha = -torch.rand(2, 256, c.m, device=device) * torch.logspace(-3, 0.5, c.m, device=device)
-    ins, back = [t.detach().requires_grad_() for t in (q, k, u, log_alpha)], torch.randn(2, 256, c.e, device=device)
-    want = forms.scan_plain(*ins)
-    want = [want] + list(torch.autograd.grad((want * back).sum(), ins))
-    for form in (forms.scan_fla, forms.scan_chunks):
-        try:
-            got = form(*ins).float()
-            got = [got] + list(torch.autograd.grad((got * back).sum(), ins))
-            worst = max(((a.float() - b.float()).norm() / b.float().norm()).item() for a, b in zip(got, want))
-            said.append(f"{form.__name__}: {worst:.1e} off")
-            if worst < 0.05:
-                model.scan = form
-                break
-        except Exception as fault:  # noqa: BLE001
-            said.append(f"{form.__name__}: {type(fault).__name__} {str(fault)[:200]}")
-        if wants_fla:
-            raise SystemExit("; ".join(said))
-    if compiled:
-        try:
-            x, keep = torch.randint(0, c.vocab, shape, device=device), torch.ones(shape[0], 1, 1, device=device)  # the shape of training: compiled once
-            plain = model(x, x, keep).mean()
-            plain.backward()
-            slow = [p.grad.clone() for p in model.weights]
-            model.zero_grad()
+def take(model, confirmed, taken, forms, torch, say):
+    """Lets the model use the forms that self-checks have confirmed since."""
+    for kind, name in list(confirmed.items()):
+        if kind in taken or kind == "fla":
+            continue
+        taken[kind] = name
+        if kind == "compile":
             model.parts = {n: torch.compile(f, dynamic=False) for n, f in forms.PARTS.items()}
-            fast = model(x, x, keep).mean()
-            fast.backward()
-            worst = math.sqrt(sum((a - b.grad).square().sum().item() for a, b in zip(slow, model.weights)) / sum(a.square().sum().item() for a in slow))
-            said.append(f"compiled: loss {abs(fast.item() - plain.item()):.1e}, gradients {worst:.1e} off")
-            assert worst < 0.1 and abs(fast.item() - plain.item()) < 0.01
-        except Exception as fault:  # noqa: BLE001
-            said.append(f"compile: {type(fault).__name__} {str(fault)[:200]}")
-            model.parts = dict(forms.PARTS)
-        model.zero_grad(set_to_none=True)
-    return said
+        elif kind == "scan" and name == "scan_fla":
+            checks.use_fla(confirmed["fla"])
+            model.scan = forms.scan_fla
+        else:
+            setattr(model, kind, getattr(forms, name))
+        say(f"{kind}: {name} from now on")
 
 
 def rate_at(rate, step, part):
     """Warm-up, then level for half of the time, then down to 2 in 100."""
     return rate * min(1, (step + 1) / WARM_UP) * (1 if part < 0.5 else max(0.02, 1 - 0.98 * (part - 0.5) / 0.5))
+
+
+class Jobs:
+    """What is to stop and what is to write at the end."""
+
+    def __init__(self):
+        self.children, self.checks, self.save, self.notes, self.path = [], None, None, {"step": 0}, None
+
+    def write_notes(self, ended):
+        if self.path:
+            with open(self.path + ".new", "w", encoding="utf-8") as f:
+                json.dump({**self.notes, "ended": ended}, f, indent=2)
+                f.write("\n")
+            os.replace(self.path + ".new", self.path)
+
+    def write(self, ended):
+        if self.save:
+            self.save()
+        self.write_notes(ended)
+
+    def stop_checks(self):
+        if self.checks:
+            self.checks.stop()
+
+    def stop(self):
+        self.stop_checks()
+        for child in self.children:
+            child.kill()
+
+
+def train(args, wall, say, jobs):
+    jobs.path = os.path.join(args.out, "training.json")
+    wall.at_end = lambda phase: (jobs.write_notes(f"time was over in the phase: {phase}"), jobs.stop())
+    tokenizer, checkpoint = os.path.join(args.state, "tokenizer.json"), os.path.join(args.state, "last.pt")
+    if not os.path.exists(tokenizer):
+        wall.begins("tokenizer (half a minute, for once)")
+        make_tokenizer(read_tales(args.corpus), tokenizer, args.vocab)
+    counter = os.path.join(args.state, "calls")
+    calls = int(open(counter, encoding="utf-8").read()) + 1 if os.path.exists(counter) else 1
+    with open(counter, "w", encoding="utf-8") as f:
+        f.write(str(calls))
+    config = dict(block_type="rodimus_plus", d_model=args.d, n_layer=args.layers, vocab_size=args.vocab, norm_epsilon=1e-5, max_position_embeddings=args.context,
+                  bos_token_id=0, eos_token_id=1, pad_token_id=1, tie_word_embeddings=True, use_scale_embedding=False, use_norm_embedding=False, residual_in_fp32=True,
+                  mixer_cfg=dict(mem_size=args.memory, expand_ratio=2), attn_cfg=dict(num_heads=args.heads, num_heads_k=1, num_heads_v=args.heads, window_size=args.window))
+
+    wall.begins(f"start of {args.workers} workers")
+    context = multiprocessing.get_context("spawn")  # nothing of PyTorch, CUDA or the tokenizer's threads is in them
+    progress, cases = context.Value("d", 0.0), os.path.join(args.state, "cases.json")
+    feed = Feed(context, args.workers, say, progress, tokenizer, args.corpus, args.context, [f"{ROW_SEED} {i} {calls}" for i in range(args.workers)], args.hang)
+    jobs.children += feed.children
+    if not os.path.exists(cases):
+        jobs.children.append(context.Process(target=make_cases, args=(cases, tokenizer, args.heldout, args.cases), daemon=True))
+        jobs.children[-1].start()
+
+    wall.begins("import of PyTorch")
+    import torch
+    if args.hang == "start":
+        time.sleep(10 ** 6)
+    wall.begins("look for a GPU")
+    device = torch.device("cuda" if torch.cuda.device_count() else "cpu")
+    names = ["scan_chunks"] if device.type == "cpu" else ["scan_chunks", "attention_varlen", "attention_flash", "scan_fla"]
+    names += [] if args.no_compile else ["compile"]
+    budget = {n: args.budget for n in names} if args.budget else None
+    jobs.checks = checks.Checks(context, [] if args.plain else names, config, (args.rows, args.context), args.fla, say, args.hang, budget)
+
+    wall.begins(f"model on {device}")
+    import model as forms
+    torch.manual_seed(19)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    model = forms.Model(config).to(device)
+    model.half = torch.bfloat16 if device.type == "cuda" else torch.float32
+    n_parameters = sum(w.numel() for w in model.weights)
+    say(f"{n_parameters / 1e6:.2f} M parameters on {torch.cuda.get_device_name() if device.type == 'cuda' else 'the CPU'}")
+    encoder = Encoder(tokenizer)
+    optimizer, step, spent, history = forms.Muon(model, not args.adam), 0, 0.0, []
+    if os.path.exists(checkpoint):
+        wall.begins("reading of the checkpoint")
+        state = torch.load(checkpoint, map_location=device, weights_only=False)
+        with torch.no_grad():
+            for w, saved in zip(model.weights, state["weights"]):
+                w.copy_(saved)
+        optimizer.load(state["optimizer"])
+        step, spent, history = state["step"], state["spent"], state["history"]
+        progress.value = spent / (args.total * 60)
+        say(f"goes on at step {step}, {spent:.0f} s")
+
+    def save():
+        entry = {"step": step, "tokens": step * args.rows * args.context, "seconds": round(spent)}
+        jobs.notes = {"parameters": n_parameters, "forms": dict(taken), **entry, "history": history + [entry]}
+        if step:
+            torch.save({"weights": [w.detach() for w in model.weights], "optimizer": optimizer.state(), "step": step, "spent": spent, "history": history}, checkpoint + ".new")
+            os.replace(checkpoint + ".new", checkpoint)
+            write_model(model, config, encoder, tokenizer, args.out, jobs.notes, torch)
+
+    taken = {}
+    jobs.save = save
+    wall.begins("first batch")
+    waiting, waited = [feed.get()], 0.0
+    wall.begins(f"wait for self-checks, until {args.wait:.0f} s at most")
+    while not jobs.checks.done.is_set() and jobs.checks.open(("attention", "scan")) and time.time() - BEGAN < args.wait:
+        time.sleep(0.2)
+    take(model, jobs.checks.confirmed, taken, forms, torch, say)
+
+    stop = wall.end - min(70 if device.type == "cuda" else 20, 0.3 * (wall.end - BEGAN))  # for the evaluation
+    if args.finish:
+        args.total = (spent + stop - time.time()) / 60
+    say(f"training for {stop - time.time():.0f} s, {100 * spent / args.total / 60:.0f} of 100 done")
+    wall.begins("first step")
+    said, saved, totals, n_said, steps_done, last = time.time(), time.time(), collections.defaultdict(float), 0, 0, time.time()
+    while time.time() < stop and spent < args.total * 60 and steps_done < args.steps:
+        if args.hang == "step" and steps_done == 3:
+            time.sleep(10 ** 6)
+        if stop - time.time() > 120:
+            take(model, jobs.checks.confirmed, taken, forms, torch, say)
+        while sum(len(w[0]) for w in waiting) < args.rows:
+            t = time.time()
+            waiting.append(feed.get())
+            waited += time.time() - t
+        ids, targets, weights, is_tale = (np.concatenate(x) for x in zip(*waiting))
+        waiting = [tuple(x[args.rows:] for x in (ids, targets, weights, is_tale))] if len(ids) > args.rows else []
+        ids, targets, weights, is_tale = (torch.from_numpy(x[:args.rows]) for x in (ids, targets, weights, is_tale))
+        ids, targets, weights = ids.to(device, non_blocking=True).long(), targets.to(device, non_blocking=True).long(), weights.to(device, non_blocking=True).float()
+        keep = torch.where(is_tale.to(device), 1 - args.dropout, 1.0).float().view(-1, 1, 1)
+        try:
+            loss = model(ids, targets.clamp(min=0), keep)
+            total = (loss * weights).sum() / weights.sum()
+            total.backward()
+        except Exception as fault:  # noqa: BLE001
+            if not any(taken.values()):
+                raise
+            say(f"{type(fault).__name__} {str(fault)[:300]}: plain forms from now on")
+            taken.update(attention="", scan="", compile="")
+            model.attention, model.scan, model.parts = forms.attention_mask, forms.scan_chunks, dict(forms.PARTS)
+            model.zero_grad(set_to_none=True)
+            continue
+        torch.nn.utils.clip_grad_norm_(model.weights, 1.0)
+        optimizer.step(rate_at(args.rate, step, spent / (args.total * 60)))
+        model.zero_grad(set_to_none=True)
+        if step % 10 == 0 or not steps_done:
+            tale, value = is_tale.to(device).view(-1, 1), loss.detach() * (weights > 0)
+            totals["tale"] += ((value * tale).sum() / ((weights > 0) * tale).sum().clamp(min=1)).item()
+            totals["skill"] += ((value * ~tale).sum() / ((weights > 0) * ~tale).sum().clamp(min=1)).item()
+            totals["n"] += 1
+        step, steps_done, now = step + 1, steps_done + 1, time.time()
+        spent += now - last
+        last, progress.value = now, spent / (args.total * 60)
+        if now - said > 15 or steps_done in (1, 10, 40):
+            n = max(1, totals["n"])
+            say(f"step {step} {spent:.0f} s {step * args.rows * args.context / 1e6:.1f} M tokens, {(steps_done - n_said) * args.rows * args.context / (now - said) / 1e3:.1f} k/s, "
+                f"waited {waited:.1f} s" + (f", tales {totals['tale'] / n:.3f}, skills {totals['skill'] / n:.3f}" if totals["n"] else ""))
+            totals.clear()
+            feed.look()
+            said, n_said, waited = now, steps_done, 0.0
+        if steps_done == 1:
+            faulthandler.cancel_dump_traceback_later()
+            wall.phase = "training"
+        if now - saved > 60 or steps_done == 20:
+            save()
+            saved = last = time.time()
+    wall.begins("writing of the model")
+    save()
+    jobs.stop_checks()
+    for child in feed.children:
+        child.kill()
+    if not step:
+        raise RuntimeError("There was no time for a step.")
+    wall.begins("evaluation")
+    model.parts = dict(forms.PARTS)  # other lengths than a row's: not compiled
+    entry, until = jobs.notes["history"][-1], wall.end - min(10, 0.1 * (wall.end - BEGAN))
+    if os.path.exists(cases):
+        with open(cases, encoding="utf-8") as f:
+            entry.update(evaluate(model, encoder, json.load(f), read_tales(args.heldout), device, torch, until, args.context))
+    else:
+        say("no held-out cases: they were not made in time")
+    history.append(entry)
+    notes = {**jobs.notes, **entry, "history": history}
+    torch.save({"weights": [w.detach() for w in model.weights], "optimizer": optimizer.state(), "step": step, "spent": spent, "history": history}, checkpoint + ".new")
+    os.replace(checkpoint + ".new", checkpoint)
+    write_model(model, config, encoder, tokenizer, args.out, notes, torch)
+    for skill, result in entry.items():
+        say(f"{skill} {json.dumps(result)}")
+    say(f"wrote {args.out}")
 
 
 def main():
@@ -313,119 +557,39 @@ def main():
     for name, value in (("--d", 320), ("--layers", 6), ("--memory", 128), ("--heads", 5), ("--window", 1536), ("--vocab", 4096), ("--context", 2048), ("--rows", 32),
                         ("--workers", 12), ("--cases", 100), ("--steps", 10 ** 9)):
         p.add_argument(name, type=int, default=value)
-    p.add_argument("--no-compile", action="store_true")
+    p.add_argument("--no-compile", action="store_true", help="do not even try in a child process whether compiling takes less than 40 s")
     p.add_argument("--adam", action="store_true", help="AdamW for the matrices, too")
     p.add_argument("--rate", type=float, default=RATE)
     p.add_argument("--finish", action="store_true", help="the last call: --total is what was spent and what is left of --minutes")
-    p.add_argument("--fla", action="store_true", help="end with status 1 where chunk_gla does not run or is wrong")
+    p.add_argument("--fla", nargs="*", default=[], help="folders with an fla-core, the first that works is used; without: the installed one")
+    p.add_argument("--plain", action="store_true", help="no self-checks, no fast forms")
     p.add_argument("--dropout", type=float, default=0.1)
+    p.add_argument("--wait", type=float, default=45.0, help="training begins so many seconds after the start, with what is confirmed by then")
+    p.add_argument("--hang", default="", help="for tests: worker:NUMBER, check:NAME, start or step hangs")
+    p.add_argument("--budget", type=int, default=0, help="for tests: seconds of each self-check")
     args = p.parse_args()
-    began = time.time()
     os.makedirs(args.state, exist_ok=True)
-    tokenizer, checkpoint = os.path.join(args.state, "tokenizer.json"), os.path.join(args.state, "last.pt")
-    if not os.path.exists(tokenizer):
-        make_tokenizer(read_tales(args.corpus), tokenizer, args.vocab)
-    print(f"{time.time() - began:.0f} s: tokenizer", flush=True)
-    counter = os.path.join(args.state, "calls")
-    calls = int(open(counter, encoding="utf-8").read()) + 1 if os.path.exists(counter) else 1
-    with open(counter, "w", encoding="utf-8") as f:
-        f.write(str(calls))
-    encoder, context = Encoder(tokenizer), multiprocessing.get_context("fork")
-    rows, progress = context.Queue(maxsize=48), context.Value("d", 0.0)
-    cases = os.path.join(args.state, "cases.json")
-    children = [context.Process(target=produce, args=(rows, progress, tokenizer, args.corpus, args.context, f"{ROW_SEED} {i} {calls}"), daemon=True)
-                for i in range(args.workers)]
-    if not os.path.exists(cases):
-        children.append(context.Process(target=make_cases, args=(cases, tokenizer, args.heldout, args.cases), daemon=True))
-    for child in children:  # before CUDA begins
-        child.start()
-
-    import torch
-    from model import Model, Muon
-    torch.manual_seed(19)
-    torch.backends.cuda.matmul.allow_tf32 = True
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    config = dict(block_type="rodimus_plus", d_model=args.d, n_layer=args.layers, vocab_size=args.vocab, norm_epsilon=1e-5, max_position_embeddings=args.context,
-                  bos_token_id=0, eos_token_id=1, pad_token_id=1, tie_word_embeddings=True, use_scale_embedding=False, use_norm_embedding=False, residual_in_fp32=True,
-                  mixer_cfg=dict(mem_size=args.memory, expand_ratio=2), attn_cfg=dict(num_heads=args.heads, num_heads_k=1, num_heads_v=args.heads, window_size=args.window))
-    model = Model(config).to(device)
-    n_parameters = sum(w.numel() for w in model.weights)
-    print(f"{n_parameters / 1e6:.2f} M parameters on {device}", flush=True)
-    optimizer, step, spent, history = Muon(model, not args.adam), 0, 0.0, []
-    for line in choose_kernels(model, device, torch, not args.no_compile, args.fla, (args.rows, args.context)):
-        print(f"{time.time() - began:.0f} s: {line}", flush=True)
-    if os.path.exists(checkpoint):
-        state = torch.load(checkpoint, map_location=device, weights_only=False)
-        with torch.no_grad():
-            for w, saved in zip(model.weights, state["weights"]):
-                w.copy_(saved)
-        optimizer.load(state["optimizer"])
-        step, spent, history = state["step"], state["spent"], state["history"]
-        progress.value = spent / (args.total * 60)
-        print(f"goes on at step {step}, {spent:.0f} s", flush=True)
-
-    def save():
-        torch.save({"weights": [w.detach() for w in model.weights], "optimizer": optimizer.state(), "step": step, "spent": spent, "history": history}, checkpoint + ".new")
-        os.replace(checkpoint + ".new", checkpoint)
-
-    waiting, said, saved, waited = [], time.time(), time.time(), 0.0
-    time_left = began + args.minutes * 60 - time.time() - (60 if device.type == "cuda" else 0)  # for the evaluation
-    if args.finish:
-        args.total = (spent + time_left) / 60
-    print(f"{time.time() - began:.0f} s: training for {time_left:.0f} s, {100 * spent / args.total / 60:.0f} of 100 done", flush=True)
-    last, totals, stop, n_said, steps_done = time.time(), collections.defaultdict(float), time.time() + time_left, 0, 0
-    while time.time() < stop and spent < args.total * 60 and steps_done < args.steps:
-        while sum(len(w[0]) for w in waiting) < args.rows:
-            t = time.time()
-            try:
-                waiting.append(rows.get(timeout=120))
-            except queue.Empty:
-                raise SystemExit("No rows came for two minutes.")
-            waited += time.time() - t
-        ids, targets, weights, is_tale = (np.concatenate(x) for x in zip(*waiting))
-        waiting = [tuple(x[args.rows:] for x in (ids, targets, weights, is_tale))] if len(ids) > args.rows else []
-        ids, targets, weights, is_tale = (torch.from_numpy(x[:args.rows]) for x in (ids, targets, weights, is_tale))
-        ids, targets, weights = ids.to(device, non_blocking=True).long(), targets.to(device, non_blocking=True).long(), weights.to(device, non_blocking=True).float()
-        keep = torch.where(is_tale.to(device), 1 - args.dropout, 1.0).float().view(-1, 1, 1)
-        loss = model(ids, targets.clamp(min=0), keep)
-        total = (loss * weights).sum() / weights.sum()
-        total.backward()
-        torch.nn.utils.clip_grad_norm_(model.weights, 1.0)
-        optimizer.step(rate_at(args.rate, step, spent / (args.total * 60)))
-        model.zero_grad(set_to_none=True)
-        if step % 10 == 0:
-            tale, value = is_tale.to(device).view(-1, 1), loss.detach() * (weights > 0)
-            totals["tale"] += ((value * tale).sum() / ((weights > 0) * tale).sum().clamp(min=1)).item()
-            totals["skill"] += ((value * ~tale).sum() / ((weights > 0) * ~tale).sum().clamp(min=1)).item()
-            totals["n"] += 1
-        step, steps_done, now = step + 1, steps_done + 1, time.time()
-        spent += now - last
-        last, progress.value = now, spent / (args.total * 60)
-        if now - said > 15 or steps_done in (1, 10, 40):
-            n = max(1, totals["n"])
-            print(f"step {step} {spent:.0f} s {step * args.rows * args.context / 1e6:.0f} M tokens, {(steps_done - n_said) * args.rows * args.context / (now - said) / 1e3:.0f} k/s, "
-                  f"waited {waited:.1f} s, tales {totals['tale'] / n:.3f}, skills {totals['skill'] / n:.3f}", flush=True)
-            totals.clear()
-            said, n_said, waited = now, steps_done, 0.0
-        if now - saved > 120:
-            save()
-            saved = last = time.time()
-    save()
-    model.parts = dict(__import__("model").PARTS)  # other lengths than a row's: not compiled
-    entry = {"step": step, "tokens": step * args.rows * args.context, "seconds": round(spent)}
-    notes = {"parameters": n_parameters, **entry, "history": history + [entry]}
-    write_model(model, config, encoder, tokenizer, args.out, notes, torch)
-    with open(cases, encoding="utf-8") as f:
-        entry.update(evaluate(model, encoder, json.load(f), read_tales(args.heldout), device, torch, args.context))
-    history.append(entry)
-    save()
-    write_model(model, config, encoder, tokenizer, args.out, notes, torch)
-    for skill, result in entry.items():
-        print(skill, json.dumps(result), flush=True)
-    print(f"{time.time() - began:.0f} s: wrote {args.out}", flush=True)
-    for child in children:
-        child.terminate()
-    os._exit(0)  # a queue that is full would wait for its readers
+    os.makedirs(args.out, exist_ok=True)
+    wall = Wall(args.minutes, os.path.join(args.state, "train.log"))
+    say = wall.say
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("SIGTERM"))
+    jobs = Jobs()
+    try:
+        train(args, wall, say, jobs)
+        status = 0
+    except BaseException as fault:  # noqa: BLE001: what there is is written
+        say(f"{type(fault).__name__} in the phase {wall.phase}: {fault}")
+        faulthandler.cancel_dump_traceback_later()
+        traceback.print_exc()
+        status = 1
+        try:
+            jobs.write(f"{wall.phase}: {type(fault).__name__} {fault}")
+        except Exception:  # noqa: BLE001
+            traceback.print_exc()
+    say(f"ends with status {status}")
+    jobs.stop()
+    sys.stdout.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":
