@@ -1,6 +1,7 @@
 """Self-checks of the fast forms against plain ones, in a child process, each with a time budget: what hangs, fails or compiles too long is not used.
 
 Training begins with the plain forms, or with those that were confirmed until then, and takes the others when they are."""
+import contextlib
 import ctypes
 import faulthandler
 import math
@@ -11,6 +12,7 @@ import threading
 import time
 
 BUDGET = {"scan_chunks": 20, "attention_varlen": 20, "attention_flash": 20, "scan_fla": 90, "compile": 40}  # seconds
+LIMIT = {"attention": 0.03, "scan": 0.05, "compile": 0.1}  # of the norm that a form's values and gradients may be off
 IMPORTS = 45  # more for a child's first check: PyTorch, CUDA
 
 
@@ -18,19 +20,23 @@ def end_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
+@contextlib.contextmanager
 def one_config():
-    """Every autotuned kernel of fla-core with one configuration: chunk_gla's several hundred take many minutes to compile, one after the other."""
-    import triton
-    whole = triton.autotune
+    """Kernels defined within have one configuration to tune: the 242 of chunk_gla take minutes to compile, one after the other; ten do not."""
+    from triton.runtime.autotuner import Autotuner
+    whole = Autotuner.__init__
 
     def distance(c):
         tiles = [v for v in c.kwargs.values() if isinstance(v, int) and v > 0]
         return abs(math.log2(c.num_warps / 4)) + abs(c.num_stages - 2) + sum(abs(math.log2(v / 64)) for v in tiles)
 
-    def autotune(configs, key, **more):
-        return whole(configs=sorted(configs, key=distance)[:1], key=key, **more)
-    triton.autotune = autotune
-    return whole
+    def init(self, fn, arg_names, configs, *args, **more):
+        whole(self, fn, arg_names, sorted(configs, key=distance)[:1], *args, **more)
+    Autotuner.__init__ = init
+    try:
+        yield
+    finally:
+        Autotuner.__init__ = whole
 
 
 def use_fla(folder):
@@ -38,12 +44,8 @@ def use_fla(folder):
     if folder and folder not in sys.path:
         sys.path.insert(0, folder)
     if "fla" not in sys.modules:
-        import triton
-        whole = one_config()
-        try:
+        with one_config():
             import fla.ops.gla  # noqa: F401
-        finally:
-            triton.autotune = whole
 
 
 def compare(got, want):
@@ -69,6 +71,24 @@ def check_scan(name, torch, forms, c, device):
         out = form(*ins).float()
         found.append([out] + list(torch.autograd.grad((out * back).sum(), ins)))
     return compare(found[1], found[0])
+
+
+def check_fla(torch, forms, c, device, folders):
+    """The first version that is right."""
+    faults = []
+    for folder in folders:
+        try:
+            use_fla(folder)
+            worst = check_scan("scan_fla", torch, forms, c, device)
+            if worst < LIMIT["scan"]:
+                return worst, folder
+            faults.append(f"{folder or 'installed'}: {worst:.1e} off")
+        except Exception as fault:  # noqa: BLE001: the next version may do
+            faults.append(f"{folder or 'installed'}: {type(fault).__name__} {str(fault)[:150]}")
+        sys.path[:] = [p for p in sys.path if p != folder or not folder]
+        for m in [m for m in sys.modules if m.split(".")[0] == "fla"]:
+            del sys.modules[m]
+    raise RuntimeError("; ".join(faults))
 
 
 def check_compile(torch, forms, config, device, shape, confirmed):
@@ -108,25 +128,14 @@ def child(pipe, names, config, shape, folders, confirmed, hang):
         try:
             used = ""
             if name == "scan_fla":
-                faults = []
-                for used in folders or [""]:
-                    try:
-                        use_fla(used)
-                        break
-                    except Exception as fault:  # noqa: BLE001: the next version may do
-                        faults.append(f"{used or 'installed'}: {type(fault).__name__} {str(fault)[:150]}")
-                        sys.path[:] = [p for p in sys.path if p != used]
-                        for m in [m for m in sys.modules if m.split(".")[0] == "fla"]:
-                            del sys.modules[m]
-                else:
-                    raise RuntimeError("; ".join(faults))
-            if kind == "compile":
+                worst, used = check_fla(torch, forms, c, device, folders or [""])
+            elif kind == "compile":
                 if "fla" in confirmed:
                     use_fla(confirmed["fla"])
                 worst = check_compile(torch, forms, config, device, shape, confirmed)
             else:
                 worst = (check_attention if kind == "attention" else check_scan)(name, torch, forms, c, device)
-            good = worst < {"attention": 0.03, "scan": 0.05, "compile": 0.1}[kind]
+            good = worst < LIMIT[kind]
             if good:
                 confirmed[kind] = name
                 if name == "scan_fla":

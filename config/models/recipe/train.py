@@ -287,9 +287,8 @@ def make_cases(path, tokenizer, heldout, n):
     os.replace(path + ".new", path)
 
 
-def evaluate(model, encoder, cases, tales, device, torch, until, longest=2048):
-    """As much as there is time for, tales first."""
-    found = {}
+def evaluate(model, encoder, cases, tales, device, torch, until, found, longest=2048):
+    """Adds to found as much as there is time for, tales first."""
     with torch.no_grad():
         nats = chars = 0
         for t in tales:
@@ -307,7 +306,7 @@ def evaluate(model, encoder, cases, tales, device, torch, until, longest=2048):
                 continue
             right, forms = 0, collections.Counter()
             todo = sorted((encoder.sample(s) + (s,) for s in samples), key=lambda c: len(c[0]))
-            while todo:
+            while todo and time.time() < until:
                 n = max(1, min(len(todo), 65536 // len(todo[-1][0])))
                 part, todo = todo[-n:], todo[:-n]
                 length = max(len(c[0]) for c in part)
@@ -320,8 +319,7 @@ def evaluate(model, encoder, cases, tales, device, torch, until, longest=2048):
                     ok = all(top[row][k] == t[k] for k in range(max(k for k in range(len(w)) if not w[k]) + 1, len(w)))
                     right += ok
                     forms[s.get("form", ""), ok] += 1
-            found[skill] = {"right": right, "of": len(samples), "forms": {f"{k[0]} {'right' if k[1] else 'wrong'}".strip(): v for k, v in sorted(forms.items())}}
-    return found
+            found[skill] = {"right": right, "of": len(samples) - len(todo), "forms": {f"{k[0]} {'right' if k[1] else 'wrong'}".strip(): v for k, v in sorted(forms.items())}}
 
 
 # ---- files ----
@@ -448,6 +446,7 @@ def train(args, wall, say, jobs):
         optimizer.load(state["optimizer"])
         step, spent, history = state["step"], state["spent"], state["history"]
         progress.value = spent / (args.total * 60)
+        jobs.notes = {"parameters": n_parameters, "step": step, "seconds": round(spent), "history": history}
         say(f"goes on at step {step}, {spent:.0f} s")
 
     def save():
@@ -532,10 +531,10 @@ def train(args, wall, say, jobs):
         raise RuntimeError("There was no time for a step.")
     wall.begins("evaluation")
     model.parts = dict(forms.PARTS)  # other lengths than a row's: not compiled
-    entry, until = jobs.notes["history"][-1], wall.end - min(10, 0.1 * (wall.end - BEGAN))
+    entry, until = jobs.notes["history"][-1], wall.end - min(12, 0.2 * (wall.end - BEGAN))
     if os.path.exists(cases):
         with open(cases, encoding="utf-8") as f:
-            entry.update(evaluate(model, encoder, json.load(f), read_tales(args.heldout), device, torch, until, args.context))
+            evaluate(model, encoder, json.load(f), read_tales(args.heldout), device, torch, until, entry, args.context)
     else:
         say("no held-out cases: they were not made in time")
     history.append(entry)
