@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Tests of the recipe: python3 -m unittest test_recipe. RODIMUS_URL: a server of a <role> model, to compare frames with; TOKENIZER: its tokenizer.json."""
+import importlib.util
 import json
 import os
 import random
@@ -101,6 +102,22 @@ class Recipe(unittest.TestCase):
             self.assertEqual(learnt, [t for a in answers for t in e.ids(a) + [e.end]])
             for i in range(len(ids) - 1):
                 self.assertTrue(targets[i] in (ids[i + 1], e.end))
+
+    @unittest.skipUnless(importlib.util.find_spec("numpy"), "no numpy")
+    def test_confirmed_forms_are_taken_once_and_a_better_one_later(self):
+        import types
+
+        import train
+        said, taken, model = [], {}, types.SimpleNamespace()
+        forms = types.SimpleNamespace(scan_chunks="chunks", scan_better="better", attention_varlen="varlen")
+        confirmed = {"scan": "scan_chunks"}
+        for change in ({}, {}, {"scan": "scan_better", "attention": "attention_varlen"}, {}):
+            confirmed.update(change)
+            train.take(model, confirmed, taken, forms, None, said.append, 60)
+        self.assertEqual((model.scan, model.attention, len(said)), ("better", "varlen", 3))
+        taken["scan"] = ""  # it failed in training
+        train.take(model, {"scan": "scan_chunks"}, taken, forms, None, said.append, 60)
+        self.assertEqual((model.scan, len(said)), ("better", 3))
 
 
 if __name__ == "__main__":

@@ -343,10 +343,10 @@ def write_model(model, config, encoder, tokenizer, out, notes, torch):
         g.write(f.read())
 
 
-def take(model, confirmed, taken, forms, torch, say):
-    """Lets the model use the forms that self-checks have confirmed since."""
+def take(model, confirmed, taken, forms, torch, say, left):
+    """Lets the model use the forms that self-checks have confirmed since, while it is worth it; a kind that failed ("") stays plain."""
     for kind, name in list(confirmed.items()):
-        if kind in taken or kind == "fla":
+        if kind == "fla" or taken.get(kind) in (name, "") or left < (120 if kind == "compile" else 20):
             continue
         taken[kind] = name
         if kind == "compile":
@@ -464,8 +464,6 @@ def train(args, wall, say, jobs):
     wall.begins(f"wait for self-checks, until {args.wait:.0f} s at most")
     while not jobs.checks.done.is_set() and jobs.checks.open(("attention", "scan")) and time.time() - BEGAN < args.wait:
         time.sleep(0.2)
-    take(model, jobs.checks.confirmed, taken, forms, torch, say)
-
     stop = wall.end - min(70 if device.type == "cuda" else 20, 0.3 * (wall.end - BEGAN))  # for the evaluation
     if args.finish:
         args.total = (spent + stop - time.time()) / 60
@@ -475,8 +473,7 @@ def train(args, wall, say, jobs):
     while time.time() < stop and spent < args.total * 60 and steps_done < args.steps:
         if args.hang == "step" and steps_done == 3:
             time.sleep(10 ** 6)
-        if stop - time.time() > 120:
-            take(model, jobs.checks.confirmed, taken, forms, torch, say)
+        take(model, jobs.checks.confirmed, taken, forms, torch, say, stop - time.time())
         while sum(len(w[0]) for w in waiting) < args.rows:
             t = time.time()
             waiting.append(feed.get())
