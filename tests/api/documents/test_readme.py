@@ -102,6 +102,9 @@ def test_flags_and_variables_in_the_readmes_exist():
         said, named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)), set(re.findall(r"\bRODIMUS_([A-Z_]*[A-Z])\b", text))
         if name == "deploy/UPGRADE.md":
             said -= set(re.findall(r"--[a-z][a-z-]+", page("deploy/roll")))
+        if name == "config/models/recipe/README.md":
+            scripts = "".join(page(f"config/models/recipe/{script}.py") for script in ("train", "corpus", "measure", "test_recipe"))
+            said, named = said - set(re.findall(r"--[a-z][a-z-]+", scripts)), named - set(re.findall(r"\bRODIMUS_([A-Z_]*[A-Z])\b", scripts))
         assert said <= flags, (name, said - flags)
         assert {v for v in named if not v.startswith("TEST_")} <= variables, (name, named - variables)
         n += len(said) + len(named)
