@@ -1,5 +1,7 @@
 """Three replicas behind HAProxy, behind nginx and behind Caddy, with the files that deploy/ ships: what an operator relies on."""
+import contextlib
 import signal
+import socket
 import threading
 import time
 import uuid
@@ -168,6 +170,23 @@ def test_a_replica_that_dies_fails_its_own_requests_and_no_other(site):
     else:
         assert not refused, refused
     assert outcomes.count(False) == lost, f"{outcomes.count(False)} streams failed, the replica had {lost}"
+
+
+def test_requests_that_break_off_or_are_refused_take_no_replica_away(site):
+    """They need no key: whoever can connect could end the service with them."""
+    _, balancer = site
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    for broken in (b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", b"Content-Length: 100\r\n\r\n{", b"X-A: b\r\n" * 300 + b"Content-Length: 0\r\n\r\n",
+                   b"X-Long: " + 500000 * b"a" + b"\r\nContent-Length: 0\r\n\r\n"):
+        for _ in range(2 * N_REPLICAS):
+            with socket.create_connection(("127.0.0.1", balancer.port), timeout=10) as s:
+                with contextlib.suppress(OSError):  # an answer before the end of a long header
+                    s.sendall(head + broken)
+                    s.shutdown(socket.SHUT_WR)
+                    s.recv(65536)
+        for headers in (None, {"X-Session-Id": uuid.uuid4().hex}):
+            status, body = balancer.post({"prompt": "Once", "max_tokens": 1, "session_create": bool(headers)}, headers)
+            assert status == 200, (broken[:40], body)
 
 
 def test_a_session_survives_the_death_of_its_replica(site):
