@@ -22,13 +22,17 @@ class Stub(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
-        self.send_response(200)
+        self.send_response(431 if self.server.manner == "answers 431" and not self.path.startswith("/health") else 200)
         self.send_header("Content-Length", "0")
         self.end_headers()
+
+    do_HEAD = do_GET
 
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
         self.server.n_posts += 1
+        if self.server.manner == "answers 431":
+            return self.do_GET()
         if self.server.manner == "is silent":
             time.sleep(5)
         elif self.server.manner == "answers 503":
@@ -69,6 +73,14 @@ def site(request, tmp_path):
 
 def post(balancer):
     return balancer.ask("POST", "/v1/completions", '{"prompt": "Once"}', {"Content-Type": "application/json"})
+
+
+def exchange(balancer, sent):
+    with socket.create_connection(("127.0.0.1", balancer.port), timeout=10) as s:
+        s.sendall(sent)
+        response = http.client.HTTPResponse(s)
+        response.begin()
+        return response.status, response.headers, response.read()
 
 
 def check(answer, status, type_, code, retry=True):
@@ -124,12 +136,28 @@ def test_what_is_no_http_is_bad_framing(site):
     if balancer.kind != "nginx":
         pytest.skip("its parser answers before its configuration counts (deploy/BALANCERS.md)")
     for sent in (b"GET / HTTP/1.1 HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nX-Long: " + b"a" * 40000 + b"\r\n\r\n"):
-        with socket.create_connection(("127.0.0.1", balancer.port), timeout=10) as s:
-            s.sendall(sent)
-            response = http.client.HTTPResponse(s)
-            response.begin()
-            body = response.read()
-        assert response.status == 400 and b'"code":"bad_framing"' in body and response.headers["Content-Type"] == "application/json", (sent[:60], body)
+        status, headers, body = exchange(balancer, sent)
+        assert status == 400 and b'"code":"bad_framing"' in body and headers["Content-Type"] == "application/json", (sent[:60], body)
+
+
+@pytest.mark.parametrize("sent, status, code", [(b"TRACE / HTTP/1.1\r\nHost: a\r\n\r\n", 405, b"method_not_allowed"), (b"GET / HTTP/2.0\r\nHost: a\r\n\r\n", 400, b"bad_framing"),
+                                                (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: foo\r\n\r\n", 400, b"bad_framing")], ids=["TRACE", "HTTP/2.0", "Transfer-Encoding"])
+def test_what_nginx_does_not_speak_is_answered_as_json(site, sent, status, code):
+    balancer, _ = site
+    if balancer.kind != "nginx":
+        pytest.skip("the others pass it on, or answer before their configuration counts (deploy/BALANCERS.md)")
+    answered, headers, body = exchange(balancer, sent)
+    assert answered == status and b'"code":"%s"' % code in body and headers["Content-Type"] == "application/json", (answered, body)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_headers_that_a_replica_finds_too_large_are_headers_too_large_behind_caddy(site, method):
+    balancer, stub = site
+    if balancer.kind != "caddy":
+        pytest.skip("nginx cannot replace this one alone; HAProxy refuses them itself (deploy/BALANCERS.md)")
+    stub.manner = "answers 431"
+    answer = balancer.ask(method, "/v1/models", "{}" if method == "POST" else None)
+    check(answer, 431, "invalid_request_error", "headers_too_large", retry=False)
 
 
 def test_a_body_that_nginx_finds_too_large_is_body_too_large(site):
