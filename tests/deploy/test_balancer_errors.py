@@ -1,9 +1,11 @@
 """A balancer's own errors: clients of the API read them as they read the server's."""
 import http.client
 import http.server
+import os
 import re
 import shutil
 import socket
+import subprocess
 import threading
 import time
 
@@ -169,3 +171,10 @@ def test_a_body_that_nginx_finds_too_large_is_body_too_large(site):
         response = http.client.HTTPResponse(s)
         response.begin()
         assert response.status == 413 and b'"code":"body_too_large"' in response.read()
+
+
+@pytest.mark.parametrize("value", ["localhost", "", "localhost:", "localhost:http", "http://localhost:8080", "::1:8080", "[::1]"])
+def test_nginx_start_says_that_a_replica_wants_a_port(value, tmp_path):
+    ended = subprocess.run([f"{DEPLOY}/nginx-start"], env={**os.environ, "RUNTIME_DIRECTORY": str(tmp_path / "nginx"), "RODIMUS_1": "127.0.0.1:8080", "RODIMUS_2": value},
+                           capture_output=True, text=True, timeout=20)
+    assert (ended.returncode, ended.stderr) == (1, f'nginx-start: RODIMUS_2 wants name:port or address:port and has "{value}".\n'), ended
