@@ -1,7 +1,9 @@
 """deploy/roll: replicas become new ones under load, and nobody sees it; if one does not come up, all are what they were."""
+import contextlib
 import http.client
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -15,6 +17,7 @@ from load import Load
 from losses import assert_nothing_lost, figures
 from replicas import DEPLOY, free_ports, read_events
 from results import record
+from stand_ins import StandIns
 
 pytestmark = pytest.mark.timeout(600)  # the image is compiled, if no test before has made it
 
@@ -36,6 +39,33 @@ def wait_for(condition, timeout=30):
     while not condition():
         assert time.monotonic() < end, "it did not come to that"
         time.sleep(0.05)
+
+
+# ---- without an engine: what it refuses, and what a roll that was killed leaves ----
+
+@pytest.fixture
+def pretended(tmp_path):
+    return StandIns(tmp_path)
+
+
+@pytest.mark.parametrize("mode, slow", [("compose", "stop c1"), ("systemd", "restart rodimus@8081")])
+def test_one_roll_at_a_time_whatever_copy_and_a_killed_one_does_not_count(pretended, tmp_path, mode, slow):
+    copy = shutil.copy(os.path.join(DEPLOY, "roll"), tmp_path / "copy")
+    pretended.write("slow", slow)
+    first = pretended.begin(mode)
+    try:
+        wait_for(lambda: any(slow in call for call in pretended.calls()))
+        status, said = pretended.roll(mode, script=copy)
+        assert status == 1 and "another roll is at work" in said, said
+        first.kill()  # alone: its children go on
+        first.wait()
+        pretended.write("slow", "nothing")
+        status, said = pretended.roll(mode, script=copy)
+        assert status == 0 and "every replica is new" in said, said
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(first.pid, signal.SIGKILL)
+        first.stdout.close()
 
 
 # ---- compose ----
