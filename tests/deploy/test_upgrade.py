@@ -68,6 +68,36 @@ def test_one_roll_at_a_time_whatever_copy_and_a_killed_one_does_not_count(preten
         first.stdout.close()
 
 
+@pytest.mark.parametrize("mode, one, its_end", [("compose", "rodimus-2", "docker stop c2"), ("systemd", "rodimus@8082", "systemctl restart rodimus@8082.service")])
+def test_one_replica_alone_becomes_new_if_others_serve(pretended, mode, one, its_end):
+    status, said = pretended.roll(mode, one, one)
+    assert status == 0, said
+    assert [call for call in pretended.calls() if " stop " in call or " restart " in call] == [its_end]
+
+
+@pytest.mark.parametrize("mode, one, other", [("compose", "rodimus-2", "rodimus-3"), ("systemd", "rodimus@8082", "rodimus@8083.service")])
+def test_one_replica_alone_is_not_touched_while_another_is_down(pretended, mode, one, other):
+    state = pretended.state
+    state["containers"]["c3"]["State"]["Running"] = False
+    state["units"]["rodimus@8083.service"]["ActiveState"] = "failed"
+    pretended.state = state
+    status, said = pretended.roll(mode, one)
+    assert status == 1 and f"{other} is not ready" in said, said
+    assert not [call for call in pretended.calls() if " stop " in call or " restart " in call]
+
+
+def test_a_unit_that_nobody_wants_is_refused_if_named_and_else_left_alone(pretended):
+    state = pretended.state
+    state["units"]["rodimus@8083.service"] = {"ActiveState": "inactive"}
+    pretended.state = state
+    for unit, why in (("rodimus@9999", "neither active nor enabled nor failed"), ("rodimus@8083.service", "neither active"), ("rodimsu.service", "no unit here")):
+        status, said = pretended.roll("systemd", unit, "rodimus@8081")
+        assert status == 1 and unit in said and why in said, said
+    status, said = pretended.roll("systemd")
+    assert status == 0 and "8083" not in said, said
+    assert [call.split()[-1] for call in pretended.calls() if " restart " in call] == ["rodimus@8081.service", "rodimus@8082.service"]
+
+
 # ---- compose ----
 
 @pytest.fixture(scope="module")
