@@ -98,6 +98,32 @@ def test_a_unit_that_nobody_wants_is_refused_if_named_and_else_left_alone(preten
     assert [call.split()[-1] for call in pretended.calls() if " restart " in call] == ["rodimus@8081.service", "rodimus@8082.service"]
 
 
+@pytest.mark.parametrize("name", ["RODIMUS_API_KEYS", "RODIMUS_API_KEY_FILE", "RODIMUS_ADMIN_KEY", "RODIMUS_MODEL"])
+def test_keys_and_models_are_not_lost_because_a_shell_lacks_them(pretended, name):
+    state = pretended.state
+    state["env"] = ["PATH=/bin", f"{name}="]
+    for container in state["containers"].values():
+        container["Config"]["Env"] = [f"{name}=sk-secret"]
+    pretended.state = state
+    status, said = pretended.roll("compose")
+    assert status == 1 and f"would lose {name}, " in said and "--env-file" in said and "secret" not in said, said
+    assert sorted(pretended.state["containers"]) == ["c1", "c2", "c3"] and not [call for call in pretended.calls() if " stop " in call]
+    status, said = pretended.roll("compose", "--force")
+    assert status == 0 and f"no longer {name}" in said, said
+
+
+def test_the_way_back_of_the_tag_is_told_whether_the_upgrade_held_or_not(pretended):
+    state = pretended.state
+    pretended.state = {**state, "broken": ["rodimus-2"]}
+    status, said = pretended.roll("compose")
+    assert status == 1 and "docker tag old rodimus:cpu" in said and "no replica is new" in said, said
+    pretended.state = state
+    status, said = pretended.roll("compose")
+    assert status == 0 and "to go back: docker tag old rodimus:cpu, and roll" in said, said
+    status, said = pretended.roll("compose", "--force")
+    assert status == 0 and "docker tag" not in said, said
+
+
 # ---- compose ----
 
 @pytest.fixture(scope="module")
