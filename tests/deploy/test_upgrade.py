@@ -124,6 +124,74 @@ def test_the_way_back_of_the_tag_is_told_whether_the_upgrade_held_or_not(pretend
     assert status == 0 and "docker tag" not in said, said
 
 
+def kill_while_the_second_restarts(pretended, *words):
+    pretended.write("slow", "restart rodimus@8082")
+    script = pretended.begin("systemd", "--settle", "0", *words)
+    wait_for(lambda: any("restart rodimus@8082" in call for call in pretended.calls()))
+    script.kill()
+    script.wait()
+    script.stdout.close()
+    pretended.write("slow", "nothing")
+
+
+def test_files_of_an_upgrade_that_was_killed_are_put_back_by_any_next_one(pretended):
+    place, more, second = pretended.write("etc/rodimus", "1"), pretended.path("etc/more"), pretended.write("second", "2")
+    kill_while_the_second_restarts(pretended, f"{second}={place}", f"{second}={more}")
+    assert pretended.read("etc/rodimus") == "2" and os.path.exists(more)
+    status, said = pretended.roll("systemd")
+    assert status == 0 and f"cut short: {place} {more} as before" in said, said
+    assert pretended.read("etc/rodimus") == "1" and os.listdir(pretended.path("etc")) == ["rodimus"] and os.listdir(pretended.path("var/lib")) == []
+
+    kill_while_the_second_restarts(pretended, f"{second}={place}")
+    third = pretended.write("third", "3")
+    status, said = pretended.roll("systemd", f"{third}={place}")
+    assert status == 0 and pretended.read("etc/rodimus") == "3" and pretended.read("etc/rodimus.old") == "1", said
+
+
+def test_what_an_operator_changed_after_an_upgrade_was_killed_is_not_overwritten(pretended):
+    place, second = pretended.write("etc/rodimus", "1"), pretended.write("second", "2")
+    kill_while_the_second_restarts(pretended, f"{second}={place}")
+    pretended.write("etc/rodimus", "mine")
+    status, said = pretended.roll("systemd")
+    assert status == 1 and f"remove {pretended.path('var/lib/rodimus-roll')} and" in said and f"{place}.before" in said, said
+    os.remove(pretended.path("var/lib/rodimus-roll"))
+    status, said = pretended.roll("systemd", f"{second}={place}")
+    assert status == 1 and f"{place}.before is left" in said and pretended.read("etc/rodimus") == "mine", said
+    os.remove(f"{place}.before")
+    status, said = pretended.roll("systemd", f"{second}={place}")
+    assert status == 0 and pretended.read("etc/rodimus") == "2", said
+
+
+def test_an_upgrade_killed_when_it_had_held_is_not_undone(pretended):
+    place = pretended.write("etc/rodimus", "2")
+    pretended.write("etc/rodimus.before", "1")
+    pretended.write("var/lib/rodimus-roll", f"replaced sum {place}\nheld\n")
+    status, said = pretended.roll("systemd")
+    assert status == 0 and pretended.read("etc/rodimus") == "2" and pretended.read("etc/rodimus.old") == "1", said
+    assert os.listdir(pretended.path("var/lib")) == []
+
+
+def test_files_go_where_a_link_points_with_rights_that_a_service_can_use(pretended):
+    target, link, new = pretended.write("etc/1.json", "1"), pretended.path("etc/config.json"), pretended.write("new", "2")
+    os.symlink(target, link)
+    os.chmod(new, 0o600)
+    program = pretended.write("program", "x")
+    os.chmod(program, 0o700)
+    status, said = pretended.roll("systemd", f"{new}={link}", f"{new}={link}.more", f"{program}={pretended.path('etc/program')}")
+    assert status == 0 and os.path.islink(link) and pretended.read("etc/1.json") == "2", said
+    assert [os.stat(pretended.path(f"etc/{name}")).st_mode & 0o777 for name in ("config.json.more", "program")] == [0o644, 0o755]
+
+
+def test_words_that_mean_nothing_are_refused_and_all_spellings_are_known(pretended):
+    new, place = pretended.write("new", "2"), pretended.write("etc/x", "1")
+    status, said = pretended.roll("systemd", f"{new}={place}", f"{new}={pretended.path('etc/../etc/x')}")
+    assert status == 1 and f"{place} is named twice" in said and pretended.read("etc/x") == "1", said
+    status, said = pretended.roll("systemd", "--force")
+    assert status == 2 and "--force is for compose" in said, said
+    status, said = pretended.roll("compose", "--file=a.yaml", "-pp", "--env-file=e", "--settle=0")
+    assert status == 0 and "docker-compose --file a.yaml -p p --env-file e config --services" in pretended.calls(), said
+
+
 # ---- compose ----
 
 @pytest.fixture(scope="module")
