@@ -124,6 +124,18 @@ def test_the_way_back_of_the_tag_is_told_whether_the_upgrade_held_or_not(pretend
     assert status == 0 and "docker tag" not in said, said
 
 
+@pytest.mark.parametrize("mode", ["compose", "systemd"])
+def test_the_last_words_of_a_replica_are_not_its_requests(pretended, mode):
+    json_line = '{"time":"2026-01-01T00:00:00.000Z","level":"%s","message":"%s"}'
+    requests = [json_line % ("info", "Answered."), "2026-01-01T00:00:00.000Z info  Answered."] * 30
+    pretended.state = {**pretended.state, "broken": ["rodimus-1", "rodimus@8081.service"], "log": [json_line % ("error", "A fault."), "ld.so: no luck", *requests]}
+    status, said = pretended.roll(mode)
+    assert status == 1 and "A fault." in said and "no luck" in said and "Answered." not in said, said
+    pretended.state = {**pretended.state, "log": requests}
+    status, said = pretended.roll(mode)
+    assert status == 1 and said.count("Answered.") >= 20, said
+
+
 def kill_while_the_second_restarts(pretended, *words):
     pretended.write("slow", "restart rodimus@8082")
     script = pretended.begin("systemd", "--settle", "0", *words)
