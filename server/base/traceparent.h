@@ -10,7 +10,7 @@
 
 enum { TRACE_ID_BYTES = 33 }; /* with the NUL */
 
-/* Whether the header is one (NULL: there is none). If not, the id is "": the standard has a header with any fault
+/* Whether the header is one; NULL stands for no header. If not, the id is "": the standard has a header with any fault
  * ignored as a whole. Of a version to come, what stands behind the flags is passed over. */
 bool traceparent_read(const char *header, char trace_id[TRACE_ID_BYTES]);
 

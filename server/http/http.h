@@ -55,7 +55,7 @@ const char *http_host(const struct http *h);   /* as configured, or where the gi
 size_t http_connections(const struct http *h); /* any thread, and so the next */
 unsigned http_connection_limit(const struct http *h);
 /* Before http_quiesce: no client begins to connect any more; those that have begun get in, if there is time between. Of
- * a given socket nobody is turned away: who waits in its queue is for the next process. */
+ * a given socket no client is turned away: clients in its queue wait for the next process. */
 void http_turn_newcomers_away(struct http *h);
 void http_quiesce(struct http *h); /* no new connections; open ones go on */
 /* Whether a client has begun a request and is not answered, or may be about to begin one: its connection was opened, or

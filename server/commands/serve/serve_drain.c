@@ -8,8 +8,8 @@
 #include <string.h>
 
 /* So long before the port closes, new connections are not answered; those that have begun get in. Where other processes
- * share the port there may be no balancer, and clients are far: their handshake takes longer, and who is not answered
- * asks again after 1 s and gets through to the others. */
+ * share the port there may be no balancer, and clients are far: their handshake takes longer, and a client without an
+ * answer asks again after 1 s and gets through to the others. */
 #define HANDSHAKE_MS     20
 #define FAR_HANDSHAKE_MS 300
 /* A client that connected in the last moment before the port closed sends its request now, and is served: a balancer

@@ -1,50 +1,20 @@
 /* test_host_cpus.c - the quota of processor time, from files as a machine or a container has them. */
 #include "engine/base/host_cpus.h"
+#include "tests/unit/base/made_root.h"
 
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
-/* A root of its own for each test; *state is its path. */
-static int set_up(void **state) {
-    char *root = strdup("/tmp/rodimus-cpus-XXXXXX");
-    *state = root;
-    return mkdtemp(root) ? 0 : -1;
-}
-
-static int tear_down(void **state) {
-    char command[256];
-    snprintf(command, sizeof command, "rm -rf '%s'", (char *)*state);
-    free(*state);
-    return system(command);
-}
-
-static void write_file(const char *root, const char *name, const char *text) {
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", root, name);
-    for (char *at = path + strlen(root) + 1; (at = strchr(at, '/')); *at++ = '/') {
-        *at = 0;
-        mkdir(path, 0700);
-    }
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
-}
-
 static void write_quota(const char *root, const char *folder, const char *quota, const char *period) {
     char name[256];
     snprintf(name, sizeof name, "sys/fs/cgroup/%s/cpu.cfs_quota_us", folder);
-    write_file(root, name, quota);
+    made_root_write(root, name, quota);
     snprintf(name, sizeof name, "sys/fs/cgroup/%s/cpu.cfs_period_us", folder);
-    write_file(root, name, period);
+    made_root_write(root, name, period);
 }
 
 static void fail_unless(const char *root, uint64_t milli) {
@@ -54,11 +24,11 @@ static void fail_unless(const char *root, uint64_t milli) {
 
 static void without_files_there_is_no_quota(void **state) {
     fail_unless(*state, UINT64_MAX);
-    write_file(*state, "proc/self/cgroup", "0::/a\n1:cpu,cpuacct:/a\n");
+    made_root_write(*state, "proc/self/cgroup", "0::/a\n1:cpu,cpuacct:/a\n");
     fail_unless(*state, UINT64_MAX);
     for (int i = 0; i < 6; i++) {
         static const char *const texts[] = {"max 100000\n", "", "max\n", "100000\n", "0 100000\n", "150000 0\n"};
-        write_file(*state, "sys/fs/cgroup/a/cpu.max", texts[i]);
+        made_root_write(*state, "sys/fs/cgroup/a/cpu.max", texts[i]);
         fail_unless(*state, UINT64_MAX);
     }
     write_quota(*state, "cpu,cpuacct/a", "-1\n", "100000\n");
@@ -70,21 +40,22 @@ static void without_files_there_is_no_quota(void **state) {
 }
 
 static void of_version_2_the_least_on_the_way_up_holds(void **state) {
-    write_file(*state, "proc/self/cgroup", "0::/kubepods/pod1/c1\n");
-    write_file(*state, "sys/fs/cgroup/kubepods/pod1/c1/cpu.max", "400000 100000\n");
+    made_root_write(*state, "proc/self/cgroup", "0::/kubepods/pod1/c1\n");
+    made_root_write(*state, "sys/fs/cgroup/kubepods/pod1/c1/cpu.max", "400000 100000\n");
     fail_unless(*state, 4000);
-    write_file(*state, "sys/fs/cgroup/kubepods/pod1/cpu.max", "75000 50000\n");
+    made_root_write(*state, "sys/fs/cgroup/kubepods/pod1/cpu.max", "75000 50000\n");
     fail_unless(*state, 1500);
-    write_file(*state, "sys/fs/cgroup/kubepods/cpu.max", "max 100000\n");
+    made_root_write(*state, "sys/fs/cgroup/kubepods/cpu.max", "max 100000\n");
     fail_unless(*state, 1500);
-    write_file(*state, "sys/fs/cgroup/kubepods/pod2/cpu.max", "1000 100000\n"); /* not ours */
+    made_root_write(*state, "sys/fs/cgroup/kubepods/pod2/cpu.max", "1000 100000\n"); /* not ours */
     fail_unless(*state, 1500);
-    write_file(*state, "sys/fs/cgroup/cpu.max", "120000 100000\n");
+    made_root_write(*state, "sys/fs/cgroup/cpu.max", "120000 100000\n");
     fail_unless(*state, 1200);
 }
 
 static void of_version_1_the_least_on_the_way_up_holds(void **state) {
-    write_file(*state, "proc/self/cgroup", "9:name=systemd:/a\n4:memory:/a\n3:cpuset:/x\n1:cpu,cpuacct:/a/b\n0::/\n");
+    made_root_write(*state, "proc/self/cgroup",
+                    "9:name=systemd:/a\n4:memory:/a\n3:cpuset:/x\n1:cpu,cpuacct:/a/b\n0::/\n");
     write_quota(*state, "cpu,cpuacct/a/b", "300000\n", "100000\n");
     fail_unless(*state, 3000);
     write_quota(*state, "cpu,cpuacct/a", "250000\n", "100000\n");
@@ -97,26 +68,26 @@ static void of_version_1_the_least_on_the_way_up_holds(void **state) {
 }
 
 static void the_hierarchy_of_version_1_may_have_any_of_its_names(void **state) {
-    write_file(*state, "proc/self/cgroup", "1:cpuacct,cpu:/docker/1234\n");
+    made_root_write(*state, "proc/self/cgroup", "1:cpuacct,cpu:/docker/1234\n");
     write_quota(*state, "cpu", "200000\n", "100000\n"); /* a container's own, under the host's name for it */
     fail_unless(*state, 2000);
     write_quota(*state, "cpuacct,cpu", "100000\n", "100000\n");
     fail_unless(*state, 1000);
-    write_file(*state, "proc/self/cgroup", "1:cpuacct:/docker/1234\n2:cpuset:/\n"); /* neither is that of cpu */
+    made_root_write(*state, "proc/self/cgroup", "1:cpuacct:/docker/1234\n2:cpuset:/\n"); /* neither is that of cpu */
     fail_unless(*state, UINT64_MAX);
 }
 
 static void version_2_may_stand_beside_version_1(void **state) {
-    write_file(*state, "proc/self/cgroup", "4:memory:/\n0::/a\n");
-    write_file(*state, "sys/fs/cgroup/unified/a/cpu.max", "200000 100000\n");
+    made_root_write(*state, "proc/self/cgroup", "4:memory:/\n0::/a\n");
+    made_root_write(*state, "sys/fs/cgroup/unified/a/cpu.max", "200000 100000\n");
     fail_unless(*state, 2000);
 }
 
 static void a_container_has_the_quota_of_its_root(void **state) {
-    write_file(*state, "sys/fs/cgroup/cpu.max", "200000 100000\n");
+    made_root_write(*state, "sys/fs/cgroup/cpu.max", "200000 100000\n");
     static const char *const groups[] = {"0::/\n", "0::/system.slice/docker-1234.scope\n", "0::/../../docker-1234\n"};
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
-        write_file(*state, "proc/self/cgroup", groups[i]);
+        made_root_write(*state, "proc/self/cgroup", groups[i]);
         fail_unless(*state, 2000);
     }
 }
@@ -148,7 +119,7 @@ static void this_machine_has_no_more_than_its_processors(void **state) {
 }
 
 int main(void) {
-#define TEST(f) cmocka_unit_test_setup_teardown(f, set_up, tear_down)
+#define TEST(f) cmocka_unit_test_setup_teardown(f, made_root_open, made_root_close)
     const struct CMUnitTest tests[] = {
         TEST(without_files_there_is_no_quota),
         TEST(of_version_2_the_least_on_the_way_up_holds),
