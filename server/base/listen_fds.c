@@ -13,7 +13,7 @@
 
 enum { FIRST_FD = 3, MAX_FDS = 2 };
 
-/* Of a number without sign, blanks and leading zeros; -1: it is none. */
+/* The value of digits without leading zeros; -1 for any other text. */
 static long number_of(const char *text) {
     const size_t n = strspn(text, "0123456789");
     if (!n || n > 9 || text[n] || (*text == '0' && n > 1)) return -1;
