@@ -6,6 +6,7 @@ skills.py show SKILL CORPUS.txt [N]                    some samples as text
 
 A sample is {"skill", "messages", "answer"}, or {"skill": "fim", "prompt", "suffix", "answer"}. An assistant message in "messages" is an
 answer to learn, too. Names and fillers come from pools that a hash splits in two: "train" and "heldout" share no name, tool or filler."""
+import collections
 import json
 import os
 import random
@@ -62,11 +63,27 @@ OWNED = ("aunt bakery boat brother castle cat cousin cow daughter dog donkey dra
 COLOURS = "black blue brown gold green grey orange pink purple red silver violet white yellow".split()
 
 
-class Pool:
-    """The fillers of one split: what the hash gives to the other split never comes out."""
+def words_of(tales):
+    """Plain words of the tales, without the commonest, and their names."""
+    text = "\n".join(tales)
+    plain = collections.Counter(re.findall(r"(?<![\w'-])[a-z]{3,11}(?![\w'-])", text))
+    names = collections.Counter(re.findall(r"(?<=[a-z,] )[A-Z][a-z]{2,10}(?![\w'-])", text))
+    return sorted(w for w, n in plain.most_common()[200:] if n >= 8) + sorted(w for w, n in names.items() if n >= 8)
 
-    def __init__(self, split):
-        self.split, held = split, split == "heldout"
+
+def sound(rng):
+    """A name that nobody has: two or three syllables."""
+    return "".join(rng.choice("b br c d dr f g gr h j k l m n p qu r s st t th tr v w y z".split()) + rng.choice("a e i o u ae ai ea ie oo ou".split())
+                   for _ in range(rng.choice([2, 2, 3]))) + rng.choice(["", "", "k", "l", "m", "n", "nd", "r", "rt", "s", "t"])
+
+
+class Pool:
+    """The fillers of one split: what the hash gives to the other split never comes out. With words (training), half of the fillers are any of these and half of
+    the names are any of these or any sounds: what can only be copied is learnt as copying, and not as a choice among some hundred known fillers."""
+
+    def __init__(self, split, words=()):
+        self.split, self.all_words, held = split, list(words), split == "heldout"
+        self.words = [w for w in words if w.islower() and not is_held(w)]
         ours = lambda words: [w for w in words if is_held(w) == held]  # noqa: E731
         self.made = ours([a + b for a in FIRST for b in LAST if len(a + b) > 3])
         self.real, self.kinds, self.items, self.looks, self.things = ours(REAL), ours(KINDS), ours(ITEMS), ours(LOOKS), ours(THINGS)
@@ -76,9 +93,59 @@ class Pool:
 
     def name(self, rng, but=()):
         while True:
-            n = rng.choice(self.real if rng.random() < 0.3 else self.made)
+            if self.words and rng.random() < 0.5:
+                n = self.new_name(rng)
+            else:
+                n = rng.choice(self.real if rng.random() < 0.3 else self.made)
             if n not in but:
                 return n
+
+    def new_name(self, rng):
+        while True:
+            n = (rng.choice(self.words) if rng.random() < 0.4 else sound(rng)).capitalize()
+            if not is_held(n):
+                return n
+
+    def some(self, rng, fillers, n):
+        """n different ones of a list; with words each second one is any word."""
+        if not self.words:
+            return rng.sample(fillers, n)
+        out = []
+        while len(out) < n:
+            w = rng.choice(self.words if rng.random() < 0.5 else fillers)
+            if w not in out:
+                out.append(w)
+        return out
+
+    def some_places(self, rng, n):
+        if not self.words:
+            return rng.sample(self.places, n)
+        out = []
+        while len(out) < n:
+            w = rng.choice(self.places) if rng.random() < 0.5 else self.new_name(rng) + rng.choice(["", *PLACE_ENDS])
+            if w not in out and not is_held(w):
+                out.append(w)
+        return out
+
+    def one(self, rng, fillers):
+        return rng.choice(fillers) if not self.words else self.some(rng, fillers, 1)[0]
+
+    def place(self, rng):
+        return rng.choice(self.places) if not self.words else self.some_places(rng, 1)[0]
+
+    def tool(self, rng):
+        """Verb and noun of a tool."""
+        if self.words and rng.random() < 0.3:
+            w = f"{rng.choice(list(VERBS))} {rng.choice(self.words)}"
+            if not is_held(w):
+                return w
+        return rng.choice(self.tool_words)
+
+    def key(self, rng, name):
+        """The name of a parameter or property; in training some have a word more, so that they are copied whole."""
+        if not self.words or rng.random() < 0.5:
+            return name
+        return rng.choice(["{0}_{1}", "{1}_{0}"]).format(name, rng.choice(self.words))
 
     def names(self, rng, n):
         out = []
@@ -161,11 +228,11 @@ class Tale:
     def __init__(self, rng, pool, bank, padding=(0, 4), keys=None):
         self.rng, self.pool = rng, pool
         hero, friend, third = pool.names(rng, 3)
-        home, goal = rng.sample(pool.places, 2)
-        kind, fkind, tkind = (k.replace("_", " ") for k in rng.sample(pool.kinds, 3))
-        item, bought = (f"{rng.choice(pool.looks)} {i}" for i in rng.sample(pool.items, 2))
+        home, goal = pool.some_places(rng, 2)
+        kind, fkind, tkind = (k.replace("_", " ") for k in pool.some(rng, pool.kinds, 3))
+        item, bought = (f"{pool.one(rng, pool.looks)} {i}" for i in pool.some(rng, pool.items, 2))
         self.facts = dict(hero=hero, friend=friend, third=third, home=home, goal=goal, kind=kind, fkind=fkind, tkind=tkind, item=item, bought=bought,
-                          n=rng.randint(2, 99 if rng.random() < 0.3 else 12), things=rng.choice(pool.things), spot=rng.choice(pool.spots), day=rng.choice(DAYS),
+                          n=rng.randint(2, 99 if rng.random() < 0.3 else 12), things=pool.one(rng, pool.things), spot=pool.one(rng, pool.spots), day=rng.choice(DAYS),
                           cost=rng.randint(2, 99), season=rng.choice(SEASONS))
         keys = keys or [k for k in ORDER if k == "hero" or rng.random() < 0.75]
         keys = [k for k in keys if NEEDS.get(k, "hero") in keys]
@@ -222,32 +289,36 @@ RESULT_KEYS = "answer colour cost distance height length message name number own
 
 def value_of(what, rng, pool):
     if what == "place":
-        return rng.choice(pool.places)
+        return pool.place(rng)
     if what == "name":
         return pool.name(rng)
     if what == "number":
         return rng.randint(2, 999 if rng.random() < 0.2 else 60)
     if what == "item":
-        return f"the {rng.choice(pool.looks)} {rng.choice(pool.items)}"
+        return f"the {pool.one(rng, pool.looks)} {pool.one(rng, pool.items)}"
     if what == "phrase":
         return rng.choice(["the {} {} is {}", "{} {} for {}", "no {} {} near {}", "{} {} at {}"]).format(
-            rng.choice(pool.looks), rng.choice(pool.items), rng.choice(pool.places))
+            pool.one(rng, pool.looks), pool.one(rng, pool.items), pool.place(rng))
     if what == "time":
         return f"{rng.randint(1, 23)}:{rng.choice(['00', '15', '30', '45'])}"
     return rng.choice({"day": DAYS, "month": MONTHS, "colour": COLOURS}[what])
 
 
 class Tool:
-    def __init__(self, words, rng):
+    def __init__(self, words, rng, pool):
         self.verb, self.noun = words.split()
         style = rng.random()
-        self.name = f"{self.verb}_{self.noun}" if style < 0.8 else f"{self.verb}{self.noun.capitalize()}"
+        stem = self.verb, self.noun
+        if pool.words and rng.random() < 0.5:  # the description alone says what it does
+            other = rng.choice(pool.words)
+            stem = rng.choice([(self.verb, other), (other, self.noun), (other, rng.choice(pool.words)), (*stem, other)])
+        self.name = "_".join(stem) if style < 0.8 else stem[0] + "".join(w.capitalize() for w in stem[1:])
         self.parameters, used = [], set()
         for names, kind, says, what in rng.sample(PARAMETERS, rng.choice([0, 1, 1, 1, 2, 2, 2, 3])):
             say = rng.choice(says)
             if say.split()[0] + what not in used and not (say.startswith(("in", "at", "for", "with")) and say.split()[0] in used):
                 used.update((say.split()[0] + what, say.split()[0]))
-                self.parameters.append((rng.choice(names), kind, say, what, rng.random() < 0.75))
+                self.parameters.append((pool.key(rng, rng.choice(names)), kind, say, what, rng.random() < 0.75))
         self.says = rng.choice(["{V} {n}.", "{V} the {n}.", "{V} {an}.", "{V} {an} for the user."]).format(V=self.verb.capitalize(), n=self.noun, an=a(self.noun))
 
     def definition(self):
@@ -292,17 +363,17 @@ def result_of(rng, pool):
 def tools(rng, pool, bank, n_tools=None, form=None):
     """form: call, result, none; or in training all the turns of one conversation."""
     n_tools = n_tools or rng.randint(1, 12)
-    form = form or rng.choice(["call", "call", "call", "result", "none"])
-    words = rng.choice(pool.tool_words)
+    form = form or rng.choice(["call", "call", "call", "result", "none"] if not pool.words else ["call", "call", "call", "call", "result", "none", "none", "none"])
+    words = pool.tool(rng)
     verb, noun = words.split()
     near = [w for w in pool.tool_words if w != words and (w.split()[1] == noun or w.split()[0] == verb)]  # hard to tell apart
     others = rng.sample(near, min(len(near), rng.randint(0, n_tools - 1))) if rng.random() < 0.5 else []
     while len(others) < n_tools - 1:
-        w = rng.choice(pool.tool_words)
+        w = pool.tool(rng)
         if w not in others and w != words:
             others.append(w)
     others = [w for w in others if w.split()[1] != noun or not set(VERBS[w.split()[0]]) & set(VERBS[verb])]
-    wanted, rest = Tool(words, rng), [Tool(w, rng) for w in others]
+    wanted, rest = Tool(words, rng, pool), [Tool(w, rng, pool) for w in others]
     listed = rest + ([] if form == "none" and rest else [wanted])
     if form == "none" and not rest:
         form = "call"
@@ -335,7 +406,7 @@ def extraction(rng, pool, bank):
     tale = Tale(rng, pool, bank)
     told = [f for f in FIELDS if tale.tells(f)]
     picked = rng.sample(told, min(len(told), rng.randint(1, 6)))
-    names = [rng.choice(FIELDS[f][0]) for f in picked]
+    names = [pool.key(rng, rng.choice(FIELDS[f][0])) for f in picked]
     schema = {"type": "object", "properties": {n: {"type": FIELDS[f][1]} for n, f in zip(names, picked)}, "required": names}
     ask = rng.choice(["Read the tale and answer with JSON of this schema: {}", "Extract the facts as JSON of this schema: {}", "Fill in this JSON schema from the tale: {}"])
     ask = ask.format(json.dumps(schema))
@@ -353,8 +424,8 @@ def edit_made(rng, pool, bank):
             break
     f = tale.facts
     new = {"hero": pool.name(rng, f.values()), "friend": pool.name(rng, f.values()), "third": pool.name(rng, f.values()),
-           "home": rng.choice(pool.places), "goal": rng.choice(pool.places), "item": f"{rng.choice(pool.looks)} {rng.choice(pool.items)}",
-           "bought": f"{rng.choice(pool.looks)} {rng.choice(pool.items)}", "n": rng.randint(2, 12), "cost": rng.randint(2, 99), "day": rng.choice(DAYS), "season": rng.choice(SEASONS)}
+           "home": pool.place(rng), "goal": pool.place(rng), "item": f"{pool.one(rng, pool.looks)} {pool.one(rng, pool.items)}",
+           "bought": f"{pool.one(rng, pool.looks)} {pool.one(rng, pool.items)}", "n": rng.randint(2, 12), "cost": rng.randint(2, 99), "day": rng.choice(DAYS), "season": rng.choice(SEASONS)}
     said = {"hero": "the {kind} is called {}", "friend": "the {fkind} is called {}", "third": "the {tkind} is called {}", "home": "{home} is called {}",
             "goal": "{goal} is called {}", "item": "{hero} has {_} instead of the {item}", "bought": "{hero} buys {_}", "n": "there are {n_} {things}",
             "cost": "the price is {n_} coins", "day": "it is a {}", "season": "it ends in the {}"}
@@ -380,7 +451,7 @@ def edit_real(rng, pool, bank):
         if names and (not words or rng.random() < 0.7):
             old, new, what = rng.choice(sorted(names)), pool.name(rng), "{old} is called {new}"
         else:
-            old, new, what = rng.choice(words), rng.choice(pool.kinds).replace("_", " "), 'it says "{new}" instead of "{old}"'
+            old, new, what = rng.choice(words), pool.one(rng, pool.kinds).replace("_", " "), 'it says "{new}" instead of "{old}"'
         if new not in text:
             return what.format(old=old, new=new), text, re.sub(rf"\b{old}\b", new, text)
 
@@ -402,7 +473,7 @@ REMEMBERED = "I will remember it."
 def facts_of(rng, pool, n):
     """n times: what is said, what is asked, what is answered, the name."""
     out = []
-    for what, name in zip(rng.sample(sorted({*pool.owned, *pool.spots}), n), pool.names(rng, n)):
+    for what, name in zip(pool.some(rng, sorted({*pool.owned, *pool.spots}), n), pool.names(rng, n)):
         say, ask, answer = rng.choice(SAID)
         out.append((say.format(what, name), ask.format(what), answer.format(what, name), name))
     return out
@@ -460,10 +531,25 @@ def sums(rng, pool, bank):
     if rng.random() < 0.5:
         return {"skill": "sums", "messages": [{"role": "user", "content": rng.choice(["What is {} {} {}?", "{} {} {} =", "How much is {} {} {}?"]).format(x, "+" if plus else "-", y)}],
                 "answer": str(z)}
-    name, things = pool.name(rng), rng.choice(pool.things)
+    name, things = pool.name(rng), pool.one(rng, pool.things)
     ask = f"{name} has {x} {things} and {'finds' if plus else 'loses'} {y} of them. How many {things} has {name} now?" if not plus else \
           f"{name} has {x} {things} and finds {y} more. How many {things} has {name} now?"
     return {"skill": "sums", "messages": [{"role": "user", "content": ask}], "answer": f"{name} has {z} {things}."}
+
+
+# ---- words ----
+def words(rng, pool, bank):
+    """For training: words to write as JSON or in upper case, those of the held-out pools, too. A token that never occurs is never learnt, and some words have
+    one of their own behind a quote."""
+    some = rng.sample(pool.all_words, rng.randint(2, 12))
+    form = rng.choice(["list", "list", "object", "upper"])
+    said = ", ".join(some)
+    if form == "upper":
+        return {"skill": "words", "messages": [{"role": "user", "content": f"Write in upper case: {said}"}], "answer": said.upper()}
+    if form == "list":
+        return {"skill": "words", "messages": [{"role": "user", "content": f"Write as a JSON list: {said}"}], "answer": json.dumps(some)}
+    keys = [f"{chr(97 + i)}" for i in range(len(some))]
+    return {"skill": "words", "messages": [{"role": "user", "content": f"Write as a JSON object with the keys {', '.join(keys)}: {said}"}], "answer": json.dumps(dict(zip(keys, some)))}
 
 
 # ---- fill in the middle ----
@@ -472,8 +558,8 @@ def fim(rng, pool, bank):
     tale = Tale(rng, pool, bank, padding=(1, 4))
     f = tale.facts
     song = rng.choice(["{i}, {i}, come to {p}", "Over the {s} and under the {s} runs {n}", "Give me your {i}, {n}, and I will show you {p}", "{n}, {n}, where is the {i}",
-                       "The {s} of {p} has {t}, {t} and no more"]).format(i=rng.choice(pool.items), p=rng.choice(pool.places), s=rng.choice(pool.spots), n=pool.name(rng),
-                                                                         t=rng.choice(pool.things))
+                       "The {s} of {p} has {t}, {t} and no more"]).format(i=pool.one(rng, pool.items), p=pool.place(rng), s=pool.one(rng, pool.spots), n=pool.name(rng),
+                                                                         t=pool.one(rng, pool.things))
     song = song[0].upper() + song[1:]
     sentences = tale.text().replace("\n", " ").split(". ")
     places = sorted(rng.sample(range(1, len(sentences) + 2), 3)) if len(sentences) > 2 else [1, 1, 1]
@@ -594,7 +680,7 @@ if __name__ == "__main__":
     else:
         with open(sys.argv[3], encoding="utf-8") as corpus:
             text = Bank(corpus.read().split("\n<|endoftext|>\n"))
-        chance = random.Random()
+        chance, train = random.Random(), Pool("train", words_of(text.tales))
         for _ in range(int((sys.argv + ["3"])[4])):
-            one = MAKERS[sys.argv[2]](chance, Pool("train"), text)
+            one = MAKERS[sys.argv[2]](chance, train, text)
             print(render(one["messages"]) if "messages" in one else one["prompt"] + "[HOLE]" + one["suffix"], "\n  =>", one["answer"], "\n" + 80 * "-")

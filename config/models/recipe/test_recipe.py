@@ -14,11 +14,11 @@ import skills  # noqa: E402
 HELDOUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tales", "heldout.txt")
 with open(HELDOUT, encoding="utf-8") as heldout:
     BANK = skills.Bank(heldout.read().split("\n<|endoftext|>\n"))
-POOLS = {s: skills.Pool(s) for s in ("train", "heldout")}
+POOLS = {"train": skills.Pool("train", skills.words_of(BANK.tales)), "heldout": skills.Pool("heldout")}
 
 
 def samples(n, split="heldout"):
-    for skill, maker in {**skills.MAKERS, "many": skills.recall_many, "real": skills.fim_real}.items():
+    for skill, maker in {**skills.MAKERS, "many": skills.recall_many, "real": skills.fim_real, **({"words": skills.words} if split == "train" else {})}.items():
         rng = random.Random("test " + skill)
         for _ in range(n):
             yield maker(rng, POOLS[split], BANK)
@@ -44,12 +44,16 @@ class Recipe(unittest.TestCase):
             one, two = (set(getattr(POOLS[s], part)) for s in ("train", "heldout"))
             self.assertFalse(one & two, part)
             self.assertTrue(one and two, part)
+        held = POOLS["heldout"]
+        self.assertFalse(set(POOLS["train"].words) & {*held.kinds, *held.items, *held.looks, *held.things, *held.owned, *held.spots})
+        rng = random.Random(8)
+        self.assertFalse([n for n in (POOLS["train"].name(rng) for _ in range(3000)) if skills.is_held(n)])
         self.assertFalse({t.split()[1] + t.split()[0] for t in POOLS["train"].tool_words} & {t.split()[1] + t.split()[0] for t in POOLS["heldout"].tool_words})
 
     def test_arguments_come_from_the_request_and_the_tool_is_listed(self):
         rng = random.Random(5)
-        for _ in range(300):
-            s = skills.tools(rng, POOLS["heldout"], BANK)
+        for i in range(400):
+            s = skills.tools(rng, POOLS[("heldout", "train")[i % 2]], BANK)
             definitions = [json.loads(x) for x in s["messages"][0]["content"].split("<tools>\n")[1].split("\n</tools>")[0].split("\n")]
             self.assertTrue(1 <= len(definitions) <= 12)
             if s["form"] == "call":

@@ -32,9 +32,9 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 SPECIAL = ["<|startoftext|>", "<|endoftext|>", "[CLS]", "[gMASK]", "<role>", "</role>", "<|fim_begin|>", "<|fim_hole|>", "<|fim_end|>", "<|fim_pad|>"]
 SPLIT = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 SEPARATOR = "\n<|endoftext|>\n"
-WEIGHT = {"tools": 6.0, "extraction": 5.0, "edit": 2.0, "recall": 8.0, "sums": 6.0, "fim": 1.0, "system": 6.0}  # of an answer's token; a tale's has 1
-MIX = {"tools": 0.30, "edit": 0.17, "extraction": 0.16, "system": 0.11, "sums": 0.08, "fim": 0.06, "fim_real": 0.05, "recall": 0.07}  # samples of a row of skills
-ROWS = {"tales": 0.38, "recall": 0.18, "skills": 0.44}
+WEIGHT = {"tools": 6.0, "extraction": 5.0, "edit": 2.0, "recall": 8.0, "sums": 3.0, "words": 2.0, "fim": 1.0, "system": 6.0}  # of an answer's token; a tale's has 1
+MIX = {"tools": 0.28, "edit": 0.22, "extraction": 0.17, "words": 0.06, "system": 0.11, "sums": 0.02, "fim": 0.03, "fim_real": 0.04, "recall": 0.07}  # samples of a row of skills
+ROWS = {"tales": 0.16, "recall": 0.14, "skills": 0.70}
 RATE, WARM_UP, ROW_SEED = 3e-3, 200, 19
 ASK = ["Tell me a tale about {}.", "Tell me a story about {}.", "Write a fairy tale about {}.", "I would like to hear about {}.", "Please tell a short tale with {}."]
 
@@ -100,7 +100,7 @@ class Rows:
 
     def __init__(self, encoder, tales, length, seed, progress):
         self.e, self.length, self.rng, self.progress = encoder, length, random.Random(seed), progress
-        self.tales, self.pool, self.bank = tales, skills.Pool("train"), skills.Bank(tales)
+        self.tales, self.pool, self.bank = tales, skills.Pool("train", skills.words_of(tales)), skills.Bank(tales)
         self.weights = [len(t) for t in tales]
         words = lambda s: re.findall(r"[a-z]{4,}", s)  # noqa: E731
         self.words, self.frequency = words, collections.Counter(w for t in tales for w in set(words(t)))
@@ -140,12 +140,10 @@ class Rows:
             s = self.rng.choices(makers, odds)[0](self.rng, self.pool, self.bank)
             i, t, w = self.e.sample(s)
             room = self.length - len(ids)
-            if len(i) > room and room < 500 and ids:  # what is left of the row goes to a tale
-                text = self.e.ids(self.tale_texts()[1][:2500])[:room]
-                i, t, w = text, text[1:] + [self.e.end], [1.0] * (len(text) - 1) + [0.0]
-                if len(text) < room:
-                    i, t, w = i + [self.e.end] * (room - len(i)), t + [self.e.end] * (room - len(t)), w + [0.0] * (room - len(w))
-                return ids + i, targets + t, weights + w
+            if len(i) > room and room < 500 and ids:  # what is left of the row goes to sums
+                i, t, w = self.e.sample(skills.sums(self.rng, self.pool, self.bank))
+                if len(i) > room:
+                    i, t, w = [self.e.end] * room, [self.e.end] * room, [0.0] * room
             if len(i) > room:
                 continue
             ids, targets, weights = ids + i + [self.e.end], targets + t + [self.e.end], weights + w + [0.0]
@@ -168,7 +166,7 @@ class Rows:
             return kind, self.tales_row()
         if kind == "recall":
             return kind, self.pack([self.one_recall, self.many_recalls], [1, 2])
-        makers = {**skills.MAKERS, "fim_real": skills.fim_real}
+        makers = {**skills.MAKERS, "fim_real": skills.fim_real, "words": skills.words}
         return kind, self.pack([makers[k] for k in MIX], list(MIX.values()))
 
 
@@ -464,7 +462,7 @@ def train(args, wall, say, jobs):
     wall.begins(f"wait for self-checks, until {args.wait:.0f} s at most")
     while not jobs.checks.done.is_set() and jobs.checks.open(("attention", "scan")) and time.time() - BEGAN < args.wait:
         time.sleep(0.2)
-    stop = wall.end - min(70 if device.type == "cuda" else 20, 0.3 * (wall.end - BEGAN))  # for the evaluation
+    stop = wall.end - min(25 if device.type == "cuda" else 20, 0.3 * (wall.end - BEGAN))  # for the evaluation
     if args.finish:
         args.total = (spent + stop - time.time()) / 60
     say(f"training for {stop - time.time():.0f} s, {100 * spent / args.total / 60:.0f} of 100 done")
