@@ -88,20 +88,25 @@ def read_events(response):
             yield Event(frame)
 
 
-def environment():
-    """The settings of whoever runs the tests must not reach the server; its device is that of the tests. On a GPU the texts
-    are the reference's in fp32; and as its states outside of slots are page-locked, the servers of several tests at once cannot
-    each take the part of the memory that one would."""
+def environment(model=MODEL):
+    """The settings of whoever runs the tests must not reach the server; its device is that of the tests, and its model the one whose
+    texts they know (None: its own default). On a GPU the texts are the reference's in fp32; and as its states outside of slots are
+    page-locked, the servers of several tests at once cannot each take the part of the memory that one would."""
     settings = {k: v for k, v in os.environ.items() if not k.startswith("RODIMUS_")}
     of_device = {} if DEVICE == "cpu" else {"RODIMUS_PRECISION": PRECISION, "RODIMUS_STATE_HOST_BYTES": "3000000000",
                                               "RODIMUS_TEST_CHECKPOINTS_PAY": "1"}
-    return {**settings, "RODIMUS_DEVICE": DEVICE, **of_device}
+    of_model = {"RODIMUS_MODEL": model} if model else {}
+    return {**settings, "RODIMUS_DEVICE": DEVICE, **of_model, **of_device}
+
+
+def model_of(args):
+    return None if "--synthetic" in args else MODEL
 
 
 def command(*args, timeout=60, **more):
     """Runs a rodimus command to its end."""
     return subprocess.run([RODIMUS, *map(str, args)], capture_output=True, text=True, timeout=timeout * SLOWER,
-                          env=more.pop("env", environment()), **more)
+                          env=more.pop("env", environment(model_of(args))), **more)
 
 
 def shim():
@@ -163,7 +168,7 @@ class Server:
         before, more = handing_over(*sockets) if sockets else ([], {})
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen([*before, RODIMUS, "serve", "--port", "0", *map(str, flags)], stdout=stdout or subprocess.PIPE,
-                                            stderr=stderr or log, text=True, env={**environment(), **(env or {})}, cwd=cwd or ROOT, **more, **popen)
+                                            stderr=stderr or log, text=True, env={**environment(model_of(flags)), **(env or {})}, cwd=cwd or ROOT, **more, **popen)
         self.host, self.port, self.admin_port = "127.0.0.1", None, None
         self.reader = threading.Thread(target=self._read_stdout, daemon=True)
         if self.process.stdout:

@@ -42,7 +42,7 @@ def test_examples_print_what_the_readme_shows(server, language, code, output):
     code = code.replace("http://127.0.0.1:8080", server.url).replace("build/rodimus", shlex.quote(RODIMUS))
     code = code.replace("8090", str(free_port()))  # an example that starts servers of its own
     command = {"bash": ["bash", "-euc", code], "python": [sys.executable, "-c", code]}[language]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment())
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment(None))
     assert done.returncode == 0, done.stdout + done.stderr
     if output is not None:
         assert settled(done.stdout) == settled(output)

@@ -355,7 +355,7 @@ def test_a_setting_that_is_found_wrong_late_names_its_source_too(flags, variable
         memory, flags = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE"), (*flags, "--device", "cpu")
         if memory > {"--slots": 200e9, "--max-batch-tokens": 40e9}.get(flags[0], 1e15):
             pytest.skip("this machine has the memory")
-    done = command("serve", "--port", 0, *flags, env={**environment(), **variables})
+    done = command("serve", "--port", 0, *flags, env={**environment(None), **variables})
     assert done.returncode == 2 and all(w in done.stderr for w in words), done
 
 
