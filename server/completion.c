@@ -18,6 +18,9 @@ static uint64_t ping_ns(const struct completion *c) {
     return (uint64_t)ms * 1000000;
 }
 
+/* Its stream has events with names, and one choice. */
+static bool has_events(const struct completion *c) { return c->kind == OPENAI_RESPONSE || c->is_message; }
+
 /* ---- life ---- */
 
 /* Gives back to the key what the completion did not use: tokens that were not made, prompts that got no slot, and text
@@ -185,6 +188,8 @@ void completion_fail(struct completion *c, const struct openai_error *err) {
     c->call->outcome = *err->code ? err->code : err->type;
     if (c->kind == OPENAI_RESPONSE) {
         openai_render_response_error(&c->frame, &shown, &c->sequence);
+    } else if (c->is_message) {
+        completion_message_error(c, &shown);
     } else {
         sse_begin(&c->frame);
         openai_render_error(&c->frame, &shown);
@@ -268,9 +273,12 @@ static void push_opening(struct completion *c, struct completion_choice *choice)
 /* The choices of a chat begin together and in order, with the first token of any: clients make their list of choices
  * from these chunks. */
 static void push_openings(struct completion *c, struct completion_choice *choice) {
-    if (c->kind == OPENAI_RESPONSE) {
+    if (has_events(c)) {
         const size_t before = c->frame.len;
-        completion_response_opening(c);
+        if (c->is_message)
+            completion_message_opening(c);
+        else
+            completion_response_opening(c);
         c->opening_bytes += c->frame.len - before;
         choice->role_sent = true;
         return;
@@ -281,10 +289,9 @@ static void push_openings(struct completion *c, struct completion_choice *choice
 }
 
 static void push_delta(struct completion *c, struct completion_choice *choice, const struct rod_event *e) {
-    if (c->kind == OPENAI_RESPONSE) {
-        completion_response_delta(c, e->text, e->text_len);
-        return;
-    }
+    if (c->is_message) completion_message_delta(c, e->text, e->text_len);
+    if (c->kind == OPENAI_RESPONSE) completion_response_delta(c, e->text, e->text_len);
+    if (has_events(c)) return;
     struct openai_choice shown = choice_view(c, choice);
     struct buf prompt_ids = {0};
     if (!choice->role_sent && c->request.return_token_ids) {
@@ -319,12 +326,13 @@ static void push_finish(struct completion *c, struct completion_choice *choice) 
 static void end_stream(struct completion *c) {
     assert(c->stream && !c->n_open && !c->over);
     if (c->kind == OPENAI_RESPONSE) completion_response_ending(c);
+    if (c->is_message) completion_message_ending(c);
     if (c->request.include_usage) {
         sse_begin(&c->frame);
         openai_render_usage_chunk(&c->frame, &c->prefix, &c->usage);
         sse_end(&c->frame);
     }
-    if (c->kind != OPENAI_RESPONSE) sse_done(&c->frame);
+    if (!has_events(c)) sse_done(&c->frame);
     /* The end of a response repeats its text, so its size says nothing about how fast the client reads. */
     c->over = !c->frame.failed;
     write_frames(c);
@@ -354,7 +362,9 @@ static void answer_whole(struct completion *c) {
             choices[i].session_version = c->session_version;
             out.failed = out.failed || choice->text.failed;
         }
-        if (c->kind == OPENAI_RESPONSE) {
+        if (c->is_message) {
+            completion_message_whole(c, &out);
+        } else if (c->kind == OPENAI_RESPONSE) {
             completion_response_whole(c, &out);
         } else {
             openai_render_answer(&out, c->kind, &c->prefix, choices, c->n_choices, &c->usage);
@@ -501,7 +511,7 @@ static void take_finish(struct completion *c, struct completion_choice *choice, 
         completion_fail_code(c, ROD_EDRAINING, "The server cancelled the request.");
         return;
     }
-    if (c->request.stream && c->kind != OPENAI_RESPONSE) push_finish(c, choice);
+    if (c->request.stream && !has_events(c)) push_finish(c, choice);
     if (c->n_open) return;
     metrics_observe(&s->metrics.request, (double)(uv_hrtime() - c->started_ns) * 1e-9);
     c->call->outcome = choice->reason == ROD_FINISH_LENGTH ? "length" : "stop";

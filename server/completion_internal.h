@@ -44,6 +44,7 @@ struct completion {
     bool counted;             /* among the key's requests in flight, until the completion ends */
     struct list_link link;    /* in the server's completions */
     enum openai_kind kind;
+    bool is_message; /* a chat in the words of Anthropic's API */
     struct openai_request request;
     struct openai_error err;
     bool has_err;
@@ -71,6 +72,7 @@ struct completion {
     uint64_t session_version;
     bool of_session, replayed;
     char *model; /* of a replayed answer: the name of the model that made it; NULL = the server's */
+    char message_id[SERVER_ID_BYTES]; /* of a message: the call's, or of a replayed one the first's */
     /* of a response */
     char response_id[48];
     uint64_t sequence; /* of its stream's events */
@@ -98,6 +100,13 @@ void completion_response_opening(struct completion *c);
 void completion_response_delta(struct completion *c, const char *text, size_t len);
 void completion_response_ending(struct completion *c);
 void completion_response_whole(struct completion *c, struct buf *out);
+
+/* ---- completion_message.c: likewise ---- */
+void completion_message_opening(struct completion *c);
+void completion_message_delta(struct completion *c, const char *text, size_t len);
+void completion_message_ending(struct completion *c);
+void completion_message_whole(struct completion *c, struct buf *out);
+void completion_message_error(struct completion *c, const struct openai_error *err);
 
 /* Before the first byte a real status; after it an error event. */
 void completion_fail(struct completion *c, const struct openai_error *err);

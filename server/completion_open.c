@@ -4,6 +4,7 @@
 #include "completion_internal.h"
 #include "engine/base/fail.h"
 #include "engine/base/json_guard.h"
+#include "server/anthropic/anthropic.h"
 
 #include <assert.h>
 #include <malloc.h>
@@ -119,7 +120,8 @@ static void completion_prepare(struct completion *c) {
     assert(!c->prompts && !c->choices && !c->has_err && !c->session);
     struct rod_error rod = {0};
     const struct openai_headers headers = {s->config.session_header, c->header_session, c->header_key};
-    c->has_err = openai_parse(c->kind, c->body, c->body_len, &s->defaults, &c->request, &c->err) ||
+    c->has_err = (c->is_message ? anthropic_parse(c->body, c->body_len, false, &s->defaults, &c->request, &c->err)
+                                : openai_parse(c->kind, c->body, c->body_len, &s->defaults, &c->request, &c->err)) ||
                  openai_join_session(&c->request, &headers, &c->err);
     completion_session_digest(c);
     free(c->body);
@@ -335,6 +337,7 @@ static void completion_submit(struct completion *c) {
     if (!c->request.has_seed) getrandom(&c->request.sampling.seed, sizeof c->request.sampling.seed, 0);
     c->created_unix_s = (int64_t)time(NULL);
     c->of_session = c->session != NULL;
+    memcpy(c->message_id, c->call->id, sizeof c->message_id);
     if (c->kind != OPENAI_RESPONSE)
         openai_render_prefix(&c->prefix, c->kind, c->stream, c->call->id, c->created_unix_s, s->model_name);
     struct rod_error rod = {0};
@@ -369,7 +372,8 @@ static void completion_on_work_done(void *arg) {
 static bool may_have_grammar(const struct completion *c) {
     return c->body &&
            (memmem(c->body, c->body_len, "response_format", 15) || memmem(c->body, c->body_len, "\"format\"", 8) ||
-            memmem(c->body, c->body_len, "structured_outputs", 18));
+            memmem(c->body, c->body_len, "structured_outputs", 18) ||
+            memmem(c->body, c->body_len, "output_config", 13));
 }
 
 void completion_start(struct http_call *call, enum openai_kind kind) {
@@ -386,6 +390,7 @@ void completion_start(struct http_call *call, enum openai_kind kind) {
     c->call = call;
     call->completion = c;
     c->kind = kind;
+    c->is_message = call->anthropic;
     c->key = call->key;
     if (c->key) key_hold(c->key);
     c->counted = call->counted;

@@ -82,6 +82,7 @@ void completion_session_relabel(struct completion *c, const char *label) {
     c->created_unix_s = created;
     memcpy(id, label, n);
     id[n] = 0;
+    memcpy(c->message_id, id, n + 1);
     if (c->kind == OPENAI_RESPONSE) return; /* its id is made from the key */
     buf_clear(&c->prefix);
     openai_render_prefix(&c->prefix, c->kind, c->stream, id, created, model);
@@ -105,7 +106,8 @@ static bool fill_turn(struct completion *c, struct rod_turn *r) {
 
 void completion_session_digest(struct completion *c) {
     XXH128_canonical_t digest;
-    XXH128_canonicalFromHash(&digest, XXH3_128bits_withSeed(c->body, c->body_len, (XXH64_hash_t)c->kind));
+    XXH128_canonicalFromHash(
+        &digest, XXH3_128bits_withSeed(c->body, c->body_len, (XXH64_hash_t)c->kind + (c->is_message ? 16 : 0)));
     memcpy(c->digest, digest.digest, sizeof c->digest);
 }
 

@@ -1,5 +1,6 @@
 /* http_call.c - see http_call.h: answers, errors, and when to come again. */
 #include "http_call.h"
+#include "server/anthropic/anthropic.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -45,7 +46,10 @@ void http_call_fail(struct http_call *call, const struct openai_error *err) {
     assert(err->http >= 400 && err->http < 600);
     const struct openai_error shown = http_call_traced(call, err);
     struct buf body = {0};
-    openai_render_error(&body, &shown);
+    if (call->anthropic)
+        anthropic_render_error(&body, &shown, call->id);
+    else
+        openai_render_error(&body, &shown);
     if (err->http == 401) http_add_header(call->http, "WWW-Authenticate", "Bearer");
     if (err->http == 429 || err->http == 503) http_call_retry_after(call, err->http, err->code, err->retry_s);
     if (call->key && !strcmp(err->code, "key_sessions")) call->key->rejected_total++;

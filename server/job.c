@@ -2,6 +2,7 @@
  * the pool when the body is long. */
 #include "access.h"
 #include "job.h"
+#include "server/anthropic/anthropic.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -61,6 +62,24 @@ static void run_tokenize(struct job *j) {
     }
     free(ids);
     openai_tokenize_fini(&t);
+}
+
+static void run_count_tokens(struct job *j) {
+    const struct server *s = j->server;
+    struct openai_request q;
+    struct rod_error rod = {0};
+    int32_t *ids = NULL;
+    size_t n = 0;
+    j->failed = anthropic_parse(j->body, j->body_len, true, &s->defaults, &q, &j->err) != 0;
+    if (j->failed) return;
+    if (rod_chat_encode(s->engine, q.messages, q.n_messages, true, &ids, &n, &rod)) {
+        job_fail(j, &rod);
+    } else {
+        buf_addf(&j->out, "{\"input_tokens\":%zu}", n);
+        j->n_tok = n;
+    }
+    free(ids);
+    openai_request_fini(&q);
 }
 
 static void run_detokenize(struct job *j) {
@@ -204,6 +223,7 @@ static void start_text_job(struct http_call *call, void (*run)(struct job *j)) {
 }
 
 void job_tokenize(struct http_call *call) { start_text_job(call, run_tokenize); }
+void job_count_tokens(struct http_call *call) { start_text_job(call, run_count_tokens); }
 void job_detokenize(struct http_call *call) { start_text_job(call, run_detokenize); }
 void job_apply_template(struct http_call *call) { start_text_job(call, run_apply_template); }
 

@@ -41,6 +41,7 @@ void job_gone(struct job *job); /* the client left, or the request is done */
 
 /* ---- the text routes, on the pool when long ---- */
 void job_tokenize(struct http_call *call);
+void job_count_tokens(struct http_call *call); /* of /v1/messages */
 void job_detokenize(struct http_call *call);
 void job_apply_template(struct http_call *call);
 

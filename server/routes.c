@@ -23,14 +23,15 @@ struct route {
     const char *method, *path; /* a path that ends in '/' takes what follows as a name */
     const char *tail; /* what follows the name, which then has no '/'; NULL: the name is the rest of the path */
     void (*run)(struct http_call *call);
-    bool open;     /* needs no key */
-    bool engine;   /* 503 while loading or draining */
-    bool bare;     /* its body may be left out */
-    bool slot;     /* takes a slot: refused while the queue is full */
-    bool tokens;   /* uses tokens of its key's minute */
-    bool admin;    /* asks for the admin key, if there is one */
-    bool on_admin; /* on the admin port too: its handler touches what any thread may */
-    bool state;    /* a state of any tenant goes in or out, as bytes: for the admin key */
+    bool open;      /* needs no key */
+    bool engine;    /* 503 while loading or draining */
+    bool bare;      /* its body may be left out */
+    bool slot;      /* takes a slot: refused while the queue is full */
+    bool tokens;    /* uses tokens of its key's minute */
+    bool admin;     /* asks for the admin key, if there is one */
+    bool on_admin;  /* on the admin port too: its handler touches what any thread may */
+    bool anthropic; /* of Anthropic's API */
+    bool state;     /* a state of any tenant goes in or out, as bytes: for the admin key */
 };
 
 static void get_health(struct http_call *call);
@@ -46,11 +47,14 @@ static void get_page(struct http_call *call);
 static void post_completions(struct http_call *call) { completion_start(call, OPENAI_COMPLETION); }
 static void post_chat(struct http_call *call) { completion_start(call, OPENAI_CHAT); }
 static void post_responses(struct http_call *call) { completion_start(call, OPENAI_RESPONSE); }
+static void post_messages(struct http_call *call) { completion_start(call, OPENAI_CHAT); }
 
 static const struct route routes[] = {
     {"POST", "/v1/completions", .run = post_completions, .engine = true, .slot = true, .tokens = true},
     {"POST", "/v1/chat/completions", .run = post_chat, .engine = true, .slot = true, .tokens = true},
     {"POST", "/v1/responses", .run = post_responses, .engine = true, .slot = true, .tokens = true},
+    {"POST", "/v1/messages", .run = post_messages, .engine = true, .slot = true, .tokens = true, .anthropic = true},
+    {"POST", "/v1/messages/count_tokens", .run = job_count_tokens, .engine = true, .tokens = true, .anthropic = true},
     {"GET", "/v1/responses/", .tail = "", .run = get_response},
     {"DELETE", "/v1/responses/", .tail = "", .run = session_routes_delete_response, .engine = true},
     {"GET", "/v1/sessions", .run = session_routes_list, .engine = true},
@@ -422,6 +426,8 @@ static void begin_call(struct server *s, struct http_request *r, bool on_admin) 
     if (call->route == N_ROUTES) return;
     set_name(call);
     const struct route *route = &routes[call->route];
+    call->anthropic = route->anthropic;
+    if (call->anthropic) http_add_header(r, "request-id", call->id); /* which its clients show */
     if (!route->open && !access_allowed(call, route->admin || on_admin)) return;
     if (route->state && !access_state(call)) return;
     if (!takes_body(route)) http_drop_body(r, NO_BODY_MAX_BYTES);

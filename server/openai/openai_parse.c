@@ -361,22 +361,28 @@ static void check_parsed(const struct openai_request *q) {
     assert(q->sampling.repetition_penalty > 0);
 }
 
-int openai_parse(enum openai_kind kind, const char *body, size_t len, const struct openai_defaults *defaults,
-                 struct openai_request *out, struct openai_error *err) {
+int openai_parse_object(enum openai_kind kind, const json_t *root, const struct openai_defaults *defaults,
+                        struct openai_request *out, struct openai_error *err) {
     *out = (struct openai_request){.kind = kind};
-    struct openai_fields p = {NULL, defaults, err};
-    json_t *root = load_object(body, len, &p);
-    if (!root) return -1;
+    const struct openai_fields p = {root, defaults, err};
     bool ok = check_model(&p) && refuse_unavailable(&p, kind) && parse_input(&p, out) && parse_suffix(&p, out) &&
               parse_sampling(&p, out) && openai_parse_grammar(kind, root, &out->grammar, err) &&
               parse_limits(&p, out) && parse_logprobs(&p, out) && parse_stream(&p, out) &&
               openai_parse_session(&p, &out->session) && (kind != OPENAI_RESPONSE || openai_parse_echo(&p, out));
-    json_decref(root);
     if (ok)
         check_parsed(out);
     else
         openai_request_fini(out);
     return ok ? 0 : -1;
+}
+
+int openai_parse(enum openai_kind kind, const char *body, size_t len, const struct openai_defaults *defaults,
+                 struct openai_request *out, struct openai_error *err) {
+    *out = (struct openai_request){.kind = kind};
+    json_t *root = openai_load(body, len, err);
+    const int rc = root ? openai_parse_object(kind, root, defaults, out, err) : -1;
+    json_decref(root);
+    return rc;
 }
 
 void openai_request_fini(struct openai_request *r) {

@@ -1,6 +1,6 @@
 /* fuzz_openai.c - any body of any client: the parsers take it or refuse it with a 4xx that has a message, and what they
  * took keeps the promises that the engine relies on. The first byte chooses the route. */
-#include "server/openai/openai.h"
+#include "server/anthropic/anthropic.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -79,6 +79,24 @@ static int request(enum openai_kind kind, bool header, const char *body, size_t 
     return rc;
 }
 
+/* What Anthropic's parser takes is a chat, and its faults have Anthropic's form. */
+static int message(bool counting, const char *body, size_t len, struct openai_error *err) {
+    struct openai_request r;
+    struct buf out = {0};
+    if (anthropic_parse(body, len, counting, &defaults, &r, err)) {
+        anthropic_render_error(&out, err, "id");
+        json_t *fault = json_loadb(out.data, out.len, JSON_ALLOW_NUL, NULL);
+        if (!fault) abort();
+        json_decref(fault);
+        buf_fini(&out);
+        return -1;
+    }
+    if (r.n != 1 || r.n_logprobs >= 0 || r.return_token_ids || r.include_usage) abort();
+    check_request(&r);
+    openai_request_fini(&r);
+    return 0;
+}
+
 static int session(bool fork, const char *body, size_t len, struct openai_error *err) {
     struct openai_session_new s;
     struct rod_session_change change;
@@ -100,6 +118,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     int rc = 0;
     if (data[0] == 'r') {
         rc = request(OPENAI_RESPONSE, false, body, len, &err);
+    } else if (data[0] == 'm' || data[0] == 'c') {
+        rc = message(data[0] == 'c', body, len, &err);
     } else if (data[0] == 's' || data[0] == 'f') {
         rc = session(data[0] == 'f', body, len, &err);
     } else if ((data[0] & 3) < 2) {

@@ -127,6 +127,8 @@ ONE_OF_EACH = {
     ("/detokenize", "post"): {"tokens": [5], "return_offsets": True},
     ("/apply-template", "post"): {"messages": [{"role": "user", "content": "a"}]},
     ("/v1/responses", "post"): {"input": "a", "max_output_tokens": 1, "metadata": {"a": "b"}},
+    ("/v1/messages", "post"): {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
+    ("/v1/messages/count_tokens", "post"): {"messages": [{"role": "user", "content": "a"}]},
     ("/v1/sessions", "post"): {"ttl_s": 60},
     ("/v1/sessions/{id}/fork", "post"): {},
     ("/v1/sessions/{id}", "patch"): {"pin": False, "ttl_s": 60},
@@ -258,16 +260,18 @@ MORE = {  # what puts more into an answer
     "/v1/chat/completions": [{}, {"logprobs": True, "top_logprobs": 2, "return_token_ids": True, "n": 2}, {"stop_token_ids": list(range(1, 600))},
                              {"session_id": "shape-c", "session_create": True}, {"session_id": "shape-c", "return_token_ids": True}],
     "/v1/responses": [{}, {"store": False}, {"metadata": {"a": "b"}, "instructions": "x", "text": {"format": {"type": "json_object"}}}],
+    "/v1/messages": [{}, {"stop_sequences": ["e"]}, {"session_id": "shape-m", "session_create": True}, {"session_id": "shape-m"}],
 }
 SHAPES = {"/v1/completions": ("Completion", "Completion"), "/v1/chat/completions": ("ChatCompletion", "ChatCompletionChunk"),
-          "/v1/responses": ("Response", "ResponseEvent")}
+          "/v1/responses": ("Response", "ResponseEvent"), "/v1/messages": ("AnthropicMessage", "MessageEvent")}
 
 
 @pytest.mark.parametrize("path", MORE)
 def test_answers_and_chunks_have_what_the_document_names_and_no_more(server, openapi, path):
-    base = {"/v1/completions": {"prompt": "Once"}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]}, "/v1/responses": {"input": "Hi"}}[path]
+    base = {"/v1/completions": {"prompt": "Once"}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]}, "/v1/responses": {"input": "Hi"},
+            "/v1/messages": {"messages": [{"role": "user", "content": "Hi"}]}}[path]
     length = {"max_output_tokens" if "responses" in path else "max_tokens": 3}
-    usages = [{}] if "responses" in path else [{}, {"include_usage": True}, {"include_usage": True, "continuous_usage_stats": True}]
+    usages = [{}] if "responses" in path or "messages" in path else [{}, {"include_usage": True}, {"include_usage": True, "continuous_usage_stats": True}]
     whole, piece = SHAPES[path]
     wrong, n = [], 0
     for more in MORE[path]:
@@ -275,7 +279,7 @@ def test_answers_and_chunks_have_what_the_document_names_and_no_more(server, ope
         assert answer.status == 200, (more, answer)
         wrong += complaints(openapi, whole, answer.json)
         for options in usages:
-            for event in server.events(path, {**base, **length, **more, "stream_options": options}):
+            for event in server.events(path, {**base, **length, **more, "stream": True, **({"stream_options": options} if options else {})}):
                 if not event.comment and event.data != "[DONE]":
                     wrong += complaints(openapi, piece, event.data)
                     n += 1

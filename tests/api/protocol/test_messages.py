@@ -1,0 +1,130 @@
+"""/v1/messages with the anthropic package, and with raw HTTP for what it cannot say: answers, events, errors, and what is the same as a chat."""
+import json
+
+import anthropic
+import pytest
+
+PATH = "/v1/messages"
+ASK = {"messages": [{"role": "user", "content": "Tell me a tale about a fox."}], "max_tokens": 12, "temperature": 0}
+EVENTS = ["message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta", "message_stop"]
+
+
+@pytest.fixture
+def claude(server):
+    return anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60)
+
+
+def create(claude, **more):
+    """The package no longer knows temperature, and the server's own fields it never did."""
+    body = {**ASK, **more}
+    extra = {k: body.pop(k) for k in ("temperature", "logit_bias") if k in body}
+    return claude.messages.create(model="tales", **body, extra_body=extra)
+
+
+def chat_text(server, messages, **more):
+    answer = server.post("/v1/chat/completions", {"messages": messages, "max_tokens": 12, "temperature": 0, **more})
+    assert answer.status == 200, answer
+    return answer.json["choices"][0]["message"]["content"]
+
+
+def test_a_message_is_what_a_chat_answers(server, claude):
+    answer = create(claude, metadata={"user_id": "me"})
+    assert [b.text for b in answer.content] == [chat_text(server, ASK["messages"])]
+    assert answer.id.startswith("msg_") and answer.role == "assistant" and answer.model == "tales" and answer.type == "message"
+    assert (answer.stop_reason, answer.stop_sequence) == ("max_tokens", None)
+    assert answer.usage.output_tokens == 12 and answer.usage.input_tokens + answer.usage.cache_read_input_tokens == 27
+
+
+def test_the_reasons_of_an_end(claude):
+    stopped = create(claude, max_tokens=300, stop_sequences=[",", "."])
+    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", ",") and "," not in stopped.content[0].text
+    ended = create(claude, logit_bias={"1": 100})  # the end token at once
+    assert (ended.stop_reason, ended.stop_sequence, ended.content[0].text, ended.usage.output_tokens) == ("end_turn", None, "", 0)
+
+
+def test_system_prompts_and_blocks_are_messages_of_a_chat(server, claude):
+    system, ask = {"role": "system", "content": "You are a bard.\nBe brief."}, {"role": "user", "content": "Sing.\nNow."}
+    want = chat_text(server, [system, ask])
+    marked = {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    blocks = [{"type": "text", "text": t} for t in ("Sing.", "Now.")]
+    for more in ({"system": system["content"]}, {"system": [{"type": "text", "text": "You are a bard."}, marked]}):
+        assert create(claude, messages=[{"role": "user", "content": blocks}], **more).content[0].text == want
+    history = [ask, {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm", "signature": "x"}, {"type": "text", "text": "La."}]}, ask]
+    assert create(claude, messages=history).content[0].text == chat_text(server, [ask, {"role": "assistant", "content": "La."}, ask])
+
+
+def test_a_stream_says_what_the_whole_message_says(claude):
+    whole = create(claude)
+    with claude.messages.stream(model="tales", messages=ASK["messages"], max_tokens=12, extra_body={"temperature": 0}) as stream:
+        texts = list(stream.text_stream)
+        final = stream.get_final_message()
+    assert len(texts) > 1 and "".join(texts) == whole.content[0].text
+    assert final.content[0].text == whole.content[0].text and final.stop_reason == whole.stop_reason
+    assert final.usage.output_tokens == 12 and final.usage.input_tokens + final.usage.cache_read_input_tokens == 27
+
+
+def test_the_events_of_a_stream_and_their_names(server):
+    events = [e for e in server.events(PATH, {**ASK, "stream": True}) if not e.comment]
+    kinds = [e.data["type"] for e in events]
+    assert [e.raw.split(b"\n")[0].decode() for e in events] == [f"event: {k}" for k in kinds]
+    assert list(dict.fromkeys(kinds)) == EVENTS and len(events) == 12 + 5
+    assert events[0].data["message"]["stop_reason"] is None and events[0].data["message"]["content"] == []
+
+
+def test_tokens_are_counted_as_they_are_read(claude):
+    count = claude.messages.count_tokens(model="tales", messages=ASK["messages"], system="You are a bard.")
+    answer = create(claude, system="You are a bard.")
+    assert count.input_tokens == answer.usage.input_tokens + answer.usage.cache_read_input_tokens
+
+
+def test_a_schema_is_honoured(claude):
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+    answer = create(claude, max_tokens=60, output_config={"format": {"type": "json_schema", "schema": schema}})
+    found = json.loads(answer.content[0].text)
+    assert list(found) == ["n"] and isinstance(found["n"], int)
+
+
+def test_turns_of_a_session_bring_what_is_new(server):
+    name = {"session_id": "claude-1"}
+    first = server.post(PATH, {**ASK, **name, "session_create": True}).json
+    second = server.post(PATH, {**ASK, **name, "messages": [{"role": "user", "content": "And then?"}]}).json
+    assert (first["session"]["version"], second["session"]["version"]) == (1, 2)
+    assert second["usage"]["cache_read_input_tokens"] >= 27 + 11 and second["usage"]["input_tokens"] < 27
+
+
+def test_a_replayed_message_has_its_first_id(server):
+    headers = {"Idempotency-Key": "message-1", "Content-Type": "application/json"}
+    body = {**ASK, "session_id": "claude-2", "session_create": True}
+    first, again = (server.ask("POST", PATH, body, headers).json for _ in range(2))
+    assert first == again
+
+
+@pytest.mark.parametrize("more, param", [
+    ({"max_tokens": None}, "max_tokens"), ({"max_tokens": 0}, "max_tokens"), ({"messages": []}, "messages"), ({"messages": "a"}, "messages"),
+    ({"messages": [{"role": "system", "content": "a"}]}, "messages[0].role"), ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0]"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0]"),
+    ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}]}]}, "messages[0].content[0].content[0]"),
+    ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b"}]}]}, "messages[0].content[0]"),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "x"}}]}]}, "messages[0].content[0].cache_control"),
+    ({"system": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "2h"}}]}, "system[0].cache_control"),
+    ({"system": 7}, "system"), ({"stop": "a"}, "stop"), ({"stop_sequences": [""]}, "stop_sequences"), ({"n": 2}, "n"),
+    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"), ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
+    ({"output_config": {"format": {"type": "xml"}}}, "output_config.format"), ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "output_config.format"),
+    ({"tools": [{"type": "web_search_20250305", "name": "a"}]}, "tools[0]"), ({"tools": [{"name": "a"}]}, "tools[0]"), ({"tool_choice": {"type": "x"}}, "tool_choice"),
+])
+def test_a_fault_names_its_field_in_anthropics_form(server, more, param):
+    answer = server.post(PATH, {k: v for k, v in {**ASK, **more}.items() if v is not None})
+    fault = answer.json
+    assert answer.status == 400 and fault["type"] == "error" and fault["request_id"] == answer.header("request-id") == answer.header("X-Request-Id")
+    assert (fault["error"]["type"], fault["error"]["param"]) == ("invalid_request_error", param) and fault["error"]["message"].startswith(param)
+
+
+def test_faults_before_the_body_have_the_same_form(server, own_server, claude):
+    assert server.ask("POST", PATH, b"{").json["type"] == "error"
+    with pytest.raises(anthropic.NotFoundError):
+        claude.messages.create(model="gpt", messages=ASK["messages"], max_tokens=1)
+    s = own_server("--device", "null", "--api-keys", "sk-1")
+    refused = s.ask("POST", PATH, ASK, {"Content-Type": "application/json", "x-api-key": "wrong"})
+    assert (refused.status, refused.json["error"]["type"]) == (401, "authentication_error")
+    assert s.ask("POST", PATH, ASK, {"Content-Type": "application/json", "x-api-key": "sk-1"}).status == 200
