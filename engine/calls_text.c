@@ -64,39 +64,80 @@ int rod_grammar_open(const struct rod_engine *e, enum rod_grammar_kind kind, con
     return rc ? rc : grammar_cache_open(e->grammars, kind, text, len, out, err);
 }
 
-int rod_chat_encode(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages, bool generation,
-                    int32_t **ids, size_t *n_ids, struct rod_error *err) {
+/* The chat in the words of the model's format; *plain is the caller's. */
+static int calls_plain(const struct rod_engine *e, const struct rod_chat *chat, struct rod_message **plain, size_t *n,
+                       struct rod_error *err) {
     int rc = calls_need_tokenizer(e, err);
-    return rc ? rc : chat_encode(e->parts.chat, e->parts.tokenizer, messages, n_messages, generation, ids, n_ids, err);
+    return rc ? rc : chat_plain(e->parts.chat, chat, true, plain, n, err);
 }
 
-void rod_chat_marks(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages,
-                    const int32_t *ids, size_t n_ids, size_t **marks, size_t *n_marks) {
-    chat_marks(e->parts.chat, e->parts.tokenizer, messages, n_messages, ids, n_ids, marks, n_marks);
+int rod_chat_encode(const struct rod_engine *e, const struct rod_chat *chat, int32_t **ids, size_t *n_ids,
+                    struct rod_error *err) {
+    struct rod_message *plain;
+    size_t n;
+    int rc = calls_plain(e, chat, &plain, &n, err);
+    if (rc) return rc;
+    rc = chat_encode(e->parts.chat, e->parts.tokenizer, plain, n, chat->generation, ids, n_ids, err);
+    free(plain);
+    return rc;
 }
 
-int rod_chat_encode_turn(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages,
-                         bool generation, struct rod_turn *turn, int32_t **ids, size_t *n_ids, struct rod_error *err) {
+void rod_chat_marks(const struct rod_engine *e, const struct rod_chat *chat, const int32_t *ids, size_t n_ids,
+                    size_t **marks, size_t *n_marks) {
+    struct rod_message *plain;
+    size_t n;
+    *marks = NULL;
+    *n_marks = 0;
+    if (calls_plain(e, chat, &plain, &n, NULL)) return;
+    chat_marks(e->parts.chat, e->parts.tokenizer, plain, n, ids, n_ids, marks, n_marks);
+    free(plain);
+}
+
+static int calls_encode_turn(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages,
+                             bool generation, struct rod_turn *turn, int32_t **ids, size_t *n_ids,
+                             struct rod_error *err) {
     const struct chat *c = e->parts.chat;
     const struct tokenizer *t = e->parts.tokenizer;
-    int rc = calls_need_tokenizer(e, err);
-    if (!rc) rc = chat_encode_more(c, t, messages, n_messages, generation, false, ids, n_ids, err);
+    int rc = chat_encode_more(c, t, messages, n_messages, generation, false, ids, n_ids, err);
     if (rc) return rc;
     if (chat_begins(c))
         rc = chat_encode(c, t, messages, n_messages, generation, &turn->if_empty, &turn->n_if_empty, err);
     if (!rc && chat_closes(c))
         rc = chat_encode_more(c, t, messages, n_messages, generation, true, &turn->if_open, &turn->n_if_open, err);
-    turn->leaves_open = generation;
     if (!rc) return 0;
     free(*ids);
     *ids = NULL;
     return rc;
 }
 
-int rod_chat_render(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages, bool generation,
-                    char **text, size_t *len, struct rod_error *err) {
-    int rc = calls_need_tokenizer(e, err);
-    return rc ? rc : chat_render(e->parts.chat, messages, n_messages, generation, text, len, err);
+int rod_chat_encode_turn(const struct rod_engine *e, const struct rod_chat *chat, struct rod_turn *turn, int32_t **ids,
+                         size_t *n_ids, struct rod_error *err) {
+    struct rod_message *plain;
+    size_t n;
+    int rc = calls_plain(e, chat, &plain, &n, err);
+    if (rc) return rc;
+    rc = calls_encode_turn(e, plain, n, chat->generation, turn, ids, n_ids, err);
+    turn->leaves_open = chat->generation;
+    free(plain);
+    return rc;
+}
+
+int rod_chat_render(const struct rod_engine *e, const struct rod_chat *chat, char **text, size_t *len,
+                    struct rod_error *err) {
+    struct rod_message *plain;
+    size_t n;
+    int rc = calls_plain(e, chat, &plain, &n, err);
+    if (rc) return rc;
+    rc = chat_render(e->parts.chat, plain, n, chat->generation, text, len, err);
+    free(plain);
+    return rc;
+}
+
+bool rod_chat_call_tags(const struct rod_engine *e, struct rod_call_tags *out) {
+    const struct chat *c = e->parts.chat;
+    if (!c || !c->tools[0]) return false;
+    *out = (struct rod_call_tags){c->tools[CHAT_CALL_OPEN], c->tools[CHAT_CALL_CLOSE]};
+    return true;
 }
 
 int rod_fim_encode(const struct rod_engine *e, const char *before, size_t n_before, const char *after, size_t n_after,

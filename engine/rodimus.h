@@ -207,25 +207,44 @@ int rod_decode(const struct rod_engine *engine, const int32_t *ids, size_t n_ids
 /* The raw bytes of one token (special tokens: their content). NULL if id is out of range or there is no tokenizer. */
 const char *rod_token_bytes(const struct rod_engine *engine, int32_t id, size_t *len, bool *special);
 
+struct rod_call { /* of a tool, as the model made it: arguments are its bytes */
+    const char *name, *arguments;
+    size_t name_len, arguments_len;
+};
 struct rod_message {
-    const char *role;
+    const char *role; /* system developer user assistant tool */
     const char *content;
     size_t content_len;
-}; /* role: system developer user assistant tool */
-/* Renders the model's chat format (chat.h); contents never make special tokens. generation: with the generation
- * prompt. *text is malloc'd and NUL-terminated; it does not tell frame from content, the ids do. */
-int rod_chat_encode(const struct rod_engine *engine, const struct rod_message *messages, size_t n_messages,
-                    bool generation, int32_t **ids, size_t *n_ids, struct rod_error *err);
-/* Where in these ids each message but the first begins, and the generation prompt: for rod_request.marks. *marks is
+    const struct rod_call *calls; /* of an assistant, behind its content */
+    size_t n_calls;
+};
+struct rod_chat { /* what a prompt is made of; borrowed */
+    const struct rod_message *messages;
+    size_t n_messages;
+    const char *const *tools; /* each a definition as one line of JSON; the model reads them in the system's turn */
+    size_t n_tools;
+    bool generation; /* ends with the place where the model goes on */
+};
+/* Renders the model's chat format (chat.h); contents never make special tokens. *text is malloc'd and NUL-terminated;
+ * it does not tell frame from content, the ids do. */
+int rod_chat_encode(const struct rod_engine *engine, const struct rod_chat *chat, int32_t **ids, size_t *n_ids,
+                    struct rod_error *err);
+/* Where in these ids each turn but the first begins, and the generation prompt: for rod_request.marks. *marks is
  * malloc'd or NULL. */
-void rod_chat_marks(const struct rod_engine *engine, const struct rod_message *messages, size_t n_messages,
-                    const int32_t *ids, size_t n_ids, size_t **marks, size_t *n_marks);
+void rod_chat_marks(const struct rod_engine *engine, const struct rod_chat *chat, const int32_t *ids, size_t n_ids,
+                    size_t **marks, size_t *n_marks);
 /* The same for a session's next turn: *ids, and in turn what is read instead (if_empty, if_open, leaves_open). */
 struct rod_turn;
-int rod_chat_encode_turn(const struct rod_engine *engine, const struct rod_message *messages, size_t n_messages,
-                         bool generation, struct rod_turn *turn, int32_t **ids, size_t *n_ids, struct rod_error *err);
-int rod_chat_render(const struct rod_engine *engine, const struct rod_message *messages, size_t n_messages,
-                    bool generation, char **text, size_t *len, struct rod_error *err);
+int rod_chat_encode_turn(const struct rod_engine *engine, const struct rod_chat *chat, struct rod_turn *turn,
+                         int32_t **ids, size_t *n_ids, struct rod_error *err);
+int rod_chat_render(const struct rod_engine *engine, const struct rod_chat *chat, char **text, size_t *len,
+                    struct rod_error *err);
+/* What stands before and behind a call that the model makes: {"name": ..., "arguments": ...} in lines of its own. */
+struct rod_call_tags {
+    const char *open, *close; /* the engine's */
+};
+/* False: the model's chat format has no tools. */
+bool rod_chat_call_tags(const struct rod_engine *engine, struct rod_call_tags *out);
 /* A prompt for what belongs between before and after, through the tokenizer's fill-in-the-middle tokens; without them
  * ROD_EUNSUPPORTED. */
 int rod_fim_encode(const struct rod_engine *engine, const char *before, size_t n_before, const char *after,

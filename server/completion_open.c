@@ -57,11 +57,13 @@ static void truncate_prompt(const struct completion *c, struct completion_prompt
 static int encode_chat(struct completion *c, struct completion_prompt *p, struct rod_error *err) {
     const struct rod_engine *e = c->server->engine;
     const struct openai_request *q = &c->request;
-    if (c->session) /* with max_tokens 0 the messages are read and stay open for the next ones */
-        return rod_chat_encode_turn(e, q->messages, q->n_messages, q->max_tokens > 0, c->session, &p->ids, &p->n_ids,
-                                    err);
-    int rc = rod_chat_encode(e, q->messages, q->n_messages, true, &p->ids, &p->n_ids, err);
-    if (!rc) rod_chat_marks(e, q->messages, q->n_messages, p->ids, p->n_ids, &p->marks, &p->n_marks);
+    struct rod_chat chat = {.messages = q->messages, .n_messages = q->n_messages, .generation = true};
+    if (c->session) {
+        chat.generation = q->max_tokens > 0; /* else the messages are read and stay open for the next ones */
+        return rod_chat_encode_turn(e, &chat, c->session, &p->ids, &p->n_ids, err);
+    }
+    int rc = rod_chat_encode(e, &chat, &p->ids, &p->n_ids, err);
+    if (!rc) rod_chat_marks(e, &chat, p->ids, p->n_ids, &p->marks, &p->n_marks);
     return rc;
 }
 

@@ -36,6 +36,10 @@ static void put_tokens(struct job *j, const struct openai_tokenize *t, const int
     buf_puts(&j->out, !t->token_strs ? "null" : n ? "]" : "[]");
 }
 
+static struct rod_chat chat_of(const struct openai_tokenize *t) {
+    return (struct rod_chat){.messages = t->messages, .n_messages = t->n_messages, .generation = t->generation};
+}
+
 static void run_tokenize(struct job *j) {
     const struct server *s = j->server;
     struct openai_tokenize t;
@@ -46,9 +50,9 @@ static void run_tokenize(struct job *j) {
     if (j->failed) return;
     int rc = 0;
     if (t.n_messages) {
-        rc = rod_chat_encode(s->engine, t.messages, t.n_messages, t.generation, &ids, &n, &rod);
-        if (!rc && t.offsets)
-            rc = rod_chat_render(s->engine, t.messages, t.n_messages, t.generation, &t.text, &t.len, &rod);
+        const struct rod_chat chat = chat_of(&t);
+        rc = rod_chat_encode(s->engine, &chat, &ids, &n, &rod);
+        if (!rc && t.offsets) rc = rod_chat_render(s->engine, &chat, &t.text, &t.len, &rod);
     } else if (t.len) {
         rc = rod_tokenize(s->engine, t.text, t.len, t.parse_special, t.add_special, &ids, &n, &rod);
     }
@@ -111,7 +115,8 @@ static void run_apply_template(struct job *j) {
     size_t len = 0;
     j->failed = openai_parse_template(j->body, j->body_len, &s->defaults, &t, &j->err) != 0;
     if (j->failed) return;
-    if (rod_chat_render(s->engine, t.messages, t.n_messages, t.generation, &text, &len, &rod)) {
+    const struct rod_chat chat = chat_of(&t);
+    if (rod_chat_render(s->engine, &chat, &text, &len, &rod)) {
         job_fail(j, &rod);
     } else {
         buf_puts(&j->out, "{\"prompt\":");

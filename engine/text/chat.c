@@ -21,6 +21,18 @@ struct format {
     const char *words[16]; /* what the literals of a Jinja template that writes it are made of; NULL ends them */
 };
 
+/* The published format's, which Hermes and Qwen have in ChatML, too. */
+static const char *const known_tools[CHAT_N_TOOL_TEXTS] = {
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
+    "You are provided with function signatures within <tools></tools> XML tags:\n<tools>",
+    "\n</tools>\n\nFor each function call, return a json object with function name and arguments within "
+    "<tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": "
+    "<args-json-object>}\n</tool_call>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>"};
+
 static const struct format formats[] = {
     {.mark = "<role>", /* the published format */
      .prefix = {"<role>SYSTEM</role>", "<role>HUMAN</role>", "<role>ASSISTANT</role>", "<role>OBSERVATION</role>"},
@@ -42,6 +54,7 @@ void chat_close(struct chat *chat) {
         free(chat->prefix[i]);
         free(chat->suffix[i]);
     }
+    for (int i = 0; i < CHAT_N_TOOL_TEXTS; i++) free(chat->tools[i]);
     free(chat->begin);
     free(chat->generation);
     free(chat);
@@ -54,6 +67,7 @@ static int chat_from_format(const struct format *f, const struct tokenizer *t, s
     bool whole = (c->begin = strdup("")) && (c->generation = strdup(f->generation));
     for (int i = 0; i < CHAT_N_ROLES && whole; i++)
         whole = (c->prefix[i] = strdup(f->prefix[i])) && (c->suffix[i] = strdup(f->suffix));
+    for (int i = 0; i < CHAT_N_TOOL_TEXTS && whole; i++) whole = (c->tools[i] = strdup(known_tools[i])) != NULL;
     if (!whole) {
         chat_close(c);
         return rod_fail_no_memory(err);
@@ -201,6 +215,24 @@ static int table_take_roles(const json_t *roles, struct chat *c, struct rod_erro
     return rc;
 }
 
+/* A tag is searched for in what the model says, so it is not empty, and not long. */
+static int table_take_tools(const json_t *tools, struct chat *c, struct rod_error *err) {
+    enum { MAX_TAG = 64 };
+    static const char *const names[CHAT_N_TOOL_TEXTS + 1] = {"head",       "tail",        "call_open",
+                                                             "call_close", "result_open", "result_close"};
+    if (!tools) return 0;
+    int rc = table_check_keys(tools, "tools", names, err);
+    for (int i = 0; !rc && i < CHAT_N_TOOL_TEXTS; i++) {
+        const json_t *text = json_object_get(tools, names[i]);
+        const size_t n = json_string_length(text);
+        if (!text) rc = rod_fail(err, ROD_EMODEL, TABLE ": tools has no %s", names[i]);
+        if (!rc) rc = table_take_text(text, names[i], &c->tools[i], err);
+        if (!rc && i > CHAT_TOOLS_TAIL && (n == 0 || n > MAX_TAG))
+            rc = rod_fail(err, ROD_EMODEL, TABLE ": %s must have 1 to %d bytes, not %zu", names[i], MAX_TAG, n);
+    }
+    return rc;
+}
+
 static int table_take_stops(const json_t *stops, const struct tokenizer *t, struct chat *c, struct rod_error *err) {
     const json_t *item;
     size_t i;
@@ -219,7 +251,7 @@ static int table_take_stops(const json_t *stops, const struct tokenizer *t, stru
 
 static int chat_from_table(const char *text, size_t len, const struct tokenizer *t, struct chat **out,
                            struct rod_error *err) {
-    static const char *const known[] = {"begin", "roles", "generation_prompt", "stop", NULL};
+    static const char *const known[] = {"begin", "roles", "generation_prompt", "stop", "tools", NULL};
     json_error_t fault;
     json_t *root = json_guard_load(text, len, JSON_REJECT_DUPLICATES, &fault);
     if (!root && json_guard_was_short(&fault)) return rod_fail_no_memory(err);
@@ -233,6 +265,7 @@ static int chat_from_table(const char *text, size_t len, const struct tokenizer 
     if (!rc && !json_object_get(root, "roles")) rc = rod_fail(err, ROD_EMODEL, TABLE ": roles is missing");
     if (!rc) rc = table_take_roles(json_object_get(root, "roles"), c, err);
     if (!rc) rc = table_take_stops(json_object_get(root, "stop"), t, c, err);
+    if (!rc) rc = table_take_tools(json_object_get(root, "tools"), c, err);
     json_decref(root);
     if (rc) {
         chat_close(c);
@@ -304,15 +337,14 @@ int chat_open(const char *dir, const struct tokenizer *t, struct chat **out, cha
 
 /* ---- messages ---- */
 
-static int chat_role_of(const struct chat *c, const char *role) {
+int chat_role_of(const struct chat *c, const char *role) {
     if (role && !strcmp(role, "developer")) role = "system";
     for (int i = 0; role && i < CHAT_N_ROLES; i++)
         if (!strcmp(role, role_names[i]) && c->prefix[i]) return i;
     return -1;
 }
 
-/* Of a role that the format lacks, or of content with a bad byte. */
-static int chat_refuse_message(struct rod_error *err, size_t i, const char *role, bool known_role, size_t bad_byte) {
+int chat_refuse_message(struct rod_error *err, size_t i, const char *role, bool known_role, size_t bad_byte) {
     char field[64];
     snprintf(field, sizeof field, "messages[%zu].%s", i, known_role ? "content" : "role");
     if (known_role)

@@ -12,11 +12,24 @@
 
 enum { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_TOOL, CHAT_N_ROLES };
 
+/* Texts of tools: before and behind the definitions, around a call, around a result. Each definition, call and result
+ * has lines of its own. */
+enum {
+    CHAT_TOOLS_HEAD,
+    CHAT_TOOLS_TAIL,
+    CHAT_CALL_OPEN,
+    CHAT_CALL_CLOSE,
+    CHAT_RESULT_OPEN,
+    CHAT_RESULT_CLOSE,
+    CHAT_N_TOOL_TEXTS
+};
+
 struct chat {
     char *begin, *generation; /* text before all messages; text after them, where the model goes on */
     char *prefix[CHAT_N_ROLES], *suffix[CHAT_N_ROLES]; /* prefix NULL: the format has no such role */
     int32_t stop_ids[4];                               /* tokens that end an answer, beside the model's own */
     uint32_t n_stop_ids;
+    char *tools[CHAT_N_TOOL_TEXTS]; /* all, or none of them: the format has no tools */
 };
 
 struct chat_files {                     /* texts of a checkpoint's files, NULL = not there */
@@ -32,7 +45,16 @@ int chat_parse(const struct chat_files *files, const struct tokenizer *t, struct
                size_t note_bytes, struct rod_error *err);
 void chat_close(struct chat *chat);
 
-/* generation: end with the place where the model goes on. *ids, *text malloc'd. */
+/* chat_tools.c: tools, calls and results become contents, so that the functions below read text alone: definitions
+ * (unless with_tools is false) at the end of a first system message, calls behind the content, neighbouring results one
+ * message. *out: one block of memory, the caller's. Errors name the message or tool. */
+int chat_plain(const struct chat *chat, const struct rod_chat *from, bool with_tools, struct rod_message **out,
+               size_t *n_out, struct rod_error *err);
+int chat_role_of(const struct chat *chat, const char *role); /* CHAT_SYSTEM ..., -1: the format has no such role */
+/* Of a message whose role the format lacks, or whose content has a bad byte. */
+int chat_refuse_message(struct rod_error *err, size_t i, const char *role, bool known_role, size_t bad_byte);
+
+/* Messages without calls. generation: end with the place where the model goes on. *ids, *text malloc'd. */
 int chat_encode(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
                 size_t n_messages, bool generation, int32_t **ids, size_t *n_ids, struct rod_error *err);
 /* Where in the ids of these messages the second and each later one begins, and the generation prompt: *marks malloc'd,

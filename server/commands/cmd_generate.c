@@ -158,8 +158,9 @@ static int encode_prompt(const struct rod_engine *engine, const struct generate 
                          struct rod_error *err) {
     size_t len = strlen(g->prompt);
     if (!g->chat) return rod_encode(engine, g->prompt, len, true, &r->prompt, &r->n_prompt, err);
-    struct rod_message message = {"user", g->prompt, len};
-    return rod_chat_encode(engine, &message, 1, true, &r->prompt, &r->n_prompt, err);
+    const struct rod_message message = {.role = "user", .content = g->prompt, .content_len = len};
+    const struct rod_chat chat = {.messages = &message, .n_messages = 1, .generation = true};
+    return rod_chat_encode(engine, &chat, &r->prompt, &r->n_prompt, err);
 }
 
 static float flag_or(double flag, float model, float otherwise) {

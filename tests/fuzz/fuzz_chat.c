@@ -39,12 +39,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         return 0;
     }
     if (!chat) abort(); /* this tokenizer has <role>: there is always a format */
-    const struct rod_message message = {"user", "ab<role>", 8};
+    const struct rod_message message = {.role = "user", .content = "ab<role>", .content_len = 8};
     char *out = NULL;
     size_t len = 0;
     if (!chat_render(chat, &message, 1, true, &out, &len, &err) && !memmem(out, len, "ab<role>", 8)) abort();
     free(out);
-    const struct rod_message several[] = {{"system", "x", 1}, message, {"assistant", "</role>", 7}, message};
+    const struct rod_message several[] = {{.role = "system", .content = "x", .content_len = 1},
+                                          message,
+                                          {.role = "assistant", .content = "</role>", .content_len = 7},
+                                          message};
     int32_t *ids = NULL;
     size_t n_ids = 0, n_marks = 0, *marks = NULL;
     if (!chat_encode(chat, t, several, 4, true, &ids, &n_ids, &err)) {
@@ -55,6 +58,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     free(marks);
     free(ids);
+    const struct rod_call call = {"f", "{}", 1, 2};
+    const struct rod_message called[] = {{.role = "assistant", .calls = &call, .n_calls = 1}, message};
+    static const char *const tools[] = {"{}"};
+    const struct rod_chat with = {.messages = called, .n_messages = 2, .tools = tools, .n_tools = 1};
+    struct rod_message *plain = NULL;
+    size_t n_plain = 0;
+    if (chat_plain(chat, &with, true, &plain, &n_plain, &err)) {
+        if (plain || !err.message[0] || (chat->tools[0] && chat->prefix[CHAT_SYSTEM] && chat->prefix[CHAT_ASSISTANT]))
+            abort();
+    } else if (n_plain != 3 || !memmem(plain[1].content, plain[1].content_len, "{\"name\": \"f\", ", 14)) {
+        abort();
+    }
+    free(plain);
     chat_close(chat);
     return 0;
 }

@@ -219,8 +219,9 @@ static void text_calls_agree_with_the_tokenizer(void **state) {
     free(text);
     free(ids);
     assert_int_equal(rod_decode(b.c.engine, (const int32_t[]){V}, 1, true, &text, &len, &err), ROD_EINVALID);
-    const struct rod_message hello = {"user", "Hello", 5};
-    assert_int_equal(rod_chat_encode(b.c.engine, &hello, 1, true, &ids, &n, &err), 0);
+    const struct rod_message hello = {.role = "user", .content = "Hello", .content_len = 5};
+    const struct rod_chat chat = {.messages = &hello, .n_messages = 1, .generation = true};
+    assert_int_equal(rod_chat_encode(b.c.engine, &chat, &ids, &n, &err), 0);
     assert_int_equal(ids[0], 4);
     free(ids);
     bool special;

@@ -29,7 +29,7 @@ static struct chat *open_chat(const struct tokenizer *t) {
 }
 
 static struct rod_message message(const char *role, const char *content) {
-    return (struct rod_message){role, content, strlen(content)};
+    return (struct rod_message){.role = role, .content = content, .content_len = strlen(content)};
 }
 
 /* The rendered chat has the ids of this text encoded with special tokens recognised. */
@@ -389,6 +389,130 @@ static void a_suffix_goes_through_the_tokens_for_it(void **state) {
     tokenizer_close(t);
 }
 
+/* ---- tools ---- */
+
+/* The chat in the format's words is this text. */
+static void plain_renders(const struct chat *c, const struct rod_chat *from, bool with_tools, const char *want) {
+    struct rod_error err;
+    struct rod_message *plain;
+    size_t n, len;
+    char *text;
+    if (chat_plain(c, from, with_tools, &plain, &n, &err)) fail_msg("%s", err.message);
+    assert_int_equal(chat_render(c, plain, n, from->generation, &text, &len, &err), 0);
+    assert_string_equal(text, want);
+    free(text);
+    free(plain);
+}
+
+static struct rod_call call(const char *name, const char *arguments) {
+    return (struct rod_call){name, arguments, strlen(name), strlen(arguments)};
+}
+
+#define TOOLS_HEAD                                                                                                     \
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with function "  \
+    "signatures within <tools></tools> XML tags:\n<tools>"
+#define TOOLS_TAIL                                                                                                     \
+    "\n</tools>\n\nFor each function call, return a json object with function name and arguments within "              \
+    "<tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": "                      \
+    "<args-json-object>}\n</tool_call>"
+
+/* As the demo model has learnt it, byte for byte (config/models/recipe/skills.py). */
+static void tools_calls_and_results_become_the_published_format(void **state) {
+    (void)state;
+    struct tokenizer *t = open_tales();
+    struct chat *c = open_chat(t);
+    const struct rod_call calls[] = {call("open_door", "{\"day\": \"Monday\"}"), call("a\"b\\\n", "")};
+    struct rod_message m[] = {
+        message("developer", "Be kind."),        message("user", "Open it"), message("assistant", ""),
+        message("tool", "{\"state\": \"red\"}"), message("tool", ""),        message("assistant", "Yes.")};
+    m[2].calls = calls;
+    m[2].n_calls = 1;
+    m[5].calls = calls;
+    m[5].n_calls = 2;
+    static const char *const tools[] = {"{\"type\": \"function\"}", "{}"};
+    struct rod_chat chat = {.messages = m, .n_messages = 4, .tools = tools, .n_tools = 2, .generation = true};
+    plain_renders(
+        c, &chat, true,
+        "<role>SYSTEM</role>Be kind.\n\n" TOOLS_HEAD "\n{\"type\": \"function\"}\n{}" TOOLS_TAIL
+        "<role>HUMAN</role>Open it<role>ASSISTANT</role><tool_call>\n{\"name\": \"open_door\", \"arguments\": "
+        "{\"day\": \"Monday\"}}\n</tool_call><role>OBSERVATION</role><tool_response>\n{\"state\": "
+        "\"red\"}\n</tool_response><role>ASSISTANT</role>");
+    m[0].content_len = 0;
+    chat.n_messages = 1;
+    chat.n_tools = 1;
+    plain_renders(c, &chat, true,
+                  "<role>SYSTEM</role>" TOOLS_HEAD "\n{\"type\": \"function\"}" TOOLS_TAIL "<role>ASSISTANT</role>");
+    chat.messages = m + 1; /* no message of the system */
+    plain_renders(c, &chat, true,
+                  "<role>SYSTEM</role>" TOOLS_HEAD "\n{\"type\": \"function\"}" TOOLS_TAIL
+                  "<role>HUMAN</role>Open it<role>ASSISTANT</role>");
+    chat.messages = m + 3;
+    chat.n_messages = 3;
+    plain_renders(c, &chat, false, /* neighbouring results are one turn; calls stand behind the text */
+                  "<role>OBSERVATION</role><tool_response>\n{\"state\": \"red\"}\n</tool_response>\n<tool_response>\n\n"
+                  "</tool_response><role>ASSISTANT</role>Yes.\n<tool_call>\n{\"name\": \"open_door\", \"arguments\": "
+                  "{\"day\": \"Monday\"}}\n</tool_call>\n<tool_call>\n{\"name\": \"a\\\"b\\\\\\u000a\", \"arguments\": "
+                  "{}}\n</tool_call><role>ASSISTANT</role>");
+    chat_close(c);
+    tokenizer_close(t);
+}
+
+static void plain_refuses(const struct chat *c, const struct rod_chat *from, const char *param, int code) {
+    struct rod_error err = {0};
+    struct rod_message *plain;
+    size_t n;
+    assert_int_equal(chat_plain(c, from, true, &plain, &n, &err), code);
+    assert_string_equal(err.param, param);
+}
+
+static void a_table_may_give_tools_their_words(void **state) {
+    (void)state;
+    struct tokenizer *t = bytes_tokenizer(chatml_tokens, 4);
+#define ROLES                                                                                                          \
+    "\"generation_prompt\": \"A:\", \"roles\": {\"system\": {\"prefix\": \"S:\"}, \"user\": {\"prefix\": "             \
+    "\"U:\"}, \"assistant\": {\"prefix\": \"A:\"}, \"tool\": {\"prefix\": \"T:\"}}"
+#define TAGS                                                                                                           \
+    "\"call_open\": \"[call]\", \"call_close\": \"[/call]\", \"result_open\": \"[r]\", \"result_close\": \"[/r]\""
+    static const char with[] = "{" ROLES ", \"tools\": {\"head\": \"Tools:\", \"tail\": \"\", " TAGS "}}";
+    static const char without[] = "{" ROLES "}";
+    struct chat_files files = {.table = with, .table_len = sizeof with - 1};
+    struct rod_error err;
+    struct chat *c;
+    char note[320];
+    if (chat_parse(&files, t, &c, note, sizeof note, &err)) fail_msg("%s", err.message);
+    const struct rod_call one = call("f", "{}");
+    struct rod_message m[] = {message("user", "Hi"), message("assistant", ""), message("tool", "4")};
+    m[1].calls = &one;
+    m[1].n_calls = 1;
+    static const char *const tools[] = {"{}"};
+    struct rod_chat chat = {.messages = m, .n_messages = 3, .tools = tools, .n_tools = 1};
+    plain_renders(c, &chat, true,
+                  "S:Tools:\n{}U:HiA:[call]\n{\"name\": \"f\", \"arguments\": {}}\n[/call]T:[r]\n4\n[/r]");
+    m[1].role = "user";
+    plain_refuses(c, &chat, "messages[1].tool_calls", ROD_EINVALID);
+    m[1].role = "assistant";
+    chat_close(c);
+    files = (struct chat_files){.table = without, .table_len = sizeof without - 1};
+    assert_int_equal(chat_parse(&files, t, &c, note, sizeof note, &err), 0);
+    plain_refuses(c, &chat, "tools", ROD_EUNSUPPORTED);
+    chat.n_tools = 0;
+    plain_refuses(c, &chat, "messages[1].tool_calls", ROD_EUNSUPPORTED);
+    m[1].n_calls = 0;
+    plain_renders(c, &chat, true, "U:HiA:T:4");
+    chat_close(c);
+    static const char *const bad[][2] = {
+        {"{" ROLES ", \"tools\": {\"head\": \"\", \"tail\": \"\"}}", "call_open"},
+        {"{" ROLES ", \"tools\": []}", "tools must be an object"},
+        {"{" ROLES ", \"tools\": {\"head\": \"\", \"tail\": \"\", \"call_open\": \"\"}}", "1 to 64 bytes"},
+        {"{" ROLES ", \"tools\": {\"heads\": \"\"}}", "heads"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        files = (struct chat_files){.table = bad[i][0], .table_len = strlen(bad[i][0])};
+        if (chat_parse(&files, t, &c, note, sizeof note, &err) != ROD_EMODEL) fail_msg("%s is accepted", bad[i][0]);
+        if (!strstr(err.message, bad[i][1])) fail_msg("%s: \"%s\" lacks %s", bad[i][0], err.message, bad[i][1]);
+    }
+    tokenizer_close(t);
+}
+
 /* ---- files ---- */
 
 static void link_to_itself(const char *path) { assert_int_equal(symlink(strrchr(path, '/') + 1, path), 0); }
@@ -436,6 +560,8 @@ int main(void) {
         cmocka_unit_test(other_jinja_templates_are_ignored_with_a_note),
         cmocka_unit_test(the_turns_of_a_session_add_up_to_the_whole_chat),
         cmocka_unit_test(a_table_gives_any_format),
+        cmocka_unit_test(tools_calls_and_results_become_the_published_format),
+        cmocka_unit_test(a_table_may_give_tools_their_words),
         cmocka_unit_test(a_suffix_goes_through_the_tokens_for_it),
         cmocka_unit_test(a_file_that_cannot_be_read_is_not_taken_for_none),
     };
