@@ -256,7 +256,8 @@ enum rod_grammar_kind {
     ROD_GRAMMAR_JSON_SCHEMA, /* a JSON Schema, as JSON */
     ROD_GRAMMAR_REGEX,       /* the whole output matches */
     ROD_GRAMMAR_CHOICE,      /* one of a JSON array of strings */
-    ROD_GRAMMAR_EBNF         /* a grammar in the GBNF dialect */
+    ROD_GRAMMAR_EBNF,        /* a grammar in the GBNF dialect */
+    ROD_GRAMMAR_CALLS        /* calls of tools, as JSON (grammar_calls.c) */
 };
 struct rod_grammar;
 /* Compiles a text, or finds it compiled: mostly under a millisecond, at most a second or two. ROD_EINVALID: it cannot

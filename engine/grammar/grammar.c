@@ -51,6 +51,7 @@ int grammar_compile(enum rod_grammar_kind kind, const char *text, size_t len, st
         case ROD_GRAMMAR_REGEX: whole = ir_regex(&ir, text, len, false); break;
         case ROD_GRAMMAR_CHOICE: ir_choice(&ir, text, len); break;
         case ROD_GRAMMAR_EBNF: ir_ebnf(&ir, text, len); break;
+        case ROD_GRAMMAR_CALLS: ir_calls(&ir, text, len); break;
         }
         if (!ir.rc && whole != IR_NOTHING) ir.rules[0] = whole;
         rc = ir.rc;

@@ -63,6 +63,9 @@ uint32_t ir_chars(struct ir *ir, const struct ir_range *ranges, size_t n, bool j
 /* grammar_ebnf.c: fills rule 0 */
 void ir_ebnf(struct ir *ir, const char *text, size_t len);
 
+/* grammar_calls.c: fills rule 0 */
+void ir_calls(struct ir *ir, const char *text, size_t len);
+
 /* grammar_json.c: the parts of JSON that stand in every schema */
 uint32_t ir_json_char(struct ir *ir); /* one character in a string */
 uint32_t ir_json_string(struct ir *ir, uint32_t min, uint32_t max);

@@ -62,15 +62,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const enum rod_grammar_kind kinds[] = {ROD_GRAMMAR_JSON_SCHEMA, ROD_GRAMMAR_REGEX, ROD_GRAMMAR_EBNF,
                                                   ROD_GRAMMAR_CHOICE};
     if (size == 0) return 0;
+    const enum rod_grammar_kind kind = data[0] == 'c' ? ROD_GRAMMAR_CALLS : kinds[data[0] & 3];
     struct rod_error err = {0};
     struct grammar *g = NULL;
-    int rc = grammar_compile(kinds[data[0] & 3], (const char *)data + 1, size - 1, &g, &err);
+    int rc = grammar_compile(kind, (const char *)data + 1, size - 1, &g, &err);
     if (rc) {
         if (rc != ROD_EINVALID || !err.message[0] || g) abort();
         return 0;
     }
     struct grammar *plain = NULL;
-    if (grammar_compile(kinds[data[0] & 3], (const char *)data + 1, size - 1, &plain, &err)) abort();
+    if (grammar_compile(kind, (const char *)data + 1, size - 1, &plain, &err)) abort();
     struct pieces pieces;
     cut(&pieces, (const char *)data + 1, size - 1, size);
     struct vocab *v = NULL;

@@ -636,6 +636,65 @@ static void memory_of_states_stays_bounded(void **state) {
     vocab_free(v);
 }
 
+/* ---- calls of tools ---- */
+
+#define CALLS(text, yes, no)  check(ROD_GRAMMAR_CALLS, text, yes, no)
+#define TAGS                  "\"open\": \"<tool_call>\", \"close\": \"</tool_call>\", "
+#define CITY                  "{\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\"}}, \"required\": [\"city\"]}"
+#define CALL(name, arguments) "<tool_call>\n{\"name\": \"" name "\", \"arguments\": " arguments "}\n</tool_call>"
+
+static void calls_name_a_tool_and_follow_its_schema(void **state) {
+    (void)state;
+    CALLS("{" TAGS "\"tools\": [{\"name\": \"weather\", \"parameters\": " CITY "}, {\"name\": \"now\"}]}",
+          LIST(CALL("weather", "{\"city\": \"Ulm\"}"), CALL("now", "{}")),
+          LIST("", CALL("weather", "{}"), CALL("now", "{\"a\": 1}"), CALL("other", "{}"), " " CALL("now", "{}"),
+               CALL("now", "{}") "\n" CALL("now", "{}"), CALL("now", "{}") "\n", "\n{\"name\": \"now\""));
+    CALLS("{" TAGS "\"many\": true, \"tools\": [{\"name\": \"now\"}]}",
+          LIST(CALL("now", "{}"), CALL("now", "{}") "\n" CALL("now", "{}")),
+          LIST(CALL("now", "{}") CALL("now", "{}"), CALL("now", "{}") "\n"));
+    CALLS("{" TAGS "\"tools\": [{\"name\": \"now\"}], \"content\": {\"kind\": \"json_schema\", \"text\": "
+          "\"{\\\"type\\\": \\\"boolean\\\"}\"}}",
+          LIST(CALL("now", "{}"), "true", "false"), LIST("null", "true" CALL("now", "{}"), CALL("now", "{}") "true"));
+    CALLS("{" TAGS "\"tools\": [{\"name\": \"now\"}], \"content\": {\"kind\": \"choice\", \"text\": \"[\\\"a\\\"]\"}}",
+          LIST(CALL("now", "{}"), "a"), LIST("b"));
+}
+
+static void calls_behind_the_opening_tag_have_any_text_behind_them(void **state) {
+    (void)state;
+    CALLS("{" TAGS "\"lazy\": true, \"many\": true, \"tools\": [{\"name\": \"now\"}]}",
+          LIST("\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>",
+               "\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>\nWell <tool_call>"),
+          LIST("", CALL("now", "{}"), "{\"name\": \"now\", \"arguments\": {}}\n</tool_call>"));
+    CALLS("{" TAGS "\"lazy\": true, \"tools\": [{\"name\": \"now\"}]}",
+          LIST("\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>"),
+          LIST("\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>\n"));
+}
+
+/* Servers of tools write these schemas, and no user can change them. */
+static void a_tools_schema_is_weakened_unless_it_is_strict(void **state) {
+    (void)state;
+#define ODD "\"parameters\": {\"type\": \"object\", \"not\": {}}"
+    CALLS("{" TAGS "\"tools\": [{\"name\": \"f\", " ODD "}]}", LIST(CALL("f", "{}"), CALL("f", "{\"a\": [1]}")),
+          LIST(CALL("f", "[]"), CALL("f", "1")));
+    CALLS("{" TAGS "\"tools\": [{\"name\": \"f\", \"parameters\": false}]}", LIST(CALL("f", "{}")), LIST(""));
+    refused(ROD_GRAMMAR_CALLS, "{" TAGS "\"tools\": [{\"name\": \"f\", \"strict\": true, " ODD "}]}", "strict tool, f");
+    refused(ROD_GRAMMAR_CALLS, "{" TAGS "\"tools\": []}", "tools");
+    refused(ROD_GRAMMAR_CALLS, "{\"tools\": [{\"name\": \"f\"}]}", "close");
+    refused(ROD_GRAMMAR_CALLS, "[]", "JSON of calls");
+}
+
+/* Two schemas with definitions of the same name, one of them recursive. */
+static void each_tool_has_its_own_definitions(void **state) {
+    (void)state;
+    CALLS("{" TAGS
+          "\"tools\": [{\"name\": \"f\", \"parameters\": {\"$ref\": \"#/$defs/A\", \"$defs\": {\"A\": {\"type\": "
+          "\"object\", \"properties\": {\"a\": {\"$ref\": \"#/$defs/A\"}}}}}}, {\"name\": \"g\", \"parameters\": "
+          "{\"$ref\": \"#/$defs/A\", \"$defs\": {\"A\": {\"type\": \"object\", \"properties\": {\"b\": {\"type\": "
+          "\"null\"}}}}}}]}",
+          LIST(CALL("f", "{\"a\": {\"a\": {}}}"), CALL("g", "{\"b\": null}")),
+          LIST(CALL("g", "{\"a\": {}}"), CALL("f", "{\"b\": null}")));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(regexes_match_as_everywhere),
@@ -656,6 +715,10 @@ int main(void) {
         cmocka_unit_test(tables_are_shared_between_threads),
         cmocka_unit_test(masks_of_a_large_vocabulary_are_fast),
         cmocka_unit_test(memory_of_states_stays_bounded),
+        cmocka_unit_test(calls_name_a_tool_and_follow_its_schema),
+        cmocka_unit_test(calls_behind_the_opening_tag_have_any_text_behind_them),
+        cmocka_unit_test(a_tools_schema_is_weakened_unless_it_is_strict),
+        cmocka_unit_test(each_tool_has_its_own_definitions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
