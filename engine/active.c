@@ -62,7 +62,8 @@ int active_new(const struct rod_engine *e, struct rod_request *request, struct a
     struct active *a = calloc(1, sizeof *a);
     if (!a) return rod_fail_no_memory(err);
     a->request = request;
-    if (request->grammar) grammar_walk_init(&a->walk, grammar_of(request->grammar));
+    struct grammar *grammar = request->grammar ? grammar_of(request->grammar) : NULL;
+    grammar_gate_init(&a->gate, grammar, request->grammar_open, request->grammar_again);
     int rc = text_init(&a->text, e->parts.tokenizer, e->max_token_bytes, request, err);
     if (!rc) rc = active_init_end_ids(a, &e->parts, err);
     if (!rc) rc = active_init_recent(a, err);
@@ -125,7 +126,7 @@ void active_free(struct active *a) {
     assert(a->sched.state == SCHED_NONE && !a->session.in_sessions);
     if (a->session.turn) session_turn_fini(a->session.turn);
     free(a->session.turn);
-    grammar_walk_fini(&a->walk);
+    grammar_gate_fini(&a->gate);
     rod_request_free(a->request);
     text_fini(&a->text);
     sampler_counts_fini(&a->counts);

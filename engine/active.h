@@ -7,7 +7,7 @@
 #ifndef ACTIVE_H
 #define ACTIVE_H
 
-#include "engine/grammar/grammar.h"
+#include "engine/grammar/grammar_gate.h"
 #include "engine/sched/mailbox.h"
 #include "engine/state/prefix.h"
 #include "engine/sched/request.h"
@@ -67,7 +67,7 @@ struct active {
     struct sampler_counts counts; /* n_table = 0: this request has no penalties */
     int32_t *end_ids;             /* end and stop ids; not chosen before min_tokens. Behind them room for the ends of */
     size_t n_end_ids;             /* all bad words */
-    struct grammar_walk walk;     /* where the text stands in the request's grammar */
+    struct grammar_gate gate;     /* whether the request's grammar is on now, and where the text stands in it */
     int32_t last;                 /* the token that the next step feeds, where the host feeds it */
     uint32_t row[2];              /* its row of each step on its way, if that row names it */
     uint32_t n_generated;

@@ -82,7 +82,7 @@ static void end_text(struct active *a, const struct verdict *v) {
     enum rod_finish reason = v->reason;
     turn_hold(a, goes_on ? &t->detok : NULL);
     if (match < 0) {
-        const bool drop_part = a->request->grammar || (a->session.turn && (goes_on || !a->n_generated));
+        const bool drop_part = a->gate.on || (a->session.turn && (goes_on || !a->n_generated));
         match = text_flush(t, a->n_generated > a->request->min_tokens, drop_part);
         if (match >= 0 && reason == ROD_FINISH_LENGTH) reason = ROD_FINISH_STOP;
     } else {

@@ -81,7 +81,7 @@ void score_send(struct rod_engine *e, struct active *a, uint64_t pos, struct eve
 
 size_t score_banned(struct active *a, const int32_t **ids) {
     const struct rod_request *r = a->request;
-    const bool early = a->n_generated < r->min_tokens || (r->grammar && !grammar_walk_accepts(&a->walk));
+    const bool early = a->n_generated < r->min_tokens || (a->gate.on && !grammar_gate_accepts(&a->gate));
     size_t n = a->n_end_ids;
     for (size_t i = 0; i < r->n_bad; i++) {
         const struct rod_ids *bad = &r->bad[i];

@@ -99,7 +99,7 @@ static int step_sample(struct rod_engine *e, struct active *a, uint64_t position
     const size_t n_banned = score_banned(a, &banned);
     const uint64_t *mask = NULL;
     struct rod_error fault;
-    if (r->grammar && grammar_walk_mask(&a->walk, grammar_vocab(r->grammar), &mask, &fault))
+    if (a->gate.on && grammar_walk_mask(&a->gate.walk, grammar_vocab(r->grammar), &mask, &fault))
         return token_grammar_fault(&fault, err);
     const struct sampler_input in = {
         .sampling = &r->sampling,
@@ -109,7 +109,7 @@ static int step_sample(struct rod_engine *e, struct active *a, uint64_t position
         .n_allowed = r->n_allowed_ids,
         .mask = mask,
         .also = a->end_ids,
-        .n_also = mask && grammar_walk_accepts(&a->walk) ? a->n_end_ids : 0,
+        .n_also = mask && grammar_gate_accepts(&a->gate) ? a->n_end_ids : 0,
         .banned = banned,
         .n_banned = n_banned,
         .counts = a->counts.n_table ? &a->counts : NULL,

@@ -15,7 +15,7 @@ static int token_follow_grammar(struct active *a, const struct tokenizer *tokeni
     bool special = false;
     const char *bytes = tokenizer_bytes(tokenizer, id, &len, &special);
     struct rod_error fault;
-    int rc = bytes && !special ? grammar_walk_push(&a->walk, bytes, len, &fault) : 0;
+    int rc = bytes && !special ? grammar_gate_push(&a->gate, bytes, len, &fault) : 0;
     return rc ? token_grammar_fault(&fault, err) : 0;
 }
 
@@ -95,7 +95,7 @@ struct verdict token_take(struct rod_engine *e, struct active *a, const struct s
     bool finished = false;
     if (r->grammar && !is_stop) { /* a stop id is no part of the grammar's text */
         if (token_follow_grammar(a, parts->tokenizer, picked->id, err)) return verdict_fails();
-        finished = grammar_walk_finished(&a->walk);
+        finished = grammar_gate_finished(&a->gate);
     }
     const int match = text_push(&a->text, picked->id, !r->keep_special && !is_stop, a->n_generated > r->min_tokens);
     if (token_send(e, a, ROD_EVENT_DELTA, picked)) {

@@ -127,12 +127,63 @@ static void a_grammar_outlives_the_engine(void **state) {
     rod_grammar_close(same);
 }
 
+/* The copy model says its prompt: free text up to the tag, what the grammar takes of the rest behind it, free text
+ * again. */
+static void a_tag_turns_the_grammar_on_and_its_end_turns_it_off(void **state) {
+    (void)state;
+    struct bench b;
+    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    static const struct {
+        const char *prompt, *regex, *want;
+        bool again;
+    } cases[] = {
+        {"No tag: 5 < 7.", "[0-9]{3}", "No tag: 5 < 7.", true},
+        {"A <go>123, B", "[0-9]{3}.*", "A <go>123, B", true},
+        {"A <<go>123<go>456.", "[0-9]{3}.*", "A <<go>123<go>456.", true},
+        {"A <go>123, B", "[0-9]{3}", "A <go>123", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct answer a;
+        struct rod_request *r = say(&b, cases[i].prompt, &a);
+        r->grammar = opened(&b, ROD_GRAMMAR_REGEX, cases[i].regex);
+        r->grammar_open = strdup("<go>");
+        r->grammar_again = cases[i].again;
+        finish(&b, r, &a);
+        assert_string_equal(a.text, cases[i].want);
+        assert_int_equal(a.end.reason, ROD_FINISH_STOP);
+        collect_free(&a);
+    }
+    bench_close(&b);
+}
+
+/* Behind the tag the model would say letters. */
+static void behind_its_tag_the_grammar_holds(void **state) {
+    (void)state;
+    struct bench b;
+    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    for (int again = 0; again < 2; again++) {
+        struct answer a;
+        struct rod_request *r = say(&b, "A <go>xyz", &a);
+        r->grammar = opened(&b, ROD_GRAMMAR_REGEX, again ? "[0-9]{3}.*" : "[0-9]{3}");
+        r->grammar_open = strdup("<go>");
+        r->grammar_again = again;
+        r->max_tokens = 12;
+        finish(&b, r, &a);
+        if (strncmp(a.text, "A <go>", 6) != 0 || strspn(a.text + 6, "0123456789") < 3) fail_msg("'%s'", a.text);
+        if (!again) assert_int_equal(strlen(a.text), 9);
+        collect_free(&a);
+    }
+    bench_close(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_choice_is_said_and_ends_the_request),
         cmocka_unit_test(the_end_token_is_chosen_only_where_the_text_may_end),
         cmocka_unit_test(a_character_that_is_cut_is_left_out),
         cmocka_unit_test(others_say_what_they_say_alone),
+        cmocka_unit_test(a_tag_turns_the_grammar_on_and_its_end_turns_it_off),
+        cmocka_unit_test(behind_its_tag_the_grammar_holds),
         cmocka_unit_test(a_grammar_outlives_the_engine),
     };
     int failed = cmocka_run_group_tests_name("host sampling", tests, NULL, NULL);
