@@ -45,6 +45,7 @@ static void completion_free(struct completion *c) {
         buf_fini(&choice->ids);
         buf_fini(&choice->prompt_logprobs);
         openai_logprobs_fini(&choice->logprobs);
+        completion_calls_free(choice);
         free(choice->stop_string);
     }
     for (size_t i = 0; i < c->n_prompts; i++) {
@@ -229,17 +230,6 @@ static struct openai_choice choice_view(const struct completion *c, const struct
                                   .stop_id = -1};
 }
 
-/* A choice's opening comes with its first token and does not count it. */
-static void push_chunk(struct completion *c, const struct completion_choice *choice,
-                       const struct openai_choice *shown) {
-    struct openai_usage usage = {c->prompts[choice->prompt].n_ids, choice->role_sent ? choice->completion_tok : 0, 0};
-    if (*c->session_id) usage = c->usage;
-    sse_begin(&c->frame);
-    openai_render_chunk(&c->frame, c->kind, &c->prefix, shown, c->request.continuous_usage ? &usage : NULL,
-                        c->request.include_usage);
-    sse_end(&c->frame);
-}
-
 /* The opening of a choice leaves together with its first token: the role of a chat, or the prompt where it is echoed or
  * was scored. The prompt's ids go with the first chunk of either kind. */
 static void push_opening(struct completion *c, struct completion_choice *choice) {
@@ -248,6 +238,7 @@ static void push_opening(struct completion *c, struct completion_choice *choice)
     const struct completion_prompt *p = &c->prompts[choice->prompt];
     if (c->kind == OPENAI_COMPLETION && !q->echo && q->n_prompt_logprobs < 0) return; /* push_delta has the ids */
     struct openai_choice opening = {.index = choice->index, .role = c->kind == OPENAI_CHAT, .text = "", .stop_id = -1};
+    opening.no_text = q->tools.n && q->tools.choice != OPENAI_TOOLS_AUTO; /* there will be calls alone */
     struct buf prompt_ids = {0};
     if (q->return_token_ids) {
         openai_render_ids(&prompt_ids, p->ids, p->n_ids);
@@ -260,7 +251,7 @@ static void push_opening(struct completion *c, struct completion_choice *choice)
     if (q->echo && q->n_logprobs >= 0) opening.logprobs = &choice->logprobs;
     if (q->n_prompt_logprobs >= 0) opening.prompt_logprobs = &choice->prompt_logprobs;
     const size_t before = c->frame.len;
-    push_chunk(c, choice, &opening);
+    completion_push_chunk(c, choice, &opening);
     c->opening_bytes += c->frame.len - before;
     choice->role_sent = true;
     buf_fini(&prompt_ids);
@@ -289,7 +280,10 @@ static void push_openings(struct completion *c, struct completion_choice *choice
 }
 
 static void push_delta(struct completion *c, struct completion_choice *choice, const struct rod_event *e) {
-    if (c->is_message) completion_message_delta(c, e->text, e->text_len);
+    if (c->is_message && c->request.tools.n)
+        completion_calls_push(choice, e->text, e->text_len, NULL);
+    else if (c->is_message)
+        completion_message_text(c, e->text, e->text_len);
     if (c->kind == OPENAI_RESPONSE) completion_response_delta(c, e->text, e->text_len);
     if (has_events(c)) return;
     struct openai_choice shown = choice_view(c, choice);
@@ -299,12 +293,17 @@ static void push_delta(struct completion *c, struct completion_choice *choice, c
         shown.prompt_ids = &prompt_ids;
     }
     choice->role_sent = true;
-    shown.text = e->text;
-    shown.text_len = e->text_len;
-    bool rich = e->n_tokens && (shown.logprobs || shown.token_ids);
     const size_t before = c->frame.len;
-    if (e->text_len || rich || shown.prompt_ids) push_chunk(c, choice, &shown);
-    if (shown.prompt_ids) c->opening_bytes += c->frame.len - before;
+    const bool opens = shown.prompt_ids != NULL;
+    if (c->request.tools.n) {
+        completion_calls_push(choice, e->text, e->text_len, &shown);
+    } else {
+        shown.text = e->text;
+        shown.text_len = e->text_len;
+    }
+    bool rich = e->n_tokens && (shown.logprobs || shown.token_ids);
+    if (shown.text_len || rich || shown.prompt_ids) completion_push_chunk(c, choice, &shown);
+    if (opens) c->opening_bytes += c->frame.len - before;
     buf_fini(&prompt_ids);
     openai_logprobs_clear(&choice->logprobs);
     buf_clear(&choice->ids);
@@ -316,11 +315,12 @@ static void push_finish(struct completion *c, struct completion_choice *choice) 
     shown.token_ids = NULL;
     shown.finished = true;
     shown.reason = choice->reason;
+    shown.called = completion_called(c, choice);
     shown.stop_string = choice->stop_string;
     shown.stop_id = choice->stop_id;
     shown.session = completion_session_of(c);
     shown.session_version = c->session_version;
-    push_chunk(c, choice, &shown);
+    completion_push_chunk(c, choice, &shown);
 }
 
 static void end_stream(struct completion *c) {
@@ -339,45 +339,61 @@ static void end_stream(struct completion *c) {
     if (c->streaming) http_stream_end(c->call->http); /* else out of memory before the first frame: 500 */
 }
 
+/* A finished choice of a whole answer. ids: of its calls, to be freed. */
+static struct openai_choice choice_whole(const struct completion *c, const struct completion_choice *choice,
+                                         const struct buf *prompt_ids, char (**ids)[OPENAI_CALL_ID_BYTES]) {
+    struct openai_choice shown = choice_view(c, choice);
+    if (choice->text.len) shown.text = choice->text.data;
+    shown.text_len = choice->text.len;
+    shown.prompt_ids = c->request.return_token_ids ? &prompt_ids[choice->prompt] : NULL;
+    shown.prompt_logprobs = c->request.n_prompt_logprobs >= 0 ? &choice->prompt_logprobs : NULL;
+    shown.finished = true;
+    shown.reason = choice->reason;
+    shown.stop_string = choice->stop_string;
+    shown.stop_id = choice->stop_id;
+    shown.session = completion_session_of(c);
+    shown.session_version = c->session_version;
+    shown.n_calls = choice->n_calls;
+    shown.calls = completion_calls_view(c, choice, ids);
+    shown.no_text = shown.n_calls && !shown.text_len;
+    shown.called = completion_called(c, choice);
+    return shown;
+}
+
 static void answer_whole(struct completion *c) {
     assert(!c->stream && !c->streaming && !c->n_open && !c->over);
     struct openai_choice *choices = calloc(c->n_choices, sizeof *choices);
+    char(**ids)[OPENAI_CALL_ID_BYTES] = calloc(c->n_choices, sizeof *ids);
     struct buf *prompt_ids = calloc(c->n_prompts, sizeof *prompt_ids), out = {0};
-    if (choices && prompt_ids) {
-        for (size_t i = 0; i < c->n_prompts && c->request.return_token_ids; i++) {
-            openai_render_ids(&prompt_ids[i], c->prompts[i].ids, c->prompts[i].n_ids);
-        }
-        for (uint32_t i = 0; i < c->n_choices; i++) {
-            const struct completion_choice *choice = &c->choices[i];
-            choices[i] = choice_view(c, choice);
-            choices[i].text = choice->text.len ? choice->text.data : "";
-            choices[i].text_len = choice->text.len;
-            choices[i].prompt_ids = c->request.return_token_ids ? &prompt_ids[choice->prompt] : NULL;
-            choices[i].prompt_logprobs = c->request.n_prompt_logprobs >= 0 ? &choice->prompt_logprobs : NULL;
-            choices[i].finished = true;
-            choices[i].reason = choice->reason;
-            choices[i].stop_string = choice->stop_string;
-            choices[i].stop_id = choice->stop_id;
-            choices[i].session = completion_session_of(c);
-            choices[i].session_version = c->session_version;
-            out.failed = out.failed || choice->text.failed;
-        }
+    const bool memory = choices && ids && prompt_ids;
+    for (size_t i = 0; memory && i < c->n_prompts && c->request.return_token_ids; i++)
+        openai_render_ids(&prompt_ids[i], c->prompts[i].ids, c->prompts[i].n_ids);
+    for (uint32_t i = 0; memory && i < c->n_choices; i++) {
+        choices[i] = choice_whole(c, &c->choices[i], prompt_ids, &ids[i]);
+        out.failed = out.failed || c->choices[i].text.failed || (choices[i].n_calls && !choices[i].calls);
+    }
+    if (memory && !out.failed) {
         if (c->is_message) {
-            completion_message_whole(c, &out);
+            completion_message_whole(c, &choices[0], &out);
         } else if (c->kind == OPENAI_RESPONSE) {
             completion_response_whole(c, &out);
         } else {
             openai_render_answer(&out, c->kind, &c->prefix, choices, c->n_choices, &c->usage);
         }
     }
-    if (choices && prompt_ids && !out.failed) {
+    if (memory && !out.failed) {
         c->over = true;
         http_call_respond(c->call, 200, "application/json", &out);
     } else {
         completion_fail_no_memory(c);
     }
     for (size_t i = 0; prompt_ids && i < c->n_prompts; i++) buf_fini(&prompt_ids[i]);
+    for (uint32_t i = 0; memory && i < c->n_choices; i++) {
+        free((struct openai_call *)choices[i].calls);
+        free(ids[i]);
+    }
     free(prompt_ids);
+    free(ids);
     free(choices);
     buf_fini(&out);
 }
@@ -464,6 +480,8 @@ static void take_tokens(struct completion *c, struct completion_choice *choice, 
     }
     if (c->request.stream) {
         push_delta(c, choice, e);
+    } else if (c->request.tools.n) {
+        completion_calls_push(choice, e->text, e->text_len, NULL);
     } else {
         buf_add(&choice->text, e->text, e->text_len);
     }
@@ -478,7 +496,7 @@ static void take_end_token(struct completion *c, struct completion_choice *choic
     openai_logprobs_add(&choice->logprobs, c->kind, e->tokens, e->n_tokens, false, &c->server->vocab);
     if (!c->request.stream) return;
     struct openai_choice shown = choice_view(c, choice);
-    push_chunk(c, choice, &shown);
+    completion_push_chunk(c, choice, &shown);
     openai_logprobs_clear(&choice->logprobs);
 }
 
@@ -511,6 +529,7 @@ static void take_finish(struct completion *c, struct completion_choice *choice, 
         completion_fail_code(c, ROD_EDRAINING, "The server cancelled the request.");
         return;
     }
+    if (c->request.tools.n) completion_calls_end(choice);
     if (c->request.stream && !has_events(c)) push_finish(c, choice);
     if (c->n_open) return;
     metrics_observe(&s->metrics.request, (double)(uv_hrtime() - c->started_ns) * 1e-9);

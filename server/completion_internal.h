@@ -10,13 +10,23 @@
 #define COMPLETION_INTERNAL_H
 
 #include "completion.h"
+#include "server/anthropic/anthropic.h"
+
+struct completion_call { /* that the model made */
+    const char *name;    /* the request's */
+    struct buf arguments;
+};
 
 struct completion_choice {
     struct completion *completion;
     uint32_t index, prompt;
-    uint64_t ticket, last_ns; /* last_ns: of the last delivery, 0 before the first */
-    bool open, role_sent;     /* open: the engine will send more */
-    struct buf text;          /* without streaming: all so far */
+    uint64_t ticket, last_ns;      /* last_ns: of the last delivery, 0 before the first */
+    bool open, role_sent;          /* open: the engine will send more */
+    struct buf text;               /* without streaming: all so far */
+    struct openai_split split;     /* where the request has tools */
+    struct completion_call *calls; /* [n_calls] without streaming */
+    size_t n_calls, calls_cap;
+    struct openai_choice *shown; /* in a stream, during an event: what its first chunk has beside text */
     struct openai_logprobs logprobs;
     struct buf prompt_logprobs; /* if asked for */
     bool prompt_begun;          /* its first token is in the two above */
@@ -45,6 +55,7 @@ struct completion {
     struct list_link link;    /* in the server's completions */
     enum openai_kind kind;
     bool is_message; /* a chat in the words of Anthropic's API */
+    struct anthropic_blocks blocks;
     struct openai_request request;
     struct openai_error err;
     bool has_err;
@@ -53,9 +64,12 @@ struct completion {
     struct pool_work work;
     struct completion_prompt *prompts;
     size_t n_prompts;
-    struct rod_ids *bad;         /* bad_words as tokens */
-    size_t n_bad, opening_bytes; /* opening_bytes: of the prompts in a stream, which come at once */
-    struct rod_grammar *grammar; /* NULL = any text */
+    struct rod_ids *bad;             /* bad_words as tokens */
+    size_t n_bad, opening_bytes;     /* opening_bytes: of the prompts in a stream, which come at once */
+    struct rod_grammar *grammar;     /* NULL = any text */
+    struct rod_call_tags tags;       /* where the request has tools */
+    bool lazy;                       /* the grammar is on from the first tag on */
+    char answer_id[SERVER_ID_BYTES]; /* of a replayed answer the first one's */
     struct completion_choice *choices;
     uint32_t n_choices, n_open;
     bool working, over, streaming, stream, slow; /* over: answered; streaming: the stream has begun; slow: cut */
@@ -72,7 +86,6 @@ struct completion {
     uint64_t session_version;
     bool of_session, replayed;
     char *model; /* of a replayed answer: the name of the model that made it; NULL = the server's */
-    char message_id[SERVER_ID_BYTES]; /* of a message: the call's, or of a replayed one the first's */
     /* of a response */
     char response_id[48];
     uint64_t sequence; /* of its stream's events */
@@ -95,6 +108,22 @@ static inline const char *completion_session_of(const struct completion *c) {
     return *c->session_id ? c->session_id : NULL;
 }
 
+/* ---- completion_chunk.c ---- */
+void completion_push_chunk(struct completion *c, const struct completion_choice *choice,
+                           const struct openai_choice *shown);
+
+/* ---- completion_calls.c ---- */
+int completion_calls_open(struct completion *c, struct rod_error *err); /* the grammar of calls, if there are tools */
+void completion_calls_begin(struct completion *c, struct completion_choice *choice);
+/* Text that the model generated next. In a stream its parts leave as chunks, the first with what `shown` has. */
+void completion_calls_push(struct completion_choice *choice, const char *text, size_t len, struct openai_choice *shown);
+void completion_calls_end(struct completion_choice *choice); /* before the finish */
+bool completion_called(const struct completion *c, const struct completion_choice *choice);
+/* Its calls, malloc'd; ids[i] is call i's. NULL: no memory, or none. */
+struct openai_call *completion_calls_view(const struct completion *c, const struct completion_choice *choice,
+                                          char (**ids)[OPENAI_CALL_ID_BYTES]);
+void completion_calls_free(struct completion_choice *choice);
+
 /* ---- completion_response.c: frames, or the whole answer ---- */
 void completion_response_opening(struct completion *c);
 void completion_response_delta(struct completion *c, const char *text, size_t len);
@@ -103,9 +132,10 @@ void completion_response_whole(struct completion *c, struct buf *out);
 
 /* ---- completion_message.c: likewise ---- */
 void completion_message_opening(struct completion *c);
-void completion_message_delta(struct completion *c, const char *text, size_t len);
+void completion_message_text(struct completion *c, const char *text, size_t len);
+void completion_message_part(struct completion *c, const struct openai_part *part, const char *call_id);
 void completion_message_ending(struct completion *c);
-void completion_message_whole(struct completion *c, struct buf *out);
+void completion_message_whole(struct completion *c, const struct openai_choice *choice, struct buf *out);
 void completion_message_error(struct completion *c, const struct openai_error *err);
 
 /* Before the first byte a real status; after it an error event. */

@@ -4,7 +4,6 @@
 #include "completion_internal.h"
 #include "engine/base/fail.h"
 #include "engine/base/json_guard.h"
-#include "server/anthropic/anthropic.h"
 
 #include <assert.h>
 #include <malloc.h>
@@ -57,7 +56,11 @@ static void truncate_prompt(const struct completion *c, struct completion_prompt
 static int encode_chat(struct completion *c, struct completion_prompt *p, struct rod_error *err) {
     const struct rod_engine *e = c->server->engine;
     const struct openai_request *q = &c->request;
-    struct rod_chat chat = {.messages = q->messages, .n_messages = q->n_messages, .generation = true};
+    struct rod_chat chat = {.messages = q->messages,
+                            .n_messages = q->n_messages,
+                            .tools = (const char *const *)q->tools.lines,
+                            .n_tools = q->tools.n,
+                            .generation = true};
     if (c->session) {
         chat.generation = q->max_tokens > 0; /* else the messages are read and stay open for the next ones */
         return rod_chat_encode_turn(e, &chat, c->session, &p->ids, &p->n_ids, err);
@@ -133,6 +136,12 @@ static void completion_prepare(struct completion *c) {
     c->n_prompts = c->kind == OPENAI_COMPLETION ? q->n_prompts : 1;
     c->prompts = calloc(c->n_prompts, sizeof *c->prompts);
     int rc = c->prompts ? open_grammar(c, &rod) : rod_fail_no_memory(&rod);
+    if (!rc && q->tools.n) {
+        rod_grammar_close(c->grammar); /* it was checked: the grammar of calls takes it in */
+        c->grammar = NULL;
+        rc = completion_calls_open(c, &rod);
+        if (!rc) rc = open_grammar(c, &rod);
+    }
     if (!rc) rc = completion_session_open(c, &rod);
     if (!c->prompts) c->n_prompts = 0;
     for (size_t i = 0; !rc && i < c->n_prompts; i++) {
@@ -262,6 +271,8 @@ static struct rod_request *engine_request(struct completion *c, struct completio
     r->report_end = q->echo && q->n_logprobs >= 0; /* a client that scores takes the last entry for a generated token */
     if (q->echo && q->n_logprobs > r->n_prompt_logprobs) r->n_prompt_logprobs = q->n_logprobs;
     r->grammar = rod_grammar_share(c->grammar);
+    if (c->lazy) r->grammar_open = copy_bytes(c->tags.open, strlen(c->tags.open) + 1, &ok);
+    r->grammar_again = c->lazy && openai_tools_again(q);
     if (c->key) {
         r->key = c->key->index;
         r->weight = c->key->priority;
@@ -284,6 +295,7 @@ static int submit_all(struct completion *c, struct rod_error *err) {
     for (uint32_t i = 0; !rc && i < c->n_choices; i++) {
         struct completion_choice *choice = &c->choices[i];
         *choice = (struct completion_choice){.completion = c, .index = i, .prompt = i / c->request.n, .stop_id = -1};
+        completion_calls_begin(c, choice);
         requests[i] = engine_request(c, choice);
         if (!requests[i]) rc = rod_fail_no_memory(err);
         /* all choices have the same lists, which may be long: check one before copying a hundred */
@@ -339,7 +351,7 @@ static void completion_submit(struct completion *c) {
     if (!c->request.has_seed) getrandom(&c->request.sampling.seed, sizeof c->request.sampling.seed, 0);
     c->created_unix_s = (int64_t)time(NULL);
     c->of_session = c->session != NULL;
-    memcpy(c->message_id, c->call->id, sizeof c->message_id);
+    snprintf(c->answer_id, sizeof c->answer_id, "%s", c->call->id);
     if (c->kind != OPENAI_RESPONSE)
         openai_render_prefix(&c->prefix, c->kind, c->stream, c->call->id, c->created_unix_s, s->model_name);
     struct rod_error rod = {0};
@@ -374,7 +386,7 @@ static void completion_on_work_done(void *arg) {
 static bool may_have_grammar(const struct completion *c) {
     return c->body &&
            (memmem(c->body, c->body_len, "response_format", 15) || memmem(c->body, c->body_len, "\"format\"", 8) ||
-            memmem(c->body, c->body_len, "structured_outputs", 18) ||
+            memmem(c->body, c->body_len, "structured_outputs", 18) || memmem(c->body, c->body_len, "\"tools\"", 7) ||
             memmem(c->body, c->body_len, "output_config", 13));
 }
 

@@ -82,7 +82,7 @@ void completion_session_relabel(struct completion *c, const char *label) {
     c->created_unix_s = created;
     memcpy(id, label, n);
     id[n] = 0;
-    memcpy(c->message_id, id, n + 1);
+    memcpy(c->answer_id, id, n + 1);
     if (c->kind == OPENAI_RESPONSE) return; /* its id is made from the key */
     buf_clear(&c->prefix);
     openai_render_prefix(&c->prefix, c->kind, c->stream, id, created, model);

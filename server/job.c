@@ -37,7 +37,11 @@ static void put_tokens(struct job *j, const struct openai_tokenize *t, const int
 }
 
 static struct rod_chat chat_of(const struct openai_tokenize *t) {
-    return (struct rod_chat){.messages = t->messages, .n_messages = t->n_messages, .generation = t->generation};
+    return (struct rod_chat){.messages = t->messages,
+                             .n_messages = t->n_messages,
+                             .tools = (const char *const *)t->tools.lines,
+                             .n_tools = t->tools.n,
+                             .generation = t->generation};
 }
 
 static void run_tokenize(struct job *j) {
@@ -76,7 +80,12 @@ static void run_count_tokens(struct job *j) {
     size_t n = 0;
     j->failed = anthropic_parse(j->body, j->body_len, true, &s->defaults, &q, &j->err) != 0;
     if (j->failed) return;
-    if (rod_chat_encode(s->engine, q.messages, q.n_messages, true, &ids, &n, &rod)) {
+    const struct rod_chat chat = {.messages = q.messages,
+                                  .n_messages = q.n_messages,
+                                  .tools = (const char *const *)q.tools.lines,
+                                  .n_tools = q.tools.n,
+                                  .generation = true};
+    if (rod_chat_encode(s->engine, &chat, &ids, &n, &rod)) {
         job_fail(j, &rod);
     } else {
         buf_addf(&j->out, "{\"input_tokens\":%zu}", n);

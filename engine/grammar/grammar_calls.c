@@ -131,7 +131,7 @@ static uint32_t calls_whole(struct ir *ir, const json_t *root) {
 
 void ir_calls(struct ir *ir, const char *text, size_t len) {
     json_error_t fault;
-    json_t *root = json_guard_load(text, len, JSON_REJECT_DUPLICATES, &fault);
+    json_t *root = json_guard_load(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &fault);
     if (!root && json_guard_was_short(&fault)) {
         ir_no_memory(ir);
     } else if (!json_is_object(root)) {

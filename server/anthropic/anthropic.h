@@ -18,16 +18,27 @@ struct anthropic_view {     /* a message, so far or at its end */
     const char *text;
     size_t text_len;
     enum rod_finish reason;
-    const char *stop_string; /* NULL = none */
+    const char *stop_string;         /* NULL = none */
+    bool called;                     /* it ends with calls that the client is to make */
+    const struct openai_call *calls; /* [n_calls] of a whole message */
+    size_t n_calls;
     const struct openai_usage *usage;
     const char *session; /* NULL = none */
     uint64_t session_version;
 };
 void anthropic_render_message(struct buf *out, const struct anthropic_view *view);
-/* Events of a stream, frames and all: an opening, deltas, an ending; or an error at any place. */
+
+struct anthropic_blocks { /* of a stream, so far: each is a text or a call */
+    uint32_t n;
+    bool text_open, call_open; /* the last one */
+};
+/* Events of a stream, frames and all: an opening, texts and calls with their arguments, an ending; or an error at any
+ * place. */
 void anthropic_render_opening(struct buf *out, const struct anthropic_view *view);
-void anthropic_render_delta(struct buf *out, const struct anthropic_view *view);
-void anthropic_render_ending(struct buf *out, const struct anthropic_view *view);
+void anthropic_render_text(struct buf *out, struct anthropic_blocks *blocks, const char *text, size_t len);
+void anthropic_render_call(struct buf *out, struct anthropic_blocks *blocks, const char *id, const char *name);
+void anthropic_render_arguments(struct buf *out, const struct anthropic_blocks *blocks, const char *text, size_t len);
+void anthropic_render_ending(struct buf *out, struct anthropic_blocks *blocks, const struct anthropic_view *view);
 void anthropic_render_error(struct buf *out, const struct openai_error *err, const char *request_id);
 void anthropic_render_error_event(struct buf *out, const struct openai_error *err, const char *request_id);
 

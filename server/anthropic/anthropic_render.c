@@ -19,9 +19,44 @@ static void put_usage(struct buf *out, const struct openai_usage *u, bool finish
 static void put_reason(struct buf *out, const struct anthropic_view *v) {
     buf_addf(out, "\"stop_reason\":\"%s\",\"stop_sequence\":",
              v->reason == ROD_FINISH_LENGTH ? "max_tokens"
+             : v->called                    ? "tool_use"
              : v->stop_string               ? "stop_sequence"
                                             : "end_turn");
     openai_put_text_or_null(out, v->stop_string);
+}
+
+static void put_call_id(struct buf *out, const char *id) {
+    const char *at = strchr(id, '_');
+    buf_addf(out, "\"toolu_%s\"", at ? at + 1 : id);
+}
+
+/* A call that was cut has the beginning of an object: the object without what it says is left. */
+static void put_input(struct buf *out, const struct openai_call *call) {
+    json_t *input = json_loadb(call->arguments, call->len, JSON_ALLOW_NUL, NULL);
+    if (json_is_object(input))
+        buf_add(out, call->arguments, call->len);
+    else
+        buf_puts(out, "{}");
+    json_decref(input);
+}
+
+/* A message without calls has a text, be it empty. */
+static void put_content(struct buf *out, const struct anthropic_view *v) {
+    if (v->text_len || !v->n_calls) {
+        buf_puts(out, "{\"type\":\"text\",\"text\":");
+        buf_json(out, v->text, v->text_len);
+        buf_putc(out, '}');
+    }
+    for (size_t i = 0; i < v->n_calls; i++) {
+        if (i || v->text_len) buf_putc(out, ',');
+        buf_puts(out, "{\"type\":\"tool_use\",\"id\":");
+        put_call_id(out, v->calls[i].id);
+        buf_puts(out, ",\"name\":");
+        openai_put_text(out, v->calls[i].name);
+        buf_puts(out, ",\"input\":");
+        put_input(out, &v->calls[i]);
+        buf_putc(out, '}');
+    }
 }
 
 static void put_message(struct buf *out, const struct anthropic_view *v, bool finished) {
@@ -31,9 +66,8 @@ static void put_message(struct buf *out, const struct anthropic_view *v, bool fi
     openai_put_text(out, v->model);
     buf_puts(out, ",\"content\":[");
     if (finished) {
-        buf_puts(out, "{\"type\":\"text\",\"text\":");
-        buf_json(out, v->text, v->text_len);
-        buf_puts(out, "}],");
+        put_content(out, v);
+        buf_puts(out, "],");
         put_reason(out, v);
     } else {
         buf_puts(out, "],\"stop_reason\":null,\"stop_sequence\":null");
@@ -64,23 +98,65 @@ void anthropic_render_opening(struct buf *out, const struct anthropic_view *v) {
     buf_puts(out, ",\"message\":");
     put_message(out, v, false);
     end_event(out);
-    begin_event(out, "content_block_start");
-    buf_puts(out, ",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}");
+}
+
+static void begin_block_event(struct buf *out, const char *type, const struct anthropic_blocks *b) {
+    assert(b->n && (b->text_open || b->call_open));
+    begin_event(out, type);
+    buf_addf(out, ",\"index\":%u", b->n - 1);
+}
+
+static void close_block(struct buf *out, struct anthropic_blocks *b) {
+    if (!b->text_open && !b->call_open) return;
+    begin_block_event(out, "content_block_stop", b);
+    end_event(out);
+    b->text_open = b->call_open = false;
+}
+
+static void open_text(struct buf *out, struct anthropic_blocks *b) {
+    if (b->text_open) return;
+    close_block(out, b);
+    b->n++;
+    b->text_open = true;
+    begin_block_event(out, "content_block_start", b);
+    buf_puts(out, ",\"content_block\":{\"type\":\"text\",\"text\":\"\"}");
     end_event(out);
 }
 
-void anthropic_render_delta(struct buf *out, const struct anthropic_view *v) {
-    begin_event(out, "content_block_delta");
-    buf_puts(out, ",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":");
-    buf_json(out, v->text, v->text_len);
+void anthropic_render_text(struct buf *out, struct anthropic_blocks *b, const char *text, size_t len) {
+    open_text(out, b);
+    begin_block_event(out, "content_block_delta", b);
+    buf_puts(out, ",\"delta\":{\"type\":\"text_delta\",\"text\":");
+    buf_json(out, text, len);
     buf_putc(out, '}');
     end_event(out);
 }
 
-void anthropic_render_ending(struct buf *out, const struct anthropic_view *v) {
-    begin_event(out, "content_block_stop");
-    buf_puts(out, ",\"index\":0");
+void anthropic_render_call(struct buf *out, struct anthropic_blocks *b, const char *id, const char *name) {
+    close_block(out, b);
+    b->n++;
+    b->call_open = true;
+    begin_block_event(out, "content_block_start", b);
+    buf_puts(out, ",\"content_block\":{\"type\":\"tool_use\",\"id\":");
+    put_call_id(out, id);
+    buf_puts(out, ",\"name\":");
+    openai_put_text(out, name);
+    buf_puts(out, ",\"input\":{}}");
     end_event(out);
+}
+
+void anthropic_render_arguments(struct buf *out, const struct anthropic_blocks *b, const char *text, size_t len) {
+    assert(b->call_open);
+    begin_block_event(out, "content_block_delta", b);
+    buf_puts(out, ",\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":");
+    buf_json(out, text, len);
+    buf_putc(out, '}');
+    end_event(out);
+}
+
+void anthropic_render_ending(struct buf *out, struct anthropic_blocks *b, const struct anthropic_view *v) {
+    if (!b->n) open_text(out, b);
+    close_block(out, b);
     begin_event(out, "message_delta");
     buf_puts(out, ",\"delta\":{");
     put_reason(out, v);

@@ -7,11 +7,8 @@
 #ifndef OPENAI_H
 #define OPENAI_H
 
-#include "server/base/buf.h"
+#include "openai_tools.h"
 
-#include "engine/rodimus.h"
-
-#include <jansson.h>
 #include <stdarg.h>
 
 enum openai_kind { OPENAI_COMPLETION, OPENAI_CHAT, OPENAI_RESPONSE };
@@ -97,6 +94,7 @@ struct openai_request {
     size_t suffix_len;
     struct rod_message *messages; /* chats and responses; strings owned */
     size_t n_messages;
+    struct openai_tools tools; /* chats */
     struct openai_session session;
     struct openai_response response;
     struct rod_sampling sampling;
@@ -120,6 +118,14 @@ struct openai_request {
     bool stream, include_usage, continuous_usage, return_token_ids;
     int64_t ping_ms; /* -1 = the server's */
 };
+
+/* How tools hold the answer to a grammar: from the first tag on that the model says, not from the start; also for calls
+ * behind the first. */
+bool openai_tools_lazy(const struct openai_request *request);
+bool openai_tools_again(const struct openai_request *request);
+/* The grammar of calls, and of content where the request gives it one. out->text is the caller's. False: no memory. */
+bool openai_tools_grammar(const struct openai_request *request, const struct rod_call_tags *tags,
+                          struct openai_grammar *out);
 
 /* The JSON object of a body, or NULL with err filled: a 400 that names the field where the body is no JSON, has a key
  * twice, a number beyond doubles, too many values or too deep ones. body NULL = empty. The caller decrefs. */
@@ -158,6 +164,7 @@ struct openai_tokenize { /* POST /tokenize: a prompt (n_messages = 0) or message
     size_t len;
     struct rod_message *messages;
     size_t n_messages;
+    struct openai_tools tools;
     bool token_strs, offsets;
     bool parse_special, add_special; /* recognise special tokens in the text; put the tokenizer's own in front */
     bool generation;                 /* of messages: with the generation prompt */
@@ -215,11 +222,23 @@ struct openai_usage {
     uint64_t prompt_tok, completion_tok, cached_tok;
 };
 
+#define OPENAI_CALL_ID_BYTES 32
+struct openai_call { /* of a tool: whole, or a piece of one in a stream */
+    uint32_t index;
+    const char *id, *name; /* NULL: a later piece */
+    const char *arguments; /* the bytes that the model generated */
+    size_t len;
+};
+
 struct openai_choice { /* a whole choice, or the new part of one in a stream */
     uint32_t index;
     const char *text;
     size_t text_len;
-    bool role;                              /* chat stream: the first chunk, which names the role */
+    bool role;                       /* chat stream: the first chunk, which names the role */
+    const struct openai_call *calls; /* [n_calls] of a chat; in a stream one at most, and no text */
+    size_t n_calls;
+    bool no_text;                           /* a chat's content is null */
+    bool called;                            /* it ends with calls that the client is to make */
     const struct openai_logprobs *logprobs; /* NULL = null */
     const struct buf *token_ids;            /* fragment "1,2,3"; NULL = not asked for */
     const struct buf *prompt_ids;           /* likewise */

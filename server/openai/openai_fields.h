@@ -39,6 +39,10 @@ char *field_copy(const json_t *string, size_t *len); /* malloc'd, NUL-terminated
  * in the words of chats and of responses. *out is the caller's, also on an error. */
 bool openai_messages(const struct openai_fields *p, const char *name, const json_t *array, const json_t *instructions,
                      struct rod_message **out, size_t *n_out);
+/* tools, tool_choice, parallel_tool_calls; flat: as /v1/responses has them. The content of *out is the caller's, also
+ * on an error. */
+bool openai_parse_tools(const struct openai_fields *p, bool flat, struct openai_tools *out);
+bool openai_check_tools(const struct openai_fields *p, const struct openai_request *request); /* beside a grammar */
 void openai_messages_free(struct rod_message *messages, size_t n_messages);
 
 /* The fields of a turn of a session; the input of a response; the fields that the answer of a response repeats, once

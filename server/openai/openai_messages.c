@@ -50,12 +50,70 @@ static bool take_content(const struct place *at, const json_t *content, struct r
         ok = join_parts(at, content, &text);
     } else if (content && !json_is_null(content)) {
         ok = bad_in(at, "content", "must be a string or an array of parts");
-    } else if (strcmp(out->role, "assistant") != 0) {
+    } else if (strcmp(out->role, "assistant") != 0) { /* an assistant may make calls alone */
         ok = bad_in(at, "content", "is missing");
     }
     out->content = ok ? buf_take(&text, &out->content_len) : NULL;
     buf_fini(&text);
     return !ok || out->content ? ok : field_no_memory(at->fields);
+}
+
+/* ---- calls of tools ---- */
+
+/* {"name", "arguments": a string, or the object that it would hold}. */
+static bool take_function(const struct place *at, const char *field, const json_t *function, struct rod_call *out) {
+    const json_t *name = json_object_get(function, "name"), *arguments = json_object_get(function, "arguments");
+    if (!json_is_string(name) || !json_string_length(name))
+        return bad_in(at, field, "must have a function with a name");
+    if (arguments && !json_is_null(arguments) && !json_is_string(arguments) && !json_is_object(arguments))
+        return bad_in(at, field, "must have arguments as a string of JSON");
+    out->name = field_copy(name, &out->name_len);
+    struct buf line = {0};
+    if (json_is_object(arguments))
+        openai_put_line(&line, arguments);
+    else
+        buf_add(&line, json_string_value(arguments), json_string_length(arguments));
+    out->arguments = buf_take(&line, &out->arguments_len);
+    return (out->name && out->arguments) || field_no_memory(at->fields);
+}
+
+static bool take_calls(const struct place *at, const json_t *calls, struct rod_message *out) {
+    const size_t n = json_array_size(calls);
+    if (!json_is_array(calls)) return bad_in(at, "tool_calls", "must be an array");
+    struct rod_call *made = calloc(n ? n : 1, sizeof *made);
+    if (!made) return field_no_memory(at->fields);
+    out->calls = made;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *call = json_array_get(calls, i), *type = json_object_get(call, "type");
+        char field[40];
+        snprintf(field, sizeof field, "tool_calls[%zu]", i);
+        if (type && !json_is_null(type) && !field_is(type, "function"))
+            return bad_in(at, field, "must be of type function");
+        out->n_calls = i + 1;
+        if (!take_function(at, field, json_object_get(call, "function"), &made[i])) return false;
+    }
+    return true;
+}
+
+/* The calls of an assistant's message, also in their first form; and the call that a tool's result answers, which the
+ * chat formats do not show: results stand in the order of the calls. */
+static bool take_tools(const struct place *at, const json_t *value, struct rod_message *out) {
+    const json_t *calls = json_object_get(value, "tool_calls"), *one = json_object_get(value, "function_call");
+    const json_t *answers = json_object_get(value, "tool_call_id");
+    const bool assistant = !strcmp(out->role, "assistant");
+    if (answers && !json_is_null(answers) && !json_is_string(answers))
+        return bad_in(at, "tool_call_id", "must be a string");
+    if (calls && field_asks(calls)) {
+        if (!assistant) return bad_in(at, "tool_calls", "must be an assistant's");
+        return take_calls(at, calls, out);
+    }
+    if (!one || !field_asks(one)) return true;
+    if (!assistant) return bad_in(at, "function_call", "must be an assistant's");
+    struct rod_call *made = calloc(1, sizeof *made);
+    if (!made) return field_no_memory(at->fields);
+    out->calls = made;
+    out->n_calls = 1;
+    return take_function(at, "function_call", one, made);
 }
 
 static bool take_message(const struct place *at, const json_t *value, struct rod_message *out) {
@@ -65,7 +123,7 @@ static bool take_message(const struct place *at, const json_t *value, struct rod
         snprintf(what, sizeof what, "must be an object, not %s", field_type(value));
         return bad_in(at, "", what);
     }
-    const json_t *type = json_object_get(value, "type"), *calls = json_object_get(value, "tool_calls");
+    const json_t *type = json_object_get(value, "type");
     const bool chat = !strcmp(at->array, "messages");
     if (!chat && type && !json_is_null(type) && !field_is(type, "message"))
         return bad_in(at, "type", "is not available in this version: items are of type message");
@@ -76,8 +134,7 @@ static bool take_message(const struct place *at, const json_t *value, struct rod
     }
     if (!out->role) return bad_in(at, "role", "must be system, developer, user, assistant or tool");
     if (!chat && !strcmp(out->role, "tool")) return bad_in(at, "role", "must be system, developer, user or assistant");
-    if (calls && field_asks(calls)) return bad_in(at, "tool_calls", "is not available in this version");
-    return take_content(at, json_object_get(value, "content"), out);
+    return take_content(at, json_object_get(value, "content"), out) && take_tools(at, value, out);
 }
 
 bool openai_messages(const struct openai_fields *p, const char *name, const json_t *array, const json_t *instructions,
@@ -102,6 +159,13 @@ bool openai_messages(const struct openai_fields *p, const char *name, const json
 }
 
 void openai_messages_free(struct rod_message *messages, size_t n_messages) {
-    for (size_t i = 0; i < n_messages; i++) free((char *)messages[i].content);
+    for (size_t i = 0; i < n_messages; i++) {
+        for (size_t k = 0; k < messages[i].n_calls; k++) {
+            free((char *)messages[i].calls[k].name);
+            free((char *)messages[i].calls[k].arguments);
+        }
+        free((struct rod_call *)messages[i].calls);
+        free((char *)messages[i].content);
+    }
     free(messages);
 }

@@ -10,12 +10,12 @@
 
 /* ---- fields that this version refuses ---- */
 
-/* Tools with the choice none are left out. Without tools, the choice none or auto asks for nothing. */
-static bool refuse_tools(const struct openai_fields *p, const char *tools, const char *choice) {
+/* A list and its choice that ask for something. Without a list, the choice none or auto asks for nothing. */
+static bool refuse_tools(const struct openai_fields *p, const char *tools, const char *choice, const char *why) {
     const json_t *given = field_get(p, tools), *how = field_get(p, choice);
     const bool none = field_is(how, "none");
-    if (given && field_asks(given) && !none) return field_bad(p, tools, "is not available in this version");
-    if (how && !none && !field_is(how, "auto")) return field_bad(p, choice, "is not available in this version");
+    if (given && field_asks(given) && !none) return field_bad(p, tools, "%s", why);
+    if (how && !none && !field_is(how, "auto")) return field_bad(p, choice, "%s", why);
     return true;
 }
 
@@ -36,7 +36,11 @@ static bool refuse_unavailable(const struct openai_fields *p, enum openai_kind k
     int64_t best_of = 1;
     if (!field_int(p, "best_of", 0, INT32_MAX, &best_of)) return false;
     if (best_of > 1) return field_bad(p, "best_of", "above 1 is not available: use n");
-    if (!refuse_tools(p, "tools", "tool_choice") || !refuse_tools(p, "functions", "function_call")) return false;
+    if (!refuse_tools(p, "functions", "function_call", "is not available: use tools and tool_choice")) return false;
+    if (kind == OPENAI_COMPLETION && !refuse_tools(p, "tools", "tool_choice", "is for chats, not for completions"))
+        return false;
+    if (kind == OPENAI_RESPONSE && !refuse_tools(p, "tools", "tool_choice", "is not available in this version"))
+        return false;
     const json_t *modalities = field_get(p, "modalities"), *one = NULL;
     size_t i = 0;
     json_array_foreach(modalities, i, one) {
@@ -325,7 +329,8 @@ static bool parse_messages(const struct openai_fields *p, struct rod_message **o
 static bool parse_input(const struct openai_fields *p, struct openai_request *out) {
     switch (out->kind) {
     case OPENAI_COMPLETION: return parse_prompts(p, out);
-    case OPENAI_CHAT: return parse_messages(p, &out->messages, &out->n_messages);
+    case OPENAI_CHAT:
+        return parse_messages(p, &out->messages, &out->n_messages) && openai_parse_tools(p, false, &out->tools);
     default: return openai_parse_response(p, out);
     }
 }
@@ -356,6 +361,7 @@ static void check_parsed(const struct openai_request *q) {
     assert(q->min_tokens <= q->max_tokens);
     assert(!q->suffix || (q->kind == OPENAI_COMPLETION && !q->echo && !q->truncate_tok));
     assert(q->kind == OPENAI_COMPLETION || (!q->echo && q->n_prompt_logprobs < 0));
+    assert(!q->tools.n || q->kind != OPENAI_COMPLETION);
     assert(q->stream || (!q->include_usage && !q->continuous_usage));
     assert(q->kind != OPENAI_RESPONSE || (!q->session.id && q->n_logprobs < 0 && !q->return_token_ids));
     assert(q->sampling.repetition_penalty > 0);
@@ -367,8 +373,9 @@ int openai_parse_object(enum openai_kind kind, const json_t *root, const struct 
     const struct openai_fields p = {root, defaults, err};
     bool ok = check_model(&p) && refuse_unavailable(&p, kind) && parse_input(&p, out) && parse_suffix(&p, out) &&
               parse_sampling(&p, out) && openai_parse_grammar(kind, root, &out->grammar, err) &&
-              parse_limits(&p, out) && parse_logprobs(&p, out) && parse_stream(&p, out) &&
-              openai_parse_session(&p, &out->session) && (kind != OPENAI_RESPONSE || openai_parse_echo(&p, out));
+              openai_check_tools(&p, out) && parse_limits(&p, out) && parse_logprobs(&p, out) &&
+              parse_stream(&p, out) && openai_parse_session(&p, &out->session) &&
+              (kind != OPENAI_RESPONSE || openai_parse_echo(&p, out));
     if (ok)
         check_parsed(out);
     else
@@ -393,6 +400,7 @@ void openai_request_fini(struct openai_request *r) {
     free(r->prompts);
     free(r->suffix);
     openai_messages_free(r->messages, r->n_messages);
+    openai_tools_fini(&r->tools);
     openai_session_fini(&r->session);
     openai_response_fini(&r->response);
     for (size_t i = 0; i < r->n_stop; i++) free(r->stop[i]);
@@ -406,11 +414,17 @@ void openai_request_fini(struct openai_request *r) {
     *r = (struct openai_request){0};
 }
 
+static bool parse_chat(const struct openai_fields *p, struct openai_tokenize *out) {
+    return parse_messages(p, &out->messages, &out->n_messages) && openai_parse_tools(p, false, &out->tools);
+}
+
 static bool parse_text_or_messages(const struct openai_fields *p, struct openai_tokenize *out) {
     const json_t *prompt = field_get(p, "prompt");
     if (prompt && field_get(p, "messages")) return field_bad(p, "messages", "and prompt exclude each other");
-    if (field_get(p, "messages")) return parse_messages(p, &out->messages, &out->n_messages);
+    if (field_get(p, "messages")) return parse_chat(p, out);
     if (!json_is_string(prompt)) return field_bad(p, "prompt", prompt ? "must be a string" : "or messages is missing");
+    if (!openai_parse_tools(p, false, &out->tools)) return false;
+    if (out->tools.n) return field_bad(p, "tools", "must come with messages");
     out->text = field_copy(prompt, &out->len);
     return out->text ? true : field_no_memory(p);
 }
@@ -436,8 +450,7 @@ int openai_parse_template(const char *body, size_t len, const struct openai_defa
     struct openai_fields p = {NULL, defaults, err};
     json_t *root = load_object(body, len, &p);
     if (!root) return -1;
-    bool ok = check_model(&p) && field_bool(&p, "add_generation_prompt", &out->generation) &&
-              parse_messages(&p, &out->messages, &out->n_messages);
+    bool ok = check_model(&p) && field_bool(&p, "add_generation_prompt", &out->generation) && parse_chat(&p, out);
     json_decref(root);
     if (!ok) openai_tokenize_fini(out);
     return ok ? 0 : -1;
@@ -446,6 +459,7 @@ int openai_parse_template(const char *body, size_t len, const struct openai_defa
 void openai_tokenize_fini(struct openai_tokenize *t) {
     free(t->text);
     openai_messages_free(t->messages, t->n_messages);
+    openai_tools_fini(&t->tools);
     *t = (struct openai_tokenize){0};
 }
 

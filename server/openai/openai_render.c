@@ -298,7 +298,10 @@ static void put_finish(struct buf *out, const struct openai_choice *c) {
         buf_puts(out, ",\"finish_reason\":null,\"stop_reason\":null}");
         return;
     }
-    buf_puts(out, c->reason == ROD_FINISH_LENGTH ? ",\"finish_reason\":\"length\"" : ",\"finish_reason\":\"stop\"");
+    buf_addf(out, ",\"finish_reason\":\"%s\"",
+             c->reason == ROD_FINISH_LENGTH ? "length"
+             : c->called                    ? "tool_calls"
+                                            : "stop");
     buf_puts(out, ",\"stop_reason\":");
     if (c->stop_string) {
         openai_put_text(out, c->stop_string);
@@ -331,24 +334,65 @@ void openai_render_prefix(struct buf *out, enum openai_kind kind, bool stream, c
     buf_putc(out, ',');
 }
 
+static void put_content(struct buf *out, const struct openai_choice *c) {
+    buf_puts(out, "\"content\":");
+    if (c->no_text)
+        buf_puts(out, "null");
+    else
+        buf_json(out, c->text, c->text_len);
+}
+
+/* ,"tool_calls":[...], or nothing; index tells the pieces of a stream apart. */
+static void put_calls(struct buf *out, const struct openai_choice *c, bool indexed) {
+    for (size_t i = 0; i < c->n_calls; i++) {
+        const struct openai_call *call = &c->calls[i];
+        buf_puts(out, i ? ",{" : "\"tool_calls\":[{");
+        if (indexed) buf_addf(out, "\"index\":%u,", call->index);
+        if (call->id) buf_addf(out, "\"id\":\"%s\",\"type\":\"function\",", call->id);
+        buf_puts(out, "\"function\":{");
+        if (call->name) {
+            buf_puts(out, "\"name\":");
+            openai_put_text(out, call->name);
+            buf_putc(out, ',');
+        }
+        buf_puts(out, "\"arguments\":");
+        buf_json(out, call->arguments, call->len);
+        buf_puts(out, "}}");
+    }
+    if (c->n_calls) buf_putc(out, ']');
+}
+
+static void put_delta(struct buf *out, const struct openai_choice *c) {
+    buf_puts(out, ",\"delta\":{");
+    if (c->role) buf_puts(out, "\"role\":\"assistant\",");
+    if (c->n_calls)
+        put_calls(out, c, true);
+    else if (!c->finished)
+        put_content(out, c);
+    buf_putc(out, '}');
+}
+
+static void put_message(struct buf *out, const struct openai_choice *c) {
+    buf_puts(out, ",\"message\":{\"role\":\"assistant\",");
+    put_content(out, c);
+    buf_puts(out, ",\"refusal\":null");
+    if (c->n_calls) buf_putc(out, ',');
+    put_calls(out, c, false);
+    buf_putc(out, '}');
+}
+
 void openai_render_chunk(struct buf *out, enum openai_kind kind, const struct buf *prefix,
                          const struct openai_choice *c, const struct openai_usage *usage, bool null_usage) {
     assert(kind != OPENAI_RESPONSE && (!c->role || kind == OPENAI_CHAT));
-    assert(!c->role || !c->finished);
+    assert((!c->role && !c->n_calls) || !c->finished);
     put_part(out, prefix);
     buf_puts(out, "\"choices\":[{\"index\":");
     buf_int(out, c->index);
     if (kind == OPENAI_COMPLETION) {
         buf_puts(out, ",\"text\":");
         buf_json(out, c->text, c->text_len);
-    } else if (c->role) {
-        buf_puts(out, ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"}");
-    } else if (c->finished) {
-        buf_puts(out, ",\"delta\":{}");
     } else {
-        buf_puts(out, ",\"delta\":{\"content\":");
-        buf_json(out, c->text, c->text_len);
-        buf_putc(out, '}');
+        put_delta(out, c);
     }
     put_logprobs(out, kind, c->logprobs);
     put_ids(out, kind, c);
@@ -385,9 +429,7 @@ void openai_render_answer(struct buf *out, enum openai_kind kind, const struct b
             buf_puts(out, ",\"text\":");
             buf_json(out, c->text, c->text_len);
         } else {
-            buf_puts(out, ",\"message\":{\"role\":\"assistant\",\"content\":");
-            buf_json(out, c->text, c->text_len);
-            buf_puts(out, ",\"refusal\":null}");
+            put_message(out, c);
         }
         put_logprobs(out, kind, c->logprobs);
         put_ids(out, kind, c);

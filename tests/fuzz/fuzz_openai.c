@@ -23,6 +23,26 @@ static void check_error(const struct openai_error *err) {
     buf_fini(&out);
 }
 
+/* Each definition is one line of JSON, and so is the grammar of the calls. */
+static void check_tools(const struct openai_request *r) {
+    static const struct rod_call_tags tags = {"<tool_call>", "</tool_call>"};
+    struct openai_grammar grammar;
+    size_t n_allowed = 0;
+    for (size_t i = 0; i < r->tools.n; i++) {
+        const char *line = r->tools.lines[i], *name = r->tools.names[i];
+        json_t *again = json_loads(line, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+        if (!again || strchr(line, '\n') || !*name || strlen(name) > OPENAI_TOOL_NAME_MAX) abort();
+        json_decref(again);
+        n_allowed += r->tools.allowed[i];
+    }
+    if (!r->tools.n) return;
+    if (!n_allowed || !openai_tools_grammar(r, &tags, &grammar)) abort();
+    json_t *again = json_loadb(grammar.text, grammar.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+    if (!again) abort();
+    json_decref(again);
+    free(grammar.text);
+}
+
 static void check_request(const struct openai_request *r) {
     const struct rod_sampling *s = &r->sampling;
     if (!(s->temperature >= 0 && s->temperature <= 2 && s->top_p > 0 && s->top_p <= 1 && s->repetition_penalty > 0))
@@ -48,6 +68,7 @@ static void check_request(const struct openai_request *r) {
     for (size_t i = 0; i < r->n_messages; i++) {
         if (!r->messages[i].role || r->messages[i].content[r->messages[i].content_len]) abort();
     }
+    check_tools(r);
     for (size_t i = 0; i < r->n_bias; i++) {
         if (r->bias[i].id < 0 || r->bias[i].id >= 64 || !(r->bias[i].bias >= -100 && r->bias[i].bias <= 100)) abort();
     }

@@ -18,7 +18,7 @@ def test_chat_is_the_rendered_prompt(client):
 def test_all_roles_render(client):
     messages = [{"role": "system", "content": "A."}, {"role": "user", "content": "B."}, {"role": "assistant", "content": "C."},
                 {"role": "tool", "content": "D.", "tool_call_id": "x"}, {"role": "user", "content": "E."}]
-    prompt = "<role>SYSTEM</role>A.<role>HUMAN</role>B.<role>ASSISTANT</role>C.<role>OBSERVATION</role>D.<role>HUMAN</role>E.<role>ASSISTANT</role>"
+    prompt = "<role>SYSTEM</role>A.<role>HUMAN</role>B.<role>ASSISTANT</role>C.<role>OBSERVATION</role><tool_response>\nD.\n</tool_response><role>HUMAN</role>E.<role>ASSISTANT</role>"
     chat = client.chat.completions.create(model="tales", messages=messages, max_tokens=12, temperature=0)
     plain = client.completions.create(model="tales", prompt=prompt, max_tokens=12, temperature=0)
     assert chat.choices[0].message.content == plain.choices[0].text

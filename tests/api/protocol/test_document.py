@@ -108,7 +108,12 @@ MESSAGES = [{"role": "user", "content": "a"}, {"role": "user", "content": ""}, {
             {"role": "user", "content": ["a", PART]}, {"role": "user", "content": [{**PART, "type": "input_text"}]}, {"role": "tool", "content": "a", "name": "b"},
             {"role": "assistant", "content": None}, {"role": "assistant", "content": [{**PART, "type": "output_text"}], "tool_calls": []},
             {"role": "assistant", "content": None, "tool_calls": None}, {"role": "developer", "content": "a", "name": None},
-            {"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]}, {"role": "function", "content": "a"}, {"role": None, "content": "a"}, {"content": "a"},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}, {"role": "tool", "content": "a", "tool_call_id": "b"},
+            {"role": "assistant", "function_call": {"name": "f"}}, {"role": "tool", "content": "a", "tool_call_id": 7},
+            {"role": "assistant", "tool_calls": [{"function": {"name": ""}}]}, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": 7}}]},
+            {"role": "assistant", "tool_calls": [7]}, {"role": "assistant", "tool_calls": "f"}, {"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]},
+             {"role": "function", "content": "a"}, {"role": None, "content": "a"}, {"content": "a"},
             {"role": "user", "content": 7}, {"role": "user", "content": [7]}, {"role": "user", "content": [{"type": "text"}]}, {"role": "user", "content": [None]},
             {"role": "user", "content": [{**PART, "type": "image_url"}]}, {"role": "user", "content": [{"type": "text", "text": None}]}, "a", None, []]
 
@@ -129,4 +134,4 @@ def test_messages_are_taken_as_documented(server, openapi, path):  # noqa: F811
         if answer.status != (200 if good else 400) or (not good and not answer.error["param"].startswith("messages[0]")):
             wrong.append(f"{message}: {answer!r}"[:300])
     assert not wrong, "\n".join(wrong)
-    assert n_good == 11
+    assert n_good == 15

@@ -50,7 +50,7 @@ BOTH = [
     ({"bad_words": "x"}, "bad_words"), ({"bad_words": [1]}, "bad_words"), ({"bad_words": [""]}, "bad_words"),
     ({"allowed_token_ids": 1}, "allowed_token_ids"), ({"allowed_token_ids": [-1]}, "allowed_token_ids"),
     ({"allowed_token_ids": [1] * 5000}, "allowed_token_ids"), ({"bad_words": ["x y z " * 400] * 20}, "bad_words"),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools"), ({"tool_choice": "required"}, "tool_choice"),
     ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens"), ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
     ({"prompt_logprobs": 21}, "prompt_logprobs"), ({"prompt_logprobs": -1}, "prompt_logprobs"), ({"echo": 1}, "echo"),
     ({"session_id": "a/b"}, "session_id"), ({"session_id": 7}, "session_id"), ({"session_create": True}, "session_create"),
@@ -134,7 +134,7 @@ NAMES = [  # (route, what the request adds, the field that the error names)
     *[(path, add, param) for path in ("/v1/completions", "/v1/chat/completions") for add, param in [
         ({"model": "tales" + Z}, "model"), ({"model": "\0"}, "model"), ({"session_id": "a" + Z}, "session_id"),
         ({"cache_salt": "a" + Z}, "cache_salt"), ({"stop": "a" + Z}, "stop"), ({"stop": ["a", "b" + Z]}, "stop"),
-        ({"tools": [{"type": "function"}], "tool_choice": "none" + Z}, "tools"), ({"tool_choice": "none" + Z}, "tool_choice"),
+        ({"tool_choice": "none" + Z}, "tool_choice"),
         ({"tool_choice": "auto" + Z}, "tool_choice"), ({"function_call": "none" + Z}, "function_call"), ({"modalities": ["text" + Z]}, "modalities"),
         ({"response_format": {"type": "text" + Z}}, "response_format"), ({"response_format": {"type": "json_object" + Z}}, "response_format"),
         ({"response_format": {"type": "json_schema" + Z, "json_schema": {"schema": SCHEMA}}}, "response_format"),

@@ -99,6 +99,36 @@ def test_a_replayed_message_has_its_first_id(server):
     assert first == again
 
 
+TOOL = {"name": "get_weather", "description": "Get the weather.", "input_schema": {
+    "type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"], "additionalProperties": False}}
+
+
+def test_a_call_is_a_block_whole_and_in_a_stream(claude):
+    more = {"tools": [TOOL], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}, "max_tokens": 80}
+    whole = claude.messages.create(model="tales", messages=ASK["messages"], **more, extra_body={"temperature": 0})
+    call, = [b for b in whole.content if b.type == "tool_use"]
+    assert (whole.stop_reason, call.name, list(call.input)) == ("tool_use", "get_weather", ["city"]) and call.id.startswith("toolu_")
+    with claude.messages.stream(model="tales", messages=ASK["messages"], **more, extra_body={"temperature": 0}) as stream:
+        final = stream.get_final_message()
+    same, = [b for b in final.content if b.type == "tool_use"]
+    assert (final.stop_reason, same.name, same.input) == ("tool_use", call.name, call.input)
+
+
+def test_a_result_goes_on_from_its_call(server, claude):
+    call = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Oslo"}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "rain"}]}
+    history = [ASK["messages"][0], {"role": "assistant", "content": [call]}, {"role": "user", "content": [result, {"type": "text", "text": "So?"}]}]
+    answer = claude.messages.create(model="tales", max_tokens=12, messages=history, tools=[TOOL], extra_body={"temperature": 0})
+    function = {"name": "get_weather", "description": TOOL["description"], "parameters": TOOL["input_schema"]}
+    chat = [ASK["messages"][0], {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Oslo"}'}}]},
+        {"role": "tool", "tool_call_id": "1", "content": "rain"}, {"role": "user", "content": "So?"}]
+    want = chat_text(server, chat, tools=[{"type": "function", "function": function}])
+    assert [b.text for b in answer.content] == [want]
+    count = claude.messages.count_tokens(model="tales", messages=history, tools=[TOOL])
+    assert count.input_tokens == answer.usage.input_tokens + answer.usage.cache_read_input_tokens
+
+
 @pytest.mark.parametrize("more, param", [
     ({"max_tokens": None}, "max_tokens"), ({"max_tokens": 0}, "max_tokens"), ({"messages": []}, "messages"), ({"messages": "a"}, "messages"),
     ({"messages": [{"role": "system", "content": "a"}]}, "messages[0].role"), ({"messages": [{"role": "user"}]}, "messages[0].content"),

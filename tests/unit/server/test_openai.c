@@ -112,7 +112,7 @@ static void tools_that_may_not_be_called_are_none(void **state) {
     static const char *const taken[] = {"\"tools\": [{}], \"tool_choice\": \"none\"",
                                         "\"functions\": [{}], \"function_call\": \"none\"",
                                         "\"function_call\": \"none\"", "\"function_call\": \"auto\""};
-    static const char *const refused[][2] = {{"\"tools\": [{}], \"tool_choice\": \"auto\"", "tools"},
+    static const char *const refused[][2] = {{"\"tools\": [{}], \"tool_choice\": \"auto\"", "tools[0].type"},
                                              {"\"functions\": [{}], \"function_call\": \"auto\"", "functions"},
                                              {"\"functions\": [{}], \"tool_choice\": \"none\"", "functions"},
                                              {"\"function_call\": {\"name\": \"f\"}", "function_call"},
@@ -255,7 +255,7 @@ static void faults_name_their_field(void **state) {
         {"\"expected_version\": 1.5", "expected_version"},
         {"\"cache_salt\": 1", "cache_salt"},
         {"\"cache_salt\": \"a\\u0000b\"", "cache_salt"},
-        {"\"tools\": [{}]", "tools"},
+        {"\"tools\": [{\"type\": \"function\"}]", "tools"},
         {"\"tool_choice\": \"required\"", "tool_choice"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -330,7 +330,7 @@ static void bad_messages_are_refused(void **state) {
     refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}", 400,
            "messages[0].content[0]");
     refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{}]}]}", 400,
-           "messages[0].tool_calls");
+           "messages[0].tool_calls[0]");
     refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"top_logprobs\": 2}", 400,
            "top_logprobs");
     refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"logprobs\": 2}", 400, "logprobs");

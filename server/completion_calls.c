@@ -1,0 +1,165 @@
+/* completion_calls.c - tools of a completion: the grammar that its answer follows, and the calls in what the model
+ * says.
+ */
+#include "completion_internal.h"
+#include "engine/base/fail.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+int completion_calls_open(struct completion *c, struct rod_error *err) {
+    struct openai_request *q = &c->request;
+    struct openai_grammar calls;
+    assert(q->tools.n && !c->grammar);
+    if (!rod_chat_call_tags(c->server->engine, &c->tags))
+        return rod_fail_at(err, ROD_EUNSUPPORTED, "tools", "tools have no place in the model's chat format.");
+    c->lazy = openai_tools_lazy(q);
+    if (!openai_tools_grammar(q, &c->tags, &calls)) return rod_fail_no_memory(err);
+    free(q->grammar.text);
+    q->grammar = calls;
+    return 0;
+}
+
+/* "call_" and 24 characters: of the answer's id and time, so that an answer given again has the same; and of the body,
+ * as clients may repeat their request ids. */
+static void call_id(const struct completion *c, const struct completion_choice *choice, size_t index, char *id) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz234567";
+    struct {
+        char answer[SERVER_ID_BYTES];
+        uint8_t digest[16];
+        int64_t created;
+        uint64_t choice, index;
+    } from;
+    memset(&from, 0, sizeof from);
+    memcpy(from.answer, c->answer_id, sizeof from.answer);
+    memcpy(from.digest, c->digest, sizeof from.digest);
+    from.created = c->created_unix_s;
+    from.choice = choice->index;
+    from.index = index;
+    XXH128_hash_t hash = XXH3_128bits(&from, sizeof from);
+    memcpy(id, "call_", 5);
+    for (int i = 0; i < 24; i++) {
+        uint64_t *half = i < 12 ? &hash.high64 : &hash.low64;
+        id[5 + i] = letters[*half % 32];
+        *half /= 32;
+    }
+    id[29] = 0;
+}
+
+/* ---- the parts of the answer ---- */
+
+/* The first chunk of an event has its log-probabilities and ids; the others have text alone. */
+static void send_part(struct completion *c, struct completion_choice *choice, const struct openai_part *part) {
+    char id[OPENAI_CALL_ID_BYTES];
+    struct openai_call call = {.arguments = ""};
+    struct openai_choice plain = {.index = choice->index, .text = "", .stop_id = -1};
+    struct openai_choice *shown = choice->shown ? choice->shown : &plain;
+    if (c->is_message) {
+        if (part->kind == OPENAI_PART_CALL) call_id(c, choice, choice->split.n_calls - 1, id);
+        completion_message_part(c, part, id);
+        return;
+    }
+    if (part->kind == OPENAI_PART_TEXT) {
+        shown->text = part->text;
+        shown->text_len = part->len;
+    } else {
+        call.index = choice->split.n_calls - 1;
+        shown->calls = &call;
+        shown->n_calls = 1;
+        if (part->kind == OPENAI_PART_CALL) {
+            call_id(c, choice, call.index, id);
+            call.id = id;
+            call.name = part->name;
+        } else {
+            call.arguments = part->text;
+            call.len = part->len;
+        }
+    }
+    completion_push_chunk(c, choice, shown);
+    *shown = (struct openai_choice){.index = choice->index, .text = "", .stop_id = -1};
+}
+
+static void keep_part(struct completion_choice *choice, const struct openai_part *part) {
+    if (part->kind == OPENAI_PART_TEXT) {
+        buf_add(&choice->text, part->text, part->len);
+    } else if (part->kind == OPENAI_PART_ARGUMENTS) {
+        struct completion_call *call = choice->n_calls ? &choice->calls[choice->n_calls - 1] : NULL;
+        if (call) buf_add(&call->arguments, part->text, part->len);
+        if (call && call->arguments.failed) choice->text.failed = true;
+    } else {
+        if (choice->n_calls == choice->calls_cap) {
+            const size_t cap = choice->calls_cap ? 2 * choice->calls_cap : 4;
+            struct completion_call *calls = realloc(choice->calls, cap * sizeof *calls);
+            if (!calls) {
+                choice->text.failed = true;
+                return;
+            }
+            choice->calls = calls;
+            choice->calls_cap = cap;
+        }
+        choice->calls[choice->n_calls++] = (struct completion_call){.name = part->name};
+    }
+}
+
+static void take_part(void *arg, const struct openai_part *part) {
+    struct completion_choice *choice = arg;
+    if (choice->completion->stream)
+        send_part(choice->completion, choice, part);
+    else
+        keep_part(choice, part);
+}
+
+void completion_calls_begin(struct completion *c, struct completion_choice *choice) {
+    choice->split = (struct openai_split){
+        .tools = c->request.tools.n ? &c->request.tools : NULL, .tags = c->tags, .take = take_part, .arg = choice};
+}
+
+static void check_memory(struct completion_choice *choice) {
+    if (!choice->split.held.failed) return;
+    choice->text.failed = true;
+    choice->completion->frame.failed = choice->completion->stream;
+}
+
+void completion_calls_push(struct completion_choice *choice, const char *text, size_t len,
+                           struct openai_choice *shown) {
+    choice->shown = shown;
+    openai_split_push(&choice->split, text, len);
+    choice->shown = NULL;
+    check_memory(choice);
+}
+
+void completion_calls_end(struct completion_choice *choice) {
+    openai_split_end(&choice->split);
+    check_memory(choice);
+}
+
+/* A call that a stop text has cut is not to be made. */
+bool completion_called(const struct completion *c, const struct completion_choice *choice) {
+    const struct openai_split *s = &choice->split;
+    return s->n_calls && s->whole && c->request.tools.choice != OPENAI_TOOLS_NAMED;
+}
+
+struct openai_call *completion_calls_view(const struct completion *c, const struct completion_choice *choice,
+                                          char (**ids)[OPENAI_CALL_ID_BYTES]) {
+    const size_t n = choice->n_calls;
+    *ids = n ? calloc(n, sizeof **ids) : NULL;
+    struct openai_call *calls = *ids ? calloc(n, sizeof *calls) : NULL;
+    for (size_t i = 0; calls && i < n; i++) {
+        const struct buf *arguments = &choice->calls[i].arguments;
+        call_id(c, choice, i, (*ids)[i]);
+        calls[i] = (struct openai_call){.index = (uint32_t)i,
+                                        .id = (*ids)[i],
+                                        .name = choice->calls[i].name,
+                                        .arguments = arguments->len ? arguments->data : "",
+                                        .len = arguments->len};
+    }
+    return calls;
+}
+
+void completion_calls_free(struct completion_choice *choice) {
+    for (size_t i = 0; i < choice->n_calls; i++) buf_fini(&choice->calls[i].arguments);
+    free(choice->calls);
+    openai_split_fini(&choice->split);
+}

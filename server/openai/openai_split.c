@@ -1,0 +1,191 @@
+/* openai_split.c - a generated text, cut into content and calls; see openai_tools.h.
+ *
+ *   <tool_call>
+ *   {"name": "NAME", "arguments": {...}}
+ *   </tool_call>
+ *
+ * White space between the parts may be any. A call begins for the client when its name is known and arguments begin;
+ * until then it may turn out to be text. A line break before a tag, and one between two calls, belongs to the tags. */
+#include "openai_tools.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { STATE_TEXT, STATE_HEAD, STATE_ARGUMENTS, STATE_TAIL };
+enum { MAX_HEAD = 512 }; /* bytes from the tag to the arguments, and behind them to the tag */
+
+enum match { MATCH_NO, MATCH_MORE, MATCH_YES }; /* MORE: with more bytes it may match */
+
+struct scan {
+    const char *at, *end;
+};
+
+static void scan_space(struct scan *s) {
+    while (s->at < s->end && strchr(" \t\r\n", *s->at) && *s->at) s->at++;
+}
+
+/* White space, then this word. */
+static enum match scan_word(struct scan *s, const char *word) {
+    scan_space(s);
+    for (; *word; word++, s->at++) {
+        if (s->at == s->end) return MATCH_MORE;
+        if (*s->at != *word) return MATCH_NO;
+    }
+    return MATCH_YES;
+}
+
+static enum match scan_words(struct scan *s, const char *const *words) {
+    enum match m = MATCH_YES;
+    while (m == MATCH_YES && *words) m = scan_word(s, *words++);
+    return m;
+}
+
+/* {"name": "NAME", "arguments": up to the { of the arguments. */
+static enum match scan_head(struct scan *s, const char **name, size_t *len) {
+    static const char *const before[] = {"{", "\"name\"", ":", "\"", NULL}, *const behind[] = {",", "\"arguments\"",
+                                                                                               ":", NULL};
+    enum match m = scan_words(s, before);
+    if (m != MATCH_YES) return m;
+    const char *end = memchr(s->at, '"', (size_t)(s->end - s->at));
+    if (!end) return MATCH_MORE;
+    *name = s->at;
+    *len = (size_t)(end - s->at);
+    s->at = end + 1;
+    m = scan_words(s, behind);
+    if (m != MATCH_YES) return m;
+    scan_space(s);
+    return s->at == s->end ? MATCH_MORE : *s->at == '{' ? MATCH_YES : MATCH_NO;
+}
+
+/* } and the closing tag. */
+static enum match scan_tail(struct scan *s, const char *tag) {
+    const char *const words[] = {"}", tag, NULL};
+    return scan_words(s, words);
+}
+
+/* ---- parts ---- */
+
+static void split_drop(struct openai_split *s, size_t n) {
+    assert(n <= s->held.len);
+    s->held.len -= n;
+    if (n && s->held.len) memmove(s->held.data, s->held.data + n, s->held.len);
+}
+
+static void split_text(struct openai_split *s, size_t n) {
+    if (!n) return;
+    const struct openai_part part = {.kind = OPENAI_PART_TEXT, .text = s->held.data, .len = n};
+    s->after_call = false;
+    s->take(s->arg, &part);
+    split_drop(s, n);
+}
+
+/* Bytes at the end that may begin the tag, or the line break before it. */
+static size_t split_may_begin(const struct openai_split *s) {
+    const size_t n_tag = strlen(s->tags.open);
+    size_t n = s->held.len < n_tag ? s->held.len : n_tag - 1;
+    while (n && memcmp(s->held.data + s->held.len - n, s->tags.open, n) != 0) n--;
+    return n + (s->held.len > n && s->held.data[s->held.len - n - 1] == '\n');
+}
+
+/* Each step is true where it left something to look at. */
+static bool split_step_text(struct openai_split *s) {
+    const char *tag = memmem(s->held.data, s->held.len, s->tags.open, strlen(s->tags.open));
+    if (!tag) {
+        split_text(s, s->held.len - split_may_begin(s));
+        return false;
+    }
+    size_t n = (size_t)(tag - s->held.data);
+    if (n && tag[-1] == '\n') n--;
+    split_text(s, n);
+    s->state = STATE_HEAD;
+    return true;
+}
+
+static bool split_step_head(struct openai_split *s) {
+    const size_t n_tag = strlen(s->tags.open), begin = n_tag + (s->held.data[0] == '\n' && s->tags.open[0] != '\n');
+    struct scan at = {s->held.data + begin, s->held.data + s->held.len};
+    const char *name = NULL, *known = NULL;
+    size_t len = 0;
+    enum match m = scan_head(&at, &name, &len);
+    if (m == MATCH_MORE && s->held.len > MAX_HEAD + begin) m = MATCH_NO;
+    if (m == MATCH_MORE) return false;
+    if (m == MATCH_YES) known = openai_tools_find(s->tools, name, len);
+    if (!known) { /* the tag is text, and behind it another may come */
+        split_text(s, begin);
+        s->state = STATE_TEXT;
+        return true;
+    }
+    const struct openai_part part = {.kind = OPENAI_PART_CALL, .name = known};
+    s->n_calls++;
+    s->whole = false;
+    s->take(s->arg, &part);
+    split_drop(s, (size_t)(at.at - s->held.data));
+    s->depth = 0;
+    s->in_string = s->escaped = false;
+    s->state = STATE_ARGUMENTS;
+    return true;
+}
+
+/* Whether the arguments end with this byte. */
+static bool split_ends_arguments(struct openai_split *s, char byte) {
+    if (s->in_string) {
+        if (s->escaped)
+            s->escaped = false;
+        else if (byte == '\\')
+            s->escaped = true;
+        else if (byte == '"')
+            s->in_string = false;
+        return false;
+    }
+    if (byte == '"') s->in_string = true;
+    if (byte == '{' || byte == '[') s->depth++;
+    if (byte == '}' || byte == ']') s->depth--;
+    return !s->depth;
+}
+
+static bool split_step_arguments(struct openai_split *s) {
+    size_t n = 0;
+    while (n < s->held.len && !s->whole) s->whole = split_ends_arguments(s, s->held.data[n++]);
+    const struct openai_part part = {.kind = OPENAI_PART_ARGUMENTS, .text = s->held.data, .len = n};
+    if (n) s->take(s->arg, &part);
+    split_drop(s, n);
+    if (s->whole) s->state = STATE_TAIL;
+    return s->whole;
+}
+
+/* The call is made; if its end is not as it should be, that is text. */
+static bool split_step_tail(struct openai_split *s) {
+    struct scan at = {s->held.data, s->held.data + s->held.len};
+    enum match m = scan_tail(&at, s->tags.close);
+    if (m == MATCH_MORE && s->held.len > MAX_HEAD) m = MATCH_NO;
+    if (m == MATCH_MORE) return false;
+    if (m == MATCH_YES) split_drop(s, (size_t)(at.at - s->held.data));
+    s->after_call = true;
+    s->state = STATE_TEXT;
+    return true;
+}
+
+static bool split_step(struct openai_split *s) {
+    if (!s->held.len) return false;
+    switch (s->state) {
+    case STATE_HEAD: return split_step_head(s);
+    case STATE_ARGUMENTS: return split_step_arguments(s);
+    case STATE_TAIL: return split_step_tail(s);
+    default: return split_step_text(s);
+    }
+}
+
+void openai_split_push(struct openai_split *s, const char *text, size_t len) {
+    buf_add(&s->held, text, len);
+    if (!s->tools)
+        split_text(s, s->held.len);
+    else
+        while (split_step(s)) {}
+}
+
+void openai_split_end(struct openai_split *s) {
+    if ((s->state == STATE_TEXT || s->state == STATE_HEAD) && !s->after_call) split_text(s, s->held.len);
+    buf_clear(&s->held);
+}
+
+void openai_split_fini(struct openai_split *s) { buf_fini(&s->held); }

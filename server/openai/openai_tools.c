@@ -1,0 +1,323 @@
+/* openai_tools.c - tools, tool_choice and parallel_tool_calls of a request; see openai_tools.h. */
+#include "openai_fields.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_TOOLS = 1024 };
+
+/* ---- one line of JSON ---- */
+
+static void put_string(struct buf *out, const char *text, size_t len) {
+    static const char short_forms[] = "\"\"\\\\\bb\ff\nn\rr\tt";
+    buf_putc(out, '"');
+    for (size_t i = 0; i < len; i++) {
+        size_t k = 0;
+        while (k + 2 < sizeof short_forms && short_forms[k] != text[i]) k += 2;
+        if (k + 2 < sizeof short_forms) {
+            buf_putc(out, '\\');
+            buf_putc(out, short_forms[k + 1]);
+        } else if ((unsigned char)text[i] < ' ') {
+            buf_addf(out, "\\u%04x", (unsigned char)text[i]);
+        } else {
+            buf_putc(out, text[i]);
+        }
+    }
+    buf_putc(out, '"');
+}
+
+/* The shortest decimal that is the same double. */
+static void put_real(struct buf *out, double number) {
+    char text[40];
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, number);
+        if (strtod(text, NULL) == number) break;
+    }
+    buf_puts(out, text);
+    if (!strpbrk(text, ".en")) buf_puts(out, ".0");
+}
+
+void openai_put_line(struct buf *out, const json_t *value) {
+    const char *key;
+    json_t *one;
+    size_t i;
+    bool more = false;
+    switch (json_typeof(value)) {
+    case JSON_OBJECT:
+        buf_putc(out, '{');
+        json_object_foreach((json_t *)value, key, one) {
+            if (more) buf_puts(out, ", ");
+            more = true;
+            put_string(out, key, strlen(key));
+            buf_puts(out, ": ");
+            openai_put_line(out, one);
+        }
+        buf_putc(out, '}');
+        break;
+    case JSON_ARRAY:
+        buf_putc(out, '[');
+        json_array_foreach(value, i, one) {
+            if (i) buf_puts(out, ", ");
+            openai_put_line(out, one);
+        }
+        buf_putc(out, ']');
+        break;
+    case JSON_STRING: put_string(out, json_string_value(value), json_string_length(value)); break;
+    case JSON_INTEGER: buf_int(out, json_integer_value(value)); break;
+    case JSON_REAL: put_real(out, json_real_value(value)); break;
+    case JSON_TRUE: buf_puts(out, "true"); break;
+    case JSON_FALSE: buf_puts(out, "false"); break;
+    case JSON_NULL: buf_puts(out, "null"); break;
+    }
+}
+
+/* ---- definitions ---- */
+
+static const json_t *member_of(const json_t *object, const char *name) {
+    const json_t *value = json_object_get(object, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+/* 1 to 128 of letters, digits and the marks that servers of tools put into names. */
+static bool name_is_plain(const json_t *name) {
+    static const char allowed[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-.:/";
+    const size_t n = json_string_length(name);
+    return n && n <= OPENAI_TOOL_NAME_MAX && strspn(json_string_value(name), allowed) == n;
+}
+
+/* The part that names the function: in chats one level deeper than in /v1/responses. */
+static bool check_function(const struct openai_fields *p, const char *param, const json_t *function) {
+    char field[64];
+    const json_t *parameters = member_of(function, "parameters"), *description = member_of(function, "description"),
+                 *strict = member_of(function, "strict");
+    snprintf(field, sizeof field, "%s.name", param);
+    if (!name_is_plain(json_object_get(function, "name")))
+        return field_bad(p, field, "must be 1 to %d characters of A-Z, a-z, 0-9, '_', '-', '.', ':' and '/'",
+                         OPENAI_TOOL_NAME_MAX);
+    snprintf(field, sizeof field, "%s.description", param);
+    if (description && !json_is_string(description))
+        return field_bad(p, field, "must be a string, not %s", field_type(description));
+    snprintf(field, sizeof field, "%s.parameters", param);
+    if (parameters && !json_is_object(parameters))
+        return field_bad(p, field, "must be a JSON Schema, not %s", field_type(parameters));
+    snprintf(field, sizeof field, "%s.strict", param);
+    if (strict && !json_is_boolean(strict))
+        return field_bad(p, field, "must be true or false, not %s", field_type(strict));
+    return true;
+}
+
+/* As a chat has it, whichever route it came by: the model reads one form. */
+static void put_flat_definition(struct buf *out, const json_t *tool) {
+    const char *key;
+    json_t *value;
+    bool more = false;
+    buf_puts(out, "{\"type\": \"function\", \"function\": {");
+    json_object_foreach((json_t *)tool, key, value) {
+        if (!strcmp(key, "type")) continue;
+        if (more) buf_puts(out, ", ");
+        more = true;
+        put_string(out, key, strlen(key));
+        buf_puts(out, ": ");
+        openai_put_line(out, value);
+    }
+    buf_puts(out, "}}");
+}
+
+static bool take_tool(const struct openai_fields *p, const json_t *tool, bool flat, struct openai_tools *out) {
+    char param[48];
+    snprintf(param, sizeof param, "tools[%zu]", out->n);
+    if (!json_is_object(tool)) return field_bad(p, param, "must be an object, not %s", field_type(tool));
+    const json_t *type = json_object_get(tool, "type"), *function = flat ? tool : json_object_get(tool, "function");
+    if (!field_is(type, "function")) {
+        snprintf(param, sizeof param, "tools[%zu].type", out->n);
+        return field_bad(p, param, "must be function: the server runs no tools of its own");
+    }
+    if (!flat) snprintf(param, sizeof param, "tools[%zu].function", out->n);
+    if (!json_is_object(function)) return field_bad(p, param, "is missing");
+    if (!check_function(p, param, function)) return false;
+    struct buf line = {0};
+    size_t len;
+    if (flat)
+        put_flat_definition(&line, tool);
+    else
+        openai_put_line(&line, tool);
+    out->lines[out->n] = buf_take(&line, NULL);
+    out->names[out->n] = field_copy(json_object_get(function, "name"), &len);
+    out->n++;
+    return (out->lines[out->n - 1] && out->names[out->n - 1]) || field_no_memory(p);
+}
+
+/* ---- the choice ---- */
+
+static const char *const choice_message =
+    "must be none, auto, required, or an object of type function or allowed_tools that names tools";
+
+/* {"function": {"name"}} of a chat, {"name"} of a response. */
+static const json_t *named_by(const json_t *choice) {
+    const json_t *function = member_of(choice, "function");
+    return json_object_get(function ? function : choice, "name");
+}
+
+static bool allow_named(const struct openai_fields *p, const json_t *choice, struct openai_tools *out) {
+    const json_t *name = named_by(choice);
+    bool found = false;
+    if (!field_is(json_object_get(choice, "type"), "function") || !json_is_string(name))
+        return field_bad(p, "tool_choice", "%s", choice_message);
+    for (size_t i = 0; i < out->n; i++)
+        if (field_is(name, out->names[i])) found = out->allowed[i] = true;
+    return found || field_bad(p, "tool_choice", "names '%.64s', which is not among tools", json_string_value(name));
+}
+
+/* The model reads all tools, so that the prompt's beginning stays, and calls some. */
+static bool allow_listed(const struct openai_fields *p, const json_t *choice, struct openai_tools *out) {
+    const json_t *inner = member_of(choice, "allowed_tools"), *of = inner ? inner : choice, *one;
+    const json_t *mode = json_object_get(of, "mode"), *list = json_object_get(of, "tools");
+    size_t i;
+    if (!field_is(mode, "auto") && !field_is(mode, "required"))
+        return field_bad(p, "tool_choice", "of type allowed_tools must have mode auto or required");
+    if (!json_array_size(list)) return field_bad(p, "tool_choice", "of type allowed_tools must name tools");
+    out->choice = field_is(mode, "auto") ? OPENAI_TOOLS_AUTO : OPENAI_TOOLS_REQUIRED;
+    json_array_foreach(list, i, one) {
+        if (!allow_named(p, one, out)) return false;
+    }
+    return true;
+}
+
+static bool take_choice(const struct openai_fields *p, const json_t *choice, struct openai_tools *out) {
+    if (json_is_object(choice)) {
+        if (field_is(json_object_get(choice, "type"), "allowed_tools")) return allow_listed(p, choice, out);
+        out->choice = OPENAI_TOOLS_NAMED;
+        return allow_named(p, choice, out);
+    }
+    for (size_t i = 0; i < out->n; i++) out->allowed[i] = true;
+    if (!choice || field_is(choice, "auto")) return true;
+    out->choice = OPENAI_TOOLS_REQUIRED;
+    return field_is(choice, "required") || field_bad(p, "tool_choice", "%s", choice_message);
+}
+
+/* ---- all of it ---- */
+
+static bool put_schemas(const struct openai_fields *p, const json_t *tools, bool flat, struct openai_tools *out) {
+    const json_t *tool;
+    size_t i, n = 0;
+    buf_putc(&out->schemas, '[');
+    json_array_foreach(tools, i, tool) {
+        const json_t *function = flat ? tool : json_object_get(tool, "function");
+        const json_t *parameters = member_of(function, "parameters");
+        if (!out->allowed[i]) continue;
+        buf_puts(&out->schemas, n++ ? ",{\"name\":" : "{\"name\":");
+        put_string(&out->schemas, out->names[i], strlen(out->names[i]));
+        if (json_is_true(member_of(function, "strict"))) buf_puts(&out->schemas, ",\"strict\":true");
+        if (parameters) {
+            buf_puts(&out->schemas, ",\"parameters\":");
+            openai_put_line(&out->schemas, parameters);
+        }
+        buf_putc(&out->schemas, '}');
+    }
+    buf_putc(&out->schemas, ']');
+    return !out->schemas.failed || field_no_memory(p);
+}
+
+static bool take_tools(const struct openai_fields *p, const json_t *tools, bool flat, struct openai_tools *out) {
+    const size_t n = json_array_size(tools);
+    const json_t *tool;
+    size_t i;
+    if (n > MAX_TOOLS) return field_bad(p, "tools", "has %zu tools, %d are allowed", n, MAX_TOOLS);
+    out->lines = calloc(n, sizeof *out->lines);
+    out->names = calloc(n, sizeof *out->names);
+    out->allowed = calloc(n, sizeof *out->allowed);
+    if (!out->lines || !out->names || !out->allowed) return field_no_memory(p);
+    json_array_foreach(tools, i, tool) {
+        if (!take_tool(p, tool, flat, out)) return false;
+    }
+    assert(out->n == n);
+    return true;
+}
+
+/* Tools with the choice none are left out: the model is to write text. */
+bool openai_parse_tools(const struct openai_fields *p, bool flat, struct openai_tools *out) {
+    const json_t *tools = field_get(p, "tools"), *choice = field_get(p, "tool_choice");
+    assert(!out->n && !out->lines);
+    out->parallel = true;
+    if (!field_bool(p, "parallel_tool_calls", &out->parallel)) return false;
+    if (field_is(choice, "none")) return true;
+    if (tools && !json_is_array(tools)) return field_bad(p, "tools", "must be an array, not %s", field_type(tools));
+    if (!json_array_size(tools)) {
+        if (!choice || field_is(choice, "auto")) return true;
+        return field_bad(p, "tool_choice", "must come with tools");
+    }
+    return take_tools(p, tools, flat, out) && take_choice(p, choice, out) && put_schemas(p, tools, flat, out);
+}
+
+void openai_tools_fini(struct openai_tools *t) {
+    for (size_t i = 0; i < t->n; i++) {
+        free(t->lines[i]);
+        free(t->names[i]);
+    }
+    free(t->lines);
+    free(t->names);
+    free(t->allowed);
+    buf_fini(&t->schemas);
+    *t = (struct openai_tools){0};
+}
+
+const char *openai_tools_find(const struct openai_tools *t, const char *name, size_t len) {
+    for (size_t i = 0; i < t->n; i++)
+        if (t->allowed[i] && strlen(t->names[i]) == len && !memcmp(t->names[i], name, len)) return t->names[i];
+    return NULL;
+}
+
+/* ---- the grammar of the answer ---- */
+
+/* The name by which the grammar of calls knows the grammar that content follows; NULL: it cannot stand beside calls. */
+static const char *content_kind(const struct openai_grammar *content) {
+    switch (content->kind) {
+    case ROD_GRAMMAR_JSON_OBJECT: return "json_object";
+    case ROD_GRAMMAR_JSON_SCHEMA: return "json_schema";
+    case ROD_GRAMMAR_REGEX: return "regex";
+    case ROD_GRAMMAR_CHOICE: return "choice";
+    default: return NULL;
+    }
+}
+
+bool openai_tools_lazy(const struct openai_request *q) {
+    return q->tools.n && q->tools.choice == OPENAI_TOOLS_AUTO && !q->grammar.text;
+}
+
+bool openai_tools_again(const struct openai_request *q) {
+    return q->tools.parallel && q->tools.choice != OPENAI_TOOLS_NAMED;
+}
+
+bool openai_check_tools(const struct openai_fields *p, const struct openai_request *q) {
+    const struct openai_grammar *content = &q->grammar;
+    if (!q->tools.n || !content->text || content_kind(content)) return true;
+    return field_bad(p, content->param, "and tools exclude each other");
+}
+
+bool openai_tools_grammar(const struct openai_request *q, const struct rod_call_tags *tags,
+                          struct openai_grammar *out) {
+    const struct openai_grammar *content = &q->grammar;
+    const bool with_content = content->text && q->tools.choice == OPENAI_TOOLS_AUTO;
+    struct buf text = {0};
+    assert(q->tools.n && (!content->text || content_kind(content)));
+    buf_puts(&text, "{\"open\":");
+    put_string(&text, tags->open, strlen(tags->open));
+    buf_puts(&text, ",\"close\":");
+    put_string(&text, tags->close, strlen(tags->close));
+    if (openai_tools_lazy(q)) buf_puts(&text, ",\"lazy\":true");
+    if (openai_tools_again(q)) buf_puts(&text, ",\"many\":true");
+    if (with_content) {
+        buf_addf(&text, ",\"content\":{\"kind\":\"%s\",\"text\":", content_kind(content));
+        put_string(&text, content->text, content->len);
+        buf_putc(&text, '}');
+    }
+    buf_puts(&text, ",\"tools\":");
+    if (q->tools.schemas.failed) text.failed = true;
+    buf_add(&text, q->tools.schemas.data, q->tools.schemas.len);
+    buf_putc(&text, '}');
+    *out = (struct openai_grammar){.kind = ROD_GRAMMAR_CALLS, .param = "tools"};
+    out->text = buf_take(&text, &out->len);
+    return out->text != NULL;
+}

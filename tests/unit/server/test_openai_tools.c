@@ -1,0 +1,228 @@
+/* test_openai_tools.c - tools of a request: what the model reads of them and may call; and what a model says, cut into
+ * content and calls. */
+#include "server/openai/openai.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static const struct openai_defaults defaults = {
+    .model_name = "tales", .vocab_size = 1000, .temperature = 1, .top_p = 1, .repetition_penalty = 1, .top_k = -1};
+
+#define TOOLS                                                                                                          \
+    "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"strict\": true, \"parameters\": "          \
+    "{\"b\":0.1,\"a\":[1e30,-2.0,\"\\u00e9\\n\\u0001/\\u007f\"]}}}, {\"function\": {\"name\": \"g.h:i\"}, "            \
+    "\"type\": \"function\"}]"
+
+static int parse(const char *fields, struct openai_request *out, struct openai_error *err) {
+    char body[2048];
+    snprintf(body, sizeof body, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], %s}", fields);
+    return openai_parse(OPENAI_CHAT, body, strlen(body), &defaults, out, err);
+}
+
+static void accept(const char *fields, struct openai_request *out) {
+    struct openai_error err;
+    if (parse(fields, out, &err)) fail_msg("%s is refused: %s", fields, err.message);
+}
+
+static void refuse(const char *fields, const char *param) {
+    struct openai_request r;
+    struct openai_error err = {0};
+    if (!parse(fields, &r, &err)) fail_msg("%s is accepted", fields);
+    if (err.http != 400 || strcmp(err.param, param) != 0)
+        fail_msg("%s: %u at '%s' (%s), not at '%s'", fields, err.http, err.param, err.message, param);
+}
+
+/* As Python's json.dumps does with ensure_ascii=False. */
+static void definitions_keep_their_order_and_have_one_line(void **state) {
+    (void)state;
+    struct openai_request r;
+    accept(TOOLS, &r);
+    assert_int_equal(r.tools.n, 2);
+    assert_string_equal(
+        r.tools.lines[0],
+        "{\"type\": \"function\", \"function\": {\"name\": \"f\", \"strict\": true, \"parameters\": {\"b\": "
+        "0.1, \"a\": [1e+30, -2.0, \"\xc3\xa9\\n\\u0001/\x7f\"]}}}");
+    assert_string_equal(r.tools.lines[1], "{\"function\": {\"name\": \"g.h:i\"}, \"type\": \"function\"}");
+    assert_true(r.tools.parallel);
+    assert_true(openai_tools_lazy(&r) && openai_tools_again(&r));
+    openai_request_fini(&r);
+}
+
+static void the_choice_says_what_may_be_called(void **state) {
+    (void)state;
+    static const struct {
+        const char *choice;
+        enum openai_tool_choice kind;
+        bool f, g, lazy, again;
+    } cases[] = {
+        {"null", OPENAI_TOOLS_AUTO, true, true, true, true},
+        {"\"auto\", \"parallel_tool_calls\": false", OPENAI_TOOLS_AUTO, true, true, true, false},
+        {"\"required\"", OPENAI_TOOLS_REQUIRED, true, true, false, true},
+        {"{\"type\": \"function\", \"function\": {\"name\": \"f\"}}", OPENAI_TOOLS_NAMED, true, false, false, false},
+        {"{\"type\": \"allowed_tools\", \"allowed_tools\": {\"mode\": \"auto\", \"tools\": [{\"type\": \"function\", "
+         "\"function\": {\"name\": \"g.h:i\"}}]}}",
+         OPENAI_TOOLS_AUTO, false, true, true, true},
+        {"{\"type\": \"allowed_tools\", \"mode\": \"required\", \"tools\": [{\"type\": \"function\", \"name\": "
+         "\"f\"}]}",
+         OPENAI_TOOLS_REQUIRED, true, false, false, true},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char fields[1024];
+        struct openai_request r;
+        snprintf(fields, sizeof fields, "%s, \"tool_choice\": %s", TOOLS, cases[i].choice);
+        accept(fields, &r);
+        if (r.tools.choice != cases[i].kind || r.tools.allowed[0] != cases[i].f || r.tools.allowed[1] != cases[i].g ||
+            openai_tools_lazy(&r) != cases[i].lazy || openai_tools_again(&r) != cases[i].again)
+            fail_msg("%s: %d, may call %d %d, lazy %d, again %d", cases[i].choice, (int)r.tools.choice,
+                     r.tools.allowed[0], r.tools.allowed[1], openai_tools_lazy(&r), openai_tools_again(&r));
+        assert_int_equal(openai_tools_find(&r.tools, "f", 1) != NULL, cases[i].f);
+        assert_null(openai_tools_find(&r.tools, "g", 1));
+        openai_request_fini(&r);
+    }
+    struct openai_request r;
+    accept(TOOLS ", \"tool_choice\": \"none\"", &r);
+    assert_int_equal(r.tools.n, 0);
+    openai_request_fini(&r);
+}
+
+static void bad_tools_are_named(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"\"tools\": {}", "tools"},
+        {"\"tools\": [7]", "tools[0]"},
+        {"\"tools\": [{\"type\": \"web_search\"}]", "tools[0].type"},
+        {"\"tools\": [{\"type\": \"function\"}]", "tools[0].function"},
+        {"\"tools\": [{\"type\": \"function\", \"function\": {}}]", "tools[0].function.name"},
+        {"\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"a\\\"\"}}]", "tools[0].function.name"},
+        {"\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"a\", \"description\": 7}}]",
+         "tools[0].function.description"},
+        {"\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"a\", \"parameters\": []}}]",
+         "tools[0].function.parameters"},
+        {"\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"a\", \"strict\": 1}}]",
+         "tools[0].function.strict"},
+        {TOOLS ", \"tool_choice\": \"any\"", "tool_choice"},
+        {TOOLS ", \"tool_choice\": 7", "tool_choice"},
+        {TOOLS ", \"tool_choice\": {\"type\": \"function\", \"function\": {\"name\": \"x\"}}", "tool_choice"},
+        {TOOLS ", \"tool_choice\": {\"type\": \"allowed_tools\", \"mode\": \"none\", \"tools\": []}", "tool_choice"},
+        {TOOLS ", \"parallel_tool_calls\": 1", "parallel_tool_calls"},
+        {TOOLS ", \"structured_outputs\": {\"grammar\": \"root ::= [a]\"}", "structured_outputs.grammar"},
+        {"\"functions\": [{\"name\": \"f\"}]", "functions"},
+        {"\"tool_choice\": \"required\"", "tool_choice"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) refuse(cases[i][0], cases[i][1]);
+}
+
+static void histories_have_calls_and_results(void **state) {
+    (void)state;
+    static const char body[] =
+        "{\"messages\": [{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"a\", \"type\": "
+        "\"function\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\":  1}\"}}, {\"function\": {\"name\": "
+        "\"g\", \"arguments\": {\"b\": 2}}}]}, {\"role\": \"tool\", \"tool_call_id\": \"a\", \"content\": \"4\"}, "
+        "{\"role\": \"assistant\", \"function_call\": {\"name\": \"h\"}}]}";
+    struct openai_request r;
+    struct openai_error err;
+    if (openai_parse(OPENAI_CHAT, body, sizeof body - 1, &defaults, &r, &err)) fail_msg("%s", err.message);
+    assert_int_equal(r.messages[0].n_calls, 2);
+    assert_string_equal(r.messages[0].calls[0].arguments, "{\"a\":  1}"); /* byte for byte */
+    assert_string_equal(r.messages[0].calls[1].arguments, "{\"b\": 2}");
+    assert_int_equal(r.messages[1].n_calls, 0);
+    assert_string_equal(r.messages[2].calls[0].name, "h");
+    assert_string_equal(r.messages[2].calls[0].arguments, "");
+    openai_request_fini(&r);
+}
+
+/* ---- what a model says ---- */
+
+static void take(void *arg, const struct openai_part *part) {
+    struct buf *out = arg;
+    if (part->kind == OPENAI_PART_CALL)
+        buf_addf(out, "[%s:", part->name);
+    else
+        buf_add(out, part->text, part->len);
+}
+
+#define CALL(name, arguments) "<tool_call>\n{\"name\": \"" name "\", \"arguments\": " arguments "}\n</tool_call>"
+
+/* The parts as one text, "[name:arguments" for a call, however the text arrives. */
+static void reads(const char *text, const char *want, unsigned n_calls, bool whole) {
+    char *names[] = {(char *)"f", (char *)"g", (char *)"hidden"};
+    bool allowed[] = {true, true, false};
+    const struct openai_tools tools = {.names = names, .allowed = allowed, .n = 3};
+    for (size_t step = 1; step <= strlen(text); step++) {
+        struct buf out = {0};
+        struct openai_split s = {.tools = &tools, .tags = {"<tool_call>", "</tool_call>"}, .take = take, .arg = &out};
+        for (size_t at = 0; at < strlen(text); at += step)
+            openai_split_push(&s, text + at, strlen(text) - at < step ? strlen(text) - at : step);
+        openai_split_end(&s);
+        buf_putc(&out, 0);
+        if (strcmp(out.data, want) != 0) fail_msg("%s by %zu: '%s', not '%s'", text, step, out.data, want);
+        if (s.n_calls != n_calls || (n_calls && s.whole != whole))
+            fail_msg("%s by %zu: %u calls, the last whole: %d", text, step, s.n_calls, s.whole);
+        openai_split_fini(&s);
+        buf_fini(&out);
+    }
+}
+
+static void calls_are_found_in_what_a_model_says(void **state) {
+    (void)state;
+    reads("Just text < 7 <tool", "Just text < 7 <tool", 0, false);
+    reads(CALL("f", "{}"), "[f:{}", 1, true);
+    reads("Well.\n" CALL("f", "{\"a\": 1}"), "Well.[f:{\"a\": 1}", 1, true);
+    reads("Well." CALL("f", "{}") "\n", "Well.[f:{}", 1, true);
+    reads(CALL("f", "{}") "\n" CALL("g", "{\"a\": {\"b\": \"}\\\"]</tool_call>\"}}"),
+          "[f:{}[g:{\"a\": {\"b\": \"}\\\"]</tool_call>\"}}", 2, true);
+    reads("<tool_call>{ \"name\" :\"f\",\n\"arguments\":{}}</tool_call>", "[f:{}", 1, true);
+    reads(CALL("f", "{}") " and then", "[f:{} and then", 1, true);
+}
+
+static void what_is_no_call_stays_text(void **state) {
+    (void)state;
+    reads(CALL("other", "{}"), CALL("other", "{}"), 0, false);
+    reads("\n" CALL("hidden", "{}"), "\n" CALL("hidden", "{}"), 0, false);
+    reads("<tool_call>\n{\"name\": \"f\", \"arguments\": 7}", "<tool_call>\n{\"name\": \"f\", \"arguments\": 7}", 0,
+          false);
+    reads("<tool_call>\n{\"name\": \"f", "<tool_call>\n{\"name\": \"f", 0, false); /* cut in the head */
+    reads("<tool_call><tool_call>\n" CALL("f", "{}"), "<tool_call><tool_call>[f:{}", 1, true);
+}
+
+static void a_call_that_is_cut_is_not_whole(void **state) {
+    (void)state;
+    reads("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"", "[f:{\"a\": \"", 1, false);
+    reads(CALL("f", "{}") "\n<tool_call>\n{\"name\": \"g\", \"arguments\": {", "[f:{}[g:{", 2, false);
+    reads(CALL("f", "{}") "\n<tool_call>\n{\"na", "[f:{}", 1, true); /* its beginning is no text */
+    reads(CALL("f", "{}") "\n<tool_c", "[f:{}", 1, true);
+    reads("<tool_call>\n{\"name\": \"f\", \"arguments\": {}", "[f:{}", 1, true); /* all but its end */
+}
+
+/* A head that never ends is no reason to keep all of it. */
+static void a_head_without_an_end_is_text_after_a_while(void **state) {
+    (void)state;
+    struct buf out = {0};
+    struct openai_tools tools = {0};
+    struct openai_split s = {.tools = &tools, .tags = {"<tool_call>", "</tool_call>"}, .take = take, .arg = &out};
+    openai_split_push(&s, "<tool_call>", 11);
+    for (int i = 0; i < 2000; i++) openai_split_push(&s, " ", 1);
+    assert_true(s.held.len < 600);
+    openai_split_end(&s);
+    assert_int_equal(out.len, 2011);
+    openai_split_fini(&s);
+    buf_fini(&out);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(definitions_keep_their_order_and_have_one_line),
+        cmocka_unit_test(the_choice_says_what_may_be_called),
+        cmocka_unit_test(bad_tools_are_named),
+        cmocka_unit_test(histories_have_calls_and_results),
+        cmocka_unit_test(calls_are_found_in_what_a_model_says),
+        cmocka_unit_test(what_is_no_call_stays_text),
+        cmocka_unit_test(a_call_that_is_cut_is_not_whole),
+        cmocka_unit_test(a_head_without_an_end_is_text_after_a_while),
+    };
+    return cmocka_run_group_tests_name("tools", tests, NULL, NULL);
+}
