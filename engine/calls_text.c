@@ -3,6 +3,8 @@
 #include "engine/text/fim.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
 
 static int calls_need_tokenizer(const struct rod_engine *e, struct rod_error *err) {
     if (e->parts.tokenizer) return 0;
@@ -65,17 +67,17 @@ int rod_grammar_open(const struct rod_engine *e, enum rod_grammar_kind kind, con
 }
 
 /* The chat in the words of the model's format; *plain is the caller's. */
-static int calls_plain(const struct rod_engine *e, const struct rod_chat *chat, struct rod_message **plain, size_t *n,
-                       struct rod_error *err) {
+static int calls_plain(const struct rod_engine *e, const struct rod_chat *chat, bool with_tools,
+                       struct rod_message **plain, size_t *n, struct rod_error *err) {
     int rc = calls_need_tokenizer(e, err);
-    return rc ? rc : chat_plain(e->parts.chat, chat, true, plain, n, err);
+    return rc ? rc : chat_plain(e->parts.chat, chat, with_tools, plain, n, err);
 }
 
 int rod_chat_encode(const struct rod_engine *e, const struct rod_chat *chat, int32_t **ids, size_t *n_ids,
                     struct rod_error *err) {
     struct rod_message *plain;
     size_t n;
-    int rc = calls_plain(e, chat, &plain, &n, err);
+    int rc = calls_plain(e, chat, true, &plain, &n, err);
     if (rc) return rc;
     rc = chat_encode(e->parts.chat, e->parts.tokenizer, plain, n, chat->generation, ids, n_ids, err);
     free(plain);
@@ -88,7 +90,7 @@ void rod_chat_marks(const struct rod_engine *e, const struct rod_chat *chat, con
     size_t n;
     *marks = NULL;
     *n_marks = 0;
-    if (calls_plain(e, chat, &plain, &n, NULL)) return;
+    if (calls_plain(e, chat, true, &plain, &n, NULL)) return;
     chat_marks(e->parts.chat, e->parts.tokenizer, plain, n, ids, n_ids, marks, n_marks);
     free(plain);
 }
@@ -110,15 +112,46 @@ static int calls_encode_turn(const struct rod_engine *e, const struct rod_messag
     return rc;
 }
 
+/* Never 0. */
+static uint64_t calls_hash_tools(const struct rod_chat *chat) {
+    uint64_t hash = 0;
+    for (size_t i = 0; i < chat->n_tools; i++)
+        hash = XXH3_64bits_withSeed(chat->tools[i], strlen(chat->tools[i]), hash + 1);
+    return hash ? hash : 1;
+}
+
+/* The turn of a session that has read these tools before. */
+static int calls_encode_known(const struct rod_engine *e, const struct rod_chat *chat, struct rod_turn *turn,
+                              struct rod_error *err) {
+    const struct chat *c = e->parts.chat;
+    const struct tokenizer *t = e->parts.tokenizer;
+    struct rod_message *plain;
+    size_t n;
+    int rc = calls_plain(e, chat, false, &plain, &n, err);
+    if (rc) return rc;
+    rc = chat_encode_more(c, t, plain, n, chat->generation, false, &turn->if_known, &turn->n_if_known, err);
+    if (!rc && chat_closes(c))
+        rc =
+            chat_encode_more(c, t, plain, n, chat->generation, true, &turn->if_known_open, &turn->n_if_known_open, err);
+    free(plain);
+    turn->tools = calls_hash_tools(chat);
+    return rc;
+}
+
 int rod_chat_encode_turn(const struct rod_engine *e, const struct rod_chat *chat, struct rod_turn *turn, int32_t **ids,
                          size_t *n_ids, struct rod_error *err) {
     struct rod_message *plain;
     size_t n;
-    int rc = calls_plain(e, chat, &plain, &n, err);
+    int rc = calls_plain(e, chat, true, &plain, &n, err);
     if (rc) return rc;
     rc = calls_encode_turn(e, plain, n, chat->generation, turn, ids, n_ids, err);
-    turn->leaves_open = chat->generation;
     free(plain);
+    turn->leaves_open = chat->generation;
+    if (rc || !chat->n_tools) return rc;
+    rc = calls_encode_known(e, chat, turn, err);
+    if (!rc) return 0;
+    free(*ids);
+    *ids = NULL;
     return rc;
 }
 
@@ -126,7 +159,7 @@ int rod_chat_render(const struct rod_engine *e, const struct rod_chat *chat, cha
                     struct rod_error *err) {
     struct rod_message *plain;
     size_t n;
-    int rc = calls_plain(e, chat, &plain, &n, err);
+    int rc = calls_plain(e, chat, true, &plain, &n, err);
     if (rc) return rc;
     rc = chat_render(e->parts.chat, plain, n, chat->generation, text, len, err);
     free(plain);

@@ -233,7 +233,7 @@ int rod_chat_encode(const struct rod_engine *engine, const struct rod_chat *chat
  * malloc'd or NULL. */
 void rod_chat_marks(const struct rod_engine *engine, const struct rod_chat *chat, const int32_t *ids, size_t n_ids,
                     size_t **marks, size_t *n_marks);
-/* The same for a session's next turn: *ids, and in turn what is read instead (if_empty, if_open, leaves_open). */
+/* The same for a session's next turn: *ids, and in turn what is read instead (if_... , leaves_open, tools). */
 struct rod_turn;
 int rod_chat_encode_turn(const struct rod_engine *engine, const struct rod_chat *chat, struct rod_turn *turn,
                          int32_t **ids, size_t *n_ids, struct rod_error *err);
@@ -319,6 +319,10 @@ struct rod_turn {
     int32_t *if_empty, *if_open;
     size_t n_if_empty, n_if_open;
     bool leaves_open;
+    /* These instead where the session's last tools are these ones (both, with tools alone): without the definitions. */
+    int32_t *if_known, *if_known_open;
+    size_t n_if_known, n_if_known_open;
+    uint64_t tools; /* a hash of the definitions in the prompt; 0 = none, and the session's stay */
     bool has_expected;
     uint64_t expected_version; /* the session's version before the turn, else ROD_EVERSION */
     /* The finished answer is stored with the version. A later turn with the same key and digest gets it again as

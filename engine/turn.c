@@ -69,6 +69,8 @@ int turn_check(const struct rod_engine *e, const struct rod_request *r, struct r
     int rc = sessions_check(e->sessions, r->turn, err);
     if (!rc) rc = turn_check_ids(e, r->turn->if_empty, r->turn->n_if_empty, err);
     if (!rc) rc = turn_check_ids(e, r->turn->if_open, r->turn->n_if_open, err);
+    if (!rc) rc = turn_check_ids(e, r->turn->if_known, r->turn->n_if_known, err);
+    if (!rc) rc = turn_check_ids(e, r->turn->if_known_open, r->turn->n_if_known_open, err);
     return rc;
 }
 
@@ -80,14 +82,23 @@ void turn_arrive(struct rod_engine *e, struct active *a) {
 
 /* ---- its session is there; on a thread of the sessions ---- */
 
-/* The one that fits how the session stands. */
-static void turn_choose_prompt(struct rod_request *r, bool empty, bool open) {
+/* The one that fits how the session stands: empty, with an answer left open, with these tools read before. */
+static void turn_choose_prompt(struct rod_request *r, bool empty, bool open, bool known) {
     struct rod_turn *t = r->turn;
-    int32_t **ids = empty && t->if_empty ? &t->if_empty : open && t->if_open ? &t->if_open : NULL;
-    if (!ids) return;
+    int32_t **ids = NULL;
+    size_t n = 0;
+    if (empty) {
+        ids = &t->if_empty, n = t->n_if_empty;
+    } else if (known) {
+        ids = open && t->if_known_open ? &t->if_known_open : &t->if_known;
+        n = ids == &t->if_known ? t->n_if_known : t->n_if_known_open;
+    } else if (open) {
+        ids = &t->if_open, n = t->n_if_open;
+    }
+    if (!ids || !*ids) return;
     free(r->prompt);
     r->prompt = *ids;
-    r->n_prompt = ids == &t->if_empty ? t->n_if_empty : t->n_if_open;
+    r->n_prompt = n;
     *ids = NULL;
     while (r->n_marks && r->marks[r->n_marks - 1] >= r->n_prompt) r->n_marks--; /* hints for the other prompt */
 }
@@ -108,7 +119,7 @@ static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *er
     struct rod_request *r = a->request;
     const struct session_snapshot *p = turn->snapshot;
     assert(!r->state && a->sched.state == SCHED_NONE);
-    turn_choose_prompt(r, p->n_tok == 0, turn->open);
+    turn_choose_prompt(r, p->n_tok == 0, turn->open, r->turn->tools && r->turn->tools == turn->tools);
     if (!r->n_prompt && p->pending < 0)
         return rod_fail_at(err, ROD_EINVALID, "prompt",
                            "The turn has no new tokens, and the session's last turn left none to go on from.");
@@ -123,6 +134,7 @@ static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *er
         a->text.detok.n_held = p->n_held;
     }
     turn->open = r->turn->leaves_open;
+    if (r->turn->tools) turn->tools = r->turn->tools;
     if (!r->turn->idempotency_key || !r->turn->label || !session_answer_label(&turn->answer, r->turn->label)) return 0;
     return rod_fail_no_memory(err);
 }

@@ -130,6 +130,8 @@ void completion_session_free(struct rod_turn *r) {
     free(r->label);
     free(r->if_empty);
     free(r->if_open);
+    free(r->if_known);
+    free(r->if_known_open);
     free(r);
 }
 

@@ -34,6 +34,8 @@ static void request_free_turn(struct rod_turn *turn) {
     free(turn->from);
     free(turn->if_empty);
     free(turn->if_open);
+    free(turn->if_known);
+    free(turn->if_known_open);
     free(turn->idempotency_key);
     free(turn->label);
     free(turn);

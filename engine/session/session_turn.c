@@ -201,6 +201,7 @@ void session_turn_open(struct sessions *s, struct session_turn *t) {
     if (!t->rc && !t->replay.head) {
         t->rc = turn_check_version(t, &t->err);
         t->open = t->metadata.open;
+        t->tools = t->metadata.tools;
         if (!t->rc) t->rc = s->config.begin(s->config.arg, t, &t->err);
         session_snapshot_release(t->snapshot); /* it may leave host memory while the turn runs */
         t->snapshot = NULL;
@@ -224,6 +225,7 @@ static int turn_next_version(struct session_turn *t) {
     m->n_tok = t->snapshot->n_tok;
     m->state_bytes = session_snapshot_bytes(t->snapshot);
     m->open = t->open;
+    m->tools = t->tools;
     if (!t->ask->idempotency_key) return 0;
     struct session_answers *answers =
         session_answers_add(t->answers, t->ask->idempotency_key, t->ask->digest, m->version, &t->answer);

@@ -158,6 +158,7 @@ int session_view_fork(struct sessions *s, const char *tenant, const char *from, 
     fork->n_tok = view->metadata.n_tok;
     fork->state_bytes = view->metadata.state_bytes;
     fork->open = view->metadata.open;
+    fork->tools = view->metadata.tools;
     memcpy(fork->parent, from, strlen(from) + 1);
     return 0;
 }

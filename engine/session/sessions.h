@@ -31,10 +31,11 @@ struct session_turn {
     const struct rod_turn *ask;
     uint64_t deadline_ns; /* of clock_now_ns: a turn that has not begun by then is ROD_ETIMEDOUT; 0 = none */
     void *user;
-    /* For begin, and no longer: where the conversation stands; open: an answer was left open. For sessions_end: where
-     * it stands now. */
+    /* For begin, and no longer: where the conversation stands; open: an answer was left open; tools: those that were
+     * read last. For sessions_end: where it stands now. */
     struct session_snapshot *snapshot;
     bool open;
+    uint64_t tools;
     struct session_answer answer; /* written while it runs, where ask has a key */
     /* After back: RUN, or OVER with rc 0 (committed as metadata.version, or replayed as these events) or an error. */
     enum session_stage stage;

@@ -8,7 +8,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { FORM = 1, FLAG_PINNED = 1, FLAG_OPEN = 2, META_FIXED = 2 + 3 * 8, SEEN_BYTES = 8 };
+enum {
+    FORM = 1,
+    FLAG_PINNED = 1,
+    FLAG_OPEN = 2,
+    FLAG_TOOLS = 4,
+    META_FIXED = 2 + 3 * 8,
+    TOOLS_BYTES = 8,
+    SEEN_BYTES = 8
+};
 
 /* ---- to bytes ---- */
 
@@ -23,10 +31,11 @@ static unsigned char *file_put_text(unsigned char *to, const char *text) {
 static size_t file_write_meta(const struct session_metadata *f, const struct session_answers *answers,
                               unsigned char *meta) {
     unsigned char *to = bytes_put(meta, FORM, 1);
-    to = bytes_put(to, (f->pinned ? FLAG_PINNED : 0u) | (f->open ? FLAG_OPEN : 0u), 1);
+    to = bytes_put(to, (f->pinned ? FLAG_PINNED : 0u) | (f->open ? FLAG_OPEN : 0u) | (f->tools ? FLAG_TOOLS : 0u), 1);
     to = bytes_put(to, (uint64_t)f->created_s, 8);
     to = bytes_put(to, (uint64_t)f->used_s, 8);
     to = bytes_put(to, f->ttl_s, 8);
+    if (f->tools) to = bytes_put(to, f->tools, TOOLS_BYTES);
     to = file_put_text(to, f->tenant);
     to = file_put_text(to, f->id);
     to = file_put_text(to, f->parent);
@@ -38,7 +47,8 @@ int session_file_write(const struct session_form *form, const struct session_met
                        const struct session_snapshot *p, const struct session_answers *answers, const uint64_t *apart,
                        void **header, size_t *n_header, struct rod_error *err) {
     const size_t n_seen = p->n_seen * SEEN_BYTES;
-    const size_t n_meta = META_FIXED + sizeof f->tenant + sizeof f->id + sizeof f->parent + (answers ? answers->n : 0);
+    const size_t n_meta =
+        META_FIXED + TOOLS_BYTES + sizeof f->tenant + sizeof f->id + sizeof f->parent + (answers ? answers->n : 0);
     unsigned char *seen = malloc(n_seen + n_meta), *meta = seen + n_seen, pending[4];
     void *bytes = NULL;
     int rc = seen ? 0 : rod_fail_no_memory(err);
@@ -75,8 +85,8 @@ int session_file_write(const struct session_form *form, const struct session_met
 
 uint64_t session_file_bytes(const struct session_form *form, const struct session_metadata *f,
                             const struct session_snapshot *p, const struct session_answers *answers) {
-    const size_t n_meta =
-        META_FIXED + 3 + strlen(f->tenant) + strlen(f->id) + strlen(f->parent) + (answers ? answers->n : 0);
+    const size_t n_meta = META_FIXED + (f->tools ? TOOLS_BYTES : 0u) + 3 + strlen(f->tenant) + strlen(f->id) +
+                          strlen(f->parent) + (answers ? answers->n : 0);
     const struct state_file state = {.layout = {form->layout, strlen(form->layout)},
                                      .pending_text = {p->held, p->n_held},
                                      .pending_ids = {NULL, p->pending >= 0 ? 4 : 0},
@@ -104,15 +114,20 @@ static bool file_get_text(const unsigned char **at, const unsigned char *end, ch
 static int file_read_meta(const struct state_file *state, const char *file, struct session_metadata *f,
                           struct session_answers **answers, struct rod_error *err) {
     const unsigned char *at = state->meta.data, *end = at + state->meta.n;
-    if (state->meta.n < META_FIXED || at[0] != FORM || at[1] > (FLAG_PINNED | FLAG_OPEN))
+    if (state->meta.n < META_FIXED || at[0] != FORM || at[1] > (FLAG_PINNED | FLAG_OPEN | FLAG_TOOLS))
         return file_malformed(file, "unknown form of session metadata", err);
     f->pinned = at[1] & FLAG_PINNED;
     f->open = at[1] & FLAG_OPEN;
     f->created_s = (int64_t)bytes_get(at + 2, 8);
     f->used_s = (int64_t)bytes_get(at + 10, 8);
     f->ttl_s = bytes_get(at + 18, 8);
+    const bool tools = at[1] & FLAG_TOOLS;
     at += META_FIXED;
-    if (f->version >= INT64_MAX || f->created_s < 0 || f->used_s < 0 ||
+    if (tools && end - at >= TOOLS_BYTES) {
+        f->tools = bytes_get(at, TOOLS_BYTES);
+        at += TOOLS_BYTES;
+    }
+    if (tools != (f->tools != 0) || f->version >= INT64_MAX || f->created_s < 0 || f->used_s < 0 ||
         !file_get_text(&at, end, f->tenant, SESSION_MAX_TENANT) || !file_get_text(&at, end, f->id, SESSION_MAX_ID) ||
         !file_get_text(&at, end, f->parent, SESSION_MAX_ID) || !session_id_ok(f->id) ||
         (*f->parent && !session_id_ok(f->parent)))

@@ -20,7 +20,8 @@ struct session_metadata {
     uint64_t ttl_s; /* 0 = never */
     int64_t created_s, used_s;
     bool pinned;
-    bool open; /* the last turn left an answer open (rod_turn) */
+    bool open;      /* the last turn left an answer open (rod_turn) */
+    uint64_t tools; /* a hash of the tools that it read last; 0 = none */
 };
 
 /* Which file it is, and when it was used last. The file's time is the time of last use: whoever begins from the session

@@ -591,6 +591,56 @@ static void a_turn_reads_the_prompt_that_fits(void **state) {
     bench_close(&b);
 }
 
+static int32_t *copied(const int32_t *ids, size_t n) {
+    int32_t *out = malloc(n * sizeof *ids);
+    memcpy(out, ids, n * sizeof *ids);
+    return out;
+}
+
+/* A prompt of 8 tokens has the definitions of tools, the others of 3 and 4 do not. */
+static void tools_are_read_once(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t tools;
+        bool leaves_open, again; /* again: on an engine that was opened again, where there are files */
+        uint64_t want;
+    } turns[] = {{7, false, false, 8},     {7, true, false, 1 + 3},  {7, false, true, 1 + 4}, {0, false, false, 1 + 8},
+                 {7, false, false, 1 + 3}, {9, false, false, 1 + 8}, {9, false, true, 1 + 3}, {7, false, false, 1 + 8}};
+    struct bench b;
+    struct answer a;
+    BEGIN(&b);
+    for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
+        if (turns[i].again && on_file) {
+            bench_close(&b);
+            BEGIN(&b);
+        }
+        struct rod_request *r = turn_request(&a, "s", first, 8, 2);
+        if (turns[i].tools) {
+            r->turn->if_known = copied(first, r->turn->n_if_known = 3);
+            r->turn->if_known_open = copied(first, r->turn->n_if_known_open = 4);
+        }
+        r->turn->tools = turns[i].tools;
+        r->turn->leaves_open = turns[i].leaves_open;
+        const uint64_t read = stats_of(b.c.engine).prefill_tok;
+        turn_ok(&b.c, r, &a);
+        if (stats_of(b.c.engine).prefill_tok - read != turns[i].want)
+            fail_msg("turn %zu read %llu tokens, not %llu", i,
+                     (unsigned long long)(stats_of(b.c.engine).prefill_tok - read), (unsigned long long)turns[i].want);
+        collect_free(&a);
+    }
+    struct rod_session_info info; /* a fork knows what its source has read */
+    struct rod_error err;
+    assert_int_equal(rod_session_fork(b.c.engine, "", "s", "fork", &info, &err), 0);
+    struct rod_request *r = turn_request(&a, "fork", first, 8, 2);
+    r->turn->if_known = copied(first, r->turn->n_if_known = 3);
+    r->turn->tools = 7;
+    const uint64_t read = stats_of(b.c.engine).prefill_tok;
+    turn_ok(&b.c, r, &a);
+    assert_int_equal(stats_of(b.c.engine).prefill_tok - read, 1 + 3);
+    collect_free(&a);
+    bench_close(&b);
+}
+
 static int setup(void **state, bool device, bool file) {
     (void)state;
     bench_on_device = device;
@@ -630,6 +680,7 @@ int main(void) {
         ALL(a_character_that_nothing_can_complete_is_replaced),
         ALL(a_stop_string_is_read_and_the_end_token_is_not),
         ALL(a_turn_reads_the_prompt_that_fits),
+        ALL(tools_are_read_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
