@@ -4,6 +4,7 @@
 #include "completion_internal.h"
 #include "engine/base/fail.h"
 #include "engine/base/json_guard.h"
+#include "server/openai/openai_peers.h"
 
 #include <assert.h>
 #include <malloc.h>
@@ -387,7 +388,7 @@ static bool may_have_grammar(const struct completion *c) {
     return c->body &&
            (memmem(c->body, c->body_len, "response_format", 15) || memmem(c->body, c->body_len, "\"format\"", 8) ||
             memmem(c->body, c->body_len, "structured_outputs", 18) || memmem(c->body, c->body_len, "\"tools\"", 7) ||
-            memmem(c->body, c->body_len, "output_config", 13));
+            memmem(c->body, c->body_len, "output_config", 13) || openai_peers_may_constrain(c->body, c->body_len));
 }
 
 void completion_start(struct http_call *call, enum openai_kind kind) {

@@ -134,7 +134,8 @@ json_t *openai_load(const char *body, size_t len, struct openai_error *err);
 /* 0, or -1 with err filled (400, or 404 for another model). The body need not be UTF-8: then it is an error too. */
 int openai_parse(enum openai_kind kind, const char *body, size_t len, const struct openai_defaults *defaults,
                  struct openai_request *out, struct openai_error *err);
-int openai_parse_object(enum openai_kind kind, const json_t *root, const struct openai_defaults *defaults,
+/* Of its object, whose names of other servers become this server's. */
+int openai_parse_object(enum openai_kind kind, json_t *root, const struct openai_defaults *defaults,
                         struct openai_request *out, struct openai_error *err);
 void openai_request_fini(struct openai_request *request);
 

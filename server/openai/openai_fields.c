@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_SPELLED = 64 }; /* bytes of a number in a string */
+
 bool field_bad(const struct openai_fields *p, const char *param, const char *format, ...) {
     va_list args;
     va_start(args, format);
@@ -39,6 +41,26 @@ const json_t *field_get(const struct openai_fields *p, const char *name) {
 
 /* ---- numbers ---- */
 
+/* The number or the truth that a string spells, as JSON; else NULL. The caller decrefs. */
+static json_t *field_unquote(const json_t *string) {
+    json_error_t fault;
+    json_t *value = NULL;
+    if (!json_is_string(string) || json_string_length(string) > MAX_SPELLED) return NULL;
+    value = json_loadb(json_string_value(string), json_string_length(string), JSON_DECODE_ANY, &fault);
+    if (json_is_number(value) || json_is_boolean(value)) return value;
+    json_decref(value);
+    return NULL;
+}
+
+bool field_as_number(const json_t *value, double *out) {
+    json_t *spelled = field_unquote(value);
+    const json_t *number = spelled ? spelled : value;
+    const bool ok = json_is_number(number);
+    if (ok) *out = json_number_value(number);
+    json_decref(spelled);
+    return ok;
+}
+
 bool field_as_int(const json_t *value, int64_t *out) {
     if (json_is_integer(value)) {
         *out = json_integer_value(value);
@@ -55,9 +77,13 @@ bool field_int(const struct openai_fields *p, const char *name, int64_t low, int
     const json_t *value = field_get(p, name);
     assert(low <= high);
     if (!value) return true;
-    if (!json_is_number(value)) return field_bad(p, name, "must be an integer, not %s", field_type(value));
+    double as_number;
+    if (!field_as_number(value, &as_number)) return field_bad(p, name, "must be an integer, not %s", field_type(value));
     int64_t number = 0;
-    if (!field_as_int(value, &number)) {
+    json_t *spelled = field_unquote(value);
+    const bool whole = field_as_int(spelled ? spelled : value, &number);
+    json_decref(spelled);
+    if (!whole) {
         return field_bad(p, name, "must be an integer from %lld to %lld", (long long)low, (long long)high);
     }
     if (number < low || number > high) {
@@ -78,8 +104,8 @@ bool field_float(const struct openai_fields *p, const char *name, double low, bo
     const json_t *value = field_get(p, name);
     assert(low < high);
     if (!value) return true;
-    if (!json_is_number(value)) return field_bad(p, name, "must be a number, not %s", field_type(value));
-    double number = json_number_value(value);
+    double number;
+    if (!field_as_number(value, &number)) return field_bad(p, name, "must be a number, not %s", field_type(value));
     if (!(number >= low && number <= high) || (low_open && number == low)) {
         return field_bad(p, name, "must be %s %g and at most %g, not %g", low_open ? "more than" : "at least", low,
                          high, number);
@@ -92,9 +118,12 @@ bool field_float(const struct openai_fields *p, const char *name, double low, bo
 bool field_bool(const struct openai_fields *p, const char *name, bool *out) {
     const json_t *value = field_get(p, name);
     if (!value) return true;
-    if (!json_is_boolean(value)) return field_bad(p, name, "must be true or false, not %s", field_type(value));
-    *out = json_is_true(value);
-    return true;
+    json_t *spelled = field_unquote(value);
+    const json_t *truth = spelled ? spelled : value;
+    const bool ok = json_is_boolean(truth);
+    if (ok) *out = json_is_true(truth);
+    json_decref(spelled);
+    return ok || field_bad(p, name, "must be true or false, not %s", field_type(value));
 }
 
 /* ---- the rest ---- */

@@ -22,6 +22,8 @@ const char *field_type(const json_t *value); /* "an object" ... */
 /* The value, or NULL where it is missing or null: for an optional field that is the same. */
 const json_t *field_get(const struct openai_fields *p, const char *name);
 bool field_asks(const json_t *value); /* null, false, "", [] and {} ask for nothing */
+/* Numbers, and true and false, may also come as strings: "0.7", "true". Clients of servers that take both send them. */
+bool field_as_number(const json_t *value, double *out);
 bool field_as_int(const json_t *value, int64_t *out);
 bool field_int(const struct openai_fields *p, const char *name, int64_t low, int64_t high, int64_t *out);
 bool field_u32(const struct openai_fields *p, const char *name, int64_t low, uint32_t *out);

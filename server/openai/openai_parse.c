@@ -1,5 +1,6 @@
 /* openai_parse.c - request bodies become structs; see openai.h. */
 #include "openai_fields.h"
+#include "openai_peers.h"
 
 #include <assert.h>
 #include <limits.h>
@@ -20,19 +21,6 @@ static bool refuse_tools(const struct openai_fields *p, const char *tools, const
 }
 
 static bool refuse_unavailable(const struct openai_fields *p, enum openai_kind kind) {
-    /* Other servers' names for a grammar. An answer without the grammar must not be taken for one with it. */
-    static const char *const forms[] = {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
-                                        "grammar",     "json_schema",  "regex",         "ebnf"};
-    static const char *const fields[] = {"use_beam_search",        "prompt_embeds", "audio",
-                                         "continue_final_message", "chat_template", "logits_processors"};
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        const json_t *value = json_object_get(p->root, forms[i]);
-        if (value && field_asks(value)) return field_bad(p, forms[i], "is not available: use structured_outputs");
-    }
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        const json_t *value = json_object_get(p->root, fields[i]);
-        if (value && field_asks(value)) return field_bad(p, fields[i], "is not available in this version");
-    }
     int64_t best_of = 1;
     if (!field_int(p, "best_of", 0, INT32_MAX, &best_of)) return false;
     if (best_of > 1) return field_bad(p, "best_of", "above 1 is not available: use n");
@@ -235,7 +223,6 @@ static bool parse_sampling(const struct openai_fields *p, struct openai_request 
               field_float(p, "typical_p", 0, true, 1, &s->typical_p) &&
               field_float(p, "frequency_penalty", -2, false, 2, &s->frequency_penalty) &&
               field_float(p, "presence_penalty", -2, false, 2, &s->presence_penalty) &&
-              field_float(p, "repeat_penalty", 0, true, 1e3, &s->repetition_penalty) &&
               field_float(p, "repetition_penalty", 0, true, 1e3, &s->repetition_penalty) &&
               field_int(p, "top_k", -1, INT32_MAX, &top_k) && field_int(p, "seed", INT64_MIN, INT64_MAX, &seed) &&
               parse_stop(p, out) && parse_stop_ids(p, out) && parse_bias(p, out) && parse_allowed(p, out) &&
@@ -367,15 +354,17 @@ static void check_parsed(const struct openai_request *q) {
     assert(q->sampling.repetition_penalty > 0);
 }
 
-int openai_parse_object(enum openai_kind kind, const json_t *root, const struct openai_defaults *defaults,
+int openai_parse_object(enum openai_kind kind, json_t *root, const struct openai_defaults *defaults,
                         struct openai_request *out, struct openai_error *err) {
     *out = (struct openai_request){.kind = kind};
     const struct openai_fields p = {root, defaults, err};
-    bool ok = check_model(&p) && refuse_unavailable(&p, kind) && parse_input(&p, out) && parse_suffix(&p, out) &&
-              parse_sampling(&p, out) && openai_parse_grammar(kind, root, &out->grammar, err) &&
-              openai_check_tools(&p, out) && parse_limits(&p, out) && parse_logprobs(&p, out) &&
-              parse_stream(&p, out) && openai_parse_session(&p, &out->session) &&
-              (kind != OPENAI_RESPONSE || openai_parse_echo(&p, out));
+    bool ok = openai_peers_apply(kind, root, err) && check_model(&p) && refuse_unavailable(&p, kind) &&
+              parse_input(&p, out) && parse_suffix(&p, out) && parse_sampling(&p, out) &&
+              openai_parse_grammar(kind, root, &out->grammar, err) && openai_check_tools(&p, out) &&
+              parse_limits(&p, out) && parse_logprobs(&p, out) && parse_stream(&p, out) &&
+              openai_parse_session(&p, &out->session) && (kind != OPENAI_RESPONSE || openai_parse_echo(&p, out));
+    if (!ok) openai_peers_rename(kind, root, err);
+    if (ok && out->grammar.text) out->grammar.param = openai_peers_sent(kind, root, out->grammar.param);
     if (ok)
         check_parsed(out);
     else

@@ -194,7 +194,7 @@ REFUSED = [
     ({"input": [{"role": "king", "content": "a"}]}, "input[0].role"), ({"input": [{"role": "user"}]}, "input[0].content"),
     ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0]"),
     ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, "input[0].type"), ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role"),
-    ({"instructions": 7}, "instructions"), ({"max_output_tokens": 0}, "max_output_tokens"), ({"max_output_tokens": "9"}, "max_output_tokens"),
+    ({"instructions": 7}, "instructions"), ({"max_output_tokens": 0}, "max_output_tokens"), ({"max_output_tokens": "nine"}, "max_output_tokens"),
     ({"temperature": 3}, "temperature"), ({"top_p": 0}, "top_p"), ({"stream": 1}, "stream"), ({"store": "no"}, "store"), ({"model": 7}, "model"),
     ({"previous_response_id": 7}, "previous_response_id"), ({"previous_response_id": "a/b"}, "previous_response_id"), ({"previous_response_id": ""}, "previous_response_id"),
     ({"metadata": []}, "metadata"), ({"metadata": {"a": 1}}, "metadata"), ({"metadata": {str(i): "" for i in range(17)}}, "metadata"),
