@@ -45,7 +45,8 @@ static void completion_free(struct completion *c) {
         buf_fini(&choice->ids);
         buf_fini(&choice->prompt_logprobs);
         openai_logprobs_fini(&choice->logprobs);
-        completion_calls_free(choice);
+        completion_items_free(choice);
+        openai_split_fini(&choice->split);
         free(choice->stop_string);
     }
     for (size_t i = 0; i < c->n_prompts; i++) {
@@ -280,12 +281,6 @@ static void push_openings(struct completion *c, struct completion_choice *choice
 }
 
 static void push_delta(struct completion *c, struct completion_choice *choice, const struct rod_event *e) {
-    if (c->is_message && c->request.tools.n)
-        completion_calls_push(choice, e->text, e->text_len, NULL);
-    else if (c->is_message)
-        completion_message_text(c, e->text, e->text_len);
-    if (c->kind == OPENAI_RESPONSE) completion_response_delta(c, e->text, e->text_len);
-    if (has_events(c)) return;
     struct openai_choice shown = choice_view(c, choice);
     struct buf prompt_ids = {0};
     if (!choice->role_sent && c->request.return_token_ids) {
@@ -339,9 +334,9 @@ static void end_stream(struct completion *c) {
     if (c->streaming) http_stream_end(c->call->http); /* else out of memory before the first frame: 500 */
 }
 
-/* A finished choice of a whole answer. ids: of its calls, to be freed. */
+/* A finished choice of a whole answer. Its calls are to be freed. */
 static struct openai_choice choice_whole(const struct completion *c, const struct completion_choice *choice,
-                                         const struct buf *prompt_ids, char (**ids)[OPENAI_CALL_ID_BYTES]) {
+                                         const struct buf *prompt_ids) {
     struct openai_choice shown = choice_view(c, choice);
     if (choice->text.len) shown.text = choice->text.data;
     shown.text_len = choice->text.len;
@@ -353,48 +348,47 @@ static struct openai_choice choice_whole(const struct completion *c, const struc
     shown.stop_id = choice->stop_id;
     shown.session = completion_session_of(c);
     shown.session_version = c->session_version;
-    shown.n_calls = choice->n_calls;
-    shown.calls = completion_calls_view(c, choice, ids);
+    shown.n_calls = choice->n_items;
+    shown.calls = completion_calls_view(choice);
     shown.no_text = shown.n_calls && !shown.text_len;
     shown.called = completion_called(c, choice);
     return shown;
 }
 
-static void answer_whole(struct completion *c) {
-    assert(!c->stream && !c->streaming && !c->n_open && !c->over);
+static void render_whole(struct completion *c, struct buf *out) {
     struct openai_choice *choices = calloc(c->n_choices, sizeof *choices);
-    char(**ids)[OPENAI_CALL_ID_BYTES] = calloc(c->n_choices, sizeof *ids);
-    struct buf *prompt_ids = calloc(c->n_prompts, sizeof *prompt_ids), out = {0};
-    const bool memory = choices && ids && prompt_ids;
+    struct buf *prompt_ids = calloc(c->n_prompts, sizeof *prompt_ids);
+    const bool memory = choices && prompt_ids;
+    if (!memory) out->failed = true;
     for (size_t i = 0; memory && i < c->n_prompts && c->request.return_token_ids; i++)
         openai_render_ids(&prompt_ids[i], c->prompts[i].ids, c->prompts[i].n_ids);
     for (uint32_t i = 0; memory && i < c->n_choices; i++) {
-        choices[i] = choice_whole(c, &c->choices[i], prompt_ids, &ids[i]);
-        out.failed = out.failed || c->choices[i].text.failed || (choices[i].n_calls && !choices[i].calls);
+        choices[i] = choice_whole(c, &c->choices[i], prompt_ids);
+        if (c->choices[i].text.failed || (choices[i].n_calls && !choices[i].calls)) out->failed = true;
     }
-    if (memory && !out.failed) {
-        if (c->is_message) {
-            completion_message_whole(c, &choices[0], &out);
-        } else if (c->kind == OPENAI_RESPONSE) {
-            completion_response_whole(c, &out);
-        } else {
-            openai_render_answer(&out, c->kind, &c->prefix, choices, c->n_choices, &c->usage);
-        }
-    }
-    if (memory && !out.failed) {
+    if (!out->failed && c->is_message)
+        completion_message_whole(c, &choices[0], out);
+    else if (!out->failed)
+        openai_render_answer(out, c->kind, &c->prefix, choices, c->n_choices, &c->usage);
+    for (size_t i = 0; prompt_ids && i < c->n_prompts; i++) buf_fini(&prompt_ids[i]);
+    for (uint32_t i = 0; memory && i < c->n_choices; i++) free((struct openai_call *)choices[i].calls);
+    free(prompt_ids);
+    free(choices);
+}
+
+static void answer_whole(struct completion *c) {
+    assert(!c->stream && !c->streaming && !c->n_open && !c->over);
+    struct buf out = {0};
+    if (c->kind == OPENAI_RESPONSE)
+        completion_response_whole(c, &out);
+    else
+        render_whole(c, &out);
+    if (out.failed) {
+        completion_fail_no_memory(c);
+    } else {
         c->over = true;
         http_call_respond(c->call, 200, "application/json", &out);
-    } else {
-        completion_fail_no_memory(c);
     }
-    for (size_t i = 0; prompt_ids && i < c->n_prompts; i++) buf_fini(&prompt_ids[i]);
-    for (uint32_t i = 0; memory && i < c->n_choices; i++) {
-        free((struct openai_call *)choices[i].calls);
-        free(ids[i]);
-    }
-    free(prompt_ids);
-    free(ids);
-    free(choices);
     buf_fini(&out);
 }
 
@@ -478,10 +472,14 @@ static void take_tokens(struct completion *c, struct completion_choice *choice, 
         if (choice->ids.len) buf_putc(&choice->ids, ',');
         buf_int(&choice->ids, e->tokens[i].id);
     }
-    if (c->request.stream) {
+    if (c->request.stream && !has_events(c)) {
         push_delta(c, choice, e);
     } else if (c->request.tools.n) {
         completion_calls_push(choice, e->text, e->text_len, NULL);
+    } else if (c->kind == OPENAI_RESPONSE) {
+        completion_response_text(c, e->text, e->text_len);
+    } else if (c->is_message && c->request.stream) {
+        completion_message_text(c, e->text, e->text_len);
     } else {
         buf_add(&choice->text, e->text, e->text_len);
     }

@@ -81,34 +81,42 @@ static void send_part(struct completion *c, struct completion_choice *choice, co
     *shown = (struct openai_choice){.index = choice->index, .text = "", .stop_id = -1};
 }
 
-static void keep_part(struct completion_choice *choice, const struct openai_part *part) {
-    if (part->kind == OPENAI_PART_TEXT) {
-        buf_add(&choice->text, part->text, part->len);
-    } else if (part->kind == OPENAI_PART_ARGUMENTS) {
-        struct completion_call *call = choice->n_calls ? &choice->calls[choice->n_calls - 1] : NULL;
-        if (call) buf_add(&call->arguments, part->text, part->len);
-        if (call && call->arguments.failed) choice->text.failed = true;
-    } else {
-        if (choice->n_calls == choice->calls_cap) {
-            const size_t cap = choice->calls_cap ? 2 * choice->calls_cap : 4;
-            struct completion_call *calls = realloc(choice->calls, cap * sizeof *calls);
-            if (!calls) {
-                choice->text.failed = true;
-                return;
-            }
-            choice->calls = calls;
-            choice->calls_cap = cap;
-        }
-        choice->calls[choice->n_calls++] = (struct completion_call){.name = part->name};
+static void keep_part(struct completion *c, struct completion_choice *choice, const struct openai_part *part) {
+    char id[OPENAI_CALL_ID_BYTES];
+    struct completion_item *call = choice->n_items ? &choice->items[choice->n_items - 1] : NULL;
+    switch (part->kind) {
+    case OPENAI_PART_TEXT: buf_add(&choice->text, part->text, part->len); break;
+    case OPENAI_PART_CALL:
+        call_id(c, choice, choice->split.n_calls - 1, id);
+        completion_item_add(choice, part->name, id);
+        break;
+    case OPENAI_PART_ARGUMENTS:
+        if (call) buf_add(&call->text, part->text, part->len);
+        if (call && call->text.failed) choice->text.failed = true;
+    }
+}
+
+static void respond_part(struct completion *c, const struct completion_choice *choice, const struct openai_part *part) {
+    char id[OPENAI_CALL_ID_BYTES];
+    switch (part->kind) {
+    case OPENAI_PART_TEXT: completion_response_text(c, part->text, part->len); break;
+    case OPENAI_PART_CALL:
+        call_id(c, choice, choice->split.n_calls - 1, id);
+        completion_response_call(c, part->name, id);
+        break;
+    case OPENAI_PART_ARGUMENTS: completion_response_arguments(c, part->text, part->len);
     }
 }
 
 static void take_part(void *arg, const struct openai_part *part) {
     struct completion_choice *choice = arg;
-    if (choice->completion->stream)
-        send_part(choice->completion, choice, part);
+    struct completion *c = choice->completion;
+    if (c->kind == OPENAI_RESPONSE)
+        respond_part(c, choice, part);
+    else if (c->stream)
+        send_part(c, choice, part);
     else
-        keep_part(choice, part);
+        keep_part(c, choice, part);
 }
 
 void completion_calls_begin(struct completion *c, struct completion_choice *choice) {
@@ -141,25 +149,15 @@ bool completion_called(const struct completion *c, const struct completion_choic
     return s->n_calls && s->whole && c->request.tools.choice != OPENAI_TOOLS_NAMED;
 }
 
-struct openai_call *completion_calls_view(const struct completion *c, const struct completion_choice *choice,
-                                          char (**ids)[OPENAI_CALL_ID_BYTES]) {
-    const size_t n = choice->n_calls;
-    *ids = n ? calloc(n, sizeof **ids) : NULL;
-    struct openai_call *calls = *ids ? calloc(n, sizeof *calls) : NULL;
-    for (size_t i = 0; calls && i < n; i++) {
-        const struct buf *arguments = &choice->calls[i].arguments;
-        call_id(c, choice, i, (*ids)[i]);
+struct openai_call *completion_calls_view(const struct completion_choice *choice) {
+    struct openai_call *calls = choice->n_items ? calloc(choice->n_items, sizeof *calls) : NULL;
+    for (size_t i = 0; calls && i < choice->n_items; i++) {
+        const struct completion_item *item = &choice->items[i];
         calls[i] = (struct openai_call){.index = (uint32_t)i,
-                                        .id = (*ids)[i],
-                                        .name = choice->calls[i].name,
-                                        .arguments = arguments->len ? arguments->data : "",
-                                        .len = arguments->len};
+                                        .id = item->id,
+                                        .name = item->name,
+                                        .arguments = item->text.len ? item->text.data : "",
+                                        .len = item->text.len};
     }
     return calls;
-}
-
-void completion_calls_free(struct completion_choice *choice) {
-    for (size_t i = 0; i < choice->n_calls; i++) buf_fini(&choice->calls[i].arguments);
-    free(choice->calls);
-    openai_split_fini(&choice->split);
 }

@@ -12,9 +12,10 @@
 #include "completion.h"
 #include "server/anthropic/anthropic.h"
 
-struct completion_call { /* that the model made */
-    const char *name;    /* the request's */
-    struct buf arguments;
+struct completion_item {           /* a call that the model made; of a response also a message */
+    const char *name;              /* the request's; NULL: a message */
+    char id[OPENAI_CALL_ID_BYTES]; /* of a call */
+    struct buf text;               /* or arguments */
 };
 
 struct completion_choice {
@@ -24,8 +25,8 @@ struct completion_choice {
     bool open, role_sent;          /* open: the engine will send more */
     struct buf text;               /* without streaming: all so far */
     struct openai_split split;     /* where the request has tools */
-    struct completion_call *calls; /* [n_calls] without streaming */
-    size_t n_calls, calls_cap;
+    struct completion_item *items; /* [n_items]: of a response, and the calls of a whole chat */
+    size_t n_items, items_cap;
     struct openai_choice *shown; /* in a stream, during an event: what its first chunk has beside text */
     struct openai_logprobs logprobs;
     struct buf prompt_logprobs; /* if asked for */
@@ -112,6 +113,19 @@ static inline const char *completion_session_of(const struct completion *c) {
 void completion_push_chunk(struct completion *c, const struct completion_choice *choice,
                            const struct openai_choice *shown);
 
+/* ---- completion_item.c ---- */
+/* A new last item, or NULL: out of memory, which text.failed says. id NULL: a message. */
+struct completion_item *completion_item_add(struct completion_choice *choice, const char *name, const char *id);
+void completion_items_free(struct completion_choice *choice);
+
+/* ---- completion_response.c: frames where it streams, or the whole answer ---- */
+void completion_response_opening(struct completion *c);
+void completion_response_text(struct completion *c, const char *text, size_t len);
+void completion_response_call(struct completion *c, const char *name, const char *id); /* a call begins */
+void completion_response_arguments(struct completion *c, const char *text, size_t len);
+void completion_response_ending(struct completion *c);
+void completion_response_whole(struct completion *c, struct buf *out);
+
 /* ---- completion_calls.c ---- */
 int completion_calls_open(struct completion *c, struct rod_error *err); /* the grammar of calls, if there are tools */
 void completion_calls_begin(struct completion *c, struct completion_choice *choice);
@@ -119,16 +133,8 @@ void completion_calls_begin(struct completion *c, struct completion_choice *choi
 void completion_calls_push(struct completion_choice *choice, const char *text, size_t len, struct openai_choice *shown);
 void completion_calls_end(struct completion_choice *choice); /* before the finish */
 bool completion_called(const struct completion *c, const struct completion_choice *choice);
-/* Its calls, malloc'd; ids[i] is call i's. NULL: no memory, or none. */
-struct openai_call *completion_calls_view(const struct completion *c, const struct completion_choice *choice,
-                                          char (**ids)[OPENAI_CALL_ID_BYTES]);
-void completion_calls_free(struct completion_choice *choice);
-
-/* ---- completion_response.c: frames, or the whole answer ---- */
-void completion_response_opening(struct completion *c);
-void completion_response_delta(struct completion *c, const char *text, size_t len);
-void completion_response_ending(struct completion *c);
-void completion_response_whole(struct completion *c, struct buf *out);
+/* Its calls, malloc'd; NULL: no memory, or none. */
+struct openai_call *completion_calls_view(const struct completion_choice *choice);
 
 /* ---- completion_message.c: likewise ---- */
 void completion_message_opening(struct completion *c);

@@ -94,7 +94,7 @@ struct openai_request {
     size_t suffix_len;
     struct rod_message *messages; /* chats and responses; strings owned */
     size_t n_messages;
-    struct openai_tools tools; /* chats */
+    struct openai_tools tools; /* chats and responses */
     struct openai_session session;
     struct openai_response response;
     struct rod_sampling sampling;
@@ -268,21 +268,32 @@ void openai_render_session(struct buf *out, const struct rod_session_info *info)
 void openai_render_sessions(struct buf *out, const struct rod_session_info *infos, size_t n, bool more);
 void openai_render_deleted(struct buf *out, const char *object, const char *id);
 
+struct openai_item { /* of a response's output: a message, or a call of a tool */
+    uint32_t index;
+    const char *name, *call_id; /* of a call; NULL: a message */
+    const char *text;           /* a message's, or a call's arguments */
+    size_t len;
+    bool cut; /* it has not come to its end */
+};
 struct openai_response_view { /* an answer of /v1/responses, so far or at its end */
     const char *id, *model;   /* id: "resp_..." */
     int64_t created_unix_s;
     const struct buf *echo;
-    const char *text;
-    size_t text_len;
+    const struct openai_item *items; /* at its end */
+    size_t n_items;
     enum rod_finish reason;
     const struct openai_usage *usage;
     const char *session; /* NULL = it is not stored */
     uint64_t session_version;
 };
 void openai_render_response(struct buf *out, const struct openai_response_view *view);
-/* Events of its stream, frames and all; *seq numbers them. An opening, deltas, an ending; or an error at any place. */
+/* Events of its stream, frames and all; *seq numbers them. An opening; items, each with a beginning, deltas and an end;
+ * an ending; or an error at any place. response: its id. */
 void openai_render_response_opening(struct buf *out, const struct openai_response_view *view, uint64_t *seq);
-void openai_render_response_delta(struct buf *out, const struct openai_response_view *view, uint64_t *seq);
+void openai_render_item_begin(struct buf *out, const char *response, const struct openai_item *item, uint64_t *seq);
+/* item: with the next part of its text. */
+void openai_render_item_delta(struct buf *out, const char *response, const struct openai_item *item, uint64_t *seq);
+void openai_render_item_end(struct buf *out, const char *response, const struct openai_item *item, uint64_t *seq);
 void openai_render_response_ending(struct buf *out, const struct openai_response_view *view, uint64_t *seq);
 void openai_render_response_error(struct buf *out, const struct openai_error *err, uint64_t *seq);
 

@@ -126,7 +126,7 @@ static bool take_message(const struct place *at, const json_t *value, struct rod
     const json_t *type = json_object_get(value, "type");
     const bool chat = !strcmp(at->array, "messages");
     if (!chat && type && !json_is_null(type) && !field_is(type, "message"))
-        return bad_in(at, "type", "is not available in this version: items are of type message");
+        return bad_in(at, "type", "must be message, function_call, function_call_output or reasoning");
     const json_t *role = json_object_get(value, "role");
     if (!json_is_string(role)) return bad_in(at, "role", "is missing");
     for (size_t r = 0; r < sizeof roles / sizeof *roles; r++) {
@@ -137,6 +137,43 @@ static bool take_message(const struct place *at, const json_t *value, struct rod
     return take_content(at, json_object_get(value, "content"), out) && take_tools(at, value, out);
 }
 
+/* ---- items of a response's input that are no messages ---- */
+
+/* A call belongs to the assistant's message before it, which other calls may have begun. */
+static bool take_call_item(const struct place *at, const json_t *item, struct rod_message *messages, size_t *n) {
+    struct rod_message *m = *n ? &messages[*n - 1] : NULL;
+    if (!m || strcmp(m->role, "assistant") != 0) {
+        m = &messages[(*n)++];
+        m->role = "assistant";
+        if (!take_content(at, NULL, m)) return false;
+    }
+    struct rod_call *calls = realloc((struct rod_call *)m->calls, (m->n_calls + 1) * sizeof *calls);
+    if (!calls) return field_no_memory(at->fields);
+    calls[m->n_calls] = (struct rod_call){0};
+    m->calls = calls;
+    m->n_calls++;
+    return take_function(at, "", item, &calls[m->n_calls - 1]);
+}
+
+static bool take_output_item(const struct place *at, const json_t *item, struct rod_message *out) {
+    const json_t *output = json_object_get(item, "output"), *call = json_object_get(item, "call_id");
+    out->role = "tool";
+    if (call && !json_is_null(call) && !json_is_string(call)) return bad_in(at, "call_id", "must be a string");
+    if (!json_is_string(output) && !json_is_array(output))
+        return bad_in(at, "output", "must be a string or an array of parts");
+    return take_content(at, output, out);
+}
+
+/* Item i of the input: a message more, a call of the last one, or what the model does not read. */
+static bool take_item(const struct place *at, const json_t *item, struct rod_message *messages, size_t *n) {
+    const json_t *type = json_object_get(item, "type");
+    if (field_is(type, "reasoning")) return true;
+    if (field_is(type, "function_call")) return take_call_item(at, item, messages, n);
+    struct rod_message *out = &messages[(*n)++];
+    if (field_is(type, "function_call_output")) return take_output_item(at, item, out);
+    return take_message(at, item, out);
+}
+
 bool openai_messages(const struct openai_fields *p, const char *name, const json_t *array, const json_t *instructions,
                      struct rod_message **out, size_t *n_out) {
     assert(!*out && !*n_out);
@@ -144,18 +181,21 @@ bool openai_messages(const struct openai_fields *p, const char *name, const json
     if (!n) return field_bad(p, name, "is empty");
     *out = calloc(n + before, sizeof **out);
     if (!*out) return field_no_memory(p);
-    *n_out = n + before;
     struct rod_message *first = *out;
     if (instructions) {
+        *n_out = 1;
         first->role = "system";
         first->content = field_copy(instructions, &first->content_len);
         if (!first->content) return field_no_memory(p);
     }
+    const bool chat = !strcmp(name, "messages");
+    *n_out = before;
     for (size_t i = 0; i < n; i++) {
         const struct place at = {p, name, i};
-        if (!take_message(&at, json_array_get(array, i), &(*out)[before + i])) return false;
+        const json_t *one = json_array_get(array, i);
+        if (!(chat ? take_message(&at, one, &(*out)[(*n_out)++]) : take_item(&at, one, *out, n_out))) return false;
     }
-    return true;
+    return *n_out ? true : field_bad(p, name, "is empty");
 }
 
 void openai_messages_free(struct rod_message *messages, size_t n_messages) {

@@ -27,8 +27,6 @@ static bool refuse_unavailable(const struct openai_fields *p, enum openai_kind k
     if (!refuse_tools(p, "functions", "function_call", "is not available: use tools and tool_choice")) return false;
     if (kind == OPENAI_COMPLETION && !refuse_tools(p, "tools", "tool_choice", "is for chats, not for completions"))
         return false;
-    if (kind == OPENAI_RESPONSE && !refuse_tools(p, "tools", "tool_choice", "is not available in this version"))
-        return false;
     const json_t *modalities = field_get(p, "modalities"), *one = NULL;
     size_t i = 0;
     json_array_foreach(modalities, i, one) {

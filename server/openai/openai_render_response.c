@@ -9,10 +9,12 @@ static const char *response_status(const struct openai_response_view *v) {
     return v->reason == ROD_FINISH_LENGTH ? "incomplete" : "completed";
 }
 
-static void put_item_id(struct buf *out, const struct openai_response_view *v) {
-    const char *at = strchr(v->id, '_');
-    buf_puts(out, "\"msg_");
-    buf_puts(out, at ? at + 1 : v->id);
+/* The first message has the response's own number. */
+static void put_item_id(struct buf *out, const char *response, const struct openai_item *item) {
+    const char *at = strchr(response, '_');
+    buf_puts(out, item->name ? "\"fc_" : "\"msg_");
+    buf_puts(out, at ? at + 1 : response);
+    if (item->index) buf_addf(out, "_%u", item->index);
     buf_putc(out, '"');
 }
 
@@ -22,14 +24,25 @@ static void put_part(struct buf *out, const char *text, size_t len) {
     buf_puts(out, ",\"annotations\":[],\"logprobs\":[]}");
 }
 
-/* text NULL: nothing has been said yet. */
-static void put_item(struct buf *out, const struct openai_response_view *v, const char *text) {
+/* finished false: nothing has been said yet. */
+static void put_item(struct buf *out, const char *response, const struct openai_item *item, bool finished) {
     buf_puts(out, "{\"id\":");
-    put_item_id(out, v);
-    buf_addf(out, ",\"type\":\"message\",\"status\":\"%s\",\"role\":\"assistant\",\"content\":[",
-             text ? response_status(v) : "in_progress");
-    if (text) put_part(out, text, v->text_len);
-    buf_puts(out, "]}");
+    put_item_id(out, response, item);
+    buf_addf(out, ",\"type\":\"%s\",\"status\":\"%s\"", item->name ? "function_call" : "message",
+             !finished   ? "in_progress"
+             : item->cut ? "incomplete"
+                         : "completed");
+    if (item->name) {
+        buf_addf(out, ",\"call_id\":\"%s\",\"name\":", item->call_id);
+        openai_put_text(out, item->name);
+        buf_puts(out, ",\"arguments\":");
+        buf_json(out, item->text, finished ? item->len : 0);
+    } else {
+        buf_puts(out, ",\"role\":\"assistant\",\"content\":[");
+        if (finished) put_part(out, item->text, item->len);
+        buf_putc(out, ']');
+    }
+    buf_putc(out, '}');
 }
 
 static void put_response_usage(struct buf *out, const struct openai_usage *u) {
@@ -52,7 +65,10 @@ static void put_response(struct buf *out, const struct openai_response_view *v, 
     buf_puts(out, ",\"model\":");
     openai_put_text(out, v->model);
     buf_puts(out, ",\"output\":[");
-    if (finished) put_item(out, v, v->text);
+    for (size_t i = 0; finished && i < v->n_items; i++) {
+        openai_put_comma(out, i);
+        put_item(out, v->id, &v->items[i], true);
+    }
     buf_puts(out, "],");
     buf_add(out, v->echo->data, v->echo->len);
     buf_puts(out, ",\"usage\":");
@@ -88,51 +104,77 @@ static void put_response_event(struct buf *out, const char *type, const struct o
     end_event(out);
 }
 
-static void put_item_event(struct buf *out, const char *type, const struct openai_response_view *v, const char *text,
-                           uint64_t *seq) {
+static void put_item_event(struct buf *out, const char *type, const char *response, const struct openai_item *item,
+                           bool finished, uint64_t *seq) {
     begin_event(out, type, seq);
-    buf_puts(out, ",\"output_index\":0,\"item\":");
-    put_item(out, v, text);
+    buf_addf(out, ",\"output_index\":%u,\"item\":", item->index);
+    put_item(out, response, item, finished);
     end_event(out);
 }
 
-/* Where in the answer a part lies: there is one item, and one part in it. */
-static void begin_part_event(struct buf *out, const char *type, const struct openai_response_view *v, uint64_t *seq) {
+/* Where in the answer it lies: a message has one part. */
+static void begin_part_event(struct buf *out, const char *type, const char *response, const struct openai_item *item,
+                             uint64_t *seq) {
     begin_event(out, type, seq);
     buf_puts(out, ",\"item_id\":");
-    put_item_id(out, v);
-    buf_puts(out, ",\"output_index\":0,\"content_index\":0");
+    put_item_id(out, response, item);
+    buf_addf(out, ",\"output_index\":%u", item->index);
+    if (!item->name) buf_puts(out, ",\"content_index\":0");
 }
 
 void openai_render_response_opening(struct buf *out, const struct openai_response_view *v, uint64_t *seq) {
     put_response_event(out, "response.created", v, false, seq);
     put_response_event(out, "response.in_progress", v, false, seq);
-    put_item_event(out, "response.output_item.added", v, NULL, seq);
-    begin_part_event(out, "response.content_part.added", v, seq);
+}
+
+void openai_render_item_begin(struct buf *out, const char *response, const struct openai_item *item, uint64_t *seq) {
+    put_item_event(out, "response.output_item.added", response, item, false, seq);
+    if (item->name) return;
+    begin_part_event(out, "response.content_part.added", response, item, seq);
     buf_puts(out, ",\"part\":");
     put_part(out, "", 0);
     end_event(out);
 }
 
-void openai_render_response_delta(struct buf *out, const struct openai_response_view *v, uint64_t *seq) {
-    begin_part_event(out, "response.output_text.delta", v, seq);
+void openai_render_item_delta(struct buf *out, const char *response, const struct openai_item *item, uint64_t *seq) {
+    begin_part_event(out, item->name ? "response.function_call_arguments.delta" : "response.output_text.delta",
+                     response, item, seq);
     buf_puts(out, ",\"delta\":");
-    buf_json(out, v->text, v->text_len);
-    buf_puts(out, ",\"logprobs\":[]");
+    buf_json(out, item->text, item->len);
+    if (!item->name) buf_puts(out, ",\"logprobs\":[]");
     end_event(out);
 }
 
-void openai_render_response_ending(struct buf *out, const struct openai_response_view *v, uint64_t *seq) {
-    begin_part_event(out, "response.output_text.done", v, seq);
+static void put_message_end(struct buf *out, const char *response, const struct openai_item *item, uint64_t *seq) {
+    begin_part_event(out, "response.output_text.done", response, item, seq);
     buf_puts(out, ",\"text\":");
-    buf_json(out, v->text, v->text_len);
+    buf_json(out, item->text, item->len);
     buf_puts(out, ",\"logprobs\":[]");
     end_event(out);
-    begin_part_event(out, "response.content_part.done", v, seq);
+    begin_part_event(out, "response.content_part.done", response, item, seq);
     buf_puts(out, ",\"part\":");
-    put_part(out, v->text, v->text_len);
+    put_part(out, item->text, item->len);
     end_event(out);
-    put_item_event(out, "response.output_item.done", v, v->text, seq);
+}
+
+static void put_call_end(struct buf *out, const char *response, const struct openai_item *item, uint64_t *seq) {
+    begin_part_event(out, "response.function_call_arguments.done", response, item, seq);
+    buf_puts(out, ",\"name\":");
+    openai_put_text(out, item->name);
+    buf_puts(out, ",\"arguments\":");
+    buf_json(out, item->text, item->len);
+    end_event(out);
+}
+
+void openai_render_item_end(struct buf *out, const char *response, const struct openai_item *item, uint64_t *seq) {
+    if (item->name)
+        put_call_end(out, response, item, seq);
+    else
+        put_message_end(out, response, item, seq);
+    put_item_event(out, "response.output_item.done", response, item, true, seq);
+}
+
+void openai_render_response_ending(struct buf *out, const struct openai_response_view *v, uint64_t *seq) {
     put_response_event(out, v->reason == ROD_FINISH_LENGTH ? "response.incomplete" : "response.completed", v, true,
                        seq);
 }

@@ -106,7 +106,7 @@ bool openai_parse_response(const struct openai_fields *p, struct openai_request 
     assert(out->kind == OPENAI_RESPONSE);
     out->response.store = true;
     return refuse_fields(p) && refuse_members(p) && check_metadata(p) && field_bool(p, "store", &out->response.store) &&
-           take_previous(p, &out->response) && take_input(p, out);
+           take_previous(p, &out->response) && take_input(p, out) && openai_parse_tools(p, true, &out->tools);
 }
 
 /* ---- the fields that the answer repeats ---- */
@@ -124,9 +124,6 @@ bool openai_parse_echo(const struct openai_fields *p, struct openai_request *q) 
     struct buf *out = &q->response.echo;
     assert(q->kind == OPENAI_RESPONSE && !out->len);
     const json_t *format = json_object_get(field_get(p, "text"), "format");
-    const char *choice = json_string_value(field_get(p, "tool_choice"));
-    bool parallel = true;
-    if (!field_bool(p, "parallel_tool_calls", &parallel)) return false;
     buf_addf(out, "\"background\":false,\"store\":%s", openai_bool(q->response.store));
     put_value(out, ",\"instructions\":", field_get(p, "instructions"), "null");
     put_value(out, ",\"max_output_tokens\":", field_get(p, "max_output_tokens"), "null");
@@ -134,9 +131,9 @@ bool openai_parse_echo(const struct openai_fields *p, struct openai_request *q) 
     put_value(out, ",\"previous_response_id\":", field_get(p, "previous_response_id"), "null");
     buf_addf(out, ",\"temperature\":%.7g,\"top_p\":%.7g", (double)q->sampling.temperature, (double)q->sampling.top_p);
     put_value(out, ",\"text\":{\"format\":", json_is_null(format) ? NULL : format, "{\"type\":\"text\"}");
-    /* tool_choice is none or auto, or the request was refused. Tools that may not be called were left out. */
-    buf_addf(out, "},\"tools\":[],\"tool_choice\":\"%s\",\"parallel_tool_calls\":%s", choice ? choice : "auto",
-             openai_bool(parallel));
+    put_value(out, "},\"tools\":", q->tools.n ? field_get(p, "tools") : NULL, "[]"); /* those that the model has read */
+    put_value(out, ",\"tool_choice\":", field_get(p, "tool_choice"), "\"auto\"");
+    buf_addf(out, ",\"parallel_tool_calls\":%s", openai_bool(q->tools.parallel));
     buf_puts(out, ",\"truncation\":\"disabled\",\"reasoning\":{\"effort\":null,\"summary\":null}");
     return !out->failed || field_no_memory(p);
 }

@@ -10,6 +10,8 @@ PATH = "/v1/responses"
 ASK = {"input": "Tell me a tale about a fox.", "max_output_tokens": 12, "temperature": 0}
 OPENING = ["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added"]
 ENDING = ["response.output_text.done", "response.content_part.done", "response.output_item.done"]
+LOOK = {"type": "object", "properties": {"at": {"enum": ["fox", "raven"]}}, "required": ["at"], "additionalProperties": False}
+TOOLS = [{"type": "function", "name": "look", "description": "Looks.", "parameters": LOOK, "strict": True}, {"type": "function", "name": "now"}]
 
 
 def create(client, **more):
@@ -193,7 +195,9 @@ REFUSED = [
     ({"input": None}, "input"), ({"input": []}, "input"), ({"input": 7}, "input"), ({"input": [7]}, "input[0]"), ({"input": [{}]}, "input[0].role"),
     ({"input": [{"role": "king", "content": "a"}]}, "input[0].role"), ({"input": [{"role": "user"}]}, "input[0].content"),
     ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0]"),
-    ({"input": [{"type": "function_call_output", "call_id": "a", "output": "b"}]}, "input[0].type"), ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role"),
+    ({"input": [{"type": "function_call_output", "call_id": "a"}]}, "input[0].output"), ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role"),
+    ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"), ({"input": [{"type": "function_call", "arguments": "{}"}]}, "input[0]"),
+    ({"input": [{"type": "function_call_output", "call_id": 7, "output": "b"}]}, "input[0].call_id"), ({"input": [{"type": "reasoning", "summary": []}]}, "input"),
     ({"instructions": 7}, "instructions"), ({"max_output_tokens": 0}, "max_output_tokens"), ({"max_output_tokens": "nine"}, "max_output_tokens"),
     ({"temperature": 3}, "temperature"), ({"top_p": 0}, "top_p"), ({"stream": 1}, "stream"), ({"store": "no"}, "store"), ({"model": 7}, "model"),
     ({"previous_response_id": 7}, "previous_response_id"), ({"previous_response_id": "a/b"}, "previous_response_id"), ({"previous_response_id": ""}, "previous_response_id"),
@@ -203,7 +207,8 @@ REFUSED = [
     ({"text": {"format": {"type": "json_schema"}}}, "text.format"), ({"text": {"format": {"type": "json_schema", "schema": {"type": "king"}}}}, "text.format"),
     ({"text": {"verbosity": "low"}}, "text.verbosity"),
     # what is known and not there: never ignored
-    ({"background": True}, "background"), ({"conversation": "c"}, "conversation"), ({"prompt": {"id": "p"}}, "prompt"), ({"tools": [{"type": "web_search"}]}, "tools"),
+    ({"background": True}, "background"), ({"conversation": "c"}, "conversation"), ({"prompt": {"id": "p"}}, "prompt"), ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"tools": [{"type": "function"}]}, "tools[0].name"), ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "nobody"}}, "tool_choice"),
     ({"tool_choice": "required"}, "tool_choice"), ({"include": ["message.output_text.logprobs"]}, "include"), ({"top_logprobs": 2}, "top_logprobs"),
     ({"reasoning": {"effort": "low"}}, "reasoning"), ({"truncation": "auto"}, "truncation"), ({"n": 2}, "n"), ({"session_id": "a"}, "session_id"),
     ({"session_create": True}, "session_create"), ({"expected_version": 1}, "expected_version"), ({"return_token_ids": True}, "return_token_ids"),
@@ -236,12 +241,80 @@ def test_what_asks_for_nothing_is_accepted(server):
 
 
 def test_the_answer_says_again_how_tools_were_to_be_used(server):
-    for add, choice, parallel in (({}, "auto", True), ({"tool_choice": "none", "tools": [{"type": "function", "name": "f"}]}, "none", True),
-                                  ({"tool_choice": "auto", "parallel_tool_calls": False}, "auto", False)):
+    for add, tools, choice, parallel in (({}, [], "auto", True), ({"tool_choice": "none", "tools": TOOLS}, [], "none", True),
+                                         ({"tool_choice": "auto", "parallel_tool_calls": False, "tools": TOOLS}, TOOLS, "auto", False),
+                                         ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "now"}}, TOOLS, {"type": "function", "name": "now"}, True)):
         answer = server.post(PATH, {**ASK, "max_output_tokens": 1, "store": False, **add}).json
-        assert (answer["tools"], answer["tool_choice"], answer["parallel_tool_calls"]) == ([], choice, parallel), (add, answer)
+        assert (answer["tools"], answer["tool_choice"], answer["parallel_tool_calls"]) == (tools, choice, parallel), (add, answer)
     answer = server.post(PATH, {**ASK, "max_output_tokens": 1, "store": False, "parallel_tool_calls": "no"})
     assert answer.status == 400 and answer.error["param"] == "parallel_tool_calls", answer
+
+
+# ---- tools ----
+
+SURE = 'Sure.\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+CALLING = {"tools": TOOLS, "max_output_tokens": 120, "temperature": 1}
+
+
+def call(client, **more):
+    return create(client, **{**CALLING, "extra_body": {"seed": 3}, **more})
+
+
+def test_a_call_is_an_item_and_its_output_goes_on(client):
+    first = call(client, tool_choice="required", parallel_tool_calls=False)
+    (item,) = first.output
+    assert item.type == "function_call" and item.status == "completed" and item.call_id.startswith("call_"), first
+    assert item.name in ("look", "now") and isinstance(json.loads(item.arguments), dict)
+    result = {"type": "function_call_output", "call_id": item.call_id, "output": "red"}
+    second = call(client, input=[result], previous_response_id=first.id, tool_choice={"type": "function", "name": "look"})
+    usage = second.usage
+    assert [o.name for o in second.output] == ["look"] and json.loads(second.output[0].arguments)["at"] in ("fox", "raven")
+    assert usage.input_tokens - usage.input_tokens_details.cached_tokens < 60, "tools are read once"
+
+
+def test_items_of_the_input_are_the_history_of_a_chat(server, client):
+    """What a client keeps itself: calls beside a text, their outputs, reasoning that is not read."""
+    chat = [user("Look."), {"role": "assistant", "content": "Well.", "tool_calls": [{"function": {"name": n, "arguments": a}} for n, a in
+                                                                                 (("look", '{"at":  "fox"}'), ("now", "{}"))]},
+            {"role": "tool", "content": "red"}, {"role": "tool", "content": "4\n5"}]
+    items = [user("Look."), {"type": "reasoning", "id": "r", "summary": []}, {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Well."}]},
+             {"type": "function_call", "call_id": "a", "name": "look", "arguments": '{"at":  "fox"}'}, {"type": "function_call", "call_id": "b", "name": "now"},
+             {"type": "function_call_output", "call_id": "a", "output": "red"},
+             {"type": "function_call_output", "call_id": "b", "output": [{"type": "input_text", "text": "4"}, {"type": "input_text", "text": "5"}]}]
+    nested = [{"type": "function", "function": {k: v for k, v in t.items() if k != "type"}} for t in TOOLS]
+    for tools, flat in (([], []), (nested, TOOLS)):
+        want = server.post("/v1/chat/completions", {"messages": chat, "tools": tools, "max_tokens": 12, "temperature": 0}).json
+        got = create(client, input=items, tools=flat, store=False)
+        assert got.usage.input_tokens == want["usage"]["prompt_tokens"] and got.output_text == want["choices"][0]["message"]["content"]
+
+
+def test_a_stream_of_calls_has_the_events_of_openai(client):
+    more = {"seed": 3, "structured_outputs": {"choice": [SURE]}}
+    whole = call(client, extra_body=more)
+    assert [(o.type, o.status) for o in whole.output] == [("message", "completed"), ("function_call", "completed")] and whole.output_text == "Sure."
+    with call(client, extra_body=more, stream=True) as stream:
+        events = list(stream)
+    kinds = [e.type for e in events if not e.type.endswith(".delta")]
+    assert kinds == [*OPENING, *ENDING, "response.output_item.added", "response.function_call_arguments.done", "response.output_item.done", "response.completed"]
+    assert [e.sequence_number for e in events] == list(range(len(events)))
+    last, (added,) = events[-1].response, [e for e in events if e.type == "response.output_item.added" and e.output_index == 1]
+    assert added.item.name == "now" and added.item.arguments == "" and added.item.call_id == last.output[1].call_id
+    pieces = [e for e in events if e.type == "response.function_call_arguments.delta"]
+    assert "".join(e.delta for e in pieces) == last.output[1].arguments == "{}"
+    assert {e.item_id for e in pieces} == {last.output[1].id} and {e.output_index for e in pieces} == {1}
+    assert last.output_text == whole.output_text
+    with client.responses.stream(model="tales", **{**ASK, **CALLING}, tool_choice="required", parallel_tool_calls=False, extra_body={"seed": 3}) as stream:
+        for _ in stream:
+            pass
+        assert stream.get_final_response().output[0].type == "function_call"
+
+
+def test_a_call_that_is_cut_is_incomplete(client):
+    answer = call(client, tool_choice={"type": "function", "name": "look"}, max_output_tokens=45)
+    assert answer.status == "incomplete"
+    assert [(o.type, o.status) for o in answer.output] == [("function_call", "incomplete")], answer.output
+    nothing = call(client, tool_choice="none", max_output_tokens=1)
+    assert [o.type for o in nothing.output] == ["message"]
 
 
 def test_the_end_of_a_stream_is_no_slow_client(own_server):

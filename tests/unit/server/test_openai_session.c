@@ -217,13 +217,16 @@ static void a_response_is_a_chat_with_its_past_elsewhere(void **state) {
     refuse(OPENAI_RESPONSE, "{\"input\": \"a\", \"background\": true}", NULL, NULL, "background");
 }
 
+static const struct openai_item said[] = {
+    {.text = "a\"b", .len = 3}, {.index = 1, .name = "look", .call_id = "call_x", .text = "{\"at\": 1}", .len = 9}};
+
 static struct openai_response_view view_of(const struct openai_request *r, const struct openai_usage *usage) {
     return (struct openai_response_view){.id = "resp_7",
                                          .model = "tales",
                                          .created_unix_s = 5,
                                          .echo = &r->response.echo,
-                                         .text = "a\"b",
-                                         .text_len = 3,
+                                         .items = said,
+                                         .n_items = 2,
                                          .reason = ROD_FINISH_STOP,
                                          .usage = usage,
                                          .session = "resp_7",
@@ -252,6 +255,10 @@ static void an_answer_says_again_what_was_asked(void **state) {
     const json_t *item = json_array_get(json_object_get(root, "output"), 0);
     assert_string_equal(text_at(item, "id"), "msg_7");
     assert_string_equal(text_at(json_array_get(json_object_get(item, "content"), 0), "text"), "a\"b");
+    item = json_array_get(json_object_get(root, "output"), 1);
+    assert_string_equal(text_at(item, "type"), "function_call");
+    assert_string_equal(text_at(item, "call_id"), "call_x");
+    assert_string_equal(text_at(item, "arguments"), "{\"at\": 1}");
     assert_int_equal(json_integer_value(json_object_get(json_object_get(root, "usage"), "total_tokens")), 34);
     assert_int_equal(json_integer_value(json_object_get(json_object_get(root, "session"), "version")), 3);
     json_decref(root);
@@ -271,11 +278,20 @@ static void an_answer_says_again_what_was_asked(void **state) {
 
 static void a_stream_numbers_its_events(void **state) {
     (void)state;
-    static const char *const want[] = {"response.created",           "response.in_progress",
-                                       "response.output_item.added", "response.content_part.added",
-                                       "response.output_text.delta", "response.output_text.done",
-                                       "response.content_part.done", "response.output_item.done",
-                                       "response.completed",         "error"};
+    static const char *const want[] = {"response.created",
+                                       "response.in_progress",
+                                       "response.output_item.added",
+                                       "response.content_part.added",
+                                       "response.output_text.delta",
+                                       "response.output_text.done",
+                                       "response.content_part.done",
+                                       "response.output_item.done",
+                                       "response.output_item.added",
+                                       "response.function_call_arguments.delta",
+                                       "response.function_call_arguments.done",
+                                       "response.output_item.done",
+                                       "response.completed",
+                                       "error"};
     struct openai_request r;
     struct openai_error err;
     const struct openai_usage usage = {1, 2, 0};
@@ -284,7 +300,11 @@ static void a_stream_numbers_its_events(void **state) {
     struct buf out = {0};
     uint64_t seq = 0;
     openai_render_response_opening(&out, &v, &seq);
-    openai_render_response_delta(&out, &v, &seq);
+    for (size_t i = 0; i < 2; i++) {
+        openai_render_item_begin(&out, v.id, &said[i], &seq);
+        openai_render_item_delta(&out, v.id, &said[i], &seq);
+        openai_render_item_end(&out, v.id, &said[i], &seq);
+    }
     openai_render_response_ending(&out, &v, &seq);
     openai_error_set(&err, 503, "unavailable", "draining", "", "over");
     openai_render_response_error(&out, &err, &seq);

@@ -213,12 +213,35 @@ static void a_head_without_an_end_is_text_after_a_while(void **state) {
     buf_fini(&out);
 }
 
+/* Items that are neighbours become one message with calls, as a chat has it. */
+static void items_of_a_response_are_calls_and_results(void **state) {
+    (void)state;
+    static const char body[] =
+        "{\"input\": [{\"role\": \"user\", \"content\": \"x\"}, {\"type\": \"reasoning\"}, {\"role\": \"assistant\", "
+        "\"content\": \"y\"}, {\"type\": \"function_call\", \"name\": \"f\", \"arguments\": \"{}\"}, {\"type\": "
+        "\"function_call\", \"name\": \"g\"}, {\"type\": \"function_call_output\", \"output\": \"4\"}, {\"type\": "
+        "\"function_call\", \"name\": \"h\"}], \"tools\": [{\"type\": \"function\", \"strict\": null, \"name\": \"f\", "
+        "\"parameters\": {}}], \"tool_choice\": {\"type\": \"function\", \"name\": \"f\"}}";
+    struct openai_request r;
+    struct openai_error err;
+    if (openai_parse(OPENAI_RESPONSE, body, sizeof body - 1, &defaults, &r, &err)) fail_msg("%s", err.message);
+    assert_int_equal(r.n_messages, 4);
+    assert_string_equal(r.messages[1].content, "y");
+    assert_int_equal(r.messages[1].n_calls, 2);
+    assert_string_equal(r.messages[2].role, "tool");
+    assert_string_equal(r.messages[3].calls[0].name, "h");
+    assert_string_equal(r.tools.lines[0], "{\"type\": \"function\", \"function\": {\"strict\": null, \"name\": \"f\", "
+                                          "\"parameters\": {}}}");
+    openai_request_fini(&r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(definitions_keep_their_order_and_have_one_line),
         cmocka_unit_test(the_choice_says_what_may_be_called),
         cmocka_unit_test(bad_tools_are_named),
         cmocka_unit_test(histories_have_calls_and_results),
+        cmocka_unit_test(items_of_a_response_are_calls_and_results),
         cmocka_unit_test(calls_are_found_in_what_a_model_says),
         cmocka_unit_test(what_is_no_call_stays_text),
         cmocka_unit_test(a_call_that_is_cut_is_not_whole),
