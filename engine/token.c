@@ -14,8 +14,9 @@ static int token_follow_grammar(struct active *a, const struct tokenizer *tokeni
     size_t len = 0;
     bool special = false;
     const char *bytes = tokenizer_bytes(tokenizer, id, &len, &special);
+    const bool in_text = bytes && (!special || a->request->keep_special); /* a tag may be a special token */
     struct rod_error fault;
-    int rc = bytes && !special ? grammar_gate_push(&a->gate, bytes, len, &fault) : 0;
+    int rc = in_text ? grammar_gate_push(&a->gate, bytes, len, &fault) : 0;
     return rc ? token_grammar_fault(&fault, err) : 0;
 }
 

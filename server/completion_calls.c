@@ -9,12 +9,28 @@
 #include <string.h>
 #include <xxhash.h>
 
+/* A tag that is a special token is seen only where special tokens are in the text. */
+static int tag_is_special(const struct completion *c, bool *out, struct rod_error *err) {
+    int32_t *ids;
+    size_t n, len;
+    int rc = rod_encode(c->server->engine, c->tags.open, strlen(c->tags.open), true, &ids, &n, err);
+    if (rc) return rc;
+    *out = false;
+    for (size_t i = 0; i < n && !*out; i++) rod_token_bytes(c->server->engine, ids[i], &len, out);
+    free(ids);
+    return 0;
+}
+
 int completion_calls_open(struct completion *c, struct rod_error *err) {
     struct openai_request *q = &c->request;
     struct openai_grammar calls;
     assert(q->tools.n && !c->grammar);
     if (!rod_chat_call_tags(c->server->engine, &c->tags))
         return rod_fail_at(err, ROD_EUNSUPPORTED, "tools", "tools have no place in the model's chat format.");
+    bool special;
+    int rc = tag_is_special(c, &special, err);
+    if (rc) return rc;
+    if (special) q->keep_special = true;
     c->lazy = openai_tools_lazy(q);
     if (!openai_tools_grammar(q, &c->tags, &calls)) return rod_fail_no_memory(err);
     free(q->grammar.text);

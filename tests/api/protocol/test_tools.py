@@ -214,14 +214,15 @@ def test_the_openai_package_reads_calls(client):
         client.chat.completions.create(model="tales", messages=ASK, tools=TOOLS, tool_choice={"type": "function", "function": {"name": "nobody"}})
 
 
-def test_auto_holds_a_call_to_its_grammar_from_the_tag_on(own_server, tmp_path):
+@pytest.mark.parametrize("special", [False, True])
+def test_auto_holds_a_call_to_its_grammar_from_the_tag_on(own_server, tmp_path, special):
     """A tokenizer that has the tag as a token, and a bias that draws it wherever it may be drawn: free text is the tag alone, and behind it comes
     a valid call, again and again."""
     with open("config/models/tales/tokenizer.json", encoding="utf-8") as f:
         tokenizer = json.load(f)
     for token in tokenizer["added_tokens"]:
         if token["content"] == "[CLS]":
-            token.update(content="<tool_call>", special=False)
+            token.update(content="<tool_call>", special=special)
             tag = token["id"]
     tokenizer["model"]["vocab"] = {"<tool_call>" if k == "[CLS]" else k: v for k, v in tokenizer["model"]["vocab"].items()}
     s = own_server("--model", variant(str(tmp_path / "model"), **{"tokenizer.json": tokenizer}))
