@@ -315,12 +315,19 @@ def shim(tmp_path):
     return Shim(tmp_path)
 
 
+LOOK = {"name": "look"}  # a tool, and a call of it
+
+
 def ask_somehow(s, rng):
     """One request of any kind; the status, or None where the connection ended without one."""
     schema = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object", "properties": {"a": {"type": "integer"}}}}}
     bodies = [("/v1/completions", {"prompt": "The fox", "max_tokens": 5, "n": 2, "logprobs": 2}),
               ("/v1/completions", {"prompt": ["a", "b"], "max_tokens": 5, "stream": True, "stop": ["x", "y"], "echo": True}),
               ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5, "response_format": schema}),
+              ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "tool_calls": [{"function": LOOK}]}], "max_tokens": 60,
+                                        "n": 2, "tools": [{"type": "function", "function": LOOK}], "tool_choice": "required", "stream": rng.random() < 0.5}),
+              ("/v1/responses", {"input": "Hello", "max_output_tokens": 60, "tools": [{"type": "function", **LOOK}], "tool_choice": "required",
+                                 "stream": rng.random() < 0.5}),
               ("/tokenize", {"prompt": "Once upon a time", "with_pieces": True}), ("/v1/completions", {"prompt": 5.5}),
               ("/v1/completions", {"prompt": [5], "max_tokens": 1, "user": "u" * 20000}),
               ("/v1/completions", {"prompt": "And", "max_tokens": 4, "session_id": f"s{rng.randrange(8)}", "session_create": True,
