@@ -14,7 +14,7 @@ ASK = {"role": "user", "content": "Look at the fox."}
 def turn(server, session, message, tools=TOOLS, **more):
     """(what was read of the prompt, what the model said)"""
     body = {"messages": [message], "tools": tools, "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 100, "temperature": 0.7,
-            "seed": 1, "session_id": session, **more}
+            "seed": 1, "session_id": session, "cache_salt": session, **more}  # what other sessions have read is not found
     answer = server.post(CHAT, {k: v for k, v in body.items() if v is not None})
     assert answer.status == 200, answer
     usage = answer.json["usage"]
