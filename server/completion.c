@@ -401,8 +401,8 @@ static void begin_prompt(struct completion *c, struct completion_choice *choice)
     if (choice->prompt_begun || c->over) return;
     assert(p->n_ids || c->of_session); /* a session's turn may have nothing new to read */
     choice->prompt_begun = true;
-    if (q->echo && q->n_logprobs >= 0) openai_logprobs_add_first(&choice->logprobs, p->ids[0], &c->server->vocab);
-    if (q->n_prompt_logprobs >= 0) openai_prompt_logprobs_add(&choice->prompt_logprobs, NULL, &c->server->vocab);
+    if (q->echo && q->n_logprobs >= 0) openai_logprobs_add_first(&choice->logprobs, p->ids[0], &c->vocab);
+    if (q->n_prompt_logprobs >= 0) openai_prompt_logprobs_add(&choice->prompt_logprobs, NULL, &c->vocab);
     if (p->echo && !q->stream) buf_add(&choice->text, p->echo, p->echo_len);
 }
 
@@ -417,11 +417,11 @@ static void take_prompt(struct completion *c, struct completion_choice *choice, 
         const uint32_t n_top = token->n_top;
         if (q->n_prompt_logprobs >= 0) {
             token->n_top = n_top < (uint32_t)q->n_prompt_logprobs ? n_top : (uint32_t)q->n_prompt_logprobs;
-            openai_prompt_logprobs_add(&choice->prompt_logprobs, token, &c->server->vocab);
+            openai_prompt_logprobs_add(&choice->prompt_logprobs, token, &c->vocab);
         }
         if (q->echo && q->n_logprobs >= 0) {
             token->n_top = n_top < (uint32_t)q->n_logprobs ? n_top : (uint32_t)q->n_logprobs;
-            openai_logprobs_add(&choice->logprobs, c->kind, token, 1, true, &c->server->vocab);
+            openai_logprobs_add(&choice->logprobs, c->kind, token, 1, true, &c->vocab);
         }
     }
 }
@@ -444,7 +444,7 @@ static void take_logprobs(struct completion *c, struct completion_choice *choice
         bool special = false;
         rod_token_bytes(s->engine, token->id, &len, &special);
         const bool shown = !special || c->request.keep_special || named_stop_id(c, token->id);
-        openai_logprobs_add(&choice->logprobs, c->kind, token, 1, shown, &s->vocab);
+        openai_logprobs_add(&choice->logprobs, c->kind, token, 1, shown, &c->vocab);
     }
 }
 
@@ -491,7 +491,7 @@ static void take_end_token(struct completion *c, struct completion_choice *choic
     begin_prompt(c, choice);
     if (c->over) return;
     if (c->request.stream && !choice->role_sent) push_openings(c, choice);
-    openai_logprobs_add(&choice->logprobs, c->kind, e->tokens, e->n_tokens, false, &c->server->vocab);
+    openai_logprobs_add(&choice->logprobs, c->kind, e->tokens, e->n_tokens, false, &c->vocab);
     if (!c->request.stream) return;
     struct openai_choice shown = choice_view(c, choice);
     completion_push_chunk(c, choice, &shown);

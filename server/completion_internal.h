@@ -75,6 +75,7 @@ struct completion {
     uint32_t n_choices, n_open;
     bool working, over, streaming, stream, slow; /* over: answered; streaming: the stream has begun; slow: cut */
     struct buf prefix, frame;
+    struct openai_vocab vocab; /* the server's, as the request wants tokens shown */
     struct openai_usage usage;
     uint64_t started_ns, sent_ns, first_ns, queue_ns;
     int64_t created_unix_s;

@@ -44,12 +44,12 @@ static int encode_bad_words(struct completion *c, struct rod_error *err) {
     return rc;
 }
 
-/* The last tokens of a prompt, where the client wants it cut rather than refused. */
+/* The last or first tokens of a prompt, where the client wants it cut rather than refused. */
 static void truncate_prompt(const struct completion *c, struct completion_prompt *p) {
     const int64_t wanted = c->request.truncate_tok;
     const uint64_t most = wanted < 0 ? c->server->info->max_prompt_tok : (uint64_t)wanted;
     if (!most || p->n_ids <= most) return;
-    memmove(p->ids, p->ids + (p->n_ids - most), most * sizeof *p->ids);
+    if (!c->request.truncate_end) memmove(p->ids, p->ids + (p->n_ids - most), most * sizeof *p->ids);
     p->n_marks = 0; /* they were places in the whole prompt */
     p->n_ids = most;
 }
@@ -91,7 +91,7 @@ static int encode_prompt(struct completion *c, size_t i, struct rod_error *err) 
     } else if (q->suffix) {
         rc = rod_fim_encode(s->engine, from->text, from->len, q->suffix, q->suffix_len, &p->ids, &p->n_ids, err);
     } else {
-        rc = rod_encode(s->engine, from->text, from->len, true, &p->ids, &p->n_ids, err);
+        rc = rod_tokenize(s->engine, from->text, from->len, true, !q->no_begin, &p->ids, &p->n_ids, err);
     }
     free(from->text);
     from->text = NULL;
@@ -353,8 +353,11 @@ static void completion_submit(struct completion *c) {
     c->created_unix_s = (int64_t)time(NULL);
     c->of_session = c->session != NULL;
     snprintf(c->answer_id, sizeof c->answer_id, "%s", c->call->id);
+    c->vocab = s->vocab;
+    c->vocab.as_ids = c->request.ids_for_tokens;
     if (c->kind != OPENAI_RESPONSE)
-        openai_render_prefix(&c->prefix, c->kind, c->stream, c->call->id, c->created_unix_s, s->model_name);
+        openai_render_prefix(&c->prefix, c->kind, c->stream, c->call->id, c->created_unix_s, s->model_name,
+                             s->fingerprint);
     struct rod_error rod = {0};
     int rc = completion_session_label(c, &rod);
     if (!rc) rc = submit_all(c, &rod);

@@ -85,7 +85,7 @@ void completion_session_relabel(struct completion *c, const char *label) {
     memcpy(c->answer_id, id, n + 1);
     if (c->kind == OPENAI_RESPONSE) return; /* its id is made from the key */
     buf_clear(&c->prefix);
-    openai_render_prefix(&c->prefix, c->kind, c->stream, id, created, model);
+    openai_render_prefix(&c->prefix, c->kind, c->stream, id, created, model, c->server->fingerprint);
 }
 
 static bool fill_turn(struct completion *c, struct rod_turn *r) {
@@ -142,7 +142,8 @@ int completion_session_encode(struct completion *c, const char *text, size_t len
     const struct rod_engine *e = c->server->engine;
     assert(c->kind == OPENAI_COMPLETION && r && !r->if_empty);
     int rc = rod_tokenize(e, text, len, true, false, ids, n_ids, err);
-    if (!rc) rc = rod_encode(e, text, len, true, &r->if_empty, &r->n_if_empty, err);
+    if (rc || c->request.no_begin) return rc;
+    rc = rod_encode(e, text, len, true, &r->if_empty, &r->n_if_empty, err);
     if (rc || r->n_if_empty != *n_ids) return rc;
     free(r->if_empty); /* this tokenizer has no beginning-of-text token */
     r->if_empty = NULL;

@@ -2,6 +2,7 @@
  * the routes that need no engine. */
 #include "access.h"
 #include "engine/base/share.h"
+#include "info_routes.h"
 #include "job.h"
 #include "routes.h"
 #include "session_routes.h"
@@ -31,14 +32,13 @@ struct route {
     bool admin;     /* asks for the admin key, if there is one */
     bool on_admin;  /* on the admin port too: its handler touches what any thread may */
     bool anthropic; /* of Anthropic's API */
+    bool bare_path; /* /v1/x also as /x, for clients whose base URL lacks /v1 */
     bool state;     /* a state of any tenant goes in or out, as bytes: for the admin key */
 };
 
 static void get_health(struct http_call *call);
 static void get_live(struct http_call *call);
 static void get_metrics(struct http_call *call);
-static void get_models(struct http_call *call);
-static void get_model(struct http_call *call);
 static void get_response(struct http_call *call);
 static void get_version(struct http_call *call);
 static void get_slots(struct http_call *call);
@@ -50,13 +50,14 @@ static void post_responses(struct http_call *call) { completion_start(call, OPEN
 static void post_messages(struct http_call *call) { completion_start(call, OPENAI_CHAT); }
 
 static const struct route routes[] = {
-    {"POST", "/v1/completions", .run = post_completions, .engine = true, .slot = true, .tokens = true},
-    {"POST", "/v1/chat/completions", .run = post_chat, .engine = true, .slot = true, .tokens = true},
-    {"POST", "/v1/responses", .run = post_responses, .engine = true, .slot = true, .tokens = true},
+    {"POST", "/v1/completions", .run = post_completions, .engine = true, .slot = true, .tokens = true,
+     .bare_path = true},
+    {"POST", "/v1/chat/completions", .run = post_chat, .engine = true, .slot = true, .tokens = true, .bare_path = true},
+    {"POST", "/v1/responses", .run = post_responses, .engine = true, .slot = true, .tokens = true, .bare_path = true},
     {"POST", "/v1/messages", .run = post_messages, .engine = true, .slot = true, .tokens = true, .anthropic = true},
     {"POST", "/v1/messages/count_tokens", .run = job_count_tokens, .engine = true, .tokens = true, .anthropic = true},
-    {"GET", "/v1/responses/", .tail = "", .run = get_response},
-    {"DELETE", "/v1/responses/", .tail = "", .run = session_routes_delete_response, .engine = true},
+    {"GET", "/v1/responses/", .tail = "", .run = get_response, .bare_path = true},
+    {"DELETE", "/v1/responses/", .tail = "", .run = session_routes_delete_response, .engine = true, .bare_path = true},
     {"GET", "/v1/sessions", .run = session_routes_list, .engine = true},
     {"POST", "/v1/sessions", .run = session_routes_create, .engine = true, .bare = true},
     {"GET", "/v1/sessions/", .tail = "", .run = session_routes_get, .engine = true},
@@ -67,8 +68,8 @@ static const struct route routes[] = {
      .on_admin = true, .state = true},
     {"PUT", "/v1/sessions/", .tail = "/state", .run = session_routes_import, .engine = true, .admin = true,
      .on_admin = true, .state = true},
-    {"GET", "/v1/models", .run = get_models},
-    {"GET", "/v1/models/", .run = get_model},
+    {"GET", "/v1/models", .run = info_routes_models, .bare_path = true},
+    {"GET", "/v1/models/", .run = info_routes_model, .bare_path = true},
     {"POST", "/tokenize", .run = job_tokenize, .engine = true, .tokens = true},
     {"POST", "/detokenize", .run = job_detokenize, .engine = true, .tokens = true},
     {"POST", "/apply-template", .run = job_apply_template, .engine = true, .tokens = true},
@@ -76,6 +77,11 @@ static const struct route routes[] = {
     {"GET", "/health/ready", .run = get_health, .open = true, .on_admin = true},
     {"GET", "/health/live", .run = get_live, .open = true, .on_admin = true},
     {"GET", "/metrics", .run = get_metrics, .admin = true, .on_admin = true},
+    {"GET", "/tokenizer_info", .run = info_routes_tokenizer},
+    {"GET", "/server_info", .run = info_routes_server},
+    {"GET", "/get_server_info", .run = info_routes_server},
+    {"GET", "/model_info", .run = info_routes_model_facts},
+    {"GET", "/get_model_info", .run = info_routes_model_facts},
     {"GET", "/version", .run = get_version, .on_admin = true},
     {"GET", "/slots", .run = get_slots, .admin = true, .on_admin = true},
     {"GET", "/openapi.json", .run = get_openapi},
@@ -161,34 +167,6 @@ static void get_metrics(struct http_call *call) {
     http_call_respond(call, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
 }
 
-static bool model_loaded(struct http_call *call) {
-    if (call->server->engine) return true;
-    http_call_refuse(call, 503, "unavailable", "loading", "", "The model is still loading.");
-    return false;
-}
-
-static void get_models(struct http_call *call) {
-    if (!model_loaded(call)) return;
-    struct buf body = {0};
-    buf_puts(&body, "{\"object\":\"list\",\"data\":[");
-    openai_render_model(&body, call->server->model_name, call->server->info);
-    buf_puts(&body, "]}");
-    http_call_respond(call, 200, JSON, &body);
-}
-
-static void get_model(struct http_call *call) {
-    if (!model_loaded(call)) return;
-    const char *name = call->name;
-    if (strcmp(name, call->server->model_name) != 0) {
-        http_call_invalid(call, 404, "model_not_found", "model", "model '%.100s' is not served here, '%.100s' is.",
-                          name, call->server->model_name);
-        return;
-    }
-    struct buf body = {0};
-    openai_render_model(&body, name, call->server->info);
-    http_call_respond(call, 200, JSON, &body);
-}
-
 /* The same answer for every id, so that it tells nothing about the responses of others. */
 static void get_response(struct http_call *call) {
     http_call_invalid(
@@ -204,7 +182,7 @@ static void get_version(struct http_call *call) {
 }
 
 static void get_slots(struct http_call *call) {
-    if (!model_loaded(call)) return;
+    if (!info_routes_loaded(call)) return;
     struct rod_stats s;
     rod_engine_stats(call->server->engine, &s);
     struct buf body = {0};
@@ -253,17 +231,26 @@ static void choose_trace(struct http_call *call) {
     traceparent_read(http_only_header(call->http, "traceparent"), call->trace_id);
 }
 
+#define VERSION_PREFIX "/v1"
+
+/* The route's path as the request has it: with or without /v1. */
+static const char *path_of(const struct route *route, const char *path) {
+    const size_t n = strlen(VERSION_PREFIX);
+    return route->bare_path && strncmp(path, VERSION_PREFIX "/", n + 1) != 0 ? route->path + n : route->path;
+}
+
 static bool path_matches(const struct route *route, const char *path) {
-    const size_t n = strlen(route->path);
-    if (route->path[n - 1] != '/' || n == 1) return !strcmp(path, route->path);
-    if (strncmp(path, route->path, n) != 0 || !path[n]) return false;
+    const char *own = path_of(route, path);
+    const size_t n = strlen(own);
+    if (own[n - 1] != '/' || n == 1) return !strcmp(path, own);
+    if (strncmp(path, own, n) != 0 || !path[n]) return false;
     const size_t n_name = strcspn(path + n, "/");
     return !route->tail || (n_name && !strcmp(path + n + n_name, route->tail));
 }
 
 static void set_name(struct http_call *call) {
     const struct route *route = &routes[call->route];
-    call->name = http_path(call->http) + strlen(route->path);
+    call->name = http_path(call->http) + strlen(path_of(route, http_path(call->http)));
     call->name_len = route->tail ? strcspn(call->name, "/") : strlen(call->name);
 }
 
@@ -571,6 +558,7 @@ static void check_table(void) {
     for (unsigned i = 0; i < N_ROUTES; i++) {
         const struct route *r = &routes[i];
         assert(r->run && *r->path == '/');
+        assert(!r->bare_path || !strncmp(r->path, VERSION_PREFIX "/", strlen(VERSION_PREFIX "/")));
         assert(!r->tail || r->path[strlen(r->path) - 1] == '/'); /* a name stands before a tail */
         assert(!r->slot || (r->engine && r->tokens && !r->open && !r->on_admin));
         assert(!r->tokens || r->engine);

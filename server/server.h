@@ -51,6 +51,7 @@ struct server {
     struct openai_defaults defaults;
     struct openai_vocab vocab;
     char model_name[128];
+    char fingerprint[16];    /* of what computes the answers: "fp_..." */
     struct list completions; /* in progress, the newest first */
     atomic_size_t n_jobs;
     struct pool pool;

@@ -46,6 +46,7 @@ void openai_render_error(struct buf *out, const struct openai_error *e); /* {"er
 
 struct openai_defaults { /* defaults of a request, and the limits of its numbers */
     const char *model_name;
+    const char *model_names; /* with its other names, separated by commas; NULL = it has none */
     uint32_t vocab_size;
     float temperature, top_p, min_p, repetition_penalty;
     int32_t top_k;
@@ -110,7 +111,10 @@ struct openai_request {
     size_t n_allowed_ids;
     struct openai_prompt *bad_words; /* text alone */
     size_t n_bad_words;
-    int64_t truncate_tok; /* of each prompt the last so many; 0 = all of it, -1 = as many as this server takes */
+    int64_t truncate_tok; /* of each prompt so many tokens; 0 = all of it, -1 = as many as this server takes */
+    bool truncate_end;    /* the first ones stay; else the last ones */
+    bool no_begin;        /* the prompt gets no tokens that the tokenizer puts in front */
+    bool ids_for_tokens;  /* log-probabilities name tokens by their ids */
     uint32_t n, max_tokens, min_tokens;
     bool ignore_eos, include_stop, keep_special;
     int32_t n_logprobs, n_prompt_logprobs; /* -1 = none */
@@ -132,6 +136,8 @@ bool openai_tools_grammar(const struct openai_request *request, const struct rod
 json_t *openai_load(const char *body, size_t len, struct openai_error *err);
 
 /* 0, or -1 with err filled (400, or 404 for another model). The body need not be UTF-8: then it is an error too. */
+/* Whether the model has this name. */
+bool openai_model_named(const struct openai_defaults *defaults, const char *name);
 int openai_parse(enum openai_kind kind, const char *body, size_t len, const struct openai_defaults *defaults,
                  struct openai_request *out, struct openai_error *err);
 /* Of its object, whose names of other servers become this server's. */
@@ -189,6 +195,7 @@ int openai_parse_detokenize(const char *body, size_t len, const struct openai_de
 struct openai_vocab { /* the bytes of a token, or NULL */
     const char *(*bytes)(void *arg, int32_t id, size_t *len);
     void *arg;
+    bool as_ids; /* log-probabilities of answers show "token_id:7" in place of text */
 };
 
 struct openai_logprobs { /* JSON fragments that grow with the tokens; chat uses `tokens` alone */
@@ -252,9 +259,10 @@ struct openai_choice { /* a whole choice, or the new part of one in a stream */
     uint64_t session_version;
 };
 
-/* {"id":...,"object":...,"created":...,"model":..., : the beginning that all chunks of an answer share. */
+/* {"id":...,"object":...,"created":...,"model":...,"system_fingerprint":..., : the beginning that all chunks of an
+ * answer share. */
 void openai_render_prefix(struct buf *out, enum openai_kind kind, bool stream, const char *request_id,
-                          int64_t created_unix_s, const char *model);
+                          int64_t created_unix_s, const char *model, const char *fingerprint);
 /* usage: NULL = left out; null_usage: "usage":null, which clients expect on the other chunks when they asked for usage.
  */
 void openai_render_chunk(struct buf *out, enum openai_kind kind, const struct buf *prefix,
@@ -297,6 +305,7 @@ void openai_render_item_end(struct buf *out, const char *response, const struct 
 void openai_render_response_ending(struct buf *out, const struct openai_response_view *view, uint64_t *seq);
 void openai_render_response_error(struct buf *out, const struct openai_error *err, uint64_t *seq);
 
-void openai_render_model(struct buf *out, const char *name, const struct rod_model_info *info);
+/* root: the model's first name. */
+void openai_render_model(struct buf *out, const char *name, const char *root, const struct rod_model_info *info);
 
 #endif

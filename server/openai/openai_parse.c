@@ -233,6 +233,23 @@ static bool parse_sampling(const struct openai_fields *p, struct openai_request 
 
 /* ---- lengths, log-probabilities, stream ---- */
 
+static bool parse_side(const struct openai_fields *p, struct openai_request *out) {
+    const json_t *side = field_get(p, "truncation_side");
+    if (!side || field_is(side, "left")) return true;
+    out->truncate_end = field_is(side, "right");
+    return out->truncate_end || field_bad(p, "truncation_side", "must be left or right");
+}
+
+/* Whether the tokenizer's own tokens stand before the prompt; a chat format has tokens of its own. */
+static bool parse_begin(const struct openai_fields *p, struct openai_request *out) {
+    bool begin = out->kind == OPENAI_COMPLETION;
+    if (!field_bool(p, "add_special_tokens", &begin)) return false;
+    if (begin && out->kind != OPENAI_COMPLETION)
+        return field_bad(p, "add_special_tokens", "must be false: the chat format has special tokens of its own");
+    out->no_begin = !begin;
+    return true;
+}
+
 static bool parse_limits(const struct openai_fields *p, struct openai_request *out) {
     bool skip_special = true;
     out->n = 1;
@@ -248,7 +265,8 @@ static bool parse_limits(const struct openai_fields *p, struct openai_request *o
          field_bool(p, "include_stop_str_in_output", &out->include_stop) &&
          field_bool(p, "return_token_ids", &out->return_token_ids) &&
          field_int(p, "sse_ping_ms", 0, 86400000, &ping_ms) &&
-         field_int(p, "truncate_prompt_tokens", -1, INT32_MAX, &out->truncate_tok);
+         field_int(p, "truncate_prompt_tokens", -1, INT32_MAX, &out->truncate_tok) && parse_side(p, out) &&
+         parse_begin(p, out);
     out->n = (uint32_t)n;
     out->ping_ms = ping_ms;
     out->keep_special = !skip_special;
@@ -267,11 +285,10 @@ static bool parse_logprobs(const struct openai_fields *p, struct openai_request 
     int64_t n = -1, n_prompt = -1;
     bool wanted = false;
     out->n_logprobs = out->n_prompt_logprobs = -1;
+    if (!field_bool(p, "return_tokens_as_token_ids", &out->ids_for_tokens)) return false;
     if (out->kind == OPENAI_RESPONSE) return true;
     if (!field_bool(p, "echo", &out->echo) || !field_int(p, "prompt_logprobs", 0, 20, &n_prompt)) return false;
     if (out->kind == OPENAI_CHAT && out->echo) return field_bad(p, "echo", "is for completions, not for chats");
-    if (out->kind == OPENAI_CHAT && n_prompt >= 0)
-        return field_bad(p, "prompt_logprobs", "is for completions, not for chats");
     if (out->echo && out->suffix) return field_bad(p, "echo", "and suffix exclude each other");
     out->n_prompt_logprobs = (int32_t)n_prompt;
     if (out->kind == OPENAI_COMPLETION) {
@@ -320,13 +337,23 @@ static bool parse_input(const struct openai_fields *p, struct openai_request *ou
     }
 }
 
+bool openai_model_named(const struct openai_defaults *d, const char *name) {
+    const size_t n = strlen(name);
+    if (!strcmp(name, d->model_name)) return true;
+    if (name[strcspn(name, ",")]) return false; /* no list is a name */
+    for (const char *at = d->model_names; n && at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        if (!strncmp(at, name, n) && (!at[n] || at[n] == ',')) return true;
+    }
+    return false;
+}
+
 static bool check_model(const struct openai_fields *p) {
     const json_t *value = field_get(p, "model");
     if (!value) return true;
     if (!json_is_string(value)) return field_bad(p, "model", "must be a string, not %s", field_type(value));
     const char *name = json_string_value(value);
     if (strlen(name) != json_string_length(value)) return field_bad(p, "model", "has a NUL character");
-    if (!*name || !strcmp(name, p->defaults->model_name)) return true;
+    if (!*name || openai_model_named(p->defaults, name)) return true;
     openai_error_set(p->err, 404, OPENAI_INVALID, "model_not_found", "model",
                      "model '%.100s' is not served here, '%.100s' is.", name, p->defaults->model_name);
     return false;
@@ -345,7 +372,8 @@ static void check_parsed(const struct openai_request *q) {
     assert(q->n >= 1 && (q->n == 1 || q->kind != OPENAI_RESPONSE));
     assert(q->min_tokens <= q->max_tokens);
     assert(!q->suffix || (q->kind == OPENAI_COMPLETION && !q->echo && !q->truncate_tok));
-    assert(q->kind == OPENAI_COMPLETION || (!q->echo && q->n_prompt_logprobs < 0));
+    assert(q->kind == OPENAI_COMPLETION || !q->echo);
+    assert(q->kind != OPENAI_RESPONSE || q->n_prompt_logprobs < 0);
     assert(!q->tools.n || q->kind != OPENAI_COMPLETION);
     assert(q->stream || (!q->include_usage && !q->continuous_usage));
     assert(q->kind != OPENAI_RESPONSE || (!q->session.id && q->n_logprobs < 0 && !q->return_token_ids));

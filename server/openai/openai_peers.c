@@ -12,6 +12,7 @@
 
 const struct openai_peer openai_peers[] = {
     {"add_generation_prompt", "vLLM", PEER_SAME, NULL, NULL},
+    {"add_special_tokens", "vLLM", PEER_SAME, NULL, NULL},
     {"allowed_token_ids", "vLLM", PEER_SAME, NULL, NULL},
     {"bad_words", "vLLM, LMDeploy", PEER_SAME, NULL, NULL},
     {"cache_salt", "vLLM", PEER_SAME, NULL, NULL},
@@ -22,11 +23,13 @@ const struct openai_peer openai_peers[] = {
     {"prompt_logprobs", "vLLM", PEER_SAME, NULL, NULL},
     {"repetition_penalty", "vLLM, SGLang, LMDeploy", PEER_SAME, NULL, NULL},
     {"return_token_ids", "vLLM, LMDeploy", PEER_SAME, NULL, NULL},
+    {"return_tokens_as_token_ids", "vLLM", PEER_SAME, NULL, NULL},
     {"skip_special_tokens", "vLLM, SGLang, LMDeploy", PEER_SAME, NULL, NULL},
     {"stop_token_ids", "vLLM, SGLang, LMDeploy", PEER_SAME, NULL, NULL},
     {"structured_outputs", "vLLM", PEER_SAME, NULL, NULL},
     {"top_k", "vLLM, SGLang, LMDeploy, llama.cpp", PEER_SAME, NULL, NULL},
     {"truncate_prompt_tokens", "vLLM", PEER_SAME, NULL, NULL},
+    {"truncation_side", "vLLM", PEER_SAME, NULL, NULL},
     {"typical_p", "llama.cpp", PEER_SAME, NULL, NULL},
 
     {"max_new_tokens", "SGLang, LMDeploy", PEER_ALIAS, "max_tokens", NULL},

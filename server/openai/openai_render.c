@@ -18,9 +18,9 @@ static bool utf8_whole(const char *bytes, size_t n) {
     return true;
 }
 
-void openai_render_token(struct buf *out, int32_t id, const struct openai_vocab *vocab) {
+static void put_token(struct buf *out, int32_t id, bool as_id, const struct openai_vocab *vocab) {
     size_t n = 0;
-    const char *bytes = vocab->bytes(vocab->arg, id, &n);
+    const char *bytes = as_id ? NULL : vocab->bytes(vocab->arg, id, &n);
     if (!bytes) {
         buf_addf(out, "\"token_id:%d\"", id);
     } else if (utf8_whole(bytes, n)) {
@@ -30,6 +30,10 @@ void openai_render_token(struct buf *out, int32_t id, const struct openai_vocab 
         for (size_t i = 0; i < n; i++) buf_addf(out, "\\\\x%02x", (unsigned char)bytes[i]);
         buf_putc(out, '"');
     }
+}
+
+void openai_render_token(struct buf *out, int32_t id, const struct openai_vocab *vocab) {
+    put_token(out, id, false, vocab);
 }
 
 void openai_render_ids(struct buf *out, const int32_t *ids, size_t n_ids) {
@@ -72,7 +76,7 @@ static void put_chat_token(struct buf *out, int32_t id, float logprob, const str
     size_t n = 0;
     const char *bytes = vocab->bytes(vocab->arg, id, &n);
     buf_puts(out, "{\"token\":");
-    openai_render_token(out, id, vocab);
+    put_token(out, id, vocab->as_ids, vocab);
     buf_puts(out, ",\"logprob\":");
     buf_logprob(out, logprob);
     buf_puts(out, ",\"bytes\":");
@@ -133,7 +137,7 @@ static void add_place(struct openai_logprobs *l, int32_t id, bool shown, const s
         buf_putc(&l->tops, ',');
         buf_putc(&l->offsets, ',');
     }
-    openai_render_token(&l->tokens, id, vocab);
+    put_token(&l->tokens, id, vocab->as_ids, vocab);
     size_t n = 0;
     const char *bytes = vocab->bytes(vocab->arg, id, &n);
     if (!bytes || !shown) n = 0;
@@ -157,14 +161,14 @@ static void add_legacy(struct openai_logprobs *l, const struct rod_token *t, boo
     bool seen = false;
     for (uint32_t i = 0; i < t->n_top; i++) {
         if (i) buf_putc(&l->tops, ',');
-        openai_render_token(&l->tops, t->top[i].id, vocab);
+        put_token(&l->tops, t->top[i].id, vocab->as_ids, vocab);
         buf_putc(&l->tops, ':');
         buf_logprob(&l->tops, t->top[i].logprob);
         seen = seen || t->top[i].id == t->id;
     }
     if (!seen) {
         if (t->n_top) buf_putc(&l->tops, ',');
-        openai_render_token(&l->tops, t->id, vocab);
+        put_token(&l->tops, t->id, vocab->as_ids, vocab);
         buf_putc(&l->tops, ':');
         buf_logprob(&l->tops, t->logprob);
     }
@@ -271,13 +275,13 @@ static void put_usage(struct buf *out, const struct openai_usage *u) {
     buf_puts(out, "}}");
 }
 
-/* Completions name the prompt's ids in the choice (each may have another prompt), chats beside the choices. */
+/* Completions have what is the prompt's in the choice (each may have another prompt), chats beside the choices. */
 static void put_ids(struct buf *out, enum openai_kind kind, const struct openai_choice *c) {
     if (c->prompt_ids && kind == OPENAI_COMPLETION) {
         buf_putc(out, ',');
         put_fragment(out, "prompt_token_ids", c->prompt_ids);
     }
-    if (c->prompt_logprobs) {
+    if (c->prompt_logprobs && kind == OPENAI_COMPLETION) {
         buf_putc(out, ',');
         put_fragment(out, "prompt_logprobs", c->prompt_logprobs);
     }
@@ -288,9 +292,15 @@ static void put_ids(struct buf *out, enum openai_kind kind, const struct openai_
 }
 
 static void put_chat_prompt(struct buf *out, enum openai_kind kind, const struct openai_choice *c) {
-    if (!c->prompt_ids || kind != OPENAI_CHAT) return;
-    buf_putc(out, ',');
-    put_fragment(out, "prompt_token_ids", c->prompt_ids);
+    if (kind != OPENAI_CHAT) return;
+    if (c->prompt_ids) {
+        buf_putc(out, ',');
+        put_fragment(out, "prompt_token_ids", c->prompt_ids);
+    }
+    if (c->prompt_logprobs) {
+        buf_putc(out, ',');
+        put_fragment(out, "prompt_logprobs", c->prompt_logprobs);
+    }
 }
 
 static void put_finish(struct buf *out, const struct openai_choice *c) {
@@ -323,7 +333,7 @@ void openai_render_session_of(struct buf *out, const char *id, uint64_t version)
 }
 
 void openai_render_prefix(struct buf *out, enum openai_kind kind, bool stream, const char *request_id,
-                          int64_t created_unix_s, const char *model) {
+                          int64_t created_unix_s, const char *model, const char *fingerprint) {
     assert(kind < sizeof id_prefix / sizeof *id_prefix); /* a response has no prefix */
     buf_addf(out, "{\"id\":\"%s%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", id_prefix[kind], request_id,
              kind == OPENAI_COMPLETION ? "text_completion"
@@ -331,6 +341,8 @@ void openai_render_prefix(struct buf *out, enum openai_kind kind, bool stream, c
                                        : "chat.completion",
              (long long)created_unix_s);
     openai_put_text(out, model);
+    buf_puts(out, ",\"system_fingerprint\":");
+    openai_put_text(out, fingerprint);
     buf_putc(out, ',');
 }
 
@@ -443,12 +455,12 @@ void openai_render_answer(struct buf *out, enum openai_kind kind, const struct b
     buf_putc(out, '}');
 }
 
-void openai_render_model(struct buf *out, const char *name, const struct rod_model_info *info) {
+void openai_render_model(struct buf *out, const char *name, const char *root, const struct rod_model_info *info) {
     buf_puts(out, "{\"id\":");
     openai_put_text(out, name);
     buf_addf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"rodimus\",\"root\":",
              (long long)info->created_unix_s);
-    openai_put_text(out, name);
+    openai_put_text(out, root);
     buf_addf(out, ",\"parent\":null,\"max_model_len\":%llu,\"session_bytes\":%llu,\"arch\":",
              (unsigned long long)info->max_prompt_tok, (unsigned long long)info->session_bytes);
     openai_put_text(out, info->arch);

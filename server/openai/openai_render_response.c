@@ -47,7 +47,8 @@ static void put_item(struct buf *out, const char *response, const struct openai_
 
 static void put_response_usage(struct buf *out, const struct openai_usage *u) {
     buf_addf(out,
-             "{\"input_tokens\":%llu,\"input_tokens_details\":{\"cached_tokens\":%llu},\"output_tokens\":%llu,"
+             "{\"input_tokens\":%llu,\"input_tokens_details\":{\"cached_tokens\":%llu,\"cache_write_tokens\":0},"
+             "\"output_tokens\":%llu,"
              "\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":%llu}",
              (unsigned long long)u->prompt_tok, (unsigned long long)u->cached_tok,
              (unsigned long long)u->completion_tok, (unsigned long long)(u->prompt_tok + u->completion_tok));

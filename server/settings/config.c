@@ -1,5 +1,6 @@
 /* config.c - the table, and the order of the sources. */
 #include "config.h"
+#include "server/base/buf.h"
 #include "flag_help.h"
 #include "server/base/file_text.h"
 #include "engine/base/json_guard.h"
@@ -53,6 +54,14 @@ static const char *check_origin(const char *text) {
            "scheme's own port";
 }
 
+static const char *check_names(const char *text) {
+    const size_t n = strlen(text);
+    bool good = !n || (text[0] != ',' && text[n - 1] != ',' && !strstr(text, ",,"));
+    for (size_t at = 0; strchr(text, ',') && good && at < n; at += buf_utf8(text + at, n - at))
+        good = buf_utf8(text + at, n - at) != 0;
+    return good ? NULL : "a name, or names in UTF-8 with commas between them and none empty";
+}
+
 /* As an HTTP header can carry it. */
 static const char *check_key(const char *text) {
     bool good = *text != 0;
@@ -97,8 +106,9 @@ const struct option config_options[] = {
      .help = "checkpoint directory: config.json, *.safetensors, tokenizer.json; without it the bundled demo model"},
     {"synthetic", OPTION_STRING, AT(synthetic), MODEL, .metavar = "NAME",
      .help = SYNTHETIC_HELP "; to measure a machine, prompts are token ids"},
-    {"model_name", OPTION_STRING, AT(model_name), MODEL, .metavar = "NAME",
-     .help = "name in /v1/models and in the requests' \"model\"; without it the directory's last component"},
+    {"model_name", OPTION_STRING, AT(model_name), MODEL, .metavar = "NAME", .check = check_names,
+     .help = "name in /v1/models and in the requests' \"model\"; several with commas between them: answers have the first; "
+             "without it the directory's last component"},
     {"device", OPTION_CHOICE, AT(device), MODEL, .fallback = "auto", .choices = "auto|cpu|cuda|cuda:N|null|null:N", .metavar = "NAME",
      .help = "auto, cpu, cuda or cuda:N; null computes nothing, null:N takes N ms a step: to measure the server"},
     {"precision", OPTION_CHOICE, AT(precision), MODEL, .fallback = "auto", .choices = "auto|fp32|bf16|fp16", .metavar = "NAME",

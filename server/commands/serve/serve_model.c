@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 /* So long the loop takes events before others have their turn. */
 #define EVENTS_NS 5000000
@@ -95,10 +96,13 @@ static const char *vocab_bytes(void *arg, int32_t id, size_t *len) {
 }
 
 /* The name of a directory is bytes, and answers and metrics are text: a reader would refuse all of it. */
-static void server_set_name(struct server *s, const char *name) {
+static void server_set_name(struct server *s) {
+    const bool set = *s->config.model_name != 0; /* the first of several */
+    const char *name = set ? s->config.model_name : s->info->name;
+    const char end = set ? ',' : 0;
     static const char replacement[] = "\xef\xbf\xbd";
     size_t n = 0;
-    while (*name) {
+    while (*name && *name != end) {
         const size_t given = buf_utf8(name, strlen(name)), len = given ? given : sizeof replacement - 1;
         if (n + len >= sizeof s->model_name) break;
         memcpy(s->model_name + n, given ? name : replacement, len);
@@ -108,10 +112,22 @@ static void server_set_name(struct server *s, const char *name) {
     s->model_name[n] = 0;
 }
 
+/* Of what decides the bits of an answer beside the request: program, weights and device. */
+static void server_set_fingerprint(struct server *s) {
+    const struct rod_model_info *i = s->info;
+    struct buf text = {0};
+    buf_addf(&text, "%s %s %s %s %s %s %llu %d", version_string(), version_commit(), i->name, i->arch, i->device,
+             i->weight_dtype, (unsigned long long)i->n_params, s->config.deterministic);
+    const uint64_t hash = XXH3_64bits(text.data, text.len);
+    buf_fini(&text);
+    snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%012llx", (unsigned long long)(hash >> 16));
+}
+
 static void server_set_defaults(struct server *s, struct rod_engine *engine) {
     const struct rod_model_info *i = s->info;
     s->defaults = (struct openai_defaults){
         .model_name = s->model_name,
+        .model_names = *s->config.model_name ? s->config.model_name : NULL,
         .vocab_size = i->vocab_size,
         .temperature = isnan(i->default_temperature) ? 1 : i->default_temperature,
         .top_p = isnan(i->default_top_p) ? 1 : i->default_top_p,
@@ -120,7 +136,7 @@ static void server_set_defaults(struct server *s, struct rod_engine *engine) {
         .top_k = i->default_top_k,
         .chat_max_tokens = (uint32_t)s->config.default_max_tokens,
     };
-    s->vocab = (struct openai_vocab){vocab_bytes, engine};
+    s->vocab = (struct openai_vocab){.bytes = vocab_bytes, .arg = engine};
 }
 
 static void announce_server(struct service *v) {
@@ -196,7 +212,8 @@ void serve_on_loaded(uv_async_t *wake) {
         return;
     }
     s->info = rod_engine_info(engine);
-    server_set_name(s, *s->config.model_name ? s->config.model_name : s->info->name);
+    server_set_name(s);
+    server_set_fingerprint(s);
     server_set_defaults(s, engine);
     s->engine = engine; /* from here on other threads look */
     announce_server(v);

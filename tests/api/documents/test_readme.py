@@ -34,6 +34,7 @@ def examples():
 
 def settled(text):
     text = re.sub(r'"id":"(chat)?cmpl-[0-9a-f]{32}"', r'"id":"\1cmpl-"', text)
+    text = re.sub(r'"system_fingerprint":"fp_[0-9a-f]{12}"', '"system_fingerprint":"fp_"', text)
     return re.sub(r'"(created|created_at|used_at|expires_at)":\d+', r'"\1":0', text).rstrip("\n")
 
 

@@ -58,7 +58,7 @@ static void the_streams_of_a_step_cost_less_than_a_twentieth_of_it(void **state)
     for (int kind = OPENAI_COMPLETION; kind <= OPENAI_CHAT; kind++) {
         struct buf prefix = {0}, out = {0};
         openai_render_prefix(&prefix, (enum openai_kind)kind, true, "0f51447ed371fcd60afec9a47a96a42f", 1795219161,
-                             "tales");
+                             "tales", "fp_0123456789ab");
         double best = 1e30;
         size_t n_frames = 0;
         for (size_t i = 0; i < N_ROUNDS; i++) {

@@ -16,7 +16,7 @@ static const char *word(void *arg, int32_t id, size_t *len) {
     *len = strlen(words[id]);
     return words[id];
 }
-static const struct openai_vocab vocab = {word, NULL};
+static const struct openai_vocab vocab = {word, NULL, false};
 
 static json_t *read_back(struct buf *b) {
     json_error_t fault;
@@ -111,7 +111,7 @@ static void legacy_logprobs_are_parallel_arrays(void **state) {
     struct buf b = {0}, prefix = {0};
     openai_logprobs_add(&l, OPENAI_COMPLETION, tokens, 3, true, &vocab);
     struct openai_choice c = {.index = 3, .text = "Hello", .text_len = 5, .logprobs = &l, .stop_id = -1};
-    openai_render_prefix(&prefix, OPENAI_COMPLETION, true, "id7", 12, "m \"x\"");
+    openai_render_prefix(&prefix, OPENAI_COMPLETION, true, "id7", 12, "m \"x\"", "fp");
     openai_render_chunk(&b, OPENAI_COMPLETION, &prefix, &c, NULL, false);
     json_t *root = read_back(&b);
     assert_string_equal(json_string_value(at(root, "id")), "cmpl-id7");
@@ -159,7 +159,7 @@ static void chat_logprobs_hold_bytes(void **state) {
     struct buf b = {0}, prefix = {0};
     openai_logprobs_add(&l, OPENAI_CHAT, tokens, 1, true, &vocab);
     struct openai_choice c = {.text = "", .logprobs = &l, .stop_id = -1};
-    openai_render_prefix(&prefix, OPENAI_CHAT, true, "i", 12, "m");
+    openai_render_prefix(&prefix, OPENAI_CHAT, true, "i", 12, "m", "fp");
     openai_render_chunk(&b, OPENAI_CHAT, &prefix, &c, NULL, true);
     json_t *root = read_back(&b);
     assert_string_equal(json_string_value(at(root, "object")), "chat.completion.chunk");
@@ -177,7 +177,7 @@ static void chat_chunks_are_role_then_content_then_finish(void **state) {
     struct buf b = {0}, prefix = {0};
     struct openai_usage usage = {5, 2, 1};
     struct openai_choice c = {.role = true, .text = "", .stop_id = -1};
-    openai_render_prefix(&prefix, OPENAI_CHAT, true, "i", 12, "m");
+    openai_render_prefix(&prefix, OPENAI_CHAT, true, "i", 12, "m", "fp");
     openai_render_chunk(&b, OPENAI_CHAT, &prefix, &c, NULL, false);
     json_t *root = read_back(&b);
     assert_string_equal(json_string_value(at(root, "choices.0.delta.role")), "assistant");
@@ -217,7 +217,7 @@ static void whole_answers_hold_all_choices(void **state) {
                                   .prompt_ids = &prompt},
                                  {.index = 1, .text = "b", .text_len = 1, .finished = true, .stop_id = 42}};
     for (enum openai_kind kind = OPENAI_COMPLETION; kind <= OPENAI_CHAT; kind++) {
-        openai_render_prefix(&prefix, kind, false, "i", 12, "m");
+        openai_render_prefix(&prefix, kind, false, "i", 12, "m", "fp");
         openai_render_answer(&b, kind, &prefix, c, 2, &usage);
         json_t *root = read_back(&b);
         assert_string_equal(
