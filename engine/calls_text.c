@@ -73,13 +73,18 @@ static int calls_plain(const struct rod_engine *e, const struct rod_chat *chat, 
     return rc ? rc : chat_plain(e->parts.chat, chat, with_tools, plain, n, err);
 }
 
+static enum chat_end calls_end(const struct rod_chat *chat) {
+    if (chat->generation) return CHAT_END_GENERATION;
+    return chat->go_on ? CHAT_END_INSIDE : CHAT_END_CLOSED;
+}
+
 int rod_chat_encode(const struct rod_engine *e, const struct rod_chat *chat, int32_t **ids, size_t *n_ids,
                     struct rod_error *err) {
     struct rod_message *plain;
     size_t n;
     int rc = calls_plain(e, chat, true, &plain, &n, err);
     if (rc) return rc;
-    rc = chat_encode(e->parts.chat, e->parts.tokenizer, plain, n, chat->generation, ids, n_ids, err);
+    rc = chat_encode(e->parts.chat, e->parts.tokenizer, plain, n, calls_end(chat), ids, n_ids, err);
     free(plain);
     return rc;
 }
@@ -96,16 +101,15 @@ void rod_chat_marks(const struct rod_engine *e, const struct rod_chat *chat, con
 }
 
 static int calls_encode_turn(const struct rod_engine *e, const struct rod_message *messages, size_t n_messages,
-                             bool generation, struct rod_turn *turn, int32_t **ids, size_t *n_ids,
+                             enum chat_end end, struct rod_turn *turn, int32_t **ids, size_t *n_ids,
                              struct rod_error *err) {
     const struct chat *c = e->parts.chat;
     const struct tokenizer *t = e->parts.tokenizer;
-    int rc = chat_encode_more(c, t, messages, n_messages, generation, false, ids, n_ids, err);
+    int rc = chat_encode_more(c, t, messages, n_messages, end, false, ids, n_ids, err);
     if (rc) return rc;
-    if (chat_begins(c))
-        rc = chat_encode(c, t, messages, n_messages, generation, &turn->if_empty, &turn->n_if_empty, err);
+    if (chat_begins(c)) rc = chat_encode(c, t, messages, n_messages, end, &turn->if_empty, &turn->n_if_empty, err);
     if (!rc && chat_closes(c))
-        rc = chat_encode_more(c, t, messages, n_messages, generation, true, &turn->if_open, &turn->n_if_open, err);
+        rc = chat_encode_more(c, t, messages, n_messages, end, true, &turn->if_open, &turn->n_if_open, err);
     if (!rc) return 0;
     free(*ids);
     *ids = NULL;
@@ -129,10 +133,9 @@ static int calls_encode_known(const struct rod_engine *e, const struct rod_chat 
     size_t n;
     int rc = calls_plain(e, chat, false, &plain, &n, err);
     if (rc) return rc;
-    rc = chat_encode_more(c, t, plain, n, chat->generation, false, &turn->if_known, &turn->n_if_known, err);
+    rc = chat_encode_more(c, t, plain, n, calls_end(chat), false, &turn->if_known, &turn->n_if_known, err);
     if (!rc && chat_closes(c))
-        rc =
-            chat_encode_more(c, t, plain, n, chat->generation, true, &turn->if_known_open, &turn->n_if_known_open, err);
+        rc = chat_encode_more(c, t, plain, n, calls_end(chat), true, &turn->if_known_open, &turn->n_if_known_open, err);
     free(plain);
     turn->tools = calls_hash_tools(chat);
     return rc;
@@ -144,9 +147,9 @@ int rod_chat_encode_turn(const struct rod_engine *e, const struct rod_chat *chat
     size_t n;
     int rc = calls_plain(e, chat, true, &plain, &n, err);
     if (rc) return rc;
-    rc = calls_encode_turn(e, plain, n, chat->generation, turn, ids, n_ids, err);
+    rc = calls_encode_turn(e, plain, n, calls_end(chat), turn, ids, n_ids, err);
     free(plain);
-    turn->leaves_open = chat->generation;
+    turn->leaves_open = chat->generation || chat->go_on;
     if (rc || !chat->n_tools) return rc;
     rc = calls_encode_known(e, chat, turn, err);
     if (!rc) return 0;
@@ -161,7 +164,7 @@ int rod_chat_render(const struct rod_engine *e, const struct rod_chat *chat, cha
     size_t n;
     int rc = calls_plain(e, chat, true, &plain, &n, err);
     if (rc) return rc;
-    rc = chat_render(e->parts.chat, plain, n, chat->generation, text, len, err);
+    rc = chat_render(e->parts.chat, plain, n, calls_end(chat), text, len, err);
     free(plain);
     return rc;
 }

@@ -224,6 +224,7 @@ struct rod_chat { /* what a prompt is made of; borrowed */
     const char *const *tools; /* each a definition as one line of JSON; the model reads them in the system's turn */
     size_t n_tools;
     bool generation; /* ends with the place where the model goes on */
+    bool go_on;      /* else: ends inside the last message, an assistant's, which the model goes on with */
 };
 /* Renders the model's chat format (chat.h); contents never make special tokens. *text is malloc'd and NUL-terminated;
  * it does not tell frame from content, the ids do. */

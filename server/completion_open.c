@@ -61,9 +61,10 @@ static int encode_chat(struct completion *c, struct completion_prompt *p, struct
                             .n_messages = q->n_messages,
                             .tools = (const char *const *)q->tools.lines,
                             .n_tools = q->tools.n,
-                            .generation = true};
+                            .generation = q->end.generation,
+                            .go_on = q->end.go_on};
     if (c->session) {
-        chat.generation = q->max_tokens > 0; /* else the messages are read and stay open for the next ones */
+        chat.generation = chat.generation && q->max_tokens > 0; /* else the messages are read, for the next ones */
         return rod_chat_encode_turn(e, &chat, c->session, &p->ids, &p->n_ids, err);
     }
     int rc = rod_chat_encode(e, &chat, &p->ids, &p->n_ids, err);

@@ -41,7 +41,8 @@ static struct rod_chat chat_of(const struct openai_tokenize *t) {
                              .n_messages = t->n_messages,
                              .tools = (const char *const *)t->tools.lines,
                              .n_tools = t->tools.n,
-                             .generation = t->generation};
+                             .generation = t->end.generation,
+                             .go_on = t->end.go_on};
 }
 
 static void run_tokenize(struct job *j) {
@@ -84,7 +85,8 @@ static void run_count_tokens(struct job *j) {
                                   .n_messages = q.n_messages,
                                   .tools = (const char *const *)q.tools.lines,
                                   .n_tools = q.tools.n,
-                                  .generation = true};
+                                  .generation = q.end.generation,
+                                  .go_on = q.end.go_on};
     if (rod_chat_encode(s->engine, &chat, &ids, &n, &rod)) {
         job_fail(j, &rod);
     } else {

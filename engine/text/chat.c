@@ -356,9 +356,9 @@ int chat_refuse_message(struct rod_error *err, size_t i, const char *role, bool 
                        role ? role : "");
 }
 
-/* lead, three pieces a message, generation: *n of them, malloc'd; they borrow from chat and messages. */
+/* lead, three pieces a message, the end: *n of them, malloc'd; they borrow from chat and messages. */
 static int chat_to_pieces(const struct chat *c, const char *lead, const struct rod_message *messages, size_t n_messages,
-                          bool generation, struct tokenizer_piece **out, size_t *n_out, struct rod_error *err) {
+                          enum chat_end end, struct tokenizer_piece **out, size_t *n_out, struct rod_error *err) {
     if (!c) return rod_fail(err, ROD_EUNSUPPORTED, "the model has no chat format: give it a " TABLE);
     if (n_messages > SIZE_MAX / 3 / sizeof(struct tokenizer_piece) - 2)
         return rod_fail(err, ROD_EINVALID, "too many messages");
@@ -376,11 +376,12 @@ static int chat_to_pieces(const struct chat *c, const char *lead, const struct r
         } else {
             pieces[n++] = (struct tokenizer_piece){c->prefix[role], strlen(c->prefix[role]), true};
             pieces[n++] = (struct tokenizer_piece){len ? m->content : "", len, false};
-            pieces[n++] = (struct tokenizer_piece){c->suffix[role], strlen(c->suffix[role]), true};
+            if (end != CHAT_END_INSIDE || i + 1 < n_messages)
+                pieces[n++] = (struct tokenizer_piece){c->suffix[role], strlen(c->suffix[role]), true};
         }
     }
     assert(n <= 3 * n_messages + 1);
-    if (generation) pieces[n++] = (struct tokenizer_piece){c->generation, strlen(c->generation), true};
+    if (end == CHAT_END_GENERATION) pieces[n++] = (struct tokenizer_piece){c->generation, strlen(c->generation), true};
     if (rc) {
         free(pieces);
         return rc;
@@ -391,11 +392,11 @@ static int chat_to_pieces(const struct chat *c, const char *lead, const struct r
 }
 
 static int chat_encode_from(const struct chat *chat, const struct tokenizer *t, const char *lead,
-                            const struct rod_message *messages, size_t n_messages, bool generation, int32_t **ids,
+                            const struct rod_message *messages, size_t n_messages, enum chat_end end, int32_t **ids,
                             size_t *n_ids, struct rod_error *err) {
     struct tokenizer_piece *pieces;
     size_t n;
-    int rc = chat_to_pieces(chat, lead, messages, n_messages, generation, &pieces, &n, err);
+    int rc = chat_to_pieces(chat, lead, messages, n_messages, end, &pieces, &n, err);
     if (rc) return rc;
     rc = tokenizer_encode_pieces(t, pieces, n, ids, n_ids, err);
     free(pieces);
@@ -447,22 +448,22 @@ bool chat_begins(const struct chat *chat) { return *chat_begin_of(chat) != 0; }
 bool chat_closes(const struct chat *chat) { return *chat_close_of(chat) != 0; }
 
 int chat_encode(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
-                size_t n_messages, bool generation, int32_t **ids, size_t *n_ids, struct rod_error *err) {
-    return chat_encode_from(chat, t, chat_begin_of(chat), messages, n_messages, generation, ids, n_ids, err);
+                size_t n_messages, enum chat_end end, int32_t **ids, size_t *n_ids, struct rod_error *err) {
+    return chat_encode_from(chat, t, chat_begin_of(chat), messages, n_messages, end, ids, n_ids, err);
 }
 
 int chat_encode_more(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
-                     size_t n_messages, bool generation, bool after_answer, int32_t **ids, size_t *n_ids,
+                     size_t n_messages, enum chat_end end, bool after_answer, int32_t **ids, size_t *n_ids,
                      struct rod_error *err) {
     const char *lead = after_answer ? chat_close_of(chat) : "";
-    return chat_encode_from(chat, t, lead, messages, n_messages, generation, ids, n_ids, err);
+    return chat_encode_from(chat, t, lead, messages, n_messages, end, ids, n_ids, err);
 }
 
-int chat_render(const struct chat *chat, const struct rod_message *messages, size_t n_messages, bool generation,
+int chat_render(const struct chat *chat, const struct rod_message *messages, size_t n_messages, enum chat_end end,
                 char **text, size_t *len, struct rod_error *err) {
     struct tokenizer_piece *pieces;
     size_t n, n_bytes = 0, at = 0;
-    int rc = chat_to_pieces(chat, chat_begin_of(chat), messages, n_messages, generation, &pieces, &n, err);
+    int rc = chat_to_pieces(chat, chat_begin_of(chat), messages, n_messages, end, &pieces, &n, err);
     if (rc) return rc;
     for (size_t i = 0; i < n; i++) n_bytes += pieces[i].len;
     char *buf = malloc(n_bytes + 1);

@@ -32,6 +32,12 @@ struct chat {
     char *tools[CHAT_N_TOOL_TEXTS]; /* all, or none of them: the format has no tools */
 };
 
+enum chat_end { /* of a prompt */
+                CHAT_END_CLOSED,
+                CHAT_END_GENERATION, /* with the generation prompt */
+                CHAT_END_INSIDE      /* inside the last message */
+};
+
 struct chat_files {                     /* texts of a checkpoint's files, NULL = not there */
     const char *table, *config, *jinja; /* chat_template.rodimus.json, tokenizer_config.json, chat_template.jinja */
     size_t table_len, config_len, jinja_len;
@@ -54,9 +60,9 @@ int chat_role_of(const struct chat *chat, const char *role); /* CHAT_SYSTEM ...,
 /* Of a message whose role the format lacks, or whose content has a bad byte. */
 int chat_refuse_message(struct rod_error *err, size_t i, const char *role, bool known_role, size_t bad_byte);
 
-/* Messages without calls. generation: end with the place where the model goes on. *ids, *text malloc'd. */
+/* Messages without calls. *ids, *text malloc'd. */
 int chat_encode(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
-                size_t n_messages, bool generation, int32_t **ids, size_t *n_ids, struct rod_error *err);
+                size_t n_messages, enum chat_end end, int32_t **ids, size_t *n_ids, struct rod_error *err);
 /* Where in the ids of these messages the second and each later one begins, and the generation prompt: *marks malloc'd,
  * rising. None where a role's prefix does not begin with a special token, or without memory: marks are hints. */
 void chat_marks(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
@@ -64,12 +70,12 @@ void chat_marks(const struct chat *chat, const struct tokenizer *t, const struct
 /* Likewise for messages that follow others. after_answer: the tokens before them end in an answer of the model, which
  * is closed first. */
 int chat_encode_more(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
-                     size_t n_messages, bool generation, bool after_answer, int32_t **ids, size_t *n_ids,
+                     size_t n_messages, enum chat_end end, bool after_answer, int32_t **ids, size_t *n_ids,
                      struct rod_error *err);
 /* Whether the format has text before all messages, and text that closes an answer. */
 bool chat_begins(const struct chat *chat);
 bool chat_closes(const struct chat *chat);
-int chat_render(const struct chat *chat, const struct rod_message *messages, size_t n_messages, bool generation,
+int chat_render(const struct chat *chat, const struct rod_message *messages, size_t n_messages, enum chat_end end,
                 char **text, size_t *len, struct rod_error *err);
 
 #endif

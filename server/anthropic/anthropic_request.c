@@ -338,6 +338,9 @@ int anthropic_parse(const char *body, size_t len, bool counting, const struct op
         rename_field(err, "stop", "stop_sequences");
         rename_field(err, "response_format", "output_config.format");
     }
+    /* An assistant's message at the end is the beginning of the answer. */
+    const struct rod_message *last = !rc ? &out->messages[out->n_messages - 1] : NULL;
+    if (last && !strcmp(last->role, "assistant") && !last->n_calls) out->end = (struct openai_chat_end){.go_on = true};
     if (!rc && out->grammar.text && field_get(&p, "output_config")) out->grammar.param = "output_config.format";
     json_decref(chat);
     json_decref(root);

@@ -87,6 +87,11 @@ struct openai_response { /* of POST /v1/responses */
     struct buf echo;     /* the fields that the answer says again, as JSON: "store":true,... */
 };
 
+struct openai_chat_end { /* where messages end */
+    bool generation;     /* with the generation prompt */
+    bool go_on;          /* else: inside the last message, an assistant's */
+};
+
 struct openai_request {
     enum openai_kind kind;
     struct openai_prompt *prompts; /* completions */
@@ -96,6 +101,7 @@ struct openai_request {
     struct rod_message *messages; /* chats and responses; strings owned */
     size_t n_messages;
     struct openai_tools tools; /* chats and responses */
+    struct openai_chat_end end;
     struct openai_session session;
     struct openai_response response;
     struct rod_sampling sampling;
@@ -174,12 +180,12 @@ struct openai_tokenize { /* POST /tokenize: a prompt (n_messages = 0) or message
     struct openai_tools tools;
     bool token_strs, offsets;
     bool parse_special, add_special; /* recognise special tokens in the text; put the tokenizer's own in front */
-    bool generation;                 /* of messages: with the generation prompt */
+    struct openai_chat_end end;      /* of messages */
 };
 int openai_parse_tokenize(const char *body, size_t len, const struct openai_defaults *defaults,
                           struct openai_tokenize *out, struct openai_error *err);
 void openai_tokenize_fini(struct openai_tokenize *t);
-/* POST /apply-template: messages and generation of an openai_tokenize. */
+/* POST /apply-template: messages and end of an openai_tokenize. */
 int openai_parse_template(const char *body, size_t len, const struct openai_defaults *defaults,
                           struct openai_tokenize *out, struct openai_error *err);
 struct openai_detokenize {

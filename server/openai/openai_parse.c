@@ -32,11 +32,9 @@ static bool refuse_unavailable(const struct openai_fields *p, enum openai_kind k
     json_array_foreach(modalities, i, one) {
         if (!field_is(one, "text")) return field_bad(p, "modalities", "must be text only");
     }
-    bool generation = true;
-    if (kind == OPENAI_CHAT && !field_bool(p, "add_generation_prompt", &generation)) return false;
-    if (!generation) {
-        return field_bad(p, "add_generation_prompt", "must be true in this version");
-    }
+    const json_t *go_on = field_get(p, "continue_final_message");
+    if (kind != OPENAI_CHAT && go_on && field_asks(go_on))
+        return field_bad(p, "continue_final_message", "is for chats");
     return true;
 }
 
@@ -328,11 +326,30 @@ static bool parse_messages(const struct openai_fields *p, struct rod_message **o
     return openai_messages(p, "messages", value, NULL, out, n_out);
 }
 
+/* Where the messages end: by default with the generation prompt, unless the model goes on with an answer's beginning.
+ */
+static bool parse_end(const struct openai_fields *p, const struct rod_message *messages, size_t n_messages,
+                      struct openai_chat_end *out) {
+    *out = (struct openai_chat_end){.generation = true};
+    if (!field_bool(p, "continue_final_message", &out->go_on)) return false;
+    out->generation = !out->go_on;
+    if (!field_bool(p, "add_generation_prompt", &out->generation)) return false;
+    if (!out->go_on) return true;
+    if (out->generation) return field_bad(p, "continue_final_message", "and add_generation_prompt exclude each other");
+    const struct rod_message *last = n_messages ? &messages[n_messages - 1] : NULL;
+    if (!last || strcmp(last->role, "assistant") != 0)
+        return field_bad(p, "continue_final_message", "must come with an assistant's message as the last one");
+    if (last->n_calls)
+        return field_bad(p, "continue_final_message", "must come with a last message without tool_calls");
+    return true;
+}
+
 static bool parse_input(const struct openai_fields *p, struct openai_request *out) {
     switch (out->kind) {
     case OPENAI_COMPLETION: return parse_prompts(p, out);
     case OPENAI_CHAT:
-        return parse_messages(p, &out->messages, &out->n_messages) && openai_parse_tools(p, false, &out->tools);
+        return parse_messages(p, &out->messages, &out->n_messages) && openai_parse_tools(p, false, &out->tools) &&
+               parse_end(p, out->messages, out->n_messages, &out->end);
     default: return openai_parse_response(p, out);
     }
 }
@@ -375,6 +392,7 @@ static void check_parsed(const struct openai_request *q) {
     assert(q->kind == OPENAI_COMPLETION || !q->echo);
     assert(q->kind != OPENAI_RESPONSE || q->n_prompt_logprobs < 0);
     assert(!q->tools.n || q->kind != OPENAI_COMPLETION);
+    assert(!(q->end.generation && q->end.go_on));
     assert(q->stream || (!q->include_usage && !q->continuous_usage));
     assert(q->kind != OPENAI_RESPONSE || (!q->session.id && q->n_logprobs < 0 && !q->return_token_ids));
     assert(q->sampling.repetition_penalty > 0);
@@ -430,7 +448,8 @@ void openai_request_fini(struct openai_request *r) {
 }
 
 static bool parse_chat(const struct openai_fields *p, struct openai_tokenize *out) {
-    return parse_messages(p, &out->messages, &out->n_messages) && openai_parse_tools(p, false, &out->tools);
+    return parse_messages(p, &out->messages, &out->n_messages) && openai_parse_tools(p, false, &out->tools) &&
+           parse_end(p, out->messages, out->n_messages, &out->end);
 }
 
 static bool parse_text_or_messages(const struct openai_fields *p, struct openai_tokenize *out) {
@@ -438,7 +457,7 @@ static bool parse_text_or_messages(const struct openai_fields *p, struct openai_
     if (prompt && field_get(p, "messages")) return field_bad(p, "messages", "and prompt exclude each other");
     if (field_get(p, "messages")) return parse_chat(p, out);
     if (!json_is_string(prompt)) return field_bad(p, "prompt", prompt ? "must be a string" : "or messages is missing");
-    if (!openai_parse_tools(p, false, &out->tools)) return false;
+    if (!openai_parse_tools(p, false, &out->tools) || !parse_end(p, NULL, 0, &out->end)) return false;
     if (out->tools.n) return field_bad(p, "tools", "must come with messages");
     out->text = field_copy(prompt, &out->len);
     return out->text ? true : field_no_memory(p);
@@ -446,14 +465,13 @@ static bool parse_text_or_messages(const struct openai_fields *p, struct openai_
 
 int openai_parse_tokenize(const char *body, size_t len, const struct openai_defaults *defaults,
                           struct openai_tokenize *out, struct openai_error *err) {
-    *out = (struct openai_tokenize){.parse_special = true, .add_special = true, .generation = true};
+    *out = (struct openai_tokenize){.parse_special = true, .add_special = true};
     struct openai_fields p = {NULL, defaults, err};
     json_t *root = load_object(body, len, &p);
     if (!root) return -1;
     bool ok = check_model(&p) && field_bool(&p, "return_token_strs", &out->token_strs) &&
               field_bool(&p, "return_offsets", &out->offsets) && field_bool(&p, "parse_special", &out->parse_special) &&
-              field_bool(&p, "add_special_tokens", &out->add_special) &&
-              field_bool(&p, "add_generation_prompt", &out->generation) && parse_text_or_messages(&p, out);
+              field_bool(&p, "add_special_tokens", &out->add_special) && parse_text_or_messages(&p, out);
     json_decref(root);
     if (!ok) openai_tokenize_fini(out);
     return ok ? 0 : -1;
@@ -461,11 +479,11 @@ int openai_parse_tokenize(const char *body, size_t len, const struct openai_defa
 
 int openai_parse_template(const char *body, size_t len, const struct openai_defaults *defaults,
                           struct openai_tokenize *out, struct openai_error *err) {
-    *out = (struct openai_tokenize){.generation = true};
+    *out = (struct openai_tokenize){0};
     struct openai_fields p = {NULL, defaults, err};
     json_t *root = load_object(body, len, &p);
     if (!root) return -1;
-    bool ok = check_model(&p) && field_bool(&p, "add_generation_prompt", &out->generation) && parse_chat(&p, out);
+    bool ok = check_model(&p) && parse_chat(&p, out);
     json_decref(root);
     if (!ok) openai_tokenize_fini(out);
     return ok ? 0 : -1;

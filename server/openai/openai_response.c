@@ -105,6 +105,7 @@ static bool take_input(const struct openai_fields *p, struct openai_request *out
 bool openai_parse_response(const struct openai_fields *p, struct openai_request *out) {
     assert(out->kind == OPENAI_RESPONSE);
     out->response.store = true;
+    out->end.generation = true;
     return refuse_fields(p) && refuse_members(p) && check_metadata(p) && field_bool(p, "store", &out->response.store) &&
            take_previous(p, &out->response) && take_input(p, out) && openai_parse_tools(p, true, &out->tools);
 }

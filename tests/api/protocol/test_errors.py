@@ -77,7 +77,8 @@ CHAT_ONLY = [
     ({"echo": True}, "echo"), ({"add_special_tokens": True}, "add_special_tokens"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"), ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
     ({"tool_choice": "required"}, "tool_choice"), ({"suffix": "x"}, "suffix"),
-    ({"add_generation_prompt": "xx"}, "add_generation_prompt"), ({"add_generation_prompt": False}, "add_generation_prompt"),
+    ({"add_generation_prompt": "xx"}, "add_generation_prompt"), ({"continue_final_message": True}, "continue_final_message"),
+    ({"continue_final_message": True, "add_generation_prompt": True, "messages": [{"role": "assistant", "content": "a"}]}, "continue_final_message"),
 ]
 ROWS = ([("/v1/completions", COMPLETION, *row) for row in BOTH + COMPLETION_ONLY] +
         [("/v1/chat/completions", CHAT, *row) for row in BOTH + CHAT_ONLY])

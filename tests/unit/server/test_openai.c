@@ -418,7 +418,7 @@ static void tokenize_takes_text_or_messages(void **state) {
     assert_string_equal(err.param, "prompt");
     body = "{\"prompt\": \"x\", \"parse_special\": false, \"return_offsets\": true, \"add_generation_prompt\": null}";
     assert_int_equal(openai_parse_tokenize(body, strlen(body), &defaults, &t, &err), 0);
-    assert_true(!t.parse_special && t.offsets && t.add_special && t.generation);
+    assert_true(!t.parse_special && t.offsets && t.add_special && !t.end.go_on);
     openai_tokenize_fini(&t);
     struct openai_detokenize d;
     body = "{\"tokens\": [1, 2], \"skip_special_tokens\": true}";
