@@ -450,7 +450,12 @@ struct rod_session_info {
     bool durable;     /* its file has this version: it outlives the process */
     char tier[8];     /* where its state is nearest: "host", "file" */
     char parent[129]; /* the session that it was forked or made from, or "" */
+    /* For rod_turn_tokens: a token that is not read yet, an answer left open, a hash of the tools that it has read. */
+    bool pending, open;
+    uint64_t tools;
 };
+/* How many tokens the conversation would have with this turn's prompt (rod_chat_encode_turn: its ids are n_ids). */
+uint64_t rod_turn_tokens(const struct rod_turn *turn, const struct rod_session_info *session, size_t n_ids);
 struct rod_session_new {
     const char *id;        /* NULL: the engine makes one */
     const char *from;      /* begins where this one is now; NULL: empty */

@@ -82,24 +82,40 @@ void turn_arrive(struct rod_engine *e, struct active *a) {
 
 /* ---- its session is there; on a thread of the sessions ---- */
 
-/* The one that fits how the session stands: empty, with an answer left open, with these tools read before. */
-static void turn_choose_prompt(struct rod_request *r, bool empty, bool open, bool known) {
-    struct rod_turn *t = r->turn;
-    int32_t **ids = NULL;
-    size_t n = 0;
+/* The ids that fit how the session stands: empty, with an answer left open, with these tools read before. NULL: the
+ * request's own. */
+static int32_t *turn_prompt(const struct rod_turn *t, bool empty, bool open, uint64_t tools, size_t *n) {
+    const bool known = t->tools && t->tools == tools;
     if (empty) {
-        ids = &t->if_empty, n = t->n_if_empty;
-    } else if (known) {
-        ids = open && t->if_known_open ? &t->if_known_open : &t->if_known;
-        n = ids == &t->if_known ? t->n_if_known : t->n_if_known_open;
-    } else if (open) {
-        ids = &t->if_open, n = t->n_if_open;
+        *n = t->n_if_empty;
+        return t->if_empty;
     }
-    if (!ids || !*ids) return;
+    if (known) {
+        const bool closes = open && t->if_known_open;
+        *n = closes ? t->n_if_known_open : t->n_if_known;
+        return closes ? t->if_known_open : t->if_known;
+    }
+    *n = t->n_if_open;
+    return open ? t->if_open : NULL;
+}
+
+uint64_t rod_turn_tokens(const struct rod_turn *turn, const struct rod_session_info *s, size_t n_ids) {
+    size_t n;
+    const bool other = turn_prompt(turn, s->n_tok == 0, s->open, s->tools, &n) != NULL;
+    return s->n_tok + s->pending + (other ? n : n_ids);
+}
+
+static void turn_choose_prompt(struct rod_request *r, bool empty, bool open, uint64_t tools) {
+    struct rod_turn *t = r->turn;
+    size_t n;
+    int32_t *ids = turn_prompt(t, empty, open, tools, &n);
+    if (!ids) return;
+    int32_t **const all[] = {&t->if_empty, &t->if_open, &t->if_known, &t->if_known_open};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (*all[i] == ids) *all[i] = NULL; /* it is the request's now */
     free(r->prompt);
-    r->prompt = *ids;
+    r->prompt = ids;
     r->n_prompt = n;
-    *ids = NULL;
     while (r->n_marks && r->marks[r->n_marks - 1] >= r->n_prompt) r->n_marks--; /* hints for the other prompt */
 }
 
@@ -119,7 +135,7 @@ static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *er
     struct rod_request *r = a->request;
     const struct session_snapshot *p = turn->snapshot;
     assert(!r->state && a->sched.state == SCHED_NONE);
-    turn_choose_prompt(r, p->n_tok == 0, turn->open, r->turn->tools && r->turn->tools == turn->tools);
+    turn_choose_prompt(r, p->n_tok == 0, turn->open, turn->tools);
     if (!r->n_prompt && p->pending < 0)
         return rod_fail_at(err, ROD_EINVALID, "prompt",
                            "The turn has no new tokens, and the session's last turn left none to go on from.");

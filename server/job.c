@@ -5,6 +5,7 @@
 #include "server/anthropic/anthropic.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -225,7 +226,7 @@ static bool key_affords(struct http_call *call, struct key_tokens *taken) {
     return false;
 }
 
-static void start_text_job(struct http_call *call, void (*run)(struct job *j)) {
+void job_start_text(struct http_call *call, void (*run)(struct job *j), bool wait) {
     struct key_tokens taken = {0};
     if (!key_affords(call, &taken)) return;
     struct job *j = job_new(call->server, call, run);
@@ -233,15 +234,16 @@ static void start_text_job(struct http_call *call, void (*run)(struct job *j)) {
         if (call->key) key_settle(call->key, &taken, 0);
         return;
     }
+    snprintf(j->tenant, sizeof j->tenant, "%s", call->tenant);
     j->tokens = taken;
     j->idle = true;
-    job_start(j, false);
+    job_start(j, wait);
 }
 
-void job_tokenize(struct http_call *call) { start_text_job(call, run_tokenize); }
-void job_count_tokens(struct http_call *call) { start_text_job(call, run_count_tokens); }
-void job_detokenize(struct http_call *call) { start_text_job(call, run_detokenize); }
-void job_apply_template(struct http_call *call) { start_text_job(call, run_apply_template); }
+void job_tokenize(struct http_call *call) { job_start_text(call, run_tokenize, false); }
+void job_count_tokens(struct http_call *call) { job_start_text(call, run_count_tokens, false); }
+void job_detokenize(struct http_call *call) { job_start_text(call, run_detokenize, false); }
+void job_apply_template(struct http_call *call) { job_start_text(call, run_apply_template, false); }
 
 void job_gone(struct job *job) {
     assert(job->call && job->call->job == job && !job->counted);

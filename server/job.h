@@ -36,6 +36,8 @@ struct job {
 struct job *job_new(struct server *server, struct http_call *call, void (*run)(struct job *j));
 /* Answers and frees. wait: it may wait for files, so it runs on the pool; else only where the body is long. */
 void job_start(struct job *job, bool wait);
+/* The job of a call that uses tokens of its key's minute: made and started. */
+void job_start_text(struct http_call *call, void (*run)(struct job *j), bool wait);
 void job_fail(struct job *job, const struct rod_error *rod);
 void job_gone(struct job *job); /* the client left, or the request is done */
 

@@ -5,6 +5,7 @@
 #include "info_routes.h"
 #include "job.h"
 #include "routes.h"
+#include "response_routes.h"
 #include "session_routes.h"
 #include "completion.h"
 #include "server/base/version.h"
@@ -56,6 +57,8 @@ static const struct route routes[] = {
     {"POST", "/v1/responses", .run = post_responses, .engine = true, .slot = true, .tokens = true, .bare_path = true},
     {"POST", "/v1/messages", .run = post_messages, .engine = true, .slot = true, .tokens = true, .anthropic = true},
     {"POST", "/v1/messages/count_tokens", .run = job_count_tokens, .engine = true, .tokens = true, .anthropic = true},
+    {"POST", "/v1/responses/input_tokens", .run = response_routes_count, .engine = true, .tokens = true,
+     .bare_path = true},
     {"GET", "/v1/responses/", .tail = "", .run = get_response, .bare_path = true},
     {"DELETE", "/v1/responses/", .tail = "", .run = session_routes_delete_response, .engine = true, .bare_path = true},
     {"GET", "/v1/sessions", .run = session_routes_list, .engine = true},
@@ -258,12 +261,23 @@ static bool method_matches(const struct route *route, const char *method) {
     return !strcmp(method, route->method) || (!strcmp(method, "HEAD") && !strcmp(route->method, "GET"));
 }
 
+/* A path that is a route's own is no name below another: of /v1/responses/input_tokens there is no GET. */
+static bool path_is_own(const char *path) {
+    const size_t n = strlen(path);
+    if (n > 1 && path[n - 1] == '/') return false;
+    for (unsigned i = 0; i < N_ROUTES; i++)
+        if (!strcmp(path, path_of(&routes[i], path))) return true;
+    return false;
+}
+
 /* N_ROUTES after an answer of 404 or 405. */
 static unsigned match_route(struct http_call *call) {
     const char *path = http_path(call->http), *method = http_method(call->http);
     char allow[64] = "";
+    const bool own = path_is_own(path);
     for (unsigned i = 0; i < N_ROUTES; i++) {
-        if (!path_matches(&routes[i], path) || (call->on_admin && !routes[i].on_admin)) continue;
+        if (own ? strcmp(path, path_of(&routes[i], path)) != 0 : !path_matches(&routes[i], path)) continue;
+        if (call->on_admin && !routes[i].on_admin) continue;
         if (method_matches(&routes[i], method)) return i;
         const size_t n = strlen(allow);
         snprintf(allow + n, sizeof allow - n, "%s%s", n ? ", " : "",

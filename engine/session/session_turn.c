@@ -223,6 +223,7 @@ static int turn_next_version(struct session_turn *t) {
     const int64_t now_s = clock_unix_s();
     if (now_s > m->used_s) m->used_s = now_s;
     m->n_tok = t->snapshot->n_tok;
+    m->pending = t->snapshot->pending >= 0;
     m->state_bytes = session_snapshot_bytes(t->snapshot);
     m->open = t->open;
     m->tools = t->tools;

@@ -156,6 +156,7 @@ int session_view_fork(struct sessions *s, const char *tenant, const char *from, 
     session_view_use(s, tenant, from);
     fork->version = view->metadata.version;
     fork->n_tok = view->metadata.n_tok;
+    fork->pending = view->metadata.pending;
     fork->state_bytes = view->metadata.state_bytes;
     fork->open = view->metadata.open;
     fork->tools = view->metadata.tools;

@@ -24,6 +24,9 @@ static void calls_describe(const struct session_metadata *f, bool busy, bool in_
                            struct rod_session_info *out) {
     *out = (struct rod_session_info){.version = f->version,
                                      .n_tok = f->n_tok,
+                                     .pending = f->pending,
+                                     .open = f->open,
+                                     .tools = f->tools,
                                      .state_bytes = f->state_bytes,
                                      .created_unix_s = f->created_s,
                                      .used_unix_s = f->used_s,

@@ -140,7 +140,8 @@ static int file_read_meta(const struct state_file *state, const char *file, stru
 int session_file_read_metadata(const struct state_file *state, const char *file, struct session_metadata *f,
                                struct rod_error *err) {
     struct session_answers *answers = NULL;
-    *f = (struct session_metadata){.version = state->version, .n_tok = state->n_tok};
+    *f =
+        (struct session_metadata){.version = state->version, .n_tok = state->n_tok, .pending = state_file_n_ids(state)};
     const int rc = file_read_meta(state, file, f, &answers, err);
     if (!rc) session_answers_release(answers);
     return rc;
@@ -198,8 +199,10 @@ static int file_read_snapshot(const struct session_form *form, const struct stat
 int session_file_read(const struct session_form *form, const struct state_file *state, const char *file,
                       struct session_metadata *f, struct session_snapshot **snapshot, struct session_answers **answers,
                       struct rod_error *err) {
-    *f = (struct session_metadata){
-        .version = state->version, .n_tok = state->n_tok, .state_bytes = (uint64_t)state->payload.n};
+    *f = (struct session_metadata){.version = state->version,
+                                   .n_tok = state->n_tok,
+                                   .pending = state_file_n_ids(state) != 0,
+                                   .state_bytes = (uint64_t)state->payload.n};
     *snapshot = NULL;
     *answers = NULL;
     int rc = file_read_meta(state, file, f, answers, err);

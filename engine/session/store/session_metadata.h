@@ -21,6 +21,7 @@ struct session_metadata {
     int64_t created_s, used_s;
     bool pinned;
     bool open;      /* the last turn left an answer open (rod_turn) */
+    bool pending;   /* its last token was generated and is not read yet */
     uint64_t tools; /* a hash of the tools that it read last; 0 = none */
 };
 

@@ -337,3 +337,32 @@ def test_a_fault_in_a_stream_is_an_event(own_server):
     error = json.loads(data.removeprefix("data: "))
     assert name == "event: error" and error["type"] == "error" and error["code"] == "draining" and error["message"], frames[-1]
     assert s.wait() == 0
+
+
+# ---- /v1/responses/input_tokens ----
+
+def count(client, **body):
+    counted = client.responses.input_tokens.count(model="tales", **body)
+    assert counted.object == "response.input_tokens"
+    return counted.input_tokens
+
+
+def test_counted_input_is_what_usage_says(client):
+    """Alone and behind another response, whether or not its last token was read (a stop text leaves one, a whole answer none)."""
+    tools = [{"type": "function", "name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}]
+    for first in ({}, {"instructions": "Be brief."}, {"tools": tools, "tool_choice": "none"}):
+        ask = {"input": "Tell me a tale.", "max_output_tokens": 8, "temperature": 0, **first}
+        made = client.responses.create(model="tales", **ask)
+        assert count(client, **{k: v for k, v in ask.items() if k not in ("max_output_tokens", "temperature")}) == made.usage.input_tokens
+        for more in ({"max_output_tokens": 1}, {"max_output_tokens": 400, "extra_body": {"stop": ["."]}}, {"max_output_tokens": 5, "instructions": "Sing."}, {"max_output_tokens": 5, **first}):
+            made = client.responses.create(model="tales", input="And then?", temperature=0, previous_response_id=made.id, **more)
+            again = client.responses.create(model="tales", input="More", temperature=0, previous_response_id=made.id, max_output_tokens=1, **first)
+            assert count(client, input="More", previous_response_id=made.id, **first) == again.usage.input_tokens, (first, more)
+
+
+def test_a_count_of_what_is_not_there_or_not_valid_is_refused_as_the_response_would_be(server):
+    for body, status, param in (({}, 400, "input"), ({"input": []}, 400, "input"), ({"input": "a", "previous_response_id": "resp_0"}, 404, "previous_response_id"),
+                                ({"input": "a", "max_tokens": 1}, 400, "max_tokens"), ({"input": "a", "model": "gpt"}, 404, "model")):
+        answer = server.post("/v1/responses/input_tokens", body)
+        assert answer.status == status and answer.error["param"] == param, (body, answer)
+    assert server.get("/v1/responses/input_tokens").status == 405

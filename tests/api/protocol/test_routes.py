@@ -126,6 +126,7 @@ ONE_OF_EACH = {
     ("/tokenize", "post"): {"prompt": "a", "return_offsets": True, "return_token_strs": True},
     ("/detokenize", "post"): {"tokens": [5], "return_offsets": True},
     ("/apply-template", "post"): {"messages": [{"role": "user", "content": "a"}]},
+    ("/v1/responses/input_tokens", "post"): {"input": "a"},
     ("/v1/responses", "post"): {"input": "a", "max_output_tokens": 1, "metadata": {"a": "b"}},
     ("/v1/messages", "post"): {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
     ("/v1/messages/count_tokens", "post"): {"messages": [{"role": "user", "content": "a"}]},
