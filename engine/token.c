@@ -98,7 +98,9 @@ struct verdict token_take(struct rod_engine *e, struct active *a, const struct s
         if (token_follow_grammar(a, parts->tokenizer, picked->id, err)) return verdict_fails();
         finished = grammar_gate_finished(&a->gate);
     }
-    const int match = text_push(&a->text, picked->id, !r->keep_special && !is_stop, a->n_generated > r->min_tokens);
+    const bool in_tag = r->grammar_open && a->gate.on; /* stop strings are for the text around */
+    const bool scan = a->n_generated > r->min_tokens && !in_tag;
+    const int match = text_push(&a->text, picked->id, !r->keep_special && !is_stop, scan);
     if (token_send(e, a, ROD_EVENT_DELTA, picked)) {
         rod_fail_no_memory(err);
         return verdict_fails();

@@ -31,6 +31,8 @@ int completion_calls_open(struct completion *c, struct rod_error *err) {
     int rc = tag_is_special(c, &special, err);
     if (rc) return rc;
     if (special) q->keep_special = true;
+    if (q->tools.choice != OPENAI_TOOLS_AUTO) /* stop strings are for text, and there will be none */
+        while (q->n_stop) free(q->stop[--q->n_stop]);
     c->lazy = openai_tools_lazy(q);
     if (!openai_tools_grammar(q, &c->tags, &calls)) return rod_fail_no_memory(err);
     free(q->grammar.text);

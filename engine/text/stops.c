@@ -46,6 +46,10 @@ size_t stops_max_len(const struct stops *stops) {
     return max;
 }
 
+void stops_reset(struct stops *stops) {
+    for (size_t i = 0; i < stops->n; i++) stops->strings[i].at = 0;
+}
+
 int stops_scan(struct stops *stops, const char *text, size_t len, size_t *n_read, size_t *n_held) {
     for (size_t b = 0; b < len; b++) {
         int found = -1;
@@ -55,7 +59,7 @@ int stops_scan(struct stops *stops, const char *text, size_t len, size_t *n_read
             if (s->at == s->len && (found < 0 || s->len > stops->strings[found].len)) found = (int)i;
         }
         if (found >= 0) {
-            for (size_t i = 0; i < stops->n; i++) stops->strings[i].at = 0;
+            stops_reset(stops);
             *n_read = b + 1;
             *n_held = 0;
             return found;

@@ -30,4 +30,7 @@ size_t stops_max_len(const struct stops *stops);
  * bytes read up to its end; or -1 with *n_held how many of the last bytes (of earlier pieces too) must be held back. */
 int stops_scan(struct stops *stops, const char *text, size_t len, size_t *n_read, size_t *n_held);
 
+/* Text came that was not scanned: no string may span it. */
+void stops_reset(struct stops *stops);
+
 #endif

@@ -59,6 +59,7 @@ static int text_scan_new(struct text *t, size_t n_new, bool scan) {
     t->n_buf += n_new;
     assert(t->n_buf <= t->cap);
     int match = scan ? stops_scan(&t->stops, t->buf + n_before, n_new, &n_read, &n_held) : -1;
+    if (!scan) stops_reset(&t->stops);
     if (match >= 0) {
         size_t end = n_before + n_read;
         assert(end <= t->n_buf && end >= t->stops.strings[match].len);

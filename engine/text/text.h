@@ -30,8 +30,9 @@ void text_fini(struct text *t);
 /* Most bytes that a push or flush releases. */
 size_t text_cap(const struct text *t, size_t max_token_bytes);
 
-/* Reads one token; scan: look for stop strings. Returns the index of the stop string that it completed, or -1; then
- * buf[0..n_out) is what may be sent. After a match nothing more may be pushed. */
+/* Reads one token; scan: look for stop strings, none of which spans text that was not looked at. Returns the index of
+ * the stop string that it completed, or -1; then buf[0..n_out) is what may be sent. After a match nothing more may be
+ * pushed. */
 int text_push(struct text *t, int32_t id, bool skip_special, bool scan);
 /* The end: releases held text. drop_part: a character that the end cuts is left out, not replaced by U+FFFD. */
 int text_flush(struct text *t, bool scan, bool drop_part);

@@ -144,6 +144,13 @@ def test_length_wins_and_leaves_the_beginning_of_arguments(server):
     assert choice["finish_reason"] == "length" and "tool_calls" not in choice["message"]
 
 
+def test_stop_strings_are_for_text(server):
+    """Agents of the older kind stop at a line break, which stands in the frame of every call."""
+    for choice in ("required", {"type": "function", "function": {"name": "look"}}):
+        said = ask(server, tool_choice=choice, stop=["\n", '"'], parallel_tool_calls=False)["message"]
+        assert [valid(c) for c in said["tool_calls"]], said
+
+
 def test_tags_in_messages_are_text(server):
     """Only what is generated is searched for calls."""
     for role in ("user", "tool"):
@@ -231,7 +238,7 @@ def test_auto_holds_a_call_to_its_grammar_from_the_tag_on(own_server, tmp_path, 
     calls = choice["message"]["tool_calls"]
     assert len(calls) >= 2 and choice["message"]["content"] is None, choice
     assert [valid(c) for c in calls[:-1]]
-    choice = s.post(CHAT, {**body, "max_tokens": 300, "parallel_tool_calls": False}).json["choices"][0]
+    choice = s.post(CHAT, {**body, "max_tokens": 300, "parallel_tool_calls": False, "stop": ["\n", "{"]}).json["choices"][0]
     assert choice["finish_reason"] == "tool_calls" and len([valid(c) for c in choice["message"]["tool_calls"]]) == 1, choice
 
 

@@ -156,6 +156,30 @@ static void a_tag_turns_the_grammar_on_and_its_end_turns_it_off(void **state) {
     bench_close(&b);
 }
 
+/* "1" would stop the text, also one byte before the tag. */
+static void stop_strings_count_in_free_text_alone(void **state) {
+    (void)state;
+    struct bench b;
+    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    static const char *const cases[][3] = {
+        {"A <go>123;1", "1", "A <go>123;"}, {"A <go>123;> B", ">1", "A <go>123;> B"}, {"A 1 <go>123;", "1", "A "}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct answer a;
+        struct rod_request *r = say(&b, cases[i][0], &a);
+        r->grammar = opened(&b, ROD_GRAMMAR_REGEX, "[0-9]{3};.*");
+        r->grammar_open = strdup("<go>");
+        r->grammar_again = true;
+        r->stop = malloc(sizeof *r->stop);
+        r->stop[0] = strdup(cases[i][1]);
+        r->n_stop = 1;
+        finish(&b, r, &a);
+        assert_string_equal(a.text, cases[i][2]);
+        assert_int_equal(a.end.reason, ROD_FINISH_STOP);
+        collect_free(&a);
+    }
+    bench_close(&b);
+}
+
 /* Behind the tag the model would say letters. */
 static void behind_its_tag_the_grammar_holds(void **state) {
     (void)state;
@@ -183,6 +207,7 @@ int main(void) {
         cmocka_unit_test(a_character_that_is_cut_is_left_out),
         cmocka_unit_test(others_say_what_they_say_alone),
         cmocka_unit_test(a_tag_turns_the_grammar_on_and_its_end_turns_it_off),
+        cmocka_unit_test(stop_strings_count_in_free_text_alone),
         cmocka_unit_test(behind_its_tag_the_grammar_holds),
         cmocka_unit_test(a_grammar_outlives_the_engine),
     };
