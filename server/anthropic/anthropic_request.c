@@ -289,6 +289,16 @@ static bool take_format(const struct openai_fields *p, json_t *chat) {
     return true;
 }
 
+/* A message of the assistant at the end is the beginning of the answer. */
+static bool take_prefill(const struct openai_fields *p, const json_t *messages, json_t *chat) {
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    if (!field_is(json_object_get(last, "role"), "assistant") || json_object_get(last, "tool_calls")) return true;
+    if (!json_object_set_new(chat, "continue_final_message", json_true()) &&
+        !json_object_set_new(chat, "add_generation_prompt", json_false()))
+        return true;
+    return field_no_memory(p);
+}
+
 /* The body as a chat's object: new, or NULL with the error set. */
 static json_t *chat_of(const struct openai_fields *p, bool counting) {
     static const char *const own[] = {"system",        "stop_sequences", "thinking",
@@ -308,7 +318,8 @@ static json_t *chat_of(const struct openai_fields *p, bool counting) {
             !json_object_set(chat, "messages", messages) && (!stop || !json_object_set(chat, "stop", (json_t *)stop));
         for (size_t i = 0; i < sizeof own / sizeof *own; i++) json_object_del(chat, own[i]);
         if (!ok) field_no_memory(p);
-        if (!ok || !take_format(p, chat) || !take_tools(p, chat) || !take_tool_choice(p, chat)) {
+        if (!ok || !take_prefill(p, messages, chat) || !take_format(p, chat) || !take_tools(p, chat) ||
+            !take_tool_choice(p, chat)) {
             json_decref(chat);
             chat = NULL;
         }

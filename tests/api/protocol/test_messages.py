@@ -77,6 +77,16 @@ def test_tokens_are_counted_as_they_are_read(claude):
     assert count.input_tokens == answer.usage.input_tokens + answer.usage.cache_read_input_tokens
 
 
+def test_a_last_message_of_the_assistant_is_gone_on_with(claude):
+    whole = create(claude).content[0].text
+    said, rest = whole[:len(whole) // 2].rsplit(" ", 1)[0], 3
+    history = [*ASK["messages"], {"role": "assistant", "content": said}]
+    answer = create(claude, messages=history, max_tokens=rest)
+    assert whole.startswith(said + answer.content[0].text), (whole, said, answer.content[0].text)
+    count = claude.messages.count_tokens(model="tales", messages=history)
+    assert count.input_tokens == answer.usage.input_tokens + answer.usage.cache_read_input_tokens
+
+
 def test_a_schema_is_honoured(claude):
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
     answer = create(claude, max_tokens=60, output_config={"format": {"type": "json_schema", "schema": schema}})
