@@ -137,6 +137,38 @@ static bool take_message(const struct place *at, const json_t *value, struct rod
     return take_content(at, json_object_get(value, "content"), out) && take_tools(at, value, out);
 }
 
+/* The place of a result's call among the calls of an assistant's message; MAX_ORDERED: it names none of them. */
+enum { MAX_ORDERED = 128 };
+static size_t result_rank(const json_t *assistant, const json_t *result) {
+    const json_t *calls = json_object_get(assistant, "tool_calls"), *id = json_object_get(result, "tool_call_id"),
+                 *call;
+    size_t i;
+    json_array_foreach(calls, i, call) {
+        if (i == MAX_ORDERED) break;
+        if (json_is_string(id) && json_equal(json_object_get(call, "id"), id)) return i;
+    }
+    return MAX_ORDERED;
+}
+
+/* The model sees no ids, so the results of an answer's calls are put into the order of the calls. Those that name no
+ * call stay behind the others, as sent. */
+static void order_results(const json_t *array, struct rod_message *messages) {
+    size_t ranks[MAX_ORDERED] = {0}, first = 0;
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        const struct rod_message result = messages[i];
+        if (strcmp(result.role, "tool") != 0) first = i + 1;
+        if (i < first || !first || i - first >= MAX_ORDERED) continue;
+        const size_t rank = result_rank(json_array_get(array, first - 1), json_array_get(array, i));
+        size_t at = i;
+        for (; at > first && ranks[at - 1 - first] > rank; at--) {
+            messages[at] = messages[at - 1];
+            ranks[at - first] = ranks[at - 1 - first];
+        }
+        messages[at] = result;
+        ranks[at - first] = rank;
+    }
+}
+
 /* ---- items of a response's input that are no messages ---- */
 
 /* A call belongs to the assistant's message before it, which other calls may have begun. */
@@ -195,6 +227,7 @@ bool openai_messages(const struct openai_fields *p, const char *name, const json
         const json_t *one = json_array_get(array, i);
         if (!(chat ? take_message(&at, one, &(*out)[(*n_out)++]) : take_item(&at, one, *out, n_out))) return false;
     }
+    if (chat) order_results(array, *out);
     return *n_out ? true : field_bad(p, name, "is empty");
 }
 

@@ -213,6 +213,34 @@ static void a_head_without_an_end_is_text_after_a_while(void **state) {
     buf_fini(&out);
 }
 
+/* The chat formats show no ids: results follow the order of their calls. A letter is a result of this call, '(' an
+ * assistant that calls a, b and c, '.' a user. */
+static void results_are_put_into_the_order_of_the_calls(void **state) {
+    (void)state;
+    static const char sent[] = "ca(cxab.ca(a(cb", want[] = "ca(abcx.ca(a(bc";
+    struct buf body = {0};
+    for (const char *at = sent; *at; at++) {
+        buf_puts(&body, at == sent ? "{\"messages\": [" : ", ");
+        if (*at == '(')
+            buf_puts(&body,
+                     "{\"role\": \"assistant\", \"content\": \"(\", \"tool_calls\": [{\"id\": \"a\", \"function\": "
+                     "{\"name\": \"f\"}}, {\"id\": \"b\", \"function\": {\"name\": \"f\"}}, {\"id\": \"c\", "
+                     "\"function\": {\"name\": \"f\"}}]}");
+        else if (*at == '.')
+            buf_puts(&body, "{\"role\": \"user\", \"content\": \".\"}");
+        else
+            buf_addf(&body, "{\"role\": \"tool\", \"tool_call_id\": \"%c\", \"content\": \"%c\"}", *at, *at);
+    }
+    buf_puts(&body, "]}");
+    struct openai_request r;
+    struct openai_error err;
+    if (openai_parse(OPENAI_CHAT, body.data, body.len, &defaults, &r, &err)) fail_msg("%s", err.message);
+    for (size_t i = 0; i < r.n_messages; i++)
+        if (r.messages[i].content[0] != want[i]) fail_msg("%zu: %s, not %s", i, r.messages[i].content, want + i);
+    openai_request_fini(&r);
+    buf_fini(&body);
+}
+
 /* Items that are neighbours become one message with calls, as a chat has it. */
 static void items_of_a_response_are_calls_and_results(void **state) {
     (void)state;
@@ -241,6 +269,7 @@ int main(void) {
         cmocka_unit_test(the_choice_says_what_may_be_called),
         cmocka_unit_test(bad_tools_are_named),
         cmocka_unit_test(histories_have_calls_and_results),
+        cmocka_unit_test(results_are_put_into_the_order_of_the_calls),
         cmocka_unit_test(items_of_a_response_are_calls_and_results),
         cmocka_unit_test(calls_are_found_in_what_a_model_says),
         cmocka_unit_test(what_is_no_call_stays_text),
