@@ -16,13 +16,19 @@ enum { MAX_PAIRS = 16, MAX_PAIR_KEY = 64, MAX_PAIR_VALUE = 512 };
 /* Refuses fields of OpenAI that are not available, and fields of chats that have another name here or no place in the
  * answer. */
 static bool refuse_fields(const struct openai_fields *p) {
-    static const char *const fields[] = {"background",       "conversation",
-                                         "prompt",           "include",
-                                         "session_id",       "session_create",
-                                         "expected_version", "n",
-                                         "return_token_ids", "logprobs",
-                                         "prompt_logprobs",  "echo",
-                                         "suffix",           "truncate_prompt_tokens"};
+    static const char *const fields[] = {"background",
+                                         "conversation",
+                                         "prompt",
+                                         "session_id",
+                                         "session_create",
+                                         "expected_version",
+                                         "n",
+                                         "return_token_ids",
+                                         "logprobs",
+                                         "prompt_logprobs",
+                                         "echo",
+                                         "suffix",
+                                         "truncate_prompt_tokens"};
     static const char *const renamed[][2] = {{"response_format", "text.format"},
                                              {"max_tokens", "max_output_tokens"},
                                              {"max_completion_tokens", "max_output_tokens"}};
@@ -42,23 +48,33 @@ static bool refuse_fields(const struct openai_fields *p) {
     return true;
 }
 
-/* Objects whose members may be null or the only value that is available. */
-static bool refuse_members(const struct openai_fields *p) {
-    const json_t *reasoning = field_get(p, "reasoning");
-    const char *key;
-    json_t *value;
+/* Reasoning that is encrypted comes with a reasoning item, and an answer here has none; other parts would be missed. */
+static bool check_include(const struct openai_fields *p) {
+    const json_t *include = field_get(p, "include");
+    if (include && !json_is_array(include))
+        return field_bad(p, "include", "must be an array, not %s", field_type(include));
+    for (size_t i = 0; i < json_array_size(include); i++) {
+        if (!field_is(json_array_get(include, i), "reasoning.encrypted_content"))
+            return field_bad(p, "include", "[%zu] is not available: an answer has reasoning.encrypted_content at most",
+                             i);
+    }
+    return true;
+}
+
+/* Clients send these with every request. How much a model thinks or says is a hint, which this one does not read; a
+ * state has no end that an input would have to be cut to. */
+static bool check_hints(const struct openai_fields *p) {
+    const json_t *reasoning = field_get(p, "reasoning"), *cut = field_get(p, "truncation");
     if (reasoning && !json_is_object(reasoning))
         return field_bad(p, "reasoning", "must be an object, not %s", field_type(reasoning));
-    json_object_foreach((json_t *)reasoning, key, value) {
-        if (field_asks(value)) return field_bad(p, "reasoning", "is not available for this model");
-    }
-    const json_t *cut = field_get(p, "truncation");
-    if (cut && !field_is(cut, "disabled")) return field_bad(p, "truncation", "must be disabled: no input is cut");
+    if (cut && !field_is(cut, "disabled") && !field_is(cut, "auto"))
+        return field_bad(p, "truncation", "must be auto or disabled");
     const json_t *text = field_get(p, "text");
     if (text && !json_is_object(text)) return field_bad(p, "text", "must be an object, not %s", field_type(text));
     const json_t *verbosity = json_object_get(text, "verbosity");
-    if (verbosity && field_asks(verbosity)) return field_bad(p, "text.verbosity", "is not available for this model");
-    return true;
+    if (verbosity && !json_is_null(verbosity) && !json_is_string(verbosity))
+        return field_bad(p, "text.verbosity", "must be a string, not %s", field_type(verbosity));
+    return check_include(p);
 }
 
 static bool check_metadata(const struct openai_fields *p) {
@@ -106,7 +122,7 @@ bool openai_parse_response(const struct openai_fields *p, struct openai_request 
     assert(out->kind == OPENAI_RESPONSE);
     out->response.store = true;
     out->end.generation = true;
-    return refuse_fields(p) && refuse_members(p) && check_metadata(p) && field_bool(p, "store", &out->response.store) &&
+    return refuse_fields(p) && check_hints(p) && check_metadata(p) && field_bool(p, "store", &out->response.store) &&
            take_previous(p, &out->response) && take_input(p, out) && openai_parse_tools(p, true, &out->tools);
 }
 
