@@ -264,7 +264,7 @@ MORE = {  # what puts more into an answer
     "/v1/messages": [{}, {"stop_sequences": ["e"]}, {"session_id": "shape-m", "session_create": True}, {"session_id": "shape-m"}],
 }
 SHAPES = {"/v1/completions": ("Completion", "Completion"), "/v1/chat/completions": ("ChatCompletion", "ChatCompletionChunk"),
-          "/v1/responses": ("Response", "ResponseEvent"), "/v1/messages": ("AnthropicMessage", "MessageEvent")}
+          "/v1/responses": ("ResponseAnswer", "ResponseEvent"), "/v1/messages": ("AnthropicMessage", "MessageEvent")}
 
 
 @pytest.mark.parametrize("path", MORE)
