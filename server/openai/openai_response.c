@@ -48,33 +48,33 @@ static bool refuse_fields(const struct openai_fields *p) {
     return true;
 }
 
-/* Reasoning that is encrypted comes with a reasoning item, and an answer here has none; other parts would be missed. */
-static bool check_include(const struct openai_fields *p) {
-    const json_t *include = field_get(p, "include");
-    if (include && !json_is_array(include))
-        return field_bad(p, "include", "must be an array, not %s", field_type(include));
-    for (size_t i = 0; i < json_array_size(include); i++) {
-        if (!field_is(json_array_get(include, i), "reasoning.encrypted_content"))
-            return field_bad(p, "include", "[%zu] is not available: an answer has reasoning.encrypted_content at most",
-                             i);
-    }
-    return true;
-}
-
-/* Clients send these with every request. How much a model thinks or says is a hint, which this one does not read; a
- * state has no end that an input would have to be cut to. */
+/* Hints, which agents send to every model: how much to think and to say, and whether input may be cut. They pass, as in
+ * chats: the model has no reasoning apart, and there is no context to overflow. Their types are looked at. */
 static bool check_hints(const struct openai_fields *p) {
-    const json_t *reasoning = field_get(p, "reasoning"), *cut = field_get(p, "truncation");
+    const json_t *reasoning = field_get(p, "reasoning"), *cut = field_get(p, "truncation"),
+                 *text = field_get(p, "text");
     if (reasoning && !json_is_object(reasoning))
         return field_bad(p, "reasoning", "must be an object, not %s", field_type(reasoning));
     if (cut && !field_is(cut, "disabled") && !field_is(cut, "auto"))
         return field_bad(p, "truncation", "must be auto or disabled");
-    const json_t *text = field_get(p, "text");
     if (text && !json_is_object(text)) return field_bad(p, "text", "must be an object, not %s", field_type(text));
     const json_t *verbosity = json_object_get(text, "verbosity");
     if (verbosity && !json_is_null(verbosity) && !json_is_string(verbosity))
         return field_bad(p, "text.verbosity", "must be a string, not %s", field_type(verbosity));
-    return check_include(p);
+    return true;
+}
+
+/* What the answer is to have beside its text. Of reasoning there is none to encrypt. */
+static bool check_include(const struct openai_fields *p) {
+    const json_t *include = field_get(p, "include"), *one = NULL;
+    size_t i;
+    if (include && !json_is_array(include))
+        return field_bad(p, "include", "must be an array of strings, not %s", field_type(include));
+    json_array_foreach(include, i, one) {
+        if (!field_is(one, "reasoning.encrypted_content"))
+            return field_bad(p, "include", "[%zu] is not available: only reasoning.encrypted_content passes", i);
+    }
+    return true;
 }
 
 static bool check_metadata(const struct openai_fields *p) {
@@ -122,8 +122,9 @@ bool openai_parse_response(const struct openai_fields *p, struct openai_request 
     assert(out->kind == OPENAI_RESPONSE);
     out->response.store = true;
     out->end.generation = true;
-    return refuse_fields(p) && check_hints(p) && check_metadata(p) && field_bool(p, "store", &out->response.store) &&
-           take_previous(p, &out->response) && take_input(p, out) && openai_parse_tools(p, true, &out->tools);
+    return refuse_fields(p) && check_hints(p) && check_include(p) && check_metadata(p) &&
+           field_bool(p, "store", &out->response.store) && take_previous(p, &out->response) && take_input(p, out) &&
+           openai_parse_tools(p, true, &out->tools);
 }
 
 /* ---- the fields that the answer repeats ---- */

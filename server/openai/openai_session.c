@@ -31,7 +31,10 @@ bool openai_parse_session(const struct openai_fields *p, struct openai_session *
     size_t len = 0;
     assert(!out->id && !out->cache_salt);
     out->has_expected = field_get(p, "expected_version") != NULL;
-    bool ok = take_id(p, "session_id", &out->id) && field_bool(p, "session_create", &out->create) &&
+    const json_t *id = field_get(p, "session_id");
+    const bool none =
+        json_is_integer(id) && json_integer_value(id) == -1; /* LMDeploy's client sends it for no session */
+    bool ok = (none || take_id(p, "session_id", &out->id)) && field_bool(p, "session_create", &out->create) &&
               field_int(p, "expected_version", 0, INT64_MAX, &version) &&
               field_text(p, "cache_salt", MAX_SALT, &out->cache_salt, &len);
     out->expected_version = (uint64_t)version;

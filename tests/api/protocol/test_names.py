@@ -87,3 +87,15 @@ def test_strings_that_spell_numbers_are_numbers(server):
     spelled = server.post("/v1/completions", {**ASK, "temperature": "0", "max_tokens": "3", "echo": "true", "logprobs": "1"})
     plain = server.post("/v1/completions", {**ASK, "temperature": 0, "max_tokens": 3, "echo": True, "logprobs": 1})
     assert spelled.status == 200 and spelled.json["choices"] == plain.json["choices"], (spelled, plain)
+
+
+def test_what_the_client_of_lmdeploy_sends_by_itself_is_answered(server):
+    """All arguments of its methods, with their defaults; it has no null for "no session"."""
+    body = {"model": "tales", "temperature": 0.7, "top_p": 1.0, "n": 1, "max_tokens": 2, "stop": None, "stream": False, "presence_penalty": 0.0, "frequency_penalty": 0.0,
+            "user": None, "repetition_penalty": 1.0, "session_id": -1, "ignore_eos": False, "kwargs": {}}
+    chat = server.post("/v1/chat/completions", {**body, "messages": CHAT["messages"]})
+    assert chat.status == 200 and "session" not in chat.json, chat
+    text = server.post("/v1/completions", {**body, "prompt": "Once", "suffix": None, "top_k": 40})
+    assert text.status == 200 and "session" not in text.json, text
+    for other in (-2, 0, 7):
+        assert server.post("/v1/completions", {**body, "prompt": "Once", "session_id": other}).error["param"] == "session_id", other

@@ -205,12 +205,12 @@ REFUSED = [
     ({"metadata": {"a": "x" * 513}}, "metadata"), ({"metadata": {"x" * 65: "a"}}, "metadata"),
     ({"text": 7}, "text"), ({"text": {"format": 7}}, "text.format"), ({"text": {"format": {"type": "xml"}}}, "text.format"),
     ({"text": {"format": {"type": "json_schema"}}}, "text.format"), ({"text": {"format": {"type": "json_schema", "schema": {"type": "king"}}}}, "text.format"),
-    ({"text": {"verbosity": 7}}, "text.verbosity"), ({"include": "all"}, "include"),
+    ({"text": {"verbosity": 7}}, "text.verbosity"), ({"include": "a"}, "include"), ({"include": [7]}, "include"),
     # what is known and not there: never ignored
     ({"background": True}, "background"), ({"conversation": "c"}, "conversation"), ({"prompt": {"id": "p"}}, "prompt"), ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
     ({"tools": [{"type": "function"}]}, "tools[0].name"), ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "nobody"}}, "tool_choice"),
     ({"tool_choice": "required"}, "tool_choice"), ({"include": ["message.output_text.logprobs"]}, "include"), ({"top_logprobs": 2}, "top_logprobs"),
-    ({"reasoning": "low"}, "reasoning"), ({"truncation": "always"}, "truncation"), ({"n": 2}, "n"), ({"session_id": "a"}, "session_id"),
+    ({"reasoning": "low"}, "reasoning"), ({"truncation": "middle"}, "truncation"), ({"n": 2}, "n"), ({"session_id": "a"}, "session_id"),
     ({"session_create": True}, "session_create"), ({"expected_version": 1}, "expected_version"), ({"return_token_ids": True}, "return_token_ids"),
     ({"response_format": {"type": "json_object"}}, "response_format"), ({"max_tokens": 1}, "max_tokens"), ({"max_completion_tokens": 1}, "max_completion_tokens"),
     ({"logprobs": True}, "logprobs"), ({"prompt_logprobs": 0}, "prompt_logprobs"), ({"echo": True}, "echo"), ({"suffix": "a"}, "suffix"),
@@ -232,8 +232,8 @@ def test_what_cannot_be_honoured_is_named(server, stream):
 
 
 def test_what_asks_for_nothing_is_accepted(server):
-    for add in ({"tools": []}, {"tool_choice": "auto"}, {"include": []}, {"background": False}, {"reasoning": {"effort": "low", "summary": "auto"}}, {"reasoning": None}, {"truncation": "auto"},
-                {"include": ["reasoning.encrypted_content"]}, {"text": {"verbosity": "low"}},
+    for add in ({"tools": []}, {"tool_choice": "auto"}, {"include": []}, {"include": ["reasoning.encrypted_content"]}, {"truncation": "auto"},
+                {"reasoning": {"effort": "low", "summary": "auto"}}, {"text": {"verbosity": "low"}}, {"text": {"verbosity": None}}, {"background": False}, {"reasoning": {"effort": None}}, {"reasoning": None},
                 {"truncation": "disabled"}, {"text": {}}, {"text": {"format": None}}, {"text": {"format": {"type": "text"}}}, {"metadata": None},
                 {"parallel_tool_calls": True}, {"service_tier": "auto"}, {"previous_response_id": None}, {"instructions": None}, {"store": None},
                 {"stream_options": None}, {"top_logprobs": 0}, {"n": 1}, {"unknown": [1]}, {"metadata": {"\u00e9" * 64: "\U0001f98a" * 512}}, {"cache_salt": "\u00e9" * 256}, {"prompt_cache_key": "a"}, {"safety_identifier": "b"}):
