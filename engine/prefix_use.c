@@ -108,16 +108,44 @@ static void prefix_use_next_stop(struct active *a) {
     a->sched.stop_tok = a->cache.next_stop < a->cache.n_stops ? a->cache.stops[a->cache.next_stop++] : 0;
 }
 
+/* Where the state is kept for a breakpoint. */
+static uint64_t prefix_use_place(const struct rod_engine *e, const struct rod_breakpoint *b) {
+    return b->at - b->at % e->backend_info.chunk_tok;
+}
+
+/* How long the client wants the entry after n_tok tokens to be held; 0 = it asks for none there. */
+static uint64_t prefix_use_hold_ns(const struct rod_engine *e, const struct rod_request *r, uint64_t n_tok) {
+    uint64_t ns = 0;
+    for (uint32_t i = 0; i < r->n_breakpoints; i++)
+        if (prefix_use_place(e, &r->breakpoints[i]) == n_tok && r->breakpoints[i].ttl_ns > ns)
+            ns = r->breakpoints[i].ttl_ns;
+    return ns;
+}
+
+/* Entries that the client asks for and that are there: this use counts for each. */
+static void prefix_use_hold(struct rod_engine *e, const struct active *a, const struct prefix_key *key,
+                            uint64_t now_ns) {
+    const struct rod_request *r = a->request;
+    for (uint32_t i = 0; i < r->n_breakpoints; i++) {
+        const uint64_t at = prefix_use_place(e, &r->breakpoints[i]);
+        if (at <= a->cache.cached_tok) prefix_hold(e->prefixes, key, a->prompt, at, r->breakpoints[i].ttl_ns, now_ns);
+    }
+}
+
 /* Where the prompt stops from here on: each stop makes one more piece, which has the fixed part of a price again. A
  * session's turn keeps its own end. */
 static void prefix_use_plan_stops(const struct rod_engine *e, struct active *a, const struct prefix_found *found) {
     const struct rod_request *r = a->request;
+    uint64_t wanted_tok[ROD_MAX_BREAKPOINTS];
+    for (uint32_t i = 0; i < r->n_breakpoints; i++) wanted_tok[i] = prefix_use_place(e, &r->breakpoints[i]);
     const struct prefix_reading reading = {
         .from_tok = a->cache.cached_tok,
         .n_tok = a->n_prompt,
         .branch_tok = found->branch_tok,
         .marks = r->marks,
         .n_marks = r->n_marks,
+        .wanted_tok = wanted_tok,
+        .n_wanted = r->n_breakpoints,
         .pays_tok = prefix_use_pays_tok(e, a, sched_reading(&e->sched, a->sched.site)->fixed_ns),
         .chunk_tok = e->backend_info.chunk_tok,
         .open_end = r->keep_state};
@@ -174,6 +202,7 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
     a->cache.has_answer = found.generated;
     a->cache.cacheable = true;
     prefix_use_count_look_up(e, a, &found);
+    prefix_use_hold(e, a, &key, now_ns);
     prefix_use_plan_stops(e, a, &found);
     return 0;
 }
@@ -183,12 +212,12 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
 /* Copies the state after ids, which is what the request's slot holds, at once or as a move. ROD_EDEVICE alone is an
  * error.
  */
-static int prefix_use_save_entry(struct rod_engine *e, struct active *a, const int32_t *ids, size_t n, bool at_once,
-                                 uint64_t now_ns, struct rod_error *err) {
+static int prefix_use_save_entry(struct rod_engine *e, struct active *a, const int32_t *ids, size_t n, uint64_t hold_ns,
+                                 bool at_once, uint64_t now_ns, struct rod_error *err) {
     const struct prefix_key key = prefix_use_key(a);
     const size_t bytes = prefix_use_state_bytes(e, n);
-    struct prefix_entry *entry =
-        prefix_reserve(e->prefixes, &key, ids, n, a->cache.has_answer, state_pool_bytes(1, bytes), now_ns);
+    const struct prefix_new_entry wanted = {a->cache.has_answer, state_pool_bytes(1, bytes), hold_ns};
+    struct prefix_entry *entry = prefix_reserve(e->prefixes, &key, ids, n, &wanted, now_ns);
     assert(n > 0 && e->moves[a->sched.slot].kind == MOVE_NONE);
     if (!entry) return 0;
     struct state_buffer *image = state_buffer_try(e->states, bytes); /* no session goes for a prefix entry */
@@ -203,6 +232,7 @@ static int prefix_use_save_entry(struct rod_engine *e, struct active *a, const i
         prefix_drop(e->prefixes, entry);
     } else {
         a->cache.saved_tok = n;
+        if (hold_ns) a->cache.created_tok = n;
         if (at_once)
             prefix_fill(e->prefixes, entry, image);
         else
@@ -216,7 +246,12 @@ int prefix_use_stop(struct rod_engine *e, struct active *a, uint64_t now_ns, str
     const uint64_t at = a->sched.pos;
     assert(a->cache.cacheable && at < a->n_prompt && at % e->backend_info.chunk_tok == 0);
     prefix_use_next_stop(a);
-    return prefix_use_save_entry(e, a, a->prompt, at, prefix_use_is_alone(e), now_ns, err);
+    const uint64_t hold_ns = prefix_use_hold_ns(e, a->request, at);
+    if (hold_ns) { /* another request may have left it meanwhile */
+        const struct prefix_key key = prefix_use_key(a);
+        prefix_hold(e->prefixes, &key, a->prompt, at, hold_ns, now_ns);
+    }
+    return prefix_use_save_entry(e, a, a->prompt, at, hold_ns, prefix_use_is_alone(e), now_ns, err);
 }
 
 void prefix_use_generated(struct active *a, int32_t id) {
@@ -250,7 +285,7 @@ void prefix_use_answer(struct rod_engine *e, struct active *a, int32_t pending, 
     a->cache.has_answer = true;
     struct rod_error err;
     if (n - a->cache.saved_tok >= prefix_use_pays_tok(e, a, 0))
-        prefix_use_save_entry(e, a, ids, n, false, now_ns, &err);
+        prefix_use_save_entry(e, a, ids, n, 0, false, now_ns, &err);
     free(ids);
 }
 

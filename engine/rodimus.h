@@ -334,6 +334,14 @@ struct rod_turn {
                            NULL = none */
 };
 
+/* A place in the prompt at which the client wants the state to be kept: the prefix cache keeps it at the last multiple
+ * of chunk_tok up to there, whatever it costs, and holds it for ttl_ns behind its last use. */
+enum { ROD_MAX_BREAKPOINTS = 4 };
+struct rod_breakpoint {
+    size_t at;
+    uint64_t ttl_ns;
+};
+
 struct rod_request {       /* make with rod_request_new; every pointer malloc'd and owned by the request */
     char id[64];           /* request id for logs */
     struct rod_turn *turn; /* NULL = no session */
@@ -347,6 +355,8 @@ struct rod_request {       /* make with rod_request_new; every pointer malloc'd 
     char *tenant, *cache_salt; /* the API key's name; NULL as "" */
     size_t *marks; /* [n_marks] rising: places in prompt where a message ends; the first ends the system's */
     size_t n_marks;
+    struct rod_breakpoint breakpoints[ROD_MAX_BREAKPOINTS]; /* [n_breakpoints] */
+    uint32_t n_breakpoints;
     bool keep_state; /* ROD_EVENT_FINISH brings the state, with all counted tokens read or pending */
     struct rod_sampling sampling;
     struct rod_bias *bias;
@@ -429,6 +439,7 @@ struct rod_event {
     int32_t stop_id;                                 /* matched stop id or end token, else -1 */
     uint64_t prompt_tok, completion_tok, cached_tok; /* completion_tok = tokens reported: without the end token;
                                                         prompt_tok with those of a state, which are cached_tok */
+    uint64_t created_tok;    /* behind the cached ones, up to the last breakpoint whose state was kept */
     struct rod_state *state; /* of keep_state, unless cancelled: freed with the event, or set to NULL and kept */
     char session[129];       /* of a turn, unless cancelled; else "" */
     uint64_t session_version;

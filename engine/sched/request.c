@@ -4,6 +4,7 @@
 
 #include "engine/base/utf8.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -133,6 +134,7 @@ static int request_check_choice(const struct rod_request *r, uint32_t V, struct 
 }
 
 int request_check(const struct rod_request *r, uint32_t V, uint64_t max_prompt_tok, struct rod_error *err) {
+    assert(r->n_breakpoints <= ROD_MAX_BREAKPOINTS);
     const bool pending = r->state && r->state->pending >= 0;
     if (r->n_prompt == 0 && !pending && !r->turn) /* of a turn the session knows */
         return rod_fail_at(err, ROD_EINVALID, "prompt", "The prompt is empty: at least one token is needed.");

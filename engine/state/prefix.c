@@ -13,6 +13,7 @@ enum {
     TABLE_SLOTS = 8192,    /* chains of one, mostly */
     SEEN_GROUPS = 1 << 15, /* 1 MiB: 131072 chunks, some 8 million tokens */
     SEEN_WAYS = 4,
+    HELD_SHARE = 4, /* of the budget, that a tenant may hold: one in so many */
 };
 
 /* A record of `seen`: the hash, and in its lowest bits what was there. */
@@ -32,6 +33,7 @@ struct prefix_entry {
     uint32_t n_below;           /* entries whose up this is */
     uint64_t place;             /* hash of its whole chunks */
     uint64_t n_tok, bytes, used_ns, number;
+    uint64_t hold_ns;                  /* how long it is held behind its last use */
     bool generated, doomed, forgotten; /* doomed: chosen within entries_evict_for; forgotten: goes when it is filled */
     struct state_buffer *buffer;       /* NULL: reserved */
     const char *tenant, *salt;         /* behind ids */
@@ -227,18 +229,26 @@ static double worth_of_entry(const struct prefix_entry *e, const struct prefix_e
                            e->n_below + (e == new_up));
 }
 
-/* The least worth of those that may go; of equals the oldest. new_up: has one more below it soon. */
+static bool entry_is_held(const struct prefix_entry *e, uint64_t now_ns) {
+    return now_ns <= e->used_ns ? e->hold_ns > 0 : now_ns - e->used_ns < e->hold_ns;
+}
+
+/* The least worth of those that may go, held ones last; of equals the oldest. new_up: has one more below it soon. */
 static struct prefix_entry *entry_least_worth(const struct prefix *p, const struct prefix_entry *new_up,
                                               uint64_t now_ns) {
     struct prefix_entry *best = NULL;
     double best_worth = 0;
+    bool best_held = false;
     for (uint32_t i = 0; i < p->n; i++) {
         struct prefix_entry *e = p->all[i];
         if (!e->buffer || e->doomed) continue;
         const double w = worth_of_entry(e, new_up, now_ns);
-        if (best && (w > best_worth || (w == best_worth && e->number > best->number))) continue;
+        const bool held = entry_is_held(e, now_ns),
+                   worse = w > best_worth || (w == best_worth && best && e->number > best->number);
+        if (best && (held != best_held ? held : worse)) continue;
         best = e;
         best_worth = w;
+        best_held = held;
     }
     return best;
 }
@@ -248,8 +258,17 @@ static struct prefix_entry *entry_lasting(struct prefix_entry *e) {
     return e;
 }
 
-/* Evicts what must go for bytes after n tokens above up: all of it, or nothing. */
-static bool entries_evict_for(struct prefix *p, struct prefix_entry **up, uint64_t n, uint64_t bytes, uint64_t now_ns) {
+/* Whether a new entry of this worth may take the place of e. */
+static bool entry_yields(const struct prefix_entry *e, const struct prefix_entry *new_up, bool held, double worth,
+                         uint64_t now_ns) {
+    const bool was_held = entry_is_held(e, now_ns);
+    return held != was_held ? held : worth >= worth_of_entry(e, new_up, now_ns);
+}
+
+/* Evicts what must go for fresh, which hangs on *up: all of it, or nothing. */
+static bool entries_evict_for(struct prefix *p, struct prefix_entry **up, const struct prefix_entry *fresh,
+                              uint64_t now_ns) {
+    const uint64_t n = fresh->n_tok, bytes = fresh->bytes;
     uint64_t kept = p->bytes;
     uint32_t n_kept = p->n;
     bool fits = bytes <= p->config.budget_bytes;
@@ -259,7 +278,8 @@ static bool entries_evict_for(struct prefix *p, struct prefix_entry **up, uint64
         if (!fits) break;
         e->doomed = true;
         const struct prefix_entry *below = entry_lasting(*up);
-        fits = worth_of_tokens(n - (below ? below->n_tok : 0), bytes, 0, 0) >= worth_of_entry(e, *up, now_ns);
+        const double worth = worth_of_tokens(n - (below ? below->n_tok : 0), bytes, 0, 0);
+        fits = entry_yields(e, *up, fresh->hold_ns > 0, worth, now_ns);
         kept -= e->bytes;
         n_kept--;
     }
@@ -297,6 +317,26 @@ static struct prefix_entry *entry_new(const struct prefix_key *key, const int32_
     return e;
 }
 
+/* Holds e for hold_ns behind each use from now on, within what its tenant may hold. */
+static void entry_hold(struct prefix *p, struct prefix_entry *e, uint64_t hold_ns, uint64_t now_ns) {
+    const uint64_t most = p->config.budget_bytes / HELD_SHARE;
+    if (e->bytes > most) hold_ns = 0;
+    if (!entry_is_held(e, now_ns) || hold_ns > e->hold_ns) e->hold_ns = hold_ns;
+    e->used_ns = now_ns;
+    for (;;) {
+        struct prefix_entry *oldest = NULL;
+        uint64_t bytes = 0;
+        for (uint32_t i = 0; i < p->n; i++) {
+            struct prefix_entry *f = p->all[i];
+            if (f == e || !entry_is_held(f, now_ns) || strcmp(f->tenant, e->tenant)) continue;
+            bytes += f->bytes;
+            if (!oldest || f->used_ns < oldest->used_ns) oldest = f;
+        }
+        if (!oldest || !e->hold_ns || bytes + e->bytes <= most) return;
+        oldest->hold_ns = 0;
+    }
+}
+
 /* Longer ones hang on it from now on. */
 static void entry_hang(struct prefix *p, struct prefix_entry *e, struct prefix_entry *up) {
     const struct prefix_key key = {e->tenant, e->salt};
@@ -314,19 +354,19 @@ static void entry_hang(struct prefix *p, struct prefix_entry *e, struct prefix_e
 }
 
 struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n,
-                                    bool generated, size_t buffer_bytes, uint64_t now_ns) {
+                                    const struct prefix_new_entry *wanted, uint64_t now_ns) {
     if (n < p->config.chunk_tok || !path_hash(p, key, ids, n)) return NULL;
     struct prefix_entry *up = entry_longest(p, key, ids, n, true, NULL);
     if (up && up->n_tok == n) return NULL;
-    struct prefix_entry *e = entry_new(key, ids, n, buffer_bytes);
+    struct prefix_entry *e = entry_new(key, ids, n, wanted->buffer_bytes);
     if (!e) return NULL;
-    if (!entries_evict_for(p, &up, n, e->bytes, now_ns)) {
+    entry_hold(p, e, wanted->hold_ns, now_ns);
+    if (!entries_evict_for(p, &up, e, now_ns)) {
         free(e);
         return NULL;
     }
     e->place = p->path[p->n_path];
-    e->generated = generated;
-    e->used_ns = now_ns;
+    e->generated = wanted->generated;
     e->number = p->n_made++;
     entry_hang(p, e, up);
     e->index = p->n;
@@ -338,6 +378,13 @@ struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *k
     p->bytes += e->bytes;
     assert(p->bytes <= p->config.budget_bytes);
     return e;
+}
+
+void prefix_hold(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n, uint64_t hold_ns,
+                 uint64_t now_ns) {
+    if (n < p->config.chunk_tok || !path_hash(p, key, ids, n)) return;
+    struct prefix_entry *e = entry_longest(p, key, ids, n, true, NULL);
+    if (e && e->n_tok == n) entry_hold(p, e, hold_ns, now_ns);
 }
 
 void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_buffer *buffer) {
@@ -459,6 +506,7 @@ uint32_t prefix_stops(const struct prefix_reading *r, uint64_t stops[PREFIX_MAX_
     uint32_t n = 0;
     const uint64_t pays_tok = r->pays_tok ? r->pays_tok : 1, least_tok = saturating_product(pays_tok, 2);
     if (r->n_tok < 2) return 0;
+    for (uint32_t i = 0; i < r->n_wanted; i++) stops_try(r, r->wanted_tok[i], 1, stops, &n);
     if (!r->open_end) stops_try(r, r->n_tok - 1, least_tok, stops, &n);
     stops_try(r, r->branch_tok, least_tok, stops, &n);
     if (r->n_marks) stops_try(r, r->marks[0], least_tok, stops, &n);

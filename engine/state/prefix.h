@@ -11,6 +11,10 @@
  * turn or another answer wants it. Past the budget the least worth is evicted; a new entry that is worth less than all
  * that would have to go is refused.
  *
+ * A client may ask to hold an entry: until then it goes after all that are not held, and a new entry that is not held
+ * never takes its place. A tenant's held entries take a quarter of the budget at most: beyond, the one that was used
+ * the longest time ago is held no more.
+ *
  * `seen` holds hashes of what was read, answered and evicted, in a table of fixed size. It gives the reason of a miss,
  * and the place where prompts part that were the same so far. It may forget: reasons and hints alone depend on it.
  *
@@ -56,12 +60,21 @@ void prefix_find(struct prefix *p, const struct prefix_key *key, const int32_t *
 /* These tokens were read: the first n_prompt as a prompt, the others as the answer to it. */
 void prefix_note(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n_prompt, size_t n);
 
-/* Reserves an entry of buffer_bytes after all n tokens, perhaps in place of others; prefix_fill or prefix_drop ends the
- * reservation. NULL: there is such an entry already, filled or reserved; or it is not worth its bytes; or no memory. */
+struct prefix_new_entry {
+    bool generated;      /* an answer is among its tokens */
+    size_t buffer_bytes; /* of its state */
+    uint64_t hold_ns;    /* it is held so long behind each use; 0 = not held */
+};
+/* Reserves an entry after all n tokens, perhaps in place of others; prefix_fill or prefix_drop ends the reservation.
+ * NULL: there is such an entry already, filled or reserved; or it is not worth its bytes; or no memory. */
 struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n,
-                                    bool generated, size_t buffer_bytes, uint64_t now_ns);
+                                    const struct prefix_new_entry *wanted, uint64_t now_ns);
 void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_buffer *buffer); /* takes the share */
 void prefix_drop(struct prefix *p, struct prefix_entry *e);
+
+/* Holds the entry after all n tokens, if there is one. */
+void prefix_hold(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n, uint64_t hold_ns,
+                 uint64_t now_ns);
 
 /* Removes every entry of a beginning of these tokens, reserved ones once they are filled: their states are wrong. */
 void prefix_forget(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n);
@@ -79,12 +92,15 @@ struct prefix_reading {
     uint64_t from_tok, n_tok, branch_tok; /* branch_tok: of prefix_found */
     const size_t *marks;                  /* [n_marks] rising: where messages end; the first ends the system prompt */
     size_t n_marks;
+    const uint64_t *wanted_tok; /* [n_wanted] where the client asks for an entry, in any order */
+    uint32_t n_wanted;
     uint64_t pays_tok; /* tokens whose reading takes as long as copying a state out and in again */
     uint32_t chunk_tok;
     bool open_end; /* the end is kept elsewhere */
 };
-/* Rising multiples of chunk_tok in (from_tok, n_tok): the prompt's end, a branch and the first mark where they save at
- * least 2 pays_tok, then other marks, newest first, for 8 pays_tok: a prompt waits for each copy. */
+/* Rising multiples of chunk_tok in (from_tok, n_tok): what the client asks for; then the prompt's end, a branch and the
+ * first mark where they save at least 2 pays_tok, then other marks, newest first, for 8 pays_tok: a prompt waits for
+ * each copy. */
 uint32_t prefix_stops(const struct prefix_reading *reading, uint64_t stops[PREFIX_MAX_STOPS]);
 
 #endif

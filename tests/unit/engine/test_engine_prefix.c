@@ -206,6 +206,37 @@ static void marks_leave_checkpoints(void **state) {
     bench_close(&b);
 }
 
+/* Nothing pays here, but the client says where its prompts part: the next question finds the state, and says so. */
+static void breakpoints_leave_checkpoints_whatever_they_cost(void **state) {
+    (void)state;
+    struct bench b;
+    open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
+    b.c.engine->copy_ns = 1e12;
+    struct answer a;
+    int32_t ids[100];
+    fill(ids, 0, 100, 9);
+    finish(&b, request(&a, ids, 100, 2), &a); /* from here on it is known what reading takes */
+    collect_free(&a);
+    settle(&b);
+    const uint64_t before = stats_of(b.c.engine).prefix_entries;
+    for (int i = 0; i < 3; i++) {
+        fill(ids, 0, 45, 1);
+        fill(ids, 45, 100, 10 + (uint64_t)i);
+        struct rod_request *r = request(&a, ids, 100, 2);
+        r->breakpoints[0] = (struct rod_breakpoint){21, 300000000000};
+        r->breakpoints[1] = (struct rod_breakpoint){45, 3600000000000};
+        r->breakpoints[2] = (struct rod_breakpoint){7, 300000000000}; /* within the first chunk: nothing */
+        r->n_breakpoints = i == 2 ? 0 : 3;
+        finish(&b, r, &a);
+        assert_int_equal(a.end.cached_tok, i ? 40 : 0);
+        assert_int_equal(a.end.created_tok, i ? 0 : 40);
+        assert_int_equal(stats_of(b.c.engine).prefix_entries, before + 2);
+        collect_free(&a);
+        settle(&b);
+    }
+    bench_close(&b);
+}
+
 /* The next turn comes before the state of the last answer is copied: it waits for it, and others do not. */
 static void a_turn_waits_for_the_copy_of_the_last_answer(void **state) {
     (void)state;
@@ -642,6 +673,7 @@ int main(void) {
         MOVING_OR_NOT(tenants_and_salts_share_nothing),
         MOVING_OR_NOT(where_two_prompts_part_the_third_begins),
         MOVING_OR_NOT(marks_leave_checkpoints),
+        MOVING_OR_NOT(breakpoints_leave_checkpoints_whatever_they_cost),
         MOVING(a_turn_waits_for_the_copy_of_the_last_answer),
         MOVING_OR_NOT(choices_of_one_prompt_begin_from_it_together),
         MOVING_OR_NOT(choices_begin_from_an_answer_that_ended_in_their_last_chunk),

@@ -30,7 +30,7 @@ static struct state_buffer *buffer_of(size_t n_bytes, uint32_t mark) {
 
 static bool keep(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n, size_t bytes,
                  uint32_t mark, uint64_t now_ns) {
-    struct prefix_entry *e = prefix_reserve(p, key, ids, n, n % CHUNK, bytes, now_ns);
+    struct prefix_entry *e = prefix_reserve(p, key, ids, n, &(struct prefix_new_entry){n % CHUNK, bytes, 0}, now_ns);
     if (e) prefix_fill(p, e, buffer_of(bytes, mark));
     return e != NULL;
 }
@@ -119,9 +119,9 @@ static void a_miss_says_why(void **state) {
     find(p, &nobody, tok, 30, 0, &f);
     assert_int_equal(f.branch_tok, 16);
 
-    struct prefix_entry *e = prefix_reserve(p, &nobody, tok, 16, false, 100, 0);
+    struct prefix_entry *e = prefix_reserve(p, &nobody, tok, 16, &(struct prefix_new_entry){false, 100, 0}, 0);
     assert_non_null(e);
-    assert_null(prefix_reserve(p, &nobody, tok, 16, false, 100, 0)); /* on its way */
+    assert_null(prefix_reserve(p, &nobody, tok, 16, &(struct prefix_new_entry){false, 100, 0}, 0)); /* on its way */
     REASON(p, &nobody, tok, 30, ROD_PREFIX_UNFINISHED);
     prefix_drop(p, e);
     REASON(p, &nobody, tok, 30, ROD_PREFIX_BRANCH);
@@ -225,15 +225,15 @@ static void a_conversation_outgrows_its_own_entry(void **state) {
 static void room_is_kept_for_what_is_on_its_way(void **state) {
     (void)state;
     struct prefix *p = make(1600, 0);
-    struct prefix_entry *e = prefix_reserve(p, &nobody, tok, 8, false, 1000, 0);
+    struct prefix_entry *e = prefix_reserve(p, &nobody, tok, 8, &(struct prefix_new_entry){false, 1000, 0}, 0);
     assert_non_null(e);
-    assert_null(prefix_reserve(p, &nobody, tok, 16, false, 1000, 1000 * s_ns));
+    assert_null(prefix_reserve(p, &nobody, tok, 16, &(struct prefix_new_entry){false, 1000, 0}, 1000 * s_ns));
     assert_false(prefix_evict(p, 0));
     prefix_fill(p, e, buffer_of(1000, 1));
     assert_true(keep(p, &nobody, tok, 16, 1000, 2, 1000 * s_ns));
     prefix_close(p);
     p = make(1600, 0); /* closing gives back what is reserved too */
-    assert_non_null(prefix_reserve(p, &nobody, tok, 8, false, 1000, 0));
+    assert_non_null(prefix_reserve(p, &nobody, tok, 8, &(struct prefix_new_entry){false, 1000, 0}, 0));
     prefix_close(p);
     prefix_close(NULL);
 }
@@ -247,7 +247,7 @@ static void what_is_forgotten_goes(void **state) {
     assert_true(keep(p, &nobody, tok, 8, 100, 1, 0));
     assert_true(keep(p, &nobody, tok, 30, 100, 2, 0));
     assert_true(keep(p, &other, tok, 8, 100, 3, 0));
-    struct prefix_entry *e = prefix_reserve(p, &nobody, tok, 16, false, 100, 0);
+    struct prefix_entry *e = prefix_reserve(p, &nobody, tok, 16, &(struct prefix_new_entry){false, 100, 0}, 0);
     assert_non_null(e);
     prefix_forget(p, &nobody, tok, 20);
     assert_int_equal(find(p, &nobody, tok, 20, 0, &f), 0);
@@ -275,6 +275,66 @@ static void a_buffer_outlives_its_entry(void **state) {
 }
 
 /* ---- where to stop ---- */
+
+/* ---- held entries ---- */
+
+static bool hold(struct prefix *p, const struct prefix_key *key, int32_t first, size_t bytes, uint64_t hold_s,
+                 uint64_t now_s) {
+    const int32_t ids[2 * CHUNK] = {first};
+    const struct prefix_new_entry wanted = {false, bytes, hold_s * s_ns};
+    struct prefix_entry *e = prefix_reserve(p, key, ids, hold_s ? CHUNK : 2 * CHUNK, &wanted, now_s * s_ns);
+    if (e) prefix_fill(p, e, buffer_of(bytes, (uint32_t)first));
+    return e != NULL;
+}
+
+static bool is_there(struct prefix *p, const struct prefix_key *key, int32_t first) {
+    const int32_t ids[3 * CHUNK] = {first};
+    struct prefix_found f;
+    return find(p, key, ids, sizeof ids / sizeof *ids, 0, &f) == (uint32_t)first;
+}
+
+/* Four entries fit beside the held one, which is worth half of each of them. */
+static void a_held_entry_stays_until_its_time_is_over(void **state) {
+    (void)state;
+    for (int held = 0; held < 2; held++) {
+        struct prefix *p = make(8 * 10000, 0);
+        assert_true(hold(p, &nobody, 1, 5000, 5 * MINUTE, 0));
+        if (!held) prefix_hold(p, &nobody, (const int32_t[CHUNK]){1}, CHUNK, 60 * MINUTE * s_ns, 0);
+        for (int32_t i = 2; i < 30; i++) assert_true(hold(p, &nobody, i, 10000, 0, 4 * MINUTE));
+        assert_true(is_there(p, &nobody, 1));
+        for (int32_t i = 30; i < 60; i++) assert_true(hold(p, &nobody, i, 10000, 0, 6 * MINUTE));
+        assert_int_equal(is_there(p, &nobody, 1), !held);
+        prefix_close(p);
+    }
+}
+
+/* Whatever it asks for: what others read is kept in the rest, and its own last holds are those that count. */
+static void a_tenant_holds_a_quarter_of_the_cache_at_most(void **state) {
+    (void)state;
+    const struct prefix_key greedy = {"greedy", ""};
+    struct prefix *p = make(8 * 10500, 0);
+    for (int32_t i = 1; i < 20; i++) assert_true(hold(p, &greedy, i, 10000, 60 * MINUTE, (uint64_t)i));
+    for (int32_t i = 20; i < 40; i++) assert_true(hold(p, &nobody, i, 10000, 0, 5 * MINUTE + (uint64_t)i));
+    for (int32_t i = 1; i < 20; i++) assert_int_equal(is_there(p, &greedy, i), i >= 18);
+    for (int32_t i = 35; i < 40; i++) assert_true(is_there(p, &nobody, i));
+    assert_false(hold(p, &greedy, 50, 40000, 60 * MINUTE, 6 * MINUTE)); /* more than a quarter: worth what others are */
+    for (int32_t i = 60; i < 80; i++) assert_true(hold(p, &nobody, i, 10000, 0, 20 * MINUTE));
+    assert_true(is_there(p, &greedy, 19));
+    prefix_close(p);
+}
+
+/* An entry that nobody holds never takes the place of one that is held. */
+static void a_cache_of_held_entries_refuses_others(void **state) {
+    (void)state;
+    struct prefix *p = make(4 * 10500, 0);
+    const struct prefix_key keys[] = {{"a", ""}, {"b", ""}, {"c", ""}, {"d", ""}};
+    for (int32_t i = 0; i < 4; i++) assert_true(hold(p, &keys[i], i + 1, 10000, 5 * MINUTE, 0));
+    assert_false(hold(p, &nobody, 9, 10000, 0, MINUTE));
+    assert_true(hold(p, &nobody, 9, 10000, 5 * MINUTE, MINUTE)); /* but a held one takes that of the least worth */
+    for (int32_t i = 0; i < 4; i++) assert_int_equal(is_there(p, &keys[i], i + 1), i > 0);
+    assert_true(hold(p, &nobody, 10, 10000, 0, 7 * MINUTE));
+    prefix_close(p);
+}
 
 static void assert_stops(const struct prefix_reading *r, const uint64_t *want, uint32_t n_want) {
     uint64_t stops[PREFIX_MAX_STOPS];
@@ -315,6 +375,10 @@ static void prompts_stop_where_a_entry_pays(void **state) {
     STOPS(READ(.n_tok = 2000, .marks = marks, .n_marks = 4, .pays_tok = 97), 1984);
     STOPS(READ(.n_tok = 2000, .pays_tok = 992), 1984);
     STOPS(READ(.from_tok = 650, .n_tok = 2000, .marks = marks, .n_marks = 4), 1472, 1984);
+    const uint64_t wanted[] = {1500, 70, 640, 30}; /* the last is within the first chunk */
+    STOPS(READ(.n_tok = 2000, .pays_tok = UINT64_MAX / 2, .wanted_tok = wanted, .n_wanted = 4), 64, 640, 1472);
+    STOPS(READ(.from_tok = 640, .n_tok = 1500, .pays_tok = 900, .wanted_tok = wanted, .n_wanted = 4), 1472);
+    STOPS(READ(.n_tok = 2000, .marks = marks, .n_marks = 1, .wanted_tok = wanted, .n_wanted = 1), 192, 1472, 1984);
 }
 
 static void stops_keep_their_distance_whatever_is_asked(void **state) {
@@ -481,7 +545,8 @@ static void it_does_what_a_naive_model_does(void **state) {
                 prefix_note(p, key, ids, n, n);
             } else if (kind < 8) {
                 const size_t bytes = 100 + DRAW(4) * 200;
-                struct prefix_entry *e = prefix_reserve(p, key, ids, n, false, bytes, now_ns);
+                struct prefix_entry *e =
+                    prefix_reserve(p, key, ids, n, &(struct prefix_new_entry){false, bytes, 0}, now_ns);
                 const uint32_t before = v.n;
                 if (naive_reserve(&v, key, ids, n, bytes, now_ns) != (e != NULL))
                     fail_msg("seed %llu op %llu: %s", (unsigned long long)seed, (unsigned long long)op,
@@ -533,6 +598,9 @@ int main(void) {
         cmocka_unit_test(room_is_kept_for_what_is_on_its_way),
         cmocka_unit_test(what_is_forgotten_goes),
         cmocka_unit_test(a_buffer_outlives_its_entry),
+        cmocka_unit_test(a_held_entry_stays_until_its_time_is_over),
+        cmocka_unit_test(a_tenant_holds_a_quarter_of_the_cache_at_most),
+        cmocka_unit_test(a_cache_of_held_entries_refuses_others),
         cmocka_unit_test(prompts_stop_where_a_entry_pays),
         cmocka_unit_test(stops_keep_their_distance_whatever_is_asked),
         cmocka_unit_test(it_does_what_a_naive_model_does),
