@@ -507,7 +507,10 @@ static void take_finish(struct completion *c, struct completion_choice *choice, 
     choice->stop_string = e->stop_string ? strdup(e->stop_string) : NULL;
     choice->stop_id = named_stop_id(c, e->stop_id) ? e->stop_id : -1; /* the end token itself is not named */
     c->usage.completion_tok += e->completion_tok;
-    if (choice->index % c->request.n == 0) c->usage.cached_tok += e->cached_tok;
+    if (choice->index % c->request.n == 0) {
+        c->usage.cached_tok += e->cached_tok;
+        c->usage.created_tok += e->created_tok;
+    }
     if (*e->session) {
         const struct openai_response *r = &c->request.response;
         if (c->kind == OPENAI_RESPONSE && !r->store) session_routes_discard(s, c->tenant, e->session);

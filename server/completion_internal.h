@@ -40,9 +40,11 @@ struct completion_choice {
 
 struct completion_prompt {
     int32_t *ids;
-    size_t n_ids, *marks, n_marks; /* marks: where the messages of a chat end in ids */
-    bool read;                     /* by the engine, or begun */
-    char *echo;                    /* its text, if the answer repeats it, else NULL */
+    size_t n_ids, *marks, n_marks;                          /* marks: where the messages of a chat end in ids */
+    struct rod_breakpoint breakpoints[ROD_MAX_BREAKPOINTS]; /* [n_breakpoints] that cache_control asks for */
+    uint32_t n_breakpoints;
+    bool read;  /* by the engine, or begun */
+    char *echo; /* its text, if the answer repeats it, else NULL */
     size_t echo_len;
 };
 
@@ -126,6 +128,9 @@ void completion_response_call(struct completion *c, const char *name, const char
 void completion_response_arguments(struct completion *c, const char *text, size_t len);
 void completion_response_ending(struct completion *c);
 void completion_response_whole(struct completion *c, struct buf *out);
+
+/* ---- completion_cache.c ---- */
+void completion_cache_places(struct completion *c, struct completion_prompt *p); /* the breakpoints of its prompt */
 
 /* ---- completion_calls.c ---- */
 int completion_calls_open(struct completion *c, struct rod_error *err); /* the grammar of calls, if there are tools */

@@ -50,7 +50,7 @@ static void truncate_prompt(const struct completion *c, struct completion_prompt
     const uint64_t most = wanted < 0 ? c->server->info->max_prompt_tok : (uint64_t)wanted;
     if (!most || p->n_ids <= most) return;
     if (!c->request.truncate_end) memmove(p->ids, p->ids + (p->n_ids - most), most * sizeof *p->ids);
-    p->n_marks = 0; /* they were places in the whole prompt */
+    p->n_marks = p->n_breakpoints = 0; /* they were places in the whole prompt */
     p->n_ids = most;
 }
 
@@ -68,8 +68,10 @@ static int encode_chat(struct completion *c, struct completion_prompt *p, struct
         return rod_chat_encode_turn(e, &chat, c->session, &p->ids, &p->n_ids, err);
     }
     int rc = rod_chat_encode(e, &chat, &p->ids, &p->n_ids, err);
-    if (!rc) rod_chat_marks(e, &chat, p->ids, p->n_ids, &p->marks, &p->n_marks);
-    return rc;
+    if (rc) return rc;
+    rod_chat_marks(e, &chat, p->ids, p->n_ids, &p->marks, &p->n_marks);
+    completion_cache_places(c, p);
+    return 0;
 }
 
 /* Prompt i as token ids. Frees its text at once: it may be long. */
@@ -243,6 +245,8 @@ static struct rod_request *engine_request(struct completion *c, struct completio
         r->cache_salt = copy_bytes(q->session.cache_salt, strlen(q->session.cache_salt) + 1, &ok);
     r->marks = copy_bytes(p->marks, p->n_marks * sizeof *p->marks, &ok);
     r->n_marks = p->n_marks;
+    memcpy(r->breakpoints, p->breakpoints, sizeof r->breakpoints);
+    r->n_breakpoints = p->n_breakpoints;
     r->sampling = q->sampling;
     r->sampling.seed += choice->index; /* so that choices differ */
     r->bias = copy_bytes(q->bias, q->n_bias * sizeof *q->bias, &ok);

@@ -5,14 +5,15 @@
 
 #include <assert.h>
 
-/* Of a message that has begun nothing is known but its prompt. Tokens from a cache are not among the input_tokens. */
+/* Of a message that has begun nothing is known but its prompt. Tokens from and for a cache are not among the
+ * input_tokens. */
 static void put_usage(struct buf *out, const struct openai_usage *u, bool finished) {
-    assert(u->cached_tok <= u->prompt_tok);
+    assert(u->cached_tok + u->created_tok <= u->prompt_tok);
     buf_addf(out,
-             "\"usage\":{\"input_tokens\":%llu,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%llu,"
+             "\"usage\":{\"input_tokens\":%llu,\"cache_creation_input_tokens\":%llu,\"cache_read_input_tokens\":%llu,"
              "\"output_tokens\":%llu}",
-             (unsigned long long)(u->prompt_tok - u->cached_tok), (unsigned long long)u->cached_tok,
-             (unsigned long long)(finished ? u->completion_tok : 0));
+             (unsigned long long)(u->prompt_tok - u->cached_tok - u->created_tok), (unsigned long long)u->created_tok,
+             (unsigned long long)u->cached_tok, (unsigned long long)(finished ? u->completion_tok : 0));
 }
 
 /* "stop_reason":...,"stop_sequence":... */

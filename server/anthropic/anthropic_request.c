@@ -63,6 +63,12 @@ static bool check_cache_control(const struct openai_fields *p, const char *where
     return field_bad(p, param, "must be of type ephemeral, with the ttl 5m or 1h");
 }
 
+/* The mark goes with the block into the chat. */
+static json_t *cache_control_of(const json_t *block) {
+    json_t *mark = json_object_get(block, "cache_control");
+    return json_is_null(mark) ? NULL : mark;
+}
+
 /* ---- messages ---- */
 
 struct chat { /* the messages of the chat, so far */
@@ -100,7 +106,9 @@ static const json_t *block_text(const struct place *at, const json_t *block, con
 
 static bool take_text(const struct place *at, const json_t *block, json_t *parts) {
     const json_t *text = block_text(at, block, "text");
-    return text && push(at->fields, parts, json_pack("{s:s,s:O}", "type", "text", "text", text));
+    return text &&
+           push(at->fields, parts,
+                json_pack("{s:s,s:O,s:O*}", "type", "text", "text", text, "cache_control", cache_control_of(block)));
 }
 
 /* A string as it is, or blocks that are all text. NULL with the error set. */
@@ -144,11 +152,14 @@ static bool take_tool_result(const struct place *at, const json_t *block, json_t
     snprintf(where, sizeof where, "%s.content", at->name);
     json_t *text = content && !json_is_null(content) ? text_content(at->fields, where, content) : json_string("");
     if (!text) return false;
-    return push(at->fields, messages, json_pack("{s:s,s:O,s:o}", "role", "tool", "tool_call_id", id, "content", text));
+    return push(at->fields, messages,
+                json_pack("{s:s,s:O,s:o,s:O*}", "role", "tool", "tool_call_id", id, "content", text, "cache_control",
+                          cache_control_of(block)));
 }
 
 struct blocks { /* of one message */
     json_t *texts, *calls;
+    json_t *called_mark; /* cache_control of its last call, borrowed */
 };
 
 static bool take_block(struct chat *c, const struct place *at, bool user, const json_t *block, struct blocks *out) {
@@ -156,7 +167,10 @@ static bool take_block(struct chat *c, const struct place *at, bool user, const 
     if (!check_cache_control(c->fields, at->name, block)) return false;
     if (field_is(type, "text")) return take_text(at, block, out->texts);
     if (user && field_is(type, "tool_result")) return take_tool_result(at, block, c->messages);
-    if (!user && field_is(type, "tool_use")) return take_tool_use(at, block, out->calls);
+    if (!user && field_is(type, "tool_use")) {
+        if (cache_control_of(block)) out->called_mark = cache_control_of(block);
+        return take_tool_use(at, block, out->calls);
+    }
     if (!user && (field_is(type, "thinking") || field_is(type, "redacted_thinking"))) return true; /* as others do */
     return bad_block(at, user ? "must be of type text or tool_result: the model reads nothing else"
                               : "must be of type text or tool_use");
@@ -164,7 +178,7 @@ static bool take_block(struct chat *c, const struct place *at, bool user, const 
 
 /* Results of tools become messages of their own, before the text of their message. */
 static bool take_blocks(struct chat *c, const char *where, bool user, const json_t *content) {
-    struct blocks found = {json_array(), json_array()};
+    struct blocks found = {json_array(), json_array(), NULL};
     bool ok = found.texts && found.calls ? true : field_no_memory(c->fields);
     const size_t before = json_array_size(c->messages);
     for (size_t i = 0; ok && i < json_array_size(content); i++) {
@@ -173,7 +187,8 @@ static bool take_blocks(struct chat *c, const char *where, bool user, const json
     }
     const bool results_alone = json_array_size(c->messages) > before && !json_array_size(found.texts);
     if (ok && !results_alone) {
-        json_t *message = json_pack("{s:s,s:O}", "role", user ? "user" : "assistant", "content", found.texts);
+        json_t *message = json_pack("{s:s,s:O,s:O*}", "role", user ? "user" : "assistant", "content", found.texts,
+                                    "cache_control", found.called_mark);
         const bool calls = json_array_size(found.calls) > 0;
         if (message && calls && json_object_set(message, "tool_calls", found.calls)) {
             json_decref(message);
@@ -193,6 +208,10 @@ static bool take_message(struct chat *c, size_t i, const json_t *value) {
     const json_t *role = json_object_get(value, "role"), *content = json_object_get(value, "content");
     const bool user = field_is(role, "user");
     if (!json_is_object(value)) return field_bad(p, at.name, "must be an object, not %s", field_type(value));
+    if (cache_control_of(value)) {
+        snprintf(where, sizeof where, "%s.cache_control", at.name);
+        return field_bad(p, where, "belongs into a block of its content");
+    }
     snprintf(where, sizeof where, "%s.role", at.name);
     if (!user && !field_is(role, "assistant")) return field_bad(p, where, "must be user or assistant");
     snprintf(where, sizeof where, "%s.content", at.name);
@@ -232,7 +251,9 @@ static bool take_tool(const struct place *at, const json_t *tool, json_t *functi
     if (function && json_is_string(about)) json_object_set(function, "description", (json_t *)about);
     if (function) json_object_set(function, "parameters", (json_t *)schema);
     return push(at->fields, functions,
-                function ? json_pack("{s:s,s:o}", "type", "function", "function", function) : NULL);
+                function ? json_pack("{s:s,s:o,s:O*}", "type", "function", "function", function, "cache_control",
+                                     cache_control_of(tool))
+                         : NULL);
 }
 
 static bool take_tools(const struct openai_fields *p, json_t *chat) {

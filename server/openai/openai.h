@@ -92,6 +92,18 @@ struct openai_chat_end { /* where messages end */
     bool go_on;          /* else: inside the last message, an assistant's */
 };
 
+/* Where the client asks the prefix cache to keep the state: behind the first n_tools tools, or (n_tools 0) behind the
+ * first len bytes of a message's content; all of them are the whole message. */
+enum { OPENAI_MAX_CACHE_MARKS = ROD_MAX_BREAKPOINTS };
+struct openai_cache_mark {
+    size_t n_tools, message, len;
+    uint32_t ttl_s;
+};
+struct openai_cache {
+    struct openai_cache_mark marks[OPENAI_MAX_CACHE_MARKS];
+    uint32_t n;
+};
+
 struct openai_request {
     enum openai_kind kind;
     struct openai_prompt *prompts; /* completions */
@@ -102,6 +114,7 @@ struct openai_request {
     size_t n_messages;
     struct openai_tools tools; /* chats and responses */
     struct openai_chat_end end;
+    struct openai_cache cache; /* chats */
     struct openai_session session;
     struct openai_response response;
     struct rod_sampling sampling;
@@ -234,6 +247,7 @@ void openai_render_offsets(struct buf *out, const char *text, size_t len, const 
 
 struct openai_usage {
     uint64_t prompt_tok, completion_tok, cached_tok;
+    uint64_t created_tok; /* behind the cached ones, up to the last place that cache_control has kept */
 };
 
 #define OPENAI_CALL_ID_BYTES 32

@@ -44,6 +44,8 @@ bool openai_messages(const struct openai_fields *p, const char *name, const json
 /* tools, tool_choice, parallel_tool_calls; flat: as /v1/responses has them. The content of *out is the caller's, also
  * on an error. */
 bool openai_parse_tools(const struct openai_fields *p, bool flat, struct openai_tools *out);
+/* cache_control, once the messages are parsed. */
+bool openai_parse_cache(const struct openai_fields *p, const struct openai_request *request, struct openai_cache *out);
 bool openai_check_tools(const struct openai_fields *p, const struct openai_request *request); /* beside a grammar */
 void openai_messages_free(struct rod_message *messages, size_t n_messages);
 

@@ -349,7 +349,7 @@ static bool parse_input(const struct openai_fields *p, struct openai_request *ou
     case OPENAI_COMPLETION: return parse_prompts(p, out);
     case OPENAI_CHAT:
         return parse_messages(p, &out->messages, &out->n_messages) && openai_parse_tools(p, false, &out->tools) &&
-               parse_end(p, out->messages, out->n_messages, &out->end);
+               parse_end(p, out->messages, out->n_messages, &out->end) && openai_parse_cache(p, out, &out->cache);
     default: return openai_parse_response(p, out);
     }
 }

@@ -272,6 +272,10 @@ static void put_usage(struct buf *out, const struct openai_usage *u) {
     buf_int(out, (int64_t)(u->prompt_tok + u->completion_tok));
     buf_puts(out, ",\"prompt_tokens_details\":{\"cached_tokens\":");
     buf_int(out, (int64_t)u->cached_tok);
+    if (u->created_tok) {
+        buf_puts(out, ",\"cache_creation_tokens\":");
+        buf_int(out, (int64_t)u->created_tok);
+    }
     buf_puts(out, "}}");
 }
 

@@ -125,6 +125,16 @@ static void put_flat_definition(struct buf *out, const json_t *tool) {
     buf_puts(out, "}}");
 }
 
+/* cache_control is for the cache: the model reads the same text wherever it stands. */
+static bool put_definition(struct buf *out, const json_t *tool) {
+    json_t *shown = json_copy((json_t *)tool);
+    if (!shown) return false;
+    json_object_del(shown, "cache_control");
+    openai_put_line(out, shown);
+    json_decref(shown);
+    return true;
+}
+
 static bool take_tool(const struct openai_fields *p, const json_t *tool, bool flat, struct openai_tools *out) {
     char param[48];
     snprintf(param, sizeof param, "tools[%zu]", out->n);
@@ -141,8 +151,8 @@ static bool take_tool(const struct openai_fields *p, const json_t *tool, bool fl
     size_t len;
     if (flat)
         put_flat_definition(&line, tool);
-    else
-        openai_put_line(&line, tool);
+    else if (!put_definition(&line, tool))
+        return field_no_memory(p);
     out->lines[out->n] = buf_take(&line, NULL);
     out->names[out->n] = field_copy(json_object_get(function, "name"), &len);
     out->n++;

@@ -148,6 +148,7 @@ def test_a_result_goes_on_from_its_call(server, claude):
     ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b"}]}]}, "messages[0].content[0]"),
     ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "x"}}]}]}, "messages[0].content[0].cache_control"),
     ({"system": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "2h"}}]}, "system[0].cache_control"),
+    ({"messages": [{"role": "user", "content": "a", "cache_control": {"type": "ephemeral"}}]}, "messages[0].cache_control"),
     ({"system": 7}, "system"), ({"stop": "a"}, "stop"), ({"stop_sequences": [""]}, "stop_sequences"), ({"n": 2}, "n"),
     ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"), ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
     ({"output_config": {"format": {"type": "xml"}}}, "output_config.format"), ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "output_config.format"),

@@ -231,3 +231,66 @@ def test_a_session_keeps_its_own_and_begins_from_what_is_there(own_server):
         length = body["usage"]["total_tokens"]
     assert server.metric("rodimus_prefix_checkpoints") == kept
     assert server.metric("rodimus_prefix_hits_total") == hits
+
+
+MARK = {"cache_control": {"type": "ephemeral"}}
+
+
+def part(text, **more):
+    return {"type": "text", "text": text, **more}
+
+
+def message(server, **body):
+    answer = server.post("/v1/messages", {"model": "tales", "max_tokens": 4, "temperature": 0, **body})
+    assert answer.status == 200, answer
+    usage = answer.json["usage"]
+    return usage["cache_creation_input_tokens"], usage["cache_read_input_tokens"], usage["input_tokens"]
+
+
+@pytest.mark.parametrize("where", ["part", "message", "top"])
+def test_a_marked_beginning_is_kept_and_read_by_what_goes_on_from_it(own_server, where):
+    server = own_server("--device", "null")
+    first = None
+    for round_ in range(2):
+        ask = part(f"question {round_}?")
+        text = part(words(7, 200), **(MARK if where == "part" else {}))
+        messages = {"part": user([text, ask]), "message": [{**user([text])[0], **MARK}, *user([ask])], "top": user([text])}[where]
+        body = chat(server, messages, max_tokens=1, **(MARK if where == "top" else {}))
+        settle(server)
+        details = body["usage"]["prompt_tokens_details"]
+        kept = details["cached_tokens"] if round_ else details.get("cache_creation_tokens", 0)
+        assert kept % 64 == 0 and kept > 128, details
+        assert round_ == 0 or (details["cached_tokens"], details.get("cache_creation_tokens")) == (first, None)
+        first = kept
+
+
+def test_a_place_inside_a_message_is_kept_only_where_it_is_marked(own_server):
+    server = own_server("--device", "null")
+    for seed, mark in ((8, {}), (9, MARK)):
+        for round_ in range(2):
+            body = chat(server, user([part(words(seed, 200), **mark), part(words(50 + round_, 80))]), max_tokens=1)
+            settle(server)
+        assert (cached(body) > 128) == bool(mark), (mark, body["usage"])
+
+
+def test_a_message_says_what_it_created_and_what_it_read(server):
+    tool = {"name": "look", "description": words(30, 150), "input_schema": {"type": "object"}}
+    ask = [{"role": "user", "content": "Well?"}]
+    for asked in ({"system": [part(words(31, 150), **MARK)]}, {"tools": [{**tool, **MARK}]},
+                  {"tools": [tool], "system": [part(words(32, 90), **MARK), part(words(33, 90))]}):
+        created, read, rest = message(server, messages=ask, **asked)
+        settle(server)
+        assert created >= 64 and (created + read) % 64 == 0, (asked, created, read, rest)
+        other = [{"role": "user", "content": "No. " + words(34, 40)}]
+        again, found, _ = message(server, messages=other, **asked)
+        assert again == 0 and found >= created + read, (asked, created, read, again, found)
+        settle(server)
+
+
+def test_at_most_four_places_are_kept(server):
+    five = [part("a", **MARK) for _ in range(5)]
+    chat_fault = server.post("/v1/chat/completions", {"messages": user(five)})
+    assert (chat_fault.status, chat_fault.json["error"]["param"]) == (400, "cache_control"), chat_fault
+    fault = server.post("/v1/messages", {"max_tokens": 1, "messages": user(five)})
+    assert (fault.status, fault.json["error"]["param"]) == (400, "cache_control"), fault
+    assert server.post("/v1/messages", {"max_tokens": 1, "messages": user(five[:4])}).status == 200
