@@ -262,11 +262,12 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
     uint32_t n_decode = decode->n;
     if (n_decode > left.tok - kept) n_decode = left.tok - kept;
     if (n_decode > left.out - kept_out) n_decode = left.out - kept_out;
-    struct sched_req *r = decode->head;
-    for (uint32_t i = 0; i < n_decode; i++, r = r->next) {
+    for (struct sched_req *r = decode->head; r && n < n_decode; r = r->next) {
+        if (r->held) continue;
         r->plan = number;
         rows[n++] = (struct sched_row){.req = r, .pos = r->pos, .n_tok = 1, .n_out = 1};
     }
+    n_decode = n;
     left.tok -= n_decode;
     left.out -= n_decode;
 
@@ -303,6 +304,15 @@ void sched_commit(struct sched *s, const struct sched_row *row) {
     assert(!r->max_out || r->n_out <= r->max_out);
     if (r->state == SCHED_PREFILL && r->pos < r->n_prompt) return;
     sched_to_decode(s, r);
+}
+
+void sched_uncommit(struct sched *s, struct sched_req *r) {
+    assert((r->state == SCHED_DECODE || r->state == SCHED_LAST) && r->pos > r->n_prompt && r->n_out > 1);
+    assert(s->keys[r->key].served >= sched_served_parts(r, SERVED_GENERATED));
+    s->keys[r->key].served -= sched_served_parts(r, SERVED_GENERATED);
+    r->pos--;
+    r->n_out--;
+    sched_move_to(s, r, SCHED_DECODE);
 }
 
 void sched_skip(struct sched *s, struct sched_req *req, uint64_t pos) {

@@ -45,6 +45,7 @@ struct sched_req {
     enum sched_state state, moved_from; /* moved_from: in MOVING, where moved goes back to */
     uint32_t slot;                      /* in all states but NONE and QUEUED */
     enum sampling_site site;            /* the caller's */
+    bool held;                          /* the caller's: its last row's token is not known yet, and no plan takes it */
     bool scored;             /* logits are wanted for every token of the prompt; needs max_out >= chunk_tok */
     uint64_t n_prompt, pos;  /* tokens of the prompt; tokens read so far */
     uint64_t stop_tok;       /* a multiple of chunk_tok at which a piece of the prompt ends; 0 = none */
@@ -118,6 +119,8 @@ void sched_wait_over(struct sched *s, struct sched_req *req);
 void sched_fork(struct sched *s, struct sched_req *req);
 /* The row's tokens are read, now or by a step on its way. */
 void sched_commit(struct sched *s, const struct sched_row *row);
+/* The request's last committed row, of one drawn token, did nothing: it is planned again. */
+void sched_uncommit(struct sched *s, struct sched_req *req);
 /* A committed step of so many decode rows and tokens of prompts took ns, from the end of the one before. */
 void sched_took(struct sched *s, enum sampling_site site, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns);
 /* What reading prompts takes: in steps of this site, or where none is known of another. */

@@ -398,6 +398,56 @@ static void a_request_with_all_its_tokens_planned_keeps_its_slot_and_runs_no_mor
     sched_fini(&s);
 }
 
+static void a_request_that_is_held_costs_no_row_and_no_room_for_others(void **state) {
+    (void)state;
+    struct sched s = make(3, 16, 2, 8); /* two rows of logits a step */
+    struct sched_row rows[3];
+    uint32_t n;
+    struct sched_req r[3] = {request(3), request(3), request(3)};
+    for (int i = 0; i < 3; i++) sched_submit(&s, &r[i], 0);
+    while (sched_admit(&s, 0)) {}
+    for (int i = 0; i < 6 && s.decode[0].n < 3; i++) run_step(&s, rows, &n);
+    assert_int_equal(s.decode[0].n, 3);
+    struct sched_req *held = s.decode[0].head;
+    held->held = true;
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(sched_plan(&s, 0, rows), 2);
+        for (int k = 0; k < 2; k++) {
+            assert_ptr_not_equal(rows[k].req, held);
+            sched_commit(&s, &rows[k]);
+        }
+    }
+    held->held = false; /* it waited longest */
+    assert_int_equal(sched_plan(&s, 0, rows), 2);
+    assert_ptr_equal(rows[0].req, held);
+    for (int i = 0; i < 3; i++) sched_remove(&s, &r[i]);
+    sched_fini(&s);
+}
+
+static void a_row_that_is_taken_back_is_planned_again_and_not_served(void **state) {
+    (void)state;
+    struct sched s = make(1, 16, 16, 8);
+    struct sched_row rows[1];
+    uint32_t n;
+    struct sched_req r = request(3);
+    r.max_out = 2;
+    sched_submit(&s, &r, 0);
+    sched_admit(&s, 0);
+    run_step(&s, rows, &n);
+    const uint64_t served = s.keys[0].served, pos = r.pos;
+    for (int i = 0; i < 3; i++) {
+        run_step(&s, rows, &n);
+        assert_int_equal(r.state, SCHED_LAST);
+        sched_uncommit(&s, &r);
+        assert_int_equal(r.state, SCHED_DECODE);
+        assert_int_equal(r.pos, pos);
+        assert_int_equal(r.n_out, 1);
+        assert_int_equal(s.keys[0].served, served);
+    }
+    sched_remove(&s, &r);
+    sched_fini(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_get_slots_first_come_first_served),
@@ -413,6 +463,8 @@ int main(void) {
         cmocka_unit_test(a_queued_request_expires_at_its_deadline_without_costing_a_step),
         cmocka_unit_test(an_admitted_request_no_longer_expires),
         cmocka_unit_test(in_random_lives_every_invariant_holds_and_everything_ends),
+        cmocka_unit_test(a_request_that_is_held_costs_no_row_and_no_room_for_others),
+        cmocka_unit_test(a_row_that_is_taken_back_is_planned_again_and_not_served),
         cmocka_unit_test(a_request_with_all_its_tokens_planned_keeps_its_slot_and_runs_no_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
