@@ -23,6 +23,8 @@ void grammar_gate_fini(struct grammar_gate *gate);
 /* Reads bytes of the text. ROD_EINVALID: a grammar that is on from the start does not allow them. A tag's grammar that
  * does not allow them is off again: the text went another way before it could be held to it. */
 int grammar_gate_push(struct grammar_gate *gate, const char *bytes, size_t n, struct rod_error *err);
+/* Behind some text without the whole tag, these bytes could open it. */
+bool grammar_gate_may_open(const struct grammar_gate *gate, const char *bytes, size_t n);
 /* It is on, and the text may end here. */
 static inline bool grammar_gate_accepts(const struct grammar_gate *gate) {
     return gate->on && grammar_walk_accepts(&gate->walk);

@@ -1,6 +1,6 @@
 /* test_grammar.c - what regexes, grammars and schemas accept and reject, byte by byte; what they refuse, and by which
  * name; masks against every token tried; memory that stays bounded. */
-#include "engine/grammar/grammar.h"
+#include "engine/grammar/grammar_gate.h"
 #include "engine/rodimus.h"
 
 #include <setjmp.h>
@@ -695,6 +695,42 @@ static void each_tool_has_its_own_definitions(void **state) {
           LIST(CALL("g", "{\"a\": {}}"), CALL("f", "{\"b\": null}")));
 }
 
+/* Number n as a string of "<a>", the least significant letter first, and how long it is. */
+static size_t spell(uint32_t n, char out[8]) {
+    size_t len = 0;
+    for (; n; n = (n - 1) / 3) out[len++] = "<a>"[(n - 1) % 3];
+    return len;
+}
+
+/* All texts of up to four letters before all tokens of up to four. */
+static void a_token_may_open_a_gate_where_some_text_before_it_makes_it_do_so(void **state) {
+    (void)state;
+    static const char *const tags[] = {"<a>", "<<a", "a", "<a<a"};
+    enum { N_SHORT = 1 + 3 + 9 + 27 + 81 };
+    struct grammar *g = compiled(ROD_GRAMMAR_REGEX, "[<a>]*");
+    struct rod_error err;
+    for (size_t tag = 0; tag < sizeof tags / sizeof *tags; tag++)
+        for (uint32_t t = 1; t < N_SHORT; t++) {
+            char token[8], text[8];
+            const size_t n_token = spell(t, token);
+            struct grammar_gate gate;
+            bool opened = false;
+            for (uint32_t before = 0; before < N_SHORT && !opened; before++) {
+                grammar_gate_init(&gate, g, tags[tag], false);
+                assert_int_equal(grammar_gate_push(&gate, text, spell(before, text), &err), 0);
+                const bool open_before = gate.on;
+                assert_int_equal(grammar_gate_push(&gate, token, n_token, &err), 0);
+                opened = gate.on && !open_before;
+                grammar_gate_fini(&gate);
+            }
+            grammar_gate_init(&gate, g, tags[tag], false);
+            if (grammar_gate_may_open(&gate, token, n_token) != opened)
+                fail_msg("%.*s and the tag %s: opened %d", (int)n_token, token, tags[tag], opened);
+            grammar_gate_fini(&gate);
+        }
+    grammar_free(g);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(regexes_match_as_everywhere),
@@ -707,6 +743,7 @@ int main(void) {
         cmocka_unit_test(schemas_recur_through_references),
         cmocka_unit_test(patterns_and_formats_hold_inside_json_strings),
         cmocka_unit_test(numbers_stay_between_their_bounds),
+        cmocka_unit_test(a_token_may_open_a_gate_where_some_text_before_it_makes_it_do_so),
         cmocka_unit_test(random_integer_bounds_hold),
         cmocka_unit_test(what_a_schema_cannot_say_is_refused_by_name),
         cmocka_unit_test(nesting_that_could_not_be_closed_is_not_begun),
