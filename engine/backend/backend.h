@@ -34,6 +34,8 @@ struct backend_sampling {
     size_t n_bias;
     const int32_t *end_ids; /* end and stop ids: drawing one ends the slot; none is drawn before min_tokens */
     size_t n_end_ids;
+    const int32_t *wait_ids;         /* after one the slot waits: its rows do nothing until one names its token (tok) */
+    size_t n_wait_ids;               /* 0 where there is no slot_mask */
     uint32_t min_tokens, max_tokens; /* not counting end_ids; the slot ends with its max_tokens-th token */
     int32_t n_logprobs;              /* -1 = none */
 };
@@ -42,8 +44,9 @@ struct backend_sampling {
 struct backend_token {
     struct sampler_output picked; /* if status is SAMPLER_OK */
     enum sampler_status status;
+    bool waits;  /* picked is one of wait_ids: later rows of this slot do nothing, until one names its token */
     bool ended;  /* by end_ids, max_tokens or status: later rows of this slot do nothing */
-    bool masked; /* the slot had ended before: there is nothing here */
+    bool masked; /* the slot had ended before, or waits: there is nothing here */
 };
 
 struct backend_config {
@@ -123,14 +126,19 @@ struct backend_ops {
      * device fault. Not while a launched step is on its way. */
     int (*forward)(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                    struct rod_error *err);
-    /* Sampling on the device, and steps launched ahead; all three NULL where the host samples. Before a prompt, in a
+    /* Sampling on the device, and steps launched ahead; all NULL where the host samples. Before a prompt, in a
      * slot that has the state before it: how the slot's tokens are chosen from now on. In order with the steps launched
      * before it and after it. */
     int (*slot_sampling)(struct backend *be, uint32_t slot, const struct backend_sampling *sampling,
                          struct rod_error *err);
+    /* What a grammar allows of the slot's tokens, from the next launched step to the next call or slot_sampling: a bit
+     * for each id, 64 a word, copied; NULL = all. Of end_ids all may come if may_end, else none. Not while a row of the
+     * slot is on its way that has logits. NULL where a device cannot: then grammars are the host's. */
+    void (*slot_mask)(struct backend *be, uint32_t slot, const uint64_t *mask, bool may_end);
     /* As forward, but returns before the step has run and samples a token for each row of logits (n_out is 0 or 1).
      * tok NULL with n_tok 1: the slot's last token, which the host need not have seen; a slot that has ended is left as
-     * it is. The segments' tokens are copied. At most two steps are launched and not collected. */
+     * it is; tok given: that token, also if the slot waited for it. The segments' tokens are copied. At most two steps
+     * are launched and not collected. */
     int (*launch)(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err);
     /* Waits for the oldest launched step without using the processor. tokens: one for each segment with n_out, in
      * order, valid until the next collect. A failure is a device fault, perhaps of a later step. */

@@ -19,7 +19,8 @@ enum { FIRST_ID = 256, N_STEPS = 2, AUTO_SLOTS = 1024 }; /* below FIRST_ID are s
 
 struct null_slot {
     uint32_t n_generated, max_tokens;
-    int32_t n_logprobs;
+    int32_t n_logprobs, end_id; /* end_id: one of them; -1 = none */
+    bool masked, may_end, waits;
 };
 
 struct backend {
@@ -27,6 +28,8 @@ struct backend {
     uint32_t V;
     uint64_t step_ns, last_ns; /* last_ns: when the last step was over */
     struct null_slot *slots;
+    size_t n_words;                       /* of a bit for each token */
+    uint64_t *masks, *wait_ids;           /* [n_slots][n_words] */
     float *logits;                        /* [max_out][V]: the first text token is the best */
     struct backend_token *steps[N_STEPS]; /* [n_slots] each */
     uint64_t n_launched, n_collected;
@@ -38,6 +41,8 @@ static void null_close(struct backend *be) {
     if (!be) return;
     for (int i = 0; i < N_STEPS; i++) free(be->steps[i]);
     free(be->slots);
+    free(be->masks);
+    free(be->wait_ids);
     free(be->logits);
     free(be);
 }
@@ -60,7 +65,10 @@ static int null_open(const struct model *model, const struct backend_config *con
              (unsigned long long)(be->step_ns / 1000000));
     be->slots = calloc(n_slots, sizeof *be->slots);
     be->logits = calloc((size_t)n_slots * be->V, sizeof *be->logits);
-    bool whole = be->slots && be->logits;
+    be->n_words = (be->V + 63) / 64;
+    be->masks = calloc(n_slots * be->n_words, sizeof *be->masks);
+    be->wait_ids = calloc(n_slots * be->n_words, sizeof *be->wait_ids);
+    bool whole = be->slots && be->logits && be->masks && be->wait_ids;
     for (int i = 0; i < N_STEPS; i++) whole = (be->steps[i] = calloc(n_slots, sizeof **be->steps)) && whole;
     if (!whole) {
         null_close(be);
@@ -143,21 +151,47 @@ static int null_slot_sampling(struct backend *be, uint32_t slot, const struct ba
                               struct rod_error *err) {
     (void)err;
     assert(slot < be->info.n_slots && sampling->n_logprobs <= SAMPLER_MAX_TOP);
-    be->slots[slot] = (struct null_slot){.max_tokens = sampling->max_tokens, .n_logprobs = sampling->n_logprobs};
+    be->slots[slot] = (struct null_slot){.max_tokens = sampling->max_tokens,
+                                         .n_logprobs = sampling->n_logprobs,
+                                         .end_id = sampling->n_end_ids ? sampling->end_ids[0] : -1};
+    uint64_t *wait_ids = be->wait_ids + slot * be->n_words;
+    memset(wait_ids, 0, be->n_words * sizeof *wait_ids);
+    for (size_t i = 0; i < sampling->n_wait_ids; i++)
+        wait_ids[sampling->wait_ids[i] / 64] |= 1ull << sampling->wait_ids[i] % 64;
     return 0;
 }
 
-static void null_pick(const struct backend *be, struct null_slot *slot, struct backend_token *out) {
+static void null_slot_mask(struct backend *be, uint32_t slot, const uint64_t *mask, bool may_end) {
+    assert(slot < be->info.n_slots);
+    be->slots[slot].masked = mask;
+    be->slots[slot].may_end = may_end;
+    if (mask) memcpy(be->masks + slot * be->n_words, mask, be->n_words * sizeof *mask);
+}
+
+static bool null_has(const uint64_t *bits, uint32_t id) { return bits[id / 64] >> id % 64 & 1; }
+
+/* The next token in order that the slot's mask allows, else the end token; -1: none may come. */
+static int32_t null_next(const struct backend *be, uint32_t number) {
+    const struct null_slot *slot = &be->slots[number];
+    const uint32_t first = null_first(be), next = first + slot->n_generated % (be->V - first);
+    if (!slot->masked) return (int32_t)next;
+    const uint64_t *mask = be->masks + number * be->n_words;
+    for (uint32_t n = 0; n < be->V; n++)
+        if (null_has(mask, (next + n) % be->V)) return (int32_t)((next + n) % be->V);
+    return slot->may_end ? slot->end_id : -1;
+}
+
+static void null_pick(const struct backend *be, const struct backend_segment *seg, struct backend_token *out) {
+    struct null_slot *slot = &be->slots[seg->slot];
     assert(slot->n_generated <= slot->max_tokens);
-    if (slot->n_generated == slot->max_tokens) {
-        out->masked = true;
-        return;
-    }
-    const uint32_t first = null_first(be);
+    out->masked = slot->n_generated == slot->max_tokens || (slot->waits && !seg->tok);
+    if (out->masked) return;
     struct sampler_output *picked = &out->picked;
-    out->masked = false;
-    out->status = SAMPLER_OK;
-    picked->id = (int32_t)(first + slot->n_generated++ % (be->V - first));
+    picked->id = null_next(be, seg->slot);
+    out->status = picked->id < 0 ? SAMPLER_FORBIDDEN : SAMPLER_OK;
+    const bool ends = picked->id < 0 || (slot->masked && picked->id == slot->end_id);
+    slot->n_generated = ends ? slot->max_tokens : slot->n_generated + 1;
+    slot->waits = out->waits = !ends && null_has(be->wait_ids + seg->slot * be->n_words, (uint32_t)picked->id);
     picked->logprob = -logf((float)be->V);
     picked->n_top = slot->n_logprobs > 0 ? (uint32_t)slot->n_logprobs : 0;
     for (uint32_t i = 0; i < picked->n_top; i++)
@@ -171,7 +205,7 @@ static int null_launch(struct backend *be, const struct backend_segment *segs, u
     (void)err;
     assert(be->n_launched - be->n_collected < N_STEPS && n_segs <= be->info.n_slots);
     for (uint32_t i = 0; i < n_segs; i++)
-        if (segs[i].n_out) null_pick(be, &be->slots[segs[i].slot], &tokens[n_out++]);
+        if (segs[i].n_out) null_pick(be, &segs[i], &tokens[n_out++]);
     be->n_launched++;
     return 0;
 }
@@ -205,5 +239,6 @@ const struct backend_ops backend_null = {.name = "null",
                                          .slot_read = null_slot_read,
                                          .forward = null_forward,
                                          .slot_sampling = null_slot_sampling,
+                                         .slot_mask = null_slot_mask,
                                          .launch = null_launch,
                                          .collect = null_collect};

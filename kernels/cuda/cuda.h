@@ -319,12 +319,14 @@ struct cuda_sampling {
     int32_t top_k, n_logprobs, last; /* last: the token that the next step reads */
     uint32_t min_tokens, max_tokens, n_generated;
     bool biased, penalised, ended;
+    bool constrained, may_end; /* constrained: its mask holds, but for end ids, which may come if may_end */
 };
 /* What a row gave. logprob and the top ones as the slot's n_logprobs asks. */
 struct cuda_token {
     int32_t id;
     float logprob;
-    uint8_t status, ended, masked, n_top; /* masked: the row's slot had ended; the rest is not written */
+    /* masked: the row's slot had ended, or waited; the rest is not written. waits: the token is one to wait behind */
+    uint8_t status, ended, masked, waits, n_top;
     int32_t top_id[CUDA_MAX_TOP];
     float top_logprob[CUDA_MAX_TOP];
 };
@@ -338,7 +340,8 @@ struct cuda_piece {
 struct cuda_sampler { /* by value */
     uint32_t V, n_slots;
     struct cuda_sampling *slots;           /* [n_slots] */
-    uint32_t *marks;                       /* [n_slots][V]: end id, seen, how often generated */
+    uint32_t *marks;                       /* [n_slots][V]: end id, seen, wait, how often generated */
+    uint32_t *masks;                       /* [n_slots][CUDA_MASK_WORDS(V)], read where the slot is constrained */
     float *bias;                           /* [n_slots][V], read where the slot is biased */
     struct cuda_piece *pieces;             /* [most rows][cuda_sample_pieces(V)] */
     uint32_t *turn;                        /* how many so far: which block of rows and which results are this one's */
@@ -349,21 +352,31 @@ struct cuda_step {
     struct cuda_rows rows;
     const int32_t *list, *out;
 };
+/* What a slot may say from now on, in pinned memory; words NULL: everything. */
+struct cuda_mask {
+    uint32_t slot;
+    bool may_end;
+    const uint32_t *words; /* [CUDA_MASK_WORDS(V)] a bit for each id */
+};
+#define CUDA_MASK_WORDS(V) (((V) + 63) / 64 * 2) /* in 64-bit words of the host's */
 /* A slot's sampling, or (first = false) more of its ids; pinned memory. */
 struct cuda_admission {
     struct cuda_sampling sampling;
-    uint32_t slot, n_end_ids, n_bias;
+    uint32_t slot, n_end_ids, n_wait_ids, n_bias;
     bool first;
-    int32_t end_ids[CUDA_ADMIT_IDS], bias_ids[CUDA_ADMIT_IDS];
+    int32_t end_ids[CUDA_ADMIT_IDS], wait_ids[CUDA_ADMIT_IDS], bias_ids[CUDA_ADMIT_IDS];
     float bias[CUDA_ADMIT_IDS];
 };
 uint32_t cuda_sample_pieces(uint32_t V);
 /* The slot's marks were zeroed before, and its bias if it has one. Bias of one id is added in order. */
 void k_admit(const struct cuda_sampler *s, const struct cuda_admission *host, void *stream);
+/* The masks of n slots, each slot once, from pinned memory (masks, and their words) to the device, before a step that
+ * draws under them. Bytes over PCIe: V / 8 a mask. */
+void k_masks(const struct cuda_sampler *s, const struct cuda_mask *masks, uint32_t n, void *stream);
 /* First kernel of a step: this turn's rows from pinned memory to the device. A row that reads its slot's last token
- * works in the padding slot if the slot has ended; other tokens are marked as seen where penalties need it. Ends the
- * turn's input: the host may write it again when the step is done. Bytes over PCIe: 32 a row. n_deferred: the shape's,
- * where the step defers (else NULL); device->rows.deferred is written: each slot's S is written back at every
+ * works in the padding slot if the slot has ended or waits; other tokens are marked as seen where penalties need it.
+ * Ends the turn's input: the host may write it again when the step is done. Bytes over PCIe: 32 a row. n_deferred: the
+ * shape's, where the step defers (else NULL); device->rows.deferred is written: each slot's S is written back at every
  * (CUDA_DEFERRED + 1)th position, in each step those of about as large a share of the slots. */
 void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS], const struct cuda_step *device,
                  uint32_t n_rows, uint32_t n_segs, uint32_t n_out, uint32_t *n_deferred, void *stream);

@@ -16,8 +16,10 @@ struct row {
     uint32_t n_bias, n_end_ids, min_tokens, max_tokens, n_generated;
     int32_t end_ids[4], n_logprobs, tok;
     struct sampler_counts counts;
-    uint64_t pos;
-    bool ended;
+    uint64_t pos, *mask; /* mask: NULL, everything may come */
+    bool may_end, ended, waits;
+    int32_t wait_ids[2], last;
+    uint32_t n_wait_ids;
 };
 
 struct bench {
@@ -82,6 +84,8 @@ static void admit(struct bench *b, uint32_t i) {
     const struct rod_sampling *sp = &r->sampling;
     const uint32_t slot = (uint32_t)b->slots[i];
     struct cuda_admission a = {.slot = slot, .first = true, .n_bias = r->n_bias, .n_end_ids = r->n_end_ids};
+    a.n_wait_ids = r->n_wait_ids;
+    for (uint32_t k = 0; k < r->n_wait_ids; k++) a.wait_ids[k] = r->wait_ids[k];
     a.sampling = (struct cuda_sampling){.seed = sp->seed,
                                         .temperature = sp->temperature,
                                         .top_p = sp->top_p,
@@ -116,6 +120,7 @@ static struct bench set_up(uint32_t V, uint32_t n_rows) {
                                 .slots = gpu_bytes(n_slots * sizeof *b.s.slots),
                                 .marks = gpu_bytes((size_t)n_slots * V * sizeof *b.s.marks),
                                 .bias = gpu_floats((size_t)n_slots * V),
+                                .masks = gpu_bytes((size_t)n_slots * CUDA_MASK_WORDS(V) * sizeof *b.s.masks),
                                 .pieces = gpu_bytes(n_rows * gpu.k->cuda_sample_pieces(V) * sizeof *b.s.pieces),
                                 .turn = gpu_zeros(sizeof *b.s.turn)};
     const size_t bytes = n_rows * (6 * sizeof(int32_t) + sizeof(int64_t));
@@ -132,7 +137,46 @@ static struct bench set_up(uint32_t V, uint32_t n_rows) {
 }
 
 static void tear_down(struct bench *b) {
-    for (uint32_t i = 0; i < b->n_rows; i++) sampler_counts_fini(&b->rows[i].counts);
+    for (uint32_t i = 0; i < b->n_rows; i++) {
+        sampler_counts_fini(&b->rows[i].counts);
+        free(b->rows[i].mask);
+    }
+}
+
+/* A few tokens, half of them, nearly all; or (kind 0) none is held back. */
+static void random_mask(struct row *r, uint32_t V, uint32_t kind) {
+    free(r->mask);
+    r->mask = NULL;
+    r->may_end = gpu_pick(0, 1);
+    if (kind == 0) return;
+    const uint32_t n_words = (V + 63) / 64;
+    r->mask = calloc(n_words, sizeof *r->mask);
+    assert_non_null(r->mask);
+    for (uint32_t i = 0; i < n_words; i++) r->mask[i] = kind == 1 ? 0 : kind == 2 ? gpu_bits() : ~(1ull << i % 64);
+    for (uint32_t i = 0; kind == 1 && i < 5; i++) {
+        const uint32_t id = gpu_pick(0, V - 1);
+        r->mask[id / 64] |= 1ull << id % 64;
+    }
+}
+
+/* Of every second row, which may have had one before. */
+static void change_masks(struct bench *b) {
+    const uint32_t n_words = CUDA_MASK_WORDS(b->V);
+    struct cuda_mask *masks = host_bytes(b->n_rows * sizeof *masks);
+    uint32_t n = 0;
+    void *words = gpu_bytes((size_t)b->n_rows * n_words * sizeof(uint32_t));
+    for (uint32_t i = 0; i < b->n_rows; i++) {
+        struct row *r = &b->rows[i];
+        if (gpu_pick(0, 1)) continue;
+        random_mask(r, b->V, gpu_pick(0, 3));
+        uint32_t *to = (uint32_t *)words + (size_t)n * n_words;
+        masks[n++] = (struct cuda_mask){(uint32_t)b->slots[i], r->may_end, r->mask ? to : NULL};
+        if (r->mask) gpu_expect(gpu.k->write(to, r->mask, n_words * sizeof *to, gpu.stream), "writing a mask");
+    }
+    if (n == 0) return;
+    void *at = gpu_bytes(n * sizeof *masks);
+    gpu_expect(gpu.k->write(at, masks, n * sizeof *masks, gpu.stream), "writing masks");
+    GPU_RUN(k_masks, &b->s, (const struct cuda_mask *)at, n);
 }
 
 /* Rows first .. first + n of the bench as a step; tok as the rows say; tokens are fetched. */
@@ -164,13 +208,20 @@ static struct cuda_token *run(struct bench *b, uint32_t first, uint32_t n, const
 /* Compares a row's token with the sampler's and moves the row on; true: it was drawn differently. */
 static bool check_row(struct bench *b, uint32_t i, struct sampler *sampler, const struct cuda_token *t) {
     struct row *r = &b->rows[i];
-    if ((t->masked != 0) != r->ended) fail_msg("%s: row %u is masked %d, ended %d", gpu.what, i, t->masked, r->ended);
-    if (r->ended) return false;
+    const bool idle = r->ended || (r->waits && r->tok < 0), bans_ends = r->mask && !r->may_end;
+    if ((t->masked != 0) != idle) fail_msg("%s: row %u is masked %d, want %d", gpu.what, i, t->masked, idle);
+    if (idle) {
+        r->tok = r->ended ? -1 : r->last; /* what it waits for */
+        return false;
+    }
     const struct sampler_input in = {.sampling = &r->sampling,
                                      .bias = r->bias,
                                      .n_bias = r->n_bias,
                                      .banned = r->end_ids,
-                                     .n_banned = r->n_generated < r->min_tokens ? r->n_end_ids : 0,
+                                     .n_banned = r->n_generated < r->min_tokens || bans_ends ? r->n_end_ids : 0,
+                                     .mask = r->mask,
+                                     .also = r->end_ids,
+                                     .n_also = r->mask && r->may_end ? r->n_end_ids : 0,
                                      .counts = &r->counts,
                                      .position = r->pos + 1,
                                      .n_logprobs = r->n_logprobs};
@@ -202,6 +253,10 @@ static bool check_row(struct bench *b, uint32_t i, struct sampler *sampler, cons
             assert_int_equal(t->n_top, 0);
         }
         for (uint32_t k = 0; k < r->n_end_ids; k++) r->ended = r->ended || r->end_ids[k] == t->id;
+        r->waits = false;
+        for (uint32_t k = 0; k < r->n_wait_ids && !r->ended; k++) r->waits = r->waits || r->wait_ids[k] == t->id;
+        if (t->waits != r->waits) fail_msg("%s: row %u: token %d waits %d", gpu.what, i, t->id, t->waits);
+        r->last = t->id;
         if (!r->ended) {
             sampler_counts_add(&r->counts, t->id, 1);
             r->ended = ++r->n_generated == r->max_tokens;
@@ -213,6 +268,14 @@ static bool check_row(struct bench *b, uint32_t i, struct sampler *sampler, cons
     r->tok = -1;
     r->pos++;
     return differs;
+}
+
+/* The id of the largest logit among those of the ids k, k + 2, k + 4, .. */
+static int32_t best_of(const float *logits, uint32_t V, uint32_t k) {
+    uint32_t best = k < V ? k : 0;
+    for (uint32_t i = best; i < V; i += 2)
+        if (logits[i] > logits[best]) best = i;
+    return (int32_t)best;
 }
 
 static void tokens_equal_the_samplers(void **state) {
@@ -230,6 +293,8 @@ static void tokens_equal_the_samplers(void **state) {
         for (uint32_t i = 0; i < n_rows; i++) {
             random_logits(b.logits + (size_t)i * V, V, V > 50000 && i % 12 > 3 ? i % 4 : i % 12);
             random_request(&b.rows[i], V, i % 9);
+            b.rows[i].n_wait_ids = i % 3 ? 0 : 2;
+            for (uint32_t k = 0; k < 2; k++) b.rows[i].wait_ids[k] = best_of(b.logits + (size_t)i * V, V, k);
             admit(&b, i);
             if (i % 37 == 36) b.logits[(size_t)i * V + gpu_pick(0, V - 1)] = i % 2 ? NAN : INFINITY;
             b.rows[i].tok = (int32_t)gpu_pick(0, V - 1); /* the prompt's last token, seen from now on */
@@ -237,6 +302,7 @@ static void tokens_equal_the_samplers(void **state) {
         }
         const float *device = gpu_from(b.logits, (size_t)n_rows * V);
         for (int step = 0; step < N_STEPS; step++) {
+            if (round % 2 || step > 2) change_masks(&b);
             const struct cuda_token *tokens = run(&b, 0, n_rows, device);
             for (uint32_t i = 0; i < n_rows; i++) {
                 n_drawn += !b.rows[i].ended && b.rows[i].sampling.temperature > 1e-20f;

@@ -58,6 +58,7 @@
     X(k_gather_rows)                                                                                                   \
     X(cuda_sample_pieces)                                                                                              \
     X(k_admit)                                                                                                         \
+    X(k_masks)                                                                                                         \
     X(k_step_rows)                                                                                                     \
     X(k_sample)
 

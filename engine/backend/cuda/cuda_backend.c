@@ -543,6 +543,7 @@ static const struct backend_ops backend_cuda = {
     .slot_read = backend_cuda_slot_read,
     .forward = cuda_step_forward,
     .slot_sampling = cuda_sample_slot,
+    .slot_mask = cuda_sample_mask,
     .launch = cuda_sample_launch,
     .collect = cuda_sample_collect,
     .ceilings = backend_cuda_ceilings,

@@ -171,6 +171,7 @@ int cuda_sample_open(struct backend *be, size_t n_rows, struct rod_error *err);
 void cuda_sample_close(struct backend *be);
 size_t cuda_sample_slot_bytes(uint32_t V); /* on the device, beside the slot's state */
 int cuda_sample_slot(struct backend *be, uint32_t slot, const struct backend_sampling *sampling, struct rod_error *err);
+void cuda_sample_mask(struct backend *be, uint32_t slot, const uint64_t *mask, bool may_end);
 int cuda_sample_launch(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err);
 int cuda_sample_collect(struct backend *be, const struct backend_token **tokens, struct rod_error *err);
 

@@ -30,11 +30,30 @@ struct cuda_sampling_parts {
     uint64_t early_ns;                              /* how long before that to look out for it */
     struct backend_token *tokens;
     bool *draws; /* [n_slots] */
+    /* Masks for the next step, by its turn; those of the step two before have been read. */
+    struct cuda_mask *masks[2]; /* [n_slots] each, pinned, as are the words: [n_slots][CUDA_MASK_WORDS] */
+    uint32_t *mask_words[2], n_masks;
 };
 
 /* ---- open and close ---- */
 
-size_t cuda_sample_slot_bytes(uint32_t V) { return (sizeof(uint32_t) + sizeof(float)) * (size_t)V + 512; }
+size_t cuda_sample_slot_bytes(uint32_t V) {
+    return (sizeof(uint32_t) + sizeof(float)) * (size_t)V + (size_t)V / 8 + 512;
+}
+
+static int open_masks(struct backend *be, struct rod_error *err) {
+    struct cuda_sampling_parts *p = be->sampling;
+    const size_t bytes = be->info.n_slots * (size_t)CUDA_MASK_WORDS(be->sampler.V) * sizeof **p->mask_words;
+    if (!(be->sampler.masks = cuda_take(be, bytes, "the slots' masks", err))) return err ? err->code : ROD_ENOMEM;
+    int rc = 0;
+    for (int i = 0; !rc && i < 2; i++) {
+        rc = cuda_check(cudaMallocHost((void **)&p->masks[i], be->info.n_slots * sizeof **p->masks),
+                        "taking pinned memory for masks", err);
+        if (!rc)
+            rc = cuda_check(cudaMallocHost((void **)&p->mask_words[i], bytes), "taking pinned memory for masks", err);
+    }
+    return rc;
+}
 
 static int open_memory(struct backend *be, size_t n_rows, struct rod_error *err) {
     struct cuda_sampler *s = &be->sampler;
@@ -67,6 +86,7 @@ int cuda_sample_open(struct backend *be, size_t n_rows, struct rod_error *err) {
     if (be->sampling) be->sampling->draws = calloc(be->info.n_slots, sizeof *be->sampling->draws);
     if (!be->sampling || !be->sampling->tokens || !be->sampling->draws) return rod_fail_no_memory(err);
     int rc = open_memory(be, n_rows, err);
+    if (!rc) rc = open_masks(be, err);
     for (int i = 0; !rc && i < RING; i++)
         rc = cuda_check(
             cudaEventCreateWithFlags(&be->sampling->admitted[i], cudaEventDisableTiming | cudaEventBlockingSync),
@@ -90,6 +110,10 @@ void cuda_sample_close(struct backend *be) {
     for (int i = 0; i < CUDA_TURNS; i++)
         if (be->sampler.tokens[i]) cudaFreeHost(be->sampler.tokens[i]);
     if (p->ring) cudaFreeHost(p->ring);
+    for (int i = 0; i < 2; i++) {
+        if (p->masks[i]) cudaFreeHost(p->masks[i]);
+        if (p->mask_words[i]) cudaFreeHost(p->mask_words[i]);
+    }
     free(p->tokens);
     free(p->draws);
     free(p);
@@ -113,8 +137,9 @@ int cuda_sample_slot(struct backend *be, uint32_t slot, const struct backend_sam
     cudaMemsetAsync(s->marks + (size_t)slot * s->V, 0, s->V * sizeof *s->marks, be->stream);
     if (in->n_bias) cudaMemsetAsync(s->bias + (size_t)slot * s->V, 0, s->V * sizeof *s->bias, be->stream);
     p->draws[slot] = sp->temperature > 0;
-    size_t n_ids = 0, n_bias = 0;
-    for (bool first = true; first || n_ids < in->n_end_ids || n_bias < in->n_bias; first = false) {
+    size_t n_ids = 0, n_wait = 0, n_bias = 0;
+    for (bool first = true; first || n_ids < in->n_end_ids || n_wait < in->n_wait_ids || n_bias < in->n_bias;
+         first = false) {
         const uint64_t at = p->n_admissions++ % RING;
         struct cuda_admission *a = &p->ring[at];
         int rc = cuda_check(cudaEventSynchronize(p->admitted[at]), "giving a slot its sampling", err);
@@ -137,18 +162,34 @@ int cuda_sample_slot(struct backend *be, uint32_t slot, const struct backend_sam
             .penalised = sampler_needs_counts(sp),
         };
         const int32_t *ids = in->end_ids + n_ids;
+        const int32_t *wait_ids = in->wait_ids + n_wait;
         const struct rod_bias *bias = in->bias + n_bias;
         a->n_end_ids = take_ids(&n_ids, in->n_end_ids);
+        a->n_wait_ids = take_ids(&n_wait, in->n_wait_ids);
         a->n_bias = take_ids(&n_bias, in->n_bias);
         for (uint32_t i = 0; i < a->n_end_ids; i++) assert(ids[i] >= 0 && (uint32_t)ids[i] < s->V); /* marks has V */
         for (uint32_t i = 0; i < a->n_bias; i++) assert(bias[i].id >= 0 && (uint32_t)bias[i].id < s->V);
         if (a->n_end_ids) memcpy(a->end_ids, ids, a->n_end_ids * sizeof *ids);
+        if (a->n_wait_ids) memcpy(a->wait_ids, wait_ids, a->n_wait_ids * sizeof *wait_ids);
         for (uint32_t i = 0; i < a->n_bias; i++) a->bias_ids[i] = bias[i].id, a->bias[i] = bias[i].bias;
         k_admit(s, a, be->stream);
         rc = cuda_check(cudaEventRecord(p->admitted[at], be->stream), "giving a slot its sampling", err);
         if (rc) return rc;
     }
     return 0;
+}
+
+/* ---- masks ---- */
+
+void cuda_sample_mask(struct backend *be, uint32_t slot, const uint64_t *mask, bool may_end) {
+    struct cuda_sampling_parts *p = be->sampling;
+    const uint64_t at = p->n_launched % 2;
+    assert(slot < be->info.n_slots && p->n_masks < be->info.n_slots && p->n_launched - p->n_collected < 2);
+    const size_t n_words = CUDA_MASK_WORDS(be->sampler.V);
+    struct cuda_mask *m = &p->masks[at][p->n_masks];
+    uint32_t *words = p->mask_words[at] + p->n_masks++ * n_words;
+    *m = (struct cuda_mask){.slot = slot, .may_end = may_end, .words = mask ? words : NULL};
+    if (mask) memcpy(words, mask, n_words * sizeof *words);
 }
 
 /* ---- steps ---- */
@@ -162,6 +203,9 @@ int cuda_sample_launch(struct backend *be, const struct backend_segment *segs, u
         assert(segs[i].slot < be->info.n_slots && segs[i].n_out <= 1); /* a slot has one token a step */
         if (p->draws[segs[i].slot]) end = CUDA_DRAWS;
     }
+    cudaSetDevice(be->device);
+    if (p->n_masks) k_masks(&be->sampler, p->masks[at], p->n_masks, be->stream);
+    p->n_masks = 0;
     int rc = cuda_step_start(be, segs, n_segs, end, &p->flight[at], err);
     if (!rc) rc = cuda_check(cudaEventRecord(p->done[at], be->stream), "starting a step", err);
     p->begin_ns[at] = clock_now_ns();
@@ -199,6 +243,7 @@ static void take_token(struct backend *be, const struct cuda_token *from, struct
     to->status = (enum sampler_status)from->status;
     to->ended = from->ended;
     to->masked = from->masked;
+    to->waits = !from->masked && from->waits;
     to->picked.id = from->id;
     to->picked.logprob = from->logprob;
     to->picked.n_top = from->masked ? 0 : from->n_top;

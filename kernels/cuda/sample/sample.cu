@@ -16,7 +16,7 @@ enum {
     BINS = PICK_THREADS,
     LIST = PICK_THREADS
 };
-constexpr uint32_t MARK_END = 1u << 31, MARK_SEEN = 1u << 30, MARK_COUNT = MARK_SEEN - 1;
+constexpr uint32_t MARK_END = 1u << 31, MARK_SEEN = 1u << 30, MARK_WAIT = 1u << 29, MARK_COUNT = MARK_WAIT - 1;
 
 // ---- order: larger is more wanted; equal logits in order of id ----
 
@@ -53,13 +53,14 @@ __device__ __forceinline__ u64 warp_scan(u64 x) { // inclusive
     return x;
 }
 
-// ---- a row after bias, bans and penalties: the same operations in the same order as on the CPU, so the same bits ----
+// ---- a row after mask, bias, bans and penalties: the same operations in the same order as on the CPU, so the same
+// bits ----
 
 struct adjusted_row {
-    const float *logits, *bias; // bias, marks: NULL where the row has none
-    const uint32_t *marks;
+    const float *logits, *bias;   // bias, marks: NULL where the row has none
+    const uint32_t *marks, *mask; // mask: NULL where all tokens may come
     float repetition, frequency, presence;
-    bool banned, penalised, plain; // plain: nothing changes
+    bool banned, may_end, penalised, plain; // plain: nothing changes
     uint32_t V;
 
     __device__ adjusted_row(const cuda_sampler &s, const cuda_sampling &sp, uint32_t slot, const float *row)
@@ -67,14 +68,16 @@ struct adjusted_row {
         banned = sp.n_generated < sp.min_tokens;
         penalised = sp.penalised;
         bias = sp.biased ? s.bias + (size_t)slot * V : NULL;
-        marks = banned || penalised ? s.marks + (size_t)slot * V : NULL;
+        mask = sp.constrained ? s.masks + (size_t)slot * CUDA_MASK_WORDS(V) : NULL;
+        may_end = sp.may_end;
+        marks = banned || penalised || mask ? s.marks + (size_t)slot * V : NULL;
         repetition = sp.repetition_penalty, frequency = sp.frequency_penalty, presence = sp.presence_penalty;
         plain = !bias && !marks;
     }
     __device__ float operator()(float v, uint32_t i) const {
+        const uint32_t mark = marks ? marks[i] : 0, n = mark & MARK_COUNT;
+        if (mask && !(mark & MARK_END ? may_end : mask[i / 32] >> (i % 32) & 1)) v = -INFINITY;
         if (bias) v = __fadd_rn(v, bias[i]);
-        if (!marks) return v;
-        const uint32_t mark = marks[i], n = mark & MARK_COUNT;
         if (banned && mark & MARK_END) v = -INFINITY;
         if (!penalised || !(mark & MARK_SEEN)) return v;
         v = v > 0 ? __fdiv_rn(v, repetition) : __fmul_rn(v, repetition);
@@ -571,24 +574,26 @@ __global__ void __launch_bounds__(PICK_THREADS)
     }
     if (thread || t.rank) return;
     cuda_sampling *state = &s.slots[slot];
-    bool ended = status != 0;
+    bool ended = status != 0, waits = false;
     if (status == 0) {
         uint32_t *mark = s.marks + (size_t)slot * s.V + id;
         state->last = (int32_t)id;
         if (*mark & MARK_END) {
             ended = true;
         } else {
+            waits = *mark & MARK_WAIT;
             if (sp.penalised) *mark = (*mark | MARK_SEEN) + 1;
             state->n_generated = sp.n_generated + 1;
             ended = sp.n_generated + 1 == sp.max_tokens;
         }
     }
-    state->ended = ended;
+    state->ended = ended || waits; // a row that names its token goes on
     token->id = (int32_t)id;
     token->logprob = sp.n_logprobs >= 0 && status == 0 ? (float)((double)row.logits[id] - lse) : 0.0f;
     token->n_top = (uint8_t)n_top;
     token->status = (uint8_t)status;
     token->ended = ended;
+    token->waits = waits;
     token->masked = 0;
 }
 
@@ -669,10 +674,13 @@ __global__ void admit_kernel(cuda_sampler s, const cuda_admission *a) {
     __shared__ int32_t ids[CUDA_ADMIT_IDS];
     __shared__ float bias[CUDA_ADMIT_IDS];
     wait_for_inputs();
-    const uint32_t slot = a->slot, n_bias = a->n_bias, n_end_ids = a->n_end_ids;
+    const uint32_t slot = a->slot, n_bias = a->n_bias, n_end_ids = a->n_end_ids, n_wait_ids = a->n_wait_ids;
     if (a->first && threadIdx.x == 0) s.slots[slot] = a->sampling;
     for (uint32_t i = threadIdx.x; i < n_end_ids; i += blockDim.x)
         s.marks[(size_t)slot * s.V + a->end_ids[i]] = MARK_END;
+    __syncthreads(); // an id may be of both kinds
+    for (uint32_t i = threadIdx.x; i < n_wait_ids; i += blockDim.x)
+        s.marks[(size_t)slot * s.V + a->wait_ids[i]] |= MARK_WAIT;
     for (uint32_t i = threadIdx.x; i < n_bias; i += blockDim.x) ids[i] = a->bias_ids[i], bias[i] = a->bias[i];
     __syncthreads();                      // the entries are here
     for (uint32_t i = 0; i < n_bias; i++) // an id that comes twice is added in order, by one thread
@@ -681,4 +689,25 @@ __global__ void admit_kernel(cuda_sampler s, const cuda_admission *a) {
 
 void k_admit(const struct cuda_sampler *s, const struct cuda_admission *host, void *stream) {
     launch(admit_kernel, dim3(1), dim3(256), 0, stream, *s, host);
+}
+
+// ---- masks ----
+
+enum { MASK_THREADS = 256, MASK_BLOCKS = 8 };
+
+__global__ void masks_kernel(cuda_sampler s, const cuda_mask *masks) {
+    wait_for_inputs();
+    const cuda_mask m = masks[blockIdx.y];
+    if (blockIdx.x == 0 && threadIdx.x == 0)
+        s.slots[m.slot].constrained = m.words != NULL, s.slots[m.slot].may_end = m.may_end;
+    if (!m.words) return;
+    const uint32_t n_pairs = CUDA_MASK_WORDS(s.V) / 2;
+    const u64 *from = (const u64 *)m.words;
+    u64 *to = (u64 *)(s.masks + (size_t)m.slot * CUDA_MASK_WORDS(s.V));
+    for (uint32_t i = blockIdx.x * MASK_THREADS + threadIdx.x; i < n_pairs; i += MASK_BLOCKS * MASK_THREADS)
+        to[i] = from[i];
+}
+
+void k_masks(const struct cuda_sampler *s, const struct cuda_mask *masks, uint32_t n, void *stream) {
+    launch(masks_kernel, dim3(MASK_BLOCKS, n), dim3(MASK_THREADS), 0, stream, *s, masks);
 }
