@@ -42,11 +42,12 @@ static int active_init_recent(struct active *a, struct rod_error *err) {
 }
 
 /* What a device that samples cannot do by itself. */
-static bool active_needs_logits(const struct active *a) {
+static bool active_needs_logits(const struct rod_engine *e, const struct active *a) {
     const struct rod_request *r = a->request;
+    if (r->grammar && !e->parts.ops->slot_mask) return true;
     if (a->session.turn && a->session.turn->snapshot->n_seen && sampler_needs_counts(&r->sampling))
         return true; /* of earlier turns */
-    return r->n_prompt_logprobs >= 0 || r->n_allowed_ids || r->n_bad || r->grammar || r->max_tokens == 0;
+    return r->n_prompt_logprobs >= 0 || r->n_allowed_ids || r->n_bad || r->max_tokens == 0;
 }
 
 /* A session's turn. */
@@ -107,12 +108,29 @@ static int active_bind_prompt(struct active *a, struct rod_error *err) {
     return 0;
 }
 
+/* The device does not draw on behind a token that may open the gate, until the host has read it. */
+static int active_init_wait_ids(struct active *a, const struct engine_parts *parts, struct rod_error *err) {
+    if (!a->gate.open) return 0;
+    a->wait_ids = malloc(parts->V * sizeof *a->wait_ids);
+    if (!a->wait_ids) return rod_fail_no_memory(err);
+    for (uint32_t id = 0; id < parts->V; id++) {
+        size_t len = 0;
+        bool special;
+        const char *bytes = tokenizer_bytes(parts->tokenizer, (int32_t)id, &len, &special);
+        if (bytes && grammar_gate_may_open(&a->gate, bytes, len)) a->wait_ids[a->n_wait_ids++] = (int32_t)id;
+    }
+    int32_t *fitting = a->n_wait_ids ? realloc(a->wait_ids, a->n_wait_ids * sizeof *a->wait_ids) : NULL;
+    if (fitting) a->wait_ids = fitting;
+    return 0;
+}
+
 int active_bind(const struct rod_engine *e, struct active *a, struct rod_error *err) {
     const struct rod_request *r = a->request;
-    a->sched.site = e->parts.ops->launch && !active_needs_logits(a) ? SITE_DEVICE : SITE_HOST;
+    a->sched.site = e->parts.ops->launch && !active_needs_logits(e, a) ? SITE_DEVICE : SITE_HOST;
     assert(a->sched.state == SCHED_NONE && !a->own_prompt); /* once */
     int rc = active_bind_prompt(a, err);
     if (!rc) rc = active_init_counts(a, &e->parts, err);
+    if (!rc && a->sched.site == SITE_DEVICE) rc = active_init_wait_ids(a, &e->parts, err);
     a->sched.pos = a->base;
     a->sched.n_prompt = a->base + a->n_prompt;
     a->sched.max_out = r->max_tokens ? r->max_tokens : 1; /* logits of the prompt's end, if only for its end */
@@ -132,6 +150,7 @@ void active_free(struct active *a) {
     sampler_counts_fini(&a->counts);
     free(a->own_prompt);
     free(a->end_ids);
+    free(a->wait_ids);
     free(a->score.recent);
     event_free(a->end);
     rod_state_free(a->output_state);

@@ -69,8 +69,12 @@ struct active {
     int32_t *end_ids;             /* end and stop ids; not chosen before min_tokens. Behind them room for the ends of */
     size_t n_end_ids;             /* all bad words */
     struct grammar_gate gate;     /* whether the request's grammar is on now, and where the text stands in it */
-    int32_t last;                 /* the token that the next step feeds, where the host feeds it */
-    uint32_t row[2];              /* its row of each step on its way, if that row names it */
+    int32_t *wait_ids;            /* tokens that may open the gate, where the device draws */
+    size_t n_wait_ids;
+    bool waits;      /* the device waits for the host behind the last token */
+    bool masked;     /* the device holds its draws to a mask */
+    int32_t last;    /* the token that the next step feeds, where the host feeds it */
+    uint32_t row[2]; /* its row of each step on its way, if that row names it */
     uint32_t n_generated;
     uint64_t submit_ns, first_ns, last_ns;
     struct event *end;              /* made at submit, so that every request can end whatever the memory */

@@ -13,6 +13,8 @@ int slot_prepare_sampling(struct rod_engine *e, const struct active *a, struct r
                                               .n_bias = r->n_bias,
                                               .end_ids = a->end_ids,
                                               .n_end_ids = a->n_end_ids,
+                                              .wait_ids = a->wait_ids,
+                                              .n_wait_ids = a->n_wait_ids,
                                               .min_tokens = r->min_tokens,
                                               .max_tokens = r->max_tokens,
                                               .n_logprobs = r->n_logprobs};

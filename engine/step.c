@@ -3,8 +3,9 @@
  * Two ways to run a step. Without sampling on the device: forward, then a token a row. With it: a step is launched and
  * collected later, and the next one is planned and launched in between, so that the device never waits for the host:
  * it feeds itself, and leaves alone what it has seen end. What the host alone can end (a stop string) is known only
- * when the step is collected, so after such a row the next plan waits. Requests whose logits the host must see
- * (SITE_HOST) run in steps of their own, in the first way.
+ * when the step is collected, so after such a row the next plan waits. A row under a grammar draws from a mask that is
+ * made of the tokens before it, so its request is held until its token is there. Requests whose logits the host must
+ * see (SITE_HOST) run in steps of their own, in the first way.
  */
 #include "core.h"
 
@@ -31,16 +32,63 @@ static void step_put_drawn_first(struct step *step) {
     }
 }
 
+static void step_fail_row(struct rod_engine *e, struct active *a, const struct rod_error *err) {
+    if (err->code == ROD_EINTERNAL) {
+        engine_count(&e->counters.nan, 1);
+        prefix_use_distrust(e, a);
+        engine_log(e, 3, "request %s: %s", a->request->id, err->message);
+    }
+    end_fail(e, a, err);
+}
+
+/* What the grammar allows of the row's token goes to the device, which may not draw the next one before the host has
+ * read this one. */
+static int step_mask(struct rod_engine *e, struct active *a, struct rod_error *err) {
+    const struct backend_ops *ops = e->parts.ops;
+    if (!a->gate.on) {
+        if (a->masked) ops->slot_mask(e->parts.backend, a->sched.slot, NULL, false);
+        a->masked = false;
+        return 0;
+    }
+    const uint64_t *mask;
+    struct rod_error fault;
+    if (grammar_walk_mask(&a->gate.walk, grammar_vocab(a->request->grammar), &mask, &fault))
+        return token_grammar_fault(&fault, err);
+    ops->slot_mask(e->parts.backend, a->sched.slot, mask, grammar_gate_accepts(&a->gate));
+    a->masked = a->sched.held = true;
+    return 0;
+}
+
+/* A row whose mask cannot be made leaves the plan. Where every token of the step is waited for, a step ahead would only
+ * split the rows between two steps. */
+static void step_mask_rows(struct rod_engine *e, struct step *step) {
+    uint32_t n = 0, n_out = 0, n_held = 0;
+    for (uint32_t i = 0; i < step->n_rows; i++) {
+        const struct sched_row row = step->rows[i];
+        struct active *a = active_of_sched(row.req);
+        struct rod_error err;
+        if (row.n_out && a->request->grammar && step_mask(e, a, &err)) {
+            step_fail_row(e, a, &err);
+            continue;
+        }
+        n_out += row.n_out;
+        n_held += row.req->held;
+        step->rows[n++] = row;
+    }
+    step->n_rows = n;
+    step->needs_host = n_held && n_held == n_out;
+}
+
 /* Plans the next step into e->segs and its struct step; NULL: nothing runs. */
 static struct step *step_plan(struct rod_engine *e, enum sampling_site site, uint64_t now_ns) {
     assert(e->n_planned - e->n_collected < 2 && (site == SITE_DEVICE || e->n_planned == e->n_collected));
     struct step *step = &e->steps[e->n_planned % 2];
     step->n_rows = sched_plan(&e->sched, site, step->rows);
+    step->needs_host = false;
+    if (site == SITE_DEVICE) step_mask_rows(e, step);
     if (step->n_rows == 0) return NULL;
     step_put_drawn_first(step);
     step->begin_ns = now_ns;
-    step->needs_host = false;
-    const bool device_feeds = site == SITE_DEVICE;
     step->site = site;
     step->n_decode = 0;
     step->n_prompt_tok = 0;
@@ -50,9 +98,10 @@ static struct step *step_plan(struct rod_engine *e, enum sampling_site site, uin
         const int32_t *tok;
         assert(row->req->site == site && row->pos >= a->base && !a->ended);
         if (row->req->state == SCHED_DECODE)
-            tok = device_feeds ? NULL : &a->last, step->n_decode++;
+            tok = site == SITE_DEVICE && !a->waits ? NULL : &a->last, step->n_decode++;
         else
             tok = a->prompt + (row->pos - a->base), step->n_prompt_tok += row->n_tok;
+        a->waits = false;
         e->segs[i] =
             (struct backend_segment){row->req->slot, row->n_tok, row->n_out, row->pos, tok, !step_is_drawn(row)};
         if (row->n_out && a->text.stops.n) step->needs_host = true;
@@ -81,15 +130,6 @@ static void step_count(struct rod_engine *e, const struct step *step) {
     engine_count(&c->steps, 1);
     atomic_store_explicit(&c->last_step_end_ns, end_ns, memory_order_relaxed);
     sched_took(&e->sched, step->site, step->n_decode, step->n_prompt_tok, ns);
-}
-
-static void step_fail_row(struct rod_engine *e, struct active *a, const struct rod_error *err) {
-    if (err->code == ROD_EINTERNAL) {
-        engine_count(&e->counters.nan, 1);
-        prefix_use_distrust(e, a);
-        engine_log(e, 3, "request %s: %s", a->request->id, err->message);
-    }
-    end_fail(e, a, err);
 }
 
 static int step_sample(struct rod_engine *e, struct active *a, uint64_t position, const float *logits,
@@ -173,6 +213,18 @@ static void step_finish_on_host(struct rod_engine *e, const struct sched_row *ro
     for (struct active *next; (next = shared_next_started(e));) step_take_logits(e, next, n_prompt, logits, now_ns);
 }
 
+/* The device waits behind this token for what comes of it: the next row, if it is on its way, did nothing. */
+static void step_take_back(struct rod_engine *e, struct active *a) {
+    const uint64_t next = e->n_collected + 1;
+    a->waits = true;
+    if (e->n_planned == next) return;
+    struct step *step = &e->steps[next % 2];
+    const uint32_t i = a->row[next % 2];
+    if (i >= step->n_rows || step->rows[i].req != &a->sched) return;
+    step->rows[i].req = NULL;
+    sched_uncommit(&e->sched, &a->sched);
+}
+
 static void step_finish_on_device(struct rod_engine *e, struct active *a, const struct backend_token *token,
                                   uint64_t now_ns) {
     struct rod_error err;
@@ -181,7 +233,10 @@ static void step_finish_on_device(struct rod_engine *e, struct active *a, const 
         step_fail_row(e, a, &err);
         return;
     }
+    const bool waits = token->waits;
+    a->sched.held = false;
     const struct verdict v = token_take(e, a, &token->picked, now_ns, &err);
+    if (waits && v.kind == VERDICT_GOES_ON) step_take_back(e, a);
     step_act(e, a, &v, &err);
 }
 

@@ -31,7 +31,10 @@ struct fake_slot {
     struct sampler_counts counts;
     struct rod_bias *bias;
     int32_t *end_ids;
-    size_t n_bias, n_end_ids;
+    size_t n_bias, n_end_ids, n_wait_ids;
+    int32_t *wait_ids;
+    uint64_t *mask; /* NULL: all tokens may come */
+    bool may_end, waits;
     uint32_t min_tokens, max_tokens;
     int32_t n_logprobs;
     int32_t said[FAKE_COPY_MAX];
@@ -62,7 +65,7 @@ struct backend {
     struct sampler sampler;
     bool launching;
     struct backend_token *tokens[2]; /* of the steps on their way */
-    atomic_uint n_collects, n_masked, n_copies, n_saves, n_loads, n_moves, n_prompt_segs; /* n_moves: begun */
+    atomic_uint n_collects, n_masked, n_masks, n_copies, n_saves, n_loads, n_moves, n_prompt_segs; /* n_moves: begun */
     atomic_bool hold_moves; /* moves that begin from now on are under way until fake_end_moves */
     atomic_bool fail_moves; /* slot_moving is a device fault */
     pthread_mutex_t moves_lock;
@@ -76,8 +79,11 @@ static inline void fake_forget(struct fake_slot *s) {
     sampler_counts_fini(&s->counts);
     free(s->bias);
     free(s->end_ids);
+    free(s->wait_ids);
+    free(s->mask);
     s->bias = NULL;
-    s->end_ids = NULL;
+    s->end_ids = s->wait_ids = NULL;
+    s->mask = NULL;
 }
 
 static inline void fake_close(struct backend *be) {
@@ -313,8 +319,10 @@ static inline int fake_slot_sampling(struct backend *be, uint32_t slot, const st
     struct fake_slot *s = &be->slots[slot];
     fake_forget(s);
     s->prepared = true;
-    s->ended = false;
+    s->ended = s->waits = false;
     s->n_generated = 0;
+    s->n_wait_ids = in->n_wait_ids;
+    s->wait_ids = fake_copy(in->wait_ids, in->n_wait_ids * sizeof *in->wait_ids);
     s->sampling = *in->sampling;
     s->n_bias = in->n_bias;
     s->bias = fake_copy(in->bias, in->n_bias * sizeof *in->bias);
@@ -326,12 +334,25 @@ static inline int fake_slot_sampling(struct backend *be, uint32_t slot, const st
     return sampler_counts_init(&s->counts, be->V, err);
 }
 
+static inline void fake_slot_mask(struct backend *be, uint32_t slot, const uint64_t *mask, bool may_end) {
+    struct fake_slot *s = &be->slots[slot];
+    if (!s->prepared && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "a mask before the slot's sampling");
+    free(s->mask);
+    s->mask = mask ? fake_copy(mask, (be->V + 63) / 64 * sizeof *mask) : NULL;
+    s->may_end = may_end;
+    atomic_fetch_add(&be->n_masks, mask != NULL);
+}
+
 static inline void fake_pick(struct backend *be, struct fake_slot *s, const float *logits, struct backend_token *out) {
+    const bool bans_ends = s->n_generated < s->min_tokens || (s->mask && !s->may_end);
     const struct sampler_input in = {.sampling = &s->sampling,
                                      .bias = s->bias,
                                      .n_bias = s->n_bias,
                                      .banned = s->end_ids,
-                                     .n_banned = s->n_generated < s->min_tokens ? s->n_end_ids : 0,
+                                     .n_banned = bans_ends ? s->n_end_ids : 0,
+                                     .mask = s->mask,
+                                     .also = s->end_ids,
+                                     .n_also = s->mask && s->may_end ? s->n_end_ids : 0,
                                      .counts = &s->counts,
                                      .position = s->pos,
                                      .n_logprobs = s->n_logprobs};
@@ -348,6 +369,8 @@ static inline void fake_pick(struct backend *be, struct fake_slot *s, const floa
         sampler_counts_add(&s->counts, s->last, 1);
         out->ended = ++s->n_generated == s->max_tokens;
     }
+    for (size_t i = 0; i < s->n_wait_ids; i++) out->waits = out->waits || s->wait_ids[i] == s->last;
+    s->waits = out->waits;
     s->ended = out->ended;
 }
 
@@ -363,12 +386,13 @@ static inline int fake_launch(struct backend *be, const struct backend_segment *
         struct fake_slot *s = &be->slots[segs[i].slot];
         live[n_live] = segs[i];
         if (!s->prepared) fault = "a slot without its sampling";
-        if (s->said_any != !segs[i].tok) fault = "a token from the host after the prompt, or none in it";
+        if (s->waits && segs[i].tok && segs[i].tok[0] != s->last) fault = "another token than the slot waits behind";
+        if (!s->waits && s->said_any != !segs[i].tok) fault = "a token from the host after the prompt, or none in it";
         if (segs[i].tok)
             for (uint32_t t = 0; t < segs[i].n_tok; t++) sampler_counts_add(&s->counts, segs[i].tok[t], 0);
         else
             live[n_live].tok = &s->last;
-        if (segs[i].tok || !s->ended) n_live++;
+        if (segs[i].tok || (!s->ended && !s->waits)) n_live++;
     }
     if (fault && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "step %u: %s", step, fault);
     const float *logits = NULL;
@@ -428,6 +452,7 @@ static const struct backend_ops fake_device_ops = {.name = "fake device",
                                                    .on_moved = fake_on_moved,
                                                    .forward = fake_forward,
                                                    .slot_sampling = fake_slot_sampling,
+                                                   .slot_mask = fake_slot_mask,
                                                    .launch = fake_launch,
                                                    .collect = fake_collect};
 

@@ -200,6 +200,84 @@ static void behind_its_tag_the_grammar_holds(void **state) {
     bench_close(&b);
 }
 
+enum { N_SAID = 40 };
+
+/* Requests with a grammar from the start, behind a tag, or none. */
+static void ask_many(enum fake_kind kind, bool device, struct answer answers[N_SAID]) {
+    static const char *const prompts[] = {"A <go>xyz", "B <go>12 <go>34.", "C: no tag", "D <g<go>7, and so on"};
+    const bool before = bench_on_device;
+    struct bench b;
+    bench_on_device = device;
+    bench_open(&b, OPTIONS(.kind = kind, .tokenizer = true, .n_slots = 6), CONFIG());
+    struct rod_grammar *g = opened(&b, ROD_GRAMMAR_REGEX, "[0-9]{2,5}[a-z]{1,3};");
+    for (int i = 0; i < N_SAID; i++) {
+        struct rod_request *r = say(&b, prompts[i % 4], &answers[i]);
+        r->sampling.temperature = (float)(i % 3);
+        r->sampling.seed = (uint64_t)i;
+        r->sampling.repetition_penalty = i % 7 == 3 ? 1.3f : 1;
+        r->max_tokens = 5 + (uint32_t)i;
+        r->min_tokens = i % 5 ? 0 : 4;
+        r->n_logprobs = i % 2 ? 2 : -1;
+        if (i % 5 < 4) r->grammar = rod_grammar_share(g);
+        if (r->grammar && i % 5) r->grammar_open = strdup("<go>"), r->grammar_again = i % 2;
+        collect_submit(&b.c, r);
+    }
+    collect_until(&b.c, answers, N_SAID);
+    rod_grammar_close(g);
+    if (device) assert_true(atomic_load(&b.be->n_masks) > 0);
+    if (device) assert_int_equal(atomic_load(&b.be->n_launches), atomic_load(&b.be->n_forwards)); /* no logits left */
+    bench_close(&b);
+    bench_on_device = before;
+}
+
+/* Also of a row that runs into its tag while its next step is on its way. */
+static void the_device_says_what_the_host_says(void **state) {
+    (void)state;
+    struct answer host[N_SAID], device[N_SAID];
+    for (int kind = 0; kind < 2; kind++) {
+        ask_many(kind ? FAKE_COPY : FAKE_HASH, false, host);
+        ask_many(kind ? FAKE_COPY : FAKE_HASH, true, device);
+        for (int i = 0; i < N_SAID; i++) {
+            if (device[i].failed) fail_msg("request %d: %s", i, device[i].end.error.message);
+            assert_string_equal(device[i].text, host[i].text);
+            assert_int_equal(device[i].end.reason, host[i].end.reason);
+            collect_free(&host[i]);
+            collect_free(&device[i]);
+        }
+    }
+}
+
+/* A request without a grammar has a row in every step; one with a grammar in every second, once its mask is made. Alone
+ * it has one in every step. */
+static void a_grammar_s_rows_cost_others_no_step(void **state) {
+    (void)state;
+    enum { N_TOK = 60 };
+    const bool before = bench_on_device;
+    bench_on_device = true;
+    for (int plain = 0; plain < 2; plain++) {
+        struct bench b;
+        struct answer a[3];
+        bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .gated = true), CONFIG());
+        for (int i = 0; i < 2 + plain; i++) {
+            struct rod_request *r = say(&b, "Tell", &a[i]);
+            r->ignore_eos = true;
+            r->max_tokens = i < 2 ? N_TOK / 2 - 2 : N_TOK;
+            if (i < 2) r->grammar = opened(&b, ROD_GRAMMAR_REGEX, ".*");
+            collect_submit(&b.c, r);
+        }
+        fake_release(b.be);
+        collect_until(&b.c, a, 2 + (size_t)plain);
+        for (int i = 0; i < 2 + plain; i++) {
+            assert_false(a[i].failed);
+            collect_free(&a[i]);
+        }
+        const unsigned n = atomic_load(&b.be->n_launches), least = plain ? N_TOK : N_TOK / 2 - 2;
+        if (n < least || n > least + 5) fail_msg("%u steps for %u tokens", n, least);
+        bench_close(&b);
+    }
+    bench_on_device = before;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_choice_is_said_and_ends_the_request),
@@ -210,6 +288,8 @@ int main(void) {
         cmocka_unit_test(stop_strings_count_in_free_text_alone),
         cmocka_unit_test(behind_its_tag_the_grammar_holds),
         cmocka_unit_test(a_grammar_outlives_the_engine),
+        cmocka_unit_test(the_device_says_what_the_host_says),
+        cmocka_unit_test(a_grammar_s_rows_cost_others_no_step),
     };
     int failed = cmocka_run_group_tests_name("host sampling", tests, NULL, NULL);
     bench_on_device = true;
