@@ -53,12 +53,14 @@ int grammar_gate_push(struct grammar_gate *gate, const char *bytes, size_t n, st
     return 0;
 }
 
-/* The tag ends within them: they have all of it, or begin with a part of its end. */
+/* The tag ends within them: at a byte with all of it before, or that much of its end as they have. */
 bool grammar_gate_may_open(const struct grammar_gate *gate, const char *bytes, size_t n) {
     assert(gate->open);
-    for (size_t at = 0; at + gate->n_open <= n; at++)
-        if (memcmp(bytes + at, gate->open, gate->n_open) == 0) return true;
-    for (size_t left = 1; left < gate->n_open && left <= n; left++)
-        if (memcmp(bytes, gate->open + gate->n_open - left, left) == 0) return true;
+    const char *end = gate->open + gate->n_open;
+    for (size_t at = 0; at < n; at++) {
+        if (bytes[at] != end[-1]) continue; /* of a vocabulary few tokens get further */
+        const size_t len = at + 1 < gate->n_open ? at + 1 : gate->n_open;
+        if (memcmp(bytes + at + 1 - len, end - len, len) == 0) return true;
+    }
     return false;
 }
