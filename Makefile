@@ -186,6 +186,10 @@ bench-swap: # what moving sessions costs, as JSON; FLAGS: of tests/bench/swap.c
 bench-mask: # what structured output costs a step, as JSON
 	@$(MAKE) --no-print-directory -j$(JOBS) $(BUILD)/tests/bench/mask >&2
 	@$(BUILD)/tests/bench/mask
+bench-masked: # what structured output costs all streams, as JSON; FLAGS: of tests/bench/masked.c
+	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/bench/masked >&2
+	@[ -z "$(CUDA_SO)" ] || ln -srf $(BUILD)/rodimus_cuda.so $(BUILD)/tests/bench/
+	@$(BUILD)/tests/bench/masked $(FLAGS)
 fuzz-programs: $(FUZZ_BIN)
 deploy-deps:
 	@deploy/install-deps deploy
@@ -251,17 +255,17 @@ bundle: all # build/bundle: what another machine needs, in one folder; its rodim
 # The tests and benchmarks of a GPU, for a machine with a driver and no toolchain: unpacked in the root of a checkout there, as its
 # build/, it is what tests/gpu/away, tests/run, tests/gpu/sanitize and tests/bench/record-* need.
 gpu-bundle: deps # build/gpu-bundle.tgz: the GPU's tests and benchmarks for a machine without a toolchain
-	@$(MAKE) --no-print-directory -j$(JOBS) test-programs gpu-objects bundle $(BUILD)/tests/bench/swap
+	@$(MAKE) --no-print-directory -j$(JOBS) test-programs gpu-objects bundle $(BUILD)/tests/bench/swap $(BUILD)/tests/bench/masked
 	@ln -srf $(BUILD)/rodimus_cuda.so $(BUILD)/tests/bench/
 	@rm -rf $(BUILD)/away; mkdir -p $(BUILD)/away/tests
 	@cp -a $(BUNDLE)/rodimus $(BUNDLE)/rodimus_cuda.so $(BUNDLE)/lib $(BUILD)/away/
 	@cp -L $$(ldd $(BUILD)/tests/gpu/test_rows | awk '/libcmocka/ {print $$3}') $(BUILD)/away/lib/
-	@cd $(BUILD) && cp -a --parents $(filter tests/gpu/% tests/backend/%,$(TEST_BIN:$(BUILD)/%=%)) tests/bench/swap tests/gpu/kernels_under_test.so tests/gpu/rodimus_cuda.so tests/backend/rodimus_cuda.so tests/bench/rodimus_cuda.so away/
+	@cd $(BUILD) && cp -a --parents $(filter tests/gpu/% tests/backend/%,$(TEST_BIN:$(BUILD)/%=%)) tests/bench/swap tests/bench/masked tests/gpu/kernels_under_test.so tests/gpu/rodimus_cuda.so tests/backend/rodimus_cuda.so tests/bench/rodimus_cuda.so away/
 	@find $(BUILD)/away -type f -perm -u+x ! -name '*.sh' -exec strip -S {} +
 	@tar czf $(BUILD)/gpu-bundle.tgz -C $(BUILD)/away . && rm -rf $(BUILD)/away && ls -l $(BUILD)/gpu-bundle.tgz
 
 force:
-.PHONY: help bench gpu-bundle soak-gpu asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
+.PHONY: help bench gpu-bundle soak-gpu asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask bench-masked test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
--include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d
+-include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/masked.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d
