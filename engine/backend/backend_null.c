@@ -170,14 +170,22 @@ static void null_slot_mask(struct backend *be, uint32_t slot, const uint64_t *ma
 
 static bool null_has(const uint64_t *bits, uint32_t id) { return bits[id / 64] >> id % 64 & 1; }
 
+/* The first id of at least `from` that the mask allows, or V. */
+static uint32_t null_allowed(const struct backend *be, const uint64_t *mask, uint32_t from) {
+    uint32_t id = from;
+    while (id < be->V && !null_has(mask, id)) id = mask[id / 64] >> id % 64 ? id + 1 : (id / 64 + 1) * 64;
+    return id < be->V ? id : be->V;
+}
+
 /* The next token in order that the slot's mask allows, else the end token; -1: none may come. */
 static int32_t null_next(const struct backend *be, uint32_t number) {
     const struct null_slot *slot = &be->slots[number];
     const uint32_t first = null_first(be), next = first + slot->n_generated % (be->V - first);
     if (!slot->masked) return (int32_t)next;
     const uint64_t *mask = be->masks + number * be->n_words;
-    for (uint32_t n = 0; n < be->V; n++)
-        if (null_has(mask, (next + n) % be->V)) return (int32_t)((next + n) % be->V);
+    uint32_t id = null_allowed(be, mask, next);
+    if (id == be->V) id = null_allowed(be, mask, 0);
+    if (id < be->V) return (int32_t)id;
     return slot->may_end ? slot->end_id : -1;
 }
 
