@@ -39,6 +39,18 @@ static bool take_parts(const struct openai_fields *p, size_t i, const json_t *co
     return true;
 }
 
+/* Results of tools were put into another order than the body's: the place is behind all that stand beside each other.
+ */
+static void move_behind_results(const struct openai_request *request, struct openai_cache *cache) {
+    for (uint32_t i = 0; i < cache->n; i++) {
+        struct openai_cache_mark *mark = &cache->marks[i];
+        if (mark->n_tools || strcmp(request->messages[mark->message].role, "tool") != 0) continue;
+        while (mark->message + 1 < request->n_messages && !strcmp(request->messages[mark->message + 1].role, "tool"))
+            mark->message++;
+        mark->len = request->messages[mark->message].content_len;
+    }
+}
+
 bool openai_parse_cache(const struct openai_fields *p, const struct openai_request *request, struct openai_cache *out) {
     const json_t *messages = field_get(p, "messages"), *tools = field_get(p, "tools"), *one;
     char field[64];
@@ -55,5 +67,7 @@ bool openai_parse_cache(const struct openai_fields *p, const struct openai_reque
     }
     const size_t last = request->n_messages - 1;
     const struct openai_cache_mark end = {.message = last, .len = request->messages[last].content_len};
-    return take_mark(p, "", p->root, end, out);
+    if (!take_mark(p, "", p->root, end, out)) return false;
+    move_behind_results(request, out);
+    return true;
 }

@@ -57,6 +57,23 @@ static void those_of_messages_of_anthropic_go_with_their_blocks(void **state) {
     openai_request_fini(&r);
 }
 
+/* They are read in the order of their calls, not in that of the body. */
+static void a_mark_on_a_result_is_behind_the_results_beside_it(void **state) {
+    (void)state;
+    static const char body[] =
+        "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":\"f\"}},"
+        "{\"id\":\"2\",\"function\":{\"name\":\"g\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"2\",\"content\":"
+        "\"a long result\"," MARK "},{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":[\"x\",{\"type\":\"text\","
+        "\"text\":\"y\"," MARK_LONG "},\"z\"]},{\"role\":\"user\",\"content\":\"So?\"}]}";
+    struct openai_request r;
+    struct openai_error err;
+    assert_int_equal(openai_parse(OPENAI_CHAT, body, sizeof body - 1, &defaults, &r, &err), 0);
+    assert_string_equal(r.messages[2].content, "a long result");
+    const struct openai_cache_mark want[] = {{0, 2, 13, 300}, {0, 2, 13, 3600}};
+    assert_marks(&r, want, 2);
+    openai_request_fini(&r);
+}
+
 static void refuse(const char *body, const char *param) {
     struct openai_request r;
     struct openai_error err = {0};
@@ -87,6 +104,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(marks_are_at_the_ends_of_what_they_stand_in),
         cmocka_unit_test(those_of_messages_of_anthropic_go_with_their_blocks),
+        cmocka_unit_test(a_mark_on_a_result_is_behind_the_results_beside_it),
         cmocka_unit_test(a_fifth_mark_and_unknown_ones_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
