@@ -69,6 +69,12 @@ static void check_request(const struct openai_request *r) {
         if (!r->messages[i].role || r->messages[i].content[r->messages[i].content_len]) abort();
     }
     check_tools(r);
+    if (r->cache.n > OPENAI_MAX_CACHE_MARKS) abort();
+    for (uint32_t i = 0; i < r->cache.n; i++) {
+        const struct openai_cache_mark *m = &r->cache.marks[i];
+        if (m->message >= r->n_messages || m->len > r->messages[m->message].content_len || !m->ttl_s) abort();
+        if (m->n_tools && r->tools.n && m->n_tools > r->tools.n) abort();
+    }
     if (r->end.go_on &&
         (r->end.generation || !r->n_messages || strcmp(r->messages[r->n_messages - 1].role, "assistant") != 0))
         abort();
