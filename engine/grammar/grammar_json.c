@@ -122,7 +122,9 @@ uint32_t ir_json_object(struct ir *ir) {
 
 uint32_t ir_json_value(struct ir *ir) {
     if (!ir->json_value) {
-        uint32_t rule = ir->json_value = ir_rule(ir);
+        const uint32_t rule = ir_rule(ir);
+        if (ir->rc) return IR_NOTHING; /* without a rule the object below would ask for it for ever */
+        ir->json_value = rule;
         uint32_t v = ir_alt(ir, ir_text(ir, "null"), ir_alt(ir, ir_text(ir, "true"), ir_text(ir, "false")));
         v = ir_alt(ir, v, ir_json_number(ir, false));
         v = ir_alt(ir, v, ir_json_string(ir, 0, IR_NO_LIMIT));

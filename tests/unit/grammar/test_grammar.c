@@ -659,6 +659,14 @@ static void calls_name_a_tool_and_follow_its_schema(void **state) {
           LIST(CALL("now", "{}"), "a"), LIST("b"));
 }
 
+static void calls_beside_a_schema_at_fault_are_refused(void **state) {
+    (void)state;
+    refused(ROD_GRAMMAR_CALLS,
+            "{" TAGS "\"tools\": [{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"not\": {}}}], "
+            "\"content\": {\"kind\": \"json_schema\", \"text\": \"{\\\"type\\\": \\\"king\\\"}\"}}",
+            "names no type of JSON");
+}
+
 static void calls_behind_the_opening_tag_have_any_text_behind_them(void **state) {
     (void)state;
     CALLS("{" TAGS "\"lazy\": true, \"many\": true, \"tools\": [{\"name\": \"now\"}]}",
@@ -753,6 +761,7 @@ int main(void) {
         cmocka_unit_test(masks_of_a_large_vocabulary_are_fast),
         cmocka_unit_test(memory_of_states_stays_bounded),
         cmocka_unit_test(calls_name_a_tool_and_follow_its_schema),
+        cmocka_unit_test(calls_beside_a_schema_at_fault_are_refused),
         cmocka_unit_test(calls_behind_the_opening_tag_have_any_text_behind_them),
         cmocka_unit_test(a_tools_schema_is_weakened_unless_it_is_strict),
         cmocka_unit_test(each_tool_has_its_own_definitions),
