@@ -171,10 +171,28 @@ def latency(out):
     save(figure, out, "latency", f"{found['device'].upper()}, {found['date']}, commit {found['commit'][:7]}; through HTTP by rodimus load: prompts of {prompt}, answers of {answer} tokens.", both[0])
 
 
+def agents(out):
+    recorded = sorted((HERE / "results").glob("agents-*.json"))
+    if not recorded:
+        return
+    figure, both = plt.subplots(1, len(recorded), figsize=(5 * len(recorded), 4.6), squeeze=False)
+    ways = {"no_cache": (BASE, "sent in full, no prefix cache"), "cache": (ASIDE, "sent in full, prefix cache"), "session": (OUR, "in a session")}
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in recorded]
+    for axes, run in zip(both[0], found):
+        for way, (color, label) in ways.items():
+            axes.plot([row["call"] for row in run[way]], [row["first_token_ms"] for row in run[way]], color=color, marker="o", ms=4,
+                      label=f"{label}: {run['read_tok'][way]:,.0f} tokens read")
+        panel(axes, f"{NAMES.get(run['model'], run['model'])}, {source(run).split(',')[0]}", "call of the loop", "first token, ms", ticks=range(1, 21, 3), log=("y",))
+        axes.legend(loc="upper left", bbox_to_anchor=(0, 1.0))
+        axes.set_ylim(top=axes.get_ylim()[1] * 4)
+    calls = len(found[0]["session"])
+    save(figure, out, "agents", f"{source(*found)}; through HTTP: {calls} calls, 12 tools, results of some 200 tokens.", legend=None)
+
+
 def main():
     out = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else HERE / "plots")
     out.mkdir(parents=True, exist_ok=True)
-    for draw in (decode, prefill, position, memory, latency):
+    for draw in (decode, prefill, position, memory, latency, agents):
         draw(out)
     print("\n".join(str(path) for path in sorted(out.glob("*.svg"))))
 
