@@ -122,9 +122,11 @@ static int message(bool counting, const char *body, size_t len, struct openai_er
         return -1;
     }
     if (r.n != 1 || r.n_logprobs >= 0 || r.return_token_ids || r.include_usage) abort();
-    check_request(&r);
+    const struct openai_headers none = {"X-Session-Id", NULL, NULL};
+    int rc = openai_join_session(&r, &none, err);
+    if (!rc) check_request(&r);
     openai_request_fini(&r);
-    return 0;
+    return rc;
 }
 
 static int session(bool fork, const char *body, size_t len, struct openai_error *err) {
