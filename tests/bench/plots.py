@@ -42,9 +42,14 @@ def rows_of(name, **wanted):
     return [row for row in rows(name) if all(row.get(key) == value for key, value in wanted.items())]
 
 
+def device_of(row):
+    """The GPU's name, or the CPU as it is said."""
+    return row["device"].removeprefix("cuda:0 (").removesuffix(")") if row["device"].startswith("cuda") else row["device"]
+
+
 def source(*found):
     """Device, date and commit of the rows, each spelling once."""
-    seen = dict.fromkeys(f"{row['device'].removeprefix('cuda:0 ').strip('()')}, {row['date']}, commit {row['commit'][:7]}" for row in found)
+    seen = dict.fromkeys(f"{device_of(row)}, {row['date']}, commit {row['commit'][:7]}" for row in found)
     return "; ".join(seen)
 
 
@@ -182,7 +187,7 @@ def agents(out):
         for way, (color, label) in ways.items():
             axes.plot([row["call"] for row in run[way]], [row["first_token_ms"] for row in run[way]], color=color, marker="o", ms=4,
                       label=f"{label}: {run['read_tok'][way]:,.0f} tokens read")
-        panel(axes, f"{NAMES.get(run['model'], run['model'])}, {source(run).split(',')[0]}", "call of the loop", "first token, ms", ticks=range(1, 21, 3), log=("y",))
+        panel(axes, f"{NAMES.get(run['model'], run['model'])}, {device_of(run).split(' (')[0]}", "call of the loop", "first token, ms", ticks=range(1, 21, 3), log=("y",))
         axes.legend(loc="upper left", bbox_to_anchor=(0, 1.0))
         axes.set_ylim(top=axes.get_ylim()[1] * 4)
     calls = len(found[0]["session"])

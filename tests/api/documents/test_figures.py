@@ -132,6 +132,15 @@ def cache_table():
                f"| {said(b['first_token_ms'])} ms |")
 
 
+def agents_table():
+    """How an agent's loop is sent, and what its calls read and wait for."""
+    for name in [path.removesuffix(".json") for path in sorted(os.listdir(RESULTS)) if path.startswith("agents-")]:
+        found = results(name)
+        for way, how in (("session", "in a session"), ("cache", "in full, prefix cache"), ("no_cache", "in full, no prefix cache")):
+            first, second, last = (found[way][i]["first_token_ms"] for i in (0, 1, -1))
+            yield f"| {found['model']} | {how} | {said(found['read_tok'][way])} | {said(first)} ms | {said(second)} ms | {said(last)} ms |"
+
+
 def lives():
     """Random lives: runs with different seeds are added up."""
     *runs, delays, delays_before, before, broken = results("lives-h200")
@@ -176,7 +185,7 @@ def with_line(line):
     return [name for name in pages() if any(found.startswith(line) for found in page(name).split("\n"))]
 
 
-@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, lives, mask_table, upgrades, losses], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, lives, mask_table, upgrades, losses], ids=lambda t: t.__name__)
 def test_tables_have_the_recorded_figures(table):
     expected = list(table())
     assert not [(line, places) for line in expected if len(places := with_line(line)) != 1]
@@ -322,7 +331,8 @@ def test_sessions_that_fit_a_gpu_are_those_of_one_memory():
 def test_pictures_are_of_the_recorded_rows():
     """What `make plots` writes under a picture, and at its points."""
     commit = rows("rodimus-plus-1.6b-h200")[0]["commit"][:7]
-    for name in ("decode", "prefill", "position", "memory", "latency"):
+    commits = {**dict.fromkeys(("decode", "prefill", "position", "memory", "latency"), commit), "agents": results("agents-tales-cpu")["commit"][:7]}
+    for name, commit in commits.items():
         picture = page(f"tests/bench/plots/{name}.svg")
         assert f"commit {commit}" in picture, (name, commit)
         if name == "decode":
