@@ -265,6 +265,9 @@ struct rod_grammar;
  * be honoured; the message goes on from the field's name ("has the keyword ..."). Any thread. */
 int rod_grammar_open(const struct rod_engine *engine, enum rod_grammar_kind kind, const char *text, size_t len,
                      struct rod_grammar **out, struct rod_error *err);
+/* What the text asks for and the grammar does not hold: a line each, a predicate that goes on from the field's name.
+ * Empty if there is nothing of that kind. It lives as long as the grammar. */
+const char *rod_grammar_notes(const struct rod_grammar *grammar);
 struct rod_grammar *rod_grammar_share(struct rod_grammar *grammar); /* one more owner; NULL gives NULL */
 void rod_grammar_close(struct rod_grammar *grammar);                /* of each owner; also after the engine's close */
 

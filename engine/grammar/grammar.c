@@ -47,7 +47,7 @@ int grammar_compile(enum rod_grammar_kind kind, const char *text, size_t len, st
         uint32_t whole = IR_NOTHING;
         switch (kind) {
         case ROD_GRAMMAR_JSON_OBJECT: whole = ir_json_object(&ir); break;
-        case ROD_GRAMMAR_JSON_SCHEMA: ir_schema(&ir, text, len); break;
+        case ROD_GRAMMAR_JSON_SCHEMA: ir_schema(&ir, text, len, false); break;
         case ROD_GRAMMAR_REGEX: whole = ir_regex(&ir, text, len, false); break;
         case ROD_GRAMMAR_CHOICE: ir_choice(&ir, text, len); break;
         case ROD_GRAMMAR_EBNF: ir_ebnf(&ir, text, len); break;
@@ -59,6 +59,7 @@ int grammar_compile(enum rod_grammar_kind kind, const char *text, size_t len, st
     if (!rc) rc = gram_build(g, &ir, err);
     if (!rc) rc = gram_start(g, err);
     if (!rc && g->found.states[GRAM_START].n == 0) rc = rod_fail(err, ROD_EINVALID, "matches the empty text alone");
+    if (!rc && ir.n_notes && !(g->notes = strdup(ir.notes))) rc = rod_fail_no_memory(err);
     ir_fini(&ir);
     if (rc)
         grammar_free(g);
@@ -71,6 +72,7 @@ void grammar_free(struct grammar *g) {
     if (!g) return;
     gram_units_free(g);
     gram_stop(g);
+    free(g->notes);
     free(g->nodes);
     free(g->chains);
     free(g->chain_at);
@@ -223,6 +225,9 @@ void rod_grammar_close(struct rod_grammar *s) {
     s->users--;
     cache_leave(c);
 }
+
+const char *grammar_notes(const struct grammar *g) { return g->notes ? g->notes : ""; }
+const char *rod_grammar_notes(const struct rod_grammar *s) { return grammar_notes(s->grammar); }
 
 struct grammar *grammar_of(const struct rod_grammar *s) {
     return s->grammar;

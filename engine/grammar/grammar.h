@@ -31,7 +31,8 @@ struct tokenizer;
 int grammar_compile(enum rod_grammar_kind kind, const char *text, size_t len, struct grammar **out,
                     struct rod_error *err);
 void grammar_free(struct grammar *g);
-size_t grammar_bytes(const struct grammar *g); /* of memory, with its states */
+size_t grammar_bytes(const struct grammar *g);      /* of memory, with its states */
+const char *grammar_notes(const struct grammar *g); /* what it does not hold of its text (rod_grammar_notes) */
 
 /* ---- a walk: one request's way ---- */
 struct grammar_walk {

@@ -10,10 +10,10 @@
  * may stand instead of calls}.
  */
 #include "grammar_ir.h"
-#include "engine/base/fail.h"
 #include "engine/base/json_guard.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,46 +28,36 @@ static uint32_t calls_tag(struct ir *ir, const json_t *root, const char *name) {
 }
 
 /* A schema is all of an ir of its own in its file's eyes: rule 0 is lent to it. */
-static uint32_t calls_schema(struct ir *ir, const char *text) {
-    ir_schema(ir, text, strlen(text));
+static uint32_t calls_schema(struct ir *ir, const char *text, bool weaken) {
+    ir_schema(ir, text, strlen(text), weaken);
     if (ir->rc) return IR_NOTHING;
     const uint32_t out = ir->rules[0];
     ir->rules[0] = IR_NOTHING;
     return out;
 }
 
-/* Whether the schema can be honoured; it is told apart, as a failure in an ir stays. */
-static int calls_try_schema(const char *text, struct rod_error *err) {
-    struct ir ir;
-    int rc = ir_init(&ir, err);
-    if (!rc) {
-        const uint32_t whole = calls_schema(&ir, text);
-        rc = ir.rc;
-        if (!rc && whole == IR_NOTHING) rc = rod_fail(err, ROD_EINVALID, "allow nothing");
-    }
-    ir_fini(&ir);
-    return rc;
-}
-
-/* Without parameters a tool has none. Schemas of tools are often not the client's own: what cannot be honoured is any
- * object, unless the tool is strict. */
+/* Without parameters a tool has none. Schemas of tools are often not the client's own: keywords that cannot be honoured
+ * are left out and noted, and what allows nothing is any object; unless the tool is strict. */
 static uint32_t calls_arguments(struct ir *ir, const char *name, const json_t *tool) {
     const json_t *parameters = json_object_get(tool, "parameters");
-    struct rod_error fault = {0};
-    if (!parameters || json_is_null(parameters)) return ir_text(ir, "{}");
+    const bool strict = json_is_true(json_object_get(tool, "strict"));
+    if (ir->rc || !parameters || json_is_null(parameters)) return ir_text(ir, "{}");
     char *text = json_dumps(parameters, JSON_COMPACT | JSON_ENCODE_ANY);
     if (!text) return ir_no_memory(ir);
-    const int rc = calls_try_schema(text, &fault);
-    uint32_t out = IR_NOTHING;
-    if (!rc)
-        out = calls_schema(ir, text);
-    else if (rc != ROD_EINVALID)
-        out = ir_fail(ir, rc, "%s", fault.message);
-    else if (json_is_true(json_object_get(tool, "strict")))
-        out = ir_fail(ir, ROD_EINVALID, "has a strict tool, %.64s, whose schema %.300s", name, fault.message);
-    else
-        out = ir_json_object(ir);
+    const struct ir_mark mark = ir_mark_of(ir);
+    ir->about = name;
+    uint32_t out = calls_schema(ir, text, !strict);
     free(text);
+    if (!ir->rc && out == IR_NOTHING) ir_fail(ir, ROD_EINVALID, "allow nothing");
+    if (ir->rc == ROD_EINVALID) {
+        char why[sizeof ir->err->message];
+        snprintf(why, sizeof why, "%s", ir->err->message);
+        ir_go_back(ir, &mark);
+        if (strict) return ir_fail(ir, ROD_EINVALID, "has a strict tool, %.64s, whose schema %.300s", name, why);
+        ir_note(ir, "%s; any object is taken", why);
+        out = ir_json_object(ir);
+    }
+    ir->about = NULL;
     return out;
 }
 
@@ -103,7 +93,7 @@ static uint32_t calls_content(struct ir *ir, const json_t *content) {
     if (!content) return IR_NOTHING;
     if (!strcmp(is, "json_object")) return ir_json_object(ir);
     if (!json_is_string(text)) return calls_malformed(ir, "text");
-    if (!strcmp(is, "json_schema")) return calls_schema(ir, json_string_value(text));
+    if (!strcmp(is, "json_schema")) return calls_schema(ir, json_string_value(text), false);
     if (!strcmp(is, "regex")) return ir_regex(ir, json_string_value(text), json_string_length(text), false);
     if (strcmp(is, "choice") != 0) return calls_malformed(ir, "kind");
     ir_choice(ir, json_string_value(text), json_string_length(text));

@@ -81,6 +81,7 @@ struct gram_seen { /* a place looked at in the transition number `turn` */
 };
 
 struct grammar {
+    char *notes; /* NULL: none */
     struct gram_node *nodes;
     uint8_t *depth;  /* [n_nodes] calls below the shortest way to the end; UINT8_MAX = there is none */
     uint32_t *rules; /* first node of each */

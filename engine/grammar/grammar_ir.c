@@ -21,6 +21,41 @@ uint32_t ir_fail(struct ir *ir, int code, const char *format, ...) {
     return IR_NOTHING;
 }
 
+void ir_note(struct ir *ir, const char *format, ...) {
+    char line[256];
+    int at = ir->about ? snprintf(line, sizeof line - 1, "%.64s ", ir->about) : 0;
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line + at, sizeof line - 1 - (size_t)at, format, args);
+    va_end(args);
+    const size_t n = strlen(line);
+    line[n] = '\n';
+    line[n + 1] = 0;
+    if (strstr(ir->notes, line) || n + 1 >= sizeof ir->notes - ir->n_notes) return;
+    memcpy(ir->notes + ir->n_notes, line, n + 2);
+    ir->n_notes += n + 1;
+}
+
+struct ir_mark ir_mark_of(const struct ir *ir) {
+    return (struct ir_mark){ir->n_nodes,    ir->n_ranges, ir->n_bytes,     ir->n_rules, ir->json_char,
+                            ir->json_value, ir->json_ws,  ir->json_number, ir->n_notes};
+}
+
+void ir_go_back(struct ir *ir, const struct ir_mark *mark) {
+    assert(mark->n_nodes <= ir->n_nodes && mark->n_rules <= ir->n_rules);
+    ir->n_nodes = mark->n_nodes;
+    ir->n_ranges = mark->n_ranges;
+    ir->n_bytes = mark->n_bytes;
+    ir->n_rules = mark->n_rules;
+    ir->json_char = mark->json_char;
+    ir->json_value = mark->json_value;
+    ir->json_ws = mark->json_ws;
+    ir->json_number = mark->json_number;
+    ir->n_notes = mark->n_notes;
+    ir->notes[ir->n_notes] = 0;
+    ir->rc = 0;
+}
+
 uint32_t ir_no_memory(struct ir *ir) {
     if (!ir->rc) ir->rc = rod_fail_no_memory(ir->err);
     return IR_NOTHING;

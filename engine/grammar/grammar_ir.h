@@ -30,6 +30,9 @@ struct ir {
     uint32_t n_nodes, n_ranges, n_bytes, n_rules;
     uint32_t cap_nodes, cap_ranges, cap_bytes, cap_rules;
     uint32_t json_char, json_value, json_ws, json_number; /* rules made once on demand; 0 = not yet */
+    char notes[2048];                                     /* what the text asks for and is not held: lines */
+    const char *about;                                    /* what notes begin with; NULL: nothing */
+    size_t n_notes;
     int rc;
     struct rod_error *err;
 };
@@ -43,6 +46,17 @@ uint32_t ir_fail(struct ir *ir, int code, const char *format, ...) __attribute__
 
 uint32_t ir_no_memory(struct ir *ir);
 
+/* A line for the notes; past their room, and if it stands there already, nothing. */
+void ir_note(struct ir *ir, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* How far an ir is, to go back to: nothing that was made since may be named any more. A failure is forgotten. */
+struct ir_mark {
+    uint32_t n_nodes, n_ranges, n_bytes, n_rules, json_char, json_value, json_ws, json_number;
+    size_t n_notes;
+};
+struct ir_mark ir_mark_of(const struct ir *ir);
+void ir_go_back(struct ir *ir, const struct ir_mark *mark);
+
 uint32_t ir_bytes(struct ir *ir, const char *bytes, size_t n);
 uint32_t ir_text(struct ir *ir, const char *text);
 uint32_t ir_set(struct ir *ir, const struct ir_range *ranges, size_t n);
@@ -54,11 +68,8 @@ uint32_t ir_opt(struct ir *ir, uint32_t a);
 uint32_t ir_ref(struct ir *ir, uint32_t rule);
 uint32_t ir_rule(struct ir *ir); /* a new rule that matches nothing yet */
 
-/* grammar_regex.c. json: as it stands inside a JSON string, with escapes, and found anywhere in it (JSON Schema's
- * meaning); else the whole text matches. */
-uint32_t ir_regex(struct ir *ir, const char *pattern, size_t len, bool json);
-/* A character of the set (sorted, apart), inside a JSON string if json. */
-uint32_t ir_chars(struct ir *ir, const struct ir_range *ranges, size_t n, bool json);
+/* grammar_regex.c. anywhere: found anywhere in the text (JSON Schema's meaning); else the whole text matches. */
+uint32_t ir_regex(struct ir *ir, const char *pattern, size_t len, bool anywhere);
 
 /* grammar_ebnf.c: fills rule 0 */
 void ir_ebnf(struct ir *ir, const char *text, size_t len);
@@ -71,17 +82,24 @@ uint32_t ir_json_char(struct ir *ir); /* one character in a string */
 uint32_t ir_json_string(struct ir *ir, uint32_t min, uint32_t max);
 uint32_t ir_json_ws(struct ir *ir); /* white space between tokens, bounded */
 uint32_t ir_json_number(struct ir *ir, bool integer);
-uint32_t ir_json_multiple(struct ir *ir, uint32_t m); /* a whole multiple of m, 1..1000 */
-uint32_t ir_json_value(struct ir *ir);                /* any */
-uint32_t ir_json_object(struct ir *ir);               /* any */
+/* A whole multiple of m, 1..1000; all: zero and negative ones, too. */
+uint32_t ir_json_multiple(struct ir *ir, uint32_t m, bool all);
+uint32_t ir_json_value(struct ir *ir);  /* any */
+uint32_t ir_json_object(struct ir *ir); /* any */
 uint32_t ir_json_array(struct ir *ir, uint32_t item, uint32_t min, uint32_t max);
 /* A number between the bounds, in plain digits. Bounds: sign, digits, point, digits; NULL = none. strict: the bound
  * itself is outside. */
 uint32_t ir_json_between(struct ir *ir, bool integer, const char *low, bool low_strict, const char *high,
                          bool high_strict);
 
-/* grammar_schema.c: fill rule 0 */
-void ir_schema(struct ir *ir, const char *text, size_t len);
+/* grammar_text.c: texts of a node as they stand inside a JSON string, with escapes; and those of min..max characters
+ * alone. The latter takes regexes and fails with "is too complex" where no rule can be made of them. */
+uint32_t ir_escaped(struct ir *ir, uint32_t node);
+uint32_t ir_limited(struct ir *ir, uint32_t node, uint32_t min, uint32_t max);
+
+/* grammar_schema.c: fill rule 0. weaken: a keyword that cannot be honoured is left out and noted, and a schema that has
+ * none at fault is any JSON value; so only what is no JSON fails. */
+void ir_schema(struct ir *ir, const char *text, size_t len, bool weaken);
 void ir_choice(struct ir *ir, const char *text, size_t len); /* a JSON array of strings */
 
 #endif

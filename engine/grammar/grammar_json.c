@@ -76,7 +76,7 @@ uint32_t ir_json_number(struct ir *ir, bool integer) {
  * bounded: up to INT_DIGITS, less where a grammar would become too large, 6 for 1000. */
 enum { MULTIPLE_RULES = 4000 };
 
-uint32_t ir_json_multiple(struct ir *ir, uint32_t m) {
+uint32_t ir_json_multiple(struct ir *ir, uint32_t m, bool all) {
     const uint32_t first = ir->n_rules;
     const uint32_t last = (MULTIPLE_RULES / m < INT_DIGITS - 1) ? MULTIPLE_RULES / m + 1 : INT_DIGITS - 1;
     bool *met = calloc((last + 1) * m, sizeof *met); /* a remainder that so many digits can have */
@@ -99,6 +99,7 @@ uint32_t ir_json_multiple(struct ir *ir, uint32_t m) {
         if (!ir->rc) ir->rules[first + i] = out;
     }
     free(met);
+    if (!all) return start;
     return ir_alt(ir, ir_text(ir, "0"), ir_cat(ir, ir_opt(ir, ir_text(ir, "-")), start));
 }
 

@@ -16,7 +16,7 @@ enum { MAX_NESTING = 64, MAX_RANGES = 256, MAX_REPEAT = 65535 };
 struct regex {
     struct ir *ir;
     const char *at, *begin, *end;
-    bool json;
+    bool anywhere;
     int depth;
 };
 
@@ -97,39 +97,7 @@ static bool set_shorthand(struct regex *x, struct set *s, char c) {
     return true;
 }
 
-/* Characters that a JSON string says with an escape. */
-static uint32_t regex_json_escaped(struct ir *ir, uint32_t c) {
-    static const char codes[] = "\"\"\\\\\bb\ff\nn\rr\tt";
-    char text[8];
-    for (size_t i = 0; i + 1 < sizeof codes; i += 2)
-        if (c == (unsigned char)codes[i]) return ir_bytes(ir, (char[]){'\\', codes[i + 1]}, 2);
-    snprintf(text, sizeof text, "\\u%04x", c);
-    return ir_text(ir, text);
-}
-
-static bool regex_needs_escape(uint32_t c) { return c < 0x20 || c == '"' || c == '\\'; }
-
-uint32_t ir_chars(struct ir *ir, const struct ir_range *ranges, size_t n, bool json) {
-    if (!json) return ir_set(ir, ranges, n);
-    struct ir_range plain[MAX_RANGES + 40]; /* each escaped character cuts one in two */
-    size_t n_plain = 0;
-    uint32_t out = IR_NOTHING;
-    for (size_t i = 0; i < n && i < MAX_RANGES; i++) {
-        uint32_t next = ranges[i].lo;
-        for (uint32_t c = next; c <= ranges[i].hi && c <= '\\'; c++) {
-            if (!regex_needs_escape(c)) continue;
-            if (c > next) plain[n_plain++] = (struct ir_range){next, c - 1};
-            out = ir_alt(ir, out, regex_json_escaped(ir, c));
-            next = c + 1;
-        }
-        if (next <= ranges[i].hi) plain[n_plain++] = (struct ir_range){next, ranges[i].hi};
-    }
-    return ir_alt(ir, ir_set(ir, plain, n_plain), out);
-}
-
-static uint32_t regex_one_char(struct regex *x, uint32_t c) {
-    return ir_chars(x->ir, &(struct ir_range){c, c}, 1, x->json);
-}
+static uint32_t regex_one_char(struct regex *x, uint32_t c) { return ir_char(x->ir, c, c); }
 
 /* ---- characters and classes ---- */
 
@@ -232,12 +200,12 @@ static uint32_t regex_parse_class(struct regex *x) {
     x->at++;
     if (negated) set_negate(x, &s, s.ascii ? 0x7f : 0x10ffff);
     set_sort(&s);
-    return ir_chars(x->ir, s.r, s.n, x->json);
+    return ir_set(x->ir, s.r, s.n);
 }
 
 static uint32_t regex_any_but_newline(struct regex *x) {
     static const struct ir_range set[] = {{0, 9}, {11, 12}, {14, 0x2027}, {0x202a, 0x10ffff}};
-    return ir_chars(x->ir, set, 4, x->json);
+    return ir_set(x->ir, set, 4);
 }
 
 /* ---- expressions ---- */
@@ -291,7 +259,7 @@ static uint32_t regex_parse_atom(struct regex *x) {
         if (set_shorthand(x, &s, *x->at)) {
             x->at++;
             set_sort(&s);
-            return ir_chars(x->ir, s.r, s.n, x->json);
+            return ir_set(x->ir, s.r, s.n);
         }
         return regex_read_escape(x, &c) ? regex_one_char(x, c) : (uint32_t)IR_NOTHING;
     }
@@ -349,10 +317,7 @@ static uint32_t regex_parse_repeated(struct regex *x) {
     return atom;
 }
 
-static uint32_t regex_anything(struct regex *x) {
-    uint32_t c = x->json ? ir_json_char(x->ir) : ir_char(x->ir, 0, 0x10ffff);
-    return ir_rep(x->ir, c, 0, IR_NO_LIMIT);
-}
+static uint32_t regex_anything(struct regex *x) { return ir_rep(x->ir, ir_char(x->ir, 0, 0x10ffff), 0, IR_NO_LIMIT); }
 
 /* One alternative; at the top its anchors say whether text may come before and after. */
 static uint32_t regex_parse_sequence(struct regex *x, bool top) {
@@ -366,8 +331,8 @@ static uint32_t regex_parse_sequence(struct regex *x, bool top) {
         }
         out = ir_cat(x->ir, out, regex_parse_repeated(x));
     }
-    if (top && x->json && !begins) out = ir_cat(x->ir, regex_anything(x), out);
-    if (top && x->json && !ends) out = ir_cat(x->ir, out, regex_anything(x));
+    if (top && x->anywhere && !begins) out = ir_cat(x->ir, regex_anything(x), out);
+    if (top && x->anywhere && !ends) out = ir_cat(x->ir, out, regex_anything(x));
     return out;
 }
 
@@ -380,8 +345,8 @@ static uint32_t regex_parse_alternatives(struct regex *x, bool top) {
     return out;
 }
 
-uint32_t ir_regex(struct ir *ir, const char *pattern, size_t len, bool json) {
-    struct regex x = {.ir = ir, .at = pattern, .begin = pattern, .end = pattern + len, .json = json};
+uint32_t ir_regex(struct ir *ir, const char *pattern, size_t len, bool anywhere) {
+    struct regex x = {.ir = ir, .at = pattern, .begin = pattern, .end = pattern + len, .anywhere = anywhere};
     if (utf8_check(pattern, len) != len || memchr(pattern, 0, len))
         return ir_fail(ir, ROD_EINVALID, "has a pattern that is not UTF-8 text");
     uint32_t out = regex_parse_alternatives(&x, true);

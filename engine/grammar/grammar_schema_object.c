@@ -1,0 +1,247 @@
+/* grammar_schema_object.c - objects: their listed properties in the schema's order, and keys beyond these.
+ *
+ * Where a schema leaves freedom the grammar takes the plain reading: without additionalProperties there are none but
+ * the listed (any, if none is listed), and beside patternProperties none but those. */
+#include "grammar_schema.h"
+#include "engine/base/utf8.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Keys in plain characters from here on that are none of the names: of those, names[0..n) begin as the key did so far,
+ * and have `at` bytes of that. */
+static uint32_t object_other_keys(struct schema *s, const char **names, size_t n, size_t at) {
+    struct ir *ir = s->ir;
+    static const struct ir_range plain[] = {{0x20, 0x21}, {0x23, 0x5b}, {0x5d, 0x10ffff}};
+    bool ends = false;
+    uint32_t taken[64], out = IR_NOTHING;
+    size_t n_taken = 0;
+    if (at > 128 || n > 512) return schema_refuse(s, "additionalProperties", " beside too many or too long names");
+    for (size_t i = 0; i < n && !ir->rc; i++) {
+        size_t n_bytes;
+        if (!names[i][at]) {
+            ends = true;
+            continue;
+        }
+        uint32_t c = utf8_decode(names[i] + at, &n_bytes);
+        bool seen = false;
+        for (size_t k = 0; k < n_taken; k++) seen = seen || taken[k] == c;
+        if (seen) continue;
+        if (n_taken == 64) return schema_refuse(s, "additionalProperties", " beside too many names");
+        taken[n_taken++] = c;
+        const char **same = malloc(n * sizeof *same);
+        if (!same) return ir_no_memory(ir);
+        size_t n_same = 0;
+        for (size_t k = i; k < n; k++)
+            if (strncmp(names[k] + at, names[i] + at, n_bytes) == 0) same[n_same++] = names[k];
+        bool in_plain = c >= 0x20 && c != '"' && c != '\\';
+        if (in_plain)
+            out = ir_alt(ir, out, ir_cat(ir, ir_char(ir, c, c), object_other_keys(s, same, n_same, at + n_bytes)));
+        free(same);
+    }
+    /* Any other character, and then what one likes. */
+    struct ir_range rest[3 + 64];
+    size_t n_rest = 0;
+    for (size_t i = 0; i < 3; i++) {
+        uint32_t next = plain[i].lo;
+        for (;;) {
+            uint32_t cut = UINT32_MAX;
+            for (size_t k = 0; k < n_taken; k++)
+                if (taken[k] >= next && taken[k] <= plain[i].hi && taken[k] < cut) cut = taken[k];
+            uint32_t hi = cut == UINT32_MAX ? plain[i].hi : cut - 1;
+            if (hi >= next && hi != UINT32_MAX) rest[n_rest++] = (struct ir_range){next, hi};
+            if (cut == UINT32_MAX || cut == plain[i].hi) break;
+            next = cut + 1;
+        }
+    }
+    uint32_t tail = ir_rep(ir, ir_set(ir, plain, 3), 0, IR_NO_LIMIT);
+    out = ir_alt(ir, out, ir_cat(ir, ir_set(ir, rest, n_rest), tail));
+    return ends ? out : ir_alt(ir, out, IR_EMPTY_NODE);
+}
+
+/* Keys by a schema of names: strings as they are written. */
+static uint32_t object_named_keys(struct schema *s, const json_t *names) {
+    json_t *strings = json_pack("{s:s}", "type", "string");
+    if (!strings || json_array_append_new(s->made, strings)) return ir_no_memory(s->ir);
+    const json_t *joined = schema_join(s, names, strings);
+    return joined ? schema_any(s, joined) : (uint32_t)IR_NOTHING;
+}
+
+static uint32_t object_quoted(struct ir *ir, uint32_t key) {
+    uint32_t quote = ir_text(ir, "\"");
+    return ir_cat(ir, ir_cat(ir, quote, key), quote);
+}
+
+static uint32_t object_member(struct schema *s, uint32_t key, uint32_t colon, const json_t *value) {
+    return schema_rule_with(s, ir_cat(s->ir, ir_cat(s->ir, key, colon), schema_any(s, value)));
+}
+
+/* Members by a pattern of their keys. */
+static uint32_t object_pattern_members(struct schema *s, const json_t *schema, const json_t *patterns, uint32_t colon) {
+    const char *pattern;
+    json_t *value;
+    uint32_t out = IR_NOTHING;
+    if (!json_is_object(patterns)) return schema_refuse(s, "patternProperties", ", which must be an object");
+    if (json_object_size(patterns) > 1 || json_object_size(json_object_get(schema, "properties")) ||
+        json_object_get(schema, "propertyNames"))
+        return schema_refuse(s, "patternProperties",
+                             ", which is supported with one pattern and no properties beside it");
+    json_object_foreach((json_t *)patterns, pattern, value) {
+        const uint32_t key = ir_escaped(s->ir, ir_regex(s->ir, pattern, strlen(pattern), true));
+        if (s->ir->rc) return schema_refuse(s, "patternProperties", "");
+        out = object_member(s, object_quoted(s->ir, key), colon, value);
+    }
+    return out;
+}
+
+/* Members beyond the listed ones; IR_NOTHING where there may be none. */
+static uint32_t object_extra_member(struct schema *s, const json_t *schema, uint32_t colon) {
+    const json_t *properties = json_object_get(schema, "properties"),
+                 *names_of = json_object_get(schema, "propertyNames");
+    const json_t *additional = json_object_get(schema, "additionalProperties"),
+                 *patterns = json_object_get(schema, "patternProperties");
+    const size_t n = json_object_size(properties);
+    if (patterns && json_object_size(patterns)) return object_pattern_members(s, schema, patterns, colon);
+    if (!additional && n == 0) additional = json_true();
+    if (!additional || json_is_false(additional)) return IR_NOTHING;
+    if (names_of)
+        return n ? schema_refuse(s, "propertyNames", " beside properties")
+                 : object_member(s, object_named_keys(s, names_of), colon, additional);
+    const char **names = malloc((n + 1) * sizeof *names), *name;
+    json_t *unused;
+    size_t i = 0;
+    if (!names) return ir_no_memory(s->ir);
+    json_object_foreach((json_t *)properties, name, unused) names[i++] = name;
+    uint32_t key = object_other_keys(s, names, n, 0);
+    free(names);
+    return object_member(s, object_quoted(s->ir, key), colon, additional);
+}
+
+/* How many members there are beyond the listed ones, so that the bounds hold. Keys may come twice and count once then,
+ * so more than one extra member cannot be asked for. */
+static bool object_read_counts(struct schema *s, const json_t *schema, uint32_t extra, size_t n_required, uint32_t *min,
+                               uint32_t *max) {
+    const size_t n = json_object_size(json_object_get(schema, "properties"));
+    uint32_t least = 0, most = IR_NO_LIMIT;
+    if (!schema_read_count(s, schema, "minProperties", &least) || !schema_read_count(s, schema, "maxProperties", &most))
+        return false;
+    *min = 0;
+    *max = IR_NO_LIMIT;
+    if (least > n_required && (least > 1 || n > 0 || extra == IR_NOTHING)) {
+        schema_refuse(s, "minProperties",
+                      ", which is supported up to the number of required properties, or 1 without properties");
+        return false;
+    }
+    if (most != IR_NO_LIMIT && n > 0 && (most < n || extra != IR_NOTHING)) {
+        schema_refuse(s, "maxProperties",
+                      ", which beside properties is supported from their number on, without others");
+        return false;
+    }
+    if (least > n_required) *min = least;
+    if (n == 0) *max = most;
+    return true;
+}
+
+static bool object_check_required(struct schema *s, const json_t *required, const json_t *properties) {
+    size_t i;
+    const json_t *name;
+    if (required && !json_is_array(required)) {
+        schema_refuse(s, "required", ", which must be an array of names");
+        return false;
+    }
+    json_array_foreach(required, i, name) {
+        const char *text = json_string_value(name);
+        if (text && json_object_get(properties, text)) continue;
+        ir_fail(s->ir, ROD_EINVALID, "has the keyword required with %.60s, which properties does not have",
+                text ? text : "no string");
+        return false;
+    }
+    return true;
+}
+
+/* The names as keys: there may be as many as properties. NULL: no memory. */
+static json_t *object_required_set(const json_t *required) {
+    json_t *set = json_object();
+    size_t i;
+    const json_t *name;
+    json_array_foreach(required, i, name) {
+        if (!set || !json_object_set_new(set, json_string_value(name), json_true())) continue;
+        json_decref(set);
+        set = NULL;
+    }
+    return set;
+}
+
+/* Whether it is any object. */
+static bool object_is_free(const json_t *schema) {
+    static const char *const limits[] = {"patternProperties", "propertyNames", "minProperties", "maxProperties"};
+    const json_t *additional = json_object_get(schema, "additionalProperties");
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        if (json_object_get(schema, limits[i])) return false;
+    return json_object_size(json_object_get(schema, "properties")) == 0 && (!additional || json_is_true(additional));
+}
+
+/* Names that are listed are properties: each comes once, in their order, so the object ends. NULL: they are not listed,
+ * or there are bounds or properties beside them. */
+static const json_t *object_listed_names(struct schema *s, const json_t *schema) {
+    static const char *const beside[] = {"properties", "patternProperties", "required", "minProperties",
+                                         "maxProperties"};
+    const json_t *names = json_object_get(schema, "propertyNames"), *ref = json_object_get(names, "$ref"), *one,
+                 *additional = json_object_get(schema, "additionalProperties");
+    for (size_t i = 0; i < sizeof beside / sizeof *beside; i++)
+        if (json_object_get(schema, beside[i])) return NULL;
+    if (ref) names = schema_target(s, ref);
+    const json_t *list = json_object_get(names, "enum");
+    json_t *properties = list && !(additional && json_is_false(additional)) ? json_object() : NULL;
+    size_t i;
+    json_array_foreach(list, i, one) {
+        if (!properties || !json_is_string(one)) continue;
+        json_object_set(properties, json_string_value(one), additional ? (json_t *)additional : json_true());
+    }
+    json_t *out = properties && json_object_size(properties)
+                      ? json_pack("{s:O, s:b}", "properties", properties, "additionalProperties", 0)
+                      : NULL;
+    json_decref(properties);
+    if (out && json_array_append_new(s->made, out)) ir_no_memory(s->ir);
+    return s->ir->rc ? NULL : out;
+}
+
+/* From the last property back: what follows once a member has been written (after), and what may come first. */
+uint32_t schema_object(struct schema *s, const json_t *schema) {
+    struct ir *ir = s->ir;
+    const json_t *listed = object_listed_names(s, schema);
+    if (listed) schema = listed;
+    const json_t *properties = json_object_get(schema, "properties"), *required = json_object_get(schema, "required");
+    uint32_t min, max;
+    if (ir->rc) return IR_NOTHING;
+    if (properties && !json_is_object(properties)) return schema_refuse(s, "properties", ", which must be an object");
+    if (!object_check_required(s, required, properties)) return IR_NOTHING;
+    const size_t n = json_object_size(properties);
+    if (object_is_free(schema)) return ir_json_object(ir);
+    uint32_t ws = ir_json_ws(ir), close = ir_text(ir, "}"), comma = ir_cat(ir, ir_cat(ir, ws, ir_text(ir, ",")), ws);
+    uint32_t colon = ir_cat(ir, ir_cat(ir, ws, ir_text(ir, ":")), ws);
+    uint32_t extra = object_extra_member(s, schema, colon);
+    if (ir->rc || !object_read_counts(s, schema, extra, json_array_size(required), &min, &max)) return IR_NOTHING;
+    uint32_t more = ir_rep(ir, ir_cat(ir, comma, extra), 0, max == IR_NO_LIMIT || max == 0 ? max : max - 1);
+    uint32_t after = ir_cat(ir, ir_cat(ir, more, ws), close);
+    uint32_t first = ir_alt(ir, min ? (uint32_t)IR_NOTHING : close,
+                            max ? ir_cat(ir, ir_cat(ir, ws, extra), after) : (uint32_t)IR_NOTHING);
+    const char **names = malloc((n + 1) * sizeof *names), *name;
+    json_t *value, *needed = object_required_set(required);
+    size_t i = 0;
+    if (!names || !needed) ir_no_memory(ir);
+    if (!ir->rc) json_object_foreach((json_t *)properties, name, value) names[i++] = name;
+    for (i = n; i-- > 0 && !ir->rc;) {
+        json_t *key = json_string(names[i]);
+        uint32_t member = ir_cat(ir, schema_literal(s, key), colon);
+        json_decref(key);
+        member = schema_rule_with(s, ir_cat(ir, member, schema_any(s, json_object_get(properties, names[i]))));
+        bool optional = !json_object_get(needed, names[i]);
+        after = schema_rule_with(s, after);
+        first = ir_alt(ir, ir_cat(ir, ir_cat(ir, ws, member), after), optional ? first : (uint32_t)IR_NOTHING);
+        after = ir_alt(ir, ir_cat(ir, ir_cat(ir, comma, member), after), optional ? after : (uint32_t)IR_NOTHING);
+    }
+    free(names);
+    json_decref(needed);
+    return ir_cat(ir, ir_text(ir, "{"), first);
+}

@@ -1,0 +1,136 @@
+/* grammar_schema_string.c - strings: lengths, patterns, formats, and JSON inside a string. */
+#include "grammar_schema.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define YEAR "[1-9][0-9]{3}"
+#define LEAP "([1-9][0-9](0[48]|[2468][048]|[13579][26])|([2468][048]|[13579][26])00)"
+#define DATE                                                                                                           \
+    "(" YEAR "-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)|" LEAP "-02-29)"
+#define TIME  "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+#define OCTET "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+#define IPV4  OCTET "(\\." OCTET "){3}"
+#define IPV6  "([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}"
+#define LABEL "[a-z0-9]{1,10}(-[a-z0-9]{1,10}){0,2}"
+#define EMAIL "[A-Za-z0-9_%+-]{1,32}(\\.[A-Za-z0-9_%+-]{1,16}){0,3}@(" LABEL "\\.){1,3}[a-z]{2,12}"
+#define URI                                                                                                            \
+    "https?://(" LABEL "\\.){1,3}[a-z]{2,12}(:[1-9][0-9]{1,3})?(/[A-Za-z0-9._~-]{1,32}){0,8}/?"                        \
+    "(\\?[a-z0-9_]{1,16}=[A-Za-z0-9._~-]{0,32}(&[a-z0-9_]{1,16}=[A-Za-z0-9._~-]{0,32}){0,4})?"
+#define HEX4           "[0-9a-f]{4}"
+#define UUID(version)  "^[0-9a-f]{8}-" HEX4 "-" version "-" HEX4 "-[0-9a-f]{12}$"
+#define UUID_OF(digit) "^[0-9a-f]{8}-" HEX4 "-" digit "[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$"
+
+/* What is generated is valid; the grammar leaves out rarer forms. NULL: any text is of this format. A format that does
+ * not stand here is an annotation, as JSON Schema has it, and is noted. */
+static const struct {
+    const char *name, *pattern;
+} formats[] = {
+    {"date", "^" DATE "$"},
+    {"time", "^" TIME "$"},
+    {"date-time", "^" DATE "T" TIME "$"},
+    {"duration", "^P([1-9][0-9]{0,3}D(T[1-9][0-9]?H)?|T[1-9][0-9]{0,4}[HMS])$"},
+    {"uuid", UUID(HEX4)},
+    {"uuid1", UUID_OF("1")},
+    {"uuid3", UUID_OF("3")},
+    {"uuid4", UUID_OF("4")},
+    {"uuid5", UUID_OF("5")},
+    {"uuid6", UUID_OF("6")},
+    {"uuid7", UUID_OF("7")},
+    {"uuid8", UUID_OF("8")},
+    {"email", "^" EMAIL "$"},
+    {"idn-email", "^" EMAIL "$"},
+    {"name-email", "^[A-Z][a-z]{1,16}( [A-Z][a-z]{1,16}){0,3} <" EMAIL ">$"},
+    {"hostname", "^" LABEL "(\\." LABEL "){0,3}$"},
+    {"idn-hostname", "^" LABEL "(\\." LABEL "){0,3}$"},
+    {"ipv4", "^" IPV4 "$"},
+    {"ipv6", "^" IPV6 "$"},
+    {"ipvanyaddress", "^(" IPV4 "|" IPV6 ")$"},
+    {"ipv4network", "^" IPV4 "/32$"},
+    {"ipv6network", "^" IPV6 "/128$"},
+    {"ipvanynetwork", "^" IPV4 "/32$"},
+    {"ipv4interface", "^" IPV4 "/([1-9]|[12][0-9]|3[0-2])$"},
+    {"ipv6interface", "^" IPV6 "/([1-9][0-9]?|1[01][0-9]|12[0-8])$"},
+    {"ipvanyinterface", "^" IPV4 "/([1-9]|[12][0-9]|3[0-2])$"},
+    {"uri", "^" URI "$"},
+    {"iri", "^" URI "$"},
+    {"uri-reference", "^(" URI "|(/[A-Za-z0-9._~-]{1,32}){1,8})$"},
+    {"iri-reference", "^(" URI "|(/[A-Za-z0-9._~-]{1,32}){1,8})$"},
+    {"multi-host-uri", "^" URI "$"},
+    {"base64", "^([A-Za-z0-9+/]{4})*$"},
+    {"base64url", "^([A-Za-z0-9_-]{4})*$"},
+    {"regex", "^[A-Za-z0-9 _-]*$"},
+    {"color", "^#[0-9a-f]{6}$"},
+    {"json-pointer", "^(/[A-Za-z0-9._-]{1,32}){0,8}$"},
+    {"relative-json-pointer", "^(0|[1-9][0-9]{0,3})(#|(/[A-Za-z0-9._-]{1,32}){0,8})$"},
+    {"uri-template", "^" URI "$"},
+    {"path", NULL},
+    {"file-path", NULL},
+    {"directory-path", NULL},
+    {"binary", NULL},
+    {"password", NULL},
+    {"json-string", NULL},
+};
+enum { N_FORMATS = sizeof formats / sizeof *formats };
+
+static const char *format_pattern(struct schema *s, const json_t *schema) {
+    const json_t *format = json_object_get(schema, "format"), *encoding = json_object_get(schema, "contentEncoding");
+    const char *name = json_is_string(format)     ? json_string_value(format)
+                       : json_is_string(encoding) ? json_string_value(encoding)
+                                                  : "";
+    for (size_t i = 0; i < N_FORMATS; i++)
+        if (strcmp(name, formats[i].name) == 0) return formats[i].pattern;
+    if (*name)
+        ir_note(s->ir, "has the %s %.60s, which is not held", json_is_string(format) ? "format" : "contentEncoding",
+                name);
+    return NULL;
+}
+
+/* JSON as text; IR_NOTHING: the string is none. */
+static uint32_t string_of_json(struct schema *s, const json_t *schema) {
+    const json_t *media = json_object_get(schema, "contentMediaType"),
+                 *inner = json_object_get(schema, "contentSchema");
+    if (!json_is_string(media) || strcmp(json_string_value(media), "application/json") != 0 ||
+        json_object_get(schema, "contentEncoding"))
+        return IR_NOTHING;
+    return ir_escaped(s->ir, schema_rule_with(s, schema_any(s, inner ? inner : json_true())));
+}
+
+/* The keyword says which of two is at fault where they cannot be joined. */
+static uint32_t string_matching(struct schema *s, const char *keyword, const char *pattern, size_t len, uint32_t min,
+                                uint32_t max) {
+    struct ir *ir = s->ir;
+    uint32_t text = ir_regex(ir, pattern, len, true);
+    if (ir->rc && !s->fault[0]) snprintf(s->fault, sizeof s->fault, "%s", keyword);
+    if (!ir->rc) {
+        text = ir_limited(ir, text, min, max);
+        if (ir->rc == ROD_EINVALID) {
+            ir->rc = 0;
+            return schema_refuse(s, keyword, " beside lengths that it cannot be joined with");
+        }
+    }
+    const uint32_t quote = ir_text(ir, "\"");
+    return ir_cat(ir, ir_cat(ir, quote, ir_escaped(ir, text)), quote);
+}
+
+uint32_t schema_string(struct schema *s, const json_t *schema) {
+    const json_t *pattern = json_object_get(schema, "pattern"), *format = json_object_get(schema, "format");
+    uint32_t min = 0, max = IR_NO_LIMIT;
+    if (!schema_read_count(s, schema, "minLength", &min) || !schema_read_count(s, schema, "maxLength", &max))
+        return IR_NOTHING;
+    if (format && !json_is_string(format)) return schema_refuse(s, "format", ", which must be a string");
+    if (pattern && !json_is_string(pattern)) return schema_refuse(s, "pattern", ", which must be a string");
+    if (max < min) return IR_NOTHING;
+    const char *by_format = format_pattern(s, schema);
+    if (pattern && by_format) return schema_refuse(s, "pattern", " beside a format");
+    if (pattern)
+        return string_matching(s, "pattern", json_string_value(pattern), json_string_length(pattern), min, max);
+    if (by_format) return string_matching(s, "format", by_format, strlen(by_format), min, max);
+    if (min == 0 && max == IR_NO_LIMIT) {
+        const uint32_t json = string_of_json(s, schema);
+        if (s->ir->rc) return IR_NOTHING;
+        const uint32_t quote = ir_text(s->ir, "\"");
+        if (json != IR_NOTHING) return ir_cat(s->ir, ir_cat(s->ir, quote, json), quote);
+    }
+    return ir_json_string(s->ir, min, max);
+}
