@@ -115,7 +115,7 @@ void completion_free_all(struct server *server) {
 }
 
 int completion_log_fields(const struct completion *c, struct log_field *fields, int max) {
-    assert(max >= 10); /* all that follow */
+    assert(max >= 11); /* all that follow */
     uint64_t completion = 0;
     int n = 0;
     for (uint32_t i = 0; i < c->n_choices; i++) completion += c->choices[i].completion_tok;
@@ -138,6 +138,9 @@ int completion_log_fields(const struct completion *c, struct log_field *fields, 
     if (*c->session_id) {
         fields[n++] = log_number("version", (double)c->session_version);
         if (c->replayed) fields[n++] = log_truth("replayed", true);
+    }
+    if (!c->working && c->grammar && *rod_grammar_notes(c->grammar)) {
+        fields[n++] = log_words("weakened", rod_grammar_notes(c->grammar));
     }
     return n;
 }
