@@ -28,6 +28,7 @@ SERVER_OBJ := $(SERVER_SRC:%.c=$(BUILD)/%.o) $(BUILD)/openapi_json.o $(BUILD)/pa
 TEST_SRC   := $(wildcard tests/unit/*/test_*.c tests/backend/test_*.c tests/gpu/test_*.c)
 TEST_BIN   := $(TEST_SRC:%.c=$(BUILD)/%)
 FUZZ_SRC   := $(wildcard tests/fuzz/fuzz_*.c)
+API_BIN    := $(BUILD)/tests/api/protocol/schema_reads
 FUZZ_BIN   := $(FUZZ_SRC:%.c=$(BUILD)/%)
 FUZZ_SAN   := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -fsanitize-coverage=trace-pc
 
@@ -163,9 +164,9 @@ soak-gpu: deps # random lives on a GPU: SECONDS=480 SEED=n; slow kernels with DE
 	@mkdir -p $(RESULTS)
 	@RODIMUS_TEST_DEVICE=cuda RODIMUS_TEST_FULL=1 RODIMUS_TEST_SOAK_S=$(or $(SECONDS),480) RODIMUS_TEST_SEED=$(or $(SEED),$(shell date +%s)) \
 		RODIMUS_TEST_SOAK_JSON=$(RESULTS)/lives$(if $(DELAYS),-delays).json $(BUILD)/tests/backend/test_lives
-test-schemas: deps # structured output for 200 random schemas
-	@$(MAKE) --no-print-directory -j$(JOBS) all
-	@RODIMUS_TEST_SCHEMAS=200 tests/run $(BUILD) api -k random_schemas
+test-schemas: deps # structured output: 200 random schemas, types of pydantic from many seeds, the public test suite of JSON Schema
+	@$(MAKE) --no-print-directory -j$(JOBS) all api-programs
+	@RODIMUS_TEST_SCHEMAS=200 RODIMUS_TEST_SEEDS=20 tests/run $(BUILD) api -k "random_schemas or pydantic or schema_suite"
 bench: RESULTS ?= $(BUILD)/bench
 bench: deps # the engine's figures on this machine, as a table and as rows in RESULTS; FLAGS: --seconds S
 	@$(MAKE) --no-print-directory -j$(JOBS) all
@@ -209,7 +210,8 @@ test-gpu: deps # what needs a GPU
 test-clients: deps # the clients that are too large for every run: openapi-python-client, schemathesis, lm-evaluation-harness, agents' frameworks
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@tests/run $(BUILD) clients
-test-programs: $(TEST_BIN)
+test-programs: $(TEST_BIN) api-programs
+api-programs: $(API_BIN)
 gpu-objects: $(UNDER_TEST)
 	@mkdir -p $(BUILD)/tests/backend $(BUILD)/tests/gpu
 	@[ -z "$(CUDA_SO)" ] || for d in backend gpu; do ln -srf $(BUILD)/rodimus_cuda.so $(BUILD)/tests/$$d/; done
@@ -232,7 +234,7 @@ asan-api: SANITIZER = address -fno-omit-frame-pointer
 ubsan-api: SANITIZER = undefined -fno-sanitize-recover=all
 tsan-api: SANITIZER = thread
 asan-api ubsan-api tsan-api: deps # the API tests against a server under one of them
-	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/$(@:-api=) SAN="-fsanitize=$(SANITIZER)" all
+	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/$(@:-api=) SAN="-fsanitize=$(SANITIZER)" all api-programs
 	@rm -rf build/$(@:-api=)/api-logs build/$(@:-api=)/reports; tests/run build/$(@:-api=) api -v --durations=10 -k "$(SERVER_TESTS)"
 
 format: # the C and CUDA code, with clang-format 14, Debian 12's; another version may disagree with it
@@ -265,7 +267,7 @@ gpu-bundle: deps # build/gpu-bundle.tgz: the GPU's tests and benchmarks for a ma
 	@tar czf $(BUILD)/gpu-bundle.tgz -C $(BUILD)/away . && rm -rf $(BUILD)/away && ls -l $(BUILD)/gpu-bundle.tgz
 
 force:
-.PHONY: help bench gpu-bundle soak-gpu asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask bench-masked test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
+.PHONY: help api-programs bench gpu-bundle soak-gpu asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask bench-masked test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
--include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/masked.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d
+-include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(API_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/masked.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d

@@ -224,7 +224,7 @@ def test_openai_parse_with_a_pydantic_model(client):
 # ---- what is refused ----
 
 @pytest.mark.parametrize("fields, param, word", [
-    ({"response_format": schema_format({"type": "object", "properties": {"a": {"oneOf": [{}]}}})}, "response_format", "oneOf"),
+    ({"response_format": schema_format({"type": "object", "properties": {"a": {"oneOf": [{"type": "string"}, {"minLength": 2}]}}})}, "response_format", "oneOf"),
     ({"response_format": schema_format({"not": {}})}, "response_format", "not"),
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format", "schema"),
     ({"response_format": {"type": "xml"}}, "response_format", "type"),
