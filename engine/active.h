@@ -32,7 +32,9 @@ struct active_share {
 
 /* What prefix_use.c keeps. */
 struct active_cache {
-    uint64_t cached_tok;  /* tokens that were not read */
+    uint64_t cached_tok; /* tokens that were not read */
+    uint64_t
+        created_long_tok; /* of those behind the cached ones: between the breakpoint before and one held for long */
     uint64_t created_tok; /* tokens up to the last breakpoint whose state it left; 0 = none */
     uint64_t saved_tok;   /* those of the last prefix entry that it began from or left */
     bool cacheable;       /* it may leave prefix entries */

@@ -117,6 +117,7 @@ void end_finish(struct rod_engine *e, struct active *a, const struct verdict *v)
     pub->prompt_tok = a->base + a->n_prompt;
     pub->cached_tok = a->base + a->cache.cached_tok;
     if (a->cache.created_tok) pub->created_tok = a->cache.created_tok - a->cache.cached_tok;
+    pub->created_long_tok = a->cache.created_long_tok;
     pub->completion_tok = a->n_generated;
     const uint64_t now_ns = clock_now_ns();
     end_set_times(pub, a, now_ns);

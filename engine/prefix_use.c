@@ -232,6 +232,8 @@ static int prefix_use_save_entry(struct rod_engine *e, struct active *a, const i
         prefix_drop(e->prefixes, entry);
     } else {
         a->cache.saved_tok = n;
+        if (hold_ns >= ROD_LONG_HOLD_NS)
+            a->cache.created_long_tok += n - (a->cache.created_tok ? a->cache.created_tok : a->cache.cached_tok);
         if (hold_ns) a->cache.created_tok = n;
         if (at_once)
             prefix_fill(e->prefixes, entry, image);

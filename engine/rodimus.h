@@ -340,6 +340,7 @@ struct rod_turn {
 /* A place in the prompt at which the client wants the state to be kept: the prefix cache keeps it at the last multiple
  * of chunk_tok up to there, whatever it costs, and holds it for ttl_ns behind its last use. */
 enum { ROD_MAX_BREAKPOINTS = 4 };
+#define ROD_LONG_HOLD_NS ((uint64_t)3600 * 1000000000)
 struct rod_breakpoint {
     size_t at;
     uint64_t ttl_ns;
@@ -442,9 +443,10 @@ struct rod_event {
     int32_t stop_id;                                 /* matched stop id or end token, else -1 */
     uint64_t prompt_tok, completion_tok, cached_tok; /* completion_tok = tokens reported: without the end token;
                                                         prompt_tok with those of a state, which are cached_tok */
-    uint64_t created_tok;    /* behind the cached ones, up to the last breakpoint whose state was kept */
-    struct rod_state *state; /* of keep_state, unless cancelled: freed with the event, or set to NULL and kept */
-    char session[129];       /* of a turn, unless cancelled; else "" */
+    uint64_t created_tok;      /* behind the cached ones, up to the last breakpoint whose state was kept */
+    uint64_t created_long_tok; /* of these: behind the breakpoint before, up to one of at least ROD_LONG_HOLD_NS */
+    struct rod_state *state;   /* of keep_state, unless cancelled: freed with the event, or set to NULL and kept */
+    char session[129];         /* of a turn, unless cancelled; else "" */
     uint64_t session_version;
     bool replayed; /* an answer given before, to the same idempotency key */
     char *label;   /* in the first event of such an answer: its turn's, or NULL; part of the event's memory */

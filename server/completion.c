@@ -513,6 +513,7 @@ static void take_finish(struct completion *c, struct completion_choice *choice, 
     if (choice->index % c->request.n == 0) {
         c->usage.cached_tok += e->cached_tok;
         c->usage.created_tok += e->created_tok;
+        c->usage.created_long_tok += e->created_long_tok;
     }
     if (*e->session) {
         const struct openai_response *r = &c->request.response;

@@ -6,8 +6,8 @@
 /* A choice's opening comes with its first token and does not count it. */
 void completion_push_chunk(struct completion *c, const struct completion_choice *choice,
                            const struct openai_choice *shown) {
-    struct openai_usage usage = {c->prompts[choice->prompt].n_ids, choice->role_sent ? choice->completion_tok : 0, 0,
-                                 0};
+    struct openai_usage usage = {.prompt_tok = c->prompts[choice->prompt].n_ids,
+                                 .completion_tok = choice->role_sent ? choice->completion_tok : 0};
     if (*c->session_id) usage = c->usage;
     sse_begin(&c->frame);
     openai_render_chunk(&c->frame, c->kind, &c->prefix, shown, c->request.continuous_usage ? &usage : NULL,

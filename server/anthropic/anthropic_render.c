@@ -8,12 +8,14 @@
 /* Of a message that has begun nothing is known but its prompt. Tokens from and for a cache are not among the
  * input_tokens. */
 static void put_usage(struct buf *out, const struct openai_usage *u, bool finished) {
-    assert(u->cached_tok + u->created_tok <= u->prompt_tok);
+    assert(u->cached_tok + u->created_tok <= u->prompt_tok && u->created_long_tok <= u->created_tok);
     buf_addf(out,
              "\"usage\":{\"input_tokens\":%llu,\"cache_creation_input_tokens\":%llu,\"cache_read_input_tokens\":%llu,"
+             "\"cache_creation\":{\"ephemeral_5m_input_tokens\":%llu,\"ephemeral_1h_input_tokens\":%llu},"
              "\"output_tokens\":%llu}",
              (unsigned long long)(u->prompt_tok - u->cached_tok - u->created_tok), (unsigned long long)u->created_tok,
-             (unsigned long long)u->cached_tok, (unsigned long long)(finished ? u->completion_tok : 0));
+             (unsigned long long)u->cached_tok, (unsigned long long)(u->created_tok - u->created_long_tok),
+             (unsigned long long)u->created_long_tok, (unsigned long long)(finished ? u->completion_tok : 0));
 }
 
 /* "stop_reason":...,"stop_sequence":... */

@@ -247,7 +247,8 @@ void openai_render_offsets(struct buf *out, const char *text, size_t len, const 
 
 struct openai_usage {
     uint64_t prompt_tok, completion_tok, cached_tok;
-    uint64_t created_tok; /* behind the cached ones, up to the last place that cache_control has kept */
+    uint64_t created_tok;      /* behind the cached ones, up to the last place that cache_control has kept */
+    uint64_t created_long_tok; /* of these, those kept for an hour */
 };
 
 #define OPENAI_CALL_ID_BYTES 32

@@ -287,6 +287,19 @@ def test_a_message_says_what_it_created_and_what_it_read(server):
         settle(server)
 
 
+def test_a_message_says_how_long_what_it_created_is_kept(server):
+    long = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    system = [part(words(61, 120), **long), part(words(62, 120), **MARK)]
+    body = {"model": "tales", "max_tokens": 4, "temperature": 0, "system": system, "messages": [{"role": "user", "content": "Well?"}]}
+    usage = server.post("/v1/messages", body).json["usage"]
+    settle(server)
+    kept = usage["cache_creation"]
+    assert kept["ephemeral_1h_input_tokens"] >= 64 and kept["ephemeral_5m_input_tokens"] >= 64, usage
+    assert sum(kept.values()) == usage["cache_creation_input_tokens"], usage
+    again = server.post("/v1/messages", body).json["usage"]
+    assert sum(again["cache_creation"].values()) == 0 and again["cache_read_input_tokens"] >= sum(kept.values()), (usage, again)
+
+
 def test_at_most_four_places_are_kept(server):
     five = [part("a", **MARK) for _ in range(5)]
     chat_fault = server.post("/v1/chat/completions", {"messages": user(five)})

@@ -175,7 +175,7 @@ static void chat_logprobs_hold_bytes(void **state) {
 static void chat_chunks_are_role_then_content_then_finish(void **state) {
     (void)state;
     struct buf b = {0}, prefix = {0};
-    struct openai_usage usage = {5, 2, 1, 0};
+    struct openai_usage usage = {.prompt_tok = 5, .completion_tok = 2, .cached_tok = 1};
     struct openai_choice c = {.role = true, .text = "", .stop_id = -1};
     openai_render_prefix(&prefix, OPENAI_CHAT, true, "i", 12, "m", "fp");
     openai_render_chunk(&b, OPENAI_CHAT, &prefix, &c, NULL, false);
@@ -206,7 +206,7 @@ static void whole_answers_hold_all_choices(void **state) {
     struct buf b = {0}, prefix = {0}, ids = {0}, prompt = {0};
     buf_puts(&ids, "1,2");
     buf_puts(&prompt, "7");
-    struct openai_usage usage = {1, 4, 0, 0};
+    struct openai_usage usage = {.prompt_tok = 1, .completion_tok = 4};
     struct openai_choice c[2] = {{.index = 0,
                                   .text = "a",
                                   .text_len = 1,
@@ -247,7 +247,7 @@ static void an_answer_with_a_part_that_was_cut_short_has_failed(void **state) {
     } parts[] = {{"prefix", &prefix, true},         {"tokens", &l.tokens, true},       {"values", &l.values, false},
                  {"tops", &l.tops, false},          {"offsets", &l.offsets, false},    {"ids", &ids, true},
                  {"prompt_ids", &prompt_ids, true}, {"prompt_logprobs", &scores, true}};
-    const struct openai_usage usage = {1, 1, 0, 0};
+    const struct openai_usage usage = {.prompt_tok = 1, .completion_tok = 1};
     const struct openai_choice c = {.text = "",
                                     .stop_id = -1,
                                     .logprobs = &l,

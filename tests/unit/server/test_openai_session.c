@@ -240,7 +240,7 @@ static const char *text_at(const json_t *root, const char *name) {
 static void an_answer_says_again_what_was_asked(void **state) {
     (void)state;
     struct openai_request r;
-    const struct openai_usage usage = {30, 4, 20, 0};
+    const struct openai_usage usage = {.prompt_tok = 30, .completion_tok = 4, .cached_tok = 20};
     accept(OPENAI_RESPONSE,
            "{\"input\": \"x\", \"metadata\": {\"k\\\"\": \"v\\n\"}, \"instructions\": \"say \\u0000 \\\"\"}", NULL,
            NULL, &r);
@@ -294,7 +294,7 @@ static void a_stream_numbers_its_events(void **state) {
                                        "error"};
     struct openai_request r;
     struct openai_error err;
-    const struct openai_usage usage = {1, 2, 0, 0};
+    const struct openai_usage usage = {.prompt_tok = 1, .completion_tok = 2};
     accept(OPENAI_RESPONSE, "{\"input\": \"x\"}", NULL, NULL, &r);
     const struct openai_response_view v = view_of(&r, &usage);
     struct buf out = {0};
