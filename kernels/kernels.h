@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { CPU_PANEL = 32, CPU_CHUNK = 64 };
+enum { CPU_PANEL = 32, CPU_CHUNK = 64, CPU_MAX_STEPS = 16 };
 
 enum cpu_dtype { CPU_F32, CPU_F16, CPU_BF16 };
 
@@ -50,6 +50,12 @@ struct cpu_ahead {
     uint32_t n, next;
 };
 
+/* One token of the recurrence: rows of M (q, k with i, log_alpha) and of all channels (u, o). */
+struct cpu_token {
+    const float *q, *k, *log_alpha, *u;
+    float *o; /* NULL: nothing is read out, and q may be NULL */
+};
+
 struct cpu_ops {
     const char *isa;
     /* y[r, o] = base[r, o] + sum_c W[o, c] x[r, c] for the rows o of panels [p0, p1); base NULL = 0, may be y.
@@ -72,6 +78,10 @@ struct cpu_ops {
      * [E / 32][M][32]. Bytes: S read and written once. Order: m ascending. Twin ref_gla. */
     void (*gla_step)(uint32_t M, const float *q, const float *k, const float *log_alpha, const float *u, uint32_t e0,
                      uint32_t e1, float *S, float *o);
+    /* The same for n <= CPU_MAX_STEPS tokens in turn. S becomes what the first n_kept of them leave; the others are
+     * applied beside it, for their outputs. Bytes: S read once, written if n_kept. The bits of gla_step. */
+    void (*gla_steps)(uint32_t M, const struct cpu_token *tok, uint32_t n, uint32_t n_kept, uint32_t e0, uint32_t e1,
+                      float *S);
     /* Chunkwise form, first part, once a chunk of n <= 64 tokens: from q, k (with i), log_alpha [n, ld] the running
      * sums b [n, ld] (double), q_in = q exp(b_t) [n, ld], k_out = k exp(b_n - b_i) transposed [M, 64], decay [M] =
      * exp(b_n). */

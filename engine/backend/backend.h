@@ -15,16 +15,24 @@
 struct model;
 struct backend;
 
+enum { BACKEND_MAX_DRAFTS = 7 };
+
 /* One session's rows of a step: tokens tok[0..n_tok) at absolute positions pos.. are read into the slot's state.
  * Logits are produced for the last n_out tokens (0 = none; 1 for a decode row or the end of a prompt; all for a prompt
  * that is scored). prompt: they are a prompt's, or its last one, alone, may be taken for a decode row (n_tok and n_out
- * 1), whose sums a device may add in another order. */
+ * 1), whose sums a device may add in another order.
+ * Not prompt, and more than one token: those behind the first are drafts, up to BACKEND_MAX_DRAFTS, and n_out is n_tok.
+ * Each row's logits have the bits that single steps give; the slot's state is that after the first token, until
+ * slot_accept. */
 struct backend_segment {
     uint32_t slot, n_tok, n_out;
     uint64_t pos;
     const int32_t *tok;
     bool prompt;
 };
+static inline uint32_t backend_segment_drafts(const struct backend_segment *seg) {
+    return seg->prompt ? 0 : seg->n_tok - 1;
+}
 
 /* How a device chooses a slot's tokens: sampler.h's order and meaning. What is pointed to is copied. A slot's tokens
  * before its first output are the prompt that the penalties count. */
@@ -126,6 +134,9 @@ struct backend_ops {
      * device fault. Not while a launched step is on its way. */
     int (*forward)(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                    struct rod_error *err);
+    /* After a forward in which the slot's segment had drafts, and before anything else of the slot: the first n of them
+     * are read, too. Again with a larger n, if more are. NULL where a device cannot: then no segment has drafts. */
+    void (*slot_accept)(struct backend *be, uint32_t slot, uint32_t n);
     /* Sampling on the device, and steps launched ahead; all NULL where the host samples. Before a prompt, in a
      * slot that has the state before it: how the slot's tokens are chosen from now on. In order with the steps launched
      * before it and after it. */

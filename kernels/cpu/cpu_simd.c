@@ -382,32 +382,63 @@ static void simd_gates(uint32_t M, float k_eps, float *q, float *k, const float 
 
 /* ---- the recurrence ---- */
 
+enum { GROUP = 64 }; /* rows of S at a time: their decays once for all channels */
+
+/* Rows [0, n) of a panel's tile for one token: to = alpha from + k u, and with out o += q to, or o = q to if first. */
+INLINE void gla_panel(const bool out, uint32_t n, const float *alpha, const float *q, const float *k, const float *u,
+                      bool first, const float *from, float *to, float *o) {
+    vf ue[NV], sum[NV];
+#pragma GCC unroll 16
+    for (int v = 0; v < NV; v++) {
+        ue[v] = load(u + v * LANES);
+        sum[v] = out && !first ? load(o + v * LANES) : (vf){0};
+    }
+    for (uint32_t m = 0; m < n; m++, from += CPU_PANEL, to += CPU_PANEL) {
+        float km = k[m], qm = out ? q[m] : 0, am = alpha[m];
+#pragma GCC unroll 16
+        for (int v = 0; v < NV; v++) {
+            vf s = load(from + v * LANES) * am + ue[v] * km;
+            store(to + v * LANES, s);
+            if (out) sum[v] += s * qm;
+        }
+    }
+    if (!out) return;
+#pragma GCC unroll 16
+    for (int v = 0; v < NV; v++) store(o + v * LANES, sum[v]);
+}
+
 static void gla_step(uint32_t M, const float *q, const float *k, const float *log_alpha, const float *u, uint32_t e0,
                      uint32_t e1, float *S, float *o) {
-    enum { GROUP = 64 };
     float alpha[GROUP];
-    for (uint32_t m0 = 0; m0 < M; m0 += GROUP) { /* GROUP rows at a time: their decays once for all channels */
+    for (uint32_t m0 = 0; m0 < M; m0 += GROUP) {
         uint32_t n = M - m0 < GROUP ? M - m0 : GROUP;
         for (uint32_t m = 0; m < n; m += LANES) store(alpha + m, vexp(load(log_alpha + m0 + m)));
         for (uint32_t e = e0; e < e1; e += CPU_PANEL) {
             float *Se = S + (size_t)e * M + (size_t)m0 * CPU_PANEL;
-            vf ue[NV], sum[NV];
-#pragma GCC unroll 16
-            for (int v = 0; v < NV; v++) {
-                ue[v] = load(u + e + v * LANES);
-                sum[v] = m0 ? load(o + e + v * LANES) : (vf){0};
+            gla_panel(true, n, alpha, q + m0, k + m0, u + e, m0 == 0, Se, Se, o + e);
+        }
+    }
+}
+
+static void gla_steps(uint32_t M, const struct cpu_token *tok, uint32_t n, uint32_t n_kept, uint32_t e0, uint32_t e1,
+                      float *S) {
+    float alpha[CPU_MAX_STEPS][GROUP], tile[GROUP * CPU_PANEL];
+    for (uint32_t m0 = 0; m0 < M; m0 += GROUP) {
+        const uint32_t n_m = M - m0 < GROUP ? M - m0 : GROUP;
+        for (uint32_t t = 0; t < n; t++)
+            for (uint32_t m = 0; m < n_m; m += LANES) store(alpha[t] + m, vexp(load(tok[t].log_alpha + m0 + m)));
+        for (uint32_t e = e0; e < e1; e += CPU_PANEL) {
+            float *Se = S + (size_t)e * M + (size_t)m0 * CPU_PANEL;
+            const float *from = Se;
+            for (uint32_t t = 0; t < n; t++) {
+                float *to = t < n_kept ? Se : tile;
+                if (tok[t].o)
+                    gla_panel(true, n_m, alpha[t], tok[t].q + m0, tok[t].k + m0, tok[t].u + e, m0 == 0, from, to,
+                              tok[t].o + e);
+                else
+                    gla_panel(false, n_m, alpha[t], NULL, tok[t].k + m0, tok[t].u + e, m0 == 0, from, to, NULL);
+                from = to;
             }
-            for (uint32_t m = 0; m < n; m++, Se += CPU_PANEL) {
-                float km = k[m0 + m], qm = q[m0 + m], am = alpha[m];
-#pragma GCC unroll 16
-                for (int v = 0; v < NV; v++) {
-                    vf s = load(Se + v * LANES) * am + ue[v] * km;
-                    store(Se + v * LANES, s);
-                    sum[v] += s * qm;
-                }
-            }
-#pragma GCC unroll 16
-            for (int v = 0; v < NV; v++) store(o + e + v * LANES, sum[v]);
         }
     }
 }
@@ -611,6 +642,7 @@ const struct cpu_ops CAT(cpu_ops_, ISA) = {
     .gate_u = gate_u,
     .gates = simd_gates,
     .gla_step = gla_step,
+    .gla_steps = gla_steps,
     .gla_chunk_decays = gla_chunk_decays,
     .gla_chunk_scores = gla_chunk_scores,
     .gla_chunk_apply = gla_chunk_apply,

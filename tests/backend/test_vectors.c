@@ -103,7 +103,7 @@ static void prompts_of_every_edge_length_end_in_the_right_logits(void **state) {
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths && lengths[i] <= b.golden->T; i++) {
             uint32_t T = lengths[i];
             backend_cpu.slot_zero(b.be, 0);
-            struct backend_segment segment = {.n_tok = T, .n_out = 1, .tok = b.golden->ids};
+            struct backend_segment segment = {.n_tok = T, .n_out = 1, .tok = b.golden->ids, .prompt = true};
             const float *row, *ref = b.golden->logits + (size_t)(T - 1) * V;
             struct rod_error err;
             assert_int_equal(backend_cpu.forward(b.be, &segment, 1, &row, &err), 0);

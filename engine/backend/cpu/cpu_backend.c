@@ -189,10 +189,12 @@ static void lay_out_slot(struct backend *be) {
     struct cpu_slot_layout *at = &be->at;
     at->S = 0;
     at->conv = at->S + (size_t)be->Ep * d->M;
-    at->k = at->conv + (size_t)d->K * be->Ep;
+    be->ring_conv = d->K + BACKEND_MAX_DRAFTS;
+    at->k = at->conv + (size_t)be->ring_conv * be->Ep;
     be->ring_keys = d->plus ? pad_panel(d->visible + CPU_CHUNK - 1) : 0;
     at->v = at->k + (size_t)d->Hk * d->P * be->ring_keys;
-    at->layer_floats = at->v + (size_t)d->Hv * d->P * be->ring_keys;
+    at->deferred = at->v + (size_t)d->Hv * d->P * be->ring_keys;
+    at->layer_floats = at->deferred + BACKEND_MAX_DRAFTS * (be->Ep + 2 * (size_t)be->Mp);
     be->slot_floats = at->layer_floats * d->L;
     be->info.slot_bytes = be->slot_floats * sizeof(float);
     assert(be->info.slot_bytes > 0 && be->ring_keys % CPU_PANEL == 0);
@@ -264,11 +266,12 @@ static int make_workspaces(struct backend *be, struct rod_error *err) {
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (!(*parts[i].p = cpu_take(be, parts[i].n * sizeof(float), err))) return ROD_ENOMEM;
     be->b = cpu_take(be, N * Mp * sizeof *be->b, err);
+    be->deferred = cpu_take(be, be->info.n_slots * sizeof *be->deferred, err);
     be->rows = cpu_take(be, N * sizeof *be->rows, err);
     be->chunks = cpu_take(be, N * sizeof *be->chunks, err);
     be->inv_freq = cpu_take(be, (d->rot_dim / 2 + 1) * sizeof *be->inv_freq, err);
     be->window_scratch = cpu_take(be, n_threads * sizeof *be->window_scratch, err);
-    if (!be->b || !be->rows || !be->chunks || !be->inv_freq || !be->window_scratch) return ROD_ENOMEM;
+    if (!be->b || !be->deferred || !be->rows || !be->chunks || !be->inv_freq || !be->window_scratch) return ROD_ENOMEM;
     for (uint32_t i = 0; i < d->rot_dim / 2; i++) be->inv_freq[i] = 1.0 / pow(d->rot_base, 2.0 * i / d->rot_dim);
     for (size_t i = 0; i < n_threads; i++)
         if (!(be->window_scratch[i] = cpu_take(be, 4 * ((size_t)d->visible + 2 * CPU_PANEL) * sizeof(float), err)))
@@ -350,6 +353,7 @@ static const struct backend_info *backend_cpu_info(const struct backend *be) { r
 static void backend_cpu_slot_zero(struct backend *be, uint32_t slot) {
     assert(slot < be->info.n_slots && !cpu_move_moving(be, slot, NULL));
     for (uint32_t i = 0; i < be->d.L; i++) memset(cpu_slot(be, slot, i), 0, be->at.k * sizeof(float));
+    be->deferred[slot] = (struct cpu_deferred){0};
 }
 
 /* As much of the window's rings as is filled, in whole panels. */
@@ -357,6 +361,8 @@ static void backend_cpu_slot_copy(struct backend *be, uint32_t from, uint32_t to
     const struct model_dims *d = &be->d;
     assert(from < be->info.n_slots && to < be->info.n_slots && from != to);
     assert(!cpu_move_moving(be, from, NULL) && !cpu_move_moving(be, to, NULL));
+    cpu_state_settle(be, from);
+    be->deferred[to] = (struct cpu_deferred){0};
     const size_t n_keys = pos < be->ring_keys ? pad_panel((uint32_t)pos) : be->ring_keys;
     for (uint32_t i = 0; i < d->L; i++) {
         const float *src = cpu_slot(be, from, i);
@@ -372,13 +378,13 @@ static int backend_cpu_slot_read(struct backend *be, uint32_t slot, uint64_t pos
     const struct model_dims *d = &be->d;
     if (slot >= be->info.n_slots || layer >= d->L)
         return rod_fail(err, ROD_EINVALID, "Slot %u or layer %u is out of range.", slot, layer);
+    cpu_state_settle(be, slot);
     const float *base = cpu_slot(be, slot, layer);
     for (uint32_t m = 0; m < d->M; m++)
         for (uint32_t e = 0; e < d->E; e++)
             out->S[(size_t)m * d->E + e] = base[((size_t)(e / CPU_PANEL) * d->M + m) * CPU_PANEL + e % CPU_PANEL];
-    for (uint32_t j = 0; j < d->K; j++) /* row of position p: p mod K */
-        for (uint32_t e = 0; e < d->E; e++)
-            out->conv[(size_t)e * d->K + j] = base[be->at.conv + (size_t)((pos + j) % d->K) * be->Ep + e];
+    for (uint32_t j = 0; j < d->K; j++)
+        for (uint32_t e = 0; e < d->E; e++) out->conv[(size_t)e * d->K + j] = base[cpu_conv_at(be, pos + j) + e];
     out->n_keys = pos < d->visible ? (uint32_t)pos : d->visible;
     if (!d->plus || !out->k || !out->v) return 0;
     for (uint32_t j = 0; j < out->n_keys; j++) {
@@ -389,6 +395,11 @@ static int backend_cpu_slot_read(struct backend *be, uint32_t slot, uint64_t pos
         memcpy(out->v + j * nv, base + be->at.v + at * nv, nv * sizeof(float));
     }
     return 0;
+}
+
+static void backend_cpu_slot_accept(struct backend *be, uint32_t slot, uint32_t n) {
+    assert(slot < be->info.n_slots && n <= be->deferred[slot].n_drafts);
+    be->deferred[slot].n = n;
 }
 
 const struct backend_ops backend_cpu = {
@@ -407,4 +418,5 @@ const struct backend_ops backend_cpu = {
     .on_moved = cpu_move_on_moved,
     .slot_read = backend_cpu_slot_read,
     .forward = cpu_forward,
+    .slot_accept = backend_cpu_slot_accept,
 };

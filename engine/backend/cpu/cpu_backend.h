@@ -23,7 +23,13 @@ struct cpu_layer {
 
 /* Floats from a slot's start to the parts of one layer's state. */
 struct cpu_slot_layout {
-    size_t S, conv, k, v, layer_floats;
+    size_t S, conv, k, v, deferred, layer_floats;
+};
+
+/* Of a slot: accepted drafts that its S lacks, whose u, k and log_alpha are at.deferred [BACKEND_MAX_DRAFTS][Ep + 2
+ * Mp]. The next step applies them, or cpu_state_settle. */
+struct cpu_deferred {
+    uint32_t n, n_drafts; /* n_drafts: of the last step, whose first n are accepted */
 };
 
 struct backend {
@@ -42,7 +48,9 @@ struct backend {
     float *slots; /* [n_slots][L][layer_floats], S tiled as gla_step wants it */
     size_t slot_floats;
     struct cpu_slot_layout at;
-    uint32_t ring_keys; /* of the window, see struct cpu_window */
+    struct cpu_deferred *deferred; /* [n_slots] */
+    uint32_t ring_keys;            /* of the window, see struct cpu_window */
+    uint32_t ring_conv;            /* inputs of the convolution: the last K, and drafts */
     struct state_layout state;
     struct cpu_mover *mover;
 
@@ -56,7 +64,9 @@ struct backend {
     } * rows; /* of the step: segment, place in it, which of its pieces */
     struct cpu_chunk {
         uint32_t first_row, n, slot;
-    } * chunks; /* pieces of segments between multiples of 64 */
+        uint32_t n_deferred; /* to be applied before it */
+        bool drafts;         /* the rows behind its first are drafts */
+    } * chunks;              /* pieces of segments between multiples of 64; drafts are in one piece */
     uint64_t fault_step, n_steps;
     void **allocations;
     size_t n_allocations;
@@ -64,6 +74,20 @@ struct backend {
 
 static inline float *cpu_slot(const struct backend *be, uint32_t slot, uint32_t layer) {
     return be->slots + (size_t)slot * be->slot_floats + layer * be->at.layer_floats;
+}
+
+/* Where a layer has the convolution's input of the token K before pos; before the first one it is zero. */
+static inline size_t cpu_conv_at(const struct backend *be, uint64_t pos) {
+    return be->at.conv + (size_t)((pos + be->ring_conv - be->d.K) % be->ring_conv) * be->Ep;
+}
+
+/* u [Ep], k [Mp] and log_alpha [Mp] of deferred token number i. */
+static inline float *cpu_deferred_at(const struct backend *be, float *layer, uint32_t i) {
+    return layer + be->at.deferred + (size_t)i * (be->Ep + 2 * (size_t)be->Mp);
+}
+static inline struct cpu_token cpu_deferred_token(const struct backend *be, float *layer, uint32_t i) {
+    const float *u = cpu_deferred_at(be, layer, i);
+    return (struct cpu_token){.u = u, .k = u + be->Ep, .log_alpha = u + be->Ep + be->Mp};
 }
 
 /* A checked copy of a slot's state after pos tokens, in or out. */
@@ -80,6 +104,7 @@ size_t cpu_state_bytes(const struct backend *be, uint64_t pos);
 /* ROD_EINVALID: the backend has no such slot, or bytes or state do not fit a state after pos tokens. */
 int cpu_state_check(const struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
                     struct rod_error *err);
+void cpu_state_settle(struct backend *be, uint32_t slot); /* S takes what is deferred */
 void cpu_state_copy(struct backend *be, const struct cpu_move *move);
 int cpu_state_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes, struct rod_error *err);
 int cpu_state_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,

@@ -77,6 +77,7 @@ static void ahead_windows(const struct step *st, uint32_t member, uint32_t layer
     team_share(be->team, member, st->n_rows, &first, &last);
     for (uint32_t r = first; r < last; r++) {
         const struct backend_segment *seg = &st->segs[be->rows[r].segment];
+        if (be->rows[r].index) continue; /* the rows of drafts read the same */
         uint64_t filled = seg->pos < be->ring_keys ? seg->pos : be->ring_keys;
         ahead_push(ahead, cpu_slot(be, seg->slot, layer) + be->at.v, (size_t)filled * be->d.Hv * be->d.P);
     }
@@ -112,7 +113,8 @@ static void embed_rows(const struct step *st, uint32_t member) {
     }
 }
 
-/* E2 for channels [e0, e1): inputs before the segment come from the slot's ring (row of position p: p mod K). */
+/* E2 for channels [e0, e1): inputs before the segment come from the slot's ring. Of drafts all enter it: places enough
+ * are left for the inputs that the next token needs, whichever of them are accepted. */
 static void convolve_channels(const struct step *st, const struct cpu_layer *w, uint32_t layer, uint32_t e0,
                               uint32_t e1) {
     struct backend *be = st->be;
@@ -122,16 +124,50 @@ static void convolve_channels(const struct step *st, const struct cpu_layer *w, 
     uint32_t r = 0;
     for (uint32_t i = 0; i < st->n_segs; i++) {
         const struct backend_segment *seg = &st->segs[i];
-        float *ring = cpu_slot(be, seg->slot, layer) + be->at.conv;
+        float *slot = cpu_slot(be, seg->slot, layer);
         const float *a = be->a + (size_t)r * Ep;
         for (uint32_t t = 0; t < seg->n_tok; t++, r++) {
             for (uint32_t j = 0; j < K; j++)
-                tap[j] = t + j + 1 >= K ? a + (size_t)(t + j + 1 - K) * Ep
-                                        : ring + (size_t)((seg->pos + t + j + 1) % K) * Ep;
+                tap[j] =
+                    t + j + 1 >= K ? a + (size_t)(t + j + 1 - K) * Ep : slot + cpu_conv_at(be, seg->pos + t + j + 1);
             be->ops->conv_silu(tap, K, w->conv, Ep, w->conv_b, e0, e1, be->s + (size_t)r * Ep);
         }
-        for (uint32_t t = seg->n_tok > K ? seg->n_tok - K : 0; t < seg->n_tok; t++)
-            memcpy(ring + (size_t)((seg->pos + t) % K) * Ep + e0, a + (size_t)t * Ep + e0, (e1 - e0) * sizeof(float));
+        const uint32_t n_kept = backend_segment_drafts(seg) ? seg->n_tok : K;
+        for (uint32_t t = seg->n_tok > n_kept ? seg->n_tok - n_kept : 0; t < seg->n_tok; t++)
+            memcpy(slot + cpu_conv_at(be, seg->pos + t + K) + e0, a + (size_t)t * Ep + e0, (e1 - e0) * sizeof(float));
+    }
+}
+
+/* Deferred tokens and those of the chunk, if it is not a prompt's. S takes all but the drafts. */
+static void recur_tokens(const struct step *st, const struct cpu_chunk *chunk, float *layer, uint32_t e0, uint32_t e1) {
+    struct backend *be = st->be;
+    const size_t Ep = be->Ep, Mp = be->Mp;
+    struct cpu_token tok[CPU_MAX_STEPS];
+    uint32_t n = 0, n_kept = chunk->n_deferred;
+    for (; n < chunk->n_deferred; n++) tok[n] = cpu_deferred_token(be, layer, n);
+    if (chunk->n == 1 || chunk->drafts) {
+        assert(n + chunk->n <= CPU_MAX_STEPS);
+        for (size_t r = chunk->first_row; r < chunk->first_row + (size_t)chunk->n; r++)
+            tok[n++] = (struct cpu_token){be->q + r * Mp, be->k + r * Mp, be->log_alpha + r * Mp, be->u + r * Ep,
+                                          be->o + r * Ep};
+        n_kept++;
+    }
+    be->ops->gla_steps(be->d.M, tok, n, n_kept, e0, e1, layer + be->at.S);
+}
+
+/* What S needs to take the drafts that are accepted. After all members have read what was there. */
+static void defer_drafts(const struct step *st, uint32_t member, uint32_t layer) {
+    struct backend *be = st->be;
+    const size_t Ep = be->Ep, Mp = be->Mp;
+    for (uint32_t i = member; i < st->n_chunks; i += team_size(be->team)) {
+        const struct cpu_chunk *chunk = &be->chunks[i];
+        for (uint32_t t = 1; chunk->drafts && t < chunk->n; t++) {
+            const size_t r = chunk->first_row + t;
+            float *to = cpu_deferred_at(be, cpu_slot(be, chunk->slot, layer), t - 1);
+            memcpy(to, be->u + r * Ep, Ep * sizeof *to);
+            memcpy(to + Ep, be->k + r * Mp, Mp * sizeof *to);
+            memcpy(to + Ep + Mp, be->log_alpha + r * Mp, Mp * sizeof *to);
+        }
     }
 }
 
@@ -143,7 +179,9 @@ static void recur_channels(const struct step *st, const struct cpu_layer *w, uin
     for (uint32_t i = 0; i < st->n_chunks; i++) {
         const struct cpu_chunk *chunk = &be->chunks[i];
         size_t r = chunk->first_row;
-        float *S = cpu_slot(be, chunk->slot, layer) + be->at.S;
+        float *slot = cpu_slot(be, chunk->slot, layer), *S = slot + be->at.S;
+        if (chunk->drafts || chunk->n_deferred) recur_tokens(st, chunk, slot, e0, e1);
+        if (chunk->drafts || (chunk->n == 1 && chunk->n_deferred)) continue;
         if (chunk->n == 1)
             ops->gla_step(be->d.M, be->q + r * Mp, be->k + r * Mp, be->log_alpha + r * Mp, be->u + r * Ep, e0, e1, S,
                           be->o + r * Ep);
@@ -192,7 +230,7 @@ static void run_mixer(const struct step *st, uint32_t member, uint32_t layer, st
         for (uint32_t i = member; i < st->n_chunks; i += team_size(be->team)) {
             const struct cpu_chunk *chunk = &be->chunks[i];
             size_t at = chunk->first_row * Mp;
-            if (chunk->n > 1)
+            if (chunk->n > 1 && !chunk->drafts)
                 ops->gla_chunk_decays(d->M, chunk->n, Mp, be->q + at, be->k + at, be->log_alpha + at, be->b + at,
                                       be->q_in + at, be->k_out + at, be->decay + at);
         }
@@ -201,7 +239,7 @@ static void run_mixer(const struct step *st, uint32_t member, uint32_t layer, st
         for (uint32_t i = 0; i < st->n_chunks; i++) {
             const struct cpu_chunk *chunk = &be->chunks[i];
             size_t at = chunk->first_row * Mp;
-            for (uint32_t t = 0; chunk->n > 1 && t < chunk->n; t++, row++)
+            for (uint32_t t = 0; chunk->n > 1 && !chunk->drafts && t < chunk->n; t++, row++)
                 if (row % team_size(be->team) == member)
                     ops->gla_chunk_scores(d->M, chunk->n, Mp, t, be->q + at, be->k + at, be->b + at,
                                           be->A + (chunk->first_row + t) * (size_t)CPU_CHUNK);
@@ -209,7 +247,8 @@ static void run_mixer(const struct step *st, uint32_t member, uint32_t layer, st
         team_barrier(be->team, member); /* scores before they are applied */
     }
     recur_channels(st, w, layer, e0, e1);
-    team_barrier(be->team, member); /* whole rows of o before their norm */
+    team_barrier(be->team, member); /* whole rows of o before their norm; deferred tokens read before they change */
+    defer_drafts(st, member, layer);
     norm_rows(st, member, be->o, w->act_norm, d->E, be->Ep, be->o);
     team_barrier(be->team, member); /* normed o before W_o */
     if (d->plus)
@@ -368,6 +407,27 @@ static void step_member(void *arg, uint32_t member) {
     if (st->n_out) output_rows(st, member);
 }
 
+/* Pieces of a prompt end at absolute multiples of the chunk. A token and its drafts are one piece, wherever they lie.
+ */
+static void cut_segment(struct step *st, uint32_t i) {
+    struct backend *be = st->be;
+    const struct backend_segment *seg = &st->segs[i];
+    const bool drafts = backend_segment_drafts(seg) > 0;
+    assert(!drafts || (seg->n_tok <= 1 + BACKEND_MAX_DRAFTS && seg->n_out == seg->n_tok));
+    for (uint32_t t = 0, phase = 0; t < seg->n_tok;) {
+        uint32_t n = drafts ? seg->n_tok : CPU_CHUNK - (uint32_t)((seg->pos + t) % CPU_CHUNK);
+        if (n > seg->n_tok - t) n = seg->n_tok - t;
+        be->chunks[st->n_chunks++] = (struct cpu_chunk){.first_row = st->n_rows,
+                                                        .n = n,
+                                                        .slot = seg->slot,
+                                                        .n_deferred = t ? 0 : be->deferred[seg->slot].n,
+                                                        .drafts = drafts};
+        if (n > 1 && !drafts) st->any_chunk = true;
+        for (uint32_t k = 0; k < n; k++, t++) be->rows[st->n_rows++] = (struct cpu_row){i, t, phase};
+        if (++phase > st->n_phases) st->n_phases = phase;
+    }
+}
+
 int cpu_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                 struct rod_error *err) {
     if (be->fault_step && ++be->n_steps == be->fault_step)
@@ -377,19 +437,14 @@ int cpu_forward(struct backend *be, const struct backend_segment *segs, uint32_t
         assert(!cpu_move_moving(be, segs[i].slot, NULL)); /* a slot that is being copied has no rows */
         assert(segs[i].slot < be->info.n_slots && segs[i].n_tok > 0 && segs[i].n_out <= segs[i].n_tok);
         assert(st.n_rows + segs[i].n_tok <= be->info.max_batch_tok && st.n_out + segs[i].n_out <= be->info.max_out);
-        for (uint32_t t = 0, phase = 0; t < segs[i].n_tok;) { /* pieces end at absolute multiples of the chunk */
-            uint32_t n = CPU_CHUNK - (uint32_t)((segs[i].pos + t) % CPU_CHUNK);
-            if (n > segs[i].n_tok - t) n = segs[i].n_tok - t;
-            be->chunks[st.n_chunks++] = (struct cpu_chunk){st.n_rows, n, segs[i].slot};
-            if (n > 1) st.any_chunk = true;
-            for (uint32_t k = 0; k < n; k++, t++) be->rows[st.n_rows++] = (struct cpu_row){i, t, phase};
-            if (++phase > st.n_phases) st.n_phases = phase;
-        }
+        cut_segment(&st, i);
         st.n_out += segs[i].n_out;
     }
     (void)err; /* nothing can fail: no allocation, no device */
     assert(st.n_chunks <= st.n_rows && st.n_out <= st.n_rows);
     if (st.n_rows) team_run(be->team, step_member, &st);
+    for (uint32_t i = 0; i < n_segs; i++)
+        be->deferred[segs[i].slot] = (struct cpu_deferred){.n_drafts = backend_segment_drafts(&segs[i])};
     *logits = be->logits;
     return 0;
 }

@@ -90,16 +90,19 @@ static void mover_begin(struct cpu_mover *m, const struct cpu_move *move) {
 int cpu_move_save_begin(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
                         struct rod_error *err) {
     const int rc = cpu_state_check(be, slot, pos, NULL, bytes, err);
-    if (!rc) mover_begin(be->mover, &(struct cpu_move){.slot = slot, .pos = pos, .state = state});
-    return rc;
+    if (rc) return rc;
+    cpu_state_settle(be, slot);
+    mover_begin(be->mover, &(struct cpu_move){.slot = slot, .pos = pos, .state = state});
+    return 0;
 }
 
 int cpu_move_load_begin(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
                         struct rod_error *err) {
     const int rc = cpu_state_check(be, slot, pos, state, bytes, err);
-    if (!rc)
-        mover_begin(be->mover, &(struct cpu_move){.slot = slot, .in = true, .pos = pos, .state = CPU_READ_ONLY(state)});
-    return rc;
+    if (rc) return rc;
+    be->deferred[slot] = (struct cpu_deferred){0};
+    mover_begin(be->mover, &(struct cpu_move){.slot = slot, .in = true, .pos = pos, .state = CPU_READ_ONLY(state)});
+    return 0;
 }
 
 int cpu_move_moving(struct backend *be, uint32_t slot, struct rod_error *err) {

@@ -50,8 +50,7 @@ static void save_layer(const struct backend *be, uint32_t slot, uint32_t l, uint
     const size_t nk = (size_t)d->Hk * d->P, nv = (size_t)d->Hv * d->P, row = be->Ep * sizeof(float);
     float *from = cpu_slot(be, slot, l), *keys = (float *)(void *)(to + part->keys);
     memcpy(to, from, part->conv);
-    for (uint32_t j = 0; j < d->K; j++) /* row of position p: p mod K */
-        memcpy(to + part->conv + j * row, from + be->at.conv + (size_t)((pos + j) % d->K) * be->Ep, row);
+    for (uint32_t j = 0; j < d->K; j++) memcpy(to + part->conv + j * row, from + cpu_conv_at(be, pos + j), row);
     for (size_t j = 0, n; j < part->n_keys; j += n) {
         const size_t place = (size_t)((pos - part->n_keys + j) % be->ring_keys);
         n = keys_together(be, place, part->n_keys - j);
@@ -68,8 +67,7 @@ static void load_layer(const struct backend *be, uint32_t slot, uint32_t l, uint
     float *to = cpu_slot(be, slot, l);
     const float *keys = (const float *)(const void *)(from + part->keys);
     memcpy(to, from, part->conv);
-    for (uint32_t j = 0; j < d->K; j++)
-        memcpy(to + be->at.conv + (size_t)((pos + j) % d->K) * be->Ep, from + part->conv + j * row, row);
+    for (uint32_t j = 0; j < d->K; j++) memcpy(to + cpu_conv_at(be, pos + j), from + part->conv + j * row, row);
     for (size_t j = 0, n; j < part->n_keys; j += n) {
         const size_t place = (size_t)((pos - part->n_keys + j) % be->ring_keys);
         n = keys_together(be, place, part->n_keys - j);
@@ -88,18 +86,33 @@ void cpu_state_copy(struct backend *be, const struct cpu_move *move) {
             save_layer(be, move->slot, l, move->pos, &part, (unsigned char *)move->state + l * part.bytes);
 }
 
+void cpu_state_settle(struct backend *be, uint32_t slot) {
+    struct cpu_deferred *deferred = &be->deferred[slot];
+    struct cpu_token tok[BACKEND_MAX_DRAFTS];
+    assert(deferred->n <= deferred->n_drafts && deferred->n_drafts <= BACKEND_MAX_DRAFTS);
+    for (uint32_t l = 0; deferred->n && l < be->d.L; l++) {
+        float *layer = cpu_slot(be, slot, l);
+        for (uint32_t i = 0; i < deferred->n; i++) tok[i] = cpu_deferred_token(be, layer, i);
+        be->ops->gla_steps(be->d.M, tok, deferred->n, deferred->n, 0, be->Ep, layer + be->at.S);
+    }
+    *deferred = (struct cpu_deferred){0};
+}
+
 /* ---- the calls ---- */
 
 int cpu_state_save(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes, struct rod_error *err) {
     const int rc = cpu_state_check(be, slot, pos, NULL, bytes, err);
-    if (!rc) cpu_state_copy(be, &(struct cpu_move){.slot = slot, .pos = pos, .state = state});
-    return rc;
+    if (rc) return rc;
+    cpu_state_settle(be, slot);
+    cpu_state_copy(be, &(struct cpu_move){.slot = slot, .pos = pos, .state = state});
+    return 0;
 }
 
 int cpu_state_load(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
                    struct rod_error *err) {
     const int rc = cpu_state_check(be, slot, pos, state, bytes, err);
-    if (!rc)
-        cpu_state_copy(be, &(struct cpu_move){.slot = slot, .in = true, .pos = pos, .state = CPU_READ_ONLY(state)});
-    return rc;
+    if (rc) return rc;
+    be->deferred[slot] = (struct cpu_deferred){0};
+    cpu_state_copy(be, &(struct cpu_move){.slot = slot, .in = true, .pos = pos, .state = CPU_READ_ONLY(state)});
+    return 0;
 }
