@@ -1,0 +1,41 @@
+/* draft_lookup.h - drafts from what a conversation has read and written: the tokens behind the place where its last
+ * tokens stood before. A prediction of the answer may come first: it is followed from its beginning, token by token.
+ *
+ * Who owns what: the lookup owns its tables, all made by init; adding and looking up allocate nothing. Threads: its
+ * owner's. Bounds: DRAFT_MAX_TOK tokens, the oldest half goes when they are full; a look compares DRAFT_MAX_LOOKS
+ * places. Pure: a hint for speed, no token depends on it.
+ */
+#ifndef DRAFT_LOOKUP_H
+#define DRAFT_LOOKUP_H
+
+#include "engine/rodimus.h"
+
+enum { DRAFT_MAX_TOK = 1 << 15, DRAFT_MAX_LOOKS = 32, DRAFT_MOST_MATCH = 32 };
+
+struct draft_lookup {
+    int32_t *ids; /* [cap]; n so far. -1 stands between a prediction and the conversation */
+    uint32_t
+        *older; /* [cap] 1 + the last earlier place whose pair (the id and the one before) hashes alike; 0 = none */
+    uint32_t *newest; /* [n_heads] 1 + the newest place of a hash */
+    uint32_t cap, n, n_heads;
+    uint32_t follow;   /* the place in the prediction that the next token is expected to be; NONE: nowhere */
+    uint32_t n_missed; /* tokens in a row that were not the expected ones */
+};
+
+/* What was found. */
+struct draft_found {
+    uint32_t n;       /* tokens */
+    uint32_t n_match; /* how many of the last tokens stand before them there, up to DRAFT_MOST_MATCH */
+    bool predicted;   /* they are the prediction's, where it is followed */
+};
+
+/* Room for n_tok tokens, or for the bound. n_prediction ids may be NULL. */
+int draft_lookup_init(struct draft_lookup *lookup, uint64_t n_tok, const int32_t *prediction, size_t n_prediction,
+                      struct rod_error *err);
+void draft_lookup_fini(struct draft_lookup *lookup);
+void draft_lookup_add(struct draft_lookup *lookup, int32_t id);
+void draft_lookup_generated(struct draft_lookup *lookup, int32_t id); /* the same, of the answer */
+/* Up to n tokens that may come next. */
+struct draft_found draft_lookup_next(const struct draft_lookup *lookup, uint32_t n, int32_t *out);
+
+#endif
