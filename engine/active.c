@@ -131,6 +131,7 @@ int active_bind(const struct rod_engine *e, struct active *a, struct rod_error *
     int rc = active_bind_prompt(a, err);
     if (!rc) rc = active_init_counts(a, &e->parts, err);
     if (!rc && a->sched.site == SITE_DEVICE) rc = active_init_wait_ids(a, &e->parts, err);
+    if (!rc) rc = draft_use_bind(e, a, err);
     a->sched.pos = a->base;
     a->sched.n_prompt = a->base + a->n_prompt;
     a->sched.max_out = r->max_tokens ? r->max_tokens : 1; /* logits of the prompt's end, if only for its end */
@@ -155,6 +156,7 @@ void active_free(struct active *a) {
     event_free(a->end);
     rod_state_free(a->output_state);
     free(a->cache.generated_ids);
+    draft_lookup_fini(&a->draft.lookup);
     events_free(&a->share.scores);
     free(a);
 }

@@ -7,11 +7,14 @@
 #ifndef ACTIVE_H
 #define ACTIVE_H
 
+#include "engine/draft/draft_lookup.h"
+#include "engine/draft/draft_policy.h"
+#include "engine/draft/draft_price.h"
 #include "engine/grammar/grammar_gate.h"
 #include "engine/sched/mailbox.h"
 #include "engine/state/prefix.h"
 #include "engine/sched/request.h"
-#include "engine/backend/sampler.h"
+#include "engine/backend/backend.h"
 #include "engine/sched/sched.h"
 #include "engine/session/sessions.h"
 #include "engine/text/text.h"
@@ -45,6 +48,16 @@ struct active_cache {
     uint32_t n_stops, next_stop; /* next_stop: the one after sched.stop_tok */
     int32_t *generated_ids;      /* [n_generated] while it is cacheable */
     size_t n_generated, generated_cap;
+};
+
+/* What draft_use.c keeps. */
+struct active_draft {
+    bool on;
+    struct draft_lookup lookup;
+    struct draft_chances chances;
+    uint32_t kind;                       /* of the last draft, draft_kind() */
+    int32_t tok[1 + BACKEND_MAX_DRAFTS]; /* the token before it, and the draft */
+    uint32_t n_drafted, n_accepted;
 };
 
 /* What turn.c keeps, of a session's turn. */
@@ -85,6 +98,7 @@ struct active {
     struct active_score score;
     struct active_share share;
     struct active_cache cache;
+    struct active_draft draft;
     struct active_session session;
 };
 

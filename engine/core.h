@@ -34,6 +34,7 @@ struct engine_counters {
     atomic_bool device_failed;
     atomic_uint_fast64_t prefix_hits, prefix_tok_saved, prefix_misses[ROD_PREFIX_N_MISSES];
     atomic_uint_fast64_t prefix_entries, prefix_bytes, prefix_evicted;
+    atomic_uint_fast64_t drafted[ROD_DRAFT_N_KINDS], accepted[ROD_DRAFT_N_KINDS];
 };
 
 /* What an engine runs on. backend is open; ops closes it. tokenizer and chat may be NULL. */
@@ -53,7 +54,7 @@ struct engine_parts {
 struct step {
     struct sched_row *rows; /* [n_slots]; req NULL: the request ended after the plan */
     enum sampling_site site;
-    uint32_t n_rows, n_decode;
+    uint32_t n_rows, n_decode, n_drafts; /* n_decode: rows of streams, those of drafts among them */
     uint64_t n_prompt_tok;
     bool needs_host; /* one of its tokens may end a request by its text: the next plan waits for it */
     uint64_t begin_ns;
@@ -79,7 +80,10 @@ struct rod_engine {
     uint32_t n_moving;
     struct sched sched;
     struct sampler sampler;
-    struct step steps[2]; /* taking turns: step number n is steps[n % 2] */
+    struct draft_price price;     /* of steps where the host draws, without prompts */
+    struct draft_chances chances; /* of all requests */
+    bool drafts_always;           /* for tests: each draft is read, whether it pays or not */
+    struct step steps[2];         /* taking turns: step number n is steps[n % 2] */
     uint64_t n_planned, n_collected;
     struct active *idle_source;   /* shared_prefill.c; NULL = none */
     float *source_logits;         /* [V] behind the idle source's prompt, where the host sees logits */
@@ -164,6 +168,19 @@ void prefix_use_saved(struct rod_engine *engine, struct prefix_entry *entry, str
 struct active *prefix_use_next_waiting(struct rod_engine *engine); /* to be read now; NULL: nobody waits */
 void prefix_use_distrust(struct rod_engine *engine, const struct active *active); /* its logits were no numbers */
 
+/* ---- draft_use.c ---- */
+void draft_use_open(struct rod_engine *engine);
+int draft_use_bind(const struct rod_engine *engine, struct active *active, struct rod_error *err);
+void draft_use_generated(struct active *active, int32_t id); /* a counted token */
+/* Before a plan: how many draft tokens each stream's row may take along (sched_req.n_drafts). */
+void draft_use_plan(struct rod_engine *engine, enum sampling_site site);
+/* The planned row has so many: the token that it feeds and these. */
+const int32_t *draft_use_tokens(struct rod_engine *engine, struct active *active, uint32_t n_drafts);
+/* The request's last token is drawn: whether it is draft token i, from 1 on. Then that is read. */
+bool draft_use_take(struct rod_engine *engine, struct active *active, uint32_t i);
+/* Of n_drafts the first n_right were right. */
+void draft_use_judge(struct rod_engine *engine, struct active *active, uint32_t n_drafts, uint32_t n_right);
+
 /* ---- shared_prefill.c ---- */
 /* The request has got a slot: perhaps it need not read its prompt. A failure is this request's. */
 int shared_admit(struct rod_engine *engine, struct active *active, struct rod_error *err);
@@ -236,8 +253,8 @@ void end_replayed(struct rod_engine *engine, struct active *active);
 /* ---- step.c ---- */
 /* Plans and runs the next step, or what may run of it. A failure is a device fault. */
 int step_run(struct rod_engine *engine, uint64_t now_ns, struct rod_error *err);
-/* A row of logits becomes the request's next token, or its end. */
-void step_take_logits(struct rod_engine *engine, struct active *active, uint64_t position, const float *logits,
+/* A row of logits becomes the request's next token, or its end: whether it goes on. */
+bool step_take_logits(struct rod_engine *engine, struct active *active, uint64_t position, const float *logits,
                       uint64_t now_ns);
 
 /* ---- loop.c ---- */

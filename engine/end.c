@@ -119,6 +119,8 @@ void end_finish(struct rod_engine *e, struct active *a, const struct verdict *v)
     if (a->cache.created_tok) pub->created_tok = a->cache.created_tok - a->cache.cached_tok;
     pub->created_long_tok = a->cache.created_long_tok;
     pub->completion_tok = a->n_generated;
+    pub->accepted_tok = a->draft.n_accepted;
+    pub->rejected_tok = a->draft.n_drafted - a->draft.n_accepted;
     const uint64_t now_ns = clock_now_ns();
     end_set_times(pub, a, now_ns);
     a->ended = true;

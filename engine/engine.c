@@ -60,6 +60,7 @@ static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
     if (!rc) rc = keep_open(e, err);
     if (!rc) rc = prefix_use_open(e, err);
     if (!rc) rc = turn_open(e, err);
+    draft_use_open(e);
     if (rc) return rc;
     return mailbox_init(&e->mailbox, be->n_slots, e->config.max_queue, e->config.max_queue_tok, err);
 }

@@ -87,11 +87,15 @@ void rod_progress(const struct rod_progress_to *to, const char *what, const char
 /* ---- engine ---- */
 struct rod_engine;
 
+/* Where drafts come from: all sources, or what conversations have alone, or nowhere. */
+enum rod_speculative { ROD_SPECULATIVE_AUTO, ROD_SPECULATIVE_LOOKUP, ROD_SPECULATIVE_NONE };
+
 struct rod_engine_config {
-    const char *model_dir;       /* a checkpoint directory; or NULL with synthetic set */
-    const char *synthetic;       /* "rodimus-1.4b" ...: random weights of that shape, no tokenizer */
-    const char *device;          /* "auto", "cpu", "cuda", "cuda:N" */
-    const char *precision;       /* "auto", "fp32", "bf16", "fp16" */
+    const char *model_dir; /* a checkpoint directory; or NULL with synthetic set */
+    const char *synthetic; /* "rodimus-1.4b" ...: random weights of that shape, no tokenizer */
+    const char *device;    /* "auto", "cpu", "cuda", "cuda:N" */
+    const char *precision; /* "auto", "fp32", "bf16", "fp16" */
+    enum rod_speculative speculative;
     bool deterministic;          /* the same bits in steps of any size; costs speed on some devices */
     uint32_t n_slots;            /* 0 = auto */
     uint32_t n_threads;          /* CPU compute threads, 0 = all cores */
@@ -143,6 +147,16 @@ struct rod_model_info {
 };
 const struct rod_model_info *rod_engine_info(const struct rod_engine *engine);
 
+/* Where the draft tokens of a step come from. */
+#define ROD_DRAFTS(X)                                                                                                  \
+    X(LOOKUP, "lookup")         /* what the conversation had where its last tokens stood before */                     \
+    X(PREDICTION, "prediction") /* the request's */
+#define X(name, text) ROD_DRAFT_##name,
+enum rod_draft { ROD_DRAFTS(X) ROD_DRAFT_N_KINDS };
+#undef X
+
+const char *rod_draft_name(enum rod_draft kind);
+
 /* Why the prefix cache had nothing, or less than there once was, of a prompt. */
 #define ROD_PREFIX_MISSES(X)                                                                                           \
     X(COLD, "cold")               /* not seen before */                                                                \
@@ -187,6 +201,7 @@ struct rod_stats {                                             /* a consistent e
      * nothing or less than there once was, by reason; what it holds now, what had to go. */
     uint64_t prefix_hits, prefix_tok_saved, prefix_misses[ROD_PREFIX_N_MISSES];
     uint64_t prefix_entries, prefix_bytes, prefix_evicted;
+    uint64_t drafted[ROD_DRAFT_N_KINDS], accepted[ROD_DRAFT_N_KINDS]; /* draft tokens: read along; that were right */
 };
 extern const uint64_t rod_step_bounds_ns[20], rod_step_bounds_rows[ROD_STEP_ROWS_BUCKETS];
 void rod_engine_stats(const struct rod_engine *engine, struct rod_stats *out);
@@ -380,7 +395,10 @@ struct rod_request {       /* make with rod_request_new; every pointer malloc'd 
     bool keep_special;         /* special tokens appear in the text */
     int32_t n_logprobs;        /* -1 = none; 0..20 = log-probability of the token and that many top ones */
     int32_t n_prompt_logprobs; /* the same for the prompt's tokens but the first: ROD_EVENT_PROMPT brings them */
-    bool report_end;           /* ROD_EVENT_END_TOKEN brings the log-probability of the token that ends it */
+    bool never_speculate;      /* no drafts: one token a step */
+    int32_t *prediction;       /* [n_prediction] ids that the answer may be like, for drafts; NULL = none */
+    size_t n_prediction;
+    bool report_end;    /* ROD_EVENT_END_TOKEN brings the log-probability of the token that ends it */
     size_t same_before; /* in rod_submit_all: the request so many places before has the same prompt; 0 = none. Where the
                            device can, its state after the prompt is copied and the prompt is not read again, also
                            for requests that wait for a slot, if two of them have one while it is read */
@@ -441,6 +459,7 @@ struct rod_event {
     enum rod_finish reason;
     char *stop_string;                               /* matched stop string or NULL */
     int32_t stop_id;                                 /* matched stop id or end token, else -1 */
+    uint64_t accepted_tok, rejected_tok;             /* of drafts: those that came, those that did not */
     uint64_t prompt_tok, completion_tok, cached_tok; /* completion_tok = tokens reported: without the end token;
                                                         prompt_tok with those of a state, which are cached_tok */
     uint64_t created_tok;      /* behind the cached ones, up to the last breakpoint whose state was kept */

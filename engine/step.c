@@ -83,6 +83,7 @@ static void step_mask_rows(struct rod_engine *e, struct step *step) {
 static struct step *step_plan(struct rod_engine *e, enum sampling_site site, uint64_t now_ns) {
     assert(e->n_planned - e->n_collected < 2 && (site == SITE_DEVICE || e->n_planned == e->n_collected));
     struct step *step = &e->steps[e->n_planned % 2];
+    draft_use_plan(e, site);
     step->n_rows = sched_plan(&e->sched, site, step->rows);
     step->needs_host = false;
     if (site == SITE_DEVICE) step_mask_rows(e, step);
@@ -90,20 +91,27 @@ static struct step *step_plan(struct rod_engine *e, enum sampling_site site, uin
     step_put_drawn_first(step);
     step->begin_ns = now_ns;
     step->site = site;
-    step->n_decode = 0;
+    step->n_decode = step->n_drafts = 0;
     step->n_prompt_tok = 0;
     for (uint32_t i = 0; i < step->n_rows; i++) {
         const struct sched_row *row = &step->rows[i];
         struct active *a = active_of_sched(row->req);
         const int32_t *tok;
         assert(row->req->site == site && row->pos >= a->base && !a->ended);
-        if (row->req->state == SCHED_DECODE)
+        if (row->req->state == SCHED_DECODE && row->n_tok > 1)
+            tok = draft_use_tokens(e, a, row->n_tok - 1), step->n_decode += row->n_tok,
+            step->n_drafts += row->n_tok - 1;
+        else if (row->req->state == SCHED_DECODE)
             tok = site == SITE_DEVICE && !a->waits ? NULL : &a->last, step->n_decode++;
         else
             tok = a->prompt + (row->pos - a->base), step->n_prompt_tok += row->n_tok;
         a->waits = false;
-        e->segs[i] =
-            (struct backend_segment){row->req->slot, row->n_tok, row->n_out, row->pos, tok, !step_is_drawn(row)};
+        e->segs[i] = (struct backend_segment){.slot = row->req->slot,
+                                              .n_tok = row->n_tok,
+                                              .n_out = row->n_out,
+                                              .pos = row->pos,
+                                              .tok = tok,
+                                              .prompt = !step_is_drawn(row)};
         if (row->n_out && a->text.stops.n) step->needs_host = true;
         a->row[e->n_planned % 2] = i;
         sched_commit(&e->sched, row);
@@ -129,6 +137,8 @@ static void step_count(struct rod_engine *e, const struct step *step) {
     engine_count(&c->rows_sum, step->n_rows);
     engine_count(&c->steps, 1);
     atomic_store_explicit(&c->last_step_end_ns, end_ns, memory_order_relaxed);
+    if (step->site == SITE_HOST && !step->n_prompt_tok)
+        draft_price_learn(&e->price, step->n_decode - step->n_drafts, step->n_drafts, ns);
     sched_took(&e->sched, step->site, step->n_decode, step->n_prompt_tok, ns);
 }
 
@@ -159,12 +169,14 @@ static int step_sample(struct rod_engine *e, struct active *a, uint64_t position
     return sampler_pick(&e->sampler, &in, logits, picked, err);
 }
 
-static void step_act(struct rod_engine *e, struct active *a, const struct verdict *v, const struct rod_error *err) {
-    if (v->kind == VERDICT_ENDS) end_finish(e, a, v);
-    if (v->kind == VERDICT_FAILS) end_fail(e, a, err);
+static bool step_act(struct rod_engine *e, struct active *a, const struct verdict *v, const struct rod_error *err) {
+    const enum verdict_kind kind = v->kind;
+    if (kind == VERDICT_ENDS) end_finish(e, a, v);
+    if (kind == VERDICT_FAILS) end_fail(e, a, err);
+    return kind == VERDICT_GOES_ON;
 }
 
-void step_take_logits(struct rod_engine *e, struct active *a, uint64_t position, const float *logits, uint64_t now_ns) {
+bool step_take_logits(struct rod_engine *e, struct active *a, uint64_t position, const float *logits, uint64_t now_ns) {
     struct sampler_output picked;
     struct rod_error err;
     struct verdict v;
@@ -173,11 +185,27 @@ void step_take_logits(struct rod_engine *e, struct active *a, uint64_t position,
         v = token_none(a, now_ns);
     } else if (step_sample(e, a, position, logits, &picked, &err)) {
         step_fail_row(e, a, &err);
-        return;
+        return false;
     } else {
         v = token_take(e, a, &picked, now_ns, &err);
     }
-    step_act(e, a, &v, &err);
+    return step_act(e, a, &v, &err);
+}
+
+/* A stream's row with a draft: its tokens as if they had come one by one, as far as the draft is right. */
+static void step_finish_drafted(struct rod_engine *e, const struct sched_row *row, const float *logits,
+                                uint64_t now_ns) {
+    struct active *a = active_of_sched(row->req);
+    const uint32_t n_drafts = row->n_tok - 1;
+    for (uint32_t i = 1;; i++, logits += e->parts.V) {
+        if (!step_take_logits(e, a, row->pos + i, logits, now_ns)) return; /* a may be gone */
+        if (i <= n_drafts && draft_use_take(e, a, i)) {
+            engine_count(&e->counters.decode_tok, 1);
+            continue;
+        }
+        draft_use_judge(e, a, n_drafts, i - 1);
+        return;
+    }
 }
 
 /* A piece of a prompt whose tokens are scored. */
@@ -206,6 +234,10 @@ static void step_finish_on_host(struct rod_engine *e, const struct sched_row *ro
     }
     if (position < n_prompt) return;
     assert(position == n_prompt || a->n_generated > 0);
+    if (position != n_prompt && row->n_tok > 1) {
+        step_finish_drafted(e, row, logits, now_ns);
+        return;
+    }
     logits += (size_t)(row->n_out - 1) * e->parts.V;
     if (position == n_prompt) shared_read(e, a, logits);
     step_take_logits(e, a, position, logits, now_ns); /* in order; a may be gone after this */

@@ -75,6 +75,7 @@ static void token_count(struct active *a, int32_t id) {
     if (a->session.turn) turn_counted(a);
     a->last = id;
     score_generated(a, id);
+    draft_use_generated(a, id);
     prefix_use_generated(a, id);
     if (a->counts.n_table) sampler_counts_add(&a->counts, id, 1);
 }

@@ -44,6 +44,7 @@ struct reply {
     char message[160];
     int code;
     struct rod_state *state;
+    uint64_t n_accepted, n_rejected;
 };
 static inline void reply_free(struct reply *a) {
     free(a->ids), free(a->logprobs), free(a->scores);
@@ -65,6 +66,8 @@ static inline void reply_take(struct rod_event *e) {
         a->cancelled = e->reason == ROD_FINISH_CANCEL;
         a->stopped = e->reason == ROD_FINISH_STOP;
         a->state = e->state;
+        a->n_accepted = e->accepted_tok;
+        a->n_rejected = e->rejected_tok;
         e->state = NULL;
     } else if (e->kind == ROD_EVENT_ERROR) {
         a->ended = a->failed = true;
@@ -318,6 +321,7 @@ static inline int entry_alone(struct subject *s, uint32_t e, uint32_t max_tokens
     of->alone_tok = max_tokens <= 40 ? 40 : max_tokens <= 120 ? 120 : s->most_answer;
     reply_free(&of->alone);
     struct rod_request *r = entry_request(s, of, e, of->alone_tok, &of->alone);
+    r->never_speculate = true;
     int rc = rod_submit(s->idle.engine, r, &of->alone.ticket, err);
     if (rc) {
         rod_request_free(r);

@@ -81,3 +81,12 @@ const char *rod_prefix_miss_name(enum rod_prefix_miss miss) {
     };
     return (unsigned)miss < ROD_PREFIX_N_MISSES ? names[miss] : "";
 }
+
+const char *rod_draft_name(enum rod_draft kind) {
+    static const char *const names[] = {
+#define ROD_X(name, text) text,
+        ROD_DRAFTS(ROD_X)
+#undef ROD_X
+    };
+    return (unsigned)kind < ROD_DRAFT_N_KINDS ? names[kind] : "";
+}

@@ -9,3 +9,4 @@ uint64_t test_hooks_fault_step(void) {
 }
 
 bool test_hooks_entries_pay(void) { return getenv("RODIMUS_TEST_CHECKPOINTS_PAY") != NULL; }
+bool test_hooks_drafts_pay(void) { return getenv("RODIMUS_TEST_DRAFTS_PAY") != NULL; }

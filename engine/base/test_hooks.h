@@ -9,5 +9,7 @@
 uint64_t test_hooks_fault_step(void);
 /* RODIMUS_TEST_CHECKPOINTS_PAY: the prefix cache keeps an entry at each place, whatever it costs. */
 bool test_hooks_entries_pay(void);
+/* RODIMUS_TEST_DRAFTS_PAY: each draft is read, whatever it costs. */
+bool test_hooks_drafts_pay(void);
 
 #endif

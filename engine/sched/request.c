@@ -50,6 +50,7 @@ void rod_request_free(struct rod_request *request) {
     for (size_t i = 0; i < request->n_stop; i++) free(request->stop[i]);
     free(request->stop);
     free(request->stop_ids);
+    free(request->prediction);
     free(request->allowed_ids);
     free(request->tenant);
     free(request->cache_salt);

@@ -241,6 +241,20 @@ static uint32_t sched_plan_prompts(struct sched *s, enum sampling_site site, str
     return n + sched_plan_pieces(s, site, oldest, &left, rows + n);
 }
 
+/* Drafts have what is left when every stream has its row. */
+static void sched_plan_drafts(struct step_left *left, uint32_t kept, uint32_t kept_out, struct sched_row *rows,
+                              uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t n_drafts = rows[i].req->n_drafts;
+        if (n_drafts > left->tok - kept) n_drafts = left->tok - kept;
+        if (n_drafts > left->out - kept_out) n_drafts = left->out - kept_out;
+        rows[i].n_tok += n_drafts;
+        rows[i].n_out += n_drafts;
+        left->tok -= n_drafts;
+        left->out -= n_drafts;
+    }
+}
+
 uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *rows) {
     uint32_t n = 0;
     struct step_left left = {s->config.max_batch_tok, s->config.max_out};
@@ -270,6 +284,7 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
     n_decode = n;
     left.tok -= n_decode;
     left.out -= n_decode;
+    sched_plan_drafts(&left, kept, kept_out, rows, n);
 
     if (first) s->n_prompt_plans[site]++;
     const uint64_t fits_tok = budget_fits_tok(&s->budget[site], streams_ns, share);
@@ -278,6 +293,7 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
     uint64_t n_prompt_tok = 0;
     for (uint32_t i = n_decode; i < n; i++) n_prompt_tok += rows[i].n_tok;
     assert(n <= s->config.n_slots && n_decode + n_prompt_tok <= s->config.max_batch_tok);
+    assert(left.tok <= s->config.max_batch_tok && left.out <= s->config.max_out);
     budget_spend(&s->budget[site], n_prompt_tok, share);
     return n;
 }
@@ -297,12 +313,20 @@ void sched_commit(struct sched *s, const struct sched_row *row) {
     struct sched_req *r = row->req;
     assert(r->pos == row->pos && (r->state == SCHED_PREFILL || r->state == SCHED_DECODE));
     assert(row->n_tok > 0 && row->n_out <= row->n_tok);
-    assert(r->state == SCHED_DECODE ? row->n_tok == 1 && row->n_out == 1 : r->pos + row->n_tok <= r->n_prompt);
-    r->pos += row->n_tok;
+    assert(r->state == SCHED_DECODE ? row->n_out == row->n_tok : r->pos + row->n_tok <= r->n_prompt);
+    r->pos += r->state == SCHED_DECODE ? 1 : row->n_tok;
     if (r->state == SCHED_DECODE) sched_serve(s, r, SERVED_GENERATED);
     if (row->n_out && r->pos >= r->n_prompt) r->n_out++; /* rows of logits before the prompt's end score it */
     assert(!r->max_out || r->n_out <= r->max_out);
     if (r->state == SCHED_PREFILL && r->pos < r->n_prompt) return;
+    sched_to_decode(s, r);
+}
+
+void sched_advance(struct sched *s, struct sched_req *r) {
+    assert(r->state == SCHED_DECODE && r->pos > r->n_prompt && r->n_out < r->max_out);
+    sched_serve(s, r, SERVED_GENERATED);
+    r->pos++;
+    r->n_out++;
     sched_to_decode(s, r);
 }
 

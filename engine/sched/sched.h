@@ -50,6 +50,7 @@ struct sched_req {
     uint64_t n_prompt, pos;  /* tokens of the prompt; tokens read so far */
     uint64_t stop_tok;       /* a multiple of chunk_tok at which a piece of the prompt ends; 0 = none */
     uint64_t share_tok;      /* another one, where others take over the state; 0 = none */
+    uint32_t n_drafts;       /* the caller's: draft tokens that its next row may take along, in DECODE */
     uint64_t max_out, n_out; /* tokens it may get, 0 = no limit; those planned */
     uint64_t deadline_ns;    /* no slot by then: expired; 0 = none */
     uint32_t key, weight;    /* below SCHED_N_KEYS; its share beside other keys' weights, 0 = 1 */
@@ -88,7 +89,8 @@ struct sched {
 };
 
 /* One request's share of a step: tokens [pos, pos + n_tok) are read, logits come for the last n_out: 0 or 1, all of
- * a prompt that is scored. */
+ * a prompt that is scored. Of a stream the token at pos is read, those behind it are a draft, and logits come for all.
+ */
 struct sched_row {
     struct sched_req *req;
     uint64_t pos;
@@ -119,6 +121,8 @@ void sched_wait_over(struct sched *s, struct sched_req *req);
 void sched_fork(struct sched *s, struct sched_req *req);
 /* The row's tokens are read, now or by a step on its way. */
 void sched_commit(struct sched *s, const struct sched_row *row);
+/* A committed row's draft was right up to the next token, which is read. */
+void sched_advance(struct sched *s, struct sched_req *req);
 /* The request's last committed row, of one drawn token, did nothing: it is planned again. */
 void sched_uncommit(struct sched *s, struct sched_req *req);
 /* A committed step of so many decode rows and tokens of prompts took ns, from the end of the one before. */

@@ -24,7 +24,7 @@ enum finding { DIFFERENT, NOT_A_NUMBER, FAULT, N_FINDINGS };
 static struct {
     pthread_mutex_t lock;
     uint64_t next_seed, n_subjects, n_worlds, n_requests, n_tokens, n_cancelled, n_splits, n_forks, n_turns, n_choices,
-        n_poisoned, n_lost, n_alone, n_hits, n[N_FINDINGS];
+        n_poisoned, n_lost, n_alone, n_hits, n_accepted, n_rejected, n[N_FINDINGS];
     double until_s;
     atomic_bool dead; /* the device failed */
 } found = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -51,12 +51,12 @@ struct world {
     struct host h;
     struct client client[MOST_CLIENTS];
     uint32_t number, n_clients, n_slots, budget, n_begun, cancel_one_in;
-    bool waves, host, poisons, short_prompts, sessions;
+    bool waves, host, poisons, short_prompts, sessions, drafts;
     char dir[64], what[256];
     struct rod_state *nan; /* a state of NaN; NULL: not yet */
     struct reply nan_from;
-    uint64_t n_requests, n_tokens, n_cancelled, n_splits, n_forks, n_turns, n_choices, n_poisoned, n_lost,
-        n_found[N_FINDINGS];
+    uint64_t n_requests, n_tokens, n_cancelled, n_splits, n_forks, n_turns, n_choices, n_poisoned, n_lost, n_accepted,
+        n_rejected, n_found[N_FINDINGS];
 };
 
 /* ---- what is found ---- */
@@ -116,6 +116,8 @@ static void compare(struct world *w, const struct client *c, uint32_t i, size_t 
             return;
         }
     w->n_tokens += a->n_ids;
+    w->n_accepted += a->n_accepted;
+    w->n_rejected += a->n_rejected;
     w->n_requests += !a->cancelled;
     w->n_cancelled += a->cancelled;
 }
@@ -143,12 +145,25 @@ static struct rod_turn *turn_of(const char *session, bool create) {
     return t;
 }
 
+/* Drafts of any kind, or none: the answer alone, as far as it is known, with some of its tokens changed. */
+static void speculate(struct world *w, struct rod_request *r, uint32_t entry, size_t from) {
+    const struct reply *alone = &w->s->entry[entry].alone;
+    const double wrong = roll(&w->d, 3) ? 0.4 * roll_real(&w->d) : 0;
+    r->never_speculate = !w->drafts || roll_one_in(&w->d, 5);
+    if (r->never_speculate || roll(&w->d, 3) == 0 || !w->s->entry[entry].known || alone->n_ids <= from) return;
+    r->n_prediction = alone->n_ids - from;
+    r->prediction = malloc(r->n_prediction * sizeof *r->prediction);
+    for (size_t i = 0; i < r->n_prediction; i++)
+        r->prediction[i] = roll_real(&w->d) < wrong ? any_id(w->s, &w->d) : alone->ids[from + i];
+}
+
 /* The next request of a split answer. */
 static void go_on(struct world *w, struct client *c, struct rod_state *state) {
     struct rod_request *r = entry_request(w->s, &w->s->entry[c->entry[0]], c->entry[0], c->tok[0], &c->a[0]);
     if (c->way == BY_TURN) r->turn = turn_of(c->session, c->before == 0);
     if (c->way == BY_STATE) r->keep_state = true, r->state = state;
     if (c->before) r->n_prompt = 0;
+    speculate(w, r, c->entry[0], c->before);
     submit(w, c, &r);
 }
 
@@ -231,6 +246,7 @@ static void begin(struct world *w, struct client *c) {
                 c->entry[i] = c->entry[0], rod_request_free(r[i]),
                 r[i] = entry_request(w->s, &w->s->entry[c->entry[0]], c->entry[0], c->tok[i], &c->a[i]);
             r[i]->same_before = i;
+            speculate(w, r[i], c->entry[i], 0);
         }
         w->n_choices += c->n;
         submit(w, c, r);
@@ -238,6 +254,7 @@ static void begin(struct world *w, struct client *c) {
     }
     c->way = ONE;
     r[0] = entry_request(w->s, &w->s->entry[c->entry[0]], c->entry[0], c->tok[0], &c->a[0]);
+    speculate(w, r[0], c->entry[0], 0);
     submit(w, c, r);
 }
 
@@ -325,6 +342,7 @@ static int open_world(struct world *w, uint32_t number, struct rod_error *err) {
     w->n_clients = 1 + roll(&w->d, most < MOST_CLIENTS ? most : MOST_CLIENTS);
     w->waves = roll_one_in(&w->d, 3), w->host = roll_one_in(&w->d, 5), w->poisons = roll_one_in(&w->d, 3);
     w->short_prompts = roll_one_in(&w->d, 4), w->sessions = roll(&w->d, 2);
+    w->drafts = roll(&w->d, 4);
     w->cancel_one_in = roll(&w->d, 2) ? 4 + roll(&w->d, 40) : 0;
     w->budget = s->published ? 150 : s->on_gpu ? 300 + roll(&w->d, 900) : 40;
     const size_t state = subject_state_bytes(s);
@@ -346,7 +364,9 @@ static int open_world(struct world *w, uint32_t number, struct rod_error *err) {
     snprintf(w->what, sizeof w->what, "%s, world %u, %u slots, %u clients%s%s%s%s", s->name, number, w->n_slots,
              w->n_clients, prefix ? ", prefix cache" : "", w->waves ? ", waves" : "", w->poisons ? ", poison" : "",
              w->sessions ? ", sessions" : "");
-    return subject_host(s, config, &w->h, err);
+    const int rc = subject_host(s, config, &w->h, err);
+    if (!rc) w->h.engine->drafts_always = roll(&w->d, 2);
+    return rc;
 }
 
 static bool all_ended(const struct client *c) {
@@ -407,6 +427,7 @@ static void run_world(struct subject *s, uint32_t number) {
     found.n_splits += w->n_splits, found.n_forks += w->n_forks, found.n_turns += w->n_turns;
     found.n_choices += w->n_choices, found.n_poisoned += w->n_poisoned, found.n_lost += w->n_lost;
     found.n_hits += stats.prefix_hits;
+    found.n_accepted += w->n_accepted, found.n_rejected += w->n_rejected;
     for (int i = 0; i < N_FINDINGS; i++) found.n[i] += w->n_found[i];
     pthread_mutex_unlock(&found.lock);
     free(w);
@@ -453,6 +474,7 @@ static void record(uint64_t seed, double seconds, uint32_t n_threads) {
 #define FIELD(name) fprintf(f, ", \"" #name "\": %llu", (unsigned long long)found.n_##name)
     FIELD(subjects), FIELD(worlds), FIELD(alone), FIELD(requests), FIELD(tokens), FIELD(cancelled), FIELD(choices);
     FIELD(splits), FIELD(forks), FIELD(turns), FIELD(poisoned), FIELD(lost), FIELD(hits);
+    FIELD(accepted), FIELD(rejected);
     fprintf(f, ", \"different\": %llu, \"nan\": %llu, \"faults\": %llu}\n", (unsigned long long)found.n[DIFFERENT],
             (unsigned long long)found.n[NOT_A_NUMBER], (unsigned long long)found.n[FAULT]);
     fclose(f);
@@ -475,12 +497,13 @@ static void each_answer_has_the_bits_that_it_has_alone(void **state) {
     printf(
         "note: seed %llu, %.0f s: %llu worlds of %llu models, %llu answers alone; compared %llu requests, %llu tokens "
         "(%llu cancelled, %llu choices, %llu split, %llu forks, %llu turns, %llu hits, %llu poisoned, %llu went for "
-        "room): %llu different, %llu NaN, %llu faults\n",
+        "room, %llu draft tokens right, %llu wrong): %llu different, %llu NaN, %llu faults\n",
         (unsigned long long)seed, now_s() - began, (unsigned long long)found.n_worlds,
         (unsigned long long)found.n_subjects, (unsigned long long)found.n_alone, (unsigned long long)found.n_requests,
         (unsigned long long)found.n_tokens, (unsigned long long)found.n_cancelled, (unsigned long long)found.n_choices,
         (unsigned long long)found.n_splits, (unsigned long long)found.n_forks, (unsigned long long)found.n_turns,
         (unsigned long long)found.n_hits, (unsigned long long)found.n_poisoned, (unsigned long long)found.n_lost,
+        (unsigned long long)found.n_accepted, (unsigned long long)found.n_rejected,
         (unsigned long long)found.n[DIFFERENT], (unsigned long long)found.n[NOT_A_NUMBER],
         (unsigned long long)found.n[FAULT]);
     record(seed, now_s() - began, n_threads);

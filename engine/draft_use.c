@@ -1,0 +1,72 @@
+/* draft_use.c - requests whose next tokens are drafted: the step reads a draft with the token before it, and the tokens
+ * that it draws say how much of the draft was right. So drafts change when a token comes, never which one. */
+#include "core.h"
+#include "engine/base/test_hooks.h"
+
+#include <assert.h>
+#include <string.h>
+
+void draft_use_open(struct rod_engine *e) {
+    e->drafts_always = test_hooks_drafts_pay();
+    if (e->drafts_always) engine_log(e, 2, "RODIMUS_TEST_DRAFTS_PAY is set: a draft counts as free");
+}
+
+int draft_use_bind(const struct rod_engine *e, struct active *a, struct rod_error *err) {
+    const struct rod_request *r = a->request;
+    a->draft.on = e->parts.ops->slot_accept && a->sched.site == SITE_HOST &&
+                  e->config.speculative != ROD_SPECULATIVE_NONE && !r->never_speculate && r->max_tokens > 1;
+    if (!a->draft.on) return 0;
+    const size_t n_prediction = e->config.speculative == ROD_SPECULATIVE_AUTO ? r->n_prediction : 0;
+    const int rc =
+        draft_lookup_init(&a->draft.lookup, (uint64_t)a->n_prompt + r->max_tokens, r->prediction, n_prediction, err);
+    for (size_t i = 0; !rc && i < a->n_prompt; i++) draft_lookup_add(&a->draft.lookup, a->prompt[i]);
+    return rc;
+}
+
+void draft_use_generated(struct active *a, int32_t id) {
+    if (a->draft.on) draft_lookup_generated(&a->draft.lookup, id);
+}
+
+static uint32_t draft_use_least(uint64_t a, uint64_t b) { return (uint32_t)(a < b ? a : b); }
+
+/* Those whose rows the next plan may have, in its order. What it has no room for is not read. */
+void draft_use_plan(struct rod_engine *e, enum sampling_site site) {
+    const struct sched_list *streams = &e->sched.decode[site];
+    struct draft_step step = {.tokens = streams->n};
+    if (!e->parts.ops->slot_accept || site != SITE_HOST) return;
+    draft_price_of(&e->price, streams->n, &step.ns, &step.token_ns);
+    for (struct sched_req *r = streams->head; r; r = r->next) {
+        struct active *a = active_of_sched(r);
+        struct active_draft *d = &a->draft;
+        r->n_drafts = 0;
+        if (!d->on || r->held) continue;
+        const uint32_t most =
+            r->max_out ? draft_use_least(BACKEND_MAX_DRAFTS, r->max_out - r->n_out - 1) : BACKEND_MAX_DRAFTS;
+        if (!most) continue;
+        const struct draft_found found = draft_lookup_next(&d->lookup, most, d->tok + 1);
+        if (!found.n) continue;
+        d->kind = draft_kind(found.n_match, found.predicted);
+        r->n_drafts = e->drafts_always ? found.n : draft_count(&d->chances, &e->chances, d->kind, found.n, &step);
+        d->tok[0] = a->last;
+    }
+}
+
+const int32_t *draft_use_tokens(struct rod_engine *e, struct active *a, uint32_t n_drafts) {
+    a->draft.n_drafted += n_drafts;
+    engine_count(&e->counters.drafted[a->draft.kind == DRAFT_PREDICTED], n_drafts);
+    return a->draft.tok;
+}
+
+bool draft_use_take(struct rod_engine *e, struct active *a, uint32_t i) {
+    if (a->last != a->draft.tok[i]) return false;
+    e->parts.ops->slot_accept(e->parts.backend, a->sched.slot, i);
+    sched_advance(&e->sched, &a->sched);
+    a->draft.n_accepted++;
+    engine_count(&e->counters.accepted[a->draft.kind == DRAFT_PREDICTED], 1);
+    return true;
+}
+
+void draft_use_judge(struct rod_engine *e, struct active *a, uint32_t n_drafts, uint32_t n_right) {
+    draft_judge(&a->draft.chances, a->draft.kind, n_drafts, n_right);
+    draft_judge(&e->chances, a->draft.kind, n_drafts, n_right);
+}
