@@ -115,7 +115,7 @@ void completion_free_all(struct server *server) {
 }
 
 int completion_log_fields(const struct completion *c, struct log_field *fields, int max) {
-    assert(max >= 11); /* all that follow */
+    assert(max >= 13); /* all that follow */
     uint64_t completion = 0;
     int n = 0;
     for (uint32_t i = 0; i < c->n_choices; i++) completion += c->choices[i].completion_tok;
@@ -138,6 +138,10 @@ int completion_log_fields(const struct completion *c, struct log_field *fields, 
     if (*c->session_id) {
         fields[n++] = log_number("version", (double)c->session_version);
         if (c->replayed) fields[n++] = log_truth("replayed", true);
+    }
+    if (c->usage.accepted_tok || c->usage.rejected_tok) {
+        fields[n++] = log_number("accepted_drafts", (double)c->usage.accepted_tok);
+        fields[n++] = log_number("rejected_drafts", (double)c->usage.rejected_tok);
     }
     if (!c->working && c->grammar && *rod_grammar_notes(c->grammar)) {
         fields[n++] = log_words("weakened", rod_grammar_notes(c->grammar));
@@ -510,6 +514,8 @@ static void take_finish(struct completion *c, struct completion_choice *choice, 
     choice->stop_string = e->stop_string ? strdup(e->stop_string) : NULL;
     choice->stop_id = named_stop_id(c, e->stop_id) ? e->stop_id : -1; /* the end token itself is not named */
     c->usage.completion_tok += e->completion_tok;
+    c->usage.accepted_tok += e->accepted_tok;
+    c->usage.rejected_tok += e->rejected_tok;
     if (choice->index % c->request.n == 0) {
         c->usage.cached_tok += e->cached_tok;
         c->usage.created_tok += e->created_tok;

@@ -44,6 +44,12 @@ static int encode_bad_words(struct completion *c, struct rod_error *err) {
     return rc;
 }
 
+static int encode_prediction(struct completion *c, struct rod_error *err) {
+    struct openai_prompt *p = &c->request.prediction;
+    if (!p->text || !p->len || !c->server->info->has_tokenizer) return 0;
+    return rod_encode(c->server->engine, p->text, p->len, false, &p->ids, &p->n_ids, err);
+}
+
 /* The last or first tokens of a prompt, where the client wants it cut rather than refused. */
 static void truncate_prompt(const struct completion *c, struct completion_prompt *p) {
     const int64_t wanted = c->request.truncate_tok;
@@ -158,6 +164,7 @@ static void completion_prepare(struct completion *c) {
             rc = rod_decode(s->engine, p->ids, p->n_ids, false, &p->echo, &p->echo_len, &rod);
     }
     if (!rc) rc = encode_bad_words(c, &rod);
+    if (!rc) rc = encode_prediction(c, &rod);
     if (!rc) return;
     c->has_err = true;
     const char *field = input_field(c);
@@ -266,6 +273,9 @@ static struct rod_request *engine_request(struct completion *c, struct completio
         r->bad[i].n_ids = c->bad[i].n_ids;
         r->n_bad = i + 1;
     }
+    r->never_speculate = q->never_speculate;
+    r->prediction = copy_bytes(q->prediction.ids, q->prediction.n_ids * sizeof *q->prediction.ids, &ok);
+    r->n_prediction = q->prediction.n_ids;
     r->same_before = choice->index % q->n;
     r->max_tokens = q->max_tokens;
     r->min_tokens = q->min_tokens;

@@ -155,6 +155,19 @@ static void render_prefix(struct buf *out, const struct rod_stats *s) {
     put_value(out, "rodimus_prefix_bytes", "gauge", "Host memory of the prefix cache in use.", (double)s->prefix_bytes);
 }
 
+/* ---- drafts ---- */
+
+static void render_drafts(struct buf *out, const struct rod_stats *s) {
+    put_head(out, "rodimus_draft_tokens_total", "counter", "Tokens that steps read ahead as drafts, by their source.");
+    for (int i = 0; i < ROD_DRAFT_N_KINDS; i++)
+        buf_addf(out, "rodimus_draft_tokens_total{kind=\"%s\"} %llu\n", rod_draft_name((enum rod_draft)i),
+                 (unsigned long long)s->drafted[i]);
+    put_head(out, "rodimus_draft_accepted_tokens_total", "counter", "Of these, tokens that came.");
+    for (int i = 0; i < ROD_DRAFT_N_KINDS; i++)
+        buf_addf(out, "rodimus_draft_accepted_tokens_total{kind=\"%s\"} %llu\n", rod_draft_name((enum rod_draft)i),
+                 (unsigned long long)s->accepted[i]);
+}
+
 /* ---- keys ---- */
 
 /* One family after the other, as the format wants it: a walk over the keys for each. */
@@ -274,4 +287,5 @@ void metrics_render(struct metrics *m, const struct metrics_view *view, struct b
     if (view->keys) render_keys(out, view->keys);
     if (view->stats && view->info) render_engine(out, m, view);
     if (view->stats) render_prefix(out, view->stats);
+    if (view->stats) render_drafts(out, view->stats);
 }

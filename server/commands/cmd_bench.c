@@ -1,4 +1,5 @@
 /* cmd_bench.c - rodimus bench: a table of decode and prefill speed, each row beside what the machine could do. */
+#include "bench_drafts.h"
 #include "commands.h"
 #include "engine/base/clock.h"
 #include "engine/rodimus.h"
@@ -19,8 +20,8 @@
 
 struct bench_options {
     char *model, *synthetic, *device, *precision, *json;
-    struct option_list batches, contexts, prompts, packed;
-    uint64_t threads;
+    struct option_list batches, contexts, prompts, packed, acceptance;
+    uint64_t threads, tokens;
     bool deterministic;
     double seconds;
 };
@@ -41,6 +42,9 @@ static const struct option bench_flags[] = {
      .help = "decode: tokens each session has read before"},
     {"prompts", OPTION_LIST, AT(prompts), WHAT, .fallback = "64,512,4096", .metavar = "N,N,...", .help = "prefill: prompt lengths"},
     {"packed", OPTION_LIST, AT(packed), WHAT, .fallback = "1", .metavar = "N,N,...", .help = "prefill: prompts read together, a session each"},
+    {"acceptance", OPTION_LIST, AT(acceptance), WHAT, .metavar = "P,P,...",
+     .help = "instead of these rows: sessions with drafts whose tokens are each right with this probability, beside the same ones without drafts"},
+    {"tokens", OPTION_UINT, AT(tokens), WHAT, .fallback = "128", RANGE(2, 1000000), .help = "tokens that a session of these generates"},
     {"device", OPTION_CHOICE, AT(device), HOW, .fallback = "auto", .choices = "auto|cpu|cuda|cuda:N", .metavar = "NAME",
      .help = "auto, cpu, cuda or cuda:N"},
     {"precision", OPTION_CHOICE, AT(precision), HOW, .fallback = "auto", .choices = "auto|fp32|bf16|fp16", .metavar = "NAME",
@@ -110,6 +114,67 @@ static int report_row(void *arg, const struct rod_bench_row *row) {
     return json_array_append_new(output->rows, object);
 }
 
+static int report_drafts(void *arg, const struct rod_model_info *info, const struct bench_drafts_row *row) {
+    struct bench_output *output = arg;
+    progress_hide(&output->progress);
+    if (!output->header) {
+        printf("%s, %s, %s: greedy, with drafts and without\n\n%8s %10s %12s %12s %8s %9s %9s\n", info->name,
+               info->device, info->weight_dtype, "sessions", "acceptance", "plain tok/s", "tokens/s", "factor",
+               "accepted", "rejected");
+        output->header = true;
+    }
+    printf("%8u %10.2f %12.1f %12.1f %8.2f %9llu %9llu\n", row->n_sessions, row->acceptance, row->plain_tokens_per_s,
+           row->tokens_per_s, row->tokens_per_s / row->plain_tokens_per_s, (unsigned long long)row->accepted,
+           (unsigned long long)row->rejected);
+    if (fflush(stdout)) return -1;
+    json_t *object =
+        json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:f,s:f,s:f,s:I,s:I}", "model", info->name, "phase", "drafts",
+                  "device", info->device, "commit", version_commit(), "date", output->date, "dtype", info->weight_dtype,
+                  "speculative", "prediction", "batch", (int)row->n_sessions, "acceptance", row->acceptance,
+                  "tokens_per_s", row->tokens_per_s, "plain_tokens_per_s", row->plain_tokens_per_s, "accepted",
+                  (json_int_t)row->accepted, "rejected", (json_int_t)row->rejected);
+    return json_array_append_new(output->rows, object);
+}
+
+/* NULL: one of them is no probability. */
+static double *read_acceptances(const struct option_list *list) {
+    double *values = calloc(list->n_items + 1, sizeof *values);
+    for (size_t i = 0; values && i < list->n_items; i++) {
+        char *end;
+        values[i] = strtod(list->items[i], &end);
+        if (end == list->items[i] || *end || !(values[i] >= 0 && values[i] <= 1)) {
+            fprintf(stderr, "rodimus bench: --acceptance: '%s' is not a probability from 0 to 1.\n", list->items[i]);
+            free(values);
+            return NULL;
+        }
+    }
+    return values;
+}
+
+static int run_drafts(const struct bench_options *options, const struct rod_bench_options *bench,
+                      struct bench_output *output, struct rod_error *err) {
+    double *acceptances = read_acceptances(&options->acceptance);
+    if (!acceptances) return rod_fail(err, ROD_EINVALID, "--acceptance has a value that cannot be taken.");
+    const struct bench_drafts drafts = {.model_dir = bench->model_dir,
+                                        .synthetic = bench->synthetic,
+                                        .device = bench->device,
+                                        .precision = bench->precision,
+                                        .deterministic = bench->deterministic,
+                                        .n_threads = bench->n_threads,
+                                        .context = (uint32_t)bench->contexts[0],
+                                        .n_tok = (uint32_t)options->tokens,
+                                        .batches = bench->batches,
+                                        .n_batches = bench->n_batches,
+                                        .acceptances = acceptances,
+                                        .n_acceptances = options->acceptance.n_items,
+                                        .progress = bench->progress,
+                                        .report = report_drafts,
+                                        .arg = output};
+    const int rc = bench_drafts(&drafts, err);
+    free(acceptances);
+    return rc;
+}
+
 static int run_bench(const struct bench_options *options, const char *dir, struct bench_output *output) {
     uint32_t *batches = read_small_numbers("batches", &options->batches),
              *packed = read_small_numbers("packed", &options->packed);
@@ -135,7 +200,8 @@ static int run_bench(const struct bench_options *options, const char *dir, struc
         struct rod_error err = {0};
         progress_open(&output->progress, "rodimus bench");
         bench.progress = progress_to(&output->progress);
-        rc = rod_bench(&bench, report_row, output, &err);
+        rc = options->acceptance.n_items ? run_drafts(options, &bench, output, &err)
+                                         : rod_bench(&bench, report_row, output, &err);
         if (rc) rc = err.code == ROD_EINVALID ? 2 : 1; /* what was asked for is nothing that could be measured */
         progress_close(&output->progress);
         if (rc) fprintf(stderr, "rodimus bench: %s\n", err.message[0] ? err.message : "cannot keep the results.");

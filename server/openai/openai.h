@@ -130,6 +130,8 @@ struct openai_request {
     size_t n_allowed_ids;
     struct openai_prompt *bad_words; /* text alone */
     size_t n_bad_words;
+    struct openai_prompt prediction; /* that the answer may be like: text or ids, or neither */
+    bool never_speculate;
     int64_t truncate_tok; /* of each prompt so many tokens; 0 = all of it, -1 = as many as this server takes */
     bool truncate_end;    /* the first ones stay; else the last ones */
     bool no_begin;        /* the prompt gets no tokens that the tokenizer puts in front */
@@ -247,8 +249,9 @@ void openai_render_offsets(struct buf *out, const char *text, size_t len, const 
 
 struct openai_usage {
     uint64_t prompt_tok, completion_tok, cached_tok;
-    uint64_t created_tok;      /* behind the cached ones, up to the last place that cache_control has kept */
-    uint64_t created_long_tok; /* of these, those kept for an hour */
+    uint64_t accepted_tok, rejected_tok; /* of drafts */
+    uint64_t created_tok;                /* behind the cached ones, up to the last place that cache_control has kept */
+    uint64_t created_long_tok;           /* of these, those kept for an hour */
 };
 
 #define OPENAI_CALL_ID_BYTES 32

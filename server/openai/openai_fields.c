@@ -168,3 +168,24 @@ bool field_text(const struct openai_fields *p, const char *name, size_t max, cha
     *out = field_copy(value, len);
     return *out ? true : field_no_memory(p);
 }
+
+bool field_ids(const struct openai_fields *p, const char *param, const json_t *array, int32_t **out, size_t *n_out) {
+    size_t n = json_array_size(array);
+    int32_t *ids = malloc((n ? n : 1) * sizeof *ids);
+    if (!ids) return field_no_memory(p);
+    assert(!*out);
+    *out = ids; /* freed with the request */
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_array_get(array, i);
+        int64_t id = -1;
+        if (!field_as_int(item, &id))
+            return field_bad(p, param, "[%zu] must be a token id, not %s", i, field_type(item));
+        if (id < 0 || id >= p->defaults->vocab_size) {
+            return field_bad(p, param, "[%zu] must be a token id from 0 to %u, not %lld", i,
+                             p->defaults->vocab_size - 1, (long long)id);
+        }
+        ids[i] = (int32_t)id;
+    }
+    *n_out = n;
+    return true;
+}

@@ -37,6 +37,10 @@ bool field_text(const struct openai_fields *p, const char *name, size_t max, cha
 bool field_is(const json_t *value, const char *word);
 char *field_copy(const json_t *string, size_t *len); /* malloc'd, NUL-terminated; NULL: out of memory */
 
+/* Token ids of the vocabulary. *out is malloc'd and the caller's, also after an error. */
+bool field_ids(const struct openai_fields *p, const char *param, const json_t *array, int32_t **out, size_t *n_out);
+bool openai_parse_draft(const struct openai_fields *p, struct openai_request *out); /* speculative and prediction */
+
 /* The array of messages in the field `name`, and the instructions before them if not NULL. Contents are parts of text,
  * in the words of chats and of responses. *out is the caller's, also on an error. */
 bool openai_messages(const struct openai_fields *p, const char *name, const json_t *array, const json_t *instructions,

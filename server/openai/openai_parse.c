@@ -40,28 +40,6 @@ static bool refuse_unavailable(const struct openai_fields *p, enum openai_kind k
 
 /* ---- prompts and messages ---- */
 
-static bool parse_ids(const struct openai_fields *p, const char *param, const json_t *array, int32_t **out,
-                      size_t *n_out) {
-    size_t n = json_array_size(array);
-    int32_t *ids = malloc((n ? n : 1) * sizeof *ids);
-    if (!ids) return field_no_memory(p);
-    assert(!*out);
-    *out = ids; /* freed with the request */
-    for (size_t i = 0; i < n; i++) {
-        const json_t *item = json_array_get(array, i);
-        int64_t id = -1;
-        if (!field_as_int(item, &id))
-            return field_bad(p, param, "[%zu] must be a token id, not %s", i, field_type(item));
-        if (id < 0 || id >= p->defaults->vocab_size) {
-            return field_bad(p, param, "[%zu] must be a token id from 0 to %u, not %lld", i,
-                             p->defaults->vocab_size - 1, (long long)id);
-        }
-        ids[i] = (int32_t)id;
-    }
-    *n_out = n;
-    return true;
-}
-
 static bool parse_prompt(const struct openai_fields *p, const char *param, const json_t *value,
                          struct openai_prompt *out) {
     if (json_is_string(value)) {
@@ -71,7 +49,7 @@ static bool parse_prompt(const struct openai_fields *p, const char *param, const
         return out->len || hole ? true : field_bad(p, param, "is empty; at least one token is required");
     }
     if (!json_array_size(value)) return field_bad(p, param, "is empty; at least one token is required");
-    return parse_ids(p, param, value, &out->ids, &out->n_ids);
+    return field_ids(p, param, value, &out->ids, &out->n_ids);
 }
 
 /* A string, an array of strings, an array of ids, or an array of arrays of ids. */
@@ -142,7 +120,7 @@ static bool parse_stop_ids(const struct openai_fields *p, struct openai_request 
     const json_t *value = field_get(p, "stop_token_ids");
     if (!value) return true;
     if (!json_is_array(value)) return field_bad(p, "stop_token_ids", "must be an array, not %s", field_type(value));
-    return parse_ids(p, "stop_token_ids", value, &out->stop_ids, &out->n_stop_ids);
+    return field_ids(p, "stop_token_ids", value, &out->stop_ids, &out->n_stop_ids);
 }
 
 static bool parse_allowed(const struct openai_fields *p, struct openai_request *out) {
@@ -151,7 +129,7 @@ static bool parse_allowed(const struct openai_fields *p, struct openai_request *
     if (!json_is_array(value)) return field_bad(p, "allowed_token_ids", "must be an array, not %s", field_type(value));
     if (json_array_size(value) > p->defaults->vocab_size)
         return field_bad(p, "allowed_token_ids", "has more entries than the vocabulary of %u", p->defaults->vocab_size);
-    return parse_ids(p, "allowed_token_ids", value, &out->allowed_ids, &out->n_allowed_ids);
+    return field_ids(p, "allowed_token_ids", value, &out->allowed_ids, &out->n_allowed_ids);
 }
 
 static bool parse_bad_words(const struct openai_fields *p, struct openai_request *out) {
@@ -405,8 +383,9 @@ int openai_parse_object(enum openai_kind kind, json_t *root, const struct openai
     bool ok = openai_peers_apply(kind, root, err) && check_model(&p) && refuse_unavailable(&p, kind) &&
               parse_input(&p, out) && parse_suffix(&p, out) && parse_sampling(&p, out) &&
               openai_parse_grammar(kind, root, &out->grammar, err) && openai_check_tools(&p, out) &&
-              parse_limits(&p, out) && parse_logprobs(&p, out) && parse_stream(&p, out) &&
-              openai_parse_session(&p, &out->session) && (kind != OPENAI_RESPONSE || openai_parse_echo(&p, out));
+              parse_limits(&p, out) && openai_parse_draft(&p, out) && parse_logprobs(&p, out) &&
+              parse_stream(&p, out) && openai_parse_session(&p, &out->session) &&
+              (kind != OPENAI_RESPONSE || openai_parse_echo(&p, out));
     if (!ok) openai_peers_rename(kind, root, err);
     if (ok && out->grammar.text) out->grammar.param = openai_peers_sent(kind, root, out->grammar.param);
     if (ok)
@@ -444,6 +423,8 @@ void openai_request_fini(struct openai_request *r) {
     free(r->allowed_ids);
     for (size_t i = 0; i < r->n_bad_words; i++) free(r->bad_words[i].text);
     free(r->bad_words);
+    free(r->prediction.text);
+    free(r->prediction.ids);
     *r = (struct openai_request){0};
 }
 
@@ -506,7 +487,7 @@ int openai_parse_detokenize(const char *body, size_t len, const struct openai_de
     bool ok = check_model(&p) && field_bool(&p, "skip_special_tokens", &out->skip_special) &&
               field_bool(&p, "return_offsets", &out->offsets);
     if (ok && !json_is_array(value)) ok = field_bad(&p, "tokens", "must be an array of token ids");
-    ok = ok && parse_ids(&p, "tokens", value, &out->ids, &out->n_ids);
+    ok = ok && field_ids(&p, "tokens", value, &out->ids, &out->n_ids);
     json_decref(root);
     if (!ok) {
         free(out->ids);

@@ -276,7 +276,15 @@ static void put_usage(struct buf *out, const struct openai_usage *u) {
         buf_puts(out, ",\"cache_creation_tokens\":");
         buf_int(out, (int64_t)u->created_tok);
     }
-    buf_puts(out, "}}");
+    buf_putc(out, '}');
+    if (u->accepted_tok || u->rejected_tok) {
+        buf_puts(out, ",\"completion_tokens_details\":{\"accepted_prediction_tokens\":");
+        buf_int(out, (int64_t)u->accepted_tok);
+        buf_puts(out, ",\"rejected_prediction_tokens\":");
+        buf_int(out, (int64_t)u->rejected_tok);
+        buf_putc(out, '}');
+    }
+    buf_putc(out, '}');
 }
 
 /* Completions have what is the prompt's in the choice (each may have another prompt), chats beside the choices. */

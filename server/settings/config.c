@@ -117,6 +117,9 @@ const struct option config_options[] = {
      .help = THREADS_HELP},
     {"deterministic", OPTION_BOOL, AT(deterministic), MODEL, .fallback = "false",
      .help = "a GPU gives a session the same bits in steps of any size, not only within a batch bucket; the CPU always does"},
+    {"speculative", OPTION_CHOICE, AT(speculative), MODEL, .fallback = "auto", .choices = "auto|lookup|none", .metavar = "NAME",
+     .help = "drafts, so that a step may give several tokens, and never others: auto, from all sources where they pay; lookup, "
+             "from the conversation alone; none"},
 
     {"host", OPTION_STRING, AT(host), NETWORK, .fallback = "127.0.0.1", .metavar = "ADDRESS", .check = check_host,
      .help = "address to listen on; 0.0.0.0 or :: for all"},

@@ -8,7 +8,7 @@ import time
 from server import SLOWER, Server, read_events
 
 END_S = 8
-STREAM = {"prompt": "Once", "max_tokens": 100000, "ignore_eos": True, "temperature": 0, "stream": True}
+STREAM = {"speculative": "none", "prompt": "Once", "max_tokens": 100000, "ignore_eos": True, "temperature": 0, "stream": True}
 
 
 def serve(device, step, name):
