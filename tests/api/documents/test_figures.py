@@ -141,6 +141,14 @@ def agents_table():
             yield f"| {found['model']} | {how} | {said(found['read_tok'][way])} | {said(first)} ms | {said(second)} ms | {said(last)} ms |"
 
 
+def drafts_table():
+    """What drafts give, by the chance that a draft token is right."""
+    for name in ("drafts-tales-cpu", "drafts-rodimus-plus-1.6b-cpu"):
+        for r in rows(name):
+            plain, drafted = r["plain_tokens_per_s"], r["tokens_per_s"]
+            yield f"| {r['model']} | {r['batch']} | {r['acceptance']:.0%} | {said(plain, 1)} | {said(drafted, 1)} | {said(drafted / plain, 2)} |"
+
+
 def lives():
     """Random lives: runs with different seeds are added up."""
     *runs, delays, delays_before, before, broken = results("lives-h200")
@@ -185,7 +193,7 @@ def with_line(line):
     return [name for name in pages() if any(found.startswith(line) for found in page(name).split("\n"))]
 
 
-@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, lives, mask_table, upgrades, losses], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, lives, mask_table, upgrades, losses], ids=lambda t: t.__name__)
 def test_tables_have_the_recorded_figures(table):
     expected = list(table())
     assert not [(line, places) for line in expected if len(places := with_line(line)) != 1]
