@@ -9,6 +9,7 @@
 #include <string.h>
 
 enum { RECORD_FIXED = 8 + 16 + 4, LABEL = 16 }; /* RECORD_FIXED: behind its length; LABEL: in an event's kind */
+enum { HAS_STOP = 1, HAS_COUNTS = 2 };          /* flags of a FINISH */
 
 /* ---- bytes ---- */
 
@@ -51,10 +52,15 @@ static float answer_get_f32(struct answer_reader *r) {
 
 /* ---- writing a body ---- */
 
+/* Counts that most answers do not have; without them a body is as it was before they were known. */
+static bool answer_has_counts(const struct rod_event *e) {
+    return e->created_tok || e->created_long_tok || e->accepted_tok || e->rejected_tok;
+}
+
 static size_t answer_event_bytes(const struct rod_event *e) {
     size_t n = 1 + 4 + e->text_len;
     if (e->kind != ROD_EVENT_FINISH) return n + 12 + e->tokens[0].n_top * 8u;
-    return n + 1 + 4 + 1 + 4 + (e->stop_string ? strlen(e->stop_string) : 0) + 24;
+    return n + 1 + 4 + 1 + 4 + (e->stop_string ? strlen(e->stop_string) : 0) + 24 + (answer_has_counts(e) ? 32 : 0);
 }
 
 static int answer_reserve(struct session_answer *a, size_t n) {
@@ -94,12 +100,18 @@ int session_answer_add(struct session_answer *a, const struct rod_event *e) {
         const size_t n_stop = e->stop_string ? strlen(e->stop_string) : 0;
         to = bytes_put(to, (uint64_t)e->reason, 1);
         to = bytes_put(to, (uint32_t)e->stop_id, 4);
-        to = bytes_put(to, e->stop_string != NULL, 1);
+        to = bytes_put(to, (e->stop_string ? HAS_STOP : 0) | (answer_has_counts(e) ? HAS_COUNTS : 0), 1);
         to = bytes_put(to, n_stop, 4);
         to = answer_put_bytes(to, e->stop_string, n_stop);
         to = bytes_put(to, e->prompt_tok, 8);
         to = bytes_put(to, e->cached_tok, 8);
         to = bytes_put(to, e->completion_tok, 8);
+        if (answer_has_counts(e)) {
+            to = bytes_put(to, e->created_tok, 8);
+            to = bytes_put(to, e->created_long_tok, 8);
+            to = bytes_put(to, e->accepted_tok, 8);
+            to = bytes_put(to, e->rejected_tok, 8);
+        }
     } else {
         const struct rod_token *t = &e->tokens[0];
         to = bytes_put(to, (uint32_t)t->id, 4);
@@ -133,7 +145,8 @@ static bool answer_read_event(struct answer_reader *r, struct rod_event *e, stru
         const uint64_t reason = answer_get(r, 1);
         e->reason = (enum rod_finish)reason;
         e->stop_id = (int32_t)(uint32_t)answer_get(r, 4);
-        const uint64_t has_stop = answer_get(r, 1);
+        const uint64_t flags = answer_get(r, 1);
+        const bool has_stop = flags & HAS_STOP;
         *n_stop = (size_t)answer_get(r, 4);
         const unsigned char *stop = answer_take(r, *n_stop);
         e->stop_string = has_stop ? (char *)stop : NULL;
@@ -141,7 +154,13 @@ static bool answer_read_event(struct answer_reader *r, struct rod_event *e, stru
         e->prompt_tok = answer_get(r, 8);
         e->cached_tok = answer_get(r, 8);
         e->completion_tok = answer_get(r, 8);
-        return !r->bad && reason <= ROD_FINISH_LENGTH && has_stop <= 1 && (has_stop || !*n_stop);
+        if (flags & HAS_COUNTS) {
+            e->created_tok = answer_get(r, 8);
+            e->created_long_tok = answer_get(r, 8);
+            e->accepted_tok = answer_get(r, 8);
+            e->rejected_tok = answer_get(r, 8);
+        }
+        return !r->bad && reason <= ROD_FINISH_LENGTH && flags <= (HAS_STOP | HAS_COUNTS) && (has_stop || !*n_stop);
     }
     if (e->kind != ROD_EVENT_DELTA && e->kind != ROD_EVENT_END_TOKEN) return false;
     e->n_tokens = 1;
@@ -214,6 +233,10 @@ static struct event *answer_copy_event(const struct rod_event *from, size_t n_st
     e->prompt_tok = from->prompt_tok;
     e->cached_tok = from->cached_tok;
     e->completion_tok = from->completion_tok;
+    e->created_tok = from->created_tok;
+    e->created_long_tok = from->created_long_tok;
+    e->accepted_tok = from->accepted_tok;
+    e->rejected_tok = from->rejected_tok;
     e->replayed = true;
     return event;
 }

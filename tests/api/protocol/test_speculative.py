@@ -119,6 +119,15 @@ def test_a_session_goes_on_behind_drafts(drafting):
     assert said["auto"] == said["none"]
 
 
+def test_a_retry_has_the_counts_of_the_first_try(drafting):
+    said = drafting.complete(TALE, 30, temperature=0)["choices"][0]["text"]
+    body = {"prompt": TALE, "max_tokens": 30, "temperature": 0, "prediction": said + " and more", "session_id": "drafts-again", "session_create": True}
+    first, again = (drafting.post("/v1/completions", body, headers={"Idempotency-Key": "drafts"}).json for _ in range(2))
+    assert details(first)[0] > 0, first
+    assert again == first
+    drafting.ask("DELETE", "/v1/sessions/drafts-again")
+
+
 def test_token_ids_are_a_prediction_of_a_completion(drafting):
     body = {"prompt": "Once upon a time", "max_tokens": 30, "temperature": 0, "return_token_ids": True}
     plain = drafting.post("/v1/completions", {**body, "speculative": "none"}).json

@@ -562,6 +562,41 @@ static void an_answer_has_its_label_again(void **state) {
     }
 }
 
+static void an_answer_has_all_its_counts_again(void **state) {
+    (void)state;
+    for (uint64_t with = 0; with < 16; with++) { /* each of the four counts is there or not */
+        struct session_answer a = {0};
+        struct mailbox_events events = {0};
+        const uint64_t created = with & 1 ? 64 : 0, long_created = with & 2 ? 65 : 0, accepted = with & 4 ? 66 : 0,
+                       rejected = with & 8 ? 67 : 0;
+        const struct rod_event end = {.kind = ROD_EVENT_FINISH,
+                                      .text = (char *)"x",
+                                      .text_len = 1,
+                                      .stop_id = -1,
+                                      .prompt_tok = 68,
+                                      .cached_tok = 69,
+                                      .completion_tok = 70,
+                                      .created_tok = created,
+                                      .created_long_tok = long_created,
+                                      .accepted_tok = accepted,
+                                      .rejected_tok = rejected};
+        assert_int_equal(session_answer_add(&a, &end), 0);
+        assert_true(session_answer_check(a.bytes, a.n));
+        assert_int_equal(session_answer_events(a.bytes, a.n, &events, NULL), 0);
+        const struct rod_event *e = &event_of_link(events.head)->pub;
+        assert_int_equal(e->prompt_tok, 68);
+        assert_int_equal(e->cached_tok, 69);
+        assert_int_equal(e->completion_tok, 70);
+        assert_int_equal(e->created_tok, created);
+        assert_int_equal(e->created_long_tok, long_created);
+        assert_int_equal(e->accepted_tok, accepted);
+        assert_int_equal(e->rejected_tok, rejected);
+        event_free(event_of_link(events.head));
+        for (size_t n = 0; n < a.n; n++) assert_false(session_answer_check(a.bytes, n));
+        session_answer_free(&a);
+    }
+}
+
 static void an_answer_that_is_too_long_is_a_key_alone(void **state) {
     (void)state;
     struct session_answer a = {0};
@@ -673,6 +708,7 @@ int main(void) {
         cmocka_unit_test(answers_make_room_and_their_keys_stay),
         cmocka_unit_test(an_answer_that_is_no_text_is_damaged),
         cmocka_unit_test(an_answer_has_its_label_again),
+        cmocka_unit_test(an_answer_has_all_its_counts_again),
         cmocka_unit_test(an_answer_that_is_too_long_is_a_key_alone),
         cmocka_unit_test(a_lease_is_one_processs_and_ends_with_it),
         cmocka_unit_test(leases_are_never_had_by_two),
