@@ -3,7 +3,6 @@
 Training begins with the plain forms, or with those that were confirmed until then, and takes the others when they are."""
 import contextlib
 import ctypes
-import faulthandler
 import math
 import os
 import signal
@@ -112,7 +111,6 @@ def check_compile(torch, forms, config, device, shape, confirmed):
 def child(pipe, names, config, shape, folders, confirmed, hang):
     end_with_parent()
     os.setsid()  # what a compiler starts ends with it
-    faulthandler.dump_traceback_later(30, repeat=True)
     import torch
     import model as forms
     torch.manual_seed(19)

@@ -306,7 +306,7 @@ def value_of(what, rng, pool):
 
 class Tool:
     def __init__(self, words, rng, pool):
-        self.verb, self.noun = words.split()
+        self.words, (self.verb, self.noun) = words, words.split()
         style = rng.random()
         stem = self.verb, self.noun
         if pool.words and rng.random() < 0.5:  # the description alone says what it does
@@ -360,10 +360,30 @@ def result_of(rng, pool):
     return json.dumps(result, ensure_ascii=False), text[0].upper() + text[1:] + "."
 
 
+def alike(words, other):
+    """What is said for one tool may mean the other."""
+    return words.split()[1] == other.split()[1] and bool(set(VERBS[words.split()[0]]) & set(VERBS[other.split()[0]]))
+
+
+def another_wish(listed, rng, pool):
+    """One that a listed tool fits, or, half of the time, none does."""
+    tool = rng.choice(listed)
+    if rng.random() < 0.5 and sum(alike(tool.words, t.words) for t in listed) == 1:
+        ask, arguments = tool.request(rng, pool)
+        return ask, call_text(tool.name, arguments)
+    near = [w for w in pool.tool_words if w.split()[1] == tool.noun or w.split()[0] == tool.verb]
+    while True:
+        words = rng.choice(near) if rng.random() < 0.5 else pool.tool(rng)
+        if not any(alike(words, t.words) for t in listed):
+            return Tool(words, rng, pool).request(rng, pool)[0], NO_TOOL
+
+
 def tools(rng, pool, bank, n_tools=None, form=None):
     """form: call, result, none; or in training all the turns of one conversation."""
-    n_tools = n_tools or rng.randint(1, 12)
-    form = form or rng.choice(["call", "call", "call", "result", "none"] if not pool.words else ["call", "call", "call", "call", "result", "none", "none", "none"])
+    learns = bool(pool.words)
+    n_tools = n_tools or rng.randint(1, 3 if learns and rng.random() < 0.4 else 12)  # that no tool fits is learnt first where there are few
+    form = form or rng.choice(["call", "call", "call", "call", "result", "none", "none", "none"] if learns else ["call", "call", "call", "result", "none"])
+    n_tools += learns and form == "none" and n_tools < 12  # so that their number says nothing
     words = pool.tool(rng)
     verb, noun = words.split()
     near = [w for w in pool.tool_words if w != words and (w.split()[1] == noun or w.split()[0] == verb)]  # hard to tell apart
@@ -372,8 +392,9 @@ def tools(rng, pool, bank, n_tools=None, form=None):
         w = pool.tool(rng)
         if w not in others and w != words:
             others.append(w)
-    others = [w for w in others if w.split()[1] != noun or not set(VERBS[w.split()[0]]) & set(VERBS[verb])]
+    others = [w for w in others if not alike(w, words)]
     wanted, rest = Tool(words, rng, pool), [Tool(w, rng, pool) for w in others]
+    rest = [t for t in {t.name: t for t in rest}.values() if t.name != wanted.name]
     listed = rest + ([] if form == "none" and rest else [wanted])
     if form == "none" and not rest:
         form = "call"
@@ -382,10 +403,12 @@ def tools(rng, pool, bank, n_tools=None, form=None):
     ask, arguments = wanted.request(rng, pool)
     messages = [{"role": "system", "content": tools_text([t.definition() for t in listed], system, pool.split == "train" and rng.random() < 0.15)},
                 {"role": "user", "content": ask}]
-    if form == "none":
-        return {"skill": "tools", "form": form, "messages": messages, "answer": NO_TOOL}
-    call = call_text(wanted.name, arguments)
-    if form == "call":
+    call = NO_TOOL if form == "none" else call_text(wanted.name, arguments)
+    if form != "result":
+        while learns and rng.random() < 0.6:  # more wishes over the same list: half of them nothing there fits
+            ask, answer = another_wish(listed, rng, pool)
+            messages += [{"role": "assistant", "content": call}, {"role": "user", "content": ask}]
+            call = answer
         return {"skill": "tools", "form": form, "messages": messages, "answer": call}
     result, said = result_of(rng, pool)
     lead = "\n" if pool.split == "train" and rng.random() < 0.3 else ""
@@ -539,10 +562,10 @@ def sums(rng, pool, bank):
 
 # ---- words ----
 def words(rng, pool, bank):
-    """For training: words to write as JSON or in upper case, those of the held-out pools, too. A token that never occurs is never learnt, and some words have
+    """For training: words to write as JSON or in upper case (there with names that nobody has), those of the held-out pools, too. A token that never occurs is never learnt, and some words have
     one of their own behind a quote."""
-    some = rng.sample(pool.all_words, rng.randint(2, 12))
     form = rng.choice(["list", "list", "object", "upper"])
+    some = [pool.place(rng) if form == "upper" and rng.random() < 0.3 else rng.choice(pool.all_words) for _ in range(rng.randint(2, 12))]
     said = ", ".join(some)
     if form == "upper":
         return {"skill": "words", "messages": [{"role": "user", "content": f"Write in upper case: {said}"}], "answer": said.upper()}

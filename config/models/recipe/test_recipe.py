@@ -56,13 +56,16 @@ class Recipe(unittest.TestCase):
             s = skills.tools(rng, POOLS[("heldout", "train")[i % 2]], BANK)
             definitions = [json.loads(x) for x in s["messages"][0]["content"].split("<tools>\n")[1].split("\n</tools>")[0].split("\n")]
             self.assertTrue(1 <= len(definitions) <= 12)
-            if s["form"] == "call":
-                call = json.loads(s["answer"].split("\n")[1])
+            said = s["messages"] + [{"role": "assistant", "content": s["answer"]}]
+            for wish, answer in zip(said, said[1:]):
+                if wish["role"] != "user" or answer["content"] == skills.NO_TOOL:
+                    continue
+                call = json.loads(answer["content"].split("\n")[1])
                 tool, = [d["function"] for d in definitions if d["function"]["name"] == call["name"]]
                 for key in tool["parameters"]["required"]:
                     self.assertIn(key, call["arguments"])
                 for key, value in call["arguments"].items():
-                    self.assertIn(str(value), s["messages"][1]["content"])
+                    self.assertIn(str(value), wish["content"])
                     self.assertEqual(tool["parameters"]["properties"][key]["type"], "integer" if isinstance(value, int) else "string")
 
     def test_edits_change_what_was_asked_and_nothing_else(self):

@@ -33,8 +33,9 @@ SPECIAL = ["<|startoftext|>", "<|endoftext|>", "[CLS]", "[gMASK]", "<role>", "</
 SPLIT = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 SEPARATOR = "\n<|endoftext|>\n"
 WEIGHT = {"tools": 6.0, "extraction": 5.0, "edit": 2.0, "recall": 8.0, "sums": 3.0, "words": 2.0, "fim": 1.0, "system": 6.0}  # of an answer's token; a tale's has 1
-MIX = {"tools": 0.28, "edit": 0.22, "extraction": 0.17, "words": 0.06, "system": 0.11, "sums": 0.02, "fim": 0.03, "fim_real": 0.04, "recall": 0.07}  # samples of a row of skills
-ROWS = {"tales": 0.16, "recall": 0.14, "skills": 0.70}
+MIX = {"tools": 0.28, "edit": 0.24, "extraction": 0.15, "words": 0.06, "system": 0.11, "sums": 0.02, "fim": 0.03, "fim_real": 0.04, "recall": 0.07}  # samples of a row of skills
+FIRST = {"tools": 5}  # times the weight for an answer's first token, which decides between a call and none
+ROWS = {"tales": 0.12, "recall": 0.12, "skills": 0.76}
 RATE, WARM_UP, ROW_SEED = 3e-3, 200, 19
 ASK = ["Tell me a tale about {}.", "Tell me a story about {}.", "Write a fairy tale about {}.", "I would like to hear about {}.", "Please tell a short tale with {}."]
 
@@ -89,7 +90,7 @@ class Encoder:
         for piece, learn in pieces:
             at += len(piece)
             if learn:
-                weights[at - len(piece) - 1:at] = [1] * (len(piece) + 1)
+                weights[at - len(piece) - 1:at] = [FIRST.get(skill, 1)] + [1] * len(piece)
                 targets[at - 1] = self.end
         return ids, targets, [w * WEIGHT[skill] for w in weights]
 
