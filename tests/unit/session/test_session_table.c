@@ -1,4 +1,4 @@
-/* test_session_table.c - the pure parts of sessions: the table with the time as an argument, lists of answers, leases.
+/* test_session_table.c - the pure parts of sessions: the table with the time as an argument, leases.
  */
 #include "engine/session/store/session_lease.h"
 #include "engine/session/session_table.h"
@@ -458,164 +458,6 @@ static void ids_are_few_characters(void **state) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(session_id_ok(bad[i]));
 }
 
-/* ---- answers ---- */
-
-static void end_with(struct session_answer *a, uint64_t n_tok, size_t n_text) {
-    char *text = malloc(n_text + 1);
-    memset(text, 'x', n_text);
-    text[n_text] = 0;
-    struct rod_event end = {
-        .kind = ROD_EVENT_FINISH, .text = text, .text_len = n_text, .completion_tok = n_tok, .stop_id = -1};
-    assert_int_equal(session_answer_add(a, &end), 0);
-    free(text);
-}
-
-static void answers_make_room_and_their_keys_stay(void **state) {
-    (void)state;
-    struct session_answers *list = NULL;
-    struct session_answer_found found;
-    char key[16];
-    uint8_t digest[16] = {0};
-    for (uint64_t i = 0; i < 100; i++) {
-        struct session_answer a = {0};
-        end_with(&a, i, 20000);
-        snprintf(key, sizeof key, "key %llu", (unsigned long long)i);
-        digest[0] = (uint8_t)i;
-        struct session_answers *next = session_answers_add(list, key, digest, i + 1, &a);
-        assert_non_null(next);
-        session_answers_release(list);
-        list = next;
-        session_answer_free(&a);
-        assert_true(list->n < SESSION_ANSWER_LIST_BYTES + 40000);
-    }
-    for (uint64_t i = 0; i < 100; i++) {
-        snprintf(key, sizeof key, "key %llu", (unsigned long long)i);
-        assert_true(session_answers_find(list, key, &found));
-        assert_int_equal(found.version, i + 1);
-        assert_int_equal(found.digest[0], i);
-        assert_int_equal(found.n != 0, i >= 100 - 13 - 1); /* as many as 256 KiB hold, and the newest */
-    }
-    assert_false(session_answers_find(list, "key", &found));
-    assert_false(session_answers_find(NULL, "key", &found));
-    for (uint64_t i = 100; i < 400; i++) {
-        struct session_answer a = {0};
-        end_with(&a, i, 0);
-        snprintf(key, sizeof key, "key %llu", (unsigned long long)i);
-        struct session_answers *next = session_answers_add(list, key, digest, i + 1, &a);
-        session_answers_release(list);
-        list = next;
-        session_answer_free(&a);
-    }
-    assert_false(session_answers_find(list, "key 143", &found)); /* 256 keys */
-    assert_true(session_answers_find(list, "key 144", &found));
-    struct session_answers *again;
-    assert_int_equal(session_answers_parse(list->bytes, list->n, &again, NULL), 0);
-    assert_int_equal(again->n, list->n);
-    session_answers_release(again);
-    assert_int_equal(session_answers_parse(list->bytes, list->n - 1, &again, NULL), ROD_ESTATE);
-    assert_null(again);
-    session_answers_release(list);
-}
-
-static void an_answer_that_is_no_text_is_damaged(void **state) {
-    (void)state;
-    static const char *const texts[] = {"a word",
-                                        "gr\xc3\xb6\xc3\x9f"
-                                        "e",
-                                        "\xff", "half \xe2\x82", "\xed\xa0\x80"};
-    for (size_t i = 0; i < 5; i++)
-        for (int in_stop = 0; in_stop < 2; in_stop++) {
-            struct session_answer a = {0};
-            struct rod_event end = {.kind = ROD_EVENT_FINISH, .text = (char *)"", .stop_id = -1};
-            if (in_stop)
-                end.stop_string = (char *)(uintptr_t)texts[i];
-            else
-                end.text = (char *)(uintptr_t)texts[i], end.text_len = strlen(texts[i]);
-            assert_int_equal(session_answer_add(&a, &end), 0);
-            assert_int_equal(session_answer_check(a.bytes, a.n), i < 2);
-            session_answer_free(&a);
-        }
-}
-
-static void an_answer_has_its_label_again(void **state) {
-    (void)state;
-    static const char *const labels[] = {"id 12 na\xc3\xafve", "\xff", "", NULL};
-    for (size_t i = 0; i < 4; i++) {
-        struct session_answer a = {0};
-        struct mailbox_events events = {0};
-        struct rod_event end = {.kind = ROD_EVENT_FINISH, .text = (char *)"x", .text_len = 1, .stop_id = -1};
-        end.stop_string = (char *)"stop";
-        if (labels[i]) assert_int_equal(session_answer_label(&a, labels[i]), 0);
-        assert_int_equal(session_answer_add(&a, &end), 0);
-        const bool good = i == 0 || !labels[i];
-        assert_int_equal(session_answer_check(a.bytes, a.n), good);
-        assert_int_equal(session_answer_events(a.bytes, a.n, &events, NULL), good ? 0 : ROD_ESTATE);
-        if (good) {
-            const struct rod_event *e = &event_of_link(events.head)->pub;
-            assert_string_equal(e->stop_string, "stop");
-            assert_string_equal(e->text, "x");
-            assert_string_equal(e->label ? e->label : "none", labels[i] ? labels[i] : "none");
-            event_free(event_of_link(events.head));
-        }
-        for (size_t n = 0; n < a.n; n++) assert_false(session_answer_check(a.bytes, n)); /* no part is one */
-        session_answer_free(&a);
-    }
-}
-
-static void an_answer_has_all_its_counts_again(void **state) {
-    (void)state;
-    for (uint64_t with = 0; with < 16; with++) { /* each of the four counts is there or not */
-        struct session_answer a = {0};
-        struct mailbox_events events = {0};
-        const uint64_t created = with & 1 ? 64 : 0, long_created = with & 2 ? 65 : 0, accepted = with & 4 ? 66 : 0,
-                       rejected = with & 8 ? 67 : 0;
-        const struct rod_event end = {.kind = ROD_EVENT_FINISH,
-                                      .text = (char *)"x",
-                                      .text_len = 1,
-                                      .stop_id = -1,
-                                      .prompt_tok = 68,
-                                      .cached_tok = 69,
-                                      .completion_tok = 70,
-                                      .created_tok = created,
-                                      .created_long_tok = long_created,
-                                      .accepted_tok = accepted,
-                                      .rejected_tok = rejected};
-        assert_int_equal(session_answer_add(&a, &end), 0);
-        assert_true(session_answer_check(a.bytes, a.n));
-        assert_int_equal(session_answer_events(a.bytes, a.n, &events, NULL), 0);
-        const struct rod_event *e = &event_of_link(events.head)->pub;
-        assert_int_equal(e->prompt_tok, 68);
-        assert_int_equal(e->cached_tok, 69);
-        assert_int_equal(e->completion_tok, 70);
-        assert_int_equal(e->created_tok, created);
-        assert_int_equal(e->created_long_tok, long_created);
-        assert_int_equal(e->accepted_tok, accepted);
-        assert_int_equal(e->rejected_tok, rejected);
-        event_free(event_of_link(events.head));
-        for (size_t n = 0; n < a.n; n++) assert_false(session_answer_check(a.bytes, n));
-        session_answer_free(&a);
-    }
-}
-
-static void an_answer_that_is_too_long_is_a_key_alone(void **state) {
-    (void)state;
-    struct session_answer a = {0};
-    struct session_answer_found found;
-    char *text = calloc(1, 1 << 20);
-    struct rod_token token = {.id = 1};
-    struct rod_event delta = {
-        .kind = ROD_EVENT_DELTA, .text = text, .text_len = 1 << 20, .tokens = &token, .n_tokens = 1};
-    for (int i = 0; i < 20; i++) assert_int_equal(session_answer_add(&a, &delta), 0);
-    end_with(&a, 20, 0);
-    assert_true(a.too_long && a.n <= SESSION_ANSWER_BODY_BYTES);
-    struct session_answers *list = session_answers_add(NULL, "k", (const uint8_t[16]){0}, 1, &a);
-    assert_true(session_answers_find(list, "k", &found));
-    assert_int_equal(found.n, 0);
-    session_answers_release(list);
-    session_answer_free(&a);
-    free(text);
-}
-
 /* ---- leases ---- */
 
 static void a_lease_is_one_processs_and_ends_with_it(void **state) {
@@ -705,11 +547,6 @@ int main(void) {
         cmocka_unit_test(each_table_has_buckets_of_its_own),
         cmocka_unit_test(what_sessions_take_of_memory_is_counted),
         cmocka_unit_test(ids_are_few_characters),
-        cmocka_unit_test(answers_make_room_and_their_keys_stay),
-        cmocka_unit_test(an_answer_that_is_no_text_is_damaged),
-        cmocka_unit_test(an_answer_has_its_label_again),
-        cmocka_unit_test(an_answer_has_all_its_counts_again),
-        cmocka_unit_test(an_answer_that_is_too_long_is_a_key_alone),
         cmocka_unit_test(a_lease_is_one_processs_and_ends_with_it),
         cmocka_unit_test(leases_are_never_had_by_two),
     };
