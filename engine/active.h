@@ -35,15 +35,14 @@ struct active_share {
 
 /* What prefix_use.c keeps. */
 struct active_cache {
-    uint64_t cached_tok; /* tokens that were not read */
-    uint64_t
-        created_long_tok; /* of those behind the cached ones: between the breakpoint before and one held for long */
-    uint64_t created_tok; /* tokens up to the last breakpoint whose state it left; 0 = none */
-    uint64_t saved_tok;   /* those of the last prefix entry that it began from or left */
-    bool cacheable;       /* it may leave prefix entries */
-    bool has_answer;      /* an answer is in its state */
-    bool waiting;         /* for a prefix entry on its way */
-    bool waited;          /* it has done so, and does not again */
+    uint64_t cached_tok;       /* tokens that were not read */
+    uint64_t created_tok;      /* tokens up to the last breakpoint whose state it left; 0 = none */
+    uint64_t created_long_tok; /* tokens from the breakpoint before to one that is held for long, all together */
+    uint64_t saved_tok;        /* those of the last prefix entry that it began from or left */
+    bool cacheable;            /* it may leave prefix entries */
+    bool has_answer;           /* an answer is in its state */
+    bool waiting;              /* for a prefix entry on its way */
+    bool waited;               /* it has done so, and does not again */
     uint64_t stops[PREFIX_MAX_STOPS];
     uint32_t n_stops, next_stop; /* next_stop: the one after sched.stop_tok */
     int32_t *generated_ids;      /* [n_generated] while it is cacheable */

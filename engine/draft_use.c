@@ -19,7 +19,9 @@ int draft_use_bind(const struct rod_engine *e, struct active *a, struct rod_erro
     const size_t n_prediction = e->config.speculative == ROD_SPECULATIVE_AUTO ? r->n_prediction : 0;
     const int rc =
         draft_lookup_init(&a->draft.lookup, (uint64_t)a->n_prompt + r->max_tokens, r->prediction, n_prediction, err);
-    for (size_t i = 0; !rc && i < a->n_prompt; i++) draft_lookup_add(&a->draft.lookup, a->prompt[i]);
+    /* What it would forget at once is not even added: a prompt may be much longer. */
+    const size_t first = a->n_prompt > DRAFT_MAX_TOK ? a->n_prompt - DRAFT_MAX_TOK : 0;
+    for (size_t i = first; !rc && i < a->n_prompt; i++) draft_lookup_add(&a->draft.lookup, a->prompt[i]);
     return rc;
 }
 

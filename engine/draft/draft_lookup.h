@@ -13,9 +13,8 @@
 enum { DRAFT_MAX_TOK = 1 << 15, DRAFT_MAX_LOOKS = 32, DRAFT_MOST_MATCH = 32 };
 
 struct draft_lookup {
-    int32_t *ids; /* [cap]; n so far. -1 stands between a prediction and the conversation */
-    uint32_t
-        *older; /* [cap] 1 + the last earlier place whose pair (the id and the one before) hashes alike; 0 = none */
+    int32_t *ids;     /* [cap]; n so far. -1 stands between a prediction and the conversation */
+    uint32_t *older;  /* [cap] 1 + the last place before with the same hash of its pair (two ids); 0 = none */
     uint32_t *newest; /* [n_heads] 1 + the newest place of a hash */
     uint32_t cap, n, n_heads;
     uint32_t follow;   /* the place in the prediction that the next token is expected to be; NONE: nowhere */

@@ -16,7 +16,6 @@ struct stream {
     int32_t *ids;         /* the plain tokens */
     size_t n_ids, n_seen; /* n_seen: of this run */
     uint64_t accepted, rejected;
-    double first_s, last_s;
 };
 
 struct drafts {
@@ -24,7 +23,10 @@ struct drafts {
     struct rod_engine *engine;
     struct stream *streams;
     uint32_t n_streams, V;
-    struct rod_error err; /* code 0: none */
+    uint32_t n_begun;      /* streams that have their first token */
+    size_t n_counted;      /* tokens since all have it */
+    double begin_s, end_s; /* when they had it, and the last token */
+    struct rod_error err;  /* code 0: none */
     sem_t woken;
 };
 
@@ -76,10 +78,9 @@ static void drafts_see(struct drafts *d, struct stream *s, int32_t id, bool plai
 
 static void drafts_take(struct drafts *d, struct rod_event *e, bool plain, uint32_t *n_left) {
     struct stream *s = e->user;
-    const double now = drafts_now_s();
     if (e->kind == ROD_EVENT_DELTA) {
-        if (s->first_s == 0) s->first_s = now;
-        s->last_s = now;
+        if (d->n_begun == d->n_streams) d->n_counted += e->n_tokens, d->end_s = drafts_now_s();
+        if (!s->n_seen && ++d->n_begun == d->n_streams) d->begin_s = drafts_now_s();
         for (size_t k = 0; k < e->n_tokens && s->n_seen < d->options->n_tok; k++)
             drafts_see(d, s, e->tokens[k].id, plain);
     } else if (e->kind == ROD_EVENT_FINISH || e->kind == ROD_EVENT_ERROR) {
@@ -90,10 +91,11 @@ static void drafts_take(struct drafts *d, struct rod_event *e, bool plain, uint3
     rod_event_free(e);
 }
 
-/* All streams together; tokens a second from when all have their first one to when the first ends. */
+/* All streams together; tokens a second from the time when all have their first one. */
 static int drafts_run(struct drafts *d, bool plain, double acceptance, struct bench_drafts_row *row,
                       struct rod_error *err) {
     uint32_t n_left = 0;
+    d->n_begun = 0, d->n_counted = 0;
     for (uint32_t i = 0; i < d->n_streams; i++, n_left++) {
         const int rc = drafts_submit(d, i, plain, acceptance, err);
         if (rc) return rc;
@@ -106,15 +108,11 @@ static int drafts_run(struct drafts *d, bool plain, double acceptance, struct be
         *err = d->err;
         return err->code;
     }
-    double begin = 0, end = 0;
     *row = (struct bench_drafts_row){.n_sessions = d->n_streams, .acceptance = acceptance, .plain = plain};
-    for (uint32_t i = 0; i < d->n_streams; i++) {
-        const struct stream *s = &d->streams[i];
-        if (s->first_s > begin) begin = s->first_s;
-        if (s->last_s > end) end = s->last_s;
-        row->accepted += s->accepted, row->rejected += s->rejected;
-    }
-    row->tokens_per_s = (double)d->n_streams * (d->options->n_tok - 1) / (end - begin);
+    for (uint32_t i = 0; i < d->n_streams; i++)
+        row->accepted += d->streams[i].accepted, row->rejected += d->streams[i].rejected;
+    if (!d->n_counted) return rod_fail(err, ROD_EINVALID, "--tokens %u is too few to be timed.", d->options->n_tok);
+    row->tokens_per_s = (double)d->n_counted / (d->end_s - d->begin_s);
     return 0;
 }
 

@@ -13,7 +13,7 @@ static bool prediction_parts(const struct openai_fields *p, const json_t *parts,
     json_array_foreach(parts, i, part) {
         const json_t *text = json_object_get(part, "text");
         if (!field_is(json_object_get(part, "type"), "text") || !json_is_string(text))
-            return field_bad(p, "prediction", "must have parts of type text, and [%zu] is none", i);
+            return field_bad(p, "prediction", "[%zu] must be a part of type text", i);
         n += json_string_length(text);
     }
     out->text = malloc(n + 1);

@@ -77,7 +77,7 @@ static void ahead_windows(const struct step *st, uint32_t member, uint32_t layer
     team_share(be->team, member, st->n_rows, &first, &last);
     for (uint32_t r = first; r < last; r++) {
         const struct backend_segment *seg = &st->segs[be->rows[r].segment];
-        if (be->rows[r].index) continue; /* the rows of drafts read the same */
+        if (be->rows[r].index) continue; /* a segment's rows read the same window */
         uint64_t filled = seg->pos < be->ring_keys ? seg->pos : be->ring_keys;
         ahead_push(ahead, cpu_slot(be, seg->slot, layer) + be->at.v, (size_t)filled * be->d.Hv * be->d.P);
     }

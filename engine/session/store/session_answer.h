@@ -6,9 +6,13 @@
  *
  * All numbers little-endian. A body: perhaps a label (u8 16, u32 n, text), then events, the last of which is the
  * finish: u8 kind: DELTA, END_TOKEN: u32 n_text, text, i32 id, f32 logprob, u32 n_top, n_top x (i32 id, f32 logprob)
- *            FINISH: u32 n_text, text, u8 reason, i32 stop_id, u8 flags (1: a stop string, 2: more counts), u32 n_stop,
- * stop string, u64 prompt_tok, cached_tok, completion_tok; with flag 2: created_tok, created_long_tok, accepted_tok,
- * rejected_tok A list: records, the oldest first: u32 bytes of the rest, u64 version, 16 digest, u32 n_key, key, body
+ *            FINISH: u32 n_text, text, u8 reason, i32 stop_id, u8 flags, u32 n_stop, stop string,
+ *                    u64 prompt_tok, cached_tok, completion_tok,
+ *                    with flag 2 u64 created_tok, created_long_tok, accepted_tok, rejected_tok
+ * Flags: 1 a stop string; 2 these counts.
+ *
+ * A list: records, the oldest first:
+ *   u32 bytes of the rest, u64 version, 16 digest, u32 n_key, key, body
  *
  * Ownership: a writer owns its buffer; lists are counted and never change. Threads: any; only lists are shared.
  * Invariant: a body may come from outside: no byte beyond the given ones is read.

@@ -54,7 +54,7 @@ static void a_draft_is_what_a_plain_search_finds(void **state) {
             if (longest < 2 ? found.n : found.n_match != longest)
                 fail_msg("RODIMUS_TEST_SEED=%llu world %u token %u: a match of %u with %u tokens, not of %u",
                          (unsigned long long)seed, world, n, found.n_match, found.n, longest);
-            if (found.predicted) fail_msg("a prediction, where there is none");
+            if (found.predicted) fail_msg("token %u: a prediction was found, but none was given", n);
         }
         draft_lookup_fini(&l);
     }
