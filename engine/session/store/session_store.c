@@ -1,6 +1,7 @@
 /* session_store.c - see session_store.h. */
 #include "session_store.h"
 #include "engine/base/fail.h"
+#include "engine/state/state_read.h"
 
 #include <assert.h>
 #include <dirent.h>
@@ -11,7 +12,7 @@
 
 #define FILE_END ".state"
 #define BASE_END ".base"
-enum { START_BYTES = 64 << 10, MOST_WRITES = 64 };
+enum { MOST_WRITES = 64 };
 
 static char *store_file_name(const uint8_t name[SESSION_NAME_BYTES], const char *end,
                              char text[SESSION_FILE_NAME_BYTES]) {
@@ -98,53 +99,7 @@ void session_read_fini(struct session_read *r) {
     r->answers = NULL;
 }
 
-/* The header's bytes in one block: START_BYTES are enough for all but long answers. */
-static int store_read_header(struct state_disk_file *f, const char *file, void **header, size_t *n,
-                             struct rod_error *err) {
-    size_t cap = START_BYTES;
-    unsigned char *bytes = malloc(cap);
-    if (!bytes) return rod_fail_no_memory(err);
-    uint64_t n_header = 0, n_file;
-    int rc = state_disk_get(f, 0, bytes, cap, n, err);
-    if (!rc) rc = state_file_measure(bytes, *n, file, &n_header, &n_file, err);
-    if (!rc && n_header > cap) {
-        unsigned char *more = realloc(bytes, (size_t)n_header);
-        if (more) {
-            bytes = more;
-            rc = state_disk_get(f, 0, bytes, (size_t)n_header, n, err);
-        } else {
-            rc = rod_fail_no_memory(err);
-        }
-    }
-    if (!rc && *n > n_header) *n = (size_t)n_header;
-    if (rc) {
-        free(bytes);
-        bytes = NULL;
-    }
-    *header = bytes;
-    return rc;
-}
-
-/* at: where in f it begins; header: the one that has its check. */
-static int store_read_state(const struct session_store *store, struct state_disk_file *f, const char *file,
-                            const void *header, uint64_t at, size_t n_payload, struct state_buffer **out,
-                            struct rod_error *err) {
-    struct state_buffer *buffer = state_buffer_new(store->pool, n_payload);
-    if (!buffer) return rod_fail(err, ROD_ENOROOM, "Host memory has no room for a state of %zu bytes.", n_payload);
-    size_t n;
-    int rc = state_disk_get(f, at, buffer->bytes, n_payload, &n, err);
-    if (!rc && n != n_payload)
-        rc = rod_fail(err, ROD_ESTATE, "%.150s: truncated: %zu bytes of payload of %zu", file, n, n_payload);
-    if (!rc) rc = state_file_check_payload(header, &(struct state_bytes){buffer->bytes, n_payload}, file, err);
-    if (rc) {
-        state_buffer_release(buffer);
-        return rc;
-    }
-    *out = buffer;
-    return 0;
-}
-
-/* The same of a state that is apart: it is the end of the base. */
+/* A state that is apart is the end of the base. header: the one that has its check. */
 static int store_read_base(const struct session_store *store, const char *file, const uint8_t name[SESSION_NAME_BYTES],
                            bool with_state, const void *header, size_t n_payload, struct session_read *out,
                            struct rod_error *err) {
@@ -160,8 +115,8 @@ static int store_read_base(const struct session_store *store, const char *file, 
         rc = rod_fail(err, ROD_ESTATE, "%.150s: truncated: the file has %llu bytes, the state %zu", text,
                       (unsigned long long)base.version.n_bytes, n_payload);
     if (!rc && with_state)
-        rc = store_read_state(store, &base, text, header, base.version.n_bytes - n_payload, n_payload,
-                              &out->snapshot->buffer, err);
+        rc = state_read_payload(&base, text, header, base.version.n_bytes - n_payload, n_payload, store->pool,
+                                &out->snapshot->buffer, err);
     state_disk_close(&base);
     return rc;
 }
@@ -175,7 +130,7 @@ static int store_read_open(const struct session_store *store, struct state_disk_
     struct state_file state;
     const struct state_file_expected here = store_expected(store);
     out->file_version = store_file_version(&f->version, NULL, 0); /* also of what has no header: it is looked at once */
-    int rc = store_read_header(f, file, &header, &n_header, err);
+    int rc = state_read_header(f, file, &header, &n_header, err);
     if (rc) return rc;
     out->file_version = store_file_version(&f->version, header, n_header);
     rc = state_file_parse_header(header, n_header, f->version.n_bytes, file, &here, &state, err);
@@ -187,7 +142,7 @@ static int store_read_open(const struct session_store *store, struct state_disk_
     if (!rc && state.apart && name)
         rc = store_read_base(store, file, name, with_state, header, state.payload.n, out, err);
     else if (!rc && with_state && state.n_tok) /* a device may have states of no bytes: they are states all the same */
-        rc = store_read_state(store, f, file, header, n_header, state.payload.n, &out->snapshot->buffer, err);
+        rc = state_read_payload(f, file, header, n_header, state.payload.n, store->pool, &out->snapshot->buffer, err);
     free(header);
     return rc;
 }
@@ -242,7 +197,7 @@ int session_store_peek_metadata(const struct session_store *store, const uint8_t
     size_t n_header = 0;
     int rc = state_disk_open(store->dir, session_store_name(name, text), &f, err);
     if (rc) return rc;
-    rc = store_read_header(&f, text, &header, &n_header, err);
+    rc = state_read_header(&f, text, &header, &n_header, err);
     if (!rc) rc = state_file_parse_header(header, n_header, f.version.n_bytes, text, &any, &state, err);
     if (!rc) rc = session_file_read_metadata(&state, text, metadata, err);
     free(header);
@@ -369,7 +324,7 @@ static int store_open_header(const struct session_store *store, const char *file
     size_t n_header = 0;
     int rc = state_disk_open(store->dir, file, &f, err);
     if (rc) return rc;
-    rc = store_read_header(&f, file, &header, &n_header, err);
+    rc = state_read_header(&f, file, &header, &n_header, err);
     if (!rc) rc = state_file_parse_header(header, n_header, f.version.n_bytes, file, &here, state, err);
     if (!rc) *file_version = store_file_version(&f.version, header, n_header);
     free(header);
