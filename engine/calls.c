@@ -1,5 +1,6 @@
 /* calls.c - the public calls for requests, events and figures. */
 #include "core.h"
+#include "engine/state/pinned.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,6 +110,12 @@ void rod_engine_stats(const struct rod_engine *e, struct rod_stats *out) {
     };
     for (int i = 0; i < ROD_PREFIX_N_MISSES; i++) out->prefix_misses[i] = counter_get(&c->prefix_misses[i]);
     if (e->sessions) sessions_stats(e->sessions, out);
+    if (e->pinned) {
+        const struct pinned_counts pinned = pinned_count(e->pinned);
+        out->pinned_prefixes = pinned.n;
+        out->pinned_bytes = pinned.bytes;
+        out->pinned_used = pinned.n_found;
+    }
     uint64_t sum = 0;
     for (int i = 0; i < 20; i++) out->step_ns_bucket[i] = sum += counter_get(&c->bucket[i]);
     sum = 0;

@@ -71,6 +71,8 @@ struct rod_engine {
     struct mailbox_event *taken;
     struct state_pool *states;      /* NULL where the device keeps none */
     struct prefix *prefixes;        /* NULL: no prefix cache */
+    struct pinned *pinned;          /* NULL without `prefixes` */
+    atomic_bool pinning;            /* one is read */
     double copy_ns;                 /* a byte of a state, between device and host */
     bool moves_always;              /* for tests: prefix entries are moves also where nobody else waits */
     struct sessions *sessions;      /* NULL without `states` */

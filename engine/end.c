@@ -18,7 +18,10 @@ void end_post(struct rod_engine *e, struct active *a) {
     a->end = NULL;
     end->pub.ticket = a->submission.ticket;
     end->pub.user = a->request->user;
-    mailbox_append(&e->events, &end->link);
+    if (a->request->on_end)
+        a->request->on_end(end->pub.user, &end->pub);
+    else
+        mailbox_append(&e->events, &end->link);
     end_release(e, a);
 }
 

@@ -1,5 +1,6 @@
 /* engine.c - an engine is opened from its parts and closed. */
 #include "core.h"
+#include "engine/state/pinned.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@ static void engine_free(struct rod_engine *e) {
     free(e->moving);
     grammar_cache_close(e->grammars);
     prefix_close(e->prefixes);
+    pinned_close(e->pinned);
     sessions_close(e->sessions);
     state_pool_close(e->states);
     free(e);

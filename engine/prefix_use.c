@@ -7,6 +7,7 @@
  */
 #include "core.h"
 #include "engine/base/test_hooks.h"
+#include "engine/state/pinned.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -32,6 +33,28 @@ static double prefix_use_measure_copy_ns(struct rod_engine *e) {
     return least_ns;
 }
 
+static size_t prefix_use_bytes_at(const void *arg, uint64_t n_tok) {
+    const struct rod_engine *e = arg;
+    return e->parts.ops->state_bytes(e->parts.backend, n_tok);
+}
+
+static void prefix_use_log(void *arg, int level, const char *line) { engine_log(arg, level, "%s", line); }
+
+static int prefix_use_open_pinned(struct rod_engine *e, uint64_t pool_bytes, struct rod_error *err) {
+    struct pinned_config config = {.state_dir = e->config.state_dir,
+                                   .form = {.layout = e->backend_info.state_id,
+                                            .V = e->parts.V,
+                                            .chunk_tok = e->backend_info.chunk_tok,
+                                            .state_bytes = prefix_use_bytes_at,
+                                            .arg = e},
+                                   .pool = e->states,
+                                   .budget_bytes = pool_bytes / 4,
+                                   .log = prefix_use_log,
+                                   .arg = e};
+    memcpy(config.form.fingerprint, e->parts.fingerprint, sizeof config.form.fingerprint);
+    return pinned_open(&config, &e->pinned, err);
+}
+
 int prefix_use_open(struct rod_engine *e, struct rod_error *err) {
     if (!e->config.prefix_cache_bytes || !e->states) return 0;
     struct state_pool_counts pool;
@@ -44,7 +67,8 @@ int prefix_use_open(struct rod_engine *e, struct rod_error *err) {
     const bool all_pay = test_hooks_entries_pay();
     if (all_pay) engine_log(e, 2, "RODIMUS_TEST_CHECKPOINTS_PAY is set: copying a state counts as free");
     e->copy_ns = all_pay ? 0 : prefix_use_measure_copy_ns(e);
-    return prefix_new(&config, &e->prefixes, err);
+    const int rc = prefix_new(&config, &e->prefixes, err);
+    return rc ? rc : prefix_use_open_pinned(e, pool.bytes, err);
 }
 
 /* ---- figures ---- */
@@ -168,6 +192,20 @@ static int prefix_use_load(struct rod_engine *e, struct active *a, uint64_t n_to
     return rc;
 }
 
+/* A pinned prefix that is longer than the entry takes the entry's place. */
+static void prefix_use_find_pinned(struct rod_engine *e, const struct active *a, struct prefix_found *found) {
+    struct state_buffer *buffer;
+    uint64_t n_tok;
+    if (!pinned_find(e->pinned, a->prompt, a->n_prompt, found->n_tok, &buffer, &n_tok)) return;
+    state_buffer_release(found->buffer);
+    found->buffer = buffer;
+    found->n_tok = n_tok;
+    found->generated = false;
+    if (found->branch_tok > n_tok) return;
+    found->branch_tok = 0;
+    found->whole = true;
+}
+
 int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, struct rod_error *err) {
     if (!e->prefixes || a->request->state || a->sched.state != SCHED_PREFILL) return 0;
     if (a->sched.scored) {
@@ -178,6 +216,7 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
     const struct prefix_key key = prefix_use_key(a);
     struct prefix_found found;
     prefix_find(e->prefixes, &key, a->prompt, a->n_prompt, now_ns, &found);
+    prefix_use_find_pinned(e, a, &found);
     prefix_note(e->prefixes, &key, a->prompt, a->n_prompt, a->n_prompt);
     if (found.waits && !a->cache.waited) { /* a copy takes less than reading */
         state_buffer_release(found.buffer);

@@ -181,6 +181,7 @@ struct rod_stats {                                             /* a consistent e
     uint32_t n_slots, slots_used, queued, queued_max, running; /* queued_max = max_queue; running = they hold a slot */
     uint64_t queued_tok;
     uint64_t requests_finished, requests_cancelled, requests_failed, requests_rejected;
+    uint64_t pinned_prefixes, pinned_bytes, pinned_used;       /* prompts that went on from one */
     uint64_t prefill_tok, decode_tok, steps, last_step_end_ns; /* ns: CLOCK_MONOTONIC */
     uint64_t step_ns_sum;
     uint64_t step_ns_bucket[20]; /* cumulative counts; upper bounds rod_step_bounds_ns, last = +Inf */
@@ -361,6 +362,8 @@ struct rod_breakpoint {
     uint64_t ttl_ns;
 };
 
+struct rod_event;
+
 struct rod_request {       /* make with rod_request_new; every pointer malloc'd and owned by the request */
     char id[64];           /* request id for logs */
     struct rod_turn *turn; /* NULL = no session */
@@ -409,6 +412,9 @@ struct rod_request {       /* make with rod_request_new; every pointer malloc'd 
     uint32_t key, weight; /* the API key, below ROD_MAX_KEYS, and its share of slots beside others' weights (0 = 1) */
     uint64_t queue_timeout_ns; /* 0 = none: ROD_ETIMEDOUT if no slot by then */
     void *user;                /* comes back with every event */
+    /* Gets the last event instead of rod_next_event, on the engine's thread, and takes it: for a caller that waits for
+     * a request without text. NULL: none. */
+    void (*on_end)(void *user, struct rod_event *event);
 };
 /* calloc + the API's defaults (temperature 1, max_tokens 16 ...) and a random seed */
 struct rod_request *rod_request_new(void);
@@ -532,6 +538,25 @@ int rod_session_export(struct rod_engine *engine, const char *tenant, const char
  * copy. A file that is damaged, or of another model or layout, is ROD_ESTATE. */
 int rod_session_import(struct rod_engine *engine, const char *tenant, const char *id, const void *bytes, size_t n,
                        struct rod_session_info *out, struct rod_error *err);
+
+/* ---- pinned prefixes: states of beginnings of prompts that an operator has given ids ----
+ * Every tenant's prompt that begins with the tokens of one goes on from it, as from an entry of the prefix cache. They
+ * need the prefix cache; with state_dir they are files, which all engines of one model and layout share. Any thread. */
+struct rod_prefix_info {
+    char id[129]; /* [A-Za-z0-9._-] */
+    uint64_t n_tok, state_bytes;
+    int64_t created_unix_s;
+    uint64_t n_used; /* prompts that went on from it, since it came to this engine */
+    bool durable;    /* it is a file */
+};
+/* Reads the prompt, up to the last multiple of chunk_tok before its last token, as text that follows may change that
+ * one; waits for it. One that has this id is replaced. ROD_EQUEUEFULL: also while another one is read. */
+int rod_prefix_pin(struct rod_engine *engine, const char *id, const int32_t *ids, size_t n, struct rod_prefix_info *out,
+                   struct rod_error *err);
+int rod_prefix_get(struct rod_engine *engine, const char *id, struct rod_prefix_info *out, struct rod_error *err);
+/* In order of id. *infos is malloc'd. */
+int rod_prefix_list(struct rod_engine *engine, struct rod_prefix_info **infos, size_t *n, struct rod_error *err);
+int rod_prefix_unpin(struct rod_engine *engine, const char *id, struct rod_error *err);
 
 /* ---- a checkpoint looked at from outside (no engine needed); any thread ---- */
 struct rod_tensor_info {

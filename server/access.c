@@ -78,18 +78,21 @@ bool access_take_tokens(struct key *key, uint64_t n_tok, struct key_tokens *take
     return !wait_s;
 }
 
-/* A state is the content of a conversation, and bytes that the engine continues from: the admin key alone opens it. The
- * admin key has no tenant of its own: the header X-Tenant names the tenant. */
-bool access_state(struct http_call *call) {
+/* What is of all tenants, such as the content of their conversations, or bytes that the engine continues from: the
+ * admin key alone opens it. */
+bool access_tenants(struct http_call *call) {
     struct keys *keys = &call->server->keys;
-    const char *tenant = http_header(call->http, "X-Tenant");
     bool needed = false;
     keys_is_admin(keys, given_key(call), &needed);
-    if (!needed && keys_any(keys)) {
-        http_call_refuse(call, 403, "permission_error", "admin_key_missing", "",
-                         "States require the admin key, and this server has none: set admin_key.");
-        return false;
-    }
+    if (needed || !keys_any(keys)) return true;
+    http_call_refuse(call, 403, "permission_error", "admin_key_missing", "",
+                     "This route requires the admin key, and this server has none: set admin_key.");
+    return false;
+}
+
+/* The admin key has no tenant of its own: the header X-Tenant names the tenant. */
+bool access_choose_tenant(struct http_call *call) {
+    const char *tenant = http_header(call->http, "X-Tenant");
     if (!tenant || !*tenant) return true;
     const size_t n = strlen(tenant);
     if (n + sizeof "name-" > sizeof call->tenant) {

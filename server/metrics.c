@@ -153,6 +153,10 @@ static void render_prefix(struct buf *out, const struct rod_stats *s) {
     put_value(out, "rodimus_prefix_checkpoints", "gauge", "Checkpoints in the prefix cache.",
               (double)s->prefix_entries);
     put_value(out, "rodimus_prefix_bytes", "gauge", "Host memory of the prefix cache in use.", (double)s->prefix_bytes);
+    put_value(out, "rodimus_pinned_prefixes", "gauge", "Pinned prefixes.", (double)s->pinned_prefixes);
+    put_value(out, "rodimus_pinned_prefix_bytes", "gauge", "Host memory of pinned prefixes.", (double)s->pinned_bytes);
+    put_value(out, "rodimus_pinned_prefix_hits_total", "counter", "Prompts that began from a pinned prefix.",
+              (double)s->pinned_used);
 }
 
 /* ---- drafts ---- */

@@ -5,6 +5,7 @@
 #include "info_routes.h"
 #include "job.h"
 #include "routes.h"
+#include "prefix_routes.h"
 #include "response_routes.h"
 #include "session_routes.h"
 #include "completion.h"
@@ -34,7 +35,8 @@ struct route {
     bool on_admin;  /* on the admin port too: its handler touches what any thread may */
     bool anthropic; /* of Anthropic's API */
     bool bare_path; /* /v1/x also as /x, for clients whose base URL lacks /v1 */
-    bool state;     /* a state of any tenant goes in or out, as bytes: for the admin key */
+    bool tenants;   /* of all tenants: with API keys it takes the admin key, and none where there is none */
+    bool state;     /* a state goes in or out, as bytes */
 };
 
 static void get_health(struct http_call *call);
@@ -68,9 +70,13 @@ static const struct route routes[] = {
     {"DELETE", "/v1/sessions/", .tail = "", .run = session_routes_delete, .engine = true},
     {"POST", "/v1/sessions/", .tail = "/fork", .run = session_routes_fork, .engine = true, .bare = true},
     {"GET", "/v1/sessions/", .tail = "/state", .run = session_routes_export, .engine = true, .admin = true,
-     .on_admin = true, .state = true},
+     .on_admin = true, .tenants = true, .state = true},
     {"PUT", "/v1/sessions/", .tail = "/state", .run = session_routes_import, .engine = true, .admin = true,
-     .on_admin = true, .state = true},
+     .on_admin = true, .tenants = true, .state = true},
+    {"GET", "/v1/prefixes", .run = prefix_routes_list, .engine = true, .admin = true, .tenants = true},
+    {"PUT", "/v1/prefixes/", .tail = "", .run = prefix_routes_pin, .engine = true, .admin = true, .tenants = true},
+    {"GET", "/v1/prefixes/", .tail = "", .run = prefix_routes_get, .engine = true, .admin = true, .tenants = true},
+    {"DELETE", "/v1/prefixes/", .tail = "", .run = prefix_routes_unpin, .engine = true, .admin = true, .tenants = true},
     {"GET", "/v1/models", .run = info_routes_models, .bare_path = true},
     {"GET", "/v1/models/", .run = info_routes_model, .bare_path = true},
     {"POST", "/tokenize", .run = job_tokenize, .engine = true, .tokens = true},
@@ -430,7 +436,8 @@ static void begin_call(struct server *s, struct http_request *r, bool on_admin) 
     call->anthropic = route->anthropic;
     if (call->anthropic) http_add_header(r, "request-id", call->id); /* which its clients show */
     if (!route->open && !access_allowed(call, route->admin || on_admin)) return;
-    if (route->state && !access_state(call)) return;
+    if (route->tenants && !access_tenants(call)) return;
+    if (route->state && !access_choose_tenant(call)) return;
     if (!takes_body(route)) http_drop_body(r, NO_BODY_MAX_BYTES);
     if (takes_body(route) && !body_acceptable(call)) return;
     if (route->engine && !taking_requests(call)) return;
@@ -578,7 +585,8 @@ static void check_table(void) {
         assert(!r->tokens || r->engine);
         assert(!r->bare || takes_body(r));
         assert(!r->open || (!r->admin && !r->engine)); /* without a key nothing runs */
-        assert(!r->state || (r->admin && r->engine && r->on_admin));
+        assert(!r->tenants || r->admin);
+        assert(!r->state || (r->tenants && r->engine && r->on_admin));
     }
 }
 

@@ -202,11 +202,11 @@ const struct option config_options[] = {
     {"max_sessions", OPTION_UINT, AT(max_sessions), SESSIONS, .fallback = "65536", RANGE(1, 1000000000),
      .help = "sessions that there are at once, pinned ones and responses that are kept too; more get 429"},
     {"state_dir", OPTION_STRING, AT(state_dir), SESSIONS, .metavar = "DIR",
-     .help = "directory of the sessions' files, perhaps shared with other servers; without it sessions end with the process"},
+     .help = "directory of the files of sessions and pinned prefixes, perhaps shared with other servers; without it sessions end with the process"},
     {"state_host_bytes", OPTION_AUTO, AT(state_host_bytes), SESSIONS, .fallback = "auto", RANGE(1, HUGE),
      .help = "host memory for states that are in no slot, and for all else that sessions take; auto = a part of the machine's"},
     {"state_disk_bytes", OPTION_UINT, AT(state_disk_bytes), SESSIONS, .fallback = "0", RANGE(0, HUGE),
-     .help = "what all files in state_dir take of the disk; those used longest ago go first; 0 = no limit"},
+     .help = "what the files of sessions in state_dir take of the disk; those used longest ago go first; 0 = no limit"},
     {"prefix_cache_bytes", OPTION_UINT, AT(prefix_cache_bytes), SESSIONS, .fallback = "4294967296", RANGE(0, HUGE),
      .help = "host memory for states of beginnings of prompts, for clients that send the whole history: at most half of "
              "state-host-bytes, and taken as it fills; 0 = every prompt is read from its first token"},

@@ -63,6 +63,66 @@ static void the_demo_model_answers_as_if_it_had_read_all(void **state) {
     collect_close(&c[0]), collect_close(&c[1]);
 }
 
+/* The same of pinned prefixes, which every tenant's prompts go on from; some are made while an answer is kept whose
+ * state is not that of reading it. */
+static void the_demo_model_goes_on_from_a_pinned_prefix_as_if_it_had_read_it(void **state) {
+    (void)state;
+    const char *device = getenv("RODIMUS_TEST_DEVICE");
+    const uint64_t seed = getenv("RODIMUS_TEST_SEED") ? strtoull(getenv("RODIMUS_TEST_SEED"), NULL, 10) : 4;
+    struct rod_error err;
+    struct collector c[2];
+    for (int i = 0; i < 2; i++) {
+        struct rod_engine_config config = {.model_dir = "config/models/tales",
+                                           .device = device ? device : "cpu",
+                                           .precision = getenv("RODIMUS_TEST_PRECISION"),
+                                           .n_slots = 4,
+                                           .n_threads = 2,
+                                           .max_queue = 100,
+                                           .max_batch_tok = i ? 0 : 192,
+                                           .state_host_bytes = 512 << 20,
+                                           .prefix_cache_bytes = i ? 0 : 256 << 20};
+        collect_init(&c[i], &config);
+        if (rod_engine_open(&config, &c[i].engine, &err)) fail_msg("%s", err.message);
+    }
+    c[0].engine->copy_ns = 0;
+    enum { LONGEST = 700, N = 16 };
+    int32_t ids[LONGEST + 100];
+    for (uint64_t at = 0; at < N; at++) {
+        uint32_t draw = 0;
+#define DRAW(n) ((size_t)(philox_uniform(seed, at, draw++) * (double)(n)))
+        const size_t n = 65 + DRAW(LONGEST - 65), more = 1 + DRAW(99);
+        for (size_t i = 0; i < n + more; i++)
+            ids[i] = (int32_t)(300 + philox_uniform(seed + 1 + (i < 64 ? 0 : at), i, 0) * 300);
+        struct answer a, z, kept;
+        size_t n_prompt = n;
+        if (at % 2) { /* what is pinned begins with an answer */
+            collect_submit(&c[0], tale(&kept, ids, 64 + n % 64, 70));
+            collect_until(&c[0], &kept, 1);
+            memcpy(ids + 64 + n % 64, kept.ids, kept.n_ids * sizeof *ids);
+            n_prompt = 64 + n % 64 + kept.n_ids + 64;
+            collect_free(&kept);
+        }
+        struct rod_prefix_info info;
+        if (rod_prefix_pin(c[0].engine, "demo", ids, n_prompt, &info, &err)) fail_msg("%s", err.message);
+        assert_int_equal(info.n_tok, (n_prompt - 1) / 64 * 64);
+        struct rod_request *r = tale(&a, ids, n_prompt + more, 6);
+        r->tenant = strdup("somebody");
+        collect_submit(&c[0], r);
+        collect_until(&c[0], &a, 1);
+        collect_submit(&c[1], tale(&z, ids, n_prompt + more, 6));
+        collect_until(&c[1], &z, 1);
+        char what[80];
+        snprintf(what, sizeof what, "seed %llu, %llu: %zu tokens pinned of %zu", (unsigned long long)seed,
+                 (unsigned long long)at, (size_t)info.n_tok, n_prompt + more);
+        assert_int_equal(a.end.cached_tok, info.n_tok);
+        assert_same(&a, &z, what);
+        collect_free(&a), collect_free(&z);
+#undef DRAW
+    }
+    assert_int_equal(stats_of(c[0].engine).pinned_used, N);
+    collect_close(&c[0]), collect_close(&c[1]);
+}
+
 /* An answer's state is the one that generated it: the next turn goes on as the same conversation does in a session. */
 static void the_demo_model_goes_on_from_its_own_answer(void **state) {
     (void)state;
@@ -115,6 +175,7 @@ static void the_demo_model_goes_on_from_its_own_answer(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_demo_model_answers_as_if_it_had_read_all),
+        cmocka_unit_test(the_demo_model_goes_on_from_a_pinned_prefix_as_if_it_had_read_it),
         cmocka_unit_test(the_demo_model_goes_on_from_its_own_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

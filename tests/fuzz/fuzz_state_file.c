@@ -1,6 +1,7 @@
 /* fuzz_state_file.c - a state file of a stranger: as it is, and sealed anew, so that what stands behind the checksums
- * is reached. What is accepted has its parts inside the file and is what the writer makes of it. */
-#include "engine/state/state_file.h"
+ * is reached. What is accepted has its parts inside the file and is what the writer makes of it, also as the file of a
+ * pinned prefix. */
+#include "engine/state/pinned_file.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -27,6 +28,36 @@ static void check_header(const struct state_file *state, const unsigned char *by
     free(header);
 }
 
+static size_t bytes_of(const void *arg, uint64_t n_tok) {
+    (void)n_tok;
+    return *(const size_t *)arg;
+}
+
+/* A prefix has one spelling, too. */
+static void check_pinned(const struct state_file *state, const unsigned char *bytes) {
+    char layout[STATE_FILE_MAX_LAYOUT + 1] = "";
+    memcpy(layout, state->layout.data, state->layout.n);
+    if (strlen(layout) != state->layout.n) return; /* nobody's */
+    struct pinned_form form = {
+        .layout = layout, .V = 1000, .chunk_tok = 1, .state_bytes = bytes_of, .arg = &state->payload.n};
+    memcpy(form.fingerprint, state->fingerprint, sizeof form.fingerprint);
+    struct pinned_prefix *prefix;
+    struct rod_error err = {0};
+    if (pinned_file_read(&form, state, "fuzzed", &prefix, &err)) {
+        if (!err.message[0]) abort();
+        return;
+    }
+    void *header;
+    size_t n_header;
+    struct state_buffer buffer = {.bytes = (void *)(uintptr_t)state->payload.data, .n_bytes = state->payload.n};
+    prefix->buffer = &buffer;
+    if (pinned_file_write(&form, prefix, &header, &n_header, NULL)) abort();
+    if (n_header != state_file_header_bytes(state) || memcmp(header, bytes, n_header)) abort();
+    free(header);
+    prefix->buffer = NULL;
+    pinned_prefix_free(prefix);
+}
+
 static void check(const unsigned char *bytes, size_t n) {
     static const uint8_t ours[MODEL_FINGERPRINT_BYTES] = "fuzzed model 00";
     static const struct state_file_expected here = {ours, "fuzzed layout"}, any = {NULL, NULL};
@@ -50,6 +81,7 @@ static void check(const unsigned char *bytes, size_t n) {
     size_t n_header = state_file_header_bytes(&state);
     if (!n_header || n_header + state.payload.n != n) abort();
     check_header(&state, bytes, n_header);
+    check_pinned(&state, bytes);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

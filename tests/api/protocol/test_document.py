@@ -9,7 +9,7 @@ from test_routes import deref, filled, make_session, openapi, operations, resolv
 BASES = {"/v1/completions": {"prompt": "Once", "max_tokens": 1}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1},
          "/tokenize": {"prompt": "Once"}, "/detokenize": {"tokens": [5]}, "/apply-template": {"messages": [{"role": "user", "content": "Hi"}]},
          "/v1/responses": {"input": "Once", "max_output_tokens": 1}, "/v1/responses/input_tokens": {"input": "Once", "max_output_tokens": 1}, "/v1/messages": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1},
-         "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Hi"}]}, "/v1/sessions": {}, "/v1/sessions/{id}/fork": {}, "/v1/sessions/{id}": {}}
+         "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "Hi"}]}, "/v1/sessions": {}, "/v1/sessions/{id}/fork": {}, "/v1/sessions/{id}": {}, "/v1/prefixes/{id}": {"prompt": "Once upon a time " * 20}}
 # As JSON text: one of each type, and what no type of ours takes.
 VALUES = ["true", "false", "-7", "0", "1.5", "1e300", "1" + "0" * 400, "-1" + "0" * 400, "1e400", "NaN", "-Infinity", '"x"', '""', '"7"', '"\\ud800"',
           "[]", "[[]]", "[{}]", "[null]", "[true]", "[1.5]", '[""]', "[-1]", "[1e400]", "{}", '{"a":1}', '{"1":"x"}', '{"1":1e400}', '{"a":[{"b":{}}]}']
@@ -32,7 +32,7 @@ def properties(openapi, schema):  # noqa: F811
 
 
 def body_method(openapi, path):  # noqa: F811
-    return "post" if "post" in openapi["paths"][path] else "patch"
+    return next(m for m in ("post", "patch", "put") if m in openapi["paths"][path])
 
 
 def body_schema(openapi, path):  # noqa: F811

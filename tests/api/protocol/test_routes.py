@@ -133,6 +133,7 @@ ONE_OF_EACH = {
     ("/v1/sessions", "post"): {"ttl_s": 60},
     ("/v1/sessions/{id}/fork", "post"): {},
     ("/v1/sessions/{id}", "patch"): {"pin": False, "ttl_s": 60},
+    ("/v1/prefixes/{id}", "put"): {"prompt": "Once upon a time " * 20},
 }
 METHODS = ("get", "post", "put", "delete", "patch", "head", "options")
 

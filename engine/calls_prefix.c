@@ -1,0 +1,110 @@
+/* calls_prefix.c - the public calls of pinned prefixes. */
+#include "core.h"
+#include "engine/state/pinned.h"
+
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int calls_need_pinned(const struct rod_engine *e, struct rod_error *err) {
+    return e->pinned
+               ? 0
+               : rod_fail(err, ROD_EUNSUPPORTED, "Pinned prefixes need the prefix cache: set prefix_cache_bytes.");
+}
+
+struct calls_reading {
+    sem_t ended;
+    struct rod_event *end;
+};
+
+static void calls_on_end(void *user, struct rod_event *event) {
+    struct calls_reading *reading = user;
+    reading->end = event;
+    sem_post(&reading->ended);
+}
+
+/* A request that reads ids and leaves its state. No entry of the prefix cache may be its beginning, as some are states
+ * that generated what they hold: so it has a salt that nobody else has. */
+static struct rod_request *calls_reading_request(const int32_t *ids, size_t n) {
+    struct rod_request *r = rod_request_new();
+    if (!r) return NULL;
+    r->prompt = malloc(n * sizeof *ids);
+    r->cache_salt = malloc(32);
+    if (!r->prompt || !r->cache_salt) {
+        rod_request_free(r);
+        return NULL;
+    }
+    memcpy(r->prompt, ids, n * sizeof *ids);
+    r->n_prompt = n;
+    snprintf(r->cache_salt, 32, "pin-%016llx", (unsigned long long)r->sampling.seed);
+    snprintf(r->id, sizeof r->id, "%s", r->cache_salt);
+    r->max_tokens = 0;
+    r->keep_state = true;
+    return r;
+}
+
+/* *out: the state behind the n ids, the caller's. */
+static int calls_read(struct rod_engine *e, const int32_t *ids, size_t n, struct rod_state **out,
+                      struct rod_error *err) {
+    struct calls_reading reading = {0};
+    uint64_t ticket;
+    struct rod_request *r = calls_reading_request(ids, n);
+    if (!r) return rod_fail_no_memory(err);
+    sem_init(&reading.ended, 0, 0);
+    r->on_end = calls_on_end;
+    r->user = &reading;
+    int rc = rod_submit(e, r, &ticket, err);
+    if (rc) {
+        rod_request_free(r);
+    } else {
+        while (sem_wait(&reading.ended)) {} /* interrupted by a signal */
+        if (reading.end->kind == ROD_EVENT_ERROR) {
+            *err = reading.end->error;
+            rc = err->code;
+        } else if (!reading.end->state) {
+            rc = rod_fail(err, ROD_EDRAINING, "The server cancelled the request.");
+        } else {
+            *out = reading.end->state;
+            reading.end->state = NULL;
+        }
+        rod_event_free(reading.end);
+    }
+    sem_destroy(&reading.ended);
+    return rc;
+}
+
+int rod_prefix_pin(struct rod_engine *e, const char *id, const int32_t *ids, size_t n, struct rod_prefix_info *out,
+                   struct rod_error *err) {
+    int rc = calls_need_pinned(e, err);
+    if (!rc) rc = pinned_check_id(id, err);
+    if (rc) return rc;
+    const uint32_t chunk = e->backend_info.chunk_tok;
+    const size_t n_tok = n ? (n - 1) - (n - 1) % chunk : 0;
+    if (!n_tok || n_tok > PINNED_MAX_TOK)
+        return rod_fail_at(err, ROD_EINVALID, "prompt", "The prefix has %zu tokens and must have %u to %d.", n,
+                           chunk + 1, PINNED_MAX_TOK);
+    if (atomic_exchange(&e->pinning, true))
+        return rod_fail(err, ROD_EQUEUEFULL, "Another prefix is being read: wait for its end.");
+    struct rod_state *state = NULL;
+    rc = calls_read(e, ids, n_tok, &state, err);
+    if (!rc) rc = pinned_put(e->pinned, id, ids, n_tok, state->image, out, err);
+    rod_state_free(state);
+    atomic_store(&e->pinning, false);
+    return rc;
+}
+
+int rod_prefix_get(struct rod_engine *e, const char *id, struct rod_prefix_info *out, struct rod_error *err) {
+    const int rc = calls_need_pinned(e, err);
+    return rc ? rc : pinned_get(e->pinned, id, out, err);
+}
+
+int rod_prefix_list(struct rod_engine *e, struct rod_prefix_info **infos, size_t *n, struct rod_error *err) {
+    const int rc = calls_need_pinned(e, err);
+    return rc ? rc : pinned_list(e->pinned, infos, n, err);
+}
+
+int rod_prefix_unpin(struct rod_engine *e, const char *id, struct rod_error *err) {
+    const int rc = calls_need_pinned(e, err);
+    return rc ? rc : pinned_remove(e->pinned, id, err);
+}
