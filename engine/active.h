@@ -52,7 +52,9 @@ struct active_cache {
 /* What draft_use.c keeps. */
 struct active_draft {
     bool on;
-    struct draft_lookup lookup;
+    struct draft_lookup lookup; /* of a session's turn, too, that has no drafts: the next one may have some */
+    const int32_t *before;      /* [n_before] until it is bound: the last tokens of its session, which has them */
+    uint32_t n_before;
     struct draft_chances chances;
     uint32_t kind;                       /* of the last draft, draft_kind() */
     int32_t tok[1 + BACKEND_MAX_DRAFTS]; /* the token before it, and the draft */

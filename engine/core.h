@@ -174,6 +174,9 @@ void prefix_use_distrust(struct rod_engine *engine, const struct active *active)
 void draft_use_open(struct rod_engine *engine);
 int draft_use_bind(const struct rod_engine *engine, struct active *active, struct rod_error *err);
 void draft_use_generated(struct active *active, int32_t id); /* a counted token */
+/* The last tokens of prompt and answer, *n of them, malloc'd, for the session's next turn; NULL: none, or no memory. */
+enum { DRAFT_MAX_RECENT = 1 << 12 };
+int32_t *draft_use_recent(const struct active *active, uint32_t *n);
 /* Before a plan: how many draft tokens each stream's row may take along (sched_req.n_drafts). */
 void draft_use_plan(struct rod_engine *engine, enum sampling_site site);
 /* The planned row has so many: the token that it feeds and these. */

@@ -4,6 +4,7 @@
 #include "engine/base/test_hooks.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 void draft_use_open(struct rod_engine *e) {
@@ -11,22 +12,38 @@ void draft_use_open(struct rod_engine *e) {
     if (e->drafts_always) engine_log(e, 2, "RODIMUS_TEST_DRAFTS_PAY is set: a draft counts as free");
 }
 
+/* Whether drafts are read ahead for any request of this engine. */
+static bool draft_use_possible(const struct rod_engine *e) {
+    return e->parts.ops->slot_accept && e->config.speculative != ROD_SPECULATIVE_NONE;
+}
+
 int draft_use_bind(const struct rod_engine *e, struct active *a, struct rod_error *err) {
     const struct rod_request *r = a->request;
-    a->draft.on = e->parts.ops->slot_accept && a->sched.site == SITE_HOST &&
-                  e->config.speculative != ROD_SPECULATIVE_NONE && !r->never_speculate && r->max_tokens > 1;
-    if (!a->draft.on) return 0;
+    struct active_draft *d = &a->draft;
+    if (!draft_use_possible(e)) return 0;
+    d->on = a->sched.site == SITE_HOST && !r->never_speculate && r->max_tokens > 1;
+    if (!d->on && !r->turn) return 0;
     const size_t n_prediction = e->config.speculative == ROD_SPECULATIVE_AUTO ? r->n_prediction : 0;
-    const int rc =
-        draft_lookup_init(&a->draft.lookup, (uint64_t)a->n_prompt + r->max_tokens, r->prediction, n_prediction, err);
+    const uint64_t n_tok = (uint64_t)d->n_before + a->n_prompt + r->max_tokens;
+    const int rc = draft_lookup_init(&d->lookup, n_tok, r->prediction, n_prediction, err);
+    for (uint32_t i = 0; !rc && i < d->n_before; i++) draft_lookup_add(&d->lookup, d->before[i]);
     /* What it would forget at once is not even added: a prompt may be much longer. */
     const size_t first = a->n_prompt > DRAFT_MAX_TOK ? a->n_prompt - DRAFT_MAX_TOK : 0;
-    for (size_t i = first; !rc && i < a->n_prompt; i++) draft_lookup_add(&a->draft.lookup, a->prompt[i]);
+    for (size_t i = first; !rc && i < a->n_prompt; i++) draft_lookup_add(&d->lookup, a->prompt[i]);
     return rc;
 }
 
 void draft_use_generated(struct active *a, int32_t id) {
-    if (a->draft.on) draft_lookup_generated(&a->draft.lookup, id);
+    if (a->draft.lookup.cap) draft_lookup_generated(&a->draft.lookup, id);
+}
+
+int32_t *draft_use_recent(const struct active *a, uint32_t *n) {
+    *n = DRAFT_MAX_RECENT;
+    const int32_t *recent = draft_lookup_recent(&a->draft.lookup, n);
+    int32_t *copy = *n ? malloc(*n * sizeof *copy) : NULL;
+    if (!copy) *n = 0;
+    if (copy) memcpy(copy, recent, *n * sizeof *copy);
+    return copy;
 }
 
 static uint32_t draft_use_least(uint64_t a, uint64_t b) { return (uint32_t)(a < b ? a : b); }
@@ -35,7 +52,7 @@ static uint32_t draft_use_least(uint64_t a, uint64_t b) { return (uint32_t)(a < 
 void draft_use_plan(struct rod_engine *e, enum sampling_site site) {
     const struct sched_list *streams = &e->sched.decode[site];
     struct draft_step step = {.tokens = streams->n};
-    if (!e->parts.ops->slot_accept || site != SITE_HOST) return;
+    if (!draft_use_possible(e) || site != SITE_HOST) return;
     draft_price_of(&e->price, streams->n, &step.ns, &step.token_ns);
     for (struct sched_req *r = streams->head; r; r = r->next) {
         struct active *a = active_of_sched(r);

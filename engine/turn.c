@@ -141,8 +141,11 @@ static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *er
                            "The turn has no new tokens, and the session's last turn left none to go on from.");
     if (p->n_tok && !(r->state = turn_state(e, p))) return rod_fail_no_memory(err);
     r->keep_state = true;
+    a->draft.before = p->recent;
+    a->draft.n_before = p->n_recent;
     int rc = keep_check(e, r, err);
     if (!rc) rc = active_bind(e, a, err);
+    a->draft.before = NULL; /* the snapshot's */
     if (rc) return rc;
     a->session.token_hash = state_file_hash_tokens(p->token_hash, a->prompt, a->n_prompt);
     if (!r->n_prompt) { /* the text goes on where it was cut */
@@ -191,6 +194,8 @@ static struct session_snapshot *turn_new_snapshot(struct active *a) {
     for (uint32_t i = 0; i < a->counts.n; i++)
         p->seen[i] = (struct session_seen){a->counts.ids[i], a->counts.n_generated[i]};
     qsort(p->seen, p->n_seen, sizeof *p->seen, turn_compare_seen);
+    p->recent = draft_use_recent(a, &p->n_recent);
+    if (p->pending >= 0 && p->n_recent) p->n_recent--; /* it is the first token of the next turn's prompt */
     p->buffer = s->image;
     s->image = NULL;
     return p;

@@ -74,6 +74,13 @@ void draft_lookup_generated(struct draft_lookup *l, int32_t id) {
     draft_lookup_add(l, id);
 }
 
+const int32_t *draft_lookup_recent(const struct draft_lookup *l, uint32_t *n) {
+    uint32_t n_found = 0;
+    while (n_found < *n && n_found < l->n && l->ids[l->n - 1 - n_found] >= 0) n_found++;
+    *n = n_found;
+    return l->ids ? l->ids + (l->n - n_found) : NULL;
+}
+
 /* How many of the last tokens stand before this place, too. */
 static uint32_t lookup_match(const struct draft_lookup *l, uint32_t place) {
     uint32_t n = 0;

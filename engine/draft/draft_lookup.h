@@ -34,6 +34,8 @@ int draft_lookup_init(struct draft_lookup *lookup, uint64_t n_tok, const int32_t
 void draft_lookup_fini(struct draft_lookup *lookup);
 void draft_lookup_add(struct draft_lookup *lookup, int32_t id);
 void draft_lookup_generated(struct draft_lookup *lookup, int32_t id); /* the same, of the answer */
+/* Its last tokens, at most n, without a prediction: a stretch of ids, until the next call that adds. */
+const int32_t *draft_lookup_recent(const struct draft_lookup *lookup, uint32_t *n);
 /* Up to n tokens that may come next. */
 struct draft_found draft_lookup_next(const struct draft_lookup *lookup, uint32_t n, int32_t *out);
 

@@ -34,5 +34,6 @@ void session_snapshot_release(struct session_snapshot *p) {
     assert(!p->n_sessions); /* no session of the table has it */
     state_buffer_release(p->buffer);
     free(p->seen);
+    free(p->recent);
     free(p);
 }

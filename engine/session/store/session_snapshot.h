@@ -26,6 +26,8 @@ struct session_snapshot {
     uint32_t n_held;
     struct session_seen *seen; /* [n_seen] in order of id */
     size_t n_seen;
+    int32_t *recent; /* [n_recent] the last tokens, for drafts: a hint, which no file has */
+    uint32_t n_recent;
     struct state_buffer *buffer; /* NULL while n_tok is 0 */
 };
 
@@ -37,7 +39,7 @@ void session_snapshot_release(struct session_snapshot *snapshot);               
 /* What it takes beside its state buffer, with what malloc adds. */
 static inline size_t session_snapshot_own_bytes(const struct session_snapshot *snapshot) {
     const size_t n_seen = snapshot->n_seen ? snapshot->n_seen : 1;
-    return sizeof *snapshot + n_seen * sizeof *snapshot->seen + 32;
+    return sizeof *snapshot + n_seen * sizeof *snapshot->seen + snapshot->n_recent * sizeof *snapshot->recent + 48;
 }
 
 static inline size_t session_snapshot_bytes(const struct session_snapshot *snapshot) {

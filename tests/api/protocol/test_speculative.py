@@ -119,6 +119,26 @@ def test_a_session_goes_on_behind_drafts(drafting):
     assert said["auto"] == said["none"]
 
 
+def turns_accepted(server, first, last):
+    """A session reads a text, and in its last turn has to write what stands there; how many of its draft tokens came, and its answer."""
+    name = "drafts-recall"
+    forced = {"structured_outputs": {"regex": " Once upon a time there was a fox, and the fox had a house"}, "max_tokens": 90, "temperature": 0}
+    for body in ({"prompt": first, "max_tokens": 0, "session_create": True}, {"prompt": " Again:", "max_tokens": 2, "temperature": 0, **last},
+                 {"prompt": " Now: ", **forced}):
+        answer = server.post("/v1/completions", {**body, "session_id": name})
+        assert answer.status == 200, answer
+    assert server.ask("DELETE", f"/v1/sessions/{name}").status == 200
+    return details(answer.json)[0], answer.json["choices"][0]["text"]
+
+
+@pytest.mark.parametrize("between", [{}, {"speculative": "none"}], ids=["drafted", "plain"])
+def test_a_turn_drafts_from_what_its_session_read_before(drafting, between):
+    known, text = turns_accepted(drafting, TALE, between)
+    new, same = turns_accepted(drafting, "Hello.", between)
+    assert text == same  # the grammar's
+    assert known >= new + 5, (known, new)
+
+
 def test_a_retry_has_the_counts_of_the_first_try(drafting):
     said = drafting.complete(TALE, 30, temperature=0)["choices"][0]["text"]
     body = {"prompt": TALE, "max_tokens": 30, "temperature": 0, "prediction": said + " and more", "session_id": "drafts-again", "session_create": True}

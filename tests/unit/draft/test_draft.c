@@ -95,6 +95,29 @@ static void a_prediction_is_followed_through_changes(void **state) {
     draft_lookup_fini(&l);
 }
 
+/* For a session's next turn: at most so many, and nothing of the prediction. */
+static void the_last_tokens_are_those_of_the_conversation(void **state) {
+    (void)state;
+    const int32_t prediction[] = {7, 8, 9};
+    struct draft_lookup l = opened(100, prediction, 3), none = {0};
+    uint32_t n = 50;
+    draft_lookup_recent(&l, &n);
+    assert_int_equal(n, 0);
+    for (int i = 0; i < 20; i++) draft_lookup_add(&l, 100 + i);
+    n = 50;
+    const int32_t *ids = draft_lookup_recent(&l, &n);
+    assert_int_equal(n, 20);
+    for (int i = 0; i < 20; i++) assert_int_equal(ids[i], 100 + i);
+    n = 5;
+    ids = draft_lookup_recent(&l, &n);
+    assert_int_equal(n, 5);
+    assert_int_equal(ids[0], 115);
+    n = 5;
+    assert_null(draft_lookup_recent(&none, &n));
+    assert_int_equal(n, 0);
+    draft_lookup_fini(&l);
+}
+
 static void memory_is_bounded_and_a_token_takes_microseconds(void **state) {
     (void)state;
     struct draft_lookup l = opened((uint64_t)1 << 40, NULL, 0);
@@ -200,6 +223,7 @@ int main(void) {
         cmocka_unit_test(a_draft_is_what_a_plain_search_finds),
         cmocka_unit_test(a_text_that_repeats_itself_goes_on_in_its_draft),
         cmocka_unit_test(a_prediction_is_followed_through_changes),
+        cmocka_unit_test(the_last_tokens_are_those_of_the_conversation),
         cmocka_unit_test(memory_is_bounded_and_a_token_takes_microseconds),
         cmocka_unit_test(drafts_are_taken_while_they_pay),
         cmocka_unit_test(what_does_not_pay_is_tried_again_seldom),
