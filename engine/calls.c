@@ -104,10 +104,12 @@ void rod_engine_stats(const struct rod_engine *e, struct rod_stats *out) {
         .prefix_entries = counter_get(&c->prefix_entries),
         .prefix_bytes = counter_get(&c->prefix_bytes),
         .prefix_evicted = counter_get(&c->prefix_evicted),
-        .drafted = {counter_get(&c->drafted[0]), counter_get(&c->drafted[1])},
-        .accepted = {counter_get(&c->accepted[0]), counter_get(&c->accepted[1])},
         .failed = atomic_load_explicit(&c->device_failed, memory_order_relaxed),
     };
+    for (int i = 0; i < ROD_DRAFT_N_KINDS; i++) {
+        out->drafted[i] = counter_get(&c->drafted[i]);
+        out->accepted[i] = counter_get(&c->accepted[i]);
+    }
     for (int i = 0; i < ROD_PREFIX_N_MISSES; i++) out->prefix_misses[i] = counter_get(&c->prefix_misses[i]);
     if (e->sessions) sessions_stats(e->sessions, out);
     if (e->pinned) {

@@ -41,6 +41,7 @@ struct engine_counters {
 struct engine_parts {
     const struct backend_ops *ops;
     struct backend *backend;
+    struct backend *draft_backend; /* NULL: no draft model. Of the same ops, with twice the slots */
     struct tokenizer *tokenizer;
     struct chat *chat; /* NULL: no chat format */
     uint32_t V;
@@ -82,10 +83,11 @@ struct rod_engine {
     uint32_t n_moving;
     struct sched sched;
     struct sampler sampler;
-    struct draft_price price;     /* of steps where the host draws, without prompts */
-    struct draft_chances chances; /* of all requests */
-    bool drafts_always;           /* for tests: each draft is read, whether it pays or not */
-    struct step steps[2];         /* taking turns: step number n is steps[n % 2] */
+    struct draft_price price;        /* of steps where the host draws, without prompts */
+    struct draft_chances chances;    /* of all requests */
+    struct draft_model *draft_model; /* NULL: there is none, or it failed */
+    bool drafts_always;              /* for tests: each draft is read, whether it pays or not */
+    struct step steps[2];            /* taking turns: step number n is steps[n % 2] */
     uint64_t n_planned, n_collected;
     struct active *idle_source;   /* shared_prefill.c; NULL = none */
     float *source_logits;         /* [V] behind the idle source's prompt, where the host sees logits */
@@ -169,6 +171,15 @@ void prefix_use_answer(struct rod_engine *engine, struct active *active, int32_t
 void prefix_use_saved(struct rod_engine *engine, struct prefix_entry *entry, struct state_buffer *image);
 struct active *prefix_use_next_waiting(struct rod_engine *engine); /* to be read now; NULL: nobody waits */
 void prefix_use_distrust(struct rod_engine *engine, const struct active *active); /* its logits were no numbers */
+
+/* ---- draft_model.c ---- */
+int draft_model_open(struct rod_engine *engine, struct rod_error *err);
+void draft_model_close(struct rod_engine *engine);
+double draft_model_token_ns(const struct rod_engine *engine); /* what a draft token takes; 0: not known */
+/* The stream's next row is to have n draft tokens; draft_model_run makes all that were asked for, and says how many
+ * each row gets (sched_req.n_drafts). */
+void draft_model_ask(struct rod_engine *engine, struct active *active, uint32_t n);
+void draft_model_run(struct rod_engine *engine);
 
 /* ---- draft_use.c ---- */
 void draft_use_open(struct rod_engine *engine);

@@ -30,11 +30,14 @@ int draft_use_bind(const struct rod_engine *e, struct active *a, struct rod_erro
     /* What it would forget at once is not even added: a prompt may be much longer. */
     const size_t first = a->n_prompt > DRAFT_MAX_TOK ? a->n_prompt - DRAFT_MAX_TOK : 0;
     for (size_t i = first; !rc && i < a->n_prompt; i++) draft_lookup_add(&d->lookup, a->prompt[i]);
+    d->n_unread = d->n_before + (uint32_t)(a->n_prompt - first);
     return rc;
 }
 
 void draft_use_generated(struct active *a, int32_t id) {
-    if (a->draft.lookup.cap) draft_lookup_generated(&a->draft.lookup, id);
+    if (!a->draft.lookup.cap) return;
+    draft_lookup_generated(&a->draft.lookup, id);
+    a->draft.n_unread++;
 }
 
 int32_t *draft_use_recent(const struct active *a, uint32_t *n) {
@@ -47,6 +50,25 @@ int32_t *draft_use_recent(const struct active *a, uint32_t *n) {
 }
 
 static uint32_t draft_use_least(uint64_t a, uint64_t b) { return (uint32_t)(a < b ? a : b); }
+
+/* Asks the draft model, where its draft is more likely right than the one that was found, and pays with what making it
+ * takes. */
+static bool draft_use_ask_model(struct rod_engine *e, struct active *a, uint32_t most, bool found,
+                                struct draft_step *step) {
+    struct active_draft *d = &a->draft;
+    if (!e->draft_model) return false;
+    const double chance = found ? draft_chance(&d->chances, &e->chances, d->kind) : 0;
+    if (draft_chance(&d->chances, &e->chances, DRAFT_BY_MODEL) <= chance) return false;
+    struct draft_step with = *step;
+    with.token_ns += draft_model_token_ns(e);
+    const uint32_t n = e->drafts_always ? most : draft_count(&d->chances, &e->chances, DRAFT_BY_MODEL, most, &with);
+    if (!n) return false;
+    step->tokens = with.tokens;
+    step->ns = with.ns;
+    d->kind = DRAFT_BY_MODEL;
+    draft_model_ask(e, a, n);
+    return true;
+}
 
 /* Those whose rows the next plan may have, in its order. What it has no room for is not read. */
 void draft_use_plan(struct rod_engine *e, enum sampling_site site) {
@@ -62,17 +84,23 @@ void draft_use_plan(struct rod_engine *e, enum sampling_site site) {
         const uint32_t most =
             r->max_out ? draft_use_least(BACKEND_MAX_DRAFTS, r->max_out - r->n_out - 1) : BACKEND_MAX_DRAFTS;
         if (!most) continue;
-        const struct draft_found found = draft_lookup_next(&d->lookup, most, d->tok + 1);
-        if (!found.n) continue;
-        d->kind = draft_kind(found.n_match, found.predicted);
-        r->n_drafts = e->drafts_always ? found.n : draft_count(&d->chances, &e->chances, d->kind, found.n, &step);
         d->tok[0] = a->last;
+        const struct draft_found found = draft_lookup_next(&d->lookup, most, d->tok + 1);
+        if (found.n) d->kind = draft_kind(found.n_match, found.predicted);
+        if (draft_use_ask_model(e, a, most, found.n > 0, &step) || !found.n) continue;
+        r->n_drafts = e->drafts_always ? found.n : draft_count(&d->chances, &e->chances, d->kind, found.n, &step);
     }
+    draft_model_run(e);
+}
+
+static enum rod_draft draft_use_source(const struct active *a) {
+    if (a->draft.kind == DRAFT_BY_MODEL) return ROD_DRAFT_MODEL;
+    return a->draft.kind == DRAFT_PREDICTED ? ROD_DRAFT_PREDICTION : ROD_DRAFT_LOOKUP;
 }
 
 const int32_t *draft_use_tokens(struct rod_engine *e, struct active *a, uint32_t n_drafts) {
     a->draft.n_drafted += n_drafts;
-    engine_count(&e->counters.drafted[a->draft.kind == DRAFT_PREDICTED], n_drafts);
+    engine_count(&e->counters.drafted[draft_use_source(a)], n_drafts);
     return a->draft.tok;
 }
 
@@ -81,7 +109,7 @@ bool draft_use_take(struct rod_engine *e, struct active *a, uint32_t i) {
     e->parts.ops->slot_accept(e->parts.backend, a->sched.slot, i);
     sched_advance(&e->sched, &a->sched);
     a->draft.n_accepted++;
-    engine_count(&e->counters.accepted[a->draft.kind == DRAFT_PREDICTED], 1);
+    engine_count(&e->counters.accepted[draft_use_source(a)], 1);
     return true;
 }
 

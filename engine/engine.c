@@ -17,6 +17,7 @@ static void engine_free(struct rod_engine *e) {
     free(e->source_logits);
     free(e->moves);
     free(e->moving);
+    draft_model_close(e);
     grammar_cache_close(e->grammars);
     prefix_close(e->prefixes);
     pinned_close(e->pinned);
@@ -63,6 +64,7 @@ static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
     if (!rc) rc = prefix_use_open(e, err);
     if (!rc) rc = turn_open(e, err);
     draft_use_open(e);
+    if (!rc) rc = draft_model_open(e, err);
     if (rc) return rc;
     return mailbox_init(&e->mailbox, be->n_slots, e->config.max_queue, e->config.max_queue_tok, err);
 }
@@ -79,6 +81,7 @@ int engine_open_parts(const struct rod_engine_config *config, const struct engin
     if (!e) return rod_fail_no_memory(err);
     e->config = *config;
     e->config.model_dir = e->config.synthetic = e->config.device = e->config.precision = NULL;
+    e->config.draft_model_dir = NULL;
     e->parts = *parts;
     e->backend_info = *parts->ops->info(parts->backend);
     e->max_token_bytes = text_max_token_bytes(parts->tokenizer);
@@ -113,6 +116,7 @@ uint64_t rod_engine_close(struct rod_engine *e) {
     const uint64_t n_lost = sessions_close(e->sessions); /* what it writes has the backend's layout */
     e->sessions = NULL;
     e->parts.ops->close(e->parts.backend);
+    if (e->parts.draft_backend) e->parts.ops->close(e->parts.draft_backend);
     move_drop_all(e);
     mailbox_fini(&e->mailbox);
     chat_close(e->parts.chat);

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SCORED_ROWS = 64 };
+enum { SCORED_ROWS = 64, DRAFT_BATCH_TOK = 512 };
 
 static void open_fill_info(struct rod_model_info *info, const struct model *model, bool synthetic) {
     const struct model_dims *d = &model->dims;
@@ -87,6 +87,64 @@ static void open_log_warnings(const struct rod_engine_config *config, const stru
         config->log(config->log_arg, 2, model->warnings[i]);
 }
 
+/* Its ids have to mean what the model's mean. */
+static int open_check_draft_tokens(const struct tokenizer *ours, const struct tokenizer *its, struct rod_error *err) {
+    const uint32_t n = tokenizer_n_ids(ours);
+    if (tokenizer_n_ids(its) != n)
+        return rod_fail_at(err, ROD_EMODEL, "draft_model", "draft_model has a tokenizer of %u ids, and the model %u.",
+                           tokenizer_n_ids(its), n);
+    for (uint32_t i = 0; i < n; i++) {
+        size_t len = 0, its_len = 0;
+        bool special = false, its_special = false;
+        const char *text = tokenizer_bytes(ours, (int32_t)i, &len, &special);
+        const char *its_text = tokenizer_bytes(its, (int32_t)i, &its_len, &its_special);
+        if (len == its_len && special == its_special && !text == !its_text && (!len || !memcmp(text, its_text, len)))
+            continue;
+        return rod_fail_at(err, ROD_EMODEL, "draft_model", "draft_model has another token %u than the model.", i);
+    }
+    return 0;
+}
+
+/* One thread: its steps are short, and the model's threads wait meanwhile. */
+static int open_draft_backend(const struct rod_engine_config *config, const struct model *model,
+                              struct engine_parts *parts, struct rod_error *err) {
+    const uint32_t n_slots = parts->ops->info(parts->backend)->n_slots;
+    const struct backend_config be = {.n_slots = 2 * n_slots,
+                                      .n_threads = 1,
+                                      .max_batch_tok = 2 * n_slots + DRAFT_BATCH_TOK,
+                                      .max_out = n_slots,
+                                      .device = parts->ops->name,
+                                      .precision = config->precision ? config->precision : "auto",
+                                      .log = config->log,
+                                      .log_arg = config->log_arg};
+    return parts->ops->open(model, &be, &parts->draft_backend, err);
+}
+
+/* A smaller model that drafts, where drafts are read at all. */
+static int open_draft_model(const struct rod_engine_config *config, struct engine_parts *parts, struct rod_error *err) {
+    if (!config->draft_model_dir || !*config->draft_model_dir) return 0;
+    if (!parts->ops->slot_accept)
+        return rod_fail_at(err, ROD_EUNSUPPORTED, "draft_model",
+                           "draft_model has no use on this device, which reads no drafts yet: leave it out.");
+    if (config->speculative != ROD_SPECULATIVE_AUTO)
+        return rod_fail_at(err, ROD_EINVALID, "draft_model", "draft_model needs speculative auto.");
+    if (!parts->tokenizer)
+        return rod_fail_at(err, ROD_EUNSUPPORTED, "draft_model", "draft_model needs a model with a tokenizer.");
+    struct model *model;
+    struct tokenizer *tokenizer = NULL;
+    int rc = model_open_watched(config->draft_model_dir, &config->progress, &model, err);
+    if (rc) return rc;
+    rc = tokenizer_open(config->draft_model_dir, &tokenizer, err);
+    if (!rc) rc = open_check_draft_tokens(parts->tokenizer, tokenizer, err);
+    if (!rc && model->dims.V != parts->V)
+        rc = rod_fail_at(err, ROD_EMODEL, "draft_model", "draft_model has a vocabulary of %u, and the model %u.",
+                         model->dims.V, parts->V);
+    if (!rc) rc = open_draft_backend(config, model, parts, err);
+    if (tokenizer) tokenizer_close(tokenizer);
+    model_close(model);
+    return rc;
+}
+
 int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **out, struct rod_error *err) {
     if (!config->model_dir == !config->synthetic)
         return rod_fail(err, ROD_EINVALID, "Give either a model directory or the name of a synthetic model.");
@@ -114,9 +172,11 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
         }
     }
     if (!rc) rc = open_find_backend(config, model, &parts, err);
+    if (!rc) rc = open_draft_model(config, &parts, err);
     if (!rc) rc = engine_open_parts(config, &parts, out, err);
     model_close(model); /* the backend has its own copy of the weights */
     if (rc) {
+        if (parts.draft_backend) parts.ops->close(parts.draft_backend);
         if (parts.backend) parts.ops->close(parts.backend);
         chat_close(parts.chat);
         if (parts.tokenizer) tokenizer_close(parts.tokenizer);

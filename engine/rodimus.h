@@ -96,6 +96,7 @@ struct rod_engine_config {
     const char *device;    /* "auto", "cpu", "cuda", "cuda:N" */
     const char *precision; /* "auto", "fp32", "bf16", "fp16" */
     enum rod_speculative speculative;
+    const char *draft_model_dir; /* a checkpoint with the same tokens, which drafts under ROD_SPECULATIVE_AUTO; NULL */
     bool deterministic;          /* the same bits in steps of any size; costs speed on some devices */
     uint32_t n_slots;            /* 0 = auto */
     uint32_t n_threads;          /* CPU compute threads, 0 = all cores */
@@ -150,7 +151,8 @@ const struct rod_model_info *rod_engine_info(const struct rod_engine *engine);
 /* Where the draft tokens of a step come from. */
 #define ROD_DRAFTS(X)                                                                                                  \
     X(LOOKUP, "lookup")         /* what the conversation had where its last tokens stood before */                     \
-    X(PREDICTION, "prediction") /* the request's */
+    X(PREDICTION, "prediction") /* the request's */                                                                    \
+    X(MODEL, "model")           /* what a smaller model says, of draft_model_dir */
 #define X(name, text) ROD_DRAFT_##name,
 enum rod_draft { ROD_DRAFTS(X) ROD_DRAFT_N_KINDS };
 #undef X

@@ -174,7 +174,7 @@ static inline int subject_model(struct subject *s, struct dice *d, struct rod_er
     return 0;
 }
 
-/* An engine of this subject. */
+/* An engine of this subject; with any draft_model_dir its own weights draft, too. */
 static inline int subject_host(const struct subject *s, struct rod_engine_config config, struct host *h,
                                struct rod_error *err) {
     struct engine_parts parts = {.V = s->model->dims.V, .eos_ids = {1}, .n_eos_ids = 1};
@@ -190,10 +190,20 @@ static inline int subject_host(const struct subject *s, struct rod_engine_config
     memcpy(parts.fingerprint, s->model->fingerprint, sizeof parts.fingerprint);
     int rc = backend_find(config.device, &parts.ops, err);
     if (!rc) rc = parts.ops->open(s->model, &be, &parts.backend, err);
+    if (!rc && config.draft_model_dir && parts.ops->slot_accept) {
+        struct backend_config draft = be;
+        draft.n_slots = 2 * config.n_slots, draft.n_threads = 1, draft.max_out = config.n_slots;
+        draft.max_batch_tok = 2 * config.n_slots + 512;
+        rc = parts.ops->open(s->model, &draft, &parts.draft_backend, err);
+        if (rc) parts.ops->close(parts.backend);
+    }
     if (rc) return rc;
     sem_init(&h->woken, 0, 0);
     config.wake = host_wake, config.wake_arg = h;
-    if ((rc = engine_open_parts(&config, &parts, &h->engine, err))) parts.ops->close(parts.backend);
+    if ((rc = engine_open_parts(&config, &parts, &h->engine, err))) {
+        if (parts.draft_backend) parts.ops->close(parts.draft_backend);
+        parts.ops->close(parts.backend);
+    }
     return rc;
 }
 static inline void host_close(struct host *h) {

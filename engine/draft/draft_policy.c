@@ -18,7 +18,7 @@ uint32_t draft_kind(uint32_t n_match, bool predicted) {
 }
 
 double draft_chance(const struct draft_chances *own, const struct draft_chances *all, uint32_t kind) {
-    static const double first[DRAFT_KINDS] = {0.25, 0.35, 0.5, 0.65, 0.75, 0.75};
+    static const double first[DRAFT_KINDS] = {0.25, 0.35, 0.5, 0.65, 0.75, 0.75, 0.6};
     const struct draft_chance *a = &all->of[kind], *o = &own->of[kind];
     const double others = ((double)a->right + OTHERS * first[kind]) / ((double)a->tried + OTHERS);
     return ((double)o->right + OTHERS * others) / ((double)o->tried + OTHERS);

@@ -11,8 +11,9 @@
 
 #include "engine/rodimus.h"
 
-/* By what a draft is like: the length of its match (2, 3, 4 to 7, 8 to 15, from 16 on), or of a prediction. */
-enum { DRAFT_KINDS = 6, DRAFT_PREDICTED = 5 };
+/* By what a draft is like: the length of its match (2, 3, 4 to 7, 8 to 15, from 16 on), of a prediction, or a draft
+ * model's. */
+enum { DRAFT_KINDS = 7, DRAFT_PREDICTED = 5, DRAFT_BY_MODEL = 6 };
 
 struct draft_chance {
     float right, tried; /* draft tokens; older ones count less */

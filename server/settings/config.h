@@ -11,7 +11,7 @@
 
 struct config {
     /* model */
-    char *model, *synthetic, *model_name, *device, *precision, *speculative;
+    char *model, *synthetic, *model_name, *device, *precision, *speculative, *draft_model;
     uint64_t threads;
     bool deterministic;
     /* network */

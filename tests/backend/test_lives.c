@@ -361,9 +361,10 @@ static int open_world(struct world *w, uint32_t number, struct rod_error *err) {
         if (!mkdtemp(w->dir)) return rod_fail(err, ROD_EIO, "no folder: %s", strerror(errno));
         config.state_dir = w->dir;
     }
-    snprintf(w->what, sizeof w->what, "%s, world %u, %u slots, %u clients%s%s%s%s", s->name, number, w->n_slots,
+    if (w->drafts && roll_one_in(&w->d, 2)) config.draft_model_dir = "its own";
+    snprintf(w->what, sizeof w->what, "%s, world %u, %u slots, %u clients%s%s%s%s%s", s->name, number, w->n_slots,
              w->n_clients, prefix ? ", prefix cache" : "", w->waves ? ", waves" : "", w->poisons ? ", poison" : "",
-             w->sessions ? ", sessions" : "");
+             w->sessions ? ", sessions" : "", config.draft_model_dir ? ", a draft model" : "");
     const int rc = subject_host(s, config, &w->h, err);
     if (!rc) w->h.engine->drafts_always = roll(&w->d, 2);
     return rc;

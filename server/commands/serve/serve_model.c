@@ -69,6 +69,7 @@ static void load_model(void *arg) {
         .speculative = !strcmp(c->speculative, "none")     ? ROD_SPECULATIVE_NONE
                        : !strcmp(c->speculative, "lookup") ? ROD_SPECULATIVE_LOOKUP
                                                            : ROD_SPECULATIVE_AUTO,
+        .draft_model_dir = c->draft_model,
         .n_slots = (uint32_t)c->slots,
         .n_threads = (uint32_t)c->threads,
         .max_batch_tok = (uint32_t)c->max_batch_tokens,

@@ -2,10 +2,12 @@
 import json
 import os
 import random
+import shutil
+import threading
 
 import pytest
 
-from server import SANITIZER, Server
+from server import MODEL, ROOT, SANITIZER, Server, command
 
 SEED = int(os.environ.get("RODIMUS_TEST_SEED", "20261123"))
 TALE = ("Once upon a time there was a fox, and the fox had a house, and the house had a door, and the door had a key. " * 4).strip()
@@ -69,6 +71,68 @@ def drafting():
     server = Server(name="drafting", env={"RODIMUS_TEST_DRAFTS_PAY": "1"})
     yield server
     server.end() if SANITIZER else server.kill()
+
+
+@pytest.fixture(scope="module")
+def modelled():
+    """With a draft model, the model itself, so that its greedy drafts are right; each is read."""
+    server = Server("--draft-model", MODEL, name="modelled", env={"RODIMUS_TEST_DRAFTS_PAY": "1"})
+    yield server
+    server.end() if SANITIZER else server.kill()
+
+
+def test_a_draft_model_changes_no_answer(modelled):
+    test_drafts_change_no_answer(modelled, "completions")
+
+
+def test_a_draft_model_that_is_the_model_is_right_when_both_are_greedy(modelled):
+    before = [modelled.metric(f'rodimus_draft_{what}{{kind="model"}}') for what in ("tokens_total", "accepted_tokens_total")]
+    for turn in range(3):
+        answer = modelled.complete("A young man went into the wood" if not turn else " and", 40, temperature=0, ignore_eos=True, session_id="modelled", session_create=not turn)
+        assert answer["usage"]["completion_tokens"] == 40
+    drafted, accepted = (modelled.metric(f'rodimus_draft_{what}{{kind="model"}}') - b for what, b in zip(("tokens_total", "accepted_tokens_total"), before))
+    assert drafted > 30 and accepted >= 0.9 * drafted, (drafted, accepted)  # a session's last turns are read again, in other pieces
+    modelled.ask("DELETE", "/v1/sessions/modelled")
+
+
+def test_a_draft_model_of_many_streams_at_once_changes_none(modelled):
+    bodies = [{"prompt": f"The {who} said to the {whom}", "max_tokens": 30, "temperature": 0.4, "seed": 7, "n": 6} for who, whom in (("fox", "raven"), ("king", "queen"), ("boy", "wolf"))]
+    plain = [modelled.post("/v1/completions", {**body, "speculative": "none"}).json for body in bodies]
+    got = [None] * len(bodies)
+
+    def ask(i):
+        got[i] = modelled.post("/v1/completions", bodies[i]).json
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(bodies))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert [comparable(g) for g in got] == [comparable(p) for p in plain]
+    assert sum(details(g)[0] for g in got) > 0
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """The model, with two tokens of its tokenizer exchanged."""
+    folder = tmp_path / "foreign"
+    shutil.copytree(MODEL, folder)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    return folder
+
+
+@pytest.mark.parametrize("flags, status, said", [
+    (["--draft-model", "/nowhere"], 1, "/nowhere"),
+    (["--draft-model", "FOREIGN"], 2, "draft_model has another token"),
+    (["--draft-model", MODEL, "--speculative", "lookup"], 2, "draft_model needs speculative auto"),
+    (["--draft-model", MODEL, "--device", "null"], 2, "draft_model has no use on this device"),
+])
+def test_a_draft_model_that_cannot_draft_ends_the_start(foreign, flags, status, said):
+    done = command("serve", "--port", 0, *[foreign if f == "FOREIGN" else f for f in flags])
+    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
 
 
 @pytest.mark.parametrize("route", ["chat/completions", "completions"])

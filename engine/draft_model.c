@@ -1,0 +1,150 @@
+/* draft_model.c - drafts by a smaller model with the same tokens, in a backend of its own.
+ *
+ * Slot i of it has read what the stream in slot i of the model has: the stream's tokens are read when a draft is asked
+ * for, the newest MOST_READ of them at most. A draft goes on from a copy in slot n_slots + i, greedily, a step a token,
+ * all streams together; so what was wrong is forgotten with the copy. It is a hint: it is in no state and in no file.
+ */
+#include "core.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+enum {
+    MOST_READ = 512, /* of a stream at once; what it has not read before these is left out */
+    MOST_COUNTED = 128
+};
+
+struct draft_ask {
+    struct active *active;
+    uint32_t n;
+};
+
+struct draft_model {
+    struct backend *backend;
+    uint32_t V, max_tok;
+    struct backend_segment *segs; /* [n_slots] */
+    struct draft_ask *asks;       /* [n_slots], n_asks: of the next plan */
+    uint32_t n_asks;
+    double token_ns; /* mean time of a draft token; 0: not known */
+    uint32_t n_tok;  /* draft tokens of the mean, up to a bound */
+};
+
+int draft_model_open(struct rod_engine *e, struct rod_error *err) {
+    if (!e->parts.draft_backend) return 0;
+    const struct backend_info *info = e->parts.ops->info(e->parts.draft_backend);
+    const uint32_t n = e->backend_info.n_slots;
+    struct draft_model *m = e->draft_model = calloc(1, sizeof *m);
+    if (!m) return rod_fail_no_memory(err);
+    assert(info->n_slots == 2 * n && info->max_out >= n);
+    m->backend = e->parts.draft_backend;
+    m->V = e->parts.V;
+    m->max_tok = info->max_batch_tok;
+    m->segs = calloc(n, sizeof *m->segs);
+    m->asks = calloc(n, sizeof *m->asks);
+    return m->segs && m->asks ? 0 : rod_fail_no_memory(err);
+}
+
+void draft_model_close(struct rod_engine *e) {
+    struct draft_model *m = e->draft_model;
+    e->draft_model = NULL;
+    if (!m) return;
+    free(m->segs);
+    free(m->asks);
+    free(m);
+}
+
+double draft_model_token_ns(const struct rod_engine *e) { return e->draft_model->token_ns; }
+
+void draft_model_ask(struct rod_engine *e, struct active *a, uint32_t n) {
+    struct draft_model *m = e->draft_model;
+    assert(n && n <= BACKEND_MAX_DRAFTS && m->n_asks < e->backend_info.n_slots);
+    m->asks[m->n_asks++] = (struct draft_ask){a, n};
+}
+
+static int32_t draft_likeliest(const float *logits, uint32_t V) {
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < V; i++)
+        if (logits[i] > logits[best]) best = i;
+    return (int32_t)best;
+}
+
+/* One token of each ask, from the logits of its segment. */
+static int draft_step(struct rod_engine *e, uint32_t i, struct rod_error *err) {
+    struct draft_model *m = e->draft_model;
+    const float *logits;
+    const int rc = e->parts.ops->forward(m->backend, m->segs, m->n_asks, &logits, err);
+    for (uint32_t k = 0; !rc && k < m->n_asks; k++)
+        m->asks[k].active->draft.tok[i] = draft_likeliest(logits + (size_t)k * m->V, m->V);
+    return rc;
+}
+
+/* What the streams have read and the draft model has not: as much as a step may have, the other streams wait. The last
+ * token is among it, so each gives the first of its draft. */
+static int draft_read(struct rod_engine *e, struct rod_error *err) {
+    const struct backend_ops *ops = e->parts.ops;
+    struct draft_model *m = e->draft_model;
+    uint32_t n = 0, n_tok = 0;
+    for (uint32_t k = 0; k < m->n_asks; k++) {
+        struct active *a = m->asks[k].active;
+        struct active_draft *d = &a->draft;
+        const bool anew = !d->model_reads || d->n_unread > MOST_READ;
+        uint32_t n_new = d->n_unread < MOST_READ ? d->n_unread : MOST_READ;
+        const int32_t *tok = draft_lookup_recent(&d->lookup, &n_new);
+        if (!n_new || n_tok + n_new > m->max_tok) continue;
+        if (anew) {
+            ops->slot_zero(m->backend, a->sched.slot);
+            d->model_pos = 0;
+        }
+        m->segs[n] = (struct backend_segment){
+            .slot = a->sched.slot, .n_tok = n_new, .n_out = 1, .pos = d->model_pos, .tok = tok, .prompt = true};
+        d->model_reads = true;
+        d->model_pos += n_new;
+        d->n_unread = 0;
+        n_tok += n_new;
+        m->asks[n++] = m->asks[k];
+    }
+    m->n_asks = n;
+    return n ? draft_step(e, 1, err) : 0;
+}
+
+/* Token i of the drafts that go so far; a draft that is long enough leaves. */
+static int draft_go_on(struct rod_engine *e, uint32_t i, struct rod_error *err) {
+    const struct backend_ops *ops = e->parts.ops;
+    struct draft_model *m = e->draft_model;
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < m->n_asks; k++) {
+        struct active *a = m->asks[k].active;
+        const uint32_t slot = a->sched.slot, copy = e->backend_info.n_slots + slot;
+        if (m->asks[k].n < i) continue;
+        if (i == 2) ops->slot_copy(m->backend, slot, copy, a->draft.model_pos);
+        m->segs[n] = (struct backend_segment){
+            .slot = copy, .n_tok = 1, .n_out = 1, .pos = a->draft.model_pos + i - 2, .tok = &a->draft.tok[i - 1]};
+        m->asks[n++] = m->asks[k];
+    }
+    m->n_asks = n;
+    return n ? draft_step(e, i, err) : 0;
+}
+
+void draft_model_run(struct rod_engine *e) {
+    struct draft_model *m = e->draft_model;
+    struct rod_error err;
+    if (!m || !m->n_asks) return;
+    const uint64_t begin_ns = clock_now_ns();
+    int rc = draft_read(e, &err);
+    uint32_t n_tok = 0;
+    for (uint32_t k = 0; k < m->n_asks; k++) {
+        m->asks[k].active->sched.n_drafts = rc ? 0 : m->asks[k].n;
+        n_tok += m->asks[k].n;
+    }
+    for (uint32_t i = 2; !rc && m->n_asks && i <= BACKEND_MAX_DRAFTS; i++) rc = draft_go_on(e, i, &err);
+    m->n_asks = 0;
+    if (rc) { /* the streams go on without */
+        engine_log(e, 3, "the draft model fails and is left out: %s", err.message);
+        draft_model_close(e);
+        return;
+    }
+    if (!n_tok) return;
+    m->n_tok = m->n_tok + n_tok < MOST_COUNTED ? m->n_tok + n_tok : MOST_COUNTED;
+    const double each_ns = (double)(clock_now_ns() - begin_ns) / n_tok, part = (double)n_tok / m->n_tok;
+    m->token_ns += (each_ns - m->token_ns) * (part < 1 ? part : 1);
+}
