@@ -194,10 +194,26 @@ def agents(out):
     save(figure, out, "agents", f"{source(*found)}; through HTTP: {calls} calls, 12 tools, results of some 200 tokens.", legend=None)
 
 
+def drafts(out):
+    """Tokens a second with drafts, in those of plain decoding."""
+    recorded = sorted((HERE / "results").glob("drafts-*.json"))
+    figure, both = plt.subplots(1, len(recorded), figsize=(5 * len(recorded), 4.2), squeeze=False)
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in recorded]
+    for axes, run in zip(both[0], found):
+        for batch, color in zip(sorted({row["batch"] for row in run}), (OUR, ASIDE, BASE)):
+            points = sorted((row["acceptance"] * 100, row["tokens_per_s"] / row["plain_tokens_per_s"]) for row in run if row["batch"] == batch)
+            axes.plot(*zip(*points), color=color, marker="o", ms=4, label=f"{batch} session{'s' * (batch > 1)}")
+        axes.axhline(1, color="gray", lw=0.8)
+        panel(axes, f"{NAMES.get(run[0]['model'], run[0]['model'])}, {device_of(run[0]).split(' (')[0]}", "a draft token is right, %", "times plain decoding", ticks=(0, 25, 50, 75, 100), log=())
+        axes.set_ylim(bottom=0)
+        axes.legend(loc="upper left")
+    save(figure, out, "drafts", f"{source(*[run[0] for run in found])}; rodimus bench --acceptance.", legend=None)
+
+
 def main():
     out = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else HERE / "plots")
     out.mkdir(parents=True, exist_ok=True)
-    for draw in (decode, prefill, position, memory, latency, agents):
+    for draw in (decode, prefill, position, memory, latency, agents, drafts):
         draw(out)
     print("\n".join(str(path) for path in sorted(out.glob("*.svg"))))
 
