@@ -367,7 +367,8 @@ static void completion_submit(struct completion *c) {
     if (!c->request.has_seed) getrandom(&c->request.sampling.seed, sizeof c->request.sampling.seed, 0);
     c->created_unix_s = (int64_t)time(NULL);
     c->of_session = c->session != NULL;
-    snprintf(c->answer_id, sizeof c->answer_id, "%s", c->call->id);
+    /* As its label has it, so that a repeated request gets the same ids of calls. */
+    snprintf(c->answer_id, sizeof c->answer_id, "%s", c->kind == OPENAI_RESPONSE ? c->response_id : c->call->id);
     c->vocab = s->vocab;
     c->vocab.as_ids = c->request.ids_for_tokens;
     if (c->kind != OPENAI_RESPONSE)

@@ -56,8 +56,7 @@ int completion_session_label(struct completion *c, struct rod_error *err) {
     assert(c->created_unix_s && !c->session->label);
     struct buf text = {0};
     size_t len;
-    buf_addf(&text, "%s %lld %s", c->kind == OPENAI_RESPONSE ? c->response_id : c->call->id,
-             (long long)c->created_unix_s, c->server->model_name);
+    buf_addf(&text, "%s %lld %s", c->answer_id, (long long)c->created_unix_s, c->server->model_name);
     c->session->label = buf_take(&text, &len);
     return c->session->label ? 0 : rod_fail_no_memory(err);
 }

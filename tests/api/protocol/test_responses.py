@@ -289,6 +289,15 @@ def test_items_of_the_input_are_the_history_of_a_chat(server, client):
         assert got.usage.input_tokens == want["usage"]["prompt_tokens"] and got.output_text == want["choices"][0]["message"]["content"]
 
 
+def test_a_repeated_request_gets_the_same_calls(client):
+    """A client that lost the answer has perhaps run the call by its id already."""
+    for stream in (False, True):
+        ask = {"tool_choice": "required", "extra_headers": {"Idempotency-Key": uuid.uuid4().hex}, "stream": stream}
+        first, again = (list(call(client, **ask))[-1].response if stream else call(client, **ask) for _ in range(2))
+        assert first.output[0].call_id.startswith("call_")
+        assert again.output == first.output
+
+
 def test_a_stream_of_calls_has_the_events_of_openai(client):
     more = {"seed": 3, "structured_outputs": {"choice": [SURE]}}
     whole = call(client, extra_body=more)
